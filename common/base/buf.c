@@ -1,0 +1,100 @@
+/* SPDX-License-Identifier: MIT */
+#include "common/base/buf.h"
+
+#include <stdarg.h>
+#include <string.h>
+
+void pl_buf_finish(struct pl_buf *buf)
+{
+    free(buf->data);
+    *buf = (struct pl_buf){0};
+}
+
+int pl_buf_reserve(struct pl_buf *buf, size_t extra)
+{
+    size_t need, cap;
+    char *data;
+
+    if (__builtin_add_overflow(buf->len, extra, &need) || need > SIZE_MAX / 2)
+        return -ENOMEM;
+    need++;
+    if (need <= buf->cap)
+        return 0;
+    cap = PL_MAX(need, PL_MAX(buf->cap * 2, (size_t)64));
+    data = realloc(buf->data, cap);
+    if (!data)
+        return -ENOMEM;
+    buf->data = data;
+    buf->cap = cap;
+    buf->data[buf->len] = '\0';
+    return 0;
+}
+
+int pl_buf_add(struct pl_buf *buf, const void *data, size_t len)
+{
+    int r = pl_buf_reserve(buf, len);
+
+    if (r < 0)
+        return r;
+    if (len)
+        memcpy(buf->data + buf->len, data, len);
+    buf->len += len;
+    buf->data[buf->len] = '\0';
+    return 0;
+}
+
+int pl_buf_adds(struct pl_buf *buf, const char *s)
+{
+    return pl_buf_add(buf, s, strlen(s));
+}
+
+int pl_buf_addc(struct pl_buf *buf, char c)
+{
+    return pl_buf_add(buf, &c, 1);
+}
+
+int pl_buf_addf(struct pl_buf *buf, const char *fmt, ...)
+{
+    va_list ap;
+    int n, r;
+
+    va_start(ap, fmt);
+    n = vsnprintf(NULL, 0, fmt, ap);
+    va_end(ap);
+    if (n < 0)
+        return -ENOMEM;
+    r = pl_buf_reserve(buf, (size_t)n);
+    if (r < 0)
+        return r;
+    va_start(ap, fmt);
+    vsnprintf(buf->data + buf->len, (size_t)n + 1, fmt, ap);
+    va_end(ap);
+    buf->len += (size_t)n;
+    return 0;
+}
+
+void pl_buf_consume(struct pl_buf *buf, size_t len)
+{
+    if (!buf->data)
+        return;
+    if (len > buf->len)
+        len = buf->len;
+    memmove(buf->data, buf->data + len, buf->len - len + 1);
+    buf->len -= len;
+}
+
+const char *pl_buf_str(const struct pl_buf *buf)
+{
+    return buf->data ? buf->data : "";
+}
+
+char *pl_buf_take(struct pl_buf *buf)
+{
+    char *s;
+
+    if (pl_buf_reserve(buf, 0) < 0)
+        return NULL;
+    s = buf->data;
+    *buf = (struct pl_buf){0};
+    return s;
+}

@@ -1,0 +1,350 @@
+/* SPDX-License-Identifier: MIT */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include "common/base/fs.h"
+#include "common/base/buf.h"
+
+#include <fcntl.h>
+#include <limits.h>
+#include <stdarg.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <time.h>
+
+char *pl_strf(const char *fmt, ...)
+{
+    va_list ap;
+    char *s;
+    int n;
+
+    va_start(ap, fmt);
+    n = vasprintf(&s, fmt, ap);
+    va_end(ap);
+    return n < 0 ? NULL : s;
+}
+
+char *pl_path_join(const char *dir, const char *name)
+{
+    size_t len = strlen(dir);
+
+    if (name[0] == '/' || len == 0)
+        return strdup(name);
+    return pl_strf("%s%s%s", dir, dir[len - 1] == '/' ? "" : "/", name);
+}
+
+int pl_mkdir_p(const char *path, mode_t mode, struct pl_error *err)
+{
+    _cleanup_free_ char *copy = strdup(path);
+    struct stat st;
+
+    if (!copy)
+        return pl_error_set(err, -ENOMEM, "out of memory");
+    for (char *p = copy + 1;; p++) {
+        char c = *p;
+
+        if (c != '/' && c != '\0')
+            continue;
+        *p = '\0';
+        if (mkdir(copy, mode) < 0 && errno != EEXIST)
+            return pl_error_errno(err, errno, "cannot make folder '%s'", copy);
+        *p = c;
+        if (c == '\0')
+            break;
+    }
+    if (stat(path, &st) < 0)
+        return pl_error_errno(err, errno, "cannot make folder '%s'", path);
+    if (!S_ISDIR(st.st_mode))
+        return pl_error_set(err, -ENOTDIR, "'%s' is there and is no folder", path);
+    return 0;
+}
+
+int pl_mkdir_private(const char *path, struct pl_error *err)
+{
+    struct stat st;
+
+    if (mkdir(path, 0700) < 0 && errno != EEXIST)
+        return pl_error_errno(err, errno, "cannot make folder '%s'", path);
+    if (lstat(path, &st) < 0)
+        return pl_error_errno(err, errno, "cannot look at '%s'", path);
+    if (!S_ISDIR(st.st_mode))
+        return pl_error_set(err, -ENOTDIR, "'%s' is there and is no folder", path);
+    if (st.st_uid != geteuid())
+        return pl_error_set(err, -EPERM, "folder '%s' belongs to another user (uid %u)", path,
+                            (unsigned)st.st_uid);
+    if (st.st_mode & 077)
+        return pl_error_set(err, -EPERM, "folder '%s' is open to others: chmod 700 it", path);
+    return 0;
+}
+
+int pl_file_read(
+    const char *path, size_t max_bytes, char **ret, size_t *ret_len, struct pl_error *err)
+{
+    _cleanup_(pl_buf_finish) struct pl_buf buf = {0};
+    _cleanup_close_ int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
+    struct stat st;
+    ssize_t n;
+
+    if (fd < 0)
+        return pl_error_errno(err, errno, "cannot open '%s'", path);
+    if (fstat(fd, &st) < 0)
+        return pl_error_errno(err, errno, "cannot look at '%s'", path);
+    if (!S_ISREG(st.st_mode))
+        return pl_error_set(err, -EINVAL, "'%s' is no regular file", path);
+    if (st.st_size > 0 && (uintmax_t)st.st_size > max_bytes)
+        return pl_error_set(err, -EFBIG, "'%s' is larger than %zu bytes", path, max_bytes);
+    if (pl_buf_reserve(&buf, (size_t)st.st_size + 4096) < 0)
+        return pl_error_set(err, -ENOMEM, "out of memory");
+    for (;;) {
+        if (pl_buf_reserve(&buf, 4096) < 0)
+            return pl_error_set(err, -ENOMEM, "out of memory");
+        n = read(fd, buf.data + buf.len, buf.cap - buf.len - 1);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0)
+            return pl_error_errno(err, errno, "cannot read '%s'", path);
+        if (n == 0)
+            break;
+        buf.len += (size_t)n;
+        buf.data[buf.len] = '\0';
+        if (buf.len > max_bytes)
+            return pl_error_set(err, -EFBIG, "'%s' is larger than %zu bytes", path, max_bytes);
+    }
+    if (ret_len)
+        *ret_len = buf.len;
+    *ret = pl_buf_take(&buf);
+    return 0;
+}
+
+int pl_write_all(int fd, const void *data, size_t len)
+{
+    const char *p = data;
+
+    while (len > 0) {
+        ssize_t n = write(fd, p, len);
+
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0)
+            return -errno;
+        p += n;
+        len -= (size_t)n;
+    }
+    return 0;
+}
+
+int pl_file_write_atomic(
+    const char *path, const void *data, size_t len, mode_t mode, struct pl_error *err)
+{
+    _cleanup_free_ char *temp = pl_strf("%s.XXXXXX", path);
+    _cleanup_close_ int fd = -EBADF;
+    mode_t mask;
+    int r;
+
+    if (!temp)
+        return pl_error_set(err, -ENOMEM, "out of memory");
+    fd = mkostemp(temp, O_CLOEXEC);
+    if (fd < 0)
+        return pl_error_errno(err, errno, "cannot write '%s'", path);
+    mask = umask(0);
+    umask(mask);
+    r = fchmod(fd, mode & ~mask) < 0 ? -errno : 0;
+    if (r == 0)
+        r = pl_write_all(fd, data, len);
+    if (r == 0 && fsync(fd) < 0 && errno != EINVAL && errno != EROFS)
+        r = -errno;
+    if (r == 0 && rename(temp, path) < 0)
+        r = -errno;
+    if (r < 0) {
+        unlink(temp);
+        return pl_error_errno(err, r, "cannot write '%s'", path);
+    }
+    return 0;
+}
+
+int pl_file_append(
+    const char *path, const void *data, size_t len, mode_t mode, struct pl_error *err)
+{
+    _cleanup_close_ int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOCTTY, mode);
+    int r;
+
+    if (fd < 0)
+        return pl_error_errno(err, errno, "cannot open '%s'", path);
+    r = pl_write_all(fd, data, len);
+    return r < 0 ? pl_error_errno(err, r, "cannot write '%s'", path) : 0;
+}
+
+int pl_secret_read(const char *path, void *ret, size_t len, struct pl_error *err)
+{
+    _cleanup_close_ int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NOCTTY | O_NONBLOCK);
+    char data[257];
+    struct stat st;
+    ssize_t n;
+
+    if (fd < 0)
+        return pl_error_errno(err, errno, "cannot open key '%s'", path);
+    if (fstat(fd, &st) < 0)
+        return pl_error_errno(err, errno, "cannot look at key '%s'", path);
+    if (!S_ISREG(st.st_mode))
+        return pl_error_set(err, -EPERM, "key '%s' is no regular file", path);
+    if (st.st_uid != geteuid())
+        return pl_error_set(err, -EPERM, "key '%s' belongs to another user (uid %u)", path,
+                            (unsigned)st.st_uid);
+    if (st.st_mode & 077)
+        return pl_error_set(err, -EPERM, "key '%s' is open to others: chmod 600 it", path);
+    if (st.st_nlink > 2) /* 2 for an instant while pl_secret_create() links it */
+        return pl_error_set(err, -EPERM, "key '%s' has more than one name", path);
+    if (len >= sizeof(data))
+        return pl_error_set(err, -EINVAL, "key length");
+    n = read(fd, data, len + 1);
+    if (n < 0)
+        return pl_error_errno(err, errno, "cannot read key '%s'", path);
+    if ((size_t)n != len)
+        return pl_error_set(err, -EINVAL, "key '%s' must be %zu bytes long", path, len);
+    memcpy(ret, data, len);
+    explicit_bzero(data, sizeof(data));
+    return 0;
+}
+
+int pl_secret_create(const char *path, const void *data, size_t len, struct pl_error *err)
+{
+    _cleanup_free_ char *temp = pl_strf("%s.XXXXXX", path);
+    _cleanup_close_ int fd = -EBADF;
+    int r = 0;
+
+    if (!temp)
+        return pl_error_set(err, -ENOMEM, "out of memory");
+    if (access(path, F_OK) == 0)
+        return 0;
+    fd = mkostemp(temp, O_CLOEXEC); /* 0600 */
+    if (fd < 0)
+        return pl_error_errno(err, errno, "cannot make key '%s'", path);
+    r = pl_write_all(fd, data, len);
+    if (r == 0 && fsync(fd) < 0)
+        r = -errno;
+    if (r == 0 && link(temp, path) < 0 && errno != EEXIST)
+        r = -errno;
+    unlink(temp);
+    return r < 0 ? pl_error_errno(err, r, "cannot make key '%s'", path) : 0;
+}
+
+int pl_send_fds(int sock, const void *data, size_t len, const int *fds, size_t n_fds)
+{
+    union {
+        struct cmsghdr align;
+        char space[CMSG_SPACE(4 * sizeof(int))];
+    } control = {0};
+    struct iovec iov = {.iov_base = (void *)(uintptr_t)data, .iov_len = len};
+    struct msghdr msg = {.msg_iov = &iov, .msg_iovlen = 1};
+    ssize_t n;
+
+    if (n_fds > 4)
+        return -EINVAL;
+    if (n_fds) {
+        struct cmsghdr *c;
+
+        msg.msg_control = control.space;
+        msg.msg_controllen = CMSG_SPACE(n_fds * sizeof(int));
+        c = CMSG_FIRSTHDR(&msg);
+        c->cmsg_level = SOL_SOCKET;
+        c->cmsg_type = SCM_RIGHTS;
+        c->cmsg_len = CMSG_LEN(n_fds * sizeof(int));
+        memcpy(CMSG_DATA(c), fds, n_fds * sizeof(int));
+    }
+    do
+        n = sendmsg(sock, &msg, MSG_NOSIGNAL);
+    while (n < 0 && errno == EINTR);
+    if (n < 0)
+        return -errno;
+    while ((size_t)n < len) {
+        ssize_t m = send(sock, (const char *)data + n, len - (size_t)n, MSG_NOSIGNAL);
+
+        if (m < 0 && errno != EINTR)
+            return -errno;
+        n += m > 0 ? m : 0;
+    }
+    return 0;
+}
+
+ssize_t pl_recv_fds(int sock, void *data, size_t size, int *fds, size_t max_fds, size_t *ret_n_fds)
+{
+    union {
+        struct cmsghdr align;
+        char space[CMSG_SPACE(8 * sizeof(int))];
+    } control;
+    struct iovec iov = {.iov_base = data, .iov_len = size};
+    struct msghdr msg = {.msg_iov = &iov,
+                         .msg_iovlen = 1,
+                         .msg_control = control.space,
+                         .msg_controllen = sizeof(control.space)};
+    ssize_t n;
+
+    *ret_n_fds = 0;
+    do
+        n = recvmsg(sock, &msg, MSG_CMSG_CLOEXEC);
+    while (n < 0 && errno == EINTR);
+    if (n < 0)
+        return -errno;
+    for (struct cmsghdr *c = CMSG_FIRSTHDR(&msg); c; c = CMSG_NXTHDR(&msg, c)) {
+        size_t count = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+
+        if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS)
+            continue;
+        for (size_t i = 0; i < count; i++) {
+            int fd;
+
+            memcpy(&fd, CMSG_DATA(c) + i * sizeof(int), sizeof(int));
+            if (*ret_n_fds < max_fds)
+                fds[(*ret_n_fds)++] = fd;
+            else
+                close(fd);
+        }
+    }
+    return n;
+}
+
+static void close_range_or_loop(unsigned first, unsigned last)
+{
+#ifdef SYS_close_range
+    if (syscall(SYS_close_range, first, last, 0) == 0)
+        return;
+#endif
+    long max = sysconf(_SC_OPEN_MAX);
+
+    if (max < 0 || max > 65536)
+        max = 65536;
+    for (unsigned fd = first; fd <= last && fd < (unsigned)max; fd++)
+        close((int)fd);
+}
+
+void pl_close_from(int first, const int *keep, size_t n_keep)
+{
+    unsigned from = (unsigned)first;
+
+    for (size_t i = 0; i < n_keep; i++) {
+        if (keep[i] < (int)from)
+            continue;
+        if ((unsigned)keep[i] > from)
+            close_range_or_loop(from, (unsigned)keep[i] - 1);
+        from = (unsigned)keep[i] + 1;
+    }
+    close_range_or_loop(from, UINT_MAX);
+}
+
+uint64_t pl_now_ns(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+double pl_wall_s(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_REALTIME, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
+}

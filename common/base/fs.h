@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: MIT */
+/* Paths, files and descriptors. Every descriptor is close-on-exec from birth. */
+#ifndef PL_COMMON_BASE_FS_H
+#define PL_COMMON_BASE_FS_H
+
+#include "common/base/error.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+/* "dir/name" (or name alone where it is absolute); caller frees. NULL when out of memory. */
+char *pl_path_join(const char *dir, const char *name);
+
+/* printf into a new string; caller frees. NULL when out of memory. */
+char *pl_strf(const char *fmt, ...) PL_PRINTF(1, 2);
+
+/* mkdir -p; mode for the folders that are made (umask applies). 0, or -errno with its text. */
+int pl_mkdir_p(const char *path, mode_t mode, struct pl_error *err);
+
+/* A private folder of ours: makes it 0700 or checks that it is a real folder (no link), owned by
+ * the effective user and closed to others. -EPERM where it is somebody else's or open. */
+int pl_mkdir_private(const char *path, struct pl_error *err);
+
+/* Reads a regular file of at most max_bytes; *ret gets a NUL behind its end, caller frees.
+ * ret_len may be NULL. -EFBIG past the limit. */
+int pl_file_read(
+    const char *path, size_t max_bytes, char **ret, size_t *ret_len, struct pl_error *err);
+
+/* Writes the file whole or not at all: temporary file beside it, fsync, rename. */
+int pl_file_write_atomic(
+    const char *path, const void *data, size_t len, mode_t mode, struct pl_error *err);
+
+/* Appends one record with a single write to an O_APPEND descriptor of its own. */
+int pl_file_append(
+    const char *path, const void *data, size_t len, mode_t mode, struct pl_error *err);
+
+/* Reads a secret of exactly len bytes, checked like an ssh key: opened without following a link,
+ * regular, owned by the effective user, no bits for group and others, one link.
+ * -EPERM where the check fails, -EINVAL for another length; err names the cure. */
+int pl_secret_read(const char *path, void *ret, size_t len, struct pl_error *err);
+
+/* Makes such a file if there is none (temporary file and link(2), so that of two makers one wins
+ * and both read the same). data is only used by the winner. */
+int pl_secret_create(const char *path, const void *data, size_t len, struct pl_error *err);
+
+/* Writes all of it, whatever write(2) takes at a time. -errno. */
+int pl_write_all(int fd, const void *data, size_t len);
+
+/* Sends data with up to 4 descriptors over a UNIX socket (SCM_RIGHTS), in one message. -errno. */
+int pl_send_fds(int sock, const void *data, size_t len, const int *fds, size_t n_fds);
+
+/* Receives into data; descriptors arrive close-on-exec in fds (at most max_fds, more are closed).
+ * Returns bytes read (0 at the end) or -errno (-EAGAIN where nothing is there). */
+ssize_t pl_recv_fds(int sock, void *data, size_t size, int *fds, size_t max_fds, size_t *ret_n_fds);
+
+/* Closes every descriptor from `first` on but those listed (ascending). Async-signal-safe where
+ * the kernel has close_range(2); used between fork and exec. */
+void pl_close_from(int first, const int *keep, size_t n_keep);
+
+/* CLOCK_MONOTONIC in nanoseconds and CLOCK_REALTIME in seconds. */
+uint64_t pl_now_ns(void);
+double pl_wall_s(void);
+
+#endif

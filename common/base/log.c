@@ -1,0 +1,113 @@
+/* SPDX-License-Identifier: MIT */
+#include "common/base/log.h"
+
+#include <stdarg.h>
+#include <string.h>
+#include <time.h>
+
+static const char *const level_names[] = {"error", "warning", "info", "debug"};
+static const char *log_program = "plume";
+static enum pl_log_level log_level = PL_LOG_WARN;
+static const char *log_subsystems; /* comma list, borrowed from the environment; NULL = all */
+static int log_json;
+
+void pl_log_init(const char *program)
+{
+    const char *spec = getenv("PLUME_LOG");
+    const char *format = getenv("PLUME_LOG_FORMAT");
+    const char *colon;
+    size_t len;
+
+    log_program = program;
+    log_json = format && strcmp(format, "json") == 0;
+    log_level = PL_LOG_WARN;
+    log_subsystems = NULL;
+    if (!spec || !*spec)
+        return;
+    colon = strchr(spec, ':');
+    len = colon ? (size_t)(colon - spec) : strlen(spec);
+    if (len == 4 && strncmp(spec, "warn", len) == 0)
+        log_level = PL_LOG_WARN;
+    for (size_t i = 0; i < PL_COUNT(level_names); i++)
+        if (strlen(level_names[i]) == len && strncmp(spec, level_names[i], len) == 0)
+            log_level = (enum pl_log_level)i;
+    if (colon && colon[1])
+        log_subsystems = colon + 1;
+}
+
+static int listed(const char *list, const char *word)
+{
+    size_t len = strlen(word);
+
+    for (const char *p = list; p; p = strchr(p, ',')) {
+        if (*p == ',')
+            p++;
+        if (strncmp(p, word, len) == 0 && (p[len] == ',' || p[len] == '\0'))
+            return 1;
+    }
+    return 0;
+}
+
+int pl_log_enabled(enum pl_log_level level, const char *subsys)
+{
+    if (level > log_level)
+        return 0;
+    return level < PL_LOG_DEBUG || !log_subsystems || listed(log_subsystems, subsys);
+}
+
+/* Appends src to dst with control bytes (and, for JSON, quotes and backslashes) escaped. */
+static size_t escape(char *dst, size_t size, const char *src, int json)
+{
+    size_t n = 0;
+
+    for (; *src && n + 7 < size; src++) {
+        unsigned char c = (unsigned char)*src;
+
+        if (json && (c == '"' || c == '\\')) {
+            dst[n++] = '\\';
+            dst[n++] = (char)c;
+        } else if (c < 0x20 || c == 0x7f) {
+            n += (size_t)snprintf(dst + n, size - n, json ? "\\u%04x" : "\\x%02x", c);
+        } else {
+            dst[n++] = (char)c;
+        }
+    }
+    dst[n] = '\0';
+    return n;
+}
+
+void pl_log_write(enum pl_log_level level, const char *subsys, const char *fmt, ...)
+{
+    int saved = errno;
+    char text[2048], safe[4096], line[6144];
+    struct timespec now;
+    va_list ap;
+    int n;
+
+    if (!pl_log_enabled(level, subsys))
+        return;
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof(text), fmt, ap);
+    va_end(ap);
+    escape(safe, sizeof(safe), text, log_json);
+    clock_gettime(CLOCK_REALTIME, &now);
+    if (log_json)
+        n = snprintf(line, sizeof(line),
+                     "{\"time\":%lld.%06ld,\"program\":\"%s\",\"level\":\"%s\",\"subsys\":\"%s\","
+                     "\"pid\":%d,\"text\":\"%s\"}\n",
+                     (long long)now.tv_sec, now.tv_nsec / 1000, log_program, level_names[level],
+                     subsys, (int)getpid(), safe);
+    else if (level == PL_LOG_DEBUG)
+        n = snprintf(line, sizeof(line), "%s[%d]: %s: %s\n", log_program, (int)getpid(), subsys,
+                     safe);
+    else if (level == PL_LOG_ERROR)
+        n = snprintf(line, sizeof(line), "%s: %s\n", log_program, safe);
+    else
+        n = snprintf(line, sizeof(line), "%s: %s: %s\n", log_program, level_names[level], safe);
+    if (n > 0) {
+        ssize_t w = write(STDERR_FILENO, line, PL_MIN((size_t)n, sizeof(line) - 1));
+
+        (void)w;
+    }
+    errno = saved;
+}

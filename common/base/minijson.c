@@ -1,0 +1,347 @@
+/* SPDX-License-Identifier: MIT */
+#include "common/base/minijson.h"
+#include "common/base/parse.h"
+#include "common/base/utf8.h"
+
+#include <ctype.h>
+#include <string.h>
+
+static const char *blanks(const char *p)
+{
+    while (*p == ' ' || *p == '\t' || *p == '\n' || *p == '\r')
+        p++;
+    return p;
+}
+
+/* Each scan_*() takes the first byte of a value and returns the byte behind it, or NULL. */
+static const char *scan_value(const char *p, int depth, struct pl_mini_value *ret);
+
+static const char *scan_string(const char *p)
+{
+    for (p++; *p != '"'; p++) {
+        if ((unsigned char)*p < 0x20)
+            return NULL; /* NUL too: the text ended */
+        if (*p != '\\')
+            continue;
+        p++;
+        if (*p == 'u') {
+            for (int i = 1; i <= 4; i++)
+                if (!isxdigit((unsigned char)p[i]))
+                    return NULL;
+            p += 4;
+        } else if (!*p || !strchr("\"\\/bfnrt", *p)) {
+            return NULL;
+        }
+    }
+    return p + 1;
+}
+
+static const char *scan_number(const char *p)
+{
+    if (*p == '-')
+        p++;
+    if (*p == '0')
+        p++;
+    else if (isdigit((unsigned char)*p))
+        while (isdigit((unsigned char)*p))
+            p++;
+    else
+        return NULL;
+    if (*p == '.') {
+        if (!isdigit((unsigned char)*++p))
+            return NULL;
+        while (isdigit((unsigned char)*p))
+            p++;
+    }
+    if (*p == 'e' || *p == 'E') {
+        p++;
+        if (*p == '+' || *p == '-')
+            p++;
+        if (!isdigit((unsigned char)*p))
+            return NULL;
+        while (isdigit((unsigned char)*p))
+            p++;
+    }
+    return p;
+}
+
+static const char *scan_container(const char *p, int depth, bool object)
+{
+    char close = object ? '}' : ']';
+    struct pl_mini_value unused;
+
+    if (depth >= PL_JSON_DEPTH_MAX)
+        return NULL;
+    p = blanks(p + 1);
+    if (*p == close)
+        return p + 1;
+    for (;;) {
+        if (object) {
+            if (*p != '"' || !(p = scan_string(p)))
+                return NULL;
+            p = blanks(p);
+            if (*p != ':')
+                return NULL;
+            p = blanks(p + 1);
+        }
+        p = scan_value(p, depth + 1, &unused);
+        if (!p)
+            return NULL;
+        p = blanks(p);
+        if (*p == close)
+            return p + 1;
+        if (*p != ',')
+            return NULL;
+        p = blanks(p + 1);
+    }
+}
+
+static const char *scan_word(const char *p, const char *word)
+{
+    size_t len = strlen(word);
+
+    return strncmp(p, word, len) == 0 ? p + len : NULL;
+}
+
+static const char *scan_value(const char *p, int depth, struct pl_mini_value *ret)
+{
+    const char *start = p, *end;
+
+    switch (*p) {
+    case '"':
+        ret->type = PL_MINI_STRING;
+        end = scan_string(p);
+        break;
+    case '{':
+        ret->type = PL_MINI_OBJECT;
+        end = scan_container(p, depth, true);
+        break;
+    case '[':
+        ret->type = PL_MINI_ARRAY;
+        end = scan_container(p, depth, false);
+        break;
+    case 't':
+        ret->type = PL_MINI_BOOL;
+        end = scan_word(p, "true");
+        break;
+    case 'f':
+        ret->type = PL_MINI_BOOL;
+        end = scan_word(p, "false");
+        break;
+    case 'n':
+        ret->type = PL_MINI_NULL;
+        end = scan_word(p, "null");
+        break;
+    default:
+        ret->type = PL_MINI_NUMBER;
+        end = scan_number(p);
+    }
+    ret->start = start;
+    ret->len = end ? (size_t)(end - start) : 0;
+    return end;
+}
+
+int pl_mini_find(const char *text, const char *key, struct pl_mini_value *ret)
+{
+    struct pl_mini_value value, name = {.type = PL_MINI_STRING};
+    const char *p = blanks(text);
+    int found = -ENOENT;
+
+    if (*p != '{')
+        return -EINVAL;
+    p = blanks(p + 1);
+    if (*p == '}')
+        return *blanks(p + 1) ? -EINVAL : -ENOENT;
+    for (;;) {
+        _cleanup_free_ char *decoded = NULL;
+
+        name.start = p;
+        if (*p != '"' || !(p = scan_string(p)))
+            return -EINVAL;
+        name.len = (size_t)(p - name.start);
+        p = blanks(p);
+        if (*p != ':')
+            return -EINVAL;
+        p = scan_value(blanks(p + 1), 1, &value);
+        if (!p)
+            return -EINVAL;
+        if (found < 0 && pl_mini_string(&name, &decoded) == 0 && strcmp(decoded, key) == 0) {
+            *ret = value;
+            found = 0;
+        }
+        p = blanks(p);
+        if (*p == '}')
+            return *blanks(p + 1) ? -EINVAL : found;
+        if (*p != ',')
+            return -EINVAL;
+        p = blanks(p + 1);
+    }
+}
+
+int pl_mini_next(const struct pl_mini_value *array, size_t *pos, struct pl_mini_value *ret)
+{
+    const char *p, *end = array->start + array->len - 1;
+
+    if (array->type != PL_MINI_ARRAY)
+        return -EINVAL;
+    p = blanks(array->start + (*pos ? *pos : 1));
+    if (p >= end)
+        return 0;
+    p = scan_value(p, 1, ret);
+    if (!p)
+        return -EINVAL;
+    p = blanks(p);
+    if (*p == ',')
+        p++;
+    *pos = (size_t)(p - array->start);
+    return 1;
+}
+
+static unsigned hex4(const char *p)
+{
+    unsigned v = 0;
+
+    for (int i = 0; i < 4; i++)
+        v = v << 4 |
+            (unsigned)(isdigit((unsigned char)p[i]) ? p[i] - '0'
+                                                    : tolower((unsigned char)p[i]) - 'a' + 10);
+    return v;
+}
+
+/* Appends a character as UTF-8; the caller made room for 4 bytes. */
+static char *put_utf8(char *d, unsigned c)
+{
+    if (c < 0x80) {
+        *d++ = (char)c;
+    } else if (c < 0x800) {
+        *d++ = (char)(0xc0 | c >> 6);
+        *d++ = (char)(0x80 | (c & 0x3f));
+    } else if (c < 0x10000) {
+        *d++ = (char)(0xe0 | c >> 12);
+        *d++ = (char)(0x80 | (c >> 6 & 0x3f));
+        *d++ = (char)(0x80 | (c & 0x3f));
+    } else {
+        *d++ = (char)(0xf0 | c >> 18);
+        *d++ = (char)(0x80 | (c >> 12 & 0x3f));
+        *d++ = (char)(0x80 | (c >> 6 & 0x3f));
+        *d++ = (char)(0x80 | (c & 0x3f));
+    }
+    return d;
+}
+
+/* Reads \uXXXX (and the second half of a pair) at p, behind the backslash. */
+static const char *unescape_unicode(const char *p, unsigned *ret)
+{
+    unsigned c = hex4(p + 1), low;
+
+    p += 5;
+    if (c >= 0xd800 && c < 0xdc00 && p[0] == '\\' && p[1] == 'u') {
+        low = hex4(p + 2);
+        if (low >= 0xdc00 && low < 0xe000) {
+            *ret = 0x10000 + ((c - 0xd800) << 10) + (low - 0xdc00);
+            return p + 6;
+        }
+    }
+    *ret = c >= 0xd800 && c < 0xe000 ? 0xfffd : c;
+    return p;
+}
+
+int pl_mini_string(const struct pl_mini_value *value, char **ret)
+{
+    static const char names[] = "bfnrt", bytes[] = "\b\f\n\r\t";
+    _cleanup_free_ char *out = NULL;
+    const char *p, *end;
+    unsigned c;
+    char *d;
+
+    if (value->type != PL_MINI_STRING || value->len < 2)
+        return -EINVAL;
+    out = malloc(value->len + 4);
+    if (!out)
+        return -ENOMEM;
+    d = out;
+    end = value->start + value->len - 1;
+    for (p = value->start + 1; p < end;) {
+        if (*p != '\\') {
+            *d++ = *p++;
+            continue;
+        }
+        p++;
+        if (*p == 'u') {
+            p = unescape_unicode(p, &c);
+            if (c == 0)
+                return -EINVAL;
+            d = put_utf8(d, c);
+        } else {
+            const char *n = strchr(names, *p);
+
+            *d++ = n ? bytes[n - names] : *p;
+            p++;
+        }
+    }
+    *d = '\0';
+    *ret = PL_TAKE(out);
+    return 0;
+}
+
+int pl_mini_int(const struct pl_mini_value *value, int64_t *ret)
+{
+    char text[24];
+
+    if (value->type != PL_MINI_NUMBER || value->len >= sizeof(text))
+        return -EINVAL;
+    memcpy(text, value->start, value->len);
+    text[value->len] = '\0';
+    return pl_parse_int(text, INT64_MIN, INT64_MAX, ret, NULL) < 0 ? -EINVAL : 0;
+}
+
+int pl_mini_get_string(const char *text, const char *key, char **ret)
+{
+    struct pl_mini_value value;
+    int r = pl_mini_find(text, key, &value);
+
+    return r < 0 ? r : pl_mini_string(&value, ret);
+}
+
+int pl_mini_get_int(const char *text, const char *key, int64_t *ret)
+{
+    struct pl_mini_value value;
+    int r = pl_mini_find(text, key, &value);
+
+    return r < 0 ? r : pl_mini_int(&value, ret);
+}
+
+bool pl_mini_is(const char *text, const char *type)
+{
+    _cleanup_free_ char *have = NULL;
+
+    return pl_mini_get_string(text, "type", &have) == 0 && strcmp(have, type) == 0;
+}
+
+int pl_mini_quote(struct pl_buf *buf, const char *s)
+{
+    size_t len = strlen(s), mark = buf->len;
+    uint32_t c;
+    int r = pl_buf_addc(buf, '"');
+
+    for (size_t i = 0; i < len && r == 0;) {
+        int n = pl_utf8_decode(s + i, len - i, &c);
+
+        if (n < 0) {
+            r = pl_buf_adds(buf, "\xef\xbf\xbd");
+            n = 1;
+        } else if (c == '"' || c == '\\') {
+            r = pl_buf_addf(buf, "\\%c", (int)c);
+        } else if (c < 0x20 || c == 0x7f) {
+            r = pl_buf_addf(buf, "\\u%04x", c);
+        } else {
+            r = pl_buf_add(buf, s + i, (size_t)n);
+        }
+        i += (size_t)n;
+    }
+    if (r == 0)
+        r = pl_buf_addc(buf, '"');
+    if (r < 0)
+        buf->len = mark;
+    return r;
+}

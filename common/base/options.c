@@ -1,0 +1,173 @@
+/* SPDX-License-Identifier: MIT */
+#include "common/base/options.h"
+
+#include <string.h>
+
+#ifndef PL_VERSION
+#define PL_VERSION "0.0.0"
+#endif
+
+#define HELP_WIDTH 80
+#define HELP_COLUMN 28
+
+const char *pl_version(void)
+{
+    return PL_VERSION;
+}
+
+/* Writes text from column `at` on, broken at blanks, continued at HELP_COLUMN or `indent`. */
+static void wrap(FILE *out, const char *text, size_t at, size_t indent)
+{
+    while (*text) {
+        size_t word = strcspn(text, " \n");
+
+        if (at > indent && at + 1 + word > HELP_WIDTH) {
+            fprintf(out, "\n%*s", (int)indent, "");
+            at = indent;
+        } else if (at > indent) {
+            fputc(' ', out);
+            at++;
+        }
+        fprintf(out, "%.*s", (int)word, text);
+        at += word;
+        text += word;
+        if (*text == '\n') {
+            fprintf(out, "\n%*s", (int)indent, "");
+            at = indent;
+            text++;
+        }
+        while (*text == ' ')
+            text++;
+    }
+    fputc('\n', out);
+}
+
+static void help_option(const struct pl_option *o, FILE *out)
+{
+    char left[80];
+    int n;
+
+    n = snprintf(left, sizeof(left), "  %c%c%s--%s%s%s", o->short_name ? '-' : ' ',
+                 o->short_name ? o->short_name : ' ', o->short_name ? ", " : "  ", o->name,
+                 o->arg ? " " : "", o->arg ? o->arg : "");
+    fputs(left, out);
+    if (n >= HELP_COLUMN)
+        fputc('\n', out);
+    fprintf(out, "%*s", n >= HELP_COLUMN ? HELP_COLUMN : HELP_COLUMN - n, "");
+    wrap(out, o->help, HELP_COLUMN, HELP_COLUMN);
+}
+
+int pl_options_help(const struct pl_command *command, FILE *out)
+{
+    static const struct pl_option builtin[] = {
+        {"help", 'h', NULL, NULL, "show this text and exit", 0},
+        {"version", 'V', NULL, NULL, "show the version and exit", 0},
+    };
+    const char *line = command->synopsis, *end;
+
+    for (int first = 1; line; first = 0, line = end ? end + 1 : NULL) {
+        end = strchr(line, '\n');
+        fprintf(out, "%s %s %.*s\n", first ? "Usage:" : "   or:", command->name,
+                end ? (int)(end - line) : (int)strlen(line), line);
+    }
+    fputc('\n', out);
+    wrap(out, command->summary, 0, 0);
+    for (const struct pl_option *o = command->options; o && o->name; o++) {
+        if (o->group)
+            fprintf(out, "\n%s:\n", o->group);
+        if (o->help)
+            help_option(o, out);
+    }
+    fprintf(out, "\n%s:\n", command->options && command->options->name ? "Other" : "Options");
+    for (size_t i = 0; i < PL_COUNT(builtin); i++)
+        help_option(&builtin[i], out);
+    if (command->footer) {
+        fputc('\n', out);
+        wrap(out, command->footer, 0, 0);
+    }
+    return fflush(out) != 0 || ferror(out) ? -EIO : 0;
+}
+
+static const struct pl_option *find_long(const struct pl_option *table, const char *s, size_t len)
+{
+    for (const struct pl_option *o = table; o && o->name; o++)
+        if (strlen(o->name) == len && strncmp(o->name, s, len) == 0)
+            return o;
+    return NULL;
+}
+
+static const struct pl_option *find_short(const struct pl_option *table, char c)
+{
+    for (const struct pl_option *o = table; o && o->name; o++)
+        if (o->short_name && o->short_name == c)
+            return o;
+    return NULL;
+}
+
+static int builtin(const struct pl_command *command, const char *word, bool *ret_done)
+{
+    if (strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0) {
+        pl_options_help(command, stdout);
+    } else if (strcmp(word, "--version") == 0 || strcmp(word, "-V") == 0) {
+        printf("%s (Plume) %s\n", command->name, pl_version());
+        fflush(stdout);
+    } else {
+        return 0;
+    }
+    *ret_done = true;
+    return 1;
+}
+
+int pl_options_parse(const struct pl_command *command,
+                     int argc,
+                     char **argv,
+                     pl_option_f set,
+                     void *ctx,
+                     int *ret_rest,
+                     bool *ret_done,
+                     struct pl_error *err)
+{
+    int i, r;
+
+    *ret_done = false;
+    for (i = 1; i < argc; i++) {
+        const char *word = argv[i], *value = NULL;
+        const struct pl_option *o;
+        size_t len;
+
+        if (word[0] != '-' || word[1] == '\0')
+            break;
+        if (strcmp(word, "--") == 0) {
+            i++;
+            break;
+        }
+        len = strcspn(word, "=");
+        o = word[1] == '-' ? find_long(command->options, word + 2, len - 2)
+                           : find_short(command->options, word[1]);
+        if (!o) {
+            if (builtin(command, word, ret_done)) {
+                *ret_rest = i;
+                return 0;
+            }
+            return pl_error_set(err, -EINVAL, "unknown option '%.*s': see %s --help",
+                                word[1] == '-' ? (int)len : 2, word, command->name);
+        }
+        if (word[1] == '-' && word[len] == '=')
+            value = word + len + 1;
+        else if (word[1] != '-' && word[2])
+            value = word + 2;
+        if (value && !o->arg)
+            return pl_error_set(err, -EINVAL, "option '--%s' takes no value", o->name);
+        if (!value && o->arg) {
+            if (++i == argc)
+                return pl_error_set(err, -EINVAL, "option '--%s' needs a value: --%s %s", o->name,
+                                    o->name, o->arg);
+            value = argv[i];
+        }
+        r = set(ctx, o, value, err);
+        if (r < 0)
+            return r;
+    }
+    *ret_rest = i;
+    return 0;
+}

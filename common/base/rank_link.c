@@ -1,0 +1,410 @@
+/* SPDX-License-Identifier: MIT */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include "common/base/rank_link.h"
+#include "common/base/fs.h"
+#include "common/base/minijson.h"
+
+#include <limits.h>
+#include <math.h>
+#include <poll.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <time.h>
+
+int pl_rank_socket_path(const char *job,
+                        const char *step,
+                        unsigned attempt,
+                        unsigned node_id,
+                        char **ret,
+                        struct pl_error *err)
+{
+    const char *dir = getenv("PLUME_RUNTIME_DIR");
+    _cleanup_free_ char *own = NULL;
+    char *path;
+    int r;
+
+    if (!dir || !*dir) {
+        own = pl_strf("/tmp/plume-%u", (unsigned)geteuid());
+        dir = own;
+    }
+    if (!dir)
+        return pl_error_set(err, -ENOMEM, "out of memory");
+    r = pl_mkdir_private(dir, err);
+    if (r < 0)
+        return r;
+    path = pl_strf("%s/%s.%s.%u.%u", dir, job, step, attempt, node_id);
+    if (!path)
+        return pl_error_set(err, -ENOMEM, "out of memory");
+    if (strlen(path) >= sizeof(((struct sockaddr_un *)0)->sun_path)) {
+        free(path);
+        return pl_error_set(err, -ENAMETOOLONG,
+                            "socket path below '%s' is too long: set PLUME_RUNTIME_DIR to a short "
+                            "folder",
+                            dir);
+    }
+    *ret = path;
+    return 0;
+}
+
+static int check_peer(int fd, const char *path, struct pl_error *err)
+{
+    struct ucred cred;
+    socklen_t len = sizeof(cred);
+
+    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &cred, &len) < 0)
+        return pl_error_errno(err, errno, "cannot check who listens at '%s'", path);
+    if (cred.uid != geteuid())
+        return pl_error_set(err, -EPERM, "socket '%s' is served by another user (uid %u)", path,
+                            (unsigned)cred.uid);
+    return 0;
+}
+
+int pl_rank_link_open(struct pl_rank_link *link,
+                      const char *path,
+                      unsigned timeout_ms,
+                      struct pl_error *err)
+{
+    uint64_t limit = pl_now_ns() + (uint64_t)timeout_ms * 1000000u;
+    struct sockaddr_un addr = {.sun_family = AF_UNIX};
+    struct timespec pause = {0, 1000000};
+    int r;
+
+    if (strlen(path) >= sizeof(addr.sun_path))
+        return pl_error_set(err, -ENAMETOOLONG, "socket path '%s' is too long", path);
+    memcpy(addr.sun_path, path, strlen(path) + 1);
+    for (;;) {
+        _cleanup_close_ int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+        if (fd < 0)
+            return pl_error_errno(err, errno, "cannot make a socket");
+        if (connect(fd, (struct sockaddr *)&addr, sizeof(addr)) == 0) {
+            r = check_peer(fd, path, err);
+            if (r < 0)
+                return r;
+            *link = (struct pl_rank_link){.fd = PL_TAKE_FD(fd)};
+            return 0;
+        }
+        r = -errno;
+        if (r != -ENOENT && r != -ECONNREFUSED && r != -EAGAIN && r != -EINTR)
+            return pl_error_errno(err, r, "cannot connect to the node daemon at '%s'", path);
+        if (pl_now_ns() >= limit)
+            return pl_error_set(err, -ETIMEDOUT, "no node daemon at '%s'", path);
+        nanosleep(&pause, NULL); /* a socket file has no event to wait for that is cheaper */
+        if (pause.tv_nsec < 50000000)
+            pause.tv_nsec += pause.tv_nsec / 2;
+    }
+}
+
+void pl_rank_link_close(struct pl_rank_link *link)
+{
+    if (link->fd >= 0)
+        close(link->fd);
+    pl_buf_finish(&link->in);
+    *link = (struct pl_rank_link)PL_RANK_LINK_INIT;
+}
+
+int pl_rank_link_hello(struct pl_rank_link *link,
+                       enum pl_rank_role role,
+                       unsigned rank,
+                       unsigned local_rank,
+                       pid_t pid,
+                       bool guarded,
+                       const int *fds,
+                       size_t n_fds,
+                       struct pl_error *err)
+{
+    char line[256];
+    int n = snprintf(line, sizeof(line),
+                     "{\"type\":\"hello\",\"proto\":\"plume\",\"major\":%d,\"minor\":%d,"
+                     "\"role\":\"%s\",\"rank\":%u,\"local_rank\":%u,\"pid\":%d,\"guarded\":%s}\n",
+                     PL_PROTO_MAJOR, PL_PROTO_MINOR,
+                     role == PL_RANK_ROLE_STARTER ? "starter" : "program", rank, local_rank,
+                     (int)pid, guarded ? "true" : "false");
+    int r = pl_send_fds(link->fd, line, (size_t)n, fds, n_fds);
+
+    return r < 0 ? pl_error_errno(err, r, "cannot greet the node daemon") : 0;
+}
+
+int pl_rank_link_send(struct pl_rank_link *link, const char *line, struct pl_error *err)
+{
+    _cleanup_free_ char *text = pl_strf("%s\n", line);
+    int r;
+
+    if (!text)
+        return pl_error_set(err, -ENOMEM, "out of memory");
+    if (strlen(text) > PL_RANK_LINE_MAX)
+        return pl_error_set(err, -EMSGSIZE, "message of %zu bytes is too long", strlen(text));
+    r = pl_send_fds(link->fd, text, strlen(text), NULL, 0);
+    return r < 0 ? pl_error_errno(err, r, "cannot write to the node daemon") : 0;
+}
+
+int pl_rank_link_offer(struct pl_rank_link *link, const char *line)
+{
+    _cleanup_free_ char *text = pl_strf("%s\n", line);
+    size_t len = text ? strlen(text) : 0;
+    ssize_t n;
+
+    if (!text || link->fd < 0 || len > PL_RANK_LINE_MAX) {
+        link->dropped++;
+        return 0;
+    }
+    n = send(link->fd, text, len, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (n < 0) {
+        link->dropped++;
+        return 0;
+    }
+    /* A line that went half must be finished, or the next one would be garbled. */
+    if ((size_t)n < len && pl_send_fds(link->fd, text + n, len - (size_t)n, NULL, 0) < 0)
+        link->dropped++;
+    return 0;
+}
+
+int pl_rank_link_recv(struct pl_rank_link *link,
+                      unsigned timeout_ms,
+                      char **ret,
+                      struct pl_error *err)
+{
+    uint64_t limit = pl_now_ns() + (uint64_t)timeout_ms * 1000000u;
+
+    for (;;) {
+        char *newline = link->in.len ? memchr(link->in.data, '\n', link->in.len) : NULL;
+        struct pollfd p = {.fd = link->fd, .events = POLLIN};
+        uint64_t now = pl_now_ns();
+        ssize_t n;
+        int wait_ms;
+
+        if (newline) {
+            size_t len = (size_t)(newline - link->in.data);
+            char *line = strndup(link->in.data, len);
+
+            if (!line)
+                return pl_error_set(err, -ENOMEM, "out of memory");
+            pl_buf_consume(&link->in, len + 1);
+            *ret = line;
+            return 0;
+        }
+        if (link->in.len > PL_WORLD_LINE_MAX)
+            return pl_error_set(err, -EMSGSIZE, "the node daemon sent an overlong line");
+        wait_ms = timeout_ms == UINT_MAX ? -1
+                  : now >= limit         ? 0
+                                 : (int)PL_MIN((limit - now) / 1000000u + 1, (uint64_t)INT_MAX);
+        n = poll(&p, 1, wait_ms);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0)
+            return pl_error_errno(err, errno, "cannot wait for the node daemon");
+        if (n == 0)
+            return pl_error_set(err, -ETIMEDOUT, "the node daemon did not answer in %u ms",
+                                timeout_ms);
+        if (pl_buf_reserve(&link->in, 4096) < 0)
+            return pl_error_set(err, -ENOMEM, "out of memory");
+        n = recv(link->fd, link->in.data + link->in.len, link->in.cap - link->in.len - 1, 0);
+        if (n < 0 && (errno == EINTR || errno == EAGAIN))
+            continue;
+        if (n < 0)
+            return pl_error_errno(err, errno, "cannot read from the node daemon");
+        if (n == 0)
+            return pl_error_set(err, -EPIPE, "the node daemon closed the connection");
+        link->in.len += (size_t)n;
+        link->in.data[link->in.len] = '\0';
+    }
+}
+
+static int set_process_env(void *ctx, const char *name, const char *value, bool overwrite)
+{
+    (void)ctx;
+    return setenv(name, value, overwrite) < 0 ? -errno : 0;
+}
+
+static int apply_env(const char *line,
+                     const char *key,
+                     bool overwrite,
+                     int (*set)(void *, const char *, const char *, bool),
+                     void *ctx)
+{
+    struct pl_mini_value list, item;
+    size_t pos = 0;
+    int r = pl_mini_find(line, key, &list);
+
+    if (r == -ENOENT)
+        return 0;
+    while (r >= 0 && (r = pl_mini_next(&list, &pos, &item)) == 1) {
+        _cleanup_free_ char *entry = NULL;
+        char *equals;
+
+        r = pl_mini_string(&item, &entry);
+        if (r < 0)
+            break;
+        equals = strchr(entry, '=');
+        if (!equals)
+            return -EINVAL;
+        *equals = '\0';
+        r = set(ctx, entry, equals + 1, overwrite);
+    }
+    return r;
+}
+
+int pl_rank_link_world(struct pl_rank_link *link,
+                       unsigned timeout_ms,
+                       int (*set)(void *ctx, const char *name, const char *value, bool overwrite),
+                       void *ctx,
+                       struct pl_error *err)
+{
+    uint64_t limit = pl_now_ns() + (uint64_t)timeout_ms * 1000000u;
+
+    if (!set)
+        set = set_process_env;
+    for (;;) {
+        _cleanup_free_ char *line = NULL, *text = NULL;
+        uint64_t now = pl_now_ns();
+        int r = pl_rank_link_recv(link, now < limit ? (unsigned)((limit - now) / 1000000u) : 0,
+                                  &line, err);
+
+        if (r < 0)
+            return r;
+        if (pl_mini_is(line, "refused")) {
+            if (pl_mini_get_string(line, "text", &text) < 0)
+                return pl_error_set(err, -ECONNABORTED, "the node daemon refused");
+            return pl_error_set(err, -ECONNABORTED, "%s", text);
+        }
+        if (!pl_mini_is(line, "world"))
+            continue;
+        r = apply_env(line, "env", true, set, ctx);
+        if (r >= 0)
+            r = apply_env(line, "defaults", false, set, ctx);
+        return r < 0 ? pl_error_set(err, r, "the node daemon sent a bad world") : 0;
+    }
+}
+
+/* Builds one block: pointers first, strings behind. */
+static int strings_block(const struct pl_mini_value *list, char ***ret, size_t *ret_n)
+{
+    struct pl_mini_value item;
+    size_t n = 0, pos = 0, at;
+    char **block;
+    int r;
+
+    while ((r = pl_mini_next(list, &pos, &item)) == 1)
+        n++;
+    if (r < 0)
+        return r;
+    block = malloc(n * sizeof(char *) + list->len + 1);
+    if (!block)
+        return -ENOMEM;
+    pos = 0;
+    at = n * sizeof(char *);
+    for (size_t i = 0; i < n; i++) {
+        _cleanup_free_ char *s = NULL;
+
+        r = pl_mini_next(list, &pos, &item);
+        if (r == 1)
+            r = pl_mini_string(&item, &s);
+        if (r < 0) {
+            free(block);
+            return r;
+        }
+        block[i] = (char *)block + at;
+        memcpy(block[i], s, strlen(s) + 1);
+        at += strlen(s) + 1;
+    }
+    *ret = block;
+    *ret_n = n;
+    return 0;
+}
+
+int pl_rank_link_exchange(struct pl_rank_link *link,
+                          const char *name,
+                          const char *value,
+                          unsigned timeout_ms,
+                          char ***ret,
+                          size_t *ret_n,
+                          struct pl_error *err)
+{
+    uint64_t limit = pl_now_ns() + (uint64_t)timeout_ms * 1000000u;
+    _cleanup_(pl_buf_finish) struct pl_buf out = {0};
+    int r = pl_buf_adds(&out, "{\"type\":\"exchange\",\"name\":");
+
+    if (r == 0)
+        r = pl_mini_quote(&out, name);
+    if (r == 0)
+        r = pl_buf_adds(&out, ",\"value\":");
+    if (r == 0)
+        r = pl_mini_quote(&out, value);
+    if (r == 0)
+        r = pl_buf_addc(&out, '}');
+    if (r < 0)
+        return pl_error_set(err, r, "out of memory");
+    r = pl_rank_link_send(link, pl_buf_str(&out), err);
+    while (r == 0) {
+        _cleanup_free_ char *line = NULL, *which = NULL;
+        struct pl_mini_value list;
+        uint64_t now = pl_now_ns();
+
+        r = pl_rank_link_recv(link, now < limit ? (unsigned)((limit - now) / 1000000u) : 0, &line,
+                              err);
+        if (r < 0)
+            return pl_error_wrap(err, r, "exchange '%s'", name);
+        if (!pl_mini_is(line, "exchanged") || pl_mini_get_string(line, "name", &which) < 0 ||
+            strcmp(which, name) != 0)
+            continue;
+        if (pl_mini_find(line, "values", &list) < 0 || strings_block(&list, ret, ret_n) < 0)
+            return pl_error_set(err, -EPROTO, "the node daemon sent a bad answer to exchange '%s'",
+                                name);
+        return 0;
+    }
+    return r;
+}
+
+int pl_rank_link_metrics(struct pl_rank_link *link,
+                         int64_t step,
+                         const char *const *names,
+                         const double *values,
+                         size_t n)
+{
+    _cleanup_(pl_buf_finish) struct pl_buf out = {0};
+    int r = pl_buf_addf(&out, "{\"type\":\"metrics\",\"step\":%lld,\"metrics\":{", (long long)step);
+
+    for (size_t i = 0; i < n && r == 0; i++) {
+        if (i)
+            r = pl_buf_addc(&out, ',');
+        if (r == 0)
+            r = pl_mini_quote(&out, names[i]);
+        if (r < 0)
+            break;
+        if (isnan(values[i])) /* JSON has no such numbers: they travel as strings */
+            r = pl_buf_adds(&out, ":\"nan\"");
+        else if (isinf(values[i]))
+            r = pl_buf_adds(&out, values[i] > 0 ? ":\"inf\"" : ":\"-inf\"");
+        else
+            r = pl_buf_addf(&out, ":%.9g", values[i]);
+    }
+    if (r == 0)
+        r = pl_buf_adds(&out, "}}");
+    if (r < 0)
+        return r;
+    return pl_rank_link_offer(link, pl_buf_str(&out));
+}
+
+int pl_rank_link_fact(struct pl_rank_link *link,
+                      const char *key,
+                      const char *value,
+                      struct pl_error *err)
+{
+    _cleanup_(pl_buf_finish) struct pl_buf out = {0};
+    int r = pl_buf_adds(&out, "{\"type\":\"fact\",\"key\":");
+
+    if (r == 0)
+        r = pl_mini_quote(&out, key);
+    if (r == 0)
+        r = pl_buf_adds(&out, ",\"value\":");
+    if (r == 0)
+        r = pl_mini_quote(&out, value);
+    if (r == 0)
+        r = pl_buf_addc(&out, '}');
+    if (r < 0)
+        return pl_error_set(err, r, "out of memory");
+    return pl_rank_link_send(link, pl_buf_str(&out), err);
+}
