@@ -1,0 +1,101 @@
+/* SPDX-License-Identifier: MIT */
+#include "common/json.h"
+#include "common/base/fs.h"
+
+#include <stdbool.h>
+
+/* Deepest nesting of the text; brackets inside strings do not count. Looking before parsing keeps
+ * the parser's recursion bounded too. */
+static unsigned text_depth(const char *text, size_t len)
+{
+    unsigned depth = 0, max = 0;
+    bool quoted = false;
+
+    for (size_t i = 0; i < len; i++) {
+        char c = text[i];
+
+        if (quoted && c == '\\')
+            i++;
+        else if (c == '"')
+            quoted = !quoted;
+        else if (!quoted && (c == '{' || c == '['))
+            depth++;
+        else if (!quoted && (c == '}' || c == ']') && depth)
+            depth--;
+        max = PL_MAX(max, depth);
+    }
+    return max;
+}
+
+int pl_json_parse(
+    const char *text, size_t len, size_t max_bytes, json_t **ret, struct pl_error *err)
+{
+    _cleanup_(json_decrefp) json_t *value = NULL;
+    json_error_t why;
+
+    if (len > max_bytes)
+        return pl_error_set(err, -EFBIG, "JSON text longer than %zu bytes", max_bytes);
+    if (text_depth(text, len) > PL_JSON_DEPTH_MAX)
+        return pl_error_set(err, -EINVAL, "JSON text nested deeper than %d", PL_JSON_DEPTH_MAX);
+    value = json_loadb(text, len, JSON_REJECT_DUPLICATES, &why);
+    if (!value && json_error_code(&why) == json_error_out_of_memory)
+        return pl_error_set(err, -ENOMEM, "out of memory");
+    if (!value)
+        return pl_error_set(err, -EINVAL, "bad JSON in line %d, column %d: %s", why.line,
+                            why.column, why.text);
+    if (!json_is_object(value))
+        return pl_error_set(err, -EINVAL, "bad JSON: not an object");
+    *ret = PL_TAKE(value);
+    return 0;
+}
+
+int pl_json_load_file(const char *path, size_t max_bytes, json_t **ret, struct pl_error *err)
+{
+    _cleanup_free_ char *text = NULL;
+    size_t len;
+    int r;
+
+    r = pl_file_read(path, max_bytes, &text, &len, err);
+    if (r < 0)
+        return r;
+    r = pl_json_parse(text, len, max_bytes, ret, err);
+    return r < 0 ? pl_error_wrap(err, r, "'%s'", path) : 0;
+}
+
+const char *pl_json_string(const json_t *o, const char *key)
+{
+    return json_string_value(json_object_get(o, key));
+}
+
+int pl_json_int(const json_t *o, const char *key, int64_t *ret)
+{
+    const json_t *value = json_object_get(o, key);
+
+    if (!value)
+        return -ENOENT;
+    if (!json_is_integer(value))
+        return -EINVAL;
+    *ret = json_integer_value(value);
+    return 0;
+}
+
+static int add_to_buf(const char *data, size_t size, void *ctx)
+{
+    return pl_buf_add(ctx, data, size) < 0 ? -1 : 0;
+}
+
+int pl_json_dump_line(const json_t *o, struct pl_buf *out)
+{
+    size_t before = out->len;
+
+    if (!o)
+        return -EINVAL;
+    if (json_dump_callback(o, add_to_buf, out, JSON_COMPACT | JSON_ENCODE_ANY) < 0 ||
+        pl_buf_addc(out, '\n') < 0) {
+        out->len = before;
+        if (out->data)
+            out->data[before] = '\0';
+        return -ENOMEM;
+    }
+    return 0;
+}

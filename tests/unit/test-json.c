@@ -1,0 +1,137 @@
+/* SPDX-License-Identifier: MIT */
+#include "common/base/fs.h"
+#include "common/json.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+
+#include <cmocka.h>
+
+static int parse(const char *text, json_t **ret)
+{
+    struct pl_error err = {0};
+    int r = pl_json_parse(text, strlen(text), 64 * 1024, ret, &err);
+
+    assert_true(r <= 0);
+    assert_int_equal(r < 0, err.text[0] != '\0');
+    assert_null(strchr(err.text, '\n'));
+    return r;
+}
+
+static void test_parse_good(void **state)
+{
+    _cleanup_(json_decrefp) json_t *o = NULL;
+    int64_t n = 7;
+
+    assert_int_equal(parse(" {\"a\":\"x\\u00e9\",\"b\":-3,\"c\":[1,2],\"d\":1.5} ", &o), 0);
+    assert_string_equal(pl_json_string(o, "a"), "x\xc3\xa9");
+    assert_null(pl_json_string(o, "b"));
+    assert_null(pl_json_string(o, "none"));
+    assert_null(pl_json_string(NULL, "a"));
+    assert_int_equal(pl_json_int(o, "b", &n), 0);
+    assert_int_equal(n, -3);
+    assert_int_equal(pl_json_int(o, "a", &n), -EINVAL);
+    assert_int_equal(pl_json_int(o, "d", &n), -EINVAL);
+    assert_int_equal(pl_json_int(o, "none", &n), -ENOENT);
+    assert_int_equal(n, -3);
+}
+
+static void test_parse_bad(void **state)
+{
+    static const char *const bad[] = {
+        "",
+        "{",
+        "[]",
+        "1",
+        "\"a\"",
+        "{}{}",
+        "{} x",
+        "{\"a\":1,\"a\":1}",
+        "{a:1}",
+        "{\"a\":01}",
+        "{\"a\":NaN}",
+        "{'a':1}",
+        "{\"a\":1,}",
+        "null",
+        "{\"a\":\"\\u0000\"}",
+        "{\"a\":\"\xff\"}",
+        "{\"a\":\"\xc0\x80\"}",
+        "{\"a\":{\"b\":1,\"b\":2}}",
+    };
+    json_t *o = NULL;
+
+    for (size_t i = 0; i < PL_COUNT(bad); i++)
+        assert_int_equal(parse(bad[i], &o), -EINVAL);
+    assert_null(o);
+}
+
+static int parse_nested(unsigned depth)
+{
+    _cleanup_(pl_buf_finish) struct pl_buf text = {0};
+    _cleanup_(json_decrefp) json_t *o = NULL;
+
+    for (unsigned i = 1; i < depth; i++)
+        pl_buf_adds(&text, "{\"a\":");
+    pl_buf_adds(&text, "{\"b\":\"]]}}\\\"[[[\"");
+    for (unsigned i = 0; i < depth; i++)
+        pl_buf_addc(&text, '}');
+    return parse(pl_buf_str(&text), &o);
+}
+
+static void test_parse_depth(void **state)
+{
+    assert_int_equal(parse_nested(1), 0);
+    assert_int_equal(parse_nested(PL_JSON_DEPTH_MAX), 0);
+    assert_int_equal(parse_nested(PL_JSON_DEPTH_MAX + 1), -EINVAL);
+    assert_int_equal(parse_nested(5000), -EINVAL);
+}
+
+static void test_parse_size(void **state)
+{
+    _cleanup_(json_decrefp) json_t *o = NULL;
+    struct pl_error err = {0};
+
+    assert_int_equal(pl_json_parse("{}  ", 2, 1, &o, &err), -EFBIG);
+    assert_int_equal(pl_json_parse("{}garbage", 2, 2, &o, &err), 0);
+}
+
+static void test_load_file(void **state)
+{
+    char path[] = "/tmp/plume-test-json-XXXXXX";
+    _cleanup_(json_decrefp) json_t *o = NULL;
+    struct pl_error err = {0};
+    _cleanup_close_ int fd = mkstemp(path);
+
+    assert_true(fd >= 0);
+    assert_int_equal(pl_write_all(fd, "{\"a\":1}\n", 8), 0);
+    assert_int_equal(pl_json_load_file(path, 100, &o, &err), 0);
+    assert_int_equal(pl_write_all(fd, "}", 1), 0);
+    json_decref(PL_TAKE(o));
+    assert_int_equal(pl_json_load_file(path, 100, &o, &err), -EINVAL);
+    assert_non_null(strstr(err.text, path));
+    assert_int_equal(pl_json_load_file(path, 5, &o, &err), -EFBIG);
+    unlink(path);
+    assert_int_equal(pl_json_load_file(path, 100, &o, &err), -ENOENT);
+}
+
+static void test_dump_line(void **state)
+{
+    _cleanup_(pl_buf_finish) struct pl_buf out = {0};
+    _cleanup_(json_decrefp) json_t *o = NULL;
+
+    assert_int_equal(parse("{ \"z\": 1, \"a\": \"\xc3\xa9\\n\" }", &o), 0);
+    assert_int_equal(pl_json_dump_line(o, &out), 0);
+    assert_string_equal(pl_buf_str(&out), "{\"z\":1,\"a\":\"\xc3\xa9\\n\"}\n");
+    assert_int_equal(pl_json_dump_line(NULL, &out), -EINVAL);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_parse_good),  cmocka_unit_test(test_parse_bad),
+        cmocka_unit_test(test_parse_depth), cmocka_unit_test(test_parse_size),
+        cmocka_unit_test(test_load_file),   cmocka_unit_test(test_dump_line),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
