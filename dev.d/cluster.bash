@@ -22,8 +22,8 @@ Usage: ./dev cluster up N [OPTION...]
 up starts a private Slurm cluster of N nodes on this machine, in seconds:
   --name NAME    name of the cluster [$PLUME_CLUSTER, or default]
   --cpus C       CPUs that each node claims to have [32]
-  --gpus G       GPUs that each node claims to have [0]; with root Slurm sets
-                 CUDA_VISIBLE_DEVICES, otherwise it only counts them
+  --gpus G       GPUs that each node claims to have [0]; Slurm hands them out
+                 and sets CUDA_VISIBLE_DEVICES, there is nothing behind them
   --max-array M  MaxArraySize [100001]
   --cred-expire S  life of a job credential, which a requeued job waits [5]
   --node-timeout S  seconds until a silent node is down (SlurmdTimeout) [30]
@@ -50,15 +50,16 @@ registry_open() {
             die "'$REGISTRY' is not a folder of yours; remove it"
         { exec 9<"$REGISTRY"; } 2>/dev/null || continue
         # A `down` may have removed the folder meanwhile.
-        [[ $REGISTRY -ef /proc/$BASHPID/fd/9 ]] && return
+        [[ $REGISTRY -ef /proc/$BASHPID/fd/9 ]] && return 0
     done
 }
 
+# In a trap a bare `return` hands on the status before it, hence `return 0` throughout.
 # registry_lock: ports are chosen, and the registry changed, by one process at a time.
 registry_lock() {
     while :; do
         flock -w 120 9 || die "another ./dev cluster holds '$REGISTRY' for too long"
-        [[ $REGISTRY -ef /proc/$BASHPID/fd/9 ]] && return
+        [[ $REGISTRY -ef /proc/$BASHPID/fd/9 ]] && return 0
         registry_open
     done
 }
@@ -73,7 +74,8 @@ cluster_find() {
 }
 
 cluster_need() {
-    cluster_find && return
+    # The summary is written last: without it the cluster is still starting, or did not get there.
+    cluster_find && [[ -f $FOLDER/summary ]] && return 0
     say "dev: no cluster '$NAME' is up; see ./dev cluster list"
     exit 3
 }
@@ -83,7 +85,7 @@ cluster_alive() {
     local name pid start
     [[ -f $FOLDER/pids ]] || return 1
     while read -r name pid start; do
-        pid_is "$pid" "$start" && return
+        pid_is "$pid" "$start" && return 0
     done <"$FOLDER/pids"
     return 1
 }
@@ -133,7 +135,7 @@ ports_choose() {
         for ((port = PORT; port < PORT + count; port++)); do
             [[ -z ${busy[$port]:-} ]] || continue 2
         done
-        return
+        return 0
     done
     die "no $count free ports in $CLUSTER_PORT_MIN-$CLUSTER_PORT_MAX"
 }
@@ -153,12 +155,9 @@ write_config() {
     if ((GPUS > 0)); then
         grestypes=GresTypes=gpu
         gres=" Gres=gpu:$GPUS"
-        if mknod_gpus; then
-            printf 'NodeName=%s Name=gpu File=%s/dev/nvidia%s\n' "$NODES" "$FOLDER" \
-                "$( ((GPUS > 1)) && echo "[0-$((GPUS - 1))]" || echo 0)"
-        else
-            printf 'NodeName=%s Name=gpu Count=%d\n' "$NODES" "$GPUS"
-        fi >"$FOLDER/gres.conf"
+        make_gpus
+        printf 'NodeName=%s Name=gpu File=%s/dev/nvidia%s\n' "$NODES" "$FOLDER" \
+            "$( ((GPUS > 1)) && echo "[0-$((GPUS - 1))]" || echo 0)" >"$FOLDER/gres.conf"
     fi
 
     cat >"$FOLDER/slurm.conf" <<CONF
@@ -224,13 +223,14 @@ CONF
     chmod 0644 "$FOLDER"/*.conf
 }
 
-# Device numbers of NVIDIA's driver; no driver is needed. 1 when not allowed to make them.
-mknod_gpus() {
+# slurmd wants character devices whose names end in the GPU's number; where they lead is all the
+# same to it, so this needs neither a driver nor root.
+make_gpus() {
     local i
-    mkdir -p -m 0755 "$FOLDER/dev"
+    rm -rf "${FOLDER:?}/dev"
+    mkdir -m 0755 "$FOLDER/dev"
     for ((i = 0; i < GPUS; i++)); do
-        [[ -c $FOLDER/dev/nvidia$i ]] ||
-            mknod -m 0666 "$FOLDER/dev/nvidia$i" c 195 "$i" 2>/dev/null || return
+        ln -s /dev/null "$FOLDER/dev/nvidia$i"
     done
 }
 
@@ -242,7 +242,7 @@ start_munged() {
         --pid-file="$FOLDER/munge/pid" --seed-file="$FOLDER/munge/seed" \
         --log-file="$FOLDER/log/munged.log"
     wait_until "$CLUSTER_START_LIMIT_S" daemon_ready munged test -S "$FOLDER/munge/socket" || true
-    daemon_runs munged && [[ -S $FOLDER/munge/socket ]] && return
+    daemon_runs munged && [[ -S $FOLDER/munge/socket ]] && return 0
     up_fail "munged did not start" munged
 }
 
@@ -547,11 +547,11 @@ cmd_cluster() {
     case $verb in
     -h | --help | help)
         cluster_usage
-        return
+        return 0
         ;;
     up)
         cluster_up "$@"
-        return
+        return 0
         ;;
     down | status | env | sh | list) ;;
     *) die_usage "cluster up, down, status, sh, env or list; see ./dev cluster --help" ;;
