@@ -7,6 +7,7 @@
 
 #include <fcntl.h>
 #include <limits.h>
+#include <pwd.h>
 #include <stdarg.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -228,6 +229,36 @@ int pl_secret_create(const char *path, const void *data, size_t len, struct pl_e
         r = -errno;
     unlink(temp);
     return r < 0 ? pl_error_errno(err, r, "cannot make key '%s'", path) : 0;
+}
+
+char *pl_home_dir(struct pl_error *err)
+{
+    const char *dir = getenv("PLUME_HOME"), *home = getenv("HOME");
+    char *path;
+
+    if (!dir || !*dir) {
+        if (!home || home[0] != '/') {
+            struct passwd *pw = getpwuid(geteuid());
+
+            home = pw ? pw->pw_dir : NULL;
+        }
+        if (!home) {
+            pl_error_set(err, -ENOENT, "no home folder: set HOME or PLUME_HOME");
+            return NULL;
+        }
+        path = pl_path_join(home, ".plume");
+    } else {
+        path = strdup(dir);
+    }
+    if (!path) {
+        pl_error_set(err, -ENOMEM, "out of memory");
+        return NULL;
+    }
+    if (pl_mkdir_private(path, err) < 0) {
+        free(path);
+        return NULL;
+    }
+    return path;
 }
 
 int pl_send_fds(int sock, const void *data, size_t len, const int *fds, size_t n_fds)

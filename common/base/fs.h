@@ -44,6 +44,9 @@ int pl_secret_read(const char *path, void *ret, size_t len, struct pl_error *err
  * and both read the same). data is only used by the winner. */
 int pl_secret_create(const char *path, const void *data, size_t len, struct pl_error *err);
 
+/* ~/.plume (or $PLUME_HOME), made 0700 on first use; caller frees. NULL with err set. */
+char *pl_home_dir(struct pl_error *err);
+
 /* Writes all of it, whatever write(2) takes at a time. -errno. */
 int pl_write_all(int fd, const void *data, size_t len);
 

@@ -1,0 +1,476 @@
+/* SPDX-License-Identifier: MIT */
+#include "common/protocol.h"
+#include "common/base/fs.h"
+#include "common/base/rank_link.h"
+#include "common/json.h"
+
+#include <arpa/inet.h>
+#include <netdb.h>
+#include <poll.h>
+#include <sodium.h>
+#include <string.h>
+#include <sys/socket.h>
+
+#define MAC_HEX (crypto_auth_hmacsha256_BYTES * 2)
+
+static int start(struct pl_session *s,
+                 const struct pl_session_id *id,
+                 const unsigned char secret[PL_KEY_SIZE],
+                 enum pl_session_state state)
+{
+    if (sodium_init() < 0)
+        return -ENOSYS;
+    *s = (struct pl_session){.state = state, .server = state == PL_SESSION_BANNER_SENT, .id = *id};
+    memcpy(s->secret, secret, PL_KEY_SIZE);
+    randombytes_buf(s->nonce, sizeof(s->nonce));
+    return 0;
+}
+
+int pl_session_serve(struct pl_session *s,
+                     const struct pl_session_id *id,
+                     const unsigned char secret[PL_KEY_SIZE])
+{
+    char nonce[PL_NONCE_SIZE * 2 + 1];
+    json_t *banner;
+    int r = start(s, id, secret, PL_SESSION_BANNER_SENT);
+
+    if (r < 0)
+        return r;
+    sodium_bin2hex(nonce, sizeof(nonce), s->nonce, sizeof(s->nonce));
+    banner = json_pack("{s:s, s:i, s:i, s:s, s:s, s:s, s:i, s:s}", "proto", "plume", "major",
+                       PL_PROTO_MAJOR, "minor", PL_PROTO_MINOR, "role", "hub", "job", id->job,
+                       "step", id->step, "attempt", (int)id->attempt, "nonce", nonce);
+    r = banner ? pl_json_dump_line(banner, &s->out) : -ENOMEM;
+    json_decref(banner);
+    return r;
+}
+
+int pl_session_connect(struct pl_session *s,
+                       const struct pl_session_id *id,
+                       const unsigned char secret[PL_KEY_SIZE],
+                       json_t *hello)
+{
+    int r = start(s, id, secret, PL_SESSION_WAIT_BANNER);
+
+    if (r < 0)
+        return r;
+    s->hello = json_copy(hello);
+    return s->hello ? 0 : -ENOMEM;
+}
+
+void pl_session_finish(struct pl_session *s)
+{
+    json_decref(s->hello);
+    pl_buf_finish(&s->in);
+    pl_buf_finish(&s->out);
+    sodium_memzero(s->secret, sizeof(s->secret));
+    sodium_memzero(s->key, sizeof(s->key));
+    *s = (struct pl_session){.state = PL_SESSION_DEAD};
+}
+
+int pl_session_feed(struct pl_session *s, const void *data, size_t len)
+{
+    return pl_buf_add(&s->in, data, len);
+}
+
+static void derive_key(struct pl_session *s,
+                       const unsigned char server_nonce[PL_NONCE_SIZE],
+                       const unsigned char client_nonce[PL_NONCE_SIZE])
+{
+    static const char context[] = "plume session 1";
+    crypto_generichash_state h;
+    char attempt[16];
+
+    snprintf(attempt, sizeof(attempt), "%u", s->id.attempt);
+    crypto_generichash_init(&h, s->secret, PL_KEY_SIZE, PL_KEY_SIZE);
+    /* The NULs keep the parts apart. */
+    crypto_generichash_update(&h, (const unsigned char *)context, sizeof(context));
+    crypto_generichash_update(&h, (const unsigned char *)s->id.job, strlen(s->id.job) + 1);
+    crypto_generichash_update(&h, (const unsigned char *)s->id.step, strlen(s->id.step) + 1);
+    crypto_generichash_update(&h, (const unsigned char *)attempt, strlen(attempt) + 1);
+    crypto_generichash_update(&h, server_nonce, PL_NONCE_SIZE);
+    crypto_generichash_update(&h, client_nonce, PL_NONCE_SIZE);
+    crypto_generichash_final(&h, s->key, PL_KEY_SIZE);
+}
+
+static void mac(const struct pl_session *s,
+                bool from_server,
+                uint64_t counter,
+                const char *body,
+                size_t len,
+                unsigned char ret[crypto_auth_hmacsha256_BYTES])
+{
+    crypto_auth_hmacsha256_state h;
+    unsigned char head[9];
+
+    head[0] = from_server ? 'S' : 'C';
+    for (int i = 0; i < 8; i++)
+        head[1 + i] = (unsigned char)(counter >> (56 - 8 * i));
+    crypto_auth_hmacsha256_init(&h, s->key, PL_KEY_SIZE);
+    crypto_auth_hmacsha256_update(&h, head, sizeof(head));
+    crypto_auth_hmacsha256_update(&h, (const unsigned char *)body, len);
+    crypto_auth_hmacsha256_final(&h, ret);
+}
+
+static int put_frame(struct pl_session *s, json_t *message)
+{
+    unsigned char digest[crypto_auth_hmacsha256_BYTES];
+    char hex[MAC_HEX + 1];
+    size_t mark = s->out.len;
+    struct pl_buf body = {0};
+    int r = pl_json_dump_line(message, &body);
+
+    if (r == 0 && body.len + MAC_HEX + 1 > PL_FRAME_MAX)
+        r = -EMSGSIZE;
+    if (r == 0) {
+        mac(s, s->server, s->sent, body.data, body.len - 1, digest);
+        sodium_bin2hex(hex, sizeof(hex), digest, sizeof(digest));
+        r = pl_buf_add(&s->out, hex, MAC_HEX);
+    }
+    if (r == 0)
+        r = pl_buf_addc(&s->out, ' ');
+    if (r == 0)
+        r = pl_buf_add(&s->out, body.data, body.len);
+    if (r < 0)
+        s->out.len = mark;
+    else
+        s->sent++;
+    pl_buf_finish(&body);
+    return r;
+}
+
+int pl_session_send(struct pl_session *s, json_t *message)
+{
+    return s->state == PL_SESSION_OPEN ? put_frame(s, message) : -ENOTCONN;
+}
+
+static bool right_id(const struct pl_session *s, json_t *banner)
+{
+    const char *job = pl_json_string(banner, "job"), *step = pl_json_string(banner, "step");
+    int64_t attempt;
+
+    return job && step && strcmp(job, s->id.job) == 0 && strcmp(step, s->id.step) == 0 &&
+           pl_json_int(banner, "attempt", &attempt) == 0 && attempt == (int64_t)s->id.attempt;
+}
+
+static int read_nonce(json_t *o, unsigned char ret[PL_NONCE_SIZE])
+{
+    const char *hex = pl_json_string(o, "nonce");
+    size_t len;
+
+    if (!hex || strlen(hex) != PL_NONCE_SIZE * 2 ||
+        sodium_hex2bin(ret, PL_NONCE_SIZE, hex, strlen(hex), NULL, &len, NULL) < 0 ||
+        len != PL_NONCE_SIZE)
+        return -EPROTO;
+    return 0;
+}
+
+static int check_proto(json_t *o, struct pl_error *err)
+{
+    const char *proto = pl_json_string(o, "proto");
+    int64_t major;
+
+    if (!proto || strcmp(proto, "plume") != 0 || pl_json_int(o, "major", &major) < 0)
+        return pl_error_set(err, -EPROTO, "the peer does not speak Plume's protocol");
+    if (major != PL_PROTO_MAJOR)
+        return pl_error_set(err, -EPROTO, "the peer speaks version %lld of the protocol, we %d",
+                            (long long)major, PL_PROTO_MAJOR);
+    return 0;
+}
+
+/* Client: the banner came; answer with our hello. */
+static int on_banner(struct pl_session *s, const char *line, size_t len, struct pl_error *err)
+{
+    _cleanup_(json_decrefp) json_t *banner = NULL;
+    unsigned char nonce[PL_NONCE_SIZE];
+    char hex[PL_NONCE_SIZE * 2 + 1];
+    int r = pl_json_parse(line, len, PL_GREETING_MAX, &banner, err);
+
+    if (r < 0)
+        return pl_error_set(err, -EPROTO, "the peer does not speak Plume's protocol");
+    r = check_proto(banner, err);
+    if (r < 0)
+        return r;
+    if (!right_id(s, banner))
+        return pl_error_set(err, -ESTALE, "the hub is of another job, step or attempt");
+    if (read_nonce(banner, nonce) < 0)
+        return pl_error_set(err, -EPROTO, "the hub's banner has no nonce");
+    derive_key(s, nonce, s->nonce);
+    sodium_bin2hex(hex, sizeof(hex), s->nonce, sizeof(s->nonce));
+    if (json_object_set_new(s->hello, "type", json_string("hello")) < 0 ||
+        json_object_set_new(s->hello, "proto", json_string("plume")) < 0 ||
+        json_object_set_new(s->hello, "major", json_integer(PL_PROTO_MAJOR)) < 0 ||
+        json_object_set_new(s->hello, "minor", json_integer(PL_PROTO_MINOR)) < 0 ||
+        json_object_set_new(s->hello, "nonce", json_string(hex)) < 0)
+        return pl_error_set(err, -ENOMEM, "out of memory");
+    s->state = PL_SESSION_WAIT_WELCOME;
+    return put_frame(s, s->hello);
+}
+
+/* Checks a frame's digits and leaves its object in *ret. */
+static int
+open_frame(struct pl_session *s, const char *line, size_t len, json_t **ret, struct pl_error *err)
+{
+    unsigned char want[crypto_auth_hmacsha256_BYTES], have[crypto_auth_hmacsha256_BYTES];
+    _cleanup_(json_decrefp) json_t *message = NULL;
+    unsigned char nonce[PL_NONCE_SIZE];
+    bool greeting = s->state == PL_SESSION_BANNER_SENT;
+    const char *body = line + MAC_HEX + 1;
+    size_t body_len, have_len;
+    int r;
+
+    if (len < MAC_HEX + 3 || line[MAC_HEX] != ' ' ||
+        sodium_hex2bin(have, sizeof(have), line, MAC_HEX, NULL, &have_len, NULL) < 0 ||
+        have_len != sizeof(have)) {
+        if (s->state == PL_SESSION_WAIT_WELCOME)
+            return pl_error_set(err, -EACCES,
+                                "the hub does not take our key: both sides must read the same key "
+                                "file (see PLUME_KEY_FILE)");
+        return pl_error_set(err, -EPROTO, "the peer sent no frame");
+    }
+    body_len = len - MAC_HEX - 1;
+    if (greeting) { /* the nonce is needed to check the frame it stands in */
+        r = pl_json_parse(body, body_len, PL_GREETING_MAX, &message, err);
+        if (r < 0)
+            return pl_error_set(err, -EPROTO, "the peer sent no hello");
+        r = check_proto(message, err);
+        if (r < 0)
+            return r;
+        if (read_nonce(message, nonce) < 0)
+            return pl_error_set(err, -EPROTO, "the peer's hello has no nonce");
+        derive_key(s, s->nonce, nonce);
+    }
+    mac(s, !s->server, s->received, body, body_len, want);
+    if (sodium_memcmp(want, have, sizeof(want)) != 0)
+        return pl_error_set(err, -EACCES,
+                            "the peer's key differs from ours: both sides must read the same key "
+                            "file (see PLUME_KEY_FILE)");
+    s->received++;
+    if (!message) {
+        r = pl_json_parse(body, body_len, PL_FRAME_MAX, &message, err);
+        if (r < 0)
+            return r;
+    }
+    *ret = PL_TAKE(message);
+    return 1;
+}
+
+static int
+take_line(struct pl_session *s, const char *line, size_t len, json_t **ret, struct pl_error *err)
+{
+    static const char refusal[] = "{\"error\":\"key\"}\n";
+    _cleanup_(json_decrefp) json_t *message = NULL, *welcome = NULL;
+    int r;
+
+    if (s->state == PL_SESSION_WAIT_BANNER) {
+        r = on_banner(s, line, len, err);
+        return r < 0 ? r : 0;
+    }
+    r = open_frame(s, line, len, &message, err);
+    if (r == -EACCES && s->state == PL_SESSION_BANNER_SENT)
+        pl_buf_add(&s->out, refusal, sizeof(refusal) - 1);
+    if (r < 0)
+        return r;
+    if (s->state == PL_SESSION_WAIT_WELCOME) {
+        s->state = PL_SESSION_OPEN;
+        return 0;
+    }
+    if (s->state == PL_SESSION_BANNER_SENT) {
+        s->state = PL_SESSION_OPEN;
+        s->hello = json_incref(message);
+        welcome = json_pack("{s:s}", "type", "welcome");
+        r = welcome ? put_frame(s, welcome) : -ENOMEM;
+        if (r < 0)
+            return pl_error_set(err, r, "out of memory");
+    }
+    *ret = PL_TAKE(message);
+    return 1;
+}
+
+int pl_session_next(struct pl_session *s, json_t **ret, struct pl_error *err)
+{
+    for (;;) {
+        size_t max = s->state == PL_SESSION_OPEN || s->state == PL_SESSION_WAIT_WELCOME
+                         ? PL_FRAME_MAX
+                         : PL_GREETING_MAX;
+        char *newline;
+        size_t len;
+        int r;
+
+        if (s->state == PL_SESSION_DEAD)
+            return pl_error_set(err, -ENOTCONN, "the session has ended");
+        newline = s->in.len ? memchr(s->in.data, '\n', PL_MIN(s->in.len, max)) : NULL;
+        if (!newline && s->in.len < max)
+            return 0;
+        if (!newline) {
+            s->state = PL_SESSION_DEAD;
+            return pl_error_set(err, -EMSGSIZE, "the peer sent a line of more than %zu bytes", max);
+        }
+        len = (size_t)(newline - s->in.data);
+        r = take_line(s, s->in.data, len, ret, err);
+        pl_buf_consume(&s->in, len + 1);
+        if (r < 0)
+            s->state = PL_SESSION_DEAD;
+        if (r != 0)
+            return r;
+    }
+}
+
+int pl_key_load(const char *dir, unsigned char ret[PL_KEY_SIZE], struct pl_error *err)
+{
+    const char *given = getenv("PLUME_KEY_FILE");
+    _cleanup_free_ char *home_dir = NULL, *path = NULL;
+    unsigned char fresh[PL_KEY_SIZE];
+    int r;
+
+    if (given && *given) {
+        r = pl_secret_read(given, ret, PL_KEY_SIZE, err);
+        return r < 0 ? pl_error_wrap(err, r, "PLUME_KEY_FILE") : 0;
+    }
+    if (dir) {
+        path = pl_path_join(dir, "key");
+        return path ? pl_secret_read(path, ret, PL_KEY_SIZE, err) : -ENOMEM;
+    }
+    home_dir = pl_home_dir(err);
+    if (!home_dir)
+        return err ? err->code : -ENOENT;
+    path = pl_path_join(home_dir, "key");
+    if (!path)
+        return pl_error_set(err, -ENOMEM, "out of memory");
+    if (sodium_init() < 0)
+        return pl_error_set(err, -ENOSYS, "cannot start libsodium");
+    randombytes_buf(fresh, sizeof(fresh));
+    r = pl_secret_create(path, fresh, sizeof(fresh), err);
+    if (r == 0)
+        r = pl_secret_read(path, ret, PL_KEY_SIZE, err);
+    return r < 0 ? pl_error_wrap(err, r, "no shared key (see PLUME_KEY_FILE)") : 0;
+}
+
+static int left_ms(uint64_t limit)
+{
+    uint64_t now = pl_now_ns();
+
+    return now >= limit ? 0 : (int)((limit - now) / 1000000u) + 1;
+}
+
+static int
+connect_to(const char *host, uint16_t port, uint64_t limit, int *ret, struct pl_error *err)
+{
+    struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICSERV}, *list = NULL;
+    char service[8];
+    int r = -EHOSTUNREACH;
+
+    snprintf(service, sizeof(service), "%u", port);
+    if (getaddrinfo(host, service, &hints, &list) != 0)
+        return pl_error_set(err, r, "cannot resolve '%s'", host);
+    for (struct addrinfo *a = list; a; a = a->ai_next) {
+        _cleanup_close_ int fd =
+            socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, a->ai_protocol);
+        struct pollfd p = {.fd = fd, .events = POLLOUT};
+        socklen_t len = sizeof(r);
+
+        if (fd < 0)
+            continue;
+        if (connect(fd, a->ai_addr, a->ai_addrlen) < 0 && errno != EINPROGRESS) {
+            r = -errno;
+            continue;
+        }
+        if (poll(&p, 1, left_ms(limit)) <= 0) {
+            r = -ETIMEDOUT;
+            continue;
+        }
+        if (getsockopt(fd, SOL_SOCKET, SO_ERROR, &r, &len) == 0 && r == 0) {
+            *ret = PL_TAKE_FD(fd);
+            freeaddrinfo(list);
+            return 0;
+        }
+        r = -r;
+    }
+    freeaddrinfo(list);
+    return pl_error_errno(err, r, "cannot reach the hub at %s:%u", host, port);
+}
+
+/* Moves bytes both ways until a message of this type came. */
+static int converse(int fd,
+                    struct pl_session *s,
+                    const char *question,
+                    const char *answer,
+                    uint64_t limit,
+                    json_t **ret,
+                    struct pl_error *err)
+{
+    bool asked = false;
+
+    for (;;) {
+        _cleanup_(json_decrefp) json_t *message = NULL;
+        struct pollfd p = {.fd = fd, .events = POLLIN};
+        char data[16384];
+        ssize_t n;
+        int r = pl_session_next(s, &message, err);
+
+        if (r < 0)
+            return r;
+        if (r == 1) {
+            const char *type = pl_json_string(message, "type");
+
+            if (type && strcmp(type, answer) == 0) {
+                *ret = PL_TAKE(message);
+                return 0;
+            }
+            continue;
+        }
+        if (s->state == PL_SESSION_OPEN && !asked) {
+            _cleanup_(json_decrefp) json_t *q = json_pack("{s:s}", "type", question);
+
+            if (!q || pl_session_send(s, q) < 0)
+                return pl_error_set(err, -ENOMEM, "out of memory");
+            asked = true;
+        }
+        if (s->out.len)
+            p.events |= POLLOUT;
+        if (poll(&p, 1, left_ms(limit)) <= 0)
+            return pl_error_set(err, -ETIMEDOUT, "the hub does not answer");
+        if (s->out.len && (p.revents & POLLOUT)) {
+            n = send(fd, s->out.data, s->out.len, MSG_NOSIGNAL);
+            if (n > 0)
+                pl_buf_consume(&s->out, (size_t)n);
+        }
+        if (!(p.revents & (POLLIN | POLLHUP | POLLERR)))
+            continue;
+        n = recv(fd, data, sizeof(data), 0);
+        if (n < 0 && (errno == EAGAIN || errno == EINTR))
+            continue;
+        if (n <= 0)
+            return pl_error_set(err, -EPIPE, "the hub closed the connection");
+        if (pl_session_feed(s, data, (size_t)n) < 0)
+            return pl_error_set(err, -ENOMEM, "out of memory");
+    }
+}
+
+int pl_hub_ask(const char *host,
+               uint16_t port,
+               const struct pl_session_id *id,
+               const unsigned char secret[PL_KEY_SIZE],
+               const char *question,
+               const char *answer,
+               unsigned timeout_ms,
+               json_t **ret,
+               struct pl_error *err)
+{
+    uint64_t limit = pl_now_ns() + (uint64_t)timeout_ms * 1000000u;
+    _cleanup_(json_decrefp) json_t *hello = json_pack("{s:s}", "role", "client");
+    _cleanup_close_ int fd = -EBADF;
+    struct pl_session s;
+    int r;
+
+    if (!hello)
+        return pl_error_set(err, -ENOMEM, "out of memory");
+    r = connect_to(host, port, limit, &fd, err);
+    if (r < 0)
+        return r;
+    r = pl_session_connect(&s, id, secret, hello);
+    if (r == 0)
+        r = converse(fd, &s, question, answer, limit, ret, err);
+    pl_session_finish(&s);
+    return r;
+}

@@ -1,0 +1,99 @@
+/* SPDX-License-Identifier: MIT */
+/* The wire between daemons, and from plstat to the hub (plume-protocol(7), part "hub").
+ *
+ * TCP, one JSON object a line. The hub speaks first, with a plain banner: who it is and a nonce.
+ * From then on every line is a frame: 64 hex digits, a blank, the object. The digits are
+ * HMAC-SHA256 over direction, a counter and the object's bytes, under a session key that both
+ * sides derive (keyed BLAKE2b) from the run's secret, job, step, attempt and both nonces. A frame
+ * that is replayed, cut, extended, reflected or of another job therefore fails.
+ *
+ *   server: BANNER_SENT --hello ok--> OPEN           client: WAIT_BANNER --> WAIT_WELCOME --> OPEN
+ *   either: --anything wrong--> DEAD
+ *
+ * This file is the codec: bytes in, messages out, no descriptors. The owner moves bytes. */
+#ifndef PL_COMMON_PROTOCOL_H
+#define PL_COMMON_PROTOCOL_H
+
+#include "common/base/buf.h"
+#include "common/base/error.h"
+
+#include <jansson.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#define PL_KEY_SIZE 32
+#define PL_NONCE_SIZE 16
+#define PL_GREETING_MAX 4096               /* bytes of banner and hello: peer not yet known */
+#define PL_FRAME_MAX ((size_t)1024 * 1024) /* bytes of a line once the session is open */
+
+/* Whose session it is. A requeued job has the same job and step, so the attempt is part of it. */
+struct pl_session_id {
+    char job[24]; /* Slurm's own number of the job, never the array form */
+    char step[24];
+    unsigned attempt; /* SLURM_RESTART_COUNT */
+};
+
+enum pl_session_state {
+    PL_SESSION_BANNER_SENT,
+    PL_SESSION_WAIT_BANNER,
+    PL_SESSION_WAIT_WELCOME,
+    PL_SESSION_OPEN,
+    PL_SESSION_DEAD,
+};
+
+struct pl_session {
+    enum pl_session_state state;
+    bool server;
+    struct pl_session_id id;
+    unsigned char secret[PL_KEY_SIZE];
+    unsigned char key[PL_KEY_SIZE];
+    unsigned char nonce[PL_NONCE_SIZE]; /* ours */
+    uint64_t sent, received;            /* frame counters */
+    struct pl_buf in;
+    struct pl_buf out; /* bytes for the owner to write, then pl_buf_consume() */
+    json_t *hello;     /* client: what to say; server: what was said */
+};
+
+/* Server: puts the banner into out. Both copy the secret. -ENOMEM. */
+int pl_session_serve(struct pl_session *s,
+                     const struct pl_session_id *id,
+                     const unsigned char secret[PL_KEY_SIZE]);
+
+/* Client: waits for a banner; `hello` (borrowed, copied) holds at least "role"
+ * ("daemon" or "client") and travels in the first frame. */
+int pl_session_connect(struct pl_session *s,
+                       const struct pl_session_id *id,
+                       const unsigned char secret[PL_KEY_SIZE],
+                       json_t *hello);
+void pl_session_finish(struct pl_session *s);
+
+/* Adds received bytes. -ENOMEM. */
+int pl_session_feed(struct pl_session *s, const void *data, size_t len);
+
+/* Takes the next message out. Returns 1 with *ret (caller's reference); 0 when more bytes are
+ * needed; or an error, after which the session is DEAD and the connection is to be closed:
+ * -EPROTO (no Plume hub, or not of this major version), -ESTALE (another job, step or attempt),
+ * -EACCES (the secrets differ, or a frame was tampered with), -EMSGSIZE, -EINVAL (bad JSON).
+ * The server gets the client's hello as its first message. */
+int pl_session_next(struct pl_session *s, json_t **ret, struct pl_error *err);
+
+/* Puts a message into out. -ENOTCONN while not OPEN, -EMSGSIZE, -ENOMEM. */
+int pl_session_send(struct pl_session *s, json_t *message);
+
+/* The secret of a run: $PLUME_KEY_FILE, else DIR/key where dir is given, else ~/.plume/key, which
+ * is made on first use. Checked like an ssh key; err names PLUME_KEY_FILE. */
+int pl_key_load(const char *dir, unsigned char ret[PL_KEY_SIZE], struct pl_error *err);
+
+/* A blocking client, for tools: connects, asks and waits for one answer of type `answer`.
+ * -ECONNREFUSED, -ETIMEDOUT, and the errors of pl_session_next(). */
+int pl_hub_ask(const char *host,
+               uint16_t port,
+               const struct pl_session_id *id,
+               const unsigned char secret[PL_KEY_SIZE],
+               const char *question,
+               const char *answer,
+               unsigned timeout_ms,
+               json_t **ret,
+               struct pl_error *err);
+
+#endif

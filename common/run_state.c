@@ -1,0 +1,228 @@
+/* SPDX-License-Identifier: MIT */
+#include "common/run_state.h"
+#include "common/base/buf.h"
+#include "common/base/fs.h"
+#include "common/json.h"
+#include "common/protocol.h"
+
+#include <math.h>
+#include <string.h>
+#include <sys/wait.h>
+
+#define LOG_MAX_BYTES ((size_t)256 * 1024 * 1024)
+#define WORLD_MAX 1000000
+
+json_t *pl_state_new(void)
+{
+    return json_pack("{s:[], s:[]}", "nodes", "ranks");
+}
+
+json_t *pl_state_rank(json_t *state, size_t rank)
+{
+    return json_array_get(json_object_get(state, "ranks"), rank);
+}
+
+/* Sets all keys of an event in `to` but those that belong to the event itself. */
+static int set_keys(json_t *to, json_t *event, const char *skip)
+{
+    const char *key;
+    json_t *value;
+
+    json_object_foreach(event, key, value)
+    {
+        if (strcmp(key, "type") == 0 || strcmp(key, "t") == 0 || strcmp(key, "seq") == 0 ||
+            strcmp(key, skip) == 0)
+            continue;
+        if (json_object_set(to, key, value) < 0)
+            return -ENOMEM;
+    }
+    return 0;
+}
+
+/* Gives list[i] for i below count, made as {"key": i} where it is new. */
+static int grow(json_t *list, size_t count, const char *key)
+{
+    while (json_array_size(list) < count) {
+        json_t *o = json_object();
+
+        if (key)
+            json_object_set_new(o, key, json_integer((json_int_t)json_array_size(list)));
+        if (!o || json_array_append_new(list, o) < 0)
+            return -ENOMEM;
+    }
+    return 0;
+}
+
+static int apply_attempt(json_t *state, json_t *event, struct pl_error *err)
+{
+    json_int_t world = json_integer_value(json_object_get(event, "world_size"));
+    json_t *ranks = json_object_get(state, "ranks");
+    int r;
+
+    if (world < 0 || world > WORLD_MAX)
+        return pl_error_set(err, -EINVAL, "world size %lld is out of range", (long long)world);
+    r = set_keys(state, event, "");
+    if (r == 0)
+        r = grow(ranks, (size_t)world, "rank");
+    for (size_t i = 0; r == 0 && i < json_array_size(ranks); i++)
+        if (!json_object_get(json_array_get(ranks, i), "state"))
+            r = json_object_set_new(json_array_get(ranks, i), "state", json_string("starting"));
+    return r < 0 ? pl_error_set(err, -ENOMEM, "out of memory") : 0;
+}
+
+static int apply_rank(json_t *rank, const char *type, json_t *event)
+{
+    json_t *o, *value;
+    const char *key;
+
+    if (strcmp(type, "rank") == 0)
+        return set_keys(rank, event, "rank");
+    o = json_object_get(rank, strcmp(type, "fact") == 0 ? "facts" : "metrics");
+    if (!o) {
+        o = json_object();
+        if (!o || json_object_set_new(rank, strcmp(type, "fact") == 0 ? "facts" : "metrics", o) < 0)
+            return -ENOMEM;
+    }
+    if (strcmp(type, "fact") == 0) {
+        key = pl_json_string(event, "key");
+        if (!key || !json_is_string(json_object_get(event, "value")))
+            return -EINVAL;
+        return json_object_set(o, key, json_object_get(event, "value")) < 0 ? -ENOMEM : 0;
+    }
+    if (json_is_integer(json_object_get(event, "step")) &&
+        json_object_set(rank, "step", json_object_get(event, "step")) < 0)
+        return -ENOMEM;
+    json_object_foreach(json_object_get(event, "metrics"), key,
+                        value) if (json_object_set(o, key, value) < 0) return -ENOMEM;
+    return 0;
+}
+
+int pl_state_apply(json_t *state, json_t *event, struct pl_error *err)
+{
+    const char *type = pl_json_string(event, "type");
+    int64_t index;
+    json_t *rank;
+    int r = 0;
+
+    if (!type)
+        return pl_error_set(err, -EINVAL, "an event without a type");
+    if (strcmp(type, "attempt") == 0)
+        return apply_attempt(state, event, err);
+    if (strcmp(type, "rank") == 0 || strcmp(type, "metrics") == 0 || strcmp(type, "fact") == 0) {
+        if (pl_json_int(event, "rank", &index) < 0 || index < 0 ||
+            !(rank = pl_state_rank(state, (size_t)index)))
+            return pl_error_set(err, -EINVAL, "an event of type '%s' without a rank", type);
+        r = apply_rank(rank, type, event);
+    } else if (strcmp(type, "node") == 0) {
+        json_t *nodes = json_object_get(state, "nodes");
+
+        if (pl_json_int(event, "node_id", &index) < 0 || index < 0 || index > WORLD_MAX)
+            return pl_error_set(err, -EINVAL, "an event of type 'node' without a node");
+        r = grow(nodes, (size_t)index + 1, NULL);
+        if (r == 0)
+            r = set_keys(json_array_get(nodes, (size_t)index), event, "node_id");
+    } else if (strcmp(type, "cause") == 0 || strcmp(type, "state") == 0 ||
+               strcmp(type, "objective") == 0) {
+        r = set_keys(state, event, "");
+    }
+    return r < 0 ? pl_error_set(err, r, "cannot apply an event of type '%s'", type) : 0;
+}
+
+int pl_state_replay(json_t *state, const char *path, struct pl_error *err)
+{
+    _cleanup_free_ char *text = NULL;
+    char *line, *newline;
+    size_t len, number = 0;
+    int r = pl_file_read(path, LOG_MAX_BYTES, &text, &len, err);
+
+    if (r < 0)
+        return r;
+    for (line = text; (newline = memchr(line, '\n', len - (size_t)(line - text)));
+         line = newline + 1) {
+        _cleanup_(json_decrefp) json_t *event = NULL;
+
+        number++;
+        r = pl_json_parse(line, (size_t)(newline - line), PL_FRAME_MAX, &event, err);
+        if (r == 0)
+            r = pl_state_apply(state, event, err);
+        if (r < 0)
+            return pl_error_wrap(err, r, "'%s' line %zu", path, number);
+    }
+    return 0;
+}
+
+int pl_state_load(const char *attempt_dir, json_t **ret, struct pl_error *err)
+{
+    _cleanup_(json_decrefp) json_t *state = pl_state_new();
+    _cleanup_free_ char *events = pl_path_join(attempt_dir, "events.jsonl");
+    _cleanup_free_ char *metrics = pl_path_join(attempt_dir, "metrics.jsonl");
+    int r;
+
+    if (!state || !events || !metrics)
+        return pl_error_set(err, -ENOMEM, "out of memory");
+    r = pl_state_replay(state, events, err);
+    if (r == 0) {
+        r = pl_state_replay(state, metrics, err);
+        if (r == -ENOENT)
+            r = 0;
+    }
+    if (r < 0)
+        return r;
+    *ret = PL_TAKE(state);
+    return 0;
+}
+
+int pl_state_set_status(json_t *object, int wait_status)
+{
+    char name[32];
+
+    if (!WIFSIGNALED(wait_status))
+        return json_object_set_new(object, "exit", json_integer(WEXITSTATUS(wait_status))) < 0
+                   ? -ENOMEM
+                   : 0;
+    snprintf(name, sizeof(name), "SIG%s",
+             sigabbrev_np(WTERMSIG(wait_status)) ? sigabbrev_np(WTERMSIG(wait_status)) : "?");
+    if (json_object_set_new(object, "signal", json_integer(WTERMSIG(wait_status))) < 0 ||
+        json_object_set_new(object, "signal_name", json_string(name)) < 0)
+        return -ENOMEM;
+    return 0;
+}
+
+int pl_state_copy_status(json_t *to, json_t *from)
+{
+    static const char *const keys[] = {"exit", "signal", "signal_name"};
+
+    for (size_t i = 0; i < PL_COUNT(keys); i++)
+        if (json_object_get(from, keys[i]) &&
+            json_object_set(to, keys[i], json_object_get(from, keys[i])) < 0)
+            return -ENOMEM;
+    return 0;
+}
+
+int pl_state_exit_code(json_t *object)
+{
+    int64_t v;
+
+    if (pl_json_int(object, "exit", &v) == 0 && v >= 0 && v <= 255)
+        return (int)v;
+    if (pl_json_int(object, "signal", &v) == 0 && v > 0 && v < 128)
+        return 128 + (int)v;
+    return PL_EXIT_FAILED;
+}
+
+int pl_state_number(json_t *value, double *ret)
+{
+    const char *s = json_string_value(value);
+
+    if (json_is_number(value))
+        *ret = json_number_value(value);
+    else if (s && strcmp(s, "nan") == 0)
+        *ret = NAN;
+    else if (s && strcmp(s, "inf") == 0)
+        *ret = INFINITY;
+    else if (s && strcmp(s, "-inf") == 0)
+        *ret = -INFINITY;
+    else
+        return -EINVAL;
+    return 0;
+}
