@@ -1,0 +1,230 @@
+/* SPDX-License-Identifier: MIT */
+#include "common/term.h"
+#include "common/base/parse.h"
+#include "common/base/utf8.h"
+
+#include <locale.h>
+#include <pthread.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <wchar.h>
+
+/* What one character of the input becomes. */
+struct piece {
+    char text[16];
+    size_t len, width;
+};
+
+static locale_t utf8_locale;
+
+static void make_locale(void)
+{
+    utf8_locale = newlocale(LC_CTYPE_MASK, "C.UTF-8", (locale_t)0);
+    if (utf8_locale == (locale_t)0)
+        utf8_locale = newlocale(LC_CTYPE_MASK, "en_US.UTF-8", (locale_t)0);
+}
+
+/* Columns of a character; -1 where it cannot be printed. */
+static int char_width(uint32_t c)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    locale_t before;
+    int width;
+
+    if (c >= 0x20 && c < 0x7f)
+        return 1;
+    pthread_once(&once, make_locale);
+    if (utf8_locale == (locale_t)0)
+        return c < 0xa0 ? -1 : 1;
+    before = uselocale(utf8_locale);
+    width = wcwidth((wchar_t)c);
+    uselocale(before);
+    return width;
+}
+
+/* Characters that show nothing, or move or reorder what stands beside them. */
+static bool hidden(uint32_t c)
+{
+    static const struct {
+        uint32_t first, last;
+    } ranges[] = {
+        {0x00, 0x1f},       {0x7f, 0x9f},       {0xad, 0xad},       {0x34f, 0x34f},
+        {0x61c, 0x61c},     {0x115f, 0x1160},   {0x17b4, 0x17b5},   {0x180b, 0x180f},
+        {0x200b, 0x200f},   {0x2028, 0x202e},   {0x2060, 0x206f},   {0x3164, 0x3164},
+        {0xfe00, 0xfe0f},   {0xfeff, 0xfeff},   {0xffa0, 0xffa0},   {0xfff0, 0xfffb},
+        {0x1bca0, 0x1bca3}, {0x1d173, 0x1d17a}, {0xe0000, 0xe0fff},
+    };
+
+    for (size_t i = 0; i < PL_COUNT(ranges); i++)
+        if (c >= ranges[i].first && c <= ranges[i].last)
+            return true;
+    return false;
+}
+
+static void escape_into(struct piece *piece, uint32_t c)
+{
+    static const struct {
+        char c;
+        const char *text;
+    } named[] = {{'\n', "\\n"}, {'\t', "\\t"}, {'\r', "\\r"}, {'\033', "\\e"}};
+    int n = 0;
+
+    for (size_t i = 0; i < PL_COUNT(named) && !n; i++)
+        if (c == (uint32_t)named[i].c)
+            n = snprintf(piece->text, sizeof(piece->text), "%s", named[i].text);
+    if (!n)
+        n = snprintf(piece->text, sizeof(piece->text), c <= 0xff ? "\\x%02x" : "\\u{%04x}", c);
+    piece->len = piece->width = (size_t)n;
+}
+
+/* Takes one character off the front. Returns the bytes it took. */
+static size_t next_piece(const char *s, size_t len, bool first, struct piece *ret)
+{
+    uint32_t c;
+    int n = pl_utf8_decode(s, len, &c), width;
+
+    if (n < 0) {
+        escape_into(ret, (unsigned char)*s);
+        return 1;
+    }
+    width = hidden(c) ? -1 : char_width(c);
+    /* A combining mark needs something of ours to combine with. */
+    if (width < 0 || (width == 0 && first)) {
+        escape_into(ret, c);
+        return (size_t)n;
+    }
+    memcpy(ret->text, s, (size_t)n);
+    ret->len = (size_t)n;
+    ret->width = (size_t)width;
+    return (size_t)n;
+}
+
+int pl_term_escape(struct pl_buf *out, const char *s, size_t len)
+{
+    for (size_t i = 0; i < len;) {
+        struct piece piece;
+        int r;
+
+        i += next_piece(s + i, len - i, i == 0, &piece);
+        r = pl_buf_add(out, piece.text, piece.len);
+        if (r < 0)
+            return r;
+    }
+    return 0;
+}
+
+size_t pl_term_width(const char *s)
+{
+    size_t len = strlen(s), width = 0;
+
+    for (size_t i = 0; i < len;) {
+        struct piece piece;
+
+        i += next_piece(s + i, len - i, i == 0, &piece);
+        width += piece.width;
+    }
+    return width;
+}
+
+static int add_blanks(struct pl_buf *out, size_t n)
+{
+    return n ? pl_buf_addf(out, "%*s", (int)n, "") : 0;
+}
+
+/* As much of s as leaves one column for the mark. */
+static int add_cut(struct pl_buf *out, const char *s, size_t width)
+{
+    size_t len = strlen(s), used = 0;
+    int r;
+
+    if (width == 0)
+        return 0;
+    for (size_t i = 0; i < len;) {
+        struct piece piece;
+
+        i += next_piece(s + i, len - i, i == 0, &piece);
+        if (used + piece.width > width - 1)
+            break;
+        r = pl_buf_add(out, piece.text, piece.len);
+        if (r < 0)
+            return r;
+        used += piece.width;
+    }
+    r = pl_buf_addc(out, '+');
+    return r < 0 ? r : add_blanks(out, width - used - 1);
+}
+
+int pl_term_cell(struct pl_buf *out, const char *s, size_t width, bool right, bool truncate)
+{
+    size_t have = pl_term_width(s), pad = have < width ? width - have : 0;
+    int r;
+
+    if (have > width && truncate)
+        return add_cut(out, s, width);
+    r = right ? add_blanks(out, pad) : 0;
+    if (r == 0)
+        r = pl_term_escape(out, s, strlen(s));
+    if (r == 0 && !right)
+        r = add_blanks(out, pad);
+    return r;
+}
+
+void pl_term_complain(FILE *out, const char *program, const char *text)
+{
+    _cleanup_(pl_buf_finish) struct pl_buf line = {0};
+
+    if (pl_buf_addf(&line, "%s: ", program) < 0 || pl_term_escape(&line, text, strlen(text)) < 0 ||
+        pl_buf_addc(&line, '\n') < 0) {
+        fprintf(out, "%s: out of memory\n", program);
+        return;
+    }
+    fwrite(pl_buf_str(&line), 1, line.len, out);
+    fflush(out);
+}
+
+int pl_term_color_parse(const char *s, enum pl_term_color *ret)
+{
+    static const char *const names[] = {"auto", "always", "never"};
+
+    for (size_t i = 0; i < PL_COUNT(names); i++)
+        if (strcmp(s, names[i]) == 0) {
+            *ret = (enum pl_term_color)i;
+            return 0;
+        }
+    return -EINVAL;
+}
+
+bool pl_term_use_color(enum pl_term_color choice, FILE *out)
+{
+    const char *no_color = getenv("NO_COLOR"), *term = getenv("TERM");
+
+    if (choice != PL_TERM_COLOR_AUTO)
+        return choice == PL_TERM_COLOR_ALWAYS;
+    if (no_color && *no_color)
+        return false;
+    return term && *term && strcmp(term, "dumb") != 0 && isatty(fileno(out));
+}
+
+size_t pl_term_columns(FILE *out)
+{
+    const char *columns = getenv("COLUMNS");
+    struct winsize size;
+    int64_t n;
+
+    if (ioctl(fileno(out), TIOCGWINSZ, &size) == 0 && size.ws_col > 0)
+        return size.ws_col;
+    if (columns && pl_parse_int(columns, 1, 10000, &n, NULL) == 0)
+        return (size_t)n;
+    return 80;
+}
+
+const char *pl_term_style(enum pl_term_style style, bool on)
+{
+    static const char *const sequences[] = {
+        [PL_TERM_PLAIN] = "\033[0m", [PL_TERM_BOLD] = "\033[1m",   [PL_TERM_DIM] = "\033[2m",
+        [PL_TERM_RED] = "\033[31m",  [PL_TERM_GREEN] = "\033[32m", [PL_TERM_YELLOW] = "\033[33m",
+        [PL_TERM_CYAN] = "\033[36m",
+    };
+
+    return on ? sequences[style] : "";
+}
