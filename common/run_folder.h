@@ -8,8 +8,8 @@
  *   RUN/trial-0007/         made by the trial: result.json, status.json, checkpoints/
  *   RUN/trial-0007/attempt-0/   events.jsonl, metrics.jsonl, rank-R.out, rank-R.err
  *
- * Nothing here logs. A struct pl_run may be read by several threads once it is open, but for
- * pl_run_add_submission(). */
+ * Nothing here logs. A struct pl_run may be read by several threads once it is open; functions that
+ * take it without const need it alone. */
 #ifndef PL_COMMON_RUN_FOLDER_H
 #define PL_COMMON_RUN_FOLDER_H
 

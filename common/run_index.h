@@ -1,14 +1,12 @@
 /* SPDX-License-Identifier: MIT */
-/* ~/.plume/runs.jsonl: where the runs of this user are, so that they are found from any folder.
- * One line a submission: {"sweep":"lr-x3k2ab","folder":"/abs/runs/lr-x3k2ab","jobs":["123"],
- * "time":1700000000}. Append only; lines that are no such object are skipped. */
+/* ~/.plume/runs.jsonl (see pl_home_dir()): where the runs of this user are, so that they are found
+ * from any folder. One line a submission:
+ * {"sweep":"lr-x3k2ab","folder":"/abs/runs/lr-x3k2ab","jobs":["123"], "time":1700000000}. Append
+ * only; lines that are no such object are skipped. */
 #ifndef PL_COMMON_RUN_INDEX_H
 #define PL_COMMON_RUN_INDEX_H
 
 #include "common/run_folder.h"
-
-/* $HOME/.plume (else the password entry's home), made private; caller frees. */
-int pl_home_dir(char **ret, struct pl_error *err);
 
 /* Appends the run with all its submissions so far. */
 int pl_run_index_add(const struct pl_run *run, struct pl_error *err);

@@ -1,0 +1,372 @@
+/* SPDX-License-Identifier: MIT */
+#include "common/run_folder.h"
+#include "common/base/fs.h"
+#include "common/json.h"
+#include "common/run_folder_private.h"
+
+#include <limits.h>
+#include <sodium.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#define SWEEP_FILE "sweep.json"
+
+void pl_run_close(struct pl_run *run)
+{
+    if (!run)
+        return;
+    json_decref(run->sweep);
+    free(run->argv);
+    free(run->trials);
+    free(run->lines);
+    free(run->dir);
+    free(run);
+}
+
+static int damaged(struct pl_error *err, const char *key)
+{
+    return pl_error_set(err, -EINVAL, "key '%s' is missing or of another type", key);
+}
+
+/* Every element an object with strings under these keys (b may be NULL), or strings alone. */
+static bool list_of(const json_t *list, const char *a, const char *b)
+{
+    size_t i;
+    json_t *item;
+
+    if (!json_is_array(list))
+        return false;
+    json_array_foreach(list, i, item)
+    {
+        if (!a && !json_is_string(item))
+            return false;
+        if (a && (!pl_json_string(item, a) || (b && !pl_json_string(item, b))))
+            return false;
+    }
+    return true;
+}
+
+static int check_submissions(const json_t *list, struct pl_error *err)
+{
+    int64_t first, count;
+    size_t i;
+    json_t *item;
+
+    if (!list_of(list, "job", NULL))
+        return damaged(err, "submissions");
+    json_array_foreach(list, i, item)
+    {
+        if (pl_json_int(item, "first", &first) < 0 || pl_json_int(item, "count", &count) < 0 ||
+            first < 0 || count < 1 || first + count > PL_RUN_TRIAL_LIMIT)
+            return damaged(err, "submissions");
+    }
+    return 0;
+}
+
+static int check_sweep(struct pl_run *run, struct pl_error *err)
+{
+    const json_t *o = run->sweep;
+    const char *schema = pl_json_string(o, "schema"), *objective = pl_json_string(o, "objective");
+    int64_t n_trials;
+
+    if (!schema || strcmp(schema, PL_RUN_SCHEMA) != 0)
+        return pl_error_set(err, -EINVAL, "this is schema '%s', not '%s'", schema ? schema : "",
+                            PL_RUN_SCHEMA);
+    if (!pl_json_string(o, "sweep"))
+        return damaged(err, "sweep");
+    if (!pl_json_string(o, "name"))
+        return damaged(err, "name");
+    if (pl_json_int(o, "trials", &n_trials) < 0 || n_trials < 1 || n_trials > PL_RUN_TRIAL_LIMIT)
+        return damaged(err, "trials");
+    run->n_trials = (unsigned)n_trials;
+    if (!list_of(json_object_get(o, "argv"), NULL, NULL) ||
+        json_array_size(json_object_get(o, "argv")) == 0)
+        return damaged(err, "argv");
+    if (!list_of(json_object_get(o, "axes"), NULL, NULL))
+        return damaged(err, "axes");
+    if (!list_of(json_object_get(o, "metrics"), "name", "regex"))
+        return damaged(err, "metrics");
+    if (objective && strncmp(objective, "max:", 4) != 0 && strncmp(objective, "min:", 4) != 0)
+        return damaged(err, "objective");
+    if (!json_is_object(json_object_get(o, "options")))
+        return damaged(err, "options");
+    return check_submissions(json_object_get(o, "submissions"), err);
+}
+
+static int load(struct pl_run *run, struct pl_error *err)
+{
+    _cleanup_free_ char *path = pl_path_join(run->dir, SWEEP_FILE);
+    const json_t *argv;
+    int r;
+
+    if (!path)
+        return pl_error_set(err, -ENOMEM, "out of memory");
+    r = pl_json_load_file(path, PL_RUN_SWEEP_MAX, &run->sweep, err);
+    if (r < 0)
+        return r;
+    r = check_sweep(run, err);
+    if (r < 0)
+        return pl_error_wrap(err, r, "'%s'", path);
+    argv = json_object_get(run->sweep, "argv");
+    run->argv = calloc(json_array_size(argv) + 1, sizeof(*run->argv));
+    if (!run->argv)
+        return pl_error_set(err, -ENOMEM, "out of memory");
+    for (size_t i = 0; i < json_array_size(argv); i++)
+        run->argv[i] = json_string_value(json_array_get(argv, i));
+    return 0;
+}
+
+int pl_run_open(const char *dir, struct pl_run **ret, struct pl_error *err)
+{
+    _cleanup_(pl_run_closep) struct pl_run *run = calloc(1, sizeof(*run));
+    int r;
+
+    if (!run)
+        return pl_error_set(err, -ENOMEM, "out of memory");
+    run->dir = realpath(dir, NULL);
+    if (!run->dir)
+        return pl_error_errno(err, errno, "cannot open run folder '%s'", dir);
+    r = load(run, err);
+    if (r == -ENOENT)
+        return pl_error_set(err, -ENOENT, "'%s' is no run folder: there is no %s in it", dir,
+                            SWEEP_FILE);
+    if (r < 0)
+        return r;
+    *ret = PL_TAKE(run);
+    return 0;
+}
+
+const char *pl_run_sweep(const struct pl_run *run)
+{
+    return pl_json_string(run->sweep, "sweep");
+}
+
+const char *pl_run_name(const struct pl_run *run)
+{
+    return pl_json_string(run->sweep, "name");
+}
+
+const char *pl_run_dir(const struct pl_run *run)
+{
+    return run->dir;
+}
+
+unsigned pl_run_n_trials(const struct pl_run *run)
+{
+    return run->n_trials;
+}
+
+double pl_run_created_s(const struct pl_run *run)
+{
+    return json_number_value(json_object_get(run->sweep, "created"));
+}
+
+const char *const *pl_run_argv(const struct pl_run *run, size_t *ret_n)
+{
+    if (ret_n)
+        *ret_n = json_array_size(json_object_get(run->sweep, "argv"));
+    return run->argv;
+}
+
+size_t pl_run_n_axes(const struct pl_run *run)
+{
+    return json_array_size(json_object_get(run->sweep, "axes"));
+}
+
+const char *pl_run_axis(const struct pl_run *run, size_t i)
+{
+    return json_string_value(json_array_get(json_object_get(run->sweep, "axes"), i));
+}
+
+size_t pl_run_n_metrics(const struct pl_run *run)
+{
+    return json_array_size(json_object_get(run->sweep, "metrics"));
+}
+
+void pl_run_metric(const struct pl_run *run,
+                   size_t i,
+                   const char **ret_name,
+                   const char **ret_regex)
+{
+    const json_t *metric = json_array_get(json_object_get(run->sweep, "metrics"), i);
+
+    *ret_name = pl_json_string(metric, "name");
+    *ret_regex = pl_json_string(metric, "regex");
+}
+
+enum pl_objective pl_run_objective(const struct pl_run *run, const char **ret_metric)
+{
+    const char *s = pl_json_string(run->sweep, "objective");
+
+    *ret_metric = s ? s + 4 : NULL;
+    if (!s)
+        return PL_OBJECTIVE_NONE;
+    return strncmp(s, "max:", 4) == 0 ? PL_OBJECTIVE_MAX : PL_OBJECTIVE_MIN;
+}
+
+size_t pl_run_n_submissions(const struct pl_run *run)
+{
+    return json_array_size(json_object_get(run->sweep, "submissions"));
+}
+
+struct pl_run_submission pl_run_submission(const struct pl_run *run, size_t i)
+{
+    const json_t *o = json_array_get(json_object_get(run->sweep, "submissions"), i);
+
+    return (struct pl_run_submission){
+        .job = pl_json_string(o, "job"),
+        .first_trial = (unsigned)json_integer_value(json_object_get(o, "first")),
+        .n_trials = (unsigned)json_integer_value(json_object_get(o, "count")),
+    };
+}
+
+int pl_run_find_trial(const struct pl_run *run,
+                      const char *job,
+                      unsigned array_index,
+                      unsigned *ret_trial)
+{
+    for (size_t i = 0; i < pl_run_n_submissions(run); i++) {
+        struct pl_run_submission sub = pl_run_submission(run, i);
+
+        if (strcmp(sub.job, job) == 0 && array_index < sub.n_trials) {
+            *ret_trial = sub.first_trial + array_index;
+            return 0;
+        }
+    }
+    return -ENOENT;
+}
+
+const json_t *pl_run_options(const struct pl_run *run)
+{
+    return json_object_get(run->sweep, "options");
+}
+
+static json_t *strings(const char *const *list)
+{
+    json_t *array = json_array();
+
+    for (; array && list && *list; list++)
+        if (json_array_append_new(array, json_string(*list)) < 0) {
+            json_decref(array);
+            return NULL;
+        }
+    return array;
+}
+
+static json_t *metrics(const struct pl_run_new *desc)
+{
+    json_t *array = json_array();
+
+    for (size_t i = 0; array && i < desc->n_metrics; i++)
+        if (json_array_append_new(array, json_pack("{ssss}", "name", desc->metric_names[i], "regex",
+                                                   desc->metric_regexes[i])) < 0) {
+            json_decref(array);
+            return NULL;
+        }
+    return array;
+}
+
+static int write_sweep(const char *dir, const json_t *sweep, struct pl_error *err)
+{
+    _cleanup_free_ char *path = pl_path_join(dir, SWEEP_FILE);
+    _cleanup_free_ char *text = json_dumps(sweep, JSON_INDENT(1));
+    size_t len;
+
+    if (!path || !text)
+        return pl_error_set(err, -ENOMEM, "out of memory");
+    len = strlen(text);
+    text[len] = '\n'; /* in the place of the NUL */
+    return pl_file_write_atomic(path, text, len + 1, 0666, err);
+}
+
+static int write_new_sweep(const char *dir, const struct pl_run_new *desc, struct pl_error *err)
+{
+    _cleanup_(json_decrefp) json_t *o = NULL;
+
+    o = json_pack("{ss ss ss sf si so so so sO so}", "schema", PL_RUN_SCHEMA, "sweep", desc->sweep,
+                  "name", desc->name, "created", pl_wall_s(), "trials", (int)desc->n_trials, "argv",
+                  strings(desc->argv), "axes", strings(desc->axes), "metrics", metrics(desc),
+                  "options", desc->options, "submissions", json_array());
+    if (!o)
+        return pl_error_set(err, -ENOMEM, "cannot write the sweep: out of memory or not UTF-8");
+    if (desc->objective != PL_OBJECTIVE_NONE &&
+        json_object_set_new(o, "objective",
+                            json_sprintf("%s:%s",
+                                         desc->objective == PL_OBJECTIVE_MAX ? "max" : "min",
+                                         desc->objective_metric)) < 0)
+        return pl_error_set(err, -ENOMEM, "out of memory");
+    return write_sweep(dir, o, err);
+}
+
+static int write_key(const char *dir, struct pl_error *err)
+{
+    _cleanup_free_ char *path = pl_path_join(dir, "key");
+    unsigned char key[PL_RUN_KEY_BYTES];
+    int r;
+
+    if (!path)
+        return pl_error_set(err, -ENOMEM, "out of memory");
+    if (sodium_init() < 0)
+        return pl_error_set(err, -EIO, "no random numbers: libsodium does not start");
+    randombytes_buf(key, sizeof(key));
+    r = pl_secret_create(path, key, sizeof(key), err);
+    sodium_memzero(key, sizeof(key));
+    return r;
+}
+
+static void remove_new(const char *dir)
+{
+    static const char *const files[] = {"key", "trials.jsonl", SWEEP_FILE};
+
+    for (size_t i = 0; i < PL_COUNT(files); i++) {
+        _cleanup_free_ char *path = pl_path_join(dir, files[i]);
+
+        if (path)
+            unlink(path);
+    }
+    rmdir(dir);
+}
+
+int pl_run_create(const char *dir, const struct pl_run_new *desc, struct pl_error *err)
+{
+    _cleanup_free_ char *parent = strdup(dir);
+    char *slash = parent ? strrchr(parent, '/') : NULL;
+    int r;
+
+    if (!parent)
+        return pl_error_set(err, -ENOMEM, "out of memory");
+    if (slash && slash != parent) {
+        *slash = '\0';
+        r = pl_mkdir_p(parent, 0777, err);
+        if (r < 0)
+            return r;
+    }
+    if (mkdir(dir, 0777) < 0)
+        return pl_error_errno(err, errno, "cannot make run folder '%s'", dir);
+    r = write_key(dir, err);
+    if (r == 0)
+        r = pl_run_trials_write(dir, desc, err);
+    if (r == 0)
+        r = write_new_sweep(dir, desc, err);
+    if (r < 0)
+        remove_new(dir);
+    return r;
+}
+
+int pl_run_add_submission(struct pl_run *run,
+                          const char *job,
+                          unsigned first_trial,
+                          unsigned n_trials,
+                          struct pl_error *err)
+{
+    json_t *list = json_object_get(run->sweep, "submissions");
+    int r;
+
+    if (json_array_append_new(list, json_pack("{sssisi}", "job", job, "first", (int)first_trial,
+                                              "count", (int)n_trials)) < 0)
+        return pl_error_set(err, -ENOMEM, "out of memory");
+    r = write_sweep(run->dir, run->sweep, err);
+    if (r < 0)
+        json_array_remove(list, json_array_size(list) - 1);
+    return r;
+}

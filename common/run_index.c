@@ -1,0 +1,251 @@
+/* SPDX-License-Identifier: MIT */
+#include "common/run_index.h"
+#include "common/base/fs.h"
+#include "common/base/parse.h"
+#include "common/json.h"
+
+#include <string.h>
+#include <sys/stat.h>
+
+#define INDEX_FILE "runs.jsonl"
+#define INDEX_MAX (256u << 20)
+#define LINE_MAX_BYTES (1u << 20)
+
+void pl_run_ref_finish(struct pl_run_ref *ref)
+{
+    free(ref->folder);
+    *ref = (struct pl_run_ref){.trial = -1};
+}
+
+static int index_path(char **ret, struct pl_error *err)
+{
+    struct pl_error why = {0};
+    _cleanup_free_ char *home = pl_home_dir(&why);
+
+    if (!home)
+        return pl_error_set(err, why.code, "%s", why.text);
+    *ret = pl_path_join(home, INDEX_FILE);
+    return *ret ? 0 : pl_error_set(err, -ENOMEM, "out of memory");
+}
+
+int pl_run_index_add(const struct pl_run *run, struct pl_error *err)
+{
+    _cleanup_(json_decrefp) json_t *line = NULL;
+    _cleanup_(pl_buf_finish) struct pl_buf text = {0};
+    _cleanup_free_ char *path = NULL;
+    json_t *jobs = json_array();
+    int r;
+
+    for (size_t i = 0; jobs && i < pl_run_n_submissions(run); i++)
+        json_array_append_new(jobs, json_string(pl_run_submission(run, i).job));
+    line = json_pack("{ss ss so sI}", "sweep", pl_run_sweep(run), "folder", pl_run_dir(run), "jobs",
+                     jobs, "time", (json_int_t)pl_wall_s());
+    if (!line || pl_json_dump_line(line, &text) < 0)
+        return pl_error_set(err, -ENOMEM, "out of memory");
+    r = index_path(&path, err);
+    if (r < 0)
+        return r;
+    return pl_file_append(path, pl_buf_str(&text), text.len, 0600, err);
+}
+
+/* Reads the whole index; *ret is "" where there is none yet. */
+static int read_index(char **ret, size_t *ret_len, struct pl_error *err)
+{
+    _cleanup_free_ char *path = NULL;
+    int r = index_path(&path, err);
+
+    if (r < 0)
+        return r;
+    r = pl_file_read(path, INDEX_MAX, ret, ret_len, err);
+    if (r != -ENOENT)
+        return r;
+    *ret = strdup("");
+    *ret_len = 0;
+    return *ret ? 0 : pl_error_set(err, -ENOMEM, "out of memory");
+}
+
+/* Takes the last line off text[0..*len). NULL at the beginning; lines of no use are skipped. */
+static json_t *take_line(const char *text, size_t *len)
+{
+    while (*len > 0) {
+        const char *before;
+        size_t end = *len, start;
+        json_t *line;
+
+        if (text[end - 1] == '\n')
+            end--;
+        before = memrchr(text, '\n', end);
+        start = before ? (size_t)(before - text) + 1 : 0;
+        *len = start;
+        if (pl_json_parse(text + start, end - start, LINE_MAX_BYTES, &line, NULL) < 0)
+            continue;
+        if (pl_json_string(line, "sweep") && pl_json_string(line, "folder") &&
+            json_is_array(json_object_get(line, "jobs")))
+            return line;
+        json_decref(line);
+    }
+    return NULL;
+}
+
+int pl_run_index_each(int (*each)(void *ctx, const char *sweep, const char *folder, json_t *line),
+                      void *ctx,
+                      struct pl_error *err)
+{
+    _cleanup_(json_decrefp) json_t *seen = json_object();
+    _cleanup_free_ char *text = NULL;
+    size_t len;
+    int r;
+
+    if (!seen)
+        return pl_error_set(err, -ENOMEM, "out of memory");
+    r = read_index(&text, &len, err);
+    while (r == 0) {
+        _cleanup_(json_decrefp) json_t *line = take_line(text, &len);
+        const char *folder = pl_json_string(line, "folder");
+
+        if (!line)
+            break;
+        if (json_object_get(seen, folder))
+            continue;
+        if (json_object_set_new(seen, folder, json_true()) < 0)
+            return pl_error_set(err, -ENOMEM, "out of memory");
+        r = each(ctx, pl_json_string(line, "sweep"), folder, line);
+    }
+    return r;
+}
+
+/* ---- finding ---- */
+
+struct query {
+    char *head;    /* `what` without its trial */
+    int64_t trial; /* -1 none */
+    char *job;     /* decimal part before '_'; NULL where `what` is no job id */
+    int64_t index; /* behind '_'; -1 none */
+    bool want_job; /* in this pass compare job ids, else sweeps */
+    char *folder;  /* found */
+};
+
+static int match(void *ctx, const char *sweep, const char *folder, json_t *line)
+{
+    struct query *q = ctx;
+    size_t i;
+    json_t *job;
+    bool found = !q->want_job && strcmp(sweep, q->head) == 0;
+
+    json_array_foreach(json_object_get(line, "jobs"), i, job)
+    {
+        if (q->want_job && json_is_string(job) && strcmp(json_string_value(job), q->job) == 0)
+            found = true;
+    }
+    if (!found)
+        return 0;
+    q->folder = strdup(folder);
+    return q->folder ? 1 : -ENOMEM;
+}
+
+/* "123" or "123_4". */
+static int parse_job(const char *what, struct query *q)
+{
+    size_t digits = strspn(what, "0123456789");
+
+    q->index = -1;
+    if (digits == 0 || (what[digits] && what[digits] != '_'))
+        return 0;
+    if (what[digits] == '_' &&
+        pl_parse_int(what + digits + 1, 0, PL_RUN_TRIAL_LIMIT, &q->index, NULL) < 0)
+        return 0;
+    q->job = strndup(what, digits);
+    return q->job ? 0 : -ENOMEM;
+}
+
+/* Splits a trial number off behind the last '/'. */
+static int parse_trial(const char *what, struct query *q)
+{
+    const char *slash = strrchr(what, '/');
+
+    q->trial = -1;
+    if (slash && slash != what &&
+        pl_parse_int(slash + 1, 0, PL_RUN_TRIAL_LIMIT, &q->trial, NULL) == 0)
+        q->head = strndup(what, (size_t)(slash - what));
+    else
+        q->head = strdup(what);
+    return q->head ? 0 : -ENOMEM;
+}
+
+static bool is_run_folder(const char *path)
+{
+    _cleanup_free_ char *sweep = pl_path_join(path, "sweep.json");
+
+    return sweep && access(sweep, F_OK) == 0;
+}
+
+/* A folder itself, whole or with a trial behind it. */
+static int find_folder(const char *what, struct query *q)
+{
+    if (is_run_folder(what)) {
+        q->trial = -1;
+        q->folder = realpath(what, NULL);
+    } else if (q->trial >= 0 && is_run_folder(q->head)) {
+        q->folder = realpath(q->head, NULL);
+    } else {
+        return 0;
+    }
+    return q->folder ? 0 : -errno;
+}
+
+/* A job of a split sweep: which of its arrays, so which trial. */
+static int find_index(struct query *q, struct pl_error *err)
+{
+    _cleanup_(pl_run_closep) struct pl_run *run = NULL;
+    unsigned trial;
+    int r;
+
+    if (q->index < 0)
+        return 0;
+    r = pl_run_open(q->folder, &run, err);
+    if (r < 0)
+        return r;
+    r = pl_run_find_trial(run, q->job, (unsigned)q->index, &trial);
+    if (r < 0)
+        return pl_error_set(err, r, "array '%s' has no index %u", q->job, (unsigned)q->index);
+    q->trial = trial;
+    return 0;
+}
+
+static int find(const char *what, struct query *q, struct pl_error *err)
+{
+    int r = parse_trial(what, q);
+
+    if (r == 0)
+        r = parse_job(what, q);
+    if (r < 0)
+        return pl_error_set(err, r, "out of memory");
+    r = pl_run_index_each(match, q, err);
+    if (r == 0 && q->job) {
+        q->want_job = true;
+        r = pl_run_index_each(match, q, err);
+        if (r == 1)
+            return find_index(q, err);
+    }
+    if (r == 0) {
+        r = find_folder(what, q);
+        if (r < 0)
+            return pl_error_errno(err, r, "cannot open run folder '%s'", what);
+    }
+    return r < 0 ? r : 0;
+}
+
+int pl_run_index_find(const char *what, struct pl_run_ref *ret, struct pl_error *err)
+{
+    struct query q = {.trial = -1, .index = -1};
+    int r = find(what, &q, err);
+
+    if (r == 0 && !q.folder)
+        r = pl_error_set(err, -ENOENT, "no sweep, job or run folder '%s' is known here", what);
+    if (r == 0)
+        *ret = (struct pl_run_ref){.folder = PL_TAKE(q.folder), .trial = q.trial};
+    free(q.folder);
+    free(q.head);
+    free(q.job);
+    return r;
+}

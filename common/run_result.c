@@ -1,0 +1,119 @@
+/* SPDX-License-Identifier: MIT */
+/* Trial states, paths inside a run folder, and result.json. */
+#include "common/base/fs.h"
+#include "common/json.h"
+#include "common/run_folder_private.h"
+
+#include <string.h>
+#include <sys/stat.h>
+
+static const char *const state_names[] = {
+    [PL_TRIAL_WAITING] = "waiting",     [PL_TRIAL_RUNNING] = "running",
+    [PL_TRIAL_DONE] = "done",           [PL_TRIAL_FAILED] = "failed",
+    [PL_TRIAL_CANCELLED] = "cancelled", [PL_TRIAL_PRUNED] = "pruned",
+    [PL_TRIAL_LOST] = "lost",           [PL_TRIAL_PREEMPTED] = "preempted",
+    [PL_TRIAL_TIMED_OUT] = "timed-out", [PL_TRIAL_NODE_FAILED] = "node-failed",
+};
+
+const char *pl_trial_state_name(enum pl_trial_state state)
+{
+    return state_names[state];
+}
+
+int pl_trial_state_parse(const char *s, enum pl_trial_state *ret)
+{
+    for (size_t i = 0; i < PL_COUNT(state_names); i++)
+        if (strcmp(s, state_names[i]) == 0) {
+            *ret = (enum pl_trial_state)i;
+            return 0;
+        }
+    return -EINVAL;
+}
+
+bool pl_trial_state_final(enum pl_trial_state state)
+{
+    return state == PL_TRIAL_DONE || state == PL_TRIAL_FAILED || state == PL_TRIAL_CANCELLED ||
+           state == PL_TRIAL_PRUNED || state == PL_TRIAL_LOST;
+}
+
+char *pl_run_key_path(const struct pl_run *run)
+{
+    return pl_path_join(run->dir, "key");
+}
+
+char *pl_run_trial_path(const struct pl_run *run, unsigned trial, const char *name)
+{
+    return pl_strf("%s/trial-%04u%s%s", run->dir, trial, name ? "/" : "", name ? name : "");
+}
+
+char *
+pl_run_attempt_path(const struct pl_run *run, unsigned trial, unsigned attempt, const char *name)
+{
+    return pl_strf("%s/trial-%04u/attempt-%u%s%s", run->dir, trial, attempt, name ? "/" : "",
+                   name ? name : "");
+}
+
+int pl_run_n_attempts(const struct pl_run *run, unsigned trial, unsigned *ret)
+{
+    for (unsigned n = 0;; n++) {
+        _cleanup_free_ char *path = pl_run_attempt_path(run, trial, n, NULL);
+        struct stat st;
+
+        if (!path)
+            return -ENOMEM;
+        if (stat(path, &st) < 0) {
+            if (errno != ENOENT)
+                return -errno;
+            *ret = n;
+            return 0;
+        }
+    }
+}
+
+int pl_run_result_read(const struct pl_run *run,
+                       unsigned trial,
+                       json_t **ret,
+                       enum pl_trial_state *ret_state,
+                       struct pl_error *err)
+{
+    _cleanup_free_ char *path = pl_run_trial_path(run, trial, "result.json");
+    _cleanup_(json_decrefp) json_t *o = NULL;
+    const char *schema, *state_name;
+    enum pl_trial_state state;
+    int64_t number;
+    int r;
+
+    if (!path)
+        return pl_error_set(err, -ENOMEM, "out of memory");
+    r = pl_json_load_file(path, PL_RUN_RESULT_MAX, &o, err);
+    if (r < 0)
+        return r;
+    schema = pl_json_string(o, "schema");
+    state_name = pl_json_string(o, "state");
+    if (!schema || strcmp(schema, PL_RESULT_SCHEMA) != 0 || !state_name ||
+        pl_trial_state_parse(state_name, &state) < 0 || pl_json_int(o, "trial", &number) < 0 ||
+        number != trial)
+        return pl_error_set(err, -EINVAL, "'%s' is no result of trial %u", path, trial);
+    if (ret_state)
+        *ret_state = state;
+    *ret = PL_TAKE(o);
+    return 0;
+}
+
+int pl_run_result_write(const struct pl_run *run,
+                        unsigned trial,
+                        enum pl_trial_state state,
+                        const json_t *more,
+                        struct pl_error *err)
+{
+    json_t *source = (json_t *)(uintptr_t)more; /* only read */
+    _cleanup_free_ char *path = pl_run_trial_path(run, trial, "result.json");
+    _cleanup_(pl_buf_finish) struct pl_buf text = {0};
+    _cleanup_(json_decrefp) json_t *o = json_pack("{sssiss}", "schema", PL_RESULT_SCHEMA, "trial",
+                                                  (int)trial, "state", pl_trial_state_name(state));
+
+    if (!path || !o || (source && json_object_update_missing(o, source) < 0) ||
+        pl_json_dump_line(o, &text) < 0)
+        return pl_error_set(err, -ENOMEM, "out of memory");
+    return pl_file_write_atomic(path, pl_buf_str(&text), text.len, 0666, err);
+}

@@ -1,0 +1,233 @@
+/* SPDX-License-Identifier: MIT */
+/* trials.jsonl, and what a trial's program gets of it. */
+#include "common/base/fs.h"
+#include "common/base/minijson.h"
+#include "common/json.h"
+#include "common/run_folder_private.h"
+
+#include <string.h>
+
+#define TRIALS_FILE "trials.jsonl"
+
+void pl_strv_free(char **list)
+{
+    for (char **s = list; s && *s; s++)
+        free(*s);
+    free(list);
+}
+
+static int
+add_line(struct pl_buf *out, const struct pl_run_new *desc, unsigned trial, const char **values)
+{
+    int r = pl_buf_addf(out, "{\"trial\":%u,\"params\":{", trial);
+
+    for (size_t i = 0; r == 0 && desc->axes[i]; i++) {
+        r = i ? pl_buf_addc(out, ',') : 0;
+        if (r == 0)
+            r = pl_mini_quote(out, desc->axes[i]);
+        if (r == 0)
+            r = pl_buf_addc(out, ':');
+        if (r == 0)
+            r = pl_mini_quote(out, values[i]);
+    }
+    return r == 0 ? pl_buf_adds(out, "}}\n") : r;
+}
+
+int pl_run_trials_write(const char *dir, const struct pl_run_new *desc, struct pl_error *err)
+{
+    _cleanup_free_ char *path = pl_path_join(dir, TRIALS_FILE);
+    _cleanup_(pl_buf_finish) struct pl_buf out = {0};
+    _cleanup_free_ const char **values = NULL;
+    size_t n_axes = 0;
+    int r = 0;
+
+    while (desc->axes[n_axes])
+        n_axes++;
+    values = calloc(n_axes + 1, sizeof(*values));
+    if (!path || !values)
+        return pl_error_set(err, -ENOMEM, "out of memory");
+    for (unsigned trial = 0; trial < desc->n_trials && r == 0; trial++) {
+        r = desc->values(desc->ctx, trial, values);
+        if (r == 0)
+            r = add_line(&out, desc, trial, values);
+    }
+    if (r == 0 && out.len > PL_RUN_TRIALS_MAX)
+        return pl_error_set(err, -EFBIG, "the trials' values need more than %u MiB",
+                            PL_RUN_TRIALS_MAX >> 20);
+    if (r < 0)
+        return pl_error_errno(err, r, "cannot write '%s'", path);
+    return pl_file_write_atomic(path, pl_buf_str(&out), out.len, 0666, err);
+}
+
+/* Reads the file and finds its lines. */
+static int load_trials(struct pl_run *run, struct pl_error *err)
+{
+    _cleanup_free_ char *path = pl_path_join(run->dir, TRIALS_FILE), *text = NULL;
+    _cleanup_free_ size_t *lines = calloc((size_t)run->n_trials + 1, sizeof(*lines));
+    size_t len, n = 0;
+    int r;
+
+    if (!path || !lines)
+        return pl_error_set(err, -ENOMEM, "out of memory");
+    r = pl_file_read(path, PL_RUN_TRIALS_MAX, &text, &len, err);
+    if (r < 0)
+        return r;
+    for (size_t i = 0; i < len && n < run->n_trials; i++)
+        if (text[i] == '\n')
+            lines[++n] = i + 1;
+    if (n < run->n_trials)
+        return pl_error_set(err, -EINVAL, "'%s' has %zu lines instead of %u", path, n,
+                            run->n_trials);
+    run->trials = PL_TAKE(text);
+    run->lines = PL_TAKE(lines);
+    return 0;
+}
+
+int pl_run_trial_params(struct pl_run *run, unsigned trial, json_t **ret, struct pl_error *err)
+{
+    _cleanup_(json_decrefp) json_t *line = NULL;
+    json_t *params, *value;
+    const char *key;
+    int64_t number;
+    int r;
+
+    if (trial >= run->n_trials)
+        return pl_error_set(err, -ENOENT, "no trial %u: sweep '%s' has trials 0 to %u", trial,
+                            pl_run_sweep(run), run->n_trials - 1);
+    if (!run->trials) {
+        r = load_trials(run, err);
+        if (r < 0)
+            return r;
+    }
+    r = pl_json_parse(run->trials + run->lines[trial], run->lines[trial + 1] - run->lines[trial],
+                      PL_RUN_TRIALS_MAX, &line, err);
+    if (r < 0)
+        return pl_error_wrap(err, r, "line %u of '%s/%s'", trial + 1, run->dir, TRIALS_FILE);
+    params = json_object_get(line, "params");
+    if (pl_json_int(line, "trial", &number) < 0 || number != trial || !json_is_object(params))
+        goto damaged;
+    json_object_foreach(params, key, value)
+    {
+        if (!json_is_string(value))
+            goto damaged;
+    }
+    *ret = json_incref(params);
+    return 0;
+
+damaged:
+    return pl_error_set(err, -EINVAL, "line %u of '%s/%s' is not this trial", trial + 1, run->dir,
+                        TRIALS_FILE);
+}
+
+/* The axis whose {NAME} stands at s; NULL where none does. */
+static const char *placeholder(const struct pl_run *run, const char *s, size_t *ret_len)
+{
+    for (size_t i = 0; i < pl_run_n_axes(run); i++) {
+        const char *axis = pl_run_axis(run, i);
+        size_t len = strlen(axis);
+
+        if (strncmp(s + 1, axis, len) == 0 && s[1 + len] == '}') {
+            *ret_len = len + 2;
+            return axis;
+        }
+    }
+    return NULL;
+}
+
+/* Replaces the placeholders of one argument. *used counts them. */
+static int substitute(
+    const struct pl_run *run, const json_t *params, const char *arg, char **ret, size_t *used)
+{
+    _cleanup_(pl_buf_finish) struct pl_buf out = {0};
+    const char *axis, *value;
+    size_t len;
+    int r = 0;
+
+    while (*arg && r == 0) {
+        axis = *arg == '{' ? placeholder(run, arg, &len) : NULL;
+        if (!axis) {
+            len = 1 + strcspn(arg + 1, "{");
+            r = pl_buf_add(&out, arg, len);
+        } else {
+            value = pl_json_string(params, axis);
+            r = value ? pl_buf_adds(&out, value) : -EINVAL;
+            (*used)++;
+        }
+        arg += len;
+    }
+    if (r < 0)
+        return r;
+    *ret = pl_buf_take(&out);
+    return *ret ? 0 : -ENOMEM;
+}
+
+static int append_options(const struct pl_run *run, const json_t *params, char **list)
+{
+    for (size_t i = 0; i < pl_run_n_axes(run); i++) {
+        const char *axis = pl_run_axis(run, i), *value = pl_json_string(params, axis);
+
+        if (!value)
+            return -EINVAL;
+        list[0] = pl_strf("--%s", axis);
+        list[1] = list[0] ? strdup(value) : NULL;
+        if (!list[1])
+            return -ENOMEM;
+        list += 2;
+    }
+    return 0;
+}
+
+int pl_run_trial_argv(const struct pl_run *run,
+                      const json_t *params,
+                      char ***ret,
+                      struct pl_error *err)
+{
+    _cleanup_(pl_strv_freep) char **list = NULL;
+    const char *const *argv;
+    size_t n, used = 0;
+    int r = 0;
+
+    argv = pl_run_argv(run, &n);
+    list = calloc(n + 2 * pl_run_n_axes(run) + 1, sizeof(*list));
+    if (!list)
+        return pl_error_set(err, -ENOMEM, "out of memory");
+    list[0] = strdup(argv[0]);
+    if (!list[0])
+        r = -ENOMEM;
+    for (size_t i = 1; i < n && r == 0; i++)
+        r = substitute(run, params, argv[i], &list[i], &used);
+    if (r == 0 && used == 0)
+        r = append_options(run, params, list + n);
+    if (r < 0)
+        return pl_error_set(err, r, "%s",
+                            r == -EINVAL ? "the trial has no value for an axis" : "out of memory");
+    *ret = PL_TAKE(list);
+    return 0;
+}
+
+int pl_run_trial_env(const json_t *params, char ***ret, struct pl_error *err)
+{
+    json_t *object = (json_t *)(uintptr_t)params, *value; /* iterating wants it mutable */
+    _cleanup_(pl_strv_freep) char **list = calloc(json_object_size(params) + 2, sizeof(*list));
+    _cleanup_free_ char *all = json_dumps(params, JSON_COMPACT);
+    const char *key;
+    size_t n = 0;
+
+    if (!list || !all)
+        return pl_error_set(err, -ENOMEM, "out of memory");
+    json_object_foreach(object, key, value)
+    {
+        list[n] = pl_strf("PLUME_PARAM_%s=%s", key, json_string_value(value));
+        if (!list[n])
+            return pl_error_set(err, -ENOMEM, "out of memory");
+        for (char *p = list[n]; *p != '='; p++)
+            if (*p == '.' || *p == '-')
+                *p = '_';
+        n++;
+    }
+    list[n] = pl_strf("PLUME_PARAMS=%s", all);
+    if (!list[n])
+        return pl_error_set(err, -ENOMEM, "out of memory");
+    *ret = PL_TAKE(list);
+    return 0;
+}

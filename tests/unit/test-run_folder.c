@@ -1,0 +1,342 @@
+/* SPDX-License-Identifier: MIT */
+#include "common/base/fs.h"
+#include "common/json.h"
+#include "common/run_folder.h"
+#include "common/run_index.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <sys/stat.h>
+
+#include <cmocka.h>
+
+static char top[] = "/tmp/plume-test-run-XXXXXX";
+
+static const char *const axes[] = {"lr", "x.y-z", NULL};
+static const char *const lrs[] = {"1e-3", "{x.y-z}"};
+static const char *const others[] = {"", "a \"b\"\n{lr}", "$(id)"};
+
+static int values(void *ctx, unsigned trial, const char **ret)
+{
+    ret[0] = lrs[trial / 3];
+    ret[1] = others[trial % 3];
+    return 0;
+}
+
+static const char *const names[] = {"loss"};
+static const char *const regexes[] = {"loss=([0-9.]+)"};
+
+static struct pl_run *make(const char *folder, const char *const *argv)
+{
+    _cleanup_(json_decrefp) json_t *options =
+        json_pack("{s{sssi}}", "nodes", "origin", "x", "v", 1);
+    _cleanup_free_ char *dir = pl_path_join(top, folder);
+    struct pl_error err = {0};
+    struct pl_run *run = NULL;
+    struct pl_run_new desc = {
+        .sweep = folder,
+        .name = "t",
+        .n_trials = 6,
+        .argv = argv,
+        .axes = axes,
+        .metric_names = names,
+        .metric_regexes = regexes,
+        .n_metrics = 1,
+        .objective = PL_OBJECTIVE_MIN,
+        .objective_metric = "loss",
+        .options = options,
+        .values = values,
+    };
+
+    assert_int_equal(pl_run_create(dir, &desc, &err), 0);
+    assert_int_equal(pl_run_create(dir, &desc, &err), -EEXIST);
+    assert_int_equal(pl_run_open(dir, &run, &err), 0);
+    return run;
+}
+
+static void test_create_open(void **state)
+{
+    static const char *const argv[] = {"/bin/prog", "--a={lr}", NULL};
+    _cleanup_(pl_run_closep) struct pl_run *run = make("parent/t-abc", argv);
+    _cleanup_free_ char *key = pl_run_key_path(run);
+    const char *name, *regex;
+    char data[PL_RUN_KEY_BYTES];
+    struct pl_error err = {0};
+    unsigned trial;
+    size_t n;
+
+    assert_string_equal(pl_run_sweep(run), "parent/t-abc");
+    assert_string_equal(pl_run_name(run), "t");
+    assert_int_equal(pl_run_n_trials(run), 6);
+    assert_int_equal(pl_run_n_axes(run), 2);
+    assert_string_equal(pl_run_axis(run, 1), "x.y-z");
+    assert_string_equal(pl_run_argv(run, &n)[1], "--a={lr}");
+    assert_int_equal(n, 2);
+    assert_int_equal(pl_run_n_metrics(run), 1);
+    pl_run_metric(run, 0, &name, &regex);
+    assert_string_equal(regex, regexes[0]);
+    assert_int_equal(pl_run_objective(run, &name), PL_OBJECTIVE_MIN);
+    assert_string_equal(name, "loss");
+    assert_int_equal(pl_secret_read(key, data, sizeof(data), &err), 0);
+    assert_true(pl_run_created_s(run) > 1e9);
+    assert_int_equal(pl_run_n_submissions(run), 0);
+
+    assert_int_equal(pl_run_add_submission(run, "12", 0, 4, &err), 0);
+    assert_int_equal(pl_run_add_submission(run, "13", 4, 2, &err), 0);
+    assert_int_equal(pl_run_find_trial(run, "13", 1, &trial), 0);
+    assert_int_equal(trial, 5);
+    assert_int_equal(pl_run_find_trial(run, "13", 2, &trial), -ENOENT);
+    assert_int_equal(pl_run_find_trial(run, "1", 0, &trial), -ENOENT);
+}
+
+static void test_trial_params(void **state)
+{
+    static const char *const argv[] = {"prog", NULL};
+    _cleanup_(pl_run_closep) struct pl_run *run = make("params", argv);
+    _cleanup_(json_decrefp) json_t *params = NULL;
+    _cleanup_(pl_strv_freep) char **env = NULL;
+    struct pl_error err = {0};
+
+    assert_int_equal(pl_run_trial_params(run, 4, &params, &err), 0);
+    assert_string_equal(pl_json_string(params, "lr"), lrs[1]);
+    assert_string_equal(pl_json_string(params, "x.y-z"), others[1]);
+    assert_int_equal(pl_run_trial_env(params, &env, &err), 0);
+    assert_string_equal(env[0], "PLUME_PARAM_lr={x.y-z}");
+    assert_string_equal(env[1], "PLUME_PARAM_x_y_z=a \"b\"\n{lr}");
+    assert_string_equal(env[2],
+                        "PLUME_PARAMS={\"lr\":\"{x.y-z}\",\"x.y-z\":\"a \\\"b\\\"\\n{lr}\"}");
+    assert_null(env[3]);
+    assert_int_equal(pl_run_trial_params(run, 6, &params, &err), -ENOENT);
+}
+
+/* argv of trial 4: lr = "{x.y-z}", x.y-z = "a \"b\"\n{lr}" */
+static void check_argv(const char *folder, const char *const *argv, const char *const *expected)
+{
+    _cleanup_(pl_run_closep) struct pl_run *run = make(folder, argv);
+    _cleanup_(json_decrefp) json_t *params = NULL;
+    _cleanup_(pl_strv_freep) char **list = NULL;
+    struct pl_error err = {0};
+    size_t i;
+
+    assert_int_equal(pl_run_trial_params(run, 4, &params, &err), 0);
+    assert_int_equal(pl_run_trial_argv(run, params, &list, &err), 0);
+    for (i = 0; expected[i]; i++)
+        assert_string_equal(list[i], expected[i]);
+    assert_null(list[i]);
+}
+
+static void test_trial_argv(void **state)
+{
+    static const char *const none[] = {"{lr}", "{other}", "{", "{}", "{lr", "lr}", NULL};
+    static const char *const none_out[] = {"{lr}", "{other}", "{",       "{}",      "{lr", "lr}",
+                                           "--lr", "{x.y-z}", "--x.y-z", others[1], NULL};
+    static const char *const used[] = {"p", "{{lr}}", "{lr}{x.y-z}{l{lr}", "", NULL};
+    static const char *const used_out[] = {"p", "{{x.y-z}}", "{x.y-z}a \"b\"\n{lr}{l{x.y-z}", "",
+                                           NULL};
+
+    check_argv("argv-none", none, none_out);
+    check_argv("argv-used", used, used_out);
+}
+
+static void test_result(void **state)
+{
+    static const char *const argv[] = {"prog", NULL};
+    _cleanup_(pl_run_closep) struct pl_run *run = make("result", argv);
+    _cleanup_(json_decrefp) json_t *more = json_pack("{si ss}", "exit_code", 3, "state", "lies");
+    _cleanup_(json_decrefp) json_t *o = NULL;
+    _cleanup_free_ char *dir = pl_run_attempt_path(run, 5, 0, NULL);
+    _cleanup_free_ char *file = pl_run_trial_path(run, 5, "result.json");
+    enum pl_trial_state trial_state;
+    struct pl_error err = {0};
+    unsigned n;
+    int64_t code;
+
+    assert_non_null(strstr(dir, "/result/trial-0005/attempt-0"));
+    assert_int_equal(pl_run_n_attempts(run, 5, &n), 0);
+    assert_int_equal(n, 0);
+    assert_int_equal(pl_run_result_read(run, 5, &o, &trial_state, &err), -ENOENT);
+    assert_int_equal(pl_mkdir_p(dir, 0700, &err), 0);
+    assert_int_equal(pl_run_n_attempts(run, 5, &n), 0);
+    assert_int_equal(n, 1);
+    assert_int_equal(pl_run_result_write(run, 5, PL_TRIAL_TIMED_OUT, more, &err), 0);
+    assert_int_equal(pl_run_result_read(run, 5, &o, &trial_state, &err), 0);
+    assert_int_equal(trial_state, PL_TRIAL_TIMED_OUT);
+    assert_string_equal(pl_json_string(o, "state"), "timed-out");
+    assert_int_equal(pl_json_int(o, "exit_code", &code), 0);
+    assert_int_equal(code, 3);
+    assert_int_equal(pl_file_write_atomic(file, "{\"schema\":1}", 12, 0600, &err), 0);
+    json_decref(PL_TAKE(o));
+    assert_int_equal(pl_run_result_read(run, 5, &o, &trial_state, &err), -EINVAL);
+}
+
+static void test_open_bad(void **state)
+{
+    static const char *const argv[] = {"prog", NULL};
+    _cleanup_(pl_run_closep) struct pl_run *run = make("bad", argv), *other = NULL;
+    _cleanup_free_ char *file = pl_path_join(pl_run_dir(run), "sweep.json"), *text = NULL;
+    _cleanup_(json_decrefp) json_t *good = NULL;
+    struct pl_error err = {0};
+    const char *key;
+    json_t *value;
+    void *next;
+
+    assert_int_equal(pl_run_open("/nonexistent", &other, &err), -ENOENT);
+    assert_int_equal(pl_run_open("/tmp", &other, &err), -ENOENT);
+    assert_int_equal(pl_json_load_file(file, 1 << 20, &good, &err), 0);
+    json_object_foreach_safe(good, next, key, value)
+    {
+        _cleanup_(json_decrefp) json_t *broken = json_copy(good);
+        _cleanup_(pl_buf_finish) struct pl_buf out = {0};
+
+        if (strcmp(key, "created") == 0)
+            continue;
+        json_object_set_new(broken, key, json_integer(-1));
+        assert_int_equal(pl_json_dump_line(broken, &out), 0);
+        assert_int_equal(pl_file_write_atomic(file, out.data, out.len, 0600, &err), 0);
+        if (strcmp(key, "objective") != 0)
+            assert_int_equal(pl_run_open(pl_run_dir(run), &other, &err), -EINVAL);
+    }
+    assert_null(other);
+}
+
+static void test_index(void **state)
+{
+    static const char *const argv[] = {"prog", NULL};
+    _cleanup_(pl_run_closep) struct pl_run *run = make("idx-aaa", argv),
+                                           *two = make("idx-bbb", argv);
+    _cleanup_free_ char *file = pl_path_join(top, "home/runs.jsonl");
+    _cleanup_free_ char *folder_trial = pl_strf("%s/3", pl_run_dir(two));
+    struct pl_run_ref ref = {0};
+    struct pl_error err = {0};
+
+    assert_int_equal(pl_run_index_find("idx-aaa", &ref, &err), -ENOENT);
+    pl_run_add_submission(run, "12", 0, 4, &err);
+    assert_int_equal(pl_run_index_add(run, &err), 0);
+    pl_run_add_submission(run, "13", 4, 2, &err);
+    assert_int_equal(pl_run_index_add(run, &err), 0);
+    assert_int_equal(pl_file_append(file, "{\"torn", 6, 0600, &err), 0);
+    assert_int_equal(pl_file_append(file, "\n[]\n\n", 5, 0600, &err), 0);
+    pl_run_add_submission(two, "14", 0, 6, &err);
+    assert_int_equal(pl_run_index_add(two, &err), 0);
+
+#define CHECK(what, run_, n)                                                                       \
+    do {                                                                                           \
+        assert_int_equal(pl_run_index_find(what, &ref, &err), 0);                                  \
+        assert_string_equal(ref.folder, pl_run_dir(run_));                                         \
+        assert_int_equal(ref.trial, n);                                                            \
+        pl_run_ref_finish(&ref);                                                                   \
+    } while (0)
+    CHECK("idx-aaa", run, -1);
+    CHECK("idx-aaa/2", run, 2);
+    CHECK("12", run, -1);
+    CHECK("13_1", run, 5);
+    CHECK("14_1", two, 1);
+    CHECK(pl_run_dir(two), two, -1);
+    CHECK(folder_trial, two, 3);
+    assert_int_equal(pl_run_index_find("99", &ref, &err), -ENOENT);
+    assert_int_equal(pl_run_index_find("13_2", &ref, &err), -ENOENT);
+    assert_int_equal(pl_run_index_find("", &ref, &err), -ENOENT);
+    assert_int_equal(pl_run_index_find("/", &ref, &err), -ENOENT);
+}
+
+/* Every value that plsubmit lets through reaches the program byte for byte. */
+static char random_value[64];
+static int random_values(void *ctx, unsigned trial, const char **ret)
+{
+    unsigned *seed = ctx;
+    size_t len = 0, n = (size_t)rand_r(seed) % 12;
+
+    for (size_t i = 0; i < n; i++) {
+        static const unsigned limits[] = {0x20, 0x7f, 0x800, 0x10000, 0x110000};
+        unsigned c = 1 + (unsigned)rand_r(seed) % (limits[rand_r(seed) % 5] - 1);
+
+        if (c >= 0xd800 && c <= 0xdfff)
+            c = '{';
+        if (c < 0x80) {
+            random_value[len++] = (char)c;
+        } else if (c < 0x800) {
+            random_value[len++] = (char)(0xc0 | c >> 6);
+            random_value[len++] = (char)(0x80 | (c & 0x3f));
+        } else if (c < 0x10000) {
+            random_value[len++] = (char)(0xe0 | c >> 12);
+            random_value[len++] = (char)(0x80 | (c >> 6 & 0x3f));
+            random_value[len++] = (char)(0x80 | (c & 0x3f));
+        } else {
+            random_value[len++] = (char)(0xf0 | c >> 18);
+            random_value[len++] = (char)(0x80 | (c >> 12 & 0x3f));
+            random_value[len++] = (char)(0x80 | (c >> 6 & 0x3f));
+            random_value[len++] = (char)(0x80 | (c & 0x3f));
+        }
+    }
+    random_value[len] = '\0';
+    ret[0] = random_value;
+    return 0;
+}
+
+static void test_random_values(void **state)
+{
+    static const char *const one_axis[] = {"v", NULL}, *const argv[] = {"p", "<{v}>", NULL};
+    _cleanup_(json_decrefp) json_t *options = json_object();
+    _cleanup_(pl_run_closep) struct pl_run *run = NULL;
+    _cleanup_free_ char *dir = pl_path_join(top, "random");
+    unsigned seed = 42, same = 42;
+    struct pl_error err = {0};
+    struct pl_run_new desc = {.sweep = "r",
+                              .name = "r",
+                              .n_trials = 10000,
+                              .argv = argv,
+                              .axes = one_axis,
+                              .options = options,
+                              .values = random_values,
+                              .ctx = &seed};
+
+    assert_int_equal(pl_run_create(dir, &desc, &err), 0);
+    assert_int_equal(pl_run_open(dir, &run, &err), 0);
+    for (unsigned i = 0; i < desc.n_trials; i++) {
+        _cleanup_(json_decrefp) json_t *params = NULL;
+        _cleanup_(pl_strv_freep) char **list = NULL, **env = NULL;
+        const char *value;
+
+        random_values(&same, i, &value);
+        assert_int_equal(pl_run_trial_params(run, i, &params, &err), 0);
+        assert_int_equal(pl_run_trial_argv(run, params, &list, &err), 0);
+        assert_int_equal(pl_run_trial_env(params, &env, &err), 0);
+        assert_int_equal(strlen(list[1]), strlen(value) + 2);
+        assert_memory_equal(list[1] + 1, value, strlen(value));
+        assert_string_equal(env[0] + strlen("PLUME_PARAM_v="), value);
+    }
+}
+
+static int setup(void **state)
+{
+    _cleanup_free_ char *home = NULL;
+
+    if (!mkdtemp(top))
+        return -1;
+    home = pl_path_join(top, "home");
+    return !home || setenv("PLUME_HOME", home, 1);
+}
+
+static int teardown(void **state)
+{
+    execlp("rm", "rm", "-rf", top, (char *)NULL);
+    return -1;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_create_open),   cmocka_unit_test(test_trial_params),
+        cmocka_unit_test(test_trial_argv),    cmocka_unit_test(test_result),
+        cmocka_unit_test(test_open_bad),      cmocka_unit_test(test_index),
+        cmocka_unit_test(test_random_values),
+    };
+    int failed;
+
+    if (setup(NULL) != 0)
+        return 1;
+    failed = cmocka_run_group_tests(tests, NULL, NULL);
+    if (failed == 0)
+        teardown(NULL); /* does not come back; its exit code is 0 */
+    return failed;
+}
