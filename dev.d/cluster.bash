@@ -25,7 +25,8 @@ up starts a private Slurm cluster of N nodes on this machine, in seconds:
   --gpus G       GPUs that each node claims to have [0]; Slurm hands them out
                  and sets CUDA_VISIBLE_DEVICES, there is nothing behind them
   --max-array M  MaxArraySize [100001]
-  --cred-expire S  life of a job credential, which a requeued job waits [5]
+  --cred-expire S  life of a job credential, which a requeued job waits [5];
+                 Slurm takes less than 5 for 120
   --node-timeout S  seconds until a silent node is down (SlurmdTimeout) [30]
   --no-plugin    do not load build/spank_plume.so
   --quiet        print nothing when all goes well
@@ -195,7 +196,7 @@ SelectType=select/cons_tres
 SelectTypeParameters=CR_CPU
 SchedulerType=sched/backfill
 # Start what can start at once: tests wait for it.
-SchedulerParameters=batch_sched_delay=0,sched_min_interval=0,sched_interval=2,default_queue_depth=1000,bf_interval=2,bf_resolution=1,bf_yield_interval=1000000,bf_continue
+SchedulerParameters=batch_sched_delay=0,sched_min_interval=0,sched_interval=1,default_queue_depth=1000,bf_interval=1,bf_resolution=1,bf_yield_interval=1000000,bf_continue
 PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
 PriorityType=priority/basic
@@ -311,7 +312,7 @@ up_parse() {
         --cpus) need_number "$1" "$2" 1 1024 && CPUS=$2 && shift ;;
         --gpus) need_number "$1" "$2" 0 64 && GPUS=$2 && shift ;;
         --max-array) need_number "$1" "$2" 1 4000001 && MAX_ARRAY=$2 && shift ;;
-        --cred-expire) need_number "$1" "$2" 1 3600 && CRED_EXPIRE=$2 && shift ;;
+        --cred-expire) need_number "$1" "$2" 5 3600 && CRED_EXPIRE=$2 && shift ;;
         --node-timeout) need_number "$1" "$2" 1 3600 && NODE_TIMEOUT=$2 && shift ;;
         --no-plugin) PLUGIN=no ;;
         --quiet) QUIET=yes ;;

@@ -25,8 +25,7 @@ deps_install() (
     apt-get -o DPkg::Lock::Timeout=300 -qq install -y --no-install-recommends "$@" >/dev/null
 )
 
-cmd_deps() {
-    (($# == 0)) || die_usage "deps takes no argument"
+deps_ensure() {
     command -v dpkg-query >/dev/null ||
         die "this is not a Debian system; install the counterparts of dev.d/deps.list by hand"
     local -a missing
@@ -41,4 +40,9 @@ cmd_deps() {
     else
         die "packages are missing; as root: apt-get install ${missing[*]}"
     fi
+}
+
+cmd_deps() {
+    (($# == 0)) || die_usage "deps takes no argument"
+    deps_ensure
 }

@@ -1,0 +1,69 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""Sum up meson's testlog.json files: sum-tests.py LOG...
+
+Counts single cases where the test's output names them (cmocka, TAP), else the test as one.
+Prints the failed ones, the reasons of the skipped, and "N passed, N failed, N skipped" last;
+exits 1 when anything failed or when nothing ran.
+"""
+import json
+import os
+import re
+import sys
+
+CMOCKA = re.compile(r"^\[\s+(OK|FAILED|SKIPPED)\s+\] (\S+)$", re.M)
+TAP = re.compile(r"^(ok|not ok)\b[ \t]*\d*(?:[ \t]*-)?[ \t]*(.*)$", re.M)
+
+
+def cases_of(test):
+    """Yield (outcome, name, reason) for each case of one meson test."""
+    out = test.get("stdout", "")
+    if re.search(r"^1\.\.\d+", out, re.M):
+        for word, name in TAP.findall(out):
+            skip = re.search(r"#\s*skip\b\s*(.*)$", name, re.I)
+            if skip:
+                yield "skipped", name[: skip.start()].strip(), skip.group(1)
+            else:
+                yield ("passed" if word == "ok" else "failed"), name, ""
+    else:
+        text = out + test.get("stderr", "")
+        seen = {}
+        for word, name in CMOCKA.findall(text):
+            seen[name] = {"OK": "passed", "FAILED": "failed", "SKIPPED": "skipped"}[word]
+        for name, outcome in seen.items():
+            if not name.isdigit():
+                yield outcome, name, ""
+
+
+def outcome_of(test):
+    result = test["result"]
+    if result in ("OK", "EXPECTEDFAIL"):
+        return "passed"
+    return "skipped" if result == "SKIP" else "failed"
+
+
+def main(logs):
+    counts = {"passed": 0, "failed": 0, "skipped": 0}
+    lines = []
+    for log in logs:
+        lane = os.path.basename(os.path.dirname(os.path.dirname(log)))
+        if not os.path.exists(log):
+            continue
+        with open(log, encoding="utf-8", errors="replace") as file:
+            for test in map(json.loads, file):
+                whole = outcome_of(test)
+                cases = [] if whole == "skipped" else list(cases_of(test))
+                if not cases or (whole == "failed" and all(c[0] != "failed" for c in cases)):
+                    reason = (test.get("stdout", "").strip().splitlines() or [""])[-1]
+                    cases.append((whole, f"({test['result']})", reason))
+                for outcome, name, reason in cases:
+                    counts[outcome] += 1
+                    if outcome != "passed":
+                        lines.append(f"{outcome}: {lane}: {test['name']}: {name} {reason}".rstrip())
+    print(*sorted(lines), sep="\n")
+    print("{passed} passed, {failed} failed, {skipped} skipped".format(**counts))
+    return 1 if counts["failed"] or not counts["passed"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

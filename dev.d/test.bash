@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: MIT
+# shellcheck shell=bash
+# ./dev test: build everything, run every lane, end with one line that sums them up.
+
+# shellcheck source=dev.d/build.bash
+. "$PLUME_SRC/dev.d/build.bash"
+
+readonly TEST_SUITES=(unit kernels cli daemon cluster fault fuzz lint)
+readonly TEST_LANES=(asan tsan)
+
+test_usage() {
+    cat <<'TXT'
+Usage: ./dev test [SUITE|LANE...]
+
+Suites: unit kernels cli daemon cluster fault fuzz lint
+Lanes:  asan (unit kernels cli daemon fuzz under ASan and UBSan)
+        tsan (unit daemon under TSan)
+
+Without a name all of them run. Ends with "N passed, N failed, N skipped";
+the status is 0 when nothing failed.
+TXT
+}
+
+# without_aslr COMMAND...: the sanitizers' shadow memory collides with randomised mappings.
+without_aslr() {
+    if setarch -R true 2>/dev/null; then
+        setarch -R "$@"
+    else
+        "$@"
+    fi
+}
+
+# lane DIR SUITE...: run the suites of a build folder; failures' output goes to stdout.
+lane() {
+    local dir=$1 suite
+    local -a args=()
+    shift
+    for suite; do
+        args+=(--suite "$suite")
+    done
+    say "dev: ${dir##*/}: $*"
+    rm -f "$dir/meson-logs/testlog.json"
+    without_aslr meson test -C "$dir" --no-rebuild --num-processes "$(nproc)" --print-errorlogs \
+        "${args[@]}" || true
+    LOGS+=("$dir/meson-logs/testlog.json")
+}
+
+lane_asan() {
+    build_in "$PLUME_SRC/build-asan" -Db_sanitize=address,undefined -Db_lundef=false
+    ASAN_OPTIONS=detect_leaks=1 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 \
+        lane "$PLUME_SRC/build-asan" unit kernels cli daemon fuzz
+}
+
+lane_tsan() {
+    build_in "$PLUME_SRC/build-tsan" -Db_sanitize=thread -Db_lundef=false
+    TSAN_OPTIONS=halt_on_error=1:suppressions=$PLUME_SRC/tests/lib/tsan.supp \
+        lane "$PLUME_SRC/build-tsan" unit daemon
+}
+
+# Clusters of tests that did not get to stop their own (killed at a time limit).
+test_sweep() {
+    local name
+    while read -r name _; do
+        [[ $name == "$PLUME_TEST_ID"-* ]] || continue
+        say "dev: cluster '$name' was left behind; taking it down"
+        "$PLUME_SRC/dev" cluster down --name "$name"
+    done < <("$PLUME_SRC/dev" cluster list)
+}
+
+# As root some tests act as another user, who must be able to read the tree.
+others_can_read() {
+    ((EUID != 0)) || setpriv --reuid 65534 --regid 65534 --clear-groups \
+        test -x "$PLUME_SRC" -a -r "$PLUME_SRC/dev" -a -r "$PLUME_SRC/dev.d/test.bash" 2>/dev/null
+}
+
+test_in_copy() {
+    local copy rc=0
+    copy=$(mktemp -d "${TMPDIR:-/tmp}/plume-src-XXXXXX")
+    # shellcheck disable=SC2064 # this very folder
+    trap "rm -rf '$copy'" EXIT
+    chmod 0755 "$copy"
+    say "dev: other users cannot read this tree; testing a copy of it"
+    tar -C "$PLUME_SRC" --exclude='./build*' --exclude=./runs -cf - . | tar -C "$copy" -xf -
+    chmod -R a+rX "$copy"
+    PLUME_TEST_COPY=1 "$copy/dev" test "$@" || rc=$?
+    exit "$rc"
+}
+
+cmd_test() {
+    local arg
+    local -a suites=() lanes=()
+    if [[ ${1:-} == -h || ${1:-} == --help ]]; then
+        test_usage
+        return
+    fi
+    for arg; do
+        if [[ " ${TEST_SUITES[*]} " == *" $arg "* ]]; then
+            suites+=("$arg")
+        elif [[ " ${TEST_LANES[*]} " == *" $arg "* ]]; then
+            lanes+=("$arg")
+        else
+            die_usage "unknown suite '$arg'; one of ${TEST_SUITES[*]} ${TEST_LANES[*]}"
+        fi
+    done
+    if (($# == 0)); then
+        suites=("${TEST_SUITES[@]}")
+        lanes=("${TEST_LANES[@]}")
+    fi
+    deps_ensure
+    others_can_read || [[ -n ${PLUME_TEST_COPY:-} ]] || test_in_copy "$@"
+
+    LOGS=()
+    export PLUME_TEST_ID=test-$$
+    trap test_sweep EXIT
+    trap 'exit 130' INT TERM HUP
+    build_in "$PLUME_SRC/build"
+    ((${#suites[@]} == 0)) || lane "$PLUME_SRC/build" "${suites[@]}"
+    for arg in "${lanes[@]}"; do
+        "lane_$arg"
+    done
+    python3 "$PLUME_SRC/dev.d/sum-tests.py" "${LOGS[@]}"
+}
