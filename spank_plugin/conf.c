@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: MIT */
+#include "spank_plugin/conf.h"
+#include "common/base/fs.h"
+
+#include <dlfcn.h>
+#include <string.h>
+#include <sys/stat.h>
+
+int pl_conf_parse(struct pl_spank_conf *conf, int argc, char *const *argv, struct pl_error *err)
+{
+    for (int i = 0; i < argc; i++) {
+        if (strncmp(argv[i], "plrund=/", 8) != 0)
+            return pl_error_set(err, -EINVAL,
+                                "plugstack.conf: '%s' is no argument of this plugin: use "
+                                "plrund=/ABSOLUTE/PATH",
+                                argv[i]);
+        conf->plrund = argv[i] + strlen("plrund=");
+    }
+    return 0;
+}
+
+/* plrund in the folder of this very object; NULL where there is none. */
+static char *beside_us(void)
+{
+    _cleanup_free_ char *path = NULL;
+    const char *slash;
+    struct stat st;
+    Dl_info info;
+
+    if (!dladdr(__extension__(void *) beside_us, &info) || !info.dli_fname)
+        return NULL;
+    slash = strrchr(info.dli_fname, '/');
+    if (!slash || info.dli_fname[0] != '/')
+        return NULL;
+    path = pl_strf("%.*s/plrund", (int)(slash - info.dli_fname), info.dli_fname);
+    return path && stat(path, &st) == 0 && S_ISREG(st.st_mode) ? PL_TAKE(path) : NULL;
+}
+
+char *pl_conf_plrund(const struct pl_spank_conf *conf)
+{
+    char *path;
+
+    if (conf->plrund)
+        return strdup(conf->plrund);
+    path = beside_us();
+    return path ? path : strdup(PL_PLRUND_PATH);
+}

@@ -1,0 +1,369 @@
+/* SPDX-License-Identifier: MIT */
+#include "spank_plugin/node_daemon.h"
+#include "common/base/fs.h"
+#include "common/base/minijson.h"
+
+#include <fcntl.h>
+#include <inttypes.h>
+#include <poll.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+
+#define CONTROL_FD 3
+#define LINE_MAX_BYTES (64 * 1024)
+
+/* -- The child's side. From here to the next mark: async-signal-safe calls only, as the child of a
+ * threaded process may make no others; and system calls instead of set*id(), which in glibc talk
+ * to threads that are not there. -- */
+
+struct child {
+    const char *path;
+    char *const *env;
+    const struct pl_daemon_user *user;
+    int control; /* its end */
+};
+
+/* slurmstepd is spared by the kernel's out-of-memory killer; a user's process must not be. Needs
+ * root, while it is still there. */
+static void become_killable(void)
+{
+    int fd = open("/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC);
+
+    if (fd < 0)
+        return;
+    (void)!write(fd, "0", 1);
+    close(fd);
+}
+
+static int drop_root(const struct pl_daemon_user *user)
+{
+    if (getuid() != 0)
+        return 0;
+    if (syscall(SYS_setresuid, -1, 0, -1) < 0)
+        return -errno;
+    become_killable();
+    if (syscall(SYS_setgroups, user->n_groups, user->groups) < 0 ||
+        syscall(SYS_setresgid, user->gid, user->gid, user->gid) < 0 ||
+        syscall(SYS_setresuid, user->uid, user->uid, user->uid) < 0)
+        return -errno;
+    if (user->uid != 0 && syscall(SYS_setresuid, -1, 0, -1) == 0)
+        return -EPERM; /* must have been impossible */
+    return 0;
+}
+
+static void reset_signals(void)
+{
+    struct sigaction dfl = {.sa_handler = SIG_DFL};
+    sigset_t none;
+
+    sigemptyset(&none);
+    for (int s = 1; s < NSIG; s++)
+        sigaction(s, &dfl, NULL);
+    sigprocmask(SIG_SETMASK, &none, NULL);
+}
+
+/* Leaves fds 0, 1, 2 (/dev/null) and 3 (control). */
+static int arrange_fds(int control)
+{
+    int high = fcntl(control, F_DUPFD_CLOEXEC, 16);
+    int null = high < 0 ? -1 : open("/dev/null", O_RDWR);
+
+    if (high < 0 || null < 0 || dup2(null, 0) < 0 || dup2(null, 1) < 0 || dup2(null, 2) < 0 ||
+        dup2(high, CONTROL_FD) < 0)
+        return -errno;
+    pl_close_from(CONTROL_FD + 1, NULL, 0);
+    return 0;
+}
+
+static void say_errno(int fd, int code)
+{
+    char text[] = "{\"type\":\"failed\",\"errno\":    }\n";
+    char *p = text + sizeof(text) - 3; /* behind the last digit's place */
+
+    for (int i = 0; i < 4 && code > 0; i++, code /= 10)
+        *--p = (char)('0' + code % 10);
+    (void)!write(fd, text, sizeof(text) - 1);
+}
+
+__attribute__((noreturn)) static void run_daemon(const struct child *child)
+{
+    char *argv[] = {"plrund", "--control-fd", "3", NULL};
+    int r = arrange_fds(child->control);
+    char go;
+
+    if (r < 0)
+        _exit(127);
+    /* The parent takes a handle on this process first, while it cannot have ended. */
+    if (read(CONTROL_FD, &go, 1) != 1)
+        _exit(127);
+    umask(child->user->umask);
+    r = drop_root(child->user);
+    if (r == 0) {
+        reset_signals();
+        execve(child->path, argv, child->env);
+        r = -errno;
+    }
+    say_errno(CONTROL_FD, -r);
+    _exit(127);
+}
+
+/* Between slurmstepd and the daemon: a daemon that is slurmstepd's child gets the ranks' signals,
+ * and its end would be taken for a task's. */
+__attribute__((noreturn)) static void run_middle(const struct child *child)
+{
+    pid_t pid;
+
+    setsid();
+    pid = fork();
+    if (pid == 0)
+        run_daemon(child);
+    _exit(pid > 0 && write(child->control, &pid, sizeof(pid)) == sizeof(pid) ? 0 : 1);
+}
+
+/* -- slurmstepd's side. -- */
+
+static int wait_readable(int fd, uint64_t limit_ns)
+{
+    for (;;) {
+        struct pollfd p = {.fd = fd, .events = POLLIN};
+        uint64_t now = pl_now_ns();
+        int r = poll(&p, 1, now < limit_ns ? (int)((limit_ns - now) / 1000000u + 1) : 0);
+
+        if (r < 0 && errno == EINTR)
+            continue;
+        return r < 0 ? -errno : r == 0 ? -ETIMEDOUT : 0;
+    }
+}
+
+/* The pid that run_middle() wrote. -EPIPE, -ETIMEDOUT. */
+static int read_pid(int fd, uint64_t limit_ns, pid_t *ret)
+{
+    size_t got = 0;
+
+    while (got < sizeof(*ret)) {
+        int r = wait_readable(fd, limit_ns);
+        ssize_t n;
+
+        if (r < 0)
+            return r;
+        n = read(fd, (char *)ret + got, sizeof(*ret) - got);
+        if (n < 0 && errno != EINTR)
+            return -errno;
+        if (n == 0)
+            return -EPIPE;
+        got += n > 0 ? (size_t)n : 0;
+    }
+    return 0;
+}
+
+static int read_line(int fd, uint64_t limit_ns, char **ret)
+{
+    _cleanup_(pl_buf_finish) struct pl_buf in = {0};
+
+    while (in.len < LINE_MAX_BYTES) {
+        int r = wait_readable(fd, limit_ns);
+        char *newline;
+        ssize_t n;
+
+        if (r < 0)
+            return r;
+        if (pl_buf_reserve(&in, 4096) < 0)
+            return -ENOMEM;
+        n = read(fd, in.data + in.len, in.cap - in.len - 1);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0)
+            return -errno;
+        if (n == 0)
+            return -EPIPE;
+        newline = memchr(in.data + in.len, '\n', (size_t)n);
+        in.len += (size_t)n;
+        in.data[in.len] = '\0';
+        if (newline) {
+            *newline = '\0';
+            *ret = pl_buf_take(&in);
+            return 0;
+        }
+    }
+    return -EMSGSIZE;
+}
+
+static int
+start_process(struct pl_node_daemon *daemon, const struct child *child, uint64_t limit_ns)
+{
+    pid_t middle = fork(), pid;
+    int status, r;
+
+    if (middle < 0)
+        return -errno;
+    if (middle == 0)
+        run_middle(child);
+    do
+        r = waitpid(middle, &status, 0) < 0 ? -errno : 0;
+    while (r == -EINTR);
+    if (r < 0 && r != -ECHILD)
+        return r;
+    if (r == 0 && !(WIFEXITED(status) && WEXITSTATUS(status) == 0))
+        return -EAGAIN;
+    r = read_pid(daemon->control, limit_ns, &pid);
+    if (r < 0)
+        return r;
+    daemon->pidfd = (int)syscall(SYS_pidfd_open, pid, 0);
+    if (daemon->pidfd < 0)
+        daemon->pidfd = -EBADF;
+    return send(daemon->control, "\n", 1, MSG_NOSIGNAL) == 1 ? 0 : -errno;
+}
+
+/* The daemon's first line. */
+static int
+take_answer(struct pl_node_daemon *daemon, const char *path, const char *line, struct pl_error *err)
+{
+    _cleanup_free_ char *text = NULL, *socket = NULL;
+    int64_t code;
+
+    if (pl_mini_is(line, "failed") && pl_mini_get_int(line, "errno", &code) == 0 && code > 0 &&
+        code < 4096)
+        return pl_error_errno(err, (int)code, "cannot run '%s'", path);
+    if (pl_mini_is(line, "failed") && pl_mini_get_string(line, "text", &text) == 0)
+        return pl_error_set(err, -ECONNABORTED, "%s", text);
+    if (pl_mini_is(line, "ready") && pl_mini_get_string(line, "socket", &socket) == 0) {
+        daemon->socket = PL_TAKE(socket);
+        return 0;
+    }
+    return pl_error_set(err, -EPROTO, "'%s' gave an answer that this plugin does not know", path);
+}
+
+static int wait_ready(struct pl_node_daemon *daemon,
+                      const char *path,
+                      unsigned timeout_ms,
+                      uint64_t limit_ns,
+                      struct pl_error *err)
+{
+    _cleanup_free_ char *line = NULL;
+    int r = read_line(daemon->control, limit_ns, &line);
+
+    switch (r) {
+    case 0:
+        return take_answer(daemon, path, line, err);
+    case -ETIMEDOUT:
+        return pl_error_set(err, r, "'%s' was not ready after %u ms", path, timeout_ms);
+    case -EPIPE:
+    case -ECONNRESET:
+        return pl_error_set(err, -EPIPE, "'%s' ended before it was ready", path);
+    default:
+        return pl_error_errno(err, r, "cannot read from '%s'", path);
+    }
+}
+
+static void finish(struct pl_node_daemon *daemon)
+{
+    pl_closep(&daemon->control);
+    pl_closep(&daemon->pidfd);
+    free(daemon->socket);
+    *daemon = (struct pl_node_daemon)PL_NODE_DAEMON_INIT;
+}
+
+static void kill_it(struct pl_node_daemon *daemon)
+{
+    if (daemon->pidfd >= 0)
+        syscall(SYS_pidfd_send_signal, daemon->pidfd, SIGKILL, NULL, 0);
+}
+
+int pl_node_daemon_start(struct pl_node_daemon *daemon,
+                         const char *path,
+                         char *const *env,
+                         const struct pl_daemon_user *user,
+                         unsigned timeout_ms,
+                         struct pl_error *err)
+{
+    uint64_t limit_ns = pl_now_ns() + (uint64_t)timeout_ms * 1000000u;
+    struct child child = {.path = path, .env = env, .user = user};
+    int pair[2], r;
+
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) < 0)
+        return pl_error_errno(err, errno, "cannot make a socket");
+    daemon->control = pair[0];
+    child.control = pair[1];
+    r = start_process(daemon, &child, limit_ns);
+    close(pair[1]);
+    if (r < 0)
+        pl_error_errno(err, r, "cannot start '%s'", path);
+    else
+        r = wait_ready(daemon, path, timeout_ms, limit_ns, err);
+    if (r < 0) {
+        kill_it(daemon);
+        finish(daemon);
+    }
+    return r;
+}
+
+static void tell(struct pl_node_daemon *daemon, const char *line, size_t len)
+{
+    /* A line this short goes whole or not at all. */
+    if (daemon->control >= 0)
+        (void)!send(daemon->control, line, len, MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
+void pl_node_daemon_spawned(struct pl_node_daemon *daemon, unsigned rank, pid_t pid)
+{
+    char line[96];
+    int n = snprintf(line, sizeof(line), "{\"type\":\"spawned\",\"rank\":%u,\"pid\":%d}\n", rank,
+                     (int)pid);
+
+    tell(daemon, line, (size_t)n);
+}
+
+void pl_node_daemon_exited(struct pl_node_daemon *daemon, unsigned rank, int status)
+{
+    char line[96];
+    int n = snprintf(line, sizeof(line), "{\"type\":\"exited\",\"rank\":%u,\"status\":%d}\n", rank,
+                     status);
+
+    tell(daemon, line, (size_t)n);
+}
+
+/* Reads and drops whatever comes until the daemon's end is closed. */
+static int wait_end(int fd, uint64_t limit_ns)
+{
+    char rest[4096];
+
+    for (;;) {
+        int r = wait_readable(fd, limit_ns);
+        ssize_t n;
+
+        if (r < 0)
+            return r;
+        n = read(fd, rest, sizeof(rest));
+        if (n == 0 || (n < 0 && errno != EINTR))
+            return 0;
+        if (pl_now_ns() >= limit_ns)
+            return -ETIMEDOUT;
+    }
+}
+
+int pl_node_daemon_stop(struct pl_node_daemon *daemon, unsigned timeout_ms)
+{
+    int r;
+
+    if (daemon->control < 0)
+        return 0;
+    shutdown(daemon->control, SHUT_WR);
+    r = wait_end(daemon->control, pl_now_ns() + (uint64_t)timeout_ms * 1000000u);
+    if (r < 0)
+        kill_it(daemon);
+    finish(daemon);
+    return r;
+}
+
+void pl_node_daemon_forget(struct pl_node_daemon *daemon)
+{
+    if (daemon->control >= 0)
+        close(daemon->control);
+    if (daemon->pidfd >= 0)
+        close(daemon->pidfd);
+    daemon->control = daemon->pidfd = -EBADF;
+}

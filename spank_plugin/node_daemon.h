@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: MIT */
+/* plrund as a process that slurmstepd starts, feeds and ends (plume-protocol(7), part "control").
+ * No Slurm in here. Called by one thread of slurmstepd, which has others. */
+#ifndef PL_SPANK_PLUGIN_NODE_DAEMON_H
+#define PL_SPANK_PLUGIN_NODE_DAEMON_H
+
+#include "common/base/error.h"
+
+#include <sys/types.h>
+
+/*
+ *   (none) --start()--> running --stop()--> (none)
+ *
+ * start() returns when the daemon has said where it listens; when it says that it failed, ends or
+ * is silent, it is killed and there is none. The daemon ends by itself at the end of the control
+ * socket; whoever ignores that is killed.
+ */
+struct pl_node_daemon {
+    int control;  /* our end; -EBADF when there is no daemon */
+    int pidfd;    /* names the daemon's process; -EBADF where the kernel has no pidfd_open(2) */
+    char *socket; /* where ranks find it */
+};
+
+#define PL_NODE_DAEMON_INIT                                                                        \
+    {                                                                                              \
+        .control = -EBADF, .pidfd = -EBADF                                                         \
+    }
+
+/* Whom the daemon runs as. Applied only where the real user is root. */
+struct pl_daemon_user {
+    uid_t uid;
+    gid_t gid;
+    const gid_t *groups;
+    size_t n_groups;
+    mode_t umask;
+};
+
+/* Starts the program `path` (argv: plrund --control-fd 3) with nothing but `env` and fd 3, and
+ * waits at most timeout_ms until it is ready. May be called with the effective user already
+ * dropped, as long as the real one is root. -ETIMEDOUT, -EPIPE (it ended), -ECONNABORTED (it said
+ * why), -ENOENT and others from execve(2). */
+int pl_node_daemon_start(struct pl_node_daemon *daemon,
+                         const char *path,
+                         char *const *env,
+                         const struct pl_daemon_user *user,
+                         unsigned timeout_ms,
+                         struct pl_error *err);
+
+/* Tells it of a task's start and end (status as from wait(2)). Never blocks; a daemon that does
+ * not read loses the message, one that is gone ignores it. */
+void pl_node_daemon_spawned(struct pl_node_daemon *daemon, unsigned rank, pid_t pid);
+void pl_node_daemon_exited(struct pl_node_daemon *daemon, unsigned rank, int status);
+
+/* Says goodbye, waits at most timeout_ms for its end, then kills it. 0, or -ETIMEDOUT where it had
+ * to be killed. Frees everything. */
+int pl_node_daemon_stop(struct pl_node_daemon *daemon, unsigned timeout_ms);
+
+/* For a forked task: closes its copies, so that the daemon sees slurmstepd's end. */
+void pl_node_daemon_forget(struct pl_node_daemon *daemon);
+
+#endif

@@ -1,0 +1,161 @@
+/* SPDX-License-Identifier: MIT */
+#include "spank_plugin/options.h"
+#include "spank_plugin/values.h"
+
+#include <string.h>
+
+enum option {
+    OPTION_PLUME,
+    OPTION_NCCL_DEBUG,
+    OPTION_MASTER_PORT,
+    OPTION_METRIC,
+};
+
+static struct pl_spank_options options;
+
+static int on_option(int which, const char *value, int remote);
+
+/* The names are part of Slurm's option variables: never change them. */
+static struct spank_option table[] = {
+    {
+        .name = "plume",
+        .usage = "run each task as a rank of Plume: environment for distributed training, a "
+                 "node daemon, status in plstat(1)",
+        .val = OPTION_PLUME,
+        .cb = on_option,
+    },
+    {
+        .name = "plume-nccl-debug",
+        .arginfo = "LEVEL",
+        .usage = "with --plume: NCCL_DEBUG, where the job sets none (VERSION, WARN, INFO, ABORT "
+                 "or TRACE)",
+        .has_arg = 1,
+        .val = OPTION_NCCL_DEBUG,
+        .cb = on_option,
+    },
+    {
+        .name = "plume-master-port",
+        .arginfo = "RANGE",
+        .usage = "with --plume: choose MASTER_PORT from LO-HI instead of any free port",
+        .has_arg = 1,
+        .val = OPTION_MASTER_PORT,
+        .cb = on_option,
+    },
+    {
+        .name = "plume-metric",
+        .arginfo = "NAME=REGEX",
+        .usage = "with --plume: read a metric from the ranks' output; may be given several times",
+        .has_arg = 1,
+        .val = OPTION_METRIC,
+        .cb = on_option,
+    },
+};
+
+static int replace(char **slot, const char *value)
+{
+    char *copy = strdup(value);
+
+    if (!copy)
+        return -ENOMEM;
+    free(*slot);
+    *slot = copy;
+    return 0;
+}
+
+static int take(int which, const char *value, struct pl_error *err)
+{
+    const char *level;
+    int r = 0;
+
+    switch (which) {
+    case OPTION_PLUME:
+        options.enabled = true;
+        return 0;
+    case OPTION_NCCL_DEBUG:
+        r = pl_values_nccl_debug(value, &level, err);
+        if (r < 0)
+            return r;
+        r = replace(&options.nccl_debug, level);
+        break;
+    case OPTION_MASTER_PORT:
+        r = pl_values_master_port(value, err);
+        if (r < 0)
+            return r;
+        r = replace(&options.master_port, value);
+        break;
+    case OPTION_METRIC:
+        r = pl_values_metric(value, err);
+        if (r < 0)
+            return r;
+        r = pl_values_metric_add(&options.metric, value);
+        break;
+    }
+    return r < 0 ? pl_error_set(err, r, "out of memory") : 0;
+}
+
+/* Called once or several times an option, with the value of an outer sbatch first: the last wins.
+ * On a node the value was checked already and nothing may be refused any more. */
+static int on_option(int which, const char *value, int remote)
+{
+    struct pl_error err = {0};
+    int r = take(which, value ? value : "", &err);
+
+    if (r < 0 && !remote) {
+        pl_values_make_printable(err.text);
+        slurm_error("--%s: %s", table[which].name, pl_error_text(&err));
+        return -1;
+    }
+    return 0;
+}
+
+int pl_options_register(spank_t spank, struct pl_error *err)
+{
+    for (size_t i = 0; i < PL_COUNT(table); i++) {
+        spank_err_t r = spank_option_register(spank, &table[i]);
+
+        if (r != ESPANK_SUCCESS)
+            return pl_error_set(err, -EIO, "cannot register the option '--%s': %s", table[i].name,
+                                spank_strerror(r));
+    }
+    return 0;
+}
+
+const struct pl_spank_options *pl_options(void)
+{
+    return &options;
+}
+
+void pl_options_export(void)
+{
+    const char *metric = getenv("PLUME_METRIC");
+    _cleanup_free_ char *all = NULL;
+
+    if (options.nccl_debug)
+        setenv("PLUME_NCCL_DEBUG", options.nccl_debug, 1);
+    if (options.master_port)
+        setenv("PLUME_MASTER_PORT_RANGE", options.master_port, 1);
+    if (!options.metric)
+        return;
+    /* Several of an outer sbatch came by the environment, only the last of them by Slurm. */
+    if (metric && *metric && pl_values_metric_add(&all, metric) < 0)
+        return;
+    if (pl_values_metric_add(&all, options.metric) == 0)
+        setenv("PLUME_METRIC", all, 1);
+}
+
+bool pl_options_without_plume(void)
+{
+    const struct {
+        const char *variable;
+        const char *value;
+    } given[] = {
+        {"SLURM_SPANK__SLURM_SPANK_OPTION_plume_plume_nccl_debug", options.nccl_debug},
+        {"SLURM_SPANK__SLURM_SPANK_OPTION_plume_plume_master_port", options.master_port},
+        {"SLURM_SPANK__SLURM_SPANK_OPTION_plume_plume_metric", options.metric},
+    };
+
+    for (size_t i = 0; i < PL_COUNT(given) && !options.enabled; i++)
+        if (given[i].value && !getenv(given[i].variable)) /* set: an outer sbatch's */
+            return true;
+    return false;
+}

@@ -1,0 +1,158 @@
+/* SPDX-License-Identifier: MIT */
+#include "spank_plugin/values.h"
+#include "common/base/buf.h"
+#include "common/base/parse.h"
+#include "common/base/utf8.h"
+
+#include <regex.h>
+#include <string.h>
+#include <strings.h>
+
+static bool is_printable(uint32_t c)
+{
+    bool control = c < 0x20 || (c >= 0x7f && c < 0xa0) || c == 0x2028 || c == 0x2029;
+    bool bidi = c == 0x061c || c == 0x200e || c == 0x200f || (c >= 0x202a && c <= 0x202e) ||
+                (c >= 0x2066 && c <= 0x2069);
+
+    return !control && !bidi;
+}
+
+void pl_values_make_printable(char *text)
+{
+    size_t len = strlen(text), to = 0;
+
+    for (size_t from = 0; from < len;) {
+        uint32_t c;
+        int n = pl_utf8_decode(text + from, len - from, &c);
+
+        if (n < 0 || !is_printable(c))
+            text[to++] = '?';
+        else
+            memmove(text + to, text + from, (size_t)n), to += (size_t)n;
+        from += n < 0 ? 1 : (size_t)n;
+    }
+    text[to] = '\0';
+}
+
+int pl_values_nccl_debug(const char *s, const char **ret, struct pl_error *err)
+{
+    static const char *const levels[] = {"VERSION", "WARN", "INFO", "ABORT", "TRACE"};
+
+    for (size_t i = 0; i < PL_COUNT(levels); i++)
+        if (strcasecmp(s, levels[i]) == 0) {
+            *ret = levels[i];
+            return 0;
+        }
+    return pl_error_set(
+        err, -EINVAL, "'%s' is no level of NCCL_DEBUG: use VERSION, WARN, INFO, ABORT or TRACE", s);
+}
+
+int pl_values_master_port(const char *s, struct pl_error *err)
+{
+    uint16_t lo, hi;
+
+    return pl_parse_port_range(s, &lo, &hi, err);
+}
+
+static int metric_line(const char *line, struct pl_error *err)
+{
+    const char *equals = strchr(line, '=');
+    char text[256];
+    regex_t regex;
+    int r;
+
+    if (!equals || !pl_name_valid(line, (size_t)(equals - line)))
+        return pl_error_set(err, -EINVAL, "'%s' is not of the form NAME=REGEX", line);
+    if (!equals[1])
+        return pl_error_set(err, -EINVAL, "'%s' has an empty expression", line);
+    r = regcomp(&regex, equals + 1, REG_EXTENDED);
+    if (r) {
+        regerror(r, &regex, text, sizeof(text));
+        return pl_error_set(err, -EINVAL, "'%s' is no regular expression: %s", equals + 1, text);
+    }
+    regfree(&regex);
+    return 0;
+}
+
+/* Copies the next line of *pos into *ret. 1, 0 at the end, -ENOMEM. Empty lines are skipped. */
+static int next_line(const char **pos, char **ret)
+{
+    size_t len;
+
+    *pos += strspn(*pos, "\n");
+    len = strcspn(*pos, "\n");
+    if (!len)
+        return 0;
+    *ret = strndup(*pos, len);
+    if (!*ret)
+        return -ENOMEM;
+    *pos += len;
+    return 1;
+}
+
+int pl_values_metric(const char *s, struct pl_error *err)
+{
+    int r = 0, n = 0;
+
+    for (const char *pos = s;; n++) {
+        _cleanup_free_ char *line = NULL;
+
+        r = next_line(&pos, &line);
+        if (r < 0)
+            return pl_error_set(err, r, "out of memory");
+        if (r == 0)
+            break;
+        r = metric_line(line, err);
+        if (r < 0)
+            return r;
+    }
+    if (n == 0)
+        return pl_error_set(err, -EINVAL, "'%s' is not of the form NAME=REGEX", s);
+    return 0;
+}
+
+static int add_line(struct pl_buf *out, const char *line)
+{
+    int r = out->len ? pl_buf_addc(out, '\n') : 0;
+
+    return r < 0 ? r : pl_buf_adds(out, line);
+}
+
+/* True where `lines` has a line of this one's name. */
+static bool names_line(const char *lines, const char *line)
+{
+    size_t len = strcspn(line, "=") + 1;
+
+    for (const char *p = lines; *p; p += strcspn(p, "\n"), p += strspn(p, "\n"))
+        if (strncmp(p, line, len) == 0)
+            return true;
+    return false;
+}
+
+int pl_values_metric_add(char **list, const char *entries)
+{
+    _cleanup_(pl_buf_finish) struct pl_buf out = {0};
+    const char *source[2] = {*list ? *list : "", entries};
+    char *text;
+
+    for (int i = 0; i < 2; i++) {
+        for (const char *pos = source[i];;) {
+            _cleanup_free_ char *line = NULL;
+            int r = next_line(&pos, &line);
+
+            if (r == 0)
+                break;
+            /* An old line with a new namesake goes; so does one that a later line names. */
+            if (r == 1 && !names_line(i == 0 ? entries : pos, line))
+                r = add_line(&out, line);
+            if (r < 0)
+                return r;
+        }
+    }
+    text = pl_buf_take(&out);
+    if (!text)
+        return -ENOMEM;
+    free(*list);
+    *list = text;
+    return 0;
+}
