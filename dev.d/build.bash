@@ -15,7 +15,8 @@ build_in() {
             die "'$dir' could not be configured; see above"
         }
     fi
-    ninja -C "$dir" -j "$(nproc)" --quiet >&2 || die "the build in '$dir' failed; see above"
+    ninja -C "$dir" -j "$(nproc)" --quiet 2>&1 | sed '/no work to do/d' >&2 ||
+        die "the build in '$dir' failed; see above"
 }
 
 cmd_build() {

@@ -1,0 +1,17 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: MIT
+# Each header compiles alone, and its guard follows its path.
+. "$(dirname "$0")/../lib/lint.bash"
+
+read -ra flags < <(pkg-config --cflags jansson libuv libsodium cmocka 2>/dev/null || echo)
+while read -r header; do
+    printf '#include "%s"\n' "$header" |
+        gcc -fsyntax-only -xc -std=gnu11 -D_GNU_SOURCE -DPL_VERSION='""' -Wall -Wextra -Werror \
+            -Wno-unused-parameter -Wno-unused-function -I. -Iinclude "${flags[@]}" - ||
+        found "$header:1: does not compile alone"
+    [[ $header != common/base/banned.h ]] || continue
+    guard=${header#include/plume/}
+    guard=PL_$(tr 'a-z/.-' 'A-Z___' <<<"$guard")
+    grep -qx "#ifndef $guard" "$header" || found "$header:1: the guard is not $guard"
+done < <(lint_files '*.h')
+lint_done

@@ -1,0 +1,74 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: MIT
+# STYLE rule 1: which folder may include what, and which library a binary may need.
+. "$(dirname "$0")/../lib/lint.bash"
+
+# Folder, the project's folders it may include, the libraries' headers it may include (patterns).
+# The first folder that is a prefix of the file's path decides.
+layers=(
+    'common/base     common/base                                   -'
+    'common          common                                        jansson.h|sodium*'
+    'include         plume                                         -'
+    'kernels         common/base|kernels|plume                     dnnl*|oneapi/*|cblas*|cuda*|cublas*|cudnn*|nvml.h'
+    'runtime/engine  common/base|kernels|plume|runtime/engine      dnnl*|oneapi/*|cblas*|cuda*|cublas*|cudnn*|nccl*|nvml.h|mpi.h'
+    'runtime         common|plume|runtime                          uv.h|jansson.h|sodium*'
+    'launcher        common|launcher                               jansson.h|yaml.h|sodium*|slurm/*'
+    'spank_plugin    common/base|spank_plugin                      slurm/spank.h'
+    'examples        plume                                         mpi.h'
+)
+# Every header that is not libc's or the kernel's.
+foreign='jansson*|sodium*|uv.h|uv/*|yaml.h|slurm/*|cmocka*|dnnl*|oneapi/*|cblas*|cuda*|cublas*|cudnn*|nccl*|nvml*|mpi.h|munge.h'
+
+# matches WORD PATTERN|PATTERN...
+matches() {
+    local pattern
+    local -a patterns
+    IFS='|' read -ra patterns <<<"$2"
+    for pattern in "${patterns[@]}"; do
+        # shellcheck disable=SC2053 # a pattern
+        [[ $1 == $pattern ]] && return 0
+    done
+    return 1
+}
+
+layer_of() {
+    local row
+    for row in "${layers[@]}"; do
+        read -r folder own libs <<<"$row"
+        [[ $1 == "$folder"/* ]] && return 0
+    done
+    return 1
+}
+
+while IFS=: read -r file line text; do
+    layer_of "$file" || continue
+    header=$(sed -E 's/^[[:space:]]*#[[:space:]]*include[[:space:]]*[<"]([^>"]*)[>"].*/\1/' <<<"$text")
+    if [[ $text == *\"* ]]; then
+        matches "$header" "${own//|//*|}/*" ||
+            found "$file:$line: '$folder' may not include '$header' (only $own)"
+    elif matches "$header" "$foreign" && ! matches "$header" "$libs"; then
+        found "$file:$line: '$folder' may not include <$header>"
+    fi
+done < <(lint_files '*.c' '*.h' '*.cu' | xargs grep -HnE '^[[:space:]]*#[[:space:]]*include')
+
+# needs BINARY PATTERN...: libraries that the binary may need; with a leading ! those it may not.
+needs() {
+    local binary=$BUILD/$1 library
+    shift
+    [[ -e $binary ]] || return 0
+    while read -r library; do
+        if [[ $1 == '!'* ]]; then
+            ! matches "$library" "${1#!}" || found "${binary##*/}: needs $library"
+        else
+            matches "$library" "$1" || found "${binary##*/}: needs $library"
+        fi
+    done < <(readelf -d "$binary" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p')
+}
+
+needs plrun '!libslurm*|libcuda*|libnccl*|libmpi*|libdnnl*'
+needs plrund '!libslurm*|libcuda*|libnccl*|libmpi*|libdnnl*'
+needs pltrain '!libslurm*|libjansson*|libuv*'
+needs plsubmit '!libuv*|libcuda*|libnccl*|libmpi*'
+needs plstat '!libuv*|libcuda*|libnccl*|libmpi*'
+needs spank_plume.so 'libc.so.*|ld-linux*'
+lint_done

@@ -1,0 +1,18 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: MIT
+# Shell scripts, found by their first line or name, pass shellcheck.
+. "$(dirname "$0")/../lib/lint.bash"
+
+mapfile -t files < <(
+    lint_files '*.sh' '*.bash'
+    lint_files '*' | grep -vE '\.[a-z]+$' |
+        xargs -r grep -lIsE -m1 '^#!/(usr/bin/env bash|bin/(ba)?sh)' || true
+)
+mapfile -t files < <(printf '%s\n' "${files[@]}" | sort -u)
+shellcheck -x -P SCRIPTDIR -P "$SOURCE" -- "${files[@]}"
+
+# bats: ${lines[0]} and friends are set by `run`; scripts in single quotes are for the node's shell.
+mapfile -t files < <(lint_files '*.bats')
+((${#files[@]} == 0)) ||
+    shellcheck -x -P SCRIPTDIR -P "$SOURCE" -e SC2016,SC2030,SC2031,SC2154 -- "${files[@]}"
+lint_done

@@ -1,0 +1,36 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: MIT
+# Small rules for source text: licence line, who ends the process, waiting in tests.
+. "$(dirname "$0")/../lib/lint.bash"
+
+# matching PATTERN FILE...: FILE:LINE:TEXT; no match is fine.
+matching() {
+    local pattern=$1
+    shift
+    (($# == 0)) || grep -HnP -- "$pattern" "$@" || true
+}
+
+mapfile -t code < <(lint_files '*.c' '*.h' '*.cu')
+mapfile -t scripts < <(lint_files '*.sh' '*.bash' '*.bats' '*.py' dev .ci/run)
+for file in "${code[@]}" "${scripts[@]}"; do
+    head -n 3 "$file" | grep -q 'SPDX-License-Identifier: ' ||
+        found "$file:1: no SPDX-License-Identifier in the first three lines"
+done
+
+# Other calls that we do not make are the compiler's business: common/base/banned.h.
+mapfile -t libraries < <(
+    printf '%s\n' "${code[@]}" | grep -vE '^(tests|examples)/|(^|/)main_[^/]*\.c$' || true
+)
+found_lines 'only main_*.c ends the process' < <(
+    matching '^(?!\s*(\*|//|/\*)).*(?<![_\w.>])(exit|abort)\s*\(' "${libraries[@]}"
+)
+
+# Tests wait for the event, within a limit (wait_for in tests/lib/cluster.bash).
+mapfile -t tests < <(lint_files 'tests/*.c' 'tests/*.bats' 'tests/*.sh')
+found_lines 'a sleep in a test; wait for the event' < <(
+    matching '^\s*(sleep\s+[0-9.]|(usleep|sleep|nanosleep)\s*\()' "${tests[@]}"
+)
+found_lines 'unfinished' < <(
+    matching '\b(TO''DO|FIX''ME|XX''X)\b' "${code[@]}" "${scripts[@]}"
+)
+lint_done
