@@ -108,5 +108,5 @@ fails_with() {
     job_wait "$job"
     cat batch.out
     grep -x 'rc 1' batch.out
-    ! grep -x ran batch.out
+    run ! grep -x ran batch.out
 }
