@@ -1,0 +1,212 @@
+/* SPDX-License-Identifier: MIT */
+#include "common/child.h"
+#include "common/base/fs.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/wait.h>
+
+/* Our ends of a child's pipes. */
+struct pipes {
+    int out[2], err[2], exec_error[2];
+};
+
+#define PIPES_INIT                                                                                 \
+    {                                                                                              \
+        {-EBADF, -EBADF}, {-EBADF, -EBADF},                                                        \
+        {                                                                                          \
+            -EBADF, -EBADF                                                                         \
+        }                                                                                          \
+    }
+
+void pl_child_finish(struct pl_child *child)
+{
+    pl_buf_finish(&child->out);
+    pl_buf_finish(&child->err);
+}
+
+static void close_fd(int *fd)
+{
+    pl_closep(fd);
+    *fd = -EBADF;
+}
+
+static void pipes_close(struct pipes *p)
+{
+    for (int i = 0; i < 2; i++) {
+        close_fd(&p->out[i]);
+        close_fd(&p->err[i]);
+        close_fd(&p->exec_error[i]);
+    }
+}
+
+static void reset_signals(void)
+{
+    sigset_t none;
+
+    for (int sig = 1; sig < NSIG; sig++)
+        signal(sig, SIG_DFL);
+    sigemptyset(&none);
+    sigprocmask(SIG_SETMASK, &none, NULL);
+}
+
+/* In the child: fds 0 to 2, then the program. */
+static void exec_child(const struct pipes *p, const char *const *argv, char *const *env)
+{
+    int null = open("/dev/null", O_RDONLY | O_CLOEXEC), code;
+
+    reset_signals();
+    setpgid(0, 0);
+    if (null >= 0 && dup2(null, STDIN_FILENO) >= 0 && dup2(p->out[1], STDOUT_FILENO) >= 0 &&
+        dup2(p->err[1], STDERR_FILENO) >= 0) {
+        if (env)
+            environ = (char **)(uintptr_t)env;
+        execvp(argv[0], (char *const *)(uintptr_t)argv);
+    }
+    code = errno;
+    if (write(p->exec_error[1], &code, sizeof(code)) < 0)
+        _exit(126);
+    _exit(127);
+}
+
+static void call_child(const struct pipes *p, int (*f)(void *ctx, int fd), void *ctx)
+{
+    int null = open("/dev/null", O_RDWR | O_CLOEXEC);
+
+    reset_signals();
+    setpgid(0, 0);
+    if (null >= 0) {
+        dup2(null, STDIN_FILENO);
+        dup2(null, STDOUT_FILENO);
+        dup2(null, STDERR_FILENO);
+    }
+    _exit(f(ctx, p->out[1]));
+}
+
+/* Takes what is there from a stream; closes it at its end. */
+static int drain(int *fd, struct pl_buf *buf)
+{
+    char data[16384];
+    ssize_t n = read(*fd, data, sizeof(data));
+
+    if (n < 0)
+        return errno == EINTR || errno == EAGAIN ? 0 : -errno;
+    if (n == 0) {
+        close_fd(fd);
+        return 0;
+    }
+    if (buf->len + (size_t)n > PL_CHILD_OUTPUT_MAX)
+        return -EFBIG;
+    return pl_buf_add(buf, data, (size_t)n);
+}
+
+static int collect(struct pipes *p, unsigned timeout_ms, struct pl_child *ret)
+{
+    uint64_t end = pl_now_ns() + (uint64_t)timeout_ms * 1000000u;
+    int r = 0;
+
+    while ((p->out[0] >= 0 || p->err[0] >= 0) && r == 0) {
+        struct pollfd fds[] = {{.fd = p->out[0], .events = POLLIN},
+                               {.fd = p->err[0], .events = POLLIN}};
+        uint64_t now = pl_now_ns();
+
+        if (now >= end)
+            return -ETIMEDOUT;
+        if (poll(fds, 2, (int)((end - now) / 1000000u) + 1) < 0 && errno != EINTR)
+            return -errno;
+        if (fds[0].revents)
+            r = drain(&p->out[0], &ret->out);
+        if (fds[1].revents && r == 0)
+            r = drain(&p->err[0], &ret->err);
+    }
+    return r;
+}
+
+/* Waits until the child has ended; its pipes may have been closed long before. */
+static int reap(pid_t pid, unsigned timeout_ms, int *ret_status)
+{
+    for (unsigned waited_ms = 0;; waited_ms += 10) {
+        pid_t got = waitpid(pid, ret_status, WNOHANG);
+
+        if (got == pid)
+            return 0;
+        if (got < 0 && errno != EINTR)
+            return -errno;
+        if (waited_ms >= timeout_ms)
+            return -ETIMEDOUT;
+        poll(NULL, 0, waited_ms < 20 ? 1 : 10);
+    }
+}
+
+/* The parent's part. */
+static int follow(struct pipes *p,
+                  pid_t pid,
+                  const char *name,
+                  unsigned timeout_ms,
+                  struct pl_child *ret,
+                  struct pl_error *err)
+{
+    int code = 0, r;
+
+    close_fd(&p->out[1]);
+    close_fd(&p->err[1]);
+    close_fd(&p->exec_error[1]);
+    if (p->exec_error[0] >= 0 && read(p->exec_error[0], &code, sizeof(code)) == sizeof(code)) {
+        waitpid(pid, &ret->status, 0);
+        return pl_error_errno(err, code, "cannot run '%s'", name);
+    }
+    r = collect(p, timeout_ms, ret);
+    if (r == 0)
+        r = reap(pid, timeout_ms, &ret->status);
+    if (r == 0)
+        return 0;
+    kill(-pid, SIGKILL);
+    kill(pid, SIGKILL);
+    while (waitpid(pid, &ret->status, 0) < 0 && errno == EINTR)
+        ;
+    if (r == -ETIMEDOUT)
+        return pl_error_set(err, r, "'%s' gave no answer within %u s", name, timeout_ms / 1000);
+    return pl_error_errno(err, r, "cannot read what '%s' says", name);
+}
+
+int pl_child_run(const char *const *argv,
+                 char *const *env,
+                 unsigned timeout_ms,
+                 struct pl_child *ret,
+                 struct pl_error *err)
+{
+    _cleanup_(pipes_close) struct pipes p = PIPES_INIT;
+    pid_t pid;
+
+    if (pipe2(p.out, O_CLOEXEC) < 0 || pipe2(p.err, O_CLOEXEC) < 0 ||
+        pipe2(p.exec_error, O_CLOEXEC) < 0)
+        return pl_error_errno(err, errno, "cannot make a pipe");
+    pid = fork();
+    if (pid < 0)
+        return pl_error_errno(err, errno, "cannot fork");
+    if (pid == 0)
+        exec_child(&p, argv, env);
+    return follow(&p, pid, argv[0], timeout_ms, ret, err);
+}
+
+int pl_child_call(int (*f)(void *ctx, int fd),
+                  void *ctx,
+                  unsigned timeout_ms,
+                  struct pl_child *ret,
+                  struct pl_error *err)
+{
+    _cleanup_(pipes_close) struct pipes p = PIPES_INIT;
+    pid_t pid;
+
+    if (pipe2(p.out, O_CLOEXEC) < 0)
+        return pl_error_errno(err, errno, "cannot make a pipe");
+    fflush(NULL);
+    pid = fork();
+    if (pid < 0)
+        return pl_error_errno(err, errno, "cannot fork");
+    if (pid == 0)
+        call_child(&p, f, ctx);
+    return follow(&p, pid, "call", timeout_ms, ret, err);
+}

@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: MIT */
+/* Programs and calls that run in a child of ours for a bounded time. Never through a shell. */
+#ifndef PL_COMMON_CHILD_H
+#define PL_COMMON_CHILD_H
+
+#include "common/base/buf.h"
+#include "common/base/error.h"
+
+#include <sys/types.h>
+
+#define PL_CHILD_OUTPUT_MAX (64u << 20) /* bytes kept of each stream; more is an error */
+
+struct pl_child {
+    int status; /* wait status */
+    struct pl_buf out, err;
+};
+
+void pl_child_finish(struct pl_child *child);
+
+/* Runs argv (argv[0] is looked up in PATH) with stdin from /dev/null and both outputs captured.
+ * env         NULL-terminated "NAME=VALUE" list; NULL = ours
+ * timeout_ms  then the child's whole process group is killed
+ * Returns 0 once it has ended (whatever its status is), -ETIMEDOUT (output so far is in ret),
+ * -ENOENT and other errors of exec, -EFBIG. ret is always to be finished. */
+int pl_child_run(const char *const *argv,
+                 char *const *env,
+                 unsigned timeout_ms,
+                 struct pl_child *ret,
+                 struct pl_error *err);
+
+/* Calls f in a child: for libraries that may block or end their process. f writes its answer to fd
+ * and returns an exit code; its stdout and stderr are /dev/null. The rest as above; the answer
+ * comes in ret->out. */
+int pl_child_call(int (*f)(void *ctx, int fd),
+                  void *ctx,
+                  unsigned timeout_ms,
+                  struct pl_child *ret,
+                  struct pl_error *err);
+
+#endif

@@ -1,0 +1,96 @@
+/* SPDX-License-Identifier: MIT */
+#include "common/base/fs.h"
+#include "common/child.h"
+
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <string.h>
+#include <sys/wait.h>
+
+#include <cmocka.h>
+
+static void test_run_captures(void **state)
+{
+    static const char *const argv[] = {"sh", "-c",    "echo \"out $1\"; echo err $A >&2; exit 3",
+                                       "sh", "a'b c", NULL};
+    char *env[] = {"A=x", "PATH=/usr/bin:/bin", NULL};
+    _cleanup_(pl_child_finish) struct pl_child child = {0};
+    struct pl_error err = {0};
+
+    assert_int_equal(pl_child_run(argv, env, 10000, &child, &err), 0);
+    assert_true(WIFEXITED(child.status));
+    assert_int_equal(WEXITSTATUS(child.status), 3);
+    assert_string_equal(pl_buf_str(&child.out), "out a'b c\n");
+    assert_string_equal(pl_buf_str(&child.err), "err x\n");
+}
+
+static void test_run_big_output(void **state)
+{
+    static const char *const argv[] = {"head", "-c", "3000000", "/dev/zero", NULL};
+    _cleanup_(pl_child_finish) struct pl_child child = {0};
+    struct pl_error err = {0};
+
+    assert_int_equal(pl_child_run(argv, NULL, 60000, &child, &err), 0);
+    assert_int_equal(child.out.len, 3000000);
+}
+
+static void test_run_missing(void **state)
+{
+    static const char *const argv[] = {"plume-no-such-program", NULL};
+    _cleanup_(pl_child_finish) struct pl_child child = {0};
+    struct pl_error err = {0};
+
+    assert_int_equal(pl_child_run(argv, NULL, 10000, &child, &err), -ENOENT);
+    assert_non_null(strstr(err.text, "plume-no-such-program"));
+}
+
+static void test_run_timeout(void **state)
+{
+    static const char *const argv[] = {"sh", "-c", "trap '' TERM; echo hello; sleep 60; true",
+                                       NULL};
+    _cleanup_(pl_child_finish) struct pl_child child = {0};
+    uint64_t start = pl_now_ns();
+    struct pl_error err = {0};
+
+    assert_int_equal(pl_child_run(argv, NULL, 300, &child, &err), -ETIMEDOUT);
+    assert_true(pl_now_ns() - start < 20000000000u);
+    assert_true(WIFSIGNALED(child.status));
+    assert_string_equal(pl_buf_str(&child.out), "hello\n");
+}
+
+static int answer(void *ctx, int fd)
+{
+    printf("not seen\n");
+    fflush(stdout);
+    return pl_write_all(fd, ctx, strlen(ctx)) < 0 ? 9 : 7;
+}
+
+static int hang(void *ctx, int fd)
+{
+    pause();
+    return 0;
+}
+
+static void test_call(void **state)
+{
+    _cleanup_(pl_child_finish) struct pl_child child = {0}, stuck = {0};
+    struct pl_error err = {0};
+    char text[] = "text";
+
+    assert_int_equal(pl_child_call(answer, text, 10000, &child, &err), 0);
+    assert_string_equal(pl_buf_str(&child.out), "text");
+    assert_int_equal(WEXITSTATUS(child.status), 7);
+    assert_int_equal(pl_child_call(hang, NULL, 100, &stuck, &err), -ETIMEDOUT);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_run_captures), cmocka_unit_test(test_run_big_output),
+        cmocka_unit_test(test_run_missing),  cmocka_unit_test(test_run_timeout),
+        cmocka_unit_test(test_call),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
