@@ -7,16 +7,29 @@
 
 # build_in DIR [MESON-OPTION...]: quiet unless something is wrong.
 build_in() {
+    configure_in "$@"
+    ninja_in "$1"
+}
+
+configure_in() {
     local dir=$1 log
     shift
-    if [[ ! -f $dir/build.ninja ]]; then
-        log=$(meson setup "$dir" "$PLUME_SRC" "$@" 2>&1) || {
-            say "$log"
-            die "'$dir' could not be configured; see above"
-        }
-    fi
-    ninja -C "$dir" -j "$(nproc)" --quiet 2>&1 | sed '/no work to do/d' >&2 ||
+    [[ ! -f $dir/build.ninja ]] || return 0
+    log=$(meson setup "$dir" "$PLUME_SRC" "$@" 2>&1) || {
+        say "$log"
+        die "'$dir' could not be configured; see above"
+    }
+}
+
+ninja_in() {
+    local dir=$1 log
+    shift
+    say "dev: building ${dir##*/}"
+    log=$(ninja -C "$dir" -j "$(nproc)" --quiet "$@" 2>&1) || {
+        say "$log"
         die "the build in '$dir' failed; see above"
+    }
+    grep -A 4 'warning: ' <<<"$log" >&2 || true
 }
 
 cmd_build() {

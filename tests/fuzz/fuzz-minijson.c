@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: MIT */
+/* Lines between a rank and its daemon, where no JSON library is at hand. */
+#include "common/base/minijson.h"
+#include "common/base/utf8.h"
+#include "tests/fuzz/fuzz.h"
+
+#include <errno.h>
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    char *text = fuzz_string(data, size);
+    struct pl_mini_value value, item;
+    char *s = NULL;
+    int64_t i;
+    size_t pos = 0;
+
+    if (pl_mini_get_string(text, "a", &s) == 0) {
+        /* A string that we quote is found again, unchanged. */
+        struct pl_buf line = {0};
+        char *back = NULL;
+
+        FUZZ_CHECK(pl_buf_add(&line, "{\"a\":", 5) == 0);
+        FUZZ_CHECK(pl_mini_quote(&line, s) == 0);
+        FUZZ_CHECK(pl_buf_add(&line, "}", 2) == 0);
+        FUZZ_CHECK(pl_mini_get_string(line.data, "a", &back) == 0);
+        /* Bytes that are no UTF-8 come out as given, and are quoted as U+FFFD. */
+        FUZZ_CHECK(strcmp(s, back) == 0 || !pl_utf8_valid(s, strlen(s)));
+        free(back);
+        free(s);
+        pl_buf_finish(&line);
+    }
+    pl_mini_get_int(text, "a", &i);
+    pl_mini_is(text, "hello");
+    if (pl_mini_find(text, "a", &value) == 0) {
+        FUZZ_CHECK(value.start >= text && value.start + value.len <= text + strlen(text));
+        while (value.type == PL_MINI_ARRAY && pl_mini_next(&value, &pos, &item) == 1)
+            FUZZ_CHECK(item.start >= value.start &&
+                       item.start + item.len <= value.start + value.len);
+    }
+    free(text);
+    return 0;
+}
