@@ -1,0 +1,297 @@
+/* SPDX-License-Identifier: MIT */
+/* The daemon that slurmstepd starts: its environment, its start, feed and end. Small shell scripts
+ * stand for plrund. */
+#include "common/base/fs.h"
+#include "spank_plugin/daemon_env.h"
+#include "spank_plugin/node_daemon.h"
+
+#include <poll.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include <cmocka.h>
+
+static char folder[64], program[96], output[96];
+static char *clean_env[] = {"PATH=/usr/bin:/bin", NULL};
+
+static void write_program(const char *body)
+{
+    _cleanup_free_ char *text = pl_strf("#!/bin/sh\nexec 2>/dev/null\nOUT=%s\n%s\n", output, body);
+
+    unlink(output);
+    assert_int_equal(pl_file_write_atomic(program, text, strlen(text), 0755, NULL), 0);
+}
+
+static struct pl_daemon_user self(void)
+{
+    static gid_t groups[1];
+
+    groups[0] = getgid();
+    return (struct pl_daemon_user){
+        .uid = getuid(), .gid = getgid(), .groups = groups, .n_groups = 1, .umask = 027};
+}
+
+static int start(struct pl_node_daemon *daemon, unsigned timeout_ms, struct pl_error *err)
+{
+    struct pl_daemon_user user = self();
+
+    *daemon = (struct pl_node_daemon)PL_NODE_DAEMON_INIT;
+    return pl_node_daemon_start(daemon, program, clean_env, &user, timeout_ms, err);
+}
+
+static char *text_of(const char *path)
+{
+    char *text = NULL;
+
+    assert_int_equal(pl_file_read(path, 65536, &text, NULL, NULL), 0);
+    return text;
+}
+
+static void test_start_feed_stop(void **state)
+{
+    _cleanup_free_ char *text = NULL;
+    struct pl_node_daemon daemon;
+    struct pl_error err = {0};
+
+    write_program("echo \"$* $(umask) $(env | sort | tr '\\n' ' ')\" >$OUT\n"
+                  "for fd in /proc/$$/fd/*; do [ ! -e $fd ] || case ${fd##*/} in [0-3]|10) ;; *) "
+                  "echo $fd >>$OUT ;; esac; done\n"
+                  "printf '{\"type\":\"ready\",\"pid\":%d,\"socket\":\"/a\\\\u0020b\"}\\n' $$ >&3\n"
+                  "cat <&3 >>$OUT; echo end >>$OUT");
+    assert_int_equal(start(&daemon, 20000, &err), 0);
+    assert_string_equal(daemon.socket, "/a b");
+    pl_node_daemon_spawned(&daemon, 3, 4711);
+    pl_node_daemon_exited(&daemon, 3, 139);
+    assert_int_equal(pl_node_daemon_stop(&daemon, 20000), 0);
+    text = text_of(output);
+    /* The shell adds PWD, SHLVL and _ of its own. */
+    assert_true(strncmp(text, "--control-fd 3 0027 ", 20) == 0);
+    assert_non_null(strstr(text, "PATH=/usr/bin:/bin"));
+    assert_null(strstr(text, "HOME="));
+    assert_null(strstr(text, "/fd/"));
+    assert_non_null(strstr(text, "\n{\"type\":\"spawned\",\"rank\":3,\"pid\":4711}\n"
+                                 "{\"type\":\"exited\",\"rank\":3,\"status\":139}\nend\n"));
+    assert_true(daemon.control < 0 && daemon.pidfd < 0 && !daemon.socket);
+    assert_int_equal(pl_node_daemon_stop(&daemon, 0), 0);
+}
+
+static void test_start_says_why_not(void **state)
+{
+    struct pl_node_daemon daemon;
+    struct pl_error err = {0};
+
+    write_program("echo '{\"type\":\"failed\",\"text\":\"no key\"}' >&3");
+    assert_int_equal(start(&daemon, 20000, &err), -ECONNABORTED);
+    assert_string_equal(err.text, "no key");
+    assert_true(daemon.control < 0 && daemon.pidfd < 0);
+
+    write_program("exit 0");
+    assert_int_equal(start(&daemon, 20000, &err), -EPIPE);
+    assert_non_null(strstr(err.text, "ended before it was ready"));
+
+    write_program("echo '{\"type\":\"ready\"}' >&3; cat <&3");
+    assert_int_equal(start(&daemon, 20000, &err), -EPROTO);
+
+    write_program("printf '{\"type\":\"failed\",\"errno\":99999999}\\n' >&3");
+    assert_int_equal(start(&daemon, 20000, &err), -EPROTO);
+
+    write_program("head -c 100000 /dev/zero | tr '\\0' a >&3; exec cat <&3");
+    assert_int_equal(start(&daemon, 20000, &err), -EMSGSIZE);
+}
+
+static void test_start_cannot_run(void **state)
+{
+    struct pl_node_daemon daemon;
+    struct pl_error err = {0};
+
+    unlink(program);
+    assert_int_equal(start(&daemon, 20000, &err), -ENOENT);
+    assert_non_null(strstr(err.text, program));
+    assert_int_equal(pl_file_write_atomic(program, "x", 1, 0644, NULL), 0);
+    assert_int_equal(start(&daemon, 20000, &err), -EACCES);
+    unlink(program);
+}
+
+/* The pid that a script wrote to output, once its line is whole. */
+static pid_t pid_in_output(void)
+{
+    for (;;) {
+        _cleanup_free_ char *text = NULL;
+
+        if (pl_file_read(output, 100, &text, NULL, NULL) == 0 && strchr(text, '\n'))
+            return (pid_t)strtol(text, NULL, 10);
+        poll(NULL, 0, 5);
+    }
+}
+
+/* Waits until the process is gone; pid 1 may take a while to reap it. */
+static void wait_gone(pid_t pid)
+{
+    for (;;) {
+        _cleanup_free_ char *path = pl_strf("/proc/%d/stat", (int)pid), *text = NULL;
+        const char *state;
+
+        if (pl_file_read(path, 4096, &text, NULL, NULL) < 0)
+            return;
+        state = strrchr(text, ')');
+        if (!state || state[2] == 'Z' || state[2] == 'X')
+            return;
+        poll(NULL, 0, 5);
+    }
+}
+
+static void test_start_silent_is_killed(void **state)
+{
+    struct pl_node_daemon daemon;
+    struct pl_error err = {0};
+
+    write_program("trap '' TERM; echo $$ >$OUT; exec tail -f /dev/null");
+    assert_int_equal(start(&daemon, 1000, &err), -ETIMEDOUT);
+    assert_non_null(strstr(err.text, "was not ready after 1000 ms"));
+    wait_gone(pid_in_output());
+}
+
+static void test_stop_stubborn_is_killed(void **state)
+{
+    struct pl_node_daemon daemon;
+    struct pl_error err = {0};
+
+    write_program("trap '' TERM; echo $$ >$OUT\n"
+                  "echo '{\"type\":\"ready\",\"pid\":1,\"socket\":\"/s\"}' >&3\n"
+                  "exec tail -f /dev/null");
+    assert_int_equal(start(&daemon, 20000, &err), 0);
+    assert_int_equal(pl_node_daemon_stop(&daemon, 200), -ETIMEDOUT);
+    wait_gone(pid_in_output());
+}
+
+static void test_stop_ignores_chatter(void **state)
+{
+    struct pl_node_daemon daemon;
+    struct pl_error err = {0};
+
+    write_program("echo '{\"type\":\"ready\",\"pid\":1,\"socket\":\"/s\"}' >&3\n"
+                  "echo $$ >$OUT; exec yes >&3");
+    assert_int_equal(start(&daemon, 20000, &err), 0);
+    assert_int_equal(pl_node_daemon_stop(&daemon, 200), -ETIMEDOUT);
+    wait_gone(pid_in_output());
+}
+
+static void test_feed_of_a_dead_daemon(void **state)
+{
+    struct pl_node_daemon daemon;
+    struct pl_error err = {0};
+
+    write_program("echo $$ >$OUT; echo '{\"type\":\"ready\",\"pid\":1,\"socket\":\"/s\"}' >&3");
+    assert_int_equal(start(&daemon, 20000, &err), 0);
+    wait_gone(pid_in_output());
+    pl_node_daemon_spawned(&daemon, 0, 1);
+    pl_node_daemon_exited(&daemon, 0, 0);
+    assert_int_equal(pl_node_daemon_stop(&daemon, 20000), 0);
+}
+
+static void test_env(void **state)
+{
+    char *job[] = {"SECRET=x",
+                   "HOME=/home/u",
+                   "PLUME_RUN_DIR=/r=1",
+                   "PLUME_NODE_ID=99",
+                   "PLUME_PARAM_LR=1",
+                   "PLUME_METRIC=a=b\nc=d",
+                   "SLURM_STEP_NODELIST=n[1-2]",
+                   "SLURM_SRUN_COMM_HOST=10.0.0.1",
+                   "HOMEX=1",
+                   "LD_PRELOAD=x",
+                   NULL};
+    struct pl_daemon_facts facts = {.job_id = 7,
+                                    .step_id = 1,
+                                    .node_id = 2,
+                                    .nnodes = 3,
+                                    .ntasks = 12,
+                                    .local_ntasks = 4,
+                                    .node = "n3",
+                                    .conf = "/etc/slurm.conf",
+                                    .metric = "c=d",
+                                    .nccl_debug = "INFO"};
+    struct pl_error err = {0};
+    char **env = NULL;
+    size_t n = 0;
+
+    assert_int_equal(pl_daemon_env(&facts, job, &env, &err), 0);
+    while (env[n])
+        n++;
+    assert_int_equal(n, 18);
+    assert_string_equal(pl_env_get(env, "PLUME_JOB_ID"), "7");
+    assert_string_equal(pl_env_get(env, "PLUME_STEP_ID"), "1");
+    assert_string_equal(pl_env_get(env, "PLUME_NODE_ID"), "2");
+    assert_string_equal(pl_env_get(env, "PLUME_NNODES"), "3");
+    assert_string_equal(pl_env_get(env, "PLUME_NTASKS"), "12");
+    assert_string_equal(pl_env_get(env, "PLUME_LOCAL_NTASKS"), "4");
+    assert_string_equal(pl_env_get(env, "PLUME_RESTART"), "0");
+    assert_string_equal(pl_env_get(env, "PLUME_PLUGIN"), "1");
+    assert_string_equal(pl_env_get(env, "PLUME_NODELIST"), "n[1-2]");
+    assert_string_equal(pl_env_get(env, "PLUME_METRIC"), "a=b\nc=d");
+    assert_string_equal(pl_env_get(env, "PLUME_NCCL_DEBUG"), "INFO");
+    assert_string_equal(pl_env_get(env, "PLUME_RUN_DIR"), "/r=1");
+    assert_string_equal(pl_env_get(env, "HOME"), "/home/u");
+    assert_string_equal(pl_env_get(env, "SLURM_STEP_NODELIST"), "n[1-2]");
+    assert_string_equal(pl_env_get(env, "SLURM_LAUNCH_NODE_IPADDR"), "10.0.0.1");
+    assert_string_equal(pl_env_get(env, "SLURM_CONF"), "/etc/slurm.conf");
+    assert_string_equal(pl_env_get(env, "SLURMD_NODENAME"), "n3");
+    assert_non_null(pl_env_get(env, "PATH"));
+    pl_daemon_env_free(env);
+    pl_daemon_env_free(NULL);
+}
+
+static void test_umask(void **state)
+{
+    static const struct {
+        const char *entry;
+        mode_t mask;
+    } cases[] = {{"SLURM_UMASK=0077", 077}, {"SLURM_UMASK=0", 0},       {"SLURM_UMASK=", 022},
+                 {"SLURM_UMASK=9", 022},    {"SLURM_UMASK=77777", 022}, {"X=1", 022}};
+
+    for (size_t i = 0; i < PL_COUNT(cases); i++) {
+        char entry[32], *env[] = {entry, NULL};
+
+        snprintf(entry, sizeof(entry), "%s", cases[i].entry);
+        assert_int_equal(pl_daemon_umask(env), cases[i].mask);
+    }
+}
+
+static int make_folder(void **state)
+{
+    snprintf(folder, sizeof(folder), "/tmp/plume-unit-XXXXXX");
+    if (!mkdtemp(folder))
+        return -1;
+    snprintf(program, sizeof(program), "%s/plrund", folder);
+    snprintf(output, sizeof(output), "%s/out", folder);
+    return 0;
+}
+
+static int remove_folder(void **state)
+{
+    unlink(program);
+    unlink(output);
+    return rmdir(folder);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_start_feed_stop),
+        cmocka_unit_test(test_start_says_why_not),
+        cmocka_unit_test(test_start_cannot_run),
+        cmocka_unit_test(test_start_silent_is_killed),
+        cmocka_unit_test(test_stop_stubborn_is_killed),
+        cmocka_unit_test(test_stop_ignores_chatter),
+        cmocka_unit_test(test_feed_of_a_dead_daemon),
+        cmocka_unit_test(test_env),
+        cmocka_unit_test(test_umask),
+    };
+
+    alarm(120); /* a hang is a failure */
+    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+}
