@@ -151,7 +151,11 @@ write_config() {
     if [[ $PLUGIN == yes && -f $plugin ]]; then
         printf 'optional %s\n' "$plugin" >"$FOLDER/plugstack.conf"
     fi
-    printf 'CgroupAutomount=no\n' >"$FOLDER/cgroup.conf"
+    # From 23.11 on slurmd wants a cgroup to live in, even where no plugin uses it, unless told.
+    if [[ $(slurmctld -V) =~ ([0-9]+)\.([0-9]+) ]] &&
+        ((BASH_REMATCH[1] * 100 + 10#${BASH_REMATCH[2]} >= 2311)); then
+        echo CgroupPlugin=disabled >"$FOLDER/cgroup.conf"
+    fi
 
     if ((GPUS > 0)); then
         grestypes=GresTypes=gpu
@@ -170,7 +174,6 @@ SlurmUser=$user
 SlurmdUser=$user
 AuthType=auth/munge
 AuthInfo=socket=$FOLDER/munge/socket,cred_expire=$CRED_EXPIRE
-CredType=cred/munge
 PlugStackConfig=$FOLDER/plugstack.conf
 
 StateSaveLocation=$FOLDER/state
@@ -184,13 +187,8 @@ MailProg=/bin/true
 # One folder a node, or Open MPI's pmix trips over its neighbours' files.
 TmpFS=$FOLDER/tmpfs/%n
 
+# No accounting, no task plugin and no MPI are Slurm's defaults; the names of "none" vary.
 ProctrackType=proctrack/linuxproc
-TaskPlugin=task/none
-JobAcctGatherType=jobacct_gather/none
-AccountingStorageType=accounting_storage/none
-JobCompType=jobcomp/none
-SwitchType=switch/none
-MpiDefault=none
 
 SelectType=select/cons_tres
 SelectTypeParameters=CR_CPU
@@ -508,6 +506,7 @@ cluster_env() {
 
 cluster_sh() {
     eval "$(cluster_env)"
+    exec 9<&-
     if (($#)); then
         exec "$@"
     fi

@@ -60,7 +60,8 @@ def main(logs):
                     counts[outcome] += 1
                     if outcome != "passed":
                         lines.append(f"{outcome}: {lane}: {test['name']}: {name} {reason}".rstrip())
-    print(*sorted(lines), sep="\n")
+    for line in sorted(lines):
+        print(line)
     print("{passed} passed, {failed} failed, {skipped} skipped".format(**counts))
     return 1 if counts["failed"] or not counts["passed"] else 0
 

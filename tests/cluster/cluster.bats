@@ -84,6 +84,26 @@ processes_of() {
     [ "$(sort <<<"$output" | tr '\n' ' ')" = '0 1 2 3 ' ]
 }
 
+@test "an MPI program spans the nodes" {
+    cat >allreduce.c <<'C'
+#include <mpi.h>
+#include <stdio.h>
+int main(int argc, char **argv)
+{
+    int rank, sum;
+    MPI_Init(&argc, &argv);
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    MPI_Allreduce(&rank, &sum, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
+    printf("%d\n", sum);
+    return MPI_Finalize();
+}
+C
+    mpicc -o allreduce allreduce.c
+    run -0 --separate-stderr as_user timeout 60 srun --mpi=pmix -N4 -n8 ./allreduce
+    [ "${#lines[@]}" = 8 ]
+    [ "$(sort -u <<<"$output")" = 28 ]
+}
+
 @test "a requeued job runs again within 20 s" {
     job=$(as_user sbatch --parsable -o "$WORK/out" --open-mode=append --wrap \
         'echo start $SLURM_RESTART_COUNT; [ -n "$SLURM_RESTART_COUNT" ] || exec tail -f /dev/null')

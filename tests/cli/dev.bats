@@ -1,0 +1,81 @@
+#!/usr/bin/env bats
+# SPDX-License-Identifier: MIT
+# ./dev itself: its answers to wrong use, and the line that sums up the tests.
+
+bats_require_minimum_version 1.5.0
+
+setup() {
+    SRC=$BATS_TEST_DIRNAME/../..
+    cd "$BATS_TEST_TMPDIR"
+}
+
+# log RESULT OUTPUT: a line of meson's testlog.json.
+log() {
+    mkdir -p build/meson-logs
+    python3 -c 'import json, sys; print(json.dumps(dict(name="t", result=sys.argv[1],
+        stdout=sys.argv[2], returncode=0)))' "$1" "$2" >>build/meson-logs/testlog.json
+}
+
+sum() {
+    run --separate-stderr "$SRC/dev.d/sum-tests.py" "$@" build/meson-logs/testlog.json
+}
+
+@test "--help fits 80 columns, on stdout, and names each command" {
+    for what in '' cluster test; do
+        # shellcheck disable=SC2086 # nothing or one word
+        run -0 --separate-stderr "$SRC/dev" $what --help
+        [ -z "$stderr" ]
+        run ! grep -E '.{81,}' <<<"$output"
+    done
+    run -0 "$SRC/dev" --help
+    for file in "$SRC"/dev.d/*.bash; do
+        name=${file##*/}
+        [[ $name == common.bash ]] || grep -qw "^  ${name%.bash}" <<<"$output"
+    done
+}
+
+@test "wrong use is status 2 with one line" {
+    run -2 "$SRC/dev"
+    for args in frob 'test frob' 'lint --frob' 'format x' 'build --x' 'fuzz frob' 'fuzz json x' \
+        'demo x' 'deps x' 'bench a b' cluster; do
+        # shellcheck disable=SC2086 # words
+        run -2 --separate-stderr "$SRC/dev" $args
+        [ -z "$output" ]
+        [ "${#stderr_lines[@]}" = 1 ]
+        [[ $stderr == 'dev: '* ]]
+    done
+}
+
+@test "cases are counted, not programs" {
+    log OK $'1..3\nok 1 a\nok 2 b # skip no GPU\nok 3 - c'
+    log OK ''
+    sum
+    [ "$status" = 0 ]
+    [ "${lines[0]}" = 'skipped: build: t: b no GPU' ]
+    [ "${lines[-1]}" = '3 passed, 0 failed, 1 skipped' ]
+}
+
+@test "a failed case is named, and fails" {
+    log FAIL $'1..2\nok 1 a\nnot ok 2 b'
+    sum
+    [ "$status" = 1 ]
+    [ "${lines[0]}" = 'failed: build: t: b' ]
+    [ "${lines[-1]}" = '1 passed, 1 failed, 0 skipped' ]
+}
+
+@test "a program that breaks off fails, whatever it said before" {
+    log TIMEOUT $'1..2\nok 1 a'
+    log FAIL ''
+    sum
+    [ "$status" = 1 ]
+    [ "${lines[-1]}" = '1 passed, 2 failed, 0 skipped' ]
+}
+
+@test "nothing run is no success" {
+    mkdir -p build/meson-logs
+    : >build/meson-logs/testlog.json
+    sum
+    [ "$status" = 1 ]
+    [ "$output" = '0 passed, 0 failed, 0 skipped' ]
+    run -1 "$SRC/dev.d/sum-tests.py" build/missing.json
+}
