@@ -17,6 +17,7 @@ void pl_run_close(struct pl_run *run)
         return;
     json_decref(run->sweep);
     free(run->argv);
+    free(run->sbatch_args);
     free(run->trials);
     free(run->lines);
     free(run->dir);
@@ -84,6 +85,8 @@ static int check_sweep(struct pl_run *run, struct pl_error *err)
         return damaged(err, "argv");
     if (!list_of(json_object_get(o, "axes"), NULL, NULL))
         return damaged(err, "axes");
+    if (!list_of(json_object_get(o, "sbatch"), NULL, NULL))
+        return damaged(err, "sbatch");
     if (!list_of(json_object_get(o, "metrics"), "name", "regex"))
         return damaged(err, "metrics");
     if (objective && strncmp(objective, "max:", 4) != 0 && strncmp(objective, "min:", 4) != 0)
@@ -93,10 +96,20 @@ static int check_sweep(struct pl_run *run, struct pl_error *err)
     return check_submissions(json_object_get(o, "submissions"), err);
 }
 
+/* A list of pointers into an array of strings. */
+static const char **pointers(const json_t *array)
+{
+    size_t n = json_array_size(array);
+    const char **list = calloc(n + 1, sizeof(*list));
+
+    for (size_t i = 0; list && i < n; i++)
+        list[i] = json_string_value(json_array_get(array, i));
+    return list;
+}
+
 static int load(struct pl_run *run, struct pl_error *err)
 {
     _cleanup_free_ char *path = pl_path_join(run->dir, SWEEP_FILE);
-    const json_t *argv;
     int r;
 
     if (!path)
@@ -107,12 +120,10 @@ static int load(struct pl_run *run, struct pl_error *err)
     r = check_sweep(run, err);
     if (r < 0)
         return pl_error_wrap(err, r, "'%s'", path);
-    argv = json_object_get(run->sweep, "argv");
-    run->argv = calloc(json_array_size(argv) + 1, sizeof(*run->argv));
-    if (!run->argv)
+    run->argv = pointers(json_object_get(run->sweep, "argv"));
+    run->sbatch_args = pointers(json_object_get(run->sweep, "sbatch"));
+    if (!run->argv || !run->sbatch_args)
         return pl_error_set(err, -ENOMEM, "out of memory");
-    for (size_t i = 0; i < json_array_size(argv); i++)
-        run->argv[i] = json_string_value(json_array_get(argv, i));
     return 0;
 }
 
@@ -236,6 +247,11 @@ int pl_run_find_trial(const struct pl_run *run,
     return -ENOENT;
 }
 
+const char *const *pl_run_sbatch_args(const struct pl_run *run)
+{
+    return run->sbatch_args;
+}
+
 const json_t *pl_run_options(const struct pl_run *run)
 {
     return json_object_get(run->sweep, "options");
@@ -283,10 +299,11 @@ static int write_new_sweep(const char *dir, const struct pl_run_new *desc, struc
 {
     _cleanup_(json_decrefp) json_t *o = NULL;
 
-    o = json_pack("{ss ss ss sf si so so so sO so}", "schema", PL_RUN_SCHEMA, "sweep", desc->sweep,
-                  "name", desc->name, "created", pl_wall_s(), "trials", (int)desc->n_trials, "argv",
-                  strings(desc->argv), "axes", strings(desc->axes), "metrics", metrics(desc),
-                  "options", desc->options, "submissions", json_array());
+    o = json_pack("{ss ss ss sf si so so so so sO so}", "schema", PL_RUN_SCHEMA, "sweep",
+                  desc->sweep, "name", desc->name, "created", pl_wall_s(), "trials",
+                  (int)desc->n_trials, "argv", strings(desc->argv), "axes", strings(desc->axes),
+                  "metrics", metrics(desc), "sbatch", strings(desc->sbatch_args), "options",
+                  desc->options, "submissions", json_array());
     if (!o)
         return pl_error_set(err, -ENOMEM, "cannot write the sweep: out of memory or not UTF-8");
     if (desc->objective != PL_OBJECTIVE_NONE &&
@@ -316,7 +333,7 @@ static int write_key(const char *dir, struct pl_error *err)
 
 static void remove_new(const char *dir)
 {
-    static const char *const files[] = {"key", "trials.jsonl", SWEEP_FILE};
+    static const char *const files[] = {"job.sh", "key", "trials.jsonl", SWEEP_FILE};
 
     for (size_t i = 0; i < PL_COUNT(files); i++) {
         _cleanup_free_ char *path = pl_path_join(dir, files[i]);
@@ -325,6 +342,12 @@ static void remove_new(const char *dir)
             unlink(path);
     }
     rmdir(dir);
+}
+
+void pl_run_discard(struct pl_run *run)
+{
+    remove_new(run->dir);
+    pl_run_close(run);
 }
 
 int pl_run_create(const char *dir, const struct pl_run_new *desc, struct pl_error *err)

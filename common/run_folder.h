@@ -112,6 +112,9 @@ int pl_run_find_trial(const struct pl_run *run,
                       unsigned array_index,
                       unsigned *ret_trial);
 
+/* sbatch's options as submitted, but for --array and the script; NULL behind the last. */
+const char *const *pl_run_sbatch_args(const struct pl_run *run);
+
 /* The options as resolved, each {"value":...,"origin":"command line"}; borrowed. */
 const json_t *pl_run_options(const struct pl_run *run);
 
@@ -180,7 +183,8 @@ struct pl_run_new {
     size_t n_metrics;
     enum pl_objective objective;
     const char *objective_metric;
-    json_t *options; /* see pl_run_options(); borrowed */
+    const char *const *sbatch_args; /* NULL behind the last; may be NULL */
+    json_t *options;                /* see pl_run_options(); borrowed */
     /* Fills values[axis] of a trial; the strings must last until the next call. */
     int (*values)(void *ctx, unsigned trial, const char **values);
     void *ctx;
@@ -189,6 +193,10 @@ struct pl_run_new {
 /* Makes the folder `dir`, which must not be there yet (its parents may), with key, trials.jsonl
  * and, last, sweep.json. On failure what was made is removed. -EEXIST, -EACCES, ... */
 int pl_run_create(const char *dir, const struct pl_run_new *desc, struct pl_error *err);
+
+/* Removes the folder of a run of which nothing was submitted: what plsubmit wrote, and the folder
+ * where then nothing is left in it. Closes the run. */
+void pl_run_discard(struct pl_run *run);
 
 /* Records an array in sweep.json. One writer at a time. */
 int pl_run_add_submission(struct pl_run *run,

@@ -9,9 +9,9 @@ struct pl_run {
     char *dir;
     json_t *sweep; /* the object of sweep.json, checked */
     unsigned n_trials;
-    const char **argv; /* into sweep; NULL behind the last */
-    char *trials;      /* text of trials.jsonl; NULL before first use */
-    size_t *lines;     /* n_trials + 1 offsets into it */
+    const char **argv, **sbatch_args; /* into sweep; NULL behind the last */
+    char *trials;                     /* text of trials.jsonl; NULL before first use */
+    size_t *lines;                    /* n_trials + 1 offsets into it */
 };
 
 /* Writes dir/trials.jsonl for a new run. */
