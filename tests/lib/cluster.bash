@@ -19,6 +19,9 @@ PLUME_SRC=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/../.." && pwd -P)
 
 readonly PLAIN_UID=65534
 
+# For us only: jobs would inherit it.
+export -n PLUME_TEST_ID PLUME_TEST_COPY
+
 # cluster_up N [OPTION...]: ./dev cluster up with a name of this file's own.
 cluster_up() {
     local name base
