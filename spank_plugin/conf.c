@@ -9,12 +9,15 @@
 int pl_conf_parse(struct pl_spank_conf *conf, int argc, char *const *argv, struct pl_error *err)
 {
     for (int i = 0; i < argc; i++) {
-        if (strncmp(argv[i], "plrund=/", 8) != 0)
+        if (strncmp(argv[i], "plrund=/", 8) == 0)
+            conf->plrund = strchr(argv[i], '/');
+        else if (strncmp(argv[i], "runtime_dir=/", 13) == 0)
+            conf->runtime_dir = strchr(argv[i], '/');
+        else
             return pl_error_set(err, -EINVAL,
                                 "plugstack.conf: '%s' is no argument of this plugin: use "
-                                "plrund=/ABSOLUTE/PATH",
+                                "plrund=/PATH or runtime_dir=/PATH",
                                 argv[i]);
-        conf->plrund = argv[i] + strlen("plrund=");
     }
     return 0;
 }

@@ -6,10 +6,11 @@
 #include "common/base/error.h"
 
 struct pl_spank_conf {
-    const char *plrund; /* borrowed from argv; NULL where not given */
+    const char *plrund;      /* borrowed from argv; NULL where not given */
+    const char *runtime_dir; /* the same: below it each user gets a folder for his sockets */
 };
 
-/* Reads plrund=/ABSOLUTE/PATH. -EINVAL for anything else. */
+/* Reads plrund=/ABSOLUTE/PATH and runtime_dir=/ABSOLUTE/PATH. -EINVAL for anything else. */
 int pl_conf_parse(struct pl_spank_conf *conf, int argc, char *const *argv, struct pl_error *err);
 
 /* The daemon's path: as configured, else beside this plugin (a build folder), else as installed.

@@ -9,7 +9,7 @@
  *
  * Whatever fails before task_init is kept in `failure`: only there does Slurm show a message to the
  * user and fail the task without draining the node. */
-#include "common/base/error.h"
+#include "common/base/fs.h"
 #include "spank_plugin/conf.h"
 #include "spank_plugin/daemon_env.h"
 #include "spank_plugin/node_daemon.h"
@@ -104,17 +104,21 @@ static int start_daemon(spank_t spank, struct pl_error *err)
 {
     _cleanup_(free_env) char **env = NULL;
     _cleanup_free_ char *path = pl_conf_plrund(&self.conf);
+    _cleanup_free_ char *dir = NULL;
     struct pl_daemon_facts facts = {0};
     struct pl_daemon_user user = {0};
     char **job = NULL;
     int r;
 
-    if (!path)
-        return pl_error_set(err, -ENOMEM, "out of memory");
     if (spank_get_item(spank, S_JOB_ENV, &job) != ESPANK_SUCCESS || !job)
         return pl_error_set(err, -EIO, "Slurm does not tell the job's environment");
     if (read_user(spank, job, &user) < 0)
         return pl_error_set(err, -EIO, "Slurm does not tell the job's user");
+    if (self.conf.runtime_dir)
+        dir = pl_strf("%s/%u", self.conf.runtime_dir, (unsigned)user.uid);
+    if (!path || (self.conf.runtime_dir && !dir))
+        return pl_error_set(err, -ENOMEM, "out of memory");
+    facts.runtime_dir = dir;
     r = read_facts(spank, &facts, err);
     if (r == 0)
         r = pl_daemon_env(&facts, job, &env, err);
@@ -164,6 +168,7 @@ static int set_variable(void *ctx, const char *name, const char *value, bool ove
 
 static int join(spank_t spank, struct pl_error *err)
 {
+    char socket[32];
     uint32_t rank;
     int local, r;
 
@@ -174,7 +179,8 @@ static int join(spank_t spank, struct pl_error *err)
     if (item(spank, S_TASK_GLOBAL_ID, &rank) < 0 ||
         spank_get_item(spank, S_TASK_ID, &local) != ESPANK_SUCCESS)
         return pl_error_set(err, -EIO, "Slurm does not tell the task's number");
-    r = pl_task_join(self.daemon.socket, rank, (unsigned)local, WORLD_MS, set_variable, spank, err);
+    snprintf(socket, sizeof(socket), "/proc/self/fd/%d", self.daemon.socket_fd);
+    r = pl_task_join(socket, rank, (unsigned)local, WORLD_MS, set_variable, spank, err);
     if (r < 0)
         return r;
     if (set_variable(spank, "PLUME_RUNTIME", "plugin", true) < 0)

@@ -134,6 +134,7 @@ static int add_defaults(struct env *env, const struct pl_daemon_facts *facts, ch
         const char *name, *value;
     } defaults[] = {
         {"PLUME_NODELIST", nodelist ? nodelist : pl_env_get(job, "SLURM_NODELIST")},
+        {"PLUME_RUNTIME_DIR", facts->runtime_dir},
         {"PLUME_NCCL_DEBUG", facts->nccl_debug},
         {"PLUME_MASTER_PORT_RANGE", facts->master_port},
         {"PLUME_METRIC", facts->metric},

@@ -16,6 +16,7 @@ struct pl_daemon_facts {
     uint32_t ntasks, local_ntasks;
     const char *node; /* Slurm's name of this node */
     const char *conf; /* slurm.conf as slurmstepd knows it, used where the job has no SLURM_CONF */
+    const char *runtime_dir;                       /* used where the job has no PLUME_RUNTIME_DIR */
     const char *nccl_debug, *master_port, *metric; /* options; used where the job's variable is not
                                                       set, as with srun --export=NONE */
 };

@@ -231,6 +231,10 @@ take_answer(struct pl_node_daemon *daemon, const char *path, const char *line, s
     if (pl_mini_is(line, "failed") && pl_mini_get_string(line, "text", &text) == 0)
         return pl_error_set(err, -ECONNABORTED, "%s", text);
     if (pl_mini_is(line, "ready") && pl_mini_get_string(line, "socket", &socket) == 0) {
+        daemon->socket_fd = open(socket, O_PATH | O_CLOEXEC | O_NOFOLLOW);
+        if (daemon->socket_fd < 0)
+            return pl_error_errno(err, errno, "'%s' listens at '%s', which cannot be reached", path,
+                                  socket);
         daemon->socket = PL_TAKE(socket);
         return 0;
     }
@@ -263,6 +267,7 @@ static void finish(struct pl_node_daemon *daemon)
 {
     pl_closep(&daemon->control);
     pl_closep(&daemon->pidfd);
+    pl_closep(&daemon->socket_fd);
     free(daemon->socket);
     *daemon = (struct pl_node_daemon)PL_NODE_DAEMON_INIT;
 }

@@ -16,14 +16,16 @@
  * socket; whoever ignores that is killed.
  */
 struct pl_node_daemon {
-    int control;  /* our end; -EBADF when there is no daemon */
-    int pidfd;    /* names the daemon's process; -EBADF where the kernel has no pidfd_open(2) */
-    char *socket; /* where ranks find it */
+    int control;   /* our end; -EBADF when there is no daemon */
+    int pidfd;     /* names the daemon's process; -EBADF where the kernel has no pidfd_open(2) */
+    char *socket;  /* where it listens, as it says */
+    int socket_fd; /* that socket file (O_PATH): "/proc/self/fd/N" also reaches it from a mount
+                      namespace that has another /tmp (job_container/tmpfs, containers) */
 };
 
 #define PL_NODE_DAEMON_INIT                                                                        \
     {                                                                                              \
-        .control = -EBADF, .pidfd = -EBADF                                                         \
+        .control = -EBADF, .pidfd = -EBADF, .socket_fd = -EBADF                                    \
     }
 
 /* Whom the daemon runs as. Applied only where the real user is root. */
@@ -55,7 +57,7 @@ void pl_node_daemon_exited(struct pl_node_daemon *daemon, unsigned rank, int sta
  * to be killed. Frees everything. */
 int pl_node_daemon_stop(struct pl_node_daemon *daemon, unsigned timeout_ms);
 
-/* For a forked task: closes its copies, so that the daemon sees slurmstepd's end. */
+/* For a forked task: closes its copies but socket_fd, so that the daemon sees slurmstepd's end. */
 void pl_node_daemon_forget(struct pl_node_daemon *daemon);
 
 #endif

@@ -56,13 +56,15 @@ static void test_start_feed_stop(void **state)
     struct pl_node_daemon daemon;
     struct pl_error err = {0};
 
-    write_program("echo \"$* $(umask) $(env | sort | tr '\\n' ' ')\" >$OUT\n"
-                  "for fd in /proc/$$/fd/*; do [ ! -e $fd ] || case ${fd##*/} in [0-3]|10) ;; *) "
-                  "echo $fd >>$OUT ;; esac; done\n"
-                  "printf '{\"type\":\"ready\",\"pid\":%d,\"socket\":\"/a\\\\u0020b\"}\\n' $$ >&3\n"
-                  "cat <&3 >>$OUT; echo end >>$OUT");
+    write_program(
+        "echo \"$* $(umask) $(env | sort | tr '\\n' ' ')\" >$OUT\n"
+        "for fd in /proc/$$/fd/*; do [ ! -e $fd ] || case ${fd##*/} in [0-3]|10) ;; *) "
+        "echo $fd >>$OUT ;; esac; done\n"
+        "printf '{\"type\":\"ready\",\"pid\":%d,\"socket\":\"/usr\\\\u002fbin\"}\\n' $$ >&3\n"
+        "cat <&3 >>$OUT; echo end >>$OUT");
     assert_int_equal(start(&daemon, 20000, &err), 0);
-    assert_string_equal(daemon.socket, "/a b");
+    assert_string_equal(daemon.socket, "/usr/bin");
+    assert_true(daemon.socket_fd >= 0);
     pl_node_daemon_spawned(&daemon, 3, 4711);
     pl_node_daemon_exited(&daemon, 3, 139);
     assert_int_equal(pl_node_daemon_stop(&daemon, 20000), 0);
@@ -94,6 +96,10 @@ static void test_start_says_why_not(void **state)
 
     write_program("echo '{\"type\":\"ready\"}' >&3; cat <&3");
     assert_int_equal(start(&daemon, 20000, &err), -EPROTO);
+
+    write_program("echo '{\"type\":\"ready\",\"socket\":\"/none\"}' >&3; cat <&3");
+    assert_int_equal(start(&daemon, 20000, &err), -ENOENT);
+    assert_non_null(strstr(err.text, "listens at '/none', which cannot be reached"));
 
     write_program("printf '{\"type\":\"failed\",\"errno\":99999999}\\n' >&3");
     assert_int_equal(start(&daemon, 20000, &err), -EPROTO);
@@ -160,7 +166,7 @@ static void test_stop_stubborn_is_killed(void **state)
     struct pl_error err = {0};
 
     write_program("trap '' TERM; echo $$ >$OUT\n"
-                  "echo '{\"type\":\"ready\",\"pid\":1,\"socket\":\"/s\"}' >&3\n"
+                  "echo '{\"type\":\"ready\",\"pid\":1,\"socket\":\"/usr\"}' >&3\n"
                   "exec tail -f /dev/null");
     assert_int_equal(start(&daemon, 20000, &err), 0);
     assert_int_equal(pl_node_daemon_stop(&daemon, 200), -ETIMEDOUT);
@@ -172,7 +178,7 @@ static void test_stop_ignores_chatter(void **state)
     struct pl_node_daemon daemon;
     struct pl_error err = {0};
 
-    write_program("echo '{\"type\":\"ready\",\"pid\":1,\"socket\":\"/s\"}' >&3\n"
+    write_program("echo '{\"type\":\"ready\",\"pid\":1,\"socket\":\"/usr\"}' >&3\n"
                   "echo $$ >$OUT; exec yes >&3");
     assert_int_equal(start(&daemon, 20000, &err), 0);
     assert_int_equal(pl_node_daemon_stop(&daemon, 200), -ETIMEDOUT);
@@ -184,7 +190,7 @@ static void test_feed_of_a_dead_daemon(void **state)
     struct pl_node_daemon daemon;
     struct pl_error err = {0};
 
-    write_program("echo $$ >$OUT; echo '{\"type\":\"ready\",\"pid\":1,\"socket\":\"/s\"}' >&3");
+    write_program("echo $$ >$OUT; echo '{\"type\":\"ready\",\"pid\":1,\"socket\":\"/usr\"}' >&3");
     assert_int_equal(start(&daemon, 20000, &err), 0);
     wait_gone(pid_in_output());
     pl_node_daemon_spawned(&daemon, 0, 1);

@@ -16,7 +16,9 @@
 #include <cmocka.h>
 
 static char folder[64], path[96];
-static int server = -1;
+static char
+    by_fd[32]; /* the same socket, as the plugin names it: found where /tmp is another one */
+static int server = -1, socket_fd = -1;
 
 static int set_variable(void *ctx, const char *name, const char *value, bool overwrite)
 {
@@ -31,7 +33,7 @@ static int task(void)
     int r;
 
     setenv("B", "mine", 1);
-    r = pl_task_join(path, 5, 2, 20000, set_variable, NULL, &err);
+    r = pl_task_join(by_fd, 5, 2, 20000, set_variable, NULL, &err);
     prctl(PR_GET_NAME, name);
     if (strcmp(name, "slurmstepd") != 0)
         return 40; /* the name must be as before */
@@ -56,7 +58,7 @@ static pid_t fork_task(int out, int err)
         prctl(PR_SET_NAME, "slurmstepd");
         dup2(out, 1);
         dup2(err, 2);
-        pl_close_from(3, NULL, 0);
+        pl_close_from(3, &socket_fd, 1);
         _exit(task());
     }
     return pid;
@@ -208,12 +210,16 @@ static int listen_there(void **state)
     snprintf(path, sizeof(path), "%s/s", folder);
     snprintf(addr.sun_path, sizeof(addr.sun_path), "%s", path);
     server = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    return bind(server, (struct sockaddr *)&addr, sizeof(addr)) || listen(server, 8);
+    if (bind(server, (struct sockaddr *)&addr, sizeof(addr)) || listen(server, 8))
+        return -1;
+    socket_fd = open(path, O_PATH | O_CLOEXEC);
+    snprintf(by_fd, sizeof(by_fd), "/proc/self/fd/%d", socket_fd);
+    return socket_fd < 0;
 }
 
 static int clean_up(void **state)
 {
-    close(server);
+    close(server), close(socket_fd);
     unlink(path);
     return rmdir(folder);
 }
