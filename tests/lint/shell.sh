@@ -5,7 +5,7 @@
 
 mapfile -t files < <(
     lint_files '*.sh' '*.bash'
-    lint_files '*' | grep -vE '\.[a-z]+$' |
+    lint_files '*' | grep -vE '\.[a-z0-9]+$' |
         xargs -r grep -lIsE -m1 '^#!/(usr/bin/env bash|bin/(ba)?sh)' || true
 )
 mapfile -t files < <(printf '%s\n' "${files[@]}" | sort -u)
