@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: MIT */
+#include "kernels/ref/real.h"
+
+void PL_REF(cross_entropy_forward)(const struct pl_cross_entropy_args *a)
+{
+    const real *logits = a->logits;
+    real *probs = a->probs, *loss = a->loss;
+    double total = 0;
+
+    for (size_t r = 0; r < a->rows; r++) {
+        const real *z = logits + r * a->classes;
+        real *p = probs + r * a->classes;
+        int32_t label = a->labels[r];
+        double max = z[0], sum = 0;
+
+        for (size_t c = 1; c < a->classes; c++)
+            max = z[c] > max ? z[c] : max;
+        for (size_t c = 0; c < a->classes; c++)
+            sum += exp(z[c] - max);
+        for (size_t c = 0; c < a->classes; c++)
+            p[c] = (real)(exp(z[c] - max) / sum);
+        if (label < 0 || (size_t)label >= a->classes)
+            total = NAN;
+        else
+            total += log(sum) - (z[label] - max);
+    }
+    loss[0] = (real)(total / (double)a->rows);
+}
+
+void PL_REF(cross_entropy_backward)(const struct pl_cross_entropy_args *a)
+{
+    const real *probs = a->probs, *dloss = a->dloss;
+    real *dlogits = a->dlogits;
+    double scale = (double)dloss[0] / (double)a->rows;
+
+    for (size_t r = 0; r < a->rows; r++) {
+        for (size_t c = 0; c < a->classes; c++) {
+            size_t k = r * a->classes + c;
+            double hot = a->labels[r] >= 0 && (size_t)a->labels[r] == c ? 1 : 0;
+
+            dlogits[k] = (real)((a->dx_add ? dlogits[k] : 0) + scale * (probs[k] - hot));
+        }
+    }
+}
