@@ -1,0 +1,281 @@
+/* SPDX-License-Identifier: MIT */
+/* What the author of a Plume module includes. A module is a shared object with one exported
+ * function, plume_module_entry(), that returns a table of hooks; `pltrain MODULE` loads it and
+ * trains it. It links nothing: what it calls comes through the table in struct plume_context.
+ *
+ *     static int training_step(struct plume_context *pl, const struct plume_batch *batch,
+ *                              plume_tensor **ret_loss)
+ *     {
+ *         struct net *net = pl->state;
+ *         plume_tensor *logits = plume_linear(pl, batch->field[0], net->w, net->b, PLUME_IDENTITY);
+ *
+ *         *ret_loss = plume_cross_entropy(pl, logits, batch->field[1]);
+ *         return 0;
+ *     }
+ *
+ * Build: cc -shared -fPIC $(pkg-config --cflags plume-module) -o net.so net.c
+ *
+ * Errors. Hooks return 0 or a negative errno; a hook that fails may say why by plume_fail() (or let
+ * a function of this header have said it). Functions that make a tensor return NULL after a failure
+ * and accept NULL as an input, so that a chain of them needs one check at its end, or none: the
+ * engine sees the failure when the hook returns.
+ *
+ * Ownership. Tensors, arrays and strings that the engine hands out belong to the engine; they live
+ * as long as the context, but results of ops only until the hook returns. Nothing is freed by the
+ * module. Hooks are called from one thread. Several ranks run the same hooks at the same time in
+ * several processes; all must call the same ops in the same order.
+ *
+ * Versions. Structs that cross the border start with their size; members are only ever appended,
+ * and one that the other side does not know is NULL or 0 for it. PLUME_MODULE_ABI changes when that
+ * promise cannot be kept. */
+#ifndef PLUME_MODULE_H
+#define PLUME_MODULE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define PLUME_MODULE_ABI 1
+#define PLUME_RANK_MAX 5   /* dimensions of a tensor */
+#define PLUME_FIELDS_MAX 8 /* fields of a batch */
+
+enum plume_dtype {
+    PLUME_F32 = 1,
+    PLUME_F64 = 2,
+    PLUME_I32 = 3,
+    PLUME_U8 = 4,
+};
+
+enum plume_activation {
+    PLUME_IDENTITY = 0,
+    PLUME_RELU = 1,
+};
+
+/* How a parameter starts. */
+enum plume_init {
+    PLUME_INIT_ZERO = 0,
+    PLUME_INIT_ONE = 1,
+    /* Uniform in +-1/sqrt(fan_in), fan_in = the product of all dimensions but the first, or
+     * for a vector its own length: the default of PyTorch's linear layer for weights. */
+    PLUME_INIT_FAN_IN = 2,
+    /* Normal with variance 2/fan_in (He et al. 2015, arXiv 1502.01852), for relu. */
+    PLUME_INIT_HE = 3,
+};
+
+enum plume_stage {
+    PLUME_TRAIN = 0,
+    PLUME_VALIDATE = 1,
+    PLUME_TEST = 2,
+};
+
+typedef struct plume_tensor plume_tensor; /* opaque; row-major, dense */
+typedef struct plume_array plume_array;   /* opaque; a read-only .npy file */
+struct plume_context;
+
+/* A hyper-parameter, set by `--hparam NAME=VALUE`. The engine itself knows lr, momentum,
+ * weight_decay, batch_size, epochs; a module that lists one of these changes its default. */
+struct plume_hparam {
+    const char *name;  /* [A-Za-z_][A-Za-z0-9_.-]*; NULL ends the table */
+    const char *value; /* default */
+    double min, max;   /* limits, both allowed */
+    int integer;       /* not 0: whole numbers only */
+    const char *help;  /* a few words, for `pltrain --list-hparams` */
+};
+
+/* Where the samples of a stage are. Filled by the data hook. */
+struct plume_data {
+    size_t struct_size; /* set by the engine */
+    size_t n_fields;
+    struct {
+        const plume_array *array; /* dimension 0 is the sample; all fields have as many */
+        enum plume_dtype dtype;   /* of the batch: PLUME_F32 (the engine's real type) from
+                                     any array, or PLUME_I32 from integers */
+        double scale;             /* real fields: value * scale + shift; 0 means 1 */
+        double shift;
+    } field[PLUME_FIELDS_MAX];
+};
+
+/* A batch. field[i] is [rows, rest of the array's shape]. rows is at most the hyper-parameter
+ * batch_size, less at the end of an epoch. */
+struct plume_batch {
+    size_t struct_size;
+    size_t rows;
+    int64_t index; /* of the batch in the epoch */
+    size_t n_fields;
+    plume_tensor *field[PLUME_FIELDS_MAX];
+};
+
+/* Options of the optimizer; filled by configure_optimizers. */
+struct plume_optimizer {
+    size_t struct_size; /* set by the engine */
+    double lr, momentum, weight_decay;
+};
+
+struct plume_module {
+    size_t struct_size; /* sizeof(struct plume_module) */
+    uint32_t abi;       /* PLUME_MODULE_ABI */
+    const char *name;
+    const char *summary;                /* one sentence; may be NULL */
+    const struct plume_hparam *hparams; /* may be NULL */
+    const char *objective;              /* what a sweep ranks trials by, "max:NAME" or "min:NAME"
+                                           of a logged value, e.g. "max:test_acc"; NULL = none */
+    size_t state_size;                  /* bytes of pl->state, zeroed before configure */
+
+    /* Declares the parameters by plume_param(). Needed. */
+    int (*configure)(struct plume_context *pl);
+
+    /* Names the data of a stage. Needed for PLUME_TRAIN; leaving n_fields 0 for another stage
+     * skips it. */
+    int (*data)(struct plume_context *pl, enum plume_stage stage, struct plume_data *ret);
+
+    /* Computes the loss of a batch by ops: a tensor of one element, the mean over the batch, so
+     * that the mean over ranks is that of the whole batch. Needed. May not read tensors' values:
+     * it runs once without any (with a full batch's shapes), to learn the tape. */
+    int (*training_step)(struct plume_context *pl,
+                         const struct plume_batch *batch,
+                         plume_tensor **ret_loss);
+
+    /* Logs what is worth knowing of a batch by plume_log(). Gradients are not recorded. The
+     * engine puts "val_" or "test_" before each name. NULL validation_step: no validation. NULL
+     * test_step: validation_step is used. */
+    int (*validation_step)(struct plume_context *pl, const struct plume_batch *batch);
+    int (*test_step)(struct plume_context *pl, const struct plume_batch *batch);
+
+    /* Changes the optimizer's options; they come filled from the hyper-parameters. NULL: they
+     * stay. The optimizer is stochastic gradient descent with momentum and weight decay. */
+    int (*configure_optimizers)(struct plume_context *pl, struct plume_optimizer *ret);
+};
+
+/* The one symbol of a module. */
+#if defined(__GNUC__)
+#define PLUME_EXPORT __attribute__((visibility("default")))
+#else
+#define PLUME_EXPORT
+#endif
+PLUME_EXPORT const struct plume_module *plume_module_entry(void);
+#define PLUME_MODULE_ENTRY "plume_module_entry"
+
+/* What the engine offers; use the functions below. */
+struct plume_api {
+    size_t struct_size;
+    plume_tensor *(*param)(struct plume_context *pl,
+                           const char *name,
+                           enum plume_init init,
+                           size_t rank,
+                           const size_t *shape);
+    const plume_array *(*open_npy)(struct plume_context *pl, const char *path);
+    double (*hparam)(struct plume_context *pl, const char *name);
+    int (*fail)(struct plume_context *pl, int code, const char *text);
+    plume_tensor *(*linear)(struct plume_context *pl,
+                            plume_tensor *x,
+                            plume_tensor *w,
+                            plume_tensor *b,
+                            enum plume_activation act);
+    plume_tensor *(*relu)(struct plume_context *pl, plume_tensor *x);
+    plume_tensor *(*cross_entropy)(struct plume_context *pl,
+                                   plume_tensor *logits,
+                                   plume_tensor *labels);
+    plume_tensor *(*correct)(struct plume_context *pl, plume_tensor *logits, plume_tensor *labels);
+    void (*log)(struct plume_context *pl,
+                const char *name,
+                plume_tensor *value,
+                double factor,
+                double weight);
+    size_t (*shape)(const plume_tensor *t, size_t *ret_shape);
+};
+
+/* Handed to every hook. */
+struct plume_context {
+    size_t struct_size;
+    const struct plume_api *api;
+    void *state; /* the module's, state_size bytes */
+    unsigned rank, world_size;
+};
+
+/* Declares a parameter of the engine's real type, shape[0..rank-1]. Only in configure. Names are
+ * unique and kept with the model. NULL after a failure. */
+static inline plume_tensor *plume_param(struct plume_context *pl,
+                                        const char *name,
+                                        enum plume_init init,
+                                        size_t rank,
+                                        const size_t *shape)
+{
+    return pl->api->param(pl, name, init, rank, shape);
+}
+
+/* Maps a .npy file (NumPy's format 1.0 to 3.0, C order, u1, i4, f4 or f8, little-endian). A
+ * relative path is looked for in $PLUME_DATA_DIR, then in Plume's own data folder. NULL after a
+ * failure. */
+static inline const plume_array *plume_open_npy(struct plume_context *pl, const char *path)
+{
+    return pl->api->open_npy(pl, path);
+}
+
+/* The value of a hyper-parameter that the module or the engine lists; NaN (and a failure) for
+ * another name. */
+static inline double plume_hparam(struct plume_context *pl, const char *name)
+{
+    return pl->api->hparam(pl, name);
+}
+
+/* Says why the hook fails; code is a negative errno, which is returned. */
+static inline int plume_fail(struct plume_context *pl, int code, const char *text)
+{
+    return pl->api->fail(pl, code, text);
+}
+
+/* act(x w^T + b). x [rows, ...] is taken as [rows, in], w [out, in], b [out] or NULL; the result
+ * is [rows, out]. */
+static inline plume_tensor *plume_linear(struct plume_context *pl,
+                                         plume_tensor *x,
+                                         plume_tensor *w,
+                                         plume_tensor *b,
+                                         enum plume_activation act)
+{
+    return pl->api->linear(pl, x, w, b, act);
+}
+
+/* max(x, 0), of x's shape. */
+static inline plume_tensor *plume_relu(struct plume_context *pl, plume_tensor *x)
+{
+    return pl->api->relu(pl, x);
+}
+
+/* Mean over the batch of -log softmax(logits)[label], in nats; logits [rows, classes], labels
+ * [rows] of PLUME_I32. The result has one element. */
+static inline plume_tensor *
+plume_cross_entropy(struct plume_context *pl, plume_tensor *logits, plume_tensor *labels)
+{
+    return pl->api->cross_entropy(pl, logits, labels);
+}
+
+/* How many rows have their largest logit at the label; one element, without gradient. */
+static inline plume_tensor *
+plume_correct(struct plume_context *pl, plume_tensor *logits, plume_tensor *labels)
+{
+    return pl->api->correct(pl, logits, labels);
+}
+
+/* Logs a one-element tensor under a name (as pl_hparam names). What is reported is
+ * sum(value * factor) / sum(weight) over all batches and ranks: for a mean over n rows give
+ * (n, n), for a count among n rows (1, n). Only in validation_step and test_step. */
+static inline void plume_log(
+    struct plume_context *pl, const char *name, plume_tensor *value, double factor, double weight)
+{
+    pl->api->log(pl, name, value, factor, weight);
+}
+
+/* The number of dimensions; ret_shape (may be NULL) has room for PLUME_RANK_MAX. */
+static inline size_t plume_shape(struct plume_context *pl, const plume_tensor *t, size_t *ret_shape)
+{
+    return pl->api->shape(t, ret_shape);
+}
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
