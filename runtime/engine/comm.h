@@ -1,0 +1,125 @@
+/* SPDX-License-Identifier: MIT */
+/* Collectives behind one table: self (one rank), shm (ranks of one node), tcp (one rank a node) and
+ * the hierarchy of both. All ranks of a communicator call the same functions in the same order;
+ * every call blocks by sleeping, never by spinning for long, so ranks may outnumber cores.
+ *
+ * Results are the same bits on every rank and in every run with the same layout of ranks: the
+ * order of additions is fixed by the number and place of ranks.
+ *
+ * The loss of a rank (its process ends, its connection breaks) fails the call that waits for it,
+ * and the later ones, with -ECONNRESET and a text that names the rank; whoever notices tells the
+ * others. A failed communicator can only be destroyed. Not thread safe. */
+#ifndef PL_RUNTIME_ENGINE_COMM_H
+#define PL_RUNTIME_ENGINE_COMM_H
+
+#include "common/base/error.h"
+#include "common/base/rank_link.h"
+#include "kernels/kernels.h"
+
+#define PL_COMM_TEXT_MAX 160
+
+struct pl_comm;
+
+struct pl_comm_ops {
+    const char *name;
+    int (*allreduce)(struct pl_comm *comm,
+                     void *buf,
+                     size_t count,
+                     enum pl_real real,
+                     double scale,
+                     struct pl_error *err);
+    int (*broadcast)(struct pl_comm *comm, void *buf, size_t bytes, struct pl_error *err);
+    int (*barrier)(struct pl_comm *comm, struct pl_error *err);
+    int (*alloc)(struct pl_comm *comm, size_t bytes, void **ret, struct pl_error *err);
+    void (*abort)(struct pl_comm *comm, const char *text); /* text as the others shall report it */
+    void (*destroy)(struct pl_comm *comm);
+};
+
+struct pl_comm {
+    const struct pl_comm_ops *ops;
+    unsigned rank, size;   /* in this communicator */
+    const unsigned *world; /* world rank of each member, owned by the backend */
+};
+
+/* Which rank this process is, from the environment that the launcher sets. */
+struct pl_world {
+    unsigned rank, size, local_rank, local_size, node;
+    const char *address; /* of this node, for other nodes; borrowed from the environment */
+};
+
+/* RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, NODE_RANK and PLUME_NODE_ADDR (default
+ * 127.0.0.1); a world of one where RANK is not set. -EINVAL names the bad variable. */
+int pl_world_from_env(struct pl_world *ret, struct pl_error *err);
+
+/* Meets the other ranks through the exchange of `link` (unused, and may be NULL, in a world of
+ * one) and connects. *ret is freed by pl_comm_destroy(). */
+int pl_comm_create(const struct pl_world *world,
+                   struct pl_rank_link *link,
+                   struct pl_comm **ret,
+                   struct pl_error *err);
+void pl_comm_destroy(struct pl_comm *comm);
+PL_DEFINE_CLEANUP(struct pl_comm *, pl_comm_destroy)
+
+/* buf = scale * sum over ranks of buf; count elements. */
+int pl_comm_allreduce(struct pl_comm *comm,
+                      void *buf,
+                      size_t count,
+                      enum pl_real real,
+                      double scale,
+                      struct pl_error *err);
+
+/* Everybody gets rank 0's bytes. */
+int pl_comm_broadcast(struct pl_comm *comm, void *buf, size_t bytes, struct pl_error *err);
+
+/* Returns when all have called it. */
+int pl_comm_barrier(struct pl_comm *comm, struct pl_error *err);
+
+/* Zeroed memory in which collectives are cheapest (shared with the node's other ranks where that
+ * helps), aligned to 64 bytes. Collective: all ranks ask for the same size. Freed by destroy. */
+int pl_comm_alloc(struct pl_comm *comm, size_t bytes, void **ret, struct pl_error *err);
+
+/* Tells the others, as far as that goes without waiting, that this rank gives up and why. */
+void pl_comm_abort(struct pl_comm *comm, const char *text);
+
+/* For backends and their tests. A member is a rank of the communicator to be. */
+struct pl_comm_peer {
+    unsigned world_rank;
+    int pid, fd;       /* shm: control memory of the first member, as /proc/PID/fd/FD */
+    char address[256]; /* tcp */
+    unsigned port;
+};
+
+int pl_comm_shm_create(const struct pl_comm_peer *peers,
+                       unsigned size,
+                       unsigned rank,
+                       int control_fd,
+                       struct pl_comm **ret,
+                       struct pl_error *err);
+/* Makes the control memory that the first member publishes. */
+int pl_comm_shm_control(int *ret_fd, struct pl_error *err);
+/* Half of an allreduce: rank 0's buf becomes the sum, elsewhere its contents are lost. */
+int pl_comm_shm_reduce(
+    struct pl_comm *comm, void *buf, size_t count, enum pl_real real, struct pl_error *err);
+
+/* Takes listen_fd over, also on failure. */
+int pl_comm_tcp_create(const struct pl_comm_peer *peers,
+                       unsigned size,
+                       unsigned rank,
+                       int listen_fd,
+                       const void *key,
+                       size_t key_len,
+                       struct pl_comm **ret,
+                       struct pl_error *err);
+/* A listening socket at a port that the kernel chose. */
+int pl_comm_tcp_listen(const char *address, int *ret_fd, unsigned *ret_port, struct pl_error *err);
+
+/* local: this node's ranks, shm or (a single one) self; leaders: NULL but on the first of each
+ * node. Owns both on success. */
+int pl_comm_hier_create(struct pl_comm *local,
+                        struct pl_comm *leaders,
+                        unsigned rank,
+                        unsigned size,
+                        struct pl_comm **ret,
+                        struct pl_error *err);
+
+#endif

@@ -1,0 +1,289 @@
+/* SPDX-License-Identifier: MIT */
+#include "runtime/engine/context.h"
+#include "common/base/fs.h"
+#include "common/base/parse.h"
+#include "runtime/engine/module.h"
+#include "runtime/engine/ops.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <string.h>
+
+#ifndef PL_DATA_DIR
+#define PL_DATA_DIR "/usr/share/plume/data"
+#endif
+
+static struct pl_context *of(struct plume_context *pl)
+{
+    return (struct pl_context *)pl;
+}
+
+/* Only the first failure counts: the others follow from it. */
+static void keep(struct pl_context *ctx, int code, const struct pl_error *err)
+{
+    if (ctx->error.code == 0) {
+        ctx->error = *err;
+        ctx->error.code = code;
+    }
+}
+
+static int PL_PRINTF(3, 4) refuse(struct pl_context *ctx, int code, const char *fmt, ...)
+{
+    struct pl_error err = {0};
+    char text[512];
+    va_list ap;
+
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof(text), fmt, ap);
+    va_end(ap);
+    code = pl_error_set(&err, code, "%s", text);
+    keep(ctx, code, &err);
+    return code;
+}
+
+static plume_tensor *api_param(struct plume_context *pl,
+                               const char *name,
+                               enum plume_init init,
+                               size_t rank,
+                               const size_t *shape)
+{
+    struct pl_context *ctx = of(pl);
+    struct pl_error err = {0};
+    plume_tensor *t;
+    int r;
+
+    if (!ctx->configuring) {
+        refuse(ctx, -EINVAL, "parameter '%s' is declared outside configure", name);
+        return NULL;
+    }
+    r = pl_params_declare(&ctx->params, name, init, rank, shape, &t, &err);
+    if (r < 0) {
+        keep(ctx, r, &err);
+        return NULL;
+    }
+    return t;
+}
+
+/* Tries dir/path; frees dir. */
+static bool open_in(char *dir, const char *path, struct plume_array *ret, struct pl_error *err)
+{
+    _cleanup_free_ char *folder = dir, *full = dir ? pl_path_join(dir, path) : NULL;
+
+    return full && pl_npy_open(full, ret, err) == 0;
+}
+
+static const plume_array *api_open_npy(struct plume_context *pl, const char *path)
+{
+    struct pl_context *ctx = of(pl);
+    _cleanup_free_ char *program = pl_program_folder();
+    _cleanup_free_ struct plume_array *array = calloc(1, sizeof(*array));
+    struct plume_array **arrays = reallocarray(ctx->arrays, ctx->n_arrays + 1, sizeof(*arrays));
+    const char *env = getenv("PLUME_DATA_DIR");
+    struct pl_error err = {0};
+
+    if (arrays)
+        ctx->arrays = arrays;
+    if (!array || !arrays) {
+        refuse(ctx, -ENOMEM, "out of memory");
+        return NULL;
+    }
+    if (!(env && open_in(strdup(env), path, array, &err)) &&
+        !open_in(program ? pl_path_join(program, "data") : NULL, path, array,
+                 err.code && err.code != -ENOENT ? NULL : &err) &&
+        !open_in(strdup(PL_DATA_DIR), path, array, err.code && err.code != -ENOENT ? NULL : &err)) {
+        keep(ctx, err.code ? err.code : -ENOENT, &err);
+        return NULL;
+    }
+    ctx->arrays[ctx->n_arrays++] = array;
+    return PL_TAKE(array);
+}
+
+static double api_hparam(struct plume_context *pl, const char *name)
+{
+    const struct pl_hparam *h = pl_hparams_find(of(pl)->hparams, name);
+
+    if (!h) {
+        refuse(of(pl), -ENOENT, "the module asks for hyper-parameter '%s', which it does not list",
+               name);
+        return NAN;
+    }
+    return h->value;
+}
+
+static int api_fail(struct plume_context *pl, int code, const char *text)
+{
+    return refuse(of(pl), code ? code : -EINVAL, "%s", text);
+}
+
+/* Common to all ops: true where the op can be recorded. An input that is NULL follows from an
+ * earlier failure. */
+static bool ready(struct pl_context *ctx, const char *op, const plume_tensor *a, const void *b)
+{
+    if (!ctx->tape)
+        refuse(ctx, -EINVAL, "%s: ops may only be called in a step", op);
+    else if ((!a || !b) && ctx->error.code == 0)
+        refuse(ctx, -EINVAL, "%s: an input is NULL", op);
+    return ctx->error.code == 0;
+}
+
+/* The tensor, or NULL with the failure kept. */
+static plume_tensor *
+done(struct pl_context *ctx, int r, plume_tensor *const *t, const struct pl_error *err)
+{
+    if (r < 0) {
+        keep(ctx, r, err);
+        return NULL;
+    }
+    return *t;
+}
+
+static plume_tensor *api_linear(struct plume_context *pl,
+                                plume_tensor *x,
+                                plume_tensor *w,
+                                plume_tensor *b,
+                                enum plume_activation act)
+{
+    struct pl_error err = {0};
+    plume_tensor *t = NULL;
+
+    if (!ready(of(pl), "linear", x, w))
+        return NULL;
+    return done(of(pl), pl_op_linear(of(pl)->tape, x, w, b, act, &t, &err), &t, &err);
+}
+
+static plume_tensor *api_relu(struct plume_context *pl, plume_tensor *x)
+{
+    struct pl_error err = {0};
+    plume_tensor *t = NULL;
+
+    if (!ready(of(pl), "relu", x, x))
+        return NULL;
+    return done(of(pl), pl_op_relu(of(pl)->tape, x, &t, &err), &t, &err);
+}
+
+static plume_tensor *
+api_cross_entropy(struct plume_context *pl, plume_tensor *logits, plume_tensor *labels)
+{
+    struct pl_error err = {0};
+    plume_tensor *t = NULL;
+
+    if (!ready(of(pl), "cross_entropy", logits, labels))
+        return NULL;
+    return done(of(pl), pl_op_cross_entropy(of(pl)->tape, logits, labels, &t, &err), &t, &err);
+}
+
+static plume_tensor *
+api_correct(struct plume_context *pl, plume_tensor *logits, plume_tensor *labels)
+{
+    struct pl_error err = {0};
+    plume_tensor *t = NULL;
+
+    if (!ready(of(pl), "correct", logits, labels))
+        return NULL;
+    return done(of(pl), pl_op_correct(of(pl)->tape, logits, labels, &t, &err), &t, &err);
+}
+
+static void api_log(
+    struct plume_context *pl, const char *name, plume_tensor *value, double factor, double weight)
+{
+    struct pl_context *ctx = of(pl);
+    struct pl_logs *logs = ctx->logs;
+    size_t i = 0;
+
+    if (!logs) {
+        refuse(ctx, -EINVAL, "log: only in validation_step and test_step");
+        return;
+    }
+    if (!value || value->count != 1 || ctx->error.code) {
+        if (!ctx->error.code)
+            refuse(ctx, -EINVAL, "log: '%s' is not one number", name);
+        return;
+    }
+    while (i < logs->n && strcmp(logs->name[i], name) != 0)
+        i++;
+    if (i == logs->n) {
+        if (logs->closed || i == PL_LOG_VALUES_MAX || strlen(name) >= sizeof(logs->name[0]) ||
+            !pl_name_valid(name, strlen(name))) {
+            refuse(ctx, -EINVAL,
+                   "log: '%s' is a bad name, is one too many, or was not logged in the first batch",
+                   name);
+            return;
+        }
+        memcpy(logs->name[logs->n++], name, strlen(name) + 1);
+    }
+    if (ctx->tape && ctx->tape->dry)
+        return;
+    logs->sum[i][0] +=
+        factor * (value->dtype == PLUME_F64 ? *(double *)value->data : *(float *)value->data);
+    logs->sum[i][1] += weight;
+}
+
+static size_t api_shape(const plume_tensor *t, size_t *ret_shape)
+{
+    if (!t)
+        return 0;
+    if (ret_shape)
+        memcpy(ret_shape, t->shape, sizeof(t->shape));
+    return t->rank;
+}
+
+static const struct plume_api api = {
+    .struct_size = sizeof(struct plume_api),
+    .param = api_param,
+    .open_npy = api_open_npy,
+    .hparam = api_hparam,
+    .fail = api_fail,
+    .linear = api_linear,
+    .relu = api_relu,
+    .cross_entropy = api_cross_entropy,
+    .correct = api_correct,
+    .log = api_log,
+    .shape = api_shape,
+};
+
+int pl_context_init(struct pl_context *ctx,
+                    const struct pl_hparams *hparams,
+                    enum pl_real real,
+                    size_t state_size,
+                    unsigned rank,
+                    unsigned world_size,
+                    struct pl_error *err)
+{
+    void *state = calloc(1, PL_MAX(state_size, (size_t)1));
+
+    if (!state)
+        return pl_error_set(err, -ENOMEM, "out of memory for the module's state");
+    *ctx = (struct pl_context){
+        .pub = {.struct_size = sizeof(ctx->pub),
+                .api = &api,
+                .state = state,
+                .rank = rank,
+                .world_size = world_size},
+        .hparams = hparams,
+    };
+    pl_params_init(&ctx->params, real);
+    return 0;
+}
+
+void pl_context_finish(struct pl_context *ctx)
+{
+    for (size_t i = 0; i < ctx->n_arrays; i++) {
+        pl_npy_close(ctx->arrays[i]);
+        free(ctx->arrays[i]);
+    }
+    free(ctx->arrays);
+    pl_params_finish(&ctx->params);
+    free(ctx->pub.state);
+    *ctx = (struct pl_context){0};
+}
+
+int pl_context_result(struct pl_context *ctx, int r, const char *hook, struct pl_error *err)
+{
+    if (ctx->error.code == 0 && r == 0)
+        return 0;
+    if (ctx->error.code == 0)
+        return pl_error_errno(err, r, "hook %s failed", hook);
+    r = pl_error_set(err, ctx->error.code, "hook %s: %s", hook, ctx->error.text);
+    ctx->error = (struct pl_error){0};
+    return r;
+}

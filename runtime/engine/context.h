@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: MIT */
+/* What stands behind struct plume_context: the functions that modules call. */
+#ifndef PL_RUNTIME_ENGINE_CONTEXT_H
+#define PL_RUNTIME_ENGINE_CONTEXT_H
+
+#include "runtime/engine/hparam.h"
+#include "runtime/engine/npy.h"
+#include "runtime/engine/params.h"
+
+#define PL_LOG_VALUES_MAX 32
+
+/* What a stage logs: sums over batches, by name, in the order first logged. */
+struct pl_logs {
+    size_t n;
+    char name[PL_LOG_VALUES_MAX][64];
+    double sum[PL_LOG_VALUES_MAX][2]; /* value * factor, weight */
+    bool closed;                      /* names are complete: another one is an error */
+};
+
+struct pl_context {
+    struct plume_context pub; /* first: hooks get its address */
+    const struct pl_hparams *hparams;
+    struct pl_params params;
+    struct pl_tape *tape; /* of the running step; NULL outside */
+    struct pl_logs *logs; /* of the running step; NULL in training */
+    bool configuring;     /* parameters may be declared */
+    struct plume_array **arrays;
+    size_t n_arrays;
+    struct pl_error error; /* the first failure in the running hook */
+};
+
+/* hparams is borrowed. state_size bytes of zeroed state for the module. -ENOMEM. */
+int pl_context_init(struct pl_context *ctx,
+                    const struct pl_hparams *hparams,
+                    enum pl_real real,
+                    size_t state_size,
+                    unsigned rank,
+                    unsigned world_size,
+                    struct pl_error *err);
+void pl_context_finish(struct pl_context *ctx);
+
+/* What a hook's return value r and the failures in it come to; `hook` names it in the text. */
+int pl_context_result(struct pl_context *ctx, int r, const char *hook, struct pl_error *err);
+
+#endif

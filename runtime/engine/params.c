@@ -1,0 +1,221 @@
+/* SPDX-License-Identifier: MIT */
+#include "runtime/engine/params.h"
+#include "common/base/parse.h"
+#include "runtime/engine/rng.h"
+#include "runtime/engine/sha256.h"
+
+#include <math.h>
+#include <string.h>
+
+#define STREAM_INIT 0x696e6974u
+#define SHARE_BYTES 256
+
+void pl_params_init(struct pl_params *params, enum pl_real real)
+{
+    *params = (struct pl_params){.real = real};
+}
+
+void pl_params_finish(struct pl_params *params)
+{
+    for (size_t i = 0; i < params->n; i++) {
+        free(params->list[i]->name);
+        free(params->list[i]->tensor);
+        free(params->list[i]);
+    }
+    free(params->list);
+    free(params->order);
+    free(params->values);
+    free(params->velocity);
+    *params = (struct pl_params){0};
+}
+
+int pl_params_declare(struct pl_params *params,
+                      const char *name,
+                      enum plume_init init,
+                      size_t rank,
+                      const size_t *shape,
+                      plume_tensor **ret,
+                      struct pl_error *err)
+{
+    struct pl_param **list, *p;
+    int r;
+
+    if (!pl_name_valid(name, strlen(name)))
+        return pl_error_set(err, -EINVAL, "'%s' is no name for a parameter", name);
+    for (size_t i = 0; i < params->n; i++)
+        if (strcmp(params->list[i]->name, name) == 0)
+            return pl_error_set(err, -EEXIST, "parameter '%s' is declared twice", name);
+    list = reallocarray(params->list, params->n + 1, sizeof(*list));
+    if (!list)
+        return pl_error_set(err, -ENOMEM, "out of memory");
+    params->list = list;
+    p = calloc(1, sizeof(*p));
+    if (!p || !(p->name = strdup(name)) || !(p->tensor = calloc(1, sizeof(*p->tensor)))) {
+        r = pl_error_set(err, -ENOMEM, "out of memory");
+        goto fail;
+    }
+    r = pl_tensor_init(p->tensor, pl_dtype_of_real(params->real), rank, shape);
+    if (r < 0 || p->tensor->count == 0) {
+        r = pl_error_set(err, -EINVAL, "parameter '%s' has an impossible shape", name);
+        goto fail;
+    }
+    p->init = init;
+    p->tensor->is_param = true;
+    p->tensor->wants_grad = true;
+    list[params->n++] = p;
+    *ret = p->tensor;
+    return 0;
+fail:
+    if (p) {
+        free(p->name);
+        free(p->tensor);
+        free(p);
+    }
+    return r;
+}
+
+static void find_first_nodes(struct pl_params *params, const struct pl_tape *tape)
+{
+    for (size_t i = 0; i < params->n; i++) {
+        struct pl_param *p = params->list[i];
+
+        p->first_node = SIZE_MAX;
+        for (size_t n = 0; n < tape->n && p->first_node == SIZE_MAX; n++)
+            for (size_t k = 0; k < tape->nodes[n].op->n_in; k++)
+                if (tape->nodes[n].in[k] == p->tensor)
+                    p->first_node = n;
+    }
+}
+
+/* Stable, by first use; a handful of parameters, so by insertion. */
+static void sort_by_use(struct pl_params *params)
+{
+    for (size_t i = 0; i < params->n; i++) {
+        size_t k = i;
+
+        for (; k > 0 && params->order[k - 1]->first_node > params->list[i]->first_node; k--)
+            params->order[k] = params->order[k - 1];
+        params->order[k] = params->list[i];
+    }
+}
+
+int pl_params_layout(struct pl_params *params,
+                     const struct pl_tape *tape,
+                     struct pl_comm *comm,
+                     struct pl_error *err)
+{
+    size_t size = pl_real_size(params->real), align = PL_PARAM_ALIGN / size;
+    size_t share = (size_t)comm->size * (SHARE_BYTES / size), count = 0;
+    int r;
+
+    params->order = calloc(PL_MAX(params->n, (size_t)1), sizeof(struct pl_param *));
+    if (!params->order)
+        return pl_error_set(err, -ENOMEM, "out of memory");
+    find_first_nodes(params, tape);
+    sort_by_use(params);
+    for (size_t i = 0; i < params->n; i++) {
+        params->order[i]->offset = count;
+        count += (params->order[i]->tensor->count + align - 1) / align * align;
+    }
+    count = (count + share - 1) / share * share;
+    if (posix_memalign(&params->values, 64, PL_MAX(count * size, (size_t)64)) != 0) {
+        params->values = NULL;
+        return pl_error_set(err, -ENOMEM, "out of memory for %zu parameters", count);
+    }
+    memset(params->values, 0, count * size);
+    r = pl_comm_alloc(comm, count * size, &params->grads, err);
+    if (r < 0)
+        return pl_error_wrap(err, r, "memory for gradients");
+    params->count = count;
+    for (size_t i = 0; i < params->n; i++) {
+        struct pl_param *p = params->order[i];
+
+        p->tensor->data = (char *)params->values + p->offset * size;
+        p->tensor->grad = (char *)params->grads + p->offset * size;
+    }
+    return 0;
+}
+
+static void set_value(plume_tensor *t, size_t i, double value)
+{
+    if (t->dtype == PLUME_F64)
+        ((double *)t->data)[i] = value;
+    else
+        ((float *)t->data)[i] = (float)value;
+}
+
+void pl_params_init_values(struct pl_params *params, uint64_t seed)
+{
+    for (size_t i = 0; i < params->n; i++) {
+        plume_tensor *t = params->list[i]->tensor;
+        double fan_in = (double)(t->rank > 1 ? t->count / t->shape[0] : t->count);
+        struct pl_rng rng;
+
+        pl_rng_init(&rng, seed, STREAM_INIT + ((uint64_t)i << 32));
+        for (size_t k = 0; k < t->count; k++) {
+            double value = 0;
+
+            switch (params->list[i]->init) {
+            case PLUME_INIT_ZERO:
+                break;
+            case PLUME_INIT_ONE:
+                value = 1;
+                break;
+            case PLUME_INIT_FAN_IN:
+                value = (2 * pl_rng_uniform(&rng) - 1) / sqrt(fan_in);
+                break;
+            case PLUME_INIT_HE:
+                value = pl_rng_normal(&rng) * sqrt(2 / fan_in);
+                break;
+            }
+            set_value(t, k, value);
+        }
+    }
+}
+
+void pl_params_zero_grads(struct pl_params *params)
+{
+    memset(params->grads, 0, params->count * pl_real_size(params->real));
+}
+
+int pl_params_sgd(struct pl_params *params,
+                  const struct pl_kernels *kernels,
+                  const struct plume_optimizer *options,
+                  struct pl_error *err)
+{
+    size_t bytes = params->count * pl_real_size(params->real);
+
+    if (options->momentum != 0 && !params->velocity) {
+        if (posix_memalign(&params->velocity, 64, PL_MAX(bytes, (size_t)64)) != 0) {
+            params->velocity = NULL;
+            return pl_error_set(err, -ENOMEM, "out of memory for the optimizer");
+        }
+        memset(params->velocity, 0, bytes);
+    }
+    kernels->sgd(&(struct pl_sgd_args){
+        .n = params->count,
+        .lr = options->lr,
+        .momentum = options->momentum,
+        .weight_decay = options->weight_decay,
+        .param = params->values,
+        .velocity = options->momentum != 0 ? params->velocity : NULL,
+        .grad = params->grads,
+    });
+    return 0;
+}
+
+void pl_params_hash(const struct pl_params *params, char ret[17])
+{
+    uint8_t digest[PL_SHA256_BYTES];
+    struct pl_sha256 sha;
+
+    pl_sha256_init(&sha);
+    for (size_t i = 0; i < params->n; i++) {
+        const plume_tensor *t = params->list[i]->tensor;
+
+        pl_sha256_add(&sha, t->data, t->count * pl_dtype_size(t->dtype));
+    }
+    pl_sha256_final(&sha, digest);
+    for (size_t i = 0; i < 8; i++)
+        snprintf(ret + 2 * i, 3, "%02x", digest[i]);
+}

@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: MIT */
+/* The parameters of a model. They are declared in any order and then laid out in the order in which
+ * the tape first uses them, in flat arenas: values, gradients, the optimizer's velocity, all with
+ * the same offsets. A bucket of gradients is a slice; the optimizer is one pass.
+ *
+ *     declare ... -> layout -> init_values -> (train) -> finish */
+#ifndef PL_RUNTIME_ENGINE_PARAMS_H
+#define PL_RUNTIME_ENGINE_PARAMS_H
+
+#include "runtime/engine/comm.h"
+#include "runtime/engine/tape.h"
+
+#define PL_PARAM_ALIGN 64 /* bytes between the starts of parameters are a multiple of it */
+
+struct pl_param {
+    char *name;
+    enum plume_init init;
+    plume_tensor *tensor;
+    size_t offset;     /* in elements, after layout */
+    size_t first_node; /* index on the tape; SIZE_MAX where the tape does not use it */
+};
+
+struct pl_params {
+    enum pl_real real;
+    struct pl_param **list; /* as declared */
+    size_t n;
+    struct pl_param **order;         /* as laid out */
+    size_t count;                    /* elements of an arena, gaps included */
+    void *values, *grads, *velocity; /* velocity is NULL until asked for */
+};
+
+void pl_params_init(struct pl_params *params, enum pl_real real);
+void pl_params_finish(struct pl_params *params); /* grads belong to the communicator */
+
+/* -EEXIST for a name taken, -EINVAL for a bad name or shape, -ENOMEM. *ret is owned by params. */
+int pl_params_declare(struct pl_params *params,
+                      const char *name,
+                      enum plume_init init,
+                      size_t rank,
+                      const size_t *shape,
+                      plume_tensor **ret,
+                      struct pl_error *err);
+
+/* Lays out by the tape; values and gradients are zero. The arenas are padded so that every rank's
+ * equal share of them is a multiple of 256 bytes. Collective. */
+int pl_params_layout(struct pl_params *params,
+                     const struct pl_tape *tape,
+                     struct pl_comm *comm,
+                     struct pl_error *err);
+
+/* Start values: depend on the seed and the place in the declaration, on nothing else. */
+void pl_params_init_values(struct pl_params *params, uint64_t seed);
+
+void pl_params_zero_grads(struct pl_params *params);
+
+/* One optimizer step over all; makes the velocity at the first call that needs it. -ENOMEM. */
+int pl_params_sgd(struct pl_params *params,
+                  const struct pl_kernels *kernels,
+                  const struct plume_optimizer *options,
+                  struct pl_error *err);
+
+/* SHA-256 of the values, as declared and without gaps: the first 16 hex digits. */
+void pl_params_hash(const struct pl_params *params, char ret[17]);
+
+#endif

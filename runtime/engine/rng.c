@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: MIT */
+#include "runtime/engine/rng.h"
+
+#include <math.h>
+
+static uint64_t splitmix(uint64_t *x)
+{
+    uint64_t z = (*x += 0x9e3779b97f4a7c15u);
+
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    return z ^ (z >> 31);
+}
+
+void pl_rng_init(struct pl_rng *rng, uint64_t seed, uint64_t stream)
+{
+    uint64_t x = seed;
+
+    x = splitmix(&x) ^ stream;
+    for (size_t i = 0; i < PL_COUNT(rng->s); i++)
+        rng->s[i] = splitmix(&x);
+}
+
+static uint64_t rotl(uint64_t x, int k)
+{
+    return (x << k) | (x >> (64 - k));
+}
+
+uint64_t pl_rng_u64(struct pl_rng *rng)
+{
+    uint64_t *s = rng->s, result = rotl(s[1] * 5, 7) * 9, t = s[1] << 17;
+
+    s[2] ^= s[0];
+    s[3] ^= s[1];
+    s[1] ^= s[2];
+    s[0] ^= s[3];
+    s[2] ^= t;
+    s[3] = rotl(s[3], 45);
+    return result;
+}
+
+uint64_t pl_rng_below(struct pl_rng *rng, uint64_t limit)
+{
+    uint64_t reject = -limit % limit, x; /* 2^64 mod limit: below it numbers would be biased */
+
+    do
+        x = pl_rng_u64(rng);
+    while (x < reject);
+    return x % limit;
+}
+
+double pl_rng_uniform(struct pl_rng *rng)
+{
+    return (double)(pl_rng_u64(rng) >> 11) * 0x1p-53;
+}
+
+double pl_rng_normal(struct pl_rng *rng)
+{
+    double u = 1 - pl_rng_uniform(rng), v = pl_rng_uniform(rng);
+
+    return sqrt(-2 * log(u)) * cos(2 * 3.14159265358979323846 * v);
+}
