@@ -35,7 +35,7 @@ demo_watch() {
 }
 
 cmd_demo() {
-    local name=demo-$$ said sweep job
+    local name=demo-$$ said sweep job ended
     (($# == 0)) || die_usage "demo takes no argument"
     deps_ensure
     build_in "$PLUME_SRC/build"
@@ -59,5 +59,9 @@ cmd_demo() {
     demo_watch "$sweep" "$job"
     printf '$ plstat sweep %s\n' "$sweep"
     plstat sweep "$sweep"
+    ended=$(python3 -c 'import json, sys
+print(sum(json.load(open(path))["state"] == "done" for path in sys.argv[1:]))' \
+        "runs/$sweep"/trial-*/result.json)
+    ((ended == 3)) || die "$ended of 3 trials are done; see plstat why $sweep, and runs/$sweep"
     say "dev: the run is kept in runs/$sweep"
 }
