@@ -319,10 +319,12 @@ int pl_daemon_run(struct pl_daemon *d)
     pl_hub_destroy(PL_TAKE(d->hub));
     pl_uplink_destroy(PL_TAKE(d->uplink));
     json_decref(d->world);
+    json_decref(d->early);
     for (size_t i = 0; i < d->n_rules; i++)
         pl_metric_rule_finish(&d->rules[i]);
     for (unsigned i = 0; i < d->n_present; i++) {
         json_decref(d->ranks[i].metrics);
+        json_decref(d->ranks[i].hello);
         if (d->ranks[i].pidfd >= 0)
             close(d->ranks[i].pidfd);
     }

@@ -53,6 +53,7 @@ struct pl_rank {
     pid_t pid;
     int pidfd; /* only where nobody guards it */
     struct pl_capture *out, *err;
+    json_t *hello;   /* of its starter */
     json_t *metrics; /* not yet sent */
     int64_t step;    /* -1 = none */
 };
@@ -68,6 +69,7 @@ struct pl_daemon {
     uv_poll_t control;
     struct pl_buf control_in;
     bool owner_gone;
+    json_t *early; /* what the plugin said of ranks that had not said hello */
 
     char *socket_path;
     int listen_fd;

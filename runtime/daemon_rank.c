@@ -98,6 +98,8 @@ static void conn_send_new(struct pl_rank_conn *c, json_t *message)
 
 /* ---- the world, refusals and verdicts ---- */
 
+static void rank_started(struct pl_rank *rank, json_t *message);
+
 static void add_env(json_t *list, const char *fmt, ...) PL_PRINTF(2, 3);
 
 static void add_env(json_t *list, const char *fmt, ...)
@@ -182,6 +184,8 @@ static void send_world(struct pl_rank *rank)
     rank->world_sent = true;
     open_files(rank);
     conn_send_new(rank->starter, make_world(rank));
+    if (!rank->guarded) /* the starter becomes the program and speaks no more */
+        rank_started(rank, rank->hello);
 }
 
 void pl_daemon_send_world(struct pl_daemon *d)
@@ -394,8 +398,27 @@ void pl_daemon_control_message(struct pl_daemon *d, json_t *message)
     if (pl_json_int(message, "rank", &rank) < 0)
         return;
     known = pl_daemon_find_rank(d, (unsigned)rank);
-    if (known)
+    if (known) {
         rank_message(known, message);
+    } else if (rank >= 0 && rank < (int64_t)d->step.ntasks) {
+        /* slurmstepd may speak of a task before the task does: its hello finds this. */
+        if (!d->early)
+            d->early = json_array();
+        if (json_array_size(d->early) < (size_t)2 * d->step.local_ntasks)
+            json_array_append(d->early, message);
+    }
+}
+
+/* What the control socket said of a rank before its hello. */
+static void take_early(struct pl_rank *rank)
+{
+    json_t *message;
+    int64_t number;
+    size_t i;
+
+    json_array_foreach(rank->daemon->early, i,
+                       message) if (pl_json_int(message, "rank", &number) == 0 &&
+                                    number == (int64_t)rank->rank) rank_message(rank, message);
 }
 
 /* ---- hello ---- */
@@ -438,6 +461,7 @@ static struct pl_rank *new_rank(struct pl_rank_conn *c, json_t *hello, unsigned 
                              .local_rank = (unsigned)local,
                              .starter = c,
                              .present = true,
+                             .hello = json_incref(hello),
                              .guarded = json_is_true(json_object_get(hello, "guarded")),
                              .pidfd = -EBADF,
                              .step = -1};
@@ -466,6 +490,7 @@ static int on_hello(struct pl_rank_conn *c, json_t *hello)
     c->rank = new_rank(c, hello, (unsigned)number);
     if (!c->rank)
         return -ERANGE;
+    take_early(c->rank);
     if (d->state == PL_DAEMON_FAILED || d->teardown)
         refuse(d, c);
     else if (d->world)
