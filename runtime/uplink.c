@@ -22,6 +22,7 @@
 #define AUTH_MS 2000       /* for the rest of the greeting, once there was a banner */
 #define NAMES_AFTER_MS 100 /* most steps have joined by then and need no name */
 #define LAUNCH_MS 120000
+#define QUEUE_MAX 65536
 #define SILENCE_NS 30000000000ull
 
 struct pl_uplink {
@@ -33,10 +34,11 @@ struct pl_uplink {
     size_t n_addresses;
     uint16_t ports[PL_WALK_PORTS + 1];
     size_t n_ports;
+    json_t *queue; /* said before the hub was found */
     char *first_node;
     uint64_t started_ns;
     unsigned pause_ms;
-    bool asked_names, key_refused, closing;
+    bool asked_names, key_refused, lost, closing;
     uv_timer_t round, names;
     uv_getaddrinfo_t resolver;
     char last_error[256];
@@ -147,6 +149,8 @@ static void on_open(struct pl_wire *wire)
 {
     struct pl_uplink *u = wire->ctx;
     struct pl_daemon *d = u->daemon;
+    json_t *message;
+    size_t i;
 
     if (u->wire) /* another address of the same hub was quicker */
         return;
@@ -185,6 +189,7 @@ static void on_wire_closed(struct pl_wire *wire, const struct pl_error *err)
         return;
     }
     u->wire = NULL;
+    u->lost = true;
     if (!d->bye_ok && !d->finished)
         pl_daemon_lost_hub(d, "lost the hub (the daemon of the step's first node)");
 }
@@ -273,6 +278,7 @@ int pl_uplink_start(struct pl_daemon *d, struct pl_error *err)
         return pl_error_set(err, -ENOMEM, "out of memory");
     d->uplink = u;
     u->daemon = d;
+    u->queue = json_array();
     u->pause_ms = 5;
     u->started_ns = pl_now_ns();
     uv_timer_init(d->loop, &u->round);
@@ -294,8 +300,13 @@ int pl_uplink_start(struct pl_daemon *d, struct pl_error *err)
 
 void pl_uplink_send(struct pl_uplink *u, json_t *message)
 {
-    if (!u || !u->wire)
+    if (!u)
         return;
+    if (!u->wire) {
+        if (!u->lost && json_array_size(u->queue) < QUEUE_MAX)
+            json_array_append(u->queue, message);
+        return;
+    }
     if (pl_now_ns() - u->wire->last_heard_ns > SILENCE_NS)
         shutdown(u->wire->fd, SHUT_RDWR); /* the loop reports the loss */
     else
@@ -316,7 +327,9 @@ void pl_uplink_close(struct pl_uplink *u)
 
 void pl_uplink_destroy(struct pl_uplink *u)
 {
-    if (u)
-        free(u->first_node);
+    if (!u)
+        return;
+    json_decref(u->queue);
+    free(u->first_node);
     free(u);
 }
