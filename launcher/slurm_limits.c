@@ -136,7 +136,7 @@ int pl_slurm_limits_get(struct pl_slurm_limits *ret, struct pl_error *err)
     int r = -ENOTSUP;
 
     if (conf && *conf && !pl_slurm_conf_readable())
-        return pl_error_set(err, -EHOSTUNREACH, "SLURM_CONF '%s' is not readable", conf);
+        return pl_error_set(err, -ENOENT, "SLURM_CONF '%s' is not readable", conf);
     if (pl_slurm_conf_readable())
         r = through_library(ret, err);
     return r == -ENOTSUP ? through_scontrol(ret, err) : r;

@@ -9,7 +9,8 @@
 #define PL_SLURM_LIMITS_MS 10000
 
 /* Through libslurm where it may be called, else through scontrol(1).
- * 0, -EHOSTUNREACH or -ETIMEDOUT (no controller: try again later), -ENOENT (no scontrol: no Slurm
+ * 0, -EHOSTUNREACH or -ETIMEDOUT (no controller: try again later), -ENOENT (no such configuration
+ * as SLURM_CONF names, or no scontrol: no Slurm
  * on this machine). */
 int pl_slurm_limits_get(struct pl_slurm_limits *ret, struct pl_error *err);
 

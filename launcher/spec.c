@@ -88,7 +88,7 @@ const struct pl_command pl_spec_command = {
     .summary = "Submits a grid of trials as one Slurm job array. {NAME} in an argument is the "
                "trial's value of that axis; where no argument has any, --NAME VALUE is appended. "
                "Without PROGRAM the bundled mlp module trains.",
-    .footer = "Example: plsubmit --grid lr=1e-3,1e-2 --gpus-per-node 4 python train.py --lr {lr}",
+    .footer = "Example: plsubmit --grid lr=1e-3,1e-2 -N 2 python train.py --lr {lr}",
     .options = options,
 };
 
@@ -135,11 +135,12 @@ void pl_spec_finish(struct pl_spec *spec)
 
 int pl_spec_put(struct pl_spec *spec, enum pl_spec_key key, const char *text, enum pl_origin origin)
 {
-    struct pl_spec_value *value = &spec->values[key];
+    struct pl_spec_value *value;
     char *copy = text ? strdup(text) : NULL;
 
-    if (text && !copy)
+    if ((text && !copy) || (unsigned)key >= PL_SPEC_N_KEYS)
         return -ENOMEM;
+    value = &spec->values[key];
     free(value->text);
     value->text = copy;
     value->origin = origin;
@@ -375,7 +376,7 @@ int pl_spec_set(void *ctx, const struct pl_option *option, const char *value, st
     default:
         break;
     }
-    if (option->id >= ID_REMOVE && option->id < ID_LIST)
+    if (option->id >= ID_REMOVE && option->id < ID_REMOVE + PL_SPEC_N_KEYS)
         return pl_spec_put(spec, (enum pl_spec_key)(option->id - ID_REMOVE), NULL,
                            PL_ORIGIN_COMMAND_LINE);
     r = set_checked(spec, option->id, value, err);

@@ -362,26 +362,41 @@ static int submit_chunks(struct pl_run *run,
     return r;
 }
 
-int pl_submit_run(struct pl_run *run, bool resumed, struct pl_buf *words, struct pl_error *err)
+/* Asks for the controller's limits where there is anything to submit. */
+static int
+plan_by_limits(const struct pl_run *run, struct pl_chunk **ret, size_t *ret_n, struct pl_error *err)
 {
-    _cleanup_free_ struct pl_chunk *chunks = NULL;
-    _cleanup_(pl_strv_freep) char **env = NULL;
-    size_t n_chunks, before = pl_run_n_submissions(run);
+    _cleanup_free_ struct pl_chunk *all = NULL;
     struct pl_slurm_limits limits;
-    struct pl_error why = {0};
-    int r = pl_slurm_limits_get(&limits, err);
+    int r = pl_submit_plan(run, UINT32_MAX, &all, ret_n);
 
+    if (r < 0)
+        return pl_error_set(err, r, "out of memory");
+    if (*ret_n == 0)
+        return 0;
+    r = pl_slurm_limits_get(&limits, err);
     if (r < 0)
         return r;
     if (limits.max_array_tasks && limits.max_array_tasks < limits.max_array_size)
         limits.max_array_size = limits.max_array_tasks;
     if (limits.max_array_size == 0)
         return pl_error_set(err, -EREMOTEIO, "this Slurm takes no job arrays (MaxArraySize=0)");
-    r = pl_submit_plan(run, limits.max_array_size, &chunks, &n_chunks);
-    if (r == 0)
-        r = pl_submit_env(environ, &env);
-    if (r < 0)
-        return pl_error_set(err, r, "out of memory");
+    r = pl_submit_plan(run, limits.max_array_size, ret, ret_n);
+    return r < 0 ? pl_error_set(err, r, "out of memory") : 0;
+}
+
+int pl_submit_run(struct pl_run *run, bool resumed, struct pl_buf *words, struct pl_error *err)
+{
+    _cleanup_free_ struct pl_chunk *chunks = NULL;
+    _cleanup_(pl_strv_freep) char **env = NULL;
+    size_t n_chunks, before = pl_run_n_submissions(run);
+    struct pl_error why = {0};
+    int r = plan_by_limits(run, &chunks, &n_chunks, err);
+
+    if (r < 0 || n_chunks == 0)
+        return r;
+    if (pl_submit_env(environ, &env) < 0)
+        return pl_error_set(err, -ENOMEM, "out of memory");
     r = submit_chunks(run, chunks, n_chunks, resumed, env, words, err);
     if (r == -EREMOTEIO)
         cancel(run, before, env, err);
