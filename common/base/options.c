@@ -42,6 +42,11 @@ static void wrap(FILE *out, const char *text, size_t at, size_t indent)
     fputc('\n', out);
 }
 
+static bool optional_argument(const struct pl_option *o)
+{
+    return o->arg && o->arg[0] == '[';
+}
+
 static void help_option(const struct pl_option *o, FILE *out)
 {
     char left[80];
@@ -49,7 +54,12 @@ static void help_option(const struct pl_option *o, FILE *out)
 
     n = snprintf(left, sizeof(left), "  %c%c%s--%s%s%s", o->short_name ? '-' : ' ',
                  o->short_name ? o->short_name : ' ', o->short_name ? ", " : "  ", o->name,
-                 o->arg ? " " : "", o->arg ? o->arg : "");
+                 !o->arg                ? ""
+                 : optional_argument(o) ? "[="
+                                        : " ",
+                 !o->arg                ? ""
+                 : optional_argument(o) ? o->arg + 1
+                                        : o->arg);
     fputs(left, out);
     if (n >= HELP_COLUMN)
         fputc('\n', out);
@@ -158,7 +168,7 @@ int pl_options_parse(const struct pl_command *command,
             value = word + 2;
         if (value && !o->arg)
             return pl_error_set(err, -EINVAL, "option '--%s' takes no value", o->name);
-        if (!value && o->arg) {
+        if (!value && o->arg && !optional_argument(o)) {
             if (++i == argc)
                 return pl_error_set(err, -EINVAL, "option '--%s' needs a value: --%s %s", o->name,
                                     o->name, o->arg);

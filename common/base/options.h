@@ -12,7 +12,8 @@
 struct pl_option {
     const char *name;  /* long name without "--"; NULL ends the table */
     char short_name;   /* 0 = none */
-    const char *arg;   /* what --help calls the argument; NULL = takes none */
+    const char *arg;   /* what --help calls the argument; NULL = takes none; "[X]": may be left out,
+                          so it must stand in the same word: --name=X, -nX */
     const char *group; /* heading in --help; NULL = the same as the entry before */
     const char *help;  /* one sentence, lower case; NULL = not shown */
     int id;            /* the caller's own */
