@@ -1,13 +1,16 @@
 /* SPDX-License-Identifier: MIT */
-/* What plsubmit reads through libslurm; differences between Slurm releases stay in slurm_compat.c.
- * Compiled against 22.05 (Debian bookworm); the calls are the same up to 25.11. Where Plume is
- * built without libslurm, slurm_compat_none.c stands in and scontrol is asked instead. */
+/* What plsubmit and plstat read through libslurm; differences between Slurm releases stay in
+ * slurm_compat.c. Compiled against 22.05 (Debian bookworm); the calls are the same up to 25.11.
+ * Where Plume is built without libslurm, slurm_compat_none.c stands in and scontrol is asked
+ * instead. */
 #ifndef PL_LAUNCHER_SLURM_COMPAT_H
 #define PL_LAUNCHER_SLURM_COMPAT_H
 
 #include "common/base/error.h"
 
+#include <jansson.h>
 #include <stdbool.h>
+#include <sys/types.h>
 
 struct pl_slurm_limits {
     unsigned max_array_size;  /* MaxArraySize: one more than the largest index */
@@ -25,5 +28,9 @@ int pl_slurm_query_limits(struct pl_slurm_limits *ret, struct pl_error *err);
 
 /* From the text of SchedulerParameters; 0 where it has no max_array_tasks. params may be NULL. */
 unsigned pl_slurm_max_array_tasks(const char *params);
+
+/* All jobs of a user that slurmctld still knows, as an array of objects (slurm_jobs.h says what is
+ * in them). As pl_slurm_query_limits(): for a child. -EHOSTUNREACH, -ENOTSUP, -ENOMEM. */
+int pl_slurm_load_jobs(uid_t uid, json_t **ret, struct pl_error *err);
 
 #endif

@@ -6,3 +6,8 @@ int pl_slurm_query_limits(struct pl_slurm_limits *ret, struct pl_error *err)
 {
     return pl_error_set(err, -ENOTSUP, "built without Slurm: rebuild with libslurm-dev installed");
 }
+
+int pl_slurm_load_jobs(uid_t uid, json_t **ret, struct pl_error *err)
+{
+    return pl_error_set(err, -ENOTSUP, "built without Slurm: rebuild with libslurm-dev installed");
+}
