@@ -114,6 +114,15 @@ static const struct pl_option *find_short(const struct pl_option *table, char c)
     return NULL;
 }
 
+const struct pl_option *pl_options_find(const struct pl_command *command, const char *word)
+{
+    if (word[0] != '-' || !word[1])
+        return NULL;
+    if (word[1] != '-')
+        return find_short(command->options, word[1]);
+    return find_long(command->options, word + 2, strcspn(word, "=") - 2);
+}
+
 static int builtin(const struct pl_command *command, const char *word, bool *ret_done)
 {
     if (strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0) {
@@ -152,8 +161,7 @@ int pl_options_parse(const struct pl_command *command,
             break;
         }
         len = strcspn(word, "=");
-        o = word[1] == '-' ? find_long(command->options, word + 2, len - 2)
-                           : find_short(command->options, word[1]);
+        o = pl_options_find(command, word);
         if (!o) {
             if (builtin(command, word, ret_done)) {
                 *ret_rest = i;

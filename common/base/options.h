@@ -47,6 +47,9 @@ int pl_options_parse(const struct pl_command *command,
                      bool *ret_done,
                      struct pl_error *err);
 
+/* The option that a word ("--name", "--name=value", "-x") means; NULL where there is none. */
+const struct pl_option *pl_options_find(const struct pl_command *command, const char *word);
+
 /* Writes the help text. Returns 0 or -errno of the stream. */
 int pl_options_help(const struct pl_command *command, FILE *out);
 

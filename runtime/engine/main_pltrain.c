@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* pltrain: one rank of a training run, or a few of them on this machine. */
+#include "common/base/fs.h"
 #include "common/base/log.h"
 #include "common/base/options.h"
 #include "common/base/parse.h"
@@ -37,17 +38,19 @@ static const struct pl_option options[] = {
 
 static const struct pl_command command = {
     .name = "pltrain",
-    .synopsis = "[OPTIONS] MODULE",
+    .synopsis = "[OPTIONS] MODULE [--NAME VALUE...]",
     .summary = "Trains a module: the name of a bundled one (mlp) or the path of a shared object. "
-               "Under plrun it is one rank of the run.",
+               "Under plrun it is one rank of the run. Behind MODULE, --NAME VALUE sets a "
+               "hyper-parameter.",
     .footer = "Exit status: 0 done, 1 failed, 2 usage, 3 no such module.",
     .options = options,
 };
 
 struct settings {
     const char *module;
-    const char **hparams;
-    size_t n_hparams;
+    const char **hparams; /* "NAME=VALUE" */
+    char **owned;         /* those of hparams that were made here */
+    size_t n_hparams, n_owned;
     bool list;
     int64_t processes, per_node; /* 0 = not given */
     struct pl_train_options train;
@@ -177,29 +180,81 @@ static int run_local(struct settings *s)
     return status;
 }
 
+/* "--NAME VALUE" or "--NAME=VALUE" of a hyper-parameter; words it took, or an error. */
+static int take_hparam(struct settings *s, int argc, char **argv, struct pl_error *err)
+{
+    const char *word = argv[0] + 2, *equals = strchr(word, '=');
+    char *text;
+
+    if (!equals && argc < 2)
+        return pl_error_set(err, -EINVAL, "'%s' needs a value", argv[0]);
+    text = equals ? strdup(word) : pl_strf("%s=%s", word, argv[1]);
+    if (!text)
+        return pl_error_set(err, -ENOMEM, "out of memory");
+    s->owned[s->n_owned++] = text;
+    s->hparams[s->n_hparams++] = text;
+    return equals ? 1 : 2;
+}
+
+/* What stands behind MODULE: options, and hyper-parameters by name, as plsubmit appends them. */
+static int
+parse_behind(struct settings *s, int argc, char **argv, bool *ret_done, struct pl_error *err)
+{
+    for (int i = 0; i < argc && !*ret_done;) {
+        const struct pl_option *o = pl_options_find(&command, argv[i]);
+        bool builtin = strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "--version") == 0;
+        char *words[4] = {argv[i], argv[i], i + 1 < argc ? argv[i + 1] : NULL, NULL};
+        int n = o && o->arg && !strchr(argv[i], '=') ? 2 : 1, rest, r;
+
+        if (o || builtin) {
+            r = pl_options_parse(&command, PL_MIN(n, argc - i) + 1, words, set_option, s, &rest,
+                                 ret_done, err);
+            if (r < 0)
+                return r;
+        } else if (strncmp(argv[i], "--", 2) == 0 && argv[i][2]) {
+            n = take_hparam(s, argc - i, argv + i, err);
+            if (n < 0)
+                return n;
+        } else {
+            return pl_error_set(err, -EINVAL, "'%s': more than one module given", argv[i]);
+        }
+        i += n;
+    }
+    return 0;
+}
+
+static void free_owned(struct settings *s)
+{
+    while (s->n_owned)
+        free(s->owned[--s->n_owned]);
+}
+
 int main(int argc, char **argv)
 {
     _cleanup_free_ const char **hparams = calloc((size_t)argc + 1, sizeof(*hparams));
-    struct settings s = {.hparams = hparams,
-                         .train = {.max_steps = UINT64_MAX, .log_every = 10, .out = stdout}};
+    _cleanup_free_ char **owned = calloc((size_t)argc + 1, sizeof(*owned));
+    _cleanup_(free_owned) struct settings s = {
+        .hparams = hparams,
+        .owned = owned,
+        .train = {.max_steps = UINT64_MAX, .log_every = 10, .out = stdout}};
     struct pl_error err = {0};
     bool done;
     int rest;
 
     pl_log_init("pltrain");
     signal(SIGPIPE, SIG_IGN); /* a lost daemon or rank is an error code */
-    if (!hparams)
+    if (!hparams || !owned)
         return PL_EXIT_FAILED;
     if (pl_options_parse(&command, argc, argv, set_option, &s, &rest, &done, &err) < 0)
         return complain(PL_EXIT_USAGE, &err);
-    if (done)
-        return PL_EXIT_OK;
-    if (rest + 1 != argc) {
-        pl_error_set(&err, -EINVAL,
-                     rest == argc ? "no module given: see pltrain --help"
-                                  : "more than one module given");
+    if (!done && rest == argc) {
+        pl_error_set(&err, -EINVAL, "no module given: see pltrain --help");
         return complain(PL_EXIT_USAGE, &err);
     }
+    if (!done && parse_behind(&s, argc - rest - 1, argv + rest + 1, &done, &err) < 0)
+        return complain(PL_EXIT_USAGE, &err);
+    if (done)
+        return PL_EXIT_OK;
     if (s.per_node && !s.processes) {
         pl_error_set(&err, -EINVAL, "option '--processes-per-node' needs '--processes'");
         return complain(PL_EXIT_USAGE, &err);
