@@ -28,8 +28,8 @@
  * Versions. Structs that cross the border start with their size; members are only ever appended,
  * and one that the other side does not know is NULL or 0 for it. PLUME_MODULE_ABI changes when that
  * promise cannot be kept. */
-#ifndef PLUME_MODULE_H
-#define PLUME_MODULE_H
+#ifndef PL_MODULE_H
+#define PL_MODULE_H
 
 #include <stddef.h>
 #include <stdint.h>

@@ -27,7 +27,7 @@ static int hier_allreduce(struct pl_comm *comm,
                           struct pl_error *err)
 {
     struct hier *h = (struct hier *)comm;
-    struct pl_error own;
+    struct pl_error own = {0};
     int r = 0;
 
     err = err ? err : &own;
@@ -44,7 +44,7 @@ static int hier_allreduce(struct pl_comm *comm,
 static int hier_broadcast(struct pl_comm *comm, void *buf, size_t bytes, struct pl_error *err)
 {
     struct hier *h = (struct hier *)comm;
-    struct pl_error own;
+    struct pl_error own = {0};
     int r = 0;
 
     err = err ? err : &own;
@@ -58,7 +58,7 @@ static int hier_broadcast(struct pl_comm *comm, void *buf, size_t bytes, struct 
 static int hier_barrier(struct pl_comm *comm, struct pl_error *err)
 {
     struct hier *h = (struct hier *)comm;
-    struct pl_error own;
+    struct pl_error own = {0};
     int r;
 
     err = err ? err : &own;
@@ -73,7 +73,7 @@ static int hier_barrier(struct pl_comm *comm, struct pl_error *err)
 static int hier_alloc(struct pl_comm *comm, size_t bytes, void **ret, struct pl_error *err)
 {
     struct hier *h = (struct hier *)comm;
-    struct pl_error own;
+    struct pl_error own = {0};
 
     err = err ? err : &own;
     return spread(h, pl_comm_alloc(h->local, bytes, ret, err), h->leaders, err);

@@ -169,14 +169,18 @@ static void sum_range(const struct shm *shm,
 
     while (from < to) {
         size_t step = PL_MIN(to - from, BLOCK / size), at = offset + from * size;
+        const char *so_far = slab->base[0] + at;
 
-        for (size_t i = 1; i < n; i++)
+        for (size_t i = 1; i < n; i++) {
             k->add(&(struct pl_add_args){.n = step,
                                          .scale = i == n - 1 ? scale : 1,
-                                         .a = i == 1 ? slab->base[0] + at : sum,
+                                         .a = so_far,
                                          .b = slab->base[i] + at,
                                          .dst = sum});
+            so_far = sum;
+        }
         for (size_t i = 0; i < n_to; i++)
+            /* cppcheck-suppress uninitvar ; n is at least 2 */
             memcpy(slab->base[i] + at, sum, step * size);
         from += step;
     }

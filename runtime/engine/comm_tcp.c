@@ -126,7 +126,7 @@ static bool last_words(struct pl_tcp *t, unsigned peer, const struct transfer *i
         return false;
     n = recv(t->fd[peer], &frame, sizeof(frame), MSG_DONTWAIT);
     return n == (ssize_t)sizeof(frame) && frame.magic == FRAME_MAGIC && frame.type == FRAME_ABORT &&
-           read_abort(t, t->fd[peer], &frame, NULL, 0);
+           read_abort(t, t->fd[peer], &frame, "", 0);
 }
 
 static size_t transfer_size(const struct transfer *x)

@@ -158,7 +158,7 @@ static bool check_claim(struct meeting *m, struct pending *p)
 {
     unsigned me = m->t->base.rank;
     uint8_t expected[PL_SHA256_BYTES];
-    struct proof proof;
+    struct proof proof = {0};
     struct claim claim;
 
     memcpy(&claim, p->in, sizeof(claim));
@@ -221,6 +221,7 @@ static void welcome(struct meeting *m)
     struct hello hello = {.magic = "PLUM", .version = VERSION};
     struct pending p = {.stage = AWAIT_CLAIM};
 
+    /* cppcheck-suppress nullPointer ; accept(2) allows it */
     p.fd = accept4(m->listen_fd, NULL, NULL, SOCK_CLOEXEC);
     if (p.fd < 0)
         return;

@@ -62,7 +62,6 @@ static int set_number(const char *name, unsigned value)
     return setenv(name, text, 1);
 }
 
-/* In the child. */
 static int set_environment(const struct starter *s, unsigned rank)
 {
     unsigned n = s->options->processes, per = s->options->per_node ? s->options->per_node : n;
@@ -77,6 +76,7 @@ static int set_environment(const struct starter *s, unsigned rank)
     return 0;
 }
 
+/* Returns 1 in the child. */
 static int fork_rank(struct starter *s, unsigned rank, struct pl_error *err)
 {
     pid_t parent = getpid(), pid = fork();
@@ -86,9 +86,8 @@ static int fork_rank(struct starter *s, unsigned rank, struct pl_error *err)
     if (pid == 0) {
         prctl(PR_SET_PDEATHSIG, SIGTERM);
         if (getppid() != parent || set_environment(s, rank) < 0)
-            _exit(1);
-        close(s->listen_fd);
-        exit(s->options->main(s->options->ctx));
+            return pl_error_set(err, -ECANCELED, "cannot become rank %u", rank);
+        return 1;
     }
     s->ranks[rank] = (struct rank){.pid = pid, .pidfd = (int)syscall(SYS_pidfd_open, pid, 0)};
     s->n_alive++;
@@ -199,6 +198,7 @@ static void serve(struct starter *s, struct client *c)
 
 static void welcome(struct starter *s)
 {
+    /* cppcheck-suppress nullPointer ; accept(2) allows it */
     int fd = accept4(s->listen_fd, NULL, NULL, SOCK_CLOEXEC);
 
     if (fd < 0)
@@ -255,6 +255,7 @@ int pl_local_run(const struct pl_local_options *options, int *ret_status, struct
     _cleanup_free_ struct pollfd *polls = calloc(2 * (size_t)n + 1, sizeof(*polls));
     _cleanup_free_ char *path = NULL;
     struct starter s = {.options = options, .ranks = ranks, .clients = clients, .listen_fd = -1};
+    pid_t parent = getpid();
     char job[32];
     int r;
 
@@ -274,6 +275,13 @@ int pl_local_run(const struct pl_local_options *options, int *ret_status, struct
     fflush(NULL); /* or the children print it too */
     for (unsigned i = 0; i < n && r == 0; i++)
         r = fork_rank(&s, i, err);
+    if (getpid() != parent) {
+        for (unsigned i = 0; i < n; i++)
+            if (ranks[i].pidfd >= 0)
+                close(ranks[i].pidfd);
+        close(s.listen_fd);
+        return r;
+    }
     if (r == 0)
         r = loop(&s, polls, err);
     if (r < 0) {

@@ -9,14 +9,13 @@
 
 struct pl_local_options {
     unsigned processes;
-    unsigned per_node;      /* ranks of one pretended node; 0 = all on one. Others meet over TCP. */
-    int (*main)(void *ctx); /* runs in each rank, with its environment; returns the exit code */
-    void *ctx;
+    unsigned per_node; /* ranks of one pretended node; 0 = all on one. Others meet over TCP. */
 };
 
-/* *ret_status: 0 where all ranks ended with 0, else the code of the first that did not (128 +
- * signal where it was killed). The others are ended 10 s after the first failure. Call before there
- * are threads. */
+/* Returns 1 in each child, with its environment set: the caller goes on as that rank.
+ * In the parent returns 0 when all have ended, or -errno. *ret_status: 0 where all ranks ended with
+ * 0, else the code of the first that did not (128 + signal where it was killed). The others are
+ * ended 10 s after the first failure. Call before there are threads. */
 int pl_local_run(const struct pl_local_options *options, int *ret_status, struct pl_error *err);
 
 #endif

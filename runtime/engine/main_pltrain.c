@@ -136,9 +136,8 @@ static int train(const struct settings *s,
     return r;
 }
 
-static int run_rank(void *ctx)
+static int run_rank(const struct settings *s)
 {
-    const struct settings *s = ctx;
     _cleanup_(pl_module_close) struct pl_module module = {0};
     _cleanup_(pl_hparams_finish) struct pl_hparams hparams = {0};
     struct pl_error err = {0};
@@ -160,14 +159,12 @@ static int run_rank(void *ctx)
     return r < 0 ? complain(PL_EXIT_FAILED, &err) : PL_EXIT_OK;
 }
 
-static int run_local(struct settings *s)
+static int run_local(const struct settings *s)
 {
     struct pl_local_options local = {.processes = (unsigned)s->processes,
-                                     .per_node = (unsigned)s->per_node,
-                                     .main = run_rank,
-                                     .ctx = s};
+                                     .per_node = (unsigned)s->per_node};
     struct pl_error err = {0};
-    int status = 0;
+    int status = 0, r;
 
     if (getenv("RANK")) {
         pl_error_set(&err, -EINVAL,
@@ -175,9 +172,10 @@ static int run_local(struct settings *s)
                      "is set");
         return complain(PL_EXIT_USAGE, &err);
     }
-    if (pl_local_run(&local, &status, &err) < 0)
+    r = pl_local_run(&local, &status, &err);
+    if (r < 0)
         return complain(PL_EXIT_FAILED, &err);
-    return status;
+    return r == 1 ? run_rank(s) : status;
 }
 
 /* "--NAME VALUE" or "--NAME=VALUE" of a hyper-parameter; words it took, or an error. */
