@@ -204,7 +204,7 @@ static void on_pong(struct pl_hub *hub, unsigned node_id, json_t *message)
 
 /* A node that never joined is waited for until the launch limit: it needs to hear of the refusal.
  */
-static void maybe_finish(struct pl_hub *hub)
+void pl_hub_maybe_finish(struct pl_hub *hub)
 {
     struct pl_daemon *d = hub->daemon;
     bool waiting = uv_is_active((uv_handle_t *)&hub->launch_timer);
@@ -225,7 +225,7 @@ static void on_bye(struct pl_hub *hub, unsigned node_id)
     if (ok)
         pl_hub_send(hub, node_id, ok);
     json_decref(ok);
-    maybe_finish(hub);
+    pl_hub_maybe_finish(hub);
 }
 
 void pl_hub_node_lost(struct pl_hub *hub, unsigned node_id)
@@ -252,7 +252,7 @@ void pl_hub_node_lost(struct pl_hub *hub, unsigned node_id)
                                                 .uncertainty_ns = 1,
                                                 .lost = true});
     }
-    maybe_finish(hub);
+    pl_hub_maybe_finish(hub);
 }
 
 void pl_hub_message(struct pl_hub *hub, unsigned node_id, json_t *message)
@@ -290,7 +290,7 @@ void pl_hub_message(struct pl_hub *hub, unsigned node_id, json_t *message)
 static void on_launch_limit(uv_timer_t *timer)
 {
     pl_hub_decide_launch(timer->data);
-    maybe_finish(timer->data);
+    pl_hub_maybe_finish(timer->data);
 }
 
 static void on_status_due(uv_timer_t *timer)

@@ -52,8 +52,8 @@ struct pl_hub {
 
     struct pl_failure *failures;
     size_t n_failures, cap_failures;
-    int terminated; /* a signal that the step got from outside, 0 none */
-    bool asked_slurm;
+    int terminated;           /* a signal that the step got from outside, 0 none */
+    bool asked_slurm, asking; /* asking: its answer is to come */
     json_t *cause;
     char *refusal; /* why no node may join */
     int64_t root;
@@ -87,6 +87,9 @@ void pl_hub_message(struct pl_hub *hub, unsigned node_id, json_t *message);
 /* To every joined node, our own too; a new reference, consumed. */
 void pl_hub_broadcast(struct pl_hub *hub, json_t *message);
 void pl_hub_send(struct pl_hub *hub, unsigned node_id, json_t *message);
+
+/* Finishes where every node said bye or is lost. */
+void pl_hub_maybe_finish(struct pl_hub *hub);
 
 /* hub_net.c: listening, nodes and clients. */
 int pl_hub_listen(struct pl_hub *hub, struct pl_error *err);

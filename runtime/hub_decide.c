@@ -79,8 +79,6 @@ static void settle_cause(struct pl_hub *hub, json_t *cause, int64_t root)
 
 /* ---- asking Slurm ---- */
 
-static void finish_now(struct pl_hub *hub);
-
 static void on_slurm_answer(void *ctx, const char *output)
 {
     struct pl_hub *hub = ctx;
@@ -88,6 +86,7 @@ static void on_slurm_answer(void *ctx, const char *output)
     bool inferred = true;
     json_t *cause;
 
+    hub->asking = false;
     if (output)
         kind = pl_cause_from_slurm(output, hub->daemon->step.id.attempt, hub->terminated != 0,
                                    &inferred);
@@ -101,15 +100,14 @@ static void on_slurm_answer(void *ctx, const char *output)
     }
     if (hub->state == PL_HUB_DECIDING)
         decide(hub);
-    else
-        finish_now(hub);
+    pl_hub_maybe_finish(hub); /* the nodes may have said bye while Slurm was asked */
 }
 
 static void ask_slurm(struct pl_hub *hub)
 {
     const char *args[] = {"-o", "show", "job", hub->daemon->step.id.job, NULL};
 
-    hub->asked_slurm = true;
+    hub->asked_slurm = hub->asking = true;
     pl_ask_scontrol(hub->daemon->loop, args, ASK_MS, on_slurm_answer, hub);
 }
 
@@ -185,7 +183,7 @@ void pl_hub_failed(struct pl_hub *hub, const struct pl_failure *failure)
         set_role(hub, f->rank, hub->root < 0 ? "collateral" : "cascade");
         return;
     }
-    if (hub->asked_slurm && !hub->cause)
+    if (hub->asking)
         return; /* the answer decides */
     if (hub->state != PL_HUB_DECIDING) {
         hub->state = PL_HUB_DECIDING;
