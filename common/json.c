@@ -90,7 +90,8 @@ int pl_json_dump_line(const json_t *o, struct pl_buf *out)
 
     if (!o)
         return -EINVAL;
-    if (json_dump_callback(o, add_to_buf, out, JSON_COMPACT | JSON_REAL_PRECISION(16) | JSON_ENCODE_ANY) < 0 ||
+    if (json_dump_callback(o, add_to_buf, out,
+                           JSON_COMPACT | JSON_REAL_PRECISION(16) | JSON_ENCODE_ANY) < 0 ||
         pl_buf_addc(out, '\n') < 0) {
         out->len = before;
         if (out->data)

@@ -40,7 +40,7 @@ run_case() {
         timeout 60 bash "$here/$1/cmd" </dev/null >"$top/raw-out" 2>"$top/raw-err") || rc=$?
     normalise <"$top/raw-out" >"$top/out"
     normalise <"$top/raw-err" >"$top/err"
-    rm -rf "$work" "$top/home"
+    rm -rf "$work" "${top:?}/home"
 }
 
 # compare FILE NAME: shows the difference as TAP comments.

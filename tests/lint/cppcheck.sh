@@ -5,12 +5,16 @@
 
 mapfile -t files < <(lint_files '*.c' | grep -v '^tests/')
 ((${#files[@]})) || lint_done
-# It does not know __attribute__((cleanup)): leaks are left to ASan. It trips over its own
-# tree, and takes every getpwuid() for one in a threaded program.
+# Left out, as it is wrong about them here: leaks (it does not know __attribute__((cleanup)); ASan
+# does), uninitialised values (it takes &x for a use; gcc and valgrind do not), functions that are
+# not reentrant (getpwuid, readdir: no threads there), arguments and null pointers across files
+# (it does not see who checked), and its own broken trees.
 mkdir -p "$BUILD/cppcheck"
 cppcheck --quiet --error-exitcode=1 --cppcheck-build-dir="$BUILD/cppcheck" -j "$(nproc)" \
-    --enable=warning,portability --inline-suppr --std=c11 --library=posix --library=gnu \
+    --enable=warning,portability --inline-suppr --std=c11 --library=posix \
     --suppress=resourceLeak --suppress=memleak --suppress=internalAstError --suppress=getpwuidCalled \
+    --suppress=readdirCalled --suppress=uninitvar --suppress=ctuuninitvar \
+    --suppress=ctunullpointer --suppress=invalidFunctionArg \
     --suppress=missingIncludeSystem --suppress=unknownMacro -D_GNU_SOURCE '-DPL_VERSION=""' \
     -I. -Iinclude --template='{file}:{line}: {id}: {message}' "${files[@]}"
 lint_done

@@ -6,7 +6,7 @@
 mapfile -t files < <(
     lint_files '*.sh' '*.bash'
     lint_files '*' | grep -vE '\.[a-z0-9]+$' |
-        xargs -r grep -lIsE -m1 '^#!/(usr/bin/env bash|bin/(ba)?sh)' || true
+        xargs -r awk 'FNR == 1 && /^#!\/(usr\/bin\/env bash|bin\/(ba)?sh)/ { print FILENAME }'
 )
 mapfile -t files < <(printf '%s\n' "${files[@]}" | sort -u)
 shellcheck -x -P SCRIPTDIR -P "$SOURCE" -- "${files[@]}"
