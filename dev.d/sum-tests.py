@@ -3,7 +3,7 @@
 """Sum up meson's testlog.json files: sum-tests.py LOG...
 
 Counts single cases where the test's output names them (cmocka, TAP), else the test as one.
-Prints the failed ones, the reasons of the skipped, and "N passed, N failed, N skipped" last;
+Prints the failed ones with their TAP diagnostics, the reasons of the skipped, and "N passed, N failed, N skipped" last;
 exits 1 when anything failed or when nothing ran.
 """
 import json
@@ -12,19 +12,20 @@ import re
 import sys
 
 CMOCKA = re.compile(r"^\[\s+(OK|FAILED|SKIPPED)\s+\] (\S+)$", re.M)
-TAP = re.compile(r"^(ok|not ok)\b[ \t]*\d*(?:[ \t]*-)?[ \t]*(.*)$", re.M)
+# A case, then the lines that begin with #.
+TAP = re.compile(r"^(ok|not ok)\b[ \t]*\d*(?:[ \t]*-)?[ \t]*(.*)((?:\n#.*)*)", re.M)
 
 
 def cases_of(test):
     """Yield (outcome, name, reason) for each case of one meson test."""
     out = test.get("stdout", "")
     if re.search(r"^1\.\.\d+", out, re.M):
-        for word, name in TAP.findall(out):
+        for word, name, said in TAP.findall(out):
             skip = re.search(r"#\s*skip\b\s*(.*)$", name, re.I)
             if skip:
                 yield "skipped", name[: skip.start()].strip(), skip.group(1)
             else:
-                yield ("passed" if word == "ok" else "failed"), name, ""
+                yield ("passed" if word == "ok" else "failed"), name, said.replace("\n#", "\n   ")
     else:
         text = out + test.get("stderr", "")
         seen = {}
@@ -59,9 +60,10 @@ def main(logs):
                 for outcome, name, reason in cases:
                     counts[outcome] += 1
                     if outcome != "passed":
-                        lines.append(f"{outcome}: {lane}: {test['name']}: {name} {reason}".rstrip())
+                        line = f"{outcome}: {lane}: {test['name']}: {name}"
+                        lines.append(line + ("" if reason[:1] == "\n" else " ") + reason)
     for line in sorted(lines):
-        print(line)
+        print(line.rstrip())
     print("{passed} passed, {failed} failed, {skipped} skipped".format(**counts))
     return 1 if counts["failed"] or not counts["passed"] else 0
 

@@ -55,11 +55,13 @@ sum() {
     [ "${lines[-1]}" = '3 passed, 0 failed, 1 skipped' ]
 }
 
-@test "a failed case is named, and fails" {
-    log FAIL $'1..2\nok 1 a\nnot ok 2 b'
+@test "a failed case is named with what it said, and fails" {
+    log FAIL $'1..2\nok 1 a\n# fine\nnot ok 2 b\n# why\n# where'
     sum
     [ "$status" = 1 ]
     [ "${lines[0]}" = 'failed: build: t: b' ]
+    [ "${lines[1]}" = '    why' ]
+    [ "${lines[2]}" = '    where' ]
     [ "${lines[-1]}" = '1 passed, 1 failed, 0 skipped' ]
 }
 
