@@ -55,14 +55,15 @@ static int add_causes(struct list *l, const struct pl_run_status *s)
     for (size_t i = 0; i < s->n_trials && l->n_causes < CAUSE_LINES_MAX; i++) {
         const struct pl_trial_status *ts = &s->trials[i];
         _cleanup_(pl_buf_finish) struct pl_buf cause = {0};
+        char name[PL_WORDS_NAME_MAX];
         int r;
 
         if (!pl_trial_state_bad(ts->state) || !ts->cause)
             continue;
+        pl_words_trial(s->run, ts->trial, name, sizeof(name));
         r = pl_words_failure(ts, &cause);
         if (r == 0)
-            r = pl_buf_addf(&l->causes, "! %s/%u %s", pl_run_sweep(s->run), ts->trial,
-                            pl_buf_str(&cause));
+            r = pl_buf_addf(&l->causes, "! %s %s", name, pl_buf_str(&cause));
         if (r == 0)
             r = pl_buf_add(&l->causes, "", 1); /* lines end in NUL: causes are foreign text */
         if (r < 0)

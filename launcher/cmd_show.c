@@ -22,12 +22,13 @@ add_head(struct pl_plstat *ps, const struct pl_run_status *s, const struct pl_tr
     size_t ranks = json_array_size(json_object_get(ts->doc, "ranks"));
     _cleanup_(pl_buf_finish) struct pl_buf line = {0};
     double until = ts->ended_s > 0 ? ts->ended_s : pl_wall_s();
-    char duration[32];
+    char duration[32], name[PL_WORDS_NAME_MAX];
     int r;
 
+    pl_words_trial(s->run, ts->trial, name, sizeof(name));
     pl_words_duration(until - ts->started_s, duration, sizeof(duration));
-    r = pl_buf_addf(&line, "%s%s%s/%u  %s", ts->job, *ts->job ? "  " : "", pl_run_sweep(s->run),
-                    ts->trial, pl_trial_state_name(ts->state));
+    r = pl_buf_addf(&line, "%s%s%s  %s", ts->job, *ts->job ? "  " : "", name,
+                    pl_trial_state_name(ts->state));
     if (r == 0 && ts->started_s > 0 && ts->state != PL_TRIAL_WAITING)
         r = pl_buf_addf(&line, " %s%s", ts->state == PL_TRIAL_RUNNING ? "" : "after ", duration);
     if (r == 0 && ranks)
@@ -240,6 +241,7 @@ static int
 print_trial(struct pl_plstat *ps, const struct pl_run_status *s, const struct pl_trial_status *ts)
 {
     _cleanup_(pl_buf_finish) struct pl_buf cause = {0};
+    char name[PL_WORDS_NAME_MAX];
     int r = add_head(ps, s, ts);
 
     if (r == 0)
@@ -252,9 +254,9 @@ print_trial(struct pl_plstat *ps, const struct pl_run_status *s, const struct pl
         r = pl_words_cause(ts->cause, &cause);
     if (r == 0 && ts->cause)
         r = pl_plstat_line(ps, PL_TERM_RED, "! %s", pl_buf_str(&cause));
+    pl_words_trial(s->run, ts->trial, name, sizeof(name));
     if (r == 0 && ts->cause)
-        r = pl_plstat_line(ps, PL_TERM_PLAIN, "-> plstat why %s/%u", pl_run_sweep(s->run),
-                           ts->trial);
+        r = pl_plstat_line(ps, PL_TERM_PLAIN, "-> plstat why %s", name);
     return r;
 }
 

@@ -75,12 +75,13 @@ add_head(struct pl_plstat *ps, const struct pl_run_status *s, const struct pl_tr
     size_t nodes = json_array_size(json_object_get(ts->doc, "nodes"));
     size_t ranks = json_array_size(json_object_get(ts->doc, "ranks"));
     _cleanup_(pl_buf_finish) struct pl_buf line = {0};
-    char duration[32];
+    char duration[32], name[PL_WORDS_NAME_MAX];
     int r;
 
+    pl_words_trial(s->run, ts->trial, name, sizeof(name));
     pl_words_duration(ts->ended_s - ts->started_s, duration, sizeof(duration));
-    r = pl_buf_addf(&line, "%s%s%s/%u  %s", ts->job, *ts->job ? "  " : "", pl_run_sweep(s->run),
-                    ts->trial, pl_trial_state_name(ts->state));
+    r = pl_buf_addf(&line, "%s%s%s  %s", ts->job, *ts->job ? "  " : "", name,
+                    pl_trial_state_name(ts->state));
     if (r == 0 && ts->started_s > 0 && ts->ended_s > 0)
         r = pl_buf_addf(&line, " after %s", duration);
     if (r == 0 && ts->step >= 0)
@@ -172,9 +173,13 @@ static int print(struct pl_plstat *ps,
 
 static int print_none(struct pl_plstat *ps, const struct pl_run_status *s)
 {
-    if (s->n_trials == 1)
-        return pl_plstat_line(ps, PL_TERM_PLAIN, "no failure: %s/%u is %s", pl_run_sweep(s->run),
-                              s->trials[0].trial, pl_trial_state_name(s->trials[0].state));
+    char name[PL_WORDS_NAME_MAX];
+
+    if (s->n_trials == 1) {
+        pl_words_trial(s->run, s->trials[0].trial, name, sizeof(name));
+        return pl_plstat_line(ps, PL_TERM_PLAIN, "no failure: %s is %s", name,
+                              pl_trial_state_name(s->trials[0].state));
+    }
     return pl_plstat_line(ps, PL_TERM_PLAIN, "no failure: %s is %s", pl_run_sweep(s->run),
                           pl_sweep_state_name(s->state));
 }

@@ -6,15 +6,19 @@
 #include <string.h>
 #include <sys/wait.h>
 
-#define MAX_CONTROLLERS 8
+/* libslurm's own copy of slurm.conf; exported, not declared in its headers. A ping of a controller
+ * that slurm.conf does not have reads past an array. */
+extern slurm_conf_t slurm_conf __attribute__((weak));
 
 /* Other requests try for half a minute where no controller is up, a ping does not. */
 static int find_controller(struct pl_error *err)
 {
     bool there = false;
+    int n;
 
     slurm_init(NULL);
-    for (int i = 0; i < MAX_CONTROLLERS && !there; i++)
+    n = &slurm_conf ? (int)slurm_conf.control_cnt : 1;
+    for (int i = 0; i < n && !there; i++)
         there = slurm_ping(i) == SLURM_SUCCESS;
     return there ? 0 : pl_error_set(err, -EHOSTUNREACH, "the Slurm controller does not answer");
 }

@@ -189,7 +189,7 @@ static int ask_child(void *ctx, int fd)
 
 static int ask(uid_t uid, struct pl_buf *ret, struct pl_error *err)
 {
-    struct pl_child child;
+    struct pl_child child = {0};
     int r = pl_child_call(ask_child, &uid, ASK_LIMIT_MS, &child, err);
 
     if (r == -ETIMEDOUT)

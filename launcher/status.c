@@ -129,32 +129,22 @@ static void note_hub(const struct pl_trial_status *ts, struct pl_notes *notes)
 
 /* ---- logs ---- */
 
-static int load_log(const struct pl_run *run, struct pl_trial_status *ts, struct pl_notes *notes)
+/* -errno where there is no log or it cannot be read. */
+static int load_log(const struct pl_run *run, struct pl_trial_status *ts, struct pl_error *err)
 {
-    _cleanup_free_ char *dir = NULL;
-    struct pl_error err = {0};
+    _cleanup_free_ char *dir = pl_run_attempt_path(run, ts->trial, ts->attempts - 1, NULL);
     json_t *doc = NULL;
-    int r;
+    int r = dir ? pl_state_load(dir, &doc, err) : -ENOMEM;
 
-    if (ts->attempts == 0)
-        return 0;
-    dir = pl_run_attempt_path(run, ts->trial, ts->attempts - 1, NULL);
-    if (!dir)
-        return -ENOMEM;
-    r = pl_state_load(dir, &doc, &err);
-    if (r == -ENOMEM)
+    if (r < 0)
         return r;
-    if (r == 0) {
-        json_decref(ts->doc);
-        ts->doc = doc;
-        ts->source = PL_SOURCE_LOG;
-    } else if (r != -ENOENT) {
-        pl_notes_add(notes, true, "%s", pl_error_text(&err));
-    }
+    json_decref(ts->doc);
+    ts->doc = doc;
+    ts->source = PL_SOURCE_LOG;
     return 0;
 }
 
-/* The last state that the hub wrote, for a trial that has ended and whose log is gone. */
+/* The last state that the hub wrote, for a trial that has ended and whose log cannot be read. */
 static void load_last_status(const struct pl_run *run, struct pl_trial_status *ts)
 {
     _cleanup_free_ char *path = pl_run_trial_path(run, ts->trial, "status.json");
@@ -172,17 +162,20 @@ static int load_ranks(struct pl_run_status *s, struct pl_notes *notes)
 {
     for (size_t i = 0; i < s->n_trials; i++) {
         struct pl_trial_status *ts = &s->trials[i];
+        struct pl_error err = {0};
         int r;
 
-        if (ts->query && ts->query->state)
+        if (ts->attempts == 0 || (ts->query && ts->query->state) || (ts->live && !ts->result))
             continue;
-        if (ts->live && !ts->result)
-            continue;
-        r = load_log(s->run, ts, notes);
-        if (r < 0)
+        r = load_log(s->run, ts, &err);
+        if (r == -ENOMEM)
             return r;
-        if (!ts->doc && ts->attempts > 0)
-            load_last_status(s->run, ts);
+        if (r == 0)
+            continue;
+        load_last_status(s->run, ts);
+        if (r != -ENOENT)
+            pl_notes_add(notes, !ts->doc, "%s%s", pl_error_text(&err),
+                         ts->doc ? ": shown from status.json" : "");
     }
     return 0;
 }

@@ -112,11 +112,37 @@ static bool alike(const struct pl_trial_status *ts, const struct end *a, const s
     return strcmp(role_of(ts, a), role_of(ts, b)) == 0;
 }
 
-static int compare_ranks(const void *va, const void *vb)
+static int by_rank(const void *va, const void *vb)
 {
-    int64_t a = *(const int64_t *)va, b = *(const int64_t *)vb;
+    const struct end *a = va, *b = vb;
 
-    return a < b ? -1 : a > b;
+    return a->rank < b->rank ? -1 : a->rank > b->rank;
+}
+
+/* "0-3,7" and "n[01-02]" of ends, which are put in the order of ranks. */
+static int add_names(struct pl_table *t, enum pl_term_style style, struct end *ends, size_t n)
+{
+    _cleanup_free_ int64_t *ranks = calloc(n + 1, sizeof(*ranks));
+    _cleanup_free_ const char **nodes = calloc(n + 1, sizeof(*nodes));
+    _cleanup_(pl_buf_finish) struct pl_buf text = {0};
+    int r;
+
+    if (!ranks || !nodes)
+        return -ENOMEM;
+    qsort(ends, n, sizeof(*ends), by_rank);
+    for (size_t i = 0; i < n; i++) {
+        ranks[i] = ends[i].rank;
+        nodes[i] = pl_json_string(ends[i].event, "node");
+        nodes[i] = nodes[i] ? nodes[i] : "";
+    }
+    r = pl_words_ranks(ranks, n, &text);
+    if (r < 0)
+        return r;
+    pl_table_cell(t, style, pl_buf_str(&text));
+    pl_buf_consume(&text, text.len);
+    r = pl_words_nodes(nodes, n, &text);
+    pl_table_cell(t, style, pl_buf_str(&text));
+    return r;
 }
 
 /* One line for an end and all later ones like it; culprit stands alone. */
@@ -128,15 +154,13 @@ static int add_line(struct pl_table *t,
                     double zero_s)
 {
     const struct end *e = &ends->list[at];
-    _cleanup_free_ int64_t *ranks = calloc(ends->n, sizeof(*ranks));
-    _cleanup_free_ const char **nodes = calloc(ends->n, sizeof(*nodes));
+    _cleanup_free_ struct end *same = calloc(ends->n, sizeof(*same));
     enum pl_term_style style = e->rank == culprit ? PL_TERM_RED : PL_TERM_PLAIN;
-    _cleanup_(pl_buf_finish) struct pl_buf who = {0};
     char status[96];
     size_t n = 0;
     int r;
 
-    if (!ranks || !nodes)
+    if (!same)
         return -ENOMEM;
     for (size_t i = at; i < ends->n; i++) {
         struct end *other = &ends->list[i];
@@ -145,20 +169,11 @@ static int add_line(struct pl_table *t,
             (i > at && (e->rank == culprit || other->rank == culprit || !alike(ts, e, other))))
             continue;
         other->taken = true;
-        nodes[n] = pl_json_string(other->event, "node");
-        nodes[n] = nodes[n] ? nodes[n] : "";
-        ranks[n++] = other->rank;
+        same[n++] = *other;
     }
-    qsort(ranks, n, sizeof(*ranks), compare_ranks);
-    r = pl_words_ranks(ranks, n, &who);
-    if (r < 0)
-        return r;
     pl_words_end(e->event, status, sizeof(status));
     pl_table_cellf(t, style, "%+.3f", e->time_s - zero_s);
-    pl_table_cell(t, style, pl_buf_str(&who));
-    pl_buf_consume(&who, who.len);
-    r = pl_words_nodes(nodes, n, &who);
-    pl_table_cell(t, style, pl_buf_str(&who));
+    r = add_names(t, style, same, n);
     pl_table_cell(t, style, pl_json_string(e->event, "state"));
     pl_table_cell(t, style, status);
     pl_table_cell(t, style, e->rank == culprit ? "<- cause" : role_of(ts, e));

@@ -135,6 +135,14 @@ int pl_words_cause(const json_t *cause, struct pl_buf *ret)
     return r;
 }
 
+void pl_words_trial(const struct pl_run *run, unsigned trial, char *ret, size_t size)
+{
+    if (pl_run_n_trials(run) > 1)
+        snprintf(ret, size, "%s/%u", pl_run_sweep(run), trial);
+    else
+        snprintf(ret, size, "%s", pl_run_sweep(run));
+}
+
 int pl_words_failure(const struct pl_trial_status *ts, struct pl_buf *ret)
 {
     const char *state = pl_trial_state_name(ts->state);

@@ -8,6 +8,8 @@
 #include "common/term.h"
 #include "launcher/status.h"
 
+#define PL_WORDS_NAME_MAX 512 /* of a sweep's name; longer ones are cut */
+
 /* "0:07", "12:40", "3:02:10", "2d 03:04"; "-" below 0. */
 void pl_words_duration(double seconds, char *ret, size_t size);
 
@@ -26,6 +28,9 @@ void pl_words_end(const json_t *o, char *ret, size_t size);
 /* "rank 3 (n04, pid 12): exit 3", "time limit reached", ... with "(inferred)" where it is. Appends;
  * -ENOMEM. */
 int pl_words_cause(const json_t *cause, struct pl_buf *ret);
+
+/* What the trial is called by: "lr-x3k2ab/4", or the sweep alone where that is its only one. */
+void pl_words_trial(const struct pl_run *run, unsigned trial, char *ret, size_t size);
 
 /* How a trial ended badly: "failed: rank 3 (n04, pid 12): exit 3", "cancelled (inferred)",
  * "lost: ...". Appends; -ENOMEM. */
