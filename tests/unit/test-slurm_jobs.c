@@ -1,0 +1,181 @@
+/* SPDX-License-Identifier: MIT */
+#include "common/base/fs.h"
+#include "launcher/slurm_jobs.h"
+
+#include <dirent.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include <cmocka.h>
+
+static json_t *make_doc(double time_s)
+{
+    return json_pack("{s:f, s:[{s:i,s:i,s:s,s:s,s:s}, {s:i,s:i,s:i,s:s}, {s:i,s:s}, "
+                     "{s:i,s:i,s:i,s:s,s:b}]}",
+                     "time", time_s, "jobs",                                                    //
+                     "id", 100, "array", 100, "tasks", "5-7,9%2", "state", "PENDING", "reason", //
+                     "Resources",                                                               //
+                     "id", 103, "array", 100, "task", 3, "state", "RUNNING",                    //
+                     "id", 55, "state", "TIMEOUT",                                              //
+                     "id", 101, "array", 100, "task", 0, "state", "COMPLETED", "completing", 1);
+}
+
+static void test_tasks_contain(void **state)
+{
+    assert_true(pl_slurm_tasks_contain("5", 5));
+    assert_false(pl_slurm_tasks_contain("5", 6));
+    assert_true(pl_slurm_tasks_contain("0-3,7-9%4", 8));
+    assert_false(pl_slurm_tasks_contain("0-3,7-9%8", 5));
+    assert_true(pl_slurm_tasks_contain("0-10:5", 10));
+    assert_false(pl_slurm_tasks_contain("0-10:5", 4));
+    assert_false(pl_slurm_tasks_contain("", 0));
+    assert_false(pl_slurm_tasks_contain("x", 0));
+    assert_false(pl_slurm_tasks_contain("1-", 7));
+    assert_false(pl_slurm_tasks_contain("0-4:0", 3));
+    assert_false(pl_slurm_tasks_contain("1,...", 7));
+}
+
+static void test_find(void **state)
+{
+    _cleanup_(pl_slurm_jobs_destroyp) struct pl_slurm_jobs *jobs = NULL;
+    _cleanup_(json_decrefp) json_t *doc = make_doc(1);
+    char id[32];
+
+    assert_int_equal(pl_slurm_jobs_parse(doc, &jobs, NULL), 0);
+    assert_int_equal(jobs->n_jobs, 4);
+    assert_int_equal(pl_slurm_jobs_find(jobs, 100, 3)->id, 103);
+    assert_int_equal(pl_slurm_jobs_find(jobs, 100, 0)->id, 101);
+    assert_string_equal(pl_slurm_jobs_find(jobs, 100, 9)->reason, "Resources");
+    assert_null(pl_slurm_jobs_find(jobs, 100, 8));
+    assert_null(pl_slurm_jobs_find(jobs, 99, 0));
+    assert_int_equal(pl_slurm_jobs_find(jobs, 55, -1)->id, 55);
+    assert_int_equal(pl_slurm_jobs_find(jobs, 55, 0)->id, 55); /* no array: its own task 0 */
+    assert_null(pl_slurm_jobs_find(jobs, 55, 1));
+    assert_int_equal(pl_slurm_jobs_find(jobs, 103, -1)->task, 3); /* by Slurm's own number */
+    assert_null(pl_slurm_jobs_find(NULL, 55, -1));
+    pl_slurm_job_id(pl_slurm_jobs_find(jobs, 100, 5), id, sizeof(id));
+    assert_string_equal(id, "100_[5-7,9%2]");
+    assert_int_equal(pl_slurm_trial_state(pl_slurm_jobs_find(jobs, 55, -1)), PL_TRIAL_TIMED_OUT);
+}
+
+static void test_parse_damaged(void **state)
+{
+    _cleanup_(json_decrefp) json_t *no_state = json_pack("{s:[{s:i}]}", "jobs", "id", 1);
+    _cleanup_(json_decrefp) json_t *no_id = json_pack("{s:[{s:s}]}", "jobs", "state", "PENDING");
+    _cleanup_(json_decrefp) json_t *none = json_object();
+    _cleanup_(pl_slurm_jobs_destroyp) struct pl_slurm_jobs *jobs = NULL;
+
+    assert_int_equal(pl_slurm_jobs_parse(no_state, &jobs, NULL), -EINVAL);
+    assert_int_equal(pl_slurm_jobs_parse(no_id, &jobs, NULL), -EINVAL);
+    assert_int_equal(pl_slurm_jobs_parse(none, &jobs, NULL), 0);
+    assert_int_equal(jobs->n_jobs, 0);
+}
+
+/* ---- the shared file ---- */
+
+static char home[64], cache[512];
+
+/* Writes the cache file that belongs to this SLURM_CONF: the only one in the folder, once a first
+ * call has made it. */
+static void write_cache(const char *text)
+{
+    _cleanup_free_ char *dir = pl_path_join(home, "cache");
+    DIR *d = opendir(dir);
+    struct dirent *e;
+
+    assert_non_null(d);
+    while ((e = readdir(d)))
+        if (strncmp(e->d_name, "jobs-", 5) == 0)
+            snprintf(cache, sizeof(cache), "%s/%s", dir, e->d_name);
+    closedir(d);
+    assert_true(*cache);
+    assert_int_equal(truncate(cache, 0), 0);
+    assert_int_equal(pl_file_append(cache, text, strlen(text), 0600, NULL), 0);
+}
+
+static int setup_home(void **state)
+{
+    /* A slurm.conf that names no controller anybody runs. */
+    static const char conf_text[] = "ClusterName=none\nSlurmctldHost=localhost(127.0.0.1)\n"
+                                    "SlurmctldPort=1\n";
+    _cleanup_free_ char *conf = NULL;
+
+    snprintf(home, sizeof(home), "/tmp/plume-test-XXXXXX");
+    if (!mkdtemp(home))
+        return -1;
+    conf = pl_path_join(home, "slurm.conf");
+    setenv("PLUME_HOME", home, 1);
+    setenv("SLURM_CONF", conf, 1);
+    return pl_file_write_atomic(conf, conf_text, strlen(conf_text), 0600, NULL);
+}
+
+static int teardown_home(void **state)
+{
+    _cleanup_free_ char *conf = pl_path_join(home, "slurm.conf"),
+                        *dir = pl_path_join(home, "cache");
+
+    unlink(cache);
+    unlink(conf);
+    rmdir(dir);
+    return rmdir(home);
+}
+
+static void test_get_remembers(void **state)
+{
+    _cleanup_(pl_slurm_jobs_destroyp) struct pl_slurm_jobs *jobs = NULL;
+    _cleanup_free_ char *young = NULL, *failure = NULL;
+    struct pl_error err = {0};
+    uint64_t start;
+
+    assert_true(pl_slurm_jobs_get(geteuid(), &jobs, &err) < 0); /* nobody there; remembered */
+    start = pl_now_ns();
+    assert_true(pl_slurm_jobs_get(geteuid(), &jobs, &err) < 0);
+    assert_true(pl_now_ns() - start < 100000000u); /* not asked again */
+
+    young = pl_strf("{\"time\":%.3f,\"jobs\":[{\"id\":7,\"state\":\"RUNNING\"}]}\n", pl_wall_s());
+    write_cache(young);
+    assert_int_equal(pl_slurm_jobs_get(geteuid(), &jobs, &err), 0);
+    assert_int_equal(jobs->n_jobs, 1);
+
+    failure = pl_strf("{\"time\":%.3f,\"error\":\"no answer\",\"errno\":-110}\n", pl_wall_s());
+    write_cache(failure);
+    assert_int_equal(pl_slurm_jobs_get(geteuid(), &jobs, &err), -ETIMEDOUT);
+    assert_string_equal(err.text, "no answer");
+}
+
+static void test_get_distrusts(void **state)
+{
+    _cleanup_(pl_slurm_jobs_destroyp) struct pl_slurm_jobs *jobs = NULL;
+    struct pl_error err = {0};
+
+    write_cache("{\"time\":1,\"jobs\":[]}"); /* old */
+    assert_true(pl_slurm_jobs_get(geteuid(), &jobs, &err) < 0);
+    write_cache("{\"time\":99999999999,\"jobs\":[]}"); /* of the future */
+    assert_true(pl_slurm_jobs_get(geteuid(), &jobs, &err) < 0);
+    write_cache("{torn");
+    assert_true(pl_slurm_jobs_get(geteuid(), &jobs, &err) < 0);
+    assert_null(jobs);
+}
+
+static void test_get_without_conf(void **state)
+{
+    struct pl_slurm_jobs *jobs = NULL;
+    struct pl_error err = {0};
+
+    setenv("SLURM_CONF", "/nonexistent", 1);
+    assert_int_equal(pl_slurm_jobs_get(geteuid(), &jobs, &err), -ENOENT);
+    assert_non_null(strstr(err.text, "/nonexistent"));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_tasks_contain), cmocka_unit_test(test_find),
+        cmocka_unit_test(test_parse_damaged), cmocka_unit_test(test_get_remembers),
+        cmocka_unit_test(test_get_distrusts), cmocka_unit_test(test_get_without_conf),
+    };
+
+    return cmocka_run_group_tests(tests, setup_home, teardown_home);
+}

@@ -1,0 +1,367 @@
+/* SPDX-License-Identifier: MIT */
+#include "common/base/fs.h"
+#include "common/child.h"
+#include "common/json.h"
+#include "launcher/status_private.h"
+
+#include <fcntl.h>
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include <cmocka.h>
+
+#define NOW 1700001000.0
+
+/* ---- sweep ---- */
+
+static void assert_sweep(const enum pl_trial_state *states, size_t n, enum pl_sweep_state want)
+{
+    struct pl_trial_status trials[8] = {0};
+
+    for (size_t i = 0; i < n; i++)
+        trials[i].state = states[i];
+    assert_int_equal(pl_sweep_state_of(trials, n), want);
+}
+
+#define SWEEP(want, ...)                                                                           \
+    assert_sweep((enum pl_trial_state[]){__VA_ARGS__},                                             \
+                 sizeof((enum pl_trial_state[]){__VA_ARGS__}) / sizeof(enum pl_trial_state), want)
+
+static void test_sweep_state(void **state)
+{
+    SWEEP(PL_SWEEP_WAITING, PL_TRIAL_WAITING, PL_TRIAL_WAITING);
+    SWEEP(PL_SWEEP_RUNNING, PL_TRIAL_WAITING, PL_TRIAL_RUNNING);
+    SWEEP(PL_SWEEP_RUNNING, PL_TRIAL_DONE, PL_TRIAL_WAITING);
+    SWEEP(PL_SWEEP_RUNNING, PL_TRIAL_FAILED, PL_TRIAL_RUNNING);
+    SWEEP(PL_SWEEP_DONE, PL_TRIAL_DONE, PL_TRIAL_DONE);
+    SWEEP(PL_SWEEP_DONE, PL_TRIAL_DONE, PL_TRIAL_PRUNED);
+    SWEEP(PL_SWEEP_FAILED, PL_TRIAL_DONE, PL_TRIAL_FAILED);
+    SWEEP(PL_SWEEP_FAILED, PL_TRIAL_CANCELLED, PL_TRIAL_TIMED_OUT);
+    SWEEP(PL_SWEEP_FAILED, PL_TRIAL_DONE, PL_TRIAL_LOST);
+    SWEEP(PL_SWEEP_FAILED, PL_TRIAL_PREEMPTED, PL_TRIAL_DONE);
+    SWEEP(PL_SWEEP_CANCELLED, PL_TRIAL_DONE, PL_TRIAL_CANCELLED);
+    SWEEP(PL_SWEEP_CANCELLED, PL_TRIAL_CANCELLED);
+}
+
+/* ---- a trial ---- */
+
+/* Slurm's answer at NOW: task 0 of array 100 in this state, and nothing else. NULL: no record. */
+static struct pl_slurm_jobs *slurm(const char *task_state)
+{
+    _cleanup_(json_decrefp) json_t *doc = json_pack("{s:f, s:[]}", "time", NOW, "jobs");
+    struct pl_slurm_jobs *jobs = NULL;
+
+    if (task_state)
+        json_array_append_new(json_object_get(doc, "jobs"),
+                              json_pack("{s:i, s:i, s:i, s:s, s:i}", "id", 101, "array", 100,
+                                        "task", 0, "state", task_state, "exit", 7));
+    assert_int_equal(pl_slurm_jobs_parse(doc, &jobs, NULL), 0);
+    return jobs;
+}
+
+static struct pl_trial_status submitted(void)
+{
+    return (struct pl_trial_status){
+        .array = 100, .task = 0, .submitted = true, .step = -1, .objective = NAN};
+}
+
+static struct pl_trial_status claimed(void)
+{
+    struct pl_trial_status ts = submitted();
+
+    ts.claimed = true;
+    ts.attempts = 1;
+    ts.claim_s = NOW - 100;
+    return ts;
+}
+
+static struct pl_trial_status with_result(const char *state_name, const char *kind, bool inferred)
+{
+    struct pl_trial_status ts = claimed();
+
+    assert_int_equal(pl_trial_state_parse(state_name, &ts.state), 0);
+    ts.result = json_pack("{s:s, s:f}", "state", state_name, "time", NOW - 50);
+    if (kind)
+        json_object_set_new(ts.result, "cause",
+                            json_pack("{s:s, s:b}", "kind", kind, "inferred", inferred));
+    return ts;
+}
+
+/* Settles and checks the state and the kind of the cause (NULL: none). task_state NULL: Slurm does
+ * not know it; "?": cannot be asked. */
+static void assert_settled(struct pl_trial_status ts,
+                           const char *task_state,
+                           const char *want,
+                           const char *want_kind)
+{
+    bool asked = !task_state || strcmp(task_state, "?") != 0;
+    _cleanup_(pl_slurm_jobs_destroyp) struct pl_slurm_jobs *jobs = asked ? slurm(task_state) : NULL;
+
+    pl_trial_status_settle(&ts, jobs, NOW - 200);
+    assert_string_equal(pl_trial_state_name(ts.state), want);
+    if (want_kind)
+        assert_string_equal(pl_json_string(ts.cause, "kind"), want_kind);
+    else
+        assert_null(ts.cause);
+    pl_trial_status_finish(&ts);
+}
+
+static void test_settle_nothing_recorded(void **state)
+{
+    struct pl_trial_status never = {.array = -1, .task = -1};
+
+    assert_settled(never, NULL, "waiting", NULL); /* not submitted */
+    assert_settled(submitted(), "?", "waiting", NULL);
+    assert_settled(submitted(), "PENDING", "waiting", NULL);
+    assert_settled(submitted(), "RUNNING", "running", NULL);
+    assert_settled(submitted(), NULL, "lost", "launch");
+    assert_settled(submitted(), "CANCELLED", "cancelled", "cancelled");
+    assert_settled(submitted(), "FAILED", "failed", "setup");
+    assert_settled(submitted(), "NODE_FAIL", "node-failed", "node");
+}
+
+static void test_settle_claimed(void **state)
+{
+    assert_settled(claimed(), "?", "running", NULL);
+    assert_settled(claimed(), "RUNNING", "running", NULL);
+    assert_settled(claimed(), "PENDING", "waiting", NULL); /* requeued */
+    assert_settled(claimed(), NULL, "lost", "node");
+    assert_settled(claimed(), "TIMEOUT", "timed-out", "timeout");
+    assert_settled(claimed(), "PREEMPTED", "preempted", "preempted");
+    assert_settled(claimed(), "OUT_OF_MEMORY", "failed", "oom");
+    assert_settled(claimed(), "FAILED", "failed", "launch");
+    assert_settled(claimed(), "COMPLETED", "lost", "node");
+}
+
+static void test_settle_answer_is_older_than_the_claim(void **state)
+{
+    struct pl_trial_status ts = claimed();
+
+    ts.claim_s = NOW + 3;
+    assert_settled(ts, "PENDING", "running", NULL);
+    assert_settled(ts, NULL, "running", NULL);
+}
+
+static void test_settle_answer_is_older_than_the_submission(void **state)
+{
+    _cleanup_(pl_slurm_jobs_destroyp) struct pl_slurm_jobs *jobs = slurm(NULL);
+    struct pl_trial_status ts = submitted();
+
+    pl_trial_status_settle(&ts, jobs, NOW + 1);
+    assert_int_equal(ts.state, PL_TRIAL_WAITING);
+}
+
+static void test_settle_result(void **state)
+{
+    assert_settled(with_result("done", NULL, false), NULL, "done", NULL);
+    assert_settled(with_result("done", NULL, false), "PENDING", "done", NULL);
+    assert_settled(with_result("failed", "exit", false), "FAILED", "failed", "exit");
+    assert_settled(with_result("failed", "exit", false), "CANCELLED", "failed", "exit");
+    assert_settled(with_result("preempted", "preempted", false), "PENDING", "waiting", NULL);
+    assert_settled(with_result("preempted", "preempted", false), NULL, "preempted", "preempted");
+}
+
+static void test_settle_corrects_what_was_inferred(void **state)
+{
+    assert_settled(with_result("cancelled", "cancelled", true), "TIMEOUT", "timed-out", "timeout");
+    assert_settled(with_result("cancelled", "cancelled", true), "PREEMPTED", "preempted",
+                   "preempted");
+    assert_settled(with_result("cancelled", "cancelled", true), "NODE_FAIL", "node-failed", "node");
+    assert_settled(with_result("cancelled", "cancelled", true), "CANCELLED", "cancelled",
+                   "cancelled");
+    assert_settled(with_result("cancelled", "cancelled", true), NULL, "cancelled", "cancelled");
+    assert_settled(with_result("cancelled", "cancelled", true), "?", "cancelled", "cancelled");
+}
+
+static void test_settle_confirms_oom(void **state)
+{
+    struct pl_trial_status ts = with_result("failed", "signal", false);
+
+    json_object_set_new(json_object_get(ts.result, "cause"), "signal", json_integer(9));
+    assert_settled(ts, "OUT_OF_MEMORY", "failed", "oom");
+    ts = with_result("failed", "signal", false);
+    json_object_set_new(json_object_get(ts.result, "cause"), "signal", json_integer(11));
+    assert_settled(ts, "OUT_OF_MEMORY", "failed", "signal");
+}
+
+static void test_settle_retry_waits(void **state)
+{
+    struct pl_trial_status ts = with_result("failed", "exit", false);
+
+    ts.resubmitted = true;
+    assert_true(pl_trial_status_needs_slurm(&ts));
+    assert_settled(ts, "PENDING", "waiting", NULL);
+}
+
+static void test_settle_live(void **state)
+{
+    struct pl_trial_status ts = claimed();
+
+    ts.query = calloc(1, sizeof(*ts.query));
+    ts.query->state =
+        json_pack("{s:s, s:{s:s}}", "state", "running", "cause", "kind", "exit"); /* tearing down */
+    assert_false(pl_trial_status_needs_slurm(&ts));
+    assert_settled(ts, NULL, "running", "exit");
+
+    ts = claimed(); /* a hub that is gone, and what it wrote last */
+    ts.query = calloc(1, sizeof(*ts.query));
+    ts.live = json_pack("{s:s}", "state", "running");
+    assert_true(pl_trial_status_needs_slurm(&ts));
+    json_incref(ts.live);
+    assert_settled(ts, NULL, "lost", "node");
+    ts.query = calloc(1, sizeof(*ts.query));
+    ts.cause = ts.others = ts.doc = NULL;
+    assert_settled(ts, "?", "running", NULL);
+}
+
+/* ---- whole runs ---- */
+
+static char runs[128];
+
+static int copy_runs(void **state)
+{
+    const char *argv[] = {"cp", "-r", PL_FIXTURES "/runs", NULL, NULL};
+    _cleanup_(pl_child_finish) struct pl_child child = {0};
+
+    /* A copy is ours whoever the source belongs to, and its age can be set. */
+    snprintf(runs, sizeof(runs), "/tmp/plume-test-XXXXXX");
+    if (!mkdtemp(runs))
+        return -1;
+    argv[3] = runs;
+    strncat(runs, "/runs", sizeof(runs) - strlen(runs) - 1);
+    return pl_child_run(argv, NULL, 60000, &child, NULL) < 0 || child.status ? -1 : 0;
+}
+
+static int remove_runs(void **state)
+{
+    const char *argv[] = {"rm", "-rf", runs, NULL};
+    _cleanup_(pl_child_finish) struct pl_child child = {0};
+
+    *strrchr(runs, '/') = '\0';
+    return pl_child_run(argv, NULL, 60000, &child, NULL);
+}
+
+static struct pl_run_status *collect(const char *name,
+                                     int64_t trial,
+                                     struct pl_slurm_view *view,
+                                     struct pl_notes *notes,
+                                     struct pl_run **ret_run)
+{
+    _cleanup_free_ char *dir = pl_path_join(runs, name);
+    struct pl_run_status *s = NULL;
+
+    assert_int_equal(pl_run_open(dir, ret_run, NULL), 0);
+    assert_int_equal(pl_run_status_collect(*ret_run, trial, true, view, &s, notes, NULL), 0);
+    return s;
+}
+
+static void test_collect_ended(void **state)
+{
+    _cleanup_(pl_run_closep) struct pl_run *run = NULL;
+    struct pl_slurm_view view = {.never = true};
+    struct pl_notes notes = {0};
+    _cleanup_(pl_run_status_destroyp) struct pl_run_status *s =
+        collect("mixed", -1, &view, &notes, &run);
+
+    assert_false(notes.partial); /* nothing has to be up */
+    assert_int_equal(s->n_trials, 4);
+    assert_int_equal(s->state, PL_SWEEP_FAILED);
+    assert_string_equal(s->objective, "acc");
+    assert_true(s->maximize);
+    assert_int_equal(s->best, 1);
+    assert_int_equal(s->trials[2].attempts, 2);
+    assert_string_equal(s->trials[2].job, "4713_2");
+    assert_int_equal(json_array_size(json_object_get(s->trials[2].doc, "ranks")), 12);
+    pl_notes_finish(&notes);
+}
+
+static void test_collect_waiting_without_slurm(void **state)
+{
+    _cleanup_(pl_run_closep) struct pl_run *run = NULL;
+    struct pl_slurm_view view = {.never = true};
+    struct pl_notes notes = {0};
+    _cleanup_(pl_run_status_destroyp) struct pl_run_status *s =
+        collect("waiting", -1, &view, &notes, &run);
+
+    assert_true(notes.partial);
+    assert_int_equal(s->state, PL_SWEEP_WAITING);
+    pl_notes_finish(&notes);
+}
+
+static void test_collect_lost(void **state)
+{
+    _cleanup_(json_decrefp) json_t *doc = json_pack("{s:f, s:[]}", "time", pl_wall_s(), "jobs");
+    _cleanup_free_ char *path = pl_path_join(runs, "waiting/sweep.json");
+    const struct timespec old[2] = {{.tv_sec = 1700000000}, {.tv_sec = 1700000000}};
+    struct pl_slurm_view view = {.asked = true};
+    struct pl_notes notes = {0};
+
+    assert_int_equal(pl_slurm_jobs_parse(doc, &view.jobs, NULL), 0);
+    for (int i = 0; i < 2; i++) {
+        _cleanup_(pl_run_closep) struct pl_run *run = NULL;
+        _cleanup_(pl_run_status_destroyp) struct pl_run_status *s =
+            collect("waiting", -1, &view, &notes, &run);
+
+        /* Submitted a moment ago, Slurm's answer proves nothing yet. */
+        assert_int_equal(s->state, i ? PL_SWEEP_FAILED : PL_SWEEP_WAITING);
+        assert_int_equal(s->trials[0].state, i ? PL_TRIAL_LOST : PL_TRIAL_WAITING);
+        assert_int_equal(utimensat(AT_FDCWD, path, old, 0), 0);
+    }
+    assert_false(notes.partial);
+    pl_notes_finish(&notes);
+    pl_slurm_view_finish(&view);
+}
+
+static void test_collect_hub_gone(void **state)
+{
+    _cleanup_(pl_run_closep) struct pl_run *run = NULL;
+    struct pl_slurm_view view = {.never = true};
+    struct pl_notes notes = {0};
+    _cleanup_(pl_run_status_destroyp) struct pl_run_status *s =
+        collect("live", 0, &view, &notes, &run);
+
+    assert_int_equal(s->trials[0].state, PL_TRIAL_RUNNING);
+    assert_int_equal(s->trials[0].source, PL_SOURCE_STATUS);
+    assert_true(s->trials[0].age_s > 1000);
+    assert_true(notes.partial);
+    assert_true(json_array_size(notes.list) >= 1);
+    pl_notes_finish(&notes);
+}
+
+static void test_collect_step(void **state)
+{
+    _cleanup_(pl_run_closep) struct pl_run *run = NULL;
+    struct pl_slurm_view view = {.never = true};
+    struct pl_notes notes = {0};
+    _cleanup_(pl_run_status_destroyp) struct pl_run_status *s =
+        collect("step", -1, &view, &notes, &run);
+
+    assert_string_equal(s->trials[0].job, "4242"); /* no array */
+    pl_notes_finish(&notes);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_sweep_state),
+        cmocka_unit_test(test_settle_nothing_recorded),
+        cmocka_unit_test(test_settle_claimed),
+        cmocka_unit_test(test_settle_answer_is_older_than_the_claim),
+        cmocka_unit_test(test_settle_answer_is_older_than_the_submission),
+        cmocka_unit_test(test_settle_result),
+        cmocka_unit_test(test_settle_corrects_what_was_inferred),
+        cmocka_unit_test(test_settle_confirms_oom),
+        cmocka_unit_test(test_settle_retry_waits),
+        cmocka_unit_test(test_settle_live),
+        cmocka_unit_test(test_collect_ended),
+        cmocka_unit_test(test_collect_waiting_without_slurm),
+        cmocka_unit_test(test_collect_lost),
+        cmocka_unit_test(test_collect_hub_gone),
+        cmocka_unit_test(test_collect_step),
+    };
+
+    return cmocka_run_group_tests(tests, copy_runs, remove_runs);
+}
