@@ -44,7 +44,8 @@ static void wrap(FILE *out, const char *text, size_t at, size_t indent)
 
 static bool optional_argument(const struct pl_option *o)
 {
-    return o->arg && o->arg[0] == '[';
+    /* "[SEC]", and not "[TYPE:]N". */
+    return o->arg && o->arg[0] == '[' && o->arg[strlen(o->arg) - 1] == ']';
 }
 
 static void help_option(const struct pl_option *o, FILE *out)

@@ -47,8 +47,7 @@ run_case() {
 compare() {
     local want=$here/$2/$1
     [[ -e $want ]] || want=/dev/null
-    diff -u --label "$1 wanted" --label "$1 given" "$want" "$top/$1" | sed 's/^/# /'
-    cmp -s "$want" "$top/$1"
+    diff -u --label "$1 wanted" --label "$1 given" "$want" "$top/$1" | sed 's/^/# /' || true
 }
 
 record() {
@@ -76,17 +75,15 @@ for name in "${cases[@]}"; do
     if [[ -e $here/$name/rc ]]; then
         want_rc=$(<"$here/$name/rc")
     fi
-    good=yes
-    compare out "$name" || good=no
-    compare err "$name" || good=no
-    if ((rc != want_rc)); then
-        echo "# rc wanted $want_rc, given $rc"
-        good=no
-    fi
-    if [[ $good == yes ]]; then
+    said=$(
+        compare out "$name"
+        compare err "$name"
+        ((rc == want_rc)) || echo "# rc wanted $want_rc, given $rc"
+    )
+    if [[ -z $said ]]; then
         echo "ok $number - $name"
     else
-        echo "not ok $number - $name"
+        printf '%s\n' "not ok $number - $name" "$said"
         failed=$((failed + 1))
     fi
 done
