@@ -335,7 +335,6 @@ void pl_rank_ended(struct pl_rank *rank, int status, uint64_t at_ns)
     rank->ended = true;
     rank->status = status;
     rank->verdict_due = true;
-    d->n_ended++;
     pl_capture_drain(rank->out);
     pl_capture_drain(rank->err);
     if (status != 0 && rank->err)
@@ -350,6 +349,7 @@ void pl_rank_ended(struct pl_rank *rank, int status, uint64_t at_ns)
                                d->oom_kills >= 0 && oom > d->oom_kills, "text", text ? text : ""));
     if (oom > d->oom_kills)
         d->oom_kills = oom;
+    d->n_ended++; /* not before: draining may settle the daemon, and bye must come last */
     pl_daemon_send_verdicts(d);
     pl_daemon_settle(d);
 }
