@@ -37,11 +37,11 @@ int pl_parse_int(const char *s, int64_t min, int64_t max, int64_t *ret, struct p
     r = digits(&p, &v);
     if (r == -EINVAL || (r == 0 && *p))
         return pl_error_set(err, -EINVAL, "'%s' is not a whole number", s);
-    if (r == 0 && v > (uint64_t)INT64_MAX)
+    if (r == 0 && v > (uint64_t)INT64_MAX + negative)
         r = -ERANGE;
-    value = r == 0 ? (negative ? -(int64_t)v : (int64_t)v) : 0;
+    value = r == 0 ? (int64_t)(negative ? -v : v) : negative ? INT64_MIN : INT64_MAX;
     if (r < 0 || value < min || value > max) {
-        if (max == INT64_MAX)
+        if (max == INT64_MAX && value < min)
             return pl_error_set(err, -ERANGE, "%s is too small: it must be at least %" PRId64, s,
                                 min);
         return pl_error_set(err, -ERANGE,
@@ -163,6 +163,8 @@ int pl_parse_tasks_per_node(const char *s, unsigned node, unsigned *ret, struct 
 {
     const char *p = s;
     uint64_t tasks, repeat, seen = 0;
+    bool found = false;
+    unsigned value = 0;
 
     while (*p) {
         if (digits(&p, &tasks) < 0 || tasks > UINT32_MAX)
@@ -176,14 +178,18 @@ int pl_parse_tasks_per_node(const char *s, unsigned node, unsigned *ret, struct 
         if (repeat > UINT32_MAX)
             goto bad;
         seen += repeat;
-        if (node < seen) {
-            *ret = (unsigned)tasks;
-            return 0;
+        if (!found && node < seen) {
+            found = true;
+            value = (unsigned)tasks;
         }
-        if (*p == ',')
+        if (*p == ',' && p[1])
             p++;
         else if (*p)
             goto bad;
+    }
+    if (found) {
+        *ret = value;
+        return 0;
     }
     return pl_error_set(err, -ERANGE, "node %u is not in the task list '%s'", node, s);
 bad:
