@@ -43,6 +43,8 @@ int pl_mkdir_p(const char *path, mode_t mode, struct pl_error *err)
 
     if (!copy)
         return pl_error_set(err, -ENOMEM, "out of memory");
+    if (!*copy)
+        return pl_error_set(err, -ENOENT, "cannot make a folder without a name");
     for (char *p = copy + 1;; p++) {
         char c = *p;
 
