@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "common/base/log.h"
+#include "common/base/utf8.h"
 
 #include <stdarg.h>
 #include <string.h>
@@ -55,21 +56,30 @@ int pl_log_enabled(enum pl_log_level level, const char *subsys)
     return level < PL_LOG_DEBUG || !log_subsystems || listed(log_subsystems, subsys);
 }
 
-/* Appends src to dst with control bytes (and, for JSON, quotes and backslashes) escaped. */
+/* Appends src to dst with control bytes escaped; for JSON quotes, backslashes and what is no UTF-8
+ * too. */
 static size_t escape(char *dst, size_t size, const char *src, int json)
 {
-    size_t n = 0;
+    size_t n = 0, left = strlen(src);
+    int width;
 
-    for (; *src && n + 7 < size; src++) {
+    for (; left && n + 7 < size; src += width, left -= (size_t)width) {
         unsigned char c = (unsigned char)*src;
+        uint32_t character;
 
+        width = 1;
         if (json && (c == '"' || c == '\\')) {
             dst[n++] = '\\';
             dst[n++] = (char)c;
         } else if (c < 0x20 || c == 0x7f) {
             n += (size_t)snprintf(dst + n, size - n, json ? "\\u%04x" : "\\x%02x", c);
+        } else if (json && (width = pl_utf8_decode(src, left, &character)) < 0) {
+            width = 1;
+            memcpy(dst + n, "\xef\xbf\xbd", 3);
+            n += 3;
         } else {
-            dst[n++] = (char)c;
+            memcpy(dst + n, src, (size_t)width);
+            n += (size_t)width;
         }
     }
     dst[n] = '\0';
