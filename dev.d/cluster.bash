@@ -203,6 +203,8 @@ EpilogMsgTime=0
 
 MaxArraySize=$MAX_ARRAY
 MaxJobCount=$((MAX_ARRAY * 2 + 10000))
+# Clusters side by side are one machine to their jobs, which know each other by number.
+FirstJobId=$((1000 * (1 + SRANDOM % 999)))
 MaxStepCount=100000
 KillWait=5
 InactiveLimit=0
