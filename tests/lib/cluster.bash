@@ -141,3 +141,21 @@ job_wait() {
 job_wait_state() {
     wait_for "${3:-60}" job_is "$1" "$2"
 }
+
+no_slurmstepd() {
+    local pid
+    for pid in $(pgrep -f '^slurmstepd: \['); do
+        ! grep -qsF "SLURM_CONF=$SLURM_CONF" "/proc/$pid/environ" || return 1
+    done
+}
+
+all_nodes_idle() {
+    [[ $(timeout 20 sinfo -h -p main -o %t | sort -u) == idle ]]
+}
+
+# all_well: nodes undrained, nothing left.
+all_well() {
+    wait_for 20 all_nodes_idle
+    wait_for 10 no_slurmstepd
+    wait_for 10 no_left_overs
+}

@@ -13,21 +13,3 @@ use_fake() {
     export PLUME_FAKE_LOG=$WORK/fake
     unset PLUME_FAKE
 }
-
-no_slurmstepd() {
-    local pid
-    for pid in $(pgrep -f '^slurmstepd: \['); do
-        ! grep -qsF "SLURM_CONF=$SLURM_CONF" "/proc/$pid/environ" || return 1
-    done
-}
-
-all_nodes_idle() {
-    [[ $(timeout 20 sinfo -h -p main -o %t | sort -u) == idle ]]
-}
-
-# all_well: nodes undrained, nothing left.
-all_well() {
-    wait_for 20 all_nodes_idle
-    wait_for 10 no_slurmstepd
-    wait_for 10 no_left_overs
-}
