@@ -361,15 +361,16 @@ void pl_daemon_forward_exchange(struct pl_daemon *d, json_t *message)
             conn_send(c, message);
 }
 
-/* Messages about a rank, from its connection or (plugin) from the control socket. */
-static void rank_message(struct pl_rank *rank, json_t *message)
+/* Messages about a rank, from its connection or (plugin) from the control socket. False for a type
+ * that is not known. */
+static bool rank_message(struct pl_rank *rank, json_t *message)
 {
     const char *type = pl_json_string(message, "type");
     struct pl_daemon *d = rank->daemon;
     int64_t status, at_ns;
 
     if (!type)
-        return;
+        return false;
     if (strcmp(type, "metrics") == 0) {
         take_metrics(rank, message);
     } else if (strcmp(type, "spawned") == 0) {
@@ -387,7 +388,10 @@ static void rank_message(struct pl_rank *rank, json_t *message)
     } else if (strcmp(type, "signalled") == 0) {
         pl_daemon_to_hub(d, json_pack("{s:s, s:O}", "type", "signalled", "signal",
                                       json_object_get(message, "signal")));
+    } else {
+        return false;
     }
+    return true;
 }
 
 void pl_daemon_control_message(struct pl_daemon *d, json_t *message)
@@ -510,8 +514,8 @@ static void conn_line(struct pl_rank_conn *c, const char *line, size_t len)
         r = type && strcmp(type, "hello") == 0 ? on_hello(c, message) : -EPROTO;
         if (r < 0)
             pl_error_set(&err, r, "bad hello");
-    } else if (r == 0) {
-        rank_message(c->rank, message);
+    } else if (r == 0 && !rank_message(c->rank, message)) {
+        conn_send_new(c, json_pack("{s:s, s:s}", "type", "error", "text", "unknown type"));
     }
     if (r < 0) {
         pl_log_debug("net", "bad line from a rank: %s", pl_error_text(&err));
