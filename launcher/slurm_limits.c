@@ -118,16 +118,20 @@ static int through_scontrol(struct pl_slurm_limits *ret, struct pl_error *err)
     static const char *const argv[] = {"scontrol", "show", "config", NULL};
     _cleanup_(pl_child_finish) struct pl_child child = {0};
     int r = pl_child_run(argv, NULL, PL_SLURM_LIMITS_MS, &child, err);
+    size_t len;
 
     if (r == -ETIMEDOUT)
         return pl_error_set(err, r, "the Slurm controller gives no answer within %d s",
                             PL_SLURM_LIMITS_MS / 1000);
     if (r < 0)
         return r;
-    if (child.status != 0 || pl_slurm_limits_parse(pl_buf_str(&child.out), ret) < 0)
-        return pl_error_set(err, -EHOSTUNREACH, "%.*s", (int)strcspn(pl_buf_str(&child.err), "\n"),
-                            pl_buf_str(&child.err));
-    return 0;
+    if (child.status == 0 && pl_slurm_limits_parse(pl_buf_str(&child.out), ret) == 0)
+        return 0;
+    len = strcspn(pl_buf_str(&child.err), "\n");
+    if (strstr(pl_buf_str(&child.err), "contact slurm controller"))
+        return pl_error_set(err, -EHOSTUNREACH, "%.*s", (int)len, pl_buf_str(&child.err));
+    return pl_error_set(err, -ENOENT, "no slurm.conf is readable here (set SLURM_CONF): %.*s",
+                        (int)len, pl_buf_str(&child.err));
 }
 
 int pl_slurm_limits_get(struct pl_slurm_limits *ret, struct pl_error *err)

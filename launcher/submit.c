@@ -158,16 +158,19 @@ int pl_submit_argv(const char *run_dir,
 
 char *pl_submit_find(const char *lines, const char *run_dir, unsigned first)
 {
-    _cleanup_free_ char *command = pl_strf(" %s/job.sh %u", run_dir, first);
+    static const char refused[] = " FAILED:BadConstraints ";
+    _cleanup_free_ char *command = pl_strf("%s/job.sh %u", run_dir, first);
     const char *line = lines, *end;
 
-    if (!command)
-        return NULL;
-    for (; line && *line; line = *end ? end + 1 : NULL) {
+    for (; command && line && *line; line = *end ? end + 1 : NULL) {
         size_t digits = strspn(line, "0123456789"), len = strlen(command);
+        const char *p = line + digits;
 
         end = line + strcspn(line, "\n");
-        if (digits && strncmp(line + digits, command, len) == 0 && line + digits + len == end)
+        if (digits == 0 || *p != ' ' || strncmp(p, refused, strlen(refused)) == 0)
+            continue;
+        p += 1 + strcspn(p + 1, " \n");
+        if (*p == ' ' && strncmp(p + 1, command, len) == 0 && p + 1 + len == end)
             return strndup(line, digits);
     }
     return NULL;
@@ -182,7 +185,8 @@ static int look_up(const struct pl_run *run,
 {
     _cleanup_(pl_child_finish) struct pl_child child = {0};
     _cleanup_free_ char *user = pl_strf("--user=%u", (unsigned)geteuid());
-    const char *argv[] = {"squeue", "--noheader", "--states=all", "--format=%F %o", user, NULL};
+    const char *argv[] = {"squeue", "--noheader", "--states=all", "--format=%F %T:%r %o",
+                          user,     NULL};
     int r;
 
     if (!user)

@@ -50,8 +50,9 @@ char *pl_submit_array(unsigned n, unsigned max_parallel);
  * cancelled -ENOENT                    no sbatch or no plrun here */
 int pl_submit_run(struct pl_run *run, bool resumed, struct pl_buf *words, struct pl_error *err);
 
-/* Finds "RUN/job.sh FIRST" in lines "JOBID COMMAND" of squeue: the job id, caller frees; NULL where
- * it is not there. */
+/* Finds "RUN/job.sh FIRST" in lines "JOBID STATE:REASON COMMAND" of squeue: the job id, caller
+ * frees; NULL where it is not there. A record that Slurm keeps of a refused submission does not
+ * count. */
 char *pl_submit_find(const char *lines, const char *run_dir, unsigned first);
 
 #endif

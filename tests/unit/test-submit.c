@@ -136,8 +136,12 @@ static void find_is(const char *lines, const char *dir, unsigned first, const ch
 
 static void test_find(void **state)
 {
-    static const char lines[] = "12 /r/a/job.sh 0\n13 /r/a/job.sh 1000\n\nx /r/b/job.sh 0\n"
-                                "14 sleep 5\n15 /r/c d/job.sh 0";
+    static const char lines[] = "11 FAILED:BadConstraints /r/a/job.sh 0\n"
+                                "12 PENDING:Resources /r/a/job.sh 0\n"
+                                "13 RUNNING:None /r/a/job.sh 1000\n\nx /r/b/job.sh 0\n"
+                                "14 RUNNING:None sleep 5\n16 /r/b/job.sh 0\n17\n18 \n"
+                                "19 FAILED:NonZeroExitCode /r/e/job.sh 0\n"
+                                "15 PENDING:Dependency /r/c d/job.sh 0";
 
     find_is(lines, "/r/a", 0, "12");
     find_is(lines, "/r/a", 1000, "13");
@@ -146,6 +150,7 @@ static void test_find(void **state)
     find_is(lines, "/r/b", 0, NULL);
     find_is(lines, "/r/c d", 0, "15");
     find_is(lines, "/r", 0, NULL);
+    find_is(lines, "/r/e", 0, "19");
     find_is("", "/r/a", 0, NULL);
 }
 

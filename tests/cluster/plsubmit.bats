@@ -1,0 +1,291 @@
+#!/usr/bin/env bats
+# SPDX-License-Identifier: MIT
+# plsubmit against a real controller: what is submitted, how often, and what happens when not.
+
+load ../lib/cluster
+
+setup_file() {
+    cluster_up 4 --gpus 2 --max-array 1001
+    mkdir "$WORK_BASE/own-home"
+    export HOME=$WORK_BASE/own-home
+}
+teardown_file() { cluster_down; }
+setup() {
+    work_dir
+    PATH=$PLUME_SRC/build:$PATH
+}
+teardown() {
+    scancel_all
+    wait_for 60 queue_is_empty
+}
+
+# submit ARG...: plsubmit --parsable ARG...; sets SWEEP, RUN and JOBS (with commas).
+submit() {
+    run -0 --separate-stderr plsubmit --parsable "$@"
+    echo "$stderr" >&3
+    [ "${#lines[@]}" = 1 ]
+    IFS=';' read -r SWEEP RUN JOBS <<<"$output"
+}
+
+# result TRIAL KEY: from the trial's result.json.
+result() {
+    python3 -c 'import json, sys; print(json.load(open(sys.argv[1]))[sys.argv[2]])' \
+        "$(printf '%s/trial-%04d/result.json' "$RUN" "$1")" "$2"
+}
+
+arrays() {
+    squeue -h -o %F | sort -u
+}
+
+# fake NAME: the shell script on stdin stands in for a program; $REAL is the real one's folder.
+fake() {
+    mkdir -p fakes
+    { printf '#!/bin/bash\nREAL=%q\n' "$(dirname "$(command -v "$1")")" && cat; } >"fakes/$1"
+    chmod +x "fakes/$1"
+    PATH=$PWD/fakes:$PATH
+}
+
+@test "a grid is one array, and every rank gets its trial's values" {
+    run -0 --separate-stderr as_user plsubmit --grid lr=1e-3,1e-2,1e-1 --nodes 4 --wait \
+        -- sh -c 'echo "$PLUME_PARAM_lr $RANK/$WORLD_SIZE $*"' sh
+    [ "$stderr" = '' ]
+    [[ ${lines[0]} =~ ^submitted\ (sh-[a-z2-7]{6}):\ 3\ trials,\ job\ ([0-9]+),\ folder\ (runs/sh-.*)$ ]]
+    SWEEP=${BASH_REMATCH[1]} RUN=$PWD/${BASH_REMATCH[3]} job=${BASH_REMATCH[2]}
+    [ "${lines[1]}" = "plstat sweep $SWEEP" ]
+    [ "${lines[2]}" = "$SWEEP: 3 of 3 trials done" ]
+    [ "$RUN" = "$PWD/runs/$SWEEP" ]
+    values=(1e-3 1e-2 1e-1)
+    for i in 0 1 2; do
+        [ "$(result $i state)" = 'done' ]
+        [ "$(result $i job)" = "${job}_$i" ]
+        for rank in 0 1 2 3; do
+            [ "$(<"$RUN/trial-000$i/attempt-0/rank-$rank.out")" = \
+                "${values[i]} $rank/4 --lr ${values[i]}" ]
+        done
+    done
+    [ "$(stat -c %a "$RUN/key")" = 600 ]
+    grep -q "\"sweep\":\"$SWEEP\".*\"jobs\":\[\"$job\"\]" "$WORK_BASE/home/.plume/runs.jsonl"
+}
+
+@test "the site's refusal is shown in sbatch's words, and nothing is left" {
+
+    while read -r args; do
+        read -r words
+        # shellcheck disable=SC2086 # words
+        run -1 --separate-stderr plsubmit $args true
+        [ "$output" = '' ]
+        [ "${#stderr_lines[@]}" = 1 ]
+        [[ $stderr == "plsubmit: sbatch refused it: "*"$words"* ]]
+        [ -z "$(ls runs)" ]
+    done <<'TXT'
+-p nowhere
+Invalid partition name specified
+--gpus-per-node 3
+Requested node configuration is not available
+--sbatch no-such-option=1
+unrecognized option '--no-such-option=1'
+--sbatch begin=someday
+Invalid time specification
+TXT
+    queue_is_empty
+}
+
+@test "no controller: 75, the folder stays, and --resume goes on" {
+    sed 's/^SlurmctldPort=.*/SlurmctldPort=1/' "$SLURM_CONF" >dead.conf
+    start=$(now_ms)
+    SLURM_CONF=$PWD/dead.conf run -75 --separate-stderr plsubmit --grid a=1,2 true
+    (($(now_ms) - start < 10000))
+    [ "$output" = '' ]
+    [[ $stderr =~ ^plsubmit:\ .*"; later: plsubmit --resume "(runs/true-[a-z2-7]{6})$ ]]
+    folder=${BASH_REMATCH[1]}
+    # shellcheck disable=SC2012 # names of ours
+    [ "$(ls "$folder" | tr '\n' ' ')" = 'job.sh key sweep.json trials.jsonl ' ]
+
+    submit --resume "$folder" --wait
+    [ "$RUN" = "$PWD/$folder" ]
+    [ "$(result 1 state)" = 'done' ]
+    # Once more is no harm, and needs no controller.
+    jobs=$JOBS
+    SLURM_CONF=$PWD/dead.conf submit --resume "$folder"
+    [ "$JOBS" = "$jobs" ]
+}
+
+@test "a controller that does not answer is not waited for" {
+    pid=$(awk '$1 == "slurmctld" { print $2 }' "$CLUSTER_DIR/pids")
+    kill -STOP "$pid"
+    start=$(now_ms)
+    run --separate-stderr plsubmit true
+    took=$(($(now_ms) - start))
+    kill -CONT "$pid"
+    [ "$status" = 75 ]
+    ((took < 20000))
+    [[ $stderr == *"gives no answer within 10 s; later: plsubmit --resume runs/"* ]]
+}
+
+@test "past MaxArraySize the grid is split, under one numbering" {
+    submit --sbatch hold --grid "i=$(seq -s, 0 1002)" --grid z=9 true
+    [[ $JOBS =~ ^[0-9]+,[0-9]+$ ]]
+    [ "$(squeue -h -o '%F %K' | sort | tr '\n' ' ')" = "${JOBS%,*} 0-1000 ${JOBS#*,} 0-1 " ]
+    scontrol release "${JOBS#*,}"
+    wait_for 60 test -e "$RUN/trial-1001/result.json" -a -e "$RUN/trial-1002/result.json"
+    [ "$(result 1002 job)" = "${JOBS#*,}_1" ]
+    [ ! -e "$RUN/trial-0000" ]
+    [ ! -e "$RUN/trial-0001" ]
+}
+
+@test "a split grid's second array waits where trials are limited" {
+    submit --sbatch hold --max-parallel 7 --grid "i=$(seq -s, 0 1001)" true
+    [ "$(squeue -h -j "${JOBS#*,}" -o %E)" = "afterany:${JOBS%,*}_*(unfulfilled)" ]
+    [[ $(scontrol show job "${JOBS%,*}") == *ArrayTaskThrottle=7* ]]
+}
+
+@test "a refusal after the first array takes that one back" {
+    fake sbatch <<'TXT'
+[[ ${*: -1} == 0 ]] && exec "$REAL/sbatch" "$@"
+echo 'sbatch: error: Batch job submission failed: Job violates accounting policy' >&2
+exit 1
+TXT
+    run -1 --separate-stderr plsubmit --sbatch hold --grid "i=$(seq -s, 0 1001)" true
+    [ "${#stderr_lines[@]}" = 1 ]
+    [[ $stderr == *'were cancelled: sbatch refused it: '*'violates accounting policy' ]]
+    wait_for 20 queue_is_empty
+}
+
+@test "a lost answer is found in the queue, not submitted again" {
+    fake sbatch <<'TXT'
+"$REAL/sbatch" "$@" >/dev/null
+echo 'sbatch: error: Batch job submission failed: Socket timed out on send/recv operation' >&2
+exit 1
+TXT
+    submit --sbatch hold --grid a=1,2 true
+    [ "$(arrays)" = "$JOBS" ]
+}
+
+@test "a question that never arrived is asked again by --resume" {
+    fake sbatch <<'TXT'
+echo 'sbatch: error: Batch job submission failed: Socket timed out on send/recv operation' >&2
+exit 1
+TXT
+    run -75 --separate-stderr plsubmit --grid a=1,2 true
+    [[ $stderr == *'Socket timed out'*'plsubmit --resume runs/'* ]]
+    queue_is_empty
+    rm fakes/sbatch
+    hash -r
+    submit --sbatch hold --resume "${stderr##*--resume }" --wait
+    [ "$(result 0 state)" = 'done' ]
+}
+
+@test "a client killed before it knew its array finds it again" {
+    fake sbatch <<'TXT'
+"$REAL/sbatch" "$@" >/dev/null
+kill -KILL "$PPID"
+TXT
+    run plsubmit --sbatch hold --grid a=1,2 true
+    [ "$status" != 0 ]
+    job=$(arrays)
+    [ -n "$job" ]
+    rm fakes/sbatch
+    hash -r
+    submit --resume runs/true-*
+    [ "$JOBS" = "$job" ]
+    [ "$(arrays)" = "$job" ]
+}
+
+@test "a second array of the same run ends at once and changes nothing" {
+    submit --grid a=1,2 --wait -- sh -c 'echo once'
+    again=$(sbatch --parsable --array=0-1 -o 'again-%a' "$RUN/job.sh" 0)
+    job_wait "$again"
+    [ "$(job_state "${again}_0")" = COMPLETED ]
+    [ "$(result 0 job)" = "${JOBS}_0" ]
+    [ "$(ls "$RUN/trial-0000")" = "$(ls "$RUN/trial-0001")" ]
+    [ ! -e "$RUN/trial-0000/attempt-1" ]
+    [ "$(<"$RUN/trial-0000/attempt-0/rank-0.out")" = once ]
+}
+
+@test "values reach the program byte for byte, and nothing runs them" {
+    cat >prog <<'TXT'
+#!/bin/bash
+printf '%s\0' "$@" >"argv-$PLUME_TRIAL"
+printf '%s' "$PLUME_PARAM_v_x" >"env-$PLUME_TRIAL"
+TXT
+    chmod +x prog
+    nasty=('$(touch pwned)' '`touch pwned`' "it's" 'say "hi"' ';touch pwned' $'two\nlines' $'\e[31m'
+        $'\\n\\\\' '{v.x}{w}' ' ' '' $'\u4f60\u597d \u202e' '-x' '*' '%s%n' '&|<>!#~')
+    for value in "${nasty[@]}"; do
+        axis+=,\"${value//\"/\"\"}\"
+    done
+    PATH=$PWD:$PATH submit -J $'a "b" \'c\' $(touch pwned)' --grid "v.x=${axis#,}" --grid 'w=1' --wait \
+        --env 'E=$(touch pwned)' -- prog '{v.x}' '<{v.x}{w}>' '{' '{nope}' '$(touch pwned)' ''
+    [[ $SWEEP =~ ^a__b___c____touch_pwned_-[a-z2-7]{6}$ ]]
+    for i in "${!nasty[@]}"; do
+        mapfile -d '' -t argv <"argv-$i"
+        [ "${#argv[@]}" = 6 ]
+        [ "${argv[0]}" = "${nasty[i]}" ]
+        [ "${argv[1]}" = "<${nasty[i]}1>" ]
+        [ "${argv[2]} ${argv[3]} ${argv[4]} ${argv[5]}" = '{ {nope} $(touch pwned) ' ]
+        [ "$(cat "env-$i"; echo .)" = "${nasty[i]}." ]
+    done
+    [ -z "$(find . -name pwned)" ]
+}
+
+@test "--wait says 1 when a trial fails, and tells set-up from the program" {
+    run -1 --separate-stderr plsubmit --parsable --wait --grid c=0,3 -- sh -c 'exit $1' sh '{c}'
+    IFS=';' read -r SWEEP RUN JOBS <<<"$output"
+    [ "$(result 0 state) $(result 0 exit_code)" = 'done 0' ]
+    [ "$(result 1 state) $(result 1 exit_code)" = 'failed 3' ]
+
+    for setup in --setup='echo oops >&2; (exit 7)' --load=no-such-module; do
+        run -1 --separate-stderr plsubmit --parsable --wait "$setup" --setup 'touch after' true
+        IFS=';' read -r SWEEP RUN JOBS <<<"$output"
+        [ "$(result 0 state)" = failed ]
+        [[ $(result 0 cause) == *"'kind': 'setup'"* ]]
+        [ ! -e after ]
+    done
+}
+
+@test "modules, set-up commands and variables reach the ranks" {
+    mkdir bin
+    printf '#!/bin/sh\necho "$A|$B|$NCCL_DEBUG|$NCCL_SOCKET_IFNAME|$MASTER_PORT"\n' >bin/later
+    chmod +x bin/later
+    run -0 --separate-stderr plsubmit --parsable --wait --setup 'export PATH=$PWD/bin:$PATH A=1' \
+        --setup 'export B="$A 2"  # a comment' --nccl-debug WARN --nccl-ifname lo \
+        --master-port 17000-17100 later
+    [[ $stderr == "plsubmit: warning: program 'later' is not in PATH" ]]
+    IFS=';' read -r SWEEP RUN JOBS <<<"$output"
+    [[ $(<"$RUN/trial-0000/attempt-0/rank-0.out") =~ ^1\|1\ 2\|WARN\|lo\|17[0-9]{3}$ ]]
+}
+
+@test "scancel ends a trial with a result" {
+    submit -N2 -- sleep 300
+    wait_for 60 test -e "$RUN/trial-0000/status.json"
+    scancel "$JOBS"
+    wait_for 60 test -e "$RUN/trial-0000/result.json"
+    [ "$(result 0 state)" = cancelled ]
+}
+
+@test "--wait notices trials that are gone without a result" {
+    submit --sbatch hold --grid a=1,2 true
+    scancel "$JOBS"
+    run -1 --separate-stderr timeout 60 plsubmit --resume "$RUN" --wait
+    [ "${lines[2]}" = "$SWEEP: 0 of 2 trials done" ]
+}
+
+@test "--max-parallel is kept" {
+    submit --max-parallel 1 --grid "i=1,2,3" --wait -- \
+        bash -c "mkdir '$PWD/lock' && sleep 0.3 && rmdir '$PWD/lock'"
+}
+
+@test "inside another job the new one starts clean" {
+    cat >outer.sh <<'TXT'
+#!/bin/bash
+export MASTER_PORT=1 RANK=7 SBATCH_MEM_BIND=none SBATCH_NO_REQUEUE=1
+plsubmit --parsable --runs "$1" -- sh -c 'echo $RANK/$WORLD_SIZE $SLURM_JOB_NUM_NODES $SBATCH_MEM_BIND'
+TXT
+    chmod +x outer.sh
+    run -0 --separate-stderr srun -N2 -n2 -w n[1-2] --exact bash -c \
+        '((SLURM_PROCID)) || ./outer.sh runs'
+    IFS=';' read -r SWEEP RUN JOBS <<<"$output"
+    [ "$(job_field "$JOBS" Requeue)" = 0 ]
+    wait_for 60 test -e "$RUN/trial-0000/result.json"
+    [ "$(<"$RUN/trial-0000/attempt-0/rank-0.out")" = '0/1 1' ]
+}
