@@ -136,7 +136,6 @@ void pl_daemon_settle(struct pl_daemon *d)
         d->state = PL_DAEMON_LEAVING;
     if (!d->bye_sent) {
         d->bye_sent = true;
-        uv_timer_start(&d->leave_timer, on_leave_limit, LEAVE_MS, 0);
         if (d->step.plugin)
             pl_daemon_clean_up(&d->step);
         pl_daemon_send_metrics(d);
@@ -144,7 +143,11 @@ void pl_daemon_settle(struct pl_daemon *d)
         if (d->finished)
             return;
     }
-    if (!d->bye_ok || !verdicts_sent(d) || (d->hub && !pl_hub_is_finished(d->hub)))
+    if (d->hub && !pl_hub_is_finished(d->hub))
+        return; /* other nodes may have hours to go */
+    if (!uv_is_active((uv_handle_t *)&d->leave_timer))
+        uv_timer_start(&d->leave_timer, on_leave_limit, LEAVE_MS, 0);
+    if (!d->bye_ok || !verdicts_sent(d))
         return;
     /* Refused ranks: their starters read the reason and go by themselves. */
     if (d->state == PL_DAEMON_FAILED && d->conns && !d->owner_gone)
