@@ -25,7 +25,7 @@ struct pl_capture {
     struct pl_buf pending; /* for real_fd */
     struct pl_buf tail;    /* up to twice TAIL_BYTES, cut now and then */
     struct pl_buf line;
-    bool eof, told, closing, out_ready;
+    bool eof, told, closing, released, out_ready;
     unsigned handles; /* uv handles still open */
 };
 
@@ -159,9 +159,42 @@ static bool read_some(struct pl_capture *c)
 
 static void on_event(uv_poll_t *poll, int status, int events);
 
+static void destroy(struct pl_capture *c)
+{
+    pl_buf_finish(&c->pending);
+    pl_buf_finish(&c->tail);
+    pl_buf_finish(&c->line);
+    free(c);
+}
+
+static void on_closed(uv_handle_t *handle)
+{
+    struct pl_capture *c = handle->data;
+
+    if (--c->handles)
+        return;
+    close(PL_TAKE_FD(c->read_fd));
+    close(PL_TAKE_FD(c->real_fd));
+    if (c->file_fd >= 0)
+        close(PL_TAKE_FD(c->file_fd));
+    if (c->closing)
+        destroy(c);
+}
+
+/* Closes the descriptors: Slurm waits for the end of a task's output before a step can end. */
+static void release(struct pl_capture *c)
+{
+    if (c->released)
+        return;
+    c->released = true;
+    uv_close((uv_handle_t *)&c->in, on_closed);
+    if (c->out_ready)
+        uv_close((uv_handle_t *)&c->out, on_closed);
+}
+
 static void update(struct pl_capture *c)
 {
-    if (c->closing)
+    if (c->closing || c->released)
         return;
     if (c->eof && c->line.len) {
         search_line(c);
@@ -177,6 +210,7 @@ static void update(struct pl_capture *c)
         uv_poll_stop(&c->out);
     if (c->eof && !c->pending.len && !c->told) {
         c->told = true;
+        release(c);
         c->ops->done(c->ctx);
     }
 }
@@ -259,7 +293,7 @@ int pl_capture_open_file(struct pl_capture *c, const char *path, struct pl_error
 
 void pl_capture_drain(struct pl_capture *c)
 {
-    if (!c || c->closing)
+    if (!c || c->closing || c->released)
         return;
     while (!c->eof && read_some(c))
         ;
@@ -297,29 +331,13 @@ bool pl_capture_is_done(const struct pl_capture *c)
     return !c || (c->eof && !c->pending.len);
 }
 
-static void on_closed(uv_handle_t *handle)
-{
-    struct pl_capture *c = handle->data;
-
-    if (--c->handles)
-        return;
-    close(c->read_fd);
-    close(c->real_fd);
-    if (c->file_fd >= 0)
-        close(c->file_fd);
-    pl_buf_finish(&c->pending);
-    pl_buf_finish(&c->tail);
-    pl_buf_finish(&c->line);
-    free(c);
-}
-
 void pl_capture_close(struct pl_capture *c)
 {
     if (!c || c->closing)
         return;
     c->closing = true;
     write_real(c);
-    uv_close((uv_handle_t *)&c->in, on_closed);
-    if (c->out_ready)
-        uv_close((uv_handle_t *)&c->out, on_closed);
+    release(c);
+    if (c->handles == 0)
+        destroy(c);
 }

@@ -195,6 +195,12 @@ static void owner_gone(struct pl_daemon *d)
     if (!d->step.plugin && d->n_ended < d->n_present) /* plrun of local rank 0 was killed */
         pl_daemon_end_ranks(d, pl_step_env_ms("PLUME_KILL_GRACE", 5000));
     pl_daemon_settle(d);
+    if (d->step.plugin && d->hub && !pl_hub_is_finished(d->hub)) {
+        static const char busy[] = "{\"type\":\"busy\"}\n";
+
+        /* Our own tasks have ended, others have not: slurmstepd is to let us be. */
+        pl_send_fds(d->control_fd, busy, sizeof(busy) - 1, NULL, 0);
+    }
 }
 
 static void on_control(uv_poll_t *poll, int status, int events)

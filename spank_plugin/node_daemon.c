@@ -331,7 +331,8 @@ void pl_node_daemon_exited(struct pl_node_daemon *daemon, unsigned rank, int sta
     tell(daemon, line, (size_t)n);
 }
 
-/* Reads and drops whatever comes until the daemon's end is closed. */
+/* Waits until the daemon's end is closed (0) or it says that it is busy (1): the hub of a step of
+ * which other nodes still have tasks. */
 static int wait_end(int fd, uint64_t limit_ns)
 {
     char rest[4096];
@@ -342,9 +343,14 @@ static int wait_end(int fd, uint64_t limit_ns)
 
         if (r < 0)
             return r;
-        n = read(fd, rest, sizeof(rest));
+        n = read(fd, rest, sizeof(rest) - 1);
         if (n == 0 || (n < 0 && errno != EINTR))
             return 0;
+        if (n > 0) {
+            rest[n] = '\0';
+            if (strstr(rest, "\"busy\""))
+                return 1;
+        }
         if (pl_now_ns() >= limit_ns)
             return -ETIMEDOUT;
     }
@@ -361,7 +367,7 @@ int pl_node_daemon_stop(struct pl_node_daemon *daemon, unsigned timeout_ms)
     if (r < 0)
         kill_it(daemon);
     finish(daemon);
-    return r;
+    return PL_MIN(r, 0);
 }
 
 void pl_node_daemon_forget(struct pl_node_daemon *daemon)

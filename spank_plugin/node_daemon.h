@@ -53,8 +53,9 @@ int pl_node_daemon_start(struct pl_node_daemon *daemon,
 void pl_node_daemon_spawned(struct pl_node_daemon *daemon, unsigned rank, pid_t pid);
 void pl_node_daemon_exited(struct pl_node_daemon *daemon, unsigned rank, int status);
 
-/* Says goodbye, waits at most timeout_ms for its end, then kills it. 0, or -ETIMEDOUT where it had
- * to be killed. Frees everything. */
+/* Says goodbye, waits at most timeout_ms for its end, then kills it; but leaves it alone where it
+ * answers {"type":"busy"}: a hub that other nodes still need ends by itself, and holds nothing that
+ * Slurm waits for. 0, or -ETIMEDOUT where it had to be killed. Frees everything. */
 int pl_node_daemon_stop(struct pl_node_daemon *daemon, unsigned timeout_ms);
 
 /* For a forked task: closes its copies but socket_fd, so that the daemon sees slurmstepd's end. */
