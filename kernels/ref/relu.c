@@ -15,6 +15,9 @@ void PL_REF(relu_backward)(const struct pl_relu_args *a)
     const real *y = a->y, *dy = a->dy;
     real *dx = a->dx;
 
-    for (size_t k = 0; k < a->n; k++)
-        dx[k] = (a->dx_add ? dx[k] : 0) + (y[k] <= 0 ? 0 : dy[k]);
+    for (size_t k = 0; k < a->n; k++) {
+        real d = y[k] <= 0 ? 0 : dy[k];
+
+        dx[k] = a->dx_add ? dx[k] + d : d;
+    }
 }

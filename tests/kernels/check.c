@@ -1,0 +1,178 @@
+/* SPDX-License-Identifier: MIT */
+#include "tests/kernels/check.h"
+#include "common/base/parse.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <string.h>
+#include <sys/random.h>
+
+#define GUARD 64
+#define GUARD_BYTE 0xa5
+#define BUFFERS_MAX 32
+
+static struct buffer {
+    unsigned char *memory, *data;
+    size_t bytes;
+} buffers[BUFFERS_MAX];
+static size_t n_buffers;
+static uint64_t seed, state, checks;
+static char current[256];
+static const char *backend;
+
+static void PL_PRINTF(1, 2) give_up(const char *fmt, ...)
+{
+    va_list ap;
+
+    fprintf(stderr, "%s: %s: ", backend, current);
+    va_start(ap, fmt);
+    vfprintf(stderr, fmt, ap);
+    va_end(ap);
+    fprintf(stderr, "\nrepeat with PLUME_TEST_SEED=%llu\n", (unsigned long long)seed);
+    exit(1);
+}
+
+void check_case(const char *fmt, ...)
+{
+    va_list ap;
+
+    va_start(ap, fmt);
+    vsnprintf(current, sizeof(current), fmt, ap);
+    va_end(ap);
+}
+
+uint64_t check_random(uint64_t limit)
+{
+    uint64_t z = (state += 0x9e3779b97f4a7c15u); /* splitmix64 */
+
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    return (z ^ (z >> 31)) % limit;
+}
+
+static void *buffer(size_t bytes)
+{
+    size_t shift = check_random(16) * 4;
+    struct buffer *b = &buffers[n_buffers++];
+
+    if (n_buffers > BUFFERS_MAX)
+        give_up("too many buffers");
+    *b = (struct buffer){.memory = aligned_alloc(64, (bytes + 2 * GUARD + 64 + 63) / 64 * 64),
+                         .bytes = bytes};
+    if (!b->memory)
+        give_up("out of memory");
+    memset(b->memory, GUARD_BYTE, bytes + 2 * GUARD + 64);
+    b->data = b->memory + GUARD + shift;
+    return b->data;
+}
+
+static float uniform(void)
+{
+    return (float)check_random(1 << 24) / (float)(1 << 23) - 1;
+}
+
+static float value(enum fill fill)
+{
+    static const float special[] = {NAN,      INFINITY, -INFINITY, 3.4e38f, -3.4e38f,
+                                    1.2e-38f, 1e-45f,   0.0f,      -0.0f};
+
+    switch (fill) {
+    case FILL_ZERO:
+        return check_random(2) ? 0.0f : -0.0f;
+    case FILL_DENORM:
+        return check_random(4) ? uniform() * 1e-39f : 0;
+    case FILL_LARGE:
+        return check_random(2) ? uniform() * CHECK_LARGE : uniform();
+    case FILL_SPECIAL:
+        return check_random(4) ? uniform() : special[check_random(PL_COUNT(special))];
+    default:
+        return uniform();
+    }
+}
+
+float *check_floats(size_t n, enum fill fill)
+{
+    float *p = buffer(n * sizeof(*p));
+
+    for (size_t i = 0; i < n; i++)
+        p[i] = value(fill);
+    return p;
+}
+
+float *check_copy(const float *from, size_t n)
+{
+    float *p = buffer(n * sizeof(*p));
+
+    memcpy(p, from, n * sizeof(*p));
+    return p;
+}
+
+int32_t *check_labels(size_t n, size_t classes)
+{
+    int32_t *p = buffer(n * sizeof(*p));
+
+    for (size_t i = 0; i < n; i++)
+        p[i] = (int32_t)check_random(classes);
+    return p;
+}
+
+void check_close(const char *what, size_t i, double got, double want, double tolerance)
+{
+    checks++;
+    if (got == want || (isnan(got) && isnan(want)) || fabs(got - want) <= tolerance)
+        return;
+    give_up("%s[%zu] is %.9g, not %.9g (difference %.3g, allowed %.3g)", what, i, got, want,
+            fabs(got - want), tolerance);
+}
+
+void check_same(const char *what, const float *got, const float *want, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        checks++;
+        if (memcmp(&got[i], &want[i], sizeof(*got)) != 0 && !(isnan(got[i]) && isnan(want[i])))
+            give_up("%s[%zu] is %.9g, not %.9g", what, i, got[i], want[i]);
+    }
+}
+
+void check_end_case(void)
+{
+    for (size_t i = 0; i < n_buffers; i++) {
+        struct buffer *b = &buffers[i];
+        size_t total = b->bytes + 2 * GUARD + 64;
+
+        for (size_t k = 0; k < total; k++)
+            if ((b->memory + k < b->data || b->memory + k >= b->data + b->bytes) &&
+                b->memory[k] != GUARD_BYTE)
+                give_up("buffer %zu of %zu bytes: byte %td is written", i, b->bytes,
+                        b->memory + k - b->data);
+        free(b->memory);
+    }
+    n_buffers = 0;
+}
+
+int main(void)
+{
+    const char *given = getenv("PLUME_TEST_SEED");
+    int64_t number;
+
+    if (given && pl_parse_int(given, 0, INT64_MAX, &number, NULL) == 0)
+        seed = (uint64_t)number;
+    else if (getrandom(&seed, sizeof(seed), 0) != sizeof(seed))
+        return 1;
+    seed >>= 1;
+    if (given)
+        seed = (uint64_t)number;
+    for (unsigned level = 0; level < 3; level++) {
+        const struct pl_kernels *k = pl_kernels_cpu(level);
+
+        if (!k)
+            continue;
+        state = seed;
+        checks = 0;
+        backend = k->name;
+        check_op(pl_kernels_ref(PL_REAL_F32), k);
+        printf("%s: %llu values agree (seed %llu)\n", k->name, (unsigned long long)checks,
+               (unsigned long long)seed);
+    }
+    return 0;
+}

@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: MIT */
+/* Harness of the op tests: every backend against ref, on random and adversarial contents, odd
+ * sizes and misaligned buffers, with guard bytes around each. The seed is printed and can be given
+ * by PLUME_TEST_SEED. Idea: dav1d's checkasm. */
+#ifndef PL_TESTS_KERNELS_CHECK_H
+#define PL_TESTS_KERNELS_CHECK_H
+
+#include "kernels/kernels.h"
+
+enum fill {
+    FILL_RANDOM,  /* uniform in [-1, 1] */
+    FILL_ZERO,    /* both zeros */
+    FILL_DENORM,  /* numbers below the smallest normal one, and zeros */
+    FILL_LARGE,   /* magnitudes up to CHECK_LARGE, mixed with small ones */
+    FILL_SPECIAL, /* NaN, infinities, largest and smallest numbers among random ones */
+    FILL_COUNT,
+};
+
+#define CHECK_LARGE 1e17f /* products of two, summed a thousand times, stay finite */
+#define CHECK_EPS 5.96e-8 /* half a unit in the last place of 1.0f: rounding error of one f32 op   \
+                           */
+
+/* What the running case tests; for messages. */
+void check_case(const char *fmt, ...) PL_PRINTF(1, 2);
+
+uint64_t check_random(uint64_t limit);
+
+/* n floats between guards, starting `shift` floats past a 64-byte boundary (0 to 15 at random).
+ * Freed by check_end_case(). */
+float *check_floats(size_t n, enum fill fill);
+float *check_copy(const float *from, size_t n);
+int32_t *check_labels(size_t n, size_t classes);
+
+/* Fails where |got - want| > tolerance; equal infinities and two NaNs are alike. */
+void check_close(const char *what, size_t i, double got, double want, double tolerance);
+/* Bit for bit, but for NaNs, of which any is as good as another. */
+void check_same(const char *what, const float *got, const float *want, size_t n);
+
+/* Checks all guards and frees all buffers. */
+void check_end_case(void);
+
+/* The test of one op: called once for each backend this machine can run. */
+void check_op(const struct pl_kernels *ref, const struct pl_kernels *got);
+
+#endif

@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: MIT */
+#include "tests/kernels/check.h"
+
+static void
+one(const struct pl_kernels *ref, const struct pl_kernels *got, size_t rows, size_t classes)
+{
+    enum fill fill = (enum fill)check_random(FILL_COUNT); /* zeros: ties */
+    float *count = check_floats(1, FILL_RANDOM), *count2 = check_floats(1, FILL_RANDOM);
+    struct pl_correct_args a = {.rows = rows,
+                                .classes = classes,
+                                .logits = check_floats(rows * classes, fill),
+                                .labels = check_labels(rows, classes),
+                                .count = count};
+
+    check_case("correct rows %zu classes %zu fill %d", rows, classes, fill);
+    ref->correct(&a);
+    a.count = count2;
+    got->correct(&a);
+    check_same("count", count2, count, 1);
+    check_end_case();
+}
+
+void check_op(const struct pl_kernels *ref, const struct pl_kernels *got)
+{
+    for (int n = 0; n < 500; n++)
+        one(ref, got, 1 + check_random(50), 1 + check_random(20));
+}

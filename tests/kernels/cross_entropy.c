@@ -1,0 +1,64 @@
+/* SPDX-License-Identifier: MIT */
+#include "tests/kernels/check.h"
+
+#include <math.h>
+
+/* The vector exp is good to 2e-7, a probability takes one more division or product; sums are in
+ * double on both sides. exp below e^-87 is clamped, ref goes to 0: hence the absolute part. */
+#define PROB_TOLERANCE(want) (5e-7 * fabs(want) + 2e-38)
+#define LOSS_TOLERANCE(want) (1e-6 * (1 + fabs(want)))
+
+static void one(const struct pl_kernels *ref,
+                const struct pl_kernels *got,
+                size_t rows,
+                size_t classes,
+                enum fill fill,
+                bool bad_label)
+{
+    size_t n = rows * classes;
+    const float *logits = check_floats(n, fill);
+    int32_t *labels = check_labels(rows, classes);
+    float *probs = check_floats(n, FILL_RANDOM), *probs2 = check_floats(n, FILL_RANDOM);
+    float *loss = check_floats(1, FILL_RANDOM), *loss2 = check_floats(1, FILL_RANDOM);
+    float *dloss = check_floats(1, FILL_RANDOM);
+    float *dz = check_floats(n, FILL_RANDOM), *dz2 = check_copy(dz, n);
+    struct pl_cross_entropy_args a = {.rows = rows,
+                                      .classes = classes,
+                                      .dx_add = check_random(2),
+                                      .logits = logits,
+                                      .labels = labels,
+                                      .dloss = dloss};
+
+    if (bad_label)
+        labels[check_random(rows)] = check_random(2) ? -1 : (int32_t)classes;
+    check_case("cross_entropy rows %zu classes %zu add %d fill %d bad %d", rows, classes, a.dx_add,
+               fill, bad_label);
+    a.probs = probs;
+    a.loss = loss;
+    a.dlogits = dz;
+    ref->cross_entropy_forward(&a);
+    ref->cross_entropy_backward(&a);
+    a.probs = probs2;
+    a.loss = loss2;
+    a.dlogits = dz2;
+    got->cross_entropy_forward(&a);
+    got->cross_entropy_backward(&a);
+    check_close("loss", 0, loss2[0], loss[0], LOSS_TOLERANCE(loss[0]));
+    if (bad_label && !isnan(loss2[0]))
+        check_close("loss with a bad label", 0, loss2[0], NAN, 0);
+    for (size_t i = 0; i < n; i++) {
+        check_close("probs", i, probs2[i], probs[i], PROB_TOLERANCE(probs[i]));
+        /* The probability's error and three roundings of numbers up to 2 (what was there and the
+         * scaled difference). */
+        check_close("dlogits", i, dz2[i], dz[i], 1e-6);
+    }
+    check_end_case();
+}
+
+void check_op(const struct pl_kernels *ref, const struct pl_kernels *got)
+{
+    for (int n = 0; n < 400; n++)
+        one(ref, got, 1 + check_random(20), 1 + check_random(40),
+            (enum fill)check_random(FILL_COUNT), check_random(10) == 0);
+    one(ref, got, 2, 5000, FILL_RANDOM, false);
+}

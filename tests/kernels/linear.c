@@ -1,0 +1,136 @@
+/* SPDX-License-Identifier: MIT */
+#include "tests/kernels/check.h"
+
+#include <math.h>
+
+/* Rounding a sum of n products in any order, in f32: at most n + 2 half-ulps of the sum of the
+ * magnitudes (Higham 2002, section 3.1); products of denormals may vanish altogether. */
+static double bound(size_t n, double magnitude)
+{
+    return (double)(n + 3) * CHECK_EPS * magnitude + (double)(n + 1) * 1.5e-45;
+}
+
+struct sample {
+    size_t rows, in, out;
+    bool relu, bias, dx_add;
+    const float *x, *w, *b, *dy;
+};
+
+static void forward(const struct pl_kernels *ref, const struct pl_kernels *got, struct sample *s)
+{
+    struct pl_linear_args a = {.rows = s->rows,
+                               .in = s->in,
+                               .out = s->out,
+                               .relu = s->relu,
+                               .x = s->x,
+                               .w = s->w,
+                               .b = s->bias ? s->b : NULL};
+    float *want = check_floats(s->rows * s->out, FILL_RANDOM);
+    float *have = check_floats(s->rows * s->out, FILL_RANDOM);
+
+    a.y = want;
+    ref->linear_forward(&a);
+    a.y = have;
+    got->linear_forward(&a);
+    for (size_t r = 0; r < s->rows; r++) {
+        for (size_t o = 0; o < s->out; o++) {
+            double sum = s->bias ? fabs(s->b[o]) : 0;
+
+            for (size_t i = 0; i < s->in; i++)
+                sum += fabs((double)s->x[r * s->in + i] * s->w[o * s->in + i]);
+            check_close("y", r * s->out + o, have[r * s->out + o], want[r * s->out + o],
+                        bound(s->in, sum));
+        }
+    }
+}
+
+static void backward(const struct pl_kernels *ref, const struct pl_kernels *got, struct sample *s)
+{
+    size_t n_x = s->rows * s->in, n_w = s->out * s->in, n_y = s->rows * s->out;
+    float *y = check_floats(n_y, FILL_RANDOM), *dz = check_floats(n_y, FILL_RANDOM);
+    float *dx = check_floats(n_x, FILL_RANDOM), *dw = check_floats(n_w, FILL_RANDOM);
+    float *db = check_floats(s->out, FILL_RANDOM), *dz2 = check_copy(s->dy, n_y);
+    float *dx2 = check_copy(dx, n_x), *dw2 = check_copy(dw, n_w), *db2 = check_copy(db, s->out);
+    struct pl_linear_args a = {.rows = s->rows,
+                               .in = s->in,
+                               .out = s->out,
+                               .relu = s->relu,
+                               .dx_add = s->dx_add,
+                               .x = s->x,
+                               .w = s->w,
+                               .y = y,
+                               .dy = s->dy,
+                               .dz = dz,
+                               .dx = dx,
+                               .dw = dw,
+                               .db = s->bias ? db : NULL};
+
+    ref->linear_backward(&a);
+    a.dy = a.dz = dz2; /* in place, as the engine does */
+    a.dx = dx2;
+    a.dw = dw2;
+    a.db = s->bias ? db2 : NULL;
+    got->linear_backward(&a);
+    for (size_t r = 0; r < s->rows; r++) {
+        for (size_t i = 0; i < s->in; i++) {
+            double sum = 1; /* what was there */
+
+            for (size_t o = 0; o < s->out; o++)
+                sum += fabs((double)dz[r * s->out + o] * s->w[o * s->in + i]);
+            check_close("dx", r * s->in + i, dx2[r * s->in + i], dx[r * s->in + i],
+                        bound(s->out, sum));
+        }
+    }
+    for (size_t o = 0; o < s->out; o++) {
+        double column = 1;
+
+        for (size_t r = 0; r < s->rows; r++)
+            column += fabs(dz[r * s->out + o]);
+        check_close("db", o, db2[o], db[o], bound(s->rows, column));
+        for (size_t i = 0; i < s->in; i++) {
+            double sum = 1;
+
+            for (size_t r = 0; r < s->rows; r++)
+                sum += fabs((double)dz[r * s->out + o] * s->x[r * s->in + i]);
+            check_close("dw", o * s->in + i, dw2[o * s->in + i], dw[o * s->in + i],
+                        bound(s->rows, sum));
+        }
+    }
+}
+
+static void one(const struct pl_kernels *ref,
+                const struct pl_kernels *got,
+                size_t rows,
+                size_t in,
+                size_t out,
+                enum fill fill)
+{
+    struct sample s = {.rows = rows,
+                       .in = in,
+                       .out = out,
+                       .relu = check_random(2),
+                       .bias = check_random(2),
+                       .dx_add = check_random(2),
+                       .x = check_floats(rows * in, fill),
+                       .w = check_floats(out * in, fill),
+                       .b = check_floats(out, fill),
+                       .dy = check_floats(rows * out, fill)};
+
+    check_case("linear rows %zu in %zu out %zu relu %d bias %d add %d fill %d", rows, in, out,
+               s.relu, s.bias, s.dx_add, fill);
+    forward(ref, got, &s);
+    backward(ref, got, &s);
+    check_end_case();
+}
+
+void check_op(const struct pl_kernels *ref, const struct pl_kernels *got)
+{
+    static const size_t sizes[] = {1, 2, 3, 7, 8, 15, 16, 17, 31, 33, 64, 65};
+
+    for (int n = 0; n < 120; n++)
+        one(ref, got, sizes[check_random(PL_COUNT(sizes))], sizes[check_random(PL_COUNT(sizes))],
+            sizes[check_random(PL_COUNT(sizes))], (enum fill)check_random(FILL_SPECIAL));
+    one(ref, got, 5, 300, 18, FILL_RANDOM); /* more than one panel deep */
+    one(ref, got, 13, 513, 40, FILL_LARGE);
+    one(ref, got, 160, 130, 150, FILL_RANDOM); /* large enough for oneDNN */
+}
