@@ -1,0 +1,323 @@
+/* SPDX-License-Identifier: MIT */
+/* .npy files, the samplers, batches, random numbers, SHA-256 and hyper-parameters. */
+#include "runtime/engine/hparam.h"
+#include "runtime/engine/loader.h"
+#include "runtime/engine/rng.h"
+#include "runtime/engine/sha256.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+/* A file of version 1.0 with this header text; returns its length. */
+static size_t make_npy(char *file, const char *header, const void *data, size_t bytes)
+{
+    size_t len = strlen(header);
+
+    memcpy(file, "\x93NUMPY\x01\x00", 8);
+    file[8] = (char)(len & 255);
+    file[9] = (char)(len >> 8);
+    memcpy(file + 10, header, len);
+    memcpy(file + 10 + len, data, bytes);
+    return 10 + len + bytes;
+}
+
+static void test_npy_reads_what_numpy_writes(void **state)
+{
+    static const int32_t data[] = {1, -2, 3, 4, 5, 6};
+    struct plume_array a;
+    int32_t second;
+    char file[512];
+    size_t len;
+
+    len = make_npy(file, "{'descr': '<i4', 'fortran_order': False, 'shape': (3, 2), }   \n", data,
+                   sizeof(data));
+    assert_int_equal(pl_npy_parse(file, len, &a, NULL), 0);
+    assert_int_equal(a.dtype, PLUME_I32);
+    assert_int_equal(a.rank, 2);
+    assert_int_equal(a.shape[0], 3);
+    assert_int_equal(a.shape[1], 2);
+    assert_int_equal(a.count, 6);
+    memcpy(&second, (const char *)a.data + 4, 4);
+    assert_int_equal(second, -2);
+    len = make_npy(file, "{\"shape\":(6,),\"fortran_order\":False,\"descr\":\"|u1\"}", data, 6);
+    assert_int_equal(pl_npy_parse(file, len, &a, NULL), 0);
+    assert_int_equal(a.rank, 1);
+    len = make_npy(file, "{'descr': '<f8', 'fortran_order': False, 'shape': (), }\n", data, 8);
+    assert_int_equal(pl_npy_parse(file, len, &a, NULL), 0);
+    assert_int_equal(a.rank, 0);
+    assert_int_equal(a.count, 1);
+}
+
+static void test_npy_refuses(void **state)
+{
+    static const struct {
+        const char *header, *word;
+        int code;
+    } cases[] = {
+        {"{'descr': '>i4', 'fortran_order': False, 'shape': (1,), }", "'>i4'", -ENOTSUP},
+        {"{'descr': [('a', '<i4')], 'fortran_order': False, 'shape': (1,), }", "structured",
+         -ENOTSUP},
+        {"{'descr': '|u1', 'fortran_order': True, 'shape': (1,), }", "Fortran", -ENOTSUP},
+        {"{'descr': '|u1', 'fortran_order': False, 'shape': (9,), }", "cut off", -EINVAL},
+        {"{'descr': '|u1', 'fortran_order': False, 'shape': (1,2,3,4,5,6), }", "malformed",
+         -EINVAL},
+        {"{'descr': '|u1', 'fortran_order': False, 'shape': (99999999999999999999,), }",
+         "malformed", -EINVAL},
+        {"{'descr': '|u1', 'fortran_order': False, 'shape': (4294967296,4294967296), }",
+         "malformed", -ERANGE},
+        {"{'descr': '|u1', 'fortran_order': False}", "malformed", -EINVAL},
+        {"{'descr': '|u1', 'descr': '|u1', 'fortran_order': False, 'shape': (1,)}", "malformed",
+         -EINVAL},
+        {"{'descr': '|u1', 'fortran_order': 0, 'shape': (1,)}", "malformed", -EINVAL},
+        {"{'descr': '|u1", "structured", -ENOTSUP},
+        {"", "malformed", -EINVAL},
+    };
+    struct plume_array a = {.rank = 77};
+    struct pl_error err;
+    char file[512];
+
+    for (size_t i = 0; i < PL_COUNT(cases); i++) {
+        size_t len = make_npy(file, cases[i].header, "12345678", 8);
+        _cleanup_free_ char *exact = malloc(len); /* for ASan */
+
+        memcpy(exact, file, len);
+        err = (struct pl_error){0};
+        assert_int_equal(pl_npy_parse(exact, len, &a, &err), cases[i].code);
+        if (!strstr(err.text, cases[i].word))
+            fail_msg("'%s' has no '%s'", err.text, cases[i].word);
+        assert_int_equal(a.rank, 77);
+    }
+    assert_int_equal(pl_npy_parse("PK\3\4.......", 11, &a, &err), -EINVAL);
+    assert_int_equal(pl_npy_parse("\x93NUMPY\x01\x00\xff\xff", 10, &a, &err), -EINVAL);
+    assert_int_equal(pl_npy_parse("\x93NUMPY\x09\x00\x01\x00x", 11, &a, &err), -ENOTSUP);
+    assert_int_equal(pl_npy_open("/nonexistent.npy", &a, &err), -ENOENT);
+    assert_int_equal(pl_npy_open("/", &a, &err), -EINVAL);
+}
+
+/* Checklist 4.2 with N = 10, R = 4: ceil -> 3 each, padded from the start. */
+static void test_sampler_pads_from_the_start(void **state)
+{
+    size_t seen[10] = {0}, perm[12];
+
+    for (unsigned rank = 0; rank < 4; rank++) {
+        struct pl_sampler s;
+
+        assert_int_equal(pl_sampler_init(&s, 10, rank, 4, true, 5, NULL), 0);
+        assert_int_equal(s.count, 3);
+        pl_sampler_set_epoch(&s, 2);
+        for (size_t i = 0; i < 3; i++) {
+            seen[s.index[i]]++;
+            perm[i * 4 + rank] = s.index[i];
+        }
+        pl_sampler_finish(&s);
+    }
+    for (size_t i = 0; i < 10; i++) {
+        bool again = i == perm[0] || i == perm[1];
+
+        assert_int_equal(seen[i], again ? 2 : 1);
+    }
+    assert_int_equal(perm[10], perm[0]);
+    assert_int_equal(perm[11], perm[1]);
+}
+
+static void test_sampler_pads_cyclically(void **state)
+{
+    for (unsigned rank = 0; rank < 7; rank++) {
+        struct pl_sampler s, first;
+
+        assert_int_equal(pl_sampler_init(&s, 2, rank, 7, true, 0, NULL), 0);
+        assert_int_equal(pl_sampler_init(&first, 2, rank % 2, 7, true, 0, NULL), 0);
+        assert_int_equal(s.count, 1);
+        assert_int_equal(s.index[0], first.index[0]);
+        pl_sampler_finish(&s);
+        pl_sampler_finish(&first);
+    }
+}
+
+static void test_sampler_depends_on_seed_plus_epoch(void **state)
+{
+    struct pl_sampler a, b;
+
+    assert_int_equal(pl_sampler_init(&a, 1000, 0, 1, true, 3, NULL), 0);
+    assert_int_equal(pl_sampler_init(&b, 1000, 0, 1, true, 4, NULL), 0);
+    assert_memory_not_equal(a.index, b.index, 1000 * sizeof(size_t));
+    pl_sampler_set_epoch(&a, 1);
+    assert_memory_equal(a.index, b.index, 1000 * sizeof(size_t));
+    pl_sampler_finish(&a);
+    pl_sampler_finish(&b);
+    assert_int_equal(pl_sampler_init(&a, 0, 0, 1, true, 3, NULL), -EINVAL);
+}
+
+static void test_validation_counts_each_sample_once(void **state)
+{
+    for (size_t n = 0; n < 20; n++) {
+        size_t seen[20] = {0};
+
+        for (unsigned rank = 0; rank < 6; rank++) {
+            struct pl_sampler s;
+
+            assert_int_equal(pl_sampler_init(&s, n, rank, 6, false, 0, NULL), 0);
+            for (size_t i = 0; i < s.count; i++)
+                seen[s.index[i]]++;
+            pl_sampler_finish(&s);
+        }
+        for (size_t i = 0; i < 20; i++)
+            assert_int_equal(seen[i], i < n);
+    }
+}
+
+static void test_loader_makes_batches(void **state)
+{
+    static const uint8_t pixels[] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9};
+    static const uint8_t label[] = {9, 8, 7, 6, 5};
+    const struct plume_array image = {
+        .dtype = PLUME_U8, .rank = 2, .shape = {5, 2}, .count = 10, .data = pixels};
+    const struct plume_array labels = {
+        .dtype = PLUME_U8, .rank = 1, .shape = {5}, .count = 5, .data = label};
+    struct plume_data data = {.n_fields = 2,
+                              .field = {{&image, PLUME_F32, 0.5, 1}, {&labels, PLUME_I32, 0, 0}}};
+    const struct plume_batch *batch;
+    struct pl_loader l;
+
+    assert_int_equal(pl_loader_init(&l, &data, PL_REAL_F32, 2, 0, 1, false, 0, NULL), 0);
+    assert_int_equal(pl_loader_batches(&l), 3);
+    for (int epoch = 0; epoch < 2; epoch++) {
+        size_t at = 0;
+
+        assert_int_equal(pl_loader_dry(&l)->rows, 2);
+        pl_loader_begin(&l, 0);
+        for (int64_t n = 0; (batch = pl_loader_next(&l)); n++) {
+            assert_int_equal(batch->index, n);
+            assert_int_equal(batch->rows, n < 2 ? 2 : 1);
+            assert_int_equal(batch->field[0]->count, batch->rows * 2);
+            assert_int_equal(batch->field[1]->shape[0], batch->rows);
+            for (size_t row = 0; row < batch->rows; row++, at++) {
+                assert_true(((float *)batch->field[0]->data)[row * 2 + 1] ==
+                            (float)(2 * at + 1) * 0.5f + 1);
+                assert_int_equal(((int32_t *)batch->field[1]->data)[row], 9 - at);
+            }
+        }
+        assert_int_equal(at, 5);
+    }
+    pl_loader_finish(&l);
+    data.field[1].array = &image;
+    data.field[1].dtype = PLUME_F64;
+    assert_int_equal(pl_loader_init(&l, &data, PL_REAL_F32, 2, 0, 1, false, 0, NULL), -EINVAL);
+    data.n_fields = 0;
+    assert_int_equal(pl_loader_init(&l, &data, PL_REAL_F32, 2, 0, 1, false, 0, NULL), -EINVAL);
+}
+
+static void test_rng(void **state)
+{
+    struct pl_rng rng;
+    double mean = 0, square = 0;
+    size_t count[7] = {0};
+
+    pl_rng_init(&rng, 1, 2);
+    for (int i = 0; i < 70000; i++) {
+        double x = pl_rng_normal(&rng), u = pl_rng_uniform(&rng);
+
+        assert_true(u >= 0 && u < 1);
+        mean += x / 70000;
+        square += x * x / 70000;
+        count[pl_rng_below(&rng, 7)]++;
+    }
+    /* Six standard deviations of 70000 draws: 1/sqrt(70000) = 0.0038. */
+    assert_true(fabs(mean) < 0.023 && fabs(square - 1) < 0.033);
+    for (size_t i = 0; i < 7; i++)
+        assert_true(count[i] > 9400 && count[i] < 10600);
+}
+
+static void hex(const uint8_t *digest, char *ret)
+{
+    for (size_t i = 0; i < PL_SHA256_BYTES; i++)
+        snprintf(ret + 2 * i, 3, "%02x", digest[i]);
+}
+
+/* FIPS 180-4's examples, and RFC 4231's cases 2 and 6. */
+static void test_sha256(void **state)
+{
+    uint8_t digest[PL_SHA256_BYTES], key[131];
+    struct pl_sha256 sha;
+    char text[65];
+
+    pl_sha256_init(&sha);
+    pl_sha256_add(&sha, "a", 1);
+    pl_sha256_add(&sha, "bc", 2);
+    pl_sha256_final(&sha, digest);
+    hex(digest, text);
+    assert_string_equal(text, "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+    pl_sha256_init(&sha);
+    for (int i = 0; i < 1000; i++) {
+        char a[1000];
+
+        memset(a, 'a', sizeof(a));
+        pl_sha256_add(&sha, a, (size_t)i);
+        pl_sha256_add(&sha, a, (size_t)(1000 - i));
+    }
+    pl_sha256_final(&sha, digest);
+    hex(digest, text);
+    assert_string_equal(text, "cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0");
+    pl_hmac_sha256("Jefe", 4, "what do ya want for nothing?", 28, digest);
+    hex(digest, text);
+    assert_string_equal(text, "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843");
+    memset(key, 0xaa, sizeof(key));
+    pl_hmac_sha256(key, sizeof(key), "Test Using Larger Than Block-Size Key - Hash Key First", 54,
+                   digest);
+    hex(digest, text);
+    assert_string_equal(text, "60e431591ee0b67f0d8a26aacbf5b77f8e0bc6213728c5140546040f0ee37f54");
+    assert_true(pl_bytes_equal("abc", "abd", 2));
+    assert_false(pl_bytes_equal("abc", "abd", 3));
+}
+
+static void test_hparams(void **state)
+{
+    static const struct plume_hparam table[] = {
+        {"hidden", "64", 1, 100, 1, "units"},
+        {"lr", "0.5", 0, 1, 0, NULL},
+        {0},
+    };
+    static const struct plume_hparam bad[] = {{"a b", "1", 0, 1, 0, NULL}, {0}};
+    struct pl_error err = {0};
+    struct pl_hparams h;
+
+    assert_int_equal(pl_hparams_init(&h, table, NULL), 0);
+    assert_true(pl_hparams_value(&h, "lr") == 0.5);
+    assert_true(pl_hparams_value(&h, "momentum") == 0);
+    assert_int_equal(pl_hparams_set(&h, "hidden=7", NULL), 0);
+    assert_true(pl_hparams_value(&h, "hidden") == 7);
+    assert_int_equal(pl_hparams_set(&h, "hiden=7", &err), -ENOENT);
+    assert_string_equal(err.text, "unknown hyper-parameter 'hiden': this module has lr, momentum, "
+                                  "weight_decay, batch_size, epochs, hidden");
+    assert_int_equal(pl_hparams_set(&h, "hidden", &err), -EINVAL);
+    assert_int_equal(pl_hparams_set(&h, "hidden=", &err), -EINVAL);
+    assert_int_equal(pl_hparams_set(&h, "hidden=1.5", &err), -EINVAL);
+    assert_int_equal(pl_hparams_set(&h, "hidden=101", &err), -ERANGE);
+    assert_int_equal(pl_hparams_set(&h, "lr=nan", &err), -EINVAL);
+    assert_int_equal(pl_hparams_set(&h, "lr=1e-3x", &err), -EINVAL);
+    assert_true(pl_hparams_value(&h, "hidden") == 7);
+    pl_hparams_finish(&h);
+    assert_int_equal(pl_hparams_init(&h, bad, NULL), -EINVAL);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_npy_reads_what_numpy_writes),
+        cmocka_unit_test(test_npy_refuses),
+        cmocka_unit_test(test_sampler_pads_from_the_start),
+        cmocka_unit_test(test_sampler_pads_cyclically),
+        cmocka_unit_test(test_sampler_depends_on_seed_plus_epoch),
+        cmocka_unit_test(test_validation_counts_each_sample_once),
+        cmocka_unit_test(test_loader_makes_batches),
+        cmocka_unit_test(test_rng),
+        cmocka_unit_test(test_sha256),
+        cmocka_unit_test(test_hparams),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,191 @@
+/* SPDX-License-Identifier: MIT */
+/* Parameter arenas, start values, the optimizer and the plan of buckets. */
+#include "runtime/engine/ops.h"
+#include "runtime/engine/reducer.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+struct fixture {
+    struct pl_comm *comm;
+    struct pl_params params;
+    struct pl_tape tape;
+    plume_tensor x, labels, *w2, *b2, *unused, *w1, *b1;
+    int32_t label[2];
+    float pixels[6];
+};
+
+static plume_tensor *declare(struct fixture *f, const char *name, size_t rank, const size_t *shape)
+{
+    plume_tensor *t = NULL;
+    enum plume_init init = rank == 2 ? PLUME_INIT_HE : PLUME_INIT_ONE;
+
+    assert_int_equal(pl_params_declare(&f->params, name, init, rank, shape, &t, NULL), 0);
+    return t;
+}
+
+/* Declares in another order than the tape's. */
+static void setup(struct fixture *f)
+{
+    struct pl_world world = {.size = 1, .local_size = 1};
+    plume_tensor *h, *z, *loss;
+
+    *f = (struct fixture){.label = {0, 3}};
+    assert_int_equal(pl_comm_create(&world, NULL, &f->comm, NULL), 0);
+    pl_params_init(&f->params, PL_REAL_F32);
+    f->w2 = declare(f, "w2", 2, (size_t[]){4, 5});
+    f->unused = declare(f, "unused", 1, (size_t[]){3});
+    f->b2 = declare(f, "b2", 1, (size_t[]){4});
+    f->w1 = declare(f, "w1", 2, (size_t[]){5, 3});
+    f->b1 = declare(f, "b1", 1, (size_t[]){5});
+    pl_tensor_init(&f->x, PLUME_F32, 2, (size_t[]){2, 3});
+    pl_tensor_init(&f->labels, PLUME_I32, 1, (size_t[]){2});
+    f->x.data = f->pixels;
+    f->labels.data = f->label;
+    pl_tape_init(&f->tape, pl_kernels_best(PL_REAL_F32), true);
+    f->tape.dry = true;
+    pl_tape_begin(&f->tape);
+    assert_int_equal(pl_op_linear(&f->tape, &f->x, f->w1, f->b1, PLUME_RELU, &h, NULL), 0);
+    assert_int_equal(pl_op_linear(&f->tape, h, f->w2, f->b2, PLUME_IDENTITY, &z, NULL), 0);
+    assert_int_equal(pl_op_cross_entropy(&f->tape, z, &f->labels, &loss, NULL), 0);
+    pl_tape_end(&f->tape);
+    assert_int_equal(pl_params_layout(&f->params, &f->tape, f->comm, NULL), 0);
+}
+
+static void teardown(struct fixture *f)
+{
+    pl_params_finish(&f->params);
+    pl_tape_finish(&f->tape);
+    pl_comm_destroy(f->comm);
+}
+
+static void test_layout_follows_the_tape(void **state)
+{
+    static const char *const order[] = {"w1", "b1", "w2", "b2", "unused"};
+    struct fixture f;
+
+    setup(&f);
+    for (size_t i = 0; i < 5; i++) {
+        const struct pl_param *p = f.params.order[i];
+
+        assert_string_equal(p->name, order[i]);
+        assert_int_equal(p->offset % 16, 0); /* 64 bytes */
+        assert_ptr_equal(p->tensor->data, (float *)f.params.values + p->offset);
+        assert_ptr_equal(p->tensor->grad, (float *)f.params.grads + p->offset);
+    }
+    assert_int_equal(f.params.order[4]->first_node, SIZE_MAX);
+    assert_int_equal(f.params.count % 64, 0); /* 256 bytes a rank */
+    teardown(&f);
+}
+
+static void test_init_depends_on_seed_only(void **state)
+{
+    struct fixture f;
+    char a[17], b[17], c[17];
+    double sum = 0;
+
+    setup(&f);
+    pl_params_init_values(&f.params, 1);
+    pl_params_hash(&f.params, a);
+    assert_true(((float *)f.b1->data)[4] == 1);
+    for (size_t i = 0; i < f.w2->count; i++)
+        sum += fabs(((float *)f.w2->data)[i]);
+    assert_true(sum > 1 && sum < 40);
+    pl_params_init_values(&f.params, 2);
+    pl_params_hash(&f.params, b);
+    pl_params_init_values(&f.params, 1);
+    pl_params_hash(&f.params, c);
+    assert_string_not_equal(a, b);
+    assert_string_equal(a, c);
+    assert_int_equal(strlen(a), 16);
+    teardown(&f);
+}
+
+static void test_declare_refuses(void **state)
+{
+    struct pl_params p;
+    plume_tensor *t = NULL;
+
+    pl_params_init(&p, PL_REAL_F32);
+    assert_int_equal(pl_params_declare(&p, "a", 0, 1, (size_t[]){3}, &t, NULL), 0);
+    t = NULL;
+    assert_int_equal(pl_params_declare(&p, "a", 0, 1, (size_t[]){3}, &t, NULL), -EEXIST);
+    assert_int_equal(pl_params_declare(&p, "a b", 0, 1, (size_t[]){3}, &t, NULL), -EINVAL);
+    assert_int_equal(pl_params_declare(&p, "b", 0, 2, (size_t[]){3, 0}, &t, NULL), -EINVAL);
+    assert_int_equal(pl_params_declare(&p, "b", 0, 2, (size_t[]){SIZE_MAX, 9}, &t, NULL), -EINVAL);
+    assert_int_equal(pl_params_declare(&p, "b", 0, 6, (size_t[]){1, 1, 1, 1, 1, 1}, &t, NULL),
+                     -EINVAL);
+    assert_null(t);
+    assert_int_equal(p.n, 1);
+    pl_params_finish(&p);
+}
+
+/* Numbers of torch.optim.SGD (2.x) for p = 1, grads 1, 2, lr 0.1, momentum 0.9, weight decay 0.01:
+ * g = 1.01, m = 1.01, p = 0.899; g = 2.00899, m = 2.91799, p = 0.607201. */
+static void test_sgd_as_in_pytorch(void **state)
+{
+    struct plume_optimizer o = {.lr = 0.1, .momentum = 0.9, .weight_decay = 0.01};
+    struct fixture f;
+    float *p;
+
+    setup(&f);
+    p = f.b1->data;
+    p[0] = 1;
+    ((float *)f.b1->grad)[0] = 1;
+    assert_int_equal(pl_params_sgd(&f.params, f.tape.kernels, &o, NULL), 0);
+    assert_true(fabsf(p[0] - 0.899f) < 1e-6f);
+    ((float *)f.b1->grad)[0] = 2;
+    assert_int_equal(pl_params_sgd(&f.params, f.tape.kernels, &o, NULL), 0);
+    assert_true(fabsf(p[0] - 0.607201f) < 1e-6f);
+    pl_params_zero_grads(&f.params);
+    o = (struct plume_optimizer){.lr = 0.5};
+    assert_int_equal(pl_params_sgd(&f.params, f.tape.kernels, &o, NULL), 0);
+    assert_true(fabsf(p[0] - 0.607201f) < 1e-6f);
+    teardown(&f);
+}
+
+static void test_buckets_cover_the_arena_backwards(void **state)
+{
+    struct fixture f;
+
+    setup(&f);
+    for (size_t max = 1; max < 1000; max += 37) {
+        struct pl_reducer r;
+        size_t end = f.params.count;
+
+        assert_int_equal(pl_reducer_init(&r, &f.params, f.comm, max, NULL), 0);
+        for (size_t i = 0; i < r.n; i++) {
+            assert_int_equal(r.buckets[i].offset + r.buckets[i].count, end);
+            end = r.buckets[i].offset;
+        }
+        assert_int_equal(end, 0);
+        /* The first parameters come last, after the first node. */
+        assert_int_equal(r.buckets[r.n - 1].ready_node, 0);
+        pl_reducer_begin(&r);
+        assert_int_equal(pl_reducer_after_node(&r, 2, NULL), 0);
+        assert_true(max > 600 || r.next < r.n);
+        assert_int_equal(pl_reducer_after_node(&r, 1, NULL), 0);
+        assert_true(r.next < r.n);
+        assert_int_equal(pl_reducer_after_node(&r, 0, NULL), 0);
+        assert_int_equal(r.next, r.n);
+        pl_reducer_finish(&r);
+    }
+    teardown(&f);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_layout_follows_the_tape),
+        cmocka_unit_test(test_init_depends_on_seed_only),
+        cmocka_unit_test(test_declare_refuses),
+        cmocka_unit_test(test_sgd_as_in_pytorch),
+        cmocka_unit_test(test_buckets_cover_the_arena_backwards),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
