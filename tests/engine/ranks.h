@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: MIT */
+/* For tests of several ranks: runs a function in processes that meet as ranks do. */
+#ifndef PL_TESTS_ENGINE_RANKS_H
+#define PL_TESTS_ENGINE_RANKS_H
+
+#include "runtime/engine/comm.h"
+
+#include <stdbool.h>
+
+#define RANKS_MAX 16
+
+/* What a rank says, in memory that the processes share. */
+struct verdict {
+    bool done;
+    char text[256]; /* "" = good */
+};
+
+/* Runs `f` on `processes` ranks, `per_node` on each pretended node (0: all on one), each with a
+ * connected communicator. f returns a text where something is wrong; what else it finds it may
+ * leave in `shared` (PL shared memory of ranks_shared()). Fails the cmocka test where a rank that
+ * is not in `victims` (bits by rank) complains or ends by itself. Returns the seconds it took. */
+double ranks_run(unsigned processes,
+                 unsigned per_node,
+                 const char *(*f)(struct pl_comm *comm, void *shared),
+                 void *shared,
+                 uint64_t victims);
+
+/* Zeroed memory that children share; never freed. */
+void *ranks_shared(size_t bytes);
+
+#endif

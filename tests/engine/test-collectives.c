@@ -1,0 +1,240 @@
+/* SPDX-License-Identifier: MIT */
+/* Collectives between real processes: over shared memory, TCP and both. */
+#include "common/base/fs.h"
+#include "tests/engine/ranks.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+/* {ranks, ranks a node}: shm, tcp (powers of two and not), and both, with uneven nodes. */
+static const unsigned layouts[][2] = {
+    {1, 0}, {2, 0}, {3, 0},  {12, 0}, {2, 1}, {3, 1},  {4, 1},  {5, 1},
+    {7, 1}, {8, 1}, {12, 1}, {4, 2},  {7, 3}, {12, 5}, {12, 4}, {5, 4},
+};
+
+static char wrong[256];
+
+static const char *PL_PRINTF(1, 2) say(const char *fmt, ...)
+{
+    va_list ap;
+
+    va_start(ap, fmt);
+    vsnprintf(wrong, sizeof(wrong), fmt, ap);
+    va_end(ap);
+    return wrong;
+}
+
+#define TRY(call)                                                                                  \
+    do {                                                                                           \
+        if ((call) < 0)                                                                            \
+            return say("%s", pl_error_text(&err));                                                 \
+    } while (0)
+
+/* Whole numbers: sums are exact whatever the order. */
+static const char *check_exact(struct pl_comm *comm, float *buf, size_t n)
+{
+    struct pl_error err = {0};
+    double want = comm->size * (comm->size + 1) / 2.0;
+
+    for (size_t i = 0; i < n; i++)
+        buf[i] = (float)(comm->rank + 1 + i % 1000 * comm->size);
+    TRY(pl_comm_allreduce(comm, buf, n, PL_REAL_F32, 0.5, &err));
+    for (size_t i = 0; i < n; i++) {
+        double expected = 0.5 * (want + (double)(i % 1000) * comm->size * comm->size);
+
+        if (buf[i] != (float)expected)
+            return say("%zu elements: [%zu] is %g, not %g", n, i, buf[i], expected);
+    }
+    return NULL;
+}
+
+/* Random numbers: near the true sum, and the same bits everywhere. */
+static const char *check_equal(struct pl_comm *comm, float *buf, float *other, size_t n)
+{
+    struct pl_error err = {0};
+
+    for (size_t i = 0; i < n; i++) {
+        double sum = 0;
+
+        for (unsigned rank = 0; rank < comm->size; rank++) {
+            double x = (double)(((uint32_t)i * 2654435761u + rank * 40503u) >> 8) * 0x1p-24;
+
+            sum += x;
+            if (rank == comm->rank)
+                buf[i] = (float)x;
+        }
+        other[i] = (float)sum;
+    }
+    TRY(pl_comm_allreduce(comm, buf, n, PL_REAL_F32, 1, &err));
+    for (size_t i = 0; i < n; i++)
+        if (fabsf(buf[i] - other[i]) > 1e-5f) /* 16 numbers up to 1: 16 * 16 * 6e-8 */
+            return say("%zu elements: sum [%zu] is %g, not %g", n, i, buf[i], other[i]);
+    memcpy(other, buf, n * sizeof(*buf));
+    TRY(pl_comm_broadcast(comm, other, n * sizeof(*buf), &err));
+    if (memcmp(buf, other, n * sizeof(*buf)) != 0)
+        return say("%zu elements: rank %u has other bits than rank 0", n, comm->rank);
+    return NULL;
+}
+
+static const char *all_sizes(struct pl_comm *comm, void *shared)
+{
+    static const size_t sizes[] = {1, 2, 3, 17, 255, 1000, 5003, 32768, 32769, 70001, 130003};
+    const size_t most = 130003;
+    _cleanup_free_ float *own = malloc(most * sizeof(*own)), *other = malloc(most * sizeof(*own));
+    struct pl_error err = {0};
+    double numbers[5] = {1, 2, 3, 4, comm->rank};
+    const char *text;
+    void *slab;
+
+    TRY(pl_comm_alloc(comm, most * sizeof(float), &slab, &err));
+    if ((uintptr_t)slab % 64 || ((char *)slab)[most] != 0)
+        return "memory is not aligned, or not zero";
+    TRY(pl_comm_barrier(comm, &err));
+    for (size_t i = 0; i < PL_COUNT(sizes); i++) {
+        /* In the communicator's memory (at an odd place too) and outside. */
+        if ((text = check_exact(comm, slab, sizes[i])) ||
+            (text = check_exact(comm, (float *)slab + most - sizes[i], sizes[i])) ||
+            (text = check_exact(comm, own, sizes[i])) ||
+            (text = check_equal(comm, slab, other, sizes[i])) ||
+            (text = check_equal(comm, own, other, sizes[i])))
+            return text;
+    }
+    for (int i = 0; i < 200; i++)
+        if ((text = check_exact(comm, i % 2 ? own : slab, 100)))
+            return text;
+    TRY(pl_comm_allreduce(comm, numbers, 5, PL_REAL_F64, 1, &err));
+    if (numbers[3] != 4.0 * comm->size || numbers[4] != comm->size * (comm->size - 1) / 2)
+        return "sums in f64 are wrong";
+    TRY(pl_comm_allreduce(comm, own, 0, PL_REAL_F32, 1, &err));
+    return NULL;
+}
+
+static void test_all_layouts_and_sizes(void **state)
+{
+    for (size_t i = 0; i < PL_COUNT(layouts); i++)
+        ranks_run(layouts[i][0], layouts[i][1], all_sizes, NULL, 0);
+}
+
+static const char *name_of(struct pl_comm *comm, void *shared)
+{
+    return strcmp(comm->ops->name, shared) == 0 ? NULL : comm->ops->name;
+}
+
+static void test_layout_decides_the_kind(void **state)
+{
+    ranks_run(3, 0, name_of, "shm", 0);
+    ranks_run(3, 1, name_of, "tcp", 0);
+    ranks_run(3, 2, name_of, "shm+tcp", 0);
+}
+
+/* The victim dies in the middle; all others must get an error that names it. */
+struct death {
+    unsigned victim;
+    size_t count;
+    uint64_t died_ns; /* by the shared monotonic clock */
+};
+
+static const char *one_dies(struct pl_comm *comm, void *shared)
+{
+    struct death *death = shared;
+    struct pl_error err = {0};
+    float *buf = calloc(death->count, sizeof(*buf));
+    char word[32];
+    int r = 0;
+
+    for (int step = 0; step < 1000 && r == 0; step++) {
+        if (step == 20 && comm->rank == death->victim) {
+            death->died_ns = pl_now_ns();
+            raise(SIGKILL);
+        }
+        r = pl_comm_allreduce(comm, buf, death->count, PL_REAL_F32, 1, &err);
+    }
+    free(buf);
+    if (r != -ECONNRESET)
+        return say("expected a lost rank, got %d", r);
+    if (pl_now_ns() - death->died_ns > 5000000000ull)
+        return say("noticed after %.1f s", (double)(pl_now_ns() - death->died_ns) * 1e-9);
+    snprintf(word, sizeof(word), "lost rank %u:", death->victim);
+    if (!strstr(err.text, word))
+        return say("'%s' does not name rank %u", err.text, death->victim);
+    r = pl_comm_barrier(comm, &err); /* and it stays that way */
+    return r == -ECONNRESET ? NULL : "the communicator came back to life";
+}
+
+static void test_lost_rank_is_named(void **state)
+{
+    static const unsigned cases[][3] = {
+        /* ranks, a node, victim */
+        {2, 0, 1},  {5, 0, 0},  {12, 0, 7}, {2, 1, 0},  {5, 1, 4},   {12, 1, 0}, {12, 1, 3},
+        {12, 1, 9}, {12, 5, 0}, {12, 5, 5}, {12, 5, 7}, {12, 5, 11}, {7, 3, 6},
+    };
+    struct death *death = ranks_shared(sizeof(*death));
+
+    for (size_t i = 0; i < PL_COUNT(cases); i++) {
+        for (size_t count = 100; count <= 100000; count *= 1000) {
+            *death = (struct death){.victim = cases[i][2], .count = count};
+            ranks_run(cases[i][0], cases[i][1], one_dies, death, 1u << cases[i][2]);
+        }
+    }
+}
+
+static const char *one_gives_up(struct pl_comm *comm, void *shared)
+{
+    struct pl_error err = {0};
+    float x = 1;
+    int r;
+
+    TRY(pl_comm_allreduce(comm, &x, 1, PL_REAL_F32, 1, &err));
+    if (comm->rank == 2) {
+        pl_comm_abort(comm, "the loss is nonsense");
+        return NULL;
+    }
+    do
+        r = pl_comm_allreduce(comm, &x, 1, PL_REAL_F32, 1, &err);
+    while (r == 0);
+    if (r != -ECONNRESET || strcmp(err.text, "rank 2 gave up: the loss is nonsense") != 0)
+        return say("%d: %s", r, err.text);
+    return NULL;
+}
+
+static void test_reason_reaches_the_others(void **state)
+{
+    ranks_run(6, 0, one_gives_up, NULL, 0);
+    ranks_run(6, 1, one_gives_up, NULL, 0);
+    ranks_run(6, 4, one_gives_up, NULL, 0);
+    ranks_run(6, 2, one_gives_up, NULL, 0);
+}
+
+static const char *ranks_disagree(struct pl_comm *comm, void *shared)
+{
+    struct pl_error err = {0};
+    float x[3] = {0};
+    int r = pl_comm_allreduce(comm, x, comm->rank == 1 ? 2 : 3, PL_REAL_F32, 1, &err);
+
+    if (r != -ECONNRESET || !strstr(err.text, "ranks disagree"))
+        return say("%d: %s", r, err.text);
+    return NULL;
+}
+
+static void test_different_calls_are_an_error(void **state)
+{
+    ranks_run(3, 1, ranks_disagree, NULL, 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_all_layouts_and_sizes),
+        cmocka_unit_test(test_layout_decides_the_kind),
+        cmocka_unit_test(test_lost_rank_is_named),
+        cmocka_unit_test(test_reason_reaches_the_others),
+        cmocka_unit_test(test_different_calls_are_an_error),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
