@@ -16,9 +16,10 @@ enum fill {
     FILL_COUNT,
 };
 
-#define CHECK_LARGE 1e17f /* products of two, summed a thousand times, stay finite */
-#define CHECK_EPS 5.96e-8 /* half a unit in the last place of 1.0f: rounding error of one f32 op   \
-                           */
+/* Products of two, summed a thousand times, stay finite. */
+#define CHECK_LARGE 1e17f
+/* Half a unit in the last place of 1.0f: the rounding error of one f32 operation. */
+#define CHECK_EPS 5.96e-8
 
 /* What the running case tests; for messages. */
 void check_case(const char *fmt, ...) PL_PRINTF(1, 2);
