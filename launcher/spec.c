@@ -32,7 +32,8 @@ static const struct pl_option options[] = {
     {"objective", 0, "max:NAME", NULL, "the metric that ranks trials; or min:NAME",
      PL_SPEC_OBJECTIVE},
     {"metric", 0, "NAME=REGEX", NULL,
-     "read a metric from the ranks' output: the first group of an extended regular expression",
+     "read a metric from the ranks' output: the first group of a POSIX extended regular "
+     "expression, or the whole match",
      ID_LIST + PL_SPEC_METRIC},
     {"name", 'J', "NAME", NULL, "name of the job and its run folder", PL_SPEC_NAME},
     {"max-parallel", 0, "K", NULL, "run at most K trials at a time", PL_SPEC_MAX_PARALLEL},
@@ -280,7 +281,6 @@ static int check_metric(const char *value, struct pl_error *err)
 {
     size_t len = strcspn(value, "=");
     regex_t regex;
-    size_t groups;
     int code;
 
     if (value[len] != '=' || !pl_name_valid(value, len))
@@ -292,13 +292,7 @@ static int check_metric(const char *value, struct pl_error *err)
         regerror(code, &regex, why, sizeof(why));
         return pl_error_set(err, -EINVAL, "bad regular expression '%s': %s", value + len + 1, why);
     }
-    groups = regex.re_nsub;
     regfree(&regex);
-    if (groups == 0)
-        return pl_error_set(err, -EINVAL,
-                            "'%s' has no group: put the number in parentheses, as in "
-                            "'loss=loss: ([0-9.]+)'",
-                            value + len + 1);
     return 0;
 }
 

@@ -22,7 +22,7 @@ teardown() {
 # submit ARG...: plsubmit --parsable ARG...; sets SWEEP, RUN and JOBS (with commas).
 submit() {
     run -0 --separate-stderr plsubmit --parsable "$@"
-    echo "$stderr" >&3
+    [ -z "$stderr" ] || echo "# $stderr" >&3
     [ "${#lines[@]}" = 1 ]
     IFS=';' read -r SWEEP RUN JOBS <<<"$output"
 }
