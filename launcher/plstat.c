@@ -41,6 +41,7 @@ int pl_plstat_find(struct pl_plstat *ps,
                    const struct pl_slurm_job **ret_job,
                    struct pl_error *err)
 {
+    double begin_s = pl_wall_s();
     const struct pl_slurm_jobs *jobs;
     const struct pl_slurm_job *job;
     struct pl_target t;
@@ -52,6 +53,10 @@ int pl_plstat_find(struct pl_plstat *ps,
     if (!t.run) {
         jobs = pl_slurm_view_get(&ps->slurm);
         job = pl_slurm_jobs_find(jobs, t.job, t.task);
+        if (!job && jobs && jobs->time_s < begin_s) { /* it may be younger than that answer */
+            jobs = pl_slurm_view_renew(&ps->slurm);
+            job = pl_slurm_jobs_find(jobs, t.job, t.task);
+        }
         if (!job) {
             if (t.unreadable)
                 r = pl_error_set(err, -EACCES, "%s", t.unreadable);

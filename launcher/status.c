@@ -8,6 +8,7 @@
 #include <math.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 
 #define HUBS_LIMIT_MS 4000u
 #define STATUS_FRESH_S 10.0    /* status.json is written every 2 s: older means that it stopped */
@@ -56,6 +57,21 @@ const struct pl_slurm_jobs *pl_slurm_view_get(struct pl_slurm_view *view)
         pl_slurm_jobs_get(geteuid(), &view->jobs, &view->err);
     view->asked = true;
     return view->jobs;
+}
+
+const struct pl_slurm_jobs *pl_slurm_view_renew(struct pl_slurm_view *view)
+{
+    double left_s = view->jobs ? view->jobs->time_s + PL_SLURM_JOBS_AGE_S - pl_wall_s() : 0;
+    struct timespec t;
+
+    if (view->never)
+        return view->jobs;
+    left_s = PL_MIN(PL_MAX(left_s + 0.01, 0), PL_SLURM_JOBS_AGE_S);
+    t = (struct timespec){(time_t)left_s, (long)((left_s - floor(left_s)) * 1e9)};
+    while (nanosleep(&t, &t) < 0 && errno == EINTR)
+        ;
+    pl_slurm_view_finish(view);
+    return pl_slurm_view_get(view);
 }
 
 enum pl_sweep_state pl_sweep_state_of(const struct pl_trial_status *trials, size_t n)

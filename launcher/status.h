@@ -77,6 +77,9 @@ struct pl_slurm_view {
 void pl_slurm_view_finish(struct pl_slurm_view *view);
 /* The user's jobs or NULL (then view->err). */
 const struct pl_slurm_jobs *pl_slurm_view_get(struct pl_slurm_view *view);
+/* As pl_slurm_view_get(), but from Slurm's answer of now: waits, for at most PL_SLURM_JOBS_AGE_S
+ * seconds, until it may be asked again. For what was not found in an older answer. */
+const struct pl_slurm_jobs *pl_slurm_view_renew(struct pl_slurm_view *view);
 
 struct pl_run_status {
     struct pl_run *run; /* borrowed */

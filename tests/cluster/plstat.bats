@@ -1,0 +1,214 @@
+#!/usr/bin/env bats
+# SPDX-License-Identifier: MIT
+# plstat on a real Slurm: through the hub, from status.json, afterwards, and from Slurm alone.
+
+load ../lib/cluster
+
+setup_file() {
+    cluster_up 4
+}
+
+teardown_file() {
+    cluster_down
+}
+
+setup() {
+    work_dir
+    export PLUME_HOME=$WORK/plume
+    as_user mkdir -m 0700 "$PLUME_HOME"
+    # Reports a loss at once and then again until it is told to end.
+    cat >train <<'TXT'
+#!/usr/bin/env bash
+echo "step=1 loss=0.5"
+trap 'exit 0' TERM
+for ((i = 2; i < 600; i++)); do
+    [[ ! -e $GO ]] || exit "${CODE:-0}"
+    echo "step=$i loss=0.$((1000 - i))"
+    read -rt 0.1 <> <(:) || true
+done
+TXT
+    chmod 0755 train
+    export GO=$WORK/go
+}
+
+teardown() {
+    scancel_all
+    wait_until 20 queue_is_empty || true
+}
+
+# json FILTER: FILTER of the document d on stdin.
+json() {
+    python3 -c 'import json, sys
+d = json.load(sys.stdin)
+print(eval(sys.argv[1]))' "$1"
+}
+
+# told FILTER COMMAND [ARG...]: FILTER of the document that plstat COMMAND prints.
+told() {
+    local filter=$1
+    shift
+    as_user plstat "$@" --json | json "$filter"
+}
+
+# is VALUE FILTER COMMAND [ARG...]
+is() {
+    LAST=$(told "$2" "${@:3}")
+    [[ $LAST == "$1" ]]
+}
+
+# soon VALUE FILTER COMMAND [ARG...]: becomes true; Slurm's answer may be five seconds old.
+soon() {
+    wait_for 60 is "$@" || {
+        printf 'it is: %s\n' "$LAST" >&2
+        return 1
+    }
+}
+
+# submit ARG...: sets SWEEP, RUN and JOB.
+submit() {
+    local line
+    line=$(as_user plsubmit --parsable --metric 'loss=loss=([0-9.]+)' "$@")
+    IFS=';' read -r SWEEP RUN JOB <<<"$line"
+}
+
+@test "live through the hub, with an event log that cannot be read" {
+    submit --grid a=1 -N 4 "$WORK/train"
+    soon 4 'sum("loss" in r["metrics"] for r in d["ranks"])' show "$SWEEP"
+    chmod 000 "$RUN"/trial-0000/attempt-0/{events,metrics}.jsonl
+    run -0 as_user plstat show "${JOB}_0"
+    [[ ${lines[0]} == "${JOB}_0  $SWEEP  running "*"4 nodes 4 ranks  attempt 1" ]]
+    [ "${lines[2]}" = 'live, from the hub' ]
+    [ "$(told 'd["source"], d["partial"]' show "$SWEEP")" = "('hub', False)" ]
+    [ "$(told 'sorted(r["rank"] for r in d["ranks"])' show "$SWEEP")" = '[0, 1, 2, 3]' ]
+    [ "$(told 'all(r["state"] == "running" and r["pid"] > 0 and r["node"] for r in d["ranks"])' \
+        show "$SWEEP")" = True ]
+    run -0 as_user plstat sweep "$JOB"
+    [[ $output == *"running ${JOB}_0"* ]]
+    run -0 as_user plstat
+    [[ $output == *"$SWEEP"*running* ]]
+}
+
+@test "status.json where the hub does not answer, with its age" {
+    submit --grid a=1 -N 2 "$WORK/train"
+    soon running 'd["ranks"][1]["state"]' show "$SWEEP"
+    # Another key: to the hub we are strangers.
+    as_user sh -c 'head -c 32 /dev/zero >"$0" && chmod 0600 "$0"' "$WORK/wrong-key"
+    PLUME_KEY_FILE=$WORK/wrong-key run -0 --separate-stderr as_user plstat show "$SWEEP"
+    [[ $output == *'s ago, from status.json'* ]]
+    [[ $stderr == *"from status.json" ]]
+    [ "${#lines[@]}" -ge 4 ]
+}
+
+@test "what failed is told from the folder, with Slurm and the hub gone" {
+    CODE=3 submit --grid a=1,2 -N 2 "$WORK/train"
+    soon running 'd["trials"][1]["state"]' sweep "$SWEEP"
+    touch "$GO"
+    job_wait "$JOB"
+    export SLURM_CONF=$WORK/nonexistent
+    run -0 as_user plstat sweep "$SWEEP"
+    [[ ${lines[0]} == "$SWEEP  failed  2 trials: 2 failed"* ]]
+    run -1 as_user plstat sweep "$SWEEP" --check
+    run -0 as_user plstat why "$SWEEP"
+    [[ $output == *'CAUSE rank '*' (n'*', pid '*'): exit 3'* ]]
+    run -0 as_user plstat why "${JOB}_1" --json
+    [ "$(json 'd["cause"]["kind"], d["cause"]["exit"], d["state"], d["job"]' <<<"$output")" = \
+        "('exit', 3, 'failed', '${JOB}_1')" ]
+    run -0 as_user plstat show "$SWEEP/0"
+    [[ $output == *'exit 3'* ]]
+}
+
+@test "what Slurm knows better: cancelled, and put back into the queue" {
+    submit --grid a=1,2 -N 1 "$WORK/train"
+    soon "['running', 'running']" '[t["state"] for t in d["trials"]]' sweep "$SWEEP"
+    soon 2 'len([r for r in d["ranks"] if r["state"] == "running"])' show "$SWEEP"
+    as_user scancel "${JOB}_0"
+    as_user scontrol requeuehold "${JOB}_1"
+    # Slurm's answer may be five seconds old.
+    soon "['cancelled', 'waiting']" '[t["state"] for t in d["trials"]]' sweep "$SWEEP"
+    [ "$(told 'd["cause"]["kind"], d["cause"].get("inferred")' why "${JOB}_0")" = \
+        "('cancelled', None)" ]
+    soon True '"Held" in d["trials"][1].get("reason", "").title()' sweep "$SWEEP"
+    [ "$(told '"cause" in d["trials"][1]' sweep "$SWEEP")" = False ]
+    as_user scontrol release "${JOB}_1"
+    soon "('running', 2)" 'd["trials"][1]["state"], d["trials"][1]["attempts"]' \
+        sweep "$SWEEP"
+}
+
+@test "why a trial waits" {
+    submit --grid a=1,2 -N 4 --sbatch exclusive "$WORK/train"
+    soon "['running', 'waiting']" '[t["state"] for t in d["trials"]]' sweep "$SWEEP"
+    soon True 'd["trials"][1].get("reason") in ("Resources", "Priority")' sweep "$SWEEP"
+    run -0 as_user plstat show "$SWEEP/1"
+    [[ $output == *"waits in Slurm's queue: "[RP]* ]]
+    [ "$(told 'd["ranks"]' show "$SWEEP/1")" = '[]' ]
+    [ "$(told 'd["state"]' sweep "$SWEEP")" = running ]
+}
+
+@test "a trial that Slurm has forgotten is lost" {
+    submit --grid a=1,2 -N 1 true
+    job_wait "$JOB"
+    soon "['done', 'done']" '[t["state"] for t in d["trials"]]' sweep "$SWEEP"
+    # As if its node had burnt down, and Slurm's memory of it had run out.
+    rm -r "$RUN"/trial-0001
+    sed -i "s/\"$JOB\"/\"999999\"/" "$RUN/sweep.json"
+    touch -d '1 minute ago' "$RUN/sweep.json"
+    soon "['done', 'lost']" '[t["state"] for t in d["trials"]]' sweep "$SWEEP"
+    run -0 as_user plstat why "$SWEEP"
+    [[ $output == *'CAUSE'*'(inferred)'* ]]
+    run -1 as_user plstat --check sweep "$SWEEP"
+}
+
+@test "a job without Plume is told from Slurm alone" {
+    run -0 as_user sbatch --parsable -J "$(printf 'evil\033[2J')" -o /dev/null --wrap 'sleep 600'
+    local job=$output
+    job_wait_state "$job" RUNNING
+    soon RUNNING "[j[\"slurm_state\"] for j in d[\"jobs\"] if j[\"job\"] == \"$job\"][0]"
+    run -0 as_user plstat
+    [[ $output == *"$job"*'evil\e[2J'*running* ]]
+    run -4 --separate-stderr as_user plstat show "$job"
+    [[ $output == "$job  evil\\e[2J  running  1 node  n"* ]]
+    [[ $stderr == *"from Slurm alone: no run folder is known for job '$job'" ]]
+    run -0 --separate-stderr as_user plstat why "$job"
+    [ "$output" = "no failure: job $job is running" ]
+    run -3 as_user plstat show 987654
+    run -3 as_user plstat sweep "$job"
+}
+
+@test "an array's task by Slurm's own number" {
+    submit --grid a=1,2 -N 1 "$WORK/train"
+    soon "['running', 'running']" '[t["state"] for t in d["trials"]]' sweep "$SWEEP"
+    local raw
+    raw=$(squeue -h -j "${JOB}_0" -o %A)
+    [ "$(told 'd["trial"], d["sweep"]' show "$raw")" = "(0, '$SWEEP')" ]
+}
+
+@test "a controller that hangs: the folder and the hub still tell, in bounded time" {
+    submit --grid a=1 -N 1 "$WORK/train"
+    soon running 'd["ranks"][0]["state"]' show "$SWEEP"
+    local pid
+    pid=$(awk '$1 == "slurmctld" { print $2 }' "$CLUSTER_DIR/pids")
+    kill -STOP "$pid"
+    rm -f "$PLUME_HOME"/cache/*
+    run -0 as_user timeout 5 plstat show "$SWEEP"
+    run -4 --separate-stderr as_user timeout 30 plstat
+    local listed=$output said=$stderr
+    run -4 --separate-stderr as_user timeout 2 plstat # the failure is remembered
+    kill -CONT "$pid"
+    [[ $listed == *"$SWEEP"*running* ]]
+    [[ $said == *'cannot ask Slurm: the Slurm controller does not answer' ]]
+}
+
+@test "the controller is asked once in five seconds by all together" {
+    asked() {
+        sdiag | sed -n 's/.*REQUEST_JOB_USER_INFO *(.*) count:\([0-9]*\).*/\1/p'
+    }
+    local before
+    as_user plstat >/dev/null
+    before=$(asked)
+    for ((i = 0; i < 10; i++)); do
+        as_user plstat >/dev/null &
+        as_user plstat --json >/dev/null
+    done
+    wait
+    (($(asked) - before <= 1))
+}
