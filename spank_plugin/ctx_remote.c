@@ -65,10 +65,13 @@ static int read_facts(spank_t spank, struct pl_daemon_facts *facts, struct pl_er
         {S_JOB_TOTAL_TASK_COUNT, &facts->ntasks, "number of tasks"},
         {S_JOB_LOCAL_TASK_COUNT, &facts->local_ntasks, "number of this node's tasks"},
     };
+    uint16_t cpus;
 
     for (size_t i = 0; i < PL_COUNT(items); i++)
         if (item(spank, items[i].which, items[i].ret) < 0)
             return pl_error_set(err, -EIO, "Slurm does not tell the %s", items[i].name);
+    if (spank_get_item(spank, S_JOB_NCPUS, &cpus) == ESPANK_SUCCESS)
+        facts->cpus = cpus;
     if (item(spank, S_SLURM_RESTART_COUNT, &facts->restart) < 0)
         facts->restart = 0;
     facts->node = getenv("SLURMD_NODENAME");

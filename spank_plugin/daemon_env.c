@@ -124,7 +124,8 @@ static int add_numbers(struct env *env, const struct pl_daemon_facts *facts)
     for (size_t i = 0; i < PL_COUNT(numbers); i++)
         if (set_number(env, numbers[i].name, numbers[i].value) < 0)
             return -ENOMEM;
-    return 0;
+    /* The batch node's, in a job's environment; Slurm corrects it for tasks, not for us. */
+    return facts->cpus ? set_number(env, "SLURM_CPUS_ON_NODE", facts->cpus) : 0;
 }
 
 static int add_defaults(struct env *env, const struct pl_daemon_facts *facts, char *const *job)

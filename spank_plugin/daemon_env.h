@@ -14,6 +14,7 @@ struct pl_daemon_facts {
     uint32_t job_id, step_id, restart;
     uint32_t node_id, nnodes;
     uint32_t ntasks, local_ntasks;
+    uint32_t cpus;    /* of this node that the step may use; 0 where Slurm does not tell */
     const char *node; /* Slurm's name of this node */
     const char *conf; /* slurm.conf as slurmstepd knows it, used where the job has no SLURM_CONF */
     const char *runtime_dir;                       /* used where the job has no PLUME_RUNTIME_DIR */

@@ -27,8 +27,7 @@ static struct spank_option table[] = {
     {
         .name = "plume-nccl-debug",
         .arginfo = "LEVEL",
-        .usage = "with --plume: NCCL_DEBUG, where the job sets none (VERSION, WARN, INFO, ABORT "
-                 "or TRACE)",
+        .usage = "with --plume: set NCCL_DEBUG for the ranks (VERSION, WARN, INFO, ABORT or TRACE)",
         .has_arg = 1,
         .val = OPTION_NCCL_DEBUG,
         .cb = on_option,

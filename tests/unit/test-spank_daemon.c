@@ -209,6 +209,7 @@ static void test_env(void **state)
                    "SLURM_STEP_NODELIST=n[1-2]",
                    "SLURM_SRUN_COMM_HOST=10.0.0.1",
                    "HOMEX=1",
+                   "SLURM_CPUS_ON_NODE=3",
                    "LD_PRELOAD=x",
                    NULL};
     struct pl_daemon_facts facts = {.job_id = 7,
@@ -217,6 +218,7 @@ static void test_env(void **state)
                                     .nnodes = 3,
                                     .ntasks = 12,
                                     .local_ntasks = 4,
+                                    .cpus = 8,
                                     .node = "n3",
                                     .conf = "/etc/slurm.conf",
                                     .metric = "c=d",
@@ -228,13 +230,14 @@ static void test_env(void **state)
     assert_int_equal(pl_daemon_env(&facts, job, &env, &err), 0);
     while (env[n])
         n++;
-    assert_int_equal(n, 18);
+    assert_int_equal(n, 19);
     assert_string_equal(pl_env_get(env, "PLUME_JOB_ID"), "7");
     assert_string_equal(pl_env_get(env, "PLUME_STEP_ID"), "1");
     assert_string_equal(pl_env_get(env, "PLUME_NODE_ID"), "2");
     assert_string_equal(pl_env_get(env, "PLUME_NNODES"), "3");
     assert_string_equal(pl_env_get(env, "PLUME_NTASKS"), "12");
     assert_string_equal(pl_env_get(env, "PLUME_LOCAL_NTASKS"), "4");
+    assert_string_equal(pl_env_get(env, "SLURM_CPUS_ON_NODE"), "8");
     assert_string_equal(pl_env_get(env, "PLUME_RESTART"), "0");
     assert_string_equal(pl_env_get(env, "PLUME_PLUGIN"), "1");
     assert_string_equal(pl_env_get(env, "PLUME_NODELIST"), "n[1-2]");
