@@ -1,0 +1,213 @@
+#!/usr/bin/env bats
+# SPDX-License-Identifier: MIT
+# Plain srun --plume with the real node daemon: the same environment, output, status and clean-up as
+# through plrun.
+
+load ../lib/cluster
+load ../lib/spank
+
+setup_file() {
+    cluster_up 4
+}
+
+teardown_file() {
+    cluster_down
+}
+
+setup() {
+    work_dir
+    use_plugin
+}
+
+teardown() {
+    scancel_all
+    all_well
+}
+
+# json FILTER: of the document on stdin, by Python.
+json() {
+    python3 -c 'import json, sys; d = json.load(sys.stdin); print(eval(sys.argv[1]))' "$1"
+}
+
+# job_named NAME: the number of a job in the queue.
+job_named() {
+    squeue -h -n "$1" -o %A
+}
+
+# steps: the run folders of bare steps, newest first.
+steps() {
+    ls -td "$WORK_BASE"/home/.plume/steps/*
+}
+
+# last_job: the job that the newest of them names.
+last_job() {
+    local dir
+    dir=$(steps | head -n 1)
+    dir=${dir##*/}
+    echo "${dir%%.*}"
+}
+
+# srun -Q: that a job waits for the last one's end is no news here.
+
+@test "the ranks' environment is as through plrun" {
+    cat >job.sh <<'TXT'
+srun -o plrun-%t plrun -- env -0
+srun -o plume-%t --plume env -0
+TXT
+    as_user salloc -Q -N2 -n5 -c2 bash job.sh
+    for rank in 0 1 2 3 4; do
+        run diff <(sort -z "plrun-$rank" | tr '\0' '\n') <(sort -z "plume-$rank" | tr '\0' '\n')
+        echo "$output"
+        # What differs from step to step, and how the rank was started.
+        [ "$(grep '^[<>]' <<<"$output" | sed 's/^. //; s/=.*//' | sort -u | grep -vE \
+            '^SLURM_(STEP_?ID|STEP_LAUNCHER_PORT|SRUN_COMM_PORT|TASK_PID)$' | tr '\n' ' ')" = \
+            'MASTER_PORT NCCL_RAS_ADDR PLUME_RUNTIME PLUME_RUN_DIR PLUME_SOCKET ' ]
+        grep -zqx 'PLUME_RUNTIME=plugin' "plume-$rank"
+        grep -zqx "RANK=$rank" "plume-$rank"
+        grep -zqx 'OMP_NUM_THREADS=2' "plume-$rank"
+    done
+    [ "$(cat plume-? | tr '\0' '\n' | grep '^MASTER_PORT=' | sort -u | wc -l)" = 1 ]
+}
+
+@test "96 ranks on 4 nodes have one world" {
+    run -0 --separate-stderr as_user srun -Q --plume -N4 -n96 bash -c \
+        'echo $RANK $WORLD_SIZE $MASTER_ADDR:$MASTER_PORT'
+    [ "$(cut -d' ' -f1 <<<"$output" | sort -n)" = "$(seq 0 95)" ]
+    [ "$(cut -d' ' -f2- <<<"$output" | sort -u | wc -l)" = 1 ]
+}
+
+@test "with plrun in between the rank is the same" {
+    run -0 --separate-stderr as_user srun -Q --plume -N2 -n4 plrun -- bash -c \
+        'echo $RANK $WORLD_SIZE $PLUME_RUNTIME'
+    [ "$(sort <<<"$output")" = "$(printf '%s 4 plugin\n' 0 1 2 3)" ]
+}
+
+@test "stdout, stderr and the rank files hold exactly the output" {
+    # shellcheck disable=SC2016 # the task's
+    program='head -c 300000 /dev/urandom >data-$RANK; cat data-$RANK; cat data-$RANK >&2; printf end'
+    as_user srun -Q --plume -J out -N2 -n4 -o out-%t -e err-%t bash -c "$program"
+    dir=$(steps | head -n 1)/trial-0000/attempt-0
+    for i in 0 1 2 3; do
+        cmp "err-$i" "data-$i"
+        cmp "out-$i" <(cat "data-$i" && printf end)
+        cmp "$dir/rank-$i.err" "data-$i"
+        cmp "$dir/rank-$i.out" "out-$i"
+    done
+}
+
+@test "labels and order of a stream's lines are plain srun's" {
+    for plume in '' --plume; do
+        # shellcheck disable=SC2086,SC2016
+        as_user srun -Q -l $plume -N2 -n4 bash -c \
+            'for i in {1..200}; do echo "out $i"; echo "err $i" >&2; done' >"o$plume" 2>"e$plume"
+    done
+    for i in 0 1 2 3; do
+        for stream in o e; do
+            cmp <(grep "^$i: " "$stream") <(grep "^$i: " "$stream--plume")
+        done
+    done
+    [ "$(wc -l <o--plume)" = 800 ]
+}
+
+@test "a terminal stays one" {
+    run -0 --separate-stderr as_user script -qec \
+        "srun --plume --pty bash -c 'test -t 0 -a -t 1 -a -t 2 && echo terminal \$RANK \$WORLD_SIZE'" \
+        /dev/null
+    [[ $output == *'terminal 0 1'* ]]
+}
+
+@test "plstat shows the ranks and the metrics of a running step" {
+    as_user srun -Q --plume -J live --plume-metric='loss=loss: ([0-9.]+)' -N2 -n4 bash -c \
+        'echo "loss: 1.$RANK"; exec tail -f /dev/null' &
+    metrics_there() {
+        [ "$(as_user plstat show --json "$(job_named live)" 2>/dev/null |
+            json '[r.get("metrics", {}).get("loss") for r in d["ranks"]]')" = '[1.0, 1.1, 1.2, 1.3]' ]
+    }
+    wait_for 20 metrics_there
+    run -0 --separate-stderr as_user plstat show --json "$(job_named live)"
+    [ "$(json '[r["state"] for r in d["ranks"]]' <<<"$output")" = "$(json '["running"] * 4' <<<'{}')" ]
+    scancel -n live
+    wait $! || true
+}
+
+@test "a rank that fails is the cause, with its words; the step's code is its own" {
+    run -3 --separate-stderr as_user srun -Q --plume -J why -N2 -n4 bash -c '
+        [[ $RANK != 2 ]] || { echo "ValueError: boom" >&2; exit 3; }; exit 0'
+    run -0 --separate-stderr as_user plstat why --json "$(last_job)"
+    [ "$(json 'd["cause"]["rank"], d["cause"]["kind"], d["cause"]["exit"], d["cause"]["text"]' \
+        <<<"$output")" = "(2, 'exit', 3, 'ValueError: boom')" ]
+}
+
+@test "a rank that segfaults is the cause" {
+    run -139 --separate-stderr as_user srun -Q --plume -N2 -n4 bash -c \
+        '[[ $RANK != 1 ]] || kill -SEGV $$'
+    run -0 --separate-stderr as_user plstat why --json "$(last_job)"
+    [ "$(json 'd["cause"]["rank"], d["cause"]["kind"], d["cause"]["signal"]' <<<"$output")" = \
+        "(1, 'signal', 11)" ]
+}
+
+@test "the others end when one rank fails" {
+    start=$(now_ms)
+    run --separate-stderr as_user srun -Q --plume -N2 -n4 bash -c \
+        '[[ $RANK != 0 ]] || exit 3; exec tail -f /dev/null'
+    ((status != 0))
+    (($(now_ms) - start < 20000))
+}
+
+@test "scancel ends all of it" {
+    as_user srun -Q --plume -J cancel -N2 -n4 bash -c 'echo up >>up; exec tail -f /dev/null' &
+    all_up() { [ "$(wc -l 2>/dev/null <up)" = 4 ]; }
+    wait_for 20 all_up
+    scancel -n cancel
+    rc=0
+    wait $! || rc=$?
+    [ "$rc" = 143 ]
+}
+
+@test "a child that a rank leaves behind is ended" {
+    run -0 --separate-stderr as_user srun -Q --plume -n1 bash -c \
+        'setsid tail -f /dev/null </dev/null >/dev/null 2>&1 & echo $! >left'
+    gone() { ! pid_start "$(<left)" >/dev/null; }
+    wait_for 10 gone
+}
+
+@test "two steps of a job at once do not mix" {
+    run -0 --separate-stderr as_user salloc -Q -N2 -n4 bash -c '
+        for i in 1 2; do
+            srun --plume -N2 -n2 --exact bash -c "echo \$RANK \$WORLD_SIZE \$MASTER_PORT" >step-$i &
+        done
+        wait'
+    for i in 1 2; do
+        [ "$(cut -d' ' -f1,2 "step-$i" | sort)" = "$(printf '0 2\n1 2')" ]
+        [ "$(cut -d' ' -f3 "step-$i" | sort -u | wc -l)" = 1 ]
+    done
+    [ "$(cut -d' ' -f3 step-1 step-2 | sort -u | wc -l)" = 2 ]
+}
+
+@test "a range for MASTER_PORT is kept to" {
+    run -0 --separate-stderr as_user srun -Q --plume --plume-master-port=9700-9799 -N2 -n2 bash -c \
+        'echo $MASTER_PORT'
+    ((lines[0] >= 9700 && lines[0] <= 9799))
+    [ "${lines[0]}" = "${lines[1]}" ]
+}
+
+@test "NCCL_DEBUG is set by the option" {
+    export NCCL_DEBUG=WARN
+    run -0 --separate-stderr as_user srun -Q --plume --plume-nccl-debug=info -n1 printenv NCCL_DEBUG
+    [ "$output" = INFO ]
+    run -0 --separate-stderr as_user srun -Q --plume -n1 printenv NCCL_DEBUG
+    [ "$output" = WARN ]
+}
+
+@test "the engine trains under plain srun" {
+    [ -x "$PLUME_SRC/build/pltrain" ] || skip 'no pltrain in this build'
+    run -0 --separate-stderr as_user srun -Q --plume -N2 -n4 pltrain mlp --lr 1e-2 --epochs 1
+    run -0 --separate-stderr as_user plstat show --json "$(last_job)"
+    [ "$(json 'd["world_size"], d["state"]' <<<"$output")" = "(4, 'done')" ]
+}
+
+@test "as root too" {
+    need_root
+    run -0 --separate-stderr env HOME="$WORK" srun -Q --plume -N2 -n2 bash -c 'echo $RANK $UID'
+    [ "$(sort <<<"$output")" = "$(printf '0 0\n1 0')" ]
+}
