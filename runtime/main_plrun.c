@@ -131,11 +131,8 @@ static int run_program(char **argv, struct pl_error *err)
     char plrund[PATH_MAX];
     int r;
 
-    if (runtime && strcmp(runtime, "plugin") == 0) { /* the plugin has done the rest */
-        execvp(argv[0], argv);
-        pl_log_error("child", "cannot run '%s': %s", argv[0], strerror(errno));
-        return errno == ENOENT ? 127 : 126;
-    }
+    if (runtime && strcmp(runtime, "plugin") == 0) /* the plugin has done the rest */
+        return pl_starter_exec(argv);
     r = find_daemon(plrund, sizeof(plrund), err);
     return r < 0 ? r : pl_starter_run(argv, plrund, err);
 }

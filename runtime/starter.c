@@ -111,6 +111,34 @@ static void end_daemon(struct starter *s, bool failed)
 
 /* ---- the program ---- */
 
+/* True where a folder of PATH has a file of this name that we can see. */
+static bool is_in_path(const char *name)
+{
+    const char *path = getenv("PATH");
+
+    for (const char *p = path ? path : ""; *p; p += strcspn(p, ":"), p += *p == ':') {
+        int len = (int)strcspn(p, ":");
+        _cleanup_free_ char *file = pl_strf("%.*s/%s", len ? len : 1, len ? p : ".", name);
+
+        if (file && access(file, F_OK) == 0)
+            return true;
+    }
+    return false;
+}
+
+int pl_starter_exec(char *const *argv)
+{
+    int error;
+
+    execvp(argv[0], argv);
+    error = errno;
+    /* What execvp(3) says where it may not search one of the folders and finds nothing. */
+    if (error == EACCES && !strchr(argv[0], '/') && !is_in_path(argv[0]))
+        error = ENOENT;
+    dprintf(2, "plrun: cannot run '%s': %s\n", argv[0], strerror(error));
+    return error == ENOENT ? 127 : 126;
+}
+
 static void run_child(struct starter *s, char *const *argv, const int pipes[4], bool capture)
 {
     prctl(PR_SET_PDEATHSIG, SIGKILL); /* a guard that is killed takes its rank along */
@@ -122,9 +150,7 @@ static void run_child(struct starter *s, char *const *argv, const int pipes[4], 
         signal(passed_on[i], SIG_DFL);
     signal(SIGPIPE, SIG_DFL);
     sigprocmask(SIG_SETMASK, &s->old_mask, NULL);
-    execvp(argv[0], argv);
-    dprintf(2, "plrun: cannot run '%s': %s\n", argv[0], strerror(errno));
-    _exit(errno == ENOENT ? 127 : 126);
+    _exit(pl_starter_exec(argv));
 }
 
 /* Pipes for fds 1 and 2: {out_read, out_write, err_read, err_write}. */

@@ -13,4 +13,8 @@
  * Returns the exit code for plrun, or a negative errno with err set where nothing was started. */
 int pl_starter_run(char *const *argv, const char *plrund, struct pl_error *err);
 
+/* Becomes the program. Where that fails says so on fd 2 and returns the exit code: 127 (there is no
+ * such program) or 126. Does not log; for a forked child, too. */
+int pl_starter_exec(char *const *argv);
+
 #endif

@@ -411,7 +411,7 @@ except OSError as e:
     [ "$output" = 13 ]
     [ "$(stat -c %a "$(<socket)")" = 600 ]
     [ "$(stat -c %a "$(dirname "$(<socket)")")" = 700 ]
-    [ "$(stat -c %a private/key "$(trial private)/../key" | sort -u)" = 600 ]
+    [ "$(stat -c %a private.home/key "$(trial private)/../key" | sort -u)" = 600 ]
     # Root may go anywhere, but it is not the user whom the daemon serves.
     run python3 -c '
 import socket, sys

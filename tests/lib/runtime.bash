@@ -2,7 +2,7 @@
 # shellcheck shell=bash
 # Helpers for tests of plrun and plrund; after `load ../lib/cluster`.
 #
-# A step is started under a name, with run folders of its own below $WORK/NAME, so that several may
+# A step is started under a name, with run folders of its own in $WORK/NAME.home, so that several may
 # run at once:
 #
 #   step NAME SRUN-ARGUMENT...        NAME.out, NAME.err and NAME.rc are what srun gave
@@ -15,9 +15,9 @@ step() {
     local name=$1 rc=0
     shift
     if [[ ${AS:-user} == root ]]; then
-        PLUME_HOME=$WORK/$name timeout -k 5 100 srun "$@" >"$name.out" 2>"$name.err" 3>&- || rc=$?
+        PLUME_HOME=$WORK/$name.home timeout -k 5 100 srun "$@" >"$name.out" 2>"$name.err" 3>&- || rc=$?
     else
-        PLUME_HOME=$WORK/$name as_user timeout -k 5 100 srun "$@" \
+        PLUME_HOME=$WORK/$name.home as_user timeout -k 5 100 srun "$@" \
             >"$name.out" 2>"$name.err" 3>&- || rc=$?
     fi
     echo "$rc" >"$name.rc"
@@ -49,7 +49,7 @@ rc_is() {
 
 # trial NAME: the folder of its only trial, with result.json and attempt-0.
 trial() {
-    local -a found=("$WORK/$1"/steps/*/trial-0000)
+    local -a found=("$WORK/$1.home"/steps/*/trial-0000)
     ((${#found[@]} == 1)) && [[ -d ${found[0]} ]] || return
     printf '%s\n' "${found[0]}"
 }
