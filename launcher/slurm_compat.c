@@ -11,7 +11,7 @@
 extern slurm_conf_t slurm_conf __attribute__((weak));
 
 /* Other requests try for half a minute where no controller is up, a ping does not. */
-static int find_controller(struct pl_error *err)
+int pl_slurm_query_ping(struct pl_error *err)
 {
     bool there = false;
     int n;
@@ -26,7 +26,7 @@ static int find_controller(struct pl_error *err)
 int pl_slurm_query_limits(struct pl_slurm_limits *ret, struct pl_error *err)
 {
     slurm_conf_t *conf = NULL;
-    int r = find_controller(err);
+    int r = pl_slurm_query_ping(err);
 
     if (r < 0)
         return r;
@@ -172,7 +172,7 @@ int pl_slurm_load_jobs(uid_t uid, json_t **ret, struct pl_error *err)
     int r = 0;
 
     setenv("SLURM_BITSTR_LEN", "0", 1); /* whole lists of waiting tasks, not "1-9,..." */
-    r = find_controller(err);
+    r = pl_slurm_query_ping(err);
     if (r < 0)
         return r;
     if (slurm_load_job_user(&msg, (uint32_t)uid, SHOW_ALL) < 0)

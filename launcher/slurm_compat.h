@@ -21,9 +21,12 @@ struct pl_slurm_limits {
  * a controller in DNS for a minute and then ends its process: it must not be called. */
 bool pl_slurm_conf_readable(void);
 
-/* Asks slurmctld, first whether it is there at all, which is quick. May block as long as libslurm
- * likes, print, and end the process: call it in a child (pl_child_call()).
+/* Asks slurmctld whether it is there at all, which is quick. May block as long as libslurm likes,
+ * print, and end the process: call it in a child (pl_child_call()).
  * 0, -EHOSTUNREACH (no answer), -ENOTSUP (built without libslurm). */
+int pl_slurm_query_ping(struct pl_error *err);
+
+/* Asks slurmctld for its limits, after a ping; as above. */
 int pl_slurm_query_limits(struct pl_slurm_limits *ret, struct pl_error *err);
 
 /* From the text of SchedulerParameters; 0 where it has no max_array_tasks. params may be NULL. */

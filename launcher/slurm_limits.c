@@ -83,21 +83,23 @@ struct answer {
     char text[256];
 };
 
+/* ctx: whether the limits are wanted. */
 static int ask(void *ctx, int fd)
 {
+    const bool *limits = ctx;
     struct answer answer = {0};
     struct pl_error err = {0};
 
-    answer.code = pl_slurm_query_limits(&answer.limits, &err);
+    answer.code = *limits ? pl_slurm_query_limits(&answer.limits, &err) : pl_slurm_query_ping(&err);
     snprintf(answer.text, sizeof(answer.text), "%.255s", err.text);
     return pl_write_all(fd, &answer, sizeof(answer)) < 0;
 }
 
-static int through_library(struct pl_slurm_limits *ret, struct pl_error *err)
+static int through_library(bool limits, struct pl_slurm_limits *ret, struct pl_error *err)
 {
     _cleanup_(pl_child_finish) struct pl_child child = {0};
     struct answer answer;
-    int r = pl_child_call(ask, NULL, PL_SLURM_LIMITS_MS, &child, err);
+    int r = pl_child_call(ask, &limits, PL_SLURM_LIMITS_MS, &child, err);
 
     if (r == -ETIMEDOUT)
         return pl_error_set(err, r, "the Slurm controller gives no answer within %d s",
@@ -134,7 +136,7 @@ static int through_scontrol(struct pl_slurm_limits *ret, struct pl_error *err)
                         (int)len, pl_buf_str(&child.err));
 }
 
-int pl_slurm_limits_get(struct pl_slurm_limits *ret, struct pl_error *err)
+static int get(bool limits, struct pl_slurm_limits *ret, struct pl_error *err)
 {
     const char *conf = getenv("SLURM_CONF");
     int r = -ENOTSUP;
@@ -142,6 +144,16 @@ int pl_slurm_limits_get(struct pl_slurm_limits *ret, struct pl_error *err)
     if (conf && *conf && !pl_slurm_conf_readable())
         return pl_error_set(err, -ENOENT, "SLURM_CONF '%s' is not readable", conf);
     if (pl_slurm_conf_readable())
-        r = through_library(ret, err);
+        r = through_library(limits, ret, err);
     return r == -ENOTSUP ? through_scontrol(ret, err) : r;
+}
+
+int pl_slurm_limits_get(struct pl_slurm_limits *ret, struct pl_error *err)
+{
+    return get(true, ret, err);
+}
+
+int pl_slurm_limits_ping(struct pl_error *err)
+{
+    return get(false, &(struct pl_slurm_limits){0}, err);
 }

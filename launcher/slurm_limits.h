@@ -14,6 +14,9 @@
  * on this machine). */
 int pl_slurm_limits_get(struct pl_slurm_limits *ret, struct pl_error *err);
 
+/* Only whether there is a controller, at half the price; errors as above. */
+int pl_slurm_limits_ping(struct pl_error *err);
+
 /* Reads what `scontrol show config` prints. -EINVAL where MaxArraySize is not in it. */
 int pl_slurm_limits_parse(const char *text, struct pl_slurm_limits *ret);
 

@@ -12,6 +12,8 @@
 #include <string.h>
 #include <sys/wait.h>
 
+#define DEFAULT_ARRAY_SIZE 1001 /* Slurm's MaxArraySize where the site sets none */
+
 /* ---- what sbatch gets ---- */
 
 static bool submitted(const struct pl_run *run, unsigned trial, unsigned *ret_end)
@@ -366,44 +368,65 @@ static int submit_chunks(struct pl_run *run,
     return r;
 }
 
-/* Asks for the controller's limits where there is anything to submit. */
-static int
-plan_by_limits(const struct pl_run *run, struct pl_chunk **ret, size_t *ret_n, struct pl_error *err)
+/* How many tasks one array may have. */
+static int ask_limit(unsigned *ret, struct pl_error *err)
 {
-    _cleanup_free_ struct pl_chunk *all = NULL;
     struct pl_slurm_limits limits;
-    int r = pl_submit_plan(run, UINT32_MAX, &all, ret_n);
+    int r = pl_slurm_limits_get(&limits, err);
 
-    if (r < 0)
-        return pl_error_set(err, r, "out of memory");
-    if (*ret_n == 0)
-        return 0;
-    r = pl_slurm_limits_get(&limits, err);
     if (r < 0)
         return r;
     if (limits.max_array_tasks && limits.max_array_tasks < limits.max_array_size)
         limits.max_array_size = limits.max_array_tasks;
     if (limits.max_array_size == 0)
         return pl_error_set(err, -EREMOTEIO, "this Slurm takes no job arrays (MaxArraySize=0)");
-    r = pl_submit_plan(run, limits.max_array_size, ret, ret_n);
-    return r < 0 ? pl_error_set(err, r, "out of memory") : 0;
+    *ret = limits.max_array_size;
+    return 0;
 }
 
-int pl_submit_run(struct pl_run *run, bool resumed, struct pl_buf *words, struct pl_error *err)
+static int submit_rest(
+    struct pl_run *run, unsigned max, bool resumed, struct pl_buf *words, struct pl_error *err)
 {
     _cleanup_free_ struct pl_chunk *chunks = NULL;
     _cleanup_(pl_strv_freep) char **env = NULL;
     size_t n_chunks, before = pl_run_n_submissions(run);
-    struct pl_error why = {0};
-    int r = plan_by_limits(run, &chunks, &n_chunks, err);
+    int r = pl_submit_plan(run, max, &chunks, &n_chunks);
 
-    if (r < 0 || n_chunks == 0)
-        return r;
-    if (pl_submit_env(environ, &env) < 0)
-        return pl_error_set(err, -ENOMEM, "out of memory");
+    if (r == 0)
+        r = pl_submit_env(environ, &env);
+    if (r < 0)
+        return pl_error_set(err, r, "out of memory");
     r = submit_chunks(run, chunks, n_chunks, resumed, env, words, err);
     if (r == -EREMOTEIO)
         cancel(run, before, env, err);
+    return r;
+}
+
+int pl_submit_run(struct pl_run *run, bool resumed, struct pl_buf *words, struct pl_error *err)
+{
+    _cleanup_free_ struct pl_chunk *all = NULL;
+    size_t n_all, before = pl_run_n_submissions(run);
+    unsigned max = DEFAULT_ARRAY_SIZE;
+    struct pl_error why = {0};
+    int r = pl_submit_plan(run, UINT32_MAX, &all, &n_all);
+    bool asked = false;
+
+    if (r < 0)
+        return pl_error_set(err, r, "out of memory");
+    if (n_all == 0)
+        return 0;
+    for (size_t i = 0; i < n_all; i++)
+        asked |= all[i].n > DEFAULT_ARRAY_SIZE;
+    /* Few controllers take less than the default: the question for it is worth its time for big
+     * grids only, and after a refusal. */
+    r = asked ? ask_limit(&max, err) : pl_slurm_limits_ping(err);
+    if (r == 0)
+        r = submit_rest(run, max, resumed, words, err);
+    if (r == -EREMOTEIO && !asked && strstr(err->text, "Invalid job array specification")) {
+        r = ask_limit(&max, err);
+        if (r == 0)
+            r = submit_rest(run, max, resumed, words, err);
+    }
     if (pl_run_n_submissions(run) > before && pl_run_index_add(run, &why) < 0)
         pl_log_warn("submit", "not in the list of runs: %s", why.text);
     return r;

@@ -133,6 +133,18 @@ TXT
     [ ! -e "$RUN/trial-0001" ]
 }
 
+@test "a controller that takes less than the usual 1001 tasks is asked after its refusal" {
+    SchedulerParameters=$(scontrol show config | sed -n 's/^SchedulerParameters *= //p')
+    cp "$SLURM_CONF" slurm.conf
+    printf 'SchedulerParameters=max_array_tasks=4,%s\n' "${SchedulerParameters#(null)}" >>"$SLURM_CONF"
+    scontrol reconfigure
+    submit --sbatch hold --grid "i=$(seq -s, 0 9)" true
+    cat slurm.conf >"$SLURM_CONF"
+    scontrol reconfigure
+    [[ $JOBS =~ ^[0-9]+,[0-9]+,[0-9]+$ ]]
+    [ "$(squeue -h -o %K | sort | tr '\n' ' ')" = "0-1 0-3 0-3 " ]
+}
+
 @test "a split grid's second array waits where trials are limited" {
     submit --sbatch hold --max-parallel 7 --grid "i=$(seq -s, 0 1001)" true
     [ "$(squeue -h -j "${JOBS#*,}" -o %E)" = "afterany:${JOBS%,*}_*(unfulfilled)" ]
