@@ -7,7 +7,7 @@ void PL_CPU(add)(const struct pl_add_args *a)
     float *dst = a->dst, scale = (float)a->scale;
 
     /* dst may be x or y itself but never a shifted overlap, so there is no dependence. */
-#pragma GCC ivdep
+    PL_INDEPENDENT
     for (size_t k = 0; k < a->n; k++)
         dst[k] = (x[k] + y[k]) * scale;
 }

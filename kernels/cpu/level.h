@@ -29,6 +29,14 @@
 PL_KERNEL_LIST(PL_CPU_DECLARE)
 #undef PL_CPU_DECLARE
 
+/* In front of a loop in which no pass reads what another writes, though the pointers may be equal.
+ */
+#ifdef __clang__
+#define PL_INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
+#else
+#define PL_INDEPENDENT _Pragma("GCC ivdep")
+#endif
+
 /* C [m, n] (row stride ldc) = A B, or C + A B where add. A(i,k) = a[i * a_row + k * a_col],
  * B(k,j) = b[k * b_row + j * b_col]; of each pair of strides one must be 1. */
 struct pl_gemm {

@@ -67,8 +67,9 @@ static plume_tensor *api_param(struct plume_context *pl,
 /* Tries dir/path; frees dir. */
 static bool open_in(char *dir, const char *path, struct plume_array *ret, struct pl_error *err)
 {
-    _cleanup_free_ char *folder = dir, *full = dir ? pl_path_join(dir, path) : NULL;
+    _cleanup_free_ char *full = dir ? pl_path_join(dir, path) : NULL;
 
+    free(dir);
     return full && pl_npy_open(full, ret, err) == 0;
 }
 
