@@ -28,6 +28,8 @@ up starts a private Slurm cluster of N nodes on this machine, in seconds:
   --cred-expire S  life of a job credential, which a requeued job waits [5];
                  Slurm takes less than 5 for 120
   --node-timeout S  seconds until a silent node is down (SlurmdTimeout) [30]
+  --hosts        give each node a host name and an address of its own (network
+                 namespaces; needs root), as on a real cluster
   --no-plugin    do not load build/spank_plume.so
   --quiet        print nothing when all goes well
 
@@ -141,6 +143,67 @@ ports_choose() {
     die "no $count free ports in $CLUSTER_PORT_MIN-$CLUSTER_PORT_MAX"
 }
 
+# node_lines REST: the NodeName lines of slurm.conf.
+node_lines() {
+    local i
+    if [[ $HOSTS == no ]]; then
+        echo "NodeName=$NODES NodeAddr=$ADDRESS Port=$PORTS $1"
+        return
+    fi
+    for ((i = 0; i < COUNT; i++)); do
+        echo "NodeName=${NODE_LIST[i]} NodeAddr=$SUBNET.$((i + 10)) Port=$((PORT + 1)) $1"
+    done
+}
+
+# A bridge of our own with an address; it goes with bridge_remove. Its name is kept in FOLDER/bridge.
+bridge_make() {
+    local try
+    for ((try = 0; try < 20; try++)); do
+        SUBNET=10.$((200 + SRANDOM % 50)).$((SRANDOM % 250))
+        [[ -z $(ip -o addr show to "$SUBNET.0/24") ]] || continue
+        BRIDGE=plb$((SRANDOM % 1000000))
+        ip link add "$BRIDGE" type bridge 2>/dev/null || continue
+        echo "$BRIDGE" >"$FOLDER/bridge"
+        ip addr add "$SUBNET.1/24" dev "$BRIDGE"
+        ip link set "$BRIDGE" up
+        ADDRESS=$SUBNET.1
+        return 0
+    done
+    up_fail "no network for the nodes could be made" none
+}
+
+bridge_remove() {
+    local bridge
+    [[ -s $FOLDER/bridge ]] || return 0
+    bridge=$(<"$FOLDER/bridge")
+    [[ $bridge == plb* ]] && ip link del "$bridge" 2>/dev/null
+    return 0
+}
+
+# host_start NODE INDEX COMMAND...: a daemon in a network and a host name of its own. It waits for
+# its interface, which only its parent can give it, on a fifo.
+host_start() {
+    local node=$1 index=$2 pid fifo=$FOLDER/run/$1.fifo
+    shift 2
+    mkfifo -m 0600 "$fifo"
+    # shellcheck disable=SC2016 # for the inner shell
+    daemon_start "$node" unshare --net --uts bash -c '
+        read -r _ <"$1"; hostname "$2"; ip link set lo up
+        ip addr add "$3" dev eth0; ip link set eth0 up; shift 3; exec "$@"' \
+        _ "$fifo" "$node" "$SUBNET.$((index + 10))/24" "$@"
+    pid=$(awk -v name="$node" '$1 == name { pid = $2 } END { print pid }' "$FOLDER/pids")
+    wait_until 10 in_own_net "$pid" || up_fail "node $node got no network of its own" "$node"
+    ip link add "$BRIDGE-$index" type veth peer name eth0 netns "$pid" ||
+        up_fail "node $node got no interface" "$node"
+    ip link set "$BRIDGE-$index" master "$BRIDGE" up
+    timeout 10 bash -c 'echo go >"$1"' _ "$fifo" || up_fail "node $node did not start" "$node"
+    rm -f "$fifo"
+}
+
+in_own_net() {
+    [[ ! /proc/$1/ns/net -ef /proc/self/ns/net && -e /proc/$1/ns/net ]]
+}
+
 write_config() {
     local user host plugin=$PLUME_SRC/build/spank_plume.so gres='' grestypes=''
     user=$(id -un 2>/dev/null) || user=$UID
@@ -168,7 +231,7 @@ write_config() {
     cat >"$FOLDER/slurm.conf" <<CONF
 # A private cluster made by ./dev cluster up; gone with ./dev cluster down --name $NAME.
 ClusterName=plume
-SlurmctldHost=$host(127.0.0.1)
+SlurmctldHost=$host($ADDRESS)
 SlurmctldPort=$PORT
 SlurmUser=$user
 SlurmdUser=$user
@@ -215,7 +278,7 @@ ReturnToService=2
 SlurmdParameters=config_overrides
 $grestypes
 
-NodeName=$NODES NodeAddr=127.0.0.1 Port=$PORTS CPUs=$CPUS RealMemory=65536$gres State=UNKNOWN
+$(node_lines "CPUs=$CPUS RealMemory=65536$gres State=UNKNOWN")
 PartitionName=DEFAULT Nodes=$NODES MaxTime=INFINITE DefaultTime=60 State=UP OverSubscribe=NO
 PartitionName=main Default=YES PriorityTier=10 PreemptMode=OFF
 PartitionName=scavenge PriorityTier=1 PreemptMode=REQUEUE GraceTime=0
@@ -266,7 +329,7 @@ listens() {
 
 # Set on each attempt: PORT (slurmctld's), PORTS (Slurm's range expression for the nodes).
 start_slurm() {
-    local node
+    local node i
     ports_choose $((COUNT + 1))
     PORTS=$((PORT + 1))
     ((COUNT == 1)) || PORTS="[$PORTS-$((PORT + COUNT))]"
@@ -274,8 +337,13 @@ start_slurm() {
     daemon_start slurmctld slurmctld -D -f "$FOLDER/slurm.conf"
     wait_until "$CLUSTER_START_LIMIT_S" daemon_ready slurmctld listens "$PORT" || true
     daemon_runs slurmctld || return
-    for node in "${NODE_LIST[@]}"; do
-        daemon_start "$node" slurmd -D -N "$node" -f "$FOLDER/slurm.conf"
+    for ((i = 0; i < COUNT; i++)); do
+        node=${NODE_LIST[i]}
+        if [[ $HOSTS == yes ]]; then
+            host_start "$node" "$i" slurmd -D -N "$node" -f "$FOLDER/slurm.conf"
+        else
+            daemon_start "$node" slurmd -D -N "$node" -f "$FOLDER/slurm.conf"
+        fi
     done
     wait_until "$CLUSTER_START_LIMIT_S" nodes_settled || return
     first_dead >/dev/null && return 1
@@ -303,6 +371,7 @@ idle_count() {
 
 up_parse() {
     COUNT=0 CPUS=32 GPUS=0 MAX_ARRAY=100001 CRED_EXPIRE=5 NODE_TIMEOUT=30 PLUGIN=yes QUIET=no
+    HOSTS=no
     while (($#)); do
         case $1 in
         --name | --cpus | --gpus | --max-array | --cred-expire | --node-timeout)
@@ -315,6 +384,7 @@ up_parse() {
         --cred-expire) need_number "$1" "$2" 5 3600 && CRED_EXPIRE=$2 && shift ;;
         --node-timeout) need_number "$1" "$2" 1 3600 && NODE_TIMEOUT=$2 && shift ;;
         --no-plugin) PLUGIN=no ;;
+        --hosts) HOSTS=yes ;;
         --quiet) QUIET=yes ;;
         -*) die_usage "unknown option '$1'; see ./dev cluster --help" ;;
         *)
@@ -326,6 +396,10 @@ up_parse() {
         shift
     done
     ((COUNT > 0)) || die_usage "say how many nodes: ./dev cluster up 12"
+    if [[ $HOSTS == yes ]]; then
+        ((EUID == 0)) || die "--hosts needs root: it makes network namespaces"
+        ((COUNT <= 200)) || die_usage "--hosts takes 200 nodes at most"
+    fi
     name_check
     local width=${#COUNT} i
     NODE_LIST=()
@@ -373,7 +447,9 @@ cluster_up() {
     start=$(now_ms)
     up_parse "$@"
     up_claim
+    ADDRESS=127.0.0.1
     start_munged
+    [[ $HOSTS == no ]] || bridge_make
     for try in 1 2 3 4 5; do
         registry_lock
         if start_slurm; then
@@ -481,6 +557,7 @@ cluster_remove() {
             kill -KILL "${pids[@]}" 2>/dev/null || true
             wait_until 2 no_job_pids || true
         done
+        bridge_remove
         rm -rf -- "$FOLDER"
     fi
     registry_lock

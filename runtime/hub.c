@@ -243,8 +243,8 @@ void pl_hub_node_lost(struct pl_hub *hub, unsigned node_id)
 
         if (hub->node_of_rank[rank] != (int64_t)node_id || !state || strcmp(state, "running") != 0)
             continue;
-        pl_hub_event(
-            hub, json_pack("{s:s, s:i, s:s}", "type", "rank", "rank", (int)rank, "state", "lost"));
+        pl_hub_event(hub, json_pack("{s:s, s:i, s:s, s:s}", "type", "rank", "rank", (int)rank,
+                                    "node", node->name, "state", "lost"));
         pl_hub_failed(hub, &(struct pl_failure){.rank = rank,
                                                 .node_id = node_id,
                                                 .status = SIGKILL,

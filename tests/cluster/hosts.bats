@@ -1,0 +1,83 @@
+#!/usr/bin/env bats
+# SPDX-License-Identifier: MIT
+# Nodes that have a host name and an address each, as on a real cluster: network namespaces, joined
+# by a bridge on which links can be cut. Elsewhere all nodes of the private cluster are one host.
+
+load ../lib/cluster
+load ../lib/runtime
+
+setup_file() {
+    ((EUID == 0)) || return 0
+    cluster_up 4 --hosts
+}
+
+teardown_file() {
+    ((EUID == 0)) || return 0
+    cluster_down
+}
+
+setup() {
+    need_root "network namespaces"
+    work_dir
+}
+
+teardown() {
+    ((EUID == 0)) || return 0
+    scancel_all
+    all_well
+}
+
+BUILT=$PLUME_SRC/build/tests/cluster
+
+@test "each node has a name and an address of its own" {
+    run -0 timeout 30 srun -N4 hostname
+    [ "$(sort <<<"$output" | xargs)" = "n1 n2 n3 n4" ]
+}
+
+@test "ranks meet across hosts at an address that others can reach" {
+    for way in plrun plugin; do
+        ranks "$way" "$way" -N4 --ntasks-per-node=2 -- bash -c 'echo "$MASTER_ADDR"' &
+    done
+    wait
+    for way in plrun plugin; do
+        rc_is "$way" 0
+        [ "$(sort -u "$way.out" | wc -l)" = 1 ]
+        ! grep -qE '^127\.|^::1$' "$way.out"
+    done
+    ranks port plrun -N4 --ntasks-per-node=2 -- "$BUILT/master-port"
+    rc_is port 0
+}
+
+@test "a sweep trains across hosts, shared memory inside them and TCP between" {
+    run -0 timeout 60 plsubmit --grid lr=1e-1 -N4 --ntasks-per-node=2 --parsable --wait
+    sweep=${output%%;*}
+    folder=$(cut -d';' -f2 <<<"$output")
+    python3 - "$folder/trial-0000/result.json" <<'PY'
+import json, sys
+r = json.load(open(sys.argv[1]))
+assert r["state"] == "done" and r["world_size"] == 8 and r["params_equal"] is True, r
+assert r["objective"] > 0.9, r
+PY
+    run -0 plstat sweep "$sweep"
+}
+
+@test "plstat asks the hub on another host, and a node that drops off is the cause" {
+    run -0 plsubmit --grid x=1 -N3 --parsable --metric 'step=step=([0-9]+)' \
+        bash -c 'for i in $(seq 1 600); do echo "step=$i"; sleep 0.2; done'
+    sweep=${output%%;*}
+    job=${output##*;}
+    wait_for 20 bash -c "plstat show $sweep/0 --json | grep -q '\"source\":\"hub\"'"
+    wait_for 10 bash -c "plstat show $sweep/0 --json | grep -q '\"step\":[1-9]'"
+    # The second node's cable: no packet says that it is gone.
+    lost=$(plstat show "$sweep/0" --json |
+        python3 -c 'import json, sys; print(json.load(sys.stdin)["ranks"][1]["node"])')
+    link=$(cat "$CLUSTER_DIR/bridge")-$((${lost#n} - 1))
+    ip link set "$link" down
+    wait_for 50 bash -c "plstat show $sweep/0 --json | grep -q '\"state\":\"node-failed\"'"
+    ip link set "$link" up
+    run -0 plstat why "$sweep/0" --json
+    grep -q '"kind":"node"' <<<"$output"
+    grep -q "\"node\":\"$lost\"" <<<"$output"
+    scancel "$job"
+    wait_for 60 bash -c "sinfo -h -o %t | grep -qx idle && [ -z \"\$(squeue -h)\" ]"
+}
