@@ -196,6 +196,7 @@ host_start() {
     ip link add "$BRIDGE-$index" type veth peer name eth0 netns "$pid" ||
         up_fail "node $node got no interface" "$node"
     ip link set "$BRIDGE-$index" master "$BRIDGE" up
+    # shellcheck disable=SC2016 # for the inner shell
     timeout 10 bash -c 'echo go >"$1"' _ "$fifo" || up_fail "node $node did not start" "$node"
     rm -f "$fifo"
 }
