@@ -10,6 +10,7 @@
  * Whatever fails before task_init is kept in `failure`: only there does Slurm show a message to the
  * user and fail the task without draining the node. */
 #include "common/base/fs.h"
+#include "common/base/parse.h"
 #include "spank_plugin/conf.h"
 #include "spank_plugin/daemon_env.h"
 #include "spank_plugin/node_daemon.h"
@@ -82,6 +83,20 @@ static int read_facts(spank_t spank, struct pl_daemon_facts *facts, struct pl_er
     return 0;
 }
 
+/* In a step over several components of a heterogeneous job SPANK's numbers are the component's, and
+ * only the environment has the step's: there would be a world a component, with a rank 0 each. */
+static int check_whole(const struct pl_daemon_facts *facts, char *const *env, struct pl_error *err)
+{
+    const char *ntasks = pl_env_get(env, "SLURM_STEP_NUM_TASKS");
+    int64_t n;
+
+    if (!ntasks || pl_parse_int(ntasks, 1, UINT32_MAX, &n, NULL) < 0 || n == facts->ntasks)
+        return 0;
+    return pl_error_set(err, -ENOTSUP,
+                        "a step over several components of a heterogeneous job cannot be run with "
+                        "--plume: give each its own step (srun --het-group=N)");
+}
+
 static int read_user(spank_t spank, char *const *env, struct pl_daemon_user *user)
 {
     gid_t *groups = NULL;
@@ -123,6 +138,8 @@ static int start_daemon(spank_t spank, struct pl_error *err)
         return pl_error_set(err, -ENOMEM, "out of memory");
     facts.runtime_dir = dir;
     r = read_facts(spank, &facts, err);
+    if (r == 0)
+        r = check_whole(&facts, job, err);
     if (r == 0)
         r = pl_daemon_env(&facts, job, &env, err);
     if (r == 0)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "spank_plugin/daemon_env.h"
 #include "common/base/fs.h"
+#include "common/base/parse.h"
 
 #include <inttypes.h>
 #include <stdbool.h>
@@ -109,16 +110,29 @@ static int set_default(struct env *env, const char *name, const char *value)
     return add(env, pl_strf("%s=%s", name, value));
 }
 
-static int add_numbers(struct env *env, const struct pl_daemon_facts *facts)
+/* SPANK's count is right in batch steps only; others have it in the environment, if at all. */
+static uint32_t restart_count(const struct pl_daemon_facts *facts, char *const *job)
+{
+    const char *s = pl_env_get(job, "SLURM_RESTART_COUNT");
+    int64_t n;
+
+    return s && pl_parse_int(s, 0, UINT32_MAX, &n, NULL) == 0 ? (uint32_t)n : facts->restart;
+}
+
+static int add_numbers(struct env *env, const struct pl_daemon_facts *facts, char *const *job)
 {
     const struct {
         const char *name;
         uint32_t value;
     } numbers[] = {
-        {"PLUME_JOB_ID", facts->job_id},   {"PLUME_STEP_ID", facts->step_id},
-        {"PLUME_NODE_ID", facts->node_id}, {"PLUME_NNODES", facts->nnodes},
-        {"PLUME_NTASKS", facts->ntasks},   {"PLUME_LOCAL_NTASKS", facts->local_ntasks},
-        {"PLUME_RESTART", facts->restart}, {"PLUME_PLUGIN", 1},
+        {"PLUME_JOB_ID", facts->job_id},
+        {"PLUME_STEP_ID", facts->step_id},
+        {"PLUME_NODE_ID", facts->node_id},
+        {"PLUME_NNODES", facts->nnodes},
+        {"PLUME_NTASKS", facts->ntasks},
+        {"PLUME_LOCAL_NTASKS", facts->local_ntasks},
+        {"PLUME_RESTART", restart_count(facts, job)},
+        {"PLUME_PLUGIN", 1},
     };
 
     for (size_t i = 0; i < PL_COUNT(numbers); i++)
@@ -158,7 +172,7 @@ int pl_daemon_env(const struct pl_daemon_facts *facts,
                   struct pl_error *err)
 {
     struct env out = {0};
-    int r = add_numbers(&out, facts);
+    int r = add_numbers(&out, facts, env);
 
     for (char *const *p = env; *p && r == 0; p++)
         if (wanted(*p))

@@ -110,3 +110,43 @@ fails_with() {
     grep -x 'rc 1' batch.out
     run ! grep -x ran batch.out
 }
+
+@test "a step over components of a heterogeneous job is refused, one of a component is not" {
+    run -0 --separate-stderr as_user salloc -Q -N1 -n1 : -N1 -n2 bash -c '
+        srun --plume --het-group=0,1 echo ran
+        echo "rc $?"
+        srun --plume --het-group=1 bash -c "echo \$RANK \$WORLD_SIZE"'
+    [ "$(sort <<<"$output")" = "$(printf '0 2\n1 2\nrc 1')" ]
+    [ "$(grep -c 'plume: node n[12]: a step over several components' <<<"$stderr")" = 2 ]
+}
+
+@test "a daemon that is killed while ranks run does not hold up the step's end" {
+    as_user timeout 60 srun --plume -J orphans -N1 -n2 tail -f /dev/null &
+    both_there() { [ "$(grep -c '"type": "hello"' fake.0 2>/dev/null)" = 2 ]; }
+    wait_for 20 both_there
+    pid=$(python3 -c 'import json; print(json.loads(open("fake.0").readline())["pid"])')
+    kill -KILL "$pid"
+    scancel -n orphans
+    rc=0
+    wait $! || rc=$?
+    [ "$rc" = 143 ]
+}
+
+@test "a requeued job's daemon learns how often it was" {
+    job=$(as_user sbatch --parsable --requeue --plume -N1 -n1 -o batch.out --wrap \
+        'srun bash -c "echo \$SLURM_RESTART_COUNT; exec tail -f /dev/null"')
+    runs() { [ "$(grep -c '"type": "hello"' fake.0 2>/dev/null)" = "$1" ]; }
+    wait_for 20 runs 1
+    scontrol requeue "$job"
+    wait_for 60 runs 2
+    scancel "$job"
+    job_wait "$job"
+    run -0 python3 -c '
+import json
+for line in open("fake.0"):
+    m = json.loads(line)
+    if m["type"] == "self":
+        print(m["env"]["PLUME_RESTART"])'
+    echo "$output"
+    [ "$output" = "$(printf '0\n1')" ]
+}

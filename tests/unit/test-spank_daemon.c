@@ -209,6 +209,7 @@ static void test_env(void **state)
                    "SLURM_STEP_NODELIST=n[1-2]",
                    "SLURM_SRUN_COMM_HOST=10.0.0.1",
                    "HOMEX=1",
+                   "SLURM_RESTART_COUNT=2",
                    "SLURM_CPUS_ON_NODE=3",
                    "LD_PRELOAD=x",
                    NULL};
@@ -230,7 +231,7 @@ static void test_env(void **state)
     assert_int_equal(pl_daemon_env(&facts, job, &env, &err), 0);
     while (env[n])
         n++;
-    assert_int_equal(n, 19);
+    assert_int_equal(n, 20);
     assert_string_equal(pl_env_get(env, "PLUME_JOB_ID"), "7");
     assert_string_equal(pl_env_get(env, "PLUME_STEP_ID"), "1");
     assert_string_equal(pl_env_get(env, "PLUME_NODE_ID"), "2");
@@ -238,7 +239,7 @@ static void test_env(void **state)
     assert_string_equal(pl_env_get(env, "PLUME_NTASKS"), "12");
     assert_string_equal(pl_env_get(env, "PLUME_LOCAL_NTASKS"), "4");
     assert_string_equal(pl_env_get(env, "SLURM_CPUS_ON_NODE"), "8");
-    assert_string_equal(pl_env_get(env, "PLUME_RESTART"), "0");
+    assert_string_equal(pl_env_get(env, "PLUME_RESTART"), "2");
     assert_string_equal(pl_env_get(env, "PLUME_PLUGIN"), "1");
     assert_string_equal(pl_env_get(env, "PLUME_NODELIST"), "n[1-2]");
     assert_string_equal(pl_env_get(env, "PLUME_METRIC"), "a=b\nc=d");
