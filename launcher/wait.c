@@ -11,10 +11,17 @@
 #define SCAN_MS 200       /* shortest time between two looks at the folder */
 #define UNWATCHED_MS 2000 /* longest: inotify sees nothing that other hosts do */
 #define QUEUE_LIMIT_MS 20000
+#define SOON_MS 1000
+#define SOON_LOOKS 5
 
+/* RUNNING -> ENDED                    done
+ *         -> SETTLING -> ENDED        another end: it counts once the job has left the queue, since
+ *                                     a requeued one goes on
+ *         -> MISSED -> ENDED          not in the queue at two looks, and no result: lost */
 enum trial_mark {
     RUNNING,
-    MISSED, /* in no queue at the last look; its result may be on its way */
+    SETTLING,
+    MISSED,
     ENDED,
 };
 
@@ -22,16 +29,37 @@ struct waiting {
     const struct pl_run *run;
     unsigned char *marks; /* enum trial_mark of each trial */
     bool *watched;
-    unsigned n_left;
+    unsigned n_left, n_settling;
     int notify; /* -EBADF where there is no inotify */
     struct pl_wait_result result;
 };
 
-/* Counts the trials that have ended for good. */
+static void end(struct waiting *w, unsigned trial, bool done)
+{
+    w->marks[trial] = ENDED;
+    w->n_left--;
+    if (done)
+        w->result.done++;
+    else
+        w->result.other++;
+}
+
+/* The state in a trial's result; PL_TRIAL_RUNNING where there is none. */
+static enum pl_trial_state result_state(const struct waiting *w, unsigned trial)
+{
+    _cleanup_(json_decrefp) json_t *result = NULL;
+    enum pl_trial_state state;
+
+    if (pl_run_result_read(w->run, trial, &result, &state, NULL) < 0)
+        return PL_TRIAL_RUNNING;
+    return state;
+}
+
+/* Looks at the results of all trials that have not ended. */
 static int scan(struct waiting *w)
 {
+    w->n_settling = 0;
     for (unsigned trial = 0; trial < pl_run_n_trials(w->run); trial++) {
-        _cleanup_(json_decrefp) json_t *result = NULL;
         _cleanup_free_ char *path = NULL;
         enum pl_trial_state state;
 
@@ -43,15 +71,13 @@ static int scan(struct waiting *w)
         if (!w->watched[trial] && w->notify >= 0)
             w->watched[trial] =
                 inotify_add_watch(w->notify, path, IN_MOVED_TO | IN_CLOSE_WRITE) >= 0;
-        if (pl_run_result_read(w->run, trial, &result, &state, NULL) < 0 ||
-            !pl_trial_state_final(state))
-            continue;
-        w->marks[trial] = ENDED;
-        w->n_left--;
-        if (state == PL_TRIAL_DONE)
-            w->result.done++;
-        else
-            w->result.other++;
+        state = result_state(w, trial);
+        if (state == PL_TRIAL_DONE) {
+            end(w, trial, true);
+        } else if (state != PL_TRIAL_RUNNING) {
+            w->marks[trial] = SETTLING;
+            w->n_settling++;
+        }
     }
     return 0;
 }
@@ -76,7 +102,22 @@ static void note_queued(struct waiting *w, const char *line, size_t len, bool *q
         queued[trial] = true;
 }
 
-/* Trials that Slurm has not known twice in a row are lost. Slurm's silence changes nothing. */
+/* What a look at the queue means for a trial. */
+static void judge(struct waiting *w, unsigned trial, bool queued)
+{
+    if (w->marks[trial] == ENDED)
+        return;
+    if (queued)
+        w->marks[trial] = RUNNING;
+    else if (w->marks[trial] == SETTLING) /* a later attempt may have ended meanwhile */
+        end(w, trial, result_state(w, trial) == PL_TRIAL_DONE);
+    else if (w->marks[trial] == MISSED)
+        end(w, trial, false);
+    else
+        w->marks[trial] = MISSED;
+}
+
+/* Slurm's silence changes nothing. */
 static int ask_queue(struct waiting *w)
 {
     _cleanup_(pl_child_finish) struct pl_child child = {0};
@@ -100,19 +141,8 @@ static int ask_queue(struct waiting *w)
         note_queued(w, line, len, queued);
         line += len + (line[len] == '\n');
     }
-    for (unsigned trial = 0; trial < pl_run_n_trials(w->run); trial++) {
-        if (w->marks[trial] == ENDED)
-            continue;
-        if (queued[trial]) {
-            w->marks[trial] = RUNNING;
-        } else if (w->marks[trial] == RUNNING) {
-            w->marks[trial] = MISSED;
-        } else {
-            w->marks[trial] = ENDED;
-            w->n_left--;
-            w->result.other++;
-        }
-    }
+    for (unsigned trial = 0; trial < pl_run_n_trials(w->run); trial++)
+        judge(w, trial, queued[trial]);
     return 0;
 }
 
@@ -131,17 +161,23 @@ static void sleep_until_change(const struct waiting *w)
 static int wait_all(struct waiting *w)
 {
     uint64_t asked = pl_now_ns();
+    unsigned soon = SOON_LOOKS;
     int r = scan(w);
 
     while (r == 0 && w->n_left > 0) {
+        uint64_t passed_ms;
+        bool settling;
+
         sleep_until_change(w);
         r = scan(w);
-        if (r == 0 && w->n_left && pl_now_ns() - asked >= PL_WAIT_QUEUE_S * 1000000000u) {
-            r = ask_queue(w);
-            asked = pl_now_ns();
-            if (r == 0)
-                r = scan(w);
-        }
+        passed_ms = (pl_now_ns() - asked) / 1000000u;
+        /* Only the queue's word is missing: a few looks come sooner. */
+        settling = soon > 0 && w->n_settling == w->n_left && passed_ms >= SOON_MS;
+        if (r < 0 || w->n_left == 0 || (!settling && passed_ms < PL_WAIT_QUEUE_S * 1000u))
+            continue;
+        soon -= settling;
+        asked = pl_now_ns();
+        r = ask_queue(w);
     }
     return r;
 }

@@ -301,3 +301,20 @@ TXT
     wait_for 60 test -e "$RUN/trial-0000/result.json"
     [ "$(<"$RUN/trial-0000/attempt-0/rank-0.out")" = '0/1 1' ]
 }
+
+@test "--wait follows a trial that Slurm starts again" {
+    cat >prog <<'TXT'
+#!/bin/bash
+[[ -e $1 ]] && exit 0
+touch "$1"
+sleep 300
+TXT
+    chmod +x prog
+    plsubmit --parsable --wait ./prog first >out 2>err 3>&- &
+    waiter=$!
+    wait_for 60 test -e first
+    IFS=';' read -r SWEEP RUN JOBS <out
+    scontrol requeue "${JOBS}_0"
+    wait "$waiter"
+    [ "$(result 0 state) $(result 0 attempts)" = 'done 2' ]
+}
