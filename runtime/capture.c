@@ -4,7 +4,6 @@
 #include "common/base/fs.h"
 #include "common/base/log.h"
 #include "common/base/parse.h"
-#include "common/base/utf8.h"
 
 #include <fcntl.h>
 #include <math.h>
@@ -305,24 +304,13 @@ char *pl_capture_tail(const struct pl_capture *c)
     struct pl_buf out = {0};
     const char *data = pl_buf_str(&c->tail);
     size_t len = c->tail.len, from = len, lines = 0;
-    uint32_t ch;
 
     while (len && (data[len - 1] == '\n' || data[len - 1] == '\r'))
         len--;
     for (from = len; from > 0 && len - from < TAIL_BYTES; from--)
         if (data[from - 1] == '\n' && ++lines == TAIL_LINES)
             break;
-    for (size_t i = from; i < len;) {
-        int n = data[i] ? pl_utf8_decode(data + i, len - i, &ch) : -EILSEQ;
-
-        if (n < 0) {
-            pl_buf_adds(&out, "\xef\xbf\xbd"); /* JSON holds no other bytes */
-            n = 1;
-        } else {
-            pl_buf_add(&out, data + i, (size_t)n);
-        }
-        i += (size_t)n;
-    }
+    pl_buf_add_text(&out, data + from, len - from); /* JSON holds no other bytes */
     return pl_buf_take(&out);
 }
 

@@ -26,16 +26,17 @@ static int make_step_run(struct pl_hub *hub, char **ret_dir, struct pl_error *er
     static const char *const argv[] = {"step", NULL}, *const axes[] = {NULL};
     _cleanup_free_ char *home = pl_home_dir(err), *steps = NULL, *id = NULL, *dir = NULL,
                         *key = NULL;
-    struct pl_run_new desc = {.name = s->job_name ? s->job_name : "step",
-                              .n_trials = 1,
-                              .argv = argv,
-                              .axes = axes,
-                              .values = step_values};
+    _cleanup_(pl_buf_finish) struct pl_buf name = {0}; /* Slurm takes any bytes for a job's name */
+    struct pl_run_new desc = {.n_trials = 1, .argv = argv, .axes = axes, .values = step_values};
     _cleanup_(json_decrefp) json_t *options = json_object();
     int r;
 
     if (!home)
         return err->code;
+    if (!options || pl_buf_add_text(&name, s->job_name ? s->job_name : "step",
+                                    s->job_name ? strlen(s->job_name) : 4) < 0)
+        return pl_error_set(err, -ENOMEM, "out of memory");
+    desc.name = pl_buf_str(&name);
     desc.options = options;
     steps = pl_path_join(home, "steps");
     if (!steps)

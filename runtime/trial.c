@@ -2,7 +2,6 @@
 #include "runtime/trial.h"
 #include "common/base/fs.h"
 #include "common/base/parse.h"
-#include "common/base/utf8.h"
 #include "common/child.h"
 #include "common/json.h"
 #include "common/run_state.h"
@@ -183,7 +182,6 @@ static char *stderr_tail(void)
     _cleanup_close_ int fd = -EBADF;
     struct stat st;
     unsigned lines = 0;
-    uint32_t c;
 
     if (n <= 0)
         return NULL;
@@ -197,12 +195,8 @@ static char *stderr_tail(void)
     for (from = len; from > 0; from--)
         if (data[from - 1] == '\n' && ++lines == TAIL_LINES)
             break;
-    for (ssize_t i = from; i < len;) {
-        int w = data[i] ? pl_utf8_decode(data + i, (size_t)(len - i), &c) : -EILSEQ;
-
-        pl_buf_add(&out, w < 0 ? "\xef\xbf\xbd" : data + i, w < 0 ? 3 : (size_t)w);
-        i += w < 0 ? 1 : w;
-    }
+    if (len > 0)
+        pl_buf_add_text(&out, data + from, (size_t)(len - from));
     return pl_buf_take(&out);
 }
 

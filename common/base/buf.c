@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "common/base/buf.h"
+#include "common/base/utf8.h"
 
 #include <stdarg.h>
 #include <string.h>
@@ -71,6 +72,26 @@ int pl_buf_addf(struct pl_buf *buf, const char *fmt, ...)
     va_end(ap);
     buf->len += (size_t)n;
     return 0;
+}
+
+int pl_buf_add_text(struct pl_buf *buf, const char *s, size_t len)
+{
+    size_t mark = buf->len;
+    uint32_t c;
+    int r = 0;
+
+    for (size_t i = 0; i < len && r == 0;) {
+        int n = s[i] ? pl_utf8_decode(s + i, len - i, &c) : -EILSEQ;
+
+        r = n < 0 ? pl_buf_adds(buf, "\xef\xbf\xbd") : pl_buf_add(buf, s + i, (size_t)n);
+        i += n < 0 ? 1 : (size_t)n;
+    }
+    if (r < 0) {
+        buf->len = mark;
+        if (buf->data)
+            buf->data[mark] = '\0';
+    }
+    return r;
 }
 
 void pl_buf_consume(struct pl_buf *buf, size_t len)

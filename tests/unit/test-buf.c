@@ -85,12 +85,24 @@ static void test_take_hands_over(void **state)
     free(s);
 }
 
+static void test_add_text_repairs(void **state)
+{
+    _cleanup_(pl_buf_finish) struct pl_buf buf = {0};
+
+    assert_int_equal(pl_buf_add_text(&buf, "ok \xc3\xa9", 5), 0);
+    assert_int_equal(pl_buf_add_text(&buf, "\xff|\0|\xe2\x82", 6), 0);
+    assert_string_equal(pl_buf_str(&buf), "ok \xc3\xa9\xef\xbf\xbd|\xef\xbf\xbd|"
+                                          "\xef\xbf\xbd\xef\xbf\xbd");
+    assert_int_equal(pl_buf_add_text(&buf, NULL, 0), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_str_empty),     cmocka_unit_test(test_add_kinds),
-        cmocka_unit_test(test_add_growth),    cmocka_unit_test(test_reserve_overflow),
-        cmocka_unit_test(test_consume_front), cmocka_unit_test(test_take_hands_over),
+        cmocka_unit_test(test_str_empty),        cmocka_unit_test(test_add_kinds),
+        cmocka_unit_test(test_add_growth),       cmocka_unit_test(test_reserve_overflow),
+        cmocka_unit_test(test_consume_front),    cmocka_unit_test(test_take_hands_over),
+        cmocka_unit_test(test_add_text_repairs),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
