@@ -10,7 +10,7 @@
 #define ARGS_MAX 8
 #define OUTPUT_MAX ((size_t)1024 * 1024)
 
-struct ask {
+struct pl_ask {
     uv_process_t process;
     uv_pipe_t out;
     uv_timer_t timer;
@@ -25,7 +25,7 @@ struct ask {
 
 static void on_closed(uv_handle_t *handle)
 {
-    struct ask *a = handle->data;
+    struct pl_ask *a = handle->data;
 
     if (--a->handles)
         return;
@@ -33,20 +33,24 @@ static void on_closed(uv_handle_t *handle)
     free(a);
 }
 
-static void maybe_done(struct ask *a)
+static void close_all(struct pl_ask *a)
+{
+    uv_close((uv_handle_t *)&a->timer, on_closed);
+    uv_close((uv_handle_t *)&a->out, on_closed);
+    uv_close((uv_handle_t *)&a->process, on_closed);
+}
+
+static void maybe_done(struct pl_ask *a)
 {
     if (!a->exited || !a->eof || uv_is_closing((uv_handle_t *)&a->timer))
         return;
+    close_all(a); /* first: the answer may lead to pl_ask_cancel() */
     a->answer(a->ctx, a->status == 0 ? pl_buf_str(&a->text) : NULL);
-    uv_close((uv_handle_t *)&a->timer, on_closed);
-    uv_close((uv_handle_t *)&a->out, on_closed);
-    if (!uv_is_closing((uv_handle_t *)&a->process))
-        uv_close((uv_handle_t *)&a->process, on_closed);
 }
 
 static void on_process_exit(uv_process_t *process, int64_t status, int term_signal)
 {
-    struct ask *a = process->data;
+    struct pl_ask *a = process->data;
 
     a->exited = true;
     a->status = term_signal ? -1 : status;
@@ -55,14 +59,14 @@ static void on_process_exit(uv_process_t *process, int64_t status, int term_sign
 
 static void on_alloc(uv_handle_t *handle, size_t size, uv_buf_t *buf)
 {
-    struct ask *a = handle->data;
+    struct pl_ask *a = handle->data;
 
     *buf = uv_buf_init(a->chunk, sizeof(a->chunk));
 }
 
 static void on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *buf)
 {
-    struct ask *a = stream->data;
+    struct pl_ask *a = stream->data;
 
     if (n > 0 && a->text.len < OUTPUT_MAX)
         pl_buf_add(&a->text, buf->base, (size_t)n);
@@ -74,7 +78,7 @@ static void on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *buf)
 
 static void on_timeout(uv_timer_t *timer)
 {
-    struct ask *a = timer->data;
+    struct pl_ask *a = timer->data;
 
     pl_log_debug("slurm", "scontrol takes too long");
     uv_process_kill(&a->process, SIGKILL);
@@ -82,13 +86,13 @@ static void on_timeout(uv_timer_t *timer)
     maybe_done(a);
 }
 
-void pl_ask_scontrol(uv_loop_t *loop,
-                     const char *const *args,
-                     unsigned timeout_ms,
-                     void (*answer)(void *ctx, const char *output),
-                     void *ctx)
+struct pl_ask *pl_ask_scontrol(uv_loop_t *loop,
+                               const char *const *args,
+                               unsigned timeout_ms,
+                               void (*answer)(void *ctx, const char *output),
+                               void *ctx)
 {
-    struct ask *a = calloc(1, sizeof(*a));
+    struct pl_ask *a = calloc(1, sizeof(*a));
     char *argv[ARGS_MAX + 2] = {(char *)(uintptr_t) "scontrol"};
     uv_stdio_container_t io[3] = {
         {.flags = UV_IGNORE}, {.flags = UV_CREATE_PIPE | UV_WRITABLE_PIPE}, {.flags = UV_IGNORE}};
@@ -101,7 +105,7 @@ void pl_ask_scontrol(uv_loop_t *loop,
 
     if (!a) {
         answer(ctx, NULL);
-        return;
+        return NULL;
     }
     for (size_t i = 0; i < ARGS_MAX && args[i]; i++)
         argv[i + 1] = (char *)(uintptr_t)args[i];
@@ -119,8 +123,17 @@ void pl_ask_scontrol(uv_loop_t *loop,
         a->status = -1;
         a->exited = a->eof = true;
         maybe_done(a);
-        return;
+        return NULL;
     }
     uv_read_start((uv_stream_t *)&a->out, on_alloc, on_read);
     uv_timer_start(&a->timer, on_timeout, timeout_ms, 0);
+    return a;
+}
+
+void pl_ask_cancel(struct pl_ask *ask)
+{
+    if (!ask || uv_is_closing((uv_handle_t *)&ask->timer))
+        return;
+    uv_process_kill(&ask->process, SIGKILL);
+    close_all(ask);
 }

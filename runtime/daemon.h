@@ -82,6 +82,7 @@ struct pl_daemon {
     struct pl_uplink *uplink; /* other nodes only */
     json_t *world;            /* as the hub sent it */
     bool decided, teardown, bye_sent, bye_ok, finished;
+    bool waited;  /* long enough for ranks that have not come */
     int64_t root; /* the rank that failed first, -1 none; valid once decided */
     int64_t oom_kills;
 
@@ -136,6 +137,8 @@ int64_t pl_daemon_oom_kills(void);
 /* uplink.c: finding the hub and staying connected. */
 int pl_uplink_start(struct pl_daemon *d, struct pl_error *err);
 void pl_uplink_send(struct pl_uplink *u, json_t *message);
+/* Says that we live, and looks whether the hub does; nothing while it is being sought. */
+void pl_uplink_beat(struct pl_uplink *u);
 /* close ends its handles in the loop; destroy frees once the loop has ended. */
 void pl_uplink_close(struct pl_uplink *u);
 void pl_uplink_destroy(struct pl_uplink *u);

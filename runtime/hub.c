@@ -252,6 +252,8 @@ void pl_hub_node_lost(struct pl_hub *hub, unsigned node_id)
                                                 .uncertainty_ns = 1,
                                                 .lost = true});
     }
+    if (hub->state == PL_HUB_GATHERING) /* it does not come again: no need to wait for the rest */
+        pl_hub_decide_launch(hub);
     pl_hub_maybe_finish(hub);
 }
 
@@ -370,6 +372,7 @@ void pl_hub_close(struct pl_hub *hub)
 
     if (!hub)
         return;
+    pl_ask_cancel(PL_TAKE(hub->ask));
     for (size_t i = 0; i < PL_COUNT(timers); i++)
         if (timers[i]->data && !uv_is_closing((uv_handle_t *)timers[i]))
             uv_close((uv_handle_t *)timers[i], NULL);

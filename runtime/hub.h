@@ -9,6 +9,7 @@
 #ifndef PL_RUNTIME_HUB_H
 #define PL_RUNTIME_HUB_H
 
+#include "runtime/ask.h"
 #include "runtime/cause.h"
 #include "runtime/daemon.h"
 
@@ -54,6 +55,7 @@ struct pl_hub {
     size_t n_failures, cap_failures;
     int terminated;           /* a signal that the step got from outside, 0 none */
     bool asked_slurm, asking; /* asking: its answer is to come */
+    struct pl_ask *ask;
     json_t *cause;
     char *refusal; /* why no node may join */
     int64_t root;

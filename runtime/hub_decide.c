@@ -86,6 +86,7 @@ static void on_slurm_answer(void *ctx, const char *output)
     bool inferred = true;
     json_t *cause;
 
+    hub->ask = NULL;
     hub->asking = false;
     if (output)
         kind = pl_cause_from_slurm(output, hub->daemon->step.id.attempt, hub->terminated != 0,
@@ -108,7 +109,7 @@ static void ask_slurm(struct pl_hub *hub)
     const char *args[] = {"-o", "show", "job", hub->daemon->step.id.job, NULL};
 
     hub->asked_slurm = hub->asking = true;
-    pl_ask_scontrol(hub->daemon->loop, args, ASK_MS, on_slurm_answer, hub);
+    hub->ask = pl_ask_scontrol(hub->daemon->loop, args, ASK_MS, on_slurm_answer, hub);
 }
 
 /* ---- deciding ---- */
@@ -122,6 +123,13 @@ static void on_end_limit(uv_timer_t *timer)
             pl_hub_node_lost(hub, i);
 }
 
+/* From now on nodes have this long to say bye. */
+static void limit_end(struct pl_hub *hub, unsigned grace_ms)
+{
+    if (!uv_is_active((uv_handle_t *)&hub->end_timer))
+        uv_timer_start(&hub->end_timer, on_end_limit, grace_ms + END_EXTRA_MS, 0);
+}
+
 void pl_hub_end_all(struct pl_hub *hub)
 {
     unsigned grace_ms = pl_step_env_ms("PLUME_KILL_GRACE", KILL_GRACE_MS);
@@ -132,7 +140,7 @@ void pl_hub_end_all(struct pl_hub *hub)
     /* Said in the log before it is done, so that what follows counts as ours. */
     pl_hub_event(hub, json_pack("{s:s, s:i, s:i}", "type", "teardown", "signal", SIGTERM,
                                 "grace_ms", (int)grace_ms));
-    uv_timer_start(&hub->end_timer, on_end_limit, grace_ms + END_EXTRA_MS, 0);
+    limit_end(hub, grace_ms);
     pl_hub_broadcast(hub, json_pack("{s:s, s:i}", "type", "end_ranks", "grace_ms", (int)grace_ms));
     pl_hub_broadcast(hub,
                      json_pack("{s:s, s:I}", "type", "decided", "root", (json_int_t)hub->root));
@@ -199,11 +207,12 @@ void pl_hub_decide_launch(struct pl_hub *hub)
     unsigned missing = 0;
     json_t *cause;
 
-    uv_timer_stop(&hub->launch_timer);
+    if (hub->state == PL_HUB_ENDING)
+        limit_end(hub, 0);
     if (hub->state != PL_HUB_GATHERING)
         return;
     for (unsigned i = 0; i < hub->daemon->step.nnodes; i++)
-        if (!hub->nodes[i].joined && missing++ < 8)
+        if ((!hub->nodes[i].joined || hub->nodes[i].lost) && missing++ < 8)
             pl_buf_addf(&text, "%s%u", missing > 1 ? ", " : "", i);
     cause = json_pack("{s:s, s:s+}", "kind", "launch", "text",
                       "no word from these nodes of the step (by index): ", pl_buf_str(&text));
@@ -215,11 +224,13 @@ void pl_hub_decide_launch(struct pl_hub *hub)
     hub->refusal =
         pl_strf("not all nodes of the step came up (missing, by index: %s)", pl_buf_str(&text));
     hub->state = PL_HUB_ENDING;
+    if (!uv_is_active((uv_handle_t *)&hub->launch_timer)) /* else latecomers get their answer */
+        limit_end(hub, 0);
     for (unsigned i = hub->daemon->step.nnodes; i-- > 0;) {
         json_t *refused =
             json_pack("{s:s, s:s}", "type", "refused", "text", hub->refusal ? hub->refusal : "");
 
-        if (hub->nodes[i].joined && refused)
+        if (hub->nodes[i].joined && !hub->nodes[i].lost && refused)
             pl_hub_send(hub, i, refused);
         json_decref(refused);
     }

@@ -40,6 +40,7 @@ struct pl_uplink {
     unsigned pause_ms;
     bool asked_names, key_refused, lost, closing;
     uv_timer_t round, names;
+    struct pl_ask *ask;
     uv_getaddrinfo_t resolver;
     char last_error[256];
 };
@@ -84,6 +85,7 @@ static void on_node_addr(void *ctx, const char *output)
     struct pl_uplink *u = ctx;
     _cleanup_free_ char *addr = output ? pl_ask_field(output, "NodeAddr") : NULL;
 
+    u->ask = NULL;
     if (addr && !u->closing)
         add_numeric(u, addr);
 }
@@ -97,7 +99,7 @@ static void on_resolved(uv_getaddrinfo_t *req, int status, struct addrinfo *list
         add_address(u, a->ai_addr);
     uv_freeaddrinfo(list);
     if (status < 0 && !u->closing && !u->wire)
-        pl_ask_scontrol(u->daemon->loop, args, 10000, on_node_addr, u);
+        u->ask = pl_ask_scontrol(u->daemon->loop, args, 10000, on_node_addr, u);
 }
 
 static void resolve(struct pl_uplink *u)
@@ -112,6 +114,7 @@ static void on_hostnames(void *ctx, const char *output)
 {
     struct pl_uplink *u = ctx;
 
+    u->ask = NULL;
     if (!output || u->closing || u->wire)
         return;
     u->first_node = strndup(output, strcspn(output, "\n"));
@@ -127,7 +130,7 @@ static void on_names_due(uv_timer_t *timer)
     if (u->wire || u->asked_names)
         return;
     u->asked_names = true;
-    pl_ask_scontrol(u->daemon->loop, args, 10000, on_hostnames, u);
+    u->ask = pl_ask_scontrol(u->daemon->loop, args, 10000, on_hostnames, u);
 }
 
 /* ---- probing ---- */
@@ -315,6 +318,15 @@ void pl_uplink_send(struct pl_uplink *u, json_t *message)
         pl_wire_send(u->wire, message);
 }
 
+void pl_uplink_beat(struct pl_uplink *u)
+{
+    json_t *beat = u->wire ? json_pack("{s:s}", "type", "beat") : NULL;
+
+    if (beat)
+        pl_uplink_send(u, beat);
+    json_decref(beat);
+}
+
 void pl_uplink_close(struct pl_uplink *u)
 {
     if (!u || u->closing)
@@ -322,6 +334,7 @@ void pl_uplink_close(struct pl_uplink *u)
     u->closing = true;
     close_probes(u);
     pl_wire_close(PL_TAKE(u->wire));
+    pl_ask_cancel(PL_TAKE(u->ask));
     uv_cancel((uv_req_t *)&u->resolver);
     uv_close((uv_handle_t *)&u->round, NULL);
     uv_close((uv_handle_t *)&u->names, NULL);
