@@ -14,6 +14,12 @@
 #define OUTPUT_MS 3000               /* for output that srun does not take */
 
 static void finish(struct pl_daemon *d);
+static void on_leave_limit(uv_timer_t *timer);
+
+static unsigned leave_ms(void)
+{
+    return pl_step_env_ms("PLUME_LEAVE_LIMIT", LEAVE_MS);
+}
 
 /* ---- messages ---- */
 
@@ -52,6 +58,8 @@ void pl_daemon_end_ranks(struct pl_daemon *d, unsigned grace_ms)
 
 void pl_daemon_lost_hub(struct pl_daemon *d, const char *text)
 {
+    unsigned grace_ms = pl_step_env_ms("PLUME_KILL_GRACE", 5000);
+
     pl_log_error("net", "%s", text);
     d->state = PL_DAEMON_FAILED;
     if (!d->refusal)
@@ -59,7 +67,9 @@ void pl_daemon_lost_hub(struct pl_daemon *d, const char *text)
     d->decided = true; /* nobody else will */
     d->bye_ok = true;
     pl_daemon_refuse_all(d);
-    pl_daemon_end_ranks(d, pl_step_env_ms("PLUME_KILL_GRACE", 5000));
+    if (d->n_present < d->step.local_ntasks) /* ranks that are still to come shall hear of it */
+        uv_timer_start(&d->leave_timer, on_leave_limit, leave_ms() + grace_ms, 0);
+    pl_daemon_end_ranks(d, grace_ms);
     pl_daemon_send_verdicts(d);
     pl_daemon_settle(d);
 }
@@ -121,16 +131,25 @@ static void on_leave_limit(uv_timer_t *timer)
     struct pl_daemon *d = timer->data;
 
     pl_log_debug("daemon", "leaving after the limit");
-    finish(d);
+    d->waited = true;
+    if (d->hub && !pl_hub_is_finished(d->hub))
+        pl_daemon_settle(d); /* other nodes need it; it has limits of its own */
+    else
+        finish(d);
+}
+
+/* True where no rank runs and none is waited for. */
+static bool all_ended(const struct pl_daemon *d)
+{
+    if (d->n_ended < d->n_present)
+        return false;
+    return d->n_present == d->step.local_ntasks || d->waited ||
+           (d->owner_gone && (d->step.plugin || d->state != PL_DAEMON_FAILED));
 }
 
 void pl_daemon_settle(struct pl_daemon *d)
 {
-    bool all_ended =
-        d->n_ended == d->step.local_ntasks ||
-        (d->n_ended == d->n_present && (d->owner_gone || d->state == PL_DAEMON_FAILED));
-
-    if (d->finished || !all_ended)
+    if (d->finished || !all_ended(d))
         return;
     if (d->state != PL_DAEMON_LEAVING && d->state != PL_DAEMON_FAILED)
         d->state = PL_DAEMON_LEAVING;
@@ -146,7 +165,7 @@ void pl_daemon_settle(struct pl_daemon *d)
     if (d->hub && !pl_hub_is_finished(d->hub))
         return; /* other nodes may have hours to go */
     if (!uv_is_active((uv_handle_t *)&d->leave_timer))
-        uv_timer_start(&d->leave_timer, on_leave_limit, LEAVE_MS, 0);
+        uv_timer_start(&d->leave_timer, on_leave_limit, leave_ms(), 0);
     if (!d->bye_ok || !verdicts_sent(d))
         return;
     /* Refused ranks: their starters read the reason and go by themselves. */
@@ -233,8 +252,8 @@ static void on_tick(uv_timer_t *timer)
     uint64_t now = pl_now_ns();
 
     pl_daemon_send_metrics(d);
-    if (!d->hub && d->world)
-        pl_daemon_to_hub(d, json_pack("{s:s}", "type", "beat"));
+    if (d->uplink) /* also before the world: it shows a hub that is gone without a word */
+        pl_uplink_beat(d->uplink);
     for (struct pl_rank_conn *c = d->conns; c; c = c->next)
         if (!c->rank && now - c->born_ns > HELLO_LIMIT_NS)
             shutdown(c->fd, SHUT_RDWR);

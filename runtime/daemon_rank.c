@@ -309,8 +309,8 @@ static void rank_started(struct pl_rank *rank, json_t *message)
         rank->pidfd = (int)syscall(SYS_pidfd_open, rank->pid, 0);
     pl_daemon_to_hub(d, json_pack("{s:s, s:i, s:I}", "type", "started", "rank", (int)rank->rank,
                                   "pid", (json_int_t)pid));
-    if (d->teardown)
-        pl_rank_signal(rank, SIGTERM);
+    if (d->teardown) /* a straggler has missed the signal, and maybe the grace too */
+        pl_rank_signal(rank, uv_is_active((uv_handle_t *)&d->kill_timer) ? SIGTERM : SIGKILL);
 }
 
 void pl_rank_signal(struct pl_rank *rank, int signal)
@@ -399,12 +399,12 @@ void pl_daemon_control_message(struct pl_daemon *d, json_t *message)
     int64_t rank;
     struct pl_rank *known;
 
-    if (pl_json_int(message, "rank", &rank) < 0)
+    if (pl_json_int(message, "rank", &rank) < 0 || rank < 0 || rank >= (int64_t)d->step.ntasks)
         return;
     known = pl_daemon_find_rank(d, (unsigned)rank);
     if (known) {
         rank_message(known, message);
-    } else if (rank >= 0 && rank < (int64_t)d->step.ntasks) {
+    } else {
         /* slurmstepd may speak of a task before the task does: its hello finds this. */
         if (!d->early)
             d->early = json_array();
@@ -450,19 +450,18 @@ static void take_streams(struct pl_rank *rank, struct pl_rank_conn *c)
 }
 
 /* A starter's hello makes its rank present. */
-static struct pl_rank *new_rank(struct pl_rank_conn *c, json_t *hello, unsigned number)
+static struct pl_rank *
+new_rank(struct pl_rank_conn *c, json_t *hello, unsigned number, unsigned local_rank)
 {
     struct pl_daemon *d = c->daemon;
     struct pl_rank *rank;
-    int64_t local = 0;
 
-    if (d->n_present == d->step.local_ntasks || number >= d->step.ntasks)
+    if (d->n_present == d->step.local_ntasks)
         return NULL;
-    pl_json_int(hello, "local_rank", &local);
     rank = &d->ranks[d->n_present++];
     *rank = (struct pl_rank){.daemon = d,
                              .rank = number,
-                             .local_rank = (unsigned)local,
+                             .local_rank = local_rank,
                              .starter = c,
                              .present = true,
                              .hello = json_incref(hello),
@@ -477,11 +476,12 @@ static int on_hello(struct pl_rank_conn *c, json_t *hello)
 {
     const char *proto = pl_json_string(hello, "proto"), *role = pl_json_string(hello, "role");
     struct pl_daemon *d = c->daemon;
-    int64_t major, number;
+    int64_t major, number, local;
     struct pl_rank *known;
 
     if (!proto || strcmp(proto, "plume") != 0 || !role || pl_json_int(hello, "major", &major) < 0 ||
-        major != PL_PROTO_MAJOR || pl_json_int(hello, "rank", &number) < 0 || number < 0)
+        major != PL_PROTO_MAJOR || pl_json_int(hello, "rank", &number) < 0 || number < 0 ||
+        number >= (int64_t)d->step.ntasks)
         return -EPROTO;
     c->starter = strcmp(role, "starter") == 0;
     known = pl_daemon_find_rank(d, (unsigned)number);
@@ -491,7 +491,10 @@ static int on_hello(struct pl_rank_conn *c, json_t *hello)
     }
     if (known) /* a rank id started twice */
         return -EEXIST;
-    c->rank = new_rank(c, hello, (unsigned)number);
+    if (pl_json_int(hello, "local_rank", &local) < 0 || local < 0 ||
+        local >= (int64_t)d->step.local_ntasks)
+        return -EPROTO;
+    c->rank = new_rank(c, hello, (unsigned)number, (unsigned)local);
     if (!c->rank)
         return -ERANGE;
     take_early(c->rank);
