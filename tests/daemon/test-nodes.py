@@ -1,0 +1,350 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""Several nodes: finding the hub, launch limits, lost nodes and hubs, who is told what."""
+import hashlib
+import os
+import signal
+import socket
+import struct
+import threading
+
+import harness
+from harness import KEY, equal, wait_for
+
+
+def two_nodes(step, walk=False):
+    """Two daemons with a rank each, running."""
+    step.nodes = 2
+    if not walk:
+        step.use_hub_port()
+    daemons = [step.start(0), step.start(1)]
+    ranks = [step.keep(d.rank("starter", i)) for i, d in enumerate(daemons)]
+    for r in ranks:
+        r.world = dict(e.split("=", 1) for e in r.expect("world")["env"])
+        r.send(type="spawned", pid=os.getpid())
+    return daemons, ranks
+
+
+def walk_ports(step, low, high, attempt=0):
+    """The ports at which this step's hub may listen (runtime/net.h)."""
+    text = f"plume walk {step.job} 0 {attempt}".encode()
+    words = struct.unpack("<8I", hashlib.blake2b(text, digest_size=32, key=KEY).digest())
+    return [low + w % (high - low + 1) for w in words]
+
+
+class Stranger:
+    """Something else that listens: silent, or with an answer of its own."""
+
+    def __init__(self, port, answer=None):
+        self.answer = answer
+        self.conns = []
+        self.sock = socket.socket(socket.AF_INET6)
+        self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self.sock.bind(("::", port))
+        self.sock.listen(64)
+        threading.Thread(target=self.serve, daemon=True).start()
+
+    def serve(self):
+        try:
+            while True:
+                conn = self.sock.accept()[0]
+                self.conns.append(conn)
+                if self.answer is not None:
+                    conn.sendall(self.answer)
+        except OSError:
+            pass
+
+    def close(self):
+        self.sock.shutdown(socket.SHUT_RDWR)
+        self.sock.close()
+        for conn in self.conns:
+            conn.close()
+
+
+def end(ranks, *codes):
+    for r, code in zip(ranks, codes):
+        r.exited(code)
+    return [r.expect("verdict")["code"] for r in ranks]
+
+
+def test_join_by_plume_hub(step):
+    daemons, ranks = two_nodes(step)
+    for i, r in enumerate(ranks):
+        equal((r.world["RANK"], r.world["WORLD_SIZE"], r.world["NODE_RANK"]), (str(i), "2", str(i)))
+        equal((r.world["MASTER_ADDR"], r.world["LOCAL_RANK"]), ("127.0.0.1", "0"))
+    equal(ranks[0].world["MASTER_PORT"], ranks[1].world["MASTER_PORT"])
+    equal(end(ranks, 0, 0), [0, 0])
+    equal([d.wait() for d in daemons], [0, 0])
+    equal(step.result()["state"], "done")
+    status = step.load("status.json")["state"]
+    equal([r["node"] for r in status["ranks"]], ["n0", "n1"])
+    equal(status, harness.replay(step.lines("events.jsonl")))
+
+
+def test_join_by_walk(step):
+    step.env["PLUME_HUB_PORTS"] = "21000-21999"
+    _, ranks = two_nodes(step, walk=True)
+    assert step.load("status.json")["hub"]["port"] in walk_ports(step, 21000, 21999)
+    equal(end(ranks, 0, 0), [0, 0])
+
+
+def test_join_by_walk_between_strangers(step):
+    """Silent, chatty, and wrong in every way: none of them stops a launch."""
+    step.env["PLUME_HUB_PORTS"] = "22000-22999"
+    ports = list(dict.fromkeys(walk_ports(step, 22000, 22999)))
+    while len(ports) < 7:
+        step.job = str(int(step.job) + 1)
+        ports = list(dict.fromkeys(walk_ports(step, 22000, 22999)))
+    job = step.job.encode()
+    banner = (b'{"proto":"plume","major":1,"minor":0,"role":"hub","job":"' + job
+              + b'","step":"0","attempt":0,"nonce":"00112233445566778899aabbccddeeff"}\n')
+    answers = [None, b"SSH-2.0-OpenSSH_9.2\r\n", b"\0" * 10000, banner,
+               banner.replace(job, b"4712"), banner + b"0" * 64 + b' {"type":"welcome"}\n']
+    for port, answer in zip(ports, answers):
+        step.keep(Stranger(port, answer))
+    _, ranks = two_nodes(step, walk=True)
+    equal(step.load("status.json")["hub"]["port"], ports[6])
+    equal(end(ranks, 0, 0), [0, 0])
+
+
+def test_join_node_first(step):
+    """The hub comes last, and what was said before it came is not lost."""
+    step.nodes = 2
+    step.use_hub_port()
+    late = step.start(1)
+    r1 = step.keep(late.rank("starter", 1))
+    first = step.start(0)
+    r0 = step.keep(first.rank("starter", 0))
+    for r in (r0, r1):
+        r.expect("world")
+        r.send(type="spawned", pid=os.getpid())
+    equal(end([r0, r1], 0, 0), [0, 0])
+
+
+def test_join_while_old_hub_lingers(step):
+    """A requeued job has the same job and step; only the attempt tells them apart."""
+    step.env["PLUME_HUB_PORTS"] = "23000-23007"  # few enough to meet
+    step.nodes = 2
+    old = step.start(0)
+    wait_for("the old hub", lambda: os.path.exists(step.trial("status.json")))
+    step.attempt = 1
+    step.env["PLUME_RUNTIME_DIR"] = step.path("again")
+    os.mkdir(step.path("again"), 0o700)
+    new = step.start(0)
+    node = step.start(1)
+    for d, rank in ((new, 0), (node, 1)):
+        r = step.keep(d.rank("starter", rank))
+        r.expect("world")
+        r.exited(0)
+        r.expect("verdict")
+    equal([new.wait(), node.wait()], [0, 0])
+    old.control.close()
+    r = old.process.poll()
+    equal(r, None)  # it still waits for its own node
+    old.kill()
+
+
+def test_join_without_free_port(step):
+    step.env["PLUME_HUB_PORTS"] = "24000-24000"
+    step.keep(Stranger(24000))
+    step.tasks_per_node = 2
+    d = step.start()
+    wait_for("its own word", lambda: "PLUME_HUB_PORTS" in d.said())
+    for i in range(2):  # they come when it has failed already
+        r = step.keep(d.rank("starter", i, local_rank=i))
+        assert "PLUME_HUB_PORTS" in r.expect("refused")["text"]
+        r.close()
+        step.things.remove(r)
+    d.wait()
+
+
+def test_join_with_other_key(step):
+    step.nodes = 2
+    step.use_hub_port()
+    step.env["PLUME_LAUNCH_TIMEOUT"] = str(2 * harness.SLOW)
+    step.write_key(bytes(32), "other")
+    d = step.start(1, PLUME_KEY_FILE=step.path("home", "other"))
+    hub = step.start(0)
+    r = step.keep(d.rank("starter", 1))
+    assert "PLUME_KEY_FILE" in r.expect("refused")["text"]
+    r0 = step.keep(hub.rank("starter", 0))
+    assert "missing, by index: 1" in r0.expect("refused")["text"]
+    assert "was refused" in hub.said()
+
+
+def test_join_twice(step):
+    """A second daemon for a node that is there already changes nothing for the first."""
+    daemons, ranks = two_nodes(step)
+    os.mkdir(step.path("twice"), 0o700)
+    again = step.start(1, PLUME_RUNTIME_DIR=step.path("twice"))
+    r = step.keep(again.rank("starter", 1))
+    assert "joined already" in r.expect("refused")["text"]
+    equal(end(ranks, 0, 0), [0, 0])
+    equal([d.wait() for d in daemons], [0, 0])
+
+
+def test_launch_limit_names_missing(step):
+    step.nodes = 3
+    step.use_hub_port()
+    step.env["PLUME_LAUNCH_TIMEOUT"] = str(harness.SLOW)
+    daemons = [step.start(0), step.start(2)]
+    for d, rank in zip(daemons, (0, 2)):
+        text = step.keep(d.rank("starter", rank)).expect("refused")["text"]
+        assert "missing, by index: 1)" in text, text
+    for thing in step.things:
+        thing.close()
+    step.things = []
+    for d in daemons:
+        d.wait()
+    result = step.result()
+    equal((result["state"], result["cause"]["kind"]), ("failed", "launch"))
+    assert "by index): 1" in result["cause"]["text"]
+
+
+def test_launch_limit_without_hub(step):
+    step.nodes = 2
+    step.use_hub_port()
+    step.env["PLUME_LAUNCH_TIMEOUT"] = str(harness.SLOW)
+    step.scontrol('[ "$1" = show ] && echo head7 || exit 1')
+    d = step.start(1)
+    r = step.keep(d.rank("starter", 1))
+    text = r.expect("refused")["text"]
+    assert "n1 found no hub" in text and "head7" in text, text
+    r.close()
+    step.things.remove(r)
+    d.wait()
+
+
+def test_launch_address_from_slurm(step):
+    """Neither PLUME_HUB nor srun's address help: the first node's NodeAddr does."""
+    step.nodes = 2
+    step.env.update(PLUME_HUB_PORTS="25000-25999", SLURM_LAUNCH_NODE_IPADDR=None)
+    step.scontrol('case "$*" in *hostnames*) echo no-such-host.invalid;;'
+                  ' *) echo "NodeName=n0 Arch=x NodeAddr=127.0.0.1 NodeHostName=n0";; esac')
+    daemons = [step.start(0), step.start(1)]
+    ranks = [step.keep(d.rank("starter", i)) for i, d in enumerate(daemons)]
+    for r in ranks:
+        r.expect("world")
+    equal(end(ranks, 0, 0), [0, 0])
+
+
+def test_end_of_other_node_first(step):
+    _, ranks = two_nodes(step)
+    ranks[1].exited(3)
+    equal(ranks[0].expect("signal")["signal"], signal.SIGTERM)
+    ranks[0].exited(143)
+    equal([r.expect("verdict")["code"] for r in ranks], [0, 3])
+
+
+def test_end_of_first_node_long_before(step):
+    """The hub's own ranks are done; those of other nodes run on as long as they like."""
+    step.env["PLUME_LEAVE_LIMIT"] = "0.2"
+    daemons, ranks = two_nodes(step)
+    ranks[0].exited(0)
+    equal(ranks[0].expect("verdict")["code"], 0)
+    ranks[0].close()
+    step.things.remove(ranks[0])
+    client = step.hub()
+    client.send(type="watch")
+    client.expect("snapshot")
+    p = step.keep(daemons[1].rank("program", 1))
+    for i in range(4):  # each takes up to a second: metrics are collected
+        p.send(type="metrics", step=i, metrics={"i": i})
+        while client.expect("event")["event"].get("step") != i:
+            pass
+    ranks[1].exited(0)
+    equal(ranks[1].expect("verdict")["code"], 0)
+    equal([d.wait() for d in daemons], [0, 0])
+    equal(step.result()["state"], "done")
+
+
+def test_hub_lost(step):
+    step.env["PLUME_KILL_GRACE"] = "0.2"
+    daemons, ranks = two_nodes(step)
+    daemons[0].kill()
+    equal(ranks[1].expect("signal")["signal"], signal.SIGTERM)
+    equal(ranks[1].expect("signal")["signal"], signal.SIGKILL)
+    ranks[1].exited(signal_number=9)
+    equal(ranks[1].expect("verdict")["code"], 0)
+    daemons[1].wait()
+    assert "lost the hub" in daemons[1].said()
+
+
+def test_hub_lost_before_world(step):
+    step.nodes = 3
+    step.use_hub_port()
+    d1, hub = step.start(1), step.start(0)
+    r = step.keep(d1.rank("starter", 1))
+    client = step.hub()
+    client.send(type="watch")
+    doc = client.expect("snapshot")["state"]
+    while len(doc["nodes"]) < 2 or doc["nodes"][1].get("state") != "joined":
+        event = client.expect("event")["event"]
+        if event["type"] == "node" and event["node_id"] == 1:
+            break
+    hub.kill()
+    assert "lost the hub" in r.expect("refused")["text"]
+
+
+def test_node_lost(step):
+    daemons, ranks = two_nodes(step)
+    client = step.hub()
+    client.send(type="watch")
+    doc = client.expect("snapshot")["state"]
+    while not all(r["state"] == "running" for r in doc["ranks"]):
+        client.expect("event")
+        client.send(type="snapshot")
+        doc = client.expect("snapshot")["state"]
+    daemons[1].kill()
+    equal(ranks[0].expect("signal")["signal"], signal.SIGTERM)
+    ranks[0].exited(signal_number=15)
+    equal(ranks[0].expect("verdict")["code"], 0)
+    equal(daemons[0].wait(), 0)
+    result = step.result()
+    equal((result["state"], result["cause"]["kind"], result["cause"]["rank"]),
+          ("node-failed", "node", 1))
+    equal(step.load("status.json")["state"]["ranks"][1]["state"], "lost")
+
+
+def test_node_lost_before_world(step):
+    """Nobody runs yet, but the others need not wait for the launch limit."""
+    step.nodes = 3
+    step.use_hub_port()
+    step.env["PLUME_LAUNCH_TIMEOUT"] = str(3 * harness.SLOW)
+    hub, node = step.start(0), step.start(1)
+    client = step.hub()
+    client.send(type="watch")
+    doc = client.expect("snapshot")["state"]
+    if len(doc["nodes"]) < 2:
+        while client.expect("event")["event"].get("node_id") != 1:
+            pass
+    node.kill()
+    r = step.keep(hub.rank("starter", 0))
+    text = r.expect("refused")["text"]
+    assert "1" in text and "2" in text, text
+
+
+def test_many_nodes(step):
+    step.nodes = 12
+    step.use_hub_port()
+    daemons = [step.start(i) for i in range(12)]
+    ranks = [step.keep(d.rank("starter", i)) for i, d in enumerate(daemons)]
+    for r in ranks:
+        r.expect("world")
+        r.send(type="spawned", pid=os.getpid())
+    programs = [step.keep(d.rank("program", i)) for i, d in enumerate(daemons)]
+    for i, p in enumerate(programs):
+        p.send(type="exchange", name="a", value=str(i))
+    for p in programs:
+        equal(p.expect("exchanged")["values"], [str(i) for i in range(12)])
+    ranks[7].exited(9)
+    for i, r in enumerate(ranks):
+        if i != 7:
+            r.expect("signal")
+            r.exited(signal_number=15)
+    equal([r.expect("verdict")["code"] for r in ranks], [9 if i == 7 else 0 for i in range(12)])
+    equal([d.wait() for d in daemons], [0] * 12)
+    equal(step.result()["cause"]["rank"], 7)
+
+
+harness.main(globals())

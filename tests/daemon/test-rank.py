@@ -1,0 +1,565 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""One node: starters, programs, their output and their ends."""
+import errno
+import json
+import os
+import select
+import signal
+import socket
+import stat
+
+import harness
+from harness import LIMIT, Rank, equal, wait_for
+
+
+def world_of(rank):
+    message = rank.expect("world")
+    return dict(e.split("=", 1) for e in message["env"]), \
+        dict(e.split("=", 1) for e in message["defaults"])
+
+
+def start_rank(step, daemon, rank=0, local_rank=0, **more):
+    """A rank that has got its world and runs."""
+    r = step.keep(daemon.rank("starter", rank, local_rank=local_rank, **more))
+    r.expect("world")
+    r.send(type="spawned", pid=os.getpid())
+    return r
+
+
+def test_ready_names_private_socket(step):
+    d = step.start()
+    equal(stat.S_IMODE(os.stat(d.socket).st_mode), 0o600)
+    equal(stat.S_IMODE(os.stat(os.path.dirname(d.socket)).st_mode), 0o700)
+    # A key of our own was not needed: the step made none.
+    equal(os.listdir(step.path("home")).count("key"), 1)
+
+
+def test_world_environment(step):
+    step.tasks_per_node = 2
+    step.env.update(SLURM_CPUS_PER_TASK="3", PLUME_NCCL_DEBUG="INFO", PLUME_NCCL_IFNAME="eth0")
+    d = step.start()
+    for local, rank in ((1, 0), (0, 1)):
+        env, defaults = world_of(step.keep(d.rank("starter", rank, local_rank=local)))
+        port = int(env.pop("MASTER_PORT"))
+        equal(env.pop("PLUME_RUN_DIR"), os.path.dirname(step.trial()))
+        equal(env, {
+            "RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": str(local),
+            "LOCAL_WORLD_SIZE": "2", "NODE_RANK": "0", "GROUP_RANK": "0",
+            "MASTER_ADDR": "127.0.0.1", "PLUME_SOCKET": d.socket, "PLUME_NODE_ADDR": "127.0.0.1",
+            "PLUME_TRIAL": "0", "PLUME_ATTEMPT": "0", "PLUME_RUNTIME": "plrun",
+            "NCCL_DEBUG": "INFO", "NCCL_SOCKET_IFNAME": "eth0"})
+        equal(defaults.pop("OMP_NUM_THREADS"), "3")
+        equal(list(defaults), ["NCCL_RAS_ADDR"])
+    # Nobody gets the port by chance, rank 0's program does by SO_REUSEADDR.
+    with socket.socket() as stranger:
+        try:
+            stranger.bind(("", port))
+            raise AssertionError("the port was not held")
+        except OSError as e:
+            equal(e.errno, errno.EADDRINUSE)
+    with socket.socket() as program:
+        program.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        program.bind(("", port))
+        program.listen(1)
+
+
+def test_output_copied_and_kept(step):
+    d = step.start()
+    r = start_rank(step, d, capture=True)
+    data = bytes(range(256)) * 2000 + b"no newline at the end"
+    r.err.write(b"to stderr\n")
+    pid = os.fork()
+    if pid == 0:
+        r.out.write(data)
+        os._exit(0)
+    r.out.end()
+    got = b""
+    while len(got) < len(data):
+        assert select.select([r.out.out], [], [], LIMIT)[0]
+        got += os.read(r.out.out, 65536)
+    os.waitpid(pid, 0)
+    r.exited(0)
+    equal(r.expect("verdict")["code"], 0)
+    equal(got, data)
+    equal(r.out.read_all(), b"")
+    equal(r.err.read_all(), b"to stderr\n")
+    with open(step.trial("attempt-0", "rank-0.out"), "rb") as f:
+        equal(f.read(), data)
+    with open(step.trial("attempt-0", "rank-0.err"), "rb") as f:
+        equal(f.read(), b"to stderr\n")
+    r.close()
+    step.things.remove(r)
+    equal(d.wait(), 0)
+
+
+def test_end_good(step):
+    d = step.start()
+    r = start_rank(step, d)
+    r.exited(0)
+    equal(r.expect("verdict")["code"], 0)
+    equal(d.wait(), 0)
+    assert not os.path.exists(d.socket)
+    result = step.result()
+    equal((result["state"], result["exit_code"], result["world_size"]), ("done", 0, 1))
+    assert "cause" not in result
+    status = step.load("status.json")
+    assert "hub" not in status  # nobody should try to reach it
+    equal(status["state"], harness.replay(step.lines("events.jsonl")))
+    equal(status["state"]["state"], "done")
+
+
+def test_end_failed_code_and_tail(step):
+    d = step.start()
+    r = start_rank(step, d, capture=True)
+    lines = b"".join(b"line %d\n" % i for i in range(50))
+    r.err.write(lines + b"bad \xff\xc3 bytes\nlast words\n\n")
+    r.exited(3)
+    equal(r.expect("verdict")["code"], 3)
+    r.err.read_all()
+    equal(d.wait(), 0)
+    result = step.result()
+    equal((result["state"], result["exit_code"]), ("failed", 3))
+    cause = result["cause"]
+    equal((cause["kind"], cause["rank"], cause["node"], cause["exit"]), ("exit", 0, "n0", 3))
+    text = cause["text"].splitlines()
+    equal(len(text), 20)
+    equal(text[-2:], ["bad \ufffd\ufffd bytes", "last words"])
+    equal(text[0], "line 32")
+
+
+def test_end_failed_signal(step):
+    d = step.start()
+    r = start_rank(step, d)
+    r.exited(signal_number=11)
+    equal(r.expect("verdict")["code"], 139)
+    equal(d.wait(), 0)
+    cause = step.result()["cause"]
+    equal((cause["kind"], cause["signal"], cause["signal_name"]), ("signal", 11, "SIGSEGV"))
+
+
+def test_verdict_names_first_cause(step):
+    step.tasks_per_node = 3
+    d = step.start()
+    ranks = [start_rank(step, d, i, i) for i in range(3)]
+    ranks[1].exited(3)
+    for i in (0, 2):
+        equal(ranks[i].expect("signal")["signal"], signal.SIGTERM)
+    ranks[0].exited(signal_number=15)
+    ranks[2].exited(7)  # caught the signal and left with a code of its own
+    equal([ranks[i].expect("verdict")["code"] for i in range(3)], [0, 3, 0])
+    equal(d.wait(), 0)
+    result = step.result()
+    equal((result["exit_code"], result["cause"]["rank"]), (3, 1))
+    equal([r["state"] for r in step.load("status.json")["state"]["ranks"]],
+          ["killed", "failed", "killed"])
+
+
+def test_end_killed_after_grace(step):
+    step.tasks_per_node = 2
+    step.env["PLUME_KILL_GRACE"] = "0.1"
+    d = step.start()
+    a, b = start_rank(step, d, 0, 0), start_rank(step, d, 1, 1)
+    a.exited(1)
+    equal(b.expect("signal")["signal"], signal.SIGTERM)
+    equal(b.expect("signal")["signal"], signal.SIGKILL)
+    b.exited(signal_number=9)
+    equal(b.expect("verdict")["code"], 0)
+    equal(a.expect("verdict")["code"], 1)
+
+
+def test_end_late_rank_is_refused(step):
+    """A rank that comes when another has failed is not started any more."""
+    step.tasks_per_node = 2
+    d = step.start()
+    a = start_rank(step, d, 0, 0)
+    a.exited(5)
+    equal(a.expect("verdict")["code"], 5)
+    b = step.keep(d.rank("starter", 1, local_rank=1))
+    assert "another rank failed" in b.expect("refused")["text"]
+    b.close()
+    step.things.remove(b)
+    equal(d.wait(), 0)
+    equal(step.result()["cause"]["rank"], 0)
+
+
+def test_exchange_all_ranks(step):
+    step.tasks_per_node = 3
+    d = step.start()
+    starters = [start_rank(step, d, i, i) for i in range(3)]
+    programs = [step.keep(d.rank("program", i)) for i in range(3)]
+    for name in ("addr", "addr", "q\"\u00e9"):
+        for i in (2, 0, 1):
+            programs[i].send(type="exchange", name=name, value=f"v{i}\n")
+        for p in programs:
+            equal(p.expect("exchanged"), {"type": "exchanged", "name": name,
+                                          "values": ["v0\n", "v1\n", "v2\n"]})
+    for s in starters:
+        s.exited(0)
+
+
+def test_exchange_nonsense_is_dropped(step):
+    step.tasks_per_node = 2
+    d = step.start()
+    for i in range(2):
+        start_rank(step, d, i, i)
+    a, b = (step.keep(d.rank("program", i)) for i in range(2))
+    a.send(type="exchange", name="x" * 2000, value="v")
+    a.send(type="exchange", name="x", value=7)
+    a.send(type="exchange", value="v")
+    a.send(type="exchange", name="x", value="v" * 2000)
+    a.send(type="exchange", name="x", value="first", rank=1)  # of another: it is rank 0's
+    a.send(type="exchange", name="x", value="second")
+    b.send(type="exchange", name="x", value="b")
+    equal(b.expect("exchanged")["values"], ["second", "b"])
+
+
+def test_metrics_coalesced(step):
+    d = step.start()
+    r = start_rank(step, d)
+    p = step.keep(d.rank("program", 0))
+    for i in range(5000):
+        p.send(type="metrics", step=i, metrics={"loss": i / 2, "bad name": 1, "s": "text",
+                                                "n": "nan", "o": {"x": 1}})
+    client = step.hub()
+    client.send(type="watch")
+    doc = client.expect("snapshot")["state"]
+    while doc["ranks"][0].get("step") != 4999:
+        event = client.expect("event")["event"]
+        if event["type"] == "metrics":
+            equal(sorted(event["metrics"]), ["loss", "n"])
+            doc["ranks"][0]["step"] = event["step"]
+    rows = step.lines("metrics.jsonl")
+    assert len(rows) < 100, len(rows)
+    equal(rows[-1]["metrics"], {"loss": 2499.5, "n": "nan"})
+    r.exited(0)
+    r.expect("verdict")
+    equal(d.wait(), 0)
+    result = step.result()
+    equal((result["step"], result["metrics"]), (4999, {"loss": 2499.5, "n": "nan"}))
+
+
+def test_metrics_found_in_output(step):
+    step.env["PLUME_METRIC"] = "loss=loss ([0-9.e+-]+|nan)\nstep=^step ([0-9]+)"
+    d = step.start()
+    r = start_rank(step, d, capture=True)
+    r.out.write(b"step 1 loss 0.5\nloss none\nstep 12 lo")
+    r.out.write(b"ss 0.25\r\nloss nan at the end without newline")
+    r.exited(0)
+    r.expect("verdict")
+    equal(d.wait(), 0)
+    result = step.result()
+    equal((result["step"], result["metrics"]), (12, {"loss": "nan"}))
+
+
+def test_facts_and_objective(step):
+    step.tasks_per_node = 2
+    d = step.start()
+    starters = [start_rank(step, d, i, i) for i in range(2)]
+    for i in range(2):
+        p = step.keep(d.rank("program", i))
+        p.send(type="fact", key="param_hash", value="abc")
+        p.send(type="fact", key="objective", value="max:acc")
+        p.send(type="fact", key=7, value="abc")
+        p.send(type="metrics", step=9, metrics={"acc": 0.75 + i})
+        p.send(type="exchange", name="sync", value="")
+        p.expect("exchanged") if i else None
+    for s in starters:
+        s.exited(0)
+        s.expect("verdict")
+    equal(d.wait(), 0)
+    result = step.result()
+    equal((result["objective"], result["objective_name"], result["params_equal"]),
+          (0.75, "acc", True))
+
+
+def test_hello_refused_then_closed(step):
+    step.tasks_per_node = 2
+    d = step.start()
+    good = {"type": "hello", "proto": "plume", "major": 1, "role": "starter", "rank": 0,
+            "local_rank": 0, "guarded": True}
+    deep = "[" * 32 + "]" * 32
+    bad = [
+        b"\n", b"{}\n", b"nonsense\n", b"[]\n", b"\x00\n", b"\xff\xfe\n", b"GET / HTTP/1.0\n",
+        b'{"type":"hello"}\n', b'{"type":"metrics","metrics":{}}\n',
+        b'{"type":"hello","type":"hello"}\n', f'{{"type":"hello","x":{deep}}}\n'.encode(),
+        b'{"a":' * 10000 + b"\n", b'{"type":"hello","proto":"pl\\u0000ume"}\n',
+    ]
+    for change in ({"major": 2}, {"major": "1"}, {"proto": "plum"}, {"role": None}, {"rank": -1},
+                   {"rank": 2}, {"rank": "0"}, {"rank": 1 << 32}, {"rank": 0.0}, {"type": "hi"},
+                   {"role": "program"}, {"local_rank": -1}, {"local_rank": 2},
+                   {"local_rank": 1 << 32}):
+        bad.append(json.dumps({**good, **change}).encode() + b"\n")
+    for line in bad:
+        r = Rank(d.socket)
+        r.send_raw(line)
+        equal((line, r.receive()["type"]), (line, "error"))
+        r.expect_closed()
+        r.close()
+    # After all that the daemon serves as if nothing had been.
+    for i in range(2):
+        start_rank(step, d, i, i).exited(0)
+    equal(d.wait(), 0)
+    equal(step.result()["state"], "done")
+
+
+def test_line_limit(step):
+    d = step.start()
+    r = start_rank(step, d)
+    p = step.keep(d.rank("program", 0))
+    fact = b'{"type":"fact","key":"a","value":"' + b"x" * 60000 + b'"}\n'
+    p.send_raw(fact)
+    big = step.keep(d.rank("program", 0))
+    with_error = step.keep(d.rank("program", 0))
+    # Cut off before its end is known; a reset is fine where it still was sending.
+    try:
+        big.send_raw(b"x" * 70000)
+    except OSError:
+        pass
+    big.expect_closed()
+    with_error.send_raw(b'{"type":"fact","key":"b","value":"' + b"x" * 65502 + b'"}\n')
+    with_error.expect_closed()
+    p.send(type="exchange", name="sync", value="")
+    p.expect("exchanged")
+    client = step.hub()
+    client.send(type="snapshot")
+    facts = client.expect("snapshot")["state"]["ranks"][0]["facts"]
+    equal(sorted(facts), ["a"])
+    r.exited(0)
+
+
+def test_bytes_one_at_a_time(step):
+    d = step.start()
+    r = step.keep(Rank(d.socket))
+    for byte in json.dumps({"type": "hello", "proto": "plume", "major": 1, "role": "starter",
+                            "rank": 0, "local_rank": 0, "guarded": True}).encode() + b"\n":
+        r.send_raw(bytes([byte]))
+    r.expect("world")
+    text = (b'{"type":"spawned","pid":%d}\n{"type":"later"}\n' % os.getpid()
+            + b'{"type":"exited","status":1024,"at_ns":1}\n')
+    r.send_raw(text)  # all in one
+    equal(r.expect("verdict")["code"], 4)
+
+
+def test_hello_limit(step):
+    d = step.start()
+    silent, half = step.keep(Rank(d.socket)), step.keep(Rank(d.socket))
+    half.send_raw(b'{"type":')
+    silent.expect_closed()
+    half.expect_closed()
+    start_rank(step, d).exited(0)
+
+
+def test_hello_rank_twice(step):
+    d = step.start()
+    first = start_rank(step, d)
+    second = step.keep(d.rank("starter", 0, capture=True))
+    equal(second.receive()["type"], "error")
+    second.expect_closed()
+    first.exited(0)
+    equal(first.expect("verdict")["code"], 0)
+    equal(d.wait(), 0)
+    equal(step.result()["state"], "done")
+
+
+def test_fds_unwanted_are_closed(step):
+    d = step.start()
+    r = start_rank(step, d)
+    read_end, write_end = os.pipe()
+    for _ in range(20):  # with any message, more than asked for, again and again
+        socket.send_fds(r.sock, [b'{"type":"later"}\n'], [write_end] * 5)
+    os.close(write_end)
+    r.send(type="exited", status=0, at_ns=1)
+    r.expect("verdict")
+    equal(d.wait(), 0)
+    assert select.select([read_end], [], [], LIMIT)[0]
+    equal(os.read(read_end, 1), b"")
+    os.close(read_end)
+
+
+def test_guard_killed(step):
+    """A plrun that goes without a word was killed, and its rank with it."""
+    step.tasks_per_node = 2
+    d = step.start()
+    a, b = start_rank(step, d, 0, 0), start_rank(step, d, 1, 1)
+    a.close()
+    step.things.remove(a)
+    b.expect("signal")
+    b.exited(0)
+    equal(b.expect("verdict")["code"], 0)
+    equal(d.wait(), 0)
+    cause = step.result()["cause"]
+    equal((cause["kind"], cause["signal"]), ("signal", 9))
+
+
+def test_owner_gone(step):
+    step.tasks_per_node = 2
+    d = step.start()
+    a, b = start_rank(step, d, 0, 0), start_rank(step, d, 1, 1)
+    d.control.close()
+    for r in (a, b):
+        equal(r.expect("signal")["signal"], signal.SIGTERM)
+        r.exited(signal_number=15)
+        r.expect("verdict")
+    equal(d.wait(), 0)
+
+
+def test_owner_gone_before_ranks(step):
+    d = step.start()
+    d.control.close()
+    equal(d.wait(), 0)
+    assert not os.path.exists(d.socket)
+
+
+def test_owner_talks_nonsense(step):
+    d = step.start()
+    d.control.send_raw(b"\n{}\n[]\n" + b'{"rank":' * 100 + b"\n" + b"x" * 5000 + b"\n")
+    d.control.send(type="exited", rank=7, status=0)
+    d.control.send(type="exited", rank=-1, status=0)
+    d.control.send(type="spawned", rank=1 << 32, pid=1)
+    r = start_rank(step, d)
+    r.exited(0)
+    equal(r.expect("verdict")["code"], 0)
+    equal(d.wait(), 0)
+    equal(step.result()["state"], "done")
+
+
+def test_socket_stale(step):
+    d = step.start()
+    path = d.socket
+    d.kill()
+    assert os.path.exists(path)
+    again = step.start()
+    equal(again.socket, path)
+    start_rank(step, again).exited(0)
+    equal(again.wait(), 0)
+
+
+def test_socket_in_use(step):
+    first = step.start()
+    second = step.launch()
+    message = second.control.receive()
+    equal(message["type"], "failed")
+    assert first.socket in message["text"], message
+    assert second.wait() != 0
+    start_rank(step, first).exited(0)  # it kept its socket
+    equal(first.wait(), 0)
+
+
+def test_socket_other_user(step):
+    if os.geteuid() != 0:
+        return  # only root can be two users; ./dev test runs as root in CI
+    d = step.start()
+    os.chmod(step.dir, 0o711)
+    os.chmod(os.path.dirname(d.socket), 0o711)  # what guards it otherwise
+    os.chmod(d.socket, 0o666)
+    read_end, write_end = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.setresgid(65534, 65534, 65534)
+        os.setresuid(65534, 65534, 65534)
+        got = b"error"
+        try:
+            with Rank(d.socket).sock as s:
+                s.sendall(b'{"type":"hello"}\n')
+                got = s.recv(100)
+        except ConnectionError:
+            got = b""
+        os.write(write_end, b"[" + got + b"]")
+        os._exit(0)
+    os.waitpid(pid, 0)
+    equal(os.read(read_end, 200), b"[]")
+    os.chmod(os.path.dirname(d.socket), 0o700)
+    start_rank(step, d).exited(0)
+
+
+def test_start_refused_with_reason(step):
+    def reason(**env):
+        d = step.launch(**env)
+        message = d.control.receive()
+        equal(message["type"], "failed")
+        assert d.wait() != 0
+        return message["text"]
+
+    os.chmod(step.path("home", "key"), 0o644)
+    assert "chmod 600" in reason()
+    os.chmod(step.path("home", "key"), 0o600)
+    assert "PLUME_KEY_FILE" in reason(PLUME_KEY_FILE="/nonexistent/key")
+    assert "SLURM" in reason(SLURM_JOB_ID=None)
+    assert "node 5" in reason(SLURM_NODEID="5")
+    assert "makes no sense" in reason(SLURM_STEP_NUM_TASKS="0")
+    assert "metric" in reason(PLUME_METRIC="loss=(")
+    assert "/nonexistent" in reason(PLUME_RUN_DIR="/nonexistent")
+    os.chmod(step.path("run-0"), 0o755)
+    assert "chmod 700" in reason()
+
+
+def test_run_folder_refused_reaches_ranks(step):
+    """What fails behind `ready` must be told to the ranks, which come later."""
+    with open(step.path("home", "steps"), "w", encoding="utf-8"):
+        pass  # a file where the folder should be
+    step.tasks_per_node = 2
+    d = step.start()
+    wait_for("its own word", lambda: "steps" in d.said())
+    for i in range(2):
+        r = step.keep(d.rank("starter", i, local_rank=i))
+        assert "steps" in r.expect("refused")["text"]
+        r.close()
+        step.things.remove(r)
+    d.wait()
+
+
+def test_names_from_outside(step):
+    """Slurm allows any byte in a job's name."""
+    env = step.environment(0)
+    env = {k.encode(): v.encode() for k, v in env.items()}
+    env[b"SLURM_JOB_NAME"] = b"a\xff\x1b[31m\n\"/../x"
+    d = harness.Daemon(step, 0, env)
+    step.daemons.append(d)
+    d.ready()
+    r = start_rank(step, d)
+    r.exited(0)
+    equal(r.expect("verdict")["code"], 0)
+    equal(d.wait(), 0)
+    equal(step.result()["state"], "done")
+
+
+def test_plugin_ranks_without_guard(step):
+    """As the SPANK plugin does it: task_init says hello and goes, slurmstepd reports the rest."""
+    step.tasks_per_node = 2
+    step.env.update(PLUME_PLUGIN="1", PLUME_KILL_GRACE="0.1")
+    d = step.start()
+    children = []
+    for i in range(2):
+        child = os.fork()
+        if child == 0:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            while True:
+                signal.pause()
+        children.append(child)
+        r = d.rank("starter", i, local_rank=i, guarded=False, pid=child)
+        r.expect("world")
+        r.close()
+        d.control.send(type="spawned", rank=i, pid=child)
+    os.kill(children[1], signal.SIGKILL)
+    equal(os.waitpid(children[1], 0)[1], signal.SIGKILL)
+    d.control.send(type="exited", rank=1, status=11, at_ns=1)
+    equal(os.waitpid(children[0], 0)[1], signal.SIGKILL)  # the daemon's doing, behind the grace
+    d.control.send(type="exited", rank=0, status=9, at_ns=2)
+    equal(d.wait(), 0)
+    result = step.result()
+    equal((result["cause"]["rank"], result["cause"]["signal"]), (1, 11))
+    equal(step.load("status.json")["state"]["ranks"][0]["state"], "killed")
+
+
+def test_plugin_exit_before_hello(step):
+    """slurmstepd may speak of a task before the task does."""
+    step.env["PLUME_PLUGIN"] = "1"
+    d = step.start()
+    d.control.send(type="exited", rank=0, status=0, at_ns=1)
+    r = d.rank("starter", 0, guarded=False)
+    r.close()
+    equal(d.wait(), 0)
+
+
+harness.main(globals())
