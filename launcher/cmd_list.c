@@ -209,7 +209,7 @@ static int add_jobs(struct list *l, json_t *out)
         const char *sweep = sweep_of(l, job);
         json_t *o;
 
-        if (pl_slurm_state_final(job->state) && !l->ps->all)
+        if (job->past || (pl_slurm_state_final(job->state) && !l->ps->all))
             continue;
         if (!sweep) {
             l->n_shown++;

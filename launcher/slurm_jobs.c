@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
-#include "launcher/slurm_jobs.h"
 #include "common/base/fs.h"
 #include "common/base/log.h"
 #include "common/child.h"
 #include "common/json.h"
 #include "launcher/slurm_compat.h"
+#include "launcher/slurm_jobs_private.h"
 
 #include <fcntl.h>
 #include <string.h>
@@ -13,6 +13,8 @@
 
 #define CACHE_MAX_BYTES ((size_t)256 * 1024 * 1024)
 #define ASK_LIMIT_MS 6000
+#define PAST_AGE_S (7 * 86400)
+#define PAST_MAX 20000
 
 void pl_slurm_jobs_destroy(struct pl_slurm_jobs *jobs)
 {
@@ -124,22 +126,27 @@ static int parse_job(const json_t *o, struct pl_slurm_job *ret)
 int pl_slurm_jobs_parse(json_t *doc, struct pl_slurm_jobs **ret, struct pl_error *err)
 {
     _cleanup_(pl_slurm_jobs_destroyp) struct pl_slurm_jobs *jobs = calloc(1, sizeof(*jobs));
-    json_t *list = json_object_get(doc, "jobs"), *o;
-    size_t i;
+    static const char *const keys[] = {"jobs", "past"};
+    const json_t *o;
+    size_t i, n = json_array_size(json_object_get(doc, "jobs")) +
+                  json_array_size(json_object_get(doc, "past"));
 
     if (!jobs)
         return pl_error_set(err, -ENOMEM, "out of memory");
     jobs->doc = json_incref(doc);
     jobs->time_s = json_number_value(json_object_get(doc, "time"));
-    jobs->jobs = calloc(json_array_size(list) + 1, sizeof(*jobs->jobs));
+    jobs->jobs = calloc(n + 1, sizeof(*jobs->jobs));
     if (!jobs->jobs)
         return pl_error_set(err, -ENOMEM, "out of memory");
-    json_array_foreach(list, i, o)
-    {
-        if (parse_job(o, &jobs->jobs[jobs->n_jobs]) < 0)
-            return pl_error_set(err, -EINVAL, "job record %zu is damaged", i);
-        jobs->n_jobs++;
-    }
+    for (size_t k = 0; k < PL_COUNT(keys); k++)
+        json_array_foreach(json_object_get(doc, keys[k]), i, o)
+        {
+            struct pl_slurm_job *job = &jobs->jobs[jobs->n_jobs++];
+
+            if (parse_job(o, job) < 0)
+                return pl_error_set(err, -EINVAL, "job record %zu is damaged", i);
+            job->past = k > 0;
+        }
     qsort(jobs->jobs, jobs->n_jobs, sizeof(*jobs->jobs), compare_jobs);
     *ret = PL_TAKE(jobs);
     return 0;
@@ -275,8 +282,62 @@ static void cache_write(int fd, const struct pl_buf *text)
     }
 }
 
-/* Asks, and gives a document in every case: a failure is worth remembering as well. */
-static int ask_doc(uid_t uid, int cache_fd, json_t **ret, struct pl_error *err)
+/* ---- what Slurm has forgotten ---- */
+
+/* Adds to `past` those of a list that ended, are tasks of an array, lately enough, and that Slurm's
+ * new answer does not have. */
+static int keep_ended(json_t *past, const json_t *list, const struct pl_slurm_jobs *now)
+{
+    json_t *o;
+    size_t i;
+
+    json_array_foreach(list, i, o)
+    {
+        struct pl_slurm_job job;
+        const struct pl_slurm_job *known;
+
+        if (parse_job(o, &job) < 0 || job.task < 0 || !job.array ||
+            !pl_slurm_state_final(job.state) || job.ended + PAST_AGE_S < now->time_s)
+            continue;
+        known = pl_slurm_jobs_find(now, job.array, job.task);
+        if (!known && json_array_size(past) < PAST_MAX && json_array_append(past, o) < 0)
+            return -ENOMEM;
+    }
+    return 0;
+}
+
+int pl_slurm_jobs_remember(json_t *doc, const json_t *before, struct pl_error *err)
+{
+    _cleanup_(pl_slurm_jobs_destroyp) struct pl_slurm_jobs *now = NULL;
+    json_t *past = json_array();
+    int r = past ? pl_slurm_jobs_parse(doc, &now, err) : -ENOMEM;
+
+    if (r == 0)
+        r = keep_ended(past, json_object_get(before, "jobs"), now);
+    if (r == 0)
+        r = keep_ended(past, json_object_get(before, "past"), now);
+    if (r == 0 && json_array_size(past) > 0 && json_object_set(doc, "past", past) < 0)
+        r = -ENOMEM;
+    json_decref(past);
+    return r < 0 ? pl_error_set(err, r, "cannot read Slurm's answer") : 0;
+}
+
+/* A failure is worth remembering as well, with all that was known before it. */
+static json_t *failure_doc(const json_t *before, int r, const struct pl_error *err)
+{
+    static const char *const keys[] = {"jobs", "past"};
+    json_t *doc =
+        json_pack("{s:f, s:s, s:i}", "time", pl_wall_s(), "error", pl_error_text(err), "errno", r);
+
+    for (size_t i = 0; doc && i < PL_COUNT(keys); i++)
+        if (json_object_get(before, keys[i]))
+            json_object_set(doc, keys[i], json_object_get(before, keys[i]));
+    return doc;
+}
+
+/* Asks, and gives a document in every case. before: what the file held, or NULL. */
+static int
+ask_doc(uid_t uid, int cache_fd, const json_t *before, json_t **ret, struct pl_error *err)
 {
     _cleanup_(json_decrefp) json_t *doc = NULL;
     struct pl_buf text = {0};
@@ -284,13 +345,21 @@ static int ask_doc(uid_t uid, int cache_fd, json_t **ret, struct pl_error *err)
 
     if (r == 0)
         r = pl_json_parse(text.data, text.len, CACHE_MAX_BYTES, &doc, err);
-    if (r < 0) {
-        doc = json_pack("{s:f, s:s, s:i}", "time", pl_wall_s(), "error", pl_error_text(err),
-                        "errno", r);
-        pl_buf_consume(&text, text.len);
-        if (doc && pl_json_dump_line(doc, &text) < 0)
-            text.len = 0;
+    if (r == 0 && pl_json_string(doc, "error")) {
+        int64_t code;
+
+        r = pl_error_set(err, pl_json_int(doc, "errno", &code) == 0 ? (int)code : -EHOSTUNREACH,
+                         "%s", pl_json_string(doc, "error"));
     }
+    if (r == 0)
+        r = pl_slurm_jobs_remember(doc, before, err);
+    if (r < 0) {
+        json_decref(doc);
+        doc = failure_doc(before, r, err);
+    }
+    pl_buf_consume(&text, text.len);
+    if (doc && pl_json_dump_line(doc, &text) < 0)
+        pl_buf_consume(&text, text.len);
     if (cache_fd >= 0 && text.len)
         cache_write(cache_fd, &text);
     pl_buf_finish(&text);
@@ -302,7 +371,7 @@ static int ask_doc(uid_t uid, int cache_fd, json_t **ret, struct pl_error *err)
 
 int pl_slurm_jobs_get(uid_t uid, struct pl_slurm_jobs **ret, struct pl_error *err)
 {
-    _cleanup_(json_decrefp) json_t *doc = NULL;
+    _cleanup_(json_decrefp) json_t *doc = NULL, *before = NULL;
     _cleanup_free_ char *path = NULL;
     _cleanup_close_ int fd = -EBADF;
     struct pl_error cache_err = {0};
@@ -318,8 +387,8 @@ int pl_slurm_jobs_get(uid_t uid, struct pl_slurm_jobs **ret, struct pl_error *er
     if (r < 0)
         pl_log_debug("slurm", "no cache: %s", pl_error_text(&cache_err));
     if (r < 0 || cache_read(fd, &doc) < 0 || !young(doc)) {
-        json_decref(PL_TAKE(doc));
-        r = ask_doc(uid, fd, &doc, err);
+        before = PL_TAKE(doc);
+        r = ask_doc(uid, fd, before, &doc, err);
         if (r < 0)
             return r;
     }

@@ -1,7 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /* What Slurm knows about a user's jobs, asked at most once in PL_SLURM_JOBS_AGE_S seconds a user:
  * all plstats of a user share one file under ~/.plume/cache, refreshed under its lock, failures
- * included. libslurm runs in a child with a time limit, as it may block or end its process. */
+ * included. libslurm runs in a child with a time limit, as it may block or end its process.
+ *
+ * Slurm forgets a job minutes after its end (MinJobAge); how array tasks ended stays in the file
+ * for a week, so that a task that was cancelled while it waited, and left nothing else, does not
+ * become one that nobody knows. */
 #ifndef PL_LAUNCHER_SLURM_JOBS_H
 #define PL_LAUNCHER_SLURM_JOBS_H
 
@@ -22,6 +26,7 @@ struct pl_slurm_job {
     const char *tasks; /* "3-8,10%2"; NULL where task is the one */
     const char *state; /* "PENDING", "RUNNING", "COMPLETED", ... */
     bool completing;
+    bool past;                         /* Slurm has forgotten it, the file has not */
     const char *reason, *name, *nodes; /* NULL where there is none */
     int64_t n_nodes, submitted, started, ended, limit_s;
     int64_t exit, signal; /* -1: none */

@@ -262,7 +262,9 @@ static void correct_cause(struct pl_trial_status *ts)
 
     if (!v || ts->state == PL_TRIAL_DONE)
         return;
-    if (ts->cause && !json_is_true(json_object_get(ts->cause, "inferred"))) {
+    if (ts->state == PL_TRIAL_PREEMPTED && v->state == PL_TRIAL_CANCELLED) {
+        json_decref(PL_TAKE(ts->cause)); /* while it waited to run again */
+    } else if (ts->cause && !json_is_true(json_object_get(ts->cause, "inferred"))) {
         /* "killed" is only said to be the kernel's doing once Slurm confirms it */
         if (strcmp(v->kind, "oom") != 0 || !kind || strcmp(kind, "signal") != 0 ||
             int_or(ts->cause, "signal", 0) != 9)

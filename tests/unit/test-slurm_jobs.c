@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "common/base/fs.h"
-#include "launcher/slurm_jobs.h"
+#include "common/json.h"
+#include "launcher/slurm_jobs_private.h"
 
 #include <dirent.h>
 #include <setjmp.h>
@@ -73,13 +74,38 @@ static void test_parse_damaged(void **state)
     assert_int_equal(jobs->n_jobs, 0);
 }
 
+static void test_remember(void **state)
+{
+    static const char before_text[] =
+        "{\"time\":1000000,\"jobs\":["
+        "{\"id\":101,\"array\":100,\"task\":0,\"state\":\"FAILED\",\"ended\":999000},"
+        "{\"id\":201,\"array\":200,\"task\":1,\"state\":\"CANCELLED\",\"ended\":999000},"
+        "{\"id\":202,\"array\":200,\"task\":2,\"state\":\"RUNNING\"},"
+        "{\"id\":300,\"state\":\"COMPLETED\",\"ended\":999000}],\"past\":["
+        "{\"id\":5,\"array\":5,\"task\":0,\"state\":\"TIMEOUT\",\"ended\":999000},"
+        "{\"id\":6,\"array\":6,\"task\":0,\"state\":\"TIMEOUT\",\"ended\":1000}]}";
+    _cleanup_(json_decrefp) json_t *doc = make_doc(1000010), *before = NULL, *first = NULL;
+    const json_t *past;
+
+    assert_int_equal(pl_json_parse(before_text, strlen(before_text), 65536, &before, NULL), 0);
+    assert_int_equal(pl_slurm_jobs_remember(doc, before, NULL), 0);
+    past = json_object_get(doc, "past");
+    assert_int_equal(json_array_size(past), 2); /* the one Slurm still has, the old one: not */
+    assert_int_equal(json_integer_value(json_object_get(json_array_get(past, 0), "id")), 201);
+    assert_int_equal(json_integer_value(json_object_get(json_array_get(past, 1), "id")), 5);
+
+    first = make_doc(1);
+    assert_int_equal(pl_slurm_jobs_remember(first, NULL, NULL), 0);
+    assert_null(json_object_get(first, "past"));
+}
+
 /* ---- the shared file ---- */
 
 static char home[64], cache[512];
 
-/* Writes the cache file that belongs to this SLURM_CONF: the only one in the folder, once a first
- * call has made it. */
-static void write_cache(const char *text)
+/* The cache file that belongs to this SLURM_CONF: the only one in the folder, once a first call has
+ * made it. */
+static void find_cache(void)
 {
     _cleanup_free_ char *dir = pl_path_join(home, "cache");
     DIR *d = opendir(dir);
@@ -91,6 +117,11 @@ static void write_cache(const char *text)
             snprintf(cache, sizeof(cache), "%s/%s", dir, e->d_name);
     closedir(d);
     assert_true(*cache);
+}
+
+static void write_cache(const char *text)
+{
+    find_cache();
     assert_int_equal(truncate(cache, 0), 0);
     assert_int_equal(pl_file_append(cache, text, strlen(text), 0600, NULL), 0);
 }
@@ -127,12 +158,14 @@ static void test_get_remembers(void **state)
     _cleanup_(pl_slurm_jobs_destroyp) struct pl_slurm_jobs *jobs = NULL;
     _cleanup_free_ char *young = NULL, *failure = NULL;
     struct pl_error err = {0};
-    uint64_t start;
+    _cleanup_(json_decrefp) json_t *first = NULL, *second = NULL;
 
     assert_true(pl_slurm_jobs_get(geteuid(), &jobs, &err) < 0); /* nobody there; remembered */
-    start = pl_now_ns();
+    find_cache();
+    assert_int_equal(pl_json_load_file(cache, 65536, &first, &err), 0);
     assert_true(pl_slurm_jobs_get(geteuid(), &jobs, &err) < 0);
-    assert_true(pl_now_ns() - start < 100000000u); /* not asked again */
+    assert_int_equal(pl_json_load_file(cache, 65536, &second, &err), 0);
+    assert_true(json_equal(first, second)); /* not asked again */
 
     young = pl_strf("{\"time\":%.3f,\"jobs\":[{\"id\":7,\"state\":\"RUNNING\"}]}\n", pl_wall_s());
     write_cache(young);
@@ -143,6 +176,30 @@ static void test_get_remembers(void **state)
     write_cache(failure);
     assert_int_equal(pl_slurm_jobs_get(geteuid(), &jobs, &err), -ETIMEDOUT);
     assert_string_equal(err.text, "no answer");
+}
+
+/* What Slurm has forgotten is carried over by an answer, and by a failure. */
+static void test_get_keeps_ends(void **state)
+{
+    _cleanup_(pl_slurm_jobs_destroyp) struct pl_slurm_jobs *jobs = NULL;
+    _cleanup_(json_decrefp) json_t *doc = NULL;
+    _cleanup_free_ char *young = NULL;
+    struct pl_error err = {0};
+
+    write_cache("{\"time\":1,\"past\":[{\"id\":9,\"array\":8,\"task\":1,\"state\":\"CANCELLED\"}],"
+                "\"jobs\":[{\"id\":8,\"array\":8,\"task\":0,\"state\":\"TIMEOUT\"}]}");
+    assert_true(pl_slurm_jobs_get(geteuid(), &jobs, &err) < 0);
+    assert_int_equal(pl_json_load_file(cache, 65536, &doc, &err), 0);
+    assert_non_null(pl_json_string(doc, "error"));
+    assert_int_equal(json_array_size(json_object_get(doc, "past")), 1);
+    assert_int_equal(json_array_size(json_object_get(doc, "jobs")), 1);
+
+    young = pl_strf("{\"time\":%.3f,\"jobs\":[],\"past\":[{\"id\":9,\"array\":8,\"task\":1,"
+                    "\"state\":\"CANCELLED\"}]}",
+                    pl_wall_s());
+    write_cache(young);
+    assert_int_equal(pl_slurm_jobs_get(geteuid(), &jobs, &err), 0);
+    assert_true(pl_slurm_jobs_find(jobs, 8, 1)->past);
 }
 
 static void test_get_distrusts(void **state)
@@ -172,9 +229,10 @@ static void test_get_without_conf(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_tasks_contain), cmocka_unit_test(test_find),
-        cmocka_unit_test(test_parse_damaged), cmocka_unit_test(test_get_remembers),
-        cmocka_unit_test(test_get_distrusts), cmocka_unit_test(test_get_without_conf),
+        cmocka_unit_test(test_tasks_contain),  cmocka_unit_test(test_find),
+        cmocka_unit_test(test_parse_damaged),  cmocka_unit_test(test_get_remembers),
+        cmocka_unit_test(test_get_keeps_ends), cmocka_unit_test(test_remember),
+        cmocka_unit_test(test_get_distrusts),  cmocka_unit_test(test_get_without_conf),
     };
 
     return cmocka_run_group_tests(tests, setup_home, teardown_home);

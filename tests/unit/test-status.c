@@ -162,6 +162,8 @@ static void test_settle_result(void **state)
     assert_settled(with_result("failed", "exit", false), "CANCELLED", "failed", "exit");
     assert_settled(with_result("preempted", "preempted", false), "PENDING", "waiting", NULL);
     assert_settled(with_result("preempted", "preempted", false), NULL, "preempted", "preempted");
+    assert_settled(with_result("preempted", "preempted", false), "CANCELLED", "cancelled",
+                   "cancelled");
 }
 
 static void test_settle_corrects_what_was_inferred(void **state)
