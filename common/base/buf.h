@@ -19,7 +19,7 @@ int pl_buf_adds(struct pl_buf *buf, const char *s);
 int pl_buf_addc(struct pl_buf *buf, char c);
 int pl_buf_addf(struct pl_buf *buf, const char *fmt, ...) PL_PRINTF(2, 3);
 
-/* Appends text of unknown origin as valid UTF-8: each byte that is none, and NUL, becomes U+FFFD. */
+/* Appends text of unknown origin as UTF-8: each byte that is none, and NUL, becomes U+FFFD. */
 int pl_buf_add_text(struct pl_buf *buf, const char *s, size_t len);
 
 /* Removes len bytes at the front. */
