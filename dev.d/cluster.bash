@@ -30,13 +30,14 @@ up starts a private Slurm cluster of N nodes on this machine, in seconds:
   --node-timeout S  seconds until a silent node is down (SlurmdTimeout) [30]
   --hosts        give each node a host name and an address of its own (network
                  namespaces; needs root), as on a real cluster
-  --no-plugin    do not load build/spank_plume.so
+  --no-plugin    do not load spank_plume.so
   --quiet        print nothing when all goes well
 
 down stops it and removes all of it; status shows nodes, ports and processes;
 env prints shell code for eval; sh starts a shell (or COMMAND) with that
 environment; list names the clusters of this user.
 
+Plume is taken from build/, or from $PLUME_BUILD.
 Partitions: main (default), scavenge (jobs there are requeued when urgent needs
 the nodes) and urgent.
 TXT
@@ -206,7 +207,7 @@ in_own_net() {
 }
 
 write_config() {
-    local user host plugin=$PLUME_SRC/build/spank_plume.so gres='' grestypes=''
+    local user host plugin=${PLUME_BUILD:-$PLUME_SRC/build}/spank_plume.so gres='' grestypes=''
     user=$(id -un 2>/dev/null) || user=$UID
     host=$(uname -n)
     host=${host%%.*}
@@ -581,7 +582,7 @@ cluster_env() {
     printf 'export PLUME_CLUSTER=%q\n' "$NAME"
     # shellcheck disable=SC2016 # expanded by the reader's shell
     printf 'case ":$PATH:" in %q:*) ;; *) export PATH=%q:"$PATH" ;; esac\n' \
-        ":$PLUME_SRC/build" "$PLUME_SRC/build"
+        ":${PLUME_BUILD:-$PLUME_SRC/build}" "${PLUME_BUILD:-$PLUME_SRC/build}"
 }
 
 cluster_sh() {
