@@ -1,22 +1,37 @@
 # SPDX-License-Identifier: MIT
 # shellcheck shell=bash
-# ./dev bench [NAME]: the benchmarks in bench/, all or one, on the release build in build-bench.
+# ./dev bench [NAME] [--json]: the benchmarks in bench/, all or one, on the release build in
+# build-bench; --record writes what they last found into bench/RESULTS.md.
 
 # shellcheck source=dev.d/build.bash
 . "$PLUME_SRC/dev.d/build.bash"
 
 cmd_bench() {
-    local script found=no
-    (($# <= 1)) || die_usage "bench takes one name at most"
+    local script found=no name='' arg
+    local -a args=()
+    for arg; do
+        case $arg in
+        --json) args+=("$arg") ;;
+        --record)
+            python3 "$PLUME_SRC/bench/record.py" || die "the results could not be written"
+            return 0
+            ;;
+        -*) die_usage "bench takes a name, --json and --record, not '$arg'" ;;
+        *)
+            [[ -z $name ]] || die_usage "bench takes one name at most"
+            name=$arg
+            ;;
+        esac
+    done
     deps_ensure
     build_in "$PLUME_SRC/build-bench" --buildtype=release
-    export PATH=$PLUME_SRC/build-bench:$PATH PLUME_SRC PLUME_BUILD=$PLUME_SRC/build-bench
-    for script in "$PLUME_SRC"/bench/*.sh "$PLUME_SRC"/bench/*.py; do
+    export PLUME_SRC PLUME_BUILD=$PLUME_SRC/build-bench
+    for script in "$PLUME_SRC"/bench/*.py; do
         [[ -x $script ]] || continue
-        [[ -z ${1:-} || ${script##*/} == "$1".* ]] || continue
+        [[ -z $name || ${script##*/} == "$name".* ]] || continue
         found=yes
         say "dev: ${script##*/}"
-        "$script" || die "${script##*/} failed"
+        "$script" "${args[@]}" || die "${script##*/} failed"
     done
-    [[ $found == yes ]] || die "no benchmark '${1:-}' in bench/"
+    [[ $found == yes ]] || die "no benchmark '$name' in bench/"
 }

@@ -1,0 +1,48 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""plsubmit of 9, 1,000 and 10,000 trials, against bare sbatch --array of the same script."""
+
+import os
+
+from plbench import Bench
+
+GRIDS = {9: (3, 3), 1000: (10, 100), 10000: (100, 100)}
+ROUNDS = 11
+
+
+def main():
+    with Bench("submit", nodes=1, cluster_args=("--max-array", "200001")) as b:
+        # Jobs stay where they are: nothing else is measured.
+        b.run(["scontrol", "update", "PartitionName=main", "State=down"])
+        for trials, sizes in GRIDS.items():
+            grid = []
+            for name, size in zip("ab", sizes):
+                grid += ["--grid", name + "=" + ",".join(str(i) for i in range(1, size + 1))]
+            state = {}
+
+            def drop(job):
+                b.run(["scancel", job])
+
+            def ours():
+                took, out = b.run(["plsubmit", "--parsable", *grid, "--nodes", "1",
+                                   "--sbatch", "hold", "--", "/bin/true"], stdout=-1)
+                _, folder, job = out.strip().split(";")
+                state["folder"] = folder
+                drop(job)
+                return took
+
+            def peer():
+                took, out = b.run(["sbatch", "--parsable", "--hold", "--nodes=1",
+                                   f"--array=0-{trials - 1}", "--output=/dev/null",
+                                   os.path.join(state["folder"], "job.sh"), "0"], stdout=-1)
+                drop(out.strip())
+                return took
+
+            times = b.alternate({"ours": ours, "peer": peer}, ROUNDS)
+            limits = {1000: {"ratio_goal": 3}, 10000: {"below": 1}}.get(trials, {})
+            b.row(f"{trials} trials", times["ours"], times["peer"], "sbatch --array", **limits)
+        b.note("ours writes the run folder (all trials, the script, the key) and then calls sbatch.")
+        b.finish()
+
+
+main()
