@@ -55,6 +55,8 @@ struct pl_hub {
     size_t n_failures, cap_failures;
     int terminated;           /* a signal that the step got from outside, 0 none */
     bool asked_slurm, asking; /* asking: its answer is to come */
+    unsigned n_asks;
+    uint64_t asked_ns; /* when first */
     struct pl_ask *ask;
     json_t *cause;
     char *refusal; /* why no node may join */

@@ -18,6 +18,8 @@
 #define WAIT_MS 100
 #define WAIT_ECHO_MS 2000
 #define ASK_MS 5000
+#define ASKS_MAX 4 /* Slurm's signals to a step end scontrol too */
+#define ASK_AGAIN_MS 2000
 #define KILL_GRACE_MS 5000
 #define END_EXTRA_MS 10000 /* from SIGKILL to giving up on a node */
 
@@ -79,6 +81,8 @@ static void settle_cause(struct pl_hub *hub, json_t *cause, int64_t root)
 
 /* ---- asking Slurm ---- */
 
+static void ask_slurm(struct pl_hub *hub);
+
 static void on_slurm_answer(void *ctx, const char *output)
 {
     struct pl_hub *hub = ctx;
@@ -88,6 +92,11 @@ static void on_slurm_answer(void *ctx, const char *output)
 
     hub->ask = NULL;
     hub->asking = false;
+    if (!output && hub->n_asks < ASKS_MAX &&
+        pl_now_ns() - hub->asked_ns < ASK_AGAIN_MS * 1000000ull) {
+        ask_slurm(hub);
+        return;
+    }
     if (output)
         kind = pl_cause_from_slurm(output, hub->daemon->step.id.attempt, hub->terminated != 0,
                                    &inferred);
@@ -108,6 +117,8 @@ static void ask_slurm(struct pl_hub *hub)
 {
     const char *args[] = {"-o", "show", "job", hub->daemon->step.id.job, NULL};
 
+    if (!hub->n_asks++)
+        hub->asked_ns = pl_now_ns();
     hub->asked_slurm = hub->asking = true;
     hub->ask = pl_ask_scontrol(hub->daemon->loop, args, ASK_MS, on_slurm_answer, hub);
 }

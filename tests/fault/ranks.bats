@@ -261,6 +261,21 @@ exit 1'
     [ "$(result killed 'd["cause"]["kind"], d["cause"]["rank"], d["cause"]["signal"]')" = "('signal', 1, 9)" ]
 }
 
+@test "what ends the ranks may end the question to Slurm, which is asked again" {
+    mkdir bin
+    # Preemption signals the step twice, 0.1 s apart: the second one hits scontrol.
+    cat >bin/scontrol <<-'END'
+	#!/bin/sh
+	[ "$1 $2 $3" = "-o show job" ] || exec /usr/bin/env PATH="${PATH#*:}" scontrol "$@"
+	[ -e asked ] || { : >asked; kill -TERM $$; }
+	echo "JobId=$4 JobState=COMPLETING Restarts=7 RunTime=00:00:01 TimeLimit=UNLIMITED"
+	END
+    chmod +x bin/scontrol
+    PATH=$PWD/bin:$PATH ranks again plrun -N1 -n2 -- bash -c 'kill -TERM $$'
+    [ -e asked ]
+    [ "$(result again 'd["cause"]["kind"], d["state"]')" = "('preempted', 'preempted')" ]
+}
+
 @test "as root too" {
     need_root
     AS=root ranks root plrun -N2 -n4 -- bash -c '[ $RANK = 3 ] && exit 3; exec tail -f /dev/null'
