@@ -55,6 +55,14 @@ for line in open(sys.argv[1]):
     grep -q 'Flags:.*NOW' <<<"$output"
 }
 
+@test "an installed plugin looks for plrund where that is installed" {
+    command -v meson >/dev/null || skip 'no meson'
+    path=$(meson introspect --installed "$PLUME_SRC/build" |
+        python3 -c 'import json, sys; print(next(v for k, v in json.load(sys.stdin).items() if k.endswith("/plrund")))')
+    [ -n "$path" ]
+    grep -qaF "$path" "$PLUGIN"
+}
+
 @test "srun, sbatch and salloc show the options" {
     for tool in srun sbatch salloc; do
         run -0 "$tool" --help
