@@ -251,6 +251,9 @@ static void on_tick(uv_timer_t *timer)
     struct pl_daemon *d = timer->data;
     uint64_t now = pl_now_ns();
 
+    pl_daemon_accept(d);
+    if (d->hub)
+        pl_hub_accept(d->hub);
     pl_daemon_send_metrics(d);
     if (d->uplink) /* also before the world: it shows a hub that is gone without a word */
         pl_uplink_beat(d->uplink);

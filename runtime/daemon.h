@@ -116,6 +116,8 @@ void pl_daemon_settle(struct pl_daemon *d);
 
 /* daemon_rank.c: the ranks and their socket. */
 int pl_daemon_listen(struct pl_daemon *d, struct pl_error *err);
+/* Takes connections (again), after descriptors had run out. */
+void pl_daemon_accept(struct pl_daemon *d);
 void pl_daemon_close_ranks(struct pl_daemon *d);
 void pl_daemon_send_world(struct pl_daemon *d);
 void pl_daemon_refuse_all(struct pl_daemon *d);

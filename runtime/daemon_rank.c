@@ -593,8 +593,11 @@ static void on_accept(uv_poll_t *poll, int status, int events)
     int fd = accept4(d->listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
     struct pl_rank_conn *c;
 
-    if (fd < 0)
+    if (fd < 0) {
+        if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS)
+            uv_poll_stop(poll); /* until the next tick: it would only be called at once again */
         return;
+    }
     c = calloc(1, sizeof(*c));
     if (!c || getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &cred, &len) < 0 || cred.uid != geteuid() ||
         uv_poll_init(d->loop, &c->poll, fd) < 0) {
@@ -609,6 +612,12 @@ static void on_accept(uv_poll_t *poll, int status, int events)
     c->next = d->conns;
     d->conns = c;
     uv_poll_start(&c->poll, UV_READABLE, conn_event);
+}
+
+void pl_daemon_accept(struct pl_daemon *d)
+{
+    if (d->listener.data && !uv_is_closing((uv_handle_t *)&d->listener))
+        uv_poll_start(&d->listener, UV_READABLE, on_accept);
 }
 
 /* Removes a socket that nobody serves any more; one that is served is not ours to take. */
@@ -652,7 +661,7 @@ int pl_daemon_listen(struct pl_daemon *d, struct pl_error *err)
     if (r < 0)
         return pl_error_set(err, r, "cannot watch a socket: %s", uv_strerror(r));
     d->listener.data = d;
-    uv_poll_start(&d->listener, UV_READABLE, on_accept);
+    pl_daemon_accept(d);
     return 0;
 }
 

@@ -97,6 +97,7 @@ void pl_hub_maybe_finish(struct pl_hub *hub);
 
 /* hub_net.c: listening, nodes and clients. */
 int pl_hub_listen(struct pl_hub *hub, struct pl_error *err);
+void pl_hub_accept(struct pl_hub *hub); /* as pl_daemon_accept() */
 void pl_hub_close_net(struct pl_hub *hub);
 void pl_hub_to_watchers(struct pl_hub *hub, json_t *event);
 void pl_hub_tick_net(struct pl_hub *hub);

@@ -9,7 +9,6 @@
 #include <string.h>
 
 #define GREETING_NS 2000000000ull      /* to finish the greeting */
-#define PEERS_MAX 4096                 /* connections at once, greeted or not */
 #define CLIENTS_MAX 256                /* beyond the nodes */
 #define LAG_BYTES ((size_t)256 * 1024) /* unread bytes at which a watcher gets snapshots only */
 #define LAG_NS 10000000000ull          /* and after this long it is cut off */
@@ -100,8 +99,11 @@ static void on_accept(uv_poll_t *poll, int status, int events)
     int fd = accept4(hub->listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
     struct pl_hub_peer *peer;
 
-    if (fd < 0)
+    if (fd < 0) {
+        if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS)
+            uv_poll_stop(poll);
         return;
+    }
     peer = count_clients(hub) < CLIENTS_MAX + d->step.nnodes - hub->n_joined
                ? calloc(1, sizeof(*peer))
                : NULL;
@@ -116,6 +118,12 @@ static void on_accept(uv_poll_t *poll, int status, int events)
         return;
     }
     hub->peers = peer;
+}
+
+void pl_hub_accept(struct pl_hub *hub)
+{
+    if (hub->listener.data && !uv_is_closing((uv_handle_t *)&hub->listener))
+        uv_poll_start(&hub->listener, UV_READABLE, on_accept);
 }
 
 /* PLUME_HUB's port where that is given and free, else the first free one of the walk. */
@@ -150,7 +158,8 @@ int pl_hub_listen(struct pl_hub *hub, struct pl_error *err)
     if (r < 0)
         return pl_error_set(err, r, "cannot watch a socket: %s", uv_strerror(r));
     hub->listener.data = hub;
-    return uv_poll_start(&hub->listener, UV_READABLE, on_accept);
+    pl_hub_accept(hub);
+    return 0;
 }
 
 void pl_hub_to_watchers(struct pl_hub *hub, json_t *event)

@@ -171,11 +171,11 @@ class Rank(Lines):
 class Hub(Lines):
     """The client's side of the authenticated session, as plstat or another daemon has it."""
 
-    def __init__(self, step, port, role="client", secret=KEY, **ids):
+    def __init__(self, step, port, role="client", secret=KEY, sock=None, ids=None):
         self.secret, self.role = secret, role
-        self.ids = {"job": step.job, "step": "0", "attempt": step.attempt, **ids}
+        self.ids = {"job": step.job, "step": "0", "attempt": step.attempt, **(ids or {})}
         self.sent = self.received = 0
-        super().__init__(socket.create_connection(("127.0.0.1", port), LIMIT))
+        super().__init__(sock or socket.create_connection(("127.0.0.1", port), LIMIT))
         self.banner = json.loads(self.line())
         self.nonce = os.urandom(16).hex()
         self.derive()
@@ -377,9 +377,9 @@ class Step:
         shutil.rmtree(self.dir)
 
 
-def replay(events):
+def replay(events, doc=None):
     """run_state.h's document from its events, written down a second time."""
-    doc = {"nodes": [], "ranks": []}
+    doc = doc or {"nodes": [], "ranks": []}
 
     def values(event, *skip):
         return {k: v for k, v in event.items() if k not in ("type", "t", "seq", *skip)}
