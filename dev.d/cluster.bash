@@ -220,6 +220,9 @@ write_config() {
     if [[ $(slurmctld -V) =~ ([0-9]+)\.([0-9]+) ]] &&
         ((BASH_REMATCH[1] * 100 + 10#${BASH_REMATCH[2]} >= 2311)); then
         echo CgroupPlugin=disabled >"$FOLDER/cgroup.conf"
+    elif ! mountpoint -q /sys/fs/cgroup; then
+        # Before, only looking for the version fails where nothing is mounted, as in a chroot.
+        echo CgroupPlugin=cgroup/v1 >"$FOLDER/cgroup.conf"
     fi
 
     if ((GPUS > 0)); then
