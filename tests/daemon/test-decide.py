@@ -1,0 +1,265 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""From failures to one cause: echoes, ends from outside, what Slurm says of them."""
+import os
+import signal
+import time
+
+import harness
+from harness import equal, wait_for
+
+RECORD = "JobId=1 JobName=x JobState={state} Restarts={restarts} RunTime={ran} TimeLimit={limit} " \
+         "PreemptTime={preempt}"
+
+
+def record(state="RUNNING", restarts=0, ran="00:01:00", limit="01:00:00", preempt="None"):
+    return "echo '" + RECORD.format(**locals()) + "'"
+
+
+def running(step, ranks=2, **env):
+    step.tasks_per_node = ranks
+    d = step.start(**env)
+    started = [step.keep(d.rank("starter", i, local_rank=i, capture=True)) for i in range(ranks)]
+    for r in started:
+        r.expect("world")
+        r.send(type="spawned", pid=os.getpid())
+    return d, started
+
+
+def end_by_signal(step, said, number=signal.SIGTERM, code=0):
+    """All ranks get a signal from outside and end; the trial's state and cause."""
+    step.scontrol(said)
+    d, ranks = running(step)
+    for r in ranks:
+        r.send(type="signalled", signal=int(number))
+    for r in ranks:
+        if code is None:
+            r.exited(signal_number=int(number))
+        else:
+            r.exited(code)
+    codes = [r.expect("verdict")["code"] for r in ranks]
+    for r in ranks:
+        r.out.read_all(), r.err.read_all()
+    equal(d.wait(), 0)
+    result = step.result()
+    cause = result.get("cause") or {}
+    return result["state"], cause.get("kind"), cause.get("inferred", False), codes
+
+
+def test_outside_preempted(step):
+    said = record(state="COMPLETING", preempt="2026-01-01T00:00:00")
+    equal(end_by_signal(step, said, code=None), ("preempted", "preempted", False, [143, 143]))
+
+
+def test_outside_preempted_saved(step):
+    """Ranks that save and leave with 0 were preempted all the same."""
+    equal(end_by_signal(step, record(restarts=1)), ("preempted", "preempted", False, [0, 0]))
+
+
+def test_outside_timeout(step):
+    said = record(ran="01:00:03", limit="01:00:00")
+    equal(end_by_signal(step, said, code=None), ("timed-out", "timeout", False, [143, 143]))
+
+
+def test_outside_cancelled(step):
+    equal(end_by_signal(step, record(state="CANCELLED"), code=143),
+          ("cancelled", "cancelled", False, [143, 143]))
+
+
+def test_outside_slurm_silent(step):
+    equal(end_by_signal(step, "exit 1", code=None), ("cancelled", "cancelled", True, [143, 143]))
+
+
+def test_outside_slurm_answers_late(step):
+    """All nodes have said goodbye before Slurm has answered."""
+    fifo = step.path("fifo")
+    os.mkfifo(fifo)
+    step.scontrol(f"read -r line <{fifo}; echo \"$line\"")
+    d, ranks = running(step)
+    for r in ranks:
+        r.send(type="signalled", signal=15)
+        r.exited(signal_number=15)
+        r.out.read_all(), r.err.read_all()
+    with open(fifo, "w", encoding="utf-8") as f:  # opens once scontrol reads
+        client = step.hub()
+        client.send(type="snapshot")
+        equal(client.expect("snapshot")["state"]["state"], "running")
+        f.write(record(ran="01:00:03", limit="01:00:00")[6:-1] + "\n")
+    for r in ranks:
+        equal(r.expect("verdict")["code"], 143)
+    equal(d.wait(), 0)
+    equal(step.result()["state"], "timed-out")
+
+
+def test_outside_slurm_hangs(step):
+    """scontrol that never answers costs five seconds, not the step."""
+    step.scontrol("exec sleep 1000")
+    d, ranks = running(step)
+    for r in ranks:
+        r.send(type="signalled", signal=15)
+        r.exited(signal_number=15)
+    for r in ranks:
+        equal(r.expect("verdict")["code"], 143)
+    equal(d.wait(), 0)
+    equal(step.result()["cause"], {"kind": "cancelled", "inferred": True})
+
+
+def test_signal_survived(step):
+    """A SIGTERM that ranks outlive for long, and then a failure of their own."""
+    step.scontrol(record())
+    d, ranks = running(step)
+    ranks[0].send(type="signalled", signal=15)
+    ranks[1].err.write(b"out of luck\n")
+    ranks[1].exited(9)
+    ranks[0].expect("signal")
+    ranks[0].exited(signal_number=15)
+    for r in ranks:
+        r.expect("verdict")
+    equal(d.wait(), 0)
+    assert step.result()["state"] in ("cancelled", "failed")
+
+
+def test_killed_alone_is_its_own_cause(step):
+    """SIGKILL from somewhere, and Slurm knows of nothing."""
+    step.scontrol(record())
+    d, ranks = running(step)
+    ranks[0].exited(signal_number=9)
+    ranks[1].expect("signal")
+    ranks[1].exited(signal_number=15)
+    equal([r.expect("verdict")["code"] for r in ranks], [137, 0])
+    equal(d.wait(), 0)
+    cause = step.result()["cause"]
+    equal((cause["kind"], cause["rank"], cause["signal_name"]), ("signal", 0, "SIGKILL"))
+
+
+def test_echo_waits_for_its_cause(step):
+    """An NCCL error comes first, the crash that made it later: the crash is named."""
+    d, ranks = running(step, 3)
+    ranks[0].err.write(b"ncclRemoteError: NCCL error: remote process exited\n")
+    ranks[0].exited(1)
+    client = step.hub()
+    client.send(type="watch")
+    doc = client.expect("snapshot")["state"]
+    while doc["ranks"][0]["state"] != "failed":
+        event = client.expect("event")["event"]
+        if event["type"] == "rank" and event.get("state") == "failed":
+            break
+    ranks[2].err.write(b"assertion failed\n")
+    ranks[2].exited(signal_number=6)
+    ranks[1].expect("signal")
+    ranks[1].exited(signal_number=15)
+    equal([r.expect("verdict")["code"] for r in ranks], [0, 0, 134])
+    for r in ranks:
+        r.out.read_all(), r.err.read_all()
+    equal(d.wait(), 0)
+    result = step.result()
+    equal((result["cause"]["rank"], result["cause"]["text"]), (2, "assertion failed"))
+    equal([o["rank"] for o in result["others"]], [0])
+    ranks = step.load("status.json")["state"]["ranks"]
+    equal([r.get("role") for r in ranks], ["cascade", "collateral", "root"])
+
+
+def test_echo_alone_is_the_cause(step):
+    d, ranks = running(step)
+    ranks[1].err.write(b"Connection reset by peer\n")
+    ranks[1].exited(1)
+    ranks[0].expect("signal")
+    ranks[0].exited(signal_number=15)
+    equal([r.expect("verdict")["code"] for r in ranks], [0, 1])
+    for r in ranks:
+        r.out.read_all(), r.err.read_all()
+    equal(d.wait(), 0)
+
+
+def test_earliest_by_clock(step):
+    """The order of arrival is not the order of failure."""
+    d, ranks = running(step, 3)
+    late, early = time.monotonic_ns(), time.monotonic_ns() - 50_000_000
+    for i, at in ((0, late), (2, early)):
+        for stream in (ranks[i].out, ranks[i].err):
+            stream.end()
+        ranks[i].send(type="exited", status=(i + 1) << 8, at_ns=at)
+    ranks[1].expect("signal")
+    ranks[1].exited(0)
+    equal([r.expect("verdict")["code"] for r in ranks], [0, 0, 3])
+    equal(d.wait(), 0)
+    equal(step.result()["cause"]["rank"], 2)
+
+
+def test_oom_killed(step):
+    """The kernel's count of the cgroup goes up: it was memory."""
+    with open("/proc/self/cgroup", encoding="ascii") as f:
+        lines = f.read().splitlines()
+    group = next((x for x in lines if x.startswith("0::")), None)
+    if group:
+        path = step.path("cg" + group[3:].replace("..", "up"), "memory.events")
+    else:
+        group = next((x for x in lines if ":memory:" in x), None)
+        assert group, "no memory cgroup"
+        path = step.path("cg", "memory" + group.rsplit(":", 1)[1], "memory.oom_control")
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+
+    def count(n):
+        with open(path, "w", encoding="ascii") as f:
+            f.write(f"low 0\noom_kill {n}\nmax 3\n")
+
+    count(4)
+    step.scontrol(record())
+    d, ranks = running(step, PLUME_CGROUP_ROOT=step.path("cg"))
+    count(5)
+    ranks[0].exited(signal_number=9)
+    ranks[1].expect("signal")
+    ranks[1].exited(signal_number=15)
+    equal([r.expect("verdict")["code"] for r in ranks], [137, 0])
+    equal(d.wait(), 0)
+    equal((step.result()["cause"]["kind"], step.result()["cause"]["rank"]), ("oom", 0))
+
+
+def test_rank_never_started(step):
+    """Its starter got the world and went without starting anything, with success."""
+    d, ranks = running(step)
+    ranks[0].exited(0)
+    ranks[1].exited(0)
+    equal([r.expect("verdict")["code"] for r in ranks], [0, 0])
+    equal(d.wait(), 0)
+    equal(step.result()["state"], "done")
+
+
+def test_output_stuck(step):
+    """Slurm's end of a stream is not read: the step ends all the same, the file has it all."""
+    d, ranks = running(step, 1, PLUME_LEAVE_LIMIT=str(harness.SLOW))
+    r = ranks[0]
+    r.out.write(b"x" * 60000)
+    wait_for("the file", lambda: os.path.exists(step.trial("attempt-0", "rank-0.out")) and
+             os.path.getsize(step.trial("attempt-0", "rank-0.out")) == 60000)
+    r.out.write(b"y" * 60000)
+    r.out.write(b"z" * 60000)
+    r.exited(0)
+    equal(r.expect("verdict")["code"], 0)
+    equal(d.wait(), 0)
+    equal(os.path.getsize(step.trial("attempt-0", "rank-0.out")), 180000)
+
+
+def test_output_held_by_orphan(step):
+    """A process that a rank left behind holds its stdout and writes on: the rank's end is seen."""
+    d, ranks = running(step, 1, PLUME_LEAVE_LIMIT=str(harness.SLOW))
+    r = ranks[0]
+    orphan = os.fork()
+    if orphan == 0:
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+        while True:
+            os.write(r.out.write_end, b"chatter " * 1000)
+    reader = os.fork()
+    if reader == 0:
+        while os.read(r.out.out, 65536):
+            pass
+        os._exit(0)
+    r.send(type="exited", status=0, at_ns=time.monotonic_ns())
+    equal(r.expect("verdict")["code"], 0)
+    equal(d.wait(), 0)
+    for pid in (orphan, reader):
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+
+
+harness.main(globals())
