@@ -102,9 +102,16 @@ static int drain(int *fd, struct pl_buf *buf)
     return pl_buf_add(buf, data, (size_t)n);
 }
 
-static int collect(struct pipes *p, unsigned timeout_ms, struct pl_child *ret)
+/* How long to wait; go_on (may be NULL) is asked once, at patience_ms. */
+struct limits {
+    unsigned timeout_ms, patience_ms;
+    int (*go_on)(struct pl_error *err);
+};
+
+static int
+collect(struct pipes *p, struct limits limits, struct pl_child *ret, struct pl_error *err)
 {
-    uint64_t end = pl_now_ns() + (uint64_t)timeout_ms * 1000000u;
+    uint64_t start = pl_now_ns(), end;
     int r = 0;
 
     while ((p->out[0] >= 0 || p->err[0] >= 0) && r == 0) {
@@ -112,8 +119,14 @@ static int collect(struct pipes *p, unsigned timeout_ms, struct pl_child *ret)
                                {.fd = p->err[0], .events = POLLIN}};
         uint64_t now = pl_now_ns();
 
-        if (now >= end)
+        end = start + (limits.go_on ? limits.patience_ms : limits.timeout_ms) * (uint64_t)1000000;
+        if (now >= end && !limits.go_on)
             return -ETIMEDOUT;
+        if (now >= end) {
+            r = limits.go_on(err);
+            limits.go_on = NULL;
+            continue;
+        }
         if (poll(fds, 2, (int)((end - now) / 1000000u) + 1) < 0 && errno != EINTR)
             return -errno;
         if (fds[0].revents)
@@ -144,10 +157,11 @@ static int reap(pid_t pid, unsigned timeout_ms, int *ret_status)
 static int follow(struct pipes *p,
                   pid_t pid,
                   const char *name,
-                  unsigned timeout_ms,
+                  struct limits limits,
                   struct pl_child *ret,
                   struct pl_error *err)
 {
+    struct pl_error why = {0};
     int code = 0, r;
 
     close_fd(&p->out[1]);
@@ -157,25 +171,28 @@ static int follow(struct pipes *p,
         waitpid(pid, &ret->status, 0);
         return pl_error_errno(err, code, "cannot run '%s'", name);
     }
-    r = collect(p, timeout_ms, ret);
+    r = collect(p, limits, ret, &why);
     if (r == 0)
-        r = reap(pid, timeout_ms, &ret->status);
+        r = reap(pid, limits.timeout_ms, &ret->status);
     if (r == 0)
         return 0;
     kill(-pid, SIGKILL);
     kill(pid, SIGKILL);
     while (waitpid(pid, &ret->status, 0) < 0 && errno == EINTR)
         ;
+    if (why.code)
+        return pl_error_set(err, r, "%s", why.text);
     if (r == -ETIMEDOUT)
-        return pl_error_set(err, r, "'%s' gave no answer within %u s", name, timeout_ms / 1000);
+        return pl_error_set(err, r, "'%s' gave no answer within %u s", name,
+                            limits.timeout_ms / 1000);
     return pl_error_errno(err, r, "cannot read what '%s' says", name);
 }
 
-int pl_child_run(const char *const *argv,
-                 char *const *env,
-                 unsigned timeout_ms,
-                 struct pl_child *ret,
-                 struct pl_error *err)
+static int run(const char *const *argv,
+               char *const *env,
+               struct limits limits,
+               struct pl_child *ret,
+               struct pl_error *err)
 {
     _cleanup_(pipes_close) struct pipes p = PIPES_INIT;
     pid_t pid;
@@ -188,7 +205,27 @@ int pl_child_run(const char *const *argv,
         return pl_error_errno(err, errno, "cannot fork");
     if (pid == 0)
         exec_child(&p, argv, env);
-    return follow(&p, pid, argv[0], timeout_ms, ret, err);
+    return follow(&p, pid, argv[0], limits, ret, err);
+}
+
+int pl_child_run(const char *const *argv,
+                 char *const *env,
+                 unsigned timeout_ms,
+                 struct pl_child *ret,
+                 struct pl_error *err)
+{
+    return run(argv, env, (struct limits){.timeout_ms = timeout_ms}, ret, err);
+}
+
+int pl_child_run_patiently(const char *const *argv,
+                           char *const *env,
+                           unsigned timeout_ms,
+                           unsigned patience_ms,
+                           int (*go_on)(struct pl_error *err),
+                           struct pl_child *ret,
+                           struct pl_error *err)
+{
+    return run(argv, env, (struct limits){timeout_ms, patience_ms, go_on}, ret, err);
 }
 
 int pl_child_call(int (*f)(void *ctx, int fd),
@@ -208,5 +245,5 @@ int pl_child_call(int (*f)(void *ctx, int fd),
         return pl_error_errno(err, errno, "cannot fork");
     if (pid == 0)
         call_child(&p, f, ctx);
-    return follow(&p, pid, "call", timeout_ms, ret, err);
+    return follow(&p, pid, "call", (struct limits){.timeout_ms = timeout_ms}, ret, err);
 }

@@ -28,6 +28,16 @@ int pl_child_run(const char *const *argv,
                  struct pl_child *ret,
                  struct pl_error *err);
 
+/* As pl_child_run(), but where it takes longer than patience_ms, asks `go_on` once whether to wait
+ * any further: a negative answer kills it and is returned, with the text that go_on set. */
+int pl_child_run_patiently(const char *const *argv,
+                           char *const *env,
+                           unsigned timeout_ms,
+                           unsigned patience_ms,
+                           int (*go_on)(struct pl_error *err),
+                           struct pl_child *ret,
+                           struct pl_error *err);
+
 /* Calls f in a child: for libraries that may block or end their process. f writes its answer to fd
  * and returns an exit code; its stdout and stderr are /dev/null. The rest as above; the answer
  * comes in ret->out. */

@@ -282,6 +282,14 @@ static int unclear(const struct pl_run *run,
                         *words ? words : why.text);
 }
 
+/* Whether waiting for sbatch makes sense. What it may have sent is found by --resume. */
+static int controller_there(struct pl_error *err)
+{
+    int r = pl_slurm_limits_ping(err);
+
+    return r == -ETIMEDOUT ? (err->code = -EHOSTUNREACH) : r;
+}
+
 static int submit_chunk(const struct pl_run *run,
                         const struct pl_chunk *chunk,
                         char *const *argv,
@@ -293,7 +301,8 @@ static int submit_chunk(const struct pl_run *run,
     _cleanup_(pl_child_finish) struct pl_child child = {0};
     _cleanup_(pl_buf_finish) struct pl_buf line = {0};
     struct pl_error why = {0};
-    int r = pl_child_run((const char *const *)argv, env, PL_SUBMIT_SBATCH_MS, &child, &why);
+    int r = pl_child_run_patiently((const char *const *)argv, env, PL_SUBMIT_SBATCH_MS,
+                                   PL_SUBMIT_PATIENCE_MS, controller_there, &child, &why);
 
     if (r < 0 && r != -ETIMEDOUT)
         return pl_error_set(err, r, "%s", why.text);
@@ -418,8 +427,11 @@ int pl_submit_run(struct pl_run *run, bool resumed, struct pl_buf *words, struct
     for (size_t i = 0; i < n_all; i++)
         asked |= all[i].n > DEFAULT_ARRAY_SIZE;
     /* Few controllers take less than the default: the question for it is worth its time for big
-     * grids only, and after a refusal. */
-    r = asked ? ask_limit(&max, err) : pl_slurm_limits_ping(err);
+     * grids only, and after a refusal. Whether there is a controller shows soon enough. */
+    if (asked)
+        r = ask_limit(&max, err);
+    else if (resumed || !pl_slurm_conf_readable())
+        r = pl_slurm_limits_ping(err);
     if (r == 0)
         r = submit_rest(run, max, resumed, words, err);
     if (r == -EREMOTEIO && !asked && strstr(err->text, "Invalid job array specification")) {

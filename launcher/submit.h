@@ -12,6 +12,7 @@
 #include "common/run_folder.h"
 
 #define PL_SUBMIT_SBATCH_MS 60000
+#define PL_SUBMIT_PATIENCE_MS 2000 /* then: is there a controller at all? */
 #define PL_SUBMIT_SQUEUE_MS 20000
 
 /* Trials [first, first + n) as one array. */

@@ -134,13 +134,16 @@ TXT
 }
 
 @test "a controller that takes less than the usual 1001 tasks is asked after its refusal" {
-    SchedulerParameters=$(scontrol show config | sed -n 's/^SchedulerParameters *= //p')
+    takes_four() { scontrol show config | grep -q 'max_array_tasks=4,'; }
+    takes_more() { ! takes_four; }
     cp "$SLURM_CONF" slurm.conf
-    printf 'SchedulerParameters=max_array_tasks=4,%s\n' "${SchedulerParameters#(null)}" >>"$SLURM_CONF"
+    sed -i 's/^SchedulerParameters=/&max_array_tasks=4,/' "$SLURM_CONF"
     scontrol reconfigure
+    wait_for 20 takes_four
     submit --sbatch hold --grid "i=$(seq -s, 0 9)" true
     cat slurm.conf >"$SLURM_CONF"
     scontrol reconfigure
+    wait_for 20 takes_more
     [[ $JOBS =~ ^[0-9]+,[0-9]+,[0-9]+$ ]]
     [ "$(squeue -h -o %K | sort | tr '\n' ' ')" = "0-1 0-3 0-3 " ]
 }

@@ -59,6 +59,40 @@ static void test_run_timeout(void **state)
     assert_string_equal(pl_buf_str(&child.out), "hello\n");
 }
 
+static int asked;
+
+static int yes(struct pl_error *err)
+{
+    asked++;
+    return 0;
+}
+
+static int no(struct pl_error *err)
+{
+    asked++;
+    return pl_error_set(err, -EHOSTUNREACH, "nobody there");
+}
+
+static void test_run_patiently(void **state)
+{
+    static const char *const quick[] = {"true", NULL}, *const slow[] = {"sleep", "0.3", NULL},
+                             *const stuck[] = {"sleep", "60", NULL};
+    struct pl_child child = {0};
+    struct pl_error err = {0};
+
+    asked = 0;
+    assert_int_equal(pl_child_run_patiently(quick, NULL, 30000, 29000, no, &child, &err), 0);
+    assert_int_equal(asked, 0);
+    assert_int_equal(pl_child_run_patiently(slow, NULL, 30000, 50, yes, &child, &err), 0);
+    assert_int_equal(asked, 1);
+    assert_int_equal(child.status, 0);
+    assert_int_equal(pl_child_run_patiently(stuck, NULL, 30000, 50, no, &child, &err),
+                     -EHOSTUNREACH);
+    assert_string_equal(err.text, "nobody there");
+    assert_true(WIFSIGNALED(child.status));
+    pl_child_finish(&child);
+}
+
 static int answer(void *ctx, int fd)
 {
     printf("not seen\n");
@@ -87,9 +121,9 @@ static void test_call(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_run_captures), cmocka_unit_test(test_run_big_output),
-        cmocka_unit_test(test_run_missing),  cmocka_unit_test(test_run_timeout),
-        cmocka_unit_test(test_call),
+        cmocka_unit_test(test_run_captures),  cmocka_unit_test(test_run_big_output),
+        cmocka_unit_test(test_run_missing),   cmocka_unit_test(test_run_timeout),
+        cmocka_unit_test(test_run_patiently), cmocka_unit_test(test_call),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
