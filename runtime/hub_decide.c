@@ -276,9 +276,8 @@ void pl_hub_decide_at_end(struct pl_hub *hub)
 {
     bool started = hub->state >= PL_HUB_RUNNING;
 
-    if (hub->state == PL_HUB_FINISHED ||
-        (hub->asked_slurm && !hub->cause && !hub->n_failures && hub->state == PL_HUB_DECIDING))
-        return;
+    if (hub->state == PL_HUB_FINISHED || (hub->asking && !hub->cause))
+        return; /* the answer brings us back */
     if (!hub->cause && hub->n_failures) {
         decide(hub); /* asks Slurm first where needed; then we come back through the answer */
         if (!hub->cause)

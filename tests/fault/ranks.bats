@@ -276,6 +276,24 @@ exit 1'
     [ "$(result again 'd["cause"]["kind"], d["state"]')" = "('preempted', 'preempted')" ]
 }
 
+@test "ranks that all end while Slurm is asked why wait for its answer" {
+    mkdir bin
+    cat >bin/scontrol <<-'END'
+	#!/bin/sh
+	[ "$1 $2 $3" = "-o show job" ] || exec /usr/bin/env PATH="${PATH#*:}" scontrol "$@"
+	: >asked
+	until [ -e last ]; do sleep 0.01; done
+	sleep 0.5
+	echo "JobId=$4 JobState=COMPLETING Restarts=7 RunTime=00:00:01 TimeLimit=UNLIMITED"
+	END
+    chmod +x bin/scontrol
+    PATH=$PWD/bin:$PATH ranks slow plrun -N2 -n2 -- bash -c '
+        [ $RANK = 0 ] || until [ -e asked ]; do sleep 0.01; done
+        [ $RANK = 0 ] || : >last
+        kill -TERM $$'
+    [ "$(result slow 'd["cause"]["kind"], d["state"]')" = "('preempted', 'preempted')" ]
+}
+
 @test "as root too" {
     need_root
     AS=root ranks root plrun -N2 -n4 -- bash -c '[ $RANK = 3 ] && exit 3; exec tail -f /dev/null'
