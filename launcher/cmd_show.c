@@ -113,7 +113,16 @@ static void metric_range(const struct pl_fold_group *g, const char *name, char *
         snprintf(ret, size, "%s..%s", low_text, high_text);
 }
 
-static void add_metrics(struct pl_table *t, const struct pl_fold_group *g)
+static int add_metric(struct pl_buf *line, const struct pl_fold_group *g, const char *name)
+{
+    char range[80];
+
+    metric_range(g, name, range, sizeof(range));
+    return pl_buf_addf(line, "%s%s %s", line->len ? "  " : "", name, range);
+}
+
+/* The objective first, then what else the first rank of the group that has any reports. */
+static void add_metrics(struct pl_table *t, const struct pl_fold_group *g, const char *objective)
 {
     _cleanup_(pl_buf_finish) struct pl_buf line = {0};
     const json_t *with = NULL;
@@ -122,17 +131,24 @@ static void add_metrics(struct pl_table *t, const struct pl_fold_group *g)
     size_t n = 0;
     int r = 0;
 
-    for (size_t i = 0; i < g->n && !with; i++)
-        if (json_object_size(json_object_get(g->ranks[i], "metrics")) > 0)
-            with = json_object_get(g->ranks[i], "metrics");
+    for (size_t i = 0; i < g->n; i++) {
+        const json_t *metrics = json_object_get(g->ranks[i], "metrics");
+
+        if (!with && json_object_size(metrics) > 0)
+            with = metrics;
+        if (n == 0 && objective && json_object_get(metrics, objective)) {
+            r = add_metric(&line, g, objective);
+            n++;
+        }
+    }
     json_object_foreach((json_t *)with, name, value)
     {
-        char range[80];
-
-        if (r < 0 || n++ == METRICS_MAX)
+        if (r < 0 || n == METRICS_MAX)
             break;
-        metric_range(g, name, range, sizeof(range));
-        r = pl_buf_addf(&line, "%s%s %s", n > 1 ? "  " : "", name, range);
+        if (objective && strcmp(name, objective) == 0)
+            continue;
+        r = add_metric(&line, g, name);
+        n++;
     }
     t->failed |= r < 0;
     pl_table_cell(t, PL_TERM_PLAIN, pl_buf_str(&line));
@@ -190,7 +206,10 @@ static enum pl_term_style rank_style(const char *state)
     return strcmp(state, "running") == 0 ? PL_TERM_CYAN : PL_TERM_DIM;
 }
 
-static int add_group(struct pl_table *t, const struct pl_fold_group *g, const json_t *cause)
+static int add_group(struct pl_table *t,
+                     const struct pl_run_status *s,
+                     const struct pl_fold_group *g,
+                     const json_t *cause)
 {
     const json_t *first = g->ranks[0];
     bool culprit = cause && g->n == 1 && json_is_integer(json_object_get(cause, "rank")) &&
@@ -205,7 +224,7 @@ static int add_group(struct pl_table *t, const struct pl_fold_group *g, const js
         pl_table_cell(t, PL_TERM_PLAIN, NULL);
     pl_table_cell(t, rank_style(text_of(first, "state")), text_of(first, "state"));
     add_step(t, g);
-    add_metrics(t, g);
+    add_metrics(t, g, s->objective);
     pl_words_end(first, status, sizeof(status));
     pl_table_cell(t, PL_TERM_PLAIN, status);
     pl_table_cell(t, culprit ? PL_TERM_RED : PL_TERM_DIM,
@@ -213,7 +232,8 @@ static int add_group(struct pl_table *t, const struct pl_fold_group *g, const js
     return r;
 }
 
-static int add_ranks(struct pl_plstat *ps, const struct pl_trial_status *ts)
+static int
+add_ranks(struct pl_plstat *ps, const struct pl_run_status *s, const struct pl_trial_status *ts)
 {
     _cleanup_(pl_table_finish) struct pl_table t = {0};
     struct pl_fold fold = {0};
@@ -232,7 +252,7 @@ static int add_ranks(struct pl_plstat *ps, const struct pl_trial_status *ts)
     pl_table_column(&t, "END", false, true);
     pl_table_column(&t, "ROLE", false, true);
     for (size_t i = 0; r == 0 && i < fold.n; i++)
-        r = add_group(&t, &fold.groups[i], ts->cause);
+        r = add_group(&t, s, &fold.groups[i], ts->cause);
     pl_fold_finish(&fold);
     return r < 0 ? r : pl_table_print(&t, ps->columns, ps->color, &ps->text);
 }
@@ -249,7 +269,7 @@ print_trial(struct pl_plstat *ps, const struct pl_run_status *s, const struct pl
     if (r == 0)
         r = add_origin(ps, ts);
     if (r == 0)
-        r = add_ranks(ps, ts);
+        r = add_ranks(ps, s, ts);
     if (r == 0 && ts->cause)
         r = pl_words_cause(ts->cause, &cause);
     if (r == 0 && ts->cause)
