@@ -27,6 +27,21 @@
 #define TICK_MS 200 /* how often a waiting rank looks whether the others live */
 #define SPINS 2000  /* some 20 us */
 
+enum op {
+    OP_SUM,
+    OP_BROADCAST,
+    OP_BARRIER,
+    OP_SHARE,
+};
+
+static const char *const op_names[] = {"sum", "broadcast", "barrier", "memory"};
+
+/* What a rank believes that all are doing at a barrier. */
+struct claim {
+    uint32_t op, slab;
+    uint64_t offset, bytes;
+};
+
 /* In the first rank's control file; zeroed at first. */
 struct control {
     _Atomic uint32_t arrived;
@@ -35,6 +50,8 @@ struct control {
     _Atomic uint32_t failed;     /* it is written */
     char text[PL_COMM_TEXT_MAX];
     _Atomic int32_t fd[RANKS_MAX]; /* of the slab that is being shared */
+    /* By barrier (odd, even: nobody is two ahead) and rank. Written before, read after it. */
+    struct claim claim[2][RANKS_MAX];
 };
 
 struct slab {
@@ -106,17 +123,32 @@ static int check_peers(struct shm *shm, uint32_t generation, struct pl_error *er
     return check_failed(shm, err);
 }
 
-static int shm_barrier(struct pl_comm *comm, struct pl_error *err)
+/* After the barrier: ranks that compute different things would do it to each other's memory. */
+static int check_claim(struct shm *shm, uint32_t generation, struct pl_error *err)
 {
-    struct shm *shm = (struct shm *)comm;
+    const struct claim *all = shm->control->claim[generation & 1];
+    const struct claim *mine = &all[shm->base.rank];
+    char text[PL_COMM_TEXT_MAX];
+
+    if (memcmp(mine, &all[0], sizeof(*mine)) == 0)
+        return 0;
+    snprintf(text, sizeof(text),
+             "ranks disagree: %s of %llu bytes on rank %u, %s of %llu bytes on rank %u%s",
+             op_names[mine->op], (unsigned long long)mine->bytes, shm->world[shm->base.rank],
+             op_names[all[0].op], (unsigned long long)all[0].bytes, shm->world[0],
+             mine->op == all[0].op && mine->bytes == all[0].bytes ? ", in other memory" : "");
+    shm_abort(&shm->base, text);
+    return check_failed(shm, err);
+}
+
+static int wait_all(struct shm *shm, struct pl_error *err)
+{
     struct control *c = shm->control;
     uint32_t generation = atomic_load(&c->generation);
     const struct timespec tick = {0, TICK_MS * 1000000};
-    int r = check_failed(shm, err);
+    int r;
 
-    if (r < 0)
-        return r;
-    if (atomic_fetch_add(&c->arrived, 1) + 1 == comm->size) {
+    if (atomic_fetch_add(&c->arrived, 1) + 1 == shm->base.size) {
         atomic_store(&c->arrived, 0);
         atomic_fetch_add(&c->generation, 1);
         futex(&c->generation, FUTEX_WAKE, INT_MAX, NULL);
@@ -136,6 +168,34 @@ static int shm_barrier(struct pl_comm *comm, struct pl_error *err)
             return r;
     }
     return 0;
+}
+
+/* A barrier inside a collective. slab and offset: what of its memory this rank means. */
+static int meet(struct shm *shm,
+                enum op op,
+                const struct slab *slab,
+                size_t offset,
+                size_t bytes,
+                struct pl_error *err)
+{
+    uint32_t generation = atomic_load(&shm->control->generation);
+    int r = check_failed(shm, err);
+
+    if (r < 0)
+        return r;
+    shm->control->claim[generation & 1][shm->base.rank] = (struct claim){
+        .op = op,
+        .slab = slab ? (uint32_t)(slab - shm->slabs) : UINT32_MAX,
+        .offset = offset,
+        .bytes = bytes,
+    };
+    r = wait_all(shm, err);
+    return r < 0 ? r : check_claim(shm, generation, err);
+}
+
+static int shm_barrier(struct pl_comm *comm, struct pl_error *err)
+{
+    return meet((struct shm *)comm, OP_BARRIER, NULL, 0, 0, err);
 }
 
 /* Finds the slab that holds [buf, buf + bytes). */
@@ -195,12 +255,13 @@ static int sum_slab(struct shm *shm,
                     unsigned n_to,
                     struct pl_error *err)
 {
-    int r = shm_barrier(&shm->base, err);
+    size_t bytes = count * pl_real_size(real);
+    int r = meet(shm, OP_SUM, slab, offset, bytes, err);
 
     if (r < 0)
         return r;
     sum_range(shm, slab, offset, count, real, scale, n_to);
-    return shm_barrier(&shm->base, err);
+    return meet(shm, OP_SUM, slab, offset, bytes, err);
 }
 
 static int reduce_to(struct shm *shm,
@@ -259,22 +320,24 @@ static int shm_broadcast(struct pl_comm *comm, void *buf, size_t bytes, struct p
     int r;
 
     if (slab) {
-        if ((r = shm_barrier(comm, err)) < 0)
+        size_t offset = (size_t)(to - slab->base[comm->rank]);
+
+        if ((r = meet(shm, OP_BROADCAST, slab, offset, bytes, err)) < 0)
             return r;
         if (comm->rank)
-            memcpy(to, slab->base[0] + (to - slab->base[comm->rank]), bytes);
-        return shm_barrier(comm, err);
+            memcpy(to, slab->base[0] + offset, bytes);
+        return meet(shm, OP_BROADCAST, slab, offset, bytes, err);
     }
     for (size_t at = 0; at < bytes; at += STAGE_BYTES) {
         size_t step = PL_MIN(bytes - at, STAGE_BYTES);
 
         if (comm->rank == 0)
             memcpy(shm->slabs[0].base[0], to + at, step);
-        if ((r = shm_barrier(comm, err)) < 0)
+        if ((r = meet(shm, OP_BROADCAST, NULL, at, bytes, err)) < 0)
             return r;
         if (comm->rank)
             memcpy(to + at, shm->slabs[0].base[0], step);
-        if ((r = shm_barrier(comm, err)) < 0)
+        if ((r = meet(shm, OP_BROADCAST, NULL, at, bytes, err)) < 0)
             return r;
     }
     return 0;
@@ -332,7 +395,7 @@ static int share_slab(struct shm *shm, struct slab *slab, struct pl_error *err)
     if (r < 0)
         return pl_error_errno(err, r, "cannot map %zu bytes of shared memory", slab->bytes);
     atomic_store(&shm->control->fd[me], fd);
-    if ((r = shm_barrier(&shm->base, err)) < 0)
+    if ((r = meet(shm, OP_SHARE, NULL, 0, slab->bytes, err)) < 0)
         return r;
     for (unsigned i = 0; i < shm->base.size; i++) {
         if (i == me)
@@ -343,7 +406,7 @@ static int share_slab(struct shm *shm, struct slab *slab, struct pl_error *err)
             return pl_error_errno(err, r, "cannot map the memory of rank %u", shm->world[i]);
     }
     /* Nobody closes its descriptor before all have opened it. */
-    return shm_barrier(&shm->base, err);
+    return meet(shm, OP_SHARE, NULL, 0, slab->bytes, err);
 }
 
 static int add_slab(struct shm *shm, size_t bytes, void **ret, struct pl_error *err)

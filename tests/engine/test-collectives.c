@@ -216,7 +216,26 @@ static const char *ranks_disagree(struct pl_comm *comm, void *shared)
     float x[3] = {0};
     int r = pl_comm_allreduce(comm, x, comm->rank == 1 ? 2 : 3, PL_REAL_F32, 1, &err);
 
+    if (r == 0) /* the others may see it only when they meet again */
+        r = pl_comm_barrier(comm, &err);
     if (r != -ECONNRESET || !strstr(err.text, "ranks disagree"))
+        return say("%d: %s", r, err.text);
+    return NULL;
+}
+
+/* The same call, but one rank's buffer is in the communicator's memory. */
+static const char *memory_disagrees(struct pl_comm *comm, void *shared)
+{
+    struct pl_error err = {0};
+    float own[3] = {0};
+    void *slab;
+    int r;
+
+    TRY(pl_comm_alloc(comm, sizeof(own), &slab, &err));
+    r = pl_comm_allreduce(comm, comm->rank == 1 ? own : slab, 3, PL_REAL_F32, 1, &err);
+    if (r == 0) /* the others see it when they meet again */
+        r = pl_comm_barrier(comm, &err);
+    if (r != -ECONNRESET || !strstr(err.text, "in other memory"))
         return say("%d: %s", r, err.text);
     return NULL;
 }
@@ -224,6 +243,9 @@ static const char *ranks_disagree(struct pl_comm *comm, void *shared)
 static void test_different_calls_are_an_error(void **state)
 {
     ranks_run(3, 1, ranks_disagree, NULL, 0);
+    ranks_run(3, 0, ranks_disagree, NULL, 0);
+    ranks_run(4, 3, ranks_disagree, NULL, 0);
+    ranks_run(3, 0, memory_disagrees, NULL, 0);
 }
 
 int main(void)

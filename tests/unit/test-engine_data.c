@@ -6,6 +6,7 @@
 #include "runtime/engine/sha256.h"
 
 #include <math.h>
+#include <sched.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <string.h>
@@ -304,6 +305,31 @@ static void test_hparams(void **state)
     assert_int_equal(pl_hparams_init(&h, bad, NULL), -EINVAL);
 }
 
+static void test_threads_follow_affinity_and_environment(void **state)
+{
+    cpu_set_t all, one;
+    unsigned n;
+
+    unsetenv("OMP_NUM_THREADS");
+    n = pl_threads_available();
+    assert_in_range(n, 1, sysconf(_SC_NPROCESSORS_ONLN));
+    setenv("OMP_NUM_THREADS", "1", 1);
+    assert_int_equal(pl_threads_available(), 1);
+    setenv("OMP_NUM_THREADS", "4096", 1);
+    assert_int_equal(pl_threads_available(), n);
+    setenv("OMP_NUM_THREADS", "many", 1);
+    assert_int_equal(pl_threads_available(), n);
+    unsetenv("OMP_NUM_THREADS");
+    assert_int_equal(sched_getaffinity(0, sizeof(all), &all), 0);
+    CPU_ZERO(&one);
+    for (int i = 0; i < CPU_SETSIZE && !CPU_COUNT(&one); i++)
+        if (CPU_ISSET(i, &all))
+            CPU_SET(i, &one);
+    assert_int_equal(sched_setaffinity(0, sizeof(one), &one), 0);
+    assert_int_equal(pl_threads_available(), 1);
+    assert_int_equal(sched_setaffinity(0, sizeof(all), &all), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -317,6 +343,7 @@ int main(void)
         cmocka_unit_test(test_rng),
         cmocka_unit_test(test_sha256),
         cmocka_unit_test(test_hparams),
+        cmocka_unit_test(test_threads_follow_affinity_and_environment),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
