@@ -19,9 +19,8 @@
 #include <sys/uio.h>
 
 #define SMALL_BYTES ((size_t)128 * 1024)
-#define TICK_MS 1000      /* how often a waiting rank looks whether its peer's host still answers */
-#define HOST_DEAD_MS 4000 /* no acknowledgement of sent data for so long */
-#define LAST_WORDS_MS 500 /* for finishing a frame before the abort */
+#define HOST_DEAD_MS 4000       /* no acknowledgement of sent data for so long */
+#define LAST_WORDS_MS 500       /* for finishing a frame before the abort */
 #define FRAME_MAGIC 0x31664c50u /* also tells byte orders apart */
 
 enum frame_type {
@@ -243,15 +242,16 @@ static int check_frame(struct pl_tcp *t,
     return 0;
 }
 
-/* Receives what is there. 1 where the head has just become complete, 0, or -errno (-EPIPE at the
- * end of the connection). */
-static int pull(struct pl_tcp *t, struct transfer *in)
+/* Receives what is there, or waits for it up to PL_TCP_TICK_MS (SO_RCVTIMEO): one call where poll()
+ * and then recvmsg() would be two, and this is most of what a small collective costs. 1 where the
+ * head has just become complete, 0, or -errno (-EPIPE at the end of the connection). */
+static int pull(struct pl_tcp *t, struct transfer *in, bool wait)
 {
     while (busy(in)) {
         struct iovec iov[2];
         struct msghdr msg = message(in, iov);
         bool head = in->done >= sizeof(in->frame);
-        ssize_t n = recvmsg(t->fd[in->peer], &msg, MSG_DONTWAIT);
+        ssize_t n = recvmsg(t->fd[in->peer], &msg, wait ? 0 : MSG_DONTWAIT);
 
         if (n < 0 && errno == EINTR)
             continue;
@@ -293,7 +293,6 @@ static int swap(struct pl_tcp *t,
     struct frame want = *like;
     struct transfer out = {.peer = to, .frame = *like, .data = (char *)send_data, .len = send_len};
     struct transfer in = {.peer = from, .data = recv_data, .len = recv_len};
-    bool ready = true;
     int r;
 
     out.frame.bytes = send_len;
@@ -303,8 +302,7 @@ static int swap(struct pl_tcp *t,
 
         if ((r = push(t, &out)) < 0)
             return lost(t, to, strerror(-r), &out, &in, err);
-        /* The answer is hardly ever there at once: look only after poll() said so. */
-        while (ready && (r = pull(t, &in)) != 0) {
+        while ((r = pull(t, &in, !busy(&out))) != 0) {
             if (r < 0)
                 return lost(t, from, r == -EPIPE ? "its connection closed" : strerror(-r), &out,
                             &in, err);
@@ -313,14 +311,14 @@ static int swap(struct pl_tcp *t,
         }
         if (!busy(&out) && !busy(&in))
             return 0;
-        if (busy(&out))
-            p[0] = (struct pollfd){.fd = t->fd[to], .events = POLLOUT};
         if (busy(&in))
             p[1] = (struct pollfd){.fd = t->fd[from], .events = POLLIN};
-        r = poll(p, 2, TICK_MS);
-        if (r < 0 && errno != EINTR)
-            return pl_error_errno(err, errno, "cannot wait for rank %u", t->world[from]);
-        ready = p[1].revents != 0;
+        if (busy(&out)) {
+            p[0] = (struct pollfd){.fd = t->fd[to], .events = POLLOUT};
+            r = poll(p, 2, PL_TCP_TICK_MS);
+            if (r < 0 && errno != EINTR)
+                return pl_error_errno(err, errno, "cannot wait for rank %u", t->world[to]);
+        }
         for (unsigned i = 0; r == 0 && i < 2; i++)
             if (p[i].fd >= 0 && host_dead(p[i].fd))
                 return lost(t, i ? from : to, "its host does not answer", &out, &in, err);

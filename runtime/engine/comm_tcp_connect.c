@@ -101,9 +101,11 @@ static void set_options(int fd)
         {IPPROTO_TCP, TCP_KEEPIDLE, 1}, {IPPROTO_TCP, TCP_KEEPINTVL, 1},
         {IPPROTO_TCP, TCP_KEEPCNT, 3},
     };
+    const struct timeval tick = {.tv_sec = PL_TCP_TICK_MS / 1000};
 
     for (size_t i = 0; i < PL_COUNT(options); i++)
         setsockopt(fd, options[i].level, options[i].name, &options[i].value, sizeof(int));
+    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &tick, sizeof(tick));
 }
 
 static void drop(struct meeting *m, struct pending *p)

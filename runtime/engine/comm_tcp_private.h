@@ -9,6 +9,9 @@
 #include <stdarg.h>
 #include <stdbool.h>
 
+#define PL_TCP_TICK_MS                                                                             \
+    1000 /* how often a waiting rank looks whether its peer's host still answers */
+
 struct pl_tcp {
     struct pl_comm base;
     unsigned *world;

@@ -129,8 +129,11 @@ static int train(const struct settings *s,
         r = pl_trainer_init(&trainer, &module->hooks, hparams, &s->train, comm, &report, err);
     if (r < 0)
         return r;
-    pl_log_debug("train", "rank %u of %u, collectives %s, kernels %s", world.rank, world.size,
-                 comm->ops->name, trainer.kernels->name);
+    pl_log_debug("train", "rank %u of %u, collectives %s, kernels %s, %.3g Mflop a step",
+                 world.rank, world.size, comm->ops->name, trainer.kernels->name,
+                 (pl_tape_flops(&trainer.stage[PLUME_TRAIN].tape, false) +
+                  pl_tape_flops(&trainer.stage[PLUME_TRAIN].tape, true)) *
+                     1e-6);
     r = pl_trainer_fit(&trainer, err);
     pl_trainer_finish(&trainer);
     return r;

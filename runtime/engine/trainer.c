@@ -225,7 +225,7 @@ static int evaluate(struct pl_trainer *t,
     return 0;
 }
 
-/* Rank 0 tells what a stage came to. `line` is where people's text begins. */
+/* Rank 0 tells what a stage came to. */
 static void
 tell(struct pl_trainer *t,
      enum plume_stage stage,
@@ -252,6 +252,7 @@ tell(struct pl_trainer *t,
 static int end_epoch(struct pl_trainer *t, struct pl_error *err)
 {
     double loss[2] = {t->loss_sum, t->loss_weight}, values[PL_LOG_VALUES_MAX];
+    double seconds = (double)(pl_now_ns() - t->epoch_ns) * 1e-9;
     int r = evaluate(t, PLUME_VALIDATE, loss, values, err);
 
     if (r < 0)
@@ -260,10 +261,10 @@ static int end_epoch(struct pl_trainer *t, struct pl_error *err)
     if (t->comm->rank == 0 && t->options->out)
         fprintf(t->options->out, "epoch %llu/%g step %llu loss %.4f", (unsigned long long)t->epoch,
                 pl_hparams_value(t->hparams, "epochs"), (unsigned long long)t->step,
-                loss[0] / loss[1]);
+                loss[0] / loss[1]); /* of all ranks by now */
     tell(t, PLUME_VALIDATE, values, pl_report_metrics);
     if (t->comm->rank == 0 && t->options->out) {
-        fputc('\n', t->options->out);
+        fprintf(t->options->out, " (%.0f samples/s)\n", loss[1] / seconds);
         fflush(t->options->out);
     }
     return 0;
@@ -276,6 +277,7 @@ static int train_epoch(struct pl_trainer *t, struct pl_error *err)
     int r;
 
     t->loss_sum = t->loss_weight = 0;
+    t->epoch_ns = pl_now_ns();
     pl_loader_begin(loader, t->epoch);
     while (t->step < t->options->max_steps && (batch = pl_loader_next(loader)))
         if ((r = train_batch(t, batch, err)) < 0)

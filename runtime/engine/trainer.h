@@ -34,6 +34,7 @@ struct pl_trainer {
     } stage[3]; /* by enum plume_stage */
     uint64_t step, epoch;
     double loss_sum, loss_weight; /* of this rank in this epoch */
+    uint64_t epoch_ns;            /* when its training began, by pl_now_ns() */
     char param_hash[17];
 };
 
