@@ -310,7 +310,7 @@ TXT
 #!/bin/bash
 [[ -e $1 ]] && exit 0
 touch "$1"
-sleep 300
+exec tail -f /dev/null
 TXT
     chmod +x prog
     plsubmit --parsable --wait ./prog first >out 2>err 3>&- &
