@@ -97,7 +97,7 @@ fails_with() {
 
 @test "a failure touches only steps that have the flag" {
     use_plugin plrund=/nonexistent/plrund
-    run -0 --separate-stderr as_user timeout 60 srun -N2 -n2 echo ran
+    run -0 --separate-stderr as_user timeout 60 srun -Q -N2 -n2 echo ran
     [ "$output" = "$(printf 'ran\nran')" ]
     [ "$stderr" = '' ]
 }

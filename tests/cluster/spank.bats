@@ -108,9 +108,9 @@ task_state='env -0 | sort -z | tr "\0" "\n" |
     ls /proc/self/fd; grep -E "^(Sig(Blk|Ign|Cgt)|Groups|Umask):" /proc/self/status; ulimit -a'
 
 @test "without the flag a step is as without the plugin" {
-    run -0 --separate-stderr as_user srun -N2 -n2 -o "with-%t" bash -c "$task_state"
+    run -0 --separate-stderr as_user srun -Q -w n1,n2 -n2 -o "with-%t" bash -c "$task_state"
     : >"$CLUSTER_DIR/plugstack.conf"
-    run -0 --separate-stderr as_user srun -N2 -n2 -o "without-%t" bash -c "$task_state"
+    run -0 --separate-stderr as_user srun -Q -w n1,n2 -n2 -o "without-%t" bash -c "$task_state"
     for i in 0 1; do
         diff "with-$i" "without-$i"
         [ -s "with-$i" ]
@@ -119,8 +119,8 @@ task_state='env -0 | sort -z | tr "\0" "\n" |
 }
 
 @test "with the flag a task differs by its rank's environment only" {
-    run -0 --separate-stderr as_user srun -N2 -n2 -o "plain-%t" bash -c "$task_state"
-    run -0 --separate-stderr as_user srun --plume -N2 -n2 -o "plume-%t" bash -c "$task_state"
+    run -0 --separate-stderr as_user srun -Q -w n1,n2 -n2 -o "plain-%t" bash -c "$task_state"
+    run -0 --separate-stderr as_user srun -Q --plume -w n1,n2 -n2 -o "plume-%t" bash -c "$task_state"
     run -1 diff plain-1 plume-1
     echo "$output"
     [ "$(grep '^[<>] [A-Z_]*=' <<<"$output" | sed 's/=.*//' | sort | tr '\n' ' ')" = \
@@ -200,17 +200,18 @@ task_state='env -0 | sort -z | tr "\0" "\n" |
 }
 
 @test "a program that cannot be run is told as without the plugin" {
-    run -2 --separate-stderr as_user srun -n1 "$WORK/none"
+    run -2 --separate-stderr as_user srun -Q -n1 "$WORK/none"
     plain=$stderr
-    run -2 --separate-stderr as_user srun --plume -n1 "$WORK/none"
+    run -2 --separate-stderr as_user srun -Q --plume -n1 "$WORK/none"
     # Job, step and node numbers differ.
     [ "$(sort <<<"${stderr//[0-9.]/}")" = "$(sort <<<"${plain//[0-9.]/}")" ]
 }
 
 # same_output SRUN-OPTION... -- COMMAND...: bytes on stdout and stderr are those of plain srun.
+# srun -Q: that a step waits for the last one's end is no difference.
 same_output() {
-    as_user srun "$@" >plain.out 2>plain.err
-    as_user srun --plume "$@" >plume.out 2>plume.err
+    as_user srun -Q "$@" >plain.out 2>plain.err
+    as_user srun -Q --plume "$@" >plume.out 2>plume.err
     for stream in out err; do
         cmp <(sort "plain.$stream") <(sort "plume.$stream")
     done
@@ -254,7 +255,7 @@ same_output() {
 }
 
 @test "srun -u: stdout is a terminal, stderr is captured" {
-    run -0 --separate-stderr as_user srun -u --plume -n1 bash -c \
+    run -0 --separate-stderr as_user srun -Q -u --plume -n1 bash -c \
         'test -t 1 && echo terminal; test -p /dev/stderr && echo pipe >&2'
     [[ $output == terminal* ]]
     [ "$stderr" = pipe ]
@@ -264,8 +265,8 @@ same_output() {
 @test "sbatch --plume: each srun of the script has it, the script itself has not" {
     job=$(as_user sbatch --parsable --plume --plume-nccl-debug=info --plume-metric='a=a (.*)' \
         --plume-metric='b=b (.*)' -N2 -o batch.out --wrap 'echo "script [$RANK]"
-srun bash -c "echo rank \$RANK"
-srun --plume-nccl-debug=WARN --plume-metric="b=B (.*)" --plume-metric="c=c (.*)" bash -c "echo again \$RANK"')
+srun -Q bash -c "echo rank \$RANK"
+srun -Q --plume-nccl-debug=WARN --plume-metric="b=B (.*)" --plume-metric="c=c (.*)" bash -c "echo again \$RANK"')
     job_wait "$job"
     cat batch.out
     [ "$(sort batch.out)" = "$(printf '%s\n' 'again 0' 'again 1' 'rank 0' 'rank 1' 'script []')" ]
