@@ -1,8 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 #include "common/json.h"
 #include "common/base/fs.h"
+#include "common/base/parse.h"
 
+#include <ctype.h>
 #include <stdbool.h>
+#include <string.h>
 
 /* Deepest nesting of the text; brackets inside strings do not count. Looking before parsing keeps
  * the parser's recursion bounded too. */
@@ -79,19 +82,59 @@ int pl_json_int(const json_t *o, const char *key, int64_t *ret)
     return 0;
 }
 
+struct dump {
+    struct pl_buf *out;
+    bool quoted;
+};
+
+/* The shortest digits that read back as the same number: 0.919 and not 0.91900000000000004. */
+static size_t shorten(const char *data, size_t size, char ret[32])
+{
+    char whole[32];
+    double value, again;
+
+    if (size >= sizeof(whole))
+        return 0;
+    memcpy(whole, data, size);
+    whole[size] = '\0';
+    if (pl_parse_double(whole, &value, NULL) < 0)
+        return 0;
+    for (int digits = 15; digits <= 16; digits++) {
+        snprintf(ret, 32, "%.*g", digits, value);
+        if (pl_parse_double(ret, &again, NULL) < 0 || again != value)
+            continue; /* not enough, or this process prints numbers its user's way */
+        size = strlen(ret);
+        if (!strpbrk(ret, ".e")) {
+            memcpy(ret + size, ".0", 3); /* it stays a real */
+            size += 2;
+        }
+        return size;
+    }
+    return 0;
+}
+
+/* jansson hands over a number in one piece, and a quote that begins or ends a string alone. */
 static int add_to_buf(const char *data, size_t size, void *ctx)
 {
-    return pl_buf_add(ctx, data, size) < 0 ? -1 : 0;
+    struct dump *d = ctx;
+    char number[32];
+    size_t len = 0;
+
+    if (size == 1 && *data == '"')
+        d->quoted = !d->quoted;
+    else if (!d->quoted && size > 15 && (isdigit((unsigned char)*data) || *data == '-'))
+        len = shorten(data, size, number);
+    return pl_buf_add(d->out, len ? number : data, len ? len : size) < 0 ? -1 : 0;
 }
 
 int pl_json_dump_line(const json_t *o, struct pl_buf *out)
 {
+    struct dump d = {.out = out};
     size_t before = out->len;
 
     if (!o)
         return -EINVAL;
-    if (json_dump_callback(o, add_to_buf, out,
-                           JSON_COMPACT | JSON_REAL_PRECISION(16) | JSON_ENCODE_ANY) < 0 ||
+    if (json_dump_callback(o, add_to_buf, &d, JSON_COMPACT | JSON_ENCODE_ANY) < 0 ||
         pl_buf_addc(out, '\n') < 0) {
         out->len = before;
         if (out->data)

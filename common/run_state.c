@@ -22,6 +22,17 @@ json_t *pl_state_rank(json_t *state, size_t rank)
     return json_array_get(json_object_get(state, "ranks"), rank);
 }
 
+/* Keys that only this file makes: an event that sets them would break the document. */
+static bool reserved(const char *key)
+{
+    static const char *const keys[] = {"nodes", "ranks", "metrics", "facts"};
+
+    for (size_t i = 0; i < PL_COUNT(keys); i++)
+        if (strcmp(key, keys[i]) == 0)
+            return true;
+    return false;
+}
+
 /* Sets all keys of an event in `to` but those that belong to the event itself. */
 static int set_keys(json_t *to, json_t *event, const char *skip)
 {
@@ -30,6 +41,8 @@ static int set_keys(json_t *to, json_t *event, const char *skip)
 
     json_object_foreach(event, key, value)
     {
+        if (reserved(key))
+            continue;
         if (strcmp(key, "type") == 0 || strcmp(key, "t") == 0 || strcmp(key, "seq") == 0 ||
             strcmp(key, skip) == 0)
             continue;

@@ -125,12 +125,46 @@ static void test_dump_line(void **state)
     assert_int_equal(pl_json_dump_line(NULL, &out), -EINVAL);
 }
 
+/* Exact, and no longer than it must be. */
+static void test_dump_numbers(void **state)
+{
+    static const struct {
+        double value;
+        const char *text;
+    } rows[] = {
+        {0.919, "0.919"},
+        {0.1, "0.1"},
+        {3, "3.0"},
+        {24.0 / 7, "3.4285714285714284"},
+        {-1e-300, "-1e-300"},
+        {1e22, "1e22"},
+        {5e-324, "4.94065645841247e-324"},
+        {1.0 / 3, "0.3333333333333333"},
+        {123456789012345680, "1.2345678901234568e17"},
+    };
+
+    for (size_t i = 0; i < PL_COUNT(rows); i++) {
+        _cleanup_(pl_buf_finish) struct pl_buf line = {0};
+        json_t *o = json_pack("{s:f, s:s}", "v", rows[i].value, "s", "0.10000000000000001"), *back;
+        char want[128];
+
+        snprintf(want, sizeof(want), "{\"v\":%s,\"s\":\"0.10000000000000001\"}\n", rows[i].text);
+        assert_int_equal(pl_json_dump_line(o, &line), 0);
+        assert_string_equal(line.data, want);
+        assert_int_equal(pl_json_parse(line.data, line.len, SIZE_MAX, &back, NULL), 0);
+        assert_true(json_equal(o, back));
+        json_decref(back);
+        json_decref(o);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_parse_good),  cmocka_unit_test(test_parse_bad),
-        cmocka_unit_test(test_parse_depth), cmocka_unit_test(test_parse_size),
-        cmocka_unit_test(test_load_file),   cmocka_unit_test(test_dump_line),
+        cmocka_unit_test(test_parse_good),   cmocka_unit_test(test_parse_bad),
+        cmocka_unit_test(test_parse_depth),  cmocka_unit_test(test_parse_size),
+        cmocka_unit_test(test_load_file),    cmocka_unit_test(test_dump_line),
+        cmocka_unit_test(test_dump_numbers),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
