@@ -286,7 +286,7 @@ int pl_cmd_list(struct pl_plstat *ps, struct pl_error *err)
     struct list l = {.ps = ps, .err = err};
     int r;
 
-    l.jobs = pl_slurm_view_get(&ps->slurm);
+    l.jobs = pl_slurm_view_get(&ps->slurm, geteuid());
     if (!l.jobs)
         pl_notes_add(&ps->notes, true, "cannot ask Slurm: %s", pl_error_text(&ps->slurm.err));
     add_columns(&l.table);

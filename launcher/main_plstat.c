@@ -178,9 +178,13 @@ static int report(struct pl_plstat *ps)
             pl_error_set(&err, r, "cannot make the document");
     }
     if (r < 0) {
-        pl_term_complain(stderr, "plstat", pl_error_text(&err));
+        if (ps->rounds++ && !ps->json) /* stderr would spoil the screen */
+            pl_plstat_line(ps, PL_TERM_YELLOW, "? %s", pl_error_text(&err));
+        else
+            pl_term_complain(stderr, "plstat", pl_error_text(&err));
         return exit_code(r);
     }
+    ps->rounds++;
     put_notes(ps);
     if (ps->check && ps->bad)
         return PL_EXIT_FAILED;

@@ -51,7 +51,7 @@ int pl_plstat_find(struct pl_plstat *ps,
     if (r < 0)
         return r;
     if (!t.run) {
-        jobs = pl_slurm_view_get(&ps->slurm);
+        jobs = pl_slurm_view_get(&ps->slurm, geteuid());
         job = pl_slurm_jobs_find(jobs, t.job, t.task);
         if (!job && jobs && jobs->time_s < begin_s) { /* it may be younger than that answer */
             jobs = pl_slurm_view_renew(&ps->slurm);

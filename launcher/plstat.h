@@ -24,6 +24,7 @@ struct pl_plstat {
     struct pl_buf text; /* the report as text */
     json_t *doc;        /* or as JSON */
     bool bad;           /* something shown failed */
+    unsigned rounds;    /* reports so far */
 };
 
 /* One command: a file each. Returns 0, -ENOENT (nothing matched), -EINVAL (usage), ...; err is

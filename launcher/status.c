@@ -51,11 +51,16 @@ void pl_slurm_view_finish(struct pl_slurm_view *view)
     *view = (struct pl_slurm_view){.never = view->never};
 }
 
-const struct pl_slurm_jobs *pl_slurm_view_get(struct pl_slurm_view *view)
+const struct pl_slurm_jobs *pl_slurm_view_get(struct pl_slurm_view *view, uid_t uid)
 {
+    if (view->asked && view->uid != uid) {
+        pl_error_set(&view->err, -EPERM, "these are jobs of another user");
+        return NULL;
+    }
     if (!view->asked && !view->never)
-        pl_slurm_jobs_get(geteuid(), &view->jobs, &view->err);
+        pl_slurm_jobs_get(uid, &view->jobs, &view->err);
     view->asked = true;
+    view->uid = uid;
     return view->jobs;
 }
 
@@ -71,7 +76,7 @@ const struct pl_slurm_jobs *pl_slurm_view_renew(struct pl_slurm_view *view)
     while (nanosleep(&t, &t) < 0 && errno == EINTR)
         ;
     pl_slurm_view_finish(view);
-    return pl_slurm_view_get(view);
+    return pl_slurm_view_get(view, geteuid());
 }
 
 enum pl_sweep_state pl_sweep_state_of(const struct pl_trial_status *trials, size_t n)
@@ -209,19 +214,12 @@ static double submitted_s(const struct pl_run *run)
     return (double)st.st_mtime + SUBMISSION_SLACK_S;
 }
 
-/* A run of somebody else is not in the list of our jobs. */
-static bool ours(const struct pl_run *run)
-{
-    struct stat st;
-
-    return stat(pl_run_dir(run), &st) == 0 && st.st_uid == geteuid();
-}
-
 static const struct pl_slurm_jobs *
 ask_slurm(const struct pl_run_status *s, struct pl_slurm_view *slurm, struct pl_notes *notes)
 {
-    const struct pl_slurm_jobs *jobs;
-    bool needed = false, vital = false;
+    const struct pl_slurm_jobs *jobs = NULL;
+    bool needed = false, vital = false, ours;
+    struct stat st;
 
     for (size_t i = 0; i < s->n_trials; i++) {
         bool n = pl_trial_status_needs_slurm(&s->trials[i]);
@@ -229,18 +227,17 @@ ask_slurm(const struct pl_run_status *s, struct pl_slurm_view *slurm, struct pl_
         needed |= n;
         vital |= n && !s->trials[i].result;
     }
-    if (!needed)
-        return slurm->jobs;
-    if (!ours(s->run)) {
-        if (vital)
-            pl_notes_add(notes, true, "'%s' belongs to another user: Slurm was not asked",
-                         pl_run_sweep(s->run));
+    if (!needed || stat(pl_run_dir(s->run), &st) < 0)
         return NULL;
-    }
-    jobs = pl_slurm_view_get(slurm);
-    if (!jobs && vital) /* else "(inferred)" says it */
-        pl_notes_add(notes, true, "cannot ask Slurm: %s", pl_error_text(&slurm->err));
-    return jobs;
+    /* Slurm may hide other users' jobs from us: not to see them proves nothing then. */
+    ours = st.st_uid == geteuid() || geteuid() == 0;
+    if (ours)
+        jobs = pl_slurm_view_get(slurm, st.st_uid);
+    if (jobs || !vital) /* else "(inferred)" says it */
+        return jobs;
+    pl_notes_add(notes, true, "cannot ask Slurm%s: %s", ours ? "" : " about another user's jobs",
+                 ours ? pl_error_text(&slurm->err) : pl_run_sweep(s->run));
+    return NULL;
 }
 
 /* ---- all ---- */

@@ -70,15 +70,17 @@ struct pl_trial_status {
 
 /* Slurm's view, asked for the first time when somebody needs it. */
 struct pl_slurm_view {
-    bool asked, never; /* never: --no-slurm, tests */
+    bool asked, never; /* never: for tests */
+    uid_t uid;         /* whose jobs, once asked */
     struct pl_slurm_jobs *jobs;
     struct pl_error err; /* why jobs is NULL */
 };
 void pl_slurm_view_finish(struct pl_slurm_view *view);
-/* The user's jobs or NULL (then view->err). */
-const struct pl_slurm_jobs *pl_slurm_view_get(struct pl_slurm_view *view);
-/* As pl_slurm_view_get(), but from Slurm's answer of now: waits, for at most PL_SLURM_JOBS_AGE_S
- * seconds, until it may be asked again. For what was not found in an older answer. */
+/* A user's jobs or NULL (then view->err). One view has the jobs of one user: -EPERM for others. */
+const struct pl_slurm_jobs *pl_slurm_view_get(struct pl_slurm_view *view, uid_t uid);
+/* As pl_slurm_view_get() for ourselves, but from Slurm's answer of now: waits, for at most
+ * PL_SLURM_JOBS_AGE_S seconds, until it may be asked again. For what was not found in an older
+ * answer. */
 const struct pl_slurm_jobs *pl_slurm_view_renew(struct pl_slurm_view *view);
 
 struct pl_run_status {

@@ -64,6 +64,11 @@ soon() {
     }
 }
 
+# job_known: a job of ours is there.
+job_known() {
+    [[ -n $(timeout 20 squeue -h -o %A) ]]
+}
+
 # submit ARG...: sets SWEEP, RUN and JOB.
 submit() {
     local line
@@ -156,6 +161,41 @@ submit() {
     run -0 as_user plstat why "$SWEEP"
     [[ $output == *'CAUSE'*'(inferred)'* ]]
     run -1 as_user plstat --check sweep "$SWEEP"
+}
+
+@test "a bare step, with plrun and with the plugin" {
+    as_user srun -N 2 plrun "$WORK/train" >/dev/null 2>&1 &
+    local step=$! job
+    wait_for 30 job_known
+    job=$(timeout 20 squeue -h -o %A)
+    soon "['running', 'running']" '[r["state"] for r in d["ranks"]]' show "$job"
+    [ "$(told 'd["source"], d["sweep"], d["job"]' show "$job")" = "('hub', '$job.0', '$job')" ]
+    run -0 as_user plstat
+    [[ $output == *"$job.0"*running* ]]
+    [ "$(grep -c "^$job " <<<"$output")" = 1 ]
+    touch "$GO"
+    wait "$step"
+    soon done 'd["state"]' show "$job.0"
+    rm "$GO"
+
+    CODE=5 as_user srun -N 2 --plume "$WORK/train" >/dev/null 2>&1 &
+    step=$!
+    wait_for 30 job_known
+    job=$(timeout 20 squeue -h -o %A)
+    soon "['running', 'running']" '[r["state"] for r in d["ranks"]]' show "$job"
+    touch "$GO"
+    wait "$step" || true
+    soon exit 'd.get("cause", {}).get("kind")' why "$job"
+    run -0 as_user plstat why "$job"
+    [[ $output == *'CAUSE rank '*': exit 5'* ]]
+}
+
+@test "root sees a user's run, and asks Slurm about that user" {
+    need_root
+    submit --grid a=1,2 -N 4 --sbatch exclusive "$WORK/train"
+    soon "['running', 'waiting']" '[t["state"] for t in d["trials"]]' sweep "$SWEEP"
+    PLUME_HOME=$WORK/root-home run -0 --separate-stderr plstat sweep "$RUN"
+    [[ ${lines[0]} == "$SWEEP  running  2 trials: 1 waiting 1 running"* ]]
 }
 
 @test "a job without Plume is told from Slurm alone" {

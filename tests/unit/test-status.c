@@ -298,7 +298,7 @@ static void test_collect_lost(void **state)
     _cleanup_(json_decrefp) json_t *doc = json_pack("{s:f, s:[]}", "time", pl_wall_s(), "jobs");
     _cleanup_free_ char *path = pl_path_join(runs, "waiting/sweep.json");
     const struct timespec old[2] = {{.tv_sec = 1700000000}, {.tv_sec = 1700000000}};
-    struct pl_slurm_view view = {.asked = true};
+    struct pl_slurm_view view = {.asked = true, .uid = geteuid()};
     struct pl_notes notes = {0};
 
     assert_int_equal(pl_slurm_jobs_parse(doc, &view.jobs, NULL), 0);
