@@ -115,25 +115,41 @@ static int through_library(bool limits, struct pl_slurm_limits *ret, struct pl_e
     return 0;
 }
 
-static int through_scontrol(struct pl_slurm_limits *ret, struct pl_error *err)
+static int run_scontrol(const char *const *argv, struct pl_child *ret, struct pl_error *err)
 {
-    static const char *const argv[] = {"scontrol", "show", "config", NULL};
-    _cleanup_(pl_child_finish) struct pl_child child = {0};
-    int r = pl_child_run(argv, NULL, PL_SLURM_LIMITS_MS, &child, err);
-    size_t len;
+    int r = pl_child_run(argv, NULL, PL_SLURM_LIMITS_MS, ret, err);
 
     if (r == -ETIMEDOUT)
         return pl_error_set(err, r, "the Slurm controller gives no answer within %d s",
                             PL_SLURM_LIMITS_MS / 1000);
+    return r;
+}
+
+static int through_scontrol(bool limits, struct pl_slurm_limits *ret, struct pl_error *err)
+{
+    static const char *const ping[] = {"scontrol", "ping", NULL};
+    static const char *const show[] = {"scontrol", "show", "config", NULL};
+    _cleanup_(pl_child_finish) struct pl_child pinged = {0}, shown = {0};
+    const char *why;
+    int r = run_scontrol(ping, &pinged, err);
+
     if (r < 0)
         return r;
-    if (child.status == 0 && pl_slurm_limits_parse(pl_buf_str(&child.out), ret) == 0)
+    if (strstr(pl_buf_str(&pinged.out), " is DOWN") && !strstr(pl_buf_str(&pinged.out), " is UP"))
+        return pl_error_set(err, -EHOSTUNREACH, "the Slurm controller does not answer");
+    why = pl_buf_str(&pinged.err);
+    if (!strstr(pl_buf_str(&pinged.out), " is UP"))
+        return pl_error_set(err, -ENOENT, "no slurm.conf is readable here (set SLURM_CONF): %.*s",
+                            (int)strcspn(why, "\n"), why);
+    if (!limits)
         return 0;
-    len = strcspn(pl_buf_str(&child.err), "\n");
-    if (strstr(pl_buf_str(&child.err), "contact slurm controller"))
-        return pl_error_set(err, -EHOSTUNREACH, "%.*s", (int)len, pl_buf_str(&child.err));
-    return pl_error_set(err, -ENOENT, "no slurm.conf is readable here (set SLURM_CONF): %.*s",
-                        (int)len, pl_buf_str(&child.err));
+    r = run_scontrol(show, &shown, err);
+    if (r < 0)
+        return r;
+    if (shown.status == 0 && pl_slurm_limits_parse(pl_buf_str(&shown.out), ret) == 0)
+        return 0;
+    why = pl_buf_str(&shown.err);
+    return pl_error_set(err, -EHOSTUNREACH, "%.*s", (int)strcspn(why, "\n"), why);
 }
 
 static int get(bool limits, struct pl_slurm_limits *ret, struct pl_error *err)
@@ -145,7 +161,7 @@ static int get(bool limits, struct pl_slurm_limits *ret, struct pl_error *err)
         return pl_error_set(err, -ENOENT, "SLURM_CONF '%s' is not readable", conf);
     if (pl_slurm_conf_readable())
         r = through_library(limits, ret, err);
-    return r == -ENOTSUP ? through_scontrol(ret, err) : r;
+    return r == -ENOTSUP ? through_scontrol(limits, ret, err) : r;
 }
 
 int pl_slurm_limits_get(struct pl_slurm_limits *ret, struct pl_error *err)
