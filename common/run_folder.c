@@ -292,7 +292,7 @@ static int write_sweep(const char *dir, const json_t *sweep, struct pl_error *er
         return pl_error_set(err, -ENOMEM, "out of memory");
     len = strlen(text);
     text[len] = '\n'; /* in the place of the NUL */
-    return pl_file_write_atomic(path, text, len + 1, 0666, err);
+    return pl_file_replace(path, text, len + 1, 0666, err);
 }
 
 static int write_new_sweep(const char *dir, const struct pl_run_new *desc, struct pl_error *err)
@@ -326,7 +326,7 @@ static int write_key(const char *dir, struct pl_error *err)
     if (sodium_init() < 0)
         return pl_error_set(err, -EIO, "no random numbers: libsodium does not start");
     randombytes_buf(key, sizeof(key));
-    r = pl_secret_create(path, key, sizeof(key), err);
+    r = pl_file_replace(path, key, sizeof(key), 0600, err);
     sodium_memzero(key, sizeof(key));
     return r;
 }
@@ -342,6 +342,13 @@ static void remove_new(const char *dir)
             unlink(path);
     }
     rmdir(dir);
+}
+
+int pl_run_sync(const struct pl_run *run, struct pl_error *err)
+{
+    static const char *const files[] = {"job.sh", "key", "trials.jsonl", SWEEP_FILE};
+
+    return pl_dir_sync(run->dir, files, PL_COUNT(files), err);
 }
 
 void pl_run_discard(struct pl_run *run)

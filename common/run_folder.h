@@ -194,6 +194,9 @@ struct pl_run_new {
  * and, last, sweep.json. On failure what was made is removed. -EEXIST, -EACCES, ... */
 int pl_run_create(const char *dir, const struct pl_run_new *desc, struct pl_error *err);
 
+/* Has what plsubmit wrote, the script included, written to the disk: before it is submitted. */
+int pl_run_sync(const struct pl_run *run, struct pl_error *err);
+
 /* Removes the folder of a run of which nothing was submitted: what plsubmit wrote, and the folder
  * where then nothing is left in it. Closes the run. */
 void pl_run_discard(struct pl_run *run);

@@ -56,7 +56,7 @@ int pl_run_trials_write(const char *dir, const struct pl_run_new *desc, struct p
                             PL_RUN_TRIALS_MAX >> 20);
     if (r < 0)
         return pl_error_errno(err, r, "cannot write '%s'", path);
-    return pl_file_write_atomic(path, pl_buf_str(&out), out.len, 0666, err);
+    return pl_file_replace(path, pl_buf_str(&out), out.len, 0666, err);
 }
 
 /* Reads the file and finds its lines. */

@@ -158,7 +158,9 @@ int pl_launch_create(struct pl_launch *launch, struct pl_run **ret, struct pl_er
     r = pl_run_open(launch->dir, &run, err);
     if (r < 0)
         return r;
-    r = pl_file_write_atomic(path, pl_buf_str(&script), script.len, 0777, err);
+    r = pl_file_replace(path, pl_buf_str(&script), script.len, 0777, err);
+    if (r == 0)
+        r = pl_run_sync(run, err);
     if (r < 0) {
         pl_run_discard(run);
         return r;

@@ -138,8 +138,14 @@ int pl_write_all(int fd, const void *data, size_t len)
     return 0;
 }
 
-int pl_file_write_atomic(
-    const char *path, const void *data, size_t len, mode_t mode, struct pl_error *err)
+/* fsync; some files cannot be synced, and need not be. */
+static int sync_fd(int fd)
+{
+    return fsync(fd) < 0 && errno != EINVAL && errno != EROFS ? -errno : 0;
+}
+
+static int write_file(
+    const char *path, const void *data, size_t len, mode_t mode, bool sync, struct pl_error *err)
 {
     _cleanup_free_ char *temp = pl_strf("%s.XXXXXX", path);
     _cleanup_close_ int fd = -EBADF;
@@ -156,8 +162,8 @@ int pl_file_write_atomic(
     r = fchmod(fd, mode & ~mask) < 0 ? -errno : 0;
     if (r == 0)
         r = pl_write_all(fd, data, len);
-    if (r == 0 && fsync(fd) < 0 && errno != EINVAL && errno != EROFS)
-        r = -errno;
+    if (r == 0 && sync)
+        r = sync_fd(fd);
     if (r == 0 && rename(temp, path) < 0)
         r = -errno;
     if (r < 0) {
@@ -165,6 +171,43 @@ int pl_file_write_atomic(
         return pl_error_errno(err, r, "cannot write '%s'", path);
     }
     return 0;
+}
+
+int pl_file_write_atomic(
+    const char *path, const void *data, size_t len, mode_t mode, struct pl_error *err)
+{
+    return write_file(path, data, len, mode, true, err);
+}
+
+int pl_file_replace(
+    const char *path, const void *data, size_t len, mode_t mode, struct pl_error *err)
+{
+    return write_file(path, data, len, mode, false, err);
+}
+
+int pl_dir_sync(const char *dir, const char *const *names, size_t n, struct pl_error *err)
+{
+    _cleanup_close_ int dir_fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    int fds[8], r = dir_fd < 0 ? -errno : 0;
+    size_t opened = 0;
+
+    /* Where the file system decides late where data goes, it does so for all before the first
+     * fsync commits its journal: the others then find their part done. */
+    while (r == 0 && opened < PL_MIN(n, PL_COUNT(fds))) {
+        fds[opened] = openat(dir_fd, names[opened], O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NOFOLLOW);
+        if (fds[opened] < 0)
+            r = -errno;
+        else
+            sync_file_range(fds[opened++], 0, 0, SYNC_FILE_RANGE_WRITE);
+    }
+    for (size_t i = 0; i < opened; i++) {
+        if (r == 0)
+            r = sync_fd(fds[i]);
+        close(fds[i]);
+    }
+    if (r == 0)
+        r = sync_fd(dir_fd);
+    return r < 0 ? pl_error_errno(err, r, "cannot write '%s' to the disk", dir) : 0;
 }
 
 int pl_file_append(

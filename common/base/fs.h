@@ -31,6 +31,14 @@ int pl_file_read(
 int pl_file_write_atomic(
     const char *path, const void *data, size_t len, mode_t mode, struct pl_error *err);
 
+/* The same without fsync: readers see all of it or nothing, but a loss of power may undo it. */
+int pl_file_replace(
+    const char *path, const void *data, size_t len, mode_t mode, struct pl_error *err);
+
+/* Has files of a folder, and the folder, written to the disk: together, which takes about as long
+ * as one of them. At most 8 names; one that is not there is an error. */
+int pl_dir_sync(const char *dir, const char *const *names, size_t n, struct pl_error *err);
+
 /* Appends one record with a single write to an O_APPEND descriptor of its own. */
 int pl_file_append(
     const char *path, const void *data, size_t len, mode_t mode, struct pl_error *err);

@@ -147,6 +147,10 @@ static void test_file_write_atomic_mode(void **state)
     free(text);
     assert_int_equal(mkdir("d", 0755), 0);
     assert_int_equal(mkdir("d/x", 0755), 0);
+    assert_int_equal(pl_file_replace("f", "three", 5, 0600, &err), 0);
+    assert_int_equal(pl_dir_sync(".", (const char *const[]){"f"}, 1, &err), 0);
+    assert_int_equal(pl_dir_sync(".", (const char *const[]){"f", "none"}, 2, &err), -ENOENT);
+    assert_int_equal(pl_dir_sync("none", NULL, 0, &err), -ENOENT);
     assert_true(pl_file_write_atomic("d", "x", 1, 0600, &err) < 0);
     assert_int_equal(pl_file_write_atomic("none/f", "x", 1, 0600, &err), -ENOENT);
     assert_int_equal(count_names(), 2); /* nothing left behind */
