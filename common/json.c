@@ -97,8 +97,8 @@ static size_t shorten(const char *data, size_t size, char ret[32])
         return 0;
     memcpy(whole, data, size);
     whole[size] = '\0';
-    if (pl_parse_double(whole, &value, NULL) < 0)
-        return 0;
+    if (!strpbrk(whole, ".eE") || pl_parse_double(whole, &value, NULL) < 0)
+        return 0; /* integers stay as they are */
     for (int digits = 15; digits <= 16; digits++) {
         snprintf(ret, 32, "%.*g", digits, value);
         if (pl_parse_double(ret, &again, NULL) < 0 || again != value)

@@ -145,10 +145,14 @@ static void test_dump_numbers(void **state)
 
     for (size_t i = 0; i < PL_COUNT(rows); i++) {
         _cleanup_(pl_buf_finish) struct pl_buf line = {0};
-        json_t *o = json_pack("{s:f, s:s}", "v", rows[i].value, "s", "0.10000000000000001"), *back;
+        json_t *o = json_pack("{s:f, s:s, s:I}", "v", rows[i].value, "s", "0.10000000000000001",
+                              "i", (json_int_t)INT64_MAX),
+               *back;
         char want[128];
 
-        snprintf(want, sizeof(want), "{\"v\":%s,\"s\":\"0.10000000000000001\"}\n", rows[i].text);
+        snprintf(want, sizeof(want),
+                 "{\"v\":%s,\"s\":\"0.10000000000000001\",\"i\":9223372036854775807}\n",
+                 rows[i].text);
         assert_int_equal(pl_json_dump_line(o, &line), 0);
         assert_string_equal(line.data, want);
         assert_int_equal(pl_json_parse(line.data, line.len, SIZE_MAX, &back, NULL), 0);
