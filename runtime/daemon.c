@@ -347,6 +347,12 @@ int pl_daemon_run(struct pl_daemon *d)
     if (r < 0)
         pl_daemon_lost_hub(d, pl_error_text(&err));
     uv_run(d->loop, UV_RUN_DEFAULT);
+    pl_daemon_finish(d);
+    return r < 0 ? PL_EXIT_FAILED : PL_EXIT_OK;
+}
+
+void pl_daemon_finish(struct pl_daemon *d)
+{
     pl_hub_destroy(PL_TAKE(d->hub));
     pl_uplink_destroy(PL_TAKE(d->uplink));
     json_decref(d->world);
@@ -368,5 +374,4 @@ int pl_daemon_run(struct pl_daemon *d)
     free(d->ranks);
     free(d->refusal);
     free(d->socket_path);
-    return r < 0 ? PL_EXIT_FAILED : PL_EXIT_OK;
 }

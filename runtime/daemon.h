@@ -95,9 +95,11 @@ struct pl_daemon {
     uv_timer_t leave_timer;
 };
 
-/* daemon.c: life of the daemon. run returns when all is over; 0 or an exit code. */
+/* daemon.c: life of the daemon. run returns when all is over and finished; 0 or an exit code. Where
+ * init fails, finish frees what it got. */
 int pl_daemon_init(struct pl_daemon *d, int control_fd, struct pl_error *err);
 int pl_daemon_run(struct pl_daemon *d);
+void pl_daemon_finish(struct pl_daemon *d);
 
 /* A message for the hub; a new reference, consumed. */
 void pl_daemon_to_hub(struct pl_daemon *d, json_t *message);

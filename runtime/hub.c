@@ -367,11 +367,14 @@ bool pl_hub_is_finished(const struct pl_hub *hub)
 
 void pl_hub_close(struct pl_hub *hub)
 {
-    uv_timer_t *timers[] = {&hub->decide_timer, &hub->launch_timer, &hub->end_timer,
-                            &hub->status_timer};
+    uv_timer_t *timers[4];
 
     if (!hub)
         return;
+    timers[0] = &hub->decide_timer;
+    timers[1] = &hub->launch_timer;
+    timers[2] = &hub->end_timer;
+    timers[3] = &hub->status_timer;
     pl_ask_cancel(PL_TAKE(hub->ask));
     for (size_t i = 0; i < PL_COUNT(timers); i++)
         if (timers[i]->data && !uv_is_closing((uv_handle_t *)timers[i]))

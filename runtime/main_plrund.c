@@ -86,6 +86,7 @@ int main(int argc, char **argv)
     if (r < 0) {
         if (d.socket_path)
             unlink(d.socket_path);
+        pl_daemon_finish(&d);
         return PL_EXIT_FAILED;
     }
     return pl_daemon_run(&d);
