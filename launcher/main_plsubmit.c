@@ -57,7 +57,7 @@ static void show_words(const struct pl_buf *words)
 }
 
 /* "SWEEP;RUN-FOLDER;JOBID[,JOBID...]", or the same for people. */
-static void show_submitted(const struct pl_run *run, const char *folder, bool parsable)
+static int show_submitted(const struct pl_run *run, const char *folder, bool parsable)
 {
     size_t n = pl_run_n_submissions(run);
     unsigned trials = pl_run_n_trials(run);
@@ -73,7 +73,7 @@ static void show_submitted(const struct pl_run *run, const char *folder, bool pa
         printf("\n");
     else
         printf(", folder %s\nplstat sweep %s\n", folder, pl_run_sweep(run));
-    fflush(stdout);
+    return fflush(stdout) != 0 || ferror(stdout) ? -EIO : 0;
 }
 
 static int wait_for_trials(const struct pl_run *run, bool quiet)
@@ -104,11 +104,16 @@ static int submit(struct pl_run *run_, const char *folder, const struct pl_spec 
         return complain(&later, PL_EXIT_TRY_AGAIN);
     }
     if (r < 0) {
-        if (!resumed && pl_run_n_submissions(run) == 0)
+        /* Refused, or no sbatch here: nothing of it is with Slurm. */
+        if (!resumed && pl_run_n_submissions(run) == 0 && (r == -EREMOTEIO || r == -ENOENT))
             pl_run_discard(PL_TAKE(run));
         return complain(&err, PL_EXIT_FAILED);
     }
-    show_submitted(run, folder, spec->parsable);
+    if (show_submitted(run, folder, spec->parsable) < 0) {
+        pl_error_set(&err, -EIO, "submitted to '%.700s', but this cannot be written to stdout",
+                     folder);
+        return complain(&err, PL_EXIT_FAILED);
+    }
     return spec->wait ? wait_for_trials(run, spec->parsable) : PL_EXIT_OK;
 }
 

@@ -371,8 +371,12 @@ static int submit_chunks(struct pl_run *run,
                                &argv);
         if (r == 0 && !job)
             r = submit_chunk(run, &chunks[i], argv, env, &job, words, err);
-        if (r == 0)
-            r = pl_run_add_submission(run, job, chunks[i].first, chunks[i].n, err);
+        if (r < 0)
+            return r;
+        r = pl_run_add_submission(run, job, chunks[i].first, chunks[i].n, err);
+        if (r < 0)
+            pl_error_wrap(err, r, "job %s is submitted, but not recorded (--resume will find it)",
+                          job);
     }
     return r;
 }
@@ -424,6 +428,8 @@ int pl_submit_run(struct pl_run *run, bool resumed, struct pl_buf *words, struct
         return pl_error_set(err, r, "out of memory");
     if (n_all == 0)
         return 0;
+    if (access(pl_run_dir(run), W_OK) < 0)
+        return pl_error_errno(err, errno, "cannot write to run folder '%s'", pl_run_dir(run));
     for (size_t i = 0; i < n_all; i++)
         asked |= all[i].n > DEFAULT_ARRAY_SIZE;
     /* Few controllers take less than the default: the question for it is worth its time for big
