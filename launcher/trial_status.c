@@ -253,6 +253,26 @@ static const struct verdict *slurm_verdict(const struct pl_slurm_job *job)
     return NULL;
 }
 
+/* The runtime took it for cancelled, but Slurm has it as failed by itself: the step lost its hub
+ * where the hub wrote no result (world_size is only in the hub's), else a rank ended like that. */
+static void correct_cancelled(struct pl_trial_status *ts)
+{
+    const char *kind = pl_json_string(ts->cause, "kind");
+    json_t *fixed;
+
+    if (strcmp(ts->slurm->state, "FAILED") != 0 || ts->state != PL_TRIAL_CANCELLED || !kind ||
+        strcmp(kind, "cancelled") != 0 || !json_is_true(json_object_get(ts->cause, "inferred")))
+        return;
+    fixed = json_copy(ts->cause);
+    if (!fixed)
+        return;
+    json_object_set_new(fixed, "kind",
+                        json_string(json_object_get(ts->result, "world_size") ? "exit" : "node"));
+    json_decref(ts->cause);
+    ts->cause = fixed;
+    ts->state = PL_TRIAL_FAILED;
+}
+
 /* Slurm's final record decides what the runtime could only guess (DESIGN.md section 3, 7). */
 static void correct_cause(struct pl_trial_status *ts)
 {
@@ -260,6 +280,8 @@ static void correct_cause(struct pl_trial_status *ts)
     const char *kind = pl_json_string(ts->cause, "kind");
     json_t *fixed;
 
+    if (!v && ts->slurm)
+        correct_cancelled(ts);
     if (!v || ts->state == PL_TRIAL_DONE)
         return;
     if (ts->state == PL_TRIAL_PREEMPTED && v->state == PL_TRIAL_CANCELLED) {
@@ -354,6 +376,21 @@ settle_unfinished(struct pl_trial_status *ts, const struct pl_slurm_jobs *jobs, 
         settle_lost(ts, "Slurm does not know the job any more, and it left no result");
 }
 
+/* The trial has ended, and nobody was there to write down how these ranks did. */
+static void end_ranks(json_t *doc)
+{
+    json_t *rank;
+    size_t i;
+
+    json_array_foreach(json_object_get(doc, "ranks"), i, rank)
+    {
+        const char *state = pl_json_string(rank, "state");
+
+        if (state && (strcmp(state, "starting") == 0 || strcmp(state, "running") == 0))
+            json_object_set_new(rank, "state", json_string("lost"));
+    }
+}
+
 void pl_trial_status_settle(struct pl_trial_status *ts,
                             const struct pl_slurm_jobs *jobs,
                             double submitted_s)
@@ -395,6 +432,8 @@ void pl_trial_status_settle(struct pl_trial_status *ts,
         json_decref(PL_TAKE(ts->cause));
         json_decref(PL_TAKE(ts->others));
     }
+    if (ts->source != PL_SOURCE_HUB && ts->state != PL_TRIAL_RUNNING)
+        end_ranks(ts->doc);
 }
 
 /* ---- values ---- */

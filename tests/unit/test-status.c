@@ -178,6 +178,33 @@ static void test_settle_corrects_what_was_inferred(void **state)
     assert_settled(with_result("cancelled", "cancelled", true), "?", "cancelled", "cancelled");
 }
 
+static void test_settle_failed_is_not_cancelled(void **state)
+{
+    struct pl_trial_status ts = with_result("cancelled", "cancelled", true);
+
+    assert_settled(ts, "FAILED", "failed", "node"); /* the hub was lost: the script wrote it */
+    ts = with_result("cancelled", "cancelled", true);
+    json_object_set_new(ts.result, "world_size", json_integer(4));
+    assert_settled(ts, "FAILED", "failed", "exit");
+    assert_settled(with_result("cancelled", "cancelled", false), "FAILED", "cancelled",
+                   "cancelled");
+}
+
+static void test_settle_ends_ranks(void **state)
+{
+    struct pl_trial_status ts = with_result("failed", "node", true);
+
+    ts.doc =
+        json_pack("{s:[{s:s}, {s:s}, {}, i]}", "ranks", "state", "running", "state", "done", 1);
+    ts.source = PL_SOURCE_LOG;
+    pl_trial_status_settle(&ts, NULL, 0);
+    assert_string_equal(
+        pl_json_string(json_array_get(json_object_get(ts.doc, "ranks"), 0), "state"), "lost");
+    assert_string_equal(
+        pl_json_string(json_array_get(json_object_get(ts.doc, "ranks"), 1), "state"), "done");
+    pl_trial_status_finish(&ts);
+}
+
 static void test_settle_confirms_oom(void **state)
 {
     struct pl_trial_status ts = with_result("failed", "signal", false);
@@ -355,6 +382,8 @@ int main(void)
         cmocka_unit_test(test_settle_answer_is_older_than_the_submission),
         cmocka_unit_test(test_settle_result),
         cmocka_unit_test(test_settle_corrects_what_was_inferred),
+        cmocka_unit_test(test_settle_failed_is_not_cancelled),
+        cmocka_unit_test(test_settle_ends_ranks),
         cmocka_unit_test(test_settle_confirms_oom),
         cmocka_unit_test(test_settle_retry_waits),
         cmocka_unit_test(test_settle_live),
