@@ -271,6 +271,10 @@ static int collect(struct list *l)
         return -ENOMEM;
     }
     r = pl_run_index_each(each_run, l, l->err);
+    if (r < 0 && r != -ENOMEM) {
+        pl_notes_add(&l->ps->notes, true, "cannot look for sweeps: %s", pl_error_text(l->err));
+        r = 0;
+    }
     if (r == 0)
         r = add_jobs(l, jobs);
     if (r == 0 && l->ps->json)

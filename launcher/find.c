@@ -51,6 +51,28 @@ static int find_trial_folder(const char *what, struct pl_run_ref *ret)
     return 0;
 }
 
+/* RUN and RUN/TRIAL, without a look at the index: for when that cannot be read. */
+static int find_run_folder(const char *what, struct pl_run_ref *ret)
+{
+    _cleanup_free_ char *folder = strdup(what), *file = NULL;
+    char *slash;
+
+    for (int64_t trial = -1; folder;) {
+        free(file);
+        file = pl_path_join(folder, "sweep.json");
+        if (file && access(file, F_OK) == 0) {
+            *ret = (struct pl_run_ref){realpath(folder, NULL), trial};
+            return ret->folder ? 0 : -ENOENT;
+        }
+        slash = strrchr(folder, '/');
+        if (trial >= 0 || !slash || slash == folder ||
+            pl_parse_int(slash + 1, 0, PL_RUN_TRIAL_LIMIT, &trial, NULL) < 0)
+            break;
+        *slash = '\0';
+    }
+    return -ENOENT;
+}
+
 int pl_target_find(const char *what, struct pl_target *ret, struct pl_error *err)
 {
     struct pl_target t = {.trial = -1, .job = -1, .task = -1};
@@ -62,7 +84,8 @@ int pl_target_find(const char *what, struct pl_target *ret, struct pl_error *err
         return pl_error_set(err, -EINVAL, "an empty word is no job");
     parse_job(what, &t.job, &t.task);
     r = pl_run_index_find(what, &ref, &why);
-    if (r == -ENOENT && !ref.folder && find_trial_folder(what, &ref) == 0)
+    if (r < 0 && r != -ENOMEM && !ref.folder &&
+        (find_run_folder(what, &ref) == 0 || find_trial_folder(what, &ref) == 0))
         r = 0;
     if (r == 0) {
         t.trial = ref.trial;
