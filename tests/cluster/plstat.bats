@@ -175,7 +175,7 @@ submit() {
     [ "$(grep -c "^$job " <<<"$output")" = 1 ]
     touch "$GO"
     wait "$step"
-    soon done 'd["state"]' show "$job.0"
+    soon 'done' 'd["state"]' show "$job.0"
     rm "$GO"
 
     CODE=5 as_user srun -N 2 --plume "$WORK/train" >/dev/null 2>&1 &
