@@ -20,6 +20,7 @@
 #include <sys/socket.h>
 
 #define CONNECT_TIMEOUT_MS 30000
+#define PATIENCE_S 10    /* for a host that does not answer */
 #define STRANGERS_MAX 64 /* connections that have not said who they are */
 #define NONCE 16
 #define VERSION 1
@@ -240,6 +241,19 @@ static void welcome(struct meeting *m)
     m->pending[m->n++] = p;
 }
 
+/* connect(2), but not for the two minutes that the kernel tries a silent host. 0 or -errno. */
+static int connect_soon(int fd, const struct addrinfo *to)
+{
+    const struct timeval limit = {.tv_sec = PATIENCE_S}, none = {0};
+    int r = 0;
+
+    setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit)); /* socket(7): connect too */
+    if (connect(fd, to->ai_addr, to->ai_addrlen) < 0)
+        r = errno == EINPROGRESS ? -ETIMEDOUT : -errno;
+    setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &none, sizeof(none));
+    return r;
+}
+
 /* Connects to a lower member; its listening socket has been there since before the exchange. */
 static int call(struct meeting *m, unsigned member, struct pl_error *err)
 {
@@ -258,9 +272,9 @@ static int call(struct meeting *m, unsigned member, struct pl_error *err)
                             peer->address, peer->world_rank, gai_strerror(r));
     for (a = list; a; a = a->ai_next) {
         p.fd = socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
-        if (p.fd >= 0 && connect(p.fd, a->ai_addr, a->ai_addrlen) == 0)
+        code = p.fd < 0 ? -errno : connect_soon(p.fd, a);
+        if (code == 0)
             break;
-        code = errno;
         if (p.fd >= 0)
             close(p.fd);
         p.fd = -1;

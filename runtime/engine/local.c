@@ -10,6 +10,7 @@
 #include <signal.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/un.h>
@@ -36,6 +37,8 @@ struct starter {
     struct rank *ranks;
     struct client *clients; /* as they come */
     unsigned n_clients, n_alive, n_values;
+    int signal_fd; /* SIGINT and SIGTERM */
+    sigset_t old_mask;
     int status;
     uint64_t kill_at; /* 0 = not */
 };
@@ -73,6 +76,7 @@ static int set_environment(const struct starter *s, unsigned rank)
         setenv("OMP_NUM_THREADS", "1", 0) < 0)
         return -ENOMEM;
     unsetenv("PLUME_NODE_ADDR");
+    sigprocmask(SIG_SETMASK, &s->old_mask, NULL);
     return 0;
 }
 
@@ -117,6 +121,30 @@ static void reap(struct starter *s, struct rank *rank)
         s->status = code;
         s->kill_at = pl_now_ns() + GRACE_MS * 1000000ull;
     }
+}
+
+/* The ranks are told to end and get a while for it. */
+static void interrupted(struct starter *s)
+{
+    struct signalfd_siginfo info;
+
+    if (read(s->signal_fd, &info, sizeof(info)) != (ssize_t)sizeof(info))
+        return;
+    s->status = PL_EXIT_INTERRUPTED;
+    s->kill_at = pl_now_ns() + GRACE_MS * 1000000ull;
+    kill_all(s, SIGTERM);
+}
+
+static int watch_signals(struct starter *s, struct pl_error *err)
+{
+    sigset_t mask;
+
+    sigemptyset(&mask);
+    sigaddset(&mask, SIGINT);
+    sigaddset(&mask, SIGTERM);
+    sigprocmask(SIG_BLOCK, &mask, &s->old_mask);
+    s->signal_fd = signalfd(-1, &mask, SFD_CLOEXEC | SFD_NONBLOCK);
+    return s->signal_fd < 0 ? pl_error_errno(err, errno, "cannot watch signals") : 0;
 }
 
 static void drop(struct client *c)
@@ -230,7 +258,8 @@ static int loop(struct starter *s, struct pollfd *polls, struct pl_error *err)
         for (unsigned i = 0; i < clients; i++)
             polls[n + i] = (struct pollfd){.fd = s->clients[i].fd, .events = POLLIN};
         polls[n + clients] = (struct pollfd){.fd = s->listen_fd, .events = POLLIN};
-        if (poll(polls, n + clients + 1, wait_ms) < 0) {
+        polls[n + clients + 1] = (struct pollfd){.fd = s->signal_fd, .events = POLLIN};
+        if (poll(polls, n + clients + 2, wait_ms) < 0) {
             if (errno == EINTR)
                 continue;
             return pl_error_errno(err, errno, "cannot wait for the ranks");
@@ -240,6 +269,8 @@ static int loop(struct starter *s, struct pollfd *polls, struct pl_error *err)
                 serve(s, &s->clients[i]);
         if (polls[n + clients].revents)
             welcome(s);
+        if (polls[n + clients + 1].revents)
+            interrupted(s);
         for (unsigned i = 0; i < n; i++)
             if (polls[i].revents)
                 reap(s, &s->ranks[i]);
@@ -252,9 +283,10 @@ int pl_local_run(const struct pl_local_options *options, int *ret_status, struct
     unsigned n = options->processes;
     _cleanup_free_ struct rank *ranks = calloc(n, sizeof(*ranks));
     _cleanup_free_ struct client *clients = calloc(n, sizeof(*clients));
-    _cleanup_free_ struct pollfd *polls = calloc(2 * (size_t)n + 1, sizeof(*polls));
+    _cleanup_free_ struct pollfd *polls = calloc(2 * (size_t)n + 2, sizeof(*polls));
     _cleanup_free_ char *path = NULL;
-    struct starter s = {.options = options, .ranks = ranks, .clients = clients, .listen_fd = -1};
+    struct starter s = {
+        .options = options, .ranks = ranks, .clients = clients, .listen_fd = -1, .signal_fd = -1};
     pid_t parent = getpid();
     char job[32];
     int r;
@@ -272,6 +304,7 @@ int pl_local_run(const struct pl_local_options *options, int *ret_status, struct
     if (r < 0)
         return r;
     s.path = path;
+    r = watch_signals(&s, err);
     fflush(NULL); /* or the children print it too */
     for (unsigned i = 0; i < n && r == 0; i++)
         r = fork_rank(&s, i, err);
@@ -280,6 +313,7 @@ int pl_local_run(const struct pl_local_options *options, int *ret_status, struct
             if (ranks[i].pidfd >= 0)
                 close(ranks[i].pidfd);
         close(s.listen_fd);
+        close(s.signal_fd);
         return r;
     }
     if (r == 0)
@@ -291,6 +325,9 @@ int pl_local_run(const struct pl_local_options *options, int *ret_status, struct
                 reap(&s, &ranks[i]);
     }
     close(s.listen_fd);
+    if (s.signal_fd >= 0)
+        close(s.signal_fd);
+    sigprocmask(SIG_SETMASK, &s.old_mask, NULL);
     unlink(path);
     for (unsigned i = 0; i < s.n_clients; i++) {
         if (clients[i].fd >= 0)

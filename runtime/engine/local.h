@@ -15,7 +15,8 @@ struct pl_local_options {
 /* Returns 1 in each child, with its environment set: the caller goes on as that rank.
  * In the parent returns 0 when all have ended, or -errno. *ret_status: 0 where all ranks ended with
  * 0, else the code of the first that did not (128 + signal where it was killed). The others are
- * ended 10 s after the first failure. Call before there are threads. */
+ * ended 10 s after the first failure. SIGINT and SIGTERM end all; the status is 130 then. Call
+ * before there are threads. */
 int pl_local_run(const struct pl_local_options *options, int *ret_status, struct pl_error *err);
 
 #endif

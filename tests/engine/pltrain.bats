@@ -89,6 +89,19 @@ says() {
     done
 }
 
+@test "an interrupt ends all ranks and leaves nothing" {
+    export PLUME_RUNTIME_DIR=$BATS_TEST_TMPDIR/run
+    mkfifo "$BATS_TEST_TMPDIR/out"
+    pltrain --processes 3 --epochs 1000000 mlp >"$BATS_TEST_TMPDIR/out" &
+    pid=$!
+    read -r line <"$BATS_TEST_TMPDIR/out" # training
+    [[ $line == "epoch 1/"* ]]
+    kill -TERM $pid
+    wait $pid && status=0 || status=$?
+    [ $status -eq 130 ]
+    [ -z "$(ls -A "$PLUME_RUNTIME_DIR")" ]
+}
+
 @test "data that is not there is named" {
     mkdir "$BATS_TEST_TMPDIR/bin"
     cp "$BUILD/pltrain" "$BATS_TEST_TMPDIR/bin"
