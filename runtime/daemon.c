@@ -9,6 +9,7 @@
 
 #include <string.h>
 
+#define AWAKE_NS 3000000000ull       /* a tick that is so late: the job was suspended */
 #define HELLO_LIMIT_NS 2000000000ull /* a connection that says nothing is closed */
 #define LEAVE_MS 10000               /* from the last rank's end to ours, whatever is stuck */
 #define OUTPUT_MS 3000               /* for output that srun does not take */
@@ -255,6 +256,14 @@ static void on_tick(uv_timer_t *timer)
     if (d->hub)
         pl_hub_accept(d->hub);
     pl_daemon_send_metrics(d);
+    pl_daemon_beat(d);
+    if (now - d->tick_ns > AWAKE_NS) {
+        if (d->uplink)
+            pl_uplink_awake(d->uplink);
+        if (d->hub)
+            pl_hub_awake(d->hub);
+    }
+    d->tick_ns = now;
     if (d->uplink) /* also before the world: it shows a hub that is gone without a word */
         pl_uplink_beat(d->uplink);
     for (struct pl_rank_conn *c = d->conns; c; c = c->next)
@@ -335,6 +344,7 @@ int pl_daemon_init(struct pl_daemon *d, int control_fd, struct pl_error *err)
     d->control.data = d;
     uv_poll_start(&d->control, UV_READABLE, on_control);
     pl_net_hold(0, &d->ras_fd, &d->ras_port, NULL);
+    d->tick_ns = pl_now_ns();
     uv_timer_start(&d->tick, on_tick, 1000, 1000);
     return 0;
 }

@@ -91,6 +91,7 @@ struct pl_daemon {
     int ras_fd; /* holds NCCL_RAS_ADDR's port */
     uint16_t ras_port;
     uv_timer_t tick;       /* once a second: metrics */
+    uint64_t tick_ns;      /* the last one */
     uv_timer_t kill_timer; /* from SIGTERM to SIGKILL */
     uv_timer_t leave_timer;
 };
@@ -126,6 +127,8 @@ void pl_daemon_refuse_all(struct pl_daemon *d);
 void pl_daemon_forward_exchange(struct pl_daemon *d, json_t *message);
 void pl_daemon_send_metrics(struct pl_daemon *d);
 void pl_daemon_send_verdicts(struct pl_daemon *d);
+/* Shows those who guard ranks, and our owner, that we live. */
+void pl_daemon_beat(struct pl_daemon *d);
 /* A message on the control socket that names a rank (the plugin's spawned and exited). */
 void pl_daemon_control_message(struct pl_daemon *d, json_t *message);
 void pl_rank_signal(struct pl_rank *rank, int signal);
@@ -143,6 +146,8 @@ int pl_uplink_start(struct pl_daemon *d, struct pl_error *err);
 void pl_uplink_send(struct pl_uplink *u, json_t *message);
 /* Says that we live, and looks whether the hub does; nothing while it is being sought. */
 void pl_uplink_beat(struct pl_uplink *u);
+/* We could not listen for a while (the job was suspended): that is no silence of the hub's. */
+void pl_uplink_awake(struct pl_uplink *u);
 /* close ends its handles in the loop; destroy frees once the loop has ended. */
 void pl_uplink_close(struct pl_uplink *u);
 void pl_uplink_destroy(struct pl_uplink *u);

@@ -235,6 +235,17 @@ void pl_daemon_send_verdicts(struct pl_daemon *d)
     }
 }
 
+void pl_daemon_beat(struct pl_daemon *d)
+{
+    static const char beat[] = "{\"type\":\"beat\"}\n";
+
+    for (unsigned i = 0; i < d->n_present; i++)
+        if (d->ranks[i].guarded && d->ranks[i].world_sent)
+            conn_send_new(d->ranks[i].starter, json_pack("{s:s}", "type", "beat"));
+    if (!d->step.plugin && !d->owner_gone) /* it reads once its own rank has ended */
+        send(d->control_fd, beat, sizeof(beat) - 1, MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
 /* ---- what ranks say ---- */
 
 static void on_metric(void *ctx, const char *name, double value)

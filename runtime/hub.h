@@ -101,6 +101,8 @@ void pl_hub_accept(struct pl_hub *hub); /* as pl_daemon_accept() */
 void pl_hub_close_net(struct pl_hub *hub);
 void pl_hub_to_watchers(struct pl_hub *hub, json_t *event);
 void pl_hub_tick_net(struct pl_hub *hub);
+/* We could not listen for a while: that is no silence of the nodes'. */
+void pl_hub_awake(struct pl_hub *hub);
 void pl_hub_joined(struct pl_hub *hub, unsigned node_id, json_t *join, struct pl_wire *wire);
 void pl_hub_node_lost(struct pl_hub *hub, unsigned node_id);
 

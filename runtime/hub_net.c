@@ -181,13 +181,20 @@ void pl_hub_to_watchers(struct pl_hub *hub, json_t *event)
     json_decref(message);
 }
 
+void pl_hub_awake(struct pl_hub *hub)
+{
+    for (struct pl_hub_peer *p = hub->peers; p; p = p->next)
+        p->wire->last_heard_ns = pl_now_ns();
+}
+
 void pl_hub_tick_net(struct pl_hub *hub)
 {
+    uint64_t silence_ns = pl_step_env_ms("PLUME_SILENCE", PL_SILENCE_MS) * 1000000ull;
     uint64_t now = pl_now_ns();
     struct pl_hub_peer *next;
 
     for (struct pl_hub_peer *p = hub->peers; p; p = next) {
-        bool silent = p->node_id >= 0 && now - p->wire->last_heard_ns > 30000000000ull;
+        bool silent = p->node_id >= 0 && now - p->wire->last_heard_ns > silence_ns;
 
         next = p->next;
         if ((!p->wire->was_open && now - p->born_ns > GREETING_NS) || silent ||

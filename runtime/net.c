@@ -179,7 +179,7 @@ int pl_net_walk(const unsigned char secret[PL_KEY_SIZE],
 {
     const char *range = getenv("PLUME_HUB_PORTS");
     uint16_t low = PL_WALK_LOW, high = PL_WALK_HIGH;
-    uint32_t words[PL_WALK_PORTS];
+    uint32_t words[PL_WALK_PORTS], size;
     char text[96];
     int r;
 
@@ -188,11 +188,22 @@ int pl_net_walk(const unsigned char secret[PL_KEY_SIZE],
         if (r < 0)
             return pl_error_wrap(err, r, "PLUME_HUB_PORTS");
     }
+    size = (uint32_t)high - low + 1;
     snprintf(text, sizeof(text), "plume walk %s %s %u", id->job, id->step, id->attempt);
     crypto_generichash((unsigned char *)words, sizeof(words), (const unsigned char *)text,
                        strlen(text), secret, PL_KEY_SIZE);
-    for (size_t i = 0; i < PL_WALK_PORTS; i++)
-        ret[i] = (uint16_t)(low + words[i] % (uint32_t)(high - low + 1));
+    for (size_t i = 0; i < PL_WALK_PORTS; i++) {
+        size_t j = 0;
+
+        /* Not the same port twice, as long as the range has others. */
+        ret[i] = (uint16_t)(low + words[i] % size);
+        while (i < size && j < i) {
+            if (ret[j++] == ret[i]) {
+                ret[i] = (uint16_t)(ret[i] == high ? low : ret[i] + 1);
+                j = 0;
+            }
+        }
+    }
     return 0;
 }
 

@@ -42,7 +42,8 @@ int pl_net_own_address(char *ret, size_t size, struct pl_error *err);
 void pl_net_tune(int fd);
 
 /* The ports at which this job's hub may listen, from a keyed hash of job, step and attempt, inside
- * $PLUME_HUB_PORTS. Equal on all nodes. -EINVAL for a bad $PLUME_HUB_PORTS. */
+ * $PLUME_HUB_PORTS; all different where the range is large enough. Equal on all nodes. -EINVAL for
+ * a bad $PLUME_HUB_PORTS. */
 int pl_net_walk(const unsigned char secret[PL_KEY_SIZE],
                 const struct pl_session_id *id,
                 uint16_t ret[PL_WALK_PORTS],

@@ -81,23 +81,40 @@ static int start_daemon(struct starter *s, const char *plrund, struct pl_error *
     return pl_error_set(err, -ECONNABORTED, "%s", text ? text : "the node daemon did not start");
 }
 
+/* Counts seconds in which the daemon's beats did not come. Not by the clock: while the job is
+ * suspended nobody is silent. True at the limit. */
+static bool is_silent(unsigned *quiet_s, int poll_result)
+{
+    if (poll_result > 0)
+        *quiet_s = 0;
+    else if (poll_result == 0)
+        ++*quiet_s;
+    return *quiet_s * 1000ull > pl_step_env_ms("PLUME_SILENCE", PL_SILENCE_MS);
+}
+
 /* Waits for the daemon, which serves the node's other ranks as long as they run. Where we failed it
  * is told to leave, and gets a limit. */
 static void end_daemon(struct starter *s, bool failed)
 {
     uint64_t limit = pl_now_ns() + DAEMON_LEAVE_MS * 1000000ull;
     struct pollfd p = {.fd = s->control_fd, .events = POLLIN};
-    char c;
+    char beats[4096];
+    unsigned quiet_s = 0;
 
     if (s->daemon <= 0)
         return;
     if (failed)
         shutdown(s->control_fd, SHUT_WR);
     while (!s->daemon_ended && (!failed || pl_now_ns() < limit)) {
-        ssize_t n = poll(&p, 1, 1000) > 0 ? recv(s->control_fd, &c, 1, MSG_DONTWAIT) : 1;
+        ssize_t n = 1;
+        int ready = poll(&p, 1, 1000);
 
+        if (ready > 0)
+            n = recv(s->control_fd, beats, sizeof(beats), MSG_DONTWAIT);
         if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR))
             break;
+        if (is_silent(&quiet_s, ready))
+            kill(s->daemon, SIGKILL);
     }
     for (int i = 0; !s->daemon_ended && waitpid(s->daemon, NULL, WNOHANG) == 0; i++) {
         struct timespec pause = {0, 5000000};
@@ -294,6 +311,16 @@ static void empty(struct starter *s)
     pl_log_warn("child", "processes of rank %u could not be ended", s->step.rank);
 }
 
+/* Without its daemon nobody can tell what the rank does: it is ended. */
+static void lose_daemon(struct starter *s, const char *what)
+{
+    pl_rank_link_close(&s->link);
+    if (s->ended)
+        return;
+    pl_log_error("net", "the node daemon %s; ending rank %u", what, s->step.rank);
+    kill(s->child, SIGTERM);
+}
+
 /* Lines of the daemon. Returns true once it gave its verdict (or is gone). */
 static bool on_link(struct starter *s)
 {
@@ -314,25 +341,22 @@ static bool on_link(struct starter *s)
             return true;
         }
     }
-    pl_rank_link_close(&s->link);
-    if (!s->ended) { /* without its daemon nobody can tell what the rank does: end it */
-        pl_log_error("net", "the node daemon is gone; ending rank %u", s->step.rank);
-        kill(s->child, SIGTERM);
-    }
+    lose_daemon(s, "is gone");
     return true;
 }
 
 static void watch(struct starter *s)
 {
     uint64_t ended_ns = 0, gone_ns = 0;
+    unsigned quiet_s = 0;
     bool verdict = false;
 
     while (!s->ended || !verdict) {
         struct pollfd p[2] = {{.fd = s->signal_fd, .events = POLLIN},
                               {.fd = s->link.fd, .events = POLLIN}};
-        bool had = s->ended;
+        bool had = s->ended, waiting = s->ended || gone_ns;
+        int ready = poll(p, 2, waiting ? 100 : 1000);
 
-        poll(p, 2, s->ended || gone_ns ? 100 : 1000);
         on_signals(s);
         reap(s);
         if (s->ended && !had) {
@@ -340,6 +364,12 @@ static void watch(struct starter *s)
             empty(s);
         }
         if (s->link.fd >= 0 && on_link(s)) {
+            verdict = true;
+            gone_ns = pl_now_ns();
+        } else if (s->link.fd >= 0 && !waiting && is_silent(&quiet_s, ready)) {
+            lose_daemon(s, "does not answer");
+            if (s->daemon > 0) /* of no use to the node's other ranks either */
+                kill(s->daemon, SIGKILL);
             verdict = true;
             gone_ns = pl_now_ns();
         }
@@ -395,5 +425,7 @@ int pl_starter_run(char *const *argv, const char *plrund, struct pl_error *err)
     }
     pl_rank_link_close(&s.link);
     end_daemon(&s, r < 0);
+    if (s.daemon > 0) /* a daemon that was killed leaves it */
+        unlink(path);
     return r;
 }

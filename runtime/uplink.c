@@ -23,7 +23,6 @@
 #define NAMES_AFTER_MS 100 /* most steps have joined by then and need no name */
 #define LAUNCH_MS 120000
 #define QUEUE_MAX 65536
-#define SILENCE_NS 30000000000ull
 
 struct pl_uplink {
     struct pl_daemon *daemon;
@@ -37,7 +36,7 @@ struct pl_uplink {
     json_t *queue; /* said before the hub was found */
     char *first_node;
     uint64_t started_ns;
-    unsigned pause_ms;
+    unsigned pause_ms, silence_ms;
     bool asked_names, key_refused, lost, closing;
     uv_timer_t round, names;
     struct pl_ask *ask;
@@ -248,10 +247,12 @@ static void on_round_over(uv_timer_t *timer)
     }
     if (now - u->started_ns > limit_ms * 1000000ull) {
         snprintf(text, sizeof(text),
-                 "node %s found no hub on the step's first node%s%s within %u s%s%s",
+                 "node %s found no hub on the step's first node%s%s within %u s: %s",
                  d->step.node ? d->step.node : "?", u->first_node ? " " : "",
-                 u->first_node ? u->first_node : "", limit_ms / 1000, u->key_refused ? ": " : "",
-                 u->key_refused ? u->last_error : "");
+                 u->first_node ? u->first_node : "", limit_ms / 1000,
+                 /* With another key it is sought elsewhere. */
+                 u->key_refused ? u->last_error
+                                : "is that node up, and has it the same key (PLUME_KEY_FILE)?");
         pl_daemon_lost_hub(d, text);
         return;
     }
@@ -285,6 +286,7 @@ int pl_uplink_start(struct pl_daemon *d, struct pl_error *err)
     u->daemon = d;
     u->queue = json_array();
     u->pause_ms = 5;
+    u->silence_ms = pl_step_env_ms("PLUME_SILENCE", PL_SILENCE_MS);
     u->started_ns = pl_now_ns();
     uv_timer_init(d->loop, &u->round);
     uv_timer_init(d->loop, &u->names);
@@ -312,7 +314,7 @@ void pl_uplink_send(struct pl_uplink *u, json_t *message)
             json_array_append(u->queue, message);
         return;
     }
-    if (pl_now_ns() - u->wire->last_heard_ns > SILENCE_NS)
+    if (pl_now_ns() - u->wire->last_heard_ns > u->silence_ms * 1000000ull)
         shutdown(u->wire->fd, SHUT_RDWR); /* the loop reports the loss */
     else
         pl_wire_send(u->wire, message);
@@ -325,6 +327,12 @@ void pl_uplink_beat(struct pl_uplink *u)
     if (beat)
         pl_uplink_send(u, beat);
     json_decref(beat);
+}
+
+void pl_uplink_awake(struct pl_uplink *u)
+{
+    if (u->wire)
+        u->wire->last_heard_ns = pl_now_ns();
 }
 
 void pl_uplink_close(struct pl_uplink *u)

@@ -29,7 +29,13 @@ def walk_ports(step, low, high, attempt=0):
     """The ports at which this step's hub may listen (runtime/net.h)."""
     text = f"plume walk {step.job} 0 {attempt}".encode()
     words = struct.unpack("<8I", hashlib.blake2b(text, digest_size=32, key=KEY).digest())
-    return [low + w % (high - low + 1) for w in words]
+    size, ports = high - low + 1, []
+    for word in words:
+        port = low + word % size
+        while len(ports) < size and port in ports:
+            port = low + (port + 1 - low) % size
+        ports.append(port)
+    return ports
 
 
 class Stranger:
