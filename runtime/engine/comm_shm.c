@@ -14,7 +14,6 @@
 #include <limits.h>
 #include <linux/futex.h>
 #include <poll.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -96,6 +95,19 @@ static int check_failed(struct shm *shm, struct pl_error *err)
     return pl_error_set(err, -ECONNRESET, "%.*s", PL_COMM_TEXT_MAX - 1, c->text);
 }
 
+/* For Linux before 5.3. The state stands behind the name, which may hold anything: proc(5). */
+static bool process_ended(pid_t pid)
+{
+    _cleanup_free_ char *text = NULL;
+    char path[64], *state;
+
+    snprintf(path, sizeof(path), "/proc/%d/stat", (int)pid);
+    if (pl_file_read(path, 4096, &text, NULL, NULL) < 0)
+        return true;
+    state = strrchr(text, ')');
+    return state && state[1] && (state[2] == 'Z' || state[2] == 'X');
+}
+
 static bool peer_ended(const struct shm *shm, unsigned i)
 {
     struct pollfd p = {.fd = shm->pidfd[i], .events = POLLIN};
@@ -104,7 +116,7 @@ static bool peer_ended(const struct shm *shm, unsigned i)
         return false;
     if (shm->pidfd[i] >= 0)
         return poll(&p, 1, 0) == 1;
-    return kill(shm->pid[i], 0) < 0 && errno == ESRCH;
+    return process_ended(shm->pid[i]);
 }
 
 static int check_peers(struct shm *shm, uint32_t generation, struct pl_error *err)

@@ -12,16 +12,10 @@
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
-#include <sys/syscall.h>
 #include <sys/un.h>
 #include <sys/wait.h>
 
 #define GRACE_MS 10000 /* between the first rank's failure and the end of the others */
-
-struct rank {
-    pid_t pid; /* 0 once reaped */
-    int pidfd;
-};
 
 struct client {
     int fd; /* -1 once closed */
@@ -34,10 +28,10 @@ struct starter {
     const struct pl_local_options *options;
     char *path;
     int listen_fd;
-    struct rank *ranks;
+    pid_t *ranks;           /* 0 once reaped */
     struct client *clients; /* as they come */
     unsigned n_clients, n_alive, n_values;
-    int signal_fd; /* SIGINT and SIGTERM */
+    int signal_fd; /* SIGCHLD (Linux before 5.3 has no pidfd_open), SIGINT and SIGTERM */
     sigset_t old_mask;
     int status;
     uint64_t kill_at; /* 0 = not */
@@ -93,43 +87,47 @@ static int fork_rank(struct starter *s, unsigned rank, struct pl_error *err)
             return pl_error_set(err, -ECANCELED, "cannot become rank %u", rank);
         return 1;
     }
-    s->ranks[rank] = (struct rank){.pid = pid, .pidfd = (int)syscall(SYS_pidfd_open, pid, 0)};
+    s->ranks[rank] = pid;
     s->n_alive++;
-    if (s->ranks[rank].pidfd < 0)
-        return pl_error_errno(err, errno, "cannot watch rank %u", rank);
     return 0;
 }
 
 static void kill_all(struct starter *s, int sig)
 {
     for (unsigned i = 0; i < s->options->processes; i++)
-        if (s->ranks[i].pid > 0)
-            kill(s->ranks[i].pid, sig);
+        if (s->ranks[i] > 0)
+            kill(s->ranks[i], sig);
 }
 
-static void reap(struct starter *s, struct rank *rank)
+/* Takes the status of the ranks that have ended; flags as for waitpid(2). */
+static void reap(struct starter *s, int flags)
 {
-    int status, code;
+    for (unsigned i = 0; i < s->options->processes; i++) {
+        int status, code;
 
-    if (waitpid(rank->pid, &status, 0) < 0)
-        return;
-    close(rank->pidfd);
-    *rank = (struct rank){.pidfd = -1};
-    s->n_alive--;
-    code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-    if (code && !s->status) {
-        s->status = code;
-        s->kill_at = pl_now_ns() + GRACE_MS * 1000000ull;
+        if (s->ranks[i] <= 0 || waitpid(s->ranks[i], &status, flags) != s->ranks[i])
+            continue;
+        s->ranks[i] = 0;
+        s->n_alive--;
+        code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+        if (code && !s->status) {
+            s->status = code;
+            s->kill_at = pl_now_ns() + GRACE_MS * 1000000ull;
+        }
     }
 }
 
-/* The ranks are told to end and get a while for it. */
-static void interrupted(struct starter *s)
+static void take_signal(struct starter *s)
 {
     struct signalfd_siginfo info;
 
     if (read(s->signal_fd, &info, sizeof(info)) != (ssize_t)sizeof(info))
         return;
+    if (info.ssi_signo == SIGCHLD) {
+        reap(s, WNOHANG);
+        return;
+    }
+    /* The ranks are told to end and get a while for it. */
     s->status = PL_EXIT_INTERRUPTED;
     s->kill_at = pl_now_ns() + GRACE_MS * 1000000ull;
     kill_all(s, SIGTERM);
@@ -140,6 +138,7 @@ static int watch_signals(struct starter *s, struct pl_error *err)
     sigset_t mask;
 
     sigemptyset(&mask);
+    sigaddset(&mask, SIGCHLD);
     sigaddset(&mask, SIGINT);
     sigaddset(&mask, SIGTERM);
     sigprocmask(SIG_BLOCK, &mask, &s->old_mask);
@@ -240,8 +239,6 @@ static void welcome(struct starter *s)
 
 static int loop(struct starter *s, struct pollfd *polls, struct pl_error *err)
 {
-    unsigned n = s->options->processes;
-
     while (s->n_alive) {
         uint64_t now = pl_now_ns();
         unsigned clients = s->n_clients;
@@ -253,27 +250,22 @@ static int loop(struct starter *s, struct pollfd *polls, struct pl_error *err)
         }
         if (s->kill_at)
             wait_ms = (int)((s->kill_at - now) / 1000000u) + 1;
-        for (unsigned i = 0; i < n; i++)
-            polls[i] = (struct pollfd){.fd = s->ranks[i].pidfd, .events = POLLIN};
         for (unsigned i = 0; i < clients; i++)
-            polls[n + i] = (struct pollfd){.fd = s->clients[i].fd, .events = POLLIN};
-        polls[n + clients] = (struct pollfd){.fd = s->listen_fd, .events = POLLIN};
-        polls[n + clients + 1] = (struct pollfd){.fd = s->signal_fd, .events = POLLIN};
-        if (poll(polls, n + clients + 2, wait_ms) < 0) {
+            polls[i] = (struct pollfd){.fd = s->clients[i].fd, .events = POLLIN};
+        polls[clients] = (struct pollfd){.fd = s->listen_fd, .events = POLLIN};
+        polls[clients + 1] = (struct pollfd){.fd = s->signal_fd, .events = POLLIN};
+        if (poll(polls, clients + 2, wait_ms) < 0) {
             if (errno == EINTR)
                 continue;
             return pl_error_errno(err, errno, "cannot wait for the ranks");
         }
         for (unsigned i = 0; i < clients; i++)
-            if (polls[n + i].revents)
-                serve(s, &s->clients[i]);
-        if (polls[n + clients].revents)
-            welcome(s);
-        if (polls[n + clients + 1].revents)
-            interrupted(s);
-        for (unsigned i = 0; i < n; i++)
             if (polls[i].revents)
-                reap(s, &s->ranks[i]);
+                serve(s, &s->clients[i]);
+        if (polls[clients].revents)
+            welcome(s);
+        if (polls[clients + 1].revents)
+            take_signal(s);
     }
     return 0;
 }
@@ -281,9 +273,9 @@ static int loop(struct starter *s, struct pollfd *polls, struct pl_error *err)
 int pl_local_run(const struct pl_local_options *options, int *ret_status, struct pl_error *err)
 {
     unsigned n = options->processes;
-    _cleanup_free_ struct rank *ranks = calloc(n, sizeof(*ranks));
+    _cleanup_free_ pid_t *ranks = calloc(n, sizeof(*ranks));
     _cleanup_free_ struct client *clients = calloc(n, sizeof(*clients));
-    _cleanup_free_ struct pollfd *polls = calloc(2 * (size_t)n + 2, sizeof(*polls));
+    _cleanup_free_ struct pollfd *polls = calloc((size_t)n + 2, sizeof(*polls));
     _cleanup_free_ char *path = NULL;
     struct starter s = {
         .options = options, .ranks = ranks, .clients = clients, .listen_fd = -1, .signal_fd = -1};
@@ -293,8 +285,6 @@ int pl_local_run(const struct pl_local_options *options, int *ret_status, struct
 
     if (!ranks || !clients || !polls)
         return pl_error_set(err, -ENOMEM, "out of memory");
-    for (unsigned i = 0; i < n; i++)
-        ranks[i].pidfd = -1;
     snprintf(job, sizeof(job), "local-%d", (int)getpid());
     r = pl_rank_socket_path(job, "0", 0, 0, &path, err);
     if (r < 0)
@@ -309,9 +299,6 @@ int pl_local_run(const struct pl_local_options *options, int *ret_status, struct
     for (unsigned i = 0; i < n && r == 0; i++)
         r = fork_rank(&s, i, err);
     if (getpid() != parent) {
-        for (unsigned i = 0; i < n; i++)
-            if (ranks[i].pidfd >= 0)
-                close(ranks[i].pidfd);
         close(s.listen_fd);
         close(s.signal_fd);
         return r;
@@ -320,9 +307,7 @@ int pl_local_run(const struct pl_local_options *options, int *ret_status, struct
         r = loop(&s, polls, err);
     if (r < 0) {
         kill_all(&s, SIGKILL);
-        for (unsigned i = 0; i < n; i++)
-            if (ranks[i].pid > 0)
-                reap(&s, &ranks[i]);
+        reap(&s, 0);
     }
     close(s.listen_fd);
     if (s.signal_fd >= 0)
