@@ -230,9 +230,23 @@ static int why_slurm(struct pl_plstat *ps, const struct pl_slurm_job *job, struc
     return r < 0 ? pl_error_set(err, r, "out of memory") : 0;
 }
 
+/* The same trial again, now with its ranks: of a large sweep only that one's log is read. */
+static int look_closer(struct pl_plstat *ps,
+                       const struct pl_run_status *s,
+                       struct pl_run_status **ret,
+                       const struct pl_trial_status **ts,
+                       struct pl_error *err)
+{
+    int r = pl_run_status_collect(s->run, (*ts)->trial, true, &ps->slurm, ret, &ps->notes, err);
+
+    if (r == 0)
+        *ts = &(*ret)->trials[0];
+    return r;
+}
+
 int pl_cmd_why(struct pl_plstat *ps, struct pl_error *err)
 {
-    _cleanup_(pl_run_status_destroyp) struct pl_run_status *s = NULL;
+    _cleanup_(pl_run_status_destroyp) struct pl_run_status *s = NULL, *closer = NULL;
     _cleanup_(pl_target_finish) struct pl_target target = {0};
     _cleanup_(json_decrefp) json_t *cause = NULL;
     const struct pl_trial_status *ts;
@@ -244,22 +258,25 @@ int pl_cmd_why(struct pl_plstat *ps, struct pl_error *err)
         return r;
     if (!target.run)
         return why_slurm(ps, job, err);
-    r = pl_run_status_collect(target.run, target.trial, true, &ps->slurm, &s, &ps->notes, err);
+    r = pl_run_status_collect(target.run, target.trial, false, &ps->slurm, &s, &ps->notes, err);
     if (r < 0)
         return r;
     ts = first_failure(s, &n_failed);
     ps->bad |= ts != NULL;
-    if (ts && !(cause = make_cause(s, ts)))
-        r = -ENOMEM;
-    if (r == 0 && ps->json)
-        r = (ps->doc = pl_report_why(s,
-                                     ts                 ? ts
-                                     : s->n_trials == 1 ? s->trials
-                                                        : NULL,
-                                     cause))
-                ? 0
-                : -ENOMEM;
-    else if (r == 0)
+    if (ts) {
+        r = look_closer(ps, s, &closer, &ts, err);
+        if (r < 0)
+            return r;
+        cause = make_cause(s, ts);
+        r = cause ? 0 : -ENOMEM;
+    }
+    if (r == 0 && ps->json) {
+        if (!ts && s->n_trials == 1)
+            ts = s->trials;
+        ps->doc = pl_report_why(s, ts, cause);
+        r = ps->doc ? 0 : -ENOMEM;
+    } else if (r == 0) {
         r = ts ? print(ps, s, ts, n_failed, cause) : print_none(ps, s);
+    }
     return r < 0 ? pl_error_set(err, r, "out of memory") : 0;
 }
