@@ -8,9 +8,12 @@
 #include <fcntl.h>
 #include <math.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
 
 #define PENDING_MAX ((size_t)256 * 1024) /* unwritten bytes at which reading stops */
 #define LINE_MAX_BYTES 4096              /* longer lines are searched for metrics in parts */
+#define DRAIN_READS 32                   /* of 64 KiB each */
 #define TAIL_BYTES 4096
 #define TAIL_LINES 20
 
@@ -24,6 +27,7 @@ struct pl_capture {
     struct pl_buf pending; /* for real_fd */
     struct pl_buf tail;    /* up to twice TAIL_BYTES, cut now and then */
     struct pl_buf line;
+    bool real_is_socket;
     bool eof, told, closing, released, out_ready;
     unsigned handles; /* uv handles still open */
 };
@@ -107,10 +111,18 @@ static void keep_tail(struct pl_capture *c, const char *data, size_t len)
         pl_buf_consume(&c->tail, c->tail.len - TAIL_BYTES);
 }
 
+/* Writes without waiting: sockets are asked so each time, other descriptors are set so. */
+static ssize_t write_some(const struct pl_capture *c)
+{
+    if (c->real_is_socket)
+        return send(c->real_fd, c->pending.data, c->pending.len, MSG_DONTWAIT | MSG_NOSIGNAL);
+    return write(c->real_fd, c->pending.data, c->pending.len);
+}
+
 static void write_real(struct pl_capture *c)
 {
     while (c->pending.len && c->real_fd >= 0) {
-        ssize_t n = write(c->real_fd, c->pending.data, c->pending.len);
+        ssize_t n = write_some(c);
 
         if (n < 0 && errno == EINTR)
             continue;
@@ -227,6 +239,30 @@ static void on_event(uv_poll_t *poll, int status, int events)
     update(c);
 }
 
+/* The real stream must not make us wait, but its open file is shared with others of the task, who
+ * do not expect EAGAIN: a pipe is opened anew for ourselves. */
+static void own_stream(struct pl_capture *c)
+{
+    char path[32];
+    struct stat st;
+    int fd = -EBADF;
+
+    if (fstat(c->real_fd, &st) < 0 || S_ISREG(st.st_mode))
+        return;
+    c->real_is_socket = S_ISSOCK(st.st_mode);
+    if (c->real_is_socket)
+        return;
+    snprintf(path, sizeof(path), "/proc/self/fd/%d", c->real_fd);
+    if (S_ISFIFO(st.st_mode))
+        fd = open(path, O_WRONLY | O_NONBLOCK | O_CLOEXEC | O_NOCTTY);
+    if (fd < 0) { /* another user's */
+        fcntl(c->real_fd, F_SETFL, fcntl(c->real_fd, F_GETFL) | O_NONBLOCK);
+        return;
+    }
+    close(c->real_fd);
+    c->real_fd = fd;
+}
+
 int pl_capture_create(uv_loop_t *loop,
                       int read_fd,
                       int real_fd,
@@ -237,7 +273,7 @@ int pl_capture_create(uv_loop_t *loop,
                       struct pl_capture **ret)
 {
     struct pl_capture *c = calloc(1, sizeof(*c));
-    int r;
+    int flags, r;
 
     if (!c) {
         close(read_fd);
@@ -252,7 +288,8 @@ int pl_capture_create(uv_loop_t *loop,
                              .ops = ops,
                              .ctx = ctx};
     fcntl(read_fd, F_SETFL, fcntl(read_fd, F_GETFL) | O_NONBLOCK);
-    fcntl(real_fd, F_SETFL, fcntl(real_fd, F_GETFL) | O_NONBLOCK);
+    own_stream(c);
+    real_fd = c->real_fd;
     r = uv_poll_init(loop, &c->in, read_fd);
     if (r < 0) {
         close(read_fd);
@@ -262,8 +299,11 @@ int pl_capture_create(uv_loop_t *loop,
     }
     c->in.data = c;
     c->handles = 1;
+    flags = fcntl(real_fd, F_GETFL);
     /* Regular files and /dev/null cannot be waited for, and never need it. */
     if (uv_poll_init(loop, &c->out, real_fd) == 0) {
+        if (c->real_is_socket) /* libuv has set O_NONBLOCK, for all who share it */
+            fcntl(real_fd, F_SETFL, flags);
         c->out.data = c;
         c->out_ready = true;
         c->handles++;
@@ -294,7 +334,8 @@ void pl_capture_drain(struct pl_capture *c)
 {
     if (!c || c->closing || c->released)
         return;
-    while (!c->eof && read_some(c))
+    /* No more than a pipe holds: what the rank left behind may write for ever. */
+    for (int i = 0; i < DRAIN_READS && !c->eof && read_some(c); i++)
         ;
     update(c);
 }

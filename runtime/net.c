@@ -14,8 +14,8 @@ static int bound(uint16_t port, bool share, int *ret)
 {
     int one = 1, zero = 0;
 
-    /* Without SO_REUSEPORT two users' hubs cannot share a port; SO_REUSEADDR only forgives
-     * connections that linger from a run before. */
+    /* Without either option the port is really ours: not held by somebody else, and two users'
+     * hubs cannot share it. The price: one with connections that linger counts as taken. */
     for (int v6 = 1; v6 >= 0; v6--) {
         _cleanup_close_ int fd =
             socket(v6 ? AF_INET6 : AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
@@ -25,9 +25,10 @@ static int bound(uint16_t port, bool share, int *ret)
 
         if (fd < 0)
             continue;
-        setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
-        if (share)
+        if (share) {
+            setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
             setsockopt(fd, SOL_SOCKET, SO_REUSEPORT, &one, sizeof(one));
+        }
         if (v6)
             setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &zero, sizeof(zero));
         r = v6 ? bind(fd, (struct sockaddr *)&a6, sizeof(a6))

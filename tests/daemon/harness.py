@@ -348,8 +348,8 @@ class Step:
 
     def hub(self, port=None, **more):
         """A greeted client."""
+        wait_for("status.json", lambda: os.path.exists(self.trial("status.json")))
         if port is None:
-            wait_for("status.json", lambda: os.path.exists(self.trial("status.json")))
             port = self.load("status.json")["hub"]["port"]
         return self.keep(Hub(self, port, **more)).greet()
 

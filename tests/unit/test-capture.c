@@ -1,0 +1,355 @@
+/* SPDX-License-Identifier: MIT */
+/* Streams with real pipes in a real loop. */
+#include "common/base/fs.h"
+#include "runtime/capture.h"
+
+#include <fcntl.h>
+#include <math.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+
+#include <cmocka.h>
+
+struct seen {
+    char names[256];
+    double last;
+    unsigned metrics, done;
+};
+
+static uv_loop_t loop;
+static struct seen seen;
+static int in, out; /* the rank's end, and where Slurm would read */
+static struct pl_capture *capture;
+
+static void on_metric(void *ctx, const char *name, double value)
+{
+    struct seen *s = ctx;
+    size_t used = strlen(s->names);
+
+    snprintf(s->names + used, sizeof(s->names) - used, "%s=%g;", name, value);
+    s->last = value;
+    s->metrics++;
+}
+
+static void on_done(void *ctx)
+{
+    ((struct seen *)ctx)->done++;
+}
+
+static const struct pl_capture_ops ops = {.metric = on_metric, .done = on_done};
+
+static void begin(const struct pl_metric_rule *rules, size_t n)
+{
+    int rank[2], slurm[2];
+
+    memset(&seen, 0, sizeof(seen));
+    assert_int_equal(uv_loop_init(&loop), 0);
+    assert_int_equal(pipe2(rank, O_CLOEXEC), 0);
+    assert_int_equal(pipe2(slurm, O_CLOEXEC), 0);
+    in = rank[1];
+    out = slurm[0];
+    assert_int_equal(pl_capture_create(&loop, rank[0], slurm[1], rules, n, &ops, &seen, &capture),
+                     0);
+}
+
+static void finish(void)
+{
+    pl_capture_close(PL_TAKE(capture));
+    assert_int_equal(uv_run(&loop, UV_RUN_DEFAULT), 0);
+    assert_int_equal(uv_loop_close(&loop), 0);
+    if (in >= 0)
+        close(PL_TAKE_FD(in));
+    close(out);
+}
+
+static void put(const char *text)
+{
+    assert_int_equal(pl_write_all(in, text, strlen(text)), 0);
+}
+
+/* What came out at Slurm's end up to now; borrowed. */
+static const char *came_out(void)
+{
+    static char text[65536];
+    ssize_t n = read(out, text, sizeof(text) - 1);
+
+    assert_true(n >= 0);
+    text[n] = '\0';
+    return text;
+}
+
+static void test_copy_and_done(void **state)
+{
+    begin(NULL, 0);
+    put("one\n");
+    uv_run(&loop, UV_RUN_ONCE);
+    assert_string_equal(came_out(), "one\n");
+    assert_false(pl_capture_is_done(capture));
+    put("two");
+    close(PL_TAKE_FD(in));
+    uv_run(&loop, UV_RUN_DEFAULT); /* ends by itself: its handles are closed at the end */
+    assert_string_equal(came_out(), "two");
+    assert_string_equal(came_out(), ""); /* the end: nothing holds the stream open */
+    assert_int_equal(seen.done, 1);
+    assert_true(pl_capture_is_done(capture));
+    finish();
+}
+
+static void test_tail_last_lines(void **state)
+{
+    char *tail;
+
+    begin(NULL, 0);
+    tail = pl_capture_tail(capture);
+    assert_string_equal(tail, "");
+    free(tail);
+    for (int i = 0; i < 30; i++) {
+        char line[16];
+
+        snprintf(line, sizeof(line), "line %d\n", i);
+        put(line);
+    }
+    put("bad \xff\xe2\x82 and \xc3\xa9\r\n\n\n");
+    pl_capture_drain(capture);
+    tail = pl_capture_tail(capture);
+    assert_true(strncmp(tail, "line 11\n", 8) == 0);
+    assert_non_null(strstr(tail, "bad \xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd and \xc3\xa9"));
+    assert_int_equal(tail[strlen(tail) - 1], '\xa9');
+    free(tail);
+    finish();
+}
+
+static void test_tail_long_line(void **state)
+{
+    char block[10000];
+    char *tail;
+
+    begin(NULL, 0);
+    memset(block, 'a', sizeof(block));
+    for (int i = 0; i < 5; i++) {
+        assert_int_equal(pl_write_all(in, block, sizeof(block)), 0);
+        pl_capture_drain(capture);
+        came_out();
+    }
+    put("END");
+    pl_capture_drain(capture);
+    tail = pl_capture_tail(capture);
+    assert_int_equal(strlen(tail), 4096);
+    assert_string_equal(tail + 4093, "END");
+    free(tail);
+    finish();
+}
+
+static void test_metrics_in_pieces(void **state)
+{
+    struct pl_metric_rule rules[2];
+    struct pl_error err = {0};
+
+    assert_int_equal(pl_metric_rule_init(&rules[0], "loss=loss[ =]([-+0-9.a-z]+)", &err), 0);
+    assert_int_equal(pl_metric_rule_init(&rules[1], "whole=[0-9]+%", &err), 0);
+    begin(rules, 2);
+    put("loss=1.5\nlo");
+    pl_capture_drain(capture);
+    put("ss 2.5\rloss x\nnothing\n50%\nloss=nan\nloss=-inf\nloss=1e-3");
+    pl_capture_drain(capture);
+    assert_string_equal(seen.names, "loss=1.5;loss=2.5;whole=50;loss=nan;loss=-inf;");
+    close(PL_TAKE_FD(in));
+    uv_run(&loop, UV_RUN_DEFAULT);
+    assert_non_null(strstr(seen.names, ";loss=0.001;")); /* a last line without its end */
+    finish();
+    pl_metric_rule_finish(&rules[0]);
+    pl_metric_rule_finish(&rules[0]);
+    pl_metric_rule_finish(&rules[1]);
+}
+
+static void test_metric_rule_bad(void **state)
+{
+    static const char *const bad[] = {
+        "", "loss", "=x", "loss=", "9a=x", "a b=x", "loss=(", "loss=["};
+    struct pl_metric_rule rule;
+
+    for (size_t i = 0; i < PL_COUNT(bad); i++) {
+        struct pl_error err = {0};
+
+        assert_int_equal(pl_metric_rule_init(&rule, bad[i], &err), -EINVAL);
+        assert_int_not_equal(err.text[0], '\0');
+    }
+}
+
+/* Where nobody takes the output the rank has to wait, as it would without us. */
+static void test_back_pressure(void **state)
+{
+    char block[4096];
+    size_t written = 0, taken = 0;
+
+    begin(NULL, 0);
+    memset(block, 'x', sizeof(block));
+    fcntl(in, F_SETFL, fcntl(in, F_GETFL) | O_NONBLOCK);
+    for (int idle = 0; idle < 3;) {
+        ssize_t n = write(in, block, sizeof(block));
+
+        idle = n > 0 ? 0 : idle + 1;
+        written += n > 0 ? (size_t)n : 0;
+        uv_run(&loop, UV_RUN_NOWAIT);
+        assert_true(written < 4u << 20);
+    }
+    fcntl(out, F_SETFL, fcntl(out, F_GETFL) | O_NONBLOCK);
+    close(PL_TAKE_FD(in));
+    while (!seen.done) {
+        ssize_t n = read(out, block, sizeof(block));
+
+        taken += n > 0 ? (size_t)n : 0;
+        uv_run(&loop, UV_RUN_NOWAIT);
+    }
+    for (ssize_t n; (n = read(out, block, sizeof(block))) > 0;)
+        taken += (size_t)n;
+    assert_int_equal(taken, written);
+    finish();
+}
+
+static void test_reader_gone(void **state)
+{
+    char path[] = "/tmp/plume-test-capture-XXXXXX", *text;
+    struct pl_error err = {0};
+    int fd = mkstemp(path);
+
+    signal(SIGPIPE, SIG_IGN);
+    begin(NULL, 0);
+    assert_int_equal(pl_capture_open_file(capture, path, &err), 0);
+    close(PL_TAKE_FD(out));
+    put("still in the file\n");
+    close(PL_TAKE_FD(in));
+    uv_run(&loop, UV_RUN_DEFAULT);
+    assert_int_equal(seen.done, 1);
+    out = dup(fd);
+    finish();
+    assert_int_equal(pl_file_read(path, 1000, &text, NULL, &err), 0);
+    assert_string_equal(text, "still in the file\n");
+    free(text);
+    unlink(path);
+    close(fd);
+}
+
+static void test_open_file_bad(void **state)
+{
+    struct pl_error err = {0};
+
+    begin(NULL, 0);
+    assert_true(pl_capture_open_file(capture, "/dev/null/x", &err) < 0);
+    assert_non_null(strstr(err.text, "/dev/null/x"));
+    put("passed on all the same");
+    pl_capture_drain(capture);
+    assert_string_equal(came_out(), "passed on all the same");
+    finish();
+}
+
+/* Output goes to a file, as in a batch script: it cannot be waited for, and need not be. */
+static void test_real_is_a_file(void **state)
+{
+    FILE *f = tmpfile();
+    char text[64] = {0};
+    int rank[2];
+
+    memset(&seen, 0, sizeof(seen));
+    assert_int_equal(uv_loop_init(&loop), 0);
+    assert_int_equal(pipe2(rank, O_CLOEXEC), 0);
+    in = rank[1];
+    out = fileno(f);
+    assert_int_equal(pl_capture_create(&loop, rank[0], dup(out), NULL, 0, &ops, &seen, &capture),
+                     0);
+    put("into the file");
+    close(PL_TAKE_FD(in));
+    uv_run(&loop, UV_RUN_DEFAULT);
+    assert_int_equal(seen.done, 1);
+    assert_int_equal(pread(out, text, sizeof(text) - 1, 0), 13);
+    out = dup(out);
+    finish();
+    fclose(f);
+}
+
+/* The stream's open file is shared with others, who do not expect EAGAIN. */
+static void test_real_flags_kept(void **state)
+{
+    for (int socket = 0; socket < 2; socket++) {
+        char block[4096] = {0};
+        int rank[2], slurm[2];
+
+        memset(&seen, 0, sizeof(seen));
+        assert_int_equal(uv_loop_init(&loop), 0);
+        assert_int_equal(pipe2(rank, O_CLOEXEC), 0);
+        assert_int_equal(
+            socket ? socketpair(AF_UNIX, SOCK_STREAM, 0, slurm) : pipe2(slurm, O_CLOEXEC), 0);
+        in = rank[1];
+        out = slurm[0];
+        assert_int_equal(
+            pl_capture_create(&loop, rank[0], dup(slurm[1]), NULL, 0, &ops, &seen, &capture), 0);
+        assert_false(fcntl(slurm[1], F_GETFL) & O_NONBLOCK);
+        /* More than it takes: this must not wait all the same. */
+        for (int i = 0; i < 200; i++) {
+            assert_int_equal(pl_write_all(in, block, sizeof(block)), 0);
+            pl_capture_drain(capture);
+        }
+        close(PL_TAKE_FD(in));
+        finish();
+        assert_false(fcntl(slurm[1], F_GETFL) & O_NONBLOCK);
+        close(slurm[1]);
+    }
+}
+
+/* Something that the rank left behind writes on and on: its last words end somewhere. */
+static void test_drain_endless(void **state)
+{
+    pid_t writers[2];
+
+    begin(NULL, 0);
+    for (int i = 0; i < 2; i++) {
+        writers[i] = fork();
+        if (writers[i] == 0) {
+            char block[65536];
+
+            memset(block, 'y', sizeof(block));
+            while (write(in, block, sizeof(block)) > 0)
+                ;
+            _exit(0);
+        }
+    }
+    for (int i = 0; i < 50; i++)
+        pl_capture_drain(capture);
+    for (int i = 0; i < 2; i++) {
+        kill(writers[i], SIGKILL);
+        waitpid(writers[i], NULL, 0);
+    }
+    finish();
+}
+
+static void test_close_half_way(void **state)
+{
+    begin(NULL, 0);
+    put("not yet read");
+    pl_capture_close(capture);
+    pl_capture_close(capture); /* twice, and NULL */
+    capture = NULL;
+    pl_capture_close(NULL);
+    pl_capture_drain(NULL);
+    assert_true(pl_capture_is_done(NULL));
+    finish();
+    assert_int_equal(seen.done, 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_copy_and_done),   cmocka_unit_test(test_tail_last_lines),
+        cmocka_unit_test(test_tail_long_line),  cmocka_unit_test(test_metrics_in_pieces),
+        cmocka_unit_test(test_metric_rule_bad), cmocka_unit_test(test_back_pressure),
+        cmocka_unit_test(test_reader_gone),     cmocka_unit_test(test_open_file_bad),
+        cmocka_unit_test(test_real_is_a_file),  cmocka_unit_test(test_real_flags_kept),
+        cmocka_unit_test(test_drain_endless),   cmocka_unit_test(test_close_half_way),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,176 @@
+/* SPDX-License-Identifier: MIT */
+#include "common/base/fs.h"
+#include "runtime/ask.h"
+#include "runtime/cause.h"
+
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define EXIT(code) ((code) << 8)
+
+static void test_is_cascade_words(void **state)
+{
+    static const char *const echoes[] = {
+        "RuntimeError: NCCL error in: ProcessGroupNCCL.cpp:1275, remote process exited",
+        "[rank3]:[E] Watchdog caught collective operation timeout",
+        "x\nncclremoteerror: connection lost\ny",
+        "read: Connection reset by peer",
+        "pltrain: lost the connection to rank 3",
+        "write failed: broken pipe",
+    };
+    static const char *const own[] = {"Segmentation fault", "CUDA out of memory", "", NULL,
+                                      "lossy ranking",      "AssertionError"};
+
+    for (size_t i = 0; i < PL_COUNT(echoes); i++)
+        assert_true(pl_failure_is_cascade(&(struct pl_failure){.text = echoes[i]}));
+    for (size_t i = 0; i < PL_COUNT(own); i++)
+        assert_false(pl_failure_is_cascade(&(struct pl_failure){.text = own[i]}));
+}
+
+static void test_first_order(void **state)
+{
+    struct pl_failure f[] = {
+        {.rank = 0, .at_ns = 50, .text = "NCCL error"},
+        {.rank = 1, .at_ns = 300, .text = "assertion failed"},
+        {.rank = 2, .at_ns = 100, .lost = true},
+        {.rank = 3, .at_ns = 200, .text = ""},
+        {.rank = 4, .at_ns = 200},
+    };
+
+    assert_int_equal(pl_failure_first(f, 1), 0);
+    assert_int_equal(pl_failure_first(f, 2), 1); /* an echo only for want of a better one */
+    assert_int_equal(pl_failure_first(f, 3), 1);
+    assert_int_equal(pl_failure_first(f, 5), 3); /* the earliest; of equals the first to arrive */
+    f[1] = f[0];
+    assert_int_equal(pl_failure_first(f, 3), 2); /* a lost node before an echo */
+    f[0].at_ns = INT64_MAX;
+    f[1].at_ns = INT64_MIN;
+    assert_int_equal(pl_failure_first(f, 2), 1);
+}
+
+static void test_tied_clocks(void **state)
+{
+    struct pl_failure a = {.node_id = 0, .at_ns = 1000, .uncertainty_ns = 60};
+    struct pl_failure b = {.node_id = 1, .at_ns = 1100, .uncertainty_ns = 41};
+
+    assert_true(pl_failure_tied(&a, &b));
+    assert_true(pl_failure_tied(&b, &a));
+    b.uncertainty_ns = 40;
+    assert_false(pl_failure_tied(&a, &b));
+    b.uncertainty_ns = 1000;
+    b.node_id = 0; /* one clock: no doubt */
+    assert_false(pl_failure_tied(&a, &b));
+    b.node_id = 1;
+    b.lost = true;
+    assert_false(pl_failure_tied(&a, &b));
+}
+
+static void test_from_outside_kinds(void **state)
+{
+    static const struct {
+        int status;
+        bool oom, lost, outside;
+    } rows[] = {
+        {SIGTERM, false, false, true},   {SIGKILL, false, false, true},
+        {SIGINT, false, false, true},    {EXIT(143), false, false, true},
+        {SIGKILL, true, false, false},   {SIGKILL, false, true, false},
+        {SIGSEGV, false, false, false},  {SIGABRT | 0x80, false, false, false},
+        {EXIT(1), false, false, false},  {EXIT(137), false, false, false},
+        {EXIT(15), false, false, false},
+    };
+
+    for (size_t i = 0; i < PL_COUNT(rows); i++)
+        assert_int_equal(pl_failure_from_outside(&(struct pl_failure){
+                             .status = rows[i].status, .oom = rows[i].oom, .lost = rows[i].lost}),
+                         rows[i].outside);
+}
+
+static void test_from_slurm_records(void **state)
+{
+    static const struct {
+        const char *output;
+        unsigned restart;
+        bool terminated;
+        const char *kind;
+        bool inferred;
+    } rows[] = {
+        {"JobState=RUNNING Restarts=0 RunTime=00:01:00 TimeLimit=01:00:00 PreemptTime=None", 0,
+         false, NULL, true},
+        {"JobState=RUNNING Restarts=0 RunTime=00:01:00 TimeLimit=01:00:00 PreemptTime=None", 0,
+         true, "cancelled", true},
+        {"JobState=COMPLETING RunTime=01:00:01 TimeLimit=01:00:00", 0, true, "timeout", false},
+        {"JobState=COMPLETING RunTime=1-00:00:01 TimeLimit=1-00:00:00", 0, true, "timeout", false},
+        {"JobState=COMPLETING RunTime=01:00:01 TimeLimit=UNLIMITED", 0, true, "cancelled", true},
+        {"JobState=PENDING Restarts=3 RunTime=00:00:00 TimeLimit=01:00:00", 2, true, "preempted",
+         false},
+        {"JobState=RUNNING Restarts=2 RunTime=00:00:09 TimeLimit=01:00:00", 2, true, "cancelled",
+         true},
+        {"JobState=RUNNING PreemptTime=2026-01-01T00:00:00", 0, true, "preempted", false},
+        {"JobState=PREEMPTED", 0, true, "preempted", false},
+        {"JobState=TIMEOUT", 0, true, "timeout", false},
+        {"JobState=DEADLINE", 0, true, "timeout", false},
+        {"JobState=NODE_FAIL", 0, false, "node", false},
+        {"JobState=OUT_OF_MEMORY", 0, false, "oom", false},
+        {"JobState=CANCELLED", 0, false, "cancelled", false},
+        {"JobState=FAILED", 0, false, "cancelled", true},
+        {"JobName=JobState=TIMEOUT JobState=CANCELLED", 0, false, "cancelled", false},
+        {"", 0, false, NULL, true},
+        {"slurm_load_jobs error: Invalid job id specified", 0, true, "cancelled", true},
+    };
+
+    for (size_t i = 0; i < PL_COUNT(rows); i++) {
+        bool inferred = !rows[i].inferred;
+        const char *kind =
+            pl_cause_from_slurm(rows[i].output, rows[i].restart, rows[i].terminated, &inferred);
+
+        if (!kind != !rows[i].kind || (kind && strcmp(kind, rows[i].kind) != 0) ||
+            inferred != rows[i].inferred)
+            fail_msg("%s: %s%s", rows[i].output, kind ? kind : "none",
+                     inferred ? ", inferred" : "");
+    }
+}
+
+static void test_ask_field_whole_keys(void **state)
+{
+    static const char text[] =
+        "JobId=7 XJobState=A JobState=RUNNING\n   NodeList=n[1-2] Empty= Last=x";
+    static const char *const rows[][2] = {
+        {"JobId", "7"}, {"JobState", "RUNNING"}, {"NodeList", "n[1-2]"}, {"Empty", ""},
+        {"Last", "x"},  {"State", NULL},         {"Job", NULL}};
+
+    for (size_t i = 0; i < PL_COUNT(rows); i++) {
+        _cleanup_free_ char *v = pl_ask_field(text, rows[i][0]);
+
+        if (rows[i][1])
+            assert_string_equal(v, rows[i][1]);
+        else
+            assert_null(v);
+    }
+}
+
+static void test_state_of_kind(void **state)
+{
+    assert_int_equal(pl_cause_state(NULL), PL_TRIAL_DONE);
+    assert_int_equal(pl_cause_state("timeout"), PL_TRIAL_TIMED_OUT);
+    assert_int_equal(pl_cause_state("preempted"), PL_TRIAL_PREEMPTED);
+    assert_int_equal(pl_cause_state("cancelled"), PL_TRIAL_CANCELLED);
+    assert_int_equal(pl_cause_state("node"), PL_TRIAL_NODE_FAILED);
+    assert_int_equal(pl_cause_state("exit"), PL_TRIAL_FAILED);
+    assert_int_equal(pl_cause_state("launch"), PL_TRIAL_FAILED);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_is_cascade_words),   cmocka_unit_test(test_first_order),
+        cmocka_unit_test(test_tied_clocks),        cmocka_unit_test(test_from_outside_kinds),
+        cmocka_unit_test(test_from_slurm_records), cmocka_unit_test(test_ask_field_whole_keys),
+        cmocka_unit_test(test_state_of_kind),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

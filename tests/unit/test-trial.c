@@ -1,0 +1,368 @@
+/* SPDX-License-Identifier: MIT */
+#include "common/base/fs.h"
+#include "common/json.h"
+#include "runtime/trial.h"
+
+#include <fcntl.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+
+#include <cmocka.h>
+
+static char top[64], dir[80];
+
+static int one_value(void *ctx, unsigned trial, const char **values)
+{
+    values[0] = trial ? "b c" : "a";
+    return 0;
+}
+
+/* A run of two trials, and the environment of the first one's job script. */
+static int make_run(void **state)
+{
+    static const char *const argv[] = {"prog", "--x={lr}", NULL}, *const axes[] = {"lr", NULL};
+    json_t *options = json_object();
+    struct pl_run_new desc = {.sweep = "s-1",
+                              .name = "s",
+                              .n_trials = 2,
+                              .argv = argv,
+                              .axes = axes,
+                              .options = options,
+                              .values = one_value};
+    struct pl_error err = {0};
+    int r;
+
+    snprintf(top, sizeof(top), "/tmp/plume-test-trial-XXXXXX");
+    if (!mkdtemp(top))
+        return -1;
+    snprintf(dir, sizeof(dir), "%s/run", top);
+    r = pl_run_create(dir, &desc, &err);
+    json_decref(options);
+    clearenv();
+    setenv("PATH", top, 1); /* no scontrol */
+    setenv("PLUME_RUN_DIR", dir, 1);
+    setenv("PLUME_TRIAL", "0", 1);
+    setenv("SLURM_JOB_ID", "100", 1);
+    return r;
+}
+
+static int remove_run(void **state)
+{
+    pid_t pid = fork();
+
+    if (pid == 0)
+        execl("/bin/rm", "rm", "-rf", top, (char *)NULL);
+    return waitpid(pid, NULL, 0) != pid;
+}
+
+static char *in_run(const char *name)
+{
+    static char path[256];
+
+    snprintf(path, sizeof(path), "%s/%s", dir, name);
+    return path;
+}
+
+static void as_job(const char *job, const char *restart)
+{
+    setenv("SLURM_JOB_ID", job, 1);
+    restart ? setenv("SLURM_RESTART_COUNT", restart, 1) : unsetenv("SLURM_RESTART_COUNT");
+}
+
+static void test_claim_first_and_again(void **state)
+{
+    struct pl_error err = {0};
+    unsigned attempt = 77;
+
+    assert_int_equal(pl_trial_claim(&attempt, &err), 0);
+    assert_int_equal(attempt, 0);
+    assert_int_equal(access(in_run("trial-0000/attempt-0/claim"), F_OK), 0);
+    assert_int_equal(pl_trial_claim(&attempt, &err), 0); /* the very same job asks again */
+    assert_int_equal(attempt, 0);
+    as_job("100", "1"); /* requeued */
+    assert_int_equal(pl_trial_claim(&attempt, &err), 0);
+    assert_int_equal(attempt, 1);
+    as_job("100", "2");
+    assert_int_equal(pl_trial_claim(&attempt, &err), 0);
+    assert_int_equal(attempt, 2);
+    as_job("101", NULL);
+    attempt = 77;
+    assert_int_equal(pl_trial_claim(&attempt, &err), -EEXIST);
+    assert_non_null(strstr(err.text, "100"));
+    assert_int_equal(attempt, 77);
+}
+
+static void test_claim_by_array(void **state)
+{
+    struct pl_error err = {0};
+    unsigned attempt;
+
+    setenv("SLURM_ARRAY_JOB_ID", "90", 1);
+    setenv("SLURM_ARRAY_TASK_ID", "0", 1);
+    assert_int_equal(pl_trial_claim(&attempt, &err), 0);
+    setenv("SLURM_ARRAY_TASK_ID", "1", 1); /* the same array, but not its element */
+    assert_int_equal(pl_trial_claim(&attempt, &err), -EEXIST);
+    setenv("SLURM_ARRAY_TASK_ID", "0", 1);
+    as_job("777", "1"); /* an element's own job number may change, the array's does not */
+    assert_int_equal(pl_trial_claim(&attempt, &err), 0);
+    assert_int_equal(attempt, 1);
+}
+
+/* Many arrays of one submission at once: exactly one gets the trial, the others are told. */
+static void test_claim_race(void **state)
+{
+    enum { JOBS = 40, ROUNDS = 5 };
+
+    for (int round = 0; round < ROUNDS; round++) {
+        unsigned won = 0, lost = 0;
+        int go[2];
+
+        assert_int_equal(pipe(go), 0);
+        for (int i = 0; i < JOBS; i++)
+            if (fork() == 0) {
+                struct pl_error err = {0};
+                unsigned attempt = 99;
+                char job[16], c;
+                int r;
+
+                snprintf(job, sizeof(job), "%d", 1000 + i);
+                as_job(job, NULL);
+                close(go[1]);
+                if (read(go[0], &c, 1) != 0)
+                    _exit(9);
+                r = pl_trial_claim(&attempt, &err);
+                _exit(r == 0 && attempt == 0 ? 0 : r == -EEXIST ? 1 : 2);
+            }
+        close(go[0]);
+        close(go[1]); /* all start now */
+        for (int i = 0; i < JOBS; i++) {
+            int status;
+
+            assert_true(wait(&status) > 0);
+            assert_true(WIFEXITED(status));
+            won += WEXITSTATUS(status) == 0;
+            lost += WEXITSTATUS(status) == 1;
+        }
+        assert_int_equal(won, 1);
+        assert_int_equal(lost, JOBS - 1);
+        remove_run(NULL);
+        make_run(NULL);
+    }
+}
+
+static void test_claim_damaged(void **state)
+{
+    struct pl_error err = {0};
+    unsigned attempt = 77;
+
+    assert_int_equal(pl_mkdir_p(in_run("trial-0000/attempt-0"), 0777, &err), 0);
+    assert_int_equal(pl_file_append(in_run("trial-0000/attempt-0/claim"), "{}", 2, 0666, &err), 0);
+    assert_int_equal(pl_trial_claim(&attempt, &err), -EINVAL);
+    assert_int_equal(attempt, 77);
+}
+
+static void test_claim_outside_script(void **state)
+{
+    static const char *const bad[][2] = {
+        {"PLUME_RUN_DIR", NULL},     {"PLUME_RUN_DIR", "/nonexistent"},
+        {"PLUME_TRIAL", NULL},       {"PLUME_TRIAL", "2"},
+        {"PLUME_TRIAL", "-1"},       {"SLURM_JOB_ID", NULL},
+        {"SLURM_RESTART_COUNT", "x"}};
+
+    for (size_t i = 0; i < PL_COUNT(bad); i++) {
+        struct pl_error err = {0};
+        unsigned attempt;
+
+        remove_run(NULL);
+        make_run(NULL);
+        bad[i][1] ? setenv(bad[i][0], bad[i][1], 1) : unsetenv(bad[i][0]);
+        assert_true(pl_trial_claim(&attempt, &err) < 0);
+        assert_int_not_equal(err.text[0], '\0');
+        assert_int_not_equal(access(in_run("trial-0000/attempt-0"), F_OK), 0);
+    }
+}
+
+static json_t *result(void)
+{
+    struct pl_error err = {0};
+    json_t *o = NULL;
+
+    if (pl_json_load_file(in_run("trial-0000/result.json"), 1 << 20, &o, &err) < 0)
+        fail_msg("%s", err.text);
+    return o;
+}
+
+static void finish_with(int code, int want_code, const char *state, const char *kind)
+{
+    struct pl_error err = {0};
+    int ret = 77;
+    json_t *o;
+    const char *have;
+
+    setenv("PLUME_ATTEMPT", "0", 1);
+    if (pl_trial_finish(code, &ret, &err) < 0)
+        fail_msg("%s", err.text);
+    assert_int_equal(ret, want_code);
+    o = result();
+    assert_string_equal(pl_json_string(o, "state"), state);
+    have = pl_json_string(json_object_get(o, "cause"), "kind");
+    if (kind)
+        assert_string_equal(have, kind);
+    else
+        assert_null(have);
+    json_decref(o);
+}
+
+static void claim(void)
+{
+    unsigned attempt;
+
+    assert_int_equal(pl_trial_claim(&attempt, NULL), 0);
+}
+
+static void test_finish_setup_failed(void **state)
+{
+    claim();
+    finish_with(5, 5, "failed", "setup");
+}
+
+static void test_finish_launch_failed(void **state)
+{
+    claim();
+    setenv("PLUME_HUB", "n1:5", 1);
+    finish_with(1, 1, "failed", "launch");
+}
+
+static void test_finish_terminated(void **state)
+{
+    claim();
+    finish_with(143, 143, "cancelled", "cancelled");
+}
+
+static void test_finish_asks_slurm(void **state)
+{
+    char path[128];
+
+    claim();
+    snprintf(path, sizeof(path), "%s/scontrol", top);
+    assert_int_equal(pl_file_append(path, "#!/bin/sh\necho JobState=TIMEOUT\n", 32, 0755, NULL), 0);
+    finish_with(143, 143, "timed-out", "timeout");
+}
+
+static void test_finish_good_without_step(void **state)
+{
+    claim();
+    finish_with(0, 0, "done", NULL);
+}
+
+/* The hub began a log and never ended it: its node is gone. Success is not claimed. */
+static void test_finish_hub_vanished(void **state)
+{
+    static const char log[] = "{\"type\":\"attempt\",\"world_size\":1}\n";
+
+    claim();
+    assert_int_equal(
+        pl_file_append(in_run("trial-0000/attempt-0/events.jsonl"), log, strlen(log), 0666, NULL),
+        0);
+    finish_with(0, 1, "node-failed", "node");
+}
+
+static void test_finish_cause_in_log(void **state)
+{
+    static const char log[] = "{\"type\":\"attempt\",\"world_size\":1}\n"
+                              "{\"type\":\"cause\",\"cause\":{\"kind\":\"oom\"}}\n";
+
+    claim();
+    assert_int_equal(
+        pl_file_append(in_run("trial-0000/attempt-0/events.jsonl"), log, strlen(log), 0666, NULL),
+        0);
+    finish_with(137, 137, "failed", "oom");
+}
+
+/* The hub's result stands; its code is the script's. An earlier attempt's does not. */
+static void test_finish_result_there(void **state)
+{
+    static const char theirs[] = "{\"schema\":\"plume-result/1\",\"trial\":0,\"state\":\"failed\","
+                                 "\"attempt\":0,\"exit_code\":3,\"cause\":{\"kind\":\"exit\"}}\n";
+    struct pl_error err = {0};
+    json_t *o;
+    int ret;
+
+    claim();
+    assert_int_equal(
+        pl_file_append(in_run("trial-0000/result.json"), theirs, strlen(theirs), 0666, NULL), 0);
+    finish_with(0, 3, "failed", "exit");
+    setenv("PLUME_ATTEMPT", "1", 1);
+    assert_int_equal(pl_trial_finish(9, &ret, &err), 0);
+    assert_int_equal(ret, 9);
+    o = result();
+    assert_int_equal(json_integer_value(json_object_get(o, "attempt")), 1);
+    json_decref(o);
+}
+
+/* Its own stderr, where that is a file, says why set-up failed. */
+static void test_finish_stderr_tail(void **state)
+{
+    char path[128];
+    int saved = dup(2), fd;
+    json_t *o;
+
+    claim();
+    snprintf(path, sizeof(path), "%s/slurm.out", top);
+    fd = open(path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+    assert_int_equal(pl_write_all(fd, "first\nmodule: \xff not found\n\n", 27), 0);
+    dup2(fd, 2);
+    setenv("PLUME_ATTEMPT", "0", 1);
+    assert_int_equal(pl_trial_finish(1, &(int){0}, NULL), 0);
+    dup2(saved, 2);
+    close(saved);
+    close(fd);
+    o = result();
+    assert_string_equal(pl_json_string(json_object_get(o, "cause"), "text"),
+                        "first\nmodule: \xef\xbf\xbd not found");
+    json_decref(o);
+}
+
+static void test_program_values(void **state)
+{
+    struct pl_error err = {0};
+    char **argv = NULL;
+
+    setenv("PLUME_TRIAL", "1", 1);
+    assert_int_equal(pl_trial_program(&argv, &err), 0);
+    assert_string_equal(argv[0], "prog");
+    assert_string_equal(argv[1], "--x=b c");
+    assert_null(argv[2]);
+    assert_string_equal(getenv("PLUME_PARAM_lr"), "b c");
+    assert_string_equal(getenv("PLUME_PARAMS"), "{\"lr\":\"b c\"}");
+    pl_strv_free(argv);
+}
+
+#define IN_RUN(f) cmocka_unit_test_setup_teardown(f, make_run, remove_run)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        IN_RUN(test_claim_first_and_again),
+        IN_RUN(test_claim_by_array),
+        IN_RUN(test_claim_race),
+        IN_RUN(test_claim_damaged),
+        IN_RUN(test_claim_outside_script),
+        IN_RUN(test_finish_setup_failed),
+        IN_RUN(test_finish_launch_failed),
+        IN_RUN(test_finish_terminated),
+        IN_RUN(test_finish_asks_slurm),
+        IN_RUN(test_finish_good_without_step),
+        IN_RUN(test_finish_hub_vanished),
+        IN_RUN(test_finish_cause_in_log),
+        IN_RUN(test_finish_result_there),
+        IN_RUN(test_finish_stderr_tail),
+        IN_RUN(test_program_values),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

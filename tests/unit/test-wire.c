@@ -1,0 +1,278 @@
+/* SPDX-License-Identifier: MIT */
+/* Both ends of a session in one loop, over TCP on loopback and over socket pairs. */
+#include "common/json.h"
+#include "runtime/net.h"
+#include "runtime/wire.h"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <setjmp.h>
+#include <sodium.h>
+#include <stdarg.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static const struct pl_session_id id = {.job = "12", .step = "0", .attempt = 1};
+static const unsigned char secret[PL_KEY_SIZE] = "0123456789abcdef0123456789abcdef";
+
+struct end {
+    struct pl_wire *wire;
+    unsigned opened, messages, closed;
+    int reason;
+    char last[64];
+    enum { NOTHING, CLOSE_IT, ANSWER } on_message;
+    bool close_on_open;
+};
+
+static uv_loop_t loop;
+static struct end server, client;
+
+static void on_message(struct pl_wire *wire, json_t *message)
+{
+    struct end *e = wire->ctx;
+    const char *text = pl_json_string(message, "text");
+
+    e->messages++;
+    snprintf(e->last, sizeof(e->last), "%s", text ? text : "");
+    if (e->on_message == CLOSE_IT)
+        pl_wire_close(PL_TAKE(e->wire));
+    else if (e->on_message == ANSWER && text)
+        pl_wire_send_new(wire, json_pack("{s:s}", "text", "answer"));
+}
+
+static void on_open(struct pl_wire *wire)
+{
+    struct end *e = wire->ctx;
+
+    e->opened++;
+    if (e->close_on_open)
+        pl_wire_close(PL_TAKE(e->wire));
+}
+
+static void on_closed(struct pl_wire *wire, const struct pl_error *err)
+{
+    struct end *e = wire->ctx;
+
+    assert_ptr_equal(wire, e->wire);
+    assert_int_not_equal(err->text[0], '\0');
+    e->closed++;
+    e->reason = err->code;
+    e->wire = NULL;
+    pl_wire_close(wire); /* allowed, and nothing more */
+}
+
+static const struct pl_wire_ops ops = {on_message, on_open, on_closed};
+
+static void make(struct end *e, int fd, const unsigned char key[PL_KEY_SIZE], bool connects)
+{
+    json_t *hello = connects ? json_pack("{s:s}", "role", "client") : NULL;
+
+    memset(e, 0, sizeof(*e));
+    assert_int_equal(pl_wire_create(&loop, fd, &id, key, hello, &ops, e, &e->wire), 0);
+    json_decref(hello);
+}
+
+static void begin_pair(const unsigned char client_key[PL_KEY_SIZE])
+{
+    int pair[2];
+
+    assert_int_equal(uv_loop_init(&loop), 0);
+    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair), 0);
+    make(&server, pair[0], secret, false);
+    make(&client, pair[1], client_key, true);
+}
+
+/* Runs until the counter has this value; the loop has nothing but events of ours. */
+static void until(const unsigned *counter, unsigned value)
+{
+    for (int i = 0; *counter != value && i < 100000; i++)
+        uv_run(&loop, UV_RUN_ONCE);
+    assert_int_equal(*counter, value);
+}
+
+static void finish(void)
+{
+    pl_wire_close(PL_TAKE(server.wire));
+    pl_wire_close(PL_TAKE(client.wire));
+    assert_int_equal(uv_run(&loop, UV_RUN_DEFAULT), 0);
+    assert_int_equal(uv_loop_close(&loop), 0);
+}
+
+static void say(struct end *e, const char *text)
+{
+    pl_wire_send_new(e->wire, json_pack("{s:s}", "text", text));
+}
+
+static void test_send_over_tcp(void **state)
+{
+    struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};
+    struct pl_error err = {0};
+    int held, listener, fd;
+    uint16_t port;
+
+    assert_int_equal(uv_loop_init(&loop), 0);
+    assert_int_equal(pl_net_hold(0, &held, &port, &err), 0);
+    assert_int_equal(pl_net_listen(port, &listener, &err), 0);
+    a.sin_port = htons(port);
+    assert_int_equal(pl_net_connect((struct sockaddr *)&a, sizeof(a), &fd), 0);
+    make(&client, fd, secret, true);
+    while ((fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK)) < 0)
+        uv_run(&loop, UV_RUN_NOWAIT);
+    make(&server, fd, secret, false);
+    server.on_message = ANSWER;
+    until(&client.opened, 1);
+    say(&client, "question");
+    until(&client.messages, 1);
+    assert_string_equal(server.last, "question");
+    assert_string_equal(client.last, "answer");
+    assert_int_equal(server.messages, 2); /* the hello first */
+    assert_true(pl_wire_flushed(client.wire));
+    finish();
+    close(held);
+    close(listener);
+}
+
+static void test_connect_refused(void **state)
+{
+    struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};
+    struct pl_error err = {0};
+    int held, fd;
+    uint16_t port;
+
+    assert_int_equal(uv_loop_init(&loop), 0);
+    assert_int_equal(pl_net_hold(0, &held, &port, &err), 0);
+    a.sin_port = htons(port);
+    memset(&server, 0, sizeof(server));
+    if (pl_net_connect((struct sockaddr *)&a, sizeof(a), &fd) == 0) {
+        make(&client, fd, secret, true);
+        until(&client.closed, 1);
+        assert_int_equal(client.reason, -ECONNREFUSED);
+    }
+    finish();
+    close(held);
+}
+
+static void test_closed_by_peer(void **state)
+{
+    begin_pair(secret);
+    until(&client.opened, 1);
+    pl_wire_close(PL_TAKE(client.wire));
+    until(&server.closed, 1);
+    assert_int_equal(server.reason, -EPIPE);
+    assert_int_equal(client.closed, 0); /* not after our own close */
+    finish();
+}
+
+/* What was queued before a close still arrives. */
+static void test_close_flushes(void **state)
+{
+    begin_pair(secret);
+    until(&client.opened, 1);
+    say(&client, "last words");
+    pl_wire_close(PL_TAKE(client.wire));
+    until(&server.closed, 1);
+    assert_string_equal(server.last, "last words");
+    finish();
+}
+
+static void test_close_inside_callbacks(void **state)
+{
+    begin_pair(secret);
+    server.on_message = CLOSE_IT; /* at the hello, with more behind it */
+    until(&client.closed, 1);
+    assert_int_equal(server.messages, 1);
+    finish();
+
+    begin_pair(secret);
+    client.close_on_open = true;
+    until(&server.closed, 1);
+    assert_int_equal(client.messages, 0);
+    finish();
+
+    begin_pair(secret);
+    until(&client.opened, 1);
+    server.on_message = CLOSE_IT;
+    for (int i = 0; i < 100; i++)
+        say(&client, "one of many in one read");
+    until(&client.closed, 1);
+    assert_int_equal(server.messages, 2);
+    finish();
+}
+
+static void test_wrong_key(void **state)
+{
+    static const unsigned char other[PL_KEY_SIZE] = {1};
+
+    begin_pair(other);
+    until(&server.closed, 1);
+    until(&client.closed, 1);
+    assert_int_equal(server.reason, -EACCES);
+    assert_int_equal(client.reason, -EACCES);
+    assert_int_equal(server.opened + client.opened, 0);
+    finish();
+}
+
+static void test_send_not_open(void **state)
+{
+    begin_pair(secret);
+    say(&client, "too early"); /* dropped, and nothing goes before the banner */
+    say(&server, "too early");
+    pl_wire_send_new(client.wire, NULL);
+    pl_wire_send(NULL, json_null());
+    until(&client.opened, 1);
+    say(&client, "now");
+    until(&server.messages, 2);
+    assert_string_equal(server.last, "now");
+    assert_int_equal(client.messages, 0);
+    finish();
+}
+
+/* A peer that reads nothing costs 4 MiB and is cut off; its owner hears of it from the loop. */
+static void test_queue_limit(void **state)
+{
+    char block[60000];
+
+    begin_pair(secret);
+    until(&client.opened, 1);
+    memset(block, 'x', sizeof(block) - 1);
+    block[sizeof(block) - 1] = '\0';
+    uv_poll_stop(&client.wire->poll); /* it does not read any more */
+    for (int i = 0; i < 200; i++) {
+        say(&server, block);
+        assert_int_equal(server.closed, 0); /* never from within */
+        assert_true(server.wire->session.out.len < 5u << 20);
+    }
+    until(&server.closed, 1);
+    finish();
+}
+
+static void test_peer_talks_nonsense(void **state)
+{
+    int pair[2];
+
+    assert_int_equal(uv_loop_init(&loop), 0);
+    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair), 0);
+    memset(&client, 0, sizeof(client));
+    make(&server, pair[0], secret, false);
+    assert_int_equal(send(pair[1], "GET / HTTP/1.1\r\n\r\n", 18, 0), 18);
+    until(&server.closed, 1);
+    assert_int_equal(server.reason, -EPROTO);
+    close(pair[1]);
+    finish();
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_send_over_tcp),          cmocka_unit_test(test_connect_refused),
+        cmocka_unit_test(test_closed_by_peer),         cmocka_unit_test(test_close_flushes),
+        cmocka_unit_test(test_close_inside_callbacks), cmocka_unit_test(test_wrong_key),
+        cmocka_unit_test(test_send_not_open),          cmocka_unit_test(test_queue_limit),
+        cmocka_unit_test(test_peer_talks_nonsense),
+    };
+
+    if (sodium_init() < 0)
+        return 1;
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
