@@ -137,6 +137,29 @@ static int ask_hubs(struct pl_run_status *s, struct pl_notes *notes)
     return 0;
 }
 
+/* A hub that does not answer may have ended since its address was read: then the folder says so. */
+static int look_again(struct pl_run_status *s, struct pl_notes *notes)
+{
+    for (size_t i = 0; i < s->n_trials; i++) {
+        struct pl_trial_status *ts = &s->trials[i], again = {.trial = ts->trial};
+        int r;
+
+        if (!ts->query || ts->query->state)
+            continue;
+        r = pl_trial_status_read(s->run, &again, notes);
+        if (r == 0 && (again.result || !again.query)) {
+            struct pl_trial_status before = *ts;
+
+            *ts = again;
+            again = before;
+        }
+        pl_trial_status_finish(&again);
+        if (r < 0)
+            return r;
+    }
+    return 0;
+}
+
 /* Says of a running trial that its hub did not answer; data is missing only where status.json has
  * grown old. */
 static void note_hub(const struct pl_trial_status *ts, struct pl_notes *notes)
@@ -306,6 +329,8 @@ collect(struct pl_run_status *s, bool detail, struct pl_slurm_view *slurm, struc
         r = pl_trial_status_read(s->run, &s->trials[i], notes);
     if (r == 0)
         r = ask_hubs(s, notes);
+    if (r == 0)
+        r = look_again(s, notes);
     if (r == 0 && detail)
         r = load_ranks(s, notes);
     if (r < 0)

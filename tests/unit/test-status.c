@@ -4,12 +4,15 @@
 #include "common/json.h"
 #include "launcher/status_private.h"
 
+#include <arpa/inet.h>
 #include <fcntl.h>
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 
 #include <cmocka.h>
 
@@ -360,6 +363,50 @@ static void test_collect_hub_gone(void **state)
     pl_notes_finish(&notes);
 }
 
+/* The hub ends just when it is asked. */
+static void test_collect_hub_ends_meanwhile(void **state)
+{
+    static const char result[] = "{\"schema\":\"plume-result/1\",\"trial\":0,\"state\":\"done\","
+                                 "\"attempt\":0,\"time\":1700000040}";
+    struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    _cleanup_free_ char *status_path = pl_path_join(runs, "live/trial-0000/status.json");
+    _cleanup_free_ char *result_path = pl_path_join(runs, "live/trial-0000/result.json");
+    _cleanup_free_ char *key_path = pl_path_join(runs, "live/key"), *text = NULL;
+    _cleanup_close_ int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    _cleanup_(json_decrefp) json_t *status = NULL;
+    struct pl_slurm_view view = {.never = true};
+    struct pl_notes notes = {0};
+    socklen_t len = sizeof(a);
+    pid_t pid;
+
+    assert_int_equal(bind(fd, (struct sockaddr *)&a, sizeof(a)), 0);
+    assert_int_equal(listen(fd, 1), 0);
+    assert_int_equal(getsockname(fd, (struct sockaddr *)&a, &len), 0);
+    assert_int_equal(pl_json_load_file(status_path, 1 << 20, &status, NULL), 0);
+    json_object_set_new(json_object_get(status, "hub"), "port", json_integer(ntohs(a.sin_port)));
+    text = json_dumps(status, JSON_COMPACT);
+    assert_int_equal(pl_file_write_atomic(status_path, text, strlen(text), 0600, NULL), 0);
+    assert_int_equal(pl_secret_create(key_path, "0123456789abcdef0123456789abcdef", 32, NULL), 0);
+    pid = fork();
+    if (pid == 0) {
+        int client = accept(fd, NULL, NULL);
+
+        pl_file_write_atomic(result_path, result, strlen(result), 0600, NULL);
+        close(client);
+        _exit(0);
+    }
+    {
+        _cleanup_(pl_run_closep) struct pl_run *run = NULL;
+        _cleanup_(pl_run_status_destroyp) struct pl_run_status *s =
+            collect("live", 0, &view, &notes, &run);
+
+        assert_int_equal(s->trials[0].state, PL_TRIAL_DONE);
+        assert_false(notes.partial);
+    }
+    waitpid(pid, NULL, 0);
+    pl_notes_finish(&notes);
+}
+
 static void test_collect_step(void **state)
 {
     _cleanup_(pl_run_closep) struct pl_run *run = NULL;
@@ -391,6 +438,7 @@ int main(void)
         cmocka_unit_test(test_collect_waiting_without_slurm),
         cmocka_unit_test(test_collect_lost),
         cmocka_unit_test(test_collect_hub_gone),
+        cmocka_unit_test(test_collect_hub_ends_meanwhile),
         cmocka_unit_test(test_collect_step),
     };
 
