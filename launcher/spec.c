@@ -137,9 +137,12 @@ void pl_spec_finish(struct pl_spec *spec)
 int pl_spec_put(struct pl_spec *spec, enum pl_spec_key key, const char *text, enum pl_origin origin)
 {
     struct pl_spec_value *value;
-    char *copy = text ? strdup(text) : NULL;
+    char *copy;
 
-    if ((text && !copy) || (unsigned)key >= PL_SPEC_N_KEYS)
+    if ((unsigned)key >= PL_SPEC_N_KEYS)
+        return -EINVAL;
+    copy = text ? strdup(text) : NULL;
+    if (text && !copy)
         return -ENOMEM;
     value = &spec->values[key];
     free(value->text);

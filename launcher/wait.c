@@ -8,8 +8,8 @@
 #include <string.h>
 #include <sys/inotify.h>
 
-#define SCAN_MS 200       /* shortest time between two looks at the folder */
-#define UNWATCHED_MS 2000 /* longest: inotify sees nothing that other hosts do */
+/* Between two looks at all trials: inotify sees nothing that other hosts do. */
+#define SCAN_MS 2000
 #define QUEUE_LIMIT_MS 20000
 #define SOON_MS 1000
 #define SOON_LOOKS 5
@@ -28,15 +28,24 @@ enum trial_mark {
 struct waiting {
     const struct pl_run *run;
     unsigned char *marks; /* enum trial_mark of each trial */
-    bool *watched;
     unsigned n_left, n_settling;
-    int notify; /* -EBADF where there is no inotify */
+    int notify;       /* -EBADF where there is no inotify */
+    int run_watch;    /* the run folder's own */
+    int *watches;     /* of each trial's folder; 0 while there is none */
+    unsigned *trials; /* of each watch */
+    size_t n_trials;  /* room in trials */
     struct pl_wait_result result;
 };
 
+static void mark(struct waiting *w, unsigned trial, enum trial_mark to)
+{
+    w->n_settling += (to == SETTLING) - (w->marks[trial] == SETTLING);
+    w->marks[trial] = to;
+}
+
 static void end(struct waiting *w, unsigned trial, bool done)
 {
-    w->marks[trial] = ENDED;
+    mark(w, trial, ENDED);
     w->n_left--;
     if (done)
         w->result.done++;
@@ -55,31 +64,99 @@ static enum pl_trial_state result_state(const struct waiting *w, unsigned trial)
     return state;
 }
 
-/* Looks at the results of all trials that have not ended. */
+/* Has the trial's folder watched, from when it is there. */
+static int watch(struct waiting *w, unsigned trial)
+{
+    _cleanup_free_ char *path = NULL;
+    int wd;
+
+    if (w->notify < 0 || w->watches[trial] > 0)
+        return 0;
+    path = pl_run_trial_path(w->run, trial, NULL);
+    if (!path)
+        return -ENOMEM;
+    wd = inotify_add_watch(w->notify, path, IN_MOVED_TO | IN_CLOSE_WRITE);
+    if (wd <= 0) /* no folder yet, or no watch left: the scans see it */
+        return 0;
+    if ((size_t)wd >= w->n_trials) {
+        size_t n = (size_t)wd * 2;
+        unsigned *more = realloc(w->trials, n * sizeof(*more));
+
+        if (!more)
+            return -ENOMEM;
+        w->trials = more;
+        w->n_trials = n;
+    }
+    w->trials[wd] = trial;
+    w->watches[trial] = wd;
+    return 0;
+}
+
+/* Looks at one trial's result. */
+static int look(struct waiting *w, unsigned trial)
+{
+    enum pl_trial_state state;
+    int r;
+
+    if (w->marks[trial] == ENDED)
+        return 0;
+    r = watch(w, trial);
+    state = result_state(w, trial);
+    if (state == PL_TRIAL_DONE)
+        end(w, trial, true);
+    else if (state != PL_TRIAL_RUNNING)
+        mark(w, trial, SETTLING);
+    return r;
+}
+
 static int scan(struct waiting *w)
 {
-    w->n_settling = 0;
-    for (unsigned trial = 0; trial < pl_run_n_trials(w->run); trial++) {
-        _cleanup_free_ char *path = NULL;
-        enum pl_trial_state state;
+    int r = 0;
 
-        if (w->marks[trial] == ENDED)
-            continue;
-        path = pl_run_trial_path(w->run, trial, NULL);
-        if (!path)
-            return -ENOMEM;
-        if (!w->watched[trial] && w->notify >= 0)
-            w->watched[trial] =
-                inotify_add_watch(w->notify, path, IN_MOVED_TO | IN_CLOSE_WRITE) >= 0;
-        state = result_state(w, trial);
-        if (state == PL_TRIAL_DONE) {
-            end(w, trial, true);
-        } else if (state != PL_TRIAL_RUNNING) {
-            w->marks[trial] = SETTLING;
-            w->n_settling++;
+    for (unsigned trial = 0; trial < pl_run_n_trials(w->run) && r == 0; trial++)
+        r = look(w, trial);
+    return r;
+}
+
+/* A new trial folder, or a new file in one. */
+static int on_event(struct waiting *w, const struct inotify_event *event)
+{
+    static const char prefix[] = "trial-";
+    int64_t trial;
+
+    if (event->mask & IN_Q_OVERFLOW)
+        return scan(w);
+    if (event->wd != w->run_watch) {
+        if (event->wd <= 0 || (size_t)event->wd >= w->n_trials)
+            return 0;
+        trial = w->trials[event->wd];
+        return w->watches[trial] == event->wd ? look(w, (unsigned)trial) : 0;
+    }
+    if (event->len == 0 || strncmp(event->name, prefix, strlen(prefix)) != 0 ||
+        pl_parse_int(event->name + strlen(prefix), 0, pl_run_n_trials(w->run) - 1, &trial, NULL) <
+            0)
+        return 0;
+    return look(w, (unsigned)trial);
+}
+
+static int on_events(struct waiting *w)
+{
+    union {
+        struct inotify_event align;
+        char bytes[16384];
+    } events;
+    ssize_t n;
+    int r = 0;
+
+    while (r == 0 && (n = read(w->notify, events.bytes, sizeof(events.bytes))) > 0) {
+        for (char *p = events.bytes; p < events.bytes + n && r == 0;) {
+            const struct inotify_event *event = (const struct inotify_event *)(void *)p;
+
+            r = on_event(w, event);
+            p += sizeof(*event) + event->len;
         }
     }
-    return 0;
+    return r;
 }
 
 /* Notes the trial of a line "ARRAY TASK" of squeue. */
@@ -108,13 +185,13 @@ static void judge(struct waiting *w, unsigned trial, bool queued)
     if (w->marks[trial] == ENDED)
         return;
     if (queued)
-        w->marks[trial] = RUNNING;
+        mark(w, trial, RUNNING);
     else if (w->marks[trial] == SETTLING) /* a later attempt may have ended meanwhile */
         end(w, trial, result_state(w, trial) == PL_TRIAL_DONE);
     else if (w->marks[trial] == MISSED)
         end(w, trial, false);
     else
-        w->marks[trial] = MISSED;
+        mark(w, trial, MISSED);
 }
 
 /* Slurm's silence changes nothing. */
@@ -146,21 +223,28 @@ static int ask_queue(struct waiting *w)
     return 0;
 }
 
-/* Sleeps until something happens in the folder, or for a while. */
-static void sleep_until_change(const struct waiting *w)
+/* Waits for a change in the folder, or for the next look at all of it. */
+static int wait_for_change(struct waiting *w, uint64_t *scanned_ns)
 {
-    char events[4096];
+    /* A look at many trials takes its time, too. */
+    uint64_t scan_ms = SCAN_MS + pl_run_n_trials(w->run);
+    uint64_t passed_ms = (pl_now_ns() - *scanned_ns) / 1000000u;
     struct pollfd p = {.fd = w->notify, .events = POLLIN};
+    int limit_ms = passed_ms < scan_ms ? (int)(scan_ms - passed_ms) : 0;
 
-    poll(NULL, 0, SCAN_MS);
-    if (poll(&p, 1, UNWATCHED_MS - SCAN_MS) > 0)
-        while (read(w->notify, events, sizeof(events)) > 0)
-            ;
+    if (w->n_settling == w->n_left)
+        limit_ms = PL_MIN(limit_ms, SOON_MS);
+    if (poll(&p, 1, limit_ms) > 0)
+        return on_events(w);
+    if ((pl_now_ns() - *scanned_ns) / 1000000u < scan_ms)
+        return 0;
+    *scanned_ns = pl_now_ns();
+    return scan(w);
 }
 
 static int wait_all(struct waiting *w)
 {
-    uint64_t asked = pl_now_ns();
+    uint64_t asked_ns = pl_now_ns(), scanned_ns = asked_ns;
     unsigned soon = SOON_LOOKS;
     int r = scan(w);
 
@@ -168,15 +252,14 @@ static int wait_all(struct waiting *w)
         uint64_t passed_ms;
         bool settling;
 
-        sleep_until_change(w);
-        r = scan(w);
-        passed_ms = (pl_now_ns() - asked) / 1000000u;
+        r = wait_for_change(w, &scanned_ns);
+        passed_ms = (pl_now_ns() - asked_ns) / 1000000u;
         /* Only the queue's word is missing: a few looks come sooner. */
         settling = soon > 0 && w->n_settling == w->n_left && passed_ms >= SOON_MS;
         if (r < 0 || w->n_left == 0 || (!settling && passed_ms < PL_WAIT_QUEUE_S * 1000u))
             continue;
         soon -= settling;
-        asked = pl_now_ns();
+        asked_ns = pl_now_ns();
         r = ask_queue(w);
     }
     return r;
@@ -187,16 +270,17 @@ int pl_wait_run(const struct pl_run *run, struct pl_wait_result *ret, struct pl_
     unsigned n = pl_run_n_trials(run);
     _cleanup_close_ int notify = inotify_init1(IN_CLOEXEC | IN_NONBLOCK);
     _cleanup_free_ unsigned char *marks = calloc(n, sizeof(*marks));
-    _cleanup_free_ bool *watched = calloc(n, sizeof(*watched));
+    _cleanup_free_ int *watches = calloc(n, sizeof(*watches));
     struct waiting w = {
-        .run = run, .marks = marks, .watched = watched, .n_left = n, .notify = notify};
+        .run = run, .marks = marks, .watches = watches, .n_left = n, .notify = notify};
     int r;
 
-    if (!marks || !watched)
+    if (!marks || !watches)
         return pl_error_set(err, -ENOMEM, "out of memory");
     if (notify >= 0)
-        inotify_add_watch(notify, pl_run_dir(run), IN_CREATE);
+        w.run_watch = inotify_add_watch(notify, pl_run_dir(run), IN_CREATE);
     r = wait_all(&w);
+    free(w.trials);
     if (r < 0)
         return pl_error_errno(err, r, "cannot wait for the trials");
     *ret = w.result;
