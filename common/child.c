@@ -6,6 +6,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 
 /* Our ends of a child's pipes. */
@@ -59,6 +60,7 @@ static void exec_child(const struct pipes *p, const char *const *argv, char *con
 
     reset_signals();
     setpgid(0, 0);
+    prctl(PR_SET_PDEATHSIG, SIGTERM); /* a ^C at the terminal reaches our group only */
     if (null >= 0 && dup2(null, STDIN_FILENO) >= 0 && dup2(p->out[1], STDOUT_FILENO) >= 0 &&
         dup2(p->err[1], STDERR_FILENO) >= 0) {
         if (env)
@@ -77,6 +79,7 @@ static void call_child(const struct pipes *p, int (*f)(void *ctx, int fd), void 
 
     reset_signals();
     setpgid(0, 0);
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (null >= 0) {
         dup2(null, STDIN_FILENO);
         dup2(null, STDOUT_FILENO);

@@ -19,7 +19,7 @@ void pl_child_finish(struct pl_child *child);
 
 /* Runs argv (argv[0] is looked up in PATH) with stdin from /dev/null and both outputs captured.
  * env         NULL-terminated "NAME=VALUE" list; NULL = ours
- * timeout_ms  then the child's whole process group is killed
+ * timeout_ms  then the child's whole process group is killed; when we die, the child gets SIGTERM
  * Returns 0 once it has ended (whatever its status is), -ETIMEDOUT (output so far is in ret),
  * -ENOENT and other errors of exec, -EFBIG. ret is always to be finished. */
 int pl_child_run(const char *const *argv,

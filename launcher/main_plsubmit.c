@@ -8,12 +8,44 @@
 #include "launcher/wait.h"
 
 #include <limits.h>
+#include <signal.h>
 #include <string.h>
 
 static int complain(const struct pl_error *err, int code)
 {
     pl_term_complain(stderr, "plsubmit", pl_error_text(err));
     return code;
+}
+
+/* What to say when a signal ends us: the sweep is more than this process. */
+static char last_words[PATH_MAX + 100];
+
+static void on_signal(int sig)
+{
+    ssize_t ignored PL_UNUSED = write(STDERR_FILENO, last_words, strlen(last_words));
+
+    _exit(sig == SIGINT ? PL_EXIT_INTERRUPTED : 128 + sig);
+}
+
+static void say_on_signal(const char *text, const char *name)
+{
+    static const int signals[] = {SIGINT, SIGTERM, SIGHUP};
+    struct sigaction action = {.sa_handler = on_signal}, before;
+    _cleanup_(pl_buf_finish) struct pl_buf words = {0};
+    sigset_t set, old;
+
+    if (pl_buf_addf(&words, "plsubmit: interrupted; %s ", text) < 0 ||
+        pl_term_escape(&words, name, strlen(name)) < 0)
+        return;
+    sigemptyset(&set);
+    for (size_t i = 0; i < PL_COUNT(signals); i++)
+        sigaddset(&set, signals[i]);
+    sigprocmask(SIG_BLOCK, &set, &old);
+    snprintf(last_words, sizeof(last_words), "%s\n", pl_buf_str(&words));
+    for (size_t i = 0; i < PL_COUNT(signals); i++)
+        if (sigaction(signals[i], NULL, &before) == 0 && before.sa_handler != SIG_IGN)
+            sigaction(signals[i], &action, NULL);
+    sigprocmask(SIG_SETMASK, &old, NULL);
 }
 
 /* The folder that this program lies in; the runtime's programs are beside it. */
@@ -94,8 +126,10 @@ static int submit(struct pl_run *run_, const char *folder, const struct pl_spec 
     _cleanup_(pl_run_closep) struct pl_run *run = run_;
     _cleanup_(pl_buf_finish) struct pl_buf words = {0};
     struct pl_error err = {0};
-    int r = pl_submit_run(run, resumed, &words, &err);
+    int r;
 
+    say_on_signal("finish with: plsubmit --resume", folder);
+    r = pl_submit_run(run, resumed, &words, &err);
     show_words(&words);
     if (r == -EHOSTUNREACH || r == -ETIMEDOUT) {
         struct pl_error later;
@@ -114,6 +148,7 @@ static int submit(struct pl_run *run_, const char *folder, const struct pl_spec 
                      folder);
         return complain(&err, PL_EXIT_FAILED);
     }
+    say_on_signal("the trials go on: plstat sweep", pl_run_sweep(run));
     return spec->wait ? wait_for_trials(run, spec->parsable) : PL_EXIT_OK;
 }
 

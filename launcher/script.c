@@ -44,8 +44,9 @@ static int add_sbatch(const struct pl_script *s, struct pl_buf *out)
     return r;
 }
 
-/* One line a word: prefix, quoted word, newline. */
-static int add_lines(struct pl_buf *out, const char *prefix, const char *const *words)
+/* One line a word: prefix, quoted word, rest. */
+static int
+add_lines(struct pl_buf *out, const char *prefix, const char *const *words, const char *rest)
 {
     int r = 0;
 
@@ -54,19 +55,20 @@ static int add_lines(struct pl_buf *out, const char *prefix, const char *const *
         if (r == 0)
             r = pl_script_quote(out, *words);
         if (r == 0)
-            r = pl_buf_addc(out, '\n');
+            r = pl_buf_addf(out, "%s\n", rest);
     }
     return r;
 }
 
 static int add_setup(const struct pl_script *s, struct pl_buf *out)
 {
-    int r = add_lines(out, "module load ", s->modules);
+    /* Not left to set -e: that would hold inside the shell function that module is. */
+    int r = add_lines(out, "module load ", s->modules, " || exit");
 
     for (const char *const *line = s->setup; line && *line && r == 0; line++)
         r = strchr(*line, '\n') ? -EINVAL : pl_buf_addf(out, "%s\n", *line);
     if (r == 0)
-        r = add_lines(out, "export ", s->env);
+        r = add_lines(out, "export ", s->env, "");
     return r;
 }
 

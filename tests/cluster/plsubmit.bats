@@ -206,6 +206,22 @@ TXT
     [ "$(arrays)" = "$job" ]
 }
 
+@test "an interrupted client says how to go on" {
+    fake sbatch <<'TXT'
+echo $$ >sbatch.pid
+exec tail -f /dev/null
+TXT
+    run -130 --separate-stderr timeout --preserve-status -s INT 1 plsubmit true
+    [[ $stderr =~ ^plsubmit:\ interrupted\;\ finish\ with:\ plsubmit\ --resume\ (runs/true-[a-z2-7]{6})$ ]]
+    wait_for 10 eval '! kill -0 "$(<sbatch.pid)"'
+    rm fakes/sbatch
+    hash -r
+    submit --resume "${BASH_REMATCH[1]}" --wait
+
+    run -143 --separate-stderr timeout --preserve-status 3 plsubmit --wait --sbatch hold true
+    [[ $stderr == "plsubmit: interrupted; the trials go on: plstat sweep true-"* ]]
+}
+
 @test "a second array of the same run ends at once and changes nothing" {
     submit --grid a=1,2 --wait -- sh -c 'echo once'
     again=$(sbatch --parsable --array=0-1 -o 'again-%a' "$RUN/job.sh" 0)

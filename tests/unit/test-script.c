@@ -106,8 +106,9 @@ static void test_render(void **state)
     assert_null(strstr(s, "my job"));
     assert_null(strchr(s, '@'));
     assert_non_null(strstr(s, "\nexport PLUME_RUN_DIR='/runs/a '\\''b'\\''/s-abc'\n"));
-    assert_non_null(strstr(s, "\nset -e\nmodule load 'cuda/12.1'\nmodule load 'it'\\''s'\n"
-                              "source venv/bin/activate # mine\nexport 'A=$(id)'\nset +e\n"));
+    assert_non_null(
+        strstr(s, "\nset -e\nmodule load 'cuda/12.1' || exit\nmodule load 'it'\\''s' || exit\n"
+                  "source venv/bin/activate # mine\nexport 'A=$(id)'\nset +e\n"));
 }
 
 static void test_render_is_bash(void **state)
