@@ -68,11 +68,19 @@ static bool starts_with(const char *s, const char *const *prefixes, size_t n)
 int pl_submit_env(char *const *env, char ***ret)
 {
     static const char *const ours[] = {
-        "PLUME_RUN_DIR=", "PLUME_BIN=",    "PLUME_TRIAL=",  "PLUME_ATTEMPT=",
-        "PLUME_HUB=",     "PLUME_SOCKET=", "PLUME_PARAMS=", "PLUME_PARAM_"};
-    static const char *const of_job[] = {
-        "SLURM_",      "SBATCH_MEM_BIND", "SBATCH_CPU_BIND",   "MASTER_",    "RANK=",
-        "WORLD_SIZE=", "LOCAL_RANK=",     "LOCAL_WORLD_SIZE=", "NODE_RANK=", "GROUP_RANK="};
+        "PLUME_RUN_DIR=", "PLUME_BIN=",    "PLUME_TRIAL=", "PLUME_ATTEMPT=", "PLUME_HUB=",
+        "PLUME_SOCKET=",  "PLUME_PARAMS=", "PLUME_PARAM_", "PLUME_RUNTIME=", "PLUME_NODE_ADDR="};
+    static const char *const of_job[] = {"SLURM_",
+                                         "SBATCH_MEM_BIND",
+                                         "SBATCH_CPU_BIND",
+                                         "MASTER_",
+                                         "RANK=",
+                                         "WORLD_SIZE=",
+                                         "LOCAL_RANK=",
+                                         "LOCAL_WORLD_SIZE=",
+                                         "NODE_RANK=",
+                                         "GROUP_RANK=",
+                                         "NCCL_RAS_ADDR=localhost:"};
     _cleanup_(pl_strv_freep) char **list = NULL;
     bool inside = false;
     size_t n = 0;

@@ -7,6 +7,7 @@
 #include "runtime/capture.h"
 #include "runtime/net.h"
 #include "runtime/starter.h"
+#include "runtime/step.h"
 #include "runtime/trial.h"
 
 #include <limits.h>
@@ -125,14 +126,34 @@ static int find_daemon(char *ret, size_t size, struct pl_error *err)
     return 0;
 }
 
-static int run_program(char **argv, struct pl_error *err)
+/* True in a rank of this very step: the plugin has made it one, or another plrun. The variables of
+ * a rank may also come from another step, whose rank started ours or submitted our job. */
+static bool is_rank(void)
 {
-    const char *runtime = getenv("PLUME_RUNTIME");
+    const char *socket = getenv("PLUME_SOCKET"), *slash = socket ? strrchr(socket, '/') : NULL;
+    struct pl_step step;
+    char name[96];
+    int n;
+
+    if (!getenv("PLUME_RUNTIME") || !slash || pl_step_from_env(&step, true, NULL) < 0)
+        return false;
+    n = snprintf(name, sizeof(name), "/%s.%s.", step.id.job, step.id.step);
+    return n < (int)sizeof(name) && strncmp(slash, name, (size_t)n) == 0;
+}
+
+static int run_program(char **argv, bool trial, struct pl_error *err)
+{
+    static const char *const of_trial[] = {"PLUME_RUN_DIR", "PLUME_TRIAL", "PLUME_ATTEMPT",
+                                           "PLUME_HUB"};
     char plrund[PATH_MAX];
     int r;
 
-    if (runtime && strcmp(runtime, "plugin") == 0) /* the plugin has done the rest */
+    if (is_rank())
         return pl_starter_exec(argv);
+    /* From a job script's set-up, or from a rank: this step is not the trial, whose files are its.
+     */
+    for (size_t i = 0; !trial && i < PL_COUNT(of_trial); i++)
+        unsetenv(of_trial[i]);
     r = find_daemon(plrund, sizeof(plrund), err);
     return r < 0 ? r : pl_starter_run(argv, plrund, err);
 }
@@ -143,7 +164,7 @@ static int run_trial(struct pl_error *err)
     int r = pl_trial_program(&argv, err);
 
     if (r == 0)
-        r = run_program(argv, err);
+        r = run_program(argv, true, err);
     pl_strv_free(argv);
     return r;
 }
@@ -223,7 +244,7 @@ int main(int argc, char **argv)
         r = reserve_hub(&err);
         break;
     default:
-        r = run_program(argv + rest, &err);
+        r = run_program(argv + rest, false, &err);
     }
     if (r < 0) {
         pl_log_error("run", "%s", pl_error_text(&err));

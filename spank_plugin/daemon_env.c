@@ -41,6 +41,14 @@ static const char *const refused[] = {
     "PLUME_SOCKET", "PLUME_RUNTIME",      "PLUME_STEP_ID",
 };
 
+/* Not those of a rank that starts a step of its own. */
+static const char *const of_trial[] = {
+    "PLUME_ATTEMPT",
+    "PLUME_HUB",
+    "PLUME_RUN_DIR",
+    "PLUME_TRIAL",
+};
+
 struct env {
     char **list; /* NULL-terminated */
     size_t n, cap;
@@ -61,8 +69,10 @@ static bool in(const char *const *names, size_t n, const char *entry)
     return false;
 }
 
-static bool wanted(const char *entry)
+static bool wanted(const char *entry, bool from_rank)
 {
+    if (from_rank && in(of_trial, PL_COUNT(of_trial), entry))
+        return false;
     if (strncmp(entry, "PLUME_", 6) == 0)
         return strncmp(entry, "PLUME_PARAM_", 12) != 0 && !in(refused, PL_COUNT(refused), entry);
     return in(allowed, PL_COUNT(allowed), entry);
@@ -171,11 +181,12 @@ int pl_daemon_env(const struct pl_daemon_facts *facts,
                   char ***ret,
                   struct pl_error *err)
 {
+    bool from_rank = pl_env_get(env, "PLUME_SOCKET") != NULL;
     struct env out = {0};
     int r = add_numbers(&out, facts, env);
 
     for (char *const *p = env; *p && r == 0; p++)
-        if (wanted(*p))
+        if (wanted(*p, from_rank))
             r = add(&out, strdup(*p));
     if (r == 0)
         r = add_defaults(&out, facts, env);

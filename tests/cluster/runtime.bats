@@ -73,6 +73,26 @@ echo "$WORLD_SIZE $LOCAL_WORLD_SIZE $MASTER_ADDR $MASTER_PORT $PLUME_RUNTIME $PL
     grep -qE '^[0-9]+\|WARN\|=lo\|' option.out
 }
 
+@test "a rank's own plrun only starts its program, but a step of its own is a new one" {
+    # shellcheck disable=SC2016 # the ranks'
+    show='echo $RANK $WORLD_SIZE $SLURM_STEP_ID'
+    for way in plrun plugin; do
+        ranks "$way-nested" "$way" -N2 -n4 -- plrun -- plrun bash -c "$show" &
+        ranks "$way-step" "$way" -N1 -n1 -c4 -- bash -c "
+            srun --overlap -N1 -n2 -c1 plrun -- bash -c '$show'; srun --overlap -N1 -n2 -c1 --plume bash -c '$show'" &
+    done
+    wait
+    for way in plrun plugin; do
+        checked "$way-nested"
+        [ "$(sort "$way-nested.out")" = "$(printf '%s 4 0\n' 0 1 2 3)" ]
+        rc_is "$way-step" 0
+        [ "$(sort "$way-step.out")" = "$(printf '%s\n' '0 2 1' '0 2 2' '1 2 1' '1 2 2')" ]
+        set -- "$way-step.home"/steps/*
+        [ $# = 3 ] # and nothing of theirs in the folder of the step that they came from
+        cmp "$way-step.out" "$1/trial-0000/attempt-0/rank-0.out"
+    done
+}
+
 @test "everything works without the plugin" {
     cp "$CLUSTER_DIR/plugstack.conf" saved.conf
     : >"$CLUSTER_DIR/plugstack.conf"

@@ -89,12 +89,27 @@ static void test_env(void **state)
                                                "PLUME_LOG=debug",
                                                "SBATCH_QOS=high",
                                                NULL};
-    char *inside[] = {"HOME=/h",          "SLURM_JOB_ID=1",      "SLURM_CONF=/c",
-                      "SLURM_NTASKS=9",   "SBATCH_MEM_BIND=x",   "SBATCH_MEM_BIND_LIST=x",
-                      "SBATCH_CPU_BIND=", "SBATCH_PARTITION=p",  "MASTER_ADDR=a",
-                      "RANK=0",           "RANKING=1",           "WORLD_SIZE=2",
-                      "LOCAL_RANK=0",     "LOCAL_WORLD_SIZE=1",  "NODE_RANK=0",
-                      "PLUME_HUB=a:1",    "PLUME_KEY_FILE=/key", NULL};
+    char *inside[] = {"HOME=/h",
+                      "SLURM_JOB_ID=1",
+                      "SLURM_CONF=/c",
+                      "SLURM_NTASKS=9",
+                      "SBATCH_MEM_BIND=x",
+                      "SBATCH_MEM_BIND_LIST=x",
+                      "SBATCH_CPU_BIND=",
+                      "SBATCH_PARTITION=p",
+                      "MASTER_ADDR=a",
+                      "RANK=0",
+                      "RANKING=1",
+                      "WORLD_SIZE=2",
+                      "LOCAL_RANK=0",
+                      "LOCAL_WORLD_SIZE=1",
+                      "NODE_RANK=0",
+                      "PLUME_HUB=a:1",
+                      "PLUME_KEY_FILE=/key",
+                      "PLUME_RUNTIME=plugin",
+                      "PLUME_NODE_ADDR=a",
+                      "NCCL_RAS_ADDR=localhost:9",
+                      NULL};
     static const char *const inside_left[] = {
         "HOME=/h", "SLURM_CONF=/c", "SBATCH_PARTITION=p", "RANKING=1", "PLUME_KEY_FILE=/key", NULL};
 
