@@ -12,6 +12,7 @@
 #include <signal.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 
 enum { OPT_CONTROL_FD };
 
@@ -57,6 +58,17 @@ static void tell_owner(int fd, const struct pl_daemon *d, const struct pl_error 
     pl_send_fds(fd, line.data, line.len, NULL, 0);
 }
 
+/* Seven files a rank pass the usual soft limit of 1024 where a node has many ranks. */
+static void raise_file_limit(void)
+{
+    struct rlimit limit;
+
+    if (getrlimit(RLIMIT_NOFILE, &limit) == 0) {
+        limit.rlim_cur = limit.rlim_max;
+        setrlimit(RLIMIT_NOFILE, &limit);
+    }
+}
+
 int main(int argc, char **argv)
 {
     static const int ignored[] = {SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGPIPE, SIGUSR1, SIGUSR2};
@@ -80,6 +92,7 @@ int main(int argc, char **argv)
     /* Slurm signals every process of a step; the daemon outlives its ranks to tell the tale. */
     for (size_t i = 0; i < PL_COUNT(ignored); i++)
         signal(ignored[i], SIG_IGN);
+    raise_file_limit();
     prctl(PR_SET_DUMPABLE, 0); /* it holds the run's secret */
     r = pl_daemon_init(&d, control_fd, &err);
     tell_owner(control_fd, &d, r < 0 ? &err : NULL);

@@ -15,6 +15,9 @@
 #include <sys/syscall.h>
 #include <time.h>
 
+#define FDS_PAUSE_MS 2
+#define FDS_LIMIT_MS 10000
+
 char *pl_strf(const char *fmt, ...)
 {
     va_list ap;
@@ -329,9 +332,17 @@ int pl_send_fds(int sock, const void *data, size_t len, const int *fds, size_t n
         c->cmsg_len = CMSG_LEN(n_fds * sizeof(int));
         memcpy(CMSG_DATA(c), fds, n_fds * sizeof(int));
     }
-    do
-        n = sendmsg(sock, &msg, MSG_NOSIGNAL);
-    while (n < 0 && errno == EINTR);
+    for (unsigned waited_ms = 0;; waited_ms += FDS_PAUSE_MS) {
+        struct timespec pause = {0, FDS_PAUSE_MS * 1000000L};
+
+        do
+            n = sendmsg(sock, &msg, MSG_NOSIGNAL);
+        while (n < 0 && errno == EINTR);
+        /* The user has as many on their way as the limit of open files allows: see unix(7). */
+        if (n >= 0 || errno != ETOOMANYREFS || waited_ms >= FDS_LIMIT_MS)
+            break;
+        nanosleep(&pause, NULL);
+    }
     if (n < 0)
         return -errno;
     while ((size_t)n < len) {

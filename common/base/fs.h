@@ -58,7 +58,8 @@ char *pl_home_dir(struct pl_error *err);
 /* Writes all of it, whatever write(2) takes at a time. -errno. */
 int pl_write_all(int fd, const void *data, size_t len);
 
-/* Sends data with up to 4 descriptors over a UNIX socket (SCM_RIGHTS), in one message. -errno. */
+/* Sends data with up to 4 descriptors over a UNIX socket (SCM_RIGHTS), in one message. -errno.
+ * Waits up to 10 s where the user has more of them on their way than he may have files. */
 int pl_send_fds(int sock, const void *data, size_t len, const int *fds, size_t n_fds);
 
 /* Receives into data; descriptors arrive close-on-exec in fds (at most max_fds, more are closed).

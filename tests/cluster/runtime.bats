@@ -93,6 +93,21 @@ echo "$WORLD_SIZE $LOCAL_WORLD_SIZE $MASTER_ADDR $MASTER_PORT $PLUME_RUNTIME $PL
     done
 }
 
+@test "a node may have more ranks than the soft limit of files would bear" {
+    for way in plrun plugin; do
+        (
+            ulimit -Sn 64
+            ranks "$way" "$way" -N1 -n24 -- bash -c 'ulimit -Sn; echo $RANK >&2'
+        ) &
+    done
+    wait
+    for way in plrun plugin; do
+        rc_is "$way" 0
+        [ "$(sort -u "$way.out")" = 64 ]
+        [ "$(cat "$way.home"/steps/*/trial-0000/attempt-0/rank-*.err | sort -n)" = "$(seq 0 23)" ]
+    done
+}
+
 @test "everything works without the plugin" {
     cp "$CLUSTER_DIR/plugstack.conf" saved.conf
     : >"$CLUSTER_DIR/plugstack.conf"
