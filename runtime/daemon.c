@@ -64,7 +64,7 @@ void pl_daemon_lost_hub(struct pl_daemon *d, const char *text)
     pl_log_error("net", "%s", text);
     d->state = PL_DAEMON_FAILED;
     if (!d->refusal)
-        d->refusal = strdup(text);
+        d->refusal = pl_buf_dup_text(text); /* it travels as JSON and may hold any path */
     d->decided = true; /* nobody else will */
     d->bye_ok = true;
     pl_daemon_refuse_all(d);

@@ -18,6 +18,7 @@
 #include <sys/un.h>
 #include <sys/wait.h>
 
+#define KEYS_MAX 256                      /* metrics of a rank at once */
 #define OUT_MAX ((size_t)4 * 1024 * 1024) /* unread bytes at which a program is cut off */
 
 static void conn_event(uv_poll_t *poll, int status, int events);
@@ -281,7 +282,9 @@ static void take_metrics(struct pl_rank *rank, json_t *message)
         rank->metrics = json_object();
     json_object_foreach(json_object_get(message, "metrics"), key,
                         value) if (pl_name_valid(key, strlen(key)) &&
-                                   pl_state_number(value, &number) == 0)
+                                   pl_state_number(value, &number) ==
+                                       0) if (json_object_size(rank->metrics) < KEYS_MAX ||
+                                              json_object_get(rank->metrics, key))
         json_object_set(rank->metrics, key, value);
 }
 

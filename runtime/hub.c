@@ -13,7 +13,9 @@
 
 #define LAUNCH_MS 120000
 #define STATUS_MS 2000
-#define PING_NS 10000000000ull
+#define KEYS_MAX 256   /* metrics of a rank, facts of a rank */
+#define KEY_MAX 256    /* bytes of their names */
+#define VALUE_MAX 8192 /* bytes of a fact */
 
 /* ---- sending ---- */
 
@@ -173,6 +175,27 @@ static void on_exited(struct pl_hub *hub, unsigned node_id, json_t *message)
                        });
 }
 
+/* True where a rank's object ("metrics", "facts") may get this key: programs cannot fill the hub.
+ */
+static bool has_room(struct pl_hub *hub, int64_t rank, const char *what, const char *key)
+{
+    json_t *have = json_object_get(pl_state_rank(hub->doc, (size_t)rank), what);
+
+    return strlen(key) <= KEY_MAX &&
+           (json_object_size(have) < KEYS_MAX || json_object_get(have, key));
+}
+
+static void on_fact(struct pl_hub *hub, json_t *message)
+{
+    const char *key = pl_json_string(message, "key"), *value = pl_json_string(message, "value");
+    int64_t rank = rank_of(hub, message);
+
+    if (rank >= 0 && key && value && strlen(value) <= VALUE_MAX &&
+        has_room(hub, rank, "facts", key))
+        pl_hub_event(hub, json_pack("{s:s, s:I, s:s, s:s}", "type", "fact", "rank",
+                                    (json_int_t)rank, "key", key, "value", value));
+}
+
 static void on_metrics(struct pl_hub *hub, json_t *message)
 {
     json_t *item;
@@ -180,10 +203,23 @@ static void on_metrics(struct pl_hub *hub, json_t *message)
 
     json_array_foreach(json_object_get(message, "items"), i, item)
     {
-        if (rank_of(hub, item) < 0)
+        json_t *metrics = json_object_get(item, "metrics"), *value;
+        int64_t rank = rank_of(hub, item);
+        const char *key;
+        void *next;
+
+        if (rank < 0)
             continue;
-        json_object_set_new(item, "type", json_string("metrics"));
-        pl_hub_event(hub, json_incref(item));
+        json_object_foreach_safe(metrics, next, key, value)
+        {
+            double number;
+
+            if (pl_state_number(value, &number) < 0 || !has_room(hub, rank, "metrics", key))
+                json_object_del(metrics, key);
+        }
+        pl_hub_event(hub, json_pack("{s:s, s:I, s:O*, s:O*}", "type", "metrics", "rank",
+                                    (json_int_t)rank, "step", json_object_get(item, "step"),
+                                    "metrics", metrics));
     }
 }
 
@@ -271,9 +307,7 @@ void pl_hub_message(struct pl_hub *hub, unsigned node_id, json_t *message)
     } else if (strcmp(type, "metrics") == 0) {
         on_metrics(hub, message);
     } else if (strcmp(type, "fact") == 0) {
-        if (rank_of(hub, message) >= 0 && pl_json_string(message, "key") &&
-            pl_json_string(message, "value"))
-            pl_hub_event(hub, json_incref(message));
+        on_fact(hub, message);
     } else if (strcmp(type, "exchange") == 0) {
         pl_hub_exchange(hub, message);
     } else if (strcmp(type, "signalled") == 0) {
@@ -347,7 +381,7 @@ int pl_hub_start(struct pl_daemon *d, struct pl_hub **ret, struct pl_error *err)
     r = pl_hub_open_log(hub, err);
     if (r < 0) { /* stay to tell the others, or they would wait for us */
         hub->state = PL_HUB_ENDING;
-        hub->refusal = strdup(pl_error_text(err));
+        hub->refusal = pl_buf_dup_text(pl_error_text(err));
         hub->nodes[d->step.node_id].joined = true;
         hub->n_joined = 1;
         return r;

@@ -2,6 +2,7 @@
 /* What the hub writes: events.jsonl and metrics.jsonl (appended), status.json and result.json. */
 #include "common/base/fs.h"
 #include "common/base/log.h"
+#include "common/base/utf8.h"
 #include "common/json.h"
 #include "common/run_folder.h"
 #include "common/run_index.h"
@@ -109,6 +110,9 @@ int pl_hub_open_log(struct pl_hub *hub, struct pl_error *err)
     hub->status_path = pl_run_trial_path(hub->run, s->trial, "status.json");
     if (!hub->doc || !hub->attempt_dir || !hub->status_path)
         return pl_error_set(err, -ENOMEM, "out of memory");
+    if (!pl_utf8_valid(hub->attempt_dir, strlen(hub->attempt_dir))) /* it travels as JSON */
+        return pl_error_set(err, -EILSEQ, "the run folder's path is not UTF-8: '%s'",
+                            pl_run_dir(hub->run));
     r = pl_mkdir_p(hub->attempt_dir, 0777, err);
     if (r == 0)
         r = open_append(hub->attempt_dir, "events.jsonl", &hub->events_fd, err);

@@ -56,7 +56,13 @@ static void on_join(struct pl_hub_peer *peer, json_t *message)
 
 static void send_snapshot(struct pl_hub_peer *peer)
 {
-    pl_wire_send_new(peer->wire, pl_hub_snapshot(peer->hub));
+    json_t *snapshot = pl_hub_snapshot(peer->hub);
+
+    if (snapshot && pl_wire_send(peer->wire, snapshot) == -EMSGSIZE)
+        pl_wire_send_new(peer->wire, json_pack("{s:s, s:s}", "type", "error", "text",
+                                               "the run's state is too large for a message: read "
+                                               "status.json"));
+    json_decref(snapshot);
 }
 
 static void on_message(struct pl_wire *wire, json_t *message)

@@ -187,18 +187,20 @@ int pl_wire_create(uv_loop_t *loop,
     return 0;
 }
 
-void pl_wire_send(struct pl_wire *wire, json_t *message)
+int pl_wire_send(struct pl_wire *wire, json_t *message)
 {
     struct pl_error err = {0};
+    int r = !wire || wire->closing ? -ENOTCONN : pl_session_send(&wire->session, message);
 
-    if (!wire || wire->closing || pl_session_send(&wire->session, message) < 0)
-        return;
+    if (r < 0)
+        return r;
     if (flush(wire, &err) < 0 || wire->session.out.len > QUEUE_MAX) {
         /* The owner must not be called back from here: let the loop find it. */
         shutdown(wire->fd, SHUT_RDWR);
         pl_buf_consume(&wire->session.out, wire->session.out.len);
     }
     watch(wire);
+    return 0;
 }
 
 void pl_wire_send_new(struct pl_wire *wire, json_t *message)

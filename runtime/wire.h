@@ -41,8 +41,8 @@ int pl_wire_create(uv_loop_t *loop,
                    struct pl_wire **ret);
 
 /* Queues a message (borrowed). Dropped where the wire is not open or closing. A peer that leaves
- * more than 4 MiB unread is cut off. */
-void pl_wire_send(struct pl_wire *wire, json_t *message);
+ * more than 4 MiB unread is cut off. Returns 0 or what pl_session_send() says (-EMSGSIZE). */
+int pl_wire_send(struct pl_wire *wire, json_t *message);
 
 /* As pl_wire_send() with a new reference that is consumed; NULL is skipped. */
 void pl_wire_send_new(struct pl_wire *wire, json_t *message);

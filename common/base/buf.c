@@ -94,6 +94,17 @@ int pl_buf_add_text(struct pl_buf *buf, const char *s, size_t len)
     return r;
 }
 
+char *pl_buf_dup_text(const char *s)
+{
+    struct pl_buf buf = {0};
+
+    if (pl_buf_add_text(&buf, s, strlen(s)) < 0) {
+        pl_buf_finish(&buf);
+        return NULL;
+    }
+    return pl_buf_take(&buf);
+}
+
 void pl_buf_consume(struct pl_buf *buf, size_t len)
 {
     if (!buf->data)

@@ -21,6 +21,8 @@ int pl_buf_addf(struct pl_buf *buf, const char *fmt, ...) PL_PRINTF(2, 3);
 
 /* Appends text of unknown origin as UTF-8: each byte that is none, and NUL, becomes U+FFFD. */
 int pl_buf_add_text(struct pl_buf *buf, const char *s, size_t len);
+/* Such text as a new string; caller frees. NULL when out of memory. */
+char *pl_buf_dup_text(const char *s);
 
 /* Removes len bytes at the front. */
 void pl_buf_consume(struct pl_buf *buf, size_t len);

@@ -371,6 +371,8 @@ class Step:
                     raise AssertionError(f"plrund {d.node}: {said}")
             if late and not failed:
                 raise AssertionError(f"plrund {d.node} did not end when its owner was gone")
+            if d.rc == 99:  # what PLUND_WRAP's checker is to say
+                raise AssertionError(f"plrund {d.node}: {said}")
             if d.rc < 0 and d.rc != -signal.SIGKILL:
                 raise AssertionError(f"plrund {d.node} died of signal {-d.rc}")
             d.control.close()

@@ -101,7 +101,7 @@ def test_watcher_slow_gets_snapshot(step):
     quick = step.hub(step.port)
     quick.send(type="watch")
     quick.expect("snapshot")
-    flood(p, quick, 600)
+    flood(p, quick, 1500)
     seq, snapshots = first["seq"], 0
     end = time.monotonic() + LIMIT
     while not snapshots:
@@ -109,7 +109,7 @@ def test_watcher_slow_gets_snapshot(step):
         message = slow.receive()
         if message["type"] == "snapshot":
             assert message["seq"] >= seq
-            equal(message["state"]["ranks"][0]["facts"]["k"][-5:], "00599")
+            equal(message["state"]["ranks"][0]["facts"]["k"][-5:], "01499")
             snapshots += 1
         else:
             seq += 1
@@ -133,10 +133,44 @@ def slow_client(step):
 def flood(program, quick, n):
     """Facts of a size that no socket buffer holds; returns when the hub has sent the last."""
     for i in range(n):
-        program.send(type="fact", key="k", value="x" * 20000 + f"{i:05}")
+        program.send(type="fact", key="k", value="x" * 8000 + f"{i:05}")
         if i % 10 == 9:
             while quick.expect("event")["event"].get("value", "")[-5:] != f"{i:05}":
                 pass
+
+
+def test_state_stays_small(step):
+    """Programs cannot fill the hub with names, nor with long values."""
+    d = running(step)
+    p = step.keep(d.rank("program", 0))
+    for i in range(400):
+        p.send(type="fact", key=f"k{i}", value="v")
+        p.send(type="metrics", metrics={f"m{i}": i})
+    p.send(type="metrics", metrics={"x" * 300: 1})
+    p.send(type="fact", key="k1", value="x" * 9000)
+    p.send(type="fact", key="k2", value="again")
+    p.send(type="fact", key="k" * 300, value="v")
+    p.send(type="exchange", name="sync", value="")
+    p.expect("exchanged")
+    step.ranks[0].exited(0)
+    step.ranks[0].expect("verdict")
+    equal(d.wait(), 0)
+    rank = step.load("status.json")["state"]["ranks"][0]
+    equal((len(rank["facts"]), len(rank["metrics"])), (256, 256))
+    equal((rank["facts"]["k1"], rank["facts"]["k2"]), ("v", "again"))
+
+
+def test_snapshot_too_large(step):
+    """A state that no message holds: the answer says so, and names what does."""
+    d = running(step)
+    p = step.keep(d.rank("program", 0))
+    for i in range(200):
+        p.send(type="fact", key=f"k{i}", value="x" * 8000)
+    p.send(type="exchange", name="sync", value="")
+    p.expect("exchanged")
+    c = step.hub(step.port)
+    c.send(type="snapshot")
+    assert "status.json" in c.expect("error")["text"]
 
 
 def test_watcher_dead_is_cut_off(step):
@@ -148,7 +182,7 @@ def test_watcher_dead_is_cut_off(step):
     quick = step.hub(step.port)
     quick.send(type="watch")
     quick.expect("snapshot")
-    flood(p, quick, 600)
+    flood(p, quick, 1500)
     # Ten seconds later it is closed: what was in flight comes, then the end.
     wait_for("the hub to give up", lambda: peer_count(step.port) < 2, 3 * LIMIT)
     try:

@@ -307,7 +307,7 @@ def test_line_limit(step):
     d = step.start()
     r = start_rank(step, d)
     p = step.keep(d.rank("program", 0))
-    fact = b'{"type":"fact","key":"a","value":"' + b"x" * 60000 + b'"}\n'
+    fact = b'{"type":"fact","key":"a","value":"v","pad":"' + b"x" * 60000 + b'"}\n'
     p.send_raw(fact)
     big = step.keep(d.rank("program", 0))
     with_error = step.keep(d.rank("program", 0))
@@ -324,7 +324,8 @@ def test_line_limit(step):
     client = step.hub()
     client.send(type="snapshot")
     facts = client.expect("snapshot")["state"]["ranks"][0]["facts"]
-    equal(sorted(facts), ["a"])
+    equal(facts, {"a": "v"})
+    assert os.path.getsize(step.trial("attempt-0", "events.jsonl")) < 10000  # unknown keys stay out
     r.exited(0)
 
 
@@ -522,6 +523,17 @@ def test_names_from_outside(step):
     equal(r.expect("verdict")["code"], 0)
     equal(d.wait(), 0)
     equal(step.result()["state"], "done")
+
+
+def test_run_folder_not_utf8(step):
+    """Its path cannot travel in JSON: said at once, instead of ranks that wait for ever."""
+    home = os.fsencode(step.dir) + b"/h\xff"
+    os.mkdir(home, 0o700)
+    env = {k.encode(): v.encode() for k, v in step.environment(0).items()}
+    d = harness.Daemon(step, 0, {**env, b"PLUME_HOME": home})
+    step.daemons.append(d)
+    d.ready()
+    assert "not UTF-8" in step.keep(d.rank("starter", 0)).expect("refused")["text"]
 
 
 def test_plugin_ranks_without_guard(step):

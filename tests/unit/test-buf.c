@@ -87,6 +87,7 @@ static void test_take_hands_over(void **state)
 
 static void test_add_text_repairs(void **state)
 {
+    char *copy;
     _cleanup_(pl_buf_finish) struct pl_buf buf = {0};
 
     assert_int_equal(pl_buf_add_text(&buf, "ok \xc3\xa9", 5), 0);
@@ -94,6 +95,12 @@ static void test_add_text_repairs(void **state)
     assert_string_equal(pl_buf_str(&buf), "ok \xc3\xa9\xef\xbf\xbd|\xef\xbf\xbd|"
                                           "\xef\xbf\xbd\xef\xbf\xbd");
     assert_int_equal(pl_buf_add_text(&buf, NULL, 0), 0);
+    copy = pl_buf_dup_text("a\xff");
+    assert_string_equal(copy, "a\xef\xbf\xbd");
+    free(copy);
+    copy = pl_buf_dup_text("");
+    assert_string_equal(copy, "");
+    free(copy);
 }
 
 int main(void)
