@@ -291,8 +291,8 @@ int pl_cmd_list(struct pl_plstat *ps, struct pl_error *err)
     int r;
 
     l.jobs = pl_slurm_view_get(&ps->slurm, geteuid());
-    if (!l.jobs)
-        pl_notes_add(&ps->notes, true, "cannot ask Slurm: %s", pl_error_text(&ps->slurm.err));
+    if (!l.jobs || l.jobs->stale)
+        pl_notes_add(&ps->notes, true, "cannot ask Slurm: %s", pl_slurm_view_why(&ps->slurm));
     add_columns(&l.table);
     r = collect(&l);
     pl_table_finish(&l.table);

@@ -53,20 +53,21 @@ int pl_plstat_find(struct pl_plstat *ps,
     if (!t.run) {
         jobs = pl_slurm_view_get(&ps->slurm, geteuid());
         job = pl_slurm_jobs_find(jobs, t.job, t.task);
-        if (!job && jobs && jobs->time_s < begin_s) { /* it may be younger than that answer */
+        if (!job && jobs && !jobs->stale &&
+            jobs->time_s < begin_s) { /* it may be younger than that answer */
             jobs = pl_slurm_view_renew(&ps->slurm);
             job = pl_slurm_jobs_find(jobs, t.job, t.task);
         }
         if (!job) {
             if (t.unreadable)
                 r = pl_error_set(err, -EACCES, "%s", t.unreadable);
-            else if (jobs)
+            else if (jobs && !jobs->stale)
                 r = pl_error_set(err, -ENOENT, "no job '%s' is known, neither here nor to Slurm",
                                  ps->word);
             else
                 r = pl_error_set(err, -EHOSTUNREACH,
                                  "job '%s' is not known here, and Slurm cannot be asked: %s",
-                                 ps->word, pl_error_text(&ps->slurm.err));
+                                 ps->word, pl_slurm_view_why(&ps->slurm));
             pl_target_finish(&t);
             return r;
         }

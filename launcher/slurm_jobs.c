@@ -21,6 +21,7 @@ void pl_slurm_jobs_destroy(struct pl_slurm_jobs *jobs)
     if (!jobs)
         return;
     free(jobs->jobs);
+    free(jobs->stale);
     json_decref(jobs->doc);
     free(jobs);
 }
@@ -370,14 +371,41 @@ ask_doc(uid_t uid, int cache_fd, const json_t *before, json_t **ret, struct pl_e
     return 0;
 }
 
+/* The list of a document; of a failure's, the jobs that had ended before it. */
+static int give(json_t *doc, struct pl_slurm_jobs **ret, struct pl_error *err)
+{
+    _cleanup_(pl_slurm_jobs_destroyp) struct pl_slurm_jobs *jobs = NULL;
+    const char *text = pl_json_string(doc, "error");
+    int64_t code = -EHOSTUNREACH;
+    size_t n = 0;
+    int r = pl_slurm_jobs_parse(doc, &jobs, err);
+
+    if (r < 0)
+        return r;
+    if (text) {
+        for (size_t i = 0; i < jobs->n_jobs; i++)
+            if (pl_slurm_state_final(jobs->jobs[i].state))
+                jobs->jobs[n++] = jobs->jobs[i];
+        jobs->n_jobs = n;
+        jobs->time_s = 0;
+        jobs->stale = strdup(text);
+        if (!jobs->stale)
+            return pl_error_set(err, -ENOMEM, "out of memory");
+        pl_json_int(doc, "errno", &code);
+        if (n == 0)
+            return pl_error_set(err, (int)code, "%s", text);
+    }
+    *ret = PL_TAKE(jobs);
+    return 0;
+}
+
 int pl_slurm_jobs_get(uid_t uid, struct pl_slurm_jobs **ret, struct pl_error *err)
 {
     _cleanup_(json_decrefp) json_t *doc = NULL, *before = NULL;
     _cleanup_free_ char *path = NULL;
     _cleanup_close_ int fd = -EBADF;
     struct pl_error cache_err = {0};
-    const char *conf = getenv("SLURM_CONF"), *text;
-    int64_t code;
+    const char *conf = getenv("SLURM_CONF");
     int r;
 
     if (!pl_slurm_conf_readable() && conf && *conf)
@@ -393,9 +421,5 @@ int pl_slurm_jobs_get(uid_t uid, struct pl_slurm_jobs **ret, struct pl_error *er
         if (r < 0)
             return r;
     }
-    text = pl_json_string(doc, "error");
-    if (text)
-        return pl_error_set(err, pl_json_int(doc, "errno", &code) == 0 ? (int)code : -EHOSTUNREACH,
-                            "%s", text);
-    return pl_slurm_jobs_parse(doc, ret, err);
+    return give(doc, ret, err);
 }

@@ -35,7 +35,8 @@ struct pl_slurm_job {
 
 /* A list sorted by array and task. Records live as long as it does. */
 struct pl_slurm_jobs {
-    double time_s; /* when slurmctld answered */
+    double time_s; /* when slurmctld answered; 0: see stale */
+    char *stale;   /* why it could not be asked; then only jobs that have ended are known */
     struct pl_slurm_job *jobs;
     size_t n_jobs;
     json_t *doc; /* what the strings belong to */
@@ -43,9 +44,10 @@ struct pl_slurm_jobs {
 void pl_slurm_jobs_destroy(struct pl_slurm_jobs *jobs);
 PL_DEFINE_CLEANUP(struct pl_slurm_jobs *, pl_slurm_jobs_destroy)
 
-/* Gives the user's jobs, from the shared file where that is young enough.
- * -EHOSTUNREACH, -ETIMEDOUT, -ENOENT (no slurm.conf), ...: also from the file, so that a dead
- * controller is not asked by everyone. */
+/* Gives the user's jobs, from the shared file where that is young enough. Where Slurm cannot be
+ * asked, those that are known to have ended are given (stale), and where there are none:
+ * -EHOSTUNREACH, -ETIMEDOUT, -ENOENT (no slurm.conf), ... A failure is also kept in the file, so
+ * that a dead controller is not asked by everyone. */
 int pl_slurm_jobs_get(uid_t uid, struct pl_slurm_jobs **ret, struct pl_error *err);
 
 /* From the document of the file, {"time":..,"jobs":[..]}; for tests. */

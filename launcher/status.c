@@ -64,6 +64,11 @@ const struct pl_slurm_jobs *pl_slurm_view_get(struct pl_slurm_view *view, uid_t 
     return view->jobs;
 }
 
+const char *pl_slurm_view_why(const struct pl_slurm_view *view)
+{
+    return view->jobs && view->jobs->stale ? view->jobs->stale : pl_error_text(&view->err);
+}
+
 const struct pl_slurm_jobs *pl_slurm_view_renew(struct pl_slurm_view *view)
 {
     double left_s = view->jobs ? view->jobs->time_s + PL_SLURM_JOBS_AGE_S - pl_wall_s() : 0;
@@ -244,23 +249,25 @@ ask_slurm(const struct pl_run_status *s, struct pl_slurm_view *slurm, struct pl_
     bool needed = false, vital = false, ours;
     struct stat st;
 
-    for (size_t i = 0; i < s->n_trials; i++) {
-        bool n = pl_trial_status_needs_slurm(&s->trials[i]);
-
-        needed |= n;
-        vital |= n && !s->trials[i].result;
-    }
+    for (size_t i = 0; i < s->n_trials; i++)
+        needed |= pl_trial_status_needs_slurm(&s->trials[i]);
     if (!needed || stat(pl_run_dir(s->run), &st) < 0)
         return NULL;
     /* Slurm may hide other users' jobs from us: not to see them proves nothing then. */
     ours = st.st_uid == geteuid() || geteuid() == 0;
     if (ours)
         jobs = pl_slurm_view_get(slurm, st.st_uid);
-    if (jobs || !vital) /* else "(inferred)" says it */
+    if (jobs && !jobs->stale)
         return jobs;
-    pl_notes_add(notes, true, "cannot ask Slurm%s: %s", ours ? "" : " about another user's jobs",
-                 ours ? pl_error_text(&slurm->err) : pl_run_sweep(s->run));
-    return NULL;
+    /* What has a result needs no word: "(inferred)" says it. */
+    for (size_t i = 0; i < s->n_trials && !vital; i++)
+        vital = pl_trial_status_needs_slurm(&s->trials[i]) && !s->trials[i].result &&
+                !pl_slurm_jobs_find(jobs, s->trials[i].array, s->trials[i].task);
+    if (vital)
+        pl_notes_add(notes, true, "cannot ask Slurm%s: %s",
+                     ours ? "" : " about another user's jobs",
+                     ours ? pl_slurm_view_why(slurm) : pl_run_sweep(s->run));
+    return jobs;
 }
 
 /* ---- all ---- */

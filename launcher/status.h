@@ -78,6 +78,8 @@ struct pl_slurm_view {
 void pl_slurm_view_finish(struct pl_slurm_view *view);
 /* A user's jobs or NULL (then view->err). One view has the jobs of one user: -EPERM for others. */
 const struct pl_slurm_jobs *pl_slurm_view_get(struct pl_slurm_view *view, uid_t uid);
+/* Why Slurm could not be asked: where there are no jobs, or stale ones. */
+const char *pl_slurm_view_why(const struct pl_slurm_view *view);
 /* As pl_slurm_view_get() for ourselves, but from Slurm's answer of now: waits, for at most
  * PL_SLURM_JOBS_AGE_S seconds, until it may be asked again. For what was not found in an older
  * answer. */

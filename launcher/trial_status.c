@@ -368,7 +368,8 @@ settle_unfinished(struct pl_trial_status *ts, const struct pl_slurm_jobs *jobs, 
     ts->state = started ? PL_TRIAL_RUNNING : PL_TRIAL_WAITING;
     if (!jobs || !ts->submitted)
         return;
-    if (ts->slurm && pl_slurm_state_final(ts->slurm->state) && jobs->time_s > ts->claim_s)
+    if (ts->slurm && pl_slurm_state_final(ts->slurm->state) &&
+        PL_MAX(jobs->time_s, (double)ts->slurm->ended) > ts->claim_s)
         settle_ended(ts);
     else if (ts->slurm && (queued(ts, jobs) || strcmp(ts->slurm->state, "PENDING") != 0))
         ts->state = queued(ts, jobs) ? PL_TRIAL_WAITING : PL_TRIAL_RUNNING;

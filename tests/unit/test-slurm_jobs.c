@@ -187,12 +187,18 @@ static void test_get_keeps_ends(void **state)
     struct pl_error err = {0};
 
     write_cache("{\"time\":1,\"past\":[{\"id\":9,\"array\":8,\"task\":1,\"state\":\"CANCELLED\"}],"
-                "\"jobs\":[{\"id\":8,\"array\":8,\"task\":0,\"state\":\"TIMEOUT\"}]}");
-    assert_true(pl_slurm_jobs_get(geteuid(), &jobs, &err) < 0);
+                "\"jobs\":[{\"id\":8,\"array\":8,\"task\":0,\"state\":\"TIMEOUT\"},"
+                "{\"id\":10,\"array\":8,\"task\":2,\"state\":\"RUNNING\"}]}");
+    assert_int_equal(pl_slurm_jobs_get(geteuid(), &jobs, &err), 0); /* nobody there */
+    assert_non_null(jobs->stale);
+    assert_int_equal(jobs->n_jobs, 2); /* not the one that ran */
+    assert_string_equal(pl_slurm_jobs_find(jobs, 8, 0)->state, "TIMEOUT");
+    assert_int_equal(jobs->time_s, 0); /* proves no absence */
+    pl_slurm_jobs_destroy(PL_TAKE(jobs));
     assert_int_equal(pl_json_load_file(cache, 65536, &doc, &err), 0);
     assert_non_null(pl_json_string(doc, "error"));
     assert_int_equal(json_array_size(json_object_get(doc, "past")), 1);
-    assert_int_equal(json_array_size(json_object_get(doc, "jobs")), 1);
+    assert_int_equal(json_array_size(json_object_get(doc, "jobs")), 2);
 
     young = pl_strf("{\"time\":%.3f,\"jobs\":[],\"past\":[{\"id\":9,\"array\":8,\"task\":1,"
                     "\"state\":\"CANCELLED\"}]}",
