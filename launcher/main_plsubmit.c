@@ -158,8 +158,10 @@ static int resume(const struct pl_spec *spec, char *const *words)
     struct pl_run *run;
     int r;
 
-    if (words[0] || spec->grid.n_axes) {
-        pl_error_set(&err, -EINVAL, "--resume takes the program and the grid from the run folder");
+    if (words[0] || pl_spec_has_options(spec)) {
+        pl_error_set(&err, -EINVAL,
+                     "--resume takes the program and its options from the run folder: leave them "
+                     "out");
         return complain(&err, PL_EXIT_USAGE);
     }
     r = pl_run_open(spec->resume, &run, &err);

@@ -87,6 +87,9 @@ int pl_spec_set(void *spec,
                 const char *value,
                 struct pl_error *err);
 
+/* True where anything was given that says what to submit. */
+bool pl_spec_has_options(const struct pl_spec *spec);
+
 /* Sets what was not given, from the environment and built-in values, and checks what depends on
  * more than one option. Nothing is written anywhere.
  * words    the program and its arguments, NULL behind the last; none: the bundled mlp

@@ -12,6 +12,17 @@
 
 #define ID_NAME_MAX 64
 
+bool pl_spec_has_options(const struct pl_spec *spec)
+{
+    for (size_t i = 0; i < PL_SPEC_N_KEYS; i++)
+        if (spec->values[i].origin != PL_ORIGIN_NONE)
+            return true;
+    for (size_t i = 0; i < PL_SPEC_N_LISTS; i++)
+        if (spec->lists[i])
+            return true;
+    return spec->grid.n_axes > 0 || spec->dry_run || spec->show_config;
+}
+
 /* ---- the program ---- */
 
 /* Without a program: the bundled module, each axis a hyper-parameter of it. */
