@@ -65,7 +65,7 @@ void pl_daemon_lost_hub(struct pl_daemon *d, const char *text)
     d->state = PL_DAEMON_FAILED;
     if (!d->refusal)
         d->refusal = pl_buf_dup_text(text); /* it travels as JSON and may hold any path */
-    d->decided = true; /* nobody else will */
+    d->decided = true;                      /* nobody else will */
     d->bye_ok = true;
     pl_daemon_refuse_all(d);
     if (d->n_present < d->step.local_ntasks) /* ranks that are still to come shall hear of it */
