@@ -294,6 +294,22 @@ static int connect_groups(const struct pl_world *world,
     return 0;
 }
 
+/* Rank 0's is the run's; the others have none to tell. */
+static int make_key(unsigned rank, char *key, struct pl_error *err)
+{
+    unsigned char secret[KEY_BYTES];
+
+    if (rank) {
+        memcpy(key, "-", 2);
+        return 0;
+    }
+    if (getrandom(secret, sizeof(secret), 0) != sizeof(secret))
+        return pl_error_errno(err, errno, "cannot get random bytes");
+    for (size_t i = 0; i < sizeof(secret); i++)
+        snprintf(key + 2 * i, 3, "%02x", secret[i]);
+    return 0;
+}
+
 int pl_comm_create(const struct pl_world *world,
                    struct pl_rank_link *link,
                    struct pl_comm **ret,
@@ -303,7 +319,6 @@ int pl_comm_create(const struct pl_world *world,
     _cleanup_free_ struct pl_comm_peer *local = NULL, *leaders = NULL;
     _cleanup_free_ char *card = NULL, **cards = NULL;
     char key[2 * KEY_BYTES + 1];
-    unsigned char secret[KEY_BYTES];
     struct groups groups = {0};
     unsigned port = 0;
     size_t n;
@@ -323,10 +338,9 @@ int pl_comm_create(const struct pl_world *world,
             (r = pl_comm_tcp_listen(world->address, &listen_fd, &port, err)) < 0)
             return r;
     }
-    if (getrandom(secret, sizeof(secret), 0) != sizeof(secret))
-        return pl_error_errno(err, errno, "cannot get random bytes");
-    for (size_t i = 0; i < sizeof(secret); i++)
-        snprintf(key + 2 * i, 3, "%02x", secret[i]);
+    r = make_key(world->rank, key, err);
+    if (r < 0)
+        return r;
     card = pl_strf("plume-1 node=%u pid=%d fd=%d addr=%s port=%u key=%s", world->node,
                    (int)getpid(), control_fd, world->address, port, key);
     local = calloc(world->size, sizeof(*local));

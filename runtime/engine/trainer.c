@@ -164,7 +164,7 @@ static double scalar(const plume_tensor *t)
 
 static int train_batch(struct pl_trainer *t, const struct plume_batch *batch, struct pl_error *err)
 {
-    plume_tensor *loss;
+    plume_tensor *loss = NULL;
     double value;
     int r = run_step(t, PLUME_TRAIN, batch, &loss, err);
 
