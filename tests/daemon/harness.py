@@ -216,13 +216,13 @@ class Hub(Lines):
 class Daemon:
     """A plrund process, and the control socket of its owner."""
 
-    def __init__(self, step, node, env):
+    def __init__(self, step, node, env, wrap=()):
         ours, theirs = socket.socketpair()
         self.stderr = tempfile.TemporaryFile(dir=step.dir)
         self.control = Lines(ours)
         with theirs:
             self.process = subprocess.Popen(
-                WRAP + [PLRUND, "--control-fd", str(theirs.fileno())], env=env,
+                [*wrap, *WRAP, PLRUND, "--control-fd", str(theirs.fileno())], env=env,
                 stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=self.stderr,
                 pass_fds=[theirs.fileno()], start_new_session=True)
         self.node = node
@@ -305,8 +305,8 @@ class Step:
         env.update(more)
         return {k: v for k, v in env.items() if v is not None}
 
-    def launch(self, node=0, **env):
-        daemon = Daemon(self, node, self.environment(node, **env))
+    def launch(self, node=0, wrap=(), **env):
+        daemon = Daemon(self, node, self.environment(node, **env), wrap)
         self.daemons.append(daemon)
         return daemon
 
