@@ -313,7 +313,7 @@ void pl_hub_message(struct pl_hub *hub, unsigned node_id, json_t *message)
     } else if (strcmp(type, "signalled") == 0) {
         if (pl_json_int(message, "signal", &signal_number) == 0 && !hub->terminated &&
             (signal_number == SIGTERM || signal_number == SIGINT))
-            hub->terminated = (int)signal_number;
+            pl_hub_terminated(hub, (int)signal_number);
     } else if (strcmp(type, "pong") == 0) {
         on_pong(hub, node_id, message);
     } else if (strcmp(type, "bye") == 0) {

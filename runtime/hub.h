@@ -54,6 +54,7 @@ struct pl_hub {
     struct pl_failure *failures;
     size_t n_failures, cap_failures;
     int terminated;           /* a signal that the step got from outside, 0 none */
+    bool slurm_ends;          /* Slurm ends the job, and the ranks with it, in its own time */
     bool asked_slurm, asking; /* asking: its answer is to come */
     unsigned n_asks;
     uint64_t asked_ns; /* when first */
@@ -111,6 +112,7 @@ void pl_hub_exchange(struct pl_hub *hub, json_t *message);
 void pl_hub_free_exchanges(struct pl_hub *hub);
 
 /* hub_decide.c: from failures to the cause. */
+void pl_hub_terminated(struct pl_hub *hub, int signal_number);
 void pl_hub_failed(struct pl_hub *hub, const struct pl_failure *failure);
 void pl_hub_decide_launch(struct pl_hub *hub);
 void pl_hub_decide_at_end(struct pl_hub *hub);

@@ -83,6 +83,25 @@ static void settle_cause(struct pl_hub *hub, json_t *cause, int64_t root)
 
 static void ask_slurm(struct pl_hub *hub);
 
+/* scancel JOB.STEP, of which Slurm keeps no record: SIGKILL to all ranks at once. */
+static bool all_killed(const struct pl_hub *hub)
+{
+    if (hub->n_failures < 2 || hub->n_failures < hub->daemon->step.ntasks)
+        return false;
+    for (size_t i = 0; i < hub->n_failures; i++)
+        if (hub->failures[i].oom || hub->failures[i].lost ||
+            !WIFSIGNALED(hub->failures[i].status) || WTERMSIG(hub->failures[i].status) != SIGKILL)
+            return false;
+    return true;
+}
+
+static bool job_runs(const char *output)
+{
+    _cleanup_free_ char *state = pl_ask_field(output, "JobState");
+
+    return state && strcmp(state, "RUNNING") == 0;
+}
+
 static void on_slurm_answer(void *ctx, const char *output)
 {
     struct pl_hub *hub = ctx;
@@ -102,14 +121,26 @@ static void on_slurm_answer(void *ctx, const char *output)
                                    &inferred);
     else if (hub->terminated)
         kind = "cancelled";
-    if (kind && !hub->cause) {
+    if (!kind && all_killed(hub))
+        kind = "cancelled";
+    if (hub->n_failures && hub->state == PL_HUB_RUNNING)
+        hub->state = PL_HUB_DECIDING;
+    hub->slurm_ends = output && kind && (!inferred || !job_runs(output));
+    if (hub->state == PL_HUB_RUNNING && !hub->slurm_ends) {
+        hub->asked_slurm = false; /* perhaps only a signal: asked again when the ranks have ended */
+        hub->n_asks = 0;
+    } else if (kind && !hub->cause) {
         cause = json_pack("{s:s}", "kind", kind);
         if (cause && inferred)
             json_object_set_new(cause, "inferred", json_true());
         settle_cause(hub, cause, -1);
     }
-    if (hub->state == PL_HUB_DECIDING)
+    if (hub->cause && hub->slurm_ends) {
+        pl_hub_write_result(hub); /* Slurm's SIGKILL may come before the ranks' end */
+        pl_hub_end_all(hub);
+    } else if (hub->state == PL_HUB_DECIDING) {
         decide(hub);
+    }
     pl_hub_maybe_finish(hub); /* the nodes may have said bye while Slurm was asked */
 }
 
@@ -121,6 +152,15 @@ static void ask_slurm(struct pl_hub *hub)
         hub->asked_ns = pl_now_ns();
     hub->asked_slurm = hub->asking = true;
     hub->ask = pl_ask_scontrol(hub->daemon->loop, args, ASK_MS, on_slurm_answer, hub);
+}
+
+/* The step got SIGTERM or SIGINT from outside. Asks at once, since Slurm may end us with the ranks:
+ * then the trial has its result already. */
+void pl_hub_terminated(struct pl_hub *hub, int signal_number)
+{
+    hub->terminated = signal_number;
+    if (hub->state == PL_HUB_RUNNING && !hub->asked_slurm)
+        ask_slurm(hub);
 }
 
 /* ---- deciding ---- */
@@ -148,11 +188,14 @@ void pl_hub_end_all(struct pl_hub *hub)
     if (hub->state >= PL_HUB_ENDING)
         return;
     hub->state = PL_HUB_ENDING;
-    /* Said in the log before it is done, so that what follows counts as ours. */
-    pl_hub_event(hub, json_pack("{s:s, s:i, s:i}", "type", "teardown", "signal", SIGTERM,
-                                "grace_ms", (int)grace_ms));
-    limit_end(hub, grace_ms);
-    pl_hub_broadcast(hub, json_pack("{s:s, s:i}", "type", "end_ranks", "grace_ms", (int)grace_ms));
+    if (!hub->slurm_ends) { /* else ranks may use what time Slurm gives them to save */
+        /* Said in the log before it is done, so that what follows counts as ours. */
+        pl_hub_event(hub, json_pack("{s:s, s:i, s:i}", "type", "teardown", "signal", SIGTERM,
+                                    "grace_ms", (int)grace_ms));
+        limit_end(hub, grace_ms);
+        pl_hub_broadcast(hub,
+                         json_pack("{s:s, s:i}", "type", "end_ranks", "grace_ms", (int)grace_ms));
+    }
     pl_hub_broadcast(hub,
                      json_pack("{s:s, s:I}", "type", "decided", "root", (json_int_t)hub->root));
 }

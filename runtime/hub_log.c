@@ -314,7 +314,10 @@ void pl_hub_write_result(struct pl_hub *hub)
 
     if (!hub->run || !hub->attempt_dir)
         return;
-    pl_trial_state_parse(pl_json_string(hub->doc, "state"), &state);
+    if (hub->state == PL_HUB_FINISHED)
+        pl_trial_state_parse(pl_json_string(hub->doc, "state"), &state);
+    else
+        state = pl_cause_state(pl_json_string(hub->cause, "kind"));
     result = json_pack("{s:i, s:i, s:s, s:s, s:i, s:i, s:f, s:f}", "attempt", (int)s->attempt,
                        "attempts", (int)s->attempt + 1, "job", s->array, "job_id", s->id.job,
                        "world_size", (int)s->ntasks, "exit_code",

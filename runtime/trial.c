@@ -235,6 +235,10 @@ static json_t *make_cause(const char *attempt_dir, int code, struct pl_error *er
     kind = code ? ask_slurm(code, restart, &inferred) : NULL;
     if (!kind && code == 0 && !doc)
         return NULL;
+    if (!kind && doc && code == 128 + SIGKILL) { /* of scancel JOB.STEP Slurm keeps no record */
+        kind = "cancelled";
+        inferred = true;
+    }
     if (!kind && doc) { /* the hub began and never ended: its node is gone, or it was killed */
         kind = "node";
         inferred = true;
