@@ -49,39 +49,44 @@ static int read_environ(int dir_fd, const char *pid, struct pl_buf *ret)
     return n < 0 ? -errno : 0;
 }
 
-/* A rank's process or its heir: ours, with this job, step and node in its environment, and a task
- * (Slurm's own helpers carry no SLURM_PROCID). */
-static bool is_left_over(const struct pl_step *step, int proc, const char *pid, struct pl_buf *env)
+/* A rank's process or its heir: ours, with this job, step and node in its environment (marks), and
+ * a task (Slurm's own helpers carry no SLURM_PROCID). */
+static bool is_left_over(const char marks[3][64], int proc, const char *pid, struct pl_buf *env)
 {
-    _cleanup_free_ char *job = pl_strf("SLURM_JOB_ID=%s", step->id.job);
-    _cleanup_free_ char *id = pl_strf("SLURM_STEP_ID=%s", step->id.step);
-    _cleanup_free_ char *node = pl_strf("SLURM_NODEID=%u", step->node_id);
     struct stat st;
 
-    return job && id && node && fstatat(proc, pid, &st, 0) == 0 && st.st_uid == geteuid() &&
-           read_environ(proc, pid, env) == 0 && has_entry(env->data, env->len, job) &&
-           has_entry(env->data, env->len, id) && has_entry(env->data, env->len, node) &&
-           memmem(env->data, env->len, "SLURM_PROCID=", 13);
+    if (fstatat(proc, pid, &st, 0) < 0 || st.st_uid != geteuid() ||
+        read_environ(proc, pid, env) < 0 || !memmem(env->data, env->len, "SLURM_PROCID=", 13))
+        return false;
+    for (int i = 0; i < 3; i++)
+        if (!has_entry(env->data, env->len, marks[i]))
+            return false;
+    return true;
 }
 
 void pl_daemon_clean_up(const struct pl_step *step)
 {
     _cleanup_(pl_buf_finish) struct pl_buf env = {0};
     DIR *dir = opendir("/proc");
+    char marks[3][64];
     struct dirent *e;
+
+    snprintf(marks[0], sizeof(marks[0]), "SLURM_JOB_ID=%s", step->id.job);
+    snprintf(marks[1], sizeof(marks[1]), "SLURM_STEP_ID=%s", step->id.step);
+    snprintf(marks[2], sizeof(marks[2]), "SLURM_NODEID=%u", step->node_id);
 
     while (dir && (e = readdir(dir))) {
         int64_t pid;
         int fd;
 
         if (pl_parse_int(e->d_name, 2, INT32_MAX, &pid, NULL) < 0 || pid == getpid() ||
-            !is_left_over(step, dirfd(dir), e->d_name, &env))
+            !is_left_over(marks, dirfd(dir), e->d_name, &env))
             continue;
         /* By descriptor, checked again: never another process that got the number meanwhile. */
         fd = (int)syscall(SYS_pidfd_open, (pid_t)pid, 0);
         if (fd < 0)
             continue;
-        if (is_left_over(step, dirfd(dir), e->d_name, &env)) {
+        if (is_left_over(marks, dirfd(dir), e->d_name, &env)) {
             pl_log_info("child", "ending process %d, left behind by the step", (int)pid);
             syscall(SYS_pidfd_send_signal, fd, SIGKILL, NULL, 0);
         }

@@ -183,16 +183,19 @@ static void send_world(struct pl_rank *rank)
     if (rank->world_sent || !rank->starter)
         return;
     rank->world_sent = true;
-    open_files(rank);
     conn_send_new(rank->starter, make_world(rank));
     if (!rank->guarded) /* the starter becomes the program and speaks no more */
         rank_started(rank, rank->hello);
 }
 
+/* The files come last: the ranks start meanwhile, and what they print waits in their pipes. */
 void pl_daemon_send_world(struct pl_daemon *d)
 {
     for (unsigned i = 0; i < d->n_present; i++)
         send_world(&d->ranks[i]);
+    for (unsigned i = 0; i < d->n_present; i++)
+        if (d->ranks[i].world_sent)
+            open_files(&d->ranks[i]);
 }
 
 static void refuse(struct pl_daemon *d, struct pl_rank_conn *c)
@@ -512,10 +515,12 @@ static int on_hello(struct pl_rank_conn *c, json_t *hello)
     if (!c->rank)
         return -ERANGE;
     take_early(c->rank);
-    if (d->state == PL_DAEMON_FAILED || d->teardown)
+    if (d->state == PL_DAEMON_FAILED || d->teardown) {
         refuse(d, c);
-    else if (d->world)
+    } else if (d->world) {
         send_world(c->rank);
+        open_files(c->rank);
+    }
     return 0;
 }
 

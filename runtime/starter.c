@@ -16,6 +16,7 @@
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
 
@@ -98,6 +99,7 @@ static void end_daemon(struct starter *s, bool failed)
 {
     uint64_t limit = pl_now_ns() + DAEMON_LEAVE_MS * 1000000ull;
     struct pollfd p = {.fd = s->control_fd, .events = POLLIN};
+    _cleanup_close_ int pidfd = -EBADF;
     char beats[4096];
     unsigned quiet_s = 0;
 
@@ -116,12 +118,13 @@ static void end_daemon(struct starter *s, bool failed)
         if (is_silent(&quiet_s, ready))
             kill(s->daemon, SIGKILL);
     }
+    if (!s->daemon_ended) /* its socket is closed, so it is about to end */
+        pidfd = (int)syscall(SYS_pidfd_open, s->daemon, 0);
     for (int i = 0; !s->daemon_ended && waitpid(s->daemon, NULL, WNOHANG) == 0; i++) {
-        struct timespec pause = {0, 5000000};
-
         if (i == 400)
             kill(s->daemon, SIGKILL);
-        nanosleep(&pause, NULL);
+        p = (struct pollfd){.fd = pidfd, .events = POLLIN};
+        poll(&p, 1, 5); /* an old kernel has no such descriptor, and sleeps */
     }
     s->daemon_ended = true;
 }

@@ -18,9 +18,12 @@
 
 #define ADDRESSES_MAX 12
 #define PROBES_MAX (ADDRESSES_MAX * (PL_WALK_PORTS + 1))
-#define BANNER_MS 250      /* for connection and banner */
-#define AUTH_MS 2000       /* for the rest of the greeting, once there was a banner */
-#define NAMES_AFTER_MS 100 /* most steps have joined by then and need no name */
+#define BANNER_MS 250 /* for connection and banner */
+#define AUTH_MS 2000  /* for the rest of the greeting, once there was a banner */
+/* Most steps have joined by then and need no name: each question starts a program on each node.
+ * Where the hub's address was given it is rarely wrong. */
+#define NAMES_AFTER_MS 250
+#define NAMES_AFTER_GIVEN_MS 1000
 #define LAUNCH_MS 120000
 #define QUEUE_MAX 65536
 
@@ -277,6 +280,7 @@ int pl_uplink_start(struct pl_daemon *d, struct pl_error *err)
 {
     const char *hub = getenv("PLUME_HUB");
     struct pl_uplink *u = calloc(1, sizeof(*u));
+    unsigned names_after_ms, limit_ms;
     char host[256];
     int r;
 
@@ -301,7 +305,9 @@ int pl_uplink_start(struct pl_daemon *d, struct pl_error *err)
     }
     add_numeric(u, d->step.launch_addr);
     uv_timer_start(&u->round, start_round, 0, 0);
-    uv_timer_start(&u->names, on_names_due, NAMES_AFTER_MS, 0);
+    names_after_ms = u->n_ports > PL_WALK_PORTS ? NAMES_AFTER_GIVEN_MS : NAMES_AFTER_MS;
+    limit_ms = pl_step_env_ms("PLUME_LAUNCH_TIMEOUT", LAUNCH_MS);
+    uv_timer_start(&u->names, on_names_due, PL_MIN(names_after_ms, limit_ms / 4), 0);
     return 0;
 }
 
