@@ -66,7 +66,7 @@ static const struct pl_option options[] = {
     {"setup", 0, "CMD", NULL, "run CMD in the job script's shell before it starts",
      ID_LIST + PL_SPEC_SETUP},
     {"env", 0, "NAME=VALUE", NULL, "set a variable", ID_LIST + PL_SPEC_ENV},
-    {"nccl-debug", 0, "LEVEL", NULL, "NCCL_DEBUG: VERSION, WARN, INFO or TRACE",
+    {"nccl-debug", 0, "LEVEL", NULL, "NCCL_DEBUG: VERSION, WARN, INFO, ABORT or TRACE",
      PL_SPEC_NCCL_DEBUG},
     {"nccl-ifname", 0, "SPEC", NULL, "NCCL_SOCKET_IFNAME", PL_SPEC_NCCL_IFNAME},
     {"master-port", 0, "LO-HI", NULL, "take MASTER_PORT from this range (checked, not held)",
@@ -197,7 +197,7 @@ static int check_gpus(const char *value, struct pl_error *err)
 /* "12" or "2-4". */
 static int check_nodes(const char *value, struct pl_error *err)
 {
-    const char *dash = strchr(value, '-');
+    const char *dash = *value ? strchr(value + 1, '-') : NULL; /* in front it is a sign */
     _cleanup_free_ char *low = strndup(value, dash ? (size_t)(dash - value) : strlen(value));
     int64_t min, max;
     int r;
