@@ -37,8 +37,7 @@ static bool list_of(const json_t *list, const char *a, const char *b)
 
     if (!json_is_array(list))
         return false;
-    json_array_foreach(list, i, item)
-    {
+    json_array_foreach (list, i, item) {
         if (!a && !json_is_string(item))
             return false;
         if (a && (!pl_json_string(item, a) || (b && !pl_json_string(item, b))))
@@ -55,8 +54,7 @@ static int check_submissions(const json_t *list, struct pl_error *err)
 
     if (!list_of(list, "job", NULL))
         return damaged(err, "submissions");
-    json_array_foreach(list, i, item)
-    {
+    json_array_foreach (list, i, item) {
         if (pl_json_int(item, "first", &first) < 0 || pl_json_int(item, "count", &count) < 0 ||
             first < 0 || count < 1 || first + count > PL_RUN_TRIAL_LIMIT)
             return damaged(err, "submissions");

@@ -132,8 +132,7 @@ static int match(void *ctx, const char *sweep, const char *folder, json_t *line)
     json_t *job;
     bool found = !q->want_job && strcmp(sweep, q->head) == 0;
 
-    json_array_foreach(json_object_get(line, "jobs"), i, job)
-    {
+    json_array_foreach (json_object_get(line, "jobs"), i, job) {
         if (q->want_job && json_is_string(job) && strcmp(json_string_value(job), q->job) == 0)
             found = true;
     }

@@ -39,8 +39,7 @@ static int set_keys(json_t *to, json_t *event, const char *skip)
     const char *key;
     json_t *value;
 
-    json_object_foreach(event, key, value)
-    {
+    json_object_foreach (event, key, value) {
         if (reserved(key))
             continue;
         if (strcmp(key, "type") == 0 || strcmp(key, "t") == 0 || strcmp(key, "seq") == 0 ||
@@ -105,8 +104,9 @@ static int apply_rank(json_t *rank, const char *type, json_t *event)
     if (json_is_integer(json_object_get(event, "step")) &&
         json_object_set(rank, "step", json_object_get(event, "step")) < 0)
         return -ENOMEM;
-    json_object_foreach(json_object_get(event, "metrics"), key,
-                        value) if (json_object_set(o, key, value) < 0) return -ENOMEM;
+    json_object_foreach (json_object_get(event, "metrics"), key, value)
+        if (json_object_set(o, key, value) < 0)
+            return -ENOMEM;
     return 0;
 }
 

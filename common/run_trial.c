@@ -106,8 +106,7 @@ int pl_run_trial_params(struct pl_run *run, unsigned trial, json_t **ret, struct
     params = json_object_get(line, "params");
     if (pl_json_int(line, "trial", &number) < 0 || number != trial || !json_is_object(params))
         goto damaged;
-    json_object_foreach(params, key, value)
-    {
+    json_object_foreach (params, key, value) {
         if (!json_is_string(value))
             goto damaged;
     }
@@ -215,8 +214,7 @@ int pl_run_trial_env(const json_t *params, char ***ret, struct pl_error *err)
 
     if (!list || !all)
         return pl_error_set(err, -ENOMEM, "out of memory");
-    json_object_foreach(object, key, value)
-    {
+    json_object_foreach (object, key, value) {
         list[n] = pl_strf("PLUME_PARAM_%s=%s", key, json_string_value(value));
         if (!list[n])
             return pl_error_set(err, -ENOMEM, "out of memory");

@@ -140,8 +140,7 @@ int pl_slurm_jobs_parse(json_t *doc, struct pl_slurm_jobs **ret, struct pl_error
     if (!jobs->jobs)
         return pl_error_set(err, -ENOMEM, "out of memory");
     for (size_t k = 0; k < PL_COUNT(keys); k++)
-        json_array_foreach(json_object_get(doc, keys[k]), i, o)
-        {
+        json_array_foreach (json_object_get(doc, keys[k]), i, o) {
             struct pl_slurm_job *job = &jobs->jobs[jobs->n_jobs++];
 
             if (parse_job(o, job) < 0)
@@ -293,8 +292,7 @@ static int keep_ended(json_t *past, const json_t *list, const struct pl_slurm_jo
     json_t *o;
     size_t i;
 
-    json_array_foreach(list, i, o)
-    {
+    json_array_foreach (list, i, o) {
         struct pl_slurm_job job;
         const struct pl_slurm_job *known;
 

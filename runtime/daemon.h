@@ -117,24 +117,35 @@ void pl_daemon_end_ranks(struct pl_daemon *d, unsigned grace_ms);
 /* Goes on towards the end where nothing is left to do. */
 void pl_daemon_settle(struct pl_daemon *d);
 
-/* daemon_rank.c: the ranks and their socket. */
+/* daemon_conn.c: the rank socket, and lines in and out. */
 int pl_daemon_listen(struct pl_daemon *d, struct pl_error *err);
 /* Takes connections (again), after descriptors had run out. */
 void pl_daemon_accept(struct pl_daemon *d);
+/* Closes the socket, all connections and all captures. */
 void pl_daemon_close_ranks(struct pl_daemon *d);
+void pl_daemon_forward_exchange(struct pl_daemon *d, json_t *message);
+/* Never block; skipped where c is NULL or closing. The second consumes a new reference. */
+void pl_rank_conn_send(struct pl_rank_conn *c, json_t *message);
+void pl_rank_conn_send_new(struct pl_rank_conn *c, json_t *message);
+
+/* daemon_rank.c: the ranks, and what they and their starters say. */
+/* A connection's first line. -EPROTO (none of ours), -EEXIST (a rank that is there), -ENOENT and
+ * -ERANGE (none of this node's): the connection is to be closed. */
+int pl_rank_hello(struct pl_rank_conn *c, json_t *hello);
+/* A later line; false where its type is not known. */
+bool pl_rank_message(struct pl_rank *rank, json_t *message);
+/* A message on the control socket that names a rank (the plugin's spawned and exited). */
+void pl_daemon_control_message(struct pl_daemon *d, json_t *message);
+struct pl_rank *pl_daemon_find_rank(struct pl_daemon *d, unsigned rank);
 void pl_daemon_send_world(struct pl_daemon *d);
 void pl_daemon_refuse_all(struct pl_daemon *d);
-void pl_daemon_forward_exchange(struct pl_daemon *d, json_t *message);
 void pl_daemon_send_metrics(struct pl_daemon *d);
 void pl_daemon_send_verdicts(struct pl_daemon *d);
 /* Shows those who guard ranks, and our owner, that we live. */
 void pl_daemon_beat(struct pl_daemon *d);
-/* A message on the control socket that names a rank (the plugin's spawned and exited). */
-void pl_daemon_control_message(struct pl_daemon *d, json_t *message);
 void pl_rank_signal(struct pl_rank *rank, int signal);
 /* at_ns: CLOCK_MONOTONIC of the end. */
 void pl_rank_ended(struct pl_rank *rank, int status, uint64_t at_ns);
-struct pl_rank *pl_daemon_find_rank(struct pl_daemon *d, unsigned rank);
 
 /* daemon_clean.c: what ranks left behind, under the plugin (plrun empties its own). */
 void pl_daemon_clean_up(const struct pl_step *step);

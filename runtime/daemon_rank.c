@@ -8,20 +8,13 @@
 #include "common/run_state.h"
 #include "runtime/daemon.h"
 
-#include <fcntl.h>
 #include <math.h>
 #include <signal.h>
 #include <string.h>
-#include <sys/socket.h>
-#include <sys/stat.h>
 #include <sys/syscall.h>
-#include <sys/un.h>
 #include <sys/wait.h>
 
-#define KEYS_MAX 256                      /* metrics of a rank at once */
-#define OUT_MAX ((size_t)4 * 1024 * 1024) /* unread bytes at which a program is cut off */
-
-static void conn_event(uv_poll_t *poll, int status, int events);
+#define KEYS_MAX 256 /* metrics of a rank at once */
 
 struct pl_rank *pl_daemon_find_rank(struct pl_daemon *d, unsigned rank)
 {
@@ -29,72 +22,6 @@ struct pl_rank *pl_daemon_find_rank(struct pl_daemon *d, unsigned rank)
         if (d->ranks[i].rank == rank)
             return &d->ranks[i];
     return NULL;
-}
-
-/* ---- connections ---- */
-
-static void conn_free(uv_handle_t *handle)
-{
-    struct pl_rank_conn *c = handle->data;
-
-    close(c->fd);
-    for (size_t i = 0; i < c->n_fds; i++)
-        close(c->fds[i]);
-    pl_buf_finish(&c->in);
-    pl_buf_finish(&c->out);
-    free(c);
-}
-
-static void conn_close(struct pl_rank_conn *c)
-{
-    struct pl_rank_conn **p = &c->daemon->conns;
-
-    if (c->closing)
-        return;
-    c->closing = true;
-    while (*p && *p != c)
-        p = &(*p)->next;
-    if (*p)
-        *p = c->next;
-    if (c->rank && c->rank->starter == c)
-        c->rank->starter = NULL;
-    uv_poll_stop(&c->poll);
-    uv_close((uv_handle_t *)&c->poll, conn_free);
-}
-
-static void conn_flush(struct pl_rank_conn *c)
-{
-    while (c->out.len) {
-        ssize_t n = send(c->fd, c->out.data, c->out.len, MSG_NOSIGNAL | MSG_DONTWAIT);
-
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n < 0)
-            break; /* full: on writable; broken: the next read says so */
-        pl_buf_consume(&c->out, (size_t)n);
-    }
-    if (!c->closing)
-        uv_poll_start(&c->poll, UV_READABLE | (c->out.len ? UV_WRITABLE : 0), conn_event);
-}
-
-static void conn_send(struct pl_rank_conn *c, json_t *message)
-{
-    if (!c || c->closing || !message)
-        return;
-    if (c->out.len > OUT_MAX) {
-        pl_log_warn("net", "a program of rank %u does not read: cut off",
-                    c->rank ? c->rank->rank : 0);
-        shutdown(c->fd, SHUT_RDWR);
-        return;
-    }
-    pl_json_dump_line(message, &c->out);
-    conn_flush(c);
-}
-
-static void conn_send_new(struct pl_rank_conn *c, json_t *message)
-{
-    conn_send(c, message);
-    json_decref(message);
 }
 
 /* ---- the world, refusals and verdicts ---- */
@@ -183,7 +110,7 @@ static void send_world(struct pl_rank *rank)
     if (rank->world_sent || !rank->starter)
         return;
     rank->world_sent = true;
-    conn_send_new(rank->starter, make_world(rank));
+    pl_rank_conn_send_new(rank->starter, make_world(rank));
     if (!rank->guarded) /* the starter becomes the program and speaks no more */
         rank_started(rank, rank->hello);
 }
@@ -200,8 +127,8 @@ void pl_daemon_send_world(struct pl_daemon *d)
 
 static void refuse(struct pl_daemon *d, struct pl_rank_conn *c)
 {
-    conn_send_new(c, json_pack("{s:s, s:s}", "type", "refused", "text",
-                               d->refusal ? d->refusal : "the run has ended"));
+    pl_rank_conn_send_new(c, json_pack("{s:s, s:s}", "type", "refused", "text",
+                                       d->refusal ? d->refusal : "the run has ended"));
 }
 
 void pl_daemon_refuse_all(struct pl_daemon *d)
@@ -234,8 +161,8 @@ void pl_daemon_send_verdicts(struct pl_daemon *d)
             (rank->status != 0 && !rank->killed && !d->decided))
             continue;
         rank->verdict_due = false;
-        conn_send_new(rank->starter,
-                      json_pack("{s:s, s:i}", "type", "verdict", "code", verdict(rank)));
+        pl_rank_conn_send_new(rank->starter,
+                              json_pack("{s:s, s:i}", "type", "verdict", "code", verdict(rank)));
     }
 }
 
@@ -245,7 +172,7 @@ void pl_daemon_beat(struct pl_daemon *d)
 
     for (unsigned i = 0; i < d->n_present; i++)
         if (d->ranks[i].guarded && d->ranks[i].world_sent)
-            conn_send_new(d->ranks[i].starter, json_pack("{s:s}", "type", "beat"));
+            pl_rank_conn_send_new(d->ranks[i].starter, json_pack("{s:s}", "type", "beat"));
     if (!d->step.plugin && !d->owner_gone) /* it reads once its own rank has ended */
         send(d->control_fd, beat, sizeof(beat) - 1, MSG_NOSIGNAL | MSG_DONTWAIT);
 }
@@ -283,12 +210,10 @@ static void take_metrics(struct pl_rank *rank, json_t *message)
         rank->step = step;
     if (!rank->metrics)
         rank->metrics = json_object();
-    json_object_foreach(json_object_get(message, "metrics"), key,
-                        value) if (pl_name_valid(key, strlen(key)) &&
-                                   pl_state_number(value, &number) ==
-                                       0) if (json_object_size(rank->metrics) < KEYS_MAX ||
-                                              json_object_get(rank->metrics, key))
-        json_object_set(rank->metrics, key, value);
+    json_object_foreach (json_object_get(message, "metrics"), key, value)
+        if (pl_name_valid(key, strlen(key)) && pl_state_number(value, &number) == 0)
+            if (json_object_size(rank->metrics) < KEYS_MAX || json_object_get(rank->metrics, key))
+                json_object_set(rank->metrics, key, value);
 }
 
 void pl_daemon_send_metrics(struct pl_daemon *d)
@@ -336,7 +261,8 @@ void pl_rank_signal(struct pl_rank *rank, int signal)
         return;
     rank->killed = true;
     if (rank->guarded)
-        conn_send_new(rank->starter, json_pack("{s:s, s:i}", "type", "signal", "signal", signal));
+        pl_rank_conn_send_new(rank->starter,
+                              json_pack("{s:s, s:i}", "type", "signal", "signal", signal));
     else if (rank->pidfd >= 0)
         syscall(SYS_pidfd_send_signal, rank->pidfd, signal, NULL, 0);
 }
@@ -371,16 +297,9 @@ void pl_rank_ended(struct pl_rank *rank, int status, uint64_t at_ns)
     pl_daemon_settle(d);
 }
 
-void pl_daemon_forward_exchange(struct pl_daemon *d, json_t *message)
-{
-    for (struct pl_rank_conn *c = d->conns; c; c = c->next)
-        if (c->rank && !c->starter)
-            conn_send(c, message);
-}
-
 /* Messages about a rank, from its connection or (plugin) from the control socket. False for a type
  * that is not known. */
-static bool rank_message(struct pl_rank *rank, json_t *message)
+bool pl_rank_message(struct pl_rank *rank, json_t *message)
 {
     const char *type = pl_json_string(message, "type");
     struct pl_daemon *d = rank->daemon;
@@ -420,7 +339,7 @@ void pl_daemon_control_message(struct pl_daemon *d, json_t *message)
         return;
     known = pl_daemon_find_rank(d, (unsigned)rank);
     if (known) {
-        rank_message(known, message);
+        pl_rank_message(known, message);
     } else {
         /* slurmstepd may speak of a task before the task does: its hello finds this. */
         if (!d->early)
@@ -437,9 +356,9 @@ static void take_early(struct pl_rank *rank)
     int64_t number;
     size_t i;
 
-    json_array_foreach(rank->daemon->early, i,
-                       message) if (pl_json_int(message, "rank", &number) == 0 &&
-                                    number == (int64_t)rank->rank) rank_message(rank, message);
+    json_array_foreach (rank->daemon->early, i, message)
+        if (pl_json_int(message, "rank", &number) == 0 && number == (int64_t)rank->rank)
+            pl_rank_message(rank, message);
 }
 
 /* ---- hello ---- */
@@ -489,7 +408,7 @@ new_rank(struct pl_rank_conn *c, json_t *hello, unsigned number, unsigned local_
     return rank;
 }
 
-static int on_hello(struct pl_rank_conn *c, json_t *hello)
+int pl_rank_hello(struct pl_rank_conn *c, json_t *hello)
 {
     const char *proto = pl_json_string(hello, "proto"), *role = pl_json_string(hello, "role");
     struct pl_daemon *d = c->daemon;
@@ -522,178 +441,4 @@ static int on_hello(struct pl_rank_conn *c, json_t *hello)
         open_files(c->rank);
     }
     return 0;
-}
-
-static void conn_line(struct pl_rank_conn *c, const char *line, size_t len)
-{
-    _cleanup_(json_decrefp) json_t *message = NULL;
-    struct pl_error err = {0};
-    int r = pl_json_parse(line, len, PL_RANK_LINE_MAX, &message, &err);
-
-    if (r == 0 && !c->rank) {
-        const char *type = pl_json_string(message, "type");
-
-        r = type && strcmp(type, "hello") == 0 ? on_hello(c, message) : -EPROTO;
-        if (r < 0)
-            pl_error_set(&err, r, "bad hello");
-    } else if (r == 0 && !rank_message(c->rank, message)) {
-        conn_send_new(c, json_pack("{s:s, s:s}", "type", "error", "text", "unknown type"));
-    }
-    if (r < 0) {
-        pl_log_debug("net", "bad line from a rank: %s", pl_error_text(&err));
-        conn_send_new(c, json_pack("{s:s, s:s}", "type", "error", "text", pl_error_text(&err)));
-        conn_close(c);
-    }
-}
-
-/* The connection ended. A guard that goes without a word was killed, and its rank with it. */
-static void conn_gone(struct pl_rank_conn *c)
-{
-    struct pl_rank *rank = c->rank;
-    bool guard = c->starter && rank && rank->starter == c && rank->guarded;
-
-    conn_close(c);
-    if (guard && !rank->running && !rank->ended && rank->daemon->refusal) {
-        rank->ended = true; /* refused, and gone as it should */
-        rank->daemon->n_ended++;
-        pl_daemon_settle(rank->daemon);
-    } else if (guard && !rank->ended)
-        pl_rank_ended(rank, SIGKILL, pl_now_ns());
-    else if (rank)
-        pl_daemon_settle(rank->daemon);
-}
-
-static void conn_event(uv_poll_t *poll, int status, int events)
-{
-    struct pl_rank_conn *c = poll->data;
-    char data[16384];
-    int fds[4];
-    size_t n_fds = 0;
-    ssize_t n;
-    char *newline;
-
-    if (events & UV_WRITABLE)
-        conn_flush(c);
-    if (!(events & (UV_READABLE | UV_DISCONNECT)) && status == 0)
-        return;
-    n = pl_recv_fds(c->fd, data, sizeof(data), fds, PL_COUNT(fds), &n_fds);
-    if (n_fds && !c->n_fds) {
-        memcpy(c->fds, fds, sizeof(fds));
-        c->n_fds = n_fds;
-    } else {
-        for (size_t i = 0; i < n_fds; i++)
-            close(fds[i]);
-    }
-    if (n == -EAGAIN)
-        return;
-    if (n <= 0 || pl_buf_add(&c->in, data, (size_t)n) < 0) {
-        conn_gone(c);
-        return;
-    }
-    while (!c->closing && (newline = memchr(c->in.data, '\n', c->in.len))) {
-        size_t len = (size_t)(newline - c->in.data);
-
-        conn_line(c, c->in.data, len);
-        pl_buf_consume(&c->in, len + 1);
-    }
-    if (!c->closing && c->in.len > PL_RANK_LINE_MAX) {
-        pl_log_debug("net", "overlong line from a rank");
-        conn_close(c);
-    }
-}
-
-/* ---- the socket ---- */
-
-static void on_accept(uv_poll_t *poll, int status, int events)
-{
-    struct pl_daemon *d = poll->data;
-    struct ucred cred;
-    socklen_t len = sizeof(cred);
-    int fd = accept4(d->listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
-    struct pl_rank_conn *c;
-
-    if (fd < 0) {
-        if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS)
-            uv_poll_stop(poll); /* until the next tick: it would only be called at once again */
-        return;
-    }
-    c = calloc(1, sizeof(*c));
-    if (!c || getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &cred, &len) < 0 || cred.uid != geteuid() ||
-        uv_poll_init(d->loop, &c->poll, fd) < 0) {
-        close(fd);
-        free(c);
-        return;
-    }
-    c->daemon = d;
-    c->fd = fd;
-    c->poll.data = c;
-    c->born_ns = pl_now_ns();
-    c->next = d->conns;
-    d->conns = c;
-    uv_poll_start(&c->poll, UV_READABLE, conn_event);
-}
-
-void pl_daemon_accept(struct pl_daemon *d)
-{
-    if (d->listener.data && !uv_is_closing((uv_handle_t *)&d->listener))
-        uv_poll_start(&d->listener, UV_READABLE, on_accept);
-}
-
-/* Removes a socket that nobody serves any more; one that is served is not ours to take. */
-static int remove_stale(const struct sockaddr_un *addr)
-{
-    _cleanup_close_ int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    struct stat st;
-
-    if (fd < 0 || connect(fd, (const struct sockaddr *)addr, sizeof(*addr)) == 0)
-        return -EADDRINUSE;
-    if (errno != ECONNREFUSED || lstat(addr->sun_path, &st) < 0 || st.st_uid != geteuid())
-        return -EADDRINUSE;
-    return unlink(addr->sun_path) < 0 ? -errno : 0;
-}
-
-int pl_daemon_listen(struct pl_daemon *d, struct pl_error *err)
-{
-    struct sockaddr_un addr = {.sun_family = AF_UNIX};
-    int r = pl_rank_socket_path(d->step.id.job, d->step.id.step, d->step.id.attempt,
-                                d->step.node_id, &d->socket_path, err);
-
-    if (r < 0)
-        return r;
-    snprintf(addr.sun_path, sizeof(addr.sun_path), "%s", d->socket_path);
-    d->listen_fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (d->listen_fd < 0)
-        return pl_error_errno(err, errno, "cannot make a socket");
-    r = bind(d->listen_fd, (struct sockaddr *)&addr, sizeof(addr)) < 0 ? -errno : 0;
-    if (r == -EADDRINUSE && remove_stale(&addr) == 0)
-        r = bind(d->listen_fd, (struct sockaddr *)&addr, sizeof(addr)) < 0 ? -errno : 0;
-    if (r == 0 && (chmod(addr.sun_path, 0600) < 0 || listen(d->listen_fd, 256) < 0))
-        r = -errno;
-    if (r < 0) {
-        free(PL_TAKE(d->socket_path)); /* not ours: it must not be removed at the end */
-        return pl_error_errno(err, r, "cannot listen at '%s'", addr.sun_path);
-    }
-    d->ranks = calloc(d->step.local_ntasks, sizeof(*d->ranks));
-    if (!d->ranks)
-        return pl_error_set(err, -ENOMEM, "out of memory");
-    r = uv_poll_init(d->loop, &d->listener, d->listen_fd);
-    if (r < 0)
-        return pl_error_set(err, r, "cannot watch a socket: %s", uv_strerror(r));
-    d->listener.data = d;
-    pl_daemon_accept(d);
-    return 0;
-}
-
-void pl_daemon_close_ranks(struct pl_daemon *d)
-{
-    if (d->socket_path)
-        unlink(d->socket_path);
-    if (d->listener.data && !uv_is_closing((uv_handle_t *)&d->listener))
-        uv_close((uv_handle_t *)&d->listener, NULL);
-    while (d->conns)
-        conn_close(d->conns);
-    for (unsigned i = 0; i < d->n_present; i++) {
-        pl_capture_close(PL_TAKE(d->ranks[i].out));
-        pl_capture_close(PL_TAKE(d->ranks[i].err));
-    }
 }

@@ -201,8 +201,7 @@ static void on_metrics(struct pl_hub *hub, json_t *message)
     json_t *item;
     size_t i;
 
-    json_array_foreach(json_object_get(message, "items"), i, item)
-    {
+    json_array_foreach (json_object_get(message, "items"), i, item) {
         json_t *metrics = json_object_get(item, "metrics"), *value;
         int64_t rank = rank_of(hub, item);
         const char *key;

@@ -221,8 +221,7 @@ static json_t *find_metric(json_t *doc, const char *name)
     json_t *rank;
     size_t i;
 
-    json_array_foreach(json_object_get(doc, "ranks"), i, rank)
-    {
+    json_array_foreach (json_object_get(doc, "ranks"), i, rank) {
         json_t *v = json_object_get(json_object_get(rank, "metrics"), name);
 
         if (v)
@@ -236,8 +235,7 @@ static json_t *find_fact(json_t *doc, const char *key)
     json_t *rank;
     size_t i;
 
-    json_array_foreach(json_object_get(doc, "ranks"), i, rank)
-    {
+    json_array_foreach (json_object_get(doc, "ranks"), i, rank) {
         json_t *v = json_object_get(json_object_get(rank, "facts"), key);
 
         if (v)
@@ -279,13 +277,12 @@ static void add_numbers(struct pl_hub *hub, json_t *result)
     const char *key;
     bool equal = true;
 
-    json_array_foreach(json_object_get(hub->doc, "ranks"), i, rank)
-    {
+    json_array_foreach (json_object_get(hub->doc, "ranks"), i, rank) {
         json_t *h = json_object_get(json_object_get(rank, "facts"), "param_hash");
 
-        json_object_foreach(json_object_get(rank, "metrics"), key,
-                            value) if (!json_object_get(metrics, key))
-            json_object_set(metrics, key, value);
+        json_object_foreach (json_object_get(rank, "metrics"), key, value)
+            if (!json_object_get(metrics, key))
+                json_object_set(metrics, key, value);
         if (pl_json_int(rank, "step", &step) == 0 && step > last)
             last = step;
         if (!h)

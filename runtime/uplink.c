@@ -168,7 +168,8 @@ static void on_open(struct pl_wire *wire)
                      json_pack("{s:s, s:i, s:s, s:i}", "type", "join", "node_id",
                                (int)d->step.node_id, "node", d->step.node ? d->step.node : "?",
                                "local_ntasks", (int)d->step.local_ntasks));
-    json_array_foreach(u->queue, i, message) pl_wire_send(wire, message);
+    json_array_foreach (u->queue, i, message)
+        pl_wire_send(wire, message);
     json_array_clear(u->queue);
 }
 

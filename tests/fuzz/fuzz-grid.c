@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* --grid: NUL separates axes. What is accepted can be written down and read back the same. */
 #include "common/base/utf8.h"
-#include "launcher/grid.h"
+#include "launcher/plsubmit/grid.h"
 #include "tests/fuzz/fuzz.h"
 
 #define TRIALS_LOOKED_AT 64

@@ -4,8 +4,8 @@
  * has nothing in it that a terminal obeys, and the JSON is JSON. */
 #include "common/base/fs.h"
 #include "common/json.h"
-#include "launcher/plstat.h"
-#include "launcher/report_json.h"
+#include "launcher/plstat/plstat.h"
+#include "launcher/plstat/report_json.h"
 #include "tests/fuzz/fuzz.h"
 
 #include <string.h>

@@ -13,8 +13,7 @@ static void check_bones(json_t *doc)
     size_t i;
 
     FUZZ_CHECK(json_is_array(ranks) && json_is_array(nodes));
-    json_array_foreach(ranks, i, o)
-    {
+    json_array_foreach (ranks, i, o) {
         json_t *metrics = json_object_get(o, "metrics"), *facts = json_object_get(o, "facts");
 
         FUZZ_CHECK(json_is_object(o) && pl_state_rank(doc, i) == o);
@@ -22,7 +21,8 @@ static void check_bones(json_t *doc)
         FUZZ_CHECK(!facts || json_is_object(facts));
         FUZZ_CHECK(pl_state_exit_code(o) >= 0 && pl_state_exit_code(o) < 256);
     }
-    json_array_foreach(nodes, i, o) FUZZ_CHECK(json_is_object(o));
+    json_array_foreach (nodes, i, o)
+        FUZZ_CHECK(json_is_object(o));
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)

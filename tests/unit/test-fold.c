@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-#include "launcher/fold.h"
+#include "launcher/plstat/fold.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

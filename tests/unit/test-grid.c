@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-#include "launcher/grid.h"
+#include "launcher/plsubmit/grid.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "common/base/fs.h"
 #include "common/json.h"
-#include "launcher/hub.h"
+#include "launcher/plstat/hub.h"
 
 #include <arpa/inet.h>
 #include <setjmp.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "common/child.h"
-#include "launcher/script.h"
+#include "launcher/plsubmit/script.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

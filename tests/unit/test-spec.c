@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "common/base/fs.h"
 #include "common/json.h"
-#include "launcher/spec.h"
+#include "launcher/plsubmit/spec.h"
 
 #include <fcntl.h>
 #include <setjmp.h>

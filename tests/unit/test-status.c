@@ -2,7 +2,7 @@
 #include "common/base/fs.h"
 #include "common/child.h"
 #include "common/json.h"
-#include "launcher/status_private.h"
+#include "launcher/plstat/status_private.h"
 
 #include <arpa/inet.h>
 #include <fcntl.h>

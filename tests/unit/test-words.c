@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-#include "launcher/table.h"
-#include "launcher/words.h"
+#include "launcher/plstat/table.h"
+#include "launcher/plstat/words.h"
 
 #include <math.h>
 #include <setjmp.h>

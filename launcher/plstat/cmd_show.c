@@ -1,0 +1,365 @@
+/* SPDX-License-Identifier: MIT */
+/* plstat show JOB: the ranks. Those that agree are folded, those that differ stand alone. */
+#include "common/base/fs.h"
+#include "common/json.h"
+#include "common/run_state.h"
+#include "launcher/plstat/fold.h"
+#include "launcher/plstat/plstat.h"
+#include "launcher/plstat/report_json.h"
+#include "launcher/plstat/table.h"
+#include "launcher/plstat/words.h"
+
+#include <math.h>
+#include <string.h>
+
+#define METRICS_MAX 3
+
+/* "123_4 lr-x3/4  running 0:32  12 nodes 12 ranks  attempt 1" */
+static int
+add_head(struct pl_plstat *ps, const struct pl_run_status *s, const struct pl_trial_status *ts)
+{
+    size_t nodes = json_array_size(json_object_get(ts->doc, "nodes"));
+    size_t ranks = json_array_size(json_object_get(ts->doc, "ranks"));
+    _cleanup_(pl_buf_finish) struct pl_buf line = {0};
+    double until = ts->ended_s > 0 ? ts->ended_s : pl_wall_s();
+    char duration[32], name[PL_WORDS_NAME_MAX];
+    int r;
+
+    pl_words_trial(s->run, ts->trial, name, sizeof(name));
+    pl_words_duration(until - ts->started_s, duration, sizeof(duration));
+    r = pl_buf_addf(&line, "%s%s%s  %s", ts->job, *ts->job ? "  " : "", name,
+                    pl_trial_state_name(ts->state));
+    if (r == 0 && ts->started_s > 0 && ts->state != PL_TRIAL_WAITING)
+        r = pl_buf_addf(&line, " %s%s", ts->state == PL_TRIAL_RUNNING ? "" : "after ", duration);
+    if (r == 0 && ranks)
+        r = pl_buf_addf(&line, "  %zu node%s %zu rank%s", nodes, nodes == 1 ? "" : "s", ranks,
+                        ranks == 1 ? "" : "s");
+    if (r == 0 && ts->attempts)
+        r = pl_buf_addf(&line, "  attempt %u", ts->attempts);
+    return r < 0 ? r : pl_plstat_line(ps, PL_TERM_BOLD, "%s", pl_buf_str(&line));
+}
+
+static int add_params(struct pl_plstat *ps, const struct pl_trial_status *ts)
+{
+    _cleanup_(pl_buf_finish) struct pl_buf line = {0};
+    const char *key;
+    json_t *value;
+    int r = 0;
+
+    json_object_foreach (ts->params, key, value) {
+        if (r == 0)
+            r = pl_buf_addf(&line, " %s=%s", key, json_string_value(value));
+    }
+    return r < 0 || !line.len ? r : pl_plstat_line(ps, PL_TERM_PLAIN, "with%s", pl_buf_str(&line));
+}
+
+/* What stands in place of ranks, or how old they are. */
+static int add_origin(struct pl_plstat *ps, const struct pl_trial_status *ts)
+{
+    bool ranks = json_array_size(json_object_get(ts->doc, "ranks")) > 0;
+
+    if (ts->state == PL_TRIAL_WAITING && ts->slurm)
+        return pl_plstat_line(ps, PL_TERM_PLAIN, "waits in Slurm's queue: %s",
+                              ts->slurm->reason ? ts->slurm->reason : "no reason given yet");
+    if (ts->state == PL_TRIAL_WAITING)
+        return pl_plstat_line(ps, PL_TERM_PLAIN, "%s",
+                              ts->submitted ? "has not started yet" : "was not submitted yet");
+    if (ts->state == PL_TRIAL_RUNNING && ts->source == PL_SOURCE_HUB)
+        return pl_plstat_line(ps, PL_TERM_DIM, "live, from the hub");
+    if (ts->state == PL_TRIAL_RUNNING && ts->source == PL_SOURCE_STATUS)
+        return pl_plstat_line(ps, PL_TERM_YELLOW, "as of %.0f s ago, from status.json", ts->age_s);
+    if (!ranks && ts->state == PL_TRIAL_RUNNING)
+        return pl_plstat_line(ps, PL_TERM_PLAIN, "no rank has started yet");
+    if (!ranks)
+        return pl_plstat_line(ps, PL_TERM_PLAIN, "it left nothing about its ranks");
+    return 0;
+}
+
+/* ---- ranks ---- */
+
+static const char *text_of(const json_t *rank, const char *key)
+{
+    const char *s = pl_json_string(rank, key);
+
+    return s ? s : "";
+}
+
+/* "0.64" or, where the ranks differ, "0.64..0.66". */
+static void metric_range(const struct pl_fold_group *g, const char *name, char *ret, size_t size)
+{
+    char low_text[32], high_text[32];
+    double low = NAN, high = NAN, v;
+
+    for (size_t i = 0; i < g->n; i++) {
+        json_t *value = json_object_get(json_object_get(g->ranks[i], "metrics"), name);
+
+        if (!value || pl_state_number(value, &v) < 0)
+            continue;
+        if (isnan(v) || isnan(low)) { /* NaN wins: it is what one has to see */
+            low = high = v;
+            if (isnan(v))
+                break;
+            continue;
+        }
+        low = fmin(low, v);
+        high = fmax(high, v);
+    }
+    pl_words_number(low, low_text, sizeof(low_text));
+    pl_words_number(high, high_text, sizeof(high_text));
+    if (strcmp(low_text, high_text) == 0)
+        snprintf(ret, size, "%s", low_text);
+    else
+        snprintf(ret, size, "%s..%s", low_text, high_text);
+}
+
+static int add_metric(struct pl_buf *line, const struct pl_fold_group *g, const char *name)
+{
+    char range[80];
+
+    metric_range(g, name, range, sizeof(range));
+    return pl_buf_addf(line, "%s%s %s", line->len ? "  " : "", name, range);
+}
+
+/* The objective first, then what else the first rank of the group that has any reports. */
+static void add_metrics(struct pl_table *t, const struct pl_fold_group *g, const char *objective)
+{
+    _cleanup_(pl_buf_finish) struct pl_buf line = {0};
+    const json_t *with = NULL;
+    const char *name;
+    json_t *value;
+    size_t n = 0;
+    int r = 0;
+
+    for (size_t i = 0; i < g->n; i++) {
+        const json_t *metrics = json_object_get(g->ranks[i], "metrics");
+
+        if (!with && json_object_size(metrics) > 0)
+            with = metrics;
+        if (n == 0 && objective && json_object_get(metrics, objective)) {
+            r = add_metric(&line, g, objective);
+            n++;
+        }
+    }
+    json_object_foreach ((json_t *)with, name, value) {
+        if (r < 0 || n == METRICS_MAX)
+            break;
+        if (objective && strcmp(name, objective) == 0)
+            continue;
+        r = add_metric(&line, g, name);
+        n++;
+    }
+    t->failed |= r < 0;
+    pl_table_cell(t, PL_TERM_PLAIN, pl_buf_str(&line));
+}
+
+static void add_step(struct pl_table *t, const struct pl_fold_group *g)
+{
+    int64_t low = INT64_MAX, high = -1, v;
+
+    for (size_t i = 0; i < g->n; i++)
+        if (pl_json_int(g->ranks[i], "step", &v) == 0) {
+            low = PL_MIN(low, v);
+            high = PL_MAX(high, v);
+        }
+    if (high < 0)
+        pl_table_cell(t, PL_TERM_PLAIN, NULL);
+    else if (low == high)
+        pl_table_cellf(t, PL_TERM_PLAIN, "%lld", (long long)low);
+    else
+        pl_table_cellf(t, PL_TERM_PLAIN, "%lld-%lld", (long long)low, (long long)high);
+}
+
+static int add_names(struct pl_table *t, const struct pl_fold_group *g)
+{
+    _cleanup_free_ const char **nodes = calloc(g->n + 1, sizeof(*nodes));
+    _cleanup_free_ int64_t *numbers = calloc(g->n + 1, sizeof(*numbers));
+    _cleanup_(pl_buf_finish) struct pl_buf text = {0};
+    int r;
+
+    if (!nodes || !numbers)
+        return -ENOMEM;
+    for (size_t i = 0; i < g->n; i++) {
+        if (pl_json_int(g->ranks[i], "rank", &numbers[i]) < 0)
+            numbers[i] = -1;
+        nodes[i] = text_of(g->ranks[i], "node");
+    }
+    r = pl_words_ranks(numbers, g->n, &text);
+    if (r < 0)
+        return r;
+    pl_table_cell(t, PL_TERM_PLAIN, pl_buf_str(&text));
+    pl_buf_consume(&text, text.len);
+    r = pl_words_nodes(nodes, g->n, &text);
+    pl_table_cell(t, PL_TERM_PLAIN, pl_buf_str(&text));
+    return r;
+}
+
+static enum pl_term_style rank_style(const char *state)
+{
+    if (strcmp(state, "failed") == 0 || strcmp(state, "lost") == 0)
+        return PL_TERM_RED;
+    if (strcmp(state, "done") == 0)
+        return PL_TERM_GREEN;
+    if (strcmp(state, "killed") == 0)
+        return PL_TERM_YELLOW;
+    return strcmp(state, "running") == 0 ? PL_TERM_CYAN : PL_TERM_DIM;
+}
+
+static int add_group(struct pl_table *t,
+                     const struct pl_run_status *s,
+                     const struct pl_fold_group *g,
+                     const json_t *cause)
+{
+    const json_t *first = g->ranks[0];
+    bool culprit = cause && g->n == 1 && json_is_integer(json_object_get(cause, "rank")) &&
+                   json_equal(json_object_get(cause, "rank"), json_object_get(first, "rank"));
+    char status[96];
+    int64_t pid;
+    int r = add_names(t, g);
+
+    if (g->n == 1 && pl_json_int(first, "pid", &pid) == 0)
+        pl_table_cellf(t, PL_TERM_PLAIN, "%lld", (long long)pid);
+    else
+        pl_table_cell(t, PL_TERM_PLAIN, NULL);
+    pl_table_cell(t, rank_style(text_of(first, "state")), text_of(first, "state"));
+    add_step(t, g);
+    add_metrics(t, g, s->objective);
+    pl_words_end(first, status, sizeof(status));
+    pl_table_cell(t, PL_TERM_PLAIN, status);
+    pl_table_cell(t, culprit ? PL_TERM_RED : PL_TERM_DIM,
+                  culprit ? "cause" : text_of(first, "role"));
+    return r;
+}
+
+static int
+add_ranks(struct pl_plstat *ps, const struct pl_run_status *s, const struct pl_trial_status *ts)
+{
+    _cleanup_(pl_table_finish) struct pl_table t = {0};
+    struct pl_fold fold = {0};
+    int r = pl_fold_ranks(ts->doc, ps->all, &fold, NULL);
+
+    if (r < 0 || fold.n == 0) {
+        pl_fold_finish(&fold);
+        return r;
+    }
+    pl_table_column(&t, "RANK", true, true);
+    pl_table_column(&t, "NODE", false, true);
+    pl_table_column(&t, "PID", true, false);
+    pl_table_column(&t, "STATE", false, false);
+    pl_table_column(&t, "STEP", true, false);
+    pl_table_column(&t, "METRICS", false, true);
+    pl_table_column(&t, "END", false, true);
+    pl_table_column(&t, "ROLE", false, true);
+    for (size_t i = 0; r == 0 && i < fold.n; i++)
+        r = add_group(&t, s, &fold.groups[i], ts->cause);
+    pl_fold_finish(&fold);
+    return r < 0 ? r : pl_table_print(&t, ps->columns, ps->color, &ps->text);
+}
+
+static int
+print_trial(struct pl_plstat *ps, const struct pl_run_status *s, const struct pl_trial_status *ts)
+{
+    _cleanup_(pl_buf_finish) struct pl_buf cause = {0};
+    char name[PL_WORDS_NAME_MAX];
+    int r = add_head(ps, s, ts);
+
+    if (r == 0)
+        r = add_params(ps, ts);
+    if (r == 0)
+        r = add_origin(ps, ts);
+    if (r == 0)
+        r = add_ranks(ps, s, ts);
+    if (r == 0 && ts->cause)
+        r = pl_words_cause(ts->cause, &cause);
+    if (r == 0 && ts->cause)
+        r = pl_plstat_line(ps, PL_TERM_RED, "! %s", pl_buf_str(&cause));
+    pl_words_trial(s->run, ts->trial, name, sizeof(name));
+    if (r == 0 && ts->cause)
+        r = pl_plstat_line(ps, PL_TERM_PLAIN, "-> plstat why %s", name);
+    return r;
+}
+
+/* All trials that have started, or the one asked for. */
+static int print(struct pl_plstat *ps, const struct pl_run_status *s)
+{
+    size_t shown = 0;
+    int r = 0;
+
+    for (size_t i = 0; r == 0 && i < s->n_trials; i++) {
+        const struct pl_trial_status *ts = &s->trials[i];
+
+        if (s->n_trials > 1 && !ts->doc && !pl_trial_state_bad(ts->state))
+            continue;
+        if (shown++)
+            r = pl_buf_addc(&ps->text, '\n');
+        if (r == 0)
+            r = print_trial(ps, s, ts);
+    }
+    if (r == 0 && shown < s->n_trials)
+        r = pl_plstat_line(ps, PL_TERM_DIM, "%zu of %zu trials have no ranks: plstat sweep %s",
+                           s->n_trials - shown, s->n_trials, pl_run_sweep(s->run));
+    return r;
+}
+
+/* ---- a job that has no run folder ---- */
+
+static int print_slurm(struct pl_plstat *ps, const struct pl_slurm_job *job)
+{
+    enum pl_trial_state state = pl_slurm_trial_state(job);
+    char id[64];
+    int r;
+
+    pl_slurm_job_id(job, id, sizeof(id));
+    r = pl_plstat_line(ps, PL_TERM_BOLD, "%s  %s  %s  %lld node%s%s%s", id,
+                       job->name ? job->name : "", pl_trial_state_name(state),
+                       (long long)job->n_nodes, job->n_nodes == 1 ? "" : "s",
+                       job->nodes ? "  " : "", job->nodes ? job->nodes : "");
+    if (r == 0 && state == PL_TRIAL_WAITING)
+        r = pl_plstat_line(ps, PL_TERM_PLAIN, "waits in Slurm's queue: %s",
+                           job->reason ? job->reason : "no reason given yet");
+    if (r == 0 && pl_slurm_state_final(job->state) && job->signal >= 0)
+        r = pl_plstat_line(ps, PL_TERM_PLAIN, "ended as %s, signal %lld", job->state,
+                           (long long)job->signal);
+    else if (r == 0 && pl_slurm_state_final(job->state))
+        r = pl_plstat_line(ps, PL_TERM_PLAIN, "ended as %s, exit %lld", job->state,
+                           (long long)job->exit);
+    return r;
+}
+
+static int show_slurm(struct pl_plstat *ps, const struct pl_slurm_job *job, struct pl_error *err)
+{
+    int r = 0;
+
+    ps->bad |= pl_trial_state_bad(pl_slurm_trial_state(job));
+    if (pl_slurm_trial_state(job) != PL_TRIAL_WAITING)
+        pl_notes_add(&ps->notes, true, "from Slurm alone: no run folder is known for job '%s'",
+                     ps->word);
+    if (!ps->json)
+        r = print_slurm(ps, job);
+    else if (!(ps->doc = pl_report_slurm_job(job)) ||
+             json_object_set_new(ps->doc, "ranks", json_array()) < 0)
+        r = -ENOMEM;
+    return r < 0 ? pl_error_set(err, r, "out of memory") : 0;
+}
+
+int pl_cmd_show(struct pl_plstat *ps, struct pl_error *err)
+{
+    _cleanup_(pl_run_status_destroyp) struct pl_run_status *s = NULL;
+    _cleanup_(pl_target_finish) struct pl_target target = {0};
+    const struct pl_slurm_job *job;
+    int r = pl_plstat_find(ps, &target, &job, err);
+
+    if (r < 0)
+        return r;
+    if (!target.run)
+        return show_slurm(ps, job, err);
+    r = pl_run_status_collect(target.run, target.trial, true, &ps->slurm, &s, &ps->notes, err);
+    if (r < 0)
+        return r;
+    for (size_t i = 0; i < s->n_trials; i++)
+        ps->bad |= pl_trial_state_bad(s->trials[i].state);
+    if (!ps->json)
+        r = print(ps, s);
+    else if (!(ps->doc = pl_report_show(s)))
+        r = -ENOMEM;
+    return r < 0 ? pl_error_set(err, r, "out of memory") : 0;
+}

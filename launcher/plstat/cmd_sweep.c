@@ -1,0 +1,187 @@
+/* SPDX-License-Identifier: MIT */
+/* plstat sweep SWEEP: the trials with their parameters, states and objective. */
+#include "common/base/fs.h"
+#include "common/json.h"
+#include "launcher/plstat/plstat.h"
+#include "launcher/plstat/report_json.h"
+#include "launcher/plstat/table.h"
+#include "launcher/plstat/words.h"
+
+#include <math.h>
+#include <string.h>
+
+#define PARAM_COLUMNS_MAX 12
+#define CAUSE_LINES_MAX 5
+
+static void count(const struct pl_run_status *s, size_t *counts)
+{
+    for (size_t i = 0; i < s->n_trials; i++)
+        counts[s->trials[i].state]++;
+}
+
+/* "9 trials: 7 done 1 failed 1 waiting" */
+static int add_counts(const struct pl_run_status *s, struct pl_buf *out)
+{
+    size_t counts[PL_TRIAL_NODE_FAILED + 1] = {0};
+    int r = pl_buf_addf(out, "%zu trial%s:", s->n_trials, s->n_trials == 1 ? "" : "s");
+
+    count(s, counts);
+    for (size_t i = 0; r == 0 && i < PL_COUNT(counts); i++)
+        if (counts[i])
+            r = pl_buf_addf(out, " %zu %s", counts[i], pl_trial_state_name((enum pl_trial_state)i));
+    return r;
+}
+
+static int add_head(struct pl_plstat *ps, const struct pl_run_status *s)
+{
+    _cleanup_(pl_buf_finish) struct pl_buf line = {0};
+    int r = pl_buf_addf(&line, "%s  %s  ", pl_run_sweep(s->run), pl_sweep_state_name(s->state));
+
+    if (r == 0)
+        r = add_counts(s, &line);
+    if (r == 0 && s->objective)
+        r = pl_buf_addf(&line, "   %s %s", s->maximize ? "max" : "min", s->objective);
+    return r < 0 ? r : pl_plstat_line(ps, PL_TERM_BOLD, "%s", pl_buf_str(&line));
+}
+
+static void add_columns(const struct pl_run_status *s, struct pl_table *t, size_t n_axes)
+{
+    pl_table_column(t, "TRIAL", true, false);
+    for (size_t i = 0; i < n_axes; i++)
+        pl_table_column(t, pl_run_axis(s->run, i), false, true);
+    pl_table_column(t, "STATE", false, false);
+    pl_table_column(t, "JOB", false, false);
+    pl_table_column(t, "TRY", true, false);
+    pl_table_column(t, "STEP", true, false);
+    pl_table_column(t, s->objective ? s->objective : "OBJECTIVE", true, true);
+    pl_table_column(t, "TIME", true, false);
+    pl_table_column(t, "NOTE", false, true);
+}
+
+static const char *note_of(const struct pl_trial_status *ts, char *buf, size_t size)
+{
+    if (ts->state == PL_TRIAL_WAITING && !ts->submitted)
+        return "not submitted";
+    if (ts->state == PL_TRIAL_WAITING && ts->slurm)
+        return ts->slurm->reason;
+    if (ts->state == PL_TRIAL_RUNNING && ts->source == PL_SOURCE_STATUS) {
+        snprintf(buf, size, "%.0f s ago", ts->age_s);
+        return buf;
+    }
+    return NULL;
+}
+
+static void add_row(const struct pl_run_status *s,
+                    const struct pl_trial_status *ts,
+                    struct pl_table *t,
+                    size_t n_axes)
+{
+    bool best = s->best >= 0 && ts == &s->trials[s->best];
+    enum pl_term_style plain = best ? PL_TERM_BOLD : PL_TERM_PLAIN;
+    double until = ts->ended_s > 0 ? ts->ended_s : pl_wall_s();
+    char text[64] = "";
+
+    pl_table_cellf(t, plain, "%u", ts->trial);
+    for (size_t i = 0; i < n_axes; i++)
+        pl_table_cell(t, plain, pl_json_string(ts->params, pl_run_axis(s->run, i)));
+    pl_table_cell(t, pl_words_style(ts->state), pl_trial_state_name(ts->state));
+    pl_table_cell(t, PL_TERM_PLAIN, ts->job);
+    pl_table_cellf(t, PL_TERM_PLAIN, ts->attempts > 1 ? "%u" : "%.0u",
+                   ts->attempts > 1 ? ts->attempts : 0);
+    pl_table_cellf(t, PL_TERM_PLAIN, ts->step >= 0 ? "%lld" : "", (long long)ts->step);
+    if (!isnan(ts->objective))
+        pl_words_number(ts->objective, text, sizeof(text));
+    pl_table_cellf(t, plain, "%s%s", text, best ? "*" : s->best >= 0 && *text ? " " : "");
+    pl_words_duration(ts->started_s > 0 ? until - ts->started_s : -1, text, sizeof(text));
+    pl_table_cell(t, PL_TERM_PLAIN, ts->started_s > 0 && ts->state != PL_TRIAL_WAITING ? text : "");
+    pl_table_cell(t, PL_TERM_DIM, note_of(ts, text, sizeof(text)));
+}
+
+/* Under the table: what broke, and where to read on. */
+static int add_causes(struct pl_plstat *ps, const struct pl_run_status *s)
+{
+    size_t bad = 0;
+    int r = 0;
+
+    for (size_t i = 0; r == 0 && i < s->n_trials; i++) {
+        const struct pl_trial_status *ts = &s->trials[i];
+        _cleanup_(pl_buf_finish) struct pl_buf cause = {0};
+
+        if (!pl_trial_state_bad(ts->state) || ++bad > CAUSE_LINES_MAX)
+            continue;
+        r = pl_words_failure(ts, &cause);
+        if (r == 0)
+            r = pl_plstat_line(ps, PL_TERM_RED, "! trial %u %s", ts->trial, pl_buf_str(&cause));
+    }
+    if (r == 0 && bad > CAUSE_LINES_MAX)
+        r = pl_plstat_line(ps, PL_TERM_RED, "! and %zu more", bad - CAUSE_LINES_MAX);
+    if (r == 0 && bad)
+        r = pl_plstat_line(ps, PL_TERM_PLAIN, "-> plstat why %s", pl_run_sweep(s->run));
+    return r;
+}
+
+static int add_best(struct pl_plstat *ps, const struct pl_run_status *s)
+{
+    const struct pl_trial_status *ts;
+    _cleanup_(pl_buf_finish) struct pl_buf params = {0};
+    const char *key;
+    json_t *value;
+    char number[48];
+    int r = 0;
+
+    if (s->best < 0)
+        return 0;
+    ts = &s->trials[s->best];
+    pl_words_number(s->best_value, number, sizeof(number));
+    json_object_foreach (ts->params, key, value) {
+        if (r == 0)
+            r = pl_buf_addf(&params, " %s=%s", key, json_string_value(value));
+    }
+    if (r < 0)
+        return r;
+    return pl_plstat_line(ps, PL_TERM_GREEN, "* best: trial %u, %s %s:%s", ts->trial, s->objective,
+                          number, pl_buf_str(&params));
+}
+
+static int print(struct pl_plstat *ps, const struct pl_run_status *s)
+{
+    _cleanup_(pl_table_finish) struct pl_table table = {0};
+    size_t n_axes = PL_MIN(pl_run_n_axes(s->run), (size_t)PARAM_COLUMNS_MAX);
+    int r = add_head(ps, s);
+
+    if (r < 0)
+        return r;
+    add_columns(s, &table, n_axes);
+    for (size_t i = 0; i < s->n_trials; i++)
+        add_row(s, &s->trials[i], &table, n_axes);
+    r = pl_table_print(&table, ps->columns, ps->color, &ps->text);
+    if (r == 0)
+        r = add_causes(ps, s);
+    return r < 0 ? r : add_best(ps, s);
+}
+
+int pl_cmd_sweep(struct pl_plstat *ps, struct pl_error *err)
+{
+    _cleanup_(pl_run_status_destroyp) struct pl_run_status *s = NULL;
+    _cleanup_(pl_target_finish) struct pl_target target = {0};
+    const struct pl_slurm_job *job;
+    int r = pl_plstat_find(ps, &target, &job, err);
+
+    if (r < 0)
+        return r;
+    if (!target.run && !target.unreadable)
+        return pl_error_set(err, -ENOENT, "job '%s' is no sweep: see plstat show %s", ps->word,
+                            ps->word);
+    if (!target.run)
+        return pl_error_set(err, -EACCES, "%s", target.unreadable);
+    r = pl_run_status_collect(target.run, target.trial, false, &ps->slurm, &s, &ps->notes, err);
+    if (r < 0)
+        return r;
+    for (size_t i = 0; i < s->n_trials; i++)
+        ps->bad |= pl_trial_state_bad(s->trials[i].state);
+    if (!ps->json)
+        r = print(ps, s);
+    else if (!(ps->doc = pl_report_sweep(s, true)))
+        r = -ENOMEM;
+    return r < 0 ? pl_error_set(err, r, "out of memory") : 0;
+}

@@ -1,0 +1,281 @@
+/* SPDX-License-Identifier: MIT */
+/* plstat why JOB: what broke first. The cause comes last, as logs are read from their end. */
+#include "common/base/fs.h"
+#include "common/json.h"
+#include "common/protocol.h"
+#include "launcher/plstat/plstat.h"
+#include "launcher/plstat/report_json.h"
+#include "launcher/plstat/timeline.h"
+#include "launcher/plstat/words.h"
+
+#include <math.h>
+#include <string.h>
+
+/* The trial that failed first; NULL where none did. A trial that runs counts once its hub has
+ * found a cause. */
+static const struct pl_trial_status *first_failure(const struct pl_run_status *s, size_t *ret_n)
+{
+    const struct pl_trial_status *first = NULL;
+    double first_s = 0;
+
+    *ret_n = 0;
+    for (size_t i = 0; i < s->n_trials; i++) {
+        const struct pl_trial_status *ts = &s->trials[i];
+        double at = ts->ended_s > 0 ? ts->ended_s : INFINITY;
+
+        if (!pl_trial_state_bad(ts->state) && !(ts->state == PL_TRIAL_RUNNING && ts->cause))
+            continue;
+        ++*ret_n;
+        if (!first || at < first_s) {
+            first = ts;
+            first_s = at;
+        }
+    }
+    return first;
+}
+
+/* The cause as it is shown: what is missing in it is taken from the rank and from its stderr. */
+static json_t *make_cause(const struct pl_run_status *s, const struct pl_trial_status *ts)
+{
+    static const char *const keys[] = {"node", "pid"};
+    json_t *cause = ts->cause ? json_copy(ts->cause) : json_object(), *rank = NULL;
+    _cleanup_free_ char *text = NULL;
+    int64_t number;
+
+    if (!cause)
+        return NULL;
+    if (!ts->cause && json_object_set_new(cause, "kind", json_string("unknown")) < 0)
+        goto fail;
+    if (pl_json_int(cause, "rank", &number) == 0) {
+        rank = json_array_get(json_object_get(ts->doc, "ranks"), (size_t)number);
+        for (size_t i = 0; i < PL_COUNT(keys); i++)
+            if (!json_object_get(cause, keys[i]) && json_object_get(rank, keys[i]) &&
+                json_object_set(cause, keys[i], json_object_get(rank, keys[i])) < 0)
+                goto fail;
+        if (!pl_json_string(cause, "text") && ts->attempts > 0) {
+            text = pl_timeline_stderr(s->run, ts->trial, ts->attempts - 1, number);
+            if (text && json_object_set_new(cause, "text", json_string(text)) < 0)
+                goto fail;
+        }
+    }
+    if (!json_object_get(cause, "others") &&
+        json_object_set_new(cause, "others",
+                            json_is_array(ts->others) ? json_incref(ts->others) : json_array()) < 0)
+        goto fail;
+    return cause;
+
+fail:
+    json_decref(cause);
+    return NULL;
+}
+
+static int
+add_head(struct pl_plstat *ps, const struct pl_run_status *s, const struct pl_trial_status *ts)
+{
+    size_t nodes = json_array_size(json_object_get(ts->doc, "nodes"));
+    size_t ranks = json_array_size(json_object_get(ts->doc, "ranks"));
+    _cleanup_(pl_buf_finish) struct pl_buf line = {0};
+    char duration[32], name[PL_WORDS_NAME_MAX];
+    int r;
+
+    pl_words_trial(s->run, ts->trial, name, sizeof(name));
+    pl_words_duration(ts->ended_s - ts->started_s, duration, sizeof(duration));
+    r = pl_buf_addf(&line, "%s%s%s  %s", ts->job, *ts->job ? "  " : "", name,
+                    pl_trial_state_name(ts->state));
+    if (r == 0 && ts->started_s > 0 && ts->ended_s > 0)
+        r = pl_buf_addf(&line, " after %s", duration);
+    if (r == 0 && ts->step >= 0)
+        r = pl_buf_addf(&line, " at step %lld", (long long)ts->step);
+    if (r == 0 && ranks)
+        r = pl_buf_addf(&line, "  %zu node%s %zu rank%s", nodes, nodes == 1 ? "" : "s", ranks,
+                        ranks == 1 ? "" : "s");
+    if (r == 0 && ts->attempts)
+        r = pl_buf_addf(&line, "  attempt %u", ts->attempts);
+    return r < 0 ? r : pl_plstat_line(ps, PL_TERM_BOLD, "%s", pl_buf_str(&line));
+}
+
+/* Where to read on: the rank's own file. */
+static int add_log(struct pl_plstat *ps,
+                   const struct pl_run_status *s,
+                   const struct pl_trial_status *ts,
+                   const json_t *cause)
+{
+    _cleanup_free_ char *name = NULL, *path = NULL;
+    int64_t rank;
+
+    if (ts->attempts == 0 || pl_json_int(cause, "rank", &rank) < 0)
+        return 0;
+    name = pl_strf("rank-%lld.err", (long long)rank);
+    path = name ? pl_run_attempt_path(s->run, ts->trial, ts->attempts - 1, name) : NULL;
+    if (!path)
+        return -ENOMEM;
+    if (access(path, R_OK) < 0)
+        return 0;
+    if (pl_buf_adds(&ps->text, "log: ") < 0 || pl_term_escape(&ps->text, path, strlen(path)) < 0)
+        return -ENOMEM;
+    return pl_buf_addc(&ps->text, '\n');
+}
+
+/* Failures that are as early as the clocks can tell: said, not guessed at. */
+static int add_tied(struct pl_plstat *ps, const json_t *cause)
+{
+    const json_t *other;
+    size_t i;
+    int r = 0;
+
+    json_array_foreach (json_object_get(cause, "others"), i, other) {
+        _cleanup_(pl_buf_finish) struct pl_buf line = {0};
+
+        if (r < 0 || !json_is_true(json_object_get(other, "tied")))
+            continue;
+        r = pl_words_cause(other, &line);
+        if (r == 0)
+            r = pl_plstat_line(ps, PL_TERM_YELLOW, "as early, by the clocks: %s",
+                               pl_buf_str(&line));
+    }
+    return r;
+}
+
+static int add_cause(struct pl_plstat *ps, const json_t *cause)
+{
+    _cleanup_(pl_buf_finish) struct pl_buf line = {0};
+    const char *text = pl_json_string(cause, "text");
+    int r = pl_words_cause(cause, &line);
+
+    if (r == 0)
+        r = pl_plstat_line(ps, PL_TERM_RED, "CAUSE %s", pl_buf_str(&line));
+    if (r == 0 && text)
+        r = pl_plstat_text(ps, 6, text);
+    return r;
+}
+
+static int print(struct pl_plstat *ps,
+                 const struct pl_run_status *s,
+                 const struct pl_trial_status *ts,
+                 size_t n_failed,
+                 const json_t *cause)
+{
+    int r;
+
+    r = add_head(ps, s, ts);
+    if (r == 0)
+        r = pl_timeline_print(ps, s->run, ts, cause);
+    if (r == 0 && n_failed > 1)
+        r = pl_plstat_line(ps, PL_TERM_PLAIN, "later %zu more trial%s ended badly: plstat sweep %s",
+                           n_failed - 1, n_failed == 2 ? "" : "s", pl_run_sweep(s->run));
+    if (r == 0)
+        r = add_tied(ps, cause);
+    if (r == 0)
+        r = add_log(ps, s, ts, cause);
+    return r < 0 ? r : add_cause(ps, cause);
+}
+
+static int print_none(struct pl_plstat *ps, const struct pl_run_status *s)
+{
+    char name[PL_WORDS_NAME_MAX];
+
+    if (s->n_trials == 1) {
+        pl_words_trial(s->run, s->trials[0].trial, name, sizeof(name));
+        return pl_plstat_line(ps, PL_TERM_PLAIN, "no failure: %s is %s", name,
+                              pl_trial_state_name(s->trials[0].state));
+    }
+    return pl_plstat_line(ps, PL_TERM_PLAIN, "no failure: %s is %s", pl_run_sweep(s->run),
+                          pl_sweep_state_name(s->state));
+}
+
+/* ---- a job that has no run folder ---- */
+
+static json_t *slurm_cause(const struct pl_slurm_job *job)
+{
+    static const struct {
+        const char *state, *kind;
+    } table[] = {
+        {"CANCELLED", "cancelled"}, {"TIMEOUT", "timeout"}, {"DEADLINE", "timeout"},
+        {"NODE_FAIL", "node"},      {"BOOT_FAIL", "node"},  {"PREEMPTED", "preempted"},
+        {"OUT_OF_MEMORY", "oom"},
+    };
+    const char *kind = job->signal >= 0 ? "signal" : "exit";
+    json_t *cause;
+
+    for (size_t i = 0; i < PL_COUNT(table); i++)
+        if (strcmp(job->state, table[i].state) == 0)
+            kind = table[i].kind;
+    cause = json_pack("{s:s, s:[]}", "kind", kind, "others");
+    if (cause && (strcmp(kind, "signal") == 0 || strcmp(kind, "exit") == 0))
+        json_object_set_new(cause, kind,
+                            json_integer(job->signal >= 0 ? job->signal : PL_MAX(job->exit, 0)));
+    return cause;
+}
+
+static int why_slurm(struct pl_plstat *ps, const struct pl_slurm_job *job, struct pl_error *err)
+{
+    bool failed = pl_trial_state_bad(pl_slurm_trial_state(job));
+    _cleanup_(json_decrefp) json_t *cause = failed ? slurm_cause(job) : NULL;
+    int r = failed && !cause ? -ENOMEM : 0;
+
+    ps->bad |= failed;
+    pl_notes_add(&ps->notes, failed, "from Slurm alone: no run folder is known for job '%s'",
+                 ps->word);
+    if (r == 0 && ps->json) {
+        ps->doc = pl_report_slurm_job(job);
+        if (!ps->doc || (cause && json_object_set(ps->doc, "cause", cause) < 0))
+            r = -ENOMEM;
+    } else if (r == 0 && failed) {
+        r = add_cause(ps, cause);
+    } else if (r == 0) {
+        r = pl_plstat_line(ps, PL_TERM_PLAIN, "no failure: job %s is %s", ps->word,
+                           pl_trial_state_name(pl_slurm_trial_state(job)));
+    }
+    return r < 0 ? pl_error_set(err, r, "out of memory") : 0;
+}
+
+/* The same trial again, now with its ranks: of a large sweep only that one's log is read. */
+static int look_closer(struct pl_plstat *ps,
+                       const struct pl_run_status *s,
+                       struct pl_run_status **ret,
+                       const struct pl_trial_status **ts,
+                       struct pl_error *err)
+{
+    int r = pl_run_status_collect(s->run, (*ts)->trial, true, &ps->slurm, ret, &ps->notes, err);
+
+    if (r == 0)
+        *ts = &(*ret)->trials[0];
+    return r;
+}
+
+int pl_cmd_why(struct pl_plstat *ps, struct pl_error *err)
+{
+    _cleanup_(pl_run_status_destroyp) struct pl_run_status *s = NULL, *closer = NULL;
+    _cleanup_(pl_target_finish) struct pl_target target = {0};
+    _cleanup_(json_decrefp) json_t *cause = NULL;
+    const struct pl_trial_status *ts;
+    const struct pl_slurm_job *job;
+    size_t n_failed;
+    int r = pl_plstat_find(ps, &target, &job, err);
+
+    if (r < 0)
+        return r;
+    if (!target.run)
+        return why_slurm(ps, job, err);
+    r = pl_run_status_collect(target.run, target.trial, false, &ps->slurm, &s, &ps->notes, err);
+    if (r < 0)
+        return r;
+    ts = first_failure(s, &n_failed);
+    ps->bad |= ts != NULL;
+    if (ts) {
+        r = look_closer(ps, s, &closer, &ts, err);
+        if (r < 0)
+            return r;
+        cause = make_cause(s, ts);
+        r = cause ? 0 : -ENOMEM;
+    }
+    if (r == 0 && ps->json) {
+        if (!ts && s->n_trials == 1)
+            ts = s->trials;
+        ps->doc = pl_report_why(s, ts, cause);
+        r = ps->doc ? 0 : -ENOMEM;
+    } else if (r == 0) {
+        r = ts ? print(ps, s, ts, n_failed, cause) : print_none(ps, s);
+    }
+    return r < 0 ? pl_error_set(err, r, "out of memory") : 0;
+}

@@ -1,0 +1,257 @@
+/* SPDX-License-Identifier: MIT */
+#include "common/base/log.h"
+#include "common/base/options.h"
+#include "common/base/parse.h"
+#include "common/json.h"
+#include "launcher/plstat/plstat.h"
+#include "launcher/plstat/report_json.h"
+
+#include <locale.h>
+#include <string.h>
+
+enum {
+    OPT_JSON,
+    OPT_WATCH,
+    OPT_ALL,
+    OPT_CHECK,
+    OPT_COLOR,
+};
+
+static const struct pl_option options[] = {
+    {"json", 'j', NULL, "Output", "one JSON document, schema plstat/1; with --watch one a line",
+     OPT_JSON},
+    {"watch", 'w', "[SEC]", NULL, "again every SEC seconds (2 where none is given)", OPT_WATCH},
+    {"all", 'a', NULL, NULL, "old sweeps and ended jobs too; with show every rank on its own line",
+     OPT_ALL},
+    {"color", 0, "WHEN", NULL, "auto, always or never; auto heeds NO_COLOR", OPT_COLOR},
+    {"check", 0, NULL, NULL, "exit with 1 where something that is shown failed", OPT_CHECK},
+    {NULL, 0, NULL, NULL, NULL, 0},
+};
+
+/* The table of commands: parsing and help come from it. */
+static const struct command {
+    const char *name; /* NULL: none given */
+    const char *arg;  /* what it takes; NULL nothing */
+    const char *help;
+    int (*run)(struct pl_plstat *ps, struct pl_error *err);
+} commands[] = {
+    {NULL, NULL, "your sweeps and jobs", pl_cmd_list},
+    {"show", "JOB", "the ranks of a job: node, state, step, metrics, end", pl_cmd_show},
+    {"sweep", "SWEEP", "the trials of a sweep: parameters, state, objective", pl_cmd_sweep},
+    {"why", "JOB", "what broke first, with the last words of that rank", pl_cmd_why},
+};
+
+static const struct command *chosen;
+
+static int
+set_option(void *ctx, const struct pl_option *option, const char *value, struct pl_error *err)
+{
+    struct pl_plstat *ps = ctx;
+
+    switch (option->id) {
+    case OPT_JSON:
+        ps->json = true;
+        return 0;
+    case OPT_ALL:
+        ps->all = true;
+        return 0;
+    case OPT_CHECK:
+        ps->check = true;
+        return 0;
+    case OPT_COLOR:
+        if (pl_term_color_parse(value, &ps->color_choice) < 0)
+            return pl_error_set(err, -EINVAL, "--color is auto, always or never, not '%s'", value);
+        return 0;
+    default:
+        ps->watch = true;
+        if (!value)
+            return 0;
+        if (pl_parse_double(value, &ps->interval_s, err) < 0)
+            return pl_error_wrap(err, -EINVAL, "--watch");
+        if (ps->interval_s < 0.1 || ps->interval_s > 86400)
+            return pl_error_set(err, -EINVAL, "--watch takes 0.1 to 86400 seconds, not '%s'",
+                                value);
+        return 0;
+    }
+}
+
+static int set_word(struct pl_plstat *ps, const char *word, struct pl_error *err)
+{
+    if (!chosen) {
+        for (size_t i = 1; i < PL_COUNT(commands); i++)
+            if (strcmp(word, commands[i].name) == 0) {
+                chosen = &commands[i];
+                return 0;
+            }
+        return pl_error_set(err, -EINVAL, "unknown command '%s': see plstat --help", word);
+    }
+    if (ps->word)
+        return pl_error_set(err, -EINVAL, "'%s' is one too many: plstat %s takes one %s", word,
+                            chosen->name, chosen->arg);
+    ps->word = word;
+    return 0;
+}
+
+/* Options may stand before, between and behind the words. */
+static int parse(struct pl_plstat *ps,
+                 const struct pl_command *command,
+                 int argc,
+                 char **argv,
+                 bool *ret_done,
+                 struct pl_error *err)
+{
+    bool only_words = false;
+    int r = 0;
+
+    while (r == 0) {
+        int rest = 1;
+
+        if (!only_words) {
+            r = pl_options_parse(command, argc, argv, set_option, ps, &rest, ret_done, err);
+            if (r < 0 || *ret_done)
+                return r;
+            only_words = rest > 1 && strcmp(argv[rest - 1], "--") == 0;
+        }
+        if (rest >= argc)
+            break;
+        r = set_word(ps, argv[rest], err);
+        argv += rest;
+        argc -= rest;
+    }
+    if (r == 0 && !chosen)
+        chosen = &commands[0];
+    if (r == 0 && chosen->arg && !ps->word)
+        r = pl_error_set(err, -EINVAL, "plstat %s needs a %s: a job id, a sweep or a run folder",
+                         chosen->name, chosen->arg);
+    return r;
+}
+
+static int exit_code(int r)
+{
+    switch (r) {
+    case -EINVAL:
+        return PL_EXIT_USAGE;
+    case -ENOENT:
+        return PL_EXIT_NOT_FOUND;
+    case -EACCES:
+    case -EPERM:
+    case -EHOSTUNREACH:
+    case -ETIMEDOUT:
+        return PL_EXIT_PARTIAL;
+    default:
+        return PL_EXIT_FAILED;
+    }
+}
+
+/* Notes go to stderr, on a watched terminal under the report. */
+static void put_notes(struct pl_plstat *ps)
+{
+    const json_t *note;
+    size_t i;
+
+    if (ps->json)
+        return;
+    json_array_foreach (ps->notes.list, i, note) {
+        if (ps->watch)
+            pl_plstat_line(ps, PL_TERM_YELLOW, "? %s", json_string_value(note));
+        else
+            pl_term_complain(stderr, "plstat", json_string_value(note));
+    }
+}
+
+/* One report into ps->text; an exit code. */
+static int report(struct pl_plstat *ps)
+{
+    struct pl_error err = {0};
+    int r;
+
+    pl_plstat_reset(ps);
+    ps->columns = pl_term_columns(stdout);
+    ps->color = pl_term_use_color(ps->color_choice, stdout);
+    r = chosen->run(ps, &err);
+    if (r == 0 && ps->json) {
+        r = pl_report_finish(&ps->doc, chosen->name ? chosen->name : "list", &ps->notes);
+        if (r == 0)
+            r = pl_json_dump_line(ps->doc, &ps->text);
+        if (r < 0)
+            pl_error_set(&err, r, "cannot make the document");
+    }
+    if (r < 0) {
+        if (ps->rounds++ && !ps->json) /* stderr would spoil the screen */
+            pl_plstat_line(ps, PL_TERM_YELLOW, "? %s", pl_error_text(&err));
+        else
+            pl_term_complain(stderr, "plstat", pl_error_text(&err));
+        return exit_code(r);
+    }
+    ps->rounds++;
+    put_notes(ps);
+    if (ps->check && ps->bad)
+        return PL_EXIT_FAILED;
+    return ps->notes.partial ? PL_EXIT_PARTIAL : PL_EXIT_OK;
+}
+
+/* Usage lines from the table of commands. */
+static void make_synopsis(char *ret, size_t size)
+{
+    size_t at = 0;
+
+    for (size_t i = 0; i < PL_COUNT(commands) && at < size; i++)
+        at +=
+            (size_t)snprintf(ret + at, size - at, "%s%s%s[OPTIONS]%s%s", i ? "\n" : "",
+                             commands[i].name ? commands[i].name : "", commands[i].name ? " " : "",
+                             commands[i].arg ? " " : "", commands[i].arg ? commands[i].arg : "");
+}
+
+static void make_footer(char *ret, size_t size)
+{
+    size_t at = (size_t)snprintf(ret, size, "Commands:\n");
+
+    for (size_t i = 0; i < PL_COUNT(commands) && at < size; i++)
+        at += (size_t)snprintf(ret + at, size - at, "%s: %s\n",
+                               commands[i].name ? commands[i].name : "(none)", commands[i].help);
+    if (at < size)
+        snprintf(ret + at, size - at,
+                 "\nJOB is 123, 123_4, SWEEP, SWEEP/TRIAL or a run folder. Exit codes: 0 fine, "
+                 "1 failed (with --check), 2 usage, 3 nothing matched, 4 data is missing.");
+}
+
+int main(int argc, char **argv)
+{
+    struct pl_plstat ps = {.interval_s = 2};
+    struct pl_error err = {0};
+    char synopsis[512], footer[1024];
+    struct pl_command command = {
+        .name = "plstat",
+        .synopsis = synopsis,
+        .summary =
+            "Shows sweeps, jobs and their ranks, and when something broke, what broke first.",
+        .footer = footer,
+        .options = options,
+    };
+    bool done = false;
+    int r;
+
+    setlocale(LC_CTYPE, "");
+    pl_log_init("plstat");
+    make_synopsis(synopsis, sizeof(synopsis));
+    make_footer(footer, sizeof(footer));
+    r = parse(&ps, &command, argc, argv, &done, &err);
+    if (r < 0) {
+        pl_term_complain(stderr, "plstat", pl_error_text(&err));
+        return exit_code(r);
+    }
+    if (done)
+        return PL_EXIT_OK;
+    if (ps.watch) {
+        r = pl_plstat_watch(&ps, report);
+    } else {
+        r = report(&ps);
+        if (fwrite(pl_buf_str(&ps.text), 1, ps.text.len, stdout) != ps.text.len ||
+            fflush(stdout) != 0) {
+            pl_term_complain(stderr, "plstat", "cannot write the report");
+            r = PL_EXIT_FAILED;
+        }
+    }
+    pl_plstat_reset(&ps);
+    return r;
+}

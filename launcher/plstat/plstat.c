@@ -1,0 +1,150 @@
+/* SPDX-License-Identifier: MIT */
+#include "launcher/plstat/plstat.h"
+#include "common/base/fs.h"
+#include "common/base/utf8.h"
+
+#include <stdarg.h>
+#include <string.h>
+
+void pl_plstat_reset(struct pl_plstat *ps)
+{
+    pl_slurm_view_finish(&ps->slurm);
+    pl_notes_finish(&ps->notes);
+    pl_buf_finish(&ps->text);
+    ps->text = (struct pl_buf){0};
+    json_decref(PL_TAKE(ps->doc));
+    ps->bad = false;
+}
+
+/* The array behind a task's own number, as squeue's JOBID of "%A" shows it. */
+static int find_array(const struct pl_slurm_job *job, struct pl_target *target)
+{
+    struct pl_target found;
+    char word[64];
+
+    if (!job->array || job->task < 0 || target->task >= 0)
+        return 0;
+    snprintf(word, sizeof(word), "%lld_%lld", (long long)job->array, (long long)job->task);
+    if (pl_target_find(word, &found, NULL) < 0)
+        return 0;
+    if (!found.run) {
+        pl_target_finish(&found);
+        return 0;
+    }
+    pl_target_finish(target);
+    *target = found;
+    return 1;
+}
+
+int pl_plstat_find(struct pl_plstat *ps,
+                   struct pl_target *ret,
+                   const struct pl_slurm_job **ret_job,
+                   struct pl_error *err)
+{
+    double begin_s = pl_wall_s();
+    const struct pl_slurm_jobs *jobs;
+    const struct pl_slurm_job *job;
+    struct pl_target t;
+    int r = pl_target_find(ps->word, &t, err);
+
+    *ret_job = NULL;
+    if (r < 0)
+        return r;
+    if (!t.run) {
+        jobs = pl_slurm_view_get(&ps->slurm, geteuid());
+        job = pl_slurm_jobs_find(jobs, t.job, t.task);
+        if (!job && jobs && !jobs->stale &&
+            jobs->time_s < begin_s) { /* it may be younger than that answer */
+            jobs = pl_slurm_view_renew(&ps->slurm);
+            job = pl_slurm_jobs_find(jobs, t.job, t.task);
+        }
+        if (!job) {
+            if (t.unreadable)
+                r = pl_error_set(err, -EACCES, "%s", t.unreadable);
+            else if (jobs && !jobs->stale)
+                r = pl_error_set(err, -ENOENT, "no job '%s' is known, neither here nor to Slurm",
+                                 ps->word);
+            else
+                r = pl_error_set(err, -EHOSTUNREACH,
+                                 "job '%s' is not known here, and Slurm cannot be asked: %s",
+                                 ps->word, pl_slurm_view_why(&ps->slurm));
+            pl_target_finish(&t);
+            return r;
+        }
+        if (find_array(job, &t) == 0) {
+            if (t.unreadable)
+                pl_notes_add(&ps->notes, true, "%s", t.unreadable);
+            *ret_job = job;
+        }
+    }
+    *ret = t;
+    return 0;
+}
+
+int pl_plstat_line(struct pl_plstat *ps, enum pl_term_style style, const char *fmt, ...)
+{
+    bool styled = ps->color && style != PL_TERM_PLAIN;
+    _cleanup_free_ char *line = NULL;
+    va_list args;
+    int r, n;
+
+    va_start(args, fmt);
+    n = vasprintf(&line, fmt, args);
+    va_end(args);
+    if (n < 0) {
+        line = NULL;
+        return -ENOMEM;
+    }
+    while (n > 0 && line[n - 1] == ' ')
+        line[--n] = '\0';
+    r = styled ? pl_buf_adds(&ps->text, pl_term_style(style, true)) : 0;
+    if (r == 0)
+        r = pl_term_cell(&ps->text, line, PL_MIN(pl_term_width(line), ps->columns), false, true);
+    if (r == 0 && styled)
+        r = pl_buf_adds(&ps->text, pl_term_style(PL_TERM_PLAIN, true));
+    return r < 0 ? r : pl_buf_addc(&ps->text, '\n');
+}
+
+/* As many bytes of a line as fit into `width` columns, at least one character. */
+static size_t fitting(const char *s, size_t len, size_t width)
+{
+    size_t at = 0, columns = 0;
+
+    while (at < len) {
+        uint32_t c;
+        int n = pl_utf8_decode(s + at, len - at, &c);
+        char one[5] = {0};
+        size_t bytes = n < 0 ? 1 : (size_t)n;
+
+        memcpy(one, s + at, bytes);
+        columns += pl_term_width(one);
+        if (columns > width && at > 0)
+            break;
+        at += bytes;
+    }
+    return at;
+}
+
+int pl_plstat_text(struct pl_plstat *ps, size_t indent, const char *text)
+{
+    size_t width = ps->columns > indent + 20 ? ps->columns - indent : 20;
+    int r = 0;
+
+    while (r == 0 && *text) {
+        size_t len = strcspn(text, "\n"), used = 0;
+        size_t shown = len && text[len - 1] == '\r' ? len - 1 : len;
+
+        do {
+            size_t n = fitting(text + used, shown - used, width);
+
+            r = pl_buf_addf(&ps->text, "%*s", n ? (int)indent : 0, "");
+            if (r == 0)
+                r = pl_term_escape(&ps->text, text + used, n);
+            if (r == 0)
+                r = pl_buf_addc(&ps->text, '\n');
+            used += n;
+        } while (r == 0 && used < shown);
+        text += len + (text[len] == '\n');
+    }
+    return r;
+}

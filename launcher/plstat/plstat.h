@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: MIT */
+/* What plstat's commands share: the options, what was found, and where the report goes. A command
+ * makes either text or one JSON document; main_plstat.c and watch.c write it out. */
+#ifndef PL_LAUNCHER_PLSTAT_PLSTAT_H
+#define PL_LAUNCHER_PLSTAT_PLSTAT_H
+
+#include "common/base/buf.h"
+#include "common/term.h"
+#include "launcher/plstat/find.h"
+#include "launcher/plstat/status.h"
+
+struct pl_plstat {
+    /* options */
+    bool json, check, all, watch;
+    double interval_s;
+    enum pl_term_color color_choice;
+    const char *word; /* JOB or SWEEP; NULL none */
+    /* the screen */
+    size_t columns;
+    bool color;
+    /* one report; pl_plstat_reset() between two */
+    struct pl_slurm_view slurm;
+    struct pl_notes notes;
+    struct pl_buf text; /* the report as text */
+    json_t *doc;        /* or as JSON */
+    bool bad;           /* something shown failed */
+    unsigned rounds;    /* reports so far */
+};
+
+/* One command: a file each. Returns 0, -ENOENT (nothing matched), -EINVAL (usage), ...; err is
+ * what the user reads then. */
+int pl_cmd_list(struct pl_plstat *ps, struct pl_error *err);
+int pl_cmd_show(struct pl_plstat *ps, struct pl_error *err);
+int pl_cmd_sweep(struct pl_plstat *ps, struct pl_error *err);
+int pl_cmd_why(struct pl_plstat *ps, struct pl_error *err);
+
+void pl_plstat_reset(struct pl_plstat *ps);
+
+/* Finds ps->word; asks Slurm for the array behind a task's own number. *ret_job is Slurm's record
+ * where no run is known for it (then target->run is NULL). -ENOENT where nobody knows it. */
+int pl_plstat_find(struct pl_plstat *ps,
+                   struct pl_target *ret,
+                   const struct pl_slurm_job **ret_job,
+                   struct pl_error *err);
+
+/* Appends one line of text, escaped, no longer than the screen (cut with '+'), in a style. */
+int pl_plstat_line(struct pl_plstat *ps, enum pl_term_style style, const char *fmt, ...)
+    PL_PRINTF(3, 4);
+
+/* As pl_plstat_line(), but broken into lines of `indent` blanks and never cut. */
+int pl_plstat_text(struct pl_plstat *ps, size_t indent, const char *text);
+
+/* Runs `report` again and again until a signal or 'q'; returns an exit code. */
+int pl_plstat_watch(struct pl_plstat *ps, int (*report)(struct pl_plstat *ps));
+
+#endif

@@ -1,0 +1,383 @@
+/* SPDX-License-Identifier: MIT */
+#include "launcher/plstat/status.h"
+#include "common/base/fs.h"
+#include "common/json.h"
+#include "common/run_state.h"
+#include "launcher/plstat/status_private.h"
+
+#include <math.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+
+#define HUBS_LIMIT_MS 4000u
+#define STATUS_FRESH_S 10.0    /* status.json is written every 2 s: older means that it stopped */
+#define SUBMISSION_SLACK_S 5.0 /* Slurm's answer must be this much younger to prove an absence */
+
+static const char *const sweep_names[] = {
+    [PL_SWEEP_WAITING] = "waiting", [PL_SWEEP_RUNNING] = "running",     [PL_SWEEP_DONE] = "done",
+    [PL_SWEEP_FAILED] = "failed",   [PL_SWEEP_CANCELLED] = "cancelled",
+};
+
+static const char *const source_names[] = {
+    [PL_SOURCE_NONE] = "none", [PL_SOURCE_HUB] = "hub",     [PL_SOURCE_STATUS] = "status.json",
+    [PL_SOURCE_LOG] = "log",   [PL_SOURCE_SLURM] = "slurm",
+};
+
+const char *pl_sweep_state_name(enum pl_sweep_state state)
+{
+    return sweep_names[state];
+}
+
+const char *pl_source_name(enum pl_source source)
+{
+    return source_names[source];
+}
+
+void pl_run_status_destroy(struct pl_run_status *status)
+{
+    if (!status)
+        return;
+    for (size_t i = 0; i < status->n_trials; i++)
+        pl_trial_status_finish(&status->trials[i]);
+    free(status->trials);
+    free(status->objective);
+    free(status);
+}
+
+void pl_slurm_view_finish(struct pl_slurm_view *view)
+{
+    pl_slurm_jobs_destroy(view->jobs);
+    *view = (struct pl_slurm_view){.never = view->never};
+}
+
+const struct pl_slurm_jobs *pl_slurm_view_get(struct pl_slurm_view *view, uid_t uid)
+{
+    if (view->asked && view->uid != uid) {
+        pl_error_set(&view->err, -EPERM, "these are jobs of another user");
+        return NULL;
+    }
+    if (!view->asked && !view->never)
+        pl_slurm_jobs_get(uid, &view->jobs, &view->err);
+    view->asked = true;
+    view->uid = uid;
+    return view->jobs;
+}
+
+const char *pl_slurm_view_why(const struct pl_slurm_view *view)
+{
+    return view->jobs && view->jobs->stale ? view->jobs->stale : pl_error_text(&view->err);
+}
+
+const struct pl_slurm_jobs *pl_slurm_view_renew(struct pl_slurm_view *view)
+{
+    double left_s = view->jobs ? view->jobs->time_s + PL_SLURM_JOBS_AGE_S - pl_wall_s() : 0;
+    struct timespec t;
+
+    if (view->never)
+        return view->jobs;
+    left_s = PL_MIN(PL_MAX(left_s + 0.01, 0), PL_SLURM_JOBS_AGE_S);
+    t = (struct timespec){(time_t)left_s, (long)((left_s - floor(left_s)) * 1e9)};
+    while (nanosleep(&t, &t) < 0 && errno == EINTR)
+        ;
+    pl_slurm_view_finish(view);
+    return pl_slurm_view_get(view, geteuid());
+}
+
+enum pl_sweep_state pl_sweep_state_of(const struct pl_trial_status *trials, size_t n)
+{
+    size_t waiting = 0, running = 0, done = 0, cancelled = 0;
+
+    for (size_t i = 0; i < n; i++) {
+        enum pl_trial_state s = trials[i].state;
+
+        waiting += s == PL_TRIAL_WAITING;
+        running += s == PL_TRIAL_RUNNING;
+        done += s == PL_TRIAL_DONE || s == PL_TRIAL_PRUNED;
+        cancelled += s == PL_TRIAL_CANCELLED;
+    }
+    if (waiting == n)
+        return PL_SWEEP_WAITING;
+    if (running || waiting)
+        return PL_SWEEP_RUNNING;
+    if (done == n)
+        return PL_SWEEP_DONE;
+    return done + cancelled == n ? PL_SWEEP_CANCELLED : PL_SWEEP_FAILED;
+}
+
+/* ---- hubs ---- */
+
+/* The key of a run; bare steps have none of their own. */
+static int load_key(const struct pl_run *run, unsigned char key[PL_KEY_SIZE], struct pl_error *err)
+{
+    _cleanup_free_ char *path = pl_run_key_path(run);
+
+    if (!path)
+        return -ENOMEM;
+    return pl_key_load(access(path, F_OK) == 0 ? pl_run_dir(run) : NULL, key, err);
+}
+
+static int ask_hubs(struct pl_run_status *s, struct pl_notes *notes)
+{
+    _cleanup_free_ struct pl_hub_query **queries = calloc(s->n_trials + 1, sizeof(*queries));
+    unsigned char key[PL_KEY_SIZE];
+    struct pl_error err = {0};
+    size_t n = 0;
+    int r;
+
+    if (!queries)
+        return -ENOMEM;
+    for (size_t i = 0; i < s->n_trials; i++)
+        if (s->trials[i].query)
+            queries[n++] = s->trials[i].query;
+    if (n == 0)
+        return 0;
+    r = load_key(s->run, key, &err);
+    if (r == 0)
+        pl_hub_query_all(queries, n, key, HUBS_LIMIT_MS);
+    else
+        for (size_t i = 0; i < n; i++)
+            queries[i]->err = err;
+    explicit_bzero(key, sizeof(key));
+    return 0;
+}
+
+/* A hub that does not answer may have ended since its address was read: then the folder says so. */
+static int look_again(struct pl_run_status *s, struct pl_notes *notes)
+{
+    for (size_t i = 0; i < s->n_trials; i++) {
+        struct pl_trial_status *ts = &s->trials[i], again = {.trial = ts->trial};
+        int r;
+
+        if (!ts->query || ts->query->state)
+            continue;
+        r = pl_trial_status_read(s->run, &again, notes);
+        if (r == 0 && (again.result || !again.query)) {
+            struct pl_trial_status before = *ts;
+
+            *ts = again;
+            again = before;
+        }
+        pl_trial_status_finish(&again);
+        if (r < 0)
+            return r;
+    }
+    return 0;
+}
+
+/* Says of a running trial that its hub did not answer; data is missing only where status.json has
+ * grown old. */
+static void note_hub(const struct pl_trial_status *ts, struct pl_notes *notes)
+{
+    if (ts->source != PL_SOURCE_STATUS || !ts->query || ts->state != PL_TRIAL_RUNNING)
+        return;
+    pl_notes_add(notes, ts->age_s > STATUS_FRESH_S,
+                 "%s: %s: shown as of %.0f s ago, from status.json", ts->job,
+                 pl_error_text(&ts->query->err), ts->age_s);
+}
+
+/* ---- logs ---- */
+
+/* -errno where there is no log or it cannot be read. */
+static int load_log(const struct pl_run *run, struct pl_trial_status *ts, struct pl_error *err)
+{
+    _cleanup_free_ char *dir = pl_run_attempt_path(run, ts->trial, ts->attempts - 1, NULL);
+    json_t *doc = NULL;
+    int r = dir ? pl_state_load(dir, &doc, err) : -ENOMEM;
+
+    if (r < 0)
+        return r;
+    json_decref(ts->doc);
+    ts->doc = doc;
+    ts->source = PL_SOURCE_LOG;
+    return 0;
+}
+
+/* The last state that the hub wrote, for a trial that has ended and whose log cannot be read. */
+static void load_last_status(const struct pl_run *run, struct pl_trial_status *ts)
+{
+    _cleanup_free_ char *path = pl_run_trial_path(run, ts->trial, "status.json");
+    _cleanup_(json_decrefp) json_t *o = NULL;
+
+    if (!path || pl_json_load_file(path, (size_t)64 * 1024 * 1024, &o, NULL) < 0 ||
+        !json_is_object(json_object_get(o, "state")))
+        return;
+    ts->doc = json_incref(json_object_get(o, "state"));
+    ts->source = PL_SOURCE_STATUS;
+    ts->age_s = PL_MAX(0, pl_wall_s() - json_number_value(json_object_get(o, "time")));
+}
+
+static int load_ranks(struct pl_run_status *s, struct pl_notes *notes)
+{
+    for (size_t i = 0; i < s->n_trials; i++) {
+        struct pl_trial_status *ts = &s->trials[i];
+        struct pl_error err = {0};
+        int r;
+
+        if (ts->attempts == 0 || (ts->query && ts->query->state) || (ts->live && !ts->result))
+            continue;
+        r = load_log(s->run, ts, &err);
+        if (r == -ENOMEM)
+            return r;
+        if (r == 0)
+            continue;
+        load_last_status(s->run, ts);
+        if (r != -ENOENT)
+            pl_notes_add(notes, !ts->doc, "%s%s", pl_error_text(&err),
+                         ts->doc ? ": shown from status.json" : "");
+    }
+    return 0;
+}
+
+/* ---- Slurm ---- */
+
+/* When the newest array went to Slurm, or later: sweep.json grows by it. */
+static double submitted_s(const struct pl_run *run)
+{
+    _cleanup_free_ char *path = pl_path_join(pl_run_dir(run), "sweep.json");
+    struct stat st;
+
+    if (!path || stat(path, &st) < 0)
+        return pl_wall_s();
+    return (double)st.st_mtime + SUBMISSION_SLACK_S;
+}
+
+static const struct pl_slurm_jobs *
+ask_slurm(const struct pl_run_status *s, struct pl_slurm_view *slurm, struct pl_notes *notes)
+{
+    const struct pl_slurm_jobs *jobs = NULL;
+    bool needed = false, vital = false, ours;
+    struct stat st;
+
+    for (size_t i = 0; i < s->n_trials; i++)
+        needed |= pl_trial_status_needs_slurm(&s->trials[i]);
+    if (!needed || stat(pl_run_dir(s->run), &st) < 0)
+        return NULL;
+    /* Slurm may hide other users' jobs from us: not to see them proves nothing then. */
+    ours = st.st_uid == geteuid() || geteuid() == 0;
+    if (ours)
+        jobs = pl_slurm_view_get(slurm, st.st_uid);
+    if (jobs && !jobs->stale)
+        return jobs;
+    /* What has a result needs no word: "(inferred)" says it. */
+    for (size_t i = 0; i < s->n_trials && !vital; i++)
+        vital = pl_trial_status_needs_slurm(&s->trials[i]) && !s->trials[i].result &&
+                !pl_slurm_jobs_find(jobs, s->trials[i].array, s->trials[i].task);
+    if (vital)
+        pl_notes_add(notes, true, "cannot ask Slurm%s: %s",
+                     ours ? "" : " about another user's jobs",
+                     ours ? pl_slurm_view_why(slurm) : pl_run_sweep(s->run));
+    return jobs;
+}
+
+/* ---- all ---- */
+
+/* "max:NAME" or "min:NAME" as the program of a live trial stated it; NULL. */
+static const char *stated_objective(const json_t *doc)
+{
+    const json_t *rank;
+    size_t i;
+
+    json_array_foreach (json_object_get(doc, "ranks"), i, rank) {
+        const char *text = pl_json_string(json_object_get(rank, "facts"), "objective");
+
+        if (text && (strncmp(text, "max:", 4) == 0 || strncmp(text, "min:", 4) == 0))
+            return text;
+    }
+    return NULL;
+}
+
+/* The objective as the sweep names it, else as the program did. */
+static int choose_objective(struct pl_run_status *s)
+{
+    const char *name = NULL, *text;
+    enum pl_objective direction = pl_run_objective(s->run, &name);
+
+    if (direction != PL_OBJECTIVE_NONE) {
+        s->maximize = direction == PL_OBJECTIVE_MAX;
+    } else {
+        for (size_t i = 0; i < s->n_trials && !name; i++) {
+            name = pl_json_string(s->trials[i].result, "objective_name");
+            text = pl_json_string(s->trials[i].result, "objective_direction");
+            if (!name && (text = stated_objective(s->trials[i].doc)))
+                name = text + 4;
+            s->maximize = text && strncmp(text, "max", 3) == 0;
+        }
+    }
+    s->objective = name ? strdup(name) : NULL;
+    return name && !s->objective ? -ENOMEM : 0;
+}
+
+static void choose_best(struct pl_run_status *s)
+{
+    s->best = -1;
+    s->best_value = NAN;
+    for (size_t i = 0; s->objective && i < s->n_trials; i++) {
+        double v = s->trials[i].objective;
+
+        if (s->trials[i].state != PL_TRIAL_DONE || !isfinite(v))
+            continue;
+        if (s->best < 0 || (s->maximize ? v > s->best_value : v < s->best_value)) {
+            s->best = (int64_t)i;
+            s->best_value = v;
+        }
+    }
+}
+
+static int
+collect(struct pl_run_status *s, bool detail, struct pl_slurm_view *slurm, struct pl_notes *notes)
+{
+    const struct pl_slurm_jobs *jobs;
+    double since_s;
+    int r = 0;
+
+    for (size_t i = 0; r == 0 && i < s->n_trials; i++)
+        r = pl_trial_status_read(s->run, &s->trials[i], notes);
+    if (r == 0)
+        r = ask_hubs(s, notes);
+    if (r == 0)
+        r = look_again(s, notes);
+    if (r == 0 && detail)
+        r = load_ranks(s, notes);
+    if (r < 0)
+        return r;
+    jobs = ask_slurm(s, slurm, notes);
+    since_s = jobs ? submitted_s(s->run) : 0;
+    for (size_t i = 0; i < s->n_trials; i++) {
+        pl_trial_status_settle(&s->trials[i], jobs, since_s);
+        note_hub(&s->trials[i], notes);
+    }
+    r = choose_objective(s);
+    for (size_t i = 0; i < s->n_trials; i++)
+        pl_trial_status_values(&s->trials[i], s->objective);
+    choose_best(s);
+    s->state = pl_sweep_state_of(s->trials, s->n_trials);
+    return r;
+}
+
+int pl_run_status_collect(struct pl_run *run,
+                          int64_t trial,
+                          bool detail,
+                          struct pl_slurm_view *slurm,
+                          struct pl_run_status **ret,
+                          struct pl_notes *notes,
+                          struct pl_error *err)
+{
+    _cleanup_(pl_run_status_destroyp) struct pl_run_status *s = calloc(1, sizeof(*s));
+    size_t n = trial < 0 ? pl_run_n_trials(run) : 1;
+    int r = -ENOMEM;
+
+    if (s)
+        s->trials = calloc(n + 1, sizeof(*s->trials));
+    if (s && s->trials) {
+        s->run = run;
+        s->n_trials = n;
+        for (size_t i = 0; i < n; i++)
+            s->trials[i].trial = trial < 0 ? (unsigned)i : (unsigned)trial;
+        r = collect(s, detail, slurm, notes);
+    }
+    if (r < 0)
+        return pl_error_set(err, r, "out of memory");
+    *ret = PL_TAKE(s);
+    return 0;
+}

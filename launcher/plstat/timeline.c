@@ -1,0 +1,289 @@
+/* SPDX-License-Identifier: MIT */
+#include "launcher/plstat/timeline.h"
+#include "common/base/fs.h"
+#include "common/base/utf8.h"
+#include "common/json.h"
+#include "common/protocol.h"
+#include "launcher/plstat/table.h"
+#include "launcher/plstat/words.h"
+
+#include <fcntl.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#define LOG_MAX_BYTES ((size_t)256 * 1024 * 1024)
+#define LINES_MAX 12
+#define TAIL_BYTES 4096
+#define TAIL_LINES 20
+
+/* A rank's end. */
+struct end {
+    double time_s;
+    int64_t rank;
+    const json_t *event; /* borrowed */
+    bool taken;
+};
+
+struct ends {
+    struct end *list;
+    size_t n, cap;
+    json_t *events; /* keeps them */
+};
+
+static int add_end(struct ends *ends, json_t *event)
+{
+    const char *type = pl_json_string(event, "type"), *state = pl_json_string(event, "state");
+    int64_t rank;
+
+    if (!type || strcmp(type, "rank") != 0 || !state || pl_json_int(event, "rank", &rank) < 0 ||
+        strcmp(state, "starting") == 0 || strcmp(state, "running") == 0)
+        return 0;
+    if (ends->n == ends->cap) {
+        size_t cap = ends->cap ? ends->cap * 2 : 64;
+        struct end *list = reallocarray(ends->list, cap, sizeof(*list));
+
+        if (!list)
+            return -ENOMEM;
+        ends->list = list;
+        ends->cap = cap;
+    }
+    if (json_array_append(ends->events, event) < 0)
+        return -ENOMEM;
+    ends->list[ends->n++] = (struct end){
+        .time_s = json_number_value(json_object_get(event, "t")), .rank = rank, .event = event};
+    return 0;
+}
+
+static int read_ends(const char *path, struct ends *ends)
+{
+    _cleanup_free_ char *text = NULL;
+    char *line, *newline;
+    size_t len;
+    int r = pl_file_read(path, LOG_MAX_BYTES, &text, &len, NULL);
+
+    if (r < 0)
+        return r == -ENOMEM ? r : 0;
+    ends->events = json_array();
+    if (!ends->events)
+        return -ENOMEM;
+    for (line = text; (newline = memchr(line, '\n', len - (size_t)(line - text)));
+         line = newline + 1) {
+        _cleanup_(json_decrefp) json_t *event = NULL;
+
+        if (!memmem(line, (size_t)(newline - line), "\"rank\"", 6))
+            continue;
+        r = pl_json_parse(line, (size_t)(newline - line), PL_FRAME_MAX, &event, NULL);
+        if (r == 0 && add_end(ends, event) < 0)
+            return -ENOMEM;
+    }
+    return 0;
+}
+
+static int by_time(const void *va, const void *vb)
+{
+    const struct end *a = va, *b = vb;
+
+    if (a->time_s != b->time_s)
+        return a->time_s < b->time_s ? -1 : 1;
+    return a->rank < b->rank ? -1 : a->rank > b->rank;
+}
+
+/* The role of the rank as it was decided in the end. */
+static const char *role_of(const struct pl_trial_status *ts, const struct end *e)
+{
+    const json_t *rank =
+        json_array_get(json_object_get(ts->doc, "ranks"), (size_t)PL_MAX(e->rank, 0));
+    const char *role = pl_json_string(rank, "role");
+
+    return role ? role : "";
+}
+
+static bool alike(const struct pl_trial_status *ts, const struct end *a, const struct end *b)
+{
+    static const char *const keys[] = {"state", "exit", "signal"};
+
+    for (size_t i = 0; i < PL_COUNT(keys); i++) {
+        const json_t *va = json_object_get(a->event, keys[i]);
+        const json_t *vb = json_object_get(b->event, keys[i]);
+
+        if ((va || vb) && !json_equal(va, vb))
+            return false;
+    }
+    return strcmp(role_of(ts, a), role_of(ts, b)) == 0;
+}
+
+static int by_rank(const void *va, const void *vb)
+{
+    const struct end *a = va, *b = vb;
+
+    return a->rank < b->rank ? -1 : a->rank > b->rank;
+}
+
+/* "0-3,7" and "n[01-02]" of ends, which are put in the order of ranks. */
+static int add_names(struct pl_table *t, enum pl_term_style style, struct end *ends, size_t n)
+{
+    _cleanup_free_ int64_t *ranks = calloc(n + 1, sizeof(*ranks));
+    _cleanup_free_ const char **nodes = calloc(n + 1, sizeof(*nodes));
+    _cleanup_(pl_buf_finish) struct pl_buf text = {0};
+    int r;
+
+    if (!ranks || !nodes)
+        return -ENOMEM;
+    qsort(ends, n, sizeof(*ends), by_rank);
+    for (size_t i = 0; i < n; i++) {
+        ranks[i] = ends[i].rank;
+        nodes[i] = pl_json_string(ends[i].event, "node");
+        nodes[i] = nodes[i] ? nodes[i] : "";
+    }
+    r = pl_words_ranks(ranks, n, &text);
+    if (r < 0)
+        return r;
+    pl_table_cell(t, style, pl_buf_str(&text));
+    pl_buf_consume(&text, text.len);
+    r = pl_words_nodes(nodes, n, &text);
+    pl_table_cell(t, style, pl_buf_str(&text));
+    return r;
+}
+
+/* One line for an end and all later ones like it; culprit stands alone. */
+static int add_line(struct pl_table *t,
+                    const struct pl_trial_status *ts,
+                    struct ends *ends,
+                    size_t at,
+                    int64_t culprit,
+                    double zero_s)
+{
+    const struct end *e = &ends->list[at];
+    _cleanup_free_ struct end *same = calloc(ends->n, sizeof(*same));
+    enum pl_term_style style = e->rank == culprit ? PL_TERM_RED : PL_TERM_PLAIN;
+    char status[96];
+    size_t n = 0;
+    int r;
+
+    if (!same)
+        return -ENOMEM;
+    for (size_t i = at; i < ends->n; i++) {
+        struct end *other = &ends->list[i];
+
+        if (other->taken ||
+            (i > at && (e->rank == culprit || other->rank == culprit || !alike(ts, e, other))))
+            continue;
+        other->taken = true;
+        same[n++] = *other;
+    }
+    pl_words_end(e->event, status, sizeof(status));
+    pl_table_cellf(t, style, "%+.3f", e->time_s - zero_s);
+    r = add_names(t, style, same, n);
+    pl_table_cell(t, style, pl_json_string(e->event, "state"));
+    pl_table_cell(t, style, status);
+    pl_table_cell(t, style, e->rank == culprit ? "<- cause" : role_of(ts, e));
+    return r;
+}
+
+static int print_ends(struct pl_plstat *ps,
+                      const struct pl_trial_status *ts,
+                      struct ends *ends,
+                      const json_t *cause)
+{
+    static const char *const titles[] = {"SECONDS", "RANK", "NODE", "STATE", "END", "ROLE"};
+    _cleanup_(pl_table_finish) struct pl_table table = {0};
+    int64_t culprit;
+    double zero_s;
+    size_t lines = 0;
+    int r = 0;
+
+    if (ends->n < 2)
+        return 0;
+    for (size_t i = 0; i < PL_COUNT(titles); i++)
+        pl_table_column(&table, titles[i], i == 0, i == 1 || i == 2 || i == 5);
+    if (pl_json_int(cause, "rank", &culprit) < 0)
+        culprit = -1;
+    qsort(ends->list, ends->n, sizeof(*ends->list), by_time);
+    zero_s = ends->list[0].time_s;
+    for (size_t i = 0; i < ends->n; i++)
+        if (ends->list[i].rank == culprit)
+            zero_s = ends->list[i].time_s;
+    for (size_t i = 0; r == 0 && i < ends->n && lines < LINES_MAX; i++) {
+        if (ends->list[i].taken)
+            continue;
+        lines++;
+        r = add_line(&table, ts, ends, i, culprit, zero_s);
+    }
+    if (r == 0)
+        r = pl_table_print(&table, ps->columns, ps->color, &ps->text);
+    for (size_t i = 0; r == 0 && i < ends->n; i++)
+        if (!ends->list[i].taken)
+            return pl_plstat_line(ps, PL_TERM_PLAIN, "and more: plstat show %s",
+                                  *ts->job ? ts->job : ps->word);
+    return r;
+}
+
+int pl_timeline_print(struct pl_plstat *ps,
+                      const struct pl_run *run,
+                      const struct pl_trial_status *ts,
+                      const json_t *cause)
+{
+    _cleanup_free_ char *path = NULL;
+    struct ends ends = {0};
+    int r;
+
+    if (ts->attempts == 0)
+        return 0;
+    path = pl_run_attempt_path(run, ts->trial, ts->attempts - 1, "events.jsonl");
+    if (!path)
+        return -ENOMEM;
+    r = read_ends(path, &ends);
+    if (r == 0)
+        r = print_ends(ps, ts, &ends, cause);
+    free(ends.list);
+    json_decref(ends.events);
+    return r;
+}
+
+/* ---- stderr ---- */
+
+/* The last TAIL_BYTES of a file. */
+static int read_tail(const char *path, char *ret, size_t *ret_len)
+{
+    _cleanup_close_ int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    struct stat st;
+    ssize_t n;
+
+    if (fd < 0 || fstat(fd, &st) < 0)
+        return -errno;
+    if (!S_ISREG(st.st_mode))
+        return -EINVAL;
+    n = pread(fd, ret, TAIL_BYTES, PL_MAX(st.st_size - TAIL_BYTES, 0));
+    if (n < 0)
+        return -errno;
+    *ret_len = (size_t)n;
+    return 0;
+}
+
+char *pl_timeline_stderr(const struct pl_run *run, unsigned trial, unsigned attempt, int64_t rank)
+{
+    _cleanup_free_ char *name = pl_strf("rank-%lld.err", (long long)rank), *path = NULL;
+    _cleanup_(pl_buf_finish) struct pl_buf clean = {0};
+    char tail[TAIL_BYTES];
+    size_t len = 0, start, lines = 0;
+
+    path = name ? pl_run_attempt_path(run, trial, attempt, name) : NULL;
+    if (!path || read_tail(path, tail, &len) < 0)
+        return NULL;
+    while (len > 0 && tail[len - 1] == '\n')
+        len--;
+    for (start = len; start > 0; start--)
+        if (tail[start - 1] == '\n' && ++lines == TAIL_LINES)
+            break;
+    while (start < len) {
+        uint32_t c;
+        int n = pl_utf8_decode(tail + start, len - start, &c);
+        int r = n > 0 && c != 0 ? pl_buf_add(&clean, tail + start, (size_t)n)
+                                : pl_buf_adds(&clean, "\xef\xbf\xbd");
+
+        if (r < 0)
+            return NULL;
+        start += n > 0 ? (size_t)n : 1;
+    }
+    return clean.len ? pl_buf_take(&clean) : NULL;
+}

@@ -1,0 +1,481 @@
+/* SPDX-License-Identifier: MIT */
+#include "common/base/fs.h"
+#include "common/base/parse.h"
+#include "common/json.h"
+#include "common/run_state.h"
+#include "launcher/plstat/status_private.h"
+
+#include <math.h>
+#include <string.h>
+
+#define CLAIM_MAX_BYTES 65536u
+#define CLOCK_SLACK_S 2.0
+#define STATUS_MAX_BYTES ((size_t)64 * 1024 * 1024)
+
+void pl_trial_status_finish(struct pl_trial_status *ts)
+{
+    json_decref(ts->params);
+    json_decref(ts->result);
+    json_decref(ts->doc);
+    json_decref(ts->cause);
+    json_decref(ts->others);
+    json_decref(ts->live);
+    if (ts->query)
+        json_decref(ts->query->state);
+    free(ts->query);
+}
+
+bool pl_trial_state_bad(enum pl_trial_state state)
+{
+    return state != PL_TRIAL_WAITING && state != PL_TRIAL_RUNNING && state != PL_TRIAL_DONE &&
+           state != PL_TRIAL_PRUNED;
+}
+
+static double number_or(const json_t *o, const char *key, double otherwise)
+{
+    const json_t *v = json_object_get(o, key);
+
+    return json_is_number(v) ? json_number_value(v) : otherwise;
+}
+
+static int64_t int_or(const json_t *o, const char *key, int64_t otherwise)
+{
+    int64_t v;
+
+    return pl_json_int(o, key, &v) == 0 ? v : otherwise;
+}
+
+/* When the result was written: at the attempt's end. */
+static double result_end(const json_t *result)
+{
+    return number_or(result, "ended", number_or(result, "time", 0));
+}
+
+/* ---- reading ---- */
+
+/* A job number that may be written as a number or as text. */
+static int64_t job_number(const json_t *o, const char *key)
+{
+    const char *s = pl_json_string(o, key);
+    int64_t v;
+
+    if (s)
+        return pl_parse_int(s, 1, UINT32_MAX, &v, NULL) == 0 ? v : -1;
+    return int_or(o, key, -1);
+}
+
+static void set_job(struct pl_trial_status *ts, int64_t array, int64_t task)
+{
+    ts->array = array;
+    ts->task = task;
+    if (task >= 0)
+        snprintf(ts->job, sizeof(ts->job), "%lld_%lld", (long long)array, (long long)task);
+    else
+        snprintf(ts->job, sizeof(ts->job), "%lld", (long long)array);
+}
+
+/* The newest submission that has the trial, then, where it has started, the job that claimed it. */
+static void read_job(const struct pl_run *run, struct pl_trial_status *ts, const json_t *claim)
+{
+    int64_t array, task;
+
+    for (size_t i = pl_run_n_submissions(run); i-- > 0;) {
+        struct pl_run_submission sub = pl_run_submission(run, i);
+
+        if (ts->trial < sub.first_trial || ts->trial - sub.first_trial >= sub.n_trials ||
+            pl_parse_int(sub.job, 1, UINT32_MAX, &array, NULL) < 0)
+            continue;
+        ts->submitted = true;
+        set_job(ts, array, ts->trial - sub.first_trial);
+        break;
+    }
+    array = job_number(claim, "array");
+    task = int_or(claim, "task", -1);
+    if (array < 0) {
+        array = job_number(claim, "job");
+        task = -1;
+    }
+    ts->resubmitted = array > 0 && array < ts->array;
+    if (array > 0 && !ts->resubmitted) {
+        ts->submitted = true;
+        set_job(ts, array, task);
+    }
+    /* A job that is no array is called by its number alone; inside a run folder it is task 0. */
+    if (ts->array > 0 && ts->task == 0 && !ts->resubmitted) {
+        const char *own = pl_json_string(ts->result, "job");
+
+        if (!own)
+            own = pl_json_string(ts->live, "array");
+        if (own && pl_parse_int(own, 1, UINT32_MAX, &array, NULL) == 0 && array == ts->array)
+            set_job(ts, array, -1);
+    }
+}
+
+static int read_claim(const struct pl_run *run, struct pl_trial_status *ts, json_t **ret)
+{
+    _cleanup_free_ char *path = NULL;
+
+    if (ts->attempts == 0)
+        return 0;
+    path = pl_run_attempt_path(run, ts->trial, ts->attempts - 1, "claim");
+    if (!path)
+        return -ENOMEM;
+    ts->claimed = true; /* the folder is made by the one that claims it */
+    if (pl_json_load_file(path, CLAIM_MAX_BYTES, ret, NULL) == 0)
+        ts->claim_s = number_or(*ret, "time", 0);
+    return 0;
+}
+
+static int read_result(const struct pl_run *run, struct pl_trial_status *ts, struct pl_notes *notes)
+{
+    _cleanup_(json_decrefp) json_t *result = NULL;
+    struct pl_error err = {0};
+    int r = pl_run_result_read(run, ts->trial, &result, &ts->state, &err);
+
+    if (r == -ENOMEM)
+        return r;
+    if (r < 0) {
+        ts->state = PL_TRIAL_WAITING;
+        if (r != -ENOENT)
+            pl_notes_add(notes, true, "%s", pl_error_text(&err));
+        return 0;
+    }
+    /* The result of an attempt before the one that runs now. */
+    if (ts->attempts > 0 && int_or(result, "attempt", ts->attempts - 1) + 1 < ts->attempts) {
+        ts->state = PL_TRIAL_WAITING;
+        return 0;
+    }
+    ts->result = PL_TAKE(result);
+    return 0;
+}
+
+/* status.json: the hub's address while it lives, and what it wrote last. */
+static int read_live(const struct pl_run *run, struct pl_trial_status *ts, struct pl_notes *notes)
+{
+    _cleanup_free_ char *path = pl_run_trial_path(run, ts->trial, "status.json");
+    _cleanup_(json_decrefp) json_t *o = NULL;
+    struct pl_error err = {0};
+    const json_t *hub;
+    int r;
+
+    if (!path)
+        return -ENOMEM;
+    r = pl_json_load_file(path, STATUS_MAX_BYTES, &o, &err);
+    if (r == -ENOMEM)
+        return r;
+    if (r < 0) {
+        if (r != -ENOENT)
+            pl_notes_add(notes, !ts->result, "%s", pl_error_text(&err));
+        return 0;
+    }
+    ts->live_s = number_or(o, "time", 0);
+    if (ts->live_s + CLOCK_SLACK_S < ts->claim_s ||
+        int_or(json_object_get(o, "state"), "attempt", ts->attempts - 1) + 1 < ts->attempts)
+        return 0; /* left by the attempt before, the new hub has not written yet */
+    ts->live = json_incref(json_object_get(o, "state"));
+    hub = json_object_get(o, "hub");
+    if (!hub || ts->result)
+        return 0;
+    ts->query = malloc(sizeof(*ts->query));
+    if (!ts->query)
+        return -ENOMEM;
+    if (pl_hub_query_init(ts->query, hub) < 0) {
+        pl_notes_add(notes, false, "'%s' has no usable address of a hub", path);
+        free(PL_TAKE(ts->query));
+    }
+    return 0;
+}
+
+int pl_trial_status_read(struct pl_run *run, struct pl_trial_status *ts, struct pl_notes *notes)
+{
+    _cleanup_(json_decrefp) json_t *claim = NULL;
+    struct pl_error err = {0};
+    int r;
+
+    ts->array = ts->task = ts->step = -1;
+    ts->objective = NAN;
+    r = pl_run_trial_params(run, ts->trial, &ts->params, &err);
+    if (r < 0 && r != -ENOMEM)
+        pl_notes_add(notes, true, "%s", pl_error_text(&err));
+    if (r != -ENOMEM)
+        r = pl_run_n_attempts(run, ts->trial, &ts->attempts);
+    if (r < 0 && r != -ENOMEM)
+        pl_notes_add(notes, true, "cannot look into the folder of trial %u: %s", ts->trial,
+                     strerror(-r));
+    if (r != -ENOMEM)
+        r = read_claim(run, ts, &claim);
+    if (r == 0)
+        r = read_result(run, ts, notes);
+    /* The hub's file is looked at only where there is no result: one file a trial for a sweep that
+     * has ended. */
+    if (r == 0 && !ts->result)
+        r = read_live(run, ts, notes);
+    if (r == 0)
+        read_job(run, ts, claim);
+    return r;
+}
+
+bool pl_trial_status_needs_slurm(const struct pl_trial_status *ts)
+{
+    if (!ts->submitted)
+        return false;
+    if (ts->query && ts->query->state)
+        return false;
+    if (!ts->result)
+        return true;
+    return !pl_trial_state_final(ts->state) || (ts->resubmitted && ts->state != PL_TRIAL_DONE) ||
+           json_is_true(json_object_get(json_object_get(ts->result, "cause"), "inferred"));
+}
+
+/* ---- settling ---- */
+
+struct verdict {
+    const char *slurm;
+    enum pl_trial_state state;
+    const char *kind;
+};
+
+static const struct verdict *slurm_verdict(const struct pl_slurm_job *job)
+{
+    static const struct verdict table[] = {
+        {"CANCELLED", PL_TRIAL_CANCELLED, "cancelled"},
+        {"TIMEOUT", PL_TRIAL_TIMED_OUT, "timeout"},
+        {"DEADLINE", PL_TRIAL_TIMED_OUT, "timeout"},
+        {"NODE_FAIL", PL_TRIAL_NODE_FAILED, "node"},
+        {"BOOT_FAIL", PL_TRIAL_NODE_FAILED, "node"},
+        {"PREEMPTED", PL_TRIAL_PREEMPTED, "preempted"},
+        {"OUT_OF_MEMORY", PL_TRIAL_FAILED, "oom"},
+    };
+
+    for (size_t i = 0; job && i < PL_COUNT(table); i++)
+        if (strcmp(job->state, table[i].slurm) == 0)
+            return &table[i];
+    return NULL;
+}
+
+/* The runtime took it for cancelled, but Slurm has it as failed by itself: the step lost its hub
+ * where the hub wrote no result (world_size is only in the hub's), else a rank ended like that. */
+static void correct_cancelled(struct pl_trial_status *ts)
+{
+    const char *kind = pl_json_string(ts->cause, "kind");
+    json_t *fixed;
+
+    if (strcmp(ts->slurm->state, "FAILED") != 0 || ts->state != PL_TRIAL_CANCELLED || !kind ||
+        strcmp(kind, "cancelled") != 0 || !json_is_true(json_object_get(ts->cause, "inferred")))
+        return;
+    fixed = json_copy(ts->cause);
+    if (!fixed)
+        return;
+    json_object_set_new(fixed, "kind",
+                        json_string(json_object_get(ts->result, "world_size") ? "exit" : "node"));
+    json_decref(ts->cause);
+    ts->cause = fixed;
+    ts->state = PL_TRIAL_FAILED;
+}
+
+/* Slurm's final record decides what the runtime could only guess (DESIGN.md section 3, 7). */
+static void correct_cause(struct pl_trial_status *ts)
+{
+    const struct verdict *v = slurm_verdict(ts->slurm);
+    const char *kind = pl_json_string(ts->cause, "kind");
+    json_t *fixed;
+
+    if (!v && ts->slurm)
+        correct_cancelled(ts);
+    if (!v || ts->state == PL_TRIAL_DONE)
+        return;
+    if (ts->state == PL_TRIAL_PREEMPTED && v->state == PL_TRIAL_CANCELLED) {
+        json_decref(PL_TAKE(ts->cause)); /* while it waited to run again */
+    } else if (ts->cause && !json_is_true(json_object_get(ts->cause, "inferred"))) {
+        /* "killed" is only said to be the kernel's doing once Slurm confirms it */
+        if (strcmp(v->kind, "oom") != 0 || !kind || strcmp(kind, "signal") != 0 ||
+            int_or(ts->cause, "signal", 0) != 9)
+            return;
+    }
+    fixed = ts->cause ? json_copy(ts->cause) : json_object();
+    if (!fixed)
+        return;
+    json_object_set_new(fixed, "kind", json_string(v->kind));
+    json_object_del(fixed, "inferred");
+    json_decref(ts->cause);
+    ts->cause = fixed;
+    ts->state = v->state;
+}
+
+/* Nobody can say how it ended: gone with its node, or before anything of it ran. */
+static void settle_lost(struct pl_trial_status *ts, const char *text)
+{
+    ts->state = PL_TRIAL_LOST;
+    if (!ts->cause)
+        ts->cause = json_pack("{s:s, s:s, s:b}", "kind", ts->claimed ? "node" : "launch", "text",
+                              text, "inferred", 1);
+}
+
+/* Nothing but Slurm's record tells how it ended. */
+static void settle_ended(struct pl_trial_status *ts)
+{
+    const struct pl_slurm_job *job = ts->slurm;
+    const struct verdict *v = slurm_verdict(job);
+
+    ts->source = ts->doc ? ts->source : PL_SOURCE_SLURM;
+    if (v) {
+        ts->state = v->state;
+        correct_cause(ts);
+        return;
+    }
+    if (strcmp(job->state, "FAILED") != 0) { /* COMPLETED, but nobody wrote a result */
+        settle_lost(ts, "Slurm says that the job completed, but it left no result");
+        return;
+    }
+    ts->state = PL_TRIAL_FAILED;
+    if (ts->cause)
+        return;
+    ts->cause = json_pack("{s:s, s:b}", "kind", ts->claimed ? "launch" : "setup", "inferred", 1);
+    if (ts->cause && job->signal >= 0)
+        json_object_set_new(ts->cause, "signal", json_integer(job->signal));
+    else if (ts->cause && job->exit >= 0)
+        json_object_set_new(ts->cause, "exit", json_integer(job->exit));
+}
+
+static enum pl_trial_state doc_state(const json_t *doc, enum pl_trial_state otherwise)
+{
+    const char *s = pl_json_string(doc, "state");
+    enum pl_trial_state state;
+
+    return s && pl_trial_state_parse(s, &state) == 0 ? state : otherwise;
+}
+
+/* Slurm has the task in its queue, as of after what the folder says. */
+static bool queued(const struct pl_trial_status *ts, const struct pl_slurm_jobs *jobs)
+{
+    double known_s = ts->result ? result_end(ts->result) : ts->claim_s;
+
+    return ts->slurm && strcmp(ts->slurm->state, "PENDING") == 0 && jobs->time_s > known_s;
+}
+
+static void
+settle_unfinished(struct pl_trial_status *ts, const struct pl_slurm_jobs *jobs, double submitted_s)
+{
+    bool started = ts->claimed || ts->live;
+
+    if (ts->live && !ts->query) { /* the hub has ended and said how */
+        ts->state = doc_state(ts->live, PL_TRIAL_RUNNING);
+        if (ts->state != PL_TRIAL_RUNNING && ts->state != PL_TRIAL_WAITING) {
+            correct_cause(ts);
+            return;
+        }
+    }
+    ts->state = started ? PL_TRIAL_RUNNING : PL_TRIAL_WAITING;
+    if (!jobs || !ts->submitted)
+        return;
+    if (ts->slurm && pl_slurm_state_final(ts->slurm->state) &&
+        PL_MAX(jobs->time_s, (double)ts->slurm->ended) > ts->claim_s)
+        settle_ended(ts);
+    else if (ts->slurm && (queued(ts, jobs) || strcmp(ts->slurm->state, "PENDING") != 0))
+        ts->state = queued(ts, jobs) ? PL_TRIAL_WAITING : PL_TRIAL_RUNNING;
+    else if (!ts->slurm && jobs->time_s > PL_MAX(submitted_s, ts->claim_s))
+        settle_lost(ts, "Slurm does not know the job any more, and it left no result");
+}
+
+/* The trial has ended, and nobody was there to write down how these ranks did. */
+static void end_ranks(json_t *doc)
+{
+    json_t *rank;
+    size_t i;
+
+    json_array_foreach (json_object_get(doc, "ranks"), i, rank) {
+        const char *state = pl_json_string(rank, "state");
+
+        if (state && (strcmp(state, "starting") == 0 || strcmp(state, "running") == 0))
+            json_object_set_new(rank, "state", json_string("lost"));
+    }
+}
+
+void pl_trial_status_settle(struct pl_trial_status *ts,
+                            const struct pl_slurm_jobs *jobs,
+                            double submitted_s)
+{
+    json_t *state = ts->query ? ts->query->state : NULL;
+
+    ts->slurm = ts->array > 0 ? pl_slurm_jobs_find(jobs, ts->array, ts->task) : NULL;
+    if (ts->slurm && !ts->slurm->array && ts->task >= 0)
+        set_job(ts, ts->slurm->id, -1);
+    if (state) {
+        json_decref(ts->doc);
+        ts->doc = json_incref(state);
+        ts->source = PL_SOURCE_HUB;
+    } else if (!ts->result && ts->live) {
+        json_decref(ts->doc);
+        ts->doc = json_incref(ts->live);
+        ts->source = PL_SOURCE_STATUS;
+        ts->age_s = PL_MAX(0, pl_wall_s() - ts->live_s);
+    }
+    if (!ts->cause) {
+        const json_t *from = ts->result ? ts->result : ts->doc;
+
+        ts->cause = json_incref(json_object_get(from, "cause"));
+        ts->others = json_incref(json_object_get(from, "others"));
+    }
+    if (state) {
+        ts->state = doc_state(state, PL_TRIAL_RUNNING);
+        if (ts->state == PL_TRIAL_WAITING) /* for its nodes: the hub is up */
+            ts->state = PL_TRIAL_RUNNING;
+    } else if (ts->result) {
+        if (ts->state != PL_TRIAL_DONE && jobs && queued(ts, jobs))
+            ts->state = PL_TRIAL_WAITING;
+        else if (ts->slurm && pl_slurm_state_final(ts->slurm->state))
+            correct_cause(ts);
+    } else {
+        settle_unfinished(ts, jobs, submitted_s);
+    }
+    if (ts->state == PL_TRIAL_DONE || ts->state == PL_TRIAL_WAITING) {
+        json_decref(PL_TAKE(ts->cause));
+        json_decref(PL_TAKE(ts->others));
+    }
+    if (ts->source != PL_SOURCE_HUB && ts->state != PL_TRIAL_RUNNING)
+        end_ranks(ts->doc);
+}
+
+/* ---- values ---- */
+
+/* The metric of the lowest rank that has it. */
+static json_t *rank_metric(const json_t *doc, const char *name)
+{
+    json_t *rank, *value;
+    size_t i;
+
+    json_array_foreach (json_object_get(doc, "ranks"), i, rank) {
+        value = json_object_get(json_object_get(rank, "metrics"), name);
+        if (value)
+            return value;
+    }
+    return NULL;
+}
+
+void pl_trial_status_values(struct pl_trial_status *ts, const char *objective)
+{
+    const json_t *from = ts->result, *value = NULL, *rank;
+    double v;
+    size_t i;
+
+    if (from) {
+        ts->step = int_or(from, "step", -1);
+        value = json_object_get(from, "objective");
+        if (!value && objective)
+            value = json_object_get(json_object_get(from, "metrics"), objective);
+    } else {
+        from = ts->doc;
+        json_array_foreach (json_object_get(ts->doc, "ranks"), i, rank)
+            ts->step = PL_MAX(ts->step, int_or(rank, "step", -1));
+        if (objective)
+            value = rank_metric(ts->doc, objective);
+    }
+    if (value && pl_state_number((json_t *)value, &v) == 0)
+        ts->objective = v;
+    ts->started_s = number_or(from, "started", ts->claim_s);
+    ts->ended_s = ts->result ? result_end(ts->result) : number_or(from, "ended", 0);
+    if (ts->slurm && ts->started_s <= 0 && strcmp(ts->slurm->state, "PENDING") != 0)
+        ts->started_s = (double)ts->slurm->started;
+    if (ts->slurm && ts->ended_s <= 0 && pl_slurm_state_final(ts->slurm->state))
+        ts->ended_s = (double)ts->slurm->ended;
+}

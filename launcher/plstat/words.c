@@ -1,0 +1,242 @@
+/* SPDX-License-Identifier: MIT */
+#include "launcher/plstat/words.h"
+#include "common/base/parse.h"
+#include "common/json.h"
+
+#include <math.h>
+#include <string.h>
+
+void pl_words_duration(double seconds, char *ret, size_t size)
+{
+    long long s = seconds < 0 || !isfinite(seconds) ? -1 : (long long)seconds;
+
+    if (s < 0)
+        snprintf(ret, size, "-");
+    else if (s < 3600)
+        snprintf(ret, size, "%lld:%02lld", s / 60, s % 60);
+    else if (s < 86400)
+        snprintf(ret, size, "%lld:%02lld:%02lld", s / 3600, s / 60 % 60, s % 60);
+    else
+        snprintf(ret, size, "%lldd %02lld:%02lld", s / 86400, s / 3600 % 24, s / 60 % 60);
+}
+
+void pl_words_number(double value, char *ret, size_t size)
+{
+    if (isnan(value))
+        snprintf(ret, size, "nan");
+    else if (isinf(value))
+        snprintf(ret, size, value > 0 ? "inf" : "-inf");
+    else
+        snprintf(ret, size, "%.4g", value);
+}
+
+enum pl_term_style pl_words_style(enum pl_trial_state state)
+{
+    switch (state) {
+    case PL_TRIAL_DONE:
+        return PL_TERM_GREEN;
+    case PL_TRIAL_RUNNING:
+        return PL_TERM_CYAN;
+    case PL_TRIAL_WAITING:
+    case PL_TRIAL_PRUNED:
+        return PL_TERM_DIM;
+    case PL_TRIAL_CANCELLED:
+    case PL_TRIAL_PREEMPTED:
+        return PL_TERM_YELLOW;
+    default:
+        return PL_TERM_RED;
+    }
+}
+
+enum pl_term_style pl_words_sweep_style(enum pl_sweep_state state)
+{
+    static const enum pl_term_style styles[] = {
+        [PL_SWEEP_WAITING] = PL_TERM_DIM,      [PL_SWEEP_RUNNING] = PL_TERM_CYAN,
+        [PL_SWEEP_DONE] = PL_TERM_GREEN,       [PL_SWEEP_FAILED] = PL_TERM_RED,
+        [PL_SWEEP_CANCELLED] = PL_TERM_YELLOW,
+    };
+
+    return styles[state];
+}
+
+void pl_words_status(const json_t *o, char *ret, size_t size)
+{
+    const char *name = pl_json_string(o, "signal_name");
+    int64_t v;
+
+    if (pl_json_int(o, "signal", &v) == 0 && name)
+        snprintf(ret, size, "killed by %s (signal %lld)", name, (long long)v);
+    else if (pl_json_int(o, "signal", &v) == 0)
+        snprintf(ret, size, "killed by signal %lld", (long long)v);
+    else if (pl_json_int(o, "exit", &v) == 0)
+        snprintf(ret, size, "exit %lld", (long long)v);
+    else
+        snprintf(ret, size, "%s", "");
+}
+
+void pl_words_end(const json_t *o, char *ret, size_t size)
+{
+    const char *name = pl_json_string(o, "signal_name");
+
+    if (name)
+        snprintf(ret, size, "%s", name);
+    else
+        pl_words_status(o, ret, size);
+}
+
+static int add_place(const json_t *cause, struct pl_buf *ret)
+{
+    const char *node = pl_json_string(cause, "node");
+    int64_t rank, pid;
+    bool has_pid = pl_json_int(cause, "pid", &pid) == 0;
+    int r = 0;
+
+    if (pl_json_int(cause, "rank", &rank) < 0)
+        return node ? pl_buf_addf(ret, "%s: ", node) : 0;
+    r = pl_buf_addf(ret, "rank %lld", (long long)rank);
+    if (r == 0 && (node || has_pid))
+        r = pl_buf_addf(ret, " (%s", node ? node : "");
+    if (r == 0 && has_pid)
+        r = pl_buf_addf(ret, "%spid %lld", node ? ", " : "", (long long)pid);
+    if (r == 0)
+        r = pl_buf_adds(ret, node || has_pid ? "): " : ": ");
+    return r;
+}
+
+int pl_words_cause(const json_t *cause, struct pl_buf *ret)
+{
+    static const struct {
+        const char *kind, *words;
+    } table[] = {
+        {"oom", "out of memory"},
+        {"timeout", "the time limit was reached"},
+        {"preempted", "preempted by another job"},
+        {"cancelled", "cancelled"},
+        {"node", "the node failed"},
+        {"launch", "the ranks could not be started"},
+        {"setup", "the job's set-up failed"},
+    };
+    const char *kind = pl_json_string(cause, "kind"), *words = NULL;
+    char status[96];
+    int r = add_place(cause, ret);
+
+    pl_words_status(cause, status, sizeof(status));
+    for (size_t i = 0; kind && i < PL_COUNT(table); i++)
+        if (strcmp(kind, table[i].kind) == 0)
+            words = table[i].words;
+    if (r == 0 && words)
+        r = pl_buf_adds(ret, words);
+    if (r == 0 && *status)
+        r = pl_buf_addf(ret, "%s%s", words ? ", " : "", status);
+    if (r == 0 && !words && !*status)
+        r = pl_buf_adds(ret, kind ? kind : "unknown");
+    if (r == 0 && json_is_true(json_object_get(cause, "inferred")))
+        r = pl_buf_adds(ret, " (inferred)");
+    return r;
+}
+
+void pl_words_trial(const struct pl_run *run, unsigned trial, char *ret, size_t size)
+{
+    if (pl_run_n_trials(run) > 1)
+        snprintf(ret, size, "%s/%u", pl_run_sweep(run), trial);
+    else
+        snprintf(ret, size, "%s", pl_run_sweep(run));
+}
+
+int pl_words_failure(const struct pl_trial_status *ts, struct pl_buf *ret)
+{
+    const char *state = pl_trial_state_name(ts->state);
+    const char *kind = pl_json_string(ts->cause, "kind"), *text = pl_json_string(ts->cause, "text");
+    int r;
+
+    /* The state says it already. */
+    if (kind && strcmp(kind, state) == 0 && !json_object_get(ts->cause, "rank"))
+        return pl_words_cause(ts->cause, ret);
+    r = pl_buf_adds(ret, state);
+    if (r < 0 || !ts->cause)
+        return r;
+    if (ts->state == PL_TRIAL_LOST && text)
+        return pl_buf_addf(ret, ": %s", text);
+    r = pl_buf_adds(ret, ": ");
+    return r < 0 ? r : pl_words_cause(ts->cause, ret);
+}
+
+int pl_words_ranks(const int64_t *ranks, size_t n, struct pl_buf *ret)
+{
+    for (size_t i = 0, end; i < n; i = end + 1) {
+        int r;
+
+        for (end = i; end + 1 < n && ranks[end + 1] == ranks[end] + 1;)
+            end++;
+        r = end == i ? pl_buf_addf(ret, "%s%lld", i ? "," : "", (long long)ranks[i])
+                     : pl_buf_addf(ret, "%s%lld-%lld", i ? "," : "", (long long)ranks[i],
+                                   (long long)ranks[end]);
+        if (r < 0)
+            return r;
+    }
+    return 0;
+}
+
+/* Where the digits at the end of a name begin; the name's length where it has none (or more than
+ * a number can hold). */
+static size_t stem(const char *name)
+{
+    size_t len = strlen(name), at = len;
+
+    while (at > 0 && name[at - 1] >= '0' && name[at - 1] <= '9')
+        at--;
+    return len - at > 9 ? len : at;
+}
+
+/* Names like the first one: how many follow each other, and "n[01-03,07]" for them. */
+static int add_family(const char *const *nodes, size_t n, size_t *ret_n, struct pl_buf *ret)
+{
+    size_t at = stem(nodes[0]), len = strlen(nodes[0]), used = 1;
+    int64_t first, last, value;
+    int r;
+
+    while (used < n && at < len && strlen(nodes[used]) == len && stem(nodes[used]) == at &&
+           memcmp(nodes[used], nodes[0], at) == 0)
+        used++;
+    *ret_n = used;
+    if (used == 1)
+        return pl_buf_adds(ret, nodes[0]);
+    r = pl_buf_addf(ret, "%.*s[", (int)at, nodes[0]);
+    for (size_t i = 0, end; r == 0 && i < used; i = end + 1) {
+        first = last = strtoll(nodes[i] + at, NULL, 10);
+        for (end = i; end + 1 < used; end++, last = value) {
+            value = strtoll(nodes[end + 1] + at, NULL, 10);
+            if (value != last + 1)
+                break;
+        }
+        r = pl_buf_addf(ret, "%s%s", i ? "," : "", nodes[i] + at);
+        if (r == 0 && last > first)
+            r = pl_buf_addf(ret, "-%s", nodes[end] + at);
+    }
+    return r < 0 ? r : pl_buf_addc(ret, ']');
+}
+
+int pl_words_nodes(const char *const *nodes, size_t n, struct pl_buf *ret)
+{
+    _cleanup_free_ const char **once = calloc(n + 1, sizeof(*once));
+    size_t n_once = 0, used;
+    int r = once ? 0 : -ENOMEM;
+
+    for (size_t i = 0; once && i < n; i++) {
+        bool known = false;
+
+        /* Ranks come by node, so a name that is known is nearly always the last one. */
+        for (size_t k = n_once; k-- > 0 && !known;)
+            known = strcmp(once[k], nodes[i]) == 0;
+        if (!known)
+            once[n_once++] = nodes[i];
+    }
+    for (size_t i = 0; r == 0 && i < n_once; i += used) {
+        used = 1;
+        if (i)
+            r = pl_buf_addc(ret, ',');
+        if (r == 0)
+            r = add_family(once + i, n_once - i, &used, ret);
+    }
+    return r;
+}

@@ -1,0 +1,246 @@
+/* SPDX-License-Identifier: MIT */
+#include "launcher/plsubmit/grid.h"
+#include "common/base/parse.h"
+#include "common/base/utf8.h"
+#include "common/run_folder.h"
+
+#include <string.h>
+
+static void axis_finish(struct pl_axis *axis)
+{
+    for (size_t i = 0; i < axis->n_values; i++)
+        free(axis->values[i]);
+    free(axis->values);
+    free(axis->name);
+    *axis = (struct pl_axis){0};
+}
+
+void pl_grid_finish(struct pl_grid *grid)
+{
+    for (size_t i = 0; i < grid->n_axes; i++)
+        axis_finish(&grid->axes[i]);
+    free(grid->axes);
+    *grid = (struct pl_grid){0};
+}
+
+/* Reads one value, *text at its first byte, and leaves *text behind it. */
+static int read_value(const char **text, char **ret, const char *name, struct pl_error *err)
+{
+    _cleanup_(pl_buf_finish) struct pl_buf value = {0};
+    const char *s = *text;
+    int r = 0;
+
+    if (*s != '"') {
+        size_t len = strcspn(s, ",");
+
+        if (len == 0)
+            return pl_error_set(err, -EINVAL,
+                                "axis '%s' has an empty value: write \"\" if that is meant", name);
+        r = pl_buf_add(&value, s, len);
+        s += len;
+    } else {
+        for (s++; r == 0; s++) {
+            if (*s == '\0')
+                return pl_error_set(err, -EINVAL, "axis '%s' has a value without its closing \"",
+                                    name);
+            if (*s == '"' && *++s != '"')
+                break;
+            r = pl_buf_addc(&value, *s);
+        }
+        if (r == 0 && *s != ',' && *s != '\0')
+            return pl_error_set(err, -EINVAL,
+                                "axis '%s' has text behind a closing \": write \"\" for a quote "
+                                "inside a quoted value",
+                                name);
+    }
+    *ret = r == 0 ? pl_buf_take(&value) : NULL;
+    if (!*ret)
+        return pl_error_set(err, -ENOMEM, "out of memory");
+    *text = s;
+    return 0;
+}
+
+static int read_values(struct pl_axis *axis, const char *text, struct pl_error *err)
+{
+    size_t cap = 0;
+    int r;
+
+    for (;;) {
+        if (axis->n_values == cap) {
+            char **more = realloc(axis->values, (cap = cap ? cap * 2 : 8) * sizeof(*more));
+
+            if (!more)
+                return pl_error_set(err, -ENOMEM, "out of memory");
+            axis->values = more;
+        }
+        r = read_value(&text, &axis->values[axis->n_values], axis->name, err);
+        if (r < 0)
+            return r;
+        axis->n_values++;
+        if (*text == '\0')
+            return 0;
+        text++;
+    }
+}
+
+static int compare(const void *a, const void *b)
+{
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+static int check_twice(const struct pl_axis *axis, struct pl_error *err)
+{
+    size_t size = axis->n_values * sizeof(*axis->values);
+    _cleanup_free_ char **sorted = malloc(size);
+
+    if (!sorted)
+        return pl_error_set(err, -ENOMEM, "out of memory");
+    memcpy(sorted, axis->values, size);
+    qsort(sorted, axis->n_values, sizeof(*sorted), compare);
+    for (size_t i = 1; i < axis->n_values; i++)
+        if (strcmp(sorted[i - 1], sorted[i]) == 0)
+            return pl_error_set(err, -EINVAL, "axis '%s' has the value '%.200s' twice", axis->name,
+                                sorted[i]);
+    return 0;
+}
+
+/* Names that differ, but not as PLUME_PARAM_NAME. */
+static bool names_clash(const char *a, const char *b)
+{
+    for (; *a && *b; a++, b++) {
+        char x = *a == '.' || *a == '-' ? '_' : *a, y = *b == '.' || *b == '-' ? '_' : *b;
+
+        if (x != y)
+            return false;
+    }
+    return *a == *b;
+}
+
+static int check_names(const struct pl_grid *grid, const char *name, struct pl_error *err)
+{
+    for (size_t i = 0; i < grid->n_axes; i++) {
+        const char *other = grid->axes[i].name;
+
+        if (strcmp(other, name) == 0)
+            return pl_error_set(err, -EINVAL, "axis '%s' is given twice", name);
+        if (names_clash(other, name))
+            return pl_error_set(err, -EINVAL,
+                                "axes '%s' and '%s' have the same variable PLUME_PARAM_... ('.' "
+                                "and '-' become '_'): rename one",
+                                other, name);
+    }
+    return 0;
+}
+
+/* Bytes of the axis' longest value in PLUME_PARAMS, its name and punctuation included. */
+static size_t params_bytes(const struct pl_axis *axis)
+{
+    size_t longest = 0;
+
+    for (size_t i = 0; i < axis->n_values; i++) {
+        size_t bytes = 0;
+
+        for (const char *p = axis->values[i]; *p; p++)
+            bytes += (unsigned char)*p < 0x20 || *p == '"' || *p == '\\' ? 6 : 1;
+        longest = PL_MAX(longest, bytes);
+    }
+    return strlen(axis->name) + longest + 6;
+}
+
+static int check_size(const struct pl_grid *grid, const struct pl_axis *axis, struct pl_error *err)
+{
+    size_t bytes = params_bytes(axis);
+
+    if (axis->n_values > PL_RUN_TRIAL_LIMIT / pl_grid_n_trials(grid))
+        return pl_error_set(err, -E2BIG, "the grid has more than %u trials", PL_RUN_TRIAL_LIMIT);
+    for (size_t i = 0; i < grid->n_axes; i++)
+        bytes += params_bytes(&grid->axes[i]);
+    if (bytes > PL_GRID_PARAMS_MAX)
+        return pl_error_set(err, -E2BIG,
+                            "the values of one trial are longer than %u KiB: put them in files",
+                            PL_GRID_PARAMS_MAX / 1024);
+    return 0;
+}
+
+static int
+read_axis(const struct pl_grid *grid, struct pl_axis *axis, const char *text, struct pl_error *err)
+{
+    const char *equals = strchr(text, '=');
+    size_t len = equals ? (size_t)(equals - text) : 0;
+    int r;
+
+    if (!pl_utf8_valid(text, strlen(text)))
+        return pl_error_set(err, -EINVAL, "axis '%.200s' is not valid UTF-8", text);
+    if (!equals || !pl_name_valid(text, len))
+        return pl_error_set(err, -EINVAL,
+                            "bad axis '%.200s': write NAME=V1,V2,... with a NAME of letters, "
+                            "digits and _.-, no digit first",
+                            text);
+    axis->name = strndup(text, len);
+    if (!axis->name)
+        return pl_error_set(err, -ENOMEM, "out of memory");
+    r = check_names(grid, axis->name, err);
+    if (r == 0)
+        r = read_values(axis, equals + 1, err);
+    if (r == 0)
+        r = check_twice(axis, err);
+    if (r == 0)
+        r = check_size(grid, axis, err);
+    return r;
+}
+
+int pl_grid_add(struct pl_grid *grid, const char *text, struct pl_error *err)
+{
+    _cleanup_(axis_finish) struct pl_axis axis = {0};
+    struct pl_axis *axes;
+    int r = read_axis(grid, &axis, text, err);
+
+    if (r < 0)
+        return r;
+    axes = realloc(grid->axes, (grid->n_axes + 1) * sizeof(*axes));
+    if (!axes)
+        return pl_error_set(err, -ENOMEM, "out of memory");
+    grid->axes = axes;
+    grid->axes[grid->n_axes++] = axis;
+    axis = (struct pl_axis){0};
+    return 0;
+}
+
+unsigned pl_grid_n_trials(const struct pl_grid *grid)
+{
+    size_t n = 1;
+
+    for (size_t i = 0; i < grid->n_axes; i++)
+        n *= grid->axes[i].n_values;
+    return (unsigned)n;
+}
+
+const char *pl_grid_value(const struct pl_grid *grid, unsigned trial, size_t axis)
+{
+    for (size_t i = grid->n_axes - 1; i > axis; i--)
+        trial /= (unsigned)grid->axes[i].n_values;
+    return grid->axes[axis].values[trial % grid->axes[axis].n_values];
+}
+
+int pl_grid_format(const struct pl_axis *axis, struct pl_buf *out)
+{
+    int r = pl_buf_addf(out, "%s=", axis->name);
+
+    for (size_t i = 0; i < axis->n_values && r == 0; i++) {
+        const char *value = axis->values[i];
+        bool quote = !*value || *value == '"' || strchr(value, ',');
+
+        if (i)
+            r = pl_buf_addc(out, ',');
+        if (r == 0 && !quote)
+            r = pl_buf_adds(out, value);
+        if (r < 0 || !quote)
+            continue;
+        r = pl_buf_addc(out, '"');
+        for (; *value && r == 0; value++)
+            r = *value == '"' ? pl_buf_adds(out, "\"\"") : pl_buf_addc(out, *value);
+        if (r == 0)
+            r = pl_buf_addc(out, '"');
+    }
+    return r;
+}

@@ -1,0 +1,268 @@
+/* SPDX-License-Identifier: MIT */
+#include "launcher/plsubmit/launch.h"
+#include "common/base/fs.h"
+#include "common/base/parse.h"
+#include "common/base/utf8.h"
+#include "common/term.h"
+#include "launcher/plsubmit/script.h"
+#include "launcher/plsubmit/submit.h"
+
+#include <sodium.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#define ID_LEN 6
+
+void pl_launch_finish(struct pl_launch *launch)
+{
+    free(launch->sweep);
+    free(launch->folder);
+    free(launch->dir);
+    free(launch->array);
+    pl_strv_free(launch->sbatch_args);
+    pl_strv_free(launch->env);
+    *launch = (struct pl_launch){0};
+}
+
+unsigned pl_launch_max_parallel(const struct pl_spec *spec)
+{
+    const char *text = spec->values[PL_SPEC_MAX_PARALLEL].text;
+    int64_t n = 0;
+
+    if (text)
+        pl_parse_int(text, 1, PL_RUN_TRIAL_LIMIT, &n, NULL);
+    return (unsigned)n;
+}
+
+static char *make_sweep(const char *name)
+{
+    static const char alphabet[] = "abcdefghijklmnopqrstuvwxyz234567";
+    char id[ID_LEN + 1] = {0};
+
+    if (sodium_init() < 0)
+        return NULL;
+    for (int i = 0; i < ID_LEN; i++)
+        id[i] = alphabet[randombytes_uniform(32)];
+    return pl_strf("%s-%s", name, id);
+}
+
+/* What would break a script line, or sbatch's file name patterns. */
+static int check_dir(const char *dir, struct pl_error *err)
+{
+    if (!pl_utf8_valid(dir, strlen(dir)))
+        return pl_error_set(err, -EINVAL, "run folder '%s' is not valid UTF-8: choose --runs", dir);
+    if (strpbrk(dir, "\n\\"))
+        return pl_error_set(err, -EINVAL,
+                            "run folder '%s' has a line break or backslash: choose --runs", dir);
+    return 0;
+}
+
+int pl_launch_init(struct pl_launch *launch,
+                   const struct pl_spec *spec,
+                   const char *bin_dir,
+                   struct pl_error *err)
+{
+    const char *runs = spec->values[PL_SPEC_RUNS].text;
+    _cleanup_free_ char *cwd = getcwd(NULL, 0);
+    int r;
+
+    if (!cwd)
+        return pl_error_errno(err, errno, "cannot find the current folder");
+    *launch = (struct pl_launch){.spec = spec, .bin_dir = bin_dir};
+    launch->sweep = make_sweep(spec->id_name);
+    launch->folder = launch->sweep ? pl_path_join(runs, launch->sweep) : NULL;
+    launch->dir = launch->folder ? pl_path_join(cwd, launch->folder) : NULL;
+    launch->array = pl_submit_array(pl_grid_n_trials(&spec->grid), pl_launch_max_parallel(spec));
+    if (!launch->dir || !launch->array)
+        return pl_error_set(err, -ENOMEM, "out of memory");
+    r = check_dir(launch->dir, err);
+    if (r < 0)
+        return r;
+    r = pl_spec_sbatch_args(spec, launch->dir, &launch->sbatch_args);
+    if (r == 0)
+        r = pl_spec_env(spec, &launch->env);
+    return r < 0 ? pl_error_set(err, r, "out of memory") : 0;
+}
+
+static int render(const struct pl_launch *launch, struct pl_buf *out, struct pl_error *err)
+{
+    char **const *lists = launch->spec->lists;
+    struct pl_script script = {
+        .sweep = launch->sweep,
+        .run_dir = launch->dir,
+        .bin_dir = launch->bin_dir,
+        .array = launch->array,
+        .sbatch_args = (const char *const *)launch->sbatch_args,
+        .modules = (const char *const *)lists[PL_SPEC_LOAD],
+        .env = (const char *const *)launch->env,
+        .setup = (const char *const *)lists[PL_SPEC_SETUP],
+    };
+
+    return pl_script_render(&script, out, err);
+}
+
+static int values(void *ctx, unsigned trial, const char **ret)
+{
+    const struct pl_grid *grid = ctx;
+
+    for (size_t i = 0; i < grid->n_axes; i++)
+        ret[i] = pl_grid_value(grid, trial, i);
+    return 0;
+}
+
+static int create(struct pl_launch *launch, struct pl_error *err)
+{
+    const struct pl_spec *spec = launch->spec;
+    _cleanup_(json_decrefp) json_t *options = pl_spec_json(spec);
+    _cleanup_free_ const char **axes = calloc(spec->grid.n_axes + 1, sizeof(*axes));
+    const char *name = spec->values[PL_SPEC_NAME].text;
+    struct pl_run_new desc = {
+        .sweep = launch->sweep,
+        .name = name ? name : spec->id_name,
+        .n_trials = pl_grid_n_trials(&spec->grid),
+        .argv = (const char *const *)spec->argv,
+        .axes = axes,
+        .metric_names = (const char *const *)spec->metric_names,
+        .metric_regexes = (const char *const *)spec->metric_regexes,
+        .objective = spec->objective,
+        .objective_metric = spec->objective_metric,
+        .sbatch_args = (const char *const *)launch->sbatch_args,
+        .options = options,
+        .values = values,
+        .ctx = (void *)(uintptr_t)&spec->grid,
+    };
+
+    if (!options || !axes)
+        return pl_error_set(err, -ENOMEM, "out of memory");
+    for (size_t i = 0; i < spec->grid.n_axes; i++)
+        axes[i] = spec->grid.axes[i].name;
+    while (spec->metric_names && spec->metric_names[desc.n_metrics])
+        desc.n_metrics++;
+    return pl_run_create(launch->dir, &desc, err);
+}
+
+int pl_launch_create(struct pl_launch *launch, struct pl_run **ret, struct pl_error *err)
+{
+    _cleanup_(pl_buf_finish) struct pl_buf script = {0};
+    _cleanup_free_ char *path = pl_path_join(launch->dir, "job.sh");
+    struct pl_run *run = NULL;
+    int r;
+
+    if (!path)
+        return pl_error_set(err, -ENOMEM, "out of memory");
+    r = render(launch, &script, err);
+    if (r == 0)
+        r = create(launch, err);
+    if (r < 0)
+        return r;
+    r = pl_run_open(launch->dir, &run, err);
+    if (r < 0)
+        return r;
+    r = pl_file_replace(path, pl_buf_str(&script), script.len, 0777, err);
+    if (r == 0)
+        r = pl_run_sync(run, err);
+    if (r < 0) {
+        pl_run_discard(run);
+        return r;
+    }
+    *ret = run;
+    return 0;
+}
+
+/* ---- dry run ---- */
+
+/* A word as a shell would need it, bare where that is the same; printable in any case. */
+static int add_word(struct pl_buf *out, const char *word)
+{
+    if (pl_script_directive_ok(word) && !strpbrk(word, "*["))
+        return pl_buf_adds(out, word);
+    if (pl_script_quote(out, word) == 0)
+        return 0;
+    return pl_buf_adds(out, "...");
+}
+
+static int add_command(const struct pl_launch *launch, struct pl_buf *out)
+{
+    struct pl_chunk all = {0, pl_grid_n_trials(&launch->spec->grid)};
+    _cleanup_(pl_strv_freep) char **argv = NULL;
+    int r = pl_submit_argv(launch->dir, (const char *const *)launch->sbatch_args, &all,
+                           pl_launch_max_parallel(launch->spec), NULL, &argv);
+
+    for (size_t i = 0; r == 0 && argv[i]; i++) {
+        r = i ? pl_buf_addc(out, ' ') : 0;
+        if (r == 0)
+            r = add_word(out, argv[i]);
+    }
+    return r;
+}
+
+static size_t column_width(const struct pl_axis *axis)
+{
+    size_t width = pl_term_width(axis->name);
+
+    for (size_t i = 0; i < axis->n_values; i++)
+        width = PL_MAX(width, pl_term_width(axis->values[i]));
+    return PL_MIN(width, (size_t)40);
+}
+
+/* Row `trial` of the table; -1 the heading. */
+static int
+add_row(const struct pl_grid *grid, int64_t trial, const size_t *widths, struct pl_buf *out)
+{
+    int r = trial < 0 ? pl_buf_adds(out, "trial") : pl_buf_addf(out, "%5u", (unsigned)trial);
+
+    for (size_t i = 0; i < grid->n_axes && r == 0; i++) {
+        const char *text = trial < 0 ? grid->axes[i].name : pl_grid_value(grid, (unsigned)trial, i);
+        bool last = i + 1 == grid->n_axes;
+
+        r = pl_buf_adds(out, "  ");
+        if (r == 0)
+            r = pl_term_cell(out, text, last ? 0 : widths[i], false, !last);
+    }
+    return r == 0 ? pl_buf_addc(out, '\n') : r;
+}
+
+static int add_trials(const struct pl_grid *grid, struct pl_buf *out)
+{
+    _cleanup_free_ size_t *widths = calloc(grid->n_axes + 1, sizeof(*widths));
+    int r = widths ? 0 : -ENOMEM;
+
+    for (size_t i = 0; i < grid->n_axes && r == 0; i++)
+        widths[i] = column_width(&grid->axes[i]);
+    for (int64_t trial = -1; trial < pl_grid_n_trials(grid) && r == 0; trial++)
+        r = add_row(grid, trial, widths, out);
+    return r;
+}
+
+int pl_launch_show(const struct pl_launch *launch, FILE *out, struct pl_error *err)
+{
+    _cleanup_(pl_buf_finish) struct pl_buf text = {0}, script = {0}, command = {0};
+    int r = render(launch, &script, err);
+
+    if (r < 0)
+        return r;
+    r = pl_buf_addf(&text, "# %s/job.sh\n", launch->folder);
+    for (const char *line = pl_buf_str(&script); *line && r == 0;) {
+        size_t len = strcspn(line, "\n");
+
+        r = pl_term_escape(&text, line, len);
+        if (r == 0)
+            r = pl_buf_addc(&text, '\n');
+        line += len + (line[len] == '\n');
+    }
+    if (r == 0)
+        r = add_command(launch, &command);
+    if (r == 0)
+        r = pl_buf_adds(&text, "\n# submitted by\n");
+    if (r == 0)
+        r = pl_term_escape(&text, pl_buf_str(&command), command.len);
+    if (r == 0)
+        r = pl_buf_adds(&text, "\n\n# trials\n");
+    if (r == 0)
+        r = add_trials(&launch->spec->grid, &text);
+    if (r < 0)
+        return pl_error_set(err, r, "out of memory");
+    if (fwrite(pl_buf_str(&text), 1, text.len, out) != text.len || fflush(out) != 0)
+        return pl_error_errno(err, EIO, "cannot write");
+    return 0;
+}

@@ -1,0 +1,129 @@
+/* SPDX-License-Identifier: MIT */
+#include "launcher/plsubmit/script.h"
+#include "common/base/options.h"
+
+#include <string.h>
+
+static const char template[] =
+#include "launcher/plsubmit/job.sh.inc"
+    ;
+
+int pl_script_quote(struct pl_buf *out, const char *s)
+{
+    size_t mark = out->len;
+    int r = pl_buf_addc(out, '\'');
+
+    for (; *s && r == 0; s++) {
+        if (*s == '\n')
+            r = -EINVAL;
+        else
+            r = *s == '\'' ? pl_buf_adds(out, "'\\''") : pl_buf_addc(out, *s);
+    }
+    if (r == 0)
+        r = pl_buf_addc(out, '\'');
+    if (r < 0 && out->data) {
+        out->len = mark;
+        out->data[mark] = '\0';
+    }
+    return r;
+}
+
+bool pl_script_directive_ok(const char *arg)
+{
+    return arg[0] && !arg[strspn(arg, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+                                      "0123456789_.,:/+@%=*[]-")];
+}
+
+static int add_sbatch(const struct pl_script *s, struct pl_buf *out)
+{
+    int r = pl_buf_addf(out, "#SBATCH --array=%s\n", s->array);
+
+    for (size_t i = 0; s->sbatch_args[i] && r == 0; i++)
+        if (pl_script_directive_ok(s->sbatch_args[i]))
+            r = pl_buf_addf(out, "#SBATCH %s\n", s->sbatch_args[i]);
+    return r;
+}
+
+/* One line a word: prefix, quoted word, rest. */
+static int
+add_lines(struct pl_buf *out, const char *prefix, const char *const *words, const char *rest)
+{
+    int r = 0;
+
+    for (; words && *words && r == 0; words++) {
+        r = pl_buf_adds(out, prefix);
+        if (r == 0)
+            r = pl_script_quote(out, *words);
+        if (r == 0)
+            r = pl_buf_addf(out, "%s\n", rest);
+    }
+    return r;
+}
+
+static int add_setup(const struct pl_script *s, struct pl_buf *out)
+{
+    /* Not left to set -e: that would hold inside the shell function that module is. */
+    int r = add_lines(out, "module load ", s->modules, " || exit");
+
+    for (const char *const *line = s->setup; line && *line && r == 0; line++)
+        r = strchr(*line, '\n') ? -EINVAL : pl_buf_addf(out, "%s\n", *line);
+    if (r == 0)
+        r = add_lines(out, "export ", s->env, "");
+    return r;
+}
+
+/* Fills in the placeholder named by the len bytes at `name`. */
+static int
+add_placeholder(const struct pl_script *s, const char *name, size_t len, struct pl_buf *out)
+{
+    static const struct {
+        const char *name;
+        int (*add)(const struct pl_script *s, struct pl_buf *out);
+    } blocks[] = {{"SBATCH", add_sbatch}, {"SETUP", add_setup}};
+    const struct {
+        const char *name, *value;
+        bool quote;
+    } values[] = {
+        {"SWEEP", s->sweep, false},
+        {"VERSION", pl_version(), false},
+        {"RUN_DIR", s->run_dir, true},
+        {"BIN", s->bin_dir, true},
+    };
+
+    for (size_t i = 0; i < PL_COUNT(blocks); i++)
+        if (strlen(blocks[i].name) == len && memcmp(blocks[i].name, name, len) == 0)
+            return blocks[i].add(s, out);
+    for (size_t i = 0; i < PL_COUNT(values); i++)
+        if (strlen(values[i].name) == len && memcmp(values[i].name, name, len) == 0)
+            return values[i].quote ? pl_script_quote(out, values[i].value)
+                                   : pl_buf_adds(out, values[i].value);
+    return -ENOKEY;
+}
+
+int pl_script_render(const struct pl_script *script, struct pl_buf *out, struct pl_error *err)
+{
+    const char *t = template;
+    int r = 0;
+
+    while (*t && r == 0) {
+        size_t len = strcspn(t, "@"), name;
+
+        r = pl_buf_add(out, t, len);
+        t += len;
+        if (!*t || r < 0)
+            break;
+        name = strspn(t + 1, "ABCDEFGHIJKLMNOPQRSTUVWXYZ_");
+        if (t[1 + name] != '@' || name == 0) {
+            r = pl_buf_addc(out, *t++);
+            continue;
+        }
+        r = add_placeholder(script, t + 1, name, out);
+        t += name + 2;
+        /* A block ends its own lines. */
+        if (*t == '\n' && out->len && out->data[out->len - 1] == '\n')
+            t++;
+    }
+    if (r == -EINVAL)
+        return pl_error_set(err, r, "a value that goes into the job script has a line break");
+    return r < 0 ? pl_error_errno(err, r, "cannot write the job script") : 0;
+}

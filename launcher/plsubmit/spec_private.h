@@ -1,0 +1,21 @@
+/* SPDX-License-Identifier: MIT */
+/* What spec.c and spec_resolve.c share. */
+#ifndef PL_LAUNCHER_PLSUBMIT_SPEC_PRIVATE_H
+#define PL_LAUNCHER_PLSUBMIT_SPEC_PRIVATE_H
+
+#include "launcher/plsubmit/spec.h"
+
+/* Sets a value; text NULL removes it. -ENOMEM. */
+int pl_spec_put(struct pl_spec *spec,
+                enum pl_spec_key key,
+                const char *text,
+                enum pl_origin origin);
+
+/* The option of a key, for its name. */
+const struct pl_option *pl_spec_option(enum pl_spec_key key);
+const char *pl_spec_list_name(enum pl_spec_list list);
+
+/* Appends a copy to a list that may be NULL. -ENOMEM. */
+int pl_strv_append(char ***list, const char *text);
+
+#endif

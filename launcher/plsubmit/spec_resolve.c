@@ -1,0 +1,360 @@
+/* SPDX-License-Identifier: MIT */
+/* Defaults, what several options mean together, and a spec's forms: sbatch's options, the script's
+ * variables, JSON, --show-config. */
+#include "common/base/fs.h"
+#include "common/base/parse.h"
+#include "common/base/utf8.h"
+#include "common/json.h"
+#include "common/term.h"
+#include "launcher/plsubmit/spec_private.h"
+
+#include <string.h>
+
+#define ID_NAME_MAX 64
+
+bool pl_spec_has_options(const struct pl_spec *spec)
+{
+    for (size_t i = 0; i < PL_SPEC_N_KEYS; i++)
+        if (spec->values[i].origin != PL_ORIGIN_NONE)
+            return true;
+    for (size_t i = 0; i < PL_SPEC_N_LISTS; i++)
+        if (spec->lists[i])
+            return true;
+    return spec->grid.n_axes > 0 || spec->dry_run || spec->show_config;
+}
+
+/* ---- the program ---- */
+
+/* Without a program: the bundled module, each axis a hyper-parameter of it. */
+static int bundled_program(struct pl_spec *spec, const char *bin_dir)
+{
+    _cleanup_free_ char *pltrain = pl_path_join(bin_dir, "pltrain");
+    int r = pltrain ? pl_strv_append(&spec->argv, pltrain) : -ENOMEM;
+
+    if (r == 0)
+        r = pl_strv_append(&spec->argv, "mlp");
+    for (size_t i = 0; i < spec->grid.n_axes && r == 0; i++) {
+        const char *name = spec->grid.axes[i].name;
+        _cleanup_free_ char *param = pl_strf("%s={%s}", name, name);
+
+        r = param ? pl_strv_append(&spec->argv, "--hparam") : -ENOMEM;
+        if (r == 0)
+            r = pl_strv_append(&spec->argv, param);
+    }
+    spec->bundled = true;
+    return r;
+}
+
+static int own_program(struct pl_spec *spec, char *const *words, struct pl_error *err)
+{
+    bool lenient = spec->lists[PL_SPEC_LOAD] || spec->lists[PL_SPEC_SETUP];
+    _cleanup_free_ char *program = NULL;
+    int r;
+
+    for (char *const *word = words; *word; word++)
+        if (!pl_utf8_valid(*word, strlen(*word)))
+            return pl_error_set(err, -EINVAL, "argument '%.200s' of the program is not valid UTF-8",
+                                *word);
+    r = pl_spec_find_program(words[0], lenient, &program, &spec->warning, err);
+    if (r < 0)
+        return r;
+    r = pl_strv_append(&spec->argv, program);
+    for (char *const *word = words + 1; *word && r == 0; word++)
+        r = pl_strv_append(&spec->argv, *word);
+    return r < 0 ? pl_error_set(err, r, "out of memory") : 0;
+}
+
+/* ---- defaults ---- */
+
+static int set_default(struct pl_spec *spec, enum pl_spec_key key, const char *text)
+{
+    if (spec->values[key].origin != PL_ORIGIN_NONE || !text)
+        return 0;
+    return pl_spec_put(spec, key, text, PL_ORIGIN_BUILTIN);
+}
+
+/* "train" for train.py and for python train.py. */
+static int default_name(struct pl_spec *spec, char *const *words)
+{
+    const char *word, *base, *dot;
+    _cleanup_free_ char *name = NULL;
+
+    if (spec->bundled)
+        return set_default(spec, PL_SPEC_NAME, "mlp");
+    word = words[0];
+    base = strrchr(word, '/') ? strrchr(word, '/') + 1 : word;
+    if (strncmp(base, "python", 6) == 0 && words[1] && words[1][0] != '-' && words[1][0]) {
+        word = words[1];
+        base = strrchr(word, '/') ? strrchr(word, '/') + 1 : word;
+    }
+    dot = strrchr(base, '.');
+    name = dot && dot != base ? strndup(base, (size_t)(dot - base)) : strdup(base);
+    if (!name)
+        return -ENOMEM;
+    for (char *p = name; *p; p++)
+        if ((unsigned char)*p < 0x20 || *p == 0x7f)
+            *p = '_';
+    return set_default(spec, PL_SPEC_NAME, *name ? name : "run");
+}
+
+static int defaults(struct pl_spec *spec, char *const *words)
+{
+    const char *runs = getenv("PLUME_RUNS"), *gpus = spec->values[PL_SPEC_GPUS_PER_NODE].text;
+    int r = default_name(spec, words);
+
+    /* A list of nodes says how many. */
+    if (r == 0 && !spec->values[PL_SPEC_NODELIST].text)
+        r = set_default(spec, PL_SPEC_NODES, "1");
+    if (r == 0)
+        r = set_default(spec, PL_SPEC_NTASKS_PER_NODE,
+                        !gpus                ? "1"
+                        : strrchr(gpus, ':') ? strrchr(gpus, ':') + 1
+                                             : gpus);
+    if (r == 0)
+        r = set_default(spec, PL_SPEC_OPEN_MODE, "append");
+    if (r == 0 && spec->values[PL_SPEC_RUNS].origin == PL_ORIGIN_NONE && runs && *runs)
+        r = pl_spec_put(spec, PL_SPEC_RUNS, runs, PL_ORIGIN_ENVIRONMENT);
+    if (r == 0)
+        r = set_default(spec, PL_SPEC_RUNS, "runs");
+    return r;
+}
+
+/* The name with everything but [A-Za-z0-9._-] as '_', no '.' or '-' first. */
+static int make_id_name(struct pl_spec *spec)
+{
+    const char *name = spec->values[PL_SPEC_NAME].text;
+    size_t n = 0;
+
+    spec->id_name = calloc(1, ID_NAME_MAX + 1);
+    if (!spec->id_name)
+        return -ENOMEM;
+    for (name = name ? name : "run"; *name && n < ID_NAME_MAX; name++) {
+        char c = *name;
+        bool ok = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+                  c == '_' || (n > 0 && (c == '.' || c == '-'));
+
+        if (((unsigned char)c & 0xc0) == 0x80)
+            continue; /* one '_' a character */
+        spec->id_name[n++] = ok ? c : '_';
+    }
+    return 0;
+}
+
+static int split_metrics(struct pl_spec *spec)
+{
+    int r = 0;
+
+    for (char **m = spec->lists[PL_SPEC_METRIC]; m && *m && r == 0; m++) {
+        size_t len = strcspn(*m, "=");
+        _cleanup_free_ char *name = strndup(*m, len);
+
+        r = name ? pl_strv_append(&spec->metric_names, name) : -ENOMEM;
+        if (r == 0)
+            r = pl_strv_append(&spec->metric_regexes, *m + len + 1);
+    }
+    return r;
+}
+
+static int check_metrics(const struct pl_spec *spec, struct pl_error *err)
+{
+    for (char **a = spec->metric_names; a && *a; a++)
+        for (char **b = a + 1; *b; b++)
+            if (strcmp(*a, *b) == 0)
+                return pl_error_set(err, -EINVAL, "--metric: '%s' is given twice", *a);
+    return 0;
+}
+
+int pl_spec_resolve(struct pl_spec *spec,
+                    char *const *words,
+                    const char *bin_dir,
+                    struct pl_error *err)
+{
+    const char *objective;
+    int r;
+
+    if (words[0]) {
+        r = own_program(spec, words, err);
+        if (r < 0)
+            return r;
+    } else if (bundled_program(spec, bin_dir) < 0) {
+        return pl_error_set(err, -ENOMEM, "out of memory");
+    }
+    r = defaults(spec, words);
+    if (r == 0)
+        r = make_id_name(spec);
+    if (r == 0)
+        r = split_metrics(spec);
+    if (r < 0)
+        return pl_error_set(err, r, "out of memory");
+    objective = spec->values[PL_SPEC_OBJECTIVE].text;
+    if (objective) {
+        spec->objective = strncmp(objective, "max:", 4) == 0 ? PL_OBJECTIVE_MAX : PL_OBJECTIVE_MIN;
+        spec->objective_metric = objective + 4;
+    }
+    return check_metrics(spec, err);
+}
+
+/* ---- sbatch's options ---- */
+
+static int add_arg(char ***list, const char *name, const char *value)
+{
+    _cleanup_free_ char *arg = pl_strf("--%s=%s", name, value);
+
+    return arg ? pl_strv_append(list, arg) : -ENOMEM;
+}
+
+/* RUN/slurm-%A_%a.out; a '%' of the folder's own is doubled. */
+static int add_output(char ***list, const char *run_dir)
+{
+    _cleanup_(pl_buf_finish) struct pl_buf path = {0};
+    int r = 0;
+
+    for (const char *p = run_dir; *p && r == 0; p++)
+        r = *p == '%' ? pl_buf_adds(&path, "%%") : pl_buf_addc(&path, *p);
+    if (r == 0)
+        r = pl_buf_adds(&path, "/slurm-%A_%a.out");
+    return r == 0 ? add_arg(list, "output", pl_buf_str(&path)) : r;
+}
+
+int pl_spec_sbatch_args(const struct pl_spec *spec, const char *run_dir, char ***ret)
+{
+    _cleanup_(pl_strv_freep) char **list = calloc(1, sizeof(*list));
+    int r = list ? 0 : -ENOMEM;
+
+    for (int key = PL_SPEC_NAME; key <= PL_SPEC_OPEN_MODE && r == 0; key++) {
+        const struct pl_spec_value *value = &spec->values[key];
+
+        if (key == PL_SPEC_OUTPUT && value->origin == PL_ORIGIN_NONE)
+            r = add_output(&list, run_dir);
+        else if (value->text)
+            r = add_arg(&list, key == PL_SPEC_NAME ? "job-name" : pl_spec_option(key)->name,
+                        value->text);
+    }
+    for (char **item = spec->lists[PL_SPEC_SBATCH]; item && *item && r == 0; item++) {
+        _cleanup_free_ char *arg = pl_strf("--%s", *item);
+
+        r = arg ? pl_strv_append(&list, arg) : -ENOMEM;
+    }
+    if (r < 0)
+        return r;
+    *ret = PL_TAKE(list);
+    return 0;
+}
+
+int pl_spec_env(const struct pl_spec *spec, char ***ret)
+{
+    static const struct {
+        enum pl_spec_key key;
+        const char *variable;
+    } of_options[] = {
+        {PL_SPEC_NCCL_DEBUG, "NCCL_DEBUG"},
+        {PL_SPEC_NCCL_IFNAME, "NCCL_SOCKET_IFNAME"},
+        {PL_SPEC_MASTER_PORT, "PLUME_MASTER_PORT_RANGE"},
+    };
+    _cleanup_(pl_strv_freep) char **list = calloc(1, sizeof(*list));
+    int r = list ? 0 : -ENOMEM;
+
+    for (size_t i = 0; i < PL_COUNT(of_options) && r == 0; i++) {
+        const char *value = spec->values[of_options[i].key].text;
+        _cleanup_free_ char *entry = NULL;
+
+        if (!value)
+            continue;
+        entry = pl_strf("%s=%s", of_options[i].variable, value);
+        r = entry ? pl_strv_append(&list, entry) : -ENOMEM;
+    }
+    for (char **item = spec->lists[PL_SPEC_ENV]; item && *item && r == 0; item++)
+        r = pl_strv_append(&list, *item);
+    if (r < 0)
+        return r;
+    *ret = PL_TAKE(list);
+    return 0;
+}
+
+/* ---- JSON and text ---- */
+
+static json_t *with_origin(json_t *value, enum pl_origin origin)
+{
+    return json_pack("{soss}", "value", value, "origin", pl_origin_name(origin));
+}
+
+static json_t *list_json(char *const *list)
+{
+    json_t *array = json_array();
+
+    for (; array && list && *list; list++)
+        json_array_append_new(array, json_string(*list));
+    return array;
+}
+
+static json_t *grid_json(const struct pl_grid *grid)
+{
+    json_t *array = json_array();
+
+    for (size_t i = 0; array && i < grid->n_axes; i++) {
+        _cleanup_(pl_buf_finish) struct pl_buf text = {0};
+
+        if (pl_grid_format(&grid->axes[i], &text) == 0)
+            json_array_append_new(array, json_string(pl_buf_str(&text)));
+    }
+    return array;
+}
+
+json_t *pl_spec_json(const struct pl_spec *spec)
+{
+    _cleanup_(json_decrefp) json_t *o = json_object();
+    int r = o ? 0 : -1;
+
+    for (int key = 0; key < PL_SPEC_N_KEYS && r == 0; key++) {
+        const struct pl_spec_value *value = &spec->values[key];
+
+        if (value->origin != PL_ORIGIN_NONE)
+            r = json_object_set_new(
+                o, pl_spec_option(key)->name,
+                with_origin(value->text ? json_string(value->text) : json_null(), value->origin));
+    }
+    for (int list = 0; list < PL_SPEC_N_LISTS && r == 0; list++)
+        if (spec->lists[list])
+            r = json_object_set_new(
+                o, pl_spec_list_name(list),
+                with_origin(list_json(spec->lists[list]), PL_ORIGIN_COMMAND_LINE));
+    if (spec->grid.n_axes && r == 0)
+        r = json_object_set_new(o, "grid",
+                                with_origin(grid_json(&spec->grid), PL_ORIGIN_COMMAND_LINE));
+    return r == 0 ? PL_TAKE(o) : NULL;
+}
+
+static int show_line(struct pl_buf *out, const char *name, const char *value, const char *origin)
+{
+    int r = pl_term_cell(out, name, 16, false, false);
+
+    if (r == 0)
+        r = pl_buf_addf(out, "  %-12s  ", origin);
+    if (r == 0)
+        r = pl_term_escape(out, value, strlen(value));
+    return r == 0 ? pl_buf_addc(out, '\n') : r;
+}
+
+int pl_spec_show(const struct pl_spec *spec, FILE *out)
+{
+    _cleanup_(pl_buf_finish) struct pl_buf text = {0};
+    _cleanup_(json_decrefp) json_t *o = pl_spec_json(spec);
+    const char *name;
+    json_t *entry;
+    int r = o ? 0 : -ENOMEM;
+
+    json_object_foreach (o, name, entry) {
+        const json_t *value = json_object_get(entry, "value");
+        const char *origin = pl_json_string(entry, "origin");
+
+        if (json_is_array(value))
+            for (size_t i = 0; i < json_array_size(value) && r == 0; i++)
+                r = show_line(&text, name, json_string_value(json_array_get(value, i)), origin);
+        else if (r == 0)
+            r = show_line(&text, name, json_is_null(value) ? "(removed)" : json_string_value(value),
+                          origin);
+    }
+    if (r < 0)
+        return r;
+    return fwrite(pl_buf_str(&text), 1, text.len, out) == text.len ? 0 : -EIO;
+}

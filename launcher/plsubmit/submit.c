@@ -1,0 +1,459 @@
+/* SPDX-License-Identifier: MIT */
+#include "launcher/plsubmit/submit.h"
+#include "common/base/fs.h"
+#include "common/base/log.h"
+#include "common/base/parse.h"
+#include "common/child.h"
+#include "common/json.h"
+#include "common/run_index.h"
+#include "launcher/plsubmit/spec_private.h"
+#include "launcher/slurm_limits.h"
+
+#include <string.h>
+#include <sys/wait.h>
+
+#define DEFAULT_ARRAY_SIZE 1001 /* Slurm's MaxArraySize where the site sets none */
+
+/* ---- what sbatch gets ---- */
+
+static bool submitted(const struct pl_run *run, unsigned trial, unsigned *ret_end)
+{
+    for (size_t i = 0; i < pl_run_n_submissions(run); i++) {
+        struct pl_run_submission s = pl_run_submission(run, i);
+
+        if (trial >= s.first_trial && trial < s.first_trial + s.n_trials) {
+            *ret_end = s.first_trial + s.n_trials;
+            return true;
+        }
+    }
+    return false;
+}
+
+int pl_submit_plan(const struct pl_run *run, unsigned max, struct pl_chunk **ret, size_t *ret_n)
+{
+    unsigned n_trials = pl_run_n_trials(run), trial = 0, end;
+    _cleanup_free_ struct pl_chunk *chunks = NULL;
+    size_t n = 0;
+
+    while (trial < n_trials) {
+        struct pl_chunk *more;
+
+        if (submitted(run, trial, &end)) {
+            trial = end;
+            continue;
+        }
+        more = realloc(chunks, (n + 1) * sizeof(*more));
+        if (!more)
+            return -ENOMEM;
+        chunks = more;
+        for (end = trial + 1; end < n_trials && end - trial < max; end++)
+            if (submitted(run, end, &(unsigned){0}))
+                break;
+        chunks[n++] = (struct pl_chunk){trial, end - trial};
+        trial = end;
+    }
+    *ret = PL_TAKE(chunks);
+    *ret_n = n;
+    return 0;
+}
+
+static bool starts_with(const char *s, const char *const *prefixes, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (strncmp(s, prefixes[i], strlen(prefixes[i])) == 0)
+            return true;
+    return false;
+}
+
+int pl_submit_env(char *const *env, char ***ret)
+{
+    static const char *const ours[] = {
+        "PLUME_RUN_DIR=", "PLUME_BIN=",    "PLUME_TRIAL=", "PLUME_ATTEMPT=", "PLUME_HUB=",
+        "PLUME_SOCKET=",  "PLUME_PARAMS=", "PLUME_PARAM_", "PLUME_RUNTIME=", "PLUME_NODE_ADDR="};
+    static const char *const of_job[] = {"SLURM_",
+                                         "SBATCH_MEM_BIND",
+                                         "SBATCH_CPU_BIND",
+                                         "MASTER_",
+                                         "RANK=",
+                                         "WORLD_SIZE=",
+                                         "LOCAL_RANK=",
+                                         "LOCAL_WORLD_SIZE=",
+                                         "NODE_RANK=",
+                                         "GROUP_RANK=",
+                                         "NCCL_RAS_ADDR=localhost:"};
+    _cleanup_(pl_strv_freep) char **list = NULL;
+    bool inside = false;
+    size_t n = 0;
+
+    while (env[n]) {
+        inside |= strncmp(env[n], "SLURM_JOB_ID=", 13) == 0;
+        n++;
+    }
+    list = calloc(n + 1, sizeof(*list));
+    if (!list)
+        return -ENOMEM;
+    n = 0;
+    for (; *env; env++) {
+        bool keep = strncmp(*env, "SLURM_CONF=", 11) == 0;
+
+        if (starts_with(*env, ours, PL_COUNT(ours)) ||
+            (inside && !keep && starts_with(*env, of_job, PL_COUNT(of_job))))
+            continue;
+        list[n] = strdup(*env);
+        if (!list[n++])
+            return -ENOMEM;
+    }
+    *ret = PL_TAKE(list);
+    return 0;
+}
+
+char *pl_submit_array(unsigned n, unsigned max_parallel)
+{
+    if (max_parallel)
+        return pl_strf("0-%u%%%u", n - 1, max_parallel);
+    return pl_strf("0-%u", n - 1);
+}
+
+/* The rest of a dependency that the user gave, so that ours is added to it. */
+static const char *own_dependency(const char *const *arg)
+{
+    static const char key[] = "--dependency=";
+    const char *found = NULL;
+
+    for (; *arg; arg++)
+        if (strncmp(*arg, key, strlen(key)) == 0)
+            found = *arg + strlen(key);
+    return found;
+}
+
+static int add_format(char ***list, char *text)
+{
+    _cleanup_free_ char *arg = text;
+
+    return arg ? pl_strv_append(list, arg) : -ENOMEM;
+}
+
+int pl_submit_argv(const char *run_dir,
+                   const char *const *sbatch_args,
+                   const struct pl_chunk *chunk,
+                   unsigned max_parallel,
+                   const char *after,
+                   char ***ret)
+{
+    _cleanup_free_ char *array = pl_submit_array(chunk->n, max_parallel);
+    _cleanup_(pl_strv_freep) char **list = NULL;
+    const char *own = own_dependency(sbatch_args);
+    int r = array ? pl_strv_append(&list, "sbatch") : -ENOMEM;
+
+    if (r == 0)
+        r = pl_strv_append(&list, "--parsable");
+    for (const char *const *arg = sbatch_args; *arg && r == 0; arg++)
+        r = pl_strv_append(&list, *arg);
+    if (r == 0)
+        r = add_format(&list, pl_strf("--array=%s", array));
+    if (r == 0 && after)
+        r = add_format(
+            &list, pl_strf("--dependency=%s%safterany:%s", own ? own : "", own ? "," : "", after));
+    if (r == 0)
+        r = add_format(&list, pl_strf("%s/job.sh", run_dir));
+    if (r == 0)
+        r = add_format(&list, pl_strf("%u", chunk->first));
+    if (r < 0)
+        return r;
+    *ret = PL_TAKE(list);
+    return 0;
+}
+
+/* ---- what comes back ---- */
+
+char *pl_submit_find(const char *lines, const char *run_dir, unsigned first)
+{
+    static const char refused[] = " FAILED:BadConstraints ";
+    _cleanup_free_ char *command = pl_strf("%s/job.sh %u", run_dir, first);
+    const char *line = lines, *end;
+
+    for (; command && line && *line; line = *end ? end + 1 : NULL) {
+        size_t digits = strspn(line, "0123456789"), len = strlen(command);
+        const char *p = line + digits;
+
+        end = line + strcspn(line, "\n");
+        if (digits == 0 || *p != ' ' || strncmp(p, refused, strlen(refused)) == 0)
+            continue;
+        p += 1 + strcspn(p + 1, " \n");
+        if (*p == ' ' && strncmp(p + 1, command, len) == 0 && p + 1 + len == end)
+            return strndup(line, digits);
+    }
+    return NULL;
+}
+
+/* Looks a chunk up in the queue. *ret is NULL where it is not there. -EHOSTUNREACH, -ETIMEDOUT. */
+static int look_up(const struct pl_run *run,
+                   const struct pl_chunk *chunk,
+                   char *const *env,
+                   char **ret,
+                   struct pl_error *err)
+{
+    _cleanup_(pl_child_finish) struct pl_child child = {0};
+    _cleanup_free_ char *user = pl_strf("--user=%u", (unsigned)geteuid());
+    const char *argv[] = {"squeue", "--noheader", "--states=all", "--format=%F %T:%r %o",
+                          user,     NULL};
+    int r;
+
+    if (!user)
+        return pl_error_set(err, -ENOMEM, "out of memory");
+    r = pl_child_run(argv, env, PL_SUBMIT_SQUEUE_MS, &child, err);
+    if (r < 0)
+        return r;
+    if (child.status != 0)
+        return pl_error_set(err, -EHOSTUNREACH, "%.*s", (int)strcspn(pl_buf_str(&child.err), "\n"),
+                            pl_buf_str(&child.err));
+    *ret = pl_submit_find(pl_buf_str(&child.out), pl_run_dir(run), chunk->first);
+    return 0;
+}
+
+/* sbatch's lines as one, without their prefixes. */
+static int one_line(const char *text, struct pl_buf *out)
+{
+    static const char *const prefixes[] = {"sbatch: error: ", "sbatch: fatal: ", "sbatch: "};
+
+    while (*text) {
+        size_t len;
+        int r = 0;
+
+        for (size_t i = 0; i < PL_COUNT(prefixes); i++)
+            if (strncmp(text, prefixes[i], strlen(prefixes[i])) == 0) {
+                text += strlen(prefixes[i]);
+                break;
+            }
+        len = strcspn(text, "\n");
+        if (out->len && len)
+            r = pl_buf_adds(out, "; ");
+        if (r == 0)
+            r = pl_buf_add(out, text, len);
+        if (r < 0)
+            return r;
+        text += len + (text[len] == '\n');
+    }
+    return 0;
+}
+
+/* "123" or "123;cluster". */
+static char *job_id(const struct pl_buf *out)
+{
+    const char *s = pl_buf_str(out), *last = s;
+    size_t digits;
+
+    /* A site's wrapper may have printed lines of its own before. */
+    for (const char *p = s; *p; p++)
+        if (*p == '\n' && p[1])
+            last = p + 1;
+    digits = strspn(last, "0123456789");
+    if (digits == 0 || (last[digits] && !strchr(";\n", last[digits])))
+        return NULL;
+    return strndup(last, digits);
+}
+
+/* True where sbatch's words say that there was no (whole) answer, rather than a refusal. */
+static bool no_answer(const char *words)
+{
+    static const char *const signs[] = {
+        "Unable to contact",     "timed out",        "Connection refused", "connect failure",
+        "communication",         "Connection reset", "Transport endpoint", "try again",
+        "Zero Bytes were trans", "in standby mode"};
+
+    for (size_t i = 0; i < PL_COUNT(signs); i++)
+        if (strstr(words, signs[i]))
+            return true;
+    return false;
+}
+
+/* sbatch did not give a job id: was it submitted all the same? */
+static int unclear(const struct pl_run *run,
+                   const struct pl_chunk *chunk,
+                   char *const *env,
+                   bool refused,
+                   const char *words,
+                   char **ret,
+                   struct pl_error *err)
+{
+    _cleanup_free_ char *job = NULL;
+    struct pl_error why = {0};
+    int r = look_up(run, chunk, env, &job, &why);
+
+    if (r == 0 && job) {
+        *ret = PL_TAKE(job);
+        return 0;
+    }
+    if (r == 0 && refused)
+        return pl_error_set(err, -EREMOTEIO, "sbatch refused it: %s", words);
+    return pl_error_set(err, -EHOSTUNREACH, "no answer from the Slurm controller: %s",
+                        *words ? words : why.text);
+}
+
+/* Whether waiting for sbatch makes sense. What it may have sent is found by --resume. */
+static int controller_there(struct pl_error *err)
+{
+    int r = pl_slurm_limits_ping(err);
+
+    return r == -ETIMEDOUT ? (err->code = -EHOSTUNREACH) : r;
+}
+
+static int submit_chunk(const struct pl_run *run,
+                        const struct pl_chunk *chunk,
+                        char *const *argv,
+                        char *const *env,
+                        char **ret,
+                        struct pl_buf *words,
+                        struct pl_error *err)
+{
+    _cleanup_(pl_child_finish) struct pl_child child = {0};
+    _cleanup_(pl_buf_finish) struct pl_buf line = {0};
+    struct pl_error why = {0};
+    int r = pl_child_run_patiently((const char *const *)argv, env, PL_SUBMIT_SBATCH_MS,
+                                   PL_SUBMIT_PATIENCE_MS, controller_there, &child, &why);
+
+    if (r < 0 && r != -ETIMEDOUT)
+        return pl_error_set(err, r, "%s", why.text);
+    if (r == 0 && child.status == 0) {
+        *ret = job_id(&child.out);
+        if (*ret)
+            return pl_buf_add(words, pl_buf_str(&child.err), child.err.len);
+    }
+    if (one_line(pl_buf_str(&child.err), &line) < 0)
+        return pl_error_set(err, -ENOMEM, "out of memory");
+    if (r < 0 && line.len == 0)
+        pl_buf_adds(&line, why.text);
+    return unclear(run, chunk, env, r == 0 && child.status != 0 && !no_answer(pl_buf_str(&line)),
+                   pl_buf_str(&line), ret, err);
+}
+
+/* ---- the whole ---- */
+
+/* Arrays that this call submitted are taken back, so that nothing is half submitted. */
+static void cancel(const struct pl_run *run, size_t from, char *const *env, struct pl_error *err)
+{
+    for (size_t i = from; i < pl_run_n_submissions(run); i++) {
+        const char *argv[] = {"scancel", pl_run_submission(run, i).job, NULL};
+        _cleanup_(pl_child_finish) struct pl_child child = {0};
+
+        if (pl_child_run(argv, env, PL_SUBMIT_SQUEUE_MS, &child, NULL) < 0 || child.status != 0)
+            pl_error_wrap(err, err->code, "job %s could not be cancelled",
+                          pl_run_submission(run, i).job);
+    }
+    if (pl_run_n_submissions(run) > from)
+        pl_error_wrap(err, err->code, "the arrays submitted before were cancelled");
+}
+
+static unsigned max_parallel(const struct pl_run *run)
+{
+    const json_t *option = json_object_get(pl_run_options(run), "max-parallel");
+    const char *text = pl_json_string(option, "value");
+    int64_t n = 0;
+
+    if (text)
+        pl_parse_int(text, 1, PL_RUN_TRIAL_LIMIT, &n, NULL);
+    return (unsigned)n;
+}
+
+static int submit_chunks(struct pl_run *run,
+                         const struct pl_chunk *chunks,
+                         size_t n_chunks,
+                         bool resumed,
+                         char *const *env,
+                         struct pl_buf *words,
+                         struct pl_error *err)
+{
+    unsigned limit = max_parallel(run);
+    int r = 0;
+
+    for (size_t i = 0; i < n_chunks && r == 0; i++) {
+        _cleanup_(pl_strv_freep) char **argv = NULL;
+        _cleanup_free_ char *job = NULL;
+        size_t n = pl_run_n_submissions(run);
+        const char *after = limit && n ? pl_run_submission(run, n - 1).job : NULL;
+
+        if (resumed)
+            r = look_up(run, &chunks[i], env, &job, err);
+        if (r == 0 && !job)
+            r = pl_submit_argv(pl_run_dir(run), pl_run_sbatch_args(run), &chunks[i], limit, after,
+                               &argv);
+        if (r == 0 && !job)
+            r = submit_chunk(run, &chunks[i], argv, env, &job, words, err);
+        if (r < 0)
+            return r;
+        r = pl_run_add_submission(run, job, chunks[i].first, chunks[i].n, err);
+        if (r < 0)
+            pl_error_wrap(err, r, "job %s is submitted, but not recorded (--resume will find it)",
+                          job);
+    }
+    return r;
+}
+
+/* How many tasks one array may have. */
+static int ask_limit(unsigned *ret, struct pl_error *err)
+{
+    struct pl_slurm_limits limits;
+    int r = pl_slurm_limits_get(&limits, err);
+
+    if (r < 0)
+        return r;
+    if (limits.max_array_tasks && limits.max_array_tasks < limits.max_array_size)
+        limits.max_array_size = limits.max_array_tasks;
+    if (limits.max_array_size == 0)
+        return pl_error_set(err, -EREMOTEIO, "this Slurm takes no job arrays (MaxArraySize=0)");
+    *ret = limits.max_array_size;
+    return 0;
+}
+
+static int submit_rest(
+    struct pl_run *run, unsigned max, bool resumed, struct pl_buf *words, struct pl_error *err)
+{
+    _cleanup_free_ struct pl_chunk *chunks = NULL;
+    _cleanup_(pl_strv_freep) char **env = NULL;
+    size_t n_chunks, before = pl_run_n_submissions(run);
+    int r = pl_submit_plan(run, max, &chunks, &n_chunks);
+
+    if (r == 0)
+        r = pl_submit_env(environ, &env);
+    if (r < 0)
+        return pl_error_set(err, r, "out of memory");
+    r = submit_chunks(run, chunks, n_chunks, resumed, env, words, err);
+    if (r == -EREMOTEIO)
+        cancel(run, before, env, err);
+    return r;
+}
+
+int pl_submit_run(struct pl_run *run, bool resumed, struct pl_buf *words, struct pl_error *err)
+{
+    _cleanup_free_ struct pl_chunk *all = NULL;
+    size_t n_all, before = pl_run_n_submissions(run);
+    unsigned max = DEFAULT_ARRAY_SIZE;
+    struct pl_error why = {0};
+    int r = pl_submit_plan(run, UINT32_MAX, &all, &n_all);
+    bool asked = false;
+
+    if (r < 0)
+        return pl_error_set(err, r, "out of memory");
+    if (n_all == 0)
+        return 0;
+    if (access(pl_run_dir(run), W_OK) < 0)
+        return pl_error_errno(err, errno, "cannot write to run folder '%s'", pl_run_dir(run));
+    for (size_t i = 0; i < n_all; i++)
+        asked |= all[i].n > DEFAULT_ARRAY_SIZE;
+    /* Few controllers take less than the default: the question for it is worth its time for big
+     * grids only, and after a refusal. Whether there is a controller shows soon enough. */
+    if (asked)
+        r = ask_limit(&max, err);
+    else if (resumed || !pl_slurm_conf_readable())
+        r = pl_slurm_limits_ping(err);
+    if (r == 0)
+        r = submit_rest(run, max, resumed, words, err);
+    if (r == -EREMOTEIO && !asked && strstr(err->text, "Invalid job array specification")) {
+        r = ask_limit(&max, err);
+        if (r == 0)
+            r = submit_rest(run, max, resumed, words, err);
+    }
+    if (pl_run_n_submissions(run) > before && pl_run_index_add(run, &why) < 0)
+        pl_log_warn("submit", "not in the list of runs: %s", why.text);
+    return r;
+}

@@ -1,0 +1,288 @@
+/* SPDX-License-Identifier: MIT */
+#include "launcher/plsubmit/wait.h"
+#include "common/base/fs.h"
+#include "common/base/parse.h"
+#include "common/child.h"
+
+#include <poll.h>
+#include <string.h>
+#include <sys/inotify.h>
+
+/* Between two looks at all trials: inotify sees nothing that other hosts do. */
+#define SCAN_MS 2000
+#define QUEUE_LIMIT_MS 20000
+#define SOON_MS 1000
+#define SOON_LOOKS 5
+
+/* RUNNING -> ENDED                    done
+ *         -> SETTLING -> ENDED        another end: it counts once the job has left the queue, since
+ *                                     a requeued one goes on
+ *         -> MISSED -> ENDED          not in the queue at two looks, and no result: lost */
+enum trial_mark {
+    RUNNING,
+    SETTLING,
+    MISSED,
+    ENDED,
+};
+
+struct waiting {
+    const struct pl_run *run;
+    unsigned char *marks; /* enum trial_mark of each trial */
+    unsigned n_left, n_settling;
+    int notify;       /* -EBADF where there is no inotify */
+    int run_watch;    /* the run folder's own */
+    int *watches;     /* of each trial's folder; 0 while there is none */
+    unsigned *trials; /* of each watch */
+    size_t n_trials;  /* room in trials */
+    struct pl_wait_result result;
+};
+
+static void mark(struct waiting *w, unsigned trial, enum trial_mark to)
+{
+    w->n_settling += (to == SETTLING) - (w->marks[trial] == SETTLING);
+    w->marks[trial] = to;
+}
+
+static void end(struct waiting *w, unsigned trial, bool done)
+{
+    mark(w, trial, ENDED);
+    w->n_left--;
+    if (done)
+        w->result.done++;
+    else
+        w->result.other++;
+}
+
+/* The state in a trial's result; PL_TRIAL_RUNNING where there is none. */
+static enum pl_trial_state result_state(const struct waiting *w, unsigned trial)
+{
+    _cleanup_(json_decrefp) json_t *result = NULL;
+    enum pl_trial_state state;
+
+    if (pl_run_result_read(w->run, trial, &result, &state, NULL) < 0)
+        return PL_TRIAL_RUNNING;
+    return state;
+}
+
+/* Has the trial's folder watched, from when it is there. */
+static int watch(struct waiting *w, unsigned trial)
+{
+    _cleanup_free_ char *path = NULL;
+    int wd;
+
+    if (w->notify < 0 || w->watches[trial] > 0)
+        return 0;
+    path = pl_run_trial_path(w->run, trial, NULL);
+    if (!path)
+        return -ENOMEM;
+    wd = inotify_add_watch(w->notify, path, IN_MOVED_TO | IN_CLOSE_WRITE);
+    if (wd <= 0) /* no folder yet, or no watch left: the scans see it */
+        return 0;
+    if ((size_t)wd >= w->n_trials) {
+        size_t n = (size_t)wd * 2;
+        unsigned *more = realloc(w->trials, n * sizeof(*more));
+
+        if (!more)
+            return -ENOMEM;
+        w->trials = more;
+        w->n_trials = n;
+    }
+    w->trials[wd] = trial;
+    w->watches[trial] = wd;
+    return 0;
+}
+
+/* Looks at one trial's result. */
+static int look(struct waiting *w, unsigned trial)
+{
+    enum pl_trial_state state;
+    int r;
+
+    if (w->marks[trial] == ENDED)
+        return 0;
+    r = watch(w, trial);
+    state = result_state(w, trial);
+    if (state == PL_TRIAL_DONE)
+        end(w, trial, true);
+    else if (state != PL_TRIAL_RUNNING)
+        mark(w, trial, SETTLING);
+    return r;
+}
+
+static int scan(struct waiting *w)
+{
+    int r = 0;
+
+    for (unsigned trial = 0; trial < pl_run_n_trials(w->run) && r == 0; trial++)
+        r = look(w, trial);
+    return r;
+}
+
+/* A new trial folder, or a new file in one. */
+static int on_event(struct waiting *w, const struct inotify_event *event)
+{
+    static const char prefix[] = "trial-";
+    int64_t trial;
+
+    if (event->mask & IN_Q_OVERFLOW)
+        return scan(w);
+    if (event->wd != w->run_watch) {
+        if (event->wd <= 0 || (size_t)event->wd >= w->n_trials)
+            return 0;
+        trial = w->trials[event->wd];
+        return w->watches[trial] == event->wd ? look(w, (unsigned)trial) : 0;
+    }
+    if (event->len == 0 || strncmp(event->name, prefix, strlen(prefix)) != 0 ||
+        pl_parse_int(event->name + strlen(prefix), 0, pl_run_n_trials(w->run) - 1, &trial, NULL) <
+            0)
+        return 0;
+    return look(w, (unsigned)trial);
+}
+
+static int on_events(struct waiting *w)
+{
+    union {
+        struct inotify_event align;
+        char bytes[16384];
+    } events;
+    ssize_t n;
+    int r = 0;
+
+    while (r == 0 && (n = read(w->notify, events.bytes, sizeof(events.bytes))) > 0) {
+        for (char *p = events.bytes; p < events.bytes + n && r == 0;) {
+            const struct inotify_event *event = (const struct inotify_event *)(void *)p;
+
+            r = on_event(w, event);
+            p += sizeof(*event) + event->len;
+        }
+    }
+    return r;
+}
+
+/* Notes the trial of a line "ARRAY TASK" of squeue. */
+static void note_queued(struct waiting *w, const char *line, size_t len, bool *queued)
+{
+    char text[64], *space;
+    unsigned trial;
+    int64_t task;
+
+    if (len >= sizeof(text))
+        return;
+    memcpy(text, line, len);
+    text[len] = '\0';
+    space = strchr(text, ' ');
+    if (!space)
+        return;
+    *space = '\0';
+    if (pl_parse_int(space + 1, 0, PL_RUN_TRIAL_LIMIT, &task, NULL) == 0 &&
+        pl_run_find_trial(w->run, text, (unsigned)task, &trial) == 0)
+        queued[trial] = true;
+}
+
+/* What a look at the queue means for a trial. */
+static void judge(struct waiting *w, unsigned trial, bool queued)
+{
+    if (w->marks[trial] == ENDED)
+        return;
+    if (queued)
+        mark(w, trial, RUNNING);
+    else if (w->marks[trial] == SETTLING) /* a later attempt may have ended meanwhile */
+        end(w, trial, result_state(w, trial) == PL_TRIAL_DONE);
+    else if (w->marks[trial] == MISSED)
+        end(w, trial, false);
+    else
+        mark(w, trial, MISSED);
+}
+
+/* Slurm's silence changes nothing. */
+static int ask_queue(struct waiting *w)
+{
+    _cleanup_(pl_child_finish) struct pl_child child = {0};
+    _cleanup_(pl_buf_finish) struct pl_buf jobs = {0};
+    _cleanup_free_ bool *queued = calloc(pl_run_n_trials(w->run), sizeof(*queued));
+    const char *argv[] = {"squeue", "--noheader", "--array", "--format=%F %K", NULL, NULL};
+    int r = queued ? pl_buf_adds(&jobs, "--jobs=") : -ENOMEM;
+
+    for (size_t i = 0; i < pl_run_n_submissions(w->run) && r == 0; i++)
+        r = pl_buf_addf(&jobs, "%s%s", i ? "," : "", pl_run_submission(w->run, i).job);
+    if (r < 0)
+        return r;
+    argv[4] = pl_buf_str(&jobs);
+    if (pl_child_run(argv, NULL, QUEUE_LIMIT_MS, &child, NULL) < 0)
+        return 0;
+    if (child.status != 0 && !strstr(pl_buf_str(&child.err), "Invalid job id"))
+        return 0;
+    for (const char *line = pl_buf_str(&child.out); *line;) {
+        size_t len = strcspn(line, "\n");
+
+        note_queued(w, line, len, queued);
+        line += len + (line[len] == '\n');
+    }
+    for (unsigned trial = 0; trial < pl_run_n_trials(w->run); trial++)
+        judge(w, trial, queued[trial]);
+    return 0;
+}
+
+/* Waits for a change in the folder, or for the next look at all of it. */
+static int wait_for_change(struct waiting *w, uint64_t *scanned_ns)
+{
+    /* A look at many trials takes its time, too. */
+    uint64_t scan_ms = SCAN_MS + pl_run_n_trials(w->run);
+    uint64_t passed_ms = (pl_now_ns() - *scanned_ns) / 1000000u;
+    struct pollfd p = {.fd = w->notify, .events = POLLIN};
+    int limit_ms = passed_ms < scan_ms ? (int)(scan_ms - passed_ms) : 0;
+
+    if (w->n_settling == w->n_left)
+        limit_ms = PL_MIN(limit_ms, SOON_MS);
+    if (poll(&p, 1, limit_ms) > 0)
+        return on_events(w);
+    if ((pl_now_ns() - *scanned_ns) / 1000000u < scan_ms)
+        return 0;
+    *scanned_ns = pl_now_ns();
+    return scan(w);
+}
+
+static int wait_all(struct waiting *w)
+{
+    uint64_t asked_ns = pl_now_ns(), scanned_ns = asked_ns;
+    unsigned soon = SOON_LOOKS;
+    int r = scan(w);
+
+    while (r == 0 && w->n_left > 0) {
+        uint64_t passed_ms;
+        bool settling;
+
+        r = wait_for_change(w, &scanned_ns);
+        passed_ms = (pl_now_ns() - asked_ns) / 1000000u;
+        /* Only the queue's word is missing: a few looks come sooner. */
+        settling = soon > 0 && w->n_settling == w->n_left && passed_ms >= SOON_MS;
+        if (r < 0 || w->n_left == 0 || (!settling && passed_ms < PL_WAIT_QUEUE_S * 1000u))
+            continue;
+        soon -= settling;
+        asked_ns = pl_now_ns();
+        r = ask_queue(w);
+    }
+    return r;
+}
+
+int pl_wait_run(const struct pl_run *run, struct pl_wait_result *ret, struct pl_error *err)
+{
+    unsigned n = pl_run_n_trials(run);
+    _cleanup_close_ int notify = inotify_init1(IN_CLOEXEC | IN_NONBLOCK);
+    _cleanup_free_ unsigned char *marks = calloc(n, sizeof(*marks));
+    _cleanup_free_ int *watches = calloc(n, sizeof(*watches));
+    struct waiting w = {
+        .run = run, .marks = marks, .watches = watches, .n_left = n, .notify = notify};
+    int r;
+
+    if (!marks || !watches)
+        return pl_error_set(err, -ENOMEM, "out of memory");
+    if (notify >= 0)
+        w.run_watch = inotify_add_watch(notify, pl_run_dir(run), IN_CREATE);
+    r = wait_all(&w);
+    free(w.trials);
+    if (r < 0)
+        return pl_error_errno(err, r, "cannot wait for the trials");
+    *ret = w.result;
+    return 0;
+}
