@@ -428,7 +428,10 @@ static int converse(int fd,
         }
         if (s->out.len)
             p.events |= POLLOUT;
-        if (poll(&p, 1, left_ms(limit)) <= 0)
+        n = poll(&p, 1, left_ms(limit));
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n <= 0)
             return pl_error_set(err, -ETIMEDOUT, "the hub does not answer");
         if (s->out.len && (p.revents & POLLOUT)) {
             n = send(fd, s->out.data, s->out.len, MSG_NOSIGNAL);
@@ -460,7 +463,7 @@ int pl_hub_ask(const char *host,
     uint64_t limit = pl_now_ns() + (uint64_t)timeout_ms * 1000000u;
     _cleanup_(json_decrefp) json_t *hello = json_pack("{s:s}", "role", "client");
     _cleanup_close_ int fd = -EBADF;
-    struct pl_session s;
+    struct pl_session s = {.state = PL_SESSION_DEAD};
     int r;
 
     if (!hello)

@@ -200,8 +200,9 @@ static char *stderr_tail(void)
     return pl_buf_take(&out);
 }
 
-/* What Slurm says of why we end; the kind of cause, or NULL. */
-static const char *ask_slurm(int code, unsigned restart, bool *ret_inferred)
+/* What Slurm says of why we end; the kind of cause, or NULL. hub_died: there is a log without an
+ * end. */
+static const char *ask_slurm(int code, unsigned restart, bool hub_died, bool *ret_inferred)
 {
     const char *job = getenv("SLURM_JOB_ID");
     const char *argv[] = {"scontrol", "-o", "show", "job", job ? job : "", NULL};
@@ -209,8 +210,9 @@ static const char *ask_slurm(int code, unsigned restart, bool *ret_inferred)
     const char *kind = NULL;
 
     if (pl_child_run(argv, NULL, ASK_MS, &child, NULL) == 0 && child.status == 0) {
-        kind = pl_cause_from_slurm(pl_buf_str(&child.out), restart, code == 128 + SIGTERM,
-                                   ret_inferred);
+        /* Ranks that lost their hub end by SIGTERM too: then only Slurm's word counts. */
+        kind = pl_cause_from_slurm(pl_buf_str(&child.out), restart,
+                                   code == 128 + SIGTERM && !hub_died, ret_inferred);
     } else if (code == 128 + SIGTERM) {
         kind = "cancelled";
         *ret_inferred = true;
@@ -232,7 +234,7 @@ static json_t *make_cause(const char *attempt_dir, int code, struct pl_error *er
     env_number("SLURM_RESTART_COUNT", 0, &restart, NULL);
     if (pl_state_load(attempt_dir, &doc, err) == 0 && json_object_get(doc, "cause"))
         return json_incref(json_object_get(doc, "cause"));
-    kind = code ? ask_slurm(code, restart, &inferred) : NULL;
+    kind = code ? ask_slurm(code, restart, doc != NULL, &inferred) : NULL;
     if (!kind && code == 0 && !doc)
         return NULL;
     if (!kind && doc && code == 128 + SIGKILL) { /* of scancel JOB.STEP Slurm keeps no record */

@@ -368,18 +368,23 @@ int pl_rank_link_metrics(struct pl_rank_link *link,
     int r = pl_buf_addf(&out, "{\"type\":\"metrics\",\"step\":%lld,\"metrics\":{", (long long)step);
 
     for (size_t i = 0; i < n && r == 0; i++) {
+        char number[40];
+
         if (i)
             r = pl_buf_addc(&out, ',');
         if (r == 0)
             r = pl_mini_quote(&out, names[i]);
         if (r < 0)
             break;
+        snprintf(number, sizeof(number), ":%.9g", values[i]);
+        if (strchr(number, ',')) /* the program's locale may write 0,5 */
+            *strchr(number, ',') = '.';
         if (isnan(values[i])) /* JSON has no such numbers: they travel as strings */
             r = pl_buf_adds(&out, ":\"nan\"");
         else if (isinf(values[i]))
             r = pl_buf_adds(&out, values[i] > 0 ? ":\"inf\"" : ":\"-inf\"");
         else
-            r = pl_buf_addf(&out, ":%.9g", values[i]);
+            r = pl_buf_adds(&out, number);
     }
     if (r == 0)
         r = pl_buf_adds(&out, "}}");

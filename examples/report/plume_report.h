@@ -64,6 +64,8 @@ plume_report_metric(struct plume_report *report, long long step, const char *nam
         snprintf(number, sizeof(number), value > 0 ? "\"inf\"" : "\"-inf\"");
     else
         snprintf(number, sizeof(number), "%.9g", value);
+    if (strchr(number, ',')) /* the program's locale may write 0,5 */
+        *strchr(number, ',') = '.';
     n = snprintf(line, sizeof(line),
                  "{\"type\":\"metrics\",\"step\":%lld,\"metrics\":{\"%.100s\":%s}}\n", step, name,
                  number);
