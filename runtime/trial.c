@@ -137,7 +137,7 @@ int pl_trial_claim(unsigned *ret_attempt, struct pl_error *err)
 {
     _cleanup_(pl_run_closep) struct pl_run *run = NULL;
     _cleanup_free_ char *dir = NULL;
-    struct claim c;
+    struct claim c = {0};
     unsigned trial;
     int r = open_run(&run, &trial, err);
 
@@ -263,7 +263,7 @@ int pl_trial_finish(int code, int *ret_code, struct pl_error *err)
     const char *job = getenv("SLURM_JOB_ID"), *array = getenv("SLURM_ARRAY_JOB_ID");
     const char *task = getenv("SLURM_ARRAY_TASK_ID");
     _cleanup_free_ char *name = array && task ? pl_strf("%s_%s", array, task) : NULL;
-    unsigned trial, attempt;
+    unsigned trial, attempt = 0;
     int64_t n;
     int r = open_run(&run, &trial, err);
 
