@@ -1,17 +1,22 @@
 /* SPDX-License-Identifier: MIT */
 /* The op table: what a backend must be able to compute, and the backends there are.
  *
- * A new op is one struct of arguments and one line in PL_KERNEL_LIST here, kernels/ref/<op>.c (the
- * truth: plain loops that one can check by eye), kernels/cpu/<op>.c and tests/kernels/<op>.c.
+ * A new op is one struct of arguments and one line in the list of its family's header (args_*.h),
+ * kernels/ref/<op>.c (the truth: plain loops that one can check by eye), kernels/cpu/<op>.c, a line
+ * for each in meson.build, and tests/kernels/<op>.c.
  *
  * Rules for all ops: arrays are dense, row-major and of the table's real type (f32 or f64) where
- * they are void pointers; outputs never overlap inputs unless the struct says so; no op allocates
- * on the heap beyond a scratch buffer kept per thread, locks or fails. Thread safe. Ops marked
- * "exact" give the same bits on every machine and backend, since ranks rely on it. */
+ * they are void pointers; a gradient is added to where its *_add flag is set, else written, and is
+ * not wanted where it is NULL; outputs never overlap inputs unless the struct says so; no op
+ * allocates on the heap beyond a scratch buffer kept per thread, locks or fails. Thread safe. Ops
+ * marked "exact" give the same bits on every machine and backend, since ranks rely on it. */
 #ifndef PL_KERNELS_KERNELS_H
 #define PL_KERNELS_KERNELS_H
 
 #include "common/base/error.h"
+#include "kernels/args_linear.h"
+#include "kernels/args_nn.h"
+#include "kernels/args_optim.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -21,75 +26,8 @@ enum pl_real {
     PL_REAL_F64,
 };
 
-/* y = act(x w^T + b), act = relu or identity. x [rows, in], w [out, in], b [out], y [rows, out].
- * Backward: dz = dy where act passed, else 0; dx (+)= dz w; dw += dz^T x; db += column sums of dz.
- * dx, dw, db may be NULL (not wanted). dz [rows, out] is scratch of the caller's; it may be dy. */
-struct pl_linear_args {
-    size_t rows, in, out;
-    bool relu;
-    bool dx_add; /* add to dx, else write it */
-    const void *x, *w, *b, *dy;
-    void *y; /* written forward, read backward */
-    void *dz, *dx, *dw, *db;
-};
-
-/* y = max(x, 0); a NaN stays one. Backward: dx (+)= dy where y > 0, else 0. n elements. Exact. */
-struct pl_relu_args {
-    size_t n;
-    bool dx_add;
-    const void *x, *dy;
-    void *y, *dx;
-};
-
-/* Mean over rows of -log softmax(logits)[label], computed with the row's maximum taken out.
- * logits, probs [rows, classes], labels [rows] in [0, classes), loss [1], dloss [1].
- * Backward: dlogits (+)= dloss (probs - onehot) / rows. A label out of range gives a NaN loss. */
-struct pl_cross_entropy_args {
-    size_t rows, classes;
-    bool dx_add;
-    const void *logits, *dloss;
-    const int32_t *labels;
-    void *probs; /* written forward, read backward */
-    void *loss, *dlogits;
-};
-
-/* count [1] = rows whose largest logit (the first of equals) is the label's. Exact. */
-struct pl_correct_args {
-    size_t rows, classes;
-    const void *logits;
-    const int32_t *labels;
-    void *count;
-};
-
-/* One step of stochastic gradient descent with momentum as in PyTorch's SGD (dampening 0):
- * g = grad + weight_decay p; m = momentum m + g; p = p - lr m (p - lr g where m is NULL).
- * n elements each. Exact. */
-struct pl_sgd_args {
-    size_t n;
-    double lr, momentum, weight_decay;
-    void *param, *velocity;
-    const void *grad;
-};
-
-/* dst = (a + b) scale. n elements. dst may be a or b. Exact. */
-struct pl_add_args {
-    size_t n;
-    double scale;
-    const void *a, *b;
-    void *dst;
-};
-
-/* X(function, struct of arguments) */
-#define PL_KERNEL_LIST(X)                                                                          \
-    X(linear_forward, linear)                                                                      \
-    X(linear_backward, linear)                                                                     \
-    X(relu_forward, relu)                                                                          \
-    X(relu_backward, relu)                                                                         \
-    X(cross_entropy_forward, cross_entropy)                                                        \
-    X(cross_entropy_backward, cross_entropy)                                                       \
-    X(correct, correct)                                                                            \
-    X(sgd, sgd)                                                                                    \
-    X(add, add)
+/* All ops: X(function, struct of arguments) */
+#define PL_KERNEL_LIST(X) PL_KERNEL_LIST_LINEAR(X) PL_KERNEL_LIST_NN(X) PL_KERNEL_LIST_OPTIM(X)
 
 struct pl_kernels {
     const char *name; /* e.g. "cpu/v3" */

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 #include "kernels/cpu/level.h"
 
+#include <string.h>
+
 static void product(const struct pl_gemm *g)
 {
     if (!pl_gemm_dnnl(g))
@@ -73,10 +75,12 @@ void PL_CPU(linear_backward)(const struct pl_linear_args *a)
                                   .b_col = 1,
                                   .c = a->dw,
                                   .ldc = a->in,
-                                  .add = true});
+                                  .add = a->dw_add});
     if (a->db) {
         float *restrict db = a->db;
 
+        if (!a->db_add)
+            memset(db, 0, n * sizeof(*db));
         for (size_t r = 0; r < a->rows; r++)
             for (size_t o = 0; o < n; o++)
                 db[o] += dz[r * n + o];

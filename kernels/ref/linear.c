@@ -35,7 +35,7 @@ void PL_REF(linear_backward)(const struct pl_linear_args *a)
     }
     for (size_t o = 0; dw && o < a->out; o++) {
         for (size_t i = 0; i < a->in; i++) {
-            double sum = dw[o * a->in + i];
+            double sum = a->dw_add ? dw[o * a->in + i] : 0;
 
             for (size_t r = 0; r < a->rows; r++)
                 sum += (double)dz[r * a->out + o] * x[r * a->in + i];
@@ -43,7 +43,7 @@ void PL_REF(linear_backward)(const struct pl_linear_args *a)
         }
     }
     for (size_t o = 0; db && o < a->out; o++) {
-        double sum = db[o];
+        double sum = a->db_add ? db[o] : 0;
 
         for (size_t r = 0; r < a->rows; r++)
             sum += dz[r * a->out + o];

@@ -27,6 +27,8 @@ static struct pl_linear_args linear_args(const struct pl_node *node)
         .out = w->shape[0],
         .relu = node->attr == PLUME_RELU,
         .dx_add = node->add[0],
+        .dw_add = node->add[1],
+        .db_add = node->add[2],
         .x = x->data,
         .w = w->data,
         .b = b ? b->data : NULL,
@@ -50,10 +52,6 @@ static void linear_backward(const struct pl_kernels *k, const struct pl_node *no
 {
     struct pl_linear_args args = linear_args(node);
 
-    /* The kernel adds to the weight's and bias's gradient. */
-    for (size_t i = 1; i < 3; i++)
-        if (node->in[i] && node->in[i]->wants_grad && !node->add[i])
-            memset(node->in[i]->grad, 0, node->in[i]->count * pl_dtype_size(node->in[i]->dtype));
     k->linear_backward(&args);
 }
 

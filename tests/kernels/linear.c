@@ -12,7 +12,7 @@ static double bound(size_t n, double magnitude)
 
 struct sample {
     size_t rows, in, out;
-    bool relu, bias, dx_add;
+    bool relu, bias, dx_add, dw_add, db_add;
     const float *x, *w, *b, *dy;
 };
 
@@ -56,6 +56,8 @@ static void backward(const struct pl_kernels *ref, const struct pl_kernels *got,
                                .out = s->out,
                                .relu = s->relu,
                                .dx_add = s->dx_add,
+                               .dw_add = s->dw_add,
+                               .db_add = s->db_add,
                                .x = s->x,
                                .w = s->w,
                                .y = y,
@@ -111,13 +113,15 @@ static void one(const struct pl_kernels *ref,
                        .relu = check_random(2),
                        .bias = check_random(2),
                        .dx_add = check_random(2),
+                       .dw_add = check_random(2),
+                       .db_add = check_random(2),
                        .x = check_floats(rows * in, fill),
                        .w = check_floats(out * in, fill),
                        .b = check_floats(out, fill),
                        .dy = check_floats(rows * out, fill)};
 
-    check_case("linear rows %zu in %zu out %zu relu %d bias %d add %d fill %d", rows, in, out,
-               s.relu, s.bias, s.dx_add, fill);
+    check_case("linear rows %zu in %zu out %zu relu %d bias %d add %d%d%d fill %d", rows, in, out,
+               s.relu, s.bias, s.dx_add, s.dw_add, s.db_add, fill);
     forward(ref, got, &s);
     backward(ref, got, &s);
     check_end_case();
