@@ -237,12 +237,14 @@ int main(int argc, char **argv)
     _cleanup_(free_owned) struct settings s = {
         .hparams = hparams,
         .owned = owned,
-        .train = {.max_steps = UINT64_MAX, .log_every = 10, .out = stdout}};
+        .train = pl_train_options_default(),
+    };
     struct pl_error err = {0};
     bool done;
     int rest;
 
     pl_log_init("pltrain");
+    s.train.out = stdout;
     signal(SIGPIPE, SIG_IGN); /* a lost daemon or rank is an error code */
     if (!hparams || !owned)
         return PL_EXIT_FAILED;

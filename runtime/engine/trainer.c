@@ -2,51 +2,8 @@
 #include "runtime/engine/trainer.h"
 #include "common/base/fs.h"
 #include "common/base/log.h"
-
-#include <math.h>
-#include <string.h>
-
-static const char *const prefix[] = {"train_", "val_", "test_"};
-
-typedef int (*eval_hook)(struct plume_context *, const struct plume_batch *);
-
-static eval_hook hook_of(const struct pl_trainer *t, enum plume_stage stage)
-{
-    if (stage == PLUME_TEST && t->module->test_step)
-        return t->module->test_step;
-    return t->module->validation_step;
-}
-
-/* Calls the hook of a stage on a batch. ret_loss is set in training only. */
-static int run_step(struct pl_trainer *t,
-                    enum plume_stage stage,
-                    const struct plume_batch *batch,
-                    plume_tensor **ret_loss,
-                    struct pl_error *err)
-{
-    static const char *const names[] = {"training_step", "validation_step", "test_step"};
-    struct pl_stage *s = &t->stage[stage];
-    plume_tensor *loss = NULL;
-    int r;
-
-    t->ctx.tape = &s->tape;
-    t->ctx.logs = stage == PLUME_TRAIN ? NULL : &s->logs;
-    pl_tape_begin(&s->tape);
-    if (stage == PLUME_TRAIN)
-        r = t->module->training_step(&t->ctx.pub, batch, &loss);
-    else
-        r = hook_of(t, stage)(&t->ctx.pub, batch);
-    pl_tape_end(&s->tape);
-    t->ctx.tape = NULL;
-    t->ctx.logs = NULL;
-    r = pl_context_result(&t->ctx, r, names[stage], err);
-    if (r < 0 || stage != PLUME_TRAIN)
-        return r;
-    if (!loss)
-        return pl_error_set(err, -EINVAL, "hook training_step gave no loss");
-    *ret_loss = loss;
-    return 0;
-}
+#include "runtime/engine/eval.h"
+#include "runtime/engine/step.h"
 
 static int open_stage(struct pl_trainer *t, enum plume_stage stage, struct pl_error *err)
 {
@@ -55,7 +12,7 @@ static int open_stage(struct pl_trainer *t, enum plume_stage stage, struct pl_er
     plume_tensor *loss = NULL;
     int r;
 
-    if (stage != PLUME_TRAIN && !hook_of(t, stage))
+    if (stage != PLUME_TRAIN && !pl_step_has_hook(t, stage))
         return 0;
     r = pl_context_result(&t->ctx, t->module->data(&t->ctx.pub, stage, &data), "data", err);
     if (r < 0)
@@ -66,11 +23,11 @@ static int open_stage(struct pl_trainer *t, enum plume_stage stage, struct pl_er
                        (size_t)pl_hparams_value(t->hparams, "batch_size"), t->comm->rank,
                        t->comm->size, stage == PLUME_TRAIN, t->options->seed, err);
     if (r < 0)
-        return pl_error_wrap(err, r, "%sdata", prefix[stage]);
+        return pl_error_wrap(err, r, "%sdata", pl_eval_prefix(stage));
     s->present = true;
     pl_tape_init(&s->tape, t->kernels, stage == PLUME_TRAIN);
     s->tape.dry = true;
-    r = run_step(t, stage, pl_loader_dry(&s->loader), &loss, err);
+    r = pl_step_run(t, stage, pl_loader_dry(&s->loader), &loss, err);
     s->tape.dry = false;
     s->logs.closed = true;
     return r;
@@ -157,103 +114,11 @@ void pl_trainer_finish(struct pl_trainer *trainer)
     pl_context_finish(&trainer->ctx);
 }
 
-static double scalar(const plume_tensor *t)
-{
-    return t->dtype == PLUME_F64 ? *(const double *)t->data : *(const float *)t->data;
-}
-
-static int train_batch(struct pl_trainer *t, const struct plume_batch *batch, struct pl_error *err)
-{
-    plume_tensor *loss = NULL;
-    double value;
-    int r = run_step(t, PLUME_TRAIN, batch, &loss, err);
-
-    if (r < 0)
-        return r;
-    value = scalar(loss);
-    if (!isfinite(value))
-        return pl_error_set(err, -EDOM,
-                            "the loss is %s at step %llu of epoch %llu: try a lower learning rate, "
-                            "and look for bad numbers in the data",
-                            isnan(value) ? "not a number" : "infinite",
-                            (unsigned long long)t->step + 1, (unsigned long long)t->epoch + 1);
-    t->loss_sum += value * (double)batch->rows;
-    t->loss_weight += (double)batch->rows;
-    pl_params_zero_grads(&t->ctx.params);
-    pl_reducer_begin(&t->reducer);
-    r = pl_tape_backward(&t->stage[PLUME_TRAIN].tape, loss, pl_reducer_after_node, &t->reducer,
-                         err);
-    if (r == 0)
-        r = pl_params_sgd(&t->ctx.params, t->kernels, &t->optimizer, err);
-    if (r < 0)
-        return r;
-    t->step++;
-    if (t->step % t->options->log_every == 0)
-        pl_report_metrics(t->report, (int64_t)t->step, (const char *const[]){"loss", "epoch"},
-                          (double[]){value, (double)t->epoch + 1}, 2);
-    return 0;
-}
-
-/* Runs a stage's batches of this rank and adds up what all ranks logged, with `extra` (two numbers)
- * behind it. values[i] is the result of logs.name[i]. */
-static int evaluate(struct pl_trainer *t,
-                    enum plume_stage stage,
-                    double extra[2],
-                    double *values,
-                    struct pl_error *err)
-{
-    struct pl_stage *s = &t->stage[stage];
-    double sums[2 * PL_LOG_VALUES_MAX + 2] = {0};
-    const struct plume_batch *batch;
-    int r;
-
-    if (s->present) {
-        memset(s->logs.sum, 0, sizeof(s->logs.sum));
-        pl_loader_begin(&s->loader, 0);
-        while ((batch = pl_loader_next(&s->loader)))
-            if ((r = run_step(t, stage, batch, NULL, err)) < 0)
-                return r;
-        memcpy(sums, s->logs.sum, s->logs.n * sizeof(s->logs.sum[0]));
-    }
-    memcpy(sums + 2 * s->logs.n, extra, 2 * sizeof(*extra));
-    r = pl_comm_allreduce(t->comm, sums, 2 * s->logs.n + 2, PL_REAL_F64, 1, err);
-    if (r < 0)
-        return r;
-    for (size_t i = 0; i < s->logs.n; i++)
-        values[i] = sums[2 * i + 1] != 0 ? sums[2 * i] / sums[2 * i + 1] : NAN;
-    memcpy(extra, sums + 2 * s->logs.n, 2 * sizeof(*extra));
-    return 0;
-}
-
-/* Rank 0 tells what a stage came to. */
-static void
-tell(struct pl_trainer *t,
-     enum plume_stage stage,
-     const double *values,
-     void (*send)(struct pl_report *, int64_t, const char *const *, const double *, size_t))
-{
-    const struct pl_logs *logs = &t->stage[stage].logs;
-    char names[PL_LOG_VALUES_MAX][80];
-    const char *list[PL_LOG_VALUES_MAX];
-
-    if (t->comm->rank != 0)
-        return;
-    for (size_t i = 0; i < logs->n; i++) {
-        snprintf(names[i], sizeof(names[i]), "%s%s", prefix[stage], logs->name[i]);
-        list[i] = names[i];
-        if (t->options->out)
-            fprintf(t->options->out, stage == PLUME_TEST ? "%s %.4f\n" : " %s %.4f", names[i],
-                    values[i]);
-    }
-    if (logs->n)
-        send(t->report, (int64_t)t->step, list, values, logs->n);
-}
-
 static int end_epoch(struct pl_trainer *t, struct pl_error *err)
 {
     double loss[2] = {t->loss_sum, t->loss_weight}, values[PL_LOG_VALUES_MAX];
     double seconds = (double)(pl_now_ns() - t->epoch_ns) * 1e-9;
-    int r = evaluate(t, PLUME_VALIDATE, loss, values, err);
+    int r = pl_eval_run(t, PLUME_VALIDATE, loss, values, err);
 
     if (r < 0)
         return r;
@@ -262,7 +127,7 @@ static int end_epoch(struct pl_trainer *t, struct pl_error *err)
         fprintf(t->options->out, "epoch %llu/%g step %llu loss %.4f", (unsigned long long)t->epoch,
                 pl_hparams_value(t->hparams, "epochs"), (unsigned long long)t->step,
                 loss[0] / loss[1]); /* of all ranks by now */
-    tell(t, PLUME_VALIDATE, values, pl_report_metrics);
+    pl_eval_tell(t, PLUME_VALIDATE, values, pl_report_metrics);
     if (t->comm->rank == 0 && t->options->out) {
         fprintf(t->options->out, " (%.0f samples/s)\n", loss[1] / seconds);
         fflush(t->options->out);
@@ -280,7 +145,7 @@ static int train_epoch(struct pl_trainer *t, struct pl_error *err)
     t->epoch_ns = pl_now_ns();
     pl_loader_begin(loader, t->epoch);
     while (t->step < t->options->max_steps && (batch = pl_loader_next(loader)))
-        if ((r = train_batch(t, batch, err)) < 0)
+        if ((r = pl_step_train(t, batch, err)) < 0)
             return r;
     return end_epoch(t, err);
 }
@@ -294,10 +159,10 @@ static int fit(struct pl_trainer *t, struct pl_error *err)
     while (r == 0 && (double)t->epoch < epochs && t->step < t->options->max_steps)
         r = train_epoch(t, err);
     if (r == 0)
-        r = evaluate(t, PLUME_TEST, none, values, err);
+        r = pl_eval_run(t, PLUME_TEST, none, values, err);
     if (r < 0)
         return r;
-    tell(t, PLUME_TEST, values, pl_report_final);
+    pl_eval_tell(t, PLUME_TEST, values, pl_report_final);
     pl_params_hash(&t->ctx.params, t->param_hash);
     pl_report_fact(t->report, "param_hash", t->param_hash);
     if (t->options->out) {

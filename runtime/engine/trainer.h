@@ -8,13 +8,7 @@
 #include "runtime/engine/loader.h"
 #include "runtime/engine/reducer.h"
 #include "runtime/engine/report.h"
-
-struct pl_train_options {
-    uint64_t seed;
-    uint64_t max_steps; /* optimizer steps in all; UINT64_MAX = as many as the epochs have */
-    uint64_t log_every; /* steps between reports; > 0 */
-    FILE *out;          /* lines for people, from rank 0 and the hash from each; NULL = none */
-};
+#include "runtime/engine/train_options.h"
 
 struct pl_trainer {
     const struct plume_module *module;

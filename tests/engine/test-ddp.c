@@ -39,7 +39,7 @@ static void keep(const struct pl_params *p, struct result *result)
 
 static const char *train(struct pl_comm *comm, void *shared)
 {
-    const struct pl_train_options options = {.seed = 7, .max_steps = STEPS, .log_every = 10};
+    struct pl_train_options options = pl_train_options_default();
     struct pl_report report = {.link = PL_RANK_LINK_INIT};
     struct result *result = shared;
     struct pl_trainer trainer;
@@ -49,6 +49,8 @@ static const char *train(struct pl_comm *comm, void *shared)
     char batch[32];
     int r = pl_module_open("mlp", &module, &err);
 
+    options.seed = 7;
+    options.max_steps = STEPS;
     snprintf(batch, sizeof(batch), "batch_size=%u", result->batch_size);
     if (r == 0)
         r = pl_hparams_init(&hparams, module.hooks.hparams, &err);

@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: MIT */
+#include "runtime/engine/eval.h"
+#include "runtime/engine/step.h"
+
+#include <math.h>
+#include <string.h>
+
+static const char *const prefix[] = {"train_", "val_", "test_"};
+
+const char *pl_eval_prefix(enum plume_stage stage)
+{
+    return prefix[stage];
+}
+
+int pl_eval_run(struct pl_trainer *t,
+                enum plume_stage stage,
+                double extra[2],
+                double *values,
+                struct pl_error *err)
+{
+    struct pl_stage *s = &t->stage[stage];
+    double sums[2 * PL_LOG_VALUES_MAX + 2] = {0};
+    const struct plume_batch *batch;
+    int r;
+
+    if (s->present) {
+        memset(s->logs.sum, 0, sizeof(s->logs.sum));
+        pl_loader_begin(&s->loader, 0);
+        while ((batch = pl_loader_next(&s->loader)))
+            if ((r = pl_step_run(t, stage, batch, NULL, err)) < 0)
+                return r;
+        memcpy(sums, s->logs.sum, s->logs.n * sizeof(s->logs.sum[0]));
+    }
+    memcpy(sums + 2 * s->logs.n, extra, 2 * sizeof(*extra));
+    r = pl_comm_allreduce(t->comm, sums, 2 * s->logs.n + 2, PL_REAL_F64, 1, err);
+    if (r < 0)
+        return r;
+    for (size_t i = 0; i < s->logs.n; i++)
+        values[i] = sums[2 * i + 1] != 0 ? sums[2 * i] / sums[2 * i + 1] : NAN;
+    memcpy(extra, sums + 2 * s->logs.n, 2 * sizeof(*extra));
+    return 0;
+}
+
+void pl_eval_tell(
+    struct pl_trainer *t,
+    enum plume_stage stage,
+    const double *values,
+    void (*send)(struct pl_report *, int64_t, const char *const *, const double *, size_t))
+{
+    const struct pl_logs *logs = &t->stage[stage].logs;
+    char names[PL_LOG_VALUES_MAX][80];
+    const char *list[PL_LOG_VALUES_MAX];
+
+    if (t->comm->rank != 0)
+        return;
+    for (size_t i = 0; i < logs->n; i++) {
+        snprintf(names[i], sizeof(names[i]), "%s%s", prefix[stage], logs->name[i]);
+        list[i] = names[i];
+        if (t->options->out)
+            fprintf(t->options->out, stage == PLUME_TEST ? "%s %.4f\n" : " %s %.4f", names[i],
+                    values[i]);
+    }
+    if (logs->n)
+        send(t->report, (int64_t)t->step, list, values, logs->n);
+}

@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: MIT */
+/* One step of a stage: the hook on the tape, and in training what follows from the loss. */
+#ifndef PL_RUNTIME_ENGINE_STEP_H
+#define PL_RUNTIME_ENGINE_STEP_H
+
+#include "runtime/engine/trainer.h"
+
+/* Whether the module has a hook for the batches of a stage. */
+bool pl_step_has_hook(const struct pl_trainer *t, enum plume_stage stage);
+
+/* Calls the hook of a stage on a batch, recording on the stage's tape. *ret_loss is set in training
+ * only (NULL elsewhere) and lives as long as the tape. -EINVAL where there is no loss; the hook's
+ * own failures as pl_context_result() tells them. */
+int pl_step_run(struct pl_trainer *t,
+                enum plume_stage stage,
+                const struct plume_batch *batch,
+                plume_tensor **ret_loss,
+                struct pl_error *err);
+
+/* One training step: closure, gradients, reduction over the ranks, optimizer. -EDOM where the loss
+ * is no number, -ECONNRESET where a rank is lost. Collective. */
+int pl_step_train(struct pl_trainer *t, const struct plume_batch *batch, struct pl_error *err);
+
+#endif

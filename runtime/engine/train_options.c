@@ -1,0 +1,20 @@
+/* SPDX-License-Identifier: MIT */
+#include "runtime/engine/train_options.h"
+
+#include <math.h>
+
+struct pl_train_options pl_train_options_default(void)
+{
+    const struct pl_limit all = {.value = INFINITY};
+
+    return (struct pl_train_options){
+        .max_steps = UINT64_MAX,
+        .log_every = 10,
+        .devices = 1,
+        .max_seconds = INFINITY,
+        .limit = {all, all, all},
+        .val_check = {.is_share = true, .value = 1},
+        .val_every = 1,
+        .accumulate = 1,
+    };
+}

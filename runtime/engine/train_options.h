@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: MIT */
+/* What a training run is asked to do: the trainer's side of pltrain's command line.
+ *
+ * Made by pl_train_options_default(); a zeroed struct means something else (no steps at all). */
+#ifndef PL_RUNTIME_ENGINE_TRAIN_OPTIONS_H
+#define PL_RUNTIME_ENGINE_TRAIN_OPTIONS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+
+/* How ranks and devices share a batch and its gradients; the meanings stand in strategy.h. */
+enum pl_strategy_kind {
+    PL_STRATEGY_AUTO, /* single where there is one device and one rank, else ddp */
+    PL_STRATEGY_SINGLE,
+    PL_STRATEGY_DP,
+    PL_STRATEGY_DDP,
+    PL_STRATEGY_DDP2,
+    PL_STRATEGY_HOROVOD,
+};
+
+enum pl_precision {
+    PL_PRECISION_32,
+    PL_PRECISION_64,
+    PL_PRECISION_16,
+    PL_PRECISION_BF16,
+};
+
+/* How many batches of a stage: all, a number, or a share of them in [0, 1]. */
+struct pl_limit {
+    bool is_share;
+    double value; /* a share, or a whole number; INFINITY = all */
+};
+
+enum pl_clip {
+    PL_CLIP_NORM, /* by the L2 norm over all parameters */
+    PL_CLIP_VALUE,
+};
+
+struct pl_train_options {
+    uint64_t seed;
+    uint64_t max_steps; /* optimizer steps in all; UINT64_MAX = as many as the epochs have */
+    uint64_t log_every; /* steps between reports; > 0 */
+    FILE *out;          /* lines for people, from rank 0 and the hash from each; NULL = none */
+
+    enum pl_strategy_kind strategy;
+    unsigned devices; /* CPU devices of this process: disjoint groups of its threads; >= 1 */
+    enum pl_precision precision;
+    int amp_level; /* 0 to 3 = O0 to O3 */
+
+    double max_seconds;        /* since fit began; INFINITY = no limit */
+    uint64_t min_epochs;       /* early stopping ends nothing before them */
+    struct pl_limit limit[3];  /* by enum plume_stage */
+    struct pl_limit val_check; /* validate after so many batches, or this share of an epoch */
+    uint64_t val_every;        /* epochs between those with a validation; > 0 */
+    uint64_t sanity_steps;     /* batches of validation before training */
+    struct pl_limit overfit;   /* the same few batches in every epoch, unshuffled; 0 = off */
+    bool deterministic;
+    uint64_t accumulate; /* batches of a step; > 0 */
+    double clip;         /* 0 = off */
+    enum pl_clip clip_by;
+};
+
+/* The defaults: one f32 device, every batch, a validation after each epoch. */
+struct pl_train_options pl_train_options_default(void);
+
+#endif
