@@ -50,9 +50,9 @@ uint64_t check_random(uint64_t limit)
     return (z ^ (z >> 31)) % limit;
 }
 
-static void *buffer(size_t bytes)
+static void *buffer(size_t bytes, size_t element)
 {
-    size_t shift = check_random(16) * 4;
+    size_t shift = check_random(64 / element) * element;
     struct buffer *b = &buffers[n_buffers++];
 
     if (n_buffers > BUFFERS_MAX)
@@ -92,7 +92,7 @@ static float value(enum fill fill)
 
 float *check_floats(size_t n, enum fill fill)
 {
-    float *p = buffer(n * sizeof(*p));
+    float *p = buffer(n * sizeof(*p), sizeof(*p));
 
     for (size_t i = 0; i < n; i++)
         p[i] = value(fill);
@@ -101,15 +101,24 @@ float *check_floats(size_t n, enum fill fill)
 
 float *check_copy(const float *from, size_t n)
 {
-    float *p = buffer(n * sizeof(*p));
+    float *p = buffer(n * sizeof(*p), sizeof(*p));
 
     memcpy(p, from, n * sizeof(*p));
     return p;
 }
 
+double *check_doubles(size_t n)
+{
+    double *p = buffer(n * sizeof(*p), sizeof(*p));
+
+    for (size_t i = 0; i < n; i++)
+        p[i] = (double)check_random(1u << 30) / (1u << 29) - 1;
+    return p;
+}
+
 int32_t *check_labels(size_t n, size_t classes)
 {
-    int32_t *p = buffer(n * sizeof(*p));
+    int32_t *p = buffer(n * sizeof(*p), sizeof(*p));
 
     for (size_t i = 0; i < n; i++)
         p[i] = (int32_t)check_random(classes);
@@ -134,6 +143,28 @@ void check_same(const char *what, const float *got, const float *want, size_t n)
     }
 }
 
+void check_gradient(const char *what,
+                    double (*loss)(void *ctx),
+                    void *ctx,
+                    double *x,
+                    size_t n,
+                    const double *dx,
+                    size_t terms)
+{
+    const double h = 6e-6;
+
+    for (size_t i = 0; i < n; i++) {
+        double at = x[i], up, down;
+
+        x[i] = at + h;
+        up = loss(ctx);
+        x[i] = at - h;
+        down = loss(ctx);
+        x[i] = at;
+        check_close(what, i, dx[i], (up - down) / (2 * h), 1e-8 * (double)(terms + 10));
+    }
+}
+
 void check_end_case(void)
 {
     for (size_t i = 0; i < n_buffers; i++) {
@@ -150,6 +181,8 @@ void check_end_case(void)
     n_buffers = 0;
 }
 
+__attribute__((weak)) void check_gradients(const struct pl_kernels *f64) {}
+
 int main(void)
 {
     const char *given = getenv("PLUME_TEST_SEED");
@@ -162,6 +195,9 @@ int main(void)
     seed >>= 1;
     if (given)
         seed = (uint64_t)number;
+    state = seed;
+    backend = "ref/f64";
+    check_gradients(pl_kernels_ref(PL_REAL_F64));
     for (unsigned level = 0; level < 3; level++) {
         const struct pl_kernels *k = pl_kernels_cpu(level);
 

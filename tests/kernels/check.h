@@ -37,10 +37,28 @@ void check_close(const char *what, size_t i, double got, double want, double tol
 /* Bit for bit, but for NaNs, of which any is as good as another. */
 void check_same(const char *what, const float *got, const float *want, size_t n);
 
+/* n doubles in [-1, 1]; as check_floats(). */
+double *check_doubles(size_t n);
+
+/* Compares dx [n] with the central differences of loss(ctx) for each element of x, which ctx uses.
+ * Both errors of the difference count: h^2 of its formula and eps / h of its rounding, least near
+ * h = 6e-6; with terms near 1 they stay below 1e-8 times the number of terms added up, which
+ * `terms` tells. A function with a kink (relu, max) needs x away from it: |x| > 1e-4 is enough. */
+void check_gradient(const char *what,
+                    double (*loss)(void *ctx),
+                    void *ctx,
+                    double *x,
+                    size_t n,
+                    const double *dx,
+                    size_t terms);
+
 /* Checks all guards and frees all buffers. */
 void check_end_case(void);
 
 /* The test of one op: called once for each backend this machine can run. */
 void check_op(const struct pl_kernels *ref, const struct pl_kernels *got);
+
+/* May be defined by an op's test: gradients of ref's f64 table by check_gradient(). Called once. */
+void check_gradients(const struct pl_kernels *f64);
 
 #endif

@@ -16,6 +16,11 @@ struct sample {
     const float *x, *w, *b, *dy;
 };
 
+struct gradient {
+    const struct pl_kernels *k;
+    struct pl_linear_args args;
+};
+
 static void forward(const struct pl_kernels *ref, const struct pl_kernels *got, struct sample *s)
 {
     struct pl_linear_args a = {.rows = s->rows,
@@ -124,6 +129,45 @@ static void one(const struct pl_kernels *ref,
                s.relu, s.bias, s.dx_add, s.dw_add, s.db_add, fill);
     forward(ref, got, &s);
     backward(ref, got, &s);
+    check_end_case();
+}
+
+/* The loss is the sum of y weighted with dy. */
+static double weighted(void *ctx)
+{
+    struct gradient *g = ctx;
+    double sum = 0;
+
+    g->k->linear_forward(&g->args);
+    for (size_t i = 0; i < g->args.rows * g->args.out; i++)
+        sum += ((const double *)g->args.y)[i] * ((const double *)g->args.dy)[i];
+    return sum;
+}
+
+void check_gradients(const struct pl_kernels *f64)
+{
+    double *x = check_doubles(3 * 5), *w = check_doubles(4 * 5), *b = check_doubles(4);
+    double *dx = check_doubles(3 * 5), *dw = check_doubles(4 * 5), *db = check_doubles(4);
+    struct gradient g = {f64,
+                         {.rows = 3,
+                          .in = 5,
+                          .out = 4,
+                          .x = x,
+                          .w = w,
+                          .b = b,
+                          .dy = check_doubles(3 * 4),
+                          .y = check_doubles(3 * 4),
+                          .dz = check_doubles(3 * 4),
+                          .dx = dx,
+                          .dw = dw,
+                          .db = db}};
+
+    check_case("linear");
+    weighted(&g);
+    f64->linear_backward(&g.args);
+    check_gradient("dx", weighted, &g, x, 3 * 5, dx, 20);
+    check_gradient("dw", weighted, &g, w, 4 * 5, dw, 20);
+    check_gradient("db", weighted, &g, b, 4, db, 20);
     check_end_case();
 }
 
