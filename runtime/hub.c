@@ -94,13 +94,15 @@ void pl_hub_joined(struct pl_hub *hub, unsigned node_id, json_t *join, struct pl
 {
     struct pl_hub_node *node = &hub->nodes[node_id];
     const char *name = pl_json_string(join, "node");
-    char addr[64] = "127.0.0.1";
+    const char *clock = pl_json_string(join, "clock");
+    char addr[64] = "127.0.0.1", own_clock[PL_CLOCK_ID_MAX];
     json_t *refused;
 
     if (wire && pl_net_name(wire->fd, true, addr, sizeof(addr)) < 0)
         addr[0] = '\0';
     node->joined = true;
     node->wire = wire;
+    node->same_clock = clock && *clock && strcmp(clock, pl_clock_id(own_clock)) == 0;
     node->name = strdup(name ? name : "?");
     node->addr = strdup(addr);
     hub->n_joined++;
@@ -228,7 +230,7 @@ static void on_pong(struct pl_hub *hub, unsigned node_id, json_t *message)
     int64_t sent, theirs, now = (int64_t)pl_now_ns();
 
     if (pl_json_int(message, "t", &sent) < 0 || pl_json_int(message, "mine", &theirs) < 0 ||
-        sent > now)
+        sent > now || node->same_clock)
         return;
     /* The shortest round trip so far gives the best estimate. */
     if (node->uncertainty_ns == 0 || (now - sent) / 2 < node->uncertainty_ns) {

@@ -25,6 +25,7 @@ struct pl_hub_node {
     char *name, *addr;
     struct pl_wire *wire; /* NULL for our own node, and once it is gone */
     bool joined, bye, lost;
+    bool same_clock; /* as ours: nothing to estimate, offset and uncertainty stay 0 */
     int64_t offset_ns, uncertainty_ns; /* its clock minus ours */
 };
 

@@ -154,6 +154,7 @@ static void on_open(struct pl_wire *wire)
 {
     struct pl_uplink *u = wire->ctx;
     struct pl_daemon *d = u->daemon;
+    char clock[PL_CLOCK_ID_MAX];
     json_t *message;
     size_t i;
 
@@ -164,10 +165,10 @@ static void on_open(struct pl_wire *wire)
     close_probes(u);
     uv_timer_stop(&u->round);
     uv_timer_stop(&u->names);
-    pl_wire_send_new(wire,
-                     json_pack("{s:s, s:i, s:s, s:i}", "type", "join", "node_id",
-                               (int)d->step.node_id, "node", d->step.node ? d->step.node : "?",
-                               "local_ntasks", (int)d->step.local_ntasks));
+    pl_wire_send_new(wire, json_pack("{s:s, s:i, s:s, s:i, s:s}", "type", "join", "node_id",
+                                     (int)d->step.node_id, "node",
+                                     d->step.node ? d->step.node : "?", "local_ntasks",
+                                     (int)d->step.local_ntasks, "clock", pl_clock_id(clock)));
     json_array_foreach (u->queue, i, message)
         pl_wire_send(wire, message);
     json_array_clear(u->queue);

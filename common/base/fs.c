@@ -435,3 +435,23 @@ double pl_wall_s(void)
     clock_gettime(CLOCK_REALTIME, &t);
     return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
 }
+
+const char *pl_clock_id(char buf[PL_CLOCK_ID_MAX])
+{
+    _cleanup_free_ char *boot = NULL, *offsets = NULL;
+    const char *monotonic;
+    long long s = 0, ns = 0;
+
+    buf[0] = '\0';
+    if (pl_file_read("/proc/sys/kernel/random/boot_id", 64, &boot, NULL, NULL) < 0)
+        return buf;
+    boot[strcspn(boot, "\n")] = '\0';
+    /* No such file before Linux 5.6, which has no time namespaces either. */
+    if (pl_file_read("/proc/self/timens_offsets", 256, &offsets, NULL, NULL) == 0) {
+        monotonic = strstr(offsets, "monotonic");
+        if (!monotonic || sscanf(monotonic, "monotonic %lld %lld", &s, &ns) != 2)
+            return buf;
+    }
+    snprintf(buf, PL_CLOCK_ID_MAX, "%s:%lld:%lld", boot, s, ns);
+    return buf;
+}

@@ -74,4 +74,10 @@ void pl_close_from(int first, const int *keep, size_t n_keep);
 uint64_t pl_now_ns(void);
 double pl_wall_s(void);
 
+/* Which CLOCK_MONOTONIC pl_now_ns() reads, as a short text without spaces: two processes with the
+ * same text read the same clock (this boot's, in the same time namespace; proc(5),
+ * time_namespaces(7)). Empty where the kernel does not say. Returns buf. */
+#define PL_CLOCK_ID_MAX 128
+const char *pl_clock_id(char buf[PL_CLOCK_ID_MAX]);
+
 #endif

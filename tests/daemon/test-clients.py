@@ -353,6 +353,36 @@ def test_node_talks_nonsense(step):
     equal(step.result()["state"], "done")
 
 
+def test_clock_of_the_hub(step):
+    """A node that reads the hub's own clock needs no estimate, which a busy machine spoils."""
+    with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as f:
+        clock = f.read().strip()
+    try:
+        with open("/proc/self/timens_offsets", encoding="ascii") as f:
+            clock += ":" + ":".join(next(x for x in f if x.startswith("monotonic")).split()[1:])
+    except FileNotFoundError:
+        clock += ":0:0"
+    step.nodes = 2
+    port = step.use_hub_port()
+    d = step.start(0)
+    r = step.keep(d.rank("starter", 0))
+    c = step.hub(port, role="daemon")
+    c.send(type="join", node_id=1, node="n1", local_ntasks=1, clock=clock)
+    sent = c.expect("ping")["t"]
+    c.send(type="pong", t=sent, mine=sent + 10_000_000_000)  # taken at its word: 10 s apart
+    c.expect("world")
+    r.expect("world")
+    r.send(type="spawned", pid=os.getpid())
+    c.send(type="started", rank=1, pid=77)
+    early, late = time.monotonic_ns(), time.monotonic_ns() + 50_000_000
+    c.send(type="exited", rank=1, status=9 << 8, at_ns=late)
+    r.send(type="exited", status=7 << 8, at_ns=early)
+    c.send(type="bye")
+    equal(r.expect("verdict")["code"], 7)
+    equal(d.wait(), 0)
+    equal(step.result()["cause"]["rank"], 0)
+
+
 def test_descriptors_run_out(step):
     """Connections that cannot be accepted neither stop the daemon nor make it spin."""
     step.port = step.use_hub_port()
