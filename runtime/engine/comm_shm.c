@@ -31,9 +31,10 @@ enum op {
     OP_BROADCAST,
     OP_BARRIER,
     OP_SHARE,
+    OP_GATHER,
 };
 
-static const char *const op_names[] = {"sum", "broadcast", "barrier", "memory"};
+static const char *const op_names[] = {"sum", "broadcast", "barrier", "memory", "allgather"};
 
 /* What a rank believes that all are doing at a barrier. */
 struct claim {
@@ -355,6 +356,37 @@ static int shm_broadcast(struct pl_comm *comm, void *buf, size_t bytes, struct p
     return 0;
 }
 
+static int
+shm_allgather(struct pl_comm *comm, void *buf, const size_t *offset, struct pl_error *err)
+{
+    struct shm *shm = (struct shm *)comm;
+    const struct slab *stage = &shm->slabs[0];
+    unsigned me = comm->rank, n = comm->size;
+    size_t most = 0;
+    int r;
+
+    for (unsigned i = 0; i < n; i++)
+        most = PL_MAX(most, offset[i + 1] - offset[i]);
+    for (size_t at = 0; at < most; at += STAGE_BYTES) {
+        for (unsigned k = 0; k <= n; k++) { /* own part out; a barrier; the others' in */
+            unsigned i = (me + k) % n;
+            size_t len = offset[i + 1] - offset[i],
+                   step = PL_MIN(len - PL_MIN(at, len), STAGE_BYTES);
+            char *part = (char *)buf + offset[i] + at;
+
+            if (k == 0)
+                memcpy(stage->base[me], part, step);
+            if (k == 0 && (r = meet(shm, OP_GATHER, stage, at, offset[n], err)) < 0)
+                return r;
+            if (k > 0 && i != me)
+                memcpy(part, stage->base[i], step);
+        }
+        if ((r = meet(shm, OP_GATHER, stage, at, offset[n], err)) < 0)
+            return r;
+    }
+    return 0;
+}
+
 static int map_fd(int fd, size_t bytes, void **ret)
 {
     void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
@@ -472,6 +504,7 @@ static const struct pl_comm_ops shm_ops = {
     .allreduce = shm_allreduce,
     .broadcast = shm_broadcast,
     .barrier = shm_barrier,
+    .allgather = shm_allgather,
     .alloc = shm_alloc,
     .abort = shm_abort,
     .destroy = shm_destroy,

@@ -202,6 +202,24 @@ static int tcp_barrier(struct pl_comm *comm, struct pl_error *err)
     return r < 0 ? r : doubling(t, &frame, nothing, 0, PL_REAL_F32, 1, err);
 }
 
+/* In round k the part of rank me - k goes on to the next. */
+static int
+tcp_allgather(struct pl_comm *comm, void *buf, const size_t *offset, struct pl_error *err)
+{
+    struct pl_tcp *t = (struct pl_tcp *)comm;
+    unsigned me = comm->rank, n = comm->size, next = (me + 1) % n, prev = (me + n - 1) % n;
+    struct pl_tcp_frame frame;
+    int r = enter(t, PL_TCP_OP_ALLGATHER, offset[n], 0, &frame, err);
+
+    for (unsigned k = 0; k < n - 1 && r == 0; k++) {
+        unsigned s = (me + n - k) % n, v = (s + n - 1) % n;
+
+        r = pl_tcp_swap(t, &frame, next, (char *)buf + offset[s], offset[s + 1] - offset[s], prev,
+                        (char *)buf + offset[v], offset[v + 1] - offset[v], err);
+    }
+    return r;
+}
+
 static int tcp_alloc(struct pl_comm *comm, size_t bytes, void **ret, struct pl_error *err)
 {
     struct pl_tcp *t = (struct pl_tcp *)comm;
@@ -237,6 +255,7 @@ const struct pl_comm_ops pl_tcp_ops = {
     .allreduce = tcp_allreduce,
     .broadcast = tcp_broadcast,
     .barrier = tcp_barrier,
+    .allgather = tcp_allgather,
     .alloc = tcp_alloc,
     .abort = tcp_abort,
     .destroy = pl_tcp_destroy,

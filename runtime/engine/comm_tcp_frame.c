@@ -19,7 +19,7 @@ enum frame_type {
     FRAME_ABORT = 2,
 };
 
-static const char *const op_names[] = {"allreduce", "broadcast", "barrier"};
+static const char *const op_names[] = {"allreduce", "broadcast", "barrier", "allgather"};
 
 /* One frame on its way out or in. */
 struct transfer {
@@ -274,6 +274,29 @@ int pl_tcp_swap(struct pl_tcp *t,
             if (p[i].fd >= 0 && host_dead(p[i].fd))
                 return lost(t, i ? from : to, "its host does not answer", &out, &in, err);
     }
+}
+
+int pl_tcp_check(struct pl_tcp *t, struct pl_error *err)
+{
+    if (t->failed[0])
+        return pl_error_set(err, -ECONNRESET, "%s", t->failed);
+    for (unsigned i = 0; i < t->base.size; i++) {
+        struct transfer in = {.peer = i}, none = {.peer = PL_TCP_NO_PEER};
+        struct pl_tcp_frame want = {0};
+        int r;
+
+        if (t->fd[i] < 0)
+            continue;
+        if (host_dead(t->fd[i]))
+            return lost(t, i, "its host does not answer", &none, &in, err);
+        r = pull(t, &in, false);
+        if (r < 0)
+            return lost(t, i, r == -EPIPE ? "its connection closed" : strerror(-r), &none, &in,
+                        err);
+        if (r > 0 || in.done > 0)
+            return check_frame(t, &want, &none, &in, err);
+    }
+    return 0;
 }
 
 struct pl_tcp_frame pl_tcp_frame(enum pl_tcp_op op, uint32_t seq, size_t total)

@@ -34,6 +34,7 @@ enum pl_tcp_op {
     PL_TCP_OP_ALLREDUCE,
     PL_TCP_OP_BROADCAST,
     PL_TCP_OP_BARRIER,
+    PL_TCP_OP_ALLGATHER,
 };
 
 /* The head of a frame, as sent: in the byte order of the machine, which must be that of all. */
@@ -63,6 +64,10 @@ int pl_tcp_swap(struct pl_tcp *t,
                 void *recv_data,
                 size_t recv_len,
                 struct pl_error *err);
+
+/* Looks, without waiting, whether a peer is gone or gave up: -ECONNRESET then. For who waits for
+ * something else; no collective of ours may be under way. */
+int pl_tcp_check(struct pl_tcp *t, struct pl_error *err);
 
 /* Tells all peers that it is over, and why, as far as that goes without waiting. */
 void pl_tcp_abort(struct pl_tcp *t, const char *text);

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /* pltrain: one rank of a training run, or a few of them on this machine. */
+#include "common/base/buf.h"
 #include "common/base/fs.h"
 #include "common/base/log.h"
 #include "common/base/options.h"
 #include "common/base/parse.h"
+#include "runtime/engine/comm_mpi.h"
 #include "runtime/engine/local.h"
 #include "runtime/engine/module.h"
 #include "runtime/engine/trainer.h"
@@ -20,6 +22,7 @@ enum option_id {
     OPT_LOG_EVERY,
     OPT_PROCESSES,
     OPT_PER_NODE,
+    OPT_COMM,
 };
 
 static const struct pl_option options[] = {
@@ -33,6 +36,10 @@ static const struct pl_option options[] = {
     {"processes", 0, "N", "Without a launcher", "start N ranks on this machine", OPT_PROCESSES},
     {"processes-per-node", 0, "N", NULL,
      "with --processes: pretend nodes of N ranks, which meet over TCP", OPT_PER_NODE},
+    {"comm", 0, "KIND", "Collectives",
+     "auto (shared memory inside a node; between nodes mpi where it started the job, else tcp), "
+     "shm, tcp or mpi for all",
+     OPT_COMM},
     {0},
 };
 
@@ -52,10 +59,28 @@ struct settings {
     char **owned;         /* those of hparams that were made here */
     size_t n_hparams, n_owned;
     bool list;
+    enum pl_comm_kind comm;
     int64_t processes, per_node; /* 0 = not given */
     struct pl_train_options train;
     char epochs[40];
 };
+
+/* *ret = which of the words it is; they end with NULL. */
+static int
+parse_choice(const char *value, const char *const *words, int64_t *ret, struct pl_error *err)
+{
+    _cleanup_(pl_buf_finish) struct pl_buf list = {0};
+
+    for (size_t i = 0; words[i]; i++) {
+        if (strcmp(value, words[i]) == 0) {
+            *ret = (int64_t)i;
+            return 0;
+        }
+        if (pl_buf_addf(&list, "%s%s", i ? ", " : "", words[i]) < 0)
+            return pl_error_set(err, -ENOMEM, "out of memory");
+    }
+    return pl_error_set(err, -EINVAL, "'%s' is none of %s", value, pl_buf_str(&list));
+}
 
 static int
 set_option(void *ctx, const struct pl_option *option, const char *value, struct pl_error *err)
@@ -94,6 +119,11 @@ set_option(void *ctx, const struct pl_option *option, const char *value, struct 
     case OPT_PER_NODE:
         r = pl_parse_int(value, 1, 1024, &s->per_node, err);
         break;
+    case OPT_COMM:
+        r = parse_choice(value, (const char *const[]){"auto", "shm", "tcp", "mpi", NULL}, &number,
+                         err);
+        s->comm = (enum pl_comm_kind)number;
+        break;
     }
     return r < 0 ? pl_error_wrap(err, r, "option '--%s'", option->name) : 0;
 }
@@ -110,32 +140,45 @@ static int exit_code(int r)
     return r == -ENOENT ? PL_EXIT_NOT_FOUND : PL_EXIT_FAILED;
 }
 
-static int train(const struct settings *s,
-                 const struct pl_module *module,
-                 const struct pl_hparams *hparams,
-                 struct pl_error *err)
+static int train_in(const struct settings *s,
+                    const struct pl_module *module,
+                    const struct pl_hparams *hparams,
+                    const struct pl_world *world,
+                    struct pl_error *err)
 {
     _cleanup_(pl_comm_destroyp) struct pl_comm *comm = NULL;
     _cleanup_(pl_report_close) struct pl_report report = {.link = PL_RANK_LINK_INIT};
     struct pl_trainer trainer;
-    struct pl_world world;
-    int r = pl_world_from_env(&world, err);
+    int r = pl_report_open(&report, world->rank, world->local_rank, err);
 
     if (r == 0)
-        r = pl_report_open(&report, world.rank, world.local_rank, err);
-    if (r == 0)
-        r = pl_comm_create(&world, report.link.fd >= 0 ? &report.link : NULL, &comm, err);
+        r = pl_comm_create(world, report.link.fd >= 0 ? &report.link : NULL, &comm, err);
     if (r == 0)
         r = pl_trainer_init(&trainer, &module->hooks, hparams, &s->train, comm, &report, err);
     if (r < 0)
         return r;
     pl_log_debug("train", "rank %u of %u, collectives %s, kernels %s, %.3g Mflop a step",
-                 world.rank, world.size, comm->ops->name, trainer.kernels->name,
+                 world->rank, world->size, comm->ops->name, trainer.kernels->name,
                  (pl_tape_flops(&trainer.stage[PLUME_TRAIN].tape, false) +
                   pl_tape_flops(&trainer.stage[PLUME_TRAIN].tape, true)) *
                      1e-6);
     r = pl_trainer_fit(&trainer, err);
     pl_trainer_finish(&trainer);
+    return r;
+}
+
+static int train(const struct settings *s,
+                 const struct pl_module *module,
+                 const struct pl_hparams *hparams,
+                 struct pl_error *err)
+{
+    struct pl_world world;
+    int r = pl_world_open(&world, s->comm, err);
+
+    if (r < 0)
+        return r;
+    r = train_in(s, module, hparams, &world, err);
+    pl_mpi_close(world.mpi, r < 0);
     return r;
 }
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Collectives between real processes: over shared memory, TCP and both. */
 #include "common/base/fs.h"
+#include "runtime/engine/comm_mpi.h"
 #include "tests/engine/ranks.h"
 
 #include <math.h>
@@ -110,6 +111,94 @@ static const char *all_sizes(struct pl_comm *comm, void *shared)
         return "sums in f64 are wrong";
     TRY(pl_comm_allreduce(comm, own, 0, PL_REAL_F32, 1, &err));
     return NULL;
+}
+
+/* Parts of different lengths, none of them too; short of and beyond the staging memory. */
+static const char *check_gather(struct pl_comm *comm, size_t unit)
+{
+    size_t offset[RANKS_MAX + 1] = {0}, n = comm->size;
+    _cleanup_free_ unsigned char *buf = NULL;
+    struct pl_error err = {0};
+
+    for (size_t i = 0; i < n; i++)
+        offset[i + 1] = offset[i] + (i + 1) % 3 * unit;
+    buf = calloc(1, offset[n] + 1);
+    for (size_t i = offset[comm->rank]; i < offset[comm->rank + 1]; i++)
+        buf[i] = (unsigned char)(i * 7 + comm->rank);
+    TRY(pl_comm_allgather(comm, buf, offset, &err));
+    for (size_t rank = 0; rank < n; rank++)
+        for (size_t i = offset[rank]; i < offset[rank + 1]; i++)
+            if (buf[i] != (unsigned char)(i * 7 + rank))
+                return say("unit %zu: byte %zu of rank %zu is %u", unit, i, rank, buf[i]);
+    return buf[offset[n]] ? "wrote behind the end" : NULL;
+}
+
+static const char *gather(struct pl_comm *comm, void *shared)
+{
+    struct pl_error err = {0};
+    const char *text = NULL;
+    bool all;
+
+    for (size_t unit = 1; unit < 400000 && !text; unit *= 27)
+        text = check_gather(comm, unit);
+    if (text)
+        return text;
+    TRY(pl_comm_agree(comm, comm->rank != comm->size - 1, &all, &err));
+    if (all)
+        return "they agree, but one did not";
+    TRY(pl_comm_agree(comm, true, &all, &err));
+    return all ? NULL : "they do not agree, but all did";
+}
+
+/* Odd and even ranks in reverse order, who is the last stays alone or outside. */
+static const char *split(struct pl_comm *comm, void *shared)
+{
+    unsigned last = comm->size - 1, want = 0;
+    int color = comm->rank == last ? -1 : (int)comm->rank % 2;
+    struct pl_comm *part;
+    struct pl_error err = {0};
+    float sum = (float)comm->rank;
+    unsigned char names[RANKS_MAX] = {0};
+    size_t offset[RANKS_MAX + 1] = {0};
+
+    TRY(pl_comm_split(comm, color, -(int)comm->rank, &part, &err));
+    if (color < 0)
+        return part ? "a communicator for who wanted none" : gather(comm, NULL);
+    for (unsigned i = comm->rank % 2; i < last; i += 2)
+        want += i;
+    TRY(pl_comm_allreduce(part, &sum, 1, PL_REAL_F32, 1, &err));
+    if (sum != (float)want)
+        return say("sum of rank %u's part is %g, not %u", comm->rank, sum, want);
+    for (unsigned i = 0; i < part->size; i++)
+        offset[i + 1] = i + 1;
+    names[part->rank] = (unsigned char)comm->rank;
+    TRY(pl_comm_allgather(part, names, offset, &err));
+    for (unsigned i = 0; i < part->size; i++)
+        if (names[i] != part->world[i] || (i && names[i] >= names[i - 1]))
+            return say("member %u of rank %u's part is %u (%u)", i, comm->rank, names[i],
+                       part->world[i]);
+    pl_comm_destroy(part);
+    return gather(comm, NULL); /* the whole one still works */
+}
+
+static const char *everything(struct pl_comm *comm, void *shared)
+{
+    const char *text = all_sizes(comm, shared);
+
+    text = text ? text : gather(comm, shared);
+    return text ? text : split(comm, shared);
+}
+
+static void test_parts_are_gathered(void **state)
+{
+    for (size_t i = 0; i < PL_COUNT(layouts); i++)
+        ranks_run(layouts[i][0], layouts[i][1], gather, NULL, 0);
+}
+
+static void test_a_communicator_is_split(void **state)
+{
+    for (size_t i = 0; i < PL_COUNT(layouts); i++)
+        ranks_run(layouts[i][0], layouts[i][1], split, NULL, 0);
 }
 
 static void test_all_layouts_and_sizes(void **state)
@@ -246,15 +335,49 @@ static void test_different_calls_are_an_error(void **state)
     ranks_run(3, 0, memory_disagrees, NULL, 0);
 }
 
-int main(void)
+/* As a rank that somebody else starts: "mpi" or "auto", then the kind that it must come to be, and
+ * what to do. 0 = good. */
+static int be_started(char **argv)
+{
+    struct death *death = ranks_shared(sizeof(*death));
+    struct pl_comm *comm = NULL;
+    struct pl_error err = {0};
+    struct pl_world world;
+    const char *text = NULL;
+    int r = pl_world_open(&world, strcmp(argv[0], "mpi") == 0 ? PL_COMM_MPI : PL_COMM_AUTO, &err);
+
+    if (r == 0)
+        r = pl_comm_create(&world, NULL, &comm, &err);
+    if (r < 0)
+        text = pl_error_text(&err);
+    else if (strcmp(comm->ops->name, argv[1]) != 0)
+        text = comm->ops->name;
+    else if (strcmp(argv[2], "die") == 0) {
+        /* The time of death is the last meeting before it. */
+        *death = (struct death){.victim = 1, .count = 100, .died_ns = pl_now_ns()};
+        text = one_dies(comm, death);
+    } else
+        text = everything(comm, NULL);
+    pl_comm_destroy(comm);
+    if (r == 0)
+        pl_mpi_close(world.mpi, strcmp(argv[2], "die") == 0);
+    printf("rank %u of %u: %s\n", world.rank, world.size, text ? text : "good");
+    return text != NULL;
+}
+
+int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_all_layouts_and_sizes),
+        cmocka_unit_test(test_parts_are_gathered),
+        cmocka_unit_test(test_a_communicator_is_split),
         cmocka_unit_test(test_layout_decides_the_kind),
         cmocka_unit_test(test_lost_rank_is_named),
         cmocka_unit_test(test_reason_reaches_the_others),
         cmocka_unit_test(test_different_calls_are_an_error),
     };
 
+    if (argc == 4)
+        return be_started(argv + 1);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

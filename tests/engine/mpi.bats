@@ -1,0 +1,56 @@
+#!/usr/bin/env bats
+# SPDX-License-Identifier: MIT
+# Collectives by the MPI that is installed, started by its own launcher.
+# BUILD is the build folder, COLLECTIVES the program of test-collectives.c.
+
+bats_require_minimum_version 1.5.0
+
+setup() {
+    PATH=$BUILD:$PATH
+    unset RANK WORLD_SIZE PLUME_SOCKET
+    export PLUME_PLUGIN_DIR=$BUILD
+    export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+}
+
+ranks() {
+    timeout 100 mpirun --oversubscribe -np "$@"
+}
+
+# good N ARGS...: N ranks do ARGS, and all say that it was good.
+good() {
+    run --separate-stderr ranks "$1" "$COLLECTIVES" "${@:2}"
+    [ "$status" -eq 0 ] || { echo "$output$stderr"; false; }
+    [ "$(grep -c "^rank [0-9]* of $1: good$" <<<"$output")" -eq "$1" ] || { echo "$output"; false; }
+}
+
+@test "all collectives and splits, in all sizes" {
+    for n in 1 2 3 4; do
+        good $n mpi mpi all
+    done
+}
+
+@test "ranks of one machine use its memory unless MPI is asked for" {
+    good 3 auto shm all
+}
+
+@test "a lost rank is named within 5 s" {
+    # mpirun ends the others when it sees a rank die; without that they must see it themselves.
+    run --separate-stderr timeout 100 mpirun --oversubscribe --enable-recovery -np 4 \
+        "$COLLECTIVES" mpi mpi die
+    [ "$(grep -c '^rank [023] of 4: good$' <<<"$output")" -eq 3 ] || { echo "$output$stderr"; false; }
+}
+
+@test "training by MPI is training" {
+    shm=$(pltrain --processes 2 --epochs 2 --seed 5 mlp | grep -o 'hash .*' | sort -u)
+    mpi=$(ranks 2 pltrain --comm mpi --epochs 2 --seed 5 mlp | grep -o 'hash .*' | sort -u)
+    [ "$shm" = "$mpi" ] # two numbers have one sum
+}
+
+@test "without plume-mpi.so it says what to do" {
+    mkdir "$BATS_TEST_TMPDIR/bin"
+    cp "$BUILD/pltrain" "$BATS_TEST_TMPDIR/bin"
+    unset PLUME_PLUGIN_DIR
+    export PLUME_DATA_DIR=$BUILD/data
+    run -1 --separate-stderr "$BATS_TEST_TMPDIR/bin/pltrain" --comm mpi "$BUILD/modules/mlp.so"
+    [[ $stderr == *"cannot use MPI"*"install an MPI"* ]] || { echo "$stderr"; false; }
+}
