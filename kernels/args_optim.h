@@ -1,24 +1,81 @@
 /* SPDX-License-Identifier: MIT */
-/* What is done to parameters and gradients once a step.
- * Rules for all ops: kernels/kernels.h, which includes this. */
+/* What is done to parameters and gradients once a step. All of it is exact: the same bits on every
+ * machine, backend and number of threads. Rules for all ops: kernels/kernels.h, which includes
+ * this. */
 #ifndef PL_KERNELS_ARGS_OPTIM_H
 #define PL_KERNELS_ARGS_OPTIM_H
+
+#include "kernels/half.h"
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
-/* One step of stochastic gradient descent with momentum as in PyTorch's SGD (dampening 0):
- * g = grad + weight_decay p; m = momentum m + g; p = p - lr m (p - lr g where m is NULL).
- * n elements each. Exact. */
-struct pl_sgd_args {
+/* What the updates share. n elements. The gradient that counts is grad * factor, then cut to
+ * [-clip, clip] (INFINITY = not cut); grad itself stays. With half != PL_HALF_NONE (f32 tables
+ * only) the new parameter is also written, rounded, to copy, and where `rounded` is set param
+ * itself becomes that rounded number: copy is then the parameter, and param its image in f32. */
+struct pl_update {
     size_t n;
-    double lr, momentum, weight_decay;
-    void *param, *velocity;
+    double factor, clip;
     const void *grad;
+    void *param;
+    enum pl_half half;
+    bool rounded;
+    uint16_t *copy;
 };
 
+/* One step of stochastic gradient descent with momentum as torch.optim.SGD (dampening 0):
+ * g = grad + weight_decay p; m = momentum m + g; g = nesterov ? g + momentum m : m;
+ * p = p - lr g. velocity is m; where it is NULL the momentum counts as 0. */
+struct pl_sgd_args {
+    struct pl_update update;
+    double lr, momentum, weight_decay;
+    bool nesterov;
+    void *velocity;
+};
+
+/* Step number `step` (from 1) of Adam (Kingma and Ba 2015, arXiv 1412.6980) or, where decoupled,
+ * AdamW (Loshchilov and Hutter 2019, arXiv 1711.05101), with the operations and their order of
+ * torch.optim.Adam(foreach=False):
+ * decoupled: p = p (1 - lr weight_decay), else g = grad + weight_decay p;
+ * m = lerp(m, g, 1 - beta1); v = beta2 v + (1 - beta2) g g;
+ * p = p - lr / (1 - beta1^step) m / (sqrt(v) / sqrt(1 - beta2^step) + eps). */
+struct pl_adam_args {
+    struct pl_update update;
+    double lr, beta1, beta2, eps, weight_decay;
+    bool decoupled;
+    uint64_t step;
+    void *m, *v;
+};
+
+/* grad = grad * scale, and of the result: the sum of its squares, in f64, and whether all are
+ * finite. The sum's order: chunks of pl_grad_stats_chunk(n) elements; in each, element i adds to
+ * lane i % 16; lanes are added 8 + 8, 4 + 4, 2 + 2, 1 + 1; chunks in order. */
+struct pl_grad_stats_args {
+    size_t n;
+    double scale;
+    void *grad;
+    double *ret_squares;
+    bool *ret_finite;
+};
+
+#define PL_GRAD_STATS_CHUNKS 256
+#define PL_GRAD_STATS_LANES 16
+
+/* Elements of a chunk: a multiple of 16384, at most PL_GRAD_STATS_CHUNKS of them. */
+static inline size_t pl_grad_stats_chunk(size_t n)
+{
+    const size_t unit = 16384;
+    size_t units = (n + unit * PL_GRAD_STATS_CHUNKS - 1) / (unit * PL_GRAD_STATS_CHUNKS);
+
+    return (units ? units : 1) * unit;
+}
+
 /* X(function, struct of arguments) */
-#define PL_KERNEL_LIST_OPTIM(X) X(sgd, sgd)
+#define PL_KERNEL_LIST_OPTIM(X)                                                                    \
+    X(sgd, sgd)                                                                                    \
+    X(adam, adam)                                                                                  \
+    X(grad_stats, grad_stats)
 
 #endif

@@ -31,6 +31,8 @@
 #ifndef PL_MODULE_H
 #define PL_MODULE_H
 
+#include "plume/optim.h"
+
 #include <stddef.h>
 #include <stdint.h>
 
@@ -71,8 +73,7 @@ enum plume_stage {
     PLUME_TEST = 2,
 };
 
-typedef struct plume_tensor plume_tensor; /* opaque; row-major, dense */
-typedef struct plume_array plume_array;   /* opaque; a read-only .npy file */
+typedef struct plume_array plume_array; /* opaque; a read-only .npy file */
 struct plume_context;
 
 /* A hyper-parameter, set by `--hparam NAME=VALUE`. The engine itself knows lr, momentum,
@@ -108,12 +109,6 @@ struct plume_batch {
     plume_tensor *field[PLUME_FIELDS_MAX];
 };
 
-/* Options of the optimizer; filled by configure_optimizers. */
-struct plume_optimizer {
-    size_t struct_size; /* set by the engine */
-    double lr, momentum, weight_decay;
-};
-
 struct plume_module {
     size_t struct_size; /* sizeof(struct plume_module) */
     uint32_t abi;       /* PLUME_MODULE_ABI */
@@ -145,7 +140,8 @@ struct plume_module {
     int (*test_step)(struct plume_context *pl, const struct plume_batch *batch);
 
     /* Changes the optimizer's options; they come filled from the hyper-parameters. NULL: they
-     * stay. The optimizer is stochastic gradient descent with momentum and weight decay. */
+     * stay: stochastic gradient descent with momentum and weight decay over all parameters. More
+     * optimizers come from plume_add_optimizer(). */
     int (*configure_optimizers)(struct plume_context *pl, struct plume_optimizer *ret);
 };
 
@@ -185,6 +181,7 @@ struct plume_api {
                 double factor,
                 double weight);
     size_t (*shape)(const plume_tensor *t, size_t *ret_shape);
+    struct plume_optimizer *(*add_optimizer)(struct plume_context *pl);
 };
 
 /* Handed to every hook. */
@@ -272,6 +269,13 @@ static inline void plume_log(
 static inline size_t plume_shape(struct plume_context *pl, const plume_tensor *t, size_t *ret_shape)
 {
     return pl->api->shape(t, ret_shape);
+}
+
+/* Another optimizer, filled as the first one was; only in configure_optimizers. All of them make a
+ * step after each training step (or group of accumulated ones). NULL after a failure. */
+static inline struct plume_optimizer *plume_add_optimizer(struct plume_context *pl)
+{
+    return pl->api->add_optimizer(pl);
 }
 
 #ifdef __cplusplus

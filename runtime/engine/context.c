@@ -228,6 +228,20 @@ static size_t api_shape(const plume_tensor *t, size_t *ret_shape)
     return t->rank;
 }
 
+static struct plume_optimizer *api_add_optimizer(struct plume_context *pl)
+{
+    struct pl_context *ctx = of(pl);
+
+    if (ctx->n_optimizers == 0 || ctx->n_optimizers == PL_OPTIMIZERS_MAX) {
+        refuse(ctx, -EINVAL, "%s",
+               ctx->n_optimizers ? "too many optimizers"
+                                 : "an optimizer is added outside configure_optimizers");
+        return NULL;
+    }
+    ctx->optimizers[ctx->n_optimizers] = ctx->optimizer_defaults;
+    return &ctx->optimizers[ctx->n_optimizers++];
+}
+
 static const struct plume_api api = {
     .struct_size = sizeof(struct plume_api),
     .param = api_param,
@@ -240,6 +254,7 @@ static const struct plume_api api = {
     .correct = api_correct,
     .log = api_log,
     .shape = api_shape,
+    .add_optimizer = api_add_optimizer,
 };
 
 int pl_context_init(struct pl_context *ctx,

@@ -5,6 +5,7 @@
 
 #include "runtime/engine/hparam.h"
 #include "runtime/engine/npy.h"
+#include "runtime/engine/optimizer.h"
 #include "runtime/engine/params.h"
 
 #define PL_LOG_VALUES_MAX 32
@@ -24,6 +25,10 @@ struct pl_context {
     struct pl_tape *tape; /* of the running step; NULL outside */
     struct pl_logs *logs; /* of the running step; NULL in training */
     bool configuring;     /* parameters may be declared */
+    struct plume_optimizer optimizers[PL_OPTIMIZERS_MAX]; /* while they are configured: first the
+                                                             one the hook is given */
+    size_t n_optimizers;                                  /* 0 outside */
+    struct plume_optimizer optimizer_defaults;
     struct plume_array **arrays;
     size_t n_arrays;
     struct pl_error error; /* the first failure in the running hook */

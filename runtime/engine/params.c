@@ -25,7 +25,6 @@ void pl_params_finish(struct pl_params *params)
     free(params->list);
     free(params->order);
     free(params->values);
-    free(params->velocity);
     *params = (struct pl_params){0};
 }
 
@@ -176,32 +175,6 @@ void pl_params_init_values(struct pl_params *params, uint64_t seed)
 void pl_params_zero_grads(struct pl_params *params)
 {
     memset(params->grads, 0, params->count * pl_real_size(params->real));
-}
-
-int pl_params_sgd(struct pl_params *params,
-                  const struct pl_kernels *kernels,
-                  const struct plume_optimizer *options,
-                  struct pl_error *err)
-{
-    size_t bytes = params->count * pl_real_size(params->real);
-
-    if (options->momentum != 0 && !params->velocity) {
-        if (posix_memalign(&params->velocity, 64, PL_MAX(bytes, (size_t)64)) != 0) {
-            params->velocity = NULL;
-            return pl_error_set(err, -ENOMEM, "out of memory for the optimizer");
-        }
-        memset(params->velocity, 0, bytes);
-    }
-    kernels->sgd(&(struct pl_sgd_args){
-        .n = params->count,
-        .lr = options->lr,
-        .momentum = options->momentum,
-        .weight_decay = options->weight_decay,
-        .param = params->values,
-        .velocity = options->momentum != 0 ? params->velocity : NULL,
-        .grad = params->grads,
-    });
-    return 0;
 }
 
 void pl_params_hash(const struct pl_params *params, char ret[17])

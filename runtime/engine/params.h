@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* The parameters of a model. They are declared in any order and then laid out in the order in which
- * the tape first uses them, in flat arenas: values, gradients, the optimizer's velocity, all with
- * the same offsets. A bucket of gradients is a slice; the optimizer is one pass.
+ * the tape first uses them, in flat arenas: values and gradients, both with the same
+ * offsets. A bucket of gradients is a slice; so is what an optimizer has (optimizer.h).
  *
  *     declare ... -> layout -> init_values -> (train) -> finish */
 #ifndef PL_RUNTIME_ENGINE_PARAMS_H
@@ -24,9 +24,9 @@ struct pl_params {
     enum pl_real real;
     struct pl_param **list; /* as declared */
     size_t n;
-    struct pl_param **order;         /* as laid out */
-    size_t count;                    /* elements of an arena, gaps included */
-    void *values, *grads, *velocity; /* velocity is NULL until asked for */
+    struct pl_param **order; /* as laid out */
+    size_t count;            /* elements of an arena, gaps included */
+    void *values, *grads;
 };
 
 void pl_params_init(struct pl_params *params, enum pl_real real);
@@ -52,12 +52,6 @@ int pl_params_layout(struct pl_params *params,
 void pl_params_init_values(struct pl_params *params, uint64_t seed);
 
 void pl_params_zero_grads(struct pl_params *params);
-
-/* One optimizer step over all; makes the velocity at the first call that needs it. -ENOMEM. */
-int pl_params_sgd(struct pl_params *params,
-                  const struct pl_kernels *kernels,
-                  const struct plume_optimizer *options,
-                  struct pl_error *err);
 
 /* SHA-256 of the values, as declared and without gaps: the first 16 hex digits. */
 void pl_params_hash(const struct pl_params *params, char ret[17]);

@@ -73,11 +73,14 @@ int pl_step_train(struct pl_trainer *t, const struct plume_batch *batch, struct 
     pl_reducer_begin(&t->reducer);
     r = pl_tape_backward(&t->stage[PLUME_TRAIN].tape, loss, pl_reducer_after_node, &t->reducer,
                          err);
-    if (r == 0)
-        r = pl_params_sgd(&t->ctx.params, t->kernels, &t->optimizer, err);
     if (r < 0)
         return r;
+    pl_optimizers_step(&t->optimizers, t->kernels,
+                       &(struct pl_clip_rule){t->options->clip_by, t->options->clip}, NULL, NULL);
     t->step++;
+    r = pl_optimizers_schedule(&t->optimizers, true, NULL, NULL, err);
+    if (r < 0)
+        return r;
     if (t->step % t->options->log_every == 0)
         pl_report_metrics(t->report, (int64_t)t->step, (const char *const[]){"loss", "epoch"},
                           (double[]){value, (double)t->epoch + 1}, 2);

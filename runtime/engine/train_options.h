@@ -5,6 +5,8 @@
 #ifndef PL_RUNTIME_ENGINE_TRAIN_OPTIONS_H
 #define PL_RUNTIME_ENGINE_TRAIN_OPTIONS_H
 
+#include "plume/optim.h"
+
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -59,6 +61,7 @@ struct pl_train_options {
     uint64_t accumulate; /* batches of a step; > 0 */
     double clip;         /* 0 = off */
     enum pl_clip clip_by;
+    enum plume_optimizer_kind optimizer; /* where the module does not say */
 };
 
 /* The defaults: one f32 device, every batch, a validation after each epoch. */

@@ -33,18 +33,22 @@ static int open_stage(struct pl_trainer *t, enum plume_stage stage, struct pl_er
     return r;
 }
 
-static int set_optimizer(struct pl_trainer *t, struct pl_error *err)
+static int set_optimizers(struct pl_trainer *t, struct pl_error *err)
 {
-    t->optimizer = (struct plume_optimizer){
-        .struct_size = sizeof(t->optimizer),
-        .lr = pl_hparams_value(t->hparams, "lr"),
-        .momentum = pl_hparams_value(t->hparams, "momentum"),
-        .weight_decay = pl_hparams_value(t->hparams, "weight_decay"),
-    };
-    if (!t->module->configure_optimizers)
-        return 0;
-    return pl_context_result(&t->ctx, t->module->configure_optimizers(&t->ctx.pub, &t->optimizer),
-                             "configure_optimizers", err);
+    struct pl_context *ctx = &t->ctx;
+    int r = 0;
+
+    pl_optimizer_defaults(t->hparams, t->options->optimizer, &ctx->optimizer_defaults);
+    ctx->optimizers[0] = ctx->optimizer_defaults;
+    ctx->n_optimizers = 1;
+    if (t->module->configure_optimizers)
+        r = pl_context_result(ctx, t->module->configure_optimizers(&ctx->pub, &ctx->optimizers[0]),
+                              "configure_optimizers", err);
+    if (r == 0)
+        r = pl_optimizers_init(&t->optimizers, &ctx->params, ctx->optimizers, ctx->n_optimizers,
+                               err);
+    ctx->n_optimizers = 0;
+    return r;
 }
 
 static int build(struct pl_trainer *t, struct pl_error *err)
@@ -58,9 +62,9 @@ static int build(struct pl_trainer *t, struct pl_error *err)
     for (int stage = PLUME_TRAIN; stage <= PLUME_TEST && r == 0; stage++)
         r = open_stage(t, (enum plume_stage)stage, err);
     if (r == 0)
-        r = set_optimizer(t, err);
-    if (r == 0)
         r = pl_params_layout(params, &t->stage[PLUME_TRAIN].tape, t->comm, err);
+    if (r == 0)
+        r = set_optimizers(t, err);
     if (r < 0)
         return r;
     /* Every rank starts from the same seed, so these are the same numbers wherever libm is the
@@ -111,6 +115,7 @@ void pl_trainer_finish(struct pl_trainer *trainer)
         pl_tape_finish(&trainer->stage[i].tape);
     }
     pl_reducer_finish(&trainer->reducer);
+    pl_optimizers_finish(&trainer->optimizers);
     pl_context_finish(&trainer->ctx);
 }
 

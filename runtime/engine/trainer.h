@@ -18,7 +18,7 @@ struct pl_trainer {
     struct pl_report *report;
     struct pl_context ctx;
     const struct pl_kernels *kernels;
-    struct plume_optimizer optimizer;
+    struct pl_optimizers optimizers;
     struct pl_reducer reducer;
     struct pl_stage {
         bool present;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Parameter arenas, start values, the optimizer and the plan of buckets. */
+/* Parameter arenas, start values and the plan of buckets. */
 #include "runtime/engine/ops.h"
 #include "runtime/engine/reducer.h"
 
@@ -124,30 +124,6 @@ static void test_declare_refuses(void **state)
     pl_params_finish(&p);
 }
 
-/* Numbers of torch.optim.SGD (2.x) for p = 1, grads 1, 2, lr 0.1, momentum 0.9, weight decay 0.01:
- * g = 1.01, m = 1.01, p = 0.899; g = 2.00899, m = 2.91799, p = 0.607201. */
-static void test_sgd_as_in_pytorch(void **state)
-{
-    struct plume_optimizer o = {.lr = 0.1, .momentum = 0.9, .weight_decay = 0.01};
-    struct fixture f;
-    float *p;
-
-    setup(&f);
-    p = f.b1->data;
-    p[0] = 1;
-    ((float *)f.b1->grad)[0] = 1;
-    assert_int_equal(pl_params_sgd(&f.params, f.tape.kernels, &o, NULL), 0);
-    assert_true(fabsf(p[0] - 0.899f) < 1e-6f);
-    ((float *)f.b1->grad)[0] = 2;
-    assert_int_equal(pl_params_sgd(&f.params, f.tape.kernels, &o, NULL), 0);
-    assert_true(fabsf(p[0] - 0.607201f) < 1e-6f);
-    pl_params_zero_grads(&f.params);
-    o = (struct plume_optimizer){.lr = 0.5};
-    assert_int_equal(pl_params_sgd(&f.params, f.tape.kernels, &o, NULL), 0);
-    assert_true(fabsf(p[0] - 0.607201f) < 1e-6f);
-    teardown(&f);
-}
-
 static void test_buckets_cover_the_arena_backwards(void **state)
 {
     struct fixture f;
@@ -183,7 +159,6 @@ int main(void)
         cmocka_unit_test(test_layout_follows_the_tape),
         cmocka_unit_test(test_init_depends_on_seed_only),
         cmocka_unit_test(test_declare_refuses),
-        cmocka_unit_test(test_sgd_as_in_pytorch),
         cmocka_unit_test(test_buckets_cover_the_arena_backwards),
     };
 

@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: MIT */
+/* What the reference updates share: see struct pl_update. */
+#ifndef PL_KERNELS_REF_UPDATE_H
+#define PL_KERNELS_REF_UPDATE_H
+
+#include "kernels/ref/real.h"
+
+static inline real update_grad(const struct pl_update *u, size_t k)
+{
+    real g = ((const real *)u->grad)[k] * (real)u->factor, clip = (real)u->clip;
+
+    if (g > clip)
+        return clip;
+    return g < -clip ? -clip : g;
+}
+
+static inline void update_param(const struct pl_update *u, size_t k, real value)
+{
+    if (u->half != PL_HALF_NONE) {
+        u->copy[k] = pl_half_of_f32(u->half, (float)value);
+        if (u->rounded)
+            value = (real)pl_f32_of_half(u->half, u->copy[k]);
+    }
+    ((real *)u->param)[k] = value;
+}
+
+#endif

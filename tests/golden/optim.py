@@ -1,0 +1,165 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""Records what PyTorch's optimizers, schedulers, GradScaler and DistributedSampler do, as the C
+header tests/golden/optim.h. Run by hand: optim.py | clang-format > optim.h"""
+
+import math
+import warnings
+
+import torch
+from torch.optim import lr_scheduler as S
+from torch.utils.data.distributed import DistributedSampler
+
+warnings.filterwarnings("ignore")
+
+
+def numbers(name, values, ctype="double"):
+    if ctype == "double":
+        words = [repr(float(v)) for v in values]
+    elif ctype == "float":
+        words = [float(v).hex() + "f" for v in values]
+    else:
+        words = [str(v) for v in values]
+    print(f"static const {ctype} {name}[] = {{")
+    line = "   "
+    for word in words:
+        if len(line) + len(word) + 2 > 98:
+            print(line)
+            line = "   "
+        line += " " + word + ","
+    print(line + "\n};\n")
+
+
+def rates(make, steps, values=None):
+    w = torch.nn.Parameter(torch.zeros(1))
+    opt = torch.optim.SGD([w], lr=0.1)
+    sched = make(opt)
+    out = [opt.param_groups[0]["lr"]]
+    for t in range(steps):
+        opt.step()
+        if values is None:
+            sched.step()
+        else:
+            sched.step(values[t])
+        out.append(opt.param_groups[0]["lr"])
+    return out
+
+
+def warm(opt, other, start=1 / 3, total=5):
+    first = S.LinearLR(opt, start_factor=start, total_iters=total)
+    return S.SequentialLR(opt, [first, other(opt)], milestones=[total])
+
+
+PLATEAU = [1.0, 0.9, 0.89995, 0.95, 0.9, 0.91, 0.8, 0.8, 0.8, 0.8, 0.8, 0.79, 0.9, 0.9, 0.9, 0.9,
+           0.9, 0.9, 0.9, 0.7, 0.7, 0.7, 0.7, 0.7, 0.7, 0.7, 0.7, 0.7, 0.7, 0.7]
+
+
+def schedules():
+    numbers("golden_step", rates(lambda o: S.StepLR(o, 3, gamma=0.5), 20))
+    numbers("golden_multi_step", rates(lambda o: S.MultiStepLR(o, [2, 5, 11], gamma=0.1), 20))
+    numbers("golden_cosine", rates(lambda o: S.CosineAnnealingLR(o, 10, eta_min=0.001), 25))
+    numbers("golden_warm_constant",
+            rates(lambda o: S.LinearLR(o, start_factor=1 / 3, total_iters=5), 10))
+    numbers("golden_warm_cosine",
+            rates(lambda o: warm(o, lambda q: S.CosineAnnealingLR(q, 8, eta_min=0.002), 0.01), 13))
+    numbers("golden_warm_step", rates(lambda o: warm(o, lambda q: S.StepLR(q, 2, gamma=0.3)), 15))
+    numbers("golden_plateau_values", PLATEAU)
+    n = len(PLATEAU)
+    numbers("golden_plateau_min", rates(
+        lambda o: S.ReduceLROnPlateau(o, factor=0.5, patience=2), n, PLATEAU))
+    numbers("golden_plateau_max_abs", rates(
+        lambda o: S.ReduceLROnPlateau(o, mode="max", factor=0.1, patience=1, threshold=0.05,
+                                      threshold_mode="abs", cooldown=3, min_lr=0.0005),
+        n, PLATEAU))
+    numbers("golden_plateau_min_abs_0", rates(
+        lambda o: S.ReduceLROnPlateau(o, factor=0.5, patience=0, threshold=0,
+                                      threshold_mode="abs"), n, PLATEAU))
+
+
+def scaler():
+    overflows = [0] * 40
+    for i in (0, 1, 7, 20, 21, 33):
+        overflows[i] = 1
+    made, scales = [], []
+    w = torch.nn.Parameter(torch.ones(3))
+    opt = torch.optim.SGD([w], lr=0.0)
+    amp = torch.amp.GradScaler("cpu", growth_interval=4)
+    scales.append(amp.get_scale())
+    for bad in overflows:
+        before = w.detach().clone()
+        opt.param_groups[0]["lr"] = 1.0
+        opt.zero_grad()
+        amp.scale(w.sum() * (math.inf if bad else 1e-3)).backward()
+        amp.step(opt)
+        amp.update()
+        made.append(int(not torch.equal(before, w.detach())))
+        scales.append(amp.get_scale())
+    numbers("golden_scaler_overflows", overflows, "int")
+    numbers("golden_scaler_made", made, "int")
+    numbers("golden_scaler_scales", scales)
+    amp = torch.amp.GradScaler("cpu")
+    changes = [amp.get_scale(), amp.get_growth_factor(), amp.get_backoff_factor(),
+               amp.get_growth_interval()]
+    numbers("golden_scaler_defaults", changes)
+
+
+def samplers():
+    cases, out = [], []
+    for n, world, drop in ((10, 4, 0), (10, 4, 1), (2, 7, 0), (12, 4, 0), (12, 4, 1), (1, 3, 0),
+                           (9, 2, 1), (9, 2, 0), (17, 5, 1), (3, 10, 0)):
+        for rank in range(world):
+            s = DistributedSampler(range(n), world, rank, shuffle=False, drop_last=bool(drop))
+            got = list(s)
+            cases += [n, world, drop, rank, len(got)]
+            out += got
+    numbers("golden_sampler_cases", cases, "int")
+    numbers("golden_sampler_indices", out, "int")
+
+
+def optimizers():
+    torch.manual_seed(7)
+    n, steps = 13, 12
+    start = torch.randn(n)
+    grads = torch.randn(steps, n)
+    numbers("golden_optim_start", start.tolist(), "float")
+    numbers("golden_optim_grads", grads.flatten().tolist(), "float")
+    makers = {
+        "sgd": lambda p: torch.optim.SGD(p, lr=0.1),
+        "sgd_momentum": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, weight_decay=0.01),
+        "sgd_nesterov": lambda p: torch.optim.SGD(p, lr=0.05, momentum=0.8, weight_decay=0.02,
+                                                  nesterov=True),
+        "adam": lambda p: torch.optim.Adam(p, lr=0.01, foreach=False, weight_decay=0.1),
+        "adam_betas": lambda p: torch.optim.Adam(p, lr=0.02, betas=(0.4, 0.7), eps=1e-3,
+                                                 foreach=False),
+        "adamw": lambda p: torch.optim.AdamW(p, lr=0.01, weight_decay=0.1, foreach=False),
+    }
+    for name, make in makers.items():
+        for dtype, ctype in ((torch.float32, "float"), (torch.float64, "double")):
+            w = torch.nn.Parameter(start.to(dtype).clone())
+            opt = make([w])
+            for g in grads:
+                w.grad = g.to(dtype).clone()
+                opt.step()
+            numbers(f"golden_{name}_{ctype}", w.detach().tolist(), ctype)
+    w = torch.nn.Parameter(torch.zeros(n))
+    norms, factors = [], []
+    for g in grads:
+        w.grad = g.clone()
+        norms.append(float(torch.nn.utils.clip_grad_norm_([w], 3.0)))
+        factors.append(float(w.grad[0]))
+    numbers("golden_clip_norms", norms)
+    numbers("golden_clip_first", factors)
+
+
+def main():
+    print("/* SPDX-License-Identifier: MIT */")
+    print(f"/* Made by optim.py with PyTorch {torch.__version__}; do not edit. */")
+    print("#ifndef PL_TESTS_GOLDEN_OPTIM_H\n#define PL_TESTS_GOLDEN_OPTIM_H\n")
+    schedules()
+    scaler()
+    samplers()
+    optimizers()
+    print("#endif")
+
+
+main()

@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: MIT */
+#include "kernels/pool.h"
+#include "tests/kernels/check.h"
+
+#include <math.h>
+#include <string.h>
+
+/* The contents are the same for ref and got, and the sum is of one order: no tolerance. */
+static void
+one(const struct pl_kernels *ref, const struct pl_kernels *got, size_t n, enum fill fill)
+{
+    float *g = check_floats(n, fill), *g2 = check_copy(g, n);
+    double squares = -1, squares2 = -2;
+    bool finite = false, finite2 = true;
+    struct pl_grad_stats_args a = {.n = n, .scale = check_random(2) ? 1.0 / 1024 : 1};
+
+    check_case("grad_stats n %zu scale %g fill %d", n, a.scale, fill);
+    a.grad = g;
+    a.ret_squares = &squares;
+    a.ret_finite = &finite;
+    ref->grad_stats(&a);
+    a.grad = g2;
+    a.ret_squares = &squares2;
+    a.ret_finite = &finite2;
+    got->grad_stats(&a);
+    check_same("grad", g2, g, n);
+    check_close("squares", 0, squares2, squares, 0);
+    check_close("finite", 0, finite2, finite, 0);
+    check_close("finite or not", 0, isfinite(squares2), finite, 0);
+    check_end_case();
+}
+
+void check_op(const struct pl_kernels *ref, const struct pl_kernels *got)
+{
+    for (size_t n = 1; n < 100; n++)
+        for (int fill = 0; fill < FILL_COUNT; fill++)
+            one(ref, got, n, (enum fill)fill);
+    for (unsigned threads = 1; threads <= 3; threads++) {
+        pl_pool_resize(threads);
+        one(ref, got, 16384, FILL_RANDOM);
+        one(ref, got, 16385, FILL_LARGE);
+        one(ref, got, 100003, FILL_RANDOM);
+        one(ref, got, 16384 * 257 + 5, FILL_RANDOM);
+    }
+    pl_pool_resize(0);
+}
