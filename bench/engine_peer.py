@@ -1,0 +1,298 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""The PyTorch side of ./dev bench engine: trains one model and prints a JSON row.
+
+    engine_peer.py [--model mlp,cnn,...] [--dtype f32,bf16] [--threads 1,2] [--ranks 1,2]
+                   [--trials N] [--seconds S] [--compile] [--serve]
+
+With lists it measures each combination in a process of its own (two for two ranks, joined by gloo
+and DistributedDataParallel; each rank has its own batch). PLUME_TORCH_PYTHON names a Python that
+has torch (pip install torch). With --serve, and one combination, it prints {"ready": ...} when it
+is warm and then runs a trial for each line on stdin, so that a caller can alternate with its own.
+
+Written as one writes it for speed: gradients set to None, fused attention, the faster one of the
+fused and the foreach optimizer, channels last where that is faster (both timed at the start).
+"""
+
+import argparse
+import json
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+EXEC = float(os.environ.get("ENGINE_PEER_EXEC", 0)) or time.time()
+MODELS = ("mlp", "cnn", "gpt4", "gpt6")
+GPT = {  # layers, heads, width, context, batch
+    "gpt4": (4, 4, 128, 128, 16),
+    "gpt6": (6, 6, 384, 256, 8),
+}
+VOCAB = 65
+
+
+def parse():
+    p = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    p.add_argument("--model", default=",".join(MODELS))
+    p.add_argument("--dtype", default="f32,bf16")
+    p.add_argument("--threads", default="1,2", help="of a rank")
+    p.add_argument("--ranks", default="1,2")
+    p.add_argument("--trials", type=int, default=7)
+    p.add_argument("--seconds", type=float, default=1.0, help="least length of a trial")
+    p.add_argument("--compile", action="store_true", help="with torch.compile")
+    p.add_argument("--serve", action="store_true", help="a trial a line of stdin")
+    p.add_argument("--first-step", action="store_true", help="end after the first step")
+    p.add_argument("--rank", type=int, help=argparse.SUPPRESS)
+    p.add_argument("--store", help=argparse.SUPPRESS)
+    return p.parse_args()
+
+
+def peak_mb():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def models():
+    """Built only where torch is needed: the process that starts ranks does without."""
+    import torch
+    from torch import nn
+    import torch.nn.functional as F
+
+    class Attention(nn.Module):
+        def __init__(self, heads, width):
+            super().__init__()
+            self.heads = heads
+            self.qkv = nn.Linear(width, 3 * width)
+            self.out = nn.Linear(width, width)
+
+        def forward(self, x):
+            b, t, c = x.shape
+            q, k, v = (u.view(b, t, self.heads, c // self.heads).transpose(1, 2)
+                       for u in self.qkv(x).split(c, dim=2))
+            y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+            return self.out(y.transpose(1, 2).reshape(b, t, c))
+
+    class Block(nn.Module):
+        def __init__(self, heads, width):
+            super().__init__()
+            self.ln1, self.ln2 = nn.LayerNorm(width), nn.LayerNorm(width)
+            self.attention = Attention(heads, width)
+            self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+        def forward(self, x):
+            x = x + self.attention(self.ln1(x))
+            return x + self.down(F.gelu(self.up(self.ln2(x)), approximate="tanh"))
+
+    class Gpt(nn.Module):
+        def __init__(self, layers, heads, width, context):
+            super().__init__()
+            self.token, self.place = nn.Embedding(VOCAB, width), nn.Embedding(context, width)
+            self.blocks = nn.Sequential(*(Block(heads, width) for _ in range(layers)))
+            self.ln = nn.LayerNorm(width)
+            for p in (self.token, self.place):
+                nn.init.normal_(p.weight, std=0.02)
+
+        def forward(self, x):
+            h = self.token(x) + self.place.weight[:x.shape[1]]
+            return F.linear(self.ln(self.blocks(h)), self.token.weight)
+
+    def build(name):
+        """The model, its batch size, its inputs and targets: 8 batches used in turns."""
+        if name == "mlp":
+            net = nn.Sequential(nn.Linear(784, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.ReLU(),
+                                nn.Linear(1024, 10))
+            shape, batch = (784,), 512
+        elif name == "cnn":
+            net = nn.Sequential(nn.Conv2d(1, 32, 3), nn.ReLU(), nn.Conv2d(32, 64, 3), nn.ReLU(),
+                                nn.MaxPool2d(2), nn.Flatten(), nn.Linear(64 * 12 * 12, 128),
+                                nn.ReLU(), nn.Linear(128, 10))
+            shape, batch = (1, 28, 28), 128
+        else:
+            layers, heads, width, context, batch = GPT[name]
+            net = Gpt(layers, heads, width, context)
+            x = torch.randint(VOCAB, (8, batch, context + 1))
+            return net, batch * context, [(a[:, :-1].contiguous(), a[:, 1:].contiguous())
+                                          for a in x]
+        x, y = torch.rand(8, batch, *shape), torch.randint(10, (8, batch))
+        return net, batch, list(zip(x, y))
+
+    return build
+
+
+class Training:
+    def __init__(self, args):
+        import torch
+        torch.set_num_threads(int(args.threads))
+        torch.manual_seed(1 + (args.rank or 0))
+        self.torch, self.args, self.step_no = torch, args, 0
+        self.import_mb = peak_mb()
+        self.ranks = int(args.ranks)
+        if self.ranks > 1:
+            torch.distributed.init_process_group(
+                "gloo", init_method="file://" + args.store, rank=args.rank, world_size=self.ranks)
+        self.net, self.samples, self.batches = models()(args.model)
+        self.made = self.net
+        if self.ranks > 1:
+            self.net = torch.nn.parallel.DistributedDataParallel(self.net,
+                                                                 gradient_as_bucket_view=True)
+        if args.compile:
+            self.net = torch.compile(self.net)
+        self.optimizer_name, self.channels_last = "foreach", False
+        self.optimizer = self.new_optimizer("foreach")
+
+    def new_optimizer(self, kind):
+        how = {kind: True}
+        if self.args.model in GPT:
+            return self.torch.optim.AdamW(self.made.parameters(), lr=3e-4, weight_decay=0.1, **how)
+        return self.torch.optim.SGD(self.made.parameters(), lr=0.01, momentum=0.9, **how)
+
+    def step(self):
+        torch = self.torch
+        x, y = self.batches[self.step_no % len(self.batches)]
+        self.step_no += 1
+        self.optimizer.zero_grad(set_to_none=True)
+        with torch.autocast("cpu", torch.bfloat16, enabled=self.args.dtype == "bf16"):
+            logits = self.net(x)
+            loss = torch.nn.functional.cross_entropy(logits.view(-1, logits.shape[-1]), y.view(-1))
+        loss.backward()
+        self.optimizer.step()
+        return loss
+
+    def time_of(self, function, least_s=0.3):
+        """Seconds of a call, after one that is not counted; with several ranks least_s is 0, that
+        is one call: all must make as many."""
+        function()
+        n, start = 0, time.perf_counter()
+        while n == 0 or time.perf_counter() - start < least_s:
+            function()
+            n += 1
+        return (time.perf_counter() - start) / n
+
+    def tune(self):
+        """The faster optimizer, and the faster layout of images."""
+        times = {}
+        for kind in ("foreach", "fused"):
+            self.optimizer = self.new_optimizer(kind)
+            times[kind] = self.time_of(self.optimizer.step, 0.2)
+        self.optimizer_name = min(times, key=times.get)
+        self.optimizer = self.new_optimizer(self.optimizer_name)
+        if self.args.model == "cnn" and self.ranks == 1 and not self.args.compile:
+            plain = self.time_of(self.step)
+            batches = self.batches
+            last = self.torch.channels_last
+            self.net.to(memory_format=last)
+            self.batches = [(x.to(memory_format=last), y) for x, y in batches]
+            if self.time_of(self.step) < plain:
+                self.channels_last = True
+            else:
+                self.net.to(memory_format=self.torch.contiguous_format)
+                self.batches = batches
+            self.optimizer = self.new_optimizer(self.optimizer_name)
+
+    def agree(self, n):
+        """All ranks make as many steps as rank 0 says."""
+        if self.ranks > 1:
+            t = self.torch.tensor(n)
+            self.torch.distributed.broadcast(t, 0)
+            n = int(t)
+        return n
+
+    def trial(self, seconds):
+        steps = self.agree(max(1, round(seconds / self.step_s)))
+        start = time.perf_counter()
+        for _ in range(steps):
+            loss = self.step()
+        took = time.perf_counter() - start
+        assert bool(self.torch.isfinite(loss))
+        return steps / took
+
+
+def work(args):
+    try:
+        t = Training(args)
+    except ModuleNotFoundError as e:
+        print(f"engine_peer: {e}; pip install torch, or set PLUME_TORCH_PYTHON", file=sys.stderr)
+        sys.exit(77)
+    t.step()
+    first = time.time() - EXEC
+    if args.first_step:
+        if not args.rank:
+            print(json.dumps({"first_step_s": round(first, 3)}), flush=True)
+        return
+    t.tune()
+    t.step_s = t.time_of(t.step, 0.3 if t.ranks == 1 else 0)
+    facts = {
+        "model": args.model, "dtype": args.dtype, "threads": int(args.threads), "ranks": t.ranks,
+        "compiled": args.compile, "peer_name": "PyTorch " + t.torch.__version__,
+        "optimizer": t.optimizer_name, "channels_last": t.channels_last,
+        "samples_a_step": t.samples, "unit": "steps/s",
+        "params": sum(p.numel() for p in t.made.parameters()),
+        "first_step_s": round(first, 3),
+    }
+    if args.serve:
+        serve(t, args, facts)
+        return
+    n = args.trials if t.agree(int(t.step_s < 2)) else min(args.trials, 3)  # those of minutes
+    rates = sorted(t.trial(args.seconds) for _ in range(n))
+    if not args.rank:
+        facts.update(median=statistics.median(rates), min=rates[0], max=rates[-1], n=len(rates),
+                     peak_mb=round(peak_mb(), 1), import_mb=round(t.import_mb, 1))
+        print(json.dumps(facts), flush=True)
+
+
+def serve(t, args, facts):
+    """A trial a line; an empty one ends it. Rank 0 reads, the others follow."""
+    if not args.rank:
+        print(json.dumps({"ready": True, **facts}), flush=True)
+    while True:
+        line = sys.stdin.readline().strip() if not args.rank else ""
+        if not t.agree(int(bool(line))):
+            break
+        rate = t.trial(float(line or 0) or args.seconds)
+        if not args.rank:
+            print(json.dumps({"rate": rate, "peak_mb": round(peak_mb(), 1),
+                              "import_mb": round(t.import_mb, 1)}), flush=True)
+
+
+def start(args, model, dtype, threads, ranks):
+    """The processes of one combination; rank 0 has our stdout and stdin."""
+    python = os.environ.get("PLUME_TORCH_PYTHON", "python3")
+    argv = [python, os.path.abspath(__file__), "--model", model, "--dtype", dtype, "--threads",
+            threads, "--ranks", ranks, "--trials", str(args.trials), "--seconds",
+            str(args.seconds)]
+    argv += [o for o in ("--compile", "--serve", "--first-step")
+             if getattr(args, o[2:].replace("-", "_"))]
+    # No accelerator, and the names of threads' numbers that libraries know.
+    env = dict(os.environ, CUDA_VISIBLE_DEVICES="", OMP_NUM_THREADS=threads,
+               MKL_NUM_THREADS=threads)
+    with tempfile.TemporaryDirectory(prefix="plume-peer-") as folder:
+        env["ENGINE_PEER_EXEC"] = repr(time.time())
+        ranks_run = [subprocess.Popen([*argv, "--rank", str(r), "--store",
+                                       os.path.join(folder, "store")], env=env,
+                                      stdin=None if r == 0 else subprocess.DEVNULL)
+                     for r in range(int(ranks))]
+        codes = [p.wait() for p in ranks_run]
+    return max(abs(c) for c in codes)
+
+
+def main():
+    args = parse()
+    if args.rank is not None:
+        work(args)
+        return 0
+    worst = 0
+    for ranks in args.ranks.split(","):
+        for dtype in args.dtype.split(","):
+            for threads in args.threads.split(","):
+                for model in args.model.split(","):
+                    if int(ranks) > 1 and int(threads) > 1:
+                        continue
+                    worst = max(worst, start(args, model, dtype, threads, ranks))
+                    if worst == 77:
+                        return worst
+    return 1 if worst else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

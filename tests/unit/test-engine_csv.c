@@ -1,0 +1,137 @@
+/* SPDX-License-Identifier: MIT */
+#include "common/base/fs.h"
+#include "runtime/engine/csv.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static char dir[64], path[96];
+
+static int set_up(void **state)
+{
+    (void)state;
+    snprintf(dir, sizeof(dir), "/tmp/plume-csv-XXXXXX");
+    assert_non_null(mkdtemp(dir));
+    snprintf(path, sizeof(path), "%s/metrics.csv", dir);
+    return 0;
+}
+
+static int tear_down(void **state)
+{
+    (void)state;
+    unlink(path);
+    assert_int_equal(rmdir(dir), 0); /* no temporary file is left */
+    return 0;
+}
+
+static void write_file(const char *text)
+{
+    assert_int_equal(pl_file_replace(path, text, strlen(text), 0644, NULL), 0);
+}
+
+static void holds(const char *want)
+{
+    _cleanup_free_ char *text = NULL;
+
+    assert_int_equal(pl_file_read(path, 1 << 20, &text, NULL, NULL), 0);
+    assert_string_equal(text, want);
+}
+
+static struct pl_csv *open_it(void)
+{
+    struct pl_error err = {0};
+    struct pl_csv *csv = NULL;
+
+    if (pl_csv_open(path, &csv, &err) < 0)
+        fail_msg("%s", pl_error_text(&err));
+    return csv;
+}
+
+static int row(struct pl_csv *csv, int64_t step, const char *name, double value)
+{
+    return pl_csv_row(csv, step, &name, &value, 1, NULL);
+}
+
+static void test_row_with_new_columns(void **state)
+{
+    struct pl_csv *csv = open_it();
+
+    (void)state;
+    assert_int_equal(row(csv, 1, "loss", 0.5), 0);
+    holds("step,loss\n1,0.5\n");
+    assert_int_equal(row(csv, 2, "val_acc", NAN), 0);
+    holds("step,loss,val_acc\n1,0.5,\n2,,nan\n");
+    assert_int_equal(pl_csv_row(csv, 3, (const char *const[]){"val_acc", "loss"},
+                                (double[]){-INFINITY, 0.1f}, 2, NULL),
+                     0);
+    holds("step,loss,val_acc\n1,0.5,\n2,,nan\n3,0.100000001,-inf\n");
+    pl_csv_close(csv);
+}
+
+static void test_open_goes_on(void **state)
+{
+    struct pl_csv *csv;
+
+    (void)state;
+    write_file("step,loss\n1,0.5\n2,0."); /* its writer was killed */
+    csv = open_it();
+    assert_int_equal(row(csv, 2, "loss", 3), 0);
+    pl_csv_close(csv);
+    holds("step,loss\n1,0.5\n2,0.\n2,3\n");
+}
+
+static void test_open_refuses_others(void **state)
+{
+    struct pl_error err = {0};
+    struct pl_csv *csv = NULL;
+
+    (void)state;
+    write_file("name,mail\n");
+    assert_int_equal(pl_csv_open(path, &csv, &err), -EINVAL);
+    assert_non_null(strstr(pl_error_text(&err), "move it away"));
+    holds("name,mail\n");
+}
+
+static void test_row_with_bad_name(void **state)
+{
+    struct pl_csv *csv = open_it();
+
+    (void)state;
+    assert_int_equal(row(csv, 1, "loss", 1), 0);
+    assert_int_equal(row(csv, 2, "a,b", 1), -EINVAL);
+    assert_int_equal(row(csv, 2, "=1+1", 1), -EINVAL);
+    assert_int_equal(row(csv, 2, "loss", 2), 0);
+    pl_csv_close(csv);
+    holds("step,loss\n1,1\n2,2\n");
+}
+
+static void test_row_past_the_columns(void **state)
+{
+    struct pl_csv *csv = open_it();
+    char name[16];
+
+    (void)state;
+    for (int i = 0; i < PL_CSV_COLUMNS_MAX; i++) {
+        snprintf(name, sizeof(name), "m%d", i);
+        assert_int_equal(row(csv, i, name, i), 0);
+    }
+    assert_int_equal(row(csv, 1, "more", 1), -E2BIG);
+    assert_int_equal(row(csv, 1, "m7", 1), 0);
+    pl_csv_close(csv);
+}
+
+int main(void)
+{
+#define CASE(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
+    const struct CMUnitTest tests[] = {
+        CASE(test_row_with_new_columns), CASE(test_open_goes_on),
+        CASE(test_open_refuses_others),  CASE(test_row_with_bad_name),
+        CASE(test_row_past_the_columns),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
