@@ -122,18 +122,24 @@ class Bench:
         return result
 
     def row(self, case, ours, peer=None, peer_name=None, unit="s", goal=None, met=None,
-            ratio_goal=None, below=None):
-        """ours, peer: lists of numbers. The goal is a ratio, or a limit for ours."""
+            ratio_goal=None, below=None, ratio_least=None, least=None, extra=None):
+        """ours, peer: lists of numbers. The goal is a ratio, or a limit for ours. extra: more
+        members of the JSON row."""
         a, b = median(ours), median(peer) if peer else None
         ratio = a / b if b else None
         if ratio_goal is not None:
             goal, met = f"<= {ratio_goal:g} x", ratio <= ratio_goal
         elif below is not None:
             goal, met = f"< {below:g} {unit}", a < below
+        elif ratio_least is not None:
+            goal, met = f">= {ratio_least:g} x", ratio >= ratio_least
+        elif least is not None:
+            goal, met = f">= {least:g} {unit}", a >= least
         self.rows.append({
             "name": self.name, "case": case, "ours": a, "peer": b, "peer_name": peer_name,
             "ratio": ratio, "unit": unit, "goal": goal, "met": met, "n": len(ours),
             "spread": quartiles(ours), "peer_spread": quartiles(peer) if peer else None,
+            **(extra or {}),
         })
 
     def note(self, text):

@@ -1,0 +1,261 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""Steps a second of the training engine against PyTorch's, on four models.
+
+For each model and type: one process with 1 and with 2 threads, and two ranks of one thread. Ours
+and the peer (engine_peer.py) take turns. PLUME_TORCH_PYTHON names a Python that has torch; without
+one there are our rows only. ENGINE_MODELS, ENGINE_DTYPES and ENGINE_TRIALS narrow a run down.
+"""
+
+import json
+import os
+import select
+import subprocess
+import sys
+import time
+
+from plbench import BUILD, SRC, Bench, median, quiet
+
+PYTHON = os.environ.get("PLUME_TORCH_PYTHON", "python3")
+MODELS = os.environ.get("ENGINE_MODELS", "mlp,cnn,gpt4,gpt6").split(",")
+DTYPES = os.environ.get("ENGINE_DTYPES", "f32,bf16").split(",")
+TRIALS = int(os.environ.get("ENGINE_TRIALS", "7"))
+TRIAL_S = float(os.environ.get("ENGINE_TRIAL_SECONDS", "1.5"))
+BATCHES = 16  # of made-up data a rank
+WARM = 3  # steps of ours that do not count: the first ones find memory
+SETUPS = ((1, 1), (2, 1), (1, 2))  # threads of a rank, ranks
+GPT = {"gpt4": (4, 4, 128, 128, 16), "gpt6": (6, 6, 384, 256, 8)}
+VOCAB = 65
+
+
+def batch_of(model):
+    return {"mlp": 512, "cnn": 128}.get(model) or GPT[model][4]
+
+
+def flops_of(model):
+    """Of a step: 2 a multiply-add, backward twice the forward, no gradient of the input."""
+    if model == "mlp":
+        layers = [784 * 1024, 1024 * 1024, 1024 * 10]
+        return 2 * 512 * (3 * sum(layers) - layers[0])
+    if model == "cnn":
+        layers = [26 * 26 * 32 * 9, 24 * 24 * 64 * 32 * 9, 9216 * 128, 128 * 10]
+        return 2 * 128 * (3 * sum(layers) - layers[0])
+    layers, _, width, context, batch = GPT[model]
+    token = layers * (12 * width * width + context * width) + VOCAB * width
+    return 3 * 2 * batch * context * token  # causal: half of the T x T products
+
+
+def write_npy(path, shape, values):
+    """Unsigned bytes in NumPy's format 1.0."""
+    head = "{'descr': '|u1', 'fortran_order': False, 'shape': (%s,), }" % ", ".join(
+        map(str, shape))
+    head += " " * (64 - (len(head) + 11) % 64) + "\n"
+    with open(path, "wb") as f:
+        f.write(b"\x93NUMPY\x01\x00" + len(head).to_bytes(2, "little") + head.encode() + values)
+
+
+def make_data(folder, model, ranks):
+    rows = BATCHES * batch_of(model) * ranks
+    os.makedirs(folder, exist_ok=True)
+    if model in GPT:
+        context = GPT[model][3]
+        text = bytes(b % VOCAB for b in os.urandom(rows * (context + 1)))
+        lines = [text[i * (context + 1):(i + 1) * (context + 1)] for i in range(rows)]
+        write_npy(folder + "/x.npy", (rows, context), b"".join(t[:-1] for t in lines))
+        write_npy(folder + "/y.npy", (rows, context), b"".join(t[1:] for t in lines))
+        return
+    shape = (784,) if model == "mlp" else (1, 28, 28)
+    write_npy(folder + "/x.npy", (rows, *shape), os.urandom(rows * 784))
+    write_npy(folder + "/y.npy", (rows,), bytes(b % 10 for b in os.urandom(rows)))
+
+
+class Ours:
+    """A trial is a run of pltrain; the module tells the length of each step (bench/models)."""
+
+    def __init__(self, bench, model, dtype, threads, ranks):
+        self.bench, self.threads, self.ranks = bench, threads, ranks
+        self.data = os.path.join(bench.dir, f"{model}-{ranks}")
+        make_data(self.data, model, ranks)
+        kind = "gpt" if model in GPT else model
+        self.argv = [os.path.join(BUILD, "pltrain"), "--log-every", "1000000"]
+        if dtype != "f32":
+            self.argv += ["--precision", dtype]
+        if ranks > 1:
+            self.argv += ["--processes", str(ranks)]
+        self.module = [os.path.join(BUILD, "bench", f"bench-{kind}.so")]
+        if model in GPT:
+            for name, value in zip(("layers", "heads", "width", "context", "batch_size"),
+                                   GPT[model]):
+                self.module += [f"--{name}", str(value)]
+            self.module += ["--vocabulary", str(VOCAB)]
+        if model == "cnn":
+            self.module += ["--size", "28", "--batch_size", "128"]
+        self.rates, self.firsts, self.peaks = [], [], []
+        self.steps = 0
+
+    def start(self, steps):
+        env = {**self.bench.env, "OMP_NUM_THREADS": str(self.threads), "BENCH_STEPS": str(steps),
+               "PLUME_DATA_DIR": self.data}
+        self.exec_at = time.time()
+        return subprocess.Popen([*self.argv, "--max-steps", str(steps), *self.module], env=env,
+                                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                stderr=subprocess.PIPE, text=True)
+
+    def end(self, process):
+        """(steps a second, first step's end, peak MB) of the slowest or largest rank."""
+        out, err = process.communicate(timeout=600)
+        rows = [json.loads(line) for line in out.splitlines() if line.startswith("{")]
+        if process.returncode != 0 or len(rows) != self.ranks:
+            raise RuntimeError(err.strip().splitlines()[-1] if err.strip() else
+                               f"exit code {process.returncode}")
+        rate = min(len(r["step_s"][WARM:]) / sum(r["step_s"][WARM:]) for r in rows)
+        return (rate, max(r["first_step"] for r in rows) - self.exec_at,
+                max(r["peak_kb"] for r in rows) / 1024)
+
+    def warm(self):
+        rate = self.end(self.start(WARM + 4))[0]
+        self.steps = WARM + 2 + max(3, min(20000, round(TRIAL_S * rate)))
+
+    def trial(self):
+        rate, first, peak = self.end(self.start(self.steps))
+        self.rates.append(rate)
+        self.firsts.append(first)
+        self.peaks.append(peak)
+
+
+class Peer:
+    """engine_peer.py, which stays and makes a trial when told."""
+
+    def __init__(self, model, dtype, threads, ranks):
+        argv = [sys.executable, os.path.join(SRC, "bench", "engine_peer.py"), "--model", model,
+                "--dtype", dtype, "--threads", str(threads), "--ranks", str(ranks), "--serve"]
+        env = dict(os.environ, PLUME_TORCH_PYTHON=PYTHON)
+        for key in ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE"):
+            env.pop(key, None)
+        self.process = subprocess.Popen(argv, env=env, stdin=subprocess.PIPE,
+                                        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+                                        text=True)
+        self.rates, self.peak = [], None
+        self.facts = self.line(600)
+
+    def line(self, limit_s):
+        if not select.select([self.process.stdout], [], [], limit_s)[0]:
+            raise RuntimeError("the peer says nothing")
+        text = self.process.stdout.readline()
+        if not text:
+            raise RuntimeError("the peer ended")
+        return json.loads(text)
+
+    def trial(self):
+        self.process.stdin.write(f"{TRIAL_S}\n")
+        self.process.stdin.flush()
+        row = self.line(600)
+        self.rates.append(row["rate"])
+        self.peak = row["peak_mb"]
+
+    def close(self):
+        try:
+            self.process.stdin.close()
+            self.process.wait(60)
+        except (OSError, subprocess.TimeoutExpired):
+            self.process.kill()
+            self.process.wait()
+
+
+def has_torch():
+    try:
+        return subprocess.run([PYTHON, "-c", "import torch"], stderr=subprocess.DEVNULL,
+                              timeout=120, check=False).returncode == 0
+    except OSError:
+        return False
+
+
+def gemm_peak(b):
+    """GFLOP/s of one thread: the best of ours on a square product."""
+    _, out = b.run([os.path.join(BUILD, "bench", "bench-gemm-peak")], stdout=subprocess.PIPE,
+                   env={"OMP_NUM_THREADS": "1"})
+    return float(out)
+
+
+def measure(b, model, dtype, torch):
+    """{(threads, ranks): (Ours, Peer or None)}, all in turns."""
+    sides, peers = {}, []
+    try:
+        for setup in SETUPS:
+            ours, peer = Ours(b, model, dtype, *setup), None
+            ours.warm()
+            if torch:
+                try:
+                    peer = Peer(model, dtype, *setup)
+                    peers.append(peer)
+                except RuntimeError as e:
+                    b.note(f"{model} {dtype}, {setup}: {e}")
+            sides[setup] = (ours, peer)
+        for i in range(TRIALS):
+            for ours, peer in sides.values():
+                quiet(0.5)
+                ours.trial()
+                # A peer that needs seconds for a step has had its say after three trials.
+                if peer and (i < 3 or peer.rates[0] > 0.5):
+                    peer.trial()
+    finally:
+        for peer in peers:
+            peer.close()
+    return sides
+
+
+def efficiency(sides, which):
+    """A rank of two against one alone, of the medians."""
+    one, two = sides.get((1, 1), (None, None))[which], sides.get((1, 2), (None, None))[which]
+    return median(two.rates) / median(one.rates) if one and two else None
+
+
+def rows_of(b, model, dtype, sides, peak):
+    for (threads, ranks), (ours, peer) in sides.items():
+        name = peer.facts["peer_name"] if peer else None
+        about = {"model": model, "dtype": dtype, "threads": threads, "ranks": ranks}
+        case = f"{model} {dtype}, " + (f"{ranks} ranks" if ranks > 1 else
+                                       f"{threads} thread{'s' * (threads > 1)}")
+        share = median(ours.rates) * flops_of(model) / (peak * 1e9 * threads)
+        b.row(case, ours.rates, peer.rates if peer else None, name, unit="steps/s",
+              ratio_least=1.2 if peer and (dtype, threads, ranks) == ("f32", 1, 1) else None,
+              extra={**about, "efficiency": efficiency(sides, 0) if ranks > 1 else None,
+                     "gemm_share": round(share, 3) if dtype == "f32" else None,
+                     "peak_mb": round(max(ours.peaks), 1), "peer_peak_mb": peer and peer.peak})
+        if ranks > 1:
+            b.row(case + ": efficiency", [100 * efficiency(sides, 0)],
+                  [100 * efficiency(sides, 1)] if peer else None, name, unit="%", least=97,
+                  extra=about)
+            b.row(case + ": exec to first step", ours.firsts,
+                  [peer.facts["first_step_s"]] if peer else None, name, below=0.1, extra=about)
+        if (threads, ranks) == (1, 1):
+            b.row(case + ": peak memory", ours.peaks, [peer.peak] if peer else None, name,
+                  unit="MB", ratio_goal=0.5 if peer else None, extra=about)
+            if dtype == "f32":
+                b.row(case + ": share of the gemm peak", [100 * share],
+                      [100 * median(peer.rates) * flops_of(model) / (peak * 1e9)] if peer else
+                      None, name, unit="%", extra=about)
+
+
+def main():
+    for key in ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE"):
+        os.environ.pop(key, None)
+    with Bench("engine") as b:
+        torch = has_torch()
+        peak = gemm_peak(b)
+        for model in MODELS:
+            for dtype in DTYPES:
+                try:
+                    rows_of(b, model, dtype, measure(b, model, dtype, torch), peak)
+                except RuntimeError as e:
+                    b.note(f"{model} {dtype}: not measured: {e}")
+        b.note(f"gemm peak of one thread: {peak:.1f} GFLOP/s (f32, 1024^3, ours); each trial "
+               f"lasts {TRIAL_S:g} s")
+        if not torch:
+            b.note("PyTorch is not installed here: pip install torch, or name a Python that has "
+                   "it in PLUME_TORCH_PYTHON")
+        b.finish()
+
+
+if __name__ == "__main__":
+    main()
