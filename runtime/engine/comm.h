@@ -153,13 +153,15 @@ int pl_comm_tcp_listen(const char *address, int *ret_fd, unsigned *ret_port, str
 int pl_comm_self_create(unsigned world_rank, struct pl_comm **ret, struct pl_error *err);
 
 /* local: this node's ranks, shm or (a single one) self; leaders: NULL but on the first of each
- * node. Owns both on success. peers and node (an index into the leaders): of all `size` members. */
+ * node. Owns both on success. peers and node (an index into the leaders): of all `size` members.
+ * by_mpi: how the leaders meet, for the name. */
 int pl_comm_hier_create(struct pl_comm *local,
                         struct pl_comm *leaders,
                         const struct pl_comm_peer *peers,
                         const unsigned *node,
                         unsigned rank,
                         unsigned size,
+                        bool by_mpi,
                         struct pl_comm **ret,
                         struct pl_error *err);
 

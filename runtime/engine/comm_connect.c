@@ -267,8 +267,8 @@ static int connect_groups(const struct pl_world *world,
         /* A node with one rank has no shared memory to make. */
         if (!local && (r = pl_comm_self_create(g->local[0].world_rank, &local, err)) < 0)
             return r;
-        r = pl_comm_hier_create(local, leaders, g->all, g->node, world->rank, world->size, ret,
-                                err);
+        r = pl_comm_hier_create(local, leaders, g->all, g->node, world->rank, world->size,
+                                world->mpi != NULL, ret, err);
         if (r < 0)
             return r;
         local = leaders = NULL;

@@ -164,6 +164,7 @@ int pl_comm_hier_create(struct pl_comm *local,
                         const unsigned *node,
                         unsigned rank,
                         unsigned size,
+                        bool by_mpi,
                         struct pl_comm **ret,
                         struct pl_error *err)
 {
@@ -187,7 +188,7 @@ int pl_comm_hier_create(struct pl_comm *local,
         h->node[i] = node[i];
         h->n_nodes = PL_MAX(h->n_nodes, node[i] + 1);
     }
-    if (leaders && strcmp(leaders->ops->name, "mpi") == 0)
+    if (by_mpi)
         h->base.ops = &hier_mpi_ops;
     *ret = &h->base;
     return 0;

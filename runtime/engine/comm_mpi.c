@@ -21,6 +21,7 @@ struct pl_mpi {
     const struct pl_mpi_table *table;
     void *handle;
     struct pl_mpi_place place;
+    bool broken; /* a collective was left under way: MPI may still write where it was */
 };
 
 struct mpi {
@@ -90,7 +91,7 @@ int pl_mpi_open(struct pl_mpi **ret, struct pl_world *ret_world, struct pl_error
 
 void pl_mpi_close(struct pl_mpi *mpi, bool lost)
 {
-    if (mpi && mpi->table && !lost)
+    if (mpi && mpi->table && !lost && !mpi->broken)
         mpi->table->finalize();
 }
 
@@ -107,6 +108,7 @@ static int broken(struct mpi *m, const char *text, struct pl_error *err)
     char full[PL_COMM_TEXT_MAX];
 
     snprintf(full, sizeof(full), "rank %u: %.140s", m->base.world[m->base.rank], text);
+    m->mpi->broken = true;
     pl_tcp_abort(m->watch, full);
     return pl_error_set(err, -ECONNRESET, "%s", full);
 }
@@ -136,8 +138,10 @@ static int finish(struct mpi *m, int started, char *text, struct pl_error *err)
         if (pl_now_ns() >= look) {
             look = pl_now_ns() + LOOK_NS;
             r = pl_tcp_check(m->watch, err);
-            if (r < 0)
+            if (r < 0) {
+                m->mpi->broken = true;
                 return r;
+            }
         }
         sched_yield();
     }

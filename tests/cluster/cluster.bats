@@ -104,6 +104,20 @@ C
     [ "$(sort -u <<<"$output")" = 28 ]
 }
 
+@test "ranks meet by the MPI that started them" {
+    # All nodes have this machine's name: Open MPI would mix up their shared memory.
+    export OMPI_MCA_btl=tcp,self OMPI_MCA_btl_tcp_if_include=lo
+    [ -e "$PLUME_SRC/build/plume-mpi.so" ] || skip "built without MPI"
+    mpi=$(as_user timeout 60 srun --mpi=pmix -N4 --ntasks-per-node=2 \
+        plrun -- env PLUME_LOG=debug pltrain --epochs 1 mlp 2>"$WORK/err")
+    [ "$(grep -c 'collectives shm+mpi' "$WORK/err")" = 8 ] || { cat "$WORK/err"; false; }
+    tcp=$(as_user timeout 60 srun -N4 --ntasks-per-node=2 \
+        plrun -- pltrain --epochs 1 mlp)
+    hash() { grep -o 'hash .*' | sort -u; }
+    [ "$(hash <<<"$mpi" | wc -l)" = 1 ]
+    [ "$(hash <<<"$tcp" | wc -l)" = 1 ]
+}
+
 @test "a requeued job runs again within 20 s" {
     job=$(as_user sbatch --parsable -o "$WORK/out" --open-mode=append --wrap \
         'echo start $SLURM_RESTART_COUNT; [ -n "$SLURM_RESTART_COUNT" ] || exec tail -f /dev/null')
