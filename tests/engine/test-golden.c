@@ -1,0 +1,243 @@
+/* SPDX-License-Identifier: MIT */
+/* Small models against numbers recorded from PyTorch (tests/golden/models.py): the gradients of the
+ * first step, and the losses of 20 steps with the optimizers. */
+#include "runtime/engine/step.h"
+#include "tests/golden/models.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define SAMPLES_MAX 5184 /* numbers of all batches' inputs */
+#define ROWS_MAX 64      /* of all batches */
+
+struct model {
+    const struct plume_module *module;
+    const char *batch_size; /* "batch_size=N" */
+    size_t rows, classes, per_row;
+    const struct golden_param *params;
+    size_t n_params;
+    const double *grads, *f64, *f32;
+};
+
+/* The finalizer of MurmurHash3, as models.py has it. */
+static uint32_t mix(uint32_t seed, size_t i)
+{
+    uint32_t h = (uint32_t)i + seed * 0x9E3779B9U;
+
+    h ^= h >> 16;
+    h *= 0x85EBCA6BU;
+    h ^= h >> 13;
+    h *= 0xC2B2AE35U;
+    return h ^ h >> 16;
+}
+
+static double fill(uint32_t seed, size_t i, double scale, double shift)
+{
+    return ((double)(mix(seed, i) >> 8) * 0x1p-23 - 1) * scale + shift;
+}
+
+static double inputs[SAMPLES_MAX];
+static int32_t labels[ROWS_MAX * 16];
+static struct plume_array fields[2];
+
+/* All batches one behind the other, in the arrays that the data hooks hand out. */
+static void make_data(const struct model *m)
+{
+    size_t n = m->rows * m->per_row;
+
+    for (size_t b = 0; b < GOLDEN_BATCHES; b++) {
+        for (size_t i = 0; i < n; i++)
+            inputs[b * n + i] = fill((uint32_t)(1000 + b), i, 1, 0);
+        for (size_t i = 0; i < m->rows; i++)
+            labels[b * m->rows + i] =
+                (int32_t)(mix((uint32_t)(2000 + b), i) % (uint32_t)m->classes);
+    }
+    fields[0] = (struct plume_array){.dtype = PLUME_F64, .rank = 2, .data = inputs};
+    fields[0].shape[0] = GOLDEN_BATCHES * m->rows;
+    fields[0].shape[1] = m->per_row;
+    fields[1] = (struct plume_array){.dtype = PLUME_I32, .rank = 1, .data = labels};
+    fields[1].shape[0] = fields[0].shape[0];
+}
+
+static int data(struct plume_context *pl, enum plume_stage stage, struct plume_data *ret)
+{
+    if (stage != PLUME_TRAIN)
+        return 0;
+    ret->n_fields = 2;
+    for (size_t i = 0; i < 2; i++) {
+        ret->field[i].array = &fields[i];
+        ret->field[i].dtype = i ? PLUME_I32 : PLUME_F32;
+    }
+    return 0;
+}
+
+/* Declares what the record has, in its order; the test fills in the values afterwards. */
+static int declare(struct plume_context *pl, const struct golden_param *params, size_t n)
+{
+    plume_tensor **w = pl->state;
+
+    for (size_t i = 0; i < n; i++)
+        w[i] = plume_param(pl, params[i].name, PLUME_INIT_ZERO, params[i].rank, params[i].shape);
+    return 0;
+}
+
+static int mlp_configure(struct plume_context *pl)
+{
+    return declare(pl, mlp_params, PL_COUNT(mlp_params));
+}
+
+static int mlp_step(struct plume_context *pl, const struct plume_batch *b, plume_tensor **ret_loss)
+{
+    plume_tensor **w = pl->state, *h;
+
+    h = plume_linear(pl, b->field[0], w[0], w[1], PLUME_RELU);
+    h = plume_linear(pl, h, w[2], w[3], PLUME_RELU);
+    h = plume_linear(pl, h, w[4], w[5], PLUME_IDENTITY);
+    *ret_loss = plume_cross_entropy(pl, h, b->field[1]);
+    return 0;
+}
+
+static int sgd(struct plume_context *pl, struct plume_optimizer *ret)
+{
+    ret->kind = PLUME_SGD;
+    ret->lr = 0.125;
+    ret->momentum = 0.875;
+    ret->weight_decay = 0.015625;
+    return 0;
+}
+
+static const struct plume_module mlp_module = {
+    .struct_size = sizeof(struct plume_module),
+    .abi = PLUME_MODULE_ABI,
+    .name = "mlp",
+    .state_size = sizeof(plume_tensor *) * PL_COUNT(mlp_params),
+    .configure = mlp_configure,
+    .data = data,
+    .training_step = mlp_step,
+    .configure_optimizers = sgd,
+};
+
+static const struct model mlp = {
+    .module = &mlp_module,
+    .batch_size = "batch_size=9",
+    .rows = 9,
+    .per_row = 13,
+    .classes = 7,
+    .params = mlp_params,
+    .n_params = PL_COUNT(mlp_params),
+    .grads = mlp_grads,
+    .f64 = mlp_f64,
+    .f32 = mlp_f32,
+};
+
+static double number(const plume_tensor *t, const void *values, size_t i)
+{
+    return t->dtype == PLUME_F64 ? ((const double *)values)[i] : ((const float *)values)[i];
+}
+
+static void set_params(const struct model *m, struct pl_params *params)
+{
+    for (size_t i = 0; i < m->n_params; i++) {
+        const struct golden_param *g = &m->params[i];
+        plume_tensor *t = params->list[i]->tensor;
+
+        for (size_t k = 0; k < t->count; k++)
+            if (t->dtype == PLUME_F64)
+                ((double *)t->data)[k] = fill((uint32_t)i + 1, k, g->scale, g->shift);
+            else
+                ((float *)t->data)[k] = (float)fill((uint32_t)i + 1, k, g->scale, g->shift);
+    }
+}
+
+/* |ours - recorded| <= tolerance * norm of the parameter's whole gradient: an element is a sum over
+ * the batch whose terms may cancel, so its own size says nothing about its error. */
+static void check_grads(const struct model *m, const struct pl_params *params, double tolerance)
+{
+    double worst = 0;
+
+    for (size_t i = 0; i < m->n_params; i++) {
+        const struct golden_param *g = &m->params[i];
+        const plume_tensor *t = params->list[i]->tensor;
+        double sum = 0;
+
+        for (size_t k = 0; k < t->count; k++)
+            sum += number(t, t->grad, k) * number(t, t->grad, k);
+        worst = fmax(worst, fabs(sqrt(sum) - g->norm) / g->norm);
+        for (size_t k = 0; k < g->n; k++)
+            worst = fmax(worst, fabs(number(t, t->grad, k * g->stride) - m->grads[g->first + k]) /
+                                    g->norm);
+        if (worst > tolerance)
+            fail_msg("gradient of %s is off by %.2g of its norm", g->name, worst);
+    }
+    print_message("# gradients differ by %.2g of their norms\n", worst);
+}
+
+/* 20 steps over the batches in order; loss[] is filled. */
+static void train(const struct model *m, const struct pl_train_options *options, double *loss)
+{
+    struct pl_world world = {.size = 1, .local_size = 1};
+    struct pl_report report = {.link = PL_RANK_LINK_INIT};
+    _cleanup_(pl_comm_destroyp) struct pl_comm *comm = NULL;
+    _cleanup_(pl_hparams_finish) struct pl_hparams hparams = {0};
+    const double limit = 4e-6; /* f32: sums of at most 96 terms of 6e-8 each, over up to 9 layers */
+    struct pl_trainer t;
+    struct pl_loader *loader = &t.stage[PLUME_TRAIN].loader;
+    struct pl_error err = {0};
+    double before = 0;
+
+    make_data(m);
+    assert_int_equal(pl_hparams_init(&hparams, m->module->hparams, &err), 0);
+    assert_int_equal(pl_hparams_set(&hparams, m->batch_size, &err), 0);
+    assert_int_equal(pl_comm_create(&world, NULL, &comm, &err), 0);
+    if (pl_trainer_init(&t, m->module, &hparams, options, comm, &report, &err) < 0)
+        fail_msg("%s", pl_error_text(&err));
+    set_params(m, &t.ctx.params);
+    for (size_t step = 0; step < GOLDEN_STEPS; step++) {
+        if (step % GOLDEN_BATCHES == 0) {
+            pl_loader_begin(loader, 0);
+            for (size_t i = 0; i < loader->sampler.count; i++)
+                loader->sampler.index[i] = i;
+        }
+        if (pl_step_train(&t, pl_loader_next(loader), &err) < 0)
+            fail_msg("%s", pl_error_text(&err));
+        loss[step] = (t.loss_sum - before) / (double)m->rows;
+        before = t.loss_sum;
+        if (step == 0)
+            check_grads(m, &t.ctx.params, limit);
+    }
+    pl_trainer_finish(&t);
+}
+
+/* f32: as near to the f64 run as 8 times PyTorch's own f32 run is, since both drift by rounding,
+ * and another order of sums is no better or worse than theirs. */
+static void compare_f32(const struct model *m)
+{
+    struct pl_train_options options = pl_train_options_default();
+    double loss[GOLDEN_STEPS], theirs = 0, ours = 0;
+
+    train(m, &options, loss);
+    for (size_t i = 0; i < GOLDEN_STEPS; i++) {
+        theirs = fmax(theirs, fabs(m->f32[i] - m->f64[i]));
+        ours = fmax(ours, fabs(loss[i] - m->f64[i]));
+    }
+    print_message("# %s: losses in f32 differ by %.2g from f64, PyTorch's by %.2g\n",
+                  m->module->name, ours, theirs);
+    assert_true(ours <= 8 * theirs);
+}
+
+static void test_mlp_trains_as_in_pytorch(void **state)
+{
+    compare_f32(&mlp);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_mlp_trains_as_in_pytorch),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
