@@ -1,0 +1,27 @@
+#!/usr/bin/env bats
+# SPDX-License-Identifier: MIT
+# The example modules: built as a user builds them, and how well they learn.
+# BUILD is the build folder, SRC the source's.
+
+bats_require_minimum_version 1.5.0
+
+setup() {
+    PATH=$BUILD:$PATH
+    unset RANK WORLD_SIZE PLUME_SOCKET
+}
+
+@test "an example builds with what is installed, out of the tree" {
+    meson install -C "$BUILD" --no-rebuild --tags devel --destdir "$BATS_TEST_TMPDIR/root" --quiet
+    pc=$(find "$BATS_TEST_TMPDIR/root" -name plume-module.pc)
+    export PKG_CONFIG_PATH=${pc%/*} PKG_CONFIG_SYSROOT_DIR=$BATS_TEST_TMPDIR/root
+    for source in "$SRC"/examples/*/*.c; do
+        name=${source##*/}
+        cp "$source" "$BATS_TEST_TMPDIR"
+        # shellcheck disable=SC2046 # words
+        (cd "$BATS_TEST_TMPDIR" &&
+            cc -Wall -Wextra -Werror -shared -fPIC $(pkg-config --cflags plume-module) \
+                -o "${name%.c}.so" "$name")
+        run -0 pltrain --epochs 0 --list-hparams "$BATS_TEST_TMPDIR/${name%.c}.so"
+    done
+    run -0 pltrain --max-steps 3 "$BATS_TEST_TMPDIR/mlp.so"
+}
