@@ -1,138 +1,265 @@
 /* SPDX-License-Identifier: MIT */
-/* Register-blocked product after Goto and van de Geijn (ACM TOMS 34(3), 2008): a panel of B is
- * packed, tiles of MR x NR of C stay in registers. */
-#include "kernels/cpu/level.h"
+/* Blocked product after Goto and van de Geijn (ACM TOMS 34(3), 2008): KC rows of B are packed into
+ * panels of PL_NR columns by all threads, then each thread packs blocks of A and multiplies. Where
+ * packing would cost more than it saves (few rows or few columns) the matrix is read in place. */
+#include "kernels/cpu/pack.h"
+#include "kernels/cpu/scratch.h"
+#include "kernels/pool.h"
 
-#include <string.h>
+#define KC 384 /* a panel of B, KC * PL_NR floats, stays in L1 */
+#define MC (24 * PL_MR)
+#define NC 4096
+#define FEW_ROWS (2 * PL_MR)    /* B is not packed */
+#define FEW_COLS PL_NR          /* A is not packed */
+#define SMALL ((size_t)1 << 16) /* multiply-adds of a chunk for another thread */
 
-typedef float vec __attribute__((vector_size(PL_LANES * sizeof(float))));
+/* The product of columns [j0, j0 + n) and of [k0, k0 + k), for all rows. */
+struct block {
+    const struct pl_gemm *g;
+    size_t j0, n, k0, k;
+    size_t mc, split, parts; /* rows of a chunk; panels of a part; parts of the columns */
+    float *packed;           /* B, or NULL */
+    float scale;
+    bool last;
+};
 
-#define NV 2 /* vectors of a tile's row */
-#define NR (NV * PL_LANES)
-#if PL_CPU_LEVEL == 4
-#define MR 12 /* 24 of 32 registers hold the tile */
-#elif PL_CPU_LEVEL == 3
-#define MR 6 /* 12 of 16 */
-#else
-#define MR 4 /* 8 of 16 */
-#endif
-#define KC 256 /* rows of the packed panel: KC * NR floats lie on the stack, and in L1 */
-
-static inline vec load(const float *p)
+/* Columns [j, j + PL_NR) of B, zeros past its end. */
+static void pack_b(const struct pl_gemm *g, size_t k0, size_t k_count, size_t j, float *panel)
 {
-    vec v;
+    size_t width = PL_MIN(g->n - j, (size_t)PL_NR);
+    const float *b = g->b + k0 * g->b_row + j * g->b_col;
 
-    memcpy(&v, p, sizeof(v));
-    return v;
-}
-
-/* One tile of mr rows (a constant at each call, so that the accumulators are registers). */
-static inline __attribute__((always_inline)) void tile(const size_t mr,
-                                                       size_t k_count,
-                                                       const float *a,
-                                                       size_t a_row,
-                                                       size_t a_col,
-                                                       const float *panel,
-                                                       float *c,
-                                                       size_t ldc,
-                                                       bool add)
-{
-    vec acc[MR][NV] = {{{0}}};
-
-    for (size_t k = 0; k < k_count; k++) {
-        vec b[NV];
-
-#pragma GCC unroll 4
-        for (size_t v = 0; v < NV; v++)
-            b[v] = load(panel + k * NR + v * PL_LANES);
-#pragma GCC unroll 12
-        for (size_t i = 0; i < mr; i++) {
-            float x = a[i * a_row + k * a_col];
-
-#pragma GCC unroll 4
-            for (size_t v = 0; v < NV; v++)
-                acc[i][v] += x * b[v];
-        }
-    }
-#pragma GCC unroll 12
-    for (size_t i = 0; i < mr; i++) {
-#pragma GCC unroll 4
-        for (size_t v = 0; v < NV; v++) {
-            float *to = c + i * ldc + v * PL_LANES;
-            vec sum = add ? load(to) + acc[i][v] : acc[i][v];
-
-            memcpy(to, &sum, sizeof(sum));
-        }
-    }
-}
-
-static void rows(size_t mr,
-                 size_t k_count,
-                 const float *a,
-                 size_t a_row,
-                 size_t a_col,
-                 const float *panel,
-                 float *c,
-                 size_t ldc,
-                 bool add)
-{
-    for (; mr >= MR; mr -= MR, a += MR * a_row, c += MR * ldc)
-        tile(MR, k_count, a, a_row, a_col, panel, c, ldc, add);
-    for (; mr >= 4; mr -= 4, a += 4 * a_row, c += 4 * ldc)
-        tile(4, k_count, a, a_row, a_col, panel, c, ldc, add);
-    for (; mr; mr--, a += a_row, c += ldc)
-        tile(1, k_count, a, a_row, a_col, panel, c, ldc, add);
-}
-
-static void pack(const struct pl_gemm *g, size_t k0, size_t k_count, size_t j0, float *panel)
-{
-    size_t width = PL_MIN(g->n - j0, (size_t)NR);
-    const float *b = g->b + k0 * g->b_row + j0 * g->b_col;
-
-    if (width < NR)
-        memset(panel, 0, k_count * NR * sizeof(*panel));
-    if (g->b_col == 1) {
+    if (g->b_col == 1 && width == PL_NR) {
         for (size_t k = 0; k < k_count; k++)
-            memcpy(panel + k * NR, b + k * g->b_row, width * sizeof(*panel));
+            memcpy(panel + k * PL_NR, b + k * g->b_row, PL_NR * sizeof(*panel));
+    } else if (g->b_col == 1) {
+        memset(panel, 0, k_count * PL_NR * sizeof(*panel));
+        for (size_t k = 0; k < k_count; k++)
+            memcpy(panel + k * PL_NR, b + k * g->b_row, width * sizeof(*panel));
+    } else {
+        for (size_t v = 0; v < PL_NV; v++) {
+            size_t from = PL_MIN(v * PL_LANES, width);
+
+            pl_pack_rows(b + from * g->b_col, g->b_col, PL_MIN(width - from, (size_t)PL_LANES),
+                         k_count, panel + v * PL_LANES, PL_NR);
+        }
+    }
+}
+
+/* Rows [i, i + mc) of A as panels of PL_MR rows, zeros past its end. */
+static void pack_a(const struct block *b, size_t i, size_t mc, float *to)
+{
+    const struct pl_gemm *g = b->g;
+
+    for (size_t r = 0; r < mc; r += PL_MR, to += PL_MR * b->k) {
+        size_t height = PL_MIN(mc - r, (size_t)PL_MR);
+        const float *a = g->a + (i + r) * g->a_row + b->k0 * g->a_col;
+
+        if (g->a_col == 1) {
+            pl_pack_rows(a, g->a_row, height, b->k, to, PL_MR);
+        } else if (height == PL_MR) {
+            for (size_t k = 0; k < b->k; k++)
+                memcpy(to + k * PL_MR, a + k * g->a_col, PL_MR * sizeof(*to));
+        } else {
+            memset(to, 0, PL_MR * b->k * sizeof(*to));
+            for (size_t k = 0; k < b->k; k++)
+                memcpy(to + k * PL_MR, a + k * g->a_col, height * sizeof(*to));
+        }
+    }
+}
+
+static inline __attribute__((always_inline)) pl_vec activate(pl_vec x, bool relu)
+{
+    return relu ? (pl_vec)((pl_mask)x & ~(pl_mask)(x <= 0)) : x; /* a NaN stays one */
+}
+
+/* The rows of a tile that hangs over C's edge, or has a bias by row. */
+static void
+store_rows(const struct block *b, pl_vec acc[PL_MR][PL_NV], size_t i, size_t height, size_t j)
+{
+    const struct pl_gemm *g = b->g;
+    size_t width = PL_MIN(g->n - j, (size_t)PL_NR);
+    float bias[PL_NR] = {0}, row[PL_NR] = {0};
+
+    if (b->last && g->bias)
+        memcpy(bias, g->bias + j, width * sizeof(*bias));
+    for (size_t r = 0; r < height; r++) {
+        float *c = g->c + (i + r) * g->ldc + j;
+        float row_bias = b->last && g->row_bias ? g->row_bias[i + r] : 0;
+
+        if (g->add || b->k0 > 0)
+            memcpy(row, c, width * sizeof(*row));
+        for (size_t v = 0; v < PL_NV; v++) {
+            float *at = row + v * PL_LANES;
+            pl_vec x =
+                acc[r][v] * b->scale + pl_load(at) + (pl_load(bias + v * PL_LANES) + row_bias);
+
+            pl_store(at, activate(x, b->last && g->relu));
+        }
+        memcpy(c, row, width * sizeof(*c));
+        memset(row, 0, sizeof(row));
+    }
+}
+
+/* Stores the tile at rows i, columns j. */
+static inline __attribute__((always_inline)) void
+store(const struct block *b, pl_vec acc[PL_MR][PL_NV], size_t i, size_t height, size_t j)
+{
+    const struct pl_gemm *g = b->g;
+    size_t ldc = g->ldc;
+    float *c = g->c + i * ldc + j;
+    bool add = g->add || b->k0 > 0, relu = b->last && g->relu;
+    pl_vec bias[PL_NV] = {{0}};
+
+    if (height < PL_MR || g->n - j < PL_NR || (b->last && g->row_bias)) {
+        store_rows(b, acc, i, height, j);
         return;
     }
-    for (size_t j = 0; j < width; j++)
-        for (size_t k = 0; k < k_count; k++)
-            panel[k * NR + j] = b[k * g->b_row + j * g->b_col];
+    if (b->scale != 1)
+#pragma GCC unroll 12
+        for (size_t r = 0; r < PL_MR; r++)
+#pragma GCC unroll 4
+            for (size_t v = 0; v < PL_NV; v++)
+                acc[r][v] *= b->scale;
+    if (b->last && g->bias)
+#pragma GCC unroll 4
+        for (size_t v = 0; v < PL_NV; v++)
+            bias[v] = pl_load(g->bias + j + v * PL_LANES);
+    if (add) {
+#pragma GCC unroll 12
+        for (size_t r = 0; r < PL_MR; r++)
+#pragma GCC unroll 4
+            for (size_t v = 0; v < PL_NV; v++)
+                acc[r][v] += pl_load(c + r * ldc + v * PL_LANES);
+    }
+#pragma GCC unroll 12
+    for (size_t r = 0; r < PL_MR; r++)
+#pragma GCC unroll 4
+        for (size_t v = 0; v < PL_NV; v++)
+            pl_store(c + r * ldc + v * PL_LANES, activate(acc[r][v] + bias[v], relu));
+}
+
+/* One panel of B against the rows [i0, i0 + mc) of A, packed or in place. */
+static void panel(const struct block *b,
+                  const float *packed_a,
+                  const float *y,
+                  size_t y_row,
+                  size_t i0,
+                  size_t mc,
+                  size_t j)
+{
+    const struct pl_gemm *g = b->g;
+    pl_vec acc[PL_MR][PL_NV];
+
+    for (size_t i = 0; i < mc; i += PL_MR) {
+        size_t height = PL_MIN(mc - i, (size_t)PL_MR);
+
+        if (packed_a && y_row == PL_NR) {
+            pl_micro(b->k, packed_a + i * b->k, 1, PL_MR, y, PL_NR, NULL, acc);
+        } else if (packed_a) {
+            pl_micro(b->k, packed_a + i * b->k, 1, PL_MR, y, y_row, NULL, acc);
+        } else {
+            float rest[PL_MR * KC];
+            const float *a = g->a + (i0 + i) * g->a_row + b->k0 * g->a_col;
+
+            if (height == PL_MR) {
+                pl_micro(b->k, a, g->a_row, g->a_col, y, y_row, NULL, acc);
+            } else {
+                for (size_t k = 0; k < b->k; k++)
+                    for (size_t r = 0; r < PL_MR; r++)
+                        rest[k * PL_MR + r] = r < height ? a[r * g->a_row + k * g->a_col] : 0;
+                pl_micro(b->k, rest, 1, PL_MR, y, y_row, NULL, acc);
+            }
+        }
+        store(b, acc, i0 + i, height, j);
+    }
+}
+
+/* Chunk number = (block of rows) * parts + (part of the columns). */
+static void multiply(void *ctx, size_t begin, size_t end)
+{
+    const struct block *b = ctx;
+    const struct pl_gemm *g = b->g;
+    float own[KC * PL_NR] __attribute__((aligned(64)));
+
+    for (size_t chunk = begin; chunk < end; chunk++) {
+        size_t i0 = chunk / b->parts * b->mc, mc = PL_MIN(g->m - i0, b->mc);
+        size_t p0 = chunk % b->parts * b->split;
+        size_t panels = (b->n + PL_NR - 1) / PL_NR, p1 = PL_MIN(p0 + b->split, panels);
+        float *packed_a = NULL;
+
+        if (b->n > FEW_COLS)
+            packed_a =
+                pl_scratch(PL_SCRATCH_GEMM_A, ((b->mc + PL_MR) * b->k + PL_LANES) * sizeof(float));
+        if (packed_a)
+            pack_a(b, i0, mc, packed_a);
+        for (size_t p = p0; p < p1; p++) {
+            size_t j = b->j0 + p * PL_NR;
+            const float *y = own;
+            size_t y_row = PL_NR;
+
+            if (b->packed) {
+                y = b->packed + p * PL_NR * b->k;
+            } else if (g->b_col == 1 && g->m <= FEW_ROWS && g->n - j >= PL_NR) {
+                y = g->b + b->k0 * g->b_row + j;
+                y_row = g->b_row;
+            } else {
+                pack_b(g, b->k0, b->k, j, own);
+            }
+            panel(b, packed_a, y, y_row, i0, mc, j);
+        }
+        if (b->last && g->done)
+            g->done(g, i0, mc, b->j0 + p0 * PL_NR, PL_MIN(b->n, p1 * PL_NR) - p0 * PL_NR);
+    }
+}
+
+static void pack_panels(void *ctx, size_t begin, size_t end)
+{
+    const struct block *b = ctx;
+
+    for (size_t p = begin; p < end; p++)
+        pack_b(b->g, b->k0, b->k, b->j0 + p * PL_NR, b->packed + p * PL_NR * b->k);
+}
+
+/* Enough chunks for all threads; their borders do not change a bit of the result. */
+static void share(struct block *b)
+{
+    const struct pl_gemm *g = b->g;
+    size_t panels = (b->n + PL_NR - 1) / PL_NR, threads = pl_pool_threads();
+    size_t most = PL_MAX(g->m * b->n * b->k / SMALL, (size_t)1), want, blocks;
+
+    want = threads == 1 ? 1 : PL_MIN(4 * threads, most);
+    b->mc = PL_MIN((size_t)MC, (g->m / want + PL_MR) / PL_MR * PL_MR);
+    b->mc = PL_MAX(b->mc, (size_t)4 * PL_MR);
+    blocks = (g->m + b->mc - 1) / b->mc;
+    b->parts = PL_MIN((want + blocks - 1) / blocks, panels);
+    b->split = (panels + b->parts - 1) / b->parts;
+    b->parts = (panels + b->split - 1) / b->split;
+    pl_pool_parallel(blocks * b->parts, 1, multiply, b);
 }
 
 void PL_CPU(gemm)(const struct pl_gemm *g)
 {
-    float panel[KC * NR] __attribute__((aligned(64)));
-    float edge[MR * NR] __attribute__((aligned(64)));
+    size_t steps = PL_MAX((g->k + KC - 1) / KC, (size_t)1);
+    size_t kc = PL_MIN((g->k / steps + 8) / 8 * 8, (size_t)KC);
+    bool in_place = g->m <= FEW_ROWS && g->b_col == 1;
 
-    for (size_t k0 = 0; k0 < PL_MAX(g->k, (size_t)1); k0 += KC) {
-        size_t k_count = PL_MIN(g->k - k0, (size_t)KC);
-        const float *a = g->a + k0 * g->a_col;
-        bool add = g->add || k0 > 0;
+    for (size_t j0 = 0; j0 < g->n; j0 += NC) {
+        size_t n = PL_MIN(g->n - j0, (size_t)NC), panels = (n + PL_NR - 1) / PL_NR;
 
-        for (size_t j0 = 0; j0 < g->n; j0 += NR) {
-            size_t width = PL_MIN(g->n - j0, (size_t)NR);
+        for (size_t k0 = 0; k0 < PL_MAX(g->k, (size_t)1); k0 += kc) {
+            struct block b = {.g = g, .j0 = j0, .n = n, .k0 = k0, .k = PL_MIN(g->k - k0, kc)};
 
-            pack(g, k0, k_count, j0, panel);
-            if (width == NR) {
-                rows(g->m, k_count, a, g->a_row, g->a_col, panel, g->c + j0, g->ldc, add);
-                continue;
+            b.scale = g->scale != 0 ? g->scale : 1;
+
+            b.last = k0 + b.k >= g->k;
+            if (!in_place && g->m > PL_MR) {
+                b.packed = pl_scratch(PL_SCRATCH_GEMM_B, panels * PL_NR * b.k * sizeof(float));
+                if (b.packed)
+                    pl_pool_parallel(panels, PL_MAX(SMALL / (PL_NR * (b.k + 1)), (size_t)1),
+                                     pack_panels, &b);
             }
-            /* The last panel is narrower than a tile: through a buffer, or it would write past
-             * the row. */
-            for (size_t i0 = 0; i0 < g->m; i0 += MR) {
-                size_t height = PL_MIN(g->m - i0, (size_t)MR);
-
-                rows(height, k_count, a + i0 * g->a_row, g->a_row, g->a_col, panel, edge, NR,
-                     false);
-                for (size_t i = 0; i < height; i++) {
-                    float *c = g->c + (i0 + i) * g->ldc + j0;
-
-                    for (size_t j = 0; j < width; j++)
-                        c[j] = add ? c[j] + edge[i * NR + j] : edge[i * NR + j];
-                }
-            }
+            share(&b);
         }
     }
 }

@@ -37,8 +37,10 @@ PL_KERNEL_LIST(PL_CPU_DECLARE)
 #define PL_INDEPENDENT _Pragma("GCC ivdep")
 #endif
 
-/* C [m, n] (row stride ldc) = A B, or C + A B where add. A(i,k) = a[i * a_row + k * a_col],
- * B(k,j) = b[k * b_row + j * b_col]; of each pair of strides one must be 1. */
+/* C [m, n] (row stride ldc) = act(scale A B + bias + row_bias), or with C added to the product
+ * where add.
+ * A(i,k) = a[i * a_row + k * a_col], B(k,j) = b[k * b_row + j * b_col]; of each pair of strides one
+ * must be 1. The result's bits do not depend on the number of threads. */
 struct pl_gemm {
     size_t m, n, k;
     const float *a;
@@ -47,14 +49,17 @@ struct pl_gemm {
     size_t b_row, b_col;
     float *c;
     size_t ldc;
+    float scale; /* 0 = 1 */
     bool add;
+    const float *bias;     /* [n], or NULL */
+    const float *row_bias; /* [m], or NULL */
+    bool relu;
+    /* Called by any thread when a part of C is complete, while it is in the cache; may be NULL. */
+    void (*done)(const struct pl_gemm *g, size_t i, size_t m, size_t j, size_t n);
+    void *ctx; /* for done */
 };
 
-/* Own loops on the calling thread: for small matrices, and where there is no oneDNN. */
+/* Own loops on the caller's group of threads. */
 void PL_CPU(gemm)(const struct pl_gemm *g);
-
-/* oneDNN's, for matrices so large that its start-up (some 20 ms, once) pays. Returns false where
- * the product is small or the library is not there; nothing is done then. */
-bool pl_gemm_dnnl(const struct pl_gemm *g);
 
 #endif

@@ -1,88 +1,154 @@
 /* SPDX-License-Identifier: MIT */
-#include "kernels/cpu/level.h"
+#include "kernels/cpu/vmath.h"
+#include "kernels/pool.h"
 
-#include <string.h>
+#define COLUMNS 128 /* of dz that one thread takes at a time */
 
-static void product(const struct pl_gemm *g)
+/* Calls a function whose activation is a constant in it, so that its loops have no branches. */
+#define WITH_ACTIVATION(act, f, ...)                                                               \
+    switch (act) {                                                                                 \
+    case PL_ACT_GELU:                                                                              \
+        f(PL_ACT_GELU, __VA_ARGS__);                                                               \
+        break;                                                                                     \
+    case PL_ACT_GELU_TANH:                                                                         \
+        f(PL_ACT_GELU_TANH, __VA_ARGS__);                                                          \
+        break;                                                                                     \
+    case PL_ACT_SILU:                                                                              \
+        f(PL_ACT_SILU, __VA_ARGS__);                                                               \
+        break;                                                                                     \
+    case PL_ACT_TANH:                                                                              \
+        f(PL_ACT_TANH, __VA_ARGS__);                                                               \
+        break;                                                                                     \
+    case PL_ACT_SIGMOID:                                                                           \
+        f(PL_ACT_SIGMOID, __VA_ARGS__);                                                            \
+        break;                                                                                     \
+    case PL_ACT_RELU:                                                                              \
+        f(PL_ACT_RELU, __VA_ARGS__);                                                               \
+        break;                                                                                     \
+    default:                                                                                       \
+        f(PL_ACT_NONE, __VA_ARGS__);                                                               \
+    }
+
+PL_INLINE void
+activate_row(const enum pl_activation act, const float *restrict z, float *restrict y, size_t n)
 {
-    if (!pl_gemm_dnnl(g))
-        PL_CPU(gemm)(g);
+    for (size_t o = 0; o < n; o++)
+        y[o] = pl_activate(act, z[o]);
+}
+
+static void activate_block(const struct pl_gemm *g, size_t i, size_t m, size_t j, size_t n)
+{
+    const struct pl_linear_args *a = g->ctx;
+
+    for (size_t r = i; r < i + m; r++)
+        WITH_ACTIVATION(a->act, activate_row, g->c + r * g->ldc + j, (float *)a->y + r * g->ldc + j,
+                        n)
 }
 
 void PL_CPU(linear_forward)(const struct pl_linear_args *a)
 {
-    const float *restrict b = a->b;
-    size_t n = a->out;
+    bool pre = pl_activation_needs_pre(a->act);
 
-    product(&(struct pl_gemm){.m = a->rows,
-                              .n = n,
-                              .k = a->in,
-                              .a = a->x,
-                              .a_row = a->in,
-                              .a_col = 1,
-                              .b = a->w,
-                              .b_row = 1,
-                              .b_col = a->in,
-                              .c = a->y,
-                              .ldc = n});
+    PL_CPU(gemm)
+    (&(struct pl_gemm){.m = a->rows,
+                       .n = a->out,
+                       .k = a->in,
+                       .a = a->x,
+                       .a_row = a->in,
+                       .a_col = 1,
+                       .b = a->w,
+                       .b_row = 1,
+                       .b_col = a->in,
+                       .c = pre ? a->pre : a->y,
+                       .ldc = a->out,
+                       .bias = a->b,
+                       .relu = a->act == PL_ACT_RELU,
+                       .done = pre ? activate_block : NULL,
+                       .ctx = (void *)a});
+}
+
+/* dz = dy act'(z) for n columns, and their sums. dz may be dy. */
+PL_INLINE void slope_rows(const enum pl_activation act,
+                          const struct pl_linear_args *a,
+                          size_t o0,
+                          size_t n,
+                          float *restrict sums)
+{
     for (size_t r = 0; r < a->rows; r++) {
-        float *restrict y = (float *)a->y + r * n;
+        const float *dy = (const float *)a->dy + r * a->out + o0;
+        float *dz = (float *)a->dz + r * a->out + o0;
 
-        if (b)
+        if (act == PL_ACT_NONE) {
             for (size_t o = 0; o < n; o++)
-                y[o] += b[o];
-        if (a->relu)
-            for (size_t o = 0; o < n; o++)
-                y[o] = y[o] <= 0 ? 0 : y[o];
+                sums[o] += dy[o];
+        } else if (act == PL_ACT_RELU) {
+            const float *y = (const float *)a->y + r * a->out + o0;
+
+            PL_INDEPENDENT
+            for (size_t o = 0; o < n; o++) {
+                float d = y[o] <= 0 ? 0 : dy[o];
+
+                dz[o] = d;
+                sums[o] += d;
+            }
+        } else {
+            const float *z = (const float *)a->pre + r * a->out + o0;
+
+            PL_INDEPENDENT
+            for (size_t o = 0; o < n; o++) {
+                float d = dy[o] * pl_activate_slope(act, z[o]);
+
+                dz[o] = d;
+                sums[o] += d;
+            }
+        }
     }
+}
+
+static void slope_columns(void *ctx, size_t begin, size_t end)
+{
+    const struct pl_linear_args *a = ctx;
+    float *restrict db = a->db, sums[COLUMNS] = {0};
+
+    WITH_ACTIVATION(a->act, slope_rows, a, begin, end - begin, sums)
+    if (!db)
+        return;
+    for (size_t o = begin; o < end; o++)
+        db[o] = a->db_add ? db[o] + sums[o - begin] : sums[o - begin];
 }
 
 void PL_CPU(linear_backward)(const struct pl_linear_args *a)
 {
-    const float *dz = a->dy;
-    size_t n = a->out;
+    const float *dz = a->act == PL_ACT_NONE ? a->dy : a->dz;
 
-    if (a->relu) {
-        const float *y = a->y, *dy = a->dy;
-        float *masked = a->dz;
-
-        for (size_t k = 0; k < a->rows * n; k++)
-            masked[k] = y[k] <= 0 ? 0 : dy[k];
-        dz = masked;
-    }
+    if (a->act != PL_ACT_NONE || a->db)
+        pl_pool_parallel(a->out, COLUMNS, slope_columns, (void *)a);
     if (a->dx)
-        product(&(struct pl_gemm){.m = a->rows,
-                                  .n = a->in,
-                                  .k = n,
-                                  .a = dz,
-                                  .a_row = n,
-                                  .a_col = 1,
-                                  .b = a->w,
-                                  .b_row = a->in,
-                                  .b_col = 1,
-                                  .c = a->dx,
-                                  .ldc = a->in,
-                                  .add = a->dx_add});
+        PL_CPU(gemm)
+    (&(struct pl_gemm){.m = a->rows,
+                       .n = a->in,
+                       .k = a->out,
+                       .a = dz,
+                       .a_row = a->out,
+                       .a_col = 1,
+                       .b = a->w,
+                       .b_row = a->in,
+                       .b_col = 1,
+                       .c = a->dx,
+                       .ldc = a->in,
+                       .add = a->dx_add});
     if (a->dw)
-        product(&(struct pl_gemm){.m = n,
-                                  .n = a->in,
-                                  .k = a->rows,
-                                  .a = dz,
-                                  .a_row = 1,
-                                  .a_col = n,
-                                  .b = a->x,
-                                  .b_row = a->in,
-                                  .b_col = 1,
-                                  .c = a->dw,
-                                  .ldc = a->in,
-                                  .add = a->dw_add});
-    if (a->db) {
-        float *restrict db = a->db;
-
-        if (!a->db_add)
-            memset(db, 0, n * sizeof(*db));
-        for (size_t r = 0; r < a->rows; r++)
-            for (size_t o = 0; o < n; o++)
-                db[o] += dz[r * n + o];
-    }
+        PL_CPU(gemm)
+    (&(struct pl_gemm){.m = a->out,
+                       .n = a->in,
+                       .k = a->rows,
+                       .a = dz,
+                       .a_row = 1,
+                       .a_col = a->out,
+                       .b = a->x,
+                       .b_row = a->in,
+                       .b_col = 1,
+                       .c = a->dw,
+                       .ldc = a->in,
+                       .add = a->dw_add});
 }

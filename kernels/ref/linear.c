@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
-#include "kernels/ref/real.h"
+#include "kernels/ref/activation.h"
 
 void PL_REF(linear_forward)(const struct pl_linear_args *a)
 {
     const real *x = a->x, *w = a->w, *b = a->b;
-    real *y = a->y;
+    real *y = a->y, *pre = a->pre;
 
     for (size_t r = 0; r < a->rows; r++) {
         for (size_t o = 0; o < a->out; o++) {
@@ -12,18 +12,24 @@ void PL_REF(linear_forward)(const struct pl_linear_args *a)
 
             for (size_t i = 0; i < a->in; i++)
                 sum += (double)x[r * a->in + i] * w[o * a->in + i];
-            y[r * a->out + o] = (real)(a->relu && sum <= 0 ? 0 : sum);
+            if (pl_activation_needs_pre(a->act))
+                sum = pre[r * a->out + o] = (real)sum;
+            y[r * a->out + o] = (real)ref_activate(a->act, sum);
         }
     }
 }
 
 void PL_REF(linear_backward)(const struct pl_linear_args *a)
 {
-    const real *x = a->x, *w = a->w, *y = a->y, *dy = a->dy;
+    const real *x = a->x, *w = a->w, *dy = a->dy;
+    const real *at = pl_activation_needs_pre(a->act) ? a->pre : a->y;
     real *dz = a->dz, *dx = a->dx, *dw = a->dw, *db = a->db;
 
     for (size_t k = 0; k < a->rows * a->out; k++)
-        dz[k] = a->relu && y[k] <= 0 ? 0 : dy[k];
+        if (a->act <= PL_ACT_RELU) /* whatever dy is */
+            dz[k] = a->act == PL_ACT_RELU && at[k] <= 0 ? 0 : dy[k];
+        else
+            dz[k] = (real)(dy[k] * ref_activate_slope(a->act, at[k]));
     for (size_t r = 0; dx && r < a->rows; r++) {
         for (size_t i = 0; i < a->in; i++) {
             double sum = a->dx_add ? dx[r * a->in + i] : 0;

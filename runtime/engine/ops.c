@@ -25,7 +25,7 @@ static struct pl_linear_args linear_args(const struct pl_node *node)
         .rows = node->out->shape[0],
         .in = w->shape[1],
         .out = w->shape[0],
-        .relu = node->attr == PLUME_RELU,
+        .act = node->attr == PLUME_RELU ? PL_ACT_RELU : PL_ACT_NONE,
         .dx_add = node->add[0],
         .dw_add = node->add[1],
         .db_add = node->add[2],

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "tests/kernels/check.h"
 #include "common/base/parse.h"
+#include "kernels/pool.h"
 
 #include <math.h>
 #include <stdarg.h>
@@ -165,6 +166,22 @@ void check_gradient(const char *what,
     }
 }
 
+void check_threads(const char *what, void (*kernel)(void *args), void *args, float *out, size_t n)
+{
+    float *before = check_copy(out, n), *first = NULL;
+
+    for (unsigned threads = 1; threads <= 3; threads++) {
+        pl_pool_resize(threads);
+        memcpy(out, before, n * sizeof(*out));
+        kernel(args);
+        if (first)
+            check_same(what, out, first, n);
+        else
+            first = check_copy(out, n);
+    }
+    pl_pool_resize(1);
+}
+
 void check_end_case(void)
 {
     for (size_t i = 0; i < n_buffers; i++) {
@@ -195,6 +212,7 @@ int main(void)
     seed >>= 1;
     if (given)
         seed = (uint64_t)number;
+    pl_pool_resize(1);
     state = seed;
     backend = "ref/f64";
     check_gradients(pl_kernels_ref(PL_REAL_F64));

@@ -12,7 +12,8 @@ static double bound(size_t n, double magnitude)
 
 struct sample {
     size_t rows, in, out;
-    bool relu, bias, dx_add, dw_add, db_add;
+    enum pl_activation act;
+    bool bias, dx_add, dw_add, db_add;
     const float *x, *w, *b, *dy;
 };
 
@@ -26,13 +27,18 @@ static void forward(const struct pl_kernels *ref, const struct pl_kernels *got, 
     struct pl_linear_args a = {.rows = s->rows,
                                .in = s->in,
                                .out = s->out,
-                               .relu = s->relu,
+                               .act = s->act,
                                .x = s->x,
                                .w = s->w,
                                .b = s->bias ? s->b : NULL};
     float *want = check_floats(s->rows * s->out, FILL_RANDOM);
     float *have = check_floats(s->rows * s->out, FILL_RANDOM);
+    float *pre = check_floats(s->rows * s->out, FILL_RANDOM);
 
+    /* Slopes are at most 1.13, and the formulas' own error is below 4e-7 of the argument. */
+    double act_error = pl_activation_needs_pre(s->act) ? 6e-7 : 0;
+
+    a.pre = pl_activation_needs_pre(s->act) ? pre : NULL;
     a.y = want;
     ref->linear_forward(&a);
     a.y = have;
@@ -44,33 +50,43 @@ static void forward(const struct pl_kernels *ref, const struct pl_kernels *got, 
             for (size_t i = 0; i < s->in; i++)
                 sum += fabs((double)s->x[r * s->in + i] * s->w[o * s->in + i]);
             check_close("y", r * s->out + o, have[r * s->out + o], want[r * s->out + o],
-                        bound(s->in, sum));
+                        act_error * (1 + sum) + bound(s->in, sum));
         }
     }
+}
+
+static double magnitude(const struct sample *s, const float *dz, double slope_error, size_t k)
+{
+    return fabs((double)dz[k]) + slope_error * fabs((double)s->dy[k]);
 }
 
 static void backward(const struct pl_kernels *ref, const struct pl_kernels *got, struct sample *s)
 {
     size_t n_x = s->rows * s->in, n_w = s->out * s->in, n_y = s->rows * s->out;
     float *y = check_floats(n_y, FILL_RANDOM), *dz = check_floats(n_y, FILL_RANDOM);
+    float *pre = check_floats(n_y, FILL_RANDOM);
     float *dx = check_floats(n_x, FILL_RANDOM), *dw = check_floats(n_w, FILL_RANDOM);
     float *db = check_floats(s->out, FILL_RANDOM), *dz2 = check_copy(s->dy, n_y);
     float *dx2 = check_copy(dx, n_x), *dw2 = check_copy(dw, n_w), *db2 = check_copy(db, s->out);
     struct pl_linear_args a = {.rows = s->rows,
                                .in = s->in,
                                .out = s->out,
-                               .relu = s->relu,
+                               .act = s->act,
                                .dx_add = s->dx_add,
                                .dw_add = s->dw_add,
                                .db_add = s->db_add,
                                .x = s->x,
                                .w = s->w,
                                .y = y,
+                               .pre = pre,
                                .dy = s->dy,
                                .dz = dz,
                                .dx = dx,
                                .dw = dw,
                                .db = s->bias ? db : NULL};
+    /* A slope's own error is below 1e-6, and bound() allows 2.4e-7 of each of its terms at least.
+     */
+    double slope_error = pl_activation_needs_pre(s->act) ? 5 : 0;
 
     ref->linear_backward(&a);
     a.dy = a.dz = dz2; /* in place, as the engine does */
@@ -83,7 +99,7 @@ static void backward(const struct pl_kernels *ref, const struct pl_kernels *got,
             double sum = 1; /* what was there */
 
             for (size_t o = 0; o < s->out; o++)
-                sum += fabs((double)dz[r * s->out + o] * s->w[o * s->in + i]);
+                sum += fabs(magnitude(s, dz, slope_error, r * s->out + o) * s->w[o * s->in + i]);
             check_close("dx", r * s->in + i, dx2[r * s->in + i], dx[r * s->in + i],
                         bound(s->out, sum));
         }
@@ -92,13 +108,13 @@ static void backward(const struct pl_kernels *ref, const struct pl_kernels *got,
         double column = 1;
 
         for (size_t r = 0; r < s->rows; r++)
-            column += fabs(dz[r * s->out + o]);
+            column += fabs(magnitude(s, dz, slope_error, r * s->out + o));
         check_close("db", o, db2[o], db[o], bound(s->rows, column));
         for (size_t i = 0; i < s->in; i++) {
             double sum = 1;
 
             for (size_t r = 0; r < s->rows; r++)
-                sum += fabs((double)dz[r * s->out + o] * s->x[r * s->in + i]);
+                sum += fabs(magnitude(s, dz, slope_error, r * s->out + o) * s->x[r * s->in + i]);
             check_close("dw", o * s->in + i, dw2[o * s->in + i], dw[o * s->in + i],
                         bound(s->rows, sum));
         }
@@ -115,7 +131,7 @@ static void one(const struct pl_kernels *ref,
     struct sample s = {.rows = rows,
                        .in = in,
                        .out = out,
-                       .relu = check_random(2),
+                       .act = (enum pl_activation)check_random(PL_ACT_SIGMOID + 1),
                        .bias = check_random(2),
                        .dx_add = check_random(2),
                        .dw_add = check_random(2),
@@ -125,8 +141,8 @@ static void one(const struct pl_kernels *ref,
                        .b = check_floats(out, fill),
                        .dy = check_floats(rows * out, fill)};
 
-    check_case("linear rows %zu in %zu out %zu relu %d bias %d add %d%d%d fill %d", rows, in, out,
-               s.relu, s.bias, s.dx_add, s.dw_add, s.db_add, fill);
+    check_case("linear rows %zu in %zu out %zu act %d bias %d add %d%d%d fill %d", rows, in, out,
+               (int)s.act, s.bias, s.dx_add, s.dw_add, s.db_add, fill);
     forward(ref, got, &s);
     backward(ref, got, &s);
     check_end_case();
@@ -157,17 +173,55 @@ void check_gradients(const struct pl_kernels *f64)
                           .b = b,
                           .dy = check_doubles(3 * 4),
                           .y = check_doubles(3 * 4),
+                          .pre = check_doubles(3 * 4),
                           .dz = check_doubles(3 * 4),
                           .dx = dx,
                           .dw = dw,
                           .db = db}};
 
-    check_case("linear");
-    weighted(&g);
-    f64->linear_backward(&g.args);
-    check_gradient("dx", weighted, &g, x, 3 * 5, dx, 20);
-    check_gradient("dw", weighted, &g, w, 4 * 5, dw, 20);
-    check_gradient("db", weighted, &g, b, 4, db, 20);
+    for (enum pl_activation act = PL_ACT_NONE; act <= PL_ACT_SIGMOID; act++) {
+        check_case("linear gradient, act %d", (int)act);
+        g.args.act = act;
+        weighted(&g);
+        f64->linear_backward(&g.args);
+        check_gradient("dx", weighted, &g, x, 3 * 5, dx, 20);
+        check_gradient("dw", weighted, &g, w, 4 * 5, dw, 20);
+        check_gradient("db", weighted, &g, b, 4, db, 20);
+    }
+    check_end_case();
+}
+
+static void run(void *args)
+{
+    const struct gradient *g = args;
+
+    g->k->linear_forward(&g->args);
+    g->k->linear_backward(&g->args);
+}
+
+static void threads(const struct pl_kernels *got)
+{
+    enum { ROWS = 150, IN = 401, OUT = 170 };
+    float *dw = check_floats(OUT * IN, FILL_RANDOM);
+    struct gradient g = {got,
+                         {.rows = ROWS,
+                          .in = IN,
+                          .out = OUT,
+                          .act = PL_ACT_GELU,
+                          .dw_add = true,
+                          .x = check_floats(ROWS * IN, FILL_RANDOM),
+                          .w = check_floats(OUT * IN, FILL_RANDOM),
+                          .b = check_floats(OUT, FILL_RANDOM),
+                          .dy = check_floats(ROWS * OUT, FILL_RANDOM),
+                          .y = check_floats(ROWS * OUT, FILL_RANDOM),
+                          .pre = check_floats(ROWS * OUT, FILL_RANDOM),
+                          .dz = check_floats(ROWS * OUT, FILL_RANDOM),
+                          .dx = check_floats(ROWS * IN, FILL_RANDOM),
+                          .dw = dw,
+                          .db = check_floats(OUT, FILL_RANDOM)}};
+
+    check_case("linear on 1, 2 and 3 threads");
+    check_threads("dw", run, &g, dw, OUT * IN);
     check_end_case();
 }
 
@@ -180,5 +234,7 @@ void check_op(const struct pl_kernels *ref, const struct pl_kernels *got)
             sizes[check_random(PL_COUNT(sizes))], (enum fill)check_random(FILL_SPECIAL));
     one(ref, got, 5, 300, 18, FILL_RANDOM); /* more than one panel deep */
     one(ref, got, 13, 513, 40, FILL_LARGE);
-    one(ref, got, 160, 130, 150, FILL_RANDOM); /* large enough for oneDNN */
+    one(ref, got, 160, 130, 150, FILL_RANDOM); /* several blocks of rows */
+    one(ref, got, 5, 3, 4200, FILL_RANDOM);    /* several blocks of columns */
+    threads(got);
 }
