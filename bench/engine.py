@@ -226,8 +226,15 @@ def rows_of(b, model, dtype, sides, peak):
             b.row(case + ": efficiency", [100 * efficiency(sides, 0)],
                   [100 * efficiency(sides, 1)] if peer else None, name, unit="%", least=97,
                   extra=about)
-            b.row(case + ": exec to first step", ours.firsts,
-                  [peer.facts["first_step_s"]] if peer else None, name, below=0.1, extra=about)
+            # The goal is from a machine where a step takes a tenth of it; without the step itself
+            # the number says what starting costs anywhere.
+            theirs = peer and peer.facts["first_step_s"]
+            b.row(case + ": exec to first step", ours.firsts, [theirs] if peer else None, name,
+                  below=0.1, extra=about)
+            b.row(case + ": the same but for the step",
+                  [s - 1 / r for s, r in zip(ours.firsts, ours.rates)],
+                  [max(0, theirs - 1 / median(peer.rates))] if peer else None, name, below=0.1,
+                  extra=about)
         if (threads, ranks) == (1, 1):
             b.row(case + ": peak memory", ours.peaks, [peer.peak] if peer else None, name,
                   unit="MB", ratio_goal=0.5 if peer else None, extra=about)

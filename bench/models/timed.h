@@ -41,6 +41,7 @@ static int timed_data(struct plume_context *pl, enum plume_stage stage, struct p
     ret->n_fields = 2;
     ret->field[0].array = plume_open_npy(pl, "x.npy");
     ret->field[0].dtype = TIMED_INPUT;
+    ret->field[0].scale = 1.0 / 255; /* of real fields */
     ret->field[1].array = plume_open_npy(pl, "y.npy");
     ret->field[1].dtype = PLUME_I32;
     return 0;
