@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Records what three small models do in PyTorch, as the C header tests/golden/models.h: logits,
-loss and gradients of the first step, and the losses of 20 steps, in f64; the losses in f32 and
-under autocast to bf16; and 20 steps of the mlp with f16 weights and f32 master weights (O2).
+"""Records what four small models do in PyTorch, as the C header tests/golden/models.h: logits,
+loss and gradients of the first step, and the losses of 20 steps and of an evaluation, in f64; the
+losses in f32 and under autocast to bf16; and 20 steps of the mlp with f16 weights and f32 master
+weights (O2).
 
 Run by hand with a PyTorch for CPU: models.py > models.h. No weights are kept: both sides make them
 from fill() below, whose values are exact in f32. tests/engine/test-golden.c is the other side.
@@ -80,6 +81,31 @@ class Cnn(Mlp):
         return F.linear(h, p["w2"], p["b2"])
 
 
+class Bn(Cnn):
+    """With batch normalisation, which the cnn is without: its running mean and variance (biased in
+    the batch's own normalisation, unbiased in what is kept) show in the loss of evaluation."""
+    table = [("c1", (4, 1, 3, 3), 0.5, 0), ("n1.w", (4,), 0.25, 1), ("n1.b", (4,), 0.25, 0),
+             ("w1", (10, 100), 0.125, 0), ("b1", (10,), 0.125, 0)]
+    kept = None
+    training = True
+
+    @staticmethod
+    def logits(p, x):
+        h = F.conv2d(x, p["c1"])
+        if Bn.kept is None:
+            Bn.kept = torch.zeros(4, dtype=torch.float64), torch.ones(4, dtype=torch.float64)
+        mean, var = (k.to(h.dtype if h.dtype == torch.float64 else torch.float32)
+                     for k in Bn.kept)
+        h = F.batch_norm(h, mean, var, p["n1.w"], p["n1.b"], Bn.training, momentum=0.1, eps=1e-5)
+        Bn.kept = mean.double(), var.double()
+        h = F.max_pool2d(F.relu(h), 2).flatten(1)
+        return F.linear(h, p["w1"], p["b1"])
+
+    @staticmethod
+    def optimizer(params):  # a lower rate: with the other one rounding errors grow fast
+        return torch.optim.SGD(params, lr=0.03125, momentum=0.875, weight_decay=0.015625)
+
+
 LAYERS, HEADS, WIDTH, CONTEXT, VOCAB = 2, 2, 16, 12, 11
 
 
@@ -135,7 +161,9 @@ def loss_of(model, p, k, dtype):
 
 
 def losses(model, dtype, autocast=False):
+    """Of the training steps, and behind them that of the first batch in evaluation."""
     p = params(model, dtype)
+    Bn.kept = None
     optimizer = model.optimizer(list(p.values()))
     out = []
     for step in range(STEPS):
@@ -145,6 +173,10 @@ def losses(model, dtype, autocast=False):
         loss.backward()
         optimizer.step()
         out.append(loss.item())
+    Bn.training = False
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+        out.append(loss_of(model, p, 0, dtype)[1].item())
+    Bn.training = True
     return out
 
 
@@ -204,6 +236,7 @@ def some(tensor):
 
 def record(name, model):
     p = params(model, torch.float64)
+    Bn.kept = None
     logits, loss = loss_of(model, p, 0, torch.float64)
     loss.backward()
     sampled, stride = some(logits)
@@ -235,7 +268,7 @@ def main():
 #include <math.h>
 #include <stddef.h>
 
-#define GOLDEN_STEPS {STEPS}
+#define GOLDEN_STEPS {STEPS} /* and one loss more, of evaluating batch 0 */
 #define GOLDEN_BATCHES {BATCHES}
 
 /* A parameter, made by fill(its place + 1, scale, shift), and gradients of the first step: of every
@@ -248,7 +281,7 @@ struct golden_param {{
     double norm;
 }};
 """)
-    for name, model in (("mlp", Mlp), ("cnn", Cnn), ("gpt", Gpt)):
+    for name, model in (("mlp", Mlp), ("cnn", Cnn), ("bn", Bn), ("gpt", Gpt)):
         record(name, model)
     trace = o2(Mlp)
     for i, word in enumerate(("loss", "scale", "skipped")):
