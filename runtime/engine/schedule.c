@@ -88,7 +88,7 @@ int pl_schedule_init(struct pl_schedule *schedule,
                      double base,
                      struct pl_error *err)
 {
-    struct pl_schedule s = {.options = *options, .base = base};
+    struct pl_schedule s = {.options = *options, .plain = base, .factor = 1, .base = base};
     int r;
 
     fill_defaults(&s.options);
@@ -147,6 +147,21 @@ void pl_schedule_step(struct pl_schedule *schedule, double value)
 
 void pl_schedule_scale(struct pl_schedule *schedule, double factor)
 {
-    schedule->base *= factor;
+    schedule->factor *= factor;
+    schedule->base = schedule->plain * schedule->factor;
     schedule->lr *= factor;
+}
+
+void pl_schedule_restore(struct pl_schedule *schedule, const struct pl_schedule *saved)
+{
+    struct pl_schedule s = *saved;
+
+    s.options = schedule->options;
+    s.factor = schedule->factor;
+    s.base = s.plain * s.factor;
+    if (s.options.kind != PLUME_PLATEAU || warming(&s))
+        s.lr = rate_at(&s);
+    else if (s.factor != saved->factor)
+        s.lr = saved->lr / saved->factor * s.factor;
+    *schedule = s;
 }

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* Learning-rate schedules: include/plume/optim.h has the formulas, which are those of
  * torch.optim.lr_scheduler in closed form (PyTorch multiplies step by step, which differs by
- * rounding). The state is plain data: a checkpoint keeps t, lr, best, bad and cooling. */
+ * rounding). The state is plain data: a checkpoint keeps plain, factor, t, lr, best, bad
+ * and cooling. */
 #ifndef PL_RUNTIME_ENGINE_SCHEDULE_H
 #define PL_RUNTIME_ENGINE_SCHEDULE_H
 
@@ -13,7 +14,8 @@
 
 struct pl_schedule {
     struct plume_schedule options; /* defaults filled in; monitor is borrowed */
-    double base;                   /* the optimizer's rate, times the strategy's factor */
+    double plain, factor;          /* the optimizer's rate, and the strategy's factor for it */
+    double base;                   /* plain * factor */
     double lr;                     /* now */
     uint64_t t;                    /* how often it was stepped */
     double best;                   /* plateau: the best value so far */
@@ -33,5 +35,9 @@ void pl_schedule_step(struct pl_schedule *schedule, double value);
 
 /* Multiplies rates and bases by the factor (horovod: the world size). */
 void pl_schedule_scale(struct pl_schedule *schedule, double factor);
+
+/* Takes over the state of `saved`, but for the factor: rates are as if they had always been this
+ * one's. Options stay. */
+void pl_schedule_restore(struct pl_schedule *schedule, const struct pl_schedule *saved);
 
 #endif
