@@ -32,6 +32,7 @@
 #define PL_MODULE_H
 
 #include "plume/optim.h"
+#include "plume/strategy.h"
 
 #include <stddef.h>
 #include <stdint.h>
@@ -143,6 +144,42 @@ struct plume_module {
      * stay: stochastic gradient descent with momentum and weight decay over all parameters. More
      * optimizers come from plume_add_optimizer(). */
     int (*configure_optimizers)(struct plume_context *pl, struct plume_optimizer *ret);
+
+    /* All that follow may be NULL. */
+
+    /* Changes how gradients are reduced. Only called where there are ranks to reduce over. */
+    int (*configure_ddp)(struct plume_context *pl, struct plume_ddp *ret);
+
+    /* Names the ranks' meeting place; called before there is a context, where there is more than
+     * one rank. */
+    int (*init_ddp_connection)(struct plume_connection *ret);
+
+    /* Called on all ranks at these points, in this order:
+     *
+     *     on_fit_start
+     *       on_train_epoch_start
+     *         on_train_batch_start, (training_step, backward), on_after_backward,
+     *         on_before_optimizer_step (not for batches that are only accumulated; gradients are
+     *         reduced), (step), on_train_batch_end
+     *         on_validation_start, (validation_step ...), on_validation_end, as often as is due
+     *       on_train_epoch_end
+     *     on_fit_end
+     *     on_test_start, (test_step ...), on_test_end
+     *
+     * Ops may not be called in them, collectives may. The engine's step and epoch are in
+     * struct plume_context. */
+    int (*on_fit_start)(struct plume_context *pl);
+    int (*on_fit_end)(struct plume_context *pl);
+    int (*on_train_epoch_start)(struct plume_context *pl);
+    int (*on_train_epoch_end)(struct plume_context *pl);
+    int (*on_train_batch_start)(struct plume_context *pl, const struct plume_batch *batch);
+    int (*on_train_batch_end)(struct plume_context *pl, const struct plume_batch *batch);
+    int (*on_after_backward)(struct plume_context *pl);
+    int (*on_before_optimizer_step)(struct plume_context *pl);
+    int (*on_validation_start)(struct plume_context *pl);
+    int (*on_validation_end)(struct plume_context *pl);
+    int (*on_test_start)(struct plume_context *pl);
+    int (*on_test_end)(struct plume_context *pl);
 };
 
 /* The one symbol of a module. */
@@ -182,6 +219,7 @@ struct plume_api {
                 double weight);
     size_t (*shape)(const plume_tensor *t, size_t *ret_shape);
     struct plume_optimizer *(*add_optimizer)(struct plume_context *pl);
+    const struct plume_dist_api *dist;
 };
 
 /* Handed to every hook. */
@@ -190,6 +228,7 @@ struct plume_context {
     const struct plume_api *api;
     void *state; /* the module's, state_size bytes */
     unsigned rank, world_size;
+    uint64_t step, epoch; /* optimizer steps made, epochs that are over */
 };
 
 /* Declares a parameter of the engine's real type, shape[0..rank-1]. Only in configure. Names are
@@ -276,6 +315,27 @@ static inline size_t plume_shape(struct plume_context *pl, const plume_tensor *t
 static inline struct plume_optimizer *plume_add_optimizer(struct plume_context *pl)
 {
     return pl->api->add_optimizer(pl);
+}
+
+/* Collectives on plain memory, outside of the tape: called by all ranks, in the same order. buf =
+ * scale * the sum over ranks, count elements of float (real_bytes 4) or double (8). */
+static inline int
+plume_allreduce(struct plume_context *pl, void *buf, size_t count, size_t real_bytes, double scale)
+{
+    return pl->api->dist->allreduce(pl, buf, count, real_bytes, scale);
+}
+
+/* Everybody's `bytes`, by rank: ret_all has world_size * bytes. */
+static inline int
+plume_all_gather(struct plume_context *pl, const void *mine, size_t bytes, void *ret_all)
+{
+    return pl->api->dist->all_gather(pl, mine, bytes, ret_all);
+}
+
+/* Rank 0's bytes. */
+static inline int plume_broadcast(struct plume_context *pl, void *buf, size_t bytes)
+{
+    return pl->api->dist->broadcast(pl, buf, bytes);
 }
 
 #ifdef __cplusplus

@@ -19,7 +19,7 @@ static struct pl_context *of(struct plume_context *pl)
 }
 
 /* Only the first failure counts: the others follow from it. */
-static void keep(struct pl_context *ctx, int code, const struct pl_error *err)
+void pl_context_keep(struct pl_context *ctx, int code, const struct pl_error *err)
 {
     if (ctx->error.code == 0) {
         ctx->error = *err;
@@ -37,7 +37,7 @@ static int PL_PRINTF(3, 4) refuse(struct pl_context *ctx, int code, const char *
     vsnprintf(text, sizeof(text), fmt, ap);
     va_end(ap);
     code = pl_error_set(&err, code, "%s", text);
-    keep(ctx, code, &err);
+    pl_context_keep(ctx, code, &err);
     return code;
 }
 
@@ -58,7 +58,7 @@ static plume_tensor *api_param(struct plume_context *pl,
     }
     r = pl_params_declare(&ctx->params, name, init, rank, shape, &t, &err);
     if (r < 0) {
-        keep(ctx, r, &err);
+        pl_context_keep(ctx, r, &err);
         return NULL;
     }
     return t;
@@ -92,7 +92,7 @@ static const plume_array *api_open_npy(struct plume_context *pl, const char *pat
         !open_in(program ? pl_path_join(program, "data") : NULL, path, array,
                  err.code && err.code != -ENOENT ? NULL : &err) &&
         !open_in(strdup(PL_DATA_DIR), path, array, err.code && err.code != -ENOENT ? NULL : &err)) {
-        keep(ctx, err.code ? err.code : -ENOENT, &err);
+        pl_context_keep(ctx, err.code ? err.code : -ENOENT, &err);
         return NULL;
     }
     ctx->arrays[ctx->n_arrays++] = array;
@@ -132,7 +132,7 @@ static plume_tensor *
 done(struct pl_context *ctx, int r, plume_tensor *const *t, const struct pl_error *err)
 {
     if (r < 0) {
-        keep(ctx, r, err);
+        pl_context_keep(ctx, r, err);
         return NULL;
     }
     return *t;
@@ -255,6 +255,7 @@ static const struct plume_api api = {
     .log = api_log,
     .shape = api_shape,
     .add_optimizer = api_add_optimizer,
+    .dist = &pl_context_dist,
 };
 
 int pl_context_init(struct pl_context *ctx,

@@ -31,8 +31,14 @@ struct pl_context {
     struct plume_optimizer optimizer_defaults;
     struct plume_array **arrays;
     size_t n_arrays;
+    struct pl_comm *comm;  /* for the module's own collectives; borrowed */
     struct pl_error error; /* the first failure in the running hook */
 };
+
+extern const struct plume_dist_api pl_context_dist;
+
+/* Keeps a failure of a function that the running hook has called; the first one counts. */
+void pl_context_keep(struct pl_context *ctx, int code, const struct pl_error *err);
 
 /* hparams is borrowed. state_size bytes of zeroed state for the module. -ENOMEM. */
 int pl_context_init(struct pl_context *ctx,

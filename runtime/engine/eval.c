@@ -14,6 +14,7 @@ const char *pl_eval_prefix(enum plume_stage stage)
 
 int pl_eval_run(struct pl_trainer *t,
                 enum plume_stage stage,
+                uint64_t most,
                 double extra[2],
                 double *values,
                 struct pl_error *err)
@@ -26,7 +27,7 @@ int pl_eval_run(struct pl_trainer *t,
     if (s->present) {
         memset(s->logs.sum, 0, sizeof(s->logs.sum));
         pl_loader_begin(&s->loader, 0);
-        while ((batch = pl_loader_next(&s->loader)))
+        while (most-- && (batch = pl_loader_next(&s->loader)))
             if ((r = pl_step_run(t, stage, batch, NULL, err)) < 0)
                 return r;
         memcpy(sums, s->logs.sum, s->logs.n * sizeof(s->logs.sum[0]));
@@ -39,6 +40,17 @@ int pl_eval_run(struct pl_trainer *t,
         values[i] = sums[2 * i + 1] != 0 ? sums[2 * i] / sums[2 * i + 1] : NAN;
     memcpy(extra, sums + 2 * s->logs.n, 2 * sizeof(*extra));
     return 0;
+}
+
+void pl_eval_keep(struct pl_trainer *t, enum plume_stage stage, const double *values)
+{
+    const struct pl_logs *logs = &t->stage[stage].logs;
+    char name[PL_METRIC_NAME];
+
+    for (size_t i = 0; i < logs->n; i++) {
+        snprintf(name, sizeof(name), "%s%s", prefix[stage], logs->name[i]);
+        pl_metrics_set(&t->metrics, name, values[i]);
+    }
 }
 
 void pl_eval_tell(

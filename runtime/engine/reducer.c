@@ -36,23 +36,38 @@ void pl_reducer_finish(struct pl_reducer *reducer)
     *reducer = (struct pl_reducer){0};
 }
 
-void pl_reducer_begin(struct pl_reducer *reducer)
+void pl_reducer_begin(struct pl_reducer *reducer, double scale)
 {
     reducer->next = 0;
+    reducer->scale = scale;
+}
+
+static int reduce(struct pl_reducer *red, const struct pl_bucket *b, struct pl_error *err)
+{
+    size_t size = pl_real_size(red->params->real);
+    char *grads = (char *)red->params->grads + b->offset * size;
+    struct plume_bucket own = {
+        .struct_size = sizeof(own),
+        .index = (unsigned)(b - red->buckets),
+        .real_bytes = size,
+        .count = b->count,
+        .grads = grads,
+        .scale = red->scale,
+    };
+    int r;
+
+    if (!red->own)
+        return pl_comm_allreduce(red->comm, grads, b->count, red->params->real, red->scale, err);
+    r = red->own(red->pl, &own);
+    return r < 0 ? pl_error_errno(err, r, "the module's own reduction failed") : 0;
 }
 
 int pl_reducer_after_node(void *ctx, size_t index, struct pl_error *err)
 {
     struct pl_reducer *red = ctx;
-    size_t size = pl_real_size(red->params->real);
+    int r = 0;
 
-    while (red->next < red->n && red->buckets[red->next].ready_node >= index) {
-        const struct pl_bucket *b = &red->buckets[red->next++];
-        int r = pl_comm_allreduce(red->comm, (char *)red->params->grads + b->offset * size,
-                                  b->count, red->params->real, 1.0 / red->comm->size, err);
-
-        if (r < 0)
-            return r;
-    }
-    return 0;
+    while (r == 0 && red->next < red->n && red->buckets[red->next].ready_node >= index)
+        r = reduce(red, &red->buckets[red->next++], err);
+    return r;
 }

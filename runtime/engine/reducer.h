@@ -2,14 +2,17 @@
 /* Gradients of all ranks become their mean while backward still runs: the gradient arena is cut
  * into buckets from its end (what backward finishes first), and a bucket is reduced as soon as the
  * last node that adds to it is done, while it is still in the cache. There is no helper thread:
- * on a CPU the reduction needs the same core. Strategies differ in whom they ask; with one rank
- * (single) there is nothing to do, with several (ddp) the communicator spans all. */
+ * on a CPU the reduction needs the same core. A fused reduction (horovod) is the same with large
+ * buckets, all of them after the backward pass. Parameters that the tape does not use are reduced
+ * like the others; their gradients are zero. */
 #ifndef PL_RUNTIME_ENGINE_REDUCER_H
 #define PL_RUNTIME_ENGINE_REDUCER_H
 
+#include "plume/module.h"
 #include "runtime/engine/params.h"
 
 #define PL_BUCKET_BYTES ((size_t)4 * 1024 * 1024)
+#define PL_FUSED_BYTES ((size_t)128 * 1024 * 1024) /* Horovod's HOROVOD_FUSION_THRESHOLD */
 
 struct pl_bucket {
     size_t offset, count; /* elements of the arena */
@@ -21,6 +24,10 @@ struct pl_reducer {
     struct pl_params *params;
     struct pl_bucket *buckets; /* in the order of reduction */
     size_t n, next;
+    double scale;
+    /* The module's own, instead of the communicator's allreduce; NULL = none. */
+    int (*own)(struct plume_context *pl, const struct plume_bucket *bucket);
+    struct plume_context *pl;
 };
 
 /* Plans buckets of at most max_bytes, or one parameter where that is larger. -ENOMEM. */
@@ -31,8 +38,8 @@ int pl_reducer_init(struct pl_reducer *reducer,
                     struct pl_error *err);
 void pl_reducer_finish(struct pl_reducer *reducer);
 
-/* Before backward. */
-void pl_reducer_begin(struct pl_reducer *reducer);
+/* Before backward. The sum over ranks is multiplied by `scale`. */
+void pl_reducer_begin(struct pl_reducer *reducer, double scale);
 
 /* For pl_tape_backward(); ctx is the reducer. */
 int pl_reducer_after_node(void *ctx, size_t index, struct pl_error *err);

@@ -52,37 +52,91 @@ static double scalar(const plume_tensor *t)
     return t->dtype == PLUME_F64 ? *(const double *)t->data : *(const float *)t->data;
 }
 
-int pl_step_train(struct pl_trainer *t, const struct plume_batch *batch, struct pl_error *err)
+static int check_loss(const struct pl_trainer *t, double value, struct pl_error *err)
 {
+    if (isfinite(value))
+        return 0;
+    return pl_error_set(err, -EDOM,
+                        "the loss is %s at step %llu of epoch %llu: try a lower learning rate, and "
+                        "look for bad numbers in the data",
+                        isnan(value) ? "not a number" : "infinite", (unsigned long long)t->step + 1,
+                        (unsigned long long)t->epoch + 1);
+}
+
+/* Forward and backward of one batch, adding to the gradients; `due`: they are reduced as well. */
+static int closure(struct pl_trainer *t,
+                   const struct plume_batch *batch,
+                   bool due,
+                   double *ret_loss,
+                   struct pl_error *err)
+{
+    bool along = due && !t->strategy.fused;
     plume_tensor *loss = NULL;
-    double value;
     int r = pl_step_run(t, PLUME_TRAIN, batch, &loss, err);
 
     if (r < 0)
         return r;
-    value = scalar(loss);
-    if (!isfinite(value))
-        return pl_error_set(err, -EDOM,
-                            "the loss is %s at step %llu of epoch %llu: try a lower learning rate, "
-                            "and look for bad numbers in the data",
-                            isnan(value) ? "not a number" : "infinite",
-                            (unsigned long long)t->step + 1, (unsigned long long)t->epoch + 1);
-    t->loss_sum += value * (double)batch->rows;
+    *ret_loss = scalar(loss);
+    r = check_loss(t, *ret_loss, err);
+    if (r < 0)
+        return r;
+    t->loss_sum += *ret_loss * (double)batch->rows;
     t->loss_weight += (double)batch->rows;
-    pl_params_zero_grads(&t->ctx.params);
-    pl_reducer_begin(&t->reducer);
-    r = pl_tape_backward(&t->stage[PLUME_TRAIN].tape, loss, pl_reducer_after_node, &t->reducer,
-                         err);
+    return pl_tape_backward(&t->stage[PLUME_TRAIN].tape, loss, along ? pl_reducer_after_node : NULL,
+                            &t->reducer, err);
+}
+
+static int optimize(struct pl_trainer *t, struct pl_error *err)
+{
+    int r =
+        pl_trainer_hook(t, t->module->on_before_optimizer_step, "on_before_optimizer_step", err);
+
     if (r < 0)
         return r;
     pl_optimizers_step(&t->optimizers, t->kernels,
                        &(struct pl_clip_rule){t->options->clip_by, t->options->clip}, NULL, NULL);
     t->step++;
-    r = pl_optimizers_schedule(&t->optimizers, true, NULL, NULL, err);
+    t->gathered = 0;
+    return pl_optimizers_schedule(&t->optimizers, true, pl_metrics_find, &t->metrics, err);
+}
+
+static int batch_hook(struct pl_trainer *t,
+                      int (*hook)(struct plume_context *, const struct plume_batch *),
+                      const struct plume_batch *batch,
+                      const char *name,
+                      struct pl_error *err)
+{
+    t->ctx.pub.step = t->step;
+    t->ctx.pub.epoch = t->epoch;
+    return hook && batch ? pl_context_result(&t->ctx, hook(&t->ctx.pub, batch), name, err) : 0;
+}
+
+int pl_step_train(struct pl_trainer *t,
+                  const struct plume_batch *batch,
+                  bool last,
+                  struct pl_error *err)
+{
+    bool due = last || t->gathered + 1 >= t->options->accumulate;
+    double value = NAN;
+    int r = batch_hook(t, t->module->on_train_batch_start, batch, "on_train_batch_start", err);
+
     if (r < 0)
         return r;
-    if (t->step % t->options->log_every == 0)
+    if (t->gathered++ == 0)
+        pl_params_zero_grads(&t->ctx.params);
+    /* A short last group is divided by the whole group's number too, as Lightning's is. */
+    pl_reducer_begin(&t->reducer, 1.0 / (t->comm->size * (double)t->options->accumulate));
+    if (batch && (r = closure(t, batch, due, &value, err)) < 0)
+        return r;
+    if (due && (r = pl_reducer_after_node(&t->reducer, 0, err)) < 0) /* what is not reduced yet */
+        return r;
+    r = pl_trainer_hook(t, t->module->on_after_backward, "on_after_backward", err);
+    if (r == 0 && due)
+        r = optimize(t, err);
+    if (r == 0)
+        r = batch_hook(t, t->module->on_train_batch_end, batch, "on_train_batch_end", err);
+    if (r == 0 && due && batch && t->step % t->options->log_every == 0)
         pl_report_metrics(t->report, (int64_t)t->step, (const char *const[]){"loss", "epoch"},
                           (double[]){value, (double)t->epoch + 1}, 2);
-    return 0;
+    return r;
 }

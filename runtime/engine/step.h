@@ -17,8 +17,13 @@ int pl_step_run(struct pl_trainer *t,
                 plume_tensor **ret_loss,
                 struct pl_error *err);
 
-/* One training step: closure, gradients, reduction over the ranks, optimizer. -EDOM where the loss
- * is no number, -ECONNRESET where a rank is lost. Collective. */
-int pl_step_train(struct pl_trainer *t, const struct plume_batch *batch, struct pl_error *err);
+/* One batch of training: closure and gradients; and where the group of accumulated batches is
+ * whole, or `last` says that the epoch is over, reduction over the ranks and optimizer. batch NULL:
+ * this rank has none left and takes part with zeros. -EDOM where the loss is no number, -ECONNRESET
+ * where a rank is lost. Collective. */
+int pl_step_train(struct pl_trainer *t,
+                  const struct plume_batch *batch,
+                  bool last,
+                  struct pl_error *err);
 
 #endif

@@ -18,3 +18,10 @@ struct pl_train_options pl_train_options_default(void)
         .accumulate = 1,
     };
 }
+
+uint64_t pl_limit_of(const struct pl_limit *limit, uint64_t n)
+{
+    double value = limit->is_share ? floor(limit->value * (double)n) : limit->value;
+
+    return value < (double)n ? (uint64_t)value : n;
+}

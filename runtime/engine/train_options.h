@@ -6,6 +6,7 @@
 #define PL_RUNTIME_ENGINE_TRAIN_OPTIONS_H
 
 #include "plume/optim.h"
+#include "runtime/engine/stop.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -51,7 +52,10 @@ struct pl_train_options {
     int amp_level; /* 0 to 3 = O0 to O3 */
 
     double max_seconds;        /* since fit began; INFINITY = no limit */
-    uint64_t min_epochs;       /* early stopping ends nothing before them */
+    uint64_t min_epochs;       /* early stopping ends nothing before them, */
+    uint64_t min_steps;        /* nor before these optimizer steps */
+    struct pl_stop_rule stop;  /* early stopping */
+    uint64_t fast_dev_run;     /* so many batches of each stage, one epoch; 0 = off */
     struct pl_limit limit[3];  /* by enum plume_stage */
     struct pl_limit val_check; /* validate after so many batches, or this share of an epoch */
     uint64_t val_every;        /* epochs between those with a validation; > 0 */
@@ -66,5 +70,8 @@ struct pl_train_options {
 
 /* The defaults: one f32 device, every batch, a validation after each epoch. */
 struct pl_train_options pl_train_options_default(void);
+
+/* How many of n batches a limit leaves: a share is rounded down. */
+uint64_t pl_limit_of(const struct pl_limit *limit, uint64_t n);
 
 #endif

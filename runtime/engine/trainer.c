@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: MIT */
 #include "runtime/engine/trainer.h"
-#include "common/base/fs.h"
-#include "common/base/log.h"
 #include "runtime/engine/eval.h"
 #include "runtime/engine/step.h"
 
@@ -48,6 +46,50 @@ static int set_optimizers(struct pl_trainer *t, struct pl_error *err)
         r = pl_optimizers_init(&t->optimizers, &ctx->params, ctx->optimizers, ctx->n_optimizers,
                                err);
     ctx->n_optimizers = 0;
+    if (r == 0)
+        pl_optimizers_scale(&t->optimizers, t->strategy.rate);
+    return r;
+}
+
+/* What a resumed run of rank 0 has, all have. */
+static int broadcast_optimizers(struct pl_trainer *t, struct pl_error *err)
+{
+    size_t size = pl_real_size(t->ctx.params.real);
+    int r = 0;
+
+    for (size_t i = 0; i < t->optimizers.n && r == 0; i++) {
+        struct pl_optimizer *o = &t->optimizers.list[i];
+
+        for (size_t k = 0; k < pl_optimizer_slots(o) && r == 0; k++)
+            if (o->slot[k])
+                r = pl_comm_broadcast(t->comm, o->slot[k], o->count * size, err);
+        if (r == 0)
+            r = pl_comm_broadcast(t->comm, &o->steps, sizeof(o->steps), err);
+    }
+    return r;
+}
+
+static int set_reducer(struct pl_trainer *t, struct pl_error *err)
+{
+    struct plume_ddp ddp = {
+        .struct_size = sizeof(ddp),
+        .bucket_bytes = t->strategy.fused ? PL_FUSED_BYTES : PL_BUCKET_BYTES,
+    };
+    int r = 0;
+
+    if (t->strategy.reduces && t->module->configure_ddp)
+        r = pl_context_result(&t->ctx, t->module->configure_ddp(&t->ctx.pub, &ddp), "configure_ddp",
+                              err);
+    if (r == 0 && ddp.bucket_bytes == 0)
+        r = pl_error_set(err, -EINVAL, "hook configure_ddp: buckets of 0 bytes");
+    if (r == 0)
+        r = pl_reducer_init(&t->reducer, &t->ctx.params, t->comm, ddp.bucket_bytes, err);
+    if (r < 0)
+        return r;
+    t->reducer.own = ddp.reduce;
+    t->reducer.pl = &t->ctx.pub;
+    if (t->strategy.kind == PL_STRATEGY_HOROVOD)
+        r = broadcast_optimizers(t, err);
     return r;
 }
 
@@ -73,7 +115,7 @@ static int build(struct pl_trainer *t, struct pl_error *err)
     r = pl_comm_broadcast(t->comm, params->values, params->count * pl_real_size(params->real), err);
     if (r < 0)
         return r;
-    return pl_reducer_init(&t->reducer, params, t->comm, PL_BUCKET_BYTES, err);
+    return set_reducer(t, err);
 }
 
 int pl_trainer_init(struct pl_trainer *trainer,
@@ -94,10 +136,14 @@ int pl_trainer_init(struct pl_trainer *trainer,
         .report = report,
         .kernels = pl_kernels_best(PL_REAL_F32),
     };
+    r = pl_strategy_choose(options, &comm->place, comm->size, &trainer->strategy, err);
+    if (r < 0)
+        return r;
     r = pl_context_init(&trainer->ctx, hparams, PL_REAL_F32, module->state_size, comm->rank,
                         comm->size, err);
     if (r < 0)
         return r;
+    trainer->ctx.comm = comm;
     r = build(trainer, err);
     if (r < 0) {
         if (r != -ECONNRESET)
@@ -119,82 +165,12 @@ void pl_trainer_finish(struct pl_trainer *trainer)
     pl_context_finish(&trainer->ctx);
 }
 
-static int end_epoch(struct pl_trainer *t, struct pl_error *err)
+int pl_trainer_hook(struct pl_trainer *trainer,
+                    int (*hook)(struct plume_context *pl),
+                    const char *name,
+                    struct pl_error *err)
 {
-    double loss[2] = {t->loss_sum, t->loss_weight}, values[PL_LOG_VALUES_MAX];
-    double seconds = (double)(pl_now_ns() - t->epoch_ns) * 1e-9;
-    int r = pl_eval_run(t, PLUME_VALIDATE, loss, values, err);
-
-    if (r < 0)
-        return r;
-    t->epoch++;
-    if (t->comm->rank == 0 && t->options->out)
-        fprintf(t->options->out, "epoch %llu/%g step %llu loss %.4f", (unsigned long long)t->epoch,
-                pl_hparams_value(t->hparams, "epochs"), (unsigned long long)t->step,
-                loss[0] / loss[1]); /* of all ranks by now */
-    pl_eval_tell(t, PLUME_VALIDATE, values, pl_report_metrics);
-    if (t->comm->rank == 0 && t->options->out) {
-        fprintf(t->options->out, " (%.0f samples/s)\n", loss[1] / seconds);
-        fflush(t->options->out);
-    }
-    return 0;
-}
-
-static int train_epoch(struct pl_trainer *t, struct pl_error *err)
-{
-    struct pl_loader *loader = &t->stage[PLUME_TRAIN].loader;
-    const struct plume_batch *batch;
-    int r;
-
-    t->loss_sum = t->loss_weight = 0;
-    t->epoch_ns = pl_now_ns();
-    pl_loader_begin(loader, t->epoch);
-    while (t->step < t->options->max_steps && (batch = pl_loader_next(loader)))
-        if ((r = pl_step_train(t, batch, err)) < 0)
-            return r;
-    return end_epoch(t, err);
-}
-
-static int fit(struct pl_trainer *t, struct pl_error *err)
-{
-    double epochs = pl_hparams_value(t->hparams, "epochs"), none[2] = {0};
-    double values[PL_LOG_VALUES_MAX];
-    int r = 0;
-
-    while (r == 0 && (double)t->epoch < epochs && t->step < t->options->max_steps)
-        r = train_epoch(t, err);
-    if (r == 0)
-        r = pl_eval_run(t, PLUME_TEST, none, values, err);
-    if (r < 0)
-        return r;
-    pl_eval_tell(t, PLUME_TEST, values, pl_report_final);
-    pl_params_hash(&t->ctx.params, t->param_hash);
-    pl_report_fact(t->report, "param_hash", t->param_hash);
-    if (t->options->out) {
-        fprintf(t->options->out, "rank %u of %u: param hash %s\n", t->comm->rank, t->comm->size,
-                t->param_hash);
-        fflush(t->options->out);
-    }
-    /* Nobody goes before all are through: a closed connection would look like a loss. */
-    return pl_comm_barrier(t->comm, err);
-}
-
-int pl_trainer_fit(struct pl_trainer *trainer, struct pl_error *err)
-{
-    struct pl_error own = {0};
-    int r;
-
-    err = err ? err : &own;
-    if (trainer->comm->rank == 0) {
-        char world[16];
-
-        snprintf(world, sizeof(world), "%u", trainer->comm->size);
-        pl_report_fact(trainer->report, "world_size", world);
-        if (trainer->module->objective)
-            pl_report_fact(trainer->report, "objective", trainer->module->objective);
-    }
-    r = fit(trainer, err);
-    if (r < 0 && r != -ECONNRESET)
-        pl_comm_abort(trainer->comm, pl_error_text(err));
-    return r;
+    trainer->ctx.pub.step = trainer->step;
+    trainer->ctx.pub.epoch = trainer->epoch;
+    return hook ? pl_context_result(&trainer->ctx, hook(&trainer->ctx.pub), name, err) : 0;
 }

@@ -6,8 +6,10 @@
 #include "runtime/engine/comm.h"
 #include "runtime/engine/context.h"
 #include "runtime/engine/loader.h"
+#include "runtime/engine/metrics.h"
 #include "runtime/engine/reducer.h"
 #include "runtime/engine/report.h"
+#include "runtime/engine/strategy.h"
 #include "runtime/engine/train_options.h"
 
 struct pl_trainer {
@@ -26,9 +28,16 @@ struct pl_trainer {
         struct pl_tape tape;
         struct pl_logs logs;
     } stage[3]; /* by enum plume_stage */
-    uint64_t step, epoch;
+    struct pl_strategy strategy;
+    uint64_t step, epoch;         /* optimizer steps made, epochs over */
+    uint64_t batch;               /* of the running epoch: batches over */
+    uint64_t gathered;            /* batches whose gradients wait for a step */
     double loss_sum, loss_weight; /* of this rank in this epoch */
-    uint64_t epoch_ns;            /* when its training began, by pl_now_ns() */
+    struct pl_metrics metrics;    /* newest values, those of all ranks */
+    struct pl_stop stop;
+    bool stopping;                          /* no batch more; all ranks agree */
+    uint64_t fit_ns, epoch_ns;              /* when it began, by pl_now_ns() */
+    uint64_t look_at, looked_at, looked_ns; /* step: see agree_on_time() */
     char param_hash[17];
 };
 
@@ -42,8 +51,15 @@ int pl_trainer_init(struct pl_trainer *trainer,
                     struct pl_report *report,
                     struct pl_error *err);
 
-/* Trains all epochs with a validation after each, then tests. On return param_hash is set.
- * -EDOM where the loss is no number, -ECONNRESET where a rank is lost. Collective. */
+/* Calls a hook without arguments; NULL is fine. `name` for the text of a failure. */
+int pl_trainer_hook(struct pl_trainer *trainer,
+                    int (*hook)(struct plume_context *pl),
+                    const char *name,
+                    struct pl_error *err);
+
+/* Trains (fit.c): epochs, validations and what ends them, as the options say; then tests. On return
+ * param_hash is set. -EDOM where the loss is no number, -ECONNRESET where a rank is lost.
+ * Collective. */
 int pl_trainer_fit(struct pl_trainer *trainer, struct pl_error *err);
 
 void pl_trainer_finish(struct pl_trainer *trainer);
