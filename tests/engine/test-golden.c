@@ -201,7 +201,7 @@ static void train(const struct model *m, const struct pl_train_options *options,
             for (size_t i = 0; i < loader->sampler.count; i++)
                 loader->sampler.index[i] = i;
         }
-        if (pl_step_train(&t, pl_loader_next(loader), &err) < 0)
+        if (pl_step_train(&t, pl_loader_next(loader), false, &err) < 0)
             fail_msg("%s", pl_error_text(&err));
         loss[step] = (t.loss_sum - before) / (double)m->rows;
         before = t.loss_sum;
