@@ -52,34 +52,10 @@ struct pl_matmul_args {
     void *c;
 };
 
-/* Cross-correlation as in PyTorch's conv2d, one group, no dilation:
- * y[n, o, i, j] = act(b[o] + sum over c, u, v of w[o, c, u, v] x[n, c, i stride + u - pad, ...]).
- * x [batch, in, height, width], w [out, in, kernel_h, kernel_w], b [out] or NULL,
- * y [batch, out, pl_conv_size(height, ...), pl_conv_size(width, ...)], dy like y; relu or none.
- * Backward: dz = dy where act passed, else 0 (dy is not changed), and from it dx, dw, db.
- * Where there is no memory for scratch, the outputs are NaN. */
-struct pl_conv2d_args {
-    size_t batch, in, height, width, out;
-    size_t kernel_h, kernel_w, stride_h, stride_w, pad_h, pad_w;
-    bool relu;
-    bool dx_add, dw_add, db_add;
-    const void *x, *w, *b, *dy;
-    void *y; /* written forward, read backward where relu */
-    void *dx, *dw, *db;
-};
-
-/* Windows along an axis; 0 where the kernel is longer than the padded axis. */
-static inline size_t pl_conv_size(size_t size, size_t kernel, size_t stride, size_t pad)
-{
-    return size + 2 * pad < kernel ? 0 : (size + 2 * pad - kernel) / stride + 1;
-}
-
 /* X(function, struct of arguments) */
 #define PL_KERNEL_LIST_LINEAR(X)                                                                   \
     X(linear_forward, linear)                                                                      \
     X(linear_backward, linear)                                                                     \
-    X(matmul, matmul)                                                                              \
-    X(conv2d_forward, conv2d)                                                                      \
-    X(conv2d_backward, conv2d)
+    X(matmul, matmul)
 
 #endif

@@ -4,6 +4,8 @@
 #ifndef PL_KERNELS_ARGS_NN_H
 #define PL_KERNELS_ARGS_NN_H
 
+#include "kernels/half.h"
+
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -44,6 +46,15 @@ struct pl_correct_args {
     void *count;
 };
 
+/* n numbers between a 16-bit type and the table's real type. widen is exact; narrow rounds to the
+ * nearest, ties to even, and keeps infinities and NaNs (any of them). Exact. */
+struct pl_half_args {
+    size_t n;
+    enum pl_half type;
+    uint16_t *half;
+    void *wide;
+};
+
 /* X(function, struct of arguments) */
 #define PL_KERNEL_LIST_NN(X)                                                                       \
     X(add, add)                                                                                    \
@@ -51,6 +62,8 @@ struct pl_correct_args {
     X(relu_backward, relu)                                                                         \
     X(cross_entropy_forward, cross_entropy)                                                        \
     X(cross_entropy_backward, cross_entropy)                                                       \
-    X(correct, correct)
+    X(correct, correct)                                                                            \
+    X(widen, half)                                                                                 \
+    X(narrow, half)
 
 #endif

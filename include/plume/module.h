@@ -50,11 +50,28 @@ enum plume_dtype {
     PLUME_F64 = 2,
     PLUME_I32 = 3,
     PLUME_U8 = 4,
+    PLUME_BF16 = 5, /* the upper half of an f32 */
+    PLUME_F16 = 6,  /* IEEE 754 binary16 */
 };
 
-enum plume_activation {
-    PLUME_IDENTITY = 0,
-    PLUME_RELU = 1,
+/* The ops, by number: only ever appended to. The functions that make them are in plume/ops.h. */
+enum plume_op {
+    PLUME_OP_NONE = 0,
+    PLUME_OP_LINEAR,
+    PLUME_OP_UNARY,
+    PLUME_OP_CROSS_ENTROPY,
+    PLUME_OP_CORRECT,
+    PLUME_OP_ADD,
+    PLUME_OP_RESHAPE,
+    PLUME_OP_SLICE,
+    PLUME_OP_PERMUTE,
+    PLUME_OP_CAT,
+};
+
+/* Numbers of an op; which is which, the op's function knows. */
+struct plume_op_args {
+    int64_t i[8];
+    double f[2];
 };
 
 /* How a parameter starts. */
@@ -191,7 +208,7 @@ struct plume_module {
 PLUME_EXPORT const struct plume_module *plume_module_entry(void);
 #define PLUME_MODULE_ENTRY "plume_module_entry"
 
-/* What the engine offers; use the functions below. */
+/* What the engine offers; use the functions below and those of plume/ops.h. */
 struct plume_api {
     size_t struct_size;
     plume_tensor *(*param)(struct plume_context *pl,
@@ -202,16 +219,11 @@ struct plume_api {
     const plume_array *(*open_npy)(struct plume_context *pl, const char *path);
     double (*hparam)(struct plume_context *pl, const char *name);
     int (*fail)(struct plume_context *pl, int code, const char *text);
-    plume_tensor *(*linear)(struct plume_context *pl,
-                            plume_tensor *x,
-                            plume_tensor *w,
-                            plume_tensor *b,
-                            enum plume_activation act);
-    plume_tensor *(*relu)(struct plume_context *pl, plume_tensor *x);
-    plume_tensor *(*cross_entropy)(struct plume_context *pl,
-                                   plume_tensor *logits,
-                                   plume_tensor *labels);
-    plume_tensor *(*correct)(struct plume_context *pl, plume_tensor *logits, plume_tensor *labels);
+    plume_tensor *(*op)(struct plume_context *pl,
+                        enum plume_op op,
+                        plume_tensor *const *in,
+                        size_t n_in,
+                        const struct plume_op_args *args);
     void (*log)(struct plume_context *pl,
                 const char *name,
                 plume_tensor *value,
@@ -263,38 +275,6 @@ static inline int plume_fail(struct plume_context *pl, int code, const char *tex
     return pl->api->fail(pl, code, text);
 }
 
-/* act(x w^T + b). x [rows, ...] is taken as [rows, in], w [out, in], b [out] or NULL; the result
- * is [rows, out]. */
-static inline plume_tensor *plume_linear(struct plume_context *pl,
-                                         plume_tensor *x,
-                                         plume_tensor *w,
-                                         plume_tensor *b,
-                                         enum plume_activation act)
-{
-    return pl->api->linear(pl, x, w, b, act);
-}
-
-/* max(x, 0), of x's shape. */
-static inline plume_tensor *plume_relu(struct plume_context *pl, plume_tensor *x)
-{
-    return pl->api->relu(pl, x);
-}
-
-/* Mean over the batch of -log softmax(logits)[label], in nats; logits [rows, classes], labels
- * [rows] of PLUME_I32. The result has one element. */
-static inline plume_tensor *
-plume_cross_entropy(struct plume_context *pl, plume_tensor *logits, plume_tensor *labels)
-{
-    return pl->api->cross_entropy(pl, logits, labels);
-}
-
-/* How many rows have their largest logit at the label; one element, without gradient. */
-static inline plume_tensor *
-plume_correct(struct plume_context *pl, plume_tensor *logits, plume_tensor *labels)
-{
-    return pl->api->correct(pl, logits, labels);
-}
-
 /* Logs a one-element tensor under a name (as pl_hparam names). What is reported is
  * sum(value * factor) / sum(weight) over all batches and ranks: for a mean over n rows give
  * (n, n), for a count among n rows (1, n). Only in validation_step and test_step. */
@@ -337,6 +317,8 @@ static inline int plume_broadcast(struct plume_context *pl, void *buf, size_t by
 {
     return pl->api->dist->broadcast(pl, buf, bytes);
 }
+
+#include <plume/ops.h>
 
 #ifdef __cplusplus
 }

@@ -116,72 +116,30 @@ static int api_fail(struct plume_context *pl, int code, const char *text)
     return refuse(of(pl), code ? code : -EINVAL, "%s", text);
 }
 
-/* Common to all ops: true where the op can be recorded. An input that is NULL follows from an
- * earlier failure. */
-static bool ready(struct pl_context *ctx, const char *op, const plume_tensor *a, const void *b)
+static plume_tensor *api_op(struct plume_context *pl,
+                            enum plume_op op,
+                            plume_tensor *const *in,
+                            size_t n_in,
+                            const struct plume_op_args *args)
 {
-    if (!ctx->tape)
-        refuse(ctx, -EINVAL, "%s: ops may only be called in a step", op);
-    else if ((!a || !b) && ctx->error.code == 0)
-        refuse(ctx, -EINVAL, "%s: an input is NULL", op);
-    return ctx->error.code == 0;
-}
+    struct pl_context *ctx = of(pl);
+    struct pl_error err = {0};
+    plume_tensor *t = NULL;
+    int r;
 
-/* The tensor, or NULL with the failure kept. */
-static plume_tensor *
-done(struct pl_context *ctx, int r, plume_tensor *const *t, const struct pl_error *err)
-{
+    if (!ctx->tape)
+        refuse(ctx, -EINVAL, "%s: ops may only be called in a step", pl_op_name(op));
+    for (size_t i = 0; i < n_in; i++) /* a NULL follows from an earlier failure */
+        if (!in[i] && ctx->error.code == 0)
+            refuse(ctx, -EINVAL, "%s: input %zu is NULL", pl_op_name(op), i);
+    if (ctx->error.code)
+        return NULL;
+    r = pl_op_call(ctx->tape, op, in, n_in, args, &t, &err);
     if (r < 0) {
-        pl_context_keep(ctx, r, err);
+        pl_context_keep(ctx, r, &err);
         return NULL;
     }
-    return *t;
-}
-
-static plume_tensor *api_linear(struct plume_context *pl,
-                                plume_tensor *x,
-                                plume_tensor *w,
-                                plume_tensor *b,
-                                enum plume_activation act)
-{
-    struct pl_error err = {0};
-    plume_tensor *t = NULL;
-
-    if (!ready(of(pl), "linear", x, w))
-        return NULL;
-    return done(of(pl), pl_op_linear(of(pl)->tape, x, w, b, act, &t, &err), &t, &err);
-}
-
-static plume_tensor *api_relu(struct plume_context *pl, plume_tensor *x)
-{
-    struct pl_error err = {0};
-    plume_tensor *t = NULL;
-
-    if (!ready(of(pl), "relu", x, x))
-        return NULL;
-    return done(of(pl), pl_op_relu(of(pl)->tape, x, &t, &err), &t, &err);
-}
-
-static plume_tensor *
-api_cross_entropy(struct plume_context *pl, plume_tensor *logits, plume_tensor *labels)
-{
-    struct pl_error err = {0};
-    plume_tensor *t = NULL;
-
-    if (!ready(of(pl), "cross_entropy", logits, labels))
-        return NULL;
-    return done(of(pl), pl_op_cross_entropy(of(pl)->tape, logits, labels, &t, &err), &t, &err);
-}
-
-static plume_tensor *
-api_correct(struct plume_context *pl, plume_tensor *logits, plume_tensor *labels)
-{
-    struct pl_error err = {0};
-    plume_tensor *t = NULL;
-
-    if (!ready(of(pl), "correct", logits, labels))
-        return NULL;
-    return done(of(pl), pl_op_correct(of(pl)->tape, logits, labels, &t, &err), &t, &err);
+    return t;
 }
 
 static void api_log(
@@ -212,11 +170,21 @@ static void api_log(
         }
         memcpy(logs->name[logs->n++], name, strlen(name) + 1);
     }
-    if (ctx->tape && ctx->tape->dry)
+    if (logs->n_pending == PL_LOG_VALUES_MAX) {
+        refuse(ctx, -EINVAL, "log: more than %d values in a step", PL_LOG_VALUES_MAX);
         return;
-    logs->sum[i][0] +=
-        factor * (value->dtype == PLUME_F64 ? *(double *)value->data : *(float *)value->data);
-    logs->sum[i][1] += weight;
+    }
+    logs->pending[logs->n_pending++] = (struct pl_log_pending){i, value, factor, weight};
+}
+
+void pl_logs_collect(struct pl_logs *logs)
+{
+    for (size_t i = 0; i < logs->n_pending; i++) {
+        const struct pl_log_pending *p = &logs->pending[i];
+
+        logs->sum[p->index][0] += p->factor * pl_tensor_scalar(p->value);
+        logs->sum[p->index][1] += p->weight;
+    }
 }
 
 static size_t api_shape(const plume_tensor *t, size_t *ret_shape)
@@ -248,10 +216,7 @@ static const struct plume_api api = {
     .open_npy = api_open_npy,
     .hparam = api_hparam,
     .fail = api_fail,
-    .linear = api_linear,
-    .relu = api_relu,
-    .cross_entropy = api_cross_entropy,
-    .correct = api_correct,
+    .op = api_op,
     .log = api_log,
     .shape = api_shape,
     .add_optimizer = api_add_optimizer,

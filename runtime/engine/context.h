@@ -16,6 +16,13 @@ struct pl_logs {
     char name[PL_LOG_VALUES_MAX][64];
     double sum[PL_LOG_VALUES_MAX][2]; /* value * factor, weight */
     bool closed;                      /* names are complete: another one is an error */
+    /* Of the running step: values that are not there before the tape has run. */
+    struct pl_log_pending {
+        size_t index;
+        plume_tensor *value;
+        double factor, weight;
+    } pending[PL_LOG_VALUES_MAX];
+    size_t n_pending;
 };
 
 struct pl_context {
@@ -49,6 +56,9 @@ int pl_context_init(struct pl_context *ctx,
                     unsigned world_size,
                     struct pl_error *err);
 void pl_context_finish(struct pl_context *ctx);
+
+/* Adds up what the step logged, once its tape has run. */
+void pl_logs_collect(struct pl_logs *logs);
 
 /* What a hook's return value r and the failures in it come to; `hook` names it in the text. */
 int pl_context_result(struct pl_context *ctx, int r, const char *hook, struct pl_error *err);

@@ -1,29 +1,24 @@
 /* SPDX-License-Identifier: MIT */
-/* The ops that modules call: each checks shapes and records a node on the tape. Shapes and
- * meaning: plume/module.h; arithmetic: kernels/kernels.h. All return 0 with *ret set (owned by the
- * tape), or -EINVAL with a text that names the op and the shapes. */
+/* The ops that modules call: each checks shapes and traces nodes. Shapes and meaning: plume/ops.h;
+ * arithmetic: kernels/args_*.h. A new op: its number in plume/module.h, its function in
+ * plume/ops.h, a builder here in the file of its family (op_*.c), a line in the table of ops.c. */
 #ifndef PL_RUNTIME_ENGINE_OPS_H
 #define PL_RUNTIME_ENGINE_OPS_H
 
 #include "runtime/engine/tape.h"
 
-int pl_op_linear(struct pl_tape *tape,
-                 plume_tensor *x,
-                 plume_tensor *w,
-                 plume_tensor *b,
-                 enum plume_activation act,
-                 plume_tensor **ret,
-                 struct pl_error *err);
-int pl_op_relu(struct pl_tape *tape, plume_tensor *x, plume_tensor **ret, struct pl_error *err);
-int pl_op_cross_entropy(struct pl_tape *tape,
-                        plume_tensor *logits,
-                        plume_tensor *labels,
-                        plume_tensor **ret,
-                        struct pl_error *err);
-int pl_op_correct(struct pl_tape *tape,
-                  plume_tensor *logits,
-                  plume_tensor *labels,
-                  plume_tensor **ret,
-                  struct pl_error *err);
+/* Traces the op that a module asks for. 0 with *ret set (owned by the tape), -EINVAL with a text
+ * that names the op and the shapes, -ENOSYS for an op that this engine does not know, -ENOMEM. args
+ * may be NULL: all zero. */
+int pl_op_call(struct pl_tape *tape,
+               enum plume_op op,
+               plume_tensor *const *in,
+               size_t n_in,
+               const struct plume_op_args *args,
+               plume_tensor **ret,
+               struct pl_error *err);
+
+/* "linear"; "?" for an unknown one. */
+const char *pl_op_name(enum plume_op op);
 
 #endif

@@ -80,8 +80,8 @@ static void find_first_nodes(struct pl_params *params, const struct pl_tape *tap
 
         p->first_node = SIZE_MAX;
         for (size_t n = 0; n < tape->n && p->first_node == SIZE_MAX; n++)
-            for (size_t k = 0; k < tape->nodes[n].op->n_in; k++)
-                if (tape->nodes[n].in[k] == p->tensor)
+            for (size_t k = 0; k < tape->nodes[n].n_in; k++)
+                if (tape->nodes[n].in[k] && pl_tensor_root(tape->nodes[n].in[k]) == p->tensor)
                     p->first_node = n;
     }
 }

@@ -17,11 +17,11 @@ bool pl_step_has_hook(const struct pl_trainer *t, enum plume_stage stage)
     return stage == PLUME_TRAIN || hook_of(t, stage);
 }
 
-int pl_step_run(struct pl_trainer *t,
-                enum plume_stage stage,
-                const struct plume_batch *batch,
-                plume_tensor **ret_loss,
-                struct pl_error *err)
+int pl_step_trace(struct pl_trainer *t,
+                  enum plume_stage stage,
+                  const struct plume_batch *batch,
+                  plume_tensor **ret_loss,
+                  struct pl_error *err)
 {
     static const char *const names[] = {"training_step", "validation_step", "test_step"};
     struct pl_stage *s = &t->stage[stage];
@@ -30,6 +30,7 @@ int pl_step_run(struct pl_trainer *t,
 
     t->ctx.tape = &s->tape;
     t->ctx.logs = stage == PLUME_TRAIN ? NULL : &s->logs;
+    s->logs.n_pending = 0;
     pl_tape_begin(&s->tape);
     if (stage == PLUME_TRAIN)
         r = t->module->training_step(&t->ctx.pub, batch, &loss);
@@ -47,9 +48,27 @@ int pl_step_run(struct pl_trainer *t,
     return 0;
 }
 
-static double scalar(const plume_tensor *t)
+int pl_step_forward(struct pl_trainer *t,
+                    enum plume_stage stage,
+                    plume_tensor *loss,
+                    struct pl_error *err)
 {
-    return t->dtype == PLUME_F64 ? *(const double *)t->data : *(const float *)t->data;
+    struct pl_stage *s = &t->stage[stage];
+    plume_tensor *roots[PL_LOG_VALUES_MAX + 1];
+    size_t n = 0;
+    int r;
+
+    if (loss)
+        roots[n++] = loss;
+    for (size_t i = 0; i < s->logs.n_pending; i++)
+        roots[n++] = s->logs.pending[i].value;
+    s->tape.step = t->step;
+    r = pl_tape_prepare(&s->tape, roots, n, loss ? 1 : 0, err);
+    if (r == 0)
+        r = pl_tape_forward(&s->tape, err);
+    if (r == 0)
+        pl_logs_collect(&s->logs);
+    return r;
 }
 
 static int check_loss(const struct pl_trainer *t, double value, struct pl_error *err)
@@ -72,18 +91,28 @@ static int closure(struct pl_trainer *t,
 {
     bool along = due && !t->strategy.fused;
     plume_tensor *loss = NULL;
-    int r = pl_step_run(t, PLUME_TRAIN, batch, &loss, err);
+    struct pl_tape *tape = &t->stage[PLUME_TRAIN].tape;
+    struct pl_backward backward = {.seed = 1,
+                                   .accumulate = t->gathered > 1,
+                                   .after_node = along ? pl_reducer_after_node : NULL,
+                                   .ctx = &t->reducer};
+    int r = pl_step_trace(t, PLUME_TRAIN, batch, &loss, err);
 
+    if (r == 0)
+        r = pl_step_forward(t, PLUME_TRAIN, loss, err);
     if (r < 0)
         return r;
-    *ret_loss = scalar(loss);
+    *ret_loss = pl_tensor_scalar(loss);
     r = check_loss(t, *ret_loss, err);
     if (r < 0)
         return r;
     t->loss_sum += *ret_loss * (double)batch->rows;
     t->loss_weight += (double)batch->rows;
-    return pl_tape_backward(&t->stage[PLUME_TRAIN].tape, loss, along ? pl_reducer_after_node : NULL,
-                            &t->reducer, err);
+    if (tape->changed &&
+        t->gathered == 1) /* what is not reached now may have a gradient of before */
+        pl_params_zero_grads(&t->ctx.params);
+    backward.loss = loss;
+    return pl_tape_backward(tape, &backward, err);
 }
 
 static int optimize(struct pl_trainer *t, struct pl_error *err)
@@ -122,7 +151,7 @@ int pl_step_train(struct pl_trainer *t,
 
     if (r < 0)
         return r;
-    if (t->gathered++ == 0)
+    if (t->gathered++ == 0 && !batch) /* else backward writes them */
         pl_params_zero_grads(&t->ctx.params);
     /* A short last group is divided by the whole group's number too, as Lightning's is. */
     pl_reducer_begin(&t->reducer, 1.0 / (t->comm->size * (double)t->options->accumulate));

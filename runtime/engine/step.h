@@ -8,14 +8,20 @@
 /* Whether the module has a hook for the batches of a stage. */
 bool pl_step_has_hook(const struct pl_trainer *t, enum plume_stage stage);
 
-/* Calls the hook of a stage on a batch, recording on the stage's tape. *ret_loss is set in training
- * only (NULL elsewhere) and lives as long as the tape. -EINVAL where there is no loss; the hook's
- * own failures as pl_context_result() tells them. */
-int pl_step_run(struct pl_trainer *t,
-                enum plume_stage stage,
-                const struct plume_batch *batch,
-                plume_tensor **ret_loss,
-                struct pl_error *err);
+/* Calls the hook of a stage on a batch, tracing on the stage's tape; nothing runs. *ret_loss is set
+ * in training only and lives as long as the tape. -EINVAL where there is no loss; the hook's own
+ * failures as pl_context_result() tells them. */
+int pl_step_trace(struct pl_trainer *t,
+                  enum plume_stage stage,
+                  const struct plume_batch *batch,
+                  plume_tensor **ret_loss,
+                  struct pl_error *err);
+
+/* Runs what was traced, and adds up what it logged. loss: as traced; NULL outside training. */
+int pl_step_forward(struct pl_trainer *t,
+                    enum plume_stage stage,
+                    plume_tensor *loss,
+                    struct pl_error *err);
 
 /* One batch of training: closure and gradients; and where the group of accumulated batches is
  * whole, or `last` says that the epoch is over, reduction over the ranks and optimizer. batch NULL:

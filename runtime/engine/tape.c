@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+/* Tracing. */
 #include "runtime/engine/tape.h"
 
 #include <string.h>
@@ -11,6 +12,7 @@ void pl_tape_init(struct pl_tape *tape, const struct pl_kernels *kernels, bool w
 void pl_tape_finish(struct pl_tape *tape)
 {
     free(tape->nodes);
+    free(tape->memory);
     pl_bump_finish(&tape->bump);
     *tape = (struct pl_tape){0};
 }
@@ -21,6 +23,14 @@ void pl_tape_begin(struct pl_tape *tape)
     tape->changed = false;
 }
 
+static void note_change(struct pl_tape *tape)
+{
+    if (!tape->changed)
+        tape->recordings++;
+    tape->changed = true;
+    tape->planned = false;
+}
+
 /* Forgets the nodes from the cursor on. */
 static void cut(struct pl_tape *tape)
 {
@@ -28,24 +38,23 @@ static void cut(struct pl_tape *tape)
         return;
     pl_bump_reset(&tape->bump, tape->nodes[tape->cursor].before);
     tape->n = tape->cursor;
-    tape->planned_loss = NULL;
-    if (!tape->changed)
-        tape->recordings++;
-    tape->changed = true;
+    note_change(tape);
 }
 
-static bool same(const struct pl_node *node,
-                 const struct pl_op *op,
-                 plume_tensor *const *in,
-                 int attr,
-                 size_t rank,
-                 const size_t *shape)
+static bool same(const struct pl_node *node, const struct pl_apply *what, enum plume_dtype dtype)
 {
-    if (node->op != op || node->attr != attr || node->out->rank != rank ||
-        memcmp(node->out->shape, shape, rank * sizeof(*shape)) != 0)
+    const plume_tensor *out = node->out;
+    size_t bytes = what->rank * sizeof(what->shape[0]);
+
+    if (node->op != what->op || node->n_in != what->n_in || out->dtype != dtype ||
+        memcmp(&node->attr, &what->attr, sizeof(node->attr)) != 0 || out->rank != what->rank ||
+        memcmp(out->shape, what->shape, bytes) != 0)
         return false;
-    for (size_t i = 0; i < op->n_in; i++)
-        if (node->in[i] != in[i] || (in[i] && node->in_count[i] != in[i]->count))
+    if (what->op->view && (memcmp(out->stride, what->stride, bytes) != 0 ||
+                           out->offset != what->offset + what->in[0]->offset))
+        return false;
+    for (size_t i = 0; i < what->n_in; i++)
+        if (node->in[i] != what->in[i] || (what->in[i] && node->in_count[i] != what->in[i]->count))
             return false;
     return true;
 }
@@ -65,74 +74,256 @@ static int grow(struct pl_tape *tape)
     return 0;
 }
 
-static int record(struct pl_tape *tape,
-                  const struct pl_op *op,
-                  plume_tensor *const *in,
-                  int attr,
-                  enum plume_dtype dtype,
-                  size_t rank,
-                  const size_t *shape,
-                  size_t aux_bytes)
+static void set_view(plume_tensor *out, const struct pl_apply *what)
 {
-    struct pl_node node = {.op = op, .attr = attr, .before = pl_bump_mark(&tape->bump)};
+    out->base = pl_tensor_root(what->in[0]);
+    out->offset = what->offset + what->in[0]->offset;
+    memcpy(out->stride, what->stride, sizeof(out->stride));
+}
+
+static int record(struct pl_tape *tape, const struct pl_apply *what, enum plume_dtype dtype)
+{
+    size_t n = what->n_in;
+    struct pl_node node = {.op = what->op,
+                           .n_in = n,
+                           .attr = what->attr,
+                           .aux_bytes = what->aux_bytes,
+                           .scratch_bytes = what->scratch_bytes,
+                           .before = pl_bump_mark(&tape->bump)};
     plume_tensor *out = pl_bump_alloc(&tape->bump, sizeof(*out));
+    char *lists = pl_bump_alloc(&tape->bump,
+                                PL_MAX(n, (size_t)1) * (sizeof(*node.in) + sizeof(*node.in_count) +
+                                                        sizeof(*node.add) + sizeof(*node.first)));
     int r;
 
-    if (!out || grow(tape) < 0)
+    if (!out || !lists || grow(tape) < 0)
         return -ENOMEM;
-    r = pl_tensor_init(out, dtype, rank, shape);
+    r = pl_tensor_init(out, dtype, what->rank, what->shape);
     if (r < 0)
         return r;
-    for (size_t i = 0; i < op->n_in; i++) {
-        node.in[i] = in[i];
-        node.in_count[i] = in[i] ? in[i]->count : 0;
-        if (tape->want_grad && op->backward && in[i] && in[i]->wants_grad)
+    node.in = (plume_tensor **)lists;
+    node.in_count = (size_t *)(node.in + n);
+    node.add = (bool *)(node.in_count + n);
+    node.first = node.add + n;
+    for (size_t i = 0; i < n; i++) {
+        node.in[i] = what->in[i];
+        node.in_count[i] = what->in[i] ? what->in[i]->count : 0;
+        if (tape->want_grad && !what->op->no_grad && what->in[i] && what->in[i]->wants_grad)
             out->wants_grad = true;
     }
-    out->data = pl_bump_alloc(&tape->bump, out->count * pl_dtype_size(dtype));
-    if (out->wants_grad)
-        out->grad = pl_bump_alloc(&tape->bump, out->count * pl_dtype_size(dtype));
-    if (aux_bytes)
-        node.aux = pl_bump_alloc(&tape->bump, aux_bytes);
-    if (!out->data || (out->wants_grad && !out->grad) || (aux_bytes && !node.aux))
-        return -ENOMEM;
+    if (what->op->view)
+        set_view(out, what);
+    out->tape = tape;
+    out->node = tape->n;
     node.out = out;
     tape->nodes[tape->n++] = node;
     return 0;
 }
 
-int pl_tape_apply(struct pl_tape *tape,
-                  const struct pl_op *op,
-                  plume_tensor *const *in,
-                  int attr,
-                  enum plume_dtype dtype,
-                  size_t rank,
-                  const size_t *shape,
-                  size_t aux_bytes,
-                  plume_tensor **ret,
-                  struct pl_error *err)
+/* Traces the op on inputs that fit it. */
+static int trace(struct pl_tape *tape,
+                 const struct pl_apply *what,
+                 enum plume_dtype dtype,
+                 plume_tensor **ret,
+                 struct pl_error *err)
 {
-    int r;
-
-    if (tape->cursor < tape->n && !same(&tape->nodes[tape->cursor], op, in, attr, rank, shape))
+    if (tape->cursor < tape->n && !same(&tape->nodes[tape->cursor], what, dtype))
         cut(tape);
     if (tape->cursor == tape->n) {
         struct pl_bump_mark before = pl_bump_mark(&tape->bump);
+        int r = record(tape, what, dtype);
 
-        r = record(tape, op, in, attr, dtype, rank, shape, aux_bytes);
         if (r < 0) {
             pl_bump_reset(&tape->bump, before);
-            return pl_error_errno(err, r, "cannot record op '%s'", op->name);
+            return pl_error_errno(err, r, "cannot record op '%s'", what->op->name);
         }
-        if (!tape->changed)
-            tape->recordings++;
-        tape->changed = true;
-        tape->planned_loss = NULL;
+        note_change(tape);
     }
-    if (!tape->dry)
-        op->forward(tape->kernels, &tape->nodes[tape->cursor]);
     *ret = tape->nodes[tape->cursor++].out;
     return 0;
+}
+
+/* copy: to another type, to dense order, or so that a tensor given twice has two gradients */
+
+static size_t count_of(const plume_tensor *t)
+{
+    return t->count;
+}
+
+/* Calls body for each dense run of a tensor of any strides: run elements at `from` (elements of the
+ * tensor's memory) are the elements from `to` on in row-major order. */
+static void each_run(const plume_tensor *t,
+                     void (*body)(void *ctx, size_t from, size_t to, size_t run),
+                     void *ctx)
+{
+    size_t outer = t->rank, run = 1, index[PLUME_RANK_MAX] = {0}, from = 0;
+
+    while (outer > 0 && (t->shape[outer - 1] == 1 || t->stride[outer - 1] == run))
+        run *= t->shape[--outer];
+    for (size_t to = 0; to < count_of(t); to += run) {
+        body(ctx, from, to, run);
+        for (size_t d = outer; d-- > 0;) {
+            from += t->stride[d];
+            if (++index[d] < t->shape[d])
+                break;
+            from -= t->stride[d] * t->shape[d];
+            index[d] = 0;
+        }
+    }
+}
+
+struct copy {
+    const struct pl_call *call;
+    size_t size; /* bytes of an element as the kernels see it */
+};
+
+static void copy_run(void *ctx, size_t from, size_t to, size_t run)
+{
+    const struct copy *c = ctx;
+
+    memcpy((char *)c->call->out + to * c->size, (char *)c->call->in[0] + from * c->size,
+           run * c->size);
+}
+
+static void copy_forward(const struct pl_call *call)
+{
+    struct copy c = {call, pl_real_size(call->k->real)};
+
+    if (!pl_dtype_is_real(call->node->out->dtype))
+        c.size = pl_dtype_size(call->node->out->dtype);
+    each_run(call->node->in[0], copy_run, &c);
+}
+
+static void copy_back(void *ctx, size_t from, size_t to, size_t run)
+{
+    const struct copy *c = ctx;
+    char *dx = (char *)c->call->in_grad[0] + from * c->size;
+    const char *dy = (char *)c->call->out_grad + to * c->size;
+
+    if (c->call->add[0])
+        c->call->k->add(&(struct pl_add_args){.n = run, .scale = 1, .a = dx, .b = dy, .dst = dx});
+    else
+        memcpy(dx, dy, run * c->size);
+}
+
+static void copy_backward(const struct pl_call *call)
+{
+    struct copy c = {call, pl_real_size(call->k->real)};
+
+    each_run(call->node->in[0], copy_back, &c);
+}
+
+static const struct pl_op op_copy = {
+    .name = "copy",
+    .cast = PL_CAST_NONE,
+    .strided = true,
+    .forward = copy_forward,
+    .backward = copy_backward,
+};
+
+static int
+copy_of(struct pl_tape *tape, plume_tensor **t, enum plume_dtype dtype, struct pl_error *err)
+{
+    struct pl_apply what = {
+        .op = &op_copy, .in = (plume_tensor *[]){*t}, .n_in = 1, .rank = (*t)->rank};
+
+    memcpy(what.shape, (*t)->shape, sizeof(what.shape));
+    return trace(tape, &what, dtype, t, err);
+}
+
+/* A weight's cast is made once a step and shared. */
+static int
+cast(struct pl_tape *tape, plume_tensor **t, enum plume_dtype dtype, struct pl_error *err)
+{
+    for (size_t i = 0; i < tape->cursor; i++) {
+        const struct pl_node *node = &tape->nodes[i];
+
+        if (node->op == &op_copy && node->in[0] == *t && node->out->dtype == dtype &&
+            dtype != (*t)->dtype) {
+            *t = node->out;
+            return 0;
+        }
+    }
+    return copy_of(tape, t, dtype, err);
+}
+
+static bool wider(enum plume_dtype a, enum plume_dtype b)
+{
+    if (pl_dtype_size(a) != pl_dtype_size(b))
+        return pl_dtype_size(a) > pl_dtype_size(b);
+    return a == PLUME_BF16 && b == PLUME_F16; /* PyTorch makes f32 of the two; never seen mixed */
+}
+
+/* The type that an op runs in; 0 where it takes its inputs as they are. */
+static enum plume_dtype run_dtype(const struct pl_tape *tape, const struct pl_apply *what)
+{
+    enum plume_dtype widest = 0;
+    enum pl_cast_class class = what->op->cast;
+
+    if (class == PL_CAST_NONE || tape->kernels->real == PL_REAL_F64)
+        return 0;
+    for (size_t i = 0; i < what->n_in; i++)
+        if (what->in[i] && pl_dtype_is_real(what->in[i]->dtype) &&
+            (widest == 0 || wider(what->in[i]->dtype, widest)))
+            widest = what->in[i]->dtype;
+    if (widest == 0)
+        return 0;
+    if (tape->low && (class == PL_CAST_LOW || tape->pure_low))
+        return tape->low;
+    return class == PL_CAST_F32 ? PLUME_F32 : widest;
+}
+
+/* Makes in[] what the op can take. */
+static int prepare(struct pl_tape *tape,
+                   const struct pl_apply *what,
+                   enum plume_dtype dtype,
+                   plume_tensor **in,
+                   struct pl_error *err)
+{
+    int r = 0;
+
+    for (size_t i = 0; i < what->n_in && r == 0; i++) {
+        if (!in[i])
+            continue;
+        if (dtype && pl_dtype_is_real(in[i]->dtype) && in[i]->dtype != dtype)
+            r = cast(tape, &in[i], dtype, err);
+        else if (!what->op->strided && !what->op->view && !pl_tensor_is_dense(in[i]))
+            r = copy_of(tape, &in[i], in[i]->dtype, err);
+        /* Kernels write the gradients of their inputs independently of each other. */
+        for (size_t k = 0; k < i && r == 0; k++)
+            if (in[k] && in[i]->wants_grad && tape->want_grad &&
+                pl_tensor_root(in[k]) == pl_tensor_root(in[i]) && in[k]->offset == in[i]->offset)
+                r = copy_of(tape, &in[i], in[i]->dtype, err);
+    }
+    return r;
+}
+
+int pl_tape_apply(struct pl_tape *tape,
+                  const struct pl_apply *what,
+                  plume_tensor **ret,
+                  struct pl_error *err)
+{
+    enum plume_dtype dtype = run_dtype(tape, what), out = what->dtype;
+    plume_tensor *in[PL_NODE_INPUTS_MAX];
+    struct pl_apply fitting = *what;
+    int r;
+
+    if (what->n_in > PL_NODE_INPUTS_MAX)
+        return pl_error_set(err, -E2BIG, "%s: more than %d inputs", what->op->name,
+                            PL_NODE_INPUTS_MAX);
+    memcpy(in, what->in, what->n_in * sizeof(*in));
+    r = prepare(tape, what, dtype, in, err);
+    if (r < 0)
+        return r;
+    if (!out)
+        out = dtype ? dtype : in[0]->dtype;
+    fitting.in = in;
+    return trace(tape, &fitting, out, ret, err);
+}
+
+int pl_tape_dense(struct pl_tape *tape, plume_tensor **t, struct pl_error *err)
+{
+    return pl_tensor_is_dense(*t) ? 0 : copy_of(tape, t, (*t)->dtype, err);
 }
 
 void pl_tape_end(struct pl_tape *tape)
@@ -140,69 +331,12 @@ void pl_tape_end(struct pl_tape *tape)
     cut(tape);
 }
 
-/* Finds the nodes on the way to the loss, and who is the first to write each gradient. */
-static bool plan(struct pl_tape *tape, plume_tensor *loss)
-{
-    bool any_param = false;
-
-    for (size_t i = 0; i < tape->n; i++) {
-        tape->nodes[i].out->reached = false;
-        for (size_t k = 0; k < tape->nodes[i].op->n_in; k++)
-            if (tape->nodes[i].in[k])
-                tape->nodes[i].in[k]->reached = false;
-    }
-    loss->reached = true;
-    for (size_t i = tape->n; i-- > 0;) {
-        struct pl_node *node = &tape->nodes[i];
-
-        if (!node->out->reached || !node->out->wants_grad)
-            continue;
-        for (size_t k = 0; k < node->op->n_in; k++) {
-            plume_tensor *in = node->in[k];
-
-            if (!in || !in->wants_grad)
-                continue;
-            any_param |= in->is_param;
-            node->add[k] = in->is_param || in->reached;
-            in->reached = true;
-        }
-    }
-    tape->planned_loss = loss;
-    return any_param;
-}
-
-int pl_tape_backward(struct pl_tape *tape,
-                     plume_tensor *loss,
-                     int (*after_node)(void *ctx, size_t index, struct pl_error *err),
-                     void *ctx,
-                     struct pl_error *err)
-{
-    if (loss->count != 1 || !loss->wants_grad)
-        return pl_error_set(err, -EINVAL,
-                            "the loss must have one element and depend on a parameter");
-    if (tape->planned_loss != loss && !plan(tape, loss))
-        return pl_error_set(err, -EINVAL, "the loss depends on no parameter");
-    if (loss->dtype == PLUME_F64)
-        *(double *)loss->grad = 1;
-    else
-        *(float *)loss->grad = 1;
-    for (size_t i = tape->n; i-- > 0;) {
-        const struct pl_node *node = &tape->nodes[i];
-        int r;
-
-        if (node->out->reached && node->out->wants_grad)
-            node->op->backward(tape->kernels, node);
-        if (after_node && (r = after_node(ctx, i, err)) < 0)
-            return r;
-    }
-    return 0;
-}
-
 double pl_tape_flops(const struct pl_tape *tape, bool backward)
 {
     double sum = 0;
 
     for (size_t i = 0; i < tape->n; i++)
-        sum += tape->nodes[i].op->flops(&tape->nodes[i], backward);
+        if (tape->nodes[i].op->flops)
+            sum += tape->nodes[i].op->flops(&tape->nodes[i], backward);
     return sum;
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "runtime/engine/tensor.h"
 
+#include <math.h>
 #include <string.h>
 
 size_t pl_dtype_size(enum plume_dtype dtype)
@@ -11,10 +12,32 @@ size_t pl_dtype_size(enum plume_dtype dtype)
         return 4;
     case PLUME_F64:
         return 8;
+    case PLUME_BF16:
+    case PLUME_F16:
+        return 2;
     case PLUME_U8:
         return 1;
     }
     return 0;
+}
+
+bool pl_dtype_is_real(enum plume_dtype dtype)
+{
+    return dtype == PLUME_F32 || dtype == PLUME_F64 || pl_dtype_is_16bit(dtype);
+}
+
+bool pl_dtype_is_16bit(enum plume_dtype dtype)
+{
+    return dtype == PLUME_BF16 || dtype == PLUME_F16;
+}
+
+const char *pl_dtype_name(enum plume_dtype dtype)
+{
+    static const char *const names[] = {
+        [PLUME_F32] = "f32", [PLUME_F64] = "f64",   [PLUME_I32] = "i32",
+        [PLUME_U8] = "u8",   [PLUME_BF16] = "bf16", [PLUME_F16] = "f16"};
+
+    return (size_t)dtype < PL_COUNT(names) && names[dtype] ? names[dtype] : "?";
 }
 
 enum plume_dtype pl_dtype_of_real(enum pl_real real)
@@ -43,19 +66,79 @@ int pl_tensor_init(plume_tensor *t, enum plume_dtype dtype, size_t rank, const s
     if (r < 0)
         return r;
     *t = (plume_tensor){.dtype = dtype, .rank = rank, .count = count};
-    memcpy(t->shape, shape, rank * sizeof(*shape));
+    if (rank)
+        memcpy(t->shape, shape, rank * sizeof(*shape));
+    for (size_t i = rank, step = 1; i-- > 0; step *= shape[i])
+        t->stride[i] = step;
     return 0;
+}
+
+bool pl_tensor_is_dense(const plume_tensor *t)
+{
+    size_t step = 1;
+
+    for (size_t i = t->rank; i-- > 0; step *= t->shape[i])
+        if (t->shape[i] != 1 && t->stride[i] != step)
+            return false;
+    return true;
+}
+
+/* IEEE 754 binary16. */
+static double f16_value(uint16_t half)
+{
+    int exponent = half >> 10 & 31, fraction = half & 1023;
+    double value = exponent == 0    ? ldexp(fraction, -24)
+                   : exponent == 31 ? (fraction ? NAN : INFINITY)
+                                    : ldexp(1024 + fraction, exponent - 25);
+
+    return half >> 15 ? -value : value;
+}
+
+static void *at(const plume_tensor *root, void *memory, size_t offset)
+{
+    return memory ? (char *)memory + offset * pl_dtype_size(root->dtype) : NULL;
+}
+
+void *pl_tensor_data(const plume_tensor *t)
+{
+    return t->base ? at(t->base, t->base->data, t->offset) : t->data;
+}
+
+void *pl_tensor_grad(const plume_tensor *t)
+{
+    return t->base ? at(t->base, t->base->grad, t->offset) : t->grad;
+}
+
+double pl_tensor_scalar(const plume_tensor *t)
+{
+    const void *data = pl_tensor_data(t);
+    uint32_t bits;
+    uint16_t half;
+    float value;
+
+    switch (t->dtype) {
+    case PLUME_F64:
+        return *(const double *)data;
+    case PLUME_BF16: /* the upper half of an f32 */
+        memcpy(&half, data, sizeof(half));
+        bits = (uint32_t)half << 16;
+        memcpy(&value, &bits, sizeof(value));
+        return value;
+    case PLUME_F16:
+        memcpy(&half, data, sizeof(half));
+        return f16_value(half);
+    default:
+        return *(const float *)data;
+    }
 }
 
 const char *pl_tensor_text(const plume_tensor *t, char *buf, size_t size)
 {
-    static const char *const names[] = {
-        [PLUME_F32] = "f32", [PLUME_F64] = "f64", [PLUME_I32] = "i32", [PLUME_U8] = "u8"};
-    size_t at = (size_t)snprintf(buf, size, "%s[", names[t->dtype]);
+    size_t len = (size_t)snprintf(buf, size, "%s[", pl_dtype_name(t->dtype));
 
-    for (size_t i = 0; i < t->rank && at < size; i++)
-        at += (size_t)snprintf(buf + at, size - at, i ? ", %zu" : "%zu", t->shape[i]);
-    if (at < size)
-        snprintf(buf + at, size - at, "]");
+    for (size_t i = 0; i < t->rank && len < size; i++)
+        len += (size_t)snprintf(buf + len, size - len, i ? ", %zu" : "%zu", t->shape[i]);
+    if (len < size)
+        snprintf(buf + len, size - len, "]");
     return buf;
 }

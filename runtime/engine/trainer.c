@@ -24,9 +24,8 @@ static int open_stage(struct pl_trainer *t, enum plume_stage stage, struct pl_er
         return pl_error_wrap(err, r, "%sdata", pl_eval_prefix(stage));
     s->present = true;
     pl_tape_init(&s->tape, t->kernels, stage == PLUME_TRAIN);
-    s->tape.dry = true;
-    r = pl_step_run(t, stage, pl_loader_dry(&s->loader), &loss, err);
-    s->tape.dry = false;
+    s->tape.seed = t->options->seed;
+    r = pl_step_trace(t, stage, pl_loader_dry(&s->loader), &loss, err);
     s->logs.closed = true;
     return r;
 }

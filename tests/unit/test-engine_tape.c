@@ -64,14 +64,45 @@ static void finish(struct net *net)
 
 typedef plume_tensor *(*function)(struct net *net);
 
-static double value_of(struct net *net, function f)
+static int call(struct net *net,
+                enum plume_op op,
+                size_t n,
+                plume_tensor *const *in,
+                int64_t arg,
+                plume_tensor **ret,
+                struct pl_error *err)
 {
-    const plume_tensor *loss;
+    return pl_op_call(&net->tape, op, in, n, &(struct plume_op_args){{arg}, {0}}, ret, err);
+}
+
+#define CALL(op, arg, ...)                                                                         \
+    ({                                                                                             \
+        plume_tensor *in_[] = {__VA_ARGS__}, *t_ = NULL;                                           \
+        assert_int_equal(call(net, op, PL_COUNT(in_), in_, arg, &t_, NULL), 0);                    \
+        t_;                                                                                        \
+    })
+
+/* Traces, plans and runs forward. */
+static plume_tensor *forward(struct net *net, function f)
+{
+    plume_tensor *loss;
 
     pl_tape_begin(&net->tape);
     loss = f(net);
     pl_tape_end(&net->tape);
-    return *(double *)loss->data;
+    assert_int_equal(pl_tape_prepare(&net->tape, &loss, 1, 1, NULL), 0);
+    assert_int_equal(pl_tape_forward(&net->tape, NULL), 0);
+    return loss;
+}
+
+static int backward(struct net *net, plume_tensor *loss)
+{
+    return pl_tape_backward(&net->tape, &(struct pl_backward){.loss = loss, .seed = 1}, NULL);
+}
+
+static double value_of(struct net *net, function f)
+{
+    return pl_tensor_scalar(forward(net, f));
 }
 
 /* Central differences with step h are off by h^2 f'''/6 and by rounding 1e-16 f/h; for h = 1e-5
@@ -79,15 +110,12 @@ static double value_of(struct net *net, function f)
 static void check_gradients(struct net *net, function f)
 {
     const double h = 1e-5, tolerance = 1e-8;
-    plume_tensor *loss;
+    plume_tensor *loss = forward(net, f);
 
-    pl_tape_begin(&net->tape);
-    loss = f(net);
-    pl_tape_end(&net->tape);
-    for (size_t i = 0; i < net->n; i++)
+    for (size_t i = 0; i < net->n; i++) /* what is there is overwritten */
         if (net->t[i].grad)
-            memset(net->t[i].grad, 0, net->t[i].count * 8);
-    assert_int_equal(pl_tape_backward(&net->tape, loss, NULL, NULL, NULL), 0);
+            memset(net->t[i].grad, 0xff, net->t[i].count * 8);
+    assert_int_equal(backward(net, loss), 0);
     for (size_t i = 0; i < net->n; i++) {
         plume_tensor *t = &net->t[i];
 
@@ -108,56 +136,46 @@ static void check_gradients(struct net *net, function f)
     assert_int_equal(net->tape.recordings, 1);
 }
 
-static plume_tensor *ok(int r, plume_tensor **t)
+static plume_tensor *
+linear(struct net *net, plume_tensor *x, plume_tensor *w, plume_tensor *b, int64_t act)
 {
-    assert_int_equal(r, 0);
-    return *t;
+    return b ? CALL(PLUME_OP_LINEAR, act, x, w, b) : CALL(PLUME_OP_LINEAR, act, x, w);
 }
-
-#define LINEAR(x, w, b, act)                                                                       \
-    ({                                                                                             \
-        plume_tensor *t_ = NULL;                                                                   \
-        int r_ = pl_op_linear(&net->tape, x, w, b, act, &t_, NULL);                                \
-        ok(r_, &t_);                                                                               \
-    })
 
 static plume_tensor *entropy(struct net *net, plume_tensor *logits, plume_tensor *with)
 {
-    plume_tensor *t = NULL;
-    int r = pl_op_cross_entropy(&net->tape, logits, with, &t, NULL);
-
-    return ok(r, &t);
+    return CALL(PLUME_OP_CROSS_ENTROPY, 0, logits, with);
 }
 
 static plume_tensor *f_linear(struct net *net)
 {
-    return entropy(net, LINEAR(&net->t[0], &net->t[1], &net->t[2], PLUME_IDENTITY), &net->t[3]);
+    return entropy(net, linear(net, &net->t[0], &net->t[1], &net->t[2], PLUME_IDENTITY),
+                   &net->t[3]);
 }
 
 static plume_tensor *f_linear_no_bias(struct net *net)
 {
-    return entropy(net, LINEAR(&net->t[0], &net->t[1], NULL, PLUME_IDENTITY), &net->t[3]);
+    return entropy(net, linear(net, &net->t[0], &net->t[1], NULL, PLUME_IDENTITY), &net->t[3]);
 }
 
 static plume_tensor *f_linear_relu(struct net *net)
 {
-    return entropy(net, LINEAR(&net->t[0], &net->t[1], &net->t[2], PLUME_RELU), &net->t[3]);
+    return entropy(net, linear(net, &net->t[0], &net->t[1], &net->t[2], PLUME_RELU), &net->t[3]);
 }
 
 static plume_tensor *f_relu(struct net *net)
 {
-    plume_tensor *y = NULL;
-    int r = pl_op_relu(&net->tape, LINEAR(&net->t[0], &net->t[1], NULL, PLUME_IDENTITY), &y, NULL);
+    plume_tensor *y = linear(net, &net->t[0], &net->t[1], NULL, PLUME_IDENTITY);
 
-    return entropy(net, ok(r, &y), &net->t[3]);
+    return entropy(net, CALL(PLUME_OP_UNARY, PLUME_RELU, y), &net->t[3]);
 }
 
 /* One tensor used by several nodes: gradients add up. */
 static plume_tensor *f_shared(struct net *net)
 {
-    plume_tensor *h = LINEAR(&net->t[0], &net->t[1], &net->t[2], PLUME_RELU);
-    plume_tensor *twice = LINEAR(h, &net->t[1], &net->t[2], PLUME_IDENTITY);
-    plume_tensor *mixed = LINEAR(twice, h, NULL, PLUME_IDENTITY); /* an activation as weight */
+    plume_tensor *h = linear(net, &net->t[0], &net->t[1], &net->t[2], PLUME_RELU);
+    plume_tensor *twice = linear(net, h, &net->t[1], &net->t[2], PLUME_IDENTITY);
+    plume_tensor *mixed = linear(net, twice, h, NULL, PLUME_IDENTITY); /* an activation as weight */
 
     return entropy(net, mixed, &net->t[3]);
 }
@@ -213,10 +231,8 @@ static void test_f32_gradients_are_near_f64(void **state)
         leaf(nets[i], real, 2, (size_t[]){10, 64});
         leaf(nets[i], real, 1, (size_t[]){10});
         labels(nets[i], 16, 10);
-        pl_tape_begin(&nets[i]->tape);
-        loss = f_linear_relu(nets[i]);
-        pl_tape_end(&nets[i]->tape);
-        assert_int_equal(pl_tape_backward(&nets[i]->tape, loss, NULL, NULL, NULL), 0);
+        loss = forward(nets[i], f_linear_relu);
+        assert_int_equal(backward(nets[i], loss), 0);
     }
     /* 64 products of numbers around 3, rounded: 64 * 6e-8 * 10 */
     for (size_t k = 0; k < a.t[1].count; k++)
@@ -255,11 +271,12 @@ static void test_tape_is_static_until_a_shape_changes(void **state)
     assert_true(net.tape.changed);
     assert_int_equal(net.tape.recordings, 2);
     assert_int_equal(net.tape.nodes[0].out->shape[0], 2);
-    assert_int_equal(pl_tape_backward(&net.tape, second, NULL, NULL, NULL), 0);
+    assert_int_equal(pl_tape_prepare(&net.tape, &second, 1, 1, NULL), 0);
+    assert_int_equal(pl_tape_forward(&net.tape, NULL), 0);
+    assert_int_equal(backward(&net, second), 0);
 
     pl_tape_begin(&net.tape); /* fewer ops: the rest goes */
-    assert_int_equal(
-        pl_op_linear(&net.tape, &net.t[0], &net.t[1], &net.t[2], PLUME_IDENTITY, &second, NULL), 0);
+    second = linear(&net, &net.t[0], &net.t[1], &net.t[2], PLUME_IDENTITY);
     pl_tape_end(&net.tape);
     assert_int_equal(net.tape.n, 1);
     assert_int_equal(net.tape.recordings, 3);
@@ -286,16 +303,19 @@ static void test_backward_reports_each_node_and_stops_on_failure(void **state)
     leaf(&net, PL_REAL_F64, 2, (size_t[]){4, 4});
     leaf(&net, PL_REAL_F64, 1, (size_t[]){4});
     labels(&net, 4, 4);
-    pl_tape_begin(&net.tape);
-    loss = f_shared(&net);
-    pl_tape_end(&net.tape);
+    loss = forward(&net, f_shared);
     next = net.tape.n;
-    assert_int_equal(pl_tape_backward(&net.tape, loss, count_down, &next, NULL), -ECANCELED);
+    assert_int_equal(
+        pl_tape_backward(
+            &net.tape,
+            &(struct pl_backward){.loss = loss, .seed = 1, .after_node = count_down, .ctx = &next},
+            NULL),
+        -ECANCELED);
     assert_int_equal(next, 1);
     finish(&net);
 }
 
-static void test_dry_tape_runs_nothing(void **state)
+static void test_tracing_runs_nothing(void **state)
 {
     struct net net = {0};
     plume_tensor *loss;
@@ -309,12 +329,11 @@ static void test_dry_tape_runs_nothing(void **state)
         free(net.t[i].data);
         net.t[i].data = NULL;
     }
-    net.tape.dry = true;
     pl_tape_begin(&net.tape);
     loss = f_linear(&net);
     pl_tape_end(&net.tape);
     assert_int_equal(net.tape.n, 2);
-    assert_true(*(double *)loss->data == 0);
+    assert_null(loss->data);
     /* 2 * 4 * 4 * 4 and a bias each; twice that backward */
     assert_true(net.tape.nodes[0].op->flops(&net.tape.nodes[0], false) == 128 + 16);
     assert_true(net.tape.nodes[0].op->flops(&net.tape.nodes[0], true) == 256 + 16);
@@ -333,15 +352,21 @@ static void test_ops_refuse_shapes_that_do_not_fit(void **state)
     leaf(&net, PL_REAL_F64, 2, (size_t[]){3, 4});
     leaf(&net, PL_REAL_F64, 1, (size_t[]){3});
     labels(&net, 4, 4);
-    leaf(&net, PL_REAL_F32, 2, (size_t[]){4, 4});
-    assert_int_equal(pl_op_linear(&net.tape, &net.t[0], &net.t[1], NULL, PLUME_IDENTITY, &t, &err),
+    assert_int_equal(
+        call(&net, PLUME_OP_LINEAR, 2, (plume_tensor *[]){&net.t[0], &net.t[1]}, 0, &t, &err),
+        -EINVAL);
+    assert_string_equal(err.text, "linear: shapes do not fit (wanted: x [..., in], w [out, in], b "
+                                  "[out]): f64[4, 5], f64[3, 4]");
+    assert_int_equal(
+        call(&net, PLUME_OP_UNARY, 1, (plume_tensor *[]){&net.t[3]}, PLUME_RELU, &t, &err),
+        -EINVAL);
+    for (enum plume_op op = PLUME_OP_CROSS_ENTROPY; op <= PLUME_OP_CORRECT; op++)
+        assert_int_equal(call(&net, op, 2, (plume_tensor *[]){&net.t[0], &net.t[1]}, 0, &t, &err),
+                         -EINVAL);
+    assert_int_equal(call(&net, PLUME_OP_ADD, 1, (plume_tensor *[]){&net.t[0]}, 0, &t, &err),
                      -EINVAL);
-    assert_string_equal(err.text, "linear: shapes do not fit: x f64[4, 5], w f64[3, 4], b none");
-    assert_int_equal(pl_op_linear(&net.tape, &net.t[4], &net.t[1], NULL, PLUME_IDENTITY, &t, &err),
-                     -EINVAL);
-    assert_int_equal(pl_op_relu(&net.tape, &net.t[3], &t, &err), -EINVAL);
-    assert_int_equal(pl_op_cross_entropy(&net.tape, &net.t[0], &net.t[1], &t, &err), -EINVAL);
-    assert_int_equal(pl_op_correct(&net.tape, &net.t[1], &net.t[3], &t, &err), -EINVAL);
+    assert_string_equal(err.text, "add: takes 2 to 2 inputs, not 1");
+    assert_int_equal(call(&net, (enum plume_op)9999, 0, NULL, 0, &t, &err), -ENOSYS);
     assert_null(t);
     assert_int_equal(net.tape.n, 0);
     finish(&net);
@@ -359,10 +384,8 @@ static void test_loss_must_depend_on_a_parameter(void **state)
     labels(&net, 4, 4);
     for (size_t i = 0; i < 3; i++)
         net.t[i].wants_grad = false;
-    pl_tape_begin(&net.tape);
-    loss = f_linear(&net);
-    pl_tape_end(&net.tape);
-    assert_int_equal(pl_tape_backward(&net.tape, loss, NULL, NULL, NULL), -EINVAL);
+    loss = forward(&net, f_linear);
+    assert_int_equal(backward(&net, loss), -EINVAL);
     finish(&net);
 }
 
@@ -401,7 +424,7 @@ int main(void)
         cmocka_unit_test(test_f32_gradients_are_near_f64),
         cmocka_unit_test(test_tape_is_static_until_a_shape_changes),
         cmocka_unit_test(test_backward_reports_each_node_and_stops_on_failure),
-        cmocka_unit_test(test_dry_tape_runs_nothing),
+        cmocka_unit_test(test_tracing_runs_nothing),
         cmocka_unit_test(test_ops_refuse_shapes_that_do_not_fit),
         cmocka_unit_test(test_loss_must_depend_on_a_parameter),
         cmocka_unit_test(test_bump_goes_back_to_marks),

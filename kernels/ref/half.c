@@ -1,0 +1,20 @@
+/* SPDX-License-Identifier: MIT */
+#include "kernels/ref/real.h"
+
+void PL_REF(widen)(const struct pl_half_args *a)
+{
+    real *wide = a->wide;
+
+    for (size_t i = 0; i < a->n; i++)
+        wide[i] = pl_f32_of_half(a->type, a->half[i]);
+}
+
+/* From double by way of float: two roundings, which only differ from one where the first lands on
+ * a tie. */
+void PL_REF(narrow)(const struct pl_half_args *a)
+{
+    const real *wide = a->wide;
+
+    for (size_t i = 0; i < a->n; i++)
+        a->half[i] = pl_half_of_f32(a->type, (float)wide[i]);
+}

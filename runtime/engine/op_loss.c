@@ -1,0 +1,112 @@
+/* SPDX-License-Identifier: MIT */
+/* Losses, and what is counted beside them. */
+#include "runtime/engine/op_private.h"
+
+static int check_labels(const struct pl_op_request *req, struct pl_error *err)
+{
+    const plume_tensor *logits = req->in[0], *labels = req->in[1];
+
+    if (!pl_dtype_is_real(logits->dtype) || logits->rank < 1 || logits->count == 0 ||
+        labels->dtype != PLUME_I32 || labels->count != pl_op_rows(logits))
+        return pl_op_refuse(
+            req, "shapes do not fit (wanted: logits [rows, classes], labels i32[rows])", err);
+    return 0;
+}
+
+static struct pl_cross_entropy_args cross_entropy_args(const struct pl_call *c)
+{
+    const plume_tensor *logits = c->node->in[0];
+
+    return (struct pl_cross_entropy_args){
+        .rows = pl_op_rows(logits),
+        .classes = pl_op_last(logits),
+        .dx_add = c->add[0],
+        .logits = c->in[0],
+        .labels = c->in[1],
+        .probs = c->aux,
+        .loss = c->out,
+        .dloss = c->out_grad,
+        .dlogits = c->in_grad[0],
+    };
+}
+
+static void cross_entropy_forward(const struct pl_call *c)
+{
+    struct pl_cross_entropy_args args = cross_entropy_args(c);
+
+    c->k->cross_entropy_forward(&args);
+}
+
+static void cross_entropy_backward(const struct pl_call *c)
+{
+    struct pl_cross_entropy_args args = cross_entropy_args(c);
+
+    c->k->cross_entropy_backward(&args);
+}
+
+static double cross_entropy_flops(const struct pl_node *node, bool backward)
+{
+    /* Forward: compare, subtract, exp, add, multiply a logit; exp counted as one. */
+    return (double)node->in[0]->count * (backward ? 2 : 5);
+}
+
+static const struct pl_op op_cross_entropy = {
+    .name = "cross_entropy",
+    .cast = PL_CAST_F32,
+    .needs = PL_NEEDS_IN(0) | PL_NEEDS_IN(1),
+    .forward = cross_entropy_forward,
+    .backward = cross_entropy_backward,
+    .flops = cross_entropy_flops,
+};
+
+int pl_build_cross_entropy(struct pl_tape *tape,
+                           const struct pl_op_request *req,
+                           plume_tensor **ret,
+                           struct pl_error *err)
+{
+    struct pl_apply what = {.op = &op_cross_entropy,
+                            .in = req->in,
+                            .n_in = req->n_in,
+                            .rank = 1,
+                            .shape = {1},
+                            .aux_bytes = req->in[0]->count * pl_real_size(tape->kernels->real)};
+    int r = check_labels(req, err);
+
+    return r < 0 ? r : pl_tape_apply(tape, &what, ret, err);
+}
+
+static void correct_forward(const struct pl_call *c)
+{
+    c->k->correct(&(struct pl_correct_args){
+        .rows = pl_op_rows(c->node->in[0]),
+        .classes = pl_op_last(c->node->in[0]),
+        .logits = c->in[0],
+        .labels = c->in[1],
+        .count = c->out,
+    });
+}
+
+static double correct_flops(const struct pl_node *node, bool backward)
+{
+    return backward ? 0 : (double)node->in[0]->count;
+}
+
+static const struct pl_op op_correct = {
+    .name = "correct",
+    .cast = PL_CAST_F32,
+    .no_grad = true,
+    .forward = correct_forward,
+    .flops = correct_flops,
+};
+
+int pl_build_correct(struct pl_tape *tape,
+                     const struct pl_op_request *req,
+                     plume_tensor **ret,
+                     struct pl_error *err)
+{
+    struct pl_apply what = {
+        .op = &op_correct, .in = req->in, .n_in = req->n_in, .rank = 1, .shape = {1}};
+    int r = check_labels(req, err);
+
+    return r < 0 ? r : pl_tape_apply(tape, &what, ret, err);
+}

@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: MIT */
+/* widen and narrow; the formats themselves are checked by half.c. */
+#include "tests/kernels/check.h"
+
+#include <string.h>
+
+static void one(const struct pl_kernels *ref,
+                const struct pl_kernels *got,
+                size_t n,
+                enum pl_half type,
+                enum fill fill)
+{
+    float *x = check_floats(n, fill), *back = check_floats(n, FILL_RANDOM);
+    float *back2 = check_floats(n, FILL_RANDOM);
+    /* 16-bit numbers in the room of floats, so that the guards stand behind them */
+    uint16_t *h = (uint16_t *)check_floats(n, FILL_ZERO),
+             *h2 = (uint16_t *)check_floats(n, FILL_ZERO);
+
+    check_case("convert n %zu type %d fill %d", n, (int)type, (int)fill);
+    ref->narrow(&(struct pl_half_args){.n = n, .type = type, .half = h, .wide = x});
+    got->narrow(&(struct pl_half_args){.n = n, .type = type, .half = h2, .wide = x});
+    for (size_t i = 0; i < n; i++)
+        check_close("narrow", i, h2[i], h[i], 0);
+    ref->widen(&(struct pl_half_args){.n = n, .type = type, .half = h, .wide = back});
+    got->widen(&(struct pl_half_args){.n = n, .type = type, .half = h, .wide = back2});
+    check_same("widen", back2, back, n);
+    check_end_case();
+}
+
+void check_op(const struct pl_kernels *ref, const struct pl_kernels *got)
+{
+    for (size_t n = 1; n < 80; n++)
+        for (int fill = 0; fill < FILL_COUNT; fill++)
+            for (int type = PL_HALF_BF16; type <= PL_HALF_F16; type++)
+                one(ref, got, n, (enum pl_half)type, (enum fill)fill);
+    one(ref, got, 70001, PL_HALF_BF16, FILL_SPECIAL); /* several chunks */
+    one(ref, got, 70001, PL_HALF_F16, FILL_SPECIAL);
+}
