@@ -4,7 +4,8 @@
 
 For each model and type: one process with 1 and with 2 threads, and two ranks of one thread. Ours
 and the peer (engine_peer.py) take turns. PLUME_TORCH_PYTHON names a Python that has torch; without
-one there are our rows only. ENGINE_MODELS, ENGINE_DTYPES and ENGINE_TRIALS narrow a run down.
+one there are our rows only. ENGINE_MODELS, ENGINE_DTYPES and ENGINE_TRIALS narrow a run down;
+ENGINE_COMPILE=1 adds rows against torch.compile, which takes a minute more for each.
 """
 
 import json
@@ -20,6 +21,7 @@ PYTHON = os.environ.get("PLUME_TORCH_PYTHON", "python3")
 MODELS = os.environ.get("ENGINE_MODELS", "mlp,cnn,gpt4,gpt6").split(",")
 DTYPES = os.environ.get("ENGINE_DTYPES", "f32,bf16").split(",")
 TRIALS = int(os.environ.get("ENGINE_TRIALS", "7"))
+COMPILE = os.environ.get("ENGINE_COMPILE", "0") == "1"
 TRIAL_S = float(os.environ.get("ENGINE_TRIAL_SECONDS", "1.5"))
 BATCHES = 16  # of made-up data a rank
 WARM = 3  # steps of ours that do not count: the first ones find memory
@@ -126,9 +128,10 @@ class Ours:
 class Peer:
     """engine_peer.py, which stays and makes a trial when told."""
 
-    def __init__(self, model, dtype, threads, ranks):
+    def __init__(self, model, dtype, threads, ranks, compiled=False):
         argv = [sys.executable, os.path.join(SRC, "bench", "engine_peer.py"), "--model", model,
                 "--dtype", dtype, "--threads", str(threads), "--ranks", str(ranks), "--serve"]
+        argv += ["--compile"] if compiled else []
         env = dict(os.environ, PLUME_TORCH_PYTHON=PYTHON)
         for key in ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE"):
             env.pop(key, None)
@@ -178,26 +181,32 @@ def gemm_peak(b):
 
 
 def measure(b, model, dtype, torch):
-    """{(threads, ranks): (Ours, Peer or None)}, all in turns."""
+    """{(threads, ranks): (Ours, Peer or None, compiled Peer or None)}, all in turns."""
     sides, peers = {}, []
+
+    def new_peer(*args):
+        try:
+            peers.append(Peer(model, dtype, *args))
+            return peers[-1]
+        except RuntimeError as e:
+            b.note(f"{model} {dtype}, {args}: {e}")
+            return None
+
     try:
         for setup in SETUPS:
-            ours, peer = Ours(b, model, dtype, *setup), None
+            ours = Ours(b, model, dtype, *setup)
             ours.warm()
-            if torch:
-                try:
-                    peer = Peer(model, dtype, *setup)
-                    peers.append(peer)
-                except RuntimeError as e:
-                    b.note(f"{model} {dtype}, {setup}: {e}")
-            sides[setup] = (ours, peer)
+            sides[setup] = (ours, new_peer(*setup) if torch else None,
+                            new_peer(*setup, True) if COMPILE and torch and setup == (1, 1)
+                            else None)
         for i in range(TRIALS):
-            for ours, peer in sides.values():
+            for ours, *theirs in sides.values():
                 quiet(0.5)
                 ours.trial()
-                # A peer that needs seconds for a step has had its say after three trials.
-                if peer and (i < 3 or peer.rates[0] > 0.5):
-                    peer.trial()
+                for peer in theirs:
+                    # Who needs seconds for a step has had his say after three trials.
+                    if peer and (i < 3 or peer.rates[0] > 0.5):
+                        peer.trial()
     finally:
         for peer in peers:
             peer.close()
@@ -206,12 +215,12 @@ def measure(b, model, dtype, torch):
 
 def efficiency(sides, which):
     """A rank of two against one alone, of the medians."""
-    one, two = sides.get((1, 1), (None, None))[which], sides.get((1, 2), (None, None))[which]
+    one, two = sides[1, 1][which], sides[1, 2][which]
     return median(two.rates) / median(one.rates) if one and two else None
 
 
 def rows_of(b, model, dtype, sides, peak):
-    for (threads, ranks), (ours, peer) in sides.items():
+    for (threads, ranks), (ours, peer, compiled) in sides.items():
         name = peer.facts["peer_name"] if peer else None
         about = {"model": model, "dtype": dtype, "threads": threads, "ranks": ranks}
         case = f"{model} {dtype}, " + (f"{ranks} ranks" if ranks > 1 else
@@ -222,6 +231,9 @@ def rows_of(b, model, dtype, sides, peak):
               extra={**about, "efficiency": efficiency(sides, 0) if ranks > 1 else None,
                      "gemm_share": round(share, 3) if dtype == "f32" else None,
                      "peak_mb": round(max(ours.peaks), 1), "peer_peak_mb": peer and peer.peak})
+        if compiled:
+            b.row(case + ", compiled peer", ours.rates, compiled.rates, name + " torch.compile",
+                  unit="steps/s", extra=about)
         if ranks > 1:
             b.row(case + ": efficiency", [100 * efficiency(sides, 0)],
                   [100 * efficiency(sides, 1)] if peer else None, name, unit="%", least=97,
