@@ -96,7 +96,7 @@ class Ours:
         self.steps = 0
 
     def start(self, steps):
-        env = {**self.bench.env, "OMP_NUM_THREADS": str(self.threads), "BENCH_STEPS": str(steps),
+        env = {**self.bench.env, "OMP_NUM_THREADS": str(self.threads),
                "PLUME_DATA_DIR": self.data}
         self.exec_at = time.time()
         return subprocess.Popen([*self.argv, "--max-steps", str(steps), *self.module], env=env,

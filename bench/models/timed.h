@@ -4,26 +4,24 @@
  *
  *     {"rank": 0, "first_step": 1763692800.123, "step_s": [0.0123, ...], "peak_kb": 12345}
  *
- * first_step is when the first step was over, in seconds since the epoch, step_s the length of each
- * later one but the last. A step is from one call of training_step to the next, so that all the
- * engine does in between counts. Include it behind the module's source. */
+ * first_step is when the first step was over, in seconds since the epoch; step_s is from there on
+ * from the end of each step to that of the next, so that all the engine does in between counts.
+ * Include it before the module's source, with TIMED_INPUT the type of the first field. */
 #ifndef PL_BENCH_MODELS_TIMED_H
 #define PL_BENCH_MODELS_TIMED_H
 
 #include <plume/module.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <sys/resource.h>
 #include <time.h>
 
-#define TIMED_CALLS_MAX 65536
+#define TIMED_STEPS_MAX 65536
 
 static struct {
-    const struct plume_module *model;
-    struct plume_module copy;
-    size_t calls;
+    struct plume_module module;
+    size_t steps;
     unsigned rank;
-    double at[TIMED_CALLS_MAX];
+    double end[TIMED_STEPS_MAX];
 } timed;
 
 static double timed_now(void)
@@ -47,43 +45,38 @@ static int timed_data(struct plume_context *pl, enum plume_stage stage, struct p
     return 0;
 }
 
-static int timed_training_step(struct plume_context *pl,
-                               const struct plume_batch *batch,
-                               plume_tensor **ret_loss)
+static int timed_step_end(struct plume_context *pl, const struct plume_batch *batch)
 {
+    (void)batch;
     timed.rank = pl->rank;
-    if (timed.calls < TIMED_CALLS_MAX)
-        timed.at[timed.calls++] = timed_now();
-    return timed.model->training_step(pl, batch, ret_loss);
+    if (timed.steps < TIMED_STEPS_MAX)
+        timed.end[timed.steps++] = timed_now();
+    return 0;
 }
 
-/* Calls that only learn the tape come first: the steps are the last $BENCH_STEPS calls. */
 __attribute__((destructor)) static void timed_tell(void)
 {
-    const char *word = getenv("BENCH_STEPS");
-    size_t steps = word ? strtoul(word, NULL, 10) : 0;
     struct rusage usage;
 
-    if (steps < 3 || timed.calls < steps)
+    if (timed.steps == 0)
         return;
     getrusage(RUSAGE_SELF, &usage);
     printf("{\"rank\": %u, \"first_step\": %.6f, \"peak_kb\": %ld, \"step_s\": [", timed.rank,
-           timed.at[timed.calls - steps + 1], usage.ru_maxrss);
-    for (size_t i = timed.calls - steps + 2; i < timed.calls; i++)
-        printf("%s%.6f", i == timed.calls - steps + 2 ? "" : ", ", timed.at[i] - timed.at[i - 1]);
+           timed.end[0], usage.ru_maxrss);
+    for (size_t i = 1; i < timed.steps; i++)
+        printf("%s%.6f", i == 1 ? "" : ", ", timed.end[i] - timed.end[i - 1]);
     printf("]}\n");
     fflush(stdout);
 }
 
 static const struct plume_module *timed_entry(const struct plume_module *model)
 {
-    timed.model = model;
-    timed.copy = *model;
-    timed.copy.data = timed_data;
-    timed.copy.training_step = timed_training_step;
-    timed.copy.validation_step = NULL;
-    timed.copy.test_step = NULL;
-    return &timed.copy;
+    timed.module = *model;
+    timed.module.data = timed_data;
+    timed.module.on_train_batch_end = timed_step_end;
+    timed.module.validation_step = NULL;
+    timed.module.test_step = NULL;
+    return &timed.module;
 }
 
 #endif
