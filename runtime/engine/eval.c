@@ -54,11 +54,7 @@ void pl_eval_keep(struct pl_trainer *t, enum plume_stage stage, const double *va
     }
 }
 
-void pl_eval_tell(
-    struct pl_trainer *t,
-    enum plume_stage stage,
-    const double *values,
-    void (*send)(struct pl_report *, int64_t, const char *const *, const double *, size_t))
+void pl_eval_tell(struct pl_trainer *t, enum plume_stage stage, const double *values, bool last)
 {
     const struct pl_logs *logs = &t->stage[stage].logs;
     char names[PL_LOG_VALUES_MAX][80];
@@ -74,5 +70,5 @@ void pl_eval_tell(
                     values[i]);
     }
     if (logs->n)
-        send(t->report, (int64_t)t->step, list, values, logs->n);
+        pl_logger_metrics(&t->logger, (int64_t)t->step, list, values, logs->n, last);
 }

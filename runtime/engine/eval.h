@@ -21,11 +21,7 @@ int pl_eval_run(struct pl_trainer *t,
 /* Keeps what a stage came to among the trainer's metrics. */
 void pl_eval_keep(struct pl_trainer *t, enum plume_stage stage, const double *values);
 
-/* Rank 0 tells what a stage came to: people by options->out, the launcher by `send`. */
-void pl_eval_tell(
-    struct pl_trainer *t,
-    enum plume_stage stage,
-    const double *values,
-    void (*send)(struct pl_report *, int64_t, const char *const *, const double *, size_t));
+/* Rank 0 tells what a stage came to: people by options->out, and the logger. `last`: of the run. */
+void pl_eval_tell(struct pl_trainer *t, enum plume_stage stage, const double *values, bool last);
 
 #endif

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /* The loop over epochs (checklist 4.4): which batches, when a validation is due, what ends it. */
 #include "common/base/fs.h"
+#include "common/base/log.h"
 #include "runtime/engine/eval.h"
+#include "runtime/engine/requeue.h"
 #include "runtime/engine/step.h"
 
 #include <math.h>
@@ -125,37 +127,66 @@ static int validate_between(struct pl_trainer *t, struct pl_error *err)
 
     if (r < 0)
         return r;
+    pl_progress_clear(&t->logger.progress);
     if (speaks(t))
         print_place(t);
-    pl_eval_tell(t, PLUME_VALIDATE, values, pl_report_metrics);
+    pl_eval_tell(t, PLUME_VALIDATE, values, false);
     if (speaks(t)) {
         fputc('\n', t->options->out);
         fflush(t->options->out);
     }
-    return 0;
+    return pl_keeper_save(&t->keeper, t, t->batch, err);
 }
 
-/* Whether the time is over, for all ranks alike. They ask each other only now and then: the next
- * time after as many steps as take LOOK_S, by what all measured. */
+/* Whether the time is over or a signal came, for all ranks alike. They ask each other only now and
+ * then: the next time after as many steps as take LOOK_S, by what all measured. */
 static int agree_on_time(struct pl_trainer *t, struct pl_error *err)
 {
-    double seconds = (double)(pl_now_ns() - t->fit_ns) * 1e-9, sums[2], steps;
-    int r;
+    double seconds = (double)(pl_now_ns() - t->fit_ns) * 1e-9, sums[4], steps;
+    int sig = t->options->interrupt ? *t->options->interrupt : 0, r;
 
-    if (isinf(t->options->max_seconds) || t->step < t->look_at)
+    if ((isinf(t->options->max_seconds) && !t->options->interrupt) || t->step < t->look_at)
         return 0;
     steps = (double)PL_MAX(t->step - t->looked_at, (uint64_t)1);
     sums[0] = seconds >= t->options->max_seconds;
     sums[1] = (double)(pl_now_ns() - t->looked_ns) * 1e-9 / steps;
-    r = pl_comm_allreduce(t->comm, sums, 2, PL_REAL_F64, 1, err);
+    sums[2] = sig == SIGUSR1;
+    sums[3] = sig != 0 && sig != SIGUSR1;
+    r = pl_comm_allreduce(t->comm, sums, 4, PL_REAL_F64, 1, err);
     if (r < 0)
         return r;
-    t->stopping |= sums[0] > 0;
+    t->interrupted = sums[2] > 0 ? SIGUSR1 : sums[3] > 0 ? SIGTERM : 0;
+    t->stopping |= sums[0] > 0 || t->interrupted;
     steps = LOOK_S * t->comm->size / PL_MAX(sums[1], 1e-9);
     t->looked_at = t->step;
     t->looked_ns = pl_now_ns();
     t->look_at = t->step + (uint64_t)PL_MIN(PL_MAX(steps, 1.0), 1e9);
     return 0;
+}
+
+static void show_progress(struct pl_trainer *t, uint64_t n)
+{
+    const struct pl_progress_state state = {
+        .epoch = t->epoch + 1,
+        .epochs = (uint64_t)pl_hparams_value(t->hparams, "epochs"),
+        .done = t->batch,
+        .total = n,
+        .loss = t->loss_weight > 0 ? t->loss_sum / t->loss_weight : NAN,
+        .samples = t->loss_weight * t->comm->size,
+        .seconds = (double)(pl_now_ns() - t->epoch_ns) * 1e-9,
+    };
+
+    if (t->comm->rank == 0)
+        pl_progress_show(&t->logger.progress, &state);
+}
+
+/* Where a resumed run was: the batches before it are passed over. */
+static void skip_batches(struct pl_trainer *t)
+{
+    for (t->batch = 0; t->batch < t->resume_batches; t->batch++)
+        if (!pl_loader_next(&t->stage[PLUME_TRAIN].loader))
+            break;
+    t->resume_batches = 0;
 }
 
 static bool out_of_steps(const struct pl_trainer *t)
@@ -175,15 +206,18 @@ static int train_batches(struct pl_trainer *t, bool *ret_validate, struct pl_err
 
     if (r == 0)
         r = validation_interval(t, n, &every, err);
-    for (t->batch = 0; r == 0 && t->batch < n && !t->stopping && !out_of_steps(t);) {
+    skip_batches(t);
+    while (r == 0 && t->batch < n && !(t->stopping && t->gathered == 0) && !out_of_steps(t)) {
         const struct plume_batch *batch = t->batch < mine ? pl_loader_next(loader) : NULL;
         bool last = t->batch + 1 == n;
 
         r = pl_step_train(t, batch, last, err);
         t->batch++;
+        show_progress(t, n);
         if (r == 0)
             r = agree_on_time(t, err);
-        if (r == 0 && this_epoch && every && t->batch % every == 0 && !last && !out_of_steps(t))
+        if (r == 0 && this_epoch && every && t->batch % every == 0 && !last && !out_of_steps(t) &&
+            !t->interrupted)
             r = validate_between(t, err);
     }
     *ret_validate = this_epoch && every && (t->batch % every == 0 || t->batch < n);
@@ -203,12 +237,13 @@ static int end_epoch(struct pl_trainer *t, bool validating, struct pl_error *err
     if (r < 0)
         return r;
     pl_metrics_set(&t->metrics, "train_loss", loss[0] / loss[1]); /* of all ranks by now */
+    pl_progress_clear(&t->logger.progress);
     if (speaks(t)) {
         print_place(t);
         fprintf(t->options->out, " loss %.4f", loss[0] / loss[1]);
     }
     if (validating)
-        pl_eval_tell(t, PLUME_VALIDATE, values, pl_report_metrics);
+        pl_eval_tell(t, PLUME_VALIDATE, values, false);
     if (speaks(t)) {
         fprintf(t->options->out, " (%.0f samples/s)\n", loss[1] / seconds);
         fflush(t->options->out);
@@ -217,7 +252,26 @@ static int end_epoch(struct pl_trainer *t, bool validating, struct pl_error *err
     if (r == 0)
         r = pl_optimizers_schedule(&t->optimizers, false, pl_metrics_find, &t->metrics, err);
     t->epoch++;
-    return r;
+    t->batch = 0;
+    return r == 0 ? pl_keeper_save(&t->keeper, t, 0, err) : r;
+}
+
+/* After a signal: everything is kept, and Slurm is asked for another go. */
+static int interrupt(struct pl_trainer *t, struct pl_error *err)
+{
+    _cleanup_free_ char *path = NULL;
+    struct pl_error own = {0};
+    int r = pl_keeper_save_hpc(&t->keeper, t, t->batch, &path, err);
+
+    if (r == 0)
+        r = pl_comm_barrier(t->comm, err);
+    if (r < 0)
+        return r;
+    if (path && t->interrupted == SIGUSR1 && pl_requeue(&own) < 0)
+        pl_log_warn("train", "%s", pl_error_text(&own));
+    return pl_error_set(err, -EINTR,
+                        path ? "interrupted at step %llu: saved '%s'" : "interrupted at step %llu",
+                        (unsigned long long)t->step, path);
 }
 
 static int train_epoch(struct pl_trainer *t, struct pl_error *err)
@@ -231,7 +285,9 @@ static int train_epoch(struct pl_trainer *t, struct pl_error *err)
     t->epoch_ns = pl_now_ns();
     pl_loader_begin(&t->stage[PLUME_TRAIN].loader, t->options->overfit.value > 0 ? 0 : t->epoch);
     r = train_batches(t, &validating, err);
-    return r < 0 ? r : end_epoch(t, validating, err);
+    if (r < 0)
+        return r;
+    return t->interrupted ? interrupt(t, err) : end_epoch(t, validating, err);
 }
 
 /* A few batches of validation before any training: what is wrong there shall not wait for the end
@@ -256,7 +312,7 @@ static int test(struct pl_trainer *t, struct pl_error *err)
     if (r < 0)
         return r;
     pl_eval_keep(t, PLUME_TEST, values);
-    pl_eval_tell(t, PLUME_TEST, values, pl_report_final);
+    pl_eval_tell(t, PLUME_TEST, values, true);
     return pl_trainer_hook(t, t->module->on_test_end, "on_test_end", err);
 }
 
@@ -275,6 +331,8 @@ static int fit(struct pl_trainer *t, struct pl_error *err)
         r = pl_trainer_hook(t, t->module->on_fit_end, "on_fit_end", err);
     if (r == 0)
         r = test(t, err);
+    if (r == 0)
+        r = pl_keeper_flush(&t->keeper, err);
     if (r < 0)
         return r;
     pl_params_hash(&t->ctx.params, t->param_hash);
@@ -303,7 +361,7 @@ int pl_trainer_fit(struct pl_trainer *trainer, struct pl_error *err)
             pl_report_fact(trainer->report, "objective", trainer->module->objective);
     }
     r = fit(trainer, err);
-    if (r < 0 && r != -ECONNRESET)
+    if (r < 0 && r != -ECONNRESET && r != -EINTR)
         pl_comm_abort(trainer->comm, pl_error_text(err));
     return r;
 }

@@ -66,8 +66,7 @@ static int set_environment(const struct starter *s, unsigned rank)
 
     if (set_number("RANK", rank) < 0 || set_number("WORLD_SIZE", n) < 0 ||
         set_number("LOCAL_RANK", rank % per) < 0 || set_number("LOCAL_WORLD_SIZE", on_node) < 0 ||
-        set_number("NODE_RANK", node) < 0 || setenv("PLUME_SOCKET", s->path, 1) < 0 ||
-        setenv("OMP_NUM_THREADS", "1", 0) < 0)
+        set_number("NODE_RANK", node) < 0 || setenv("PLUME_SOCKET", s->path, 1) < 0)
         return -ENOMEM;
     unsetenv("PLUME_NODE_ADDR");
     sigprocmask(SIG_SETMASK, &s->old_mask, NULL);

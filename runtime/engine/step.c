@@ -165,7 +165,7 @@ int pl_step_train(struct pl_trainer *t,
     if (r == 0)
         r = batch_hook(t, t->module->on_train_batch_end, batch, "on_train_batch_end", err);
     if (r == 0 && due && batch && t->step % t->options->log_every == 0)
-        pl_report_metrics(t->report, (int64_t)t->step, (const char *const[]){"loss", "epoch"},
-                          (double[]){value, (double)t->epoch + 1}, 2);
+        pl_logger_metrics(&t->logger, (int64_t)t->step, (const char *const[]){"loss", "epoch"},
+                          (double[]){value, (double)t->epoch + 1}, 2, false);
     return r;
 }

@@ -8,6 +8,7 @@
 #include "plume/optim.h"
 #include "runtime/engine/stop.h"
 
+#include <signal.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -51,10 +52,22 @@ struct pl_train_options {
     enum pl_precision precision;
     int amp_level; /* 0 to 3 = O0 to O3 */
 
-    double max_seconds;        /* since fit began; INFINITY = no limit */
-    uint64_t min_epochs;       /* early stopping ends nothing before them, */
-    uint64_t min_steps;        /* nor before these optimizer steps */
-    struct pl_stop_rule stop;  /* early stopping */
+    double max_seconds;       /* since fit began; INFINITY = no limit */
+    uint64_t min_epochs;      /* early stopping ends nothing before them, */
+    uint64_t min_steps;       /* nor before these optimizer steps */
+    struct pl_stop_rule stop; /* early stopping */
+
+    const char *log_dir;        /* of metrics.csv and event files; NULL = none */
+    const char *checkpoint_dir; /* NULL = none */
+    const char *monitor;        /* by which checkpoints are kept; NULL = by age */
+    bool monitor_max, save_last;
+    int save_top_k;     /* as pl_best_init() */
+    const char *resume; /* a checkpoint, or "last"; NULL = none */
+
+    /* Set by a signal handler: SIGUSR1 (a checkpoint, and the job is queued again) or another (a
+     * checkpoint and the end); NULL = none. */
+    const volatile sig_atomic_t *interrupt;
+
     uint64_t fast_dev_run;     /* so many batches of each stage, one epoch; 0 = off */
     struct pl_limit limit[3];  /* by enum plume_stage */
     struct pl_limit val_check; /* validate after so many batches, or this share of an epoch */

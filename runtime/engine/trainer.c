@@ -87,9 +87,7 @@ static int set_reducer(struct pl_trainer *t, struct pl_error *err)
         return r;
     t->reducer.own = ddp.reduce;
     t->reducer.pl = &t->ctx.pub;
-    if (t->strategy.kind == PL_STRATEGY_HOROVOD)
-        r = broadcast_optimizers(t, err);
-    return r;
+    return 0;
 }
 
 static int build(struct pl_trainer *t, struct pl_error *err)
@@ -114,7 +112,17 @@ static int build(struct pl_trainer *t, struct pl_error *err)
     r = pl_comm_broadcast(t->comm, params->values, params->count * pl_real_size(params->real), err);
     if (r < 0)
         return r;
-    return set_reducer(t, err);
+    r = set_reducer(t, err);
+    if (r == 0)
+        r = pl_logger_open(&t->logger, t->report, t->comm->rank == 0 ? t->options->log_dir : NULL,
+                           t->comm->rank == 0 ? t->options->out : NULL, t->hparams, err);
+    if (r == 0)
+        r = pl_keeper_init(&t->keeper, t, err);
+    if (r == 0)
+        r = pl_keeper_resume(&t->keeper, t, err);
+    if (r == 0 && t->strategy.kind == PL_STRATEGY_HOROVOD)
+        r = broadcast_optimizers(t, err);
+    return r;
 }
 
 int pl_trainer_init(struct pl_trainer *trainer,
@@ -125,6 +133,7 @@ int pl_trainer_init(struct pl_trainer *trainer,
                     struct pl_report *report,
                     struct pl_error *err)
 {
+    enum pl_real real = options->precision == PL_PRECISION_64 ? PL_REAL_F64 : PL_REAL_F32;
     int r;
 
     *trainer = (struct pl_trainer){
@@ -133,13 +142,13 @@ int pl_trainer_init(struct pl_trainer *trainer,
         .hparams = hparams,
         .comm = comm,
         .report = report,
-        .kernels = pl_kernels_best(PL_REAL_F32),
+        .kernels = pl_kernels_best(real),
     };
     r = pl_strategy_choose(options, &comm->place, comm->size, &trainer->strategy, err);
     if (r < 0)
         return r;
-    r = pl_context_init(&trainer->ctx, hparams, PL_REAL_F32, module->state_size, comm->rank,
-                        comm->size, err);
+    r = pl_context_init(&trainer->ctx, hparams, real, module->state_size, comm->rank, comm->size,
+                        err);
     if (r < 0)
         return r;
     trainer->ctx.comm = comm;
@@ -159,6 +168,8 @@ void pl_trainer_finish(struct pl_trainer *trainer)
         pl_loader_finish(&trainer->stage[i].loader);
         pl_tape_finish(&trainer->stage[i].tape);
     }
+    pl_keeper_finish(&trainer->keeper);
+    pl_logger_close(&trainer->logger, trainer->param_hash[0]);
     pl_reducer_finish(&trainer->reducer);
     pl_optimizers_finish(&trainer->optimizers);
     pl_context_finish(&trainer->ctx);

@@ -5,7 +5,9 @@
 
 #include "runtime/engine/comm.h"
 #include "runtime/engine/context.h"
+#include "runtime/engine/keeper.h"
 #include "runtime/engine/loader.h"
+#include "runtime/engine/logger.h"
 #include "runtime/engine/metrics.h"
 #include "runtime/engine/reducer.h"
 #include "runtime/engine/report.h"
@@ -35,6 +37,10 @@ struct pl_trainer {
     double loss_sum, loss_weight; /* of this rank in this epoch */
     struct pl_metrics metrics;    /* newest values, those of all ranks */
     struct pl_stop stop;
+    int interrupted; /* the signal; 0 = none. All ranks agree */
+    struct pl_logger logger;
+    struct pl_keeper keeper;
+    uint64_t resume_batches;                /* of the first epoch that are over already */
     bool stopping;                          /* no batch more; all ranks agree */
     uint64_t fit_ns, epoch_ns;              /* when it began, by pl_now_ns() */
     uint64_t look_at, looked_at, looked_ns; /* step: see agree_on_time() */

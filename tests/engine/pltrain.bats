@@ -59,6 +59,73 @@ says() {
     says 2 "--processes" --processes 0 mlp
     says 2 "needs '--processes'" --processes-per-node 2 mlp
     RANK=0 WORLD_SIZE=1 says 2 "RANK is set" --processes 2 mlp
+    says 2 "is none of 32, 64" --precision 8 mlp
+    says 2 "is none of auto, shm, tcp, mpi" --comm nccl mlp
+}
+
+@test "strategies and devices start the ranks that they need" {
+    strategy() { PLUME_LOG=debug pltrain --max-steps 1 "$@" mlp 2>&1 | sed -n 's/.*strategy \([^,]*\), coll.*/\1/p'; }
+    [ "$(strategy)" = single ]
+    [ "$(strategy --devices 2)" = $'ddp\nddp' ]
+    [ "$(strategy --devices 0,1 --num-nodes 2 | wc -l)" -eq 4 ]
+    [ "$(strategy --strategy horovod --processes 2)" = $'horovod\nhorovod' ]
+    [ "$(strategy --num-nodes 2)" = $'ddp\nddp' ]
+    run -1 --separate-stderr pltrain --strategy dp --num-nodes 2 mlp
+    [[ $stderr == *"choose ddp2 (dp inside a node, ddp across)"* ]]
+    says 2 "has no GPU backend" --accelerator gpu mlp
+    says 2 "'--devices 2' and '--processes 3' disagree" --devices 2 --processes 3 mlp
+    says 2 "device 1 is there twice" --devices 1,1 mlp
+    says 2 "is none of auto, single, dp, ddp, ddp2, horovod" --strategy fsdp mlp
+    RANK=0 WORLD_SIZE=1 says 2 "2 devices are asked for, but 1 ranks are on this node" --devices 2 mlp
+}
+
+@test "limits are numbers or shares" {
+    run -0 --separate-stderr pltrain --limit-train-batches 0.5 --epochs 1 mlp
+    [[ ${lines[0]} == "epoch 1/1 step 78 "* ]]
+    run -0 --separate-stderr pltrain --limit-train-batches 5 --accumulate 2 --epochs 1 mlp
+    [[ ${lines[0]} == "epoch 1/1 step 3 "* ]]
+    run -0 --separate-stderr pltrain --fast-dev-run=3 mlp
+    [[ ${lines[0]} == "epoch 1/1 step 3 "* ]]
+    run -0 --separate-stderr pltrain --val-check-interval 0.5 --epochs 1 mlp
+    [ "$(grep -c val_acc <<<"$output")" -eq 2 ] # 78, 156, and not at the end: 157
+    says 2 "neither a whole number of batches nor a share" --limit-train-batches 1.5 mlp
+    run -0 --separate-stderr pltrain --early-stop val_loss --early-stop-mode max --epochs 50 mlp
+    [ "$(grep -c '^epoch' <<<"$output")" -lt 10 ]
+}
+
+@test "a resumed run is the uninterrupted one" {
+    cd "$BATS_TEST_TMPDIR"
+    whole=$(pltrain --epochs 4 --val-check-interval 0.5 mlp | grep hash)
+    pltrain --epochs 2 --checkpoint-dir c --save-last --log-dir l mlp
+    [ "$(pltrain --epochs 4 --checkpoint-dir c --resume last mlp | grep hash)" = "$whole" ]
+    head -1 l/metrics.csv | grep -q '^step,loss,epoch,val_loss,val_acc,test_loss,test_acc$'
+    ls l/events.out.tfevents.*
+    # From the middle of an epoch, on other ranks.
+    pltrain --max-steps 400 --val-check-interval 78 --epochs 3 --checkpoint-dir d --save-top-k -1 mlp
+    [ -e d/epoch=2-step=392.ckpt ]
+    [ "$(pltrain --epochs 4 --resume d/epoch=2-step=392.ckpt mlp | grep hash)" = "$whole" ]
+    pltrain --processes 2 --hparam batch_size=4 --epochs 4 --resume d/epoch=2-step=392.ckpt mlp
+    says 1 "cannot resume from 'd/none.ckpt'" --resume d/none.ckpt mlp
+    says 2 "need '--checkpoint-dir'" --save-last mlp
+    says 1 "chosen by 'val_f1', which nothing has logged" --checkpoint-dir c --monitor val_f1 mlp
+}
+
+@test "a signal becomes a checkpoint, from which the next run goes on" {
+    cd "$BATS_TEST_TMPDIR"
+    whole=$(pltrain --processes 2 --epochs 30 mlp | grep -o 'hash .*' | sort -u)
+    mkfifo out
+    pltrain --processes 2 --epochs 30 --checkpoint-dir c mlp >out 2>err &
+    pid=$!
+    exec 4<out
+    read -r line <&4
+    kill -TERM $pid
+    wait $pid && status=0 || status=$?
+    exec 4<&-
+    [ $status -eq 130 ]
+    grep -q "interrupted at step [0-9]*: saved 'c/hpc_ckpt_1.ckpt'" err || { cat err; false; }
+    rest=$(pltrain --processes 2 --epochs 30 --checkpoint-dir c mlp)
+    [[ $rest != "epoch 1/"* ]]
+    [ "$(grep -o 'hash .*' <<<"$rest" | sort -u)" = "$whole" ]
 }
 
 @test "a module that is not there is status 3" {
