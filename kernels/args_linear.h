@@ -52,10 +52,84 @@ struct pl_matmul_args {
     void *c;
 };
 
+/* Cross-correlation as in PyTorch's conv2d, one group, no dilation:
+ * y[n, o, i, j] = act(b[o] + sum over c, u, v of w[o, c, u, v] x[n, c, i stride + u - pad, ...]).
+ * x [batch, in, height, width], w [out, in, kernel_h, kernel_w], b [out] or NULL,
+ * y [batch, out, pl_conv_size(height, ...), pl_conv_size(width, ...)], dy like y; relu or none.
+ * Backward: dz = dy where act passed, else 0 (dy is not changed), and from it dx, dw, db.
+ * Where there is no memory for scratch, the outputs are NaN. */
+struct pl_conv2d_args {
+    size_t batch, in, height, width, out;
+    size_t kernel_h, kernel_w, stride_h, stride_w, pad_h, pad_w;
+    bool relu;
+    bool dx_add, dw_add, db_add;
+    const void *x, *w, *b, *dy;
+    void *y; /* written forward, read backward where relu */
+    void *dx, *dw, *db;
+};
+
+/* Windows along an axis; 0 where the kernel is longer than the padded axis. */
+static inline size_t pl_conv_size(size_t size, size_t kernel, size_t stride, size_t pad)
+{
+    return size + 2 * pad < kernel ? 0 : (size + 2 * pad - kernel) / stride + 1;
+}
+
+/* Pooling of each of `planes` [height, width] (batch times channels), windows as conv2d's; pad at
+ * most half the kernel, and kernel_h * kernel_w <= 256, so that no window is empty.
+ * max: y = the window's largest, padding left out; a NaN in it wins, else the first of equals.
+ * which [planes, oh, ow] tells its tap, u * kernel_w + v. Backward: dx gets dy at that place.
+ * avg: y = sum over the window / (kernel_h * kernel_w), padding counted as 0 (PyTorch's
+ * count_include_pad); which is not used.
+ * x, dx [planes, height, width], y, dy [planes, oh, ow]. */
+struct pl_pool2d_args {
+    size_t planes, height, width;
+    size_t kernel_h, kernel_w, stride_h, stride_w, pad_h, pad_w;
+    bool dx_add;
+    const void *x, *dy;
+    uint8_t *which; /* written forward, read backward */
+    void *y, *dx;
+};
+
+/* Batch normalisation (Ioffe and Szegedy, arXiv 1502.03167) over x [batch, channels, inner], each
+ * channel on its own. y = relu or identity of (x - mean) inv_std w + b, inv_std = 1 / sqrt(var +
+ * eps); w, b may be NULL: 1 and 0. Training takes two halves each way, between which the caller
+ * may add up the sums of several ranks; then the result is that of their whole batch.
+ *
+ * Forward: batchnorm_sums writes sums [1 + 2 channels] = number of values a channel, sums of x,
+ * sums of x^2; batchnorm_forward makes mean and inv_std [channels] from them and, where
+ * running_mean is given, running = (1 - momentum) running + momentum (mean or unbiased variance),
+ * as PyTorch does. In evaluation only the latter is called, and uses running_mean and running_var.
+ *
+ * Backward, dz being dy where relu passed: batchnorm_back_sums writes back_sums [1 + 2 channels] =
+ * number of values, sums of dz, sums of dz (x - mean), and this rank's db (+)= the former, dw (+)=
+ * inv_std times the latter; batchnorm_backward dx (+)= w inv_std (dz - mean of dz - (x - mean)
+ * inv_std^2 mean of dz (x - mean)), in evaluation w inv_std dz. */
+struct pl_batchnorm_args {
+    size_t batch, channels, inner;
+    double eps, momentum;
+    bool training, relu;
+    bool dx_add, dw_add, db_add;
+    const void *x, *w, *b, *dy;
+    double *sums, *back_sums;         /* doubles in every table */
+    void *running_mean, *running_var; /* [channels] */
+    void *mean, *inv_std, *y;         /* written forward, read backward */
+    void *dx, *dw, *db;
+};
+
 /* X(function, struct of arguments) */
 #define PL_KERNEL_LIST_LINEAR(X)                                                                   \
     X(linear_forward, linear)                                                                      \
     X(linear_backward, linear)                                                                     \
-    X(matmul, matmul)
+    X(matmul, matmul)                                                                              \
+    X(conv2d_forward, conv2d)                                                                      \
+    X(conv2d_backward, conv2d)                                                                     \
+    X(max_pool2d_forward, pool2d)                                                                  \
+    X(max_pool2d_backward, pool2d)                                                                 \
+    X(avg_pool2d_forward, pool2d)                                                                  \
+    X(avg_pool2d_backward, pool2d)                                                                 \
+    X(batchnorm_sums, batchnorm)                                                                   \
+    X(batchnorm_forward, batchnorm)                                                                \
+    X(batchnorm_back_sums, batchnorm)                                                              \
+    X(batchnorm_backward, batchnorm)
 
 #endif

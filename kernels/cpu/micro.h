@@ -10,6 +10,7 @@
 #include <string.h>
 
 typedef float pl_vec __attribute__((vector_size(PL_LANES * sizeof(float))));
+typedef int32_t pl_mask __attribute__((vector_size(PL_LANES * sizeof(int32_t))));
 
 #define PL_NV 2 /* vectors of a tile's row */
 #define PL_NR (PL_NV * PL_LANES)

@@ -5,8 +5,6 @@
 
 #include "kernels/cpu/micro.h"
 
-typedef int32_t pl_mask __attribute__((vector_size(PL_LANES * sizeof(int32_t))));
-
 /* Of each pair of rows s apart, swaps the off-diagonal blocks of s x s. */
 #define PL_LOW(l, s) ((l) & (s) ? PL_LANES + (l) - (s) : (l))
 #define PL_HIGH(l, s) ((l) & (s) ? PL_LANES + (l) : (l) + (s))

@@ -1,0 +1,117 @@
+/* SPDX-License-Identifier: MIT */
+#include "kernels/ref/real.h"
+
+/* Index of value k of channel c. */
+static size_t index_of(const struct pl_batchnorm_args *a, size_t c, size_t k)
+{
+    return (k / a->inner * a->channels + c) * a->inner + k % a->inner;
+}
+
+void PL_REF(batchnorm_sums)(const struct pl_batchnorm_args *a)
+{
+    const real *x = a->x;
+
+    a->sums[0] = (double)(a->batch * a->inner);
+    for (size_t c = 0; c < a->channels; c++) {
+        double sum = 0, squares = 0;
+
+        for (size_t k = 0; k < a->batch * a->inner; k++) {
+            double v = x[index_of(a, c, k)];
+
+            sum += v;
+            squares += v * v;
+        }
+        a->sums[1 + c] = sum;
+        a->sums[1 + a->channels + c] = squares;
+    }
+}
+
+static void statistics(const struct pl_batchnorm_args *a, size_t c)
+{
+    real *mean = a->mean, *inv_std = a->inv_std;
+    real *running_mean = a->running_mean, *running_var = a->running_var;
+    double n, m, var;
+
+    if (!a->training) {
+        mean[c] = running_mean[c];
+        inv_std[c] = (real)(1 / sqrt(running_var[c] + a->eps));
+        return;
+    }
+    n = a->sums[0];
+    m = a->sums[1 + c] / n;
+    var = fmax(a->sums[1 + a->channels + c] / n - m * m, 0);
+    mean[c] = (real)m;
+    inv_std[c] = (real)(1 / sqrt(var + a->eps));
+    if (running_mean) {
+        running_mean[c] = (real)((1 - a->momentum) * running_mean[c] + a->momentum * m);
+        running_var[c] =
+            (real)((1 - a->momentum) * running_var[c] + a->momentum * var * n / fmax(n - 1, 1));
+    }
+}
+
+void PL_REF(batchnorm_forward)(const struct pl_batchnorm_args *a)
+{
+    const real *x = a->x, *w = a->w, *b = a->b, *mean = a->mean, *inv_std = a->inv_std;
+    real *y = a->y;
+
+    for (size_t c = 0; c < a->channels; c++) {
+        statistics(a, c);
+        for (size_t k = 0; k < a->batch * a->inner; k++) {
+            size_t i = index_of(a, c, k);
+            double v = ((double)x[i] - mean[c]) * inv_std[c] * (w ? w[c] : 1) + (b ? b[c] : 0);
+
+            y[i] = (real)(a->relu && v <= 0 ? 0 : v);
+        }
+    }
+}
+
+static double dz_of(const struct pl_batchnorm_args *a, size_t i)
+{
+    return a->relu && ((const real *)a->y)[i] <= 0 ? 0 : ((const real *)a->dy)[i];
+}
+
+void PL_REF(batchnorm_back_sums)(const struct pl_batchnorm_args *a)
+{
+    const real *x = a->x, *mean = a->mean, *inv_std = a->inv_std;
+    real *dw = a->dw, *db = a->db;
+
+    a->back_sums[0] = (double)(a->batch * a->inner);
+    for (size_t c = 0; c < a->channels; c++) {
+        double sum = 0, with_x = 0;
+
+        for (size_t k = 0; k < a->batch * a->inner; k++) {
+            size_t i = index_of(a, c, k);
+
+            sum += dz_of(a, i);
+            with_x += dz_of(a, i) * ((double)x[i] - mean[c]);
+        }
+        a->back_sums[1 + c] = sum;
+        a->back_sums[1 + a->channels + c] = with_x;
+        if (dw)
+            dw[c] = (real)((a->dw_add ? dw[c] : 0) + with_x * inv_std[c]);
+        if (db)
+            db[c] = (real)((a->db_add ? db[c] : 0) + sum);
+    }
+}
+
+void PL_REF(batchnorm_backward)(const struct pl_batchnorm_args *a)
+{
+    const real *x = a->x, *w = a->w, *mean = a->mean, *inv_std = a->inv_std;
+    real *dx = a->dx;
+
+    for (size_t c = 0; c < a->channels; c++) {
+        double s = inv_std[c], of_dz = 0, of_x = 0;
+
+        if (a->training) {
+            of_dz = a->back_sums[1 + c] / a->back_sums[0];
+            of_x = a->back_sums[1 + a->channels + c] / a->back_sums[0] * s * s;
+        }
+        for (size_t k = 0; k < a->batch * a->inner; k++) {
+            size_t i = index_of(a, c, k);
+            double d = dz_of(a, i) - of_dz - ((double)x[i] - mean[c]) * of_x;
+
+            d *= (w ? w[c] : 1) * s;
+            dx[i] = (real)((a->dx_add ? dx[i] : 0) + d);
+        }
+    }
+}

@@ -1,0 +1,228 @@
+/* SPDX-License-Identifier: MIT */
+#include "tests/kernels/check.h"
+
+#include <math.h>
+#include <string.h>
+
+#define CHANNELS_MAX 9
+
+struct buffers {
+    double sums[1 + 2 * CHANNELS_MAX], back_sums[1 + 2 * CHANNELS_MAX];
+};
+
+static size_t count(const struct pl_batchnorm_args *a)
+{
+    return a->batch * a->channels * a->inner;
+}
+
+static struct pl_batchnorm_args outputs(struct pl_batchnorm_args a, struct buffers *b)
+{
+    a.sums = b->sums;
+    a.back_sums = b->back_sums;
+    a.mean = check_floats(a.channels, FILL_RANDOM);
+    a.inv_std = check_floats(a.channels, FILL_RANDOM);
+    a.running_mean = check_copy(a.running_mean, a.channels);
+    a.running_var = check_copy(a.running_var, a.channels);
+    a.y = check_floats(count(&a), FILL_RANDOM);
+    a.dx = check_copy(a.dx, count(&a));
+    a.dw = check_copy(a.dw, a.channels);
+    a.db = check_copy(a.db, a.channels);
+    return a;
+}
+
+static void
+compare(const char *what, const void *have, const void *want, size_t n, double tolerance)
+{
+    for (size_t i = 0; i < n; i++) {
+        double w = ((const float *)want)[i];
+
+        check_close(what, i, ((const float *)have)[i], w, tolerance * (1 + fabs(w)));
+    }
+}
+
+static void all(const struct pl_kernels *k, const struct pl_batchnorm_args *a)
+{
+    if (a->training)
+        k->batchnorm_sums(a);
+    k->batchnorm_forward(a);
+}
+
+static void one(const struct pl_kernels *ref, const struct pl_kernels *got, enum fill fill)
+{
+    static struct buffers b[2];
+    struct pl_batchnorm_args s = {.batch = 2 + check_random(5),
+                                  .channels = 1 + check_random(CHANNELS_MAX),
+                                  .inner = 1 + check_random(40),
+                                  .eps = 1e-5,
+                                  .momentum = 0.1,
+                                  .training = check_random(3),
+                                  .relu = check_random(2),
+                                  .dx_add = check_random(2),
+                                  .dw_add = check_random(2),
+                                  .db_add = check_random(2)};
+    struct pl_batchnorm_args want, have;
+    bool affine = check_random(2);
+    float *var = check_floats(s.channels, FILL_RANDOM);
+    size_t n = count(&s);
+
+    check_case("batchnorm %zux%zux%zu training %d relu %d affine %d add %d%d%d fill %d", s.batch,
+               s.channels, s.inner, s.training, s.relu, affine, s.dx_add, s.dw_add, s.db_add,
+               (int)fill);
+    for (size_t c = 0; c < s.channels; c++)
+        var[c] = fabsf(var[c]) + 0.1f;
+    s.x = check_floats(n, fill);
+    s.dy = check_floats(n, FILL_RANDOM);
+    s.w = affine ? check_floats(s.channels, FILL_RANDOM) : NULL;
+    s.b = affine ? check_floats(s.channels, FILL_RANDOM) : NULL;
+    s.running_mean = check_floats(s.channels, FILL_RANDOM);
+    s.running_var = var;
+    s.dx = check_floats(n, FILL_RANDOM);
+    s.dw = check_floats(s.channels, FILL_RANDOM);
+    s.db = check_floats(s.channels, FILL_RANDOM);
+    want = outputs(s, &b[0]);
+    have = outputs(s, &b[1]);
+    all(ref, &want);
+    all(got, &have);
+    /* The sums are doubles on both sides, so what differs is a few roundings of each value; x hat
+     * is below sqrt(values) <= 15 and inv_std below 320. */
+    compare("mean", have.mean, want.mean, s.channels, 1e-6);
+    compare("inv_std", have.inv_std, want.inv_std, s.channels, 1e-6);
+    compare("running_mean", have.running_mean, want.running_mean, s.channels, 1e-6);
+    compare("running_var", have.running_var, want.running_var, s.channels, 1e-6);
+    compare("y", have.y, want.y, n, fill == FILL_LARGE && !s.training ? 1e12 : 1e-5);
+    memcpy(have.y, want.y, n * sizeof(float)); /* rounding must not decide what relu passes */
+    memcpy(have.mean, want.mean, s.channels * sizeof(float));
+    memcpy(have.inv_std, want.inv_std, s.channels * sizeof(float));
+    ref->batchnorm_back_sums(&want);
+    got->batchnorm_back_sums(&have);
+    for (size_t i = 0; i < 1 + 2 * s.channels; i++)
+        check_close("back_sums", i, b[1].back_sums[i], b[0].back_sums[i],
+                    1e-12 * (fabs(b[0].back_sums[i]) + (fill == FILL_LARGE ? 1e20 : 1000)));
+    memcpy(b[1].back_sums, b[0].back_sums, sizeof(b[0].back_sums));
+    ref->batchnorm_backward(&want);
+    got->batchnorm_backward(&have);
+    compare("dw", have.dw, want.dw, s.channels, fill == FILL_LARGE && !s.training ? 1e13 : 1e-5);
+    compare("db", have.db, want.db, s.channels, 1e-6);
+    for (size_t c = 0; c < s.channels; c++) {
+        double scale = ((float *)want.inv_std)[c];
+
+        for (size_t i = 0; i < s.batch * s.inner; i++) {
+            size_t at = (i / s.inner * s.channels + c) * s.inner + i % s.inner;
+
+            check_close("dx", at, ((float *)have.dx)[at], ((float *)want.dx)[at],
+                        CHECK_EPS * (2 + 200 * scale));
+        }
+    }
+    check_end_case();
+}
+
+struct gradient {
+    const struct pl_kernels *k;
+    struct pl_batchnorm_args args;
+};
+
+static double weighted(void *ctx)
+{
+    struct gradient *g = ctx;
+    double sum = 0;
+
+    all(g->k, &g->args);
+    for (size_t i = 0; i < count(&g->args); i++)
+        sum += ((const double *)g->args.y)[i] * ((const double *)g->args.dy)[i];
+    return sum;
+}
+
+void check_gradients(const struct pl_kernels *f64)
+{
+    static struct buffers b;
+
+    for (int training = 0; training < 2; training++) {
+        struct gradient g = {f64,
+                             {.batch = 3,
+                              .channels = 2,
+                              .inner = 4,
+                              .eps = 1e-2,
+                              .momentum = 0.1,
+                              .training = training,
+                              .sums = b.sums,
+                              .back_sums = b.back_sums,
+                              .dy = check_doubles(24),
+                              .mean = check_doubles(2),
+                              .inv_std = check_doubles(2),
+                              .y = check_doubles(24)}};
+        double *x = check_doubles(24), *w = check_doubles(2), *bias = check_doubles(2);
+        double *dx = check_doubles(24), *dw = check_doubles(2), *db = check_doubles(2);
+
+        check_case("batchnorm gradient, training %d", training);
+        g.args.x = x;
+        g.args.w = w;
+        g.args.b = bias;
+        g.args.dx = dx;
+        g.args.dw = dw;
+        g.args.db = db;
+        if (!training) {
+            g.args.running_mean = check_doubles(2);
+            g.args.running_var = check_doubles(2);
+            for (size_t c = 0; c < 2; c++)
+                ((double *)g.args.running_var)[c] += 1.5;
+        }
+        weighted(&g);
+        f64->batchnorm_back_sums(&g.args);
+        f64->batchnorm_backward(&g.args);
+        check_gradient("dx", weighted, &g, x, 24, dx, 200);
+        check_gradient("dw", weighted, &g, w, 2, dw, 200);
+        check_gradient("db", weighted, &g, bias, 2, db, 200);
+        check_end_case();
+    }
+}
+
+/* Two halves of a batch with their sums added up are the batch. */
+static void split(const struct pl_kernels *k)
+{
+    enum { BATCH = 6, CHANNELS = 3, INNER = 5, HALF = BATCH / 2 * CHANNELS * INNER };
+    static struct buffers b, part[2];
+    struct pl_batchnorm_args s = {
+        .batch = BATCH, .channels = CHANNELS, .inner = INNER, .eps = 1e-5, .training = true};
+    struct pl_batchnorm_args whole, half[2];
+
+    check_case("batchnorm of two ranks");
+    s.x = check_floats((size_t)2 * HALF, FILL_RANDOM);
+    s.dy = check_floats((size_t)2 * HALF, FILL_RANDOM);
+    s.dx = check_floats((size_t)2 * HALF, FILL_RANDOM);
+    s.dw = s.db = check_floats(CHANNELS, FILL_RANDOM);
+    s.running_mean = s.running_var = check_floats(CHANNELS, FILL_RANDOM);
+    whole = outputs(s, &b);
+    whole.running_mean = NULL;
+    all(k, &whole);
+    k->batchnorm_back_sums(&whole);
+    k->batchnorm_backward(&whole);
+    for (int i = 0; i < 2; i++) {
+        half[i] = outputs(s, &part[i]);
+        half[i].running_mean = NULL;
+        half[i].batch = BATCH / 2;
+        half[i].x = (const float *)s.x + i * HALF;
+        half[i].dy = (const float *)s.dy + i * HALF;
+        k->batchnorm_sums(&half[i]);
+    }
+    for (size_t i = 0; i < 1 + 2 * CHANNELS; i++)
+        part[0].sums[i] = part[1].sums[i] = part[0].sums[i] + part[1].sums[i];
+    for (int i = 0; i < 2; i++) {
+        k->batchnorm_forward(&half[i]);
+        k->batchnorm_back_sums(&half[i]);
+    }
+    for (size_t i = 0; i < 1 + 2 * CHANNELS; i++)
+        part[0].back_sums[i] = part[1].back_sums[i] = part[0].back_sums[i] + part[1].back_sums[i];
+    for (int i = 0; i < 2; i++) {
+        k->batchnorm_backward(&half[i]);
+        compare("y", half[i].y, (float *)whole.y + i * HALF, HALF, 1e-6);
+        compare("dx", half[i].dx, (float *)whole.dx + i * HALF, HALF, 1e-5);
+    }
+    check_end_case();
+}
+
+void check_op(const struct pl_kernels *ref, const struct pl_kernels *got)
+{
+    for (int n = 0; n < 200; n++)
+        one(ref, got, (enum fill)check_random(FILL_SPECIAL));
+    split(got);
+}

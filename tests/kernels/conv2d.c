@@ -1,0 +1,204 @@
+/* SPDX-License-Identifier: MIT */
+#include "tests/kernels/check.h"
+
+#include <math.h>
+
+struct shape {
+    size_t batch, in, height, width, out, kernel_h, kernel_w, stride_h, stride_w, pad_h, pad_w;
+};
+
+static size_t y_count(const struct pl_conv2d_args *a)
+{
+    return a->batch * a->out * pl_conv_size(a->height, a->kernel_h, a->stride_h, a->pad_h) *
+           pl_conv_size(a->width, a->kernel_w, a->stride_w, a->pad_w);
+}
+
+static struct pl_conv2d_args args_of(const struct shape *s)
+{
+    return (struct pl_conv2d_args){.batch = s->batch,
+                                   .in = s->in,
+                                   .height = s->height,
+                                   .width = s->width,
+                                   .out = s->out,
+                                   .kernel_h = s->kernel_h,
+                                   .kernel_w = s->kernel_w,
+                                   .stride_h = s->stride_h,
+                                   .stride_w = s->stride_w,
+                                   .pad_h = s->pad_h,
+                                   .pad_w = s->pad_w};
+}
+
+/* Rounding of sums of n products of numbers whose products stay below `largest`, in both ways of
+ * adding up, each in f32 (Higham 2002, section 3.1). */
+static void compare(
+    const char *what, const float *have, const float *want, size_t count, size_t n, double largest)
+{
+    double tolerance = 2 * (double)(n + 4) * CHECK_EPS * ((double)n * largest + 1) + 1e-40;
+
+    for (size_t i = 0; i < count; i++)
+        check_close(what, i, have[i], want[i], tolerance);
+}
+
+static double largest(const float *p, size_t n)
+{
+    double max = 0;
+
+    for (size_t i = 0; i < n; i++)
+        max = fmax(max, fabs((double)p[i]));
+    return max;
+}
+
+static void one(const struct pl_kernels *ref,
+                const struct pl_kernels *got,
+                const struct shape *s,
+                enum fill fill)
+{
+    struct pl_conv2d_args a = args_of(s), g;
+    size_t n_x = s->batch * s->in * s->height * s->width, k = s->in * s->kernel_h * s->kernel_w;
+    size_t n_w = s->out * k, n_y = y_count(&a), windows = n_y / s->out;
+    float *x = check_floats(n_x, fill), *w = check_floats(n_w, fill), *dy = check_floats(n_y, fill);
+    float *y = check_floats(n_y, FILL_RANDOM), *y2 = check_floats(n_y, FILL_RANDOM);
+    float *dx = check_floats(n_x, FILL_RANDOM), *dx2 = check_copy(dx, n_x);
+    float *dw = check_floats(n_w, FILL_RANDOM), *dw2 = check_copy(dw, n_w);
+    float *db = check_floats(s->out, FILL_RANDOM), *db2 = check_copy(db, s->out);
+    double mx = largest(x, n_x), mw = largest(w, n_w), md = largest(dy, n_y);
+
+    a.relu = check_random(2);
+    a.dx_add = check_random(2);
+    a.dw_add = check_random(2);
+    a.db_add = check_random(2);
+    check_case("conv2d x %zux%zux%zux%zu out %zu kernel %zux%zu stride %zux%zu pad %zux%zu relu %d "
+               "add %d%d%d fill %d",
+               s->batch, s->in, s->height, s->width, s->out, s->kernel_h, s->kernel_w, s->stride_h,
+               s->stride_w, s->pad_h, s->pad_w, a.relu, a.dx_add, a.dw_add, a.db_add, (int)fill);
+    a.x = x;
+    a.w = w;
+    a.b = check_random(2) ? check_floats(s->out, fill) : NULL;
+    a.y = y;
+    a.dy = dy;
+    a.dx = dx;
+    a.dw = dw;
+    a.db = db;
+    g = a;
+    g.y = y2;
+    ref->conv2d_forward(&a);
+    got->conv2d_forward(&g);
+    compare("y", y2, y, n_y, k, mx * mw + (a.b ? largest(a.b, s->out) : 0));
+    g.y = y; /* rounding must not decide what relu passes */
+    g.dx = dx2;
+    g.dw = dw2;
+    g.db = db2;
+    ref->conv2d_backward(&a);
+    got->conv2d_backward(&g);
+    compare("dx", dx2, dx, n_x, s->out * s->kernel_h * s->kernel_w, md * mw);
+    compare("dw", dw2, dw, n_w, windows, md * mx);
+    compare("db", db2, db, s->out, windows, md);
+    check_end_case();
+}
+
+struct gradient {
+    const struct pl_kernels *k;
+    struct pl_conv2d_args args;
+};
+
+static double weighted(void *ctx)
+{
+    struct gradient *g = ctx;
+    double sum = 0;
+
+    g->k->conv2d_forward(&g->args);
+    for (size_t i = 0; i < y_count(&g->args); i++)
+        sum += ((const double *)g->args.y)[i] * ((const double *)g->args.dy)[i];
+    return sum;
+}
+
+void check_gradients(const struct pl_kernels *f64)
+{
+    static const struct shape shapes[] = {{2, 2, 5, 4, 3, 3, 3, 1, 1, 0, 0},
+                                          {1, 2, 5, 6, 2, 3, 2, 2, 1, 1, 1},
+                                          {1, 1, 4, 4, 2, 1, 1, 1, 2, 1, 0}};
+
+    for (size_t i = 0; i < PL_COUNT(shapes); i++) {
+        const struct shape *s = &shapes[i];
+        struct gradient g = {f64, args_of(s)};
+        size_t n_x = s->batch * s->in * s->height * s->width;
+        size_t n_w = s->out * s->in * s->kernel_h * s->kernel_w, n_y = y_count(&g.args);
+        double *x = check_doubles(n_x), *w = check_doubles(n_w), *b = check_doubles(s->out);
+        double *dx = check_doubles(n_x), *dw = check_doubles(n_w), *db = check_doubles(s->out);
+
+        check_case("conv2d gradient %zu", i);
+        g.args.x = x;
+        g.args.w = w;
+        g.args.b = b;
+        g.args.y = check_doubles(n_y);
+        g.args.dy = check_doubles(n_y);
+        g.args.dx = dx;
+        g.args.dw = dw;
+        g.args.db = db;
+        f64->conv2d_backward(&g.args);
+        check_gradient("dx", weighted, &g, x, n_x, dx, 20);
+        check_gradient("dw", weighted, &g, w, n_w, dw, 40);
+        check_gradient("db", weighted, &g, b, s->out, db, 40);
+        check_end_case();
+    }
+}
+
+static void run(void *args)
+{
+    const struct gradient *g = args;
+
+    g->k->conv2d_forward(&g->args);
+    g->k->conv2d_backward(&g->args);
+}
+
+static void threads(const struct pl_kernels *got, const struct shape *s)
+{
+    struct gradient g = {got, args_of(s)};
+    size_t n_x = s->batch * s->in * s->height * s->width;
+    size_t n_w = s->out * s->in * s->kernel_h * s->kernel_w, n_y = y_count(&g.args);
+    float *dw = check_floats(n_w, FILL_RANDOM);
+
+    check_case("conv2d on 1, 2 and 3 threads");
+    g.args.relu = true;
+    g.args.x = check_floats(n_x, FILL_RANDOM);
+    g.args.w = check_floats(n_w, FILL_RANDOM);
+    g.args.b = check_floats(s->out, FILL_RANDOM);
+    g.args.y = check_floats(n_y, FILL_RANDOM);
+    g.args.dy = check_floats(n_y, FILL_RANDOM);
+    g.args.dx = check_floats(n_x, FILL_RANDOM);
+    g.args.dw = dw;
+    g.args.db = check_floats(s->out, FILL_RANDOM);
+    check_threads("dw", run, &g, dw, n_w);
+    check_end_case();
+}
+
+static size_t from(size_t low, size_t high)
+{
+    return low + check_random(high - low + 1);
+}
+
+void check_op(const struct pl_kernels *ref, const struct pl_kernels *got)
+{
+    for (int n = 0; n < 150; n++) {
+        struct shape s = {.batch = from(1, 3),
+                          .in = from(1, 5),
+                          .height = from(1, 20),
+                          .width = from(1, 40),
+                          .out = from(1, 14),
+                          .kernel_h = from(1, 5),
+                          .kernel_w = from(1, 5),
+                          .stride_h = check_random(2) ? 1 : from(1, 3),
+                          .stride_w = 1,
+                          .pad_h = from(0, 2),
+                          .pad_w = from(0, 2)};
+
+        s.stride_w = s.stride_h == 1 ? 1 : from(1, 3);
+        s.height = PL_MAX(s.height, s.kernel_h);
+        s.width = PL_MAX(s.width, s.kernel_w);
+        one(ref, got, &s, (enum fill)check_random(FILL_SPECIAL));
+    }
+    one(ref, got, &(struct shape){20, 1, 28, 28, 8, 3, 3, 1, 1, 0, 0}, FILL_RANDOM);
+    one(ref, got, &(struct shape){2, 40, 9, 9, 20, 3, 3, 1, 1, 1, 1}, FILL_RANDOM);
+    threads(got, &(struct shape){19, 5, 12, 13, 7, 3, 3, 1, 1, 1, 1});
+    threads(got, &(struct shape){19, 5, 12, 13, 7, 3, 3, 2, 2, 1, 1});
+}
