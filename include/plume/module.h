@@ -31,6 +31,7 @@
 #ifndef PL_MODULE_H
 #define PL_MODULE_H
 
+#include "plume/data.h"
 #include "plume/optim.h"
 #include "plume/strategy.h"
 
@@ -42,17 +43,6 @@ extern "C" {
 #endif
 
 #define PLUME_MODULE_ABI 1
-#define PLUME_RANK_MAX 5   /* dimensions of a tensor */
-#define PLUME_FIELDS_MAX 8 /* fields of a batch */
-
-enum plume_dtype {
-    PLUME_F32 = 1,
-    PLUME_F64 = 2,
-    PLUME_I32 = 3,
-    PLUME_U8 = 4,
-    PLUME_BF16 = 5, /* the upper half of an f32 */
-    PLUME_F16 = 6,  /* IEEE 754 binary16 */
-};
 
 /* The ops, by number: only ever appended to. The functions that make them are in plume/ops.h. */
 enum plume_op {
@@ -85,15 +75,6 @@ enum plume_init {
     PLUME_INIT_HE = 3,
 };
 
-enum plume_stage {
-    PLUME_TRAIN = 0,
-    PLUME_VALIDATE = 1,
-    PLUME_TEST = 2,
-};
-
-typedef struct plume_array plume_array; /* opaque; a read-only .npy file */
-struct plume_context;
-
 /* A hyper-parameter, set by `--hparam NAME=VALUE`. The engine itself knows lr, momentum,
  * weight_decay, batch_size, epochs; a module that lists one of these changes its default. */
 struct plume_hparam {
@@ -102,29 +83,6 @@ struct plume_hparam {
     double min, max;   /* limits, both allowed */
     int integer;       /* not 0: whole numbers only */
     const char *help;  /* a few words, for `pltrain --list-hparams` */
-};
-
-/* Where the samples of a stage are. Filled by the data hook. */
-struct plume_data {
-    size_t struct_size; /* set by the engine */
-    size_t n_fields;
-    struct {
-        const plume_array *array; /* dimension 0 is the sample; all fields have as many */
-        enum plume_dtype dtype;   /* of the batch: PLUME_F32 (the engine's real type) from
-                                     any array, or PLUME_I32 from integers */
-        double scale;             /* real fields: value * scale + shift; 0 means 1 */
-        double shift;
-    } field[PLUME_FIELDS_MAX];
-};
-
-/* A batch. field[i] is [rows, rest of the array's shape]. rows is at most the hyper-parameter
- * batch_size, less at the end of an epoch. */
-struct plume_batch {
-    size_t struct_size;
-    size_t rows;
-    int64_t index; /* of the batch in the epoch */
-    size_t n_fields;
-    plume_tensor *field[PLUME_FIELDS_MAX];
 };
 
 struct plume_module {
@@ -232,6 +190,9 @@ struct plume_api {
     size_t (*shape)(const plume_tensor *t, size_t *ret_shape);
     struct plume_optimizer *(*add_optimizer)(struct plume_context *pl);
     const struct plume_dist_api *dist;
+    const plume_array *(*open_source)(struct plume_context *pl, const struct plume_source *source);
+    size_t (*array_shape)(const plume_array *array, size_t *ret_shape);
+    size_t (*vocabulary)(const plume_array *array, const unsigned char **ret_bytes);
 };
 
 /* Handed to every hook. */
@@ -260,6 +221,30 @@ static inline plume_tensor *plume_param(struct plume_context *pl,
 static inline const plume_array *plume_open_npy(struct plume_context *pl, const char *path)
 {
     return pl->api->open_npy(pl, path);
+}
+
+/* Opens a data file as the source says. NULL after a failure. */
+static inline const plume_array *plume_open(struct plume_context *pl,
+                                            const struct plume_source *source)
+{
+    return pl->api->open_source(pl, source);
+}
+
+/* The number of dimensions of an array; ret_shape (may be NULL) has room for PLUME_RANK_MAX. 0
+ * where the array is NULL. */
+static inline size_t
+plume_array_shape(struct plume_context *pl, const plume_array *array, size_t *ret_shape)
+{
+    return pl->api->array_shape(array, ret_shape);
+}
+
+/* How many tokens a text has, and the byte that each stands for (ret_bytes may be NULL; lives as
+ * long as the array). 0 for other arrays. */
+static inline size_t plume_vocabulary(struct plume_context *pl,
+                                      const plume_array *array,
+                                      const unsigned char **ret_bytes)
+{
+    return pl->api->vocabulary(array, ret_bytes);
 }
 
 /* The value of a hyper-parameter that the module or the engine lists; NaN (and a failure) for

@@ -4,13 +4,11 @@
 #ifndef PL_OPTIM_H
 #define PL_OPTIM_H
 
-#include <stddef.h>
+#include "plume/types.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
-
-typedef struct plume_tensor plume_tensor; /* opaque; row-major, dense */
 
 enum plume_optimizer_kind {
     PLUME_SGD = 0,   /* momentum, nesterov; weight_decay is added to the gradient */

@@ -2,16 +2,12 @@
 #include "runtime/engine/context.h"
 #include "common/base/fs.h"
 #include "common/base/parse.h"
-#include "runtime/engine/module.h"
+#include "runtime/engine/data_find.h"
 #include "runtime/engine/ops.h"
 
 #include <math.h>
 #include <stdarg.h>
 #include <string.h>
-
-#ifndef PL_DATA_DIR
-#define PL_DATA_DIR "/usr/share/plume/data"
-#endif
 
 static struct pl_context *of(struct plume_context *pl)
 {
@@ -64,23 +60,16 @@ static plume_tensor *api_param(struct plume_context *pl,
     return t;
 }
 
-/* Tries dir/path; frees dir. */
-static bool open_in(char *dir, const char *path, struct plume_array *ret, struct pl_error *err)
-{
-    _cleanup_free_ char *full = dir ? pl_path_join(dir, path) : NULL;
-
-    free(dir);
-    return full && pl_npy_open(full, ret, err) == 0;
-}
-
-static const plume_array *api_open_npy(struct plume_context *pl, const char *path)
+static const plume_array *api_open_source(struct plume_context *pl,
+                                          const struct plume_source *source)
 {
     struct pl_context *ctx = of(pl);
-    _cleanup_free_ char *program = pl_program_folder();
     _cleanup_free_ struct plume_array *array = calloc(1, sizeof(*array));
     struct plume_array **arrays = reallocarray(ctx->arrays, ctx->n_arrays + 1, sizeof(*arrays));
-    const char *env = getenv("PLUME_DATA_DIR");
+    struct plume_source found = *source;
+    _cleanup_free_ char *paths = NULL;
     struct pl_error err = {0};
+    int r;
 
     if (arrays)
         ctx->arrays = arrays;
@@ -88,15 +77,40 @@ static const plume_array *api_open_npy(struct plume_context *pl, const char *pat
         refuse(ctx, -ENOMEM, "out of memory");
         return NULL;
     }
-    if (!(env && open_in(strdup(env), path, array, &err)) &&
-        !open_in(program ? pl_path_join(program, "data") : NULL, path, array,
-                 err.code && err.code != -ENOENT ? NULL : &err) &&
-        !open_in(strdup(PL_DATA_DIR), path, array, err.code && err.code != -ENOENT ? NULL : &err)) {
-        pl_context_keep(ctx, err.code ? err.code : -ENOENT, &err);
+    r = source->path ? pl_data_find(source->path, &paths, &err)
+                     : pl_error_set(&err, -EINVAL, "a data source has no path");
+    found.path = paths;
+    if (r == 0)
+        r = pl_array_open(&found, array, &err);
+    if (r < 0) {
+        pl_context_keep(ctx, r, &err);
         return NULL;
     }
     ctx->arrays[ctx->n_arrays++] = array;
     return PL_TAKE(array);
+}
+
+static const plume_array *api_open_npy(struct plume_context *pl, const char *path)
+{
+    return api_open_source(pl, &(struct plume_source){.path = path, .format = PLUME_FORMAT_NPY});
+}
+
+static size_t api_array_shape(const plume_array *array, size_t *ret_shape)
+{
+    if (!array)
+        return 0;
+    if (ret_shape)
+        memcpy(ret_shape, array->shape, sizeof(array->shape));
+    return array->rank;
+}
+
+static size_t api_vocabulary(const plume_array *array, const unsigned char **ret_bytes)
+{
+    if (!array)
+        return 0;
+    if (ret_bytes)
+        *ret_bytes = array->vocabulary;
+    return array->n_vocabulary;
 }
 
 static double api_hparam(struct plume_context *pl, const char *name)
@@ -221,6 +235,9 @@ static const struct plume_api api = {
     .shape = api_shape,
     .add_optimizer = api_add_optimizer,
     .dist = &pl_context_dist,
+    .open_source = api_open_source,
+    .array_shape = api_array_shape,
+    .vocabulary = api_vocabulary,
 };
 
 int pl_context_init(struct pl_context *ctx,
@@ -250,7 +267,7 @@ int pl_context_init(struct pl_context *ctx,
 void pl_context_finish(struct pl_context *ctx)
 {
     for (size_t i = 0; i < ctx->n_arrays; i++) {
-        pl_npy_close(ctx->arrays[i]);
+        pl_array_close(ctx->arrays[i]);
         free(ctx->arrays[i]);
     }
     free(ctx->arrays);

@@ -3,8 +3,8 @@
 #ifndef PL_RUNTIME_ENGINE_CONTEXT_H
 #define PL_RUNTIME_ENGINE_CONTEXT_H
 
+#include "runtime/engine/array.h"
 #include "runtime/engine/hparam.h"
-#include "runtime/engine/npy.h"
 #include "runtime/engine/optimizer.h"
 #include "runtime/engine/params.h"
 

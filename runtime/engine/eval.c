@@ -26,11 +26,14 @@ int pl_eval_run(struct pl_trainer *t,
 
     if (s->present) {
         memset(s->logs.sum, 0, sizeof(s->logs.sum));
-        pl_loader_begin(&s->loader, 0);
+        pl_loader_begin(&s->loader, 0, 0);
         while (most-- && (batch = pl_loader_next(&s->loader)))
             if ((r = pl_step_trace(t, stage, batch, NULL, err)) < 0 ||
                 (r = pl_step_forward(t, stage, NULL, err)) < 0)
                 return r;
+        r = pl_loader_result(&s->loader, err);
+        if (r < 0)
+            return r;
         memcpy(sums, s->logs.sum, s->logs.n * sizeof(s->logs.sum[0]));
     }
     memcpy(sums + 2 * s->logs.n, extra, 2 * sizeof(*extra));

@@ -180,15 +180,6 @@ static void show_progress(struct pl_trainer *t, uint64_t n)
         pl_progress_show(&t->logger.progress, &state);
 }
 
-/* Where a resumed run was: the batches before it are passed over. */
-static void skip_batches(struct pl_trainer *t)
-{
-    for (t->batch = 0; t->batch < t->resume_batches; t->batch++)
-        if (!pl_loader_next(&t->stage[PLUME_TRAIN].loader))
-            break;
-    t->resume_batches = 0;
-}
-
 static bool out_of_steps(const struct pl_trainer *t)
 {
     return t->step >= t->options->max_steps ||
@@ -206,11 +197,12 @@ static int train_batches(struct pl_trainer *t, bool *ret_validate, struct pl_err
 
     if (r == 0)
         r = validation_interval(t, n, &every, err);
-    skip_batches(t);
     while (r == 0 && t->batch < n && !(t->stopping && t->gathered == 0) && !out_of_steps(t)) {
         const struct plume_batch *batch = t->batch < mine ? pl_loader_next(loader) : NULL;
         bool last = t->batch + 1 == n;
 
+        if (t->batch < mine && !batch)
+            return pl_loader_result(loader, err);
         r = pl_step_train(t, batch, last, err);
         t->batch++;
         show_progress(t, n);
@@ -283,7 +275,9 @@ static int train_epoch(struct pl_trainer *t, struct pl_error *err)
         return r;
     t->loss_sum = t->loss_weight = 0;
     t->epoch_ns = pl_now_ns();
-    pl_loader_begin(&t->stage[PLUME_TRAIN].loader, t->options->overfit.value > 0 ? 0 : t->epoch);
+    t->batch = PL_MIN(t->resume_batches, pl_loader_batches(&t->stage[PLUME_TRAIN].loader));
+    t->resume_batches = 0;
+    pl_loader_begin(&t->stage[PLUME_TRAIN].loader, t->epoch, t->batch);
     r = train_batches(t, &validating, err);
     if (r < 0)
         return r;

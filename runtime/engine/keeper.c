@@ -71,7 +71,7 @@ static void take_callbacks(struct pl_keeper *keeper, struct pl_trainer *t, const
 
 static struct pl_state state_of(struct pl_trainer *t, uint64_t batches)
 {
-    uint64_t per_step = t->stage[PLUME_TRAIN].loader.batch_size * (uint64_t)t->comm->size;
+    uint64_t per_step = t->stage[PLUME_TRAIN].loader.options.batch_size * (uint64_t)t->comm->size;
 
     return (struct pl_state){
         .module = t->module->name,

@@ -1,171 +1,276 @@
 /* SPDX-License-Identifier: MIT */
 #include "runtime/engine/loader.h"
+#include "runtime/engine/loader_fill.h"
 
+#include <signal.h>
 #include <string.h>
 
-static int check_field(const struct plume_data *data, size_t i, struct pl_error *err)
+/* The shape of a field's batch; the first dimension is left to the caller. */
+static int field_shape(const struct plume_data *data,
+                       size_t i,
+                       size_t *ret_rank,
+                       size_t *ret_shape,
+                       struct pl_error *err)
 {
     const struct plume_array *a = data->field[i].array;
-    enum plume_dtype want = data->field[i].dtype;
 
-    if (!a)
-        return pl_error_set(err, -EINVAL, "data field %zu has no array", i);
-    if (a->rank < 1 || a->shape[0] != data->field[0].array->shape[0])
-        return pl_error_set(err, -EINVAL,
-                            "data field %zu has another number of samples than field 0", i);
-    if (want == PLUME_F32 || (want == PLUME_I32 && (a->dtype == PLUME_U8 || a->dtype == PLUME_I32)))
+    if (!a) {
+        if (!data->fill)
+            return pl_error_set(err, -EINVAL, "data field %zu has no array", i);
+        if (data->rank[i] >= PLUME_RANK_MAX)
+            return pl_error_set(err, -EINVAL, "data field %zu has too many dimensions", i);
+        if (data->field[i].dtype != PLUME_F32 && data->field[i].dtype != PLUME_I32)
+            return pl_error_set(err, -EINVAL, "data field %zu: batches are real or int32", i);
+        memcpy(ret_shape + 1, data->shape[i], data->rank[i] * sizeof(*ret_shape));
+        *ret_rank = data->rank[i] + 1;
         return 0;
-    return pl_error_set(err, -EINVAL,
-                        "data field %zu: only real batches of any array and int32 batches of "
-                        "integers are made",
-                        i);
+    }
+    if (a->rank < 1)
+        return pl_error_set(err, -EINVAL, "data field %zu has no samples", i);
+    if (!pl_loader_converts(a->dtype, data->field[i].dtype))
+        return pl_error_set(err, -EINVAL,
+                            "data field %zu: only real batches of any array and int32 batches of "
+                            "integers are made",
+                            i);
+    memcpy(ret_shape, a->shape, sizeof(a->shape));
+    *ret_rank = a->rank;
+    return 0;
 }
 
-int pl_loader_init(struct pl_loader *loader,
+/* How many samples there are; all fields agree. */
+static int count_samples(const struct plume_data *data, size_t *ret, struct pl_error *err)
+{
+    size_t n = SIZE_MAX;
+
+    for (size_t i = 0; i < data->n_fields; i++) {
+        const struct plume_array *a = data->field[i].array;
+        size_t have = a ? a->shape[0] : data->length;
+
+        if (n != SIZE_MAX && have != n)
+            return pl_error_set(err, -EINVAL,
+                                "data field %zu has another number of samples than field 0", i);
+        n = have;
+    }
+    *ret = n;
+    return 0;
+}
+
+static int make_fields(struct pl_loader *l, struct pl_error *err)
+{
+    size_t shape[PLUME_RANK_MAX], rank = 0;
+
+    for (size_t i = 0; i < l->data.n_fields; i++) {
+        plume_tensor *t = &l->fields[i];
+        enum plume_dtype dtype =
+            l->data.field[i].dtype == PLUME_I32 ? PLUME_I32 : pl_dtype_of_real(l->options.real);
+        int r = field_shape(&l->data, i, &rank, shape, err);
+
+        if (r < 0)
+            return r;
+        shape[0] = l->options.batch_size;
+        r = pl_tensor_init(t, dtype, rank, shape);
+        for (size_t s = 0; s < l->n_slots && r == 0; s++) {
+            void **field = &l->slots[s].field[i];
+            size_t bytes = t->count * pl_dtype_size(dtype);
+
+            if (posix_memalign(field, 64, bytes + 64) != 0) {
+                *field = NULL;
+                r = -ENOMEM;
+            } else {
+                memset(*field, 0, bytes);
+            }
+        }
+        if (r < 0)
+            return pl_error_errno(err, r, "cannot make a batch of %zu samples",
+                                  l->options.batch_size);
+        t->data = l->slots[0].field[i];
+        l->batch.field[i] = t;
+    }
+    return 0;
+}
+
+int pl_loader_open(struct pl_loader *loader,
                    const struct plume_data *data,
-                   enum pl_real real,
-                   size_t batch_size,
-                   unsigned rank,
-                   unsigned world_size,
-                   bool train,
-                   uint64_t seed,
+                   const struct pl_loader_options *options,
                    struct pl_error *err)
 {
-    struct pl_loader l = {.data = *data, .batch_size = batch_size};
+    struct pl_sampler_options sampler = {
+        .rank = options->rank,
+        .world_size = options->world_size,
+        .train = options->train,
+        .shuffle = !options->keep_order,
+        .seed = options->seed,
+        .list = data->order,
+        .n_list = data->n_order,
+    };
     int r;
 
     if (data->n_fields < 1 || data->n_fields > PLUME_FIELDS_MAX)
         return pl_error_set(err, -EINVAL, "a batch has 1 to %d fields, not %zu", PLUME_FIELDS_MAX,
                             data->n_fields);
-    for (size_t i = 0; i < data->n_fields; i++)
-        if ((r = check_field(data, i, err)) < 0)
-            return r;
-    l.batch = (struct plume_batch){.struct_size = sizeof(l.batch), .n_fields = data->n_fields};
-    for (size_t i = 0; i < data->n_fields; i++) {
-        const struct plume_array *a = data->field[i].array;
-        plume_tensor *t = &l.fields[i];
-        size_t shape[PLUME_RANK_MAX];
+    *loader = (struct pl_loader){
+        .data = *data,
+        .options = *options,
+        .batch = {.struct_size = sizeof(loader->batch), .n_fields = data->n_fields},
+        .prefetch = options->prefetch > 0 || (options->prefetch < 0 && pl_threads_available() > 1),
+    };
+    pthread_mutex_init(&loader->lock, NULL);
+    pthread_cond_init(&loader->changed, NULL);
+    loader->n_slots = loader->prefetch ? PL_LOADER_SLOTS : 1;
+    r = count_samples(data, &sampler.n, err);
+    if (r == 0)
+        r = make_fields(loader, err);
+    if (r == 0)
+        r = pl_sampler_init(&loader->sampler, &sampler, err);
+    if (r == 0)
+        pl_loader_begin(loader, 0, 0);
+    else
+        pl_loader_finish(loader);
+    return r;
+}
 
-        memcpy(shape, a->shape, sizeof(shape));
-        shape[0] = batch_size;
-        r = pl_tensor_init(t,
-                           data->field[i].dtype == PLUME_I32 ? PLUME_I32 : pl_dtype_of_real(real),
-                           a->rank, shape);
-        if (r == 0 && posix_memalign(&t->data, 64, t->count * pl_dtype_size(t->dtype) + 64) != 0) {
-            t->data = NULL;
-            r = -ENOMEM;
-        }
-        if (r < 0) {
-            pl_loader_finish(&l);
-            return pl_error_errno(err, r, "cannot make a batch of %zu samples", batch_size);
-        }
-        memset(t->data, 0, t->count * pl_dtype_size(t->dtype));
-    }
-    r = pl_sampler_init(&l.sampler, data->field[0].array->shape[0], rank, world_size, train, seed,
-                        err);
-    if (r < 0) {
-        pl_loader_finish(&l);
-        return r;
-    }
-    *loader = l;
-    return 0;
+/* Ends the thread, wherever it is. */
+static void stop_thread(struct pl_loader *l)
+{
+    if (!l->running)
+        return;
+    pthread_mutex_lock(&l->lock);
+    l->stop = true;
+    pthread_cond_broadcast(&l->changed);
+    pthread_mutex_unlock(&l->lock);
+    pthread_join(l->thread, NULL);
+    l->running = false;
 }
 
 void pl_loader_finish(struct pl_loader *loader)
 {
-    for (size_t i = 0; i < PLUME_FIELDS_MAX; i++)
-        free(loader->fields[i].data);
+    if (loader->n_slots == 0)
+        return; /* never opened */
+    stop_thread(loader);
+    for (size_t s = 0; s < loader->n_slots; s++)
+        for (size_t i = 0; i < PLUME_FIELDS_MAX; i++)
+            free(loader->slots[s].field[i]);
     pl_sampler_finish(&loader->sampler);
+    pthread_cond_destroy(&loader->changed);
+    pthread_mutex_destroy(&loader->lock);
     *loader = (struct pl_loader){0};
-}
-
-void pl_loader_begin(struct pl_loader *loader, uint64_t epoch)
-{
-    pl_sampler_set_epoch(&loader->sampler, epoch);
-    loader->next = 0;
-    loader->batch.index = -1;
 }
 
 size_t pl_loader_batches(const struct pl_loader *loader)
 {
-    return (loader->sampler.count + loader->batch_size - 1) / loader->batch_size;
+    size_t size = loader->options.batch_size, n = loader->sampler.count;
+
+    return loader->data.drop_last ? n / size : (n + size - 1) / size;
 }
 
-#define CONVERT(from, to)                                                                          \
-    do {                                                                                           \
-        for (size_t k_ = 0; k_ < n; k_++) {                                                        \
-            from value_;                                                                           \
-            memcpy(&value_, src + k_ * sizeof(from), sizeof(from));                                \
-            ((to *)dst)[k_] = (to)((to)value_ * (to)scale + (to)shift);                            \
-        }                                                                                          \
-    } while (0)
-
-static void
-convert_f32(void *dst, const char *src, enum plume_dtype from, size_t n, double scale, double shift)
+void pl_loader_begin(struct pl_loader *loader, uint64_t epoch, size_t first)
 {
-    switch (from) {
-    case PLUME_U8:
-        CONVERT(uint8_t, float);
-        break;
-    case PLUME_I32:
-        CONVERT(int32_t, float);
-        break;
-    case PLUME_F32:
-        CONVERT(float, float);
-        break;
-    case PLUME_F64:
-        CONVERT(double, float);
-        break;
-    case PLUME_BF16: /* no file has them */
-    case PLUME_F16:
-        break;
+    stop_thread(loader);
+    pl_sampler_set_epoch(&loader->sampler, epoch);
+    loader->epoch = epoch;
+    loader->batches = pl_loader_batches(loader);
+    loader->next = PL_MIN(first, loader->batches);
+    loader->batch.index = (int64_t)loader->next - 1;
+    loader->made = loader->taken = 0;
+    loader->stop = loader->ended = false;
+    loader->error = (struct pl_error){0};
+}
+
+static void take_sample(struct pl_loader *l, struct pl_loader_slot *slot, size_t row, size_t sample)
+{
+    for (size_t i = 0; i < l->data.n_fields; i++) {
+        const struct plume_array *a = l->data.field[i].array;
+        const plume_tensor *t = &l->fields[i];
+        size_t n = a ? a->count / a->shape[0] : 0;
+        double scale = l->data.field[i].scale == 0 ? 1 : l->data.field[i].scale;
+        size_t stride = a && a->stride ? a->stride : n * (a ? pl_dtype_size(a->dtype) : 0);
+
+        if (a)
+            pl_loader_convert((char *)slot->field[i] + row * n * pl_dtype_size(t->dtype), t->dtype,
+                              (const char *)a->data + sample * stride, a->dtype, n, scale,
+                              l->data.field[i].shift);
     }
 }
 
-static void
-convert_f64(void *dst, const char *src, enum plume_dtype from, size_t n, double scale, double shift)
+static int fill_sample(struct pl_loader *l, struct pl_loader_slot *slot, size_t row, size_t sample)
 {
-    switch (from) {
-    case PLUME_U8:
-        CONVERT(uint8_t, double);
-        break;
-    case PLUME_I32:
-        CONVERT(int32_t, double);
-        break;
-    case PLUME_F32:
-        CONVERT(float, double);
-        break;
-    case PLUME_F64:
-        CONVERT(double, double);
-        break;
-    case PLUME_BF16:
-    case PLUME_F16:
-        break;
+    void *out[PLUME_FIELDS_MAX] = {0};
+    size_t row_bytes;
+
+    for (size_t i = 0; i < l->data.n_fields; i++) {
+        size_t n = 1;
+
+        for (size_t k = 0; k < l->data.rank[i]; k++)
+            n *= l->data.shape[i][k];
+        row_bytes = n * pl_dtype_size(l->fields[i].dtype);
+        if (!l->data.field[i].array)
+            out[i] = (char *)slot->field[i] + row * row_bytes;
     }
+    return l->data.fill(l->data.ctx, l->epoch, sample, out, pl_real_size(l->options.real));
 }
 
-static void take_sample(struct pl_loader *l, size_t field, size_t row, size_t sample)
+/* Makes batch l->next. Runs on the loader's thread where there is one, so it may look only at what
+ * nobody changes meanwhile. */
+static int make_batch(struct pl_loader *l, struct pl_loader_slot *slot, struct pl_error *err)
 {
-    const struct plume_array *a = l->data.field[field].array;
-    const plume_tensor *t = &l->fields[field];
-    double scale = l->data.field[field].scale == 0 ? 1 : l->data.field[field].scale;
-    double shift = l->data.field[field].shift;
-    size_t n = t->count / t->shape[0];
-    const char *src = (const char *)a->data + sample * n * pl_dtype_size(a->dtype);
-    char *dst = (char *)t->data + row * n * pl_dtype_size(t->dtype);
+    size_t size = l->options.batch_size, first = l->next * size;
 
-    if (t->dtype == PLUME_F32)
-        convert_f32(dst, src, a->dtype, n, scale, shift);
-    else if (t->dtype == PLUME_F64)
-        convert_f64(dst, src, a->dtype, n, scale, shift);
-    else if (a->dtype == PLUME_I32)
-        memcpy(dst, src, n * sizeof(int32_t));
-    else
-        for (size_t k = 0; k < n; k++)
-            ((int32_t *)dst)[k] = ((const uint8_t *)src)[k];
+    slot->rows = PL_MIN(size, l->sampler.count - first);
+    for (size_t row = 0; row < slot->rows; row++) {
+        size_t sample = l->sampler.index[first + row];
+        int r = l->data.fill ? fill_sample(l, slot, row, sample) : 0;
+
+        if (r < 0)
+            return pl_error_errno(err, r, "the module's data source failed at sample %zu", sample);
+        take_sample(l, slot, row, sample);
+    }
+    l->next++;
+    return 0;
 }
 
-static const struct plume_batch *shape_batch(struct pl_loader *l, size_t rows)
+static void *loader_main(void *arg)
+{
+    struct pl_loader *l = arg;
+
+    pthread_mutex_lock(&l->lock);
+    while (!l->stop && l->next < l->batches) {
+        struct pl_error err = {0};
+        int r;
+
+        if (l->made - l->taken == PL_LOADER_SLOTS - 1) {
+            pthread_cond_wait(&l->changed, &l->lock);
+            continue;
+        }
+        pthread_mutex_unlock(&l->lock);
+        r = make_batch(l, &l->slots[l->made % PL_LOADER_SLOTS], &err);
+        pthread_mutex_lock(&l->lock);
+        if (r < 0) {
+            l->error = err;
+            break;
+        }
+        l->made++;
+        pthread_cond_broadcast(&l->changed);
+    }
+    l->ended = true;
+    pthread_cond_broadcast(&l->changed);
+    pthread_mutex_unlock(&l->lock);
+    return NULL;
+}
+
+/* False where there can be no thread; then the batches are made here. */
+static bool start_thread(struct pl_loader *l)
+{
+    sigset_t all, before;
+
+    sigfillset(&all); /* signals are the training thread's business */
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    l->running = pthread_create(&l->thread, NULL, loader_main, l) == 0;
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return l->running;
+}
+
+static const struct plume_batch *
+show(struct pl_loader *l, const struct pl_loader_slot *slot, size_t rows)
 {
     l->batch.rows = rows;
     for (size_t i = 0; i < l->data.n_fields; i++) {
@@ -173,28 +278,59 @@ static const struct plume_batch *shape_batch(struct pl_loader *l, size_t rows)
 
         t->count = t->count / t->shape[0] * rows;
         t->shape[0] = rows;
-        l->batch.field[i] = t;
+        t->data = slot->field[i];
     }
     return &l->batch;
 }
 
+/* The batch that was shown last is free again: `taken` counts those given back, so that the slot
+ * that trains is never written to. */
+static const struct plume_batch *next_prefetched(struct pl_loader *l)
+{
+    struct pl_loader_slot *slot = NULL;
+    size_t number;
+
+    pthread_mutex_lock(&l->lock);
+    number = l->taken;
+    while (l->made == number && !l->ended)
+        pthread_cond_wait(&l->changed, &l->lock);
+    if (l->made > number) {
+        slot = &l->slots[number % PL_LOADER_SLOTS];
+        l->taken = number + 1;
+        pthread_cond_broadcast(&l->changed);
+    }
+    pthread_mutex_unlock(&l->lock);
+    if (!slot)
+        return NULL;
+    l->batch.index++;
+    return show(l, slot, slot->rows);
+}
+
 const struct plume_batch *pl_loader_next(struct pl_loader *loader)
 {
-    size_t rows = PL_MIN(loader->batch_size, loader->sampler.count - loader->next);
-
-    if (rows == 0)
+    if (loader->prefetch && (loader->running || start_thread(loader)))
+        return next_prefetched(loader);
+    if (loader->next == loader->batches || loader->error.code ||
+        make_batch(loader, &loader->slots[0], &loader->error) < 0)
         return NULL;
-    shape_batch(loader, rows);
     loader->batch.index++;
-    for (size_t row = 0; row < rows; row++)
-        for (size_t i = 0; i < loader->data.n_fields; i++)
-            take_sample(loader, i, row, loader->sampler.index[loader->next + row]);
-    loader->next += rows;
-    return &loader->batch;
+    return show(loader, &loader->slots[0], loader->slots[0].rows);
+}
+
+int pl_loader_result(struct pl_loader *loader, struct pl_error *err)
+{
+    int r;
+
+    pthread_mutex_lock(&loader->lock); /* the epoch may be left early, with the thread at work */
+    r = loader->error.code;
+    if (r < 0)
+        pl_error_set(err, r, "%s", loader->error.text);
+    pthread_mutex_unlock(&loader->lock);
+    return r;
 }
 
 const struct plume_batch *pl_loader_dry(struct pl_loader *loader)
 {
     loader->batch.index = 0;
-    return shape_batch(loader, loader->batch_size);
+    return show(loader, &loader->slots[0], loader->options.batch_size);
 }

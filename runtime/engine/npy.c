@@ -2,10 +2,7 @@
 #include "runtime/engine/npy.h"
 #include "runtime/engine/tensor.h"
 
-#include <fcntl.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
 
 /* The header is a Python dict literal of three keys; its text [p, end). */
 struct scan {
@@ -179,41 +176,7 @@ int pl_npy_parse(const void *bytes, size_t len, struct plume_array *ret, struct 
         return pl_error_set(err, -EINVAL, "the .npy file is cut off: %zu bytes of data, not %zu",
                             len - start - header, need);
     a.data = b + start + header;
+    a.stride = a.rank && a.shape[0] ? need / a.shape[0] : 0;
     *ret = a;
     return 0;
-}
-
-int pl_npy_open(const char *path, struct plume_array *ret, struct pl_error *err)
-{
-    _cleanup_close_ int fd = open(path, O_RDONLY | O_CLOEXEC);
-    struct plume_array a;
-    struct stat st;
-    void *map;
-    int r;
-
-    if (fd < 0)
-        return pl_error_errno(err, errno, "cannot open '%s'", path);
-    if (fstat(fd, &st) < 0)
-        return pl_error_errno(err, errno, "cannot look at '%s'", path);
-    if (!S_ISREG(st.st_mode) || st.st_size == 0)
-        return pl_error_set(err, -EINVAL, "'%s' is not a .npy file", path);
-    map = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
-    if (map == MAP_FAILED)
-        return pl_error_errno(err, errno, "cannot map '%s'", path);
-    r = pl_npy_parse(map, (size_t)st.st_size, &a, err);
-    if (r < 0) {
-        munmap(map, (size_t)st.st_size);
-        return pl_error_wrap(err, r, "while reading '%s'", path);
-    }
-    a.map = map;
-    a.map_bytes = (size_t)st.st_size;
-    *ret = a;
-    return 0;
-}
-
-void pl_npy_close(struct plume_array *array)
-{
-    if (array->map)
-        munmap(array->map, array->map_bytes);
-    *array = (struct plume_array){0};
 }

@@ -4,54 +4,78 @@
 
 #define STREAM_SAMPLER 0x73616d706c65u
 
+static int check(const struct pl_sampler_options *o, struct pl_error *err)
+{
+    size_t total = o->list ? o->n_list : o->n;
+
+    if (o->train && total == 0)
+        return pl_error_set(err, -EINVAL, "the training data has no samples");
+    for (size_t i = 0; o->list && i < o->n_list; i++)
+        if (o->list[i] >= o->n)
+            return pl_error_set(err, -EINVAL,
+                                "the list of samples names %zu, but there are %zu (from 0 on)",
+                                o->list[i], o->n);
+    return 0;
+}
+
 int pl_sampler_init(struct pl_sampler *sampler,
-                    size_t n,
-                    unsigned rank,
-                    unsigned world_size,
-                    bool train,
-                    uint64_t seed,
+                    const struct pl_sampler_options *options,
                     struct pl_error *err)
 {
-    struct pl_sampler s = {
-        .n = n, .rank = rank, .world_size = world_size, .train = train, .seed = seed};
+    struct pl_sampler s = {.options = *options,
+                           .total = options->list ? options->n_list : options->n};
+    size_t world = options->world_size, rank = options->rank;
+    int r = check(options, err);
 
-    if (train && n == 0)
-        return pl_error_set(err, -EINVAL, "the training data has no samples");
-    if (train)
-        s.count = (n + world_size - 1) / world_size;
+    if (r < 0)
+        return r;
+    if (options->train && options->drop_tail)
+        s.count = s.total / world;
+    else if (options->train)
+        s.count = (s.total + world - 1) / world;
     else
-        s.count = rank < n ? (n - rank + world_size - 1) / world_size : 0;
+        s.count = rank < s.total ? (s.total - rank + world - 1) / world : 0;
+    if (options->train && s.count == 0)
+        return pl_error_set(err, -EINVAL, "%zu samples are too few for %zu ranks", s.total, world);
+    s.options.shuffle = options->train && options->shuffle && !options->list;
     s.index = calloc(PL_MAX(s.count, (size_t)1), sizeof(*s.index));
-    if (train)
-        s.permutation = calloc(n, sizeof(*s.permutation));
-    if (!s.index || (train && !s.permutation)) {
+    if (s.options.shuffle)
+        s.permutation = calloc(s.total, sizeof(*s.permutation));
+    if (!s.index || (s.options.shuffle && !s.permutation)) {
         pl_sampler_finish(&s);
-        return pl_error_set(err, -ENOMEM, "out of memory for %zu samples", n);
+        return pl_error_set(err, -ENOMEM, "out of memory for %zu samples", s.total);
     }
     *sampler = s;
     pl_sampler_set_epoch(sampler, 0);
     return 0;
 }
 
-void pl_sampler_set_epoch(struct pl_sampler *sampler, uint64_t epoch)
+static void shuffle(struct pl_sampler *s, uint64_t epoch)
 {
     struct pl_rng rng;
 
-    if (!sampler->train) {
-        for (size_t i = 0; i < sampler->count; i++)
-            sampler->index[i] = sampler->rank + i * sampler->world_size;
-        return;
-    }
-    pl_rng_init(&rng, sampler->seed + epoch, STREAM_SAMPLER);
-    for (size_t i = 0; i < sampler->n; i++) { /* Fisher and Yates, inside out */
+    pl_rng_init(&rng, s->options.seed + epoch, STREAM_SAMPLER);
+    for (size_t i = 0; i < s->total; i++) { /* Fisher and Yates, inside out */
         size_t j = (size_t)pl_rng_below(&rng, i + 1);
 
-        sampler->permutation[i] = sampler->permutation[j];
-        sampler->permutation[j] = i;
+        s->permutation[i] = s->permutation[j];
+        s->permutation[j] = i;
     }
-    for (size_t i = 0; i < sampler->count; i++)
-        sampler->index[i] =
-            sampler->permutation[(sampler->rank + i * sampler->world_size) % sampler->n];
+}
+
+void pl_sampler_set_epoch(struct pl_sampler *sampler, uint64_t epoch)
+{
+    const struct pl_sampler_options *o = &sampler->options;
+
+    if (o->shuffle)
+        shuffle(sampler, epoch);
+    for (size_t i = 0; i < sampler->count; i++) {
+        size_t at = (o->rank + i * o->world_size) % sampler->total;
+
+        sampler->index[i] = sampler->permutation ? sampler->permutation[at]
+                            : o->list            ? o->list[at]
+                                                 : at;
+    }
 }
 
 void pl_sampler_finish(struct pl_sampler *sampler)

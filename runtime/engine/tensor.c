@@ -14,6 +14,7 @@ size_t pl_dtype_size(enum plume_dtype dtype)
         return 8;
     case PLUME_BF16:
     case PLUME_F16:
+    case PLUME_U16:
         return 2;
     case PLUME_U8:
         return 1;
@@ -34,8 +35,8 @@ bool pl_dtype_is_16bit(enum plume_dtype dtype)
 const char *pl_dtype_name(enum plume_dtype dtype)
 {
     static const char *const names[] = {
-        [PLUME_F32] = "f32", [PLUME_F64] = "f64",   [PLUME_I32] = "i32",
-        [PLUME_U8] = "u8",   [PLUME_BF16] = "bf16", [PLUME_F16] = "f16"};
+        [PLUME_F32] = "f32",   [PLUME_F64] = "f64", [PLUME_I32] = "i32", [PLUME_U8] = "u8",
+        [PLUME_BF16] = "bf16", [PLUME_F16] = "f16", [PLUME_U16] = "u16"};
 
     return (size_t)dtype < PL_COUNT(names) && names[dtype] ? names[dtype] : "?";
 }

@@ -17,6 +17,7 @@ struct pl_train_options pl_train_options_default(void)
         .val_every = 1,
         .accumulate = 1,
         .save_top_k = 1,
+        .prefetch = -1,
     };
 }
 

@@ -79,6 +79,7 @@ struct pl_train_options {
     double clip;         /* 0 = off */
     enum pl_clip clip_by;
     enum plume_optimizer_kind optimizer; /* where the module does not say */
+    int prefetch;                        /* as in loader.h */
 };
 
 /* The defaults: one f32 device, every batch, a validation after each epoch. */

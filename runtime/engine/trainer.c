@@ -17,9 +17,18 @@ static int open_stage(struct pl_trainer *t, enum plume_stage stage, struct pl_er
         return r;
     if (data.n_fields == 0 && stage != PLUME_TRAIN)
         return 0;
-    r = pl_loader_init(&s->loader, &data, t->ctx.params.real,
-                       (size_t)pl_hparams_value(t->hparams, "batch_size"), t->comm->rank,
-                       t->comm->size, stage == PLUME_TRAIN, t->options->seed, err);
+    r = pl_loader_open(&s->loader, &data,
+                       &(struct pl_loader_options){
+                           .real = t->ctx.params.real,
+                           .batch_size = (size_t)pl_hparams_value(t->hparams, "batch_size"),
+                           .rank = t->comm->rank,
+                           .world_size = t->comm->size,
+                           .train = stage == PLUME_TRAIN,
+                           .keep_order = t->options->overfit.value > 0,
+                           .seed = t->options->seed,
+                           .prefetch = t->options->prefetch,
+                       },
+                       err);
     if (r < 0)
         return pl_error_wrap(err, r, "%sdata", pl_eval_prefix(stage));
     s->present = true;

@@ -197,7 +197,7 @@ static void train(const struct model *m, const struct pl_train_options *options,
     set_params(m, &t.ctx.params);
     for (size_t step = 0; step < GOLDEN_STEPS; step++) {
         if (step % GOLDEN_BATCHES == 0) {
-            pl_loader_begin(loader, 0);
+            pl_loader_begin(loader, 0, 0);
             for (size_t i = 0; i < loader->sampler.count; i++)
                 loader->sampler.index[i] = i;
         }

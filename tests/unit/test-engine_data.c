@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* .npy files, the samplers, batches, random numbers, SHA-256 and hyper-parameters. */
+/* .npy files, random numbers, SHA-256 and hyper-parameters. */
+#include "kernels/kernels.h"
 #include "runtime/engine/hparam.h"
-#include "runtime/engine/loader.h"
+#include "runtime/engine/npy.h"
 #include "runtime/engine/rng.h"
 #include "runtime/engine/sha256.h"
 
@@ -95,121 +96,6 @@ static void test_npy_refuses(void **state)
     assert_int_equal(pl_npy_parse("PK\3\4.......", 11, &a, &err), -EINVAL);
     assert_int_equal(pl_npy_parse("\x93NUMPY\x01\x00\xff\xff", 10, &a, &err), -EINVAL);
     assert_int_equal(pl_npy_parse("\x93NUMPY\x09\x00\x01\x00x", 11, &a, &err), -ENOTSUP);
-    assert_int_equal(pl_npy_open("/nonexistent.npy", &a, &err), -ENOENT);
-    assert_int_equal(pl_npy_open("/", &a, &err), -EINVAL);
-}
-
-/* Checklist 4.2 with N = 10, R = 4: ceil -> 3 each, padded from the start. */
-static void test_sampler_pads_from_the_start(void **state)
-{
-    size_t seen[10] = {0}, perm[12];
-
-    for (unsigned rank = 0; rank < 4; rank++) {
-        struct pl_sampler s;
-
-        assert_int_equal(pl_sampler_init(&s, 10, rank, 4, true, 5, NULL), 0);
-        assert_int_equal(s.count, 3);
-        pl_sampler_set_epoch(&s, 2);
-        for (size_t i = 0; i < 3; i++) {
-            seen[s.index[i]]++;
-            perm[i * 4 + rank] = s.index[i];
-        }
-        pl_sampler_finish(&s);
-    }
-    for (size_t i = 0; i < 10; i++) {
-        bool again = i == perm[0] || i == perm[1];
-
-        assert_int_equal(seen[i], again ? 2 : 1);
-    }
-    assert_int_equal(perm[10], perm[0]);
-    assert_int_equal(perm[11], perm[1]);
-}
-
-static void test_sampler_pads_cyclically(void **state)
-{
-    for (unsigned rank = 0; rank < 7; rank++) {
-        struct pl_sampler s, first;
-
-        assert_int_equal(pl_sampler_init(&s, 2, rank, 7, true, 0, NULL), 0);
-        assert_int_equal(pl_sampler_init(&first, 2, rank % 2, 7, true, 0, NULL), 0);
-        assert_int_equal(s.count, 1);
-        assert_int_equal(s.index[0], first.index[0]);
-        pl_sampler_finish(&s);
-        pl_sampler_finish(&first);
-    }
-}
-
-static void test_sampler_depends_on_seed_plus_epoch(void **state)
-{
-    struct pl_sampler a, b;
-
-    assert_int_equal(pl_sampler_init(&a, 1000, 0, 1, true, 3, NULL), 0);
-    assert_int_equal(pl_sampler_init(&b, 1000, 0, 1, true, 4, NULL), 0);
-    assert_memory_not_equal(a.index, b.index, 1000 * sizeof(size_t));
-    pl_sampler_set_epoch(&a, 1);
-    assert_memory_equal(a.index, b.index, 1000 * sizeof(size_t));
-    pl_sampler_finish(&a);
-    pl_sampler_finish(&b);
-    assert_int_equal(pl_sampler_init(&a, 0, 0, 1, true, 3, NULL), -EINVAL);
-}
-
-static void test_validation_counts_each_sample_once(void **state)
-{
-    for (size_t n = 0; n < 20; n++) {
-        size_t seen[20] = {0};
-
-        for (unsigned rank = 0; rank < 6; rank++) {
-            struct pl_sampler s;
-
-            assert_int_equal(pl_sampler_init(&s, n, rank, 6, false, 0, NULL), 0);
-            for (size_t i = 0; i < s.count; i++)
-                seen[s.index[i]]++;
-            pl_sampler_finish(&s);
-        }
-        for (size_t i = 0; i < 20; i++)
-            assert_int_equal(seen[i], i < n);
-    }
-}
-
-static void test_loader_makes_batches(void **state)
-{
-    static const uint8_t pixels[] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9};
-    static const uint8_t label[] = {9, 8, 7, 6, 5};
-    const struct plume_array image = {
-        .dtype = PLUME_U8, .rank = 2, .shape = {5, 2}, .count = 10, .data = pixels};
-    const struct plume_array labels = {
-        .dtype = PLUME_U8, .rank = 1, .shape = {5}, .count = 5, .data = label};
-    struct plume_data data = {.n_fields = 2,
-                              .field = {{&image, PLUME_F32, 0.5, 1}, {&labels, PLUME_I32, 0, 0}}};
-    const struct plume_batch *batch;
-    struct pl_loader l;
-
-    assert_int_equal(pl_loader_init(&l, &data, PL_REAL_F32, 2, 0, 1, false, 0, NULL), 0);
-    assert_int_equal(pl_loader_batches(&l), 3);
-    for (int epoch = 0; epoch < 2; epoch++) {
-        size_t at = 0;
-
-        assert_int_equal(pl_loader_dry(&l)->rows, 2);
-        pl_loader_begin(&l, 0);
-        for (int64_t n = 0; (batch = pl_loader_next(&l)); n++) {
-            assert_int_equal(batch->index, n);
-            assert_int_equal(batch->rows, n < 2 ? 2 : 1);
-            assert_int_equal(batch->field[0]->count, batch->rows * 2);
-            assert_int_equal(batch->field[1]->shape[0], batch->rows);
-            for (size_t row = 0; row < batch->rows; row++, at++) {
-                assert_true(((float *)batch->field[0]->data)[row * 2 + 1] ==
-                            (float)(2 * at + 1) * 0.5f + 1);
-                assert_int_equal(((int32_t *)batch->field[1]->data)[row], 9 - at);
-            }
-        }
-        assert_int_equal(at, 5);
-    }
-    pl_loader_finish(&l);
-    data.field[1].array = &image;
-    data.field[1].dtype = PLUME_F64;
-    assert_int_equal(pl_loader_init(&l, &data, PL_REAL_F32, 2, 0, 1, false, 0, NULL), -EINVAL);
-    data.n_fields = 0;
-    assert_int_equal(pl_loader_init(&l, &data, PL_REAL_F32, 2, 0, 1, false, 0, NULL), -EINVAL);
 }
 
 static void test_rng(void **state)
@@ -335,11 +221,6 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_npy_reads_what_numpy_writes),
         cmocka_unit_test(test_npy_refuses),
-        cmocka_unit_test(test_sampler_pads_from_the_start),
-        cmocka_unit_test(test_sampler_pads_cyclically),
-        cmocka_unit_test(test_sampler_depends_on_seed_plus_epoch),
-        cmocka_unit_test(test_validation_counts_each_sample_once),
-        cmocka_unit_test(test_loader_makes_batches),
         cmocka_unit_test(test_rng),
         cmocka_unit_test(test_sha256),
         cmocka_unit_test(test_hparams),
