@@ -16,7 +16,7 @@ enum plume_dtype {
     PLUME_U8 = 4,
     PLUME_BF16 = 5, /* the upper half of an f32 */
     PLUME_F16 = 6,  /* IEEE 754 binary16 */
-    PLUME_U16 = 7, /* arrays only */
+    PLUME_U16 = 7,  /* arrays only */
 };
 
 typedef struct plume_tensor plume_tensor; /* opaque; row-major, dense */

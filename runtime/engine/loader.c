@@ -85,6 +85,7 @@ static int make_fields(struct pl_loader *l, struct pl_error *err)
                                   l->options.batch_size);
         t->data = l->slots[0].field[i];
         l->batch.field[i] = t;
+        l->elements[i] = t->count / t->shape[0];
     }
     return 0;
 }
@@ -176,36 +177,35 @@ void pl_loader_begin(struct pl_loader *loader, uint64_t epoch, size_t first)
     loader->error = (struct pl_error){0};
 }
 
+static void *place(const struct pl_loader *l, struct pl_loader_slot *slot, size_t field, size_t row)
+{
+    return (char *)slot->field[field] +
+           row * l->elements[field] * pl_dtype_size(l->fields[field].dtype);
+}
+
 static void take_sample(struct pl_loader *l, struct pl_loader_slot *slot, size_t row, size_t sample)
 {
     for (size_t i = 0; i < l->data.n_fields; i++) {
         const struct plume_array *a = l->data.field[i].array;
-        const plume_tensor *t = &l->fields[i];
-        size_t n = a ? a->count / a->shape[0] : 0;
         double scale = l->data.field[i].scale == 0 ? 1 : l->data.field[i].scale;
-        size_t stride = a && a->stride ? a->stride : n * (a ? pl_dtype_size(a->dtype) : 0);
+        size_t n = l->elements[i], stride;
 
-        if (a)
-            pl_loader_convert((char *)slot->field[i] + row * n * pl_dtype_size(t->dtype), t->dtype,
-                              (const char *)a->data + sample * stride, a->dtype, n, scale,
-                              l->data.field[i].shift);
+        if (!a)
+            continue;
+        stride = a->stride ? a->stride : n * pl_dtype_size(a->dtype);
+        pl_loader_convert(place(l, slot, i, row), l->fields[i].dtype,
+                          (const char *)a->data + sample * stride, a->dtype, n, scale,
+                          l->data.field[i].shift);
     }
 }
 
 static int fill_sample(struct pl_loader *l, struct pl_loader_slot *slot, size_t row, size_t sample)
 {
     void *out[PLUME_FIELDS_MAX] = {0};
-    size_t row_bytes;
 
-    for (size_t i = 0; i < l->data.n_fields; i++) {
-        size_t n = 1;
-
-        for (size_t k = 0; k < l->data.rank[i]; k++)
-            n *= l->data.shape[i][k];
-        row_bytes = n * pl_dtype_size(l->fields[i].dtype);
+    for (size_t i = 0; i < l->data.n_fields; i++)
         if (!l->data.field[i].array)
-            out[i] = (char *)slot->field[i] + row * row_bytes;
-    }
+            out[i] = place(l, slot, i, row);
     return l->data.fill(l->data.ctx, l->epoch, sample, out, pl_real_size(l->options.real));
 }
 

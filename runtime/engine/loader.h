@@ -39,6 +39,7 @@ struct pl_loader {
     uint64_t epoch;
     size_t next, batches; /* the next batch to make, of those of an epoch */
     plume_tensor fields[PLUME_FIELDS_MAX];
+    size_t elements[PLUME_FIELDS_MAX]; /* of a sample */
     struct plume_batch batch;
     struct pl_loader_slot slots[PL_LOADER_SLOTS];
     size_t n_slots;
