@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-#include "kernels/cpu/level.h"
+#include "kernels/cpu/pack.h"
 #include "kernels/pool.h"
 
 #include <math.h>
@@ -32,22 +32,65 @@ static inline bool beats(float x, float best)
     return x > best || (x != x && best == best);
 }
 
-static void max_halves(
-    const float *restrict x, size_t width, float *restrict y, uint8_t *restrict which, size_t n)
-{
-    for (size_t j = 0; j < n; j++) {
-        const float *at = x + 2 * j;
-        float best = at[0];
-        uint8_t place = 0;
+typedef uint8_t bytes __attribute__((vector_size(PL_LANES)));
 
-        place = beats(at[1], best) ? 1 : place;
-        best = beats(at[1], best) ? at[1] : best;
-        place = beats(at[width], best) ? 2 : place;
-        best = beats(at[width], best) ? at[width] : best;
-        place = beats(at[width + 1], best) ? 3 : place;
-        best = beats(at[width + 1], best) ? at[width + 1] : best;
-        y[j] = best;
-        which[j] = place;
+#define EVEN(l, s) (2 * (l) + (s))
+#define ODD(l, s) (2 * (l) + 1 + (s))
+#define LOW(l, s) ((l) / 2 + (l) % 2 * PL_LANES + (s))
+#define HIGH(l, s) (PL_LANES / 2 + (l) / 2 + (l) % 2 * PL_LANES + (s))
+
+static inline pl_vec choose(pl_mask which, pl_vec yes, pl_vec no)
+{
+    return (pl_vec)(((pl_mask)yes & which) | ((pl_mask)no & ~which));
+}
+
+/* PL_LANES windows. */
+static inline void max_vector(const float *x, size_t width, float *y, uint8_t *which)
+{
+    pl_vec best = {0};
+    pl_mask place = {0};
+    bytes narrow;
+
+    for (int u = 0; u < 2; u++) {
+        pl_vec a = pl_load(x + (size_t)u * width), b = pl_load(x + (size_t)u * width + PL_LANES);
+
+        for (int v = 0; v < 2; v++) {
+            pl_vec value = v ? __builtin_shuffle(a, b, PL_MASK(ODD, 0))
+                             : __builtin_shuffle(a, b, PL_MASK(EVEN, 0));
+            pl_mask wins = (value > best) | ((value != value) & (best == best));
+
+            if (u == 0 && v == 0)
+                wins = ~(pl_mask){0}; /* the first, whatever it is */
+            best = choose(wins, value, best);
+            place = (place & ~wins) | (wins & (2 * u + v));
+        }
+    }
+    pl_store(y, best);
+    narrow = __builtin_convertvector(place, bytes);
+    memcpy(which, &narrow, sizeof(narrow));
+}
+
+static void max_halves(const float *x, size_t width, float *y, uint8_t *which, size_t n)
+{
+    for (size_t j = 0; j < n; j += PL_LANES) {
+        if (n >= PL_LANES) {
+            size_t at = PL_MIN(j, n - PL_LANES); /* the last vector overlaps the one before */
+
+            max_vector(x + 2 * at, width, y + at, which + at);
+            continue;
+        }
+        for (size_t k = 0; k < n; k++) {
+            y[k] = x[2 * k];
+            which[k] = 0;
+            for (size_t t = 1; t < 4; t++) {
+                float value = x[t / 2 * width + 2 * k + t % 2];
+
+                if (beats(value, y[k])) {
+                    y[k] = value;
+                    which[k] = (uint8_t)t;
+                }
+            }
+        }
     }
 }
 
@@ -97,27 +140,44 @@ static void max_forward(void *ctx, size_t begin, size_t end)
     }
 }
 
-static void max_backward_halves(const struct pool2d *p,
-                                const float *restrict dy,
-                                const uint8_t *restrict which,
-                                float *restrict dx)
+static void
+max_backward_halves(const struct pool2d *p, const float *dy, const uint8_t *which, float *dx)
 {
     size_t width = p->a->width;
 
     if (!p->a->dx_add && (width % 2 || p->a->height % 2)) /* no window has the last ones */
         memset(dx, 0, p->a->height * width * sizeof(*dx));
     for (size_t i = 0; i < p->oh; i++, dy += p->ow, which += p->ow, dx += 2 * width) {
-        for (size_t j = 0; j < p->ow; j++) {
-            float d[4];
+        size_t j = 0;
 
-            for (int t = 0; t < 4; t++)
-                d[t] = which[j] == t ? dy[j] : 0;
-            if (p->a->dx_add)
-                for (int t = 0; t < 4; t++)
-                    d[t] += dx[t / 2 * width + 2 * j + t % 2];
-            for (int t = 0; t < 4; t++)
-                dx[t / 2 * width + 2 * j + t % 2] = d[t];
+        for (; j + PL_LANES <= p->ow; j += PL_LANES) {
+            bytes narrow;
+            pl_mask place;
+            pl_vec d = pl_load(dy + j);
+
+            memcpy(&narrow, which + j, sizeof(narrow));
+            place = __builtin_convertvector(narrow, pl_mask);
+            for (int u = 0; u < 2; u++) {
+                float *to = dx + (size_t)u * width + 2 * j;
+                pl_vec a = (pl_vec)((pl_mask)d & (place == 2 * u));
+                pl_vec b = (pl_vec)((pl_mask)d & (place == 2 * u + 1));
+                pl_vec low = __builtin_shuffle(a, b, PL_MASK(LOW, 0));
+                pl_vec high = __builtin_shuffle(a, b, PL_MASK(HIGH, 0));
+
+                if (p->a->dx_add) {
+                    low += pl_load(to);
+                    high += pl_load(to + PL_LANES);
+                }
+                pl_store(to, low);
+                pl_store(to + PL_LANES, high);
+            }
         }
+        for (; j < p->ow; j++)
+            for (size_t t = 0; t < 4; t++) {
+                float *to = dx + t / 2 * width + 2 * j + t % 2;
+
+                *to = (p->a->dx_add ? *to : 0) + (which[j] == t ? dy[j] : 0);
+            }
     }
 }
 

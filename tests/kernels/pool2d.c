@@ -102,12 +102,15 @@ static double weighted(void *ctx)
 
 void check_gradients(const struct pl_kernels *f64)
 {
-    for (int n = 0; n < 20; n++) {
+    for (int n = 0; n < 6; n++) {
         struct gradient g = {f64->max_pool2d_forward, random_shape()};
         size_t n_x, n_y;
         double *x, *dx;
 
         g.args.dx_add = false;
+        g.args.planes = 2;
+        g.args.height = PL_MIN(g.args.height, (size_t)9);
+        g.args.width = PL_MIN(g.args.width, (size_t)9);
         n_x = g.args.planes * g.args.height * g.args.width;
         n_y = windows(&g.args);
         x = check_doubles(n_x);
