@@ -122,6 +122,17 @@ struct plume_module {
 
     /* All that follow may be NULL. */
 
+    /* After training_step, under every strategy, where the module has it: makes the loss from what
+     * the step gave by plume_output() and as its own loss (named "loss"; a step may leave it NULL
+     * then). Part of the tape: gradients go back through it into all parts. */
+    int (*training_step_end)(struct plume_context *pl,
+                             const struct plume_outputs *outputs,
+                             plume_tensor **ret_loss);
+    /* The same after validation_step and test_step; may log. NULL test_step_end:
+     * validation_step_end is used where validation_step is used for the test. */
+    int (*validation_step_end)(struct plume_context *pl, const struct plume_outputs *outputs);
+    int (*test_step_end)(struct plume_context *pl, const struct plume_outputs *outputs);
+
     /* Changes how gradients are reduced. Only called where there are ranks to reduce over. */
     int (*configure_ddp)(struct plume_context *pl, struct plume_ddp *ret);
 
@@ -280,6 +291,36 @@ static inline size_t plume_shape(struct plume_context *pl, const plume_tensor *t
 static inline struct plume_optimizer *plume_add_optimizer(struct plume_context *pl)
 {
     return pl->api->add_optimizer(pl);
+}
+
+/* Gives a tensor of a step to its *_step_end, under a name (as pl_hparam names; at most 8). Only in
+ * the step; each part of a batch gives the same names. */
+static inline void plume_output(struct plume_context *pl, const char *name, plume_tensor *value)
+{
+    pl->api->dist->output(pl, name, value);
+}
+
+/* How many parts the batch has: 1, or under dp and ddp2 at most the number of devices. */
+static inline unsigned plume_parts(struct plume_context *pl, const struct plume_outputs *outputs)
+{
+    return pl->api->dist->parts(outputs);
+}
+
+/* An output of the whole batch: the parts one behind the other along dimension 0, a tensor without
+ * dimensions as one row; with one part, as the step gave it. NULL where there is none. */
+static inline plume_tensor *
+plume_whole(struct plume_context *pl, const struct plume_outputs *outputs, const char *name)
+{
+    return pl->api->dist->whole(pl, outputs, name);
+}
+
+/* The same of one part, [0, plume_parts()). */
+static inline plume_tensor *plume_part(struct plume_context *pl,
+                                       const struct plume_outputs *outputs,
+                                       const char *name,
+                                       unsigned part)
+{
+    return pl->api->dist->part(pl, outputs, name, part);
 }
 
 /* Collectives on plain memory, outside of the tape: called by all ranks, in the same order. buf =

@@ -10,7 +10,12 @@
 extern "C" {
 #endif
 
+typedef struct plume_tensor plume_tensor; /* opaque; row-major, dense */
 struct plume_context;
+
+/* What a step gave, for its *_step_end: under dp and ddp2 that of all parts of the (node's) batch,
+ * else this rank's own, as one part. Opaque; use the functions of plume/module.h. */
+struct plume_outputs;
 
 /* A slice of the gradients of this rank that is ready: count elements of the engine's real type
  * (real_bytes: 4 or 8). After the reduction it holds scale * the sum over all ranks; scale is one
@@ -50,6 +55,15 @@ struct plume_dist_api {
         struct plume_context *pl, void *buf, size_t count, size_t real_bytes, double scale);
     int (*all_gather)(struct plume_context *pl, const void *mine, size_t bytes, void *ret_all);
     int (*broadcast)(struct plume_context *pl, void *buf, size_t bytes);
+    void (*output)(struct plume_context *pl, const char *name, plume_tensor *value);
+    unsigned (*parts)(const struct plume_outputs *outputs);
+    plume_tensor *(*whole)(struct plume_context *pl,
+                           const struct plume_outputs *outputs,
+                           const char *name);
+    plume_tensor *(*part)(struct plume_context *pl,
+                          const struct plume_outputs *outputs,
+                          const char *name,
+                          unsigned part);
 };
 
 #ifdef __cplusplus

@@ -25,6 +25,29 @@ struct pl_logs {
     size_t n_pending;
 };
 
+#define PL_PARTS_MAX PL_NODE_INPUTS_MAX
+#define PL_OUTPUTS_MAX 9 /* the loss, and those with names */
+
+/* What one step gave; list[0] is the loss. */
+struct plume_outputs {
+    unsigned parts;
+    size_t n;
+    struct pl_output {
+        char name[64];
+        plume_tensor *part[PL_PARTS_MAX];
+        plume_tensor *whole; /* NULL until asked for */
+    } list[PL_OUTPUTS_MAX];
+};
+
+/* Makes them empty, for a step in so many parts. */
+void pl_outputs_begin(struct plume_outputs *outputs, unsigned parts);
+
+/* Sets the loss of a part. */
+void pl_outputs_loss(struct plume_outputs *outputs, unsigned part, plume_tensor *loss);
+
+/* Whether every part gave everything. -EINVAL names what is missing. */
+int pl_outputs_check(const struct plume_outputs *outputs, struct pl_error *err);
+
 struct pl_context {
     struct plume_context pub; /* first: hooks get its address */
     const struct pl_hparams *hparams;
@@ -38,8 +61,10 @@ struct pl_context {
     struct plume_optimizer optimizer_defaults;
     struct plume_array **arrays;
     size_t n_arrays;
-    struct pl_comm *comm;  /* for the module's own collectives; borrowed */
-    struct pl_error error; /* the first failure in the running hook */
+    struct plume_outputs *outputs; /* of the running step; NULL outside */
+    unsigned part;                 /* which part of the batch it has */
+    struct pl_comm *comm;          /* for the module's own collectives; borrowed */
+    struct pl_error error;         /* the first failure in the running hook */
 };
 
 extern const struct plume_dist_api pl_context_dist;

@@ -26,6 +26,8 @@ int pl_eval_run(struct pl_trainer *t,
 
     if (s->present) {
         memset(s->logs.sum, 0, sizeof(s->logs.sum));
+        for (unsigned i = 0; s->parts && i < s->parts->k; i++)
+            memset(s->parts->list[i].logs.sum, 0, sizeof(s->logs.sum));
         pl_loader_begin(&s->loader, 0, 0);
         while (most-- && (batch = pl_loader_next(&s->loader)))
             if ((r = pl_step_trace(t, stage, batch, NULL, err)) < 0 ||
@@ -34,6 +36,11 @@ int pl_eval_run(struct pl_trainer *t,
         r = pl_loader_result(&s->loader, err);
         if (r < 0)
             return r;
+        for (unsigned i = 0; s->parts && i < s->parts->k; i++)
+            for (size_t k = 0; k < s->logs.n; k++) {
+                s->logs.sum[k][0] += s->parts->list[i].logs.sum[k][0];
+                s->logs.sum[k][1] += s->parts->list[i].logs.sum[k][1];
+            }
         memcpy(sums, s->logs.sum, s->logs.n * sizeof(s->logs.sum[0]));
     }
     memcpy(sums + 2 * s->logs.n, extra, 2 * sizeof(*extra));

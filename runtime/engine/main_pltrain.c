@@ -6,6 +6,7 @@
 #include "runtime/engine/local.h"
 #include "runtime/engine/module.h"
 #include "runtime/engine/pltrain_options.h"
+#include "runtime/engine/step.h"
 #include "runtime/engine/threads.h"
 #include "runtime/engine/trainer.h"
 
@@ -98,9 +99,9 @@ static int train_in(const struct pl_pltrain *p,
                  "step",
                  world->rank, world->size, pl_strategy_names[trainer.strategy.kind],
                  comm->ops->name, trainer.kernels->name, pl_pool_threads(),
-                 (pl_tape_flops(&trainer.stage[PLUME_TRAIN].tape, false) +
-                  pl_tape_flops(&trainer.stage[PLUME_TRAIN].tape, true)) *
-                     1e-6);
+                 (pl_tape_flops(pl_step_tape(&trainer), false) +
+                  pl_tape_flops(pl_step_tape(&trainer), true)) *
+                     trainer.strategy.devices * 1e-6);
     r = pl_trainer_fit(&trainer, err);
     pl_trainer_finish(&trainer);
     return r;

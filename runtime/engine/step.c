@@ -17,33 +17,145 @@ bool pl_step_has_hook(const struct pl_trainer *t, enum plume_stage stage)
     return stage == PLUME_TRAIN || hook_of(t, stage);
 }
 
-int pl_step_trace(struct pl_trainer *t,
-                  enum plume_stage stage,
-                  const struct plume_batch *batch,
-                  plume_tensor **ret_loss,
-                  struct pl_error *err)
+const struct pl_tape *pl_step_tape(const struct pl_trainer *t)
+{
+    const struct pl_stage *s = &t->stage[PLUME_TRAIN];
+
+    return s->parts ? &s->parts->list[0].tape : &s->tape;
+}
+
+typedef int (*end_hook)(struct plume_context *, const struct plume_outputs *);
+
+static end_hook end_of(const struct pl_trainer *t, enum plume_stage stage)
+{
+    if (stage == PLUME_TEST && t->module->test_step)
+        return t->module->test_step_end;
+    return t->module->validation_step_end;
+}
+
+/* The step's hook, its ops onto `tape`. */
+static int call_step(struct pl_trainer *t,
+                     enum plume_stage stage,
+                     struct pl_tape *tape,
+                     struct pl_logs *logs,
+                     const struct plume_batch *batch,
+                     unsigned part,
+                     struct pl_error *err)
 {
     static const char *const names[] = {"training_step", "validation_step", "test_step"};
     struct pl_stage *s = &t->stage[stage];
     plume_tensor *loss = NULL;
     int r;
 
-    t->ctx.tape = &s->tape;
-    t->ctx.logs = stage == PLUME_TRAIN ? NULL : &s->logs;
-    s->logs.n_pending = 0;
-    pl_tape_begin(&s->tape);
+    t->ctx.tape = tape;
+    t->ctx.logs = stage == PLUME_TRAIN ? NULL : logs;
+    t->ctx.outputs = &s->outputs;
+    t->ctx.part = part;
+    logs->n_pending = 0;
     if (stage == PLUME_TRAIN)
         r = t->module->training_step(&t->ctx.pub, batch, &loss);
     else
         r = hook_of(t, stage)(&t->ctx.pub, batch);
-    pl_tape_end(&s->tape);
     t->ctx.tape = NULL;
     t->ctx.logs = NULL;
-    r = pl_context_result(&t->ctx, r, names[stage], err);
+    t->ctx.outputs = NULL;
+    pl_outputs_loss(&s->outputs, part, loss);
+    return pl_context_result(&t->ctx, r, names[stage], err);
+}
+
+/* The hook behind it, where there is one: *loss becomes its. */
+static int call_end(struct pl_trainer *t,
+                    enum plume_stage stage,
+                    struct pl_tape *tape,
+                    plume_tensor **loss,
+                    struct pl_error *err)
+{
+    static const char *const names[] = {"training_step_end", "validation_step_end",
+                                        "test_step_end"};
+    struct pl_stage *s = &t->stage[stage];
+    int r;
+
+    if (stage == PLUME_TRAIN ? !t->module->training_step_end : !end_of(t, stage))
+        return 0;
+    t->ctx.tape = tape;
+    t->ctx.logs = stage == PLUME_TRAIN ? NULL : &s->logs;
+    if (stage == PLUME_TRAIN)
+        r = t->module->training_step_end(&t->ctx.pub, &s->outputs, loss);
+    else
+        r = end_of(t, stage)(&t->ctx.pub, &s->outputs);
+    t->ctx.tape = NULL;
+    t->ctx.logs = NULL;
+    return pl_context_result(&t->ctx, r, names[stage], err);
+}
+
+static int trace_whole(struct pl_trainer *t,
+                       enum plume_stage stage,
+                       const struct plume_batch *batch,
+                       plume_tensor **ret_loss,
+                       struct pl_error *err)
+{
+    struct pl_stage *s = &t->stage[stage];
+    int r;
+
+    pl_outputs_begin(&s->outputs, 1);
+    pl_tape_begin(&s->tape);
+    r = call_step(t, stage, &s->tape, &s->logs, batch, 0, err);
+    *ret_loss = s->outputs.list[0].part[0];
+    if (r == 0)
+        r = call_end(t, stage, &s->tape, ret_loss, err);
+    pl_tape_end(&s->tape);
+    return r;
+}
+
+static int trace_parts(struct pl_trainer *t,
+                       enum plume_stage stage,
+                       const struct plume_batch *batch,
+                       plume_tensor **ret_loss,
+                       struct pl_error *err)
+{
+    struct pl_stage *s = &t->stage[stage];
+    struct pl_parts *p = s->parts;
+    int r = 0;
+
+    pl_parts_split(p, batch);
+    pl_outputs_begin(&s->outputs, p->n);
+    for (unsigned i = 0; i < p->n && r == 0; i++) {
+        struct pl_part *part = &p->list[i];
+
+        pl_tape_begin(&part->tape);
+        /* The first, dry step learns the names of what is logged. */
+        r = call_step(t, stage, &part->tape, s->logs.closed ? &part->logs : &s->logs, &part->batch,
+                      i, err);
+        pl_tape_end(&part->tape);
+    }
+    s->logs.n_pending = 0;
+    if (r == 0)
+        r = pl_outputs_check(&s->outputs, err);
+    if (r < 0)
+        return r;
+    pl_parts_begin_root(p);
+    if (stage == PLUME_TRAIN && !t->module->training_step_end && s->outputs.list[0].part[0])
+        r = pl_parts_mean(p, &s->outputs, ret_loss, err);
+    else
+        r = call_end(t, stage, &p->root, ret_loss, err);
+    pl_tape_end(&p->root);
+    return r;
+}
+
+int pl_step_trace(struct pl_trainer *t,
+                  enum plume_stage stage,
+                  const struct plume_batch *batch,
+                  plume_tensor **ret_loss,
+                  struct pl_error *err)
+{
+    plume_tensor *loss = NULL;
+    int r = (t->stage[stage].parts ? trace_parts : trace_whole)(t, stage, batch, &loss, err);
+
     if (r < 0 || stage != PLUME_TRAIN)
         return r;
     if (!loss)
-        return pl_error_set(err, -EINVAL, "hook training_step gave no loss");
+        return pl_error_set(err, -EINVAL, "hook training_step%s gave no loss",
+                            t->module->training_step_end ? "_end" : "");
     *ret_loss = loss;
     return 0;
 }
@@ -58,6 +170,8 @@ int pl_step_forward(struct pl_trainer *t,
     size_t n = 0;
     int r;
 
+    if (s->parts)
+        return pl_parts_forward(s->parts, &s->outputs, loss, &s->logs, t->step, err);
     if (loss)
         roots[n++] = loss;
     for (size_t i = 0; i < s->logs.n_pending; i++)
@@ -108,9 +222,12 @@ static int closure(struct pl_trainer *t,
         return r;
     t->loss_sum += *ret_loss * (double)batch->rows;
     t->loss_weight += (double)batch->rows;
-    if (tape->changed &&
+    if (pl_step_tape(t)->changed &&
         t->gathered == 1) /* what is not reached now may have a gradient of before */
         pl_params_zero_grads(&t->ctx.params);
+    if (t->stage[PLUME_TRAIN].parts)
+        return pl_parts_backward(t->stage[PLUME_TRAIN].parts, &t->stage[PLUME_TRAIN].outputs,
+                                 &t->ctx.params, loss, 1, t->gathered > 1, err);
     backward.loss = loss;
     return pl_tape_backward(tape, &backward, err);
 }

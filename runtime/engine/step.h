@@ -23,6 +23,9 @@ int pl_step_forward(struct pl_trainer *t,
                     plume_tensor *loss,
                     struct pl_error *err);
 
+/* The training tape, of the first part where a batch has parts: by it parameters are ordered. */
+const struct pl_tape *pl_step_tape(const struct pl_trainer *t);
+
 /* One batch of training: closure and gradients; and where the group of accumulated batches is
  * whole, or `last` says that the epoch is over, reduction over the ranks and optimizer. batch NULL:
  * this rank has none left and takes part with zeros. -EDOM where the loss is no number, -ECONNRESET

@@ -34,8 +34,14 @@ static int open_stage(struct pl_trainer *t, enum plume_stage stage, struct pl_er
     s->present = true;
     pl_tape_init(&s->tape, t->kernels, stage == PLUME_TRAIN);
     s->tape.seed = t->options->seed;
+    if (t->strategy.devices > 1 &&
+        (r = pl_parts_create(t->strategy.devices, t->kernels, stage == PLUME_TRAIN,
+                             t->options->seed, &s->parts, err)) < 0)
+        return r;
     r = pl_step_trace(t, stage, pl_loader_dry(&s->loader), &loss, err);
     s->logs.closed = true;
+    for (unsigned i = 0; s->parts && i < s->parts->k; i++)
+        s->parts->list[i].logs = s->logs;
     return r;
 }
 
@@ -110,7 +116,7 @@ static int build(struct pl_trainer *t, struct pl_error *err)
     for (int stage = PLUME_TRAIN; stage <= PLUME_TEST && r == 0; stage++)
         r = open_stage(t, (enum plume_stage)stage, err);
     if (r == 0)
-        r = pl_params_layout(params, &t->stage[PLUME_TRAIN].tape, t->comm, err);
+        r = pl_params_layout(params, pl_step_tape(t), t->comm, err);
     if (r == 0)
         r = set_optimizers(t, err);
     if (r < 0)
@@ -176,6 +182,7 @@ void pl_trainer_finish(struct pl_trainer *trainer)
     for (size_t i = 0; i < PL_COUNT(trainer->stage); i++) {
         pl_loader_finish(&trainer->stage[i].loader);
         pl_tape_finish(&trainer->stage[i].tape);
+        pl_parts_destroy(trainer->stage[i].parts);
     }
     pl_keeper_finish(&trainer->keeper);
     pl_logger_close(&trainer->logger, trainer->param_hash[0]);

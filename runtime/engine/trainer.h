@@ -9,6 +9,7 @@
 #include "runtime/engine/loader.h"
 #include "runtime/engine/logger.h"
 #include "runtime/engine/metrics.h"
+#include "runtime/engine/parts.h"
 #include "runtime/engine/reducer.h"
 #include "runtime/engine/report.h"
 #include "runtime/engine/strategy.h"
@@ -29,7 +30,9 @@ struct pl_trainer {
         struct pl_loader loader;
         struct pl_tape tape;
         struct pl_logs logs;
-    } stage[3]; /* by enum plume_stage */
+        struct plume_outputs outputs;
+        struct pl_parts *parts; /* instead of the tape, under dp and ddp2; NULL else */
+    } stage[3];                 /* by enum plume_stage */
     struct pl_strategy strategy;
     uint64_t step, epoch;         /* optimizer steps made, epochs over */
     uint64_t batch;               /* of the running epoch: batches over */

@@ -27,6 +27,8 @@ struct run {
     float params[COUNT];
     uint64_t step, epoch;
     double world_sum;
+    unsigned parts;
+    double val_loss;
 };
 
 struct net {
@@ -131,6 +133,51 @@ static int on_batch_end(struct plume_context *pl, const struct plume_batch *batc
     return 0;
 }
 
+/* The loss of the whole batch, made of what its parts gave. */
+static int
+give_outputs(struct plume_context *pl, const struct plume_batch *batch, plume_tensor **ret_loss)
+{
+    plume_output(pl, "logits", forward(pl, batch));
+    plume_output(pl, "labels", batch->field[1]);
+    return 0;
+}
+
+static int
+take_outputs(struct plume_context *pl, const struct plume_outputs *outputs, plume_tensor **ret_loss)
+{
+    current->parts = plume_parts(pl, outputs);
+    *ret_loss = plume_cross_entropy(pl, plume_whole(pl, outputs, "logits"),
+                                    plume_whole(pl, outputs, "labels"));
+    return 0;
+}
+
+static int give_val_outputs(struct plume_context *pl, const struct plume_batch *batch)
+{
+    plume_output(pl, "logits", forward(pl, batch));
+    plume_output(pl, "labels", batch->field[1]);
+    return 0;
+}
+
+static int take_val_outputs(struct plume_context *pl, const struct plume_outputs *outputs)
+{
+    size_t shape[PLUME_RANK_MAX] = {0};
+    plume_tensor *logits = plume_whole(pl, outputs, "logits");
+
+    plume_shape(pl, logits, shape);
+    plume_log(pl, "loss", plume_cross_entropy(pl, logits, plume_whole(pl, outputs, "labels")),
+              (double)shape[0], (double)shape[0]);
+    return 0;
+}
+
+static int
+forget_one(struct plume_context *pl, const struct plume_batch *batch, plume_tensor **ret_loss)
+{
+    if (batch->rows == 2)
+        plume_output(pl, "logits", forward(pl, batch));
+    *ret_loss = plume_cross_entropy(pl, forward(pl, batch), batch->field[1]);
+    return 0;
+}
+
 static struct run *new_run(void)
 {
     struct run *run = ranks_shared(sizeof(*run));
@@ -177,6 +224,7 @@ static const char *train(struct pl_comm *comm, void *shared)
             memcpy(run->params + 640, trainer.ctx.params.list[1]->tensor->data, 10 * sizeof(float));
             run->step = trainer.step;
             run->epoch = trainer.epoch;
+            run->val_loss = pl_metrics_get(&trainer.metrics, "val_loss");
         }
         pl_trainer_finish(&trainer);
     }
@@ -405,6 +453,121 @@ static void test_ranks_that_run_out_join(void **state)
     assert_int_equal(run->step, (TRAIN_SAMPLES / 2 + 1 + 15) / 16);
 }
 
+static struct run *strategy_run(enum pl_strategy_kind kind, unsigned devices, bool ends)
+{
+    struct run *run = new_run();
+
+    run->options.strategy = kind;
+    run->options.devices = devices;
+    if (ends) {
+        run->module.training_step = give_outputs;
+        run->module.training_step_end = take_outputs;
+        run->module.validation_step = give_val_outputs;
+        run->module.validation_step_end = take_val_outputs;
+    }
+    return run;
+}
+
+static void test_dp_is_single(void **state)
+{
+    static const unsigned devices[] = {1, 2, 3, 5};
+    struct run *single = strategy_run(PL_STRATEGY_AUTO, 1, false), *ends, *dp;
+
+    /* 1253 = 78 * 16 + 5: with the whole batch's loss the last one is right, too. */
+    ends = strategy_run(PL_STRATEGY_AUTO, 1, true);
+    go(single, 1, 0);
+    go(ends, 1, 0);
+    assert_string_equal(single->hash, ends->hash);
+    assert_int_equal(ends->parts, 1);
+    for (size_t i = 0; i < PL_COUNT(devices); i++) {
+        dp = strategy_run(PL_STRATEGY_DP, devices[i], true);
+        go(dp, 1, 0);
+        /* Sums of 16 terms in another order, 79 steps. */
+        assert_true(distance(dp, single) < 2e-6);
+        assert_true(fabs(dp->val_loss - single->val_loss) < 1e-5);
+        /* Of 5 rows: chunks of 3 and 2; of 2, 2 and 1; of 1. */
+        assert_int_equal(dp->parts, devices[i] == 1 ? 1 : devices[i] == 5 ? 5 : devices[i]);
+    }
+    dp = strategy_run(PL_STRATEGY_DP, 7, true); /* 16 rows: chunks of 3, six of them */
+    dp->options.max_steps = 1;
+    go(dp, 1, 0);
+    assert_good(dp);
+    assert_int_equal(dp->parts, 6);
+}
+
+/* Without training_step_end the means of the parts are averaged, whatever their sizes. */
+static void test_dp_averages_means(void **state)
+{
+    struct run *single = strategy_run(PL_STRATEGY_AUTO, 1, false), *dp, *odd;
+
+    single->options.max_steps = 78; /* whole batches */
+    dp = strategy_run(PL_STRATEGY_DP, 4, false);
+    dp->options.max_steps = 78;
+    odd = strategy_run(PL_STRATEGY_DP, 3, false); /* 6, 6 and 4 rows */
+    odd->options.max_steps = 78;
+    go(single, 1, 0);
+    go(dp, 1, 0);
+    go(odd, 1, 0);
+    assert_true(distance(dp, single) < 2e-6);
+    assert_true(distance(odd, single) > 1e-5);
+    assert_true(distance(odd, single) < 0.1);
+}
+
+static void test_dp_accumulates(void **state)
+{
+    struct run *single = strategy_run(PL_STRATEGY_AUTO, 1, true);
+    struct run *dp = strategy_run(PL_STRATEGY_DP, 2, true);
+
+    single->options.accumulate = dp->options.accumulate = 3;
+    go(single, 1, 0);
+    go(dp, 1, 0);
+    assert_true(distance(dp, single) < 2e-6);
+}
+
+static void test_dp_repeats_bitwise(void **state)
+{
+    struct run *a = strategy_run(PL_STRATEGY_DP, 3, true), *b;
+
+    b = strategy_run(PL_STRATEGY_DP, 3, true);
+    go(a, 1, 0);
+    go(b, 1, 0);
+    assert_good(a);
+    assert_string_equal(a->hash, b->hash);
+}
+
+/* Two nodes of two devices, a batch of 16 a node, against two ranks with it. */
+static void test_ddp2_is_ddp_of_nodes(void **state)
+{
+    struct run *ddp2 = strategy_run(PL_STRATEGY_DDP2, 2, true);
+    struct run *ddp = strategy_run(PL_STRATEGY_DDP, 1, true), *fine;
+
+    go(ddp2, 2, 1);
+    go(ddp, 2, 1);
+    assert_true(distance(ddp2, ddp) < 2e-6);
+    assert_int_equal(ddp2->parts, 2);
+    /* And four ranks with half of it have the same mean, but other samples. */
+    fine = strategy_run(PL_STRATEGY_DDP, 1, true);
+    snprintf(fine->hparams[0], 32, "batch_size=8");
+    go(fine, 4, 2);
+    assert_good(fine);
+    assert_true(distance(ddp2, fine) > 1e-5);
+}
+
+static void test_outputs_are_checked(void **state)
+{
+    struct run *run = strategy_run(PL_STRATEGY_DP, 2, true);
+
+    run->module.training_step = forget_one;
+    run->module.training_step_end = NULL;
+    snprintf(run->hparams[0], 32, "batch_size=3");
+    go(run, 1, 0);
+    assert_non_null(strstr(run->error, "part 1 of the batch gave no output 'logits'"));
+    run = strategy_run(PL_STRATEGY_DP, 2, true);
+    run->module.training_step = training_step;
+    go(run, 1, 0);
+    assert_non_null(strstr(run->error, "is asked for, but the step did not give it"));
+}
+
 static int own_reduce(struct plume_context *pl, const struct plume_bucket *bucket)
 {
     current->world_sum += (double)bucket->count;
@@ -527,6 +690,12 @@ int main(void)
         cmocka_unit_test(test_accumulation_is_a_bigger_batch),
         cmocka_unit_test(test_horovod_is_ddp_with_a_larger_rate),
         cmocka_unit_test(test_ranks_that_run_out_join),
+        cmocka_unit_test(test_dp_is_single),
+        cmocka_unit_test(test_dp_averages_means),
+        cmocka_unit_test(test_dp_accumulates),
+        cmocka_unit_test(test_dp_repeats_bitwise),
+        cmocka_unit_test(test_ddp2_is_ddp_of_nodes),
+        cmocka_unit_test(test_outputs_are_checked),
         cmocka_unit_test(test_own_reduction),
         cmocka_unit_test(test_modules_have_collectives),
         cmocka_unit_test(test_a_failed_run_leaves_nothing),

@@ -1,0 +1,320 @@
+/* SPDX-License-Identifier: MIT */
+#include "runtime/engine/parts.h"
+#include "kernels/pool.h"
+
+#include <string.h>
+
+#define ADD_GRAIN 16384 /* elements of the arenas that are added at a time */
+
+int pl_parts_create(unsigned k,
+                    const struct pl_kernels *kernels,
+                    bool training,
+                    uint64_t seed,
+                    struct pl_parts **ret,
+                    struct pl_error *err)
+{
+    struct pl_parts *p = calloc(1, sizeof(*p));
+
+    if (k > PL_PARTS_MAX) {
+        free(p);
+        return pl_error_set(err, -E2BIG, "a process has at most %d devices, not %u", PL_PARTS_MAX,
+                            k);
+    }
+    if (p)
+        p->list = calloc(k, sizeof(*p->list));
+    if (!p || !p->list) {
+        free(p);
+        return pl_error_set(err, -ENOMEM, "out of memory");
+    }
+    p->k = k;
+    pl_tape_init(&p->root, kernels, training);
+    for (unsigned i = 0; i < k; i++) {
+        pl_tape_init(&p->list[i].tape, kernels, training);
+        /* Parts drop other elements. */
+        p->list[i].tape.seed = seed ^ (i * 0x9e3779b97f4a7c15u);
+    }
+    p->root.seed = seed ^ (k * 0x9e3779b97f4a7c15u);
+    *ret = p;
+    return 0;
+}
+
+void pl_parts_destroy(struct pl_parts *parts)
+{
+    if (!parts)
+        return;
+    for (unsigned i = 0; i < parts->k; i++) {
+        pl_tape_finish(&parts->list[i].tape);
+        free(parts->list[i].grads);
+    }
+    pl_tape_finish(&parts->root);
+    free(parts->list);
+    free(parts);
+}
+
+void pl_parts_split(struct pl_parts *parts, const struct plume_batch *batch)
+{
+    size_t chunk = (batch->rows + parts->k - 1) / parts->k;
+
+    parts->n = (unsigned)((batch->rows + chunk - 1) / chunk);
+    for (unsigned i = 0; i < parts->n; i++) {
+        struct pl_part *part = &parts->list[i];
+        size_t first = i * chunk, rows = PL_MIN(chunk, batch->rows - first);
+
+        part->batch = *batch;
+        part->batch.rows = rows;
+        for (size_t f = 0; f < batch->n_fields; f++) {
+            plume_tensor *t = &part->fields[f];
+            size_t per_row = batch->field[f]->count / batch->rows;
+
+            *t = *batch->field[f];
+            t->shape[0] = rows;
+            t->count = rows * per_row;
+            t->data = (char *)t->data + first * per_row * pl_dtype_size(t->dtype);
+            part->batch.field[f] = t;
+        }
+    }
+}
+
+void pl_parts_begin_root(struct pl_parts *parts)
+{
+    bool changed = false;
+
+    for (unsigned i = 0; i < parts->n; i++)
+        changed |= parts->list[i].tape.changed;
+    pl_tape_begin(&parts->root);
+    if (!changed)
+        return;
+    /* A new tensor may stand where an old one was: addresses do not tell. */
+    pl_tape_end(&parts->root);
+    pl_tape_begin(&parts->root);
+}
+
+/* the mean of one-element tensors */
+
+static double number(const struct pl_call *c, const void *p)
+{
+    return c->k->real == PL_REAL_F64 ? *(const double *)p : *(const float *)p;
+}
+
+static void put(const struct pl_call *c, void *p, double value)
+{
+    if (c->k->real == PL_REAL_F64)
+        *(double *)p = value;
+    else
+        *(float *)p = (float)value;
+}
+
+static void mean_forward(const struct pl_call *call)
+{
+    double sum = 0;
+
+    for (size_t i = 0; i < call->node->n_in; i++)
+        sum += number(call, call->in[i]);
+    put(call, call->out, sum / (double)call->node->n_in);
+}
+
+static void mean_backward(const struct pl_call *call)
+{
+    double part = number(call, call->out_grad) / (double)call->node->n_in;
+
+    for (size_t i = 0; i < call->node->n_in; i++)
+        if (call->in_grad[i])
+            put(call, call->in_grad[i],
+                call->add[i] ? number(call, call->in_grad[i]) + part : part);
+}
+
+static const struct pl_op op_mean = {
+    .name = "mean of parts",
+    .cast = PL_CAST_F32,
+    .forward = mean_forward,
+    .backward = mean_backward,
+};
+
+int pl_parts_mean(struct pl_parts *parts,
+                  const struct plume_outputs *outputs,
+                  plume_tensor **ret,
+                  struct pl_error *err)
+{
+    struct pl_apply what = {
+        .op = &op_mean, .in = outputs->list[0].part, .n_in = parts->n, .rank = 0};
+
+    for (unsigned i = 0; i < parts->n; i++)
+        if (outputs->list[0].part[i]->count != 1)
+            return pl_error_set(err, -EINVAL,
+                                "the loss must have one element: without training_step_end the "
+                                "parts' losses are averaged");
+    return pl_tape_apply(&parts->root, &what, ret, err);
+}
+
+/* running */
+
+static int prepare(struct pl_parts *parts,
+                   struct plume_outputs *outputs,
+                   plume_tensor *loss,
+                   struct pl_logs *root_logs,
+                   struct pl_error *err)
+{
+    plume_tensor *roots[PL_TAPE_ROOTS_MAX];
+    size_t n;
+    int r = 0;
+
+    for (unsigned i = 0; i < parts->n && r == 0; i++) {
+        struct pl_part *part = &parts->list[i];
+
+        n = 0;
+        for (size_t o = 0; o < outputs->n; o++)
+            if (outputs->list[o].part[i])
+                roots[n++] = outputs->list[o].part[i];
+        for (size_t l = 0; l < part->logs.n_pending; l++)
+            roots[n + l] = part->logs.pending[l].value;
+        r = pl_tape_prepare(&part->tape, roots, n + part->logs.n_pending, loss ? n : 0, err);
+    }
+    n = 0;
+    if (loss)
+        roots[n++] = loss;
+    for (size_t l = 0; l < root_logs->n_pending; l++)
+        roots[n++] = root_logs->pending[l].value;
+    return r == 0 ? pl_tape_prepare(&parts->root, roots, n, loss ? 1 : 0, err) : r;
+}
+
+static int forward_one(void *ctx, unsigned device)
+{
+    struct pl_part *part = &((struct pl_parts *)ctx)->list[device];
+
+    return pl_tape_forward(&part->tape, &part->err);
+}
+
+/* The text of the lowest device that failed. */
+static int report(struct pl_parts *parts, int r, struct pl_error *err)
+{
+    for (unsigned i = 0; r < 0 && i < parts->n; i++)
+        if (parts->list[i].err.code)
+            return pl_error_set(err, r, "device %u: %s", i, pl_error_text(&parts->list[i].err));
+    return r;
+}
+
+int pl_parts_forward(struct pl_parts *parts,
+                     struct plume_outputs *outputs,
+                     plume_tensor *loss,
+                     struct pl_logs *root_logs,
+                     uint64_t step,
+                     struct pl_error *err)
+{
+    int r = prepare(parts, outputs, loss, root_logs, err);
+
+    if (r < 0)
+        return r;
+    for (unsigned i = 0; i < parts->n; i++) {
+        parts->list[i].tape.step = step;
+        parts->list[i].err = (struct pl_error){0};
+    }
+    parts->root.step = step;
+    r = report(parts, pl_pool_devices(parts->n, forward_one, parts), err);
+    if (r == 0)
+        r = pl_tape_forward(&parts->root, err);
+    for (unsigned i = 0; i < parts->n && r == 0; i++)
+        pl_logs_collect(&parts->list[i].logs);
+    if (r == 0)
+        pl_logs_collect(root_logs);
+    return r;
+}
+
+struct backward {
+    struct pl_parts *parts;
+    bool accumulate;
+};
+
+static int backward_one(void *ctx, unsigned device)
+{
+    const struct backward *b = ctx;
+    struct pl_part *part = &b->parts->list[device];
+
+    return pl_tape_backward(
+        &part->tape, &(struct pl_backward){.accumulate = device == 0 && b->accumulate}, &part->err);
+}
+
+/* Arenas for the parts behind the first, zero where the tape does not write. */
+static int make_arenas(struct pl_parts *parts, const struct pl_params *params, struct pl_error *err)
+{
+    size_t bytes = params->count * pl_real_size(params->real);
+
+    for (unsigned i = 1; i < parts->n; i++) {
+        struct pl_part *part = &parts->list[i];
+        bool fresh = !part->grads;
+
+        if (fresh && posix_memalign(&part->grads, 64, PL_MAX(bytes, (size_t)64)) != 0) {
+            part->grads = NULL;
+            return pl_error_set(err, -ENOMEM, "out of memory for the gradients of device %u", i);
+        }
+        if (fresh || part->tape.changed)
+            memset(part->grads, 0, bytes);
+        part->tape.param_shift = (char *)part->grads - (char *)params->grads;
+    }
+    return 0;
+}
+
+/* Whether training_step_end has parameters of its own. */
+static bool root_has_params(const struct pl_parts *parts, const struct pl_params *params)
+{
+    for (size_t i = 0; i < params->n; i++)
+        if (pl_tape_reaches(&parts->root, params->list[i]->tensor))
+            return true;
+    return false;
+}
+
+struct sum {
+    const struct pl_parts *parts;
+    struct pl_params *params;
+};
+
+static void add_arenas(void *ctx, size_t begin, size_t end)
+{
+    const struct sum *s = ctx;
+    const struct pl_kernels *k = s->parts->root.kernels;
+    size_t size = pl_real_size(s->params->real);
+    char *to = (char *)s->params->grads + begin * size;
+
+    for (unsigned i = 1; i < s->parts->n; i++)
+        k->add(&(struct pl_add_args){.n = end - begin,
+                                     .scale = 1,
+                                     .a = to,
+                                     .b = (const char *)s->parts->list[i].grads + begin * size,
+                                     .dst = to});
+}
+
+int pl_parts_backward(struct pl_parts *parts,
+                      struct plume_outputs *outputs,
+                      struct pl_params *params,
+                      plume_tensor *loss,
+                      double seed,
+                      bool accumulate,
+                      struct pl_error *err)
+{
+    struct backward b = {parts, accumulate};
+    struct sum sum = {parts, params};
+    int r = make_arenas(parts, params, err);
+
+    if (r < 0)
+        return r;
+    if (root_has_params(parts, params) && !accumulate) {
+        pl_params_zero_grads(params);
+        b.accumulate = true;
+    }
+    /* What the root does not use has no gradient. */
+    for (size_t o = 0; o < outputs->n; o++)
+        for (unsigned i = 0; i < parts->n; i++) {
+            plume_tensor *t = outputs->list[o].part[i];
+
+            if (t && t->wants_grad && pl_tensor_grad(t))
+                memset(pl_tensor_root(t)->grad, 0,
+                       pl_tensor_root(t)->count * pl_dtype_size(t->dtype));
+        }
+    r = pl_tape_backward(
+        &parts->root, &(struct pl_backward){.loss = loss, .seed = seed, .accumulate = b.accumulate},
+        err);
+    if (r == 0)
+        r = report(parts, pl_pool_devices(parts->n, backward_one, &b), err);
+    if (r == 0)
+        pl_pool_parallel(params->count, ADD_GRAIN, add_arenas, &sum);
+    return r;
+}
