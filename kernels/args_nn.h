@@ -4,6 +4,7 @@
 #ifndef PL_KERNELS_ARGS_NN_H
 #define PL_KERNELS_ARGS_NN_H
 
+#include "kernels/args_linear.h"
 #include "kernels/half.h"
 
 #include <stdbool.h>
@@ -55,6 +56,112 @@ struct pl_half_args {
     void *wide;
 };
 
+/* y = act(x), element by element; n elements. Backward: dx (+)= dy act'(x). */
+struct pl_unary_args {
+    size_t n;
+    enum pl_activation act;
+    bool dx_add;
+    const void *x, *dy;
+    void *y, *dx;
+};
+
+enum pl_binary {
+    PL_BINARY_ADD,
+    PL_BINARY_SUB,
+    PL_BINARY_MUL,
+    PL_BINARY_DIV,
+};
+
+/* y[i] = a[i] op b[i % m]: b [m] is repeated along a's leading dimensions; m divides n. Backward:
+ * da (+)= dy d/da, db (+)= the sums over repetitions of dy d/db. da, db may be NULL. */
+struct pl_binary_args {
+    size_t n, m;
+    enum pl_binary op;
+    bool da_add, db_add;
+    const void *a, *b, *dy;
+    void *y, *da, *db;
+};
+
+/* y = scale x + shift; n elements. dst (+)= scale x + shift where `add`. Its gradient is itself. */
+struct pl_affine_args {
+    size_t n;
+    double scale, shift;
+    bool add;
+    const void *x;
+    void *y;
+};
+
+/* y [outer, inner] = scale * the sum over the middle of x [outer, n, inner]. In f64, in index order
+ * within fixed chunks. Backward: dx (+)= scale dy, repeated. */
+struct pl_reduce_args {
+    size_t outer, n, inner;
+    double scale;
+    bool dx_add;
+    const void *x, *dy;
+    void *y, *dx;
+};
+
+/* y = (x - mean) rstd gamma + beta over the last dimension of x [rows, n], rstd = 1/sqrt(var + eps)
+ * with the biased variance (Ba et al., arXiv 1607.06450). gamma, beta [n] or NULL. mean, rstd
+ * [rows] are written forward and read backward. dx, dgamma, dbeta may be NULL. */
+struct pl_layernorm_args {
+    size_t rows, n;
+    double eps;
+    bool dx_add, dgamma_add, dbeta_add;
+    const void *x, *gamma, *beta, *dy;
+    void *y, *mean, *rstd, *dx, *dgamma, *dbeta;
+};
+
+/* y = softmax(x), or its logarithm, over the last dimension of x [rows, n], the row's maximum taken
+ * out. Backward reads y: dx (+)= y (dy - sum y dy), or dy - e^y sum dy. */
+struct pl_softmax_args {
+    size_t rows, n;
+    bool log, dx_add;
+    const void *x, *dy;
+    void *y, *dx;
+};
+
+/* loss [1] = mean of (a - b)^2 over n elements. Backward: da (+)= 2 dloss (a - b)/n, db the
+ * opposite; may be NULL. */
+struct pl_mse_args {
+    size_t n;
+    bool da_add, db_add;
+    const void *a, *b, *dloss;
+    void *loss, *da, *db;
+};
+
+/* y [rows, dim] = table [vocab, dim] at ids [rows]; an id out of range gives NaNs. Backward: dtable
+ * (+)= the sums of dy by id, in the order of the rows; those out of range are left out. */
+struct pl_embedding_args {
+    size_t rows, vocab, dim;
+    bool dtable_add;
+    const int32_t *ids;
+    const void *table, *dy;
+    void *y, *dtable;
+};
+
+/* dst (+)= src / (1 - p) where kept, else 0; element i is dropped with probability p, by number
+ * `counter + i / 4`, lane i % 4, of Philox4x32-10 with this key (Salmon et al., SC11). Forward and
+ * backward are the same. */
+struct pl_dropout_args {
+    size_t n;
+    double p;
+    uint64_t key, counter[2]; /* [1] is constant over the call */
+    bool add;
+    const void *src;
+    void *dst;
+};
+
+/* y = x / max(|x|, eps) over the last dimension of x [rows, n]; norm [rows] = |x| is written
+ * forward and read backward. dx (+)= (dy - y sum(y dy)) / |x|, or dy / eps where |x| <= eps. */
+struct pl_normalize_args {
+    size_t rows, n;
+    double eps;
+    bool dx_add;
+    const void *x, *dy;
+    void *y, *norm, *dx;
+};
+
 /* X(function, struct of arguments) */
 #define PL_KERNEL_LIST_NN(X)                                                                       \
     X(add, add)                                                                                    \
@@ -64,6 +171,24 @@ struct pl_half_args {
     X(cross_entropy_backward, cross_entropy)                                                       \
     X(correct, correct)                                                                            \
     X(widen, half)                                                                                 \
-    X(narrow, half)
+    X(narrow, half)                                                                                \
+    X(unary_forward, unary)                                                                        \
+    X(unary_backward, unary)                                                                       \
+    X(binary_forward, binary)                                                                      \
+    X(binary_backward, binary)                                                                     \
+    X(affine, affine)                                                                              \
+    X(reduce_forward, reduce)                                                                      \
+    X(reduce_backward, reduce)                                                                     \
+    X(layernorm_forward, layernorm)                                                                \
+    X(layernorm_backward, layernorm)                                                               \
+    X(softmax_forward, softmax)                                                                    \
+    X(softmax_backward, softmax)                                                                   \
+    X(mse_forward, mse)                                                                            \
+    X(mse_backward, mse)                                                                           \
+    X(embedding_forward, embedding)                                                                \
+    X(embedding_backward, embedding)                                                               \
+    X(dropout, dropout)                                                                            \
+    X(normalize_forward, normalize)                                                                \
+    X(normalize_backward, normalize)
 
 #endif

@@ -51,11 +51,20 @@ enum plume_op {
     PLUME_OP_UNARY,
     PLUME_OP_CROSS_ENTROPY,
     PLUME_OP_CORRECT,
-    PLUME_OP_ADD,
+    PLUME_OP_BINARY,
     PLUME_OP_RESHAPE,
     PLUME_OP_SLICE,
     PLUME_OP_PERMUTE,
     PLUME_OP_CAT,
+    PLUME_OP_MATMUL,
+    PLUME_OP_AFFINE,
+    PLUME_OP_DROPOUT,
+    PLUME_OP_REDUCE,
+    PLUME_OP_MSE,
+    PLUME_OP_LAYERNORM,
+    PLUME_OP_SOFTMAX,
+    PLUME_OP_NORMALIZE,
+    PLUME_OP_EMBEDDING,
 };
 
 /* Numbers of an op; which is which, the op's function knows. */

@@ -78,12 +78,138 @@ plume_correct(struct plume_context *pl, plume_tensor *logits, plume_tensor *labe
     return plume_op_call(pl, PLUME_OP_CORRECT, in, 2, NULL);
 }
 
-/* a + b, of one shape. */
+/* a + b. b's shape is a's, or the end of a's (it is repeated), or one element; the other way round
+ * is right, too, for add and mul. */
 static inline plume_tensor *plume_add(struct plume_context *pl, plume_tensor *a, plume_tensor *b)
 {
     plume_tensor *in[] = {a, b};
+    struct plume_op_args args = {{0}, {0}};
 
-    return plume_op_call(pl, PLUME_OP_ADD, in, 2, NULL);
+    return plume_op_call(pl, PLUME_OP_BINARY, in, 2, &args);
+}
+
+/* a - b, shapes as for plume_add(). */
+static inline plume_tensor *plume_sub(struct plume_context *pl, plume_tensor *a, plume_tensor *b)
+{
+    plume_tensor *in[] = {a, b};
+    struct plume_op_args args = {{1}, {0}};
+
+    return plume_op_call(pl, PLUME_OP_BINARY, in, 2, &args);
+}
+
+/* a b, element by element, shapes as for plume_add(). */
+static inline plume_tensor *plume_mul(struct plume_context *pl, plume_tensor *a, plume_tensor *b)
+{
+    plume_tensor *in[] = {a, b};
+    struct plume_op_args args = {{2}, {0}};
+
+    return plume_op_call(pl, PLUME_OP_BINARY, in, 2, &args);
+}
+
+/* a / b, shapes as for plume_add(). */
+static inline plume_tensor *plume_div(struct plume_context *pl, plume_tensor *a, plume_tensor *b)
+{
+    plume_tensor *in[] = {a, b};
+    struct plume_op_args args = {{3}, {0}};
+
+    return plume_op_call(pl, PLUME_OP_BINARY, in, 2, &args);
+}
+
+/* scale x + shift. */
+static inline plume_tensor *
+plume_scale(struct plume_context *pl, plume_tensor *x, double scale, double shift)
+{
+    struct plume_op_args args = {{0}, {scale, shift}};
+
+    return plume_op_call(pl, PLUME_OP_AFFINE, &x, 1, &args);
+}
+
+/* In training each element is 0 with probability p, else x / (1 - p); elsewhere x itself. The
+ * numbers depend on the seed, the step and the rank, so a resumed run draws the same. */
+static inline plume_tensor *plume_dropout(struct plume_context *pl, plume_tensor *x, double p)
+{
+    struct plume_op_args args = {{0}, {p}};
+
+    return plume_op_call(pl, PLUME_OP_DROPOUT, &x, 1, &args);
+}
+
+/* Sum over dimensions first .. end - 1, which vanish from the shape (one element: [1]). */
+static inline plume_tensor *
+plume_sum(struct plume_context *pl, plume_tensor *x, size_t first, size_t end)
+{
+    struct plume_op_args args = {{(int64_t)first, (int64_t)end, 0, 0}, {0}};
+
+    return plume_op_call(pl, PLUME_OP_REDUCE, &x, 1, &args);
+}
+
+/* The same for the mean. */
+static inline plume_tensor *
+plume_mean(struct plume_context *pl, plume_tensor *x, size_t first, size_t end)
+{
+    struct plume_op_args args = {{(int64_t)first, (int64_t)end, 0, 1}, {0}};
+
+    return plume_op_call(pl, PLUME_OP_REDUCE, &x, 1, &args);
+}
+
+/* Mean of (a - b)^2 over all elements; one element. */
+static inline plume_tensor *plume_mse(struct plume_context *pl, plume_tensor *a, plume_tensor *b)
+{
+    plume_tensor *in[] = {a, b};
+
+    return plume_op_call(pl, PLUME_OP_MSE, in, 2, NULL);
+}
+
+/* a b, matrices in the last two dimensions: [..., m, k] by [..., k, n] (or [k, n] for all) is
+ * [..., m, n]. A transposed one is stored the other way round. */
+static inline plume_tensor *plume_matmul(
+    struct plume_context *pl, plume_tensor *a, plume_tensor *b, int a_transposed, int b_transposed)
+{
+    plume_tensor *in[] = {a, b};
+    struct plume_op_args args = {{a_transposed, b_transposed}, {0}};
+
+    return plume_op_call(pl, PLUME_OP_MATMUL, in, 2, &args);
+}
+
+/* (x - mean) / sqrt(var + eps) gamma + beta over the last dimension n; gamma, beta [n], NULL both
+ * for none. eps 0 means 1e-5. */
+static inline plume_tensor *plume_layernorm(
+    struct plume_context *pl, plume_tensor *x, plume_tensor *gamma, plume_tensor *beta, double eps)
+{
+    plume_tensor *in[] = {x, gamma, beta};
+    struct plume_op_args args = {{0}, {eps}};
+
+    return plume_op_call(pl, PLUME_OP_LAYERNORM, in, gamma ? 3 : 1, &args);
+}
+
+/* Over the last dimension. */
+static inline plume_tensor *plume_softmax(struct plume_context *pl, plume_tensor *x)
+{
+    return plume_op_call(pl, PLUME_OP_SOFTMAX, &x, 1, NULL);
+}
+
+static inline plume_tensor *plume_log_softmax(struct plume_context *pl, plume_tensor *x)
+{
+    struct plume_op_args args = {{1}, {0}};
+
+    return plume_op_call(pl, PLUME_OP_SOFTMAX, &x, 1, &args);
+}
+
+/* x / max(|x|, eps) over the last dimension, |x| its Euclidean length; eps 0 means 1e-12. */
+static inline plume_tensor *plume_normalize(struct plume_context *pl, plume_tensor *x, double eps)
+{
+    struct plume_op_args args = {{0}, {eps}};
+
+    return plume_op_call(pl, PLUME_OP_NORMALIZE, &x, 1, &args);
+}
+
+/* Rows of table [vocabulary, dim] at ids (PLUME_I32 [...]): [..., dim]. An id out of range gives
+ * NaN. */
+static inline plume_tensor *
+plume_embedding(struct plume_context *pl, plume_tensor *table, plume_tensor *ids)
+{
+    plume_tensor *in[] = {table, ids};
+
+    return plume_op_call(pl, PLUME_OP_EMBEDDING, in, 2, NULL);
 }
 
 /* The same elements in row-major order as [shape[0], ... shape[rank-1]]; one dimension may be 0,

@@ -11,6 +11,7 @@ enum pl_scratch {
     PL_SCRATCH_GEMM_B,
     PL_SCRATCH_CONV,
     PL_SCRATCH_CONV_SHARED,
+    PL_SCRATCH_SUMS, /* partial sums of the thread that calls */
     PL_SCRATCH_COUNT,
 };
 

@@ -110,3 +110,61 @@ int pl_build_correct(struct pl_tape *tape,
 
     return r < 0 ? r : pl_tape_apply(tape, &what, ret, err);
 }
+
+/* mse */
+
+static struct pl_mse_args mse_args(const struct pl_call *c)
+{
+    return (struct pl_mse_args){
+        .n = c->node->in[0]->count,
+        .da_add = c->add[0],
+        .db_add = c->add[1],
+        .a = c->in[0],
+        .b = c->in[1],
+        .loss = c->out,
+        .dloss = c->out_grad,
+        .da = c->in_grad[0],
+        .db = c->in_grad[1],
+    };
+}
+
+static void mse_forward(const struct pl_call *c)
+{
+    struct pl_mse_args args = mse_args(c);
+
+    c->k->mse_forward(&args);
+}
+
+static void mse_backward(const struct pl_call *c)
+{
+    struct pl_mse_args args = mse_args(c);
+
+    c->k->mse_backward(&args);
+}
+
+static double mse_flops(const struct pl_node *node, bool backward)
+{
+    return 3.0 * (double)node->in[0]->count;
+}
+
+static const struct pl_op op_mse = {
+    .name = "mse",
+    .cast = PL_CAST_F32,
+    .needs = PL_NEEDS_IN(0) | PL_NEEDS_IN(1),
+    .forward = mse_forward,
+    .backward = mse_backward,
+    .flops = mse_flops,
+};
+
+int pl_build_mse(struct pl_tape *tape,
+                 const struct pl_op_request *req,
+                 plume_tensor **ret,
+                 struct pl_error *err)
+{
+    struct pl_apply what = {
+        .op = &op_mse, .in = req->in, .n_in = req->n_in, .rank = 1, .shape = {1}};
+
+    if (!pl_op_all_real(req) || req->in[0]->count == 0 || req->in[0]->count != req->in[1]->count)
+        return pl_op_refuse(req, "needs two tensors of as many real numbers", err);
+    return pl_tape_apply(tape, &what, ret, err);
+}

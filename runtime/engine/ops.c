@@ -13,11 +13,20 @@ static const struct {
     [PLUME_OP_UNARY] = {"activation", 1, 1, pl_build_unary},
     [PLUME_OP_CROSS_ENTROPY] = {"cross_entropy", 2, 2, pl_build_cross_entropy},
     [PLUME_OP_CORRECT] = {"correct", 2, 2, pl_build_correct},
-    [PLUME_OP_ADD] = {"add", 2, 2, pl_build_add},
+    [PLUME_OP_BINARY] = {"add, sub, mul or div", 2, 2, pl_build_binary},
     [PLUME_OP_RESHAPE] = {"reshape", 1, 1, pl_build_reshape},
     [PLUME_OP_SLICE] = {"slice", 1, 1, pl_build_slice},
     [PLUME_OP_PERMUTE] = {"permute", 1, 1, pl_build_permute},
     [PLUME_OP_CAT] = {"cat", 1, PL_NODE_INPUTS_MAX, pl_build_cat},
+    [PLUME_OP_MATMUL] = {"matmul", 2, 2, pl_build_matmul},
+    [PLUME_OP_AFFINE] = {"scale", 1, 1, pl_build_affine},
+    [PLUME_OP_DROPOUT] = {"dropout", 1, 1, pl_build_dropout},
+    [PLUME_OP_REDUCE] = {"sum or mean", 1, 1, pl_build_reduce},
+    [PLUME_OP_MSE] = {"mse", 2, 2, pl_build_mse},
+    [PLUME_OP_LAYERNORM] = {"layernorm", 1, 3, pl_build_layernorm},
+    [PLUME_OP_SOFTMAX] = {"softmax", 1, 1, pl_build_softmax},
+    [PLUME_OP_NORMALIZE] = {"normalize", 1, 1, pl_build_normalize},
+    [PLUME_OP_EMBEDDING] = {"embedding", 2, 2, pl_build_embedding},
 };
 
 const char *pl_op_name(enum plume_op op)

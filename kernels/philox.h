@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: MIT */
+/* Philox4x32-10, a counter-based generator: number after number from a key and a counter without
+ * state (Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC11). */
+#ifndef PL_KERNELS_PHILOX_H
+#define PL_KERNELS_PHILOX_H
+
+#include <stdint.h>
+
+static inline void pl_philox(uint64_t key, uint64_t low, uint64_t high, uint32_t ret[4])
+{
+    uint32_t k0 = (uint32_t)key, k1 = (uint32_t)(key >> 32);
+    uint32_t c0 = (uint32_t)low, c1 = (uint32_t)(low >> 32);
+    uint32_t c2 = (uint32_t)high, c3 = (uint32_t)(high >> 32);
+
+    for (int round = 0; round < 10; round++) {
+        uint64_t a = (uint64_t)0xd2511f53u * c0, b = (uint64_t)0xcd9e8d57u * c2;
+
+        c0 = (uint32_t)(b >> 32) ^ c1 ^ k0;
+        c1 = (uint32_t)b;
+        c2 = (uint32_t)(a >> 32) ^ c3 ^ k1;
+        c3 = (uint32_t)a;
+        k0 += 0x9e3779b9u;
+        k1 += 0xbb67ae85u;
+    }
+    ret[0] = c0;
+    ret[1] = c1;
+    ret[2] = c2;
+    ret[3] = c3;
+}
+
+/* Numbers below this are dropped: p of all, p in [0, 1). */
+static inline uint32_t pl_dropout_limit(double p)
+{
+    return (uint32_t)(p * 4294967296.0);
+}
+
+#endif

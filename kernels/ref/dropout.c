@@ -1,0 +1,20 @@
+/* SPDX-License-Identifier: MIT */
+#include "kernels/philox.h"
+#include "kernels/ref/real.h"
+
+void PL_REF(dropout)(const struct pl_dropout_args *a)
+{
+    uint32_t limit = pl_dropout_limit(a->p), lanes[4] = {0};
+    real scale = (real)(1 / (1 - a->p));
+    const real *src = a->src;
+    real *dst = a->dst;
+
+    for (size_t i = 0; i < a->n; i++) {
+        real value;
+
+        if (i % 4 == 0)
+            pl_philox(a->key, a->counter[0] + i / 4, a->counter[1], lanes);
+        value = lanes[i % 4] < limit ? 0 : src[i] * scale;
+        dst[i] = a->add ? dst[i] + value : value;
+    }
+}

@@ -1,0 +1,358 @@
+/* SPDX-License-Identifier: MIT */
+/* Every op as modules call it: its gradient through the tape against central differences in f64,
+ * and f32 and 16-bit runs of the same function against f64. */
+#include "tests/unit/engine_net.h"
+
+static plume_tensor *op(struct net *net,
+                        enum plume_op which,
+                        size_t n,
+                        plume_tensor *const *in,
+                        struct plume_op_args args)
+{
+    plume_tensor *t = NULL;
+    struct pl_error err = {0};
+
+    if (pl_op_call(&net->tape, which, in, n, &args, &t, &err) < 0)
+        fail_msg("%s", pl_error_text(&err));
+    return t;
+}
+
+#define OP(which, args, ...)                                                                       \
+    op(net, which, sizeof((plume_tensor *[]){__VA_ARGS__}) / sizeof(plume_tensor *),               \
+       (plume_tensor *[]){__VA_ARGS__}, (struct plume_op_args)args)
+#define ARGS(...)                                                                                  \
+    {                                                                                              \
+        __VA_ARGS__                                                                                \
+    }
+#define NONE ARGS({0}, {0})
+
+/* A loss that weighs each element of x differently: sum x_i sin(i + 1), by way of t[last]. */
+static plume_tensor *weigh(struct net *net, plume_tensor *x)
+{
+    plume_tensor *flat = OP(PLUME_OP_RESHAPE, ARGS({1, 0}, {0}), x);
+    plume_tensor *weights = OP(PLUME_OP_SLICE, ARGS({0, 0, (int64_t)x->count}, {0}), &net->t[7]);
+    plume_tensor *product = OP(PLUME_OP_BINARY, ARGS({2}, {0}), flat, weights);
+
+    return OP(PLUME_OP_REDUCE, ARGS({0, 9, 0, 0}, {0}), product);
+}
+
+/* The leaves: t[0] a [4, 6], t[1] b [6], t[2] c [2, 3, 4], t[3] d [2, 4, 3], t[4] labels [4],
+ * t[5] table [5, 3], t[6] one element, t[7] the weights of the loss. */
+static plume_tensor *f_unary(struct net *net)
+{
+    plume_tensor *x = &net->t[0];
+
+    for (int64_t act = PLUME_GELU; act <= PLUME_SIGMOID; act++)
+        x = OP(PLUME_OP_UNARY, ARGS({act}, {0}), x);
+    return weigh(net, x);
+}
+
+static plume_tensor *f_linear_activated(struct net *net)
+{
+    plume_tensor *x = &net->t[0];
+    plume_tensor *w = OP(PLUME_OP_RESHAPE, ARGS({2, 4, 6}, {0}), &net->t[2]);
+
+    for (int64_t act = PLUME_GELU; act <= PLUME_SIGMOID; act++) {
+        plume_tensor *h = OP(PLUME_OP_LINEAR, ARGS({act}, {0}), x, w); /* [4, 4] */
+
+        x = OP(PLUME_OP_LINEAR, ARGS({act}, {0}), h,
+               OP(PLUME_OP_RESHAPE, ARGS({2, 6, 4}, {0}), &net->t[3]), &net->t[1]);
+    }
+    return weigh(net, x);
+}
+
+static plume_tensor *f_binary(struct net *net)
+{
+    plume_tensor *x = &net->t[0], *b = &net->t[1], *one = &net->t[6];
+
+    for (int64_t kind = 0; kind < 4; kind++) { /* the row, one element, the same shape */
+        x = OP(PLUME_OP_BINARY, ARGS({kind}, {0}), x, b);
+        x = OP(PLUME_OP_BINARY, ARGS({kind}, {0}), x, one);
+        x = OP(PLUME_OP_BINARY, ARGS({kind}, {0}), x, &net->t[0]);
+    }
+    x = OP(PLUME_OP_BINARY, ARGS({2}, {0}), b, x); /* the other way round */
+    return weigh(net, x);
+}
+
+static plume_tensor *f_square(struct net *net)
+{
+    return weigh(net, OP(PLUME_OP_BINARY, ARGS({2}, {0}), &net->t[0], &net->t[0]));
+}
+
+static plume_tensor *f_affine(struct net *net)
+{
+    return weigh(net, OP(PLUME_OP_AFFINE, ARGS({0}, {-1.5, 0.25}), &net->t[0]));
+}
+
+static plume_tensor *f_reduce(struct net *net)
+{
+    plume_tensor *c = &net->t[2];
+    plume_tensor *parts[] = {
+        OP(PLUME_OP_REDUCE, ARGS({0, 1, 0, 1}, {0}), c), /* [3, 4] */
+        OP(PLUME_OP_REDUCE, ARGS({1, 2, 0, 0}, {0}), c), /* [2, 4] */
+    };
+    plume_tensor *row = OP(PLUME_OP_REDUCE, ARGS({2, 3, 1, 1}, {0}), c); /* [2, 3, 1] */
+    plume_tensor *joined = op(net, PLUME_OP_CAT, 2, parts, (struct plume_op_args)NONE); /* [5, 4] */
+    plume_tensor *sum = OP(PLUME_OP_BINARY, NONE, weigh(net, joined), weigh(net, row));
+
+    return OP(PLUME_OP_BINARY, NONE, sum, OP(PLUME_OP_REDUCE, ARGS({0, 3, 0, 1}, {0}), c));
+}
+
+static plume_tensor *f_matmul(struct net *net)
+{
+    plume_tensor *c = &net->t[2], *d = &net->t[3], *sum = NULL;
+
+    /* c d, c^T d^T as stored the other way round, each also by one matrix for all. */
+    for (int64_t way = 0; way < 2; way++) {
+        plume_tensor *product = OP(PLUME_OP_MATMUL, ARGS({way, way}, {0}), c, d);
+        plume_tensor *one = OP(PLUME_OP_SLICE, ARGS({0, 1, 1}, {0}), d);
+        plume_tensor *flat = OP(PLUME_OP_RESHAPE, ARGS({2, 4, 3}, {0}), one);
+        plume_tensor *shared = OP(PLUME_OP_MATMUL, ARGS({way, way}, {0}), c, flat);
+        plume_tensor *both = OP(PLUME_OP_BINARY, NONE, weigh(net, product), weigh(net, shared));
+
+        sum = sum ? OP(PLUME_OP_BINARY, NONE, sum, both) : both;
+    }
+    /* c c^T, of one tensor. */
+    return OP(PLUME_OP_BINARY, NONE, sum, weigh(net, OP(PLUME_OP_MATMUL, ARGS({0, 1}, {0}), c, c)));
+}
+
+static plume_tensor *f_layernorm(struct net *net)
+{
+    plume_tensor *x = OP(PLUME_OP_LAYERNORM, NONE, &net->t[0]);
+
+    return weigh(net, OP(PLUME_OP_LAYERNORM, NONE, x, &net->t[1],
+                         OP(PLUME_OP_AFFINE, ARGS({0}, {2, 1}), &net->t[1])));
+}
+
+static plume_tensor *f_softmax(struct net *net)
+{
+    plume_tensor *x = OP(PLUME_OP_SOFTMAX, NONE, &net->t[0]);
+
+    return weigh(net,
+                 OP(PLUME_OP_SOFTMAX, ARGS({1}, {0}), OP(PLUME_OP_AFFINE, ARGS({0}, {3, 0}), x)));
+}
+
+static plume_tensor *f_losses(struct net *net)
+{
+    plume_tensor *a = OP(PLUME_OP_MSE, NONE, &net->t[2], &net->t[3]);
+
+    return OP(PLUME_OP_BINARY, NONE, a, OP(PLUME_OP_CROSS_ENTROPY, NONE, &net->t[0], &net->t[4]));
+}
+
+static plume_tensor *f_embedding(struct net *net)
+{
+    plume_tensor *y = OP(PLUME_OP_EMBEDDING, NONE, &net->t[5], &net->t[4]); /* [4, 3] */
+
+    return weigh(net, OP(PLUME_OP_NORMALIZE, NONE, y));
+}
+
+static plume_tensor *f_dropout(struct net *net)
+{
+    return weigh(net, OP(PLUME_OP_DROPOUT, ARGS({0}, {0.4}), &net->t[0]));
+}
+
+/* Views of views, overlapping and not, dense and not. */
+static plume_tensor *f_views(struct net *net)
+{
+    plume_tensor *c = OP(PLUME_OP_AFFINE, ARGS({0}, {2, 0}), &net->t[2]); /* [2, 3, 4] */
+    plume_tensor *t = OP(PLUME_OP_PERMUTE, ARGS({2, 0, 1}, {0}), c);      /* [4, 2, 3] */
+    plume_tensor *flat = OP(PLUME_OP_RESHAPE, ARGS({2, 4, 6}, {0}), t);   /* copies */
+    plume_tensor *left = OP(PLUME_OP_SLICE, ARGS({1, 0, 4}, {0}), flat);  /* [4, 4] */
+    plume_tensor *right = OP(PLUME_OP_SLICE, ARGS({1, 2, 4}, {0}), flat); /* overlaps */
+    plume_tensor *once = OP(PLUME_OP_BINARY, ARGS({2}, {0}), left, right);
+
+    return OP(PLUME_OP_BINARY, NONE, weigh(net, once), weigh(net, t));
+}
+
+/* Views that make all of their base: written, not added to. */
+static plume_tensor *f_covering_views(struct net *net)
+{
+    plume_tensor *x = OP(PLUME_OP_AFFINE, ARGS({0}, {2, 0}), &net->t[0]); /* [4, 6] */
+    plume_tensor *a = OP(PLUME_OP_SLICE, ARGS({1, 0, 2}, {0}), x);
+    plume_tensor *b = OP(PLUME_OP_SLICE, ARGS({1, 2, 4}, {0}), x);
+
+    return OP(PLUME_OP_BINARY, ARGS({2}, {0}), weigh(net, a), weigh(net, b));
+}
+
+static const struct {
+    const char *name;
+    function f;
+    double f32, f16; /* how far gradients may be apart, of the largest */
+} cases[] = {
+    {"unary", f_unary, 1e-4, 0.25},
+    {"linear_activated", f_linear_activated, 1e-4, 0.25},
+    {"binary", f_binary, 1e-2, INFINITY}, /* divides by numbers near 0 */
+    {"square", f_square, 1e-4, 0.25},
+    {"affine", f_affine, 1e-4, 0.25},
+    {"reduce", f_reduce, 1e-4, 0.25},
+    {"matmul", f_matmul, 1e-4, 0.25},
+    {"layernorm", f_layernorm, 1e-4, 0.25},
+    {"softmax", f_softmax, 1e-4, 0.25},
+    {"losses", f_losses, 1e-4, 0.25},
+    {"embedding", f_embedding, 1e-4, 0.25},
+    {"dropout", f_dropout, 1e-4, 0.25},
+    {"views", f_views, 1e-4, 0.25},
+    {"covering_views", f_covering_views, 1e-4, 0.25},
+};
+
+static void make(struct net *net, enum pl_real real)
+{
+    *net = (struct net){0};
+    pl_tape_init(&net->tape,
+                 real == PL_REAL_F64 ? pl_kernels_ref(real) : pl_kernels_best(PL_REAL_F32), true);
+    leaf(net, real, 2, (size_t[]){4, 6});
+    leaf(net, real, 1, (size_t[]){6});
+    leaf(net, real, 3, (size_t[]){2, 3, 4});
+    leaf(net, real, 3, (size_t[]){2, 4, 3});
+    labels(net, 4, 5);
+    leaf(net, real, 2, (size_t[]){5, 3});
+    leaf(net, real, 1, (size_t[]){1});
+    leaf(net, real, 1, (size_t[]){64});
+}
+
+static void test_gradients(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < PL_COUNT(cases); i++) {
+        struct net net;
+
+        make(&net, PL_REAL_F64);
+        print_message("# %s\n", cases[i].name);
+        check_gradients(&net, cases[i].f);
+        finish(&net);
+    }
+}
+
+/* The largest difference of a gradient of `a` from b's, relative to b's largest element. */
+static double gradient_apart(const struct net *a, const struct net *b)
+{
+    double worst = 0;
+
+    for (size_t i = 0; i < a->n; i++) {
+        double largest = 1e-3, apart = 0;
+
+        for (size_t k = 0; a->t[i].wants_grad && k < a->t[i].count; k++) {
+            double want = ((double *)b->t[i].grad)[k];
+
+            largest = fmax(largest, fabs(want));
+            apart = fmax(apart, fabs(((float *)a->t[i].grad)[k] - want));
+        }
+        worst = fmax(worst, apart / largest);
+    }
+    return worst;
+}
+
+/* f32 against f64: a hundred operations or so with a relative error of 6e-8 each, and differences
+ * that make them larger; bf16 has 2^-8. "binary" divides by numbers near 0 a few times. */
+static void test_other_types(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < PL_COUNT(cases); i++) {
+        struct net want, got;
+        plume_tensor *loss;
+
+        make(&want, PL_REAL_F64);
+        loss = forward(&want, cases[i].f);
+        assert_int_equal(backward(&want, loss), 0);
+        for (int low = 0; low < 3; low++) {
+            static const enum plume_dtype types[] = {0, PLUME_BF16, PLUME_F16};
+            double apart, tolerance = low ? cases[i].f16 : cases[i].f32;
+
+            make(&got, PL_REAL_F32);
+            got.tape.low = types[low];
+            got.tape.pure_low = low > 0;
+            loss = forward(&got, cases[i].f);
+            for (size_t k = 0; k < got.n; k++)
+                if (got.t[k].grad) /* a leaf that the function does not use */
+                    memset(got.t[k].grad, 0, got.t[k].count * sizeof(float));
+            assert_int_equal(backward(&got, loss), 0);
+            apart = gradient_apart(&got, &want);
+            if (!(apart <= tolerance))
+                fail_msg("%s type %d: gradients %g apart", cases[i].name, low, apart);
+            finish(&got);
+        }
+        finish(&want);
+    }
+}
+
+static void test_autocast_puts_casts_where_they_belong(void **state)
+{
+    struct net n, *net = &n;
+    plume_tensor *x, *y, *z, *loss;
+
+    (void)state;
+    make(&n, PL_REAL_F32);
+    n.tape.low = PLUME_BF16;
+    pl_tape_begin(&n.tape);
+    x = OP(PLUME_OP_RESHAPE, ARGS({2, 4, 6}, {0}), &n.t[2]);
+    y = OP(PLUME_OP_LINEAR, NONE, &n.t[0], x, OP(PLUME_OP_SLICE, ARGS({0, 0, 4}, {0}), &n.t[1]));
+    assert_int_equal(y->dtype, PLUME_BF16);
+    z = OP(PLUME_OP_UNARY, ARGS({PLUME_GELU}, {0}), y);
+    assert_int_equal(z->dtype, PLUME_BF16); /* promotes: stays */
+    z = OP(PLUME_OP_BINARY, NONE, z, OP(PLUME_OP_SLICE, ARGS({0, 0, 4}, {0}), &n.t[1]));
+    assert_int_equal(z->dtype, PLUME_F32); /* the widest */
+    z = OP(PLUME_OP_LINEAR, NONE, OP(PLUME_OP_LAYERNORM, NONE, &n.t[0]), x);
+    assert_int_equal(z->dtype, PLUME_BF16);
+    loss = OP(PLUME_OP_SOFTMAX, NONE, z);
+    assert_int_equal(loss->dtype, PLUME_F32);
+    loss = OP(PLUME_OP_MSE, NONE, loss, loss);
+    pl_tape_end(&n.tape);
+    {
+        size_t casts = 0;
+
+        for (size_t i = 0; i < n.tape.n; i++)
+            casts += strcmp(n.tape.nodes[i].op->name, "copy") == 0 && n.tape.nodes[i].in[0] == x &&
+                     n.tape.nodes[i].out->dtype == PLUME_BF16;
+        assert_int_equal(casts, 1); /* the weight's is made once */
+    }
+    finish(&n);
+}
+
+static void test_dropout_by_seed_and_step(void **state)
+{
+    double value[4];
+
+    (void)state;
+    for (int i = 0; i < 4; i++) {
+        struct net net;
+
+        make(&net, PL_REAL_F64);
+        net.tape.seed = i == 1;
+        net.tape.step = i == 2;
+        net.tape.want_grad = i != 3;
+        value[i] = pl_tensor_scalar(forward(&net, f_dropout));
+        finish(&net);
+    }
+    assert_true(value[0] != value[1] && value[0] != value[2] && value[0] != value[3]);
+}
+
+static void test_plan_reuses_memory(void **state)
+{
+    struct net n, *net = &n;
+    plume_tensor *x, *loss;
+
+    (void)state;
+    make(&n, PL_REAL_F32);
+    pl_tape_begin(&n.tape);
+    x = &n.t[0];
+    for (int i = 0; i < 40; i++)
+        x = OP(PLUME_OP_AFFINE, ARGS({0}, {1.01, 0}), x);
+    loss = weigh(net, x);
+    pl_tape_end(&n.tape);
+    assert_int_equal(pl_tape_prepare(&n.tape, &loss, 1, 1, NULL), 0);
+    assert_true(n.tape.memory_bytes * 10 < n.tape.unshared_bytes);
+    finish(&n);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_gradients),
+        cmocka_unit_test(test_other_types),
+        cmocka_unit_test(test_autocast_puts_casts_where_they_belong),
+        cmocka_unit_test(test_dropout_by_seed_and_step),
+        cmocka_unit_test(test_plan_reuses_memory),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
