@@ -77,6 +77,7 @@ static struct pl_state state_of(struct pl_trainer *t, uint64_t batches)
         .module = t->module->name,
         .params = &t->ctx.params,
         .optimizers = &t->optimizers,
+        .scaler = &t->scaler,
         .hparams = t->hparams,
         .seed = t->options->seed,
         .epoch = t->epoch,

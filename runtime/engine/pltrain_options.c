@@ -15,6 +15,7 @@ enum option_id {
     OPT_SEED,
     OPT_OPTIMIZER,
     OPT_PRECISION,
+    OPT_AMP_LEVEL,
     OPT_ACCUMULATE,
     OPT_CLIP,
     OPT_CLIP_BY,
@@ -59,7 +60,10 @@ static const struct pl_option options[] = {
     {"seed", 0, "N", NULL, "seed of start values and shuffling (0)", OPT_SEED},
     {"optimizer", 0, "KIND", NULL, "sgd (default), adam or adamw, where the module does not say",
      OPT_OPTIMIZER},
-    {"precision", 0, "BITS", NULL, "32 (default) or 64", OPT_PRECISION},
+    {"precision", 0, "BITS", NULL, "32 (default), 64, bf16 or 16", OPT_PRECISION},
+    {"amp-level", 0, "LEVEL", NULL,
+     "what is in 16 bits: O0 nothing, O1 products (default), O2 parameters in use, too, O3 all",
+     OPT_AMP_LEVEL},
     {"accumulate", 0, "N", NULL, "add up the gradients of N batches for a step (1)",
      OPT_ACCUMULATE},
     {"clip", 0, "VALUE", NULL, "clip gradients (0 = not)", OPT_CLIP},
@@ -374,8 +378,12 @@ static int set_training(struct pl_pltrain *p, int id, const char *value, struct 
     case OPT_OPTIMIZER:
         return pl_optimizer_kind_parse(value, &t->optimizer, err);
     case OPT_PRECISION:
-        r = parse_choice(value, (const char *const[]){"32", "64", NULL}, &n, err);
-        t->precision = n ? PL_PRECISION_64 : PL_PRECISION_32;
+        r = parse_choice(value, (const char *const[]){"32", "64", "16", "bf16", NULL}, &n, err);
+        t->precision = (enum pl_precision)n;
+        return r;
+    case OPT_AMP_LEVEL:
+        r = parse_choice(value, (const char *const[]){"O0", "O1", "O2", "O3", NULL}, &n, err);
+        t->amp_level = (int)n;
         return r;
     case OPT_ACCUMULATE:
         return parse_count(value, 1, &t->accumulate, err);

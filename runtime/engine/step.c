@@ -187,7 +187,8 @@ int pl_step_forward(struct pl_trainer *t,
 
 static int check_loss(const struct pl_trainer *t, double value, struct pl_error *err)
 {
-    if (isfinite(value))
+    /* With a loss scale the step is skipped instead, until that cannot be the reason. */
+    if (isfinite(value) || (t->scaler.enabled && t->scaler.scale > 1))
         return 0;
     return pl_error_set(err, -EDOM,
                         "the loss is %s at step %llu of epoch %llu: try a lower learning rate, and "
@@ -206,7 +207,7 @@ static int closure(struct pl_trainer *t,
     bool along = due && !t->strategy.fused;
     plume_tensor *loss = NULL;
     struct pl_tape *tape = &t->stage[PLUME_TRAIN].tape;
-    struct pl_backward backward = {.seed = 1,
+    struct pl_backward backward = {.seed = t->scaler.scale,
                                    .accumulate = t->gathered > 1,
                                    .after_node = along ? pl_reducer_after_node : NULL,
                                    .ctx = &t->reducer};
@@ -227,7 +228,7 @@ static int closure(struct pl_trainer *t,
         pl_params_zero_grads(&t->ctx.params);
     if (t->stage[PLUME_TRAIN].parts)
         return pl_parts_backward(t->stage[PLUME_TRAIN].parts, &t->stage[PLUME_TRAIN].outputs,
-                                 &t->ctx.params, loss, 1, t->gathered > 1, err);
+                                 &t->ctx.params, loss, backward.seed, t->gathered > 1, err);
     backward.loss = loss;
     return pl_tape_backward(tape, &backward, err);
 }
@@ -240,7 +241,9 @@ static int optimize(struct pl_trainer *t, struct pl_error *err)
     if (r < 0)
         return r;
     pl_optimizers_step(&t->optimizers, t->kernels,
-                       &(struct pl_clip_rule){t->options->clip_by, t->options->clip}, NULL, NULL);
+                       &(struct pl_clip_rule){t->options->clip_by, t->options->clip}, &t->scaler,
+                       NULL);
+    pl_precision_round(t->options, t->kernels, &t->ctx.params);
     t->step++;
     t->gathered = 0;
     return pl_optimizers_schedule(&t->optimizers, true, pl_metrics_find, &t->metrics, err);

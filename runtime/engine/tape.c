@@ -268,7 +268,8 @@ static enum plume_dtype run_dtype(const struct pl_tape *tape, const struct pl_ap
             widest = what->in[i]->dtype;
     if (widest == 0)
         return 0;
-    if (tape->low && (class == PL_CAST_LOW || tape->pure_low))
+    if (tape->low && (class == PL_CAST_LOW || tape->pure_low ||
+                      (tape->half_weights && class == PL_CAST_PROMOTE)))
         return tape->low;
     return class == PL_CAST_F32 ? PLUME_F32 : widest;
 }

@@ -106,7 +106,8 @@ struct pl_tape {
     const struct pl_kernels *kernels;
     bool want_grad;        /* training: gradients are planned, dropout drops */
     enum plume_dtype low;  /* autocast to this 16-bit type; 0 = off */
-    bool pure_low;         /* O3: the ops of class f32, too */
+    bool half_weights;     /* O2: the ops of class promote, too, whatever they are given */
+    bool pure_low;         /* O3: all ops */
     uint64_t seed, step;   /* of dropout; set by the user before forward */
     ptrdiff_t param_shift; /* bytes from a parameter's gradient to this tape's own of it */
     bool timed;            /* nodes count their nanoseconds */

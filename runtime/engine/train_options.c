@@ -16,6 +16,7 @@ struct pl_train_options pl_train_options_default(void)
         .val_check = {.is_share = true, .value = 1},
         .val_every = 1,
         .accumulate = 1,
+        .amp_level = 1,
         .save_top_k = 1,
         .prefetch = -1,
     };

@@ -34,10 +34,15 @@ static int open_stage(struct pl_trainer *t, enum plume_stage stage, struct pl_er
     s->present = true;
     pl_tape_init(&s->tape, t->kernels, stage == PLUME_TRAIN);
     s->tape.seed = t->options->seed;
+    pl_precision_tape(t->options, &s->tape);
     if (t->strategy.devices > 1 &&
         (r = pl_parts_create(t->strategy.devices, t->kernels, stage == PLUME_TRAIN,
                              t->options->seed, &s->parts, err)) < 0)
         return r;
+    for (unsigned i = 0; s->parts && i < s->parts->k; i++)
+        pl_precision_tape(t->options, &s->parts->list[i].tape);
+    if (s->parts)
+        pl_precision_tape(t->options, &s->parts->root);
     r = pl_step_trace(t, stage, pl_loader_dry(&s->loader), &loss, err);
     s->logs.closed = true;
     for (unsigned i = 0; s->parts && i < s->parts->k; i++)
@@ -124,6 +129,8 @@ static int build(struct pl_trainer *t, struct pl_error *err)
     /* Every rank starts from the same seed, so these are the same numbers wherever libm is the
      * same; rank 0's count. */
     pl_params_init_values(params, t->options->seed);
+    pl_precision_round(t->options, t->kernels, params);
+    pl_precision_scaler(t->options, &t->scaler);
     r = pl_comm_broadcast(t->comm, params->values, params->count * pl_real_size(params->real), err);
     if (r < 0)
         return r;
@@ -148,7 +155,7 @@ int pl_trainer_init(struct pl_trainer *trainer,
                     struct pl_report *report,
                     struct pl_error *err)
 {
-    enum pl_real real = options->precision == PL_PRECISION_64 ? PL_REAL_F64 : PL_REAL_F32;
+    enum pl_real real = pl_precision_real(options);
     int r;
 
     *trainer = (struct pl_trainer){

@@ -10,6 +10,7 @@
 #include "runtime/engine/logger.h"
 #include "runtime/engine/metrics.h"
 #include "runtime/engine/parts.h"
+#include "runtime/engine/precision.h"
 #include "runtime/engine/reducer.h"
 #include "runtime/engine/report.h"
 #include "runtime/engine/strategy.h"
@@ -24,6 +25,7 @@ struct pl_trainer {
     struct pl_context ctx;
     const struct pl_kernels *kernels;
     struct pl_optimizers optimizers;
+    struct pl_scaler scaler;
     struct pl_reducer reducer;
     struct pl_stage {
         bool present;

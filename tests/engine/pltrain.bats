@@ -59,7 +59,7 @@ says() {
     says 2 "--processes" --processes 0 mlp
     says 2 "needs '--processes'" --processes-per-node 2 mlp
     RANK=0 WORLD_SIZE=1 says 2 "RANK is set" --processes 2 mlp
-    says 2 "is none of 32, 64" --precision 8 mlp
+    says 2 "is none of 32, 64, 16, bf16" --precision 8 mlp
     says 2 "is none of auto, shm, tcp, mpi" --comm nccl mlp
 }
 
@@ -126,6 +126,25 @@ says() {
     rest=$(pltrain --processes 2 --epochs 30 --checkpoint-dir c mlp)
     [[ $rest != "epoch 1/"* ]]
     [ "$(grep -o 'hash .*' <<<"$rest" | sort -u)" = "$whole" ]
+}
+
+@test "16 bits learn as well, under every strategy" {
+    for how in "bf16 O1" "16 O1" "bf16 O2" "16 O2" "bf16 O3"; do
+        read -r bits level <<<"$how"
+        for strategy in single "dp --devices 2" "ddp --devices 2" "ddp2 --devices 2 --num-nodes 2" \
+            "horovod --devices 2"; do
+            # shellcheck disable=SC2086
+            run -0 --separate-stderr pltrain --epochs 4 --precision "$bits" --amp-level "$level" \
+                --hparam lr=0.02 --strategy $strategy mlp
+            acc=$(sed -n 's/^test_acc //p' <<<"$output")
+            awk -v acc="$acc" 'BEGIN { exit !(acc > 0.85) }' ||
+                { echo "$how $strategy: test_acc $acc"; false; }
+        done
+    done
+    a=$(pltrain --epochs 2 mlp | grep hash)
+    [ "$a" = "$(pltrain --epochs 2 --precision bf16 --amp-level O0 mlp | grep hash)" ]
+    [ "$a" != "$(pltrain --epochs 2 --precision bf16 mlp | grep hash)" ]
+    [ "$a" != "$(pltrain --epochs 2 --precision 64 mlp | grep hash)" ]
 }
 
 @test "a module that is not there is status 3" {

@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: MIT */
+#include "runtime/engine/precision.h"
+#include "kernels/half.h"
+
+#define ROUND 4096 /* elements rounded at a time */
+
+static enum plume_dtype low_of(const struct pl_train_options *o)
+{
+    if (o->amp_level == 0)
+        return 0;
+    return o->precision == PL_PRECISION_BF16 ? PLUME_BF16
+           : o->precision == PL_PRECISION_16 ? PLUME_F16
+                                             : 0;
+}
+
+enum pl_real pl_precision_real(const struct pl_train_options *options)
+{
+    return options->precision == PL_PRECISION_64 ? PL_REAL_F64 : PL_REAL_F32;
+}
+
+void pl_precision_tape(const struct pl_train_options *options, struct pl_tape *tape)
+{
+    tape->low = low_of(options);
+    tape->half_weights = options->amp_level == 2;
+    tape->pure_low = options->amp_level == 3;
+}
+
+void pl_precision_scaler(const struct pl_train_options *options, struct pl_scaler *scaler)
+{
+    pl_scaler_init(scaler, low_of(options) == PLUME_F16);
+}
+
+void pl_precision_round(const struct pl_train_options *options,
+                        const struct pl_kernels *kernels,
+                        struct pl_params *params)
+{
+    enum plume_dtype low = low_of(options);
+    uint16_t half[ROUND];
+
+    if (low == 0 || options->amp_level != 3)
+        return;
+    for (size_t at = 0; at < params->count; at += ROUND) {
+        struct pl_half_args args = {
+            .n = PL_MIN(params->count - at, (size_t)ROUND),
+            .type = low == PLUME_BF16 ? PL_HALF_BF16 : PL_HALF_F16,
+            .half = half,
+            .wide = (float *)params->values + at,
+        };
+
+        kernels->narrow(&args);
+        kernels->widen(&args);
+    }
+}
