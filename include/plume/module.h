@@ -65,6 +65,8 @@ enum plume_op {
     PLUME_OP_SOFTMAX,
     PLUME_OP_NORMALIZE,
     PLUME_OP_EMBEDDING,
+    PLUME_OP_CONV2D,
+    PLUME_OP_POOL2D,
 };
 
 /* Numbers of an op; which is which, the op's function knows. */

@@ -261,4 +261,41 @@ static inline plume_tensor *plume_cat(struct plume_context *pl, size_t n, plume_
     return plume_op_call(pl, PLUME_OP_CAT, list, n, NULL);
 }
 
+/* act(x * w + b): cross-correlation, as PyTorch's conv2d has it. x [batch, in, height, width], w
+ * [out, in, kernel_h, kernel_w], b [out] or NULL; stride and zero padding are those of both
+ * directions. Result [batch, out, (height + 2 pad - kernel_h) / stride + 1, ...]. act: none or
+ * relu. */
+static inline plume_tensor *plume_conv2d(struct plume_context *pl,
+                                         plume_tensor *x,
+                                         plume_tensor *w,
+                                         plume_tensor *b,
+                                         size_t stride,
+                                         size_t pad,
+                                         enum plume_activation act)
+{
+    plume_tensor *in[] = {x, w, b};
+    struct plume_op_args args = {{(int64_t)stride, (int64_t)pad, (int64_t)act}, {0}};
+
+    return plume_op_call(pl, PLUME_OP_CONV2D, in, b ? 3 : 2, &args);
+}
+
+/* The largest of each window of kernel x kernel (at most 16), of each channel of x [batch,
+ * channels, height, width]. pad is at most half the kernel. */
+static inline plume_tensor *plume_max_pool2d(
+    struct plume_context *pl, plume_tensor *x, size_t kernel, size_t stride, size_t pad)
+{
+    struct plume_op_args args = {{(int64_t)kernel, (int64_t)stride, (int64_t)pad}, {0}};
+
+    return plume_op_call(pl, PLUME_OP_POOL2D, &x, 1, &args);
+}
+
+/* The same for the mean of a window, in which padding counts as zeros. */
+static inline plume_tensor *plume_avg_pool2d(
+    struct plume_context *pl, plume_tensor *x, size_t kernel, size_t stride, size_t pad)
+{
+    struct plume_op_args args = {{(int64_t)kernel, (int64_t)stride, (int64_t)pad, 1}, {0}};
+
+    return plume_op_call(pl, PLUME_OP_POOL2D, &x, 1, &args);
+}
+
 #endif
