@@ -96,7 +96,8 @@ int pl_checkpoint_add(struct pl_checkpoint *checkpoint,
     r = pl_checkpoint_room(checkpoint, err);
     if (r < 0)
         return r;
-    memcpy(t.shape, shape, rank * sizeof(*shape));
+    if (rank)
+        memcpy(t.shape, shape, rank * sizeof(*shape));
     t.bytes = count * pl_dtype_size(dtype);
     if (checkpoint->n) {
         const struct pl_checkpoint_tensor *last = &checkpoint->tensors[checkpoint->n - 1];

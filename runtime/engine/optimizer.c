@@ -150,12 +150,6 @@ static int find_owner(const struct plume_optimizer *options,
     return (int)(owner < n ? owner : rest);
 }
 
-static enum pl_half half_of(const struct pl_param *p)
-{
-    (void)p;
-    return PL_HALF_NONE;
-}
-
 /* Takes p, which lies behind all that were taken before, into the ranges. */
 static int add_param(struct pl_optimizer *o,
                      const struct pl_params *params,
@@ -167,8 +161,7 @@ static int add_param(struct pl_optimizer *o,
     bool idle = p->first_node == SIZE_MAX;
     struct pl_optimizer_range *last = o->n_ranges ? &o->ranges[o->n_ranges - 1] : NULL, *ranges;
 
-    if (last && !idle && !last->idle && last->half == half_of(p) &&
-        last->offset + last->count == p->offset) {
+    if (last && !idle && !last->idle && last->offset + last->count == p->offset) {
         last->count += count;
     } else {
         ranges = reallocarray(o->ranges, o->n_ranges + 1, sizeof(*ranges));
@@ -179,7 +172,6 @@ static int add_param(struct pl_optimizer *o,
             .offset = p->offset,
             .count = count,
             .state = o->count,
-            .half = half_of(p),
             .idle = idle,
         };
     }

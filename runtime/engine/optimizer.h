@@ -2,10 +2,7 @@
 /* The optimizers of a model: each over a part of the parameters, with its state, learning rate and
  * schedule. A step is at most two passes over the gradients, by kernels/args_optim.h: one that
  * unscales, looks for overflow and sums squares (where a scaler or clipping asks for it), one that
- * clips, updates and writes 16-bit copies.
- *
- * A parameter of a 16-bit type has its f32 master in the arena params->values and is itself at the
- * same offset of params->halves; gradients are always of the arena's type.
+ * clips and updates.
  *
  * All ranks have the same gradients, so they decide alike and stay alike. */
 #ifndef PL_RUNTIME_ENGINE_OPTIMIZER_H
@@ -24,7 +21,6 @@
 struct pl_optimizer_range {
     size_t offset, count; /* elements of the parameters' arenas */
     size_t state;         /* where its state begins, in elements of a slot */
-    enum pl_half half;
     bool idle; /* not on the first tape: left alone while its gradient is zero, as PyTorch leaves
                   alone what has no gradient */
 };
@@ -41,7 +37,6 @@ struct pl_optimizer {
 
 struct pl_optimizers {
     const struct pl_params *params;
-    bool pure_half; /* 16-bit parameters have no memory beyond 16 bits (level O3) */
     struct pl_optimizer list[PL_OPTIMIZERS_MAX];
     size_t n;
 };

@@ -221,8 +221,10 @@ static int closure(struct pl_trainer *t,
     r = check_loss(t, *ret_loss, err);
     if (r < 0)
         return r;
-    t->loss_sum += *ret_loss * (double)batch->rows;
-    t->loss_weight += (double)batch->rows;
+    if (isfinite(*ret_loss)) { /* a skipped step does not make the epoch's mean infinite */
+        t->loss_sum += *ret_loss * (double)batch->rows;
+        t->loss_weight += (double)batch->rows;
+    }
     if (pl_step_tape(t)->changed &&
         t->gathered == 1) /* what is not reached now may have a gradient of before */
         pl_params_zero_grads(&t->ctx.params);

@@ -110,6 +110,15 @@ says() {
     says 1 "chosen by 'val_f1', which nothing has logged" --checkpoint-dir c --monitor val_f1 mlp
 }
 
+@test "so is one in 16 bits, loss scale and all" {
+    cd "$BATS_TEST_TMPDIR"
+    args=(--precision 16 --optimizer adamw --hparam lr=0.003)
+    whole=$(pltrain "${args[@]}" --epochs 3 mlp | grep hash)
+    pltrain "${args[@]}" --epochs 1 --checkpoint-dir c --save-last mlp
+    grep -q '"amp_scaling_state":{"growth_tracker":157,' c/last.ckpt
+    [ "$(pltrain "${args[@]}" --epochs 3 --checkpoint-dir c --resume last mlp | grep hash)" = "$whole" ]
+}
+
 @test "a signal becomes a checkpoint, from which the next run goes on" {
     cd "$BATS_TEST_TMPDIR"
     whole=$(pltrain --processes 2 --epochs 30 mlp | grep -o 'hash .*' | sort -u)
