@@ -91,7 +91,8 @@ class Ours:
                 self.module += [f"--{name}", str(value)]
             self.module += ["--vocabulary", str(VOCAB)]
         if model == "cnn":
-            self.module += ["--size", "28", "--batch_size", "128"]
+            self.module += ["--size", "28", "--batch_size", "128", "--lr", "0.01", "--epochs",
+                            "1000000"]
         self.rates, self.firsts, self.peaks = [], [], []
         self.steps = 0
 

@@ -25,3 +25,9 @@ setup() {
     done
     run -0 pltrain --max-steps 3 "$BATS_TEST_TMPDIR/mlp.so"
 }
+
+@test "cnn reads digits" {
+    run -0 --separate-stderr pltrain cnn --epochs 4 --dropout 0.1
+    acc=$(sed -n 's/^test_acc //p' <<<"$output")
+    awk -v acc="$acc" 'BEGIN { exit !(acc > 0.95) }' || { echo "test_acc $acc"; false; }
+}
