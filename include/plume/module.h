@@ -67,6 +67,7 @@ enum plume_op {
     PLUME_OP_EMBEDDING,
     PLUME_OP_CONV2D,
     PLUME_OP_POOL2D,
+    PLUME_OP_BATCHNORM,
 };
 
 /* Numbers of an op; which is which, the op's function knows. */
@@ -199,6 +200,11 @@ struct plume_api {
     const plume_array *(*open_npy)(struct plume_context *pl, const char *path);
     double (*hparam)(struct plume_context *pl, const char *name);
     int (*fail)(struct plume_context *pl, int code, const char *text);
+    plume_tensor *(*buffer)(struct plume_context *pl,
+                            const char *name,
+                            enum plume_init init,
+                            size_t rank,
+                            const size_t *shape);
     plume_tensor *(*op)(struct plume_context *pl,
                         enum plume_op op,
                         plume_tensor *const *in,
@@ -267,6 +273,18 @@ static inline size_t plume_vocabulary(struct plume_context *pl,
                                       const unsigned char **ret_bytes)
 {
     return pl->api->vocabulary(array, ret_bytes);
+}
+
+/* Declares a buffer: numbers that belong to the model, are kept with it, have no gradient, and
+ * change only by ops that say so (batchnorm's running statistics). init: zero or one. Otherwise as
+ * plume_param(). Rank 0's count: the others take them over before validation. */
+static inline plume_tensor *plume_buffer(struct plume_context *pl,
+                                         const char *name,
+                                         enum plume_init init,
+                                         size_t rank,
+                                         const size_t *shape)
+{
+    return pl->api->buffer(pl, name, init, rank, shape);
 }
 
 /* The value of a hyper-parameter that the module or the engine lists; NaN (and a failure) for

@@ -212,6 +212,26 @@ plume_embedding(struct plume_context *pl, plume_tensor *table, plume_tensor *ids
     return plume_op_call(pl, PLUME_OP_EMBEDDING, in, 2, NULL);
 }
 
+/* Batch normalisation of each channel of x [batch, channels, ...], as PyTorch's: in training by the
+ * batch's mean and variance (of all ranks' batches with --sync-batchnorm), which also move the
+ * buffers mean and var by `momentum` (0 means 0.1); elsewhere by the buffers. w, b: parameters,
+ * mean, var: buffers that start with 0 and 1; all [channels]. eps 0 means 1e-5. */
+static inline plume_tensor *plume_batchnorm(struct plume_context *pl,
+                                            plume_tensor *x,
+                                            plume_tensor *w,
+                                            plume_tensor *b,
+                                            plume_tensor *mean,
+                                            plume_tensor *var,
+                                            double eps,
+                                            double momentum,
+                                            enum plume_activation act)
+{
+    plume_tensor *in[] = {x, w, b, mean, var};
+    struct plume_op_args args = {{(int64_t)act}, {eps, momentum}};
+
+    return plume_op_call(pl, PLUME_OP_BATCHNORM, in, 5, &args);
+}
+
 /* The same elements in row-major order as [shape[0], ... shape[rank-1]]; one dimension may be 0,
  * which stands for what is left. Nothing is copied unless x is a view that is not dense. */
 static inline plume_tensor *

@@ -60,6 +60,27 @@ static plume_tensor *api_param(struct plume_context *pl,
     return t;
 }
 
+static plume_tensor *api_buffer(struct plume_context *pl,
+                                const char *name,
+                                enum plume_init init,
+                                size_t rank,
+                                const size_t *shape)
+{
+    struct pl_context *ctx = of(pl);
+    struct pl_error err = {0};
+    plume_tensor *t = NULL;
+    int r;
+
+    if (!ctx->configuring) {
+        refuse(ctx, -EINVAL, "buffer '%s' is declared outside configure", name);
+        return NULL;
+    }
+    r = pl_params_declare_buffer(&ctx->params, name, init, rank, shape, &t, &err);
+    if (r < 0)
+        pl_context_keep(ctx, r, &err);
+    return t;
+}
+
 static const plume_array *api_open_source(struct plume_context *pl,
                                           const struct plume_source *source)
 {
@@ -231,6 +252,7 @@ static const struct plume_api api = {
     .hparam = api_hparam,
     .fail = api_fail,
     .op = api_op,
+    .buffer = api_buffer,
     .log = api_log,
     .shape = api_shape,
     .add_optimizer = api_add_optimizer,

@@ -24,6 +24,9 @@ int pl_eval_run(struct pl_trainer *t,
     const struct plume_batch *batch;
     int r;
 
+    r = pl_params_spread_buffers(&t->ctx.params, t->comm, err);
+    if (r < 0)
+        return r;
     if (s->present) {
         memset(s->logs.sum, 0, sizeof(s->logs.sum));
         for (unsigned i = 0; s->parts && i < s->parts->k; i++)

@@ -76,6 +76,8 @@ static struct pl_state state_of(struct pl_trainer *t, uint64_t batches)
     return (struct pl_state){
         .module = t->module->name,
         .params = &t->ctx.params,
+        .buffers = t->ctx.params.buffers,
+        .n_buffers = t->ctx.params.n_buffers,
         .optimizers = &t->optimizers,
         .scaler = &t->scaler,
         .hparams = t->hparams,

@@ -226,18 +226,19 @@ int pl_build_affine(struct pl_tape *tape,
     return pl_tape_apply(tape, &what, ret, err);
 }
 
-/* dropout: forward and backward take the same numbers, by seed, step and which dropout of the step it
- * is */
+/* dropout: forward and backward take the same numbers, by seed, step and which dropout of the step
+ * it is */
 
 static void dropout(const struct pl_call *c, bool add, const void *src, void *dst)
 {
-    c->k->dropout(&(struct pl_dropout_args){.n = c->node->out->count,
-                                            .p = c->attr->f[0],
-                                            .key = c->tape->seed,
-                                            .counter = {(uint64_t)c->attr->i[0] << 32, c->tape->step},
-                                            .add = add,
-                                            .src = src,
-                                            .dst = dst});
+    c->k->dropout(
+        &(struct pl_dropout_args){.n = c->node->out->count,
+                                  .p = c->attr->f[0],
+                                  .key = c->tape->seed,
+                                  .counter = {(uint64_t)c->attr->i[0] << 32, c->tape->step},
+                                  .add = add,
+                                  .src = src,
+                                  .dst = dst});
 }
 
 static void dropout_forward(const struct pl_call *c)

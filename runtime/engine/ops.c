@@ -29,6 +29,7 @@ static const struct {
     [PLUME_OP_EMBEDDING] = {"embedding", 2, 2, pl_build_embedding},
     [PLUME_OP_CONV2D] = {"conv2d", 2, 3, pl_build_conv2d},
     [PLUME_OP_POOL2D] = {"pool2d", 1, 1, pl_build_pool2d},
+    [PLUME_OP_BATCHNORM] = {"batchnorm", 5, 5, pl_build_batchnorm},
 };
 
 const char *pl_op_name(enum plume_op op)

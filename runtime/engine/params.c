@@ -22,10 +22,79 @@ void pl_params_finish(struct pl_params *params)
         free(params->list[i]->tensor);
         free(params->list[i]);
     }
+    for (size_t i = 0; i < params->n_buffers; i++) {
+        free(params->buffers[i].name);
+        free(params->buffers[i].tensor->data);
+        free(params->buffers[i].tensor);
+    }
+    free(params->buffers);
     free(params->list);
     free(params->order);
     free(params->values);
     *params = (struct pl_params){0};
+}
+
+/* 0 where the name is good and free. */
+static int check_name(const struct pl_params *params, const char *name, struct pl_error *err)
+{
+    bool taken = false;
+
+    if (!pl_name_valid(name, strlen(name)))
+        return pl_error_set(err, -EINVAL, "'%s' is no name for a parameter", name);
+    for (size_t i = 0; i < params->n; i++)
+        taken |= strcmp(params->list[i]->name, name) == 0;
+    for (size_t i = 0; i < params->n_buffers; i++)
+        taken |= strcmp(params->buffers[i].name, name) == 0;
+    return taken ? pl_error_set(err, -EEXIST, "parameter '%s' is declared twice", name) : 0;
+}
+
+int pl_params_declare_buffer(struct pl_params *params,
+                             const char *name,
+                             enum plume_init init,
+                             size_t rank,
+                             const size_t *shape,
+                             plume_tensor **ret,
+                             struct pl_error *err)
+{
+    struct pl_buffer b = {.init = init}, *list;
+    int r = check_name(params, name, err);
+
+    if (r < 0)
+        return r;
+    list = reallocarray(params->buffers, params->n_buffers + 1, sizeof(*list));
+    if (!list)
+        return pl_error_set(err, -ENOMEM, "out of memory");
+    params->buffers = list;
+    b.name = strdup(name);
+    b.tensor = calloc(1, sizeof(*b.tensor));
+    if (!b.name || !b.tensor) {
+        r = pl_error_set(err, -ENOMEM, "out of memory");
+    } else if (pl_tensor_init(b.tensor, pl_dtype_of_real(params->real), rank, shape) < 0 ||
+               b.tensor->count == 0 || init > PLUME_INIT_ONE) {
+        r = pl_error_set(err, -EINVAL, "buffer '%s' has an impossible shape or start", name);
+    } else {
+        b.tensor->data = calloc(b.tensor->count, pl_real_size(params->real));
+        if (!b.tensor->data)
+            r = pl_error_set(err, -ENOMEM, "out of memory");
+    }
+    if (r < 0) {
+        free(b.name);
+        free(b.tensor);
+        return r;
+    }
+    list[params->n_buffers++] = b;
+    *ret = b.tensor;
+    return 0;
+}
+
+int pl_params_spread_buffers(struct pl_params *params, struct pl_comm *comm, struct pl_error *err)
+{
+    int r = 0;
+
+    for (size_t i = 0; i < params->n_buffers && comm->size > 1 && r == 0; i++)
+        r = pl_comm_broadcast(comm, params->buffers[i].tensor->data,
+                              params->buffers[i].tensor->count * pl_real_size(params->real), err);
+    return r;
 }
 
 int pl_params_declare(struct pl_params *params,
@@ -37,13 +106,10 @@ int pl_params_declare(struct pl_params *params,
                       struct pl_error *err)
 {
     struct pl_param **list, *p;
-    int r;
+    int r = check_name(params, name, err);
 
-    if (!pl_name_valid(name, strlen(name)))
-        return pl_error_set(err, -EINVAL, "'%s' is no name for a parameter", name);
-    for (size_t i = 0; i < params->n; i++)
-        if (strcmp(params->list[i]->name, name) == 0)
-            return pl_error_set(err, -EEXIST, "parameter '%s' is declared twice", name);
+    if (r < 0)
+        return r;
     list = reallocarray(params->list, params->n + 1, sizeof(*list));
     if (!list)
         return pl_error_set(err, -ENOMEM, "out of memory");
@@ -145,6 +211,9 @@ static void set_value(plume_tensor *t, size_t i, double value)
 
 void pl_params_init_values(struct pl_params *params, uint64_t seed)
 {
+    for (size_t i = 0; i < params->n_buffers; i++)
+        for (size_t k = 0; k < params->buffers[i].tensor->count; k++)
+            set_value(params->buffers[i].tensor, k, params->buffers[i].init == PLUME_INIT_ONE);
     for (size_t i = 0; i < params->n; i++) {
         plume_tensor *t = params->list[i]->tensor;
         double fan_in = (double)(t->rank > 1 ? t->count / t->shape[0] : t->count);

@@ -20,6 +20,13 @@ struct pl_param {
     size_t first_node; /* index on the tape; SIZE_MAX where the tape does not use it */
 };
 
+/* A named array that is no parameter: running statistics. */
+struct pl_buffer {
+    char *name;
+    plume_tensor *tensor;
+    enum plume_init init;
+};
+
 struct pl_params {
     enum pl_real real;
     struct pl_param **list; /* as declared */
@@ -27,6 +34,8 @@ struct pl_params {
     struct pl_param **order; /* as laid out */
     size_t count;            /* elements of an arena, gaps included */
     void *values, *grads;
+    struct pl_buffer *buffers; /* as declared; each tensor has memory of its own */
+    size_t n_buffers;
 };
 
 void pl_params_init(struct pl_params *params, enum pl_real real);
@@ -40,6 +49,18 @@ int pl_params_declare(struct pl_params *params,
                       const size_t *shape,
                       plume_tensor **ret,
                       struct pl_error *err);
+
+/* The same for a buffer: without gradient, its memory is there at once. init: zero or one. */
+int pl_params_declare_buffer(struct pl_params *params,
+                             const char *name,
+                             enum plume_init init,
+                             size_t rank,
+                             const size_t *shape,
+                             plume_tensor **ret,
+                             struct pl_error *err);
+
+/* Everybody takes rank 0's buffers. Collective. */
+int pl_params_spread_buffers(struct pl_params *params, struct pl_comm *comm, struct pl_error *err);
 
 /* Lays out by the tape; values and gradients are zero. The arenas are padded so that every rank's
  * equal share of them is a multiple of 256 bytes. Collective. */

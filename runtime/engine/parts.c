@@ -31,6 +31,7 @@ int pl_parts_create(unsigned k,
     for (unsigned i = 0; i < k; i++) {
         pl_tape_init(&p->list[i].tape, kernels, training);
         /* Parts drop other elements. */
+        p->list[i].tape.device = i;
         p->list[i].tape.seed = seed ^ (i * 0x9e3779b97f4a7c15u);
     }
     p->root.seed = seed ^ (k * 0x9e3779b97f4a7c15u);

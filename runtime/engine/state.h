@@ -15,16 +15,10 @@
 #include "runtime/engine/checkpoint.h"
 #include "runtime/engine/optimizer.h"
 
-/* A named array that is no parameter: a buffer (running statistics). */
-struct pl_state_buffer {
-    const char *name;
-    plume_tensor *tensor;
-};
-
 struct pl_state {
     const char *module;
     struct pl_params *params;
-    const struct pl_state_buffer *buffers;
+    const struct pl_buffer *buffers;
     size_t n_buffers;
     struct pl_optimizers *optimizers; /* NULL: weights only, when loading */
     struct pl_scaler *scaler;         /* may be NULL */

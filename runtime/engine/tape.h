@@ -109,6 +109,7 @@ struct pl_tape {
     bool half_weights;     /* O2: the ops of class promote, too, whatever they are given */
     bool pure_low;         /* O3: all ops */
     uint64_t seed, step;   /* of dropout; set by the user before forward */
+    unsigned device;       /* of those that share a batch: only the first writes buffers */
     ptrdiff_t param_shift; /* bytes from a parameter's gradient to this tape's own of it */
     bool timed;            /* nodes count their nanoseconds */
     /* Sums n doubles over ranks, in place, for synchronised batch norm; NULL: this rank's alone. */

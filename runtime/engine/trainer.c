@@ -33,11 +33,12 @@ static int open_stage(struct pl_trainer *t, enum plume_stage stage, struct pl_er
         return pl_error_wrap(err, r, "%sdata", pl_eval_prefix(stage));
     s->present = true;
     pl_tape_init(&s->tape, t->kernels, stage == PLUME_TRAIN);
-    s->tape.seed = t->options->seed;
+    /* Ranks drop different elements. */
+    s->tape.seed = t->options->seed + t->comm->rank * 0x9e3779b97f4a7c15u;
     pl_precision_tape(t->options, &s->tape);
     if (t->strategy.devices > 1 &&
-        (r = pl_parts_create(t->strategy.devices, t->kernels, stage == PLUME_TRAIN,
-                             t->options->seed, &s->parts, err)) < 0)
+        (r = pl_parts_create(t->strategy.devices, t->kernels, stage == PLUME_TRAIN, s->tape.seed,
+                             &s->parts, err)) < 0)
         return r;
     for (unsigned i = 0; s->parts && i < s->parts->k; i++)
         pl_precision_tape(t->options, &s->parts->list[i].tape);

@@ -192,7 +192,7 @@ struct model {
     struct pl_state state;
     plume_tensor running;
     float statistics[4];
-    struct pl_state_buffer buffer;
+    struct pl_buffer buffer;
 };
 
 /* Two parameters, in the order of use given by `turned`; adam with a plateau. */
@@ -228,7 +228,7 @@ static void build(struct model *m, enum pl_real real, bool turned)
     pl_scaler_init(&m->scaler, true);
     assert_int_equal(pl_tensor_init(&m->running, PLUME_F32, 1, (size_t[]){4}), 0);
     m->running.data = m->statistics;
-    m->buffer = (struct pl_state_buffer){"norm.running_mean", &m->running};
+    m->buffer = (struct pl_buffer){.name = "norm.running_mean", .tensor = &m->running};
     m->state = (struct pl_state){
         .module = "mlp",
         .params = &m->params,

@@ -37,7 +37,8 @@ static plume_tensor *weigh(struct net *net, plume_tensor *x)
 }
 
 /* The leaves: t[0] a [4, 6], t[1] b [6], t[2] c [2, 3, 4], t[3] d [2, 4, 3], t[4] labels [4],
- * t[5] table [5, 3], t[6] one element, t[7] the weights of the loss. */
+ * t[5] table [5, 3], t[6] one element, t[7] the weights of the loss, t[8]
+ * and t[9] buffers [3]. */
 static plume_tensor *f_unary(struct net *net)
 {
     plume_tensor *x = &net->t[0];
@@ -174,6 +175,29 @@ static plume_tensor *f_covering_views(struct net *net)
     return OP(PLUME_OP_BINARY, ARGS({2}, {0}), weigh(net, a), weigh(net, b));
 }
 
+static plume_tensor *f_image(struct net *net)
+{
+    plume_tensor *x = OP(PLUME_OP_RESHAPE, ARGS({4, 1, 2, 3, 4}, {0}), &net->t[0]);
+    plume_tensor *w = OP(PLUME_OP_RESHAPE, ARGS({4, 2, 2, 2, 3}, {0}), &net->t[2]);
+    plume_tensor *b = OP(PLUME_OP_SLICE, ARGS({0, 1, 2}, {0}), &net->t[1]);
+    plume_tensor *y = OP(PLUME_OP_CONV2D, ARGS({1, 1, PLUME_IDENTITY}, {0}), x, w, b);
+    plume_tensor *z = OP(PLUME_OP_CONV2D, ARGS({2, 0, PLUME_RELU}, {0}), x, w);
+
+    y = OP(PLUME_OP_POOL2D, ARGS({2, 2, 0, 0}, {0}), y); /* [1, 2, 2, 2] */
+    y = OP(PLUME_OP_POOL2D, ARGS({2, 1, 1, 1}, {0}), y); /* [1, 2, 3, 3] */
+    return OP(PLUME_OP_BINARY, NONE, weigh(net, y), weigh(net, z));
+}
+
+static plume_tensor *f_batchnorm(struct net *net)
+{
+    plume_tensor *w = OP(PLUME_OP_SLICE, ARGS({0, 0, 3}, {0}), &net->t[1]);
+    plume_tensor *b = OP(PLUME_OP_SLICE, ARGS({0, 3, 3}, {0}), &net->t[1]);
+    plume_tensor *x = OP(PLUME_OP_BATCHNORM, NONE, &net->t[2], w, b, &net->t[8], &net->t[9]);
+
+    return weigh(net, OP(PLUME_OP_BATCHNORM, ARGS({PLUME_RELU}, {1e-3, 0.2}), x, w, b, &net->t[8],
+                         &net->t[9]));
+}
+
 static const struct {
     const char *name;
     function f;
@@ -191,6 +215,8 @@ static const struct {
     {"losses", f_losses, 1e-4, 0.25},
     {"embedding", f_embedding, 1e-4, 0.25},
     {"dropout", f_dropout, 1e-4, 0.25},
+    {"image", f_image, 1e-4, 0.25},
+    {"batchnorm", f_batchnorm, 1e-4, 0.25},
     {"views", f_views, 1e-4, 0.25},
     {"covering_views", f_covering_views, 1e-4, 0.25},
 };
@@ -208,6 +234,8 @@ static void make(struct net *net, enum pl_real real)
     leaf(net, real, 2, (size_t[]){5, 3});
     leaf(net, real, 1, (size_t[]){1});
     leaf(net, real, 1, (size_t[]){64});
+    for (int i = 0; i < 2; i++) /* running mean and variance */
+        leaf(net, real, 1, (size_t[]){3})->wants_grad = false;
 }
 
 static void test_gradients(void **state)
