@@ -178,6 +178,11 @@ struct plume_module {
     int (*on_validation_end)(struct plume_context *pl);
     int (*on_test_start)(struct plume_context *pl);
     int (*on_test_end)(struct plume_context *pl);
+
+    /* What of the module's own goes into a checkpoint, by plume_save(), and comes back from one, by
+     * plume_load(), before training begins. Saving is called on rank 0 only. */
+    int (*on_save_checkpoint)(struct plume_context *pl);
+    int (*on_load_checkpoint)(struct plume_context *pl);
 };
 
 /* The one symbol of a module. */
@@ -350,6 +355,21 @@ static inline plume_tensor *plume_part(struct plume_context *pl,
                                        unsigned part)
 {
     return pl->api->dist->part(pl, outputs, name, part);
+}
+
+/* Puts n bytes into the checkpoint, under a name (as pl_hparam names). Only in on_save_checkpoint;
+ * 0 or a negative errno. */
+static inline int
+plume_save(struct plume_context *pl, const char *name, const void *bytes, size_t n)
+{
+    return pl->api->dist->save(pl, name, bytes, n);
+}
+
+/* The bytes of a name, which live until the hook returns; NULL where the checkpoint has none. Only
+ * in on_load_checkpoint. */
+static inline const void *plume_load(struct plume_context *pl, const char *name, size_t *ret_n)
+{
+    return pl->api->dist->load(pl, name, ret_n);
 }
 
 /* Collectives on plain memory, outside of the tape: called by all ranks, in the same order. buf =

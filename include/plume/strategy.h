@@ -64,6 +64,8 @@ struct plume_dist_api {
                           const struct plume_outputs *outputs,
                           const char *name,
                           unsigned part);
+    int (*save)(struct plume_context *pl, const char *name, const void *bytes, size_t n);
+    const void *(*load)(struct plume_context *pl, const char *name, size_t *ret_n);
 };
 
 #ifdef __cplusplus

@@ -4,6 +4,8 @@
 
 #include <string.h>
 
+#define HALF_STAGE ((size_t)64 * 1024) /* 16-bit numbers summed at a time */
+
 int pl_comm_allreduce(struct pl_comm *comm,
                       void *buf,
                       size_t count,
@@ -12,6 +14,29 @@ int pl_comm_allreduce(struct pl_comm *comm,
                       struct pl_error *err)
 {
     return comm->ops->allreduce(comm, buf, count, real, scale, err);
+}
+
+int pl_comm_allreduce_half(struct pl_comm *comm,
+                           uint16_t *buf,
+                           size_t count,
+                           enum pl_half type,
+                           double scale,
+                           struct pl_error *err)
+{
+    const struct pl_kernels *k = pl_kernels_best(PL_REAL_F32);
+    _cleanup_free_ float *wide = malloc(PL_MIN(count, HALF_STAGE) * sizeof(*wide) + 1);
+    int r = wide ? 0 : pl_error_set(err, -ENOMEM, "out of memory");
+
+    for (size_t at = 0; at < count && r == 0; at += HALF_STAGE) {
+        struct pl_half_args args = {
+            .n = PL_MIN(count - at, HALF_STAGE), .type = type, .half = buf + at, .wide = wide};
+
+        k->widen(&args);
+        r = pl_comm_allreduce(comm, wide, args.n, PL_REAL_F32, scale, err);
+        if (r == 0)
+            k->narrow(&args);
+    }
+    return r;
 }
 
 int pl_comm_broadcast(struct pl_comm *comm, void *buf, size_t bytes, struct pl_error *err)

@@ -15,6 +15,7 @@
 
 #include "common/base/error.h"
 #include "common/base/rank_link.h"
+#include "kernels/half.h"
 #include "kernels/kernels.h"
 
 #include <stdbool.h>
@@ -97,6 +98,14 @@ int pl_comm_allreduce(struct pl_comm *comm,
                       enum pl_real real,
                       double scale,
                       struct pl_error *err);
+
+/* The same for 16-bit numbers: summed in f32, rounded once. -ENOMEM. */
+int pl_comm_allreduce_half(struct pl_comm *comm,
+                           uint16_t *buf,
+                           size_t count,
+                           enum pl_half type,
+                           double scale,
+                           struct pl_error *err);
 
 /* Everybody gets rank 0's bytes. */
 int pl_comm_broadcast(struct pl_comm *comm, void *buf, size_t bytes, struct pl_error *err);

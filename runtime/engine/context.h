@@ -28,6 +28,8 @@ struct pl_logs {
 #define PL_PARTS_MAX PL_NODE_INPUTS_MAX
 #define PL_OUTPUTS_MAX 9 /* the loss, and those with names */
 
+struct pl_checkpoint;
+
 /* What one step gave; list[0] is the loss. */
 struct plume_outputs {
     unsigned parts;
@@ -61,10 +63,11 @@ struct pl_context {
     struct plume_optimizer optimizer_defaults;
     struct plume_array **arrays;
     size_t n_arrays;
-    struct plume_outputs *outputs; /* of the running step; NULL outside */
-    unsigned part;                 /* which part of the batch it has */
-    struct pl_comm *comm;          /* for the module's own collectives; borrowed */
-    struct pl_error error;         /* the first failure in the running hook */
+    struct pl_checkpoint *checkpoint; /* that is being made or read; NULL else */
+    struct plume_outputs *outputs;    /* of the running step; NULL outside */
+    unsigned part;                    /* which part of the batch it has */
+    struct pl_comm *comm;             /* for the module's own collectives; borrowed */
+    struct pl_error error;            /* the first failure in the running hook */
 };
 
 extern const struct plume_dist_api pl_context_dist;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* What stands behind struct plume_dist_api. */
 #include "common/base/parse.h"
+#include "runtime/engine/checkpoint.h"
 #include "runtime/engine/context.h"
 
 #include <string.h>
@@ -178,6 +179,44 @@ static plume_tensor *api_part(struct plume_context *pl,
     return o->part[part];
 }
 
+/* a module's own part of a checkpoint */
+
+static int api_save(struct plume_context *pl, const char *name, const void *bytes, size_t n)
+{
+    struct pl_context *ctx = of(pl);
+    char full[PL_CHECKPOINT_NAME_MAX];
+    struct pl_error err = {0};
+    int r;
+
+    if (!ctx->checkpoint || strlen(name) > 64 || !pl_name_valid(name, strlen(name)))
+        r = pl_error_set(&err, -EINVAL, "save: '%s' is a bad name, or this is no time to save",
+                         name);
+    else {
+        snprintf(full, sizeof(full), "extras/%s", name);
+        r = pl_checkpoint_add(ctx->checkpoint, full, PLUME_U8, 1, &n, bytes, &err);
+    }
+    return result(ctx, r, &err);
+}
+
+static const void *api_load(struct plume_context *pl, const char *name, size_t *ret_n)
+{
+    const struct pl_checkpoint_tensor *t;
+    struct pl_context *ctx = of(pl);
+    char full[PL_CHECKPOINT_NAME_MAX];
+    struct pl_error err = {0};
+
+    if (!ctx->checkpoint) {
+        result(ctx, pl_error_set(&err, -EINVAL, "load: this is no time to load"), &err);
+        return NULL;
+    }
+    snprintf(full, sizeof(full), "extras/%s", name);
+    t = pl_checkpoint_find(ctx->checkpoint, full);
+    if (!t)
+        return NULL;
+    *ret_n = t->bytes;
+    return t->data;
+}
+
 const struct plume_dist_api pl_context_dist = {
     .struct_size = sizeof(struct plume_dist_api),
     .allreduce = api_allreduce,
@@ -187,4 +226,6 @@ const struct plume_dist_api pl_context_dist = {
     .parts = api_parts,
     .whole = api_whole,
     .part = api_part,
+    .save = api_save,
+    .load = api_load,
 };

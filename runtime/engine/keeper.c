@@ -98,11 +98,18 @@ static int make(const struct pl_keeper *keeper,
 {
     _cleanup_(pl_buf_finish) struct pl_buf callbacks = {0};
     struct pl_state state = state_of(t, batches);
+    int r;
 
     if (callbacks_of(keeper, t, &callbacks) < 0)
         return pl_error_set(err, -ENOMEM, "out of memory");
     state.callbacks = callbacks.data;
-    return pl_state_save(&state, false, ret, err);
+    r = pl_state_save(&state, false, ret, err);
+    if (r < 0)
+        return r;
+    t->ctx.checkpoint = ret;
+    r = pl_trainer_hook(t, t->module->on_save_checkpoint, "on_save_checkpoint", err);
+    t->ctx.checkpoint = NULL;
+    return r;
 }
 
 int pl_keeper_save(struct pl_keeper *keeper,
@@ -211,7 +218,10 @@ load(struct pl_keeper *keeper, struct pl_trainer *t, const char *path, struct pl
     t->epoch = state.epoch;
     t->step = state.global_step;
     t->resume_batches = state.batches;
-    return 0;
+    t->ctx.checkpoint = &checkpoint;
+    r = pl_trainer_hook(t, t->module->on_load_checkpoint, "on_load_checkpoint", err);
+    t->ctx.checkpoint = NULL;
+    return r;
 }
 
 int pl_keeper_resume(struct pl_keeper *keeper, struct pl_trainer *t, struct pl_error *err)

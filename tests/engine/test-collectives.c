@@ -133,6 +133,27 @@ static const char *check_gather(struct pl_comm *comm, size_t unit)
     return buf[offset[n]] ? "wrote behind the end" : NULL;
 }
 
+/* Whole numbers that both 16-bit types have. */
+static const char *check_halves(struct pl_comm *comm)
+{
+    const size_t n = 70001;
+    _cleanup_free_ uint16_t *buf = malloc(n * sizeof(*buf));
+    struct pl_error err = {0};
+
+    for (int type = PL_HALF_BF16; type <= PL_HALF_F16; type++) {
+        uint16_t one = type == PL_HALF_BF16 ? 0x3f80 : 0x3c00,
+                 two = type == PL_HALF_BF16 ? 0x4000 : 0x4000;
+
+        for (size_t i = 0; i < n; i++)
+            buf[i] = one;
+        TRY(pl_comm_allreduce_half(comm, buf, n, (enum pl_half)type, 2.0 / comm->size, &err));
+        for (size_t i = 0; i < n; i++)
+            if (buf[i] != two)
+                return say("16-bit sum [%zu] of type %d is %04x", i, type, buf[i]);
+    }
+    return NULL;
+}
+
 static const char *gather(struct pl_comm *comm, void *shared)
 {
     struct pl_error err = {0};
@@ -141,6 +162,7 @@ static const char *gather(struct pl_comm *comm, void *shared)
 
     for (size_t unit = 1; unit < 400000 && !text; unit *= 27)
         text = check_gather(comm, unit);
+    text = text ? text : check_halves(comm);
     if (text)
         return text;
     TRY(pl_comm_agree(comm, comm->rank != comm->size - 1, &all, &err));

@@ -9,6 +9,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -617,6 +618,49 @@ static void test_modules_have_collectives(void **state)
     assert_good(run);
 }
 
+static int save_word(struct plume_context *pl)
+{
+    return plume_save(pl, "word", "plume", 6);
+}
+
+static int load_word(struct plume_context *pl)
+{
+    size_t n = 0;
+    const char *word = plume_load(pl, "word", &n);
+
+    if (plume_load(pl, "other", &n))
+        return plume_fail(pl, -EINVAL, "something that nobody saved");
+    if (!word || n != 6 || memcmp(word, "plume", 6) != 0)
+        return plume_fail(pl, -EINVAL, "not the word that was saved");
+    current->parts = 77;
+    return 0;
+}
+
+static void test_modules_keep_their_own_in_checkpoints(void **state)
+{
+    char dir[] = "/tmp/plume-fit-XXXXXX", path[64];
+    struct run *run = new_run();
+
+    assert_non_null(mkdtemp(dir));
+    snprintf(path, sizeof(path), "%s/last.ckpt", dir);
+    run->options.checkpoint_dir = dir;
+    run->options.save_top_k = 0;
+    run->options.save_last = true;
+    run->options.resume = "last";
+    run->module.on_save_checkpoint = save_word;
+    run->module.on_load_checkpoint = load_word;
+    go(run, 2, 0);
+    assert_good(run);
+    assert_int_equal(run->parts, 0); /* there was nothing yet */
+    snprintf(run->hparams[0], 32, "epochs=2");
+    go(run, 2, 0);
+    assert_good(run);
+    assert_int_equal(run->parts, 77);
+    assert_int_equal(run->epoch, 2);
+    assert_int_equal(unlink(path), 0);
+    assert_int_equal(rmdir(dir), 0);
+}
+
 static int fail_late(struct plume_context *pl)
 {
     return pl->step == 3 ? plume_fail(pl, -EIO, "the disk is full") : 0;
@@ -698,6 +742,7 @@ int main(void)
         cmocka_unit_test(test_outputs_are_checked),
         cmocka_unit_test(test_own_reduction),
         cmocka_unit_test(test_modules_have_collectives),
+        cmocka_unit_test(test_modules_keep_their_own_in_checkpoints),
         cmocka_unit_test(test_a_failed_run_leaves_nothing),
         cmocka_unit_test(test_strategies_are_chosen),
     };
