@@ -2,6 +2,7 @@
 #include "runtime/engine/context.h"
 #include "common/base/fs.h"
 #include "common/base/parse.h"
+#include "runtime/engine/crash.h"
 #include "runtime/engine/data_find.h"
 #include "runtime/engine/ops.h"
 
@@ -300,6 +301,7 @@ void pl_context_finish(struct pl_context *ctx)
 
 int pl_context_result(struct pl_context *ctx, int r, const char *hook, struct pl_error *err)
 {
+    pl_crash_hook(NULL);
     if (ctx->error.code == 0 && r == 0)
         return 0;
     if (ctx->error.code == 0)

@@ -3,6 +3,7 @@
 #include "common/base/log.h"
 #include "kernels/pool.h"
 #include "runtime/engine/comm_mpi.h"
+#include "runtime/engine/crash.h"
 #include "runtime/engine/local.h"
 #include "runtime/engine/module.h"
 #include "runtime/engine/pltrain_options.h"
@@ -127,7 +128,13 @@ static int run_rank(struct pl_pltrain *p)
     _cleanup_(pl_module_close) struct pl_module module = {0};
     _cleanup_(pl_hparams_finish) struct pl_hparams hparams = {0};
     struct pl_error err = {0};
-    int r = pl_module_open(p->module, &module, &err);
+    int r;
+
+    pl_crash_watch();
+    pl_crash_module(p->module);
+    pl_crash_hook("plume_module_entry");
+    r = pl_module_open(p->module, &module, &err);
+    pl_crash_hook(NULL);
 
     if (r < 0)
         return complain(exit_code(r), &err);

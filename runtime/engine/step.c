@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "runtime/engine/step.h"
+#include "runtime/engine/crash.h"
 
 #include <math.h>
 
@@ -51,6 +52,7 @@ static int call_step(struct pl_trainer *t,
     t->ctx.logs = stage == PLUME_TRAIN ? NULL : logs;
     t->ctx.outputs = &s->outputs;
     t->ctx.part = part;
+    pl_crash_hook(names[stage]);
     logs->n_pending = 0;
     if (stage == PLUME_TRAIN)
         r = t->module->training_step(&t->ctx.pub, batch, &loss);
@@ -77,6 +79,7 @@ static int call_end(struct pl_trainer *t,
 
     if (stage == PLUME_TRAIN ? !t->module->training_step_end : !end_of(t, stage))
         return 0;
+    pl_crash_hook(names[stage]);
     t->ctx.tape = tape;
     t->ctx.logs = stage == PLUME_TRAIN ? NULL : &s->logs;
     if (stage == PLUME_TRAIN)
@@ -259,6 +262,7 @@ static int batch_hook(struct pl_trainer *t,
 {
     t->ctx.pub.step = t->step;
     t->ctx.pub.epoch = t->epoch;
+    pl_crash_hook(name);
     return hook && batch ? pl_context_result(&t->ctx, hook(&t->ctx.pub, batch), name, err) : 0;
 }
 

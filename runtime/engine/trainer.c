@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "runtime/engine/trainer.h"
+#include "runtime/engine/crash.h"
 #include "runtime/engine/eval.h"
 #include "runtime/engine/step.h"
 
@@ -12,6 +13,7 @@ static int open_stage(struct pl_trainer *t, enum plume_stage stage, struct pl_er
 
     if (stage != PLUME_TRAIN && !pl_step_has_hook(t, stage))
         return 0;
+    pl_crash_hook("data");
     r = pl_context_result(&t->ctx, t->module->data(&t->ctx.pub, stage, &data), "data", err);
     if (r < 0)
         return r;
@@ -59,6 +61,7 @@ static int set_optimizers(struct pl_trainer *t, struct pl_error *err)
     pl_optimizer_defaults(t->hparams, t->options->optimizer, &ctx->optimizer_defaults);
     ctx->optimizers[0] = ctx->optimizer_defaults;
     ctx->n_optimizers = 1;
+    pl_crash_hook("configure_optimizers");
     if (t->module->configure_optimizers)
         r = pl_context_result(ctx, t->module->configure_optimizers(&ctx->pub, &ctx->optimizers[0]),
                               "configure_optimizers", err);
@@ -97,6 +100,7 @@ static int set_reducer(struct pl_trainer *t, struct pl_error *err)
     };
     int r = 0;
 
+    pl_crash_hook("configure_ddp");
     if (t->strategy.reduces && t->module->configure_ddp)
         r = pl_context_result(&t->ctx, t->module->configure_ddp(&t->ctx.pub, &ddp), "configure_ddp",
                               err);
@@ -117,6 +121,7 @@ static int build(struct pl_trainer *t, struct pl_error *err)
     int r;
 
     t->ctx.configuring = true;
+    pl_crash_hook("configure");
     r = pl_context_result(&t->ctx, t->module->configure(&t->ctx.pub), "configure", err);
     t->ctx.configuring = false;
     for (int stage = PLUME_TRAIN; stage <= PLUME_TEST && r == 0; stage++)
@@ -206,5 +211,6 @@ int pl_trainer_hook(struct pl_trainer *trainer,
 {
     trainer->ctx.pub.step = trainer->step;
     trainer->ctx.pub.epoch = trainer->epoch;
+    pl_crash_hook(name);
     return hook ? pl_context_result(&trainer->ctx, hook(&trainer->ctx.pub), name, err) : 0;
 }

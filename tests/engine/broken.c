@@ -4,13 +4,15 @@
 
 #include <errno.h>
 #include <stddef.h>
+#include <stdlib.h>
 
 struct state {
     plume_tensor *w;
 };
 
 #if defined(BROKEN_NAN) || defined(BROKEN_SHAPE) || defined(BROKEN_HOOK) ||                        \
-    defined(BROKEN_OPTIMIZER)
+    defined(BROKEN_OPTIMIZER) || defined(BROKEN_CRASH) || defined(BROKEN_LOSS) ||                  \
+    defined(BROKEN_DATA) || defined(BROKEN_PLACE)
 #define COMPLETE 1
 #else
 #define COMPLETE 0
@@ -32,6 +34,10 @@ static int data(struct plume_context *pl, enum plume_stage stage, struct plume_d
 {
     if (stage != PLUME_TRAIN)
         return 0;
+#ifdef BROKEN_DATA
+    ret->n_fields = 1;
+    return 0;
+#endif
     ret->n_fields = 2;
     ret->field[0].array = plume_open_npy(pl, "digits/train-images.npy");
     ret->field[0].dtype = PLUME_F32;
@@ -48,6 +54,16 @@ static int
 training_step(struct plume_context *pl, const struct plume_batch *batch, plume_tensor **ret_loss)
 {
     struct state *s = pl->state;
+#ifdef BROKEN_CRASH
+    volatile int *volatile nowhere = NULL;
+#endif
+#ifdef BROKEN_LOSS
+    return 0;
+#endif
+#ifdef BROKEN_CRASH
+    if (pl->rank == pl->world_size - 1)
+        *nowhere = 1;
+#endif
 #ifdef BROKEN_SHAPE
     plume_tensor *z = plume_linear(pl, s->w, batch->field[0], NULL, PLUME_IDENTITY);
 #else
@@ -62,6 +78,14 @@ training_step(struct plume_context *pl, const struct plume_batch *batch, plume_t
 static int configure_optimizers(struct plume_context *pl, struct plume_optimizer *ret)
 {
     ret->lr = plume_hparam(pl, "learning_rate");
+    return 0;
+}
+#endif
+#ifdef BROKEN_PLACE
+/* Not broken: the ranks meet where $PLACE says. */
+static int init_ddp_connection(struct plume_connection *ret)
+{
+    ret->port = (unsigned)strtoul(getenv("PLACE"), NULL, 10);
     return 0;
 }
 #endif
@@ -81,6 +105,9 @@ static const struct plume_module module = {
     .configure = configure,
     .data = data,
     .training_step = training_step,
+#endif
+#ifdef BROKEN_PLACE
+    .init_ddp_connection = init_ddp_connection,
 #endif
 #ifdef BROKEN_OPTIMIZER
     .configure_optimizers = configure_optimizers,

@@ -169,8 +169,30 @@ says() {
     says 1 "hook configure: the weather is bad" "$BROKEN/broken_hook.so"
     says 1 "linear: shapes do not fit" "$BROKEN/broken_shape.so"
     says 1 "asks for hyper-parameter 'learning_rate'" "$BROKEN/broken_optimizer.so"
+    says 1 "hook training_step gave no loss" "$BROKEN/broken_loss.so"
+    says 1 "data field 0 has no array" "$BROKEN/broken_data.so"
     echo "not a shared object" >"$BATS_TEST_TMPDIR/text.so"
     says 1 "cannot load module" "$BATS_TEST_TMPDIR/text.so"
+}
+
+@test "a module that crashes is named, and takes the others along" {
+    run -139 --separate-stderr pltrain "$BROKEN/broken_crash.so"
+    [[ $stderr == "pltrain: crashed with module '$BROKEN/broken_crash.so' in its hook training_step (SIGSEGV)"* ]]
+    run -139 --separate-stderr pltrain --processes 3 "$BROKEN/broken_crash.so"
+    grep -q "in its hook training_step (SIGSEGV)" <<<"$stderr"
+    [ "$(grep -c 'lost rank 2: ' <<<"$stderr")" -eq 2 ] || { echo "$stderr"; false; }
+}
+
+@test "ranks meet where the module says" {
+    PLACE=$((20000 + RANDOM % 10000))
+    export PLACE
+    for i in 0 1 2; do # in this order: rank 0 listens last
+        rank=$((2 - i))
+        RANK=$rank WORLD_SIZE=3 LOCAL_RANK=0 LOCAL_WORLD_SIZE=1 NODE_RANK=$rank \
+            pltrain --epochs 1 "$BROKEN/broken_place.so" >"$BATS_TEST_TMPDIR/$rank" &
+    done
+    wait
+    [ "$(cat "$BATS_TEST_TMPDIR"/[012] | grep -o 'hash .*' | sort | uniq -c | awk '{ print $1 }')" = 3 ]
 }
 
 @test "a loss that is no number ends all ranks, and each says why" {
