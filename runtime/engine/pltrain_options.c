@@ -31,6 +31,7 @@ enum option_id {
     OPT_VAL_EVERY,
     OPT_SANITY,
     OPT_OVERFIT,
+    OPT_WORKERS,
     OPT_FAST_DEV_RUN,
     OPT_EARLY_STOP,
     OPT_EARLY_STOP_MODE,
@@ -92,6 +93,8 @@ static const struct pl_option options[] = {
     {"num-sanity-val-steps", 0, "N", NULL, "batches of validation before training (2)", OPT_SANITY},
     {"overfit-batches", 0, "N", NULL, "train on the same few batches (number or share; 0 = off)",
      OPT_OVERFIT},
+    {"num-workers", 0, "N", NULL,
+     "threads that make batches ahead: 0 or 1 (1 where there is more than one CPU)", OPT_WORKERS},
     {"fast-dev-run", 0, "[N]", NULL, "N batches (1) of each stage, one epoch, no files",
      OPT_FAST_DEV_RUN},
 
@@ -276,6 +279,7 @@ static int set_length(struct pl_pltrain *p, int id, const char *value, struct pl
 
 static int set_batches(struct pl_train_options *t, int id, const char *value, struct pl_error *err)
 {
+    int64_t n = 0;
     int r;
 
     switch (id) {
@@ -294,6 +298,10 @@ static int set_batches(struct pl_train_options *t, int id, const char *value, st
         return parse_count(value, 0, &t->sanity_steps, err);
     case OPT_OVERFIT:
         return parse_limit(value, &t->overfit, err);
+    case OPT_WORKERS:
+        r = pl_parse_int(value, 0, 1, &n, err);
+        t->prefetch = (int)n;
+        return r;
     default:
         t->fast_dev_run = 1;
         return value ? parse_count(value, 1, &t->fast_dev_run, err) : 0;

@@ -110,6 +110,13 @@ says() {
     says 1 "chosen by 'val_f1', which nothing has logged" --checkpoint-dir c --monitor val_f1 mlp
 }
 
+@test "batches made ahead are the same batches" {
+    cd "$BATS_TEST_TMPDIR"
+    pltrain --num-workers 0 --epochs 2 mlp | grep hash >without
+    pltrain --num-workers 1 --epochs 2 mlp | grep hash | cmp - without
+    says 2 "must be" --num-workers 2 mlp
+}
+
 @test "so is one in 16 bits, loss scale and all" {
     cd "$BATS_TEST_TMPDIR"
     args=(--precision 16 --optimizer adamw --hparam lr=0.003)
