@@ -207,48 +207,121 @@ static void max_backward(void *ctx, size_t begin, size_t end)
     }
 }
 
-/* Forward and backward visit the same windows: y is the sum of x's, or dx gets a share of dy. */
-static void average(const struct pool2d *p, size_t n, bool back)
+/* Where a window's taps lie: rows i0 .. i1, columns j0 .. j1 of x, without the padding. */
+struct box {
+    size_t i0, i1, j0, j1;
+};
+
+static inline struct box box_of(const struct pl_pool2d_args *a, size_t i, size_t j)
 {
-    const struct pl_pool2d_args *a = p->a;
-    size_t size = a->height * a->width, y_size = p->oh * p->ow;
-    const float *x = back ? NULL : (const float *)a->x + n * size;
-    float *dx = back ? (float *)a->dx + n * size : NULL;
-    float share = 1 / (float)(a->kernel_h * a->kernel_w);
+    size_t u0, u1, v0, v1, top = i * a->stride_h, left = j * a->stride_w;
 
-    if (back && !a->dx_add)
-        memset(dx, 0, size * sizeof(*dx));
-    for (size_t k = 0; k < y_size; k++) {
-        size_t i = k / p->ow, j = k % p->ow, u0, u1, v0, v1;
-        float sum = 0, d = back ? ((const float *)a->dy)[n * y_size + k] * share : 0;
+    clip(top, a->pad_h, a->kernel_h, a->height, &u0, &u1);
+    clip(left, a->pad_w, a->kernel_w, a->width, &v0, &v1);
+    return (struct box){top + u0 - a->pad_h, top + u1 - a->pad_h, left + v0 - a->pad_w,
+                        left + v1 - a->pad_w};
+}
 
-        clip(i * a->stride_h, a->pad_h, a->kernel_h, a->height, &u0, &u1);
-        clip(j * a->stride_w, a->pad_w, a->kernel_w, a->width, &v0, &v1);
-        for (size_t u = u0; u < u1; u++) {
-            size_t row = (i * a->stride_h + u - a->pad_h) * a->width + j * a->stride_w - a->pad_w;
+static inline float sum_of(const float *x, size_t n)
+{
+    pl_vec lanes = {0};
+    float flat[PL_LANES], sum = 0;
+    size_t k = 0;
 
-            for (size_t v = v0; v < v1; v++) {
-                if (back)
-                    dx[row + v] += d;
-                else
-                    sum += x[row + v];
-            }
-        }
-        if (!back)
-            ((float *)a->y)[n * y_size + k] = sum * share;
+    if (n >= PL_LANES) {
+        for (; k + PL_LANES <= n; k += PL_LANES)
+            lanes += pl_load(x + k);
+        pl_store(flat, lanes);
+        for (size_t l = 0; l < PL_LANES; l++)
+            sum += flat[l];
     }
+    for (; k < n; k++)
+        sum += x[k];
+    return sum;
+}
+
+/* A row of windows of 2 x 2. */
+static void avg_halves(const float *x, size_t width, float *y, size_t n)
+{
+    size_t j = 0;
+
+    for (; j + PL_LANES <= n; j += PL_LANES) {
+        const float *at = x + 2 * j;
+        pl_vec a = pl_load(at) + pl_load(at + width);
+        pl_vec b = pl_load(at + PL_LANES) + pl_load(at + width + PL_LANES);
+
+        pl_store(y + j, (__builtin_shuffle(a, b, PL_MASK(EVEN, 0)) +
+                         __builtin_shuffle(a, b, PL_MASK(ODD, 0))) *
+                            0.25f);
+    }
+    for (; j < n; j++)
+        y[j] = (x[2 * j] + x[2 * j + width] + (x[2 * j + 1] + x[2 * j + width + 1])) * 0.25f;
+}
+
+static void avg_halves_back(const float *dy, float *dx, size_t width, size_t n, bool add)
+{
+    for (size_t u = 0; u < 2; u++, dx += width)
+        for (size_t j = 0; j < 2 * n; j++)
+            dx[j] = (add ? dx[j] : 0) + dy[j / 2] * 0.25f;
 }
 
 static void avg_forward(void *ctx, size_t begin, size_t end)
 {
-    for (size_t n = begin; n < end; n++)
-        average(ctx, n, false);
+    const struct pool2d *p = ctx;
+    const struct pl_pool2d_args *a = p->a;
+    float share = 1 / (float)(a->kernel_h * a->kernel_w);
+
+    for (size_t n = begin; n < end; n++) {
+        const float *x = (const float *)a->x + n * a->height * a->width;
+        float *y = (float *)a->y + n * p->oh * p->ow;
+
+        for (size_t i = 0; i < p->oh; i++) {
+            if (halves(a)) {
+                avg_halves(x + 2 * i * a->width, a->width, y, p->ow);
+                y += p->ow;
+                continue;
+            }
+            for (size_t j = 0; j < p->ow; j++) {
+                struct box b = box_of(a, i, j);
+                float sum = 0;
+
+                for (size_t r = b.i0; r < b.i1; r++)
+                    sum += sum_of(x + r * a->width + b.j0, b.j1 - b.j0);
+                *y++ = sum * share;
+            }
+        }
+    }
 }
 
 static void avg_backward(void *ctx, size_t begin, size_t end)
 {
-    for (size_t n = begin; n < end; n++)
-        average(ctx, n, true);
+    const struct pool2d *p = ctx;
+    const struct pl_pool2d_args *a = p->a;
+    float share = 1 / (float)(a->kernel_h * a->kernel_w);
+    bool covered = halves(a) && a->height % 2 == 0 && a->width % 2 == 0; /* each x by a window */
+
+    for (size_t n = begin; n < end; n++) {
+        const float *dy = (const float *)a->dy + n * p->oh * p->ow;
+        float *dx = (float *)a->dx + n * a->height * a->width;
+
+        if (!a->dx_add && !covered)
+            memset(dx, 0, a->height * a->width * sizeof(*dx));
+        for (size_t i = 0; i < p->oh; i++) {
+            if (halves(a)) {
+                avg_halves_back(dy, dx + 2 * i * a->width, a->width, p->ow, a->dx_add || !covered);
+                dy += p->ow;
+                continue;
+            }
+            for (size_t j = 0; j < p->ow; j++) {
+                struct box b = box_of(a, i, j);
+                float d = *dy++ * share;
+
+                for (size_t r = b.i0; r < b.i1; r++)
+                    for (size_t c = b.j0; c < b.j1; c++)
+                        dx[r * a->width + c] += d;
+            }
+        }
+    }
 }
 
 static void run(const struct pl_pool2d_args *a, void (*body)(void *ctx, size_t begin, size_t end))
