@@ -162,6 +162,23 @@ struct pl_normalize_args {
     void *y, *norm, *dx;
 };
 
+/* Attention (Vaswani et al., arXiv 1706.03762): for each batch and head, y = softmax(scale q k^T) v
+ * over the keys, or over those at the query's own time and before where causal. q, k, v [batch,
+ * time, heads, dim], times `row` elements apart and batches time * row (so that they may lie side
+ * by side in one array [batch, time, 3, heads, dim], row = 3 heads dim); y, dy [batch, time, heads,
+ * dim] dense. dq, dk, dv lie as q, k, v do. lse [batch, heads, time], of the table's real type: the
+ * logarithm of each row's sum of exponentials, from which backward makes the probabilities again
+ * (Dao et al., arXiv 2205.14135), so that no time x time matrix is kept. */
+struct pl_attention_args {
+    size_t batch, time, heads, dim, row;
+    bool causal;
+    bool dq_add, dk_add, dv_add;
+    double scale;
+    const void *q, *k, *v, *dy;
+    void *y, *lse; /* written forward, read backward */
+    void *dq, *dk, *dv;
+};
+
 /* X(function, struct of arguments) */
 #define PL_KERNEL_LIST_NN(X)                                                                       \
     X(add, add)                                                                                    \
@@ -189,6 +206,8 @@ struct pl_normalize_args {
     X(embedding_backward, embedding)                                                               \
     X(dropout, dropout)                                                                            \
     X(normalize_forward, normalize)                                                                \
-    X(normalize_backward, normalize)
+    X(normalize_backward, normalize)                                                               \
+    X(attention_forward, attention)                                                                \
+    X(attention_backward, attention)
 
 #endif

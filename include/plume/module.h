@@ -68,6 +68,7 @@ enum plume_op {
     PLUME_OP_CONV2D,
     PLUME_OP_POOL2D,
     PLUME_OP_BATCHNORM,
+    PLUME_OP_ATTENTION,
 };
 
 /* Numbers of an op; which is which, the op's function knows. */

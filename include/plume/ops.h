@@ -318,4 +318,30 @@ static inline plume_tensor *plume_avg_pool2d(
     return plume_op_call(pl, PLUME_OP_POOL2D, &x, 1, &args);
 }
 
+/* Attention (arXiv 1706.03762), scaled by 1 / sqrt(width / heads): qkv [batch, time, 3 width] has
+ * the queries, keys and values of each time side by side, as one linear layer makes them; the heads
+ * share each. causal: no time sees a later one. Result [batch, time, width]. Memory grows with
+ * time, not with its square. */
+static inline plume_tensor *
+plume_attention(struct plume_context *pl, plume_tensor *qkv, size_t heads, int causal)
+{
+    struct plume_op_args args = {{(int64_t)heads, causal}, {0}};
+
+    return plume_op_call(pl, PLUME_OP_ATTENTION, &qkv, 1, &args);
+}
+
+/* The same of three tensors [batch, time, width]. */
+static inline plume_tensor *plume_attention_of(struct plume_context *pl,
+                                               plume_tensor *q,
+                                               plume_tensor *k,
+                                               plume_tensor *v,
+                                               size_t heads,
+                                               int causal)
+{
+    plume_tensor *in[] = {q, k, v};
+    struct plume_op_args args = {{(int64_t)heads, causal}, {0}};
+
+    return plume_op_call(pl, PLUME_OP_ATTENTION, in, 3, &args);
+}
+
 #endif

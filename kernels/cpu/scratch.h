@@ -12,6 +12,7 @@ enum pl_scratch {
     PL_SCRATCH_CONV,
     PL_SCRATCH_CONV_SHARED,
     PL_SCRATCH_SUMS, /* partial sums of the thread that calls */
+    PL_SCRATCH_ATTENTION,
     PL_SCRATCH_COUNT,
 };
 

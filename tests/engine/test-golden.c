@@ -17,6 +17,7 @@ struct model {
     const struct plume_module *module;
     const char *batch_size; /* "batch_size=N" */
     size_t rows, classes, per_row;
+    bool tokens; /* inputs and labels are [rows, per_row] of classes */
     const struct golden_param *params;
     size_t n_params;
     const double *grads, *f64, *f32;
@@ -40,26 +41,30 @@ static double fill(uint32_t seed, size_t i, double scale, double shift)
 }
 
 static double inputs[SAMPLES_MAX];
-static int32_t labels[ROWS_MAX * 16];
+static int32_t tokens[SAMPLES_MAX], labels[ROWS_MAX * 16];
 static struct plume_array fields[2];
 
 /* All batches one behind the other, in the arrays that the data hooks hand out. */
 static void make_data(const struct model *m)
 {
-    size_t n = m->rows * m->per_row;
+    size_t n = m->rows * m->per_row, n_labels = m->tokens ? n : m->rows;
 
     for (size_t b = 0; b < GOLDEN_BATCHES; b++) {
-        for (size_t i = 0; i < n; i++)
+        for (size_t i = 0; i < n; i++) {
             inputs[b * n + i] = fill((uint32_t)(1000 + b), i, 1, 0);
-        for (size_t i = 0; i < m->rows; i++)
-            labels[b * m->rows + i] =
+            tokens[b * n + i] = (int32_t)(mix((uint32_t)(1000 + b), i) % (uint32_t)m->classes);
+        }
+        for (size_t i = 0; i < n_labels; i++)
+            labels[b * n_labels + i] =
                 (int32_t)(mix((uint32_t)(2000 + b), i) % (uint32_t)m->classes);
     }
-    fields[0] = (struct plume_array){.dtype = PLUME_F64, .rank = 2, .data = inputs};
-    fields[0].shape[0] = GOLDEN_BATCHES * m->rows;
-    fields[0].shape[1] = m->per_row;
-    fields[1] = (struct plume_array){.dtype = PLUME_I32, .rank = 1, .data = labels};
-    fields[1].shape[0] = fields[0].shape[0];
+    fields[0] = (struct plume_array){.dtype = m->tokens ? PLUME_I32 : PLUME_F64, .rank = 2};
+    fields[0].data = m->tokens ? (const void *)tokens : inputs;
+    fields[1] = (struct plume_array){.dtype = PLUME_I32, .rank = m->tokens ? 2 : 1, .data = labels};
+    for (size_t i = 0; i < 2; i++) {
+        fields[i].shape[0] = GOLDEN_BATCHES * m->rows;
+        fields[i].shape[1] = m->per_row;
+    }
 }
 
 static int data(struct plume_context *pl, enum plume_stage stage, struct plume_data *ret)
@@ -69,7 +74,7 @@ static int data(struct plume_context *pl, enum plume_stage stage, struct plume_d
     ret->n_fields = 2;
     for (size_t i = 0; i < 2; i++) {
         ret->field[i].array = &fields[i];
-        ret->field[i].dtype = i ? PLUME_I32 : PLUME_F32;
+        ret->field[i].dtype = fields[i].dtype == PLUME_I32 ? PLUME_I32 : PLUME_F32;
     }
     return 0;
 }
@@ -116,6 +121,46 @@ static int cnn_step(struct plume_context *pl, const struct plume_batch *b, plume
     h = plume_linear(pl, h, w[4], w[5], PLUME_RELU);
     h = plume_linear(pl, h, w[6], w[7], PLUME_IDENTITY);
     *ret_loss = plume_cross_entropy(pl, h, b->field[1]);
+    return 0;
+}
+
+#define CONTEXT 12
+#define HEADS 2
+#define PER_BLOCK 12 /* parameters */
+
+static int gpt_configure(struct plume_context *pl)
+{
+    return declare(pl, gpt_params, PL_COUNT(gpt_params));
+}
+
+static plume_tensor *gpt_block(struct plume_context *pl, plume_tensor *const *w, plume_tensor *x)
+{
+    plume_tensor *h = plume_layernorm(pl, x, w[0], w[1], 0);
+
+    h = plume_attention(pl, plume_linear(pl, h, w[2], w[3], PLUME_IDENTITY), HEADS, 1);
+    x = plume_add(pl, x, plume_linear(pl, h, w[4], w[5], PLUME_IDENTITY));
+    h = plume_linear(pl, plume_layernorm(pl, x, w[6], w[7], 0), w[8], w[9], PLUME_GELU_TANH);
+    return plume_add(pl, x, plume_linear(pl, h, w[10], w[11], PLUME_IDENTITY));
+}
+
+static int gpt_step(struct plume_context *pl, const struct plume_batch *b, plume_tensor **ret_loss)
+{
+    plume_tensor **w = pl->state, *h;
+
+    h = plume_add(pl, plume_embedding(pl, w[0], b->field[0]), w[1]);
+    for (size_t layer = 0; layer < 2; layer++)
+        h = gpt_block(pl, w + 2 + PER_BLOCK * layer, h);
+    h = plume_layernorm(pl, h, w[2 + 2 * PER_BLOCK], w[3 + 2 * PER_BLOCK], 0);
+    h = plume_linear(pl, h, w[0], NULL, PLUME_IDENTITY);
+    *ret_loss = plume_cross_entropy(pl, h, b->field[1]);
+    return 0;
+}
+
+static int adamw(struct plume_context *pl, struct plume_optimizer *ret)
+{
+    ret->kind = PLUME_ADAMW;
+    ret->lr = 0.015625;
+    ret->weight_decay = 0.0625;
     return 0;
 }
 
@@ -174,6 +219,31 @@ static const struct model cnn = {
     .grads = cnn_grads,
     .f64 = cnn_f64,
     .f32 = cnn_f32,
+};
+
+static const struct plume_module gpt_module = {
+    .struct_size = sizeof(struct plume_module),
+    .abi = PLUME_MODULE_ABI,
+    .name = "gpt",
+    .state_size = sizeof(plume_tensor *) * PL_COUNT(gpt_params),
+    .configure = gpt_configure,
+    .data = data,
+    .training_step = gpt_step,
+    .configure_optimizers = adamw,
+};
+
+static const struct model gpt = {
+    .module = &gpt_module,
+    .batch_size = "batch_size=3",
+    .rows = 3,
+    .per_row = CONTEXT,
+    .classes = 11,
+    .tokens = true,
+    .params = gpt_params,
+    .n_params = PL_COUNT(gpt_params),
+    .grads = gpt_grads,
+    .f64 = gpt_f64,
+    .f32 = gpt_f32,
 };
 
 static double number(const plume_tensor *t, const void *values, size_t i)
@@ -300,11 +370,18 @@ static void test_cnn_trains_as_in_pytorch(void **state)
     compare_f64(&cnn);
 }
 
+static void test_gpt_trains_as_in_pytorch(void **state)
+{
+    compare_f32(&gpt);
+    compare_f64(&gpt);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_mlp_trains_as_in_pytorch),
         cmocka_unit_test(test_cnn_trains_as_in_pytorch),
+        cmocka_unit_test(test_gpt_trains_as_in_pytorch),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
