@@ -66,7 +66,8 @@ static void batchnorm_backward(const struct pl_call *c)
 
     c->k->batchnorm_back_sums(&args);
     meet(c, args.back_sums, args.channels);
-    c->k->batchnorm_backward(&args);
+    if (args.dx) /* data wants no gradient */
+        c->k->batchnorm_backward(&args);
 }
 
 static double batchnorm_flops(const struct pl_node *node, bool backward)

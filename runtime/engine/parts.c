@@ -30,10 +30,12 @@ int pl_parts_create(unsigned k,
     pl_tape_init(&p->root, kernels, training);
     for (unsigned i = 0; i < k; i++) {
         pl_tape_init(&p->list[i].tape, kernels, training);
+        p->list[i].tape.device = i;
         /* Parts drop other elements. */
         p->list[i].tape.device = i;
         p->list[i].tape.seed = seed ^ (i * 0x9e3779b97f4a7c15u);
     }
+    p->root.device = k;
     p->root.seed = seed ^ (k * 0x9e3779b97f4a7c15u);
     *ret = p;
     return 0;

@@ -47,6 +47,7 @@ enum option_id {
     OPT_RESUME,
     OPT_STRATEGY,
     OPT_ACCELERATOR,
+    OPT_SYNC_BATCHNORM,
     OPT_DEVICES,
     OPT_COMM,
     OPT_PROCESSES,
@@ -112,6 +113,7 @@ static const struct pl_option options[] = {
     {"strategy", 0, "KIND", "Ranks and devices", "auto (default), single, dp, ddp, ddp2 or horovod",
      OPT_STRATEGY},
     {"accelerator", 0, "KIND", NULL, "auto (default) or cpu", OPT_ACCELERATOR},
+    {"sync-batchnorm", 0, NULL, NULL, "batch norm over all ranks' batches", OPT_SYNC_BATCHNORM},
     {"devices", 0, "K", NULL,
      "auto (default), a number or a list: of a node; a rank each, but of one process with dp and "
      "ddp2",
@@ -353,6 +355,9 @@ static int set_ranks(struct pl_pltrain *p, int id, const char *value, struct pl_
         return r;
     case OPT_ACCELERATOR:
         return check_accelerator(value, err);
+    case OPT_SYNC_BATCHNORM:
+        p->train.sync_batchnorm = true;
+        return 0;
     case OPT_DEVICES:
         return parse_devices(value, &p->devices, err);
     case OPT_COMM:

@@ -30,6 +30,10 @@ static int check(const struct pl_train_options *o,
                             "start one a node (srun --ntasks-per-node=1) with --devices, or choose "
                             "ddp",
                             place->local_size);
+    if ((kind == PL_STRATEGY_DP || kind == PL_STRATEGY_DDP2) && o->sync_batchnorm)
+        return pl_error_set(err, -EINVAL,
+                            "synchronised batch norm is between ranks, not between the devices of "
+                            "one: choose ddp");
     if ((kind == PL_STRATEGY_SINGLE || kind == PL_STRATEGY_DDP || kind == PL_STRATEGY_HOROVOD) &&
         o->devices > 1)
         return pl_error_set(

@@ -74,7 +74,7 @@ struct pl_train_options {
     uint64_t val_every;        /* epochs between those with a validation; > 0 */
     uint64_t sanity_steps;     /* batches of validation before training */
     struct pl_limit overfit;   /* the same few batches in every epoch, unshuffled; 0 = off */
-    bool deterministic;
+    bool sync_batchnorm; /* statistics over the batches of all ranks */
     uint64_t accumulate; /* batches of a step; > 0 */
     double clip;         /* 0 = off */
     enum pl_clip clip_by;

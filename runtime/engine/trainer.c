@@ -4,6 +4,12 @@
 #include "runtime/engine/eval.h"
 #include "runtime/engine/step.h"
 
+/* For synchronised batch norm. */
+static int sum_over_ranks(void *ctx, double *sums, size_t n)
+{
+    return pl_comm_allreduce(ctx, sums, n, PL_REAL_F64, 1, NULL);
+}
+
 static int open_stage(struct pl_trainer *t, enum plume_stage stage, struct pl_error *err)
 {
     struct plume_data data = {.struct_size = sizeof(data)};
@@ -38,6 +44,10 @@ static int open_stage(struct pl_trainer *t, enum plume_stage stage, struct pl_er
     /* Ranks drop different elements. */
     s->tape.seed = t->options->seed + t->comm->rank * 0x9e3779b97f4a7c15u;
     pl_precision_tape(t->options, &s->tape);
+    if (t->options->sync_batchnorm && stage == PLUME_TRAIN && t->comm->size > 1) {
+        s->tape.allreduce = sum_over_ranks;
+        s->tape.allreduce_ctx = t->comm;
+    }
     if (t->strategy.devices > 1 &&
         (r = pl_parts_create(t->strategy.devices, t->kernels, stage == PLUME_TRAIN, s->tape.seed,
                              &s->parts, err)) < 0)

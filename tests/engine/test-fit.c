@@ -20,6 +20,7 @@
 struct run {
     struct pl_train_options options;
     char hparams[4][32];
+    bool norm;   /* the rows of the images are normalised as channels */
     bool uneven; /* rank 1 has the validation data only */
     struct plume_module module;
     char error[256];
@@ -34,6 +35,7 @@ struct run {
 
 struct net {
     plume_tensor *w, *b;
+    plume_tensor *bn[4]; /* weight, bias, mean, variance */
 };
 
 static struct run *current; /* in a rank: its run */
@@ -57,6 +59,12 @@ static int configure(struct plume_context *pl)
 
     net->w = plume_param(pl, "w", PLUME_INIT_FAN_IN, 2, (size_t[]){10, 64});
     net->b = plume_param(pl, "b", PLUME_INIT_ZERO, 1, (size_t[]){10});
+    if (current->norm) {
+        net->bn[0] = plume_param(pl, "bn.w", PLUME_INIT_ONE, 1, (size_t[]){8});
+        net->bn[1] = plume_param(pl, "bn.b", PLUME_INIT_ZERO, 1, (size_t[]){8});
+        net->bn[2] = plume_buffer(pl, "bn.mean", PLUME_INIT_ZERO, 1, (size_t[]){8});
+        net->bn[3] = plume_buffer(pl, "bn.var", PLUME_INIT_ONE, 1, (size_t[]){8});
+    }
     return 0;
 }
 
@@ -78,8 +86,12 @@ static int data(struct plume_context *pl, enum plume_stage stage, struct plume_d
 static plume_tensor *forward(struct plume_context *pl, const struct plume_batch *batch)
 {
     struct net *net = pl->state;
+    plume_tensor *x = batch->field[0];
 
-    return plume_linear(pl, batch->field[0], net->w, net->b, PLUME_IDENTITY);
+    if (current->norm)
+        x = plume_batchnorm(pl, x, net->bn[0], net->bn[1], net->bn[2], net->bn[3], 0, 0,
+                            PLUME_IDENTITY);
+    return plume_linear(pl, x, net->w, net->b, PLUME_IDENTITY);
 }
 
 static int
@@ -554,6 +566,43 @@ static void test_ddp2_is_ddp_of_nodes(void **state)
     assert_true(distance(ddp2, fine) > 1e-5);
 }
 
+static struct run *norm_run(enum pl_strategy_kind kind, const char *batch, bool sync)
+{
+    struct run *run = strategy_run(kind, kind == PL_STRATEGY_DP ? 2 : 1, false);
+
+    run->norm = true;
+    run->options.sync_batchnorm = sync;
+    run->options.max_steps = 39; /* whole batches of 32 */
+    snprintf(run->hparams[0], 32, "batch_size=%s", batch);
+    return run;
+}
+
+/* Two ranks that share statistics are one with the whole batch, averages for validation included;
+ * without that they are not. Devices of dp have their own, and the first one's averages count. */
+static void test_batch_norm_over_ranks(void **state)
+{
+    struct run *whole = norm_run(PL_STRATEGY_AUTO, "32", false);
+    struct run *sync = norm_run(PL_STRATEGY_DDP, "16", true);
+    struct run *own = norm_run(PL_STRATEGY_DDP, "16", false);
+    struct run *dp = norm_run(PL_STRATEGY_DP, "32", false), *again;
+
+    again = norm_run(PL_STRATEGY_DP, "32", false);
+    go(whole, 1, 0);
+    go(sync, 2, 0);
+    go(own, 2, 1);
+    go(dp, 1, 0);
+    go(again, 1, 0);
+    assert_true(distance(sync, whole) < 1e-5);
+    assert_true(fabs(sync->val_loss - whole->val_loss) < 1e-4);
+    assert_true(distance(own, whole) > 1e-4);
+    assert_true(distance(dp, whole) > 1e-4);
+    assert_true(distance(dp, whole) < 0.2);
+    assert_string_equal(dp->hash, again->hash);
+    dp = norm_run(PL_STRATEGY_DP, "32", true);
+    go(dp, 1, 0);
+    assert_non_null(strstr(dp->error, "between ranks, not between the devices"));
+}
+
 static void test_outputs_are_checked(void **state)
 {
     struct run *run = strategy_run(PL_STRATEGY_DP, 2, true);
@@ -739,6 +788,7 @@ int main(void)
         cmocka_unit_test(test_dp_accumulates),
         cmocka_unit_test(test_dp_repeats_bitwise),
         cmocka_unit_test(test_ddp2_is_ddp_of_nodes),
+        cmocka_unit_test(test_batch_norm_over_ranks),
         cmocka_unit_test(test_outputs_are_checked),
         cmocka_unit_test(test_own_reduction),
         cmocka_unit_test(test_modules_have_collectives),
