@@ -89,7 +89,7 @@ class Ours:
             for name, value in zip(("layers", "heads", "width", "context", "batch_size"),
                                    GPT[model]):
                 self.module += [f"--{name}", str(value)]
-            self.module += ["--vocabulary", str(VOCAB)]
+            self.module += ["--vocabulary", str(VOCAB), "--lr", "0.0003", "--epochs", "1000000"]
         if model == "cnn":
             self.module += ["--size", "28", "--batch_size", "128", "--lr", "0.01", "--epochs",
                             "1000000"]

@@ -31,3 +31,10 @@ setup() {
     acc=$(sed -n 's/^test_acc //p' <<<"$output")
     awk -v acc="$acc" 'BEGIN { exit !(acc > 0.95) }' || { echo "test_acc $acc"; false; }
 }
+
+@test "gpt learns characters" {
+    run -0 --separate-stderr pltrain gpt --layers 1 --width 32 --context 32 --lr 0.01 --max-steps 60
+    loss=$(sed -n 's/^test_loss //p' <<<"$output")
+    # 4.6 nats are all of its hundred characters alike, 3.1 their frequencies.
+    awk -v loss="$loss" 'BEGIN { exit !(loss < 2.8) }' || { echo "test_loss $loss"; false; }
+}

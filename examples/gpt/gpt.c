@@ -1,0 +1,173 @@
+/* SPDX-License-Identifier: MIT */
+/* A small GPT that learns to write the characters of a text: by default the licences that every
+ * Debian has. Layer norms in front of attention and of the two linear layers, as in GPT-2; the
+ * table of embeddings is the last layer's matrix, too. */
+#include <plume/module.h>
+#include <stdio.h>
+
+#define LAYERS_MAX 48
+
+struct gpt {
+    size_t layers, heads, width, context, vocabulary;
+    plume_tensor *token, *place, *ln_w, *ln_b;
+    struct block {
+        plume_tensor *ln1_w, *ln1_b, *qkv_w, *qkv_b, *out_w, *out_b;
+        plume_tensor *ln2_w, *ln2_b, *up_w, *up_b, *down_w, *down_b;
+    } block[LAYERS_MAX];
+};
+
+static const struct plume_hparam hparams[] = {
+    {"layers", "2", 1, LAYERS_MAX, 1, "blocks of attention and two linear layers"},
+    {"heads", "4", 1, 1024, 1, "of attention; they share the width"},
+    {"width", "64", 1, 65536, 1, "of a character's vector"},
+    {"context", "64", 1, 65536, 1, "characters of a sample"},
+    {"vocabulary", "0", 0, 65536, 1, "different characters; 0: as many as the text has"},
+    {"lr", "0.003", 0, 1e6, 0, NULL},
+    {"weight_decay", "0.1", 0, 1e6, 0, NULL},
+    {"batch_size", "16", 1, 65536, 1, NULL},
+    {"epochs", "5", 0, 1e6, 1, NULL},
+    {0},
+};
+
+/* The characters; both fields are windows of the text, the second one character ahead. */
+static const plume_array *text(struct plume_context *pl, enum plume_stage stage, size_t ahead)
+{
+    static const double border[] = {0, 0.9, 0.95, 1};
+    struct gpt *gpt = pl->state;
+    struct plume_source source = {
+        .path = "/usr/share/common-licenses",
+        .format = PLUME_FORMAT_TEXT,
+        .window = gpt->context,
+        .ahead = ahead,
+        .begin = border[stage],
+        .end = border[stage + 1],
+    };
+
+    return plume_open(pl, &source);
+}
+
+static plume_tensor *
+param(struct plume_context *pl, int layer, const char *what, size_t out, size_t in)
+{
+    size_t shape[] = {out, in};
+    char name[64];
+
+    snprintf(name, sizeof(name), "h%d.%s", layer, what);
+    if (in > 0)
+        return plume_param(pl, name, PLUME_INIT_FAN_IN, 2, shape);
+    return plume_param(pl, name, what[0] == 'g' ? PLUME_INIT_ONE : PLUME_INIT_ZERO, 1, shape);
+}
+
+static int configure(struct plume_context *pl)
+{
+    struct gpt *gpt = pl->state;
+    size_t width = gpt->width = (size_t)plume_hparam(pl, "width");
+
+    gpt->layers = (size_t)plume_hparam(pl, "layers");
+    gpt->heads = (size_t)plume_hparam(pl, "heads");
+    gpt->context = (size_t)plume_hparam(pl, "context");
+    gpt->vocabulary = (size_t)plume_hparam(pl, "vocabulary");
+    if (gpt->vocabulary == 0)
+        gpt->vocabulary = plume_vocabulary(pl, text(pl, PLUME_TRAIN, 0), NULL);
+    gpt->token = plume_param(pl, "token", PLUME_INIT_FAN_IN, 2, (size_t[]){gpt->vocabulary, width});
+    gpt->place = plume_param(pl, "place", PLUME_INIT_FAN_IN, 2, (size_t[]){gpt->context, width});
+    gpt->ln_w = plume_param(pl, "ln.w", PLUME_INIT_ONE, 1, &width);
+    gpt->ln_b = plume_param(pl, "ln.b", PLUME_INIT_ZERO, 1, &width);
+    for (int i = 0; i < (int)gpt->layers; i++)
+        gpt->block[i] = (struct block){
+            .ln1_w = param(pl, i, "gain1", width, 0),
+            .ln1_b = param(pl, i, "bias1", width, 0),
+            .qkv_w = param(pl, i, "qkv.w", 3 * width, width),
+            .qkv_b = param(pl, i, "qkv.b", 3 * width, 0),
+            .out_w = param(pl, i, "out.w", width, width),
+            .out_b = param(pl, i, "out.b", width, 0),
+            .ln2_w = param(pl, i, "gain2", width, 0),
+            .ln2_b = param(pl, i, "bias2", width, 0),
+            .up_w = param(pl, i, "up.w", 4 * width, width),
+            .up_b = param(pl, i, "up.b", 4 * width, 0),
+            .down_w = param(pl, i, "down.w", width, 4 * width),
+            .down_b = param(pl, i, "down.b", width, 0),
+        };
+    return 0;
+}
+
+static int data(struct plume_context *pl, enum plume_stage stage, struct plume_data *ret)
+{
+    ret->n_fields = 2;
+    for (size_t i = 0; i < 2; i++) {
+        ret->field[i].array = text(pl, stage, i);
+        ret->field[i].dtype = PLUME_I32;
+    }
+    return 0;
+}
+
+static plume_tensor *
+run_block(struct plume_context *pl, const struct gpt *gpt, const struct block *b, plume_tensor *x)
+{
+    plume_tensor *h = plume_layernorm(pl, x, b->ln1_w, b->ln1_b, 0);
+
+    h = plume_linear(pl, h, b->qkv_w, b->qkv_b, PLUME_IDENTITY);
+    h = plume_attention(pl, h, gpt->heads, 1);
+    x = plume_add(pl, x, plume_linear(pl, h, b->out_w, b->out_b, PLUME_IDENTITY));
+    h = plume_layernorm(pl, x, b->ln2_w, b->ln2_b, 0);
+    h = plume_linear(pl, h, b->up_w, b->up_b, PLUME_GELU_TANH);
+    return plume_add(pl, x, plume_linear(pl, h, b->down_w, b->down_b, PLUME_IDENTITY));
+}
+
+/* Characters [batch, context] to logits [batch, context, vocabulary]. */
+static plume_tensor *forward(struct plume_context *pl, const struct plume_batch *batch)
+{
+    struct gpt *gpt = pl->state;
+    plume_tensor *h = plume_embedding(pl, gpt->token, batch->field[0]);
+
+    h = plume_add(pl, h, gpt->place); /* the same places in each sample */
+    for (size_t i = 0; i < gpt->layers; i++)
+        h = run_block(pl, gpt, &gpt->block[i], h);
+    h = plume_layernorm(pl, h, gpt->ln_w, gpt->ln_b, 0);
+    return plume_linear(pl, h, gpt->token, NULL, PLUME_IDENTITY);
+}
+
+static int
+training_step(struct plume_context *pl, const struct plume_batch *batch, plume_tensor **ret_loss)
+{
+    *ret_loss = plume_cross_entropy(pl, forward(pl, batch), batch->field[1]);
+    return 0;
+}
+
+static int validation_step(struct plume_context *pl, const struct plume_batch *batch)
+{
+    struct gpt *gpt = pl->state;
+    plume_tensor *logits = forward(pl, batch);
+    double n = (double)batch->rows;
+
+    plume_log(pl, "loss", plume_cross_entropy(pl, logits, batch->field[1]), n, n);
+    plume_log(pl, "acc", plume_correct(pl, logits, batch->field[1]), 1, n * (double)gpt->context);
+    return 0;
+}
+
+static int configure_optimizers(struct plume_context *pl, struct plume_optimizer *ret)
+{
+    (void)pl;
+    ret->kind = PLUME_ADAMW;
+    return 0;
+}
+
+static const struct plume_module module = {
+    .struct_size = sizeof(struct plume_module),
+    .abi = PLUME_MODULE_ABI,
+    .name = "gpt",
+    .summary = "a small GPT on the characters of a text",
+    .hparams = hparams,
+    .objective = "min:test_loss",
+    .state_size = sizeof(struct gpt),
+    .configure = configure,
+    .data = data,
+    .training_step = training_step,
+    .validation_step = validation_step,
+    .configure_optimizers = configure_optimizers,
+};
+
+const struct plume_module *plume_module_entry(void)
+{
+    return &module;
+}
