@@ -126,6 +126,8 @@ int pl_array_parse(const void *bytes,
     if (format < 1 || format >= PL_COUNT(formats))
         return pl_error_set(err, -EINVAL, "there is no data format %zu", format);
     r = formats[format].parse(bytes, len, source, &a, err);
+    if (r == 0 && a.rank && a.shape[0] && a.count == 0) /* any number of them fits into a file */
+        r = pl_error_set(err, -EINVAL, "the array's %zu samples have no elements", a.shape[0]);
     if (r == 0 && !formats[format].windows)
         r = take_share(source, &a, err);
     if (r < 0) {

@@ -101,6 +101,7 @@ static void test_idx(void **state)
     assert_int_equal(((const uint8_t *)a.data)[0], 4);
     pl_array_close(&a);
     idx.begin = 0;
+    refused(&idx, "\0\0\10\2\200\0\0\0\0\0\0\0", 12, "2147483648 samples have no elements");
     refused(&idx, "", 0, "not an IDX file");
     refused(&idx, "\0\0\10\0", 4, "of 0 dimensions");
     refused(&idx, "\0\0\7\1\0\0\0\1x", 9, "type 0x07");
