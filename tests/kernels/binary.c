@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: MIT */
+#include "tests/kernels/check.h"
+
+#include <math.h>
+
+/* y and da are one or two roundings each; db sums n / m terms in f32, ref in f64: their number
+ * times the rounding of the sum. Divisors are kept from 0. */
+static void one(const struct pl_kernels *ref,
+                const struct pl_kernels *got,
+                size_t m,
+                size_t times,
+                enum pl_binary op,
+                enum fill fill)
+{
+    size_t n = m * times;
+    const float *x = check_floats(n, fill), *dy = check_floats(n, fill);
+    float *z = check_floats(m, fill);
+    float *y = check_floats(n, FILL_RANDOM), *y2 = check_floats(n, FILL_RANDOM);
+    float *da = check_floats(n, FILL_RANDOM), *da2 = check_copy(da, n);
+    float *db = check_floats(m, FILL_RANDOM), *db2 = check_copy(db, m);
+    struct pl_binary_args a = {.n = n,
+                               .m = m,
+                               .op = op,
+                               .da_add = check_random(2),
+                               .db_add = check_random(2),
+                               .a = x,
+                               .b = z,
+                               .dy = dy,
+                               .y = y,
+                               .da = da,
+                               .db = db};
+
+    for (size_t i = 0; i < m; i++)
+        z[i] = (z[i] < 0 ? -1 : 1) * fmaxf(fabsf(z[i]), 0.25f);
+    check_case("binary m %zu times %zu op %d fill %d", m, times, (int)op, (int)fill);
+    ref->binary_forward(&a);
+    ref->binary_backward(&a);
+    a.y = y2;
+    a.da = da2;
+    a.db = db2;
+    got->binary_forward(&a);
+    got->binary_backward(&a);
+    for (size_t i = 0; i < n; i++) {
+        check_close("y", i, y2[i], y[i], 2 * CHECK_EPS * fabs(y[i]));
+        check_close("da", i, da2[i], da[i], 4 * CHECK_EPS * (8 + fabs(da[i])));
+    }
+    for (size_t i = 0; i < m; i++)
+        check_close("db", i, db2[i], db[i], 20 * CHECK_EPS * (double)times * (8 + fabs(db[i])));
+    check_end_case();
+}
+
+void check_op(const struct pl_kernels *ref, const struct pl_kernels *got)
+{
+    for (int op = PL_BINARY_ADD; op <= PL_BINARY_DIV; op++) {
+        for (int i = 0; i < 300; i++)
+            one(ref, got, 1 + check_random(40), 1 + check_random(30), (enum pl_binary)op,
+                (enum fill)check_random(FILL_DENORM + 1));
+        one(ref, got, 1, 70001, (enum pl_binary)op, FILL_RANDOM);
+        one(ref, got, 300, 300, (enum pl_binary)op, FILL_RANDOM);
+        one(ref, got, 70001, 1, (enum pl_binary)op, FILL_RANDOM);
+    }
+}

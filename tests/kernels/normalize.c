@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: MIT */
+#include "tests/kernels/check.h"
+
+#include <math.h>
+
+/* The length sums n squares in f32 lanes, ref in f64. eps keeps short rows from blowing up what is
+ * rounded. */
+static void one(const struct pl_kernels *ref,
+                const struct pl_kernels *got,
+                size_t rows,
+                size_t n,
+                enum fill fill)
+{
+    size_t count = rows * n;
+    const float *x = check_floats(count, fill), *dy = check_floats(count, FILL_RANDOM);
+    float *y = check_floats(count, FILL_RANDOM), *y2 = check_floats(count, FILL_RANDOM);
+    float *norm = check_floats(rows, FILL_RANDOM), *norm2 = check_floats(rows, FILL_RANDOM);
+    float *dx = check_floats(count, FILL_RANDOM), *dx2 = check_copy(dx, count);
+    struct pl_normalize_args a = {.rows = rows,
+                                  .n = n,
+                                  .eps = 1e-3,
+                                  .dx_add = check_random(2),
+                                  .x = x,
+                                  .dy = dy,
+                                  .y = y,
+                                  .norm = norm,
+                                  .dx = dx};
+
+    check_case("normalize rows %zu n %zu add %d fill %d", rows, n, a.dx_add, (int)fill);
+    ref->normalize_forward(&a);
+    ref->normalize_backward(&a);
+    a.y = y2;
+    a.norm = norm2;
+    a.dx = dx2;
+    got->normalize_forward(&a);
+    got->normalize_backward(&a);
+    for (size_t i = 0; i < count; i++) {
+        check_close("y", i, y2[i], y[i], 2e-6);
+        check_close("dx", i, dx2[i], dx[i], 1e-5 * (1 + fabs(dx[i])));
+    }
+    check_end_case();
+}
+
+void check_op(const struct pl_kernels *ref, const struct pl_kernels *got)
+{
+    for (int i = 0; i < 400; i++)
+        one(ref, got, 1 + check_random(20), 1 + check_random(100),
+            (enum fill)check_random(FILL_DENORM + 1));
+    one(ref, got, 300, 129, FILL_RANDOM);
+}
