@@ -102,13 +102,16 @@ hier_allgather(struct pl_comm *comm, void *buf, const size_t *offset, struct pl_
     unsigned n = comm->size, me = comm->rank;
     _cleanup_free_ size_t *numbers = calloc(3 * (size_t)n + 2, sizeof(*numbers));
     _cleanup_free_ char *all = malloc(PL_MAX(offset[n], (size_t)1));
-    size_t *at = numbers, *begin = at + n, *own = begin + n + 1;
+    size_t *at, *begin, *own;
     struct pl_error none = {0};
     int r = 0;
 
     err = err ? err : &none;
     if (!numbers || !all)
         return spread(h, pl_error_set(err, -ENOMEM, "out of memory"), h->local, err);
+    at = numbers;
+    begin = at + n;
+    own = begin + n + 1;
     by_node(h, offset, at, begin, own);
     memcpy(all + at[me], (char *)buf + offset[me], offset[me + 1] - offset[me]);
     r = spread(h, pl_comm_allgather(h->local, all + begin[h->node[me]], own, err), h->leaders, err);

@@ -74,9 +74,9 @@ struct pl_train_options {
     uint64_t val_every;        /* epochs between those with a validation; > 0 */
     uint64_t sanity_steps;     /* batches of validation before training */
     struct pl_limit overfit;   /* the same few batches in every epoch, unshuffled; 0 = off */
-    bool sync_batchnorm; /* statistics over the batches of all ranks */
-    uint64_t accumulate; /* batches of a step; > 0 */
-    double clip;         /* 0 = off */
+    bool sync_batchnorm;       /* statistics over the batches of all ranks */
+    uint64_t accumulate;       /* batches of a step; > 0 */
+    double clip;               /* 0 = off */
     enum pl_clip clip_by;
     enum plume_optimizer_kind optimizer; /* where the module does not say */
     int prefetch;                        /* as in loader.h */

@@ -1,0 +1,75 @@
+#!/usr/bin/env bats
+# SPDX-License-Identifier: MIT
+# The engine's strategies as Slurm starts them, and signals that Slurm sends.
+
+load ../lib/cluster
+load ../lib/runtime
+
+setup_file() {
+    cluster_up 4
+}
+
+teardown_file() {
+    cluster_down
+}
+
+setup() {
+    work_dir
+    export PLUME_LOG=debug
+}
+
+teardown() {
+    scancel_all
+}
+
+# trained N STRATEGY [srun's and pltrain's ARGS]: N ranks train so, and end with equal parameters.
+trained() {
+    local n=$1 strategy=$2
+    shift 2
+    run -0 as_user timeout 60 srun "$@"
+    [ "$(grep -c "rank [0-9]* of $n, strategy $strategy," <<<"$output")" -eq "$n" ] ||
+        { echo "$output"; false; }
+    [ "$(grep -o 'param hash .*' <<<"$output" | sort | uniq -c | awk '{ print $1 }')" = "$n" ]
+}
+
+@test "every strategy, in 32 and 16 bits" {
+    for bits in 32 bf16; do
+        train=(plrun -- pltrain --epochs 1 --precision "$bits" mlp)
+        trained 8 ddp -N4 --ntasks-per-node=2 "${train[@]}"
+        trained 8 ddp -N4 --ntasks-per-node=2 "${train[@]}" --strategy ddp --devices 2
+        trained 8 horovod -N4 --ntasks-per-node=2 "${train[@]}" --strategy horovod
+        trained 4 ddp2 -N4 --ntasks-per-node=1 -c2 "${train[@]}" --strategy ddp2 --devices 2
+        trained 1 dp -N1 -n1 -c2 "${train[@]}" --strategy dp --devices 2
+        trained 1 single -N1 -n1 "${train[@]}"
+    done
+}
+
+@test "what cannot be is told by every rank" {
+    run as_user timeout 60 srun -N4 --ntasks-per-node=1 plrun -- pltrain --strategy dp --devices 2 mlp
+    [ "$status" -ne 0 ]
+    [[ $output == *"strategy dp is one process on one node, but there are 4 nodes: choose ddp2"* ]]
+    run as_user timeout 60 srun -N2 --ntasks-per-node=2 plrun -- pltrain --strategy ddp2 mlp
+    [ "$status" -ne 0 ]
+    [[ $output == *"start one a node (srun --ntasks-per-node=1)"* ]]
+    run as_user timeout 60 srun -N2 --ntasks-per-node=2 plrun -- pltrain --devices 4 mlp
+    [ "$status" -ne 0 ]
+    [[ $output == *"4 devices are asked for, but 2 ranks are on this node"* ]]
+    run as_user timeout 60 srun -N2 --ntasks-per-node=1 plrun -- pltrain --num-nodes 3 mlp
+    [ "$status" -ne 0 ]
+    [[ $output == *"'--num-nodes' says 3, but there are 2"* ]]
+}
+
+@test "SIGUSR1 becomes a checkpoint, and the job goes on with it when it is queued again" {
+    cat >job.sh <<'SH'
+#!/bin/bash
+srun --kill-on-bad-exit=0 plrun -- pltrain --epochs 2000 --max-steps 60000 --checkpoint-dir ckpt mlp
+SH
+    job=$(as_user sbatch --parsable -N2 --ntasks-per-node=1 --requeue --open-mode=append \
+        -o "$WORK/out" job.sh)
+    wait_for 30 grep -q '^epoch 2/' out
+    scancel -s USR1 "$job.0"
+    wait_for 30 grep -q "saved 'ckpt/hpc_ckpt_1.ckpt'" out
+    wait_for 60 grep -q 'param hash' out
+    [ "$(grep -c '^epoch 1/' out)" -eq 1 ] || { cat out; false; }
+    job_wait "$job" || true
+}
