@@ -96,9 +96,9 @@ class Ours:
         self.rates, self.firsts, self.peaks = [], [], []
         self.steps = 0
 
-    def start(self, steps):
+    def start(self, steps, profile=False):
         env = {**self.bench.env, "OMP_NUM_THREADS": str(self.threads),
-               "PLUME_DATA_DIR": self.data}
+               "PLUME_DATA_DIR": self.data, "PLUME_PROFILE": str(int(profile))}
         self.exec_at = time.time()
         return subprocess.Popen([*self.argv, "--max-steps", str(steps), *self.module], env=env,
                                 stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
@@ -124,6 +124,11 @@ class Ours:
         self.rates.append(rate)
         self.firsts.append(first)
         self.peaks.append(peak)
+
+
+    def profile(self):
+        """Where the time goes, as pltrain tells it."""
+        return self.start(self.steps, True).communicate(timeout=600)[1].rstrip()
 
 
 class Peer:
@@ -232,6 +237,10 @@ def rows_of(b, model, dtype, sides, peak):
               extra={**about, "efficiency": efficiency(sides, 0) if ranks > 1 else None,
                      "gemm_share": round(share, 3) if dtype == "f32" else None,
                      "peak_mb": round(max(ours.peaks), 1), "peer_peak_mb": peer and peer.peak})
+        if b.rows[-1]["met"] is False:
+            missed = 1.2 * b.rows[-1]["peer"] - b.rows[-1]["ours"]
+            b.note(f"{case}: {missed:.3g} steps/s less than the goal; milliseconds of a step:\n"
+                   + ours.profile())
         if compiled:
             b.row(case + ", compiled peer", ours.rates, compiled.rates, name + " torch.compile",
                   unit="steps/s", extra=about)

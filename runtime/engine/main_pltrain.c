@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* pltrain: one rank of a training run, or a few of them on this machine. */
+#include "common/base/fs.h"
 #include "common/base/log.h"
 #include "kernels/pool.h"
 #include "runtime/engine/comm_mpi.h"
@@ -7,6 +8,7 @@
 #include "runtime/engine/local.h"
 #include "runtime/engine/module.h"
 #include "runtime/engine/pltrain_options.h"
+#include "runtime/engine/profile.h"
 #include "runtime/engine/step.h"
 #include "runtime/engine/threads.h"
 #include "runtime/engine/trainer.h"
@@ -71,6 +73,21 @@ ask_for_place(const struct plume_module *module, struct pl_world *world, struct 
     return 0;
 }
 
+/* With $PLUME_PROFILE set, rank 0 says at the end where the time of training steps went. */
+static int fit(struct pl_trainer *t, struct pl_error *err)
+{
+    const char *env = getenv("PLUME_PROFILE");
+    struct pl_tape *tape = (struct pl_tape *)pl_step_tape(t); /* ours, through t */
+    uint64_t before = t->step, start = pl_now_ns();
+    int r;
+
+    tape->timed = env && *env && strcmp(env, "0") != 0;
+    r = pl_trainer_fit(t, err);
+    if (r == 0 && tape->timed && t->comm->rank == 0)
+        pl_profile_print(tape, t->step - before, (double)(pl_now_ns() - start) * 1e-9, stderr);
+    return r;
+}
+
 static int train_in(const struct pl_pltrain *p,
                     const struct pl_module *module,
                     const struct pl_hparams *hparams,
@@ -103,7 +120,7 @@ static int train_in(const struct pl_pltrain *p,
                  (pl_tape_flops(pl_step_tape(&trainer), false) +
                   pl_tape_flops(pl_step_tape(&trainer), true)) *
                      trainer.strategy.devices * 1e-6);
-    r = pl_trainer_fit(&trainer, err);
+    r = fit(&trainer, err);
     pl_trainer_finish(&trainer);
     return r;
 }

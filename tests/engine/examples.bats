@@ -55,3 +55,12 @@ first_loss() {
         exit !(one - dp < 0.001 && dp - one < 0.001 && ddp2 - ddp > 0.6 && ddp2 - ddp < 0.8)
     }' || { echo "single $one dp $dp ddp2 $ddp2 ddp $ddp"; false; }
 }
+
+@test "a profile tells where the time goes" {
+    run -0 --separate-stderr env PLUME_PROFILE=1 pltrain --max-steps 5 mlp
+    grep -q '^linear  *f32\[8, 64\]  *1 ' <<<"$stderr"
+    grep -q '^rest .*%$' <<<"$stderr"
+    grep -q ' ms a step, 5 steps$' <<<"$stderr"
+    run -0 --separate-stderr pltrain --max-steps 5 mlp
+    [ -z "$stderr" ]
+}
