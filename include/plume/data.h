@@ -34,6 +34,8 @@ enum plume_format {
     /* Bytes; a token is the place of a byte among the distinct ones of all files, sorted: windows.
      * See plume_vocabulary(). */
     PLUME_FORMAT_TEXT = 7,
+    /* No file: made-up samples, for measuring. See struct plume_source. */
+    PLUME_FORMAT_SYNTHETIC = 8,
 };
 
 /* A data file; zero means the default everywhere. */
@@ -48,12 +50,19 @@ struct plume_source {
      * ahead 0 and 1, are the inputs and targets of a language model; both have as many samples as
      * there is room for window + 1 tokens. stride 0 means window. ahead is 0 or 1. */
     size_t window, stride, ahead;
-    /* CSV: names of columns, or their numbers from 0, with commas between; NULL means all. */
+    /* CSV: names of columns, or their numbers from 0, with commas between, in the order in which
+     * the array shall have them; NULL means all. */
     const char *columns;
     int header; /* CSV: 1 there is a line of names, -1 there is none, 0 look */
     /* Only this share of the samples (windows: of the tokens), e.g. 0.9 to 1 for validation.
      * end 0 means 1. */
     double begin, end;
+    /* SYNTHETIC: `samples` samples of shape[0..rank-1]. classes 0: f4, uniform in [0, 1); else i4,
+     * uniform in [0, classes). The same numbers for the same seed, sample and classes, whatever
+     * the machine and the order in which they are taken. */
+    size_t samples, rank, shape[PLUME_RANK_MAX - 1];
+    uint32_t classes;
+    uint64_t seed;
 };
 
 /* Where the samples of a stage are. Filled by the data hook. */
@@ -73,8 +82,8 @@ struct plume_data {
      * shape[i][0..rank[i]-1], of which fill() writes sample `index` to out[i], as float or int32_t
      * by the field's dtype (doubles where the engine's real type is f64: real_size says). out[i]
      * is NULL for fields with an array. fill() returns 0 or a negative errno; it is called from
-     * another thread than the hooks, from one at a time, and must give the same for the same index
-     * and epoch. */
+     * other threads than the hooks, never from two at a time, and must give the same for the same
+     * index and epoch. */
     size_t length;
     size_t rank[PLUME_FIELDS_MAX];
     size_t shape[PLUME_FIELDS_MAX][PLUME_RANK_MAX];
@@ -88,6 +97,8 @@ struct plume_data {
     size_t n_order;
 
     int drop_last; /* not 0: leave out a last batch that is not full */
+    int drop_tail; /* training, not 0: where ranks cannot have equally many samples, leave some out
+                      instead of giving some twice */
 };
 
 /* A batch. field[i] is [rows, rest of the array's shape]. rows is at most the hyper-parameter

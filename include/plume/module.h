@@ -224,7 +224,9 @@ struct plume_api {
     size_t (*shape)(const plume_tensor *t, size_t *ret_shape);
     struct plume_optimizer *(*add_optimizer)(struct plume_context *pl);
     const struct plume_dist_api *dist;
-    const plume_array *(*open_source)(struct plume_context *pl, const struct plume_source *source);
+    const plume_array *(*open_source)(struct plume_context *pl,
+                                      const struct plume_source *source,
+                                      size_t source_size);
     size_t (*array_shape)(const plume_array *array, size_t *ret_shape);
     size_t (*vocabulary)(const plume_array *array, const unsigned char **ret_bytes);
 };
@@ -257,11 +259,11 @@ static inline const plume_array *plume_open_npy(struct plume_context *pl, const 
     return pl->api->open_npy(pl, path);
 }
 
-/* Opens a data file as the source says. NULL after a failure. */
+/* Opens a data file, or makes one up, as the source says. NULL after a failure. */
 static inline const plume_array *plume_open(struct plume_context *pl,
                                             const struct plume_source *source)
 {
-    return pl->api->open_source(pl, source);
+    return pl->api->open_source(pl, source, sizeof(*source));
 }
 
 /* The number of dimensions of an array; ret_shape (may be NULL) has room for PLUME_RANK_MAX. 0

@@ -28,8 +28,8 @@ static const struct format {
     const char *name;
     const char *end; /* of a path, for PLUME_FORMAT_AUTO */
     pl_array_parser parse;
-    bool joins;   /* several files may stand one behind the other */
-    bool windows; /* takes its share by itself, of the tokens */
+    bool joins;  /* several files may stand one behind the other */
+    bool shares; /* the parser takes the share */
 } formats[] = {
     [PLUME_FORMAT_NPY] = {"npy", ".npy", parse_npy, false, false},
     [PLUME_FORMAT_IDX] = {"idx", "-ubyte", pl_idx_parse, false, false},
@@ -38,6 +38,7 @@ static const struct format {
     [PLUME_FORMAT_TOKENS_U32] = {"u32 tokens", NULL, pl_tokens_parse, true, true},
     [PLUME_FORMAT_CSV] = {"csv", ".csv", pl_csv_parse, false, false},
     [PLUME_FORMAT_TEXT] = {"text", ".txt", pl_text_parse, true, true},
+    [PLUME_FORMAT_SYNTHETIC] = {"synthetic", NULL, pl_synthetic_parse, false, true},
 };
 
 static bool ends_with(const char *s, const char *end)
@@ -128,7 +129,7 @@ int pl_array_parse(const void *bytes,
     r = formats[format].parse(bytes, len, source, &a, err);
     if (r == 0 && a.rank && a.shape[0] && a.count == 0) /* any number of them fits into a file */
         r = pl_error_set(err, -EINVAL, "the array's %zu samples have no elements", a.shape[0]);
-    if (r == 0 && !formats[format].windows)
+    if (r == 0 && !formats[format].shares)
         r = take_share(source, &a, err);
     if (r < 0) {
         pl_array_close(&a);
@@ -215,6 +216,18 @@ static int append_folder(struct pl_buf *all, const char *path, struct pl_error *
     return r;
 }
 
+/* Whether source->path is more than one file. A ':' may also be part of a name. */
+static bool is_joined(const struct plume_source *source)
+{
+    struct stat st;
+
+    if ((size_t)source->format >= PL_COUNT(formats) || !formats[source->format].joins)
+        return false;
+    if (stat(source->path, &st) == 0)
+        return S_ISDIR(st.st_mode);
+    return strchr(source->path, ':') != NULL;
+}
+
 /* Several files, or a folder of texts: joined in memory. */
 static int
 open_joined(const struct plume_source *source, struct plume_array *ret, struct pl_error *err)
@@ -223,11 +236,12 @@ open_joined(const struct plume_source *source, struct plume_array *ret, struct p
     _cleanup_free_ char *paths = strdup(source->path);
     char *state = NULL;
     struct plume_array a;
+    struct stat st;
+    bool one = stat(source->path, &st) == 0;
     int r = paths ? 0 : pl_error_set(err, -ENOMEM, "out of memory");
 
-    for (char *p = paths ? strtok_r(paths, ":", &state) : NULL; p && r == 0;
-         p = strtok_r(NULL, ":", &state)) {
-        struct stat st;
+    for (char *p = !paths || one ? paths : strtok_r(paths, ":", &state); p && r == 0;
+         p = one ? NULL : strtok_r(NULL, ":", &state)) {
 
         if (source->format == PLUME_FORMAT_TEXT && stat(p, &st) == 0 && S_ISDIR(st.st_mode))
             r = append_folder(&all, p, err);
@@ -249,13 +263,15 @@ int pl_array_open(const struct plume_source *source, struct plume_array *ret, st
 {
     struct plume_source s = *source;
     struct plume_array a;
-    struct stat st;
     size_t len;
     void *map;
-    int r = s.format == PLUME_FORMAT_AUTO ? pl_array_format(s.path, &s.format, err) : 0;
+    int r;
 
-    if (r == 0 && (size_t)s.format < PL_COUNT(formats) && formats[s.format].joins &&
-        (strchr(s.path, ':') || (stat(s.path, &st) == 0 && S_ISDIR(st.st_mode))))
+    if (s.format == PLUME_FORMAT_SYNTHETIC)
+        return pl_array_parse(NULL, 0, &s, ret, err);
+    r = s.format == PLUME_FORMAT_AUTO ? pl_array_format(s.path, &s.format, err) : 0;
+
+    if (r == 0 && is_joined(&s))
         return open_joined(&s, ret, err);
     if (r == 0)
         r = map_file(s.path, &map, &len, err);
@@ -263,8 +279,11 @@ int pl_array_open(const struct plume_source *source, struct plume_array *ret, st
         return r;
     r = pl_array_parse(map, len, &s, &a, err);
     if (r < 0) {
+        bool gzip = len > 2 && memcmp(map, "\x1f\x8b", 2) == 0;
+
         munmap(map, len);
-        return pl_error_wrap(err, r, "while reading '%s'", s.path);
+        return gzip ? pl_error_set(err, r, "'%s' is compressed: unpack it by gunzip", s.path)
+                    : pl_error_wrap(err, r, "while reading '%s'", s.path);
     }
     if (a.own) { /* nothing of the file is needed any more */
         munmap(map, len);

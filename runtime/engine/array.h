@@ -8,6 +8,8 @@
 #include "common/base/error.h"
 #include "plume/data.h"
 
+#include <stdbool.h>
+
 struct plume_array {
     enum plume_dtype dtype;
     size_t rank;
@@ -21,6 +23,10 @@ struct plume_array {
     void *own;                 /* memory to free; NULL where there is none */
     unsigned char *vocabulary; /* of a text */
     size_t n_vocabulary;
+    bool synthetic; /* there is no data: samples come from pl_synthetic_make() */
+    uint64_t key;
+    uint32_t classes;
+    size_t first; /* what sample 0 is called there */
 };
 
 /* A format's parser: the array points into bytes, or into own memory. Of `source` the path is not
@@ -56,6 +62,15 @@ int pl_csv_parse(const void *bytes,
                  const struct plume_source *source,
                  struct plume_array *ret,
                  struct pl_error *err);
+int pl_synthetic_parse(const void *bytes,
+                       size_t len,
+                       const struct plume_source *source,
+                       struct plume_array *ret,
+                       struct pl_error *err);
+
+/* Elements [begin, begin + n) of a sample, of the array's type; begin is a multiple of 4. */
+void pl_synthetic_make(
+    const struct plume_array *array, size_t sample, size_t begin, size_t n, uint32_t *ret);
 
 /* Parses bytes by source->format (not AUTO), then takes the share begin..end of the samples. */
 int pl_array_parse(const void *bytes,
@@ -67,7 +82,8 @@ int pl_array_parse(const void *bytes,
 /* The format that the path's end means; -EINVAL where it means none. */
 int pl_array_format(const char *path, enum plume_format *ret, struct pl_error *err);
 
-/* Opens source->path as it stands there (no folders are looked through). Undone by close. */
+/* Opens source->path as it stands there (no folders are looked through; a ':' that is part of an
+ * existing name parts nothing). Undone by close. */
 int pl_array_open(const struct plume_source *source, struct plume_array *ret, struct pl_error *err);
 void pl_array_close(struct plume_array *array);
 

@@ -82,16 +82,16 @@ static plume_tensor *api_buffer(struct plume_context *pl,
     return t;
 }
 
-static const plume_array *api_open_source(struct plume_context *pl,
-                                          const struct plume_source *source)
+static const plume_array *
+api_open_source(struct plume_context *pl, const struct plume_source *source, size_t source_size)
 {
     struct pl_context *ctx = of(pl);
     _cleanup_free_ struct plume_array *array = calloc(1, sizeof(*array));
     struct plume_array **arrays = reallocarray(ctx->arrays, ctx->n_arrays + 1, sizeof(*arrays));
-    struct plume_source found = *source;
+    struct plume_source found = {0};
     _cleanup_free_ char *paths = NULL;
     struct pl_error err = {0};
-    int r;
+    int r = 0;
 
     if (arrays)
         ctx->arrays = arrays;
@@ -99,8 +99,11 @@ static const plume_array *api_open_source(struct plume_context *pl,
         refuse(ctx, -ENOMEM, "out of memory");
         return NULL;
     }
-    r = source->path ? pl_data_find(source->path, &paths, &err)
-                     : pl_error_set(&err, -EINVAL, "a data source has no path");
+    memcpy(&found, source, PL_MIN(source_size, sizeof(found))); /* the module may know less */
+    if (found.path)
+        r = pl_data_find(found.path, &paths, &err);
+    else if (found.format != PLUME_FORMAT_SYNTHETIC)
+        r = pl_error_set(&err, -EINVAL, "a data source has no path");
     found.path = paths;
     if (r == 0)
         r = pl_array_open(&found, array, &err);
@@ -114,7 +117,9 @@ static const plume_array *api_open_source(struct plume_context *pl,
 
 static const plume_array *api_open_npy(struct plume_context *pl, const char *path)
 {
-    return api_open_source(pl, &(struct plume_source){.path = path, .format = PLUME_FORMAT_NPY});
+    const struct plume_source source = {.path = path, .format = PLUME_FORMAT_NPY};
+
+    return api_open_source(pl, &source, sizeof(source));
 }
 
 static size_t api_array_shape(const plume_array *array, size_t *ret_shape)

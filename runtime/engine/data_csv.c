@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Tables of numbers: lines of fields with commas between (RFC 4180 without line breaks in quotes;
- * quotes around names and numbers are taken off). */
+/* Tables of numbers: lines of fields with commas between (RFC 4180, without line breaks in
+ * quotes). */
 #include "common/base/parse.h"
 #include "runtime/engine/array.h"
 #include "runtime/engine/tensor.h"
@@ -15,7 +15,7 @@ struct table {
     const char *p, *end; /* what is left */
     size_t line;         /* of the next one, from 1 */
     size_t columns;
-    bool chosen[COLUMNS_MAX];
+    uint16_t place[COLUMNS_MAX]; /* in a row of values, from 1; 0 = not wanted */
     size_t n_chosen;
     double *values;
     size_t rows, cap; /* of values, in rows */
@@ -41,27 +41,61 @@ static bool next_line(struct table *t, const char **ret_begin, const char **ret_
     return false;
 }
 
-/* The field at *p, without blanks and quotes around it, into buf; *p goes behind its comma, or to
- * NULL behind the last one. False where the field is too long. */
-static bool next_field(const char **p, const char *end, char buf[FIELD_MAX + 1])
+static bool is_blank(char c)
 {
-    const char *begin = *p, *comma = memchr(begin, ',', (size_t)(end - begin));
-    const char *stop = comma ? comma : end;
+    return c == ' ' || c == '\t';
+}
 
-    *p = comma ? comma + 1 : NULL;
-    while (begin < stop && (*begin == ' ' || *begin == '\t'))
-        begin++;
-    while (stop > begin && (stop[-1] == ' ' || stop[-1] == '\t'))
-        stop--;
-    if (stop - begin >= 2 && *begin == '"' && stop[-1] == '"') {
-        begin++;
-        stop--;
+static void add_char(char buf[FIELD_MAX + 1], size_t *n, char c)
+{
+    if (*n < FIELD_MAX)
+        buf[*n] = c;
+    ++*n;
+}
+
+/* The field at *p, without blanks and quotes around it, into buf; *p goes behind its comma, or to
+ * NULL behind the last one. -E2BIG where it is too long: buf has its beginning. -EINVAL where its
+ * quotes are wrong or it has a zero byte. */
+static int next_field(const char **p, const char *end, char buf[FIELD_MAX + 1])
+{
+    const char *s = *p;
+    size_t n = 0;
+
+    while (s < end && is_blank(*s))
+        s++;
+    if (s < end && *s == '"') {
+        for (s++; s < end && (*s != '"' || (s + 1 < end && s[1] == '"')); s++) {
+            s += *s == '"'; /* two stand for one */
+            add_char(buf, &n, *s);
+        }
+        if (s == end)
+            return -EINVAL;
+        for (s++; s < end && is_blank(*s); s++)
+            ;
+        if (s < end && *s != ',')
+            return -EINVAL;
+    } else {
+        for (; s < end && *s != ','; s++)
+            add_char(buf, &n, *s);
+        for (const char *back = s; n > 0 && is_blank(back[-1]); back--)
+            n--;
     }
-    if (stop - begin > FIELD_MAX)
-        return false;
-    memcpy(buf, begin, (size_t)(stop - begin));
-    buf[stop - begin] = '\0';
-    return true;
+    *p = s < end ? s + 1 : NULL;
+    buf[PL_MIN(n, (size_t)FIELD_MAX)] = '\0';
+    if (n > FIELD_MAX)
+        return -E2BIG;
+    return strlen(buf) == n ? 0 : -EINVAL;
+}
+
+/* Says what next_field() failed with. */
+static int bad_field(int r, size_t line, size_t column, struct pl_error *err)
+{
+    if (r == -E2BIG)
+        return pl_error_set(err, -EINVAL, "line %zu, column %zu is longer than %d bytes", line,
+                            column, FIELD_MAX);
+    return pl_error_set(err, -EINVAL,
+                        "line %zu, column %zu: its quotes are wrong, or it has a zero byte", line,
+                        column);
 }
 
 /* Columns of the first line; whether all of them are numbers. */
@@ -73,10 +107,13 @@ look(struct table *t, const char *p, const char *end, bool *ret_numbers, struct 
 
     *ret_numbers = true;
     while (p) {
-        if (!next_field(&p, end, field))
-            return pl_error_set(err, -EINVAL, "line 1: a field is longer than %d bytes", FIELD_MAX);
+        int r = next_field(&p, end, field);
+
+        if (r < 0)
+            return bad_field(r, t->line, t->columns, err);
         if (++t->columns > COLUMNS_MAX)
-            return pl_error_set(err, -EINVAL, "line 1 has more than %d columns", COLUMNS_MAX);
+            return pl_error_set(err, -EINVAL, "line %zu has more than %d columns", t->line,
+                                COLUMNS_MAX);
         *ret_numbers = *ret_numbers && pl_parse_double(field, &value, NULL) == 0;
     }
     return 0;
@@ -94,7 +131,7 @@ static int find_column(const struct table *t,
     int64_t number;
 
     for (size_t i = 0; header && p; i++) {
-        if (next_field(&p, end, field) && strcmp(field, name) == 0) {
+        if (next_field(&p, end, field) == 0 && strcmp(field, name) == 0) {
             *ret = i;
             return 0;
         }
@@ -117,23 +154,24 @@ static int choose(struct table *t,
     size_t column;
 
     for (size_t i = 0; !columns && i < t->columns; i++)
-        t->chosen[i] = true;
+        t->place[i] = (uint16_t)++t->n_chosen;
     while (columns) {
-        if (!next_field(&columns, list_end, name) ||
-            find_column(t, p, end, header, name, &column) < 0)
+        if (next_field(&columns, list_end, name) < 0)
+            return pl_error_set(err, -EINVAL, "the list of columns is malformed");
+        if (find_column(t, p, end, header, name, &column) < 0)
             return pl_error_set(err, -EINVAL, "there is no column '%s'", name);
-        t->chosen[column] = true;
+        if (t->place[column])
+            return pl_error_set(err, -EINVAL, "column '%s' is wanted twice", name);
+        t->place[column] = (uint16_t)++t->n_chosen;
     }
-    for (size_t i = 0; i < t->columns; i++)
-        t->n_chosen += t->chosen[i];
     return 0;
 }
 
 static int read_row(struct table *t, const char *p, const char *end, struct pl_error *err)
 {
     char field[FIELD_MAX + 1];
-    size_t column = 0, at = t->rows * t->n_chosen;
-    double *values;
+    double *values, *row;
+    size_t column = 0;
 
     if (t->rows == t->cap) {
         t->cap = t->cap ? 2 * t->cap : 64;
@@ -142,17 +180,18 @@ static int read_row(struct table *t, const char *p, const char *end, struct pl_e
             return pl_error_set(err, -ENOMEM, "out of memory for %zu lines", t->cap);
         t->values = values;
     }
+    row = t->values + t->rows * t->n_chosen;
     for (; p; column++) {
-        bool fits = next_field(&p, end, field);
+        int r = next_field(&p, end, field);
 
         if (column == t->columns)
             return pl_error_set(err, -EINVAL, "line %zu has more than %zu columns", t->line,
                                 t->columns);
-        if (!t->chosen[column])
-            continue;
-        if (!fits || pl_parse_double(field, &t->values[at++], NULL) < 0)
+        if (r == -EINVAL || (r < 0 && t->place[column]))
+            return bad_field(r, t->line, column, err);
+        if (t->place[column] && pl_parse_double(field, &row[t->place[column] - 1], NULL) < 0)
             return pl_error_set(err, -EINVAL, "line %zu, column %zu: '%.60s' is no number", t->line,
-                                column, fits ? field : "...");
+                                column, field);
     }
     if (column != t->columns)
         return pl_error_set(err, -EINVAL, "line %zu has %zu columns, not %zu", t->line, column,
@@ -205,7 +244,11 @@ int pl_csv_parse(const void *bytes,
                  struct pl_error *err)
 {
     struct table t = {.p = bytes, .end = (const char *)bytes + len};
-    int r = read_table(&t, source, err);
+    int r;
+
+    if (len >= 3 && memcmp(bytes, "\xef\xbb\xbf", 3) == 0)
+        t.p += 3; /* a byte order mark */
+    r = read_table(&t, source, err);
 
     ret->own = t.values;
     if (r < 0)

@@ -31,17 +31,23 @@ int pl_data_find(const char *paths, char **ret, struct pl_error *err)
     const char *env = getenv("PLUME_DATA_DIR");
     const char *const dirs[] = {env && *env ? env : NULL, beside, PL_DATA_DIR};
     _cleanup_(pl_buf_finish) struct pl_buf all = {0};
+    _cleanup_free_ char *full = NULL;
 
+    full = find_one(paths, dirs, PL_COUNT(dirs)); /* a ':' may be part of a name */
+    if (full && access(full, F_OK) == 0) {
+        *ret = PL_TAKE(full);
+        return 0;
+    }
     for (const char *p = paths;; p++) {
         size_t len = strcspn(p, ":");
         _cleanup_free_ char *one = strndup(p, len);
-        _cleanup_free_ char *full = one ? find_one(one, dirs, PL_COUNT(dirs)) : NULL;
+        _cleanup_free_ char *found = one ? find_one(one, dirs, PL_COUNT(dirs)) : NULL;
 
-        if (!full)
+        if (!found)
             return pl_error_set(err, -ENOENT, "no data file '%s' in %s%s%s or %s", one ? one : "",
                                 dirs[0] ? dirs[0] : "", dirs[0] ? ", " : "", beside ? beside : "",
                                 PL_DATA_DIR);
-        if (pl_buf_addf(&all, "%s%s", p > paths ? ":" : "", full) < 0)
+        if (pl_buf_addf(&all, "%s%s", p > paths ? ":" : "", found) < 0)
             return pl_error_set(err, -ENOMEM, "out of memory");
         p += len;
         if (!*p)

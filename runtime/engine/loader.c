@@ -1,9 +1,14 @@
 /* SPDX-License-Identifier: MIT */
 #include "runtime/engine/loader.h"
+#include "kernels/pool.h"
 #include "runtime/engine/loader_fill.h"
 
 #include <signal.h>
 #include <string.h>
+
+/* Modules are promised that nobody calls fill() twice at the same time, but a validation's loader
+ * begins while that of training still makes the next batches. */
+static pthread_mutex_t filling = PTHREAD_MUTEX_INITIALIZER;
 
 /* The shape of a field's batch; the first dimension is left to the caller. */
 static int field_shape(const struct plume_data *data,
@@ -100,6 +105,7 @@ int pl_loader_open(struct pl_loader *loader,
         .world_size = options->world_size,
         .train = options->train,
         .shuffle = !options->keep_order,
+        .drop_tail = data->drop_tail,
         .seed = options->seed,
         .list = data->order,
         .n_list = data->n_order,
@@ -113,7 +119,7 @@ int pl_loader_open(struct pl_loader *loader,
         .data = *data,
         .options = *options,
         .batch = {.struct_size = sizeof(loader->batch), .n_fields = data->n_fields},
-        .prefetch = options->prefetch > 0 || (options->prefetch < 0 && pl_threads_available() > 1),
+        .prefetch = options->prefetch > 0 || (options->prefetch < 0 && pl_pool_threads() > 1),
     };
     pthread_mutex_init(&loader->lock, NULL);
     pthread_cond_init(&loader->changed, NULL);
@@ -177,6 +183,26 @@ void pl_loader_begin(struct pl_loader *loader, uint64_t epoch, size_t first)
     loader->error = (struct pl_error){0};
 }
 
+/* A made-up sample, in small pieces. */
+static void make_up(const struct plume_array *a,
+                    size_t sample,
+                    plume_tensor *to,
+                    char *dst,
+                    double scale,
+                    double shift,
+                    size_t n)
+{
+    uint32_t piece[256];
+
+    for (size_t i = 0; i < n; i += PL_COUNT(piece)) {
+        size_t k = PL_MIN(n - i, PL_COUNT(piece));
+
+        pl_synthetic_make(a, sample, i, k, piece);
+        pl_loader_convert(dst + i * pl_dtype_size(to->dtype), to->dtype, piece, a->dtype, k, scale,
+                          shift);
+    }
+}
+
 static void *place(const struct pl_loader *l, struct pl_loader_slot *slot, size_t field, size_t row)
 {
     return (char *)slot->field[field] +
@@ -192,6 +218,11 @@ static void take_sample(struct pl_loader *l, struct pl_loader_slot *slot, size_t
 
         if (!a)
             continue;
+        if (a->synthetic) {
+            make_up(a, sample, &l->fields[i], place(l, slot, i, row), scale, l->data.field[i].shift,
+                    n);
+            continue;
+        }
         stride = a->stride ? a->stride : n * pl_dtype_size(a->dtype);
         pl_loader_convert(place(l, slot, i, row), l->fields[i].dtype,
                           (const char *)a->data + sample * stride, a->dtype, n, scale,
@@ -202,11 +233,15 @@ static void take_sample(struct pl_loader *l, struct pl_loader_slot *slot, size_t
 static int fill_sample(struct pl_loader *l, struct pl_loader_slot *slot, size_t row, size_t sample)
 {
     void *out[PLUME_FIELDS_MAX] = {0};
+    int r;
 
     for (size_t i = 0; i < l->data.n_fields; i++)
         if (!l->data.field[i].array)
             out[i] = place(l, slot, i, row);
-    return l->data.fill(l->data.ctx, l->epoch, sample, out, pl_real_size(l->options.real));
+    pthread_mutex_lock(&filling);
+    r = l->data.fill(l->data.ctx, l->epoch, sample, out, pl_real_size(l->options.real));
+    pthread_mutex_unlock(&filling);
+    return r;
 }
 
 /* Makes batch l->next. Runs on the loader's thread where there is one, so it may look only at what

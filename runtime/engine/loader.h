@@ -24,7 +24,7 @@ struct pl_loader_options {
     bool train;
     bool keep_order; /* training: not shuffled */
     uint64_t seed;
-    int prefetch; /* 1 yes, 0 no, -1 where this process may use more than one CPU */
+    int prefetch; /* 1 yes, 0 no, -1 where this process's share is more than one CPU */
 };
 
 struct pl_loader_slot {

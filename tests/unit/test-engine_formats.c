@@ -267,6 +267,115 @@ static void test_csv(void **state)
     refused(&s, "a,b\n1,2\n", 8, "no column ''");
 }
 
+#define TEXT(s) s, sizeof(s) - 1
+
+static void test_csv_quotes_and_order(void **state)
+{
+    static const char table[] = "\xef\xbb\xbfid,\"a, \"\"b\"\"\",c\n1,\"2\" , 3\n4,5.5,\"6\"\n";
+    struct plume_source s = {.format = PLUME_FORMAT_CSV, .columns = "c,id"};
+    struct pl_error err;
+    struct plume_array a;
+
+    assert_int_equal(parse(&s, table, sizeof(table) - 1, &a, &err), 0);
+    assert_int_equal(a.dtype, PLUME_I32);
+    assert_int_equal(i32(&a, 0), 3); /* in the order of the list */
+    assert_int_equal(i32(&a, 1), 1);
+    assert_int_equal(i32(&a, 2), 6);
+    pl_array_close(&a);
+    s.columns = "\"a, \"\"b\"\"\"";
+    assert_int_equal(parse(&s, table, sizeof(table) - 1, &a, &err), 0);
+    assert_true(f64(&a, 1) == 5.5);
+    pl_array_close(&a);
+    s.columns = "id";
+    assert_int_equal(parse(&s, TEXT("id,name\n7,\"Smith, John\"\n"), &a, &err), 0);
+    assert_int_equal(i32(&a, 0), 7);
+    pl_array_close(&a);
+    refused(&s, TEXT("id,b\n7,\"open\n"), "line 2, column 1: its quotes are wrong");
+    refused(&s, TEXT("id,b\n7,\"x\"y\n"), "line 2, column 1: its quotes are wrong");
+    refused(&s, TEXT("id,b\n7\0junk,2\n"), "line 2, column 0: its quotes are wrong, or");
+    s.columns = "id,0";
+    refused(&s, table, sizeof(table) - 1, "column '0' is wanted twice");
+    s.columns = "\"id";
+    refused(&s, table, sizeof(table) - 1, "list of columns");
+}
+
+static void test_csv_limits(void **state)
+{
+    struct plume_source s = {.format = PLUME_FORMAT_CSV, .columns = "0"};
+    struct pl_error err;
+    struct plume_array a;
+    char *line = test_malloc(2 * 4097);
+
+    for (size_t i = 0; i < 4097; i++)
+        memcpy(line + 2 * i, "1,", 2);
+    assert_int_equal(parse(&s, line, 2 * 4096 - 1, &a, &err), 0);
+    pl_array_close(&a);
+    refused(&s, line, 2 * 4097 - 1, "line 1 has more than 4096 columns");
+    memset(line, '0', 300);
+    line[255] = '\n';
+    assert_int_equal(parse(&s, line, 256, &a, &err), 0);
+    pl_array_close(&a);
+    memcpy(line, "a,b\n1,", 6);
+    line[255] = '0';
+    assert_int_equal(parse(&s, line, 300, &a, &err), 0); /* too long, but nobody wants it */
+    pl_array_close(&a);
+    s.columns = "b";
+    refused(&s, line, 300, "line 2, column 1 is longer than 255 bytes");
+    test_free(line);
+}
+
+static void test_synthetic(void **state)
+{
+    struct plume_source s = {
+        .format = PLUME_FORMAT_SYNTHETIC, .samples = 1000, .rank = 2, .shape = {3, 5}, .seed = 7};
+    size_t seen[10] = {0};
+    uint32_t whole[15], piece[15];
+    struct pl_error err = {0};
+    struct plume_array a, b;
+    double sum = 0;
+
+    assert_int_equal(pl_array_open(&s, &a, &err), 0);
+    assert_int_equal(a.dtype, PLUME_F32);
+    assert_int_equal(a.rank, 3);
+    assert_int_equal(a.count, 15000);
+    for (size_t i = 0; i < 1000; i++) {
+        pl_synthetic_make(&a, i, 0, 15, whole);
+        for (size_t k = 0; k < 15; k++) {
+            float value;
+
+            memcpy(&value, &whole[k], 4);
+            assert_true(value >= 0 && value < 1);
+            sum += value;
+        }
+        pl_synthetic_make(&a, i, 4, 11, piece); /* however it is cut */
+        assert_memory_equal(piece, whole + 4, 11 * 4);
+    }
+    assert_true(sum > 7500 - 5 * 35.4 && sum < 7500 + 5 * 35.4); /* 5 sigma of 15000 uniform ones */
+    s.begin = 0.5;
+    assert_int_equal(pl_array_open(&s, &b, &err), 0);
+    assert_int_equal(b.shape[0], 500);
+    pl_synthetic_make(&b, 499, 0, 15, piece);
+    assert_memory_equal(piece, whole, sizeof(whole));
+    s.begin = 0;
+    s.rank = 0;
+    s.classes = 10;
+    assert_int_equal(pl_array_open(&s, &a, &err), 0);
+    assert_int_equal(a.dtype, PLUME_I32);
+    assert_int_equal(a.rank, 1);
+    for (size_t i = 0; i < 1000; i++) {
+        pl_synthetic_make(&a, i, 0, 1, whole);
+        assert_true(whole[0] < 10);
+        seen[whole[0]]++;
+    }
+    for (size_t i = 0; i < 10; i++)
+        assert_true(seen[i] > 50 && seen[i] < 150); /* 5 sigma of 9.5 */
+    s.rank = PLUME_RANK_MAX;
+    assert_int_equal(pl_array_open(&s, &a, &err), -EINVAL);
+    s.rank = s.samples = 0;
+    assert_int_equal(pl_array_open(&s, &a, &err), -EINVAL);
+    assert_string_equal(err.text, "synthetic data needs a number of samples");
+}
+
 static char *write_file(const char *name, const void *data, size_t len)
 {
     char *path = pl_path_join(dir, name);
@@ -280,6 +389,7 @@ static void test_files(void **state)
     _cleanup_free_ char *b = write_file("b.txt", "bbbb", 4), *a = write_file("a.txt", "aaaa", 4);
     _cleanup_free_ char *empty = write_file("empty.csv", "", 0), *found = NULL;
     _cleanup_free_ char *link = pl_path_join(dir, "c.txt"), *both = pl_strf("%s:%s", b, a);
+    _cleanup_free_ char *colon = NULL, *gzip = NULL;
     struct plume_source s = {.path = a, .window = 3};
     struct pl_error err = {0};
     enum plume_format format;
@@ -300,6 +410,16 @@ static void test_files(void **state)
     assert_int_equal(((const uint8_t *)array.data)[0], 0);
     assert_int_equal(array.shape[0], 2);
     pl_array_close(&array);
+    colon = write_file("a.txt:b.txt", "xyxy", 4);
+    gzip = write_file("zip.idx", "\x1f\x8b\x08\0", 4);
+    s.path = colon; /* one file, whatever its name */
+    s.window = 1;
+    assert_int_equal(pl_array_open(&s, &array, &err), 0);
+    assert_int_equal(array.n_vocabulary, 2);
+    pl_array_close(&array);
+    s = (struct plume_source){.path = gzip};
+    assert_int_equal(pl_array_open(&s, &array, &err), -EINVAL);
+    assert_non_null(strstr(err.text, "zip.idx' is compressed: unpack it by gunzip"));
     s = (struct plume_source){.path = empty};
     assert_int_equal(pl_array_open(&s, &array, &err), -EINVAL);
     s.path = "/nonexistent.npy";
@@ -313,6 +433,10 @@ static void test_files(void **state)
     assert_int_equal(pl_data_find("b.txt:/abs", &found, NULL), 0);
     assert_true(strncmp(found, b, strlen(b)) == 0);
     assert_string_equal(found + strlen(b), ":/abs");
+    free(found);
+    assert_int_equal(pl_data_find("a.txt:b.txt", &found, NULL), 0);
+    assert_string_equal(found, colon);
+    free(PL_TAKE(found));
     assert_int_equal(pl_data_find("b.txt:none.txt", &found, &err), -ENOENT);
     assert_non_null(strstr(err.text, "no data file 'none.txt' in /tmp/"));
 }
@@ -337,8 +461,15 @@ static int remove_dir(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_idx),  cmocka_unit_test(test_cifar10), cmocka_unit_test(test_tokens),
-        cmocka_unit_test(test_text), cmocka_unit_test(test_csv),     cmocka_unit_test(test_files),
+        cmocka_unit_test(test_idx),
+        cmocka_unit_test(test_cifar10),
+        cmocka_unit_test(test_tokens),
+        cmocka_unit_test(test_text),
+        cmocka_unit_test(test_csv),
+        cmocka_unit_test(test_files),
+        cmocka_unit_test(test_csv_quotes_and_order),
+        cmocka_unit_test(test_csv_limits),
+        cmocka_unit_test(test_synthetic),
     };
 
     return cmocka_run_group_tests(tests, make_dir, remove_dir);

@@ -166,6 +166,44 @@ static void test_own_source(void **state)
     }
 }
 
+/* Made-up fields, without and with conversion, and as many samples on every rank. */
+static void test_synthetic_fields(void **state)
+{
+    struct plume_source source = {
+        .format = PLUME_FORMAT_SYNTHETIC, .samples = 7, .rank = 1, .shape = {301}};
+    struct plume_array pictures, classes;
+    struct plume_data data = {
+        .n_fields = 2, .field = {{&pictures, PLUME_F32, 2, -1}, {&classes, PLUME_I32, 0, 0}}};
+    struct pl_loader_options options = {
+        .batch_size = 3, .rank = 1, .world_size = 2, .train = true, .keep_order = true};
+    const struct plume_batch *batch;
+    struct pl_loader l;
+    float want[301];
+
+    assert_int_equal(pl_array_open(&source, &pictures, NULL), 0);
+    source.rank = 0;
+    source.classes = 5;
+    assert_int_equal(pl_array_open(&source, &classes, NULL), 0);
+    assert_int_equal(pl_loader_open(&l, &data, &options, NULL), 0);
+    batch = pl_loader_next(&l);
+    assert_int_equal(batch->rows, 3);
+    for (size_t row = 0; row < 3; row++) { /* samples 1, 3, 5 */
+        uint32_t number;
+
+        pl_synthetic_make(&pictures, 2 * row + 1, 0, 301, (uint32_t *)(void *)want);
+        for (size_t i = 0; i < 301; i++)
+            assert_true(((float *)batch->field[0]->data)[row * 301 + i] == want[i] * 2 - 1);
+        pl_synthetic_make(&classes, 2 * row + 1, 0, 1, &number);
+        assert_int_equal(((int32_t *)batch->field[1]->data)[row], number);
+    }
+    assert_int_equal(pl_loader_next(&l)->rows, 1); /* the padding: sample 0 */
+    pl_loader_finish(&l);
+    data.drop_tail = 1;
+    assert_int_equal(pl_loader_open(&l, &data, &options, NULL), 0);
+    assert_int_equal(pl_loader_batches(&l), 1);
+    pl_loader_finish(&l);
+}
+
 /* Left at any batch, begun anew, and with many epochs: the same numbers as without the thread. */
 static void test_prefetching_changes_nothing(void **state)
 {
@@ -203,6 +241,7 @@ int main(void)
         cmocka_unit_test(test_batches_are_converted),
         cmocka_unit_test(test_types),
         cmocka_unit_test(test_own_source),
+        cmocka_unit_test(test_synthetic_fields),
         cmocka_unit_test(test_prefetching_changes_nothing),
     };
 
