@@ -274,6 +274,13 @@ static enum plume_dtype run_dtype(const struct pl_tape *tape, const struct pl_ap
     return class == PL_CAST_F32 ? PLUME_F32 : widest;
 }
 
+/* Whether two dense inputs have an element in common. */
+static bool overlap(plume_tensor *a, plume_tensor *b)
+{
+    return pl_tensor_root(a) == pl_tensor_root(b) && a->offset < b->offset + b->count &&
+           b->offset < a->offset + a->count;
+}
+
 /* Makes in[] what the op can take. */
 static int prepare(struct pl_tape *tape,
                    const struct pl_apply *what,
@@ -290,10 +297,9 @@ static int prepare(struct pl_tape *tape,
             r = cast(tape, &in[i], dtype, err);
         else if (!what->op->strided && !what->op->view && !pl_tensor_is_dense(in[i]))
             r = copy_of(tape, &in[i], in[i]->dtype, err);
-        /* Kernels write the gradients of their inputs independently of each other. */
+        /* Kernels write the gradients of their inputs in an order of their own. */
         for (size_t k = 0; k < i && r == 0; k++)
-            if (in[k] && in[i]->wants_grad && tape->want_grad &&
-                pl_tensor_root(in[k]) == pl_tensor_root(in[i]) && in[k]->offset == in[i]->offset)
+            if (in[k] && in[i]->wants_grad && tape->want_grad && overlap(in[k], in[i]))
                 r = copy_of(tape, &in[i], in[i]->dtype, err);
     }
     return r;

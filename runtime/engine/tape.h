@@ -112,6 +112,7 @@ struct pl_tape {
     unsigned device;       /* of those that share a batch: only the first writes buffers */
     ptrdiff_t param_shift; /* bytes from a parameter's gradient to this tape's own of it */
     bool timed;            /* nodes count their nanoseconds */
+    bool spread;           /* nothing shares memory: to find errors of the plan */
     /* Sums n doubles over ranks, in place, for synchronised batch norm; NULL: this rank's alone. */
     int (*allreduce)(void *ctx, double *sums, size_t n);
     void *allreduce_ctx;

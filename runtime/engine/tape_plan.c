@@ -2,9 +2,7 @@
 /* What a recorded tape needs before it runs: who is the first to write each gradient, and where in
  * one block of memory everything lies. Time runs in positions: node i of n runs forward at i and
  * backward at 2n - 1 - i; what is read afterwards lives until 2n. Two things that are never alive
- * at the same position may have the same place: from the largest to the smallest each takes the
- * lowest gap that is free during its life (the "greedy by size" of Pisarchyk and Lee, arXiv
- * 2001.03288). */
+ * at the same position may have the same place (tape_place.c). */
 #include "common/base/log.h"
 #include "runtime/engine/tape_private.h"
 
@@ -130,91 +128,6 @@ static void plan_writes(struct pl_tape *tape)
     }
 }
 
-struct block {
-    size_t bytes, from, to; /* alive at these positions, both included */
-    size_t offset;
-};
-
-struct places {
-    struct block *list;
-    size_t n, cap;
-    bool bad;
-};
-
-static size_t add_block(struct places *p, size_t bytes, size_t from, size_t to)
-{
-    if (bytes == 0)
-        return SIZE_MAX;
-    if (p->n == p->cap) {
-        size_t cap = p->cap ? 2 * p->cap : 256;
-        struct block *list = reallocarray(p->list, cap, sizeof(*list));
-
-        if (!list) {
-            p->bad = true;
-            return SIZE_MAX;
-        }
-        p->list = list;
-        p->cap = cap;
-    }
-    bytes = (bytes + PL_BUMP_ALIGN - 1) & ~(size_t)(PL_BUMP_ALIGN - 1);
-    p->list[p->n] = (struct block){bytes, from, to, 0};
-    return p->n++;
-}
-
-static int larger_first(const void *a, const void *b)
-{
-    const struct block *x = *(const struct block *const *)a, *y = *(const struct block *const *)b;
-
-    if (x->bytes != y->bytes)
-        return x->bytes < y->bytes ? 1 : -1;
-    return x < y ? -1 : x > y;
-}
-
-static int lower_first(const void *a, const void *b)
-{
-    const struct block *x = *(const struct block *const *)a, *y = *(const struct block *const *)b;
-
-    return x->offset < y->offset ? -1 : x->offset > y->offset;
-}
-
-/* The lowest gap among `busy` (n blocks, sorted by offset) that takes `bytes`. */
-static size_t lowest_gap(struct block *const *busy, size_t n, size_t bytes)
-{
-    size_t at = 0;
-
-    for (size_t i = 0; i < n; i++) {
-        if (busy[i]->offset >= at + bytes)
-            break;
-        at = PL_MAX(at, busy[i]->offset + busy[i]->bytes);
-    }
-    return at;
-}
-
-/* Sets the offsets. Returns the bytes needed, SIZE_MAX when out of memory. */
-static size_t place(struct places *p)
-{
-    _cleanup_free_ struct block **order = calloc(PL_MAX(p->n, (size_t)1), sizeof(struct block *));
-    _cleanup_free_ struct block **busy = calloc(PL_MAX(p->n, (size_t)1), sizeof(struct block *));
-    size_t total = 0;
-
-    if (!order || !busy)
-        return SIZE_MAX;
-    for (size_t i = 0; i < p->n; i++)
-        order[i] = &p->list[i];
-    qsort(order, p->n, sizeof(struct block *), larger_first);
-    for (size_t i = 0; i < p->n; i++) {
-        size_t n_busy = 0;
-
-        for (size_t k = 0; k < i; k++)
-            if (order[k]->from <= order[i]->to && order[i]->from <= order[k]->to)
-                busy[n_busy++] = order[k];
-        qsort(busy, n_busy, sizeof(struct block *), lower_first);
-        order[i]->offset = lowest_gap(busy, n_busy, order[i]->bytes);
-        total = PL_MAX(total, order[i]->offset + order[i]->bytes);
-    }
-    return total;
-}
-
 /* Positions of one tensor's data and gradient, while they are collected. */
 struct life {
     size_t data_to, grad_from;
@@ -255,7 +168,7 @@ static void find_lives(const struct pl_tape *tape, struct life *lives)
     }
 }
 
-static void make_blocks(struct pl_tape *tape, struct life *lives, struct places *p)
+static void make_blocks(struct pl_tape *tape, struct life *lives, struct pl_places *p)
 {
     for (size_t i = 0; i < tape->n; i++) {
         struct pl_node *node = &tape->nodes[i];
@@ -267,23 +180,23 @@ static void make_blocks(struct pl_tape *tape, struct life *lives, struct places 
         life->data = life->grad = life->aux = life->forward = life->backward = SIZE_MAX;
         if (node->op->view)
             continue;
-        life->data = add_block(p, bytes, i, life->data_to);
+        life->data = pl_places_add(p, bytes, i, life->data_to);
         /* A root's gradient may be read by the caller, too (a leaf of another tape). */
         if (out->wants_grad && life->grad_from != SIZE_MAX)
-            life->grad = add_block(p, bytes, life->grad_from, back);
-        life->aux = add_block(p, node->aux_bytes, i, node->back ? back : i);
-        life->forward = add_block(p, scratch, i, i);
+            life->grad = pl_places_add(p, bytes, life->grad_from, back);
+        life->aux = pl_places_add(p, node->aux_bytes, i, node->back ? back : i);
+        life->forward = pl_places_add(p, scratch, i, i);
         if (node->back)
-            life->backward = add_block(p, scratch, back, back);
+            life->backward = pl_places_add(p, scratch, back, back);
     }
 }
 
-static void *address(const struct pl_tape *tape, const struct places *p, size_t block)
+static void *address(const struct pl_tape *tape, const struct pl_places *p, size_t block)
 {
     return block == SIZE_MAX ? NULL : tape->memory + p->list[block].offset;
 }
 
-static void set_addresses(struct pl_tape *tape, const struct life *lives, const struct places *p)
+static void set_addresses(struct pl_tape *tape, const struct life *lives, const struct pl_places *p)
 {
     for (size_t i = 0; i < tape->n; i++) {
         struct pl_node *node = &tape->nodes[i];
@@ -302,7 +215,7 @@ static void set_addresses(struct pl_tape *tape, const struct life *lives, const 
 int pl_tape_plan(struct pl_tape *tape, struct pl_error *err)
 {
     _cleanup_free_ struct life *lives = calloc(PL_MAX(tape->n, (size_t)1), sizeof(*lives));
-    struct places p = {0};
+    struct pl_places p = {0};
     size_t bytes;
 
     reach(tape);
@@ -311,7 +224,7 @@ int pl_tape_plan(struct pl_tape *tape, struct pl_error *err)
         find_lives(tape, lives);
         make_blocks(tape, lives, &p);
     }
-    bytes = lives && !p.bad ? place(&p) : SIZE_MAX;
+    bytes = lives && !p.bad ? pl_places_set(&p, tape->spread) : SIZE_MAX;
     if (bytes != SIZE_MAX && bytes > tape->memory_cap) {
         free(tape->memory);
         tape->memory = NULL;

@@ -8,4 +8,25 @@
 /* Bytes that the f32 copies of a node's 16-bit tensors and of their gradients need. */
 size_t pl_tape_wide_bytes(const struct pl_node *node);
 
+/* Something in the tape's memory. */
+struct pl_place {
+    size_t bytes, from, to; /* alive at these positions, both included */
+    size_t offset;
+};
+
+/* Zeroed memory is an empty list; `list` is freed by the owner. */
+struct pl_places {
+    struct pl_place *list;
+    size_t n, cap;
+    bool bad; /* out of memory: the list is not whole */
+};
+
+/* Returns the index, SIZE_MAX for no bytes (or, with `bad`, no memory). The size is rounded up to
+ * PL_BUMP_ALIGN. */
+size_t pl_places_add(struct pl_places *p, size_t bytes, size_t from, size_t to);
+
+/* Sets the offsets, so that no two that are alive at the same position overlap; `spread`: so that
+ * none do. Returns the bytes needed, SIZE_MAX when out of memory. */
+size_t pl_places_set(struct pl_places *p, bool spread);
+
 #endif

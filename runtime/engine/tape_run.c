@@ -240,6 +240,8 @@ static int set_seed(struct pl_tape *tape, const struct pl_backward *what, struct
         }
     if (!any_param)
         return pl_error_set(err, -EINVAL, "the loss depends on no parameter");
+    if (loss->base) /* what is not the loss has no gradient */
+        memset(loss->base->grad, 0, loss->base->count * pl_dtype_size(loss->dtype));
     grad = pl_tensor_grad(loss);
     if (loss->dtype == PLUME_F64) {
         *(double *)grad = what->seed;
