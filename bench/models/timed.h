@@ -15,6 +15,9 @@
 #include <sys/resource.h>
 #include <time.h>
 
+#ifndef TIMED_INPUT
+#define TIMED_INPUT PLUME_F32
+#endif
 #define TIMED_STEPS_MAX 65536
 
 static struct {

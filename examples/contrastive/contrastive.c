@@ -7,8 +7,8 @@
  *     pltrain --num-nodes 2 --devices 2 --strategy ddp2 contrastive --batch_size 128
  *     pltrain --num-nodes 2 --processes 2 --strategy ddp contrastive --batch_size 64
  *
- * are four devices and 256 digits a step each, but the pools have 128 digits under ddp2 and 64 under
- * ddp, whose task is the easier one: its loss begins lower by ln 2. */
+ * are four devices and 256 digits a step each, but the pools have 128 digits under ddp2 and 64
+ * under ddp, whose task is the easier one: its loss begins lower by ln 2. */
 #include <plume/module.h>
 
 #define SIDE 8 /* of an image */

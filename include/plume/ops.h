@@ -6,9 +6,7 @@
 #ifndef PL_OPS_H
 #define PL_OPS_H
 
-#ifndef PL_MODULE_H
-#error "include <plume/module.h>"
-#endif
+#include "plume/module.h" /* which includes this at its end; whichever is first, both are there */
 
 enum plume_activation {
     PLUME_IDENTITY = 0,

@@ -35,6 +35,20 @@ static inline __attribute__((always_inline)) void pl_store(float *p, pl_vec v)
     memcpy(p, &v, sizeof(v));
 }
 
+/* Element i is element mask[i] of a and b, one behind the other. */
+#ifdef __clang__ /* has no such builtin; the fuzzers are built with it */
+static inline pl_vec pl_shuffle(pl_vec a, pl_vec b, pl_mask mask)
+{
+    pl_vec to;
+
+    for (size_t i = 0; i < PL_LANES; i++)
+        to[i] = mask[i] < PL_LANES ? a[mask[i]] : b[mask[i] - PL_LANES];
+    return to;
+}
+#else
+#define pl_shuffle __builtin_shuffle
+#endif
+
 /* acc = sum over k of A(i, k) B(k, j): A(i, k) = a[i * a_row + k * a_col] (a packed panel of A has
  * the strides 1 and PL_MR), row k of B at b + k * b_row, or b + rows[k] where rows is given. */
 static inline __attribute__((always_inline)) void pl_micro(size_t k_count,

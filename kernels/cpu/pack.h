@@ -17,17 +17,14 @@
 #define PL_MASK(f, s)                                                                              \
     ((pl_mask){PL_MASK4(f, 0, s), PL_MASK4(f, 4, s), PL_MASK4(f, 8, s), PL_MASK4(f, 12, s)})
 #endif
-#ifdef __clang__
-#error "the shuffles below are written for gcc"
-#endif
 #define PL_SWAP_BLOCKS(r, s)                                                                       \
     _Pragma("GCC unroll 16") for (size_t pl_i = 0; pl_i < PL_LANES; pl_i++)                        \
     {                                                                                              \
         if (!(pl_i & (s))) {                                                                       \
             pl_vec pl_a = (r)[pl_i], pl_b = (r)[pl_i + (s)];                                       \
                                                                                                    \
-            (r)[pl_i] = __builtin_shuffle(pl_a, pl_b, PL_MASK(PL_LOW, s));                         \
-            (r)[pl_i + (s)] = __builtin_shuffle(pl_a, pl_b, PL_MASK(PL_HIGH, s));                  \
+            (r)[pl_i] = pl_shuffle(pl_a, pl_b, PL_MASK(PL_LOW, s));                                \
+            (r)[pl_i + (s)] = pl_shuffle(pl_a, pl_b, PL_MASK(PL_HIGH, s));                         \
         }                                                                                          \
     }
 

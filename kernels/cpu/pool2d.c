@@ -55,8 +55,8 @@ static inline void max_vector(const float *x, size_t width, float *y, uint8_t *w
         pl_vec a = pl_load(x + (size_t)u * width), b = pl_load(x + (size_t)u * width + PL_LANES);
 
         for (int v = 0; v < 2; v++) {
-            pl_vec value = v ? __builtin_shuffle(a, b, PL_MASK(ODD, 0))
-                             : __builtin_shuffle(a, b, PL_MASK(EVEN, 0));
+            pl_vec value =
+                v ? pl_shuffle(a, b, PL_MASK(ODD, 0)) : pl_shuffle(a, b, PL_MASK(EVEN, 0));
             pl_mask wins = (value > best) | ((value != value) & (best == best));
 
             if (u == 0 && v == 0)
@@ -161,8 +161,8 @@ max_backward_halves(const struct pool2d *p, const float *dy, const uint8_t *whic
                 float *to = dx + (size_t)u * width + 2 * j;
                 pl_vec a = (pl_vec)((pl_mask)d & (place == 2 * u));
                 pl_vec b = (pl_vec)((pl_mask)d & (place == 2 * u + 1));
-                pl_vec low = __builtin_shuffle(a, b, PL_MASK(LOW, 0));
-                pl_vec high = __builtin_shuffle(a, b, PL_MASK(HIGH, 0));
+                pl_vec low = pl_shuffle(a, b, PL_MASK(LOW, 0));
+                pl_vec high = pl_shuffle(a, b, PL_MASK(HIGH, 0));
 
                 if (p->a->dx_add) {
                     low += pl_load(to);
@@ -250,9 +250,8 @@ static void avg_halves(const float *x, size_t width, float *y, size_t n)
         pl_vec a = pl_load(at) + pl_load(at + width);
         pl_vec b = pl_load(at + PL_LANES) + pl_load(at + width + PL_LANES);
 
-        pl_store(y + j, (__builtin_shuffle(a, b, PL_MASK(EVEN, 0)) +
-                         __builtin_shuffle(a, b, PL_MASK(ODD, 0))) *
-                            0.25f);
+        pl_store(y + j,
+                 (pl_shuffle(a, b, PL_MASK(EVEN, 0)) + pl_shuffle(a, b, PL_MASK(ODD, 0))) * 0.25f);
     }
     for (; j < n; j++)
         y[j] = (x[2 * j] + x[2 * j + width] + (x[2 * j + 1] + x[2 * j + width + 1])) * 0.25f;

@@ -69,7 +69,7 @@ struct wide {
 
 static float *take(struct wide *w, size_t count)
 {
-    float *p = (float *)w->next;
+    void *p = w->next; /* aligned to PL_BUMP_ALIGN */
 
     w->next += ALIGN(count * sizeof(float));
     return p;
