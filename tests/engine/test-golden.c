@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Small models against numbers recorded from PyTorch (tests/golden/models.py): the gradients of the
  * first step, and the losses of 20 steps with the optimizers. */
+#include "runtime/engine/eval.h"
 #include "runtime/engine/step.h"
 #include "tests/golden/models.h"
 
@@ -43,6 +44,7 @@ static double fill(uint32_t seed, size_t i, double scale, double shift)
 static double inputs[SAMPLES_MAX];
 static int32_t tokens[SAMPLES_MAX], labels[ROWS_MAX * 16];
 static struct plume_array fields[2];
+static const size_t first_batch[] = {0, 1, 2, 3, 4, 5, 6, 7, 8};
 
 /* All batches one behind the other, in the arrays that the data hooks hand out. */
 static void make_data(const struct model *m)
@@ -69,9 +71,12 @@ static void make_data(const struct model *m)
 
 static int data(struct plume_context *pl, enum plume_stage stage, struct plume_data *ret)
 {
-    if (stage != PLUME_TRAIN)
+    if (stage == PLUME_TEST)
         return 0;
     ret->n_fields = 2;
+    /* Batch 0 is what is evaluated; a batch's size is a quarter of all. */
+    ret->order = stage == PLUME_VALIDATE ? first_batch : NULL;
+    ret->n_order = stage == PLUME_VALIDATE ? fields[0].shape[0] / GOLDEN_BATCHES : 0;
     for (size_t i = 0; i < 2; i++) {
         ret->field[i].array = &fields[i];
         ret->field[i].dtype = fields[i].dtype == PLUME_I32 ? PLUME_I32 : PLUME_F32;
@@ -121,6 +126,47 @@ static int cnn_step(struct plume_context *pl, const struct plume_batch *b, plume
     h = plume_linear(pl, h, w[4], w[5], PLUME_RELU);
     h = plume_linear(pl, h, w[6], w[7], PLUME_IDENTITY);
     *ret_loss = plume_cross_entropy(pl, h, b->field[1]);
+    return 0;
+}
+
+/* Behind the parameters: the buffers. */
+static int bn_configure(struct plume_context *pl)
+{
+    plume_tensor **w = pl->state;
+    size_t n = PL_COUNT(bn_params), channels = 4;
+
+    w[n] = plume_buffer(pl, "mean", PLUME_INIT_ZERO, 1, &channels);
+    w[n + 1] = plume_buffer(pl, "var", PLUME_INIT_ONE, 1, &channels);
+    return declare(pl, bn_params, n);
+}
+
+static int bn_step(struct plume_context *pl, const struct plume_batch *b, plume_tensor **ret_loss)
+{
+    plume_tensor **w = pl->state, *h, **kept = w + PL_COUNT(bn_params);
+
+    h = plume_reshape(pl, b->field[0], 4, (size_t[]){b->rows, 1, 12, 12});
+    h = plume_conv2d(pl, h, w[0], NULL, 1, 0, PLUME_IDENTITY);
+    h = plume_batchnorm(pl, h, w[1], w[2], kept[0], kept[1], 0, 0, PLUME_RELU);
+    h = plume_linear(pl, plume_max_pool2d(pl, h, 2, 2, 0), w[3], w[4], PLUME_IDENTITY);
+    *ret_loss = plume_cross_entropy(pl, h, b->field[1]);
+    return 0;
+}
+
+static int bn_evaluate(struct plume_context *pl, const struct plume_batch *b)
+{
+    plume_tensor *loss = NULL;
+    int r = bn_step(pl, b, &loss);
+
+    plume_log(pl, "loss", loss, (double)b->rows, (double)b->rows);
+    return r;
+}
+
+static int bn_sgd(struct plume_context *pl, struct plume_optimizer *ret)
+{
+    ret->kind = PLUME_SGD;
+    ret->lr = 0.03125;
+    ret->momentum = 0.875;
+    ret->weight_decay = 0.015625;
     return 0;
 }
 
@@ -221,6 +267,31 @@ static const struct model cnn = {
     .f32 = cnn_f32,
 };
 
+static const struct plume_module bn_module = {
+    .struct_size = sizeof(struct plume_module),
+    .abi = PLUME_MODULE_ABI,
+    .name = "bn",
+    .state_size = sizeof(plume_tensor *) * (PL_COUNT(bn_params) + 2),
+    .configure = bn_configure,
+    .data = data,
+    .training_step = bn_step,
+    .validation_step = bn_evaluate,
+    .configure_optimizers = bn_sgd,
+};
+
+static const struct model bn = {
+    .module = &bn_module,
+    .batch_size = "batch_size=5",
+    .rows = 5,
+    .per_row = 144,
+    .classes = 10,
+    .params = bn_params,
+    .n_params = PL_COUNT(bn_params),
+    .grads = bn_grads,
+    .f64 = bn_f64,
+    .f32 = bn_f32,
+};
+
 static const struct plume_module gpt_module = {
     .struct_size = sizeof(struct plume_module),
     .abi = PLUME_MODULE_ABI,
@@ -288,7 +359,8 @@ static void check_grads(const struct model *m, const struct pl_params *params, d
     print_message("# gradients differ by %.2g of their norms\n", worst);
 }
 
-/* 20 steps over the batches in order; loss[] is filled. */
+/* 20 steps over the batches in order, and where the model can be evaluated the loss of batch 0
+ * then; loss[] is filled, NaN where there is none. */
 static void train(const struct model *m, const struct pl_train_options *options, double *loss)
 {
     struct pl_world world = {.size = 1, .local_size = 1};
@@ -323,6 +395,13 @@ static void train(const struct model *m, const struct pl_train_options *options,
         if (step == 0)
             check_grads(m, &t.ctx.params, limit);
     }
+    loss[GOLDEN_STEPS] = NAN;
+    if (m->module->validation_step) {
+        double none[2] = {0}, values[PL_LOG_VALUES_MAX];
+
+        assert_int_equal(pl_eval_run(&t, PLUME_VALIDATE, UINT64_MAX, none, values, &err), 0);
+        loss[GOLDEN_STEPS] = values[0];
+    }
     pl_trainer_finish(&t);
 }
 
@@ -331,10 +410,10 @@ static void train(const struct model *m, const struct pl_train_options *options,
 static void compare_f32(const struct model *m)
 {
     struct pl_train_options options = pl_train_options_default();
-    double loss[GOLDEN_STEPS], theirs = 0, ours = 0;
+    double loss[GOLDEN_STEPS + 1], theirs = 0, ours = 0;
 
     train(m, &options, loss);
-    for (size_t i = 0; i < GOLDEN_STEPS; i++) {
+    for (size_t i = 0; i <= GOLDEN_STEPS; i++) {
         theirs = fmax(theirs, fabs(m->f32[i] - m->f64[i]));
         ours = fmax(ours, fabs(loss[i] - m->f64[i]));
     }
@@ -348,11 +427,11 @@ static void compare_f32(const struct model *m)
 static void compare_f64(const struct model *m)
 {
     struct pl_train_options options = pl_train_options_default();
-    double loss[GOLDEN_STEPS], worst = 0;
+    double loss[GOLDEN_STEPS + 1], worst = 0;
 
     options.precision = PL_PRECISION_64;
     train(m, &options, loss);
-    for (size_t i = 0; i < GOLDEN_STEPS; i++)
+    for (size_t i = 0; i <= GOLDEN_STEPS; i++)
         worst = fmax(worst, fabs(loss[i] - m->f64[i]));
     print_message("# %s: losses in f64 differ by %.2g\n", m->module->name, worst);
     assert_true(worst <= 1e-13);
@@ -370,6 +449,12 @@ static void test_cnn_trains_as_in_pytorch(void **state)
     compare_f64(&cnn);
 }
 
+static void test_bn_trains_and_evaluates_as_in_pytorch(void **state)
+{
+    compare_f32(&bn);
+    compare_f64(&bn);
+}
+
 static void test_gpt_trains_as_in_pytorch(void **state)
 {
     compare_f32(&gpt);
@@ -381,6 +466,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_mlp_trains_as_in_pytorch),
         cmocka_unit_test(test_cnn_trains_as_in_pytorch),
+        cmocka_unit_test(test_bn_trains_and_evaluates_as_in_pytorch),
         cmocka_unit_test(test_gpt_trains_as_in_pytorch),
     };
 
