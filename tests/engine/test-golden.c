@@ -21,7 +21,7 @@ struct model {
     bool tokens; /* inputs and labels are [rows, per_row] of classes */
     const struct golden_param *params;
     size_t n_params;
-    const double *grads, *f64, *f32;
+    const double *grads, *f64, *f32, *bf16;
 };
 
 /* The finalizer of MurmurHash3, as models.py has it. */
@@ -241,6 +241,7 @@ static const struct model mlp = {
     .grads = mlp_grads,
     .f64 = mlp_f64,
     .f32 = mlp_f32,
+    .bf16 = mlp_bf16,
 };
 
 static const struct plume_module cnn_module = {
@@ -265,6 +266,7 @@ static const struct model cnn = {
     .grads = cnn_grads,
     .f64 = cnn_f64,
     .f32 = cnn_f32,
+    .bf16 = cnn_bf16,
 };
 
 static const struct plume_module bn_module = {
@@ -290,6 +292,7 @@ static const struct model bn = {
     .grads = bn_grads,
     .f64 = bn_f64,
     .f32 = bn_f32,
+    .bf16 = bn_bf16,
 };
 
 static const struct plume_module gpt_module = {
@@ -315,6 +318,7 @@ static const struct model gpt = {
     .grads = gpt_grads,
     .f64 = gpt_f64,
     .f32 = gpt_f32,
+    .bf16 = gpt_bf16,
 };
 
 static double number(const plume_tensor *t, const void *values, size_t i)
@@ -369,7 +373,10 @@ static void train(const struct model *m, const struct pl_train_options *options,
     _cleanup_(pl_hparams_finish) struct pl_hparams hparams = {0};
     /* Sums of at most 96 terms, each with an error of half a unit in the last place (6e-8 of an
      * f32), over up to 9 layers. */
-    const double limit = options->precision == PL_PRECISION_64 ? 1e-14 : 4e-6;
+    const double limit = options->precision == PL_PRECISION_64 ? 1e-14
+                         : options->precision == PL_PRECISION_BF16
+                             ? 0.15 /* 8 bits; sums that cancel */
+                             : 4e-6;
     struct pl_trainer t;
     struct pl_loader *loader = &t.stage[PLUME_TRAIN].loader;
     struct pl_error err = {0};
@@ -437,28 +444,51 @@ static void compare_f64(const struct model *m)
     assert_true(worst <= 1e-13);
 }
 
+/* bf16 has 8 bits; where the rounding goes in differs (PyTorch rounds an activation's input, too),
+ * so only the size of the error is compared: 3 times PyTorch's own. */
+static void compare_bf16(const struct model *m)
+{
+    struct pl_train_options options = pl_train_options_default();
+    double loss[GOLDEN_STEPS + 1], theirs = 0, ours = 0;
+
+    options.precision = PL_PRECISION_BF16;
+    train(m, &options, loss);
+    for (size_t i = 0; i <= GOLDEN_STEPS; i++) {
+        theirs = fmax(theirs, fabs(m->bf16[i] - m->f64[i]));
+        ours = fmax(ours, fabs(loss[i] - m->f64[i]));
+    }
+    print_message("# %s: losses in bf16 differ by %.2g from f64, PyTorch's by %.2g\n",
+                  m->module->name, ours, theirs);
+    assert_true(ours <= 3 * theirs);
+    assert_true(ours > 1e-5); /* it was bf16 */
+}
+
 static void test_mlp_trains_as_in_pytorch(void **state)
 {
     compare_f32(&mlp);
     compare_f64(&mlp);
+    compare_bf16(&mlp);
 }
 
 static void test_cnn_trains_as_in_pytorch(void **state)
 {
     compare_f32(&cnn);
     compare_f64(&cnn);
+    compare_bf16(&cnn);
 }
 
 static void test_bn_trains_and_evaluates_as_in_pytorch(void **state)
 {
     compare_f32(&bn);
     compare_f64(&bn);
+    compare_bf16(&bn);
 }
 
 static void test_gpt_trains_as_in_pytorch(void **state)
 {
     compare_f32(&gpt);
     compare_f64(&gpt);
+    compare_bf16(&gpt);
 }
 
 int main(void)
