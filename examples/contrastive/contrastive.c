@@ -101,21 +101,18 @@ static int validation_step(struct plume_context *pl, const struct plume_batch *b
     return training_step(pl, batch, &none);
 }
 
-/* The mean of log(sum over j of e^(left_i right_j / t)) - left_i right_i / t. */
+/* The mean of log(sum over j of e^(left_i right_j / t)) - left_i right_i / t: each left half is to
+ * find its own right half among all. */
 static plume_tensor *info_nce(struct plume_context *pl, const struct plume_outputs *outputs)
 {
     struct contrastive *c = pl->state;
     plume_tensor *left = plume_whole(pl, outputs, "left");
     plume_tensor *right = plume_whole(pl, outputs, "right");
     plume_tensor *all = plume_scale(pl, plume_matmul(pl, left, right, 0, 1), 1 / c->temperature, 0);
-    plume_tensor *own = plume_sum(pl, plume_mul(pl, left, right), 1, 2);
-    plume_tensor *first = plume_slice(pl, all, 1, 0, 1); /* any column: x - log softmax(x) */
-    plume_tensor *log_sum =
-        plume_sub(pl, first, plume_slice(pl, plume_log_softmax(pl, all), 1, 0, 1));
+    size_t shape[PLUME_RANK_MAX] = {0};
 
-    log_sum = plume_reshape(pl, log_sum, 1, (size_t[]){0});
-    return plume_mean(pl, plume_sub(pl, log_sum, plume_scale(pl, own, 1 / c->temperature, 0)), 0,
-                      1);
+    plume_shape(pl, left, shape);
+    return plume_cross_entropy(pl, all, plume_arange(pl, shape[0]));
 }
 
 static int training_step_end(struct plume_context *pl,

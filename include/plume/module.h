@@ -69,6 +69,7 @@ enum plume_op {
     PLUME_OP_POOL2D,
     PLUME_OP_BATCHNORM,
     PLUME_OP_ATTENTION,
+    PLUME_OP_ARANGE,
 };
 
 /* Numbers of an op; which is which, the op's function knows. */

@@ -279,6 +279,25 @@ static inline plume_tensor *plume_cat(struct plume_context *pl, size_t n, plume_
     return plume_op_call(pl, PLUME_OP_CAT, list, n, NULL);
 }
 
+/* The same along dimension dim. */
+static inline plume_tensor *
+plume_cat_along(struct plume_context *pl, size_t dim, size_t n, plume_tensor *const *list)
+{
+    struct plume_op_args args = {{(int64_t)dim}, {0}};
+
+    return plume_op_call(pl, PLUME_OP_CAT, list, n, &args);
+}
+
+/* 0, 1, ... n - 1 as labels: PLUME_I32 [n], without gradient. Row i of a square matrix of
+ * similarities belongs to column i: plume_cross_entropy(pl, similarities, plume_arange(pl, n)) is
+ * info-NCE (arXiv 1807.03748). */
+static inline plume_tensor *plume_arange(struct plume_context *pl, size_t n)
+{
+    struct plume_op_args args = {{(int64_t)n}, {0}};
+
+    return plume_op_call(pl, PLUME_OP_ARANGE, NULL, 0, &args);
+}
+
 /* act(x * w + b): cross-correlation, as PyTorch's conv2d has it. x [batch, in, height, width], w
  * [out, in, kernel_h, kernel_w], b [out] or NULL; stride and zero padding are those of both
  * directions. Result [batch, out, (height + 2 pad - kernel_h) / stride + 1, ...]. act: none or

@@ -22,7 +22,8 @@ pl_op_build pl_build_linear, pl_build_matmul, pl_build_unary, pl_build_binary, p
     pl_build_dropout, pl_build_reduce, pl_build_cross_entropy, pl_build_correct, pl_build_mse,
     pl_build_layernorm, pl_build_softmax, pl_build_normalize, pl_build_embedding, pl_build_reshape,
     pl_build_slice, pl_build_permute, pl_build_cat;
-pl_op_build pl_build_conv2d, pl_build_pool2d, pl_build_batchnorm, pl_build_attention;
+pl_op_build pl_build_conv2d, pl_build_pool2d, pl_build_batchnorm, pl_build_attention,
+    pl_build_arange;
 
 /* -EINVAL: "NAME: WHAT: f32[2, 3], f32[4]". */
 int pl_op_refuse(const struct pl_op_request *req, const char *what, struct pl_error *err);

@@ -121,41 +121,54 @@ int pl_build_permute(struct pl_tape *tape,
     return pl_tape_apply(tape, &what, ret, err);
 }
 
-/* cat: along dimension 0, where the parts lie one behind the other */
+/* cat: for each index of the dimensions before the one it is along (of which there are `outer`), a
+ * run of each part */
 
-static size_t part_bytes(const struct pl_call *c, size_t i)
+static size_t cat_outer(const struct pl_call *c)
 {
-    size_t size = pl_dtype_is_real(c->node->out->dtype) ? pl_real_size(c->k->real)
-                                                        : pl_dtype_size(c->node->out->dtype);
+    size_t outer = 1;
 
-    return c->node->in[i]->count * size;
+    for (int64_t d = 0; d < c->attr->i[0]; d++)
+        outer *= c->node->out->shape[d];
+    return outer;
+}
+
+static size_t element_bytes(const struct pl_call *c)
+{
+    return pl_dtype_is_real(c->node->out->dtype) ? pl_real_size(c->k->real)
+                                                 : pl_dtype_size(c->node->out->dtype);
 }
 
 static void cat_forward(const struct pl_call *c)
 {
+    size_t outer = cat_outer(c), size = element_bytes(c);
     char *out = c->out;
 
-    for (size_t i = 0; i < c->node->n_in; i++) {
-        memcpy(out, c->in[i], part_bytes(c, i));
-        out += part_bytes(c, i);
-    }
+    for (size_t o = 0; o < outer; o++)
+        for (size_t i = 0; i < c->node->n_in; i++) {
+            size_t run = c->node->in[i]->count / outer * size;
+
+            memcpy(out, (const char *)c->in[i] + o * run, run);
+            out += run;
+        }
 }
 
 static void cat_backward(const struct pl_call *c)
 {
+    size_t outer = cat_outer(c), size = element_bytes(c);
     const char *dy = c->out_grad;
 
-    for (size_t i = 0; i < c->node->n_in; i++) {
-        if (c->in_grad[i] && c->add[i])
-            c->k->add(&(struct pl_add_args){.n = c->node->in[i]->count,
-                                            .scale = 1,
-                                            .a = c->in_grad[i],
-                                            .b = dy,
-                                            .dst = c->in_grad[i]});
-        else if (c->in_grad[i])
-            memcpy(c->in_grad[i], dy, part_bytes(c, i));
-        dy += part_bytes(c, i);
-    }
+    for (size_t o = 0; o < outer; o++)
+        for (size_t i = 0; i < c->node->n_in; i++) {
+            size_t n = c->node->in[i]->count / outer, run = n * size;
+            char *dx = c->in_grad[i] ? (char *)c->in_grad[i] + o * run : NULL;
+
+            if (dx && c->add[i])
+                c->k->add(&(struct pl_add_args){.n = n, .scale = 1, .a = dx, .b = dy, .dst = dx});
+            else if (dx)
+                memcpy(dx, dy, run);
+            dy += run;
+        }
 }
 
 static const struct pl_op op_cat = {
@@ -164,6 +177,15 @@ static const struct pl_op op_cat = {
     .backward = cat_backward,
 };
 
+/* Whether all dimensions but `dim` are alike. */
+static bool fits(const plume_tensor *a, const plume_tensor *b, uint64_t dim)
+{
+    for (size_t d = 0; d < a->rank && a->rank == b->rank; d++)
+        if (d != dim && a->shape[d] != b->shape[d])
+            return false;
+    return a->rank == b->rank;
+}
+
 int pl_build_cat(struct pl_tape *tape,
                  const struct pl_op_request *req,
                  plume_tensor **ret,
@@ -171,16 +193,52 @@ int pl_build_cat(struct pl_tape *tape,
 {
     const plume_tensor *first = req->in[0];
     struct pl_apply what = pl_op_like(&op_cat, req, first);
+    uint64_t dim = (uint64_t)req->args.i[0];
 
-    what.shape[0] = 0;
+    if (dim >= first->rank)
+        return pl_op_refuse(req, "no such dimension", err);
+    what.attr.i[0] = (int64_t)dim;
+    what.shape[dim] = 0;
     for (size_t i = 0; i < req->n_in; i++) {
         const plume_tensor *t = req->in[i];
 
-        if (t->rank == 0 || t->rank != first->rank ||
-            (t->dtype != first->dtype && !pl_op_all_real(req)) ||
-            memcmp(t->shape + 1, first->shape + 1, (t->rank - 1) * sizeof(t->shape[0])) != 0)
-            return pl_op_refuse(req, "shapes differ behind dimension 0, or types", err);
-        what.shape[0] += t->shape[0];
+        if (t->count == 0 || !fits(t, first, dim) ||
+            (t->dtype != first->dtype && !pl_op_all_real(req)))
+            return pl_op_refuse(req, "shapes differ beside the dimension, or types", err);
+        what.shape[dim] += t->shape[dim];
     }
     return pl_tape_apply(tape, &what, ret, err);
+}
+
+/* arange: 0, 1, ... as labels */
+
+static void arange_forward(const struct pl_call *c)
+{
+    int32_t *out = c->out;
+
+    for (size_t i = 0; i < c->node->out->count; i++)
+        out[i] = (int32_t)i;
+}
+
+static const struct pl_op op_arange = {
+    .name = "arange",
+    .cast = PL_CAST_NONE,
+    .no_grad = true,
+    .forward = arange_forward,
+};
+
+int pl_build_arange(struct pl_tape *tape,
+                    const struct pl_op_request *req,
+                    plume_tensor **ret,
+                    struct pl_error *err)
+{
+    int64_t n = req->args.i[0];
+
+    if (n < 1 || n > INT32_MAX)
+        return pl_error_set(err, -EINVAL, "%s: %lld is no number of labels", req->name,
+                            (long long)n);
+    return pl_tape_apply(
+        tape,
+        &(struct pl_apply){.op = &op_arange, .dtype = PLUME_I32, .rank = 1, .shape = {(size_t)n}},
+        ret, err);
 }

@@ -31,6 +31,7 @@ static const struct {
     [PLUME_OP_POOL2D] = {"pool2d", 1, 1, pl_build_pool2d},
     [PLUME_OP_BATCHNORM] = {"batchnorm", 5, 5, pl_build_batchnorm},
     [PLUME_OP_ATTENTION] = {"attention", 1, 3, pl_build_attention},
+    [PLUME_OP_ARANGE] = {"arange", 0, 0, pl_build_arange},
 };
 
 const char *pl_op_name(enum plume_op op)
