@@ -44,6 +44,33 @@ trained() {
     done
 }
 
+# sweep PLSUBMIT-ARGUMENT...: all trials end well, the ranks of each with one hash of the parameters.
+sweep() {
+    local run
+    PLUME_LOG='' run -0 --separate-stderr as_user plsubmit --parsable --wait -t 5 "$@" ||
+        { echo "$output$stderr"; false; }
+    run=$(cut -d';' -f2 <<<"$output")
+    python3 - "$run"/trial-*/result.json <<'PY'
+import json, sys
+for name in sys.argv[1:]:
+    with open(name, encoding="utf-8") as f:
+        result = json.load(f)
+    assert result["state"] == "done" and result["params_equal"], (name, result)
+PY
+}
+
+@test "sweeps over strategies and precisions: cnn and contrastive" {
+    train=(pltrain --epochs 1 --limit-train-batches 4 --limit-val-batches 2 --limit-test-batches 2)
+    for module in cnn contrastive; do
+        sweep --grid strategy=ddp,horovod --grid precision=32,bf16 -N4 --ntasks-per-node 2 -- \
+            "${train[@]}" --strategy {strategy} --precision {precision} "$module"
+        sweep --grid precision=32,bf16 -N4 --ntasks-per-node 1 -c2 -- \
+            "${train[@]}" --strategy ddp2 --devices 2 --precision {precision} "$module"
+        sweep --grid precision=32,bf16 -N1 -c2 -- \
+            "${train[@]}" --strategy dp --devices 2 --precision {precision} "$module"
+    done
+}
+
 @test "what cannot be is told by every rank" {
     run as_user timeout 60 srun -N4 --ntasks-per-node=1 plrun -- pltrain --strategy dp --devices 2 mlp
     [ "$status" -ne 0 ]
