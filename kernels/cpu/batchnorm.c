@@ -195,5 +195,6 @@ static void backward(void *ctx, size_t begin, size_t end)
 
 void PL_CPU(batchnorm_backward)(const struct pl_batchnorm_args *a)
 {
-    pl_pool_parallel(a->channels, 1, backward, (void *)a);
+    if (a->dx)
+        pl_pool_parallel(a->channels, 1, backward, (void *)a);
 }

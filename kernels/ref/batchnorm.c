@@ -99,7 +99,7 @@ void PL_REF(batchnorm_backward)(const struct pl_batchnorm_args *a)
     const real *x = a->x, *w = a->w, *mean = a->mean, *inv_std = a->inv_std;
     real *dx = a->dx;
 
-    for (size_t c = 0; c < a->channels; c++) {
+    for (size_t c = 0; dx && c < a->channels; c++) {
         double s = inv_std[c], of_dz = 0, of_x = 0;
 
         if (a->training) {

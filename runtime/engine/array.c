@@ -171,8 +171,8 @@ static int map_file(const char *path, void **ret, size_t *ret_len, struct pl_err
 
 static int append_file(struct pl_buf *all, const char *path, struct pl_error *err)
 {
-    size_t len;
-    void *map;
+    size_t len = 0;
+    void *map = NULL;
     int r = map_file(path, &map, &len, err);
 
     if (r < 0)
