@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "runtime/engine/parts.h"
 #include "kernels/pool.h"
+#include "runtime/engine/rng.h"
 
 #include <string.h>
 
@@ -31,12 +32,10 @@ int pl_parts_create(unsigned k,
     for (unsigned i = 0; i < k; i++) {
         pl_tape_init(&p->list[i].tape, kernels, training);
         p->list[i].tape.device = i;
-        /* Parts drop other elements. */
-        p->list[i].tape.device = i;
-        p->list[i].tape.seed = seed ^ (i * 0x9e3779b97f4a7c15u);
+        p->list[i].tape.seed = pl_rng_seed(seed, i); /* parts drop other elements */
     }
     p->root.device = k;
-    p->root.seed = seed ^ (k * 0x9e3779b97f4a7c15u);
+    p->root.seed = pl_rng_seed(seed, k);
     *ret = p;
     return 0;
 }

@@ -21,6 +21,14 @@ void pl_rng_init(struct pl_rng *rng, uint64_t seed, uint64_t stream)
         rng->s[i] = splitmix(&x);
 }
 
+uint64_t pl_rng_seed(uint64_t seed, uint64_t stream)
+{
+    struct pl_rng rng;
+
+    pl_rng_init(&rng, seed, stream);
+    return pl_rng_u64(&rng);
+}
+
 static uint64_t rotl(uint64_t x, int k)
 {
     return (x << k) | (x >> (64 - k));

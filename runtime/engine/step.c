@@ -163,6 +163,12 @@ int pl_step_trace(struct pl_trainer *t,
     return 0;
 }
 
+/* Counts batches, for dropout: those of one optimizer step drop different elements, too. */
+static uint64_t draw(const struct pl_trainer *t)
+{
+    return t->step * t->options->accumulate + (t->gathered ? t->gathered - 1 : 0);
+}
+
 int pl_step_forward(struct pl_trainer *t,
                     enum plume_stage stage,
                     plume_tensor *loss,
@@ -174,12 +180,12 @@ int pl_step_forward(struct pl_trainer *t,
     int r;
 
     if (s->parts)
-        return pl_parts_forward(s->parts, &s->outputs, loss, &s->logs, t->step, err);
+        return pl_parts_forward(s->parts, &s->outputs, loss, &s->logs, draw(t), err);
     if (loss)
         roots[n++] = loss;
     for (size_t i = 0; i < s->logs.n_pending; i++)
         roots[n++] = s->logs.pending[i].value;
-    s->tape.step = t->step;
+    s->tape.step = draw(t);
     r = pl_tape_prepare(&s->tape, roots, n, loss ? 1 : 0, err);
     if (r == 0)
         r = pl_tape_forward(&s->tape, err);

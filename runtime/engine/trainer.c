@@ -2,7 +2,10 @@
 #include "runtime/engine/trainer.h"
 #include "runtime/engine/crash.h"
 #include "runtime/engine/eval.h"
+#include "runtime/engine/rng.h"
 #include "runtime/engine/step.h"
+
+#define STREAM_DROPOUT 0x64726f70u
 
 /* For synchronised batch norm. */
 static int sum_over_ranks(void *ctx, double *sums, size_t n)
@@ -41,8 +44,8 @@ static int open_stage(struct pl_trainer *t, enum plume_stage stage, struct pl_er
         return pl_error_wrap(err, r, "%sdata", pl_eval_prefix(stage));
     s->present = true;
     pl_tape_init(&s->tape, t->kernels, stage == PLUME_TRAIN);
-    /* Ranks drop different elements. */
-    s->tape.seed = t->options->seed + t->comm->rank * 0x9e3779b97f4a7c15u;
+    /* Ranks drop different elements; so do the parts of a rank (parts.c). */
+    s->tape.seed = pl_rng_seed(t->options->seed, STREAM_DROPOUT + t->comm->rank);
     pl_precision_tape(t->options, &s->tape);
     if (t->options->sync_batchnorm && stage == PLUME_TRAIN && t->comm->size > 1) {
         s->tape.allreduce = sum_over_ranks;

@@ -22,6 +22,7 @@ struct run {
     char hparams[4][32];
     bool norm;   /* the rows of the images are normalised as channels */
     bool uneven; /* rank 1 has the validation data only */
+    bool drop;   /* the loss depends on what dropout drops, and on nothing else */
     struct plume_module module;
     char error[256];
     char hash[17];
@@ -98,6 +99,14 @@ static int
 training_step(struct plume_context *pl, const struct plume_batch *batch, plume_tensor **ret_loss)
 {
     event("step");
+    if (current->drop) {
+        struct net *net = pl->state;
+        plume_tensor *ones = plume_scale(pl, batch->field[0], 0, 1);
+
+        *ret_loss = plume_linear(pl, plume_dropout(pl, ones, 0.5), net->w, net->b, PLUME_IDENTITY);
+        *ret_loss = plume_mean(pl, *ret_loss, 0, 2);
+        return 0;
+    }
     *ret_loss = plume_cross_entropy(pl, forward(pl, batch), batch->field[1]);
     return 0;
 }
@@ -431,6 +440,42 @@ static void test_accumulation_is_a_bigger_batch(void **state)
     /* Sums of 32 terms in another order, 30 steps. */
     assert_true(distance(small, big) < 1e-6);
     assert_true(fabsf(big->params[100]) > 0);
+}
+
+/* One optimizer step of a loss that only dropout changes. */
+static struct run *dropping(uint64_t seed, uint64_t accumulate, unsigned ranks, unsigned devices)
+{
+    struct run *run = new_run();
+
+    run->drop = true;
+    run->options.seed = seed;
+    run->options.accumulate = accumulate;
+    run->options.max_steps = 1;
+    run->options.devices = devices;
+    if (devices > 1)
+        run->options.strategy = ranks > 1 ? PL_STRATEGY_DDP2 : PL_STRATEGY_DP;
+    snprintf(run->hparams[0], 32, "batch_size=%u", 4 * devices);
+    go(run, ranks, 1);
+    assert_good(run);
+    return run;
+}
+
+/* Every batch of a step, every rank and every device drops other elements: means over four of them
+ * would be the first one's if they did not. A run repeats. */
+static void test_dropout_never_repeats(void **state)
+{
+    for (uint64_t seed = 0; seed < 2; seed++) {
+        struct run *one = dropping(seed, 1, 1, 1), *two = dropping(seed, 2, 1, 1);
+        struct run *ranks = dropping(seed, 1, 2, 1), *devices = dropping(seed, 1, 1, 2);
+        struct run *both = dropping(seed, 1, 2, 2), *again = dropping(seed, 1, 2, 2);
+
+        assert_true(distance(one, two) > 1e-5);
+        assert_true(distance(one, ranks) > 1e-5);
+        assert_true(distance(one, devices) > 1e-5);
+        assert_true(distance(devices, both) > 1e-5);
+        assert_true(distance(ranks, two) > 1e-5);
+        assert_string_equal(both->hash, again->hash);
+    }
 }
 
 static void test_horovod_is_ddp_with_a_larger_rate(void **state)
@@ -781,6 +826,7 @@ int main(void)
         cmocka_unit_test(test_overfit_takes_the_same_batches),
         cmocka_unit_test(test_early_stopping),
         cmocka_unit_test(test_accumulation_is_a_bigger_batch),
+        cmocka_unit_test(test_dropout_never_repeats),
         cmocka_unit_test(test_horovod_is_ddp_with_a_larger_rate),
         cmocka_unit_test(test_ranks_that_run_out_join),
         cmocka_unit_test(test_dp_is_single),
