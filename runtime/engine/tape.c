@@ -318,7 +318,8 @@ int pl_tape_apply(struct pl_tape *tape,
     if (what->n_in > PL_NODE_INPUTS_MAX)
         return pl_error_set(err, -E2BIG, "%s: more than %d inputs", what->op->name,
                             PL_NODE_INPUTS_MAX);
-    memcpy(in, what->in, what->n_in * sizeof(*in));
+    if (what->n_in) /* arange has none, and no list either */
+        memcpy(in, what->in, what->n_in * sizeof(*in));
     r = prepare(tape, what, dtype, in, err);
     if (r < 0)
         return r;
