@@ -18,6 +18,35 @@ static int check(const struct pl_sampler_options *o, struct pl_error *err)
     return 0;
 }
 
+static void shuffle(struct pl_sampler *s, uint64_t epoch)
+{
+    struct pl_rng rng;
+
+    pl_rng_init(&rng, s->options.seed + epoch, STREAM_SAMPLER);
+    for (size_t i = 0; i < s->total; i++) { /* Fisher and Yates, inside out */
+        size_t j = (size_t)pl_rng_below(&rng, i + 1);
+
+        s->permutation[i] = s->permutation[j];
+        s->permutation[j] = i;
+    }
+}
+
+static void set_epoch(struct pl_sampler *sampler, uint64_t epoch)
+{
+    const struct pl_sampler_options *o = &sampler->options;
+
+    sampler->epoch = epoch;
+    if (o->shuffle)
+        shuffle(sampler, epoch);
+    for (size_t i = 0; i < sampler->count; i++) {
+        size_t at = (o->rank + i * o->world_size) % sampler->total;
+
+        sampler->index[i] = sampler->permutation ? sampler->permutation[at]
+                            : o->list            ? o->list[at]
+                                                 : at;
+    }
+}
+
 int pl_sampler_init(struct pl_sampler *sampler,
                     const struct pl_sampler_options *options,
                     struct pl_error *err)
@@ -46,36 +75,14 @@ int pl_sampler_init(struct pl_sampler *sampler,
         return pl_error_set(err, -ENOMEM, "out of memory for %zu samples", s.total);
     }
     *sampler = s;
-    pl_sampler_set_epoch(sampler, 0);
+    set_epoch(sampler, 0);
     return 0;
-}
-
-static void shuffle(struct pl_sampler *s, uint64_t epoch)
-{
-    struct pl_rng rng;
-
-    pl_rng_init(&rng, s->options.seed + epoch, STREAM_SAMPLER);
-    for (size_t i = 0; i < s->total; i++) { /* Fisher and Yates, inside out */
-        size_t j = (size_t)pl_rng_below(&rng, i + 1);
-
-        s->permutation[i] = s->permutation[j];
-        s->permutation[j] = i;
-    }
 }
 
 void pl_sampler_set_epoch(struct pl_sampler *sampler, uint64_t epoch)
 {
-    const struct pl_sampler_options *o = &sampler->options;
-
-    if (o->shuffle)
-        shuffle(sampler, epoch);
-    for (size_t i = 0; i < sampler->count; i++) {
-        size_t at = (o->rank + i * o->world_size) % sampler->total;
-
-        sampler->index[i] = sampler->permutation ? sampler->permutation[at]
-                            : o->list            ? o->list[at]
-                                                 : at;
-    }
+    if (epoch != sampler->epoch && sampler->options.shuffle)
+        set_epoch(sampler, epoch); /* else the order is the same */
 }
 
 void pl_sampler_finish(struct pl_sampler *sampler)

@@ -36,6 +36,7 @@ struct pl_sampler {
     size_t count;  /* samples of this rank in an epoch */
     size_t *index; /* they, after pl_sampler_set_epoch() */
     size_t *permutation;
+    uint64_t epoch; /* that `index` is of */
 };
 
 /* -EINVAL where there are no samples in training, or the list names one that there is not; -ENOMEM.
