@@ -19,7 +19,8 @@ enum plume_stage {
 /* How a file is read. An array's dimension 0 is the sample. */
 enum plume_format {
     PLUME_FORMAT_AUTO = 0, /* by the name's end: .npy, .csv, .txt (text), -ubyte or .idx (IDX) */
-    /* NumPy's format 1.0 to 3.0, C order, u1, i4, f4 or f8, little-endian. */
+    /* NumPy's format 1.0 to 3.0, C order, b1, u1, u2, i4, i8, f4 or f8, little-endian. Of i8 the
+     * numbers must fit into an i4, which they become. */
     PLUME_FORMAT_NPY = 1,
     /* MNIST's format: a big-endian header and array; i1 and i2 become i4. */
     PLUME_FORMAT_IDX = 2,

@@ -252,9 +252,9 @@ static inline plume_tensor *plume_param(struct plume_context *pl,
     return pl->api->param(pl, name, init, rank, shape);
 }
 
-/* Maps a .npy file (NumPy's format 1.0 to 3.0, C order, u1, i4, f4 or f8, little-endian). A
- * relative path is looked for in $PLUME_DATA_DIR, then in Plume's own data folder. NULL after a
- * failure. */
+/* Maps a .npy file (NumPy's format 1.0 to 3.0, C order, b1, u1, u2, i4, i8, f4 or f8,
+ * little-endian). A relative path is looked for in $PLUME_DATA_DIR, then in Plume's own data
+ * folder. NULL after a failure. */
 static inline const plume_array *plume_open_npy(struct plume_context *pl, const char *path)
 {
     return pl->api->open_npy(pl, path);

@@ -66,6 +66,11 @@ static bool number(struct scan *s, size_t *ret)
     return s->p > start;
 }
 
+struct header {
+    struct plume_array array;
+    size_t bytes; /* of an element in the file */
+};
+
 static int parse_shape(struct scan *s, struct plume_array *a)
 {
     if (!take(s, '('))
@@ -83,29 +88,31 @@ static int parse_shape(struct scan *s, struct plume_array *a)
     return pl_shape_count(a->rank, a->shape, &a->count);
 }
 
-static int parse_descr(const char *descr, struct plume_array *a, struct pl_error *err)
+static int parse_descr(const char *descr, struct header *h, struct pl_error *err)
 {
     static const struct {
         const char *name;
+        size_t bytes;
         enum plume_dtype dtype;
     } types[] = {
-        {"|u1", PLUME_U8},  {"<u1", PLUME_U8},  {"<i4", PLUME_I32},
-        {"<f4", PLUME_F32}, {"<f8", PLUME_F64},
+        {"|u1", 1, PLUME_U8},  {"<u1", 1, PLUME_U8},  {"|b1", 1, PLUME_U8},  {"<u2", 2, PLUME_U16},
+        {"<i4", 4, PLUME_I32}, {"<i8", 8, PLUME_I32}, {"<f4", 4, PLUME_F32}, {"<f8", 8, PLUME_F64},
     };
 
     for (size_t i = 0; i < PL_COUNT(types); i++) {
         if (strcmp(descr, types[i].name) == 0) {
-            a->dtype = types[i].dtype;
+            h->array.dtype = types[i].dtype;
+            h->bytes = types[i].bytes;
             return 0;
         }
     }
     return pl_error_set(err, -ENOTSUP,
-                        "arrays of type '%s' are not read: save it as uint8, int32, float32 or "
-                        "float64 (little-endian)",
+                        "arrays of type '%s' are not read: save it as uint8, int32, int64, "
+                        "float32 or float64 (little-endian)",
                         descr);
 }
 
-static int parse_header(struct scan *s, struct plume_array *a, struct pl_error *err)
+static int parse_header(struct scan *s, struct header *h, struct pl_error *err)
 {
     char key[32], descr[32];
     bool have_descr = false, have_order = false, have_shape = false;
@@ -119,7 +126,7 @@ static int parse_header(struct scan *s, struct plume_array *a, struct pl_error *
         if (strcmp(key, "descr") == 0 && !have_descr) {
             if (!string(s, descr, sizeof(descr))) /* a list: a structured array */
                 return pl_error_set(err, -ENOTSUP, "structured arrays are not read");
-            r = parse_descr(descr, a, err);
+            r = parse_descr(descr, h, err);
             have_descr = true;
         } else if (strcmp(key, "fortran_order") == 0 && !have_order) {
             if (word(s, "True"))
@@ -129,7 +136,7 @@ static int parse_header(struct scan *s, struct plume_array *a, struct pl_error *
             r = word(s, "False") ? 0 : -EINVAL;
             have_order = true;
         } else if (strcmp(key, "shape") == 0 && !have_shape) {
-            r = parse_shape(s, a);
+            r = parse_shape(s, &h->array);
             have_shape = true;
         } else {
             return -EINVAL;
@@ -145,10 +152,35 @@ static int parse_header(struct scan *s, struct plume_array *a, struct pl_error *
     return have_descr && have_order && have_shape ? 0 : -EINVAL;
 }
 
+/* NumPy's integers are 64 bits wide where nobody says otherwise; ours are 32. */
+static int narrow(const unsigned char *from, struct plume_array *a, struct pl_error *err)
+{
+    int32_t *to = calloc(PL_MAX(a->count, (size_t)1), sizeof(*to));
+
+    if (!to)
+        return pl_error_set(err, -ENOMEM, "out of memory for %zu numbers", a->count);
+    a->own = to;
+    a->data = to;
+    for (size_t i = 0; i < a->count; i++) {
+        int64_t value;
+
+        memcpy(&value, from + i * sizeof(value), sizeof(value));
+        if (value < INT32_MIN || value > INT32_MAX) {
+            free(to);
+            return pl_error_set(err, -ERANGE,
+                                "%lld does not fit into 32 bits: save real numbers as float64",
+                                (long long)value);
+        }
+        to[i] = (int32_t)value;
+    }
+    return 0;
+}
+
 int pl_npy_parse(const void *bytes, size_t len, struct plume_array *ret, struct pl_error *err)
 {
     const unsigned char *b = bytes;
-    struct plume_array a = {0};
+    struct header h = {0};
+    struct plume_array a;
     size_t header, start, need;
     struct scan s;
     int r;
@@ -168,15 +200,19 @@ int pl_npy_parse(const void *bytes, size_t len, struct plume_array *ret, struct 
     s = (struct scan){(const char *)b + start, (const char *)b + start + header};
     if (err)
         *err = (struct pl_error){0};
-    r = parse_header(&s, &a, err);
+    r = parse_header(&s, &h, err);
     if (r < 0)
         return err && err->code ? r : pl_error_set(err, r, "the .npy header is malformed");
-    need = a.count * pl_dtype_size(a.dtype);
+    a = h.array;
+    need = a.count * h.bytes;
     if (len - start - header < need)
         return pl_error_set(err, -EINVAL, "the .npy file is cut off: %zu bytes of data, not %zu",
                             len - start - header, need);
     a.data = b + start + header;
-    a.stride = a.rank && a.shape[0] ? need / a.shape[0] : 0;
+    r = h.bytes > pl_dtype_size(a.dtype) ? narrow(b + start + header, &a, err) : 0;
+    if (r < 0)
+        return r;
+    a.stride = a.rank && a.shape[0] ? a.count / a.shape[0] * pl_dtype_size(a.dtype) : 0;
     *ret = a;
     return 0;
 }

@@ -30,6 +30,7 @@ static size_t make_npy(char *file, const char *header, const void *data, size_t 
 static void test_npy_reads_what_numpy_writes(void **state)
 {
     static const int32_t data[] = {1, -2, 3, 4, 5, 6};
+    static const int64_t wide[] = {INT32_MIN, 5};
     struct plume_array a;
     int32_t second;
     char file[512];
@@ -52,6 +53,16 @@ static void test_npy_reads_what_numpy_writes(void **state)
     assert_int_equal(pl_npy_parse(file, len, &a, NULL), 0);
     assert_int_equal(a.rank, 0);
     assert_int_equal(a.count, 1);
+    len = make_npy(file, "{'descr': '<i8', 'fortran_order': False, 'shape': (2, 1)}", wide, 16);
+    assert_int_equal(pl_npy_parse(file, len, &a, NULL), 0);
+    assert_int_equal(a.dtype, PLUME_I32);
+    assert_int_equal(a.stride, 4);
+    assert_int_equal(((const int32_t *)a.data)[0], INT32_MIN);
+    assert_int_equal(((const int32_t *)a.data)[1], 5);
+    pl_array_close(&a);
+    len = make_npy(file, "{'descr': '<u2', 'fortran_order': False, 'shape': (2, )}", data, 4);
+    assert_int_equal(pl_npy_parse(file, len, &a, NULL), 0);
+    assert_int_equal(a.dtype, PLUME_U16);
 }
 
 static void test_npy_refuses(void **state)
@@ -63,6 +74,7 @@ static void test_npy_refuses(void **state)
         {"{'descr': '>i4', 'fortran_order': False, 'shape': (1,), }", "'>i4'", -ENOTSUP},
         {"{'descr': [('a', '<i4')], 'fortran_order': False, 'shape': (1,), }", "structured",
          -ENOTSUP},
+        {"{'descr': '<i8', 'fortran_order': False, 'shape': (1,), }", "not fit into 32", -ERANGE},
         {"{'descr': '|u1', 'fortran_order': True, 'shape': (1,), }", "Fortran", -ENOTSUP},
         {"{'descr': '|u1', 'fortran_order': False, 'shape': (9,), }", "cut off", -EINVAL},
         {"{'descr': '|u1', 'fortran_order': False, 'shape': (1,2,3,4,5,6), }", "malformed",
