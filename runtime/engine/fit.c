@@ -212,6 +212,7 @@ static int train_batches(struct pl_trainer *t, bool *ret_validate, struct pl_err
             !t->interrupted)
             r = validate_between(t, err);
     }
+    t->cut = t->batch < n && !t->options->fast_dev_run;
     *ret_validate = this_epoch && every && (t->batch % every == 0 || t->batch < n);
     return r;
 }
@@ -241,6 +242,8 @@ static int end_epoch(struct pl_trainer *t, bool validating, struct pl_error *err
         fflush(t->options->out);
     }
     r = pl_trainer_hook(t, t->module->on_train_epoch_end, "on_train_epoch_end", err);
+    if (r == 0 && t->cut) /* by the last step, the time, or early stopping: it is not over */
+        return pl_keeper_save(&t->keeper, t, t->batch, err);
     if (r == 0)
         r = pl_optimizers_schedule(&t->optimizers, false, pl_metrics_find, &t->metrics, err);
     t->epoch++;

@@ -46,6 +46,7 @@ struct pl_trainer {
     struct pl_logger logger;
     struct pl_keeper keeper;
     uint64_t resume_batches;                /* of the first epoch that are over already */
+    bool cut;                               /* the epoch, before its last batch */
     bool stopping;                          /* no batch more; all ranks agree */
     uint64_t fit_ns, epoch_ns;              /* when it began, by pl_now_ns() */
     uint64_t look_at, looked_at, looked_ns; /* step: see agree_on_time() */

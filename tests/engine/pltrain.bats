@@ -100,6 +100,9 @@ says() {
     [ "$(pltrain --epochs 4 --checkpoint-dir c --resume last mlp | grep hash)" = "$whole" ]
     head -1 l/metrics.csv | grep -q '^step,loss,epoch,val_loss,val_acc,test_loss,test_acc$'
     ls l/events.out.tfevents.*
+    # An epoch that the last step cut short goes on where it stopped.
+    pltrain --max-steps 400 --epochs 4 --checkpoint-dir e --save-last mlp
+    [ "$(pltrain --epochs 4 --checkpoint-dir e --resume last mlp | grep hash)" = "$whole" ]
     # From the middle of an epoch, on other ranks.
     pltrain --max-steps 400 --val-check-interval 78 --epochs 3 --checkpoint-dir d --save-top-k -1 mlp
     [ -e d/epoch=2-step=392.ckpt ]
