@@ -48,7 +48,8 @@ static bool read_abort(
     size_t want = (size_t)PL_MIN(frame->bytes, (uint64_t)sizeof(t->failed) - 1);
 
     have = PL_MIN(have, want);
-    memmove(t->failed, data, have);
+    if (have)
+        memmove(t->failed, data, have);
     while (have < want) {
         struct pollfd p = {.fd = fd, .events = POLLIN};
         ssize_t n;

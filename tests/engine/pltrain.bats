@@ -186,6 +186,7 @@ says() {
 }
 
 @test "a module that crashes is named, and takes the others along" {
+    export ASAN_OPTIONS=${ASAN_OPTIONS-}:handle_segv=0 # a sanitizer would exit instead
     run -139 --separate-stderr pltrain "$BROKEN/broken_crash.so"
     [[ $stderr == "pltrain: crashed with module '$BROKEN/broken_crash.so' in its hook training_step (SIGSEGV)"* ]]
     run -139 --separate-stderr pltrain --processes 3 "$BROKEN/broken_crash.so"
