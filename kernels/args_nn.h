@@ -163,20 +163,26 @@ struct pl_normalize_args {
 };
 
 /* Attention (Vaswani et al., arXiv 1706.03762): for each batch and head, y = softmax(scale q k^T) v
- * over the keys, or over those at the query's own time and before where causal. q, k, v [batch,
- * time, heads, dim], times `row` elements apart and batches time * row (so that they may lie side
- * by side in one array [batch, time, 3, heads, dim], row = 3 heads dim); y, dy [batch, time, heads,
- * dim] dense. dq, dk, dv lie as q, k, v do. lse [batch, heads, time], of the table's real type: the
- * logarithm of each row's sum of exponentials, from which backward makes the probabilities again
- * (Dao et al., arXiv 2205.14135), so that no time x time matrix is kept. */
+ * over the keys, or over those at the query's own time and before where causal (time == keys then).
+ * q, y, dy, dq are [batch, time, heads, dim], k, v, dk, dv [batch, keys, heads, dim], each with its
+ * own strides and its last dimension dense: one array [batch, time, 3, heads, dim] may hold all
+ * three. lse [batch, heads, time], dense: the logarithm of each row's sum of exponentials, from
+ * which backward makes the probabilities again (Dao et al., arXiv 2205.14135), so that no
+ * time x keys matrix is kept; it wants forward's y and lse.
+ * Not finite: a NaN in q, k or v makes NaNs of every y that sees it, and touches no other head; of
+ * that head nothing else is promised. So it is with infinities and with scores that overflow. */
+struct pl_attention_strides {
+    size_t batch, time, head; /* in elements */
+};
 struct pl_attention_args {
-    size_t batch, time, heads, dim, row;
+    size_t batch, heads, time, keys, dim;
     bool causal;
     bool dq_add, dk_add, dv_add;
     double scale;
     const void *q, *k, *v, *dy;
     void *y, *lse; /* written forward, read backward */
     void *dq, *dk, *dv;
+    struct pl_attention_strides q_at, k_at, v_at, y_at, dy_at, dq_at, dk_at, dv_at;
 };
 
 /* X(function, struct of arguments) */

@@ -1,203 +1,214 @@
 /* SPDX-License-Identifier: MIT */
-/* A head at a time, in blocks of queries: the scores of a block with all its keys stay in a
- * thread's scratch, between two products that run while they are in the cache. */
-#include "kernels/cpu/lanes.h"
-#include "kernels/cpu/scratch.h"
-#include "kernels/cpu/vmath.h"
-#include "kernels/pool.h"
+/* Forward after FlashAttention-2 (Dao, arXiv 2307.08691): for a block of queries, blocks of keys
+ * one after another, with the largest score so far and the sums taken relative to it. */
+#include "kernels/cpu/attention.h"
 
-#include <math.h>
+#define ROWS PL_ATT_QUERIES
 
-#define BLOCK 64 /* queries */
-
-struct head {
-    const struct pl_attention_args *a;
-    const float *q, *k, *v, *dy;
-    float *y, *lse, *dq, *dk, *dv;
-    size_t y_row;
+/* Of one thread. */
+struct work {
+    float *q;    /* [panels][dim][PL_NR] */
+    float *p;    /* scores, then exponentials [PL_ATT_KEYS][ROWS] */
+    float *o;    /* [ROWS][dim rounded up to PL_NR], not yet divided by the sums */
+    float *v;    /* the head's values, [panels of dim][keys][PL_NR] */
+    float *edge; /* [PL_MR][dim] */
+    size_t o_row;
+    float max[ROWS] __attribute__((aligned(64)));  /* of scores so far, as powers of 2 */
+    float seen[ROWS] __attribute__((aligned(64))); /* of this block of keys */
+    float sum[ROWS] __attribute__((aligned(64)));
+    float shrink[ROWS] __attribute__((aligned(64))); /* what earlier keys' terms are worth now */
 };
 
-static struct head head_of(const struct pl_attention_args *a, size_t index)
+PL_ATT_INLINE pl_vec larger(pl_vec a, pl_vec b)
 {
-    size_t b = index / a->heads, h = index % a->heads;
-    size_t at = b * a->time * a->row + h * a->dim;
-    size_t y = b * a->time * a->heads * a->dim + h * a->dim;
+    pl_mask more = (pl_mask)(b > a);
 
-    return (struct head){
-        .a = a,
-        .q = (const float *)a->q + at,
-        .k = (const float *)a->k + at,
-        .v = (const float *)a->v + at,
-        .dy = a->dy ? (const float *)a->dy + y : NULL,
-        .y = (float *)a->y + y,
-        .lse = (float *)a->lse + index * a->time,
-        .dq = a->dq ? (float *)a->dq + at : NULL,
-        .dk = a->dk ? (float *)a->dk + at : NULL,
-        .dv = a->dv ? (float *)a->dv + at : NULL,
-        .y_row = a->heads * a->dim,
-    };
+    return (pl_vec)(((pl_mask)b & more) | ((pl_mask)a & ~more));
 }
 
-/* c [m, n] = or += scale a b; b is [k, n], or given as its transpose. */
-static void product(size_t m,
-                    size_t n,
-                    size_t k,
-                    const float *a,
-                    size_t a_row,
-                    size_t a_col,
-                    const float *b,
-                    size_t b_row,
-                    size_t b_col,
-                    float *c,
-                    size_t ldc,
-                    double scale,
-                    bool add)
+/* Scores of the tile at key i and panel p. */
+PL_ATT_INLINE void score_tile(
+    const struct pl_att_block *b, struct work *w, const float *k, size_t k_row, size_t i, size_t p)
 {
-    PL_CPU(gemm)
-    (&(struct pl_gemm){.m = m,
-                       .n = n,
-                       .k = k,
-                       .a = a,
-                       .a_row = a_row,
-                       .a_col = a_col,
-                       .b = b,
-                       .b_row = b_row,
-                       .b_col = b_col,
-                       .c = c,
-                       .ldc = ldc,
-                       .scale = (float)scale,
-                       .add = add});
-}
+    float *to = w->p + i * ROWS + p * PL_NR;
+    bool masked = pl_att_masked(b, i, p);
+    pl_vec acc[PL_MR][PL_NV];
 
-static size_t keys_of(const struct pl_attention_args *a, size_t begin, size_t count)
-{
-    return a->causal ? begin + count : a->time;
-}
+    pl_micro(b->a->dim, k, k_row, 1, w->q + p * b->a->dim * PL_NR, PL_NR, NULL, acc);
+    if (masked) {
+        const pl_vec nothing = (pl_vec){0} - INFINITY;
 
-/* s [count, keys] = scale q k^T, of queries begin .. */
-static void scores(const struct head *h, size_t begin, size_t count, size_t keys, float *s)
-{
-    const struct pl_attention_args *a = h->a;
+        for (size_t r = 0; r < PL_MR; r++)
+            for (size_t v = 0; v < PL_NV; v++) {
+                pl_mask sees = pl_att_sees(b, i + r, p, v);
+                pl_vec s = acc[r][v] * b->scale;
 
-    product(count, keys, a->dim, h->q + begin * a->row, a->row, 1, h->k, 1, a->row, s, keys,
-            a->scale, false);
-}
-
-/* Scores to exponentials; returns their logarithm's sum, and 1 over the sum in *ret_inverse. */
-static float row_exp(float *restrict s, size_t n, float *ret_inverse)
-{
-    float max = s[0], sum;
-
-    for (size_t i = 1; i < n; i++)
-        max = s[i] > max ? s[i] : max;
-    for (size_t i = 0; i < n; i++)
-        s[i] = pl_exp(s[i] - max);
-    sum = PL_LANE_SUM(n, s[i]);
-    *ret_inverse = 1 / sum;
-    return max + logf(sum);
-}
-
-static void forward_block(const struct head *h, size_t begin, size_t count, float *s)
-{
-    const struct pl_attention_args *a = h->a;
-    size_t keys = keys_of(a, begin, count);
-    float inverse[BLOCK];
-
-    scores(h, begin, count, keys, s);
-    for (size_t r = 0; r < count; r++) {
-        size_t n = a->causal ? begin + r + 1 : keys;
-        float *row = s + r * keys;
-
-        h->lse[begin + r] = row_exp(row, n, &inverse[r]);
-        for (size_t j = n; j < keys; j++)
-            row[j] = 0;
+                acc[r][v] = (pl_vec)(((pl_mask)s & sees) | ((pl_mask)nothing & ~sees));
+                pl_store(to + r * ROWS + v * PL_LANES, acc[r][v]);
+            }
+    } else {
+#pragma GCC unroll 12
+        for (size_t r = 0; r < PL_MR; r++)
+#pragma GCC unroll 2
+            for (size_t v = 0; v < PL_NV; v++) {
+                acc[r][v] *= b->scale;
+                pl_store(to + r * ROWS + v * PL_LANES, acc[r][v]);
+            }
     }
-    product(count, a->dim, keys, s, keys, 1, h->v, a->row, 1, h->y + begin * h->y_row, h->y_row, 1,
-            false);
-    for (size_t r = 0; r < count; r++)
-        for (size_t d = 0; d < a->dim; d++)
-            h->y[(begin + r) * h->y_row + d] *= inverse[r];
-}
+#pragma GCC unroll 2
+    for (size_t v = 0; v < PL_NV; v++) {
+        float *at = w->seen + p * PL_NR + v * PL_LANES;
+        pl_vec max = pl_load(at);
 
-/* p to ds = p (dp - dy y), both [n]. */
-static void row_back(float *restrict p, float *restrict dp, size_t n, float mean)
-{
-    for (size_t j = 0; j < n; j++)
-        dp[j] = p[j] * (dp[j] - mean);
-}
-
-static void backward_block(const struct head *h, size_t begin, size_t count, float *p, bool first)
-{
-    const struct pl_attention_args *a = h->a;
-    size_t keys = keys_of(a, begin, count);
-    const float *dy = h->dy + begin * h->y_row, *y = h->y + begin * h->y_row;
-    float *dp = p + count * keys;
-
-    scores(h, begin, count, keys, p);
-    product(count, keys, a->dim, dy, h->y_row, 1, h->v, 1, a->row, dp, keys, 1, false);
-    for (size_t r = 0; r < count; r++) {
-        size_t n = a->causal ? begin + r + 1 : keys;
-        const float *dy_row = dy + r * h->y_row, *y_row = y + r * h->y_row;
-        float lse = h->lse[begin + r], *row = p + r * keys;
-
-        for (size_t j = 0; j < n; j++)
-            row[j] = pl_exp(row[j] - lse);
-        row_back(row, dp + r * keys, n, PL_LANE_SUM(a->dim, dy_row[i] * y_row[i]));
-        for (size_t j = n; j < keys; j++)
-            row[j] = dp[r * keys + j] = 0;
+#pragma GCC unroll 12
+        for (size_t r = 0; r < PL_MR; r++)
+            max = larger(max, acc[r][v]);
+        pl_store(at, max);
     }
-    if (h->dv)
-        product(keys, a->dim, count, p, 1, keys, dy, h->y_row, 1, h->dv, a->row, 1,
-                a->dv_add || !first);
-    if (h->dq)
-        product(count, a->dim, keys, dp, keys, 1, h->k, a->row, 1, h->dq + begin * a->row, a->row,
-                a->scale, a->dq_add);
-    if (h->dk)
-        product(keys, a->dim, count, dp, 1, keys, h->q + begin * a->row, a->row, 1, h->dk, a->row,
-                a->scale, a->dk_add || !first);
 }
 
-static void forward(void *ctx, size_t begin, size_t end)
+static void scores(const struct pl_att_block *b, struct work *w, const float *k)
+{
+    const struct pl_attention_args *a = b->a;
+
+    for (size_t i = 0; i < b->panels * PL_NR; i++)
+        w->seen[i] = -FLT_MAX;
+    for (size_t i = 0; i < b->kn; i += PL_MR) {
+        size_t row;
+        const float *left = pl_att_left(k, a->k_at.time, a->keys, b->k0 + i, a->dim, w->edge, &row);
+
+        for (size_t p = pl_att_first_panel(b, i); p < b->panels; p++)
+            score_tile(b, w, left, row, i, p);
+    }
+}
+
+/* Scores to exponentials. */
+static void exponentials(const struct pl_att_block *b, struct work *w)
+{
+    for (size_t p = 0; p < b->panels; p++) {
+        size_t rows = pl_att_seen(b, p * PL_NR, PL_NR + PL_MR - 1);
+
+        for (size_t v = 0; v < PL_NR; v += PL_LANES) {
+            size_t lane = p * PL_NR + v;
+            pl_vec old = pl_load(w->max + lane), max = larger(old, pl_load(w->seen + lane));
+            pl_vec sum[2] = {{0}}, shrink = pl_exp2_nonpositive(old - max);
+            float *at = w->p + lane;
+            size_t r = 0;
+
+            for (; r + 2 <= rows; r += 2)
+#pragma GCC unroll 2
+                for (size_t s = 0; s < 2; s++) {
+                    pl_vec e = pl_exp2_nonpositive(pl_load(at + (r + s) * ROWS) - max);
+
+                    sum[s] += e;
+                    pl_store(at + (r + s) * ROWS, e);
+                }
+            if (r < rows) {
+                pl_vec e = pl_exp2_nonpositive(pl_load(at + r * ROWS) - max);
+
+                sum[0] += e;
+                pl_store(at + r * ROWS, e);
+            }
+            pl_store(w->max + lane, max);
+            pl_store(w->shrink + lane, shrink);
+            pl_store(w->sum + lane, pl_load(w->sum + lane) * shrink + (sum[0] + sum[1]));
+        }
+    }
+}
+
+/* o = or shrinks and += exponentials times values. */
+static void values(const struct pl_att_block *b, struct work *w)
+{
+    const struct pl_attention_args *a = b->a;
+
+    for (size_t d = 0; d < w->o_row; d += PL_NR)
+        for (size_t i = 0; i < b->n; i += PL_MR) {
+            pl_vec acc[PL_MR][PL_NV];
+
+            pl_micro(pl_att_seen(b, i, PL_MR), w->p + i, 1, ROWS,
+                     w->v + d * a->keys + b->k0 * PL_NR, PL_NR, NULL, acc);
+#pragma GCC unroll 12
+            for (size_t r = 0; r < PL_MR; r++)
+#pragma GCC unroll 2
+                for (size_t v = 0; v < PL_NV; v++) {
+                    float *to = w->o + (i + r) * w->o_row + d + v * PL_LANES;
+
+                    if (b->k0 > 0)
+                        acc[r][v] += pl_load(to) * w->shrink[i + r];
+                    pl_store(to, acc[r][v]);
+                }
+        }
+}
+
+static void finish(const struct pl_att_block *b, const struct work *w, float *y, float *lse)
+{
+    for (size_t i = 0; i < b->n; i++) {
+        float *restrict to = y + (b->t0 + i) * b->a->y_at.time, inverse = 1 / w->sum[i];
+        const float *restrict o = w->o + i * w->o_row;
+
+        for (size_t d = 0; d < b->a->dim; d++)
+            to[d] = o[d] * inverse;
+        lse[b->t0 + i] = w->max[i] * (float)PL_LN2 + logf(w->sum[i]);
+    }
+}
+
+static void head(const struct pl_attention_args *a, size_t batch, size_t index, struct work *w)
+{
+    const float *q = (const float *)a->q + batch * a->q_at.batch + index * a->q_at.head;
+    const float *k = (const float *)a->k + batch * a->k_at.batch + index * a->k_at.head;
+    const float *v = (const float *)a->v + batch * a->v_at.batch + index * a->v_at.head;
+    float *y = (float *)a->y + batch * a->y_at.batch + index * a->y_at.head;
+    float *lse = (float *)a->lse + (batch * a->heads + index) * a->time;
+    size_t size = pl_att_block_size(a->time);
+
+    pl_att_pack_columns(v, a->v_at.time, a->keys, a->dim, w->v);
+    for (size_t t = 0; t < a->time; t += size) {
+        struct pl_att_block b = {.a = a, .t0 = t, .n = PL_MIN(size, a->time - t)};
+
+        b.panels = (b.n + PL_NR - 1) / PL_NR;
+        b.scale = (float)(a->scale * PL_LOG2E);
+        pl_att_pack_lanes(q + t * a->q_at.time, a->q_at.time, b.n, a->dim, w->q);
+        for (size_t i = 0; i < ROWS; i++) {
+            w->max[i] = -FLT_MAX; /* finite, so that a first block without a score leaves no NaN */
+            w->sum[i] = 0;
+        }
+        while (pl_att_next_keys(&b)) {
+            scores(&b, w, k);
+            exponentials(&b, w);
+            values(&b, w);
+        }
+        finish(&b, w, y, lse);
+    }
+}
+
+static void no_memory(const struct pl_attention_args *a, size_t batch, size_t index)
+{
+    for (size_t t = 0; t < a->time; t++)
+        ((float *)a->y)[batch * a->y_at.batch + t * a->y_at.time + index * a->y_at.head] = NAN;
+}
+
+static void heads(void *ctx, size_t begin, size_t end)
 {
     const struct pl_attention_args *a = ctx;
-    float *s = pl_scratch(PL_SCRATCH_ATTENTION, BLOCK * a->time * sizeof(*s));
+    size_t width = pl_round_up(a->dim, PL_NR);
+    size_t q = ROWS * a->dim, p = PL_ATT_KEYS * ROWS, o = ROWS * width, v = width * a->keys;
+    size_t edge = pl_round_up(PL_MR * a->dim, PL_NR);
+    float *memory = pl_scratch(PL_SCRATCH_ATTENTION, (q + p + o + v + edge) * sizeof(*memory));
+    struct work w = {.o_row = width};
 
-    for (size_t i = begin; i < end; i++) {
-        struct head h = head_of(a, i);
-
-        for (size_t t = 0; t < a->time; t += BLOCK)
-            if (s)
-                forward_block(&h, t, PL_MIN((size_t)BLOCK, a->time - t), s);
-            else
-                h.y[t * h.y_row] = NAN;
-    }
-}
-
-/* The last block has all keys, so it writes all of dk and dv, to which the others add. */
-static void backward(void *ctx, size_t begin, size_t end)
-{
-    const struct pl_attention_args *a = ctx;
-    float *p = pl_scratch(PL_SCRATCH_ATTENTION, 2 * BLOCK * a->time * sizeof(*p));
-    size_t last = (a->time - 1) / BLOCK * BLOCK;
-
-    for (size_t i = begin; i < end; i++) {
-        struct head h = head_of(a, i);
-
-        for (size_t t = last + BLOCK; t > 0; t -= BLOCK)
-            if (p)
-                backward_block(&h, t - BLOCK, PL_MIN((size_t)BLOCK, a->time - (t - BLOCK)), p,
-                               t - BLOCK == last);
-            else if (h.dv)
-                h.dv[0] = NAN;
-    }
+    w.p = memory;
+    w.o = w.p + p;
+    w.v = w.o + o;
+    w.q = w.v + v;
+    w.edge = w.q + q;
+    for (size_t i = begin; i < end; i++)
+        if (memory)
+            head(a, i / a->heads, i % a->heads, &w);
+        else
+            no_memory(a, i / a->heads, i % a->heads);
 }
 
 void PL_CPU(attention_forward)(const struct pl_attention_args *a)
 {
-    pl_pool_parallel(a->batch * a->heads, 1, forward, (void *)a);
-}
-
-void PL_CPU(attention_backward)(const struct pl_attention_args *a)
-{
-    pl_pool_parallel(a->batch * a->heads, 1, backward, (void *)a);
+    pl_pool_parallel(a->batch * a->heads, 1, heads, (void *)a);
 }

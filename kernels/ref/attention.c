@@ -1,24 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 #include "kernels/ref/real.h"
 
-/* One query of a head: where it and the first key and value are. */
-struct query {
-    size_t at, first; /* elements into q, and into k and v */
-    size_t y, lse;    /* elements into y and dy; into lse */
-    size_t keys;
-};
+#define SLICE 64 /* of dim, summed up at once */
 
-static struct query query_of(const struct pl_attention_args *a, size_t b, size_t h, size_t t)
+/* Row `time` of a head, in an array with these strides. */
+static size_t at(const struct pl_attention_strides *s, size_t batch, size_t time, size_t head)
 {
-    size_t first = b * a->time * a->row + h * a->dim;
-
-    return (struct query){
-        .at = first + t * a->row,
-        .first = first,
-        .y = ((b * a->time + t) * a->heads + h) * a->dim,
-        .lse = (b * a->heads + h) * a->time + t,
-        .keys = a->causal ? t + 1 : a->time,
-    };
+    return batch * s->batch + time * s->time + head * s->head;
 }
 
 static double dot(const real *x, const real *y, size_t n)
@@ -30,16 +18,32 @@ static double dot(const real *x, const real *y, size_t n)
     return sum;
 }
 
+struct query {
+    size_t batch, time, head;
+    size_t keys; /* that it sees */
+};
+
 static double score(const struct pl_attention_args *a, const struct query *s, size_t key)
 {
-    return a->scale *
-           dot((const real *)a->q + s->at, (const real *)a->k + s->first + key * a->row, a->dim);
+    const real *q = (const real *)a->q + at(&a->q_at, s->batch, s->time, s->head);
+    const real *k = (const real *)a->k + at(&a->k_at, s->batch, key, s->head);
+
+    return a->scale * dot(q, k, a->dim);
+}
+
+static const real *value(const struct pl_attention_args *a, const struct query *s, size_t key)
+{
+    return (const real *)a->v + at(&a->v_at, s->batch, key, s->head);
+}
+
+static real *lse(const struct pl_attention_args *a, const struct query *s)
+{
+    return (real *)a->lse + (s->batch * a->heads + s->head) * a->time + s->time;
 }
 
 static void forward(const struct pl_attention_args *a, const struct query *s)
 {
-    const real *v = (const real *)a->v + s->first;
-    real *y = (real *)a->y + s->y;
+    real *y = (real *)a->y + at(&a->y_at, s->batch, s->time, s->head);
     double max = -INFINITY, sum = 0;
 
     for (size_t j = 0; j < s->keys; j++) {
@@ -49,66 +53,85 @@ static void forward(const struct pl_attention_args *a, const struct query *s)
     }
     for (size_t j = 0; j < s->keys; j++)
         sum += exp(score(a, s, j) - max);
-    for (size_t d = 0; d < a->dim; d++) {
-        double value = 0;
+    for (size_t d0 = 0; d0 < a->dim; d0 += SLICE) {
+        size_t width = PL_MIN(a->dim - d0, (size_t)SLICE);
+        double mean[SLICE] = {0};
 
-        for (size_t j = 0; j < s->keys; j++)
-            value += exp(score(a, s, j) - max) / sum * v[j * a->row + d];
-        y[d] = (real)value;
+        for (size_t j = 0; j < s->keys; j++) {
+            double p = exp(score(a, s, j) - max) / sum;
+
+            for (size_t d = 0; d < width; d++)
+                mean[d] += p * value(a, s, j)[d0 + d];
+        }
+        for (size_t d = 0; d < width; d++)
+            y[d0 + d] = (real)mean[d];
     }
-    ((real *)a->lse)[s->lse] = (real)(max + log(sum));
+    *lse(a, s) = (real)(max + log(sum));
 }
 
 /* With p the probabilities: dv += p dy; dscore = p (dy v - dy y). */
 static void backward(const struct pl_attention_args *a, const struct query *s)
 {
-    const real *dy = (const real *)a->dy + s->y, *q = (const real *)a->q + s->at;
-    double mean = dot(dy, (const real *)a->y + s->y, a->dim);
+    const real *dy = (const real *)a->dy + at(&a->dy_at, s->batch, s->time, s->head);
+    const real *y = (const real *)a->y + at(&a->y_at, s->batch, s->time, s->head);
+    const real *q = (const real *)a->q + at(&a->q_at, s->batch, s->time, s->head);
+    size_t dq = at(&a->dq_at, s->batch, s->time, s->head);
+    double mean = dot(dy, y, a->dim);
 
     for (size_t j = 0; j < s->keys; j++) {
-        size_t at = s->first + j * a->row;
-        double p = exp(score(a, s, j) - ((const real *)a->lse)[s->lse]);
-        double ds = a->scale * p * (dot(dy, (const real *)a->v + at, a->dim) - mean);
+        const real *k = (const real *)a->k + at(&a->k_at, s->batch, j, s->head);
+        size_t dk = at(&a->dk_at, s->batch, j, s->head), dv = at(&a->dv_at, s->batch, j, s->head);
+        double p = exp(score(a, s, j) - *lse(a, s));
+        double ds = a->scale * p * (dot(dy, value(a, s, j), a->dim) - mean);
 
         for (size_t d = 0; d < a->dim; d++) {
             if (a->dv)
-                ((real *)a->dv)[at + d] += (real)(p * dy[d]);
+                ((real *)a->dv)[dv + d] += (real)(p * dy[d]);
             if (a->dq)
-                ((real *)a->dq)[s->at + d] += (real)(ds * ((const real *)a->k)[at + d]);
+                ((real *)a->dq)[dq + d] += (real)(ds * k[d]);
             if (a->dk)
-                ((real *)a->dk)[at + d] += (real)(ds * q[d]);
+                ((real *)a->dk)[dk + d] += (real)(ds * q[d]);
         }
     }
 }
 
-static void clear(const struct pl_attention_args *a, void *grad, bool add)
+static void for_queries(const struct pl_attention_args *a,
+                        void (*body)(const struct pl_attention_args *a, const struct query *s))
 {
-    for (size_t t = 0; grad && !add && t < a->batch * a->time; t++)
-        for (size_t i = 0; i < a->heads * a->dim; i++)
-            ((real *)grad)[t * a->row + i] = 0;
+    struct query s;
+
+    for (s.batch = 0; s.batch < a->batch; s.batch++)
+        for (s.head = 0; s.head < a->heads; s.head++)
+            for (s.time = 0; s.time < a->time; s.time++) {
+                s.keys = a->causal ? s.time + 1 : a->keys;
+                body(a, &s);
+            }
+}
+
+static void clear(const struct pl_attention_args *a,
+                  real *grad,
+                  const struct pl_attention_strides *strides,
+                  size_t rows)
+{
+    for (size_t b = 0; b < a->batch; b++)
+        for (size_t t = 0; t < rows; t++)
+            for (size_t h = 0; h < a->heads; h++)
+                for (size_t d = 0; d < a->dim; d++)
+                    grad[at(strides, b, t, h) + d] = 0;
 }
 
 void PL_REF(attention_forward)(const struct pl_attention_args *a)
 {
-    for (size_t b = 0; b < a->batch; b++)
-        for (size_t h = 0; h < a->heads; h++)
-            for (size_t t = 0; t < a->time; t++) {
-                struct query s = query_of(a, b, h, t);
-
-                forward(a, &s);
-            }
+    for_queries(a, forward);
 }
 
 void PL_REF(attention_backward)(const struct pl_attention_args *a)
 {
-    clear(a, a->dq, a->dq_add);
-    clear(a, a->dk, a->dk_add);
-    clear(a, a->dv, a->dv_add);
-    for (size_t b = 0; b < a->batch; b++)
-        for (size_t h = 0; h < a->heads; h++)
-            for (size_t t = 0; t < a->time; t++) {
-                struct query s = query_of(a, b, h, t);
-
-                backward(a, &s);
-            }
+    if (a->dq && !a->dq_add)
+        clear(a, a->dq, &a->dq_at, a->time);
+    if (a->dk && !a->dk_add)
+        clear(a, a->dk, &a->dk_at, a->keys);
+    if (a->dv && !a->dv_add)
+        clear(a, a->dv, &a->dv_at, a->keys);
+    for_queries(a, backward);
 }

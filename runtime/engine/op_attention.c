@@ -13,12 +13,15 @@ static struct pl_attention_args attention_args(const struct pl_call *c)
     size_t width = y->shape[2], heads = (size_t)c->attr->i[HEADS];
     bool packed = c->node->n_in == 1;
     size_t next = packed ? width * pl_real_size(c->k->real) : 0;
+    size_t row = packed ? 3 * width : width;
+    struct pl_attention_strides in_at = {y->shape[1] * row, row, width / heads};
+    struct pl_attention_strides out_at = {y->shape[1] * width, width, width / heads};
     struct pl_attention_args a = {
         .batch = y->shape[0],
-        .time = y->shape[1],
         .heads = heads,
+        .time = y->shape[1],
+        .keys = y->shape[1],
         .dim = width / heads,
-        .row = packed ? 3 * width : width,
         .causal = c->attr->i[CAUSAL],
         .scale = 1 / sqrt((double)(width / heads)),
         .dq_add = c->add[0],
@@ -27,6 +30,14 @@ static struct pl_attention_args attention_args(const struct pl_call *c)
         .dy = c->out_grad,
         .y = c->out,
         .lse = c->aux,
+        .q_at = in_at,
+        .k_at = in_at,
+        .v_at = in_at,
+        .y_at = out_at,
+        .dy_at = out_at,
+        .dq_at = in_at,
+        .dk_at = in_at,
+        .dv_at = in_at,
     };
     const void **in[] = {&a.q, &a.k, &a.v};
     void **grad[] = {&a.dq, &a.dk, &a.dv};

@@ -1,0 +1,178 @@
+/* SPDX-License-Identifier: MIT */
+/* What forward and backward of attention share: blocks of queries, packing, tiles of scores.
+ *
+ * Scores are kept transposed, keys by queries: lanes are queries, so that maxima, sums and the
+ * logarithms of sums are vectors and nothing is added up across lanes. A block has up to
+ * PL_ATT_QUERIES queries and PL_ATT_KEYS keys; tiles of PL_MR keys and PL_NR queries that no query
+ * sees are left out, and where causal the products after the scores begin or end at the diagonal.
+ *
+ * Forward is 4 and backward 10 batch heads time keys dim operations (half of them where causal) and
+ * reads and writes each array once; the scratch of a thread is two blocks of scores (147 KB each)
+ * and up to three copies of a head's keys. One version before: blocks of 64 queries with all their
+ * keys through the general product, which packed keys and values anew for each block and left out
+ * no score within its square at the diagonal; it took 1.2 (not causal) to 1.6 times as long. */
+#ifndef PL_KERNELS_CPU_ATTENTION_H
+#define PL_KERNELS_CPU_ATTENTION_H
+
+#include "kernels/cpu/pack.h"
+#include "kernels/cpu/scratch.h"
+#include "kernels/pool.h"
+
+#include <float.h>
+#include <math.h>
+
+/* Multiples of PL_MR and PL_NR at all levels. */
+#define PL_ATT_QUERIES 96
+#define PL_ATT_KEYS 384
+
+#define PL_LOG2E 1.44269504088896341
+#define PL_LN2 0.693147180559945309
+
+#define PL_ATT_INLINE static inline __attribute__((always_inline))
+
+static inline size_t pl_round_up(size_t n, size_t to)
+{
+    return (n + to - 1) / to * to;
+}
+
+/* 2^x for x <= 0: 2^n 2^r with |r| <= 1/2 and a minimax polynomial of degree 5, relative error
+ * below 2e-7. Exactly 0 below -126.5, of minus infinity too; a NaN stays one. */
+PL_ATT_INLINE pl_vec pl_exp2_nonpositive(pl_vec x)
+{
+    const float magic =
+        12582912.0f + 127; /* 1.5 * 2^23: adding it rounds; and the exponent's bias */
+    const pl_vec least = (pl_vec){0} - 127;
+    pl_mask low = (pl_mask)(x < least);
+    pl_vec clamped = (pl_vec)(((pl_mask)x & ~low) | ((pl_mask)least & low));
+    pl_vec shifted = clamped + magic;
+    pl_vec r = clamped - (shifted - magic);
+    pl_vec p = r * 1.32647273e-3f + 9.67151299e-3f;
+
+    p = p * r + 5.55073358e-2f;
+    p = p * r + 0.240222424f;
+    p = p * r + 0.693147004f;
+    p = p * r + 1.0f;
+    return p * (pl_vec)((pl_mask)shifted << 23); /* n + 127 stands in the low bits of shifted */
+}
+
+/* A block of queries of one head. */
+struct pl_att_block {
+    const struct pl_attention_args *a;
+    size_t t0, n;  /* queries [t0, t0 + n) */
+    size_t panels; /* of PL_NR queries */
+    size_t k0, kn; /* keys [k0, k0 + kn), of which those after the last query are left out */
+    float scale;   /* of scores, for powers of 2 */
+};
+
+/* The number of queries of a block: blocks of one head are nearly equal. */
+static inline size_t pl_att_block_size(size_t time)
+{
+    size_t blocks = (time + PL_ATT_QUERIES - 1) / PL_ATT_QUERIES;
+
+    return pl_round_up((time + blocks - 1) / blocks, PL_NR);
+}
+
+/* Goes to the block's next keys, from none; false where there are none. */
+static inline bool pl_att_next_keys(struct pl_att_block *b)
+{
+    size_t end = b->a->causal ? b->t0 + b->n : b->a->keys;
+
+    b->k0 += b->kn;
+    b->kn = PL_MIN(end - b->k0, (size_t)PL_ATT_KEYS);
+    return b->kn > 0;
+}
+
+/* Keys of the block that rows of queries [i, i + rows) need. */
+PL_ATT_INLINE size_t pl_att_seen(const struct pl_att_block *b, size_t i, size_t rows)
+{
+    size_t end = b->t0 + i + rows;
+
+    if (!b->a->causal)
+        return b->kn;
+    return end > b->k0 ? PL_MIN(end - b->k0, b->kn) : 0;
+}
+
+/* The first panel of queries whose products need keys from i of the block on. A product takes PL_MR
+ * queries at once, so keys up to PL_MR - 1 after a panel's last query are in it too. */
+PL_ATT_INLINE size_t pl_att_first_panel(const struct pl_att_block *b, size_t i)
+{
+    size_t key = b->k0 + i;
+
+    if (!b->a->causal || key < b->t0 + PL_NR + PL_MR - 1)
+        return 0;
+    return (key - b->t0 - (PL_MR - 1)) / PL_NR;
+}
+
+/* Whether some query of panel p does not see some key of the tile at key i. */
+PL_ATT_INLINE bool pl_att_masked(const struct pl_att_block *b, size_t i, size_t p)
+{
+    size_t last = b->k0 + i + PL_MR - 1;
+
+    return last >= b->a->keys || (b->a->causal && last > b->t0 + p * PL_NR);
+}
+
+/* All bits set in the lanes of vector v of panel p that see the key at i. */
+PL_ATT_INLINE pl_mask pl_att_sees(const struct pl_att_block *b, size_t i, size_t p, size_t v)
+{
+    int32_t first = 0; /* lane that sees it: of a key past the end, none */
+    pl_mask lane;
+
+    if (b->k0 + i >= b->a->keys)
+        first = PL_LANES;
+    else if (b->a->causal && b->k0 + i > b->t0 + p * PL_NR + v * PL_LANES)
+        first = (int32_t)PL_MIN(b->k0 + i - (b->t0 + p * PL_NR + v * PL_LANES), (size_t)PL_LANES);
+    for (int32_t l = 0; l < PL_LANES; l++)
+        lane[l] = l;
+    return (pl_mask)(lane >= first);
+}
+
+/* Rows [0, n) of a [n, dim] as panels [PL_NR rows][dim] with lanes along the rows, zeros after
+ * the last one. */
+static inline void pl_att_pack_lanes(const float *from, size_t row, size_t n, size_t dim, float *to)
+{
+    for (size_t p = 0; p < n; p += PL_NR, to += dim * PL_NR)
+        for (size_t v = 0; v < PL_NR; v += PL_LANES) {
+            size_t first = PL_MIN(p + v, n);
+
+            pl_pack_rows(from + first * row, row, PL_MIN(n - first, (size_t)PL_LANES), dim, to + v,
+                         PL_NR);
+        }
+}
+
+/* The same as panels [PL_NR of dim][n], lanes along dim, zeros after its end. */
+static inline void
+pl_att_pack_columns(const float *from, size_t row, size_t n, size_t dim, float *to)
+{
+    for (size_t d = 0; d < dim; d += PL_NR) {
+        size_t width = PL_MIN(dim - d, (size_t)PL_NR);
+
+        for (size_t i = 0; i < n; i++, to += PL_NR) {
+            if (width == PL_NR) {
+                memcpy(to, from + i * row + d, PL_NR * sizeof(*to));
+                continue;
+            }
+            memset(to, 0, PL_NR * sizeof(*to));
+            memcpy(to, from + i * row + d, width * sizeof(*to));
+        }
+    }
+}
+
+/* The PL_MR rows from row i of x [n, dim] on, for a product's left side: in place, or in `edge`
+ * [PL_MR, dim] with zeros after the last one. Returns where; their distance to *ret_row. */
+static inline const float *pl_att_left(
+    const float *x, size_t row, size_t n, size_t i, size_t dim, float *edge, size_t *ret_row)
+{
+    *ret_row = row;
+    if (i + PL_MR <= n)
+        return x + i * row;
+    *ret_row = dim;
+    for (size_t r = 0; r < PL_MR; r++) {
+        if (i + r < n)
+            memcpy(edge + r * dim, x + (i + r) * row, dim * sizeof(*edge));
+        else
+            memset(edge + r * dim, 0, dim * sizeof(*edge));
+    }
+    return edge;
+}
+
+#endif
