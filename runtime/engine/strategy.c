@@ -34,6 +34,10 @@ static int check(const struct pl_train_options *o,
         return pl_error_set(err, -EINVAL,
                             "synchronised batch norm is between ranks, not between the devices of "
                             "one: choose ddp");
+    if (kind == PL_STRATEGY_HOROVOD && size > 1 && o->sync_batchnorm)
+        return pl_error_set(err, -EINVAL,
+                            "strategy horovod lets ranks run out of batches at different times, "
+                            "which --sync-batchnorm cannot wait for: choose ddp");
     if ((kind == PL_STRATEGY_SINGLE || kind == PL_STRATEGY_DDP || kind == PL_STRATEGY_HOROVOD) &&
         o->devices > 1)
         return pl_error_set(

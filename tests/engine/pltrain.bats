@@ -75,6 +75,8 @@ says() {
     says 2 "has no GPU backend" --accelerator gpu mlp
     says 2 "'--devices 2' and '--processes 3' disagree" --devices 2 --processes 3 mlp
     says 2 "device 1 is there twice" --devices 1,1 mlp
+    run -1 --separate-stderr pltrain --strategy horovod --processes 2 --sync-batchnorm mlp
+    [[ $stderr == *"--sync-batchnorm cannot wait for: choose ddp"* ]]
     says 2 "is none of auto, single, dp, ddp, ddp2, horovod" --strategy fsdp mlp
     RANK=0 WORLD_SIZE=1 says 2 "2 devices are asked for, but 1 ranks are on this node" --devices 2 mlp
 }
