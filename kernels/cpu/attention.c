@@ -196,11 +196,13 @@ static void heads(void *ctx, size_t begin, size_t end)
     float *memory = pl_scratch(PL_SCRATCH_ATTENTION, (q + p + o + v + edge) * sizeof(*memory));
     struct work w = {.o_row = width};
 
-    w.p = memory;
-    w.o = w.p + p;
-    w.v = w.o + o;
-    w.q = w.v + v;
-    w.edge = w.q + q;
+    if (memory) {
+        w.p = memory;
+        w.o = w.p + p;
+        w.v = w.o + o;
+        w.q = w.v + v;
+        w.edge = w.q + q;
+    }
     for (size_t i = begin; i < end; i++)
         if (memory)
             head(a, i / a->heads, i % a->heads, &w);

@@ -115,7 +115,7 @@ PL_ATT_INLINE bool pl_att_masked(const struct pl_att_block *b, size_t i, size_t 
 PL_ATT_INLINE pl_mask pl_att_sees(const struct pl_att_block *b, size_t i, size_t p, size_t v)
 {
     int32_t first = 0; /* lane that sees it: of a key past the end, none */
-    pl_mask lane;
+    pl_mask lane = {0};
 
     if (b->k0 + i >= b->a->keys)
         first = PL_LANES;

@@ -63,11 +63,11 @@ PY
     train=(pltrain --epochs 1 --limit-train-batches 4 --limit-val-batches 2 --limit-test-batches 2)
     for module in cnn contrastive; do
         sweep --grid strategy=ddp,horovod --grid precision=32,bf16 -N4 --ntasks-per-node 2 -- \
-            "${train[@]}" --strategy {strategy} --precision {precision} "$module"
+            "${train[@]}" --strategy "{strategy}" --precision "{precision}" "$module"
         sweep --grid precision=32,bf16 -N4 --ntasks-per-node 1 -c2 -- \
-            "${train[@]}" --strategy ddp2 --devices 2 --precision {precision} "$module"
+            "${train[@]}" --strategy ddp2 --devices 2 --precision "{precision}" "$module"
         sweep --grid precision=32,bf16 -N1 -c2 -- \
-            "${train[@]}" --strategy dp --devices 2 --precision {precision} "$module"
+            "${train[@]}" --strategy dp --devices 2 --precision "{precision}" "$module"
     done
 }
 
