@@ -30,11 +30,6 @@
 
 #define PL_ATT_INLINE static inline __attribute__((always_inline))
 
-static inline size_t pl_round_up(size_t n, size_t to)
-{
-    return (n + to - 1) / to * to;
-}
-
 /* 2^x for x <= 0: 2^n 2^r with |r| <= 1/2 and a minimax polynomial of degree 5, relative error
  * below 2e-7. Exactly 0 below -126.5, of minus infinity too; a NaN stays one. */
 PL_ATT_INLINE pl_vec pl_exp2_nonpositive(pl_vec x)

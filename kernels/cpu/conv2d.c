@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "kernels/cpu/conv2d.h"
+#include "kernels/cpu/conv2d_winograd.h"
 #include "kernels/cpu/pack.h"
 #include "kernels/cpu/scratch.h"
 #include "kernels/pool.h"
@@ -12,7 +13,9 @@
 struct conv {
     const struct pl_conv2d_args *a;
     size_t oh, ow, k; /* k = in * kernel_h * kernel_w */
-    bool direct, direct_dx, direct_dw;
+    bool winograd, direct, direct_dx, direct_dw;
+    struct pl_winograd tiles;
+    const float *weights;   /* of tiles: transformed */
     struct pl_padded x, dz; /* dz: as dw's input, see conv2d.h */
     struct pl_direct product;
     size_t part;  /* images of a part of the batch */
@@ -26,6 +29,9 @@ static struct conv conv_of(const struct pl_conv2d_args *a)
                      .ow = pl_conv_size(a->width, a->kernel_w, a->stride_w, a->pad_w),
                      .k = a->in * a->kernel_h * a->kernel_w};
 
+    c.winograd = pl_winograd_fits(a);
+    if (c.winograd)
+        c.tiles = PL_CPU(winograd)(a);
     c.x = pl_padded(a->in, a->height, a->width, a->pad_h, a->pad_w);
     c.direct = a->stride_h == 1 && a->stride_w == 1 && c.x.plane * a->in < UINT32_MAX;
     c.direct_dx = c.direct && a->pad_h < a->kernel_h && a->pad_w < a->kernel_w;
@@ -82,12 +88,44 @@ static void forward_images(void *ctx, size_t begin, size_t end)
     }
 }
 
+#define IMAGES 4 /* that share what is done once for several */
+
+static void winograd_images(void *ctx, size_t begin, size_t end)
+{
+    const struct conv *c = ctx;
+    const struct pl_conv2d_args *a = c->a;
+    size_t x_size = a->in * a->height * a->width, y_size = a->out * c->oh * c->ow;
+    float *scratch =
+        pl_scratch(PL_SCRATCH_CONV, PL_CPU(winograd_scratch)(&c->tiles, false) * sizeof(float));
+
+    if (!scratch) {
+        nan_fill((float *)a->y + begin * y_size, (end - begin) * y_size);
+        return;
+    }
+    PL_CPU(winograd_clear)(&c->tiles, false, scratch);
+    for (size_t n = begin; n < end; n++)
+        PL_CPU(winograd_forward)
+    (&c->tiles, c->weights, (const float *)a->x + n * x_size, scratch, (float *)a->y + n * y_size);
+}
+
 void PL_CPU(conv2d_forward)(const struct pl_conv2d_args *a)
 {
     struct conv c = conv_of(a);
 
     if (c.oh == 0 || c.ow == 0)
         return;
+    if (c.winograd) {
+        float *weights = pl_scratch(PL_SCRATCH_CONV_SHARED, c.tiles.w_size * sizeof(float));
+
+        if (!weights) {
+            nan_fill(a->y, a->batch * a->out * c.oh * c.ow);
+            return;
+        }
+        PL_CPU(winograd_weights)(&c.tiles, false, weights);
+        c.weights = weights;
+        pl_pool_parallel(a->batch, IMAGES, winograd_images, &c);
+        return;
+    }
     if (c.direct) {
         size_t panels = pl_panels_size(a->out, c.k);
         float *shared = pl_scratch(PL_SCRATCH_CONV_SHARED, (panels + c.k) * sizeof(float));
@@ -156,9 +194,9 @@ static void mask(const struct conv *c, size_t n, float *dz, float *db)
     }
 }
 
-/* Parts of scratch of a thread, in floats. */
+/* Parts of scratch of a thread, in floats; tiles, sums: of winograd. */
 struct layout {
-    size_t x, dz_dense, dz, dz_dx, total;
+    size_t x, dz_dense, dz, dz_dx, tiles, sums, total;
 };
 
 static struct layout layout_of(const struct conv *c)
@@ -166,6 +204,12 @@ static struct layout layout_of(const struct conv *c)
     size_t columns = c->k * c->oh * c->ow;
     struct layout l = {.x = 0};
 
+    if (c->winograd) {
+        l.tiles = c->a->out * c->oh * c->ow; /* behind dz_dense */
+        l.sums = l.tiles + PL_CPU(winograd_scratch)(&c->tiles, true);
+        l.total = l.sums + c->tiles.dw_size;
+        return l;
+    }
     l.dz_dense = PL_MAX(pl_padded_size(&c->x), columns);
     l.dz = l.dz_dense + c->a->out * c->oh * c->ow;
     l.dz_dx = l.dz + pl_padded_size(&c->dz);
@@ -238,6 +282,7 @@ static void backward_images(void *ctx, size_t begin, size_t end)
     struct layout l = layout_of(c);
     float *at = pl_scratch(PL_SCRATCH_CONV, l.total * sizeof(float));
     float *dw = c->parts + begin / c->part * (c->k + 1) * a->out, *db = dw + c->k * a->out;
+    size_t x_size = a->in * a->height * a->width;
 
     memset(dw, 0, (c->k + 1) * a->out * sizeof(*dw));
     if (!at) {
@@ -247,13 +292,25 @@ static void backward_images(void *ctx, size_t begin, size_t end)
                      (end - begin) * a->in * a->height * a->width);
         return;
     }
+    if (c->winograd) {
+        PL_CPU(winograd_clear)(&c->tiles, true, at + l.tiles);
+        memset(at + l.sums, 0, c->tiles.dw_size * sizeof(*at));
+    }
     for (size_t n = begin; n < end; n++) {
         mask(c, n, at + l.dz_dense, db);
+        if (c->winograd) {
+            PL_CPU(winograd_backward)
+            (&c->tiles, c->weights, (const float *)a->x + n * x_size, at + l.dz_dense, at + l.tiles,
+             a->dx ? (float *)a->dx + n * x_size : NULL, a->dw ? at + l.sums : NULL);
+            continue;
+        }
         if (a->dw)
             image_dw(c, &l, n, at, dw);
         if (a->dx)
             image_dx(c, &l, n, at);
     }
+    if (c->winograd && a->dw)
+        PL_CPU(winograd_dw)(&c->tiles, at + l.sums, dw);
 }
 
 static void
@@ -273,7 +330,9 @@ void PL_CPU(conv2d_backward)(const struct pl_conv2d_args *a)
     struct conv c = conv_of(a);
     size_t taps = a->kernel_h * a->kernel_w, sums = (c.k + 1) * a->out;
     size_t parts = PL_MAX(PL_MIN(PARTS_FLOATS / sums, (size_t)PARTS), (size_t)2);
-    size_t panels = c.direct_dx ? pl_panels_size(a->in, a->out * taps) : 0;
+    size_t panels = c.winograd    ? c.tiles.turned_size
+                    : c.direct_dx ? pl_panels_size(a->in, a->out * taps)
+                                  : 0;
     float *shared;
 
     c.part = PL_MAX((a->batch + parts - 1) / parts, (size_t)1);
@@ -287,7 +346,10 @@ void PL_CPU(conv2d_backward)(const struct pl_conv2d_args *a)
         return;
     }
     c.parts = shared + panels + a->out * taps;
-    if (c.direct_dx && a->dx) {
+    if (c.winograd && a->dx) {
+        PL_CPU(winograd_weights)(&c.tiles, true, shared);
+        c.weights = shared;
+    } else if (c.direct_dx && a->dx) {
         struct pl_padded dz =
             pl_padded(a->out, c.oh, c.ow, a->kernel_h - 1 - a->pad_h, a->kernel_w - 1 - a->pad_w);
 

@@ -22,6 +22,11 @@ typedef int32_t pl_mask __attribute__((vector_size(PL_LANES * sizeof(int32_t))))
 #define PL_MR 4 /* 8 of 16 */
 #endif
 
+static inline size_t pl_round_up(size_t n, size_t to)
+{
+    return (n + to - 1) / to * to;
+}
+
 static inline __attribute__((always_inline)) pl_vec pl_load(const float *p)
 {
     pl_vec v;

@@ -197,8 +197,28 @@ void check_op(const struct pl_kernels *ref, const struct pl_kernels *got)
         s.width = PL_MAX(s.width, s.kernel_w);
         one(ref, got, &s, (enum fill)check_random(FILL_SPECIAL));
     }
+    /* by tiles */
+    for (int n = 0; n < 40; n++) {
+        struct shape s = {.batch = from(1, 6),
+                          .in = from(4, 40),
+                          .height = from(2, 20),
+                          .width = from(2, 30),
+                          .out = from(4, 40),
+                          .kernel_h = 3,
+                          .kernel_w = 3,
+                          .stride_h = 1,
+                          .stride_w = 1,
+                          .pad_h = from(0, 2),
+                          .pad_w = from(0, 2)};
+
+        s.height = PL_MAX(s.height, 3 - s.pad_h);
+        s.width = PL_MAX(s.width, 3 - s.pad_w);
+        one(ref, got, &s, (enum fill)check_random(FILL_SPECIAL));
+    }
+    one(ref, got, &(struct shape){2, 130, 6, 60, 128, 3, 3, 1, 1, 1, 1}, FILL_RANDOM);
     one(ref, got, &(struct shape){20, 1, 28, 28, 8, 3, 3, 1, 1, 0, 0}, FILL_RANDOM);
     one(ref, got, &(struct shape){2, 40, 9, 9, 20, 3, 3, 1, 1, 1, 1}, FILL_RANDOM);
     threads(got, &(struct shape){19, 5, 12, 13, 7, 3, 3, 1, 1, 1, 1});
     threads(got, &(struct shape){19, 5, 12, 13, 7, 3, 3, 2, 2, 1, 1});
+    threads(got, &(struct shape){19, 17, 12, 13, 18, 3, 3, 1, 1, 1, 1});
 }

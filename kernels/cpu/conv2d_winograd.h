@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: MIT */
+/* Parts of conv2d.c: 3x3 kernels at stride 1, see conv2d_winograd.c. An image at a time, on the
+ * calling thread. */
+#ifndef PL_KERNELS_CPU_CONV2D_WINOGRAD_H
+#define PL_KERNELS_CPU_CONV2D_WINOGRAD_H
+
+#include "kernels/cpu/micro.h"
+
+/* Sizes, in floats where nothing else is said. */
+struct pl_winograd {
+    const struct pl_conv2d_args *a;
+    size_t oh, ow, th, tw;      /* outputs; tiles of 2x2 outputs */
+    size_t in, out;             /* from pixel to pixel of an image that is turned */
+    size_t rows;                /* of tiles, in a block */
+    size_t x_step, y_step;      /* from product to product of a block */
+    size_t x_size, y_size;      /* a turned image with its border, a turned output */
+    size_t w_size, turned_size; /* weights for the output, and for dx */
+    size_t dw_size;             /* sums of dw before they are transformed back */
+};
+
+/* Where that is faster than other ways: few channels do not fill the vectors. */
+static inline bool pl_winograd_fits(const struct pl_conv2d_args *a)
+{
+    return a->kernel_h == 3 && a->kernel_w == 3 && a->stride_h == 1 && a->stride_w == 1 &&
+           a->pad_h <= 2 && a->pad_w <= 2 && a->in >= PL_LANES && a->out >= PL_LANES &&
+           a->height + 2 * a->pad_h > 3 && a->width + 2 * a->pad_w > 3;
+}
+
+struct pl_winograd PL_CPU(winograd)(const struct pl_conv2d_args *a);
+
+/* The weights' transforms [w_size] for the output, or turned [turned_size] for dx. */
+void PL_CPU(winograd_weights)(const struct pl_winograd *w, bool turned, float *to);
+
+/* Scratch of an image, forward or backward. Its borders are cleared by winograd_clear(), once for
+ * any number of images. */
+size_t PL_CPU(winograd_scratch)(const struct pl_winograd *w, bool backward);
+void PL_CPU(winograd_clear)(const struct pl_winograd *w, bool backward, float *scratch);
+
+/* y [out, oh, ow] of x [in, height, width]. */
+void PL_CPU(winograd_forward)(
+    const struct pl_winograd *w, const float *weights, const float *x, float *scratch, float *y);
+
+/* dz [out, oh, ow] to dx [in, height, width], written or added to, and to sums [dw_size], added to.
+ * Each may be NULL. */
+void PL_CPU(winograd_backward)(const struct pl_winograd *w,
+                               const float *turned,
+                               const float *x,
+                               const float *dz,
+                               float *scratch,
+                               float *dx,
+                               float *sums);
+
+/* dw [out, in, 3, 3] += what the sums come to. */
+void PL_CPU(winograd_dw)(const struct pl_winograd *w, const float *sums, float *dw);
+
+#endif
