@@ -8,6 +8,7 @@
 #include "runtime/engine/local.h"
 #include "runtime/engine/module.h"
 #include "runtime/engine/pltrain_options.h"
+#include "runtime/engine/precision.h"
 #include "runtime/engine/profile.h"
 #include "runtime/engine/step.h"
 #include "runtime/engine/threads.h"
@@ -112,14 +113,16 @@ static int train_in(const struct pl_pltrain *p,
         r = pl_trainer_init(&trainer, &module->hooks, hparams, &p->train, comm, &report, err);
     if (r < 0)
         return r;
-    pl_log_debug("train",
-                 "rank %u of %u, strategy %s, collectives %s, kernels %s, %u threads, %.3g Mflop a "
-                 "step",
-                 world->rank, world->size, pl_strategy_names[trainer.strategy.kind],
-                 comm->ops->name, trainer.kernels->name, pl_pool_threads(),
-                 (pl_tape_flops(pl_step_tape(&trainer), false) +
-                  pl_tape_flops(pl_step_tape(&trainer), true)) *
-                     trainer.strategy.devices * 1e-6);
+    pl_log_debug(
+        "train",
+        "rank %u of %u, strategy %s, precision %s, collectives %s, kernels %s, %u threads, "
+        "%.3g Mflop a step",
+        world->rank, world->size, pl_strategy_names[trainer.strategy.kind],
+        pl_precision_names[p->train.precision], comm->ops->name, trainer.kernels->name,
+        pl_pool_threads(),
+        (pl_tape_flops(pl_step_tape(&trainer), false) +
+         pl_tape_flops(pl_step_tape(&trainer), true)) *
+            trainer.strategy.devices * 1e-6);
     r = fit(&trainer, err);
     pl_trainer_finish(&trainer);
     return r;

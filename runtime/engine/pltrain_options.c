@@ -4,6 +4,7 @@
 #include "common/base/fs.h"
 #include "common/base/parse.h"
 #include "runtime/engine/optimizer.h"
+#include "runtime/engine/precision.h"
 #include "runtime/engine/strategy.h"
 
 #include <math.h>
@@ -391,7 +392,7 @@ static int set_training(struct pl_pltrain *p, int id, const char *value, struct 
     case OPT_OPTIMIZER:
         return pl_optimizer_kind_parse(value, &t->optimizer, err);
     case OPT_PRECISION:
-        r = parse_choice(value, (const char *const[]){"32", "64", "16", "bf16", NULL}, &n, err);
+        r = parse_choice(value, pl_precision_names, &n, err);
         t->precision = (enum pl_precision)n;
         return r;
     case OPT_AMP_LEVEL:

@@ -13,6 +13,14 @@ static enum plume_dtype low_of(const struct pl_train_options *o)
                                              : 0;
 }
 
+const char *const pl_precision_names[] = {
+    [PL_PRECISION_32] = "32",
+    [PL_PRECISION_64] = "64",
+    [PL_PRECISION_16] = "16",
+    [PL_PRECISION_BF16] = "bf16",
+    NULL,
+};
+
 enum pl_real pl_precision_real(const struct pl_train_options *options)
 {
     return options->precision == PL_PRECISION_64 ? PL_REAL_F64 : PL_REAL_F32;

@@ -17,6 +17,9 @@
 #include "runtime/engine/scaler.h"
 #include "runtime/engine/train_options.h"
 
+/* By enum pl_precision, as --precision takes them; NULL ends the list. */
+extern const char *const pl_precision_names[];
+
 /* The type that parameters and arenas have. */
 enum pl_real pl_precision_real(const struct pl_train_options *options);
 
