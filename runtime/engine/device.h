@@ -1,0 +1,143 @@
+/* SPDX-License-Identifier: MIT */
+/* A device: memory for tensors, and the kernels that work on it. The CPU is one (plain functions on
+ * plain memory, pl_device_cpu()); others come from shared objects that are loaded when asked for.
+ *
+ * The engine touches tensors' memory (parameters, gradients, optimizers' state, a tape's block,
+ * batches, buffers) through a device only: the host may follow a pointer into it where `host` is
+ * set, and nowhere else. What the host wants to read or write it maps (pl_device_map()), which is
+ * the pointer itself on the CPU and a copy elsewhere.
+ *
+ * Order: everything asked of a device - kernels, zero, upload, copy - is done in the order in which
+ * it was asked, and may be done after the call has returned; download and sync wait for what was
+ * asked before. What cannot be told at once (a kernel that failed) is told by the next of these two
+ * and by all later ones: the device is lost then.
+ *
+ * Threads: one thread at a time asks things of a device. Kernels run on the device that the calling
+ * thread has entered last. */
+#ifndef PL_RUNTIME_ENGINE_DEVICE_H
+#define PL_RUNTIME_ENGINE_DEVICE_H
+
+#include "common/base/error.h"
+#include "kernels/kernels.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* What a shared object is made for; another one is refused. Any change of this file or of struct
+ * pl_kernels changes it. */
+#define PL_DEVICE_VERSION 1
+
+/* The one symbol of plume-cuda.so: const struct pl_device_ops *plume_cuda_device(void). */
+#define PL_DEVICE_CUDA_SYMBOL "plume_cuda_device"
+
+/* Alignment of memory that alloc and host_alloc give. */
+#define PL_DEVICE_ALIGN 256
+
+/* Bytes. */
+struct pl_device_memory {
+    uint64_t total, free; /* of the device, whoever uses it; 0 where it cannot be told */
+    uint64_t used, peak;  /* by this process, through alloc */
+};
+
+/* A backend makes a larger struct that begins with this one. */
+struct pl_device {
+    const struct pl_device_ops *ops;
+    unsigned index; /* among those that this process sees */
+    char name[128]; /* for people: "cpu", "cuda:0 (NVIDIA H100 80GB HBM3)" */
+};
+
+struct pl_device_ops {
+    unsigned version; /* PL_DEVICE_VERSION */
+    const char *name; /* "cpu", "cuda" */
+    bool host;        /* memory is the host's: pointers may be followed by anybody */
+
+    /* How many devices this process sees; at least 1. -ENODEV says what is missing (a driver, a
+     * device), in one line. */
+    int (*count)(unsigned *ret, struct pl_error *err);
+    /* -ENODEV where there is none of that index (the text names those there are), -EIO. */
+    int (*open)(unsigned index, struct pl_device **ret, struct pl_error *err);
+    /* Frees what is still allocated, too. NULL is fine. */
+    void (*close)(struct pl_device *dev);
+
+    /* From now on the kernels that the calling thread calls run on this device, behind what the
+     * device was asked before. Cheap when nothing changes. */
+    void (*enter)(struct pl_device *dev);
+
+    /* The kernels for a type, NULL where there are none; the same pointer each time. All pointers
+     * in a kernel's arguments are to this device's memory, those of results too (grad_stats'
+     * ret_squares, batchnorm's sums). */
+    const struct pl_kernels *(*kernels)(struct pl_device *dev, enum pl_real real);
+
+    /* Memory of undefined contents, bytes > 0. `what` names what it is for ("gradients"; a
+     * literal), for the text of -ENOMEM, which has the size asked for, what is free and the largest
+     * holders by these names. */
+    int (*alloc)(
+        struct pl_device *dev, size_t bytes, const char *what, void **ret, struct pl_error *err);
+    /* NULL is fine. What was asked before may still use it. */
+    void (*free)(struct pl_device *dev, void *memory);
+
+    /* Memory of the host from and to which copies are cheapest (pinned); for staging and batches.
+     * -ENOMEM. */
+    int (*host_alloc)(struct pl_device *dev, size_t bytes, void **ret, struct pl_error *err);
+    void (*host_free)(struct pl_device *dev, void *memory); /* NULL is fine */
+
+    /* Any of these with 0 bytes does nothing. from and to do not overlap. */
+    void (*zero)(struct pl_device *dev, void *to, size_t bytes);
+    /* From the host; `from` may be changed as soon as this has returned. */
+    void (*upload)(struct pl_device *dev, void *to, const void *from, size_t bytes);
+    /* Inside the device. */
+    void (*copy)(struct pl_device *dev, void *to, const void *from, size_t bytes);
+    /* To the host; waits. -EIO tells what failed since the device was opened, and `to` is
+     * undefined. */
+    int (*download)(
+        struct pl_device *dev, void *to, const void *from, size_t bytes, struct pl_error *err);
+    /* Waits for everything. -EIO as download. */
+    int (*sync)(struct pl_device *dev, struct pl_error *err);
+
+    void (*memory)(struct pl_device *dev, struct pl_device_memory *ret);
+};
+
+/* The CPU: one for all, never closed; any thread may use it at any time. */
+struct pl_device *pl_device_cpu(void);
+
+/* Short for the ops. */
+int pl_device_alloc(
+    struct pl_device *dev, size_t bytes, const char *what, void **ret, struct pl_error *err);
+/* The same, zeroed. */
+int pl_device_alloc_zero(
+    struct pl_device *dev, size_t bytes, const char *what, void **ret, struct pl_error *err);
+void pl_device_free(struct pl_device *dev, void *memory);
+void pl_device_zero(struct pl_device *dev, void *to, size_t bytes);
+void pl_device_upload(struct pl_device *dev, void *to, const void *from, size_t bytes);
+int pl_device_download(
+    struct pl_device *dev, void *to, const void *from, size_t bytes, struct pl_error *err);
+int pl_device_sync(struct pl_device *dev, struct pl_error *err);
+void pl_device_enter(struct pl_device *dev);
+
+/* Device memory as the host sees it while it is mapped. */
+enum pl_device_access {
+    PL_DEVICE_READ = 1,
+    PL_DEVICE_WRITE = 2, /* all of it is written, unless READ is asked for, too */
+};
+
+struct pl_device_map {
+    struct pl_device *dev;
+    void *data; /* for the host; the same as memory on the CPU */
+    void *memory;
+    size_t bytes;
+    enum pl_device_access access;
+};
+
+/* Until it is unmapped, the device's memory may not be used otherwise. Zeroed memory is no map, and
+ * may be unmapped. -ENOMEM, -EIO. */
+int pl_device_map(struct pl_device *dev,
+                  void *memory,
+                  size_t bytes,
+                  enum pl_device_access access,
+                  struct pl_device_map *ret,
+                  struct pl_error *err);
+/* What was mapped for writing becomes the memory's contents. */
+void pl_device_unmap(struct pl_device_map *map);
+
+#endif
