@@ -80,7 +80,7 @@ row() {
         pltrain --epochs 1 --limit-train-batches 2 "$@" mlp
     for r in $(seq 0 $((ranks - 1))); do
         grep -q "rank $r of $ranks, strategy $strategy, precision $bits," \
-            "$run"/trial-0000/attempt-0/"rank-$r.err"
+            "$run/trial-0000/attempt-0/rank-$r.err"
     done
 }
 

@@ -64,7 +64,7 @@ says() {
 }
 
 @test "strategies and devices start the ranks that they need" {
-    strategy() { PLUME_LOG=debug pltrain --max-steps 1 "$@" mlp 2>&1 | sed -n 's/.*strategy \([^,]*\), coll.*/\1/p'; }
+    strategy() { PLUME_LOG=debug pltrain --max-steps 1 "$@" mlp 2>&1 | sed -n 's/.*strategy \([^,]*\), prec.*/\1/p'; }
     [ "$(strategy)" = single ]
     [ "$(strategy --devices 2)" = $'ddp\nddp' ]
     [ "$(strategy --devices 0,1 --num-nodes 2 | wc -l)" -eq 4 ]
