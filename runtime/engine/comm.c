@@ -4,7 +4,38 @@
 
 #include <string.h>
 
-#define HALF_STAGE ((size_t)64 * 1024) /* 16-bit numbers summed at a time */
+#define HALF_STAGE ((size_t)64 * 1024)     /* 16-bit numbers summed at a time */
+#define ORDERED_STAGE ((size_t)256 * 1024) /* bytes of a rank that are gathered at a time */
+
+/* The bits of an allreduce over shared memory, whatever carries the numbers. */
+static int ordered_allreduce(struct pl_comm *comm,
+                             char *buf,
+                             size_t count,
+                             enum pl_real real,
+                             double scale,
+                             struct pl_error *err)
+{
+    const struct pl_kernels *k = pl_kernels_best(real);
+    size_t size = pl_real_size(real), n = comm->size, most = PL_MIN(count, ORDERED_STAGE / size);
+    _cleanup_free_ char *all = malloc(n * most * size + 1);
+    _cleanup_free_ size_t *offset = calloc(n + 1, sizeof(*offset));
+    int r = all && offset ? 0 : pl_error_set(err, -ENOMEM, "out of memory");
+
+    for (size_t step; r == 0 && count; count -= step, buf += step * size) {
+        step = PL_MIN(count, most);
+        for (size_t i = 0; i <= n; i++)
+            offset[i] = i * step * size;
+        memcpy(all + offset[comm->rank], buf, step * size);
+        r = comm->ops->allgather(comm, all, offset, err);
+        for (size_t i = 1; r == 0 && i < n; i++)
+            k->add(&(struct pl_add_args){.n = step,
+                                         .scale = i == n - 1 ? scale : 1,
+                                         .a = i == 1 ? all : buf,
+                                         .b = all + offset[i],
+                                         .dst = buf});
+    }
+    return r;
+}
 
 int pl_comm_allreduce(struct pl_comm *comm,
                       void *buf,
@@ -13,6 +44,8 @@ int pl_comm_allreduce(struct pl_comm *comm,
                       double scale,
                       struct pl_error *err)
 {
+    if (comm->ordered && !comm->ops->in_order && comm->size > 2) /* two numbers have one sum */
+        return ordered_allreduce(comm, buf, count, real, scale, err);
     return comm->ops->allreduce(comm, buf, count, real, scale, err);
 }
 
@@ -159,6 +192,7 @@ static void self_destroy(struct pl_comm *comm)
 
 static const struct pl_comm_ops self_ops = {
     .name = "self",
+    .in_order = true,
     .allreduce = self_allreduce,
     .broadcast = self_broadcast,
     .barrier = self_barrier,

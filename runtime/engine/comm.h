@@ -5,7 +5,8 @@
  * may outnumber cores.
  *
  * Results are the same bits on every rank and in every run with the same layout of ranks: the
- * order of additions is fixed by the number and place of ranks.
+ * order of additions is fixed by the number and place of ranks (with mpi: by MPI). With `ordered`
+ * it is that of ranks wherever they are, as within a node anyway.
  *
  * The loss of a rank (its process ends, its connection breaks) fails the call that waits for it,
  * and the later ones, with -ECONNRESET and a text that names the rank; whoever notices tells the
@@ -26,6 +27,7 @@ struct pl_comm;
 
 struct pl_comm_ops {
     const char *name;
+    bool in_order; /* allreduce adds rank 1 to rank 0, then rank 2, and so on */
     int (*allreduce)(struct pl_comm *comm,
                      void *buf,
                      size_t count,
@@ -66,6 +68,8 @@ struct pl_comm {
     unsigned rank, size;   /* in this communicator */
     const unsigned *world; /* world rank of each member, owned by the backend */
     struct pl_world place; /* of this process in it */
+    bool ordered;          /* sums in the order of ranks, at the cost of gathering them all; set by
+                              the user, on all ranks alike */
 };
 
 /* From the environment that the launcher sets: RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE,

@@ -501,6 +501,7 @@ static void shm_destroy(struct pl_comm *comm)
 
 static const struct pl_comm_ops shm_ops = {
     .name = "shm",
+    .in_order = true,
     .allreduce = shm_allreduce,
     .broadcast = shm_broadcast,
     .barrier = shm_barrier,

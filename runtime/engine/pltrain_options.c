@@ -14,6 +14,7 @@ enum option_id {
     OPT_HPARAM,
     OPT_LIST_HPARAMS,
     OPT_SEED,
+    OPT_DETERMINISTIC,
     OPT_OPTIMIZER,
     OPT_PRECISION,
     OPT_AMP_LEVEL,
@@ -61,6 +62,9 @@ static const struct pl_option options[] = {
     {"list-hparams", 0, NULL, NULL, "show the module's hyper-parameters and exit",
      OPT_LIST_HPARAMS},
     {"seed", 0, "N", NULL, "seed of start values and shuffling (0)", OPT_SEED},
+    {"deterministic", 0, NULL, NULL,
+     "the same bits wherever the ranks are and however they meet (slower between nodes)",
+     OPT_DETERMINISTIC},
     {"optimizer", 0, "KIND", NULL, "sgd (default), adam or adamw, where the module does not say",
      OPT_OPTIMIZER},
     {"precision", 0, "BITS", NULL, "32 (default), 64, bf16 or 16", OPT_PRECISION},
@@ -389,6 +393,9 @@ static int set_training(struct pl_pltrain *p, int id, const char *value, struct 
         return 0;
     case OPT_SEED:
         return parse_count(value, 0, &t->seed, err);
+    case OPT_DETERMINISTIC:
+        t->deterministic = true;
+        return 0;
     case OPT_OPTIMIZER:
         return pl_optimizer_kind_parse(value, &t->optimizer, err);
     case OPT_PRECISION:
@@ -479,6 +486,10 @@ static int check_together(const struct pl_pltrain *p, struct pl_error *err)
         return pl_error_set(err, -EINVAL,
                             "option '--processes-per-node' needs '--processes', and no "
                             "'--num-nodes'");
+    if (t->deterministic && !isinf(t->max_seconds))
+        return pl_error_set(err, -EINVAL,
+                            "option '--deterministic' and a stop by the clock ('--max-time') "
+                            "disagree: choose '--max-steps'");
     if (!t->checkpoint_dir &&
         (t->monitor || t->save_last || (t->resume && strcmp(t->resume, "last") == 0)))
         return pl_error_set(err, -EINVAL,

@@ -47,6 +47,8 @@ struct pl_train_options {
     uint64_t log_every; /* steps between reports; > 0 */
     FILE *out;          /* lines for people, from rank 0 and the hash from each; NULL = none */
 
+    bool deterministic; /* sums over ranks in their order (comm.h), wherever they are */
+
     enum pl_strategy_kind strategy;
     unsigned devices; /* CPU devices of this process: disjoint groups of its threads; >= 1 */
     enum pl_precision precision;

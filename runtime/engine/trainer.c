@@ -193,6 +193,7 @@ int pl_trainer_init(struct pl_trainer *trainer,
     if (r < 0)
         return r;
     trainer->ctx.comm = comm;
+    comm->ordered = options->deterministic;
     r = build(trainer, err);
     if (r < 0) {
         if (r != -ECONNRESET)

@@ -45,6 +45,9 @@ good() {
     shm=$(pltrain --processes 2 --epochs 2 --seed 5 mlp | grep -o 'hash .*' | sort -u)
     mpi=$(ranks 2 pltrain --comm mpi --epochs 2 --seed 5 mlp | grep -o 'hash .*' | sort -u)
     [ "$shm" = "$mpi" ] # two numbers have one sum
+    shm=$(pltrain --processes 3 --max-steps 9 mlp | grep -o 'hash .*' | sort -u)
+    mpi=$(ranks 3 pltrain --comm mpi --deterministic --max-steps 9 mlp | grep -o 'hash .*' | sort -u)
+    [ "$shm" = "$mpi" ]
 }
 
 @test "without plume-mpi.so it says what to do" {

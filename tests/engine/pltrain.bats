@@ -37,6 +37,41 @@ says() {
     [ "$first" = "$(pltrain --processes 5 --processes-per-node 2 --epochs 2 mlp | grep hash | sort)" ]
 }
 
+# bits ARGS...: the hash of all ranks' parameters after a few steps of cnn, which must be one.
+bits() {
+    pltrain "$@" --max-steps 8 --limit-val-batches 1 cnn --dropout 0.2 | grep -o 'hash .*' | sort -u
+}
+
+@test "neither threads nor batches made ahead change a bit" {
+    for how in "" "--precision bf16" "--processes 3 --processes-per-node 2" "--strategy dp --devices 2" \
+        "--strategy ddp2 --num-nodes 2 --devices 2" "--strategy horovod --processes 3"; do
+        # shellcheck disable=SC2086
+        first=$(OMP_NUM_THREADS=1 bits $how)
+        [ "$(wc -l <<<"$first")" -eq 1 ]
+        for threads in 1 2 3; do
+            for workers in 0 1; do
+                # shellcheck disable=SC2086
+                [ "$(OMP_NUM_THREADS=$threads bits $how --num-workers $workers)" = "$first" ] ||
+                    { echo "$how: $threads threads, $workers workers"; false; }
+            done
+        done
+    done
+}
+
+@test "deterministic: nor does where the ranks are, and how they meet" {
+    first=$(bits --processes 5 --comm shm)
+    [ "$(bits --processes 5 --comm tcp)" != "$first" ] # there is something to it
+    for how in "--comm shm" "--comm tcp" "--processes-per-node 2" "--processes-per-node 4" \
+        "--processes-per-node 1"; do
+        # shellcheck disable=SC2086
+        [ "$(bits --deterministic --processes 5 $how)" = "$first" ] || { echo "$how"; false; }
+    done
+    [ "$(bits --deterministic --processes 5 --strategy horovod --comm tcp)" = \
+        "$(bits --deterministic --processes 5 --strategy horovod)" ]
+    [ "$(bits --deterministic)" = "$(bits)" ]
+    says 2 "disagree: choose '--max-steps'" --deterministic --max-time 1:00 mlp
+}
+
 @test "options" {
     run -0 --separate-stderr pltrain --max-steps 5 --hparam hidden=3 --hparam batch_size=100 mlp
     [[ ${lines[0]} == "epoch 1/12 step 5 "* ]]

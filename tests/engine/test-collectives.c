@@ -229,6 +229,42 @@ static void test_all_layouts_and_sizes(void **state)
         ranks_run(layouts[i][0], layouts[i][1], all_sizes, NULL, 0);
 }
 
+/* Numbers whose sum depends on the order, against that of the ranks; twice, to see that it does. */
+static const char *ordered(struct pl_comm *comm, void *shared)
+{
+    const size_t n = 70001;
+    _cleanup_free_ float *buf = malloc(n * sizeof(*buf));
+    bool *differs = shared;
+    struct pl_error err = {0};
+
+    for (int on = 1; on >= 0; on--) {
+        comm->ordered = on;
+        for (size_t i = 0; i < n; i++)
+            buf[i] = (float)((i + 1) * (comm->rank * comm->rank + 1) % 9973) / 7;
+        TRY(pl_comm_allreduce(comm, buf, n, PL_REAL_F32, 1.0f / 3, &err));
+        for (size_t i = 0; i < n; i++) {
+            float sum = (float)((i + 1) % 9973) / 7;
+
+            for (unsigned rank = 1; rank < comm->size; rank++)
+                sum += (float)((i + 1) * (rank * rank + 1) % 9973) / 7;
+            sum *= 1.0f / 3;
+            if (on && sum != buf[i])
+                return say("[%zu] is %.9g, in the order of ranks %.9g", i, buf[i], sum);
+            *differs |= sum != buf[i];
+        }
+    }
+    return NULL;
+}
+
+static void test_sums_in_the_order_of_ranks(void **state)
+{
+    bool *differs = ranks_shared(sizeof(*differs));
+
+    for (size_t i = 0; i < PL_COUNT(layouts); i++)
+        ranks_run(layouts[i][0], layouts[i][1], ordered, differs, 0);
+    assert_true(*differs);
+}
+
 static const char *name_of(struct pl_comm *comm, void *shared)
 {
     return strcmp(comm->ops->name, shared) == 0 ? NULL : comm->ops->name;
@@ -392,6 +428,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_all_layouts_and_sizes),
         cmocka_unit_test(test_parts_are_gathered),
+        cmocka_unit_test(test_sums_in_the_order_of_ranks),
         cmocka_unit_test(test_a_communicator_is_split),
         cmocka_unit_test(test_layout_decides_the_kind),
         cmocka_unit_test(test_lost_rank_is_named),
