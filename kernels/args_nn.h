@@ -185,6 +185,26 @@ struct pl_attention_args {
     struct pl_attention_strides q_at, k_at, v_at, y_at, dy_at, dq_at, dk_at, dv_at;
 };
 
+/* dst = src, or dst += src, element by element over an index space of `rank` dimensions, each side
+ * with strides of its own (in elements): views made dense, gradients of views, cat. Elements have
+ * 1, 2, 4 or 8 bytes; with `add` they are of the table's real type. No element of dst is reached
+ * twice, and src and dst do not overlap. Exact. */
+#define PL_COPY_RANK 8
+struct pl_copy_args {
+    size_t rank, shape[PL_COPY_RANK];
+    size_t src_stride[PL_COPY_RANK], dst_stride[PL_COPY_RANK];
+    size_t bytes; /* of an element */
+    bool add;
+    const void *src;
+    void *dst;
+};
+
+/* y = 0, 1, ... n - 1. Exact. */
+struct pl_arange_args {
+    size_t n;
+    int32_t *y;
+};
+
 /* X(function, struct of arguments) */
 #define PL_KERNEL_LIST_NN(X)                                                                       \
     X(add, add)                                                                                    \
@@ -214,6 +234,8 @@ struct pl_attention_args {
     X(normalize_forward, normalize)                                                                \
     X(normalize_backward, normalize)                                                               \
     X(attention_forward, attention)                                                                \
-    X(attention_backward, attention)
+    X(attention_backward, attention)                                                               \
+    X(copy, copy)                                                                                  \
+    X(arange, arange)
 
 #endif

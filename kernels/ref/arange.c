@@ -1,0 +1,8 @@
+/* SPDX-License-Identifier: MIT */
+#include "kernels/ref/real.h"
+
+void PL_REF(arange)(const struct pl_arange_args *a)
+{
+    for (size_t i = 0; i < a->n; i++)
+        a->y[i] = (int32_t)i;
+}

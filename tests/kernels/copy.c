@@ -1,0 +1,110 @@
+/* SPDX-License-Identifier: MIT */
+/* Permutations with gaps, in all sizes of elements. */
+#include "tests/kernels/check.h"
+
+#include <math.h>
+#include <string.h>
+
+#define MOST 20000 /* elements of a case */
+
+/* Strides for the dimensions in some order, now and then with a gap; returns the elements spanned.
+ */
+static size_t layout(size_t rank, const size_t *shape, size_t *stride)
+{
+    size_t order[PL_COPY_RANK], step = 1;
+
+    for (size_t d = 0; d < rank; d++)
+        order[d] = rank - 1 - d;
+    for (size_t d = rank; check_random(2) && d-- > 1;) {
+        size_t other = check_random(d + 1), keep = order[d];
+
+        order[d] = order[other];
+        order[other] = keep;
+    }
+    for (size_t i = 0; i < rank; i++) {
+        stride[order[i]] = step;
+        step *= shape[order[i]] + (check_random(4) == 0);
+    }
+    return step;
+}
+
+static void one(const struct pl_kernels *ref,
+                const struct pl_kernels *got,
+                struct pl_copy_args a,
+                enum fill fill)
+{
+    size_t from = layout(a.rank, a.shape, a.src_stride), to = layout(a.rank, a.shape, a.dst_stride);
+    size_t n_from = from * a.bytes / sizeof(float) + 1, n_to = to * a.bytes / sizeof(float) + 1;
+    float *src = check_floats(n_from, fill), *dst = check_floats(n_to, fill), *dst2;
+    char *odd = NULL, *odd2 = NULL;
+
+    check_case("copy rank %zu of %zu bytes add %d fill %d, span %zu to %zu", a.rank, a.bytes, a.add,
+               fill, from, to);
+    dst2 = check_copy(dst, n_to);
+    a.src = src;
+    a.dst = dst;
+    if (a.bytes == 8) { /* misaligned floats are no addresses of doubles */
+        odd = aligned_alloc(64, (to * 8 + 127) / 64 * 64);
+        odd2 = aligned_alloc(64, (to * 8 + 127) / 64 * 64);
+        memset(odd, 1, to * 8);
+        memset(odd2, 1, to * 8);
+        a.src = memcpy(aligned_alloc(64, (from * 8 + 127) / 64 * 64), src, from * 8);
+        a.dst = odd;
+    }
+    ref->copy(&a);
+    a.dst = odd2 ? odd2 : (void *)dst2;
+    got->copy(&a);
+    if (odd)
+        check_close("bytes", 0, memcmp(odd, odd2, to * 8), 0, 0);
+    else if (a.add)
+        check_same("dst", dst2, dst, n_to);
+    else
+        check_close("bytes", 0, memcmp(dst, dst2, n_to * sizeof(float)), 0, 0);
+    if (odd)
+        free((void *)(uintptr_t)a.src);
+    free(odd);
+    free(odd2);
+    check_end_case();
+}
+
+/* ref against a permutation that one can see. */
+static void transpose(const struct pl_kernels *k)
+{
+    const float src[6] = {1, 2, 3, 4, 5, 6}, want[6] = {1, 4, 2, 5, 3, 6};
+    float dst[6] = {0};
+    struct pl_copy_args a = {.rank = 2,
+                             .shape = {3, 2},
+                             .src_stride = {1, 3},
+                             .dst_stride = {2, 1},
+                             .bytes = sizeof(float),
+                             .src = src,
+                             .dst = dst};
+
+    check_case("copy: a transpose");
+    k->copy(&a);
+    check_same("copied", dst, want, 6);
+    a.add = true;
+    k->copy(&a);
+    for (size_t i = 0; i < 6; i++)
+        check_close("added", i, (double)dst[i], 2 * (double)want[i], 0);
+    check_end_case();
+}
+
+void check_op(const struct pl_kernels *ref, const struct pl_kernels *got)
+{
+    transpose(ref);
+    transpose(got);
+    for (int i = 0; i < 2000; i++) {
+        struct pl_copy_args a = {.rank = check_random(6), .bytes = (size_t)1 << check_random(4)};
+        size_t count = 1;
+
+        for (size_t d = 0; d < a.rank; d++) {
+            a.shape[d] = 1 + check_random(d + 1 == a.rank ? 40 : 7);
+            count *= a.shape[d];
+        }
+        if (count > MOST)
+            continue;
+        a.add = a.bytes == sizeof(float) && check_random(2);
+        one(ref, got, a, (enum fill)check_random(FILL_COUNT));
+    }
+}
