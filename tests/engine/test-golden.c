@@ -1,344 +1,15 @@
 /* SPDX-License-Identifier: MIT */
-/* Small models against numbers recorded from PyTorch (tests/golden/models.py): the gradients of the
- * first step, and the losses of 20 steps with the optimizers. */
+/* Small models against numbers recorded from PyTorch (tests/golden/models.py): the logits and
+ * gradients of the first step, and the losses of 20 steps with the optimizers. */
 #include "runtime/engine/eval.h"
 #include "runtime/engine/step.h"
-#include "tests/golden/models.h"
+#include "tests/engine/golden_models.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
 #include <string.h>
 
 #include <cmocka.h>
-
-#define SAMPLES_MAX 5184 /* numbers of all batches' inputs */
-#define ROWS_MAX 64      /* of all batches */
-
-struct model {
-    const struct plume_module *module;
-    const char *batch_size; /* "batch_size=N" */
-    size_t rows, classes, per_row;
-    bool tokens; /* inputs and labels are [rows, per_row] of classes */
-    const struct golden_param *params;
-    size_t n_params;
-    const double *grads, *f64, *f32, *bf16;
-};
-
-/* The finalizer of MurmurHash3, as models.py has it. */
-static uint32_t mix(uint32_t seed, size_t i)
-{
-    uint32_t h = (uint32_t)i + seed * 0x9E3779B9U;
-
-    h ^= h >> 16;
-    h *= 0x85EBCA6BU;
-    h ^= h >> 13;
-    h *= 0xC2B2AE35U;
-    return h ^ h >> 16;
-}
-
-static double fill(uint32_t seed, size_t i, double scale, double shift)
-{
-    return ((double)(mix(seed, i) >> 8) * 0x1p-23 - 1) * scale + shift;
-}
-
-static double inputs[SAMPLES_MAX];
-static int32_t tokens[SAMPLES_MAX], labels[ROWS_MAX * 16];
-static struct plume_array fields[2];
-static const size_t first_batch[] = {0, 1, 2, 3, 4, 5, 6, 7, 8};
-
-/* All batches one behind the other, in the arrays that the data hooks hand out. */
-static void make_data(const struct model *m)
-{
-    size_t n = m->rows * m->per_row, n_labels = m->tokens ? n : m->rows;
-
-    for (size_t b = 0; b < GOLDEN_BATCHES; b++) {
-        for (size_t i = 0; i < n; i++) {
-            inputs[b * n + i] = fill((uint32_t)(1000 + b), i, 1, 0);
-            tokens[b * n + i] = (int32_t)(mix((uint32_t)(1000 + b), i) % (uint32_t)m->classes);
-        }
-        for (size_t i = 0; i < n_labels; i++)
-            labels[b * n_labels + i] =
-                (int32_t)(mix((uint32_t)(2000 + b), i) % (uint32_t)m->classes);
-    }
-    fields[0] = (struct plume_array){.dtype = m->tokens ? PLUME_I32 : PLUME_F64, .rank = 2};
-    fields[0].data = m->tokens ? (const void *)tokens : inputs;
-    fields[1] = (struct plume_array){.dtype = PLUME_I32, .rank = m->tokens ? 2 : 1, .data = labels};
-    for (size_t i = 0; i < 2; i++) {
-        fields[i].shape[0] = GOLDEN_BATCHES * m->rows;
-        fields[i].shape[1] = m->per_row;
-    }
-}
-
-static int data(struct plume_context *pl, enum plume_stage stage, struct plume_data *ret)
-{
-    if (stage == PLUME_TEST)
-        return 0;
-    ret->n_fields = 2;
-    /* Batch 0 is what is evaluated; a batch's size is a quarter of all. */
-    ret->order = stage == PLUME_VALIDATE ? first_batch : NULL;
-    ret->n_order = stage == PLUME_VALIDATE ? fields[0].shape[0] / GOLDEN_BATCHES : 0;
-    for (size_t i = 0; i < 2; i++) {
-        ret->field[i].array = &fields[i];
-        ret->field[i].dtype = fields[i].dtype == PLUME_I32 ? PLUME_I32 : PLUME_F32;
-    }
-    return 0;
-}
-
-/* Declares what the record has, in its order; the test fills in the values afterwards. */
-static int declare(struct plume_context *pl, const struct golden_param *params, size_t n)
-{
-    plume_tensor **w = pl->state;
-
-    for (size_t i = 0; i < n; i++)
-        w[i] = plume_param(pl, params[i].name, PLUME_INIT_ZERO, params[i].rank, params[i].shape);
-    return 0;
-}
-
-static int mlp_configure(struct plume_context *pl)
-{
-    return declare(pl, mlp_params, PL_COUNT(mlp_params));
-}
-
-static int mlp_step(struct plume_context *pl, const struct plume_batch *b, plume_tensor **ret_loss)
-{
-    plume_tensor **w = pl->state, *h;
-
-    h = plume_linear(pl, b->field[0], w[0], w[1], PLUME_RELU);
-    h = plume_linear(pl, h, w[2], w[3], PLUME_RELU);
-    h = plume_linear(pl, h, w[4], w[5], PLUME_IDENTITY);
-    *ret_loss = plume_cross_entropy(pl, h, b->field[1]);
-    return 0;
-}
-
-static int cnn_configure(struct plume_context *pl)
-{
-    return declare(pl, cnn_params, PL_COUNT(cnn_params));
-}
-
-static int cnn_step(struct plume_context *pl, const struct plume_batch *b, plume_tensor **ret_loss)
-{
-    plume_tensor **w = pl->state, *h;
-
-    h = plume_reshape(pl, b->field[0], 4, (size_t[]){b->rows, 1, 12, 12});
-    h = plume_conv2d(pl, h, w[0], w[1], 1, 0, PLUME_RELU);
-    h = plume_conv2d(pl, h, w[2], w[3], 1, 0, PLUME_RELU);
-    h = plume_max_pool2d(pl, h, 2, 2, 0);
-    h = plume_linear(pl, h, w[4], w[5], PLUME_RELU);
-    h = plume_linear(pl, h, w[6], w[7], PLUME_IDENTITY);
-    *ret_loss = plume_cross_entropy(pl, h, b->field[1]);
-    return 0;
-}
-
-/* Behind the parameters: the buffers. */
-static int bn_configure(struct plume_context *pl)
-{
-    plume_tensor **w = pl->state;
-    size_t n = PL_COUNT(bn_params), channels = 4;
-
-    w[n] = plume_buffer(pl, "mean", PLUME_INIT_ZERO, 1, &channels);
-    w[n + 1] = plume_buffer(pl, "var", PLUME_INIT_ONE, 1, &channels);
-    return declare(pl, bn_params, n);
-}
-
-static int bn_step(struct plume_context *pl, const struct plume_batch *b, plume_tensor **ret_loss)
-{
-    plume_tensor **w = pl->state, *h, **kept = w + PL_COUNT(bn_params);
-
-    h = plume_reshape(pl, b->field[0], 4, (size_t[]){b->rows, 1, 12, 12});
-    h = plume_conv2d(pl, h, w[0], NULL, 1, 0, PLUME_IDENTITY);
-    h = plume_batchnorm(pl, h, w[1], w[2], kept[0], kept[1], 0, 0, PLUME_RELU);
-    h = plume_linear(pl, plume_max_pool2d(pl, h, 2, 2, 0), w[3], w[4], PLUME_IDENTITY);
-    *ret_loss = plume_cross_entropy(pl, h, b->field[1]);
-    return 0;
-}
-
-static int bn_evaluate(struct plume_context *pl, const struct plume_batch *b)
-{
-    plume_tensor *loss = NULL;
-    int r = bn_step(pl, b, &loss);
-
-    plume_log(pl, "loss", loss, (double)b->rows, (double)b->rows);
-    return r;
-}
-
-static int bn_sgd(struct plume_context *pl, struct plume_optimizer *ret)
-{
-    ret->kind = PLUME_SGD;
-    ret->lr = 0.03125;
-    ret->momentum = 0.875;
-    ret->weight_decay = 0.015625;
-    return 0;
-}
-
-#define CONTEXT 12
-#define HEADS 2
-#define PER_BLOCK 12 /* parameters */
-
-static int gpt_configure(struct plume_context *pl)
-{
-    return declare(pl, gpt_params, PL_COUNT(gpt_params));
-}
-
-static plume_tensor *gpt_block(struct plume_context *pl, plume_tensor *const *w, plume_tensor *x)
-{
-    plume_tensor *h = plume_layernorm(pl, x, w[0], w[1], 0);
-
-    h = plume_attention(pl, plume_linear(pl, h, w[2], w[3], PLUME_IDENTITY), HEADS, 1);
-    x = plume_add(pl, x, plume_linear(pl, h, w[4], w[5], PLUME_IDENTITY));
-    h = plume_linear(pl, plume_layernorm(pl, x, w[6], w[7], 0), w[8], w[9], PLUME_GELU_TANH);
-    return plume_add(pl, x, plume_linear(pl, h, w[10], w[11], PLUME_IDENTITY));
-}
-
-static int gpt_step(struct plume_context *pl, const struct plume_batch *b, plume_tensor **ret_loss)
-{
-    plume_tensor **w = pl->state, *h;
-
-    h = plume_add(pl, plume_embedding(pl, w[0], b->field[0]), w[1]);
-    for (size_t layer = 0; layer < 2; layer++)
-        h = gpt_block(pl, w + 2 + PER_BLOCK * layer, h);
-    h = plume_layernorm(pl, h, w[2 + 2 * PER_BLOCK], w[3 + 2 * PER_BLOCK], 0);
-    h = plume_linear(pl, h, w[0], NULL, PLUME_IDENTITY);
-    *ret_loss = plume_cross_entropy(pl, h, b->field[1]);
-    return 0;
-}
-
-static int adamw(struct plume_context *pl, struct plume_optimizer *ret)
-{
-    ret->kind = PLUME_ADAMW;
-    ret->lr = 0.015625;
-    ret->weight_decay = 0.0625;
-    return 0;
-}
-
-static int sgd(struct plume_context *pl, struct plume_optimizer *ret)
-{
-    ret->kind = PLUME_SGD;
-    ret->lr = 0.125;
-    ret->momentum = 0.875;
-    ret->weight_decay = 0.015625;
-    return 0;
-}
-
-static const struct plume_module mlp_module = {
-    .struct_size = sizeof(struct plume_module),
-    .abi = PLUME_MODULE_ABI,
-    .name = "mlp",
-    .state_size = sizeof(plume_tensor *) * PL_COUNT(mlp_params),
-    .configure = mlp_configure,
-    .data = data,
-    .training_step = mlp_step,
-    .configure_optimizers = sgd,
-};
-
-static const struct model mlp = {
-    .module = &mlp_module,
-    .batch_size = "batch_size=9",
-    .rows = 9,
-    .per_row = 13,
-    .classes = 7,
-    .params = mlp_params,
-    .n_params = PL_COUNT(mlp_params),
-    .grads = mlp_grads,
-    .f64 = mlp_f64,
-    .f32 = mlp_f32,
-    .bf16 = mlp_bf16,
-};
-
-static const struct plume_module cnn_module = {
-    .struct_size = sizeof(struct plume_module),
-    .abi = PLUME_MODULE_ABI,
-    .name = "cnn",
-    .state_size = sizeof(plume_tensor *) * PL_COUNT(cnn_params),
-    .configure = cnn_configure,
-    .data = data,
-    .training_step = cnn_step,
-    .configure_optimizers = sgd,
-};
-
-static const struct model cnn = {
-    .module = &cnn_module,
-    .batch_size = "batch_size=5",
-    .rows = 5,
-    .per_row = 144,
-    .classes = 10,
-    .params = cnn_params,
-    .n_params = PL_COUNT(cnn_params),
-    .grads = cnn_grads,
-    .f64 = cnn_f64,
-    .f32 = cnn_f32,
-    .bf16 = cnn_bf16,
-};
-
-static const struct plume_module bn_module = {
-    .struct_size = sizeof(struct plume_module),
-    .abi = PLUME_MODULE_ABI,
-    .name = "bn",
-    .state_size = sizeof(plume_tensor *) * (PL_COUNT(bn_params) + 2),
-    .configure = bn_configure,
-    .data = data,
-    .training_step = bn_step,
-    .validation_step = bn_evaluate,
-    .configure_optimizers = bn_sgd,
-};
-
-static const struct model bn = {
-    .module = &bn_module,
-    .batch_size = "batch_size=5",
-    .rows = 5,
-    .per_row = 144,
-    .classes = 10,
-    .params = bn_params,
-    .n_params = PL_COUNT(bn_params),
-    .grads = bn_grads,
-    .f64 = bn_f64,
-    .f32 = bn_f32,
-    .bf16 = bn_bf16,
-};
-
-static const struct plume_module gpt_module = {
-    .struct_size = sizeof(struct plume_module),
-    .abi = PLUME_MODULE_ABI,
-    .name = "gpt",
-    .state_size = sizeof(plume_tensor *) * PL_COUNT(gpt_params),
-    .configure = gpt_configure,
-    .data = data,
-    .training_step = gpt_step,
-    .configure_optimizers = adamw,
-};
-
-static const struct model gpt = {
-    .module = &gpt_module,
-    .batch_size = "batch_size=3",
-    .rows = 3,
-    .per_row = CONTEXT,
-    .classes = 11,
-    .tokens = true,
-    .params = gpt_params,
-    .n_params = PL_COUNT(gpt_params),
-    .grads = gpt_grads,
-    .f64 = gpt_f64,
-    .f32 = gpt_f32,
-    .bf16 = gpt_bf16,
-};
-
-static double number(const plume_tensor *t, const void *values, size_t i)
-{
-    return t->dtype == PLUME_F64 ? ((const double *)values)[i] : ((const float *)values)[i];
-}
-
-static void set_params(const struct model *m, struct pl_params *params)
-{
-    for (size_t i = 0; i < m->n_params; i++) {
-        const struct golden_param *g = &m->params[i];
-        plume_tensor *t = params->list[i]->tensor;
-
-        for (size_t k = 0; k < t->count; k++)
-            if (t->dtype == PLUME_F64)
-                ((double *)t->data)[k] = fill((uint32_t)i + 1, k, g->scale, g->shift);
-            else
-                ((float *)t->data)[k] = (float)fill((uint32_t)i + 1, k, g->scale, g->shift);
-    }
-}
 
 /* |ours - recorded| <= tolerance * norm of the parameter's whole gradient: an element is a sum over
  * the batch whose terms may cancel, so its own size says nothing about its error. */
@@ -363,53 +34,114 @@ static void check_grads(const struct model *m, const struct pl_params *params, d
     print_message("# gradients differ by %.2g of their norms\n", worst);
 }
 
+struct session {
+    struct pl_world world;
+    struct pl_report report;
+    struct pl_comm *comm;
+    struct pl_hparams hparams;
+    struct pl_trainer t;
+};
+
+/* A trainer with the recorded start values. */
+static void begin(struct session *s, const struct model *m, const struct pl_train_options *options)
+{
+    struct pl_error err = {0};
+
+    *s = (struct session){.world = {.size = 1, .local_size = 1}, .report.link = PL_RANK_LINK_INIT};
+    make_data(m);
+    assert_int_equal(pl_hparams_init(&s->hparams, m->module->hparams, &err), 0);
+    assert_int_equal(pl_hparams_set(&s->hparams, m->batch_size, &err), 0);
+    assert_int_equal(pl_comm_create(&s->world, NULL, &s->comm, &err), 0);
+    if (pl_trainer_init(&s->t, m->module, &s->hparams, options, s->comm, &s->report, &err) < 0)
+        fail_msg("%s", pl_error_text(&err));
+    set_params(m, &s->t.ctx.params);
+}
+
+static void end(struct session *s)
+{
+    pl_trainer_finish(&s->t);
+    pl_hparams_finish(&s->hparams);
+    pl_comm_destroy(s->comm);
+}
+
+/* A step of training on batch `step` in the recorded order; its loss. */
+static double next_step(struct session *s, const struct model *m, size_t step)
+{
+    struct pl_loader *loader = &s->t.stage[PLUME_TRAIN].loader;
+    double before = s->t.loss_sum;
+    struct pl_error err = {0};
+
+    if (step % GOLDEN_BATCHES == 0) {
+        pl_loader_begin(loader, 0, 0);
+        for (size_t i = 0; i < loader->sampler.count; i++)
+            loader->sampler.index[i] = i;
+    }
+    if (pl_step_train(&s->t, pl_loader_next(loader), false, &err) < 0)
+        fail_msg("%s", pl_error_text(&err));
+    return (s->t.loss_sum - before) / (double)m->rows;
+}
+
 /* 20 steps over the batches in order, and where the model can be evaluated the loss of batch 0
  * then; loss[] is filled, NaN where there is none. */
 static void train(const struct model *m, const struct pl_train_options *options, double *loss)
 {
-    struct pl_world world = {.size = 1, .local_size = 1};
-    struct pl_report report = {.link = PL_RANK_LINK_INIT};
-    _cleanup_(pl_comm_destroyp) struct pl_comm *comm = NULL;
-    _cleanup_(pl_hparams_finish) struct pl_hparams hparams = {0};
     /* Sums of at most 96 terms, each with an error of half a unit in the last place (6e-8 of an
      * f32), over up to 9 layers. */
     const double limit = options->precision == PL_PRECISION_64 ? 1e-14
                          : options->precision == PL_PRECISION_BF16
                              ? 0.15 /* 8 bits; sums that cancel */
                              : 4e-6;
-    struct pl_trainer t;
-    struct pl_loader *loader = &t.stage[PLUME_TRAIN].loader;
-    struct pl_error err = {0};
-    double before = 0;
+    struct session s;
 
-    make_data(m);
-    assert_int_equal(pl_hparams_init(&hparams, m->module->hparams, &err), 0);
-    assert_int_equal(pl_hparams_set(&hparams, m->batch_size, &err), 0);
-    assert_int_equal(pl_comm_create(&world, NULL, &comm, &err), 0);
-    if (pl_trainer_init(&t, m->module, &hparams, options, comm, &report, &err) < 0)
-        fail_msg("%s", pl_error_text(&err));
-    set_params(m, &t.ctx.params);
+    begin(&s, m, options);
     for (size_t step = 0; step < GOLDEN_STEPS; step++) {
-        if (step % GOLDEN_BATCHES == 0) {
-            pl_loader_begin(loader, 0, 0);
-            for (size_t i = 0; i < loader->sampler.count; i++)
-                loader->sampler.index[i] = i;
-        }
-        if (pl_step_train(&t, pl_loader_next(loader), false, &err) < 0)
-            fail_msg("%s", pl_error_text(&err));
-        loss[step] = (t.loss_sum - before) / (double)m->rows;
-        before = t.loss_sum;
+        loss[step] = next_step(&s, m, step);
         if (step == 0)
-            check_grads(m, &t.ctx.params, limit);
+            check_grads(m, &s.t.ctx.params, limit);
     }
     loss[GOLDEN_STEPS] = NAN;
     if (m->module->validation_step) {
         double none[2] = {0}, values[PL_LOG_VALUES_MAX];
 
-        assert_int_equal(pl_eval_run(&t, PLUME_VALIDATE, UINT64_MAX, none, values, &err), 0);
+        assert_int_equal(pl_eval_run(&s.t, PLUME_VALIDATE, UINT64_MAX, none, values, NULL), 0);
         loss[GOLDEN_STEPS] = values[0];
     }
-    pl_trainer_finish(&t);
+    end(&s);
+}
+
+/* What goes into the loss of the first step. Of the tape as trained once, run forward again with
+ * the start values, so that nothing has been put into the logits' place since. Tolerance as for
+ * gradients, in units of the largest logit. */
+static void compare_logits(const struct model *m, enum pl_precision precision, double tolerance)
+{
+    struct pl_train_options options = pl_train_options_default();
+    const plume_tensor *logits = NULL;
+    double worst = 0, largest = 0;
+    struct pl_tape *tape;
+    struct session s;
+
+    options.precision = precision;
+    begin(&s, m, &options);
+    next_step(&s, m, 0);
+    set_params(m, &s.t.ctx.params);
+    tape = &s.t.stage[PLUME_TRAIN].tape;
+    assert_int_equal(pl_tape_forward(tape, NULL), 0);
+    assert_string_equal(tape->nodes[tape->n - 1].op->name, "cross_entropy");
+    logits = tape->nodes[tape->n - 1].in[0];
+    assert_int_equal(logits->count, m->rows * (m->tokens ? m->per_row : 1) * m->classes);
+    assert_int_equal((logits->count - 1) / m->logits_stride + 1, m->n_logits);
+    for (size_t i = 0; i < m->n_logits; i++) {
+        double got = number(logits, logits->data, i * m->logits_stride);
+
+        largest = fmax(largest, fabs(m->logits[i]));
+        worst = fmax(worst, fabs(got - m->logits[i]));
+    }
+    worst /= largest;
+    print_message("# %s: logits differ by %.2g of the largest\n", m->module->name, worst);
+    assert_true(worst <= tolerance);
+    assert_true(fabs(pl_tensor_scalar(tape->nodes[tape->n - 1].out) - m->loss) <=
+                tolerance * largest);
+    end(&s);
 }
 
 /* f32: as near to the f64 run as 8 times PyTorch's own f32 run is, since both drift by rounding,
@@ -491,6 +223,51 @@ static void test_gpt_trains_as_in_pytorch(void **state)
     compare_bf16(&gpt);
 }
 
+static void test_logits_are_those_of_pytorch(void **state)
+{
+    static const struct model *const models[] = {&mlp, &cnn, &bn, &gpt};
+
+    for (size_t i = 0; i < PL_COUNT(models); i++) {
+        compare_logits(models[i], PL_PRECISION_64, 1e-14);
+        compare_logits(models[i], PL_PRECISION_32, 4e-6);
+    }
+}
+
+/* Level O2 in f16: f16 weights for the ops, f32 master weights. The scale and what is skipped
+ * follow from which gradients overflow and nothing else. Losses: both sides compute in f32 and
+ * round what an op gives to 11 bits, so they are apart only where another order of a sum falls to
+ * the other side of a half. All roundings together move the first loss by 1e-5 and the fifth by
+ * 3.5e-5 (against mlp_f32): a few that differ stay below 3e-5, none at all would not. */
+static void test_o2_in_f16_follows_pytorchs(void **state)
+{
+    struct pl_train_options options = pl_train_options_default();
+    const size_t large = 6, n = mlp.rows * mlp.per_row, at = large % GOLDEN_BATCHES * n;
+    double worst = 0, loss;
+    struct session s;
+
+    options.precision = PL_PRECISION_16;
+    options.amp_level = 2;
+    begin(&s, &mlp, &options);
+    assert_true((double)s.t.scaler.scale == mlp_o2_scale[0]);
+    s.t.scaler.interval = 5;
+    for (size_t step = 0; step < PL_COUNT(mlp_o2_loss); step++) {
+        uint64_t skipped = s.t.scaler.skipped;
+
+        if (step == large / GOLDEN_BATCHES * GOLDEN_BATCHES) /* before the epoch is loaded */
+            for (size_t i = 0; i < n; i++)
+                inputs[at + i] *= 16384;
+        else if (step % GOLDEN_BATCHES == 0)
+            make_data(&mlp);
+        assert_true((double)s.t.scaler.scale == mlp_o2_scale[step]);
+        loss = next_step(&s, &mlp, step);
+        assert_true((double)(s.t.scaler.skipped - skipped) == mlp_o2_skipped[step]);
+        worst = fmax(worst, fabs(loss - mlp_o2_loss[step]) / mlp_o2_loss[step]);
+    }
+    print_message("# mlp: losses in O2 differ by %.2g\n", worst);
+    assert_true(worst <= 3e-5);
+    end(&s);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -498,6 +275,8 @@ int main(void)
         cmocka_unit_test(test_cnn_trains_as_in_pytorch),
         cmocka_unit_test(test_bn_trains_and_evaluates_as_in_pytorch),
         cmocka_unit_test(test_gpt_trains_as_in_pytorch),
+        cmocka_unit_test(test_logits_are_those_of_pytorch),
+        cmocka_unit_test(test_o2_in_f16_follows_pytorchs),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
