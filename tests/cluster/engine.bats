@@ -71,51 +71,53 @@ PY
     done
 }
 
-# row RANKS STRATEGY BITS NODES RANKS-A-NODE [pltrain's ARGS]: a trial of plsubmit's that trains so;
-# every rank says so, and they end with equal parameters.
+# row RANKS STRATEGY BITS NODES RANKS-A-NODE STEPS [pltrain's ARGS]: a trial of plsubmit's that trains
+# so; every rank says so, and they end with equal parameters. STEPS of an epoch: 1253 samples, a batch
+# of 8 for each of the sampler's replicas.
 row() {
-    local ranks=$1 strategy=$2 bits=$3 nodes=$4 per_node=$5
-    shift 5
+    local ranks=$1 strategy=$2 bits=$3 nodes=$4 per_node=$5 steps=$6 r
+    shift 6
     sweep -N "$nodes" --ntasks-per-node "$per_node" -c2 --env PLUME_LOG=debug -- \
-        pltrain --epochs 1 --limit-train-batches 2 "$@" mlp
+        pltrain --epochs 1 --hparam batch_size=8 "$@" mlp
     for r in $(seq 0 $((ranks - 1))); do
         grep -q "rank $r of $ranks, strategy $strategy, precision $bits," \
             "$run/trial-0000/attempt-0/rank-$r.err"
     done
+    grep -q "^epoch 1/1 step $steps " "$run/trial-0000/attempt-0/rank-0.out"
 }
 
 # The table of configurations of the documents that Plume began with, a test a row: one GPU or more,
 # dp or ddp, 16 bits; here "--devices k" is on CPUs. Then what they left out.
 @test "configurations: one device" {
-    row 1 single 32 1 1 --devices 1;
+    row 1 single 32 1 1 157 --devices 1
 }
 
 @test "configurations: one device, 16 bits" {
-    row 1 single 16 1 1 --devices 1 --precision 16;
+    row 1 single 16 1 1 157 --devices 1 --precision 16
 }
 
-@test "configurations: k devices, dp" {
-    row 1 dp 32 1 1 --devices 2 --strategy dp;
+@test "configurations: k devices, dp" { # they split the batch
+    row 1 dp 32 1 1 157 --devices 2 --strategy dp
 }
 
-@test "configurations: k devices, ddp" {
-    row 2 ddp 32 1 2 --devices 2 --strategy ddp;
+@test "configurations: k devices, ddp" { # a batch each
+    row 2 ddp 32 1 2 79 --devices 2 --strategy ddp
 }
 
 @test "configurations: k devices, ddp, 16 bits" {
-    row 2 ddp 16 1 2 --devices 2 --strategy ddp --precision 16;
+    row 2 ddp 16 1 2 79 --devices 2 --strategy ddp --precision 16
 }
 
 @test "configurations: k devices on several nodes, ddp by itself" {
-    row 8 ddp 32 4 2 --devices 2;
+    row 8 ddp 32 4 2 20 --devices 2
 }
 
 @test "configurations: k devices, dp, 16 bits" {
-    row 1 dp 16 1 1 --devices 2 --strategy dp --precision 16;
+    row 1 dp 16 1 1 157 --devices 2 --strategy dp --precision 16
 }
 
-@test "configurations: ddp2, 16 bits" {
-    row 4 ddp2 16 4 1 --devices 2 --strategy ddp2 --precision 16;
+@test "configurations: ddp2, 16 bits" { # a batch a node
+    row 4 ddp2 16 4 1 40 --devices 2 --strategy ddp2 --precision 16
 }
 
 @test "what cannot be is told by every rank" {
