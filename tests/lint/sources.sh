@@ -33,4 +33,12 @@ found_lines 'a sleep in a test; wait for the event' < <(
 found_lines 'unfinished' < <(
     matching '\b(TO''DO|FIX''ME|XX''X)\b' "${code[@]}" "${scripts[@]}"
 )
+
+# Every kernel is called by a test that compares the backends.
+mapfile -t kernels < <(grep -hoP '^\s+X\(\K\w+' kernels/args_*.h)
+((${#kernels[@]} > 0)) || found 'kernels/args_*.h: no list of kernels'
+for kernel in "${kernels[@]}"; do
+    grep -qP -- "->$kernel\b" tests/kernels/*.c ||
+        found "kernels: $kernel has no test in tests/kernels"
+done
 lint_done

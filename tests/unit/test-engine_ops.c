@@ -3,6 +3,10 @@
  * and f32 and 16-bit runs of the same function against f64. */
 #include "tests/unit/engine_net.h"
 
+#define OPS_MAX 256
+
+static bool called[OPS_MAX]; /* by number */
+
 static plume_tensor *op(struct net *net,
                         enum plume_op which,
                         size_t n,
@@ -14,6 +18,7 @@ static plume_tensor *op(struct net *net,
 
     if (pl_op_call(&net->tape, which, in, n, &args, &t, &err) < 0)
         fail_msg("%s", pl_error_text(&err));
+    called[which] = true;
     return t;
 }
 
@@ -46,6 +51,12 @@ static plume_tensor *f_unary(struct net *net)
     for (int64_t act = PLUME_GELU; act <= PLUME_SIGMOID; act++)
         x = OP(PLUME_OP_UNARY, ARGS({act}, {0}), x);
     return weigh(net, x);
+}
+
+/* Its kink is far from what is random here. */
+static plume_tensor *f_relu(struct net *net)
+{
+    return weigh(net, OP(PLUME_OP_UNARY, ARGS({PLUME_RELU}, {0}), &net->t[0]));
 }
 
 static plume_tensor *f_linear_activated(struct net *net)
@@ -240,16 +251,26 @@ static const struct {
     function f;
     double roundings; /* that gradients may be apart, relative to the largest; 0: any */
 } cases[] = {
-    {"unary", f_unary, 16},         {"linear_activated", f_linear_activated, 96},
+    {"relu", f_relu, 16},
+    {"unary", f_unary, 16},
+    {"linear_activated", f_linear_activated, 96},
     {"binary", f_binary, 0}, /* divides by numbers near 0 */
-    {"square", f_square, 16},       {"affine", f_affine, 16},
-    {"reduce", f_reduce, 16},       {"matmul", f_matmul, 16},
-    {"layernorm", f_layernorm, 16}, {"softmax", f_softmax, 16},
-    {"losses", f_losses, 16},       {"embedding", f_embedding, 16},
-    {"dropout", f_dropout, 16},     {"cat", f_cat, 16},
-    {"info_nce", f_info_nce, 16},   {"attention", f_attention, 16},
-    {"image", f_image, 16},         {"batchnorm", f_batchnorm, 16},
-    {"views", f_views, 16},         {"covering_views", f_covering_views, 16},
+    {"square", f_square, 16},
+    {"affine", f_affine, 16},
+    {"reduce", f_reduce, 16},
+    {"matmul", f_matmul, 16},
+    {"layernorm", f_layernorm, 16},
+    {"softmax", f_softmax, 16},
+    {"losses", f_losses, 16},
+    {"embedding", f_embedding, 16},
+    {"dropout", f_dropout, 16},
+    {"cat", f_cat, 16},
+    {"info_nce", f_info_nce, 16},
+    {"attention", f_attention, 16},
+    {"image", f_image, 16},
+    {"batchnorm", f_batchnorm, 16},
+    {"views", f_views, 16},
+    {"covering_views", f_covering_views, 16},
 };
 
 static void make(struct net *net, enum pl_real real)
@@ -280,6 +301,32 @@ static void test_gradients(void **state)
         check_gradients(&net, cases[i].f);
         finish(&net);
     }
+}
+
+/* A new op needs a function above. */
+static void test_gradients_of_every_op(void **state)
+{
+    static const struct plume_op_args none;
+    struct net n, *net = &n;
+    enum plume_op which = PLUME_OP_NONE + 1;
+    plume_tensor *t, *list[] = {&n.t[0], &n.t[4]};
+
+    (void)state;
+    memset(called, 0, sizeof(called));
+    make(&n, PL_REAL_F64);
+    for (size_t i = 0; i < PL_COUNT(cases); i++)
+        forward(net, cases[i].f);
+    finish(&n);
+    make(&n, PL_REAL_F64);
+    for (; pl_op_call(&n.tape, which, NULL, 0, &none, &t, NULL) != -ENOSYS; which++)
+        if (!called[which]) { /* a metric, which has no gradient */
+            if (which != PLUME_OP_CORRECT)
+                fail_msg("the gradient of %s is in no case", pl_op_name(which));
+            t = op(net, which, 2, list, none);
+            assert_true(n.tape.nodes[n.tape.n - 1].op->no_grad && !t->wants_grad);
+        }
+    assert_true(which > PLUME_OP_ARANGE);
+    finish(&n);
 }
 
 /* The largest difference of a gradient of `a` from b's, relative to b's largest element. */
@@ -493,6 +540,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_gradients),
+        cmocka_unit_test(test_gradients_of_every_op),
         cmocka_unit_test(test_other_types),
         cmocka_unit_test(test_autocast_puts_casts_where_they_belong),
         cmocka_unit_test(test_dropout_by_seed_and_step),
