@@ -11,7 +11,11 @@
 #ifndef PL_CPU_LEVEL
 #define PL_CPU_LEVEL 0
 #endif
-#if PL_CPU_LEVEL == 4
+#if PL_CPU_LEVEL == 4 && defined(PL_CPU_ANYWHERE) /* for tests where there is no AVX-512 */
+#define PL_CPU(name) pl_cpu_v4_anywhere_##name
+#define PL_CPU_NAME "cpu/v4 in small vectors"
+#define PL_LANES 16
+#elif PL_CPU_LEVEL == 4
 #define PL_CPU(name) pl_cpu_v4_##name
 #define PL_CPU_NAME "cpu/v4"
 #define PL_LANES 16
