@@ -14,6 +14,8 @@
 #define FEW_ROWS (2 * PL_MR)    /* B is not packed */
 #define FEW_COLS PL_NR          /* A is not packed */
 #define SMALL ((size_t)1 << 16) /* multiply-adds of a chunk for another thread */
+#define GROUP 8                 /* panels of B that are packed side by side */
+#define AHEAD 16                /* rows that packing fetches ahead: they are a page or more apart */
 
 /* The product of columns [j0, j0 + n) and of [k0, k0 + k), for all rows. */
 struct block {
@@ -48,26 +50,55 @@ static void pack_b(const struct pl_gemm *g, size_t k0, size_t k_count, size_t j,
     }
 }
 
+/* GROUP panels of a B whose rows lie as packing wants them: long pieces of rows are read, where
+ * panel by panel each line would come from another page. */
+static void pack_b_group(const struct pl_gemm *g, size_t k0, size_t k_count, size_t j, float *to)
+{
+    const float *b = g->b + k0 * g->b_row + j;
+
+    for (size_t k = 0; k < k_count; k++) {
+        const float *row = b + k * g->b_row;
+
+        for (size_t p = 0; p < GROUP; p++)
+            __builtin_prefetch(row + AHEAD * g->b_row + p * PL_NR);
+        for (size_t p = 0; p < GROUP; p++)
+            memcpy(to + (p * k_count + k) * PL_NR, row + p * PL_NR, PL_NR * sizeof(*to));
+    }
+}
+
+/* pack_a() where the columns of A lie as packing wants them: a column for all panels at a time. */
+static void pack_columns(const struct block *b, size_t i, size_t mc, float *to)
+{
+    const struct pl_gemm *g = b->g;
+    size_t rest = mc % PL_MR, whole = mc - rest;
+
+    for (size_t k = 0; k < b->k; k++) {
+        const float *a = g->a + i + (b->k0 + k) * g->a_col;
+        float *at = to + k * PL_MR;
+
+        for (size_t r = 0; r < mc; r += 64 / sizeof(*a))
+            __builtin_prefetch(a + AHEAD * g->a_col + r);
+        for (size_t r = 0; r < whole; r += PL_MR, at += b->k * PL_MR)
+            memcpy(at, a + r, PL_MR * sizeof(*at));
+        if (rest) {
+            memset(at, 0, PL_MR * sizeof(*at));
+            memcpy(at, a + whole, rest * sizeof(*at));
+        }
+    }
+}
+
 /* Rows [i, i + mc) of A as panels of PL_MR rows, zeros past its end. */
 static void pack_a(const struct block *b, size_t i, size_t mc, float *to)
 {
     const struct pl_gemm *g = b->g;
 
-    for (size_t r = 0; r < mc; r += PL_MR, to += PL_MR * b->k) {
-        size_t height = PL_MIN(mc - r, (size_t)PL_MR);
-        const float *a = g->a + (i + r) * g->a_row + b->k0 * g->a_col;
-
-        if (g->a_col == 1) {
-            pl_pack_rows(a, g->a_row, height, b->k, to, PL_MR);
-        } else if (height == PL_MR) {
-            for (size_t k = 0; k < b->k; k++)
-                memcpy(to + k * PL_MR, a + k * g->a_col, PL_MR * sizeof(*to));
-        } else {
-            memset(to, 0, PL_MR * b->k * sizeof(*to));
-            for (size_t k = 0; k < b->k; k++)
-                memcpy(to + k * PL_MR, a + k * g->a_col, height * sizeof(*to));
-        }
+    if (g->a_col != 1) {
+        pack_columns(b, i, mc, to);
+        return;
     }
+    for (size_t r = 0; r < mc; r += PL_MR, to += PL_MR * b->k)
+        pl_pack_rows(g->a + (i + r) * g->a_row + b->k0, g->a_row, PL_MIN(mc - r, (size_t)PL_MR),
+                     b->k, to, PL_MR);
 }
 
 static inline __attribute__((always_inline)) pl_vec activate(pl_vec x, bool relu)
@@ -219,8 +250,18 @@ static void pack_panels(void *ctx, size_t begin, size_t end)
 {
     const struct block *b = ctx;
 
-    for (size_t p = begin; p < end; p++)
-        pack_b(b->g, b->k0, b->k, b->j0 + p * PL_NR, b->packed + p * PL_NR * b->k);
+    for (size_t p = begin; p < end;) {
+        size_t j = b->j0 + p * PL_NR;
+        float *to = b->packed + p * PL_NR * b->k;
+
+        if (b->g->b_col == 1 && end - p >= GROUP && b->g->n - j >= (size_t)GROUP * PL_NR) {
+            pack_b_group(b->g, b->k0, b->k, j, to);
+            p += GROUP;
+        } else {
+            pack_b(b->g, b->k0, b->k, j, to);
+            p++;
+        }
+    }
 }
 
 /* Enough chunks for all threads; their borders do not change a bit of the result. */
@@ -258,7 +299,7 @@ void PL_CPU(gemm)(const struct pl_gemm *g)
             if (!in_place && g->m > PL_MR) {
                 b.packed = pl_scratch(PL_SCRATCH_GEMM_B, panels * PL_NR * b.k * sizeof(float));
                 if (b.packed)
-                    pl_pool_parallel(panels, PL_MAX(SMALL / (PL_NR * (b.k + 1)), (size_t)1),
+                    pl_pool_parallel(panels, pl_round_up(SMALL / (PL_NR * (b.k + 1)) + 1, GROUP),
                                      pack_panels, &b);
             }
             share(&b);

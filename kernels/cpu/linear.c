@@ -2,7 +2,7 @@
 #include "kernels/cpu/vmath.h"
 #include "kernels/pool.h"
 
-#define COLUMNS 128 /* of dz that one thread takes at a time */
+#define COLUMNS 1024 /* of dz that one thread takes at a time, at most */
 
 /* Calls a function whose activation is a constant in it, so that its loops have no branches. */
 #define WITH_ACTIVATION(act, f, ...)                                                               \
@@ -121,8 +121,10 @@ void PL_CPU(linear_backward)(const struct pl_linear_args *a)
 {
     const float *dz = a->act == PL_ACT_NONE ? a->dy : a->dz;
 
+    /* Each column is summed by itself: the fewer pieces, the longer the rows that are read. */
     if (a->act != PL_ACT_NONE || a->db)
-        pl_pool_parallel(a->out, COLUMNS, slope_columns, (void *)a);
+        pl_pool_parallel(a->out, PL_MIN(a->out / pl_pool_threads() / 16 * 16 + 16, (size_t)COLUMNS),
+                         slope_columns, (void *)a);
     if (a->dx)
         PL_CPU(gemm)
     (&(struct pl_gemm){.m = a->rows,

@@ -28,6 +28,8 @@
         }                                                                                          \
     }
 
+#define PL_PACK_AHEAD 64 /* floats of a row */
+
 static inline __attribute__((always_inline)) void pl_transpose(pl_vec r[PL_LANES])
 {
     PL_SWAP_BLOCKS(r, 1)
@@ -51,6 +53,9 @@ pl_pack_rows(const float *from, size_t stride, size_t n, size_t k_count, float *
     for (; k + PL_LANES <= k_count; k += PL_LANES) {
         pl_vec r[PL_LANES] = {{0}};
 
+#pragma GCC unroll 16
+        for (size_t i = 0; i < PL_LANES; i++) /* more rows than the processor follows by itself */
+            __builtin_prefetch(from + i * stride + k + PL_PACK_AHEAD);
         if (n == PL_LANES)
 #pragma GCC unroll 16
             for (size_t i = 0; i < PL_LANES; i++)
