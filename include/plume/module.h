@@ -23,7 +23,10 @@
  * Ownership. Tensors, arrays and strings that the engine hands out belong to the engine; they live
  * as long as the context, but results of ops only until the hook returns. Nothing is freed by the
  * module. Hooks are called from one thread. Several ranks run the same hooks at the same time in
- * several processes; all must call the same ops in the same order.
+ * several processes. A step may take another branch from batch to batch and from rank to rank (but
+ * for batch norm with --sync-batchnorm): a rank that does not use a parameter counts with a
+ * gradient of zero, and a parameter that no rank uses has none: its optimizer leaves it alone in
+ * that step.
  *
  * Versions. Structs that cross the border start with their size; members are only ever appended,
  * and one that the other side does not know is NULL or 0 for it. PLUME_MODULE_ABI changes when that

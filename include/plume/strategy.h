@@ -20,7 +20,8 @@ struct plume_outputs;
 /* A slice of the gradients of this rank that is ready: count elements of the engine's real type
  * (real_bytes: 4 or 8). After the reduction it holds scale * the sum over all ranks; scale is one
  * over the ranks and over the batches that were accumulated. Slices come in the same order on all
- * ranks, from the end of the arena to its begin. */
+ * ranks, from the end of the arena to its begin. The first one ends with a number a parameter, 1
+ * where this rank has used it and else 0: what is not 0 after the reduction has a gradient. */
 struct plume_bucket {
     size_t struct_size;
     unsigned index; /* counts from 0 in each step */

@@ -150,19 +150,20 @@ static int find_owner(const struct plume_optimizer *options,
     return (int)(owner < n ? owner : rest);
 }
 
-/* Takes p, which lies behind all that were taken before, into the ranges. */
+/* Takes a parameter, which lies behind all that were taken before, into the ranges. */
 static int add_param(struct pl_optimizer *o,
                      const struct pl_params *params,
-                     const struct pl_param *p,
+                     size_t index,
                      struct pl_error *err)
 {
+    const struct pl_param *p = params->order[index];
     size_t align = PL_PARAM_ALIGN / pl_real_size(params->real);
     size_t count = (p->tensor->count + align - 1) / align * align; /* zeros up to the next */
-    bool idle = p->first_node == SIZE_MAX;
     struct pl_optimizer_range *last = o->n_ranges ? &o->ranges[o->n_ranges - 1] : NULL, *ranges;
 
-    if (last && !idle && !last->idle && last->offset + last->count == p->offset) {
+    if (last && last->offset + last->count == p->offset) {
         last->count += count;
+        last->n++;
     } else {
         ranges = reallocarray(o->ranges, o->n_ranges + 1, sizeof(*ranges));
         if (!ranges)
@@ -172,7 +173,8 @@ static int add_param(struct pl_optimizer *o,
             .offset = p->offset,
             .count = count,
             .state = o->count,
-            .idle = idle,
+            .first = index,
+            .n = 1,
         };
     }
     o->count += count;
@@ -241,7 +243,7 @@ int pl_optimizers_init(struct pl_optimizers *optimizers,
     for (size_t i = 0; i < params->n && r >= 0; i++) {
         r = find_owner(options, n, params->order[i], err);
         if (r >= 0 && (size_t)r < n)
-            r = add_param(&all.list[r], params, params->order[i], err);
+            r = add_param(&all.list[r], params, i, err);
     }
     for (size_t i = 0; i < n && r >= 0; i++)
         r = make_state(&all.list[i], params->real, err);
@@ -266,19 +268,6 @@ void pl_optimizers_finish(struct pl_optimizers *optimizers)
 static void *at(const struct pl_params *params, void *arena, size_t element)
 {
     return arena ? (char *)arena + element * pl_real_size(params->real) : NULL;
-}
-
-static bool is_zero(const void *p, size_t bytes)
-{
-    const char *c = p;
-
-    return bytes == 0 || (c[0] == 0 && memcmp(c, c + 1, bytes - 1) == 0);
-}
-
-static bool left_alone(const struct pl_params *params, const struct pl_optimizer_range *range)
-{
-    return range->idle && is_zero(at(params, params->grads, range->offset),
-                                  range->count * pl_real_size(params->real));
 }
 
 /* Multiplies the gradients by scale; false where one is not finite. */
@@ -308,12 +297,14 @@ static bool measure(const struct pl_optimizers *all,
     return finite;
 }
 
-static void update_range(const struct pl_optimizers *all,
-                         const struct pl_optimizer *o,
-                         const struct pl_optimizer_range *range,
-                         const struct pl_kernels *kernels,
-                         double factor,
-                         double clip)
+/* Part of a range, at the step number that is right for all of it. */
+static void update_part(const struct pl_optimizers *all,
+                        const struct pl_optimizer *o,
+                        const struct pl_optimizer_range *range,
+                        uint64_t step,
+                        const struct pl_kernels *kernels,
+                        double factor,
+                        double clip)
 {
     const struct pl_params *params = all->params;
     const struct plume_optimizer *options = &o->options;
@@ -343,10 +334,37 @@ static void update_range(const struct pl_optimizers *all,
             .eps = options->eps,
             .weight_decay = options->weight_decay,
             .decoupled = options->kind == PLUME_ADAMW,
-            .step = o->steps,
+            .step = step,
             .m = at(params, o->slot[0], range->state),
             .v = at(params, o->slot[1], range->state),
         });
+}
+
+/* Neighbours that are used, and were as often, go together: mostly all. */
+static void update_range(const struct pl_optimizers *all,
+                         const struct pl_optimizer *o,
+                         const struct pl_optimizer_range *range,
+                         const struct pl_kernels *kernels,
+                         double factor,
+                         double clip)
+{
+    struct pl_param *const *list = all->params->order;
+    size_t end = range->first + range->n, next;
+
+    for (size_t i = range->first; i < end; i = next) {
+        struct pl_optimizer_range part = {.offset = list[i]->offset};
+
+        next = i + 1;
+        if (list[i]->unused) {
+            list[i]->missed++;
+            continue;
+        }
+        while (next < end && !list[next]->unused && list[next]->missed == list[i]->missed)
+            next++;
+        part.count = (next < end ? list[next]->offset : range->offset + range->count) - part.offset;
+        part.state = range->state + part.offset - range->offset;
+        update_part(all, o, &part, o->steps - list[i]->missed, kernels, factor, clip);
+    }
 }
 
 void pl_optimizers_step(struct pl_optimizers *optimizers,
@@ -375,8 +393,7 @@ void pl_optimizers_step(struct pl_optimizers *optimizers,
         o->steps++;
         factor = pl_clip_factor(clip, sqrt(squares));
         for (size_t k = 0; k < o->n_ranges; k++)
-            if (!left_alone(optimizers->params, &o->ranges[k]))
-                update_range(optimizers, o, &o->ranges[k], kernels, factor, pl_clip_value(clip));
+            update_range(optimizers, o, &o->ranges[k], kernels, factor, pl_clip_value(clip));
     }
     if (scaler)
         pl_scaler_update(scaler, result.skipped);

@@ -17,19 +17,18 @@
 #define PL_OPTIMIZERS_MAX 8
 #define PL_OPTIMIZER_SLOTS 2 /* momentum; or Adam's two means */
 
-/* Neighbouring parameters that are handled alike. */
+/* Neighbouring parameters, handled at once but where some are unused (used.h). */
 struct pl_optimizer_range {
     size_t offset, count; /* elements of the parameters' arenas */
     size_t state;         /* where its state begins, in elements of a slot */
-    bool idle; /* not on the first tape: left alone while its gradient is zero, as PyTorch leaves
-                  alone what has no gradient */
+    size_t first, n;      /* the parameters, as laid out */
 };
 
 struct pl_optimizer {
     struct plume_optimizer options; /* pointers in it are not used after init */
     struct pl_schedule schedule;    /* the learning rate is schedule.lr */
     char monitor[80];
-    uint64_t steps; /* made, those skipped not counted */
+    uint64_t steps; /* made, those skipped not counted; a parameter's own: less its `missed` */
     struct pl_optimizer_range *ranges;
     size_t n_ranges, count; /* elements of a slot */
     void *slot[PL_OPTIMIZER_SLOTS];
@@ -73,8 +72,8 @@ int pl_optimizers_init(struct pl_optimizers *optimizers,
                        struct pl_error *err);
 void pl_optimizers_finish(struct pl_optimizers *optimizers);
 
-/* Unscales by the scaler (NULL = none), clips, updates, and lets the scaler adapt. Gradients are
- * unscaled in place. ret may be NULL. */
+/* Unscales by the scaler (NULL = none), clips, updates all but unused parameters, and lets the
+ * scaler adapt. Gradients are unscaled in place. ret may be NULL. */
 void pl_optimizers_step(struct pl_optimizers *optimizers,
                         const struct pl_kernels *kernels,
                         const struct pl_clip_rule *clip,

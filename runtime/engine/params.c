@@ -182,7 +182,8 @@ int pl_params_layout(struct pl_params *params,
         params->order[i]->offset = count;
         count += (params->order[i]->tensor->count + align - 1) / align * align;
     }
-    count = (count + share - 1) / share * share;
+    params->flags = count;
+    count = (count + params->n + share - 1) / share * share;
     if (posix_memalign(&params->values, 64, PL_MAX(count * size, (size_t)64)) != 0) {
         params->values = NULL;
         return pl_error_set(err, -ENOMEM, "out of memory for %zu parameters", count);
@@ -239,11 +240,6 @@ void pl_params_init_values(struct pl_params *params, uint64_t seed)
             set_value(t, k, value);
         }
     }
-}
-
-void pl_params_zero_grads(struct pl_params *params)
-{
-    memset(params->grads, 0, params->count * pl_real_size(params->real));
 }
 
 void pl_params_hash(const struct pl_params *params, char ret[17])

@@ -18,6 +18,10 @@ struct pl_param {
     plume_tensor *tensor;
     size_t offset;     /* in elements, after layout */
     size_t first_node; /* index on the tape; SIZE_MAX where the tape does not use it */
+    /* See used.h: what this rank's tapes reach, and have reached since the last step; what no rank
+     * has a gradient for; steps of its optimizer that it was left out of. */
+    bool reached, used, unused;
+    uint64_t missed;
 };
 
 /* A named array that is no parameter: running statistics. */
@@ -33,6 +37,8 @@ struct pl_params {
     size_t n;
     struct pl_param **order; /* as laid out */
     size_t count;            /* elements of an arena, gaps included */
+    size_t flags;            /* element of grads where the n flags of used.h begin */
+    uint64_t plans;          /* of the tapes that pl_used_look() knows */
     void *values, *grads;
     struct pl_buffer *buffers; /* as declared; each tensor has memory of its own */
     size_t n_buffers;
@@ -71,8 +77,6 @@ int pl_params_layout(struct pl_params *params,
 
 /* Start values: depend on the seed and the place in the declaration, on nothing else. */
 void pl_params_init_values(struct pl_params *params, uint64_t seed);
-
-void pl_params_zero_grads(struct pl_params *params);
 
 /* SHA-256 of the values, as declared and without gaps: the first 16 hex digits. */
 void pl_params_hash(const struct pl_params *params, char ret[17]);

@@ -299,7 +299,7 @@ int pl_parts_backward(struct pl_parts *parts,
     if (r < 0)
         return r;
     if (root_has_params(parts, params) && !accumulate) {
-        pl_params_zero_grads(params);
+        memset(params->grads, 0, params->flags * pl_real_size(params->real));
         b.accumulate = true;
     }
     /* What the root does not use has no gradient. */

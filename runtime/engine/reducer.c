@@ -19,15 +19,28 @@ int pl_reducer_init(struct pl_reducer *reducer,
 
         if (!b || b->count + (b->offset - p->offset) > max) {
             b = &buckets[n++];
-            *b = (struct pl_bucket){.offset = end, .ready_node = SIZE_MAX};
+            *b = (struct pl_bucket){.offset = end};
         }
         b->count += b->offset - p->offset;
         b->offset = end = p->offset;
-        b->ready_node = PL_MIN(b->ready_node, p->first_node);
+        b->first = i;
+        b->n++;
     }
     *reducer =
         (struct pl_reducer){.comm = comm, .params = params, .buckets = buckets, .n = n, .next = n};
+    pl_reducer_replan(reducer);
     return 0;
+}
+
+void pl_reducer_replan(struct pl_reducer *reducer)
+{
+    for (size_t i = 0; i < reducer->n; i++) {
+        struct pl_bucket *b = &reducer->buckets[i];
+
+        b->ready_node = SIZE_MAX;
+        for (size_t k = b->first; k < b->first + b->n; k++)
+            b->ready_node = PL_MIN(b->ready_node, reducer->params->order[k]->first_node);
+    }
 }
 
 void pl_reducer_finish(struct pl_reducer *reducer)

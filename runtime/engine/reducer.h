@@ -4,7 +4,8 @@
  * last node that adds to it is done, while it is still in the cache. There is no helper thread:
  * on a CPU the reduction needs the same core. A fused reduction (horovod) is the same with large
  * buckets, all of them after the backward pass. Parameters that the tape does not use are reduced
- * like the others; their gradients are zero. */
+ * like the others; their gradients are zero (used.h). Ranks' tapes may differ: buckets are reduced
+ * in the same order by all. */
 #ifndef PL_RUNTIME_ENGINE_REDUCER_H
 #define PL_RUNTIME_ENGINE_REDUCER_H
 
@@ -16,6 +17,7 @@
 
 struct pl_bucket {
     size_t offset, count; /* elements of the arena */
+    size_t first, n;      /* its parameters, as laid out */
     size_t ready_node;    /* complete when backward is done with this node; SIZE_MAX: at once */
 };
 
@@ -37,6 +39,9 @@ int pl_reducer_init(struct pl_reducer *reducer,
                     size_t max_bytes,
                     struct pl_error *err);
 void pl_reducer_finish(struct pl_reducer *reducer);
+
+/* After pl_used_look() has found something new: when buckets are complete. */
+void pl_reducer_replan(struct pl_reducer *reducer);
 
 /* Before backward. The sum over ranks is multiplied by `scale`. */
 void pl_reducer_begin(struct pl_reducer *reducer, double scale);

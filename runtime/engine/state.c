@@ -45,6 +45,21 @@ static int save_hparams(const struct pl_state *s, struct pl_checkpoint *c)
     return r < 0 ? r : pl_checkpoint_set(c, "hyper_parameters", pl_buf_str(&b));
 }
 
+/* By parameter: the steps of its optimizer that it was left out of, where there are any. */
+static int add_missed(const struct pl_state *s, const struct pl_optimizer *o, struct pl_buf *ret)
+{
+    int r = 0;
+
+    for (size_t i = 0; i < o->n_ranges; i++)
+        for (size_t k = o->ranges[i].first; k < o->ranges[i].first + o->ranges[i].n; k++) {
+            const struct pl_param *p = s->params->order[k];
+
+            if (p->missed && r == 0)
+                r = add_number(ret, p->name, (double)p->missed);
+        }
+    return r;
+}
+
 static int save_lists(const struct pl_state *s, struct pl_checkpoint *c)
 {
     _cleanup_(pl_buf_finish) struct pl_buf states = {0}, schedules = {0};
@@ -56,8 +71,10 @@ static int save_lists(const struct pl_state *s, struct pl_checkpoint *c)
         const struct pl_optimizer *o = &s->optimizers->list[i];
         const struct pl_schedule *p = &o->schedule;
 
-        r = pl_buf_addf(&states, "%s{\"kind\":\"%s\",\"step\":%llu}", i ? "," : "",
+        r = pl_buf_addf(&states, "%s{\"kind\":\"%s\",\"step\":%llu,\"missed\":{", i ? "," : "",
                         pl_optimizer_kind_name(o->options.kind), (unsigned long long)o->steps);
+        r = r < 0 ? r : add_missed(s, o, &states);
+        r = r < 0 ? r : pl_buf_adds(&states, "}}");
         if (r == 0)
             r = pl_buf_addf(&schedules, "%s{\"t\":%llu,\"bad\":%d,\"cooling\":%d", i ? "," : "",
                             (unsigned long long)p->t, p->bad, p->cooling);
@@ -263,9 +280,36 @@ static char *entry_of(const struct pl_checkpoint *c, const char *key, size_t ind
     return NULL;
 }
 
+/* What add_missed() made; nothing of a checkpoint of before. */
+static int read_missed(const struct pl_state *s,
+                       const struct pl_optimizer *o,
+                       const char *state,
+                       bool look,
+                       struct pl_error *err)
+{
+    _cleanup_free_ char *missed = pl_json_get_text(state, "missed");
+
+    for (size_t i = 0; i < o->n_ranges; i++)
+        for (size_t k = o->ranges[i].first; k < o->ranges[i].first + o->ranges[i].n; k++) {
+            struct pl_param *p = s->params->order[k];
+            double n = 0;
+
+            if (missed && pl_json_get_double(missed, p->name, &n) == -EINVAL)
+                n = -1;
+            if (!(n >= 0 && n <= (double)o->steps))
+                return pl_error_set(
+                    err, -EINVAL, "the checkpoint's optimizer state of '%s' is malformed", p->name);
+            if (!look)
+                p->missed = (uint64_t)n;
+        }
+    return 0;
+}
+
 /* The JSON side of an optimizer, into a copy. */
-static int read_optimizer(const struct pl_checkpoint *c,
+static int read_optimizer(const struct pl_state *s,
+                          const struct pl_checkpoint *c,
                           size_t index,
+                          bool look,
                           struct pl_optimizer *o,
                           struct pl_error *err)
 {
@@ -294,7 +338,7 @@ static int read_optimizer(const struct pl_checkpoint *c,
     saved.cooling = (int)cooling;
     o->steps = (uint64_t)steps;
     pl_schedule_restore(&o->schedule, &saved);
-    return 0;
+    return read_missed(s, o, state, look, err);
 }
 
 static int load_slots(const struct pl_state *s,
@@ -334,7 +378,7 @@ load_optimizers(struct pl_state *s, const struct pl_checkpoint *c, bool look, st
     for (size_t i = 0; i < s->optimizers->n && r == 0; i++) {
         struct pl_optimizer o = s->optimizers->list[i];
 
-        r = read_optimizer(c, i, &o, err);
+        r = read_optimizer(s, c, i, look, &o, err);
         if (r == 0)
             r = load_slots(s, c, i, look, err);
         if (r == 0 && !look)

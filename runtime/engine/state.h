@@ -3,7 +3,8 @@
  *
  *   keys     version, module, epoch, global_step, loops {batches, samples}, sampler {seed},
  *            hyper_parameters, callbacks, and unless only weights are kept optimizer_states,
- *            lr_schedulers (lists, one entry an optimizer), amp_scaling_state
+ *            lr_schedulers (lists, one entry an optimizer), amp_scaling_state; an optimizer's
+ *            "missed" are steps that parameters were left out of, by name
  *   tensors  state_dict/NAME, optimizer_states/I/SLOT/NAME, extras/NAME (the module's own, u8)
  *
  * Everything goes by name and the position by samples, so that world size, layout and real type

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "runtime/engine/step.h"
 #include "runtime/engine/crash.h"
+#include "runtime/engine/used.h"
 
 #include <math.h>
 
@@ -206,6 +207,22 @@ static int check_loss(const struct pl_trainer *t, double value, struct pl_error 
                         (unsigned long long)t->epoch + 1);
 }
 
+/* What the planned batch has a gradient for. */
+static void look_at_use(struct pl_trainer *t)
+{
+    const struct pl_stage *s = &t->stage[PLUME_TRAIN];
+    const struct pl_tape *tapes[PL_PARTS_MAX + 1] = {&s->tape};
+    size_t n = s->parts ? 0 : 1;
+
+    for (unsigned i = 0; s->parts && i < s->parts->n; i++)
+        tapes[n++] = &s->parts->list[i].tape;
+    if (s->parts)
+        tapes[n++] = &s->parts->root;
+    if (pl_used_look(&t->ctx.params, tapes, n))
+        pl_reducer_replan(&t->reducer);
+    pl_used_add(&t->ctx.params, t->gathered == 1, true);
+}
+
 /* Forward and backward of one batch, adding to the gradients; `due`: they are reduced as well. */
 static int closure(struct pl_trainer *t,
                    const struct plume_batch *batch,
@@ -234,9 +251,7 @@ static int closure(struct pl_trainer *t,
         t->loss_sum += *ret_loss * (double)batch->rows;
         t->loss_weight += (double)batch->rows;
     }
-    if (pl_step_tape(t)->changed &&
-        t->gathered == 1) /* what is not reached now may have a gradient of before */
-        pl_params_zero_grads(&t->ctx.params);
+    look_at_use(t);
     if (t->stage[PLUME_TRAIN].parts)
         return pl_parts_backward(t->stage[PLUME_TRAIN].parts, &t->stage[PLUME_TRAIN].outputs,
                                  &t->ctx.params, loss, backward.seed, t->gathered > 1, err);
@@ -283,14 +298,17 @@ int pl_step_train(struct pl_trainer *t,
 
     if (r < 0)
         return r;
-    if (t->gathered++ == 0 && !batch) /* else backward writes them */
-        pl_params_zero_grads(&t->ctx.params);
+    t->gathered++;
     /* A short last group is divided by the whole group's number too, as Lightning's is. */
     pl_reducer_begin(&t->reducer, 1.0 / (t->comm->size * (double)t->options->accumulate));
-    if (batch && (r = closure(t, batch, due, &value, err)) < 0)
+    if (!batch)
+        pl_used_add(&t->ctx.params, t->gathered == 1, false);
+    else if ((r = closure(t, batch, due, &value, err)) < 0)
         return r;
     if (due && (r = pl_reducer_after_node(&t->reducer, 0, err)) < 0) /* what is not reduced yet */
         return r;
+    if (due)
+        pl_used_take(&t->ctx.params);
     r = pl_trainer_hook(t, t->module->on_after_backward, "on_after_backward", err);
     if (r == 0 && due)
         r = optimize(t, err);

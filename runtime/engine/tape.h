@@ -126,6 +126,7 @@ struct pl_tape {
 
     /* The plan. */
     bool planned;
+    uint64_t plans; /* how often it was made */
     plume_tensor *roots[PL_TAPE_ROOTS_MAX];
     size_t n_roots, n_seeds;
     char *memory;

@@ -247,6 +247,7 @@ int pl_tape_plan(struct pl_tape *tape, struct pl_error *err)
         tape->unshared_bytes += p.list[i].bytes;
     free(p.list);
     tape->planned = true;
+    tape->plans++;
     pl_log_debug("tape", "%zu ops, %zu KiB of memory (%zu KiB without reuse)", tape->n, bytes >> 10,
                  tape->unshared_bytes >> 10);
     return 0;

@@ -102,6 +102,9 @@ static int broadcast_optimizers(struct pl_trainer *t, struct pl_error *err)
         if (r == 0)
             r = pl_comm_broadcast(t->comm, &o->steps, sizeof(o->steps), err);
     }
+    for (size_t i = 0; i < t->ctx.params.n && r == 0; i++)
+        r = pl_comm_broadcast(t->comm, &t->ctx.params.list[i]->missed,
+                              sizeof(t->ctx.params.list[i]->missed), err);
     return r;
 }
 

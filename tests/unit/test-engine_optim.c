@@ -35,8 +35,6 @@ static void setup(struct fixture *f, enum pl_real real, const char *const *names
     pl_tape_init(&tape, f->kernels, true);
     assert_int_equal(pl_params_layout(&f->params, &tape, f->comm, NULL), 0);
     pl_tape_finish(&tape);
-    for (size_t i = 0; i < n; i++)
-        f->params.list[i]->first_node = 0;
 }
 
 static void teardown(struct fixture *f)
@@ -225,18 +223,49 @@ static void test_unused_parameters_stay(void **state)
     struct fixture f;
 
     setup(&f, PL_REAL_F32, (const char *const[]){"a", "b"}, 2);
-    f.params.list[1]->first_node = SIZE_MAX;
+    f.params.list[1]->unused = true;
     assert_int_equal(pl_optimizers_init(&o, &f.params, &options, 1, NULL), 0);
     put(f.params.list[0]->tensor, false, 0, 1);
     put(f.params.list[1]->tensor, false, 0, 1);
     pl_optimizers_step(&o, f.kernels, &no_clip, NULL, NULL);
     assert_true(get(f.params.list[0]->tensor, 0) == 0.5);
     assert_true(get(f.params.list[1]->tensor, 0) == 1);
-    put(f.params.list[1]->tensor, true, 3, 1);
+    f.params.list[1]->unused = false;
     pl_optimizers_step(&o, f.kernels, &no_clip, NULL, NULL);
     assert_true(get(f.params.list[1]->tensor, 0) == 0.5);
     pl_optimizers_finish(&o);
     teardown(&f);
+}
+
+/* Adam's correction counts the steps of each parameter. */
+static void test_unused_parameters_count_their_own_steps(void **state)
+{
+    const struct plume_optimizer options = {
+        .lr = 0.1, .kind = PLUME_ADAM, .beta1 = 0.9, .beta2 = 0.99, .eps = 1e-8};
+    struct pl_optimizers late, fresh;
+    struct fixture f, g;
+
+    setup(&f, PL_REAL_F64, (const char *const[]){"a", "b", "c"}, 3);
+    setup(&g, PL_REAL_F64, (const char *const[]){"a", "b", "c"}, 3);
+    assert_int_equal(pl_optimizers_init(&late, &f.params, &options, 1, NULL), 0);
+    assert_int_equal(pl_optimizers_init(&fresh, &g.params, &options, 1, NULL), 0);
+    for (size_t i = 0; i < 3; i++) {
+        put(f.params.list[i]->tensor, true, 1, 0.7);
+        put(g.params.list[i]->tensor, true, 1, 0.7);
+    }
+    for (int step = 0; step < 9; step++) {
+        f.params.list[1]->unused = step < 5;
+        pl_optimizers_step(&late, f.kernels, &no_clip, NULL, NULL);
+        if (step < 4)
+            pl_optimizers_step(&fresh, g.kernels, &no_clip, NULL, NULL);
+    }
+    assert_true(get(f.params.list[1]->tensor, 1) == get(g.params.list[1]->tensor, 1));
+    assert_true(get(f.params.list[2]->tensor, 1) == get(f.params.list[0]->tensor, 1));
+    assert_true(get(f.params.list[2]->tensor, 1) < get(f.params.list[1]->tensor, 1) - 0.1);
+    pl_optimizers_finish(&late);
+    pl_optimizers_finish(&fresh);
+    teardown(&f);
+    teardown(&g);
 }
 
 static void test_options_are_checked(void **state)
@@ -393,6 +422,7 @@ int main(void)
         cmocka_unit_test(test_clip_by_value),
         cmocka_unit_test(test_optimizers_share_the_parameters),
         cmocka_unit_test(test_unused_parameters_stay),
+        cmocka_unit_test(test_unused_parameters_count_their_own_steps),
         cmocka_unit_test(test_options_are_checked),
         cmocka_unit_test(test_schedules_follow_pytorch),
         cmocka_unit_test(test_plateau_needs_its_number),
