@@ -11,6 +11,7 @@
 
 #define LOG_MAX_BYTES ((size_t)256 * 1024 * 1024)
 #define WORLD_MAX 1000000
+#define GPU_EVENTS_MAX 16
 
 json_t *pl_state_new(void)
 {
@@ -25,7 +26,7 @@ json_t *pl_state_rank(json_t *state, size_t rank)
 /* Keys that only this file makes: an event that sets them would break the document. */
 static bool reserved(const char *key)
 {
-    static const char *const keys[] = {"nodes", "ranks", "metrics", "facts"};
+    static const char *const keys[] = {"nodes", "ranks", "metrics", "facts", "gpu_events", "gpus"};
 
     for (size_t i = 0; i < PL_COUNT(keys); i++)
         if (strcmp(key, keys[i]) == 0)
@@ -110,6 +111,44 @@ static int apply_rank(json_t *rank, const char *type, json_t *event)
     return 0;
 }
 
+static int apply_node(json_t *state, const char *type, json_t *event, struct pl_error *err)
+{
+    static const char *const kept[] = {"ranks", "t"}; /* which set_keys() leaves out */
+    json_t *nodes = json_object_get(state, "nodes"), *node, *list, *error;
+    int64_t index;
+    int r;
+
+    if (pl_json_int(event, "node_id", &index) < 0 || index < 0 || index > WORLD_MAX ||
+        (strcmp(type, "gpus") == 0 && !json_is_array(json_object_get(event, "gpus"))))
+        return pl_error_set(err, -EINVAL, "an event of type '%s' without its node or list", type);
+    r = grow(nodes, (size_t)index + 1, NULL);
+    if (r < 0)
+        return r;
+    node = json_array_get(nodes, (size_t)index);
+    if (strcmp(type, "node") == 0)
+        return set_keys(node, event, "node_id");
+    if (strcmp(type, "gpus") == 0)
+        return json_object_set(node, "gpus", json_object_get(event, "gpus")) < 0 ? -ENOMEM : 0;
+    list = json_object_get(node, "gpu_events");
+    if (!list) {
+        list = json_array();
+        if (json_object_set_new(node, "gpu_events", list) < 0)
+            return -ENOMEM;
+    }
+    error = json_object();
+    if (!error || json_array_append_new(list, error) < 0)
+        return -ENOMEM;
+    r = set_keys(error, event, "node_id");
+    json_object_del(error, "node");
+    for (size_t i = 0; r == 0 && i < PL_COUNT(kept); i++)
+        if (json_object_get(event, kept[i]) &&
+            json_object_set(error, kept[i], json_object_get(event, kept[i])) < 0)
+            r = -ENOMEM;
+    if (json_array_size(list) > GPU_EVENTS_MAX)
+        json_array_remove(list, 0);
+    return r;
+}
+
 int pl_state_apply(json_t *state, json_t *event, struct pl_error *err)
 {
     const char *type = pl_json_string(event, "type");
@@ -126,14 +165,8 @@ int pl_state_apply(json_t *state, json_t *event, struct pl_error *err)
             !(rank = pl_state_rank(state, (size_t)index)))
             return pl_error_set(err, -EINVAL, "an event of type '%s' without a rank", type);
         r = apply_rank(rank, type, event);
-    } else if (strcmp(type, "node") == 0) {
-        json_t *nodes = json_object_get(state, "nodes");
-
-        if (pl_json_int(event, "node_id", &index) < 0 || index < 0 || index > WORLD_MAX)
-            return pl_error_set(err, -EINVAL, "an event of type 'node' without a node");
-        r = grow(nodes, (size_t)index + 1, NULL);
-        if (r == 0)
-            r = set_keys(json_array_get(nodes, (size_t)index), event, "node_id");
+    } else if (strcmp(type, "node") == 0 || strcmp(type, "gpus") == 0 || strcmp(type, "gpu") == 0) {
+        r = apply_node(state, type, event, err);
     } else if (strcmp(type, "cause") == 0 || strcmp(type, "state") == 0 ||
                strcmp(type, "objective") == 0) {
         r = set_keys(state, event, "");

@@ -7,7 +7,7 @@
  *
  * The document:
  *   job, step, attempt (restart count), array ("123_4"), sweep, trial, world_size, started, ended
- *   nodes   [{"node","addr","state"}]                                 by node id
+ *   nodes   [{"node","addr","state","gpus":[{}],"gpu_events":[{}]}]   by node id
  *   ranks   [{"rank","node","pid","state","step","exit"|"signal","signal_name","role",
  *             "metrics":{},"facts":{}}]                               by rank
  *   state   running | done | failed | preempted | timed-out | node-failed | cancelled
@@ -35,8 +35,9 @@ json_t *pl_state_new(void);
  *   rank     {"rank", ...}: its other keys are set in ranks[rank]
  *   metrics  {"rank","step","metrics":{}}: last value wins; marked by nothing else
  *   fact     {"rank","key","value"}
- *   cause    {"cause":{},"others":[]}
- *   state    {"state"[,"ended"]}
+ *   gpus     {"node_id","gpus":[..]}: a node's GPUs as they were last seen
+ *   gpu      {"node_id", ...}: an error of a GPU, put behind those in nodes[node_id].gpu_events,
+ * with "t"; the newest 16 are kept cause    {"cause":{},"others":[]} state    {"state"[,"ended"]}
  * "t" (seconds since 1970) and "seq" are not part of the document. Events of other types are
  * skipped. -EINVAL for an event of no such form (rank out of range), -ENOMEM. */
 int pl_state_apply(json_t *state, json_t *event, struct pl_error *err);

@@ -24,7 +24,7 @@ bool pl_failure_is_cascade(const struct pl_failure *f)
         "lost rank",
     };
 
-    for (size_t i = 0; f->text && i < PL_COUNT(words); i++)
+    for (size_t i = 0; f->text && !f->gpu && i < PL_COUNT(words); i++)
         if (strcasestr(f->text, words[i]))
             return true;
     return false;

@@ -15,11 +15,13 @@ struct pl_failure {
     int status;                    /* wait status */
     int64_t at_ns, uncertainty_ns; /* on the hub's clock */
     bool oom, lost;                /* ended for want of memory; its node's daemon is gone */
+    bool gpu;                      /* the driver reported an error of its GPU about then */
     const char *text;              /* last lines of its stderr, borrowed */
 };
 
 /* True where a rank's last words say that it lost somebody else: an NCCL error or watchdog abort, a
- * connection reset. Such a rank is never the first cause while there is another. (NVRx's registry
+ * connection reset. Such a rank is never the first cause while there is another; one whose GPU
+ * broke down says such things too, and is no echo. (NVRx's registry
  * and what victims print, reference/status.md 1a.) */
 bool pl_failure_is_cascade(const struct pl_failure *f);
 

@@ -86,6 +86,7 @@ void pl_daemon_from_hub(struct pl_daemon *d, json_t *message)
         d->world = json_incref(message);
         d->state = PL_DAEMON_RUNNING;
         pl_daemon_send_world(d);
+        pl_daemon_gpu_start(d);
     } else if (strcmp(type, "refused") == 0) {
         text = pl_json_string(message, "text");
         pl_daemon_lost_hub(d, text ? text : "the hub refused this node");
@@ -193,6 +194,7 @@ static void finish(struct pl_daemon *d)
     d->finished = true;
     pl_daemon_send_verdicts(d);
     pl_daemon_close_ranks(d);
+    pl_daemon_gpu_close(d);
     pl_uplink_close(d->uplink);
     pl_hub_close(d->hub);
     close_handle((uv_handle_t *)&d->control);

@@ -20,6 +20,7 @@
 struct pl_daemon;
 struct pl_hub;
 struct pl_uplink;
+struct pl_daemon_gpu;
 
 enum pl_daemon_state {
     PL_DAEMON_STARTING,
@@ -90,9 +91,10 @@ struct pl_daemon {
     size_t n_rules;
     int ras_fd; /* holds NCCL_RAS_ADDR's port */
     uint16_t ras_port;
-    uv_timer_t tick;       /* once a second: metrics */
-    uint64_t tick_ns;      /* the last one */
-    uv_timer_t kill_timer; /* from SIGTERM to SIGKILL */
+    struct pl_daemon_gpu *gpu; /* NULL where no GPU is watched */
+    uv_timer_t tick;           /* once a second: metrics */
+    uint64_t tick_ns;          /* the last one */
+    uv_timer_t kill_timer;     /* from SIGTERM to SIGKILL */
     uv_timer_t leave_timer;
 };
 
@@ -151,6 +153,14 @@ void pl_rank_ended(struct pl_rank *rank, int status, uint64_t at_ns);
 void pl_daemon_clean_up(const struct pl_step *step);
 /* Processes of this job's cgroup that the kernel ended for want of memory; -1 where unknown. */
 int64_t pl_daemon_oom_kills(void);
+
+/* daemon_gpu.c: what GPUs do, where the step has some. The process that watches them is
+ * gpu_watch.h's. start does nothing on other nodes, and cannot fail: a step runs without. */
+void pl_daemon_gpu_start(struct pl_daemon *d);
+/* Takes what is there already, so that it is known before what follows (a rank's end). */
+void pl_daemon_gpu_drain(struct pl_daemon *d);
+/* Ends the process; the rest is freed in the loop. */
+void pl_daemon_gpu_close(struct pl_daemon *d);
 
 /* uplink.c: finding the hub and staying connected. */
 int pl_uplink_start(struct pl_daemon *d, struct pl_error *err);

@@ -285,6 +285,7 @@ void pl_rank_ended(struct pl_rank *rank, int status, uint64_t at_ns)
     if (WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL)
         oom = pl_daemon_oom_kills();
     pl_daemon_send_metrics(d);
+    pl_daemon_gpu_drain(d);
     pl_daemon_to_hub(d,
                      json_pack("{s:s, s:i, s:i, s:I, s:b, s:b, s:s}", "type", "exited", "rank",
                                (int)rank->rank, "status", status, "at_ns", (json_int_t)at_ns,

@@ -315,6 +315,8 @@ void pl_hub_message(struct pl_hub *hub, unsigned node_id, json_t *message)
         if (pl_json_int(message, "signal", &signal_number) == 0 && !hub->terminated &&
             (signal_number == SIGTERM || signal_number == SIGINT))
             pl_hub_terminated(hub, (int)signal_number);
+    } else if (strcmp(type, "gpus") == 0 || strcmp(type, "gpu") == 0) {
+        pl_hub_gpu_message(hub, node_id, message);
     } else if (strcmp(type, "pong") == 0) {
         on_pong(hub, node_id, message);
     } else if (strcmp(type, "bye") == 0) {
@@ -434,6 +436,7 @@ void pl_hub_destroy(struct pl_hub *hub)
     if (hub->listen_fd >= 0)
         close(hub->listen_fd);
     json_decref(hub->cause);
+    json_decref(hub->gpu_errors);
     free(hub->refusal);
     free(hub->failures);
     free(hub->node_of_rank);

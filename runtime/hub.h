@@ -69,6 +69,9 @@ struct pl_hub {
     uint16_t master_port;
     char master_addr[64];
 
+    json_t *gpu_errors; /* hub_gpu.c: the newest ones, by arrival; NULL = none */
+    size_t n_gpu_errors;
+
     /* hub_log.c */
     struct pl_run *run;
     char *attempt_dir, *status_path;
@@ -111,6 +114,12 @@ void pl_hub_node_lost(struct pl_hub *hub, unsigned node_id);
 /* hub_exchange.c */
 void pl_hub_exchange(struct pl_hub *hub, json_t *message);
 void pl_hub_free_exchanges(struct pl_hub *hub);
+
+/* hub_gpu.c: a message of type "gpus" or "gpu". */
+void pl_hub_gpu_message(struct pl_hub *hub, unsigned node_id, json_t *message);
+/* The first GPU error near this failure, on the GPU of its rank: {"gpu","event","xid","text",
+ * "before_s"}; a new reference, NULL where there is none. */
+json_t *pl_hub_gpu_error(struct pl_hub *hub, const struct pl_failure *f);
 
 /* hub_decide.c: from failures to the cause. */
 void pl_hub_terminated(struct pl_hub *hub, int signal_number);

@@ -44,7 +44,19 @@ static json_t *describe(struct pl_hub *hub, const struct pl_failure *f)
         pl_state_set_status(o, f->status);
     if (o && f->text && *f->text)
         json_object_set_new(o, "text", json_string(f->text));
+    if (o && f->gpu)
+        json_object_set_new(o, "gpu", pl_hub_gpu_error(hub, f));
     return o;
+}
+
+/* Errors of GPUs may come after the failures that they led to. */
+static void look_at_gpus(struct pl_hub *hub)
+{
+    for (size_t i = 0; hub->gpu_errors && i < hub->n_failures; i++) {
+        _cleanup_(json_decrefp) json_t *error = pl_hub_gpu_error(hub, &hub->failures[i]);
+
+        hub->failures[i].gpu = error != NULL;
+    }
 }
 
 static void set_role(struct pl_hub *hub, unsigned rank, const char *role)
@@ -202,8 +214,12 @@ void pl_hub_end_all(struct pl_hub *hub)
 
 static void decide(struct pl_hub *hub)
 {
-    size_t first = hub->n_failures ? pl_failure_first(hub->failures, hub->n_failures) : 0;
-    bool outside =
+    size_t first;
+    bool outside;
+
+    look_at_gpus(hub);
+    first = hub->n_failures ? pl_failure_first(hub->failures, hub->n_failures) : 0;
+    outside =
         hub->terminated || (hub->n_failures && pl_failure_from_outside(&hub->failures[first]));
 
     uv_timer_stop(&hub->decide_timer);
@@ -227,7 +243,7 @@ static void on_decide_due(uv_timer_t *timer)
 void pl_hub_failed(struct pl_hub *hub, const struct pl_failure *failure)
 {
     struct pl_failure *f;
-    bool echo = pl_failure_is_cascade(failure);
+    bool echo;
 
     if (hub->n_failures == hub->cap_failures) {
         size_t cap = PL_MAX(hub->cap_failures * 2, (size_t)16);
@@ -241,6 +257,8 @@ void pl_hub_failed(struct pl_hub *hub, const struct pl_failure *failure)
     f = &hub->failures[hub->n_failures++];
     *f = *failure;
     f->text = failure->text ? strdup(failure->text) : NULL;
+    look_at_gpus(hub);
+    echo = pl_failure_is_cascade(f);
     if (hub->state >= PL_HUB_ENDING) {
         set_role(hub, f->rank, hub->root < 0 ? "collateral" : "cascade");
         return;

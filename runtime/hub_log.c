@@ -170,7 +170,7 @@ void pl_hub_event(struct pl_hub *hub, json_t *event)
         json_object_set_new(event, "t", json_real(pl_wall_s()));
         if (pl_state_apply(hub->doc, event, &err) < 0)
             pl_log_warn("run", "%s", pl_error_text(&err));
-        append(hub, event, strcmp(type, "metrics") == 0);
+        append(hub, event, strcmp(type, "metrics") == 0 || strcmp(type, "gpus") == 0);
         pl_hub_to_watchers(hub, event);
         hub->status_dirty = true;
     }

@@ -7,6 +7,7 @@
 #include "common/base/options.h"
 #include "common/base/parse.h"
 #include "runtime/daemon.h"
+#include "runtime/gpu_watch.h"
 
 #include <fcntl.h>
 #include <signal.h>
@@ -14,17 +15,22 @@
 #include <sys/prctl.h>
 #include <sys/resource.h>
 
-enum { OPT_CONTROL_FD };
+enum { OPT_CONTROL_FD, OPT_WATCH_GPUS };
+
+struct fds {
+    int control, gpus;
+};
 
 static const struct pl_option options[] = {
     {"control-fd", 0, "FD", "Options", "socket to whoever starts this daemon (required)",
      OPT_CONTROL_FD},
+    {"watch-gpus", 0, "FD", NULL, "tell the daemon about GPUs, on this pipe", OPT_WATCH_GPUS},
     {0},
 };
 
 static const struct pl_command command = {
     .name = "plrund",
-    .synopsis = "--control-fd FD",
+    .synopsis = "--control-fd FD\n--watch-gpus FD",
     .summary = "Serve the ranks of one Slurm step on this node. Started by plrun or by the SPANK "
                "plugin; people do not start it by hand.",
     .options = options,
@@ -32,12 +38,13 @@ static const struct pl_command command = {
 
 static int set(void *ctx, const struct pl_option *o, const char *value, struct pl_error *err)
 {
+    struct fds *fds = ctx;
     int64_t fd;
     int r = pl_parse_int(value, 0, 1 << 20, &fd, err);
 
     if (r < 0)
-        return pl_error_wrap(err, r, "--control-fd");
-    *(int *)ctx = (int)fd;
+        return pl_error_wrap(err, r, "--%s", o->name);
+    *(o->id == OPT_CONTROL_FD ? &fds->control : &fds->gpus) = (int)fd;
     return 0;
 }
 
@@ -69,20 +76,37 @@ static void raise_file_limit(void)
     }
 }
 
+/* The daemon's child that speaks with the driver; silent, since most machines have none. */
+static int watch_gpus(int fd)
+{
+    struct pl_error err = {0};
+    int r;
+
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    r = pl_gpu_watch_run(fd, &err);
+    if (r < 0)
+        pl_log_debug("gpu", "%s", pl_error_text(&err));
+    return r < 0 ? PL_EXIT_FAILED : PL_EXIT_OK;
+}
+
 int main(int argc, char **argv)
 {
     static const int ignored[] = {SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGPIPE, SIGUSR1, SIGUSR2};
     struct pl_error err = {0};
     struct pl_daemon d;
-    int control_fd = -1, rest, r;
+    struct fds fds = {-1, -1};
+    int control_fd, rest, r;
     bool done;
 
     pl_log_init("plrund");
-    r = pl_options_parse(&command, argc, argv, set, &control_fd, &rest, &done, &err);
+    r = pl_options_parse(&command, argc, argv, set, &fds, &rest, &done, &err);
     if (r == 0 && done)
         return PL_EXIT_OK;
-    if (r == 0 && (control_fd < 0 || rest < argc))
+    control_fd = fds.control;
+    if (r == 0 && ((control_fd < 0) == (fds.gpus < 0) || rest < argc))
         r = pl_error_set(&err, -EINVAL, "needs --control-fd and nothing else: see plrund --help");
+    if (r == 0 && fds.gpus >= 0)
+        return watch_gpus(fds.gpus);
     if (r == 0 && fcntl(control_fd, F_SETFD, FD_CLOEXEC) < 0)
         r = pl_error_errno(&err, errno, "--control-fd %d", control_fd);
     if (r < 0) {

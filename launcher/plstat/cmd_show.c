@@ -4,6 +4,7 @@
 #include "common/json.h"
 #include "common/run_state.h"
 #include "launcher/plstat/fold.h"
+#include "launcher/plstat/gpus.h"
 #include "launcher/plstat/plstat.h"
 #include "launcher/plstat/report_json.h"
 #include "launcher/plstat/table.h"
@@ -207,8 +208,10 @@ static enum pl_term_style rank_style(const char *state)
 static int add_group(struct pl_table *t,
                      const struct pl_run_status *s,
                      const struct pl_fold_group *g,
-                     const json_t *cause)
+                     const struct pl_trial_status *ts,
+                     bool gpus)
 {
+    const json_t *cause = ts->cause;
     const json_t *first = g->ranks[0];
     bool culprit = cause && g->n == 1 && json_is_integer(json_object_get(cause, "rank")) &&
                    json_equal(json_object_get(cause, "rank"), json_object_get(first, "rank"));
@@ -222,6 +225,8 @@ static int add_group(struct pl_table *t,
         pl_table_cell(t, PL_TERM_PLAIN, NULL);
     pl_table_cell(t, rank_style(text_of(first, "state")), text_of(first, "state"));
     add_step(t, g);
+    if (gpus)
+        pl_gpus_cells(t, ts->doc, g);
     add_metrics(t, g, s->objective);
     pl_words_end(first, status, sizeof(status));
     pl_table_cell(t, PL_TERM_PLAIN, status);
@@ -235,6 +240,7 @@ add_ranks(struct pl_plstat *ps, const struct pl_run_status *s, const struct pl_t
 {
     _cleanup_(pl_table_finish) struct pl_table t = {0};
     struct pl_fold fold = {0};
+    bool gpus = pl_gpus_known(ts->doc);
     int r = pl_fold_ranks(ts->doc, ps->all, &fold, NULL);
 
     if (r < 0 || fold.n == 0) {
@@ -246,11 +252,13 @@ add_ranks(struct pl_plstat *ps, const struct pl_run_status *s, const struct pl_t
     pl_table_column(&t, "PID", true, false);
     pl_table_column(&t, "STATE", false, false);
     pl_table_column(&t, "STEP", true, false);
+    if (gpus)
+        pl_gpus_columns(&t);
     pl_table_column(&t, "METRICS", false, true);
     pl_table_column(&t, "END", false, true);
     pl_table_column(&t, "ROLE", false, true);
     for (size_t i = 0; r == 0 && i < fold.n; i++)
-        r = add_group(&t, s, &fold.groups[i], ts->cause);
+        r = add_group(&t, s, &fold.groups[i], ts, gpus);
     pl_fold_finish(&fold);
     return r < 0 ? r : pl_table_print(&t, ps->columns, ps->color, &ps->text);
 }
@@ -268,6 +276,8 @@ print_trial(struct pl_plstat *ps, const struct pl_run_status *s, const struct pl
         r = add_origin(ps, ts);
     if (r == 0)
         r = add_ranks(ps, s, ts);
+    if (r == 0)
+        r = pl_gpus_print(ps, ts->doc, ts->state == PL_TRIAL_RUNNING, -1);
     if (r == 0 && ts->cause)
         r = pl_words_cause(ts->cause, &cause);
     if (r == 0 && ts->cause)

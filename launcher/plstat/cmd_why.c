@@ -3,6 +3,7 @@
 #include "common/base/fs.h"
 #include "common/json.h"
 #include "common/protocol.h"
+#include "launcher/plstat/gpus.h"
 #include "launcher/plstat/plstat.h"
 #include "launcher/plstat/report_json.h"
 #include "launcher/plstat/timeline.h"
@@ -144,6 +145,8 @@ static int add_cause(struct pl_plstat *ps, const json_t *cause)
 
     if (r == 0)
         r = pl_plstat_line(ps, PL_TERM_RED, "CAUSE %s", pl_buf_str(&line));
+    if (r == 0)
+        r = pl_gpus_print_cause(ps, cause);
     if (r == 0 && text)
         r = pl_plstat_text(ps, 6, text);
     return r;
@@ -163,6 +166,8 @@ static int print(struct pl_plstat *ps,
     if (r == 0 && n_failed > 1)
         r = pl_plstat_line(ps, PL_TERM_PLAIN, "later %zu more trial%s ended badly: plstat sweep %s",
                            n_failed - 1, n_failed == 2 ? "" : "s", pl_run_sweep(s->run));
+    if (r == 0)
+        r = pl_gpus_print(ps, ts->doc, false, ts->ended_s);
     if (r == 0)
         r = add_tied(ps, cause);
     if (r == 0)

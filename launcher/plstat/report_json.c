@@ -2,6 +2,7 @@
 #include "launcher/plstat/report_json.h"
 #include "common/base/fs.h"
 #include "common/json.h"
+#include "launcher/plstat/gpus.h"
 
 #include <math.h>
 #include <string.h>
@@ -173,7 +174,7 @@ json_t *pl_report_sweep(const struct pl_run_status *s, bool trials)
 
 /* ---- show ---- */
 
-static json_t *rank_json(const json_t *rank, int64_t trial)
+static json_t *rank_json(const json_t *rank, json_t *gpus, int64_t trial)
 {
     static const char *const keys[] = {
         "rank", "node", "pid", "state", "step", "exit", "signal", "signal_name", "role", NULL,
@@ -189,6 +190,8 @@ static json_t *rank_json(const json_t *rank, int64_t trial)
     else
         put(o, "metrics", json_object(), &ok);
     copy(o, "facts", rank, &ok);
+    if (gpus)
+        put(o, "gpus", gpus, &ok);
     return done(o, ok);
 }
 
@@ -198,7 +201,10 @@ static void add_ranks(json_t *list, const struct pl_trial_status *ts, bool tag, 
     size_t i;
 
     json_array_foreach (json_object_get(ts->doc, "ranks"), i, rank) {
-        *ok &= json_array_append_new(list, rank_json(rank, tag ? (int64_t)ts->trial : -1)) == 0;
+        json_t *gpus = pl_gpus_of_rank(ts->doc, (int64_t)i);
+
+        *ok &=
+            json_array_append_new(list, rank_json(rank, gpus, tag ? (int64_t)ts->trial : -1)) == 0;
     }
 }
 

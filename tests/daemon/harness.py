@@ -396,6 +396,12 @@ def replay(events, doc=None):
             while len(doc["nodes"]) <= event["node_id"]:
                 doc["nodes"].append({})
             doc["nodes"][event["node_id"]].update(values(event, "node_id"))
+        elif kind == "gpus":
+            doc["nodes"][event["node_id"]]["gpus"] = event["gpus"]
+        elif kind == "gpu":
+            errors = doc["nodes"][event["node_id"]].setdefault("gpu_events", [])
+            errors.append({**values(event, "node_id", "node"), "t": event["t"]})
+            del errors[:-16]
         elif kind == "rank":
             doc["ranks"][event["rank"]].update(values(event))
         elif kind == "metrics":

@@ -31,6 +31,18 @@ static void test_is_cascade_words(void **state)
         assert_false(pl_failure_is_cascade(&(struct pl_failure){.text = own[i]}));
 }
 
+/* A rank whose GPU broke down says what victims say. */
+static void test_first_gpu(void **state)
+{
+    struct pl_failure f[] = {
+        {.rank = 0, .at_ns = 50, .text = "NCCL error"},
+        {.rank = 1, .at_ns = 300, .text = "NCCL error", .gpu = true},
+    };
+
+    assert_false(pl_failure_is_cascade(&f[1]));
+    assert_int_equal(pl_failure_first(f, 2), 1);
+}
+
 static void test_first_order(void **state)
 {
     struct pl_failure f[] = {
@@ -166,10 +178,10 @@ static void test_state_of_kind(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_is_cascade_words),   cmocka_unit_test(test_first_order),
-        cmocka_unit_test(test_tied_clocks),        cmocka_unit_test(test_from_outside_kinds),
-        cmocka_unit_test(test_from_slurm_records), cmocka_unit_test(test_ask_field_whole_keys),
-        cmocka_unit_test(test_state_of_kind),
+        cmocka_unit_test(test_is_cascade_words),     cmocka_unit_test(test_first_gpu),
+        cmocka_unit_test(test_first_order),          cmocka_unit_test(test_tied_clocks),
+        cmocka_unit_test(test_from_outside_kinds),   cmocka_unit_test(test_from_slurm_records),
+        cmocka_unit_test(test_ask_field_whole_keys), cmocka_unit_test(test_state_of_kind),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

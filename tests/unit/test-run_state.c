@@ -88,6 +88,10 @@ static void test_apply_refused(void **state)
         "{'type':'node','node':'x'}",
         "{'type':'node','node_id':-1}",
         "{'type':'node','node_id':4294967296}",
+        "{'type':'gpu','gpu':0}",
+        "{'type':'gpus','gpus':[]}",
+        "{'type':'gpus','node_id':0}",
+        "{'type':'gpus','node_id':0,'gpus':{}}",
         "{'type':'attempt','world_size':-1}",
         "{'type':'attempt','world_size':1000001}",
     };
@@ -102,6 +106,23 @@ static void test_apply_refused(void **state)
     json_object_del(pl_state_rank(doc, 0), "facts");
     assert_true(json_equal(doc, before));
     json_decref(before);
+    json_decref(doc);
+}
+
+static void test_apply_gpus(void **state)
+{
+    json_t *doc = pl_state_new(), *errors;
+
+    apply(doc, "{'type':'gpus','node_id':1,'gpus':[{'gpu':0,'util':1}]}");
+    apply(doc, "{'type':'gpus','node_id':1,'gpus':[{'gpu':0,'util':2}],'t':5}");
+    apply(doc, "{'type':'gpu','node_id':1,'node':'n','gpu':0,'xid':79,'ranks':[3],'t':7,'seq':1}");
+    assert_doc(doc, "{'nodes':[{},{'gpus':[{'gpu':0,'util':2}],"
+                    "'gpu_events':[{'gpu':0,'xid':79,'ranks':[3],'t':7}]}],'ranks':[]}");
+    for (int i = 0; i < 16; i++)
+        apply(doc, "{'type':'gpu','node_id':1,'gpu':0,'xid':31}");
+    errors = json_object_get(json_array_get(json_object_get(doc, "nodes"), 1), "gpu_events");
+    assert_int_equal(json_array_size(errors), 16); /* the first one is gone */
+    assert_int_equal(json_integer_value(json_object_get(json_array_get(errors, 0), "xid")), 31);
     json_decref(doc);
 }
 
@@ -331,10 +352,15 @@ static int remove_top(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_apply_events),        cmocka_unit_test(test_apply_refused),
-        cmocka_unit_test(test_apply_reserved_keys), cmocka_unit_test(test_apply_keeps_event),
-        cmocka_unit_test(test_load_files),          cmocka_unit_test(test_status_words),
-        cmocka_unit_test(test_number_spellings),    cmocka_unit_test(test_replay_equals_snapshot),
+        cmocka_unit_test(test_apply_events),
+        cmocka_unit_test(test_apply_refused),
+        cmocka_unit_test(test_apply_gpus),
+        cmocka_unit_test(test_apply_reserved_keys),
+        cmocka_unit_test(test_apply_keeps_event),
+        cmocka_unit_test(test_load_files),
+        cmocka_unit_test(test_status_words),
+        cmocka_unit_test(test_number_spellings),
+        cmocka_unit_test(test_replay_equals_snapshot),
     };
 
     return cmocka_run_group_tests(tests, make_top, remove_top);
