@@ -9,6 +9,7 @@
 
 #define STREAM_INIT 0x696e6974u
 #define SHARE_BYTES 256
+#define INIT_BLOCK 256
 
 void pl_params_init(struct pl_params *params, enum pl_real real)
 {
@@ -202,43 +203,44 @@ int pl_params_layout(struct pl_params *params,
     return 0;
 }
 
-static void set_value(plume_tensor *t, size_t i, double value)
+/* Writes the values that a tensor starts with to `data`, which is of its type. */
+static void
+start_values(const plume_tensor *t, enum plume_init init, struct pl_rng *rng, void *data)
 {
-    if (t->dtype == PLUME_F64)
-        ((double *)t->data)[i] = value;
-    else
-        ((float *)t->data)[i] = (float)value;
+    double fan_in = (double)(t->rank > 1 ? t->count / t->shape[0] : t->count), x[INIT_BLOCK];
+    double root = sqrt(fan_in), he = sqrt(2 / fan_in);
+
+    for (size_t at = 0, n; at < t->count; at += n) {
+        n = PL_MIN(t->count - at, (size_t)INIT_BLOCK);
+        if (init == PLUME_INIT_FAN_IN) {
+            pl_rng_uniforms(rng, n, x);
+            for (size_t k = 0; k < n; k++)
+                x[k] = (2 * x[k] - 1) / root;
+        } else {
+            for (size_t k = 0; k < n; k++)
+                x[k] = init == PLUME_INIT_HE ? pl_rng_normal(rng) * he : init == PLUME_INIT_ONE;
+        }
+        if (t->dtype == PLUME_F64)
+            memcpy((double *)data + at, x, n * sizeof(*x));
+        else
+            for (size_t k = 0; k < n; k++)
+                ((float *)data)[at + k] = (float)x[k];
+    }
 }
 
 void pl_params_init_values(struct pl_params *params, uint64_t seed)
 {
-    for (size_t i = 0; i < params->n_buffers; i++)
-        for (size_t k = 0; k < params->buffers[i].tensor->count; k++)
-            set_value(params->buffers[i].tensor, k, params->buffers[i].init == PLUME_INIT_ONE);
+    for (size_t i = 0; i < params->n_buffers; i++) {
+        plume_tensor *t = params->buffers[i].tensor;
+
+        start_values(t, params->buffers[i].init, NULL, t->data);
+    }
     for (size_t i = 0; i < params->n; i++) {
         plume_tensor *t = params->list[i]->tensor;
-        double fan_in = (double)(t->rank > 1 ? t->count / t->shape[0] : t->count);
         struct pl_rng rng;
 
         pl_rng_init(&rng, seed, STREAM_INIT + ((uint64_t)i << 32));
-        for (size_t k = 0; k < t->count; k++) {
-            double value = 0;
-
-            switch (params->list[i]->init) {
-            case PLUME_INIT_ZERO:
-                break;
-            case PLUME_INIT_ONE:
-                value = 1;
-                break;
-            case PLUME_INIT_FAN_IN:
-                value = (2 * pl_rng_uniform(&rng) - 1) / sqrt(fan_in);
-                break;
-            case PLUME_INIT_HE:
-                value = pl_rng_normal(&rng) * sqrt(2 / fan_in);
-                break;
-            }
-            set_value(t, k, value);
-        }
+        start_values(t, params->list[i]->init, &rng, t->data);
     }
 }
 

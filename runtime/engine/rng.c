@@ -2,6 +2,7 @@
 #include "runtime/engine/rng.h"
 
 #include <math.h>
+#include <string.h>
 
 static uint64_t splitmix(uint64_t *x)
 {
@@ -34,9 +35,9 @@ static uint64_t rotl(uint64_t x, int k)
     return (x << k) | (x >> (64 - k));
 }
 
-uint64_t pl_rng_u64(struct pl_rng *rng)
+static inline uint64_t next(uint64_t s[4])
 {
-    uint64_t *s = rng->s, result = rotl(s[1] * 5, 7) * 9, t = s[1] << 17;
+    uint64_t result = rotl(s[1] * 5, 7) * 9, t = s[1] << 17;
 
     s[2] ^= s[0];
     s[3] ^= s[1];
@@ -45,6 +46,11 @@ uint64_t pl_rng_u64(struct pl_rng *rng)
     s[2] ^= t;
     s[3] = rotl(s[3], 45);
     return result;
+}
+
+uint64_t pl_rng_u64(struct pl_rng *rng)
+{
+    return next(rng->s);
 }
 
 uint64_t pl_rng_below(struct pl_rng *rng, uint64_t limit)
@@ -60,6 +66,16 @@ uint64_t pl_rng_below(struct pl_rng *rng, uint64_t limit)
 double pl_rng_uniform(struct pl_rng *rng)
 {
     return (double)(pl_rng_u64(rng) >> 11) * 0x1p-53;
+}
+
+void pl_rng_uniforms(struct pl_rng *rng, size_t n, double *ret)
+{
+    uint64_t s[4];
+
+    memcpy(s, rng->s, sizeof(s)); /* stays in registers */
+    for (size_t i = 0; i < n; i++)
+        ret[i] = (double)(int64_t)(next(s) >> 11) * 0x1p-53;
+    memcpy(rng->s, s, sizeof(s));
 }
 
 double pl_rng_normal(struct pl_rng *rng)

@@ -17,6 +17,7 @@ uint64_t pl_rng_seed(uint64_t seed, uint64_t stream);
 uint64_t pl_rng_u64(struct pl_rng *rng);
 uint64_t pl_rng_below(struct pl_rng *rng, uint64_t limit); /* [0, limit), unbiased; limit > 0 */
 double pl_rng_uniform(struct pl_rng *rng);                 /* [0, 1), 53 bits */
-double pl_rng_normal(struct pl_rng *rng);                  /* mean 0, variance 1 (Box and Muller) */
+void pl_rng_uniforms(struct pl_rng *rng, size_t n, double *ret); /* n of them */
+double pl_rng_normal(struct pl_rng *rng); /* mean 0, variance 1 (Box and Muller) */
 
 #endif

@@ -4,7 +4,7 @@
 #include "runtime/engine/hparam.h"
 #include "runtime/engine/npy.h"
 #include "runtime/engine/rng.h"
-#include "runtime/engine/sha256.h"
+#include "runtime/engine/sha256_private.h"
 
 #include <math.h>
 #include <sched.h>
@@ -110,6 +110,21 @@ static void test_npy_refuses(void **state)
     assert_int_equal(pl_npy_parse("\x93NUMPY\x09\x00\x01\x00x", 11, &a, &err), -ENOTSUP);
 }
 
+static void test_rng_uniforms(void **state)
+{
+    struct pl_rng one, many;
+    double x[33];
+
+    pl_rng_init(&one, 5, 6);
+    many = one;
+    for (size_t n = 0; n <= PL_COUNT(x); n += 11) {
+        pl_rng_uniforms(&many, n, x);
+        for (size_t i = 0; i < n; i++)
+            assert_true(x[i] == pl_rng_uniform(&one));
+    }
+    assert_memory_equal(&one, &many, sizeof(one));
+}
+
 static void test_rng(void **state)
 {
     struct pl_rng rng;
@@ -129,6 +144,23 @@ static void test_rng(void **state)
     assert_true(fabs(mean) < 0.023 && fabs(square - 1) < 0.033);
     for (size_t i = 0; i < 7; i++)
         assert_true(count[i] > 9400 && count[i] < 10600);
+}
+
+/* What this processor takes gives what any does. */
+static void test_sha256_compress_any(void **state)
+{
+    uint8_t bytes[64 * 5];
+    struct pl_sha256 sha, any;
+
+    pl_sha256_init(&sha);
+    any = sha;
+    for (size_t i = 0; i < sizeof(bytes); i++)
+        bytes[i] = (uint8_t)(i * i * 7 + i);
+    for (size_t blocks = 0; blocks <= 5; blocks++) {
+        pl_sha256_add(&sha, bytes, 64 * blocks);
+        pl_sha256_compress_any(any.h, bytes, blocks);
+        assert_memory_equal(sha.h, any.h, sizeof(any.h));
+    }
 }
 
 static void hex(const uint8_t *digest, char *ret)
@@ -234,7 +266,9 @@ int main(void)
         cmocka_unit_test(test_npy_reads_what_numpy_writes),
         cmocka_unit_test(test_npy_refuses),
         cmocka_unit_test(test_rng),
+        cmocka_unit_test(test_rng_uniforms),
         cmocka_unit_test(test_sha256),
+        cmocka_unit_test(test_sha256_compress_any),
         cmocka_unit_test(test_hparams),
         cmocka_unit_test(test_threads_follow_affinity_and_environment),
     };
