@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "kernels/cpu/scratch.h"
-#include "common/base/macros.h"
+#include "common/base/memory.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -45,9 +45,9 @@ void *pl_scratch(enum pl_scratch use, size_t bytes)
     }
     if (mine->bytes[use] < bytes) {
         size_t rounded = (bytes + 4095) / 4096 * 4096;
-        void *p = aligned_alloc(64, rounded);
+        void *p;
 
-        if (!p)
+        if (pl_memory_alloc(64, rounded, &p) < 0)
             return NULL;
         free(mine->memory[use]);
         mine->memory[use] = p;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* The table's front, and the communicator of one. */
 #include "runtime/engine/comm.h"
+#include "common/base/memory.h"
 
 #include <string.h>
 
@@ -170,7 +171,7 @@ static int self_alloc(struct pl_comm *comm, size_t bytes, void **ret, struct pl_
     if (!blocks)
         return pl_error_set(err, -ENOMEM, "out of memory");
     self->blocks = blocks;
-    if (posix_memalign(&p, 64, PL_MAX(bytes, (size_t)64)) != 0)
+    if (pl_memory_alloc(64, bytes, &p) < 0)
         return pl_error_set(err, -ENOMEM, "out of memory for %zu bytes", bytes);
     memset(p, 0, bytes);
     self->blocks[self->n++] = p;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* The CPU as a device, and what is the same for all. */
 #include "runtime/engine/device.h"
+#include "common/base/memory.h"
 
 #include <malloc.h>
 #include <stdatomic.h>
@@ -38,7 +39,7 @@ static int host_alloc(struct pl_device *dev, size_t bytes, void **ret, struct pl
     /* Whole pages where there are some: the kernel gives large ones more easily. */
     size_t align = bytes >= PAGE ? PAGE : PL_DEVICE_ALIGN;
 
-    if (posix_memalign(ret, align, bytes) != 0)
+    if (pl_memory_alloc(align, bytes, ret) < 0)
         return pl_error_set(err, -ENOMEM, "out of memory: %zu bytes", bytes);
     return 0;
 }

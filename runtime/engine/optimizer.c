@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "runtime/engine/optimizer.h"
+#include "common/base/memory.h"
 
 #include <math.h>
 #include <string.h>
@@ -186,7 +187,7 @@ static int make_state(struct pl_optimizer *o, enum pl_real real, struct pl_error
     size_t bytes = PL_MAX(o->count * pl_real_size(real), (size_t)64);
 
     for (size_t i = 0; i < pl_optimizer_slots(o); i++) {
-        if (posix_memalign(&o->slot[i], 64, bytes) != 0) {
+        if (pl_memory_alloc(64, bytes, &o->slot[i]) < 0) {
             o->slot[i] = NULL;
             return pl_error_set(err, -ENOMEM, "out of memory for an optimizer of %zu parameters",
                                 o->count);

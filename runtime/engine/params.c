@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "runtime/engine/params.h"
+#include "common/base/memory.h"
 #include "common/base/parse.h"
 #include "runtime/engine/rng.h"
 #include "runtime/engine/sha256.h"
@@ -185,7 +186,7 @@ int pl_params_layout(struct pl_params *params,
     }
     params->flags = count;
     count = (count + params->n + share - 1) / share * share;
-    if (posix_memalign(&params->values, 64, PL_MAX(count * size, (size_t)64)) != 0) {
+    if (pl_memory_alloc(64, count * size, &params->values) < 0) {
         params->values = NULL;
         return pl_error_set(err, -ENOMEM, "out of memory for %zu parameters", count);
     }

@@ -4,6 +4,7 @@
  * backward at 2n - 1 - i; what is read afterwards lives until 2n. Two things that are never alive
  * at the same position may have the same place (tape_place.c). */
 #include "common/base/log.h"
+#include "common/base/memory.h"
 #include "runtime/engine/tape_private.h"
 
 #include <string.h>
@@ -229,7 +230,7 @@ int pl_tape_plan(struct pl_tape *tape, struct pl_error *err)
         free(tape->memory);
         tape->memory = NULL;
         tape->memory_cap = 0;
-        if (posix_memalign((void **)&tape->memory, 4096, bytes) != 0)
+        if (pl_memory_alloc(4096, bytes, (void **)&tape->memory) < 0)
             tape->memory = NULL;
         else
             tape->memory_cap = bytes;
