@@ -121,7 +121,9 @@ struct plume_module {
 
     /* Computes the loss of a batch by ops: a tensor of one element, the mean over the batch, so
      * that the mean over ranks is that of the whole batch. Needed. May not read tensors' values:
-     * it runs once without any (with a full batch's shapes), to learn the tape. */
+     * it runs once without any (with a full batch's shapes), to learn the tape. Leaving *ret_loss
+     * NULL, later than this first time, skips the batch: it counts like any other, but has no
+     * gradients, on this rank or (then nothing is updated) on all. */
     int (*training_step)(struct plume_context *pl,
                          const struct plume_batch *batch,
                          plume_tensor **ret_loss);
@@ -188,6 +190,16 @@ struct plume_module {
      * plume_load(), before training begins. Saving is called on rank 0 only. */
     int (*on_save_checkpoint)(struct plume_context *pl);
     int (*on_load_checkpoint)(struct plume_context *pl);
+
+    /* Not 0: each optimizer has a loss of its own, as the two of a generative adversarial network.
+     * For every batch training_step (and training_step_end) is called once for each optimizer, in
+     * their order; pl->optimizer says for which. Only that optimizer's parameters want gradients
+     * then, which pass through the others as through constants; they are reduced, and the optimizer
+     * makes its step, before the next one's turn, with on_after_backward and
+     * on_before_optimizer_step in between. A step of a group of accumulated batches, of limits and
+     * of schedules is one of all optimizers. Reported as loss is that of optimizer 0, "loss_1" is
+     * that of 1, and so on. */
+    int step_per_optimizer;
 };
 
 /* The one symbol of a module. */
@@ -242,6 +254,7 @@ struct plume_context {
     void *state; /* the module's, state_size bytes */
     unsigned rank, world_size;
     uint64_t step, epoch; /* optimizer steps made, epochs that are over */
+    unsigned optimizer;   /* whose turn it is, with step_per_optimizer; 0 else */
 };
 
 /* Declares a parameter of the engine's real type, shape[0..rank-1]. Only in configure. Names are
@@ -328,7 +341,8 @@ static inline size_t plume_shape(struct plume_context *pl, const plume_tensor *t
 }
 
 /* Another optimizer, filled as the first one was; only in configure_optimizers. All of them make a
- * step after each training step (or group of accumulated ones). NULL after a failure. */
+ * step after each training step (or group of accumulated ones), by the gradients of one loss; or
+ * each by its own: see step_per_optimizer. NULL after a failure. */
 static inline struct plume_optimizer *plume_add_optimizer(struct plume_context *pl)
 {
     return pl->api->add_optimizer(pl);

@@ -374,11 +374,22 @@ void pl_optimizers_step(struct pl_optimizers *optimizers,
                         struct pl_scaler *scaler,
                         struct pl_optimizers_result *ret)
 {
+    pl_optimizers_step_some(optimizers, 0, optimizers->n, kernels, clip, scaler, ret);
+}
+
+void pl_optimizers_step_some(struct pl_optimizers *optimizers,
+                             size_t first,
+                             size_t n,
+                             const struct pl_kernels *kernels,
+                             const struct pl_clip_rule *clip,
+                             struct pl_scaler *scaler,
+                             struct pl_optimizers_result *ret)
+{
     bool scaled = scaler && scaler->enabled;
     struct pl_optimizers_result result = {.measured = scaled || pl_clip_wants_norm(clip)};
     double total = 0;
 
-    for (size_t i = 0; i < optimizers->n; i++) {
+    for (size_t i = first; i < first + n; i++) {
         struct pl_optimizer *o = &optimizers->list[i];
         double squares = 0, factor;
         bool finite = true;
@@ -432,6 +443,15 @@ void pl_optimizers_scale(struct pl_optimizers *optimizers, double factor)
 {
     for (size_t i = 0; i < optimizers->n; i++)
         pl_schedule_scale(&optimizers->list[i].schedule, factor);
+}
+
+bool pl_optimizer_has(const struct pl_optimizer *optimizer, const struct pl_param *param)
+{
+    for (size_t i = 0; i < optimizer->n_ranges; i++)
+        if (param->offset >= optimizer->ranges[i].offset &&
+            param->offset < optimizer->ranges[i].offset + optimizer->ranges[i].count)
+            return true;
+    return false;
 }
 
 void *pl_optimizer_state(const struct pl_optimizers *optimizers,

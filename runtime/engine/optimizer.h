@@ -80,6 +80,18 @@ void pl_optimizers_step(struct pl_optimizers *optimizers,
                         struct pl_scaler *scaler,
                         struct pl_optimizers_result *ret);
 
+/* The same for n optimizers from `first` on only. */
+void pl_optimizers_step_some(struct pl_optimizers *optimizers,
+                             size_t first,
+                             size_t n,
+                             const struct pl_kernels *kernels,
+                             const struct pl_clip_rule *clip,
+                             struct pl_scaler *scaler,
+                             struct pl_optimizers_result *ret);
+
+/* Whether the parameter is this optimizer's. */
+bool pl_optimizer_has(const struct pl_optimizer *optimizer, const struct pl_param *param);
+
 /* Steps the schedules of one kind: those by optimizer step (per_step), or those by epoch. value
  * finds a logged number by name (NaN where there is none); a plateau without its number is
  * -ENOENT. */

@@ -299,7 +299,10 @@ int pl_parts_backward(struct pl_parts *parts,
     if (r < 0)
         return r;
     if (root_has_params(parts, params) && !accumulate) {
-        memset(params->grads, 0, params->flags * pl_real_size(params->real));
+        for (size_t i = 0; i < params->n; i++)
+            if (params->list[i]->tensor->wants_grad) /* others may be another turn's */
+                memset(params->list[i]->tensor->grad, 0,
+                       params->list[i]->tensor->count * pl_real_size(params->real));
         b.accumulate = true;
     }
     /* What the root does not use has no gradient. */

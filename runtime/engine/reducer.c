@@ -3,26 +3,28 @@
 
 int pl_reducer_init(struct pl_reducer *reducer,
                     struct pl_params *params,
+                    const struct pl_optimizer *only,
                     struct pl_comm *comm,
                     size_t max_bytes,
                     struct pl_error *err)
 {
-    size_t max = max_bytes / pl_real_size(params->real), end = params->count;
-    struct pl_bucket *buckets = calloc(params->n + 1, sizeof(*buckets));
-    size_t n = 0;
+    size_t max = max_bytes / pl_real_size(params->real), n = 1, end = params->flags;
+    struct pl_bucket *buckets = calloc(params->n + 1, sizeof(*buckets)), *b = buckets;
 
     if (!buckets)
         return pl_error_set(err, -ENOMEM, "out of memory");
-    for (size_t i = params->n; i-- > 0;) {
+    *b = (struct pl_bucket){.offset = params->flags, .count = params->count - params->flags};
+    for (size_t i = params->n; i-- > 0; end = params->order[i]->offset) {
         const struct pl_param *p = params->order[i];
-        struct pl_bucket *b = n ? &buckets[n - 1] : NULL;
 
-        if (!b || b->count + (b->offset - p->offset) > max) {
+        if (only && !pl_optimizer_has(only, p))
+            continue;
+        if (b->offset != end || (b->n && b->count + (end - p->offset) > max)) {
             b = &buckets[n++];
             *b = (struct pl_bucket){.offset = end};
         }
-        b->count += b->offset - p->offset;
-        b->offset = end = p->offset;
+        b->count += end - p->offset;
+        b->offset = p->offset;
         b->first = i;
         b->n++;
     }

@@ -10,7 +10,7 @@
 #define PL_RUNTIME_ENGINE_REDUCER_H
 
 #include "plume/module.h"
-#include "runtime/engine/params.h"
+#include "runtime/engine/optimizer.h"
 
 #define PL_BUCKET_BYTES ((size_t)4 * 1024 * 1024)
 #define PL_FUSED_BYTES ((size_t)128 * 1024 * 1024) /* Horovod's HOROVOD_FUSION_THRESHOLD */
@@ -32,9 +32,11 @@ struct pl_reducer {
     struct plume_context *pl;
 };
 
-/* Plans buckets of at most max_bytes, or one parameter where that is larger. -ENOMEM. */
+/* Plans buckets of at most max_bytes, or one parameter where that is larger. `only`: this
+ * optimizer's parameters; NULL = all. -ENOMEM. */
 int pl_reducer_init(struct pl_reducer *reducer,
                     struct pl_params *params,
+                    const struct pl_optimizer *only,
                     struct pl_comm *comm,
                     size_t max_bytes,
                     struct pl_error *err);

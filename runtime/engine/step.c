@@ -1,9 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 #include "runtime/engine/step.h"
 #include "runtime/engine/crash.h"
+#include "runtime/engine/turns.h"
 #include "runtime/engine/used.h"
 
 #include <math.h>
+
+#define NO_LOSS (-HUGE_VAL) /* no loss is this: it would have ended the run */
 
 typedef int (*eval_hook)(struct plume_context *, const struct plume_batch *);
 
@@ -26,6 +29,11 @@ const struct pl_tape *pl_step_tape(const struct pl_trainer *t)
     return s->parts ? &s->parts->list[0].tape : &s->tape;
 }
 
+static struct pl_stage *stage_of(struct pl_trainer *t, enum plume_stage stage)
+{
+    return stage == PLUME_TRAIN ? pl_turns_stage(t) : &t->stage[stage];
+}
+
 typedef int (*end_hook)(struct plume_context *, const struct plume_outputs *);
 
 static end_hook end_of(const struct pl_trainer *t, enum plume_stage stage)
@@ -45,7 +53,7 @@ static int call_step(struct pl_trainer *t,
                      struct pl_error *err)
 {
     static const char *const names[] = {"training_step", "validation_step", "test_step"};
-    struct pl_stage *s = &t->stage[stage];
+    struct pl_stage *s = stage_of(t, stage);
     plume_tensor *loss = NULL;
     int r;
 
@@ -75,7 +83,7 @@ static int call_end(struct pl_trainer *t,
 {
     static const char *const names[] = {"training_step_end", "validation_step_end",
                                         "test_step_end"};
-    struct pl_stage *s = &t->stage[stage];
+    struct pl_stage *s = stage_of(t, stage);
     int r;
 
     if (stage == PLUME_TRAIN ? !t->module->training_step_end : !end_of(t, stage))
@@ -98,7 +106,7 @@ static int trace_whole(struct pl_trainer *t,
                        plume_tensor **ret_loss,
                        struct pl_error *err)
 {
-    struct pl_stage *s = &t->stage[stage];
+    struct pl_stage *s = stage_of(t, stage);
     int r;
 
     pl_outputs_begin(&s->outputs, 1);
@@ -117,7 +125,7 @@ static int trace_parts(struct pl_trainer *t,
                        plume_tensor **ret_loss,
                        struct pl_error *err)
 {
-    struct pl_stage *s = &t->stage[stage];
+    struct pl_stage *s = stage_of(t, stage);
     struct pl_parts *p = s->parts;
     int r = 0;
 
@@ -153,15 +161,11 @@ int pl_step_trace(struct pl_trainer *t,
                   struct pl_error *err)
 {
     plume_tensor *loss = NULL;
-    int r = (t->stage[stage].parts ? trace_parts : trace_whole)(t, stage, batch, &loss, err);
+    int r = (stage_of(t, stage)->parts ? trace_parts : trace_whole)(t, stage, batch, &loss, err);
 
-    if (r < 0 || stage != PLUME_TRAIN)
-        return r;
-    if (!loss)
-        return pl_error_set(err, -EINVAL, "hook training_step%s gave no loss",
-                            t->module->training_step_end ? "_end" : "");
-    *ret_loss = loss;
-    return 0;
+    if (r == 0 && stage == PLUME_TRAIN)
+        *ret_loss = loss;
+    return r;
 }
 
 /* Counts batches, for dropout: those of one optimizer step drop different elements, too. */
@@ -175,7 +179,7 @@ int pl_step_forward(struct pl_trainer *t,
                     plume_tensor *loss,
                     struct pl_error *err)
 {
-    struct pl_stage *s = &t->stage[stage];
+    struct pl_stage *s = stage_of(t, stage);
     plume_tensor *roots[PL_LOG_VALUES_MAX + 1];
     size_t n = 0;
     int r;
@@ -210,7 +214,7 @@ static int check_loss(const struct pl_trainer *t, double value, struct pl_error 
 /* What the planned batch has a gradient for. */
 static void look_at_use(struct pl_trainer *t)
 {
-    const struct pl_stage *s = &t->stage[PLUME_TRAIN];
+    const struct pl_stage *s = pl_turns_stage(t);
     const struct pl_tape *tapes[PL_PARTS_MAX + 1] = {&s->tape};
     size_t n = s->parts ? 0 : 1;
 
@@ -219,11 +223,12 @@ static void look_at_use(struct pl_trainer *t)
     if (s->parts)
         tapes[n++] = &s->parts->root;
     if (pl_used_look(&t->ctx.params, tapes, n))
-        pl_reducer_replan(&t->reducer);
+        pl_reducer_replan(pl_turns_reducer(t));
     pl_used_add(&t->ctx.params, t->gathered == 1, true);
 }
 
-/* Forward and backward of one batch, adding to the gradients; `due`: they are reduced as well. */
+/* Forward and backward of one batch, adding to the gradients; `due`: they are reduced as well.
+ * *ret_loss is set where the module gave one. */
 static int closure(struct pl_trainer *t,
                    const struct plume_batch *batch,
                    bool due,
@@ -232,13 +237,17 @@ static int closure(struct pl_trainer *t,
 {
     bool along = due && !t->strategy.fused;
     plume_tensor *loss = NULL;
-    struct pl_tape *tape = &t->stage[PLUME_TRAIN].tape;
+    struct pl_stage *s = pl_turns_stage(t);
     struct pl_backward backward = {.seed = t->scaler.scale,
                                    .accumulate = t->gathered > 1,
                                    .after_node = along ? pl_reducer_after_node : NULL,
-                                   .ctx = &t->reducer};
+                                   .ctx = pl_turns_reducer(t)};
     int r = pl_step_trace(t, PLUME_TRAIN, batch, &loss, err);
 
+    if (r == 0 && !loss) {
+        pl_used_add(&t->ctx.params, t->gathered == 1, false);
+        return 0;
+    }
     if (r == 0)
         r = pl_step_forward(t, PLUME_TRAIN, loss, err);
     if (r < 0)
@@ -247,32 +256,79 @@ static int closure(struct pl_trainer *t,
     r = check_loss(t, *ret_loss, err);
     if (r < 0)
         return r;
-    if (isfinite(*ret_loss)) { /* a skipped step does not make the epoch's mean infinite */
+    if (isfinite(*ret_loss) && t->turn == 0) { /* a skipped step: not an infinite mean */
         t->loss_sum += *ret_loss * (double)batch->rows;
         t->loss_weight += (double)batch->rows;
     }
     look_at_use(t);
-    if (t->stage[PLUME_TRAIN].parts)
-        return pl_parts_backward(t->stage[PLUME_TRAIN].parts, &t->stage[PLUME_TRAIN].outputs,
-                                 &t->ctx.params, loss, backward.seed, t->gathered > 1, err);
+    if (s->parts)
+        return pl_parts_backward(s->parts, &s->outputs, &t->ctx.params, loss, backward.seed,
+                                 t->gathered > 1, err);
     backward.loss = loss;
-    return pl_tape_backward(tape, &backward, err);
+    return pl_tape_backward(&s->tape, &backward, err);
 }
 
+/* The optimizer whose turn it is, or all. */
 static int optimize(struct pl_trainer *t, struct pl_error *err)
 {
+    size_t n = t->n_turns > 1 ? 1 : t->optimizers.n;
     int r =
         pl_trainer_hook(t, t->module->on_before_optimizer_step, "on_before_optimizer_step", err);
 
     if (r < 0)
         return r;
-    pl_optimizers_step(&t->optimizers, t->kernels,
-                       &(struct pl_clip_rule){t->options->clip_by, t->options->clip}, &t->scaler,
-                       NULL);
+    pl_optimizers_step_some(&t->optimizers, t->turn, n, t->kernels,
+                            &(struct pl_clip_rule){t->options->clip_by, t->options->clip},
+                            &t->scaler, NULL);
     pl_precision_round(t->options, t->kernels, &t->ctx.params);
-    t->step++;
-    t->gathered = 0;
-    return pl_optimizers_schedule(&t->optimizers, true, pl_metrics_find, &t->metrics, err);
+    return 0;
+}
+
+/* A turn of one batch, up to the optimizer where that is due. */
+static int take_turn(struct pl_trainer *t,
+                     const struct plume_batch *batch,
+                     bool due,
+                     double *ret_loss,
+                     struct pl_error *err)
+{
+    bool used = false;
+    int r = 0;
+
+    /* A short last group is divided by the whole group's number too, as Lightning's is. */
+    pl_reducer_begin(pl_turns_reducer(t), 1.0 / (t->comm->size * (double)t->options->accumulate));
+    if (!batch)
+        pl_used_add(&t->ctx.params, t->gathered == 1, false);
+    else
+        r = closure(t, batch, due, ret_loss, err);
+    if (r == 0 && due) /* what is not reduced yet */
+        r = pl_reducer_after_node(pl_turns_reducer(t), 0, err);
+    if (r == 0 && due)
+        used = pl_used_take(&t->ctx.params);
+    if (r == 0)
+        r = pl_trainer_hook(t, t->module->on_after_backward, "on_after_backward", err);
+    return r == 0 && used ? optimize(t, err) : r;
+}
+
+/* The losses of a step, of those that gave one. */
+static void report_losses(struct pl_trainer *t, const double *losses)
+{
+    char names[PL_OPTIMIZERS_MAX][16] = {"loss"};
+    const char *list[PL_OPTIMIZERS_MAX + 1];
+    double values[PL_OPTIMIZERS_MAX + 1];
+    size_t n = 0;
+
+    for (unsigned i = 0; i < t->n_turns; i++) {
+        if (losses[i] == NO_LOSS)
+            continue;
+        if (i)
+            snprintf(names[i], sizeof(names[i]), "loss_%u", i);
+        list[n] = names[i];
+        values[n++] = losses[i];
+    }
+    list[n] = "epoch";
+    values[n++] = (double)t->epoch + 1;
+    if (n > 1)
+        pl_logger_metrics(&t->logger, (int64_t)t->step, list, values, n, false);
 }
 
 static int batch_hook(struct pl_trainer *t,
@@ -293,29 +349,24 @@ int pl_step_train(struct pl_trainer *t,
                   struct pl_error *err)
 {
     bool due = last || t->gathered + 1 >= t->options->accumulate;
-    double value = NAN;
+    double losses[PL_OPTIMIZERS_MAX];
     int r = batch_hook(t, t->module->on_train_batch_start, batch, "on_train_batch_start", err);
 
-    if (r < 0)
-        return r;
     t->gathered++;
-    /* A short last group is divided by the whole group's number too, as Lightning's is. */
-    pl_reducer_begin(&t->reducer, 1.0 / (t->comm->size * (double)t->options->accumulate));
-    if (!batch)
-        pl_used_add(&t->ctx.params, t->gathered == 1, false);
-    else if ((r = closure(t, batch, due, &value, err)) < 0)
-        return r;
-    if (due && (r = pl_reducer_after_node(&t->reducer, 0, err)) < 0) /* what is not reduced yet */
-        return r;
-    if (due)
-        pl_used_take(&t->ctx.params);
-    r = pl_trainer_hook(t, t->module->on_after_backward, "on_after_backward", err);
-    if (r == 0 && due)
-        r = optimize(t, err);
+    for (unsigned i = 0; i < t->n_turns && r == 0; i++) {
+        losses[i] = NO_LOSS;
+        pl_turns_set(t, i);
+        r = take_turn(t, batch, due, &losses[i], err);
+    }
+    pl_turns_set(t, 0);
+    if (r == 0 && due) {
+        t->step++;
+        t->gathered = 0;
+        r = pl_optimizers_schedule(&t->optimizers, true, pl_metrics_find, &t->metrics, err);
+    }
     if (r == 0)
         r = batch_hook(t, t->module->on_train_batch_end, batch, "on_train_batch_end", err);
-    if (r == 0 && due && batch && t->step % t->options->log_every == 0)
-        pl_logger_metrics(&t->logger, (int64_t)t->step, (const char *const[]){"loss", "epoch"},
-                          (double[]){value, (double)t->epoch + 1}, 2, false);
+    if (r == 0 && due && t->step % t->options->log_every == 0)
+        report_losses(t, losses);
     return r;
 }

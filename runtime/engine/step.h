@@ -9,8 +9,8 @@
 bool pl_step_has_hook(const struct pl_trainer *t, enum plume_stage stage);
 
 /* Calls the hook of a stage on a batch, tracing on the stage's tape; nothing runs. *ret_loss is set
- * in training only and lives as long as the tape. -EINVAL where there is no loss; the hook's own
- * failures as pl_context_result() tells them. */
+ * in training only and lives as long as the tape. NULL where the module gave no loss; the hook's
+ * own failures as pl_context_result() tells them. */
 int pl_step_trace(struct pl_trainer *t,
                   enum plume_stage stage,
                   const struct plume_batch *batch,

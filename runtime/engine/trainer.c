@@ -4,13 +4,45 @@
 #include "runtime/engine/eval.h"
 #include "runtime/engine/rng.h"
 #include "runtime/engine/step.h"
+#include "runtime/engine/turns.h"
 
 #define STREAM_DROPOUT 0x64726f70u
+#define STREAM_TURN 0x7475726eu
 
 /* For synchronised batch norm. */
 static int sum_over_ranks(void *ctx, double *sums, size_t n)
 {
     return pl_comm_allreduce(ctx, sums, n, PL_REAL_F64, 1, NULL);
+}
+
+int pl_trainer_tapes(struct pl_trainer *t,
+                     enum plume_stage stage,
+                     unsigned turn,
+                     struct pl_stage *s,
+                     struct pl_error *err)
+{
+    int r;
+
+    pl_tape_init(&s->tape, t->kernels, stage == PLUME_TRAIN);
+    /* Ranks drop different elements; so do the parts of a rank (parts.c) and
+     * optimizers that take turns. */
+    s->tape.seed = pl_rng_seed(t->options->seed, STREAM_DROPOUT + t->comm->rank);
+    if (turn)
+        s->tape.seed = pl_rng_seed(s->tape.seed, STREAM_TURN + turn);
+    pl_precision_tape(t->options, &s->tape);
+    if (t->options->sync_batchnorm && stage == PLUME_TRAIN && t->comm->size > 1) {
+        s->tape.allreduce = sum_over_ranks;
+        s->tape.allreduce_ctx = t->comm;
+    }
+    if (t->strategy.devices > 1 &&
+        (r = pl_parts_create(t->strategy.devices, t->kernels, stage == PLUME_TRAIN, s->tape.seed,
+                             &s->parts, err)) < 0)
+        return r;
+    for (unsigned i = 0; s->parts && i < s->parts->k; i++)
+        pl_precision_tape(t->options, &s->parts->list[i].tape);
+    if (s->parts)
+        pl_precision_tape(t->options, &s->parts->root);
+    return 0;
 }
 
 static int open_stage(struct pl_trainer *t, enum plume_stage stage, struct pl_error *err)
@@ -43,26 +75,16 @@ static int open_stage(struct pl_trainer *t, enum plume_stage stage, struct pl_er
     if (r < 0)
         return pl_error_wrap(err, r, "%sdata", pl_eval_prefix(stage));
     s->present = true;
-    pl_tape_init(&s->tape, t->kernels, stage == PLUME_TRAIN);
-    /* Ranks drop different elements; so do the parts of a rank (parts.c). */
-    s->tape.seed = pl_rng_seed(t->options->seed, STREAM_DROPOUT + t->comm->rank);
-    pl_precision_tape(t->options, &s->tape);
-    if (t->options->sync_batchnorm && stage == PLUME_TRAIN && t->comm->size > 1) {
-        s->tape.allreduce = sum_over_ranks;
-        s->tape.allreduce_ctx = t->comm;
-    }
-    if (t->strategy.devices > 1 &&
-        (r = pl_parts_create(t->strategy.devices, t->kernels, stage == PLUME_TRAIN, s->tape.seed,
-                             &s->parts, err)) < 0)
+    r = pl_trainer_tapes(t, stage, 0, s, err);
+    if (r < 0)
         return r;
-    for (unsigned i = 0; s->parts && i < s->parts->k; i++)
-        pl_precision_tape(t->options, &s->parts->list[i].tape);
-    if (s->parts)
-        pl_precision_tape(t->options, &s->parts->root);
     r = pl_step_trace(t, stage, pl_loader_dry(&s->loader), &loss, err);
     s->logs.closed = true;
     for (unsigned i = 0; s->parts && i < s->parts->k; i++)
         s->parts->list[i].logs = s->logs;
+    if (r == 0 && stage == PLUME_TRAIN && !loss)
+        r = pl_error_set(err, -EINVAL, "hook training_step%s gave no loss",
+                         t->module->training_step_end ? "_end" : "");
     return r;
 }
 
@@ -123,12 +145,16 @@ static int set_reducer(struct pl_trainer *t, struct pl_error *err)
     if (r == 0 && ddp.bucket_bytes == 0)
         r = pl_error_set(err, -EINVAL, "hook configure_ddp: buckets of 0 bytes");
     if (r == 0)
-        r = pl_reducer_init(&t->reducer, &t->ctx.params, t->comm, ddp.bucket_bytes, err);
-    if (r < 0)
-        return r;
-    t->reducer.own = ddp.reduce;
-    t->reducer.pl = &t->ctx.pub;
-    return 0;
+        r = pl_turns_init(t, err);
+    for (unsigned i = 0; i < t->n_turns && r == 0; i++) {
+        struct pl_reducer *reducer = i ? &t->turns[i - 1].reducer : &t->reducer;
+
+        r = pl_reducer_init(reducer, &t->ctx.params, t->n_turns > 1 ? &t->optimizers.list[i] : NULL,
+                            t->comm, ddp.bucket_bytes, err);
+        reducer->own = ddp.reduce;
+        reducer->pl = &t->ctx.pub;
+    }
+    return r;
 }
 
 static int build(struct pl_trainer *t, struct pl_error *err)
@@ -214,6 +240,7 @@ void pl_trainer_finish(struct pl_trainer *trainer)
         pl_tape_finish(&trainer->stage[i].tape);
         pl_parts_destroy(trainer->stage[i].parts);
     }
+    pl_turns_finish(trainer);
     pl_keeper_finish(&trainer->keeper);
     pl_logger_close(&trainer->logger, trainer->param_hash[0]);
     pl_reducer_finish(&trainer->reducer);

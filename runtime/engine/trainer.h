@@ -35,6 +35,11 @@ struct pl_trainer {
         struct plume_outputs outputs;
         struct pl_parts *parts; /* instead of the tape, under dp and ddp2; NULL else */
     } stage[3];                 /* by enum plume_stage */
+    struct pl_turn {
+        struct pl_stage stage;
+        struct pl_reducer reducer;
+    } * turns;              /* of the optimizers behind the first, n_turns - 1; see turns.h */
+    unsigned n_turns, turn; /* 1 and 0 where all have one loss */
     struct pl_strategy strategy;
     uint64_t step, epoch;         /* optimizer steps made, epochs over */
     uint64_t batch;               /* of the running epoch: batches over */
@@ -62,6 +67,13 @@ int pl_trainer_init(struct pl_trainer *trainer,
                     struct pl_comm *comm,
                     struct pl_report *report,
                     struct pl_error *err);
+
+/* Makes the tapes of a stage, and of a turn (turns.h): the one, or those of the parts. -ENOMEM. */
+int pl_trainer_tapes(struct pl_trainer *trainer,
+                     enum plume_stage stage,
+                     unsigned turn,
+                     struct pl_stage *ret,
+                     struct pl_error *err);
 
 /* Calls a hook without arguments; NULL is fine. `name` for the text of a failure. */
 int pl_trainer_hook(struct pl_trainer *trainer,

@@ -16,6 +16,11 @@ static size_t first_node(const struct pl_tape *tape, const plume_tensor *param)
     return SIZE_MAX;
 }
 
+void pl_used_forget(struct pl_params *params)
+{
+    params->plans = 0;
+}
+
 bool pl_used_look(struct pl_params *params, const struct pl_tape *const *tapes, size_t n)
 {
     uint64_t plans = n;
@@ -46,6 +51,8 @@ void pl_used_add(struct pl_params *params, bool first, bool any)
     for (size_t i = 0; i < params->n; i++) {
         struct pl_param *p = params->list[i];
 
+        if (!p->tensor->wants_grad)
+            continue;
         if (first && !(any && p->first_node != SIZE_MAX))
             memset(p->tensor->grad, 0, p->tensor->count * pl_real_size(params->real));
         p->used = (p->used && !first) || (any && p->reached);
@@ -56,10 +63,18 @@ void pl_used_add(struct pl_params *params, bool first, bool any)
     }
 }
 
-void pl_used_take(struct pl_params *params)
+bool pl_used_take(struct pl_params *params)
 {
-    for (size_t i = 0; i < params->n; i++)
-        params->list[i]->unused = params->real == PL_REAL_F64
-                                      ? *(const double *)flag(params, i) == 0
-                                      : *(const float *)flag(params, i) == 0;
+    bool any = false;
+
+    for (size_t i = 0; i < params->n; i++) {
+        struct pl_param *p = params->list[i];
+
+        if (!p->tensor->wants_grad)
+            continue;
+        p->unused = params->real == PL_REAL_F64 ? *(const double *)flag(params, i) == 0
+                                                : *(const float *)flag(params, i) == 0;
+        any |= !p->unused;
+    }
+    return any;
 }

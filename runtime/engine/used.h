@@ -11,16 +11,20 @@
 
 #include "runtime/engine/params.h"
 
+/* Another module step's tapes: what was looked at is forgotten. */
+void pl_used_forget(struct pl_params *params);
+
 /* Between planning and backward: what the tapes of a batch reach, and from which node of the first
  * one on. True where that may have changed since the last call. */
 bool pl_used_look(struct pl_params *params, const struct pl_tape *const *tapes, size_t n);
 
 /* Before backward: adds what was looked at to the group of accumulated batches, of which this one
  * is the `first`; then also clears the gradients that the first tape will not write. `any` false:
- * there is no batch. */
+ * there is no batch. Parameters that want no
+ * gradient (it is another optimizer's turn) stay as they are, here and below. */
 void pl_used_add(struct pl_params *params, bool first, bool any);
 
-/* After the reduction: sets params' `unused`. */
-void pl_used_take(struct pl_params *params);
+/* After the reduction: sets params' `unused`; false where that are all. */
+bool pl_used_take(struct pl_params *params);
 
 #endif
