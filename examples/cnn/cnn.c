@@ -1,11 +1,15 @@
 /* SPDX-License-Identifier: MIT */
 /* A small convolutional network that reads handwritten digits: two convolutions, a max-pool, two
- * linear layers, dropout where asked for. */
+ * linear layers; batch norm behind the convolutions and dropout where asked for. */
 #include <plume/module.h>
 
 struct cnn {
     plume_tensor *conv1, *bias1, *conv2, *bias2, *fc1, *fc1_bias, *fc2, *fc2_bias;
+    struct norm {
+        plume_tensor *w, *b, *mean, *var;
+    } norm1, norm2;
     size_t size;
+    int batchnorm;
     double dropout;
 };
 
@@ -15,6 +19,7 @@ struct cnn {
 #define CLASSES 10
 
 static const struct plume_hparam hparams[] = {
+    {"batchnorm", "0", 0, 1, 1, "1: batch norm behind each convolution"},
     {"dropout", "0", 0, 0.9, 0, "share of the hidden units that a training step leaves out"},
     {"size", "8", 8, 1024, 1, "height and width of an image"},
     {"lr", "0.02", 0, 1e6, 0, NULL},
@@ -39,6 +44,21 @@ static plume_tensor *kernel(struct plume_context *pl, const char *name, size_t o
     return plume_param(pl, name, PLUME_INIT_HE, 4, (size_t[]){out, in, 3, 3});
 }
 
+static struct norm norm(struct plume_context *pl,
+                        const char *w,
+                        const char *b,
+                        const char *mean,
+                        const char *var,
+                        size_t channels)
+{
+    return (struct norm){
+        .w = plume_param(pl, w, PLUME_INIT_ONE, 1, &channels),
+        .b = plume_param(pl, b, PLUME_INIT_ZERO, 1, &channels),
+        .mean = plume_buffer(pl, mean, PLUME_INIT_ZERO, 1, &channels),
+        .var = plume_buffer(pl, var, PLUME_INIT_ONE, 1, &channels),
+    };
+}
+
 static int configure(struct plume_context *pl)
 {
     struct cnn *n = pl->state;
@@ -46,6 +66,7 @@ static int configure(struct plume_context *pl)
 
     n->size = (size_t)plume_hparam(pl, "size");
     n->dropout = plume_hparam(pl, "dropout");
+    n->batchnorm = plume_hparam(pl, "batchnorm") > 0;
     side = (n->size - 4) / 2; /* two 3x3 convolutions without padding, then 2x2 into 1 */
     n->conv1 = kernel(pl, "conv1.w", CHANNELS1, 1);
     n->bias1 = vector(pl, "conv1.b", CHANNELS1);
@@ -55,6 +76,10 @@ static int configure(struct plume_context *pl)
     n->fc1_bias = vector(pl, "fc1.b", HIDDEN);
     n->fc2 = weight(pl, "fc2.w", CLASSES, HIDDEN);
     n->fc2_bias = vector(pl, "fc2.b", CLASSES);
+    if (n->batchnorm) {
+        n->norm1 = norm(pl, "bn1.w", "bn1.b", "bn1.mean", "bn1.var", CHANNELS1);
+        n->norm2 = norm(pl, "bn2.w", "bn2.b", "bn2.mean", "bn2.var", CHANNELS2);
+    }
     return 0;
 }
 
@@ -74,14 +99,28 @@ static int data(struct plume_context *pl, enum plume_stage stage, struct plume_d
     return 0;
 }
 
+static plume_tensor *convolution(struct plume_context *pl,
+                                 plume_tensor *x,
+                                 plume_tensor *w,
+                                 plume_tensor *b,
+                                 const struct norm *norm)
+{
+    const struct cnn *n = pl->state;
+
+    if (!n->batchnorm)
+        return plume_conv2d(pl, x, w, b, 1, 0, PLUME_RELU);
+    x = plume_conv2d(pl, x, w, b, 1, 0, PLUME_IDENTITY);
+    return plume_batchnorm(pl, x, norm->w, norm->b, norm->mean, norm->var, 0, 0, PLUME_RELU);
+}
+
 static plume_tensor *forward(struct plume_context *pl, const struct plume_batch *batch)
 {
     struct cnn *n = pl->state;
     plume_tensor *h;
 
     h = plume_reshape(pl, batch->field[0], 4, (size_t[]){batch->rows, 1, n->size, n->size});
-    h = plume_conv2d(pl, h, n->conv1, n->bias1, 1, 0, PLUME_RELU);
-    h = plume_conv2d(pl, h, n->conv2, n->bias2, 1, 0, PLUME_RELU);
+    h = convolution(pl, h, n->conv1, n->bias1, &n->norm1);
+    h = convolution(pl, h, n->conv2, n->bias2, &n->norm2);
     h = plume_max_pool2d(pl, h, 2, 2, 0);
     h = plume_linear(pl, h, n->fc1, n->fc1_bias, PLUME_RELU);
     if (n->dropout > 0)

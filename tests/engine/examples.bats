@@ -32,6 +32,21 @@ setup() {
     awk -v acc="$acc" 'BEGIN { exit !(acc > 0.95) }' || { echo "test_acc $acc"; false; }
 }
 
+@test "cnn reads digits by batch norm, of a rank's or of all batches" {
+    for how in "" "--processes 2 --batch_size 16" "--processes 2 --batch_size 16 --sync-batchnorm"; do
+        # shellcheck disable=SC2086
+        run -0 --separate-stderr pltrain cnn --epochs 3 --batchnorm 1 $how
+        acc=$(sed -n 's/^test_acc //p' <<<"$output")
+        awk -v acc="$acc" 'BEGIN { exit !(acc > 0.95) }' || { echo "$how: test_acc $acc"; false; }
+    done
+    # Two ranks of 16 that share statistics are one of 32, but for the order of sums.
+    first_step() { pltrain cnn --batchnorm 1 --limit-val-batches 1 --max-steps 1 "$@"; }
+    loss() { sed -n 's/^epoch 1.* loss \([0-9.]*\) .*/\1/p'; }
+    whole=$(first_step | loss)
+    [ "$(first_step --processes 2 --batch_size 16 --sync-batchnorm | loss)" = "$whole" ]
+    [ "$(first_step --processes 2 --batch_size 16 | loss)" != "$whole" ]
+}
+
 @test "gpt learns characters" {
     run -0 --separate-stderr pltrain gpt --layers 1 --width 32 --context 32 --lr 0.01 --max-steps 400
     loss=$(sed -n 's/^test_loss //p' <<<"$output")
