@@ -93,6 +93,7 @@ static struct pl_state state_of(struct pl_trainer *t, uint64_t batches)
 static int make(const struct pl_keeper *keeper,
                 struct pl_trainer *t,
                 uint64_t batches,
+                bool weights_only,
                 struct pl_checkpoint *ret,
                 struct pl_error *err)
 {
@@ -103,7 +104,7 @@ static int make(const struct pl_keeper *keeper,
     if (callbacks_of(keeper, t, &callbacks) < 0)
         return pl_error_set(err, -ENOMEM, "out of memory");
     state.callbacks = callbacks.data;
-    r = pl_state_save(&state, false, ret, err);
+    r = pl_state_save(&state, weights_only, ret, err);
     if (r < 0)
         return r;
     t->ctx.checkpoint = ret;
@@ -141,7 +142,7 @@ int pl_keeper_save(struct pl_keeper *keeper,
         *(kept ? &job.also : &job.path) = last;
     } else if (!kept)
         return 0;
-    r = make(keeper, t, batches, &job.checkpoint, err);
+    r = make(keeper, t, batches, t->options->weights_only, &job.checkpoint, err);
     return r < 0 ? r : pl_ckpt_writer_submit(keeper->writer, &job, err);
 }
 
@@ -159,7 +160,7 @@ int pl_keeper_save_hpc(struct pl_keeper *keeper,
         return 0;
     r = pl_hpc_next(t->options->checkpoint_dir, &job.path, err);
     if (r == 0)
-        r = make(keeper, t, batches, &job.checkpoint, err);
+        r = make(keeper, t, batches, false, &job.checkpoint, err);
     if (r == 0)
         r = pl_ckpt_writer_flush(keeper->writer, err);
     if (r == 0)
@@ -222,6 +223,22 @@ load(struct pl_keeper *keeper, struct pl_trainer *t, const char *path, struct pl
     r = pl_trainer_hook(t, t->module->on_load_checkpoint, "on_load_checkpoint", err);
     t->ctx.checkpoint = NULL;
     return r;
+}
+
+int pl_keeper_take_weights(struct pl_trainer *t, struct pl_error *err)
+{
+    _cleanup_(pl_checkpoint_finish) struct pl_checkpoint checkpoint = {0};
+    struct pl_state state = state_of(t, 0);
+    const char *path = t->options->weights;
+    int r;
+
+    if (!path)
+        return 0;
+    state.optimizers = NULL;
+    r = pl_checkpoint_read(path, &checkpoint, err);
+    if (r == 0)
+        r = pl_state_load(&state, &checkpoint, err);
+    return r < 0 ? pl_error_wrap(err, r, "cannot take weights from '%s'", path) : 0;
 }
 
 int pl_keeper_resume(struct pl_keeper *keeper, struct pl_trainer *t, struct pl_error *err)

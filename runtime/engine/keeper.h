@@ -22,6 +22,10 @@ struct pl_keeper {
 int pl_keeper_init(struct pl_keeper *keeper, struct pl_trainer *t, struct pl_error *err);
 void pl_keeper_finish(struct pl_keeper *keeper);
 
+/* Sets parameters and buffers from the checkpoint that the options name, if they do. -ENOENT,
+ * -EINVAL. */
+int pl_keeper_take_weights(struct pl_trainer *trainer, struct pl_error *err);
+
 /* Sets the trainer's state from the highest hpc_ckpt_N in the folder, else from what the options
  * say (a path, or "last": last.ckpt of the folder, where it is there). Collective. -ENOENT,
  * -EINVAL. */

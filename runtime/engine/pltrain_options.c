@@ -46,7 +46,9 @@ enum option_id {
     OPT_MONITOR_MODE,
     OPT_SAVE_TOP_K,
     OPT_SAVE_LAST,
+    OPT_SAVE_WEIGHTS_ONLY,
     OPT_RESUME,
+    OPT_WEIGHTS,
     OPT_STRATEGY,
     OPT_ACCELERATOR,
     OPT_SYNC_BATCHNORM,
@@ -112,6 +114,10 @@ static const struct pl_option options[] = {
     {"monitor-mode", 0, "MODE", NULL, "min (default) or max is better", OPT_MONITOR_MODE},
     {"save-top-k", 0, "K", NULL, "how many to keep (1); -1 = all", OPT_SAVE_TOP_K},
     {"save-last", 0, NULL, NULL, "keep the newest as last.ckpt, too", OPT_SAVE_LAST},
+    {"save-weights-only", 0, NULL, NULL,
+     "keep parameters without optimizers, for --weights, not for --resume", OPT_SAVE_WEIGHTS_ONLY},
+    {"weights", 0, "FILE", NULL, "start with the parameters of a checkpoint, and with nothing else",
+     OPT_WEIGHTS},
     {"resume", 0, "FILE", NULL, "begin with a checkpoint; 'last' is last.ckpt, if there is one",
      OPT_RESUME},
 
@@ -342,6 +348,12 @@ static int set_file(struct pl_train_options *t, int id, const char *value, struc
     case OPT_SAVE_LAST:
         t->save_last = true;
         return 0;
+    case OPT_SAVE_WEIGHTS_ONLY:
+        t->weights_only = true;
+        return 0;
+    case OPT_WEIGHTS:
+        t->weights = value;
+        return 0;
     default:
         t->resume = value;
         return 0;
@@ -490,11 +502,11 @@ static int check_together(const struct pl_pltrain *p, struct pl_error *err)
         return pl_error_set(err, -EINVAL,
                             "option '--deterministic' and a stop by the clock ('--max-time') "
                             "disagree: choose '--max-steps'");
-    if (!t->checkpoint_dir &&
-        (t->monitor || t->save_last || (t->resume && strcmp(t->resume, "last") == 0)))
+    if (!t->checkpoint_dir && (t->monitor || t->save_last || t->weights_only ||
+                               (t->resume && strcmp(t->resume, "last") == 0)))
         return pl_error_set(err, -EINVAL,
-                            "options '--monitor', '--save-last' and '--resume last' need "
-                            "'--checkpoint-dir'");
+                            "options '--monitor', '--save-last', '--save-weights-only' and "
+                            "'--resume last' need '--checkpoint-dir'");
     return 0;
 }
 

@@ -436,8 +436,12 @@ int pl_state_load(struct pl_state *state,
 {
     struct pl_scaler scaler = state->scaler ? *state->scaler : (struct pl_scaler){0};
     struct pl_state next = *state;
+    _cleanup_free_ char *optimizers = pl_checkpoint_get(checkpoint, "optimizer_states");
     int r = load_values(state, checkpoint, true, err);
 
+    if (r == 0 && state->optimizers && !optimizers)
+        return pl_error_set(err, -EINVAL,
+                            "the checkpoint has weights only: give it to --weights instead");
     if (r == 0 && state->optimizers) {
         r = load_optimizers(state, checkpoint, true, err);
         if (r == 0)

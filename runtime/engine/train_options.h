@@ -63,8 +63,10 @@ struct pl_train_options {
     const char *checkpoint_dir; /* NULL = none */
     const char *monitor;        /* by which checkpoints are kept; NULL = by age */
     bool monitor_max, save_last;
-    int save_top_k;     /* as pl_best_init() */
-    const char *resume; /* a checkpoint, or "last"; NULL = none */
+    int save_top_k;      /* as pl_best_init() */
+    bool weights_only;   /* checkpoints are without optimizers, schedules and callbacks */
+    const char *weights; /* a checkpoint whose values training starts with; NULL = none */
+    const char *resume;  /* a checkpoint, or "last"; NULL = none */
 
     /* Set by a signal handler: SIGUSR1 (a checkpoint, and the job is queued again) or another (a
      * checkpoint and the end); NULL = none. */

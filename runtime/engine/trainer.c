@@ -177,6 +177,9 @@ static int build(struct pl_trainer *t, struct pl_error *err)
     /* Every rank starts from the same seed, so these are the same numbers wherever libm is the
      * same; rank 0's count. */
     pl_params_init_values(params, t->options->seed);
+    r = pl_keeper_take_weights(t, err);
+    if (r < 0)
+        return r;
     pl_precision_round(t->options, t->kernels, params);
     pl_precision_scaler(t->options, &t->scaler);
     r = pl_comm_broadcast(t->comm, params->values, params->count * pl_real_size(params->real), err);

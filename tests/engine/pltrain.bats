@@ -150,6 +150,24 @@ bits() {
     says 1 "chosen by 'val_f1', which nothing has logged" --checkpoint-dir c --monitor val_f1 mlp
 }
 
+@test "weights alone are for another start" {
+    cd "$BATS_TEST_TMPDIR"
+    args=(--optimizer adamw --hparam lr=0.003)
+    pltrain "${args[@]}" --epochs 2 --checkpoint-dir c --save-last --save-weights-only mlp
+    pltrain "${args[@]}" --epochs 2 --checkpoint-dir d --save-last mlp
+    [ $(($(stat -c %s d/last.ckpt) - $(stat -c %s c/last.ckpt))) -gt $((2 * 4 * 64 * 74)) ] # two slots
+    says 1 "has weights only: give it to --weights" "${args[@]}" --checkpoint-dir c --resume last mlp
+    says 2 "need '--checkpoint-dir'" --save-weights-only mlp
+    says 1 "cannot take weights from 'c/none.ckpt'" --weights c/none.ckpt mlp
+    # With no epoch behind it the test says what those of the run were; the start is another one.
+    whole=$(pltrain "${args[@]}" --epochs 2 mlp | grep -E '^test|hash')
+    [ "$(pltrain --epochs 0 --weights c/last.ckpt mlp | grep -E '^test|hash')" = "$whole" ]
+    [ "$(pltrain --epochs 0 --weights d/last.ckpt mlp | grep -E '^test|hash')" = "$whole" ]
+    run -0 pltrain "${args[@]}" --epochs 1 --processes 2 --weights c/last.ckpt mlp
+    [[ $output == "epoch 1/1 step 79 "* ]]
+    [ "$(grep -o 'hash .*' <<<"$output" | sort -u | wc -l)" -eq 1 ]
+}
+
 @test "batches made ahead are the same batches" {
     cd "$BATS_TEST_TMPDIR"
     pltrain --num-workers 0 --epochs 2 mlp | grep hash >without
