@@ -200,6 +200,10 @@ struct plume_module {
      * of schedules is one of all optimizers. Reported as loss is that of optimizer 0, "loss_1" is
      * that of 1, and so on. */
     int step_per_optimizer;
+
+    /* Called before configure, on the first rank of each node only; the others wait for it. For
+     * what must be done once where files are: unpacking, converting. NULL: nothing. */
+    int (*prepare_data)(struct plume_context *pl);
 };
 
 /* The one symbol of a module. */

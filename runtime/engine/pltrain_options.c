@@ -73,7 +73,8 @@ static const struct pl_option options[] = {
     {"amp-level", 0, "LEVEL", NULL,
      "what is in 16 bits: O0 nothing, O1 products (default), O2 parameters in use, too, O3 all",
      OPT_AMP_LEVEL},
-    {"accumulate", 0, "N", NULL, "add up the gradients of N batches for a step (1)",
+    {"accumulate", 0, "N", NULL,
+     "add up the gradients of N batches for a step (1); 1,5:4 = four from the fifth epoch on",
      OPT_ACCUMULATE},
     {"clip", 0, "VALUE", NULL, "clip gradients (0 = not)", OPT_CLIP},
     {"clip-by", 0, "HOW", NULL, "norm (default), over all parameters, or value", OPT_CLIP_BY},
@@ -197,6 +198,37 @@ static int parse_real(const char *value, double min, double *ret, struct pl_erro
         r = pl_error_set(err, -ERANGE, "'%s' must be a number from %g on", value, min);
     if (r == 0)
         *ret = number;
+    return r;
+}
+
+/* N, and behind it EPOCH:N as often as need be, by ascending epochs (the first is 1). */
+static int parse_accumulate(const char *value, struct pl_train_options *t, struct pl_error *err)
+{
+    _cleanup_free_ char *copy = strdup(value);
+    char *rest = copy, *word = strsep(&rest, ","), *n;
+    uint64_t last = 0;
+    int r;
+
+    if (!copy)
+        return pl_error_set(err, -ENOMEM, "out of memory");
+    r = parse_count(word, 1, &t->accumulate, err);
+    t->n_accumulate_from = 0;
+    while (r == 0 && (word = strsep(&rest, ","))) {
+        struct pl_accumulate *a = &t->accumulate_from[t->n_accumulate_from];
+
+        n = strchr(word, ':');
+        if (!n || t->n_accumulate_from == PL_ACCUMULATE_MAX)
+            return pl_error_set(err, -EINVAL, "'%s' is not N,EPOCH:N,... (%d times at most)", value,
+                                PL_ACCUMULATE_MAX);
+        *n++ = '\0';
+        r = parse_count(word, 1, &a->epoch, err);
+        if (r == 0)
+            r = parse_count(n, 1, &a->n, err);
+        if (r == 0 && a->epoch <= last)
+            r = pl_error_set(err, -EINVAL, "epochs must ascend");
+        last = a->epoch--;
+        t->n_accumulate_from++;
+    }
     return r;
 }
 
@@ -419,7 +451,7 @@ static int set_training(struct pl_pltrain *p, int id, const char *value, struct 
         t->amp_level = (int)n;
         return r;
     case OPT_ACCUMULATE:
-        return parse_count(value, 1, &t->accumulate, err);
+        return parse_accumulate(value, t, err);
     case OPT_CLIP:
         return parse_real(value, 0, &t->clip, err);
     default:

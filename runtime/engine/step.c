@@ -171,7 +171,7 @@ int pl_step_trace(struct pl_trainer *t,
 /* Counts batches, for dropout: those of one optimizer step drop different elements, too. */
 static uint64_t draw(const struct pl_trainer *t)
 {
-    return t->step * t->options->accumulate + (t->gathered ? t->gathered - 1 : 0);
+    return t->step * pl_accumulate_most(t->options) + (t->gathered ? t->gathered - 1 : 0);
 }
 
 int pl_step_forward(struct pl_trainer *t,
@@ -295,7 +295,8 @@ static int take_turn(struct pl_trainer *t,
     int r = 0;
 
     /* A short last group is divided by the whole group's number too, as Lightning's is. */
-    pl_reducer_begin(pl_turns_reducer(t), 1.0 / (t->comm->size * (double)t->options->accumulate));
+    pl_reducer_begin(pl_turns_reducer(t),
+                     1.0 / (t->comm->size * (double)pl_accumulate_at(t->options, t->epoch)));
     if (!batch)
         pl_used_add(&t->ctx.params, t->gathered == 1, false);
     else
@@ -348,7 +349,7 @@ int pl_step_train(struct pl_trainer *t,
                   bool last,
                   struct pl_error *err)
 {
-    bool due = last || t->gathered + 1 >= t->options->accumulate;
+    bool due = last || t->gathered + 1 >= pl_accumulate_at(t->options, t->epoch);
     double losses[PL_OPTIMIZERS_MAX];
     int r = batch_hook(t, t->module->on_train_batch_start, batch, "on_train_batch_start", err);
 

@@ -28,3 +28,22 @@ uint64_t pl_limit_of(const struct pl_limit *limit, uint64_t n)
 
     return value < (double)n ? (uint64_t)value : n;
 }
+
+uint64_t pl_accumulate_at(const struct pl_train_options *options, uint64_t epoch)
+{
+    uint64_t n = options->accumulate;
+
+    for (size_t i = 0; i < options->n_accumulate_from; i++)
+        if (epoch >= options->accumulate_from[i].epoch)
+            n = options->accumulate_from[i].n;
+    return n;
+}
+
+uint64_t pl_accumulate_most(const struct pl_train_options *options)
+{
+    uint64_t n = options->accumulate;
+
+    for (size_t i = 0; i < options->n_accumulate_from; i++)
+        n = PL_MAX(n, options->accumulate_from[i].n);
+    return n;
+}

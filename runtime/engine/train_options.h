@@ -41,6 +41,8 @@ enum pl_clip {
     PL_CLIP_VALUE,
 };
 
+#define PL_ACCUMULATE_MAX 16
+
 struct pl_train_options {
     uint64_t seed;
     uint64_t max_steps; /* optimizer steps in all; UINT64_MAX = as many as the epochs have */
@@ -80,7 +82,11 @@ struct pl_train_options {
     struct pl_limit overfit;   /* the same few batches in every epoch, unshuffled; 0 = off */
     bool sync_batchnorm;       /* statistics over the batches of all ranks */
     uint64_t accumulate;       /* batches of a step; > 0 */
-    double clip;               /* 0 = off */
+    struct pl_accumulate {
+        uint64_t epoch, n;                /* from this epoch on (0 is the first) so many */
+    } accumulate_from[PL_ACCUMULATE_MAX]; /* ascending */
+    size_t n_accumulate_from;
+    double clip; /* 0 = off */
     enum pl_clip clip_by;
     enum plume_optimizer_kind optimizer; /* where the module does not say */
     int prefetch;                        /* as in loader.h */
@@ -88,6 +94,10 @@ struct pl_train_options {
 
 /* The defaults: one f32 device, every batch, a validation after each epoch. */
 struct pl_train_options pl_train_options_default(void);
+
+/* Batches of a step in an epoch, and in the one that has most. */
+uint64_t pl_accumulate_at(const struct pl_train_options *options, uint64_t epoch);
+uint64_t pl_accumulate_most(const struct pl_train_options *options);
 
 /* How many of n batches a limit leaves: a share is rounded down. */
 uint64_t pl_limit_of(const struct pl_limit *limit, uint64_t n);

@@ -157,11 +157,25 @@ static int set_reducer(struct pl_trainer *t, struct pl_error *err)
     return r;
 }
 
+/* Once a node; data files are not looked for before. */
+static int prepare_data(struct pl_trainer *t, struct pl_error *err)
+{
+    int r = 0;
+
+    if (!t->module->prepare_data)
+        return 0;
+    if (t->comm->place.local_rank == 0)
+        r = pl_trainer_hook(t, t->module->prepare_data, "prepare_data", err);
+    return r == 0 ? pl_comm_barrier(t->comm, err) : r;
+}
+
 static int build(struct pl_trainer *t, struct pl_error *err)
 {
     struct pl_params *params = &t->ctx.params;
-    int r;
+    int r = prepare_data(t, err);
 
+    if (r < 0)
+        return r;
     t->ctx.configuring = true;
     pl_crash_hook("configure");
     r = pl_context_result(&t->ctx, t->module->configure(&t->ctx.pub), "configure", err);

@@ -712,6 +712,43 @@ static void test_modules_have_collectives(void **state)
     assert_good(run);
 }
 
+/* Bit by rank; those that configure see the node's first rank done. */
+static int prepare(struct plume_context *pl)
+{
+    __atomic_or_fetch(&current->parts, 1u << pl->rank, __ATOMIC_SEQ_CST);
+    return current->uneven && pl->rank ? plume_fail(pl, -EIO, "no room for the data") : 0;
+}
+
+static int configure_prepared(struct plume_context *pl)
+{
+    unsigned done = __atomic_load_n(&current->parts, __ATOMIC_SEQ_CST);
+
+    if (done != (pl->world_size == 3 ? 0x5 : 0x1)) /* nodes of two: ranks 0 and 2 */
+        return plume_fail(pl, -EINVAL, "not prepared, or by the wrong ranks");
+    return configure(pl);
+}
+
+static void test_data_is_prepared_once_a_node(void **state)
+{
+    static const unsigned layouts[][2] = {{1, 0}, {2, 0}, {3, 2}};
+    struct run *run;
+
+    for (size_t i = 0; i < PL_COUNT(layouts); i++) {
+        run = new_run();
+        run->module.prepare_data = prepare;
+        run->module.configure = configure_prepared;
+        run->options.max_steps = 1;
+        go(run, layouts[i][0], layouts[i][1]);
+        assert_good(run);
+        assert_int_equal(run->step, 1);
+    }
+    run = new_run(); /* the second node fails: all hear of it */
+    run->module.prepare_data = prepare;
+    run->uneven = true;
+    go(run, 2, 1);
+    assert_non_null(strstr(run->error, "no room for the data"));
+}
+
 static int save_word(struct plume_context *pl)
 {
     return plume_save(pl, "word", "plume", 6);
@@ -838,6 +875,7 @@ int main(void)
         cmocka_unit_test(test_outputs_are_checked),
         cmocka_unit_test(test_own_reduction),
         cmocka_unit_test(test_modules_have_collectives),
+        cmocka_unit_test(test_data_is_prepared_once_a_node),
         cmocka_unit_test(test_modules_keep_their_own_in_checkpoints),
         cmocka_unit_test(test_a_failed_run_leaves_nothing),
         cmocka_unit_test(test_strategies_are_chosen),
