@@ -5,6 +5,8 @@
 #ifndef PL_KERNELS_HALF_H
 #define PL_KERNELS_HALF_H
 
+#include "kernels/anywhere.h"
+
 #include <stdint.h>
 #include <string.h>
 
@@ -14,7 +16,7 @@ enum pl_half {
     PL_HALF_F16,
 };
 
-static inline uint32_t pl_f32_bits(float x)
+PL_ANYWHERE static inline uint32_t pl_f32_bits(float x)
 {
     uint32_t bits;
 
@@ -22,7 +24,7 @@ static inline uint32_t pl_f32_bits(float x)
     return bits;
 }
 
-static inline float pl_f32_of_bits(uint32_t bits)
+PL_ANYWHERE static inline float pl_f32_of_bits(uint32_t bits)
 {
     float x;
 
@@ -30,13 +32,13 @@ static inline float pl_f32_of_bits(uint32_t bits)
     return x;
 }
 
-static inline float pl_f32_of_bf16(uint16_t h)
+PL_ANYWHERE static inline float pl_f32_of_bf16(uint16_t h)
 {
     return pl_f32_of_bits((uint32_t)h << 16);
 }
 
 /* A NaN stays one (quiet). */
-static inline uint16_t pl_bf16_of_f32(float x)
+PL_ANYWHERE static inline uint16_t pl_bf16_of_f32(float x)
 {
     uint32_t bits = pl_f32_bits(x), round = 0x7fff + (bits >> 16 & 1);
     uint32_t nan = (bits & 0x7fffffff) > 0x7f800000 ? 0xffffffff : 0;
@@ -46,7 +48,7 @@ static inline uint16_t pl_bf16_of_f32(float x)
 
 /* Normal and denormal numbers are scaled by 2^112, which is exact; the exponent of infinities and
  * NaNs is filled up. */
-static inline float pl_f32_of_f16(uint16_t h)
+PL_ANYWHERE static inline float pl_f32_of_f16(uint16_t h)
 {
     uint32_t sign = (uint32_t)(h & 0x8000) << 16, rest = h & 0x7fffu;
     uint32_t special = rest >= 0x7c00 ? 0x7f800000 : 0;
@@ -57,7 +59,7 @@ static inline float pl_f32_of_f16(uint16_t h)
 
 /* Magnitudes from 65520 on become infinite. Denormal results are rounded by adding a number whose
  * last place is theirs. */
-static inline uint16_t pl_f16_of_f32(float x)
+PL_ANYWHERE static inline uint16_t pl_f16_of_f32(float x)
 {
     uint32_t bits = pl_f32_bits(x), sign = bits >> 16 & 0x8000, a = bits & 0x7fffffff;
     uint32_t normal = (a + 0xfff + (a >> 13 & 1) - (112u << 23)) >> 13;
@@ -70,12 +72,12 @@ static inline uint16_t pl_f16_of_f32(float x)
     return (uint16_t)((((h & ~is_inf) | (0x7c00 & is_inf)) | is_nan) | sign);
 }
 
-static inline float pl_f32_of_half(enum pl_half type, uint16_t h)
+PL_ANYWHERE static inline float pl_f32_of_half(enum pl_half type, uint16_t h)
 {
     return type == PL_HALF_F16 ? pl_f32_of_f16(h) : pl_f32_of_bf16(h);
 }
 
-static inline uint16_t pl_half_of_f32(enum pl_half type, float x)
+PL_ANYWHERE static inline uint16_t pl_half_of_f32(enum pl_half type, float x)
 {
     return type == PL_HALF_F16 ? pl_f16_of_f32(x) : pl_bf16_of_f32(x);
 }

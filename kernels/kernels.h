@@ -21,9 +21,12 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+/* The 16-bit types are of devices that store them and calculate in f32 (kernels/cuda/cuda.h). */
 enum pl_real {
     PL_REAL_F32,
     PL_REAL_F64,
+    PL_REAL_BF16,
+    PL_REAL_F16,
 };
 
 /* All ops: X(function, struct of arguments) */
@@ -37,20 +40,28 @@ struct pl_kernels {
 #undef PL_KERNEL_MEMBER
 };
 
-/* The truth, in either type. */
+/* The truth, in f32 or f64; NULL for the 16-bit types. */
 const struct pl_kernels *pl_kernels_ref(enum pl_real real);
 
 /* The vectorised loops for f32, built for several x86-64 levels; level 0 runs everywhere. NULL
  * where this machine cannot run the level, or there is none of that number. */
 const struct pl_kernels *pl_kernels_cpu(unsigned level);
 
-/* The best table for this machine and type. Never NULL. */
+/* The best table for this machine's CPU and type. Never NULL for f32 and f64. */
 const struct pl_kernels *pl_kernels_best(enum pl_real real);
 
 /* Bytes of an element. */
 static inline size_t pl_real_size(enum pl_real real)
 {
-    return real == PL_REAL_F64 ? sizeof(double) : sizeof(float);
+    switch (real) {
+    case PL_REAL_F64:
+        return sizeof(double);
+    case PL_REAL_BF16:
+    case PL_REAL_F16:
+        return sizeof(uint16_t);
+    default:
+        return sizeof(float);
+    }
 }
 
 /* Threads that this process may use: the smallest of its affinity mask, its cgroup's CPU quota

@@ -4,9 +4,11 @@
 #ifndef PL_KERNELS_PHILOX_H
 #define PL_KERNELS_PHILOX_H
 
+#include "kernels/anywhere.h"
+
 #include <stdint.h>
 
-static inline void pl_philox(uint64_t key, uint64_t low, uint64_t high, uint32_t ret[4])
+PL_ANYWHERE static inline void pl_philox(uint64_t key, uint64_t low, uint64_t high, uint32_t ret[4])
 {
     uint32_t k0 = (uint32_t)key, k1 = (uint32_t)(key >> 32);
     uint32_t c0 = (uint32_t)low, c1 = (uint32_t)(low >> 32);

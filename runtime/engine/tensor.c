@@ -43,7 +43,12 @@ const char *pl_dtype_name(enum plume_dtype dtype)
 
 enum plume_dtype pl_dtype_of_real(enum pl_real real)
 {
-    return real == PL_REAL_F64 ? PLUME_F64 : PLUME_F32;
+    static const enum plume_dtype of[] = {[PL_REAL_F32] = PLUME_F32,
+                                          [PL_REAL_F64] = PLUME_F64,
+                                          [PL_REAL_BF16] = PLUME_BF16,
+                                          [PL_REAL_F16] = PLUME_F16};
+
+    return of[real];
 }
 
 int pl_shape_count(size_t rank, const size_t *shape, size_t *ret)

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Harness of the op tests: every backend against ref, on random and adversarial contents, odd
+/* Harness of the op tests: every backend (CPU levels; the CUDA tables of each type on the emulator,
+ * by typed.h) against ref, on random and adversarial contents, odd
  * sizes and misaligned buffers, with guard bytes around each. The seed is printed and can be given
  * by PLUME_TEST_SEED. Idea: dav1d's checkasm. */
 #ifndef PL_TESTS_KERNELS_CHECK_H

@@ -49,7 +49,7 @@ while IFS=: read -r file line text; do
     elif matches "$header" "$foreign" && ! matches "$header" "$libs"; then
         found "$file:$line: '$folder' may not include <$header>"
     fi
-done < <(lint_files '*.c' '*.h' '*.cu' | xargs grep -HnE '^[[:space:]]*#[[:space:]]*include')
+done < <(lint_files '*.c' '*.h' '*.cu' '*.cuh' | xargs grep -HnE '^[[:space:]]*#[[:space:]]*include')
 
 # needs BINARY PATTERN...: libraries that the binary may need; with a leading ! those it may not.
 needs() {

@@ -10,7 +10,7 @@ matching() {
     (($# == 0)) || grep -HnP -- "$pattern" "$@" || true
 }
 
-mapfile -t code < <(lint_files '*.c' '*.h' '*.cu')
+mapfile -t code < <(lint_files '*.c' '*.h' '*.cu' '*.cuh')
 mapfile -t scripts < <(lint_files '*.sh' '*.bash' '*.bats' '*.py' dev .ci/run)
 for file in "${code[@]}" "${scripts[@]}"; do
     head -n 3 "$file" | grep -q 'SPDX-License-Identifier: ' ||

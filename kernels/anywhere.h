@@ -1,0 +1,12 @@
+/* SPDX-License-Identifier: MIT */
+/* PL_ANYWHERE: in front of an inline function that CUDA's kernels use too. */
+#ifndef PL_KERNELS_ANYWHERE_H
+#define PL_KERNELS_ANYWHERE_H
+
+#ifdef __CUDACC__
+#define PL_ANYWHERE __host__ __device__
+#else
+#define PL_ANYWHERE
+#endif
+
+#endif

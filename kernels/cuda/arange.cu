@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: MIT */
+/* Exact. Writes 4 bytes an element. */
+#include "kernels/cuda/launch.cuh"
+
+namespace pl_cuda
+{
+
+#define THREADS 256
+
+static __global__ void __launch_bounds__(THREADS) arange_kernel(size_t n, int32_t *y)
+{
+    size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x;
+
+    if (i < n)
+        y[i] = (int32_t)i;
+}
+
+template <class T> void arange(const struct pl_arange_args *a)
+{
+    if (a->n)
+        PL_LAUNCH(arange_kernel, ceil_div(a->n, THREADS), THREADS, 0, a->n, a->y);
+}
+
+PL_CUDA_DEFINE(arange, arange);
+
+} // namespace pl_cuda

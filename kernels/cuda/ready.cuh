@@ -1,0 +1,25 @@
+/* SPDX-License-Identifier: MIT */
+/* The functions of the op table that this folder has; the others are NULL, which only its tests may
+ * see (they say so). To become PL_KERNEL_LIST when all are there. A line a family of files. */
+#ifndef PL_KERNELS_CUDA_READY_CUH
+#define PL_KERNELS_CUDA_READY_CUH
+
+/* X(function, struct of arguments) */
+#define PL_CUDA_READY(X)                                                                           \
+    X(add, add)                                                                                    \
+    X(relu_forward, relu)                                                                          \
+    X(relu_backward, relu)                                                                         \
+    X(widen, half)                                                                                 \
+    X(narrow, half)                                                                                \
+    X(unary_forward, unary)                                                                        \
+    X(unary_backward, unary)                                                                       \
+    X(binary_forward, binary)                                                                      \
+    X(binary_backward, binary)                                                                     \
+    X(affine, affine)                                                                              \
+    X(reduce_forward, reduce)                                                                      \
+    X(reduce_backward, reduce)                                                                     \
+    X(dropout, dropout)                                                                            \
+    X(copy, copy)                                                                                  \
+    X(arange, arange)
+
+#endif

@@ -1,0 +1,64 @@
+/* SPDX-License-Identifier: MIT */
+/* Forward reads each element once, in f64 (see sums.cuh); backward writes each, and reads it where
+ * it adds. Bound by memory. */
+#include "kernels/cuda/sums.cuh"
+
+namespace pl_cuda
+{
+
+#define THREADS 256
+
+namespace
+{
+
+template <class T> struct element {
+    const T *x;
+    size_t n, inner;
+
+    __device__ double operator()(size_t o, size_t k, size_t i) const
+    {
+        return load(x, (o * n + k) * inner + i);
+    }
+};
+
+template <class T> struct scaled_to {
+    T *y;
+    double scale;
+
+    __device__ void operator()(size_t i, double sum) const
+    {
+        store(y, i, (real<T>)(scale * sum));
+    }
+};
+
+template <class T>
+__global__ void __launch_bounds__(THREADS) reduce_backward_kernel(
+    size_t count, size_t n, size_t inner, real<T> scale, bool add, const T *dy, T *dx)
+{
+    size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x;
+
+    if (i < count)
+        put(dx, i, scale * load(dy, i / (n * inner) * inner + i % inner), add);
+}
+
+} // namespace
+
+template <class T> void reduce_forward(const struct pl_reduce_args *a)
+{
+    sums(a->outer, a->n, a->inner, element<T>{(const T *)a->x, a->n, a->inner},
+         scaled_to<T>{(T *)a->y, a->scale});
+}
+
+template <class T> void reduce_backward(const struct pl_reduce_args *a)
+{
+    size_t count = a->outer * a->n * a->inner;
+
+    if (count)
+        PL_LAUNCH((reduce_backward_kernel<T>), ceil_div(count, THREADS), THREADS, 0, count, a->n,
+                  a->inner, (real<T>)a->scale, a->dx_add, (const T *)a->dy, (T *)a->dx);
+}
+
+PL_CUDA_DEFINE(reduce_forward, reduce);
+PL_CUDA_DEFINE(reduce_backward, reduce);
+
+} // namespace pl_cuda

@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: MIT */
+#include "kernels/cuda/stream.h"
+
+#include <cuda_runtime.h>
+
+static thread_local struct pl_cuda_stream own;
+static thread_local struct pl_cuda_stream *current;
+
+struct pl_cuda_stream *pl_cuda_stream_current(void)
+{
+    return current ? current : &own;
+}
+
+void pl_cuda_stream_set(struct pl_cuda_stream *stream)
+{
+    current = stream;
+}
+
+void pl_cuda_stream_note(struct pl_cuda_stream *stream, int error)
+{
+    if (!stream->error)
+        stream->error = error;
+}
+
+void *pl_cuda_stream_scratch(struct pl_cuda_stream *stream, size_t bytes)
+{
+    cudaError_t r;
+
+    if (bytes <= stream->scratch_bytes)
+        return stream->scratch;
+    bytes += bytes / 2;
+    pl_cuda_stream_finish(stream);
+    r = cudaMallocAsync(&stream->scratch, bytes, stream->stream);
+    if (r != cudaSuccess) {
+        stream->scratch = NULL;
+        pl_cuda_stream_note(stream, r);
+        return NULL;
+    }
+    stream->scratch_bytes = bytes;
+    return stream->scratch;
+}
+
+void pl_cuda_stream_finish(struct pl_cuda_stream *stream)
+{
+    if (stream->scratch)
+        pl_cuda_stream_note(stream, cudaFreeAsync(stream->scratch, stream->stream));
+    stream->scratch = NULL;
+    stream->scratch_bytes = 0;
+}

@@ -1,0 +1,115 @@
+/* SPDX-License-Identifier: MIT */
+/* Storage types and what is calculated with: f32 for all but f64. Loads and stores of 16 bytes. */
+#ifndef PL_KERNELS_CUDA_TYPES_CUH
+#define PL_KERNELS_CUDA_TYPES_CUH
+
+#include "kernels/cuda/launch.cuh"
+
+namespace pl_cuda
+{
+
+struct bf16 {
+    uint16_t bits;
+};
+struct f16 {
+    uint16_t bits;
+};
+
+template <class T> struct real_of {
+    typedef float type;
+};
+template <> struct real_of<double> {
+    typedef double type;
+};
+/* What T is calculated in; also what an op keeps of a row (mean, inv_std, lse) in T's table. */
+template <class T> using real = typename real_of<T>::type;
+
+static __device__ __forceinline__ float widen_one(float x)
+{
+    return x;
+}
+
+static __device__ __forceinline__ double widen_one(double x)
+{
+    return x;
+}
+
+static __device__ __forceinline__ float widen_one(bf16 x)
+{
+    return pl_f32_of_bf16(x.bits);
+}
+
+static __device__ __forceinline__ float widen_one(f16 x)
+{
+#ifdef __CUDA_ARCH__
+    return __half2float(__ushort_as_half(x.bits));
+#else
+    return pl_f32_of_f16(x.bits);
+#endif
+}
+
+/* To the nearest, ties to even: narrow_one<T>(x). */
+template <class T> static __device__ __forceinline__ T narrow_one(real<T> x)
+{
+    return x;
+}
+
+template <> __device__ __forceinline__ bf16 narrow_one<bf16>(float x)
+{
+#ifdef __CUDA_ARCH__
+    return bf16{__bfloat16_as_ushort(__float2bfloat16_rn(x))};
+#else
+    return bf16{pl_bf16_of_f32(x)};
+#endif
+}
+
+template <> __device__ __forceinline__ f16 narrow_one<f16>(float x)
+{
+#ifdef __CUDA_ARCH__
+    return f16{__half_as_ushort(__float2half_rn(x))};
+#else
+    return f16{pl_f16_of_f32(x)};
+#endif
+}
+
+template <class T> static __device__ __forceinline__ real<T> load(const T *p, size_t i)
+{
+    return widen_one(p[i]);
+}
+
+template <class T> static __device__ __forceinline__ void store(T *p, size_t i, real<T> x)
+{
+    p[i] = narrow_one<T>(x);
+}
+
+/* p[i] (+)= x: with `add` what is there is added, in real<T>. */
+template <class T> static __device__ __forceinline__ void put(T *p, size_t i, real<T> x, bool add)
+{
+    store<T>(p, i, add ? load(p, i) + x : x);
+}
+
+/* 16 bytes of T, moved at once; p + i must lie on 16 bytes. */
+template <class T> struct alignas(16) pack {
+    static const size_t size = 16 / sizeof(T);
+    T of[16 / sizeof(T)];
+};
+
+template <class T> static __device__ __forceinline__ pack<T> load_pack(const T *p, size_t i)
+{
+    return *reinterpret_cast<const pack<T> *>(p + i);
+}
+
+template <class T> static __device__ __forceinline__ void store_pack(T *p, size_t i, pack<T> x)
+{
+    *reinterpret_cast<pack<T> *>(p + i) = x;
+}
+
+/* Whether load_pack() may be used at multiples of the pack's size; NULL may. */
+static inline bool packable(const void *p)
+{
+    return (uintptr_t)p % 16 == 0;
+}
+
+} // namespace pl_cuda
+
+#endif

@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: MIT */
+/* Runs CUDA kernels that a C++ compiler has compiled for the CPU, to test them without a GPU: what
+ * a block's threads share, wait for and tell each other is as on a GPU; speed and memory order are
+ * not. Each CUDA thread runs until it waits at a barrier, on a stack of its own from then on; one
+ * that never waits costs a function call.
+ *
+ * What it makes sure of, so that a kernel that relies on luck fails: blocks come in shuffled order,
+ * threads forwards or backwards; shared memory begins as NaNs and has guards behind it, also behind
+ * what a block that came before left there; a barrier is reached by all threads of the block (or
+ * lanes of the warp) at the same line, or the program ends with a message. */
+#ifndef PL_TESTS_CUDA_EMULATOR_H
+#define PL_TESTS_CUDA_EMULATOR_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct pl_emu_dim {
+    unsigned x, y, z;
+};
+
+/* The thread that runs: CUDA's threadIdx, blockIdx, blockDim, gridDim. */
+extern struct pl_emu_now {
+    struct pl_emu_dim thread, block, block_dim, grid_dim;
+} pl_emu_now;
+
+/* Runs body(ctx) for each thread of the grid; returns when all are done. One launch at a time in
+ * the process. shared_bytes: of dynamic shared memory. */
+void pl_emu_launch(struct pl_emu_dim grid,
+                   struct pl_emu_dim block,
+                   size_t shared_bytes,
+                   void (*body)(void *ctx),
+                   void *ctx);
+
+/* The order of blocks and threads follows from this. */
+void pl_emu_seed(uint64_t seed);
+
+/* Memory of one op's kernels, contents undefined, of the calling thread: good until the next call.
+ */
+void *pl_emu_scratch(size_t bytes);
+
+/* From inside a kernel only. `line` tells calls apart. */
+
+void pl_emu_barrier(int line);
+
+/* Waits for all lanes of the warp and returns what each of them gave, 8 bytes a lane; good until
+ * the next call. size <= 8. The mask must be that of all lanes. */
+const uint64_t *pl_emu_warp(unsigned mask, const void *value, size_t size, int line);
+
+/* The block's array that this site declares. */
+void *pl_emu_shared(const void *site, size_t bytes);
+void *pl_emu_dynamic_shared(void);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,159 @@
+/* SPDX-License-Identifier: MIT */
+/* On x86-64 a switch is a few instructions; elsewhere swapcontext(3), which costs a system call. */
+#include "tests/cuda/fiber.h"
+
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <ucontext.h>
+
+#ifdef __SANITIZE_ADDRESS__
+#include <sanitizer/common_interface_defs.h>
+#endif
+
+#define STACK_BYTES (256 * 1024)
+#define GUARD_BYTES (64 * 1024)
+
+struct pl_fiber {
+    void (*body)(struct pl_fiber *self);
+    unsigned char *stack;
+#ifdef __x86_64__
+    void *sp, *caller_sp;
+#else
+    ucontext_t context, caller;
+#endif
+    void *fake, *caller_fake; /* AddressSanitizer's */
+    const void *caller_stack;
+    size_t caller_bytes;
+};
+
+static void before_switch(void **fake, const void *stack, size_t bytes)
+{
+#ifdef __SANITIZE_ADDRESS__
+    __sanitizer_start_switch_fiber(fake, stack, bytes);
+#else
+    (void)fake;
+    (void)stack;
+    (void)bytes;
+#endif
+}
+
+static void after_switch(void *fake, const void **stack, size_t *bytes)
+{
+#ifdef __SANITIZE_ADDRESS__
+    __sanitizer_finish_switch_fiber(fake, stack, bytes);
+#else
+    (void)fake;
+    (void)stack;
+    (void)bytes;
+#endif
+}
+
+static void begin(struct pl_fiber *f)
+{
+    after_switch(NULL, &f->caller_stack, &f->caller_bytes);
+    f->body(f);
+    abort();
+}
+
+#ifdef __x86_64__
+/* Saves what a function must keep, and the stack pointer to *from; takes another's. */
+void pl_fiber_switch(void **from, void *to);
+void pl_fiber_first(void);
+__asm__(".text\n"
+        ".type pl_fiber_switch, @function\n"
+        "pl_fiber_switch:\n"
+        "push %rbp\npush %rbx\npush %r12\npush %r13\npush %r14\npush %r15\n"
+        "mov %rsp, (%rdi)\n"
+        "mov %rsi, %rsp\n"
+        "pop %r15\npop %r14\npop %r13\npop %r12\npop %rbx\npop %rbp\n"
+        "ret\n"
+        ".type pl_fiber_first, @function\n"
+        "pl_fiber_first:\n" /* begin(fiber), which stand in r13 and r12 */
+        "mov %r12, %rdi\n"
+        "call *%r13\n"
+        "ud2\n");
+
+static void prepare(struct pl_fiber *f)
+{
+    uintptr_t *top = (uintptr_t *)(void *)(f->stack + STACK_BYTES);
+
+    *--top = 0; /* so that the stack is aligned when begin() is called */
+    *--top = 0;
+    *--top = (uintptr_t)pl_fiber_first;
+    *--top = 0;                /* rbp */
+    *--top = 0;                /* rbx */
+    *--top = (uintptr_t)f;     /* r12 */
+    *--top = (uintptr_t)begin; /* r13 */
+    *--top = 0;
+    *--top = 0;
+    f->sp = top;
+}
+
+static void jump_in(struct pl_fiber *f)
+{
+    pl_fiber_switch(&f->caller_sp, f->sp);
+}
+
+static void jump_out(struct pl_fiber *f)
+{
+    pl_fiber_switch(&f->sp, f->caller_sp);
+}
+#else
+static void from_halves(unsigned high, unsigned low)
+{
+    begin((struct pl_fiber *)((uintptr_t)high << 16 << 16 | low));
+}
+
+static void prepare(struct pl_fiber *f)
+{
+    getcontext(&f->context);
+    f->context.uc_stack.ss_sp = f->stack;
+    f->context.uc_stack.ss_size = STACK_BYTES;
+    makecontext(&f->context, (void (*)(void))from_halves, 2, (unsigned)((uintptr_t)f >> 16 >> 16),
+                (unsigned)(uintptr_t)f);
+}
+
+static void jump_in(struct pl_fiber *f)
+{
+    swapcontext(&f->caller, &f->context);
+}
+
+static void jump_out(struct pl_fiber *f)
+{
+    swapcontext(&f->context, &f->caller);
+}
+#endif
+
+struct pl_fiber *pl_fiber_create(void (*body)(struct pl_fiber *self))
+{
+    struct pl_fiber *f = calloc(1, sizeof(*f));
+    unsigned char *memory = mmap(NULL, GUARD_BYTES + STACK_BYTES, PROT_READ | PROT_WRITE,
+                                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+
+    if (!f || memory == MAP_FAILED || mprotect(memory, GUARD_BYTES, PROT_NONE) < 0) {
+        perror("CUDA emulator");
+        abort();
+    }
+    f->body = body;
+    f->stack = memory + GUARD_BYTES;
+    prepare(f);
+    return f;
+}
+
+void pl_fiber_enter(struct pl_fiber *f)
+{
+    void *fake = NULL;
+
+    before_switch(&fake, f->stack, STACK_BYTES);
+    jump_in(f);
+    after_switch(fake, NULL, NULL);
+}
+
+void pl_fiber_leave(struct pl_fiber *f)
+{
+    before_switch(&f->fake, f->caller_stack, f->caller_bytes);
+    jump_out(f);
+    after_switch(f->fake, &f->caller_stack, &f->caller_bytes);
+}

@@ -1,0 +1,19 @@
+/* SPDX-License-Identifier: MIT */
+/* Stacks to jump to and back from; for the emulator. Never freed: it keeps them for the next
+ * launch. Not thread safe. */
+#ifndef PL_TESTS_CUDA_FIBER_H
+#define PL_TESTS_CUDA_FIBER_H
+
+struct pl_fiber;
+
+/* A fiber that runs body(itself), which never returns, from the first pl_fiber_enter() on. Ends the
+ * program when there is no memory. */
+struct pl_fiber *pl_fiber_create(void (*body)(struct pl_fiber *self));
+
+/* Runs it until it leaves. Not from inside a fiber. */
+void pl_fiber_enter(struct pl_fiber *fiber);
+
+/* Back to who entered; returns at the next pl_fiber_enter(). From inside this fiber. */
+void pl_fiber_leave(struct pl_fiber *self);
+
+#endif

@@ -1,0 +1,138 @@
+/* SPDX-License-Identifier: MIT */
+/* What kernels use of CUDA's C++, on the emulator. Given to the compiler by -include, in front of
+ * each kernels/cuda/ file: see kernels/cuda/launch.cuh, which has NVIDIA's side of PL_LAUNCH. */
+#ifndef PL_TESTS_CUDA_SHIM_CUH
+#define PL_TESTS_CUDA_SHIM_CUH
+
+#include "tests/cuda/emulator.h"
+
+#include <math.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define PL_CUDA_EMULATED 1
+
+#define __global__
+#define __device__
+#define __host__
+#define __forceinline__ inline __attribute__((always_inline))
+#define __launch_bounds__(...)
+#define __restrict__ __restrict
+
+#define threadIdx pl_emu_now.thread
+#define blockIdx pl_emu_now.block
+#define blockDim pl_emu_now.block_dim
+#define gridDim pl_emu_now.grid_dim
+#define warpSize 32
+
+struct dim3 {
+    unsigned x, y, z;
+    dim3(size_t x_ = 1, size_t y_ = 1, size_t z_ = 1)
+        : x((unsigned)x_), y((unsigned)y_), z((unsigned)z_)
+    {
+    }
+};
+struct float4 {
+    float x, y, z, w;
+};
+struct alignas(16) uint4 {
+    unsigned x, y, z, w;
+};
+
+#define __syncthreads() pl_emu_barrier(__LINE__)
+#define __syncwarp() ((void)pl_emu_shuffle(0xffffffff, 0, 0, __LINE__))
+#define __shfl_sync(mask, value, from) pl_emu_shuffle(mask, value, (unsigned)(from) % 32, __LINE__)
+#define __shfl_xor_sync(mask, value, with)                                                         \
+    pl_emu_shuffle(mask, value, pl_emu_lane() ^ (unsigned)(with), __LINE__)
+#define __shfl_down_sync(mask, value, by)                                                          \
+    pl_emu_shuffle(mask, value, pl_emu_lane() + (by) < 32 ? pl_emu_lane() + (by) : pl_emu_lane(),  \
+                   __LINE__)
+#define __shfl_up_sync(mask, value, by)                                                            \
+    pl_emu_shuffle(mask, value,                                                                    \
+                   pl_emu_lane() >= (unsigned)(by) ? pl_emu_lane() - (by) : pl_emu_lane(),         \
+                   __LINE__)
+#define __ballot_sync(mask, predicate) pl_emu_ballot(mask, predicate, __LINE__)
+#define __any_sync(mask, predicate) (pl_emu_ballot(mask, predicate, __LINE__) != 0)
+#define __all_sync(mask, predicate) (pl_emu_ballot(mask, predicate, __LINE__) == 0xffffffff)
+
+static inline unsigned pl_emu_lane()
+{
+    return (pl_emu_now.thread.x +
+            pl_emu_now.block_dim.x *
+                (pl_emu_now.thread.y + pl_emu_now.block_dim.y * pl_emu_now.thread.z)) %
+           32;
+}
+
+template <class V> static inline V pl_emu_shuffle(unsigned mask, V value, unsigned from, int line)
+{
+    V ret;
+
+    static_assert(sizeof(V) <= 8, "a shuffle moves at most 8 bytes");
+    memcpy(&ret, &pl_emu_warp(mask, &value, sizeof(value), line)[from], sizeof(ret));
+    return ret;
+}
+
+static inline unsigned pl_emu_ballot(unsigned mask, bool predicate, int line)
+{
+    uint64_t value = predicate;
+    const uint64_t *values = pl_emu_warp(mask, &value, sizeof(value), line);
+    unsigned ret = 0;
+
+    for (unsigned lane = 0; lane < 32; lane++)
+        ret |= (unsigned)values[lane] << lane;
+    return ret;
+}
+
+/* Threads run one at a time, so that any read and write is atomic. */
+template <class V> static inline V atomicAdd(V *p, V value)
+{
+    V before = *p;
+
+    *p = before + value;
+    return before;
+}
+
+static inline float rsqrtf(float x)
+{
+    return 1 / sqrtf(x);
+}
+
+static inline double rsqrt(double x)
+{
+    return 1 / sqrt(x);
+}
+
+#define PL_SHARED(type, name, dimensions)                                                          \
+    static char name##_site;                                                                       \
+    typedef type name##_array dimensions;                                                          \
+    name##_array &name = *(name##_array *)pl_emu_shared(&name##_site, sizeof(name##_array))
+#define PL_SHARED_DYNAMIC(type, name) type *const name = (type *)pl_emu_dynamic_shared()
+
+namespace pl_cuda
+{
+
+template <class... P> struct launch_of {
+    void (*kernel)(P...);
+    dim3 grid, block;
+    size_t shared_bytes;
+
+    void operator()(P... args) const
+    {
+        auto body = [&]() { kernel(args...); };
+
+        pl_emu_launch(
+            {grid.x, grid.y, grid.z}, {block.x, block.y, block.z}, shared_bytes,
+            [](void *ctx) { (*static_cast<decltype(body) *>(ctx))(); }, &body);
+    }
+};
+
+/* As kernels/cuda/stream.cu has it, of plain memory. */
+static inline void *scratch(size_t bytes)
+{
+    return pl_emu_scratch(bytes);
+}
+
+} // namespace pl_cuda
+
+#endif
