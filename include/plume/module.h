@@ -331,7 +331,9 @@ static inline int plume_fail(struct plume_context *pl, int code, const char *tex
 
 /* Logs a one-element tensor under a name (as pl_hparam names). What is reported is
  * sum(value * factor) / sum(weight) over all batches and ranks: for a mean over n rows give
- * (n, n), for a count among n rows (1, n). Only in validation_step and test_step. */
+ * (n, n), for a count among n rows (1, n). Only in steps and what follows them (*_step_end). In
+ * training it is reported with the loss, as "train_NAME", every --log-every steps: over the batches
+ * of that optimizer step, and rank 0's alone, so that nothing can be decided by it. */
 static inline void plume_log(
     struct plume_context *pl, const char *name, plume_tensor *value, double factor, double weight)
 {

@@ -191,7 +191,7 @@ static void api_log(
     size_t i = 0;
 
     if (!logs) {
-        refuse(ctx, -EINVAL, "log: only in validation_step and test_step");
+        refuse(ctx, -EINVAL, "log: only in steps");
         return;
     }
     if (!value || value->count != 1 || ctx->error.code) {

@@ -54,9 +54,9 @@ struct pl_context {
     struct plume_context pub; /* first: hooks get its address */
     const struct pl_hparams *hparams;
     struct pl_params params;
-    struct pl_tape *tape; /* of the running step; NULL outside */
-    struct pl_logs *logs; /* of the running step; NULL in training */
-    bool configuring;     /* parameters may be declared */
+    struct pl_tape *tape;                                 /* of the running step; NULL outside */
+    struct pl_logs *logs;                                 /* of the running step; NULL outside */
+    bool configuring;                                     /* parameters may be declared */
     struct plume_optimizer optimizers[PL_OPTIMIZERS_MAX]; /* while they are configured: first the
                                                              one the hook is given */
     size_t n_optimizers;                                  /* 0 outside */

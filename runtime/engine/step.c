@@ -5,6 +5,8 @@
 #include "runtime/engine/used.h"
 
 #include <math.h>
+#include <stdarg.h>
+#include <string.h>
 
 #define NO_LOSS (-HUGE_VAL) /* no loss is this: it would have ended the run */
 
@@ -58,7 +60,7 @@ static int call_step(struct pl_trainer *t,
     int r;
 
     t->ctx.tape = tape;
-    t->ctx.logs = stage == PLUME_TRAIN ? NULL : logs;
+    t->ctx.logs = logs;
     t->ctx.outputs = &s->outputs;
     t->ctx.part = part;
     pl_crash_hook(names[stage]);
@@ -90,7 +92,7 @@ static int call_end(struct pl_trainer *t,
         return 0;
     pl_crash_hook(names[stage]);
     t->ctx.tape = tape;
-    t->ctx.logs = stage == PLUME_TRAIN ? NULL : &s->logs;
+    t->ctx.logs = &s->logs;
     if (stage == PLUME_TRAIN)
         r = t->module->training_step_end(&t->ctx.pub, &s->outputs, loss);
     else
@@ -310,26 +312,60 @@ static int take_turn(struct pl_trainer *t,
     return r == 0 && used ? optimize(t, err) : r;
 }
 
-/* The losses of a step, of those that gave one. */
-static void report_losses(struct pl_trainer *t, const double *losses)
+/* What a step is reported by: at most as much as one can log. */
+struct told {
+    char name[PL_LOG_VALUES_MAX][80];
+    const char *list[PL_LOG_VALUES_MAX];
+    double value[PL_LOG_VALUES_MAX];
+    size_t n;
+};
+
+static void PL_PRINTF(3, 4) tell(struct told *told, double value, const char *name, ...)
 {
-    char names[PL_OPTIMIZERS_MAX][16] = {"loss"};
-    const char *list[PL_OPTIMIZERS_MAX + 1];
-    double values[PL_OPTIMIZERS_MAX + 1];
-    size_t n = 0;
+    va_list ap;
+
+    if (told->n == PL_LOG_VALUES_MAX)
+        return;
+    va_start(ap, name);
+    vsnprintf(told->name[told->n], sizeof(told->name[0]), name, ap);
+    va_end(ap);
+    told->list[told->n] = told->name[told->n];
+    told->value[told->n++] = value;
+}
+
+/* The losses, and what training_step has logged, of this rank. */
+static void report_step(struct pl_trainer *t, const double *losses)
+{
+    struct told told = {0};
 
     for (unsigned i = 0; i < t->n_turns; i++) {
+        const struct pl_stage *s = i ? &t->turns[i - 1].stage : &t->stage[PLUME_TRAIN];
+
         if (losses[i] == NO_LOSS)
             continue;
-        if (i)
-            snprintf(names[i], sizeof(names[i]), "loss_%u", i);
-        list[n] = names[i];
-        values[n++] = losses[i];
+        tell(&told, losses[i], i ? "loss_%u" : "loss", i);
+        for (size_t k = 0; k < s->logs.n; k++) {
+            double sum = s->logs.sum[k][0], weight = s->logs.sum[k][1];
+
+            for (unsigned p = 0; s->parts && p < s->parts->n; p++) {
+                sum += s->parts->list[p].logs.sum[k][0];
+                weight += s->parts->list[p].logs.sum[k][1];
+            }
+            if (weight != 0)
+                tell(&told, sum / weight, "train_%s", s->logs.name[k]);
+        }
     }
-    list[n] = "epoch";
-    values[n++] = (double)t->epoch + 1;
-    if (n > 1)
-        pl_logger_metrics(&t->logger, (int64_t)t->step, list, values, n, false);
+    tell(&told, (double)t->epoch + 1, "epoch");
+    if (told.n > 1)
+        pl_logger_metrics(&t->logger, (int64_t)t->step, told.list, told.value, told.n, false);
+}
+
+/* A group of batches begins: what is logged counts anew. */
+static void forget_logs(struct pl_stage *s)
+{
+    memset(s->logs.sum, 0, sizeof(s->logs.sum));
+    for (unsigned i = 0; s->parts && i < s->parts->k; i++)
+        memset(s->parts->list[i].logs.sum, 0, sizeof(s->logs.sum));
 }
 
 static int batch_hook(struct pl_trainer *t,
@@ -357,6 +393,8 @@ int pl_step_train(struct pl_trainer *t,
     for (unsigned i = 0; i < t->n_turns && r == 0; i++) {
         losses[i] = NO_LOSS;
         pl_turns_set(t, i);
+        if (t->gathered == 1)
+            forget_logs(pl_turns_stage(t));
         r = take_turn(t, batch, due, &losses[i], err);
     }
     pl_turns_set(t, 0);
@@ -368,6 +406,6 @@ int pl_step_train(struct pl_trainer *t,
     if (r == 0)
         r = batch_hook(t, t->module->on_train_batch_end, batch, "on_train_batch_end", err);
     if (r == 0 && due && t->step % t->options->log_every == 0)
-        report_losses(t, losses);
+        report_step(t, losses);
     return r;
 }

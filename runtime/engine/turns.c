@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "runtime/engine/turns.h"
+#include "runtime/engine/step.h"
 #include "runtime/engine/used.h"
 
 int pl_turns_init(struct pl_trainer *t, struct pl_error *err)
@@ -16,7 +17,19 @@ int pl_turns_init(struct pl_trainer *t, struct pl_error *err)
     t->n_turns = (unsigned)t->optimizers.n;
     for (unsigned i = 1; i < t->n_turns && r == 0; i++)
         r = pl_trainer_tapes(t, PLUME_TRAIN, i, &t->turns[i - 1].stage, err);
-    /* The dry step's tape has gradients for all parameters. */
+    /* As the first one's: by a dry step they learn what is logged. */
+    for (unsigned i = 1; i < t->n_turns && r == 0; i++) {
+        struct pl_stage *s = &t->turns[i - 1].stage;
+        plume_tensor *loss;
+
+        pl_turns_set(t, i);
+        r = pl_step_trace(t, PLUME_TRAIN, pl_loader_dry(&first->loader), &loss, err);
+        s->logs.closed = true;
+        for (unsigned k = 0; s->parts && k < s->parts->k; k++)
+            s->parts->list[k].logs = s->logs;
+    }
+    pl_turns_set(t, 0);
+    /* The first one's tape has gradients for all parameters yet. */
     pl_tape_begin(&first->tape);
     pl_tape_end(&first->tape);
     for (unsigned i = 0; first->parts && i < first->parts->k; i++) {

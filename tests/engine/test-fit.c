@@ -5,6 +5,7 @@
 #include "runtime/engine/trainer.h"
 #include "tests/engine/ranks.h"
 
+#include <dirent.h>
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -712,6 +713,70 @@ static void test_modules_have_collectives(void **state)
     assert_good(run);
 }
 
+static int
+log_loss(struct plume_context *pl, const struct plume_batch *batch, plume_tensor **ret_loss)
+{
+    int r = training_step(pl, batch, ret_loss);
+    double n = (double)batch->rows;
+
+    plume_log(pl, "same", *ret_loss, n, n);
+    plume_log(pl, "twice", *ret_loss, 2 * n, n);
+    return r;
+}
+
+static void empty_folder(const char *path)
+{
+    DIR *d = opendir(path);
+    const struct dirent *e;
+
+    assert_non_null(d);
+    while ((e = readdir(d)))
+        unlinkat(dirfd(d), e->d_name, 0);
+    closedir(d);
+}
+
+/* Each report has the loss of its step, by other ways. */
+static void check_logged(enum pl_strategy_kind kind, unsigned devices, unsigned ranks)
+{
+    char dir[] = "/tmp/plume-fit-XXXXXX", path[64], line[256];
+    struct run *run = strategy_run(kind, devices, false);
+    double step, loss, epoch, same, twice;
+    int lines = 0;
+    FILE *f;
+
+    assert_non_null(mkdtemp(dir));
+    snprintf(path, sizeof(path), "%s/metrics.csv", dir);
+    run->module.training_step = log_loss;
+    run->module.validation_step = NULL;
+    run->module.test_step = NULL;
+    run->options.log_dir = dir;
+    run->options.log_every = 1;
+    run->options.max_steps = 5;
+    go(run, ranks, 0);
+    assert_good(run);
+    f = fopen(path, "re");
+    assert_non_null(f);
+    assert_non_null(fgets(line, sizeof(line), f));
+    assert_string_equal(line, "step,loss,train_same,train_twice,epoch\n");
+    while (fgets(line, sizeof(line), f)) {
+        assert_int_equal(sscanf(line, "%lf,%lf,%lf,%lf,%lf", &step, &loss, &same, &twice, &epoch),
+                         5);
+        assert_true(step == ++lines && epoch == 1);
+        assert_true(fabs(same - loss) < 1e-6 && fabs(twice - 2 * loss) < 1e-6 && loss > 0.1);
+    }
+    fclose(f);
+    assert_int_equal(lines, 5);
+    empty_folder(dir);
+    assert_int_equal(rmdir(dir), 0);
+}
+
+static void test_steps_log(void **state)
+{
+    check_logged(PL_STRATEGY_AUTO, 1, 1);
+    check_logged(PL_STRATEGY_DDP, 1, 2);
+    check_logged(PL_STRATEGY_DP, 2, 1);
+}
+
 /* Bit by rank; those that configure see the node's first rank done. */
 static int prepare(struct plume_context *pl)
 {
@@ -875,6 +940,7 @@ int main(void)
         cmocka_unit_test(test_outputs_are_checked),
         cmocka_unit_test(test_own_reduction),
         cmocka_unit_test(test_modules_have_collectives),
+        cmocka_unit_test(test_steps_log),
         cmocka_unit_test(test_data_is_prepared_once_a_node),
         cmocka_unit_test(test_modules_keep_their_own_in_checkpoints),
         cmocka_unit_test(test_a_failed_run_leaves_nothing),
