@@ -29,7 +29,8 @@ struct pl_relu_args {
 
 /* Mean over rows of -log softmax(logits)[label], computed with the row's maximum taken out.
  * logits, probs [rows, classes], labels [rows] in [0, classes), loss [1], dloss [1].
- * Backward: dlogits (+)= dloss (probs - onehot) / rows. A label out of range gives a NaN loss. */
+ * Backward: dlogits (+)= dloss (probs - onehot) / rows. A label out of range gives a NaN loss.
+ * probs may be NULL in both: backward then makes them again, from the logits. */
 struct pl_cross_entropy_args {
     size_t rows, classes;
     bool dx_add;

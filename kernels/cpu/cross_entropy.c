@@ -31,26 +31,53 @@ static inline float exp_nonpositive(float x)
     return p * power;
 }
 
+#define CHUNK 512 /* exponentials that are not kept */
+
+static float largest(const float *restrict z, size_t n)
+{
+    float max = z[0];
+
+    for (size_t c = 1; c < n; c++)
+        max = z[c] > max ? z[c] : max;
+    return max;
+}
+
+/* exps [n] = e^(z - max); returns their sum. */
+static double exponentials(float *restrict exps, const float *restrict z, size_t n, float max)
+{
+    double sum = 0;
+
+    for (size_t c = 0; c < n; c++)
+        exps[c] = exp_nonpositive(z[c] - max);
+    for (size_t c = 0; c < n; c++)
+        sum += exps[c];
+    return sum;
+}
+
+static double sum_of(const float *z, size_t n, float max)
+{
+    float exps[CHUNK];
+    double sum = 0;
+
+    for (size_t c = 0; c < n; c += CHUNK)
+        sum += exponentials(exps, z + c, PL_MIN(n - c, (size_t)CHUNK), max);
+    return sum;
+}
+
 void PL_CPU(cross_entropy_forward)(const struct pl_cross_entropy_args *a)
 {
     size_t n = a->classes;
     double total = 0;
 
     for (size_t r = 0; r < a->rows; r++) {
-        const float *restrict z = (const float *)a->logits + r * n;
-        float *restrict p = (float *)a->probs + r * n;
+        const float *z = (const float *)a->logits + r * n;
+        float *restrict p = a->probs ? (float *)a->probs + r * n : NULL;
         int32_t label = a->labels[r];
-        float max = z[0], inverse;
-        double sum = 0;
+        float max = largest(z, n), inverse;
+        double sum = p ? exponentials(p, z, n, max) : sum_of(z, n, max);
 
-        for (size_t c = 1; c < n; c++)
-            max = z[c] > max ? z[c] : max;
-        for (size_t c = 0; c < n; c++)
-            p[c] = exp_nonpositive(z[c] - max);
-        for (size_t c = 0; c < n; c++)
-            sum += p[c];
         inverse = (float)(1 / sum);
-        for (size_t c = 0; c < n; c++)
+        for (size_t c = 0; p && c < n; c++)
             p[c] *= inverse;
         if (label < 0 || (size_t)label >= n)
             total = NAN;
@@ -60,23 +87,44 @@ void PL_CPU(cross_entropy_forward)(const struct pl_cross_entropy_args *a)
     *(float *)a->loss = (float)(total / (double)a->rows);
 }
 
+/* dz (+)= scale p. */
+static void put_row(float *restrict dz, const float *restrict p, size_t n, float scale, bool add)
+{
+    if (add) {
+        for (size_t c = 0; c < n; c++)
+            dz[c] += scale * p[c];
+    } else {
+        for (size_t c = 0; c < n; c++)
+            dz[c] = scale * p[c];
+    }
+}
+
+/* The same with p made again. */
+static void put_again(float *dz, const float *z, size_t n, float scale, bool add)
+{
+    float exps[CHUNK], max = largest(z, n), over_sum = (float)(scale / sum_of(z, n, max));
+
+    for (size_t c = 0; c < n; c += CHUNK) {
+        size_t part = PL_MIN(n - c, (size_t)CHUNK);
+
+        exponentials(exps, z + c, part, max);
+        put_row(dz + c, exps, part, over_sum, add);
+    }
+}
+
 void PL_CPU(cross_entropy_backward)(const struct pl_cross_entropy_args *a)
 {
     size_t n = a->classes;
     float scale = *(const float *)a->dloss / (float)a->rows;
 
     for (size_t r = 0; r < a->rows; r++) {
-        const float *restrict p = (const float *)a->probs + r * n;
-        float *restrict dz = (float *)a->dlogits + r * n;
+        float *dz = (float *)a->dlogits + r * n;
         int32_t label = a->labels[r];
 
-        if (a->dx_add) {
-            for (size_t c = 0; c < n; c++)
-                dz[c] += scale * p[c];
-        } else {
-            for (size_t c = 0; c < n; c++)
-                dz[c] = scale * p[c];
-        }
+        if (a->probs)
+            put_row(dz, (const float *)a->probs + r * n, n, scale, a->dx_add);
+        else
+            put_again(dz, (const float *)a->logits + r * n, n, scale, a->dx_add);
         if (label >= 0 && (size_t)label < n)
             dz[label] -= scale;
     }

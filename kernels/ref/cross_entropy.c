@@ -1,24 +1,32 @@
 /* SPDX-License-Identifier: MIT */
 #include "kernels/ref/real.h"
 
+/* Of exp(z - max), z [classes]. */
+static double sum_of(const real *z, size_t classes, double *ret_max)
+{
+    double max = z[0], sum = 0;
+
+    for (size_t c = 1; c < classes; c++)
+        max = z[c] > max ? z[c] : max;
+    for (size_t c = 0; c < classes; c++)
+        sum += exp(z[c] - max);
+    *ret_max = max;
+    return sum;
+}
+
 void PL_REF(cross_entropy_forward)(const struct pl_cross_entropy_args *a)
 {
     const real *logits = a->logits;
     real *probs = a->probs, *loss = a->loss;
-    double total = 0;
+    double total = 0, max;
 
     for (size_t r = 0; r < a->rows; r++) {
         const real *z = logits + r * a->classes;
-        real *p = probs + r * a->classes;
         int32_t label = a->labels[r];
-        double max = z[0], sum = 0;
+        double sum = sum_of(z, a->classes, &max);
 
-        for (size_t c = 1; c < a->classes; c++)
-            max = z[c] > max ? z[c] : max;
-        for (size_t c = 0; c < a->classes; c++)
-            sum += exp(z[c] - max);
-        for (size_t c = 0; c < a->classes; c++)
-            p[c] = (real)(exp(z[c] - max) / sum);
+        for (size_t c = 0; probs && c < a->classes; c++)
+            probs[r * a->classes + c] = (real)(exp(z[c] - max) / sum);
         if (label < 0 || (size_t)label >= a->classes)
             total = NAN;
         else
@@ -29,16 +37,18 @@ void PL_REF(cross_entropy_forward)(const struct pl_cross_entropy_args *a)
 
 void PL_REF(cross_entropy_backward)(const struct pl_cross_entropy_args *a)
 {
-    const real *probs = a->probs, *dloss = a->dloss;
+    const real *logits = a->logits, *probs = a->probs, *dloss = a->dloss;
     real *dlogits = a->dlogits;
-    double scale = (double)dloss[0] / (double)a->rows;
+    double scale = (double)dloss[0] / (double)a->rows, max, sum;
 
     for (size_t r = 0; r < a->rows; r++) {
+        sum = probs ? 0 : sum_of(logits + r * a->classes, a->classes, &max);
         for (size_t c = 0; c < a->classes; c++) {
             size_t k = r * a->classes + c;
             double hot = a->labels[r] >= 0 && (size_t)a->labels[r] == c ? 1 : 0;
+            double p = probs ? probs[k] : exp(logits[k] - max) / sum;
 
-            dlogits[k] = (real)((a->dx_add ? dlogits[k] : 0) + scale * (probs[k] - hot));
+            dlogits[k] = (real)((a->dx_add ? dlogits[k] : 0) + scale * (p - hot));
         }
     }
 }
