@@ -1,0 +1,440 @@
+/* SPDX-License-Identifier: MIT */
+/* Products asked of cublasLt: against ref, through a fake that does what the descriptors say. All
+ * numbers are small integers, so that every order of summing gives the same bits. */
+#include "common/base/macros.h"
+#include "kernels/cuda/stream.h"
+#include "runtime/engine/cuda/libs.h"
+#include "runtime/engine/cuda/lt.h"
+#include "runtime/engine/cuda/plan_cache.h"
+#include "tests/unit/fake_cublaslt.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define MOST 4096 /* elements of an array */
+#define ARRAYS 10
+
+static struct pl_cuda_stream stream;
+static struct pl_cuda_libs libs;
+static struct pl_cuda_status status;
+static struct pl_kernels table[2]; /* by enum pl_real: f32 and f64 over ref */
+static _Alignas(256) char workspace[256];
+static _Alignas(256) double memory[2][ARRAYS][MOST + 32]; /* ref's and ours */
+static uint64_t seed;
+
+struct pl_cuda_stream *pl_cuda_stream_current(void)
+{
+    return &stream;
+}
+
+static uint32_t draw(uint32_t limit)
+{
+    seed = seed * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+    return (uint32_t)(seed >> 33) % limit;
+}
+
+static void *array(int side, int which, enum pl_real real, const uint8_t *shift)
+{
+    return (char *)memory[side][which] + shift[which] * pl_real_size(real);
+}
+
+/* The same contents on both sides, between zeros. */
+static void fill(enum pl_real real)
+{
+    for (size_t i = 0; i < ARRAYS; i++) {
+        for (size_t j = 0; j < MOST + 32; j++) {
+            double x = (double)draw(5) - 2;
+
+            if (real == PL_REAL_F64)
+                memory[0][i][j] = x;
+            else
+                ((float *)memory[0][i])[j] = (float)x;
+        }
+    }
+    memcpy(memory[1], memory[0], sizeof(memory[0]));
+}
+
+static double value(int side, int which, enum pl_real real, size_t i)
+{
+    return real == PL_REAL_F64 ? memory[side][which][i] : ((float *)memory[side][which])[i];
+}
+
+static void compare(enum pl_real real, double tolerance, const char *what)
+{
+    for (int i = 0; i < ARRAYS; i++) {
+        for (size_t j = 0; j < MOST + 32; j++) {
+            double want = value(0, i, real, j), got = value(1, i, real, j);
+
+            if (fabs(got - want) > tolerance)
+                fail_msg("seed %llu: %s: array %d [%zu] is %g, not %g", (unsigned long long)seed,
+                         what, i, j, got, want);
+        }
+    }
+}
+
+static void start(bool tf32)
+{
+    struct pl_lt *lt = NULL;
+
+    memset(&fake_lt, 0, sizeof(fake_lt));
+    memset(&status, 0, sizeof(status));
+    for (enum pl_real real = PL_REAL_F32; real <= PL_REAL_F64; real++) {
+        table[real] = *pl_kernels_ref(real);
+        pl_lt_install(&table[real]);
+    }
+    assert_int_equal(pl_lt_create(workspace, sizeof(workspace), tf32, &status, &lt, NULL), 0);
+    libs = (struct pl_cuda_libs){.stream = &stream, .lt = lt};
+    pl_cuda_libs_set(&libs);
+}
+
+static void end(void)
+{
+    pl_lt_destroy(libs.lt);
+    libs.lt = NULL;
+    assert_int_equal(fake_lt.handles, 0);
+}
+
+static struct pl_matmul_args draw_matmul(void)
+{
+    struct pl_matmul_args s = {
+        .batch = 1 + draw(3),
+        .m = 1 + draw(12),
+        .n = 1 + draw(12),
+        .k = draw(13),
+        .a_transposed = draw(2),
+        .b_transposed = draw(2),
+        .add = draw(2),
+        .scale = (double[]){1, 0.5, -2}[draw(3)],
+    };
+    size_t loose = draw(2) ? draw(4) : 0;
+
+    s.a_row = (s.a_transposed ? s.m : s.k) + loose;
+    s.b_row = (s.b_transposed ? s.k : s.n) + loose;
+    s.c_row = s.n + loose;
+    s.a_batch = draw(4) ? (s.a_transposed ? s.k : s.m) * s.a_row + draw(2) * loose : 0;
+    s.b_batch = draw(2) ? (s.b_transposed ? s.n : s.k) * s.b_row + draw(2) * loose : 0;
+    s.c_batch = s.m * s.c_row + draw(2) * loose;
+    return s;
+}
+
+static void one_matmul(enum pl_real real)
+{
+    struct pl_matmul_args s = draw_matmul();
+    uint8_t shift[ARRAYS];
+
+    for (size_t i = 0; i < ARRAYS; i++)
+        shift[i] = draw(2) ? 0 : (uint8_t)draw(8);
+    fill(real);
+    for (int side = 0; side < 2; side++) {
+        s.a = array(side, 0, real, shift);
+        s.b = array(side, 1, real, shift);
+        s.c = array(side, 2, real, shift);
+        (side ? table[real] : *pl_kernels_ref(real)).matmul(&s);
+    }
+    compare(real, 0, "matmul");
+}
+
+static void test_matmul_is_refs(void **state)
+{
+    start(false);
+    seed = 1;
+    for (unsigned i = 0; i < 600; i++)
+        one_matmul(i % 2 ? PL_REAL_F64 : PL_REAL_F32);
+    assert_in_range(fake_lt.products, 500, 600); /* but for k = 0 */
+    end();
+}
+
+/* All of a layer's, or a random part of it. */
+static struct pl_linear_args draw_linear(bool easy)
+{
+    return (struct pl_linear_args){
+        .rows = draw(14),
+        .in = 1 + draw(14),
+        .out = easy ? 8 * (1 + draw(2)) : 1 + draw(14),
+        .act = (enum pl_activation)draw(PL_ACT_SIGMOID + 1),
+        .dx_add = draw(2),
+        .dw_add = draw(2),
+        .db_add = draw(2),
+    };
+}
+
+static void one_linear(enum pl_real real, bool easy)
+{
+    struct pl_linear_args s = draw_linear(easy);
+    bool bias = draw(3), dx = draw(4), dw = draw(4), db = draw(4), in_place = draw(2);
+    uint8_t shift[ARRAYS];
+    char what[100];
+
+    for (size_t i = 0; i < ARRAYS; i++)
+        shift[i] = easy ? 0 : (uint8_t)draw(8);
+    fill(real);
+    for (int side = 0; side < 2; side++) {
+        const struct pl_kernels *k = side ? &table[real] : pl_kernels_ref(real);
+
+        s.x = array(side, 0, real, shift);
+        s.w = array(side, 1, real, shift);
+        s.b = bias ? array(side, 2, real, shift) : NULL;
+        s.y = array(side, 3, real, shift);
+        s.pre = pl_activation_needs_pre(s.act) ? array(side, 4, real, shift) : NULL;
+        k->linear_forward(&s);
+        s.dy = array(side, 5, real, shift);
+        s.dz = array(side, in_place || s.act == PL_ACT_NONE ? 5 : 6, real, shift);
+        s.dx = dx ? array(side, 7, real, shift) : NULL;
+        s.dw = dw ? array(side, 8, real, shift) : NULL;
+        s.db = db ? array(side, 9, real, shift) : NULL;
+        k->linear_backward(&s);
+    }
+    snprintf(what, sizeof(what), "linear %zu %zu %zu act %d bias %d add %d%d%d", s.rows, s.in,
+             s.out, (int)s.act, bias, s.dx_add, s.dw_add, s.db_add);
+    compare(real, s.act > PL_ACT_RELU ? 2e-4 : 0, what); /* f32 of other activations' roundings */
+}
+
+static void test_linear_is_refs(void **state)
+{
+    start(false);
+    seed = 2;
+    for (unsigned i = 0; i < 900; i++)
+        one_linear(i % 2 ? PL_REAL_F64 : PL_REAL_F32, i % 3 == 0);
+    assert_in_range(fake_lt.products, 1500, 2700);
+    end();
+}
+
+static void test_what_the_library_cannot_do_is_our_own(void **state)
+{
+    for (int mode = 0; mode < 4; mode++) {
+        start(false);
+        fake_lt.no_algorithm = mode == 0;
+        fake_lt.no_epilogue = mode == 1;
+        fake_lt.not_supported = mode == 2;
+        if (mode == 3)
+            end(); /* a stream without it */
+        seed = 3;
+        for (unsigned i = 0; i < 200; i++) {
+            one_matmul(i % 2 ? PL_REAL_F64 : PL_REAL_F32);
+            one_linear(i % 2 ? PL_REAL_F64 : PL_REAL_F32, i % 3 == 0);
+        }
+        assert_true(mode == 1 ? fake_lt.products > 200 : fake_lt.products == 0);
+        assert_int_equal(pl_cuda_report(&status, "cuda:0", NULL), 0);
+        if (mode != 3)
+            end();
+    }
+}
+
+static void test_epilogues_are_fused(void **state)
+{
+    static const struct {
+        enum pl_activation act;
+        bool bias;
+        unsigned forward;
+    } rows[] = {{PL_ACT_NONE, true, 1}, {PL_ACT_RELU, true, 1},      {PL_ACT_RELU, false, 1},
+                {PL_ACT_GELU, true, 1}, {PL_ACT_GELU_TANH, true, 1}, {PL_ACT_GELU_TANH, false, 1}};
+    static const uint8_t shift[ARRAYS];
+
+    start(true);
+    for (size_t i = 0; i < PL_COUNT(rows); i++) {
+        struct pl_kernels bare = *pl_kernels_ref(PL_REAL_F32);
+        struct pl_linear_args s = {.rows = 4, .in = 6, .out = 16, .act = rows[i].act};
+
+        bare.linear_forward = NULL; /* were it called ... */
+        if (s.act != PL_ACT_GELU)   /* the only one here in two passes */
+            bare.unary_forward = NULL;
+        table[PL_REAL_F32] = bare;
+        pl_lt_install(&table[PL_REAL_F32]);
+        fake_lt.products = 0;
+        fill(PL_REAL_F32);
+        s.x = array(1, 0, PL_REAL_F32, shift);
+        s.w = array(1, 1, PL_REAL_F32, shift);
+        s.b = rows[i].bias ? array(1, 2, PL_REAL_F32, shift) : NULL;
+        s.y = array(1, 3, PL_REAL_F32, shift);
+        s.pre = array(1, 4, PL_REAL_F32, shift);
+        table[PL_REAL_F32].linear_forward(&s);
+        assert_int_equal(fake_lt.products, rows[i].forward);
+    }
+    /* Backward without an activation: two products, and db with dw. */
+    struct pl_linear_args s = {.rows = 4, .in = 6, .out = 16};
+    struct pl_kernels bare = *pl_kernels_ref(PL_REAL_F32);
+
+    bare.linear_backward = NULL;
+    table[PL_REAL_F32] = bare;
+    pl_lt_install(&table[PL_REAL_F32]);
+    s.x = array(1, 0, PL_REAL_F32, shift);
+    s.w = array(1, 1, PL_REAL_F32, shift);
+    s.dy = s.dz = array(1, 5, PL_REAL_F32, shift);
+    s.dx = array(1, 7, PL_REAL_F32, shift);
+    s.dw = array(1, 8, PL_REAL_F32, shift);
+    s.db = array(1, 9, PL_REAL_F32, shift);
+    fake_lt.products = fake_lt.tf32 = 0;
+    table[PL_REAL_F32].linear_backward(&s);
+    assert_int_equal(fake_lt.products, 2);
+    assert_int_equal(fake_lt.tf32, 2); /* as allowed above */
+    end();
+}
+
+static void test_algorithms_are_asked_for_once_a_shape(void **state)
+{
+    static const uint8_t shift[ARRAYS], odd[ARRAYS] = {1, 0};
+    struct pl_matmul_args s = {
+        .batch = 1, .m = 4, .n = 5, .k = 6, .a_row = 6, .b_row = 5, .c_row = 5, .scale = 1};
+
+    start(false);
+    fill(PL_REAL_F32);
+    for (unsigned i = 0; i < 10; i++) {
+        s.a = array(1, 0, PL_REAL_F32, shift);
+        s.b = array(1, 1, PL_REAL_F32, shift);
+        s.c = array(1, 2 + (int)i % 3, PL_REAL_F32, shift);
+        s.scale = i;
+        table[PL_REAL_F32].matmul(&s);
+    }
+    assert_int_equal(fake_lt.heuristics, 1);
+    assert_int_equal(fake_lt.tf32, 0);
+    s.a = array(1, 0, PL_REAL_F32, odd); /* another alignment may want another algorithm */
+    table[PL_REAL_F32].matmul(&s);
+    assert_int_equal(fake_lt.heuristics, 2);
+    s.add = true;
+    table[PL_REAL_F32].matmul(&s);
+    assert_int_equal(fake_lt.heuristics, 3);
+    fake_lt.no_algorithm = true;
+    s.m = 3;
+    table[PL_REAL_F32].matmul(&s);
+    table[PL_REAL_F32].matmul(&s);
+    assert_int_equal(fake_lt.heuristics, 4); /* that there is none is remembered as well */
+    end();
+}
+
+static void test_shared_b_is_one_matrix(void **state)
+{
+    struct pl_matmul_args s = {.batch = 3,
+                               .m = 4,
+                               .n = 5,
+                               .k = 6,
+                               .a_row = 6,
+                               .b_row = 5,
+                               .c_row = 5,
+                               .a_batch = 24,
+                               .c_batch = 20,
+                               .scale = 1};
+    struct pl_lt_key key;
+    struct pl_lt_data data;
+
+    assert_true(pl_lt_of_matmul(&s, PL_REAL_BF16, false, &key, &data));
+    assert_int_equal(key.batch, 1);
+    assert_int_equal(key.n, 12);
+    s.a_batch = 30;
+    assert_true(pl_lt_of_matmul(&s, PL_REAL_BF16, false, &key, &data));
+    assert_int_equal(key.batch, 3);
+    assert_int_equal(key.align_b, 2); /* 30 elements of 2 bytes apart */
+    s.n = (size_t)1 << 31;
+    assert_false(pl_lt_of_matmul(&s, PL_REAL_BF16, false, &key, &data));
+}
+
+static void test_sixteen_bits(void **state)
+{
+    static _Alignas(256) uint16_t a[64 * 8], b[64 * 8], c[64];
+    struct pl_matmul_args s = {.batch = 1,
+                               .m = 8,
+                               .n = 8,
+                               .k = 8,
+                               .a_row = 8,
+                               .b_row = 8,
+                               .c_row = 8,
+                               .scale = 0.5,
+                               .a = a,
+                               .b = b,
+                               .c = c};
+
+    start(true);
+    for (enum pl_real real = PL_REAL_BF16; real <= PL_REAL_F16; real++) {
+        enum pl_half half = real == PL_REAL_BF16 ? PL_HALF_BF16 : PL_HALF_F16;
+        struct pl_kernels k = {.real = real};
+
+        pl_lt_install(&k);
+        for (size_t i = 0; i < 64; i++) {
+            a[i] = pl_half_of_f32(half, (float)(i % 5));
+            b[i] = pl_half_of_f32(half, i % 9 == 0); /* one */
+        }
+        k.matmul(&s);
+        for (size_t i = 0; i < 64; i++)
+            assert_true(pl_f32_of_half(half, c[i]) == (float)(i % 5) / 2);
+    }
+    assert_int_equal(fake_lt.products, 2);
+    assert_int_equal(fake_lt.tf32, 0);
+    end();
+}
+
+static void test_a_failed_product_is_reported(void **state)
+{
+    static const uint8_t shift[ARRAYS];
+    struct pl_matmul_args s = {
+        .batch = 1, .m = 4, .n = 5, .k = 6, .a_row = 6, .b_row = 5, .c_row = 5, .scale = 1};
+    struct pl_error err = {0};
+
+    start(false);
+    s.a = array(1, 0, PL_REAL_F32, shift);
+    s.b = array(1, 1, PL_REAL_F32, shift);
+    s.c = array(1, 2, PL_REAL_F32, shift);
+    fake_lt.broken = true;
+    table[PL_REAL_F32].matmul(&s);
+    assert_int_equal(pl_cuda_report(&status, "cuda:0", &err), -EIO);
+    assert_string_equal(err.text,
+                        "cublasLtMatmul failed on cuda:0: the GPU program failed to execute");
+    end();
+}
+
+static unsigned dropped;
+
+static void drop(void *plan)
+{
+    dropped += *(unsigned *)plan;
+}
+
+static void test_plan_cache_keeps_all(void **state)
+{
+    struct pl_plan_cache cache;
+    unsigned sum = 0;
+
+    pl_plan_cache_init(&cache, sizeof(uint32_t[3]), sizeof(unsigned));
+    for (uint32_t i = 0; i < 1000; i++) {
+        uint32_t key[3] = {i % 10, i / 10 % 10, i / 100};
+        unsigned *value;
+
+        assert_null(pl_plan_cache_find(&cache, key));
+        value = pl_plan_cache_add(&cache, key);
+        assert_non_null(value);
+        assert_int_equal(*value, 0);
+        *value = i;
+        sum += i;
+    }
+    for (uint32_t i = 0; i < 1000; i++) {
+        uint32_t key[3] = {i % 10, i / 10 % 10, i / 100};
+        unsigned *value = pl_plan_cache_find(&cache, key);
+
+        assert_non_null(value);
+        assert_int_equal(*value, i);
+    }
+    assert_int_equal(cache.hits, 1000);
+    assert_int_equal(cache.misses, 1000);
+    dropped = 0;
+    pl_plan_cache_finish(&cache, drop);
+    assert_int_equal(dropped, sum);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_matmul_is_refs),
+        cmocka_unit_test(test_linear_is_refs),
+        cmocka_unit_test(test_what_the_library_cannot_do_is_our_own),
+        cmocka_unit_test(test_epilogues_are_fused),
+        cmocka_unit_test(test_algorithms_are_asked_for_once_a_shape),
+        cmocka_unit_test(test_shared_b_is_one_matrix),
+        cmocka_unit_test(test_sixteen_bits),
+        cmocka_unit_test(test_a_failed_product_is_reported),
+        cmocka_unit_test(test_plan_cache_keeps_all),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
