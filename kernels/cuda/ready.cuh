@@ -20,6 +20,12 @@
     X(reduce_backward, reduce)                                                                     \
     X(dropout, dropout)                                                                            \
     X(copy, copy)                                                                                  \
-    X(arange, arange)
+    X(arange, arange)                                                                              \
+    X(mse_forward, mse)                                                                            \
+    X(mse_backward, mse)                                                                           \
+    X(softmax_forward, softmax)                                                                    \
+    X(softmax_backward, softmax)                                                                   \
+    X(normalize_forward, normalize)                                                                \
+    X(normalize_backward, normalize)
 
 #endif

@@ -1,0 +1,102 @@
+/* SPDX-License-Identifier: MIT */
+/* Row by row over [rows, n]: a team of threads has a row. A warp where n is up to 256, else a block
+ * of 256, or of 1024 where n is past 2048: so that a thread can hold all its elements of most rows
+ * (PL_ROW_HELD), and a row is read from memory once however often a kernel goes over it. What a
+ * longer row has more is read again each time, mostly from the cache.
+ * A kernel is a template <class T, int TEAM>, launched by PL_ROWS_LAUNCH. */
+#ifndef PL_KERNELS_CUDA_ROWS_CUH
+#define PL_KERNELS_CUDA_ROWS_CUH
+
+#include "kernels/cuda/unroll.cuh"
+#include "kernels/cuda/warp.cuh"
+
+namespace pl_cuda
+{
+
+#define PL_ROW_HELD 8
+#define PL_ROW_WARPS 4 /* of a block where a team is a warp */
+
+template <int TEAM> struct row_team {
+    static const int block = TEAM == 32 ? 32 * PL_ROW_WARPS : TEAM;
+
+    /* The row of the calling thread; may be past the end, of whole warps and no block then. */
+    static __device__ __forceinline__ size_t row()
+    {
+        return TEAM == 32 ? (size_t)blockIdx.x * PL_ROW_WARPS + threadIdx.x / 32 : blockIdx.x;
+    }
+
+    /* Of the thread, in its team. */
+    static __device__ __forceinline__ unsigned at()
+    {
+        return threadIdx.x % TEAM;
+    }
+
+    template <class OP, class R> static __device__ __forceinline__ R all(R x, R none)
+    {
+        if (TEAM == 32)
+            return warp_all<OP>(x);
+        return block_all<OP>(x, none);
+    }
+
+    template <class R> static __device__ __forceinline__ R sum(R x)
+    {
+        return all<sum_of>(x, (R)0);
+    }
+
+    template <class R> static __device__ __forceinline__ R max(R x)
+    {
+        return all<max_of>(x, (R)-INFINITY);
+    }
+};
+
+/* f(i, k) for the elements i of a row that the thread has; k counts them up to PL_ROW_HELD, and is
+ * PL_ROW_HELD for all the others. Inlined, so that k is a constant of each call. */
+template <int TEAM, class F> static __device__ __forceinline__ void row_each(size_t n, const F &f)
+{
+    unsigned at = row_team<TEAM>::at();
+
+    PL_UNROLL
+    for (unsigned k = 0; k < PL_ROW_HELD; k++)
+        if (at + k * TEAM < n)
+            f((size_t)at + k * TEAM, k);
+    for (size_t i = at + (size_t)PL_ROW_HELD * TEAM; i < n; i += TEAM)
+        f(i, PL_ROW_HELD);
+}
+
+/* A row's elements: the first ones of each thread in its registers. */
+template <class T, int TEAM> struct row_of {
+    const T *p;
+    real<T> held[PL_ROW_HELD];
+
+    __device__ __forceinline__ row_of(const T *x, size_t n) : p(x)
+    {
+        unsigned at = row_team<TEAM>::at();
+
+        PL_UNROLL
+        for (unsigned k = 0; k < PL_ROW_HELD; k++)
+            held[k] = at + k * TEAM < n ? load(p, at + k * TEAM) : 0;
+    }
+
+    /* Element i, as row_each() gives i and k. */
+    __device__ __forceinline__ real<T> operator()(size_t i, unsigned k) const
+    {
+        return k < PL_ROW_HELD ? held[k] : load(p, i);
+    }
+};
+
+#define PL_ROWS_LAUNCH(kernel, T, rows, n, ...)                                                    \
+    do {                                                                                           \
+        if ((rows) == 0 || (n) == 0)                                                               \
+            break;                                                                                 \
+        if ((n) <= 32 * PL_ROW_HELD)                                                               \
+            PL_LAUNCH((kernel<T, 32>), ceil_div(rows, PL_ROW_WARPS), 32 * PL_ROW_WARPS, 0,         \
+                      __VA_ARGS__);                                                                \
+        else if ((n) <= 256 * PL_ROW_HELD)                                                         \
+            PL_LAUNCH((kernel<T, 256>), rows, 256, 0, __VA_ARGS__);                                \
+        else                                                                                       \
+            PL_LAUNCH((kernel<T, 1024>), rows, 1024, 0, __VA_ARGS__);                              \
+    } while (0)
+
+} // namespace pl_cuda
+
+#endif

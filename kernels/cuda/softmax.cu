@@ -1,0 +1,77 @@
+/* SPDX-License-Identifier: MIT */
+/* Forward reads x once and writes y, backward reads y and dy and writes dx (reads it where it
+ * adds); rows past 8192 elements are read again from the cache (rows.cuh). Three passes, maximum,
+ * sum and quotient, not the running maximum of Milakov and Gimelshein (arXiv 1805.02867): the row
+ * is at hand and each exponential is taken of the final difference. 4 to 5 operations and two
+ * exponentials an element. Any shape. Bound by memory. */
+#include "kernels/cuda/rows.cuh"
+
+namespace pl_cuda
+{
+
+namespace
+{
+
+template <class T, int TEAM>
+__global__ void __launch_bounds__(row_team<TEAM>::block)
+    softmax_forward_kernel(size_t rows, size_t n, bool log_of, const T *x, T *y)
+{
+    size_t r = row_team<TEAM>::row();
+    real<T> max = (real<T>)-INFINITY, sum = 0;
+
+    if (r >= rows)
+        return;
+    row_of<T, TEAM> row(x + r * n, n);
+    y += r * n;
+    row_each<TEAM>(n, [&](size_t i, unsigned k) { max = max_of::both(max, row(i, k)); });
+    max = row_team<TEAM>::max(max);
+    row_each<TEAM>(n, [&](size_t i, unsigned k) { sum += exp(row(i, k) - max); });
+    sum = row_team<TEAM>::sum(sum);
+    if (log_of) {
+        sum = log(sum);
+        row_each<TEAM>(n, [&](size_t i, unsigned k) { store(y, i, row(i, k) - max - sum); });
+    } else {
+        sum = 1 / sum;
+        row_each<TEAM>(n, [&](size_t i, unsigned k) { store(y, i, exp(row(i, k) - max) * sum); });
+    }
+}
+
+template <class T, int TEAM>
+__global__ void __launch_bounds__(row_team<TEAM>::block) softmax_backward_kernel(
+    size_t rows, size_t n, bool log_of, bool add, const T *y, const T *dy, T *dx)
+{
+    size_t r = row_team<TEAM>::row();
+    real<T> sum = 0;
+
+    if (r >= rows)
+        return;
+    row_of<T, TEAM> of_y(y + r * n, n), of_dy(dy + r * n, n);
+    dx += r * n;
+    row_each<TEAM>(
+        n, [&](size_t i, unsigned k) { sum += log_of ? of_dy(i, k) : of_y(i, k) * of_dy(i, k); });
+    sum = row_team<TEAM>::sum(sum);
+    row_each<TEAM>(n, [&](size_t i, unsigned k) {
+        real<T> d = of_dy(i, k), p = of_y(i, k);
+
+        put(dx, i, log_of ? d - exp(p) * sum : p * (d - sum), add);
+    });
+}
+
+} // namespace
+
+template <class T> void softmax_forward(const struct pl_softmax_args *a)
+{
+    PL_ROWS_LAUNCH(softmax_forward_kernel, T, a->rows, a->n, a->rows, a->n, a->log, (const T *)a->x,
+                   (T *)a->y);
+}
+
+template <class T> void softmax_backward(const struct pl_softmax_args *a)
+{
+    PL_ROWS_LAUNCH(softmax_backward_kernel, T, a->rows, a->n, a->rows, a->n, a->log, a->dx_add,
+                   (const T *)a->y, (const T *)a->dy, (T *)a->dx);
+}
+
+PL_CUDA_DEFINE(softmax_forward, softmax);
+PL_CUDA_DEFINE(softmax_backward, softmax);
+
+} // namespace pl_cuda
