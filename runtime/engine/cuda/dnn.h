@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: MIT */
+/* Convolutions by NVIDIA's cuDNN, through its graph interface ("backend"). Which engine it takes
+ * for a shape is asked once and kept with its plan: the first of its heuristics' list that the
+ * shape, the types and the workspace allow and that is deterministic; f32 is neither narrowed nor
+ * sent through tensor cores unless tf32 is allowed. Source: cuDNN documentation, "Graph API".
+ *
+ * Types: f32, f64, bf16 and f16, calculated in f32 (f64 in f64). Its relu, where it is fused, is
+ * max(x, 0): a NaN may become 0 there. */
+#ifndef PL_RUNTIME_ENGINE_CUDA_DNN_H
+#define PL_RUNTIME_ENGINE_CUDA_DNN_H
+
+#include "runtime/engine/cuda/alloc.h"
+#include "runtime/engine/cuda/conv_key.h"
+#include "runtime/engine/cuda/status.h"
+
+struct CUstream_st;
+struct pl_dnn;
+
+#define PL_DNN_WORKSPACE ((size_t)512 << 20) /* more than this no engine may ask for */
+
+/* For the device that is current; everything runs on this stream, from whose pool of `alloc` the
+ * workspace comes (as large as the largest plan's; it is kept). Failures of a run are kept in
+ * status. -EIO, -ENOMEM. */
+int pl_dnn_create(struct CUstream_st *stream,
+                  struct pl_cuda_alloc *alloc,
+                  bool tf32,
+                  struct pl_cuda_status *status,
+                  struct pl_dnn **ret,
+                  struct pl_error *err);
+/* Work that was queued may still use the workspace; it is given back to the allocator. */
+void pl_dnn_destroy(struct pl_dnn *dnn);
+
+bool pl_dnn_tf32(const struct pl_dnn *dnn);
+
+/* Memory for one op between its kernels, good until the next call; NULL where there is none. */
+void *pl_dnn_scratch(struct pl_dnn *dnn, size_t bytes);
+
+/* The arrays, by enum pl_conv_tensor; NULL where the pass has none. */
+struct pl_conv_data {
+    void *of[PL_CONV_B + 1];
+};
+
+/* Queues the convolution. False where cuDNN has no engine for it: nothing was queued. */
+bool pl_dnn_conv(struct pl_dnn *dnn,
+                 const struct pl_conv_key *key,
+                 const struct pl_conv_data *data);
+
+/* Queues y = y + b (where key->bias), then relu (where key->relu; a NaN stays one), in place. What
+ * fails is kept in the status. */
+void pl_dnn_add_bias(struct pl_dnn *dnn, const struct pl_conv_key *key, const void *b, void *y);
+
+/* Puts conv2d_forward and conv2d_backward into the table of its type; as pl_lt_install(). */
+void pl_dnn_install(struct pl_kernels *table);
+
+#endif

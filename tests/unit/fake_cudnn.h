@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: MIT */
+/* A cuDNN for tests of the code that calls it: it runs the graphs of convolutions that it is given
+ * in plain loops over the host's memory, at once, by their descriptors alone. */
+#ifndef PL_TESTS_UNIT_FAKE_CUDNN_H
+#define PL_TESTS_UNIT_FAKE_CUDNN_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define FAKE_DNN_ENGINES 4
+
+struct fake_dnn {
+    unsigned engines;                    /* how many the heuristics name */
+    int note[FAKE_DNN_ENGINES];          /* each one's numerical note, or -1 */
+    int64_t workspace[FAKE_DNN_ENGINES]; /* bytes */
+    bool no_fusion;                      /* no engine for more than one op */
+    bool broken;                         /* running fails */
+    unsigned runs, asked, taken;         /* taken: the engine of the last plan */
+    unsigned descriptors, handles;       /* alive */
+};
+extern struct fake_dnn fake_dnn;
+
+#endif

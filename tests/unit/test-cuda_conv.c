@@ -1,0 +1,274 @@
+/* SPDX-License-Identifier: MIT */
+/* Convolutions asked of cuDNN: against ref, through a fake that runs the graphs. All numbers are
+ * small integers, so that every order of summing gives the same bits. */
+#include "common/base/macros.h"
+#include "kernels/cuda/stream.h"
+#include "runtime/engine/cuda/dnn.h"
+#include "runtime/engine/cuda/dnn_private.h"
+#include "runtime/engine/cuda/libs.h"
+#include "tests/unit/fake_cudart.h"
+#include "tests/unit/fake_cudnn.h"
+
+#include <cudnn.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define MOST 8192 /* elements of an array */
+#define ARRAYS 8
+#define MIB ((size_t)1 << 20)
+
+static struct pl_cuda_stream stream;
+static struct pl_cuda_libs libs;
+static struct pl_cuda_status status;
+static struct pl_cuda_alloc *alloc;
+static struct pl_kernels table[2];                   /* by enum pl_real: f32 and f64 over ref */
+static _Alignas(256) double memory[2][ARRAYS][MOST]; /* ref's and ours */
+static uint64_t seed;
+
+struct pl_cuda_stream *pl_cuda_stream_current(void)
+{
+    return &stream;
+}
+
+static size_t draw(uint32_t limit)
+{
+    seed = seed * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+    return (uint32_t)(seed >> 33) % limit;
+}
+
+static void start(bool tf32)
+{
+    struct pl_dnn *dnn = NULL;
+
+    fake_cuda_reset(700 * MIB);
+    memset(&fake_dnn, 0, sizeof(fake_dnn));
+    memset(&status, 0, sizeof(status));
+    fake_dnn.engines = 1;
+    for (size_t i = 0; i < FAKE_DNN_ENGINES; i++)
+        fake_dnn.note[i] = -1;
+    for (enum pl_real real = PL_REAL_F32; real <= PL_REAL_F64; real++) {
+        table[real] = *pl_kernels_ref(real);
+        pl_dnn_install(&table[real]);
+    }
+    assert_int_equal(pl_cuda_alloc_create("cuda:0", 0, &alloc, NULL), 0);
+    assert_int_equal(pl_dnn_create(NULL, alloc, tf32, &status, &dnn, NULL), 0);
+    libs = (struct pl_cuda_libs){.stream = &stream, .dnn = dnn};
+    pl_cuda_libs_set(&libs);
+}
+
+static void end(void)
+{
+    pl_dnn_destroy(libs.dnn);
+    libs.dnn = NULL;
+    pl_cuda_alloc_destroy(alloc);
+    fake_cuda_reset(0);
+    assert_int_equal(fake_dnn.handles, 0);
+    assert_int_equal(fake_dnn.descriptors, 0);
+}
+
+static void *array(int side, int which, enum pl_real real, size_t shift)
+{
+    return (char *)memory[side][which] + shift * pl_real_size(real);
+}
+
+static void fill(enum pl_real real)
+{
+    for (size_t i = 0; i < ARRAYS; i++) {
+        for (size_t j = 0; j < MOST; j++) {
+            double x = (double)draw(5) - 2;
+
+            if (real == PL_REAL_F64)
+                memory[0][i][j] = x;
+            else
+                ((float *)memory[0][i])[j] = (float)x;
+        }
+    }
+    memcpy(memory[1], memory[0], sizeof(memory[0]));
+}
+
+static struct pl_conv2d_args draw_conv(void)
+{
+    struct pl_conv2d_args a = {
+        .batch = 1 + draw(3),
+        .in = 1 + draw(3),
+        .height = 1 + draw(6),
+        .width = 1 + draw(6),
+        .out = 1 + draw(4),
+        .kernel_h = 1 + draw(3),
+        .kernel_w = 1 + draw(3),
+        .stride_h = 1 + draw(2),
+        .stride_w = 1 + draw(2),
+        .pad_h = draw(2),
+        .pad_w = draw(2),
+        .relu = draw(2),
+        .dx_add = draw(2),
+        .dw_add = draw(2),
+        .db_add = draw(2),
+    };
+    return a;
+}
+
+static void one(enum pl_real real, struct pl_conv2d_args a, size_t shift)
+{
+    bool bias = draw(2), dx = draw(4), dw = draw(4), db = draw(2);
+
+    fill(real);
+    for (int side = 0; side < 2; side++) {
+        const struct pl_kernels *k = side ? &table[real] : pl_kernels_ref(real);
+
+        a.x = array(side, 0, real, shift);
+        a.w = array(side, 1, real, shift);
+        a.b = bias ? array(side, 2, real, shift) : NULL;
+        a.y = array(side, 3, real, shift);
+        k->conv2d_forward(&a);
+        a.dy = array(side, 4, real, shift);
+        a.dx = dx ? array(side, 5, real, shift) : NULL;
+        a.dw = dw ? array(side, 6, real, shift) : NULL;
+        a.db = db ? array(side, 7, real, shift) : NULL;
+        k->conv2d_backward(&a);
+    }
+    if (memcmp(memory[0], memory[1], sizeof(memory[0])) == 0)
+        return;
+    for (size_t i = 0; i < ARRAYS; i++)
+        for (size_t j = 0; j < MOST; j++)
+            if (memory[0][i][j] - memory[1][i][j] != 0)
+                fail_msg("seed %llu: array %zu differs near %zu", (unsigned long long)seed, i, j);
+}
+
+static void test_convolutions_are_refs(void **state)
+{
+    for (int fused = 1; fused >= 0; fused--) {
+        start(false);
+        fake_dnn.no_fusion = !fused;
+        fake_dnn.workspace[0] = 4096;
+        seed = 5;
+        for (unsigned i = 0; i < 300; i++)
+            one(i % 2 ? PL_REAL_F64 : PL_REAL_F32, draw_conv(), draw(3) ? 0 : draw(8));
+        assert_in_range(fake_dnn.runs, 500, 900);
+        assert_int_equal(pl_cuda_report(&status, "cuda:0", NULL), 0);
+        end();
+    }
+}
+
+static void test_without_an_engine_it_is_our_own(void **state)
+{
+    start(false);
+    fake_dnn.engines = 0;
+    seed = 6;
+    for (unsigned i = 0; i < 60; i++)
+        one(i % 2 ? PL_REAL_F64 : PL_REAL_F32, draw_conv(), 0);
+    assert_int_equal(fake_dnn.runs, 0);
+    end();
+}
+
+static const struct pl_conv2d_args plain = {.batch = 2,
+                                            .in = 2,
+                                            .height = 4,
+                                            .width = 4,
+                                            .out = 3,
+                                            .kernel_h = 3,
+                                            .kernel_w = 3,
+                                            .stride_h = 1,
+                                            .stride_w = 1};
+
+static unsigned engine_taken(bool tf32, const int *notes, int64_t first_workspace)
+{
+    struct pl_conv2d_args a = plain;
+    unsigned taken;
+
+    start(tf32);
+    fake_dnn.engines = FAKE_DNN_ENGINES;
+    memcpy(fake_dnn.note, notes, sizeof(fake_dnn.note));
+    fake_dnn.workspace[0] = first_workspace;
+    a.x = array(1, 0, PL_REAL_F32, 0);
+    a.w = array(1, 1, PL_REAL_F32, 0);
+    a.y = array(1, 3, PL_REAL_F32, 0);
+    table[PL_REAL_F32].conv2d_forward(&a);
+    assert_int_equal(fake_dnn.runs, 1);
+    taken = fake_dnn.taken;
+    table[PL_REAL_F32].conv2d_forward(&a);
+    assert_int_equal(fake_dnn.runs, 2);
+    assert_int_equal(fake_dnn.asked, 1); /* once a shape */
+    end();
+    return taken;
+}
+
+static void test_engines_are_exact_and_repeatable(void **state)
+{
+    const int random[] = {CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC, CUDNN_NUMERICAL_NOTE_WINOGRAD, -1,
+                          -1};
+    const int cores[] = {CUDNN_NUMERICAL_NOTE_TENSOR_CORE, CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS,
+                         CUDNN_NUMERICAL_NOTE_REDUCED_PRECISION_REDUCTION, -1};
+    const int none[] = {-1, -1, -1, -1};
+
+    assert_int_equal(engine_taken(false, random, 0), 1);
+    assert_int_equal(engine_taken(false, cores, 0), 3);
+    assert_int_equal(engine_taken(true, cores, 0), 0);
+    assert_int_equal(engine_taken(false, none, 0), 0);
+    assert_int_equal(engine_taken(false, none, (int64_t)PL_DNN_WORKSPACE + 1), 1);
+}
+
+static void test_types_have_cudnns_names(void **state)
+{
+    struct pl_conv_key key;
+    const int want[] = {[PL_REAL_F32] = CUDNN_DATA_FLOAT,
+                        [PL_REAL_F64] = CUDNN_DATA_DOUBLE,
+                        [PL_REAL_BF16] = CUDNN_DATA_BFLOAT16,
+                        [PL_REAL_F16] = CUDNN_DATA_HALF};
+
+    for (enum pl_real real = PL_REAL_F32; real <= PL_REAL_F16; real++) {
+        assert_true(pl_conv_key_of(&plain, PL_CONV_FORWARD, real, true, NULL, &key));
+        assert_int_equal(pl_dnn_type(&key), want[real]);
+        assert_int_equal(key.tf32, real == PL_REAL_F32);
+    }
+}
+
+static void test_empty_and_huge_ones_are_not_asked_for(void **state)
+{
+    struct pl_conv2d_args a = plain;
+    struct pl_conv_key key;
+
+    a.kernel_h = 5; /* longer than the axis */
+    assert_false(pl_conv_key_of(&a, PL_CONV_FORWARD, PL_REAL_F32, false, NULL, &key));
+    a = plain;
+    a.batch = 0;
+    assert_false(pl_conv_key_of(&a, PL_CONV_DATA, PL_REAL_F32, false, NULL, &key));
+    a.batch = (size_t)1 << 27; /* 2^27 * 2 * 16 elements */
+    assert_false(pl_conv_key_of(&a, PL_CONV_DATA, PL_REAL_F32, false, NULL, &key));
+    a.batch = (size_t)1 << 25;
+    assert_true(pl_conv_key_of(&a, PL_CONV_DATA, PL_REAL_F32, false, NULL, &key));
+}
+
+static void test_a_failed_run_is_reported(void **state)
+{
+    struct pl_conv2d_args a = plain;
+    struct pl_error err = {0};
+
+    start(false);
+    fake_dnn.broken = true;
+    a.x = array(1, 0, PL_REAL_F32, 0);
+    a.w = array(1, 1, PL_REAL_F32, 0);
+    a.y = array(1, 3, PL_REAL_F32, 0);
+    table[PL_REAL_F32].conv2d_forward(&a);
+    assert_int_equal(pl_cuda_report(&status, "cuda:0", &err), -EIO);
+    assert_string_equal(err.text,
+                        "cudnnBackendExecute failed on cuda:0: CUDNN_STATUS_EXECUTION_FAILED");
+    end();
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_convolutions_are_refs),
+        cmocka_unit_test(test_without_an_engine_it_is_our_own),
+        cmocka_unit_test(test_engines_are_exact_and_repeatable),
+        cmocka_unit_test(test_types_have_cudnns_names),
+        cmocka_unit_test(test_empty_and_huge_ones_are_not_asked_for),
+        cmocka_unit_test(test_a_failed_run_is_reported),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
