@@ -26,6 +26,11 @@
     X(softmax_forward, softmax)                                                                    \
     X(softmax_backward, softmax)                                                                   \
     X(normalize_forward, normalize)                                                                \
-    X(normalize_backward, normalize)
+    X(normalize_backward, normalize)                                                               \
+    X(correct, correct)                                                                            \
+    X(embedding_forward, embedding)                                                                \
+    X(embedding_backward, embedding)                                                               \
+    X(cross_entropy_forward, cross_entropy)                                                        \
+    X(cross_entropy_backward, cross_entropy)
 
 #endif

@@ -44,5 +44,7 @@ void check_op(const struct pl_kernels *ref, const struct pl_kernels *got)
     for (int i = 0; i < 300; i++)
         one(ref, got, 1 + check_random(60), 1 + check_random(20), 1 + check_random(150),
             check_random(8) == 0);
+    for (int i = 0; i < 8; i++)
+        one(ref, got, 1 + check_random(60), 1 + check_random(4), 250 + check_random(300), false);
     one(ref, got, 3000, 65, 128, false);
 }

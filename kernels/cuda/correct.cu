@@ -1,0 +1,74 @@
+/* SPDX-License-Identifier: MIT */
+/* Reads the logits once (rows past 8192 classes again, from the cache) and counts in integers: the
+ * rows' hits to scratch, then their sum by one block. Any shape up to 2^32 rows. Bound by memory.
+ */
+#include "kernels/cuda/rows.cuh"
+
+namespace pl_cuda
+{
+
+#define THREADS 256
+
+namespace
+{
+
+/* Of a row's largest logit the first place; a NaN is none, but stays the largest where it is the
+ * first logit: ref compares each with the best one so far. */
+template <class T, int TEAM>
+__global__ void __launch_bounds__(row_team<TEAM>::block) correct_kernel(
+    size_t rows, size_t classes, const T *logits, const int32_t *labels, unsigned *hits)
+{
+    size_t r = row_team<TEAM>::row();
+    real<T> max = (real<T>)-INFINITY;
+    unsigned before = 0; /* classes counted from the end: the largest is the first place */
+
+    if (r >= rows)
+        return;
+    row_of<T, TEAM> row(logits + r * classes, classes);
+    row_each<TEAM>(classes, [&](size_t i, unsigned k) { max = row(i, k) > max ? row(i, k) : max; });
+    max = row_team<TEAM>::max(max);
+    row_each<TEAM>(classes, [&](size_t i, unsigned k) {
+        unsigned left = (unsigned)(classes - i);
+
+        if (row(i, k) == max && left > before)
+            before = left;
+    });
+    before = row_team<TEAM>::template all<max_of>(before, 0u);
+    if (row_team<TEAM>::at() == 0) {
+        real<T> first = load(logits, r * classes);
+        size_t best = first != first || before == 0 ? 0 : classes - before;
+
+        hits[r] = labels[r] >= 0 && (size_t)labels[r] == best;
+    }
+}
+
+template <class T>
+__global__ void __launch_bounds__(THREADS)
+    correct_sum_kernel(size_t rows, const unsigned *hits, T *count)
+{
+    unsigned sum = 0;
+
+    for (size_t r = threadIdx.x; r < rows; r += THREADS)
+        sum += hits[r];
+    sum = block_sum(sum);
+    if (threadIdx.x == 0)
+        store(count, 0, (real<T>)sum);
+}
+
+} // namespace
+
+template <class T> void correct(const struct pl_correct_args *a)
+{
+    unsigned *hits = (unsigned *)scratch((a->rows + 1) * sizeof(unsigned));
+
+    if (!hits)
+        return;
+    PL_ROWS_LAUNCH(correct_kernel, T, a->rows, a->classes, a->rows, a->classes,
+                   (const T *)a->logits, a->labels, hits);
+    PL_LAUNCH((correct_sum_kernel<T>), 1, THREADS, 0, a->classes ? a->rows : 0, hits,
+              (T *)a->count);
+}
+
+PL_CUDA_DEFINE(correct, correct);
+
+} // namespace pl_cuda
