@@ -47,13 +47,13 @@ lane() {
 
 lane_asan() {
     build_in "$PLUME_SRC/build-asan" -Db_sanitize=address,undefined -Db_lundef=false
-    ASAN_OPTIONS=detect_leaks=1 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 \
+    ASAN_OPTIONS=detect_leaks=1:allocator_may_return_null=1 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 \
         lane "$PLUME_SRC/build-asan" unit kernels cli daemon fuzz
 }
 
 lane_tsan() {
     build_in "$PLUME_SRC/build-tsan" -Db_sanitize=thread -Db_lundef=false
-    TSAN_OPTIONS=halt_on_error=1:suppressions=$PLUME_SRC/tests/lib/tsan.supp \
+    TSAN_OPTIONS=halt_on_error=1:allocator_may_return_null=1:suppressions=$PLUME_SRC/tests/lib/tsan.supp \
         lane "$PLUME_SRC/build-tsan" unit daemon
 }
 

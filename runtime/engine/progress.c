@@ -121,7 +121,7 @@ void pl_progress_show(struct pl_progress *progress, const struct pl_progress_sta
     if (!progress->out)
         return;
     now = pl_now_ns();
-    if (progress->drawn && now - progress->drawn_ns < INTERVAL_NS && state->done < state->total)
+    if (progress->drawn && now < progress->drawn_ns + INTERVAL_NS && state->done < state->total)
         return;
     if (ioctl(fileno(progress->out), TIOCGWINSZ, &size) < 0 || size.ws_col == 0)
         size.ws_col = 80;
