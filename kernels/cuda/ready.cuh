@@ -31,6 +31,8 @@
     X(embedding_forward, embedding)                                                                \
     X(embedding_backward, embedding)                                                               \
     X(cross_entropy_forward, cross_entropy)                                                        \
-    X(cross_entropy_backward, cross_entropy)
+    X(cross_entropy_backward, cross_entropy)                                                       \
+    X(layernorm_forward, layernorm)                                                                \
+    X(layernorm_backward, layernorm)
 
 #endif

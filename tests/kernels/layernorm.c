@@ -49,8 +49,10 @@ static void one(const struct pl_kernels *ref,
         check_close("y", i, y[1][i], y[0][i], 1e-5 * (1 + fabs(y[0][i])));
         check_close("dx", i, dx[1][i], dx[0][i], 2e-4 * (1 + fabs(dx[0][i])));
     }
-    for (size_t i = 0; i < rows; i++)
+    for (size_t i = 0; i < rows; i++) {
         check_close("mean", i, mean[1][i], mean[0][i], 1e-6);
+        check_close("rstd", i, rstd[1][i], rstd[0][i], 1e-5 * rstd[0][i]);
+    }
     for (size_t i = 0; i < n; i++) {
         check_close("dgamma", i, dg[1][i], dg[0][i], 1e-4 * (1 + fabs(dg[0][i])));
         check_close("dbeta", i, db[1][i], db[0][i], 1e-4 * (1 + fabs(db[0][i])));
@@ -63,5 +65,9 @@ void check_op(const struct pl_kernels *ref, const struct pl_kernels *got)
     for (int i = 0; i < 300; i++)
         one(ref, got, 1 + check_random(20), 1 + check_random(150), check_random(2),
             (enum fill)check_random(FILL_DENORM + 1));
-    one(ref, got, 700, 384, true, FILL_RANDOM);
+    for (int i = 0; i < 8; i++)
+        one(ref, got, 1 + check_random(3), 200 + check_random(2500), check_random(2),
+            (enum fill)check_random(FILL_DENORM + 1));
+    one(ref, got, 3, 9001, true, FILL_RANDOM);
+    one(ref, got, 700, 129, true, FILL_RANDOM);
 }
