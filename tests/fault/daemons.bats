@@ -145,7 +145,7 @@ ended_badly() {
     stepd=$(ps -o ppid= -p "$(guard "${NODE[2]}" 0)" | tr -d ' ')
     # shellcheck disable=SC2086
     kill -KILL "$stepd" $pids "$(daemon "${NODE[2]}")"
-    wait_for 30 has_result lost
+    wait_for 30 has_ended lost
     [ "$(result lost 'd["state"], d["cause"]["kind"], d["cause"]["node"]')" = \
         "('node-failed', 'node', '${NODE[2]}')" ]
     [ "$(rank_states lost)" = 'killed killed killed killed lost lost' ]

@@ -109,7 +109,7 @@ ended_as() {
     wait
     [ "$(<plrun.rc)" != 0 ]
     [ "$(<plugin.rc)" != 0 ]
-    wait_for 20 has_result plugin
+    wait_for 20 has_ended plugin
     NO_CODE=1 checked plugin
     [ "$(result plugin 'd["state"], d["cause"]')" = "('cancelled', {'kind': 'cancelled', 'inferred': True})" ]
 }
@@ -126,8 +126,10 @@ ended_as() {
     cat ctrl.err
     [ "$(<ctrl.rc)" != 0 ]
     # srun has Slurm kill the whole step at once, the daemons too: they may not get to a result.
-    if wait_for 5 has_result ctrl; then
+    if wait_for 5 has_ended ctrl; then
         NO_CODE=1 checked ctrl
+    fi
+    if has_result ctrl; then
         [ "$(result ctrl 'd["state"]')" = cancelled ]
     fi
 }

@@ -73,6 +73,12 @@ has_result() {
     [[ -s $(trial "$1")/result.json ]] 2>/dev/null
 }
 
+# has_ended NAME: the hub wrote the last it had to say. Where Slurm ends a step, a result.json is
+# there before, as SIGKILL may cut the daemons off at any time.
+has_ended() {
+    has_result "$1" && [[ $(json "$(trial "$1")/status.json" '"hub" in d') == False ]]
+}
+
 # rank_states NAME: "done" or, where they differ, one word a rank.
 rank_states() {
     state "$1" '" ".join(r["state"] for r in s["ranks"])'
