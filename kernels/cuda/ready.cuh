@@ -19,6 +19,9 @@
     X(reduce_forward, reduce)                                                                      \
     X(reduce_backward, reduce)                                                                     \
     X(dropout, dropout)                                                                            \
+    X(sgd, sgd)                                                                                    \
+    X(adam, adam)                                                                                  \
+    X(grad_stats, grad_stats)                                                                      \
     X(copy, copy)                                                                                  \
     X(arange, arange)                                                                              \
     X(mse_forward, mse)                                                                            \

@@ -60,6 +60,11 @@ uint64_t check_random(uint64_t limit)
     return (z ^ (z >> 31)) % limit;
 }
 
+enum pl_real check_storage(void)
+{
+    return storage;
+}
+
 /* Half of the cases have all buffers on 64 bytes: what moves several elements at once may want all
  * its arrays to be so. */
 static void *buffer(size_t bytes, size_t element)

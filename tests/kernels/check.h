@@ -27,6 +27,9 @@ void check_case(const char *fmt, ...) PL_PRINTF(1, 2);
 
 uint64_t check_random(uint64_t limit);
 
+/* The type of the running table's arrays: what the case gives is rounded to it. */
+enum pl_real check_storage(void);
+
 /* n floats between guards, starting `shift` floats past a 64-byte boundary (0 to 15 at random).
  * Freed by check_end_case(). */
 float *check_floats(size_t n, enum fill fill);

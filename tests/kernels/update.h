@@ -22,7 +22,7 @@ static inline void update_setup(struct update_case *c, size_t n, enum fill fill)
         .clip = check_random(2) ? 0.25 : INFINITY,
         .grad = grad,
         .param = param,
-        .half = (enum pl_half)check_random(3),
+        .half = check_storage() == PL_REAL_F32 ? (enum pl_half)check_random(3) : PL_HALF_NONE,
         .rounded = check_random(2),
     };
     c->got = c->ref;

@@ -1,0 +1,84 @@
+/* SPDX-License-Identifier: MIT */
+/* Exact: the sum's order is args_optim.h's. Reads and writes each element once, 3 operations of
+ * which one in f64: bound by memory. A block has a chunk and goes through it a tile at a time: all
+ * its threads move the tile, 16 of them, a lane each, then add its squares in order. */
+#include "kernels/cuda/warp.cuh"
+
+namespace pl_cuda
+{
+
+#define LANES PL_GRAD_STATS_LANES
+#define THREADS 256
+#define TILE 4096 /* a multiple of LANES, as chunks are of it */
+
+namespace
+{
+
+template <class T>
+__global__ void __launch_bounds__(THREADS) grad_stats_kernel(
+    size_t n, size_t chunk, real<T> scale, T *grad, double *squares, unsigned *bad)
+{
+    PL_SHARED(real<T>, tile, [TILE]);
+    size_t begin = blockIdx.x * chunk, end = begin + chunk < n ? begin + chunk : n;
+    double sum = 0;
+    unsigned any = 0;
+
+    for (size_t at = begin; at < end; at += TILE) {
+        unsigned count = end - at < TILE ? (unsigned)(end - at) : TILE;
+
+        __syncthreads(); /* the tile before is added */
+        for (unsigned i = threadIdx.x; i < count; i += THREADS) {
+            T g = narrow_one<T>(load(grad, at + i) * scale);
+
+            grad[at + i] = g;
+            tile[i] = widen_one(g);
+            any |= !isfinite(tile[i]);
+        }
+        __syncthreads();
+        if (threadIdx.x < LANES)
+            for (unsigned i = threadIdx.x; i < count; i += LANES)
+                sum += (double)tile[i] * (double)tile[i];
+    }
+    any = block_sum(any);
+    /* Lane i adds lane i + half; what the upper lanes add is not used. */
+    for (int half = LANES / 2; half > 0; half /= 2)
+        sum += __shfl_down_sync(0xffffffff, sum, half);
+    if (threadIdx.x == 0) {
+        squares[blockIdx.x] = sum;
+        bad[blockIdx.x] = any;
+    }
+}
+
+__global__ void
+grad_stats_whole(size_t chunks, const double *squares, const unsigned *bad, double *ret, bool *fine)
+{
+    double sum = 0;
+    unsigned any = 0;
+
+    for (size_t i = 0; i < chunks; i++) {
+        sum += squares[i];
+        any |= bad[i];
+    }
+    *ret = sum;
+    *fine = !any;
+}
+
+} // namespace
+
+template <class T> void grad_stats(const struct pl_grad_stats_args *a)
+{
+    size_t chunk = pl_grad_stats_chunk(a->n), chunks = ceil_div(a->n, chunk);
+    double *squares = (double *)scratch(PL_GRAD_STATS_CHUNKS * (sizeof(double) + sizeof(unsigned)));
+    unsigned *bad = (unsigned *)(squares + PL_GRAD_STATS_CHUNKS);
+
+    if (!squares)
+        return;
+    if (chunks)
+        PL_LAUNCH((grad_stats_kernel<T>), chunks, THREADS, 0, a->n, chunk, (real<T>)a->scale,
+                  (T *)a->grad, squares, bad);
+    PL_LAUNCH(grad_stats_whole, 1, 1, 0, chunks, squares, bad, a->ret_squares, a->ret_finite);
+}
+
+PL_CUDA_DEFINE(grad_stats, grad_stats);
+
+} // namespace pl_cuda
