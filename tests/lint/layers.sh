@@ -67,7 +67,7 @@ needs() {
 
 needs plrun '!libslurm*|libcuda*|libnccl*|libmpi*|libdnnl*'
 needs plrund '!libslurm*|libcuda*|libnccl*|libmpi*|libdnnl*'
-needs pltrain '!libslurm*|libjansson*|libuv*'
+needs pltrain '!libslurm*|libjansson*|libuv*|libcu*|libnccl*|libmpi*|libstdc++*'
 needs plsubmit '!libuv*|libcuda*|libnccl*|libmpi*'
 needs plstat '!libuv*|libcuda*|libnccl*|libmpi*'
 needs spank_plume.so 'libc.so.*|ld-linux*'

@@ -1,0 +1,355 @@
+/* SPDX-License-Identifier: MIT */
+/* GPUs as devices, on fakes of the CUDA runtime and of cublasLt: everything but kernels. */
+#include "common/base/macros.h"
+#include "kernels/cuda/cuda.h"
+#include "runtime/engine/cuda/device.h"
+#include "tests/unit/fake_cublaslt.h"
+#include "tests/unit/fake_cudart.h"
+
+#include <cuda_runtime_api.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define MIB ((size_t)1 << 20)
+
+static _Thread_local struct pl_cuda_stream *stream;
+
+struct pl_cuda_stream *pl_cuda_stream_current(void)
+{
+    static _Thread_local struct pl_cuda_stream none;
+
+    return stream ? stream : &none;
+}
+
+void pl_cuda_stream_set(struct pl_cuda_stream *to)
+{
+    stream = to;
+}
+
+void pl_cuda_stream_finish(struct pl_cuda_stream *of)
+{
+    assert_null(of->scratch);
+}
+
+void pl_cuda_stream_note(struct pl_cuda_stream *of, int error)
+{
+    of->error = of->error ? of->error : error;
+}
+
+/* bf16's has none of its ops yet; f16 has no table at all. */
+const struct pl_kernels *pl_kernels_cuda(enum pl_real real)
+{
+    static const struct pl_kernels bare = {.name = "cuda/bf16", .real = PL_REAL_BF16};
+
+    return real == PL_REAL_BF16 ? &bare : pl_kernels_ref(real);
+}
+
+static const struct pl_device_ops *ops;
+
+static struct pl_device *open_one(unsigned index)
+{
+    struct pl_error err = {0};
+    struct pl_device *dev = NULL;
+
+    if (ops->open(index, &dev, &err) < 0)
+        fail_msg("%s", pl_error_text(&err));
+    return dev;
+}
+
+static void *get(struct pl_device *dev, size_t bytes)
+{
+    struct pl_error err = {0};
+    void *p = NULL;
+
+    if (ops->alloc(dev, bytes, "a test", &p, &err) < 0)
+        fail_msg("%s", pl_error_text(&err));
+    assert_int_equal((uintptr_t)p % PL_DEVICE_ALIGN, 0);
+    return p;
+}
+
+static void end(void)
+{
+    fake_cuda_reset(0);
+    assert_int_equal(fake_lt.handles, 0);
+    ops = plume_cuda_device();
+}
+
+static void test_no_driver_and_no_device_are_told_apart(void **state)
+{
+    struct pl_error err = {0};
+    struct pl_device *dev = NULL;
+    unsigned n = 77;
+
+    end();
+    fake_cuda.devices = -1;
+    assert_int_equal(ops->count(&n, &err), -ENODEV);
+    assert_string_equal(err.text,
+                        "no NVIDIA driver is loaded on this machine; use a node with GPUs");
+    assert_int_equal(ops->open(0, &dev, &err), -ENODEV);
+    assert_null(dev);
+    fake_cuda.devices = 0;
+    unsetenv("CUDA_VISIBLE_DEVICES");
+    assert_int_equal(ops->count(&n, &err), -ENODEV);
+    assert_string_equal(err.text, "there is no GPU on this machine, or none that it lets us use");
+    setenv("CUDA_VISIBLE_DEVICES", "", 1);
+    assert_int_equal(ops->count(&n, &err), -ENODEV);
+    assert_string_equal(err.text, "no GPU is visible, CUDA_VISIBLE_DEVICES is ''; ask Slurm for "
+                                  "GPUs (--gpus-per-node)");
+    unsetenv("CUDA_VISIBLE_DEVICES");
+    assert_int_equal(pl_cuda_explain(cudaErrorInsufficientDriver, 12040, 13000, &err), -ENODEV);
+    assert_string_equal(err.text, "the NVIDIA driver is for CUDA 12.4, and plume-cuda.so for 13.0; "
+                                  "update the driver, or build with an older CUDA");
+    assert_int_equal(n, 77);
+    assert_int_equal(cudaGetLastError(), cudaSuccess);
+    fake_cuda.devices = 1;
+    end();
+}
+
+static void test_a_wrong_index_names_those_there_are(void **state)
+{
+    struct pl_error err = {0};
+    struct pl_device *dev = NULL;
+
+    fake_cuda_reset(100 * MIB);
+    fake_cuda.devices = 4;
+    assert_int_equal(ops->open(4, &dev, &err), -ENODEV);
+    assert_string_equal(err.text, "there is no GPU 4: this process sees 4 (0 to 3), by "
+                                  "CUDA_VISIBLE_DEVICES or what the job was given");
+    assert_null(dev);
+    end();
+}
+
+static void test_every_failure_while_opening_leaves_nothing(void **state)
+{
+    static const char *const calls[] = {"cudaSetDevice", "cudaGetDeviceProperties",
+                                        "cudaStreamCreateWithFlags", "cudaMalloc"};
+    struct pl_device *dev = NULL;
+
+    for (size_t i = 0; i < PL_COUNT(calls); i++) {
+        struct pl_error err = {0};
+        char want[100];
+
+        fake_cuda_reset(100 * MIB);
+        fake_cuda.fails = calls[i];
+        fake_cuda.code = cudaErrorIllegalAddress;
+        assert_int_equal(ops->open(0, &dev, &err), -EIO);
+        snprintf(want, sizeof(want), "%s failed on cuda:0", calls[i]);
+        assert_non_null(strstr(err.text, want));
+        assert_null(dev);
+        end();
+    }
+    fake_cuda_reset(10 * MIB); /* less than the libraries want */
+    assert_int_equal(ops->open(0, &dev, NULL), -ENOMEM);
+    setenv("PLUME_GPU_MEMORY_LIMIT", "much", 1);
+    assert_int_equal(ops->open(0, &dev, NULL), -EINVAL);
+    unsetenv("PLUME_GPU_MEMORY_LIMIT");
+    end();
+}
+
+static void test_memory_goes_there_and_back_in_order(void **state)
+{
+    static unsigned char from[3 * MIB], back[3 * MIB];
+    struct pl_device_memory memory;
+    struct pl_device *dev;
+    unsigned char *a, *b;
+
+    fake_cuda_reset(200 * MIB);
+    dev = open_one(0);
+    assert_string_equal(dev->name, "cuda:0 (Fake 0)");
+    ops->enter(dev);
+    a = get(dev, sizeof(from));
+    b = get(dev, sizeof(from));
+    for (size_t i = 0; i < sizeof(from); i++)
+        from[i] = (unsigned char)(i * 11 + i / 257);
+    ops->upload(dev, a, from, sizeof(from));
+    memset(from, 0, sizeof(from)); /* ours again */
+    ops->copy(dev, b, a, sizeof(from));
+    ops->zero(dev, a, sizeof(from));
+    ops->zero(dev, b + 5, 10);
+    ops->zero(dev, b, 0);
+    ops->free(dev, a); /* what was asked before is still done */
+    assert_int_equal(ops->download(dev, back, b, sizeof(from), NULL), 0);
+    for (size_t i = 0; i < sizeof(from); i++)
+        assert_int_equal(back[i], i >= 5 && i < 15 ? 0 : (unsigned char)(i * 11 + i / 257));
+    assert_int_equal(ops->sync(dev, NULL), 0);
+    ops->memory(dev, &memory);
+    assert_int_equal(memory.total, 200 * MIB);
+    assert_int_equal(memory.free, 200 * MIB - fake_cuda.used_bytes);
+    assert_int_equal(memory.peak - memory.used, 3 * MIB);
+    ops->close(dev); /* and what is still allocated */
+    end();
+}
+
+static void test_the_limit_of_the_environment_holds(void **state)
+{
+    struct pl_error err = {0};
+    struct pl_device *dev;
+    void *p = NULL;
+
+    fake_cuda_reset(1000 * MIB);
+    setenv("PLUME_GPU_MEMORY_LIMIT", "100M", 1);
+    dev = open_one(0);
+    unsetenv("PLUME_GPU_MEMORY_LIMIT");
+    assert_int_equal(ops->alloc(dev, 80 * MIB, "the step", &p, &err), -ENOMEM);
+    assert_non_null(strstr(err.text, "80.0 MiB asked for the step"));
+    assert_non_null(strstr(err.text, "of the limit of 100.0 MiB"));
+    assert_int_equal(ops->alloc(dev, 60 * MIB, "the step", &p, &err), 0);
+    ops->close(dev);
+    end();
+}
+
+static void test_a_failure_is_told_until_the_end(void **state)
+{
+    struct pl_error err = {0};
+    struct pl_device *dev;
+    char byte = 0, *a;
+
+    fake_cuda_reset(100 * MIB);
+    dev = open_one(0);
+    ops->enter(dev);
+    a = get(dev, 100);
+    pl_cuda_stream_current()->error = cudaErrorIllegalAddress; /* as a launch leaves it */
+    ops->zero(dev, a, 100);
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(ops->sync(dev, &err), -EIO);
+        assert_string_equal(err.text, "a kernel's launch failed on cuda:0 (Fake 0): an illegal "
+                                      "memory access was encountered");
+        assert_int_equal(ops->download(dev, &byte, a, 1, &err), -EIO);
+    }
+    ops->close(dev);
+    end();
+}
+
+static int device_now(void)
+{
+    int now = -1;
+
+    cudaGetDevice(&now);
+    return now;
+}
+
+static void test_each_device_has_its_own_stream(void **state)
+{
+    struct pl_device *dev[3];
+    void *p[3];
+
+    fake_cuda_reset(500 * MIB);
+    fake_cuda.devices = 3;
+    for (unsigned i = 0; i < 3; i++)
+        dev[i] = open_one(i);
+    for (unsigned i = 0; i < 3; i++) {
+        ops->enter(dev[i]);
+        assert_int_equal(device_now(), i);
+        assert_ptr_equal(pl_cuda_stream_current(), &((struct pl_cuda_device *)dev[i])->stream);
+        assert_ptr_not_equal(pl_cuda_stream_current()->stream, NULL);
+        for (unsigned j = 0; j < 3; j++) { /* asking another does not leave this one */
+            p[j] = get(dev[j], MIB);
+            ops->upload(dev[j], p[j], &i, sizeof(i));
+            assert_int_equal(ops->sync(dev[j], NULL), 0);
+            ops->free(dev[j], p[j]);
+            assert_int_equal(device_now(), i);
+        }
+    }
+    ops->close(dev[2]); /* the one that was entered */
+    assert_null(stream);
+    ops->close(dev[0]);
+    dev[0] = open_one(0);
+    ops->enter(dev[0]); /* though its address may be an old one's */
+    assert_ptr_equal(stream, &((struct pl_cuda_device *)dev[0])->stream);
+    ops->close(dev[0]);
+    ops->close(dev[1]);
+    end();
+}
+
+static void test_tables_have_the_libraries_ops(void **state)
+{
+    struct pl_device *dev;
+    const struct pl_kernels *k;
+    float a[4] = {1, 2, 3, 4}, b[4] = {1, 0, 0, 1}, c[4] = {0};
+    struct pl_matmul_args s = {.batch = 1,
+                               .m = 2,
+                               .n = 2,
+                               .k = 2,
+                               .a_row = 2,
+                               .b_row = 2,
+                               .c_row = 2,
+                               .scale = 1,
+                               .a = a,
+                               .b = b,
+                               .c = c};
+
+    fake_cuda_reset(500 * MIB);
+    dev = open_one(0);
+    k = ops->kernels(dev, PL_REAL_F32);
+    assert_non_null(k);
+    assert_ptr_equal(ops->kernels(dev, PL_REAL_F32), k);
+    assert_null(ops->kernels(dev, PL_REAL_F16));
+    assert_ptr_equal(k->softmax_forward, pl_kernels_ref(PL_REAL_F32)->softmax_forward);
+    fake_lt.products = 0;
+    k->matmul(&s); /* nothing entered yet: our own */
+    assert_int_equal(fake_lt.products, 0);
+    ops->enter(dev);
+    k->matmul(&s);
+    assert_int_equal(fake_lt.products, 1);
+    assert_memory_equal(c, a, sizeof(a));
+    ops->close(dev);
+    end();
+}
+
+static void test_a_missing_kernel_is_told_by_its_name(void **state)
+{
+    static const uint16_t dense[4];
+    const struct pl_softmax_args softmax = {.rows = 1};
+    const struct pl_linear_args linear = {.rows = 2, .in = 2, .out = 2, .x = dense, .w = dense};
+    struct pl_error err = {0};
+    struct pl_device *dev;
+    const struct pl_kernels *k;
+
+    fake_cuda_reset(500 * MIB);
+    dev = open_one(0);
+    k = ops->kernels(dev, PL_REAL_BF16);
+#define THERE(function, args) assert_non_null(k->function);
+    PL_KERNEL_LIST(THERE)
+#undef THERE
+    k->softmax_forward(&softmax); /* nothing entered: kept by the thread's own stream */
+    assert_int_equal(pl_cuda_stream_current()->error, cudaErrorNotSupported);
+    pl_cuda_stream_current()->error = 0;
+    assert_int_equal(ops->sync(dev, NULL), 0);
+    ops->enter(dev);
+    k->softmax_forward(&softmax);
+    assert_int_equal(ops->sync(dev, &err), -EIO);
+    assert_string_equal(err.text, "softmax_forward failed on cuda:0 (Fake 0): there is no CUDA "
+                                  "kernel for it");
+    ops->close(dev);
+    dev = open_one(0);
+    ops->enter(dev);
+    fake_lt.no_algorithm = true; /* and none of ours to go on with */
+    k->linear_forward(&linear);
+    assert_int_equal(ops->sync(dev, &err), -EIO);
+    assert_string_equal(err.text, "linear_forward failed on cuda:0 (Fake 0): there is no CUDA "
+                                  "kernel for it");
+    fake_lt.no_algorithm = false;
+    ops->close(dev);
+    end();
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_no_driver_and_no_device_are_told_apart),
+        cmocka_unit_test(test_a_wrong_index_names_those_there_are),
+        cmocka_unit_test(test_every_failure_while_opening_leaves_nothing),
+        cmocka_unit_test(test_memory_goes_there_and_back_in_order),
+        cmocka_unit_test(test_the_limit_of_the_environment_holds),
+        cmocka_unit_test(test_a_failure_is_told_until_the_end),
+        cmocka_unit_test(test_each_device_has_its_own_stream),
+        cmocka_unit_test(test_tables_have_the_libraries_ops),
+        cmocka_unit_test(test_a_missing_kernel_is_told_by_its_name),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
