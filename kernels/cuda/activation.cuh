@@ -111,6 +111,26 @@ template <class R> static __device__ __forceinline__ R activate_by(int act, R x)
     }
 }
 
+template <class R> static __device__ __forceinline__ R activate_slope_by(int act, R x)
+{
+    switch (act) {
+    case PL_ACT_RELU:
+        return activate_slope<PL_ACT_RELU>(x);
+    case PL_ACT_GELU:
+        return activate_slope<PL_ACT_GELU>(x);
+    case PL_ACT_GELU_TANH:
+        return activate_slope<PL_ACT_GELU_TANH>(x);
+    case PL_ACT_SILU:
+        return activate_slope<PL_ACT_SILU>(x);
+    case PL_ACT_TANH:
+        return activate_slope<PL_ACT_TANH>(x);
+    case PL_ACT_SIGMOID:
+        return activate_slope<PL_ACT_SIGMOID>(x);
+    default:
+        return 1;
+    }
+}
+
 } // namespace pl_cuda
 
 #endif

@@ -9,6 +9,9 @@
     X(add, add)                                                                                    \
     X(relu_forward, relu)                                                                          \
     X(relu_backward, relu)                                                                         \
+    X(linear_forward, linear)                                                                      \
+    X(linear_backward, linear)                                                                     \
+    X(matmul, matmul)                                                                              \
     X(widen, half)                                                                                 \
     X(narrow, half)                                                                                \
     X(unary_forward, unary)                                                                        \

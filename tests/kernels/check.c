@@ -148,7 +148,7 @@ int32_t *check_labels(size_t n, size_t classes)
 }
 
 /* A 16-bit result is rounded once from numbers that differ a little: to neighbours, at worst. */
-static double rounding(double want)
+double check_rounding(double want)
 {
     if (storage == PL_REAL_BF16)
         return 0x1p-7 * fabs(want) + 0x1p-133;
@@ -158,7 +158,7 @@ static double rounding(double want)
 void check_close(const char *what, size_t i, double got, double want, double tolerance)
 {
     checks++;
-    tolerance += rounding(want);
+    tolerance += check_rounding(want);
     if (got == want || (isnan(got) && isnan(want)) || fabs(got - want) <= tolerance)
         return;
     give_up("%s[%zu] is %.9g, not %.9g (difference %.3g, allowed %.3g)", what, i, got, want,

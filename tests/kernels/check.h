@@ -36,7 +36,12 @@ float *check_floats(size_t n, enum fill fill);
 float *check_copy(const float *from, size_t n);
 int32_t *check_labels(size_t n, size_t classes);
 
-/* Fails where |got - want| > tolerance; equal infinities and two NaNs are alike. */
+/* How far apart two numbers near `want` may be once rounded to check_storage(); 0 but for 16 bits.
+ */
+double check_rounding(double want);
+
+/* Fails where |got - want| > tolerance; equal infinities and two NaNs are alike. Results
+ * of 16 bits may differ by check_rounding(want) besides. */
 void check_close(const char *what, size_t i, double got, double want, double tolerance);
 /* Bit for bit, but for NaNs, of which any is as good as another. */
 void check_same(const char *what, const float *got, const float *want, size_t n);
