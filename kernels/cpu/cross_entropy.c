@@ -1,8 +1,14 @@
 /* SPDX-License-Identifier: MIT */
 #include "kernels/cpu/level.h"
+#include "kernels/pool.h"
 
 #include <math.h>
 #include <string.h>
+
+#define CHUNKS 256
+#define ELEMENTS ((size_t)16384)
+#define LANES 16
+#define PIECE 512 /* exponentials that are not kept */
 
 /* e^x for x <= 0 (or NaN), in vector registers where the compiler inlines it into a loop: Cody and
  * Waite's reduction to |r| <= ln(2)/2 and the Taylor polynomial of degree 7, relative error below
@@ -31,59 +37,107 @@ static inline float exp_nonpositive(float x)
     return p * power;
 }
 
-#define CHUNK 512 /* exponentials that are not kept */
-
+/* The largest of a row; a NaN in front stays, others are passed over (as their sum is one). */
 static float largest(const float *restrict z, size_t n)
 {
-    float max = z[0];
+    float lane[LANES];
+    size_t c = 0;
 
-    for (size_t c = 1; c < n; c++)
-        max = z[c] > max ? z[c] : max;
-    return max;
+    for (size_t k = 0; k < LANES; k++)
+        lane[k] = z[0];
+    for (; c + LANES <= n; c += LANES)
+        for (size_t k = 0; k < LANES; k++)
+            lane[k] = z[c + k] > lane[k] ? z[c + k] : lane[k];
+    for (; c < n; c++)
+        lane[0] = z[c] > lane[0] ? z[c] : lane[0];
+    for (size_t k = 1; k < LANES; k++)
+        lane[0] = lane[k] > lane[0] ? lane[k] : lane[0];
+    return lane[0];
+}
+
+/* In lanes, as one sum would wait for each addition. */
+static double sum_of_piece(const float *restrict exps, size_t n)
+{
+    double lane[LANES] = {0};
+    size_t c = 0;
+
+    for (; c + LANES <= n; c += LANES)
+        for (size_t k = 0; k < LANES; k++)
+            lane[k] += exps[c + k];
+    for (; c < n; c++)
+        lane[c % LANES] += exps[c];
+    for (size_t half = LANES / 2; half > 0; half /= 2)
+        for (size_t k = 0; k < half; k++)
+            lane[k] += lane[k + half];
+    return lane[0];
 }
 
 /* exps [n] = e^(z - max); returns their sum. */
 static double exponentials(float *restrict exps, const float *restrict z, size_t n, float max)
 {
-    double sum = 0;
-
     for (size_t c = 0; c < n; c++)
         exps[c] = exp_nonpositive(z[c] - max);
-    for (size_t c = 0; c < n; c++)
-        sum += exps[c];
-    return sum;
+    return sum_of_piece(exps, n);
 }
 
 static double sum_of(const float *z, size_t n, float max)
 {
-    float exps[CHUNK];
+    float exps[PIECE];
     double sum = 0;
 
-    for (size_t c = 0; c < n; c += CHUNK)
-        sum += exponentials(exps, z + c, PL_MIN(n - c, (size_t)CHUNK), max);
+    for (size_t c = 0; c < n; c += PIECE)
+        sum += exponentials(exps, z + c, PL_MIN(n - c, (size_t)PIECE), max);
     return sum;
+}
+
+/* The loss of a row; its probabilities, where they are kept. */
+static double row_loss(const float *z, float *restrict p, size_t n, int32_t label)
+{
+    float max = largest(z, n), inverse;
+    double sum = p ? exponentials(p, z, n, max) : sum_of(z, n, max);
+
+    inverse = (float)(1 / sum);
+    for (size_t c = 0; p && c < n; c++)
+        p[c] *= inverse;
+    if (label < 0 || (size_t)label >= n)
+        return NAN;
+    return log(sum) - ((double)z[label] - max);
+}
+
+/* Rows of a chunk: some ELEMENTS, and at most CHUNKS chunks. By the shape alone, as the order in
+ * which the losses are summed follows from it. */
+static size_t grain(const struct pl_cross_entropy_args *a)
+{
+    return PL_MAX(ELEMENTS / PL_MAX(a->classes, (size_t)1) + 1, (a->rows + CHUNKS - 1) / CHUNKS);
+}
+
+struct losses {
+    const struct pl_cross_entropy_args *a;
+    size_t grain;
+    double sum[CHUNKS];
+};
+
+static void forward_rows(void *ctx, size_t begin, size_t end)
+{
+    struct losses *losses = ctx;
+    const struct pl_cross_entropy_args *a = losses->a;
+    size_t n = a->classes;
+    double sum = 0;
+
+    for (size_t r = begin; r < end; r++)
+        sum += row_loss((const float *)a->logits + r * n,
+                        a->probs ? (float *)a->probs + r * n : NULL, n, a->labels[r]);
+    losses->sum[begin / losses->grain] = sum;
 }
 
 void PL_CPU(cross_entropy_forward)(const struct pl_cross_entropy_args *a)
 {
-    size_t n = a->classes;
+    struct losses losses = {.a = a, .grain = grain(a)};
     double total = 0;
 
-    for (size_t r = 0; r < a->rows; r++) {
-        const float *z = (const float *)a->logits + r * n;
-        float *restrict p = a->probs ? (float *)a->probs + r * n : NULL;
-        int32_t label = a->labels[r];
-        float max = largest(z, n), inverse;
-        double sum = p ? exponentials(p, z, n, max) : sum_of(z, n, max);
-
-        inverse = (float)(1 / sum);
-        for (size_t c = 0; p && c < n; c++)
-            p[c] *= inverse;
-        if (label < 0 || (size_t)label >= n)
-            total = NAN;
-        else
-            total += log(sum) - ((double)z[label] - max);
-    }
+    pl_pool_parallel(a->rows, losses.grain, forward_rows, &losses);
+    for (size_t i = 0; i * losses.grain < a->rows; i++)
+        total += losses.sum[i];
     *(float *)a->loss = (float)(total / (double)a->rows);
 }
 
@@ -102,22 +156,23 @@ static void put_row(float *restrict dz, const float *restrict p, size_t n, float
 /* The same with p made again. */
 static void put_again(float *dz, const float *z, size_t n, float scale, bool add)
 {
-    float exps[CHUNK], max = largest(z, n), over_sum = (float)(scale / sum_of(z, n, max));
+    float exps[PIECE], max = largest(z, n), over_sum = (float)(scale / sum_of(z, n, max));
 
-    for (size_t c = 0; c < n; c += CHUNK) {
-        size_t part = PL_MIN(n - c, (size_t)CHUNK);
+    for (size_t c = 0; c < n; c += PIECE) {
+        size_t part = PL_MIN(n - c, (size_t)PIECE);
 
         exponentials(exps, z + c, part, max);
         put_row(dz + c, exps, part, over_sum, add);
     }
 }
 
-void PL_CPU(cross_entropy_backward)(const struct pl_cross_entropy_args *a)
+static void backward_rows(void *ctx, size_t begin, size_t end)
 {
+    const struct pl_cross_entropy_args *a = ctx;
     size_t n = a->classes;
     float scale = *(const float *)a->dloss / (float)a->rows;
 
-    for (size_t r = 0; r < a->rows; r++) {
+    for (size_t r = begin; r < end; r++) {
         float *dz = (float *)a->dlogits + r * n;
         int32_t label = a->labels[r];
 
@@ -128,4 +183,9 @@ void PL_CPU(cross_entropy_backward)(const struct pl_cross_entropy_args *a)
         if (label >= 0 && (size_t)label < n)
             dz[label] -= scale;
     }
+}
+
+void PL_CPU(cross_entropy_backward)(const struct pl_cross_entropy_args *a)
+{
+    pl_pool_parallel(a->rows, grain(a), backward_rows, (void *)(uintptr_t)a);
 }

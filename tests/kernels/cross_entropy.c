@@ -58,6 +58,41 @@ static void one(const struct pl_kernels *ref,
     check_end_case();
 }
 
+struct step {
+    const struct pl_kernels *k;
+    struct pl_cross_entropy_args a;
+};
+
+static void run(void *args)
+{
+    const struct step *s = args;
+
+    s->k->cross_entropy_forward(&s->a);
+    s->k->cross_entropy_backward(&s->a);
+}
+
+/* More rows than chunks, so that a chunk has several whatever their length is. */
+static void threads(const struct pl_kernels *got)
+{
+    enum { ROWS = 3001, CLASSES = 33 };
+    float *dz = check_floats(ROWS * CLASSES, FILL_RANDOM);
+    float *loss = check_floats(1, FILL_RANDOM);
+    struct step s = {got,
+                     {.rows = ROWS,
+                      .classes = CLASSES,
+                      .logits = check_floats(ROWS * CLASSES, FILL_RANDOM),
+                      .labels = check_labels(ROWS, CLASSES),
+                      .dloss = check_floats(1, FILL_RANDOM),
+                      .probs = check_floats(ROWS * CLASSES, FILL_RANDOM),
+                      .loss = loss,
+                      .dlogits = dz}};
+
+    check_case("cross_entropy on 1, 2 and 3 threads");
+    check_threads("loss", run, &s, loss, 1);
+    check_threads("dlogits", run, &s, dz, ROWS * CLASSES);
+    check_end_case();
+}
+
 void check_op(const struct pl_kernels *ref, const struct pl_kernels *got)
 {
     for (int n = 0; n < 400; n++)
@@ -67,4 +102,6 @@ void check_op(const struct pl_kernels *ref, const struct pl_kernels *got)
         one(ref, got, 1 + check_random(3), 200 + check_random(2500),
             (enum fill)check_random(FILL_COUNT), false);
     one(ref, got, 2, 9001, FILL_RANDOM, false);
+    one(ref, got, 1500, 37, FILL_RANDOM, false);
+    threads(got);
 }
