@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""How near the kernels with products come to the peak of gemm, with 1 and with 2 threads.
+"""How near the kernels with products come to the peak of gemm, and what the others move, with 1 and
+with 2 threads.
 
 ./dev bench kernels [--json]; shapes in bench/kernels.c.
 """
@@ -29,10 +30,11 @@ def measure(threads):
             "shape": shape,
             "threads": threads,
             "ms": float(ms),
-            "gflops": float(rate),
-            "share": round(float(rate) / peak, 3),
+            "gflops": float(rate) or None,
+            "share": round(float(rate) / peak, 3) or None,
+            "gb_s": float(bytes_rate) or None,
         }
-        for op, shape, ms, rate in rows
+        for op, shape, ms, rate, bytes_rate in rows
     ]
 
 
@@ -41,12 +43,13 @@ def main():
     if "--json" in sys.argv[1:]:
         print(json.dumps(rows, indent=1))
         return
-    print(f"{'op':16} {'shape':28} {'threads':>7} {'ms':>9} {'GFLOP/s':>8} {'of peak':>8}")
+    print(f"{'op':22} {'shape':28} {'threads':>7} {'ms':>9} {'GFLOP/s':>8} {'of peak':>8} "
+          f"{'GB/s':>6}")
     for r in rows:
-        print(
-            f"{r['op']:16} {r['shape']:28} {r['threads']:7} {r['ms']:9.3f} "
-            f"{r['gflops']:8.1f} {r['share']:8.0%}"
-        )
+        rate = f"{r['gflops']:8.1f} {r['share']:8.0%}" if r["gflops"] else f"{'':17}"
+        moved = f"{r['gb_s']:6.1f}" if r["gb_s"] else ""
+        print(f"{r['op']:22} {r['shape']:28} {r['threads']:7} {r['ms']:9.3f} {rate} {moved}"
+              .rstrip())
 
 
 if __name__ == "__main__":
