@@ -1,17 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 #include "runtime/engine/comm_mpi.h"
-#include "common/base/fs.h"
 #include "runtime/engine/comm_mpi_table.h"
 #include "runtime/engine/comm_tcp_private.h"
-#include "runtime/engine/module.h"
+#include "runtime/engine/plugin.h"
 
 #include <dlfcn.h>
 #include <sched.h>
 #include <string.h>
-
-#ifndef PL_PLUGIN_DIR
-#define PL_PLUGIN_DIR "/usr/lib/plume"
-#endif
 
 #define SLICE_BYTES ((size_t)256 << 20) /* MPI counts with an int */
 #define SPINS 200                       /* tests before the core is given to others */
@@ -36,28 +31,18 @@ bool pl_mpi_launched(void)
     return getenv("OMPI_COMM_WORLD_SIZE") || getenv("PMIX_RANK");
 }
 
-/* In $PLUME_PLUGIN_DIR, beside the program, and where Plume is installed. */
 static int load(void **ret, struct pl_error *err)
 {
-    _cleanup_free_ char *program = pl_program_folder();
-    const char *dirs[] = {getenv("PLUME_PLUGIN_DIR"), program, PL_PLUGIN_DIR};
-    const char *why = "plume-mpi.so is not installed";
+    struct pl_error why = {0};
+    /* An MPI loads parts of its own that look for its symbols: they must be global. */
+    int r = pl_plugin_load("plume-mpi.so", RTLD_NOW | RTLD_GLOBAL, ret, &why);
 
-    for (size_t i = 0; i < PL_COUNT(dirs); i++) {
-        _cleanup_free_ char *path = dirs[i] ? pl_path_join(dirs[i], "plume-mpi.so") : NULL;
-
-        if (!path || access(path, F_OK) < 0)
-            continue;
-        /* An MPI loads parts of its own that look for its symbols: they must be global. */
-        *ret = dlopen(path, RTLD_NOW | RTLD_GLOBAL);
-        if (*ret)
-            return 0;
-        why = dlerror();
-    }
-    return pl_error_set(err, -ENOTSUP,
+    if (r == 0)
+        return 0;
+    return pl_error_set(err, r,
                         "cannot use MPI: %s; install an MPI and build with -Dmpi=enabled, or start "
                         "the ranks with plrun",
-                        why);
+                        pl_error_text(&why));
 }
 
 int pl_mpi_open(struct pl_mpi **ret, struct pl_world *ret_world, struct pl_error *err)

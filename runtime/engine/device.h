@@ -24,9 +24,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* What a shared object is made for; another one is refused. Any change of this file or of struct
- * pl_kernels changes it. */
-#define PL_DEVICE_VERSION 1
+/* What a shared object is made for; another one is refused. A change of this file or of an op's
+ * arguments raises its number; a new op changes it by itself. */
+#define PL_DEVICE_VERSION (1u << 16 | (unsigned)sizeof(struct pl_kernels))
 
 /* The one symbol of plume-cuda.so: const struct pl_device_ops *plume_cuda_device(void). */
 #define PL_DEVICE_CUDA_SYMBOL "plume_cuda_device"

@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* plume-cuda.so itself, with NVIDIA's libraries: it loads, is of this release, exports nothing
  * but its tables, and says what is missing. Where there is a GPU, memory goes there and back. */
-#include "common/base/macros.h"
-#include "runtime/engine/comm_nccl_table.h"
-#include "runtime/engine/device.h"
+#include "runtime/engine/gpu.h"
 
 #include <dlfcn.h>
 #include <setjmp.h>
@@ -14,17 +12,29 @@
 
 static const struct pl_device_ops *load(void)
 {
+    const struct pl_device_ops *ops = NULL;
+    struct pl_error err = {0};
+
+    assert_int_equal(setenv("PLUME_PLUGIN_DIR", PL_CUDA_PLUGIN_DIR, 1), 0);
+    if (pl_gpu_devices(&ops, &err) < 0)
+        fail_msg("%s", pl_error_text(&err));
+    return ops;
+}
+
+static void test_it_exports_its_tables_only(void **state)
+{
     void *handle = dlopen(PL_CUDA_PLUGIN, RTLD_NOW | RTLD_LOCAL);
-    const struct pl_device_ops *(*get)(void);
+    const struct pl_nccl_table *nccl;
 
     if (!handle)
         fail_msg("%s", dlerror());
-    *(void **)&get = dlsym(handle, PL_DEVICE_CUDA_SYMBOL);
-    assert_non_null(get);
+    assert_non_null(dlsym(handle, PL_DEVICE_CUDA_SYMBOL));
     assert_null(dlsym(handle, "pl_error_set"));
     assert_null(dlsym(handle, "pl_kernels_cuda"));
     assert_int_equal(dlsym(handle, PL_NCCL_TABLE_SYMBOL) != NULL, PL_HAVE_NCCL);
-    return get();
+    load();
+    assert_int_equal(pl_gpu_nccl(&nccl, NULL), PL_HAVE_NCCL ? 0 : -ENOTSUP);
+    assert_int_equal(dlclose(handle), 0);
 }
 
 static void test_it_counts_devices_or_says_why_not(void **state)
@@ -35,7 +45,6 @@ static void test_it_counts_devices_or_says_why_not(void **state)
     unsigned n = 0;
     int r;
 
-    assert_int_equal(ops->version, PL_DEVICE_VERSION);
     assert_string_equal(ops->name, "cuda");
     assert_false(ops->host);
     r = ops->count(&n, &err);
@@ -96,6 +105,7 @@ static void test_memory_goes_there_and_back(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_it_exports_its_tables_only),
         cmocka_unit_test(test_it_counts_devices_or_says_why_not),
         cmocka_unit_test(test_tables_are_complete),
         cmocka_unit_test(test_memory_goes_there_and_back),

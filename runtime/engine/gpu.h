@@ -1,0 +1,18 @@
+/* SPDX-License-Identifier: MIT */
+/* What plume-cuda.so has: NVIDIA's GPUs as devices, and collectives between them. It is loaded by
+ * the first call that succeeds, and stays. Not thread safe. */
+#ifndef PL_RUNTIME_ENGINE_GPU_H
+#define PL_RUNTIME_ENGINE_GPU_H
+
+#include "runtime/engine/comm_nccl_table.h"
+#include "runtime/engine/device.h"
+
+/* The devices; whether there is one, ret->count() says. -ENOTSUP where plume-cuda.so is not there,
+ * cannot be loaded (a library that it needs is missing) or is of another release; the text says so
+ * and what to do. */
+int pl_gpu_devices(const struct pl_device_ops **ret, struct pl_error *err);
+
+/* The collectives. -ENOTSUP as above, and where it was built without NCCL. */
+int pl_gpu_nccl(const struct pl_nccl_table **ret, struct pl_error *err);
+
+#endif
