@@ -39,6 +39,8 @@
     X(cross_entropy_forward, cross_entropy)                                                        \
     X(cross_entropy_backward, cross_entropy)                                                       \
     X(layernorm_forward, layernorm)                                                                \
-    X(layernorm_backward, layernorm)
+    X(layernorm_backward, layernorm)                                                               \
+    X(attention_forward, attention)                                                                \
+    X(attention_backward, attention)
 
 #endif

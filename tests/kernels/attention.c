@@ -23,17 +23,18 @@ static struct pl_attention_args random_shape(void)
 {
     static const size_t dims[] = {8, 16, 32, 40, 64, 128, 256};
     bool large = check_random(8) == 0;
+    size_t long_time = check_many(450, 150); /* of blocks of keys: 384, CUDA's 64 */
     struct pl_attention_args a = {
         .batch = 1 + check_random(2),
         .heads = 1 + check_random(3),
         .dim = check_random(2) ? 1 + check_random(40) : dims[check_random(large ? 5 : 7)],
-        .time = 1 + check_random(large             ? 450
+        .time = 1 + check_random(large             ? long_time
                                  : check_random(3) ? 40
                                                    : 120),
         .causal = check_random(3),
     };
 
-    a.keys = a.causal || check_random(2) ? a.time : 1 + check_random(large ? 450 : 120);
+    a.keys = a.causal || check_random(2) ? a.time : 1 + check_random(large ? long_time : 120);
     a.dq_add = check_random(2);
     a.dk_add = check_random(2);
     a.dv_add = check_random(2);
@@ -280,12 +281,12 @@ void check_op(const struct pl_kernels *ref, const struct pl_kernels *got)
     static const enum fill fills[] = {FILL_RANDOM, FILL_RANDOM, FILL_ZERO, FILL_DENORM};
 
     /* Large scores differ by more than 1 after rounding, which no probability survives. */
-    for (int n = 0; n < 80; n++)
+    for (size_t n = 0; n < check_many(80, 24); n++)
         one(ref, got, fills[check_random(PL_COUNT(fills))]);
-    for (int n = 0; n < 20; n++) {
+    for (size_t n = 0; n < check_many(20, 5); n++) {
         not_a_number(got);
         far_apart(ref, got);
     }
-    for (int n = 0; n < 5; n++)
+    for (size_t n = 0; n < check_many(5, 1); n++)
         threads(got);
 }

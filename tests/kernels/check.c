@@ -29,6 +29,7 @@ static char current[256];
 static const char *backend;
 static enum pl_real storage; /* of the table that is tested */
 static bool aligned;         /* the buffers of the case */
+static bool on_emulator;     /* that table */
 
 static void PL_PRINTF(1, 2) give_up(const char *fmt, ...)
 {
@@ -63,6 +64,11 @@ uint64_t check_random(uint64_t limit)
 enum pl_real check_storage(void)
 {
     return storage;
+}
+
+size_t check_many(size_t cpu, size_t emulated)
+{
+    return on_emulator ? emulated : cpu;
 }
 
 /* Half of the cases have all buffers on 64 bytes: what moves several elements at once may want all
@@ -273,6 +279,7 @@ static void run_emulated(void)
         const struct pl_kernels *got = pl_kernels_cuda((enum pl_real)real);
 
         pl_emu_seed(seed);
+        on_emulator = true;
         storage = (enum pl_real)real;
         run(typed_table(TYPED_REF, ref, storage, absent),
             typed_table(TYPED_GOT, got, storage, absent));
