@@ -12,6 +12,10 @@
     X(linear_forward, linear)                                                                      \
     X(linear_backward, linear)                                                                     \
     X(matmul, matmul)                                                                              \
+    X(batchnorm_sums, batchnorm)                                                                   \
+    X(batchnorm_forward, batchnorm)                                                                \
+    X(batchnorm_back_sums, batchnorm)                                                              \
+    X(batchnorm_backward, batchnorm)                                                               \
     X(max_pool2d_forward, pool2d)                                                                  \
     X(max_pool2d_backward, pool2d)                                                                 \
     X(avg_pool2d_forward, pool2d)                                                                  \

@@ -28,76 +28,84 @@ static __device__ __forceinline__ size_t piece_begin(const sums_shape &s, size_t
     return at < s.n ? at : s.n;
 }
 
-template <class F, class OUT>
+/* N sums at a time, of the same terms' places. */
+template <int N> struct sums_of {
+    double at[N];
+};
+
+template <int N, class F, class OUT>
 static __global__ void __launch_bounds__(PL_SUMS_THREADS)
-    sums_rows(sums_shape s, F term, OUT out, double *partial)
+    sums_rows(sums_shape s, F term, OUT out, sums_of<N> *partial)
 {
     size_t o = blockIdx.x / s.pieces, piece = blockIdx.x % s.pieces;
     size_t end = piece_begin(s, piece + 1);
-    double sum = 0;
+    sums_of<N> sum = {};
 
     for (size_t k = piece_begin(s, piece) + threadIdx.x; k < end; k += PL_SUMS_THREADS)
-        sum += term(o, k, 0);
-    sum = block_sum(sum);
+        term(o, k, 0, sum.at);
+    for (int i = 0; i < N; i++)
+        sum.at[i] = block_sum(sum.at[i]);
     if (threadIdx.x == 0) {
         if (partial)
             partial[blockIdx.x] = sum;
         else
-            out(o, sum);
+            out(o, sum.at);
     }
 }
 
-template <class F, class OUT>
+template <int N, class F, class OUT>
 static __global__ void __launch_bounds__(32 * PL_SUMS_LINES)
-    sums_columns(sums_shape s, F term, OUT out, double *partial)
+    sums_columns(sums_shape s, F term, OUT out, sums_of<N> *partial)
 {
-    PL_SHARED(double, of_line, [PL_SUMS_LINES][32]);
+    PL_SHARED(sums_of<N>, of_line, [PL_SUMS_LINES][32]);
     size_t tiles = (s.inner + 31) / 32, tile = blockIdx.x % tiles, rest = blockIdx.x / tiles;
     size_t piece = rest % s.pieces, o = rest / s.pieces, column = tile * 32 + threadIdx.x;
     size_t end = piece_begin(s, piece + 1);
-    double sum = 0;
+    sums_of<N> sum = {};
 
     if (column < s.inner)
         for (size_t k = piece_begin(s, piece) + threadIdx.y; k < end; k += PL_SUMS_LINES)
-            sum += term(o, k, column);
+            term(o, k, column, sum.at);
     of_line[threadIdx.y][threadIdx.x] = sum;
     __syncthreads();
     if (threadIdx.y || column >= s.inner)
         return;
     for (int k = 1; k < PL_SUMS_LINES; k++)
-        sum += of_line[k][threadIdx.x];
+        for (int i = 0; i < N; i++)
+            sum.at[i] += of_line[k][threadIdx.x].at[i];
     if (partial)
         partial[(o * s.pieces + piece) * s.inner + column] = sum;
     else
-        out(o * s.inner + column, sum);
+        out(o * s.inner + column, sum.at);
 }
 
-template <class OUT>
+template <int N, class OUT>
 static __global__ void __launch_bounds__(PL_SUMS_THREADS)
-    sums_pieces(sums_shape s, OUT out, const double *partial)
+    sums_pieces(sums_shape s, OUT out, const sums_of<N> *partial)
 {
     size_t i = (size_t)blockIdx.x * PL_SUMS_THREADS + threadIdx.x;
-    const double *at;
-    double sum = 0;
+    const sums_of<N> *at;
+    sums_of<N> sum = {};
 
     if (i >= s.outer * s.inner)
         return;
     at = partial + i / s.inner * s.pieces * s.inner + i % s.inner;
     for (size_t k = 0; k < s.pieces; k++)
-        sum += at[k * s.inner];
-    out(i, sum);
+        for (int j = 0; j < N; j++)
+            sum.at[j] += at[k * s.inner].at[j];
+    out(i, sum.at);
 }
 
-/* F: __device__ double operator()(size_t o, size_t k, size_t i) const, the term;
- * OUT: __device__ void operator()(size_t oi, double sum) const, of the sum at o * inner + i.
- * Uses the stream's scratch. */
-template <class F, class OUT>
-static void sums(size_t outer, size_t n, size_t inner, const F &term, const OUT &out)
+/* F: __device__ void operator()(size_t o, size_t k, size_t i, double sum[N]) const, adds the terms;
+ * OUT: __device__ void operator()(size_t oi, const double sum[N]) const, takes the sums at
+ * o * inner + i. Uses the stream's scratch. */
+template <int N, class F, class OUT>
+static void sums_together(size_t outer, size_t n, size_t inner, const F &term, const OUT &out)
 {
     sums_shape s = {outer, n, inner, 1};
     size_t tiles = outer * (inner == 1 ? 1 : ceil_div(inner, 32));
     size_t least = inner == 1 ? 4096 : 128; /* terms of a piece */
-    double *partial = NULL;
+    sums_of<N> *partial = NULL;
 
     if (outer == 0 || inner == 0)
         return;
@@ -107,18 +115,45 @@ static void sums(size_t outer, size_t n, size_t inner, const F &term, const OUT 
         s.pieces = wanted < most ? wanted : most;
     }
     if (s.pieces > 1) {
-        partial = (double *)scratch(outer * s.pieces * inner * sizeof(double));
+        partial = (sums_of<N> *)scratch(outer * s.pieces * inner * sizeof(*partial));
         if (!partial)
             return;
     }
     if (inner == 1)
-        PL_LAUNCH((sums_rows<F, OUT>), outer * s.pieces, PL_SUMS_THREADS, 0, s, term, out, partial);
+        PL_LAUNCH((sums_rows<N, F, OUT>), outer * s.pieces, PL_SUMS_THREADS, 0, s, term, out,
+                  partial);
     else
-        PL_LAUNCH((sums_columns<F, OUT>), tiles * s.pieces, dim3(32, PL_SUMS_LINES), 0, s, term,
+        PL_LAUNCH((sums_columns<N, F, OUT>), tiles * s.pieces, dim3(32, PL_SUMS_LINES), 0, s, term,
                   out, partial);
     if (partial)
-        PL_LAUNCH((sums_pieces<OUT>), ceil_div(outer * inner, PL_SUMS_THREADS), PL_SUMS_THREADS, 0,
-                  s, out, partial);
+        PL_LAUNCH((sums_pieces<N, OUT>), ceil_div(outer * inner, PL_SUMS_THREADS), PL_SUMS_THREADS,
+                  0, s, out, (const sums_of<N> *)partial);
+}
+
+template <class F> struct sums_term {
+    F term;
+
+    __device__ void operator()(size_t o, size_t k, size_t i, double sum[1]) const
+    {
+        sum[0] += term(o, k, i);
+    }
+};
+
+template <class OUT> struct sums_out {
+    OUT out;
+
+    __device__ void operator()(size_t i, const double sum[1]) const
+    {
+        out(i, sum[0]);
+    }
+};
+
+/* One sum: F: __device__ double operator()(size_t o, size_t k, size_t i) const, the term;
+ * OUT: __device__ void operator()(size_t oi, double sum) const. */
+template <class F, class OUT>
+static void sums(size_t outer, size_t n, size_t inner, const F &term, const OUT &out)
+{
+    sums_together<1>(outer, n, inner, sums_term<F>{term}, sums_out<OUT>{out});
 }
 
 } // namespace pl_cuda

@@ -47,12 +47,16 @@ static void all(const struct pl_kernels *k, const struct pl_batchnorm_args *a)
     k->batchnorm_forward(a);
 }
 
-static void one(const struct pl_kernels *ref, const struct pl_kernels *got, enum fill fill)
+static void one(const struct pl_kernels *ref,
+                const struct pl_kernels *got,
+                size_t batch,
+                size_t inner,
+                enum fill fill)
 {
     static struct buffers b[2];
-    struct pl_batchnorm_args s = {.batch = 2 + check_random(5),
+    struct pl_batchnorm_args s = {.batch = batch,
                                   .channels = 1 + check_random(CHANNELS_MAX),
-                                  .inner = 1 + check_random(40),
+                                  .inner = inner,
                                   .eps = 1e-5,
                                   .momentum = 0.1,
                                   .training = check_random(3),
@@ -226,6 +230,11 @@ static void split(const struct pl_kernels *k)
 void check_op(const struct pl_kernels *ref, const struct pl_kernels *got)
 {
     for (int n = 0; n < 200; n++)
-        one(ref, got, (enum fill)check_random(FILL_SPECIAL));
+        one(ref, got, 2 + check_random(5), 1 + check_random(40),
+            (enum fill)check_random(FILL_SPECIAL));
+    for (int n = 0; n < 4; n++) { /* sums in several pieces */
+        one(ref, got, 500 + check_random(500), 1, FILL_RANDOM);
+        one(ref, got, 3 + check_random(3), 2000 + check_random(100), FILL_RANDOM);
+    }
     split(got);
 }
