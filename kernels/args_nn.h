@@ -83,7 +83,8 @@ struct pl_binary_args {
     void *y, *da, *db;
 };
 
-/* y = scale x + shift; n elements. dst (+)= scale x + shift where `add`. Its gradient is itself. */
+/* y = scale x + shift; n elements. dst (+)= scale x + shift where `add`. Its gradient is itself. y
+ * may be x. */
 struct pl_affine_args {
     size_t n;
     double scale, shift;

@@ -107,9 +107,14 @@ static void rows(void *ctx, size_t begin, size_t end)
 
 void PL_CPU(copy)(const struct pl_copy_args *a)
 {
-    struct pl_copy_args m = merge(a);
+    struct pl_copy_args m;
     size_t n = 1;
 
+    if (a->rank == 1) { /* nothing to merge or to share out */
+        (a->add ? add_row : copy_row)(a, a->dst, a->src);
+        return;
+    }
+    m = merge(a);
     for (size_t d = 0; d + 1 < m.rank; d++)
         n *= m.shape[d];
     if (n && m.shape[m.rank - 1])

@@ -78,6 +78,22 @@ int pl_comm_broadcast(struct pl_comm *comm, void *buf, size_t bytes, struct pl_e
     return comm->ops->broadcast(comm, buf, bytes, err);
 }
 
+int pl_comm_broadcast_on(
+    struct pl_comm *comm, struct pl_device *dev, void *buf, size_t bytes, struct pl_error *err)
+{
+    struct pl_device_map map;
+    int r;
+
+    if (comm->size == 1)
+        return 0;
+    r = pl_device_map(dev, buf, bytes, PL_DEVICE_READ | PL_DEVICE_WRITE, &map, err);
+    if (r < 0)
+        return r;
+    r = pl_comm_broadcast(comm, map.data, bytes, err);
+    pl_device_unmap(&map);
+    return r;
+}
+
 int pl_comm_barrier(struct pl_comm *comm, struct pl_error *err)
 {
     return comm->ops->barrier(comm, err);

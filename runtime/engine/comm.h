@@ -17,7 +17,7 @@
 #include "common/base/error.h"
 #include "common/base/rank_link.h"
 #include "kernels/half.h"
-#include "kernels/kernels.h"
+#include "runtime/engine/device.h"
 
 #include <stdbool.h>
 
@@ -113,6 +113,12 @@ int pl_comm_allreduce_half(struct pl_comm *comm,
 
 /* Everybody gets rank 0's bytes. */
 int pl_comm_broadcast(struct pl_comm *comm, void *buf, size_t bytes, struct pl_error *err);
+
+/* The same for a device's memory, on other devices than the CPU by way of the host's. -ENOMEM,
+ * -EIO.
+ */
+int pl_comm_broadcast_on(
+    struct pl_comm *comm, struct pl_device *dev, void *buf, size_t bytes, struct pl_error *err);
 
 /* Returns when all have called it. */
 int pl_comm_barrier(struct pl_comm *comm, struct pl_error *err);

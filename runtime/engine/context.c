@@ -218,14 +218,19 @@ static void api_log(
     logs->pending[logs->n_pending++] = (struct pl_log_pending){i, value, factor, weight};
 }
 
-void pl_logs_collect(struct pl_logs *logs)
+int pl_logs_collect(struct pl_logs *logs, struct pl_device *dev, struct pl_error *err)
 {
     for (size_t i = 0; i < logs->n_pending; i++) {
         const struct pl_log_pending *p = &logs->pending[i];
+        double value;
+        int r = pl_tensor_scalar(p->value, dev, &value, err);
 
-        logs->sum[p->index][0] += p->factor * pl_tensor_scalar(p->value);
+        if (r < 0)
+            return r;
+        logs->sum[p->index][0] += p->factor * value;
         logs->sum[p->index][1] += p->weight;
     }
+    return 0;
 }
 
 static size_t api_shape(const plume_tensor *t, size_t *ret_shape)
@@ -269,6 +274,7 @@ static const struct plume_api api = {
 };
 
 int pl_context_init(struct pl_context *ctx,
+                    struct pl_device *dev,
                     const struct pl_hparams *hparams,
                     enum pl_real real,
                     size_t state_size,
@@ -288,7 +294,7 @@ int pl_context_init(struct pl_context *ctx,
                 .world_size = world_size},
         .hparams = hparams,
     };
-    pl_params_init(&ctx->params, real);
+    pl_params_init(&ctx->params, dev, real);
     return 0;
 }
 

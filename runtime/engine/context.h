@@ -75,8 +75,10 @@ extern const struct plume_dist_api pl_context_dist;
 /* Keeps a failure of a function that the running hook has called; the first one counts. */
 void pl_context_keep(struct pl_context *ctx, int code, const struct pl_error *err);
 
-/* hparams is borrowed. state_size bytes of zeroed state for the module. -ENOMEM. */
+/* hparams and dev, where parameters are, are borrowed. state_size bytes of zeroed state for the
+ * module. -ENOMEM. */
 int pl_context_init(struct pl_context *ctx,
+                    struct pl_device *dev,
                     const struct pl_hparams *hparams,
                     enum pl_real real,
                     size_t state_size,
@@ -85,8 +87,8 @@ int pl_context_init(struct pl_context *ctx,
                     struct pl_error *err);
 void pl_context_finish(struct pl_context *ctx);
 
-/* Adds up what the step logged, once its tape has run. */
-void pl_logs_collect(struct pl_logs *logs);
+/* Adds up what the step logged, once its tape has run on `dev`. -EIO. */
+int pl_logs_collect(struct pl_logs *logs, struct pl_device *dev, struct pl_error *err);
 
 /* What a hook's return value r and the failures in it come to; `hook` names it in the text. */
 int pl_context_result(struct pl_context *ctx, int r, const char *hook, struct pl_error *err);

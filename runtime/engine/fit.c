@@ -330,9 +330,10 @@ static int fit(struct pl_trainer *t, struct pl_error *err)
         r = test(t, err);
     if (r == 0)
         r = pl_keeper_flush(&t->keeper, err);
+    if (r == 0)
+        r = pl_params_hash(&t->ctx.params, t->param_hash, err);
     if (r < 0)
         return r;
-    pl_params_hash(&t->ctx.params, t->param_hash);
     pl_report_fact(t->report, "param_hash", t->param_hash);
     if (t->options->out) {
         fprintf(t->options->out, "rank %u of %u: param hash %s\n", t->comm->rank, t->comm->size,

@@ -74,21 +74,23 @@ static int make_fields(struct pl_loader *l, struct pl_error *err)
             return r;
         shape[0] = l->options.batch_size;
         r = pl_tensor_init(t, dtype, rank, shape);
-        for (size_t s = 0; s < l->n_slots && r == 0; s++) {
-            void **field = &l->slots[s].field[i];
-            size_t bytes = t->count * pl_dtype_size(dtype);
-
-            if (posix_memalign(field, 64, bytes + 64) != 0) {
-                *field = NULL;
-                r = -ENOMEM;
-            } else {
-                memset(*field, 0, bytes);
-            }
-        }
         if (r < 0)
             return pl_error_errno(err, r, "cannot make a batch of %zu samples",
                                   l->options.batch_size);
-        t->data = l->slots[0].field[i];
+        for (size_t s = 0; s < l->n_slots && r == 0; s++) {
+            size_t bytes = t->count * pl_dtype_size(dtype);
+
+            r = l->dev->ops->host_alloc(l->dev, bytes + 64, &l->slots[s].field[i], err);
+            if (r == 0)
+                memset(l->slots[s].field[i], 0, bytes);
+        }
+        if (r == 0 && !l->dev->ops->host)
+            r = pl_device_alloc_zero(l->dev, t->count * pl_dtype_size(dtype) + 64, "batches",
+                                     &l->on_device[i], err);
+        if (r < 0)
+            return pl_error_wrap(err, r, "cannot make a batch of %zu samples",
+                                 l->options.batch_size);
+        t->data = l->on_device[i] ? l->on_device[i] : l->slots[0].field[i];
         l->batch.field[i] = t;
         l->elements[i] = t->count / t->shape[0];
     }
@@ -118,6 +120,7 @@ int pl_loader_open(struct pl_loader *loader,
     *loader = (struct pl_loader){
         .data = *data,
         .options = *options,
+        .dev = options->device ? options->device : pl_device_cpu(),
         .batch = {.struct_size = sizeof(loader->batch), .n_fields = data->n_fields},
         .prefetch = options->prefetch > 0 || (options->prefetch < 0 && pl_pool_threads() > 1),
     };
@@ -156,7 +159,9 @@ void pl_loader_finish(struct pl_loader *loader)
     stop_thread(loader);
     for (size_t s = 0; s < loader->n_slots; s++)
         for (size_t i = 0; i < PLUME_FIELDS_MAX; i++)
-            free(loader->slots[s].field[i]);
+            loader->dev->ops->host_free(loader->dev, loader->slots[s].field[i]);
+    for (size_t i = 0; i < PLUME_FIELDS_MAX; i++)
+        pl_device_free(loader->dev, loader->on_device[i]);
     pl_sampler_finish(&loader->sampler);
     pthread_cond_destroy(&loader->changed);
     pthread_mutex_destroy(&loader->lock);
@@ -313,7 +318,10 @@ show(struct pl_loader *l, const struct pl_loader_slot *slot, size_t rows)
 
         t->count = t->count / t->shape[0] * rows;
         t->shape[0] = rows;
-        t->data = slot->field[i];
+        if (!l->on_device[i])
+            t->data = slot->field[i];
+        else
+            pl_device_upload(l->dev, t->data, slot->field[i], t->count * pl_dtype_size(t->dtype));
     }
     return &l->batch;
 }

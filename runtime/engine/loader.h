@@ -5,7 +5,8 @@
  *
  *     open -> begin -> next ... next (NULL) -> result -> begin ... -> finish
  *
- * The tensors of a batch are the same ones every time; only where their data lies changes. */
+ * The tensors of a batch are the same ones every time; only where their data lies changes, on the
+ * CPU: elsewhere a batch is copied to the same place each time, when it is asked for. */
 #ifndef PL_RUNTIME_ENGINE_LOADER_H
 #define PL_RUNTIME_ENGINE_LOADER_H
 
@@ -18,6 +19,7 @@
 #define PL_LOADER_SLOTS 3 /* the batch that trains and two that wait */
 
 struct pl_loader_options {
+    struct pl_device *device; /* where batches go; NULL = the CPU. Borrowed */
     enum pl_real real;
     size_t batch_size;
     unsigned rank, world_size;
@@ -28,7 +30,7 @@ struct pl_loader_options {
 };
 
 struct pl_loader_slot {
-    void *field[PLUME_FIELDS_MAX];
+    void *field[PLUME_FIELDS_MAX]; /* the host's */
     size_t rows;
 };
 
@@ -43,7 +45,10 @@ struct pl_loader {
     struct plume_batch batch;
     struct pl_loader_slot slots[PL_LOADER_SLOTS];
     size_t n_slots;
-    struct pl_error error; /* why the epoch ended early */
+    struct pl_device *dev;
+    void *on_device[PLUME_FIELDS_MAX]; /* the batch that trains; NULL on the CPU, where it stays in
+                                          its slot */
+    struct pl_error error;             /* why the epoch ended early */
 
     bool prefetch, running; /* `running`: there is a thread */
     pthread_t thread;

@@ -44,9 +44,17 @@ static struct pl_batchnorm_args batchnorm_args(const struct pl_call *c)
 static void meet(const struct pl_call *c, double *sums, size_t channels)
 {
     struct pl_tape *tape = (struct pl_tape *)c->tape;
+    size_t n = 1 + 2 * channels;
+    struct pl_device_map map;
 
-    if (tape->allreduce && tape->failed == 0)
-        tape->failed = tape->allreduce(tape->allreduce_ctx, sums, 1 + 2 * channels);
+    if (!tape->allreduce || tape->failed)
+        return;
+    tape->failed = pl_device_map(tape->dev, sums, n * sizeof(*sums),
+                                 PL_DEVICE_READ | PL_DEVICE_WRITE, &map, NULL);
+    if (tape->failed)
+        return;
+    tape->failed = tape->allreduce(tape->allreduce_ctx, map.data, n);
+    pl_device_unmap(&map);
 }
 
 static void batchnorm_forward(const struct pl_call *c)

@@ -139,36 +139,41 @@ static size_t element_bytes(const struct pl_call *c)
                                                  : pl_dtype_size(c->node->out->dtype);
 }
 
+/* Input i, of which `n` elements stand in each of the output's rows of `row`, at `first`: from or
+ * to there. */
+static void cat_copy(const struct pl_call *c, size_t i, size_t first, bool back)
+{
+    size_t outer = cat_outer(c), n = c->node->in[i]->count / outer, size = element_bytes(c);
+    size_t row = c->node->out->count / outer;
+    struct pl_copy_args a = {
+        .rank = 2,
+        .shape = {outer, n},
+        .src_stride = {back ? row : n, 1},
+        .dst_stride = {back ? n : row, 1},
+        .bytes = size,
+        .add = back && c->add[i],
+        .src = back ? (const char *)c->out_grad + first * size : c->in[i],
+        .dst = back ? c->in_grad[i] : (char *)c->out + first * size,
+    };
+
+    c->k->copy(&a);
+}
+
 static void cat_forward(const struct pl_call *c)
 {
-    size_t outer = cat_outer(c), size = element_bytes(c);
-    char *out = c->out;
+    size_t outer = cat_outer(c), first = 0;
 
-    for (size_t o = 0; o < outer; o++)
-        for (size_t i = 0; i < c->node->n_in; i++) {
-            size_t run = c->node->in[i]->count / outer * size;
-
-            memcpy(out, (const char *)c->in[i] + o * run, run);
-            out += run;
-        }
+    for (size_t i = 0; i < c->node->n_in; first += c->node->in[i++]->count / outer)
+        cat_copy(c, i, first, false);
 }
 
 static void cat_backward(const struct pl_call *c)
 {
-    size_t outer = cat_outer(c), size = element_bytes(c);
-    const char *dy = c->out_grad;
+    size_t outer = cat_outer(c), first = 0;
 
-    for (size_t o = 0; o < outer; o++)
-        for (size_t i = 0; i < c->node->n_in; i++) {
-            size_t n = c->node->in[i]->count / outer, run = n * size;
-            char *dx = c->in_grad[i] ? (char *)c->in_grad[i] + o * run : NULL;
-
-            if (dx && c->add[i])
-                c->k->add(&(struct pl_add_args){.n = n, .scale = 1, .a = dx, .b = dy, .dst = dx});
-            else if (dx)
-                memcpy(dx, dy, run);
-            dy += run;
-        }
+    for (size_t i = 0; i < c->node->n_in; first += c->node->in[i++]->count / outer)
+        if (c->in_grad[i])
+            cat_copy(c, i, first, true);
 }
 
 static const struct pl_op op_cat = {
@@ -214,10 +219,7 @@ int pl_build_cat(struct pl_tape *tape,
 
 static void arange_forward(const struct pl_call *c)
 {
-    int32_t *out = c->out;
-
-    for (size_t i = 0; i < c->node->out->count; i++)
-        out[i] = (int32_t)i;
+    c->k->arange(&(struct pl_arange_args){.n = c->node->out->count, .y = c->out});
 }
 
 static const struct pl_op op_arange = {

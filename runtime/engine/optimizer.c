@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
 #include "runtime/engine/optimizer.h"
-#include "common/base/memory.h"
 
 #include <math.h>
 #include <string.h>
@@ -182,19 +181,22 @@ static int add_param(struct pl_optimizer *o,
     return 0;
 }
 
-static int make_state(struct pl_optimizer *o, enum pl_real real, struct pl_error *err)
+static int make_state(struct pl_optimizer *o, const struct pl_params *params, struct pl_error *err)
 {
-    size_t bytes = PL_MAX(o->count * pl_real_size(real), (size_t)64);
+    size_t bytes = PL_MAX(o->count * pl_real_size(params->real), (size_t)64);
+    int r = 0;
 
-    for (size_t i = 0; i < pl_optimizer_slots(o); i++) {
-        if (pl_memory_alloc(64, bytes, &o->slot[i]) < 0) {
-            o->slot[i] = NULL;
-            return pl_error_set(err, -ENOMEM, "out of memory for an optimizer of %zu parameters",
-                                o->count);
-        }
-        memset(o->slot[i], 0, bytes);
-    }
-    return 0;
+    for (size_t i = 0; i < pl_optimizer_slots(o) && r == 0; i++)
+        r = pl_device_alloc_zero(params->dev, bytes, "optimizers' state", &o->slot[i], err);
+    return r;
+}
+
+static int make_stats(struct pl_optimizers *all, struct pl_error *err)
+{
+    for (size_t i = 0; i < all->n; i++)
+        all->n_ranges += all->list[i].n_ranges;
+    return pl_device_alloc(all->params->dev, (all->n_ranges + 1) * sizeof(*all->stats),
+                           "optimizers' state", (void **)&all->stats, err);
 }
 
 static int
@@ -247,7 +249,9 @@ int pl_optimizers_init(struct pl_optimizers *optimizers,
             r = add_param(&all.list[r], params, i, err);
     }
     for (size_t i = 0; i < n && r >= 0; i++)
-        r = make_state(&all.list[i], params->real, err);
+        r = make_state(&all.list[i], params, err);
+    if (r >= 0)
+        r = make_stats(&all, err);
     if (r < 0) {
         pl_optimizers_finish(&all);
         return r;
@@ -261,8 +265,10 @@ void pl_optimizers_finish(struct pl_optimizers *optimizers)
     for (size_t i = 0; i < optimizers->n; i++) {
         free(optimizers->list[i].ranges);
         for (size_t k = 0; k < PL_OPTIMIZER_SLOTS; k++)
-            free(optimizers->list[i].slot[k]);
+            pl_device_free(optimizers->params->dev, optimizers->list[i].slot[k]);
     }
+    if (optimizers->params)
+        pl_device_free(optimizers->params->dev, optimizers->stats);
     *optimizers = (struct pl_optimizers){0};
 }
 
@@ -271,31 +277,31 @@ static void *at(const struct pl_params *params, void *arena, size_t element)
     return arena ? (char *)arena + element * pl_real_size(params->real) : NULL;
 }
 
-/* Multiplies the gradients by scale; false where one is not finite. */
-static bool measure(const struct pl_optimizers *all,
-                    const struct pl_optimizer *o,
-                    const struct pl_kernels *kernels,
-                    double scale,
-                    double *ret_squares)
+/* Multiplies the gradients by scale, and maps what they came to by range. */
+static int measure(const struct pl_optimizers *all,
+                   size_t first,
+                   size_t n,
+                   const struct pl_kernels *kernels,
+                   double scale,
+                   struct pl_device_map *ret,
+                   struct pl_error *err)
 {
-    bool finite = true;
+    struct pl_range_stats *stats = all->stats;
 
-    *ret_squares = 0;
-    for (size_t i = 0; i < o->n_ranges; i++) {
-        double squares = 0;
-        bool good = true;
+    for (size_t i = first; i < first + n; i++)
+        for (size_t k = 0; k < all->list[i].n_ranges; k++, stats++) {
+            const struct pl_optimizer_range *range = &all->list[i].ranges[k];
 
-        kernels->grad_stats(&(struct pl_grad_stats_args){
-            .n = o->ranges[i].count,
-            .scale = scale,
-            .grad = at(all->params, all->params->grads, o->ranges[i].offset),
-            .ret_squares = &squares,
-            .ret_finite = &good,
-        });
-        *ret_squares += squares;
-        finite = finite && good;
-    }
-    return finite;
+            kernels->grad_stats(&(struct pl_grad_stats_args){
+                .n = range->count,
+                .scale = scale,
+                .grad = at(all->params, all->params->grads, range->offset),
+                .ret_squares = &stats->squares,
+                .ret_finite = &stats->finite,
+            });
+        }
+    return pl_device_map(all->params->dev, all->stats,
+                         (size_t)(stats - all->stats) * sizeof(*stats), PL_DEVICE_READ, ret, err);
 }
 
 /* Part of a range, at the step number that is right for all of it. */
@@ -368,35 +374,49 @@ static void update_range(const struct pl_optimizers *all,
     }
 }
 
-void pl_optimizers_step(struct pl_optimizers *optimizers,
-                        const struct pl_kernels *kernels,
-                        const struct pl_clip_rule *clip,
-                        struct pl_scaler *scaler,
-                        struct pl_optimizers_result *ret)
+int pl_optimizers_step(struct pl_optimizers *optimizers,
+                       const struct pl_kernels *kernels,
+                       const struct pl_clip_rule *clip,
+                       struct pl_scaler *scaler,
+                       struct pl_optimizers_result *ret,
+                       struct pl_error *err)
 {
-    pl_optimizers_step_some(optimizers, 0, optimizers->n, kernels, clip, scaler, ret);
+    return pl_optimizers_step_some(optimizers, 0, optimizers->n, kernels, clip, scaler, ret, err);
 }
 
-void pl_optimizers_step_some(struct pl_optimizers *optimizers,
-                             size_t first,
-                             size_t n,
-                             const struct pl_kernels *kernels,
-                             const struct pl_clip_rule *clip,
-                             struct pl_scaler *scaler,
-                             struct pl_optimizers_result *ret)
+int pl_optimizers_step_some(struct pl_optimizers *optimizers,
+                            size_t first,
+                            size_t n,
+                            const struct pl_kernels *kernels,
+                            const struct pl_clip_rule *clip,
+                            struct pl_scaler *scaler,
+                            struct pl_optimizers_result *ret,
+                            struct pl_error *err)
 {
     bool scaled = scaler && scaler->enabled;
     struct pl_optimizers_result result = {.measured = scaled || pl_clip_wants_norm(clip)};
+    struct pl_device_map map = {0};
+    size_t range = 0; /* among those that were measured */
     double total = 0;
+    int r;
 
-    for (size_t i = first; i < first + n; i++) {
+    pl_device_enter(optimizers->params->dev);
+    r = result.measured ? measure(optimizers, first, n, kernels,
+                                  scaled ? 1.0 / (double)scaler->scale : 1, &map, err)
+                        : 0;
+    if (r < 0)
+        return r;
+    for (size_t i = first; i < first + n; range += optimizers->list[i++].n_ranges) {
         struct pl_optimizer *o = &optimizers->list[i];
+        const struct pl_range_stats *stats =
+            map.data ? (const struct pl_range_stats *)map.data + range : NULL;
         double squares = 0, factor;
         bool finite = true;
 
-        if (result.measured)
-            finite =
-                measure(optimizers, o, kernels, scaled ? 1.0 / (double)scaler->scale : 1, &squares);
+        for (size_t k = 0; k < o->n_ranges && result.measured; k++) {
+            squares += stats[k].squares;
+            finite = finite && stats[k].finite;
+        }
         total += squares;
         if (scaled && !finite) {
             result.skipped = true;
@@ -407,11 +427,13 @@ void pl_optimizers_step_some(struct pl_optimizers *optimizers,
         for (size_t k = 0; k < o->n_ranges; k++)
             update_range(optimizers, o, &o->ranges[k], kernels, factor, pl_clip_value(clip));
     }
+    pl_device_unmap(&map);
     if (scaler)
         pl_scaler_update(scaler, result.skipped);
     result.norm = sqrt(total);
     if (ret)
         *ret = result;
+    return 0;
 }
 
 int pl_optimizers_schedule(struct pl_optimizers *optimizers,

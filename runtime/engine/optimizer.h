@@ -38,6 +38,14 @@ struct pl_optimizers {
     const struct pl_params *params;
     struct pl_optimizer list[PL_OPTIMIZERS_MAX];
     size_t n;
+    struct pl_range_stats *stats; /* one a range, in the order of optimizers; the device's */
+    size_t n_ranges;
+};
+
+/* What grad_stats says of a range. */
+struct pl_range_stats {
+    double squares;
+    bool finite;
 };
 
 /* What a step came to. */
@@ -73,21 +81,23 @@ int pl_optimizers_init(struct pl_optimizers *optimizers,
 void pl_optimizers_finish(struct pl_optimizers *optimizers);
 
 /* Unscales by the scaler (NULL = none), clips, updates all but unused parameters, and lets the
- * scaler adapt. Gradients are unscaled in place. ret may be NULL. */
-void pl_optimizers_step(struct pl_optimizers *optimizers,
-                        const struct pl_kernels *kernels,
-                        const struct pl_clip_rule *clip,
-                        struct pl_scaler *scaler,
-                        struct pl_optimizers_result *ret);
+ * scaler adapt. Gradients are unscaled in place. ret may be NULL. -EIO. */
+int pl_optimizers_step(struct pl_optimizers *optimizers,
+                       const struct pl_kernels *kernels,
+                       const struct pl_clip_rule *clip,
+                       struct pl_scaler *scaler,
+                       struct pl_optimizers_result *ret,
+                       struct pl_error *err);
 
 /* The same for n optimizers from `first` on only. */
-void pl_optimizers_step_some(struct pl_optimizers *optimizers,
-                             size_t first,
-                             size_t n,
-                             const struct pl_kernels *kernels,
-                             const struct pl_clip_rule *clip,
-                             struct pl_scaler *scaler,
-                             struct pl_optimizers_result *ret);
+int pl_optimizers_step_some(struct pl_optimizers *optimizers,
+                            size_t first,
+                            size_t n,
+                            const struct pl_kernels *kernels,
+                            const struct pl_clip_rule *clip,
+                            struct pl_scaler *scaler,
+                            struct pl_optimizers_result *ret,
+                            struct pl_error *err);
 
 /* Whether the parameter is this optimizer's. */
 bool pl_optimizer_has(const struct pl_optimizer *optimizer, const struct pl_param *param);
@@ -104,8 +114,8 @@ int pl_optimizers_schedule(struct pl_optimizers *optimizers,
 /* Multiplies all rates (horovod: by the world size). */
 void pl_optimizers_scale(struct pl_optimizers *optimizers, double factor);
 
-/* The state of a parameter, tensor->count elements of the arenas' type; NULL where the parameter is
- * not this optimizer's. */
+/* The state of a parameter, tensor->count elements of the arenas' type in the device's memory; NULL
+ * where the parameter is not this optimizer's. */
 void *pl_optimizer_state(const struct pl_optimizers *optimizers,
                          const struct pl_optimizer *optimizer,
                          size_t slot,

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
 #include "runtime/engine/params.h"
-#include "common/base/memory.h"
 #include "common/base/parse.h"
 #include "runtime/engine/rng.h"
 #include "runtime/engine/sha256.h"
@@ -12,9 +11,9 @@
 #define SHARE_BYTES 256
 #define INIT_BLOCK 256
 
-void pl_params_init(struct pl_params *params, enum pl_real real)
+void pl_params_init(struct pl_params *params, struct pl_device *dev, enum pl_real real)
 {
-    *params = (struct pl_params){.real = real};
+    *params = (struct pl_params){.dev = dev, .real = real};
 }
 
 void pl_params_finish(struct pl_params *params)
@@ -26,13 +25,16 @@ void pl_params_finish(struct pl_params *params)
     }
     for (size_t i = 0; i < params->n_buffers; i++) {
         free(params->buffers[i].name);
-        free(params->buffers[i].tensor->data);
+        pl_device_free(params->dev, params->buffers[i].tensor->data);
         free(params->buffers[i].tensor);
     }
     free(params->buffers);
     free(params->list);
     free(params->order);
-    free(params->values);
+    if (params->dev && !params->dev->ops->host)
+        pl_device_free(params->dev, params->grads);
+    if (params->dev)
+        pl_device_free(params->dev, params->values);
     *params = (struct pl_params){0};
 }
 
@@ -75,9 +77,8 @@ int pl_params_declare_buffer(struct pl_params *params,
                b.tensor->count == 0 || init > PLUME_INIT_ONE) {
         r = pl_error_set(err, -EINVAL, "buffer '%s' has an impossible shape or start", name);
     } else {
-        b.tensor->data = calloc(b.tensor->count, pl_real_size(params->real));
-        if (!b.tensor->data)
-            r = pl_error_set(err, -ENOMEM, "out of memory");
+        r = pl_device_alloc_zero(params->dev, b.tensor->count * pl_real_size(params->real),
+                                 "buffers", &b.tensor->data, err);
     }
     if (r < 0) {
         free(b.name);
@@ -94,8 +95,9 @@ int pl_params_spread_buffers(struct pl_params *params, struct pl_comm *comm, str
     int r = 0;
 
     for (size_t i = 0; i < params->n_buffers && comm->size > 1 && r == 0; i++)
-        r = pl_comm_broadcast(comm, params->buffers[i].tensor->data,
-                              params->buffers[i].tensor->count * pl_real_size(params->real), err);
+        r = pl_comm_broadcast_on(comm, params->dev, params->buffers[i].tensor->data,
+                                 params->buffers[i].tensor->count * pl_real_size(params->real),
+                                 err);
     return r;
 }
 
@@ -186,12 +188,15 @@ int pl_params_layout(struct pl_params *params,
     }
     params->flags = count;
     count = (count + params->n + share - 1) / share * share;
-    if (pl_memory_alloc(64, count * size, &params->values) < 0) {
-        params->values = NULL;
-        return pl_error_set(err, -ENOMEM, "out of memory for %zu parameters", count);
-    }
-    memset(params->values, 0, count * size);
-    r = pl_comm_alloc(comm, count * size, &params->grads, err);
+    r = pl_device_alloc_zero(params->dev, PL_MAX(count * size, (size_t)64), "parameters",
+                             &params->values, err);
+    if (r < 0)
+        return r;
+    if (params->dev->ops->host)
+        r = pl_comm_alloc(comm, count * size, &params->grads, err);
+    else
+        r = pl_device_alloc_zero(params->dev, PL_MAX(count * size, (size_t)64), "gradients",
+                                 &params->grads, err);
     if (r < 0)
         return pl_error_wrap(err, r, "memory for gradients");
     params->count = count;
@@ -229,23 +234,38 @@ start_values(const plume_tensor *t, enum plume_init init, struct pl_rng *rng, vo
     }
 }
 
-void pl_params_init_values(struct pl_params *params, uint64_t seed)
+static int init_tensor(struct pl_device *dev,
+                       const plume_tensor *t,
+                       enum plume_init init,
+                       struct pl_rng *rng,
+                       struct pl_error *err)
 {
-    for (size_t i = 0; i < params->n_buffers; i++) {
-        plume_tensor *t = params->buffers[i].tensor;
+    struct pl_device_map map;
+    int r =
+        pl_device_map(dev, t->data, t->count * pl_dtype_size(t->dtype), PL_DEVICE_WRITE, &map, err);
 
-        start_values(t, params->buffers[i].init, NULL, t->data);
-    }
-    for (size_t i = 0; i < params->n; i++) {
-        plume_tensor *t = params->list[i]->tensor;
-        struct pl_rng rng;
-
-        pl_rng_init(&rng, seed, STREAM_INIT + ((uint64_t)i << 32));
-        start_values(t, params->list[i]->init, &rng, t->data);
-    }
+    if (r < 0)
+        return r;
+    start_values(t, init, rng, map.data);
+    pl_device_unmap(&map);
+    return 0;
 }
 
-void pl_params_hash(const struct pl_params *params, char ret[17])
+int pl_params_init_values(struct pl_params *params, uint64_t seed, struct pl_error *err)
+{
+    struct pl_rng rng;
+    int r = 0;
+
+    for (size_t i = 0; i < params->n_buffers && r == 0; i++)
+        r = init_tensor(params->dev, params->buffers[i].tensor, params->buffers[i].init, NULL, err);
+    for (size_t i = 0; i < params->n && r == 0; i++) {
+        pl_rng_init(&rng, seed, STREAM_INIT + ((uint64_t)i << 32));
+        r = init_tensor(params->dev, params->list[i]->tensor, params->list[i]->init, &rng, err);
+    }
+    return r;
+}
+
+int pl_params_hash(const struct pl_params *params, char ret[17], struct pl_error *err)
 {
     uint8_t digest[PL_SHA256_BYTES];
     struct pl_sha256 sha;
@@ -253,10 +273,17 @@ void pl_params_hash(const struct pl_params *params, char ret[17])
     pl_sha256_init(&sha);
     for (size_t i = 0; i < params->n; i++) {
         const plume_tensor *t = params->list[i]->tensor;
+        struct pl_device_map map;
+        int r = pl_device_map(params->dev, t->data, t->count * pl_dtype_size(t->dtype),
+                              PL_DEVICE_READ, &map, err);
 
-        pl_sha256_add(&sha, t->data, t->count * pl_dtype_size(t->dtype));
+        if (r < 0)
+            return r;
+        pl_sha256_add(&sha, map.data, map.bytes);
+        pl_device_unmap(&map);
     }
     pl_sha256_final(&sha, digest);
     for (size_t i = 0; i < 8; i++)
         snprintf(ret + 2 * i, 3, "%02x", digest[i]);
+    return 0;
 }

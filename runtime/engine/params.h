@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* The parameters of a model. They are declared in any order and then laid out in the order in which
  * the tape first uses them, in flat arenas: values and gradients, both with the same
- * offsets. A bucket of gradients is a slice; so is what an optimizer has (optimizer.h).
+ * offsets, in the device's memory; gradients on the CPU in the communicator's, where collectives
+ * are cheapest. A bucket of gradients is a slice; so is what an optimizer has (optimizer.h).
  *
  *     declare ... -> layout -> init_values -> (train) -> finish */
 #ifndef PL_RUNTIME_ENGINE_PARAMS_H
@@ -32,6 +33,7 @@ struct pl_buffer {
 };
 
 struct pl_params {
+    struct pl_device *dev; /* where all the memory is */
     enum pl_real real;
     struct pl_param **list; /* as declared */
     size_t n;
@@ -44,8 +46,9 @@ struct pl_params {
     size_t n_buffers;
 };
 
-void pl_params_init(struct pl_params *params, enum pl_real real);
-void pl_params_finish(struct pl_params *params); /* grads belong to the communicator */
+/* dev is borrowed. */
+void pl_params_init(struct pl_params *params, struct pl_device *dev, enum pl_real real);
+void pl_params_finish(struct pl_params *params); /* grads may belong to the communicator */
 
 /* -EEXIST for a name taken, -EINVAL for a bad name or shape, -ENOMEM. *ret is owned by params. */
 int pl_params_declare(struct pl_params *params,
@@ -75,10 +78,10 @@ int pl_params_layout(struct pl_params *params,
                      struct pl_comm *comm,
                      struct pl_error *err);
 
-/* Start values: depend on the seed and the place in the declaration, on nothing else. */
-void pl_params_init_values(struct pl_params *params, uint64_t seed);
+/* Start values: depend on the seed and the place in the declaration, on nothing else. -ENOMEM. */
+int pl_params_init_values(struct pl_params *params, uint64_t seed, struct pl_error *err);
 
-/* SHA-256 of the values, as declared and without gaps: the first 16 hex digits. */
-void pl_params_hash(const struct pl_params *params, char ret[17]);
+/* SHA-256 of the values, as declared and without gaps: the first 16 hex digits. -EIO, -ENOMEM. */
+int pl_params_hash(const struct pl_params *params, char ret[17], struct pl_error *err);
 
 #endif

@@ -8,7 +8,8 @@
 #define ADD_GRAIN 16384 /* elements of the arenas that are added at a time */
 
 int pl_parts_create(unsigned k,
-                    const struct pl_kernels *kernels,
+                    struct pl_device *dev,
+                    enum pl_real real,
                     bool training,
                     uint64_t seed,
                     struct pl_parts **ret,
@@ -28,9 +29,9 @@ int pl_parts_create(unsigned k,
         return pl_error_set(err, -ENOMEM, "out of memory");
     }
     p->k = k;
-    pl_tape_init(&p->root, kernels, training);
+    pl_tape_init(&p->root, dev, real, training);
     for (unsigned i = 0; i < k; i++) {
-        pl_tape_init(&p->list[i].tape, kernels, training);
+        pl_tape_init(&p->list[i].tape, dev, real, training);
         p->list[i].tape.device = i;
         p->list[i].tape.seed = pl_rng_seed(seed, i); /* parts drop other elements */
     }
@@ -46,7 +47,7 @@ void pl_parts_destroy(struct pl_parts *parts)
         return;
     for (unsigned i = 0; i < parts->k; i++) {
         pl_tape_finish(&parts->list[i].tape);
-        free(parts->list[i].grads);
+        pl_device_free(parts->root.dev, parts->list[i].grads);
     }
     pl_tape_finish(&parts->root);
     free(parts->list);
@@ -93,36 +94,33 @@ void pl_parts_begin_root(struct pl_parts *parts)
 
 /* the mean of one-element tensors */
 
-static double number(const struct pl_call *c, const void *p)
-{
-    return c->k->real == PL_REAL_F64 ? *(const double *)p : *(const float *)p;
-}
-
-static void put(const struct pl_call *c, void *p, double value)
-{
-    if (c->k->real == PL_REAL_F64)
-        *(double *)p = value;
-    else
-        *(float *)p = (float)value;
-}
-
 static void mean_forward(const struct pl_call *call)
 {
-    double sum = 0;
+    size_t size = pl_real_size(call->k->real), n = call->node->n_in;
 
-    for (size_t i = 0; i < call->node->n_in; i++)
-        sum += number(call, call->in[i]);
-    put(call, call->out, sum / (double)call->node->n_in);
+    for (size_t i = 0; i < n; i++)
+        call->k->copy(&(struct pl_copy_args){
+            .bytes = size, .src = call->in[i], .dst = (char *)call->scratch + i * size});
+    call->k->reduce_forward(&(struct pl_reduce_args){.outer = 1,
+                                                     .n = n,
+                                                     .inner = 1,
+                                                     .scale = 1.0 / (double)n,
+                                                     .x = call->scratch,
+                                                     .y = call->out});
 }
 
 static void mean_backward(const struct pl_call *call)
 {
-    double part = number(call, call->out_grad) / (double)call->node->n_in;
-
     for (size_t i = 0; i < call->node->n_in; i++)
         if (call->in_grad[i])
-            put(call, call->in_grad[i],
-                call->add[i] ? number(call, call->in_grad[i]) + part : part);
+            call->k->reduce_backward(
+                &(struct pl_reduce_args){.outer = 1,
+                                         .n = 1,
+                                         .inner = 1,
+                                         .scale = 1.0 / (double)call->node->n_in,
+                                         .dx_add = call->add[i],
+                                         .dy = call->out_grad,
+                                         .dx = call->in_grad[i]});
 }
 
 static const struct pl_op op_mean = {
@@ -138,7 +136,12 @@ int pl_parts_mean(struct pl_parts *parts,
                   struct pl_error *err)
 {
     struct pl_apply what = {
-        .op = &op_mean, .in = outputs->list[0].part, .n_in = parts->n, .rank = 0};
+        .op = &op_mean,
+        .in = outputs->list[0].part,
+        .n_in = parts->n,
+        .rank = 0,
+        .scratch_bytes = parts->n * pl_real_size(parts->root.kernels->real),
+    };
 
     for (unsigned i = 0; i < parts->n; i++)
         if (outputs->list[0].part[i]->count != 1)
@@ -179,6 +182,19 @@ static int prepare(struct pl_parts *parts,
     return r == 0 ? pl_tape_prepare(&parts->root, roots, n, loss ? 1 : 0, err) : r;
 }
 
+/* Runs body for each part: on the CPU in groups of its threads; a device of another kind, which all
+ * parts have in common, takes one after another. */
+static int side_by_side(const struct pl_parts *parts, int (*body)(void *, unsigned), void *ctx)
+{
+    int r = 0;
+
+    if (parts->root.dev->ops->host)
+        return pl_pool_devices(parts->n, body, ctx);
+    for (unsigned i = 0; i < parts->n && r == 0; i++)
+        r = body(ctx, i);
+    return r;
+}
+
 static int forward_one(void *ctx, unsigned device)
 {
     struct pl_part *part = &((struct pl_parts *)ctx)->list[device];
@@ -211,14 +227,12 @@ int pl_parts_forward(struct pl_parts *parts,
         parts->list[i].err = (struct pl_error){0};
     }
     parts->root.step = step;
-    r = report(parts, pl_pool_devices(parts->n, forward_one, parts), err);
+    r = report(parts, side_by_side(parts, forward_one, parts), err);
     if (r == 0)
         r = pl_tape_forward(&parts->root, err);
     for (unsigned i = 0; i < parts->n && r == 0; i++)
-        pl_logs_collect(&parts->list[i].logs);
-    if (r == 0)
-        pl_logs_collect(root_logs);
-    return r;
+        r = pl_logs_collect(&parts->list[i].logs, parts->root.dev, err);
+    return r < 0 ? r : pl_logs_collect(root_logs, parts->root.dev, err);
 }
 
 struct backward {
@@ -243,13 +257,14 @@ static int make_arenas(struct pl_parts *parts, const struct pl_params *params, s
     for (unsigned i = 1; i < parts->n; i++) {
         struct pl_part *part = &parts->list[i];
         bool fresh = !part->grads;
+        int r = fresh ? pl_device_alloc(params->dev, PL_MAX(bytes, (size_t)64), "gradients",
+                                        &part->grads, err)
+                      : 0;
 
-        if (fresh && posix_memalign(&part->grads, 64, PL_MAX(bytes, (size_t)64)) != 0) {
-            part->grads = NULL;
-            return pl_error_set(err, -ENOMEM, "out of memory for the gradients of device %u", i);
-        }
+        if (r < 0)
+            return r;
         if (fresh || part->tape.changed)
-            memset(part->grads, 0, bytes);
+            pl_device_zero(params->dev, part->grads, bytes);
         part->tape.param_shift = (char *)part->grads - (char *)params->grads;
     }
     return 0;
@@ -301,8 +316,8 @@ int pl_parts_backward(struct pl_parts *parts,
     if (root_has_params(parts, params) && !accumulate) {
         for (size_t i = 0; i < params->n; i++)
             if (params->list[i]->tensor->wants_grad) /* others may be another turn's */
-                memset(params->list[i]->tensor->grad, 0,
-                       params->list[i]->tensor->count * pl_real_size(params->real));
+                pl_device_zero(params->dev, params->list[i]->tensor->grad,
+                               params->list[i]->tensor->count * pl_real_size(params->real));
         b.accumulate = true;
     }
     /* What the root does not use has no gradient. */
@@ -311,15 +326,19 @@ int pl_parts_backward(struct pl_parts *parts,
             plume_tensor *t = outputs->list[o].part[i];
 
             if (t && t->wants_grad && pl_tensor_grad(t))
-                memset(pl_tensor_root(t)->grad, 0,
-                       pl_tensor_root(t)->count * pl_dtype_size(t->dtype));
+                pl_device_zero(params->dev, pl_tensor_root(t)->grad,
+                               pl_tensor_root(t)->count * pl_dtype_size(t->dtype));
         }
     r = pl_tape_backward(
         &parts->root, &(struct pl_backward){.loss = loss, .seed = seed, .accumulate = b.accumulate},
         err);
     if (r == 0)
-        r = report(parts, pl_pool_devices(parts->n, backward_one, &b), err);
-    if (r == 0)
+        r = report(parts, side_by_side(parts, backward_one, &b), err);
+    if (r < 0)
+        return r;
+    if (params->dev->ops->host)
         pl_pool_parallel(params->count, ADD_GRAIN, add_arenas, &sum);
-    return r;
+    else
+        add_arenas(&sum, 0, params->count);
+    return 0;
 }

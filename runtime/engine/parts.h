@@ -30,9 +30,11 @@ struct pl_parts {
     struct pl_tape root;
 };
 
-/* real and training as for pl_tape_init(). Gradient arenas come with the first batch. -ENOMEM. */
+/* dev, real and training as for pl_tape_init(). Gradient arenas come with the first batch. -ENOMEM.
+ */
 int pl_parts_create(unsigned k,
-                    const struct pl_kernels *kernels,
+                    struct pl_device *dev,
+                    enum pl_real real,
                     bool training,
                     uint64_t seed,
                     struct pl_parts **ret,

@@ -2,7 +2,9 @@
 #include "runtime/engine/precision.h"
 #include "kernels/half.h"
 
-#define ROUND 4096 /* elements rounded at a time */
+/* Elements rounded at a time: what stays in the cache, and what keeps another device busy. */
+#define ROUND 4096
+#define ROUND_DEVICE ((size_t)4 << 20)
 
 static enum plume_dtype low_of(const struct pl_train_options *o)
 {
@@ -38,19 +40,16 @@ void pl_precision_scaler(const struct pl_train_options *options, struct pl_scale
     pl_scaler_init(scaler, low_of(options) == PLUME_F16);
 }
 
-void pl_precision_round(const struct pl_train_options *options,
-                        const struct pl_kernels *kernels,
-                        struct pl_params *params)
+static void round_by(struct pl_params *params,
+                     const struct pl_kernels *kernels,
+                     enum pl_half type,
+                     uint16_t *half,
+                     size_t most)
 {
-    enum plume_dtype low = low_of(options);
-    uint16_t half[ROUND];
-
-    if (low == 0 || options->amp_level != 3)
-        return;
-    for (size_t at = 0; at < params->count; at += ROUND) {
+    for (size_t at = 0; at < params->count; at += most) {
         struct pl_half_args args = {
-            .n = PL_MIN(params->count - at, (size_t)ROUND),
-            .type = low == PLUME_BF16 ? PL_HALF_BF16 : PL_HALF_F16,
+            .n = PL_MIN(params->count - at, most),
+            .type = type,
             .half = half,
             .wide = (float *)params->values + at,
         };
@@ -58,4 +57,30 @@ void pl_precision_round(const struct pl_train_options *options,
         kernels->narrow(&args);
         kernels->widen(&args);
     }
+}
+
+int pl_precision_round(const struct pl_train_options *options,
+                       const struct pl_kernels *kernels,
+                       struct pl_params *params,
+                       struct pl_error *err)
+{
+    enum plume_dtype low = low_of(options);
+    enum pl_half type = low == PLUME_BF16 ? PL_HALF_BF16 : PL_HALF_F16;
+    size_t most = PL_MIN(PL_MAX(params->count, (size_t)1), ROUND_DEVICE);
+    uint16_t half[ROUND];
+    void *own;
+    int r;
+
+    if (low == 0 || options->amp_level != 3)
+        return 0;
+    if (params->dev->ops->host) {
+        round_by(params, kernels, type, half, ROUND);
+        return 0;
+    }
+    r = pl_device_alloc(params->dev, most * sizeof(uint16_t), "rounding", &own, err);
+    if (r < 0)
+        return r;
+    round_by(params, kernels, type, own, most);
+    pl_device_free(params->dev, own);
+    return 0;
 }

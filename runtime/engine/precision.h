@@ -28,9 +28,10 @@ void pl_precision_tape(const struct pl_train_options *options, struct pl_tape *t
 
 void pl_precision_scaler(const struct pl_train_options *options, struct pl_scaler *scaler);
 
-/* After the start and after each optimizer step: level O3 keeps parameters at 16 bits. */
-void pl_precision_round(const struct pl_train_options *options,
-                        const struct pl_kernels *kernels,
-                        struct pl_params *params);
+/* After the start and after each optimizer step: level O3 keeps parameters at 16 bits. -ENOMEM. */
+int pl_precision_round(const struct pl_train_options *options,
+                       const struct pl_kernels *kernels,
+                       struct pl_params *params,
+                       struct pl_error *err);
 
 #endif

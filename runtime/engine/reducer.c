@@ -10,6 +10,8 @@ int pl_reducer_init(struct pl_reducer *reducer,
 {
     size_t max = max_bytes / pl_real_size(params->real), n = 1, end = params->flags;
     struct pl_bucket *buckets = calloc(params->n + 1, sizeof(*buckets)), *b = buckets;
+    size_t most = 0;
+    int r;
 
     if (!buckets)
         return pl_error_set(err, -ENOMEM, "out of memory");
@@ -31,7 +33,14 @@ int pl_reducer_init(struct pl_reducer *reducer,
     *reducer =
         (struct pl_reducer){.comm = comm, .params = params, .buckets = buckets, .n = n, .next = n};
     pl_reducer_replan(reducer);
-    return 0;
+    for (size_t i = 0; i < n; i++)
+        most = PL_MAX(most, buckets[i].count * pl_real_size(params->real));
+    if (params->dev->ops->host || comm->size == 1 || most == 0)
+        return 0;
+    r = pl_comm_alloc(comm, most, &reducer->stage, err);
+    if (r < 0)
+        pl_reducer_finish(reducer);
+    return r;
 }
 
 void pl_reducer_replan(struct pl_reducer *reducer)
@@ -57,24 +66,58 @@ void pl_reducer_begin(struct pl_reducer *reducer, double scale)
     reducer->scale = scale;
 }
 
-static int reduce(struct pl_reducer *red, const struct pl_bucket *b, struct pl_error *err)
+static int sum(struct pl_reducer *red, void *grads, size_t count, struct pl_error *err)
+{
+    struct pl_device *dev = red->params->dev;
+    enum pl_real real = red->params->real;
+    size_t bytes = count * pl_real_size(real);
+    int r;
+
+    if (dev->ops->host)
+        return pl_comm_allreduce(red->comm, grads, count, real, red->scale, err);
+    if (red->comm->size == 1) {
+        if (red->scale != 1)
+            dev->ops->kernels(dev, real)->affine(
+                &(struct pl_affine_args){.n = count, .scale = red->scale, .x = grads, .y = grads});
+        return 0;
+    }
+    r = pl_device_download(dev, red->stage, grads, bytes, err);
+    if (r == 0)
+        r = pl_comm_allreduce(red->comm, red->stage, count, real, red->scale, err);
+    if (r == 0)
+        pl_device_upload(dev, grads, red->stage, bytes);
+    return r;
+}
+
+/* The module's own function gets memory of the host. */
+static int
+reduce_own(struct pl_reducer *red, const struct pl_bucket *b, void *grads, struct pl_error *err)
 {
     size_t size = pl_real_size(red->params->real);
-    char *grads = (char *)red->params->grads + b->offset * size;
     struct plume_bucket own = {
         .struct_size = sizeof(own),
         .index = (unsigned)(b - red->buckets),
         .real_bytes = size,
         .count = b->count,
-        .grads = grads,
         .scale = red->scale,
     };
-    int r;
+    struct pl_device_map map;
+    int r = pl_device_map(red->params->dev, grads, b->count * size,
+                          PL_DEVICE_READ | PL_DEVICE_WRITE, &map, err);
 
-    if (!red->own)
-        return pl_comm_allreduce(red->comm, grads, b->count, red->params->real, red->scale, err);
+    if (r < 0)
+        return r;
+    own.grads = map.data;
     r = red->own(red->pl, &own);
+    pl_device_unmap(&map);
     return r < 0 ? pl_error_errno(err, r, "the module's own reduction failed") : 0;
+}
+
+static int reduce(struct pl_reducer *red, const struct pl_bucket *b, struct pl_error *err)
+{
+    char *grads = (char *)red->params->grads + b->offset * pl_real_size(red->params->real);
+
+    return red->own ? reduce_own(red, b, grads, err) : sum(red, grads, b->count, err);
 }
 
 int pl_reducer_after_node(void *ctx, size_t index, struct pl_error *err)

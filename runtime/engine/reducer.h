@@ -27,13 +27,15 @@ struct pl_reducer {
     struct pl_bucket *buckets; /* in the order of reduction */
     size_t n, next;
     double scale;
+    void *stage; /* of the communicator; where gradients are on another device than the CPU: room
+                    for the largest bucket, through which it goes to the other ranks */
     /* The module's own, instead of the communicator's allreduce; NULL = none. */
     int (*own)(struct plume_context *pl, const struct plume_bucket *bucket);
     struct plume_context *pl;
 };
 
 /* Plans buckets of at most max_bytes, or one parameter where that is larger. `only`: this
- * optimizer's parameters; NULL = all. -ENOMEM. */
+ * optimizer's parameters; NULL = all. Collective. -ENOMEM. */
 int pl_reducer_init(struct pl_reducer *reducer,
                     struct pl_params *params,
                     const struct pl_optimizer *only,

@@ -127,14 +127,23 @@ static int add_tensor(struct pl_checkpoint *c,
                       const char *name,
                       const plume_tensor *t,
                       enum plume_dtype dtype,
+                      struct pl_device *dev,
                       const void *data,
                       struct pl_error *err)
 {
     _cleanup_free_ char *full = pl_strf("%s/%s", prefix, name);
+    struct pl_device_map map;
+    int r;
 
     if (!full)
         return pl_error_set(err, -ENOMEM, "out of memory");
-    return pl_checkpoint_add(c, full, dtype, t->rank, t->shape, data, err);
+    r = pl_device_map(dev, (void *)data, t->count * pl_dtype_size(dtype), PL_DEVICE_READ, &map,
+                      err);
+    if (r < 0)
+        return r;
+    r = pl_checkpoint_add(c, full, dtype, t->rank, t->shape, map.data, err);
+    pl_device_unmap(&map);
+    return r;
 }
 
 /* Masters, not their 16-bit copies: the arena of values has the parameters of all types. */
@@ -161,7 +170,7 @@ static int save_optimizer(const struct pl_state *s,
 
             if (data)
                 r = add_tensor(c, prefix, p->name, p->tensor, pl_dtype_of_real(s->params->real),
-                               data, err);
+                               s->params->dev, data, err);
         }
     }
     return r;
@@ -180,11 +189,12 @@ int pl_state_save(const struct pl_state *state,
         const struct pl_param *p = state->params->list[i];
 
         r = add_tensor(ret, "state_dict", p->name, p->tensor, pl_dtype_of_real(state->params->real),
-                       value_of(state->params, p), err);
+                       state->params->dev, value_of(state->params, p), err);
     }
     for (size_t i = 0; i < state->n_buffers && r == 0; i++)
         r = add_tensor(ret, "state_dict", state->buffers[i].name, state->buffers[i].tensor,
-                       state->buffers[i].tensor->dtype, state->buffers[i].tensor->data, err);
+                       state->buffers[i].tensor->dtype, state->params->dev,
+                       state->buffers[i].tensor->data, err);
     for (size_t i = 0; !weights_only && i < state->optimizers->n && r == 0; i++)
         r = save_optimizer(state, i, ret, err);
     return r;
@@ -213,11 +223,14 @@ static int load_tensor(const struct pl_checkpoint *c,
                        const char *name,
                        const plume_tensor *t,
                        enum plume_dtype dtype,
+                       struct pl_device *dev,
                        void *to,
                        struct pl_error *err)
 {
     _cleanup_free_ char *full = pl_strf("%s/%s", prefix, name);
     const struct pl_checkpoint_tensor *from;
+    struct pl_device_map map;
+    int r;
 
     if (!full)
         return pl_error_set(err, -ENOMEM, "out of memory");
@@ -231,8 +244,13 @@ static int load_tensor(const struct pl_checkpoint *c,
                             "the checkpoint's '%s' has another shape or type: it is of another "
                             "model",
                             full);
-    if (to)
-        convert(to, dtype, from);
+    if (!to)
+        return 0;
+    r = pl_device_map(dev, to, t->count * pl_dtype_size(dtype), PL_DEVICE_WRITE, &map, err);
+    if (r < 0)
+        return r;
+    convert(map.data, dtype, from);
+    pl_device_unmap(&map);
     return 0;
 }
 
@@ -248,13 +266,13 @@ static int load_values(const struct pl_state *s,
         const struct pl_param *p = s->params->list[i];
 
         r = load_tensor(c, "state_dict", p->name, p->tensor, pl_dtype_of_real(s->params->real),
-                        look ? NULL : value_of(s->params, p), err);
+                        s->params->dev, look ? NULL : value_of(s->params, p), err);
     }
     for (size_t i = 0; i < s->n_buffers && r == 0; i++) {
         plume_tensor *t = s->buffers[i].tensor;
 
-        r = load_tensor(c, "state_dict", s->buffers[i].name, t, t->dtype, look ? NULL : t->data,
-                        err);
+        r = load_tensor(c, "state_dict", s->buffers[i].name, t, t->dtype, s->params->dev,
+                        look ? NULL : t->data, err);
     }
     for (size_t i = 0; i < c->n; i++)
         have += strncmp(c->tensors[i].name, "state_dict/", 11) == 0;
@@ -360,7 +378,7 @@ static int load_slots(const struct pl_state *s,
 
             if (to)
                 r = load_tensor(c, prefix, p->name, p->tensor, pl_dtype_of_real(s->params->real),
-                                look ? NULL : to, err);
+                                s->params->dev, look ? NULL : to, err);
         }
     }
     return r;

@@ -196,9 +196,7 @@ int pl_step_forward(struct pl_trainer *t,
     r = pl_tape_prepare(&s->tape, roots, n, loss ? 1 : 0, err);
     if (r == 0)
         r = pl_tape_forward(&s->tape, err);
-    if (r == 0)
-        pl_logs_collect(&s->logs);
-    return r;
+    return r < 0 ? r : pl_logs_collect(&s->logs, s->tape.dev, err);
 }
 
 static int check_loss(const struct pl_trainer *t, double value, struct pl_error *err)
@@ -214,7 +212,7 @@ static int check_loss(const struct pl_trainer *t, double value, struct pl_error 
 }
 
 /* What the planned batch has a gradient for. */
-static void look_at_use(struct pl_trainer *t)
+static int look_at_use(struct pl_trainer *t, struct pl_error *err)
 {
     const struct pl_stage *s = pl_turns_stage(t);
     const struct pl_tape *tapes[PL_PARTS_MAX + 1] = {&s->tape};
@@ -226,7 +224,7 @@ static void look_at_use(struct pl_trainer *t)
         tapes[n++] = &s->parts->root;
     if (pl_used_look(&t->ctx.params, tapes, n))
         pl_reducer_replan(pl_turns_reducer(t));
-    pl_used_add(&t->ctx.params, t->gathered == 1, true);
+    return pl_used_add(&t->ctx.params, t->gathered == 1, true, err);
 }
 
 /* Forward and backward of one batch, adding to the gradients; `due`: they are reduced as well.
@@ -246,23 +244,24 @@ static int closure(struct pl_trainer *t,
                                    .ctx = pl_turns_reducer(t)};
     int r = pl_step_trace(t, PLUME_TRAIN, batch, &loss, err);
 
-    if (r == 0 && !loss) {
-        pl_used_add(&t->ctx.params, t->gathered == 1, false);
-        return 0;
-    }
+    if (r == 0 && !loss)
+        return pl_used_add(&t->ctx.params, t->gathered == 1, false, err);
     if (r == 0)
         r = pl_step_forward(t, PLUME_TRAIN, loss, err);
     if (r < 0)
         return r;
-    *ret_loss = pl_tensor_scalar(loss);
-    r = check_loss(t, *ret_loss, err);
+    r = pl_tensor_scalar(loss, t->dev, ret_loss, err);
+    if (r == 0)
+        r = check_loss(t, *ret_loss, err);
     if (r < 0)
         return r;
     if (isfinite(*ret_loss) && t->turn == 0) { /* a skipped step: not an infinite mean */
         t->loss_sum += *ret_loss * (double)batch->rows;
         t->loss_weight += (double)batch->rows;
     }
-    look_at_use(t);
+    r = look_at_use(t, err);
+    if (r < 0)
+        return r;
     if (s->parts)
         return pl_parts_backward(s->parts, &s->outputs, &t->ctx.params, loss, backward.seed,
                                  t->gathered > 1, err);
@@ -279,11 +278,10 @@ static int optimize(struct pl_trainer *t, struct pl_error *err)
 
     if (r < 0)
         return r;
-    pl_optimizers_step_some(&t->optimizers, t->turn, n, t->kernels,
-                            &(struct pl_clip_rule){t->options->clip_by, t->options->clip},
-                            &t->scaler, NULL);
-    pl_precision_round(t->options, t->kernels, &t->ctx.params);
-    return 0;
+    r = pl_optimizers_step_some(&t->optimizers, t->turn, n, t->kernels,
+                                &(struct pl_clip_rule){t->options->clip_by, t->options->clip},
+                                &t->scaler, NULL, err);
+    return r < 0 ? r : pl_precision_round(t->options, t->kernels, &t->ctx.params, err);
 }
 
 /* A turn of one batch, up to the optimizer where that is due. */
@@ -300,13 +298,13 @@ static int take_turn(struct pl_trainer *t,
     pl_reducer_begin(pl_turns_reducer(t),
                      1.0 / (t->comm->size * (double)pl_accumulate_at(t->options, t->epoch)));
     if (!batch)
-        pl_used_add(&t->ctx.params, t->gathered == 1, false);
+        r = pl_used_add(&t->ctx.params, t->gathered == 1, false, err);
     else
         r = closure(t, batch, due, ret_loss, err);
     if (r == 0 && due) /* what is not reduced yet */
         r = pl_reducer_after_node(pl_turns_reducer(t), 0, err);
     if (r == 0 && due)
-        used = pl_used_take(&t->ctx.params);
+        r = pl_used_take(&t->ctx.params, !t->strategy.reduces, &used, err);
     if (r == 0)
         r = pl_trainer_hook(t, t->module->on_after_backward, "on_after_backward", err);
     return r == 0 && used ? optimize(t, err) : r;

@@ -4,15 +4,17 @@
 
 #include <string.h>
 
-void pl_tape_init(struct pl_tape *tape, const struct pl_kernels *kernels, bool want_grad)
+void pl_tape_init(struct pl_tape *tape, struct pl_device *dev, enum pl_real real, bool want_grad)
 {
-    *tape = (struct pl_tape){.kernels = kernels, .want_grad = want_grad};
+    *tape = (struct pl_tape){
+        .dev = dev, .kernels = dev->ops->kernels(dev, real), .want_grad = want_grad};
 }
 
 void pl_tape_finish(struct pl_tape *tape)
 {
     free(tape->nodes);
-    free(tape->memory);
+    if (tape->dev)
+        pl_device_free(tape->dev, tape->memory);
     pl_bump_finish(&tape->bump);
     *tape = (struct pl_tape){0};
 }
@@ -145,72 +147,42 @@ static int trace(struct pl_tape *tape,
 
 /* copy: to another type, to dense order, or so that a tensor given twice has two gradients */
 
-static size_t count_of(const plume_tensor *t)
-{
-    return t->count;
-}
+_Static_assert(PLUME_RANK_MAX <= PL_COPY_RANK, "any tensor can be copied");
 
-/* Calls body for each dense run of a tensor of any strides: run elements at `from` (elements of the
- * tensor's memory) are the elements from `to` on in row-major order. */
-static void each_run(const plume_tensor *t,
-                     void (*body)(void *ctx, size_t from, size_t to, size_t run),
-                     void *ctx)
+/* From or to the tensor's places in memory, in row-major order on the other side. */
+static void copy(const struct pl_call *call, bool back)
 {
-    size_t outer = t->rank, run = 1, index[PLUME_RANK_MAX] = {0}, from = 0;
+    const plume_tensor *t = call->node->in[0];
+    struct pl_copy_args a = {
+        .rank = 1, /* a cast, most often */
+        .shape = {t->count},
+        .src_stride = {1},
+        .dst_stride = {1},
+        .bytes = pl_dtype_is_real(t->dtype) ? pl_real_size(call->k->real) : pl_dtype_size(t->dtype),
+        .add = back && call->add[0],
+        .src = back ? call->out_grad : call->in[0],
+        .dst = back ? call->in_grad[0] : call->out,
+    };
 
-    while (outer > 0 && (t->shape[outer - 1] == 1 || t->stride[outer - 1] == run))
-        run *= t->shape[--outer];
-    for (size_t to = 0; to < count_of(t); to += run) {
-        body(ctx, from, to, run);
-        for (size_t d = outer; d-- > 0;) {
-            from += t->stride[d];
-            if (++index[d] < t->shape[d])
-                break;
-            from -= t->stride[d] * t->shape[d];
-            index[d] = 0;
+    if (!pl_tensor_is_dense(t)) {
+        a.rank = t->rank;
+        memcpy(a.shape, t->shape, t->rank * sizeof(*t->shape));
+        for (size_t d = t->rank, step = 1; d-- > 0; step *= t->shape[d]) {
+            a.src_stride[d] = back ? step : t->stride[d];
+            a.dst_stride[d] = back ? t->stride[d] : step;
         }
     }
-}
-
-struct copy {
-    const struct pl_call *call;
-    size_t size; /* bytes of an element as the kernels see it */
-};
-
-static void copy_run(void *ctx, size_t from, size_t to, size_t run)
-{
-    const struct copy *c = ctx;
-
-    memcpy((char *)c->call->out + to * c->size, (char *)c->call->in[0] + from * c->size,
-           run * c->size);
+    call->k->copy(&a);
 }
 
 static void copy_forward(const struct pl_call *call)
 {
-    struct copy c = {call, pl_real_size(call->k->real)};
-
-    if (!pl_dtype_is_real(call->node->out->dtype))
-        c.size = pl_dtype_size(call->node->out->dtype);
-    each_run(call->node->in[0], copy_run, &c);
-}
-
-static void copy_back(void *ctx, size_t from, size_t to, size_t run)
-{
-    const struct copy *c = ctx;
-    char *dx = (char *)c->call->in_grad[0] + from * c->size;
-    const char *dy = (char *)c->call->out_grad + to * c->size;
-
-    if (c->call->add[0])
-        c->call->k->add(&(struct pl_add_args){.n = run, .scale = 1, .a = dx, .b = dy, .dst = dx});
-    else
-        memcpy(dx, dy, run * c->size);
+    copy(call, false);
 }
 
 static void copy_backward(const struct pl_call *call)
 {
-    struct copy c = {call, pl_real_size(call->k->real)};
-
-    each_run(call->node->in[0], copy_back, &c);
+    copy(call, true);
 }
 
 static const struct pl_op op_copy = {

@@ -103,6 +103,7 @@ struct pl_apply {
 };
 
 struct pl_tape {
+    struct pl_device *dev; /* where all its tensors are */
     const struct pl_kernels *kernels;
     bool want_grad;        /* training: gradients are planned, dropout drops */
     enum plume_dtype low;  /* autocast to this 16-bit type; 0 = off */
@@ -134,7 +135,8 @@ struct pl_tape {
     size_t memory_bytes, unshared_bytes; /* as planned; as it would be without reuse */
 };
 
-void pl_tape_init(struct pl_tape *tape, const struct pl_kernels *kernels, bool want_grad);
+/* With the device's kernels for a real type. dev is borrowed. */
+void pl_tape_init(struct pl_tape *tape, struct pl_device *dev, enum pl_real real, bool want_grad);
 void pl_tape_finish(struct pl_tape *tape);
 
 void pl_tape_begin(struct pl_tape *tape);

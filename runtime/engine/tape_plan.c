@@ -4,7 +4,6 @@
  * backward at 2n - 1 - i; what is read afterwards lives until 2n. Two things that are never alive
  * at the same position may have the same place (tape_place.c). */
 #include "common/base/log.h"
-#include "common/base/memory.h"
 #include "runtime/engine/tape_private.h"
 
 #include <string.h>
@@ -217,7 +216,9 @@ int pl_tape_plan(struct pl_tape *tape, struct pl_error *err)
 {
     _cleanup_free_ struct life *lives = calloc(PL_MAX(tape->n, (size_t)1), sizeof(*lives));
     struct pl_places p = {0};
+    struct pl_error why = {0};
     size_t bytes;
+    int r = 0;
 
     reach(tape);
     plan_writes(tape);
@@ -227,19 +228,17 @@ int pl_tape_plan(struct pl_tape *tape, struct pl_error *err)
     }
     bytes = lives && !p.bad ? pl_places_set(&p, tape->spread) : SIZE_MAX;
     if (bytes != SIZE_MAX && bytes > tape->memory_cap) {
-        free(tape->memory);
+        pl_device_free(tape->dev, tape->memory);
         tape->memory = NULL;
         tape->memory_cap = 0;
-        if (pl_memory_alloc(4096, bytes, (void **)&tape->memory) < 0)
-            tape->memory = NULL;
-        else
+        r = pl_device_alloc(tape->dev, bytes, "the step's tensors", (void **)&tape->memory, &why);
+        if (r == 0)
             tape->memory_cap = bytes;
     }
-    if (bytes == SIZE_MAX || bytes > tape->memory_cap) {
+    if (r < 0 || bytes == SIZE_MAX) {
         free(p.list);
-        return pl_error_set(err, -ENOMEM,
-                            "out of memory for the step's tensors (%zu MiB): try a smaller batch",
-                            bytes == SIZE_MAX ? 0 : bytes >> 20);
+        return pl_error_set(err, r < 0 ? r : -ENOMEM, "%s: try a smaller batch",
+                            r < 0 ? pl_error_text(&why) : "out of memory");
     }
     set_addresses(tape, lives, &p);
     tape->memory_bytes = bytes;

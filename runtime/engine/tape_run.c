@@ -169,7 +169,8 @@ static void run(struct pl_tape *tape, size_t index, const struct pl_backward *ba
         if (root && root->is_param && backward->accumulate)
             call.add[i] = true;
         else if (node->first[i])
-            memset(pl_tape_grad(tape, root), 0, root->count * pl_dtype_size(root->dtype));
+            pl_device_zero(tape->dev, pl_tape_grad(tape, root),
+                           root->count * pl_dtype_size(root->dtype));
     }
     enter(&call, &wide, backward != NULL);
     if (backward)
@@ -177,8 +178,10 @@ static void run(struct pl_tape *tape, size_t index, const struct pl_backward *ba
     else
         node->op->forward(&call);
     leave(&call, &wide, backward != NULL);
-    if (tape->timed)
+    if (tape->timed) {
+        pl_device_sync(tape->dev, NULL); /* what went wrong, the next download tells */
         node->ns[backward != NULL] += pl_now_ns() - start;
+    }
 }
 
 static bool
@@ -209,6 +212,7 @@ int pl_tape_prepare(struct pl_tape *tape,
 int pl_tape_forward(struct pl_tape *tape, struct pl_error *err)
 {
     tape->failed = 0;
+    pl_device_enter(tape->dev);
     for (size_t i = 0; i < tape->n; i++) {
         if (tape->nodes[i].op->view)
             continue;
@@ -224,7 +228,11 @@ static int set_seed(struct pl_tape *tape, const struct pl_backward *what, struct
 {
     plume_tensor *loss = what->loss;
     bool any_param = false;
-    void *grad;
+    float f32 = (float)what->seed;
+    uint16_t half = pl_half_of_f32(half_of(loss), f32);
+    const void *seed = loss->dtype == PLUME_F64   ? (const void *)&what->seed
+                       : loss->dtype == PLUME_F32 ? (const void *)&f32
+                                                  : &half;
 
     if (loss->count != 1 || !loss->wants_grad)
         return pl_error_set(err, -EINVAL,
@@ -241,18 +249,8 @@ static int set_seed(struct pl_tape *tape, const struct pl_backward *what, struct
     if (!any_param)
         return pl_error_set(err, -EINVAL, "the loss depends on no parameter");
     if (loss->base) /* what is not the loss has no gradient */
-        memset(loss->base->grad, 0, loss->base->count * pl_dtype_size(loss->dtype));
-    grad = pl_tensor_grad(loss);
-    if (loss->dtype == PLUME_F64) {
-        *(double *)grad = what->seed;
-    } else if (loss->dtype == PLUME_F32) {
-        *(float *)grad = (float)what->seed;
-    } else {
-        float seed = (float)what->seed;
-
-        tape->kernels->narrow(
-            &(struct pl_half_args){.n = 1, .type = half_of(loss), .half = grad, .wide = &seed});
-    }
+        pl_device_zero(tape->dev, loss->base->grad, loss->base->count * pl_dtype_size(loss->dtype));
+    pl_device_upload(tape->dev, pl_tensor_grad(loss), seed, pl_dtype_size(loss->dtype));
     return 0;
 }
 
@@ -260,6 +258,7 @@ int pl_tape_backward(struct pl_tape *tape, const struct pl_backward *what, struc
 {
     int r = 0;
 
+    pl_device_enter(tape->dev);
     if (what->loss)
         r = set_seed(tape, what, err);
     for (size_t i = tape->n; i-- > 0 && r == 0;) {

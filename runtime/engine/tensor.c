@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "runtime/engine/tensor.h"
 
-#include <math.h>
 #include <string.h>
 
 size_t pl_dtype_size(enum plume_dtype dtype)
@@ -89,17 +88,6 @@ bool pl_tensor_is_dense(const plume_tensor *t)
     return true;
 }
 
-/* IEEE 754 binary16. */
-static double f16_value(uint16_t half)
-{
-    int exponent = half >> 10 & 31, fraction = half & 1023;
-    double value = exponent == 0    ? ldexp(fraction, -24)
-                   : exponent == 31 ? (fraction ? NAN : INFINITY)
-                                    : ldexp(1024 + fraction, exponent - 25);
-
-    return half >> 15 ? -value : value;
-}
-
 static void *at(const plume_tensor *root, void *memory, size_t offset)
 {
     return memory ? (char *)memory + offset * pl_dtype_size(root->dtype) : NULL;
@@ -115,27 +103,28 @@ void *pl_tensor_grad(const plume_tensor *t)
     return t->base ? at(t->base, t->base->grad, t->offset) : t->grad;
 }
 
-double pl_tensor_scalar(const plume_tensor *t)
+int pl_tensor_scalar(const plume_tensor *t,
+                     struct pl_device *dev,
+                     double *ret,
+                     struct pl_error *err)
 {
-    const void *data = pl_tensor_data(t);
-    uint32_t bits;
-    uint16_t half;
-    float value;
+    union {
+        double f64;
+        float f32;
+        uint16_t half;
+    } value = {0};
+    int r = pl_device_download(dev, &value, pl_tensor_data(t), pl_dtype_size(t->dtype), err);
 
-    switch (t->dtype) {
-    case PLUME_F64:
-        return *(const double *)data;
-    case PLUME_BF16: /* the upper half of an f32 */
-        memcpy(&half, data, sizeof(half));
-        bits = (uint32_t)half << 16;
-        memcpy(&value, &bits, sizeof(value));
-        return value;
-    case PLUME_F16:
-        memcpy(&half, data, sizeof(half));
-        return f16_value(half);
-    default:
-        return *(const float *)data;
-    }
+    if (r < 0)
+        return r;
+    if (t->dtype == PLUME_F64)
+        *ret = value.f64;
+    else if (t->dtype == PLUME_F32)
+        *ret = (double)value.f32;
+    else
+        *ret =
+            (double)pl_f32_of_half(t->dtype == PLUME_F16 ? PL_HALF_F16 : PL_HALF_BF16, value.half);
+    return 0;
 }
 
 const char *pl_tensor_text(const plume_tensor *t, char *buf, size_t size)

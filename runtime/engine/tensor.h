@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 /* Tensors: row-major arrays of at most PLUME_RANK_MAX dimensions. Plain data; the memory of `data`
- * and `grad` belongs to whoever made the tensor (parameter arenas, a tape, the loader). A view
+ * and `grad` is a device's (device.h) and belongs to whoever made the tensor (parameter arenas, a
+ * tape, the loader). A view
  * shares the memory of another tensor, its base, with an offset and strides of its own. */
 #ifndef PL_RUNTIME_ENGINE_TENSOR_H
 #define PL_RUNTIME_ENGINE_TENSOR_H
 
-#include "common/base/error.h"
-#include "kernels/kernels.h"
 #include "plume/module.h"
+#include "runtime/engine/device.h"
 
 #include <stdbool.h>
 
@@ -57,8 +57,12 @@ static inline plume_tensor *pl_tensor_root(plume_tensor *t)
 void *pl_tensor_data(const plume_tensor *t);
 void *pl_tensor_grad(const plume_tensor *t);
 
-/* Element 0 as a number; of real tensors with memory. */
-double pl_tensor_scalar(const plume_tensor *t);
+/* Element 0 as a number; of real tensors with memory on `dev`. Waits for what the device was asked
+ * before. -EIO. */
+int pl_tensor_scalar(const plume_tensor *t,
+                     struct pl_device *dev,
+                     double *ret,
+                     struct pl_error *err);
 
 /* "f32[8, 64]" into buf, always terminated. Returns buf. */
 const char *pl_tensor_text(const plume_tensor *t, char *buf, size_t size);

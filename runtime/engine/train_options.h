@@ -30,6 +30,8 @@ enum pl_precision {
     PL_PRECISION_BF16,
 };
 
+struct pl_device; /* device.h */
+
 /* How many batches of a stage: all, a number, or a share of them in [0, 1]. */
 struct pl_limit {
     bool is_share;
@@ -51,6 +53,7 @@ struct pl_train_options {
 
     bool deterministic; /* sums over ranks in their order (comm.h), wherever they are */
 
+    struct pl_device *device; /* where tensors are; NULL = the CPU. Borrowed */
     enum pl_strategy_kind strategy;
     unsigned devices; /* CPU devices of this process: disjoint groups of its threads; >= 1 */
     enum pl_precision precision;

@@ -23,7 +23,7 @@ int pl_trainer_tapes(struct pl_trainer *t,
 {
     int r;
 
-    pl_tape_init(&s->tape, t->kernels, stage == PLUME_TRAIN);
+    pl_tape_init(&s->tape, t->dev, t->ctx.params.real, stage == PLUME_TRAIN);
     /* Ranks drop different elements; so do the parts of a rank (parts.c) and
      * optimizers that take turns. */
     s->tape.seed = pl_rng_seed(t->options->seed, STREAM_DROPOUT + t->comm->rank);
@@ -35,8 +35,8 @@ int pl_trainer_tapes(struct pl_trainer *t,
         s->tape.allreduce_ctx = t->comm;
     }
     if (t->strategy.devices > 1 &&
-        (r = pl_parts_create(t->strategy.devices, t->kernels, stage == PLUME_TRAIN, s->tape.seed,
-                             &s->parts, err)) < 0)
+        (r = pl_parts_create(t->strategy.devices, t->dev, t->ctx.params.real, stage == PLUME_TRAIN,
+                             s->tape.seed, &s->parts, err)) < 0)
         return r;
     for (unsigned i = 0; s->parts && i < s->parts->k; i++)
         pl_precision_tape(t->options, &s->parts->list[i].tape);
@@ -62,6 +62,7 @@ static int open_stage(struct pl_trainer *t, enum plume_stage stage, struct pl_er
         return 0;
     r = pl_loader_open(&s->loader, &data,
                        &(struct pl_loader_options){
+                           .device = t->dev,
                            .real = t->ctx.params.real,
                            .batch_size = (size_t)pl_hparams_value(t->hparams, "batch_size"),
                            .rank = t->comm->rank,
@@ -120,7 +121,7 @@ static int broadcast_optimizers(struct pl_trainer *t, struct pl_error *err)
 
         for (size_t k = 0; k < pl_optimizer_slots(o) && r == 0; k++)
             if (o->slot[k])
-                r = pl_comm_broadcast(t->comm, o->slot[k], o->count * size, err);
+                r = pl_comm_broadcast_on(t->comm, t->dev, o->slot[k], o->count * size, err);
         if (r == 0)
             r = pl_comm_broadcast(t->comm, &o->steps, sizeof(o->steps), err);
     }
@@ -190,13 +191,15 @@ static int build(struct pl_trainer *t, struct pl_error *err)
         return r;
     /* Every rank starts from the same seed, so these are the same numbers wherever libm is the
      * same; rank 0's count. */
-    pl_params_init_values(params, t->options->seed);
-    r = pl_keeper_take_weights(t, err);
-    if (r < 0)
-        return r;
-    pl_precision_round(t->options, t->kernels, params);
+    r = pl_params_init_values(params, t->options->seed, err);
+    if (r == 0)
+        r = pl_keeper_take_weights(t, err);
+    if (r == 0)
+        r = pl_precision_round(t->options, t->kernels, params, err);
     pl_precision_scaler(t->options, &t->scaler);
-    r = pl_comm_broadcast(t->comm, params->values, params->count * pl_real_size(params->real), err);
+    if (r == 0)
+        r = pl_comm_broadcast_on(t->comm, t->dev, params->values,
+                                 params->count * pl_real_size(params->real), err);
     if (r < 0)
         return r;
     r = set_reducer(t, err);
@@ -220,6 +223,7 @@ int pl_trainer_init(struct pl_trainer *trainer,
                     struct pl_report *report,
                     struct pl_error *err)
 {
+    struct pl_device *dev = options->device ? options->device : pl_device_cpu();
     enum pl_real real = pl_precision_real(options);
     int r;
 
@@ -229,13 +233,15 @@ int pl_trainer_init(struct pl_trainer *trainer,
         .hparams = hparams,
         .comm = comm,
         .report = report,
-        .kernels = pl_kernels_best(real),
+        .dev = dev,
+        .kernels = dev->ops->kernels(dev, real),
     };
+    pl_device_enter(dev);
     r = pl_strategy_choose(options, &comm->place, comm->size, &trainer->strategy, err);
     if (r < 0)
         return r;
-    r = pl_context_init(&trainer->ctx, hparams, real, module->state_size, comm->rank, comm->size,
-                        err);
+    r = pl_context_init(&trainer->ctx, dev, hparams, real, module->state_size, comm->rank,
+                        comm->size, err);
     if (r < 0)
         return r;
     trainer->ctx.comm = comm;

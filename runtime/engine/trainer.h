@@ -23,6 +23,7 @@ struct pl_trainer {
     struct pl_comm *comm;
     struct pl_report *report;
     struct pl_context ctx;
+    struct pl_device *dev; /* where everything is */
     const struct pl_kernels *kernels;
     struct pl_optimizers optimizers;
     struct pl_scaler scaler;

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "runtime/engine/used.h"
 
-#include <string.h>
-
 /* The first node that adds to the parameter's gradient; SIZE_MAX where none does. */
 static size_t first_node(const struct pl_tape *tape, const plume_tensor *param)
 {
@@ -41,40 +39,59 @@ bool pl_used_look(struct pl_params *params, const struct pl_tape *const *tapes, 
     return true;
 }
 
-static void *flag(const struct pl_params *params, size_t i)
+static void *flags(const struct pl_params *params)
 {
-    return (char *)params->grads + (params->flags + i) * pl_real_size(params->real);
+    return (char *)params->grads + params->flags * pl_real_size(params->real);
 }
 
-void pl_used_add(struct pl_params *params, bool first, bool any)
+int pl_used_add(struct pl_params *params, bool first, bool any, struct pl_error *err)
 {
+    size_t size = pl_real_size(params->real);
+    struct pl_device_map map;
+    int r = pl_device_map(params->dev, flags(params), params->n * size, PL_DEVICE_WRITE, &map, err);
+
+    if (r < 0)
+        return r;
     for (size_t i = 0; i < params->n; i++) {
         struct pl_param *p = params->list[i];
+        bool mine = p->tensor->wants_grad;
 
-        if (!p->tensor->wants_grad)
-            continue;
-        if (first && !(any && p->first_node != SIZE_MAX))
-            memset(p->tensor->grad, 0, p->tensor->count * pl_real_size(params->real));
-        p->used = (p->used && !first) || (any && p->reached);
+        if (mine && first && !(any && p->first_node != SIZE_MAX))
+            pl_device_zero(params->dev, p->tensor->grad, p->tensor->count * size);
+        if (mine)
+            p->used = (p->used && !first) || (any && p->reached);
         if (params->real == PL_REAL_F64)
-            *(double *)flag(params, i) = p->used;
+            ((double *)map.data)[i] = mine && p->used;
         else
-            *(float *)flag(params, i) = p->used;
+            ((float *)map.data)[i] = mine && p->used;
     }
+    pl_device_unmap(&map);
+    return 0;
 }
 
-bool pl_used_take(struct pl_params *params)
+int pl_used_take(struct pl_params *params, bool alone, bool *ret_any, struct pl_error *err)
 {
+    size_t bytes = params->n * pl_real_size(params->real);
+    struct pl_device_map map = {0};
     bool any = false;
+    int r = alone ? 0 : pl_device_map(params->dev, flags(params), bytes, PL_DEVICE_READ, &map, err);
 
+    if (r < 0)
+        return r;
     for (size_t i = 0; i < params->n; i++) {
         struct pl_param *p = params->list[i];
 
         if (!p->tensor->wants_grad)
             continue;
-        p->unused = params->real == PL_REAL_F64 ? *(const double *)flag(params, i) == 0
-                                                : *(const float *)flag(params, i) == 0;
+        if (alone)
+            p->unused = !p->used;
+        else if (params->real == PL_REAL_F64)
+            p->unused = ((const double *)map.data)[i] == 0;
+        else
+            p->unused = ((const float *)map.data)[i] == 0;
         any |= !p->unused;
     }
-    return any;
+    pl_device_unmap(&map);
+    *ret_any = any;
+    return 0;
 }

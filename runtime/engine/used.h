@@ -20,11 +20,12 @@ bool pl_used_look(struct pl_params *params, const struct pl_tape *const *tapes, 
 
 /* Before backward: adds what was looked at to the group of accumulated batches, of which this one
  * is the `first`; then also clears the gradients that the first tape will not write. `any` false:
- * there is no batch. Parameters that want no
- * gradient (it is another optimizer's turn) stay as they are, here and below. */
-void pl_used_add(struct pl_params *params, bool first, bool any);
+ * there is no batch. Parameters that want no gradient (it is another optimizer's turn) stay as they
+ * are, here and below. -EIO, -ENOMEM. */
+int pl_used_add(struct pl_params *params, bool first, bool any, struct pl_error *err);
 
-/* After the reduction: sets params' `unused`; false where that are all. */
-bool pl_used_take(struct pl_params *params);
+/* After the reduction: sets params' `unused`; *ret_any false where that are all. alone: there is no
+ * other rank to hear from. -EIO, -ENOMEM. */
+int pl_used_take(struct pl_params *params, bool alone, bool *ret_any, struct pl_error *err);
 
 #endif

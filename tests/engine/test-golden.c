@@ -4,6 +4,7 @@
 #include "runtime/engine/eval.h"
 #include "runtime/engine/step.h"
 #include "tests/engine/golden_models.h"
+#include "tests/lib/on_device.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -139,7 +140,7 @@ static void compare_logits(const struct model *m, enum pl_precision precision, d
     worst /= largest;
     print_message("# %s: logits differ by %.2g of the largest\n", m->module->name, worst);
     assert_true(worst <= tolerance);
-    assert_true(fabs(pl_tensor_scalar(tape->nodes[tape->n - 1].out) - m->loss) <=
+    assert_true(fabs(on_device_scalar(tape->nodes[tape->n - 1].out) - m->loss) <=
                 tolerance * largest);
     end(&s);
 }

@@ -4,6 +4,7 @@
  */
 #include "runtime/engine/trainer.h"
 #include "tests/engine/ranks.h"
+#include "tests/lib/on_device.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -177,8 +178,8 @@ static const char *train(struct pl_comm *comm, void *shared)
         r = pl_trainer_init(&trainer, &module, &h, &run->options, comm, &report, &err);
     if (r == 0) {
         r = pl_trainer_fit(&trainer, &err);
-        run->g[comm->rank] = pl_tensor_scalar(trainer.ctx.params.list[0]->tensor);
-        run->d[comm->rank] = pl_tensor_scalar(trainer.ctx.params.list[1]->tensor);
+        run->g[comm->rank] = on_device_scalar(trainer.ctx.params.list[0]->tensor);
+        run->d[comm->rank] = on_device_scalar(trainer.ctx.params.list[1]->tensor);
         if (r == 0 && trainer.step != STEPS)
             r = pl_error_set(&err, -EINVAL, "%u steps", (unsigned)trainer.step);
         pl_trainer_finish(&trainer);

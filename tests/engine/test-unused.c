@@ -4,6 +4,7 @@
  * and what no rank has used stays as it is (no decay, no momentum). */
 #include "runtime/engine/trainer.h"
 #include "tests/engine/ranks.h"
+#include "tests/lib/on_device.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -141,7 +142,7 @@ static const char *train(struct pl_comm *comm, void *shared)
     if (r == 0) {
         r = pl_trainer_fit(&trainer, &err);
         for (size_t i = 0; r == 0 && i < PARAMS; i++)
-            run->values[comm->rank][i] = pl_tensor_scalar(trainer.ctx.params.list[i]->tensor);
+            run->values[comm->rank][i] = on_device_scalar(trainer.ctx.params.list[i]->tensor);
         pl_trainer_finish(&trainer);
     }
     if (r < 0)

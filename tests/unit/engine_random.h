@@ -182,8 +182,7 @@ static void random_make(struct random_net *r, enum pl_real real, uint64_t seed, 
     struct net *net = &r->net;
 
     *r = (struct random_net){.seed = seed, .ops = ops};
-    pl_tape_init(&net->tape, real == PL_REAL_F64 ? pl_kernels_ref(real) : pl_kernels_best(real),
-                 true);
+    pl_tape_init(&net->tape, pl_device_cpu(), real, true);
     leaf(net, real, 2, (size_t[]){4, 6});
     leaf(net, real, 3, (size_t[]){2, 3, 4});
     leaf(net, real, 1, (size_t[]){7});

@@ -212,7 +212,7 @@ static void build(struct model *m, enum pl_real real, bool turned)
     *m = (struct model){0};
     assert_int_equal(pl_comm_create(&world, NULL, &m->comm, NULL), 0);
     assert_int_equal(pl_hparams_init(&m->hparams, NULL, NULL), 0);
-    pl_params_init(&m->params, real);
+    pl_params_init(&m->params, pl_device_cpu(), real);
     for (int i = 0; i < 2; i++) {
         bool b = (i == 1) != turned;
 
@@ -220,10 +220,10 @@ static void build(struct model *m, enum pl_real real, bool turned)
                                            (size_t[]){b ? 3 : 5, 7}, &t, NULL),
                          0);
     }
-    pl_tape_init(&tape, pl_kernels_best(real), true);
+    pl_tape_init(&tape, pl_device_cpu(), real, true);
     assert_int_equal(pl_params_layout(&m->params, &tape, m->comm, NULL), 0);
     pl_tape_finish(&tape);
-    pl_params_init_values(&m->params, turned);
+    assert_int_equal(pl_params_init_values(&m->params, turned, NULL), 0);
     assert_int_equal(pl_optimizers_init(&m->optimizers, &m->params, &options, 1, NULL), 0);
     pl_scaler_init(&m->scaler, true);
     assert_int_equal(pl_tensor_init(&m->running, PLUME_F32, 1, (size_t[]){4}), 0);
@@ -266,7 +266,7 @@ static void step(struct model *m, unsigned number)
                 (double)m->scaler.scale * sin(number * 100 + p->name[0] * 10 + (double)k);
     }
     pl_optimizers_step(&m->optimizers, pl_kernels_best(PL_REAL_F64),
-                       &(struct pl_clip_rule){PL_CLIP_NORM, 1}, &m->scaler, NULL);
+                       &(struct pl_clip_rule){PL_CLIP_NORM, 1}, &m->scaler, NULL, NULL);
 }
 
 static double one(void *ctx, const char *name)

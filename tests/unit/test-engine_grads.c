@@ -104,8 +104,7 @@ static const function cases[] = {f_overlap, f_whole_and_row,    f_leaf_and_row,
 static void make(struct net *net, enum pl_real real, size_t columns)
 {
     *net = (struct net){0};
-    pl_tape_init(&net->tape, real == PL_REAL_F64 ? pl_kernels_ref(real) : pl_kernels_best(real),
-                 true);
+    pl_tape_init(&net->tape, pl_device_cpu(), real, true);
     leaf(net, real, 2, (size_t[]){6, columns});
 }
 
@@ -203,7 +202,7 @@ static void test_gradients_go_from_tape_to_tape(void **state)
 
     make(&one, PL_REAL_F64, 5);
     make(&first, PL_REAL_F64, 5);
-    pl_tape_init(&second.tape, one.tape.kernels, true);
+    pl_tape_init(&second.tape, pl_device_cpu(), PL_REAL_F64, true);
     check_gradients(&one, f_in_one);
     memset(first.t[0].grad, 0xff, first.t[0].count * sizeof(double));
     run_in_two(&first, &second, 1, false);

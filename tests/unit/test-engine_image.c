@@ -3,6 +3,7 @@
  * not fit. Plain shapes are compared with PyTorch in tests/engine/test-golden.c. */
 #include "runtime/engine/ops.h"
 #include "runtime/engine/rng.h"
+#include "tests/lib/on_device.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -69,7 +70,7 @@ static double forward(void)
 
     assert_int_equal(pl_tape_prepare(&tape, &loss, 1, 1, NULL), 0);
     assert_int_equal(pl_tape_forward(&tape, NULL), 0);
-    return pl_tensor_scalar(loss);
+    return on_device_scalar(loss);
 }
 
 /* Central differences: errors of h^2 f''' and 1e-16 / h are below 1e-9 with h = 1e-5; no relu or
@@ -97,7 +98,7 @@ static void setup(void)
     make(&b, 1, (size_t[]){3}, 3);
     assert_int_equal(pl_tensor_init(&labels, PLUME_I32, 1, (size_t[]){2}), 0);
     labels.data = labels_data;
-    pl_tape_init(&tape, pl_kernels_ref(PL_REAL_F64), true);
+    pl_tape_init(&tape, pl_device_cpu(), PL_REAL_F64, true);
 }
 
 static void test_gradients_with_strides_and_padding(void **state)

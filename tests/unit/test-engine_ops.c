@@ -276,8 +276,7 @@ static const struct {
 static void make(struct net *net, enum pl_real real)
 {
     *net = (struct net){0};
-    pl_tape_init(&net->tape,
-                 real == PL_REAL_F64 ? pl_kernels_ref(real) : pl_kernels_best(PL_REAL_F32), true);
+    pl_tape_init(&net->tape, pl_device_cpu(), real, true);
     leaf(net, real, 2, (size_t[]){4, 6});
     leaf(net, real, 1, (size_t[]){6});
     leaf(net, real, 3, (size_t[]){2, 3, 4});
@@ -429,7 +428,7 @@ static void test_dropout_by_seed_and_step(void **state)
         net.tape.seed = i == 1;
         net.tape.step = i == 2;
         net.tape.want_grad = i != 3;
-        value[i] = pl_tensor_scalar(forward(&net, f_dropout));
+        value[i] = on_device_scalar(forward(&net, f_dropout));
         finish(&net);
     }
     assert_true(value[0] != value[1] && value[0] != value[2] && value[0] != value[3]);

@@ -27,12 +27,12 @@ static void setup(struct fixture *f, enum pl_real real, const char *const *names
 
     *f = (struct fixture){.kernels = pl_kernels_best(real)};
     assert_int_equal(pl_comm_create(&world, NULL, &f->comm, NULL), 0);
-    pl_params_init(&f->params, real);
+    pl_params_init(&f->params, pl_device_cpu(), real);
     for (size_t i = 0; i < n; i++)
         assert_int_equal(
             pl_params_declare(&f->params, names[i], PLUME_INIT_ZERO, 1, (size_t[]){N}, &t, NULL),
             0);
-    pl_tape_init(&tape, f->kernels, true);
+    pl_tape_init(&tape, pl_device_cpu(), f->kernels->real, true);
     assert_int_equal(pl_params_layout(&f->params, &tape, f->comm, NULL), 0);
     pl_tape_finish(&tape);
 }
@@ -76,7 +76,7 @@ static void follow(enum pl_real real, const struct plume_optimizer *options, con
     for (size_t step = 0; step < PL_COUNT(golden_optim_grads) / N; step++) {
         for (size_t i = 0; i < N; i++)
             put(t, true, i, (double)golden_optim_grads[step * N + i]);
-        pl_optimizers_step(&o, f.kernels, &no_clip, NULL, NULL);
+        pl_optimizers_step(&o, f.kernels, &no_clip, NULL, NULL, NULL);
     }
     for (size_t i = 0; i < N; i++) {
         double want =
@@ -140,7 +140,7 @@ static void test_clip_by_norm_follows_pytorch(void **state)
         put(t, false, 0, 0);
         for (size_t i = 0; i < N; i++)
             put(t, true, i, (double)golden_optim_grads[step * N + i]);
-        pl_optimizers_step(&o, f.kernels, &clip, NULL, &result);
+        pl_optimizers_step(&o, f.kernels, &clip, NULL, &result, NULL);
         assert_true(result.measured && !result.skipped);
         /* The recorded numbers were computed in f32. */
         assert_true(fabs(result.norm - golden_clip_norms[step]) < 1e-6 * golden_clip_norms[step]);
@@ -164,7 +164,7 @@ static void test_clip_by_value(void **state)
     assert_int_equal(pl_optimizers_init(&o, &f.params, &options, 1, NULL), 0);
     for (size_t i = 0; i < N; i++)
         put(f.params.list[0]->tensor, true, i, grads[i]);
-    pl_optimizers_step(&o, f.kernels, &clip, NULL, &result);
+    pl_optimizers_step(&o, f.kernels, &clip, NULL, &result, NULL);
     assert_false(result.measured);
     for (size_t i = 0; i < N; i++)
         assert_true(get(f.params.list[0]->tensor, i) == want[i]);
@@ -196,7 +196,7 @@ static void test_optimizers_share_the_parameters(void **state)
     assert_int_equal(o.list[2].n_ranges, 1);
     for (size_t i = 0; i < 5; i++)
         put(f.params.list[i]->tensor, true, 0, i == 3 ? 0.5 : 10);
-    pl_optimizers_step(&o, f.kernels, &clip, NULL, NULL);
+    pl_optimizers_step(&o, f.kernels, &clip, NULL, NULL, NULL);
     for (size_t i = 0; i < 5; i++) {
         static const double want[] = {-0.7071067, -2 * 0.7071067, -0.7071067, -1.5, -2 * 0.7071067};
 
@@ -227,11 +227,11 @@ static void test_unused_parameters_stay(void **state)
     assert_int_equal(pl_optimizers_init(&o, &f.params, &options, 1, NULL), 0);
     put(f.params.list[0]->tensor, false, 0, 1);
     put(f.params.list[1]->tensor, false, 0, 1);
-    pl_optimizers_step(&o, f.kernels, &no_clip, NULL, NULL);
+    pl_optimizers_step(&o, f.kernels, &no_clip, NULL, NULL, NULL);
     assert_true(get(f.params.list[0]->tensor, 0) == 0.5);
     assert_true(get(f.params.list[1]->tensor, 0) == 1);
     f.params.list[1]->unused = false;
-    pl_optimizers_step(&o, f.kernels, &no_clip, NULL, NULL);
+    pl_optimizers_step(&o, f.kernels, &no_clip, NULL, NULL, NULL);
     assert_true(get(f.params.list[1]->tensor, 0) == 0.5);
     pl_optimizers_finish(&o);
     teardown(&f);
@@ -255,9 +255,9 @@ static void test_unused_parameters_count_their_own_steps(void **state)
     }
     for (int step = 0; step < 9; step++) {
         f.params.list[1]->unused = step < 5;
-        pl_optimizers_step(&late, f.kernels, &no_clip, NULL, NULL);
+        pl_optimizers_step(&late, f.kernels, &no_clip, NULL, NULL, NULL);
         if (step < 4)
-            pl_optimizers_step(&fresh, g.kernels, &no_clip, NULL, NULL);
+            pl_optimizers_step(&fresh, g.kernels, &no_clip, NULL, NULL, NULL);
     }
     assert_true(get(f.params.list[1]->tensor, 1) == get(g.params.list[1]->tensor, 1));
     assert_true(get(f.params.list[2]->tensor, 1) == get(f.params.list[0]->tensor, 1));
@@ -401,7 +401,7 @@ static void test_scaler_follows_pytorch(void **state)
         assert_true((double)s.scale == golden_scaler_scales[i]);
         put(t, true, 1, (double)s.scale * 0.25);
         put(t, true, 2, golden_scaler_overflows[i] ? INFINITY : 0);
-        pl_optimizers_step(&o, f.kernels, &no_clip, &s, &result);
+        pl_optimizers_step(&o, f.kernels, &no_clip, &s, &result, NULL);
         assert_int_equal(result.skipped, !golden_scaler_made[i]);
         assert_true(before - get(t, 1) == (golden_scaler_made[i] ? 0.25 : 0));
     }

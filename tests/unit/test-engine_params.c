@@ -46,7 +46,7 @@ static void setup(struct fixture *f)
 
     *f = (struct fixture){.label = {0, 3}};
     assert_int_equal(pl_comm_create(&world, NULL, &f->comm, NULL), 0);
-    pl_params_init(&f->params, PL_REAL_F32);
+    pl_params_init(&f->params, pl_device_cpu(), PL_REAL_F32);
     f->w2 = declare(f, "w2", 2, (size_t[]){4, 5});
     f->unused = declare(f, "unused", 1, (size_t[]){3});
     f->b2 = declare(f, "b2", 1, (size_t[]){4});
@@ -56,7 +56,7 @@ static void setup(struct fixture *f)
     pl_tensor_init(&f->labels, PLUME_I32, 1, (size_t[]){2});
     f->x.data = f->pixels;
     f->labels.data = f->label;
-    pl_tape_init(&f->tape, pl_kernels_best(PL_REAL_F32), true);
+    pl_tape_init(&f->tape, pl_device_cpu(), PL_REAL_F32, true);
     pl_tape_begin(&f->tape);
     h = call(f, PLUME_OP_LINEAR, 3, (plume_tensor *[]){&f->x, f->w1, f->b1}, PLUME_RELU);
     z = call(f, PLUME_OP_LINEAR, 3, (plume_tensor *[]){h, f->w2, f->b2}, PLUME_IDENTITY);
@@ -98,16 +98,16 @@ static void test_init_depends_on_seed_only(void **state)
     double sum = 0;
 
     setup(&f);
-    pl_params_init_values(&f.params, 1);
-    pl_params_hash(&f.params, a);
+    assert_int_equal(pl_params_init_values(&f.params, 1, NULL), 0);
+    assert_int_equal(pl_params_hash(&f.params, a, NULL), 0);
     assert_true(((float *)f.b1->data)[4] == 1);
     for (size_t i = 0; i < f.w2->count; i++)
         sum += fabs(((float *)f.w2->data)[i]);
     assert_true(sum > 1 && sum < 40);
-    pl_params_init_values(&f.params, 2);
-    pl_params_hash(&f.params, b);
-    pl_params_init_values(&f.params, 1);
-    pl_params_hash(&f.params, c);
+    assert_int_equal(pl_params_init_values(&f.params, 2, NULL), 0);
+    assert_int_equal(pl_params_hash(&f.params, b, NULL), 0);
+    assert_int_equal(pl_params_init_values(&f.params, 1, NULL), 0);
+    assert_int_equal(pl_params_hash(&f.params, c, NULL), 0);
     assert_string_not_equal(a, b);
     assert_string_equal(a, c);
     assert_int_equal(strlen(a), 16);
@@ -119,7 +119,7 @@ static void test_declare_refuses(void **state)
     struct pl_params p;
     plume_tensor *t = NULL;
 
-    pl_params_init(&p, PL_REAL_F32);
+    pl_params_init(&p, pl_device_cpu(), PL_REAL_F32);
     assert_int_equal(pl_params_declare(&p, "a", 0, 1, (size_t[]){3}, &t, NULL), 0);
     t = NULL;
     assert_int_equal(pl_params_declare(&p, "a", 0, 1, (size_t[]){3}, &t, NULL), -EEXIST);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* The plan of memory and of who writes which gradient, on random lives and random graphs. */
 #include "runtime/engine/tape_private.h"
+#include "tests/lib/on_device.h"
 #include "tests/unit/engine_random.h"
 
 /* No two that are alive at the same position overlap, and all lie within the total. */
@@ -88,7 +89,7 @@ run_random(struct random_net *r, uint64_t seed, size_t ops, enum kind kind, bool
         if (pl_tape_reaches(tape, &r->net.t[i]))
             memset(r->net.t[i].grad, 0xff, r->net.t[i].count * 8);
     assert_int_equal(backward(&r->net, loss), 0);
-    return pl_tensor_scalar(loss);
+    return on_device_scalar(loss);
 }
 
 /* Whether something shares memory changes no bit, in any type; and nothing is read before it is

@@ -50,7 +50,7 @@ static void gradient_case(function f, size_t rows, size_t in, size_t out)
 {
     struct net net = {0};
 
-    pl_tape_init(&net.tape, pl_kernels_ref(PL_REAL_F64), true);
+    pl_tape_init(&net.tape, pl_device_cpu(), PL_REAL_F64, true);
     leaf(&net, PL_REAL_F64, 2, (size_t[]){rows, in});
     leaf(&net, PL_REAL_F64, 2, (size_t[]){out, in});
     leaf(&net, PL_REAL_F64, 1, (size_t[]){out});
@@ -92,7 +92,7 @@ static void test_f32_gradients_are_near_f64(void **state)
         enum pl_real real = i ? PL_REAL_F32 : PL_REAL_F64;
         plume_tensor *loss;
 
-        pl_tape_init(&nets[i]->tape, pl_kernels_best(real), true);
+        pl_tape_init(&nets[i]->tape, pl_device_cpu(), real, true);
         leaf(nets[i], real, 2, (size_t[]){16, 64});
         leaf(nets[i], real, 2, (size_t[]){10, 64});
         leaf(nets[i], real, 1, (size_t[]){10});
@@ -112,7 +112,7 @@ static void test_tape_is_static_until_a_shape_changes(void **state)
     struct net net = {0};
     plume_tensor *first, *second;
 
-    pl_tape_init(&net.tape, pl_kernels_ref(PL_REAL_F64), true);
+    pl_tape_init(&net.tape, pl_device_cpu(), PL_REAL_F64, true);
     leaf(&net, PL_REAL_F64, 2, (size_t[]){6, 4});
     leaf(&net, PL_REAL_F64, 2, (size_t[]){3, 4});
     leaf(&net, PL_REAL_F64, 1, (size_t[]){3});
@@ -164,7 +164,7 @@ static void test_backward_reports_each_node_and_stops_on_failure(void **state)
     plume_tensor *loss;
     size_t next;
 
-    pl_tape_init(&net.tape, pl_kernels_ref(PL_REAL_F64), true);
+    pl_tape_init(&net.tape, pl_device_cpu(), PL_REAL_F64, true);
     leaf(&net, PL_REAL_F64, 2, (size_t[]){4, 4});
     leaf(&net, PL_REAL_F64, 2, (size_t[]){4, 4});
     leaf(&net, PL_REAL_F64, 1, (size_t[]){4});
@@ -186,7 +186,7 @@ static void test_tracing_runs_nothing(void **state)
     struct net net = {0};
     plume_tensor *loss;
 
-    pl_tape_init(&net.tape, pl_kernels_ref(PL_REAL_F64), true);
+    pl_tape_init(&net.tape, pl_device_cpu(), PL_REAL_F64, true);
     leaf(&net, PL_REAL_F64, 2, (size_t[]){4, 4});
     leaf(&net, PL_REAL_F64, 2, (size_t[]){4, 4});
     leaf(&net, PL_REAL_F64, 1, (size_t[]){4});
@@ -213,7 +213,7 @@ static void test_ops_refuse_shapes_that_do_not_fit(void **state)
     struct net net = {0};
     plume_tensor *t = NULL;
 
-    pl_tape_init(&net.tape, pl_kernels_ref(PL_REAL_F64), true);
+    pl_tape_init(&net.tape, pl_device_cpu(), PL_REAL_F64, true);
     leaf(&net, PL_REAL_F64, 2, (size_t[]){4, 5});
     leaf(&net, PL_REAL_F64, 2, (size_t[]){3, 4});
     leaf(&net, PL_REAL_F64, 1, (size_t[]){3});
@@ -243,7 +243,7 @@ static void test_loss_must_depend_on_a_parameter(void **state)
     struct net net = {0};
     plume_tensor *loss;
 
-    pl_tape_init(&net.tape, pl_kernels_ref(PL_REAL_F64), true);
+    pl_tape_init(&net.tape, pl_device_cpu(), PL_REAL_F64, true);
     leaf(&net, PL_REAL_F64, 2, (size_t[]){4, 4});
     leaf(&net, PL_REAL_F64, 2, (size_t[]){4, 4});
     leaf(&net, PL_REAL_F64, 1, (size_t[]){4});
