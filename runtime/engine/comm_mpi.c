@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "runtime/engine/comm_mpi.h"
+#include "common/base/fs.h"
 #include "runtime/engine/comm_mpi_table.h"
 #include "runtime/engine/comm_tcp_private.h"
 #include "runtime/engine/plugin.h"
