@@ -1,13 +1,16 @@
 /* SPDX-License-Identifier: MIT */
-/* C (+)= scale op(A) op(B) + bias, the fallback where cuBLASLt is not used, in real<T> with sums in
- * index order. A block has 64 x 64 of C and goes through k in steps of 16, for which it keeps both
- * operands in shared memory; a thread has 4 x 4 of C in registers: 2 m n k operations, of which 32
- * per 8 numbers read from shared memory (blocking as in Volkov and Demmel 2008, "Benchmarking GPUs
- * to tune dense linear algebra"). No tensor cores. Any shape up to 2^31 - 1 tiles of C. */
+/* Sums over k of A(i, k) B(k, j), the fallback where NVIDIA's libraries are not used, in real<T>:
+ * whatever gives the operands, whatever takes the sums. A block has 64 x 64 of them and goes
+ * through k in steps of 16, for which it keeps both operands in shared memory; a thread has 4 x 4
+ * in registers: 2 m n k operations, of which 32 per 8 numbers read from shared memory (blocking as
+ * in Volkov and Demmel 2008, "Benchmarking GPUs to tune dense linear algebra"). No tensor cores.
+ *
+ * Sums are in order of k; where there are few and long ones, k is cut into pieces, whose sums are
+ * added in order: how many depends on the shape only. Up to 2^31 - 1 blocks. */
 #ifndef PL_KERNELS_CUDA_GEMM_CUH
 #define PL_KERNELS_CUDA_GEMM_CUH
 
-#include "kernels/cuda/activation.cuh"
+#include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/unroll.cuh"
 
 namespace pl_cuda
@@ -16,79 +19,80 @@ namespace pl_cuda
 #define PL_GEMM_TILE 64
 #define PL_GEMM_DEPTH 16
 #define PL_GEMM_THREADS 256
+#define PL_GEMM_BLOCKS 256 /* enough to fill any GPU */
+#define PL_GEMM_LEAST 1024 /* of k in a piece; a multiple of PL_GEMM_DEPTH */
 
-/* op(A)(i, k) = a[i * a_row + k * a_col], op(B)(k, j) = b[k * b_row + j * b_col]; matrix t begins
- * t * *_batch further. */
-template <class T> struct gemm_args {
+struct gemm_shape {
     size_t batch, m, n, k;
-    const T *a, *b;
-    size_t a_row, a_col, a_batch, b_row, b_col, b_batch;
-    T *c;
-    size_t c_row, c_batch;
-    real<T> scale;
-    bool add;
-    const T *bias; /* [n], or NULL */
-    int act;       /* enum pl_activation */
-    T *pre;        /* as c: what goes into the activation; or NULL */
 };
 
-static __host__ __device__ __forceinline__ size_t gemm_tiles(size_t n)
-{
-    return (n + PL_GEMM_TILE - 1) / PL_GEMM_TILE;
-}
+/* How the blocks share the work. */
+struct gemm_blocks {
+    size_t down, across, pieces, depth; /* depth: k of a piece */
+};
 
-/* A tile of an operand, lines of 64 for each of 16 steps of k; what lies outside is 0. Neighbouring
- * threads read along the dense dimension. */
-template <class T>
-static __device__ __forceinline__ void gemm_tile(real<T> (*to)[PL_GEMM_TILE + 1],
-                                                 const T *p,
+/* An operand in memory: A(i, k) = p[i * line + k * step], B(k, j) = p[j * line + k * step]; matrix
+ * t begins t * batch further. */
+template <class T> struct strided {
+    const T *p;
+    size_t line, step, batch;
+
+    /* Whether neighbouring lines are neighbours in memory, or neighbouring steps. */
+    __device__ __forceinline__ bool lines_near() const
+    {
+        return line == 1;
+    }
+
+    __device__ __forceinline__ real<T> operator()(size_t t, size_t l, size_t k) const
+    {
+        return load(p, t * batch + l * line + k * step);
+    }
+};
+
+/* A tile of an operand; what lies outside is 0. Neighbouring threads read neighbours. */
+template <class R, class OPERAND>
+static __device__ __forceinline__ void gemm_tile(R (*to)[PL_GEMM_TILE + 1],
+                                                 const OPERAND &operand,
+                                                 size_t t,
                                                  size_t first,
                                                  size_t lines,
-                                                 size_t line,
                                                  size_t k,
-                                                 size_t depth,
-                                                 size_t step)
+                                                 size_t end)
 {
-    for (unsigned e = threadIdx.x; e < PL_GEMM_TILE * PL_GEMM_DEPTH; e += PL_GEMM_THREADS) {
-        unsigned l = line == 1 ? e % PL_GEMM_TILE : e / PL_GEMM_DEPTH;
-        unsigned s = line == 1 ? e / PL_GEMM_TILE : e % PL_GEMM_DEPTH;
-        bool in = first + l < lines && k + s < depth;
+    bool near = operand.lines_near();
 
-        to[s][l] = in ? load(p, (first + l) * line + (k + s) * step) : 0;
+    for (unsigned e = threadIdx.x; e < PL_GEMM_TILE * PL_GEMM_DEPTH; e += PL_GEMM_THREADS) {
+        unsigned l = near ? e % PL_GEMM_TILE : e / PL_GEMM_DEPTH;
+        unsigned s = near ? e / PL_GEMM_TILE : e % PL_GEMM_DEPTH;
+        bool in = first + l < lines && k + s < end;
+
+        to[s][l] = in ? operand(t, first + l, k + s) : 0;
     }
 }
 
-template <class T>
-static __device__ __forceinline__ void
-gemm_out(const gemm_args<T> &g, size_t at, size_t j, real<T> x)
+template <class R, class A, class B, class OUT>
+static __global__ void __launch_bounds__(PL_GEMM_THREADS)
+    gemm_kernel(gemm_shape g, gemm_blocks blocks, A a, B b, OUT out, R *partial)
 {
-    x = g.scale * x;
-    if (g.bias)
-        x += load(g.bias, j);
-    if (g.pre)
-        store(g.pre, at, x);
-    put(g.c, at, activate_by(g.act, x), g.add);
-}
-
-template <class T>
-static __global__ void __launch_bounds__(PL_GEMM_THREADS) gemm_kernel(gemm_args<T> g)
-{
-    PL_SHARED(real<T>, a, [PL_GEMM_DEPTH][PL_GEMM_TILE + 1]);
-    PL_SHARED(real<T>, b, [PL_GEMM_DEPTH][PL_GEMM_TILE + 1]);
-    size_t down = gemm_tiles(g.m), across = gemm_tiles(g.n), t = blockIdx.x / (down * across);
-    size_t i0 = blockIdx.x % down * PL_GEMM_TILE, j0 = blockIdx.x / down % across * PL_GEMM_TILE;
+    PL_SHARED(R, lines_a, [PL_GEMM_DEPTH][PL_GEMM_TILE + 1]);
+    PL_SHARED(R, lines_b, [PL_GEMM_DEPTH][PL_GEMM_TILE + 1]);
+    size_t block = blockIdx.x, i0 = block % blocks.down * PL_GEMM_TILE;
+    size_t j0 = block / blocks.down % blocks.across * PL_GEMM_TILE;
+    size_t which = block / (blocks.down * blocks.across), t = which % g.batch;
+    size_t begin = which / g.batch * blocks.depth, end = begin + blocks.depth;
     unsigned ti = threadIdx.x / 16, tj = threadIdx.x % 16;
-    real<T> sum[4][4] = {};
+    R sum[4][4] = {};
 
-    for (size_t k = 0; k < g.k; k += PL_GEMM_DEPTH) {
-        gemm_tile(a, g.a + t * g.a_batch, i0, g.m, g.a_row, k, g.k, g.a_col);
-        gemm_tile(b, g.b + t * g.b_batch, j0, g.n, g.b_col, k, g.k, g.b_row);
+    end = end < g.k ? end : g.k;
+    for (size_t k = begin; k < end; k += PL_GEMM_DEPTH) {
+        gemm_tile(lines_a, a, t, i0, g.m, k, end);
+        gemm_tile(lines_b, b, t, j0, g.n, k, end);
         __syncthreads();
         PL_UNROLL
         for (int s = 0; s < PL_GEMM_DEPTH; s++) {
             PL_UNROLL
             for (int e = 0; e < 16; e++)
-                sum[e / 4][e % 4] += a[s][ti + 16 * (e / 4)] * b[s][tj + 16 * (e % 4)];
+                sum[e / 4][e % 4] += lines_a[s][ti + 16 * (e / 4)] * lines_b[s][tj + 16 * (e % 4)];
         }
         __syncthreads();
     }
@@ -96,17 +100,80 @@ static __global__ void __launch_bounds__(PL_GEMM_THREADS) gemm_kernel(gemm_args<
     for (int e = 0; e < 16; e++) {
         size_t i = i0 + ti + 16 * (e / 4), j = j0 + tj + 16 * (e % 4);
 
-        if (i < g.m && j < g.n)
-            gemm_out(g, t * g.c_batch + i * g.c_row + j, j, sum[e / 4][e % 4]);
+        if (i >= g.m || j >= g.n)
+            continue;
+        if (partial)
+            partial[(which * g.m + i) * g.n + j] = sum[e / 4][e % 4];
+        else
+            out(t, i, j, sum[e / 4][e % 4]);
     }
 }
 
-template <class T> static void gemm(const gemm_args<T> &g)
+template <class R, class OUT>
+static __global__ void __launch_bounds__(PL_GEMM_THREADS)
+    gemm_pieces(gemm_shape g, size_t pieces, OUT out, const R *partial)
 {
-    if (g.m && g.n && g.batch)
-        PL_LAUNCH((gemm_kernel<T>), gemm_tiles(g.m) * gemm_tiles(g.n) * g.batch, PL_GEMM_THREADS, 0,
-                  g);
+    size_t at = (size_t)blockIdx.x * PL_GEMM_THREADS + threadIdx.x, count = g.batch * g.m * g.n;
+    R sum = 0;
+
+    if (at >= count)
+        return;
+    for (size_t piece = 0; piece < pieces; piece++)
+        sum += partial[piece * count + at];
+    out(at / g.n / g.m, at / g.n % g.m, at % g.n, sum);
 }
+
+static inline gemm_blocks gemm_blocks_of(const gemm_shape &g)
+{
+    gemm_blocks b = {ceil_div(g.m, PL_GEMM_TILE), ceil_div(g.n, PL_GEMM_TILE), 1, g.k};
+    size_t wanted = ceil_div(PL_GEMM_BLOCKS, b.down * b.across * g.batch);
+    size_t most = ceil_div(g.k, PL_GEMM_LEAST);
+
+    if (wanted > 1 && most > 1) {
+        b.pieces = wanted < most ? wanted : most;
+        b.depth = ceil_div(ceil_div(g.k, b.pieces), PL_GEMM_DEPTH) * PL_GEMM_DEPTH;
+    }
+    return b;
+}
+
+/* A, B: __device__ real<T> operator()(size_t t, size_t line, size_t k) const, and lines_near() as
+ * struct strided has it; OUT: __device__ void operator()(size_t t, size_t i, size_t j, real<T> sum)
+ * const. Uses the stream's scratch. */
+template <class T, class A, class B, class OUT>
+static void gemm(const gemm_shape &g, const A &a, const B &b, const OUT &out)
+{
+    typedef real<T> R;
+    size_t count = g.batch * g.m * g.n;
+    gemm_blocks blocks;
+    R *partial = NULL;
+
+    if (count == 0)
+        return;
+    blocks = gemm_blocks_of(g);
+    if (blocks.pieces > 1) {
+        partial = (R *)scratch(blocks.pieces * count * sizeof(*partial));
+        if (!partial)
+            return;
+    }
+    PL_LAUNCH((gemm_kernel<R, A, B, OUT>), blocks.down * blocks.across * g.batch * blocks.pieces,
+              PL_GEMM_THREADS, 0, g, blocks, a, b, out, partial);
+    if (partial)
+        PL_LAUNCH((gemm_pieces<R, OUT>), ceil_div(count, PL_GEMM_THREADS), PL_GEMM_THREADS, 0, g,
+                  blocks.pieces, out, (const R *)partial);
+}
+
+/* c_t (+)= scale times the sums; rows c_row apart, matrices c_batch. */
+template <class T> struct gemm_to {
+    T *c;
+    size_t c_row, c_batch;
+    real<T> scale;
+    bool add;
+
+    __device__ __forceinline__ void operator()(size_t t, size_t i, size_t j, real<T> sum) const
+    {
+        put(c, t * c_batch + i * c_row + j, scale * sum, add);
+    }
+};
 
 } // namespace pl_cuda
 

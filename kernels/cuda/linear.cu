@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* The fallback: three products (gemm.cuh), the activation in the first one's end, its slope and the
  * column sums of dz (sums.cuh) before the others: 2 rows in out operations each. */
+#include "kernels/cuda/activation.cuh"
 #include "kernels/cuda/each.cuh"
 #include "kernels/cuda/gemm.cuh"
 #include "kernels/cuda/sums.cuh"
@@ -49,6 +50,23 @@ template <class T> void slopes(const struct pl_linear_args *a)
         each<T, 1>(n, {{dy}, dz}, false, same<T>{});
 }
 
+/* y = act(z), z = sum + b. */
+template <class T> struct activated_to {
+    T *y, *pre;
+    const T *b;
+    size_t out;
+    int act;
+
+    __device__ __forceinline__ void operator()(size_t, size_t i, size_t j, real<T> z) const
+    {
+        if (b)
+            z += load(b, j);
+        if (pre)
+            store(pre, i * out + j, z);
+        store(y, i * out + j, activate_by(act, z));
+    }
+};
+
 template <class T> struct column {
     const T *dz;
     size_t out;
@@ -73,59 +91,26 @@ template <class T> struct bias_to {
 
 template <class T> void linear_forward(const struct pl_linear_args *a)
 {
-    gemm_args<T> g = {};
+    strided<T> x = {(const T *)a->x, a->in, 1, 0}, w = {(const T *)a->w, a->in, 1, 0};
+    T *pre = pl_activation_needs_pre(a->act) ? (T *)a->pre : NULL;
 
-    g.batch = 1;
-    g.m = a->rows;
-    g.n = a->out;
-    g.k = a->in;
-    g.a = (const T *)a->x;
-    g.a_row = g.b_col = a->in;
-    g.a_col = g.b_row = 1;
-    g.b = (const T *)a->w;
-    g.c = (T *)a->y;
-    g.c_row = a->out;
-    g.scale = 1;
-    g.bias = (const T *)a->b;
-    g.act = a->act;
-    g.pre = pl_activation_needs_pre(a->act) ? (T *)a->pre : NULL;
-    gemm(g);
+    gemm<T>({1, a->rows, a->out, a->in}, x, w,
+            activated_to<T>{(T *)a->y, pre, (const T *)a->b, a->out, a->act});
 }
 
 template <class T> void linear_backward(const struct pl_linear_args *a)
 {
-    gemm_args<T> g = {};
+    const T *x = (const T *)a->x, *w = (const T *)a->w, *dz = (const T *)a->dz;
 
     slopes<T>(a);
-    g.batch = 1;
-    g.scale = 1;
-    g.a = (const T *)a->dz;
-    g.n = a->in;
-    g.b_row = g.c_row = a->in;
-    g.b_col = 1;
-    if (a->dx) {
-        g.m = a->rows;
-        g.k = a->out;
-        g.a_row = a->out;
-        g.a_col = 1;
-        g.b = (const T *)a->w;
-        g.c = (T *)a->dx;
-        g.add = a->dx_add;
-        gemm(g);
-    }
-    if (a->dw) {
-        g.m = a->out;
-        g.k = a->rows;
-        g.a_row = 1;
-        g.a_col = a->out;
-        g.b = (const T *)a->x;
-        g.c = (T *)a->dw;
-        g.add = a->dw_add;
-        gemm(g);
-    }
+    if (a->dx)
+        gemm<T>({1, a->rows, a->in, a->out}, strided<T>{dz, a->out, 1, 0},
+                strided<T>{w, 1, a->in, 0}, gemm_to<T>{(T *)a->dx, a->in, 0, 1, a->dx_add});
+    if (a->dw)
+        gemm<T>({1, a->out, a->in, a->rows}, strided<T>{dz, 1, a->out, 0},
+                strided<T>{x, 1, a->in, 0}, gemm_to<T>{(T *)a->dw, a->in, 0, 1, a->dw_add});
     if (a->db)
-        sums(1, a->rows, a->out, column<T>{(const T *)a->dz, a->out},
-             bias_to<T>{(T *)a->db, a->db_add});
+        sums(1, a->rows, a->out, column<T>{dz, a->out}, bias_to<T>{(T *)a->db, a->db_add});
 }
 
 PL_CUDA_DEFINE(linear_forward, linear);

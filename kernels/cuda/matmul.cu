@@ -5,28 +5,17 @@
 namespace pl_cuda
 {
 
-template <class T> void matmul(const struct pl_matmul_args *a)
+template <class T> void matmul(const struct pl_matmul_args *s)
 {
-    gemm_args<T> g = {};
+    strided<T> a = {(const T *)s->a, s->a_row, 1, s->a_batch};
+    strided<T> b = {(const T *)s->b, 1, s->b_row, s->b_batch};
+    gemm_to<T> c = {(T *)s->c, s->c_row, s->c_batch, (real<T>)s->scale, s->add};
 
-    g.batch = a->batch;
-    g.m = a->m;
-    g.n = a->n;
-    g.k = a->k;
-    g.a = (const T *)a->a;
-    g.a_row = a->a_transposed ? 1 : a->a_row;
-    g.a_col = a->a_transposed ? a->a_row : 1;
-    g.a_batch = a->a_batch;
-    g.b = (const T *)a->b;
-    g.b_row = a->b_transposed ? 1 : a->b_row;
-    g.b_col = a->b_transposed ? a->b_row : 1;
-    g.b_batch = a->b_batch;
-    g.c = (T *)a->c;
-    g.c_row = a->c_row;
-    g.c_batch = a->c_batch;
-    g.scale = (real<T>)a->scale;
-    g.add = a->add;
-    gemm(g);
+    if (s->a_transposed)
+        a = {a.p, 1, s->a_row, s->a_batch};
+    if (s->b_transposed)
+        b = {b.p, s->b_row, 1, s->b_batch};
+    gemm<T>({s->batch, s->m, s->n, s->k}, a, b, c);
 }
 
 PL_CUDA_DEFINE(matmul, matmul);

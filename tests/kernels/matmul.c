@@ -83,5 +83,6 @@ void check_op(const struct pl_kernels *ref, const struct pl_kernels *got)
     one(ref, got, 150, 60, 500, 1, FILL_RANDOM);
     one(ref, got, 10, 200, 500, 2, FILL_RANDOM);
     one(ref, got, 200, 10, 500, 2, FILL_LARGE);
+    one(ref, got, 7, 70, 3001, 2, FILL_RANDOM); /* sums in several pieces */
     one(ref, got, 4, 5, 0, 2, FILL_RANDOM);
 }
