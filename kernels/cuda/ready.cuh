@@ -12,6 +12,8 @@
     X(linear_forward, linear)                                                                      \
     X(linear_backward, linear)                                                                     \
     X(matmul, matmul)                                                                              \
+    X(conv2d_forward, conv2d)                                                                      \
+    X(conv2d_backward, conv2d)                                                                     \
     X(batchnorm_sums, batchnorm)                                                                   \
     X(batchnorm_forward, batchnorm)                                                                \
     X(batchnorm_back_sums, batchnorm)                                                              \
