@@ -22,9 +22,9 @@ one(const struct pl_kernels *ref, const struct pl_kernels *got, size_t rows, siz
 
 void check_op(const struct pl_kernels *ref, const struct pl_kernels *got)
 {
-    for (int n = 0; n < 500; n++)
+    for (size_t n = 0; n < check_many(500, 150); n++)
         one(ref, got, 1 + check_random(50), 1 + check_random(20));
-    for (int n = 0; n < 16; n++)
+    for (size_t n = 0; n < check_many(16, 4); n++)
         one(ref, got, 1 + check_random(3), 200 + check_random(2500));
     one(ref, got, 3, 9001);
 }

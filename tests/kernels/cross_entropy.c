@@ -95,10 +95,10 @@ static void threads(const struct pl_kernels *got)
 
 void check_op(const struct pl_kernels *ref, const struct pl_kernels *got)
 {
-    for (int n = 0; n < 400; n++)
+    for (size_t n = 0; n < check_many(400, 100); n++)
         one(ref, got, 1 + check_random(20), 1 + check_random(40),
             (enum fill)check_random(FILL_COUNT), check_random(10) == 0);
-    for (int n = 0; n < 16; n++)
+    for (size_t n = 0; n < check_many(16, 4); n++)
         one(ref, got, 1 + check_random(3), 200 + check_random(2500),
             (enum fill)check_random(FILL_COUNT), false);
     one(ref, got, 2, 9001, FILL_RANDOM, false);

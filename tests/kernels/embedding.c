@@ -41,10 +41,10 @@ static void one(const struct pl_kernels *ref,
 
 void check_op(const struct pl_kernels *ref, const struct pl_kernels *got)
 {
-    for (int i = 0; i < 300; i++)
+    for (size_t i = 0; i < check_many(300, 100); i++)
         one(ref, got, 1 + check_random(60), 1 + check_random(20), 1 + check_random(150),
             check_random(8) == 0);
-    for (int i = 0; i < 8; i++)
+    for (size_t i = 0; i < check_many(8, 4); i++)
         one(ref, got, 1 + check_random(60), 1 + check_random(4), 250 + check_random(300), false);
     one(ref, got, 3000, 65, 128, false);
 }

@@ -44,10 +44,10 @@ static void one(const struct pl_kernels *ref,
 
 void check_op(const struct pl_kernels *ref, const struct pl_kernels *got)
 {
-    for (int i = 0; i < 400; i++)
+    for (size_t i = 0; i < check_many(400, 120); i++)
         one(ref, got, 1 + check_random(20), 1 + check_random(80), check_random(2),
             (enum fill)check_random(FILL_DENORM + 1));
-    for (int i = 0; i < 8; i++)
+    for (size_t i = 0; i < check_many(8, 4); i++)
         one(ref, got, 1 + check_random(3), 200 + check_random(2500), check_random(2),
             (enum fill)check_random(FILL_DENORM + 1));
     one(ref, got, 3, 9001, false, FILL_RANDOM);
