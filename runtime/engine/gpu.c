@@ -3,6 +3,7 @@
 #include "runtime/engine/plugin.h"
 
 #include <dlfcn.h>
+#include <stdlib.h>
 
 #define FILE_NAME "plume-cuda.so"
 
@@ -68,4 +69,33 @@ int pl_gpu_nccl(const struct pl_nccl_table **ret, struct pl_error *err)
     if (r == 0)
         *ret = nccl;
     return r;
+}
+
+int pl_gpu_open(const unsigned *list,
+                size_t n,
+                unsigned local_rank,
+                struct pl_device **ret,
+                struct pl_error *err)
+{
+    unsigned there = 0, index = local_rank;
+    int r;
+
+    if (!getenv("SLURM_JOB_ID") && setenv("CUDA_DEVICE_ORDER", "PCI_BUS_ID", 0) < 0)
+        return pl_error_set(err, -ENOMEM, "out of memory");
+    r = load(err);
+    if (r == 0)
+        r = devices->count(&there, err);
+    if (r < 0)
+        return r;
+    if (there == 1)
+        index = 0;
+    else if (n > 0 && local_rank < n)
+        index = list[local_rank];
+    if (index >= there)
+        return pl_error_set(err, -ENODEV,
+                            "GPU %u is asked for (by the rank with local rank %u), but %u are "
+                            "visible here: start fewer ranks a node, or ask for more GPUs "
+                            "(Slurm: --gpus-per-node)",
+                            index, local_rank, there);
+    return devices->open(index, ret, err);
 }

@@ -5,6 +5,7 @@
 #include "kernels/pool.h"
 #include "runtime/engine/comm_mpi.h"
 #include "runtime/engine/crash.h"
+#include "runtime/engine/gpu.h"
 #include "runtime/engine/local.h"
 #include "runtime/engine/module.h"
 #include "runtime/engine/pltrain_options.h"
@@ -89,6 +90,54 @@ static int fit(struct pl_trainer *t, struct pl_error *err)
     return r;
 }
 
+/* Trains on the device that options name. */
+static int train_on(const struct pl_module *module,
+                    const struct pl_hparams *hparams,
+                    const struct pl_train_options *options,
+                    struct pl_comm *comm,
+                    struct pl_report *report,
+                    struct pl_error *err)
+{
+    struct pl_trainer trainer;
+    int r = pl_trainer_init(&trainer, &module->hooks, hparams, options, comm, report, err);
+
+    if (r < 0)
+        return r;
+    pl_log_debug(
+        "train",
+        "rank %u of %u, strategy %s, precision %s, collectives %s, device %s, kernels %s, %u "
+        "threads, %.3g Mflop a step",
+        comm->rank, comm->size, pl_strategy_names[trainer.strategy.kind],
+        pl_precision_names[options->precision], comm->ops->name, trainer.dev->name,
+        trainer.kernels->name, pl_pool_threads(),
+        (pl_tape_flops(pl_step_tape(&trainer), false) +
+         pl_tape_flops(pl_step_tape(&trainer), true)) *
+            trainer.strategy.devices * 1e-6);
+    r = fit(&trainer, err);
+    pl_trainer_finish(&trainer);
+    return r;
+}
+
+/* The rank's GPU; all parts of a process' batch are on one, so far. */
+static int open_gpu(const struct pl_pltrain *p,
+                    const struct pl_comm *comm,
+                    struct pl_device **ret,
+                    struct pl_error *err)
+{
+    unsigned there = 0;
+    int r = pl_gpu_open(p->device, p->n_device, comm->place.local_rank, ret, err);
+
+    if (r < 0 || p->train.devices < 2)
+        return r;
+    r = (*ret)->ops->count(&there, err);
+    if (r == 0 && there > 1)
+        r = pl_error_set(err, -ENOTSUP,
+                         "strategies dp and ddp2 drive one GPU a process, not %u: choose ddp, or "
+                         "make one visible (CUDA_VISIBLE_DEVICES)",
+                         p->train.devices);
+    return r;
+}
+
 static int train_in(const struct pl_pltrain *p,
                     const struct pl_module *module,
                     const struct pl_hparams *hparams,
@@ -97,7 +146,8 @@ static int train_in(const struct pl_pltrain *p,
 {
     _cleanup_(pl_comm_destroyp) struct pl_comm *comm = NULL;
     _cleanup_(pl_report_close) struct pl_report report = {.link = PL_RANK_LINK_INIT};
-    struct pl_trainer trainer;
+    struct pl_train_options options = p->train;
+    struct pl_device *gpu = NULL;
     int r = pl_report_open(&report, world->rank, world->local_rank, err);
 
     if (r == 0)
@@ -109,22 +159,16 @@ static int train_in(const struct pl_pltrain *p,
                          (long long)p->nodes, comm->place.n_nodes);
     if (r == 0)
         r = pl_threads_share(comm, err);
+    if (r == 0 && p->gpu) {
+        r = open_gpu(p, comm, &gpu, err);
+        if (r < 0)
+            pl_comm_abort(comm, pl_error_text(err));
+        options.device = gpu;
+    }
     if (r == 0)
-        r = pl_trainer_init(&trainer, &module->hooks, hparams, &p->train, comm, &report, err);
-    if (r < 0)
-        return r;
-    pl_log_debug(
-        "train",
-        "rank %u of %u, strategy %s, precision %s, collectives %s, kernels %s, %u threads, "
-        "%.3g Mflop a step",
-        world->rank, world->size, pl_strategy_names[trainer.strategy.kind],
-        pl_precision_names[p->train.precision], comm->ops->name, trainer.kernels->name,
-        pl_pool_threads(),
-        (pl_tape_flops(pl_step_tape(&trainer), false) +
-         pl_tape_flops(pl_step_tape(&trainer), true)) *
-            trainer.strategy.devices * 1e-6);
-    r = fit(&trainer, err);
-    pl_trainer_finish(&trainer);
+        r = train_on(module, hparams, &options, comm, &report, err);
+    if (gpu)
+        gpu->ops->close(gpu);
     return r;
 }
 

@@ -53,6 +53,7 @@ enum option_id {
     OPT_ACCELERATOR,
     OPT_SYNC_BATCHNORM,
     OPT_DEVICES,
+    OPT_GPUS,
     OPT_COMM,
     OPT_PROCESSES,
     OPT_NODES,
@@ -124,12 +125,14 @@ static const struct pl_option options[] = {
 
     {"strategy", 0, "KIND", "Ranks and devices", "auto (default), single, dp, ddp, ddp2 or horovod",
      OPT_STRATEGY},
-    {"accelerator", 0, "KIND", NULL, "auto (default) or cpu", OPT_ACCELERATOR},
+    {"accelerator", 0, "KIND", NULL,
+     "auto (default; the CPU), cpu or gpu (NVIDIA; not yet tried on a real one)", OPT_ACCELERATOR},
     {"sync-batchnorm", 0, NULL, NULL, "batch norm over all ranks' batches", OPT_SYNC_BATCHNORM},
     {"devices", 0, "K", NULL,
      "auto (default), a number or a list: of a node; a rank each, but of one process with dp and "
      "ddp2",
      OPT_DEVICES},
+    {"gpus", 0, "K", NULL, "--accelerator gpu --devices K", OPT_GPUS},
     {"comm", 0, "KIND", NULL,
      "auto (shared memory inside a node; between nodes mpi where it started the job, else tcp), "
      "shm, tcp or mpi for all",
@@ -247,41 +250,46 @@ static int parse_limit(const char *value, struct pl_limit *ret, struct pl_error 
     return 0;
 }
 
-/* "auto", a number, or a list of devices that differ. */
-static int parse_devices(const char *value, int64_t *ret, struct pl_error *err)
+/* "auto", a number, or a list of devices that differ; "3," is the list of device 3. */
+static int parse_devices(struct pl_pltrain *p, const char *value, struct pl_error *err)
 {
     _cleanup_free_ char *copy = strdup(value);
-    bool seen[1024] = {false};
     char *rest = copy, *word;
-    int64_t n = 0, device;
+    int64_t device;
     int r;
 
     if (!copy)
         return pl_error_set(err, -ENOMEM, "out of memory");
+    p->n_device = 0;
+    p->devices = 0;
     if (strcmp(value, "auto") == 0)
         return 0;
     if (!strchr(value, ','))
-        return pl_parse_int(value, 1, (int64_t)PL_COUNT(seen), ret, err);
+        return pl_parse_int(value, 1, PL_PLTRAIN_DEVICES_MAX, &p->devices, err);
     while ((word = strsep(&rest, ","))) {
-        r = pl_parse_int(word + strspn(word, " "), 0, (int64_t)PL_COUNT(seen) - 1, &device, err);
+        if (!rest && !*word && p->n_device)
+            break;
+        r = pl_parse_int(word + strspn(word, " "), 0, 1023, &device, err);
         if (r < 0)
             return r;
-        if (seen[device])
-            return pl_error_set(err, -EINVAL, "device %lld is there twice", (long long)device);
-        seen[device] = true;
-        n++;
+        if (p->n_device == PL_PLTRAIN_DEVICES_MAX)
+            return pl_error_set(err, -E2BIG, "a node has at most %d devices",
+                                PL_PLTRAIN_DEVICES_MAX);
+        for (size_t i = 0; i < p->n_device; i++)
+            if (p->device[i] == (unsigned)device)
+                return pl_error_set(err, -EINVAL, "device %lld is there twice", (long long)device);
+        p->device[p->n_device++] = (unsigned)device;
     }
-    *ret = n;
+    p->devices = (int64_t)p->n_device;
     return 0;
 }
 
-static int check_accelerator(const char *value, struct pl_error *err)
+static int parse_accelerator(struct pl_pltrain *p, const char *value, struct pl_error *err)
 {
-    int64_t which;
+    int64_t which = 0;
     int r = parse_choice(value, (const char *const[]){"auto", "cpu", "gpu", NULL}, &which, err);
 
-    if (r == 0 && which == 2)
-        r = pl_error_set(err, -ENOTSUP, "this pltrain has no GPU backend: choose auto or cpu");
+    p->gpu = which == 2;
     return r;
 }
 
@@ -403,12 +411,15 @@ static int set_ranks(struct pl_pltrain *p, int id, const char *value, struct pl_
         p->train.strategy = (enum pl_strategy_kind)n;
         return r;
     case OPT_ACCELERATOR:
-        return check_accelerator(value, err);
+        return parse_accelerator(p, value, err);
     case OPT_SYNC_BATCHNORM:
         p->train.sync_batchnorm = true;
         return 0;
     case OPT_DEVICES:
-        return parse_devices(value, &p->devices, err);
+        return parse_devices(p, value, err);
+    case OPT_GPUS:
+        p->gpu = true;
+        return parse_devices(p, value, err);
     case OPT_COMM:
         r = parse_choice(value, (const char *const[]){"auto", "shm", "tcp", "mpi", NULL}, &n, err);
         p->comm = (enum pl_comm_kind)n;

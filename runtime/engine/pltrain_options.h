@@ -7,14 +7,19 @@
 #include "runtime/engine/comm.h"
 #include "runtime/engine/train_options.h"
 
+#define PL_PLTRAIN_DEVICES_MAX 64 /* of a node */
+
 struct pl_pltrain {
     const char *module;
     const char **hparams; /* "NAME=VALUE" */
     char **owned;         /* those of hparams that were made here */
     size_t n_hparams, n_owned;
     bool list;
-    int64_t processes, per_node, nodes; /* 0 = not given */
-    int64_t devices;                    /* 0 = auto */
+    int64_t processes, per_node, nodes;      /* 0 = not given */
+    int64_t devices;                         /* 0 = auto */
+    unsigned device[PL_PLTRAIN_DEVICES_MAX]; /* the list, where one was given */
+    size_t n_device;                         /* of the list; 0 = none */
+    bool gpu;
     enum pl_comm_kind comm;
     struct pl_train_options train;
     char epochs[40];

@@ -47,6 +47,7 @@ struct pl_emu_now pl_emu_now;
 static struct {
     pthread_mutex_t lock;
     uint64_t random;
+    const struct pl_emu_watch *watch;
     void (*body)(void *ctx);
     void *ctx;
     /* of the block that runs */
@@ -251,6 +252,8 @@ void pl_emu_launch(struct pl_emu_dim grid,
     uint64_t blocks = (uint64_t)grid.x * grid.y * grid.z, step, at;
 
     pthread_mutex_lock(&emu.lock);
+    if (emu.watch)
+        emu.watch->begin();
     pl_emu_now.grid_dim = grid;
     pl_emu_now.block_dim = block;
     emu.count = block.x * block.y * block.z;
@@ -274,17 +277,39 @@ void pl_emu_launch(struct pl_emu_dim grid,
                                 (unsigned)(at / grid.x / grid.y)};
         run_block();
     }
+    if (emu.watch)
+        emu.watch->end();
     pthread_mutex_unlock(&emu.lock);
+}
+
+void pl_emu_set_watch(const struct pl_emu_watch *watch)
+{
+    emu.watch = watch;
+}
+
+void pl_emu_argument(const void *value, size_t bytes)
+{
+    if (emu.watch)
+        emu.watch->argument(value, bytes);
+}
+
+static _Thread_local struct {
+    char *memory;
+    size_t bytes;
+} scratch;
+
+int pl_emu_is_scratch(const void *p)
+{
+    return (const char *)p >= scratch.memory && (const char *)p < scratch.memory + scratch.bytes;
 }
 
 void *pl_emu_scratch(size_t bytes)
 {
-    static _Thread_local void *memory;
-
-    free(memory);
-    memory = malloc(bytes);
-    if (!memory)
+    free(scratch.memory);
+    scratch.memory = malloc(bytes);
+    scratch.bytes = bytes;
+    if (!scratch.memory)
         give_up("out of memory", 0);
-    memset(memory, POISON, bytes);
-    return memory;
+    memset(scratch.memory, POISON, bytes);
+    return scratch.memory;
 }

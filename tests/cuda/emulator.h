@@ -38,6 +38,20 @@ void pl_emu_launch(struct pl_emu_dim grid,
 /* The order of blocks and threads follows from this. */
 void pl_emu_seed(uint64_t seed);
 
+/* What looks on, for a device with memory of its own (device.c): argument() is given each argument
+ * of a kernel before the launch; begin() and end() stand around it, one launch at a time. NULL (at
+ * first): nobody. */
+struct pl_emu_watch {
+    void (*argument)(const void *value, size_t bytes);
+    void (*begin)(void);
+    void (*end)(void);
+};
+void pl_emu_set_watch(const struct pl_emu_watch *watch);
+void pl_emu_argument(const void *value, size_t bytes);
+
+/* Whether the address is in the calling thread's scratch. */
+int pl_emu_is_scratch(const void *p);
+
 /* Memory of one op's kernels, contents undefined, of the calling thread: good until the next call.
  */
 void *pl_emu_scratch(size_t bytes);

@@ -121,6 +121,11 @@ template <class... P> struct launch_of {
     {
         auto body = [&]() { kernel(args...); };
 
+#if __has_builtin(__builtin_clear_padding)
+        /* What the stack left between members looks like addresses now and then. */
+        (__builtin_clear_padding(&args), ...);
+        (pl_emu_argument(&args, sizeof(args)), ...);
+#endif
         pl_emu_launch(
             {grid.x, grid.y, grid.z}, {block.x, block.y, block.z}, shared_bytes,
             [](void *ctx) { (*static_cast<decltype(body) *>(ctx))(); }, &body);

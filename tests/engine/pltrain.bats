@@ -107,7 +107,6 @@ bits() {
     [ "$(strategy --num-nodes 2)" = $'ddp\nddp' ]
     run -1 --separate-stderr pltrain --strategy dp --num-nodes 2 mlp
     [[ $stderr == *"choose ddp2 (dp inside a node, ddp across)"* ]]
-    says 2 "has no GPU backend" --accelerator gpu mlp
     says 2 "'--devices 2' and '--processes 3' disagree" --devices 2 --processes 3 mlp
     says 2 "device 1 is there twice" --devices 1,1 mlp
     run -1 --separate-stderr pltrain --strategy horovod --processes 2 --sync-batchnorm mlp

@@ -1,0 +1,364 @@
+/* SPDX-License-Identifier: MIT */
+/* A plume-cuda.so without CUDA: GPUs whose kernels run on the emulator, so that the whole engine
+ * can be tested where there is no GPU.
+ *
+ * What it makes sure of: nobody but kernels and copies touches a device's memory (pages are without
+ * access in between, and behind each array is one that always is); kernels are given addresses of
+ * the device that the thread has entered and of no other, and none of the host's; memory that was
+ * freed is gone; fresh memory is NaNs. A mistake ends the process, with a message or by SIGSEGV.
+ *
+ * Environment: PLUME_EMULATED_GPUS, how many there are (1); PLUME_EMULATED_MEMORY, bytes of each
+ * (1 GiB). */
+#include "runtime/engine/device.h"
+#include "common/base/macros.h"
+#include "kernels/cuda/cuda.h"
+#include "tests/cuda/emulator.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#define BLOCKS_MAX 4096
+#define GPUS_MAX 8
+#define POISON 0xff
+
+struct block {
+    char *memory; /* what alloc gave; NULL: free */
+    size_t bytes;
+    char *pages;
+    size_t pages_bytes; /* without the guard behind them */
+};
+
+struct gpu {
+    struct pl_device base;
+    struct block blocks[BLOCKS_MAX];
+    size_t n; /* blocks behind are free */
+    uint64_t used, peak, total;
+};
+
+static _Thread_local struct gpu *current;
+
+static void give_up(const char *what, const void *address)
+{
+    fprintf(stderr, "emulated GPU: %s (%p)\n", what, address);
+    abort();
+}
+
+static size_t page(void)
+{
+    return (size_t)sysconf(_SC_PAGESIZE);
+}
+
+static uint64_t number(const char *name, uint64_t otherwise)
+{
+    const char *value = getenv(name);
+
+    return value ? strtoull(value, NULL, 10) : otherwise;
+}
+
+/* ---- who may touch what ---- */
+
+static void allow(struct gpu *gpu, int access)
+{
+    for (size_t i = 0; i < gpu->n; i++) {
+        const struct block *b = &gpu->blocks[i];
+
+        if (b->memory && mprotect(b->pages, b->pages_bytes, access) < 0)
+            give_up("mprotect fails", b->pages);
+    }
+}
+
+static void launch_begins(void)
+{
+    allow(current, PROT_READ | PROT_WRITE);
+}
+
+static void launch_ends(void)
+{
+    allow(current, PROT_NONE);
+}
+
+static bool is_on(const struct gpu *gpu, const char *p)
+{
+    for (size_t i = 0; i < gpu->n; i++) {
+        const struct block *b = &gpu->blocks[i];
+
+        if (b->memory && p >= b->memory && p <= b->memory + b->bytes)
+            return true;
+    }
+    return false;
+}
+
+/* Addresses are told from other numbers by their size, and by that something is there. */
+static void check_address(uintptr_t word)
+{
+    const uintptr_t low = (uintptr_t)0x5500 << 32, high = (uintptr_t)1 << 47;
+    const char *p = (const char *)word;
+    unsigned char there;
+
+    if (word < low || word >= high || is_on(current, p) || pl_emu_is_scratch(p))
+        return;
+    if (mincore((void *)(word / page() * page()), 1, &there) == 0)
+        give_up("a kernel is given an address that is not of its device", p);
+}
+
+static void check_argument(const void *value, size_t bytes)
+{
+    if (!current)
+        give_up("a kernel is called before any device is entered", value);
+    for (size_t at = 0; at + sizeof(uintptr_t) <= bytes; at += sizeof(uintptr_t)) {
+        uintptr_t word;
+
+        memcpy(&word, (const char *)value + at, sizeof(word));
+        check_address(word);
+    }
+}
+
+/* ---- memory ---- */
+
+static int
+alloc(struct pl_device *dev, size_t bytes, const char *what, void **ret, struct pl_error *err)
+{
+    struct gpu *gpu = (struct gpu *)dev;
+    size_t size = (bytes + PL_DEVICE_ALIGN - 1) / PL_DEVICE_ALIGN * PL_DEVICE_ALIGN;
+    size_t pages = (size + page() - 1) / page() * page();
+    size_t i = 0;
+    struct block *b;
+
+    if (bytes == 0)
+        give_up("nothing is allocated", dev);
+    if (bytes > gpu->total - gpu->used)
+        return pl_error_set(err, -ENOMEM,
+                            "out of memory on %s: %zu bytes for %s are asked for, %llu are free",
+                            dev->name, bytes, what, (unsigned long long)(gpu->total - gpu->used));
+    while (i < gpu->n && gpu->blocks[i].memory)
+        i++;
+    if (i == BLOCKS_MAX)
+        give_up("too many arrays", dev);
+    b = &gpu->blocks[i];
+    b->pages = mmap(NULL, pages + page(), PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (b->pages == MAP_FAILED)
+        give_up("mmap fails", dev);
+    *b = (struct block){b->pages + pages - size, bytes, b->pages, pages};
+    gpu->n = PL_MAX(gpu->n, i + 1);
+    gpu->used += bytes;
+    gpu->peak = PL_MAX(gpu->peak, gpu->used);
+    mprotect(b->pages, pages, PROT_READ | PROT_WRITE);
+    memset(b->pages, POISON, pages);
+    mprotect(b->pages, pages, PROT_NONE);
+    *ret = b->memory;
+    return 0;
+}
+
+static void release(struct gpu *gpu, struct block *b)
+{
+    gpu->used -= b->bytes;
+    munmap(b->pages, b->pages_bytes + page());
+    *b = (struct block){0};
+}
+
+static void free_(struct pl_device *dev, void *memory)
+{
+    struct gpu *gpu = (struct gpu *)dev;
+
+    if (!memory)
+        return;
+    for (size_t i = 0; i < gpu->n; i++)
+        if (gpu->blocks[i].memory == memory) {
+            release(gpu, &gpu->blocks[i]);
+            return;
+        }
+    give_up("freed, but not allocated", memory);
+}
+
+static int host_alloc(struct pl_device *dev, size_t bytes, void **ret, struct pl_error *err)
+{
+    *ret = aligned_alloc(PL_DEVICE_ALIGN,
+                         (bytes + PL_DEVICE_ALIGN - 1) / PL_DEVICE_ALIGN * PL_DEVICE_ALIGN);
+    return *ret ? 0 : pl_error_set(err, -ENOMEM, "out of memory");
+}
+
+static void host_free(struct pl_device *dev, void *memory)
+{
+    free(memory);
+}
+
+/* Whether [p, p + bytes) is inside one array. */
+static void check_range(const struct gpu *gpu, const char *p, size_t bytes)
+{
+    for (size_t i = 0; i < gpu->n; i++) {
+        const struct block *b = &gpu->blocks[i];
+
+        if (b->memory && p >= b->memory && p + bytes <= b->memory + b->bytes)
+            return;
+    }
+    give_up("a copy beyond the device's arrays", p);
+}
+
+static void zero(struct pl_device *dev, void *to, size_t bytes)
+{
+    struct gpu *gpu = (struct gpu *)dev;
+
+    if (bytes == 0)
+        return;
+    check_range(gpu, to, bytes);
+    allow(gpu, PROT_READ | PROT_WRITE);
+    memset(to, 0, bytes);
+    allow(gpu, PROT_NONE);
+}
+
+/* from and to are checked where they are the device's. */
+static void
+move(struct gpu *gpu, void *to, bool to_device, const void *from, bool from_device, size_t bytes)
+{
+    if (bytes == 0)
+        return;
+    if (to_device)
+        check_range(gpu, to, bytes);
+    if (from_device)
+        check_range(gpu, from, bytes);
+    allow(gpu, PROT_READ | PROT_WRITE);
+    memcpy(to, from, bytes);
+    allow(gpu, PROT_NONE);
+}
+
+static void upload(struct pl_device *dev, void *to, const void *from, size_t bytes)
+{
+    move((struct gpu *)dev, to, true, from, false, bytes);
+}
+
+static void copy(struct pl_device *dev, void *to, const void *from, size_t bytes)
+{
+    move((struct gpu *)dev, to, true, from, true, bytes);
+}
+
+static int
+download(struct pl_device *dev, void *to, const void *from, size_t bytes, struct pl_error *err)
+{
+    move((struct gpu *)dev, to, false, from, true, bytes);
+    return 0;
+}
+
+static int sync_(struct pl_device *dev, struct pl_error *err)
+{
+    return 0;
+}
+
+static void memory(struct pl_device *dev, struct pl_device_memory *ret)
+{
+    const struct gpu *gpu = (const struct gpu *)dev;
+
+    *ret = (struct pl_device_memory){gpu->total, gpu->total - gpu->used, gpu->used, gpu->peak};
+}
+
+/* ---- kernels ---- */
+
+#define MISSING(function, args)                                                                    \
+    static void missing_##function(const struct pl_##args##_args *a)                               \
+    {                                                                                              \
+        give_up("there is no CUDA kernel for " #function, a);                                      \
+    }
+PL_KERNEL_LIST(MISSING)
+#undef MISSING
+
+static const struct pl_kernels *kernels(struct pl_device *dev, enum pl_real real)
+{
+    static struct pl_kernels tables[4];
+    struct pl_kernels *table = &tables[real];
+
+    if (!table->name) {
+        *table = *pl_kernels_cuda(real);
+#define FILL(function, args)                                                                       \
+    if (!table->function)                                                                          \
+        table->function = missing_##function;
+        PL_KERNEL_LIST(FILL)
+#undef FILL
+    }
+    return table;
+}
+
+/* ---- devices ---- */
+
+static int count(unsigned *ret, struct pl_error *err)
+{
+    uint64_t n = number("PLUME_EMULATED_GPUS", 1);
+
+    if (n == 0 || n > GPUS_MAX)
+        return pl_error_set(err, -ENODEV, "cannot use GPUs: none is emulated");
+    *ret = (unsigned)n;
+    return 0;
+}
+
+static void enter(struct pl_device *dev)
+{
+    current = (struct gpu *)dev;
+}
+
+static int open_(unsigned index, struct pl_device **ret, struct pl_error *err);
+
+static void close_(struct pl_device *dev)
+{
+    struct gpu *gpu = (struct gpu *)dev;
+
+    if (!gpu)
+        return;
+    for (size_t i = 0; i < gpu->n; i++)
+        if (gpu->blocks[i].memory)
+            release(gpu, &gpu->blocks[i]);
+    if (current == gpu)
+        current = NULL;
+    free(gpu);
+}
+
+static const struct pl_device_ops ops = {
+    .version = PL_DEVICE_VERSION,
+    .name = "emulated",
+    .count = count,
+    .open = open_,
+    .close = close_,
+    .enter = enter,
+    .kernels = kernels,
+    .alloc = alloc,
+    .free = free_,
+    .host_alloc = host_alloc,
+    .host_free = host_free,
+    .zero = zero,
+    .upload = upload,
+    .copy = copy,
+    .download = download,
+    .sync = sync_,
+    .memory = memory,
+};
+
+static int open_(unsigned index, struct pl_device **ret, struct pl_error *err)
+{
+    static const struct pl_emu_watch watch = {check_argument, launch_begins, launch_ends};
+    struct gpu *gpu;
+    unsigned n = 0;
+    int r = count(&n, err);
+
+    if (r < 0)
+        return r;
+    if (index >= n)
+        return pl_error_set(err, -ENODEV, "there is no GPU %u: this process sees GPUs 0 to %u",
+                            index, n - 1);
+    gpu = calloc(1, sizeof(*gpu));
+    if (!gpu)
+        return pl_error_set(err, -ENOMEM, "out of memory");
+    gpu->base.ops = &ops;
+    gpu->base.index = index;
+    gpu->total = number("PLUME_EMULATED_MEMORY", (uint64_t)1 << 30);
+    snprintf(gpu->base.name, sizeof(gpu->base.name), "emulated:%u", index);
+    pl_emu_set_watch(&watch);
+    enter(&gpu->base);
+    *ret = &gpu->base;
+    return 0;
+}
+
+__attribute__((visibility("default"))) const struct pl_device_ops *plume_cuda_device(void);
+const struct pl_device_ops *plume_cuda_device(void)
+{
+    return &ops;
+}

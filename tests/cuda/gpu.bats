@@ -1,0 +1,126 @@
+#!/usr/bin/env bats
+# SPDX-License-Identifier: MIT
+# pltrain on GPUs, as far as that can be told without one: PLUME_PLUGIN_DIR has a plume-cuda.so whose
+# GPUs are emulated (device.c). BUILD is the build folder.
+
+bats_require_minimum_version 1.5.0
+
+setup() {
+    PATH=$BUILD:$PATH
+    unset RANK WORLD_SIZE PLUME_SOCKET SLURM_JOB_ID
+    cd "$BATS_TEST_TMPDIR" || return
+}
+
+# losses FILE: STEP LOSS of each step, from metrics.csv.
+losses() {
+    python3 - "$1" <<'PY'
+import csv, sys
+for row in csv.DictReader(open(sys.argv[1])):
+    if row.get("loss"):
+        print(row["step"], row["loss"])
+PY
+}
+
+# alike TOLERANCE A B: the same steps, and losses that are so far apart at most.
+alike() {
+    paste -d ' ' "$2" "$3" | awk -v most="$1" '
+        $1 != $3 || NF != 4 { print "not the same steps: " $0; bad = 1 }
+        ($2 - $4) ^ 2 > most ^ 2 { print "off: " $0; bad = 1 }
+        END { exit bad || NR < 4 }'
+}
+
+# trained WHERE ARGS...: losses of each step into WHERE.
+trained() {
+    local where=$1
+    shift
+    pltrain --log-dir "$where.log" --log-every 1 "$@" >"$where.out"
+    losses "$where.log/metrics.csv" >"$where"
+}
+
+# same TOLERANCE ARGS...: on the CPU and on a GPU.
+same() {
+    local tolerance=$1
+    shift
+    rm -rf cpu cpu.log gpu gpu.log
+    trained cpu "$@"
+    trained gpu --gpus 1 "$@"
+    alike "$tolerance" cpu gpu || { echo "$*"; false; }
+}
+
+# says STATUS WORDS ARGS...: pltrain ends so, with one line on stderr that has the words.
+says() {
+    local status=$1 words=$2
+    shift 2
+    run "-$status" --separate-stderr pltrain "$@"
+    [ "${#stderr_lines[@]}" -eq 1 ] || { echo "$stderr"; false; }
+    [[ $stderr == "pltrain: "*"$words"* ]] || { echo "$stderr"; false; }
+}
+
+readonly SHORT=(--max-steps 6 --limit-val-batches 2 --limit-test-batches 2)
+readonly GPT=(gpt --batch_size 2 --context 24 --layers 1 --heads 2 --width 32)
+
+@test "the examples train on a GPU as on the CPU" {
+    same 1e-5 "${SHORT[@]}" mlp
+    same 1e-5 "${SHORT[@]}" contrastive
+    same 1e-5 "${SHORT[@]}" "${GPT[@]}"
+    # The test's results, too.
+    [ "$(grep test_ cpu.out | cut -c1-16)" = "$(grep test_ gpu.out | cut -c1-16)" ]
+}
+
+@test "in all precisions" {
+    for how in "--precision 64" "--precision bf16" "--precision bf16 --amp-level O3" \
+        "--precision 16" "--precision 16 --amp-level O2"; do
+        # shellcheck disable=SC2086
+        same 3e-3 "${SHORT[@]}" $how "${GPT[@]}"
+    done
+}
+
+@test "as several ranks that share one GPU, and as one process with parts" {
+    for how in "--processes 2" "--processes 2 --strategy horovod" "--strategy dp --devices 2" \
+        "--num-nodes 2 --strategy ddp2 --devices 2"; do
+        rm -rf cpu cpu.log gpu gpu.log
+        # shellcheck disable=SC2086
+        trained cpu "${SHORT[@]}" $how contrastive
+        # shellcheck disable=SC2086
+        trained gpu "${SHORT[@]}" $how --accelerator gpu contrastive
+        alike 1e-5 cpu gpu || { echo "$how"; false; }
+    done
+}
+
+@test "a rank takes the GPU of its number, or that of the list" {
+    export PLUME_EMULATED_GPUS=3 PLUME_LOG=debug
+    taken() { pltrain "${SHORT[@]}" "$@" mlp 2>&1 | grep -o 'device emulated:[0-9]' | sort | cut -c17- | tr '\n' ' '; }
+    [ "$(taken --gpus 3)" = "0 1 2 " ]
+    [ "$(taken --gpus 2,1)" = "1 2 " ]
+    [ "$(taken --gpus '0, 2')" = "0 2 " ]
+    [ "$(taken --gpus 2,)" = "2 " ]
+    [ "$(taken --accelerator gpu)" = "0 " ]
+    # Slurm gave each rank one of its own.
+    PLUME_EMULATED_GPUS=1
+    [ "$(taken --gpus 2)" = "0 0 " ]
+}
+
+@test "what was begun on a GPU goes on there bit for bit, and on the CPU" {
+    local -a run=("${GPT[@]}" --limit-val-batches 1 --limit-test-batches 1)
+    pltrain --gpus 1 --max-steps 6 "${run[@]}" | grep hash >whole
+    pltrain --gpus 1 --max-steps 3 --checkpoint-dir a --save-last "${run[@]}" >/dev/null
+    pltrain --gpus 1 --max-steps 6 --resume a/last.ckpt "${run[@]}" | grep hash >parts
+    cmp whole parts
+    trained whole --gpus 1 --log-every 1 --max-steps 6 "${run[@]}"
+    trained rest --log-every 1 --max-steps 6 --resume a/last.ckpt "${run[@]}"
+    tail -n 3 whole >end
+    alike 1e-5 end rest || [ "$(wc -l <rest)" -eq 3 ]
+}
+
+@test "no GPU, too few, too little memory: one line says so" {
+    PLUME_EMULATED_GPUS=0 says 1 "cannot use GPUs: none is emulated" --gpus 1 mlp
+    PLUME_EMULATED_GPUS=2 says 1 "GPU 5 is asked for (by the rank with local rank 0), but 2 are visible" \
+        --gpus 5, mlp
+    PLUME_EMULATED_GPUS=2 says 1 "drive one GPU a process, not 2" --strategy dp --gpus 2 mlp
+    PLUME_EMULATED_MEMORY=20000 says 1 "out of memory on emulated:0" --gpus 1 mlp
+    says 2 "device 1 is there twice" --gpus 1,1 mlp
+    cp "$BUILD/pltrain" .
+    PATH=$PWD:$PATH
+    PLUME_PLUGIN_DIR=/nowhere PLUME_MODULE_PATH=$BUILD/modules \
+        says 1 "cannot use GPUs: plume-cuda.so is not installed" --gpus 1 mlp
+}
