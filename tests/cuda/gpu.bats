@@ -62,6 +62,7 @@ readonly GPT=(gpt --batch_size 2 --context 24 --layers 1 --heads 2 --width 32)
 @test "the examples train on a GPU as on the CPU" {
     same 1e-5 "${SHORT[@]}" mlp
     same 1e-5 "${SHORT[@]}" contrastive
+    same 1e-5 "${SHORT[@]}" cnn --batch_size 8 --batchnorm 1 --dropout 0.2
     same 1e-5 "${SHORT[@]}" "${GPT[@]}"
     # The test's results, too.
     [ "$(grep test_ cpu.out | cut -c1-16)" = "$(grep test_ gpu.out | cut -c1-16)" ]
