@@ -8,6 +8,8 @@
 
 #include "kernels/kernels.h"
 
+#include <stdbool.h>
+
 enum fill {
     FILL_RANDOM,  /* uniform in [-1, 1] */
     FILL_ZERO,    /* both zeros */
@@ -68,6 +70,10 @@ void check_gradient(const char *what,
 /* Runs kernel(args) with 1, 2 and 3 threads; out [n] must come out with the same bits each time,
  * from the same contents. */
 void check_threads(const char *what, void (*kernel)(void *args), void *args, float *out, size_t n);
+
+/* Whether this program is for a GPU (tests/gpu/card.c) and runs the CUDA tables only, there; it
+ * ends with 77 and the reason where there is no GPU. */
+bool check_card(void);
 
 /* Checks all guards and frees all buffers. */
 void check_end_case(void);

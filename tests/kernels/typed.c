@@ -14,10 +14,12 @@ static struct side {
     struct pl_kernels typed;
     void (*absent)(const char *name);
 } sides[TYPED_SIDES];
+static const struct typed_memory *elsewhere;
 
 /* What stands for one array while the op runs. */
 struct stand_in {
-    unsigned char *memory;
+    unsigned char *memory, *data; /* data: the first element */
+    void *copy;                   /* of memory, where the table works; NULL = in memory itself */
     float *original;
     size_t bytes, shift;
     enum pl_real real, storage;
@@ -106,13 +108,16 @@ static void make(const struct side *side, struct array *v, struct stand_in *s)
         abort();
     memset(s->memory, GUARD_BYTE, s->shift + s->bytes + GUARD);
     memset(s->memory + s->shift, POISON, s->bytes);
-    *v->slot = s->memory + s->shift;
-    if (raw) {
-        memcpy(*v->slot, s->original, s->bytes);
-        return;
+    s->data = s->memory + s->shift;
+    if (raw)
+        memcpy(s->data, s->original, s->bytes);
+    for (size_t i = 0, n = count(v); !raw && i < n; i++)
+        write_at(s->real, s->data, place(v, i), typed_round(s->storage, s->original[place(v, i)]));
+    *v->slot = s->data;
+    if (elsewhere && side == &sides[TYPED_GOT]) {
+        s->copy = elsewhere->put(s->memory, s->shift + s->bytes + GUARD);
+        *v->slot = (char *)s->copy + s->shift;
     }
-    for (size_t i = 0, n = count(v); i < n; i++)
-        write_at(s->real, *v->slot, place(v, i), typed_round(s->storage, s->original[place(v, i)]));
 }
 
 static void enter(const struct side *side, struct arrays *arrays, struct stand_in *stand_ins)
@@ -128,7 +133,9 @@ static void enter(const struct side *side, struct arrays *arrays, struct stand_i
         else
             *arrays->v[i].slot = *arrays->v[same].slot;
         if (same != i)
-            stand_ins[i] = (struct stand_in){.original = stand_ins[same].original,
+            stand_ins[i] = (struct stand_in){.data = stand_ins[same].data,
+                                             .bytes = stand_ins[same].bytes,
+                                             .original = stand_ins[same].original,
                                              .real = stand_ins[same].real,
                                              .storage = stand_ins[same].storage};
     }
@@ -137,14 +144,20 @@ static void enter(const struct side *side, struct arrays *arrays, struct stand_i
 static void leave(struct arrays *arrays, struct stand_in *stand_ins)
 {
     for (size_t i = 0; i < arrays->n; i++) {
+        struct stand_in *s = &stand_ins[i];
+
+        if (s->copy)
+            elsewhere->take(s->memory, s->copy, s->shift + s->bytes + GUARD);
+    }
+    for (size_t i = 0; i < arrays->n; i++) {
         const struct array *v = &arrays->v[i];
         struct stand_in *s = &stand_ins[i];
 
         if (v->kind == ARRAY_RAW)
-            memcpy(s->original, *v->slot, s->bytes);
+            memcpy(s->original, s->data, s->bytes);
         for (size_t k = 0, n = count(v); v->kind >= ARRAY_OUT && v->kind < ARRAY_RAW && k < n; k++)
             s->original[place(v, k)] =
-                typed_round(s->storage, read_at(s->real, *v->slot, place(v, k)));
+                typed_round(s->storage, read_at(s->real, s->data, place(v, k)));
     }
     for (size_t i = 0; i < arrays->n; i++) {
         struct stand_in *s = &stand_ins[i];
@@ -177,6 +190,11 @@ static void leave(struct arrays *arrays, struct stand_in *stand_ins)
 #define WRAP_GOT(function, args) WRAP(TYPED_GOT, function, args)
 PL_KERNEL_LIST(WRAP_REF)
 PL_KERNEL_LIST(WRAP_GOT)
+
+void typed_elsewhere(const struct typed_memory *memory)
+{
+    elsewhere = memory;
+}
 
 const struct pl_kernels *typed_table(enum typed_side side,
                                      const struct pl_kernels *table,

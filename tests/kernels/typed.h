@@ -21,6 +21,17 @@ const struct pl_kernels *typed_table(enum typed_side side,
                                      enum pl_real storage,
                                      void (*absent)(const char *name));
 
+/* Memory that only the table of TYPED_GOT can use. Neither fails: they end the program. */
+struct typed_memory {
+    /* A copy there, its alignment at least 64. */
+    void *(*put)(const void *from, size_t bytes);
+    /* Brings it back when the op is done, and frees it. */
+    void (*take)(void *to, void *copy, size_t bytes);
+};
+
+/* From now on TYPED_GOT's arrays are copied there for each call; NULL = they stay. Borrowed. */
+void typed_elsewhere(const struct typed_memory *memory);
+
 /* The nearest number of that type. */
 float typed_round(enum pl_real storage, float x);
 
