@@ -37,7 +37,7 @@ sum() {
 @test "wrong use is status 2 with one line" {
     run -2 "$SRC/dev"
     for args in frob 'test frob' 'lint --frob' 'format x' 'build --x' 'fuzz frob' 'fuzz json x' \
-        'demo x' 'deps x' 'bench a b' cluster; do
+        'demo x' 'deps x' 'bench a b' gpu-bundle cluster; do
         # shellcheck disable=SC2086 # words
         run -2 --separate-stderr "$SRC/dev" $args
         [ -z "$output" ]

@@ -1,0 +1,154 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: MIT
+# Builds what `./dev gpu-bundle` has packed with gcc and nvcc, runs its tests and benchmarks, and
+# prints a table: ./check [--cpu] [NAME...]
+#   --cpu   what needs no GPU, the kernels on their emulator too; the rest is skipped
+#   NAME    only tests and benchmarks of that name; without one all that need a GPU, or none
+# cuDNN and NCCL may be CUDA's, the system's, or those of a PyTorch's wheels (python3's nvidia.*).
+# Exit: 0 all passed, 1 something failed, 2 usage, 77 there is no GPU. CC, NVCC, CUDA_HOME and JOBS
+# may be set. Nothing outside this folder is written.
+set -euo pipefail
+
+TOP=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd -P)
+readonly TOP
+limit_s=460 # building and running: a machine with a GPU is borrowed by the minute
+started=$SECONDS
+cpu=no
+names=()
+for arg; do
+    case $arg in
+    --cpu) cpu=yes limit_s=86400 ;;
+    -*)
+        echo "check: unknown option '$arg'" >&2
+        exit 2
+        ;;
+    *) names+=("$arg") ;;
+    esac
+done
+
+if [[ $cpu == no ]] && ! compgen -G '/dev/nvidia[0-9]*' >/dev/null; then
+    echo "gpu-check: no NVIDIA GPU on this machine (no /dev/nvidia0): nothing was run" >&2
+    exit 77
+fi
+
+CC=${CC:-gcc}
+NVCC=${NVCC:-$(command -v nvcc || echo "${CUDA_HOME:-/usr/local/cuda}/bin/nvcc")}
+CUDA=${CUDA_HOME:-$(dirname -- "$(dirname -- "$(readlink -f -- "$NVCC")")")}
+export TOP CC NVCC CUDA
+jobs=${JOBS:-$(nproc)}
+if ! command -v "$CC" >/dev/null; then
+    echo "gpu-check: no compiler '$CC'" >&2
+    exit 1
+fi
+
+# Headers and libraries of a wheel, under names that a linker finds.
+use_wheel() { # NAME HEADER
+    local root lib base
+    for root in "$CUDA/include" /usr/include /usr/local/include; do
+        [[ ! -e $root/$2 ]] || return 0
+    done
+    root=$(python3 -c 'import importlib.util as u, sys
+s = u.find_spec("nvidia." + sys.argv[1])
+print(list(s.submodule_search_locations)[0])' "$1" 2>/dev/null) || return 0
+    export CPATH=$root/include${CPATH:+:$CPATH}
+    export LD_LIBRARY_PATH=$root/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+    mkdir -p "$TOP/libs"
+    for lib in "$root"/lib/*.so*; do
+        base=${lib##*/}
+        ln -sf "$lib" "$TOP/libs/${base%%.so*}.so"
+    done
+}
+use_wheel nccl nccl.h
+use_wheel cudnn cudnn.h
+export LIBRARY_PATH=$TOP/libs:$CUDA/lib64:$CUDA/lib${LIBRARY_PATH:+:$LIBRARY_PATH}
+export LD_LIBRARY_PATH=${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}$CUDA/lib64:$CUDA/lib
+
+wanted() { # NAME
+    local name
+    ((${#names[@]})) || return 0
+    for name in "${names[@]}"; do
+        [[ $name != "$1" ]] || return 0
+    done
+    return 1
+}
+
+# What the chosen tests need, each target once and in order: a line has a target and its command.
+declare -A need=()
+tests=()
+while IFS=$'\t' read -r kind name suite limit env targets command; do
+    wanted "$name" || continue
+    ((${#names[@]})) || [[ $cpu == yes || $suite == gpu ]] || continue
+    if [[ $cpu == yes && $suite == gpu ]]; then
+        targets="no NVIDIA GPU was asked for (--cpu)"
+    elif [[ $suite == headers && ! -e $CUDA/include/cuda_runtime_api.h ]]; then
+        targets="no CUDA headers in '$CUDA/include'"
+    fi
+    tests+=("$kind"$'\t'"$name"$'\t'"$limit"$'\t'"$env"$'\t'"$targets"$'\t'"$command")
+    [[ $targets != no* ]] || continue
+    for target in $targets; do
+        need[$target]=1
+    done
+done <"$TOP/tests.tsv"
+if ((${#tests[@]} == 0)); then
+    echo "gpu-check: no test of that name" >&2
+    exit 2
+fi
+
+# What was built is noted; what needs something else is not run.
+build() { # KIND PARALLEL
+    local kind id command left=$((limit_s - (SECONDS - started)))
+    # shellcheck disable=SC2016 # for the shell that runs it
+    while IFS=$'\t' read -r kind id command; do
+        if [[ $kind == "$1" && ${need[$id]:-} ]]; then
+            printf '%s %s\0' "$id" "$command"
+        fi
+    done <"$TOP/commands.tsv" | timeout -k 5 "$((left > 0 ? left : 1))" \
+        xargs -0 -r -n 1 -P "$2" bash -c 'eval "${1#* }" && echo "${1%% *}" >>"$TOP/built"' _ || true
+}
+
+cd "$TOP/build"
+xargs -r mkdir -p <"$TOP/folders"
+echo "building with $("$CC" --version | head -n 1)"
+: >"$TOP/built"
+build compile "$jobs"
+build archive 1
+build link "$jobs"
+declare -A built=()
+while read -r target; do
+    built[$target]=1
+done <"$TOP/built"
+echo "built in $((SECONDS - started)) s"
+
+mkdir -p "$TOP/log"
+failed=0 skipped=0
+printf '%-6s %-24s %-8s %s\n' KIND NAME RESULT SECONDS
+for line in "${tests[@]}"; do
+    IFS=$'\t' read -r kind name limit env targets command <<<"$line"
+    left=$((limit_s - (SECONDS - started)))
+    ((left > 0)) || left=1
+    begin=$SECONDS rc=0
+    if [[ $targets == no* ]]; then # why it is skipped, in place of what it needs
+        echo "$targets" >"$TOP/log/$name"
+        rc=77 targets=
+    fi
+    for target in $targets; do
+        [[ ${built[$target]:-} ]] || rc=300
+    done
+    ((rc)) || (eval "export $env; exec timeout -k 5 $((limit < left ? limit : left)) $command") \
+        >"$TOP/log/$name" 2>&1 </dev/null || rc=$?
+    result=ok
+    case $rc in
+    0) ;;
+    77) result=skipped skipped=$((skipped + 1)) ;;
+    300) result=UNBUILT failed=$((failed + 1)) ;;
+    124 | 137) result=timeout failed=$((failed + 1)) ;;
+    *) result=FAILED failed=$((failed + 1)) ;;
+    esac
+    printf '%-6s %-24s %-8s %s\n' "$kind" "$name" "$result" "$((SECONDS - begin))"
+    [[ $result != FAILED && $result != timeout ]] || tail -n 20 "$TOP/log/$name" | sed 's/^/    /'
+    [[ $result != skipped ]] || tail -n 1 "$TOP/log/$name" | sed 's/^/    /'
+    [[ $kind != bench || $result != ok ]] || sed 's/^/    /' "$TOP/log/$name"
+done
+echo "$((${#tests[@]} - failed - skipped)) passed, $failed failed, $skipped skipped, in" \
+    "$((SECONDS - started)) s"
+((failed == 0))
