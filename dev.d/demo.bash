@@ -38,7 +38,8 @@ cmd_demo() {
     local name=demo-$$ said sweep job ended
     (($# == 0)) || die_usage "demo takes no argument"
     deps_ensure
-    build_in "$PLUME_SRC/build"
+    configure_in "$PLUME_SRC/build"
+    ninja_in "$PLUME_SRC/build" tools
 
     # shellcheck disable=SC2064 # this very cluster
     trap "'$PLUME_SRC/dev' cluster down --name $name" EXIT
