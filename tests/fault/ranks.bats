@@ -216,12 +216,15 @@ exit 1'
 @test "of several failures of the same kind the earliest is the cause" {
     for i in 1 2 3 4; do
         mkfifo -m 0666 "pipe.$i"
-        # The others end 50 ms later, with higher codes.
+        # The others end 50 ms after its process is gone, with higher codes.
         ranks "run-$i" plrun -N4 -n8 -- bash -c '
             if [ $RANK = 3 ]; then
+                echo $$ >first.$1
                 exec 5<>pipe.$1; eval "$WAIT_OTHERS"; for i in 1 2 3 4 5 6 7; do echo; done >&5; exit 7
             fi
-            : >at.$SLURM_JOB_ID.$RANK; read -r _ <pipe.$1; sleep 0.05; exit $((RANK + 20))' - "$i" &
+            : >at.$SLURM_JOB_ID.$RANK; read -r _ <pipe.$1; read -r pid <first.$1
+            for ((i = 0; i < 1000; i++)); do [ -e /proc/$pid ] || break; sleep 0.01; done
+            sleep 0.05; exit $((RANK + 20))' - "$i" &
     done
     wait
     for i in 1 2 3 4; do
