@@ -50,9 +50,19 @@ readonly -A LANE_OPTIONS=(
     [tsan]='-Db_sanitize=thread -Db_lundef=false'
 )
 
+readonly LANE_TSAN='unit daemon'
+
 build_lane() {
+    local dir=$PLUME_SRC/build-$1
+    local -a targets=()
     # shellcheck disable=SC2086 # words
-    build_in "$PLUME_SRC/build-$1" ${LANE_OPTIONS[$1]}
+    configure_in "$dir" ${LANE_OPTIONS[$1]}
+    if [[ $1 == tsan ]]; then # all but a part of it is for tests of other suites
+        # shellcheck disable=SC2086 # words
+        mapfile -t targets < <("$PLUME_SRC/dev.d/suite-targets.py" "$dir" $LANE_TSAN)
+        targets+=(tools)
+    fi
+    ninja_in "$dir" "${targets[@]}"
 }
 
 lane_asan() {
@@ -64,8 +74,9 @@ lane_asan() {
 
 lane_tsan() {
     build_lane tsan
+    # shellcheck disable=SC2086 # words
     TSAN_OPTIONS=halt_on_error=1:allocator_may_return_null=1:suppressions=$PLUME_SRC/tests/lib/tsan.supp \
-        lane "$PLUME_SRC/build-tsan" unit daemon
+        lane "$PLUME_SRC/build-tsan" $LANE_TSAN
 }
 
 # Builds the lanes while tests run that mostly wait, those on clusters, at their leisure. Nothing is
