@@ -223,8 +223,8 @@ exit 1'
                 exec 5<>pipe.$1; eval "$WAIT_OTHERS"; for i in 1 2 3 4 5 6 7; do echo; done >&5; exit 7
             fi
             : >at.$SLURM_JOB_ID.$RANK; read -r _ <pipe.$1; read -r pid <first.$1
-            for ((i = 0; i < 1000; i++)); do [ -e /proc/$pid ] || break; sleep 0.01; done
-            sleep 0.05; exit $((RANK + 20))' - "$i" &
+            for ((i = 0; i < 1000; i++)); do sleep 0.05; [ -e /proc/$pid ] || { sleep 0.05; break; }; done
+            exit $((RANK + 20))' - "$i" &
     done
     wait
     for i in 1 2 3 4; do
