@@ -69,7 +69,13 @@ enum pl_real check_storage(void)
 
 size_t check_many(size_t cpu, size_t emulated)
 {
-    return on_emulator ? emulated : cpu;
+    size_t n = on_emulator ? emulated : cpu;
+
+#ifdef __SANITIZE_ADDRESS__
+    if (n > 1)
+        n = PL_MAX(n / 3, (size_t)1);
+#endif
+    return n;
 }
 
 /* Half of the cases have all buffers on 64 bytes: what moves several elements at once may want all

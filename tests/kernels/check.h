@@ -33,7 +33,8 @@ uint64_t check_random(uint64_t limit);
 enum pl_real check_storage(void);
 
 /* How many cases, or how large: `cpu`, or `emulated` where the table runs on the emulator, which
- * takes far longer for each; its four tables and the seeds of other runs have the others. */
+ * takes far longer for each; its four tables and the seeds of other runs have the others. With
+ * AddressSanitizer a third of it. */
 size_t check_many(size_t cpu, size_t emulated);
 
 /* n floats between guards, starting `shift` floats past a 64-byte boundary (0 to 15 at random).
