@@ -20,7 +20,7 @@ setup() {
     cat >train <<'TXT'
 #!/usr/bin/env bash
 echo "step=1 loss=0.5"
-trap 'exit 0' TERM
+trap 'exit 143' TERM # not 0: a trial that is done stays so, whatever Slurm does with its job
 for ((i = 2; i < 600; i++)); do
     [[ ! -e $GO ]] || exit "${CODE:-0}"
     echo "step=$i loss=0.$((1000 - i))"
