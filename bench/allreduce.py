@@ -34,7 +34,7 @@ def main():
                                           module], "reduced"),
         }
         times = b.alternate(variants, ROUNDS)
-        python = os.environ.get("PLUME_BENCH_PYTHON", sys.executable)
+        python = os.environ.get("PLUME_TORCH_PYTHON", sys.executable)
         torch = python != sys.executable or importlib.util.find_spec("torch") is not None
         gloo = None
         if torch:

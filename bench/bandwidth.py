@@ -36,7 +36,7 @@ def gloo(b, python, ranks, size, rounds):
 
 
 def main():
-    python = os.environ.get("PLUME_BENCH_PYTHON", sys.executable)
+    python = os.environ.get("PLUME_TORCH_PYTHON", sys.executable)
     torch = python != sys.executable or importlib.util.find_spec("torch") is not None
     ours = os.path.join(BUILD, "bench", "bench-bandwidth")
     mpi = os.path.join(BUILD, "bench", "bench-bandwidth-mpi")
