@@ -73,21 +73,23 @@ int pl_gpu_nccl(const struct pl_nccl_table **ret, struct pl_error *err)
 
 int pl_gpu_open(const unsigned *list,
                 size_t n,
+                bool asked,
                 unsigned local_rank,
                 struct pl_device **ret,
                 struct pl_error *err)
 {
+    bool slurm = getenv("SLURM_JOB_ID") != NULL;
     unsigned there = 0, index = local_rank;
     int r;
 
-    if (!getenv("SLURM_JOB_ID") && setenv("CUDA_DEVICE_ORDER", "PCI_BUS_ID", 0) < 0)
+    if (!slurm && setenv("CUDA_DEVICE_ORDER", "PCI_BUS_ID", 0) < 0)
         return pl_error_set(err, -ENOMEM, "out of memory");
     r = load(err);
     if (r == 0)
         r = devices->count(&there, err);
     if (r < 0)
         return r;
-    if (there == 1)
+    if (there == 1 && (slurm || !asked))
         index = 0;
     else if (n > 0 && local_rank < n)
         index = list[local_rank];

@@ -16,12 +16,14 @@ int pl_gpu_devices(const struct pl_device_ops **ret, struct pl_error *err);
 int pl_gpu_nccl(const struct pl_nccl_table **ret, struct pl_error *err);
 
 /* Opens the GPU of a rank: list[local_rank], or without a list (n 0) that of the number local_rank
- * among those that are visible. Where one is visible it is that, be it that Slurm gave each rank
- * its own or that several share it. Outside of Slurm they are numbered as on the bus, as nvidia-smi
- * does (CUDA_DEVICE_ORDER, unless it is set). *ret is closed with its ops->close(). -ENOTSUP,
- * -ENODEV: the text says how many there are and what to do. */
+ * among those that are visible. `asked`: devices that a node is to have were named or counted.
+ * Where one is visible it is that, if nothing was asked for (ranks share it) or Slurm gave each
+ * rank its own. Outside of Slurm they are numbered as on the bus, as nvidia-smi does
+ * (CUDA_DEVICE_ORDER, unless it is set). *ret is closed with its ops->close(). -ENOTSUP, -ENODEV:
+ * the text says how many there are and what to do. */
 int pl_gpu_open(const unsigned *list,
                 size_t n,
+                bool asked,
                 unsigned local_rank,
                 struct pl_device **ret,
                 struct pl_error *err);

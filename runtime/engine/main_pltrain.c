@@ -125,7 +125,7 @@ static int open_gpu(const struct pl_pltrain *p,
                     struct pl_error *err)
 {
     unsigned there = 0;
-    int r = pl_gpu_open(p->device, p->n_device, comm->place.local_rank, ret, err);
+    int r = pl_gpu_open(p->device, p->n_device, p->devices > 0, comm->place.local_rank, ret, err);
 
     if (r < 0 || p->train.devices < 2)
         return r;
