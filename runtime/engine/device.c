@@ -84,6 +84,12 @@ static void cpu_copy(struct pl_device *dev, void *to, const void *from, size_t b
         memcpy(to, from, bytes);
 }
 
+static void cpu_copy_from(
+    struct pl_device *dev, void *to, struct pl_device *source, const void *from, size_t bytes)
+{
+    cpu_copy(dev, to, from, bytes);
+}
+
 static int
 cpu_download(struct pl_device *dev, void *to, const void *from, size_t bytes, struct pl_error *err)
 {
@@ -124,6 +130,7 @@ static const struct pl_device_ops cpu_ops = {
     .zero = cpu_zero,
     .upload = cpu_copy,
     .copy = cpu_copy,
+    .copy_from = cpu_copy_from,
     .download = cpu_download,
     .sync = cpu_sync,
     .memory = cpu_memory,
@@ -166,6 +173,15 @@ void pl_device_zero(struct pl_device *dev, void *to, size_t bytes)
 void pl_device_upload(struct pl_device *dev, void *to, const void *from, size_t bytes)
 {
     dev->ops->upload(dev, to, from, bytes);
+}
+
+void pl_device_copy_from(
+    struct pl_device *dev, void *to, struct pl_device *source, const void *from, size_t bytes)
+{
+    if (source == dev)
+        dev->ops->copy(dev, to, from, bytes);
+    else
+        dev->ops->copy_from(dev, to, source, from, bytes);
 }
 
 int pl_device_download(

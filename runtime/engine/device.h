@@ -10,7 +10,8 @@
  * Order: everything asked of a device - kernels, zero, upload, copy - is done in the order in which
  * it was asked, and may be done after the call has returned; download and sync wait for what was
  * asked before. What cannot be told at once (a kernel that failed) is told by the next of these two
- * and by all later ones: the device is lost then.
+ * and by all later ones: the device is lost then. A copy between two devices is in the order of
+ * both.
  *
  * Threads: one thread at a time asks things of a device. Kernels run on the device that the calling
  * thread has entered last. */
@@ -26,7 +27,7 @@
 
 /* What a shared object is made for; another one is refused. A change of this file or of an op's
  * arguments raises its number; a new op changes it by itself. */
-#define PL_DEVICE_VERSION (1u << 16 | (unsigned)sizeof(struct pl_kernels))
+#define PL_DEVICE_VERSION (2u << 16 | (unsigned)sizeof(struct pl_kernels))
 
 /* The one symbol of plume-cuda.so: const struct pl_device_ops *plume_cuda_device(void). */
 #define PL_DEVICE_CUDA_SYMBOL "plume_cuda_device"
@@ -88,6 +89,10 @@ struct pl_device_ops {
     void (*upload)(struct pl_device *dev, void *to, const void *from, size_t bytes);
     /* Inside the device. */
     void (*copy)(struct pl_device *dev, void *to, const void *from, size_t bytes);
+    /* From another device of this table: behind what both were asked before, and what either is
+     * asked from now on comes behind it. Both are lost where it fails. */
+    void (*copy_from)(
+        struct pl_device *dev, void *to, struct pl_device *source, const void *from, size_t bytes);
     /* To the host; waits. -EIO tells what failed since the device was opened, and `to` is
      * undefined. */
     int (*download)(
@@ -110,6 +115,9 @@ int pl_device_alloc_zero(
 void pl_device_free(struct pl_device *dev, void *memory);
 void pl_device_zero(struct pl_device *dev, void *to, size_t bytes);
 void pl_device_upload(struct pl_device *dev, void *to, const void *from, size_t bytes);
+/* copy_from, or copy where both are the same device. */
+void pl_device_copy_from(
+    struct pl_device *dev, void *to, struct pl_device *source, const void *from, size_t bytes);
 int pl_device_download(
     struct pl_device *dev, void *to, const void *from, size_t bytes, struct pl_error *err);
 int pl_device_sync(struct pl_device *dev, struct pl_error *err);

@@ -234,6 +234,24 @@ static void copy(struct pl_device *dev, void *to, const void *from, size_t bytes
     move((struct gpu *)dev, to, true, from, true, bytes);
 }
 
+static void
+copy_from(struct pl_device *dev, void *to, struct pl_device *source, const void *from, size_t bytes)
+{
+    struct gpu *gpu = (struct gpu *)dev, *other = (struct gpu *)source;
+
+    if (bytes == 0)
+        return;
+    if (source->ops != dev->ops || other == gpu)
+        give_up("a copy from what is no other GPU", from);
+    check_range(gpu, to, bytes);
+    check_range(other, from, bytes);
+    allow(gpu, PROT_READ | PROT_WRITE);
+    allow(other, PROT_READ);
+    memcpy(to, from, bytes);
+    allow(other, PROT_NONE);
+    allow(gpu, PROT_NONE);
+}
+
 static int
 download(struct pl_device *dev, void *to, const void *from, size_t bytes, struct pl_error *err)
 {
@@ -327,6 +345,7 @@ static const struct pl_device_ops ops = {
     .zero = zero,
     .upload = upload,
     .copy = copy,
+    .copy_from = copy_from,
     .download = download,
     .sync = sync_,
     .memory = memory,

@@ -12,6 +12,7 @@
 
 #define STREAMS 16
 #define ALLOCS 4096
+#define FAKE_DEVICES 8
 
 enum kind { COPY, SET, RECORD, WAIT, CALL };
 
@@ -30,12 +31,14 @@ struct job {
 
 struct CUstream_st {
     bool alive, capturing;
+    int device;
     struct job *first, **end;
 };
 
 struct CUevent_st {
     struct CUevent_st *next; /* of all, until the next reset: queues may still name it */
     bool alive;
+    int device;
     uint64_t recorded, passed;
 };
 
@@ -51,6 +54,7 @@ struct range {
     char *at;
     size_t bytes;
     bool pinned;
+    int device;
 };
 
 struct fake_cuda fake_cuda;
@@ -60,6 +64,7 @@ static struct range ranges[ALLOCS];
 static uint64_t tickets;
 static cudaError_t last;
 static int current;
+static unsigned long peers[FAKE_DEVICES]; /* bit j of [i]: i may read j's memory */
 
 static cudaError_t give(cudaError_t code)
 {
@@ -199,7 +204,8 @@ static void *new_range(size_t bytes, bool pinned)
     for (size_t i = 0; i < ALLOCS; i++) {
         if (ranges[i].at)
             continue;
-        ranges[i] = (struct range){aligned_alloc(512, (bytes + 511) / 512 * 512), bytes, pinned};
+        ranges[i] =
+            (struct range){aligned_alloc(512, (bytes + 511) / 512 * 512), bytes, pinned, current};
         assert_non_null(ranges[i].at);
         return ranges[i].at;
     }
@@ -236,6 +242,7 @@ void fake_cuda_reset(size_t total_bytes)
     }
     last = cudaSuccess;
     current = 0;
+    memset(peers, 0, sizeof(peers));
     fake_cuda = (struct fake_cuda){.total_bytes = total_bytes, .devices = 1};
 }
 
@@ -371,6 +378,44 @@ cudaError_t cudaMemcpyAsync(
     return add(stream, (struct job){.kind = COPY, .to = to, .from = from, .bytes = bytes});
 }
 
+/* Whether [at, at + bytes) is inside what one cudaMalloc on this device gave. */
+static bool owned_by(int device, const void *at, size_t bytes)
+{
+    return fake_cuda_owns(at, bytes) && range_of(at, bytes)->device == device;
+}
+
+cudaError_t cudaMemcpyPeerAsync(
+    void *to, int to_device, const void *from, int from_device, size_t bytes, cudaStream_t stream)
+{
+    WANTED();
+    assert_int_not_equal(to_device, from_device);
+    assert_true(owned_by(to_device, to, bytes));
+    assert_true(owned_by(from_device, from, bytes));
+    assert_true(stream->device == to_device || stream->device == from_device);
+    fake_cuda.peer_copies++;
+    return add(stream, (struct job){.kind = COPY, .to = to, .from = from, .bytes = bytes});
+}
+
+cudaError_t cudaDeviceCanAccessPeer(int *can, int device, int peer)
+{
+    WANTED();
+    assert_in_range(device, 0, fake_cuda.devices - 1);
+    assert_in_range(peer, 0, fake_cuda.devices - 1);
+    *can = device != peer && !fake_cuda.no_peers;
+    return cudaSuccess;
+}
+
+cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned flags)
+{
+    WANTED();
+    assert_in_range(current, 0, FAKE_DEVICES - 1);
+    assert_false(fake_cuda.no_peers);
+    if (peers[current] & 1ul << peer)
+        return give(cudaErrorPeerAccessAlreadyEnabled);
+    peers[current] |= 1ul << peer;
+    return cudaSuccess;
+}
+
 cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t stream)
 {
     WANTED();
@@ -384,7 +429,7 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned flags)
     for (size_t i = 1; i < STREAMS; i++) {
         if (streams[i].alive)
             continue;
-        streams[i] = (struct CUstream_st){.alive = true};
+        streams[i] = (struct CUstream_st){.alive = true, .device = current};
         *stream = stream_of(&streams[i]);
         fake_cuda.streams++;
         return cudaSuccess;
@@ -428,7 +473,7 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned flags)
     WANTED();
     *event = calloc(1, sizeof(**event));
     assert_non_null(*event);
-    **event = (struct CUevent_st){.next = events, .alive = true};
+    **event = (struct CUevent_st){.next = events, .alive = true, .device = current};
     events = *event;
     fake_cuda.events++;
     return cudaSuccess;
@@ -446,6 +491,7 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
 {
     WANTED();
     assert_true(event->alive);
+    assert_true(!stream || event->device == stream->device);
     event->recorded = ++tickets;
     return add(stream, (struct job){.kind = RECORD, .event = event, .ticket = event->recorded});
 }

@@ -20,6 +20,8 @@ struct fake_cuda {
     unsigned streams, events; /* alive */
     unsigned graphs;          /* alive, with what was made of them */
     unsigned long mallocs, frees, queued, launches;
+    unsigned long peer_copies;
+    bool no_peers;     /* devices cannot read one another's memory */
     bool no_pinned;    /* cudaHostAlloc finds no memory */
     const char *fails; /* the name of a call that fails from now on ... */
     int code;          /* ... with this */

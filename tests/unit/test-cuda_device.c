@@ -265,6 +265,97 @@ static void test_each_device_has_its_own_stream(void **state)
     end();
 }
 
+struct fill {
+    char *at;
+    char value;
+};
+
+static void do_fill(void *ctx)
+{
+    const struct fill *f = ctx;
+
+    memset(f->at, f->value, MIB);
+}
+
+/* Streams run as far as something waits for them: without the events the copy would come too early,
+ * or the memory be overwritten too early. */
+static void test_a_copy_between_devices_is_in_the_order_of_both(void **state)
+{
+    static char back[MIB];
+    struct fill before = {.value = 1}, after = {.value = 2};
+    struct pl_device *dev[2];
+    char *a, *b;
+
+    for (int peers = 0; peers < 2; peers++) {
+        fake_cuda_reset(500 * MIB);
+        fake_cuda.devices = 2;
+        fake_cuda.no_peers = !peers;
+        dev[0] = open_one(0);
+        dev[1] = open_one(1);
+        ops->enter(dev[0]);
+        a = before.at = after.at = get(dev[0], MIB);
+        b = get(dev[1], MIB);
+        fake_cuda_queue(stream->stream, do_fill, &before);
+        ops->zero(dev[1], b, MIB);
+        ops->copy_from(dev[1], b, dev[0], a, MIB);
+        ops->copy_from(dev[1], b, dev[0], a, 0);
+        fake_cuda_queue(stream->stream, do_fill, &after);
+        assert_int_equal(device_now(), 0);
+        assert_int_equal(fake_cuda.peer_copies, 1);
+        /* One is asked first, which makes the other go on as far as it waits for that. */
+        assert_int_equal(ops->sync(dev[peers], NULL), 0);
+        assert_int_equal(ops->sync(dev[!peers], NULL), 0);
+        assert_int_equal(ops->download(dev[1], back, b, MIB, NULL), 0);
+        for (size_t i = 0; i < MIB; i++)
+            assert_int_equal(back[i], 1);
+        ops->copy_from(dev[0], a, dev[1], b, MIB / 2);
+        assert_int_equal(ops->download(dev[0], back, a, MIB, NULL), 0);
+        assert_true(back[0] == 1 && back[MIB / 2 - 1] == 1 && back[MIB / 2] == 2);
+        assert_int_equal(fake_cuda.events, 4); /* one a device, and one of its downloads */
+        ops->free(dev[0], a);                  /* behind the copy */
+        ops->close(dev[0]);
+        dev[0] = open_one(0); /* CUDA knows already that the two may */
+        a = get(dev[0], MIB);
+        ops->copy_from(dev[0], a, dev[1], b, MIB);
+        assert_int_equal(ops->sync(dev[0], NULL), 0);
+        assert_int_equal(cudaGetLastError(), cudaSuccess);
+        ops->close(dev[1]);
+        ops->close(dev[0]);
+        end();
+    }
+}
+
+static void test_a_copy_between_devices_that_fails_is_told_by_both(void **state)
+{
+    static const char *const calls[] = {"cudaEventCreateWithFlags", "cudaEventRecord",
+                                        "cudaStreamWaitEvent", "cudaMemcpyPeerAsync"};
+
+    for (size_t i = 0; i < PL_COUNT(calls); i++) {
+        struct pl_error err[2] = {{0}};
+        struct pl_device *dev[2];
+        char *a, *b;
+
+        fake_cuda_reset(500 * MIB);
+        fake_cuda.devices = 2;
+        dev[0] = open_one(0);
+        dev[1] = open_one(1);
+        a = get(dev[0], MIB);
+        b = get(dev[1], MIB);
+        fake_cuda.fails = calls[i];
+        fake_cuda.code = cudaErrorIllegalAddress;
+        ops->copy_from(dev[1], b, dev[0], a, MIB);
+        fake_cuda.fails = NULL;
+        assert_int_equal(ops->sync(dev[0], &err[0]), -EIO);
+        assert_int_equal(ops->sync(dev[1], &err[1]), -EIO);
+        assert_true(strstr(err[0].text, calls[i]) || strstr(err[1].text, calls[i]));
+        assert_non_null(strstr(err[0].text, "failed on cuda:0 (Fake 0)"));
+        assert_non_null(strstr(err[1].text, "failed on cuda:1 (Fake 1)"));
+        ops->close(dev[0]);
+        ops->close(dev[1]);
+        end();
+    }
+}
+
 static void test_tables_have_the_libraries_ops(void **state)
 {
     struct pl_device *dev;
@@ -347,6 +438,8 @@ int main(void)
         cmocka_unit_test(test_the_limit_of_the_environment_holds),
         cmocka_unit_test(test_a_failure_is_told_until_the_end),
         cmocka_unit_test(test_each_device_has_its_own_stream),
+        cmocka_unit_test(test_a_copy_between_devices_is_in_the_order_of_both),
+        cmocka_unit_test(test_a_copy_between_devices_that_fails_is_told_by_both),
         cmocka_unit_test(test_tables_have_the_libraries_ops),
         cmocka_unit_test(test_a_missing_kernel_is_told_by_its_name),
     };

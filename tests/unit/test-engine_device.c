@@ -36,6 +36,9 @@ static void test_cpu_memory(void **state)
     assert_int_equal(pl_device_download(cpu, back, p, sizeof(back), NULL), 0);
     assert_true(back[499] == 7 && back[500] == 0);
     assert_int_equal(pl_device_sync(cpu, NULL), 0);
+    cpu->ops->copy_from(cpu, p, cpu, q, 600);
+    pl_device_copy_from(cpu, p + 600, cpu, q, 100);
+    assert_true(p[599] == 7 && p[699] == 7 && p[700] == 0);
     pl_device_free(cpu, p);
     pl_device_free(cpu, q);
     pl_device_free(cpu, NULL);

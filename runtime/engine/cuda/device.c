@@ -71,6 +71,8 @@ static void cuda_close(struct pl_device *dev)
         pl_cuda_staging_finish(&d->staging);
     pl_cuda_stream_finish(&d->stream);
     pl_cuda_alloc_destroy(d->alloc);
+    if (d->event)
+        cudaEventDestroy(d->event);
     if (d->stream.stream)
         cudaStreamDestroy(d->stream.stream);
     leave(d);
@@ -265,6 +267,73 @@ static void cuda_copy(struct pl_device *dev, void *to, const void *from, size_t 
     leave(d);
 }
 
+/* Lets copies go straight from one card to the other where they can; else CUDA takes them by way of
+ * the host. */
+static void befriend(struct pl_cuda_device *d, const struct pl_cuda_device *other)
+{
+    uint64_t bit = other->base.index < 64 ? (uint64_t)1 << other->base.index : 0;
+    int can = 0;
+
+    if (!bit || (d->friends & bit))
+        return;
+    d->friends |= bit;
+    if (cudaDeviceCanAccessPeer(&can, (int)d->base.index, (int)other->base.index) == cudaSuccess &&
+        can) {
+        visit(d);
+        (void)cudaDeviceEnablePeerAccess((int)other->base.index, 0);
+        leave(d);
+    }
+    (void)cudaGetLastError(); /* it may be on already: it is the process', not the device's */
+}
+
+/* Behind what `first` has been asked, `then` goes on. */
+static int wait_for(struct pl_cuda_device *then, struct pl_cuda_device *first)
+{
+    int r = 0;
+
+    visit(first);
+    if (!first->event)
+        r = pl_cuda_check(&first->status, "cudaEventCreateWithFlags",
+                          cudaEventCreateWithFlags(&first->event, cudaEventDisableTiming));
+    if (r == 0)
+        r = pl_cuda_check(&first->status, "cudaEventRecord",
+                          cudaEventRecord(first->event, first->stream.stream));
+    leave(first);
+    if (r < 0)
+        return r;
+    visit(then);
+    r = pl_cuda_check(&then->status, "cudaStreamWaitEvent",
+                      cudaStreamWaitEvent(then->stream.stream, first->event, 0));
+    leave(then);
+    return r;
+}
+
+static void cuda_copy_from(
+    struct pl_device *dev, void *to, struct pl_device *source, const void *from, size_t bytes)
+{
+    struct pl_cuda_device *d = of(dev), *s = of(source);
+    int r;
+
+    if (bytes == 0)
+        return;
+    befriend(d, s);
+    befriend(s, d);
+    r = wait_for(d, s);
+    if (r == 0) {
+        visit(d);
+        r = pl_cuda_check(&d->status, "cudaMemcpyPeerAsync",
+                          cudaMemcpyPeerAsync(to, (int)dev->index, from, (int)source->index, bytes,
+                                              d->stream.stream));
+        leave(d);
+    }
+    if (r == 0)
+        r = wait_for(s, d);
+    if (r < 0) { /* which one has failed is in its own status already */
+        pl_cuda_fail(&d->status, "a copy from another GPU", "the other one has failed");
+        pl_cuda_fail(&s->status, "a copy to another GPU", "the other one has failed");
+    }
+}
+
 /* What has failed by now, that of the kernels' launches included. */
 static int report(struct pl_cuda_device *d, struct pl_error *err)
 {
@@ -325,6 +394,7 @@ static const struct pl_device_ops ops = {
     .zero = cuda_zero,
     .upload = cuda_upload,
     .copy = cuda_copy,
+    .copy_from = cuda_copy_from,
     .download = cuda_download,
     .sync = cuda_sync,
     .memory = cuda_memory,
