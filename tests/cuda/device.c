@@ -5,10 +5,11 @@
  * What it makes sure of: nobody but kernels and copies touches a device's memory (pages are without
  * access in between, and behind each array is one that always is); kernels are given addresses of
  * the device that the thread has entered and of no other, and none of the host's; memory that was
- * freed is gone; fresh memory is NaNs. A mistake ends the process, with a message or by SIGSEGV.
+ * freed is gone; fresh memory is NaNs; what is closed has been freed. A mistake ends the process,
+ * with a message or by SIGSEGV.
  *
  * Environment: PLUME_EMULATED_GPUS, how many there are (1); PLUME_EMULATED_MEMORY, bytes of each
- * (1 GiB). */
+ * (1 GiB; a list with commas is of one GPU after another, the last for all that follow). */
 #include "runtime/engine/device.h"
 #include "common/base/macros.h"
 #include "kernels/cuda/cuda.h"
@@ -56,6 +57,17 @@ static uint64_t number(const char *name, uint64_t otherwise)
     const char *value = getenv(name);
 
     return value ? strtoull(value, NULL, 10) : otherwise;
+}
+
+static uint64_t memory_of(unsigned index)
+{
+    const char *value = getenv("PLUME_EMULATED_MEMORY"), *next;
+
+    if (!value)
+        return (uint64_t)1 << 30;
+    while (index-- && (next = strchr(value, ',')))
+        value = next + 1;
+    return strtoull(value, NULL, 10);
 }
 
 /* ---- who may touch what ---- */
@@ -322,9 +334,10 @@ static void close_(struct pl_device *dev)
 
     if (!gpu)
         return;
+    /* A device would free what is left, but the engine is to leave nothing. */
     for (size_t i = 0; i < gpu->n; i++)
         if (gpu->blocks[i].memory)
-            release(gpu, &gpu->blocks[i]);
+            give_up("closed before an array is freed", gpu->blocks[i].memory);
     if (current == gpu)
         current = NULL;
     free(gpu);
@@ -368,7 +381,7 @@ static int open_(unsigned index, struct pl_device **ret, struct pl_error *err)
         return pl_error_set(err, -ENOMEM, "out of memory");
     gpu->base.ops = &ops;
     gpu->base.index = index;
-    gpu->total = number("PLUME_EMULATED_MEMORY", (uint64_t)1 << 30);
+    gpu->total = memory_of(index);
     snprintf(gpu->base.name, sizeof(gpu->base.name), "emulated:%u", index);
     pl_emu_set_watch(&watch);
     enter(&gpu->base);
