@@ -218,12 +218,16 @@ static void api_log(
     logs->pending[logs->n_pending++] = (struct pl_log_pending){i, value, factor, weight};
 }
 
-int pl_logs_collect(struct pl_logs *logs, struct pl_device *dev, struct pl_error *err)
+int pl_logs_collect(struct pl_logs *logs,
+                    struct pl_device *dev,
+                    struct pl_device *home,
+                    struct pl_error *err)
 {
     for (size_t i = 0; i < logs->n_pending; i++) {
         const struct pl_log_pending *p = &logs->pending[i];
         double value;
-        int r = pl_tensor_scalar(p->value, dev, &value, err);
+        bool at_home = pl_tensor_root(p->value)->number > 0;
+        int r = pl_tensor_scalar(p->value, at_home ? home : dev, &value, err);
 
         if (r < 0)
             return r;

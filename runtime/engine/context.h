@@ -87,8 +87,12 @@ int pl_context_init(struct pl_context *ctx,
                     struct pl_error *err);
 void pl_context_finish(struct pl_context *ctx);
 
-/* Adds up what the step logged, once its tape has run on `dev`. -EIO. */
-int pl_logs_collect(struct pl_logs *logs, struct pl_device *dev, struct pl_error *err);
+/* Adds up what the step logged, once its tape has run on `dev`; `home` is where parameters and
+ * buffers are. -EIO. */
+int pl_logs_collect(struct pl_logs *logs,
+                    struct pl_device *dev,
+                    struct pl_device *home,
+                    struct pl_error *err);
 
 /* What a hook's return value r and the failures in it come to; `hook` names it in the text. */
 int pl_context_result(struct pl_context *ctx, int r, const char *hook, struct pl_error *err);

@@ -331,6 +331,8 @@ static int fit(struct pl_trainer *t, struct pl_error *err)
     if (r == 0)
         r = pl_keeper_flush(&t->keeper, err);
     if (r == 0)
+        r = pl_replicas_sync(&t->replicas, err);
+    if (r == 0)
         r = pl_params_hash(&t->ctx.params, t->param_hash, err);
     if (r < 0)
         return r;

@@ -71,6 +71,17 @@ int pl_gpu_nccl(const struct pl_nccl_table **ret, struct pl_error *err)
     return r;
 }
 
+/* How many are visible; outside of Slurm numbered as on the bus. */
+static int look(bool slurm, unsigned *ret, struct pl_error *err)
+{
+    int r;
+
+    if (!slurm && setenv("CUDA_DEVICE_ORDER", "PCI_BUS_ID", 0) < 0)
+        return pl_error_set(err, -ENOMEM, "out of memory");
+    r = load(err);
+    return r < 0 ? r : devices->count(ret, err);
+}
+
 int pl_gpu_open(const unsigned *list,
                 size_t n,
                 bool asked,
@@ -80,13 +91,8 @@ int pl_gpu_open(const unsigned *list,
 {
     bool slurm = getenv("SLURM_JOB_ID") != NULL;
     unsigned there = 0, index = local_rank;
-    int r;
+    int r = look(slurm, &there, err);
 
-    if (!slurm && setenv("CUDA_DEVICE_ORDER", "PCI_BUS_ID", 0) < 0)
-        return pl_error_set(err, -ENOMEM, "out of memory");
-    r = load(err);
-    if (r == 0)
-        r = devices->count(&there, err);
     if (r < 0)
         return r;
     if (there == 1 && (slurm || !asked))
@@ -100,4 +106,39 @@ int pl_gpu_open(const unsigned *list,
                             "(Slurm: --gpus-per-node)",
                             index, local_rank, there);
     return devices->open(index, ret, err);
+}
+
+int pl_gpu_open_all(const unsigned *list, unsigned n, struct pl_device **ret, struct pl_error *err)
+{
+    unsigned there = 0;
+    int r = look(getenv("SLURM_JOB_ID") != NULL, &there, err);
+
+    for (unsigned i = 0; i < n; i++)
+        ret[i] = NULL;
+    for (unsigned i = 0; i < n && r == 0; i++) {
+        unsigned index = list ? list[i] : i;
+
+        if (i > 0 && there == 1 && !list)
+            ret[i] = ret[0];
+        else if (index >= there)
+            r = pl_error_set(err, -ENODEV,
+                             "GPU %u is asked for (by part %u of the batches), but %u are visible "
+                             "here: name fewer, or ask for more GPUs (Slurm: --gpus-per-node)",
+                             index, i, there);
+        else
+            r = devices->open(index, &ret[i], err);
+    }
+    if (r < 0)
+        pl_gpu_close_all(ret, n);
+    return r;
+}
+
+void pl_gpu_close_all(struct pl_device **list, unsigned n)
+{
+    /* The first has the others' originals: it goes last. */
+    for (unsigned i = n; i-- > 0;)
+        if (list[i] && (i == 0 || list[i] != list[0]))
+            list[i]->ops->close(list[i]);
+    for (unsigned i = 0; i < n; i++)
+        list[i] = NULL;
 }

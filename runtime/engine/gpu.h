@@ -28,4 +28,12 @@ int pl_gpu_open(const unsigned *list,
                 struct pl_device **ret,
                 struct pl_error *err);
 
+/* Opens the GPUs of a process that has n devices itself: those of the list, of n, or without one
+ * (NULL) the first n that are visible. Where one is visible and there is no list, all of ret[] are
+ * that one. Else as pl_gpu_open(). Closed with pl_gpu_close_all(). */
+int pl_gpu_open_all(const unsigned *list, unsigned n, struct pl_device **ret, struct pl_error *err);
+
+/* Closes each once; NULLs are fine. */
+void pl_gpu_close_all(struct pl_device **devices, unsigned n);
+
 #endif

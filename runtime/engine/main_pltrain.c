@@ -113,29 +113,42 @@ static int train_on(const struct pl_module *module,
         (pl_tape_flops(pl_step_tape(&trainer), false) +
          pl_tape_flops(pl_step_tape(&trainer), true)) *
             trainer.strategy.devices * 1e-6);
+    for (unsigned i = 1; options->part_devices && i < options->devices; i++)
+        pl_log_debug("train", "part %u of a batch: device %s", i, options->part_devices[i]->name);
     r = fit(&trainer, err);
     pl_trainer_finish(&trainer);
     return r;
 }
 
-/* The rank's GPU; all parts of a process' batch are on one, so far. */
-static int open_gpu(const struct pl_pltrain *p,
-                    const struct pl_comm *comm,
-                    struct pl_device **ret,
-                    struct pl_error *err)
-{
-    unsigned there = 0;
-    int r = pl_gpu_open(p->device, p->n_device, p->devices > 0, comm->place.local_rank, ret, err);
+/* The GPUs of a rank: one, or those that the parts of its batches are on. */
+struct gpus {
+    struct pl_device *list[PL_PARTS_MAX];
+    unsigned n;
+};
 
-    if (r < 0 || p->train.devices < 2)
+static int open_gpus(const struct pl_pltrain *p,
+                     const struct pl_comm *comm,
+                     struct gpus *gpus,
+                     struct pl_train_options *options,
+                     struct pl_error *err)
+{
+    unsigned n = p->train.devices;
+    int r;
+
+    if (n > PL_PARTS_MAX)
+        return pl_error_set(err, -E2BIG, "a process has at most %d devices, not %u", PL_PARTS_MAX,
+                            n);
+    if (n < 2)
+        r = pl_gpu_open(p->device, p->n_device, p->devices > 0, comm->place.local_rank,
+                        &gpus->list[0], err);
+    else
+        r = pl_gpu_open_all(p->n_device ? p->device : NULL, n, gpus->list, err);
+    if (r < 0)
         return r;
-    r = (*ret)->ops->count(&there, err);
-    if (r == 0 && there > 1)
-        r = pl_error_set(err, -ENOTSUP,
-                         "strategies dp and ddp2 drive one GPU a process, not %u: choose ddp, or "
-                         "make one visible (CUDA_VISIBLE_DEVICES)",
-                         p->train.devices);
-    return r;
+    gpus->n = PL_MAX(n, 1u);
+    options->device = gpus->list[0];
+    options->part_devices = gpus->list;
+    return 0;
 }
 
 static int train_in(const struct pl_pltrain *p,
@@ -147,7 +160,7 @@ static int train_in(const struct pl_pltrain *p,
     _cleanup_(pl_comm_destroyp) struct pl_comm *comm = NULL;
     _cleanup_(pl_report_close) struct pl_report report = {.link = PL_RANK_LINK_INIT};
     struct pl_train_options options = p->train;
-    struct pl_device *gpu = NULL;
+    struct gpus gpus = {0};
     int r = pl_report_open(&report, world->rank, world->local_rank, err);
 
     if (r == 0)
@@ -160,15 +173,13 @@ static int train_in(const struct pl_pltrain *p,
     if (r == 0)
         r = pl_threads_share(comm, err);
     if (r == 0 && p->gpu) {
-        r = open_gpu(p, comm, &gpu, err);
+        r = open_gpus(p, comm, &gpus, &options, err);
         if (r < 0)
             pl_comm_abort(comm, pl_error_text(err));
-        options.device = gpu;
     }
     if (r == 0)
         r = train_on(module, hparams, &options, comm, &report, err);
-    if (gpu)
-        gpu->ops->close(gpu);
+    pl_gpu_close_all(gpus.list, gpus.n);
     return r;
 }
 

@@ -13,7 +13,8 @@
 
 void pl_params_init(struct pl_params *params, struct pl_device *dev, enum pl_real real)
 {
-    *params = (struct pl_params){.dev = dev, .real = real};
+    *params =
+        (struct pl_params){.dev = dev, .real = real, .values_version = 1, .buffers_version = 1};
 }
 
 void pl_params_finish(struct pl_params *params)
@@ -86,6 +87,7 @@ int pl_params_declare_buffer(struct pl_params *params,
         return r;
     }
     list[params->n_buffers++] = b;
+    b.tensor->number = (unsigned)(params->n + params->n_buffers);
     *ret = b.tensor;
     return 0;
 }
@@ -94,6 +96,8 @@ int pl_params_spread_buffers(struct pl_params *params, struct pl_comm *comm, str
 {
     int r = 0;
 
+    if (comm->size > 1)
+        params->buffers_version++;
     for (size_t i = 0; i < params->n_buffers && comm->size > 1 && r == 0; i++)
         r = pl_comm_broadcast_on(comm, params->dev, params->buffers[i].tensor->data,
                                  params->buffers[i].tensor->count * pl_real_size(params->real),
@@ -132,6 +136,7 @@ int pl_params_declare(struct pl_params *params,
     p->tensor->is_param = true;
     p->tensor->wants_grad = true;
     list[params->n++] = p;
+    p->tensor->number = (unsigned)(params->n + params->n_buffers);
     *ret = p->tensor;
     return 0;
 fail:
@@ -256,6 +261,8 @@ int pl_params_init_values(struct pl_params *params, uint64_t seed, struct pl_err
     struct pl_rng rng;
     int r = 0;
 
+    params->values_version++;
+    params->buffers_version++;
     for (size_t i = 0; i < params->n_buffers && r == 0; i++)
         r = init_tensor(params->dev, params->buffers[i].tensor, params->buffers[i].init, NULL, err);
     for (size_t i = 0; i < params->n && r == 0; i++) {

@@ -44,6 +44,8 @@ struct pl_params {
     void *values, *grads;
     struct pl_buffer *buffers; /* as declared; each tensor has memory of its own */
     size_t n_buffers;
+    /* Raised by who changes the numbers there, for those who have a copy (replicas.h); from 1. */
+    uint64_t values_version, buffers_version;
 };
 
 /* dev is borrowed. */

@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: MIT */
-#include "runtime/engine/parts.h"
 #include "kernels/pool.h"
+#include "runtime/engine/parts_private.h"
 #include "runtime/engine/rng.h"
 
 #include <string.h>
 
 #define ADD_GRAIN 16384 /* elements of the arenas that are added at a time */
 
-int pl_parts_create(unsigned k,
-                    struct pl_device *dev,
+int pl_parts_create(struct pl_replicas *replicas,
                     enum pl_real real,
                     bool training,
                     uint64_t seed,
@@ -16,6 +15,7 @@ int pl_parts_create(unsigned k,
                     struct pl_error *err)
 {
     struct pl_parts *p = calloc(1, sizeof(*p));
+    unsigned k = replicas->n;
 
     if (k > PL_PARTS_MAX) {
         free(p);
@@ -29,9 +29,10 @@ int pl_parts_create(unsigned k,
         return pl_error_set(err, -ENOMEM, "out of memory");
     }
     p->k = k;
-    pl_tape_init(&p->root, dev, real, training);
+    p->replicas = replicas;
+    pl_tape_init(&p->root, replicas->params->dev, real, training);
     for (unsigned i = 0; i < k; i++) {
-        pl_tape_init(&p->list[i].tape, dev, real, training);
+        pl_tape_init(&p->list[i].tape, replicas->list[i].dev, real, training);
         p->list[i].tape.device = i;
         p->list[i].tape.seed = pl_rng_seed(seed, i); /* parts drop other elements */
     }
@@ -46,9 +47,11 @@ void pl_parts_destroy(struct pl_parts *parts)
     if (!parts)
         return;
     for (unsigned i = 0; i < parts->k; i++) {
+        pl_parts_leave(parts, &parts->list[i]);
+        pl_device_free(parts->list[i].tape.dev, parts->list[i].grads);
         pl_tape_finish(&parts->list[i].tape);
-        pl_device_free(parts->root.dev, parts->list[i].grads);
     }
+    pl_device_free(parts->root.dev, parts->room.memory);
     pl_tape_finish(&parts->root);
     free(parts->list);
     free(parts);
@@ -73,14 +76,15 @@ void pl_parts_split(struct pl_parts *parts, const struct plume_batch *batch)
             t->shape[0] = rows;
             t->count = rows * per_row;
             t->data = (char *)t->data + first * per_row * pl_dtype_size(t->dtype);
+            part->slices[f] = t->data;
             part->batch.field[f] = t;
         }
     }
 }
 
-void pl_parts_begin_root(struct pl_parts *parts)
+void pl_parts_begin_root(struct pl_parts *parts, struct plume_outputs *outputs)
 {
-    bool changed = false;
+    bool changed = pl_parts_stand_in(parts, outputs);
 
     for (unsigned i = 0; i < parts->n; i++)
         changed |= parts->list[i].tape.changed;
@@ -167,9 +171,12 @@ static int prepare(struct pl_parts *parts,
         struct pl_part *part = &parts->list[i];
 
         n = 0;
-        for (size_t o = 0; o < outputs->n; o++)
-            if (outputs->list[o].part[i])
-                roots[n++] = outputs->list[o].part[i];
+        for (size_t o = 0; o < outputs->n; o++) {
+            plume_tensor *given = pl_parts_given(parts, outputs, o, i);
+
+            if (given)
+                roots[n++] = given;
+        }
         for (size_t l = 0; l < part->logs.n_pending; l++)
             roots[n + l] = part->logs.pending[l].value;
         r = pl_tape_prepare(&part->tape, roots, n + part->logs.n_pending, loss ? n : 0, err);
@@ -182,8 +189,8 @@ static int prepare(struct pl_parts *parts,
     return r == 0 ? pl_tape_prepare(&parts->root, roots, n, loss ? 1 : 0, err) : r;
 }
 
-/* Runs body for each part: on the CPU in groups of its threads; a device of another kind, which all
- * parts have in common, takes one after another. */
+/* Runs body for each part: on the CPU in groups of its threads; devices of another kind are asked
+ * one after another, which is not when they are done. */
 static int side_by_side(const struct pl_parts *parts, int (*body)(void *, unsigned), void *ctx)
 {
     int r = 0;
@@ -220,6 +227,8 @@ int pl_parts_forward(struct pl_parts *parts,
 {
     int r = prepare(parts, outputs, loss, root_logs, err);
 
+    if (r == 0)
+        r = pl_parts_bring(parts, err);
     if (r < 0)
         return r;
     for (unsigned i = 0; i < parts->n; i++) {
@@ -228,11 +237,18 @@ int pl_parts_forward(struct pl_parts *parts,
     }
     parts->root.step = step;
     r = report(parts, side_by_side(parts, forward_one, parts), err);
-    if (r == 0)
+    if (r == 0) {
+        pl_parts_gather(parts);
         r = pl_tape_forward(&parts->root, err);
+    }
+    if (parts->root.want_grad) /* training moves running statistics */
+        parts->replicas->params->buffers_version++;
+    /* The root has waited for them all, and the host will wait for the loss: nothing is lost. */
+    if (r == 0)
+        r = pl_replicas_sync(parts->replicas, err);
     for (unsigned i = 0; i < parts->n && r == 0; i++)
-        r = pl_logs_collect(&parts->list[i].logs, parts->root.dev, err);
-    return r < 0 ? r : pl_logs_collect(root_logs, parts->root.dev, err);
+        r = pl_logs_collect(&parts->list[i].logs, parts->list[i].tape.dev, parts->root.dev, err);
+    return r < 0 ? r : pl_logs_collect(root_logs, parts->root.dev, parts->root.dev, err);
 }
 
 struct backward {
@@ -257,14 +273,14 @@ static int make_arenas(struct pl_parts *parts, const struct pl_params *params, s
     for (unsigned i = 1; i < parts->n; i++) {
         struct pl_part *part = &parts->list[i];
         bool fresh = !part->grads;
-        int r = fresh ? pl_device_alloc(params->dev, PL_MAX(bytes, (size_t)64), "gradients",
+        int r = fresh ? pl_device_alloc(part->tape.dev, PL_MAX(bytes, (size_t)64), "gradients",
                                         &part->grads, err)
                       : 0;
 
         if (r < 0)
             return r;
         if (fresh || part->tape.changed)
-            pl_device_zero(params->dev, part->grads, bytes);
+            pl_device_zero(part->tape.dev, part->grads, bytes);
         part->tape.param_shift = (char *)part->grads - (char *)params->grads;
     }
     return 0;
@@ -297,6 +313,27 @@ static void add_arenas(void *ctx, size_t begin, size_t end)
                                      .a = to,
                                      .b = (const char *)s->parts->list[i].grads + begin * size,
                                      .dst = to});
+}
+
+/* In the order of parts, wherever they are. */
+static int add_parts(struct pl_parts *parts, struct pl_params *params, struct pl_error *err)
+{
+    int r = 0;
+
+    pl_device_enter(params->dev);
+    for (unsigned i = 1; i < parts->n && r == 0; i++) {
+        struct pl_part *part = &parts->list[i];
+
+        if (pl_replicas_elsewhere(parts->replicas, i))
+            r = pl_parts_add_from(parts, part, params, err);
+        else
+            parts->root.kernels->add(&(struct pl_add_args){.n = params->count,
+                                                           .scale = 1,
+                                                           .a = params->grads,
+                                                           .b = part->grads,
+                                                           .dst = params->grads});
+    }
+    return r;
 }
 
 int pl_parts_backward(struct pl_parts *parts,
@@ -332,13 +369,14 @@ int pl_parts_backward(struct pl_parts *parts,
     r = pl_tape_backward(
         &parts->root, &(struct pl_backward){.loss = loss, .seed = seed, .accumulate = b.accumulate},
         err);
-    if (r == 0)
+    if (r == 0) {
+        pl_parts_send_back(parts);
         r = report(parts, side_by_side(parts, backward_one, &b), err);
+    }
     if (r < 0)
         return r;
-    if (params->dev->ops->host)
-        pl_pool_parallel(params->count, ADD_GRAIN, add_arenas, &sum);
-    else
-        add_arenas(&sum, 0, params->count);
+    if (!params->dev->ops->host)
+        return add_parts(parts, params, err);
+    pl_pool_parallel(params->count, ADD_GRAIN, add_arenas, &sum);
     return 0;
 }

@@ -73,6 +73,8 @@ int pl_precision_round(const struct pl_train_options *options,
 
     if (low == 0 || options->amp_level != 3)
         return 0;
+    params->values_version++;
+    pl_device_enter(params->dev);
     if (params->dev->ops->host) {
         round_by(params, kernels, type, half, ROUND);
         return 0;

@@ -467,8 +467,11 @@ int pl_state_load(struct pl_state *state,
         if (r == 0 && read_scaler(checkpoint, &scaler) < 0)
             r = pl_error_set(err, -EINVAL, "the checkpoint's amp_scaling_state is malformed");
     }
-    if (r == 0)
+    if (r == 0) {
+        state->params->values_version++;
+        state->params->buffers_version++;
         r = load_values(state, checkpoint, false, err);
+    }
     if (r < 0 || !state->optimizers)
         return r;
     r = load_optimizers(state, checkpoint, false, err);

@@ -147,7 +147,7 @@ static int trace_parts(struct pl_trainer *t,
         r = pl_outputs_check(&s->outputs, err);
     if (r < 0)
         return r;
-    pl_parts_begin_root(p);
+    pl_parts_begin_root(p, &s->outputs);
     if (stage == PLUME_TRAIN && !t->module->training_step_end && s->outputs.list[0].part[0])
         r = pl_parts_mean(p, &s->outputs, ret_loss, err);
     else
@@ -196,7 +196,7 @@ int pl_step_forward(struct pl_trainer *t,
     r = pl_tape_prepare(&s->tape, roots, n, loss ? 1 : 0, err);
     if (r == 0)
         r = pl_tape_forward(&s->tape, err);
-    return r < 0 ? r : pl_logs_collect(&s->logs, s->tape.dev, err);
+    return r < 0 ? r : pl_logs_collect(&s->logs, s->tape.dev, t->dev, err);
 }
 
 static int check_loss(const struct pl_trainer *t, double value, struct pl_error *err)
@@ -278,6 +278,7 @@ static int optimize(struct pl_trainer *t, struct pl_error *err)
 
     if (r < 0)
         return r;
+    t->ctx.params.values_version++;
     r = pl_optimizers_step_some(&t->optimizers, t->turn, n, t->kernels,
                                 &(struct pl_clip_rule){t->options->clip_by, t->options->clip},
                                 &t->scaler, NULL, err);

@@ -111,6 +111,8 @@ struct pl_tape {
     bool pure_low;         /* O3: all ops */
     uint64_t seed, step;   /* of dropout; set by the user before forward */
     unsigned device;       /* of those that share a batch: only the first writes buffers */
+    void *const *copies;   /* by number - 1: parameters and buffers on this device; NULL: it has the
+                              originals */
     ptrdiff_t param_shift; /* bytes from a parameter's gradient to this tape's own of it */
     bool timed;            /* nodes count their nanoseconds */
     bool spread;           /* nothing shares memory: to find errors of the plan */
@@ -188,6 +190,9 @@ bool pl_tape_reaches(const struct pl_tape *tape, const plume_tensor *param);
 
 /* Of the whole tape as recorded. */
 double pl_tape_flops(const struct pl_tape *tape, bool backward);
+
+/* First element of a tensor as this tape sees it; NULL while there is no memory. */
+void *pl_tape_data(const struct pl_tape *tape, const plume_tensor *t);
 
 /* The gradient of a tensor as this tape sees it. NULL where there is none. */
 void *pl_tape_grad(const struct pl_tape *tape, const plume_tensor *t);

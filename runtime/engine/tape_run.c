@@ -35,6 +35,15 @@ size_t pl_tape_wide_bytes(const struct pl_node *node)
     return sum ? sum + PL_BUMP_ALIGN : 0;
 }
 
+void *pl_tape_data(const struct pl_tape *tape, const plume_tensor *t)
+{
+    const plume_tensor *root = t->base ? t->base : t;
+
+    if (!tape->copies || !root->number)
+        return pl_tensor_data(t);
+    return (char *)tape->copies[root->number - 1] + t->offset * pl_dtype_size(root->dtype);
+}
+
 void *pl_tape_grad(const struct pl_tape *tape, const plume_tensor *t)
 {
     const plume_tensor *root = t->base ? t->base : t;
@@ -87,7 +96,7 @@ static void point(const struct pl_tape *tape, size_t index, bool backward, struc
     for (size_t i = 0; i < node->n_in; i++) {
         const plume_tensor *in = node->in[i];
 
-        c->in[i] = in ? pl_tensor_data(in) : NULL;
+        c->in[i] = in ? pl_tape_data(tape, in) : NULL;
         c->in_grad[i] = backward && in && in->wants_grad ? pl_tape_grad(tape, in) : NULL;
         c->add[i] = node->add[i];
     }

@@ -23,6 +23,7 @@ struct plume_tensor {
     size_t offset;      /* of a view, in elements */
     bool wants_grad;
     bool is_param;              /* grad lies in the gradient arena */
+    unsigned number;            /* of a parameter or buffer, from 1; 0 for all else */
     bool reached;               /* while a tape plans: on the path to a root */
     uint8_t written;            /* while a tape plans: who was first to write the gradient */
     const struct pl_tape *tape; /* that made it; NULL for leaves */

@@ -55,7 +55,10 @@ struct pl_train_options {
 
     struct pl_device *device; /* where tensors are; NULL = the CPU. Borrowed */
     enum pl_strategy_kind strategy;
-    unsigned devices; /* CPU devices of this process: disjoint groups of its threads; >= 1 */
+    unsigned devices; /* of this process, which share a batch; on the CPU: disjoint groups of its
+                         threads; >= 1 */
+    /* One each of `devices`, the first is `device`; NULL: all are it. Borrowed */
+    struct pl_device *const *part_devices;
     enum pl_precision precision;
     int amp_level; /* 0 to 3 = O0 to O3 */
 

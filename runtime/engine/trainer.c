@@ -35,8 +35,8 @@ int pl_trainer_tapes(struct pl_trainer *t,
         s->tape.allreduce_ctx = t->comm;
     }
     if (t->strategy.devices > 1 &&
-        (r = pl_parts_create(t->strategy.devices, t->dev, t->ctx.params.real, stage == PLUME_TRAIN,
-                             s->tape.seed, &s->parts, err)) < 0)
+        (r = pl_parts_create(&t->replicas, t->ctx.params.real, stage == PLUME_TRAIN, s->tape.seed,
+                             &s->parts, err)) < 0)
         return r;
     for (unsigned i = 0; s->parts && i < s->parts->k; i++)
         pl_precision_tape(t->options, &s->parts->list[i].tape);
@@ -197,6 +197,7 @@ static int build(struct pl_trainer *t, struct pl_error *err)
     if (r == 0)
         r = pl_precision_round(t->options, t->kernels, params, err);
     pl_precision_scaler(t->options, &t->scaler);
+    params->values_version++;
     if (r == 0)
         r = pl_comm_broadcast_on(t->comm, t->dev, params->values,
                                  params->count * pl_real_size(params->real), err);
@@ -246,7 +247,10 @@ int pl_trainer_init(struct pl_trainer *trainer,
         return r;
     trainer->ctx.comm = comm;
     comm->ordered = options->deterministic;
-    r = build(trainer, err);
+    r = pl_replicas_init(&trainer->replicas, &trainer->ctx.params, options->part_devices,
+                         trainer->strategy.devices, err);
+    if (r == 0)
+        r = build(trainer, err);
     if (r < 0) {
         if (r != -ECONNRESET)
             pl_comm_abort(comm, pl_error_text(err));
@@ -268,6 +272,7 @@ void pl_trainer_finish(struct pl_trainer *trainer)
     pl_logger_close(&trainer->logger, trainer->param_hash[0]);
     pl_reducer_finish(&trainer->reducer);
     pl_optimizers_finish(&trainer->optimizers);
+    pl_replicas_finish(&trainer->replicas);
     pl_context_finish(&trainer->ctx);
 }
 

@@ -23,7 +23,8 @@ struct pl_trainer {
     struct pl_comm *comm;
     struct pl_report *report;
     struct pl_context ctx;
-    struct pl_device *dev; /* where everything is */
+    struct pl_device *dev;       /* where everything is, */
+    struct pl_replicas replicas; /* but for parts of batches on devices of their own */
     const struct pl_kernels *kernels;
     struct pl_optimizers optimizers;
     struct pl_scaler scaler;

@@ -1,7 +1,7 @@
 #!/usr/bin/env bats
 # SPDX-License-Identifier: MIT
 # pltrain on GPUs, as far as that can be told without one: PLUME_PLUGIN_DIR has a plume-cuda.so whose
-# GPUs are emulated (device.c). BUILD is the build folder.
+# GPUs are emulated (device.c), and modules for it. BUILD is the build folder.
 
 bats_require_minimum_version 1.5.0
 
@@ -47,6 +47,20 @@ same() {
     alike "$tolerance" cpu gpu || { echo "$*"; false; }
 }
 
+# split TOLERANCE K ARGS...: in K parts on the CPU, on one GPU, and on K, which gives one GPU's bits.
+split() {
+    local tolerance=$1 k=$2 ends='hash|test_'
+    shift 2
+    rm -rf cpu cpu.log gpu gpu.log gpus gpus.log
+    trained cpu --devices "$k" "$@"
+    trained gpu --gpus "$k" "$@"
+    PLUME_EMULATED_GPUS=$k trained gpus --gpus "$k" "$@"
+    alike "$tolerance" cpu gpus || { echo "$k $*"; false; }
+    cmp gpu.log/metrics.csv gpus.log/metrics.csv || { echo "$k $*"; false; }
+    [ "$(grep -E "$ends" gpu.out | sort)" = "$(grep -E "$ends" gpus.out | sort)" ] ||
+        { echo "$k $*"; false; }
+}
+
 # says STATUS WORDS ARGS...: pltrain ends so, with one line on stderr that has the words.
 says() {
     local status=$1 words=$2
@@ -88,6 +102,32 @@ readonly GPT=(gpt --batch_size 2 --context 24 --layers 1 --heads 2 --width 32)
     done
 }
 
+@test "a batch's parts train on GPUs of their own as on one" {
+    local -a few=(--max-steps 4 --limit-val-batches 1 --limit-test-batches 1)
+    local -a dp=(--strategy dp "${few[@]}") ddp2=(--strategy ddp2 --num-nodes 2 "${few[@]}")
+    split 1e-5 3 "${dp[@]}" mlp
+    split 1e-5 3 "${dp[@]}" cnn --batch_size 8 --batchnorm 1 --dropout 0.2
+    split 1e-5 2 "${dp[@]}" contrastive
+    split 3e-3 2 "${dp[@]}" --precision bf16 contrastive
+    split 3e-3 3 "${dp[@]}" --precision bf16 "${GPT[@]}" --batch_size 4
+    split 1e-5 2 "${ddp2[@]}" contrastive
+    split 1e-5 2 "${ddp2[@]}" --seed 1 cnn --batch_size 8 --batchnorm 1
+}
+
+# The tail of an epoch has fewer rows than there are parts, and then one.
+@test "all that parts and the first GPU exchange" {
+    local -a dp=(--strategy dp --epochs 2)
+    local module=$PLUME_PLUGIN_DIR/scattered
+    split 1e-5 3 "${dp[@]}" "$module.so"
+    split 1e-5 3 "${dp[@]}" --precision 64 --hparam samples=28 "$module.so"
+    split 3e-3 3 "${dp[@]}" --precision 16 --accumulate 2 "$module.so"
+    split 3e-3 3 "${dp[@]}" --precision bf16 --amp-level O3 "$module.so"
+    # O2 is for ddp2.
+    split 3e-3 2 --strategy ddp2 --num-nodes 2 --precision 16 --amp-level O2 "$module.so"
+    split 1e-5 3 "${dp[@]}" --hparam samples=28 --accumulate 3 "${module}_turns.so"
+    split 3e-3 2 "${dp[@]}" --precision bf16 "${module}_turns.so"
+}
+
 @test "a rank takes the GPU of its number, or that of the list" {
     export PLUME_EMULATED_GPUS=3 PLUME_LOG=debug
     taken() { pltrain "${SHORT[@]}" "$@" mlp 2>&1 | grep -o 'device emulated:[0-9]' | sort | cut -c17- | tr '\n' ' '; }
@@ -96,9 +136,17 @@ readonly GPT=(gpt --batch_size 2 --context 24 --layers 1 --heads 2 --width 32)
     [ "$(taken --gpus '0, 2')" = "0 2 " ]
     [ "$(taken --gpus 2,)" = "2 " ]
     [ "$(taken --accelerator gpu)" = "0 " ]
+    # Those of a process' parts.
+    [ "$(taken --strategy dp --gpus 3)" = "0 1 2 " ]
+    [ "$(taken --strategy dp --accelerator gpu --devices 2)" = "0 1 " ]
+    [ "$(taken --strategy dp --gpus 2,0)" = "0 2 " ]
+    [ "$(taken --strategy dp --gpus 2,)" = "2 " ]
+    [ "$(taken --strategy ddp2 --num-nodes 2 --gpus 2)" = "0 0 1 1 " ]
     # Slurm gave each rank one of its own.
     PLUME_EMULATED_GPUS=1
     [ "$(SLURM_JOB_ID=1 taken --gpus 2)" = "0 0 " ]
+    # Parts share the only one, unless others are named.
+    [ "$(taken --strategy dp --gpus 2)" = "0 0 " ]
     # Ranks share one unless so many were asked for.
     [ "$(taken --accelerator gpu --processes 2)" = "0 0 " ]
 }
@@ -113,6 +161,13 @@ readonly GPT=(gpt --batch_size 2 --context 24 --layers 1 --heads 2 --width 32)
     trained rest --log-every 1 --max-steps 6 --resume a/last.ckpt "${run[@]}"
     tail -n 3 whole >end
     alike 1e-5 end rest
+    # The same with parts on two.
+    export PLUME_EMULATED_GPUS=2
+    local -a dp=(--strategy dp --gpus 2)
+    pltrain "${dp[@]}" --max-steps 6 "${run[@]}" | grep hash >whole
+    pltrain "${dp[@]}" --max-steps 3 --checkpoint-dir b --save-last "${run[@]}" >/dev/null
+    pltrain "${dp[@]}" --max-steps 6 --resume b/last.ckpt "${run[@]}" | grep hash >parts
+    cmp whole parts
 }
 
 @test "no GPU, too few, too little memory: one line says so" {
@@ -123,7 +178,13 @@ readonly GPT=(gpt --batch_size 2 --context 24 --layers 1 --heads 2 --width 32)
     run -1 pltrain --gpus 2 mlp
     [[ $output == *"GPU 1 is asked for (by the rank with local rank 1), but 1 are visible"* ]]
     says 2 "x" --gpus x mlp
-    PLUME_EMULATED_GPUS=2 says 1 "drive one GPU a process, not 2" --strategy dp --gpus 2 mlp
+    PLUME_EMULATED_GPUS=2 says 1 "GPU 2 is asked for (by part 2 of the batches), but 2 are visible" \
+        --strategy dp --gpus 3 mlp
+    says 1 "GPU 1 is asked for (by part 1 of the batches), but 1 are visible" --strategy dp --gpus 0,1 mlp
+    PLUME_EMULATED_GPUS=2 PLUME_EMULATED_MEMORY=1000000,20000 \
+        says 1 "out of memory on emulated:1" --strategy dp --gpus 2 mlp
+    # Also then nothing is left on any of them (device.c).
+    PLUME_EMULATED_GPUS=2 says 1 "the loss is" --strategy dp --gpus 2 "$PLUME_PLUGIN_DIR/scattered.so" --lr 1e6
     PLUME_EMULATED_MEMORY=20000 says 1 "out of memory on emulated:0" --gpus 1 mlp
     says 2 "device 1 is there twice" --gpus 1,1 mlp
     cp "$BUILD/pltrain" .
