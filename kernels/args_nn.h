@@ -152,6 +152,7 @@ struct pl_dropout_args {
     bool add;
     const void *src;
     void *dst;
+    const uint64_t *draw; /* where not NULL: counter[1] is what stands here when the op runs */
 };
 
 /* y = x / max(|x|, eps) over the last dimension of x [rows, n]; norm [rows] = |x| is written

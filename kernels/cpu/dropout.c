@@ -23,6 +23,7 @@ static void body(void *ctx, size_t begin, size_t end)
 {
     const struct pl_dropout_args *a = ctx;
     uint32_t limit = pl_dropout_limit(a->p), random[4][BLOCK / 4];
+    uint64_t high = a->draw ? *a->draw : a->counter[1];
     float scale = (float)(1 / (1 - a->p));
 
     for (; begin < end; begin += BLOCK) {
@@ -30,7 +31,7 @@ static void body(void *ctx, size_t begin, size_t end)
         float *restrict dst = (float *)a->dst + begin;
         size_t n = PL_MIN((size_t)BLOCK, end - begin);
 
-        numbers(a->key, a->counter[0] + begin / 4, a->counter[1], random);
+        numbers(a->key, a->counter[0] + begin / 4, high, random);
         for (size_t i = 0; i < n; i++) {
             float value = random[i % 4][i / 4] < limit ? 0 : src[i] * scale;
 

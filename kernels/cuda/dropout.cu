@@ -16,6 +16,7 @@ static __global__ void __launch_bounds__(THREADS) dropout_kernel(size_t n,
                                                                  uint64_t key,
                                                                  uint64_t low,
                                                                  uint64_t high,
+                                                                 const uint64_t *draw,
                                                                  uint32_t limit,
                                                                  real<T> scale,
                                                                  bool add,
@@ -27,6 +28,8 @@ static __global__ void __launch_bounds__(THREADS) dropout_kernel(size_t n,
 
     if (group * 4 >= n)
         return;
+    if (draw)
+        high = *draw;
     pl_philox(key, low + group, high, number);
     for (size_t k = 0; k < 4; k++) {
         size_t i = group * 4 + k;
@@ -40,8 +43,8 @@ template <class T> void dropout(const struct pl_dropout_args *a)
 {
     if (a->n)
         PL_LAUNCH((dropout_kernel<T>), ceil_div(a->n, THREADS * 4), THREADS, 0, a->n, a->key,
-                  a->counter[0], a->counter[1], pl_dropout_limit(a->p), (real<T>)(1 / (1 - a->p)),
-                  a->add, (const T *)a->src, (T *)a->dst);
+                  a->counter[0], a->counter[1], a->draw, pl_dropout_limit(a->p),
+                  (real<T>)(1 / (1 - a->p)), a->add, (const T *)a->src, (T *)a->dst);
 }
 
 PL_CUDA_DEFINE(dropout, dropout);

@@ -5,6 +5,7 @@
 void PL_REF(dropout)(const struct pl_dropout_args *a)
 {
     uint32_t limit = pl_dropout_limit(a->p), lanes[4] = {0};
+    uint64_t high = a->draw ? *a->draw : a->counter[1];
     real scale = (real)(1 / (1 - a->p));
     const real *src = a->src;
     real *dst = a->dst;
@@ -13,7 +14,7 @@ void PL_REF(dropout)(const struct pl_dropout_args *a)
         real value;
 
         if (i % 4 == 0)
-            pl_philox(a->key, a->counter[0] + i / 4, a->counter[1], lanes);
+            pl_philox(a->key, a->counter[0] + i / 4, high, lanes);
         value = lanes[i % 4] < limit ? 0 : src[i] * scale;
         dst[i] = a->add ? dst[i] + value : value;
     }

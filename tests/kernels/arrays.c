@@ -159,7 +159,7 @@ ARRAYS_DECLARE(embedding)
 
 ARRAYS_DECLARE(dropout)
 {
-    IN(src, a->n), OUT(dst, a->n);
+    IN(src, a->n), OUT(dst, a->n), RAW(draw, 1);
 }
 
 ARRAYS_DECLARE(normalize)

@@ -10,17 +10,23 @@ one(const struct pl_kernels *ref, const struct pl_kernels *got, size_t n, double
 {
     const float *x = check_floats(n, fill);
     float *y = check_floats(n, FILL_RANDOM), *y2 = check_copy(y, n);
+    uint64_t draw = check_random(UINT64_MAX);
     struct pl_dropout_args a = {.n = n,
                                 .p = p,
                                 .key = check_random(UINT64_MAX),
                                 .counter = {check_random(UINT64_MAX), check_random(UINT64_MAX)},
                                 .add = check_random(2),
                                 .src = x,
-                                .dst = y};
+                                .dst = y,
+                                .draw = check_random(2) ? &draw : NULL};
 
-    check_case("dropout n %zu p %g add %d fill %d", n, p, a.add, (int)fill);
+    check_case("dropout n %zu p %g add %d draw %d fill %d", n, p, a.add, a.draw != NULL, (int)fill);
     ref->dropout(&a);
     a.dst = y2;
+    if (a.draw && check_random(2)) { /* the same number, given the other way */
+        a.counter[1] = draw;
+        a.draw = NULL;
+    }
     got->dropout(&a);
     check_same("dst", y2, y, n);
     check_end_case();
