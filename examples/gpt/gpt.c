@@ -9,6 +9,7 @@
 
 struct gpt {
     size_t layers, heads, width, context, vocabulary;
+    double dropout;
     plume_tensor *token, *place, *ln_w, *ln_b;
     struct block {
         plume_tensor *ln1_w, *ln1_b, *qkv_w, *qkv_b, *out_w, *out_b;
@@ -22,6 +23,7 @@ static const struct plume_hparam hparams[] = {
     {"width", "64", 1, 65536, 1, "of a character's vector"},
     {"context", "64", 1, 65536, 1, "characters of a sample"},
     {"vocabulary", "0", 0, 65536, 1, "different characters; 0: as many as the text has"},
+    {"dropout", "0", 0, 0.9, 0, "share of what a training step leaves out, as in GPT-2"},
     {"lr", "0.003", 0, 1e6, 0, NULL},
     {"weight_decay", "0.1", 0, 1e6, 0, NULL},
     {"batch_size", "16", 1, 65536, 1, NULL},
@@ -67,6 +69,7 @@ static int configure(struct plume_context *pl)
     gpt->heads = (size_t)plume_hparam(pl, "heads");
     gpt->context = (size_t)plume_hparam(pl, "context");
     gpt->vocabulary = (size_t)plume_hparam(pl, "vocabulary");
+    gpt->dropout = plume_hparam(pl, "dropout");
     if (gpt->vocabulary == 0)
         gpt->vocabulary = plume_vocabulary(pl, text(pl, PLUME_TRAIN, 0), NULL);
     gpt->token = plume_param(pl, "token", PLUME_INIT_FAN_IN, 2, (size_t[]){gpt->vocabulary, width});
@@ -108,10 +111,12 @@ run_block(struct plume_context *pl, const struct gpt *gpt, const struct block *b
 
     h = plume_linear(pl, h, b->qkv_w, b->qkv_b, PLUME_IDENTITY);
     h = plume_attention(pl, h, gpt->heads, 1);
-    x = plume_add(pl, x, plume_linear(pl, h, b->out_w, b->out_b, PLUME_IDENTITY));
+    h = plume_linear(pl, h, b->out_w, b->out_b, PLUME_IDENTITY);
+    x = plume_add(pl, x, plume_dropout(pl, h, gpt->dropout));
     h = plume_layernorm(pl, x, b->ln2_w, b->ln2_b, 0);
     h = plume_linear(pl, h, b->up_w, b->up_b, PLUME_GELU_TANH);
-    return plume_add(pl, x, plume_linear(pl, h, b->down_w, b->down_b, PLUME_IDENTITY));
+    h = plume_linear(pl, h, b->down_w, b->down_b, PLUME_IDENTITY);
+    return plume_add(pl, x, plume_dropout(pl, h, gpt->dropout));
 }
 
 /* Characters [batch, context] to logits [batch, context, vocabulary]. */
@@ -121,6 +126,7 @@ static plume_tensor *forward(struct plume_context *pl, const struct plume_batch 
     plume_tensor *h = plume_embedding(pl, gpt->token, batch->field[0]);
 
     h = plume_add(pl, h, gpt->place); /* the same places in each sample */
+    h = plume_dropout(pl, h, gpt->dropout);
     for (size_t i = 0; i < gpt->layers; i++)
         h = run_block(pl, gpt, &gpt->block[i], h);
     h = plume_layernorm(pl, h, gpt->ln_w, gpt->ln_b, 0);

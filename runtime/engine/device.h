@@ -48,6 +48,8 @@ struct pl_device {
     char name[128]; /* for people: "cpu", "cuda:0 (NVIDIA H100 80GB HBM3)" */
 };
 
+struct pl_device_graph; /* of one backend */
+
 struct pl_device_ops {
     unsigned version; /* PL_DEVICE_VERSION */
     const char *name; /* "cpu", "cuda" */
@@ -101,6 +103,21 @@ struct pl_device_ops {
     int (*sync)(struct pl_device *dev, struct pl_error *err);
 
     void (*memory)(struct pl_device *dev, struct pl_device_memory *ret);
+
+    /* Graphs: kernels, zero and copy that are asked between capture_begin and capture_end are not
+     * done but kept, with the arguments that they had, and each replay does them, in their order.
+     * All four are NULL where there are none, and are for the device that the thread has entered.
+     *
+     * alloc, free, upload, download, sync, and memory that a kernel would have to get for itself
+     * cannot be kept: capture_end fails then, with the reason (-EIO). The device is as if it had
+     * been asked nothing since capture_begin; that one fails with -EIO where nothing was begun. */
+    int (*capture_begin)(struct pl_device *dev, struct pl_error *err);
+    int (*capture_end)(struct pl_device *dev, struct pl_device_graph **ret, struct pl_error *err);
+    /* -ESTALE: memory that kernels have of their own lies elsewhere now; nothing was done, and the
+     * graph is of no more use. Other failures are told as those of kernels. */
+    int (*replay)(struct pl_device *dev, struct pl_device_graph *graph);
+    /* Waits for its replays. NULL is fine. */
+    void (*graph_free)(struct pl_device *dev, struct pl_device_graph *graph);
 };
 
 /* The CPU: one for all, never closed; any thread may use it at any time. */

@@ -90,6 +90,7 @@ static const struct pl_op op_batchnorm = {
     .forward = batchnorm_forward,
     .backward = batchnorm_backward,
     .flops = batchnorm_flops,
+    .meets = true,
 };
 
 int pl_build_batchnorm(struct pl_tape *tape,

@@ -238,7 +238,8 @@ static void dropout(const struct pl_call *c, bool add, const void *src, void *ds
                                   .counter = {(uint64_t)c->attr->i[0] << 32, c->tape->step},
                                   .add = add,
                                   .src = src,
-                                  .dst = dst});
+                                  .dst = dst,
+                                  .draw = c->tape->draw});
 }
 
 static void dropout_forward(const struct pl_call *c)
@@ -256,6 +257,7 @@ static const struct pl_op op_dropout = {
     .forward = dropout_forward,
     .backward = dropout_backward,
     .flops = ten_flops,
+    .draws = true,
 };
 
 int pl_build_dropout(struct pl_tape *tape,

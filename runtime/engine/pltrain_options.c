@@ -54,6 +54,7 @@ enum option_id {
     OPT_SYNC_BATCHNORM,
     OPT_DEVICES,
     OPT_GPUS,
+    OPT_NO_GRAPHS,
     OPT_COMM,
     OPT_PROCESSES,
     OPT_NODES,
@@ -133,6 +134,8 @@ static const struct pl_option options[] = {
      "ddp2",
      OPT_DEVICES},
     {"gpus", 0, "K", NULL, "--accelerator gpu --devices K", OPT_GPUS},
+    {"no-cuda-graphs", 0, NULL, NULL,
+     "launch every kernel of every step, instead of replaying them", OPT_NO_GRAPHS},
     {"comm", 0, "KIND", NULL,
      "auto (shared memory inside a node; between nodes mpi where it started the job, else tcp), "
      "shm, tcp or mpi for all",
@@ -420,6 +423,9 @@ static int set_ranks(struct pl_pltrain *p, int id, const char *value, struct pl_
     case OPT_GPUS:
         p->gpu = true;
         return parse_devices(p, value, err);
+    case OPT_NO_GRAPHS:
+        p->train.graphs = false;
+        return 0;
     case OPT_COMM:
         r = parse_choice(value, (const char *const[]){"auto", "shm", "tcp", "mpi", NULL}, &n, err);
         p->comm = (enum pl_comm_kind)n;

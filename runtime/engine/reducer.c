@@ -129,3 +129,12 @@ int pl_reducer_after_node(void *ctx, size_t index, struct pl_error *err)
         r = reduce(red, &red->buckets[red->next++], err);
     return r;
 }
+
+size_t pl_reducer_stop(const void *ctx)
+{
+    const struct pl_reducer *red = ctx;
+
+    if (red->next == red->n || (red->comm->size == 1 && !red->own))
+        return 0;
+    return red->buckets[red->next].ready_node;
+}

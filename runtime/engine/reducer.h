@@ -53,4 +53,8 @@ void pl_reducer_begin(struct pl_reducer *reducer, double scale);
 /* For pl_tape_backward(); ctx is the reducer. */
 int pl_reducer_after_node(void *ctx, size_t index, struct pl_error *err);
 
+/* For its `stop`: the node behind which the next bucket is complete. 0 where there is none, and
+ * where nobody waits for it: this rank is the only one. */
+size_t pl_reducer_stop(const void *ctx);
+
 #endif

@@ -241,7 +241,8 @@ static int closure(struct pl_trainer *t,
     struct pl_backward backward = {.seed = t->scaler.scale,
                                    .accumulate = t->gathered > 1,
                                    .after_node = along ? pl_reducer_after_node : NULL,
-                                   .ctx = pl_turns_reducer(t)};
+                                   .ctx = pl_turns_reducer(t),
+                                   .stop = pl_reducer_stop};
     int r = pl_step_trace(t, PLUME_TRAIN, batch, &loss, err);
 
     if (r == 0 && !loss)

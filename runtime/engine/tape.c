@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Tracing. */
-#include "runtime/engine/tape.h"
+#include "runtime/engine/tape_private.h"
 
 #include <string.h>
 
@@ -12,6 +12,7 @@ void pl_tape_init(struct pl_tape *tape, struct pl_device *dev, enum pl_real real
 
 void pl_tape_finish(struct pl_tape *tape)
 {
+    pl_tape_graphs_finish(tape);
     free(tape->nodes);
     if (tape->dev)
         pl_device_free(tape->dev, tape->memory);

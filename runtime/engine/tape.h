@@ -85,6 +85,8 @@ struct pl_op {
     void (*backward)(const struct pl_call *call);
     /* Floating-point operations (a multiply-add is two) of forward and of backward; may be NULL. */
     double (*flops)(const struct pl_node *node, bool backward);
+    bool draws; /* reads the tape's `step`, or `draw` */
+    bool meets; /* calls the tape's allreduce, where it has one */
 };
 
 /* One op to be traced. The output's shape is given; its type, too, or (dtype 0) it follows from the
@@ -135,6 +137,11 @@ struct pl_tape {
     char *memory;
     size_t memory_cap;
     size_t memory_bytes, unshared_bytes; /* as planned; as it would be without reuse */
+
+    /* Graphs (tape_graph.c). */
+    bool graphs;                /* may be used, where the device has them; set by the user */
+    struct pl_tape_graphs *own; /* NULL before the first run that may use them */
+    const uint64_t *draw;       /* `step` in the device's memory, for ops; NULL: take `step` */
 };
 
 /* With the device's kernels for a real type. dev is borrowed. */
@@ -179,6 +186,10 @@ struct pl_backward {
      * from the last to 0; it may fail. */
     int (*after_node)(void *ctx, size_t index, struct pl_error *err);
     void *ctx;
+    /* With graphs after_node is called at fewer nodes: behind the one that this returns, or behind
+     * the next where that one is done already, and so on; and behind 0. NULL: there are no graphs.
+     */
+    size_t (*stop)(const void *ctx);
 };
 
 /* Runs the gradients. A parameter that no node reaches keeps what its gradient was

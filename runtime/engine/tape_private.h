@@ -8,6 +8,31 @@
 /* Bytes that the f32 copies of a node's 16-bit tensors and of their gradients need. */
 size_t pl_tape_wide_bytes(const struct pl_node *node);
 
+/* Runs the nodes first, first + 1, ... (backward: first, first - 1, ...), n of them. What allreduce
+ * said. */
+int pl_tape_run_nodes(struct pl_tape *tape,
+                      size_t first,
+                      size_t n,
+                      const struct pl_backward *backward,
+                      struct pl_error *err);
+
+/* tape_graph.c */
+
+/* Before a forward run: sees to what graphs of it need. */
+void pl_tape_graphs_begin(struct pl_tape *tape);
+
+/* Whether this run may use graphs; after begin. */
+bool pl_tape_graphs_usable(const struct pl_tape *tape);
+
+/* As pl_tape_run_nodes(), by a graph where there is one. Nodes that meet stand alone. */
+int pl_tape_graphs_run(struct pl_tape *tape,
+                       size_t first,
+                       size_t n,
+                       const struct pl_backward *backward,
+                       struct pl_error *err);
+
+void pl_tape_graphs_finish(struct pl_tape *tape);
+
 /* Something in the tape's memory. */
 struct pl_place {
     size_t bytes, from, to; /* alive at these positions, both included */

@@ -218,19 +218,53 @@ int pl_tape_prepare(struct pl_tape *tape,
     return pl_tape_plan(tape, err);
 }
 
-int pl_tape_forward(struct pl_tape *tape, struct pl_error *err)
+int pl_tape_run_nodes(struct pl_tape *tape,
+                      size_t first,
+                      size_t n,
+                      const struct pl_backward *backward,
+                      struct pl_error *err)
 {
-    tape->failed = 0;
-    pl_device_enter(tape->dev);
-    for (size_t i = 0; i < tape->n; i++) {
-        if (tape->nodes[i].op->view)
+    for (size_t k = 0; k < n; k++) {
+        size_t i = backward ? first - k : first + k;
+        const struct pl_node *node = &tape->nodes[i];
+
+        if (backward ? !node->back : node->op->view)
             continue;
-        run(tape, i, NULL);
+        run(tape, i, backward);
         if (tape->failed < 0)
-            return pl_error_set(err, tape->failed, "%s: the ranks could not meet",
-                                tape->nodes[i].op->name);
+            return pl_error_set(err, tape->failed, "%s: the ranks could not meet", node->op->name);
     }
     return 0;
+}
+
+/* How many of the next `most` nodes may be of one graph: up to one where ranks meet, or that one.
+ */
+static size_t stretch(const struct pl_tape *tape, size_t first, size_t most, bool backward)
+{
+    size_t n = 0;
+
+    while (n < most) {
+        const struct pl_node *node = &tape->nodes[backward ? first - n : first + n];
+
+        if (tape->allreduce && node->op->meets)
+            return PL_MAX(n, (size_t)1);
+        n++;
+    }
+    return n;
+}
+
+int pl_tape_forward(struct pl_tape *tape, struct pl_error *err)
+{
+    int r = 0;
+
+    tape->failed = 0;
+    pl_device_enter(tape->dev);
+    pl_tape_graphs_begin(tape);
+    for (size_t i = 0, n; i < tape->n && r == 0; i += n) {
+        n = stretch(tape, i, tape->n - i, false);
+        r = pl_tape_graphs_run(tape, i, n, NULL, err);
+    }
+    return r;
 }
 
 static int set_seed(struct pl_tape *tape, const struct pl_backward *what, struct pl_error *err)
@@ -263,6 +297,16 @@ static int set_seed(struct pl_tape *tape, const struct pl_backward *what, struct
     return 0;
 }
 
+/* The node behind which after_node is called next; `left` are not done yet. */
+static size_t next_stop(const struct pl_tape *tape, const struct pl_backward *what, size_t left)
+{
+    if (!what->after_node)
+        return 0;
+    if (!what->stop || !pl_tape_graphs_usable(tape))
+        return left - 1;
+    return PL_MIN(what->stop(what->ctx), left - 1);
+}
+
 int pl_tape_backward(struct pl_tape *tape, const struct pl_backward *what, struct pl_error *err)
 {
     int r = 0;
@@ -270,14 +314,11 @@ int pl_tape_backward(struct pl_tape *tape, const struct pl_backward *what, struc
     pl_device_enter(tape->dev);
     if (what->loss)
         r = set_seed(tape, what, err);
-    for (size_t i = tape->n; i-- > 0 && r == 0;) {
-        if (tape->nodes[i].back)
-            run(tape, i, what);
-        if (tape->failed < 0)
-            r = pl_error_set(err, tape->failed, "%s: the ranks could not meet",
-                             tape->nodes[i].op->name);
+    for (size_t left = tape->n, n; left > 0 && r == 0; left -= n) {
+        n = stretch(tape, left - 1, left - next_stop(tape, what, left), true);
+        r = pl_tape_graphs_run(tape, left - 1, n, what, err);
         if (r == 0 && what->after_node)
-            r = what->after_node(what->ctx, i, err);
+            r = what->after_node(what->ctx, left - n, err);
     }
     return r;
 }

@@ -54,6 +54,7 @@ struct pl_train_options {
     bool deterministic; /* sums over ranks in their order (comm.h), wherever they are */
 
     struct pl_device *device; /* where tensors are; NULL = the CPU. Borrowed */
+    bool graphs;              /* replay steps there, where it can */
     enum pl_strategy_kind strategy;
     unsigned devices; /* of this process, which share a batch; on the CPU: disjoint groups of its
                          threads; >= 1 */

@@ -30,6 +30,7 @@ int pl_trainer_tapes(struct pl_trainer *t,
     if (turn)
         s->tape.seed = pl_rng_seed(s->tape.seed, STREAM_TURN + turn);
     pl_precision_tape(t->options, &s->tape);
+    s->tape.graphs = t->options->graphs;
     if (t->options->sync_batchnorm && stage == PLUME_TRAIN && t->comm->size > 1) {
         s->tape.allreduce = sum_over_ranks;
         s->tape.allreduce_ctx = t->comm;
@@ -38,10 +39,14 @@ int pl_trainer_tapes(struct pl_trainer *t,
         (r = pl_parts_create(&t->replicas, t->ctx.params.real, stage == PLUME_TRAIN, s->tape.seed,
                              &s->parts, err)) < 0)
         return r;
-    for (unsigned i = 0; s->parts && i < s->parts->k; i++)
+    for (unsigned i = 0; s->parts && i < s->parts->k; i++) {
         pl_precision_tape(t->options, &s->parts->list[i].tape);
-    if (s->parts)
+        s->parts->list[i].tape.graphs = t->options->graphs;
+    }
+    if (s->parts) {
         pl_precision_tape(t->options, &s->parts->root);
+        s->parts->root.graphs = t->options->graphs;
+    }
     return 0;
 }
 

@@ -5,11 +5,12 @@
  * What it makes sure of: nobody but kernels and copies touches a device's memory (pages are without
  * access in between, and behind each array is one that always is); kernels are given addresses of
  * the device that the thread has entered and of no other, and none of the host's; memory that was
- * freed is gone; fresh memory is NaNs; what is closed has been freed. A mistake ends the process,
- * with a message or by SIGSEGV.
+ * freed is gone for ever, so that a graph that still names it is found; fresh memory is NaNs; what
+ * is closed has been freed. A mistake ends the process, with a message or by SIGSEGV.
  *
  * Environment: PLUME_EMULATED_GPUS, how many there are (1); PLUME_EMULATED_MEMORY, bytes of each
- * (1 GiB; a list with commas is of one GPU after another, the last for all that follow). */
+ * (1 GiB; a list with commas is of one GPU after another, the last for all that follow);
+ * PLUME_EMULATED_GRAPHS, how many captures work before all others fail (all). */
 #include "runtime/engine/device.h"
 #include "common/base/macros.h"
 #include "kernels/cuda/cuda.h"
@@ -141,6 +142,7 @@ alloc(struct pl_device *dev, size_t bytes, const char *what, void **ret, struct 
 
     if (bytes == 0)
         give_up("nothing is allocated", dev);
+    pl_emu_spoil("memory is allocated");
     if (bytes > gpu->total - gpu->used)
         return pl_error_set(err, -ENOMEM,
                             "out of memory on %s: %zu bytes for %s are asked for, %llu are free",
@@ -164,10 +166,13 @@ alloc(struct pl_device *dev, size_t bytes, const char *what, void **ret, struct 
     return 0;
 }
 
+/* The addresses are never used again. */
 static void release(struct gpu *gpu, struct block *b)
 {
     gpu->used -= b->bytes;
-    munmap(b->pages, b->pages_bytes + page());
+    if (mmap(b->pages, b->pages_bytes + page(), PROT_NONE,
+             MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0) == MAP_FAILED)
+        give_up("mmap fails", b->pages);
     *b = (struct block){0};
 }
 
@@ -177,6 +182,7 @@ static void free_(struct pl_device *dev, void *memory)
 
     if (!memory)
         return;
+    pl_emu_spoil("memory is freed");
     for (size_t i = 0; i < gpu->n; i++)
         if (gpu->blocks[i].memory == memory) {
             release(gpu, &gpu->blocks[i]);
@@ -209,16 +215,49 @@ static void check_range(const struct gpu *gpu, const char *p, size_t bytes)
     give_up("a copy beyond the device's arrays", p);
 }
 
-static void zero(struct pl_device *dev, void *to, size_t bytes)
+/* A zero or a copy inside the device, which graphs may have in them. */
+struct fill {
+    struct gpu *gpu;
+    void *to;
+    const void *from; /* NULL: zeroes */
+    size_t bytes;
+};
+
+static void do_fill(void *ctx)
 {
-    struct gpu *gpu = (struct gpu *)dev;
+    const struct fill *f = ctx;
+
+    check_range(f->gpu, f->to, f->bytes);
+    if (f->from)
+        check_range(f->gpu, f->from, f->bytes);
+    allow(f->gpu, PROT_READ | PROT_WRITE);
+    if (f->from)
+        memcpy(f->to, f->from, f->bytes);
+    else
+        memset(f->to, 0, f->bytes);
+    allow(f->gpu, PROT_NONE);
+}
+
+static void fill(struct pl_device *dev, void *to, const void *from, size_t bytes)
+{
+    struct fill f = {(struct gpu *)dev, to, from, bytes};
 
     if (bytes == 0)
         return;
-    check_range(gpu, to, bytes);
-    allow(gpu, PROT_READ | PROT_WRITE);
-    memset(to, 0, bytes);
-    allow(gpu, PROT_NONE);
+    if (pl_emu_recording())
+        pl_emu_record(do_fill, &f, sizeof(f));
+    else
+        do_fill(&f);
+}
+
+static void zero(struct pl_device *dev, void *to, size_t bytes)
+{
+    fill(dev, to, NULL, bytes);
+}
+
+static void copy(struct pl_device *dev, void *to, const void *from, size_t bytes)
+{
+    fill(dev, to, from, bytes);
 }
 
 /* from and to are checked where they are the device's. */
@@ -238,12 +277,10 @@ move(struct gpu *gpu, void *to, bool to_device, const void *from, bool from_devi
 
 static void upload(struct pl_device *dev, void *to, const void *from, size_t bytes)
 {
+    pl_emu_spoil("something is uploaded");
+    if (pl_emu_recording())
+        return;
     move((struct gpu *)dev, to, true, from, false, bytes);
-}
-
-static void copy(struct pl_device *dev, void *to, const void *from, size_t bytes)
-{
-    move((struct gpu *)dev, to, true, from, true, bytes);
 }
 
 static void
@@ -267,13 +304,17 @@ copy_from(struct pl_device *dev, void *to, struct pl_device *source, const void 
 static int
 download(struct pl_device *dev, void *to, const void *from, size_t bytes, struct pl_error *err)
 {
+    pl_emu_spoil("something is downloaded");
+    if (pl_emu_recording())
+        return pl_error_set(err, -EBUSY, "downloaded while a graph is captured");
     move((struct gpu *)dev, to, false, from, true, bytes);
     return 0;
 }
 
 static int sync_(struct pl_device *dev, struct pl_error *err)
 {
-    return 0;
+    pl_emu_spoil("the device is waited for");
+    return pl_emu_recording() ? pl_error_set(err, -EBUSY, "waited while a graph is captured") : 0;
 }
 
 static void memory(struct pl_device *dev, struct pl_device_memory *ret)
@@ -281,6 +322,44 @@ static void memory(struct pl_device *dev, struct pl_device_memory *ret)
     const struct gpu *gpu = (const struct gpu *)dev;
 
     *ret = (struct pl_device_memory){gpu->total, gpu->total - gpu->used, gpu->used, gpu->peak};
+}
+
+/* ---- graphs ---- */
+
+static int capture_begin(struct pl_device *dev, struct pl_error *err)
+{
+    if (current != (struct gpu *)dev)
+        give_up("a capture on a device that was not entered", dev);
+    pl_emu_record_begin();
+    return 0;
+}
+
+static int capture_end(struct pl_device *dev, struct pl_device_graph **ret, struct pl_error *err)
+{
+    static uint64_t captures;
+    const char *why;
+    struct pl_emu_graph *graph;
+
+    if (captures++ >= number("PLUME_EMULATED_GRAPHS", UINT64_MAX))
+        pl_emu_spoil("there are enough");
+    graph = pl_emu_record_end(&why);
+    if (!graph)
+        return pl_error_set(err, -EIO, "%s", why);
+    *ret = (struct pl_device_graph *)graph;
+    return 0;
+}
+
+static int replay(struct pl_device *dev, struct pl_device_graph *graph)
+{
+    if (current != (struct gpu *)dev)
+        give_up("a replay on a device that was not entered", dev);
+    return pl_emu_replay((const struct pl_emu_graph *)graph) ? 0 : -ESTALE;
+}
+
+static void graph_free(struct pl_device *dev, struct pl_device_graph *graph)
+{
+    if (graph)
+        pl_emu_graph_free((struct pl_emu_graph *)graph);
 }
 
 /* ---- kernels ---- */
@@ -362,6 +441,10 @@ static const struct pl_device_ops ops = {
     .download = download,
     .sync = sync_,
     .memory = memory,
+    .capture_begin = capture_begin,
+    .capture_end = capture_end,
+    .replay = replay,
+    .graph_free = graph_free,
 };
 
 static int open_(unsigned index, struct pl_device **ret, struct pl_error *err)

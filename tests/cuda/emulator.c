@@ -16,6 +16,8 @@
 #define POISON 0xff /* a NaN in every type */
 #define SITES_MAX 32
 
+typedef void (*emu_body)(void *ctx);
+
 enum state {
     UNBORN,
     READY,
@@ -243,11 +245,8 @@ static uint64_t common_divisor(uint64_t a, uint64_t b)
     return b ? common_divisor(b, a % b) : a;
 }
 
-void pl_emu_launch(struct pl_emu_dim grid,
-                   struct pl_emu_dim block,
-                   size_t shared_bytes,
-                   void (*body)(void *ctx),
-                   void *ctx)
+static void
+run(struct pl_emu_dim grid, struct pl_emu_dim block, size_t shared_bytes, emu_body body, void *ctx)
 {
     uint64_t blocks = (uint64_t)grid.x * grid.y * grid.z, step, at;
 
@@ -293,23 +292,168 @@ void pl_emu_argument(const void *value, size_t bytes)
         emu.watch->argument(value, bytes);
 }
 
+/* ---- what a thread keeps: scratch, and what it records ---- */
+
+struct job {
+    struct job *next;
+    bool launch; /* else a call */
+    struct pl_emu_dim grid, block;
+    size_t shared_bytes;
+    emu_body body;
+    _Alignas(16) char ctx[];
+};
+
+struct pl_emu_graph {
+    struct job *first, **end;
+    const char *scratch; /* where it was, and how often it had moved */
+    unsigned moves;
+};
+
 static _Thread_local struct {
     char *memory;
     size_t bytes;
+    unsigned moves;
 } scratch;
+
+static _Thread_local struct {
+    struct pl_emu_graph *graph; /* NULL: nothing is recorded */
+    const char *spoilt;
+} recording;
+
+static void add_job(struct job what, const void *ctx, size_t ctx_bytes)
+{
+    struct job *job = calloc(1, sizeof(*job) + ctx_bytes);
+
+    if (!job)
+        give_up("out of memory", 0);
+    *job = what;
+    memcpy(job->ctx, ctx, ctx_bytes);
+    *recording.graph->end = job;
+    recording.graph->end = &job->next;
+}
+
+void pl_emu_launch(struct pl_emu_dim grid,
+                   struct pl_emu_dim block,
+                   size_t shared_bytes,
+                   void (*body)(void *ctx),
+                   void *ctx,
+                   size_t ctx_bytes)
+{
+    struct job job = {
+        .launch = true, .grid = grid, .block = block, .shared_bytes = shared_bytes, .body = body};
+
+    if (recording.graph)
+        add_job(job, ctx, ctx_bytes);
+    else
+        run(grid, block, shared_bytes, body, ctx);
+}
+
+void pl_emu_record_begin(void)
+{
+    if (recording.graph)
+        give_up("a recording inside a recording", 0);
+    recording.spoilt = NULL;
+    recording.graph = calloc(1, sizeof(*recording.graph));
+    if (!recording.graph)
+        give_up("out of memory", 0);
+    recording.graph->end = &recording.graph->first;
+    recording.graph->scratch = scratch.memory;
+    recording.graph->moves = scratch.moves;
+}
+
+bool pl_emu_recording(void)
+{
+    return recording.graph != NULL;
+}
+
+void pl_emu_record(void (*call)(void *ctx), const void *ctx, size_t ctx_bytes)
+{
+    add_job((struct job){.body = call}, ctx, ctx_bytes);
+}
+
+void pl_emu_spoil(const char *why)
+{
+    if (recording.graph && !recording.spoilt)
+        recording.spoilt = why;
+}
+
+struct pl_emu_graph *pl_emu_record_end(const char **ret_why)
+{
+    struct pl_emu_graph *graph = recording.graph;
+
+    if (!graph)
+        give_up("a recording is ended that was not begun", 0);
+    recording.graph = NULL;
+    *ret_why = recording.spoilt;
+    if (!recording.spoilt)
+        return graph;
+    pl_emu_graph_free(graph);
+    return NULL;
+}
+
+bool pl_emu_replay(const struct pl_emu_graph *graph)
+{
+    if (recording.graph)
+        give_up("a replay inside a recording", 0);
+    if (graph->scratch != scratch.memory || graph->moves != scratch.moves)
+        return false;
+    for (struct job *j = graph->first; j; j = j->next) {
+        if (j->launch)
+            run(j->grid, j->block, j->shared_bytes, j->body, j->ctx);
+        else
+            j->body(j->ctx);
+    }
+    return true;
+}
+
+void pl_emu_graph_free(struct pl_emu_graph *graph)
+{
+    for (struct job *j = graph->first, *next; j; j = next) {
+        next = j->next;
+        free(j);
+    }
+    free(graph);
+}
 
 int pl_emu_is_scratch(const void *p)
 {
     return (const char *)p >= scratch.memory && (const char *)p < scratch.memory + scratch.bytes;
 }
 
+struct poison {
+    void *at;
+    size_t bytes;
+};
+
+static void poison(void *ctx)
+{
+    const struct poison *p = ctx;
+
+    memset(p->at, POISON, p->bytes);
+}
+
+/* Its end is the memory's, so that what is written behind it is found. */
 void *pl_emu_scratch(size_t bytes)
 {
-    free(scratch.memory);
-    scratch.memory = malloc(bytes);
-    scratch.bytes = bytes;
-    if (!scratch.memory)
-        give_up("out of memory", 0);
-    memset(scratch.memory, POISON, bytes);
-    return scratch.memory;
+    size_t size = (bytes + 15) / 16 * 16;
+    struct poison p = {.bytes = bytes};
+
+    if (size > scratch.bytes) {
+        if (recording.graph) {
+            pl_emu_spoil("kernels need more scratch");
+            return NULL;
+        }
+        free(scratch.memory);
+        scratch.memory = malloc(size);
+        scratch.bytes = size;
+        scratch.moves++;
+        if (!scratch.memory)
+            give_up("out of memory", 0);
+    }
+    p.at = scratch.memory + scratch.bytes - size;
+    if (recording.graph)
+        pl_emu_record(poison, &p, sizeof(p));
+    else
+        poison(&p);
+    return p.at;
 }

@@ -11,6 +11,7 @@
 #ifndef PL_TESTS_CUDA_EMULATOR_H
 #define PL_TESTS_CUDA_EMULATOR_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -28,12 +29,14 @@ extern struct pl_emu_now {
 } pl_emu_now;
 
 /* Runs body(ctx) for each thread of the grid; returns when all are done. One launch at a time in
- * the process. shared_bytes: of dynamic shared memory. */
+ * the process. shared_bytes: of dynamic shared memory. ctx has ctx_bytes, without pointers into
+ * itself: a recording keeps a copy. */
 void pl_emu_launch(struct pl_emu_dim grid,
                    struct pl_emu_dim block,
                    size_t shared_bytes,
                    void (*body)(void *ctx),
-                   void *ctx);
+                   void *ctx,
+                   size_t ctx_bytes);
 
 /* The order of blocks and threads follows from this. */
 void pl_emu_seed(uint64_t seed);
@@ -53,8 +56,25 @@ void pl_emu_argument(const void *value, size_t bytes);
 int pl_emu_is_scratch(const void *p);
 
 /* Memory of one op's kernels, contents undefined, of the calling thread: good until the next call.
- */
+ * As on a GPU it stays where it is until more is asked for than ever before. NULL where that
+ * happens while the thread records: the recording is spoilt. */
 void *pl_emu_scratch(size_t bytes);
+
+/* Recordings, as CUDA's graphs are: until record_end() the calling thread's launches are kept with
+ * copies of their arguments, and not done. */
+struct pl_emu_graph;
+void pl_emu_record_begin(void);
+bool pl_emu_recording(void);
+/* What is done between two launches: run(ctx), on a copy of ctx. */
+void pl_emu_record(void (*run)(void *ctx), const void *ctx, size_t ctx_bytes);
+/* Something happened that cannot be recorded: a literal. The first one counts. */
+void pl_emu_spoil(const char *why);
+/* NULL where the recording is spoilt, with *ret_why. */
+struct pl_emu_graph *pl_emu_record_end(const char **ret_why);
+/* Does what was recorded. False: scratch has moved since, or was another thread's; nothing was
+ * done. */
+bool pl_emu_replay(const struct pl_emu_graph *graph);
+void pl_emu_graph_free(struct pl_emu_graph *graph);
 
 /* From inside a kernel only. `line` tells calls apart. */
 

@@ -119,7 +119,7 @@ template <class... P> struct launch_of {
 
     void operator()(P... args) const
     {
-        auto body = [&]() { kernel(args...); };
+        auto body = [f = kernel, args...]() { f(args...); };
 
 #if __has_builtin(__builtin_clear_padding)
         /* What the stack left between members looks like addresses now and then. */
@@ -128,7 +128,7 @@ template <class... P> struct launch_of {
 #endif
         pl_emu_launch(
             {grid.x, grid.y, grid.z}, {block.x, block.y, block.z}, shared_bytes,
-            [](void *ctx) { (*static_cast<decltype(body) *>(ctx))(); }, &body);
+            [](void *ctx) { (*static_cast<decltype(body) *>(ctx))(); }, &body, sizeof(body));
     }
 };
 
