@@ -28,7 +28,12 @@ void *pl_cuda_stream_scratch(struct pl_cuda_stream *stream, size_t bytes)
 
     if (bytes <= stream->scratch_bytes)
         return stream->scratch;
+    if (stream->fixed) {
+        pl_cuda_stream_note(stream, cudaErrorStreamCaptureUnsupported);
+        return NULL;
+    }
     bytes += bytes / 2;
+    stream->moves++;
     pl_cuda_stream_finish(stream);
     r = cudaMallocAsync(&stream->scratch, bytes, stream->stream);
     if (r != cudaSuccess) {

@@ -3,6 +3,7 @@
 #ifndef PL_KERNELS_CUDA_STREAM_H
 #define PL_KERNELS_CUDA_STREAM_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 /* As cuda_runtime.h has them. */
@@ -16,7 +17,9 @@ struct pl_cuda_stream {
     struct CUstream_st *stream; /* cudaStream_t; NULL = the default stream */
     void *scratch;              /* device memory */
     size_t scratch_bytes;
-    int error; /* cudaError_t: the first one since it was last told */
+    int error;                /* cudaError_t: the first one since it was last told */
+    unsigned long long moves; /* how often scratch came to lie elsewhere */
+    bool fixed;               /* the stream is captured: scratch may not move */
 };
 
 /* The calling thread's stream: what it has set last, at first one of its own that means the default
@@ -30,7 +33,8 @@ void pl_cuda_stream_set(struct pl_cuda_stream *stream);
 void pl_cuda_stream_note(struct pl_cuda_stream *stream, int error);
 
 /* At least this much device memory, good until the next call; it is made new behind what the stream
- * has been given, so that earlier kernels keep theirs. NULL: the error is noted. */
+ * has been given, so that earlier kernels keep theirs. NULL: the error is noted
+ * (cudaErrorStreamCaptureUnsupported where it would have to move and is fixed). */
 void *pl_cuda_stream_scratch(struct pl_cuda_stream *stream, size_t bytes);
 
 /* Frees the scratch; the stream itself is the caller's. */

@@ -30,9 +30,11 @@ struct job {
 };
 
 struct CUstream_st {
-    bool alive, capturing;
+    bool alive;
     int device;
     struct job *first, **end;
+    struct CUgraph_st *graph; /* what is captured; NULL: it runs */
+    bool invalid;             /* the capture */
 };
 
 struct CUevent_st {
@@ -48,6 +50,7 @@ struct CUgraph_st {
 
 struct CUgraphExec_st {
     struct job *first;
+    struct CUstream_st *in; /* where it was launched last */
 };
 
 struct range {
@@ -88,6 +91,25 @@ static cudaError_t wanted(const char *call)
 #define WANTED()                                                                                   \
     do {                                                                                           \
         cudaError_t code_ = wanted(__func__);                                                      \
+        if (code_ != cudaSuccess)                                                                  \
+            return code_;                                                                          \
+    } while (0)
+
+/* What may not be called while a stream is captured, and spoils that. */
+static cudaError_t unsafe(void)
+{
+    for (size_t i = 0; i < STREAMS; i++) {
+        if (!streams[i].graph)
+            continue;
+        streams[i].invalid = true;
+        return give(cudaErrorStreamCaptureUnsupported);
+    }
+    return cudaSuccess;
+}
+
+#define UNSAFE()                                                                                   \
+    do {                                                                                           \
+        cudaError_t code_ = unsafe();                                                              \
         if (code_ != cudaSuccess)                                                                  \
             return code_;                                                                          \
     } while (0)
@@ -170,6 +192,11 @@ static cudaError_t add(cudaStream_t stream, struct job job)
 
     assert_non_null(j);
     *j = job;
+    if (s->graph) {
+        *s->graph->end = j;
+        s->graph->end = &j->next;
+        return s->invalid ? give(cudaErrorStreamCaptureInvalidated) : cudaSuccess;
+    }
     *s->end = j;
     s->end = &j->next;
     fake_cuda.queued++;
@@ -330,6 +357,7 @@ cudaError_t cudaMemGetInfo(size_t *left, size_t *total)
 cudaError_t cudaMalloc(void **at, size_t bytes)
 {
     WANTED();
+    UNSAFE();
     fake_cuda.mallocs++;
     if (bytes > fake_cuda.total_bytes - fake_cuda.used_bytes)
         return give(cudaErrorMemoryAllocation);
@@ -342,6 +370,7 @@ cudaError_t cudaMalloc(void **at, size_t bytes)
 
 cudaError_t cudaFree(void *at)
 {
+    UNSAFE();
     fake_cuda.frees++;
     cudaDeviceSynchronize();
     fake_cuda.used_bytes -= range_of(at, 1)->bytes;
@@ -353,6 +382,7 @@ cudaError_t cudaFree(void *at)
 cudaError_t cudaHostAlloc(void **at, size_t bytes, unsigned flags)
 {
     WANTED();
+    UNSAFE();
     if (fake_cuda.no_pinned)
         return give(cudaErrorMemoryAllocation);
     *at = new_range(bytes, true);
@@ -362,6 +392,7 @@ cudaError_t cudaHostAlloc(void **at, size_t bytes, unsigned flags)
 
 cudaError_t cudaFreeHost(void *at)
 {
+    UNSAFE();
     drop_range(at, true);
     fake_cuda.pinned--;
     return cudaSuccess;
@@ -449,6 +480,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream)
 cudaError_t cudaStreamSynchronize(cudaStream_t stream)
 {
     WANTED();
+    UNSAFE();
     finish(stream_of(stream));
     return cudaSuccess;
 }
@@ -456,6 +488,7 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream)
 cudaError_t cudaDeviceSynchronize(void)
 {
     WANTED();
+    UNSAFE();
     for (size_t i = 0; i < STREAMS; i++)
         finish(&streams[i]);
     return cudaSuccess;
@@ -499,6 +532,7 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
 cudaError_t cudaEventQuery(cudaEvent_t event)
 {
     WANTED();
+    UNSAFE();
     assert_true(event->alive);
     return event->passed >= event->recorded ? cudaSuccess : give(cudaErrorNotReady);
 }
@@ -506,6 +540,7 @@ cudaError_t cudaEventQuery(cudaEvent_t event)
 cudaError_t cudaEventSynchronize(cudaEvent_t event)
 {
     WANTED();
+    UNSAFE();
     assert_true(event->alive);
     while (event->passed < event->recorded) {
         bool any = false;
@@ -514,5 +549,104 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event)
             any = step(&streams[i]) || any;
         assert_true(any || event->passed >= event->recorded);
     }
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, enum cudaStreamCaptureMode mode)
+{
+    struct CUstream_st *s = stream_of(stream);
+
+    WANTED();
+    assert_int_equal(mode, cudaStreamCaptureModeThreadLocal);
+    assert_true(s != &streams[0]); /* the default one cannot be captured */
+    assert_null(s->graph);
+    s->graph = calloc(1, sizeof(*s->graph));
+    assert_non_null(s->graph);
+    s->graph->end = &s->graph->first;
+    s->invalid = false;
+    return cudaSuccess;
+}
+
+static void free_jobs(struct job *first)
+{
+    for (struct job *j = first, *next; j; j = next) {
+        next = j->next;
+        free(j);
+    }
+}
+
+cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *graph)
+{
+    struct CUstream_st *s = stream_of(stream);
+    cudaError_t code = wanted(__func__);
+
+    assert_non_null(s->graph);
+    if (code == cudaSuccess && s->invalid)
+        code = give(cudaErrorStreamCaptureInvalidated);
+    *graph = code == cudaSuccess ? s->graph : NULL;
+    if (code == cudaSuccess) {
+        fake_cuda.graphs++;
+    } else {
+        free_jobs(s->graph->first);
+        free(s->graph);
+    }
+    s->graph = NULL;
+    return code;
+}
+
+static struct job *copy_jobs(const struct job *first)
+{
+    struct job *copy = NULL, **end = &copy;
+
+    for (const struct job *j = first; j; j = j->next) {
+        *end = malloc(sizeof(**end));
+        assert_non_null(*end);
+        **end = *j;
+        end = &(*end)->next;
+    }
+    *end = NULL;
+    return copy;
+}
+
+cudaError_t
+cudaGraphInstantiateWithFlags(cudaGraphExec_t *exec, cudaGraph_t graph, unsigned long long flags)
+{
+    WANTED();
+    assert_int_equal(flags, 0);
+    *exec = calloc(1, sizeof(**exec));
+    assert_non_null(*exec);
+    (*exec)->first = copy_jobs(graph->first);
+    fake_cuda.graphs++;
+    return cudaSuccess;
+}
+
+cudaError_t cudaGraphDestroy(cudaGraph_t graph)
+{
+    free_jobs(graph->first);
+    free(graph);
+    fake_cuda.graphs--;
+    return cudaSuccess;
+}
+
+cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream)
+{
+    WANTED();
+    for (const struct job *j = exec->first; j; j = j->next) {
+        struct job job = *j;
+
+        job.next = NULL;
+        add(stream, job);
+    }
+    exec->in = stream;
+    fake_cuda.launches++;
+    return cudaSuccess;
+}
+
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec)
+{
+    assert_true(!exec->in || !exec->in->first); /* nothing of it is under way */
+    free_jobs(exec->first);
+    free(exec);
+    fake_cuda.graphs--;
     return cudaSuccess;
 }

@@ -2,7 +2,8 @@
 /* A CUDA runtime for tests of the code that calls it: devices are the host's memory, with a size;
  * streams are queues whose work is done as late as the calls allow (at a synchronisation), or as
  * far as a test says. It checks what the real one would break at: every pointer's owner, events'
- * and streams' lives. What is not here is not linked. */
+ * and streams' lives, and what may not be called while a stream is captured. What is not here is
+ * not linked. */
 #ifndef PL_TESTS_UNIT_FAKE_CUDART_H
 #define PL_TESTS_UNIT_FAKE_CUDART_H
 

@@ -259,6 +259,46 @@ static void test_a_failed_run_is_reported(void **state)
     end();
 }
 
+/* What a captured stream gives to cuDNN stays: neither plans nor memory are made meanwhile. */
+static void test_nothing_is_made_while_a_stream_is_captured(void **state)
+{
+    struct pl_conv2d_args a = plain, larger = plain;
+    const char *call = NULL, *why = NULL;
+    uint64_t moves;
+
+    start(false);
+    fake_dnn.workspace[0] = 4096;
+    a.x = larger.x = array(1, 0, PL_REAL_F32, 0);
+    a.w = larger.w = array(1, 1, PL_REAL_F32, 0);
+    a.y = larger.y = array(1, 3, PL_REAL_F32, 0);
+    larger.batch = 3;
+    table[PL_REAL_F32].conv2d_forward(&a);
+    moves = pl_dnn_moves(libs.dnn);
+    assert_true(moves > 0);
+
+    pl_cuda_status_hold(&status);
+    table[PL_REAL_F32].conv2d_forward(&a);
+    assert_false(pl_cuda_status_release(&status, &call, &why));
+    assert_int_equal(fake_dnn.runs, 2);
+    pl_cuda_status_hold(&status);
+    table[PL_REAL_F32].conv2d_forward(&larger);
+    assert_true(pl_cuda_status_release(&status, &call, &why));
+    assert_string_equal(call, "cuDNN");
+    assert_string_equal(why, "what it needs is not there yet");
+    pl_cuda_status_hold(&status);
+    assert_null(pl_dnn_scratch(libs.dnn, 1000));
+    assert_true(pl_cuda_status_release(&status, &call, &why));
+    assert_int_equal(pl_dnn_moves(libs.dnn), moves);
+    assert_int_equal(fake_dnn.asked, 1);
+
+    assert_int_equal(pl_cuda_report(&status, "cuda:0", NULL), 0);
+    table[PL_REAL_F32].conv2d_forward(&larger);
+    assert_non_null(pl_dnn_scratch(libs.dnn, 1000));
+    assert_int_equal(fake_dnn.asked, 2);
+    assert_int_equal(pl_dnn_moves(libs.dnn), moves + 1);
+    end();
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -268,6 +308,7 @@ int main(void)
         cmocka_unit_test(test_types_have_cudnns_names),
         cmocka_unit_test(test_empty_and_huge_ones_are_not_asked_for),
         cmocka_unit_test(test_a_failed_run_is_reported),
+        cmocka_unit_test(test_nothing_is_made_while_a_stream_is_captured),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -2,6 +2,7 @@
 #include "runtime/engine/cuda/device.h"
 #include "common/base/parse.h"
 #include "runtime/engine/cuda/dnn.h"
+#include "runtime/engine/cuda/graph.h"
 #include "runtime/engine/cuda/lt.h"
 
 #include <cuda_runtime_api.h>
@@ -197,12 +198,24 @@ static const struct pl_kernels *cuda_kernels(struct pl_device *dev, enum pl_real
     return pl_cuda_kernels(real);
 }
 
+/* Whether the stream is captured: then this cannot be asked, and the capture has failed. */
+static bool refuse(struct pl_cuda_device *d, const char *call)
+{
+    if (!pl_cuda_status_is_held(&d->status))
+        return false;
+    (void)pl_cuda_fail(&d->status, call, "it cannot be part of a graph");
+    return true;
+}
+
 static int
 cuda_alloc(struct pl_device *dev, size_t bytes, const char *what, void **ret, struct pl_error *err)
 {
     struct pl_cuda_device *d = of(dev);
     int r;
 
+    if (refuse(d, "an allocation"))
+        return pl_error_set(err, -EBUSY, "memory for %s is asked for while a graph is captured",
+                            what);
     visit(d);
     r = pl_cuda_alloc_get(d->alloc, bytes, d->stream.stream, what, ret, err);
     leave(d);
@@ -211,6 +224,8 @@ cuda_alloc(struct pl_device *dev, size_t bytes, const char *what, void **ret, st
 
 static void cuda_free(struct pl_device *dev, void *memory)
 {
+    if (memory)
+        (void)refuse(of(dev), "freeing memory"); /* the graph may name it */
     pl_cuda_alloc_put(of(dev)->alloc, memory);
 }
 
@@ -250,6 +265,8 @@ static void cuda_upload(struct pl_device *dev, void *to, const void *from, size_
 {
     struct pl_cuda_device *d = of(dev);
 
+    if (refuse(d, "an upload"))
+        return;
     visit(d);
     pl_cuda_staging_upload(&d->staging, to, from, bytes);
     leave(d);
@@ -346,6 +363,8 @@ cuda_download(struct pl_device *dev, void *to, const void *from, size_t bytes, s
 {
     struct pl_cuda_device *d = of(dev);
 
+    if (refuse(d, "a download"))
+        return pl_error_set(err, -EBUSY, "a download is asked for while a graph is captured");
     visit(d);
     (void)pl_cuda_staging_download(&d->staging, to, from, bytes); /* kept in the status */
     leave(d);
@@ -356,6 +375,8 @@ static int cuda_sync(struct pl_device *dev, struct pl_error *err)
 {
     struct pl_cuda_device *d = of(dev);
 
+    if (refuse(d, "waiting"))
+        return pl_error_set(err, -EBUSY, "the device is waited for while a graph is captured");
     visit(d);
     pl_cuda_check(&d->status, "cudaStreamSynchronize", cudaStreamSynchronize(d->stream.stream));
     leave(d);
@@ -398,6 +419,10 @@ static const struct pl_device_ops ops = {
     .download = cuda_download,
     .sync = cuda_sync,
     .memory = cuda_memory,
+    .capture_begin = pl_cuda_capture_begin,
+    .capture_end = pl_cuda_capture_end,
+    .replay = pl_cuda_replay,
+    .graph_free = pl_cuda_graph_free,
 };
 
 __attribute__((visibility("default"))) const struct pl_device_ops *plume_cuda_device(void)

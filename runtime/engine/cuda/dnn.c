@@ -15,6 +15,7 @@ struct pl_dnn {
     bool tf32;
     void *workspace, *scratch;
     size_t workspace_bytes, scratch_bytes;
+    uint64_t moves; /* of these two */
     struct pl_plan_cache plans;
 };
 
@@ -136,6 +137,20 @@ static void find_plan(struct pl_dnn *dnn, const struct pl_conv_key *key, struct 
         pl_dnn_drop(&plan->graph);
 }
 
+/* Whether the stream is captured: then nothing can be made for it, and the capture has failed. */
+static bool is_captured(struct pl_dnn *dnn)
+{
+    if (!pl_cuda_status_is_held(dnn->status))
+        return false;
+    (void)pl_cuda_fail(dnn->status, "cuDNN", "what it needs is not there yet");
+    return true;
+}
+
+uint64_t pl_dnn_moves(const struct pl_dnn *dnn)
+{
+    return dnn->moves;
+}
+
 /* Larger memory, the older one going back behind what uses it. */
 static bool grow(struct pl_dnn *dnn, size_t bytes, const char *what, void **at, size_t *size)
 {
@@ -143,11 +158,14 @@ static bool grow(struct pl_dnn *dnn, size_t bytes, const char *what, void **at, 
 
     if (bytes <= *size)
         return true;
+    if (is_captured(dnn))
+        return false;
     if (pl_cuda_alloc_get(dnn->alloc, bytes, dnn->stream, what, &more, NULL) < 0)
         return false;
     pl_cuda_alloc_put(dnn->alloc, *at);
     *at = more;
     *size = bytes;
+    dnn->moves++;
     return true;
 }
 
@@ -191,6 +209,8 @@ bool pl_dnn_conv(struct pl_dnn *dnn, const struct pl_conv_key *key, const struct
     cudnnStatus_t status;
 
     if (!plan) {
+        if (is_captured(dnn))
+            return false;
         plan = pl_plan_cache_add(&dnn->plans, key);
         if (!plan)
             return false;

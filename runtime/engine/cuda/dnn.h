@@ -32,6 +32,10 @@ void pl_dnn_destroy(struct pl_dnn *dnn);
 
 bool pl_dnn_tf32(const struct pl_dnn *dnn);
 
+/* How often the workspace or what pl_dnn_scratch() gives came to lie elsewhere: not while the
+ * stream is captured. */
+uint64_t pl_dnn_moves(const struct pl_dnn *dnn);
+
 /* Memory for one op between its kernels, good until the next call; NULL where there is none. */
 void *pl_dnn_scratch(struct pl_dnn *dnn, size_t bytes);
 

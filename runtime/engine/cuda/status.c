@@ -3,8 +3,38 @@
 
 #include <cuda_runtime_api.h>
 
+void pl_cuda_status_hold(struct pl_cuda_status *status)
+{
+    status->held_call = status->held_why = NULL;
+    atomic_store(&status->held, true);
+}
+
+bool pl_cuda_status_is_held(const struct pl_cuda_status *status)
+{
+    return atomic_load(&status->held);
+}
+
+bool pl_cuda_status_release(struct pl_cuda_status *status,
+                            const char **ret_call,
+                            const char **ret_why)
+{
+    atomic_store(&status->held, false);
+    if (!status->held_call)
+        return false;
+    *ret_call = status->held_call;
+    *ret_why = status->held_why;
+    return true;
+}
+
 int pl_cuda_fail(struct pl_cuda_status *status, const char *call, const char *why)
 {
+    if (atomic_load(&status->held)) {
+        if (!status->held_call) {
+            status->held_call = call;
+            status->held_why = why;
+        }
+        return -EIO;
+    }
     if (!atomic_exchange(&status->taken, true)) {
         status->call = call;
         status->why = why;

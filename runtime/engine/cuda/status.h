@@ -14,7 +14,19 @@
 struct pl_cuda_status {
     atomic_bool taken, failed;
     const char *call, *why; /* static texts */
+
+    atomic_bool held; /* what fails is not the device's failure but a capture's (graph.h) */
+    const char *held_call, *held_why; /* the first such; NULL: none */
 };
+
+/* From hold to release failures are kept apart, and tell nothing about the device. Release is true
+ * where there was one, with the first one's texts. For the one thread that asks things of the
+ * device. */
+void pl_cuda_status_hold(struct pl_cuda_status *status);
+bool pl_cuda_status_is_held(const struct pl_cuda_status *status);
+bool pl_cuda_status_release(struct pl_cuda_status *status,
+                            const char **ret_call,
+                            const char **ret_why);
 
 /* Keeps that `call` failed because of `why`, both static texts. Returns -EIO. */
 int pl_cuda_fail(struct pl_cuda_status *status, const char *call, const char *why);
