@@ -118,6 +118,32 @@ static bool runs(const struct pl_node *node, const struct pl_backward *backward)
     return backward ? node->back : !node->op->view;
 }
 
+/* Addresses of a node's inputs that the plan has not placed; returns their number. */
+static size_t add_leaves(const struct pl_tape *tape,
+                         size_t index,
+                         const struct pl_backward *backward,
+                         uint64_t *to)
+{
+    const struct pl_node *node = &tape->nodes[index];
+    struct pl_call call;
+    bool any = false;
+    size_t n = 0;
+
+    for (size_t i = 0; i < node->n_in && runs(node, backward); i++)
+        any |= node->in[i] && pl_tensor_root(node->in[i])->tape != tape;
+    if (!any)
+        return 0;
+    pl_tape_point(tape, index, backward != NULL, &call);
+    for (size_t i = 0; i < node->n_in; i++) {
+        if (!node->in[i] || pl_tensor_root(node->in[i])->tape == tape)
+            continue;
+        to[n++] = (uintptr_t)call.in[i];
+        if (backward)
+            to[n++] = (uintptr_t)call.in_grad[i];
+    }
+    return n;
+}
+
 /* The key into g->key; 0 words where there is no memory, or too few nodes for a graph. */
 static size_t
 make_key(struct pl_tape *tape, size_t first, size_t n, const struct pl_backward *backward)
@@ -143,19 +169,8 @@ make_key(struct pl_tape *tape, size_t first, size_t n, const struct pl_backward 
     g->key[at++] = first;
     g->key[at++] = n;
     g->key[at++] = tape->seed;
-    for (size_t k = 0; k < n; k++) {
-        const struct pl_node *node = &tape->nodes[node_at(first, k, backward)];
-
-        for (size_t i = 0; i < node->n_in && runs(node, backward); i++) {
-            plume_tensor *root = node->in[i] ? pl_tensor_root(node->in[i]) : NULL;
-
-            if (!root || root->tape == tape)
-                continue;
-            g->key[at++] = (uintptr_t)root->data;
-            if (backward)
-                g->key[at++] = (uintptr_t)pl_tape_grad(tape, root);
-        }
-    }
+    for (size_t k = 0; k < n; k++)
+        at += add_leaves(tape, node_at(first, k, backward), backward, g->key + at);
     return at;
 }
 

@@ -8,6 +8,9 @@
 /* Bytes that the f32 copies of a node's 16-bit tensors and of their gradients need. */
 size_t pl_tape_wide_bytes(const struct pl_node *node);
 
+/* What the node gets to work on, before 16-bit tensors are copied and gradients begun. */
+void pl_tape_point(const struct pl_tape *tape, size_t index, bool backward, struct pl_call *ret);
+
 /* Runs the nodes first, first + 1, ... (backward: first, first - 1, ...), n of them. What allreduce
  * said. */
 int pl_tape_run_nodes(struct pl_tape *tape,

@@ -84,7 +84,7 @@ static float *take(struct wide *w, size_t count)
     return p;
 }
 
-static void point(const struct pl_tape *tape, size_t index, bool backward, struct pl_call *c)
+void pl_tape_point(const struct pl_tape *tape, size_t index, bool backward, struct pl_call *c)
 {
     const struct pl_node *node = &tape->nodes[index];
 
@@ -171,7 +171,7 @@ static void run(struct pl_tape *tape, size_t index, const struct pl_backward *ba
     struct wide wide = {0};
     struct pl_call call;
 
-    point(tape, index, backward != NULL, &call);
+    pl_tape_point(tape, index, backward != NULL, &call);
     for (size_t i = 0; backward && i < node->n_in; i++) {
         plume_tensor *root = node->in[i] ? pl_tensor_root(node->in[i]) : NULL;
 
