@@ -86,6 +86,8 @@ int pl_comm_broadcast_on(
 
     if (comm->size == 1)
         return 0;
+    if (comm->device && !dev->ops->host)
+        return pl_comm_broadcast(comm->device, buf, bytes, err);
     r = pl_device_map(dev, buf, bytes, PL_DEVICE_READ | PL_DEVICE_WRITE, &map, err);
     if (r < 0)
         return r;
@@ -127,6 +129,8 @@ void pl_comm_abort(struct pl_comm *comm, const char *text)
         return;
     snprintf(full, sizeof(full), "rank %u gave up: %s", comm->world[comm->rank], text);
     comm->ops->abort(comm, full);
+    if (comm->device)
+        comm->device->ops->abort(comm->device, full);
 }
 
 void pl_comm_destroy(struct pl_comm *comm)

@@ -65,11 +65,13 @@ struct pl_world {
 
 struct pl_comm {
     const struct pl_comm_ops *ops;
-    unsigned rank, size;   /* in this communicator */
-    const unsigned *world; /* world rank of each member, owned by the backend */
-    struct pl_world place; /* of this process in it */
-    bool ordered;          /* sums in the order of ranks, at the cost of gathering them all; set by
-                              the user, on all ranks alike */
+    unsigned rank, size;    /* in this communicator */
+    const unsigned *world;  /* world rank of each member, owned by the backend */
+    struct pl_world place;  /* of this process in it */
+    struct pl_comm *device; /* the same members' for memory of their GPUs (comm_device.h), or NULL;
+                               not owned */
+    bool ordered;           /* sums in the order of ranks, at the cost of gathering them all; set by
+                               the user, on all ranks alike */
 };
 
 /* From the environment that the launcher sets: RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE,
@@ -114,9 +116,8 @@ int pl_comm_allreduce_half(struct pl_comm *comm,
 /* Everybody gets rank 0's bytes. */
 int pl_comm_broadcast(struct pl_comm *comm, void *buf, size_t bytes, struct pl_error *err);
 
-/* The same for a device's memory, on other devices than the CPU by way of the host's. -ENOMEM,
- * -EIO.
- */
+/* The same for a device's memory, on other devices than the CPU by comm->device, or without one by
+ * way of the host's memory. -ENOMEM, -EIO. */
 int pl_comm_broadcast_on(
     struct pl_comm *comm, struct pl_device *dev, void *buf, size_t bytes, struct pl_error *err);
 

@@ -220,6 +220,16 @@ int pl_comm_nccl_join(struct pl_comm *comm, struct pl_error *err)
     return r < 0 ? enter(n, err) : 0;
 }
 
+int pl_comm_nccl_check(struct pl_comm *comm, struct pl_error *err)
+{
+    struct nccl *n = (struct nccl *)comm;
+    int r = enter(n, err);
+
+    if (r == 0)
+        pthread_mutex_unlock(&n->lock);
+    return r;
+}
+
 int pl_comm_nccl_wait(struct pl_comm *comm, struct pl_error *err)
 {
     struct nccl *n = (struct nccl *)comm;

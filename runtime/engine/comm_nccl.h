@@ -48,6 +48,9 @@ int pl_comm_nccl_start(struct pl_comm *comm,
                        struct pl_error *err);
 /* What the compute stream is asked from now on follows all that was started. */
 int pl_comm_nccl_join(struct pl_comm *comm, struct pl_error *err);
+/* Whether all is well still: -ECONNRESET, as of any call, where a rank is lost. Numbers that the
+ * device has summed since then are not to be believed. */
+int pl_comm_nccl_check(struct pl_comm *comm, struct pl_error *err);
 /* The host waits until the device has finished all that was started. */
 int pl_comm_nccl_wait(struct pl_comm *comm, struct pl_error *err);
 

@@ -46,6 +46,7 @@ struct pl_device {
     const struct pl_device_ops *ops;
     unsigned index; /* among those that this process sees */
     char name[128]; /* for people: "cpu", "cuda:0 (NVIDIA H100 80GB HBM3)" */
+    char unit[40];  /* names the hardware among all in the world; "" on the CPU */
 };
 
 struct pl_device_graph; /* of one backend */
@@ -118,6 +119,10 @@ struct pl_device_ops {
     int (*replay)(struct pl_device *dev, struct pl_device_graph *graph);
     /* Waits for its replays. NULL is fine. */
     void (*graph_free)(struct pl_device *dev, struct pl_device_graph *graph);
+
+    /* What the device is asked goes through this, a cudaStream_t; collectives follow it
+     * (comm_nccl_table.h). NULL where there is no such thing. */
+    void *(*stream)(struct pl_device *dev);
 };
 
 /* The CPU: one for all, never closed; any thread may use it at any time. */

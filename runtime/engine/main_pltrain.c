@@ -3,6 +3,7 @@
 #include "common/base/fs.h"
 #include "common/base/log.h"
 #include "kernels/pool.h"
+#include "runtime/engine/comm_device.h"
 #include "runtime/engine/comm_mpi.h"
 #include "runtime/engine/crash.h"
 #include "runtime/engine/gpu.h"
@@ -105,11 +106,11 @@ static int train_on(const struct pl_module *module,
         return r;
     pl_log_debug(
         "train",
-        "rank %u of %u, strategy %s, precision %s, collectives %s, device %s, kernels %s, %u "
+        "rank %u of %u, strategy %s, precision %s, collectives %s%s, device %s, kernels %s, %u "
         "threads, %.3g Mflop a step",
         comm->rank, comm->size, pl_strategy_names[trainer.strategy.kind],
-        pl_precision_names[options->precision], comm->ops->name, trainer.dev->name,
-        trainer.kernels->name, pl_pool_threads(),
+        pl_precision_names[options->precision], comm->ops->name, comm->device ? " and nccl" : "",
+        trainer.dev->name, trainer.kernels->name, pl_pool_threads(),
         (pl_tape_flops(pl_step_tape(&trainer), false) +
          pl_tape_flops(pl_step_tape(&trainer), true)) *
             trainer.strategy.devices * 1e-6);
@@ -151,6 +152,15 @@ static int open_gpus(const struct pl_pltrain *p,
     return 0;
 }
 
+/* How they add up. NCCL does not keep to the order of ranks. */
+static int
+join_gpus(const struct pl_pltrain *p, struct pl_comm *comm, struct gpus *gpus, struct pl_error *err)
+{
+    if (p->nccl == PL_NCCL_NEVER || p->train.deterministic)
+        return 0;
+    return pl_comm_device_create(comm, gpus->list[0], p->nccl == PL_NCCL_ALWAYS, err);
+}
+
 static int train_in(const struct pl_pltrain *p,
                     const struct pl_module *module,
                     const struct pl_hparams *hparams,
@@ -174,11 +184,15 @@ static int train_in(const struct pl_pltrain *p,
         r = pl_threads_share(comm, err);
     if (r == 0 && p->gpu) {
         r = open_gpus(p, comm, &gpus, &options, err);
+        if (r == 0)
+            r = join_gpus(p, comm, &gpus, err);
         if (r < 0)
             pl_comm_abort(comm, pl_error_text(err));
     }
     if (r == 0)
         r = train_on(module, hparams, &options, comm, &report, err);
+    if (comm)
+        pl_comm_destroy(comm->device);
     pl_gpu_close_all(gpus.list, gpus.n);
     return r;
 }

@@ -42,6 +42,7 @@ struct pl_params {
     size_t flags;            /* element of grads where the n flags of used.h begin */
     uint64_t plans;          /* of the tapes that pl_used_look() knows */
     void *values, *grads;
+    bool owns_grads;           /* they are not the communicator's */
     struct pl_buffer *buffers; /* as declared; each tensor has memory of its own */
     size_t n_buffers;
     /* Raised by who changes the numbers there, for those who have a copy (replicas.h); from 1. */
@@ -50,7 +51,7 @@ struct pl_params {
 
 /* dev is borrowed. */
 void pl_params_init(struct pl_params *params, struct pl_device *dev, enum pl_real real);
-void pl_params_finish(struct pl_params *params); /* grads may belong to the communicator */
+void pl_params_finish(struct pl_params *params);
 
 /* -EEXIST for a name taken, -EINVAL for a bad name or shape, -ENOMEM. *ret is owned by params. */
 int pl_params_declare(struct pl_params *params,

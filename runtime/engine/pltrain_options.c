@@ -138,7 +138,7 @@ static const struct pl_option options[] = {
      "launch every kernel of every step, instead of replaying them", OPT_NO_GRAPHS},
     {"comm", 0, "KIND", NULL,
      "auto (shared memory inside a node; between nodes mpi where it started the job, else tcp), "
-     "shm, tcp or mpi for all",
+     "shm, tcp or mpi for all; GPUs add up by NCCL with auto where they can, always with nccl",
      OPT_COMM},
 
     {"processes", 0, "N", "Without a launcher", "start N ranks on this machine", OPT_PROCESSES},
@@ -287,6 +287,19 @@ static int parse_devices(struct pl_pltrain *p, const char *value, struct pl_erro
     return 0;
 }
 
+static int parse_comm(struct pl_pltrain *p, const char *value, struct pl_error *err)
+{
+    static const char *const names[] = {"auto", "shm", "tcp", "mpi", "nccl", NULL};
+    int64_t n = PL_COMM_AUTO;
+    int r = parse_choice(value, names, &n, err);
+
+    p->nccl = n > PL_COMM_MPI     ? PL_NCCL_ALWAYS
+              : n == PL_COMM_AUTO ? PL_NCCL_IF_POSSIBLE
+                                  : PL_NCCL_NEVER;
+    p->comm = n > PL_COMM_MPI ? PL_COMM_AUTO : (enum pl_comm_kind)n;
+    return r;
+}
+
 static int parse_accelerator(struct pl_pltrain *p, const char *value, struct pl_error *err)
 {
     int64_t which = 0;
@@ -427,9 +440,7 @@ static int set_ranks(struct pl_pltrain *p, int id, const char *value, struct pl_
         p->train.graphs = false;
         return 0;
     case OPT_COMM:
-        r = parse_choice(value, (const char *const[]){"auto", "shm", "tcp", "mpi", NULL}, &n, err);
-        p->comm = (enum pl_comm_kind)n;
-        return r;
+        return parse_comm(p, value, err);
     case OPT_PROCESSES:
         return pl_parse_int(value, 1, 1024, &p->processes, err);
     case OPT_NODES:
@@ -551,6 +562,12 @@ static int check_together(const struct pl_pltrain *p, struct pl_error *err)
         return pl_error_set(err, -EINVAL,
                             "option '--deterministic' and a stop by the clock ('--max-time') "
                             "disagree: choose '--max-steps'");
+    if (p->nccl == PL_NCCL_ALWAYS && (!p->gpu || t->deterministic))
+        return pl_error_set(err, -EINVAL, "option '--comm nccl' %s",
+                            p->gpu
+                                ? "adds up in an order of its own, which '--deterministic' rules "
+                                  "out"
+                                : "needs '--accelerator gpu'");
     if (!t->checkpoint_dir && (t->monitor || t->save_last || t->weights_only ||
                                (t->resume && strcmp(t->resume, "last") == 0)))
         return pl_error_set(err, -EINVAL,

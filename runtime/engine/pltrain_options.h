@@ -9,6 +9,9 @@
 
 #define PL_PLTRAIN_DEVICES_MAX 64 /* of a node */
 
+/* Whether GPUs add up by NCCL. */
+enum pl_pltrain_nccl { PL_NCCL_IF_POSSIBLE, PL_NCCL_NEVER, PL_NCCL_ALWAYS };
+
 struct pl_pltrain {
     const char *module;
     const char **hparams; /* "NAME=VALUE" */
@@ -21,6 +24,7 @@ struct pl_pltrain {
     size_t n_device;                         /* of the list; 0 = none */
     bool gpu;
     enum pl_comm_kind comm;
+    enum pl_pltrain_nccl nccl;
     struct pl_train_options train;
     char epochs[40];
 };

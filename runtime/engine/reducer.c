@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: MIT */
 #include "runtime/engine/reducer.h"
+#include "runtime/engine/comm_nccl.h"
 
 int pl_reducer_init(struct pl_reducer *reducer,
                     struct pl_params *params,
                     const struct pl_optimizer *only,
                     struct pl_comm *comm,
+                    size_t first_bytes,
                     size_t max_bytes,
                     struct pl_error *err)
 {
-    size_t max = max_bytes / pl_real_size(params->real), n = 1, end = params->flags;
+    size_t max = first_bytes / pl_real_size(params->real), n = 1, end = params->flags;
     struct pl_bucket *buckets = calloc(params->n + 1, sizeof(*buckets)), *b = buckets;
     size_t most = 0;
     int r;
@@ -22,6 +24,8 @@ int pl_reducer_init(struct pl_reducer *reducer,
         if (only && !pl_optimizer_has(only, p))
             continue;
         if (b->offset != end || (b->n && b->count + (end - p->offset) > max)) {
+            if (b->n)
+                max = max_bytes / pl_real_size(params->real);
             b = &buckets[n++];
             *b = (struct pl_bucket){.offset = end};
         }
@@ -35,7 +39,7 @@ int pl_reducer_init(struct pl_reducer *reducer,
     pl_reducer_replan(reducer);
     for (size_t i = 0; i < n; i++)
         most = PL_MAX(most, buckets[i].count * pl_real_size(params->real));
-    if (params->dev->ops->host || comm->size == 1 || most == 0)
+    if (params->dev->ops->host || comm->size == 1 || comm->device || most == 0)
         return 0;
     r = pl_comm_alloc(comm, most, &reducer->stage, err);
     if (r < 0)
@@ -66,6 +70,14 @@ void pl_reducer_begin(struct pl_reducer *reducer, double scale)
     reducer->scale = scale;
 }
 
+static int start(struct pl_reducer *red, void *grads, size_t count, struct pl_error *err)
+{
+    enum pl_nccl_type type = red->params->real == PL_REAL_F64 ? PL_NCCL_F64 : PL_NCCL_F32;
+
+    red->started = true;
+    return pl_comm_nccl_start(red->comm->device, grads, count, type, red->scale, err);
+}
+
 static int sum(struct pl_reducer *red, void *grads, size_t count, struct pl_error *err)
 {
     struct pl_device *dev = red->params->dev;
@@ -81,6 +93,8 @@ static int sum(struct pl_reducer *red, void *grads, size_t count, struct pl_erro
                 &(struct pl_affine_args){.n = count, .scale = red->scale, .x = grads, .y = grads});
         return 0;
     }
+    if (red->comm->device)
+        return start(red, grads, count, err);
     r = pl_device_download(dev, red->stage, grads, bytes, err);
     if (r == 0)
         r = pl_comm_allreduce(red->comm, red->stage, count, real, red->scale, err);
@@ -127,6 +141,10 @@ int pl_reducer_after_node(void *ctx, size_t index, struct pl_error *err)
 
     while (r == 0 && red->next < red->n && red->buckets[red->next].ready_node >= index)
         r = reduce(red, &red->buckets[red->next++], err);
+    if (r == 0 && red->started && red->next == red->n) {
+        red->started = false;
+        r = pl_comm_nccl_join(red->comm->device, err);
+    }
     return r;
 }
 

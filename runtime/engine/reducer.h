@@ -2,7 +2,9 @@
 /* Gradients of all ranks become their mean while backward still runs: the gradient arena is cut
  * into buckets from its end (what backward finishes first), and a bucket is reduced as soon as the
  * last node that adds to it is done, while it is still in the cache. There is no helper thread:
- * on a CPU the reduction needs the same core. A fused reduction (horovod) is the same with large
+ * on a CPU the reduction needs the same core. On GPUs that NCCL joins (comm->device) reductions are
+ * only started then, and run beside the rest of backward; what the device is asked after the last
+ * bucket was started follows them all. A fused reduction (horovod) is the same with large
  * buckets, all of them after the backward pass. Parameters that the tape does not use are reduced
  * like the others; their gradients are zero (used.h). Ranks' tapes may differ: buckets are reduced
  * in the same order by all. */
@@ -13,6 +15,9 @@
 #include "runtime/engine/optimizer.h"
 
 #define PL_BUCKET_BYTES ((size_t)4 * 1024 * 1024)
+/* Where collectives run beside the backward pass: as PyTorch's, the first one early. */
+#define PL_NCCL_FIRST_BYTES ((size_t)1024 * 1024)
+#define PL_NCCL_BUCKET_BYTES ((size_t)25 * 1024 * 1024)
 #define PL_FUSED_BYTES ((size_t)128 * 1024 * 1024) /* Horovod's HOROVOD_FUSION_THRESHOLD */
 
 struct pl_bucket {
@@ -27,19 +32,23 @@ struct pl_reducer {
     struct pl_bucket *buckets; /* in the order of reduction */
     size_t n, next;
     double scale;
-    void *stage; /* of the communicator; where gradients are on another device than the CPU: room
-                    for the largest bucket, through which it goes to the other ranks */
+    bool started; /* something on comm->device that nobody waits for yet */
+    void *stage;  /* of the communicator; where gradients are on another device than the CPU and
+                     comm->device is NULL: room for the largest bucket, through which it goes to the
+                     other ranks */
     /* The module's own, instead of the communicator's allreduce; NULL = none. */
     int (*own)(struct plume_context *pl, const struct plume_bucket *bucket);
     struct plume_context *pl;
 };
 
-/* Plans buckets of at most max_bytes, or one parameter where that is larger. `only`: this
+/* Plans buckets of at most max_bytes, the first one of first_bytes, or one parameter where that is
+ * larger. `only`: this
  * optimizer's parameters; NULL = all. Collective. -ENOMEM. */
 int pl_reducer_init(struct pl_reducer *reducer,
                     struct pl_params *params,
                     const struct pl_optimizer *only,
                     struct pl_comm *comm,
+                    size_t first_bytes,
                     size_t max_bytes,
                     struct pl_error *err);
 void pl_reducer_finish(struct pl_reducer *reducer);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "runtime/engine/step.h"
+#include "runtime/engine/comm_nccl.h"
 #include "runtime/engine/crash.h"
 #include "runtime/engine/turns.h"
 #include "runtime/engine/used.h"
@@ -252,6 +253,8 @@ static int closure(struct pl_trainer *t,
     if (r < 0)
         return r;
     r = pl_tensor_scalar(loss, t->dev, ret_loss, err);
+    if (r == 0 && t->comm->device) /* of parameters that a broken sum has changed */
+        r = pl_comm_nccl_check(t->comm->device, err);
     if (r == 0)
         r = check_loss(t, *ret_loss, err);
     if (r < 0)

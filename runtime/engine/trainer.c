@@ -136,11 +136,19 @@ static int broadcast_optimizers(struct pl_trainer *t, struct pl_error *err)
     return r;
 }
 
+/* Where reductions run beside backward, the sooner they begin the better. */
+static size_t first_bucket(const struct pl_trainer *t, size_t bytes)
+{
+    return t->comm->device && !t->strategy.fused ? PL_MIN(bytes, PL_NCCL_FIRST_BYTES) : bytes;
+}
+
 static int set_reducer(struct pl_trainer *t, struct pl_error *err)
 {
     struct plume_ddp ddp = {
         .struct_size = sizeof(ddp),
-        .bucket_bytes = t->strategy.fused ? PL_FUSED_BYTES : PL_BUCKET_BYTES,
+        .bucket_bytes = t->strategy.fused ? PL_FUSED_BYTES
+                        : t->comm->device ? PL_NCCL_BUCKET_BYTES
+                                          : PL_BUCKET_BYTES,
     };
     int r = 0;
 
@@ -156,7 +164,7 @@ static int set_reducer(struct pl_trainer *t, struct pl_error *err)
         struct pl_reducer *reducer = i ? &t->turns[i - 1].reducer : &t->reducer;
 
         r = pl_reducer_init(reducer, &t->ctx.params, t->n_turns > 1 ? &t->optimizers.list[i] : NULL,
-                            t->comm, ddp.bucket_bytes, err);
+                            t->comm, first_bucket(t, ddp.bucket_bytes), ddp.bucket_bytes, err);
         reducer->own = ddp.reduce;
         reducer->pl = &t->ctx.pub;
     }

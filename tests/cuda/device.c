@@ -15,6 +15,7 @@
 #include "common/base/macros.h"
 #include "kernels/cuda/cuda.h"
 #include "tests/cuda/emulator.h"
+#include "tests/cuda/nccl.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -75,6 +76,8 @@ static uint64_t memory_of(unsigned index)
 
 static void allow(struct gpu *gpu, int access)
 {
+    if (access != PROT_NONE)
+        pl_emu_nccl_settle(&gpu->base);
     for (size_t i = 0; i < gpu->n; i++) {
         const struct block *b = &gpu->blocks[i];
 
@@ -290,6 +293,9 @@ copy_from(struct pl_device *dev, void *to, struct pl_device *source, const void 
 
     if (bytes == 0)
         return;
+    pl_emu_spoil("something is copied from another GPU");
+    if (pl_emu_recording())
+        return;
     if (source->ops != dev->ops || other == gpu)
         give_up("a copy from what is no other GPU", from);
     check_range(gpu, to, bytes);
@@ -322,6 +328,12 @@ static void memory(struct pl_device *dev, struct pl_device_memory *ret)
     const struct gpu *gpu = (const struct gpu *)dev;
 
     *ret = (struct pl_device_memory){gpu->total, gpu->total - gpu->used, gpu->used, gpu->peak};
+}
+
+/* The collectives' idea of it (nccl.c). */
+static void *stream(struct pl_device *dev)
+{
+    return dev;
 }
 
 /* ---- graphs ---- */
@@ -445,6 +457,7 @@ static const struct pl_device_ops ops = {
     .capture_end = capture_end,
     .replay = replay,
     .graph_free = graph_free,
+    .stream = stream,
 };
 
 static int open_(unsigned index, struct pl_device **ret, struct pl_error *err)
@@ -466,6 +479,7 @@ static int open_(unsigned index, struct pl_device **ret, struct pl_error *err)
     gpu->base.index = index;
     gpu->total = memory_of(index);
     snprintf(gpu->base.name, sizeof(gpu->base.name), "emulated:%u", index);
+    memcpy(gpu->base.unit, gpu->base.name, sizeof(gpu->base.unit));
     pl_emu_set_watch(&watch);
     enter(&gpu->base);
     *ret = &gpu->base;

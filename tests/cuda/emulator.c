@@ -320,13 +320,13 @@ static _Thread_local struct {
     const char *spoilt;
 } recording;
 
-static void add_job(struct job what, const void *ctx, size_t ctx_bytes)
+static void add_job(const struct job *what, const void *ctx, size_t ctx_bytes)
 {
     struct job *job = calloc(1, sizeof(*job) + ctx_bytes);
 
     if (!job)
         give_up("out of memory", 0);
-    *job = what;
+    *job = *what;
     memcpy(job->ctx, ctx, ctx_bytes);
     *recording.graph->end = job;
     recording.graph->end = &job->next;
@@ -343,7 +343,7 @@ void pl_emu_launch(struct pl_emu_dim grid,
         .launch = true, .grid = grid, .block = block, .shared_bytes = shared_bytes, .body = body};
 
     if (recording.graph)
-        add_job(job, ctx, ctx_bytes);
+        add_job(&job, ctx, ctx_bytes);
     else
         run(grid, block, shared_bytes, body, ctx);
 }
@@ -368,7 +368,7 @@ bool pl_emu_recording(void)
 
 void pl_emu_record(void (*call)(void *ctx), const void *ctx, size_t ctx_bytes)
 {
-    add_job((struct job){.body = call}, ctx, ctx_bytes);
+    add_job(&(struct job){.body = call}, ctx, ctx_bytes);
 }
 
 void pl_emu_spoil(const char *why)

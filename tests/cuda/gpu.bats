@@ -1,90 +1,9 @@
 #!/usr/bin/env bats
 # SPDX-License-Identifier: MIT
-# pltrain on GPUs, as far as that can be told without one: PLUME_PLUGIN_DIR has a plume-cuda.so whose
-# GPUs are emulated (device.c), and modules for it. BUILD is the build folder.
+# pltrain on an emulated GPU: see gpu.bash.
 
 bats_require_minimum_version 1.5.0
-
-setup() {
-    PATH=$BUILD:$PATH
-    unset RANK WORLD_SIZE PLUME_SOCKET SLURM_JOB_ID
-    cd "$BATS_TEST_TMPDIR" || return
-}
-
-# losses FILE: STEP LOSS of each step, from metrics.csv.
-losses() {
-    python3 - "$1" <<'PY'
-import csv, sys
-for row in csv.DictReader(open(sys.argv[1])):
-    if row.get("loss"):
-        print(row["step"], row["loss"])
-PY
-}
-
-# alike TOLERANCE A B: the same steps, and losses that are so far apart at most.
-alike() {
-    paste -d ' ' "$2" "$3" | awk -v most="$1" '
-        $1 != $3 || NF != 4 { print "not the same steps: " $0; bad = 1 }
-        ($2 - $4) ^ 2 > most ^ 2 { print "off: " $0; bad = 1 }
-        END { exit bad || NR < 3 }'
-}
-
-# trained WHERE ARGS...: losses of each step into WHERE.
-trained() {
-    local where=$1
-    shift
-    pltrain --log-dir "$where.log" --log-every 1 "$@" >"$where.out"
-    losses "$where.log/metrics.csv" >"$where"
-}
-
-# same TOLERANCE ARGS...: on the CPU and on a GPU.
-same() {
-    local tolerance=$1
-    shift
-    rm -rf cpu cpu.log gpu gpu.log
-    trained cpu "$@"
-    trained gpu --gpus 1 "$@"
-    alike "$tolerance" cpu gpu || { echo "$*"; false; }
-}
-
-# split TOLERANCE K ARGS...: in K parts on the CPU, on one GPU, and on K, which gives one GPU's bits.
-split() {
-    local tolerance=$1 k=$2 ends='hash|test_'
-    shift 2
-    rm -rf cpu cpu.log gpu gpu.log gpus gpus.log
-    trained cpu --devices "$k" "$@"
-    trained gpu --gpus "$k" "$@"
-    PLUME_EMULATED_GPUS=$k trained gpus --gpus "$k" "$@"
-    alike "$tolerance" cpu gpus || { echo "$k $*"; false; }
-    cmp gpu.log/metrics.csv gpus.log/metrics.csv || { echo "$k $*"; false; }
-    [ "$(grep -E "$ends" gpu.out | sort)" = "$(grep -E "$ends" gpus.out | sort)" ] ||
-        { echo "$k $*"; false; }
-}
-
-# replayed N ARGS...: with graphs and without them the same bits, and N captures.
-replayed() {
-    local n=$1
-    shift
-    rm -rf on on.* off off.*
-    PLUME_LOG=debug:tape trained on "$@" 2>on.err
-    trained off --no-cuda-graphs "$@"
-    cmp on off || { echo "$*"; false; }
-    cmp <(grep hash on.out | sort) <(grep hash off.out | sort) || { echo "$*"; false; }
-    grep -q hash on.out
-    [ "$(grep -c 'captured ops' on.err)" -eq "$n" ] || { echo "$*"; cat on.err; false; }
-}
-
-# says STATUS WORDS ARGS...: pltrain ends so, with one line on stderr that has the words.
-says() {
-    local status=$1 words=$2
-    shift 2
-    run "-$status" --separate-stderr pltrain "$@"
-    [ "${#stderr_lines[@]}" -eq 1 ] || { echo "$stderr"; false; }
-    [[ $stderr == "pltrain: "*"$words"* ]] || { echo "$stderr"; false; }
-}
-
-readonly SHORT=(--max-steps 6 --limit-val-batches 2 --limit-test-batches 2)
-readonly GPT=(gpt --batch_size 2 --context 24 --layers 1 --heads 2 --width 32)
+load gpu
 
 @test "the examples train on a GPU as on the CPU" {
     same 1e-5 "${SHORT[@]}" mlp
@@ -113,32 +32,6 @@ readonly GPT=(gpt --batch_size 2 --context 24 --layers 1 --heads 2 --width 32)
         trained gpu "${SHORT[@]}" $how --accelerator gpu contrastive
         alike 1e-5 cpu gpu || { echo "$how"; false; }
     done
-}
-
-@test "a batch's parts train on GPUs of their own as on one" {
-    local -a few=(--max-steps 4 --limit-val-batches 1 --limit-test-batches 1)
-    local -a dp=(--strategy dp "${few[@]}") ddp2=(--strategy ddp2 --num-nodes 2 "${few[@]}")
-    split 1e-5 3 "${dp[@]}" mlp
-    split 1e-5 3 "${dp[@]}" cnn --batch_size 8 --batchnorm 1 --dropout 0.2
-    split 1e-5 2 "${dp[@]}" contrastive
-    split 3e-3 2 "${dp[@]}" --precision bf16 contrastive
-    split 3e-3 3 "${dp[@]}" --precision bf16 "${GPT[@]}" --batch_size 4
-    split 1e-5 2 "${ddp2[@]}" contrastive
-    split 1e-5 2 "${ddp2[@]}" --seed 1 cnn --batch_size 8 --batchnorm 1
-}
-
-# The tail of an epoch has fewer rows than there are parts, and then one.
-@test "all that parts and the first GPU exchange" {
-    local -a dp=(--strategy dp --epochs 2)
-    local module=$PLUME_PLUGIN_DIR/scattered
-    split 1e-5 3 "${dp[@]}" "$module.so"
-    split 1e-5 3 "${dp[@]}" --precision 64 --hparam samples=28 "$module.so"
-    split 3e-3 3 "${dp[@]}" --precision 16 --accumulate 2 "$module.so"
-    split 3e-3 3 "${dp[@]}" --precision bf16 --amp-level O3 "$module.so"
-    # O2 is for ddp2.
-    split 3e-3 2 --strategy ddp2 --num-nodes 2 --precision 16 --amp-level O2 "$module.so"
-    split 1e-5 3 "${dp[@]}" --hparam samples=28 --accumulate 3 "${module}_turns.so"
-    split 3e-3 2 "${dp[@]}" --precision bf16 "${module}_turns.so"
 }
 
 @test "a rank takes the GPU of its number, or that of the list" {
@@ -181,58 +74,6 @@ readonly GPT=(gpt --batch_size 2 --context 24 --layers 1 --heads 2 --width 32)
     pltrain "${dp[@]}" --max-steps 3 --checkpoint-dir b --save-last "${run[@]}" >/dev/null
     pltrain "${dp[@]}" --max-steps 6 --resume b/last.ckpt "${run[@]}" | grep hash >parts
     cmp whole parts
-}
-
-@test "a step that is replayed gives the bits of one that is not" {
-    local -a cnn=(cnn --batch_size 8 --dropout 0.3 --batchnorm 1) gpt=("${GPT[@]}" --dropout 0.2)
-    local -a run=(--gpus 1 --max-steps 8 --limit-val-batches 4 --limit-test-batches 4)
-    # Training forward and backward, validation, test.
-    replayed 4 "${run[@]}" mlp
-    replayed 4 "${run[@]}" "${cnn[@]}"
-    for how in "" "--precision 64" "--precision bf16" "--precision 16" "--precision 16 --amp-level O3"; do
-        # shellcheck disable=SC2086
-        replayed 4 "${run[@]}" $how "${gpt[@]}"
-    done
-    # The first of three batches writes its gradients, the others add.
-    replayed 5 "${run[@]}" --accumulate 3 "${cnn[@]}"
-    # What was captured is what the last step of a run of plain ones does, too.
-    replayed 4 "${run[@]}" --max-steps 3 "${cnn[@]}"
-    grep -q "captured ops 0 to 9 forward, replayed from now on" on.err
-    grep -q "captured ops 9 to 0 backward, replayed from now on" on.err
-}
-
-@test "a loss scale that changes is seen by a step that is replayed" {
-    local -a run=(--gpus 1 --max-steps 12 --limit-val-batches 1 --limit-test-batches 0)
-    replayed 2 "${run[@]}" --precision 16 --checkpoint-dir a --save-last mlp --lr 30
-    grep -aq '"skipped":[4-9]' a/last.ckpt
-}
-
-@test "a batch of another size is not replayed, and those behind it are again" {
-    # Forward and backward in each of the epochs, which end with a short batch, and the validation.
-    replayed 7 --gpus 1 --epochs 3 --limit-val-batches 2 --limit-test-batches 2 mlp --batch_size 200
-    # Each batch is of another size than the one before.
-    replayed 0 --gpus 1 --epochs 2 --num-sanity-val-steps 0 --limit-val-batches 1 \
-        --limit-test-batches 1 mlp --batch_size 800
-}
-
-@test "graphs leave out where ranks meet" {
-    local -a run=(--accelerator gpu --max-steps 6 --limit-val-batches 1 --limit-test-batches 1)
-    local -a cnn=(cnn --batch_size 8 --dropout 0.3 --batchnorm 1)
-    replayed 4 "${run[@]}" --processes 2 "${cnn[@]}"
-    replayed 4 "${run[@]}" --processes 2 --strategy horovod "${cnn[@]}"
-    replayed 4 "${run[@]}" --processes 2 --sync-batchnorm "${cnn[@]}"
-    run ! grep "captured ops 9 to 0" on.err
-    replayed 4 "${run[@]}" --strategy dp --devices 2 "${cnn[@]}"
-}
-
-@test "where a step cannot be captured it runs plainly" {
-    local -a run=(--gpus 1 --max-steps 6 --limit-val-batches 1 --limit-test-batches 1)
-    for n in 0 1; do
-        PLUME_EMULATED_GRAPHS=$n replayed $n "${run[@]}" cnn --batch_size 8 --dropout 0.3
-        [ "$(grep -c 'no graphs of this plan: there are enough' on.err)" -eq 1 ]
-    done
-    # Times of single ops are asked for.
-    PLUME_PROFILE=1 replayed 0 "${run[@]}" mlp
 }
 
 @test "no GPU, too few, too little memory: one line says so" {

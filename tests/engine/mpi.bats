@@ -16,11 +16,12 @@ setup() {
 # Open MPI 4's mpirun says now and then of a good run that it was not, and of a rank "with PID 0" that
 # has left without finalize (open-mpi/ompi issue 7833): such a run is done again, twice at most.
 ranks() {
-    local try rc
-    for try in 1 2 3; do
+    local rc
+    for _ in 1 2 3; do
         rc=0
         timeout 45 mpirun --oversubscribe -np "$@" >"$BATS_TEST_TMPDIR/out" 2>"$BATS_TEST_TMPDIR/err" || rc=$?
-        [[ $rc != 0 && $try != 3 ]] && grep -q 'with PID 0 on$' "$BATS_TEST_TMPDIR/err" || break
+        ((rc)) || break
+        grep -q 'with PID 0 on$' "$BATS_TEST_TMPDIR/err" || break
     done
     cat "$BATS_TEST_TMPDIR/out"
     cat "$BATS_TEST_TMPDIR/err" >&2

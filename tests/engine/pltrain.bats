@@ -95,7 +95,7 @@ bits() {
     says 2 "needs '--processes'" --processes-per-node 2 mlp
     RANK=0 WORLD_SIZE=1 says 2 "RANK is set" --processes 2 mlp
     says 2 "is none of 32, 64, 16, bf16" --precision 8 mlp
-    says 2 "is none of auto, shm, tcp, mpi" --comm nccl mlp
+    says 2 "is none of auto, shm, tcp, mpi, nccl" --comm gloo mlp
 }
 
 @test "strategies and devices start the ranks that they need" {

@@ -142,7 +142,7 @@ static void test_buckets_cover_the_arena_backwards(void **state)
         struct pl_reducer r;
         size_t end = f.params.count;
 
-        assert_int_equal(pl_reducer_init(&r, &f.params, NULL, f.comm, max, NULL), 0);
+        assert_int_equal(pl_reducer_init(&r, &f.params, NULL, f.comm, max, max, NULL), 0);
         for (size_t i = 0; i < r.n; i++) {
             assert_int_equal(r.buckets[i].offset + r.buckets[i].count, end);
             end = r.buckets[i].offset;

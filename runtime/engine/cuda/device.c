@@ -92,6 +92,13 @@ static int read_limit(size_t *ret, struct pl_error *err)
     return 0;
 }
 
+/* As nvidia-smi has it, but for the dashes. Parts of a card (MIG) have one each. */
+static void name_unit(struct pl_cuda_device *d, const char uuid[16])
+{
+    for (size_t i = 0; i < 16; i++)
+        snprintf(d->base.unit + 2 * i, 3, "%02x", (unsigned char)uuid[i]);
+}
+
 static int check_card(struct pl_cuda_device *d, struct pl_error *err)
 {
     struct cudaDeviceProp prop;
@@ -100,6 +107,7 @@ static int check_card(struct pl_cuda_device *d, struct pl_error *err)
     if (code != cudaSuccess)
         return pl_cuda_error(err, d->base.name, "cudaGetDeviceProperties", code);
     snprintf(d->base.name, sizeof(d->base.name), "cuda:%u (%.100s)", d->base.index, prop.name);
+    name_unit(d, prop.uuid.bytes);
     d->multiprocessors = prop.multiProcessorCount;
     d->capability = 10 * prop.major + prop.minor;
     if (d->capability < LEAST_CAPABILITY)
@@ -400,6 +408,11 @@ static void cuda_memory(struct pl_device *dev, struct pl_device_memory *ret)
         .total = total, .free = left, .used = stats.in_use_bytes, .peak = stats.in_use_peak_bytes};
 }
 
+static void *cuda_stream(struct pl_device *dev)
+{
+    return of(dev)->stream.stream;
+}
+
 static const struct pl_device_ops ops = {
     .version = PL_DEVICE_VERSION,
     .name = "cuda",
@@ -423,6 +436,7 @@ static const struct pl_device_ops ops = {
     .capture_end = pl_cuda_capture_end,
     .replay = pl_cuda_replay,
     .graph_free = pl_cuda_graph_free,
+    .stream = cuda_stream,
 };
 
 __attribute__((visibility("default"))) const struct pl_device_ops *plume_cuda_device(void)

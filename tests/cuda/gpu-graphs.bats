@@ -1,0 +1,58 @@
+#!/usr/bin/env bats
+# SPDX-License-Identifier: MIT
+# Steps that are captured and replayed: see gpu.bash.
+
+bats_require_minimum_version 1.5.0
+load gpu
+
+@test "a step that is replayed gives the bits of one that is not" {
+    local -a cnn=(cnn --batch_size 8 --dropout 0.3 --batchnorm 1) gpt=("${GPT[@]}" --dropout 0.2)
+    local -a run=(--gpus 1 --max-steps 8 --limit-val-batches 4 --limit-test-batches 4)
+    # Training forward and backward, validation, test.
+    replayed 4 "${run[@]}" mlp
+    replayed 4 "${run[@]}" "${cnn[@]}"
+    for how in "" "--precision 64" "--precision bf16" "--precision 16" "--precision 16 --amp-level O3"; do
+        # shellcheck disable=SC2086
+        replayed 4 "${run[@]}" $how "${gpt[@]}"
+    done
+    # The first of three batches writes its gradients, the others add.
+    replayed 5 "${run[@]}" --accumulate 3 "${cnn[@]}"
+    # What was captured is what the last step of a run of plain ones does, too.
+    replayed 4 "${run[@]}" --max-steps 3 "${cnn[@]}"
+    grep -q "captured ops 0 to 9 forward, replayed from now on" on.err
+    grep -q "captured ops 9 to 0 backward, replayed from now on" on.err
+}
+
+@test "a loss scale that changes is seen by a step that is replayed" {
+    local -a run=(--gpus 1 --max-steps 12 --limit-val-batches 1 --limit-test-batches 0)
+    replayed 2 "${run[@]}" --precision 16 --checkpoint-dir a --save-last mlp --lr 30
+    grep -aq '"skipped":[4-9]' a/last.ckpt
+}
+
+@test "a batch of another size is not replayed, and those behind it are again" {
+    # Forward and backward in each of the epochs, which end with a short batch, and the validation.
+    replayed 7 --gpus 1 --epochs 3 --limit-val-batches 2 --limit-test-batches 2 mlp --batch_size 200
+    # Each batch is of another size than the one before.
+    replayed 0 --gpus 1 --epochs 2 --num-sanity-val-steps 0 --limit-val-batches 1 \
+        --limit-test-batches 1 mlp --batch_size 800
+}
+
+@test "graphs leave out where ranks meet" {
+    local -a run=(--accelerator gpu --max-steps 6 --limit-val-batches 1 --limit-test-batches 1)
+    local -a cnn=(cnn --batch_size 8 --dropout 0.3 --batchnorm 1)
+    replayed 4 "${run[@]}" --processes 2 "${cnn[@]}"
+    replayed 4 "${run[@]}" --processes 2 --strategy horovod "${cnn[@]}"
+    replayed 4 "${run[@]}" --processes 2 --sync-batchnorm "${cnn[@]}"
+    run ! grep "captured ops 9 to 0" on.err
+    replayed 4 "${run[@]}" --strategy dp --devices 2 "${cnn[@]}"
+}
+
+@test "where a step cannot be captured it runs plainly" {
+    local -a run=(--gpus 1 --max-steps 6 --limit-val-batches 1 --limit-test-batches 1)
+    for n in 0 1; do
+        PLUME_EMULATED_GRAPHS=$n replayed $n "${run[@]}" cnn --batch_size 8 --dropout 0.3
+        [ "$(grep -c 'no graphs of this plan: there are enough' on.err)" -eq 1 ]
+    done
+    # Times of single ops are asked for.
+    PLUME_PROFILE=1 replayed 0 "${run[@]}" mlp
+}

@@ -1,0 +1,81 @@
+#!/usr/bin/env bats
+# SPDX-License-Identifier: MIT
+# Ranks whose emulated GPUs add up by NCCL, which is emulated as well: see gpu.bash.
+
+bats_require_minimum_version 1.5.0
+load gpu
+
+
+# by_nccl K ARGS...: K ranks with a GPU each train as K ranks on the CPU do, and all with the same result.
+by_nccl() {
+    local k=$1
+    shift
+    rm -rf cpu cpu.* gpu gpu.*
+    trained cpu --processes "$k" "$@"
+    PLUME_EMULATED_GPUS=$k PLUME_LOG=debug:train trained gpu --gpus "$k" "$@" 2>gpu.err
+    alike "${TOLERANCE:-1e-5}" cpu gpu || { echo "$k $*"; false; }
+    [ "$(grep -c 'collectives [a-z]* and nccl' gpu.err)" -eq "$k" ] || { cat gpu.err; false; }
+    [ "$(grep -o 'hash .*' gpu.out | sort | uniq -c | awk '{ print $1 }')" -eq "$k" ]
+}
+
+@test "gradients are added up by NCCL" {
+    by_nccl 2 "${SHORT[@]}" mlp
+    by_nccl 3 "${SHORT[@]}" cnn --batch_size 8
+    by_nccl 2 "${SHORT[@]}" --strategy horovod contrastive
+    by_nccl 2 "${SHORT[@]}" --precision 64 --accumulate 2 contrastive
+    by_nccl 2 "${SHORT[@]}" --sync-batchnorm cnn --batch_size 8 --batchnorm 1
+    TOLERANCE=3e-3 by_nccl 2 "${SHORT[@]}" --precision bf16 "${GPT[@]}"
+    TOLERANCE=3e-3 by_nccl 2 "${SHORT[@]}" --precision 16 --amp-level O2 "${GPT[@]}"
+    # Optimizers that take turns; an epoch whose last batch is short.
+    by_nccl 2 --epochs 2 "$PLUME_PLUGIN_DIR/scattered_turns.so"
+}
+
+@test "what was begun by NCCL goes on by way of the host" {
+    local -a run=(--gpus 2 --limit-val-batches 1 --limit-test-batches 1)
+    export PLUME_EMULATED_GPUS=2
+    pltrain "${run[@]}" --max-steps 6 mlp | grep -o 'hash .*' >whole
+    pltrain "${run[@]}" --max-steps 3 --checkpoint-dir a --save-last mlp >/dev/null
+    pltrain "${run[@]}" --max-steps 6 --resume a/last.ckpt --comm shm mlp | grep -o 'hash .*' >rest
+    cmp whole rest # two numbers have one sum
+}
+
+@test "ranks that share a GPU, and sums in the order of ranks, go by way of the host" {
+    says_way() { # WORDS ARGS...
+        run -0 --separate-stderr env PLUME_LOG=debug:train pltrain "${SHORT[@]}" "${@:2}" mlp
+        [[ $stderr == *"$1"* && $stderr != *"and nccl"* ]] || { echo "$stderr"; false; }
+    }
+    says_way "gradients go through the host's memory: ranks 0 and 1 share a GPU" --accelerator gpu --processes 2
+    export PLUME_EMULATED_GPUS=2
+    says_way "collectives shm, device" --gpus 2 --deterministic
+    says_way "collectives shm, device" --gpus 2 --comm shm
+    says_way "collectives tcp, device" --gpus 2 --comm tcp
+}
+
+@test "where NCCL cannot be used and must be, a line says why" {
+    says 2 "option '--comm nccl' needs '--accelerator gpu'" --comm nccl mlp
+    says 2 "'--deterministic' rules out" --comm nccl --gpus 2 --deterministic mlp
+    run -1 --separate-stderr pltrain --comm nccl --accelerator gpu --processes 2 mlp
+    [[ $stderr == *"cannot use NCCL: ranks 0 and 1 share a GPU"* ]] || { echo "$stderr"; false; }
+    export PLUME_EMULATED_GPUS=2
+    PLUME_EMULATED_NCCL=21903 run -1 --separate-stderr pltrain --gpus 2 mlp
+    [[ $stderr == *"NCCL of rank 0: libnccl is 2.19.3, but plume-cuda.so was built for 2.20.0"* ]] ||
+        { echo "$stderr"; false; }
+}
+
+@test "a rank that is killed amid sums is named" {
+    export PLUME_EMULATED_GPUS=2 PLUME_LOG=debug:train
+    mkfifo err
+    timeout 60 pltrain --gpus 2 --epochs 100000 --log-every 1000000 cnn --batch_size 8 >/dev/null 2>err &
+    exec 5<err
+    while read -r -t 30 line <&5; do
+        [[ $line == *"rank 1 of 2"* ]] && break
+    done
+    # pltrain[PID]: train: rank 1 of 2, ...
+    pid=${line#*[}
+    kill -KILL "${pid%%]*}"
+    said=$(timeout 20 cat <&5)
+    run wait %1
+    [ "$status" -ne 0 ]
+    [[ $said == *"rank 1"* ]] || { echo "$said"; false; }
+    [[ $said != *"the loss is"* ]] || { echo "$said"; false; }
+}

@@ -1,0 +1,362 @@
+/* SPDX-License-Identifier: MIT */
+#include "tests/cuda/nccl.h"
+#include "common/base/macros.h"
+#include "runtime/engine/comm_nccl_table.h"
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#define MEMBERS_MAX 8
+#define SLOT_BYTES ((size_t)1 << 20)
+#define BLOCKS_MAX 8
+#define HEADER 22000
+
+/* Shared by the members; a slot has a member's part of the piece that is under way. */
+struct meeting {
+    atomic_uint joined;
+    atomic_ullong arrived[MEMBERS_MAX], through[MEMBERS_MAX]; /* pieces so far */
+    char slot[MEMBERS_MAX][SLOT_BYTES];
+};
+
+/* A collective: what this member brings, piece by piece replaced by what comes of it. */
+struct work {
+    struct work *next;
+    char *buf, *data;
+    size_t bytes, at;
+    bool sum, joined;
+    enum pl_nccl_type type;
+    double scale;
+    size_t offset[MEMBERS_MAX + 1]; /* otherwise: whose bytes count where */
+};
+
+struct comm {
+    struct pl_device *dev;
+    struct meeting *m;
+    unsigned size, rank;
+    atomic_bool aborted;
+    pthread_mutex_t lock; /* the following; the watchdog moves things on, too */
+    struct work *first, **last;
+    unsigned long long piece;
+    void *blocks[BLOCKS_MAX];
+    unsigned n_blocks;
+};
+
+static struct comm *only;
+static int meeting_fd = -1;
+
+static int say(char *text, const char *what)
+{
+    snprintf(text, PL_NCCL_TEXT, "emulated NCCL: %s", what);
+    return -1;
+}
+
+/* ---- moving on ---- */
+
+static bool all_at(const struct comm *c, const atomic_ullong *counters, unsigned long long value)
+{
+    for (unsigned i = 0; i < c->size; i++)
+        if (atomic_load(&counters[i]) < value)
+            return false;
+    return true;
+}
+
+static void add_up(const struct comm *c, struct work *w, size_t n)
+{
+    for (size_t i = 0; i < n / (w->type == PL_NCCL_F64 ? 8 : 4); i++) {
+        double f64 = 0;
+        float f32 = 0;
+
+        for (unsigned k = 0; k < c->size; k++) {
+            if (w->type == PL_NCCL_F64)
+                f64 += ((const double *)c->m->slot[k])[i] * w->scale;
+            else
+                f32 += ((const float *)c->m->slot[k])[i] * (float)w->scale;
+        }
+        if (w->type == PL_NCCL_F64)
+            ((double *)(w->data + w->at))[i] = f64;
+        else
+            ((float *)(w->data + w->at))[i] = f32;
+    }
+}
+
+static void put_together(const struct comm *c, struct work *w, size_t n)
+{
+    for (unsigned i = 0; i < c->size; i++) {
+        size_t from = PL_MAX(w->offset[i], w->at), to = PL_MIN(w->offset[i + 1], w->at + n);
+
+        if (from < to)
+            memcpy(w->data + from, c->m->slot[i] + (from - w->at), to - from);
+    }
+}
+
+/* The next piece of a collective; false where others are not ready for it. */
+static bool move_on(struct comm *c, struct work *w)
+{
+    size_t n = PL_MIN(SLOT_BYTES, w->bytes - w->at);
+
+    if (atomic_load(&c->m->arrived[c->rank]) < c->piece) {
+        if (!all_at(c, c->m->through, c->piece - 1))
+            return false; /* somebody reads the slots of the last one */
+        memcpy(c->m->slot[c->rank], w->data + w->at, n);
+        atomic_store(&c->m->arrived[c->rank], c->piece);
+    }
+    if (!all_at(c, c->m->arrived, c->piece))
+        return false;
+    (w->sum ? add_up : put_together)(c, w, n);
+    atomic_store(&c->m->through[c->rank], c->piece++);
+    w->at += n;
+    return true;
+}
+
+static void progress(struct comm *c)
+{
+    pthread_mutex_lock(&c->lock);
+    for (struct work *w = c->first; w && !c->aborted; w = w->next)
+        while (w->at < w->bytes)
+            if (!move_on(c, w)) {
+                pthread_mutex_unlock(&c->lock);
+                return;
+            }
+    pthread_mutex_unlock(&c->lock);
+}
+
+/* Takes the first one off, where it is over: its result goes to the device. */
+static bool take_off(struct comm *c)
+{
+    struct work *w;
+
+    pthread_mutex_lock(&c->lock);
+    w = c->first;
+    if (!w || w->at < w->bytes) {
+        pthread_mutex_unlock(&c->lock);
+        return false;
+    }
+    c->first = w->next;
+    if (!c->first)
+        c->last = &c->first;
+    pthread_mutex_unlock(&c->lock);
+    c->dev->ops->upload(c->dev, w->buf, w->data, w->bytes);
+    free(w->data);
+    free(w);
+    return true;
+}
+
+void pl_emu_nccl_settle(const struct pl_device *dev)
+{
+    static _Thread_local bool inside; /* it copies to the device itself */
+
+    if (inside || !only || only->dev != dev)
+        return;
+    inside = true;
+    while (only->first && only->first->joined && !only->aborted) {
+        progress(only);
+        if (!take_off(only))
+            sched_yield();
+    }
+    inside = false;
+}
+
+/* ---- the table ---- */
+
+static int versions(int *ret_header, int *ret_library, char *text)
+{
+    const char *env = getenv("PLUME_EMULATED_NCCL");
+
+    *ret_header = HEADER;
+    *ret_library = env ? (int)strtol(env, NULL, 10) : HEADER;
+    return 0;
+}
+
+static int unique_id(void *ret_id, char *text)
+{
+    char name[PL_NCCL_ID_BYTES] = "";
+
+    meeting_fd = memfd_create("emulated-nccl", MFD_CLOEXEC);
+    if (meeting_fd < 0 || ftruncate(meeting_fd, sizeof(struct meeting)) < 0)
+        return say(text, "no shared memory");
+    snprintf(name, sizeof(name), "/proc/%ld/fd/%d", (long)getpid(), meeting_fd);
+    memcpy(ret_id, name, sizeof(name));
+    return 0;
+}
+
+static int init(const void *id, unsigned size, unsigned rank, void *compute, void **ret, char *text)
+{
+    struct comm *c = calloc(1, sizeof(*c));
+    int fd = open(id, O_RDWR | O_CLOEXEC);
+
+    if (!c || fd < 0 || size > MEMBERS_MAX || only)
+        return say(text, "cannot meet");
+    c->m = mmap(NULL, sizeof(*c->m), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    close(fd);
+    if (c->m == MAP_FAILED)
+        return say(text, "no shared memory");
+    c->dev = compute; /* as device.c's stream */
+    c->size = size;
+    c->rank = rank;
+    c->piece = 1;
+    c->last = &c->first;
+    pthread_mutex_init(&c->lock, NULL);
+    atomic_fetch_add(&c->m->joined, 1);
+    only = c;
+    *ret = c;
+    return 0;
+}
+
+static int split(void *comm, int color, int key, void **ret, char *text)
+{
+    return say(text, "it cannot be split");
+}
+
+static int state(void *comm, int *ret_done, char *text)
+{
+    struct comm *c = comm;
+
+    progress(c);
+    *ret_done = atomic_load(&c->m->joined) == c->size;
+    return 0;
+}
+
+static int finished(void *comm, int *ret_done, char *text)
+{
+    struct comm *c = comm;
+
+    progress(c);
+    while (take_off(c))
+        ;
+    *ret_done = !c->first;
+    return 0;
+}
+
+static int mark(void *comm, char *text)
+{
+    return 0;
+}
+
+static int join(void *comm, char *text)
+{
+    struct comm *c = comm;
+
+    pthread_mutex_lock(&c->lock);
+    for (struct work *w = c->first; w; w = w->next)
+        w->joined = true;
+    pthread_mutex_unlock(&c->lock);
+    return 0;
+}
+
+static int begin(struct comm *c, void *buf, size_t bytes, struct work what, char *text)
+{
+    struct work *w = malloc(sizeof(*w));
+    char *data = malloc(bytes), *nans = malloc(bytes);
+
+    if (!w || !data || !nans)
+        return say(text, "out of memory");
+    *w = what;
+    w->buf = buf;
+    w->data = data;
+    w->bytes = bytes;
+    c->dev->ops->download(c->dev, w->data, buf, bytes, NULL);
+    memset(nans, 0xff, bytes);
+    c->dev->ops->upload(c->dev, buf, nans, bytes);
+    free(nans);
+    pthread_mutex_lock(&c->lock);
+    *c->last = w;
+    c->last = &w->next;
+    pthread_mutex_unlock(&c->lock);
+    progress(c);
+    return 0;
+}
+
+static int
+allreduce(void *comm, void *buf, size_t count, enum pl_nccl_type type, double scale, char *text)
+{
+    if (type != PL_NCCL_F32 && type != PL_NCCL_F64)
+        return say(text, "no sums of 16 bits");
+    return begin(comm, buf, count * (type == PL_NCCL_F64 ? 8 : 4),
+                 (struct work){.sum = true, .type = type, .scale = scale}, text);
+}
+
+static int broadcast(void *comm, void *buf, size_t bytes, char *text)
+{
+    struct work what = {0};
+
+    for (unsigned i = 1; i <= MEMBERS_MAX; i++)
+        what.offset[i] = bytes;
+    return begin(comm, buf, bytes, what, text);
+}
+
+static int allgather(void *comm, void *buf, const size_t *offset, char *text)
+{
+    const struct comm *c = comm;
+    struct work what = {0};
+
+    memcpy(what.offset, offset, (c->size + 1) * sizeof(*offset));
+    return begin(comm, buf, offset[c->size], what, text);
+}
+
+static int alloc(void *comm, size_t bytes, void **ret, char *text)
+{
+    struct comm *c = comm;
+    struct pl_error err = {0};
+
+    if (c->n_blocks == BLOCKS_MAX)
+        return say(text, "too many blocks");
+    if (c->dev->ops->alloc(c->dev, bytes, "collectives", ret, &err) < 0)
+        return say(text, pl_error_text(&err));
+    c->dev->ops->zero(c->dev, *ret, bytes);
+    c->blocks[c->n_blocks++] = *ret;
+    return 0;
+}
+
+static void abort_comm(void *comm)
+{
+    ((struct comm *)comm)->aborted = true;
+}
+
+static void destroy(void *comm)
+{
+    struct comm *c = comm;
+    struct work *next;
+
+    if (!c)
+        return;
+    only = NULL;
+    for (struct work *w = c->first; w; w = next) {
+        next = w->next;
+        free(w->data);
+        free(w);
+    }
+    while (c->n_blocks)
+        c->dev->ops->free(c->dev, c->blocks[--c->n_blocks]);
+    if (c->rank == 0)
+        close(meeting_fd);
+    munmap(c->m, sizeof(*c->m));
+    pthread_mutex_destroy(&c->lock);
+    free(c);
+}
+
+__attribute__((visibility("default"))) extern const struct pl_nccl_table pl_nccl_table;
+
+const struct pl_nccl_table pl_nccl_table = {
+    .version = PL_NCCL_TABLE_VERSION,
+    .versions = versions,
+    .unique_id = unique_id,
+    .init = init,
+    .split = split,
+    .state = state,
+    .finished = finished,
+    .mark = mark,
+    .join = join,
+    .allreduce = allreduce,
+    .broadcast = broadcast,
+    .allgather = allgather,
+    .alloc = alloc,
+    .abort = abort_comm,
+    .destroy = destroy,
+};
