@@ -12,8 +12,8 @@ import subprocess
 import sys
 
 # What tests and benchmarks may be built of; others need packages that such a machine has not.
-FOLDERS = ("common/base", "include", "kernels", "runtime/engine", "examples", "modules", "bench/kernels",
-           "bench/models", "tests/kernels", "tests/unit", "tests/engine", "tests/cuda", "tests/fake",
+FOLDERS = ("common/base", "include", "kernels", "runtime/engine", "examples", "modules", "bench",
+           "tests/kernels", "tests/unit", "tests/engine", "tests/cuda", "tests/fake",
            "tests/gpu", "tests/golden", "tests/fixtures", "data")
 FOREIGN = re.compile(r"-l?(jansson|uv|sodium|slurm|mpi|sz|python)\b|lib(jansson|uv|sodium|slurm|mpi)")
 SKIPPED_SUITES = {"cli", "daemon", "cluster", "fault", "fuzz", "lint"}

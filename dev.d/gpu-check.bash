@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
 # shellcheck shell=bash
-# ./dev gpu-check [NAME...]: builds and runs all GPU tests and benchmarks and prints a table; 77 where
+# ./dev gpu-check [--sanitize] [NAME...]: builds and runs all GPU tests and benchmarks and prints a table; 77 where
 # there is no card. It is ./dev gpu-bundle and the bundle's own `check`.
 
 # shellcheck source=dev.d/gpu-bundle.bash

@@ -1,8 +1,10 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
 # Builds what `./dev gpu-bundle` has packed with gcc and nvcc, runs its tests and benchmarks, and
-# prints a table: ./check [--cpu] [NAME...]
+# prints a table: ./check [--cpu | --sanitize] [NAME...]
 #   --cpu   what needs no GPU, the kernels on their emulator too; the rest is skipped
+#   --sanitize  tests that need a GPU under compute-sanitizer, its memcheck and its racecheck; many
+#           minutes, so NAMEs are a good idea
 #   NAME    only tests and benchmarks of that name; without one all that need a GPU, or none
 # cuDNN and NCCL may be CUDA's, the system's, or those of a PyTorch's wheels (python3's nvidia.*).
 # Exit: 0 all passed, 1 something failed, 2 usage, 77 there is no GPU. CC, NVCC, CUDA_HOME and JOBS
@@ -14,10 +16,12 @@ readonly TOP
 limit_s=460 # building and running: a machine with a GPU is borrowed by the minute
 started=$SECONDS
 cpu=no
+sanitize=no
 names=()
 for arg; do
     case $arg in
     --cpu) cpu=yes limit_s=86400 ;;
+    --sanitize) sanitize=yes limit_s=86400 ;;
     -*)
         echo "check: unknown option '$arg'" >&2
         exit 2
@@ -36,6 +40,11 @@ NVCC=${NVCC:-$(command -v nvcc || echo "${CUDA_HOME:-/usr/local/cuda}/bin/nvcc")
 CUDA=${CUDA_HOME:-$(dirname -- "$(dirname -- "$(readlink -f -- "$NVCC")")")}
 export TOP CC NVCC CUDA
 jobs=${JOBS:-$(nproc)}
+sanitizer=$(command -v compute-sanitizer || echo "$CUDA/bin/compute-sanitizer")
+if [[ $sanitize == yes && ! -x $sanitizer ]]; then
+    echo "gpu-check: --sanitize needs compute-sanitizer, which is neither in PATH nor in '$CUDA/bin'" >&2
+    exit 1
+fi
 if ! command -v "$CC" >/dev/null; then
     echo "gpu-check: no compiler '$CC'" >&2
     exit 1
@@ -83,7 +92,15 @@ while IFS=$'\t' read -r kind name suite limit env targets command; do
     elif [[ $suite == headers && ! -e $CUDA/include/cuda_runtime_api.h ]]; then
         targets="no CUDA headers in '$CUDA/include'"
     fi
-    tests+=("$kind"$'\t'"$name"$'\t'"$limit"$'\t'"$env"$'\t'"$targets"$'\t'"$command")
+    if [[ $sanitize == no ]]; then
+        tests+=("$kind"$'\t'"$name"$'\t'"$limit"$'\t'"$env"$'\t'"$targets"$'\t'"$command")
+    elif [[ $kind == test && $suite == gpu ]]; then
+        for tool in memcheck racecheck; do
+            tests+=("$kind"$'\t'"$name,$tool"$'\t'"$((limit * 20))"$'\t'"$env"$'\t'"$targets"$'\t'"$sanitizer --tool $tool --error-exitcode 9 $command")
+        done
+    else
+        continue
+    fi
     [[ $targets != no* ]] || continue
     for target in $targets; do
         need[$target]=1
