@@ -65,7 +65,8 @@ static void *bytes(struct bench *b, size_t n)
 static void *numbers(struct bench *b, size_t n)
 {
     size_t size = pl_real_size(b->real), block = 1 << 20;
-    char *p = bytes(b, n * size), *stage = malloc(block * size);
+    char *p = bytes(b, n * size);
+    void *stage = malloc(block * size);
 
     for (size_t at = 0; p && stage && at < n; at += block) {
         size_t m = PL_MIN(block, n - at);

@@ -84,6 +84,11 @@ processes_of() {
     [ "$(sort <<<"$output" | tr '\n' ' ')" = '0 1 2 3 ' ]
 }
 
+# All nodes have this machine's name: Open MPI would mix up their shared memory.
+one_machine() {
+    export OMPI_MCA_btl=tcp,self OMPI_MCA_btl_tcp_if_include=lo
+}
+
 @test "an MPI program spans the nodes" {
     cat >allreduce.c <<'C'
 #include <mpi.h>
@@ -99,14 +104,14 @@ int main(int argc, char **argv)
 }
 C
     mpicc -o allreduce allreduce.c
+    one_machine
     run -0 --separate-stderr as_user timeout 60 srun --mpi=pmix -N4 -n8 ./allreduce
     [ "${#lines[@]}" = 8 ]
     [ "$(sort -u <<<"$output")" = 28 ]
 }
 
 @test "ranks meet by the MPI that started them" {
-    # All nodes have this machine's name: Open MPI would mix up their shared memory.
-    export OMPI_MCA_btl=tcp,self OMPI_MCA_btl_tcp_if_include=lo
+    one_machine
     [ -e "$PLUME_SRC/build/plume-mpi.so" ] || skip "built without MPI"
     mpi=$(as_user timeout 60 srun --mpi=pmix -N4 --ntasks-per-node=2 \
         plrun -- env PLUME_LOG=debug pltrain --epochs 1 mlp 2>"$WORK/err")
