@@ -43,7 +43,7 @@ cat >"$top/bin/cc-fast" <<'TXT'
 exec gcc "$@" -O0 -g0 -w
 TXT
 chmod +x "$top/bin/cc-fast"
-env -i PATH="$top/bin" HOME="$top/home" TMPDIR="$top/home" CC=cc-fast "$top/bundle/check" --cpu "$@" |
+env -i PATH="$top/bin" HOME="$top/home" TMPDIR="$top/home" CC=cc-fast JOBS=1 "$top/bundle/check" --cpu "$@" |
     tee "$top/said"
 for name; do
     case $name in
