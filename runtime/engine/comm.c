@@ -133,6 +133,14 @@ void pl_comm_abort(struct pl_comm *comm, const char *text)
         comm->device->ops->abort(comm->device, full);
 }
 
+void pl_comm_fail(struct pl_comm *comm, int r, const struct pl_error *err)
+{
+    if (r != -ECONNRESET)
+        pl_comm_abort(comm, pl_error_text(err));
+    else if (comm->device)
+        comm->ops->abort(comm, pl_error_text(err));
+}
+
 void pl_comm_destroy(struct pl_comm *comm)
 {
     if (comm)

@@ -138,6 +138,11 @@ int pl_comm_alloc(struct pl_comm *comm, size_t bytes, void **ret, struct pl_erro
 /* Tells the others, as far as that goes without waiting, that this rank gives up and why. */
 void pl_comm_abort(struct pl_comm *comm, const char *text);
 
+/* Behind a call that failed, as the last thing but destroy: does what that comes to. The loss of
+ * another rank (r is -ECONNRESET) is passed on as it is where this communicator may not know of it
+ * yet (comm->device does); what happened here is an abort. */
+void pl_comm_fail(struct pl_comm *comm, int r, const struct pl_error *err);
+
 /* For backends and their tests. A member is a rank of the communicator to be. */
 struct pl_comm_peer {
     unsigned world_rank;

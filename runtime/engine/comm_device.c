@@ -8,7 +8,7 @@
 
 /* What each rank tells of itself. */
 struct card {
-    char unit[40];
+    char unit[sizeof(((struct pl_device *)0)->unit)];
     char why_not[160]; /* it has no NCCL; "" where it has */
 };
 
@@ -67,4 +67,12 @@ int pl_comm_device_create(struct pl_comm *comm,
     if (comm->rank == 0)
         pl_log_info("train", "gradients go through the host's memory: %s", why);
     return 0;
+}
+
+void pl_comm_device_destroy(struct pl_comm *comm, const char *failed)
+{
+    if (comm->device && failed)
+        comm->device->ops->abort(comm->device, failed);
+    pl_comm_destroy(comm->device);
+    comm->device = NULL;
 }

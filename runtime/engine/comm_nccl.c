@@ -10,6 +10,10 @@
 #define LOOK_MS 20    /* how often the watchdog looks */
 #define NAME_MS 2000  /* how long it waits for the name of the rank that NCCL has lost */
 #define POLL_NS 50000 /* how often a waiting call asks */
+/* For a collective to be started, in limits: the first ones connect ranks, of which one may come
+ * late by all that its data needs. Half an hour, as with PyTorch. A rank that is lost meanwhile
+ * ends the wait anyway. */
+#define START_LIMITS 15
 
 struct nccl {
     struct pl_comm base;
@@ -179,7 +183,8 @@ static int launched(struct nccl *n, int started, char *text, struct pl_error *er
     if (started < 0)
         break_by(n, started, text);
     pthread_mutex_unlock(&n->lock);
-    r = ask_until_done(n, n->table->state, n->limit_ms, "did not start a collective", err);
+    r = ask_until_done(n, n->table->state, START_LIMITS * n->limit_ms, "did not start a collective",
+                       err);
     if (r < 0 || (r = enter(n, err)) < 0)
         return r;
     started = n->table->mark(n->comm, text);

@@ -16,7 +16,8 @@
 #include "runtime/engine/comm.h"
 #include "runtime/engine/comm_nccl_table.h"
 
-#define PL_NCCL_LIMIT_MS 120000 /* for all ranks to come up, and for a collective to be started */
+#define PL_NCCL_LIMIT_MS                                                                           \
+    120000 /* for all ranks to come up; 15 times that for a collective's start */
 
 /* Collective over host, which stays and must outlive nothing of it. compute: the calling thread's
  * stream. -ENOTSUP where a rank's NCCL is not the one that it was built for, or not rank 0's (the

@@ -46,7 +46,7 @@ struct pl_device {
     const struct pl_device_ops *ops;
     unsigned index; /* among those that this process sees */
     char name[128]; /* for people: "cpu", "cuda:0 (NVIDIA H100 80GB HBM3)" */
-    char unit[40];  /* names the hardware among all in the world; "" on the CPU */
+    char unit[64];  /* names the card among all in the world; "" on the CPU */
 };
 
 struct pl_device_graph; /* of one backend */

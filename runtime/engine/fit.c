@@ -361,7 +361,7 @@ int pl_trainer_fit(struct pl_trainer *trainer, struct pl_error *err)
             pl_report_fact(trainer->report, "objective", trainer->module->objective);
     }
     r = fit(trainer, err);
-    if (r < 0 && r != -ECONNRESET && r != -EINTR)
-        pl_comm_abort(trainer->comm, pl_error_text(err));
+    if (r < 0 && !(r == -EINTR && trainer->interrupted)) /* all have agreed on that */
+        pl_comm_fail(trainer->comm, r, err);
     return r;
 }

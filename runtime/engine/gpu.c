@@ -64,8 +64,7 @@ int pl_gpu_nccl(const struct pl_nccl_table **ret, struct pl_error *err)
 
     if (r == 0 && !nccl)
         r = pl_error_set(err, -ENOTSUP,
-                         "cannot use NCCL: " FILE_NAME " was built without it; install NCCL and "
-                         "build again");
+                         FILE_NAME " was built without NCCL; install it and build again");
     if (r == 0)
         *ret = nccl;
     return r;

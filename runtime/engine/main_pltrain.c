@@ -191,8 +191,8 @@ static int train_in(const struct pl_pltrain *p,
     }
     if (r == 0)
         r = train_on(module, hparams, &options, comm, &report, err);
-    if (comm)
-        pl_comm_destroy(comm->device);
+    if (comm) /* all ranks are through, or this one fails: an interruption, all agreed on */
+        pl_comm_device_destroy(comm, r < 0 && r != -EINTR ? pl_error_text(err) : NULL);
     pl_gpu_close_all(gpus.list, gpus.n);
     return r;
 }

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /* The parameters of a model. They are declared in any order and then laid out in the order in which
  * the tape first uses them, in flat arenas: values and gradients, both with the same
- * offsets, in the device's memory; gradients on the CPU in the communicator's, where collectives
- * are cheapest. A bucket of gradients is a slice; so is what an optimizer has (optimizer.h).
+ * offsets, in the device's memory; gradients on the CPU, and on GPUs that NCCL joins, in the
+ * communicator's, where collectives are cheapest. A bucket of gradients is a slice; so is what an
+ * optimizer has (optimizer.h).
  *
  *     declare ... -> layout -> init_values -> (train) -> finish */
 #ifndef PL_RUNTIME_ENGINE_PARAMS_H

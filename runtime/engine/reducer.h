@@ -42,8 +42,7 @@ struct pl_reducer {
 };
 
 /* Plans buckets of at most max_bytes, the first one of first_bytes, or one parameter where that is
- * larger. `only`: this
- * optimizer's parameters; NULL = all. Collective. -ENOMEM. */
+ * larger. `only`: this optimizer's parameters; NULL = all. Collective. -ENOMEM. */
 int pl_reducer_init(struct pl_reducer *reducer,
                     struct pl_params *params,
                     const struct pl_optimizer *only,

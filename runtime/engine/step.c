@@ -253,8 +253,6 @@ static int closure(struct pl_trainer *t,
     if (r < 0)
         return r;
     r = pl_tensor_scalar(loss, t->dev, ret_loss, err);
-    if (r == 0 && t->comm->device) /* of parameters that a broken sum has changed */
-        r = pl_comm_nccl_check(t->comm->device, err);
     if (r == 0)
         r = check_loss(t, *ret_loss, err);
     if (r < 0)
@@ -310,6 +308,9 @@ static int take_turn(struct pl_trainer *t,
         r = pl_reducer_after_node(pl_turns_reducer(t), 0, err);
     if (r == 0 && due)
         r = pl_used_take(&t->ctx.params, !t->strategy.reduces, &used, err);
+    /* That has waited for the sums; before broken ones are made use of. */
+    if (r == 0 && due && t->comm->device)
+        r = pl_comm_nccl_check(t->comm->device, err);
     if (r == 0)
         r = pl_trainer_hook(t, t->module->on_after_backward, "on_after_backward", err);
     return r == 0 && used ? optimize(t, err) : r;

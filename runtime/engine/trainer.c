@@ -265,8 +265,7 @@ int pl_trainer_init(struct pl_trainer *trainer,
     if (r == 0)
         r = build(trainer, err);
     if (r < 0) {
-        if (r != -ECONNRESET)
-            pl_comm_abort(comm, pl_error_text(err));
+        pl_comm_fail(comm, r, err);
         pl_trainer_finish(trainer);
         return r;
     }

@@ -479,7 +479,7 @@ static int open_(unsigned index, struct pl_device **ret, struct pl_error *err)
     gpu->base.index = index;
     gpu->total = memory_of(index);
     snprintf(gpu->base.name, sizeof(gpu->base.name), "emulated:%u", index);
-    memcpy(gpu->base.unit, gpu->base.name, sizeof(gpu->base.unit));
+    snprintf(gpu->base.unit, sizeof(gpu->base.unit), "emulated:%u", index);
     pl_emu_set_watch(&watch);
     enter(&gpu->base);
     *ret = &gpu->base;

@@ -79,3 +79,13 @@ by_nccl() {
     [[ $said == *"rank 1"* ]] || { echo "$said"; false; }
     [[ $said != *"the loss is"* ]] || { echo "$said"; false; }
 }
+
+@test "a sum that NCCL itself fails in is never made use of, not even the last one" {
+    export PLUME_EMULATED_GPUS=2
+    # The only sum of a run's only step.
+    PLUME_EMULATED_NCCL_FAILS=1 run -1 --separate-stderr pltrain --gpus 2 --max-steps 1 \
+        --checkpoint-dir a --save-last mlp
+    [[ $output != *hash* && ! -e a/last.ckpt ]] || { echo "$output"; false; }
+    # All ranks say what NCCL said.
+    [ "$(grep -c 'the network is gone' <<<"$stderr")" -ge 2 ] || { echo "$stderr"; false; }
+}

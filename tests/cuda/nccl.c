@@ -39,8 +39,8 @@ struct work {
 struct comm {
     struct pl_device *dev;
     struct meeting *m;
-    unsigned size, rank;
-    atomic_bool aborted;
+    unsigned size, rank, sums, fails_at;
+    atomic_bool aborted, broken;
     pthread_mutex_t lock; /* the following; the watchdog moves things on, too */
     struct work *first, **last;
     unsigned long long piece;
@@ -118,7 +118,7 @@ static bool move_on(struct comm *c, struct work *w)
 static void progress(struct comm *c)
 {
     pthread_mutex_lock(&c->lock);
-    for (struct work *w = c->first; w && !c->aborted; w = w->next)
+    for (struct work *w = c->first; w && !c->aborted && !c->broken; w = w->next)
         while (w->at < w->bytes)
             if (!move_on(c, w)) {
                 pthread_mutex_unlock(&c->lock);
@@ -188,6 +188,7 @@ static int unique_id(void *ret_id, char *text)
 
 static int init(const void *id, unsigned size, unsigned rank, void *compute, void **ret, char *text)
 {
+    const char *fails = getenv("PLUME_EMULATED_NCCL_FAILS");
     struct comm *c = calloc(1, sizeof(*c));
     int fd = open(id, O_RDWR | O_CLOEXEC);
 
@@ -200,6 +201,7 @@ static int init(const void *id, unsigned size, unsigned rank, void *compute, voi
     c->dev = compute; /* as device.c's stream */
     c->size = size;
     c->rank = rank;
+    c->fails_at = fails && rank == 0 ? (unsigned)strtoul(fails, NULL, 10) : 0;
     c->piece = 1;
     c->last = &c->first;
     pthread_mutex_init(&c->lock, NULL);
@@ -218,6 +220,8 @@ static int state(void *comm, int *ret_done, char *text)
 {
     struct comm *c = comm;
 
+    if (c->broken)
+        return say(text, "the network is gone");
     progress(c);
     *ret_done = atomic_load(&c->m->joined) == c->size;
     return 0;
@@ -234,8 +238,13 @@ static int finished(void *comm, int *ret_done, char *text)
     return 0;
 }
 
+/* It has been started: from here on it may fail without that a call says so. */
 static int mark(void *comm, char *text)
 {
+    struct comm *c = comm;
+
+    if (c->sums && c->sums == c->fails_at)
+        c->broken = true;
     return 0;
 }
 
@@ -276,6 +285,9 @@ static int begin(struct comm *c, void *buf, size_t bytes, struct work what, char
 static int
 allreduce(void *comm, void *buf, size_t count, enum pl_nccl_type type, double scale, char *text)
 {
+    struct comm *c = comm;
+
+    c->sums++;
     if (type != PL_NCCL_F32 && type != PL_NCCL_F64)
         return say(text, "no sums of 16 bits");
     return begin(comm, buf, count * (type == PL_NCCL_F64 ? 8 : 4),

@@ -71,8 +71,9 @@ static const struct pl_device_ops ops = {
     .sync = fake_sync,
 };
 
-static struct pl_device devices[3] = {
-    {&ops, 0, "fake:0"}, {&ops, 1, "fake:1"}, {&ops, 2, "fake:2"}};
+static struct pl_device devices[3] = {{.ops = &ops, .index = 0, .name = "fake:0"},
+                                      {.ops = &ops, .index = 1, .name = "fake:1"},
+                                      {.ops = &ops, .index = 2, .name = "fake:2"}};
 
 /* Two parameters, and two buffers declared between and behind them. */
 struct model {

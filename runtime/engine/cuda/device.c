@@ -6,6 +6,7 @@
 #include "runtime/engine/cuda/lt.h"
 
 #include <cuda_runtime_api.h>
+#include <stdio.h>
 #include <string.h>
 
 #define LEAST_CAPABILITY 80 /* what the kernels are compiled for, and later ones */
@@ -92,11 +93,21 @@ static int read_limit(size_t *ret, struct pl_error *err)
     return 0;
 }
 
-/* As nvidia-smi has it, but for the dashes. Parts of a card (MIG) have one each. */
-static void name_unit(struct pl_cuda_device *d, const char uuid[16])
+/* The machine that runs, and the card's place on its bus: what NCCL tells devices apart by. Parts
+ * of a card (MIG) have one name, since NCCL does not join them. */
+static void name_unit(struct pl_cuda_device *d, const struct cudaDeviceProp *prop)
 {
-    for (size_t i = 0; i < 16; i++)
-        snprintf(d->base.unit + 2 * i, 3, "%02x", (unsigned char)uuid[i]);
+    char boot[37] = "";
+    FILE *f = fopen("/proc/sys/kernel/random/boot_id", "re");
+
+    if (f) {
+        if (!fgets(boot, sizeof(boot), f))
+            boot[0] = '\0';
+        fclose(f);
+    }
+    snprintf(d->base.unit, sizeof(d->base.unit), "%.36s %x:%x.%x", boot,
+             (unsigned)prop->pciDomainID & 0xffffff, (unsigned)prop->pciBusID & 0xff,
+             (unsigned)prop->pciDeviceID & 0xff);
 }
 
 static int check_card(struct pl_cuda_device *d, struct pl_error *err)
@@ -107,7 +118,7 @@ static int check_card(struct pl_cuda_device *d, struct pl_error *err)
     if (code != cudaSuccess)
         return pl_cuda_error(err, d->base.name, "cudaGetDeviceProperties", code);
     snprintf(d->base.name, sizeof(d->base.name), "cuda:%u (%.100s)", d->base.index, prop.name);
-    name_unit(d, prop.uuid.bytes);
+    name_unit(d, &prop);
     d->multiprocessors = prop.multiProcessorCount;
     d->capability = 10 * prop.major + prop.minor;
     if (d->capability < LEAST_CAPABILITY)

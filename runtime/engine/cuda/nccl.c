@@ -44,6 +44,7 @@ static int bad_cuda(const char *call, cudaError_t error, char *text)
 {
     if (error == cudaSuccess)
         return 0;
+    (void)cudaGetLastError(); /* it is told here, and is no kernel's */
     snprintf(text, PL_NCCL_TEXT, "%s: %s", call, cudaGetErrorString(error));
     return -1;
 }
@@ -174,7 +175,10 @@ static int get_finished(void *comm, int *ret_done, char *text)
         return r;
     error = cudaStreamQuery(n->stream);
     *ret_done = error == cudaSuccess;
-    return error == cudaErrorNotReady ? 0 : bad_cuda("cudaStreamQuery", error, text);
+    if (error != cudaErrorNotReady)
+        return bad_cuda("cudaStreamQuery", error, text);
+    (void)cudaGetLastError();
+    return 0;
 }
 
 /* What the compute stream was asked so far comes before what follows on ours. */
