@@ -336,6 +336,28 @@ static int add_parts(struct pl_parts *parts, struct pl_params *params, struct pl
     return r;
 }
 
+/* What the root does not use of the parts' outputs has no gradient. A parameter that is given has
+ * its gradient from the root in the parameters' arena, beside what else is there; a part's own
+ * arena begins anew where it is, since the part's tape takes it for given, and adds. */
+static void clear_outputs(const struct pl_parts *parts,
+                          const struct plume_outputs *outputs,
+                          const struct pl_params *params)
+{
+    for (size_t o = 0; o < outputs->n; o++)
+        for (unsigned i = 0; i < parts->n; i++) {
+            plume_tensor *t = outputs->list[o].part[i], *root = t ? pl_tensor_root(t) : NULL;
+            const struct pl_part *part = &parts->list[i];
+
+            if (!t || !t->wants_grad || !pl_tensor_grad(t))
+                continue;
+            if (!root->is_param)
+                pl_device_zero(params->dev, root->grad, root->count * pl_dtype_size(t->dtype));
+            else if (i > 0)
+                pl_device_zero(part->tape.dev, (char *)root->grad + part->tape.param_shift,
+                               root->count * pl_dtype_size(t->dtype));
+        }
+}
+
 int pl_parts_backward(struct pl_parts *parts,
                       struct plume_outputs *outputs,
                       struct pl_params *params,
@@ -357,15 +379,7 @@ int pl_parts_backward(struct pl_parts *parts,
                                params->list[i]->tensor->count * pl_real_size(params->real));
         b.accumulate = true;
     }
-    /* What the root does not use has no gradient. */
-    for (size_t o = 0; o < outputs->n; o++)
-        for (unsigned i = 0; i < parts->n; i++) {
-            plume_tensor *t = outputs->list[o].part[i];
-
-            if (t && t->wants_grad && pl_tensor_grad(t))
-                pl_device_zero(params->dev, pl_tensor_root(t)->grad,
-                               pl_tensor_root(t)->count * pl_dtype_size(t->dtype));
-        }
+    clear_outputs(parts, outputs, params);
     r = pl_tape_backward(
         &parts->root, &(struct pl_backward){.loss = loss, .seed = seed, .accumulate = b.accumulate},
         err);

@@ -40,8 +40,9 @@ struct comm {
     struct pl_device *dev;
     struct meeting *m;
     unsigned size, rank, sums, fails_at;
-    atomic_bool aborted, broken;
-    pthread_mutex_t lock; /* the following; the watchdog moves things on, too */
+    atomic_bool aborted;
+    atomic_bool doomed, broken; /* nothing moves on any more; state() says so, too */
+    pthread_mutex_t lock;       /* the following; the watchdog moves things on, too */
     struct work *first, **last;
     unsigned long long piece;
     void *blocks[BLOCKS_MAX];
@@ -118,7 +119,7 @@ static bool move_on(struct comm *c, struct work *w)
 static void progress(struct comm *c)
 {
     pthread_mutex_lock(&c->lock);
-    for (struct work *w = c->first; w && !c->aborted && !c->broken; w = w->next)
+    for (struct work *w = c->first; w && !c->aborted && !c->doomed; w = w->next)
         while (w->at < w->bytes)
             if (!move_on(c, w)) {
                 pthread_mutex_unlock(&c->lock);
@@ -243,7 +244,7 @@ static int mark(void *comm, char *text)
 {
     struct comm *c = comm;
 
-    if (c->sums && c->sums == c->fails_at)
+    if (c->doomed)
         c->broken = true;
     return 0;
 }
@@ -287,7 +288,8 @@ allreduce(void *comm, void *buf, size_t count, enum pl_nccl_type type, double sc
 {
     struct comm *c = comm;
 
-    c->sums++;
+    if (++c->sums == c->fails_at)
+        c->doomed = true;
     if (type != PL_NCCL_F32 && type != PL_NCCL_F64)
         return say(text, "no sums of 16 bits");
     return begin(comm, buf, count * (type == PL_NCCL_F64 ? 8 : 4),

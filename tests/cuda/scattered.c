@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /* A module that has everything which has to find its way between the parts of a batch and the first
- * device: outputs that are views of one tensor, a field of the batch, a loss; parameters that only
- * training_step_end uses; a buffer that no batch norm writes; logs of values, parameters and
- * buffers; a tail of fewer rows than parts. With -DSCATTERED_TURNS two optimizers take turns. */
+ * device: outputs that are views of one tensor, a field of the batch, a parameter, a loss;
+ * parameters that only training_step_end uses; a buffer that no batch norm writes; logs of values,
+ * parameters and buffers; a tail of fewer rows than parts. With -DSCATTERED_TURNS two optimizers
+ * take turns. */
 #include <plume/module.h>
 
 #include <stdlib.h>
@@ -110,6 +111,7 @@ static plume_tensor *step(struct plume_context *pl, const struct plume_batch *ba
     plume_output(pl, "both", logits);
     plume_output(pl, "x", batch->field[0]);
     plume_output(pl, "unused", plume_relu(pl, left));
+    plume_output(pl, "scale", net->scale);
     plume_log(pl, "part_loss", loss, (double)batch->rows, (double)batch->rows);
     plume_log(pl, "scale", net->scale, 1, 1);
     plume_log(pl, "ones", net->ones, 1, 1);
@@ -161,6 +163,7 @@ end(struct plume_context *pl, const struct plume_outputs *outputs, const char *l
     sum = plume_add(
         pl, sum, plume_scale(pl, mean_square(pl, plume_part(pl, outputs, "left", last)), 0.1, 0));
     sum = plume_add(pl, sum, mean_square(pl, plume_whole(pl, outputs, "x")));
+    sum = plume_add(pl, sum, mean_square(pl, plume_part(pl, outputs, "scale", last)));
     plume_log(pl, "last_loss", plume_part(pl, outputs, loss, last), 1, 1);
     plume_log(pl, "end", sum, 1, 1);
     return sum;

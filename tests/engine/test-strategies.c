@@ -206,6 +206,49 @@ static void test_dp_repeats_bitwise(void **state)
     assert_string_equal(a->hash, b->hash);
 }
 
+/* A parameter may be an output, too: the mean over parts of its squares' mean is one part's. */
+static int
+give_weights(struct plume_context *pl, const struct plume_batch *batch, plume_tensor **ret_loss)
+{
+    plume_output(pl, "w", ((struct fit_net *)pl->state)->w);
+    return give_outputs(pl, batch, ret_loss);
+}
+
+static int
+take_weights(struct plume_context *pl, const struct plume_outputs *outputs, plume_tensor **ret_loss)
+{
+    unsigned n = plume_parts(pl, outputs);
+    int r = take_outputs(pl, outputs, ret_loss);
+
+    for (unsigned i = 0; i < n; i++) {
+        plume_tensor *w = plume_part(pl, outputs, "w", i);
+        plume_tensor *decay = plume_mean(pl, plume_mul(pl, w, w), 0, 2);
+
+        *ret_loss = plume_add(pl, *ret_loss, plume_scale(pl, decay, 50.0 / n, 0));
+    }
+    return r;
+}
+
+static void test_dp_gives_parameters(void **state)
+{
+    for (uint64_t accumulate = 1; accumulate <= 2; accumulate++) {
+        struct fit_run *run[] = {strategy_run(PL_STRATEGY_AUTO, 1, true),
+                                 strategy_run(PL_STRATEGY_DP, 3, true),
+                                 strategy_run(PL_STRATEGY_AUTO, 1, true)};
+
+        for (size_t i = 0; i < PL_COUNT(run); i++) {
+            run[i]->options.accumulate = accumulate;
+            if (i < 2) {
+                run[i]->module.training_step = give_weights;
+                run[i]->module.training_step_end = take_weights;
+            }
+            fit_go(run[i], 1, 0);
+        }
+        assert_true(fit_distance(run[0], run[1]) < 2e-6);
+        assert_true(fit_distance(run[0], run[2]) > 1e-3); /* there is something to it */
+    }
+}
+
 /* Two nodes of two devices, a batch of 16 a node, against two ranks with it. */
 static void test_ddp2_is_ddp_of_nodes(void **state)
 {
@@ -374,6 +417,7 @@ int main(void)
         cmocka_unit_test(test_dp_is_single),
         cmocka_unit_test(test_dp_averages_means),
         cmocka_unit_test(test_dp_accumulates),
+        cmocka_unit_test(test_dp_gives_parameters),
         cmocka_unit_test(test_dp_repeats_bitwise),
         cmocka_unit_test(test_ddp2_is_ddp_of_nodes),
         cmocka_unit_test(test_batch_norm_over_ranks),
