@@ -530,7 +530,7 @@ int main(int argc, char **argv)
         return PL_EXIT_USAGE;
     }
     b.shrink = (size_t)shrink;
-    if (pl_gpu_open(NULL, 0, false, 0, &b.dev, &err) < 0) {
+    if (pl_gpu_open(&(struct pl_gpu_choice){.n = 0}, &b.dev, &err) < 0) {
         puts(pl_error_text(&err));
         return 77;
     }

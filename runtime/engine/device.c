@@ -17,7 +17,10 @@ static int cpu_count(unsigned *ret, struct pl_error *err)
     return 0;
 }
 
-static int cpu_open(unsigned index, struct pl_device **ret, struct pl_error *err)
+static int cpu_open(unsigned index,
+                    const struct pl_device_options *options,
+                    struct pl_device **ret,
+                    struct pl_error *err)
 {
     if (index != 0)
         return pl_error_set(err, -ENODEV, "there is no CPU device %u", index);

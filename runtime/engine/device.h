@@ -27,7 +27,7 @@
 
 /* What a shared object is made for; another one is refused. A change of this file or of an op's
  * arguments raises its number; a new op changes it by itself. */
-#define PL_DEVICE_VERSION (2u << 16 | (unsigned)sizeof(struct pl_kernels))
+#define PL_DEVICE_VERSION (3u << 16 | (unsigned)sizeof(struct pl_kernels))
 
 /* The one symbol of plume-cuda.so: const struct pl_device_ops *plume_cuda_device(void). */
 #define PL_DEVICE_CUDA_SYMBOL "plume_cuda_device"
@@ -49,6 +49,12 @@ struct pl_device {
     char unit[64];  /* names the card among all in the world; "" on the CPU */
 };
 
+/* How a device calculates; all false is what a device does unless it is asked. */
+struct pl_device_options {
+    bool tf32;          /* the factors of products of f32 may be rounded to tf32 */
+    bool deterministic; /* the same bits each time, also where that is slower */
+};
+
 struct pl_device_graph; /* of one backend */
 
 struct pl_device_ops {
@@ -59,8 +65,12 @@ struct pl_device_ops {
     /* How many devices this process sees; at least 1. -ENODEV says what is missing (a driver, a
      * device), in one line. */
     int (*count)(unsigned *ret, struct pl_error *err);
-    /* -ENODEV where there is none of that index (the text names those there are), -EIO. */
-    int (*open)(unsigned index, struct pl_device **ret, struct pl_error *err);
+    /* options may be NULL. -ENODEV where there is none of that index (the text names those there
+     * are), -EIO. */
+    int (*open)(unsigned index,
+                const struct pl_device_options *options,
+                struct pl_device **ret,
+                struct pl_error *err);
     /* Frees what is still allocated, too. NULL is fine. */
     void (*close)(struct pl_device *dev);
 

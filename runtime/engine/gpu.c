@@ -81,33 +81,32 @@ static int look(bool slurm, unsigned *ret, struct pl_error *err)
     return r < 0 ? r : devices->count(ret, err);
 }
 
-int pl_gpu_open(const unsigned *list,
-                size_t n,
-                bool asked,
-                unsigned local_rank,
-                struct pl_device **ret,
-                struct pl_error *err)
+int pl_gpu_open(const struct pl_gpu_choice *choice, struct pl_device **ret, struct pl_error *err)
 {
     bool slurm = getenv("SLURM_JOB_ID") != NULL;
-    unsigned there = 0, index = local_rank;
+    unsigned there = 0, index = choice->local_rank;
     int r = look(slurm, &there, err);
 
     if (r < 0)
         return r;
-    if (there == 1 && (slurm || !asked))
+    if (there == 1 && (slurm || !choice->asked))
         index = 0;
-    else if (n > 0 && local_rank < n)
-        index = list[local_rank];
+    else if (choice->local_rank < choice->n)
+        index = choice->list[choice->local_rank];
     if (index >= there)
         return pl_error_set(err, -ENODEV,
                             "GPU %u is asked for (by the rank with local rank %u), but %u are "
                             "visible here: start fewer ranks a node, or ask for more GPUs "
                             "(Slurm: --gpus-per-node)",
-                            index, local_rank, there);
-    return devices->open(index, ret, err);
+                            index, choice->local_rank, there);
+    return devices->open(index, &choice->options, ret, err);
 }
 
-int pl_gpu_open_all(const unsigned *list, unsigned n, struct pl_device **ret, struct pl_error *err)
+int pl_gpu_open_all(const unsigned *list,
+                    unsigned n,
+                    const struct pl_device_options *options,
+                    struct pl_device **ret,
+                    struct pl_error *err)
 {
     unsigned there = 0;
     int r = look(getenv("SLURM_JOB_ID") != NULL, &there, err);
@@ -125,7 +124,7 @@ int pl_gpu_open_all(const unsigned *list, unsigned n, struct pl_device **ret, st
                              "here: name fewer, or ask for more GPUs (Slurm: --gpus-per-node)",
                              index, i, there);
         else
-            r = devices->open(index, &ret[i], err);
+            r = devices->open(index, options, &ret[i], err);
     }
     if (r < 0)
         pl_gpu_close_all(ret, n);

@@ -133,6 +133,13 @@ static int open_gpus(const struct pl_pltrain *p,
                      struct pl_train_options *options,
                      struct pl_error *err)
 {
+    const struct pl_gpu_choice choice = {
+        .list = p->device,
+        .n = p->n_device,
+        .asked = p->devices > 0,
+        .local_rank = comm->place.local_rank,
+        .options = {.tf32 = p->tf32, .deterministic = p->train.deterministic},
+    };
     unsigned n = p->train.devices;
     int r;
 
@@ -140,10 +147,9 @@ static int open_gpus(const struct pl_pltrain *p,
         return pl_error_set(err, -E2BIG, "a process has at most %d devices, not %u", PL_PARTS_MAX,
                             n);
     if (n < 2)
-        r = pl_gpu_open(p->device, p->n_device, p->devices > 0, comm->place.local_rank,
-                        &gpus->list[0], err);
+        r = pl_gpu_open(&choice, &gpus->list[0], err);
     else
-        r = pl_gpu_open_all(p->n_device ? p->device : NULL, n, gpus->list, err);
+        r = pl_gpu_open_all(p->n_device ? p->device : NULL, n, &choice.options, gpus->list, err);
     if (r < 0)
         return r;
     gpus->n = PL_MAX(n, 1u);

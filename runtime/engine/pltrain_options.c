@@ -54,6 +54,7 @@ enum option_id {
     OPT_SYNC_BATCHNORM,
     OPT_DEVICES,
     OPT_GPUS,
+    OPT_TF32,
     OPT_NO_GRAPHS,
     OPT_COMM,
     OPT_PROCESSES,
@@ -134,6 +135,8 @@ static const struct pl_option options[] = {
      "ddp2",
      OPT_DEVICES},
     {"gpus", 0, "K", NULL, "--accelerator gpu --devices K", OPT_GPUS},
+    {"tf32", 0, NULL, NULL, "a GPU may round the factors of products of 32-bit numbers to tf32",
+     OPT_TF32},
     {"no-cuda-graphs", 0, NULL, NULL,
      "launch every kernel of every step, instead of replaying them", OPT_NO_GRAPHS},
     {"comm", 0, "KIND", NULL,
@@ -436,6 +439,9 @@ static int set_ranks(struct pl_pltrain *p, int id, const char *value, struct pl_
     case OPT_GPUS:
         p->gpu = true;
         return parse_devices(p, value, err);
+    case OPT_TF32:
+        p->tf32 = true;
+        return 0;
     case OPT_NO_GRAPHS:
         p->train.graphs = false;
         return 0;
@@ -562,6 +568,8 @@ static int check_together(const struct pl_pltrain *p, struct pl_error *err)
         return pl_error_set(err, -EINVAL,
                             "option '--deterministic' and a stop by the clock ('--max-time') "
                             "disagree: choose '--max-steps'");
+    if (p->tf32 && !p->gpu)
+        return pl_error_set(err, -EINVAL, "option '--tf32' needs '--accelerator gpu'");
     if (p->nccl == PL_NCCL_ALWAYS && (!p->gpu || t->deterministic))
         return pl_error_set(err, -EINVAL, "option '--comm nccl' %s",
                             p->gpu

@@ -25,6 +25,7 @@ struct pl_pltrain {
     bool gpu;
     enum pl_comm_kind comm;
     enum pl_pltrain_nccl nccl;
+    bool tf32; /* of products of f32 on a GPU */
     struct pl_train_options train;
     char epochs[40];
 };

@@ -417,7 +417,10 @@ static void enter(struct pl_device *dev)
     current = (struct gpu *)dev;
 }
 
-static int open_(unsigned index, struct pl_device **ret, struct pl_error *err);
+static int open_(unsigned index,
+                 const struct pl_device_options *options,
+                 struct pl_device **ret,
+                 struct pl_error *err);
 
 static void close_(struct pl_device *dev)
 {
@@ -460,7 +463,10 @@ static const struct pl_device_ops ops = {
     .stream = stream,
 };
 
-static int open_(unsigned index, struct pl_device **ret, struct pl_error *err)
+static int open_(unsigned index,
+                 const struct pl_device_options *options,
+                 struct pl_device **ret,
+                 struct pl_error *err)
 {
     static const struct pl_emu_watch watch = {check_argument, launch_begins, launch_ends};
     struct gpu *gpu;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* A cuDNN for tests of the code that calls it: it runs the graphs of convolutions that it is given
- * in plain loops over the host's memory, at once, by their descriptors alone. */
+/* A cuDNN for tests of the code that calls it: it runs the graphs that it is given in plain loops
+ * over the host's memory, op by op and at once, by their descriptors alone. */
 #ifndef PL_TESTS_UNIT_FAKE_CUDNN_H
 #define PL_TESTS_UNIT_FAKE_CUDNN_H
 
@@ -11,6 +11,7 @@
 #define FAKE_DNN_ENGINES 4
 
 struct fake_dnn {
+    size_t version;                      /* as cudnnGetVersion() has it */
     unsigned engines;                    /* how many the heuristics name */
     int note[FAKE_DNN_ENGINES];          /* each one's numerical note, or -1 */
     int64_t workspace[FAKE_DNN_ENGINES]; /* bytes */

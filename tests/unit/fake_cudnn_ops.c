@@ -15,6 +15,11 @@ struct cudnnTensorStruct {
     int dims[4];
 };
 
+size_t cudnnGetVersion(void)
+{
+    return fake_dnn.version;
+}
+
 cudnnStatus_t cudnnCreate(cudnnHandle_t *handle)
 {
     static int one;

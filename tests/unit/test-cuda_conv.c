@@ -54,7 +54,9 @@ static void start(bool tf32)
         pl_dnn_install(&table[real]);
     }
     assert_int_equal(pl_cuda_alloc_create("cuda:0", 0, &alloc, NULL), 0);
-    assert_int_equal(pl_dnn_create(NULL, alloc, tf32, &status, &dnn, NULL), 0);
+    assert_int_equal(
+        pl_dnn_create(NULL, alloc, &(struct pl_device_options){.tf32 = tf32}, &status, &dnn, NULL),
+        0);
     libs = (struct pl_cuda_libs){.stream = &stream, .dnn = dnn};
     pl_cuda_libs_set(&libs);
 }

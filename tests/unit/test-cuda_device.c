@@ -55,7 +55,7 @@ static struct pl_device *open_one(unsigned index)
     struct pl_error err = {0};
     struct pl_device *dev = NULL;
 
-    if (ops->open(index, &dev, &err) < 0)
+    if (ops->open(index, NULL, &dev, &err) < 0)
         fail_msg("%s", pl_error_text(&err));
     return dev;
 }
@@ -89,7 +89,7 @@ static void test_no_driver_and_no_device_are_told_apart(void **state)
     assert_int_equal(ops->count(&n, &err), -ENODEV);
     assert_string_equal(err.text,
                         "no NVIDIA driver is loaded on this machine; use a node with GPUs");
-    assert_int_equal(ops->open(0, &dev, &err), -ENODEV);
+    assert_int_equal(ops->open(0, NULL, &dev, &err), -ENODEV);
     assert_null(dev);
     fake_cuda.devices = 0;
     unsetenv("CUDA_VISIBLE_DEVICES");
@@ -116,7 +116,7 @@ static void test_a_wrong_index_names_those_there_are(void **state)
 
     fake_cuda_reset(100 * MIB);
     fake_cuda.devices = 4;
-    assert_int_equal(ops->open(4, &dev, &err), -ENODEV);
+    assert_int_equal(ops->open(4, NULL, &dev, &err), -ENODEV);
     assert_string_equal(err.text, "there is no GPU 4: this process sees 4 (0 to 3), by "
                                   "CUDA_VISIBLE_DEVICES or what the job was given");
     assert_null(dev);
@@ -136,16 +136,16 @@ static void test_every_failure_while_opening_leaves_nothing(void **state)
         fake_cuda_reset(100 * MIB);
         fake_cuda.fails = calls[i];
         fake_cuda.code = cudaErrorIllegalAddress;
-        assert_int_equal(ops->open(0, &dev, &err), -EIO);
+        assert_int_equal(ops->open(0, NULL, &dev, &err), -EIO);
         snprintf(want, sizeof(want), "%s failed on cuda:0", calls[i]);
         assert_non_null(strstr(err.text, want));
         assert_null(dev);
         end();
     }
     fake_cuda_reset(10 * MIB); /* less than the libraries want */
-    assert_int_equal(ops->open(0, &dev, NULL), -ENOMEM);
+    assert_int_equal(ops->open(0, NULL, &dev, NULL), -ENOMEM);
     setenv("PLUME_GPU_MEMORY_LIMIT", "much", 1);
-    assert_int_equal(ops->open(0, &dev, NULL), -EINVAL);
+    assert_int_equal(ops->open(0, NULL, &dev, NULL), -EINVAL);
     unsetenv("PLUME_GPU_MEMORY_LIMIT");
     end();
 }

@@ -54,7 +54,7 @@ static void test_it_counts_devices_or_says_why_not(void **state)
     }
     assert_int_equal(r, -ENODEV);
     assert_true(strstr(err.text, "driver") || strstr(err.text, "GPU"));
-    assert_int_equal(ops->open(0, &dev, NULL), -ENODEV);
+    assert_int_equal(ops->open(0, NULL, &dev, NULL), -ENODEV);
     assert_null(dev);
 }
 
@@ -82,7 +82,7 @@ static void test_memory_goes_there_and_back(void **state)
     struct pl_error err = {0};
     void *p = NULL;
 
-    if (ops->open(0, &dev, &err) < 0)
+    if (ops->open(0, NULL, &dev, &err) < 0)
         fail_msg("%s", pl_error_text(&err));
     ops->enter(dev);
     for (size_t i = 0; i < sizeof(from); i++)
@@ -150,7 +150,7 @@ static void test_a_graph_does_what_its_calls_do(void **state)
     struct pl_device_graph *graph = NULL;
     struct pl_error err = {0};
 
-    if (s.ops->open(0, &s.dev, &err) < 0)
+    if (s.ops->open(0, NULL, &s.dev, &err) < 0)
         fail_msg("%s", pl_error_text(&err));
     s.ops->enter(s.dev);
     s.k = s.ops->kernels(s.dev, PL_REAL_F32);

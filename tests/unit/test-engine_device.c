@@ -66,8 +66,8 @@ static void test_cpu_open(void **state)
     assert_int_equal(ops->version, PL_DEVICE_VERSION);
     assert_int_equal(ops->count(&n, NULL), 0);
     assert_int_equal(n, 1);
-    assert_int_equal(ops->open(1, &dev, NULL), -ENODEV);
-    assert_int_equal(ops->open(0, &dev, NULL), 0);
+    assert_int_equal(ops->open(1, NULL, &dev, NULL), -ENODEV);
+    assert_int_equal(ops->open(0, NULL, &dev, NULL), 0);
     assert_ptr_equal(dev, pl_device_cpu());
     assert_ptr_equal(ops->kernels(dev, PL_REAL_F64), pl_kernels_best(PL_REAL_F64));
     ops->close(dev);

@@ -128,19 +128,21 @@ static int check_card(struct pl_cuda_device *d, struct pl_error *err)
     return 0;
 }
 
-static int
-open_libraries(struct pl_cuda_device *d, void *workspace, bool tf32, struct pl_error *err)
+static int open_libraries(struct pl_cuda_device *d,
+                          void *workspace,
+                          const struct pl_device_options *options,
+                          struct pl_error *err)
 {
-    int r = pl_lt_create(workspace, PL_LT_WORKSPACE, tf32, &d->status, &d->libs.lt, err);
+    int r = pl_lt_create(workspace, PL_LT_WORKSPACE, options->tf32, &d->status, &d->libs.lt, err);
 
     if (r == 0)
-        r = pl_dnn_create(d->stream.stream, d->alloc, tf32, &d->status, &d->libs.dnn, err);
+        r = pl_dnn_create(d->stream.stream, d->alloc, options, &d->status, &d->libs.dnn, err);
     return r == -ENOTSUP ? 0 : r; /* built without cuDNN */
 }
 
-static int make_parts(struct pl_cuda_device *d, struct pl_error *err)
+static int
+make_parts(struct pl_cuda_device *d, const struct pl_device_options *options, struct pl_error *err)
 {
-    const char *tf32 = getenv("PLUME_TF32");
     void *workspace = NULL;
     size_t limit = 0;
     cudaError_t code;
@@ -166,11 +168,15 @@ static int make_parts(struct pl_cuda_device *d, struct pl_error *err)
         return r;
     d->libs.stream = &d->stream;
     d->libs.status = &d->status;
-    return open_libraries(d, workspace, tf32 && strcmp(tf32, "1") == 0, err);
+    return open_libraries(d, workspace, options, err);
 }
 
-static int cuda_open(unsigned index, struct pl_device **ret, struct pl_error *err)
+static int cuda_open(unsigned index,
+                     const struct pl_device_options *options,
+                     struct pl_device **ret,
+                     struct pl_error *err)
 {
+    static const struct pl_device_options usual;
     static atomic_ullong numbers;
     struct pl_cuda_device *d;
     unsigned n = 0;
@@ -190,7 +196,7 @@ static int cuda_open(unsigned index, struct pl_device **ret, struct pl_error *er
     d->base.index = index;
     d->number = ++numbers;
     snprintf(d->base.name, sizeof(d->base.name), "cuda:%u", index);
-    r = make_parts(d, err);
+    r = make_parts(d, options ? options : &usual, err);
     if (r < 0) {
         cuda_close(&d->base);
         return r;

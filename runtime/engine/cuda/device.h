@@ -5,7 +5,7 @@
  * Which GPUs there are is CUDA_VISIBLE_DEVICES' business (Slurm's, that is), which is never changed
  * here; indices are among the visible ones. Environment: PLUME_GPU_MEMORY_LIMIT, the most that a
  * process takes of each device (K, M, G; a plain number is MiB; gradients that NCCL adds up are
- * beside it); PLUME_TF32=1 lets products of f32 be rounded to tf32. */
+ * beside it). */
 #ifndef PL_RUNTIME_ENGINE_CUDA_DEVICE_H
 #define PL_RUNTIME_ENGINE_CUDA_DEVICE_H
 

@@ -12,15 +12,15 @@ struct pl_dnn {
     struct CUstream_st *stream;
     struct pl_cuda_alloc *alloc;
     struct pl_cuda_status *status;
-    bool tf32;
+    struct pl_device_options options;
     void *workspace, *scratch;
     size_t workspace_bytes, scratch_bytes;
     uint64_t moves; /* of these two */
-    struct pl_plan_cache plans;
+    struct pl_plan_cache plans[PL_DNN_KINDS];
 };
 
 /* What a plan was made of lives as long as it does. */
-struct plan {
+struct pl_dnn_plan {
     cudnnBackendDescriptor_t desc; /* NULL: there is no engine */
     size_t workspace_bytes;
     struct pl_dnn_parts graph, engines;
@@ -28,7 +28,7 @@ struct plan {
 
 static void drop_plan(void *value)
 {
-    struct plan *plan = value;
+    struct pl_dnn_plan *plan = value;
 
     if (plan->desc)
         cudnnBackendDestroyDescriptor(plan->desc);
@@ -36,26 +36,8 @@ static void drop_plan(void *value)
     pl_dnn_drop(&plan->graph);
 }
 
-/* Whether an engine that notes this about its numbers may be taken. */
-static bool may_take(const struct pl_conv_key *key, cudnnBackendNumericalNote_t note)
-{
-    bool full = key->real == PL_REAL_F64 || (key->real == PL_REAL_F32 && !key->tf32);
-
-    switch (note) {
-    case CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC:
-        return false;
-    case CUDNN_NUMERICAL_NOTE_TENSOR_CORE:
-        return key->real != PL_REAL_F32 || key->tf32;
-    case CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS:
-        return !full;
-    case CUDNN_NUMERICAL_NOTE_REDUCED_PRECISION_REDUCTION:
-        return false;
-    default:
-        return true;
-    }
-}
-
-static bool config_is_fine(const struct pl_conv_key *key, cudnnBackendDescriptor_t config)
+static bool
+config_is_fine(const struct pl_dnn_recipe *recipe, const void *key, cudnnBackendDescriptor_t config)
 {
     struct pl_dnn_parts parts = {.n = 0};
     cudnnBackendDescriptor_t engine = pl_dnn_make(&parts, CUDNN_BACKEND_ENGINE_DESCRIPTOR);
@@ -70,13 +52,16 @@ static bool config_is_fine(const struct pl_conv_key *key, cudnnBackendDescriptor
                                  notes) == CUDNN_STATUS_SUCCESS;
 
     for (int64_t i = 0; fine && i < n; i++)
-        fine = may_take(key, notes[i]);
+        fine = recipe->may_take(key, (int)notes[i]);
     pl_dnn_drop(&parts);
     return fine;
 }
 
 /* A plan of this configuration, within the workspace there may be. */
-static bool try_config(struct pl_dnn *dnn, cudnnBackendDescriptor_t config, struct plan *plan)
+static bool try_config(struct pl_dnn *dnn,
+                       const struct pl_dnn_recipe *recipe,
+                       cudnnBackendDescriptor_t config,
+                       struct pl_dnn_plan *plan)
 {
     struct pl_dnn_parts parts = {.n = 0};
     cudnnBackendDescriptor_t desc = pl_dnn_make(&parts, CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);
@@ -88,7 +73,7 @@ static bool try_config(struct pl_dnn *dnn, cudnnBackendDescriptor_t config, stru
     if (parts.failed ||
         cudnnBackendGetAttribute(desc, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64,
                                  1, &n, &bytes) != CUDNN_STATUS_SUCCESS ||
-        bytes < 0 || (uint64_t)bytes > PL_DNN_WORKSPACE) {
+        bytes < 0 || (uint64_t)bytes > recipe->workspace) {
         pl_dnn_drop(&parts);
         return false;
     }
@@ -98,10 +83,11 @@ static bool try_config(struct pl_dnn *dnn, cudnnBackendDescriptor_t config, stru
 }
 
 static void find_in(struct pl_dnn *dnn,
-                    const struct pl_conv_key *key,
+                    const struct pl_dnn_recipe *recipe,
+                    const void *key,
                     void *graph,
                     cudnnBackendHeurMode_t mode,
-                    struct plan *plan)
+                    struct pl_dnn_plan *plan)
 {
     struct pl_dnn_parts *p = &plan->engines;
     void *heuristics = pl_dnn_make(p, CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR);
@@ -117,22 +103,25 @@ static void find_in(struct pl_dnn *dnn,
                                                CUDNN_TYPE_BACKEND_DESCRIPTOR, CONFIGS, &n,
                                                configs) == CUDNN_STATUS_SUCCESS)
         for (int64_t i = 0; !plan->desc && i < n; i++)
-            if (config_is_fine(key, configs[i]))
-                (void)try_config(dnn, configs[i], plan);
+            if (config_is_fine(recipe, key, configs[i]))
+                (void)try_config(dnn, recipe, configs[i], plan);
     if (!plan->desc) {
         pl_dnn_drop(p);
         p->failed = false;
     }
 }
 
-static void find_plan(struct pl_dnn *dnn, const struct pl_conv_key *key, struct plan *plan)
+static void find_plan(struct pl_dnn *dnn,
+                      const struct pl_dnn_recipe *recipe,
+                      const void *key,
+                      struct pl_dnn_plan *plan)
 {
-    void *graph = pl_dnn_conv_graph(&plan->graph, dnn->handle, key);
+    void *graph = recipe->graph(&plan->graph, dnn->handle, key);
 
     if (graph)
-        find_in(dnn, key, graph, CUDNN_HEUR_MODE_A, plan);
+        find_in(dnn, recipe, key, graph, CUDNN_HEUR_MODE_A, plan);
     if (graph && !plan->desc)
-        find_in(dnn, key, graph, CUDNN_HEUR_MODE_FALLBACK, plan);
+        find_in(dnn, recipe, key, graph, CUDNN_HEUR_MODE_FALLBACK, plan);
     if (!plan->desc)
         pl_dnn_drop(&plan->graph);
 }
@@ -171,29 +160,45 @@ static bool grow(struct pl_dnn *dnn, size_t bytes, const char *what, void **at, 
 
 void *pl_dnn_scratch(struct pl_dnn *dnn, size_t bytes)
 {
-    return grow(dnn, bytes, "gradients of convolutions", &dnn->scratch, &dnn->scratch_bytes)
-               ? dnn->scratch
-               : NULL;
+    return grow(dnn, bytes, "scratch of cuDNN's", &dnn->scratch, &dnn->scratch_bytes) ? dnn->scratch
+                                                                                      : NULL;
 }
 
-static cudnnStatus_t
-execute(struct pl_dnn *dnn, const struct plan *plan, const struct pl_conv_data *data)
+struct pl_dnn_plan *pl_dnn_find_plan(struct pl_dnn *dnn,
+                                     enum pl_dnn_kind kind,
+                                     const struct pl_dnn_recipe *recipe,
+                                     const void *key)
+{
+    struct pl_dnn_plan *plan = pl_plan_cache_find(&dnn->plans[kind], key);
+
+    if (!plan) {
+        if (is_captured(dnn))
+            return NULL;
+        plan = pl_plan_cache_add(&dnn->plans[kind], key);
+        if (plan)
+            find_plan(dnn, recipe, key, plan);
+    }
+    return plan && plan->desc ? plan : NULL;
+}
+
+static cudnnStatus_t execute(struct pl_dnn *dnn,
+                             const struct pl_dnn_plan *plan,
+                             const struct pl_dnn_array *arrays,
+                             size_t n)
 {
     struct pl_dnn_parts parts = {.n = 0};
     void *pack = pl_dnn_make(&parts, CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR);
-    void *pointers[PL_CONV_B];
-    int64_t ids[PL_CONV_B], n = 0;
+    void *pointers[PL_DNN_ARRAYS];
+    int64_t ids[PL_DNN_ARRAYS];
     cudnnStatus_t status = CUDNN_STATUS_INTERNAL_ERROR;
 
-    for (int64_t id = PL_CONV_X; id <= PL_CONV_B; id++) {
-        if (data->of[id]) {
-            pointers[n] = data->of[id];
-            ids[n++] = id;
-        }
+    for (size_t i = 0; i < n; i++) {
+        pointers[i] = arrays[i].at;
+        ids[i] = arrays[i].id;
     }
-    pl_dnn_set(&parts, pack, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, n,
+    pl_dnn_set(&parts, pack, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, (int64_t)n,
                pointers);
-    pl_dnn_set(&parts, pack, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, n, ids);
+    pl_dnn_set(&parts, pack, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, (int64_t)n, ids);
     pl_dnn_set(&parts, pack, CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, 1,
                &dnn->workspace);
     pl_dnn_finalize(&parts, pack);
@@ -203,83 +208,40 @@ execute(struct pl_dnn *dnn, const struct plan *plan, const struct pl_conv_data *
     return status;
 }
 
-bool pl_dnn_conv(struct pl_dnn *dnn, const struct pl_conv_key *key, const struct pl_conv_data *data)
+bool pl_dnn_run(struct pl_dnn *dnn,
+                const struct pl_dnn_plan *plan,
+                const struct pl_dnn_array *arrays,
+                size_t n)
 {
-    struct plan *plan = pl_plan_cache_find(&dnn->plans, key);
     cudnnStatus_t status;
 
-    if (!plan) {
-        if (is_captured(dnn))
-            return false;
-        plan = pl_plan_cache_add(&dnn->plans, key);
-        if (!plan)
-            return false;
-        find_plan(dnn, key, plan);
-    }
-    if (!plan->desc || !grow(dnn, plan->workspace_bytes, "cuDNN's workspace", &dnn->workspace,
-                             &dnn->workspace_bytes))
+    if (!grow(dnn, plan->workspace_bytes, "cuDNN's workspace", &dnn->workspace,
+              &dnn->workspace_bytes))
         return false;
-    status = execute(dnn, plan, data);
+    status = execute(dnn, plan, arrays, n);
     if (status != CUDNN_STATUS_SUCCESS)
         pl_cuda_fail(dnn->status, "cudnnBackendExecute", cudnnGetErrorString(status));
     return true;
 }
 
-static cudnnStatus_t
-describe(cudnnTensorDescriptor_t *ret, const struct pl_conv_key *key, enum pl_conv_tensor which)
+void *pl_dnn_handle(struct pl_dnn *dnn)
 {
-    cudnnStatus_t r = cudnnCreateTensorDescriptor(ret);
-    int64_t d[4], strides[4];
-
-    pl_conv_shape(key, which, d, strides);
-    return r != CUDNN_STATUS_SUCCESS
-               ? r
-               : cudnnSetTensor4dDescriptor(*ret, CUDNN_TENSOR_NCHW,
-                                            (cudnnDataType_t)pl_dnn_type(key), (int)d[0], (int)d[1],
-                                            (int)d[2], (int)d[3]);
+    return dnn->handle;
 }
 
-void pl_dnn_add_bias(struct pl_dnn *dnn, const struct pl_conv_key *key, const void *b, void *y)
+struct pl_cuda_status *pl_dnn_status(struct pl_dnn *dnn)
 {
-    cudnnTensorDescriptor_t at_b = NULL, at_y = NULL;
-    cudnnActivationDescriptor_t relu = NULL;
-    float one = 1, none = 0;
-    double one64 = 1, none64 = 0;
-    bool f64 = key->real == PL_REAL_F64;
-    const void *keep = f64 ? (void *)&one64 : (void *)&one;
-    const void *write = f64 ? (void *)&none64 : (void *)&none;
-    cudnnStatus_t r = describe(&at_y, key, PL_CONV_Y);
-
-    if (r == CUDNN_STATUS_SUCCESS && key->bias) {
-        r = describe(&at_b, key, PL_CONV_B);
-        if (r == CUDNN_STATUS_SUCCESS)
-            r = cudnnAddTensor(dnn->handle, keep, at_b, b, keep, at_y, y);
-    }
-    if (r == CUDNN_STATUS_SUCCESS && key->relu) {
-        r = cudnnCreateActivationDescriptor(&relu);
-        if (r == CUDNN_STATUS_SUCCESS)
-            r = cudnnSetActivationDescriptor(relu, CUDNN_ACTIVATION_RELU, CUDNN_PROPAGATE_NAN, 0);
-        if (r == CUDNN_STATUS_SUCCESS)
-            r = cudnnActivationForward(dnn->handle, relu, keep, at_y, y, write, at_y, y);
-    }
-    if (r != CUDNN_STATUS_SUCCESS)
-        pl_cuda_fail(dnn->status, "adding a convolution's bias", cudnnGetErrorString(r));
-    if (relu)
-        cudnnDestroyActivationDescriptor(relu);
-    if (at_b)
-        cudnnDestroyTensorDescriptor(at_b);
-    if (at_y)
-        cudnnDestroyTensorDescriptor(at_y);
+    return dnn->status;
 }
 
-bool pl_dnn_tf32(const struct pl_dnn *dnn)
+struct pl_device_options pl_dnn_options(const struct pl_dnn *dnn)
 {
-    return dnn->tf32;
+    return dnn->options;
 }
 
 int pl_dnn_create(struct CUstream_st *stream,
                   struct pl_cuda_alloc *alloc,
-                  bool tf32,
+                  const struct pl_device_options *options,
                   struct pl_cuda_status *status,
                   struct pl_dnn **ret,
                   struct pl_error *err)
@@ -289,8 +251,11 @@ int pl_dnn_create(struct CUstream_st *stream,
 
     if (!dnn)
         return pl_error_set(err, -ENOMEM, "out of memory");
-    *dnn = (struct pl_dnn){.stream = stream, .alloc = alloc, .status = status, .tf32 = tf32};
-    pl_plan_cache_init(&dnn->plans, sizeof(struct pl_conv_key), sizeof(struct plan));
+    *dnn = (struct pl_dnn){.stream = stream, .alloc = alloc, .status = status, .options = *options};
+    pl_plan_cache_init(&dnn->plans[PL_DNN_CONV], sizeof(struct pl_conv_key),
+                       sizeof(struct pl_dnn_plan));
+    pl_plan_cache_init(&dnn->plans[PL_DNN_ATTENTION], sizeof(struct pl_att_key),
+                       sizeof(struct pl_dnn_plan));
     code = cudnnCreate(&dnn->handle);
     if (code == CUDNN_STATUS_SUCCESS)
         code = cudnnSetStream(dnn->handle, stream);
@@ -306,7 +271,8 @@ void pl_dnn_destroy(struct pl_dnn *dnn)
 {
     if (!dnn)
         return;
-    pl_plan_cache_finish(&dnn->plans, drop_plan);
+    for (size_t i = 0; i < PL_DNN_KINDS; i++)
+        pl_plan_cache_finish(&dnn->plans[i], drop_plan);
     pl_cuda_alloc_put(dnn->alloc, dnn->workspace);
     pl_cuda_alloc_put(dnn->alloc, dnn->scratch);
     if (dnn->handle)

@@ -4,7 +4,7 @@
 
 int pl_dnn_create(struct CUstream_st *stream,
                   struct pl_cuda_alloc *alloc,
-                  bool tf32,
+                  const struct pl_device_options *options,
                   struct pl_cuda_status *status,
                   struct pl_dnn **ret,
                   struct pl_error *err)
@@ -19,5 +19,5 @@ uint64_t pl_dnn_moves(const struct pl_dnn *dnn)
     return 0;
 }
 
-/* Our own convolutions stay. */
+/* Our own kernels stay. */
 void pl_dnn_install(struct pl_kernels *table) {}

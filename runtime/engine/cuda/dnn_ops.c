@@ -22,7 +22,7 @@ static bool pass(struct pl_dnn *dnn,
     struct pl_conv_data data = {.of = {NULL}};
     struct pl_conv_key key;
 
-    if (!dnn || !pl_conv_key_of(a, which, real, pl_dnn_tf32(dnn), dz, &key))
+    if (!dnn || !pl_conv_key_of(a, which, real, pl_dnn_options(dnn).tf32, dz, &key))
         return false;
     data.of[PL_CONV_X] = which == PL_CONV_DATA ? a->dx : (void *)(uintptr_t)a->x;
     data.of[PL_CONV_W] = which == PL_CONV_FILTER ? a->dw : (void *)(uintptr_t)a->w;
@@ -86,6 +86,41 @@ static void conv2d_backward(enum pl_real real, const struct pl_conv2d_args *a)
         own[real].conv2d_backward(&left);
 }
 
+/* The gradients' parts all at once, or none: cuDNN has no engine for some of them. */
+static bool attend(enum pl_real real, const struct pl_attention_args *a, bool backward)
+{
+    struct pl_dnn *dnn = current();
+    struct pl_att_data data = {.of = {NULL}};
+    struct pl_att_key key;
+
+    if (!dnn || !pl_att_key_of(a, real, backward, pl_dnn_options(dnn).deterministic, &key))
+        return false;
+    data.of[PL_ATT_Q] = (void *)(uintptr_t)a->q;
+    data.of[PL_ATT_K] = (void *)(uintptr_t)a->k;
+    data.of[PL_ATT_V] = (void *)(uintptr_t)a->v;
+    data.of[PL_ATT_Y] = a->y;
+    data.of[PL_ATT_LSE] = a->lse;
+    if (backward) {
+        data.of[PL_ATT_DY] = (void *)(uintptr_t)a->dy;
+        data.of[PL_ATT_DQ] = a->dq;
+        data.of[PL_ATT_DK] = a->dk;
+        data.of[PL_ATT_DV] = a->dv;
+    }
+    return pl_dnn_attention(dnn, &key, &data);
+}
+
+static void attention_forward(enum pl_real real, const struct pl_attention_args *a)
+{
+    if (!attend(real, a, false))
+        own[real].attention_forward(a);
+}
+
+static void attention_backward(enum pl_real real, const struct pl_attention_args *a)
+{
+    if (!attend(real, a, true))
+        own[real].attention_backward(a);
+}
+
 #define PL_DNN_OPS(name, real)                                                                     \
     static void conv2d_forward_##name(const struct pl_conv2d_args *a)                              \
     {                                                                                              \
@@ -94,6 +129,14 @@ static void conv2d_backward(enum pl_real real, const struct pl_conv2d_args *a)
     static void conv2d_backward_##name(const struct pl_conv2d_args *a)                             \
     {                                                                                              \
         conv2d_backward(real, a);                                                                  \
+    }                                                                                              \
+    static void attention_forward_##name(const struct pl_attention_args *a)                        \
+    {                                                                                              \
+        attention_forward(real, a);                                                                \
+    }                                                                                              \
+    static void attention_backward_##name(const struct pl_attention_args *a)                       \
+    {                                                                                              \
+        attention_backward(real, a);                                                               \
     }
 PL_DNN_OPS(f32, PL_REAL_F32)
 PL_DNN_OPS(f64, PL_REAL_F64)
@@ -104,6 +147,8 @@ PL_DNN_OPS(f16, PL_REAL_F16)
     case value:                                                                                    \
         table->conv2d_forward = conv2d_forward_##name;                                             \
         table->conv2d_backward = conv2d_backward_##name;                                           \
+        table->attention_forward = attention_forward_##name;                                       \
+        table->attention_backward = attention_backward_##name;                                     \
         break
 
 void pl_dnn_install(struct pl_kernels *table)

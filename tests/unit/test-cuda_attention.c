@@ -1,0 +1,303 @@
+/* SPDX-License-Identifier: MIT */
+/* Attention asked of cuDNN: the graphs, run op by op by a fake, against ref in f32 over the same
+ * 16-bit numbers; and what is left to our own kernels. */
+#include "common/base/macros.h"
+#include "kernels/cuda/stream.h"
+#include "runtime/engine/cuda/dnn.h"
+#include "runtime/engine/cuda/libs.h"
+#include "tests/unit/fake_cudart.h"
+#include "tests/unit/fake_cudnn.h"
+
+#include <cudnn.h>
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define MOST 16384 /* elements of an array */
+#define MIB ((size_t)1 << 20)
+
+enum { Q, K, V, Y, DY, DQ, DK, DV, ARRAYS };
+
+static struct pl_cuda_stream stream;
+static struct pl_cuda_libs libs;
+static struct pl_cuda_status status;
+static struct pl_cuda_alloc *alloc;
+static struct pl_kernels table;
+static unsigned own_forward, own_backward;
+static _Alignas(256) uint16_t ours[ARRAYS][MOST];
+static _Alignas(256) float refs[ARRAYS][MOST], lse[2][MOST];
+static uint64_t seed;
+
+struct pl_cuda_stream *pl_cuda_stream_current(void)
+{
+    return &stream;
+}
+
+static void count_forward(const struct pl_attention_args *a)
+{
+    own_forward++;
+}
+
+static void count_backward(const struct pl_attention_args *a)
+{
+    own_backward++;
+}
+
+static void start(bool deterministic)
+{
+    const struct pl_device_options options = {.deterministic = deterministic};
+    struct pl_dnn *dnn = NULL;
+
+    fake_cuda_reset(700 * MIB);
+    memset(&fake_dnn, 0, sizeof(fake_dnn));
+    memset(&status, 0, sizeof(status));
+    own_forward = own_backward = 0;
+    fake_dnn.version = 91900;
+    fake_dnn.engines = 1;
+    for (size_t i = 0; i < FAKE_DNN_ENGINES; i++)
+        fake_dnn.note[i] = -1;
+    table = *pl_kernels_ref(PL_REAL_F32);
+    table.real = PL_REAL_BF16;
+    table.attention_forward = count_forward;
+    table.attention_backward = count_backward;
+    pl_dnn_install(&table);
+    assert_int_equal(pl_cuda_alloc_create("cuda:0", 0, &alloc, NULL), 0);
+    assert_int_equal(pl_dnn_create(NULL, alloc, &options, &status, &dnn, NULL), 0);
+    libs = (struct pl_cuda_libs){.stream = &stream, .dnn = dnn};
+    pl_cuda_libs_set(&libs);
+}
+
+static void end(void)
+{
+    assert_int_equal(pl_cuda_report(&status, "cuda:0", NULL), 0);
+    pl_dnn_destroy(libs.dnn);
+    libs.dnn = NULL;
+    pl_cuda_alloc_destroy(alloc);
+    fake_cuda_reset(0);
+    assert_int_equal(fake_dnn.handles, 0);
+    assert_int_equal(fake_dnn.descriptors, 0);
+}
+
+static size_t draw(uint32_t limit)
+{
+    seed = seed * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+    return (uint32_t)(seed >> 33) % limit;
+}
+
+static float value(uint16_t bits)
+{
+    uint32_t word = (uint32_t)bits << 16;
+    float x;
+
+    memcpy(&x, &word, sizeof(x));
+    return x;
+}
+
+/* Between -1 and 1, with the 8 bits that bf16 has. */
+static void fill(void)
+{
+    for (size_t i = 0; i < ARRAYS; i++)
+        for (size_t j = 0; j < MOST; j++) {
+            float x = (float)((int)draw(255) - 127) / 128;
+            uint32_t word;
+
+            memcpy(&word, &x, sizeof(word));
+            ours[i][j] = (uint16_t)(word >> 16);
+            refs[i][j] = value(ours[i][j]);
+        }
+}
+
+/* Heads beside each other; `packed`: q, k and v of a token beside each other, in array Q. */
+static struct pl_attention_args
+make_args(size_t batch, size_t heads, size_t time, size_t keys, size_t dim, bool packed)
+{
+    size_t row = heads * dim * (packed ? 3 : 1);
+    const struct pl_attention_strides own = {time * heads * dim, heads * dim, dim};
+    const struct pl_attention_strides of_q = {time * row, row, dim}, of_k = {keys * row, row, dim};
+
+    assert_in_range(batch * PL_MAX(time, keys) * row, 1, MOST);
+    return (struct pl_attention_args){.batch = batch,
+                                      .heads = heads,
+                                      .time = time,
+                                      .keys = keys,
+                                      .dim = dim,
+                                      .scale = 0.3,
+                                      .q_at = of_q,
+                                      .k_at = of_k,
+                                      .v_at = of_k,
+                                      .y_at = own,
+                                      .dy_at = own,
+                                      .dq_at = of_q,
+                                      .dk_at = of_k,
+                                      .dv_at = of_k};
+}
+
+static void *at(bool ref, int which, size_t shift)
+{
+    return ref ? (void *)(refs[which] + shift) : (void *)(ours[which] + shift);
+}
+
+static void set_arrays(struct pl_attention_args *a, bool ref, bool packed)
+{
+    size_t n = packed ? a->heads * a->dim : 0;
+
+    a->q = at(ref, Q, 0);
+    a->k = at(ref, packed ? Q : K, n);
+    a->v = at(ref, packed ? Q : V, 2 * n);
+    a->y = at(ref, Y, 0);
+    a->dy = at(ref, DY, 0);
+    a->dq = at(ref, DQ, 0);
+    a->dk = at(ref, packed ? DQ : DK, n);
+    a->dv = at(ref, packed ? DQ : DV, 2 * n);
+    a->lse = lse[ref];
+}
+
+static void near(const char *what, size_t i, float x, float want, float within)
+{
+    if (!(fabsf(x - want) <= within))
+        fail_msg("seed %llu: %s[%zu] is %g, not %g", (unsigned long long)seed, what, i, (double)x,
+                 (double)want);
+}
+
+/* Everything that was written, and what lies around it. */
+static void compare(const struct pl_attention_args *a)
+{
+    static const char *const names[] = {"q", "k", "v", "y", "dy", "dq", "dk", "dv"};
+
+    for (size_t i = 0; i < a->batch * a->heads * a->time; i++)
+        near("lse", i, lse[0][i], lse[1][i], 0.001f);
+    for (size_t which = 0; which < ARRAYS; which++)
+        for (size_t i = 0; i < MOST; i++)
+            near(names[which], i, value(ours[which][i]), refs[which][i],
+                 0.01f + 0.01f * fabsf(refs[which][i]));
+}
+
+static void one(struct pl_attention_args a, bool packed)
+{
+    fill();
+    for (int ref = 0; ref < 2; ref++) {
+        const struct pl_kernels *k = ref ? pl_kernels_ref(PL_REAL_F32) : &table;
+
+        set_arrays(&a, ref, packed);
+        k->attention_forward(&a);
+        k->attention_backward(&a);
+    }
+    compare(&a);
+}
+
+static void test_graphs_are_attention(void **state)
+{
+    for (int deterministic = 0; deterministic < 2; deterministic++) {
+        start(deterministic);
+        seed = 7;
+        for (unsigned i = 0; i < 60; i++) {
+            bool packed = draw(2);
+            size_t time = 2 + draw(9), keys = packed || draw(2) ? time : 1 + draw(12);
+            struct pl_attention_args a =
+                make_args(1 + draw(3), 1 + draw(3), time, keys, 8 * (1 + draw(3)), packed);
+
+            a.causal = keys >= time && draw(2);
+            one(a, packed);
+        }
+        assert_int_equal(fake_dnn.runs, 120);
+        assert_int_equal(own_forward + own_backward, 0);
+        end();
+    }
+}
+
+/* A shape of the arguments that cuDNN has no say in. */
+static void left_alone(struct pl_attention_args a, unsigned forward, unsigned backward)
+{
+    unsigned runs = fake_dnn.runs;
+
+    own_forward = own_backward = 0;
+    table.attention_forward(&a);
+    assert_int_equal(own_forward, forward);
+    table.attention_backward(&a);
+    assert_int_equal(own_backward, backward);
+    assert_int_equal(fake_dnn.runs - runs, 2 - forward - backward);
+}
+
+static void test_what_cudnn_cannot_do_is_our_own(void **state)
+{
+    struct pl_attention_args a = make_args(1, 2, 4, 4, 16, false), b;
+
+    start(false);
+    fill();
+    set_arrays(&a, false, false);
+    left_alone(a, 0, 0);
+    b = a, b.dim = 12, left_alone(b, 1, 1);
+    b = a, b.dim = 264, left_alone(b, 1, 1);
+    b = a, b.keys = 0, left_alone(b, 1, 1);
+    b = a, b.k = (const uint16_t *)a.k + 4, left_alone(b, 1, 1); /* 8 bytes off */
+    b = a, b.v_at.time = 36, left_alone(b, 1, 1);
+    b = a, b.dq_add = true, left_alone(b, 0, 1);
+    b = a, b.dk = NULL, left_alone(b, 0, 1);
+    b = a, b.time = b.keys = 1, left_alone(b, 0, 1);
+    fake_dnn.version = 91500; /* wants whole 128s of keys backward */
+    left_alone(a, 0, 1);
+    fake_dnn.version = 91001;
+    left_alone(a, 1, 1);
+    end();
+
+    start(false);
+    fake_dnn.engines = 0;
+    left_alone(a, 1, 1);
+    end();
+}
+
+static void test_engines_of_deterministic_runs_repeat(void **state)
+{
+    struct pl_attention_args a = make_args(1, 2, 4, 4, 16, false);
+
+    fill();
+    set_arrays(&a, false, false);
+    for (int deterministic = 0; deterministic < 2; deterministic++) {
+        start(deterministic);
+        fake_dnn.engines = 2;
+        fake_dnn.note[0] = CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC;
+        table.attention_forward(&a);
+        assert_int_equal(fake_dnn.taken, 0); /* nothing is added up there */
+        table.attention_backward(&a);
+        assert_int_equal(fake_dnn.taken, deterministic);
+        end();
+    }
+}
+
+/* A plan is asked for once; capturing waits for nothing. */
+static void test_plans_and_scratch_are_kept(void **state)
+{
+    struct pl_attention_args a = make_args(2, 2, 8, 8, 16, false);
+    const char *call = NULL, *why = NULL;
+    uint64_t moves;
+
+    start(false);
+    fill();
+    set_arrays(&a, false, false);
+    table.attention_forward(&a);
+    table.attention_backward(&a);
+    moves = pl_dnn_moves(libs.dnn);
+    pl_cuda_status_hold(&status);
+    table.attention_forward(&a);
+    table.attention_backward(&a);
+    assert_false(pl_cuda_status_release(&status, &call, &why));
+    assert_int_equal(fake_dnn.runs, 4);
+    assert_int_equal(fake_dnn.asked, 2);
+    assert_int_equal(pl_dnn_moves(libs.dnn), moves);
+    end();
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_graphs_are_attention),
+        cmocka_unit_test(test_what_cudnn_cannot_do_is_our_own),
+        cmocka_unit_test(test_engines_of_deterministic_runs_repeat),
+        cmocka_unit_test(test_plans_and_scratch_are_kept),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
