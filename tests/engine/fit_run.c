@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "tests/engine/fit_run.h"
+#include "tests/lib/on_device.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -146,6 +147,22 @@ struct fit_run *fit_new_run(void)
     return run;
 }
 
+static void take_params(struct fit_run *run, const struct pl_params *params)
+{
+    size_t at = 0;
+
+    for (size_t i = 0; i < 2; i++) {
+        const plume_tensor *t = params->list[i]->tensor;
+        double *values = on_device_values(t, t->data);
+
+        for (size_t k = 0; values && k < t->count && at < FIT_COUNT; k++)
+            run->params[at++] = (float)values[k];
+        free(values);
+    }
+    if (at != FIT_COUNT)
+        snprintf(run->error, sizeof(run->error), "the device did not give the parameters");
+}
+
 const char *fit_train(struct pl_comm *comm, void *shared)
 {
     struct pl_report report = {.link = PL_RANK_LINK_INIT};
@@ -156,6 +173,7 @@ const char *fit_train(struct pl_comm *comm, void *shared)
     int r;
 
     fit_current = run;
+    run->options.device = on_device();
     r = pl_hparams_init(&h, run->module.hparams, &err);
     for (size_t i = 0; r == 0 && i < PL_COUNT(run->hparams); i++)
         if (run->hparams[i][0])
@@ -166,8 +184,7 @@ const char *fit_train(struct pl_comm *comm, void *shared)
         r = pl_trainer_fit(&trainer, &err);
         if (comm->rank == 0 && r == 0) {
             memcpy(run->hash, trainer.param_hash, sizeof(run->hash));
-            memcpy(run->params, trainer.ctx.params.list[0]->tensor->data, 640 * sizeof(float));
-            memcpy(run->params + 640, trainer.ctx.params.list[1]->tensor->data, 10 * sizeof(float));
+            take_params(run, &trainer.ctx.params);
             run->step = trainer.step;
             run->epoch = trainer.epoch;
             run->val_loss = pl_metrics_get(&trainer.metrics, "val_loss");

@@ -5,6 +5,7 @@
 
 #include "runtime/engine/trainer.h"
 #include "tests/golden/models.h"
+#include "tests/lib/on_device.h"
 
 #include <math.h>
 
@@ -335,22 +336,18 @@ static const struct model gpt = {
     .bf16 = gpt_bf16,
 };
 
-static double number(const plume_tensor *t, const void *values, size_t i)
-{
-    return t->dtype == PLUME_F64 ? ((const double *)values)[i] : ((const float *)values)[i];
-}
-
 static void set_params(const struct model *m, struct pl_params *params)
 {
     for (size_t i = 0; i < m->n_params; i++) {
         const struct golden_param *g = &m->params[i];
         plume_tensor *t = params->list[i]->tensor;
+        double *values = malloc(t->count * sizeof(*values));
 
-        for (size_t k = 0; k < t->count; k++)
-            if (t->dtype == PLUME_F64)
-                ((double *)t->data)[k] = fill((uint32_t)i + 1, k, g->scale, g->shift);
-            else
-                ((float *)t->data)[k] = (float)fill((uint32_t)i + 1, k, g->scale, g->shift);
+        for (size_t k = 0; values && k < t->count; k++)
+            values[k] = fill((uint32_t)i + 1, k, g->scale, g->shift);
+        if (values)
+            on_device_set(t, values);
+        free(values);
     }
 }
 

@@ -4,6 +4,7 @@
 #include "runtime/engine/module.h"
 #include "runtime/engine/trainer.h"
 #include "tests/engine/ranks.h"
+#include "tests/lib/on_device.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -31,9 +32,14 @@ static void keep(const struct pl_params *p, struct result *result)
     for (size_t i = 0; i < p->n; i++) {
         const plume_tensor *t = p->list[i]->tensor;
 
-        memcpy(result->params + result->count, t->data, t->count * sizeof(float));
-        memcpy(result->grads + result->count, t->grad, t->count * sizeof(float));
-        result->count += t->count;
+        double *values = on_device_values(t, t->data), *grads = on_device_values(t, t->grad);
+
+        for (size_t k = 0; values && grads && k < t->count; k++) {
+            result->params[result->count] = (float)values[k];
+            result->grads[result->count++] = (float)grads[k];
+        }
+        free(values);
+        free(grads);
     }
 }
 
@@ -51,6 +57,7 @@ static const char *train(struct pl_comm *comm, void *shared)
 
     options.seed = 7;
     options.max_steps = STEPS;
+    options.device = on_device();
     snprintf(batch, sizeof(batch), "batch_size=%u", result->batch_size);
     if (r == 0)
         r = pl_hparams_init(&hparams, module.hooks.hparams, &err);
@@ -123,5 +130,6 @@ int main(void)
         cmocka_unit_test(test_ddp_over_shm_and_tcp_is_one_big_batch),
     };
 
+    on_device_or_end();
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -4,6 +4,7 @@
 #include "kernels/half.h"
 #include "runtime/engine/step.h"
 #include "runtime/engine/trainer.h"
+#include "tests/lib/on_device.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -100,6 +101,7 @@ static void setup(struct fixture *f, enum pl_precision precision, int level)
     *f = (struct fixture){.options = pl_train_options_default(), .report.link = PL_RANK_LINK_INIT};
     f->options.precision = precision;
     f->options.amp_level = level;
+    f->options.device = on_device();
     assert_int_equal(pl_hparams_init(&f->hparams, hparams, NULL), 0);
     assert_int_equal(pl_comm_create(&world, NULL, &f->comm, NULL), 0);
     if (pl_trainer_init(&f->trainer, &module, &f->hparams, &f->options, f->comm, &f->report, &err) <
@@ -171,22 +173,31 @@ static void test_16_bits_train_as_32_do(void **state)
 static void test_overflow_skips_and_halves(void **state)
 {
     struct fixture f;
-    float before[CLASSES * FEATURES];
-    struct net *net;
+    void *before, *after;
+    size_t bytes;
+    plume_tensor *w;
 
     setup(&f, PL_PRECISION_16, 1);
     f.trainer.scaler.scale = 0x1p40f; /* the logits' gradients do not fit into f16 */
-    net = f.trainer.ctx.pub.state;
-    memcpy(before, net->w->data, sizeof(before));
+    w = ((struct net *)f.trainer.ctx.pub.state)->w;
+    bytes = w->count * sizeof(float);
+    before = on_device_read(w->data, bytes);
     train(&f, 1); /* 4 batches */
     assert_int_equal(f.trainer.scaler.skipped, 4);
     assert_true(f.trainer.scaler.scale == 0x1p36f);
-    assert_memory_equal(before, net->w->data, sizeof(before));
+    after = on_device_read(w->data, bytes);
+    assert_true(before && after);
+    assert_memory_equal(before, after, bytes);
+    free(after);
     assert_int_equal(f.trainer.optimizers.list[0].steps, 0);
     assert_int_equal(f.trainer.step, 4); /* the loop goes on, as Lightning's */
     train(&f, 10);                       /* finds a scale that fits */
     assert_true(f.trainer.scaler.scale < 0x1p24f);
-    assert_memory_not_equal(before, net->w->data, sizeof(before));
+    after = on_device_read(w->data, bytes);
+    assert_non_null(after);
+    assert_memory_not_equal(before, after, bytes);
+    free(after);
+    free(before);
     assert_true(loss_of(&f) < 1);
     teardown(&f);
 }
@@ -195,14 +206,17 @@ static void test_o3_keeps_16_bit_numbers(void **state)
 {
     for (enum pl_precision p = PL_PRECISION_16; p <= PL_PRECISION_BF16; p++) {
         enum pl_half half = p == PL_PRECISION_16 ? PL_HALF_F16 : PL_HALF_BF16;
-        const float *values;
         struct fixture f;
 
         setup(&f, p, 3);
         for (int again = 0; again < 2; again++) {
-            values = f.trainer.ctx.params.values;
-            for (size_t i = 0; i < f.trainer.ctx.params.count; i++)
+            const struct pl_params *params = &f.trainer.ctx.params;
+            float *values = on_device_read(params->values, params->count * sizeof(*values));
+
+            assert_non_null(values);
+            for (size_t i = 0; i < params->count; i++)
                 assert_true(pl_f32_of_half(half, pl_half_of_f32(half, values[i])) == values[i]);
+            free(values);
             train(&f, 1);
         }
         teardown(&f);
@@ -217,5 +231,6 @@ int main(void)
         cmocka_unit_test(test_o3_keeps_16_bit_numbers),
     };
 
+    (void)on_device(); /* or it ends here */
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

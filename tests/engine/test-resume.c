@@ -4,6 +4,7 @@
  * and a checkpoint of any of them goes on in any other. */
 #include "runtime/engine/trainer.h"
 #include "tests/engine/ranks.h"
+#include "tests/lib/on_device.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -161,6 +162,7 @@ static int train(
     int r;
 
     options.seed = 7;
+    options.device = on_device();
     options.strategy = l->strategy;
     options.devices = l->devices;
     options.accumulate = l->accumulate;
@@ -184,10 +186,11 @@ static int train(
         r = pl_trainer_fit(&t, err);
         for (size_t i = 0; r == 0 && i < t.ctx.params.n; i++) {
             const plume_tensor *p = t.ctx.params.list[i]->tensor;
+            double *values = on_device_values(p, p->data);
 
-            for (size_t k = 0; k < p->count; k++)
-                ret[at++] = p->dtype == PLUME_F64 ? ((const double *)p->data)[k]
-                                                  : ((const float *)p->data)[k];
+            for (size_t k = 0; values && k < p->count; k++)
+                ret[at++] = values[k];
+            free(values);
         }
         if (r == 0 && (t.step != job->steps || t.scaler.skipped))
             r = pl_error_set(err, -EINVAL, "made %d steps and skipped %d", (int)t.step,
@@ -368,5 +371,6 @@ int main(void)
         cmocka_unit_test(test_a_checkpoint_goes_on_anywhere),
     };
 
+    on_device_or_end();
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* What strategies mean: which runs give the same numbers, on a linear model of the digits. */
 #include "tests/engine/fit_run.h"
+#include "tests/lib/on_device.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -427,5 +428,6 @@ int main(void)
         cmocka_unit_test(test_strategies_are_chosen),
     };
 
+    on_device_or_end();
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -175,7 +175,8 @@ static const char *train(struct pl_comm *comm, void *shared)
     current = run;
     r = pl_hparams_init(&h, module.hparams, &err);
     if (r == 0)
-        r = pl_trainer_init(&trainer, &module, &h, &run->options, comm, &report, &err);
+        run->options.device = on_device();
+    r = pl_trainer_init(&trainer, &module, &h, &run->options, comm, &report, &err);
     if (r == 0) {
         r = pl_trainer_fit(&trainer, &err);
         run->g[comm->rank] = on_device_scalar(trainer.ctx.params.list[0]->tensor);
@@ -306,5 +307,6 @@ int main(void)
         cmocka_unit_test(test_on_devices),
     };
 
+    on_device_or_end();
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
