@@ -198,6 +198,30 @@ int pl_device_sync(struct pl_device *dev, struct pl_error *err)
     return dev->ops->sync(dev, err);
 }
 
+void pl_device_peek_begin(struct pl_device *dev,
+                          const void *from,
+                          size_t bytes,
+                          struct pl_device_peek *ret)
+{
+    *ret = (struct pl_device_peek){.dev = dev, .bytes = PL_MIN(bytes, sizeof(ret->now))};
+    if (dev->ops->peek)
+        dev->ops->peek(dev, from, ret->bytes);
+    else
+        ret->code = pl_device_download(dev, ret->now, from, ret->bytes, &ret->err);
+}
+
+int pl_device_peek_end(struct pl_device_peek *peek, void *to, struct pl_error *err)
+{
+    struct pl_device *dev = peek->dev;
+
+    if (dev->ops->peek)
+        return dev->ops->peeked(dev, to, peek->bytes, err);
+    if (peek->code < 0 && err)
+        *err = peek->err;
+    memcpy(to, peek->now, peek->bytes);
+    return peek->code;
+}
+
 void pl_device_enter(struct pl_device *dev)
 {
     dev->ops->enter(dev);

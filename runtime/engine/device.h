@@ -35,6 +35,8 @@
 /* Alignment of memory that alloc and host_alloc give. */
 #define PL_DEVICE_ALIGN 256
 
+#define PL_DEVICE_PEEK 8 /* bytes */
+
 /* Bytes. */
 struct pl_device_memory {
     uint64_t total, free; /* of the device, whoever uses it; 0 where it cannot be told */
@@ -110,6 +112,11 @@ struct pl_device_ops {
      * undefined. */
     int (*download)(
         struct pl_device *dev, void *to, const void *from, size_t bytes, struct pl_error *err);
+    /* At most PL_DEVICE_PEEK bytes, which peeked() hands over: behind what was asked before peek(),
+     * and without waiting for what was asked since. One at a time. Both are NULL where nothing can
+     * be waited for alone. -EIO as download. */
+    void (*peek)(struct pl_device *dev, const void *from, size_t bytes);
+    int (*peeked)(struct pl_device *dev, void *to, size_t bytes, struct pl_error *err);
     /* Waits for everything. -EIO as download. */
     int (*sync)(struct pl_device *dev, struct pl_error *err);
 
@@ -119,9 +126,10 @@ struct pl_device_ops {
      * done but kept, with the arguments that they had, and each replay does them, in their order.
      * All four are NULL where there are none, and are for the device that the thread has entered.
      *
-     * alloc, free, upload, download, sync, and memory that a kernel would have to get for itself
-     * cannot be kept: capture_end fails then, with the reason (-EIO). The device is as if it had
-     * been asked nothing since capture_begin; that one fails with -EIO where nothing was begun. */
+     * alloc, free, upload, download, peek, sync, and memory that a kernel would have to get for
+     * itself cannot be kept: capture_end fails then, with the reason (-EIO). The device is as if it
+     * had been asked nothing since capture_begin; that one fails with -EIO where nothing was begun.
+     */
     int (*capture_begin)(struct pl_device *dev, struct pl_error *err);
     int (*capture_end)(struct pl_device *dev, struct pl_device_graph **ret, struct pl_error *err);
     /* -ESTALE: memory that kernels have of their own lies elsewhere now; nothing was done, and the
@@ -154,6 +162,23 @@ int pl_device_download(
     struct pl_device *dev, void *to, const void *from, size_t bytes, struct pl_error *err);
 int pl_device_sync(struct pl_device *dev, struct pl_error *err);
 void pl_device_enter(struct pl_device *dev);
+
+/* What the host wants to know without the device running dry meanwhile: begun, then more is asked
+ * of the device, then ended. */
+struct pl_device_peek {
+    struct pl_device *dev;
+    size_t bytes;
+    unsigned char now[PL_DEVICE_PEEK]; /* where the device has no peek: downloaded at once */
+    int code;
+    struct pl_error err;
+};
+
+/* bytes: at most PL_DEVICE_PEEK. Failures are told at the end. */
+void pl_device_peek_begin(struct pl_device *dev,
+                          const void *from,
+                          size_t bytes,
+                          struct pl_device_peek *ret);
+int pl_device_peek_end(struct pl_device_peek *peek, void *to, struct pl_error *err);
 
 /* Device memory as the host sees it while it is mapped. */
 enum pl_device_access {

@@ -228,6 +228,65 @@ static int look_at_use(struct pl_trainer *t, struct pl_error *err)
     return pl_used_add(&t->ctx.params, t->gathered == 1, true, err);
 }
 
+/* The loss of a batch, looked at while backward is under way already: before the first gradient
+ * goes to other ranks, and before the optimizer. */
+struct outlook {
+    struct pl_trainer *t;
+    size_t rows;
+    const plume_tensor *loss;
+    struct pl_device_peek peek;
+    struct pl_reducer *reducer;
+    bool seen;
+    double value;
+};
+
+static int see(struct outlook *o, struct pl_error *err)
+{
+    struct pl_trainer *t = o->t;
+    int r;
+
+    if (o->seen)
+        return 0;
+    o->seen = true;
+    r = pl_tensor_peeked(o->loss, &o->peek, &o->value, err);
+    if (r == 0)
+        r = check_loss(t, o->value, err);
+    if (r == 0 && isfinite(o->value) && t->turn == 0) { /* a skipped step: not an infinite mean */
+        t->loss_sum += o->value * (double)o->rows;
+        t->loss_weight += (double)o->rows;
+    }
+    return r;
+}
+
+static int see_and_reduce(void *ctx, size_t index, struct pl_error *err)
+{
+    struct outlook *o = ctx;
+    int r = see(o, err);
+
+    return r < 0 ? r : pl_reducer_after_node(o->reducer, index, err);
+}
+
+static size_t stop_of(const void *ctx)
+{
+    return pl_reducer_stop(((const struct outlook *)ctx)->reducer);
+}
+
+static int run_backward(struct pl_trainer *t, struct outlook *o, bool along, struct pl_error *err)
+{
+    struct pl_stage *s = pl_turns_stage(t);
+    struct pl_backward backward = {.loss = (plume_tensor *)(uintptr_t)o->loss,
+                                   .seed = t->scaler.scale,
+                                   .accumulate = t->gathered > 1,
+                                   .after_node = along ? see_and_reduce : NULL,
+                                   .ctx = o,
+                                   .stop = stop_of};
+
+    if (s->parts)
+        return pl_parts_backward(s->parts, &s->outputs, &t->ctx.params, backward.loss,
+                                 backward.seed, backward.accumulate, err);
+    return pl_tape_backward(&s->tape, &backward, err);
+}
+
 /* Forward and backward of one batch, adding to the gradients; `due`: they are reduced as well.
  * *ret_loss is set where the module gave one. */
 static int closure(struct pl_trainer *t,
@@ -236,14 +295,8 @@ static int closure(struct pl_trainer *t,
                    double *ret_loss,
                    struct pl_error *err)
 {
-    bool along = due && !t->strategy.fused;
+    struct outlook o = {.t = t, .rows = batch->rows, .reducer = pl_turns_reducer(t)};
     plume_tensor *loss = NULL;
-    struct pl_stage *s = pl_turns_stage(t);
-    struct pl_backward backward = {.seed = t->scaler.scale,
-                                   .accumulate = t->gathered > 1,
-                                   .after_node = along ? pl_reducer_after_node : NULL,
-                                   .ctx = pl_turns_reducer(t),
-                                   .stop = pl_reducer_stop};
     int r = pl_step_trace(t, PLUME_TRAIN, batch, &loss, err);
 
     if (r == 0 && !loss)
@@ -252,23 +305,18 @@ static int closure(struct pl_trainer *t,
         r = pl_step_forward(t, PLUME_TRAIN, loss, err);
     if (r < 0)
         return r;
-    r = pl_tensor_scalar(loss, t->dev, ret_loss, err);
+    o.loss = loss;
+    pl_tensor_peek(loss, t->dev, &o.peek);
+    if (t->dev->ops->host) /* it is there, and backward takes as long as it takes */
+        r = see(&o, err);
     if (r == 0)
-        r = check_loss(t, *ret_loss, err);
-    if (r < 0)
-        return r;
-    if (isfinite(*ret_loss) && t->turn == 0) { /* a skipped step: not an infinite mean */
-        t->loss_sum += *ret_loss * (double)batch->rows;
-        t->loss_weight += (double)batch->rows;
-    }
-    r = look_at_use(t, err);
-    if (r < 0)
-        return r;
-    if (s->parts)
-        return pl_parts_backward(s->parts, &s->outputs, &t->ctx.params, loss, backward.seed,
-                                 t->gathered > 1, err);
-    backward.loss = loss;
-    return pl_tape_backward(&s->tape, &backward, err);
+        r = look_at_use(t, err);
+    if (r == 0)
+        r = run_backward(t, &o, due && !t->strategy.fused, err);
+    if (r == 0)
+        r = see(&o, err);
+    *ret_loss = o.value;
+    return r;
 }
 
 /* The optimizer whose turn it is, or all. */

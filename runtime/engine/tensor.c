@@ -103,8 +103,13 @@ void *pl_tensor_grad(const plume_tensor *t)
     return t->base ? at(t->base, t->base->grad, t->offset) : t->grad;
 }
 
-int pl_tensor_scalar(const plume_tensor *t,
-                     struct pl_device *dev,
+void pl_tensor_peek(const plume_tensor *t, struct pl_device *dev, struct pl_device_peek *ret)
+{
+    pl_device_peek_begin(dev, pl_tensor_data(t), pl_dtype_size(t->dtype), ret);
+}
+
+int pl_tensor_peeked(const plume_tensor *t,
+                     struct pl_device_peek *peek,
                      double *ret,
                      struct pl_error *err)
 {
@@ -113,7 +118,7 @@ int pl_tensor_scalar(const plume_tensor *t,
         float f32;
         uint16_t half;
     } value = {0};
-    int r = pl_device_download(dev, &value, pl_tensor_data(t), pl_dtype_size(t->dtype), err);
+    int r = pl_device_peek_end(peek, &value, err);
 
     if (r < 0)
         return r;
@@ -125,6 +130,17 @@ int pl_tensor_scalar(const plume_tensor *t,
         *ret =
             (double)pl_f32_of_half(t->dtype == PLUME_F16 ? PL_HALF_F16 : PL_HALF_BF16, value.half);
     return 0;
+}
+
+int pl_tensor_scalar(const plume_tensor *t,
+                     struct pl_device *dev,
+                     double *ret,
+                     struct pl_error *err)
+{
+    struct pl_device_peek peek;
+
+    pl_tensor_peek(t, dev, &peek);
+    return pl_tensor_peeked(t, &peek, ret, err);
 }
 
 const char *pl_tensor_text(const plume_tensor *t, char *buf, size_t size)

@@ -65,6 +65,13 @@ int pl_tensor_scalar(const plume_tensor *t,
                      double *ret,
                      struct pl_error *err);
 
+/* The same in two: what the device is asked between is not waited for. One at a time. */
+void pl_tensor_peek(const plume_tensor *t, struct pl_device *dev, struct pl_device_peek *ret);
+int pl_tensor_peeked(const plume_tensor *t,
+                     struct pl_device_peek *peek,
+                     double *ret,
+                     struct pl_error *err);
+
 /* "f32[8, 64]" into buf, always terminated. Returns buf. */
 const char *pl_tensor_text(const plume_tensor *t, char *buf, size_t size);
 

@@ -39,6 +39,8 @@ struct gpu {
     struct block blocks[BLOCKS_MAX];
     size_t n; /* blocks behind are free */
     uint64_t used, peak, total;
+    bool peeks;
+    char peeked[PL_DEVICE_PEEK];
 };
 
 static _Thread_local struct gpu *current;
@@ -317,6 +319,28 @@ download(struct pl_device *dev, void *to, const void *from, size_t bytes, struct
     return 0;
 }
 
+/* Beside the device's memory, as pinned memory of the host is. */
+static void peek(struct pl_device *dev, const void *from, size_t bytes)
+{
+    struct gpu *gpu = (struct gpu *)dev;
+
+    pl_emu_spoil("something is peeked at");
+    gpu->peeks = !pl_emu_recording();
+    if (gpu->peeks)
+        move(gpu, gpu->peeked, false, from, true, bytes);
+}
+
+static int peeked(struct pl_device *dev, void *to, size_t bytes, struct pl_error *err)
+{
+    struct gpu *gpu = (struct gpu *)dev;
+
+    if (!gpu->peeks)
+        give_up("the end of a peek that was not begun", dev);
+    gpu->peeks = false;
+    memcpy(to, gpu->peeked, bytes);
+    return 0;
+}
+
 static int sync_(struct pl_device *dev, struct pl_error *err)
 {
     pl_emu_spoil("the device is waited for");
@@ -454,6 +478,8 @@ static const struct pl_device_ops ops = {
     .copy = copy,
     .copy_from = copy_from,
     .download = download,
+    .peek = peek,
+    .peeked = peeked,
     .sync = sync_,
     .memory = memory,
     .capture_begin = capture_begin,

@@ -22,6 +22,16 @@ load gpu
     done
 }
 
+@test "a loss that is no number ends a run before it is made use of" {
+    for how in "" "--processes 2" "--strategy dp --devices 2"; do
+        # shellcheck disable=SC2086
+        run -1 pltrain --accelerator gpu $how --checkpoint-dir saved --save-last \
+            "$BUILD/tests/engine/broken_nan.so"
+        [[ $output =~ "the loss is not a number at step 1 of epoch 1" ]]
+        [ -z "$(ls saved 2>/dev/null)" ]
+    done
+}
+
 @test "as several ranks that share one GPU, and as one process with parts" {
     for how in "--processes 2" "--processes 2 --strategy horovod" "--strategy dp --devices 2" \
         "--num-nodes 2 --strategy ddp2 --devices 2"; do

@@ -184,6 +184,31 @@ static void test_memory_goes_there_and_back_in_order(void **state)
     end();
 }
 
+/* The device may do what it is asked long after; what was peeked at is of then. */
+static void test_a_peek_is_of_its_time(void **state)
+{
+    struct pl_device *dev;
+    double from = 0.5, back = 0, *a;
+
+    fake_cuda_reset(100 * MIB);
+    dev = open_one(0);
+    ops->enter(dev);
+    a = get(dev, sizeof(from));
+    for (int again = 0; again < 3; again++) {
+        from += 1;
+        ops->upload(dev, a, &from, sizeof(from));
+        ops->peek(dev, a, sizeof(from));
+        ops->zero(dev, a, sizeof(from));
+        assert_int_equal(ops->peeked(dev, &back, sizeof(back), NULL), 0);
+        assert_true(back == 1.5 + again);
+    }
+    ops->peek(dev, a, sizeof(from));
+    pl_cuda_stream_current()->error = cudaErrorIllegalAddress;
+    assert_int_equal(ops->peeked(dev, &back, sizeof(back), NULL), -EIO);
+    ops->close(dev);
+    end();
+}
+
 static void test_the_limit_of_the_environment_holds(void **state)
 {
     struct pl_error err = {0};
@@ -655,6 +680,7 @@ int main(void)
         cmocka_unit_test(test_a_wrong_index_names_those_there_are),
         cmocka_unit_test(test_every_failure_while_opening_leaves_nothing),
         cmocka_unit_test(test_memory_goes_there_and_back_in_order),
+        cmocka_unit_test(test_a_peek_is_of_its_time),
         cmocka_unit_test(test_the_limit_of_the_environment_holds),
         cmocka_unit_test(test_a_failure_is_told_until_the_end),
         cmocka_unit_test(test_each_device_has_its_own_stream),

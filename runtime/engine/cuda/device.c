@@ -75,6 +75,10 @@ static void cuda_close(struct pl_device *dev)
     pl_cuda_alloc_destroy(d->alloc);
     if (d->event)
         cudaEventDestroy(d->event);
+    if (d->peek_event)
+        cudaEventDestroy(d->peek_event);
+    if (d->peek)
+        cudaFreeHost(d->peek);
     if (d->stream.stream)
         cudaStreamDestroy(d->stream.stream);
     leave(d);
@@ -396,6 +400,51 @@ cuda_download(struct pl_device *dev, void *to, const void *from, size_t bytes, s
     return report(d, err);
 }
 
+/* The pinned bytes and the event are made when they are first needed. */
+static int make_peek(struct pl_cuda_device *d)
+{
+    int r = 0;
+
+    if (!d->peek)
+        r = pl_cuda_check(&d->status, "cudaHostAlloc",
+                          cudaHostAlloc(&d->peek, PL_DEVICE_PEEK, cudaHostAllocPortable));
+    if (r == 0 && !d->peek_event)
+        r = pl_cuda_check(&d->status, "cudaEventCreateWithFlags",
+                          cudaEventCreateWithFlags(&d->peek_event, cudaEventDisableTiming));
+    return r;
+}
+
+static void cuda_peek(struct pl_device *dev, const void *from, size_t bytes)
+{
+    struct pl_cuda_device *d = of(dev);
+
+    if (refuse(d, "a peek"))
+        return;
+    visit(d);
+    if (make_peek(d) == 0 &&
+        pl_cuda_check(
+            &d->status, "cudaMemcpyAsync",
+            cudaMemcpyAsync(d->peek, from, bytes, cudaMemcpyDeviceToHost, d->stream.stream)) == 0)
+        pl_cuda_check(&d->status, "cudaEventRecord",
+                      cudaEventRecord(d->peek_event, d->stream.stream));
+    leave(d);
+}
+
+static int cuda_peeked(struct pl_device *dev, void *to, size_t bytes, struct pl_error *err)
+{
+    struct pl_cuda_device *d = of(dev);
+    int r;
+
+    visit(d);
+    if (d->peek_event)
+        pl_cuda_check(&d->status, "cudaEventSynchronize", cudaEventSynchronize(d->peek_event));
+    leave(d);
+    r = report(d, err);
+    if (r == 0)
+        memcpy(to, d->peek, bytes);
+    return r;
+}
+
 static int cuda_sync(struct pl_device *dev, struct pl_error *err)
 {
     struct pl_cuda_device *d = of(dev);
@@ -447,6 +496,8 @@ static const struct pl_device_ops ops = {
     .copy = cuda_copy,
     .copy_from = cuda_copy_from,
     .download = cuda_download,
+    .peek = cuda_peek,
+    .peeked = cuda_peeked,
     .sync = cuda_sync,
     .memory = cuda_memory,
     .capture_begin = pl_cuda_capture_begin,

@@ -24,6 +24,8 @@ struct pl_cuda_device {
     struct pl_cuda_staging staging;
     struct pl_cuda_libs libs;
     struct CUevent_st *event;        /* for other devices to wait for; NULL until there is one */
+    void *peek;                      /* PL_DEVICE_PEEK pinned bytes, */
+    struct CUevent_st *peek_event;   /* and when they are there; NULL until they are needed */
     uint64_t friends;                /* bit i: GPU i's memory was asked for (cuda_copy_from) */
     int multiprocessors, capability; /* 90 is 9.0 */
 };
