@@ -15,6 +15,7 @@ import subprocess
 import sys
 import time
 
+from engine_models import BATCH, flops_of, make_data, module_args
 from plbench import BUILD, SRC, Bench, median, quiet
 
 PYTHON = os.environ.get("PLUME_TORCH_PYTHON", "python3")
@@ -26,49 +27,6 @@ TRIAL_S = float(os.environ.get("ENGINE_TRIAL_SECONDS", "1.5"))
 BATCHES = 16  # of made-up data a rank
 WARM = 3  # steps of ours that do not count: the first ones find memory
 SETUPS = ((1, 1), (2, 1), (1, 2))  # threads of a rank, ranks
-GPT = {"gpt4": (4, 4, 128, 128, 16), "gpt6": (6, 6, 384, 256, 8)}
-VOCAB = 65
-
-
-def batch_of(model):
-    return {"mlp": 512, "cnn": 128}.get(model) or GPT[model][4]
-
-
-def flops_of(model):
-    """Of a step: 2 a multiply-add, backward twice the forward, no gradient of the input."""
-    if model == "mlp":
-        layers = [784 * 1024, 1024 * 1024, 1024 * 10]
-        return 2 * 512 * (3 * sum(layers) - layers[0])
-    if model == "cnn":
-        layers = [26 * 26 * 32 * 9, 24 * 24 * 64 * 32 * 9, 9216 * 128, 128 * 10]
-        return 2 * 128 * (3 * sum(layers) - layers[0])
-    layers, _, width, context, batch = GPT[model]
-    token = layers * (12 * width * width + context * width) + VOCAB * width
-    return 3 * 2 * batch * context * token  # causal: half of the T x T products
-
-
-def write_npy(path, shape, values):
-    """Unsigned bytes in NumPy's format 1.0."""
-    head = "{'descr': '|u1', 'fortran_order': False, 'shape': (%s,), }" % ", ".join(
-        map(str, shape))
-    head += " " * (64 - (len(head) + 11) % 64) + "\n"
-    with open(path, "wb") as f:
-        f.write(b"\x93NUMPY\x01\x00" + len(head).to_bytes(2, "little") + head.encode() + values)
-
-
-def make_data(folder, model, ranks):
-    rows = BATCHES * batch_of(model) * ranks
-    os.makedirs(folder, exist_ok=True)
-    if model in GPT:
-        context = GPT[model][3]
-        text = bytes(b % VOCAB for b in os.urandom(rows * (context + 1)))
-        lines = [text[i * (context + 1):(i + 1) * (context + 1)] for i in range(rows)]
-        write_npy(folder + "/x.npy", (rows, context), b"".join(t[:-1] for t in lines))
-        write_npy(folder + "/y.npy", (rows, context), b"".join(t[1:] for t in lines))
-        return
-    shape = (784,) if model == "mlp" else (1, 28, 28)
-    write_npy(folder + "/x.npy", (rows, *shape), os.urandom(rows * 784))
-    write_npy(folder + "/y.npy", (rows,), bytes(b % 10 for b in os.urandom(rows)))
 
 
 class Ours:
@@ -77,22 +35,13 @@ class Ours:
     def __init__(self, bench, model, dtype, threads, ranks):
         self.bench, self.threads, self.ranks = bench, threads, ranks
         self.data = os.path.join(bench.dir, f"{model}-{ranks}")
-        make_data(self.data, model, ranks)
-        kind = "gpt" if model in GPT else model
+        make_data(self.data, model, BATCHES * BATCH[model] * ranks)
         self.argv = [os.path.join(BUILD, "pltrain"), "--log-every", "1000000"]
         if dtype != "f32":
             self.argv += ["--precision", dtype]
         if ranks > 1:
             self.argv += ["--processes", str(ranks)]
-        self.module = [os.path.join(BUILD, "bench", f"bench-{kind}.so")]
-        if model in GPT:
-            for name, value in zip(("layers", "heads", "width", "context", "batch_size"),
-                                   GPT[model]):
-                self.module += [f"--{name}", str(value)]
-            self.module += ["--vocabulary", str(VOCAB), "--lr", "0.0003", "--epochs", "1000000"]
-        if model == "cnn":
-            self.module += ["--size", "28", "--batch_size", "128", "--lr", "0.01", "--epochs",
-                            "1000000"]
+        self.module = module_args(BUILD, model)
         self.rates, self.firsts, self.peaks = [], [], []
         self.steps = 0
 
@@ -124,7 +73,6 @@ class Ours:
         self.rates.append(rate)
         self.firsts.append(first)
         self.peaks.append(peak)
-
 
     def profile(self):
         """Where the time goes, as pltrain tells it."""

@@ -24,13 +24,10 @@ import sys
 import tempfile
 import time
 
+from engine_models import BATCH, GPT, torch_models
+
 EXEC = float(os.environ.get("ENGINE_PEER_EXEC", 0)) or time.time()
 MODELS = ("mlp", "cnn", "gpt4", "gpt6")
-GPT = {  # layers, heads, width, context, batch
-    "gpt4": (4, 4, 128, 128, 16),
-    "gpt6": (6, 6, 384, 256, 8),
-}
-VOCAB = 65
 
 
 def parse():
@@ -53,73 +50,6 @@ def peak_mb():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
-def models():
-    """Built only where torch is needed: the process that starts ranks does without."""
-    import torch
-    from torch import nn
-    import torch.nn.functional as F
-
-    class Attention(nn.Module):
-        def __init__(self, heads, width):
-            super().__init__()
-            self.heads = heads
-            self.qkv = nn.Linear(width, 3 * width)
-            self.out = nn.Linear(width, width)
-
-        def forward(self, x):
-            b, t, c = x.shape
-            q, k, v = (u.view(b, t, self.heads, c // self.heads).transpose(1, 2)
-                       for u in self.qkv(x).split(c, dim=2))
-            y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-            return self.out(y.transpose(1, 2).reshape(b, t, c))
-
-    class Block(nn.Module):
-        def __init__(self, heads, width):
-            super().__init__()
-            self.ln1, self.ln2 = nn.LayerNorm(width), nn.LayerNorm(width)
-            self.attention = Attention(heads, width)
-            self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
-
-        def forward(self, x):
-            x = x + self.attention(self.ln1(x))
-            return x + self.down(F.gelu(self.up(self.ln2(x)), approximate="tanh"))
-
-    class Gpt(nn.Module):
-        def __init__(self, layers, heads, width, context):
-            super().__init__()
-            self.token, self.place = nn.Embedding(VOCAB, width), nn.Embedding(context, width)
-            self.blocks = nn.Sequential(*(Block(heads, width) for _ in range(layers)))
-            self.ln = nn.LayerNorm(width)
-            for p in (self.token, self.place):
-                nn.init.normal_(p.weight, std=0.02)
-
-        def forward(self, x):
-            h = self.token(x) + self.place.weight[:x.shape[1]]
-            return F.linear(self.ln(self.blocks(h)), self.token.weight)
-
-    def build(name):
-        """The model, its batch size, its inputs and targets: 8 batches used in turns."""
-        if name == "mlp":
-            net = nn.Sequential(nn.Linear(784, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.ReLU(),
-                                nn.Linear(1024, 10))
-            shape, batch = (784,), 512
-        elif name == "cnn":
-            net = nn.Sequential(nn.Conv2d(1, 32, 3), nn.ReLU(), nn.Conv2d(32, 64, 3), nn.ReLU(),
-                                nn.MaxPool2d(2), nn.Flatten(), nn.Linear(64 * 12 * 12, 128),
-                                nn.ReLU(), nn.Linear(128, 10))
-            shape, batch = (1, 28, 28), 128
-        else:
-            layers, heads, width, context, batch = GPT[name]
-            net = Gpt(layers, heads, width, context)
-            x = torch.randint(VOCAB, (8, batch, context + 1))
-            return net, batch * context, [(a[:, :-1].contiguous(), a[:, 1:].contiguous())
-                                          for a in x]
-        x, y = torch.rand(8, batch, *shape), torch.randint(10, (8, batch))
-        return net, batch, list(zip(x, y))
-
-    return build
-
-
 class Training:
     def __init__(self, args):
         import torch
@@ -131,7 +61,10 @@ class Training:
         if self.ranks > 1:
             torch.distributed.init_process_group(
                 "gloo", init_method="file://" + args.store, rank=args.rank, world_size=self.ranks)
-        self.net, self.samples, self.batches = models()(args.model)
+        make_net, make_batches = torch_models()
+        gpt, batch = GPT.get(args.model), BATCH[args.model]
+        self.net, self.samples = make_net(args.model), batch * (gpt.context if gpt else 1)
+        self.batches = make_batches(args.model, 8, batch)  # used in turns
         self.made = self.net
         if self.ranks > 1:
             self.net = torch.nn.parallel.DistributedDataParallel(self.net,

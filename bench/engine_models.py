@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: MIT
+"""The models of the engine's benchmarks: sizes, FLOPs, made-up data, and PyTorch's version of each.
+
+Ours are in examples/ and bench/models/; both sides have the same layers and optimizers.
+"""
+
+import array
+import os
+from collections import namedtuple
+
+Gpt = namedtuple("Gpt", "layers heads width context vocabulary batch")
+GPT = {
+    "gpt4": Gpt(4, 4, 128, 128, 65, 16),
+    "gpt6": Gpt(6, 6, 384, 256, 65, 8),
+    # 124M; the vocabulary of 50257 is padded to a multiple of 64, as is usual on GPUs.
+    "gpt2": Gpt(12, 12, 768, 1024, 50304, 16),
+    "gpt-tiny": Gpt(1, 2, 32, 24, 300, 2),
+}
+BATCH = {"mlp": 512, "cnn": 128, **{name: gpt.batch for name, gpt in GPT.items()}}
+
+
+def flops_of(model, batch=None):
+    """Of a step: 2 a multiply-add of a product, backward twice the forward, no gradient of the
+    input. Causal attention needs half of the T x T products, and only that half counts, so that
+    this is 6 N + 6 L T C a token for a GPT of N weights in products (others count 12 L T C)."""
+    batch = batch or BATCH[model]
+    if model in GPT:
+        gpt = GPT[model]
+        token = (gpt.layers * (12 * gpt.width ** 2 + gpt.context * gpt.width)
+                 + gpt.vocabulary * gpt.width)
+        return 3 * 2 * batch * gpt.context * token
+    if model == "mlp":
+        layers = [784 * 1024, 1024 * 1024, 1024 * 10]
+    else:
+        layers = [26 * 26 * 32 * 9, 24 * 24 * 64 * 32 * 9, 9216 * 128, 128 * 10]
+    return 2 * batch * (3 * sum(layers) - layers[0])
+
+
+def module_args(build, model, batch=None):
+    """What pltrain is to train: the module, which tells how long steps take (bench/models/timed.h),
+    and its hyper-parameters."""
+    batch = batch or BATCH[model]
+    kind = "gpt" if model in GPT else model
+    args = [os.path.join(build, "bench", f"bench-{kind}.so"), "--batch_size", str(batch),
+            "--epochs", "1000000"]
+    if model in GPT:
+        for name in ("layers", "heads", "width", "context", "vocabulary"):
+            args += [f"--{name}", str(getattr(GPT[model], name))]
+        args += ["--lr", "0.0003"]
+    if model == "cnn":
+        args += ["--size", "28", "--lr", "0.01"]
+    return args
+
+
+def write_npy(path, shape, values, descr="|u1"):
+    """In NumPy's format 1.0."""
+    head = "{'descr': '%s', 'fortran_order': False, 'shape': (%s,), }" % (
+        descr, ", ".join(map(str, shape)))
+    head += " " * (64 - (len(head) + 11) % 64) + "\n"
+    with open(path, "wb") as f:
+        f.write(b"\x93NUMPY\x01\x00" + len(head).to_bytes(2, "little") + head.encode() + values)
+
+
+def make_tokens(folder, gpt, rows):
+    """x.npy, and y.npy with what follows each token."""
+    wide = gpt.vocabulary > 256
+    n = rows * (gpt.context + 1)
+    tokens = array.array("H" if wide else "B", os.urandom(n * (2 if wide else 1)))
+    tokens = array.array(tokens.typecode, (t % gpt.vocabulary for t in tokens))
+    lines = [tokens[i:i + gpt.context + 1] for i in range(0, n, gpt.context + 1)]
+    for name, part in (("x", slice(None, -1)), ("y", slice(1, None))):
+        write_npy(f"{folder}/{name}.npy", (rows, gpt.context),
+                  b"".join(line[part].tobytes() for line in lines), "<u2" if wide else "|u1")
+
+
+def make_data(folder, model, rows):
+    os.makedirs(folder, exist_ok=True)
+    if model in GPT:
+        make_tokens(folder, GPT[model], rows)
+        return
+    shape = (784,) if model == "mlp" else (1, 28, 28)
+    write_npy(folder + "/x.npy", (rows, *shape), os.urandom(rows * 784))
+    write_npy(folder + "/y.npy", (rows,), bytes(b % 10 for b in os.urandom(rows)))
+
+
+def torch_models():
+    """make_net(name) and make_batches(name, how many, batch size) with PyTorch. Built only where
+    torch is needed: the process that starts ranks does without."""
+    import torch
+    from torch import nn
+    import torch.nn.functional as F
+
+    class Attention(nn.Module):
+        def __init__(self, heads, width):
+            super().__init__()
+            self.heads = heads
+            self.qkv = nn.Linear(width, 3 * width)
+            self.out = nn.Linear(width, width)
+
+        def forward(self, x):
+            b, t, c = x.shape
+            q, k, v = (u.view(b, t, self.heads, c // self.heads).transpose(1, 2)
+                       for u in self.qkv(x).split(c, dim=2))
+            y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+            return self.out(y.transpose(1, 2).reshape(b, t, c))
+
+    class Block(nn.Module):
+        def __init__(self, heads, width):
+            super().__init__()
+            self.ln1, self.ln2 = nn.LayerNorm(width), nn.LayerNorm(width)
+            self.attention = Attention(heads, width)
+            self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+        def forward(self, x):
+            x = x + self.attention(self.ln1(x))
+            return x + self.down(F.gelu(self.up(self.ln2(x)), approximate="tanh"))
+
+    class GptNet(nn.Module):
+        def __init__(self, gpt):
+            super().__init__()
+            self.token = nn.Embedding(gpt.vocabulary, gpt.width)
+            self.place = nn.Embedding(gpt.context, gpt.width)
+            self.blocks = nn.Sequential(*(Block(gpt.heads, gpt.width) for _ in range(gpt.layers)))
+            self.ln = nn.LayerNorm(gpt.width)
+            for p in (self.token, self.place):
+                nn.init.normal_(p.weight, std=0.02)
+
+        def forward(self, x):
+            h = self.token(x) + self.place.weight[:x.shape[1]]
+            return F.linear(self.ln(self.blocks(h)), self.token.weight)
+
+    def make_net(name):
+        if name == "mlp":
+            return nn.Sequential(nn.Linear(784, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.ReLU(),
+                                 nn.Linear(1024, 10))
+        if name == "cnn":
+            return nn.Sequential(nn.Conv2d(1, 32, 3), nn.ReLU(), nn.Conv2d(32, 64, 3), nn.ReLU(),
+                                 nn.MaxPool2d(2), nn.Flatten(), nn.Linear(64 * 12 * 12, 128),
+                                 nn.ReLU(), nn.Linear(128, 10))
+        return GptNet(GPT[name])
+
+    def make_batches(name, n, batch):
+        if name in GPT:
+            x = torch.randint(GPT[name].vocabulary, (n, batch, GPT[name].context + 1))
+            return [(a[:, :-1].contiguous(), a[:, 1:].contiguous()) for a in x]
+        shape = (784,) if name == "mlp" else (1, 28, 28)
+        return list(zip(torch.rand(n, batch, *shape), torch.randint(10, (n, batch))))
+
+    return make_net, make_batches
