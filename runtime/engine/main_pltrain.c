@@ -91,6 +91,16 @@ static int fit(struct pl_trainer *t, struct pl_error *err)
     return r;
 }
 
+/* What the run needed of its device, for tuning and bench/gpu_engine.py. */
+static void tell_memory(struct pl_device *dev)
+{
+    struct pl_device_memory memory;
+
+    dev->ops->memory(dev, &memory);
+    pl_log_debug("train", "at most %.1f MiB of %s in use", (double)memory.peak / (1 << 20),
+                 dev->name);
+}
+
 /* Trains on the device that options name. */
 static int train_on(const struct pl_module *module,
                     const struct pl_hparams *hparams,
@@ -117,6 +127,7 @@ static int train_on(const struct pl_module *module,
     for (unsigned i = 1; options->part_devices && i < options->devices; i++)
         pl_log_debug("train", "part %u of a batch: device %s", i, options->part_devices[i]->name);
     r = fit(&trainer, err);
+    tell_memory(trainer.dev);
     pl_trainer_finish(&trainer);
     return r;
 }
