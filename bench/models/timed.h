@@ -1,30 +1,42 @@
 /* SPDX-License-Identifier: MIT */
-/* Turns a module into one that bench/engine.py can time: the same model on made-up data from
- * .npy files (x.npy and y.npy in PLUME_DATA_DIR), and one line of JSON as the process ends:
+/* Turns a module into one that bench/engine.py and bench/gpu_engine.py can time: the same model on
+ * made-up data from .npy files (x.npy and y.npy in PLUME_DATA_DIR), and one line of JSON as the
+ * process ends:
  *
- *     {"rank": 0, "first_step": 1763692800.123, "step_s": [0.0123, ...], "peak_kb": 12345}
+ *     {"rank": 0, "first_step": 1763692800.123, "peak_kb": 12345, "step_s": [0.0123, ...]}
  *
  * first_step is when the first step was over, in seconds since the epoch; step_s is from there on
- * from the end of each step to that of the next, so that all the engine does in between counts.
+ * how long steps took, from the end of each to that of the next, so that all the engine does in
+ * between counts. Where TIMED_SECONDS is set, step_s has the mean of as many steps as take so long.
+ *
+ * A GPU may have done less than the engine has asked of it: it is waited for where a time is taken,
+ * and nowhere else, which is why steps on GPUs are not timed one by one.
+ *
  * Include it before the module's source, with TIMED_INPUT the type of the first field. */
 #ifndef PL_BENCH_MODELS_TIMED_H
 #define PL_BENCH_MODELS_TIMED_H
 
+#include <dlfcn.h>
+#include <errno.h>
 #include <plume/module.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <sys/resource.h>
 #include <time.h>
 
 #ifndef TIMED_INPUT
 #define TIMED_INPUT PLUME_F32
 #endif
-#define TIMED_STEPS_MAX 65536
+#define TIMED_MAX 65536
 
 static struct {
     struct plume_module module;
-    size_t steps;
     unsigned rank;
-    double end[TIMED_STEPS_MAX];
+    double least_s;     /* between two times */
+    double first, last; /* times; 0 before the first step's end */
+    size_t steps;       /* since the last one */
+    size_t n;
+    double step_s[TIMED_MAX];
 } timed;
 
 static double timed_now(void)
@@ -33,6 +45,22 @@ static double timed_now(void)
 
     clock_gettime(CLOCK_REALTIME, &t);
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* By CUDA's driver, where the engine has loaded it: modules have no device of their own. */
+static int timed_wait(struct plume_context *pl)
+{
+    static int (*synchronize)(void);
+    static void *driver;
+
+    if (!driver) {
+        driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
+        if (driver)
+            *(void **)&synchronize = dlsym(driver, "cuCtxSynchronize");
+    }
+    if (driver && (!synchronize || synchronize() != 0))
+        return plume_fail(pl, -EIO, "cuCtxSynchronize failed");
+    return 0;
 }
 
 static int timed_data(struct plume_context *pl, enum plume_stage stage, struct plume_data *ret)
@@ -50,30 +78,45 @@ static int timed_data(struct plume_context *pl, enum plume_stage stage, struct p
 
 static int timed_step_end(struct plume_context *pl, const struct plume_batch *batch)
 {
+    double now;
+    int r;
+
     (void)batch;
     timed.rank = pl->rank;
-    if (timed.steps < TIMED_STEPS_MAX)
-        timed.end[timed.steps++] = timed_now();
-    return 0;
+    timed.steps++;
+    if (timed.n == TIMED_MAX || (timed.first > 0 && timed_now() - timed.last < timed.least_s))
+        return 0;
+    r = timed_wait(pl);
+    now = timed_now();
+    if (timed.first > 0)
+        timed.step_s[timed.n++] = (now - timed.last) / (double)timed.steps;
+    else
+        timed.first = now;
+    timed.last = now;
+    timed.steps = 0;
+    return r;
 }
 
 __attribute__((destructor)) static void timed_tell(void)
 {
     struct rusage usage;
 
-    if (timed.steps == 0)
+    if (timed.first == 0)
         return;
     getrusage(RUSAGE_SELF, &usage);
     printf("{\"rank\": %u, \"first_step\": %.6f, \"peak_kb\": %ld, \"step_s\": [", timed.rank,
-           timed.end[0], usage.ru_maxrss);
-    for (size_t i = 1; i < timed.steps; i++)
-        printf("%s%.6f", i == 1 ? "" : ", ", timed.end[i] - timed.end[i - 1]);
+           timed.first, usage.ru_maxrss);
+    for (size_t i = 0; i < timed.n; i++)
+        printf("%s%.9f", i == 0 ? "" : ", ", timed.step_s[i]);
     printf("]}\n");
     fflush(stdout);
 }
 
 static const struct plume_module *timed_entry(const struct plume_module *model)
 {
+    const char *least = getenv("TIMED_SECONDS");
+
+    timed.least_s = least ? strtod(least, NULL) : 0;
     timed.module = *model;
     timed.module.data = timed_data;
     timed.module.on_train_batch_end = timed_step_end;

@@ -1,0 +1,483 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""Training on a GPU against PyTorch on the same one, as a table in Markdown: GPT-2 (124M, T 1024,
+bf16, each side at its best batch), the MLP and the CNN of engine.py in f32, tf32 and bf16.
+
+    gpu_engine.py [--tiny]
+
+A row is printed as soon as it is there, and what is compared of them at the end, also where that is
+a SIGTERM. Ours is pltrain with bench/models, its loader reading samples and converting them as ever;
+the peer (gpu_peer.py, which says how it is written) is PyTorch as it is, and under torch.compile, on
+batches made before. One of them is on the GPU at a time, and ours goes again after the others.
+PLUME_TORCH_PYTHON names a Python that has torch, python3 is the default; without one there are our
+rows only. Exit 77 where there is no GPU, 1 where ours fails.
+
+GPU_ENGINE_SECONDS is for all of it (what check has left, at most 300): what there is no time for is
+said. GPU_ENGINE_MODELS=gpt2,mlp, GPU_ENGINE_BATCHES=16,32 (of GPT-2) and GPU_ENGINE_TYPES=f32,tf32
+(of the others) narrow a run down, GPU_ENGINE_COMPILE=0 leaves torch.compile out. --tiny tries the
+program itself where GPUs are slow, the peer's being the CPU.
+
+MFU is the FLOPs that a step needs (flops_of in engine_models.py: for GPT-2 6 N + 6 L T C a token, the
+causal half of attention, nothing of what is done twice) over its time and the card's dense peak of
+that type by NVIDIA's data sheet. "Of products" is the same over what the largest product of cuBLAS
+reached in this run. Peak memory is what each side's allocator had handed out at most, in parentheses
+what it had taken of the card. The first step's time is from exec to its end on the GPU, with all
+libraries read once before; of a peer's process only its first row has one.
+"""
+
+import glob
+import json
+import math
+import os
+import re
+import select
+import subprocess
+import sys
+import time
+
+from engine_models import BATCH, GPT, flops_of, make_data, module_args
+from plbench import BUILD, SRC, Bench, median, number, quartiles
+
+TINY = "--tiny" in sys.argv[1:]
+PYTHON = os.environ.get("PLUME_TORCH_PYTHON", "python3")
+COMPILE = os.environ.get("GPU_ENGINE_COMPILE", "1") == "1"
+BUDGET_S = float(os.environ.get("GPU_ENGINE_SECONDS") or
+                 min(300, int(os.environ.get("CHECK_LEFT_S", "310")) - 10))
+TRIALS, TRIAL_S = (2, 0.0) if TINY else (3, 0.5)
+WARM_S = 2  # of ours: the first step, plans of libraries, graphs
+PRODUCT = 256 if TINY else 8192
+TYPES = os.environ.get("GPU_ENGINE_TYPES", "f32,tf32,bf16").split(",")  # of the small models
+NEED_S = {"Plume": 8, "eager": 20, "compile": 60, "compile small": 25}  # else it is not begun
+# Samples: many steps an epoch, since the loader begins anew with each, and whole batches only.
+ROWS = {"mlp": 120 * 512, "cnn": 480 * 128, "gpt2": 2048}
+
+# Dense TFLOP/s of tensor cores in bf16 and tf32, and of f32 without them. Sources: NVIDIA's data
+# sheets of the H200, H100 and A100, whose figures "with sparsity" are twice these.
+CARDS = (
+    ("H200 NVL", {"bf16": 835.5, "tf32": 417.5, "f32": 60}),
+    ("H200", {"bf16": 989.5, "tf32": 494.5, "f32": 67}),
+    ("H100 NVL", {"bf16": 835.5, "tf32": 417.5, "f32": 60}),
+    ("H100 PCIe", {"bf16": 756.5, "tf32": 378, "f32": 51}),
+    ("H100", {"bf16": 989.5, "tf32": 494.5, "f32": 67}),
+    ("A100", {"bf16": 312, "tf32": 156, "f32": 19.5}),
+)
+
+
+class OutOfMemory(Exception):
+    pass
+
+
+class Row:
+    """What a side did with a model: `rates` are steps a second."""
+
+    def __init__(self, side, model, dtype, batch, rates, first_s, peak_mib, how="",
+                 reserved_mib=None):
+        self.side, self.model, self.dtype, self.batch, self.how = side, model, dtype, batch, how
+        self.rates, self.first_s = rates, first_s
+        self.peak_mib, self.reserved_mib = peak_mib, reserved_mib
+
+    def items(self):
+        """Tokens or samples of a step."""
+        return self.batch * (GPT[self.model].context if self.model in GPT else 1)
+
+    def speed(self):
+        return median(self.rates) * self.items()
+
+    def tflops(self):
+        return median(self.rates) * flops_of(self.model, self.batch) * 1e-12
+
+
+class Report:
+    """The rows, printed as they come, and at the end what follows from them."""
+
+    HEAD = ("model", "type", "batch", "side", "tokens or samples/s", "quartiles", "ms a step",
+            "TFLOP/s", "MFU", "of products", "peak MiB", "exec to first step")
+
+    def __init__(self):
+        self.rows, self.notes = [], []
+        self.card, self.peaks, self.products, self.peer = None, None, {}, None
+        self.ended = False
+
+    def set_card(self, name):
+        if self.card is None:
+            self.card = name
+            self.peaks = next((p for part, p in CARDS if part in name), {})
+            print(f"{name}; {about_card()}\n")
+            line(self.HEAD)
+            line(["---"] * len(self.HEAD))
+
+    def add(self, row):
+        low, high = (number(q * row.items()) for q in quartiles(row.rates))
+        peak = "-" if row.peak_mib is None else f"{row.peak_mib:.1f}"
+        if row.reserved_mib is not None:
+            peak += f" ({row.reserved_mib:.1f})"
+        line((row.model, row.dtype, row.batch, row.side + (f", {row.how}" if row.how else ""),
+              number(row.speed()), f"{low}..{high}", number(1e3 / median(row.rates)),
+              number(row.tflops()), self.share(row, self.peaks), self.share(row, self.products),
+              peak, "-" if row.first_s is None else f"{row.first_s:.2f} s"))
+        if row.how == "again":
+            self.best(row.side, row.model, row.dtype).rates += row.rates
+        else:
+            self.rows.append(row)
+
+    @staticmethod
+    def share(row, peaks):
+        peak = (peaks or {}).get(row.dtype)
+        return f"{100 * row.tflops() / peak:.1f} %" if peak else "-"
+
+    def note(self, text):
+        self.notes.append(text)
+
+    def best(self, side, model, dtype):
+        rows = [r for r in self.rows if (r.side, r.model, r.dtype) == (side, model, dtype)]
+        return max(rows, key=Row.speed, default=None)
+
+    def memory(self, model, dtype):
+        """Ours over eager's at the largest batch of both."""
+        peaks = {}
+        for r in self.rows:
+            if (r.model, r.dtype) == (model, dtype) and r.peak_mib:
+                peaks.setdefault(r.batch, {})[r.side] = r.peak_mib
+        both = [b for b, sides in peaks.items() if {"Plume", "eager"} <= set(sides)]
+        return f"{peaks[max(both)]['Plume'] / peaks[max(both)]['eager']:.3f}" if both else "-"
+
+    def compare(self):
+        head = ("model", "type", "Plume", "eager", "compile", "Plume/eager", "Plume/compile",
+                "MFU of Plume", "memory, Plume/eager")
+        print()
+        line(head)
+        line(["---"] * len(head))
+        for model, dtype in dict.fromkeys((r.model, r.dtype) for r in self.rows):
+            ours, eager, compiled = (self.best(s, model, dtype)
+                                     for s in ("Plume", "eager", "compile"))
+            line((model, dtype, *(number(r and r.speed()) for r in (ours, eager, compiled)),
+                  ratio(ours, eager), ratio(ours, compiled),
+                  self.share(ours, self.peaks) if ours else "-", self.memory(model, dtype)))
+
+    def end(self):
+        if self.ended:
+            return
+        self.ended = True
+        if self.rows:
+            self.compare()
+            print()
+        if self.peer:
+            print(f"- {self.peer}")
+        if self.products:
+            print(f"- a product of {PRODUCT}^3 by cuBLAS: " +
+                  ", ".join(f"{v:.4g} TFLOP/s in {k}" for k, v in self.products.items()))
+        for text in self.notes:
+            print(f"- {text}")
+        sys.stdout.flush()
+
+
+def line(cells):
+    print("| " + " | ".join(str(c) for c in cells) + " |", flush=True)
+
+
+def ratio(a, b):
+    return f"{a.speed() / b.speed():.3f}" if a and b else "-"
+
+
+def said(*argv):
+    """What a command prints; nothing where there is no such command."""
+    try:
+        return subprocess.run(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                              stderr=subprocess.DEVNULL, text=True, timeout=20,
+                              check=False).stdout.strip()
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+
+
+def about_card():
+    which = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
+    card = said("nvidia-smi", "-i", which, "--format=csv,noheader",
+                "--query-gpu=driver_version,power.limit,clocks.max.sm,memory.total").split(", ")
+    nvcc = re.search(r"release ([\d.]+)", said(os.environ.get("NVCC", "nvcc"), "--version"))
+    names = ("driver", "power limit", "SM clock at most", "memory")
+    parts = [f"{n} {v}" for n, v in zip(names, card)] if len(card) == len(names) else []
+    return ", ".join(parts + [f"nvcc {nvcc[1] if nvcc else 'unknown'}",
+                              time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())])
+
+
+class Run:
+    def __init__(self, bench):
+        self.bench, self.report = bench, Report()
+        self.end_at = time.monotonic() + BUDGET_S
+        self.failed = False
+        self.torch = True
+
+    def left(self):
+        return self.end_at - time.monotonic()
+
+    def has_time(self, what, need):
+        if self.left() >= min(NEED_S[need], BUDGET_S / 2):
+            return True
+        self.report.note(f"{what}: not measured, no time was left")
+        return False
+
+    def data(self, model):
+        folder = os.path.join(self.bench.dir, model)
+        if not os.path.isdir(folder):
+            make_data(folder, model, 64 if TINY else ROWS.get(model, 64))
+        return folder
+
+    def env(self, model):
+        mine = {k: v for k, v in os.environ.items()
+                if k == "PLUME_PLUGIN_DIR" or k.startswith(("PLUME_EMULATED_", "PLUME_GPU_"))}
+        return {**self.bench.env, **mine, "PLUME_DATA_DIR": self.data(model),
+                "PLUME_LOG": "debug:train", "TIMED_SECONDS": str(TRIAL_S),
+                "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+
+    def pltrain(self, model, dtype, batch, warm_s):
+        """A run's output: its own JSON, its messages, when it was started."""
+        seconds = math.ceil(warm_s + (TRIALS + 1) * TRIAL_S)
+        argv = [os.path.join(BUILD, "pltrain"), "--gpus", "1", "--log-every", "1000000"]
+        argv += (["--max-steps", str(TRIALS + 2)] if TINY else
+                 ["--max-time", f"00:{seconds // 60:02}:{seconds % 60:02}"])
+        argv += ["--precision", "bf16"] if dtype == "bf16" else []
+        argv += ["--tf32"] if dtype != "f32" else []
+        env = self.env(model)
+        start = time.time()
+        done = subprocess.run(argv + module_args(BUILD, model, batch), env=env, text=True,
+                              stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                              stderr=subprocess.PIPE, timeout=max(self.left(), 10), check=False)
+        told = [json.loads(x) for x in done.stdout.splitlines() if x.startswith("{")]
+        last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+        if done.returncode != 0 and "out of memory" in last:
+            raise OutOfMemory(last)
+        if done.returncode != 0 or not told:
+            raise RuntimeError(last)
+        return told[0], done.stderr, start
+
+    def ours(self, model, dtype, batch, how=""):
+        for warm_s in (WARM_S, 5 * WARM_S):
+            told, messages, start = self.pltrain(model, dtype, batch, warm_s)
+            rates = [1 / s for s in told["step_s"][1:]]  # the first is for warming
+            if rates:
+                break
+        memory = re.search(r"at most ([\d.]+) MiB of (.*) in use", messages)
+        if not rates or not memory:
+            raise RuntimeError(f"pltrain told of {len(rates)} trials: {messages[-200:]}")
+        self.report.set_card(memory[2])
+        row = Row("Plume", model, dtype, batch, rates, told["first_step"] - start,
+                  float(memory[1]), how)
+        self.report.add(row)
+        return row
+
+    def try_ours(self, model, dtype, batch, how=""):
+        """A row; None where memory or time have ended, or it has failed."""
+        what = f"Plume, {model} {dtype}, batch {batch}"
+        if not self.has_time(what, "Plume"):
+            return None
+        try:
+            return self.ours(model, dtype, batch, how)
+        except OutOfMemory:
+            self.report.note(f"{what}: out of memory")
+        except (RuntimeError, subprocess.TimeoutExpired) as e:
+            self.report.note(f"{what}: FAILED: {e}")
+            self.failed = True
+        return None
+
+    def peer(self):
+        """A new one; None where there is none."""
+        if not self.torch:
+            return None
+        try:
+            peer = Peer(self)
+        except RuntimeError as e:
+            self.report.note(f"no peer: {e}")
+            self.torch = False
+            return None
+        self.report.peer = peer.about
+        return peer
+
+
+class Peer:
+    """A process of gpu_peer.py. Its first row has the time from exec to the first step."""
+
+    def __init__(self, run):
+        self.run, self.fresh, self.process = run, True, None
+        self.log = os.path.join(run.bench.dir, "peer.err")
+        argv = [PYTHON, os.path.join(SRC, "bench", "gpu_peer.py")] + TINY * ["--device", "cpu"]
+        env = {**os.environ, "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+               "TORCHINDUCTOR_CACHE_DIR": os.path.join(run.bench.dir, "inductor"),
+               "TRITON_CACHE_DIR": os.path.join(run.bench.dir, "triton")}
+        # What check adds for us would give PyTorch other libraries than its own.
+        env["LD_LIBRARY_PATH"] = env.get("CHECK_LD_LIBRARY_PATH", env.get("LD_LIBRARY_PATH", ""))
+        env["GPU_PEER_EXEC"] = repr(time.time())
+        with open(self.log, "w", encoding="utf-8") as log:
+            try:
+                self.process = subprocess.Popen(argv, env=env, stdin=subprocess.PIPE, text=True,
+                                                stdout=subprocess.PIPE, stderr=log)
+            except OSError as e:
+                raise RuntimeError(f"'{PYTHON}': {e}") from e
+        ready = self.answer()
+        self.about = f"{ready['name']}, CUDA {ready['cuda']}, cuDNN {ready['cudnn']}"
+
+    def why(self):
+        with open(self.log, encoding="utf-8", errors="replace") as f:
+            return (f.read().strip().splitlines() or ["it says nothing"])[-1]
+
+    def answer(self):
+        try:
+            if not select.select([self.process.stdout], [], [], max(self.run.left(), 1))[0]:
+                raise RuntimeError("no time was left for it")
+            text = self.process.stdout.readline()
+            if not text:
+                raise RuntimeError(self.why())
+            return json.loads(text)
+        except BaseException:
+            self.close()
+            raise
+
+    def ask(self, **job):
+        if self.process.poll() is not None:
+            raise RuntimeError("it has ended")
+        self.process.stdin.write(json.dumps(job) + "\n")
+        self.process.stdin.flush()
+        return self.answer()
+
+    def train(self, side, model, dtype, batch, mode=None, channels_last=None):
+        """A row; None where there is none."""
+        what = f"{side}, {model} {dtype}, batch {batch}" + (f", {mode}" if mode else "")
+        need = side if side == "eager" or model == "gpt2" else "compile small"
+        if not self.run.has_time(what, need):
+            return None
+        try:
+            told = self.ask(do="train", model=model, dtype=dtype, batch=batch, mode=mode,
+                            trials=TRIALS, seconds=TRIAL_S, channels_last=channels_last)
+        except (RuntimeError, OSError) as e:
+            told = {"error": str(e)}
+        first, self.fresh = self.fresh, False
+        if "rates" not in told:
+            self.run.report.note(what + ": " + told.get("error", "out of memory"))
+            return None
+        how = [mode or "", "channels last" if told["channels_last"] else ""]
+        row = Row(side, model, dtype, batch, told["rates"], told["first_s"] if first else None,
+                  told["peak_mib"], ", ".join(h for h in how if h), told.get("reserved_mib"))
+        self.run.report.add(row)
+        return row
+
+    def products(self):
+        try:
+            self.run.report.products = self.ask(do="products", size=PRODUCT).get("tflops", {})
+        except (RuntimeError, OSError) as e:
+            self.run.report.note(f"products: {e}")
+
+    def close(self):
+        if self.process and self.process.poll() is None:
+            self.process.kill()
+        if self.process:
+            self.process.wait()
+            self.process.stdin.close()
+            self.process.stdout.close()
+
+
+def with_peer(run, function):
+    """Gives a new peer to a function, and ends it."""
+    peer = run.peer()
+    if peer is None:
+        return
+    try:
+        function(peer)
+    finally:
+        peer.close()
+
+
+def until_none(function, batches):
+    """More memory is not there for what comes behind a None."""
+    for batch in batches:
+        if function(batch) is None:
+            return
+
+
+def language(run, model, batches):
+    """GPT-2 in bf16, each side's best batch. A batch takes torch.compile most of a minute: it has
+    eager's best one, and twice that where time is left."""
+    def eager(peer):
+        until_none(lambda n: peer.train("eager", model, "bf16", n), batches)
+
+    def compiled(mode, times=1):
+        best = run.report.best("eager", model, "bf16")
+        if best and COMPILE:
+            with_peer(run, lambda p: p.train("compile", model, "bf16", best.batch * times, mode))
+
+    def more():
+        compiled("default", 2)
+        compiled("max-autotune-no-cudagraphs")
+
+    until_none(lambda n: run.try_ours(model, "bf16", n), batches)
+    with_peer(run, eager)
+    compiled("default")
+    best = run.report.best("Plume", model, "bf16")
+    if best:
+        run.try_ours(model, "bf16", best.batch, "again")
+    return more
+
+
+def small(run, model, batch):
+    """One batch, all types."""
+    def eager(peer):
+        for dtype in TYPES:
+            peer.train("eager", model, dtype, batch)
+
+    def compiled(peer):
+        for dtype in reversed(TYPES):
+            as_eager = run.report.best("eager", model, dtype)
+            for mode in ("reduce-overhead", "default"):
+                peer.train("compile", model, dtype, batch, mode,
+                           bool(as_eager and "channels last" in as_eager.how))
+
+    for dtype in TYPES:
+        run.try_ours(model, dtype, batch)
+    with_peer(run, eager)
+    return lambda: with_peer(run, compiled) if COMPILE else None
+
+
+def wanted():
+    """{model: batches}"""
+    models = os.environ.get("GPU_ENGINE_MODELS", "gpt-tiny,mlp,cnn" if TINY else "gpt2,mlp,cnn")
+    batches = os.environ.get("GPU_ENGINE_BATCHES", "2,4" if TINY else "8,16,32,64")
+    return {m: [int(n) for n in batches.split(",")] if m in GPT else [2 if TINY else BATCH[m]]
+            for m in models.split(",")}
+
+
+def measure(run):
+    later = []  # what may be missing rather than what is above
+    with_peer(run, Peer.products)
+    for model, batches in wanted().items():
+        later.append(language(run, model, batches) if model in GPT else
+                     small(run, model, batches[0]))
+    for function in later[1:] + later[:1]:
+        function()
+
+
+def look_for_gpu(run):
+    """Whether there is one; ours says why not."""
+    model = "gpt-tiny"
+    env = run.env(model, "f32")
+    done = subprocess.run([os.path.join(BUILD, "pltrain"), "--gpus", "1", "--max-steps", "0",
+                           *module_args(BUILD, model, 1)], env=env, text=True, check=False,
+                          stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                          stderr=subprocess.PIPE, timeout=60)
+    if done.returncode == 0:
+        return True
+    print((done.stderr.strip().splitlines() or ["pltrain failed"])[-1])
+    return False
+
+
+def main():
+    with Bench("gpu-engine") as b:
+        run = Run(b)
+        if not look_for_gpu(run):
+            return 1 if glob.glob("/dev/nvidia[0-9]*") else 77
+        try:
+            measure(run)
+        finally:
+            run.report.end()
+        return 1 if run.failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

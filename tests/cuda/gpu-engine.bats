@@ -1,0 +1,64 @@
+#!/usr/bin/env bats
+# SPDX-License-Identifier: MIT
+# The benchmark of training on GPUs (bench/gpu_engine.py), small enough for an emulated one.
+
+bats_require_minimum_version 1.5.0
+load gpu
+
+# engine ARGS...: the benchmark of the smallest GPT alone; without PyTorch unless one is named.
+engine() {
+    PLUME_BUILD=$BUILD PLUME_TORCH_PYTHON=${peer:-/nowhere} GPU_ENGINE_MODELS=gpt-tiny \
+        timeout 200 python3 "$BATS_TEST_DIRNAME/../../bench/gpu_engine.py" "$@"
+}
+
+# rows SIDE: BATCH TOKENS MS MIB SECONDS of its rows in `table`.
+rows() {
+    awk -F ' *[|] *' -v side="$1" 'NF == 14 && $5 ~ "^" side { print $4, $6, $8, $12, $13 + 0 }' table
+}
+
+@test "ours at each batch, and once more at the best one" {
+    engine --tiny >table
+    cat table
+    grep -q '^emulated:0; ' table
+    [ "$(rows Plume | wc -l)" -eq 3 ]
+    [ "$(rows Plume | cut -d ' ' -f 1 | head -n 2 | tr '\n' ' ')" = "2 4 " ]
+    # A sample has 24 tokens; a larger batch takes more memory; a step comes before the end.
+    rows Plume | awk -v most="$SECONDS" '
+        ($2 * $3 / (24000 * $1) - 1) ^ 2 > 0.0001 { print "not its batch: " $0; bad = 1 }
+        NR == 2 && $4 <= least || $5 <= 0 || $5 > most + 1 { print "implausible: " $0; bad = 1 }
+        { least = $4 }
+        END { exit bad }'
+    grep -q "^- no peer: '/nowhere'" table
+}
+
+@test "memory ends the search for a batch, no other failure goes without notice" {
+    export GPU_ENGINE_BATCHES=2,32,64
+    PLUME_EMULATED_MEMORY=1400000 engine --tiny >table
+    [ "$(rows Plume | cut -d ' ' -f 1 | tr '\n' ' ')" = "2 2 " ]
+    [ "$(grep -c 'batch .*: out of memory' table)" -eq 1 ]
+    GPU_ENGINE_BATCHES=2,65537 run -1 engine --tiny
+    [[ $output == *"batch 65537: FAILED: pltrain: "* ]]
+    local code=77
+    ! compgen -G '/dev/nvidia[0-9]*' >/dev/null || code=1
+    PLUME_EMULATED_GPUS=0 run "-$code" engine
+    [ "$output" = "pltrain: cannot use GPUs: none is emulated" ]
+}
+
+@test "trials are as long as they shall be, and what there is no time for is said" {
+    GPU_ENGINE_BATCHES=2 GPU_ENGINE_SECONDS=6 engine >table
+    cat table
+    [ "$(rows Plume | wc -l)" -eq 1 ]
+    grep -q '^- Plume, gpt-tiny bf16, batch 2: not measured, no time was left' table
+}
+
+@test "PyTorch beside ours" {
+    [ -n "${PLUME_TORCH_PYTHON:-}" ] || skip "PLUME_TORCH_PYTHON names no Python with PyTorch"
+    peer=$PLUME_TORCH_PYTHON GPU_ENGINE_COMPILE=0 engine --tiny >table
+    cat table
+    [ "$(rows eager | cut -d ' ' -f 1 | tr '\n' ' ')" = "2 4 " ]
+    # The best of both is compared.
+    awk -F ' *[|] *' '
+        NF == 14 && $5 == "eager" && $6 > eager { eager = $6 }
+        NF == 11 && $2 == "gpt-tiny" { n++; bad = ($5 - eager) ^ 2 > 1 || ($4 / $5 - $7) ^ 2 > 0.0001 }
+        END { exit bad || n != 1 }' table
+}
