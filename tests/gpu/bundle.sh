@@ -21,6 +21,8 @@ size_kib=$(du -sk "$top/bundle" | cut -f 1)
 for test in 'linear	cpu' 'gpu-linear	gpu' 'engine_tape	cpu'; do
     grep -q "^test	$test	" "$top/bundle/tests.tsv" || fail "no test '$test' in it"
 done
+grep -q '^bench	gpu-engine	gpu	.*	python3 .*gpu_engine.py' "$top/bundle/tests.tsv" ||
+    fail "no script 'gpu-engine' in it"
 
 # A folder of programs, so that no meson and no packages' tools are found.
 mkdir "$top/bin" "$top/home"

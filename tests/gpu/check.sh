@@ -50,6 +50,9 @@ if ! command -v "$CC" >/dev/null; then
     exit 1
 fi
 
+# As it was, for a PyTorch that a benchmark compares with: it has libraries of its own.
+export CHECK_LD_LIBRARY_PATH=${LD_LIBRARY_PATH-}
+
 # Headers and libraries of a wheel, under names that a linker finds.
 use_wheel() { # NAME HEADER
     local root lib base
@@ -151,7 +154,7 @@ for line in "${tests[@]}"; do
     for target in $targets; do
         [[ ${built[$target]:-} ]] || rc=300
     done
-    ((rc)) || (eval "export $env; exec timeout -k 5 $((limit < left ? limit : left)) $command") \
+    ((rc)) || (eval "export CHECK_LEFT_S=$left $env; exec timeout -k 5 $((limit < left ? limit : left)) $command") \
         >"$TOP/log/$name" 2>&1 </dev/null || rc=$?
     result=ok
     case $rc in
@@ -162,9 +165,12 @@ for line in "${tests[@]}"; do
     *) result=FAILED failed=$((failed + 1)) ;;
     esac
     printf '%-6s %-24s %-8s %s\n' "$kind" "$name" "$result" "$((SECONDS - begin))"
-    [[ $result != FAILED && $result != timeout ]] || tail -n 20 "$TOP/log/$name" | sed 's/^/    /'
-    [[ $result != skipped ]] || tail -n 1 "$TOP/log/$name" | sed 's/^/    /'
-    [[ $kind != bench || $result != ok ]] || sed 's/^/    /' "$TOP/log/$name"
+    case $kind,$result in
+    *,UNBUILT) ;;
+    *,skipped) tail -n 1 "$TOP/log/$name" | sed 's/^/    /' ;;
+    bench,*) sed 's/^/    /' "$TOP/log/$name" ;; # what it has found before it failed, too
+    *,FAILED | *,timeout) tail -n 20 "$TOP/log/$name" | sed 's/^/    /' ;;
+    esac
 done
 echo "$((${#tests[@]} - failed - skipped)) passed, $failed failed, $skipped skipped, in" \
     "$((SECONDS - started)) s"
