@@ -48,11 +48,14 @@ struct pl_correct_args {
     void *count;
 };
 
-/* n numbers between a 16-bit type and the table's real type. widen is exact; narrow rounds to the
- * nearest, ties to even, and keeps infinities and NaNs (any of them). Exact. */
+/* n numbers between a 16-bit type and the table's real type: widen writes `wide`, narrow `half`.
+ * widen is exact; narrow rounds to the nearest, ties to even, and keeps infinities and NaNs (any of
+ * them). With `add` what is there is added before, and the sum rounded once; narrow's is in f32.
+ * Exact. */
 struct pl_half_args {
     size_t n;
     enum pl_half type;
+    bool add;
     uint16_t *half;
     void *wide;
 };

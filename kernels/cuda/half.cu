@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Exact. 6 bytes an element from or to f32, 1 operation: bound by memory. 8 elements a thread. */
+/* Exact. 6 bytes an element from or to f32 (8 or 10 where it adds), 1 operation: bound by memory. 8
+ * elements a thread. */
 #include "kernels/cuda/launch.cuh"
 
 namespace pl_cuda
@@ -8,57 +9,52 @@ namespace pl_cuda
 #define THREADS 256
 #define PER 8
 
-template <class TO, class FROM> struct convert {
-    static __device__ TO one(FROM x)
-    {
-        return narrow_one<TO>((real<TO>)widen_one(x));
-    }
-};
-
-/* From f64 by way of float, as ref does. */
 template <class TO, class FROM>
 static __global__ void __launch_bounds__(THREADS)
-    convert_kernel(size_t n, const FROM *from, TO *to, bool packed)
+    convert_kernel(size_t n, const FROM *from, TO *to, bool add, bool packed)
 {
     size_t at = ((size_t)blockIdx.x * THREADS + threadIdx.x) * PER;
 
+    /* From f64 by way of float, as ref does. */
     if (packed && at + PER <= n) {
         for (size_t i = 0; i < PER; i += pack<FROM>::size) {
             pack<FROM> in = load_pack(from, at + i);
             TO out[pack<FROM>::size];
 
+            for (size_t k = 0; k < pack<FROM>::size && add; k++)
+                out[k] = to[at + i + k];
             for (size_t k = 0; k < pack<FROM>::size; k++)
-                out[k] = convert<TO, FROM>::one(in.of[k]);
+                put(out, k, (real<TO>)widen_one(in.of[k]), add);
             for (size_t k = 0; k < pack<FROM>::size; k++)
                 to[at + i + k] = out[k];
         }
         return;
     }
     for (size_t i = at; i < n && i < at + PER; i++)
-        to[i] = convert<TO, FROM>::one(from[i]);
+        put(to, i, (real<TO>)widen_one(from[i]), add);
 }
 
-template <class TO, class FROM> static void run(size_t n, const void *from, void *to)
+template <class TO, class FROM> static void run(size_t n, const void *from, void *to, bool add)
 {
     if (n)
         PL_LAUNCH((convert_kernel<TO, FROM>), ceil_div(n, THREADS * PER), THREADS, 0, n,
-                  (const FROM *)from, (TO *)to, packable(from) && packable(to));
+                  (const FROM *)from, (TO *)to, add, packable(from) && packable(to));
 }
 
 template <class T> void widen(const struct pl_half_args *a)
 {
     if (a->type == PL_HALF_F16)
-        run<T, f16>(a->n, a->half, a->wide);
+        run<T, f16>(a->n, a->half, a->wide, a->add);
     else
-        run<T, bf16>(a->n, a->half, a->wide);
+        run<T, bf16>(a->n, a->half, a->wide, a->add);
 }
 
 template <class T> void narrow(const struct pl_half_args *a)
 {
     if (a->type == PL_HALF_F16)
-        run<f16, T>(a->n, a->wide, a->half);
+        run<f16, T>(a->n, a->wide, a->half, a->add);
     else
-        run<bf16, T>(a->n, a->wide, a->half);
+        run<bf16, T>(a->n, a->wide, a->half, a->add);
 }
 
 PL_CUDA_DEFINE(widen, half);

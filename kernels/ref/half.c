@@ -5,8 +5,11 @@ void PL_REF(widen)(const struct pl_half_args *a)
 {
     real *wide = a->wide;
 
-    for (size_t i = 0; i < a->n; i++)
-        wide[i] = pl_f32_of_half(a->type, a->half[i]);
+    for (size_t i = 0; i < a->n; i++) {
+        real x = pl_f32_of_half(a->type, a->half[i]);
+
+        wide[i] = a->add ? wide[i] + x : x;
+    }
 }
 
 /* From double by way of float: two roundings, which only differ from one where the first lands on
@@ -15,6 +18,9 @@ void PL_REF(narrow)(const struct pl_half_args *a)
 {
     const real *wide = a->wide;
 
-    for (size_t i = 0; i < a->n; i++)
-        a->half[i] = pl_half_of_f32(a->type, (float)wide[i]);
+    for (size_t i = 0; i < a->n; i++) {
+        float x = (float)wide[i];
+
+        a->half[i] = pl_half_of_f32(a->type, a->add ? pl_f32_of_half(a->type, a->half[i]) + x : x);
+    }
 }
