@@ -177,12 +177,13 @@ static plume_tensor *random_function(struct net *net)
     return sum[0];
 }
 
-static void random_make(struct random_net *r, enum pl_real real, uint64_t seed, size_t ops)
+static void random_make(
+    struct random_net *r, struct pl_device *dev, enum pl_real real, uint64_t seed, size_t ops)
 {
     struct net *net = &r->net;
 
     *r = (struct random_net){.seed = seed, .ops = ops};
-    pl_tape_init(&net->tape, pl_device_cpu(), real, true);
+    pl_tape_init(&net->tape, dev, real, true);
     leaf(net, real, 2, (size_t[]){4, 6});
     leaf(net, real, 3, (size_t[]){2, 3, 4});
     leaf(net, real, 1, (size_t[]){7});

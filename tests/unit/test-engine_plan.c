@@ -75,7 +75,7 @@ run_random(struct random_net *r, uint64_t seed, size_t ops, enum kind kind, bool
     struct pl_tape *tape = &r->net.tape;
     plume_tensor *loss;
 
-    random_make(r, kind == F64 ? PL_REAL_F64 : PL_REAL_F32, seed, ops);
+    random_make(r, pl_device_cpu(), kind == F64 ? PL_REAL_F64 : PL_REAL_F32, seed, ops);
     tape->low = kind >= AUTOCAST ? PLUME_BF16 : 0;
     tape->pure_low = kind == ALL_BF16;
     tape->spread = spread;

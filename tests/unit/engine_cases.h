@@ -1,0 +1,314 @@
+/* SPDX-License-Identifier: MIT */
+/* Functions of a few leaf tensors that have every op with a gradient in them, as modules call it.
+ */
+#ifndef PL_TESTS_UNIT_ENGINE_CASES_H
+#define PL_TESTS_UNIT_ENGINE_CASES_H
+
+#include "tests/unit/engine_net.h"
+
+#define OPS_MAX 256
+
+static bool called[OPS_MAX]; /* by number */
+
+static plume_tensor *op(struct net *net,
+                        enum plume_op which,
+                        size_t n,
+                        plume_tensor *const *in,
+                        struct plume_op_args args)
+{
+    plume_tensor *t = NULL;
+    struct pl_error err = {0};
+
+    if (pl_op_call(&net->tape, which, in, n, &args, &t, &err) < 0)
+        fail_msg("%s", pl_error_text(&err));
+    called[which] = true;
+    return t;
+}
+
+#define OP(which, args, ...)                                                                       \
+    op(net, which, sizeof((plume_tensor *[]){__VA_ARGS__}) / sizeof(plume_tensor *),               \
+       (plume_tensor *[]){__VA_ARGS__}, (struct plume_op_args)args)
+#define ARGS(...)                                                                                  \
+    {                                                                                              \
+        __VA_ARGS__                                                                                \
+    }
+#define NONE ARGS({0}, {0})
+
+/* A loss that weighs each element of x differently: sum x_i sin(i + 1), by way of t[last]. */
+static plume_tensor *weigh(struct net *net, plume_tensor *x)
+{
+    plume_tensor *flat = OP(PLUME_OP_RESHAPE, ARGS({1, 0}, {0}), x);
+    plume_tensor *weights = OP(PLUME_OP_SLICE, ARGS({0, 0, (int64_t)x->count}, {0}), &net->t[7]);
+    plume_tensor *product = OP(PLUME_OP_BINARY, ARGS({2}, {0}), flat, weights);
+
+    return OP(PLUME_OP_REDUCE, ARGS({0, 9, 0, 0}, {0}), product);
+}
+
+/* The leaves: t[0] a [4, 6], t[1] b [6], t[2] c [2, 3, 4], t[3] d [2, 4, 3], t[4] labels [4],
+ * t[5] table [5, 3], t[6] one element, t[7] the weights of the loss, t[8]
+ * and t[9] buffers [3]. */
+static plume_tensor *f_unary(struct net *net)
+{
+    plume_tensor *x = &net->t[0];
+
+    for (int64_t act = PLUME_GELU; act <= PLUME_SIGMOID; act++)
+        x = OP(PLUME_OP_UNARY, ARGS({act}, {0}), x);
+    return weigh(net, x);
+}
+
+/* Its kink is far from what is random here. */
+static plume_tensor *f_relu(struct net *net)
+{
+    return weigh(net, OP(PLUME_OP_UNARY, ARGS({PLUME_RELU}, {0}), &net->t[0]));
+}
+
+static plume_tensor *f_linear_activated(struct net *net)
+{
+    plume_tensor *x = &net->t[0];
+    plume_tensor *w = OP(PLUME_OP_RESHAPE, ARGS({2, 4, 6}, {0}), &net->t[2]);
+
+    for (int64_t act = PLUME_GELU; act <= PLUME_SIGMOID; act++) {
+        plume_tensor *h = OP(PLUME_OP_LINEAR, ARGS({act}, {0}), x, w); /* [4, 4] */
+
+        x = OP(PLUME_OP_LINEAR, ARGS({act}, {0}), h,
+               OP(PLUME_OP_RESHAPE, ARGS({2, 6, 4}, {0}), &net->t[3]), &net->t[1]);
+    }
+    return weigh(net, x);
+}
+
+static plume_tensor *f_binary(struct net *net)
+{
+    plume_tensor *x = &net->t[0], *b = &net->t[1], *one = &net->t[6];
+
+    for (int64_t kind = 0; kind < 4; kind++) { /* the row, one element, the same shape */
+        x = OP(PLUME_OP_BINARY, ARGS({kind}, {0}), x, b);
+        x = OP(PLUME_OP_BINARY, ARGS({kind}, {0}), x, one);
+        x = OP(PLUME_OP_BINARY, ARGS({kind}, {0}), x, &net->t[0]);
+    }
+    x = OP(PLUME_OP_BINARY, ARGS({2}, {0}), b, x); /* the other way round */
+    return weigh(net, x);
+}
+
+static plume_tensor *f_square(struct net *net)
+{
+    return weigh(net, OP(PLUME_OP_BINARY, ARGS({2}, {0}), &net->t[0], &net->t[0]));
+}
+
+static plume_tensor *f_affine(struct net *net)
+{
+    return weigh(net, OP(PLUME_OP_AFFINE, ARGS({0}, {-1.5, 0.25}), &net->t[0]));
+}
+
+static plume_tensor *f_reduce(struct net *net)
+{
+    plume_tensor *c = &net->t[2];
+    plume_tensor *parts[] = {
+        OP(PLUME_OP_REDUCE, ARGS({0, 1, 0, 1}, {0}), c), /* [3, 4] */
+        OP(PLUME_OP_REDUCE, ARGS({1, 2, 0, 0}, {0}), c), /* [2, 4] */
+    };
+    plume_tensor *row = OP(PLUME_OP_REDUCE, ARGS({2, 3, 1, 1}, {0}), c); /* [2, 3, 1] */
+    plume_tensor *joined = op(net, PLUME_OP_CAT, 2, parts, (struct plume_op_args)NONE); /* [5, 4] */
+    plume_tensor *sum = OP(PLUME_OP_BINARY, NONE, weigh(net, joined), weigh(net, row));
+
+    return OP(PLUME_OP_BINARY, NONE, sum, OP(PLUME_OP_REDUCE, ARGS({0, 3, 0, 1}, {0}), c));
+}
+
+static plume_tensor *f_matmul(struct net *net)
+{
+    plume_tensor *c = &net->t[2], *d = &net->t[3], *sum = NULL;
+
+    /* c d, c^T d^T as stored the other way round, each also by one matrix for all. */
+    for (int64_t way = 0; way < 2; way++) {
+        plume_tensor *product = OP(PLUME_OP_MATMUL, ARGS({way, way}, {0}), c, d);
+        plume_tensor *one = OP(PLUME_OP_SLICE, ARGS({0, 1, 1}, {0}), d);
+        plume_tensor *flat = OP(PLUME_OP_RESHAPE, ARGS({2, 4, 3}, {0}), one);
+        plume_tensor *shared = OP(PLUME_OP_MATMUL, ARGS({way, way}, {0}), c, flat);
+        plume_tensor *both = OP(PLUME_OP_BINARY, NONE, weigh(net, product), weigh(net, shared));
+
+        sum = sum ? OP(PLUME_OP_BINARY, NONE, sum, both) : both;
+    }
+    /* c c^T, of one tensor. */
+    return OP(PLUME_OP_BINARY, NONE, sum, weigh(net, OP(PLUME_OP_MATMUL, ARGS({0, 1}, {0}), c, c)));
+}
+
+static plume_tensor *f_layernorm(struct net *net)
+{
+    plume_tensor *x = OP(PLUME_OP_LAYERNORM, NONE, &net->t[0]);
+
+    return weigh(net, OP(PLUME_OP_LAYERNORM, NONE, x, &net->t[1],
+                         OP(PLUME_OP_AFFINE, ARGS({0}, {2, 1}), &net->t[1])));
+}
+
+static plume_tensor *f_softmax(struct net *net)
+{
+    plume_tensor *x = OP(PLUME_OP_SOFTMAX, NONE, &net->t[0]);
+
+    return weigh(net,
+                 OP(PLUME_OP_SOFTMAX, ARGS({1}, {0}), OP(PLUME_OP_AFFINE, ARGS({0}, {3, 0}), x)));
+}
+
+static plume_tensor *f_losses(struct net *net)
+{
+    plume_tensor *a = OP(PLUME_OP_MSE, NONE, &net->t[2], &net->t[3]);
+
+    return OP(PLUME_OP_BINARY, NONE, a, OP(PLUME_OP_CROSS_ENTROPY, NONE, &net->t[0], &net->t[4]));
+}
+
+static plume_tensor *f_embedding(struct net *net)
+{
+    plume_tensor *y = OP(PLUME_OP_EMBEDDING, NONE, &net->t[5], &net->t[4]); /* [4, 3] */
+
+    return weigh(net, OP(PLUME_OP_NORMALIZE, NONE, y));
+}
+
+static plume_tensor *f_dropout(struct net *net)
+{
+    return weigh(net, OP(PLUME_OP_DROPOUT, ARGS({0}, {0.4}), &net->t[0]));
+}
+
+/* Views of views, overlapping and not, dense and not. */
+static plume_tensor *f_views(struct net *net)
+{
+    plume_tensor *c = OP(PLUME_OP_AFFINE, ARGS({0}, {2, 0}), &net->t[2]); /* [2, 3, 4] */
+    plume_tensor *t = OP(PLUME_OP_PERMUTE, ARGS({2, 0, 1}, {0}), c);      /* [4, 2, 3] */
+    plume_tensor *flat = OP(PLUME_OP_RESHAPE, ARGS({2, 4, 6}, {0}), t);   /* copies */
+    plume_tensor *left = OP(PLUME_OP_SLICE, ARGS({1, 0, 4}, {0}), flat);  /* [4, 4] */
+    plume_tensor *right = OP(PLUME_OP_SLICE, ARGS({1, 2, 4}, {0}), flat); /* overlaps */
+    plume_tensor *once = OP(PLUME_OP_BINARY, ARGS({2}, {0}), left, right);
+
+    return OP(PLUME_OP_BINARY, NONE, weigh(net, once), weigh(net, t));
+}
+
+/* Views that make all of their base: written, not added to. */
+static plume_tensor *f_covering_views(struct net *net)
+{
+    plume_tensor *x = OP(PLUME_OP_AFFINE, ARGS({0}, {2, 0}), &net->t[0]); /* [4, 6] */
+    plume_tensor *a = OP(PLUME_OP_SLICE, ARGS({1, 0, 2}, {0}), x);
+    plume_tensor *b = OP(PLUME_OP_SLICE, ARGS({1, 2, 4}, {0}), x);
+
+    return OP(PLUME_OP_BINARY, ARGS({2}, {0}), weigh(net, a), weigh(net, b));
+}
+
+/* Along the last and the middle dimension, a part given twice, and i32. */
+static plume_tensor *f_cat(struct net *net)
+{
+    plume_tensor *c = &net->t[2], *d = &net->t[3]; /* [2, 3, 4], [2, 4, 3] */
+    plume_tensor *turned = OP(PLUME_OP_PERMUTE, ARGS({0, 2, 1}, {0}), d);
+    plume_tensor *last = OP(PLUME_OP_CAT, ARGS({2}, {0}), c, turned, c); /* [2, 3, 12] */
+    plume_tensor *piece = OP(PLUME_OP_SLICE, ARGS({2, 1, 3}, {0}), last);
+    plume_tensor *middle = OP(PLUME_OP_CAT, ARGS({1}, {0}), piece, d); /* [2, 7, 3] */
+
+    return OP(PLUME_OP_BINARY, NONE, weigh(net, middle),
+              weigh(net, OP(PLUME_OP_REDUCE, ARGS({1, 2, 0, 0}, {0}), last)));
+}
+
+/* Rows of one tensor against rows of another, each its own label. */
+static plume_tensor *f_info_nce(struct net *net)
+{
+    plume_tensor *b = OP(PLUME_OP_RESHAPE, ARGS({2, 4, 6}, {0}), &net->t[2]);
+    plume_tensor *left = OP(PLUME_OP_NORMALIZE, NONE, &net->t[0]);
+    plume_tensor *right = OP(PLUME_OP_NORMALIZE, NONE, b);
+    plume_tensor *all = OP(PLUME_OP_MATMUL, ARGS({0, 1}, {0}), left, right);
+    plume_tensor *own = op(net, PLUME_OP_ARANGE, 0, NULL, (struct plume_op_args)ARGS({4}, {0}));
+
+    return OP(PLUME_OP_CROSS_ENTROPY, NONE, OP(PLUME_OP_AFFINE, ARGS({0}, {5, 0}), all), own);
+}
+
+static plume_tensor *f_attention(struct net *net)
+{
+    plume_tensor *q = &net->t[2], *flat = OP(PLUME_OP_RESHAPE, ARGS({3, 1, 4, 6}, {0}), &net->t[0]);
+    plume_tensor *k = OP(PLUME_OP_RESHAPE, ARGS({3, 2, 3, 4}, {0}), &net->t[3]);
+    plume_tensor *v = OP(PLUME_OP_PERMUTE, ARGS({0, 2, 1}, {0}), &net->t[3]);
+    plume_tensor *y = OP(PLUME_OP_ATTENTION, ARGS({2, 0}, {0}), q, k, v);
+
+    y = OP(PLUME_OP_ATTENTION, ARGS({1, 1}, {0}), y, y, q); /* one tensor twice */
+    flat = OP(PLUME_OP_ATTENTION, ARGS({2, 1}, {0}), flat); /* packed: [1, 4, 2] */
+    return OP(PLUME_OP_BINARY, NONE, weigh(net, y), weigh(net, flat));
+}
+
+static plume_tensor *f_image(struct net *net)
+{
+    plume_tensor *x = OP(PLUME_OP_RESHAPE, ARGS({4, 1, 2, 3, 4}, {0}), &net->t[0]);
+    plume_tensor *w = OP(PLUME_OP_RESHAPE, ARGS({4, 2, 2, 2, 3}, {0}), &net->t[2]);
+    plume_tensor *b = OP(PLUME_OP_SLICE, ARGS({0, 1, 2}, {0}), &net->t[1]);
+    plume_tensor *y = OP(PLUME_OP_CONV2D, ARGS({1, 1, PLUME_IDENTITY}, {0}), x, w, b);
+    plume_tensor *z = OP(PLUME_OP_CONV2D, ARGS({2, 0, PLUME_RELU}, {0}), x, w);
+
+    y = OP(PLUME_OP_POOL2D, ARGS({2, 2, 0, 0}, {0}), y); /* [1, 2, 2, 2] */
+    y = OP(PLUME_OP_POOL2D, ARGS({2, 1, 1, 1}, {0}), y); /* [1, 2, 3, 3] */
+    return OP(PLUME_OP_BINARY, NONE, weigh(net, y), weigh(net, z));
+}
+
+static plume_tensor *f_batchnorm(struct net *net)
+{
+    plume_tensor *w = OP(PLUME_OP_SLICE, ARGS({0, 0, 3}, {0}), &net->t[1]);
+    plume_tensor *b = OP(PLUME_OP_SLICE, ARGS({0, 3, 3}, {0}), &net->t[1]);
+    plume_tensor *x = OP(PLUME_OP_BATCHNORM, NONE, &net->t[2], w, b, &net->t[8], &net->t[9]);
+
+    return weigh(net, OP(PLUME_OP_BATCHNORM, ARGS({PLUME_RELU}, {1e-3, 0.2}), x, w, b, &net->t[8],
+                         &net->t[9]));
+}
+
+static const struct {
+    const char *name;
+    function f;
+    double roundings; /* that gradients may be apart, relative to the largest; 0: any */
+} cases[] = {
+    {"relu", f_relu, 16},
+    {"unary", f_unary, 16},
+    {"linear_activated", f_linear_activated, 96},
+    {"binary", f_binary, 0}, /* divides by numbers near 0 */
+    {"square", f_square, 16},
+    {"affine", f_affine, 16},
+    {"reduce", f_reduce, 16},
+    {"matmul", f_matmul, 16},
+    {"layernorm", f_layernorm, 16},
+    {"softmax", f_softmax, 16},
+    {"losses", f_losses, 16},
+    {"embedding", f_embedding, 16},
+    {"dropout", f_dropout, 16},
+    {"cat", f_cat, 16},
+    {"info_nce", f_info_nce, 16},
+    {"attention", f_attention, 16},
+    {"image", f_image, 16},
+    {"batchnorm", f_batchnorm, 16},
+    {"views", f_views, 16},
+    {"covering_views", f_covering_views, 16},
+};
+
+static PL_UNUSED void make_on(struct net *net, struct pl_device *dev, enum pl_real real)
+{
+    *net = (struct net){0};
+    pl_tape_init(&net->tape, dev, real, true);
+    leaf(net, real, 2, (size_t[]){4, 6});
+    leaf(net, real, 1, (size_t[]){6});
+    leaf(net, real, 3, (size_t[]){2, 3, 4});
+    leaf(net, real, 3, (size_t[]){2, 4, 3});
+    labels(net, 4, 5);
+    leaf(net, real, 2, (size_t[]){5, 3});
+    leaf(net, real, 1, (size_t[]){1});
+    leaf(net, real, 1, (size_t[]){64});
+    for (int i = 0; i < 2; i++) /* running mean and variance */
+        leaf(net, real, 1, (size_t[]){3})->wants_grad = false;
+}
+
+/* The largest difference of a gradient of `a` from b's, relative to b's largest element. */
+static PL_UNUSED double gradient_apart(const struct net *a, const struct net *b)
+{
+    double worst = 0;
+
+    for (size_t i = 0; i < a->n; i++) {
+        double largest = 1e-3, apart = 0;
+
+        for (size_t k = 0; a->t[i].wants_grad && k < a->t[i].count; k++) {
+            double want = ((double *)b->t[i].grad)[k];
+
+            largest = fmax(largest, fabs(want));
+            apart = fmax(apart, fabs(((float *)a->t[i].grad)[k] - want));
+        }
+        worst = fmax(worst, apart / largest);
+    }
+    return worst;
+}
+
+#endif
