@@ -146,7 +146,8 @@ static int trace(struct pl_tape *tape,
     return 0;
 }
 
-/* copy: to another type, to dense order, or so that a tensor given twice has two gradients */
+/* copy: to dense order, or so that a tensor given twice has two gradients; also to another type,
+ * where cast cannot */
 
 _Static_assert(PLUME_RANK_MAX <= PL_COPY_RANK, "any tensor can be copied");
 
@@ -155,7 +156,7 @@ static void copy(const struct pl_call *call, bool back)
 {
     const plume_tensor *t = call->node->in[0];
     struct pl_copy_args a = {
-        .rank = 1, /* a cast, most often */
+        .rank = 1,
         .shape = {t->count},
         .src_stride = {1},
         .dst_stride = {1},
@@ -194,11 +195,58 @@ static const struct pl_op op_copy = {
     .backward = copy_backward,
 };
 
+/* cast: between f32 and a 16-bit type, from and to the tensors themselves */
+
+static void convert(const struct pl_call *call, bool back)
+{
+    enum plume_dtype in = call->node->in[0]->dtype, out = call->node->out->dtype;
+    void *from = back ? call->out_grad : call->in[0], *to = back ? call->in_grad[0] : call->out;
+    bool widen = pl_dtype_is_16bit(in) != back;
+    struct pl_half_args a = {
+        .n = call->node->out->count,
+        .type = pl_tape_half_of(pl_dtype_is_16bit(in) ? in : out),
+        .add = back && call->add[0],
+        .half = widen ? from : to,
+        .wide = widen ? to : from,
+    };
+
+    if (widen)
+        call->k->widen(&a);
+    else
+        call->k->narrow(&a);
+}
+
+static void cast_forward(const struct pl_call *call)
+{
+    convert(call, false);
+}
+
+static void cast_backward(const struct pl_call *call)
+{
+    convert(call, true);
+}
+
+static const struct pl_op op_cast = {
+    .name = "cast",
+    .cast = PL_CAST_NONE,
+    .raw = true,
+    .forward = cast_forward,
+    .backward = cast_backward,
+};
+
+static bool can_cast(const plume_tensor *t, enum plume_dtype dtype)
+{
+    return pl_tensor_is_dense(t) && ((t->dtype == PLUME_F32 && pl_dtype_is_16bit(dtype)) ||
+                                     (pl_dtype_is_16bit(t->dtype) && dtype == PLUME_F32));
+}
+
 static int
 copy_of(struct pl_tape *tape, plume_tensor **t, enum plume_dtype dtype, struct pl_error *err)
 {
-    struct pl_apply what = {
-        .op = &op_copy, .in = (plume_tensor *[]){*t}, .n_in = 1, .rank = (*t)->rank};
+    struct pl_apply what = {.op = can_cast(*t, dtype) ? &op_cast : &op_copy,
+                            .in = (plume_tensor *[]){*t},
+                            .n_in = 1,
+                            .rank = (*t)->rank};
 
     memcpy(what.shape, (*t)->shape, sizeof(what.shape));
     return trace(tape, &what, dtype, t, err);
@@ -211,8 +259,8 @@ cast(struct pl_tape *tape, plume_tensor **t, enum plume_dtype dtype, struct pl_e
     for (size_t i = 0; i < tape->cursor; i++) {
         const struct pl_node *node = &tape->nodes[i];
 
-        if (node->op == &op_copy && node->in[0] == *t && node->out->dtype == dtype &&
-            dtype != (*t)->dtype) {
+        if ((node->op == &op_cast || node->op == &op_copy) && node->in[0] == *t &&
+            node->out->dtype == dtype && dtype != (*t)->dtype) {
             *t = node->out;
             return 0;
         }

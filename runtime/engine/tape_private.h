@@ -5,6 +5,11 @@
 
 #include "runtime/engine/tape.h"
 
+static inline enum pl_half pl_tape_half_of(enum plume_dtype dtype)
+{
+    return dtype == PLUME_F16 ? PL_HALF_F16 : PL_HALF_BF16;
+}
+
 /* Bytes that the f32 copies of a node's 16-bit tensors and of their gradients need. */
 size_t pl_tape_wide_bytes(const struct pl_node *node);
 

@@ -52,21 +52,16 @@ void *pl_tape_grad(const struct pl_tape *tape, const plume_tensor *t)
     return grad && root->is_param ? grad + tape->param_shift : grad;
 }
 
-static enum pl_half half_of(const plume_tensor *t)
-{
-    return t->dtype == PLUME_F16 ? PL_HALF_F16 : PL_HALF_BF16;
-}
-
 static void widen(const struct pl_call *c, const plume_tensor *t, const void *from, float *to)
 {
     c->k->widen(&(struct pl_half_args){
-        .n = t->count, .type = half_of(t), .half = (void *)from, .wide = to});
+        .n = t->count, .type = pl_tape_half_of(t->dtype), .half = (void *)from, .wide = to});
 }
 
 static void narrow(const struct pl_call *c, const plume_tensor *t, const float *from, void *to)
 {
     c->k->narrow(&(struct pl_half_args){
-        .n = t->count, .type = half_of(t), .half = to, .wide = (void *)from});
+        .n = t->count, .type = pl_tape_half_of(t->dtype), .half = to, .wide = (void *)from});
 }
 
 /* Copies of one call; the scratch is handed out upwards. */
@@ -272,7 +267,7 @@ static int set_seed(struct pl_tape *tape, const struct pl_backward *what, struct
     plume_tensor *loss = what->loss;
     bool any_param = false;
     float f32 = (float)what->seed;
-    uint16_t half = pl_half_of_f32(half_of(loss), f32);
+    uint16_t half = pl_half_of_f32(pl_tape_half_of(loss->dtype), f32);
     const void *seed = loss->dtype == PLUME_F64   ? (const void *)&what->seed
                        : loss->dtype == PLUME_F32 ? (const void *)&f32
                                                   : &half;

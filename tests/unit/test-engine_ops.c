@@ -109,7 +109,7 @@ static void test_autocast_puts_casts_where_they_belong(void **state)
         size_t casts = 0;
 
         for (size_t i = 0; i < n.tape.n; i++)
-            casts += strcmp(n.tape.nodes[i].op->name, "copy") == 0 && n.tape.nodes[i].in[0] == x &&
+            casts += strcmp(n.tape.nodes[i].op->name, "cast") == 0 && n.tape.nodes[i].in[0] == x &&
                      n.tape.nodes[i].out->dtype == PLUME_BF16;
         assert_int_equal(casts, 1); /* the weight's is made once */
     }
