@@ -87,6 +87,7 @@ static const struct pl_op op_batchnorm = {
     .name = "batchnorm",
     .cast = PL_CAST_F32,
     .needs = PL_NEEDS_IN(0) | PL_NEEDS_IN(1) | PL_NEEDS_OUT,
+    .keeps = PL_NEEDS_IN(3) | PL_NEEDS_IN(4),
     .forward = batchnorm_forward,
     .backward = batchnorm_backward,
     .flops = batchnorm_flops,

@@ -314,7 +314,8 @@ static int prepare(struct pl_tape *tape,
     for (size_t i = 0; i < what->n_in && r == 0; i++) {
         if (!in[i])
             continue;
-        if (dtype && pl_dtype_is_real(in[i]->dtype) && in[i]->dtype != dtype)
+        if (dtype && pl_dtype_is_real(in[i]->dtype) && in[i]->dtype != dtype &&
+            !(what->op->keeps & PL_NEEDS_IN(i)))
             r = cast(tape, &in[i], dtype, err);
         else if (!what->op->strided && !what->op->view && !pl_tensor_is_dense(in[i]))
             r = copy_of(tape, &in[i], in[i]->dtype, err);

@@ -80,6 +80,7 @@ struct pl_op {
     bool strided;   /* takes inputs that are not dense */
     bool no_grad;   /* not differentiable */
     uint64_t needs; /* what backward reads */
+    uint64_t keeps; /* PL_NEEDS_IN: state that it writes, in the tape's own type, and never cast */
     void (*forward)(const struct pl_call *call);
     /* Called where out's gradient is set and at least one input wants one. */
     void (*backward)(const struct pl_call *call);

@@ -83,6 +83,27 @@ static void test_other_types(void **state)
     }
 }
 
+/* Running mean and variance are f32 at every level: no cast stands between them and the op.
+ * Tolerance: the sums are of 16-bit numbers. */
+static void test_running_statistics_are_not_cast(void **state)
+{
+    struct net want, got;
+
+    (void)state;
+    make(&want, PL_REAL_F64);
+    forward(&want, f_batchnorm);
+    make(&got, PL_REAL_F32);
+    got.tape.low = PLUME_BF16;
+    got.tape.pure_low = true;
+    forward(&got, f_batchnorm);
+    for (size_t i = 8; i < 10; i++)
+        for (size_t k = 0; k < 3; k++)
+            assert_true(fabs(((float *)got.t[i].data)[k] - ((double *)want.t[i].data)[k]) <=
+                        4 * 0x1p-9);
+    finish(&want);
+    finish(&got);
+}
+
 static void test_autocast_puts_casts_where_they_belong(void **state)
 {
     struct net n, *net = &n;
@@ -241,6 +262,7 @@ int main(void)
         cmocka_unit_test(test_gradients),
         cmocka_unit_test(test_gradients_of_every_op),
         cmocka_unit_test(test_other_types),
+        cmocka_unit_test(test_running_statistics_are_not_cast),
         cmocka_unit_test(test_autocast_puts_casts_where_they_belong),
         cmocka_unit_test(test_dropout_by_seed_and_step),
         cmocka_unit_test(test_shapes_that_ops_refuse),
