@@ -5,11 +5,12 @@
  * kernels/ref/<op>.c (the truth: plain loops that one can check by eye), kernels/cpu/<op>.c, a line
  * for each in meson.build, and tests/kernels/<op>.c.
  *
- * Rules for all ops: arrays are dense, row-major and of the table's real type (f32 or f64) where
- * they are void pointers; a gradient is added to where its *_add flag is set, else written, and is
- * not wanted where it is NULL; outputs never overlap inputs unless the struct says so; no op
- * allocates on the heap beyond a scratch buffer kept per thread, locks or fails. Thread safe. Ops
- * marked "exact" give the same bits on every machine and backend, since ranks rely on it. */
+ * Rules for all ops: arrays are dense, row-major and of the table's real type where they are void
+ * pointers (statistics: pl_real_of_stats()); a gradient is added to where its *_add flag is set,
+ * else written, and is not wanted where it is NULL; outputs never overlap inputs unless the struct
+ * says so; no op allocates on the heap beyond a scratch buffer kept per thread, locks or fails.
+ * Thread safe. Ops marked "exact" give the same bits on every machine and backend, since ranks rely
+ * on it. */
 #ifndef PL_KERNELS_KERNELS_H
 #define PL_KERNELS_KERNELS_H
 
@@ -49,6 +50,13 @@ const struct pl_kernels *pl_kernels_cpu(unsigned level);
 
 /* The best table for this machine's CPU and type. Never NULL for f32 and f64. */
 const struct pl_kernels *pl_kernels_best(enum pl_real real);
+
+/* The type of what an op keeps of a row or channel from forward to backward (mean, rstd, inv_std,
+ * norm, lse), and of batch norm's running_mean and running_var: f32 in the 16-bit tables. */
+static inline enum pl_real pl_real_of_stats(enum pl_real real)
+{
+    return real == PL_REAL_F64 ? PL_REAL_F64 : PL_REAL_F32;
+}
 
 /* Bytes of an element. */
 static inline size_t pl_real_size(enum pl_real real)

@@ -104,7 +104,6 @@ int pl_build_attention(struct pl_tape *tape,
     what.shape[2] = width;
     what.attr.i[HEADS] = heads;
     what.attr.i[CAUSAL] = req->args.i[CAUSAL] != 0;
-    what.aux_bytes =
-        what.shape[0] * what.shape[1] * (size_t)heads * pl_real_size(tape->kernels->real);
+    what.aux_stats = what.shape[0] * what.shape[1] * (size_t)heads;
     return pl_tape_apply(tape, &what, ret, err);
 }

@@ -31,8 +31,8 @@ static struct pl_batchnorm_args batchnorm_args(const struct pl_call *c)
         /* Of several devices with one set of buffers, the first writes them. */
         .running_mean = training && c->tape->device ? NULL : c->in[3],
         .running_var = training && c->tape->device ? NULL : c->in[4],
-        .mean = c->aux,
-        .inv_std = (char *)c->aux + channels * pl_real_size(c->k->real),
+        .mean = pl_op_stats(c, 0),
+        .inv_std = pl_op_stats(c, channels),
         .y = c->out,
         .dx = c->in_grad[0],
         .dw = c->in_grad[1],
@@ -111,7 +111,7 @@ int pl_build_batchnorm(struct pl_tape *tape,
     what.attr.i[0] = req->args.i[0];
     what.attr.f[0] = req->args.f[0] > 0 ? req->args.f[0] : 1e-5;
     what.attr.f[1] = req->args.f[1] > 0 ? req->args.f[1] : 0.1;
-    what.aux_bytes = 2 * x->shape[1] * pl_real_size(tape->kernels->real);
+    what.aux_stats = 2 * x->shape[1];
     what.scratch_bytes = (1 + 2 * x->shape[1]) * sizeof(double);
     return pl_tape_apply(tape, &what, ret, err);
 }

@@ -59,6 +59,8 @@ static const struct pl_op op_cross_entropy = {
     .flops = cross_entropy_flops,
 };
 
+/* The probabilities are kept on the host only: elsewhere to make them again is cheaper than to
+ * write and read them, and in 16 bits they would be rounded. */
 int pl_build_cross_entropy(struct pl_tape *tape,
                            const struct pl_op_request *req,
                            plume_tensor **ret,
@@ -69,7 +71,7 @@ int pl_build_cross_entropy(struct pl_tape *tape,
                             .n_in = req->n_in,
                             .rank = 1,
                             .shape = {1},
-                            .aux_bytes = req->in[0]->count * pl_real_size(tape->kernels->real)};
+                            .aux_reals = tape->dev->ops->host ? req->in[0]->count : 0};
     int r = check_labels(req, err);
 
     return r < 0 ? r : pl_tape_apply(tape, &what, ret, err);

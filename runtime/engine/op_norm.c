@@ -25,8 +25,8 @@ static struct pl_layernorm_args layernorm_args(const struct pl_call *c)
         .beta = n_in > 2 ? c->in[2] : NULL,
         .dy = c->out_grad,
         .y = c->out,
-        .mean = c->aux,
-        .rstd = (char *)c->aux + rows * pl_real_size(c->k->real),
+        .mean = pl_op_stats(c, 0),
+        .rstd = pl_op_stats(c, rows),
         .dx = c->in_grad[0],
         .dgamma = n_in > 1 ? c->in_grad[1] : NULL,
         .dbeta = n_in > 2 ? c->in_grad[2] : NULL,
@@ -70,7 +70,7 @@ int pl_build_layernorm(struct pl_tape *tape,
     if (!pl_op_all_real(req) || x->rank == 0 || x->count == 0)
         return pl_op_refuse(req, "needs rows of real numbers", err);
     what.attr.f[0] = req->args.f[0] > 0 ? req->args.f[0] : 1e-5;
-    what.aux_bytes = 2 * pl_op_rows(x) * pl_real_size(tape->kernels->real);
+    what.aux_stats = 2 * pl_op_rows(x);
     return pl_tape_apply(tape, &what, ret, err);
 }
 
@@ -176,7 +176,7 @@ int pl_build_normalize(struct pl_tape *tape,
     if (!pl_op_all_real(req) || req->in[0]->rank == 0 || req->in[0]->count == 0)
         return pl_op_refuse(req, "needs rows of real numbers", err);
     what.attr.f[0] = req->args.f[0] > 0 ? req->args.f[0] : 1e-12;
-    what.aux_bytes = pl_op_rows(req->in[0]) * pl_real_size(tape->kernels->real);
+    what.aux_stats = pl_op_rows(req->in[0]);
     return pl_tape_apply(tape, &what, ret, err);
 }
 

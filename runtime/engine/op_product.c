@@ -98,7 +98,7 @@ int pl_build_linear(struct pl_tape *tape,
     what.shape[what.rank - 1] = w->shape[0];
     what.attr.i[0] = act;
     if (pl_activation_needs_pre((enum pl_activation)act))
-        what.aux_bytes = x->count / w->shape[1] * w->shape[0] * pl_real_size(tape->kernels->real);
+        what.aux_reals = x->count / w->shape[1] * w->shape[0];
     return pl_tape_apply(tape, &what, ret, err);
 }
 
@@ -226,16 +226,30 @@ matmul_db_of(const struct pl_call *c, const struct sizes *s, size_t first, size_
     c->k->matmul(&args);
 }
 
+/* Where the batch shares b, its rows behind one another are those of one a. */
+static void matmul_db(const struct pl_call *c, const struct sizes *s)
+{
+    struct sizes one = *s;
+
+    if (!s->shared) {
+        matmul_db_of(c, s, 0, s->batch, c->add[1]);
+    } else if (!s->a_transposed) {
+        one.m *= s->batch;
+        matmul_db_of(c, &one, 0, 1, c->add[1]);
+    } else {
+        for (size_t i = 0; i < s->batch; i++)
+            matmul_db_of(c, s, i, 1, c->add[1] || i > 0);
+    }
+}
+
 static void matmul_backward(const struct pl_call *c)
 {
     struct sizes s = matmul_sizes(c->node->in[0], c->node->in[1], c->attr);
 
     if (c->in_grad[0])
         matmul_da(c, &s);
-    if (c->in_grad[1] && !s.shared)
-        matmul_db_of(c, &s, 0, s.batch, c->add[1]);
-    for (size_t i = 0; c->in_grad[1] && s.shared && i < s.batch; i++)
-        matmul_db_of(c, &s, i, 1, c->add[1] || i > 0);
+    if (c->in_grad[1])
+        matmul_db(c, &s);
 }
 
 static double matmul_flops(const struct pl_node *node, bool backward)
@@ -249,6 +263,17 @@ static double matmul_flops(const struct pl_node *node, bool backward)
 static const struct pl_op op_matmul = {
     .name = "matmul",
     .cast = PL_CAST_LOW,
+    .needs = PL_NEEDS_IN(0) | PL_NEEDS_IN(1),
+    .forward = matmul_forward,
+    .backward = matmul_backward,
+    .flops = matmul_flops,
+};
+
+/* Its db is a sum of products. */
+static const struct pl_op op_matmul_of_columns = {
+    .name = "matmul",
+    .cast = PL_CAST_LOW,
+    .widens = true,
     .needs = PL_NEEDS_IN(0) | PL_NEEDS_IN(1),
     .forward = matmul_forward,
     .backward = matmul_backward,
@@ -275,6 +300,8 @@ int pl_build_matmul(struct pl_tape *tape,
     s = matmul_sizes(a, b, &what.attr);
     if (b->shape[b->rank - (s.b_transposed ? 1 : 2)] != s.k)
         return pl_op_refuse(req, "the inner dimensions differ", err);
+    if (s.shared && s.a_transposed)
+        what.op = &op_matmul_of_columns;
     what.shape[what.rank - 2] = s.m;
     what.shape[what.rank - 1] = s.n;
     return pl_tape_apply(tape, &what, ret, err);

@@ -84,13 +84,46 @@ static void set_view(plume_tensor *out, const struct pl_apply *what)
     memcpy(out->stride, what->stride, sizeof(out->stride));
 }
 
+/* Whether all real inputs are of this 16-bit type, and state of the tape's own. */
+static bool is_all(const struct pl_tape *tape, const struct pl_apply *what, enum plume_dtype dtype)
+{
+    for (size_t i = 0; i < what->n_in; i++) {
+        const plume_tensor *in = what->in[i];
+        bool state = what->op->keeps & PL_NEEDS_IN(i);
+
+        if (in && pl_dtype_is_real(in->dtype) &&
+            in->dtype != (state ? pl_dtype_of_real(tape->kernels->real) : dtype))
+            return false;
+    }
+    return true;
+}
+
+/* On the CPU copies in f32 are the faster way: it has no arithmetic in 16 bits. */
+static const struct pl_kernels *
+table_for(const struct pl_tape *tape, const struct pl_apply *what, enum plume_dtype dtype)
+{
+    const struct pl_kernels *low;
+
+    if (!pl_dtype_is_16bit(dtype) || tape->dev->ops->host || what->op->raw || what->op->widens ||
+        !is_all(tape, what, dtype))
+        return tape->kernels;
+    low = tape->dev->ops->kernels(tape->dev, dtype == PLUME_F16 ? PL_REAL_F16 : PL_REAL_BF16);
+    return low ? low : tape->kernels;
+}
+
+static size_t aux_bytes(const struct pl_apply *what, enum pl_real real)
+{
+    return what->aux_bytes + what->aux_reals * pl_real_size(real) +
+           what->aux_stats * pl_real_size(pl_real_of_stats(real));
+}
+
 static int record(struct pl_tape *tape, const struct pl_apply *what, enum plume_dtype dtype)
 {
     size_t n = what->n_in;
     struct pl_node node = {.op = what->op,
+                           .k = table_for(tape, what, dtype),
                            .n_in = n,
                            .attr = what->attr,
-                           .aux_bytes = what->aux_bytes,
                            .scratch_bytes = what->scratch_bytes,
                            .before = pl_bump_mark(&tape->bump)};
     plume_tensor *out = pl_bump_alloc(&tape->bump, sizeof(*out));
@@ -101,6 +134,7 @@ static int record(struct pl_tape *tape, const struct pl_apply *what, enum plume_
 
     if (!out || !lists || grow(tape) < 0)
         return -ENOMEM;
+    node.aux_bytes = aux_bytes(what, node.k->real);
     r = pl_tensor_init(out, dtype, what->rank, what->shape);
     if (r < 0)
         return r;

@@ -30,6 +30,7 @@ struct pl_attr {
 
 struct pl_node {
     const struct pl_op *op;
+    const struct pl_kernels *k; /* run it; see pl_tape_apply() */
     size_t n_in;
     plume_tensor **in; /* NULL where an input is optional and not given */
     size_t *in_count;  /* elements when recorded */
@@ -46,7 +47,7 @@ struct pl_node {
 };
 
 /* What a kernel gets to work on: a node with its pointers. Those to 16-bit tensors are f32 copies,
- * unless the op asked for raw ones. */
+ * unless `k` is a table of their type or the op asked for raw ones. */
 struct pl_call {
     const struct pl_tape *tape;
     const struct pl_kernels *k;
@@ -76,7 +77,8 @@ struct pl_op {
     const char *name;
     enum pl_cast_class cast;
     bool view;      /* the output is a view of input 0: nothing runs */
-    bool raw;       /* takes 16-bit tensors as they are */
+    bool raw;       /* takes 16-bit tensors as they are, with the tape's own table */
+    bool widens;    /* of several kernels with sums in between: on f32 copies on any device */
     bool strided;   /* takes inputs that are not dense */
     bool no_grad;   /* not differentiable */
     uint64_t needs; /* what backward reads */
@@ -102,7 +104,10 @@ struct pl_apply {
     size_t shape[PLUME_RANK_MAX];
     size_t stride[PLUME_RANK_MAX]; /* views only, with the offset in the input */
     size_t offset;
-    size_t aux_bytes, scratch_bytes; /* kept from forward to backward; needed while it runs */
+    /* Kept from forward to backward: the sum of bytes, elements of the type that the node runs in,
+     * and statistics (pl_real_of_stats()). */
+    size_t aux_bytes, aux_reals, aux_stats;
+    size_t scratch_bytes; /* needed while it runs */
 };
 
 struct pl_tape {
@@ -152,8 +157,10 @@ void pl_tape_finish(struct pl_tape *tape);
 void pl_tape_begin(struct pl_tape *tape);
 
 /* Traces one op, with casts before it where autocast is on, and a dense copy of views where the op
- * needs dense inputs. *ret belongs to the tape and lives until the tape changes before it; it has
- * no memory before pl_tape_forward(). -ENOMEM, -ERANGE. */
+ * needs dense inputs. A node of 16-bit tensors runs by that type's table where the device has one
+ * and is not the host; all others by the tape's own, on f32 copies. *ret belongs to the tape and
+ * lives until the tape changes before it; it has no memory before pl_tape_forward(). -ENOMEM,
+ * -ERANGE. */
 int pl_tape_apply(struct pl_tape *tape,
                   const struct pl_apply *what,
                   plume_tensor **ret,

@@ -212,6 +212,16 @@ static void set_addresses(struct pl_tape *tape, const struct life *lives, const 
     }
 }
 
+/* Nodes that another table than the tape's runs. */
+static size_t low_nodes(const struct pl_tape *tape)
+{
+    size_t n = 0;
+
+    for (size_t i = 0; i < tape->n; i++)
+        n += tape->nodes[i].k != tape->kernels && !tape->nodes[i].op->view;
+    return n;
+}
+
 int pl_tape_plan(struct pl_tape *tape, struct pl_error *err)
 {
     _cleanup_free_ struct life *lives = calloc(PL_MAX(tape->n, (size_t)1), sizeof(*lives));
@@ -248,8 +258,9 @@ int pl_tape_plan(struct pl_tape *tape, struct pl_error *err)
     free(p.list);
     tape->planned = true;
     tape->plans++;
-    pl_log_debug("tape", "%zu ops, %zu KiB of memory (%zu KiB without reuse)", tape->n, bytes >> 10,
-                 tape->unshared_bytes >> 10);
+    pl_log_debug("tape",
+                 "%zu ops, %zu of them in 16 bits, %zu KiB of memory (%zu KiB without reuse)",
+                 tape->n, low_nodes(tape), bytes >> 10, tape->unshared_bytes >> 10);
     return 0;
 }
 

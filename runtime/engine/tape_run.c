@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* Running a tape. Kernels compute in f32 or f64; a 16-bit tensor reaches them as an f32 copy that
- * is rounded back after the op (to nearest, ties to even), once a memory block (views of one block
- * share the copy). So every op has the rounding of a 16-bit machine: one an op. */
+/* Running a tape. Kernels compute in f32 or f64. Where a node's table is of the tensors' 16-bit
+ * type its kernels load and round them themselves. A table of f32 gets an f32 copy of a 16-bit
+ * tensor, which is rounded back after the op (to nearest, ties to even), once a memory block (views
+ * of one block share the copy). So every op has the rounding of a 16-bit machine: one an op. */
 #include "common/base/fs.h"
 #include "runtime/engine/tape_private.h"
 
@@ -11,7 +12,8 @@
 
 static bool is_wide(const struct pl_node *node, const plume_tensor *t)
 {
-    return t && !node->op->raw && pl_dtype_is_16bit(t->dtype);
+    return t && !node->op->raw && pl_dtype_is_16bit(t->dtype) &&
+           pl_dtype_of_real(node->k->real) != t->dtype;
 }
 
 /* Whether an earlier input of the node lies in the same memory. */
@@ -84,7 +86,7 @@ void pl_tape_point(const struct pl_tape *tape, size_t index, bool backward, stru
     const struct pl_node *node = &tape->nodes[index];
 
     c->tape = tape;
-    c->k = tape->kernels;
+    c->k = node->k;
     c->node = node;
     c->attr = &node->attr;
     c->index = index;
