@@ -12,7 +12,7 @@ struct line {
 static bool alike(const struct pl_node *a, const struct pl_node *b)
 {
     return strcmp(a->op->name, b->op->name) == 0 && a->out->dtype == b->out->dtype &&
-           a->out->rank == b->out->rank &&
+           a->k == b->k && a->out->rank == b->out->rank &&
            memcmp(a->out->shape, b->out->shape, a->out->rank * sizeof(a->out->shape[0])) == 0;
 }
 
@@ -58,18 +58,19 @@ void pl_profile_print(const struct pl_tape *tape, uint64_t steps, double seconds
     if (n == 0)
         return;
     qsort(lines, n, sizeof(*lines), dearest_first);
-    fprintf(out, "%-16s %-26s %5s %9s %9s %6s %8s\n", "op", "output", "calls", "forward",
-            "backward", "share", "GFLOP/s");
+    fprintf(out, "%-16s %-4s %-26s %5s %9s %9s %6s %8s\n", "op", "type", "output", "calls",
+            "forward", "backward", "share", "GFLOP/s");
     for (size_t i = 0; i < n; i++) {
         const struct line *l = &lines[i];
         double ns = l->ns[0] + l->ns[1];
 
         in_ops += ns;
-        fprintf(out, "%-16s %-26s %5zu %9.3f %9.3f %5.1f%% %8.2f\n", l->first->op->name,
+        fprintf(out, "%-16s %-4s %-26s %5zu %9.3f %9.3f %5.1f%% %8.2f\n", l->first->op->name,
+                pl_dtype_name(pl_dtype_of_real(l->first->k->real)),
                 pl_tensor_text(l->first->out, text, sizeof(text)), l->calls, l->ns[0] * to_ms,
                 l->ns[1] * to_ms, 100 * ns / total, ns > 0 ? l->flops * (double)steps / ns : 0);
     }
-    fprintf(out, "%-16s %-26s %5s %9.3f %9s %5.1f%%\n", "rest", "data, optimizer, ranks", "",
-            (total - in_ops) * to_ms, "", 100 * (total - in_ops) / total);
+    fprintf(out, "%-16s %-4s %-26s %5s %9.3f %9s %5.1f%%\n", "rest", "", "data, optimizer, ranks",
+            "", (total - in_ops) * to_ms, "", 100 * (total - in_ops) / total);
     fprintf(out, "%.3f ms a step, %llu steps\n", total * to_ms, (unsigned long long)steps);
 }
