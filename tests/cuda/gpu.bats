@@ -20,6 +20,29 @@ load gpu
         # shellcheck disable=SC2086
         same 3e-3 "${SHORT[@]}" $how "${GPT[@]}"
     done
+    for how in "--precision bf16" "--precision 16" "--precision bf16 --amp-level O3"; do
+        # shellcheck disable=SC2086
+        same 3e-3 "${SHORT[@]}" $how mlp
+        # shellcheck disable=SC2086
+        same 3e-3 "${SHORT[@]}" $how cnn --batch_size 8 --batchnorm 1 --dropout 0.2
+    done
+}
+
+@test "what is in 16 bits runs by the kernels of its type on a GPU" {
+    # in_16_bits ARGS...: ops of each plan, and how many of them.
+    in_16_bits() {
+        PLUME_LOG=debug:tape pltrain "${SHORT[@]}" "$@" 2>&1 |
+            sed -n 's/.* \([0-9]*\) ops, \([0-9]*\) of them in 16 bits.*/\1 \2/p' | sort -u
+    }
+    in_16_bits --precision bf16 "${GPT[@]}" >cpu
+    in_16_bits --gpus 1 "${GPT[@]}" >f32
+    in_16_bits --gpus 1 --precision bf16 "${GPT[@]}" >autocast
+    in_16_bits --gpus 1 --precision 16 --amp-level O3 "${GPT[@]}" >pure
+    [ "$(cut -d ' ' -f 2 cpu f32 | sort -u)" = 0 ]
+    # The five products and attention, in training and in evaluation.
+    [ "$(cut -d ' ' -f 2 autocast | tr '\n' ' ')" = "6 6 " ]
+    # All that are there without casts.
+    cmp <(cut -d ' ' -f 2 pure) <(cut -d ' ' -f 1 f32)
 }
 
 @test "a loss that is no number ends a run before it is made use of" {
