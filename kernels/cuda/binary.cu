@@ -1,6 +1,12 @@
 /* SPDX-License-Identifier: MIT */
-/* Forward and da: 2 elements read (3 where it adds; b mostly from the cache), 1 written, 1
- * operation; db reads a and dy once (sums.cuh). Bound by memory. */
+/* Where b has a's shape all passes are element by element (each.cuh): forward reads 2 elements and
+ * writes 1, a gradient reads 1 to 3 (one more where it adds) and writes 1; 1 operation, 3 for the
+ * db of a division. Where b is repeated it comes from the cache, its place by a multiplication and
+ * a shift (divider.cuh), and db is a sum in f64 by columns (sums.cuh) that reads a and dy once.
+ * Bound by memory; not measured on a card yet. Before, equal shapes went through the sums too: with
+ * one row to add a block had 32 elements and 1 of its 8 lines of threads had something to do.
+ * Kernels are shared by the passes: a product's da and db are forward's kernel on dy. Any shape. */
+#include "kernels/cuda/divider.cuh"
 #include "kernels/cuda/each.cuh"
 #include "kernels/cuda/sums.cuh"
 
@@ -10,35 +16,54 @@ namespace pl_cuda
 namespace
 {
 
+template <int OP, class R> __device__ __forceinline__ R apply(R a, R b)
+{
+    return OP == PL_BINARY_ADD   ? a + b
+           : OP == PL_BINARY_SUB ? a - b
+           : OP == PL_BINARY_MUL ? a * b
+                                 : a / b;
+}
+
+/* x: a and, of a's shape, b. */
 template <class T, int OP> struct applied {
+    __device__ real<T> operator()(size_t, const real<T> x[2]) const
+    {
+        return apply<OP>(x[0], x[1]);
+    }
+};
+
+/* The same with b repeated. */
+template <class T, int OP> struct applied_to {
     const T *b;
-    size_t m;
+    divider by_m;
 
     __device__ real<T> operator()(size_t i, const real<T> x[1]) const
     {
-        real<T> y = load(b, m == 1 ? 0 : i % m);
+        size_t at;
 
-        return OP == PL_BINARY_ADD   ? x[0] + y
-               : OP == PL_BINARY_SUB ? x[0] - y
-               : OP == PL_BINARY_MUL ? x[0] * y
-                                     : x[0] / y;
+        by_m(i, &at);
+        return apply<OP>(x[0], load(b, at));
     }
 };
 
-template <class T, int OP> struct by_a {
-    const T *b;
-    size_t m;
+template <class T> struct times {
+    real<T> scale;
 
-    __device__ real<T> operator()(size_t i, const real<T> dy[1]) const
+    __device__ real<T> operator()(size_t, const real<T> x[1]) const
     {
-        if (OP == PL_BINARY_ADD || OP == PL_BINARY_SUB)
-            return dy[0];
-        return OP == PL_BINARY_MUL ? dy[0] * load(b, m == 1 ? 0 : i % m)
-                                   : dy[0] / load(b, m == 1 ? 0 : i % m);
+        return scale * x[0];
     }
 };
 
-/* Which op is no constant here: three kernels for all. */
+/* A division's db; x: dy, a and b. Two quotients: b^2 may be too large or too small. */
+template <class T> struct by_divisor {
+    __device__ real<T> operator()(size_t, const real<T> x[3]) const
+    {
+        return -(x[0] / x[2]) * (x[1] / x[2]);
+    }
+};
+
+/* db where b is repeated. Which op is no constant here: three kernels for all. */
 template <class T> struct by_b {
     const T *a, *b, *dy;
     size_t m;
@@ -70,9 +95,42 @@ template <class T> struct added_to {
     }
 };
 
+template <class T, int OP>
+void apply_all(size_t n, size_t m, const T *a, const T *b, T *y, bool add)
+{
+    if (m == n)
+        each<T, 2>(n, {{a, b}, y}, add, applied<T, OP>{});
+    else
+        each<T, 1>(n, {{a}, y}, add, applied_to<T, OP>{b, divider(m)});
+}
+
 template <class T, int OP> void forward(const struct pl_binary_args *p)
 {
-    each<T, 1>(p->n, {{(const T *)p->a}, (T *)p->y}, false, applied<T, OP>{(const T *)p->b, p->m});
+    apply_all<T, OP>(p->n, p->m, (const T *)p->a, (const T *)p->b, (T *)p->y, false);
+}
+
+template <class T, int OP> void by_a(const struct pl_binary_args *p)
+{
+    const T *dy = (const T *)p->dy;
+
+    if constexpr (OP == PL_BINARY_ADD || OP == PL_BINARY_SUB)
+        each<T, 1>(p->n, {{dy}, (T *)p->da}, p->da_add, times<T>{1});
+    else
+        apply_all<T, OP>(p->n, p->m, dy, (const T *)p->b, (T *)p->da, p->da_add);
+}
+
+/* b of a's shape. */
+template <class T, int OP> void by_equal(const struct pl_binary_args *p)
+{
+    const T *a = (const T *)p->a, *b = (const T *)p->b, *dy = (const T *)p->dy;
+    T *db = (T *)p->db;
+
+    if constexpr (OP == PL_BINARY_MUL)
+        each<T, 2>(p->n, {{dy, a}, db}, p->db_add, applied<T, OP>{});
+    else if constexpr (OP == PL_BINARY_DIV)
+        each<T, 3>(p->n, {{dy, a, b}, db}, p->db_add, by_divisor<T>{});
+    else
+        each<T, 1>(p->n, {{dy}, db}, p->db_add, times<T>{(real<T>)(OP == PL_BINARY_ADD ? 1 : -1)});
 }
 
 template <class T, int OP> void backward(const struct pl_binary_args *p)
@@ -80,8 +138,10 @@ template <class T, int OP> void backward(const struct pl_binary_args *p)
     const T *a = (const T *)p->a, *b = (const T *)p->b, *dy = (const T *)p->dy;
 
     if (p->da)
-        each<T, 1>(p->n, {{dy}, (T *)p->da}, p->da_add, by_a<T, OP>{b, p->m});
-    if (p->db && p->m)
+        by_a<T, OP>(p);
+    if (p->db && p->m == p->n)
+        by_equal<T, OP>(p);
+    else if (p->db && p->m)
         sums(1, p->n / p->m, p->m, by_b<T>{a, b, dy, p->m, p->op},
              added_to<T>{(T *)p->db, p->db_add});
 }
