@@ -30,13 +30,15 @@ struct pl_relu_args {
 /* Mean over rows of -log softmax(logits)[label], computed with the row's maximum taken out.
  * logits, probs [rows, classes], labels [rows] in [0, classes), loss [1], dloss [1].
  * Backward: dlogits (+)= dloss (probs - onehot) / rows. A label out of range gives a NaN loss.
- * probs may be NULL in both: backward then makes them again, from the logits. */
+ * probs may be NULL in both: backward then makes them again, from the logits and max_sum [rows, 2],
+ * each row's largest logit and its sum of exponentials; where that is NULL, too, from the logits
+ * alone. */
 struct pl_cross_entropy_args {
     size_t rows, classes;
     bool dx_add;
     const void *logits, *dloss;
     const int32_t *labels;
-    void *probs; /* written forward, read backward */
+    void *probs, *max_sum; /* written forward, read backward */
     void *loss, *dlogits;
 };
 

@@ -90,8 +90,8 @@ static double sum_of(const float *z, size_t n, float max)
     return sum;
 }
 
-/* The loss of a row; its probabilities, where they are kept. */
-static double row_loss(const float *z, float *restrict p, size_t n, int32_t label)
+/* The loss of a row; its probabilities, and its maximum and sum, where they are kept. */
+static double row_loss(const float *z, float *restrict p, float *max_sum, size_t n, int32_t label)
 {
     float max = largest(z, n), inverse;
     double sum = p ? exponentials(p, z, n, max) : sum_of(z, n, max);
@@ -99,6 +99,10 @@ static double row_loss(const float *z, float *restrict p, size_t n, int32_t labe
     inverse = (float)(1 / sum);
     for (size_t c = 0; p && c < n; c++)
         p[c] *= inverse;
+    if (max_sum) {
+        max_sum[0] = max;
+        max_sum[1] = (float)sum;
+    }
     if (label < 0 || (size_t)label >= n)
         return NAN;
     return log(sum) - ((double)z[label] - max);
@@ -125,8 +129,9 @@ static void forward_rows(void *ctx, size_t begin, size_t end)
     double sum = 0;
 
     for (size_t r = begin; r < end; r++)
-        sum += row_loss((const float *)a->logits + r * n,
-                        a->probs ? (float *)a->probs + r * n : NULL, n, a->labels[r]);
+        sum +=
+            row_loss((const float *)a->logits + r * n, a->probs ? (float *)a->probs + r * n : NULL,
+                     a->max_sum ? (float *)a->max_sum + 2 * r : NULL, n, a->labels[r]);
     losses->sum[begin / losses->grain] = sum;
 }
 
@@ -153,10 +158,12 @@ static void put_row(float *restrict dz, const float *restrict p, size_t n, float
     }
 }
 
-/* The same with p made again. */
-static void put_again(float *dz, const float *z, size_t n, float scale, bool add)
+/* The same with p made again; max_sum: the row's, or NULL. */
+static void
+put_again(float *dz, const float *z, const float *max_sum, size_t n, float scale, bool add)
 {
-    float exps[PIECE], max = largest(z, n), over_sum = (float)(scale / sum_of(z, n, max));
+    float exps[PIECE], max = max_sum ? max_sum[0] : largest(z, n);
+    float over_sum = (float)(scale / (max_sum ? (double)max_sum[1] : sum_of(z, n, max)));
 
     for (size_t c = 0; c < n; c += PIECE) {
         size_t part = PL_MIN(n - c, (size_t)PIECE);
@@ -179,7 +186,8 @@ static void backward_rows(void *ctx, size_t begin, size_t end)
         if (a->probs)
             put_row(dz, (const float *)a->probs + r * n, n, scale, a->dx_add);
         else
-            put_again(dz, (const float *)a->logits + r * n, n, scale, a->dx_add);
+            put_again(dz, (const float *)a->logits + r * n,
+                      a->max_sum ? (const float *)a->max_sum + 2 * r : NULL, n, scale, a->dx_add);
         if (label >= 0 && (size_t)label < n)
             dz[label] -= scale;
     }

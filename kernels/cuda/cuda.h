@@ -15,7 +15,8 @@ extern "C" {
  * error stays with the stream and is told by the next wait for it. Never NULL.
  *
  * The 16-bit tables (PL_REAL_BF16, PL_REAL_F16) calculate in f32; there what an op keeps of a row
- * for its backward (mean, inv_std, rstd, norm, lse) and running_mean, running_var are f32. */
+ * for its backward (mean, inv_std, rstd, norm, lse, max_sum) and running_mean, running_var are f32.
+ */
 const struct pl_kernels *pl_kernels_cuda(enum pl_real real);
 
 #ifdef __cplusplus

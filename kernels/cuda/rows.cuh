@@ -15,6 +15,7 @@ namespace pl_cuda
 
 #define PL_ROW_HELD 8
 #define PL_ROW_WARPS 4 /* of a block where a team is a warp */
+#define PL_ROW_PACKS 4 /* of a thread, under way at once */
 
 template <int TEAM> struct row_team {
     static const int block = TEAM == 32 ? 32 * PL_ROW_WARPS : TEAM;
@@ -83,6 +84,72 @@ template <class T, int TEAM> struct row_of {
         return k < PL_ROW_HELD ? held[k] : load(p, i);
     }
 };
+
+/* How a row at any address is gone through 16 bytes at a time: elements in front of the first
+ * boundary, packs, and what is left. */
+struct row_cut {
+    size_t head, packs;
+
+    template <class T> __device__ __forceinline__ row_cut(const T *x, size_t n) : head(0), packs(0)
+    {
+        size_t past = (uintptr_t)x % 16;
+
+        head = past ? (16 - past) / sizeof(T) : 0;
+        head = head < n ? head : n;
+        packs = (n - head) / pack<T>::size;
+    }
+
+    /* Of two rows of the same elements: no packs where their boundaries are not at the same ones.
+     */
+    template <class T>
+    __device__ __forceinline__ row_cut(const T *x, const T *y, size_t n) : row_cut(x, n)
+    {
+        if ((uintptr_t)x % 16 != (uintptr_t)y % 16)
+            head = packs = 0;
+    }
+
+    /* f(i) for the elements outside packs that the thread has. */
+    template <int TEAM, class T, class F>
+    __device__ __forceinline__ void each_loose(size_t n, const F &f) const
+    {
+        unsigned at = row_team<TEAM>::at();
+
+        if (at < head)
+            f((size_t)at);
+        for (size_t i = head + packs * pack<T>::size + at; i < n; i += TEAM)
+            f(i);
+    }
+};
+
+/* y[i] (+)= f(i, x[i]) for a row's n elements. */
+template <int TEAM, class T, class F>
+static __device__ __forceinline__ void row_map(size_t n, const T *x, T *y, bool add, const F &f)
+{
+    row_cut cut(x, y, n);
+
+    for (size_t p = row_team<TEAM>::at(); p < cut.packs; p += PL_ROW_PACKS * TEAM) {
+        pack<T> in[PL_ROW_PACKS], out;
+
+        PL_UNROLL
+        for (unsigned j = 0; j < PL_ROW_PACKS; j++)
+            if (p + j * TEAM < cut.packs)
+                in[j] = load_pack(x, cut.head + (p + j * TEAM) * pack<T>::size);
+        PL_UNROLL
+        for (unsigned j = 0; j < PL_ROW_PACKS; j++) {
+            size_t at = cut.head + (p + j * TEAM) * pack<T>::size;
+
+            if (p + j * TEAM >= cut.packs)
+                continue;
+            if (add)
+                out = load_pack(y, at);
+            PL_UNROLL
+            for (size_t k = 0; k < pack<T>::size; k++)
+                put(out.of, k, f(at + k, widen_one(in[j].of[k])), add);
+            store_pack(y, at, out);
+        }
+    }
+    cut.each_loose<TEAM, T>(n, [&](size_t i) { put(y, i, f(i, load(x, i)), add); });
+}
 
 #define PL_ROWS_LAUNCH(kernel, T, rows, n, ...)                                                    \
     do {                                                                                           \

@@ -17,7 +17,7 @@ static double sum_of(const real *z, size_t classes, double *ret_max)
 void PL_REF(cross_entropy_forward)(const struct pl_cross_entropy_args *a)
 {
     const real *logits = a->logits;
-    real *probs = a->probs, *loss = a->loss;
+    real *probs = a->probs, *max_sum = a->max_sum, *loss = a->loss;
     double total = 0, max;
 
     for (size_t r = 0; r < a->rows; r++) {
@@ -27,6 +27,10 @@ void PL_REF(cross_entropy_forward)(const struct pl_cross_entropy_args *a)
 
         for (size_t c = 0; probs && c < a->classes; c++)
             probs[r * a->classes + c] = (real)(exp(z[c] - max) / sum);
+        if (max_sum) {
+            max_sum[2 * r] = (real)max;
+            max_sum[2 * r + 1] = (real)sum;
+        }
         if (label < 0 || (size_t)label >= a->classes)
             total = NAN;
         else
@@ -38,11 +42,19 @@ void PL_REF(cross_entropy_forward)(const struct pl_cross_entropy_args *a)
 void PL_REF(cross_entropy_backward)(const struct pl_cross_entropy_args *a)
 {
     const real *logits = a->logits, *probs = a->probs, *dloss = a->dloss;
+    const real *max_sum = a->max_sum;
     real *dlogits = a->dlogits;
     double scale = (double)dloss[0] / (double)a->rows, max, sum;
 
     for (size_t r = 0; r < a->rows; r++) {
-        sum = probs ? 0 : sum_of(logits + r * a->classes, a->classes, &max);
+        if (probs)
+            max = sum = 0;
+        else if (!max_sum)
+            sum = sum_of(logits + r * a->classes, a->classes, &max);
+        else {
+            max = max_sum[2 * r];
+            sum = max_sum[2 * r + 1];
+        }
         for (size_t c = 0; c < a->classes; c++) {
             size_t k = r * a->classes + c;
             double hot = a->labels[r] >= 0 && (size_t)a->labels[r] == c ? 1 : 0;

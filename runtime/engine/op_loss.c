@@ -13,9 +13,18 @@ static int check_labels(const struct pl_op_request *req, struct pl_error *err)
     return 0;
 }
 
+/* The probabilities are kept where memory is the host's, whose exponentials cost more than reading
+ * them; else each row's maximum and sum, from which a device makes them again: that costs less than
+ * to write and read them, and in 16 bits they would be rounded. */
+static bool keeps_probs(const struct pl_tape *tape)
+{
+    return tape->dev->ops->host;
+}
+
 static struct pl_cross_entropy_args cross_entropy_args(const struct pl_call *c)
 {
     const plume_tensor *logits = c->node->in[0];
+    bool keeps = keeps_probs(c->tape);
 
     return (struct pl_cross_entropy_args){
         .rows = pl_op_rows(logits),
@@ -23,7 +32,8 @@ static struct pl_cross_entropy_args cross_entropy_args(const struct pl_call *c)
         .dx_add = c->add[0],
         .logits = c->in[0],
         .labels = c->in[1],
-        .probs = c->aux,
+        .probs = keeps ? c->aux : NULL,
+        .max_sum = keeps ? NULL : pl_op_stats(c, 0),
         .loss = c->out,
         .dloss = c->out_grad,
         .dlogits = c->in_grad[0],
@@ -59,19 +69,19 @@ static const struct pl_op op_cross_entropy = {
     .flops = cross_entropy_flops,
 };
 
-/* The probabilities are kept on the host only: elsewhere to make them again is cheaper than to
- * write and read them, and in 16 bits they would be rounded. */
 int pl_build_cross_entropy(struct pl_tape *tape,
                            const struct pl_op_request *req,
                            plume_tensor **ret,
                            struct pl_error *err)
 {
+    size_t rows = pl_op_rows(req->in[0]);
     struct pl_apply what = {.op = &op_cross_entropy,
                             .in = req->in,
                             .n_in = req->n_in,
                             .rank = 1,
                             .shape = {1},
-                            .aux_reals = tape->dev->ops->host ? req->in[0]->count : 0};
+                            .aux_reals = keeps_probs(tape) ? req->in[0]->count : 0,
+                            .aux_stats = keeps_probs(tape) ? 0 : 2 * rows};
     int r = check_labels(req, err);
 
     return r < 0 ? r : pl_tape_apply(tape, &what, ret, err);

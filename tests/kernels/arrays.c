@@ -96,7 +96,7 @@ ARRAYS_DECLARE(cross_entropy)
     size_t n = a->rows * a->classes;
 
     IN(logits, n), IN(dloss, 1), RAW(labels, a->rows);
-    OUT(probs, n), OUT(loss, 1), OUT(dlogits, n);
+    OUT(probs, n), STAT(max_sum, 2 * a->rows), OUT(loss, 1), OUT(dlogits, n);
 }
 
 ARRAYS_DECLARE(correct)

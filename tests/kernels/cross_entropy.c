@@ -8,6 +8,9 @@
 #define PROB_TOLERANCE(want) (5e-7 * fabs(want) + 2e-38)
 #define LOSS_TOLERANCE(want) (1e-6 * (1 + fabs(want)))
 
+/* What is kept for backward. */
+enum { NOTHING, PROBS, MAX_SUM };
+
 static void one(const struct pl_kernels *ref,
                 const struct pl_kernels *got,
                 size_t rows,
@@ -16,13 +19,15 @@ static void one(const struct pl_kernels *ref,
                 bool bad_label)
 {
     size_t n = rows * classes;
-    const float *logits = check_floats(n, fill);
+    float *logits = check_floats(n, fill);
     int32_t *labels = check_labels(rows, classes);
     float *probs = check_floats(n, FILL_RANDOM), *probs2 = check_floats(n, FILL_RANDOM);
+    float *max_sum = check_floats(2 * rows, FILL_RANDOM), *max_sum2 = check_copy(max_sum, 2 * rows);
     float *loss = check_floats(1, FILL_RANDOM), *loss2 = check_floats(1, FILL_RANDOM);
     float *dloss = check_floats(1, FILL_RANDOM);
     float *dz = check_floats(n, FILL_RANDOM), *dz2 = check_copy(dz, n);
-    bool kept = check_random(2);
+    size_t masked = check_random(4) ? 0 : check_random(classes + 1);
+    int kept = (int)check_random(3);
     struct pl_cross_entropy_args a = {.rows = rows,
                                       .classes = classes,
                                       .dx_add = check_random(2),
@@ -32,24 +37,36 @@ static void one(const struct pl_kernels *ref,
 
     if (bad_label)
         labels[check_random(rows)] = check_random(2) ? -1 : (int32_t)classes;
-    check_case("cross_entropy rows %zu classes %zu add %d fill %d bad %d kept %d", rows, classes,
-               a.dx_add, fill, bad_label, kept);
-    a.probs = kept ? probs : NULL;
+    for (size_t i = 0; i < masked; i++) /* all of the first row, at most */
+        logits[i] = -INFINITY;
+    check_case("cross_entropy rows %zu classes %zu add %d fill %d bad %d kept %d masked %zu", rows,
+               classes, a.dx_add, fill, bad_label, kept, masked);
+    a.probs = kept == PROBS ? probs : NULL;
+    a.max_sum = kept == MAX_SUM ? max_sum : NULL;
     a.loss = loss;
     a.dlogits = dz;
     ref->cross_entropy_forward(&a);
     ref->cross_entropy_backward(&a);
-    a.probs = kept ? probs2 : NULL;
+    a.probs = kept == PROBS ? probs2 : NULL;
+    a.max_sum = kept == MAX_SUM ? max_sum2 : NULL;
     a.loss = loss2;
     a.dlogits = dz2;
     got->cross_entropy_forward(&a);
-    a.probs = kept ? probs : NULL; /* in 16 bits the others may be rounded to their neighbours */
+    a.probs =
+        kept == PROBS ? probs : NULL; /* in 16 bits the others may be rounded to their neighbours */
     got->cross_entropy_backward(&a);
     check_close("loss", 0, loss2[0], loss[0], LOSS_TOLERANCE(loss[0]));
     if (bad_label && !isnan(loss2[0]))
         check_close("loss with a bad label", 0, loss2[0], NAN, 0);
+    for (size_t r = 0; kept == MAX_SUM && r < rows; r++) {
+        if (isnan(max_sum[2 * r + 1])) /* whatever the largest is then */
+            continue;
+        check_close("max", r, max_sum2[2 * r], max_sum[2 * r], 0);
+        check_close("sum", r, max_sum2[2 * r + 1], max_sum[2 * r + 1],
+                    PROB_TOLERANCE(max_sum[2 * r + 1]));
+    }
     for (size_t i = 0; i < n; i++) {
-        if (kept)
+        if (kept == PROBS)
             check_close("probs", i, probs2[i], probs[i], PROB_TOLERANCE(probs[i]));
         /* The probability's error and three roundings of numbers up to 2 (what was there and the
          * scaled difference). */

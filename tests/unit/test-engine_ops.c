@@ -256,6 +256,26 @@ static void test_plan_reuses_memory(void **state)
     finish(&n);
 }
 
+/* A device's memory keeps two numbers a row of logits, from which the gradients come out. */
+static void test_no_probabilities_are_kept_on_a_device(void **state)
+{
+    struct pl_device_ops ops = *pl_device_cpu()->ops;
+    struct pl_device device = {.ops = &ops};
+    struct net net;
+
+    (void)state;
+    for (int host = 0; host < 2; host++) {
+        make(&net, PL_REAL_F64);
+        ops.host = host;
+        net.tape.dev = &device;
+        check_gradients(&net, f_losses);
+        for (size_t i = 0; i < net.tape.n; i++)
+            if (strcmp(net.tape.nodes[i].op->name, "cross_entropy") == 0)
+                assert_int_equal(net.tape.nodes[i].aux_bytes, (host ? 24 : 2 * 4) * sizeof(double));
+        finish(&net);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -267,6 +287,7 @@ int main(void)
         cmocka_unit_test(test_dropout_by_seed_and_step),
         cmocka_unit_test(test_shapes_that_ops_refuse),
         cmocka_unit_test(test_plan_reuses_memory),
+        cmocka_unit_test(test_no_probabilities_are_kept_on_a_device),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
