@@ -1,8 +1,15 @@
 /* SPDX-License-Identifier: MIT */
-/* Exact. Reads an element and writes one (reads it, too, where it adds), a thread each; neighbours
- * are along the last dimension. Bound by memory, and by the divisions that find an element's place,
- * one a dimension: neighbouring dimensions that are dense on both sides are taken as one first. */
-#include "kernels/cuda/launch.cuh"
+/* Exact. Reads an element and writes one (reads it, too, and 1 operation, where it adds);
+ * neighbours are along the last dimension. Neighbouring dimensions that are dense on both sides are
+ * taken as one first; where the last one is dense on both and everything lies on multiples of 2, 4
+ * .. 16 bytes, elements are taken together into larger ones, up to 16 bytes, so that a dense copy
+ * is a load and a store a thread. An element's place takes a multiplication and a shift a dimension
+ * (divider.cuh), in 32 bits where both sides span fewer than 2^31 elements, else a 64-bit division.
+ * A transposition reads (or writes) lines of memory in parts, which the cache puts together: no
+ * tiles in shared memory, since attention takes its heads by strides. Up to 8 dimensions. Bound by
+ * memory; not measured on a card yet. */
+#include "kernels/cuda/divider.cuh"
+#include "kernels/cuda/unroll.cuh"
 
 namespace pl_cuda
 {
@@ -13,35 +20,73 @@ namespace
 {
 
 struct places {
-    size_t count;
-    unsigned rank;
+    size_t count, rank;
     size_t shape[PL_COPY_RANK], from[PL_COPY_RANK], to[PL_COPY_RANK];
 };
 
+/* The same for a kernel: I is uint32_t where that is enough. */
+template <class I> struct steps {
+    size_t count;
+    unsigned rank;
+    divider by[PL_COPY_RANK];
+    I from[PL_COPY_RANK], to[PL_COPY_RANK];
+
+    explicit steps(const places &p) : count(p.count), rank((unsigned)p.rank)
+    {
+        for (size_t d = 0; d < PL_COPY_RANK; d++) {
+            by[d] = divider(d < p.rank ? p.shape[d] : 1);
+            from[d] = (I)(d < p.rank ? p.from[d] : 0);
+            to[d] = (I)(d < p.rank ? p.to[d] : 0);
+        }
+    }
+};
+
+struct alignas(16) bytes16 {
+    uint64_t of[2];
+};
+
 template <class T> struct plain {
-    static __device__ void one(const T *src, size_t from, T *dst, size_t to)
+    static __device__ __forceinline__ void one(const T *src, size_t from, T *dst, size_t to)
     {
         dst[to] = src[from];
     }
 };
 
 template <class T> struct added {
-    static __device__ void one(const T *src, size_t from, T *dst, size_t to)
+    static __device__ __forceinline__ void one(const T *src, size_t from, T *dst, size_t to)
     {
         put(dst, to, load(src, from), true);
     }
 };
 
-template <class T, class OP>
-__global__ void __launch_bounds__(THREADS) copy_kernel(places p, const T *src, T *dst)
-{
-    size_t rest = (size_t)blockIdx.x * THREADS + threadIdx.x, from = 0, to = 0;
+template <class T> struct added<pack<T>> {
+    static __device__ __forceinline__ void
+    one(const pack<T> *src, size_t from, pack<T> *dst, size_t to)
+    {
+        pack<T> x = src[from], sum = dst[to];
 
-    if (rest >= p.count)
+        PL_UNROLL
+        for (size_t k = 0; k < pack<T>::size; k++)
+            put(sum.of, k, widen_one(x.of[k]), true);
+        dst[to] = sum;
+    }
+};
+
+template <class T, class OP, class I>
+__global__ void __launch_bounds__(THREADS) copy_kernel(steps<I> p, const T *src, T *dst)
+{
+    size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x, at;
+    I from = 0, to = 0;
+
+    if (i >= p.count)
         return;
-    for (unsigned d = p.rank; d-- > 0; rest /= p.shape[d]) {
-        from += rest % p.shape[d] * p.from[d];
-        to += rest % p.shape[d] * p.to[d];
+    PL_UNROLL
+    for (unsigned d = PL_COPY_RANK; d-- > 0;) {
+        if (d >= p.rank)
+            continue;
+        i = p.by[d](i, &at);
+        from += (I)at * p.from[d];
+        to += (I)at * p.to[d];
     }
     OP::one(src, from, dst, to);
 }
@@ -51,7 +96,7 @@ places places_of(const struct pl_copy_args *a)
     places p = {1, 0, {}, {}, {}};
 
     for (size_t d = 0; d < a->rank; d++) {
-        unsigned last = p.rank - 1;
+        size_t last = p.rank - 1;
 
         p.count *= a->shape[d];
         if (a->shape[d] == 1)
@@ -67,29 +112,80 @@ places places_of(const struct pl_copy_args *a)
     return p;
 }
 
-template <class T, class OP> void run(const struct pl_copy_args *a)
+/* Takes `per` elements as one; false where they do not lie together everywhere. */
+bool widen_places(places *p, size_t per)
 {
-    places p = places_of(a);
+    size_t last = p->rank - 1;
 
-    if (p.count)
-        PL_LAUNCH((copy_kernel<T, OP>), ceil_div(p.count, THREADS), THREADS, 0, p,
-                  (const T *)a->src, (T *)a->dst);
+    if (p->rank == 0 || p->from[last] != 1 || p->to[last] != 1 || p->shape[last] % per)
+        return false;
+    for (size_t d = 0; d < last; d++)
+        if (p->from[d] % per || p->to[d] % per)
+            return false;
+    for (size_t d = 0; d < last; d++) {
+        p->from[d] /= per;
+        p->to[d] /= per;
+    }
+    p->shape[last] /= per;
+    p->count /= per;
+    return true;
+}
+
+bool is_small(const places &p)
+{
+    size_t from = 0, to = 0;
+
+    for (size_t d = 0; d < p.rank; d++) {
+        from += (p.shape[d] - 1) * p.from[d];
+        to += (p.shape[d] - 1) * p.to[d];
+    }
+    return from >> 31 == 0 && to >> 31 == 0;
+}
+
+template <class T, class OP> void run(const struct pl_copy_args *a, const places &p)
+{
+    const T *src = (const T *)a->src;
+    T *dst = (T *)a->dst;
+
+    if (is_small(p))
+        PL_LAUNCH((copy_kernel<T, OP, uint32_t>), ceil_div(p.count, THREADS), THREADS, 0,
+                  steps<uint32_t>(p), src, dst);
+    else
+        PL_LAUNCH((copy_kernel<T, OP, size_t>), ceil_div(p.count, THREADS), THREADS, 0,
+                  steps<size_t>(p), src, dst);
 }
 
 } // namespace
 
 template <class T> void copy(const struct pl_copy_args *a)
 {
-    if (a->add)
-        run<T, added<T>>(a);
-    else if (a->bytes == 1)
-        run<uint8_t, plain<uint8_t>>(a);
-    else if (a->bytes == 2)
-        run<uint16_t, plain<uint16_t>>(a);
-    else if (a->bytes == 4)
-        run<uint32_t, plain<uint32_t>>(a);
-    else
-        run<uint64_t, plain<uint64_t>>(a);
+    places p = places_of(a);
+    uintptr_t ends = (uintptr_t)a->src | (uintptr_t)a->dst;
+    size_t bytes = a->bytes;
+
+    if (p.count == 0)
+        return;
+    if (a->add) {
+        if (ends % 16 == 0 && widen_places(&p, pack<T>::size))
+            run<pack<T>, added<pack<T>>>(a, p);
+        else
+            run<T, added<T>>(a, p);
+        return;
+    }
+    while (bytes < 16 && ends % (2 * bytes) == 0 && widen_places(&p, 2))
+        bytes *= 2;
+    switch (bytes) {
+    case 1:
+        return run<uint8_t, plain<uint8_t>>(a, p);
+    case 2:
+        return run<uint16_t, plain<uint16_t>>(a, p);
+    case 4:
+        return run<uint32_t, plain<uint32_t>>(a, p);
+    case 8:
+        return run<uint64_t, plain<uint64_t>>(a, p);
+    default:
+        return run<bytes16, plain<bytes16>>(a, p);
+    }
 }
 
 PL_CUDA_DEFINE(copy, copy);

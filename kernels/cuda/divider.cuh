@@ -17,7 +17,7 @@ class divider
     unsigned multiplier, shift; /* shift 32: always a division */
 
   public:
-    explicit divider(size_t by_) : by(by_ ? by_ : 1), multiplier(0), shift(0)
+    explicit divider(size_t by_ = 1) : by(by_ ? by_ : 1), multiplier(0), shift(0)
     {
         while (shift < 32 && (size_t)1 << shift < by)
             shift++;

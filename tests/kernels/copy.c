@@ -28,12 +28,14 @@ static size_t layout(size_t rank, const size_t *shape, size_t *stride)
     return step;
 }
 
+/* from, to: the elements spanned. */
 static void one(const struct pl_kernels *ref,
                 const struct pl_kernels *got,
                 struct pl_copy_args a,
+                size_t from,
+                size_t to,
                 enum fill fill)
 {
-    size_t from = layout(a.rank, a.shape, a.src_stride), to = layout(a.rank, a.shape, a.dst_stride);
     size_t n_from = from * a.bytes / sizeof(float) + 1, n_to = to * a.bytes / sizeof(float) + 1;
     float *src = check_floats(n_from, fill), *dst = check_floats(n_to, fill), *dst2;
     char *odd = NULL, *odd2 = NULL;
@@ -67,6 +69,26 @@ static void one(const struct pl_kernels *ref,
     check_end_case();
 }
 
+/* Heads that change places with times, as they stand in a wider array: many elements side by side
+ * on both sides, most of them on boundaries. */
+static void heads(const struct pl_kernels *ref, const struct pl_kernels *got)
+{
+    struct pl_copy_args a = {.rank = 3, .bytes = (size_t)1 << check_random(4)};
+    size_t dim = (size_t)4 << check_random(5), wide;
+
+    a.shape[0] = 1 + check_random(20);
+    a.shape[1] = 1 + check_random(5);
+    a.shape[2] = check_random(4) ? dim : 1 + check_random(dim);
+    wide = a.shape[1] * dim + check_random(3) * 8;
+    for (size_t d = 0; d < 3; d++) {
+        a.src_stride[d] = (size_t[]){wide, dim, 1}[d];
+        a.dst_stride[d] = (size_t[]){dim, a.shape[0] * dim, 1}[d];
+    }
+    a.add = a.bytes == sizeof(float) && check_random(2);
+    one(ref, got, a, a.shape[0] * wide, a.shape[0] * a.shape[1] * dim,
+        (enum fill)check_random(FILL_COUNT));
+}
+
 /* ref against a permutation that one can see. */
 static void transpose(const struct pl_kernels *k)
 {
@@ -94,9 +116,11 @@ void check_op(const struct pl_kernels *ref, const struct pl_kernels *got)
 {
     transpose(ref);
     transpose(got);
+    for (int i = 0; i < 300; i++)
+        heads(ref, got);
     for (int i = 0; i < 2000; i++) {
         struct pl_copy_args a = {.rank = check_random(6), .bytes = (size_t)1 << check_random(4)};
-        size_t count = 1;
+        size_t count = 1, from, to;
 
         for (size_t d = 0; d < a.rank; d++) {
             a.shape[d] = 1 + check_random(d + 1 == a.rank ? 40 : 7);
@@ -105,6 +129,8 @@ void check_op(const struct pl_kernels *ref, const struct pl_kernels *got)
         if (count > MOST)
             continue;
         a.add = a.bytes == sizeof(float) && check_random(2);
-        one(ref, got, a, (enum fill)check_random(FILL_COUNT));
+        from = layout(a.rank, a.shape, a.src_stride);
+        to = layout(a.rank, a.shape, a.dst_stride);
+        one(ref, got, a, from, to, (enum fill)check_random(FILL_COUNT));
     }
 }
