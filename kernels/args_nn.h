@@ -176,7 +176,7 @@ struct pl_normalize_args {
  * own strides and its last dimension dense: one array [batch, time, 3, heads, dim] may hold all
  * three. lse [batch, heads, time], dense: the logarithm of each row's sum of exponentials, from
  * which backward makes the probabilities again (Dao et al., arXiv 2205.14135), so that no
- * time x keys matrix is kept; it wants forward's y and lse.
+ * time x keys matrix is kept; it wants forward's y and lse. Without keys y is 0, lse -INFINITY.
  * Not finite: a NaN in q, k or v makes NaNs of every y that sees it, and touches no other head; of
  * that head nothing else is promised. So it is with infinities and with scores that overflow. */
 struct pl_attention_strides {

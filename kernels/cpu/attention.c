@@ -147,8 +147,8 @@ static void finish(const struct pl_att_block *b, const struct work *w, float *y,
         const float *restrict o = w->o + i * w->o_row;
 
         for (size_t d = 0; d < b->a->dim; d++)
-            to[d] = o[d] * inverse;
-        lse[b->t0 + i] = w->max[i] * (float)PL_LN2 + logf(w->sum[i]);
+            to[d] = b->a->keys ? o[d] * inverse : 0; /* o is not written without keys */
+        lse[b->t0 + i] = w->max[i] * (float)PL_LN2 + logf(w->sum[i]); /* -INFINITY then */
     }
 }
 

@@ -210,6 +210,8 @@ static void one_head(const struct head *h, struct work *w)
 
     if (h->dq)
         pl_att_pack_columns(h->k, a->k_at.time, a->keys, a->dim, w->k);
+    if (h->dq && a->keys == 0) /* nobody writes it then */
+        memset(w->dq, 0, ROWS * w->width * sizeof(*w->dq));
     if (h->dk)
         memset(w->dk, 0, w->width * w->keys * sizeof(*w->dk));
     if (h->dv)

@@ -106,7 +106,7 @@ __global__ void __launch_bounds__(PL_ATT_THREADS)
         att_weigh<SLICES>(sm, v, k0, d0, sum);
     }
     for (unsigned i = 0; i < 4; i++)
-        by[i] = 1 / run.sum[i];
+        by[i] = run.sum[i] == 0 ? 0 : 1 / run.sum[i]; /* no keys: y is 0 */
     att_write<SLICES>(y, t0, d0, by, sum, false);
     for (unsigned i = 0; i < 4; i++) {
         size_t t = t0 + 4 * att_y() + i;

@@ -171,6 +171,33 @@ static void not_a_number(const struct pl_kernels *got)
     check_end_case();
 }
 
+/* Without keys y is 0, and backward adds nothing to dq. */
+static void no_keys(const struct pl_kernels *ref, const struct pl_kernels *got)
+{
+    struct pl_attention_args a = random_shape();
+    struct arrays x;
+
+    a.causal = false;
+    a.keys = 0;
+    x = make(&a, FILL_RANDOM);
+    for (int which = 0; which < 2; which++) {
+        const struct pl_kernels *k = which ? got : ref;
+
+        use(&a, &x, which, 7);
+        k->attention_forward(&a);
+        k->attention_backward(&a);
+    }
+    for (size_t b = 0; b < a.batch; b++)
+        for (size_t h = 0; h < a.heads; h++)
+            for (size_t t = 0; t < a.time; t++)
+                for (size_t d = 0; d < a.dim; d++)
+                    check_close("y", t, row(x.y[1], &a.y_at, b, t, h)[d], 0, 0);
+    all_close("y", x.y[1], x.y[0], x.n_y, 0);
+    all_close("lse", x.lse[1], x.lse[0], x.n_lse, 0);
+    all_close("dq", x.dq[1], x.dq[0], x.n_q, 0);
+    check_end_case();
+}
+
 /* Scores far apart: probabilities of 0 and 1, and none above 1 in backward. */
 static void far_apart(const struct pl_kernels *ref, const struct pl_kernels *got)
 {
@@ -285,6 +312,7 @@ void check_op(const struct pl_kernels *ref, const struct pl_kernels *got)
         one(ref, got, fills[check_random(PL_COUNT(fills))]);
     for (size_t n = 0; n < check_many(20, 5); n++) {
         not_a_number(got);
+        no_keys(ref, got);
         far_apart(ref, got);
     }
     for (size_t n = 0; n < check_many(5, 1); n++)
