@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
 #include "kernels/cuda/launch.cuh"
-#include "kernels/cuda/ready.cuh"
 
 namespace pl_cuda
 {
@@ -12,7 +11,7 @@ template <class T> static struct pl_kernels table_of(const char *name, enum pl_r
     table.name = name;
     table.real = real;
 #define ENTRY(function, args) table.function = function<T>;
-    PL_CUDA_READY(ENTRY)
+    PL_KERNEL_LIST(ENTRY)
 #undef ENTRY
     return table;
 }
