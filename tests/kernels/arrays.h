@@ -19,7 +19,9 @@ enum array_kind {
 struct array {
     void **slot; /* the pointer in the struct of arguments */
     enum array_kind kind;
-    size_t element; /* bytes, of ARRAY_RAW */
+    const char *made_by; /* part of the name of the function that writes all of it and reads nothing
+                            of it: finds NaNs there. NULL: none does */
+    size_t element;      /* bytes, of ARRAY_RAW */
     size_t rank, n[PL_COPY_RANK], stride[PL_COPY_RANK];
 };
 

@@ -92,9 +92,10 @@ static size_t count(const struct array *v)
 }
 
 /* As far from a boundary of 16 bytes as the original is, in elements. */
-static void make(const struct side *side, struct array *v, struct stand_in *s)
+static void make(const struct side *side, const char *function, struct array *v, struct stand_in *s)
 {
     bool stat = v->kind == ARRAY_STAT, raw = v->kind == ARRAY_RAW;
+    bool fresh = v->made_by && strstr(function, v->made_by);
     size_t element;
 
     s->real = stat && side->table->real != PL_REAL_F64 ? PL_REAL_F32 : side->table->real;
@@ -111,7 +112,9 @@ static void make(const struct side *side, struct array *v, struct stand_in *s)
     s->data = s->memory + s->shift;
     if (raw)
         memcpy(s->data, s->original, s->bytes);
-    for (size_t i = 0, n = count(v); !raw && i < n; i++)
+    for (size_t i = 0, n = count(v); raw && fresh && i < n; i++)
+        memset(s->data + place(v, i) * element, POISON, element);
+    for (size_t i = 0, n = count(v); !raw && !fresh && i < n; i++)
         write_at(s->real, s->data, place(v, i), typed_round(s->storage, s->original[place(v, i)]));
     *v->slot = s->data;
     if (elsewhere && side == &sides[TYPED_GOT]) {
@@ -120,7 +123,10 @@ static void make(const struct side *side, struct array *v, struct stand_in *s)
     }
 }
 
-static void enter(const struct side *side, struct arrays *arrays, struct stand_in *stand_ins)
+static void enter(const struct side *side,
+                  const char *function,
+                  struct arrays *arrays,
+                  struct stand_in *stand_ins)
 {
     for (size_t i = 0; i < arrays->n; i++) {
         size_t same = i;
@@ -129,7 +135,7 @@ static void enter(const struct side *side, struct arrays *arrays, struct stand_i
             if (stand_ins[k].original == *arrays->v[i].slot)
                 same = k;
         if (same == i)
-            make(side, &arrays->v[i], &stand_ins[i]);
+            make(side, function, &arrays->v[i], &stand_ins[i]);
         else
             *arrays->v[i].slot = *arrays->v[same].slot;
         if (same != i)
@@ -182,7 +188,7 @@ static void leave(struct arrays *arrays, struct stand_in *stand_ins)
         if (!sides[side].table->function)                                                          \
             sides[side].absent(#function);                                                         \
         arrays_of_##args(&a, pl_real_size(sides[side].table->real), &arrays);                      \
-        enter(&sides[side], &arrays, stand_ins);                                                   \
+        enter(&sides[side], #function, &arrays, stand_ins);                                        \
         sides[side].table->function(&a);                                                           \
         leave(&arrays, stand_ins);                                                                 \
     }

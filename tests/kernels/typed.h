@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* Runs tables of other types on the op tests' arrays of f32: each call converts what it reads into
- * memory of exactly the size that the op may touch, and back what it writes. What a 16-bit table's
- * op keeps of a row is f32 (kernels/cuda/cuda.h) and is not rounded. */
+ * memory of exactly the size that the op may touch, and back what it writes; what it writes without
+ * reading it begins as NaNs. What a 16-bit table's op keeps of a row is f32 (kernels/cuda/cuda.h)
+ * and is not rounded. */
 #ifndef PL_TESTS_KERNELS_TYPED_H
 #define PL_TESTS_KERNELS_TYPED_H
 
