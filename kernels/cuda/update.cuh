@@ -1,14 +1,20 @@
 /* SPDX-License-Identifier: MIT */
-/* What the updates share: see struct pl_update. As kernels/ref/update.h. */
+/* What the updates share: see struct pl_update. As kernels/ref/update.h. A thread moves 16 bytes of
+ * each array at once where all of them lie on 16 bytes (the 16-bit copy on as many elements), else
+ * an element. */
 #ifndef PL_KERNELS_CUDA_UPDATE_CUH
 #define PL_KERNELS_CUDA_UPDATE_CUH
 
 #include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/unroll.cuh"
 
 namespace pl_cuda
 {
 
-template <class T> struct update_of {
+#define PL_UPDATE_THREADS 256
+
+/* N arrays beside the parameters that belong to the update. */
+template <class T, int N> struct update_of {
     size_t n;
     real<T> factor, clip;
     const T *grad;
@@ -16,31 +22,97 @@ template <class T> struct update_of {
     enum pl_half half;
     bool rounded;
     uint16_t *copy;
+    T *state[N ? N : 1];
 
-    __device__ real<T> gradient(size_t k) const
+    __device__ __forceinline__ real<T> gradient(T raw) const
     {
-        real<T> g = load(grad, k) * factor;
+        real<T> g = widen_one(raw) * factor;
 
         if (g > clip)
             return clip;
         return g < -clip ? -clip : g;
     }
 
-    __device__ void set(size_t k, real<T> value) const
+    /* What becomes of the parameter; *copy_to gets its 16 bits. */
+    __device__ __forceinline__ real<T> kept(real<T> value, uint16_t *copy_to) const
     {
-        if (half != PL_HALF_NONE) {
-            copy[k] = pl_half_of_f32(half, (float)value);
-            if (rounded)
-                value = (real<T>)pl_f32_of_half(half, copy[k]);
-        }
-        store(param, k, value);
+        if (half == PL_HALF_NONE)
+            return value;
+        *copy_to = pl_half_of_f32(half, (float)value);
+        return rounded ? (real<T>)pl_f32_of_half(half, *copy_to) : value;
     }
 };
 
-template <class T> static update_of<T> update_from(const struct pl_update &u)
+/* 16 bits of as many elements as a pack has. */
+template <class T> struct alignas(pack<T>::size * sizeof(uint16_t)) halves {
+    uint16_t of[pack<T>::size];
+};
+
+template <class T, int N, bool PACKED, class F>
+static __global__ void __launch_bounds__(PL_UPDATE_THREADS) update_kernel(update_of<T, N> u, F f)
 {
-    return {u.n,    (real<T>)u.factor, (real<T>)u.clip, (const T *)u.grad, (T *)u.param,
-            u.half, u.rounded,         u.copy};
+    const size_t per = pack<T>::size;
+    size_t thread = (size_t)blockIdx.x * PL_UPDATE_THREADS + threadIdx.x;
+    size_t at = PACKED ? thread * per : thread, end = PACKED ? u.n : at + 1;
+    real<T> x[N ? N : 1];
+
+    if (PACKED && at + per <= u.n) {
+        pack<T> grad = load_pack(u.grad, at), param = load_pack(u.param, at), state[N ? N : 1];
+        halves<T> copy;
+
+        for (int j = 0; j < N; j++)
+            state[j] = load_pack(u.state[j], at);
+        PL_UNROLL
+        for (size_t i = 0; i < per; i++) {
+            for (int j = 0; j < N; j++)
+                x[j] = widen_one(state[j].of[i]);
+            store(param.of, i,
+                  u.kept(f(widen_one(param.of[i]), u.gradient(grad.of[i]), x), &copy.of[i]));
+            for (int j = 0; j < N; j++)
+                store(state[j].of, i, x[j]);
+        }
+        store_pack(u.param, at, param);
+        for (int j = 0; j < N; j++)
+            store_pack(u.state[j], at, state[j]);
+        if (u.half != PL_HALF_NONE)
+            *reinterpret_cast<halves<T> *>(u.copy + at) = copy;
+        return;
+    }
+    for (size_t i = at; i < end && i < u.n; i++) {
+        for (int j = 0; j < N; j++)
+            x[j] = load(u.state[j], i);
+        store(u.param, i,
+              u.kept(f(load(u.param, i), u.gradient(u.grad[i]), x), u.copy ? &u.copy[i] : NULL));
+        for (int j = 0; j < N; j++)
+            store(u.state[j], i, x[j]);
+    }
+}
+
+/* F: __device__ real<T> operator()(real<T> param, real<T> gradient, real<T> state[N]) const,
+ * returns the new parameter and changes the state. */
+template <class T, int N, class F>
+static void update_all(const struct pl_update &a, void *const *state, const F &f)
+{
+    update_of<T, N> u = {a.n,
+                         (real<T>)a.factor,
+                         (real<T>)a.clip,
+                         (const T *)a.grad,
+                         (T *)a.param,
+                         a.half,
+                         a.rounded,
+                         a.copy,
+                         {}};
+    bool packed =
+        packable(a.grad) && packable(a.param) && (uintptr_t)a.copy % sizeof(halves<T>) == 0;
+
+    for (int j = 0; j < N; j++) {
+        u.state[j] = (T *)state[j];
+        packed = packed && packable(state[j]);
+    }
+    if (a.n)
+        PL_LAUNCH((packed ? update_kernel<T, N, true, F> : update_kernel<T, N, false, F>),
+                  ceil_div(a.n, PL_UPDATE_THREADS * (packed ? pack<T>::size : 1)),
+                  PL_UPDATE_THREADS, 0, u, f);
 }
 
 } // namespace pl_cuda
