@@ -1,9 +1,12 @@
 /* SPDX-License-Identifier: MIT */
-/* Row by row over [rows, n]: a team of threads has a row. A warp where n is up to 256, else a block
- * of 256, or of 1024 where n is past 2048: so that a thread can hold all its elements of most rows
- * (PL_ROW_HELD), and a row is read from memory once however often a kernel goes over it. What a
- * longer row has more is read again each time, mostly from the cache.
- * A kernel is a template <class T, int TEAM>, launched by PL_ROWS_LAUNCH. */
+/* Row by row over [rows, n]: a team of threads has a row. A warp where n is up to 1024, whose lanes
+ * wait for no barrier and have many reads under way (as llm.c's kernels for layernorm), else a
+ * block of 256, or of 1024 where n is past 2048: so that a thread can hold all its elements of most
+ * rows (row_team::held), and a row is read from memory once however often a kernel goes over it.
+ * What a longer row has more is read again each time, mostly from the cache. Lanes read neighbours,
+ * 4 bytes each in f32: with 16 bytes a lane rows would have to begin on 16, and gain little past
+ * 128 bytes a warp. Not measured on a card yet; a warp had up to 256 elements before. A kernel is a
+ * template <class T, int TEAM>, launched by PL_ROWS_LAUNCH. */
 #ifndef PL_KERNELS_CUDA_ROWS_CUH
 #define PL_KERNELS_CUDA_ROWS_CUH
 
@@ -13,12 +16,12 @@
 namespace pl_cuda
 {
 
-#define PL_ROW_HELD 8
 #define PL_ROW_WARPS 4 /* of a block where a team is a warp */
 #define PL_ROW_PACKS 4 /* of a thread, under way at once */
 
 template <int TEAM> struct row_team {
     static const int block = TEAM == 32 ? 32 * PL_ROW_WARPS : TEAM;
+    static const unsigned held = TEAM == 32 ? 32 : 8; /* elements of a thread */
 
     /* The row of the calling thread; may be past the end, of whole warps and no block then. */
     static __device__ __forceinline__ size_t row()
@@ -50,38 +53,39 @@ template <int TEAM> struct row_team {
     }
 };
 
-/* f(i, k) for the elements i of a row that the thread has; k counts them up to PL_ROW_HELD, and is
- * PL_ROW_HELD for all the others. Inlined, so that k is a constant of each call. */
+/* f(i, k) for the elements i of a row that the thread has; k counts them up to row_team::held, and
+ * is that for all the others. Inlined, so that k is a constant of each call. */
 template <int TEAM, class F> static __device__ __forceinline__ void row_each(size_t n, const F &f)
 {
+    const unsigned held = row_team<TEAM>::held;
     unsigned at = row_team<TEAM>::at();
 
     PL_UNROLL
-    for (unsigned k = 0; k < PL_ROW_HELD; k++)
+    for (unsigned k = 0; k < held; k++)
         if (at + k * TEAM < n)
             f((size_t)at + k * TEAM, k);
-    for (size_t i = at + (size_t)PL_ROW_HELD * TEAM; i < n; i += TEAM)
-        f(i, PL_ROW_HELD);
+    for (size_t i = at + (size_t)held * TEAM; i < n; i += TEAM)
+        f(i, held);
 }
 
 /* A row's elements: the first ones of each thread in its registers. */
 template <class T, int TEAM> struct row_of {
     const T *p;
-    real<T> held[PL_ROW_HELD];
+    real<T> held[row_team<TEAM>::held];
 
     __device__ __forceinline__ row_of(const T *x, size_t n) : p(x)
     {
         unsigned at = row_team<TEAM>::at();
 
         PL_UNROLL
-        for (unsigned k = 0; k < PL_ROW_HELD; k++)
+        for (unsigned k = 0; k < row_team<TEAM>::held; k++)
             held[k] = at + k * TEAM < n ? load(p, at + k * TEAM) : 0;
     }
 
     /* Element i, as row_each() gives i and k. */
     __device__ __forceinline__ real<T> operator()(size_t i, unsigned k) const
     {
-        return k < PL_ROW_HELD ? held[k] : load(p, i);
+        return k < row_team<TEAM>::held ? held[k] : load(p, i);
     }
 };
 
@@ -155,10 +159,10 @@ static __device__ __forceinline__ void row_map(size_t n, const T *x, T *y, bool 
     do {                                                                                           \
         if ((rows) == 0 || (n) == 0)                                                               \
             break;                                                                                 \
-        if ((n) <= 32 * PL_ROW_HELD)                                                               \
+        if ((n) <= 1024)                                                                           \
             PL_LAUNCH((kernel<T, 32>), ceil_div(rows, PL_ROW_WARPS), 32 * PL_ROW_WARPS, 0,         \
                       __VA_ARGS__);                                                                \
-        else if ((n) <= 256 * PL_ROW_HELD)                                                         \
+        else if ((n) <= 2048)                                                                      \
             PL_LAUNCH((kernel<T, 256>), rows, 256, 0, __VA_ARGS__);                                \
         else                                                                                       \
             PL_LAUNCH((kernel<T, 1024>), rows, 1024, 0, __VA_ARGS__);                              \
