@@ -5,8 +5,9 @@
  * (f64) units, not in tensor cores: what a library does better is for its own file. 4 batch heads
  * time keys dim operations, half of them where causal; q, k and v are read once for each tile of
  * 64 queries by 64 keys, mostly from the cache, and y is written once. 64 columns of y or, in f32,
- * 128 are in registers; where dim is more, further blocks make the scores again for the others. Any
- * shape; shared memory 34.8 KB, twice that in f64. */
+ * 128 are in registers; where dim is more, further blocks make the scores again for the others. Two
+ * passes, the maxima first, would make the scores twice; not measured on a card yet. Any shape up
+ * to 2^31 tiles of 64 queries; shared memory 34.8 KB, twice that in f64. */
 #include "kernels/cuda/attention.cuh"
 
 namespace pl_cuda

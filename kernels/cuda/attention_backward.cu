@@ -6,7 +6,8 @@
  * one number: no atomics, and the same bits each time, for 14 rather than 10 batch heads time keys
  * dim operations (half of them where causal). Each tile's arrays are read again for each tile that
  * it meets, mostly from the cache. Products, dim and shared memory as in attention.cu; the scratch
- * is one number a query. Any shape. */
+ * is one number a query. One kernel with atomics on dq, or with a dq for each block of keys, was
+ * left for the same bits and less memory; not measured on a card yet. Limits as there. */
 #include "kernels/cuda/attention.cuh"
 #include "kernels/cuda/warp.cuh"
 

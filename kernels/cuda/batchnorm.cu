@@ -1,7 +1,11 @@
 /* SPDX-License-Identifier: MIT */
-/* Each half reads x once (backward dy and, with relu, y too) and writes y, or dx, once. The sums
- * are of two terms an element in f64 (sums.cuh), the rest some 5 operations an element in real<T>:
- * bound by memory, or by f64 where a device has little of that. */
+/* Ioffe and Szegedy, arXiv 1502.03167. Each half reads x once (backward dy and, with relu, y too)
+ * and writes y, or dx, once. The sums are of two terms an element in f64 (sums.cuh), 3 operations
+ * forward, 4 backward; the rest is 4 operations an element forward and 6 backward in real<T>
+ * (each.cuh), channels by divider.cuh: bound by memory, or by f64 where a device has little of
+ * that. Sums of x and x^2 and not a running mean and variance (Welford), since sums of several
+ * ranks are added; not measured on a card yet. Any shape; with inner = 1 sums go by columns, else
+ * by channel. */
 #include "kernels/cuda/divider.cuh"
 #include "kernels/cuda/each.cuh"
 #include "kernels/cuda/sums.cuh"

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/* Exact. Bound by Philox' multiplications in f32 (about 10 integer ones an element), by memory in
- * no type where it adds; nothing is kept for backward. A thread makes the four numbers of one
- * counter and does their four elements. */
+/* Exact. Reads 1 element (2 where it adds) and writes 1, 1 multiplication; a call of Philox (10
+ * rounds, 20 wide multiplications; Salmon et al., SC11) makes the numbers of 4 elements, which a
+ * thread does: near bound by memory in f32, by integers in 16 bits. Nothing is kept for backward,
+ * which makes the same numbers again: a mask would be written and read instead. Elements are moved
+ * one by one; not measured on a card yet. Any number of elements. */
 #include "kernels/cuda/launch.cuh"
 
 #include "kernels/philox.h"

@@ -4,7 +4,8 @@
  * writes dx; 11 operations. For dgamma and dbeta x and dy are read once more, by columns: a block
  * has 32 columns of a piece of the rows, its 8 lines of threads every eighth row each; a second
  * kernel adds the pieces up in order. How many pieces follows from the shape alone. Any shape.
- * Bound by memory. */
+ * Bound by memory; columns in the kernel of dx would want atomics or a sum a block; not measured on
+ * a card yet. */
 #include "kernels/cuda/rows.cuh"
 
 namespace pl_cuda

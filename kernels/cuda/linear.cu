@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/* The fallback: three products (gemm.cuh), the activation in the first one's end, its slope and the
- * column sums of dz (sums.cuh) before the others: 2 rows in out operations each. */
+/* The fallback where cublasLt is not used: three products (gemm.cuh) of 2 rows in out operations
+ * each, the activation in the first one's end; before the others its slope (each.cuh, 2 elements
+ * read and 1 written) and the column sums of dz in f64 (sums.cuh, dz read once more). Bytes of the
+ * products: see gemm.cuh. Bound by the f32 units. To take the slope where the products read dy
+ * would make it twice; not measured on a card yet. Any shape up to 2^31 tiles of 64 x 64. */
 #include "kernels/cuda/activation.cuh"
 #include "kernels/cuda/each.cuh"
 #include "kernels/cuda/gemm.cuh"

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /* Forward a thread has a window, backward a place of x and all windows that it is in, in order: no
- * two threads write the same place. Where windows do not overlap each element is read once and
- * written once, else neighbours read the same ones from the cache; a comparison or an addition an
- * element of each window. Bound by memory. */
+ * two threads write the same place, where one with windows in backward would need atomics. Where
+ * windows do not overlap each element is read once and written once, else neighbours read the same
+ * ones from the cache; 1 byte a window for the largest's place; a comparison or an addition an
+ * element of each window. Bound by memory; not measured on a card yet. Windows of up to 256 places.
+ */
 #include "kernels/cuda/divider.cuh"
 
 namespace pl_cuda

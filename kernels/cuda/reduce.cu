@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/* Forward reads each element once, in f64 (see sums.cuh); backward writes each, and reads it where
- * it adds. Bound by memory. */
+/* Forward reads each element once, 1 addition in f64 (sums.cuh says in which order); backward
+ * writes each, an element a thread, from a dy that is mostly in the cache, and reads it where it
+ * adds; 1 operation. Bound by memory; no atomics, which would give other bits each time; not
+ * measured on a card yet. Any shape. */
+#include "kernels/cuda/divider.cuh"
 #include "kernels/cuda/sums.cuh"
 
 namespace pl_cuda
@@ -33,12 +36,14 @@ template <class T> struct scaled_to {
 
 template <class T>
 __global__ void __launch_bounds__(THREADS) reduce_backward_kernel(
-    size_t count, size_t n, size_t inner, real<T> scale, bool add, const T *dy, T *dx)
+    size_t count, divider n, divider inner, size_t row, real<T> scale, bool add, const T *dy, T *dx)
 {
-    size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x;
+    size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x, at, k, o;
 
-    if (i < count)
-        put(dx, i, scale * load(dy, i / (n * inner) * inner + i % inner), add);
+    if (i >= count)
+        return;
+    o = n(inner(i, &at), &k);
+    put(dx, i, scale * load(dy, o * row + at), add);
 }
 
 } // namespace
@@ -54,8 +59,9 @@ template <class T> void reduce_backward(const struct pl_reduce_args *a)
     size_t count = a->outer * a->n * a->inner;
 
     if (count)
-        PL_LAUNCH((reduce_backward_kernel<T>), ceil_div(count, THREADS), THREADS, 0, count, a->n,
-                  a->inner, (real<T>)a->scale, a->dx_add, (const T *)a->dy, (T *)a->dx);
+        PL_LAUNCH((reduce_backward_kernel<T>), ceil_div(count, THREADS), THREADS, 0, count,
+                  divider(a->n), divider(a->inner), a->inner, (real<T>)a->scale, a->dx_add,
+                  (const T *)a->dy, (T *)a->dx);
 }
 
 PL_CUDA_DEFINE(reduce_forward, reduce);

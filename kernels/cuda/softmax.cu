@@ -3,7 +3,7 @@
  * adds); rows past 8192 elements are read again from the cache (rows.cuh). Three passes, maximum,
  * sum and quotient, not the running maximum of Milakov and Gimelshein (arXiv 1805.02867): the row
  * is at hand and each exponential is taken of the final difference. 4 to 5 operations and two
- * exponentials an element. Any shape. Bound by memory. */
+ * exponentials an element. Any shape. Bound by memory; not measured on a card yet. */
 #include "kernels/cuda/rows.cuh"
 
 namespace pl_cuda

@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/* Forward reads 1 element, backward 2 (3 where it adds), both write 1; up to some 40 operations an
- * element for erfc: bound by memory in f32 and 16 bits. A kernel an activation. */
+/* Forward reads 1 element, backward 2 (3 where it adds), both write 1; from 1 operation (relu) to
+ * some 10 and an exponential (gelu by tanh, backward 18) or 40 (gelu by erfc): bound by memory in
+ * f32 and 16 bits. A kernel an activation, 16 bytes of each array a thread (each.cuh): one kernel
+ * with a switch would keep the registers of the largest for all. Forms: activation.cuh; not
+ * measured on a card yet. Any number of elements. */
 #include "kernels/cuda/activation.cuh"
 #include "kernels/cuda/each.cuh"
 
