@@ -191,6 +191,7 @@ CALL(embedding_backward, embedding)
 CALL(unary_forward, unary)
 CALL(unary_backward, unary)
 CALL(add, add)
+CALL(binary_backward, binary)
 CALL(dropout, dropout)
 CALL(reduce_forward, reduce)
 CALL(narrow, half)
@@ -422,6 +423,19 @@ static void add(struct bench *b, size_t n)
     measure(b, "add", call_add, &a, 0, size_of(b, 3.0 * (double)n), "%zu", n);
 }
 
+/* What comes back to both sides of a sum of two. */
+static void residual(struct bench *b, size_t n)
+{
+    struct pl_binary_args a = {.op = PL_BINARY_ADD};
+
+    a.n = a.m = n = less(b, n);
+    a.dy = numbers(b, n);
+    a.da = numbers(b, n);
+    a.db = numbers(b, n);
+    measure(b, "residual backward", call_binary_backward, &a, 0, size_of(b, 4.0 * (double)n), "%zu",
+            n);
+}
+
 static void dropout(struct bench *b, size_t n)
 {
     struct pl_dropout_args a = {.p = 0.1, .key = 1};
@@ -512,6 +526,7 @@ static void all(struct bench *b, enum pl_real real)
     softmax(b, 16384, 1024);
     transpose(b, 16384, 768);
     add(b, (size_t)16384 * 768);
+    residual(b, (size_t)16384 * 768);
     dropout(b, (size_t)16384 * 768);
     sum(b, 16384, 768);
     if (real != PL_REAL_F32)
