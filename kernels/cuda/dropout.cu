@@ -2,8 +2,8 @@
 /* Exact. Reads 1 element (2 where it adds) and writes 1, 1 multiplication; a call of Philox (10
  * rounds, 20 wide multiplications; Salmon et al., SC11) makes the numbers of 4 elements, which a
  * thread does: near bound by memory in f32, by integers in 16 bits. Nothing is kept for backward,
- * which makes the same numbers again: a mask would be written and read instead. Elements are moved
- * one by one; not measured on a card yet. Any number of elements. */
+ * which makes the same numbers again: a mask would be written and read instead. The four are
+ * moved at once where arrays lie so; not measured on a card yet. Any number of elements. */
 #include "kernels/cuda/launch.cuh"
 
 #include "kernels/philox.h"
@@ -12,6 +12,11 @@ namespace pl_cuda
 {
 
 #define THREADS 256
+
+/* A counter's elements, moved at once. */
+template <class T> struct alignas(sizeof(T) < 4 ? 4 * sizeof(T) : 16) four {
+    T of[4];
+};
 
 template <class T>
 static __global__ void __launch_bounds__(THREADS) dropout_kernel(size_t n,
@@ -22,6 +27,7 @@ static __global__ void __launch_bounds__(THREADS) dropout_kernel(size_t n,
                                                                  uint32_t limit,
                                                                  real<T> scale,
                                                                  bool add,
+                                                                 bool together,
                                                                  const T *src,
                                                                  T *dst)
 {
@@ -33,6 +39,16 @@ static __global__ void __launch_bounds__(THREADS) dropout_kernel(size_t n,
     if (draw)
         high = *draw;
     pl_philox(key, low + group, high, number);
+    if (together && group * 4 + 4 <= n) {
+        four<T> in = reinterpret_cast<const four<T> *>(src)[group], out;
+
+        if (add)
+            out = reinterpret_cast<four<T> *>(dst)[group];
+        for (size_t k = 0; k < 4; k++)
+            put(out.of, k, number[k] < limit ? 0 : widen_one(in.of[k]) * scale, add);
+        reinterpret_cast<four<T> *>(dst)[group] = out;
+        return;
+    }
     for (size_t k = 0; k < 4; k++) {
         size_t i = group * 4 + k;
 
@@ -43,10 +59,12 @@ static __global__ void __launch_bounds__(THREADS) dropout_kernel(size_t n,
 
 template <class T> void dropout(const struct pl_dropout_args *a)
 {
+    bool together = ((uintptr_t)a->src | (uintptr_t)a->dst) % alignof(four<T>) == 0;
+
     if (a->n)
         PL_LAUNCH((dropout_kernel<T>), ceil_div(a->n, THREADS * 4), THREADS, 0, a->n, a->key,
                   a->counter[0], a->counter[1], a->draw, pl_dropout_limit(a->p),
-                  (real<T>)(1 / (1 - a->p)), a->add, (const T *)a->src, (T *)a->dst);
+                  (real<T>)(1 / (1 - a->p)), a->add, together, (const T *)a->src, (T *)a->dst);
 }
 
 PL_CUDA_DEFINE(dropout, dropout);
