@@ -1,15 +1,12 @@
 /* SPDX-License-Identifier: MIT */
-/* Forward goes over the logits once, with a running maximum and sum of each thread (Milakov and
- * Gimelshein, arXiv 1805.02867), 16 logits at a time, so that the sum is scaled once for 16; 16
- * bytes of a row are loaded at once from its first boundary on, whatever the number of classes.
- * The maxima and sums of a row's threads meet in one fixed tree, its loss goes to scratch in f64,
- * and one block adds those up in order. What is kept for backward is max_sum, two numbers a row:
- * backward then reads each logit once and writes (where it adds reads, too) each gradient once, one
- * exponential and 3 operations each; forward reads each once, 17/16 exponentials and 3 operations.
- * Without max_sum backward reads the logits twice, from memory where rows are long: those that
- * blocks have in hand are as much as the cache. Keeping all probabilities instead would write and
- * read as much as the logits. Three passes, maximum, sum and quotient, were here before and read
- * past 8192 classes twice. Any shape. Bound by memory; not measured on a card yet. */
+/* Forward reads the logits once, with a running maximum and sum a thread (Milakov and Gimelshein,
+ * arXiv 1805.02867) for 16 logits at a time: 17/16 exponentials and 3 operations a logit; 16 bytes
+ * are loaded at once from a row's first boundary on. A row's threads meet in one fixed tree, its
+ * loss goes to scratch in f64, one block adds those up. With max_sum backward reads a logit and
+ * writes a gradient once, 1 exponential and 3 operations; without, logits are read twice. To keep
+ * all probabilities would write and read as much again as the logits; three passes, which were here
+ * before, read what is past 8192 classes twice. Any shape. Bound by memory; not measured on a card
+ * yet. */
 #include "kernels/cuda/rows.cuh"
 
 namespace pl_cuda

@@ -1,16 +1,11 @@
 /* SPDX-License-Identifier: MIT */
-/* Forward copies a row of the table for each id, 16 bytes a thread where rows lie on 16: 4 bytes of
- * ids, and each element read and written once.
- *
- * Backward sorts the rows' numbers by id, without changing the order of those of one id (radix sort
- * by 8 bits a pass with a histogram a tile, Satish et al. 2009, "Designing efficient sorting
- * algorithms for manycore GPUs"; places inside a tile by ballots of each bit, as Merrill and
- * Garland's match), then a warp adds up dy's rows of an id for 512 bytes of columns, 8 of them
- * under way at once. So sums are in the order of the rows, as ref's, without atomics on numbers; dy
- * is read once, dtable written once, 1 addition an element, and the sort moves 12 bytes a row and
- * pass. Passes: 1 up to 255 words, 2 up to 65535. Before, each warp went through all ids: vocab
- * rows / 32 steps. An id that very many rows have makes few warps add all of them. Fewer than 2^32
- * rows. Bound by memory; not measured on a card yet. */
+/* Forward copies a row for each id, 16 bytes a thread where rows lie on 16. Backward sorts the
+ * rows' numbers by id, those of one id in order (radix sort, 8 bits a pass: a histogram a tile,
+ * Satish et al. 2009, "Designing efficient sorting algorithms for manycore GPUs"; places in a tile
+ * by ballots, 12 bytes a row and pass), then a warp adds an id's rows of dy, 8 under way at once:
+ * ref's order, no atomics on numbers, dy read and dtable written once, 1 addition an element.
+ * Before, each warp went through all ids. An id of very many rows keeps few warps busy with all of
+ * them. Fewer than 2^32 rows. Bound by memory; not measured on a card yet. */
 #include "kernels/cuda/divider.cuh"
 #include "kernels/cuda/unroll.cuh"
 
