@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* Exact. 6 bytes an element from or to f32 (10 of f64, by way of f32; 2 or 4 more where it adds),
  * 1 conversion: bound by memory. A thread has 8 elements, read 16 bytes at a time where both arrays
- * lie on 16, else one by one; an element a thread would leave half of each transaction of the 16-bit
- * side; not measured on a card yet. Any number of elements. */
+ * lie on 16, else one by one; an element a thread would leave half of each transaction of the
+ * 16-bit side; not measured on a card yet. Any number of elements. */
 #include "kernels/cuda/launch.cuh"
 
 namespace pl_cuda

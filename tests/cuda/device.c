@@ -400,28 +400,9 @@ static void graph_free(struct pl_device *dev, struct pl_device_graph *graph)
 
 /* ---- kernels ---- */
 
-#define MISSING(function, args)                                                                    \
-    static void missing_##function(const struct pl_##args##_args *a)                               \
-    {                                                                                              \
-        give_up("there is no CUDA kernel for " #function, a);                                      \
-    }
-PL_KERNEL_LIST(MISSING)
-#undef MISSING
-
 static const struct pl_kernels *kernels(struct pl_device *dev, enum pl_real real)
 {
-    static struct pl_kernels tables[4];
-    struct pl_kernels *table = &tables[real];
-
-    if (!table->name) {
-        *table = *pl_kernels_cuda(real);
-#define FILL(function, args)                                                                       \
-    if (!table->function)                                                                          \
-        table->function = missing_##function;
-        PL_KERNEL_LIST(FILL)
-#undef FILL
-    }
-    return table;
+    return pl_kernels_cuda(real);
 }
 
 /* ---- devices ---- */

@@ -214,7 +214,7 @@ static void test_what_ops_keep(void **state)
                          2 * 2 * 3 * 4,           /* a logarithm a head and time */
                          4 * 4 * (low ? 2u : 4u), /* gelu's inputs */
                          2 * 3 * 4,               /* which of a window: bytes */
-                         0};                      /* no probabilities */
+                         2 * 4 * 4};              /* largest and sum of rows */
 
         start(net, fake_device(), 0, true);
         if (!low)

@@ -40,12 +40,10 @@ void pl_cuda_stream_note(struct pl_cuda_stream *of, int error)
     of->error = of->error ? of->error : error;
 }
 
-/* bf16's has none of its ops yet; f16 has no table at all. */
+/* There is none for 16 bits. */
 const struct pl_kernels *pl_kernels_cuda(enum pl_real real)
 {
-    static const struct pl_kernels bare = {.name = "cuda/bf16", .real = PL_REAL_BF16};
-
-    return real == PL_REAL_BF16 ? &bare : pl_kernels_ref(real);
+    return pl_kernels_ref(real);
 }
 
 static const struct pl_device_ops *ops;
@@ -416,43 +414,6 @@ static void test_tables_have_the_libraries_ops(void **state)
     end();
 }
 
-static void test_a_missing_kernel_is_told_by_its_name(void **state)
-{
-    static const uint16_t dense[4];
-    const struct pl_softmax_args softmax = {.rows = 1};
-    const struct pl_linear_args linear = {.rows = 2, .in = 2, .out = 2, .x = dense, .w = dense};
-    struct pl_error err = {0};
-    struct pl_device *dev;
-    const struct pl_kernels *k;
-
-    fake_cuda_reset(500 * MIB);
-    dev = open_one(0);
-    k = ops->kernels(dev, PL_REAL_BF16);
-#define THERE(function, args) assert_non_null(k->function);
-    PL_KERNEL_LIST(THERE)
-#undef THERE
-    k->softmax_forward(&softmax); /* nothing entered: kept by the thread's own stream */
-    assert_int_equal(pl_cuda_stream_current()->error, cudaErrorNotSupported);
-    pl_cuda_stream_current()->error = 0;
-    assert_int_equal(ops->sync(dev, NULL), 0);
-    ops->enter(dev);
-    k->softmax_forward(&softmax);
-    assert_int_equal(ops->sync(dev, &err), -EIO);
-    assert_string_equal(err.text, "softmax_forward failed on cuda:0 (Fake 0): there is no CUDA "
-                                  "kernel for it");
-    ops->close(dev);
-    dev = open_one(0);
-    ops->enter(dev);
-    fake_lt.no_algorithm = true; /* and none of ours to go on with */
-    k->linear_forward(&linear);
-    assert_int_equal(ops->sync(dev, &err), -EIO);
-    assert_string_equal(err.text, "linear_forward failed on cuda:0 (Fake 0): there is no CUDA "
-                                  "kernel for it");
-    fake_lt.no_algorithm = false;
-    ops->close(dev);
-    end();
-}
-
 /* A device with 64 bytes in two arrays, 'a' and 'b', and room for what it is. */
 struct pair {
     struct pl_device *dev;
@@ -687,7 +648,6 @@ int main(void)
         cmocka_unit_test(test_a_copy_between_devices_is_in_the_order_of_both),
         cmocka_unit_test(test_a_copy_between_devices_that_fails_is_told_by_both),
         cmocka_unit_test(test_tables_have_the_libraries_ops),
-        cmocka_unit_test(test_a_missing_kernel_is_told_by_its_name),
         cmocka_unit_test(test_a_graph_does_again_what_was_captured),
         cmocka_unit_test(test_a_capture_that_fails_leaves_the_device_as_it_was),
         cmocka_unit_test(test_calls_for_graphs_that_fail),

@@ -171,7 +171,6 @@ make_parts(struct pl_cuda_device *d, const struct pl_device_options *options, st
     if (r < 0)
         return r;
     d->libs.stream = &d->stream;
-    d->libs.status = &d->status;
     return open_libraries(d, workspace, options, err);
 }
 

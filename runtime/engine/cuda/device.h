@@ -38,12 +38,7 @@ const struct pl_device_ops *plume_cuda_device(void);
  * is none). */
 int pl_cuda_explain(int code, int driver, int runtime, struct pl_error *err);
 
-/* The kernels of a type with the libraries' ops among them, NULL where there are none. All of the
- * table's functions can be called (pl_cuda_fill_missing()). */
+/* The kernels of a type with the libraries' ops among them, NULL where there are none. */
 const struct pl_kernels *pl_cuda_kernels(enum pl_real real);
-
-/* Functions for what the table has none for: such a call is kept as a failure of the device that
- * the calling thread has entered, "OP failed on DEVICE: there is no CUDA kernel for it". */
-void pl_cuda_fill_missing(struct pl_kernels *table);
 
 #endif

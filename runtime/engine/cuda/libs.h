@@ -4,7 +4,6 @@
 #define PL_RUNTIME_ENGINE_CUDA_LIBS_H
 
 struct CUstream_st;
-struct pl_cuda_status;
 struct pl_cuda_stream;
 struct pl_lt;
 struct pl_dnn;
@@ -12,7 +11,6 @@ struct pl_dnn;
 /* lt and dnn are NULL where the library cannot be used. */
 struct pl_cuda_libs {
     const struct pl_cuda_stream *stream; /* that they are for */
-    struct pl_cuda_status *status;       /* of its device */
     struct pl_lt *lt;
     struct pl_dnn *dnn;
 };

@@ -20,7 +20,6 @@ static void make_tables(void)
         if (!own)
             continue;
         tables[real] = *own;
-        pl_cuda_fill_missing(&tables[real]);
         pl_lt_install(&tables[real]);
         pl_dnn_install(&tables[real]);
         there[real] = true;
