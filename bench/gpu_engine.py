@@ -456,7 +456,7 @@ def measure(run):
 def look_for_gpu(run):
     """Whether there is one; ours says why not."""
     model = "gpt-tiny"
-    env = run.env(model, "f32")
+    env = run.env(model)
     done = subprocess.run([os.path.join(BUILD, "pltrain"), "--gpus", "1", "--max-steps", "0",
                            *module_args(BUILD, model, 1)], env=env, text=True, check=False,
                           stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
