@@ -216,7 +216,7 @@ template <class T> struct backward {
 /* PER: elements of a lane, 1 or a pack. */
 template <class T, int PER> static __device__ __forceinline__ pack<T> load_some(const T *p)
 {
-    pack<T> x;
+    pack<T> x = {};
 
     if (PER > 1)
         return load_pack(p, 0);
