@@ -261,8 +261,12 @@ static int see(struct outlook *o, struct pl_error *err)
 static int see_and_reduce(void *ctx, size_t index, struct pl_error *err)
 {
     struct outlook *o = ctx;
-    int r = see(o, err);
+    int r;
 
+    /* Without graphs it is asked behind each node: nothing is complete yet, so nothing waits. */
+    if (!o->seen && index > pl_reducer_stop(o->reducer))
+        return 0;
+    r = see(o, err);
     return r < 0 ? r : pl_reducer_after_node(o->reducer, index, err);
 }
 

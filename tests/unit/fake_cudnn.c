@@ -139,8 +139,8 @@ static void give_configs(const struct desc *d, int64_t asked, int64_t *n, struct
         need(graph, CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, 0);
 
     fake_dnn.asked++;
-    *n = fake_dnn.no_fusion && ops->n > 1 ? 0 : PL_MIN((int64_t)fake_dnn.engines, asked);
-    for (int64_t i = 0; i < *n; i++) {
+    *n = fake_dnn.no_fusion && ops->n > 1 ? 0 : (int64_t)fake_dnn.engines;
+    for (int64_t i = 0; i < PL_MIN(*n, asked); i++) {
         to[i]->graph = graph;
         to[i]->engine = (unsigned)i;
     }

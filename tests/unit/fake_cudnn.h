@@ -8,7 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define FAKE_DNN_ENGINES 4
+#define FAKE_DNN_ENGINES 20
 
 struct fake_dnn {
     size_t version;                      /* as cudnnGetVersion() has it */

@@ -236,7 +236,11 @@ static void test_what_cudnn_cannot_do_is_our_own(void **state)
     b = a, b.v_at.time = 36, left_alone(b, 1, 1);
     b = a, b.dq_add = true, left_alone(b, 0, 1);
     b = a, b.dk = NULL, left_alone(b, 0, 1);
-    b = a, b.time = b.keys = 1, left_alone(b, 0, 1);
+    b = a, b.time = 1, left_alone(b, 0, 1);
+    b = a, b.keys = 64, left_alone(b, 0, 1);
+    b = a, b.time = b.keys = 64, b.causal = true, left_alone(b, 0, 0);
+    fake_dnn.version = 92600;
+    b = a, b.keys = 64, left_alone(b, 0, 0);
     fake_dnn.version = 91500; /* wants whole 128s of keys backward */
     left_alone(a, 0, 1);
     fake_dnn.version = 91001;

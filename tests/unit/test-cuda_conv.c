@@ -182,8 +182,8 @@ static unsigned engine_taken(bool tf32, const int *notes, int64_t first_workspac
     unsigned taken;
 
     start(tf32);
-    fake_dnn.engines = FAKE_DNN_ENGINES;
-    memcpy(fake_dnn.note, notes, sizeof(fake_dnn.note));
+    fake_dnn.engines = 4;
+    memcpy(fake_dnn.note, notes, fake_dnn.engines * sizeof(*notes));
     fake_dnn.workspace[0] = first_workspace;
     a.x = array(1, 0, PL_REAL_F32, 0);
     a.w = array(1, 1, PL_REAL_F32, 0);
@@ -211,6 +211,23 @@ static void test_engines_are_exact_and_repeatable(void **state)
     assert_int_equal(engine_taken(true, cores, 0), 0);
     assert_int_equal(engine_taken(false, none, 0), 0);
     assert_int_equal(engine_taken(false, none, (int64_t)PL_DNN_WORKSPACE + 1), 1);
+}
+
+/* More than are looked at. */
+static void test_long_lists_are_read_as_far_as_they_go(void **state)
+{
+    struct pl_conv2d_args a = plain;
+
+    start(false);
+    fake_dnn.engines = FAKE_DNN_ENGINES;
+    for (size_t i = 0; i < FAKE_DNN_ENGINES; i++)
+        fake_dnn.note[i] = CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC;
+    a.x = array(1, 0, PL_REAL_F32, 0);
+    a.w = array(1, 1, PL_REAL_F32, 0);
+    a.y = array(1, 3, PL_REAL_F32, 0);
+    table[PL_REAL_F32].conv2d_forward(&a);
+    assert_int_equal(fake_dnn.runs, 0);
+    end();
 }
 
 static void test_types_have_cudnns_names(void **state)
@@ -307,6 +324,7 @@ int main(void)
         cmocka_unit_test(test_convolutions_are_refs),
         cmocka_unit_test(test_without_an_engine_it_is_our_own),
         cmocka_unit_test(test_engines_are_exact_and_repeatable),
+        cmocka_unit_test(test_long_lists_are_read_as_far_as_they_go),
         cmocka_unit_test(test_types_have_cudnns_names),
         cmocka_unit_test(test_empty_and_huge_ones_are_not_asked_for),
         cmocka_unit_test(test_a_failed_run_is_reported),

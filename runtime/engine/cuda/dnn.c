@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "runtime/engine/cuda/dnn.h"
+#include "common/base/macros.h"
 #include "runtime/engine/cuda/dnn_private.h"
 #include "runtime/engine/cuda/plan_cache.h"
 
@@ -51,6 +52,7 @@ config_is_fine(const struct pl_dnn_recipe *recipe, const void *key, cudnnBackend
                                  CUDNN_TYPE_NUMERICAL_NOTE, CUDNN_NUMERICAL_NOTE_TYPE_COUNT, &n,
                                  notes) == CUDNN_STATUS_SUCCESS;
 
+    n = PL_MIN(n, (int64_t)CUDNN_NUMERICAL_NOTE_TYPE_COUNT); /* it tells how many there are */
     for (int64_t i = 0; fine && i < n; i++)
         fine = recipe->may_take(key, (int)notes[i]);
     pl_dnn_drop(&parts);
@@ -102,7 +104,7 @@ static void find_in(struct pl_dnn *dnn,
     if (!p->failed && cudnnBackendGetAttribute(heuristics, CUDNN_ATTR_ENGINEHEUR_RESULTS,
                                                CUDNN_TYPE_BACKEND_DESCRIPTOR, CONFIGS, &n,
                                                configs) == CUDNN_STATUS_SUCCESS)
-        for (int64_t i = 0; !plan->desc && i < n; i++)
+        for (int64_t i = 0; !plan->desc && i < PL_MIN(n, CONFIGS); i++)
             if (config_is_fine(recipe, key, configs[i]))
                 (void)try_config(dnn, recipe, configs[i], plan);
     if (!plan->desc) {

@@ -205,7 +205,7 @@ static void *turn_keys(struct maker *m, void *turned)
 
     pl_att_shape(m->key, PL_ATT_K, dims, strides);
     return reshape(m, turned,
-                   make_tensor(m, m->next_id++, (cudnnDataType_t)m->io, BETWEEN, dims, strides));
+                   make_tensor(m, m->next_id++, CUDNN_DATA_FLOAT, BETWEEN, dims, strides));
 }
 
 static void *number_along(struct maker *m, void *scores, int64_t axis)
@@ -318,16 +318,22 @@ static bool may_take(const void *of, int note)
     return note != CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC || !key->backward || !key->repeatable;
 }
 
-/* Of a graph that can be run with the loaded cuDNN. Before 9.11 it wants other numbers for what is
- * hidden and memory zeroed, and 9.10 had faults; up to 9.15 its backward pass misses what hides
- * the keys past the last full 128. Its release notes say so. */
+/* Of a graph that the loaded cuDNN is known to run right. Before 9.11 it wants other numbers for
+ * what is hidden and memory zeroed, and 9.10 had faults. Backward: no single queries; up to 9.15 it
+ * misses what hides the keys past the last full 128, and up to 9.25 makes NaNs of dq where half of
+ * the last 128 is missing and nothing else hides it. Sources: its release notes, and PyTorch's
+ * issue 196678. */
 static bool is_known(const struct pl_att_key *key)
 {
     size_t version = cudnnGetVersion();
 
-    if (key->backward && key->time == 1 && key->keys == 1)
+    if (!key->backward)
+        return version >= 91100;
+    if (key->time == 1)
         return false;
-    return version >= 91600 || (version >= 91100 && (!key->backward || key->keys % 128 == 0));
+    if (key->keys % 128 == 64 && !key->causal && version < 92600)
+        return false;
+    return version >= 91600 || (version >= 91100 && key->keys % 128 == 0);
 }
 
 bool pl_dnn_attention(struct pl_dnn *dnn,
