@@ -347,7 +347,7 @@ class Peer:
         try:
             told = self.ask(do="train", model=model, dtype=dtype, batch=batch, mode=mode,
                             trials=TRIALS, seconds=TRIAL_S, channels_last=channels_last)
-        except (RuntimeError, OSError) as e:
+        except (RuntimeError, OSError, ValueError) as e:
             told = {"error": str(e)}
         first, self.fresh = self.fresh, False
         if "rates" not in told:
@@ -362,7 +362,7 @@ class Peer:
     def products(self):
         try:
             self.run.report.products = self.ask(do="products", size=PRODUCT).get("tflops", {})
-        except (RuntimeError, OSError) as e:
+        except (RuntimeError, OSError, ValueError) as e:
             self.run.report.note(f"products: {e}")
 
     def close(self):
@@ -457,10 +457,13 @@ def look_for_gpu(run):
     """Whether there is one; ours says why not."""
     model = "gpt-tiny"
     env = run.env(model)
-    done = subprocess.run([os.path.join(BUILD, "pltrain"), "--gpus", "1", "--max-steps", "0",
-                           *module_args(BUILD, model, 1)], env=env, text=True, check=False,
-                          stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                          stderr=subprocess.PIPE, timeout=60)
+    try:
+        done = subprocess.run([os.path.join(BUILD, "pltrain"), "--gpus", "1", "--max-steps", "0",
+                               *module_args(BUILD, model, 1)], env=env, text=True, check=False,
+                              stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                              stderr=subprocess.PIPE, timeout=120)
+    except subprocess.TimeoutExpired as e:
+        sys.exit(f"gpu_engine: pltrain does not find out within {e.timeout:.0f} s what GPU there is")
     if done.returncode == 0:
         return True
     print((done.stderr.strip().splitlines() or ["pltrain failed"])[-1])

@@ -118,10 +118,12 @@ class Training:
         self.warm()
         plain = self.trial(seconds)
         self.lay_out(torch.channels_last)
+        self.optimizer = self.new_optimizer("cnn")  # its momentum has the parameters' strides
         self.warm()
         if self.trial(seconds) > plain:
             return True
         self.lay_out(torch.contiguous_format)
+        self.optimizer = self.new_optimizer("cnn")
         return False
 
 

@@ -14,7 +14,7 @@ import sys
 # What tests and benchmarks may be built of; others need packages that such a machine has not.
 FOLDERS = ("common/base", "include", "kernels", "runtime/engine", "examples", "modules", "bench",
            "tests/kernels", "tests/unit", "tests/engine", "tests/cuda", "tests/fake",
-           "tests/gpu", "tests/golden", "tests/fixtures", "data")
+           "tests/lib", "tests/gpu", "tests/golden", "tests/fixtures", "data")
 FOREIGN = re.compile(r"-l?(jansson|uv|sodium|slurm|mpi|sz|python)\b|lib(jansson|uv|sodium|slurm|mpi)")
 SKIPPED_SUITES = {"cli", "daemon", "cluster", "fault", "fuzz", "lint"}
 TOOLS = {"cc", "gcc", "c++", "g++", "gcc-ar", "ar", "nvcc", "rm"}
@@ -184,6 +184,29 @@ class Bundle:
         shutil.copy(os.path.join(self.source, "tests/gpu/check.sh"),
                     os.path.join(self.target, "check"))
 
+    def find_includes(self):
+        """What the packed programs include and the bundle lacks, as 'FILE includes NAME'."""
+        todo = [os.path.normpath(os.path.join("build", s)) for _, text in self.order
+                for s in re.findall(r"-c (?:\$TOP/build/)?(\S+)(?: |$)", text)]
+        seen, missing = set(), []
+        while todo:
+            name = todo.pop().replace("build/$TOP/", "")
+            path = os.path.join(self.target, name)
+            if name in seen or not os.path.isfile(path):
+                continue
+            seen.add(name)
+            with open(path, encoding="utf-8") as f:
+                wanted = re.findall(r'^\s*#\s*include "([^"]+)"', f.read(), re.M)
+            for include in wanted:
+                places = [include, os.path.join("include", include),
+                          os.path.join("tests/gpu", include),
+                          os.path.join(os.path.dirname(name), include)]
+                found = [p for p in places if os.path.isfile(os.path.join(self.target, p))]
+                todo += found[:1]
+                if not found:
+                    missing.append(f"{name} includes {include}")
+        return sorted(missing)
+
     def write(self):
         os.makedirs(os.path.join(self.target, "build"))
         rows = self.add_tests("intro-tests.json", "test") + \
@@ -210,6 +233,9 @@ def main():
     size = sum(os.path.getsize(os.path.join(d, f)) for d, _, fs in os.walk(target) for f in fs)
     for line in bundle.left_out:
         print(f"left out: {line}")
+    missing = bundle.find_includes()
+    if missing:
+        sys.exit(f"gpu-bundle: not packed, add its folder to FOLDERS: {missing[0]}")
     n = sum(row[2] == "gpu" for row in rows)
     print(f"{target}: {n} tests and benchmarks for GPUs, {len(rows) - n} for CPUs, "
           f"{size / 2**20:.1f} MiB; run {target}/check")

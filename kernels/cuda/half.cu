@@ -1,15 +1,21 @@
 /* SPDX-License-Identifier: MIT */
 /* Exact. 6 bytes an element from or to f32 (10 of f64, by way of f32; 2 or 4 more where it adds),
- * 1 conversion: bound by memory. A thread has 8 elements, read 16 bytes at a time where both arrays
- * lie on 16, else one by one; an element a thread would leave half of each transaction of the
- * 16-bit side; not measured on a card yet. Any number of elements. */
+ * 1 conversion: bound by memory. A thread has 4 elements, 8 bytes of one side and 16 of the other
+ * at once, so that a warp's accesses lie side by side; one by one where an array does not lie on 16
+ * bytes. 8 a thread would read 16 bytes of the 16-bit side, and write the other in strides; not
+ * measured on a card yet. Any number of elements. */
 #include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/unroll.cuh"
 
 namespace pl_cuda
 {
 
 #define THREADS 256
-#define PER 8
+#define PER 4
+
+template <class T> struct alignas(sizeof(T) < 4 ? 8 : 16) four {
+    T of[PER];
+};
 
 template <class TO, class FROM>
 static __global__ void __launch_bounds__(THREADS)
@@ -19,17 +25,15 @@ static __global__ void __launch_bounds__(THREADS)
 
     /* From f64 by way of float, as ref does. */
     if (packed && at + PER <= n) {
-        for (size_t i = 0; i < PER; i += pack<FROM>::size) {
-            pack<FROM> in = load_pack(from, at + i);
-            TO out[pack<FROM>::size];
+        four<FROM> in = *reinterpret_cast<const four<FROM> *>(from + at);
+        four<TO> out = {};
 
-            for (size_t k = 0; k < pack<FROM>::size && add; k++)
-                out[k] = to[at + i + k];
-            for (size_t k = 0; k < pack<FROM>::size; k++)
-                put(out, k, (real<TO>)widen_one(in.of[k]), add);
-            for (size_t k = 0; k < pack<FROM>::size; k++)
-                to[at + i + k] = out[k];
-        }
+        if (add)
+            out = *reinterpret_cast<const four<TO> *>(to + at);
+        PL_UNROLL
+        for (size_t k = 0; k < PER; k++)
+            put(out.of, k, (real<TO>)widen_one(in.of[k]), add);
+        *reinterpret_cast<four<TO> *>(to + at) = out;
         return;
     }
     for (size_t i = at; i < n && i < at + PER; i++)

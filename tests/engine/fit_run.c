@@ -167,19 +167,20 @@ const char *fit_train(struct pl_comm *comm, void *shared)
 {
     struct pl_report report = {.link = PL_RANK_LINK_INIT};
     struct fit_run *run = shared;
+    struct pl_train_options options = run->options; /* the rank's own: its device is */
     struct pl_trainer trainer;
     struct pl_hparams h;
     struct pl_error err = {0};
     int r;
 
     fit_current = run;
-    run->options.device = on_device();
+    options.device = on_device();
     r = pl_hparams_init(&h, run->module.hparams, &err);
     for (size_t i = 0; r == 0 && i < PL_COUNT(run->hparams); i++)
         if (run->hparams[i][0])
             r = pl_hparams_set(&h, run->hparams[i], &err);
     if (r == 0)
-        r = pl_trainer_init(&trainer, &run->module, &h, &run->options, comm, &report, &err);
+        r = pl_trainer_init(&trainer, &run->module, &h, &options, comm, &report, &err);
     if (r == 0) {
         r = pl_trainer_fit(&trainer, &err);
         if (comm->rank == 0 && r == 0) {

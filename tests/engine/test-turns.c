@@ -151,6 +151,7 @@ static const char *train(struct pl_comm *comm, void *shared)
 {
     struct pl_report report = {.link = PL_RANK_LINK_INIT};
     struct run *run = shared;
+    struct pl_train_options options = run->options; /* the rank's own: its device is */
     const struct plume_module module = {
         .struct_size = sizeof(struct plume_module),
         .abi = PLUME_MODULE_ABI,
@@ -174,9 +175,9 @@ static const char *train(struct pl_comm *comm, void *shared)
 
     current = run;
     r = pl_hparams_init(&h, module.hparams, &err);
+    options.device = on_device();
     if (r == 0)
-        run->options.device = on_device();
-    r = pl_trainer_init(&trainer, &module, &h, &run->options, comm, &report, &err);
+        r = pl_trainer_init(&trainer, &module, &h, &options, comm, &report, &err);
     if (r == 0) {
         r = pl_trainer_fit(&trainer, &err);
         run->g[comm->rank] = on_device_scalar(trainer.ctx.params.list[0]->tensor);

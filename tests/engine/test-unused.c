@@ -130,6 +130,7 @@ static const char *train(struct pl_comm *comm, void *shared)
 {
     struct pl_report report = {.link = PL_RANK_LINK_INIT};
     struct run *run = shared;
+    struct pl_train_options options = run->options; /* the rank's own: its device is */
     struct pl_trainer trainer;
     struct pl_hparams h;
     struct pl_error err = {0};
@@ -137,9 +138,9 @@ static const char *train(struct pl_comm *comm, void *shared)
 
     current = run;
     r = pl_hparams_init(&h, module.hparams, &err);
+    options.device = on_device();
     if (r == 0)
-        run->options.device = on_device();
-    r = pl_trainer_init(&trainer, &module, &h, &run->options, comm, &report, &err);
+        r = pl_trainer_init(&trainer, &module, &h, &options, comm, &report, &err);
     if (r == 0) {
         r = pl_trainer_fit(&trainer, &err);
         for (size_t i = 0; r == 0 && i < PARAMS; i++)
