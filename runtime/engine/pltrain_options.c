@@ -57,6 +57,7 @@ enum option_id {
     OPT_TF32,
     OPT_NO_GRAPHS,
     OPT_COMM,
+    OPT_REDUCE_DTYPE,
     OPT_PROCESSES,
     OPT_NODES,
     OPT_PER_NODE,
@@ -143,6 +144,10 @@ static const struct pl_option options[] = {
      "auto (shared memory inside a node; between nodes mpi where it started the job, else tcp), "
      "shm, tcp or mpi for all; GPUs add up by NCCL with auto where they can, always with nccl",
      OPT_COMM},
+    {"reduce-dtype", 0, "TYPE", NULL,
+     "what NCCL adds up gradients in: f32 (default), or bf16 or f16 for half of the bytes (with "
+     "--comm nccl)",
+     OPT_REDUCE_DTYPE},
 
     {"processes", 0, "N", "Without a launcher", "start N ranks on this machine", OPT_PROCESSES},
     {"num-nodes", 0, "N", NULL, "pretend N nodes, of --processes ranks each", OPT_NODES},
@@ -303,6 +308,15 @@ static int parse_comm(struct pl_pltrain *p, const char *value, struct pl_error *
     return r;
 }
 
+static int parse_reduce(struct pl_pltrain *p, const char *value, struct pl_error *err)
+{
+    int64_t n = 0;
+    int r = parse_choice(value, (const char *const[]){"f32", "bf16", "f16", NULL}, &n, err);
+
+    p->train.reduce_in = (enum pl_half)n; /* in its order */
+    return r;
+}
+
 static int parse_accelerator(struct pl_pltrain *p, const char *value, struct pl_error *err)
 {
     int64_t which = 0;
@@ -447,6 +461,8 @@ static int set_ranks(struct pl_pltrain *p, int id, const char *value, struct pl_
         return 0;
     case OPT_COMM:
         return parse_comm(p, value, err);
+    case OPT_REDUCE_DTYPE:
+        return parse_reduce(p, value, err);
     case OPT_PROCESSES:
         return pl_parse_int(value, 1, 1024, &p->processes, err);
     case OPT_NODES:
@@ -568,6 +584,11 @@ static int check_together(const struct pl_pltrain *p, struct pl_error *err)
         return pl_error_set(err, -EINVAL,
                             "option '--deterministic' and a stop by the clock ('--max-time') "
                             "disagree: choose '--max-steps'");
+    if (t->reduce_in != PL_HALF_NONE &&
+        (p->nccl != PL_NCCL_ALWAYS || t->precision == PL_PRECISION_64))
+        return pl_error_set(err, -EINVAL, "option '--reduce-dtype' %s",
+                            p->nccl == PL_NCCL_ALWAYS ? "and '--precision 64' disagree"
+                                                      : "needs '--comm nccl'");
     if (p->tf32 && !p->gpu)
         return pl_error_set(err, -EINVAL, "option '--tf32' needs '--accelerator gpu'");
     if (p->nccl == PL_NCCL_ALWAYS && (!p->gpu || t->deterministic))

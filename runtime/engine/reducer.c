@@ -2,6 +2,8 @@
 #include "runtime/engine/reducer.h"
 #include "runtime/engine/comm_nccl.h"
 
+#include <math.h>
+
 int pl_reducer_init(struct pl_reducer *reducer,
                     struct pl_params *params,
                     const struct pl_optimizer *only,
@@ -58,8 +60,23 @@ void pl_reducer_replan(struct pl_reducer *reducer)
     }
 }
 
+int pl_reducer_narrow(struct pl_reducer *reducer, enum pl_half half, struct pl_error *err)
+{
+    void *low = NULL;
+    int r = pl_device_alloc(reducer->params->dev, reducer->params->count * sizeof(*reducer->low),
+                            "gradients in 16 bits", &low, err);
+
+    if (r < 0)
+        return r;
+    reducer->half = half;
+    reducer->low = low;
+    return 0;
+}
+
 void pl_reducer_finish(struct pl_reducer *reducer)
 {
+    if (reducer->low)
+        pl_device_free(reducer->params->dev, reducer->low);
     free(reducer->buckets);
     *reducer = (struct pl_reducer){0};
 }
@@ -70,12 +87,63 @@ void pl_reducer_begin(struct pl_reducer *reducer, double scale)
     reducer->scale = scale;
 }
 
+/* A bucket between the gradients and their 16-bit form. */
+static struct pl_half_args half_args(const struct pl_reducer *red, size_t offset, size_t count)
+{
+    return (struct pl_half_args){.n = count,
+                                 .type = red->half,
+                                 .half = red->low + offset,
+                                 .wide = (float *)red->params->grads + offset};
+}
+
+/* The largest power of two up to x: what 16 bits are multiplied by without a rounding of its own,
+ * before they are summed up, so that a sum is no larger than its terms. */
+static double power_of(double x)
+{
+    int exponent = 0;
+
+    (void)frexp(x, &exponent);
+    return ldexp(0.5, exponent);
+}
+
 static int start(struct pl_reducer *red, void *grads, size_t count, struct pl_error *err)
 {
     enum pl_nccl_type type = red->params->real == PL_REAL_F64 ? PL_NCCL_F64 : PL_NCCL_F32;
+    struct pl_device *dev = red->params->dev;
 
+    if (red->half != PL_HALF_NONE) {
+        size_t offset = (size_t)((float *)grads - (float *)red->params->grads);
+        struct pl_half_args low = half_args(red, offset, count);
+
+        dev->ops->kernels(dev, red->params->real)->narrow(&low);
+        red->started = true;
+        return pl_comm_nccl_start(red->comm->device, low.half, count,
+                                  red->half == PL_HALF_BF16 ? PL_NCCL_BF16 : PL_NCCL_F16,
+                                  power_of(red->scale), err);
+    }
     red->started = true;
     return pl_comm_nccl_start(red->comm->device, grads, count, type, red->scale, err);
+}
+
+/* What is asked of the device from now on follows all that was started. */
+static int join(struct pl_reducer *red, struct pl_error *err)
+{
+    struct pl_device *dev = red->params->dev;
+    const struct pl_kernels *k = dev->ops->kernels(dev, red->params->real);
+    double rest = red->scale / power_of(red->scale);
+    int r;
+
+    red->started = false;
+    r = pl_comm_nccl_join(red->comm->device, err);
+    for (size_t i = 0; r == 0 && red->half != PL_HALF_NONE && i < red->n; i++) {
+        struct pl_half_args low = half_args(red, red->buckets[i].offset, red->buckets[i].count);
+
+        k->widen(&low);
+        if (rest != 1)
+            k->affine(
+                &(struct pl_affine_args){.n = low.n, .scale = rest, .x = low.wide, .y = low.wide});
+    }
+    return r;
 }
 
 static int sum(struct pl_reducer *red, void *grads, size_t count, struct pl_error *err)
@@ -141,11 +209,7 @@ int pl_reducer_after_node(void *ctx, size_t index, struct pl_error *err)
 
     while (r == 0 && red->next < red->n && red->buckets[red->next].ready_node >= index)
         r = reduce(red, &red->buckets[red->next++], err);
-    if (r == 0 && red->started && red->next == red->n) {
-        red->started = false;
-        r = pl_comm_nccl_join(red->comm->device, err);
-    }
-    return r;
+    return r == 0 && red->started && red->next == red->n ? join(red, err) : r;
 }
 
 size_t pl_reducer_stop(const void *ctx)

@@ -36,6 +36,9 @@ struct pl_reducer {
     void *stage;  /* of the communicator; where gradients are on another device than the CPU and
                      comm->device is NULL: room for the largest bucket, through which it goes to the
                      other ranks */
+    enum pl_half
+        half;      /* what gradients are added up in on comm->device; PL_HALF_NONE: their type */
+    uint16_t *low; /* the gradient arena in that type, of params->dev */
     /* The module's own, instead of the communicator's allreduce; NULL = none. */
     int (*own)(struct plume_context *pl, const struct plume_bucket *bucket);
     struct plume_context *pl;
@@ -50,6 +53,9 @@ int pl_reducer_init(struct pl_reducer *reducer,
                     size_t first_bytes,
                     size_t max_bytes,
                     struct pl_error *err);
+/* From now on gradients of f32 are rounded to this type, added up by comm->device (there is one)
+ * and widened again: half of the bytes go over the wires. -ENOMEM. */
+int pl_reducer_narrow(struct pl_reducer *reducer, enum pl_half half, struct pl_error *err);
 void pl_reducer_finish(struct pl_reducer *reducer);
 
 /* After pl_used_look() has found something new: when buckets are complete. */

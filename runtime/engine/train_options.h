@@ -5,6 +5,7 @@
 #ifndef PL_RUNTIME_ENGINE_TRAIN_OPTIONS_H
 #define PL_RUNTIME_ENGINE_TRAIN_OPTIONS_H
 
+#include "kernels/half.h"
 #include "plume/optim.h"
 #include "runtime/engine/stop.h"
 
@@ -51,7 +52,8 @@ struct pl_train_options {
     uint64_t log_every; /* steps between reports; > 0 */
     FILE *out;          /* lines for people, from rank 0 and the hash from each; NULL = none */
 
-    bool deterministic; /* sums over ranks in their order (comm.h), wherever they are */
+    enum pl_half reduce_in; /* what NCCL adds up gradients in; PL_HALF_NONE: their own type */
+    bool deterministic;     /* sums over ranks in their order (comm.h), wherever they are */
 
     struct pl_device *device; /* where tensors are; NULL = the CPU. Borrowed */
     bool graphs;              /* replay steps there, where it can */

@@ -167,6 +167,8 @@ static int set_reducer(struct pl_trainer *t, struct pl_error *err)
                             t->comm, first_bucket(t, ddp.bucket_bytes), ddp.bucket_bytes, err);
         reducer->own = ddp.reduce;
         reducer->pl = &t->ctx.pub;
+        if (r == 0 && t->comm->device && t->options->reduce_in != PL_HALF_NONE)
+            r = pl_reducer_narrow(reducer, t->options->reduce_in, err);
     }
     return r;
 }

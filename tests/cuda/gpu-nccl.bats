@@ -30,6 +30,24 @@ by_nccl() {
     by_nccl 2 --epochs 2 "$PLUME_PLUGIN_DIR/scattered_turns.so"
 }
 
+@test "gradients are added up in 16 bits where one asks for it" {
+    trained cpu --processes 3 "${SHORT[@]}" cnn --batch_size 8
+    export PLUME_EMULATED_GPUS=3
+    trained f32 --gpus 3 --comm nccl "${SHORT[@]}" cnn --batch_size 8
+    for type in bf16 f16; do
+        trained "$type" --gpus 3 --comm nccl --reduce-dtype "$type" "${SHORT[@]}" cnn --batch_size 8
+        alike 3e-3 cpu "$type"
+        run -1 cmp f32 "$type"
+        [ "$(grep -o 'hash .*' "$type.out" | sort | uniq -c | awk '{ print $1 }')" -eq 3 ]
+    done
+    # Under the other ways to reduce.
+    trained large --gpus 3 --comm nccl --reduce-dtype f16 "${SHORT[@]}" --precision 16 --strategy horovod contrastive
+    trained turns --gpus 3 --comm nccl --reduce-dtype bf16 --epochs 2 \
+        "$PLUME_PLUGIN_DIR/scattered_turns.so"
+    says 2 "option '--reduce-dtype' needs '--comm nccl'" --gpus 3 --reduce-dtype bf16 mlp
+    says 2 "option '--reduce-dtype' and '--precision 64' disagree" --gpus 3 --comm nccl --reduce-dtype bf16 --precision 64 mlp
+}
+
 @test "what was begun by NCCL goes on by way of the host" {
     local -a run=(--gpus 2 --limit-val-batches 1 --limit-test-batches 1)
     export PLUME_EMULATED_GPUS=2

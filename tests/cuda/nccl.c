@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "tests/cuda/nccl.h"
 #include "common/base/macros.h"
+#include "kernels/half.h"
 #include "runtime/engine/comm_nccl_table.h"
 
 #include <fcntl.h>
@@ -68,8 +69,30 @@ static bool all_at(const struct comm *c, const atomic_ullong *counters, unsigned
     return true;
 }
 
+/* Each step is rounded to the type, as where sums go round a ring. */
+static void add_up_halves(const struct comm *c, struct work *w, size_t n)
+{
+    enum pl_half type = w->type == PL_NCCL_BF16 ? PL_HALF_BF16 : PL_HALF_F16;
+
+    for (size_t i = 0; i < n / 2; i++) {
+        uint16_t sum = 0;
+
+        for (unsigned k = 0; k < c->size; k++) {
+            float x = pl_f32_of_half(type, ((const uint16_t *)c->m->slot[k])[i]) * (float)w->scale;
+
+            x = pl_f32_of_half(type, pl_half_of_f32(type, x));
+            sum = pl_half_of_f32(type, pl_f32_of_half(type, sum) + x);
+        }
+        ((uint16_t *)(w->data + w->at))[i] = sum;
+    }
+}
+
 static void add_up(const struct comm *c, struct work *w, size_t n)
 {
+    if (w->type == PL_NCCL_BF16 || w->type == PL_NCCL_F16) {
+        add_up_halves(c, w, n);
+        return;
+    }
     for (size_t i = 0; i < n / (w->type == PL_NCCL_F64 ? 8 : 4); i++) {
         double f64 = 0;
         float f32 = 0;
@@ -290,9 +313,10 @@ allreduce(void *comm, void *buf, size_t count, enum pl_nccl_type type, double sc
 
     if (++c->sums == c->fails_at)
         c->doomed = true;
-    if (type != PL_NCCL_F32 && type != PL_NCCL_F64)
-        return say(text, "no sums of 16 bits");
-    return begin(comm, buf, count * (type == PL_NCCL_F64 ? 8 : 4),
+    return begin(comm, buf,
+                 count * (type == PL_NCCL_F64   ? 8
+                          : type == PL_NCCL_F32 ? 4
+                                                : 2),
                  (struct work){.sum = true, .type = type, .scale = scale}, text);
 }
 
