@@ -4,17 +4,7 @@
 
 bats_require_minimum_version 1.5.0
 load gpu
-
-# engine ARGS...: the benchmark of the smallest GPT alone; without PyTorch unless one is named.
-engine() {
-    PLUME_BUILD=$BUILD PLUME_TORCH_PYTHON=${peer:-/nowhere} GPU_ENGINE_MODELS=gpt-tiny \
-        timeout 200 python3 "$BATS_TEST_DIRNAME/../../bench/gpu_engine.py" "$@"
-}
-
-# rows SIDE: BATCH TOKENS MS MIB SECONDS of its rows in `table`.
-rows() {
-    awk -F ' *[|] *' -v side="$1" 'NF == 14 && $5 ~ "^" side { print $4, $6, $8, $12, $13 + 0 }' table
-}
+load gpu-engine
 
 @test "ours at each batch, and once more at the best one" {
     engine --tiny >table
@@ -49,16 +39,4 @@ rows() {
     cat table
     [ "$(rows Plume | wc -l)" -eq 1 ]
     grep -q '^- Plume, gpt-tiny bf16, batch 2: not measured, no time was left' table
-}
-
-@test "PyTorch beside ours" {
-    [ -n "${PLUME_TORCH_PYTHON:-}" ] || skip "PLUME_TORCH_PYTHON names no Python with PyTorch"
-    peer=$PLUME_TORCH_PYTHON GPU_ENGINE_COMPILE=0 engine --tiny >table
-    cat table
-    [ "$(rows eager | cut -d ' ' -f 1 | tr '\n' ' ')" = "2 4 " ]
-    # The best of both is compared.
-    awk -F ' *[|] *' '
-        NF == 14 && $5 == "eager" && $6 > eager { eager = $6 }
-        NF == 11 && $2 == "gpt-tiny" { n++; bad = ($5 - eager) ^ 2 > 1 || ($4 / $5 - $7) ^ 2 > 0.0001 }
-        END { exit bad || n != 1 }' table
 }
