@@ -491,7 +491,9 @@ static int open_(unsigned index,
     gpu->base.ops = &ops;
     gpu->base.index = index;
     gpu->total = memory_of(index);
-    snprintf(gpu->base.name, sizeof(gpu->base.name), "emulated:%u", index);
+    snprintf(gpu->base.name, sizeof(gpu->base.name), "emulated:%u%s%s", index,
+             options && options->tf32 ? " (tf32)" : "",
+             options && options->deterministic ? " (deterministic)" : "");
     snprintf(gpu->base.unit, sizeof(gpu->base.unit), "emulated:%u", index);
     pl_emu_set_watch(&watch);
     enter(&gpu->base);

@@ -9,7 +9,7 @@ load gpu-engine
 @test "ours at each batch, and once more at the best one" {
     engine --tiny >table
     cat table
-    grep -q '^emulated:0; ' table
+    grep -q '^emulated:0 (tf32); ' table
     [ "$(rows Plume | wc -l)" -eq 3 ]
     [ "$(rows Plume | cut -d ' ' -f 1 | head -n 2 | tr '\n' ' ')" = "2 4 " ]
     # A sample has 24 tokens; a larger batch takes more memory; a step comes before the end.

@@ -44,6 +44,7 @@ by_nccl() {
     trained large --gpus 3 --comm nccl --reduce-dtype f16 "${SHORT[@]}" --precision 16 --strategy horovod contrastive
     trained turns --gpus 3 --comm nccl --reduce-dtype bf16 --epochs 2 \
         "$PLUME_PLUGIN_DIR/scattered_turns.so"
+    says 2 "'f8' is none of" --reduce-dtype f8 mlp
     says 2 "option '--reduce-dtype' needs '--comm nccl'" --gpus 3 --reduce-dtype bf16 mlp
     says 2 "option '--reduce-dtype' and '--precision 64' disagree" --gpus 3 --comm nccl --reduce-dtype bf16 --precision 64 mlp
 }

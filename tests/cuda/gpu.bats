@@ -55,6 +55,15 @@ load gpu
     done
 }
 
+@test "how a device calculates is told it" {
+    named() { PLUME_LOG=debug pltrain "${SHORT[@]}" "$@" mlp 2>&1 | grep -o 'device emulated:0[^,;]*' | sort -u; }
+    [ "$(named --gpus 1)" = "device emulated:0" ]
+    [ "$(named --gpus 1 --tf32)" = "device emulated:0 (tf32)" ]
+    [ "$(named --gpus 1 --deterministic)" = "device emulated:0 (deterministic)" ]
+    [ "$(named --strategy dp --gpus 2 --tf32)" = "device emulated:0 (tf32)" ]
+    says 2 "option '--tf32' needs '--accelerator gpu'" --tf32 mlp
+}
+
 @test "as several ranks that share one GPU, and as one process with parts" {
     for how in "--processes 2" "--processes 2 --strategy horovod" "--strategy dp --devices 2" \
         "--num-nodes 2 --strategy ddp2 --devices 2"; do

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "tests/unit/fake_cudnn.h"
 #include "common/base/macros.h"
+#include "kernels/half.h"
 #include "tests/unit/fake_cudart.h"
 
 #include <cudnn.h>
@@ -186,31 +187,12 @@ struct array {
     int64_t dims[4], strides[4];
 };
 
-static float bf16_value(uint16_t bits)
-{
-    uint32_t word = (uint32_t)bits << 16;
-    float x;
-
-    memcpy(&x, &word, sizeof(x));
-    return x;
-}
-
-/* To the nearest, ties to even; no NaNs come here. */
-static uint16_t bf16_bits(double x)
-{
-    float f = (float)x;
-    uint32_t word;
-
-    memcpy(&word, &f, sizeof(word));
-    return (uint16_t)((word + 0x7fff + (word >> 16 & 1)) >> 16);
-}
-
 static double read_at(const struct array *t, int64_t at)
 {
     if (t->between || t->type == CUDNN_DATA_DOUBLE)
         return ((double *)t->at)[at];
     if (t->type == CUDNN_DATA_BFLOAT16)
-        return (double)bf16_value(((uint16_t *)t->at)[at]);
+        return (double)pl_f32_of_bf16(((uint16_t *)t->at)[at]);
     assert_int_equal(t->type, CUDNN_DATA_FLOAT);
     return (double)((float *)t->at)[at];
 }
@@ -218,11 +200,11 @@ static double read_at(const struct array *t, int64_t at)
 static void write_at(const struct array *t, int64_t at, double x)
 {
     if (t->between && t->type == CUDNN_DATA_BFLOAT16)
-        x = (double)bf16_value(bf16_bits(x));
+        x = (double)pl_f32_of_bf16(pl_bf16_of_f32((float)x));
     if (t->between || t->type == CUDNN_DATA_DOUBLE)
         ((double *)t->at)[at] = x;
     else if (t->type == CUDNN_DATA_BFLOAT16)
-        ((uint16_t *)t->at)[at] = bf16_bits(x);
+        ((uint16_t *)t->at)[at] = pl_bf16_of_f32((float)x);
     else
         ((float *)t->at)[at] = (float)x;
 }

@@ -2,39 +2,20 @@
 /* Attention asked of cuDNN: the graphs, run op by op by a fake, against ref in f32 over the same
  * 16-bit numbers; and what is left to our own kernels. */
 #include "common/base/macros.h"
-#include "kernels/cuda/stream.h"
-#include "runtime/engine/cuda/dnn.h"
-#include "runtime/engine/cuda/libs.h"
-#include "tests/unit/fake_cudart.h"
-#include "tests/unit/fake_cudnn.h"
+#include "kernels/half.h"
+#include "tests/unit/dnn_fixture.h"
 
 #include <cudnn.h>
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #define MOST 16384 /* elements of an array */
-#define MIB ((size_t)1 << 20)
 
 enum { Q, K, V, Y, DY, DQ, DK, DV, ARRAYS };
 
-static struct pl_cuda_stream stream;
-static struct pl_cuda_libs libs;
-static struct pl_cuda_status status;
-static struct pl_cuda_alloc *alloc;
 static struct pl_kernels table;
 static unsigned own_forward, own_backward;
 static _Alignas(256) uint16_t ours[ARRAYS][MOST];
 static _Alignas(256) float refs[ARRAYS][MOST], lse[2][MOST];
-static uint64_t seed;
-
-struct pl_cuda_stream *pl_cuda_stream_current(void)
-{
-    return &stream;
-}
 
 static void count_forward(const struct pl_attention_args *a)
 {
@@ -48,52 +29,19 @@ static void count_backward(const struct pl_attention_args *a)
 
 static void start(bool deterministic)
 {
-    const struct pl_device_options options = {.deterministic = deterministic};
-    struct pl_dnn *dnn = NULL;
-
-    fake_cuda_reset(700 * MIB);
-    memset(&fake_dnn, 0, sizeof(fake_dnn));
-    memset(&status, 0, sizeof(status));
     own_forward = own_backward = 0;
-    fake_dnn.version = 91900;
-    fake_dnn.engines = 1;
-    for (size_t i = 0; i < FAKE_DNN_ENGINES; i++)
-        fake_dnn.note[i] = -1;
+    start_dnn(&(struct pl_device_options){.deterministic = deterministic});
     table = *pl_kernels_ref(PL_REAL_F32);
     table.real = PL_REAL_BF16;
     table.attention_forward = count_forward;
     table.attention_backward = count_backward;
     pl_dnn_install(&table);
-    assert_int_equal(pl_cuda_alloc_create("cuda:0", 0, &alloc, NULL), 0);
-    assert_int_equal(pl_dnn_create(NULL, alloc, &options, &status, &dnn, NULL), 0);
-    libs = (struct pl_cuda_libs){.stream = &stream, .dnn = dnn};
-    pl_cuda_libs_set(&libs);
 }
 
 static void end(void)
 {
     assert_int_equal(pl_cuda_report(&status, "cuda:0", NULL), 0);
-    pl_dnn_destroy(libs.dnn);
-    libs.dnn = NULL;
-    pl_cuda_alloc_destroy(alloc);
-    fake_cuda_reset(0);
-    assert_int_equal(fake_dnn.handles, 0);
-    assert_int_equal(fake_dnn.descriptors, 0);
-}
-
-static size_t draw(uint32_t limit)
-{
-    seed = seed * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
-    return (uint32_t)(seed >> 33) % limit;
-}
-
-static float value(uint16_t bits)
-{
-    uint32_t word = (uint32_t)bits << 16;
-    float x;
-
-    memcpy(&x, &word, sizeof(x));
-    return x;
+    end_dnn();
 }
 
 /* Between -1 and 1, with the 8 bits that bf16 has. */
@@ -102,11 +50,9 @@ static void fill(void)
     for (size_t i = 0; i < ARRAYS; i++)
         for (size_t j = 0; j < MOST; j++) {
             float x = (float)((int)draw(255) - 127) / 128;
-            uint32_t word;
 
-            memcpy(&word, &x, sizeof(word));
-            ours[i][j] = (uint16_t)(word >> 16);
-            refs[i][j] = value(ours[i][j]);
+            ours[i][j] = pl_bf16_of_f32(x);
+            refs[i][j] = x;
         }
 }
 
@@ -171,7 +117,7 @@ static void compare(const struct pl_attention_args *a)
         near("lse", i, lse[0][i], lse[1][i], 0.001f);
     for (size_t which = 0; which < ARRAYS; which++)
         for (size_t i = 0; i < MOST; i++)
-            near(names[which], i, value(ours[which][i]), refs[which][i],
+            near(names[which], i, pl_f32_of_bf16(ours[which][i]), refs[which][i],
                  0.01f + 0.01f * fabsf(refs[which][i]));
 }
 

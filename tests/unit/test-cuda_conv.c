@@ -2,73 +2,24 @@
 /* Convolutions asked of cuDNN: against ref, through a fake that runs the graphs. All numbers are
  * small integers, so that every order of summing gives the same bits. */
 #include "common/base/macros.h"
-#include "kernels/cuda/stream.h"
-#include "runtime/engine/cuda/dnn.h"
 #include "runtime/engine/cuda/dnn_private.h"
-#include "runtime/engine/cuda/libs.h"
-#include "tests/unit/fake_cudart.h"
-#include "tests/unit/fake_cudnn.h"
+#include "tests/unit/dnn_fixture.h"
 
 #include <cudnn.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #define MOST 8192 /* elements of an array */
 #define ARRAYS 8
-#define MIB ((size_t)1 << 20)
 
-static struct pl_cuda_stream stream;
-static struct pl_cuda_libs libs;
-static struct pl_cuda_status status;
-static struct pl_cuda_alloc *alloc;
 static struct pl_kernels table[2];                   /* by enum pl_real: f32 and f64 over ref */
 static _Alignas(256) double memory[2][ARRAYS][MOST]; /* ref's and ours */
-static uint64_t seed;
-
-struct pl_cuda_stream *pl_cuda_stream_current(void)
-{
-    return &stream;
-}
-
-static size_t draw(uint32_t limit)
-{
-    seed = seed * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
-    return (uint32_t)(seed >> 33) % limit;
-}
 
 static void start(bool tf32)
 {
-    struct pl_dnn *dnn = NULL;
-
-    fake_cuda_reset(700 * MIB);
-    memset(&fake_dnn, 0, sizeof(fake_dnn));
-    memset(&status, 0, sizeof(status));
-    fake_dnn.engines = 1;
-    for (size_t i = 0; i < FAKE_DNN_ENGINES; i++)
-        fake_dnn.note[i] = -1;
+    start_dnn(&(struct pl_device_options){.tf32 = tf32});
     for (enum pl_real real = PL_REAL_F32; real <= PL_REAL_F64; real++) {
         table[real] = *pl_kernels_ref(real);
         pl_dnn_install(&table[real]);
     }
-    assert_int_equal(pl_cuda_alloc_create("cuda:0", 0, &alloc, NULL), 0);
-    assert_int_equal(
-        pl_dnn_create(NULL, alloc, &(struct pl_device_options){.tf32 = tf32}, &status, &dnn, NULL),
-        0);
-    libs = (struct pl_cuda_libs){.stream = &stream, .dnn = dnn};
-    pl_cuda_libs_set(&libs);
-}
-
-static void end(void)
-{
-    pl_dnn_destroy(libs.dnn);
-    libs.dnn = NULL;
-    pl_cuda_alloc_destroy(alloc);
-    fake_cuda_reset(0);
-    assert_int_equal(fake_dnn.handles, 0);
-    assert_int_equal(fake_dnn.descriptors, 0);
 }
 
 static void *array(int side, int which, enum pl_real real, size_t shift)
@@ -151,7 +102,7 @@ static void test_convolutions_are_refs(void **state)
             one(i % 2 ? PL_REAL_F64 : PL_REAL_F32, draw_conv(), draw(3) ? 0 : draw(8));
         assert_in_range(fake_dnn.runs, 500, 900);
         assert_int_equal(pl_cuda_report(&status, "cuda:0", NULL), 0);
-        end();
+        end_dnn();
     }
 }
 
@@ -163,7 +114,7 @@ static void test_without_an_engine_it_is_our_own(void **state)
     for (unsigned i = 0; i < 60; i++)
         one(i % 2 ? PL_REAL_F64 : PL_REAL_F32, draw_conv(), 0);
     assert_int_equal(fake_dnn.runs, 0);
-    end();
+    end_dnn();
 }
 
 static const struct pl_conv2d_args plain = {.batch = 2,
@@ -194,7 +145,7 @@ static unsigned engine_taken(bool tf32, const int *notes, int64_t first_workspac
     table[PL_REAL_F32].conv2d_forward(&a);
     assert_int_equal(fake_dnn.runs, 2);
     assert_int_equal(fake_dnn.asked, 1); /* once a shape */
-    end();
+    end_dnn();
     return taken;
 }
 
@@ -227,7 +178,7 @@ static void test_long_lists_are_read_as_far_as_they_go(void **state)
     a.y = array(1, 3, PL_REAL_F32, 0);
     table[PL_REAL_F32].conv2d_forward(&a);
     assert_int_equal(fake_dnn.runs, 0);
-    end();
+    end_dnn();
 }
 
 static void test_types_have_cudnns_names(void **state)
@@ -275,7 +226,7 @@ static void test_a_failed_run_is_reported(void **state)
     assert_int_equal(pl_cuda_report(&status, "cuda:0", &err), -EIO);
     assert_string_equal(err.text,
                         "cudnnBackendExecute failed on cuda:0: CUDNN_STATUS_EXECUTION_FAILED");
-    end();
+    end_dnn();
 }
 
 /* What a captured stream gives to cuDNN stays: neither plans nor memory are made meanwhile. */
@@ -315,7 +266,7 @@ static void test_nothing_is_made_while_a_stream_is_captured(void **state)
     assert_non_null(pl_dnn_scratch(libs.dnn, 1000));
     assert_int_equal(fake_dnn.asked, 2);
     assert_int_equal(pl_dnn_moves(libs.dnn), moves + 1);
-    end();
+    end_dnn();
 }
 
 int main(void)
