@@ -32,19 +32,22 @@ struct pl_relu_args {
  * Backward: dlogits (+)= dloss (probs - onehot) / rows. A label out of range gives a NaN loss.
  * probs may be NULL in both: backward then makes them again, from the logits and max_sum [rows, 2],
  * each row's largest logit and its sum of exponentials; where that is NULL, too, from the logits
- * alone. */
+ * alone.
+ * wide: a 16-bit table's loss and dloss are f32, not of its type; other tables do not look. */
 struct pl_cross_entropy_args {
     size_t rows, classes;
-    bool dx_add;
+    bool dx_add, wide;
     const void *logits, *dloss;
     const int32_t *labels;
     void *probs, *max_sum; /* written forward, read backward */
     void *loss, *dlogits;
 };
 
-/* count [1] = rows whose largest logit (the first of equals) is the label's. Exact. */
+/* count [1] = rows whose largest logit (the first of equals) is the label's. Exact.
+ * wide: a 16-bit table's count is f32, not of its type; other tables do not look. */
 struct pl_correct_args {
     size_t rows, classes;
+    bool wide;
     const void *logits;
     const int32_t *labels;
     void *count;

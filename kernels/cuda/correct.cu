@@ -44,7 +44,7 @@ __global__ void __launch_bounds__(row_team<TEAM>::block) correct_kernel(
 
 template <class T>
 __global__ void __launch_bounds__(THREADS)
-    correct_sum_kernel(size_t rows, const unsigned *hits, T *count)
+    correct_sum_kernel(size_t rows, const unsigned *hits, void *count, bool wide)
 {
     unsigned sum = 0;
 
@@ -52,7 +52,7 @@ __global__ void __launch_bounds__(THREADS)
         sum += hits[r];
     sum = block_sum(sum);
     if (threadIdx.x == 0)
-        store(count, 0, (real<T>)sum);
+        store_one<T>(count, (real<T>)sum, wide);
 }
 
 } // namespace
@@ -65,8 +65,8 @@ template <class T> void correct(const struct pl_correct_args *a)
         return;
     PL_ROWS_LAUNCH(correct_kernel, T, a->rows, a->classes, a->rows, a->classes,
                    (const T *)a->logits, a->labels, hits);
-    PL_LAUNCH((correct_sum_kernel<T>), 1, THREADS, 0, a->classes ? a->rows : 0, hits,
-              (T *)a->count);
+    PL_LAUNCH((correct_sum_kernel<T>), 1, THREADS, 0, a->classes ? a->rows : 0, hits, a->count,
+              a->wide);
 }
 
 PL_CUDA_DEFINE(correct, correct);

@@ -95,8 +95,9 @@ __device__ __forceinline__ running<real<T>> look_at(const T *logits, size_t n)
 
 template <class T> struct row_args {
     size_t rows, classes;
-    bool add;
-    const T *logits, *dloss;
+    bool add, wide;
+    const T *logits;
+    const void *dloss;
     const int32_t *labels;
     T *probs, *dlogits;
     real<T> *max_sum;
@@ -105,8 +106,9 @@ template <class T> struct row_args {
 
 template <class T> static row_args<T> args_of(const struct pl_cross_entropy_args *a)
 {
-    return {a->rows,   a->classes,    a->dx_add,       (const T *)a->logits,  (const T *)a->dloss,
-            a->labels, (T *)a->probs, (T *)a->dlogits, (real<T> *)a->max_sum, NULL};
+    return {a->rows,  a->classes, a->dx_add,     a->wide,         (const T *)a->logits,
+            a->dloss, a->labels,  (T *)a->probs, (T *)a->dlogits, (real<T> *)a->max_sum,
+            NULL};
 }
 
 template <class T, int TEAM>
@@ -146,7 +148,7 @@ __global__ void __launch_bounds__(row_team<TEAM>::block)
 
     if (r >= a.rows)
         return;
-    slope = load(a.dloss, 0) / (real<T>)a.rows;
+    slope = load_one<T>(a.dloss, a.wide) / (real<T>)a.rows;
     label = a.labels[r] >= 0 ? (size_t)a.labels[r] : n;
     if (a.probs) {
         row_map<TEAM>(n, a.probs + r * n, a.dlogits + r * n, a.add, [&](size_t i, real<T> p) {
@@ -170,7 +172,7 @@ __global__ void __launch_bounds__(row_team<TEAM>::block)
 
 template <class T>
 __global__ void __launch_bounds__(THREADS)
-    cross_entropy_mean_kernel(size_t rows, const double *of_row, T *loss)
+    cross_entropy_mean_kernel(size_t rows, const double *of_row, void *loss, bool wide)
 {
     double sum = 0;
 
@@ -178,7 +180,7 @@ __global__ void __launch_bounds__(THREADS)
         sum += of_row[r];
     sum = block_sum(sum);
     if (threadIdx.x == 0)
-        store(loss, 0, (real<T>)(sum / (double)rows));
+        store_one<T>(loss, (real<T>)(sum / (double)rows), wide);
 }
 
 } // namespace
@@ -204,7 +206,7 @@ template <class T> void cross_entropy_forward(const struct pl_cross_entropy_args
         return;
     ROWS_LAUNCH(cross_entropy_kernel, T, args);
     PL_LAUNCH((cross_entropy_mean_kernel<T>), 1, THREADS, 0, a->classes ? a->rows : 0,
-              (const double *)args.loss, (T *)a->loss);
+              (const double *)args.loss, a->loss, a->wide);
 }
 
 template <class T> void cross_entropy_backward(const struct pl_cross_entropy_args *a)

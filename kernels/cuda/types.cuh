@@ -88,6 +88,20 @@ template <class T> static __device__ __forceinline__ void put(T *p, size_t i, re
     store<T>(p, i, add ? load(p, i) + x : x);
 }
 
+/* A number alone, which with `wide` is of the type that is calculated in. */
+template <class T> static __device__ __forceinline__ real<T> load_one(const void *p, bool wide)
+{
+    return wide ? *(const real<T> *)p : load((const T *)p, 0);
+}
+
+template <class T> static __device__ __forceinline__ void store_one(void *p, real<T> x, bool wide)
+{
+    if (wide)
+        *(real<T> *)p = x;
+    else
+        store((T *)p, 0, x);
+}
+
 /* 16 bytes of T, moved at once; p + i must lie on 16 bytes. */
 template <class T> struct alignas(16) pack {
     static const size_t size = 16 / sizeof(T);

@@ -21,6 +21,12 @@ static bool keeps_probs(const struct pl_tape *tape)
     return tape->dev->ops->host;
 }
 
+/* Of a 16-bit table's kernel (`reads_half`). */
+static bool writes_wide(const struct pl_call *c)
+{
+    return c->node->out->dtype != pl_dtype_of_real(c->k->real);
+}
+
 static struct pl_cross_entropy_args cross_entropy_args(const struct pl_call *c)
 {
     const plume_tensor *logits = c->node->in[0];
@@ -30,6 +36,7 @@ static struct pl_cross_entropy_args cross_entropy_args(const struct pl_call *c)
         .rows = pl_op_rows(logits),
         .classes = pl_op_last(logits),
         .dx_add = c->add[0],
+        .wide = writes_wide(c),
         .logits = c->in[0],
         .labels = c->in[1],
         .probs = keeps ? c->aux : NULL,
@@ -63,6 +70,7 @@ static double cross_entropy_flops(const struct pl_node *node, bool backward)
 static const struct pl_op op_cross_entropy = {
     .name = "cross_entropy",
     .cast = PL_CAST_F32,
+    .reads_half = PL_NEEDS_IN(0),
     .needs = PL_NEEDS_IN(0) | PL_NEEDS_IN(1),
     .forward = cross_entropy_forward,
     .backward = cross_entropy_backward,
@@ -92,6 +100,7 @@ static void correct_forward(const struct pl_call *c)
     c->k->correct(&(struct pl_correct_args){
         .rows = pl_op_rows(c->node->in[0]),
         .classes = pl_op_last(c->node->in[0]),
+        .wide = writes_wide(c),
         .logits = c->in[0],
         .labels = c->in[1],
         .count = c->out,
@@ -106,6 +115,7 @@ static double correct_flops(const struct pl_node *node, bool backward)
 static const struct pl_op op_correct = {
     .name = "correct",
     .cast = PL_CAST_F32,
+    .reads_half = PL_NEEDS_IN(0),
     .no_grad = true,
     .forward = correct_forward,
     .flops = correct_flops,

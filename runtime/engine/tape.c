@@ -84,6 +84,22 @@ static void set_view(plume_tensor *out, const struct pl_apply *what)
     memcpy(out->stride, what->stride, sizeof(out->stride));
 }
 
+/* A 16-bit type's table; NULL where that is not for kernels. On the CPU copies in f32 are the
+ * faster way: it has no arithmetic in 16 bits. */
+static const struct pl_kernels *low_table(const struct pl_tape *tape, enum plume_dtype dtype)
+{
+    if (!pl_dtype_is_16bit(dtype) || tape->dev->ops->host)
+        return NULL;
+    return tape->dev->ops->kernels(tape->dev, dtype == PLUME_F16 ? PL_REAL_F16 : PL_REAL_BF16);
+}
+
+/* Of an op that writes f32: the table by which it reads this input in 16 bits, else NULL. */
+static const struct pl_kernels *
+table_reading(const struct pl_tape *tape, const struct pl_op *op, const plume_tensor *in, size_t i)
+{
+    return in && (op->reads_half & PL_NEEDS_IN(i)) ? low_table(tape, in->dtype) : NULL;
+}
+
 /* Whether all real inputs are of this 16-bit type, and state of the tape's own. */
 static bool is_all(const struct pl_tape *tape, const struct pl_apply *what, enum plume_dtype dtype)
 {
@@ -98,16 +114,15 @@ static bool is_all(const struct pl_tape *tape, const struct pl_apply *what, enum
     return true;
 }
 
-/* On the CPU copies in f32 are the faster way: it has no arithmetic in 16 bits. */
 static const struct pl_kernels *
 table_for(const struct pl_tape *tape, const struct pl_apply *what, enum plume_dtype dtype)
 {
-    const struct pl_kernels *low;
+    const struct pl_kernels *low = NULL;
 
-    if (!pl_dtype_is_16bit(dtype) || tape->dev->ops->host || what->op->raw || what->op->widens ||
-        !is_all(tape, what, dtype))
-        return tape->kernels;
-    low = tape->dev->ops->kernels(tape->dev, dtype == PLUME_F16 ? PL_REAL_F16 : PL_REAL_BF16);
+    for (size_t i = 0; i < what->n_in && !low && dtype == PLUME_F32; i++)
+        low = table_reading(tape, what->op, what->in[i], i);
+    if (!what->op->raw && !what->op->widens && is_all(tape, what, dtype))
+        low = low_table(tape, dtype);
     return low ? low : tape->kernels;
 }
 
@@ -349,7 +364,8 @@ static int prepare(struct pl_tape *tape,
         if (!in[i])
             continue;
         if (dtype && pl_dtype_is_real(in[i]->dtype) && in[i]->dtype != dtype &&
-            !(what->op->keeps & PL_NEEDS_IN(i)))
+            !(what->op->keeps & PL_NEEDS_IN(i)) &&
+            !(dtype == PLUME_F32 && table_reading(tape, what->op, in[i], i)))
             r = cast(tape, &in[i], dtype, err);
         else if (!what->op->strided && !what->op->view && !pl_tensor_is_dense(in[i]))
             r = copy_of(tape, &in[i], in[i]->dtype, err);

@@ -83,6 +83,9 @@ struct pl_op {
     bool no_grad;   /* not differentiable */
     uint64_t needs; /* what backward reads */
     uint64_t keeps; /* PL_NEEDS_IN: state that it writes, in the tape's own type, and never cast */
+    /* PL_NEEDS_IN: 16-bit kernels that write f32 (their arguments' `wide`) read these: where the op
+     * runs in f32 a device spares the cast, to the same numbers. */
+    uint64_t reads_half;
     void (*forward)(const struct pl_call *call);
     /* Called where out's gradient is set and at least one input wants one. */
     void (*backward)(const struct pl_call *call);

@@ -107,7 +107,7 @@ static plume_tensor *f_autocast(struct net *net)
     return OP(PLUME_OP_CROSS_ENTROPY, NONE, y, &net->t[4]);
 }
 
-/* Casts from the tensors to the tensors, the product in 16 bits, the loss in f32: nothing else. */
+/* Casts from the tensors to the tensors; the product in 16 bits, whose loss in f32 reads them. */
 static void test_autocast_runs_products_in_16_bits(void **state)
 {
     has_16_bits = true;
@@ -120,15 +120,82 @@ static void test_autocast_runs_products_in_16_bits(void **state)
         run(&net, f_autocast);
         assert_int_equal(half[AT_linear_forward], 1);
         assert_int_equal(half[AT_linear_backward], 1);
-        assert_int_equal(sum_of(lows[low].real), 2);
-        assert_int_equal(f32[AT_narrow], 3); /* x, w; the logits' gradient */
-        assert_int_equal(f32[AT_widen], 3);  /* the logits; x's and w's gradients */
-        assert_int_equal(f32[AT_cross_entropy_forward], 1);
-        assert_int_equal(f32[AT_cross_entropy_backward], 1);
-        assert_int_equal(sum_of(PL_REAL_F32), 8);
+        assert_int_equal(half[AT_cross_entropy_forward], 1);
+        assert_int_equal(half[AT_cross_entropy_backward], 1);
+        assert_int_equal(sum_of(lows[low].real), 4);
+        assert_int_equal(f32[AT_narrow], 2); /* x, w */
+        assert_int_equal(f32[AT_widen], 2);  /* their gradients */
+        assert_int_equal(sum_of(PL_REAL_F32), 4);
         for (size_t i = 0; i < net.tape.n; i++)
             assert_int_equal(pl_tape_wide_bytes(&net.tape.nodes[i]), 0);
         finish(&net);
+    }
+}
+
+static double half_at(const plume_tensor *t, const void *of, size_t i)
+{
+    uint16_t bits = ((const uint16_t *)of)[i];
+
+    return t->dtype == PLUME_F16 ? pl_f32_of_f16(bits) : pl_f32_of_bf16(bits);
+}
+
+/* Of 16-bit logits, in f64: the mean over rows, and the gradient's largest error. */
+static double loss_of(const struct net *net, const plume_tensor *y, size_t low, double *apart)
+{
+    size_t rows = y->shape[0], n = y->shape[1];
+    double loss = 0;
+
+    *apart = 0;
+    for (size_t r = 0; r < rows; r++) {
+        size_t label = (size_t)net->labels[r];
+        double sum = 0;
+
+        for (size_t i = r * n; i < (r + 1) * n; i++)
+            sum += exp(half_at(y, pl_tensor_data(y), i));
+        loss += (log(sum) - half_at(y, pl_tensor_data(y), r * n + label)) / (double)rows;
+        for (size_t i = 0; i < n; i++) {
+            double p = exp(half_at(y, pl_tensor_data(y), r * n + i)) / sum;
+            double want = (p - (i == label)) / (double)rows;
+            double off = fabs(half_at(y, pl_tensor_grad(y), r * n + i) - want);
+
+            *apart = fmax(*apart, (off - 1e-7) / (fabs(want) * lows[low].rounding));
+        }
+    }
+    return loss;
+}
+
+/* Nothing but the gradient is rounded, and that once. */
+static void test_losses_of_16_bit_logits_are_f32(void **state)
+{
+    has_16_bits = true;
+    for (size_t low = 0; low < PL_COUNT(lows); low++) {
+        struct net n, *net = &n;
+        plume_tensor *w, *y, *loss, *hits;
+        double apart;
+
+        start(net, fake_device(), low, false);
+        net->tape.spread = true;
+        pl_tape_begin(&net->tape);
+        w = OP(PLUME_OP_RESHAPE, ARGS({2, 4, 6}, {0}), &net->t[2]);
+        y = OP(PLUME_OP_LINEAR, NONE, &net->t[0], w);
+        loss = OP(PLUME_OP_CROSS_ENTROPY, NONE, y, &net->t[4]);
+        hits = OP(PLUME_OP_CORRECT, NONE, y, &net->t[4]);
+        pl_tape_end(&net->tape);
+        for (size_t r = 0; r < 4; r++)
+            net->labels[r] = (int32_t)r % 2;
+        assert_int_equal(pl_tape_prepare(&net->tape, (plume_tensor *[]){loss, hits}, 2, 1, NULL),
+                         0);
+        memset(net->tape.memory, 0xff, net->tape.memory_bytes);
+        assert_int_equal(pl_tape_forward(&net->tape, NULL), 0);
+        assert_int_equal(backward(net, loss), 0);
+        assert_int_equal(y->dtype, lows[low].dtype);
+        assert_int_equal(loss->dtype, PLUME_F32);
+        assert_int_equal(hits->dtype, PLUME_F32);
+        assert_int_equal(calls[lows[low].real][AT_correct], 1);
+        assert_true(fabs(on_device_scalar(loss) - loss_of(net, y, low, &apart)) < 1e-6);
+        assert_true(apart <= 2); /* `rounding` is of the largest of a power of two */
+        assert_true(on_device_scalar(hits) >= 0 && on_device_scalar(hits) <= 4);
+        finish(net);
     }
 }
 
@@ -358,6 +425,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_autocast_runs_products_in_16_bits),
+        cmocka_unit_test(test_losses_of_16_bit_logits_are_f32),
         cmocka_unit_test(test_every_op_in_16_bits),
         cmocka_unit_test(test_what_sums_between_its_kernels_is_in_f32),
         cmocka_unit_test(test_what_ops_keep),

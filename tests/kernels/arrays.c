@@ -25,6 +25,8 @@ static void put(struct arrays *to,
 #define FORWARD(field, n) OUT(field, n, "forward", false)
 #define BACKWARD(field, n) OUT(field, n, "backward", a->field##_add)
 #define STAT(field, n, by) put(ret, ARRAY_STAT, by, 0, &a->field, n)
+/* Of a struct with `wide`: one number, a statistic's type where that is set. */
+#define ONE(field, kind, by) put(ret, a->wide ? ARRAY_STAT : (kind), by, 0, &a->field, 1)
 #define RAW(field, n, by) put(ret, ARRAY_RAW, by, sizeof(*a->field), &a->field, n)
 
 ARRAYS_DECLARE(linear)
@@ -116,13 +118,15 @@ ARRAYS_DECLARE(cross_entropy)
 {
     size_t n = a->rows * a->classes;
 
-    IN(logits, n), IN(dloss, 1), RAW(labels, a->rows, NULL), FORWARD(probs, n), FORWARD(loss, 1);
+    IN(logits, n), ONE(dloss, ARRAY_IN, NULL), RAW(labels, a->rows, NULL), FORWARD(probs, n);
+    ONE(loss, ARRAY_OUT, "forward");
     STAT(max_sum, 2 * a->rows, "forward"), OUT(dlogits, n, "backward", a->dx_add);
 }
 
 ARRAYS_DECLARE(correct)
 {
-    IN(logits, a->rows * a->classes), RAW(labels, a->rows, NULL), OUT(count, 1, "correct", false);
+    IN(logits, a->rows * a->classes), RAW(labels, a->rows, NULL);
+    ONE(count, ARRAY_OUT, "correct");
 }
 
 ARRAYS_DECLARE(half)
