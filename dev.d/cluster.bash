@@ -271,8 +271,9 @@ EpilogMsgTime=0
 
 MaxArraySize=$MAX_ARRAY
 MaxJobCount=$((MAX_ARRAY * 2 + 10000))
-# Clusters side by side are one machine to their jobs, which know each other by number.
-FirstJobId=$((1000 * (1 + SRANDOM % 999)))
+# Clusters side by side are one machine to their jobs, which know each other by number: as apart as
+# their ports, which no two have in common.
+FirstJobId=$((1000 * (PORT - CLUSTER_PORT_MIN + 1)))
 MaxStepCount=100000
 KillWait=5
 InactiveLimit=0
