@@ -110,6 +110,7 @@ daemon_start() {
         for var in $(compgen -v SLURM_) $(compgen -v SLURMD_); do
             [[ $var == SLURM_CONF ]] || unset "$var"
         done
+        unset MALLOC_PERTURB_ # meson's, for what is tested
         exec setsid "$@" </dev/null >>"$FOLDER/log/$name.log" 2>&1
     ) &
     pid=$!

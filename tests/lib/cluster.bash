@@ -110,7 +110,17 @@ wait_for() {
     wait_until "$limit_s" "$@" && return
     printf 'still not true after %s s: %s\n' "$limit_s" "$*" >&2
     squeue >&2 || true
+    daemons_gone >&2
     return 1
+}
+
+# daemons_gone: a line for each of the cluster's daemons that has ended, with its last words.
+daemons_gone() {
+    local name pid start
+    while read -r name pid start; do
+        pid_is "$pid" "$start" ||
+            printf '%s has ended: %s\n' "$name" "$(tail -n 1 "$CLUSTER_DIR/log/$name.log")"
+    done <"$CLUSTER_DIR/pids"
 }
 
 # job_state JOB: Slurm's word for it, e.g. RUNNING or COMPLETED; of an array the first line.
