@@ -148,6 +148,12 @@ C
     [ "${#lines[@]}" = 2 ]
     run -0 dev cluster sh --name "$PLUME_CLUSTER-b" srun -N3 bash -c 'echo $SLURMD_NODENAME'
     [ "${#lines[@]}" = 3 ]
+    # Nor do their jobs have a number in common: a thousand to each port.
+    for name in a b; do
+        conf=$(dev cluster sh --name "$PLUME_CLUSTER-$name" printenv SLURM_CONF)
+        port=$(sed -n 's/^SlurmctldPort=//p' "$conf")
+        grep -qx "FirstJobId=$(((port - 9999) * 1000))" "$conf"
+    done
     run -1 dev cluster up 2 --name "$PLUME_CLUSTER-a"
     [[ $output == *"is up already"* ]]
     dev cluster down --name "$PLUME_CLUSTER-a"
