@@ -3,7 +3,6 @@
 #include "common/base/buf.h"
 #include "common/base/fs.h"
 #include "common/base/log.h"
-#include "common/base/parse.h"
 
 #include <fcntl.h>
 #include <math.h>
@@ -31,35 +30,6 @@ struct pl_capture {
     bool eof, told, closing, released, out_ready;
     unsigned handles; /* uv handles still open */
 };
-
-int pl_metric_rule_init(struct pl_metric_rule *rule, const char *spec, struct pl_error *err)
-{
-    const char *equals = strchr(spec, '=');
-    char reason[128];
-    int r;
-
-    if (!equals || !pl_name_valid(spec, (size_t)(equals - spec)) || !equals[1])
-        return pl_error_set(err, -EINVAL, "metric '%s' is not of the form NAME=REGEX", spec);
-    r = regcomp(&rule->regex, equals + 1, REG_EXTENDED);
-    if (r) {
-        regerror(r, &rule->regex, reason, sizeof(reason));
-        return pl_error_set(err, -EINVAL, "metric '%s': bad regular expression: %s", spec, reason);
-    }
-    rule->name = strndup(spec, (size_t)(equals - spec));
-    if (!rule->name) {
-        regfree(&rule->regex);
-        return pl_error_set(err, -ENOMEM, "out of memory");
-    }
-    return 0;
-}
-
-void pl_metric_rule_finish(struct pl_metric_rule *rule)
-{
-    if (rule->name)
-        regfree(&rule->regex);
-    free(rule->name);
-    rule->name = NULL;
-}
 
 static void search_line(struct pl_capture *c)
 {

@@ -6,21 +6,10 @@
 #ifndef PL_RUNTIME_CAPTURE_H
 #define PL_RUNTIME_CAPTURE_H
 
-#include "common/base/error.h"
+#include "common/base/metric_rule.h"
 
-#include <regex.h>
 #include <stdbool.h>
 #include <uv.h>
-
-/* NAME=REGEX of --metric: the value is group 1, or the whole match where there is no group. */
-struct pl_metric_rule {
-    char *name;
-    regex_t regex; /* POSIX extended */
-};
-
-/* Compiles "NAME=REGEX". -EINVAL with the reason. pl_metric_rule_finish() frees. */
-int pl_metric_rule_init(struct pl_metric_rule *rule, const char *spec, struct pl_error *err);
-void pl_metric_rule_finish(struct pl_metric_rule *rule);
 
 struct pl_capture;
 

@@ -275,6 +275,20 @@ static void on_tick(uv_timer_t *timer)
 
 /* ---- start ---- */
 
+/* What srun, plrun and plsubmit check is checked here once more: a step may come without them. */
+static int add_rule(struct pl_daemon *d, const char *spec, struct pl_error *err)
+{
+    int r;
+
+    if (!spec)
+        return pl_error_set(err, -ENOMEM, "out of memory");
+    r = pl_metric_rule_init(&d->rules[d->n_rules], spec, err);
+    if (r < 0)
+        return pl_error_wrap(err, r, "metric");
+    d->n_rules++;
+    return 0;
+}
+
 static int load_rules(struct pl_daemon *d, struct pl_error *err)
 {
     const char *list = getenv("PLUME_METRIC"); /* NAME=REGEX, one a line */
@@ -301,14 +315,12 @@ static int load_rules(struct pl_daemon *d, struct pl_error *err)
 
         pl_run_metric(run, i, &name, &regex);
         spec = pl_strf("%s=%s", name, regex);
-        r = spec ? pl_metric_rule_init(&d->rules[d->n_rules], spec, err) : -ENOMEM;
-        d->n_rules += r == 0;
+        r = add_rule(d, spec, err);
     }
     for (const char *p = list; p && *p && r == 0; p += strcspn(p, "\n"), p += *p == '\n') {
         _cleanup_free_ char *spec = strndup(p, strcspn(p, "\n"));
 
-        r = spec ? pl_metric_rule_init(&d->rules[d->n_rules], spec, err) : -ENOMEM;
-        d->n_rules += r == 0;
+        r = add_rule(d, spec, err);
     }
     return r;
 }

@@ -67,15 +67,13 @@ static int add_metric(const char *value, struct pl_error *err)
 {
     const char *before = getenv("PLUME_METRIC");
     _cleanup_free_ char *all = NULL;
-    struct pl_metric_rule rule;
     int r;
 
     if (strchr(value, '\n'))
         return pl_error_set(err, -EINVAL, "--metric: a line break is not allowed");
-    r = pl_metric_rule_init(&rule, value, err);
+    r = pl_metric_rule_check(value, err);
     if (r < 0)
-        return r;
-    pl_metric_rule_finish(&rule);
+        return pl_error_wrap(err, r, "--metric");
     all = pl_strf("%s%s%s", before ? before : "", before && *before ? "\n" : "", value);
     return all && setenv("PLUME_METRIC", all, 1) == 0 ? 0 : -ENOMEM;
 }

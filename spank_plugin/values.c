@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 #include "spank_plugin/values.h"
 #include "common/base/buf.h"
+#include "common/base/metric_rule.h"
 #include "common/base/parse.h"
 #include "common/base/utf8.h"
 
-#include <regex.h>
 #include <string.h>
 #include <strings.h>
 
@@ -54,26 +54,6 @@ int pl_values_master_port(const char *s, struct pl_error *err)
     return pl_parse_port_range(s, &lo, &hi, err);
 }
 
-static int metric_line(const char *line, struct pl_error *err)
-{
-    const char *equals = strchr(line, '=');
-    char text[256];
-    regex_t regex;
-    int r;
-
-    if (!equals || !pl_name_valid(line, (size_t)(equals - line)))
-        return pl_error_set(err, -EINVAL, "'%s' is not of the form NAME=REGEX", line);
-    if (!equals[1])
-        return pl_error_set(err, -EINVAL, "'%s' has an empty expression", line);
-    r = regcomp(&regex, equals + 1, REG_EXTENDED);
-    if (r) {
-        regerror(r, &regex, text, sizeof(text));
-        return pl_error_set(err, -EINVAL, "'%s' is no regular expression: %s", equals + 1, text);
-    }
-    regfree(&regex);
-    return 0;
-}
-
 /* Copies the next line of *pos into *ret. 1, 0 at the end, -ENOMEM. Empty lines are skipped. */
 static int next_line(const char **pos, char **ret)
 {
@@ -102,7 +82,7 @@ int pl_values_metric(const char *s, struct pl_error *err)
             return pl_error_set(err, r, "out of memory");
         if (r == 0)
             break;
-        r = metric_line(line, err);
+        r = pl_metric_rule_check(line, err);
         if (r < 0)
             return r;
     }

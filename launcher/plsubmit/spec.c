@@ -3,13 +3,13 @@
  * spec_resolve.c. */
 #include "launcher/plsubmit/spec.h"
 #include "common/base/fs.h"
+#include "common/base/metric_rule.h"
 #include "common/base/parse.h"
 #include "common/base/utf8.h"
 #include "common/json.h"
 #include "common/term.h"
 #include "launcher/plsubmit/spec_private.h"
 
-#include <regex.h>
 #include <string.h>
 
 /* Option ids: a key; a key to remove; a list; a flag. */
@@ -280,25 +280,6 @@ static int check_sbatch(const char *value, struct pl_error *err)
     return 0;
 }
 
-static int check_metric(const char *value, struct pl_error *err)
-{
-    size_t len = strcspn(value, "=");
-    regex_t regex;
-    int code;
-
-    if (value[len] != '=' || !pl_name_valid(value, len))
-        return pl_error_set(err, -EINVAL, "'%s' is not NAME=REGEX", value);
-    code = regcomp(&regex, value + len + 1, REG_EXTENDED);
-    if (code != 0) {
-        char why[128];
-
-        regerror(code, &regex, why, sizeof(why));
-        return pl_error_set(err, -EINVAL, "bad regular expression '%s': %s", value + len + 1, why);
-    }
-    regfree(&regex);
-    return 0;
-}
-
 static int check_env(const char *value, struct pl_error *err)
 {
     static const char *const owned[] = {"PLUME_RUN_DIR", "PLUME_BIN", "PLUME_TRIAL",
@@ -320,7 +301,7 @@ static int check_list(enum pl_spec_list list, const char *value, struct pl_error
     case PL_SPEC_SBATCH:
         return check_sbatch(value, err);
     case PL_SPEC_METRIC:
-        return check_metric(value, err);
+        return pl_metric_rule_check(value, err);
     case PL_SPEC_ENV:
         return check_env(value, err);
     case PL_SPEC_LOAD:

@@ -89,7 +89,7 @@ for line in open(sys.argv[1]):
 --plume-master-port=2000-1000 --plume-master-port:
 --plume-metric=loss 'loss' is not of the form NAME=REGEX
 --plume-metric=loss= 'loss=' has an empty expression
---plume-metric=loss=(a is no regular expression: Unmatched (
+--plume-metric=loss=(a bad regular expression '(a': Unmatched (
 TXT
     done
     [ -z "$(squeue -h)" ]

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Values that people and Slurm write: each parser sees each text. */
+#include "common/base/metric_rule.h"
 #include "common/base/parse.h"
 #include "tests/fuzz/fuzz.h"
 
@@ -24,6 +25,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     pl_parse_tasks_per_node(s, 0, &n, &err);
     pl_parse_tasks_per_node(s, 1000000, &n, &err);
     pl_name_valid(s, strlen(s));
+    pl_metric_rule_check(s, NULL);
     free(s);
     return 0;
 }

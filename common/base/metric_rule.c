@@ -1,0 +1,203 @@
+/* SPDX-License-Identifier: MIT */
+#include "common/base/metric_rule.h"
+#include "common/base/parse.h"
+
+#include <stdbool.h>
+#include <string.h>
+
+/* An expression is measured by one pass without recursion. Where regcomp() reads it differently, it
+ * refuses it: only what it accepts must be measured right. */
+struct level {
+    size_t total; /* parts but the last */
+    size_t last;  /* what a repetition repeats */
+};
+
+struct measure {
+    struct level levels[PL_METRIC_DEPTH_MAX + 1];
+    unsigned depth;
+    bool too_deep;
+    bool too_large;
+};
+
+static void add_part(struct measure *m, size_t size)
+{
+    struct level *level = &m->levels[m->depth];
+
+    level->total += level->last;
+    level->last = size;
+    if (level->total + size > PL_METRIC_RULE_MAX)
+        m->too_large = true;
+}
+
+/* The last part becomes `times` of it, and `more`. */
+static void repeat(struct measure *m, size_t times, size_t more)
+{
+    struct level *level = &m->levels[m->depth];
+    size_t size = level->last * PL_MAX(times, 1) + more;
+
+    level->last = 0;
+    add_part(m, size);
+}
+
+static void open_group(struct measure *m)
+{
+    if (m->depth == PL_METRIC_DEPTH_MAX)
+        m->too_deep = true;
+    else
+        m->levels[++m->depth] = (struct level){0};
+}
+
+static void close_group(struct measure *m)
+{
+    struct level inner = m->levels[m->depth];
+
+    if (m->depth == 0) { /* an ordinary character */
+        add_part(m, 1);
+        return;
+    }
+    m->depth--;
+    add_part(m, inner.total + inner.last + 1);
+}
+
+/* Past the bracket expression that begins at p. */
+static const char *skip_bracket(const char *p)
+{
+    p += p[1] == '^' ? 2 : 1;
+    if (*p == ']')
+        p++;
+    for (; *p && *p != ']'; p++) {
+        char kind = *p == '[' ? p[1] : '\0';
+
+        if (kind != '.' && kind != ':' && kind != '=')
+            continue;
+        for (p += 2; *p && !(p[0] == kind && p[1] == ']'); p++)
+            ;
+        if (!*p)
+            return p;
+        p++;
+    }
+    return *p ? p + 1 : p;
+}
+
+static const char *number(const char *p, size_t *ret)
+{
+    for (*ret = 0; *p >= '0' && *p <= '9'; p++)
+        *ret = PL_MIN(*ret * 10 + (size_t)(*p - '0'), (size_t)PL_METRIC_RULE_MAX + 1);
+    return p;
+}
+
+/* Past an interval {N}, {N,}, {,M} or {N,M}; past one character where there is none. */
+static const char *interval(struct measure *m, const char *p)
+{
+    size_t low, high;
+    const char *end = number(p + 1, &low);
+
+    high = low;
+    if (*end == ',') {
+        const char *digits = end + 1;
+
+        end = number(digits, &high);
+        if (end == digits) /* {N,} is N of them and one with a star */
+            high = low + 1;
+    }
+    if (*end != '}') {
+        add_part(m, 1);
+        return p + 1;
+    }
+    repeat(m, PL_MAX(low, high), 0);
+    return end + 1;
+}
+
+static const char *measure_one(struct measure *m, const char *p)
+{
+    switch (*p) {
+    case '(':
+        open_group(m);
+        return p + 1;
+    case ')':
+        close_group(m);
+        return p + 1;
+    case '*':
+    case '?':
+        repeat(m, 1, 1);
+        return p + 1;
+    case '+': /* regcomp() turns a+ into aa* */
+        repeat(m, 2, 1);
+        return p + 1;
+    case '{':
+        return interval(m, p);
+    case '[':
+        add_part(m, 1);
+        return skip_bracket(p);
+    case '\\':
+        add_part(m, 1);
+        return p + (p[1] ? 2 : 1);
+    default:
+        add_part(m, 1);
+        return p + 1;
+    }
+}
+
+static int check_size(const char *regex, struct pl_error *err)
+{
+    struct measure m = {0};
+
+    for (const char *p = regex; *p && !m.too_deep && !m.too_large;)
+        p = measure_one(&m, p);
+    if (m.too_deep)
+        return pl_error_set(err, -E2BIG, "the regular expression '%.40s...' nests deeper than %d",
+                            regex, PL_METRIC_DEPTH_MAX);
+    if (m.too_large)
+        return pl_error_set(err, -E2BIG,
+                            "the regular expression '%.200s' is too large: with its repetitions "
+                            "written out it has more than %d parts",
+                            regex, PL_METRIC_RULE_MAX);
+    return 0;
+}
+
+int pl_metric_rule_init(struct pl_metric_rule *rule, const char *spec, struct pl_error *err)
+{
+    size_t len = strnlen(spec, PL_METRIC_RULE_MAX + 1), name_len = strcspn(spec, "=");
+    char reason[128];
+    int r;
+
+    if (len > PL_METRIC_RULE_MAX)
+        return pl_error_set(err, -E2BIG, "'%.40s...' is longer than %d bytes", spec,
+                            PL_METRIC_RULE_MAX);
+    if (spec[name_len] != '=' || !pl_name_valid(spec, name_len))
+        return pl_error_set(err, -EINVAL, "'%.200s' is not of the form NAME=REGEX", spec);
+    if (!spec[name_len + 1])
+        return pl_error_set(err, -EINVAL, "'%.200s' has an empty expression", spec);
+    r = check_size(spec + name_len + 1, err);
+    if (r < 0)
+        return r;
+    rule->name = strndup(spec, name_len);
+    if (!rule->name)
+        return pl_error_set(err, -ENOMEM, "out of memory");
+    r = regcomp(&rule->regex, spec + name_len + 1, REG_EXTENDED);
+    if (r == 0)
+        return 0;
+    free(rule->name);
+    rule->name = NULL;
+    regerror(r, &rule->regex, reason, sizeof(reason));
+    return pl_error_set(err, r == REG_ESPACE ? -ENOMEM : -EINVAL,
+                        "bad regular expression '%.200s': %s", spec + name_len + 1, reason);
+}
+
+void pl_metric_rule_finish(struct pl_metric_rule *rule)
+{
+    if (rule->name)
+        regfree(&rule->regex);
+    free(rule->name);
+    rule->name = NULL;
+}
+
+int pl_metric_rule_check(const char *spec, struct pl_error *err)
+{
+    struct pl_metric_rule rule;
+    int r = pl_metric_rule_init(&rule, spec, err);
+
+    if (r == 0)
+        pl_metric_rule_finish(&rule);
+    return r;
+}
