@@ -166,6 +166,8 @@ static void user_init(spank_t spank)
     if (shared != MAP_FAILED)
         self.shared = shared;
     if (self.failure.code == 0)
+        self.failure = pl_options()->failure;
+    if (self.failure.code == 0)
         start_daemon(spank, &self.failure);
 }
 

@@ -2,7 +2,7 @@
 #include "spank_plugin/options.h"
 #include "spank_plugin/values.h"
 
-#include <string.h>
+#include <stdlib.h>
 
 enum option {
     OPTION_PLUME,
@@ -50,21 +50,23 @@ static struct spank_option table[] = {
     },
 };
 
-static int replace(char **slot, const char *value)
+static int take_metric(const char *value, bool remote, struct pl_error *err)
 {
-    char *copy = strdup(value);
+    int r;
 
-    if (!copy)
-        return -ENOMEM;
-    free(*slot);
-    *slot = copy;
-    return 0;
+    if (remote) /* one value an option, and the daemon checks it as the user */
+        return pl_values_copy(value, &options.metric, err);
+    r = pl_values_metric(value, err);
+    if (r < 0)
+        return r;
+    r = pl_values_metric_add(&options.metric, value);
+    return r < 0 ? pl_error_set(err, r, "out of memory") : 0;
 }
 
-static int take(int which, const char *value, struct pl_error *err)
+static int take(int which, const char *value, bool remote, struct pl_error *err)
 {
     const char *level;
-    int r = 0;
+    int r;
 
     switch (which) {
     case OPTION_PLUME:
@@ -72,39 +74,33 @@ static int take(int which, const char *value, struct pl_error *err)
         return 0;
     case OPTION_NCCL_DEBUG:
         r = pl_values_nccl_debug(value, &level, err);
-        if (r < 0)
-            return r;
-        r = replace(&options.nccl_debug, level);
-        break;
+        return r < 0 ? r : pl_values_copy(level, &options.nccl_debug, err);
     case OPTION_MASTER_PORT:
         r = pl_values_master_port(value, err);
-        if (r < 0)
-            return r;
-        r = replace(&options.master_port, value);
-        break;
+        return r < 0 ? r : pl_values_copy(value, &options.master_port, err);
     case OPTION_METRIC:
-        r = pl_values_metric(value, err);
-        if (r < 0)
-            return r;
-        r = pl_values_metric_add(&options.metric, value);
-        break;
+        return take_metric(value, remote, err);
+    default:
+        return 0;
     }
-    return r < 0 ? pl_error_set(err, r, "out of memory") : 0;
 }
 
 /* Called once or several times an option, with the value of an outer sbatch first: the last wins.
- * On a node the value was checked already and nothing may be refused any more. */
+ * In slurmstepd the reason is kept for task_init: nobody sees a callback that fails. */
 static int on_option(int which, const char *value, int remote)
 {
     struct pl_error err = {0};
-    int r = take(which, value ? value : "", &err);
 
-    if (r < 0 && !remote) {
-        pl_values_make_printable(err.text);
-        slurm_error("--%s: %s", table[which].name, pl_error_text(&err));
-        return -1;
+    if (take(which, value ? value : "", remote, &err) == 0)
+        return 0;
+    pl_error_wrap(&err, err.code, "--%s", table[which].name);
+    pl_values_make_printable(err.text);
+    if (remote) {
+        options.failure = err;
+        return 0;
     }
-    return 0;
+    slurm_error("%s", pl_error_text(&err));
+    return -1;
 }
 
 int pl_options_register(spank_t spank, struct pl_error *err)

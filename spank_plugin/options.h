@@ -11,10 +11,11 @@
 /* What was asked for. Slurm's callbacks have no context argument: there is one a process, which is
  * one command (srun, sbatch, salloc) or one step on one node (slurmstepd). */
 struct pl_spank_options {
-    bool enabled;      /* --plume */
-    char *nccl_debug;  /* NULL where not given */
-    char *master_port; /* the same */
-    char *metric;      /* lines of NAME=REGEX; the same */
+    bool enabled;            /* --plume */
+    char *nccl_debug;        /* NULL where not given */
+    char *master_port;       /* the same */
+    char *metric;            /* lines of NAME=REGEX, in slurmstepd unchecked; the same */
+    struct pl_error failure; /* in slurmstepd: a value that the command must have refused */
 };
 
 /* Registers them; only from slurm_spank_init, in every context. 0, or -EIO where Slurm refuses. */

@@ -70,10 +70,34 @@ static int next_line(const char **pos, char **ret)
     return 1;
 }
 
+static int check_length(const char *s, struct pl_error *err)
+{
+    if (strnlen(s, PL_VALUES_MAX + 1) <= PL_VALUES_MAX)
+        return 0;
+    return pl_error_set(err, -E2BIG, "'%.40s...' is longer than %d bytes", s, PL_VALUES_MAX);
+}
+
+int pl_values_copy(const char *s, char **slot, struct pl_error *err)
+{
+    int r = check_length(s, err);
+    char *copy;
+
+    if (r < 0)
+        return r;
+    copy = strdup(s);
+    if (!copy)
+        return pl_error_set(err, -ENOMEM, "out of memory");
+    free(*slot);
+    *slot = copy;
+    return 0;
+}
+
 int pl_values_metric(const char *s, struct pl_error *err)
 {
-    int r = 0, n = 0;
+    int r = check_length(s, err), n = 0;
 
+    if (r < 0)
+        return r;
     for (const char *pos = s;; n++) {
         _cleanup_free_ char *line = NULL;
 

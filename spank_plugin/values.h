@@ -15,7 +15,15 @@ int pl_values_nccl_debug(const char *s, const char **ret, struct pl_error *err);
 /* A port or LO-HI. -EINVAL, -ERANGE. */
 int pl_values_master_port(const char *s, struct pl_error *err);
 
-/* NAME=REGEX, or several, one a line; REGEX is a POSIX extended expression. -EINVAL. */
+/* Bytes of an option's value. */
+#define PL_VALUES_MAX 16384
+
+/* Replaces *slot by a copy of s, which nothing else looks at: all that slurmstepd, as root, does
+ * with a text that the daemon checks. -E2BIG and -ENOMEM leave *slot. */
+int pl_values_copy(const char *s, char **slot, struct pl_error *err);
+
+/* NAME=REGEX, or several, one a line; compiles each, so only in the user's own command: a changed
+ * one calls slurmstepd without it. -EINVAL, -E2BIG. */
 int pl_values_metric(const char *s, struct pl_error *err);
 
 /* Adds the lines of `entries` to *list (NULL is an empty one; lines NAME=REGEX); a name that is

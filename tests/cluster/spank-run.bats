@@ -206,6 +206,40 @@ TXT
     [ "$(json 'd["world_size"], d["state"]' <<<"$output")" = "(4, 'done')" ]
 }
 
+# nested N: a rule whose expression has N groups, one in the other.
+nested() {
+    python3 -c 'import sys; n = int(sys.argv[1]); print("loss=" + "(" * n + "a" + ")" * n)' "$1"
+}
+
+# refused_by_node TEXT VARIABLE=VALUE: a step that srun lets pass is refused on the node: within 10 s
+# the user reads TEXT, and no program runs. all_well() then looks at the nodes.
+refused_by_node() {
+    local start
+    start=$(now_ms)
+    run -1 --separate-stderr as_user env "$2" timeout 60 srun -Q --plume -N2 -n2 echo ran
+    echo "${stderr:0:2000}"
+    (($(now_ms) - start < 10000))
+    [ "$output" = '' ]
+    [[ $stderr == *"plume: node n"[1-4]": "*"$1"* ]]
+}
+
+# srun looks at its command line; these variables go to slurmstepd unseen, as from a changed srun.
+@test "options that srun did not check end the step with the reason, and harm no node" {
+    option=_SLURM_SPANK_OPTION_plume_plume
+    refused_by_node 'is longer than' "${option}_metric=$(nested 25000)"
+    refused_by_node 'is longer than' "${option}_metric=$(nested 1000)"
+    refused_by_node 'nests deeper than 64' "${option}_metric=$(nested 100)"
+    refused_by_node 'Unmatched (' "${option}_metric=loss=("
+    refused_by_node 'is not of the form NAME=REGEX' "${option}_metric=loss"
+    refused_by_node 'is longer than' "PLUME_METRIC=$(nested 25000)"
+    refused_by_node 'too large' "PLUME_METRIC=loss=a{9999}{9999}"
+    refused_by_node 'is not a port or a port range' "${option}_master_port=x"
+    refused_by_node 'is no level of NCCL_DEBUG' "${option}_nccl_debug=LOUD"
+    while read -r name pid _; do
+        [[ $name != n[1-4] ]] || kill -0 "$pid"
+    done <"$CLUSTER_DIR/pids"
+}
+
 @test "as root too" {
     need_root
     run -0 --separate-stderr env HOME="$WORK" srun -Q --plume -N2 -n2 bash -c 'echo $RANK $UID'

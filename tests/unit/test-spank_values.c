@@ -38,6 +38,29 @@ static void test_metric_form(void **state)
     assert_non_null(strstr(err.text, "'('"));
 }
 
+/* regcomp() overflows the stack of whoever compiles the nested groups. */
+static void test_metric_hostile(void **state)
+{
+    struct pl_error err = {0};
+    char text[50010] = "a=";
+    char *slot = NULL;
+
+    assert_int_equal(pl_values_copy("a=(", &slot, &err), 0); /* is not looked at */
+    assert_string_equal(slot, "a=(");
+    assert_int_equal(pl_values_copy("", &slot, &err), 0);
+    assert_string_equal(slot, "");
+    memset(text + 2, '(', 50000);
+    assert_int_equal(pl_values_metric(text, &err), -E2BIG);
+    assert_int_equal(pl_values_copy(text, &slot, &err), -E2BIG);
+    assert_non_null(strstr(err.text, "longer than 16384 bytes"));
+    assert_string_equal(slot, "");
+    text[PL_VALUES_MAX] = '\0';
+    assert_int_equal(pl_values_copy(text, &slot, &err), 0);
+    assert_string_equal(slot, text);
+    assert_int_equal(pl_values_metric(text, &err), -E2BIG);
+    free(slot);
+}
+
 static void check_add(const char *list, const char *entries, const char *expect)
 {
     char *text = list ? strdup(list) : NULL;
@@ -89,11 +112,9 @@ static void test_conf(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_nccl_debug),
-        cmocka_unit_test(test_metric_form),
-        cmocka_unit_test(test_metric_add_last_wins),
-        cmocka_unit_test(test_make_printable),
-        cmocka_unit_test(test_conf),
+        cmocka_unit_test(test_nccl_debug),     cmocka_unit_test(test_metric_form),
+        cmocka_unit_test(test_metric_hostile), cmocka_unit_test(test_metric_add_last_wins),
+        cmocka_unit_test(test_make_printable), cmocka_unit_test(test_conf),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
