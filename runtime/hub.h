@@ -57,6 +57,8 @@ struct pl_hub {
     int terminated;           /* a signal that the step got from outside, 0 none */
     bool slurm_ends;          /* Slurm ends the job, and the ranks with it, in its own time */
     bool asked_slurm, asking; /* asking: its answer is to come */
+    bool all_left;            /* every node said bye, or is lost: at most one more question */
+    bool asked_after_bye;     /* the last question is from then */
     unsigned n_asks;
     uint64_t asked_ns; /* when first */
     struct pl_ask *ask;

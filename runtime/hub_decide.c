@@ -114,6 +114,17 @@ static bool job_runs(const char *output)
     return state && strcmp(state, "RUNNING") == 0;
 }
 
+/* True where Slurm itself ends the job: this is the cause, however the ranks end. Without a failure
+ * a job that runs on has only got a signal, unless it is being preempted. */
+static bool ends_job(const struct pl_hub *hub, const char *output, const char *kind, bool inferred)
+{
+    if (hub->n_failures)
+        return !inferred || !job_runs(output);
+    if (hub->asked_after_bye && inferred) /* the job may be over because its ranks are */
+        return false;
+    return !job_runs(output) || strcmp(kind, "preempted") == 0;
+}
+
 static void on_slurm_answer(void *ctx, const char *output)
 {
     struct pl_hub *hub = ctx;
@@ -137,9 +148,10 @@ static void on_slurm_answer(void *ctx, const char *output)
         kind = "cancelled";
     if (hub->n_failures && hub->state == PL_HUB_RUNNING)
         hub->state = PL_HUB_DECIDING;
-    hub->slurm_ends = output && kind && (!inferred || !job_runs(output));
+    hub->slurm_ends = output && kind && ends_job(hub, output, kind, inferred);
     if (hub->state == PL_HUB_RUNNING && !hub->slurm_ends) {
-        hub->asked_slurm = false; /* perhaps only a signal: asked again when the ranks have ended */
+        /* Perhaps only a signal: asked again when the ranks have ended, unless they have. */
+        hub->asked_slurm = hub->all_left;
         hub->n_asks = 0;
     } else if (kind && !hub->cause) {
         cause = json_pack("{s:s}", "kind", kind);
@@ -160,8 +172,10 @@ static void ask_slurm(struct pl_hub *hub)
 {
     const char *args[] = {"-o", "show", "job", hub->daemon->step.id.job, NULL};
 
-    if (!hub->n_asks++)
+    if (!hub->n_asks++) {
         hub->asked_ns = pl_now_ns();
+        hub->asked_after_bye = hub->all_left;
+    }
     hub->asked_slurm = hub->asking = true;
     hub->ask = pl_ask_scontrol(hub->daemon->loop, args, ASK_MS, on_slurm_answer, hub);
 }
@@ -337,6 +351,7 @@ void pl_hub_decide_at_end(struct pl_hub *hub)
 {
     bool started = hub->state >= PL_HUB_RUNNING;
 
+    hub->all_left = true;
     if (hub->state == PL_HUB_FINISHED || (hub->asking && !hub->cause))
         return; /* the answer brings us back */
     if (!hub->cause && hub->n_failures) {

@@ -273,17 +273,17 @@ side_by_side() {
 
 # ---- signals ----
 
-# Counts USR1 until the gate opens.
+# counter.py [SIGNAL]: counts SIGUSR1, or this one, until the gate opens.
 counter_py() {
     cat >counter.py <<'PY'
-import os, signal
+import os, signal, sys
 me = f"{os.environ['SLURM_JOB_ID']}.{os.environ['RANK']}"
 count = 0
-def usr1(*_):
+def on_signal(*_):
     global count
     count += 1
     open(f"count.{me}.{count}", "w").close()
-signal.signal(signal.SIGUSR1, usr1)
+signal.signal(getattr(signal, sys.argv[1] if sys.argv[1:] else "SIGUSR1"), on_signal)
 open(f"at.{me}", "w").close()
 gate = os.open("gate", os.O_RDWR)
 os.read(gate, 1)
@@ -315,6 +315,41 @@ PY
     # Not a second time, late.
     [ "$(compgen -G 'count.*.[0-9]' | wc -l)" = 9 ]
     [ ! -e "count.$job.0.3" ]
+}
+
+@test "a step that outlives SIGTERM ends, and is done" {
+    counter_py
+    gate
+    ranks one plrun -J one -N1 -n1 -- python3 counter.py SIGTERM &
+    ranks more plrun -J more -N2 -n4 -- python3 counter.py SIGTERM &
+    wait_for 30 at_least 5 'at.*'
+    for name in one more; do
+        scancel -s TERM "$(squeue -h -n "$name" -o %A).0"
+    done
+    wait_for 20 at_least 5 'count.*.1'
+    gate_open 5
+    wait_for 30 test -s one.rc
+    wait_for 30 test -s more.rc
+    wait
+    rc_is one 0
+    rc_is more 0
+    checked one more
+    for name in one more; do
+        [ "$(result "$name" 'd["state"], d.get("cause")')" = "('done', None)" ]
+        id=$(basename "$(dirname "$(trial "$name")")")
+        PLUME_HOME=$WORK/$name.home as_user plstat show "$id" --json | tee shown
+        [ "$(json shown 'd["state"]')" = "done" ]
+    done
+}
+
+@test "a program's own word of a signal holds the step up for nothing" {
+    report_py
+    ranks said plrun -N1 -n2 -- python3 report.py '{"type":"signalled","signal":15}' &
+    wait_for 30 test -s said.rc
+    wait
+    rc_is said 0
+    checked said
+    [ "$(result said 'd["state"], d.get("cause")')" = "('done', None)" ]
 }
 
 # ---- metrics ----

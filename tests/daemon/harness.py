@@ -379,6 +379,26 @@ class Step:
         shutil.rmtree(self.dir)
 
 
+RECORD = "JobId=1 JobName=x JobState={state} Restarts={restarts} RunTime={ran} TimeLimit={limit} " \
+         "PreemptTime={preempt}"
+
+
+def record(state="RUNNING", restarts=0, ran="00:01:00", limit="01:00:00", preempt="None"):
+    """What scontrol is to say, as shell text."""
+    return "echo '" + RECORD.format(**locals()) + "'"
+
+
+def running(step, ranks=2, **env):
+    """A daemon with so many ranks, all started."""
+    step.tasks_per_node = ranks
+    d = step.start(**env)
+    started = [step.keep(d.rank("starter", i, local_rank=i, capture=True)) for i in range(ranks)]
+    for r in started:
+        r.expect("world")
+        r.send(type="spawned", pid=os.getpid())
+    return d, started
+
+
 def replay(events, doc=None):
     """run_state.h's document from its events, written down a second time."""
     doc = doc or {"nodes": [], "ranks": []}

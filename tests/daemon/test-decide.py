@@ -6,25 +6,7 @@ import signal
 import time
 
 import harness
-from harness import equal, wait_for
-
-RECORD = "JobId=1 JobName=x JobState={state} Restarts={restarts} RunTime={ran} TimeLimit={limit} " \
-         "PreemptTime={preempt}"
-
-
-def record(state="RUNNING", restarts=0, ran="00:01:00", limit="01:00:00", preempt="None"):
-    return "echo '" + RECORD.format(**locals()) + "'"
-
-
-def running(step, ranks=2, **env):
-    step.tasks_per_node = ranks
-    d = step.start(**env)
-    started = [step.keep(d.rank("starter", i, local_rank=i, capture=True)) for i in range(ranks)]
-    for r in started:
-        r.expect("world")
-        r.send(type="spawned", pid=os.getpid())
-    return d, started
-
+from harness import equal, record, running, wait_for
 
 def end_by_signal(step, said, number=signal.SIGTERM, code=0):
     """All ranks get a signal from outside and end; the trial's state and cause."""

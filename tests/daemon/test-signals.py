@@ -1,0 +1,277 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""Ranks that outlive a signal to the step, and the few questions to Slurm that it may cost."""
+import contextlib
+import os
+import signal
+
+import harness
+from harness import equal, record, running, wait_for
+
+
+@contextlib.contextmanager
+def another_step():
+    """A step of its own for one case of several."""
+    step = harness.Step()
+    failed = True
+    try:
+        yield step
+        failed = False
+    finally:
+        step.finish(failed)
+
+
+def slurm_says(step, first, then=None):
+    """scontrol counts its runs: `first` answers the first of them, `then` the others."""
+    step.scontrol(f"echo $$ >>{step.path('asks')}\n"
+                  f"case $(wc -l <{step.path('asks')}) in 1) {first} ;; *) {then or first} ;; esac")
+
+
+def asks(step):
+    """The pids of all scontrol so far."""
+    if not os.path.exists(step.path("asks")):
+        return []
+    with open(step.path("asks"), encoding="ascii") as f:
+        return f.read().split()
+
+
+def has_heard(step):
+    """Waits until the hub has Slurm's answer: it has reaped scontrol, and has gone on from there."""
+    pid = wait_for("scontrol", lambda: asks(step))[0]
+    wait_for("the end of scontrol", lambda: not os.path.exists(f"/proc/{pid}"))
+    client = step.hub()
+    for _ in range(2):
+        client.send(type="snapshot")
+        client.expect("snapshot")
+
+
+def signalled(ranks, number=signal.SIGTERM):
+    for r in ranks:
+        r.send(type="signalled", signal=int(number))
+
+
+def ended(step, d, ranks, codes=None):
+    """The step ends: the trial's state, the kind of its cause, and if that is inferred."""
+    equal([r.expect("verdict")["code"] for r in ranks], codes or [0] * len(ranks))
+    for r in ranks:
+        r.out.read_all(), r.err.read_all()
+    equal(d.wait(), 0)
+    result = step.result()
+    cause = result.get("cause") or {}
+    return result["state"], cause.get("kind"), cause.get("inferred", False)
+
+
+def good_end(step, number=signal.SIGTERM):
+    """All ranks get a signal, go on, and exit 0 after Slurm has answered."""
+    d, ranks = running(step)
+    signalled(ranks, number)
+    has_heard(step)
+    for r in ranks:
+        r.exited(0)
+    return ended(step, d, ranks)
+
+
+def good_end_before_answer(step, answer):
+    """All ranks get a signal and exit 0, all nodes say goodbye, and only then Slurm answers."""
+    fifo = step.path("fifo")
+    os.mkfifo(fifo)
+    slurm_says(step, f"read -r line <{fifo}; echo \"$line\"")
+    d, ranks = running(step)
+    signalled(ranks)
+    for r in ranks:
+        r.exited(0)
+        r.out.read_all(), r.err.read_all()
+    with open(fifo, "w", encoding="utf-8") as f:  # opens once scontrol reads
+        client = step.hub()
+        client.send(type="snapshot")
+        equal(client.expect("snapshot")["state"]["state"], "running")
+        f.write(answer[6:-1] + "\n")
+    for r in ranks:
+        equal(r.expect("verdict")["code"], 0)
+    equal(d.wait(), 0)
+    equal(len(asks(step)), 1)
+    cause = step.result().get("cause") or {}
+    return step.result()["state"], cause.get("kind"), cause.get("inferred", False)
+
+
+def test_survived_and_done(step):
+    """A step that goes on after SIGTERM and exits 0 is done; one more question at its end is all."""
+    slurm_says(step, record())
+    equal(good_end(step), ("done", None, False))
+    assert len(asks(step)) <= 2, asks(step)
+    equal([r.get("role") for r in step.load("status.json")["state"]["ranks"]], [None, None])
+    equal([e for e in step.lines("events.jsonl") if e["type"] in ("cause", "teardown")], [])
+
+
+def test_survived_sigint_and_done(step):
+    slurm_says(step, record())
+    equal(good_end(step, signal.SIGINT), ("done", None, False))
+    assert len(asks(step)) <= 2, asks(step)
+
+
+def test_survived_done_before_answer(step):
+    """The question that the signal led to is under way when all is over: there is no second one."""
+    equal(good_end_before_answer(step, record()), ("done", None, False))
+
+
+def test_survived_one_rank_signalled(step):
+    """kill(1) of one rank's guard."""
+    slurm_says(step, record())
+    d, ranks = running(step, 3)
+    signalled(ranks[1:2])
+    has_heard(step)
+    for r in ranks:
+        r.exited(0)
+    equal(ended(step, d, ranks), ("done", None, False))
+    assert len(asks(step)) <= 2, asks(step)
+
+
+def test_survived_on_two_nodes(step):
+    slurm_says(step, record())
+    step.nodes = 2
+    step.use_hub_port()
+    daemons = [step.start(0), step.start(1)]
+    ranks = [step.keep(d.rank("starter", i, capture=True)) for i, d in enumerate(daemons)]
+    for r in ranks:
+        r.expect("world")
+        r.send(type="spawned", pid=os.getpid())
+    signalled(ranks)
+    has_heard(step)
+    for r in ranks:
+        r.exited(0)
+    equal(ended(step, daemons[0], ranks), ("done", None, False))
+    equal(daemons[1].wait(), 0)
+    assert len(asks(step)) <= 2, asks(step)
+
+
+def test_program_says_signalled(step):
+    """The line may come from any program; it holds nothing up."""
+    slurm_says(step, record())
+    d, ranks = running(step)
+    program = step.keep(d.rank("program", 1))
+    program.send(type="signalled", signal=15)
+    has_heard(step)
+    for r in ranks:
+        r.exited(0)
+    equal(ended(step, d, ranks), ("done", None, False))
+    assert len(asks(step)) <= 2, asks(step)
+
+
+def test_program_says_signalled_often(step):
+    slurm_says(step, record())
+    d, ranks = running(step)
+    program = step.keep(d.rank("program", 0))
+    for _ in range(500):
+        program.send(type="signalled", signal=15)
+    has_heard(step)
+    for _ in range(500):
+        program.send(type="signalled", signal=2)
+    for r in ranks:
+        r.exited(0)
+    equal(ended(step, d, ranks), ("done", None, False))
+    assert len(asks(step)) <= 2, asks(step)
+
+
+def test_survived_past_the_limit(step):
+    """The time limit is over, but Slurm lets the job run on: nobody has ended these ranks."""
+    slurm_says(step, record(), record(ran="01:00:03", limit="01:00:00"))
+    equal(good_end(step), ("done", None, False))
+    assert len(asks(step)) <= 2, asks(step)
+
+
+def test_survived_signal_past_the_limit(step):
+    """The same, with a signal after the limit."""
+    slurm_says(step, record(ran="01:00:03", limit="01:00:00"))
+    equal(good_end(step), ("done", None, False))
+    assert len(asks(step)) <= 2, asks(step)
+
+
+def test_survived_past_the_limit_before_answer(step):
+    said = record(ran="01:00:03", limit="01:00:00")
+    equal(good_end_before_answer(step, said), ("done", None, False))
+
+
+def test_survived_slurm_silent(step):
+    """Without an answer a good end is a good end."""
+    slurm_says(step, "exit 1")
+    equal(good_end(step), ("done", None, False))
+    assert len(asks(step)) <= 8, asks(step)  # four tries for each of two questions
+
+
+def test_survived_slurm_hangs(step):
+    slurm_says(step, "exec sleep 1000")
+    d, ranks = running(step)
+    signalled(ranks)
+    wait_for("scontrol", lambda: asks(step))
+    for r in ranks:
+        r.exited(0)
+    equal(ended(step, d, ranks), ("done", None, False))
+    equal(len(asks(step)), 1)
+
+
+def test_survived_then_job_completes(step):
+    """At a good end COMPLETING tells nothing: the job may be over because its ranks are."""
+    slurm_says(step, record(), record(state="COMPLETING"))
+    equal(good_end(step), ("done", None, False))
+
+
+def test_survived_then_preempted(step):
+    """A later signal was meant: the ranks saved and left, and Slurm runs the trial again."""
+    slurm_says(step, record(), record(state="COMPLETING", restarts=1))
+    equal(good_end(step), ("preempted", "preempted", False))
+
+
+def test_survived_then_out_of_time(step):
+    """Slurm itself ended the job by its limit after a first signal had been only a signal."""
+    slurm_says(step, record(), record(state="COMPLETING", ran="01:00:03", limit="01:00:00"))
+    equal(good_end(step), ("timed-out", "timeout", False))
+
+
+def test_left_with_0_as_slurm_ends_the_job(step):
+    """Slurm had begun to end the job when it sent the signal: what was saved is not the end of it."""
+    for name, said, want in (
+            ("preempted", record(preempt="2026-01-01T00:00:00"), ("preempted", "preempted", False)),
+            ("limit", record(state="COMPLETING", ran="01:00:03"), ("timed-out", "timeout", False)),
+            ("word", record(state="TIMEOUT"), ("timed-out", "timeout", False)),
+            ("scancel", record(state="CANCELLED"), ("cancelled", "cancelled", False)),
+            ("ending", record(state="COMPLETING"), ("cancelled", "cancelled", True))):
+        with another_step() as one:
+            slurm_says(one, said)
+            equal((name, *good_end(one)), (name, *want))
+        with another_step() as one:
+            equal((name, *good_end_before_answer(one, said)), (name, *want))
+
+
+def end_after_signal(step, said, how):
+    """After the signal and Slurm's answer the ranks end as `how` says: arguments of exited()."""
+    slurm_says(step, said)
+    d, ranks = running(step, len(how))
+    signalled(ranks)
+    has_heard(step)
+    for r, (code, number) in zip(ranks, how):
+        r.exited(code, number)
+    got = ended(step, d, ranks, [128 + number if number else code for code, number in how])
+    assert len(asks(step)) <= 2, asks(step)
+    return got
+
+
+def test_survived_by_some(step):
+    """One rank exits 0, the signal kills the other: Slurm's word decides."""
+    for said, want in ((record(), ("cancelled", "cancelled", True)),
+                       (record(ran="01:00:03"), ("timed-out", "timeout", False)),
+                       (record(preempt="2026-01-01T00:00:00"), ("preempted", "preempted", False))):
+        for how in ([(0, 0), (0, 15)], [(0, 15), (0, 0)]):
+            with another_step() as one:
+                equal(end_after_signal(one, said, how), want)
+
+
+def test_survived_then_failed(step):
+    """Ranks that exit with an error after the signal: Slurm's word decides, or else they count as
+    ended by whoever sent it."""
+    for said, want in ((record(), ("cancelled", "cancelled", True)),
+                       (record(ran="01:00:03"), ("timed-out", "timeout", False))):
+        with another_step() as one:
+            equal(end_after_signal(one, said, [(130, 0), (130, 0)]), want)
+
+
+harness.main(globals())
