@@ -19,27 +19,42 @@ static struct pl_apply view_of(const struct pl_op *op, const struct pl_op_reques
     return what;
 }
 
+/* x without its dimensions of 1, whose strides mean nothing: a permutation or a slice leaves any
+ * number there. The rest of *ret is not set. */
+static void drop_units(const plume_tensor *x, plume_tensor *ret)
+{
+    ret->rank = 0;
+    for (size_t d = 0; d < x->rank; d++) {
+        if (x->shape[d] == 1)
+            continue;
+        ret->shape[ret->rank] = x->shape[d];
+        ret->stride[ret->rank++] = x->stride[d];
+    }
+}
+
 /* Strides for `shape` over x's elements in row-major order; false where they need a copy. Walks
  * both shapes from the front over groups of dimensions with as many elements. */
-static bool reshape_strides(const plume_tensor *x, struct pl_apply *what)
+static bool reshape_strides(const plume_tensor *t, struct pl_apply *what)
 {
+    plume_tensor x;
     size_t i = 0, k = 0;
 
-    while (i < x->rank || k < what->rank) {
-        size_t first_i = i, first_k = k, have = i < x->rank ? x->shape[i++] : 1;
+    drop_units(t, &x);
+    while (i < x.rank || k < what->rank) {
+        size_t first_i = i, first_k = k, have = i < x.rank ? x.shape[i++] : 1;
         size_t want = k < what->rank ? what->shape[k++] : 1, step;
 
         while (have != want)
-            if (have < want && i < x->rank)
-                have *= x->shape[i++];
+            if (have < want && i < x.rank)
+                have *= x.shape[i++];
             else if (want < have && k < what->rank)
                 want *= what->shape[k++];
             else
                 return false;                    /* cannot be: the counts are equal and not 0 */
         for (size_t d = first_i; d + 1 < i; d++) /* one run of equal steps? */
-            if (x->shape[d] != 1 && x->stride[d] != x->stride[d + 1] * x->shape[d + 1])
+            if (x.stride[d] != x.stride[d + 1] * x.shape[d + 1])
                 return false;
-        step = i > first_i ? x->stride[i - 1] : 1;
+        step = i > first_i ? x.stride[i - 1] : 1;
         for (size_t d = k; d-- > first_k; step *= what->shape[d])
             what->stride[d] = step;
     }
