@@ -23,10 +23,11 @@
  * Ownership. Tensors, arrays and strings that the engine hands out belong to the engine; they live
  * as long as the context, but results of ops only until the hook returns. Nothing is freed by the
  * module. Hooks are called from one thread. Several ranks run the same hooks at the same time in
- * several processes. A step may take another branch from batch to batch and from rank to rank (but
- * for batch norm with --sync-batchnorm): a rank that does not use a parameter counts with a
- * gradient of zero, and a parameter that no rank uses has none: its optimizer leaves it alone in
- * that step.
+ * several processes. All declare the same parameters and buffers in the same order, else training
+ * does not begin. A step may take another branch from batch to batch and from rank to rank (but for
+ * batch norm with --sync-batchnorm): a rank that does not use a parameter counts with a gradient of
+ * zero, and a parameter that no rank uses has none: its optimizer leaves it alone in that step.
+ * After training all ranks have the same parameters, to the bit, or the run fails.
  *
  * Versions. Structs that cross the border start with their size; members are only ever appended,
  * and one that the other side does not know is NULL or 0 for it. PLUME_MODULE_ABI changes when that
@@ -261,8 +262,8 @@ struct plume_context {
     unsigned optimizer;   /* whose turn it is, with step_per_optimizer; 0 else */
 };
 
-/* Declares a parameter of the engine's real type, shape[0..rank-1]. Only in configure. Names are
- * unique and kept with the model. NULL after a failure. */
+/* Declares a parameter of the engine's real type, shape[0..rank-1]. Only in configure, and on all
+ * ranks alike. Names are unique and kept with the model. NULL after a failure. */
 static inline plume_tensor *plume_param(struct plume_context *pl,
                                         const char *name,
                                         enum plume_init init,

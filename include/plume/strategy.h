@@ -35,7 +35,8 @@ struct plume_ddp {
     size_t struct_size;  /* set by the engine */
     size_t bucket_bytes; /* comes filled; more than 0 */
     /* Called instead of the engine's reduction, between ops of the backward pass. NULL: the
-     * engine's. Returns 0 or a negative errno. */
+     * engine's. All ranks must come to the same bits: where their parameters differ after training,
+     * the run fails. Returns 0 or a negative errno. */
     int (*reduce)(struct plume_context *pl, const struct plume_bucket *bucket);
 };
 

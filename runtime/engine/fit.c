@@ -2,6 +2,7 @@
 /* The loop over epochs (checklist 4.4): which batches, when a validation is due, what ends it. */
 #include "common/base/fs.h"
 #include "common/base/log.h"
+#include "runtime/engine/agree.h"
 #include "runtime/engine/eval.h"
 #include "runtime/engine/requeue.h"
 #include "runtime/engine/step.h"
@@ -342,8 +343,9 @@ static int fit(struct pl_trainer *t, struct pl_error *err)
                 t->param_hash);
         fflush(t->options->out);
     }
+    r = pl_agree_on_values(&t->ctx.params, t->param_hash, t->comm, err);
     /* Nobody goes before all are through: a closed connection would look like a loss. */
-    return pl_comm_barrier(t->comm, err);
+    return r < 0 ? r : pl_comm_barrier(t->comm, err);
 }
 
 int pl_trainer_fit(struct pl_trainer *trainer, struct pl_error *err)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "runtime/engine/params.h"
 #include "common/base/parse.h"
+#include "runtime/engine/agree.h"
 #include "runtime/engine/rng.h"
 #include "runtime/engine/sha256.h"
 
@@ -187,6 +188,9 @@ int pl_params_layout(struct pl_params *params,
         return pl_error_set(err, -ENOMEM, "out of memory");
     find_first_nodes(params, tape);
     sort_by_use(params);
+    r = pl_agree_on_layout(params, comm, err);
+    if (r < 0)
+        return r;
     for (size_t i = 0; i < params->n; i++) {
         params->order[i]->offset = count;
         count += (params->order[i]->tensor->count + align - 1) / align * align;
@@ -275,7 +279,7 @@ int pl_params_init_values(struct pl_params *params, uint64_t seed, struct pl_err
     return r;
 }
 
-int pl_params_hash(const struct pl_params *params, char ret[17], struct pl_error *err)
+int pl_params_hash(const struct pl_params *params, char ret[PL_PARAMS_HASH], struct pl_error *err)
 {
     uint8_t digest[PL_SHA256_BYTES];
     struct pl_sha256 sha;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /* The parameters of a model. They are declared in any order and then laid out in the order in which
- * the tape first uses them, in flat arenas: values and gradients, both with the same
- * offsets, in the device's memory; gradients on the CPU, and on GPUs that NCCL joins, in the
- * communicator's, where collectives are cheapest. A bucket of gradients is a slice; so is what an
- * optimizer has (optimizer.h).
+ * rank 0's tape first uses them, on all ranks alike, in flat arenas: values and gradients, both
+ * with the same offsets, in the device's memory; gradients on the CPU, and on GPUs that NCCL joins,
+ * in the communicator's, where collectives are cheapest. A bucket of gradients is a slice; so is
+ * what an optimizer has (optimizer.h).
  *
  *     declare ... -> layout -> init_values -> (train) -> finish */
 #ifndef PL_RUNTIME_ENGINE_PARAMS_H
@@ -13,6 +13,7 @@
 #include "runtime/engine/tape.h"
 
 #define PL_PARAM_ALIGN 64 /* bytes between the starts of parameters are a multiple of it */
+#define PL_PARAMS_HASH 17 /* bytes of a hash, with its end */
 
 struct pl_param {
     char *name;
@@ -75,8 +76,9 @@ int pl_params_declare_buffer(struct pl_params *params,
 /* Everybody takes rank 0's buffers. Collective. */
 int pl_params_spread_buffers(struct pl_params *params, struct pl_comm *comm, struct pl_error *err);
 
-/* Lays out by the tape; values and gradients are zero. The arenas are padded so that every rank's
- * equal share of them is a multiple of 256 bytes. Collective. */
+/* Lays out by rank 0's tape: what that does not use comes last, as declared. Values and gradients
+ * are zero. The arenas are padded so that every rank's equal share of them is a multiple of 256
+ * bytes. Collective. -EINVAL where a rank has declared something else than rank 0; -ENOMEM. */
 int pl_params_layout(struct pl_params *params,
                      const struct pl_tape *tape,
                      struct pl_comm *comm,
@@ -86,6 +88,6 @@ int pl_params_layout(struct pl_params *params,
 int pl_params_init_values(struct pl_params *params, uint64_t seed, struct pl_error *err);
 
 /* SHA-256 of the values, as declared and without gaps: the first 16 hex digits. -EIO, -ENOMEM. */
-int pl_params_hash(const struct pl_params *params, char ret[17], struct pl_error *err);
+int pl_params_hash(const struct pl_params *params, char ret[PL_PARAMS_HASH], struct pl_error *err);
 
 #endif

@@ -57,7 +57,7 @@ struct pl_trainer {
     bool stopping;                          /* no batch more; all ranks agree */
     uint64_t fit_ns, epoch_ns;              /* when it began, by pl_now_ns() */
     uint64_t look_at, looked_at, looked_ns; /* step: see agree_on_time() */
-    char param_hash[17];
+    char param_hash[PL_PARAMS_HASH];
 };
 
 /* Builds the model: configure, data, dry steps, layout, start values from rank 0. All but `trainer`

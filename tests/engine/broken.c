@@ -13,7 +13,8 @@ struct state {
 
 #if defined(BROKEN_NAN) || defined(BROKEN_SHAPE) || defined(BROKEN_HOOK) ||                        \
     defined(BROKEN_OPTIMIZER) || defined(BROKEN_CRASH) || defined(BROKEN_LOSS) ||                  \
-    defined(BROKEN_DATA) || defined(BROKEN_PLACE)
+    defined(BROKEN_DATA) || defined(BROKEN_PLACE) || defined(BROKEN_RANKS) ||                      \
+    defined(BROKEN_APART)
 #define COMPLETE 1
 #else
 #define COMPLETE 0
@@ -28,6 +29,9 @@ static int configure(struct plume_context *pl)
     return plume_fail(pl, -EIO, "the weather is bad");
 #endif
     s->w = plume_param(pl, "w", PLUME_INIT_FAN_IN, 2, (size_t[]){10, 64});
+#ifdef BROKEN_RANKS
+    plume_param(pl, "bias", PLUME_INIT_ZERO, 1, (size_t[]){10 + pl->rank});
+#endif
     return 0;
 }
 
@@ -79,6 +83,18 @@ static int configure_optimizers(struct plume_context *pl, struct plume_optimizer
     return 0;
 }
 #endif
+#ifdef BROKEN_APART
+static int reduce_nothing(struct plume_context *pl, const struct plume_bucket *bucket)
+{
+    return 0;
+}
+
+static int configure_ddp(struct plume_context *pl, struct plume_ddp *ret)
+{
+    ret->reduce = reduce_nothing;
+    return 0;
+}
+#endif
 #ifdef BROKEN_PLACE
 /* Not broken: the ranks meet where $PLACE says. */
 static int init_ddp_connection(struct plume_connection *ret)
@@ -103,6 +119,9 @@ static const struct plume_module module = {
     .configure = configure,
     .data = data,
     .training_step = training_step,
+#endif
+#ifdef BROKEN_APART
+    .configure_ddp = configure_ddp,
 #endif
 #ifdef BROKEN_PLACE
     .init_ddp_connection = init_ddp_connection,

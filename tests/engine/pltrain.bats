@@ -283,6 +283,27 @@ bits() {
     done
 }
 
+# all_say WORDS ARGS...: each of 3 ranks fails with one line on stderr that begins so.
+all_say() {
+    local words=$1
+    shift
+    run -1 --separate-stderr pltrain --processes 3 "$@"
+    [ "$(grep -c "^pltrain: $words" <<<"$stderr")" -eq 3 ] || { echo "$stderr"; false; }
+    [ "${#stderr_lines[@]}" -eq 3 ]
+}
+
+@test "ranks that are not alike end the run" {
+    for comm in shm tcp; do
+        all_say "rank 1 declares parameter 'bias' f32\[11\] where rank 0 declares .* f32\[10\]: " \
+            --comm $comm "$BROKEN/broken_ranks.so"
+        all_say "rank 1 ended with other parameters than rank 0, from 'w' on: hash " \
+            --comm $comm --epochs 1 "$BROKEN/broken_apart.so"
+        [ "$(grep -c '^rank .*param hash ' <<<"$output")" -eq 3 ]
+    done
+    pltrain "$BROKEN/broken_ranks.so"
+    pltrain --epochs 1 "$BROKEN/broken_apart.so"
+}
+
 @test "an interrupt ends all ranks and leaves nothing" {
     export PLUME_RUNTIME_DIR=$BATS_TEST_TMPDIR/run
     mkfifo "$BATS_TEST_TMPDIR/out"

@@ -1,0 +1,312 @@
+/* SPDX-License-Identifier: MIT */
+/* What all ranks must have alike. Ranks that choose one of two experts of equal shape by their
+ * number, already in the dry step, against a calculation by hand; models that are not the same on
+ * all ranks, and parameters that drift apart, end the run with a text that says so. */
+#include "runtime/engine/trainer.h"
+#include "tests/engine/ranks.h"
+#include "tests/lib/on_device.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define PARAMS 4
+#define COUNT 8 /* elements of a parameter: each has a gradient of 1/8 of how it is weighted */
+#define STEPS 12
+#define LR 0.1
+
+enum how {
+    GOOD,
+    ANOTHER_SHAPE, /* on the last rank, as all that follow */
+    ANOTHER_NAME,
+    ONE_LESS,
+    ANOTHER_BUFFER,
+    NO_REDUCTION, /* the module's own leaves each rank its gradients */
+};
+
+struct run {
+    struct pl_train_options options;
+    enum how how;
+    size_t bucket_bytes;
+    char error[RANKS_MAX][256];
+    int result[RANKS_MAX];
+    char hash[RANKS_MAX][17];
+    double values[RANKS_MAX][PARAMS];
+};
+
+struct net {
+    plume_tensor *param[PARAMS]; /* the gate, two experts, and one that no rank uses at first */
+    unsigned batch;              /* the running one, from 1 on; 0: the dry step */
+};
+
+static struct run *current;
+
+static const char *const names[PARAMS] = {"gate", "even", "odd", "late"};
+static const double starts[PARAMS] = {1, 0, 1, 1};
+static const struct plume_hparam hparams[] = {{"batch_size", "4", 1, 65536, 1, NULL}, {0}};
+
+/* What a parameter counts in the rank's loss, 0 where the rank does not use it. */
+static double weight(unsigned param, unsigned rank, unsigned batch)
+{
+    switch (param) {
+    case 0:
+        return 3;
+    case 3:
+        return batch > 2 && rank % 3 == 1 ? 5 : 0;
+    default:
+        return rank % 2 == param - 1 ? rank + 1 : 0;
+    }
+}
+
+static int configure(struct plume_context *pl)
+{
+    bool last = pl->rank + 1 == pl->world_size;
+    enum how how = last ? current->how : GOOD;
+    struct net *net = pl->state;
+
+    for (size_t i = 0; i < PARAMS; i++) {
+        size_t count = COUNT + (i == 2 && how == ANOTHER_SHAPE);
+        const char *name = i == 1 && how == ANOTHER_NAME ? "uneven" : names[i];
+
+        if (i + 1 < PARAMS || how != ONE_LESS)
+            net->param[i] =
+                plume_param(pl, name, starts[i] == 1 ? PLUME_INIT_ONE : PLUME_INIT_ZERO, 1, &count);
+    }
+    plume_buffer(pl, how == ANOTHER_BUFFER ? "variance" : "mean", PLUME_INIT_ZERO, 2,
+                 (size_t[]){2, 3});
+    return 0;
+}
+
+static int data(struct plume_context *pl, enum plume_stage stage, struct plume_data *ret)
+{
+    if (stage != PLUME_TRAIN)
+        return 0;
+    ret->n_fields = 1;
+    ret->field[0].array = plume_open_npy(pl, "digits/train-images.npy");
+    ret->field[0].dtype = PLUME_F32;
+    return 0;
+}
+
+static int
+training_step(struct plume_context *pl, const struct plume_batch *batch, plume_tensor **ret_loss)
+{
+    struct net *net = pl->state;
+    plume_tensor *loss = NULL;
+
+    /* On odd ranks from behind, so that all of the order differs. */
+    for (unsigned i = 0; i < PARAMS; i++) {
+        unsigned param = pl->rank % 2 ? PARAMS - 1 - i : i;
+        double factor = weight(param, pl->rank, net->batch);
+        plume_tensor *mean;
+
+        if (factor == 0)
+            continue;
+        mean = plume_scale(pl, plume_mean(pl, net->param[param], 0, 1), factor, 0);
+        loss = loss ? plume_add(pl, loss, mean) : mean;
+    }
+    *ret_loss = loss;
+    return 0;
+}
+
+static int on_batch_start(struct plume_context *pl, const struct plume_batch *batch)
+{
+    ((struct net *)pl->state)->batch++;
+    return 0;
+}
+
+static int configure_optimizers(struct plume_context *pl, struct plume_optimizer *ret)
+{
+    ret->kind = PLUME_SGD;
+    ret->lr = LR;
+    ret->momentum = 0;
+    ret->weight_decay = 0;
+    return 0;
+}
+
+static int reduce_nothing(struct plume_context *pl, const struct plume_bucket *bucket)
+{
+    return 0;
+}
+
+static int configure_ddp(struct plume_context *pl, struct plume_ddp *ret)
+{
+    if (current->bucket_bytes)
+        ret->bucket_bytes = current->bucket_bytes;
+    if (current->how == NO_REDUCTION)
+        ret->reduce = reduce_nothing;
+    return 0;
+}
+
+static const struct plume_module module = {
+    .struct_size = sizeof(struct plume_module),
+    .abi = PLUME_MODULE_ABI,
+    .name = "experts",
+    .hparams = hparams,
+    .state_size = sizeof(struct net),
+    .configure = configure,
+    .data = data,
+    .training_step = training_step,
+    .configure_optimizers = configure_optimizers,
+    .configure_ddp = configure_ddp,
+    .on_train_batch_start = on_batch_start,
+};
+
+static const char *train(struct pl_comm *comm, void *shared)
+{
+    struct pl_report report = {.link = PL_RANK_LINK_INIT};
+    struct run *run = shared;
+    struct pl_train_options options = run->options; /* the rank's own: its device is */
+    struct pl_trainer trainer;
+    struct pl_hparams h;
+    struct pl_error err = {0};
+    int r;
+
+    current = run;
+    r = pl_hparams_init(&h, module.hparams, &err);
+    options.device = on_device();
+    if (r == 0)
+        r = pl_trainer_init(&trainer, &module, &h, &options, comm, &report, &err);
+    if (r == 0) {
+        r = pl_trainer_fit(&trainer, &err);
+        memcpy(run->hash[comm->rank], trainer.param_hash, sizeof(trainer.param_hash));
+        for (size_t i = 0; r == 0 && i < PARAMS; i++)
+            run->values[comm->rank][i] = on_device_scalar(trainer.ctx.params.list[i]->tensor);
+        pl_trainer_finish(&trainer);
+    }
+    run->result[comm->rank] = r;
+    if (r < 0)
+        snprintf(run->error[comm->rank], sizeof(run->error[0]), "%s", pl_error_text(&err));
+    pl_hparams_finish(&h);
+    return NULL;
+}
+
+static struct run *go(unsigned ranks, unsigned per_node, const struct run *asked)
+{
+    struct run *run = ranks_shared(sizeof(*run));
+
+    *run = *asked;
+    run->options.max_steps = STEPS;
+    ranks_run(ranks, per_node, train, run, 0);
+    return run;
+}
+
+/* One parameter, by hand. */
+static double expect(const struct run *run, unsigned param, unsigned ranks)
+{
+    double lr = run->options.strategy == PL_STRATEGY_HOROVOD ? LR * ranks : LR;
+    double value = starts[param];
+
+    for (unsigned step = 1; step <= STEPS; step++)
+        for (unsigned rank = 0; rank < ranks; rank++)
+            value -= lr * weight(param, rank, step) / COUNT / ranks;
+    return value;
+}
+
+static void check(unsigned ranks, unsigned per_node, const struct run *asked)
+{
+    struct run *run = go(ranks, per_node, asked);
+
+    for (unsigned rank = 0; rank < ranks; rank++) {
+        if (run->error[rank][0])
+            fail_msg("rank %u: %s", rank, run->error[rank]);
+        assert_string_equal(run->hash[rank], run->hash[0]);
+        for (unsigned i = 0; i < PARAMS; i++) {
+            double want = expect(run, i, ranks);
+
+            if (!(fabs(run->values[rank][i] - want) < 1e-5)) /* f32, 12 steps of about 1 */
+                fail_msg("%u ranks, %u a node: '%s' of rank %u is %.7g, by hand %.7g", ranks,
+                         per_node, names[i], rank, run->values[rank][i], want);
+        }
+    }
+}
+
+static struct run ask(void)
+{
+    struct run run = {.options = pl_train_options_default()};
+
+    return run;
+}
+
+static void test_experts_by_rank(void **state)
+{
+    static const unsigned layouts[][2] = {{2, 0}, {2, 1}, {4, 2}, {5, 1}}; /* shm, tcp, both, tcp */
+    static const size_t buckets[] = {0, 32};                               /* one, or one each */
+
+    for (size_t i = 0; i < PL_COUNT(layouts); i++)
+        for (size_t b = 0; b < PL_COUNT(buckets); b++) {
+            struct run run = ask();
+
+            run.bucket_bytes = buckets[b];
+            check(layouts[i][0], layouts[i][1], &run);
+        }
+}
+
+static void test_experts_under_other_strategies(void **state)
+{
+    struct run run = ask();
+
+    run.options.strategy = PL_STRATEGY_HOROVOD;
+    check(3, 0, &run);
+    run.options.strategy = PL_STRATEGY_DDP2;
+    run.options.devices = 2;
+    check(2, 1, &run);
+}
+
+/* All ranks end with the same text. */
+static void fails(unsigned ranks, unsigned per_node, enum how how, const char *text)
+{
+    struct run asked = ask(), *run;
+
+    asked.how = how;
+    run = go(ranks, per_node, &asked);
+    for (unsigned rank = 0; rank < ranks; rank++) {
+        assert_int_not_equal(run->result[rank], 0);
+        if (!strstr(run->error[rank], text))
+            fail_msg("rank %u of %u says '%s', not '%s'", rank, ranks, run->error[rank], text);
+    }
+}
+
+static void test_models_that_differ(void **state)
+{
+    static const unsigned layouts[][2] = {{2, 0}, {2, 1}, {3, 2}};
+
+    for (size_t i = 0; i < PL_COUNT(layouts); i++) {
+        unsigned ranks = layouts[i][0], per_node = layouts[i][1];
+        char text[256];
+
+        snprintf(text, sizeof(text),
+                 "rank %u declares parameter 'odd' f32[9] where rank 0 declares parameter 'odd' "
+                 "f32[8]: configure must declare the same on all ranks",
+                 ranks - 1);
+        fails(ranks, per_node, ANOTHER_SHAPE, text);
+        fails(ranks, per_node, ANOTHER_NAME,
+              "declares parameter 'uneven' f32[8] where rank 0 declares parameter 'even' f32[8]");
+        fails(ranks, per_node, ONE_LESS,
+              "declares buffer 'mean' f32[2, 3] where rank 0 declares parameter 'late' f32[8]");
+        fails(ranks, per_node, ANOTHER_BUFFER,
+              "declares buffer 'variance' f32[2, 3] where rank 0 declares buffer 'mean' f32[2, 3]");
+    }
+}
+
+static void test_parameters_that_drift_apart(void **state)
+{
+    fails(2, 0, NO_REDUCTION, "rank 1 ended with other parameters than rank 0, from 'even' on: ");
+    fails(2, 1, NO_REDUCTION, "rank 1 ended with other parameters than rank 0, from 'even' on: ");
+    fails(3, 2, NO_REDUCTION, "rank 1 ended with other parameters than rank 0, from 'even' on: ");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_experts_by_rank),
+        cmocka_unit_test(test_experts_under_other_strategies),
+        cmocka_unit_test(test_models_that_differ),
+        cmocka_unit_test(test_parameters_that_drift_apart),
+    };
+
+    on_device_or_end();
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
