@@ -12,6 +12,7 @@
  *             "metrics":{},"facts":{}}]                               by rank
  *   state   running | done | failed | preempted | timed-out | node-failed | cancelled
  *   cause   {"kind","rank","node","exit"|"signal","signal_name","text","inferred"}    others [..]
+ *   program    the file that is run, for a trial
  *   objective  what the program says its objective is, "max:NAME"
  * A key that is absent is not known. This file and event makers are the only ones that write them.
  *

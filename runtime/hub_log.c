@@ -8,6 +8,7 @@
 #include "common/run_index.h"
 #include "common/run_state.h"
 #include "runtime/hub.h"
+#include "runtime/trial.h"
 
 #include <fcntl.h>
 #include <sodium.h>
@@ -79,15 +80,28 @@ static int open_append(const char *dir, const char *name, int *ret, struct pl_er
     return *ret < 0 ? pl_error_errno(err, errno, "cannot write '%s'", path) : 0;
 }
 
+/* A path may hold any bytes, and JSON only UTF-8. */
+static json_t *program_json(const struct pl_hub *hub)
+{
+    const char *path = pl_trial_program_file(hub->run);
+    _cleanup_(pl_buf_finish) struct pl_buf text = {0};
+
+    return pl_buf_add_text(&text, path, strlen(path)) < 0 ? NULL : json_string(pl_buf_str(&text));
+}
+
 static json_t *attempt_event(struct pl_hub *hub)
 {
     const struct pl_step *s = &hub->daemon->step;
 
-    return json_pack("{s:s, s:s, s:s, s:i, s:s, s:s, s:i, s:i, s:i, s:s, s:f}", "type", "attempt",
-                     "job", s->id.job, "step", s->id.step, "restart", (int)s->id.attempt, "array",
-                     s->array, "sweep", pl_run_sweep(hub->run), "trial", (int)s->trial, "attempt",
-                     (int)s->attempt, "world_size", (int)s->ntasks, "state", "waiting", "started",
-                     hub->started);
+    json_t *event = json_pack(
+        "{s:s, s:s, s:s, s:i, s:s, s:s, s:i, s:i, s:i, s:s, s:f}", "type", "attempt", "job",
+        s->id.job, "step", s->id.step, "restart", (int)s->id.attempt, "array", s->array, "sweep",
+        pl_run_sweep(hub->run), "trial", (int)s->trial, "attempt", (int)s->attempt, "world_size",
+        (int)s->ntasks, "state", "waiting", "started", hub->started);
+
+    if (event && s->run_dir) /* of other steps only their ranks know */
+        json_object_set_new(event, "program", program_json(hub));
+    return event;
 }
 
 int pl_hub_open_log(struct pl_hub *hub, struct pl_error *err)
@@ -322,6 +336,8 @@ void pl_hub_write_result(struct pl_hub *hub)
                        "time", pl_wall_s());
     if (!result)
         return;
+    if (s->run_dir)
+        json_object_set(result, "program", json_object_get(hub->doc, "program"));
     if (hub->cause)
         json_object_set(result, "cause", hub->cause);
     if (hub->cause && json_array_size(others))

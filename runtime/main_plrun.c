@@ -25,6 +25,7 @@ enum {
     OPT_TRIAL,
     OPT_CLAIM,
     OPT_FINISH,
+    OPT_FIND_PROGRAM,
     OPT_HUB
 };
 
@@ -44,6 +45,10 @@ static const struct pl_option options[] = {
      OPT_CLAIM},
     {"finish", 0, "CODE", NULL, "see to the trial's result; exits with the code to end with",
      OPT_FINISH},
+    {"find-program", 0, "NAME", NULL,
+     "print the file that runs as the trial's program: NAME by PATH, else the one that plsubmit "
+     "found",
+     OPT_FIND_PROGRAM},
     {"reserve-hub", 0, NULL, NULL,
      "print HOST:PORT for PLUME_HUB and hold the port until stdout is closed", OPT_HUB},
     {0},
@@ -51,16 +56,17 @@ static const struct pl_option options[] = {
 
 static const struct pl_command command = {
     .name = "plrun",
-    .synopsis =
-        "[OPTIONS] [--] PROGRAM [ARG...]\n--trial | --claim | --finish CODE | --reserve-hub",
+    .synopsis = "[OPTIONS] [--] PROGRAM [ARG...]\n--trial | --claim | --finish CODE\n"
+                "--find-program NAME | --reserve-hub",
     .summary = "Start PROGRAM as one rank of a Slurm step, with the environment that distributed "
                "training needs, and guard it: srun -N2 --ntasks-per-node=4 plrun -- ./train",
     .options = options,
 };
 
 struct arguments {
-    int mode; /* an OPT_*, or -1: a program */
-    int code; /* of --finish */
+    int mode;         /* an OPT_*, or -1: a program */
+    int code;         /* of --finish */
+    const char *name; /* of --find-program */
 };
 
 static int add_metric(const char *value, struct pl_error *err)
@@ -103,6 +109,9 @@ static int set(void *ctx, const struct pl_option *o, const char *value, struct p
             return pl_error_wrap(err, r, "--finish");
         a->code = (int)code;
         break;
+    case OPT_FIND_PROGRAM:
+        a->name = value;
+        break;
     }
     if (a->mode >= 0)
         return pl_error_set(err, -EINVAL, "--%s does not go with another mode", o->name);
@@ -142,7 +151,7 @@ static bool is_rank(void)
 static int run_program(char **argv, bool trial, struct pl_error *err)
 {
     static const char *const of_trial[] = {"PLUME_RUN_DIR", "PLUME_TRIAL", "PLUME_ATTEMPT",
-                                           "PLUME_HUB"};
+                                           "PLUME_HUB", "PLUME_PROGRAM"};
     char plrund[PATH_MAX];
     int r;
 
@@ -178,6 +187,16 @@ static int claim(struct pl_error *err)
     }
     if (r == 0)
         printf("%u\n", attempt);
+    return r;
+}
+
+static int find_program(const char *name, struct pl_error *err)
+{
+    _cleanup_free_ char *path = NULL;
+    int r = pl_trial_find_program(name, &path, err);
+
+    if (r == 0)
+        printf("%s\n", path);
     return r;
 }
 
@@ -238,6 +257,9 @@ int main(int argc, char **argv)
             return a.code;
         pl_log_error("run", "%s", pl_error_text(&err));
         return a.code ? a.code : PL_EXIT_FAILED;
+    case OPT_FIND_PROGRAM:
+        r = find_program(a.name, &err);
+        break;
     case OPT_HUB:
         r = reserve_hub(&err);
         break;

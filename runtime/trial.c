@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 #include "runtime/trial.h"
 #include "common/base/fs.h"
+#include "common/base/log.h"
 #include "common/base/parse.h"
+#include "common/base/program.h"
 #include "common/child.h"
 #include "common/json.h"
 #include "common/run_state.h"
@@ -301,11 +303,49 @@ int pl_trial_finish(int code, int *ret_code, struct pl_error *err)
 
 /* ---- program ---- */
 
+int pl_trial_find_program(const char *name, char **ret, struct pl_error *err)
+{
+    _cleanup_(pl_run_closep) struct pl_run *run = NULL;
+    unsigned trial;
+    int r = pl_program_search(name, ret);
+
+    if (r < 0)
+        return pl_error_set(err, r, "out of memory");
+    if (*ret)
+        return 0;
+    r = open_run(&run, &trial, err);
+    if (r < 0)
+        return r;
+    *ret = strdup(pl_run_argv(run, NULL)[0]);
+    if (!*ret)
+        return pl_error_set(err, -ENOMEM, "out of memory");
+    pl_log_warn("run", "'%s' is not in PATH after the set-up; the program is '%s'", name, *ret);
+    return 0;
+}
+
+const char *pl_trial_program_file(const struct pl_run *run)
+{
+    const char *path = getenv("PLUME_PROGRAM");
+
+    return path && *path ? path : pl_run_argv(run, NULL)[0];
+}
+
+static int set_program(const struct pl_run *run, char **argv, struct pl_error *err)
+{
+    char *path = strdup(pl_trial_program_file(run));
+
+    if (!path)
+        return pl_error_set(err, -ENOMEM, "out of memory");
+    free(argv[0]);
+    argv[0] = path;
+    return 0;
+}
+
 int pl_trial_program(char ***ret, struct pl_error *err)
 {
     _cleanup_(pl_run_closep) struct pl_run *run = NULL;
     _cleanup_(json_decrefp) json_t *params = NULL;
-    _cleanup_(pl_strv_freep) char **env = NULL;
+    _cleanup_(pl_strv_freep) char **env = NULL, **argv = NULL;
     unsigned trial;
     int r = open_run(&run, &trial, err);
 
@@ -320,5 +360,11 @@ int pl_trial_program(char ***ret, struct pl_error *err)
         if (setenv(*e, equals + 1, 1) < 0)
             r = pl_error_errno(err, errno, "cannot set %s", *e);
     }
-    return r == 0 ? pl_run_trial_argv(run, params, ret, err) : r;
+    if (r == 0)
+        r = pl_run_trial_argv(run, params, &argv, err);
+    if (r == 0)
+        r = set_program(run, argv, err);
+    if (r == 0)
+        *ret = PL_TAKE(argv);
+    return r;
 }

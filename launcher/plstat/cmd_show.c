@@ -76,6 +76,16 @@ static int add_origin(struct pl_plstat *ps, const struct pl_trial_status *ts)
     return 0;
 }
 
+static int add_program(struct pl_plstat *ps, const struct pl_trial_status *ts)
+{
+    const char *program = pl_json_string(ts->doc, "program");
+    _cleanup_free_ char *line = program ? pl_strf("program %s", program) : NULL;
+
+    if (!program)
+        return 0;
+    return line ? pl_plstat_text(ps, 0, line) : -ENOMEM;
+}
+
 /* ---- ranks ---- */
 
 static const char *text_of(const json_t *rank, const char *key)
@@ -274,6 +284,8 @@ print_trial(struct pl_plstat *ps, const struct pl_run_status *s, const struct pl
         r = add_params(ps, ts);
     if (r == 0)
         r = add_origin(ps, ts);
+    if (r == 0)
+        r = add_program(ps, ts);
     if (r == 0)
         r = add_ranks(ps, s, ts);
     if (r == 0)

@@ -74,7 +74,7 @@ static json_t *cause_json(const struct pl_trial_status *ts)
 static void put_trial(json_t *o, const struct pl_trial_status *ts, bool *ok)
 {
     static const char *const from_result[] = {
-        "metrics", "world_size", "param_hash", "params_equal", NULL,
+        "metrics", "world_size", "param_hash", "params_equal", "program", NULL,
     };
 
     put(o, "trial", json_integer(ts->trial), ok);
@@ -92,8 +92,10 @@ static void put_trial(json_t *o, const struct pl_trial_status *ts, bool *ok)
     copy_all(o, from_result, ts->result, ok);
     if (json_object_get(ts->result, "exit_code"))
         put(o, "exit", json_incref(json_object_get(ts->result, "exit_code")), ok);
-    if (!ts->result)
+    if (!ts->result) {
         copy(o, "world_size", ts->doc, ok);
+        copy(o, "program", ts->doc, ok);
+    }
     if (ts->started_s > 0)
         put(o, "started", json_real(ts->started_s), ok);
     if (ts->ended_s > 0)

@@ -96,6 +96,7 @@ static int render(const struct pl_launch *launch, struct pl_buf *out, struct pl_
         .modules = (const char *const *)lists[PL_SPEC_LOAD],
         .env = (const char *const *)launch->env,
         .setup = (const char *const *)lists[PL_SPEC_SETUP],
+        .program = launch->spec->program,
     };
 
     return pl_script_render(&script, out, err);

@@ -1,43 +1,10 @@
 /* SPDX-License-Identifier: MIT */
+#include "common/base/program.h"
 #include "common/base/fs.h"
 #include "launcher/plsubmit/spec.h"
 
 #include <string.h>
 #include <sys/stat.h>
-
-static bool is_program(const char *path)
-{
-    struct stat st;
-
-    return stat(path, &st) == 0 && S_ISREG(st.st_mode) && access(path, X_OK) == 0;
-}
-
-/* Looks through PATH. *ret stays NULL where nothing is found; -ENOMEM. */
-static int search_path(const char *name, char **ret)
-{
-    const char *path = getenv("PATH");
-
-    if (!path || !*path)
-        path = "/usr/local/bin:/usr/bin:/bin";
-    for (;;) {
-        size_t len = strcspn(path, ":");
-        _cleanup_free_ char *dir = len ? strndup(path, len) : strdup(".");
-        _cleanup_free_ char *candidate = dir ? pl_path_join(dir, name) : NULL;
-
-        if (!candidate)
-            return -ENOMEM;
-        if (is_program(candidate)) {
-            /* The folder made absolute, links kept: a virtual environment is found by them. */
-            _cleanup_free_ char *full = realpath(dir, NULL);
-
-            *ret = full ? pl_path_join(dir[0] == '/' ? dir : full, name) : NULL;
-            return *ret ? 0 : -ENOMEM;
-        }
-        if (path[len] == '\0')
-            return 0;
-        path += len + 1;
-    }
-}
 
 /* Why the program cannot be used, and what to do. */
 static char *reason(const char *name)
@@ -66,9 +33,9 @@ int pl_spec_find_program(
     if (!*name)
         return pl_error_set(err, -ENOENT, "the program's name is empty");
     if (strchr(name, '/')) {
-        found = is_program(name) ? strdup(name) : NULL;
+        found = pl_program_is(name) ? strdup(name) : NULL;
     } else {
-        r = search_path(name, &found);
+        r = pl_program_search(name, &found);
         if (r < 0)
             return pl_error_set(err, r, "out of memory");
     }

@@ -72,6 +72,19 @@ static int add_setup(const struct pl_script *s, struct pl_buf *out)
     return r;
 }
 
+static int add_program(const struct pl_script *s, struct pl_buf *out)
+{
+    int r;
+
+    if (!s->program)
+        return 0;
+    r = pl_buf_adds(out, "\n# The program by PATH as it is now, else the one that plsubmit found.\n"
+                         "PLUME_PROGRAM=$(\"$PLUME_BIN/plrun\" --find-program=");
+    if (r == 0)
+        r = pl_script_quote(out, s->program);
+    return r == 0 ? pl_buf_adds(out, ") && export PLUME_PROGRAM\n") : r;
+}
+
 /* Fills in the placeholder named by the len bytes at `name`. */
 static int
 add_placeholder(const struct pl_script *s, const char *name, size_t len, struct pl_buf *out)
@@ -79,7 +92,7 @@ add_placeholder(const struct pl_script *s, const char *name, size_t len, struct 
     static const struct {
         const char *name;
         int (*add)(const struct pl_script *s, struct pl_buf *out);
-    } blocks[] = {{"SBATCH", add_sbatch}, {"SETUP", add_setup}};
+    } blocks[] = {{"SBATCH", add_sbatch}, {"SETUP", add_setup}, {"PROGRAM", add_program}};
     const struct {
         const char *name, *value;
         bool quote;

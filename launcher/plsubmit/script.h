@@ -17,6 +17,7 @@ struct pl_script {
     const char *const *modules;     /* --load; each list ends in NULL or is NULL */
     const char *const *env;         /* "NAME=VALUE" */
     const char *const *setup;       /* --setup: shell text of the user's, a line each */
+    const char *program;            /* the name to look up after these; NULL: none */
 };
 
 /* Appends s in single quotes as bash reads it back byte for byte. -EINVAL where it holds a newline

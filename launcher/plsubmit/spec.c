@@ -126,6 +126,7 @@ void pl_spec_finish(struct pl_spec *spec)
         pl_strv_free(spec->lists[i]);
     pl_grid_finish(&spec->grid);
     pl_strv_free(spec->argv);
+    free(spec->program);
     pl_strv_free(spec->metric_names);
     pl_strv_free(spec->metric_regexes);
     free(spec->id_name);
@@ -283,7 +284,8 @@ static int check_sbatch(const char *value, struct pl_error *err)
 static int check_env(const char *value, struct pl_error *err)
 {
     static const char *const owned[] = {"PLUME_RUN_DIR", "PLUME_BIN", "PLUME_TRIAL",
-                                        "PLUME_ATTEMPT", "PLUME_HUB", "PLUME_PARAMS"};
+                                        "PLUME_ATTEMPT", "PLUME_HUB", "PLUME_PROGRAM",
+                                        "PLUME_PARAMS"};
     size_t len = strcspn(value, "=");
 
     if (value[len] != '=' || !pl_name_valid(value, len) || memchr(value, '.', len) ||

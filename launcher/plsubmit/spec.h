@@ -69,6 +69,7 @@ struct pl_spec {
     /* Set by pl_spec_resolve(): */
     char **argv;         /* the program; NULL behind the last */
     bool bundled;        /* the program is ours: none was named */
+    char *program;       /* its name, where the set-up chooses the file; else NULL */
     char *id_name;       /* the name as it may stand in a path */
     char **metric_names; /* of --metric, with metric_regexes in step */
     char **metric_regexes;
@@ -102,7 +103,7 @@ int pl_spec_resolve(struct pl_spec *spec,
 
 /* The program's file for argv[0], as execvp(3) would find it, made independent of PATH where PATH
  * decides (a login shell resets it); a name with '/' stays as it is. lenient: a program that is not
- * there is a warning, since a module may bring it.
+ * there is a warning, since the set-up may bring it.
  * *ret and *ret_warning (NULL where there is none) are freed by the caller. -ENOENT, -ENOMEM. */
 int pl_spec_find_program(
     const char *name, bool lenient, char **ret, char **ret_warning, struct pl_error *err);

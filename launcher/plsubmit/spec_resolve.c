@@ -45,9 +45,18 @@ static int bundled_program(struct pl_spec *spec, const char *bin_dir)
     return r;
 }
 
+/* True where a program's name may mean another file once the set-up is done. */
+static bool sets_path(const struct pl_spec *spec)
+{
+    for (char **item = spec->lists[PL_SPEC_ENV]; item && *item; item++)
+        if (strncmp(*item, "PATH=", 5) == 0)
+            return true;
+    return spec->lists[PL_SPEC_LOAD] || spec->lists[PL_SPEC_SETUP];
+}
+
 static int own_program(struct pl_spec *spec, char *const *words, struct pl_error *err)
 {
-    bool lenient = spec->lists[PL_SPEC_LOAD] || spec->lists[PL_SPEC_SETUP];
+    bool later = sets_path(spec);
     _cleanup_free_ char *program = NULL;
     int r;
 
@@ -55,10 +64,15 @@ static int own_program(struct pl_spec *spec, char *const *words, struct pl_error
         if (!pl_utf8_valid(*word, strlen(*word)))
             return pl_error_set(err, -EINVAL, "argument '%.200s' of the program is not valid UTF-8",
                                 *word);
-    r = pl_spec_find_program(words[0], lenient, &program, &spec->warning, err);
+    r = pl_spec_find_program(words[0], later, &program, &spec->warning, err);
     if (r < 0)
         return r;
-    r = pl_strv_append(&spec->argv, program);
+    if (later && !strchr(words[0], '/')) {
+        spec->program = strdup(words[0]);
+        r = spec->program ? 0 : -ENOMEM;
+    }
+    if (r == 0)
+        r = pl_strv_append(&spec->argv, program);
     for (char *const *word = words + 1; *word && r == 0; word++)
         r = pl_strv_append(&spec->argv, *word);
     return r < 0 ? pl_error_set(err, r, "out of memory") : 0;

@@ -3,6 +3,7 @@
 # plsubmit against a real controller: what is submitted, how often, and what happens when not.
 
 load ../lib/cluster
+load ../lib/spank
 
 setup_file() {
     cluster_up 4 --gpus 2 --max-array 1001
@@ -298,6 +299,60 @@ TXT
     [[ $stderr == "plsubmit: warning: program 'later' is not in PATH" ]]
     IFS=';' read -r SWEEP RUN JOBS <<<"$output"
     [[ $(<"$RUN/trial-0000/attempt-0/rank-0.out") =~ ^1\|1\ 2\|WARN\|lo\|17[0-9]{3}$ ]]
+}
+
+# says FOLDER WORD: makes an executable FOLDER/tool that prints its path and WORD.
+says() {
+    mkdir -p "$1"
+    printf '#!/bin/sh\necho "$0 %s"\n' "$2" >"$1/tool"
+    chmod +x "$1/tool"
+}
+
+# ran PATH WORD: trial 0 ran the tool at PATH, its record and plstat say so.
+ran() {
+    [ "$(<"$RUN/trial-0000/attempt-0/rank-0.out")" = "$1 $2" ]
+    [ "$(result 0 program)" = "$1" ]
+    grep -q "\"type\":\"attempt\".*\"program\":\"$1\"" \
+        "$RUN/trial-0000/attempt-0/events.jsonl"
+    run -0 plstat show "$RUN/0"
+    [[ $output == *$'\n'"program $1"$'\n'* ]]
+    run -0 plstat show --json "$RUN/0"
+    [[ $output == *"\"program\":\"$1\""* ]]
+}
+
+# chooses_the_program [OPTION...]: the set-up's PATH decides, by each of the options that can set it.
+chooses_the_program() {
+    local here=$PWD PATH=$PATH
+    says login login
+    says node node
+    PATH=$here/login:$PATH
+    submit --wait "$@" tool
+    ran "$here/login/tool" login
+    submit --wait "$@" --setup "export PATH=$here/node:\$PATH" tool
+    ran "$here/node/tool" node
+    submit --wait "$@" --setup "module() { PATH=$here/\$2:\$PATH; }" --setup 'module load node' tool
+    ran "$here/node/tool" node
+    submit --wait "$@" --env "PATH=$here/node:$PATH" tool
+    ran "$here/node/tool" node
+    # A name with a slash and a set-up that brings no such program: as plsubmit found it.
+    submit --wait "$@" --setup "export PATH=$here/node:\$PATH" login/tool
+    ran login/tool login
+    submit --wait "$@" --setup "export PATH=${PATH#"$here/login:"}" tool
+    ran "$here/login/tool" login
+    grep -q "'tool' is not in PATH" "$RUN"/slurm-*.out
+}
+
+@test "modules, set-up commands and PATH choose the program" {
+    chooses_the_program
+}
+
+@test "under the plugin they choose the program too" {
+    use_plugin
+    chooses_the_program --sbatch plume
+    # On a second node as well.
+    submit --wait --sbatch plume -N 2 --setup "export PATH=$PWD/node:\$PATH" tool
+    [ "$(<"$RUN/trial-0000/attempt-0/rank-1.out")" = "$PWD/node/tool node" ]
+    echo >"$CLUSTER_DIR/plugstack.conf"
 }
 
 @test "scancel ends a trial with a result" {

@@ -91,6 +91,7 @@ static const struct pl_script full = {
     .modules = modules,
     .env = env,
     .setup = setup,
+    .program = "it's",
 };
 
 static void test_render(void **state)
@@ -108,7 +109,10 @@ static void test_render(void **state)
     assert_non_null(strstr(s, "\nexport PLUME_RUN_DIR='/runs/a '\\''b'\\''/s-abc'\n"));
     assert_non_null(
         strstr(s, "\nset -e\nmodule load 'cuda/12.1' || exit\nmodule load 'it'\\''s' || exit\n"
-                  "source venv/bin/activate # mine\nexport 'A=$(id)'\nset +e\n"));
+                  "source venv/bin/activate # mine\nexport 'A=$(id)'\nset +e\n\n# "));
+    assert_non_null(strstr(s, "\nPLUME_PROGRAM=$(\"$PLUME_BIN/plrun\" --find-program='it'\\''s') "
+                              "&& export PLUME_PROGRAM\n"));
+    assert_true(strstr(s, "--find-program") > strstr(s, "set +e"));
 }
 
 static void test_render_is_bash(void **state)

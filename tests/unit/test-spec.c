@@ -224,6 +224,31 @@ static void test_find_program(void **state)
     find("", true, NULL, -ENOENT);
 }
 
+/* The set-up can choose what a bare name is; nothing else can. */
+static void program(const char *expected, const char *option, const char *value, const char *word)
+{
+    _cleanup_(pl_spec_finish) struct pl_spec spec = {0};
+    struct pl_error err = {0};
+
+    assert_int_equal(resolve(&spec, &err, option, value, word, NULL), 0);
+    assert_string_equal(spec.argv[0], word[0] == '/' ? word : "/bin/sh");
+    if (expected)
+        assert_string_equal(spec.program, expected);
+    else
+        assert_null(spec.program);
+}
+
+static void test_program_of_setup(void **state)
+{
+    setenv("PATH", "/bin", 1);
+    program("sh", "--setup", "source env.sh", "sh");
+    program("sh", "--load", "python", "sh");
+    program("sh", "--env", "PATH=/nowhere", "sh");
+    program(NULL, "--env", "PATHS=/nowhere", "sh");
+    program(NULL, "--nodes", "2", "sh");
+    program(NULL, "--setup", "source env.sh", "/bin/sh");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -236,6 +261,7 @@ int main(void)
         cmocka_unit_test(test_env),
         cmocka_unit_test(test_metrics),
         cmocka_unit_test(test_find_program),
+        cmocka_unit_test(test_program_of_setup),
     };
     int failed;
 

@@ -356,6 +356,35 @@ static void test_program_values(void **state)
     pl_strv_free(argv);
 }
 
+/* After the set-up PATH decides, and where it has none the program that plsubmit found. */
+static void test_find_program(void **state)
+{
+    _cleanup_free_ char *path = pl_strf("%s/tool", top), *found = NULL, *missing = NULL;
+    const char *before = getenv("PATH");
+    _cleanup_free_ char *old = strdup(before ? before : ""), *new = pl_strf("/bin:%s", top);
+    struct pl_error err = {0};
+
+    assert_int_equal(pl_file_write_atomic(path, "#!/bin/sh\n", 10, 0700, &err), 0);
+    setenv("PATH", new, 1);
+    assert_int_equal(pl_trial_find_program("tool", &found, &err), 0);
+    assert_string_equal(found, path);
+    assert_int_equal(pl_trial_find_program("no-such-tool", &missing, &err), 0);
+    assert_string_equal(missing, "prog");
+    setenv("PATH", old, 1);
+}
+
+static void test_program_found(void **state)
+{
+    struct pl_error err = {0};
+    char **argv = NULL;
+
+    setenv("PLUME_PROGRAM", "/venv/bin/prog", 1);
+    assert_int_equal(pl_trial_program(&argv, &err), 0);
+    assert_string_equal(argv[0], "/venv/bin/prog");
+    assert_string_equal(argv[1], "--x=a");
+    pl_strv_free(argv);
+}
+
 #define IN_RUN(f) cmocka_unit_test_setup_teardown(f, make_run, remove_run)
 
 int main(void)
@@ -376,6 +405,8 @@ int main(void)
         IN_RUN(test_finish_result_there),
         IN_RUN(test_finish_stderr_tail),
         IN_RUN(test_program_values),
+        IN_RUN(test_find_program),
+        IN_RUN(test_program_found),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
