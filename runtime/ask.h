@@ -20,7 +20,4 @@ struct pl_ask *pl_ask_scontrol(uv_loop_t *loop,
 /* Ends the question without an answer. NULL is fine. */
 void pl_ask_cancel(struct pl_ask *ask);
 
-/* The value of KEY= in scontrol's one-line form, up to the next blank; caller frees. NULL. */
-char *pl_ask_field(const char *output, const char *key);
-
 #endif

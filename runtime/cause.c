@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "runtime/cause.h"
 #include "common/base/parse.h"
-#include "runtime/ask.h"
 
 #include <signal.h>
 #include <string.h>
@@ -75,11 +74,11 @@ pl_cause_from_slurm(const char *output, unsigned restart, bool terminated, bool 
         {"PREEMPTED", "preempted"}, {"TIMEOUT", "timeout"},   {"DEADLINE", "timeout"},
         {"NODE_FAIL", "node"},      {"OUT_OF_MEMORY", "oom"},
     };
-    _cleanup_free_ char *state = pl_ask_field(output, "JobState");
-    _cleanup_free_ char *restarts = pl_ask_field(output, "Restarts");
-    _cleanup_free_ char *preempt = pl_ask_field(output, "PreemptTime");
-    _cleanup_free_ char *ran = pl_ask_field(output, "RunTime");
-    _cleanup_free_ char *limit = pl_ask_field(output, "TimeLimit");
+    _cleanup_free_ char *state = pl_parse_scontrol_field(output, "JobState");
+    _cleanup_free_ char *restarts = pl_parse_scontrol_field(output, "Restarts");
+    _cleanup_free_ char *preempt = pl_parse_scontrol_field(output, "PreemptTime");
+    _cleanup_free_ char *ran = pl_parse_scontrol_field(output, "RunTime");
+    _cleanup_free_ char *limit = pl_parse_scontrol_field(output, "TimeLimit");
     uint64_t ran_s = 0, limit_s = UINT64_MAX;
     int64_t n;
 

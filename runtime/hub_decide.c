@@ -6,6 +6,7 @@
  * end looks ordered from outside, scontrol is asked once why. Then the rest is ended. */
 #include "common/base/fs.h"
 #include "common/base/log.h"
+#include "common/base/parse.h"
 #include "common/json.h"
 #include "common/run_state.h"
 #include "runtime/ask.h"
@@ -109,7 +110,7 @@ static bool all_killed(const struct pl_hub *hub)
 
 static bool job_runs(const char *output)
 {
-    _cleanup_free_ char *state = pl_ask_field(output, "JobState");
+    _cleanup_free_ char *state = pl_parse_scontrol_field(output, "JobState");
 
     return state && strcmp(state, "RUNNING") == 0;
 }

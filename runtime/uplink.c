@@ -7,6 +7,7 @@
  * or another run's hub is merely skipped. */
 #include "common/base/fs.h"
 #include "common/base/log.h"
+#include "common/base/parse.h"
 #include "common/json.h"
 #include "runtime/ask.h"
 #include "runtime/daemon.h"
@@ -85,7 +86,7 @@ static void add_numeric(struct pl_uplink *u, const char *host)
 static void on_node_addr(void *ctx, const char *output)
 {
     struct pl_uplink *u = ctx;
-    _cleanup_free_ char *addr = output ? pl_ask_field(output, "NodeAddr") : NULL;
+    _cleanup_free_ char *addr = output ? pl_parse_scontrol_field(output, "NodeAddr") : NULL;
 
     u->ask = NULL;
     if (addr && !u->closing)

@@ -124,6 +124,21 @@ int pl_file_read(
     return 0;
 }
 
+char *pl_program_folder(void)
+{
+    char path[PATH_MAX];
+    ssize_t n = readlink("/proc/self/exe", path, sizeof(path) - 1);
+    char *slash;
+
+    if (n <= 0)
+        return NULL;
+    path[n] = '\0';
+    slash = strrchr(path, '/');
+    if (slash)
+        *slash = '\0';
+    return strdup(path);
+}
+
 int pl_write_all(int fd, const void *data, size_t len)
 {
     const char *p = data;

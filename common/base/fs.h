@@ -55,6 +55,9 @@ int pl_secret_create(const char *path, const void *data, size_t len, struct pl_e
 /* ~/.plume (or $PLUME_HOME), made 0700 on first use; caller frees. NULL with err set. */
 char *pl_home_dir(struct pl_error *err);
 
+/* The folder of the running program's file; caller frees. NULL when out of memory or unknown. */
+char *pl_program_folder(void);
+
 /* Writes all of it, whatever write(2) takes at a time. -errno. */
 int pl_write_all(int fd, const void *data, size_t len);
 

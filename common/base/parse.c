@@ -196,6 +196,16 @@ bad:
     return pl_error_set(err, -EINVAL, "'%s' is not a list of tasks per node", s);
 }
 
+char *pl_parse_scontrol_field(const char *output, const char *key)
+{
+    size_t len = strlen(key);
+
+    for (const char *p = output; (p = strstr(p, key)); p += len)
+        if ((p == output || strchr(" \n\t", p[-1])) && p[len] == '=')
+            return strndup(p + len + 1, strcspn(p + len + 1, " \n"));
+    return NULL;
+}
+
 bool pl_name_valid(const char *s, size_t len)
 {
     if (len == 0 || !(isalpha((unsigned char)s[0]) || s[0] == '_') || (s[0] & 0x80))

@@ -30,6 +30,9 @@ int pl_parse_port_range(const char *s, uint16_t *ret_lo, uint16_t *ret_hi, struc
 /* SLURM_TASKS_PER_NODE's form "8(x3),4": tasks of the node with this index. */
 int pl_parse_tasks_per_node(const char *s, unsigned node, unsigned *ret, struct pl_error *err);
 
+/* The value of KEY= in scontrol's one-line form, up to the next blank; caller frees. NULL. */
+char *pl_parse_scontrol_field(const char *output, const char *key);
+
 /* True for [A-Za-z_][A-Za-z0-9_.-]*, the names of axes and metrics. */
 bool pl_name_valid(const char *s, size_t len);
 

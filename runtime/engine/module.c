@@ -4,27 +4,11 @@
 #include "common/base/fs.h"
 
 #include <dlfcn.h>
-#include <limits.h>
 #include <string.h>
 
 #ifndef PL_MODULE_DIR
 #define PL_MODULE_DIR "/usr/lib/plume/modules"
 #endif
-
-char *pl_program_folder(void)
-{
-    char path[PATH_MAX];
-    ssize_t n = readlink("/proc/self/exe", path, sizeof(path) - 1);
-    char *slash;
-
-    if (n <= 0)
-        return NULL;
-    path[n] = '\0';
-    slash = strrchr(path, '/');
-    if (slash)
-        *slash = '\0';
-    return strdup(path);
-}
 
 /* Looks for dir/name.so; 1 found. */
 static int look_in(const char *dir, size_t len, const char *name, struct pl_buf *looked, char **ret)

@@ -25,7 +25,4 @@ int pl_module_check(const struct plume_module *table,
                     struct plume_module *ret,
                     struct pl_error *err);
 
-/* Folder of the running program; caller frees. NULL when out of memory or unknown. */
-char *pl_program_folder(void);
-
 #endif

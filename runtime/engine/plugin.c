@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "runtime/engine/plugin.h"
 #include "common/base/fs.h"
-#include "runtime/engine/module.h"
 
 #include <dlfcn.h>
 

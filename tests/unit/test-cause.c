@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
 #include "common/base/fs.h"
-#include "runtime/ask.h"
 #include "runtime/cause.h"
 
 #include <setjmp.h>
@@ -146,24 +145,6 @@ static void test_from_slurm_records(void **state)
     }
 }
 
-static void test_ask_field_whole_keys(void **state)
-{
-    static const char text[] =
-        "JobId=7 XJobState=A JobState=RUNNING\n   NodeList=n[1-2] Empty= Last=x";
-    static const char *const rows[][2] = {
-        {"JobId", "7"}, {"JobState", "RUNNING"}, {"NodeList", "n[1-2]"}, {"Empty", ""},
-        {"Last", "x"},  {"State", NULL},         {"Job", NULL}};
-
-    for (size_t i = 0; i < PL_COUNT(rows); i++) {
-        _cleanup_free_ char *v = pl_ask_field(text, rows[i][0]);
-
-        if (rows[i][1])
-            assert_string_equal(v, rows[i][1]);
-        else
-            assert_null(v);
-    }
-}
-
 static void test_state_of_kind(void **state)
 {
     assert_int_equal(pl_cause_state(NULL), PL_TRIAL_DONE);
@@ -178,10 +159,10 @@ static void test_state_of_kind(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_is_cascade_words),     cmocka_unit_test(test_first_gpu),
-        cmocka_unit_test(test_first_order),          cmocka_unit_test(test_tied_clocks),
-        cmocka_unit_test(test_from_outside_kinds),   cmocka_unit_test(test_from_slurm_records),
-        cmocka_unit_test(test_ask_field_whole_keys), cmocka_unit_test(test_state_of_kind),
+        cmocka_unit_test(test_is_cascade_words),   cmocka_unit_test(test_first_gpu),
+        cmocka_unit_test(test_first_order),        cmocka_unit_test(test_tied_clocks),
+        cmocka_unit_test(test_from_outside_kinds), cmocka_unit_test(test_from_slurm_records),
+        cmocka_unit_test(test_state_of_kind),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

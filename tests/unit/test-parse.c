@@ -237,14 +237,38 @@ static void test_name_valid_letters(void **state)
     assert_true(pl_name_valid("lr=1", 2));
 }
 
+static void test_scontrol_field_whole_keys(void **state)
+{
+    static const char text[] =
+        "JobId=7 XJobState=A JobState=RUNNING\n   NodeList=n[1-2] Empty= Last=x";
+    static const char *const rows[][2] = {
+        {"JobId", "7"}, {"JobState", "RUNNING"}, {"NodeList", "n[1-2]"}, {"Empty", ""},
+        {"Last", "x"},  {"State", NULL},         {"Job", NULL}};
+
+    for (size_t i = 0; i < PL_COUNT(rows); i++) {
+        _cleanup_free_ char *v = pl_parse_scontrol_field(text, rows[i][0]);
+
+        if (rows[i][1])
+            assert_string_equal(v, rows[i][1]);
+        else
+            assert_null(v);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_int_good),           cmocka_unit_test(test_int_no_number),
-        cmocka_unit_test(test_int_out_of_range),   cmocka_unit_test(test_double_good),
-        cmocka_unit_test(test_double_bad),         cmocka_unit_test(test_slurm_time_forms),
-        cmocka_unit_test(test_slurm_time_bad),     cmocka_unit_test(test_mem_units),
-        cmocka_unit_test(test_port_range_limits),  cmocka_unit_test(test_tasks_per_node_lists),
+        cmocka_unit_test(test_scontrol_field_whole_keys),
+        cmocka_unit_test(test_int_good),
+        cmocka_unit_test(test_int_no_number),
+        cmocka_unit_test(test_int_out_of_range),
+        cmocka_unit_test(test_double_good),
+        cmocka_unit_test(test_double_bad),
+        cmocka_unit_test(test_slurm_time_forms),
+        cmocka_unit_test(test_slurm_time_bad),
+        cmocka_unit_test(test_mem_units),
+        cmocka_unit_test(test_port_range_limits),
+        cmocka_unit_test(test_tasks_per_node_lists),
         cmocka_unit_test(test_name_valid_letters),
     };
 
