@@ -2,7 +2,7 @@
 /* A rank that only reports: bench-reporter RATE SECONDS sends RATE lines of three metrics a second
  * to the node daemon, as a training program would after each step. */
 #include "common/base/parse.h"
-#include "common/base/rank_link.h"
+#include "common/proto/rank/rank_link.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
+#include "common/base/child.h"
 #include "common/base/fs.h"
 #include "common/base/log.h"
-#include "common/child.h"
-#include "common/json.h"
+#include "common/proto/json.h"
 #include "launcher/slurm_compat.h"
 #include "launcher/slurm_jobs_private.h"
 

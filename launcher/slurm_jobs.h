@@ -10,7 +10,7 @@
 #define PL_LAUNCHER_SLURM_JOBS_H
 
 #include "common/base/error.h"
-#include "common/run_folder.h"
+#include "common/run/run_folder.h"
 
 #include <jansson.h>
 #include <stdbool.h>

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 #include "launcher/slurm_limits.h"
+#include "common/base/child.h"
 #include "common/base/fs.h"
 #include "common/base/parse.h"
-#include "common/child.h"
 
 #include <string.h>
 

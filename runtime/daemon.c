@@ -2,8 +2,8 @@
 #include "runtime/daemon.h"
 #include "common/base/fs.h"
 #include "common/base/log.h"
-#include "common/json.h"
-#include "common/run_folder.h"
+#include "common/proto/json.h"
+#include "common/run/run_folder.h"
 #include "runtime/hub.h"
 #include "runtime/net.h"
 

@@ -2,8 +2,8 @@
 /* The rank socket: accepting, lines in, lines out. What the lines mean is in daemon_rank.c. */
 #include "common/base/fs.h"
 #include "common/base/log.h"
-#include "common/base/rank_link.h"
-#include "common/json.h"
+#include "common/proto/json.h"
+#include "common/proto/rank/rank_link.h"
 #include "runtime/daemon.h"
 
 #include <signal.h>

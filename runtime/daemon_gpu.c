@@ -3,7 +3,7 @@
  * ranks, and the hub hears of it. Other users' processes are not passed on. */
 #include "common/base/fs.h"
 #include "common/base/log.h"
-#include "common/json.h"
+#include "common/proto/json.h"
 #include "runtime/daemon.h"
 #include "runtime/gpu_watch.h"
 

@@ -3,9 +3,9 @@
 #include "common/base/fs.h"
 #include "common/base/log.h"
 #include "common/base/parse.h"
-#include "common/base/rank_link.h"
-#include "common/json.h"
-#include "common/run_state.h"
+#include "common/proto/json.h"
+#include "common/proto/rank/rank_link.h"
+#include "common/run/run_state.h"
 #include "runtime/daemon.h"
 
 #include <math.h>

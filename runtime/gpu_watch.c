@@ -3,7 +3,7 @@
 #include "common/base/fs.h"
 #include "common/base/log.h"
 #include "common/base/parse.h"
-#include "common/json.h"
+#include "common/proto/json.h"
 #include "runtime/nvml.h"
 
 #include <poll.h>

@@ -3,8 +3,8 @@
 #include "common/base/fs.h"
 #include "common/base/log.h"
 #include "common/base/parse.h"
-#include "common/json.h"
-#include "common/run_state.h"
+#include "common/proto/json.h"
+#include "common/run/run_state.h"
 #include "runtime/net.h"
 
 #include <signal.h>

@@ -9,8 +9,8 @@
 #ifndef PL_RUNTIME_HUB_H
 #define PL_RUNTIME_HUB_H
 
+#include "common/run/cause.h"
 #include "runtime/ask.h"
-#include "runtime/cause.h"
 #include "runtime/daemon.h"
 
 enum pl_hub_state {

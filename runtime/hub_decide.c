@@ -7,8 +7,8 @@
 #include "common/base/fs.h"
 #include "common/base/log.h"
 #include "common/base/parse.h"
-#include "common/json.h"
-#include "common/run_state.h"
+#include "common/proto/json.h"
+#include "common/run/run_state.h"
 #include "runtime/ask.h"
 #include "runtime/hub.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* All-gather of short strings: each rank gives a value under a name; when all have, all get them.
  */
-#include "common/json.h"
+#include "common/proto/json.h"
 #include "runtime/hub.h"
 
 #include <string.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* What nodes say of their GPUs: samples go to the state and to metrics.jsonl, errors to the log and
  * beside the failure that they explain. */
-#include "common/json.h"
+#include "common/proto/json.h"
 #include "runtime/hub.h"
 
 #include <string.h>

@@ -2,7 +2,7 @@
 /* The hub's connections: node daemons, and clients that ask. */
 #include "common/base/fs.h"
 #include "common/base/log.h"
-#include "common/json.h"
+#include "common/proto/json.h"
 #include "runtime/hub.h"
 #include "runtime/net.h"
 

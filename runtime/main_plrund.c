@@ -3,9 +3,9 @@
 #include "common/base/buf.h"
 #include "common/base/fs.h"
 #include "common/base/log.h"
-#include "common/base/minijson.h"
 #include "common/base/options.h"
 #include "common/base/parse.h"
+#include "common/proto/rank/minijson.h"
 #include "runtime/daemon.h"
 #include "runtime/gpu_watch.h"
 

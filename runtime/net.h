@@ -5,7 +5,7 @@
 #define PL_RUNTIME_NET_H
 
 #include "common/base/error.h"
-#include "common/protocol.h"
+#include "common/proto/protocol.h"
 
 #include <stdint.h>
 #include <sys/socket.h>

@@ -2,9 +2,9 @@
 #include "runtime/starter.h"
 #include "common/base/fs.h"
 #include "common/base/log.h"
-#include "common/base/minijson.h"
 #include "common/base/parse.h"
-#include "common/base/rank_link.h"
+#include "common/proto/rank/minijson.h"
+#include "common/proto/rank/rank_link.h"
 #include "runtime/step.h"
 
 #include <dirent.h>

@@ -5,7 +5,7 @@
 #define PL_RUNTIME_STEP_H
 
 #include "common/base/error.h"
-#include "common/protocol.h"
+#include "common/proto/protocol.h"
 
 #include <stdbool.h>
 

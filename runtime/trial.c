@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: MIT */
 #include "runtime/trial.h"
+#include "common/base/child.h"
 #include "common/base/fs.h"
 #include "common/base/log.h"
 #include "common/base/parse.h"
 #include "common/base/program.h"
-#include "common/child.h"
-#include "common/json.h"
-#include "common/run_state.h"
-#include "runtime/cause.h"
+#include "common/base/child.h"
+#include "common/proto/json.h"
+#include "common/run/run_state.h"
+#include "common/run/cause.h"
 
 #include <dirent.h>
 #include <fcntl.h>

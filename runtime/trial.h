@@ -5,7 +5,7 @@
 #define PL_RUNTIME_TRIAL_H
 
 #include "common/base/error.h"
-#include "common/run_folder.h"
+#include "common/run/run_folder.h"
 
 /* Makes RUN/trial-NNNN/attempt-K with a file `claim` that names this array and job; K counts the
  * attempts of the same array (requeues). The folder appears with its claim in it, by rename, so

@@ -8,7 +8,7 @@
 #include "common/base/fs.h"
 #include "common/base/log.h"
 #include "common/base/parse.h"
-#include "common/json.h"
+#include "common/proto/json.h"
 #include "runtime/ask.h"
 #include "runtime/daemon.h"
 #include "runtime/net.h"

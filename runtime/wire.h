@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/* A session (common/protocol.h) on a TCP connection in a libuv loop. */
+/* A session (common/proto/protocol.h) on a TCP connection in a libuv loop. */
 #ifndef PL_RUNTIME_WIRE_H
 #define PL_RUNTIME_WIRE_H
 
-#include "common/protocol.h"
+#include "common/proto/protocol.h"
 
 #include <uv.h>
 

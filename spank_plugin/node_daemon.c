@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "spank_plugin/node_daemon.h"
 #include "common/base/fs.h"
-#include "common/base/minijson.h"
+#include "common/proto/rank/minijson.h"
 
 #include <fcntl.h>
 #include <inttypes.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "spank_plugin/task.h"
-#include "common/base/rank_link.h"
+#include "common/proto/rank/rank_link.h"
 
 #include <fcntl.h>
 #include <string.h>

@@ -3,8 +3,8 @@
  * and jobs that have not ended; with --all everything that is known. */
 #include "common/base/fs.h"
 #include "common/base/parse.h"
-#include "common/json.h"
-#include "common/run_index.h"
+#include "common/proto/json.h"
+#include "common/run/run_index.h"
 #include "launcher/plstat/plstat.h"
 #include "launcher/plstat/report_json.h"
 #include "launcher/plstat/table.h"

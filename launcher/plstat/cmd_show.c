@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* plstat show JOB: the ranks. Those that agree are folded, those that differ stand alone. */
 #include "common/base/fs.h"
-#include "common/json.h"
-#include "common/run_state.h"
+#include "common/proto/json.h"
+#include "common/run/run_state.h"
 #include "launcher/plstat/fold.h"
 #include "launcher/plstat/gpus.h"
 #include "launcher/plstat/plstat.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* plstat sweep SWEEP: the trials with their parameters, states and objective. */
 #include "common/base/fs.h"
-#include "common/json.h"
+#include "common/proto/json.h"
 #include "launcher/plstat/plstat.h"
 #include "launcher/plstat/report_json.h"
 #include "launcher/plstat/table.h"

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* plstat why JOB: what broke first. The cause comes last, as logs are read from their end. */
 #include "common/base/fs.h"
-#include "common/json.h"
-#include "common/protocol.h"
+#include "common/proto/json.h"
+#include "common/proto/protocol.h"
 #include "launcher/plstat/gpus.h"
 #include "launcher/plstat/plstat.h"
 #include "launcher/plstat/report_json.h"

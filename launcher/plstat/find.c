@@ -2,7 +2,7 @@
 #include "launcher/plstat/find.h"
 #include "common/base/fs.h"
 #include "common/base/parse.h"
-#include "common/run_index.h"
+#include "common/run/run_index.h"
 
 #include <string.h>
 

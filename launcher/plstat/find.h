@@ -4,7 +4,7 @@
 #ifndef PL_LAUNCHER_PLSTAT_FIND_H
 #define PL_LAUNCHER_PLSTAT_FIND_H
 
-#include "common/run_folder.h"
+#include "common/run/run_folder.h"
 
 struct pl_target {
     struct pl_run *run; /* NULL: at most Slurm knows it */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "launcher/plstat/fold.h"
-#include "common/json.h"
+#include "common/proto/json.h"
 
 #include <string.h>
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "launcher/plstat/gpus.h"
-#include "common/json.h"
+#include "common/proto/json.h"
 #include "launcher/plstat/words.h"
 
 #include <math.h>

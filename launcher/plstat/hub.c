@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "launcher/plstat/hub.h"
 #include "common/base/fs.h"
-#include "common/json.h"
+#include "common/proto/json.h"
 
 #include <pthread.h>
 #include <stdatomic.h>

@@ -3,7 +3,7 @@
 #ifndef PL_LAUNCHER_PLSTAT_HUB_H
 #define PL_LAUNCHER_PLSTAT_HUB_H
 
-#include "common/protocol.h"
+#include "common/proto/protocol.h"
 
 #include <jansson.h>
 

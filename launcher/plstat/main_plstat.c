@@ -2,7 +2,7 @@
 #include "common/base/log.h"
 #include "common/base/options.h"
 #include "common/base/parse.h"
-#include "common/json.h"
+#include "common/proto/json.h"
 #include "launcher/plstat/plstat.h"
 #include "launcher/plstat/report_json.h"
 

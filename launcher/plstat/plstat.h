@@ -5,7 +5,7 @@
 #define PL_LAUNCHER_PLSTAT_PLSTAT_H
 
 #include "common/base/buf.h"
-#include "common/term.h"
+#include "common/base/term.h"
 #include "launcher/plstat/find.h"
 #include "launcher/plstat/status.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "launcher/plstat/report_json.h"
 #include "common/base/fs.h"
-#include "common/json.h"
+#include "common/proto/json.h"
 #include "launcher/plstat/gpus.h"
 
 #include <math.h>

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 #include "launcher/plstat/status.h"
 #include "common/base/fs.h"
-#include "common/json.h"
-#include "common/run_state.h"
+#include "common/proto/json.h"
+#include "common/run/run_state.h"
 #include "launcher/plstat/status_private.h"
 
 #include <math.h>

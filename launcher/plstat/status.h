@@ -13,7 +13,7 @@
 #ifndef PL_LAUNCHER_PLSTAT_STATUS_H
 #define PL_LAUNCHER_PLSTAT_STATUS_H
 
-#include "common/run_folder.h"
+#include "common/run/run_folder.h"
 #include "launcher/plstat/hub.h"
 #include "launcher/plstat/notes.h"
 #include "launcher/slurm_jobs.h"

@@ -6,7 +6,7 @@
 #define PL_LAUNCHER_PLSTAT_TABLE_H
 
 #include "common/base/buf.h"
-#include "common/term.h"
+#include "common/base/term.h"
 
 #define PL_TABLE_COLUMNS_MAX 32
 

@@ -2,8 +2,8 @@
 #include "launcher/plstat/timeline.h"
 #include "common/base/fs.h"
 #include "common/base/utf8.h"
-#include "common/json.h"
-#include "common/protocol.h"
+#include "common/proto/json.h"
+#include "common/proto/protocol.h"
 #include "launcher/plstat/table.h"
 #include "launcher/plstat/words.h"
 

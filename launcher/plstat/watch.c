@@ -2,7 +2,7 @@
 /* plstat -w: the report again and again. On a terminal it is redrawn on the alternate screen, which
  * is left however plstat ends; elsewhere reports are appended. */
 #include "common/base/fs.h"
-#include "common/term.h"
+#include "common/base/term.h"
 #include "launcher/plstat/plstat.h"
 
 #include <poll.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "launcher/plstat/words.h"
 #include "common/base/parse.h"
-#include "common/json.h"
+#include "common/proto/json.h"
 
 #include <math.h>
 #include <string.h>

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /* How plstat says things: durations, numbers, states, causes, lists of ranks and nodes. What is
- * foreign in it is not escaped yet; tables and lines do that (common/term.h). */
+ * foreign in it is not escaped yet; tables and lines do that (common/base/term.h). */
 #ifndef PL_LAUNCHER_PLSTAT_WORDS_H
 #define PL_LAUNCHER_PLSTAT_WORDS_H
 
 #include "common/base/buf.h"
-#include "common/term.h"
+#include "common/base/term.h"
 #include "launcher/plstat/status.h"
 
 #define PL_WORDS_NAME_MAX 512 /* of a sweep's name; longer ones are cut */

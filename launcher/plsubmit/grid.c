@@ -2,7 +2,7 @@
 #include "launcher/plsubmit/grid.h"
 #include "common/base/parse.h"
 #include "common/base/utf8.h"
-#include "common/run_folder.h"
+#include "common/run/run_folder.h"
 
 #include <string.h>
 

@@ -2,8 +2,8 @@
 #include "launcher/plsubmit/launch.h"
 #include "common/base/fs.h"
 #include "common/base/parse.h"
+#include "common/base/term.h"
 #include "common/base/utf8.h"
-#include "common/term.h"
 #include "launcher/plsubmit/script.h"
 #include "launcher/plsubmit/submit.h"
 

@@ -2,7 +2,7 @@
 /* plsubmit(1). */
 #include "common/base/fs.h"
 #include "common/base/log.h"
-#include "common/term.h"
+#include "common/base/term.h"
 #include "launcher/plsubmit/launch.h"
 #include "launcher/plsubmit/submit.h"
 #include "launcher/plsubmit/wait.h"

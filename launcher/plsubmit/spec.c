@@ -5,9 +5,9 @@
 #include "common/base/fs.h"
 #include "common/base/metric_rule.h"
 #include "common/base/parse.h"
+#include "common/base/term.h"
 #include "common/base/utf8.h"
-#include "common/json.h"
-#include "common/term.h"
+#include "common/proto/json.h"
 #include "launcher/plsubmit/spec_private.h"
 
 #include <string.h>

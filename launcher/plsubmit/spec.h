@@ -5,7 +5,7 @@
 #define PL_LAUNCHER_PLSUBMIT_SPEC_H
 
 #include "common/base/options.h"
-#include "common/run_folder.h"
+#include "common/run/run_folder.h"
 #include "launcher/plsubmit/grid.h"
 
 enum pl_origin {

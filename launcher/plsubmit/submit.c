@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 #include "launcher/plsubmit/submit.h"
+#include "common/base/child.h"
 #include "common/base/fs.h"
 #include "common/base/log.h"
 #include "common/base/parse.h"
-#include "common/child.h"
-#include "common/json.h"
-#include "common/run_index.h"
+#include "common/proto/json.h"
+#include "common/run/run_index.h"
 #include "launcher/plsubmit/spec_private.h"
 #include "launcher/slurm_limits.h"
 

@@ -9,7 +9,7 @@
 #define PL_LAUNCHER_PLSUBMIT_SUBMIT_H
 
 #include "common/base/buf.h"
-#include "common/run_folder.h"
+#include "common/run/run_folder.h"
 
 #define PL_SUBMIT_SBATCH_MS 60000
 #define PL_SUBMIT_PATIENCE_MS 2000 /* then: is there a controller at all? */

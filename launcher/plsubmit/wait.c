@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 #include "launcher/plsubmit/wait.h"
+#include "common/base/child.h"
 #include "common/base/fs.h"
 #include "common/base/parse.h"
-#include "common/child.h"
 
 #include <poll.h>
 #include <string.h>

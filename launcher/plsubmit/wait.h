@@ -4,7 +4,7 @@
 #ifndef PL_LAUNCHER_PLSUBMIT_WAIT_H
 #define PL_LAUNCHER_PLSUBMIT_WAIT_H
 
-#include "common/run_folder.h"
+#include "common/run/run_folder.h"
 
 #define PL_WAIT_QUEUE_S 5
 

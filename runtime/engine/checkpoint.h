@@ -12,7 +12,7 @@
 #ifndef PL_RUNTIME_ENGINE_CHECKPOINT_H
 #define PL_RUNTIME_ENGINE_CHECKPOINT_H
 
-#include "common/base/minijson.h"
+#include "common/proto/rank/minijson.h"
 #include "runtime/engine/tensor.h"
 
 #define PL_CHECKPOINT_ALIGN 64

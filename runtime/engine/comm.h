@@ -15,7 +15,7 @@
 #define PL_RUNTIME_ENGINE_COMM_H
 
 #include "common/base/error.h"
-#include "common/base/rank_link.h"
+#include "common/proto/rank/rank_link.h"
 #include "kernels/half.h"
 #include "runtime/engine/device.h"
 

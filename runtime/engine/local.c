@@ -2,8 +2,8 @@
 #include "runtime/engine/local.h"
 #include "common/base/buf.h"
 #include "common/base/fs.h"
-#include "common/base/minijson.h"
-#include "common/base/rank_link.h"
+#include "common/proto/rank/minijson.h"
+#include "common/proto/rank/rank_link.h"
 
 #include <limits.h>
 #include <poll.h>

@@ -5,7 +5,7 @@
 #ifndef PL_RUNTIME_ENGINE_REPORT_H
 #define PL_RUNTIME_ENGINE_REPORT_H
 
-#include "common/base/rank_link.h"
+#include "common/proto/rank/rank_link.h"
 
 struct pl_report {
     struct pl_rank_link link;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Text from files and sockets, through jansson with our limits; what it takes, minijson takes. */
-#include "common/json.h"
+#include "common/proto/json.h"
 #include "tests/fuzz/fuzz.h"
 
 #include <errno.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Lines between a rank and its daemon, where no JSON library is at hand. */
-#include "common/base/minijson.h"
 #include "common/base/utf8.h"
+#include "common/proto/rank/minijson.h"
 #include "tests/fuzz/fuzz.h"
 
 #include <errno.h>

@@ -3,7 +3,7 @@
  * the second status.json, the rest events.jsonl. Whatever they say, the text fits the screen and
  * has nothing in it that a terminal obeys, and the JSON is JSON. */
 #include "common/base/fs.h"
-#include "common/json.h"
+#include "common/proto/json.h"
 #include "launcher/plstat/plstat.h"
 #include "launcher/plstat/report_json.h"
 #include "tests/fuzz/fuzz.h"

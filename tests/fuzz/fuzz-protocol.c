@@ -2,9 +2,9 @@
 /* Bytes from the network, as hub and as client, in pieces of all sizes: before the peer is known,
  * raw inside an open session, and as the text of frames whose digits are right. Nobody without the
  * secret gets past the greeting; nobody with it gets past the limits. */
-#include "common/base/minijson.h"
-#include "common/json.h"
-#include "common/protocol.h"
+#include "common/proto/json.h"
+#include "common/proto/protocol.h"
+#include "common/proto/rank/minijson.h"
 #include "tests/fuzz/fuzz.h"
 
 #include <sodium.h>

@@ -2,9 +2,9 @@
 /* Lines as ranks, nodes and event logs bring them: parsed with our limits and applied to the
  * document of a run. Whatever comes, the document keeps its bones, and a second one that gets the
  * accepted events through a file is the same. */
-#include "common/base/rank_link.h"
-#include "common/json.h"
-#include "common/run_state.h"
+#include "common/proto/json.h"
+#include "common/proto/rank/rank_link.h"
+#include "common/run/run_state.h"
 #include "tests/fuzz/fuzz.h"
 
 static void check_bones(json_t *doc)

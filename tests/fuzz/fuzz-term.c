@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Foreign text on its way to a terminal: what comes out moves no cursor and is UTF-8. */
+#include "common/base/term.h"
 #include "common/base/utf8.h"
-#include "common/term.h"
 #include "tests/fuzz/fuzz.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: MIT
 """check-run.py TRIAL-FOLDER[=CODE]...: do the files of a trial's last attempt hold together?
 
-Replays events.jsonl and metrics.jsonl by the rules of common/run_state.h (written anew here, so that
+Replays events.jsonl and metrics.jsonl by the rules of common/run/run_state.h (written anew here, so that
 one mistake is not made twice) and compares with status.json and result.json. CODE is what srun gave.
 """
 import json

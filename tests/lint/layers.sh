@@ -6,15 +6,17 @@
 # Folder, the project's folders it may include, the libraries' headers it may include (patterns).
 # The first folder that is a prefix of the file's path decides.
 layers=(
-    'common/base     common/base                                   -'
-    'common          common                                        jansson.h|sodium*'
-    'include         plume                                         -'
-    'kernels         common/base|kernels|plume                     dnnl*|oneapi/*|cblas*|cuda*|cublas*|cudnn*|nvml.h'
-    'runtime/engine  common/base|kernels|plume|runtime/engine      dnnl*|oneapi/*|cblas*|cuda*|cublas*|cudnn*|nccl*|nvml.h|mpi.h'
-    'runtime         common|plume|runtime                          uv.h|jansson.h|sodium*'
-    'launcher        common|launcher                               jansson.h|yaml.h|sodium*|slurm/*'
-    'spank_plugin    common/base|spank_plugin                      slurm/spank.h'
-    'examples        plume                                         mpi.h'
+    'common/base       common/base                                          -'
+    'common/proto/rank common/base|common/proto/rank                        -'
+    'common/proto      common/base|common/proto                             jansson.h|sodium*'
+    'common/run        common                                               jansson.h|sodium*'
+    'include           plume                                                -'
+    'kernels           common/base|kernels|plume                            cuda*|cublas*|cudnn*|nvml.h'
+    'runtime/engine    common/base|common/proto/rank|kernels|plume|runtime/engine cuda*|cublas*|cudnn*|nccl*|nvml.h|mpi.h'
+    'runtime           common|plume|runtime                                 uv.h|jansson.h|sodium*'
+    'launcher          common|launcher                                      jansson.h|yaml.h|sodium*|slurm/*'
+    'spank_plugin      common/base|common/proto/rank|spank_plugin           slurm/spank.h'
+    'examples          plume                                                mpi.h'
 )
 # Every header that is not libc's or the kernel's.
 foreign='jansson*|sodium*|uv.h|uv/*|yaml.h|slurm/*|cmocka*|dnnl*|oneapi/*|cblas*|cuda*|cublas*|cudnn*|nccl*|nvml*|mpi.h|munge.h'

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "common/base/fs.h"
-#include "runtime/cause.h"
+#include "common/run/cause.h"
 
 #include <setjmp.h>
 #include <signal.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
+#include "common/base/child.h"
 #include "common/base/fs.h"
-#include "common/child.h"
 
 #include <setjmp.h>
 #include <signal.h>

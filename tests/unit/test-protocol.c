@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* The session codec, with an attacker on the line between both sides. */
 #include "common/base/fs.h"
-#include "common/json.h"
-#include "common/protocol.h"
+#include "common/proto/json.h"
+#include "common/proto/protocol.h"
 
 #include <setjmp.h>
 #include <sodium.h>

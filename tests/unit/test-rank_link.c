@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "common/base/fs.h"
-#include "common/base/minijson.h"
-#include "common/base/rank_link.h"
+#include "common/proto/rank/minijson.h"
+#include "common/proto/rank/rank_link.h"
 
 #include <limits.h>
 #include <math.h>

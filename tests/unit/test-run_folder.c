@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 #include "common/base/fs.h"
-#include "common/json.h"
-#include "common/run_folder.h"
-#include "common/run_index.h"
+#include "common/proto/json.h"
+#include "common/run/run_folder.h"
+#include "common/run/run_index.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-#include "common/child.h"
+#include "common/base/child.h"
 #include "launcher/plsubmit/script.h"
 
 #include <setjmp.h>

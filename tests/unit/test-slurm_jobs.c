@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "common/base/fs.h"
-#include "common/json.h"
+#include "common/proto/json.h"
 #include "launcher/slurm_jobs_private.h"
 
 #include <dirent.h>

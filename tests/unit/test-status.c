@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
+#include "common/base/child.h"
 #include "common/base/fs.h"
-#include "common/child.h"
-#include "common/json.h"
+#include "common/proto/json.h"
 #include "launcher/plstat/status_private.h"
 
 #include <arpa/inet.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-#include "common/term.h"
+#include "common/base/term.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

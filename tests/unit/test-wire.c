@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Both ends of a session in one loop, over TCP on loopback and over socket pairs. */
-#include "common/json.h"
+#include "common/proto/json.h"
 #include "runtime/net.h"
 #include "runtime/wire.h"
 

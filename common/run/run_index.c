@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-#include "common/run_index.h"
+#include "common/run/run_index.h"
 #include "common/base/fs.h"
 #include "common/base/parse.h"
-#include "common/json.h"
+#include "common/proto/json.h"
 
 #include <string.h>
 #include <sys/stat.h>

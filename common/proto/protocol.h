@@ -11,8 +11,8 @@
  *   either: --anything wrong--> DEAD
  *
  * This file is the codec: bytes in, messages out, no descriptors. The owner moves bytes. */
-#ifndef PL_COMMON_PROTOCOL_H
-#define PL_COMMON_PROTOCOL_H
+#ifndef PL_COMMON_PROTO_PROTOCOL_H
+#define PL_COMMON_PROTO_PROTOCOL_H
 
 #include "common/base/buf.h"
 #include "common/base/error.h"

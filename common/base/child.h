@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Programs and calls that run in a child of ours for a bounded time. Never through a shell. */
-#ifndef PL_COMMON_CHILD_H
-#define PL_COMMON_CHILD_H
+#ifndef PL_COMMON_BASE_CHILD_H
+#define PL_COMMON_BASE_CHILD_H
 
 #include "common/base/buf.h"
 #include "common/base/error.h"

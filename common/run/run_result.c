@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* Trial states, paths inside a run folder, and result.json. */
 #include "common/base/fs.h"
-#include "common/json.h"
-#include "common/run_folder_private.h"
+#include "common/proto/json.h"
+#include "common/run/run_folder_private.h"
 
 #include <string.h>
 #include <sys/stat.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-#include "common/base/minijson.h"
+#include "common/proto/rank/minijson.h"
 #include "common/base/parse.h"
 #include "common/base/utf8.h"
 

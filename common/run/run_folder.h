@@ -10,8 +10,8 @@
  *
  * Nothing here logs. A struct pl_run may be read by several threads once it is open; functions that
  * take it without const need it alone. */
-#ifndef PL_COMMON_RUN_FOLDER_H
-#define PL_COMMON_RUN_FOLDER_H
+#ifndef PL_COMMON_RUN_RUN_FOLDER_H
+#define PL_COMMON_RUN_RUN_FOLDER_H
 
 #include "common/base/error.h"
 

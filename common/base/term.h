@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* Terminal-safe printing. Every string that we did not write ourselves (names, values, output of
  * ranks, Slurm's words) goes through pl_term_escape() on its way to a terminal. */
-#ifndef PL_COMMON_TERM_H
-#define PL_COMMON_TERM_H
+#ifndef PL_COMMON_BASE_TERM_H
+#define PL_COMMON_BASE_TERM_H
 
 #include "common/base/buf.h"
 

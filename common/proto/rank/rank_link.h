@@ -2,8 +2,8 @@
 /* The rank's side of the socket to its node daemon (plume-protocol(7), part "rank"): one JSON
  * object a line over a UNIX socket. Used by plrun (which starts a rank), by the SPANK plugin (in
  * task_init) and by programs: the engine, and whatever reports metrics. libc only; never logs. */
-#ifndef PL_COMMON_BASE_RANK_LINK_H
-#define PL_COMMON_BASE_RANK_LINK_H
+#ifndef PL_COMMON_PROTO_RANK_RANK_LINK_H
+#define PL_COMMON_PROTO_RANK_RANK_LINK_H
 
 #include "common/base/buf.h"
 #include "common/base/error.h"

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 /* jansson with limits: size, nesting and duplicate keys are checked before anybody looks at a
  * value. All text that comes from a file or a socket is parsed here. */
-#ifndef PL_COMMON_JSON_H
-#define PL_COMMON_JSON_H
+#ifndef PL_COMMON_PROTO_JSON_H
+#define PL_COMMON_PROTO_JSON_H
 
 #include "common/base/buf.h"
 #include "common/base/error.h"
-#include "common/base/minijson.h" /* PL_JSON_DEPTH_MAX */
+#include "common/proto/rank/minijson.h" /* PL_JSON_DEPTH_MAX */
 
 #include <jansson.h>
 #include <stdint.h>

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-#include "common/run_folder.h"
+#include "common/run/run_folder.h"
 #include "common/base/fs.h"
-#include "common/json.h"
-#include "common/run_folder_private.h"
+#include "common/proto/json.h"
+#include "common/run/run_folder_private.h"
 
 #include <limits.h>
 #include <sodium.h>

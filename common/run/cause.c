@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-#include "runtime/cause.h"
+#include "common/run/cause.h"
 #include "common/base/parse.h"
 
 #include <signal.h>

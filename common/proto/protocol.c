@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-#include "common/protocol.h"
+#include "common/proto/protocol.h"
 #include "common/base/fs.h"
-#include "common/base/rank_link.h"
-#include "common/json.h"
+#include "common/proto/json.h"
+#include "common/proto/rank/rank_link.h"
 
 #include <arpa/inet.h>
 #include <netdb.h>

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /* trials.jsonl, and what a trial's program gets of it. */
 #include "common/base/fs.h"
-#include "common/base/minijson.h"
-#include "common/json.h"
-#include "common/run_folder_private.h"
+#include "common/proto/json.h"
+#include "common/proto/rank/minijson.h"
+#include "common/run/run_folder_private.h"
 
 #include <string.h>
 

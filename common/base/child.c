@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-#include "common/child.h"
+#include "common/base/child.h"
 #include "common/base/fs.h"
 
 #include <fcntl.h>

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /* Just enough JSON (RFC 8259) for one-line messages between a rank and its node daemon, for code
  * that may link nothing but libc: the SPANK plugin, plrun and the engine. Values are found in
- * place, nothing is allocated but decoded strings. Daemons and tools use common/json.h. */
-#ifndef PL_COMMON_BASE_MINIJSON_H
-#define PL_COMMON_BASE_MINIJSON_H
+ * place, nothing is allocated but decoded strings. Daemons and tools use common/proto/json.h. */
+#ifndef PL_COMMON_PROTO_RANK_MINIJSON_H
+#define PL_COMMON_PROTO_RANK_MINIJSON_H
 
 #include "common/base/buf.h"
 

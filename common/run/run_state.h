@@ -18,8 +18,8 @@
  *
  * Rank:  starting -> running -> done | failed | killed | lost      (killed: ended by the runtime)
  *        any of the first two -> lost (its node's daemon is gone) */
-#ifndef PL_COMMON_RUN_STATE_H
-#define PL_COMMON_RUN_STATE_H
+#ifndef PL_COMMON_RUN_RUN_STATE_H
+#define PL_COMMON_RUN_RUN_STATE_H
 
 #include "common/base/error.h"
 

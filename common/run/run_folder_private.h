@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /* What the files behind run_folder.h share. */
-#ifndef PL_COMMON_RUN_FOLDER_PRIVATE_H
-#define PL_COMMON_RUN_FOLDER_PRIVATE_H
+#ifndef PL_COMMON_RUN_RUN_FOLDER_PRIVATE_H
+#define PL_COMMON_RUN_RUN_FOLDER_PRIVATE_H
 
-#include "common/run_folder.h"
+#include "common/run/run_folder.h"
 
 struct pl_run {
     char *dir;

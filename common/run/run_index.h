@@ -3,10 +3,10 @@
  * from any folder. One line a submission:
  * {"sweep":"lr-x3k2ab","folder":"/abs/runs/lr-x3k2ab","jobs":["123"], "time":1700000000}. Append
  * only; lines that are no such object are skipped. */
-#ifndef PL_COMMON_RUN_INDEX_H
-#define PL_COMMON_RUN_INDEX_H
+#ifndef PL_COMMON_RUN_RUN_INDEX_H
+#define PL_COMMON_RUN_RUN_INDEX_H
 
-#include "common/run_folder.h"
+#include "common/run/run_folder.h"
 
 /* Appends the run with all its submissions so far. */
 int pl_run_index_add(const struct pl_run *run, struct pl_error *err);

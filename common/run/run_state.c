@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-#include "common/run_state.h"
+#include "common/run/run_state.h"
 #include "common/base/buf.h"
 #include "common/base/fs.h"
-#include "common/json.h"
-#include "common/protocol.h"
+#include "common/proto/json.h"
+#include "common/proto/protocol.h"
 
 #include <math.h>
 #include <string.h>

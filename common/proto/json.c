@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-#include "common/json.h"
+#include "common/proto/json.h"
 #include "common/base/fs.h"
 #include "common/base/parse.h"
 

@@ -2,9 +2,9 @@
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
-#include "common/base/rank_link.h"
+#include "common/proto/rank/rank_link.h"
 #include "common/base/fs.h"
-#include "common/base/minijson.h"
+#include "common/proto/rank/minijson.h"
 
 #include <limits.h>
 #include <math.h>

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /* Which rank broke first. Pure functions over the evidence that the daemons stamped. */
-#ifndef PL_RUNTIME_CAUSE_H
-#define PL_RUNTIME_CAUSE_H
+#ifndef PL_COMMON_RUN_CAUSE_H
+#define PL_COMMON_RUN_CAUSE_H
 
 #include "common/base/macros.h"
-#include "common/run_folder.h"
+#include "common/run/run_folder.h"
 
 #include <stdbool.h>
 #include <stdint.h>

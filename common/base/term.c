@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-#include "common/term.h"
+#include "common/base/term.h"
 #include "common/base/parse.h"
 #include "common/base/utf8.h"
 
