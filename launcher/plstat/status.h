@@ -14,9 +14,9 @@
 #define PL_LAUNCHER_PLSTAT_STATUS_H
 
 #include "common/run/run_folder.h"
-#include "launcher/plstat/hub.h"
+#include "launcher/plstat/hub_query.h"
 #include "launcher/plstat/notes.h"
-#include "launcher/slurm_jobs.h"
+#include "launcher/slurm/slurm_jobs.h"
 
 /* Sweep:
  *   waiting --a trial starts--> running --none active--> done | failed | cancelled

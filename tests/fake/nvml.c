@@ -19,7 +19,7 @@
 #include <sys/inotify.h>
 #include <unistd.h>
 
-#include "runtime/nvml.h"
+#include "runtime/node/nvml.h"
 
 #define EXPORT __attribute__((visibility("default")))
 

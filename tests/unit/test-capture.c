@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Streams with real pipes in a real loop. */
 #include "common/base/fs.h"
-#include "runtime/capture.h"
+#include "runtime/plrund/daemon/capture.h"
 
 #include <fcntl.h>
 #include <math.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "common/base/fs.h"
 #include "common/proto/json.h"
-#include "launcher/plstat/hub.h"
+#include "launcher/plstat/hub_query.h"
 
 #include <arpa/inet.h>
 #include <setjmp.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-#include "runtime/net.h"
+#include "runtime/node/port.h"
 
 #include <arpa/inet.h>
 #include <fcntl.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "common/base/macros.h"
-#include "runtime/gpu_watch.h"
-#include "runtime/nvml.h"
+#include "runtime/node/nvml.h"
+#include "runtime/plrund/daemon/gpu_watch.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "common/base/fs.h"
 #include "common/proto/json.h"
-#include "launcher/slurm_jobs_private.h"
+#include "launcher/slurm/slurm_jobs_private.h"
 
 #include <dirent.h>
 #include <setjmp.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-#include "runtime/step.h"
+#include "runtime/node/slurm_step.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "common/base/fs.h"
 #include "launcher/plsubmit/submit.h"
-#include "launcher/slurm_limits.h"
+#include "launcher/slurm/slurm_limits.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "common/base/fs.h"
 #include "common/proto/json.h"
-#include "runtime/trial.h"
+#include "runtime/plrun/trial.h"
 
 #include <fcntl.h>
 #include <setjmp.h>

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* Both ends of a session in one loop, over TCP on loopback and over socket pairs. */
 #include "common/proto/json.h"
-#include "runtime/net.h"
-#include "runtime/wire.h"
+#include "runtime/node/hub_conn.h"
+#include "runtime/node/port.h"
 
 #include <arpa/inet.h>
 #include <netinet/in.h>

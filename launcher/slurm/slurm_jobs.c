@@ -1,0 +1,423 @@
+/* SPDX-License-Identifier: MIT */
+#include "common/base/child.h"
+#include "common/base/fs.h"
+#include "common/base/log.h"
+#include "common/proto/json.h"
+#include "launcher/slurm/slurm_compat.h"
+#include "launcher/slurm/slurm_jobs_private.h"
+
+#include <fcntl.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+
+#define CACHE_MAX_BYTES ((size_t)256 * 1024 * 1024)
+#define ASK_LIMIT_MS 6000
+#define PAST_AGE_S (7 * 86400)
+#define PAST_MAX 20000
+
+void pl_slurm_jobs_destroy(struct pl_slurm_jobs *jobs)
+{
+    if (!jobs)
+        return;
+    free(jobs->jobs);
+    free(jobs->stale);
+    json_decref(jobs->doc);
+    free(jobs);
+}
+
+bool pl_slurm_tasks_contain(const char *tasks, int64_t task)
+{
+    while (*tasks && *tasks != '%') {
+        char *end;
+        long long first = strtoll(tasks, &end, 10), last = first, step = 1;
+
+        if (end == tasks)
+            return false;
+        if (*end == '-')
+            last = strtoll(end + 1, &end, 10);
+        if (*end == ':')
+            step = strtoll(end + 1, &end, 10);
+        if (task >= first && task <= last && step > 0 && (task - first) % step == 0)
+            return true;
+        tasks = *end == ',' ? end + 1 : end;
+        if (*end != ',')
+            return false;
+    }
+    return false;
+}
+
+bool pl_slurm_state_final(const char *state)
+{
+    return strcmp(state, "PENDING") != 0 && strcmp(state, "RUNNING") != 0 &&
+           strcmp(state, "SUSPENDED") != 0 && strcmp(state, "UNKNOWN") != 0;
+}
+
+void pl_slurm_job_id(const struct pl_slurm_job *job, char *ret, size_t size)
+{
+    if (job->array && job->tasks)
+        snprintf(ret, size, "%lld_[%s]", (long long)job->array, job->tasks);
+    else if (job->array)
+        snprintf(ret, size, "%lld_%lld", (long long)job->array, (long long)job->task);
+    else
+        snprintf(ret, size, "%lld", (long long)job->id);
+}
+
+enum pl_trial_state pl_slurm_trial_state(const struct pl_slurm_job *job)
+{
+    static const struct {
+        const char *slurm;
+        enum pl_trial_state state;
+    } table[] = {
+        {"PENDING", PL_TRIAL_WAITING},       {"RUNNING", PL_TRIAL_RUNNING},
+        {"SUSPENDED", PL_TRIAL_RUNNING},     {"COMPLETED", PL_TRIAL_DONE},
+        {"CANCELLED", PL_TRIAL_CANCELLED},   {"TIMEOUT", PL_TRIAL_TIMED_OUT},
+        {"DEADLINE", PL_TRIAL_TIMED_OUT},    {"NODE_FAIL", PL_TRIAL_NODE_FAILED},
+        {"BOOT_FAIL", PL_TRIAL_NODE_FAILED}, {"PREEMPTED", PL_TRIAL_PREEMPTED},
+        {"UNKNOWN", PL_TRIAL_RUNNING},
+    };
+
+    for (size_t i = 0; i < PL_COUNT(table); i++)
+        if (strcmp(job->state, table[i].slurm) == 0)
+            return table[i].state;
+    return PL_TRIAL_FAILED;
+}
+
+static int64_t int_or(const json_t *o, const char *key, int64_t otherwise)
+{
+    int64_t v;
+
+    return pl_json_int(o, key, &v) == 0 ? v : otherwise;
+}
+
+static int compare_jobs(const void *va, const void *vb)
+{
+    const struct pl_slurm_job *a = va, *b = vb;
+    int64_t ja = a->array ? a->array : a->id, jb = b->array ? b->array : b->id;
+
+    if (ja != jb)
+        return ja < jb ? -1 : 1;
+    return a->task < b->task ? -1 : a->task > b->task;
+}
+
+static int parse_job(const json_t *o, struct pl_slurm_job *ret)
+{
+    *ret = (struct pl_slurm_job){
+        .id = int_or(o, "id", -1),
+        .array = int_or(o, "array", 0),
+        .task = int_or(o, "task", -1),
+        .tasks = pl_json_string(o, "tasks"),
+        .state = pl_json_string(o, "state"),
+        .completing = json_is_true(json_object_get(o, "completing")),
+        .reason = pl_json_string(o, "reason"),
+        .name = pl_json_string(o, "name"),
+        .nodes = pl_json_string(o, "nodes"),
+        .n_nodes = int_or(o, "n_nodes", 0),
+        .submitted = int_or(o, "submitted", 0),
+        .started = int_or(o, "started", 0),
+        .ended = int_or(o, "ended", 0),
+        .limit_s = int_or(o, "limit_s", 0),
+        .exit = int_or(o, "exit", -1),
+        .signal = int_or(o, "signal", -1),
+        .restarts = int_or(o, "restarts", 0),
+    };
+    return ret->id < 0 || !ret->state ? -EINVAL : 0;
+}
+
+int pl_slurm_jobs_parse(json_t *doc, struct pl_slurm_jobs **ret, struct pl_error *err)
+{
+    _cleanup_(pl_slurm_jobs_destroyp) struct pl_slurm_jobs *jobs = calloc(1, sizeof(*jobs));
+    static const char *const keys[] = {"jobs", "past"};
+    const json_t *o;
+    size_t i, n = json_array_size(json_object_get(doc, "jobs")) +
+                  json_array_size(json_object_get(doc, "past"));
+
+    if (!jobs)
+        return pl_error_set(err, -ENOMEM, "out of memory");
+    jobs->doc = json_incref(doc);
+    jobs->time_s = json_number_value(json_object_get(doc, "time"));
+    jobs->jobs = calloc(n + 1, sizeof(*jobs->jobs));
+    if (!jobs->jobs)
+        return pl_error_set(err, -ENOMEM, "out of memory");
+    for (size_t k = 0; k < PL_COUNT(keys); k++)
+        json_array_foreach (json_object_get(doc, keys[k]), i, o) {
+            struct pl_slurm_job *job = &jobs->jobs[jobs->n_jobs++];
+
+            if (parse_job(o, job) < 0)
+                return pl_error_set(err, -EINVAL, "job record %zu is damaged", i);
+            job->past = k > 0;
+        }
+    qsort(jobs->jobs, jobs->n_jobs, sizeof(*jobs->jobs), compare_jobs);
+    *ret = PL_TAKE(jobs);
+    return 0;
+}
+
+const struct pl_slurm_job *
+pl_slurm_jobs_find(const struct pl_slurm_jobs *jobs, int64_t job, int64_t task)
+{
+    struct pl_slurm_job key = {.id = job, .array = task >= 0 ? job : 0, .task = task};
+    const struct pl_slurm_job *found;
+
+    if (!jobs || jobs->n_jobs == 0)
+        return NULL;
+    found = bsearch(&key, jobs->jobs, jobs->n_jobs, sizeof(key), compare_jobs);
+    if (found && (task >= 0 || !found->array))
+        return found;
+    for (size_t i = 0; i < jobs->n_jobs; i++) {
+        const struct pl_slurm_job *j = &jobs->jobs[i];
+
+        if (j->array == job && j->tasks && task >= 0 && pl_slurm_tasks_contain(j->tasks, task))
+            return j;
+        if (j->id == job && (task < 0 || (task == 0 && !j->array)))
+            return j;
+    }
+    return NULL;
+}
+
+/* ---- asking, in a child ---- */
+
+/* In the child: what came of it is written as one document. */
+static int ask_child(void *ctx, int fd)
+{
+    _cleanup_(json_decrefp) json_t *jobs = NULL, *doc = NULL;
+    _cleanup_(pl_buf_finish) struct pl_buf text = {0};
+    struct pl_error err = {0};
+    int r = pl_slurm_load_jobs(*(uid_t *)ctx, &jobs, &err);
+
+    if (r < 0)
+        doc = json_pack("{s:f, s:s, s:i}", "time", pl_wall_s(), "error", pl_error_text(&err),
+                        "errno", r);
+    else
+        doc = json_pack("{s:f, s:O}", "time", pl_wall_s(), "jobs", jobs);
+    if (!doc || pl_json_dump_line(doc, &text) < 0 || pl_write_all(fd, text.data, text.len) < 0)
+        return PL_EXIT_FAILED;
+    return PL_EXIT_OK;
+}
+
+static int ask(uid_t uid, struct pl_buf *ret, struct pl_error *err)
+{
+    struct pl_child child = {0};
+    int r = pl_child_call(ask_child, &uid, ASK_LIMIT_MS, &child, err);
+
+    if (r == -ETIMEDOUT)
+        pl_error_set(err, r, "the Slurm controller does not answer");
+    else if (r == 0 && child.out.len == 0)
+        r = pl_error_set(err, -EHOSTUNREACH, "the Slurm client library gave up");
+    if (r == 0) {
+        *ret = child.out;
+        child.out = (struct pl_buf){0};
+    }
+    pl_child_finish(&child);
+    return r;
+}
+
+/* ---- the shared file ---- */
+
+/* Different clusters have different files: the name carries a hash of slurm.conf's path. */
+static int
+cache_open(uid_t uid, const char *conf, int *ret_fd, char **ret_path, struct pl_error *err)
+{
+    _cleanup_free_ char *home = pl_home_dir(err), *dir = NULL, *path = NULL, *name = NULL;
+    _cleanup_close_ int fd = -EBADF;
+    uint64_t hash = 0xcbf29ce484222325u;
+    struct stat st;
+    int r;
+
+    if (!home)
+        return err->code ? err->code : -ENOENT;
+    for (const char *p = conf; *p; p++)
+        hash = (hash ^ (unsigned char)*p) * 0x100000001b3u;
+    dir = pl_path_join(home, "cache");
+    name = pl_strf("jobs-%u-%016llx", (unsigned)uid, (unsigned long long)hash);
+    path = dir && name ? pl_path_join(dir, name) : NULL;
+    if (!path)
+        return pl_error_set(err, -ENOMEM, "out of memory");
+    r = pl_mkdir_private(dir, err);
+    if (r < 0)
+        return r;
+    fd = open(path, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
+    if (fd < 0)
+        return pl_error_errno(err, errno, "cannot open '%s'", path);
+    if (fstat(fd, &st) < 0 || !S_ISREG(st.st_mode) || st.st_uid != geteuid() || st.st_nlink != 1 ||
+        (st.st_mode & 022))
+        return pl_error_set(err, -EPERM, "'%s' is not a file of ours: remove it", path);
+    if (flock(fd, LOCK_EX) < 0)
+        return pl_error_errno(err, errno, "cannot lock '%s'", path);
+    *ret_fd = PL_TAKE_FD(fd);
+    *ret_path = PL_TAKE(path);
+    return 0;
+}
+
+static bool young(json_t *doc)
+{
+    double age = pl_wall_s() - json_number_value(json_object_get(doc, "time"));
+
+    /* ~/.plume may be shared by hosts whose clocks differ a little. */
+    return age > -PL_SLURM_JOBS_AGE_S && age < PL_SLURM_JOBS_AGE_S;
+}
+
+static int cache_read(int fd, json_t **ret)
+{
+    _cleanup_free_ char *text = NULL;
+    struct stat st;
+    ssize_t n;
+
+    if (fstat(fd, &st) < 0 || st.st_size == 0 || (size_t)st.st_size > CACHE_MAX_BYTES)
+        return -ENOENT;
+    text = malloc((size_t)st.st_size);
+    if (!text)
+        return -ENOMEM;
+    n = pread(fd, text, (size_t)st.st_size, 0);
+    if (n != st.st_size)
+        return -EIO;
+    return pl_json_parse(text, (size_t)n, CACHE_MAX_BYTES, ret, NULL);
+}
+
+static void cache_write(int fd, const struct pl_buf *text)
+{
+    if (ftruncate(fd, 0) < 0 || lseek(fd, 0, SEEK_SET) < 0 ||
+        pl_write_all(fd, text->data, text->len) < 0) {
+        pl_log_debug("slurm", "cannot write the cache: errno %d", errno);
+        if (ftruncate(fd, 0) < 0)
+            return;
+    }
+}
+
+/* ---- what Slurm has forgotten ---- */
+
+/* Adds to `past` those of a list that ended, are tasks of an array, lately enough, and that Slurm's
+ * new answer does not have. */
+static int keep_ended(json_t *past, const json_t *list, const struct pl_slurm_jobs *now)
+{
+    json_t *o;
+    size_t i;
+
+    json_array_foreach (list, i, o) {
+        struct pl_slurm_job job;
+        const struct pl_slurm_job *known;
+
+        if (parse_job(o, &job) < 0 || job.task < 0 || !job.array ||
+            !pl_slurm_state_final(job.state) || job.ended + PAST_AGE_S < now->time_s)
+            continue;
+        known = pl_slurm_jobs_find(now, job.array, job.task);
+        if (!known && json_array_size(past) < PAST_MAX && json_array_append(past, o) < 0)
+            return -ENOMEM;
+    }
+    return 0;
+}
+
+int pl_slurm_jobs_remember(json_t *doc, const json_t *before, struct pl_error *err)
+{
+    _cleanup_(pl_slurm_jobs_destroyp) struct pl_slurm_jobs *now = NULL;
+    json_t *past = json_array();
+    int r = past ? pl_slurm_jobs_parse(doc, &now, err) : -ENOMEM;
+
+    if (r == 0)
+        r = keep_ended(past, json_object_get(before, "jobs"), now);
+    if (r == 0)
+        r = keep_ended(past, json_object_get(before, "past"), now);
+    if (r == 0 && json_array_size(past) > 0 && json_object_set(doc, "past", past) < 0)
+        r = -ENOMEM;
+    json_decref(past);
+    return r < 0 ? pl_error_set(err, r, "cannot read Slurm's answer") : 0;
+}
+
+/* A failure is worth remembering as well, with all that was known before it. */
+static json_t *failure_doc(const json_t *before, int r, const struct pl_error *err)
+{
+    static const char *const keys[] = {"jobs", "past"};
+    json_t *doc =
+        json_pack("{s:f, s:s, s:i}", "time", pl_wall_s(), "error", pl_error_text(err), "errno", r);
+
+    for (size_t i = 0; doc && i < PL_COUNT(keys); i++)
+        if (json_object_get(before, keys[i]))
+            json_object_set(doc, keys[i], json_object_get(before, keys[i]));
+    return doc;
+}
+
+/* Asks, and gives a document in every case. before: what the file held, or NULL. */
+static int
+ask_doc(uid_t uid, int cache_fd, const json_t *before, json_t **ret, struct pl_error *err)
+{
+    _cleanup_(json_decrefp) json_t *doc = NULL;
+    struct pl_buf text = {0};
+    int r = ask(uid, &text, err);
+
+    if (r == 0)
+        r = pl_json_parse(text.data, text.len, CACHE_MAX_BYTES, &doc, err);
+    if (r == 0 && pl_json_string(doc, "error")) {
+        int64_t code;
+
+        r = pl_error_set(err, pl_json_int(doc, "errno", &code) == 0 ? (int)code : -EHOSTUNREACH,
+                         "%s", pl_json_string(doc, "error"));
+    }
+    if (r == 0)
+        r = pl_slurm_jobs_remember(doc, before, err);
+    if (r < 0) {
+        json_decref(doc);
+        doc = failure_doc(before, r, err);
+    }
+    pl_buf_consume(&text, text.len);
+    if (doc && pl_json_dump_line(doc, &text) < 0)
+        pl_buf_consume(&text, text.len);
+    if (cache_fd >= 0 && text.len)
+        cache_write(cache_fd, &text);
+    pl_buf_finish(&text);
+    if (!doc)
+        return pl_error_set(err, -ENOMEM, "out of memory");
+    *ret = PL_TAKE(doc);
+    return 0;
+}
+
+/* The list of a document; of a failure's, the jobs that had ended before it. */
+static int give(json_t *doc, struct pl_slurm_jobs **ret, struct pl_error *err)
+{
+    _cleanup_(pl_slurm_jobs_destroyp) struct pl_slurm_jobs *jobs = NULL;
+    const char *text = pl_json_string(doc, "error");
+    int64_t code = -EHOSTUNREACH;
+    size_t n = 0;
+    int r = pl_slurm_jobs_parse(doc, &jobs, err);
+
+    if (r < 0)
+        return r;
+    if (text) {
+        for (size_t i = 0; i < jobs->n_jobs; i++)
+            if (pl_slurm_state_final(jobs->jobs[i].state))
+                jobs->jobs[n++] = jobs->jobs[i];
+        jobs->n_jobs = n;
+        jobs->time_s = 0;
+        jobs->stale = strdup(text);
+        if (!jobs->stale)
+            return pl_error_set(err, -ENOMEM, "out of memory");
+        pl_json_int(doc, "errno", &code);
+        if (n == 0)
+            return pl_error_set(err, (int)code, "%s", text);
+    }
+    *ret = PL_TAKE(jobs);
+    return 0;
+}
+
+int pl_slurm_jobs_get(uid_t uid, struct pl_slurm_jobs **ret, struct pl_error *err)
+{
+    _cleanup_(json_decrefp) json_t *doc = NULL, *before = NULL;
+    _cleanup_free_ char *path = NULL;
+    _cleanup_close_ int fd = -EBADF;
+    struct pl_error cache_err = {0};
+    const char *conf = getenv("SLURM_CONF");
+    int r;
+
+    if (!pl_slurm_conf_readable() && conf && *conf)
+        return pl_error_set(err, -ENOENT, "cannot read SLURM_CONF '%s'", conf);
+    if (!pl_slurm_conf_readable())
+        return pl_error_set(err, -ENOENT, "no slurm.conf is readable here: set SLURM_CONF");
+    r = cache_open(uid, conf ? conf : "", &fd, &path, &cache_err);
+    if (r < 0)
+        pl_log_debug("slurm", "no cache: %s", pl_error_text(&cache_err));
+    if (r < 0 || cache_read(fd, &doc) < 0 || !young(doc)) {
+        before = PL_TAKE(doc);
+        r = ask_doc(uid, fd, before, &doc, err);
+        if (r < 0)
+            return r;
+    }
+    return give(doc, ret, err);
+}

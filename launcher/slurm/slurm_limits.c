@@ -1,0 +1,175 @@
+/* SPDX-License-Identifier: MIT */
+#include "launcher/slurm/slurm_limits.h"
+#include "common/base/child.h"
+#include "common/base/fs.h"
+#include "common/base/parse.h"
+
+#include <string.h>
+
+bool pl_slurm_conf_readable(void)
+{
+    static const char *const places[] = {"/etc/slurm/slurm.conf", "/etc/slurm-llnl/slurm.conf",
+                                         "/usr/local/etc/slurm.conf", "/run/slurm/conf/slurm.conf"};
+    const char *given = getenv("SLURM_CONF");
+
+    if (given && *given)
+        return access(given, R_OK) == 0;
+    for (size_t i = 0; i < PL_COUNT(places); i++)
+        if (access(places[i], R_OK) == 0)
+            return true;
+    return false;
+}
+
+/* The decimal number at s; 0 where there is none. */
+static unsigned number_at(const char *s)
+{
+    char digits[12];
+    size_t len = strspn(s, "0123456789");
+    int64_t n = 0;
+
+    if (len < sizeof(digits)) {
+        memcpy(digits, s, len);
+        digits[len] = '\0';
+        pl_parse_int(digits, 0, UINT32_MAX, &n, NULL);
+    }
+    return (unsigned)n;
+}
+
+unsigned pl_slurm_max_array_tasks(const char *params)
+{
+    static const char key[] = "max_array_tasks=";
+
+    for (const char *p = params; p && *p; p += *p == ',') {
+        if (strncmp(p, key, strlen(key)) == 0)
+            return number_at(p + strlen(key));
+        p += strcspn(p, ",");
+    }
+    return 0;
+}
+
+/* The value of a line "KEY   = VALUE". */
+static const char *find_line(const char *text, const char *key)
+{
+    size_t len = strlen(key);
+
+    for (const char *line = text; line; line = strchr(line, '\n'), line += line ? 1 : 0) {
+        const char *p = line + len;
+
+        if (strncmp(line, key, len) != 0)
+            continue;
+        p += strspn(p, " ");
+        if (*p == '=')
+            return p + 1 + strspn(p + 1, " ");
+    }
+    return NULL;
+}
+
+int pl_slurm_limits_parse(const char *text, struct pl_slurm_limits *ret)
+{
+    const char *size = find_line(text, "MaxArraySize");
+    const char *params = find_line(text, "SchedulerParameters");
+    _cleanup_free_ char *line = params ? strndup(params, strcspn(params, "\n")) : NULL;
+
+    if (!size || number_at(size) == 0)
+        return -EINVAL;
+    *ret = (struct pl_slurm_limits){number_at(size), pl_slurm_max_array_tasks(line)};
+    return 0;
+}
+
+/* What the child sends. */
+struct answer {
+    int code;
+    struct pl_slurm_limits limits;
+    char text[256];
+};
+
+/* ctx: whether the limits are wanted. */
+static int ask(void *ctx, int fd)
+{
+    const bool *limits = ctx;
+    struct answer answer = {0};
+    struct pl_error err = {0};
+
+    answer.code = *limits ? pl_slurm_query_limits(&answer.limits, &err) : pl_slurm_query_ping(&err);
+    snprintf(answer.text, sizeof(answer.text), "%.255s", err.text);
+    return pl_write_all(fd, &answer, sizeof(answer)) < 0;
+}
+
+static int through_library(bool limits, struct pl_slurm_limits *ret, struct pl_error *err)
+{
+    _cleanup_(pl_child_finish) struct pl_child child = {0};
+    struct answer answer;
+    int r = pl_child_call(ask, &limits, PL_SLURM_LIMITS_MS, &child, err);
+
+    if (r == -ETIMEDOUT)
+        return pl_error_set(err, r, "the Slurm controller gives no answer within %d s",
+                            PL_SLURM_LIMITS_MS / 1000);
+    if (r < 0)
+        return r;
+    if (child.out.len != sizeof(answer))
+        return pl_error_set(err, -EHOSTUNREACH, "Slurm's client library gave up");
+    memcpy(&answer, child.out.data, sizeof(answer));
+    if (answer.code < 0)
+        return pl_error_set(err, answer.code, "%s", answer.text);
+    *ret = answer.limits;
+    return 0;
+}
+
+static int run_scontrol(const char *const *argv, struct pl_child *ret, struct pl_error *err)
+{
+    int r = pl_child_run(argv, NULL, PL_SLURM_LIMITS_MS, ret, err);
+
+    if (r == -ETIMEDOUT)
+        return pl_error_set(err, r, "the Slurm controller gives no answer within %d s",
+                            PL_SLURM_LIMITS_MS / 1000);
+    return r;
+}
+
+static int through_scontrol(bool limits, struct pl_slurm_limits *ret, struct pl_error *err)
+{
+    static const char *const ping[] = {"scontrol", "ping", NULL};
+    static const char *const show[] = {"scontrol", "show", "config", NULL};
+    _cleanup_(pl_child_finish) struct pl_child pinged = {0}, shown = {0};
+    const char *why;
+    int r = run_scontrol(ping, &pinged, err);
+
+    if (r < 0)
+        return r;
+    if (strstr(pl_buf_str(&pinged.out), " is DOWN") && !strstr(pl_buf_str(&pinged.out), " is UP"))
+        return pl_error_set(err, -EHOSTUNREACH, "the Slurm controller does not answer");
+    why = pl_buf_str(&pinged.err);
+    if (!strstr(pl_buf_str(&pinged.out), " is UP"))
+        return pl_error_set(err, -ENOENT, "no slurm.conf is readable here (set SLURM_CONF): %.*s",
+                            (int)strcspn(why, "\n"), why);
+    if (!limits)
+        return 0;
+    r = run_scontrol(show, &shown, err);
+    if (r < 0)
+        return r;
+    if (shown.status == 0 && pl_slurm_limits_parse(pl_buf_str(&shown.out), ret) == 0)
+        return 0;
+    why = pl_buf_str(&shown.err);
+    return pl_error_set(err, -EHOSTUNREACH, "%.*s", (int)strcspn(why, "\n"), why);
+}
+
+static int get(bool limits, struct pl_slurm_limits *ret, struct pl_error *err)
+{
+    const char *conf = getenv("SLURM_CONF");
+    int r = -ENOTSUP;
+
+    if (conf && *conf && !pl_slurm_conf_readable())
+        return pl_error_set(err, -ENOENT, "SLURM_CONF '%s' is not readable", conf);
+    if (pl_slurm_conf_readable())
+        r = through_library(limits, ret, err);
+    return r == -ENOTSUP ? through_scontrol(limits, ret, err) : r;
+}
+
+int pl_slurm_limits_get(struct pl_slurm_limits *ret, struct pl_error *err)
+{
+    return get(true, ret, err);
+}
+
+int pl_slurm_limits_ping(struct pl_error *err)
+{
+    return get(false, &(struct pl_slurm_limits){0}, err);
+}

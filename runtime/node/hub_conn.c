@@ -1,0 +1,226 @@
+/* SPDX-License-Identifier: MIT */
+#include "runtime/node/hub_conn.h"
+#include "common/base/fs.h"
+#include "common/base/log.h"
+#include "runtime/node/port.h"
+
+#include <string.h>
+#include <sys/socket.h>
+
+#define QUEUE_MAX ((size_t)4 * 1024 * 1024)
+
+static void on_ready(uv_poll_t *poll, int status, int events);
+
+static void free_wire(uv_handle_t *handle)
+{
+    struct pl_wire *w = handle->data;
+
+    close(w->fd);
+    pl_session_finish(&w->session);
+    free(w);
+}
+
+static void drop(struct pl_wire *w)
+{
+    if (w->closing)
+        return;
+    w->closing = true;
+    uv_poll_stop(&w->poll);
+    uv_close((uv_handle_t *)&w->poll, free_wire);
+}
+
+/* Tells the owner and frees. */
+static void fail(struct pl_wire *w, const struct pl_error *err)
+{
+    if (w->closing)
+        return;
+    pl_log_debug("net", "connection ended: %s", pl_error_text(err));
+    w->ops->closed(w, err);
+    drop(w);
+}
+
+static void watch(struct pl_wire *w)
+{
+    int events = UV_READABLE;
+
+    if (w->closing)
+        return;
+    if (w->connecting || w->session.out.len)
+        events |= UV_WRITABLE;
+    uv_poll_start(&w->poll, events, on_ready);
+}
+
+static int flush(struct pl_wire *w, struct pl_error *err)
+{
+    while (w->session.out.len) {
+        ssize_t n = send(w->fd, w->session.out.data, w->session.out.len, MSG_NOSIGNAL);
+
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0 && errno == EAGAIN)
+            return 0;
+        if (n < 0)
+            return pl_error_errno(err, errno, "cannot write");
+        pl_buf_consume(&w->session.out, (size_t)n);
+    }
+    return 0;
+}
+
+/* Hands all whole messages to the owner. */
+static int take_messages(struct pl_wire *w, struct pl_error *err)
+{
+    int r = 0;
+
+    while (!w->closing) {
+        json_t *message = NULL;
+
+        r = pl_session_next(&w->session, &message, err);
+        if (!w->was_open && w->session.state == PL_SESSION_OPEN) {
+            w->was_open = true;
+            if (w->ops->open)
+                w->ops->open(w);
+        }
+        if (r == 1 && !w->closing)
+            w->ops->message(w, message);
+        json_decref(message);
+        if (r <= 0)
+            break;
+    }
+    return r < 0 ? r : 0;
+}
+
+static int receive(struct pl_wire *w, struct pl_error *err)
+{
+    char data[65536];
+    ssize_t n = recv(w->fd, data, sizeof(data), 0);
+
+    if (n < 0 && (errno == EAGAIN || errno == EINTR))
+        return 0;
+    if (n < 0)
+        return pl_error_errno(err, errno, "cannot read");
+    if (n == 0)
+        return pl_error_set(err, -EPIPE, "the peer closed the connection");
+    w->last_heard_ns = pl_now_ns();
+    if (pl_session_feed(&w->session, data, (size_t)n) < 0)
+        return pl_error_set(err, -ENOMEM, "out of memory");
+    return take_messages(w, err);
+}
+
+static void on_ready(uv_poll_t *poll, int status, int events)
+{
+    struct pl_wire *w = poll->data;
+    struct pl_error err = {0};
+    int r = 0;
+
+    if (w->connecting) {
+        socklen_t len = sizeof(r);
+
+        if (getsockopt(w->fd, SOL_SOCKET, SO_ERROR, &r, &len) < 0)
+            r = errno;
+        if (r == 0 && status < 0)
+            r = -status;
+        if (r) {
+            pl_error_errno(&err, r, "cannot connect");
+            fail(w, &err);
+            return;
+        }
+        w->connecting = false;
+    } else if (status < 0) {
+        pl_error_errno(&err, status, "cannot wait");
+        fail(w, &err);
+        return;
+    }
+    if (events & UV_READABLE)
+        r = receive(w, &err);
+    if (!w->closing) {
+        struct pl_error late = {0};
+        int f = flush(w, r < 0 ? &late : &err);
+
+        if (r == 0)
+            r = f;
+    }
+    if (r < 0)
+        fail(w, &err);
+    else
+        watch(w);
+}
+
+int pl_wire_create(uv_loop_t *loop,
+                   int fd,
+                   const struct pl_session_id *id,
+                   const unsigned char secret[PL_KEY_SIZE],
+                   json_t *hello,
+                   const struct pl_wire_ops *ops,
+                   void *ctx,
+                   struct pl_wire **ret)
+{
+    struct pl_wire *w = calloc(1, sizeof(*w));
+    int r = w ? 0 : -ENOMEM;
+
+    if (r == 0) {
+        w->fd = fd;
+        w->ops = ops;
+        w->ctx = ctx;
+        w->connecting = hello != NULL;
+        w->last_heard_ns = pl_now_ns();
+        r = hello ? pl_session_connect(&w->session, id, secret, hello)
+                  : pl_session_serve(&w->session, id, secret);
+    }
+    if (r == 0)
+        r = uv_poll_init(loop, &w->poll, fd);
+    if (r < 0) {
+        close(fd);
+        if (w)
+            pl_session_finish(&w->session);
+        free(w);
+        return r;
+    }
+    w->poll.data = w;
+    pl_net_tune(fd);
+    if (!hello) {
+        struct pl_error err;
+
+        flush(w, &err); /* the banner; a failure shows at the next event */
+    }
+    watch(w);
+    *ret = w;
+    return 0;
+}
+
+int pl_wire_send(struct pl_wire *wire, json_t *message)
+{
+    struct pl_error err = {0};
+    int r = !wire || wire->closing ? -ENOTCONN : pl_session_send(&wire->session, message);
+
+    if (r < 0)
+        return r;
+    if (flush(wire, &err) < 0 || wire->session.out.len > QUEUE_MAX) {
+        /* The owner must not be called back from here: let the loop find it. */
+        shutdown(wire->fd, SHUT_RDWR);
+        pl_buf_consume(&wire->session.out, wire->session.out.len);
+    }
+    watch(wire);
+    return 0;
+}
+
+void pl_wire_send_new(struct pl_wire *wire, json_t *message)
+{
+    if (message)
+        pl_wire_send(wire, message);
+    json_decref(message);
+}
+
+bool pl_wire_flushed(const struct pl_wire *wire)
+{
+    return wire->session.out.len == 0;
+}
+
+void pl_wire_close(struct pl_wire *wire)
+{
+    struct pl_error err;
+
+    if (!wire || wire->closing)
+        return;
+    flush(wire, &err);
+    drop(wire);
+}

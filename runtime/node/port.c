@@ -1,0 +1,229 @@
+/* SPDX-License-Identifier: MIT */
+#include "runtime/node/port.h"
+#include "common/base/parse.h"
+
+#include <arpa/inet.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sodium.h>
+#include <string.h>
+
+/* A TCP socket bound to `port` on all addresses: dual stack where there is IPv6. */
+static int bound(uint16_t port, bool share, int *ret)
+{
+    int one = 1, zero = 0;
+
+    /* Without either option the port is really ours: not held by somebody else, and two users'
+     * hubs cannot share it. The price: one with connections that linger counts as taken. */
+    for (int v6 = 1; v6 >= 0; v6--) {
+        _cleanup_close_ int fd =
+            socket(v6 ? AF_INET6 : AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+        struct sockaddr_in6 a6 = {.sin6_family = AF_INET6, .sin6_port = htons(port)};
+        struct sockaddr_in a4 = {.sin_family = AF_INET, .sin_port = htons(port)};
+        int r;
+
+        if (fd < 0)
+            continue;
+        if (share) {
+            setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
+            setsockopt(fd, SOL_SOCKET, SO_REUSEPORT, &one, sizeof(one));
+        }
+        if (v6)
+            setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &zero, sizeof(zero));
+        r = v6 ? bind(fd, (struct sockaddr *)&a6, sizeof(a6))
+               : bind(fd, (struct sockaddr *)&a4, sizeof(a4));
+        if (r == 0) {
+            *ret = PL_TAKE_FD(fd);
+            return 0;
+        }
+        if (errno == EADDRINUSE || !v6)
+            return -errno;
+    }
+    return -EAFNOSUPPORT;
+}
+
+static int port_of(int fd, uint16_t *ret)
+{
+    struct sockaddr_storage a;
+    socklen_t len = sizeof(a);
+
+    if (getsockname(fd, (struct sockaddr *)&a, &len) < 0)
+        return -errno;
+    *ret = ntohs(a.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&a)->sin6_port
+                                         : ((struct sockaddr_in *)&a)->sin_port);
+    return 0;
+}
+
+int pl_net_hold(uint16_t port, int *ret_fd, uint16_t *ret_port, struct pl_error *err)
+{
+    _cleanup_close_ int fd = -EBADF;
+    int r = bound(port, true, &fd);
+
+    if (r == 0)
+        r = port_of(fd, ret_port);
+    if (r < 0)
+        return pl_error_errno(err, r, "cannot hold a TCP port");
+    *ret_fd = PL_TAKE_FD(fd);
+    return 0;
+}
+
+static int start_listening(uint16_t port, bool share, int *ret_fd, struct pl_error *err)
+{
+    _cleanup_close_ int fd = -EBADF;
+    int r = bound(port, share, &fd);
+
+    if (r == 0 && listen(fd, 1024) < 0)
+        r = -errno;
+    if (r < 0)
+        return pl_error_errno(err, r, "cannot listen on port %u", port);
+    *ret_fd = PL_TAKE_FD(fd);
+    return 0;
+}
+
+int pl_net_listen(uint16_t port, int *ret_fd, struct pl_error *err)
+{
+    return start_listening(port, true, ret_fd, err);
+}
+
+int pl_net_listen_alone(uint16_t port, int *ret_fd, struct pl_error *err)
+{
+    return start_listening(port, false, ret_fd, err);
+}
+
+int pl_net_find_free(uint16_t low, uint16_t high, uint16_t *ret, struct pl_error *err)
+{
+    for (unsigned port = low; port <= high; port++) {
+        _cleanup_close_ int fd = -EBADF;
+
+        if (bound((uint16_t)port, false, &fd) == 0) {
+            *ret = (uint16_t)port;
+            return 0;
+        }
+    }
+    return pl_error_set(err, -EADDRINUSE, "no free port between %u and %u", low, high);
+}
+
+int pl_net_connect(const struct sockaddr *addr, socklen_t len, int *ret_fd)
+{
+    _cleanup_close_ int fd = socket(addr->sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+
+    if (fd < 0)
+        return -errno;
+    if (connect(fd, addr, len) < 0 && errno != EINPROGRESS)
+        return -errno;
+    *ret_fd = PL_TAKE_FD(fd);
+    return 0;
+}
+
+int pl_net_name(int fd, bool peer, char *ret, size_t size)
+{
+    struct sockaddr_storage a;
+    socklen_t len = sizeof(a);
+    const char *text = NULL;
+
+    if ((peer ? getpeername : getsockname)(fd, (struct sockaddr *)&a, &len) < 0)
+        return -errno;
+    if (a.ss_family == AF_INET) {
+        text = inet_ntop(AF_INET, &((struct sockaddr_in *)&a)->sin_addr, ret, (socklen_t)size);
+    } else if (a.ss_family == AF_INET6) {
+        struct in6_addr *six = &((struct sockaddr_in6 *)&a)->sin6_addr;
+
+        if (IN6_IS_ADDR_V4MAPPED(six))
+            text = inet_ntop(AF_INET, &six->s6_addr[12], ret, (socklen_t)size);
+        else
+            text = inet_ntop(AF_INET6, six, ret, (socklen_t)size);
+    }
+    return text ? 0 : -EAFNOSUPPORT;
+}
+
+int pl_net_own_address(char *ret, size_t size, struct pl_error *err)
+{
+    struct addrinfo hints = {.ai_socktype = SOCK_STREAM}, *list = NULL;
+    char host[256];
+
+    snprintf(ret, size, "127.0.0.1");
+    if (gethostname(host, sizeof(host)) < 0)
+        return pl_error_errno(err, errno, "cannot get this host's name");
+    host[sizeof(host) - 1] = '\0';
+    if (getaddrinfo(host, NULL, &hints, &list) != 0)
+        return 0;
+    for (struct addrinfo *a = list; a; a = a->ai_next) {
+        char text[INET6_ADDRSTRLEN];
+
+        if (getnameinfo(a->ai_addr, a->ai_addrlen, text, sizeof(text), NULL, 0, NI_NUMERICHOST) !=
+            0)
+            continue;
+        if (strncmp(text, "127.", 4) == 0 || strcmp(text, "::1") == 0 ||
+            strncmp(text, "fe80:", 5) == 0)
+            continue;
+        snprintf(ret, size, "%s", text);
+        break;
+    }
+    freeaddrinfo(list);
+    return 0;
+}
+
+void pl_net_tune(int fd)
+{
+    int one = 1;
+    unsigned limit_ms = 20000;
+
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
+    setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &limit_ms, sizeof(limit_ms));
+}
+
+int pl_net_walk(const unsigned char secret[PL_KEY_SIZE],
+                const struct pl_session_id *id,
+                uint16_t ret[PL_WALK_PORTS],
+                struct pl_error *err)
+{
+    const char *range = getenv("PLUME_HUB_PORTS");
+    uint16_t low = PL_WALK_LOW, high = PL_WALK_HIGH;
+    uint32_t words[PL_WALK_PORTS], size;
+    char text[96];
+    int r;
+
+    if (range && *range) {
+        r = pl_parse_port_range(range, &low, &high, err);
+        if (r < 0)
+            return pl_error_wrap(err, r, "PLUME_HUB_PORTS");
+    }
+    size = (uint32_t)high - low + 1;
+    snprintf(text, sizeof(text), "plume walk %s %s %u", id->job, id->step, id->attempt);
+    crypto_generichash((unsigned char *)words, sizeof(words), (const unsigned char *)text,
+                       strlen(text), secret, PL_KEY_SIZE);
+    for (size_t i = 0; i < PL_WALK_PORTS; i++) {
+        size_t j = 0;
+
+        /* Not the same port twice, as long as the range has others. */
+        ret[i] = (uint16_t)(low + words[i] % size);
+        while (i < size && j < i) {
+            if (ret[j++] == ret[i]) {
+                ret[i] = (uint16_t)(ret[i] == high ? low : ret[i] + 1);
+                j = 0;
+            }
+        }
+    }
+    return 0;
+}
+
+int pl_net_split(const char *s, char *host, size_t size, uint16_t *ret_port)
+{
+    const char *colon = strrchr(s, ':');
+    size_t len = colon ? (size_t)(colon - s) : 0;
+    int64_t port;
+
+    if (!colon || len == 0 || pl_parse_int(colon + 1, 1, 65535, &port, NULL) < 0)
+        return -EINVAL;
+    if (s[0] == '[' && s[len - 1] == ']') {
+        s++;
+        len -= 2;
+    }
+    if (len == 0 || len >= size)
+        return -EINVAL;
+    memcpy(host, s, len);
+    host[len] = '\0';
+    *ret_port = (uint16_t)port;
+    return 0;
+}

@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: MIT */
+/* TCP ports: holding one, walking to the hub's. All descriptors are non-blocking and
+ * close-on-exec. */
+#ifndef PL_RUNTIME_NODE_PORT_H
+#define PL_RUNTIME_NODE_PORT_H
+
+#include "common/base/error.h"
+#include "common/proto/protocol.h"
+
+#include <stdint.h>
+#include <sys/socket.h>
+
+#define PL_WALK_PORTS 8
+#define PL_WALK_LOW 20000 /* $PLUME_HUB_PORTS; the same on all nodes, so never the local sysctl */
+#define PL_WALK_HIGH 29999
+
+/* Binds a port and never listens on it. While the descriptor is open the kernel gives the port to
+ * nobody, yet a program that sets SO_REUSEADDR or SO_REUSEPORT (PyTorch does) can bind it and
+ * listen. port 0 lets the kernel choose. Measured: 0 of 80,000 kernel choices hit a held port. */
+int pl_net_hold(uint16_t port, int *ret_fd, uint16_t *ret_port, struct pl_error *err);
+
+/* Listens on all addresses; port 0 lets the kernel choose. pl_net_listen() takes a port that
+ * pl_net_hold() holds, here or in another process of the user; pl_net_listen_alone() takes only one
+ * that nobody else has. -EADDRINUSE. */
+int pl_net_listen(uint16_t port, int *ret_fd, struct pl_error *err);
+int pl_net_listen_alone(uint16_t port, int *ret_fd, struct pl_error *err);
+
+/* The first port of the range that could be bound just now; it is not held. -EADDRINUSE. */
+int pl_net_find_free(uint16_t low, uint16_t high, uint16_t *ret, struct pl_error *err);
+
+/* Starts connecting; the result comes when the descriptor turns writable. */
+int pl_net_connect(const struct sockaddr *addr, socklen_t len, int *ret_fd);
+
+/* Numeric host of a socket's own or its peer's address ("127.0.0.1"; v4-mapped as v4). */
+int pl_net_name(int fd, bool peer, char *ret, size_t size);
+
+/* This host's address for other nodes: what its name resolves to, loopback only for want of a
+ * better one. */
+int pl_net_own_address(char *ret, size_t size, struct pl_error *err);
+
+/* TCP_NODELAY and a limit of 20 s for bytes that nobody acknowledges. */
+void pl_net_tune(int fd);
+
+/* The ports at which this job's hub may listen, from a keyed hash of job, step and attempt, inside
+ * $PLUME_HUB_PORTS; all different where the range is large enough. Equal on all nodes. -EINVAL for
+ * a bad $PLUME_HUB_PORTS. */
+int pl_net_walk(const unsigned char secret[PL_KEY_SIZE],
+                const struct pl_session_id *id,
+                uint16_t ret[PL_WALK_PORTS],
+                struct pl_error *err);
+
+/* Splits "host:port" or "[v6]:port" ($PLUME_HUB). -EINVAL. */
+int pl_net_split(const char *s, char *host, size_t size, uint16_t *ret_port);
+
+#endif

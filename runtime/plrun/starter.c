@@ -1,0 +1,434 @@
+/* SPDX-License-Identifier: MIT */
+#include "runtime/plrun/starter.h"
+#include "common/base/fs.h"
+#include "common/base/log.h"
+#include "common/base/parse.h"
+#include "common/proto/rank/minijson.h"
+#include "common/proto/rank/rank_link.h"
+#include "runtime/node/slurm_step.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <poll.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <time.h>
+
+#define READY_MS 20000   /* for the daemon to come up */
+#define SOCKET_MS 60000  /* for its socket, seen from the other ranks of the node */
+#define VERDICT_MS 30000 /* from the rank's end to the exit code */
+#define DAEMON_LEAVE_MS 20000
+#define ORPHAN_TERM_MS 1000 /* what a rank left behind gets SIGTERM, and after this SIGKILL */
+
+struct starter {
+    struct pl_step step;
+    struct pl_rank_link link;
+    int control_fd; /* to the daemon, where we started it */
+    pid_t daemon, child;
+    int signal_fd;
+    sigset_t old_mask;
+    bool ended, daemon_ended, slurm_signals_all;
+    int status, code;
+};
+
+static const int passed_on[] = {SIGTERM, SIGINT,  SIGHUP,   SIGQUIT, SIGUSR1,
+                                SIGUSR2, SIGALRM, SIGWINCH, SIGTSTP};
+
+/* ---- the daemon ---- */
+
+static int start_daemon(struct starter *s, const char *plrund, struct pl_error *err)
+{
+    struct pl_rank_link control = PL_RANK_LINK_INIT;
+    _cleanup_free_ char *line = NULL, *text = NULL;
+    int pair[2], r;
+
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) < 0)
+        return pl_error_errno(err, errno, "cannot make a socket");
+    s->daemon = fork();
+    if (s->daemon < 0) {
+        close(pair[0]);
+        close(pair[1]);
+        return pl_error_errno(err, errno, "cannot start the node daemon");
+    }
+    if (s->daemon == 0) {
+        int null = open("/dev/null", O_RDWR);
+
+        /* stderr stays: what the daemon has to say should be seen. It is closed by its end. */
+        dup2(null, 0);
+        dup2(null, 1);
+        dup2(pair[1], 3);
+        pl_close_from(4, NULL, 0);
+        setsid();
+        execl(plrund, "plrund", "--control-fd", "3", (char *)NULL);
+        dprintf(3, "{\"type\":\"failed\",\"text\":\"cannot run plrund\"}\n");
+        _exit(127);
+    }
+    close(pair[1]);
+    s->control_fd = pair[0];
+    control.fd = pair[0];
+    r = pl_rank_link_recv(&control, READY_MS, &line, err);
+    pl_buf_finish(&control.in);
+    if (r < 0)
+        return pl_error_wrap(err, r, "the node daemon (%s) did not start", plrund);
+    if (pl_mini_is(line, "ready"))
+        return 0;
+    pl_mini_get_string(line, "text", &text);
+    return pl_error_set(err, -ECONNABORTED, "%s", text ? text : "the node daemon did not start");
+}
+
+/* Counts seconds in which the daemon's beats did not come. Not by the clock: while the job is
+ * suspended nobody is silent. True at the limit. */
+static bool is_silent(unsigned *quiet_s, int poll_result)
+{
+    if (poll_result > 0)
+        *quiet_s = 0;
+    else if (poll_result == 0)
+        ++*quiet_s;
+    return *quiet_s * 1000ull > pl_step_env_ms("PLUME_SILENCE", PL_SILENCE_MS);
+}
+
+/* Waits for the daemon, which serves the node's other ranks as long as they run. Where we failed it
+ * is told to leave, and gets a limit. */
+static void end_daemon(struct starter *s, bool failed)
+{
+    uint64_t limit = pl_now_ns() + DAEMON_LEAVE_MS * 1000000ull;
+    struct pollfd p = {.fd = s->control_fd, .events = POLLIN};
+    _cleanup_close_ int pidfd = -EBADF;
+    char beats[4096];
+    unsigned quiet_s = 0;
+
+    if (s->daemon <= 0)
+        return;
+    if (failed)
+        shutdown(s->control_fd, SHUT_WR);
+    while (!s->daemon_ended && (!failed || pl_now_ns() < limit)) {
+        ssize_t n = 1;
+        int ready = poll(&p, 1, 1000);
+
+        if (ready > 0)
+            n = recv(s->control_fd, beats, sizeof(beats), MSG_DONTWAIT);
+        if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR))
+            break;
+        if (is_silent(&quiet_s, ready))
+            kill(s->daemon, SIGKILL);
+    }
+    if (!s->daemon_ended) /* its socket is closed, so it is about to end */
+        pidfd = (int)syscall(SYS_pidfd_open, s->daemon, 0);
+    for (int i = 0; !s->daemon_ended && waitpid(s->daemon, NULL, WNOHANG) == 0; i++) {
+        if (i == 400)
+            kill(s->daemon, SIGKILL);
+        p = (struct pollfd){.fd = pidfd, .events = POLLIN};
+        poll(&p, 1, 5); /* an old kernel has no such descriptor, and sleeps */
+    }
+    s->daemon_ended = true;
+}
+
+/* ---- the program ---- */
+
+/* True where a folder of PATH has a file of this name that we can see. */
+static bool is_in_path(const char *name)
+{
+    const char *path = getenv("PATH");
+
+    for (const char *p = path ? path : ""; *p; p += strcspn(p, ":"), p += *p == ':') {
+        int len = (int)strcspn(p, ":");
+        _cleanup_free_ char *file = pl_strf("%.*s/%s", len ? len : 1, len ? p : ".", name);
+
+        if (file && access(file, F_OK) == 0)
+            return true;
+    }
+    return false;
+}
+
+int pl_starter_exec(char *const *argv)
+{
+    int error;
+
+    execvp(argv[0], argv);
+    error = errno;
+    /* What execvp(3) says where it may not search one of the folders and finds nothing. */
+    if (error == EACCES && !strchr(argv[0], '/') && !is_in_path(argv[0]))
+        error = ENOENT;
+    dprintf(2, "plrun: cannot run '%s': %s\n", argv[0], strerror(error));
+    return error == ENOENT ? 127 : 126;
+}
+
+static void run_child(struct starter *s, char *const *argv, const int pipes[4], bool capture)
+{
+    prctl(PR_SET_PDEATHSIG, SIGKILL); /* a guard that is killed takes its rank along */
+    if (capture) {
+        dup2(pipes[1], 1);
+        dup2(pipes[3], 2);
+    }
+    for (size_t i = 0; i < PL_COUNT(passed_on); i++)
+        signal(passed_on[i], SIG_DFL);
+    signal(SIGPIPE, SIG_DFL);
+    sigprocmask(SIG_SETMASK, &s->old_mask, NULL);
+    _exit(pl_starter_exec(argv));
+}
+
+/* Pipes for fds 1 and 2: {out_read, out_write, err_read, err_write}. */
+static int make_pipes(int pipes[4], struct pl_error *err)
+{
+    if (pipe2(pipes, O_CLOEXEC) < 0)
+        return pl_error_errno(err, errno, "cannot make a pipe");
+    if (pipe2(pipes + 2, O_CLOEXEC) < 0) {
+        close(pipes[0]);
+        close(pipes[1]);
+        return pl_error_errno(err, errno, "cannot make a pipe");
+    }
+    return 0;
+}
+
+static void close_pipes(int pipes[4])
+{
+    for (int i = 0; i < 4; i++)
+        if (pipes[i] >= 0)
+            close(PL_TAKE_FD(pipes[i]));
+}
+
+static int say_hello(struct starter *s, const int pipes[4], bool capture, struct pl_error *err)
+{
+    int fds[4] = {pipes[0], STDOUT_FILENO, pipes[2], STDERR_FILENO};
+
+    return pl_rank_link_hello(&s->link, PL_RANK_ROLE_STARTER, s->step.rank, s->step.local_rank,
+                              getpid(), true, fds, capture ? 4 : 0, err);
+}
+
+static int spawn(struct starter *s, char *const *argv, const int pipes[4], bool capture)
+{
+    char line[96];
+    sigset_t mask;
+
+    sigemptyset(&mask);
+    sigaddset(&mask, SIGCHLD);
+    for (size_t i = 0; i < PL_COUNT(passed_on); i++)
+        sigaddset(&mask, passed_on[i]);
+    sigprocmask(SIG_BLOCK, &mask, &s->old_mask);
+    s->signal_fd = signalfd(-1, &mask, SFD_CLOEXEC | SFD_NONBLOCK);
+    if (s->signal_fd < 0)
+        return -errno;
+    s->child = fork();
+    if (s->child < 0)
+        return -errno;
+    if (s->child == 0)
+        run_child(s, argv, pipes, capture);
+    snprintf(line, sizeof(line), "{\"type\":\"spawned\",\"pid\":%d}", (int)s->child);
+    return pl_rank_link_send(&s->link, line, NULL);
+}
+
+/* ---- watching it ---- */
+
+/* Where Slurm keeps track of processes by their parents, a signal to the step reaches all of them;
+ * where it does so by cgroup, only the task itself. Passing it on must make one of either. */
+static bool slurm_signals_all(void)
+{
+    _cleanup_free_ char *text = NULL;
+
+    if (pl_file_read("/proc/self/cgroup", 65536, &text, NULL, NULL) < 0)
+        return false;
+    return !strstr(text, "/step_") && !strstr(text, "slurmstepd");
+}
+
+static void on_signals(struct starter *s)
+{
+    struct signalfd_siginfo info;
+    char line[64];
+
+    while (read(s->signal_fd, &info, sizeof(info)) == (ssize_t)sizeof(info)) {
+        bool from_slurm = (pid_t)info.ssi_pid == getppid();
+
+        if (info.ssi_signo == SIGCHLD)
+            continue;
+        if (!s->ended && !(from_slurm && s->slurm_signals_all))
+            kill(s->child, (int)info.ssi_signo); /* not reaped yet, so it is still ours */
+        snprintf(line, sizeof(line), "{\"type\":\"signalled\",\"signal\":%u}", info.ssi_signo);
+        pl_rank_link_send(&s->link, line, NULL);
+    }
+}
+
+static void reap(struct starter *s)
+{
+    char line[128];
+    int status;
+    pid_t pid;
+
+    while ((pid = waitpid(-1, &status, WNOHANG)) > 0) {
+        if (pid == s->daemon) {
+            s->daemon_ended = true;
+        } else if (pid == s->child) {
+            s->ended = true;
+            s->status = status;
+            s->code = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+            snprintf(line, sizeof(line), "{\"type\":\"exited\",\"status\":%d,\"at_ns\":%llu}",
+                     status, (unsigned long long)pl_now_ns());
+            pl_rank_link_send(&s->link, line, NULL);
+        } /* else: an orphan that we inherited */
+    }
+}
+
+/* Sends a signal to each process that has become our child, but the daemon; how many there were. */
+static unsigned signal_orphans(const struct starter *s, int signal)
+{
+    _cleanup_free_ char *path = pl_strf("/proc/self/task/%d/children", (int)getpid());
+    _cleanup_free_ char *text = NULL;
+    char *word, *rest;
+    unsigned n = 0;
+    int64_t pid;
+
+    if (!path || pl_file_read(path, 1 << 20, &text, NULL, NULL) < 0)
+        return 0;
+    for (word = strtok_r(text, " \n", &rest); word; word = strtok_r(NULL, " \n", &rest)) {
+        if (pl_parse_int(word, 2, INT32_MAX, &pid, NULL) < 0 || (pid_t)pid == s->daemon)
+            continue;
+        kill((pid_t)pid, signal); /* our child: its number cannot be another's before we reap it */
+        n++;
+    }
+    return n;
+}
+
+/* We are the reaper of everything the rank started, so nothing of it can get away. */
+static void empty(struct starter *s)
+{
+    uint64_t start = pl_now_ns();
+    struct timespec pause = {0, 2000000};
+
+    reap(s);
+    if (!signal_orphans(s, SIGTERM))
+        return;
+    while (pl_now_ns() - start < 10000000000ull) {
+        bool late = pl_now_ns() - start > ORPHAN_TERM_MS * 1000000ull;
+
+        nanosleep(&pause, NULL);
+        reap(s);
+        /* Each that dies may hand us its children: ask again what there is. */
+        if (!signal_orphans(s, late ? SIGKILL : 0))
+            return;
+    }
+    pl_log_warn("child", "processes of rank %u could not be ended", s->step.rank);
+}
+
+/* Without its daemon nobody can tell what the rank does: it is ended. */
+static void lose_daemon(struct starter *s, const char *what)
+{
+    pl_rank_link_close(&s->link);
+    if (s->ended)
+        return;
+    pl_log_error("net", "the node daemon %s; ending rank %u", what, s->step.rank);
+    kill(s->child, SIGTERM);
+}
+
+/* Lines of the daemon. Returns true once it gave its verdict (or is gone). */
+static bool on_link(struct starter *s)
+{
+    int64_t n;
+
+    for (;;) {
+        _cleanup_free_ char *line = NULL;
+        int r = pl_rank_link_recv(&s->link, 0, &line, NULL);
+
+        if (r == -ETIMEDOUT)
+            return false;
+        if (r < 0)
+            break;
+        if (pl_mini_is(line, "signal") && pl_mini_get_int(line, "signal", &n) == 0 && !s->ended)
+            kill(s->child, (int)n);
+        if (pl_mini_is(line, "verdict") && pl_mini_get_int(line, "code", &n) == 0) {
+            s->code = (int)n;
+            return true;
+        }
+    }
+    lose_daemon(s, "is gone");
+    return true;
+}
+
+static void watch(struct starter *s)
+{
+    uint64_t ended_ns = 0, gone_ns = 0;
+    unsigned quiet_s = 0;
+    bool verdict = false;
+
+    while (!s->ended || !verdict) {
+        struct pollfd p[2] = {{.fd = s->signal_fd, .events = POLLIN},
+                              {.fd = s->link.fd, .events = POLLIN}};
+        bool had = s->ended, waiting = s->ended || gone_ns;
+        int ready = poll(p, 2, waiting ? 100 : 1000);
+
+        on_signals(s);
+        reap(s);
+        if (s->ended && !had) {
+            ended_ns = pl_now_ns();
+            empty(s);
+        }
+        if (s->link.fd >= 0 && on_link(s)) {
+            verdict = true;
+            gone_ns = pl_now_ns();
+        } else if (s->link.fd >= 0 && !waiting && is_silent(&quiet_s, ready)) {
+            lose_daemon(s, "does not answer");
+            if (s->daemon > 0) /* of no use to the node's other ranks either */
+                kill(s->daemon, SIGKILL);
+            verdict = true;
+            gone_ns = pl_now_ns();
+        }
+        if (s->ended && pl_now_ns() - ended_ns > VERDICT_MS * 1000000ull)
+            return; /* our own code, then */
+        if (gone_ns && !s->ended && pl_now_ns() - gone_ns > 5000000000ull)
+            kill(s->child, SIGKILL);
+    }
+}
+
+static void set_signals_default(void)
+{
+    signal(SIGPIPE, SIG_IGN);
+    prctl(PR_SET_CHILD_SUBREAPER, 1);
+}
+
+int pl_starter_run(char *const *argv, const char *plrund, struct pl_error *err)
+{
+    struct starter s = {.link = PL_RANK_LINK_INIT, .control_fd = -EBADF, .signal_fd = -EBADF};
+    _cleanup_free_ char *path = NULL;
+    int pipes[4] = {-EBADF, -EBADF, -EBADF, -EBADF};
+    bool capture = !isatty(STDOUT_FILENO) && !isatty(STDERR_FILENO);
+    int r = pl_step_from_env(&s.step, true, err);
+
+    if (r < 0)
+        return r;
+    set_signals_default();
+    s.slurm_signals_all = slurm_signals_all();
+    r = pl_rank_socket_path(s.step.id.job, s.step.id.step, s.step.id.attempt, s.step.node_id, &path,
+                            err);
+    if (r == 0 && s.step.local_rank == 0)
+        r = start_daemon(&s, plrund, err);
+    if (r == 0)
+        r = pl_rank_link_open(&s.link, path, SOCKET_MS, err);
+    if (r == 0)
+        r = make_pipes(pipes, err);
+    if (r == 0)
+        r = say_hello(&s, pipes, capture, err);
+    if (r == 0) {
+        close(PL_TAKE_FD(pipes[0])); /* the daemon has them now */
+        close(PL_TAKE_FD(pipes[2]));
+        r = pl_rank_link_world(&s.link, UINT_MAX, NULL, NULL, err);
+    }
+    if (r == 0) {
+        r = spawn(&s, argv, pipes, capture);
+        if (r < 0)
+            pl_error_errno(err, r, "cannot start '%s'", argv[0]);
+    }
+    close_pipes(pipes); /* the daemon waits for their end */
+    if (r == 0) {
+        watch(&s);
+        r = s.code;
+    }
+    pl_rank_link_close(&s.link);
+    end_daemon(&s, r < 0);
+    if (s.daemon > 0) /* a daemon that was killed leaves it */
+        unlink(path);
+    return r;
+}

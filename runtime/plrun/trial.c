@@ -1,0 +1,370 @@
+/* SPDX-License-Identifier: MIT */
+#include "runtime/plrun/trial.h"
+#include "common/base/child.h"
+#include "common/base/fs.h"
+#include "common/base/log.h"
+#include "common/base/parse.h"
+#include "common/base/program.h"
+#include "common/proto/json.h"
+#include "common/run/cause.h"
+#include "common/run/run_state.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#define CLAIM_MAX 4096
+#define ASK_MS 5000
+#define TAIL_BYTES 4096
+#define TAIL_LINES 20
+
+static int env_number(const char *name, int64_t fallback, unsigned *ret, struct pl_error *err)
+{
+    const char *v = getenv(name);
+    int64_t n = fallback;
+    int r = 0;
+
+    if (v && *v)
+        r = pl_parse_int(v, 0, INT32_MAX, &n, err);
+    else if (fallback < 0)
+        return pl_error_set(err, -ENOENT, "%s is not set: this is for Plume's job script", name);
+    if (r < 0)
+        return pl_error_wrap(err, r, "%s", name);
+    *ret = (unsigned)n;
+    return 0;
+}
+
+static int open_run(struct pl_run **ret, unsigned *ret_trial, struct pl_error *err)
+{
+    const char *dir = getenv("PLUME_RUN_DIR");
+    int r;
+
+    if (!dir || !*dir)
+        return pl_error_set(err, -ENOENT,
+                            "PLUME_RUN_DIR is not set: this is for Plume's job script");
+    r = pl_run_open(dir, ret, err);
+    if (r == 0)
+        r = env_number("PLUME_TRIAL", -1, ret_trial, err);
+    if (r == 0 && *ret_trial >= pl_run_n_trials(*ret))
+        r = pl_error_set(err, -EINVAL, "trial %u is not in this sweep of %u trials", *ret_trial,
+                         pl_run_n_trials(*ret));
+    return r;
+}
+
+/* ---- claim ---- */
+
+struct claim {
+    const char *array; /* the array's job id, or the job's */
+    unsigned task, restart;
+};
+
+static int own_claim(struct claim *ret, struct pl_error *err)
+{
+    ret->array = getenv("SLURM_ARRAY_JOB_ID");
+    if (!ret->array || !*ret->array)
+        ret->array = getenv("SLURM_JOB_ID");
+    if (!ret->array || !*ret->array)
+        return pl_error_set(err, -ENOENT, "not inside a Slurm job (SLURM_JOB_ID is not set)");
+    return env_number("SLURM_ARRAY_TASK_ID", 0, &ret->task, err) ||
+                   env_number("SLURM_RESTART_COUNT", 0, &ret->restart, err)
+               ? err->code
+               : 0;
+}
+
+static int write_claim(const char *dir, const struct claim *c, struct pl_error *err)
+{
+    _cleanup_(pl_buf_finish) struct pl_buf text = {0};
+    _cleanup_(json_decrefp) json_t *o = NULL;
+    _cleanup_free_ char *path = pl_path_join(dir, "claim");
+    const char *job = getenv("SLURM_JOB_ID"), *node = getenv("SLURMD_NODENAME");
+
+    o = json_pack("{s:s, s:i, s:s, s:i, s:s, s:f}", "array", c->array, "task", (int)c->task, "job",
+                  job ? job : c->array, "restart", (int)c->restart, "host", node ? node : "?",
+                  "time", pl_wall_s());
+    if (!path || !o || pl_json_dump_line(o, &text) < 0)
+        return pl_error_set(err, -ENOMEM, "out of memory");
+    return pl_file_append(path, text.data, text.len, 0666, err);
+}
+
+/* Takes attempt K; -EEXIST where it is taken. */
+static int take_attempt(const char *path, const struct claim *c, struct pl_error *err)
+{
+    _cleanup_free_ char *temp = pl_strf("%s.XXXXXX", path), *file = NULL;
+    mode_t mask = umask(0);
+    int r;
+
+    umask(mask);
+    if (!temp)
+        return pl_error_set(err, -ENOMEM, "out of memory");
+    if (!mkdtemp(temp))
+        return pl_error_errno(err, errno, "cannot make a folder beside '%s'", path);
+    file = pl_path_join(temp, "claim");
+    r = file && chmod(temp, 0777 & ~mask) == 0 ? write_claim(temp, c, err) : -errno;
+    if (r == 0 && rename(temp, path) < 0) /* fails on a folder that has something in it */
+        r = errno == ENOTEMPTY || errno == EEXIST
+                ? -EEXIST
+                : pl_error_errno(err, errno, "cannot make '%s'", path);
+    if (r < 0) {
+        if (file)
+            unlink(file);
+        rmdir(temp);
+    }
+    return r;
+}
+
+/* 1 where the attempt is an earlier one of this array, 0 where it is this very job's, -EEXIST where
+ * it is another array's. */
+static int look_at_attempt(const char *path, const struct claim *c, struct pl_error *err)
+{
+    _cleanup_free_ char *file = pl_path_join(path, "claim");
+    _cleanup_(json_decrefp) json_t *o = NULL;
+    const char *array;
+    int64_t restart, task;
+    int r = file ? pl_json_load_file(file, CLAIM_MAX, &o, err) : -ENOMEM;
+
+    if (r < 0)
+        return r == -ENOENT ? -EEXIST : r;
+    array = pl_json_string(o, "array");
+    if (!array || pl_json_int(o, "restart", &restart) < 0 || pl_json_int(o, "task", &task) < 0)
+        return pl_error_set(err, -EINVAL, "'%s' is damaged", file);
+    if (strcmp(array, c->array) != 0 || task != (int64_t)c->task)
+        return pl_error_set(err, -EEXIST, "job %s has claimed this trial already", array);
+    return restart != (int64_t)c->restart;
+}
+
+int pl_trial_claim(unsigned *ret_attempt, struct pl_error *err)
+{
+    _cleanup_(pl_run_closep) struct pl_run *run = NULL;
+    _cleanup_free_ char *dir = NULL;
+    struct claim c = {0};
+    unsigned trial;
+    int r = open_run(&run, &trial, err);
+
+    if (r == 0)
+        r = own_claim(&c, err);
+    if (r < 0)
+        return r;
+    dir = pl_run_trial_path(run, trial, NULL);
+    if (!dir)
+        return pl_error_set(err, -ENOMEM, "out of memory");
+    r = pl_mkdir_p(dir, 0777, err);
+    for (unsigned k = 0; r == 0 && k < 100000; k++) {
+        _cleanup_free_ char *path = pl_run_attempt_path(run, trial, k, NULL);
+
+        if (!path)
+            return pl_error_set(err, -ENOMEM, "out of memory");
+        r = access(path, F_OK) == 0 ? -EEXIST : take_attempt(path, &c, err);
+        if (r == 0) {
+            *ret_attempt = k;
+            return 0;
+        }
+        if (r != -EEXIST)
+            return r;
+        r = look_at_attempt(path, &c, err);
+        if (r == 0) {
+            *ret_attempt = k;
+            return 0;
+        }
+        r = r > 0 ? 0 : r;
+    }
+    return r < 0 ? r : pl_error_set(err, -ERANGE, "too many attempts");
+}
+
+/* ---- finish ---- */
+
+/* The last lines of our stderr, where that is a file (Slurm's output file). */
+static char *stderr_tail(void)
+{
+    struct pl_buf out = {0};
+    char link[PATH_MAX], data[TAIL_BYTES];
+    ssize_t n = readlink("/proc/self/fd/2", link, sizeof(link) - 1), len, from;
+    _cleanup_close_ int fd = -EBADF;
+    struct stat st;
+    unsigned lines = 0;
+
+    if (n <= 0)
+        return NULL;
+    link[n] = '\0';
+    fd = open(link, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
+    if (fd < 0 || fstat(fd, &st) < 0 || !S_ISREG(st.st_mode))
+        return NULL;
+    len = pread(fd, data, sizeof(data), PL_MAX(st.st_size - (off_t)sizeof(data), (off_t)0));
+    while (len > 0 && data[len - 1] == '\n')
+        len--;
+    for (from = len; from > 0; from--)
+        if (data[from - 1] == '\n' && ++lines == TAIL_LINES)
+            break;
+    if (len > 0)
+        pl_buf_add_text(&out, data + from, (size_t)(len - from));
+    return pl_buf_take(&out);
+}
+
+/* What Slurm says of why we end; the kind of cause, or NULL. hub_died: there is a log without an
+ * end. */
+static const char *ask_slurm(int code, unsigned restart, bool hub_died, bool *ret_inferred)
+{
+    const char *job = getenv("SLURM_JOB_ID");
+    const char *argv[] = {"scontrol", "-o", "show", "job", job ? job : "", NULL};
+    struct pl_child child = {0};
+    const char *kind = NULL;
+
+    if (pl_child_run(argv, NULL, ASK_MS, &child, NULL) == 0 && child.status == 0) {
+        /* Ranks that lost their hub end by SIGTERM too: then only Slurm's word counts. */
+        kind = pl_cause_from_slurm(pl_buf_str(&child.out), restart,
+                                   code == 128 + SIGTERM && !hub_died, ret_inferred);
+    } else if (code == 128 + SIGTERM) {
+        kind = "cancelled";
+        *ret_inferred = true;
+    }
+    pl_child_finish(&child);
+    return kind;
+}
+
+/* The cause of an end that the hub did not record. A new reference; NULL where nothing failed. */
+static json_t *make_cause(const char *attempt_dir, int code, struct pl_error *err)
+{
+    _cleanup_(json_decrefp) json_t *doc = NULL;
+    _cleanup_free_ char *text = stderr_tail();
+    bool inferred = false, reached_srun = getenv("PLUME_HUB") != NULL;
+    const char *kind, *node = getenv("SLURMD_NODENAME");
+    unsigned restart = 0;
+    json_t *cause;
+
+    env_number("SLURM_RESTART_COUNT", 0, &restart, NULL);
+    if (pl_state_load(attempt_dir, &doc, err) == 0 && json_object_get(doc, "cause"))
+        return json_incref(json_object_get(doc, "cause"));
+    kind = code ? ask_slurm(code, restart, doc != NULL, &inferred) : NULL;
+    if (!kind && code == 0 && !doc)
+        return NULL;
+    if (!kind && doc && code == 128 + SIGKILL) { /* of scancel JOB.STEP Slurm keeps no record */
+        kind = "cancelled";
+        inferred = true;
+    }
+    if (!kind && doc) { /* the hub began and never ended: its node is gone, or it was killed */
+        kind = "node";
+        inferred = true;
+    }
+    if (!kind)
+        kind = reached_srun ? "launch" : "setup";
+    cause = json_pack("{s:s, s:s, s:i}", "kind", kind, "node", node ? node : "?", "exit", code);
+    if (cause && inferred)
+        json_object_set_new(cause, "inferred", json_true());
+    if (cause && text && *text)
+        json_object_set_new(cause, "text", json_string(text));
+    return cause;
+}
+
+int pl_trial_finish(int code, int *ret_code, struct pl_error *err)
+{
+    _cleanup_(pl_run_closep) struct pl_run *run = NULL;
+    _cleanup_(json_decrefp) json_t *result = NULL, *cause = NULL;
+    _cleanup_free_ char *dir = NULL;
+    const char *job = getenv("SLURM_JOB_ID"), *array = getenv("SLURM_ARRAY_JOB_ID");
+    const char *task = getenv("SLURM_ARRAY_TASK_ID");
+    _cleanup_free_ char *name = array && task ? pl_strf("%s_%s", array, task) : NULL;
+    unsigned trial, attempt = 0;
+    int64_t n;
+    int r = open_run(&run, &trial, err);
+
+    *ret_code = code;
+    if (r == 0)
+        r = env_number("PLUME_ATTEMPT", -1, &attempt, err);
+    if (r < 0)
+        return r;
+    if (pl_run_result_read(run, trial, &result, NULL, NULL) == 0 &&
+        pl_json_int(result, "attempt", &n) == 0 && n == (int64_t)attempt) {
+        if (pl_json_int(result, "exit_code", &n) == 0 && n >= 0 && n <= 255)
+            *ret_code = (int)n;
+        return 0;
+    }
+    json_decref(PL_TAKE(result));
+    dir = pl_run_attempt_path(run, trial, attempt, NULL);
+    if (!dir)
+        return pl_error_set(err, -ENOMEM, "out of memory");
+    cause = make_cause(dir, code, err);
+    if (cause && code == 0)
+        *ret_code = code = PL_EXIT_FAILED;
+    result = json_pack("{s:i, s:i, s:s, s:s, s:i, s:f}", "attempt", (int)attempt, "attempts",
+                       (int)attempt + 1, "job",
+                       name  ? name
+                       : job ? job
+                             : "",
+                       "job_id", job ? job : "", "exit_code", code, "time", pl_wall_s());
+    if (!result)
+        return pl_error_set(err, -ENOMEM, "out of memory");
+    if (cause)
+        json_object_set(result, "cause", cause);
+    return pl_run_result_write(run, trial, pl_cause_state(pl_json_string(cause, "kind")), result,
+                               err);
+}
+
+/* ---- program ---- */
+
+int pl_trial_find_program(const char *name, char **ret, struct pl_error *err)
+{
+    _cleanup_(pl_run_closep) struct pl_run *run = NULL;
+    unsigned trial;
+    int r = pl_program_search(name, ret);
+
+    if (r < 0)
+        return pl_error_set(err, r, "out of memory");
+    if (*ret)
+        return 0;
+    r = open_run(&run, &trial, err);
+    if (r < 0)
+        return r;
+    *ret = strdup(pl_run_argv(run, NULL)[0]);
+    if (!*ret)
+        return pl_error_set(err, -ENOMEM, "out of memory");
+    pl_log_warn("run", "'%s' is not in PATH after the set-up; the program is '%s'", name, *ret);
+    return 0;
+}
+
+const char *pl_trial_program_file(const struct pl_run *run)
+{
+    const char *path = getenv("PLUME_PROGRAM");
+
+    return path && *path ? path : pl_run_argv(run, NULL)[0];
+}
+
+static int set_program(const struct pl_run *run, char **argv, struct pl_error *err)
+{
+    char *path = strdup(pl_trial_program_file(run));
+
+    if (!path)
+        return pl_error_set(err, -ENOMEM, "out of memory");
+    free(argv[0]);
+    argv[0] = path;
+    return 0;
+}
+
+int pl_trial_program(char ***ret, struct pl_error *err)
+{
+    _cleanup_(pl_run_closep) struct pl_run *run = NULL;
+    _cleanup_(json_decrefp) json_t *params = NULL;
+    _cleanup_(pl_strv_freep) char **env = NULL, **argv = NULL;
+    unsigned trial;
+    int r = open_run(&run, &trial, err);
+
+    if (r == 0)
+        r = pl_run_trial_params(run, trial, &params, err);
+    if (r == 0)
+        r = pl_run_trial_env(params, &env, err);
+    for (char **e = env; r == 0 && e && *e; e++) {
+        char *equals = strchr(*e, '=');
+
+        *equals = '\0';
+        if (setenv(*e, equals + 1, 1) < 0)
+            r = pl_error_errno(err, errno, "cannot set %s", *e);
+    }
+    if (r == 0)
+        r = pl_run_trial_argv(run, params, &argv, err);
+    if (r == 0)
+        r = set_program(run, argv, err);
+    if (r == 0)
+        *ret = PL_TAKE(argv);
+    return r;
+}

@@ -1,0 +1,342 @@
+/* SPDX-License-Identifier: MIT */
+#include "runtime/plrund/daemon/capture.h"
+#include "common/base/buf.h"
+#include "common/base/fs.h"
+#include "common/base/log.h"
+
+#include <fcntl.h>
+#include <math.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+
+#define PENDING_MAX ((size_t)256 * 1024) /* unwritten bytes at which reading stops */
+#define LINE_MAX_BYTES 4096              /* longer lines are searched for metrics in parts */
+#define DRAIN_READS 32                   /* of 64 KiB each */
+#define TAIL_BYTES 4096
+#define TAIL_LINES 20
+
+struct pl_capture {
+    uv_poll_t in, out; /* `out` only where the real descriptor can say that it is full */
+    int read_fd, real_fd, file_fd;
+    const struct pl_metric_rule *rules;
+    size_t n_rules;
+    const struct pl_capture_ops *ops;
+    void *ctx;
+    struct pl_buf pending; /* for real_fd */
+    struct pl_buf tail;    /* up to twice TAIL_BYTES, cut now and then */
+    struct pl_buf line;
+    bool real_is_socket;
+    bool eof, told, closing, released, out_ready;
+    unsigned handles; /* uv handles still open */
+};
+
+static void search_line(struct pl_capture *c)
+{
+    for (size_t i = 0; i < c->n_rules; i++) {
+        regmatch_t m[2];
+        const char *text = pl_buf_str(&c->line);
+        char number[64], *end;
+        size_t len;
+        double v;
+
+        if (regexec(&c->rules[i].regex, text, 2, m, 0) != 0)
+            continue;
+        if (m[1].rm_so < 0)
+            m[1] = m[0];
+        len = (size_t)(m[1].rm_eo - m[1].rm_so);
+        if (len == 0 || len >= sizeof(number))
+            continue;
+        memcpy(number, text + m[1].rm_so, len);
+        number[len] = '\0';
+        v = strtod(number, &end);
+        if (end != number)
+            c->ops->metric(c->ctx, c->rules[i].name, v);
+    }
+}
+
+static void search(struct pl_capture *c, const char *data, size_t len)
+{
+    for (size_t i = 0; i < len; i++) {
+        if (data[i] == '\n' || data[i] == '\r' || c->line.len >= LINE_MAX_BYTES) {
+            if (c->line.len)
+                search_line(c);
+            c->line.len = 0;
+            if (c->line.data)
+                c->line.data[0] = '\0';
+        }
+        if (data[i] != '\n' && data[i] != '\r' && data[i] != '\0')
+            pl_buf_addc(&c->line, data[i]);
+    }
+}
+
+static void keep_tail(struct pl_capture *c, const char *data, size_t len)
+{
+    if (len > TAIL_BYTES) {
+        data += len - TAIL_BYTES;
+        len = TAIL_BYTES;
+    }
+    pl_buf_add(&c->tail, data, len);
+    if (c->tail.len > (size_t)2 * TAIL_BYTES)
+        pl_buf_consume(&c->tail, c->tail.len - TAIL_BYTES);
+}
+
+/* Writes without waiting: sockets are asked so each time, other descriptors are set so. */
+static ssize_t write_some(const struct pl_capture *c)
+{
+    if (c->real_is_socket)
+        return send(c->real_fd, c->pending.data, c->pending.len, MSG_DONTWAIT | MSG_NOSIGNAL);
+    return write(c->real_fd, c->pending.data, c->pending.len);
+}
+
+static void write_real(struct pl_capture *c)
+{
+    while (c->pending.len && c->real_fd >= 0) {
+        ssize_t n = write_some(c);
+
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0 && errno == EAGAIN)
+            return;
+        if (n < 0) { /* srun is gone: the file still gets everything */
+            pl_log_debug("child", "output stream closed: %s", strerror(errno));
+            c->pending.len = 0;
+            return;
+        }
+        pl_buf_consume(&c->pending, (size_t)n);
+    }
+}
+
+static void accept_data(struct pl_capture *c, const char *data, size_t len)
+{
+    if (c->file_fd >= 0 && pl_write_all(c->file_fd, data, len) < 0) {
+        pl_log_warn("child", "cannot write a rank's file any more: %s", strerror(errno));
+        close(PL_TAKE_FD(c->file_fd));
+    }
+    keep_tail(c, data, len);
+    if (c->n_rules)
+        search(c, data, len);
+    pl_buf_add(&c->pending, data, len);
+    write_real(c);
+}
+
+/* Reads once. False at the end of the stream or where nothing is there. */
+static bool read_some(struct pl_capture *c)
+{
+    char data[65536];
+    ssize_t n;
+
+    do
+        n = read(c->read_fd, data, sizeof(data));
+    while (n < 0 && errno == EINTR);
+    if (n > 0) {
+        accept_data(c, data, (size_t)n);
+        return true;
+    }
+    if (n == 0 || errno != EAGAIN)
+        c->eof = true;
+    return false;
+}
+
+static void on_event(uv_poll_t *poll, int status, int events);
+
+static void destroy(struct pl_capture *c)
+{
+    pl_buf_finish(&c->pending);
+    pl_buf_finish(&c->tail);
+    pl_buf_finish(&c->line);
+    free(c);
+}
+
+static void on_closed(uv_handle_t *handle)
+{
+    struct pl_capture *c = handle->data;
+
+    if (--c->handles)
+        return;
+    close(PL_TAKE_FD(c->read_fd));
+    close(PL_TAKE_FD(c->real_fd));
+    if (c->file_fd >= 0)
+        close(PL_TAKE_FD(c->file_fd));
+    if (c->closing)
+        destroy(c);
+}
+
+/* Closes the descriptors: Slurm waits for the end of a task's output before a step can end. */
+static void release(struct pl_capture *c)
+{
+    if (c->released)
+        return;
+    c->released = true;
+    uv_close((uv_handle_t *)&c->in, on_closed);
+    if (c->out_ready)
+        uv_close((uv_handle_t *)&c->out, on_closed);
+}
+
+static void update(struct pl_capture *c)
+{
+    if (c->closing || c->released)
+        return;
+    if (c->eof && c->line.len) {
+        search_line(c);
+        c->line.len = 0;
+    }
+    if (c->eof || c->pending.len > PENDING_MAX)
+        uv_poll_stop(&c->in);
+    else
+        uv_poll_start(&c->in, UV_READABLE, on_event);
+    if (c->out_ready && c->pending.len)
+        uv_poll_start(&c->out, UV_WRITABLE, on_event);
+    else if (c->out_ready)
+        uv_poll_stop(&c->out);
+    if (c->eof && !c->pending.len && !c->told) {
+        c->told = true;
+        release(c);
+        c->ops->done(c->ctx);
+    }
+}
+
+static void on_event(uv_poll_t *poll, int status, int events)
+{
+    struct pl_capture *c = poll->data;
+
+    if (poll == &c->in)
+        read_some(c);
+    else if (status < 0)
+        c->pending.len = 0;
+    else
+        write_real(c);
+    update(c);
+}
+
+/* The real stream must not make us wait, but its open file is shared with others of the task, who
+ * do not expect EAGAIN: a pipe is opened anew for ourselves. */
+static void own_stream(struct pl_capture *c)
+{
+    char path[32];
+    struct stat st;
+    int fd = -EBADF;
+
+    if (fstat(c->real_fd, &st) < 0 || S_ISREG(st.st_mode))
+        return;
+    c->real_is_socket = S_ISSOCK(st.st_mode);
+    if (c->real_is_socket)
+        return;
+    snprintf(path, sizeof(path), "/proc/self/fd/%d", c->real_fd);
+    if (S_ISFIFO(st.st_mode))
+        fd = open(path, O_WRONLY | O_NONBLOCK | O_CLOEXEC | O_NOCTTY);
+    if (fd < 0) { /* another user's */
+        fcntl(c->real_fd, F_SETFL, fcntl(c->real_fd, F_GETFL) | O_NONBLOCK);
+        return;
+    }
+    close(c->real_fd);
+    c->real_fd = fd;
+}
+
+int pl_capture_create(uv_loop_t *loop,
+                      int read_fd,
+                      int real_fd,
+                      const struct pl_metric_rule *rules,
+                      size_t n_rules,
+                      const struct pl_capture_ops *ops,
+                      void *ctx,
+                      struct pl_capture **ret)
+{
+    struct pl_capture *c = calloc(1, sizeof(*c));
+    int flags, r;
+
+    if (!c) {
+        close(read_fd);
+        close(real_fd);
+        return -ENOMEM;
+    }
+    *c = (struct pl_capture){.read_fd = read_fd,
+                             .real_fd = real_fd,
+                             .file_fd = -EBADF,
+                             .rules = rules,
+                             .n_rules = n_rules,
+                             .ops = ops,
+                             .ctx = ctx};
+    fcntl(read_fd, F_SETFL, fcntl(read_fd, F_GETFL) | O_NONBLOCK);
+    own_stream(c);
+    real_fd = c->real_fd;
+    r = uv_poll_init(loop, &c->in, read_fd);
+    if (r < 0) {
+        close(read_fd);
+        close(real_fd);
+        free(c);
+        return r;
+    }
+    c->in.data = c;
+    c->handles = 1;
+    flags = fcntl(real_fd, F_GETFL);
+    /* Regular files and /dev/null cannot be waited for, and never need it. */
+    if (uv_poll_init(loop, &c->out, real_fd) == 0) {
+        if (c->real_is_socket) /* libuv has set O_NONBLOCK, for all who share it */
+            fcntl(real_fd, F_SETFL, flags);
+        c->out.data = c;
+        c->out_ready = true;
+        c->handles++;
+    }
+    *ret = c;
+    update(c);
+    return 0;
+}
+
+int pl_capture_open_file(struct pl_capture *c, const char *path, struct pl_error *err)
+{
+    _cleanup_free_ char *dir = NULL;
+    int flags = O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC | O_NOCTTY;
+
+    c->file_fd = open(path, flags, 0666);
+    if (c->file_fd < 0 && errno == ENOENT) { /* another node made the folder: NFS may lag */
+        dir = strdup(path);
+        if (dir && strrchr(dir, '/')) {
+            *strrchr(dir, '/') = '\0';
+            pl_mkdir_p(dir, 0777, NULL);
+        }
+        c->file_fd = open(path, flags, 0666);
+    }
+    return c->file_fd < 0 ? pl_error_errno(err, errno, "cannot write '%s'", path) : 0;
+}
+
+void pl_capture_drain(struct pl_capture *c)
+{
+    if (!c || c->closing || c->released)
+        return;
+    /* No more than a pipe holds: what the rank left behind may write for ever. */
+    for (int i = 0; i < DRAIN_READS && !c->eof && read_some(c); i++)
+        ;
+    update(c);
+}
+
+char *pl_capture_tail(const struct pl_capture *c)
+{
+    struct pl_buf out = {0};
+    const char *data = pl_buf_str(&c->tail);
+    size_t len = c->tail.len, from = len, lines = 0;
+
+    while (len && (data[len - 1] == '\n' || data[len - 1] == '\r'))
+        len--;
+    for (from = len; from > 0 && len - from < TAIL_BYTES; from--)
+        if (data[from - 1] == '\n' && ++lines == TAIL_LINES)
+            break;
+    pl_buf_add_text(&out, data + from, len - from); /* JSON holds no other bytes */
+    return pl_buf_take(&out);
+}
+
+bool pl_capture_is_done(const struct pl_capture *c)
+{
+    return !c || (c->eof && !c->pending.len);
+}
+
+void pl_capture_close(struct pl_capture *c)
+{
+    if (!c || c->closing)
+        return;
+    c->closing = true;
+    write_real(c);
+    release(c);
+    if (c->handles == 0)
+        destroy(c);
+}

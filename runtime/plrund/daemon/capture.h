@@ -1,0 +1,48 @@
+/* SPDX-License-Identifier: MIT */
+/* One output stream of a rank: a pipe is copied to the rank's own file and to where the stream went
+ * before (srun, or Slurm's output file), its last lines are kept, and metrics are found in it.
+ *
+ * Back-pressure: where srun is slow, reading stops, so the rank waits as it would without us. */
+#ifndef PL_RUNTIME_PLRUND_DAEMON_CAPTURE_H
+#define PL_RUNTIME_PLRUND_DAEMON_CAPTURE_H
+
+#include "common/base/metric_rule.h"
+
+#include <stdbool.h>
+#include <uv.h>
+
+struct pl_capture;
+
+struct pl_capture_ops {
+    /* A metric was found on a line. */
+    void (*metric)(void *ctx, const char *name, double value);
+    /* The stream ended and everything was passed on. */
+    void (*done)(void *ctx);
+};
+
+/* Takes both descriptors, also on failure. rules are borrowed for the capture's life. */
+int pl_capture_create(uv_loop_t *loop,
+                      int read_fd,
+                      int real_fd,
+                      const struct pl_metric_rule *rules,
+                      size_t n_rules,
+                      const struct pl_capture_ops *ops,
+                      void *ctx,
+                      struct pl_capture **ret);
+
+/* Opens the rank's own file (made, emptied); its folders are made where they are missing. Without
+ * a file the stream is still passed on. */
+int pl_capture_open_file(struct pl_capture *c, const char *path, struct pl_error *err);
+
+/* Takes everything that is in the pipe now: a dead rank's last words. */
+void pl_capture_drain(struct pl_capture *c);
+
+/* The last lines (at most 20, 4 KiB) as valid UTF-8; caller frees. NULL when out of memory. */
+char *pl_capture_tail(const struct pl_capture *c);
+
+bool pl_capture_is_done(const struct pl_capture *c);
+
+/* Stops, closes the descriptors and frees. NULL is fine. */
+void pl_capture_close(struct pl_capture *c);
+
+#endif

@@ -1,0 +1,401 @@
+/* SPDX-License-Identifier: MIT */
+#include "runtime/plrund/daemon/daemon.h"
+#include "common/base/fs.h"
+#include "common/base/log.h"
+#include "common/proto/json.h"
+#include "common/run/run_folder.h"
+#include "runtime/node/port.h"
+#include "runtime/plrund/hub/hub.h"
+
+#include <string.h>
+
+#define AWAKE_NS 3000000000ull       /* a tick that is so late: the job was suspended */
+#define HELLO_LIMIT_NS 2000000000ull /* a connection that says nothing is closed */
+#define LEAVE_MS 10000               /* from the last rank's end to ours, whatever is stuck */
+#define OUTPUT_MS 3000               /* for output that srun does not take */
+
+static void finish(struct pl_daemon *d);
+static void on_leave_limit(uv_timer_t *timer);
+
+static unsigned leave_ms(void)
+{
+    return pl_step_env_ms("PLUME_LEAVE_LIMIT", LEAVE_MS);
+}
+
+/* ---- messages ---- */
+
+void pl_daemon_to_hub(struct pl_daemon *d, json_t *message)
+{
+    if (!message)
+        return;
+    if (d->hub)
+        pl_hub_message(d->hub, d->step.node_id, message);
+    else
+        pl_uplink_send(d->uplink, message);
+    json_decref(message);
+}
+
+static void on_grace_over(uv_timer_t *timer)
+{
+    struct pl_daemon *d = timer->data;
+
+    for (unsigned i = 0; i < d->n_present; i++)
+        pl_rank_signal(&d->ranks[i], SIGKILL);
+}
+
+void pl_daemon_end_ranks(struct pl_daemon *d, unsigned grace_ms)
+{
+    if (d->teardown)
+        return;
+    d->teardown = true;
+    if (!d->refusal)
+        d->refusal = strdup("another rank failed first");
+    pl_daemon_refuse_all(d);
+    for (unsigned i = 0; i < d->n_present; i++)
+        pl_rank_signal(&d->ranks[i], SIGTERM);
+    uv_timer_start(&d->kill_timer, on_grace_over, grace_ms, 0);
+    pl_daemon_settle(d);
+}
+
+void pl_daemon_lost_hub(struct pl_daemon *d, const char *text)
+{
+    unsigned grace_ms = pl_step_env_ms("PLUME_KILL_GRACE", 5000);
+
+    pl_log_error("net", "%s", text);
+    d->state = PL_DAEMON_FAILED;
+    if (!d->refusal)
+        d->refusal = pl_buf_dup_text(text); /* it travels as JSON and may hold any path */
+    d->decided = true;                      /* nobody else will */
+    d->bye_ok = true;
+    pl_daemon_refuse_all(d);
+    if (d->n_present < d->step.local_ntasks) /* ranks that are still to come shall hear of it */
+        uv_timer_start(&d->leave_timer, on_leave_limit, leave_ms() + grace_ms, 0);
+    pl_daemon_end_ranks(d, grace_ms);
+    pl_daemon_send_verdicts(d);
+    pl_daemon_settle(d);
+}
+
+void pl_daemon_from_hub(struct pl_daemon *d, json_t *message)
+{
+    const char *type = pl_json_string(message, "type"), *text;
+    int64_t value;
+
+    if (!type)
+        return;
+    if (strcmp(type, "world") == 0 && !d->world) {
+        d->world = json_incref(message);
+        d->state = PL_DAEMON_RUNNING;
+        pl_daemon_send_world(d);
+        pl_daemon_gpu_start(d);
+    } else if (strcmp(type, "refused") == 0) {
+        text = pl_json_string(message, "text");
+        pl_daemon_lost_hub(d, text ? text : "the hub refused this node");
+    } else if (strcmp(type, "exchanged") == 0) {
+        pl_daemon_forward_exchange(d, message);
+    } else if (strcmp(type, "end_ranks") == 0) {
+        if (pl_json_int(message, "grace_ms", &value) == 0)
+            pl_daemon_end_ranks(d, (unsigned)value);
+    } else if (strcmp(type, "decided") == 0) {
+        if (pl_json_int(message, "root", &value) == 0)
+            d->root = value;
+        d->decided = true;
+        pl_daemon_send_verdicts(d);
+    } else if (strcmp(type, "ping") == 0) {
+        pl_daemon_to_hub(d,
+                         json_pack("{s:s, s:O, s:I}", "type", "pong", "t",
+                                   json_object_get(message, "t"), "mine", (json_int_t)pl_now_ns()));
+    } else if (strcmp(type, "bye_ok") == 0) {
+        d->bye_ok = true;
+    }
+    pl_daemon_settle(d);
+}
+
+/* ---- the end ---- */
+
+static bool output_written(const struct pl_daemon *d)
+{
+    for (unsigned i = 0; i < d->n_present; i++)
+        if (!pl_capture_is_done(d->ranks[i].out) || !pl_capture_is_done(d->ranks[i].err))
+            return false;
+    return true;
+}
+
+static bool verdicts_sent(const struct pl_daemon *d)
+{
+    for (unsigned i = 0; i < d->n_present; i++)
+        if (d->ranks[i].verdict_due && d->ranks[i].starter)
+            return false;
+    return true;
+}
+
+static void on_leave_limit(uv_timer_t *timer)
+{
+    struct pl_daemon *d = timer->data;
+
+    pl_log_debug("daemon", "leaving after the limit");
+    d->waited = true;
+    if (d->hub && !pl_hub_is_finished(d->hub))
+        pl_daemon_settle(d); /* other nodes need it; it has limits of its own */
+    else
+        finish(d);
+}
+
+/* True where no rank runs and none is waited for. */
+static bool all_ended(const struct pl_daemon *d)
+{
+    if (d->n_ended < d->n_present)
+        return false;
+    return d->n_present == d->step.local_ntasks || d->waited ||
+           (d->owner_gone && (d->step.plugin || d->state != PL_DAEMON_FAILED));
+}
+
+void pl_daemon_settle(struct pl_daemon *d)
+{
+    if (d->finished || !all_ended(d))
+        return;
+    if (d->state != PL_DAEMON_LEAVING && d->state != PL_DAEMON_FAILED)
+        d->state = PL_DAEMON_LEAVING;
+    if (!d->bye_sent) {
+        d->bye_sent = true;
+        if (d->step.plugin)
+            pl_daemon_clean_up(&d->step);
+        pl_daemon_send_metrics(d);
+        pl_daemon_to_hub(d, json_pack("{s:s}", "type", "bye"));
+        if (d->finished)
+            return;
+    }
+    if (d->hub && !pl_hub_is_finished(d->hub))
+        return; /* other nodes may have hours to go */
+    if (!uv_is_active((uv_handle_t *)&d->leave_timer))
+        uv_timer_start(&d->leave_timer, on_leave_limit, leave_ms(), 0);
+    if (!d->bye_ok || !verdicts_sent(d))
+        return;
+    /* Refused ranks: their starters read the reason and go by themselves. */
+    if (d->state == PL_DAEMON_FAILED && d->conns && !d->owner_gone)
+        return;
+    if (!output_written(d)) {
+        if (uv_timer_get_due_in(&d->leave_timer) > OUTPUT_MS)
+            uv_timer_start(&d->leave_timer, on_leave_limit, OUTPUT_MS, 0);
+        return;
+    }
+    finish(d);
+}
+
+static void close_handle(uv_handle_t *handle)
+{
+    if (handle->data && !uv_is_closing(handle))
+        uv_close(handle, NULL);
+}
+
+static void finish(struct pl_daemon *d)
+{
+    if (d->finished)
+        return;
+    d->finished = true;
+    pl_daemon_send_verdicts(d);
+    pl_daemon_close_ranks(d);
+    pl_daemon_gpu_close(d);
+    pl_uplink_close(d->uplink);
+    pl_hub_close(d->hub);
+    close_handle((uv_handle_t *)&d->control);
+    close_handle((uv_handle_t *)&d->tick);
+    close_handle((uv_handle_t *)&d->kill_timer);
+    close_handle((uv_handle_t *)&d->leave_timer);
+}
+
+/* ---- the owner ---- */
+
+static void owner_gone(struct pl_daemon *d)
+{
+    if (d->owner_gone)
+        return;
+    d->owner_gone = true;
+    uv_poll_stop(&d->control);
+    for (unsigned i = 0; i < d->n_present; i++)
+        if (!d->ranks[i].ended && (d->step.plugin || !d->ranks[i].starter))
+            pl_rank_ended(&d->ranks[i], SIGKILL, pl_now_ns());
+    if (!d->step.plugin && d->n_ended < d->n_present) /* plrun of local rank 0 was killed */
+        pl_daemon_end_ranks(d, pl_step_env_ms("PLUME_KILL_GRACE", 5000));
+    pl_daemon_settle(d);
+    if (d->step.plugin && d->hub && !pl_hub_is_finished(d->hub)) {
+        static const char busy[] = "{\"type\":\"busy\"}\n";
+
+        /* Our own tasks have ended, others have not: slurmstepd is to let us be. */
+        pl_send_fds(d->control_fd, busy, sizeof(busy) - 1, NULL, 0);
+    }
+}
+
+static void on_control(uv_poll_t *poll, int status, int events)
+{
+    struct pl_daemon *d = poll->data;
+    char data[4096], *newline;
+    ssize_t n = recv(d->control_fd, data, sizeof(data), MSG_DONTWAIT);
+
+    if (n < 0 && (errno == EAGAIN || errno == EINTR))
+        return;
+    if (n <= 0 || pl_buf_add(&d->control_in, data, (size_t)n) < 0) {
+        owner_gone(d);
+        return;
+    }
+    while ((newline = memchr(d->control_in.data, '\n', d->control_in.len))) {
+        _cleanup_(json_decrefp) json_t *message = NULL;
+        size_t len = (size_t)(newline - d->control_in.data);
+
+        if (pl_json_parse(d->control_in.data, len, 4096, &message, NULL) == 0)
+            pl_daemon_control_message(d, message);
+        pl_buf_consume(&d->control_in, len + 1);
+    }
+    if (d->control_in.len > 65536)
+        owner_gone(d);
+}
+
+static void on_tick(uv_timer_t *timer)
+{
+    struct pl_daemon *d = timer->data;
+    uint64_t now = pl_now_ns();
+
+    pl_daemon_accept(d);
+    if (d->hub)
+        pl_hub_accept(d->hub);
+    pl_daemon_send_metrics(d);
+    pl_daemon_beat(d);
+    if (now - d->tick_ns > AWAKE_NS) {
+        if (d->uplink)
+            pl_uplink_awake(d->uplink);
+        if (d->hub)
+            pl_hub_awake(d->hub);
+    }
+    d->tick_ns = now;
+    if (d->uplink) /* also before the world: it shows a hub that is gone without a word */
+        pl_uplink_beat(d->uplink);
+    for (struct pl_rank_conn *c = d->conns; c; c = c->next)
+        if (!c->rank && now - c->born_ns > HELLO_LIMIT_NS)
+            shutdown(c->fd, SHUT_RDWR);
+}
+
+/* ---- start ---- */
+
+/* What srun, plrun and plsubmit check is checked here once more: a step may come without them. */
+static int add_rule(struct pl_daemon *d, const char *spec, struct pl_error *err)
+{
+    int r;
+
+    if (!spec)
+        return pl_error_set(err, -ENOMEM, "out of memory");
+    r = pl_metric_rule_init(&d->rules[d->n_rules], spec, err);
+    if (r < 0)
+        return pl_error_wrap(err, r, "metric");
+    d->n_rules++;
+    return 0;
+}
+
+static int load_rules(struct pl_daemon *d, struct pl_error *err)
+{
+    const char *list = getenv("PLUME_METRIC"); /* NAME=REGEX, one a line */
+    _cleanup_(pl_run_closep) struct pl_run *run = NULL;
+    size_t n = 0, from_run = 0;
+    int r = 0;
+
+    if (d->step.run_dir) {
+        r = pl_run_open(d->step.run_dir, &run, err);
+        if (r < 0)
+            return r;
+        from_run = pl_run_n_metrics(run);
+    }
+    for (const char *p = list; p && *p; p += strcspn(p, "\n"), p += *p == '\n')
+        n++;
+    if (n + from_run == 0)
+        return 0;
+    d->rules = calloc(n + from_run, sizeof(*d->rules));
+    if (!d->rules)
+        return pl_error_set(err, -ENOMEM, "out of memory");
+    for (size_t i = 0; i < from_run && r == 0; i++) {
+        const char *name, *regex;
+        _cleanup_free_ char *spec = NULL;
+
+        pl_run_metric(run, i, &name, &regex);
+        spec = pl_strf("%s=%s", name, regex);
+        r = add_rule(d, spec, err);
+    }
+    for (const char *p = list; p && *p && r == 0; p += strcspn(p, "\n"), p += *p == '\n') {
+        _cleanup_free_ char *spec = strndup(p, strcspn(p, "\n"));
+
+        r = add_rule(d, spec, err);
+    }
+    return r;
+}
+
+static void start_timer(struct pl_daemon *d, uv_timer_t *timer)
+{
+    uv_timer_init(d->loop, timer);
+    timer->data = d;
+}
+
+int pl_daemon_init(struct pl_daemon *d, int control_fd, struct pl_error *err)
+{
+    int r;
+
+    *d = (struct pl_daemon){
+        .control_fd = control_fd, .listen_fd = -EBADF, .ras_fd = -EBADF, .root = -1};
+    r = pl_step_from_env(&d->step, false, err);
+    if (r == 0)
+        r = pl_key_load(d->step.run_dir, d->secret, err);
+    if (r < 0)
+        return r;
+    d->loop = uv_default_loop();
+    d->oom_kills = pl_daemon_oom_kills();
+    start_timer(d, &d->tick);
+    start_timer(d, &d->kill_timer);
+    start_timer(d, &d->leave_timer);
+    r = load_rules(d, err);
+    if (r == 0)
+        r = pl_daemon_listen(d, err);
+    if (r < 0)
+        return r;
+    r = uv_poll_init(d->loop, &d->control, control_fd);
+    if (r < 0)
+        return pl_error_set(err, r, "cannot watch the control socket: %s", uv_strerror(r));
+    d->control.data = d;
+    uv_poll_start(&d->control, UV_READABLE, on_control);
+    pl_net_hold(0, &d->ras_fd, &d->ras_port, NULL);
+    d->tick_ns = pl_now_ns();
+    uv_timer_start(&d->tick, on_tick, 1000, 1000);
+    return 0;
+}
+
+int pl_daemon_run(struct pl_daemon *d)
+{
+    struct pl_error err = {0};
+    int r = d->step.node_id == 0 ? pl_hub_start(d, &d->hub, &err) : pl_uplink_start(d, &err);
+
+    if (r < 0)
+        pl_daemon_lost_hub(d, pl_error_text(&err));
+    uv_run(d->loop, UV_RUN_DEFAULT);
+    pl_daemon_finish(d);
+    return r < 0 ? PL_EXIT_FAILED : PL_EXIT_OK;
+}
+
+void pl_daemon_finish(struct pl_daemon *d)
+{
+    pl_hub_destroy(PL_TAKE(d->hub));
+    pl_uplink_destroy(PL_TAKE(d->uplink));
+    json_decref(d->world);
+    json_decref(d->early);
+    for (size_t i = 0; i < d->n_rules; i++)
+        pl_metric_rule_finish(&d->rules[i]);
+    for (unsigned i = 0; i < d->n_present; i++) {
+        json_decref(d->ranks[i].metrics);
+        json_decref(d->ranks[i].hello);
+        if (d->ranks[i].pidfd >= 0)
+            close(d->ranks[i].pidfd);
+    }
+    if (d->ras_fd >= 0)
+        close(d->ras_fd);
+    if (d->listen_fd >= 0)
+        close(d->listen_fd);
+    pl_buf_finish(&d->control_in);
+    free(d->rules);
+    free(d->ranks);
+    free(d->refusal);
+    free(d->socket_path);
+}

@@ -1,0 +1,176 @@
+/* SPDX-License-Identifier: MIT */
+/* The node daemon: one a node and step. It serves the node's ranks on a UNIX socket, copies their
+ * output, ends them when it is told to, and speaks with the hub, which is in the daemon of node 0.
+ *
+ *   STARTING --world--> RUNNING --all ranks ended--> LEAVING --bye_ok, output written--> gone
+ *   STARTING --refused / no hub in time--> FAILED (each rank is refused) --> gone
+ *   RUNNING  --hub lost--> ranks are ended --> gone
+ *
+ * Messages between the daemons and the hub are listed in plume-protocol(7), part "hub"; all of
+ * their keys are made in daemon*.c and hub*.c. Node 0's daemon uses the same messages, by call. */
+#ifndef PL_RUNTIME_PLRUND_DAEMON_DAEMON_H
+#define PL_RUNTIME_PLRUND_DAEMON_DAEMON_H
+
+#include "runtime/node/hub_conn.h"
+#include "runtime/node/slurm_step.h"
+#include "runtime/plrund/daemon/capture.h"
+
+#include "common/base/buf.h"
+
+struct pl_daemon;
+struct pl_hub;
+struct pl_uplink;
+struct pl_daemon_gpu;
+
+enum pl_daemon_state {
+    PL_DAEMON_STARTING,
+    PL_DAEMON_RUNNING,
+    PL_DAEMON_LEAVING,
+    PL_DAEMON_FAILED,
+};
+
+/* A connection of a starter (plrun, or the plugin's task_init) or of a rank's program. */
+struct pl_rank_conn {
+    struct pl_rank_conn *next;
+    struct pl_daemon *daemon;
+    struct pl_rank *rank; /* set by its hello */
+    uv_poll_t poll;
+    int fd;
+    struct pl_buf in, out;
+    int fds[4];
+    size_t n_fds;
+    uint64_t born_ns;
+    bool starter, closing;
+};
+
+/* A rank of this node. */
+struct pl_rank {
+    struct pl_daemon *daemon;
+    unsigned rank, local_rank;
+    struct pl_rank_conn *starter;      /* NULL once it is gone */
+    bool present, guarded, world_sent; /* guarded: plrun reports its end and ends it for us */
+    bool running, ended, killed, verdict_due; /* killed: we sent a signal first */
+    int status;                               /* wait status, once ended */
+    pid_t pid;
+    int pidfd; /* only where nobody guards it */
+    struct pl_capture *out, *err;
+    json_t *hello;   /* of its starter */
+    json_t *metrics; /* not yet sent */
+    int64_t step;    /* -1 = none */
+};
+
+struct pl_daemon {
+    uv_loop_t *loop;
+    struct pl_step step;
+    unsigned char secret[PL_KEY_SIZE];
+    enum pl_daemon_state state;
+    char *refusal; /* why FAILED */
+
+    int control_fd; /* to our owner: plrun of local rank 0, or slurmstepd */
+    uv_poll_t control;
+    struct pl_buf control_in;
+    bool owner_gone;
+    json_t *early; /* what the plugin said of ranks that had not said hello */
+
+    char *socket_path;
+    int listen_fd;
+    uv_poll_t listener;
+    struct pl_rank_conn *conns;
+    struct pl_rank *ranks; /* local_ntasks of them, by order of arrival */
+    unsigned n_present, n_ended;
+
+    struct pl_hub *hub;       /* node 0 only */
+    struct pl_uplink *uplink; /* other nodes only */
+    json_t *world;            /* as the hub sent it */
+    bool decided, teardown, bye_sent, bye_ok, finished;
+    bool waited;  /* long enough for ranks that have not come */
+    int64_t root; /* the rank that failed first, -1 none; valid once decided */
+    int64_t oom_kills;
+
+    struct pl_metric_rule *rules;
+    size_t n_rules;
+    int ras_fd; /* holds NCCL_RAS_ADDR's port */
+    uint16_t ras_port;
+    struct pl_daemon_gpu *gpu; /* NULL where no GPU is watched */
+    uv_timer_t tick;           /* once a second: metrics */
+    uint64_t tick_ns;          /* the last one */
+    uv_timer_t kill_timer;     /* from SIGTERM to SIGKILL */
+    uv_timer_t leave_timer;
+};
+
+/* daemon.c: life of the daemon. run returns when all is over and finished; 0 or an exit code. Where
+ * init fails, finish frees what it got. */
+int pl_daemon_init(struct pl_daemon *d, int control_fd, struct pl_error *err);
+int pl_daemon_run(struct pl_daemon *d);
+void pl_daemon_finish(struct pl_daemon *d);
+
+/* A message for the hub; a new reference, consumed. */
+void pl_daemon_to_hub(struct pl_daemon *d, json_t *message);
+
+/* A message from the hub; borrowed. */
+void pl_daemon_from_hub(struct pl_daemon *d, json_t *message);
+
+/* No hub can be had (any more): ranks that wait are refused with this text, others are ended. */
+void pl_daemon_lost_hub(struct pl_daemon *d, const char *text);
+
+/* Ends what runs: SIGTERM now, SIGKILL after grace_ms. */
+void pl_daemon_end_ranks(struct pl_daemon *d, unsigned grace_ms);
+
+/* Goes on towards the end where nothing is left to do. */
+void pl_daemon_settle(struct pl_daemon *d);
+
+/* daemon_conn.c: the rank socket, and lines in and out. */
+int pl_daemon_listen(struct pl_daemon *d, struct pl_error *err);
+/* Takes connections (again), after descriptors had run out. */
+void pl_daemon_accept(struct pl_daemon *d);
+/* Closes the socket, all connections and all captures. */
+void pl_daemon_close_ranks(struct pl_daemon *d);
+void pl_daemon_forward_exchange(struct pl_daemon *d, json_t *message);
+/* Never block; skipped where c is NULL or closing. The second consumes a new reference. */
+void pl_rank_conn_send(struct pl_rank_conn *c, json_t *message);
+void pl_rank_conn_send_new(struct pl_rank_conn *c, json_t *message);
+
+/* daemon_rank.c: the ranks, and what they and their starters say. */
+/* A connection's first line. -EPROTO (none of ours), -EEXIST (a rank that is there), -ENOENT and
+ * -ERANGE (none of this node's): the connection is to be closed. */
+int pl_rank_hello(struct pl_rank_conn *c, json_t *hello);
+/* A later line; false where its type is not known. */
+bool pl_rank_message(struct pl_rank *rank, json_t *message);
+/* A message on the control socket that names a rank (the plugin's spawned and exited). */
+void pl_daemon_control_message(struct pl_daemon *d, json_t *message);
+struct pl_rank *pl_daemon_find_rank(struct pl_daemon *d, unsigned rank);
+void pl_daemon_send_world(struct pl_daemon *d);
+void pl_daemon_refuse_all(struct pl_daemon *d);
+void pl_daemon_send_metrics(struct pl_daemon *d);
+void pl_daemon_send_verdicts(struct pl_daemon *d);
+/* Shows those who guard ranks, and our owner, that we live. */
+void pl_daemon_beat(struct pl_daemon *d);
+void pl_rank_signal(struct pl_rank *rank, int signal);
+/* at_ns: CLOCK_MONOTONIC of the end. */
+void pl_rank_ended(struct pl_rank *rank, int status, uint64_t at_ns);
+
+/* daemon_clean.c: what ranks left behind, under the plugin (plrun empties its own). */
+void pl_daemon_clean_up(const struct pl_step *step);
+/* Processes of this job's cgroup that the kernel ended for want of memory; -1 where unknown. */
+int64_t pl_daemon_oom_kills(void);
+
+/* daemon_gpu.c: what GPUs do, where the step has some. The process that watches them is
+ * gpu_watch.h's. start does nothing on other nodes, and cannot fail: a step runs without. */
+void pl_daemon_gpu_start(struct pl_daemon *d);
+/* Takes what is there already, so that it is known before what follows (a rank's end). */
+void pl_daemon_gpu_drain(struct pl_daemon *d);
+/* Ends the process; the rest is freed in the loop. */
+void pl_daemon_gpu_close(struct pl_daemon *d);
+
+/* uplink.c: finding the hub and staying connected. */
+int pl_uplink_start(struct pl_daemon *d, struct pl_error *err);
+void pl_uplink_send(struct pl_uplink *u, json_t *message);
+/* Says that we live, and looks whether the hub does; nothing while it is being sought. */
+void pl_uplink_beat(struct pl_uplink *u);
+/* We could not listen for a while (the job was suspended): that is no silence of the hub's. */
+void pl_uplink_awake(struct pl_uplink *u);
+/* close ends its handles in the loop; destroy frees once the loop has ended. */
+void pl_uplink_close(struct pl_uplink *u);
+void pl_uplink_destroy(struct pl_uplink *u);
+
+#endif

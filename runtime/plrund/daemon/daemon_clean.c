@@ -1,0 +1,144 @@
+/* SPDX-License-Identifier: MIT */
+/* What ranks left behind, and what the kernel ended for want of memory. */
+#include "common/base/buf.h"
+#include "common/base/fs.h"
+#include "common/base/log.h"
+#include "common/base/parse.h"
+#include "runtime/plrund/daemon/daemon.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+
+#define ENVIRON_MAX ((size_t)4 * 1024 * 1024)
+
+/* True where the block of NUL-ended entries has this one. */
+static bool has_entry(const char *block, size_t len, const char *entry)
+{
+    size_t want = strlen(entry);
+
+    for (const char *p = block; p < block + len; p += strnlen(p, (size_t)(block + len - p)) + 1)
+        if (strnlen(p, (size_t)(block + len - p)) == want && memcmp(p, entry, want) == 0)
+            return true;
+    return false;
+}
+
+/* /proc files have no size, so pl_file_read() would do; but it wants regular files and a limit, and
+ * a process may go away in the middle. */
+static int read_environ(int dir_fd, const char *pid, struct pl_buf *ret)
+{
+    char path[64];
+    _cleanup_close_ int fd = -EBADF;
+    ssize_t n;
+
+    snprintf(path, sizeof(path), "%.20s/environ", pid);
+    fd = openat(dir_fd, path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return -errno;
+    ret->len = 0;
+    do {
+        if (ret->len > ENVIRON_MAX || pl_buf_reserve(ret, 65536) < 0)
+            return -EFBIG;
+        n = read(fd, ret->data + ret->len, 65536);
+        if (n > 0)
+            ret->len += (size_t)n;
+    } while (n > 0);
+    return n < 0 ? -errno : 0;
+}
+
+/* A rank's process or its heir: ours, with this job, step and node in its environment (marks), and
+ * a task (Slurm's own helpers carry no SLURM_PROCID). */
+static bool is_left_over(const char marks[3][64], int proc, const char *pid, struct pl_buf *env)
+{
+    struct stat st;
+
+    if (fstatat(proc, pid, &st, 0) < 0 || st.st_uid != geteuid() ||
+        read_environ(proc, pid, env) < 0 || !memmem(env->data, env->len, "SLURM_PROCID=", 13))
+        return false;
+    for (int i = 0; i < 3; i++)
+        if (!has_entry(env->data, env->len, marks[i]))
+            return false;
+    return true;
+}
+
+void pl_daemon_clean_up(const struct pl_step *step)
+{
+    _cleanup_(pl_buf_finish) struct pl_buf env = {0};
+    DIR *dir = opendir("/proc");
+    char marks[3][64];
+    struct dirent *e;
+
+    snprintf(marks[0], sizeof(marks[0]), "SLURM_JOB_ID=%s", step->id.job);
+    snprintf(marks[1], sizeof(marks[1]), "SLURM_STEP_ID=%s", step->id.step);
+    snprintf(marks[2], sizeof(marks[2]), "SLURM_NODEID=%u", step->node_id);
+
+    while (dir && (e = readdir(dir))) {
+        int64_t pid;
+        int fd;
+
+        if (pl_parse_int(e->d_name, 2, INT32_MAX, &pid, NULL) < 0 || pid == getpid() ||
+            !is_left_over(marks, dirfd(dir), e->d_name, &env))
+            continue;
+        /* By descriptor, checked again: never another process that got the number meanwhile. */
+        fd = (int)syscall(SYS_pidfd_open, (pid_t)pid, 0);
+        if (fd < 0)
+            continue;
+        if (is_left_over(marks, dirfd(dir), e->d_name, &env)) {
+            pl_log_info("child", "ending process %d, left behind by the step", (int)pid);
+            syscall(SYS_pidfd_send_signal, fd, SIGKILL, NULL, 0);
+        }
+        close(fd);
+    }
+    if (dir)
+        closedir(dir);
+}
+
+/* Reads "oom_kill N" of a file in the memory cgroup. */
+static int64_t oom_kill_line(const char *path)
+{
+    _cleanup_free_ char *text = NULL;
+    char *p, *end;
+    int64_t n;
+
+    if (pl_file_read(path, 65536, &text, NULL, NULL) < 0)
+        return -1;
+    p = strstr(text, "oom_kill ");
+    if (!p)
+        return -1;
+    p += strlen("oom_kill ");
+    end = p + strcspn(p, "\n");
+    *end = '\0';
+    return pl_parse_int(p, 0, INT64_MAX, &n, NULL) == 0 ? n : -1;
+}
+
+int64_t pl_daemon_oom_kills(void)
+{
+    /* The mount point; tests set their own. */
+    const char *root = getenv("PLUME_CGROUP_ROOT");
+    _cleanup_free_ char *text = NULL, *path = NULL;
+    char *line, *rest;
+
+    if (!root || !*root)
+        root = "/sys/fs/cgroup";
+    if (pl_file_read("/proc/self/cgroup", 65536, &text, NULL, NULL) < 0)
+        return -1;
+    for (line = strtok_r(text, "\n", &rest); line; line = strtok_r(NULL, "\n", &rest)) {
+        char *folder = strrchr(line, ':');
+        int64_t n;
+
+        if (!folder)
+            continue;
+        free(PL_TAKE(path));
+        if (strncmp(line, "0::", 3) == 0) /* version 2 */
+            path = pl_strf("%s%s/memory.events", root, folder + 1);
+        else if (strstr(line, ":memory:")) /* version 1 */
+            path = pl_strf("%s/memory%s/memory.oom_control", root, folder + 1);
+        n = path ? oom_kill_line(path) : -1;
+        if (n >= 0)
+            return n;
+    }
+    return -1;
+}

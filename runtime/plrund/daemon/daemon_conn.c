@@ -1,0 +1,265 @@
+/* SPDX-License-Identifier: MIT */
+/* The rank socket: accepting, lines in, lines out. What the lines mean is in daemon_rank.c. */
+#include "common/base/fs.h"
+#include "common/base/log.h"
+#include "common/proto/json.h"
+#include "common/proto/rank/rank_link.h"
+#include "runtime/plrund/daemon/daemon.h"
+
+#include <signal.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+
+#define OUT_MAX ((size_t)4 * 1024 * 1024) /* unread bytes at which a program is cut off */
+
+static void conn_event(uv_poll_t *poll, int status, int events);
+
+/* ---- connections ---- */
+
+static void conn_free(uv_handle_t *handle)
+{
+    struct pl_rank_conn *c = handle->data;
+
+    close(c->fd);
+    for (size_t i = 0; i < c->n_fds; i++)
+        close(c->fds[i]);
+    pl_buf_finish(&c->in);
+    pl_buf_finish(&c->out);
+    free(c);
+}
+
+static void conn_close(struct pl_rank_conn *c)
+{
+    struct pl_rank_conn **p = &c->daemon->conns;
+
+    if (c->closing)
+        return;
+    c->closing = true;
+    while (*p && *p != c)
+        p = &(*p)->next;
+    if (*p)
+        *p = c->next;
+    if (c->rank && c->rank->starter == c)
+        c->rank->starter = NULL;
+    uv_poll_stop(&c->poll);
+    uv_close((uv_handle_t *)&c->poll, conn_free);
+}
+
+static void conn_flush(struct pl_rank_conn *c)
+{
+    while (c->out.len) {
+        ssize_t n = send(c->fd, c->out.data, c->out.len, MSG_NOSIGNAL | MSG_DONTWAIT);
+
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0)
+            break; /* full: on writable; broken: the next read says so */
+        pl_buf_consume(&c->out, (size_t)n);
+    }
+    if (!c->closing)
+        uv_poll_start(&c->poll, UV_READABLE | (c->out.len ? UV_WRITABLE : 0), conn_event);
+}
+
+void pl_rank_conn_send(struct pl_rank_conn *c, json_t *message)
+{
+    if (!c || c->closing || !message)
+        return;
+    if (c->out.len > OUT_MAX) {
+        pl_log_warn("net", "a program of rank %u does not read: cut off",
+                    c->rank ? c->rank->rank : 0);
+        shutdown(c->fd, SHUT_RDWR);
+        return;
+    }
+    pl_json_dump_line(message, &c->out);
+    conn_flush(c);
+}
+
+void pl_rank_conn_send_new(struct pl_rank_conn *c, json_t *message)
+{
+    pl_rank_conn_send(c, message);
+    json_decref(message);
+}
+
+void pl_daemon_forward_exchange(struct pl_daemon *d, json_t *message)
+{
+    for (struct pl_rank_conn *c = d->conns; c; c = c->next)
+        if (c->rank && !c->starter)
+            pl_rank_conn_send(c, message);
+}
+
+static void conn_line(struct pl_rank_conn *c, const char *line, size_t len)
+{
+    _cleanup_(json_decrefp) json_t *message = NULL;
+    struct pl_error err = {0};
+    int r = pl_json_parse(line, len, PL_RANK_LINE_MAX, &message, &err);
+
+    if (r == 0 && !c->rank) {
+        const char *type = pl_json_string(message, "type");
+
+        r = type && strcmp(type, "hello") == 0 ? pl_rank_hello(c, message) : -EPROTO;
+        if (r < 0)
+            pl_error_set(&err, r, "bad hello");
+    } else if (r == 0 && !pl_rank_message(c->rank, message)) {
+        pl_rank_conn_send_new(c, json_pack("{s:s, s:s}", "type", "error", "text", "unknown type"));
+    }
+    if (r < 0) {
+        pl_log_debug("net", "bad line from a rank: %s", pl_error_text(&err));
+        pl_rank_conn_send_new(
+            c, json_pack("{s:s, s:s}", "type", "error", "text", pl_error_text(&err)));
+        conn_close(c);
+    }
+}
+
+/* The connection ended. A guard that goes without a word was killed, and its rank with it. */
+static void conn_gone(struct pl_rank_conn *c)
+{
+    struct pl_rank *rank = c->rank;
+    bool guard = c->starter && rank && rank->starter == c && rank->guarded;
+
+    conn_close(c);
+    if (guard && !rank->running && !rank->ended && rank->daemon->refusal) {
+        rank->ended = true; /* refused, and gone as it should */
+        rank->daemon->n_ended++;
+        pl_daemon_settle(rank->daemon);
+    } else if (guard && !rank->ended)
+        pl_rank_ended(rank, SIGKILL, pl_now_ns());
+    else if (rank)
+        pl_daemon_settle(rank->daemon);
+}
+
+static void conn_event(uv_poll_t *poll, int status, int events)
+{
+    struct pl_rank_conn *c = poll->data;
+    char data[16384];
+    int fds[4];
+    size_t n_fds = 0;
+    ssize_t n;
+    char *newline;
+
+    if (events & UV_WRITABLE)
+        conn_flush(c);
+    if (!(events & (UV_READABLE | UV_DISCONNECT)) && status == 0)
+        return;
+    n = pl_recv_fds(c->fd, data, sizeof(data), fds, PL_COUNT(fds), &n_fds);
+    if (n_fds && !c->n_fds) {
+        memcpy(c->fds, fds, sizeof(fds));
+        c->n_fds = n_fds;
+    } else {
+        for (size_t i = 0; i < n_fds; i++)
+            close(fds[i]);
+    }
+    if (n == -EAGAIN)
+        return;
+    if (n <= 0 || pl_buf_add(&c->in, data, (size_t)n) < 0) {
+        conn_gone(c);
+        return;
+    }
+    while (!c->closing && (newline = memchr(c->in.data, '\n', c->in.len))) {
+        size_t len = (size_t)(newline - c->in.data);
+
+        conn_line(c, c->in.data, len);
+        pl_buf_consume(&c->in, len + 1);
+    }
+    if (!c->closing && c->in.len > PL_RANK_LINE_MAX) {
+        pl_log_debug("net", "overlong line from a rank");
+        conn_close(c);
+    }
+}
+
+/* ---- the socket ---- */
+
+static void on_accept(uv_poll_t *poll, int status, int events)
+{
+    struct pl_daemon *d = poll->data;
+    struct ucred cred;
+    socklen_t len = sizeof(cred);
+    int fd = accept4(d->listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    struct pl_rank_conn *c;
+
+    if (fd < 0) {
+        if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS)
+            uv_poll_stop(poll); /* until the next tick: it would only be called at once again */
+        return;
+    }
+    c = calloc(1, sizeof(*c));
+    if (!c || getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &cred, &len) < 0 || cred.uid != geteuid() ||
+        uv_poll_init(d->loop, &c->poll, fd) < 0) {
+        close(fd);
+        free(c);
+        return;
+    }
+    c->daemon = d;
+    c->fd = fd;
+    c->poll.data = c;
+    c->born_ns = pl_now_ns();
+    c->next = d->conns;
+    d->conns = c;
+    uv_poll_start(&c->poll, UV_READABLE, conn_event);
+}
+
+void pl_daemon_accept(struct pl_daemon *d)
+{
+    if (d->listener.data && !uv_is_closing((uv_handle_t *)&d->listener))
+        uv_poll_start(&d->listener, UV_READABLE, on_accept);
+}
+
+/* Removes a socket that nobody serves any more; one that is served is not ours to take. */
+static int remove_stale(const struct sockaddr_un *addr)
+{
+    _cleanup_close_ int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    struct stat st;
+
+    if (fd < 0 || connect(fd, (const struct sockaddr *)addr, sizeof(*addr)) == 0)
+        return -EADDRINUSE;
+    if (errno != ECONNREFUSED || lstat(addr->sun_path, &st) < 0 || st.st_uid != geteuid())
+        return -EADDRINUSE;
+    return unlink(addr->sun_path) < 0 ? -errno : 0;
+}
+
+int pl_daemon_listen(struct pl_daemon *d, struct pl_error *err)
+{
+    struct sockaddr_un addr = {.sun_family = AF_UNIX};
+    int r = pl_rank_socket_path(d->step.id.job, d->step.id.step, d->step.id.attempt,
+                                d->step.node_id, &d->socket_path, err);
+
+    if (r < 0)
+        return r;
+    snprintf(addr.sun_path, sizeof(addr.sun_path), "%s", d->socket_path);
+    d->listen_fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (d->listen_fd < 0)
+        return pl_error_errno(err, errno, "cannot make a socket");
+    r = bind(d->listen_fd, (struct sockaddr *)&addr, sizeof(addr)) < 0 ? -errno : 0;
+    if (r == -EADDRINUSE && remove_stale(&addr) == 0)
+        r = bind(d->listen_fd, (struct sockaddr *)&addr, sizeof(addr)) < 0 ? -errno : 0;
+    if (r == 0 && (chmod(addr.sun_path, 0600) < 0 || listen(d->listen_fd, 256) < 0))
+        r = -errno;
+    if (r < 0) {
+        free(PL_TAKE(d->socket_path)); /* not ours: it must not be removed at the end */
+        return pl_error_errno(err, r, "cannot listen at '%s'", addr.sun_path);
+    }
+    d->ranks = calloc(d->step.local_ntasks, sizeof(*d->ranks));
+    if (!d->ranks)
+        return pl_error_set(err, -ENOMEM, "out of memory");
+    r = uv_poll_init(d->loop, &d->listener, d->listen_fd);
+    if (r < 0)
+        return pl_error_set(err, r, "cannot watch a socket: %s", uv_strerror(r));
+    d->listener.data = d;
+    pl_daemon_accept(d);
+    return 0;
+}
+
+void pl_daemon_close_ranks(struct pl_daemon *d)
+{
+    if (d->socket_path)
+        unlink(d->socket_path);
+    if (d->listener.data && !uv_is_closing((uv_handle_t *)&d->listener))
+        uv_close((uv_handle_t *)&d->listener, NULL);
+    while (d->conns)
+        conn_close(d->conns);
+    for (unsigned i = 0; i < d->n_present; i++) {
+        pl_capture_close(PL_TAKE(d->ranks[i].out));
+        pl_capture_close(PL_TAKE(d->ranks[i].err));
+    }
+}

@@ -1,0 +1,367 @@
+/* SPDX-License-Identifier: MIT */
+/* Finding the hub and staying connected to it.
+ *
+ * Every round probes all candidates at once: addresses (where srun runs, the first node's name,
+ * Slurm's NodeAddr) times ports (PLUME_HUB's, and the walk's). The hub speaks first and both prove
+ * that they hold the run's secret for this job, step and attempt, so a busy port, a foreign service
+ * or another run's hub is merely skipped. */
+#include "common/base/fs.h"
+#include "common/base/log.h"
+#include "common/base/parse.h"
+#include "common/proto/json.h"
+#include "runtime/node/port.h"
+#include "runtime/node/scontrol.h"
+#include "runtime/plrund/daemon/daemon.h"
+
+#include <arpa/inet.h>
+#include <netdb.h>
+#include <string.h>
+
+#define ADDRESSES_MAX 12
+#define PROBES_MAX (ADDRESSES_MAX * (PL_WALK_PORTS + 1))
+#define BANNER_MS 250 /* for connection and banner */
+#define AUTH_MS 2000  /* for the rest of the greeting, once there was a banner */
+/* Most steps have joined by then and need no name: each question starts a program on each node.
+ * Where the hub's address was given it is rarely wrong. */
+#define NAMES_AFTER_MS 250
+#define NAMES_AFTER_GIVEN_MS 1000
+#define LAUNCH_MS 120000
+#define QUEUE_MAX 65536
+
+struct pl_uplink {
+    struct pl_daemon *daemon;
+    struct pl_wire *wire; /* chosen */
+    struct pl_wire *probes[PROBES_MAX];
+    size_t n_probes;
+    struct sockaddr_storage addresses[ADDRESSES_MAX];
+    size_t n_addresses;
+    uint16_t ports[PL_WALK_PORTS + 1];
+    size_t n_ports;
+    json_t *queue; /* said before the hub was found */
+    char *first_node;
+    uint64_t started_ns;
+    unsigned pause_ms, silence_ms;
+    bool asked_names, key_refused, lost, closing;
+    uv_timer_t round, names;
+    struct pl_ask *ask;
+    uv_getaddrinfo_t resolver;
+    char last_error[256];
+};
+
+static void start_round(uv_timer_t *timer);
+static void on_round_over(uv_timer_t *timer);
+
+static void add_address(struct pl_uplink *u, const struct sockaddr *a)
+{
+    size_t len =
+        a->sa_family == AF_INET6 ? sizeof(struct sockaddr_in6) : sizeof(struct sockaddr_in);
+    struct sockaddr_storage copy = {0};
+
+    if ((a->sa_family != AF_INET && a->sa_family != AF_INET6) || u->n_addresses == ADDRESSES_MAX)
+        return;
+    memcpy(&copy, a, len);
+    ((struct sockaddr_in *)&copy)->sin_port = 0; /* at the same place in both */
+    for (size_t i = 0; i < u->n_addresses; i++)
+        if (memcmp(&u->addresses[i], &copy, sizeof(copy)) == 0)
+            return;
+    u->addresses[u->n_addresses++] = copy;
+}
+
+/* Adds a numeric address; names wait for the resolver. */
+static void add_numeric(struct pl_uplink *u, const char *host)
+{
+    struct sockaddr_in a4 = {.sin_family = AF_INET};
+    struct sockaddr_in6 a6 = {.sin6_family = AF_INET6};
+
+    if (!host)
+        return;
+    if (inet_pton(AF_INET, host, &a4.sin_addr) == 1)
+        add_address(u, (struct sockaddr *)&a4);
+    else if (inet_pton(AF_INET6, host, &a6.sin6_addr) == 1)
+        add_address(u, (struct sockaddr *)&a6);
+}
+
+/* ---- names, asked for once and late ---- */
+
+static void on_node_addr(void *ctx, const char *output)
+{
+    struct pl_uplink *u = ctx;
+    _cleanup_free_ char *addr = output ? pl_parse_scontrol_field(output, "NodeAddr") : NULL;
+
+    u->ask = NULL;
+    if (addr && !u->closing)
+        add_numeric(u, addr);
+}
+
+static void on_resolved(uv_getaddrinfo_t *req, int status, struct addrinfo *list)
+{
+    struct pl_uplink *u = req->data;
+    const char *args[] = {"-o", "show", "node", u->first_node, NULL};
+
+    for (struct addrinfo *a = list; a && !u->closing; a = a->ai_next)
+        add_address(u, a->ai_addr);
+    uv_freeaddrinfo(list);
+    if (status < 0 && !u->closing && !u->wire)
+        u->ask = pl_ask_scontrol(u->daemon->loop, args, 10000, on_node_addr, u);
+}
+
+static void resolve(struct pl_uplink *u)
+{
+    struct addrinfo hints = {.ai_socktype = SOCK_STREAM};
+
+    u->resolver.data = u;
+    uv_getaddrinfo(u->daemon->loop, &u->resolver, on_resolved, u->first_node, NULL, &hints);
+}
+
+static void on_hostnames(void *ctx, const char *output)
+{
+    struct pl_uplink *u = ctx;
+
+    u->ask = NULL;
+    if (!output || u->closing || u->wire)
+        return;
+    u->first_node = strndup(output, strcspn(output, "\n"));
+    if (u->first_node && *u->first_node)
+        resolve(u);
+}
+
+static void on_names_due(uv_timer_t *timer)
+{
+    struct pl_uplink *u = timer->data;
+    const char *args[] = {"show", "hostnames", u->daemon->step.nodelist, NULL};
+
+    if (u->wire || u->asked_names)
+        return;
+    u->asked_names = true;
+    u->ask = pl_ask_scontrol(u->daemon->loop, args, 10000, on_hostnames, u);
+}
+
+/* ---- probing ---- */
+
+static void forget_probe(struct pl_uplink *u, struct pl_wire *wire)
+{
+    for (size_t i = 0; i < u->n_probes; i++)
+        if (u->probes[i] == wire)
+            u->probes[i] = u->probes[--u->n_probes];
+}
+
+static void close_probes(struct pl_uplink *u)
+{
+    while (u->n_probes)
+        pl_wire_close(u->probes[--u->n_probes]);
+}
+
+static void on_open(struct pl_wire *wire)
+{
+    struct pl_uplink *u = wire->ctx;
+    struct pl_daemon *d = u->daemon;
+    char clock[PL_CLOCK_ID_MAX];
+    json_t *message;
+    size_t i;
+
+    if (u->wire) /* another address of the same hub was quicker */
+        return;
+    u->wire = wire;
+    forget_probe(u, wire);
+    close_probes(u);
+    uv_timer_stop(&u->round);
+    uv_timer_stop(&u->names);
+    pl_wire_send_new(wire, json_pack("{s:s, s:i, s:s, s:i, s:s}", "type", "join", "node_id",
+                                     (int)d->step.node_id, "node",
+                                     d->step.node ? d->step.node : "?", "local_ntasks",
+                                     (int)d->step.local_ntasks, "clock", pl_clock_id(clock)));
+    json_array_foreach (u->queue, i, message)
+        pl_wire_send(wire, message);
+    json_array_clear(u->queue);
+}
+
+static void on_message(struct pl_wire *wire, json_t *message)
+{
+    struct pl_uplink *u = wire->ctx;
+
+    if (wire == u->wire)
+        pl_daemon_from_hub(u->daemon, message);
+}
+
+static void on_wire_closed(struct pl_wire *wire, const struct pl_error *err)
+{
+    struct pl_uplink *u = wire->ctx;
+    struct pl_daemon *d = u->daemon;
+
+    if (wire != u->wire) {
+        if (err->code == -EACCES)
+            u->key_refused = true;
+        if (err->code == -EACCES || !u->key_refused)
+            snprintf(u->last_error, sizeof(u->last_error), "%.250s", pl_error_text(err));
+        forget_probe(u, wire);
+        if (!u->n_probes && !u->wire && !u->closing) /* all said no: no need to wait longer */
+            uv_timer_start(&u->round, on_round_over, 0, 0);
+        return;
+    }
+    u->wire = NULL;
+    u->lost = true;
+    if (!d->bye_ok && !d->finished)
+        pl_daemon_lost_hub(d, "lost the hub (the daemon of the step's first node)");
+}
+
+static const struct pl_wire_ops wire_ops = {
+    .message = on_message,
+    .open = on_open,
+    .closed = on_wire_closed,
+};
+
+static void probe(struct pl_uplink *u, const struct sockaddr_storage *address, uint16_t port)
+{
+    struct sockaddr_storage a = *address;
+    struct pl_wire *wire;
+    json_t *hello;
+    int fd;
+
+    ((struct sockaddr_in *)&a)->sin_port = htons(port);
+    if (u->n_probes == PROBES_MAX ||
+        pl_net_connect((struct sockaddr *)&a,
+                       a.ss_family == AF_INET6 ? sizeof(struct sockaddr_in6)
+                                               : sizeof(struct sockaddr_in),
+                       &fd) < 0)
+        return;
+    hello = json_pack("{s:s}", "role", "daemon");
+    if (pl_wire_create(u->daemon->loop, fd, &u->daemon->step.id, u->daemon->secret, hello,
+                       &wire_ops, u, &wire) == 0)
+        u->probes[u->n_probes++] = wire;
+    json_decref(hello);
+}
+
+/* Ends probes without a banner; those that are being greeted get longer. */
+static void on_round_over(uv_timer_t *timer)
+{
+    struct pl_uplink *u = timer->data;
+    struct pl_daemon *d = u->daemon;
+    unsigned limit_ms = pl_step_env_ms("PLUME_LAUNCH_TIMEOUT", LAUNCH_MS);
+    uint64_t now = pl_now_ns();
+    char text[512];
+
+    for (size_t i = 0; i < u->n_probes;) {
+        struct pl_wire *w = u->probes[i];
+
+        if (w->session.state == PL_SESSION_WAIT_WELCOME &&
+            now - w->last_heard_ns < AUTH_MS * 1000000ull) {
+            i++;
+            continue;
+        }
+        u->probes[i] = u->probes[--u->n_probes];
+        pl_wire_close(w);
+    }
+    if (now - u->started_ns > limit_ms * 1000000ull) {
+        snprintf(text, sizeof(text),
+                 "node %s found no hub on the step's first node%s%s within %u s: %s",
+                 d->step.node ? d->step.node : "?", u->first_node ? " " : "",
+                 u->first_node ? u->first_node : "", limit_ms / 1000,
+                 /* With another key it is sought elsewhere. */
+                 u->key_refused ? u->last_error
+                                : "is that node up, and has it the same key (PLUME_KEY_FILE)?");
+        pl_daemon_lost_hub(d, text);
+        return;
+    }
+    u->pause_ms = PL_MIN(u->pause_ms * 2, 1000u);
+    uv_timer_start(&u->round, start_round, u->pause_ms / 2 + (unsigned)(now / 1000) % u->pause_ms,
+                   0);
+}
+
+static void start_round(uv_timer_t *timer)
+{
+    struct pl_uplink *u = timer->data;
+
+    if (u->wire || u->closing)
+        return;
+    for (size_t a = 0; a < u->n_addresses; a++)
+        for (size_t p = 0; p < u->n_ports; p++)
+            probe(u, &u->addresses[a], u->ports[p]);
+    uv_timer_start(&u->round, on_round_over, BANNER_MS, 0);
+}
+
+int pl_uplink_start(struct pl_daemon *d, struct pl_error *err)
+{
+    const char *hub = getenv("PLUME_HUB");
+    struct pl_uplink *u = calloc(1, sizeof(*u));
+    unsigned names_after_ms, limit_ms;
+    char host[256];
+    int r;
+
+    if (!u)
+        return pl_error_set(err, -ENOMEM, "out of memory");
+    d->uplink = u;
+    u->daemon = d;
+    u->queue = json_array();
+    u->pause_ms = 5;
+    u->silence_ms = pl_step_env_ms("PLUME_SILENCE", PL_SILENCE_MS);
+    u->started_ns = pl_now_ns();
+    uv_timer_init(d->loop, &u->round);
+    uv_timer_init(d->loop, &u->names);
+    u->round.data = u->names.data = u;
+    r = pl_net_walk(d->secret, &d->step.id, u->ports, err);
+    if (r < 0)
+        return r;
+    u->n_ports = PL_WALK_PORTS;
+    if (hub && *hub && pl_net_split(hub, host, sizeof(host), &u->ports[PL_WALK_PORTS]) == 0) {
+        u->n_ports++;
+        add_numeric(u, host);
+    }
+    add_numeric(u, d->step.launch_addr);
+    uv_timer_start(&u->round, start_round, 0, 0);
+    names_after_ms = u->n_ports > PL_WALK_PORTS ? NAMES_AFTER_GIVEN_MS : NAMES_AFTER_MS;
+    limit_ms = pl_step_env_ms("PLUME_LAUNCH_TIMEOUT", LAUNCH_MS);
+    uv_timer_start(&u->names, on_names_due, PL_MIN(names_after_ms, limit_ms / 4), 0);
+    return 0;
+}
+
+void pl_uplink_send(struct pl_uplink *u, json_t *message)
+{
+    if (!u)
+        return;
+    if (!u->wire) {
+        if (!u->lost && json_array_size(u->queue) < QUEUE_MAX)
+            json_array_append(u->queue, message);
+        return;
+    }
+    if (pl_now_ns() - u->wire->last_heard_ns > u->silence_ms * 1000000ull)
+        shutdown(u->wire->fd, SHUT_RDWR); /* the loop reports the loss */
+    else
+        pl_wire_send(u->wire, message);
+}
+
+void pl_uplink_beat(struct pl_uplink *u)
+{
+    json_t *beat = u->wire ? json_pack("{s:s}", "type", "beat") : NULL;
+
+    if (beat)
+        pl_uplink_send(u, beat);
+    json_decref(beat);
+}
+
+void pl_uplink_awake(struct pl_uplink *u)
+{
+    if (u->wire)
+        u->wire->last_heard_ns = pl_now_ns();
+}
+
+void pl_uplink_close(struct pl_uplink *u)
+{
+    if (!u || u->closing)
+        return;
+    u->closing = true;
+    close_probes(u);
+    pl_wire_close(PL_TAKE(u->wire));
+    pl_ask_cancel(PL_TAKE(u->ask));
+    uv_cancel((uv_req_t *)&u->resolver);
+    uv_close((uv_handle_t *)&u->round, NULL);
+    uv_close((uv_handle_t *)&u->names, NULL);
+}
+
+void pl_uplink_destroy(struct pl_uplink *u)
+{
+    if (!u)
+        return;
+    json_decref(u->queue);
+    free(u->first_node);
+    free(u);
+}

@@ -1,0 +1,83 @@
+/* SPDX-License-Identifier: MIT */
+/* All-gather of short strings: each rank gives a value under a name; when all have, all get them.
+ */
+#include "common/proto/json.h"
+#include "runtime/plrund/hub/hub.h"
+
+#include <string.h>
+
+#define EXCHANGES_MAX 1024
+#define VALUE_MAX 1024
+
+struct pl_exchange {
+    struct pl_exchange *next;
+    char *name;
+    json_t *values; /* by rank; null = not yet */
+    unsigned n_given;
+};
+
+static void free_exchange(struct pl_exchange *x)
+{
+    json_decref(x->values);
+    free(x->name);
+    free(x);
+}
+
+static struct pl_exchange *find_or_add(struct pl_hub *hub, const char *name)
+{
+    struct pl_exchange *x;
+    size_t n = 0;
+
+    for (x = hub->exchanges; x; x = x->next, n++)
+        if (strcmp(x->name, name) == 0)
+            return x;
+    x = n < EXCHANGES_MAX ? calloc(1, sizeof(*x)) : NULL;
+    if (!x)
+        return NULL;
+    x->name = strdup(name);
+    x->values = json_array();
+    for (unsigned i = 0; x->values && i < hub->daemon->step.ntasks; i++)
+        json_array_append_new(x->values, json_null());
+    if (!x->name || json_array_size(x->values) != hub->daemon->step.ntasks) {
+        free_exchange(x);
+        return NULL;
+    }
+    x->next = hub->exchanges;
+    hub->exchanges = x;
+    return x;
+}
+
+void pl_hub_exchange(struct pl_hub *hub, json_t *message)
+{
+    const char *name = pl_json_string(message, "name"), *value = pl_json_string(message, "value");
+    struct pl_exchange **p, *x;
+    int64_t rank;
+
+    if (!name || !value || strlen(name) > VALUE_MAX || strlen(value) > VALUE_MAX ||
+        pl_json_int(message, "rank", &rank) < 0 || rank < 0 || rank >= hub->daemon->step.ntasks)
+        return;
+    x = find_or_add(hub, name);
+    if (!x)
+        return;
+    if (json_is_null(json_array_get(x->values, (size_t)rank)))
+        x->n_given++;
+    json_array_set_new(x->values, (size_t)rank, json_string(value));
+    if (x->n_given < hub->daemon->step.ntasks)
+        return;
+    pl_hub_broadcast(hub, json_pack("{s:s, s:s, s:O}", "type", "exchanged", "name", x->name,
+                                    "values", x->values));
+    for (p = &hub->exchanges; *p != x; p = &(*p)->next)
+        ;
+    *p = x->next;
+    free_exchange(x);
+}
+
+void pl_hub_free_exchanges(struct pl_hub *hub)
+{
+    while (hub->exchanges) {
+        struct pl_exchange *x = hub->exchanges;
+
+        hub->exchanges = x->next;
+        free_exchange(x);
+    }
+}

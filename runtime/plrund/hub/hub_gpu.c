@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: MIT */
+/* What nodes say of their GPUs: samples go to the state and to metrics.jsonl, errors to the log and
+ * beside the failure that they explain. */
+#include "common/proto/json.h"
+#include "runtime/plrund/hub/hub.h"
+
+#include <string.h>
+
+#define GPUS_MAX 64
+#define KEPT_MAX 64           /* errors that may explain a failure, of all nodes */
+#define LOGGED_MAX 1000       /* errors in the log */
+#define BEFORE_NS 60000000000 /* programs notice late: at their next use of the GPU */
+#define AFTER_NS 2000000000   /* the driver tells late: its error report comes before the Xid */
+
+static void on_error(struct pl_hub *hub, unsigned node_id, json_t *message)
+{
+    static const char *const keys[] = {"gpu", "uuid", "event", "xid", "text", "ranks"};
+    struct pl_hub_node *node = &hub->nodes[node_id];
+    json_t *event;
+    int64_t at_ns;
+
+    if (pl_json_int(message, "at_ns", &at_ns) < 0 || !pl_json_string(message, "event") ||
+        hub->n_gpu_errors++ >= LOGGED_MAX)
+        return;
+    event = json_pack("{s:s, s:i, s:s}", "type", "gpu", "node_id", (int)node_id, "node",
+                      node->name ? node->name : "?");
+    for (size_t i = 0; event && i < PL_COUNT(keys); i++)
+        if (json_object_get(message, keys[i]))
+            json_object_set(event, keys[i], json_object_get(message, keys[i]));
+    if (!event)
+        return;
+    if (!hub->gpu_errors)
+        hub->gpu_errors = json_array();
+    if (json_array_size(hub->gpu_errors) == KEPT_MAX)
+        json_array_remove(hub->gpu_errors, 0);
+    json_array_append_new(
+        hub->gpu_errors,
+        json_pack("{s:I, s:O}", "at_ns", (json_int_t)(at_ns - node->offset_ns), "event", event));
+    pl_hub_event(hub, event);
+}
+
+void pl_hub_gpu_message(struct pl_hub *hub, unsigned node_id, json_t *message)
+{
+    json_t *gpus = json_object_get(message, "gpus");
+
+    if (!gpus)
+        on_error(hub, node_id, message);
+    else if (json_is_array(gpus) && json_array_size(gpus) <= GPUS_MAX)
+        pl_hub_event(hub, json_pack("{s:s, s:i, s:O}", "type", "gpus", "node_id", (int)node_id,
+                                    "gpus", gpus));
+}
+
+static bool concerns(json_t *event, const struct pl_failure *f)
+{
+    json_t *ranks = json_object_get(event, "ranks"), *rank;
+    int64_t node_id;
+    size_t i;
+
+    if (pl_json_int(event, "node_id", &node_id) < 0 || node_id != (int64_t)f->node_id)
+        return false;
+    json_array_foreach (ranks, i, rank)
+        if (json_integer_value(rank) == (json_int_t)f->rank)
+            return true;
+    return json_array_size(ranks) == 0; /* nobody knows who used it */
+}
+
+json_t *pl_hub_gpu_error(struct pl_hub *hub, const struct pl_failure *f)
+{
+    static const char *const keys[] = {"gpu", "event", "xid", "text"};
+    json_t *kept, *ret = NULL;
+    size_t i;
+
+    json_array_foreach (hub->gpu_errors, i, kept) {
+        json_t *event = json_object_get(kept, "event");
+        int64_t at_ns = 0;
+
+        pl_json_int(kept, "at_ns", &at_ns);
+        if (ret || !concerns(event, f) || at_ns < f->at_ns - BEFORE_NS ||
+            at_ns > f->at_ns + AFTER_NS)
+            continue;
+        ret = json_pack("{s:f}", "before_s", (double)(f->at_ns - at_ns) / 1e9);
+        for (size_t k = 0; ret && k < PL_COUNT(keys); k++)
+            if (json_object_get(event, keys[k]))
+                json_object_set(ret, keys[k], json_object_get(event, keys[k]));
+    }
+    return ret;
+}
