@@ -4,9 +4,9 @@
  * (any memory) or tcp (one rank a node). */
 #include "common/base/fs.h"
 #include "common/base/parse.h"
-#include "runtime/engine/comm.h"
-#include "runtime/engine/local.h"
-#include "runtime/engine/report.h"
+#include "runtime/engine/comm/comm.h"
+#include "runtime/engine/report/rank_report.h"
+#include "runtime/pltrain/spawn_local.h"
 
 #include <stdio.h>
 #include <string.h>

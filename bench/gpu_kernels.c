@@ -8,7 +8,7 @@
 #include "common/base/fs.h"
 #include "common/base/parse.h"
 #include "kernels/half.h"
-#include "runtime/engine/gpu.h"
+#include "runtime/engine/device/gpu.h"
 
 #include <math.h>
 #include <stdarg.h>

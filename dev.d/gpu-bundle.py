@@ -12,7 +12,8 @@ import subprocess
 import sys
 
 # What tests and benchmarks may be built of; others need packages that such a machine has not.
-FOLDERS = ("common/base", "include", "kernels", "runtime/engine", "examples", "modules", "bench",
+FOLDERS = ("common/base", "common/proto/rank", "include", "kernels", "runtime/engine",
+           "runtime/pltrain", "examples", "modules", "bench",
            "tests/kernels", "tests/unit", "tests/engine", "tests/cuda", "tests/fake",
            "tests/lib", "tests/gpu", "tests/golden", "tests/fixtures", "data")
 FOREIGN = re.compile(r"-l?(jansson|uv|sodium|slurm|mpi|sz|python)\b|lib(jansson|uv|sodium|slurm|mpi)")

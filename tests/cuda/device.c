@@ -11,7 +11,7 @@
  * Environment: PLUME_EMULATED_GPUS, how many there are (1); PLUME_EMULATED_MEMORY, bytes of each
  * (1 GiB; a list with commas is of one GPU after another, the last for all that follow);
  * PLUME_EMULATED_GRAPHS, how many captures work before all others fail (all). */
-#include "runtime/engine/device.h"
+#include "runtime/engine/device/device.h"
 #include "common/base/macros.h"
 #include "kernels/cuda/cuda.h"
 #include "tests/cuda/emulator.h"

@@ -2,7 +2,7 @@
 #include "tests/cuda/nccl.h"
 #include "common/base/macros.h"
 #include "kernels/half.h"
-#include "runtime/engine/comm_nccl_table.h"
+#include "runtime/engine/device/nccl_table.h"
 
 #include <fcntl.h>
 #include <pthread.h>

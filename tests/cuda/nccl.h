@@ -9,7 +9,7 @@
 #ifndef PL_TESTS_CUDA_NCCL_H
 #define PL_TESTS_CUDA_NCCL_H
 
-#include "runtime/engine/device.h"
+#include "runtime/engine/device/device.h"
 
 /* To be called before anything is done on the device: waits for the collectives that its compute
  * stream waits for. */

@@ -2,7 +2,7 @@
 /* What a tape runs in 16 bits itself where the device can: on a fake one, whose memory is the
  * host's and whose kernels are the emulated CUDA ones, each call counted by its table. */
 #include "kernels/cuda/cuda.h"
-#include "runtime/engine/tape_private.h"
+#include "runtime/engine/tape/tape_private.h"
 #include "tests/unit/engine_cases.h"
 #include "tests/unit/engine_random.h"
 

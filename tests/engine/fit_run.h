@@ -4,8 +4,8 @@
 #ifndef PL_TESTS_ENGINE_FIT_RUN_H
 #define PL_TESTS_ENGINE_FIT_RUN_H
 
-#include "runtime/engine/module.h"
-#include "runtime/engine/trainer.h"
+#include "runtime/engine/module/module.h"
+#include "runtime/engine/train/trainer.h"
 #include "tests/engine/ranks.h"
 
 #define FIT_COUNT (10 * 64 + 10)

@@ -3,7 +3,7 @@
 #ifndef PL_TESTS_ENGINE_GOLDEN_MODELS_H
 #define PL_TESTS_ENGINE_GOLDEN_MODELS_H
 
-#include "runtime/engine/trainer.h"
+#include "runtime/engine/train/trainer.h"
 #include "tests/golden/models.h"
 #include "tests/lib/on_device.h"
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 #include "tests/engine/ranks.h"
 #include "common/base/fs.h"
-#include "runtime/engine/local.h"
-#include "runtime/engine/report.h"
+#include "runtime/engine/report/rank_report.h"
+#include "runtime/pltrain/spawn_local.h"
 
 #include <setjmp.h>
 #include <signal.h>

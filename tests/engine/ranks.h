@@ -3,7 +3,7 @@
 #ifndef PL_TESTS_ENGINE_RANKS_H
 #define PL_TESTS_ENGINE_RANKS_H
 
-#include "runtime/engine/comm.h"
+#include "runtime/engine/comm/comm.h"
 
 #include <stdbool.h>
 

@@ -2,7 +2,7 @@
 /* What all ranks must have alike. Ranks that choose one of two experts of equal shape by their
  * number, already in the dry step, against a calculation by hand; models that are not the same on
  * all ranks, and parameters that drift apart, end the run with a text that says so. */
-#include "runtime/engine/trainer.h"
+#include "runtime/engine/train/trainer.h"
 #include "tests/engine/ranks.h"
 #include "tests/lib/on_device.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Collectives between real processes: over shared memory, TCP and both. */
 #include "common/base/fs.h"
-#include "runtime/engine/comm_mpi.h"
+#include "runtime/engine/comm/comm_mpi.h"
 #include "tests/engine/ranks.h"
 
 #include <math.h>

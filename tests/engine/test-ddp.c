@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* Data-parallel training means the same as training on one rank with the whole batch: parameters
  * and gradients of 12 ranks with batch b against one rank with batch 12 b. */
-#include "runtime/engine/module.h"
-#include "runtime/engine/trainer.h"
+#include "runtime/engine/module/module.h"
+#include "runtime/engine/train/trainer.h"
 #include "tests/engine/ranks.h"
 #include "tests/lib/on_device.h"
 

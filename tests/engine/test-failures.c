@@ -2,8 +2,8 @@
 /* Runs that fail in a process that goes on: descriptors, threads, slabs and memory are free again
  * afterwards, and the next run there is as good as any. */
 #include "kernels/pool.h"
-#include "runtime/engine/local.h"
-#include "runtime/engine/trainer.h"
+#include "runtime/engine/train/trainer.h"
+#include "runtime/pltrain/spawn_local.h"
 #include "tests/engine/held.h"
 #include "tests/engine/ranks.h"
 

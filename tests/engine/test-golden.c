@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* Small models against numbers recorded from PyTorch (tests/golden/models.py): the logits and
  * gradients of the first step, and the losses of 20 steps with the optimizers. */
-#include "runtime/engine/eval.h"
-#include "runtime/engine/step.h"
+#include "runtime/engine/train/eval.h"
+#include "runtime/engine/train/train_step.h"
 #include "tests/engine/golden_models.h"
 
 #include <setjmp.h>

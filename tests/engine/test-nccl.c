@@ -2,7 +2,7 @@
 /* NCCL's side of the engine between real processes, over a fake NCCL (fake_nccl.h): what it sums,
  * and that it ends in bounded time with the right name whatever goes wrong. */
 #include "common/base/fs.h"
-#include "runtime/engine/comm_nccl.h"
+#include "runtime/engine/comm/comm_nccl.h"
 #include "tests/engine/fake_nccl.h"
 #include "tests/engine/ranks.h"
 

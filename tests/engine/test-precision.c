@@ -2,8 +2,8 @@
 /* 16-bit training on a linear classifier of made-up samples: near f32, with a loss scale that
  * skips what overflows, and parameters that stay 16-bit numbers at level O3. */
 #include "kernels/half.h"
-#include "runtime/engine/step.h"
-#include "runtime/engine/trainer.h"
+#include "runtime/engine/train/train_step.h"
+#include "runtime/engine/train/trainer.h"
 #include "tests/lib/on_device.h"
 
 #include <math.h>

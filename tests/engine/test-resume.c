@@ -2,7 +2,7 @@
 /* What strategies and precisions have in common, on a small net and made-up samples: with the same
  * samples a step they train alike; a run that is cut and resumed ends with the bits of a whole one;
  * and a checkpoint of any of them goes on in any other. */
-#include "runtime/engine/trainer.h"
+#include "runtime/engine/train/trainer.h"
 #include "tests/engine/ranks.h"
 #include "tests/lib/on_device.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Who may connect: two ranks that know the key, whatever strangers do at the port meanwhile. */
-#include "runtime/engine/comm.h"
+#include "runtime/engine/comm/comm.h"
 
 #include <arpa/inet.h>
 #include <poll.h>

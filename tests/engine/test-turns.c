@@ -2,7 +2,7 @@
 /* Two optimizers that take turns, as those of a generative adversarial network, against a
  * calculation by hand: g and d pull at each other, each step of d sees the g that was just moved.
  */
-#include "runtime/engine/trainer.h"
+#include "runtime/engine/train/trainer.h"
 #include "tests/engine/ranks.h"
 #include "tests/lib/on_device.h"
 

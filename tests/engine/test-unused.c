@@ -2,7 +2,7 @@
 /* Steps that use other parameters from batch to batch and from rank to rank, against a calculation
  * by hand: the gradient is the mean over ranks, those that did not use the parameter count as zero,
  * and what no rank has used stays as it is (no decay, no momentum). */
-#include "runtime/engine/trainer.h"
+#include "runtime/engine/train/trainer.h"
 #include "tests/engine/ranks.h"
 #include "tests/lib/on_device.h"
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* Checkpoints: what the reader accepts lies inside the file and can be read and written again. The
  * checksums are set right first, or nothing would get past them. */
-#include "runtime/engine/checkpoint.h"
-#include "runtime/engine/xxh64.h"
+#include "runtime/engine/checkpoint/checkpoint.h"
+#include "runtime/engine/util/xxh64.h"
 #include "tests/fuzz/fuzz.h"
 
 static void fix(uint8_t *b, size_t size)

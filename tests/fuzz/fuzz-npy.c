@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Data files: what the parser accepts lies inside the file, and all of it can be read. */
-#include "runtime/engine/npy.h"
-#include "runtime/engine/tensor.h"
+#include "runtime/engine/data/npy.h"
+#include "runtime/engine/device/tensor.h"
 #include "tests/fuzz/fuzz.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)

@@ -4,8 +4,8 @@
 #ifndef PL_TESTS_LIB_ON_DEVICE_H
 #define PL_TESTS_LIB_ON_DEVICE_H
 
-#include "runtime/engine/gpu.h"
-#include "runtime/engine/tensor.h"
+#include "runtime/engine/device/gpu.h"
+#include "runtime/engine/device/tensor.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -4,8 +4,8 @@
 #define PL_TESTS_UNIT_DNN_FIXTURE_H
 
 #include "kernels/cuda/stream.h"
-#include "runtime/engine/cuda/dnn.h"
-#include "runtime/engine/cuda/libs.h"
+#include "runtime/engine/cuda/cudnn/cudnn.h"
+#include "runtime/engine/cuda/util/libs.h"
 #include "tests/unit/fake_cudart.h"
 #include "tests/unit/fake_cudnn.h"
 

@@ -3,8 +3,8 @@
 #ifndef PL_TESTS_UNIT_ENGINE_NET_H
 #define PL_TESTS_UNIT_ENGINE_NET_H
 
-#include "runtime/engine/ops.h"
-#include "runtime/engine/rng.h"
+#include "runtime/engine/ops/ops.h"
+#include "runtime/engine/util/rng.h"
 #include "tests/lib/on_device.h"
 
 #include <math.h>

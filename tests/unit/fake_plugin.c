@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* A plume-cuda.so without GPUs: of this release, or (-DFAKE_AGE=1) of the next one. */
-#include "runtime/engine/device.h"
+#include "runtime/engine/device/device.h"
 
 static int count(unsigned *ret, struct pl_error *err)
 {

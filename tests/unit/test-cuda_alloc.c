@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* The CUDA allocator and the staging buffers, on a runtime that does its work as late as it may. */
 #include "common/base/macros.h"
-#include "runtime/engine/cuda/alloc_private.h"
-#include "runtime/engine/cuda/staging.h"
+#include "runtime/engine/cuda/alloc/alloc_private.h"
+#include "runtime/engine/cuda/alloc/staging.h"
 #include "tests/unit/fake_cudart.h"
 
 #include <cuda_runtime_api.h>

@@ -2,7 +2,7 @@
 /* Convolutions asked of cuDNN: against ref, through a fake that runs the graphs. All numbers are
  * small integers, so that every order of summing gives the same bits. */
 #include "common/base/macros.h"
-#include "runtime/engine/cuda/dnn_private.h"
+#include "runtime/engine/cuda/cudnn/cudnn_private.h"
 #include "tests/unit/dnn_fixture.h"
 
 #include <cudnn.h>

@@ -2,7 +2,7 @@
 /* GPUs as devices, on fakes of the CUDA runtime and of cublasLt: everything but kernels. */
 #include "common/base/macros.h"
 #include "kernels/cuda/cuda.h"
-#include "runtime/engine/cuda/device.h"
+#include "runtime/engine/cuda/device/cuda_device.h"
 #include "tests/unit/fake_cublaslt.h"
 #include "tests/unit/fake_cudart.h"
 

@@ -3,9 +3,9 @@
  * numbers are small integers, so that every order of summing gives the same bits. */
 #include "common/base/macros.h"
 #include "kernels/cuda/stream.h"
-#include "runtime/engine/cuda/libs.h"
-#include "runtime/engine/cuda/lt.h"
-#include "runtime/engine/cuda/plan_cache.h"
+#include "runtime/engine/cuda/cublaslt/cublaslt.h"
+#include "runtime/engine/cuda/util/libs.h"
+#include "runtime/engine/cuda/util/plan_cache.h"
 #include "tests/unit/fake_cublaslt.h"
 
 #include <math.h>

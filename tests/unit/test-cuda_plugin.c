@@ -2,7 +2,7 @@
 /* plume-cuda.so itself, with NVIDIA's libraries: it loads, is of this release, exports nothing
  * but its tables, and says what is missing. Where there is a GPU, memory goes there and back. */
 #include "kernels/half.h"
-#include "runtime/engine/gpu.h"
+#include "runtime/engine/device/gpu.h"
 
 #include <dlfcn.h>
 #include <math.h>

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /* Checkpoints: the file, what of a run goes into it, which are kept, and the writer's thread. */
 #include "common/base/fs.h"
-#include "runtime/engine/best.h"
-#include "runtime/engine/ckpt_writer.h"
-#include "runtime/engine/state.h"
-#include "runtime/engine/xxh64.h"
+#include "runtime/engine/checkpoint/ckpt_writer.h"
+#include "runtime/engine/checkpoint/retention.h"
+#include "runtime/engine/train/train_state.h"
+#include "runtime/engine/util/xxh64.h"
 
 #include <fcntl.h>
 #include <math.h>

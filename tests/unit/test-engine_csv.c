@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "common/base/fs.h"
-#include "runtime/engine/csv.h"
+#include "runtime/engine/report/metrics_csv.h"
 
 #include <math.h>
 #include <setjmp.h>

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /* .npy files, random numbers, SHA-256 and hyper-parameters. */
 #include "kernels/kernels.h"
-#include "runtime/engine/hparam.h"
-#include "runtime/engine/npy.h"
-#include "runtime/engine/rng.h"
-#include "runtime/engine/sha256_private.h"
+#include "runtime/engine/data/npy.h"
+#include "runtime/engine/util/hparam.h"
+#include "runtime/engine/util/rng.h"
+#include "runtime/engine/util/sha256_private.h"
 
 #include <math.h>
 #include <sched.h>

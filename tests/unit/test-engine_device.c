@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* The CPU as a device, and mapping. */
-#include "runtime/engine/device.h"
+#include "runtime/engine/device/device.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -2,7 +2,7 @@
 /* Event files, read back by a reader that shares nothing with the writer. */
 #include "common/base/buf.h"
 #include "common/base/fs.h"
-#include "runtime/engine/events.h"
+#include "runtime/engine/report/tensorboard.h"
 
 #include <dirent.h>
 #include <math.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* How plume-cuda.so is found and refused. The cases follow one another: what was loaded stays. */
 #include "common/base/fs.h"
-#include "runtime/engine/gpu.h"
+#include "runtime/engine/device/gpu.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Graphs of a tape (tape_graph.c), on a device that has them: the CPU, whose kernels are recorded
  * by wrapping its table. The same is run on the CPU itself, and the bits are compared. */
-#include "runtime/engine/tape_private.h"
+#include "runtime/engine/tape/tape_private.h"
 #include "tests/unit/engine_net.h"
 
 #define JOBS_MAX 64

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* Ops over images as the tape calls them: strides, padding, overlapping windows and shapes that do
  * not fit. Plain shapes are compared with PyTorch in tests/engine/test-golden.c. */
-#include "runtime/engine/ops.h"
-#include "runtime/engine/rng.h"
+#include "runtime/engine/ops/ops.h"
+#include "runtime/engine/util/rng.h"
 #include "tests/lib/on_device.h"
 
 #include <math.h>

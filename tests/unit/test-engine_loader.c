@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Batches, with and without the prefetching thread. */
-#include "runtime/engine/loader.h"
+#include "runtime/engine/data/loader.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

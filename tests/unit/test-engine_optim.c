@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Optimizers, schedules, clipping and the loss scale, against what PyTorch did (tests/golden). */
-#include "runtime/engine/optimizer.h"
+#include "runtime/engine/optim/optimizer.h"
 #include "tests/golden/optim.h"
 
 #include <math.h>

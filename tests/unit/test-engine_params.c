@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Parameter arenas, start values and the plan of buckets. */
-#include "runtime/engine/ops.h"
-#include "runtime/engine/reducer.h"
+#include "runtime/engine/ops/ops.h"
+#include "runtime/engine/reduce/reducer.h"
 
 #include <math.h>
 #include <setjmp.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* The plan of memory and of who writes which gradient, on random lives and random graphs. */
-#include "runtime/engine/tape_private.h"
+#include "runtime/engine/tape/tape_private.h"
 #include "tests/lib/on_device.h"
 #include "tests/unit/engine_random.h"
 

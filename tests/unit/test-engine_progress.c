@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-#include "runtime/engine/progress.h"
+#include "runtime/engine/report/progress.h"
 
 #include "common/base/fs.h"
 

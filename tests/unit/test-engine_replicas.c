@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Copies of parameters and buffers on other devices: what goes there, and how often. */
-#include "runtime/engine/replicas.h"
+#include "runtime/engine/params/replicas.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Which samples a rank sees: against lists recorded from torch's DistributedSampler, and by the
  * rule where the permutation is our own. */
-#include "runtime/engine/sampler.h"
+#include "runtime/engine/data/sampler.h"
 #include "tests/golden/optim.h"
 
 #include <setjmp.h>

@@ -1,0 +1,230 @@
+/* SPDX-License-Identifier: MIT */
+#include "runtime/engine/checkpoint/retention.h"
+#include "common/base/fs.h"
+#include "common/base/parse.h"
+#include "runtime/engine/checkpoint/checkpoint.h"
+
+#include <dirent.h>
+#include <math.h>
+#include <string.h>
+
+int pl_best_init(struct pl_best *best,
+                 const char *dir,
+                 const char *monitor,
+                 bool maximize,
+                 int k,
+                 struct pl_error *err)
+{
+    struct pl_best b = {.maximize = maximize, .k = k};
+
+    if (k < -1)
+        return pl_error_set(err, -EINVAL, "the number of checkpoints to keep must be -1 or more");
+    if (!monitor && k > 1)
+        return pl_error_set(err, -EINVAL,
+                            "the best %d checkpoints cannot be told without a value to monitor", k);
+    b.dir = strdup(dir);
+    b.monitor = monitor ? strdup(monitor) : NULL;
+    if (!b.dir || (monitor && !b.monitor)) {
+        pl_best_finish(&b);
+        return pl_error_set(err, -ENOMEM, "out of memory");
+    }
+    *best = b;
+    return 0;
+}
+
+void pl_best_finish(struct pl_best *best)
+{
+    for (size_t i = 0; i < best->n; i++)
+        free(best->kept[i].path);
+    free(best->kept);
+    free(best->monitor);
+    free(best->dir);
+    *best = (struct pl_best){0};
+}
+
+/* Without a monitor the newest counts as best. */
+static bool beats(const struct pl_best *b, double value, double other)
+{
+    if (!b->monitor)
+        return true;
+    if (isnan(value) || isnan(other))
+        return !isnan(value);
+    return b->maximize ? value > other : value < other;
+}
+
+/* Takes path over. What comes from a checkpoint is in order and goes to the end. */
+static int insert(struct pl_best *b, double value, char *path, bool append)
+{
+    struct pl_best_kept *kept = reallocarray(b->kept, b->n + 1, sizeof(*kept));
+    size_t at = b->n;
+
+    if (!kept)
+        return -ENOMEM;
+    b->kept = kept;
+    for (; !append && at > 0 && beats(b, value, kept[at - 1].value); at--)
+        kept[at] = kept[at - 1];
+    kept[at] = (struct pl_best_kept){value, path};
+    b->n++;
+    return 0;
+}
+
+int pl_best_add(struct pl_best *best,
+                uint64_t epoch,
+                uint64_t step,
+                double value,
+                char **ret_path,
+                char **ret_remove)
+{
+    _cleanup_free_ char *path = NULL, *copy = NULL;
+    bool full = best->k >= 0 && best->n >= (size_t)best->k;
+    char name[80], *pushed = NULL;
+
+    if (best->k == 0 || (full && !beats(best, value, best->kept[best->n - 1].value)))
+        return 0;
+    snprintf(name, sizeof(name), "epoch=%llu-step=%llu.ckpt", (unsigned long long)epoch,
+             (unsigned long long)step);
+    path = pl_path_join(best->dir, name);
+    copy = path ? strdup(path) : NULL;
+    if (!copy)
+        return -ENOMEM;
+    for (size_t i = 0; i < best->n; i++) { /* the same again, after another validation */
+        if (strcmp(best->kept[i].path, path) == 0) {
+            free(best->kept[i].path);
+            memmove(&best->kept[i], &best->kept[i + 1], (best->n - i - 1) * sizeof(*best->kept));
+            best->n--;
+            full = false;
+            break;
+        }
+    }
+    if (full)
+        pushed = best->kept[--best->n].path;
+    if (insert(best, value, path, false) < 0) {
+        free(pushed);
+        return -ENOMEM;
+    }
+    path = NULL;
+    *ret_path = PL_TAKE(copy);
+    *ret_remove = pushed;
+    return 1;
+}
+
+int pl_best_save(const struct pl_best *best, struct pl_buf *buf)
+{
+    size_t mark = buf->len;
+    int r = pl_buf_adds(buf, "{\"monitor\":");
+
+    r = r < 0 ? r : (best->monitor ? pl_mini_quote(buf, best->monitor) : pl_buf_adds(buf, "null"));
+    r = r < 0 ? r : pl_buf_addf(buf, ",\"mode\":\"%s\",\"kept\":[", best->maximize ? "max" : "min");
+    for (size_t i = 0; i < best->n && r == 0; i++) {
+        r = pl_buf_adds(buf, i ? ",{\"path\":" : "{\"path\":");
+        r = r < 0 ? r : pl_mini_quote(buf, best->kept[i].path);
+        r = r < 0 ? r : pl_buf_adds(buf, ",\"value\":");
+        r = r < 0 ? r : pl_json_add_double(buf, best->kept[i].value);
+        r = r < 0 ? r : pl_buf_addc(buf, '}');
+    }
+    r = r < 0 ? r : pl_buf_adds(buf, "]}");
+    if (r < 0)
+        buf->len = mark;
+    return r;
+}
+
+static int load_entry(struct pl_best *b, const struct pl_mini_value *entry)
+{
+    _cleanup_free_ char *text = strndup(entry->start, entry->len), *path = NULL;
+    double value;
+    int r;
+
+    if (!text)
+        return -ENOMEM;
+    if (pl_mini_get_string(text, "path", &path) < 0 ||
+        pl_json_get_double(text, "value", &value) < 0)
+        return -EINVAL;
+    if (access(path, F_OK) < 0 || (b->k >= 0 && b->n >= (size_t)b->k))
+        return 0;
+    r = insert(b, value, path, true);
+    if (r == 0)
+        path = NULL;
+    return r;
+}
+
+int pl_best_load(struct pl_best *best, const char *json)
+{
+    _cleanup_free_ char *monitor = NULL, *mode = NULL;
+    struct pl_mini_value list, entry;
+    size_t pos = 0;
+    int r;
+
+    pl_mini_get_string(json, "monitor", &monitor);
+    if (pl_mini_get_string(json, "mode", &mode) < 0 || pl_mini_find(json, "kept", &list) < 0 ||
+        list.type != PL_MINI_ARRAY)
+        return -EINVAL;
+    if (strcmp(mode, best->maximize ? "max" : "min") != 0 || !monitor != !best->monitor ||
+        (monitor && strcmp(monitor, best->monitor) != 0))
+        return 0; /* values of another kind say nothing */
+    while ((r = pl_mini_next(&list, &pos, &entry)) == 1) {
+        r = load_entry(best, &entry);
+        if (r < 0)
+            return r;
+    }
+    return r;
+}
+
+/* The highest N of hpc_ckpt_N.ckpt in the folder; 0 where there is none. */
+static int find_hpc(const char *dir, int64_t *ret, struct pl_error *err)
+{
+    static const char prefix[] = "hpc_ckpt_", suffix[] = ".ckpt";
+    const size_t ends = sizeof(prefix) + sizeof(suffix) - 2;
+    struct dirent *entry;
+    DIR *d = opendir(dir);
+    int64_t n;
+
+    *ret = 0;
+    if (!d && errno == ENOENT)
+        return 0;
+    if (!d)
+        return pl_error_errno(err, errno, "cannot read folder '%s'", dir);
+    while ((entry = readdir(d))) {
+        size_t len = strlen(entry->d_name);
+        char number[24];
+
+        if (len <= ends || len - ends >= sizeof(number) ||
+            strncmp(entry->d_name, prefix, sizeof(prefix) - 1) != 0 ||
+            strcmp(entry->d_name + len - (sizeof(suffix) - 1), suffix) != 0)
+            continue;
+        memcpy(number, entry->d_name + sizeof(prefix) - 1, len - ends);
+        number[len - ends] = '\0';
+        if (pl_parse_int(number, 1, INT64_MAX - 1, &n, NULL) == 0)
+            *ret = PL_MAX(*ret, n);
+    }
+    closedir(d);
+    return 0;
+}
+
+static int hpc_path(const char *dir, int64_t n, char **ret, struct pl_error *err)
+{
+    char name[64];
+
+    snprintf(name, sizeof(name), "hpc_ckpt_%lld.ckpt", (long long)n);
+    *ret = pl_path_join(dir, name);
+    return *ret ? 0 : pl_error_set(err, -ENOMEM, "out of memory");
+}
+
+int pl_hpc_next(const char *dir, char **ret, struct pl_error *err)
+{
+    int64_t n;
+    int r = find_hpc(dir, &n, err);
+
+    return r < 0 ? r : hpc_path(dir, n + 1, ret, err);
+}
+
+int pl_hpc_latest(const char *dir, char **ret, struct pl_error *err)
+{
+    int64_t n;
+    int r = find_hpc(dir, &n, err);
+
+    if (r == 0 && n == 0)
+        *ret = NULL;
+    else if (r == 0)
+        r = hpc_path(dir, n, ret, err);
+    return r;
+}

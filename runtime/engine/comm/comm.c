@@ -1,0 +1,244 @@
+/* SPDX-License-Identifier: MIT */
+/* The table's front, and the communicator of one. */
+#include "runtime/engine/comm/comm.h"
+#include "common/base/memory.h"
+
+#include <string.h>
+
+#define HALF_STAGE ((size_t)64 * 1024)     /* 16-bit numbers summed at a time */
+#define ORDERED_STAGE ((size_t)256 * 1024) /* bytes of a rank that are gathered at a time */
+
+/* The bits of an allreduce over shared memory, whatever carries the numbers. */
+static int ordered_allreduce(struct pl_comm *comm,
+                             char *buf,
+                             size_t count,
+                             enum pl_real real,
+                             double scale,
+                             struct pl_error *err)
+{
+    const struct pl_kernels *k = pl_kernels_best(real);
+    size_t size = pl_real_size(real), n = comm->size, most = PL_MIN(count, ORDERED_STAGE / size);
+    _cleanup_free_ char *all = malloc(n * most * size + 1);
+    _cleanup_free_ size_t *offset = calloc(n + 1, sizeof(*offset));
+    int r = all && offset ? 0 : pl_error_set(err, -ENOMEM, "out of memory");
+
+    for (size_t step; r == 0 && count; count -= step, buf += step * size) {
+        step = PL_MIN(count, most);
+        for (size_t i = 0; i <= n; i++)
+            offset[i] = i * step * size;
+        memcpy(all + offset[comm->rank], buf, step * size);
+        r = comm->ops->allgather(comm, all, offset, err);
+        for (size_t i = 1; r == 0 && i < n; i++)
+            k->add(&(struct pl_add_args){.n = step,
+                                         .scale = i == n - 1 ? scale : 1,
+                                         .a = i == 1 ? all : buf,
+                                         .b = all + offset[i],
+                                         .dst = buf});
+    }
+    return r;
+}
+
+int pl_comm_allreduce(struct pl_comm *comm,
+                      void *buf,
+                      size_t count,
+                      enum pl_real real,
+                      double scale,
+                      struct pl_error *err)
+{
+    if (comm->ordered && !comm->ops->in_order && comm->size > 2) /* two numbers have one sum */
+        return ordered_allreduce(comm, buf, count, real, scale, err);
+    return comm->ops->allreduce(comm, buf, count, real, scale, err);
+}
+
+int pl_comm_allreduce_half(struct pl_comm *comm,
+                           uint16_t *buf,
+                           size_t count,
+                           enum pl_half type,
+                           double scale,
+                           struct pl_error *err)
+{
+    const struct pl_kernels *k = pl_kernels_best(PL_REAL_F32);
+    _cleanup_free_ float *wide = malloc(PL_MIN(count, HALF_STAGE) * sizeof(*wide) + 1);
+    int r = wide ? 0 : pl_error_set(err, -ENOMEM, "out of memory");
+
+    for (size_t at = 0; at < count && r == 0; at += HALF_STAGE) {
+        struct pl_half_args args = {
+            .n = PL_MIN(count - at, HALF_STAGE), .type = type, .half = buf + at, .wide = wide};
+
+        k->widen(&args);
+        r = pl_comm_allreduce(comm, wide, args.n, PL_REAL_F32, scale, err);
+        if (r == 0)
+            k->narrow(&args);
+    }
+    return r;
+}
+
+int pl_comm_broadcast(struct pl_comm *comm, void *buf, size_t bytes, struct pl_error *err)
+{
+    return comm->ops->broadcast(comm, buf, bytes, err);
+}
+
+int pl_comm_broadcast_on(
+    struct pl_comm *comm, struct pl_device *dev, void *buf, size_t bytes, struct pl_error *err)
+{
+    struct pl_device_map map;
+    int r;
+
+    if (comm->size == 1)
+        return 0;
+    if (comm->device && !dev->ops->host)
+        return pl_comm_broadcast(comm->device, buf, bytes, err);
+    r = pl_device_map(dev, buf, bytes, PL_DEVICE_READ | PL_DEVICE_WRITE, &map, err);
+    if (r < 0)
+        return r;
+    r = pl_comm_broadcast(comm, map.data, bytes, err);
+    pl_device_unmap(&map);
+    return r;
+}
+
+int pl_comm_barrier(struct pl_comm *comm, struct pl_error *err)
+{
+    return comm->ops->barrier(comm, err);
+}
+
+int pl_comm_allgather(struct pl_comm *comm, void *buf, const size_t *offset, struct pl_error *err)
+{
+    return comm->ops->allgather(comm, buf, offset, err);
+}
+
+int pl_comm_agree(struct pl_comm *comm, bool mine, bool *ret, struct pl_error *err)
+{
+    double votes = mine;
+    int r = pl_comm_allreduce(comm, &votes, 1, PL_REAL_F64, 1, err);
+
+    if (r == 0)
+        *ret = votes == comm->size;
+    return r;
+}
+
+int pl_comm_alloc(struct pl_comm *comm, size_t bytes, void **ret, struct pl_error *err)
+{
+    return comm->ops->alloc(comm, bytes, ret, err);
+}
+
+void pl_comm_abort(struct pl_comm *comm, const char *text)
+{
+    char full[PL_COMM_TEXT_MAX];
+
+    if (!comm)
+        return;
+    snprintf(full, sizeof(full), "rank %u gave up: %s", comm->world[comm->rank], text);
+    comm->ops->abort(comm, full);
+    if (comm->device)
+        comm->device->ops->abort(comm->device, full);
+}
+
+void pl_comm_fail(struct pl_comm *comm, int r, const struct pl_error *err)
+{
+    if (r != -ECONNRESET)
+        pl_comm_abort(comm, pl_error_text(err));
+    else if (comm->device)
+        comm->ops->abort(comm, pl_error_text(err));
+}
+
+void pl_comm_destroy(struct pl_comm *comm)
+{
+    if (comm)
+        comm->ops->destroy(comm);
+}
+
+/* self */
+
+struct self {
+    struct pl_comm base;
+    unsigned world;
+    void **blocks;
+    size_t n;
+};
+
+static int self_allreduce(struct pl_comm *comm,
+                          void *buf,
+                          size_t count,
+                          enum pl_real real,
+                          double scale,
+                          struct pl_error *err)
+{
+    if (scale == 1)
+        return 0;
+    for (size_t i = 0; i < count; i++) {
+        if (real == PL_REAL_F64)
+            ((double *)buf)[i] *= scale;
+        else
+            ((float *)buf)[i] *= (float)scale;
+    }
+    return 0;
+}
+
+static int self_broadcast(struct pl_comm *comm, void *buf, size_t bytes, struct pl_error *err)
+{
+    return 0;
+}
+
+static int self_barrier(struct pl_comm *comm, struct pl_error *err)
+{
+    return 0;
+}
+
+static int
+self_allgather(struct pl_comm *comm, void *buf, const size_t *offset, struct pl_error *err)
+{
+    return 0;
+}
+
+static int self_alloc(struct pl_comm *comm, size_t bytes, void **ret, struct pl_error *err)
+{
+    struct self *self = (struct self *)comm;
+    void **blocks = reallocarray(self->blocks, self->n + 1, sizeof(*blocks));
+    void *p;
+
+    if (!blocks)
+        return pl_error_set(err, -ENOMEM, "out of memory");
+    self->blocks = blocks;
+    if (pl_memory_alloc(64, bytes, &p) < 0)
+        return pl_error_set(err, -ENOMEM, "out of memory for %zu bytes", bytes);
+    memset(p, 0, bytes);
+    self->blocks[self->n++] = p;
+    *ret = p;
+    return 0;
+}
+
+static void self_abort(struct pl_comm *comm, const char *text) {}
+
+static void self_destroy(struct pl_comm *comm)
+{
+    struct self *self = (struct self *)comm;
+
+    for (size_t i = 0; i < self->n; i++)
+        free(self->blocks[i]);
+    free(self->blocks);
+    free(self);
+}
+
+static const struct pl_comm_ops self_ops = {
+    .name = "self",
+    .in_order = true,
+    .allreduce = self_allreduce,
+    .broadcast = self_broadcast,
+    .barrier = self_barrier,
+    .allgather = self_allgather,
+    .alloc = self_alloc,
+    .abort = self_abort,
+    .destroy = self_destroy,
+};
+
+int pl_comm_self_create(unsigned world_rank, struct pl_comm **ret, struct pl_error *err)
+{
+    struct self *self = calloc(1, sizeof(*self));
+
+    if (!self)
+        return pl_error_set(err, -ENOMEM, "out of memory");
+    self->world = world_rank;
+    self->base = (struct pl_comm){.ops = &self_ops, .size = 1, .world = &self->world};
+    *ret = &self->base;
+    return 0;
+}

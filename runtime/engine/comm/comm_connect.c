@@ -1,0 +1,528 @@
+/* SPDX-License-Identifier: MIT */
+/* Who is there and how to reach them: the rendezvous of all ranks, and of a part of them.
+ *
+ * Each rank makes a card: its node, and where it can be reached. All get all cards: through the
+ * socket to the node daemon, through MPI where that started the job, through a place of the
+ * module's own (comm_store.c), or, for a part of a communicator, through that. From the cards
+ * follow the groups: the ranks of this node, and the first rank of each node. */
+#include "common/base/fs.h"
+#include "common/base/log.h"
+#include "common/base/parse.h"
+#include "runtime/engine/comm/comm.h"
+#include "runtime/engine/comm/comm_mpi.h"
+#include "runtime/engine/comm/comm_store.h"
+
+#include <string.h>
+#include <sys/random.h>
+
+#define EXCHANGE_TIMEOUT_MS 120000 /* a node may come up late; the hub ends the job before that */
+#define KEY_BYTES 32
+#define CARD_MAX 512
+
+static int env_number(const char *name, int64_t max, unsigned *ret, struct pl_error *err)
+{
+    const char *text = getenv(name);
+    int64_t value;
+    int r;
+
+    if (!text)
+        return pl_error_set(err, -EINVAL,
+                            "RANK is set but %s is not: start the ranks with plrun, or with "
+                            "pltrain --processes",
+                            name);
+    r = pl_parse_int(text, 0, max, &value, err);
+    if (r < 0)
+        return pl_error_wrap(err, r, "environment variable %s", name);
+    *ret = (unsigned)value;
+    return 0;
+}
+
+int pl_world_from_env(struct pl_world *ret, struct pl_error *err)
+{
+    const int64_t max = 1 << 20;
+    struct pl_world w = {.size = 1, .local_size = 1, .n_nodes = 1};
+    const char *address = getenv("PLUME_NODE_ADDR");
+    int r;
+
+    if (!address || !*address)
+        address = "127.0.0.1";
+    if (strlen(address) >= sizeof(w.address))
+        return pl_error_set(err, -EINVAL, "PLUME_NODE_ADDR is longer than a host name");
+    memcpy(w.address, address, strlen(address) + 1);
+    if (getenv("RANK")) {
+        if ((r = env_number("RANK", max, &w.rank, err)) < 0 ||
+            (r = env_number("WORLD_SIZE", max, &w.size, err)) < 0)
+            return r;
+        if (w.size > 1 && ((r = env_number("LOCAL_RANK", max, &w.local_rank, err)) < 0 ||
+                           (r = env_number("LOCAL_WORLD_SIZE", max, &w.local_size, err)) < 0 ||
+                           (r = env_number("NODE_RANK", max, &w.node, err)) < 0))
+            return r;
+        if (w.rank >= w.size || w.local_rank >= w.local_size || w.local_size > w.size)
+            return pl_error_set(err, -EINVAL,
+                                "RANK %u of WORLD_SIZE %u, LOCAL_RANK %u of LOCAL_WORLD_SIZE %u "
+                                "make no sense",
+                                w.rank, w.size, w.local_rank, w.local_size);
+    }
+    *ret = w;
+    return 0;
+}
+
+int pl_world_open(struct pl_world *ret, enum pl_comm_kind kind, struct pl_error *err)
+{
+    bool launched = pl_mpi_launched(), ours = getenv("RANK") != NULL;
+    struct pl_world w, seen;
+    int r = pl_world_from_env(&w, err);
+
+    if (r < 0)
+        return r;
+    w.kind = kind;
+    /* Ranks of one node that a launcher of ours has started need no MPI. */
+    if (kind != PL_COMM_MPI && !(kind == PL_COMM_AUTO && launched && w.local_size < w.size) &&
+        !(launched && !ours)) {
+        *ret = w;
+        return 0;
+    }
+    r = pl_mpi_open(&w.mpi, &seen, err);
+    if (r == -ENOTSUP && kind == PL_COMM_AUTO && ours) {
+        pl_log_debug("comm", "%s", pl_error_text(err));
+        *err = (struct pl_error){0};
+        *ret = w;
+        return 0;
+    }
+    if (r < 0)
+        return r;
+    if (ours && (seen.rank != w.rank || seen.size != w.size)) {
+        r = pl_error_set(err, -EINVAL,
+                         "this is rank %u of %u by RANK and WORLD_SIZE, but %u of %u by MPI: start "
+                         "the ranks with srun --mpi=pmix, or with mpirun",
+                         w.rank, w.size, seen.rank, seen.size);
+        pl_mpi_close(w.mpi, true);
+        return r;
+    }
+    if (!ours) {
+        w.rank = seen.rank;
+        w.size = seen.size;
+        w.local_rank = seen.local_rank;
+        w.local_size = seen.local_size;
+        w.node = seen.node;
+    }
+    *ret = w;
+    return 0;
+}
+
+/* What a rank tells the others: one line of words. */
+struct card {
+    unsigned node;
+    struct pl_comm_peer peer;
+    char key[2 * KEY_BYTES + 1];
+};
+
+static int parse_card(const char *text, unsigned rank, struct card *ret, struct pl_error *err)
+{
+    struct card c = {.peer.world_rank = rank};
+
+    if (sscanf(text, "plume-1 node=%u pid=%d fd=%d addr=%255s port=%u key=%64s", &c.node,
+               &c.peer.pid, &c.peer.fd, c.peer.address, &c.peer.port, c.key) != 6)
+        return pl_error_set(err, -EPROTO,
+                            "rank %u speaks another version of the engine: start the same pltrain "
+                            "everywhere",
+                            rank);
+    *ret = c;
+    return 0;
+}
+
+/* The members of a communicator to be, in their order; of them the first of each node, and this
+ * node's. */
+struct groups {
+    struct pl_comm_peer *all, *local, *leaders;
+    unsigned *node; /* of each member: index into leaders */
+    unsigned n_local, n_leaders, local_rank, leader_rank;
+    bool is_leader;
+    char key[2 * KEY_BYTES + 1];
+};
+
+static void groups_finish(struct groups *g)
+{
+    free(g->all);
+    free(g->local);
+    free(g->leaders);
+    free(g->node);
+}
+
+static int groups_init(struct groups *g, unsigned n, struct pl_error *err)
+{
+    *g = (struct groups){
+        .all = calloc(n, sizeof(*g->all)),
+        .local = calloc(n, sizeof(*g->local)),
+        .leaders = calloc(n, sizeof(*g->leaders)),
+        .node = calloc(n, sizeof(*g->node)),
+    };
+    return g->all && g->local && g->leaders && g->node
+               ? 0
+               : pl_error_set(err, -ENOMEM, "out of memory");
+}
+
+/* cards[i] is member i's, whose number in the world is members[i] (NULL: i). */
+static int sort_out(const struct pl_world *world,
+                    char **cards,
+                    const unsigned *members,
+                    struct groups *g,
+                    struct pl_error *err)
+{
+    _cleanup_free_ unsigned *nodes = calloc(world->size, sizeof(*nodes));
+
+    if (!nodes)
+        return pl_error_set(err, -ENOMEM, "out of memory");
+    for (unsigned i = 0; i < world->size; i++) {
+        struct card card = {0};
+        unsigned k = 0;
+        int r = parse_card(cards[i], members ? members[i] : i, &card, err);
+
+        if (r < 0)
+            return r;
+        if (i == 0)
+            memcpy(g->key, card.key, sizeof(card.key));
+        while (k < g->n_leaders && nodes[k] != card.node)
+            k++;
+        if (k == g->n_leaders) {
+            nodes[k] = card.node;
+            if (i == world->rank) {
+                g->is_leader = true;
+                g->leader_rank = k;
+            }
+            g->leaders[g->n_leaders++] = card.peer;
+        }
+        g->all[i] = card.peer;
+        g->node[i] = k;
+        if (card.node == world->node) {
+            if (i == world->rank)
+                g->local_rank = g->n_local;
+            g->local[g->n_local++] = card.peer;
+        }
+    }
+    if (g->n_local != world->local_size || g->is_leader != (world->local_rank == 0))
+        return pl_error_set(err, -EINVAL,
+                            "rank %u is told to be %u of %u on its node, but %u ranks are there",
+                            world->rank, world->local_rank, world->local_size, g->n_local);
+    return 0;
+}
+
+/* Whether a network connects all ranks, not only the first of each node. */
+static bool is_flat(const struct pl_world *world)
+{
+    return world->kind == PL_COMM_TCP || world->kind == PL_COMM_MPI;
+}
+
+static int connect_network(const struct pl_world *world,
+                           const struct pl_comm_peer *peers,
+                           unsigned n,
+                           unsigned rank,
+                           const char *key,
+                           int *listen_fd,
+                           struct pl_comm **ret,
+                           struct pl_error *err)
+{
+    _cleanup_(pl_comm_destroyp) struct pl_comm *tcp = NULL;
+    int r = pl_comm_tcp_create(peers, n, rank, PL_TAKE_FD(*listen_fd), key, strlen(key), &tcp, err);
+
+    if (r == 0 && world->mpi)
+        return pl_comm_mpi_create(world->mpi, PL_TAKE(tcp), ret, err);
+    if (r == 0)
+        *ret = PL_TAKE(tcp);
+    return r;
+}
+
+static int connect_groups(const struct pl_world *world,
+                          const struct groups *g,
+                          int control_fd,
+                          int *listen_fd,
+                          struct pl_comm **ret,
+                          struct pl_error *err)
+{
+    _cleanup_(pl_comm_destroyp) struct pl_comm *local = NULL, *leaders = NULL;
+    int r;
+
+    if (is_flat(world))
+        return connect_network(world, g->all, world->size, world->rank, g->key, listen_fd, ret,
+                               err);
+    if (g->n_local > 1) {
+        r = pl_comm_shm_create(g->local, g->n_local, g->local_rank, control_fd, &local, err);
+        if (r < 0)
+            return r;
+    }
+    if (g->n_leaders > 1 && g->is_leader) {
+        r = connect_network(world, g->leaders, g->n_leaders, g->leader_rank, g->key, listen_fd,
+                            &leaders, err);
+        if (r < 0) {
+            if (local)
+                local->ops->abort(local, pl_error_text(err));
+            return r;
+        }
+    }
+    if (g->n_leaders == 1)
+        *ret = PL_TAKE(local);
+    else if (g->n_leaders == world->size)
+        *ret = PL_TAKE(leaders);
+    else {
+        /* A node with one rank has no shared memory to make. */
+        if (!local && (r = pl_comm_self_create(g->local[0].world_rank, &local, err)) < 0)
+            return r;
+        r = pl_comm_hier_create(local, leaders, g->all, g->node, world->rank, world->size,
+                                world->mpi != NULL, ret, err);
+        if (r < 0)
+            return r;
+        local = leaders = NULL;
+    }
+    return 0;
+}
+
+/* Member 0's is the run's; the others have none to tell. */
+static int make_key(unsigned rank, char *key, struct pl_error *err)
+{
+    unsigned char secret[KEY_BYTES];
+
+    if (rank) {
+        memcpy(key, "-", 2);
+        return 0;
+    }
+    if (getrandom(secret, sizeof(secret), 0) != sizeof(secret))
+        return pl_error_errno(err, errno, "cannot get random bytes");
+    for (size_t i = 0; i < sizeof(secret); i++)
+        snprintf(key + 2 * i, 3, "%02x", secret[i]);
+    return 0;
+}
+
+/* How members hand out cards: *ret_cards has world->size strings, all in one block. */
+struct exchange {
+    int (*run)(void *ctx, const char *card, char ***ret_cards, struct pl_error *err);
+    void *ctx;
+    const unsigned *members; /* world rank of each member; NULL = the same */
+};
+
+static int connect_members(const struct pl_world *world,
+                           const struct exchange *x,
+                           struct pl_comm **ret,
+                           struct pl_error *err)
+{
+    _cleanup_close_ int control_fd = -EBADF, listen_fd = -EBADF;
+    _cleanup_(groups_finish) struct groups groups = {0};
+    char key[2 * KEY_BYTES + 1], card[CARD_MAX];
+    _cleanup_free_ char **cards = NULL;
+    unsigned port = 0;
+    int r;
+
+    if (world->local_rank == 0 && world->local_size > 1 && !is_flat(world) &&
+        (r = pl_comm_shm_control(&control_fd, err)) < 0)
+        return r;
+    if ((is_flat(world) || (world->local_rank == 0 && world->local_size < world->size)) &&
+        (r = pl_comm_tcp_listen(world->address, &listen_fd, &port, err)) < 0)
+        return r;
+    r = make_key(world->rank, key, err);
+    if (r == 0)
+        r = groups_init(&groups, world->size, err);
+    if (r < 0)
+        return r;
+    snprintf(card, sizeof(card), "plume-1 node=%u pid=%d fd=%d addr=%s port=%u key=%s", world->node,
+             (int)getpid(), control_fd, world->address, port, key);
+    r = x->run(x->ctx, card, &cards, err);
+    if (r < 0)
+        return pl_error_wrap(err, r, "while looking for the other ranks");
+    r = sort_out(world, cards, x->members, &groups, err);
+    if (r == 0)
+        r = connect_groups(world, &groups, control_fd, &listen_fd, ret, err);
+    if (r < 0)
+        return r;
+    (*ret)->place = *world;
+    (*ret)->place.n_nodes = groups.n_leaders;
+    return 0;
+}
+
+/* By the node daemon. */
+struct by_link {
+    struct pl_rank_link *link;
+    unsigned size;
+};
+
+static int link_exchange(void *ctx, const char *card, char ***ret_cards, struct pl_error *err)
+{
+    const struct by_link *by = ctx;
+    size_t n;
+    int r =
+        pl_rank_link_exchange(by->link, "engine", card, EXCHANGE_TIMEOUT_MS, ret_cards, &n, err);
+
+    if (r == 0 && n != by->size) {
+        free(*ret_cards);
+        return pl_error_set(err, -EPROTO, "the node daemon knows %zu ranks, not %u", n, by->size);
+    }
+    return r;
+}
+
+/* Cards of fixed size, one behind the other, as strings in one block with their list. */
+static int unpack(const char *block, unsigned n, char ***ret_cards, struct pl_error *err)
+{
+    char **cards = malloc(n * (sizeof(*cards) + CARD_MAX)), *text;
+
+    if (!cards)
+        return pl_error_set(err, -ENOMEM, "out of memory");
+    text = (char *)(cards + n);
+    memcpy(text, block, (size_t)n * CARD_MAX);
+    for (unsigned i = 0; i < n; i++) {
+        cards[i] = text + (size_t)i * CARD_MAX;
+        cards[i][CARD_MAX - 1] = '\0';
+    }
+    *ret_cards = cards;
+    return 0;
+}
+
+/* By MPI, or by the module's own meeting place. */
+static int mpi_exchange(void *ctx, const char *card, char ***ret_cards, struct pl_error *err)
+{
+    const struct pl_world *world = ctx;
+    _cleanup_free_ char *block = calloc(world->size, CARD_MAX);
+    int r;
+
+    if (!block)
+        return pl_error_set(err, -ENOMEM, "out of memory");
+    memcpy(block + (size_t)world->rank * CARD_MAX, card, strlen(card));
+    if (world->store_port)
+        r = pl_comm_store_exchange(world, block, CARD_MAX, EXCHANGE_TIMEOUT_MS, err);
+    else
+        r = pl_mpi_allgather(world->mpi, block, CARD_MAX, err);
+    return r < 0 ? r : unpack(block, world->size, ret_cards, err);
+}
+
+int pl_comm_create(const struct pl_world *world,
+                   struct pl_rank_link *link,
+                   struct pl_comm **ret,
+                   struct pl_error *err)
+{
+    struct by_link by = {.link = link, .size = world->size};
+    struct exchange x = {.run = link_exchange, .ctx = &by};
+    int r;
+
+    if (world->size == 1 && world->kind != PL_COMM_MPI) {
+        r = pl_comm_self_create(0, ret, err);
+        if (r == 0)
+            (*ret)->place = *world;
+        return r;
+    }
+    if (world->kind == PL_COMM_SHM && world->local_size < world->size)
+        return pl_error_set(err, -EINVAL,
+                            "shared memory reaches the %u ranks of this node, not all %u",
+                            world->local_size, world->size);
+    if (world->store_port || (world->mpi && !link)) {
+        x.run = mpi_exchange;
+        x.ctx = (void *)world;
+    } else if (!link) {
+        return pl_error_set(err, -EINVAL,
+                            "WORLD_SIZE is %u but PLUME_SOCKET is not set: start the ranks with "
+                            "plrun, or with pltrain --processes",
+                            world->size);
+    }
+    return connect_members(world, &x, ret, err);
+}
+
+/* A part of a communicator. */
+
+struct vote {
+    int color, key;
+    unsigned node, world;
+};
+
+struct by_comm {
+    struct pl_comm *parent;
+    const unsigned *chosen; /* members of the parent, in the new order */
+    unsigned n;
+};
+
+static int gather_equal(struct pl_comm *comm, void *all, size_t bytes, struct pl_error *err)
+{
+    _cleanup_free_ size_t *offset = calloc(comm->size + 1, sizeof(*offset));
+
+    if (!offset)
+        return pl_error_set(err, -ENOMEM, "out of memory");
+    for (unsigned i = 0; i <= comm->size; i++)
+        offset[i] = i * bytes;
+    return pl_comm_allgather(comm, all, offset, err);
+}
+
+/* All of the parent take part, whatever their color. */
+static int comm_exchange(void *ctx, const char *card, char ***ret_cards, struct pl_error *err)
+{
+    const struct by_comm *by = ctx;
+    _cleanup_free_ char *all = calloc(by->parent->size, CARD_MAX);
+    _cleanup_free_ char *part = calloc(PL_MAX(by->n, 1u), CARD_MAX);
+    int r;
+
+    if (!all || !part)
+        return pl_error_set(err, -ENOMEM, "out of memory");
+    memcpy(all + (size_t)by->parent->rank * CARD_MAX, card, strlen(card));
+    r = gather_equal(by->parent, all, CARD_MAX, err);
+    if (r < 0)
+        return r;
+    for (unsigned i = 0; i < by->n; i++)
+        memcpy(part + (size_t)i * CARD_MAX, all + (size_t)by->chosen[i] * CARD_MAX, CARD_MAX);
+    return ret_cards ? unpack(part, by->n, ret_cards, err) : 0;
+}
+
+/* Members of my color by key, then by rank; few, so by insertion. */
+static unsigned choose(const struct vote *votes, unsigned n, int color, unsigned *chosen)
+{
+    unsigned count = 0;
+
+    for (unsigned i = 0; i < n; i++) {
+        unsigned k = count;
+
+        if (votes[i].color != color)
+            continue;
+        for (; k > 0 && votes[chosen[k - 1]].key > votes[i].key; k--)
+            chosen[k] = chosen[k - 1];
+        chosen[k] = i;
+        count++;
+    }
+    return count;
+}
+
+int pl_comm_split(
+    struct pl_comm *comm, int color, int key, struct pl_comm **ret, struct pl_error *err)
+{
+    _cleanup_free_ struct vote *votes = calloc(comm->size, sizeof(*votes));
+    _cleanup_free_ unsigned *chosen = calloc(comm->size, sizeof(*chosen));
+    _cleanup_free_ unsigned *members = calloc(comm->size, sizeof(*members));
+    struct by_comm by = {.parent = comm, .chosen = chosen};
+    struct exchange x = {.run = comm_exchange, .ctx = &by, .members = members};
+    struct pl_world part = comm->place;
+    int r;
+
+    if (!votes || !chosen || !members)
+        return pl_error_set(err, -ENOMEM, "out of memory");
+    votes[comm->rank] = (struct vote){color, key, part.node, comm->world[comm->rank]};
+    r = gather_equal(comm, votes, sizeof(*votes), err);
+    if (r < 0)
+        return r;
+    by.n = color < 0 ? 0 : choose(votes, comm->size, color, chosen);
+    part.size = by.n;
+    part.local_size = part.local_rank = 0;
+    for (unsigned i = 0; i < by.n; i++) {
+        members[i] = votes[chosen[i]].world;
+        if (chosen[i] == comm->rank) {
+            part.rank = i;
+            part.local_rank = part.local_size;
+        }
+        part.local_size += votes[chosen[i]].node == part.node;
+    }
+    /* Who is alone, or left out, still hands out a card: the gathering is the parent's. */
+    if (by.n > 1)
+        return connect_members(&part, &x, ret, err);
+    r = comm_exchange(&by, "", NULL, err);
+    if (r < 0)
+        return r;
+    if (color < 0) {
+        *ret = NULL;
+        return 0;
+    }
+    r = pl_comm_self_create(comm->world[comm->rank], ret, err);
+    if (r == 0)
+        (*ret)->place = part;
+    return r;
+}

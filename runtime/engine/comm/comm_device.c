@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: MIT */
+#include "runtime/engine/comm/comm_device.h"
+#include "common/base/log.h"
+#include "runtime/engine/comm/comm_nccl.h"
+#include "runtime/engine/device/gpu.h"
+
+#include <string.h>
+
+/* What each rank tells of itself. */
+struct card {
+    char unit[sizeof(((struct pl_device *)0)->unit)];
+    char why_not[160]; /* it has no NCCL; "" where it has */
+};
+
+/* Whether all ranks can; ret_why says why not. */
+static bool decide(const struct pl_comm *comm, const struct card *cards, char ret_why[256])
+{
+    for (unsigned i = 0; i < comm->size; i++)
+        if (cards[i].why_not[0]) {
+            snprintf(ret_why, 256, "rank %u: %.*s", comm->world[i],
+                     (int)sizeof(cards[i].why_not) - 1, cards[i].why_not);
+            return false;
+        }
+    for (unsigned i = 1; i < comm->size; i++)
+        for (unsigned k = 0; k < i; k++)
+            if (strcmp(cards[i].unit, cards[k].unit) == 0) {
+                snprintf(ret_why, 256, "ranks %u and %u share a GPU", comm->world[k],
+                         comm->world[i]);
+                return false;
+            }
+    return true;
+}
+
+int pl_comm_device_create(struct pl_comm *comm,
+                          struct pl_device *dev,
+                          bool must,
+                          struct pl_error *err)
+{
+    _cleanup_free_ struct card *cards = calloc(comm->size, sizeof(*cards));
+    _cleanup_free_ size_t *offset = calloc(comm->size + 1, sizeof(*offset));
+    const struct pl_nccl_table *table = NULL;
+    struct pl_error none = {0};
+    struct card *mine;
+    char why[256];
+    int r;
+
+    if (comm->size == 1)
+        return 0;
+    if (!cards || !offset)
+        return pl_error_set(err, -ENOMEM, "out of memory");
+    for (unsigned i = 0; i <= comm->size; i++)
+        offset[i] = i * sizeof(*cards);
+    mine = &cards[comm->rank];
+    memcpy(mine->unit, dev->unit, sizeof(mine->unit));
+    if (pl_gpu_nccl(&table, &none) < 0)
+        snprintf(mine->why_not, sizeof(mine->why_not), "%.150s", pl_error_text(&none));
+    r = pl_comm_allgather(comm, cards, offset, err);
+    if (r < 0)
+        return r;
+    if (decide(comm, cards, why)) {
+        pl_device_enter(dev);
+        return pl_comm_nccl_create(comm, table, dev->ops->stream(dev), PL_NCCL_LIMIT_MS,
+                                   &comm->device, err);
+    }
+    if (must)
+        return pl_error_set(err, -ENOTSUP, "cannot use NCCL: %s", why);
+    if (comm->rank == 0)
+        pl_log_info("train", "gradients go through the host's memory: %s", why);
+    return 0;
+}
+
+void pl_comm_device_destroy(struct pl_comm *comm, const char *failed)
+{
+    if (comm->device && failed)
+        comm->device->ops->abort(comm->device, failed);
+    pl_comm_destroy(comm->device);
+    comm->device = NULL;
+}

@@ -1,0 +1,264 @@
+/* SPDX-License-Identifier: MIT */
+#include "runtime/engine/comm/comm_mpi.h"
+#include "common/base/fs.h"
+#include "runtime/engine/comm/comm_mpi_table.h"
+#include "runtime/engine/comm/comm_tcp_private.h"
+#include "runtime/engine/util/plugin.h"
+
+#include <dlfcn.h>
+#include <sched.h>
+#include <string.h>
+
+#define SLICE_BYTES ((size_t)256 << 20) /* MPI counts with an int */
+#define SPINS 200                       /* tests before the core is given to others */
+#define LOOK_NS 20000000u               /* how often a waiting rank looks after its peers */
+
+struct pl_mpi {
+    const struct pl_mpi_table *table;
+    void *handle;
+    struct pl_mpi_place place;
+    bool broken; /* a collective was left under way: MPI may still write where it was */
+};
+
+struct mpi {
+    struct pl_comm base;
+    struct pl_mpi *mpi;
+    struct pl_tcp *watch;
+    void *group; /* NULL until made */
+};
+
+bool pl_mpi_launched(void)
+{
+    return getenv("OMPI_COMM_WORLD_SIZE") || getenv("PMIX_RANK");
+}
+
+static int load(void **ret, struct pl_error *err)
+{
+    struct pl_error why = {0};
+    /* An MPI loads parts of its own that look for its symbols: they must be global. */
+    int r = pl_plugin_load("plume-mpi.so", RTLD_NOW | RTLD_GLOBAL, ret, &why);
+
+    if (r == 0)
+        return 0;
+    return pl_error_set(err, r,
+                        "cannot use MPI: %s; install an MPI and build with -Dmpi=enabled, or start "
+                        "the ranks with plrun",
+                        pl_error_text(&why));
+}
+
+int pl_mpi_open(struct pl_mpi **ret, struct pl_world *ret_world, struct pl_error *err)
+{
+    static struct pl_mpi once; /* MPI can be started once a process */
+    char text[PL_MPI_TEXT];
+
+    if (!once.table) {
+        struct pl_mpi m = {0};
+        int r = load(&m.handle, err);
+
+        if (r < 0)
+            return r;
+        m.table = dlsym(m.handle, PL_MPI_TABLE_SYMBOL);
+        if (!m.table || m.table->version != PL_MPI_TABLE_VERSION)
+            return pl_error_set(err, -ENOTSUP, "plume-mpi.so is of another release");
+        if (m.table->init(&m.place, text) < 0)
+            return pl_error_set(err, -ENOTSUP, "%s", text);
+        once = m;
+    }
+    *ret = &once;
+    *ret_world = (struct pl_world){
+        .rank = once.place.rank,
+        .size = once.place.size,
+        .local_rank = once.place.local_rank,
+        .local_size = once.place.local_size,
+        .node = once.place.node,
+    };
+    return 0;
+}
+
+void pl_mpi_close(struct pl_mpi *mpi, bool lost)
+{
+    if (mpi && mpi->table && !lost && !mpi->broken)
+        mpi->table->finalize();
+}
+
+int pl_mpi_allgather(struct pl_mpi *mpi, void *buf, size_t bytes, struct pl_error *err)
+{
+    char text[PL_MPI_TEXT];
+
+    return mpi->table->gather_world(buf, bytes, text) < 0 ? pl_error_set(err, -EIO, "%s", text) : 0;
+}
+
+/* A call of the table has failed: the others must not wait for us. */
+static int broken(struct mpi *m, const char *text, struct pl_error *err)
+{
+    char full[PL_COMM_TEXT_MAX];
+
+    snprintf(full, sizeof(full), "rank %u: %.140s", m->base.world[m->base.rank], text);
+    m->mpi->broken = true;
+    pl_tcp_abort(m->watch, full);
+    return pl_error_set(err, -ECONNRESET, "%s", full);
+}
+
+static int check(struct mpi *m, struct pl_error *err)
+{
+    if (m->watch->failed[0])
+        return pl_error_set(err, -ECONNRESET, "%s", m->watch->failed);
+    return 0;
+}
+
+/* Waits for what was started; `started` is what the table said to that. */
+static int finish(struct mpi *m, int started, char *text, struct pl_error *err)
+{
+    uint64_t look = 0;
+    int done = 0, r;
+
+    if (started < 0)
+        return broken(m, text, err);
+    for (unsigned n = 0;; n++) {
+        if (m->mpi->table->test(m->group, &done, text) < 0)
+            return broken(m, text, err);
+        if (done)
+            return 0;
+        if (n < SPINS)
+            continue;
+        if (pl_now_ns() >= look) {
+            look = pl_now_ns() + LOOK_NS;
+            r = pl_tcp_check(m->watch, err);
+            if (r < 0) {
+                m->mpi->broken = true;
+                return r;
+            }
+        }
+        sched_yield();
+    }
+}
+
+static void scale_by(void *buf, size_t count, enum pl_real real, double scale)
+{
+    for (size_t i = 0; scale != 1 && i < count; i++) {
+        if (real == PL_REAL_F64)
+            ((double *)buf)[i] *= scale;
+        else
+            ((float *)buf)[i] *= (float)scale;
+    }
+}
+
+static int mpi_allreduce(struct pl_comm *comm,
+                         void *buf,
+                         size_t count,
+                         enum pl_real real,
+                         double scale,
+                         struct pl_error *err)
+{
+    struct mpi *m = (struct mpi *)comm;
+    size_t most = SLICE_BYTES / pl_real_size(real);
+    char text[PL_MPI_TEXT], *at = buf;
+    int r = check(m, err);
+
+    while (r == 0 && count) {
+        size_t step = PL_MIN(count, most);
+
+        r = finish(m, m->mpi->table->allreduce(m->group, at, step, real == PL_REAL_F64, text), text,
+                   err);
+        if (r == 0)
+            scale_by(at, step, real, scale);
+        at += step * pl_real_size(real);
+        count -= step;
+    }
+    return r;
+}
+
+static int mpi_broadcast(struct pl_comm *comm, void *buf, size_t bytes, struct pl_error *err)
+{
+    struct mpi *m = (struct mpi *)comm;
+    char text[PL_MPI_TEXT], *at = buf;
+    int r = check(m, err);
+
+    while (r == 0 && bytes) {
+        size_t step = PL_MIN(bytes, SLICE_BYTES);
+
+        r = finish(m, m->mpi->table->broadcast(m->group, at, step, text), text, err);
+        at += step;
+        bytes -= step;
+    }
+    return r;
+}
+
+static int mpi_barrier(struct pl_comm *comm, struct pl_error *err)
+{
+    struct mpi *m = (struct mpi *)comm;
+    char text[PL_MPI_TEXT];
+    int r = check(m, err);
+
+    return r < 0 ? r : finish(m, m->mpi->table->barrier(m->group, text), text, err);
+}
+
+static int
+mpi_allgather(struct pl_comm *comm, void *buf, const size_t *offset, struct pl_error *err)
+{
+    struct mpi *m = (struct mpi *)comm;
+    char text[PL_MPI_TEXT];
+    int r = check(m, err);
+
+    return r < 0 ? r : finish(m, m->mpi->table->allgather(m->group, buf, offset, text), text, err);
+}
+
+static int mpi_alloc(struct pl_comm *comm, size_t bytes, void **ret, struct pl_error *err)
+{
+    struct mpi *m = (struct mpi *)comm;
+
+    return m->watch->base.ops->alloc(&m->watch->base, bytes, ret, err);
+}
+
+static void mpi_abort(struct pl_comm *comm, const char *text)
+{
+    pl_tcp_abort(((struct mpi *)comm)->watch, text);
+}
+
+static void mpi_destroy(struct pl_comm *comm)
+{
+    struct mpi *m = (struct mpi *)comm;
+
+    /* Nobody hangs up before all are through: that would look like a loss. */
+    if (m->group && mpi_barrier(comm, NULL) == 0)
+        m->mpi->table->free(m->group);
+    pl_tcp_destroy(&m->watch->base);
+    free(m);
+}
+
+static const struct pl_comm_ops mpi_ops = {
+    .name = "mpi",
+    .allreduce = mpi_allreduce,
+    .broadcast = mpi_broadcast,
+    .barrier = mpi_barrier,
+    .allgather = mpi_allgather,
+    .alloc = mpi_alloc,
+    .abort = mpi_abort,
+    .destroy = mpi_destroy,
+};
+
+int pl_comm_mpi_create(struct pl_mpi *mpi,
+                       struct pl_comm *tcp,
+                       struct pl_comm **ret,
+                       struct pl_error *err)
+{
+    struct mpi *m = calloc(1, sizeof(*m));
+    char text[PL_MPI_TEXT];
+    int r;
+
+    if (!m) {
+        pl_comm_destroy(tcp);
+        return pl_error_set(err, -ENOMEM, "out of memory");
+    }
+    m->base = (struct pl_comm){
+        .ops = &mpi_ops, .rank = tcp->rank, .size = tcp->size, .world = tcp->world};
+    m->mpi = mpi;
+    m->watch = (struct pl_tcp *)tcp;
+    if (mpi->table->group(tcp->world, tcp->size, &m->group, text) < 0) {
+        r = broken(m, text, err);
+        mpi_destroy(&m->base);
+        return r;
+    }
+    *ret = &m->base;
+    return 0;
+}

@@ -1,0 +1,552 @@
+/* SPDX-License-Identifier: MIT */
+#include "runtime/engine/comm/comm_nccl.h"
+#include "common/base/fs.h"
+#include "runtime/engine/comm/comm_tcp_private.h"
+
+#include <pthread.h>
+#include <string.h>
+#include <time.h>
+
+#define LOOK_MS 20    /* how often the watchdog looks */
+#define NAME_MS 2000  /* how long it waits for the name of the rank that NCCL has lost */
+#define POLL_NS 50000 /* how often a waiting call asks */
+/* For a collective to be started, in limits: the first ones connect ranks, of which one may come
+ * late by all that its data needs. Half an hour, as with PyTorch. A rank that is lost meanwhile
+ * ends the wait anyway. */
+#define START_LIMITS 15
+
+struct nccl {
+    struct pl_comm base;
+    const struct pl_nccl_table *table;
+    unsigned limit_ms;
+    void *compute;
+    unsigned alone;       /* world rank, where it is the only member */
+    struct pl_tcp *watch; /* NULL where there is one member */
+    pthread_t thread;
+    bool started;
+
+    /* Under the lock: all calls of the table and of watch. */
+    pthread_mutex_t lock;
+    pthread_cond_t wake;
+    bool stop, aborted, leaving;
+    void *comm;                    /* NULL until made */
+    void *token;                   /* a number on the device, for barriers */
+    char broken[PL_NCCL_TEXT];     /* what NCCL said first; "" while all is well */
+    uint64_t name_until_ns;        /* until then a better text may come */
+    uint64_t gone_until_ns;        /* while leaving: somebody hung up; until then it may be well */
+    char failed[PL_COMM_TEXT_MAX]; /* settled: what calls report */
+};
+
+/* ---- failing ---- */
+
+/* The rest is under the lock. Frees whoever waits for the device. */
+static void stop_nccl(struct nccl *n)
+{
+    if (n->comm && !n->aborted)
+        n->table->abort(n->comm);
+    n->aborted = true;
+}
+
+static void settle(struct nccl *n, const char *text)
+{
+    if (!n->failed[0])
+        snprintf(n->failed, sizeof(n->failed), "%s", text);
+    stop_nccl(n);
+    if (n->watch)
+        pl_tcp_abort(n->watch, n->failed);
+}
+
+/* A call of the table has failed, with -1 or PL_NCCL_REMOTE. */
+static void break_by(struct nccl *n, int code, const char *text)
+{
+    char full[PL_COMM_TEXT_MAX];
+
+    if (n->broken[0] || n->failed[0])
+        return;
+    snprintf(n->broken, sizeof(n->broken), "%s", text);
+    stop_nccl(n);
+    if (code == PL_NCCL_REMOTE && n->watch) {
+        n->name_until_ns = pl_now_ns() + NAME_MS * 1000000ull;
+        return;
+    }
+    snprintf(full, sizeof(full), "rank %u: %.140s", n->base.world[n->base.rank], text);
+    settle(n, full);
+}
+
+static void look(struct nccl *n)
+{
+    struct pl_error err = {0};
+    char text[PL_NCCL_TEXT], full[PL_COMM_TEXT_MAX];
+    int done, r;
+
+    if (n->failed[0])
+        return;
+    if (n->watch && !n->gone_until_ns && pl_tcp_check(n->watch, &err) < 0) {
+        if (!n->leaving) {
+            settle(n, pl_error_text(&err));
+            return;
+        }
+        /* Others may be through before us, and have hung up. */
+        n->gone_until_ns = pl_now_ns() + NAME_MS * 1000000ull;
+    }
+    if (n->gone_until_ns && pl_now_ns() >= n->gone_until_ns) {
+        settle(n, n->watch->failed);
+        return;
+    }
+    if (n->comm && !n->broken[0]) {
+        r = n->table->state(n->comm, &done, text);
+        if (r < 0)
+            break_by(n, r, text);
+    }
+    if (n->broken[0] && !n->failed[0] && pl_now_ns() >= n->name_until_ns) {
+        snprintf(full, sizeof(full), "rank %u: %.140s", n->base.world[n->base.rank], n->broken);
+        settle(n, full);
+    }
+}
+
+static void *watchdog(void *arg)
+{
+    struct nccl *n = arg;
+
+    pthread_mutex_lock(&n->lock);
+    while (!n->stop) {
+        struct timespec until;
+
+        look(n);
+        clock_gettime(CLOCK_MONOTONIC, &until);
+        until.tv_nsec += LOOK_MS * 1000000;
+        until.tv_sec += until.tv_nsec / 1000000000;
+        until.tv_nsec %= 1000000000;
+        pthread_cond_timedwait(&n->wake, &n->lock, &until);
+    }
+    pthread_mutex_unlock(&n->lock);
+    return NULL;
+}
+
+/* ---- calls ---- */
+
+/* Locks where all is well; where it is not, waits until it is known what to report. */
+static int enter(struct nccl *n, struct pl_error *err)
+{
+    const struct timespec nap = {.tv_nsec = POLL_NS};
+
+    pthread_mutex_lock(&n->lock);
+    while (n->broken[0] && !n->failed[0]) {
+        pthread_mutex_unlock(&n->lock);
+        nanosleep(&nap, NULL);
+        pthread_mutex_lock(&n->lock);
+    }
+    if (!n->failed[0])
+        return 0;
+    pl_error_set(err, -ECONNRESET, "%s", n->failed);
+    pthread_mutex_unlock(&n->lock);
+    return -ECONNRESET;
+}
+
+typedef int (*ask_f)(void *comm, int *ret_done, char *text);
+
+/* Asks until it is done; not locked before and after. limit_ms 0: for as long as it takes, which
+ * the watchdog ends where a rank is lost. */
+static int
+ask_until_done(struct nccl *n, ask_f ask, unsigned limit_ms, const char *what, struct pl_error *err)
+{
+    const struct timespec nap = {.tv_nsec = POLL_NS};
+    uint64_t end = pl_now_ns() + limit_ms * 1000000ull;
+    char text[PL_NCCL_TEXT], full[PL_COMM_TEXT_MAX];
+    int done = 0, r;
+
+    while ((r = enter(n, err)) == 0) {
+        r = ask(n->comm, &done, text);
+        if (r < 0) {
+            break_by(n, r, text);
+        } else if (!done && limit_ms && pl_now_ns() >= end) {
+            snprintf(full, sizeof(full), "rank %u: NCCL %s within %g s (NCCL_DEBUG=INFO says more)",
+                     n->base.world[n->base.rank], what, limit_ms / 1000.0);
+            settle(n, full);
+            pl_error_set(err, -ETIMEDOUT, "%s", full);
+            pthread_mutex_unlock(&n->lock);
+            return -ETIMEDOUT;
+        }
+        pthread_mutex_unlock(&n->lock);
+        if (r == 0 && done)
+            return 0;
+        nanosleep(&nap, NULL);
+    }
+    return r;
+}
+
+/* After a call of the table that has started a collective, locked: unlocks, and sees it off. */
+static int launched(struct nccl *n, int started, char *text, struct pl_error *err)
+{
+    int r;
+
+    if (started < 0)
+        break_by(n, started, text);
+    pthread_mutex_unlock(&n->lock);
+    r = ask_until_done(n, n->table->state, START_LIMITS * n->limit_ms, "did not start a collective",
+                       err);
+    if (r < 0 || (r = enter(n, err)) < 0)
+        return r;
+    started = n->table->mark(n->comm, text);
+    if (started < 0)
+        break_by(n, started, text);
+    pthread_mutex_unlock(&n->lock);
+    return started < 0 ? enter(n, err) : 0;
+}
+
+int pl_comm_nccl_start(struct pl_comm *comm,
+                       void *buf,
+                       size_t count,
+                       enum pl_nccl_type type,
+                       double scale,
+                       struct pl_error *err)
+{
+    struct nccl *n = (struct nccl *)comm;
+    char text[PL_NCCL_TEXT];
+    int r = enter(n, err);
+
+    return r < 0 ? r
+                 : launched(n, n->table->allreduce(n->comm, buf, count, type, scale, text), text,
+                            err);
+}
+
+int pl_comm_nccl_join(struct pl_comm *comm, struct pl_error *err)
+{
+    struct nccl *n = (struct nccl *)comm;
+    char text[PL_NCCL_TEXT];
+    int r = enter(n, err);
+
+    if (r < 0)
+        return r;
+    r = n->table->join(n->comm, text);
+    if (r < 0)
+        break_by(n, r, text);
+    pthread_mutex_unlock(&n->lock);
+    return r < 0 ? enter(n, err) : 0;
+}
+
+int pl_comm_nccl_check(struct pl_comm *comm, struct pl_error *err)
+{
+    struct nccl *n = (struct nccl *)comm;
+    int r = enter(n, err);
+
+    if (r == 0)
+        pthread_mutex_unlock(&n->lock);
+    return r;
+}
+
+int pl_comm_nccl_wait(struct pl_comm *comm, struct pl_error *err)
+{
+    struct nccl *n = (struct nccl *)comm;
+
+    return ask_until_done(n, n->table->finished, 0, "", err);
+}
+
+static int nccl_allreduce(struct pl_comm *comm,
+                          void *buf,
+                          size_t count,
+                          enum pl_real real,
+                          double scale,
+                          struct pl_error *err)
+{
+    int r = pl_comm_nccl_start(comm, buf, count, real == PL_REAL_F64 ? PL_NCCL_F64 : PL_NCCL_F32,
+                               scale, err);
+
+    return r < 0 ? r : pl_comm_nccl_join(comm, err);
+}
+
+static int nccl_broadcast(struct pl_comm *comm, void *buf, size_t bytes, struct pl_error *err)
+{
+    struct nccl *n = (struct nccl *)comm;
+    char text[PL_NCCL_TEXT];
+    int r = enter(n, err);
+
+    if (r == 0)
+        r = launched(n, n->table->broadcast(n->comm, buf, bytes, text), text, err);
+    return r < 0 ? r : pl_comm_nccl_join(comm, err);
+}
+
+static int
+nccl_allgather(struct pl_comm *comm, void *buf, const size_t *offset, struct pl_error *err)
+{
+    struct nccl *n = (struct nccl *)comm;
+    char text[PL_NCCL_TEXT];
+    int r = enter(n, err);
+
+    if (r == 0)
+        r = launched(n, n->table->allgather(n->comm, buf, offset, text), text, err);
+    return r < 0 ? r : pl_comm_nccl_join(comm, err);
+}
+
+/* Of the hosts, and of the devices. */
+static int nccl_barrier(struct pl_comm *comm, struct pl_error *err)
+{
+    int r = nccl_allreduce(comm, ((struct nccl *)comm)->token, 1, PL_REAL_F32, 1, err);
+
+    return r < 0 ? r : pl_comm_nccl_wait(comm, err);
+}
+
+static int nccl_alloc(struct pl_comm *comm, size_t bytes, void **ret, struct pl_error *err)
+{
+    struct nccl *n = (struct nccl *)comm;
+    char text[PL_NCCL_TEXT];
+    int r = enter(n, err);
+
+    if (r < 0)
+        return r;
+    r = n->table->alloc(n->comm, bytes, ret, text);
+    pthread_mutex_unlock(&n->lock);
+    return r < 0 ? pl_error_set(err, -ENOMEM, "no %zu bytes for collectives: %s", bytes, text) : 0;
+}
+
+static void nccl_abort(struct pl_comm *comm, const char *text)
+{
+    struct nccl *n = (struct nccl *)comm;
+
+    pthread_mutex_lock(&n->lock);
+    settle(n, text);
+    pthread_mutex_unlock(&n->lock);
+}
+
+static void nccl_destroy(struct pl_comm *comm)
+{
+    struct nccl *n = (struct nccl *)comm;
+
+    /* Nobody hangs up before all are through: that would look like a loss. */
+    if (n->token) {
+        pthread_mutex_lock(&n->lock);
+        n->leaving = true;
+        pthread_mutex_unlock(&n->lock);
+        nccl_barrier(comm, NULL);
+    }
+    if (n->started) {
+        pthread_mutex_lock(&n->lock);
+        n->stop = true;
+        pthread_cond_signal(&n->wake);
+        pthread_mutex_unlock(&n->lock);
+        pthread_join(n->thread, NULL);
+    }
+    n->table->destroy(n->comm);
+    if (n->watch)
+        pl_tcp_destroy(&n->watch->base);
+    pthread_cond_destroy(&n->wake);
+    pthread_mutex_destroy(&n->lock);
+    free(n);
+}
+
+static const struct pl_comm_ops nccl_ops = {
+    .name = "nccl",
+    .allreduce = nccl_allreduce,
+    .broadcast = nccl_broadcast,
+    .barrier = nccl_barrier,
+    .allgather = nccl_allgather,
+    .alloc = nccl_alloc,
+    .abort = nccl_abort,
+    .destroy = nccl_destroy,
+};
+
+/* ---- making ---- */
+
+/* The connection that carries the news, of the members of host; and the thread that reads it. */
+static int make(struct pl_comm *host,
+                const struct pl_nccl_table *table,
+                void *compute,
+                unsigned limit_ms,
+                struct nccl **ret,
+                struct pl_error *err)
+{
+    struct nccl *n = calloc(1, sizeof(*n));
+    enum pl_comm_kind kind = host->place.kind;
+    pthread_condattr_t attr;
+    struct pl_comm *watch = NULL;
+    int r = n ? 0 : pl_error_set(err, -ENOMEM, "out of memory");
+
+    if (r < 0)
+        return r;
+    n->table = table;
+    n->compute = compute;
+    n->limit_ms = limit_ms;
+    n->alone = host->world[host->rank];
+    n->base = (struct pl_comm){.ops = &nccl_ops,
+                               .rank = host->rank,
+                               .size = host->size,
+                               .world = &n->alone,
+                               .place = host->place};
+    pthread_mutex_init(&n->lock, NULL);
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_cond_init(&n->wake, &attr);
+    pthread_condattr_destroy(&attr);
+    *ret = n;
+    if (host->size == 1)
+        return 0;
+    host->place.kind = PL_COMM_TCP;
+    r = pl_comm_split(host, 0, (int)host->rank, &watch, err);
+    host->place.kind = kind;
+    if (r < 0)
+        return r;
+    n->watch = (struct pl_tcp *)watch;
+    n->base.world = watch->world;
+    return 0;
+}
+
+static int start_watchdog(struct nccl *n, struct pl_error *err)
+{
+    int r = pthread_create(&n->thread, NULL, watchdog, n);
+
+    n->started = r == 0;
+    return r == 0 ? 0 : pl_error_errno(err, r, "cannot start the watchdog of NCCL");
+}
+
+/* What each rank tells before anything is made. */
+struct card {
+    int32_t header, library;
+    char id[PL_NCCL_ID_BYTES]; /* rank 0's */
+    char text[PL_NCCL_TEXT];   /* what is wrong on this rank; "" = nothing */
+};
+
+static void spell(int version, char ret[16])
+{
+    snprintf(ret, 16, "%d.%d.%d", version / 10000 % 1000, version / 100 % 100, version % 100);
+}
+
+/* A library is good for what was built with a header of its major version that is not newer. */
+static void fill_card(const struct nccl *n, struct card *card)
+{
+    char header[16], library[16];
+    int h = 0, l = 0;
+
+    if (n->table->versions(&h, &l, card->text) < 0)
+        return;
+    card->header = h;
+    card->library = l;
+    spell(h, header);
+    spell(l, library);
+    if (l / 10000 != h / 10000 || l < h)
+        snprintf(card->text, sizeof(card->text),
+                 "libnccl is %s, but plume-cuda.so was built for %s: put the newer one first in "
+                 "LD_LIBRARY_PATH",
+                 library, header);
+    else if (n->base.rank == 0)
+        n->table->unique_id(card->id, card->text);
+}
+
+static int check_cards(const struct nccl *n, const struct card *cards, struct pl_error *err)
+{
+    char first[16], other[16];
+
+    for (unsigned i = 0; i < n->base.size; i++)
+        if (cards[i].text[0])
+            return pl_error_set(err, -ENOTSUP, "NCCL of rank %u: %.*s", n->base.world[i],
+                                (int)sizeof(cards[i].text) - 1, cards[i].text);
+    for (unsigned i = 1; i < n->base.size; i++) {
+        if (cards[i].library == cards[0].library)
+            continue;
+        spell(cards[0].library, first);
+        spell(cards[i].library, other);
+        return pl_error_set(err, -ENOTSUP,
+                            "rank %u has NCCL %s and rank %u has %s: all need the same",
+                            n->base.world[0], first, n->base.world[i], other);
+    }
+    return 0;
+}
+
+static int start(struct nccl *n, struct pl_comm *host, struct pl_error *err)
+{
+    _cleanup_free_ struct card *cards = calloc(n->base.size, sizeof(*cards));
+    _cleanup_free_ size_t *offset = calloc(n->base.size + 1, sizeof(*offset));
+    char text[PL_NCCL_TEXT];
+    int r;
+
+    if (!cards || !offset)
+        return pl_error_set(err, -ENOMEM, "out of memory");
+    for (unsigned i = 0; i <= n->base.size; i++)
+        offset[i] = i * sizeof(*cards);
+    fill_card(n, &cards[n->base.rank]);
+    r = pl_comm_allgather(host, cards, offset, err);
+    if (r == 0)
+        r = check_cards(n, cards, err);
+    if (r == 0)
+        r = start_watchdog(n, err);
+    if (r < 0 || (r = enter(n, err)) < 0)
+        return r;
+    r = n->table->init(cards[0].id, n->base.size, n->base.rank, n->compute, &n->comm, text);
+    if (r < 0)
+        break_by(n, r, text);
+    pthread_mutex_unlock(&n->lock);
+    if (r < 0)
+        return enter(n, err);
+    return 0;
+}
+
+/* What was started, by init or split, is awaited. */
+static int come_up(struct nccl *n, struct pl_error *err)
+{
+    int r = ask_until_done(n, n->table->state, n->limit_ms, "did not connect all ranks", err);
+
+    return r < 0 ? r : nccl_alloc(&n->base, sizeof(float), &n->token, err);
+}
+
+static int done_or_destroy(struct nccl *n, int r, struct pl_comm **ret)
+{
+    if (r == 0)
+        *ret = &n->base;
+    else if (n)
+        nccl_destroy(&n->base);
+    return r;
+}
+
+int pl_comm_nccl_create(struct pl_comm *host,
+                        const struct pl_nccl_table *table,
+                        void *compute,
+                        unsigned limit_ms,
+                        struct pl_comm **ret,
+                        struct pl_error *err)
+{
+    struct nccl *n = NULL;
+    int r = make(host, table, compute, limit_ms, &n, err);
+
+    if (r == 0)
+        r = start(n, host, err);
+    if (r == 0)
+        r = come_up(n, err);
+    return done_or_destroy(n, r, ret);
+}
+
+int pl_comm_nccl_split(struct pl_comm *comm,
+                       struct pl_comm *part,
+                       int color,
+                       int key,
+                       struct pl_comm **ret,
+                       struct pl_error *err)
+{
+    struct nccl *from = (struct nccl *)comm, *n = NULL;
+    char text[PL_NCCL_TEXT];
+    void *made = NULL;
+    int r = 0;
+
+    if (part)
+        r = make(part, from->table, from->compute, from->limit_ms, &n, err);
+    if (r == 0)
+        r = enter(from, err);
+    if (r < 0)
+        return done_or_destroy(n, r, ret);
+    r = from->table->split(from->comm, part ? color : -1, key, &made, text);
+    if (r < 0)
+        break_by(from, r, text);
+    pthread_mutex_unlock(&from->lock);
+    if (r < 0)
+        return done_or_destroy(n, enter(from, err), ret);
+    r = ask_until_done(from, from->table->state, from->limit_ms, "did not split the ranks", err);
+    if (!part) {
+        if (r == 0)
+            *ret = NULL;
+        return r;
+    }
+    n->comm = made;
+    if (r == 0)
+        r = start_watchdog(n, err);
+    if (r == 0)
+        r = come_up(n, err);
+    return done_or_destroy(n, r, ret);
+}

@@ -1,0 +1,574 @@
+/* SPDX-License-Identifier: MIT */
+/* Collectives between ranks of one node, through memory that all of them map.
+ *
+ * Each rank has slabs (anonymous files, memfd_create(2)), which the others open through
+ * /proc/PID/fd: nothing has a name, so nothing is left whatever happens. Every rank adds up its own
+ * range of the elements, reading all slabs in the order of ranks, and writes the sum to all; two
+ * barriers, no copy. Buffers outside the slabs go through a staging slab in pieces.
+ *
+ * Barriers are a counter and a futex. A rank spins shortly only where there is a core for each. */
+#include "common/base/fs.h"
+#include "runtime/engine/comm/comm.h"
+
+#include <fcntl.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <poll.h>
+#include <stdatomic.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <time.h>
+
+#define RANKS_MAX 1024 /* of one node */
+#define STAGE_BYTES ((size_t)256 * 1024)
+#define BLOCK 2048  /* bytes summed at a time, in registers and L1 */
+#define TICK_MS 200 /* how often a waiting rank looks whether the others live */
+#define SPINS 2000  /* some 20 us */
+
+enum op {
+    OP_SUM,
+    OP_BROADCAST,
+    OP_BARRIER,
+    OP_SHARE,
+    OP_GATHER,
+};
+
+static const char *const op_names[] = {"sum", "broadcast", "barrier", "memory", "allgather"};
+
+/* What a rank believes that all are doing at a barrier. */
+struct claim {
+    uint32_t op, slab;
+    uint64_t offset, bytes;
+};
+
+/* In the first rank's control file; zeroed at first. */
+struct control {
+    _Atomic uint32_t arrived;
+    _Atomic uint32_t generation; /* barriers passed; a futex */
+    _Atomic uint32_t failing;    /* somebody writes the text */
+    _Atomic uint32_t failed;     /* it is written */
+    char text[PL_COMM_TEXT_MAX];
+    _Atomic int32_t fd[RANKS_MAX]; /* of the slab that is being shared */
+    /* By barrier (odd, even: nobody is two ahead) and rank. Written before, read after it. */
+    struct claim claim[2][RANKS_MAX];
+};
+
+struct slab {
+    size_t bytes;
+    char **base; /* by rank, as mapped here */
+};
+
+struct shm {
+    struct pl_comm base;
+    unsigned *world;
+    pid_t *pid;
+    int *pidfd; /* -1 for ourselves, and where the kernel has none */
+    struct control *control;
+    struct slab *slabs; /* the first is for staging */
+    size_t n_slabs;
+    bool spin;
+};
+
+static int futex(_Atomic uint32_t *word, int op, uint32_t value, const struct timespec *timeout)
+{
+    return syscall(SYS_futex, word, op, value, timeout, NULL, 0) < 0 ? -errno : 0;
+}
+
+static void shm_abort(struct pl_comm *comm, const char *text)
+{
+    struct control *c = ((struct shm *)comm)->control;
+    uint32_t no = 0;
+
+    if (atomic_compare_exchange_strong(&c->failing, &no, 1)) {
+        snprintf(c->text, sizeof(c->text), "%s", text);
+        atomic_store(&c->failed, 1);
+    }
+    futex(&c->generation, FUTEX_WAKE, INT_MAX, NULL);
+}
+
+static int check_failed(struct shm *shm, struct pl_error *err)
+{
+    struct control *c = shm->control;
+
+    if (!atomic_load(&c->failed))
+        return 0;
+    return pl_error_set(err, -ECONNRESET, "%.*s", PL_COMM_TEXT_MAX - 1, c->text);
+}
+
+/* For Linux before 5.3. The state stands behind the name, which may hold anything: proc(5). */
+static bool process_ended(pid_t pid)
+{
+    _cleanup_free_ char *text = NULL;
+    char path[64], *state;
+
+    snprintf(path, sizeof(path), "/proc/%d/stat", (int)pid);
+    if (pl_file_read(path, 4096, &text, NULL, NULL) < 0)
+        return true;
+    state = strrchr(text, ')');
+    return state && state[1] && (state[2] == 'Z' || state[2] == 'X');
+}
+
+static bool peer_ended(const struct shm *shm, unsigned i)
+{
+    struct pollfd p = {.fd = shm->pidfd[i], .events = POLLIN};
+
+    if (i == shm->base.rank)
+        return false;
+    if (shm->pidfd[i] >= 0)
+        return poll(&p, 1, 0) == 1;
+    return process_ended(shm->pid[i]);
+}
+
+static int check_peers(struct shm *shm, uint32_t generation, struct pl_error *err)
+{
+    char text[PL_COMM_TEXT_MAX];
+    unsigned gone;
+
+    for (gone = 0; gone < shm->base.size; gone++)
+        if (peer_ended(shm, gone))
+            break;
+    /* Who left after the barrier had opened is not missed at it. */
+    if (gone == shm->base.size || atomic_load(&shm->control->generation) != generation)
+        return 0;
+    snprintf(text, sizeof(text), "lost rank %u: its process ended", shm->world[gone]);
+    shm_abort(&shm->base, text);
+    return check_failed(shm, err);
+}
+
+/* After the barrier: ranks that compute different things would do it to each other's memory. */
+static int check_claim(struct shm *shm, uint32_t generation, struct pl_error *err)
+{
+    const struct claim *all = shm->control->claim[generation & 1];
+    const struct claim *mine = &all[shm->base.rank];
+    char text[PL_COMM_TEXT_MAX];
+
+    if (memcmp(mine, &all[0], sizeof(*mine)) == 0)
+        return 0;
+    snprintf(text, sizeof(text),
+             "ranks disagree: %s of %llu bytes on rank %u, %s of %llu bytes on rank %u%s",
+             op_names[mine->op], (unsigned long long)mine->bytes, shm->world[shm->base.rank],
+             op_names[all[0].op], (unsigned long long)all[0].bytes, shm->world[0],
+             mine->op == all[0].op && mine->bytes == all[0].bytes ? ", in other memory" : "");
+    shm_abort(&shm->base, text);
+    return check_failed(shm, err);
+}
+
+static int wait_all(struct shm *shm, struct pl_error *err)
+{
+    struct control *c = shm->control;
+    uint32_t generation = atomic_load(&c->generation);
+    const struct timespec tick = {0, TICK_MS * 1000000};
+    int r;
+
+    if (atomic_fetch_add(&c->arrived, 1) + 1 == shm->base.size) {
+        atomic_store(&c->arrived, 0);
+        atomic_fetch_add(&c->generation, 1);
+        futex(&c->generation, FUTEX_WAKE, INT_MAX, NULL);
+        return 0;
+    }
+    for (int i = 0; shm->spin && i < SPINS; i++) {
+        if (atomic_load_explicit(&c->generation, memory_order_acquire) != generation)
+            return 0;
+        atomic_signal_fence(memory_order_seq_cst);
+    }
+    while (atomic_load(&c->generation) == generation) {
+        r = check_failed(shm, err);
+        if (r < 0)
+            return r;
+        if (futex(&c->generation, FUTEX_WAIT, generation, &tick) == -ETIMEDOUT &&
+            (r = check_peers(shm, generation, err)) < 0)
+            return r;
+    }
+    return 0;
+}
+
+/* A barrier inside a collective. slab and offset: what of its memory this rank means. */
+static int meet(struct shm *shm,
+                enum op op,
+                const struct slab *slab,
+                size_t offset,
+                size_t bytes,
+                struct pl_error *err)
+{
+    uint32_t generation = atomic_load(&shm->control->generation);
+    int r = check_failed(shm, err);
+
+    if (r < 0)
+        return r;
+    shm->control->claim[generation & 1][shm->base.rank] = (struct claim){
+        .op = op,
+        .slab = slab ? (uint32_t)(slab - shm->slabs) : UINT32_MAX,
+        .offset = offset,
+        .bytes = bytes,
+    };
+    r = wait_all(shm, err);
+    return r < 0 ? r : check_claim(shm, generation, err);
+}
+
+static int shm_barrier(struct pl_comm *comm, struct pl_error *err)
+{
+    return meet((struct shm *)comm, OP_BARRIER, NULL, 0, 0, err);
+}
+
+/* Finds the slab that holds [buf, buf + bytes). */
+static const struct slab *find_slab(const struct shm *shm, const void *buf, size_t bytes)
+{
+    for (size_t i = 1; i < shm->n_slabs; i++) {
+        const char *own = shm->slabs[i].base[shm->base.rank];
+
+        if ((const char *)buf >= own && (const char *)buf + bytes <= own + shm->slabs[i].bytes)
+            return &shm->slabs[i];
+    }
+    return NULL;
+}
+
+/* Adds up this rank's range of count elements at `offset` of the slab; writes it to the first
+ * n_to ranks. */
+static void sum_range(const struct shm *shm,
+                      const struct slab *slab,
+                      size_t offset,
+                      size_t count,
+                      enum pl_real real,
+                      double scale,
+                      unsigned n_to)
+{
+    const struct pl_kernels *k = pl_kernels_best(real);
+    size_t size = pl_real_size(real), line = 64 / size, n = shm->base.size;
+    size_t lines = (count + line - 1) / line; /* whole cache lines: no false sharing */
+    size_t from = PL_MIN(lines * shm->base.rank / n * line, count);
+    size_t to = PL_MIN(lines * (shm->base.rank + 1) / n * line, count);
+    char sum[BLOCK] __attribute__((aligned(64)));
+
+    while (from < to) {
+        size_t step = PL_MIN(to - from, BLOCK / size), at = offset + from * size;
+        const char *so_far = slab->base[0] + at;
+
+        for (size_t i = 1; i < n; i++) {
+            k->add(&(struct pl_add_args){.n = step,
+                                         .scale = i == n - 1 ? scale : 1,
+                                         .a = so_far,
+                                         .b = slab->base[i] + at,
+                                         .dst = sum});
+            so_far = sum;
+        }
+        for (size_t i = 0; i < n_to; i++)
+            /* cppcheck-suppress uninitvar ; n is at least 2 */
+            memcpy(slab->base[i] + at, sum, step * size);
+        from += step;
+    }
+}
+
+static int sum_slab(struct shm *shm,
+                    const struct slab *slab,
+                    size_t offset,
+                    size_t count,
+                    enum pl_real real,
+                    double scale,
+                    unsigned n_to,
+                    struct pl_error *err)
+{
+    size_t bytes = count * pl_real_size(real);
+    int r = meet(shm, OP_SUM, slab, offset, bytes, err);
+
+    if (r < 0)
+        return r;
+    sum_range(shm, slab, offset, count, real, scale, n_to);
+    return meet(shm, OP_SUM, slab, offset, bytes, err);
+}
+
+static int reduce_to(struct shm *shm,
+                     char *buf,
+                     size_t count,
+                     enum pl_real real,
+                     double scale,
+                     unsigned n_to,
+                     struct pl_error *err)
+{
+    const struct slab *slab = find_slab(shm, buf, count * pl_real_size(real));
+    const struct slab *stage = &shm->slabs[0];
+    char *own = stage->base[shm->base.rank];
+    size_t most = STAGE_BYTES / pl_real_size(real);
+
+    if (slab)
+        return sum_slab(shm, slab, (size_t)(buf - slab->base[shm->base.rank]), count, real, scale,
+                        n_to, err);
+    while (count) {
+        size_t step = PL_MIN(count, most), bytes = step * pl_real_size(real);
+        int r;
+
+        memcpy(own, buf, bytes);
+        r = sum_slab(shm, stage, 0, step, real, scale, n_to, err);
+        if (r < 0)
+            return r;
+        if (shm->base.rank < n_to)
+            memcpy(buf, own, bytes);
+        buf += bytes;
+        count -= step;
+    }
+    return 0;
+}
+
+static int shm_allreduce(struct pl_comm *comm,
+                         void *buf,
+                         size_t count,
+                         enum pl_real real,
+                         double scale,
+                         struct pl_error *err)
+{
+    return reduce_to((struct shm *)comm, buf, count, real, scale, comm->size, err);
+}
+
+int pl_comm_shm_reduce(
+    struct pl_comm *comm, void *buf, size_t count, enum pl_real real, struct pl_error *err)
+{
+    return reduce_to((struct shm *)comm, buf, count, real, 1, 1, err);
+}
+
+static int shm_broadcast(struct pl_comm *comm, void *buf, size_t bytes, struct pl_error *err)
+{
+    struct shm *shm = (struct shm *)comm;
+    const struct slab *slab = find_slab(shm, buf, bytes);
+    char *to = buf;
+    int r;
+
+    if (slab) {
+        size_t offset = (size_t)(to - slab->base[comm->rank]);
+
+        if ((r = meet(shm, OP_BROADCAST, slab, offset, bytes, err)) < 0)
+            return r;
+        if (comm->rank)
+            memcpy(to, slab->base[0] + offset, bytes);
+        return meet(shm, OP_BROADCAST, slab, offset, bytes, err);
+    }
+    for (size_t at = 0; at < bytes; at += STAGE_BYTES) {
+        size_t step = PL_MIN(bytes - at, STAGE_BYTES);
+
+        if (comm->rank == 0)
+            memcpy(shm->slabs[0].base[0], to + at, step);
+        if ((r = meet(shm, OP_BROADCAST, NULL, at, bytes, err)) < 0)
+            return r;
+        if (comm->rank)
+            memcpy(to + at, shm->slabs[0].base[0], step);
+        if ((r = meet(shm, OP_BROADCAST, NULL, at, bytes, err)) < 0)
+            return r;
+    }
+    return 0;
+}
+
+static int
+shm_allgather(struct pl_comm *comm, void *buf, const size_t *offset, struct pl_error *err)
+{
+    struct shm *shm = (struct shm *)comm;
+    const struct slab *stage = &shm->slabs[0];
+    unsigned me = comm->rank, n = comm->size;
+    size_t most = 0;
+    int r;
+
+    for (unsigned i = 0; i < n; i++)
+        most = PL_MAX(most, offset[i + 1] - offset[i]);
+    for (size_t at = 0; at < most; at += STAGE_BYTES) {
+        for (unsigned k = 0; k <= n; k++) { /* own part out; a barrier; the others' in */
+            unsigned i = (me + k) % n;
+            size_t len = offset[i + 1] - offset[i],
+                   step = PL_MIN(len - PL_MIN(at, len), STAGE_BYTES);
+            char *part = (char *)buf + offset[i] + at;
+
+            if (k == 0)
+                memcpy(stage->base[me], part, step);
+            if (k == 0 && (r = meet(shm, OP_GATHER, stage, at, offset[n], err)) < 0)
+                return r;
+            if (k > 0 && i != me)
+                memcpy(part, stage->base[i], step);
+        }
+        if ((r = meet(shm, OP_GATHER, stage, at, offset[n], err)) < 0)
+            return r;
+    }
+    return 0;
+}
+
+static int map_fd(int fd, size_t bytes, void **ret)
+{
+    void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+
+    if (p == MAP_FAILED)
+        return -errno;
+    *ret = p;
+    return 0;
+}
+
+static int map_peer(pid_t pid, int peer_fd, size_t bytes, void **ret)
+{
+    char path[64];
+    _cleanup_close_ int fd = -EBADF;
+
+    snprintf(path, sizeof(path), "/proc/%d/fd/%d", (int)pid, peer_fd);
+    fd = open(path, O_RDWR | O_CLOEXEC);
+    return fd < 0 ? -errno : map_fd(fd, bytes, ret);
+}
+
+static int make_fd(size_t bytes, int *ret, struct pl_error *err)
+{
+    _cleanup_close_ int fd = memfd_create("plume", MFD_CLOEXEC);
+
+    if (fd < 0)
+        return pl_error_errno(err, errno, "cannot make shared memory");
+    if (ftruncate(fd, (off_t)bytes) < 0)
+        return pl_error_errno(err, errno, "cannot make %zu bytes of shared memory", bytes);
+    *ret = PL_TAKE_FD(fd);
+    return 0;
+}
+
+static void unmap_slab(const struct shm *shm, struct slab *slab)
+{
+    for (unsigned i = 0; slab->base && i < shm->base.size; i++)
+        if (slab->base[i])
+            munmap(slab->base[i], slab->bytes);
+    free(slab->base);
+}
+
+static int share_slab(struct shm *shm, struct slab *slab, struct pl_error *err)
+{
+    _cleanup_close_ int fd = -EBADF;
+    unsigned me = shm->base.rank;
+    int r = make_fd(slab->bytes, &fd, err);
+
+    if (r < 0)
+        return r;
+    r = map_fd(fd, slab->bytes, (void **)&slab->base[me]);
+    if (r < 0)
+        return pl_error_errno(err, r, "cannot map %zu bytes of shared memory", slab->bytes);
+    atomic_store(&shm->control->fd[me], fd);
+    if ((r = meet(shm, OP_SHARE, NULL, 0, slab->bytes, err)) < 0)
+        return r;
+    for (unsigned i = 0; i < shm->base.size; i++) {
+        if (i == me)
+            continue;
+        r = map_peer(shm->pid[i], atomic_load(&shm->control->fd[i]), slab->bytes,
+                     (void **)&slab->base[i]);
+        if (r < 0)
+            return pl_error_errno(err, r, "cannot map the memory of rank %u", shm->world[i]);
+    }
+    /* Nobody closes its descriptor before all have opened it. */
+    return meet(shm, OP_SHARE, NULL, 0, slab->bytes, err);
+}
+
+static int add_slab(struct shm *shm, size_t bytes, void **ret, struct pl_error *err)
+{
+    struct slab *slabs = reallocarray(shm->slabs, shm->n_slabs + 1, sizeof(*slabs));
+    struct slab slab = {.bytes = (PL_MAX(bytes, (size_t)64) + 4095) & ~(size_t)4095};
+    int r;
+
+    if (!slabs)
+        return pl_error_set(err, -ENOMEM, "out of memory");
+    shm->slabs = slabs;
+    slab.base = calloc(shm->base.size, sizeof(*slab.base));
+    if (!slab.base)
+        return pl_error_set(err, -ENOMEM, "out of memory");
+    r = share_slab(shm, &slab, err);
+    if (r < 0) {
+        shm_abort(&shm->base, pl_error_text(err));
+        unmap_slab(shm, &slab);
+        return r;
+    }
+    shm->slabs[shm->n_slabs++] = slab;
+    *ret = slab.base[shm->base.rank];
+    return 0;
+}
+
+static int shm_alloc(struct pl_comm *comm, size_t bytes, void **ret, struct pl_error *err)
+{
+    return add_slab((struct shm *)comm, bytes, ret, err);
+}
+
+static void shm_destroy(struct pl_comm *comm)
+{
+    struct shm *shm = (struct shm *)comm;
+
+    for (size_t i = 0; i < shm->n_slabs; i++)
+        unmap_slab(shm, &shm->slabs[i]);
+    free(shm->slabs);
+    if (shm->control)
+        munmap(shm->control, sizeof(*shm->control));
+    for (unsigned i = 0; shm->pidfd && i < comm->size; i++)
+        if (shm->pidfd[i] >= 0)
+            close(shm->pidfd[i]);
+    free(shm->pidfd);
+    free(shm->pid);
+    free(shm->world);
+    free(shm);
+}
+
+static const struct pl_comm_ops shm_ops = {
+    .name = "shm",
+    .in_order = true,
+    .allreduce = shm_allreduce,
+    .broadcast = shm_broadcast,
+    .barrier = shm_barrier,
+    .allgather = shm_allgather,
+    .alloc = shm_alloc,
+    .abort = shm_abort,
+    .destroy = shm_destroy,
+};
+
+int pl_comm_shm_control(int *ret_fd, struct pl_error *err)
+{
+    return make_fd(sizeof(struct control), ret_fd, err);
+}
+
+static int
+attach(struct shm *shm, const struct pl_comm_peer *peers, int control_fd, struct pl_error *err)
+{
+    void *unused;
+    int r;
+
+    for (unsigned i = 0; i < shm->base.size; i++) {
+        shm->world[i] = peers[i].world_rank;
+        shm->pid[i] = peers[i].pid;
+        shm->pidfd[i] = -1;
+        if (i != shm->base.rank)
+            shm->pidfd[i] = (int)syscall(SYS_pidfd_open, peers[i].pid, 0);
+        if (shm->pidfd[i] < 0 && i != shm->base.rank && errno == ESRCH)
+            return pl_error_set(err, -ECONNRESET, "lost rank %u: its process ended", shm->world[i]);
+    }
+    if (shm->base.rank == 0)
+        r = map_fd(control_fd, sizeof(struct control), (void **)&shm->control);
+    else
+        r = map_peer(peers[0].pid, peers[0].fd, sizeof(struct control), (void **)&shm->control);
+    if (r < 0)
+        return pl_error_errno(err, r, "cannot map the memory of rank %u", peers[0].world_rank);
+    return add_slab(shm, STAGE_BYTES, &unused, err);
+}
+
+int pl_comm_shm_create(const struct pl_comm_peer *peers,
+                       unsigned size,
+                       unsigned rank,
+                       int control_fd,
+                       struct pl_comm **ret,
+                       struct pl_error *err)
+{
+    struct shm *shm;
+    int r;
+
+    if (size > RANKS_MAX)
+        return pl_error_set(err, -ENOTSUP, "%u ranks on one node are more than %d", size,
+                            RANKS_MAX);
+    shm = calloc(1, sizeof(*shm));
+    if (!shm)
+        return pl_error_set(err, -ENOMEM, "out of memory");
+    shm->base = (struct pl_comm){.ops = &shm_ops, .rank = rank, .size = size};
+    shm->base.world = shm->world = calloc(size, sizeof(*shm->world));
+    shm->pid = calloc(size, sizeof(*shm->pid));
+    shm->pidfd = malloc(size * sizeof(*shm->pidfd));
+    for (unsigned i = 0; shm->pidfd && i < size; i++)
+        shm->pidfd[i] = -1;
+    shm->spin = sysconf(_SC_NPROCESSORS_ONLN) >= (long)size;
+    r = shm->world && shm->pid && shm->pidfd ? attach(shm, peers, control_fd, err)
+                                             : pl_error_set(err, -ENOMEM, "out of memory");
+    if (r < 0) {
+        shm_destroy(&shm->base);
+        return r;
+    }
+    *ret = &shm->base;
+    return 0;
+}

@@ -1,0 +1,419 @@
+/* SPDX-License-Identifier: MIT */
+/* Connecting: the higher member connects to the lower one's listening socket, and both prove that
+ * they know the run's key, by HMAC-SHA256 over both sides' nonces and who they are.
+ *
+ *   listener   -> "PLUM", version, nonce L
+ *   connector  -> member, nonce C, HMAC(key, "C", member, listener's member, L, C)
+ *   listener   -> HMAC(key, "L", member, listener's member, L, C)
+ *
+ * Who fails is closed and forgotten: a stranger at the port does no harm. */
+#include "common/base/fs.h"
+#include "runtime/engine/comm/comm_tcp_private.h"
+#include "runtime/engine/util/sha256.h"
+
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+
+#define CONNECT_TIMEOUT_MS 30000
+#define PATIENCE_S 10    /* for a host that does not answer */
+#define STRANGERS_MAX 64 /* connections that have not said who they are */
+#define NONCE 16
+#define VERSION 1
+
+struct hello {
+    char magic[4];
+    uint8_t version, zero[3];
+    uint8_t nonce[NONCE];
+};
+
+struct claim {
+    uint32_t member; /* network order, as below */
+    uint8_t nonce[NONCE];
+    uint8_t mac[PL_SHA256_BYTES];
+};
+
+struct proof {
+    uint8_t mac[PL_SHA256_BYTES];
+};
+
+/* A connection that is being made.
+ *   connector: AWAIT_HELLO -> (sends claim) AWAIT_PROOF -> done
+ *   listener:  (sends hello) AWAIT_CLAIM -> (sends proof) done */
+enum stage {
+    AWAIT_HELLO,
+    AWAIT_PROOF,
+    AWAIT_CLAIM,
+};
+
+struct pending {
+    int fd;
+    enum stage stage;
+    unsigned member; /* of the other side; unknown in AWAIT_CLAIM */
+    uint8_t l[NONCE], c[NONCE];
+    uint8_t in[sizeof(struct claim)];
+    size_t got;
+};
+
+struct meeting {
+    struct pl_tcp *t;
+    const struct pl_comm_peer *peers;
+    const void *key;
+    size_t key_len;
+    int listen_fd;
+    struct pending *pending;
+    size_t n, cap;
+    unsigned missing; /* peers not yet connected */
+};
+
+static void mac(const struct meeting *m,
+                char side,
+                unsigned connector,
+                unsigned listener,
+                const struct pending *p,
+                uint8_t ret[PL_SHA256_BYTES])
+{
+    uint8_t text[1 + 4 + 4 + 2 * NONCE];
+    uint32_t a = htonl(connector), b = htonl(listener);
+
+    text[0] = (uint8_t)side;
+    memcpy(text + 1, &a, 4);
+    memcpy(text + 5, &b, 4);
+    memcpy(text + 9, p->l, NONCE);
+    memcpy(text + 9 + NONCE, p->c, NONCE);
+    pl_hmac_sha256(m->key, m->key_len, text, sizeof(text), ret);
+}
+
+static bool send_small(int fd, const void *data, size_t len)
+{
+    return send(fd, data, len, MSG_NOSIGNAL) == (ssize_t)len; /* fits an empty socket buffer */
+}
+
+static void set_options(int fd)
+{
+    static const struct {
+        int level, name, value;
+    } options[] = {
+        {IPPROTO_TCP, TCP_NODELAY, 1},  {SOL_SOCKET, SO_KEEPALIVE, 1},
+        {IPPROTO_TCP, TCP_KEEPIDLE, 1}, {IPPROTO_TCP, TCP_KEEPINTVL, 1},
+        {IPPROTO_TCP, TCP_KEEPCNT, 3},
+    };
+    const struct timeval tick = {.tv_sec = PL_TCP_TICK_MS / 1000};
+
+    for (size_t i = 0; i < PL_COUNT(options); i++)
+        setsockopt(fd, options[i].level, options[i].name, &options[i].value, sizeof(int));
+    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &tick, sizeof(tick));
+}
+
+static void drop(struct meeting *m, struct pending *p)
+{
+    if (p->fd >= 0)
+        close(p->fd);
+    *p = m->pending[--m->n];
+}
+
+/* The connection is proven: it becomes the member's. */
+static void settle(struct meeting *m, struct pending *p)
+{
+    m->t->fd[p->member] = p->fd;
+    m->missing--;
+    p->fd = -1;
+    drop(m, p);
+}
+
+static size_t wanted(const struct pending *p)
+{
+    return p->stage == AWAIT_HELLO   ? sizeof(struct hello)
+           : p->stage == AWAIT_PROOF ? sizeof(struct proof)
+                                     : sizeof(struct claim);
+}
+
+static bool answer_hello(struct meeting *m, struct pending *p)
+{
+    unsigned me = m->t->base.rank;
+    struct claim claim = {.member = htonl(me)};
+    struct hello hello;
+
+    memcpy(&hello, p->in, sizeof(hello));
+    if (memcmp(hello.magic, "PLUM", 4) != 0 || hello.version != VERSION)
+        return false;
+    memcpy(p->l, hello.nonce, NONCE);
+    memcpy(claim.nonce, p->c, NONCE);
+    mac(m, 'C', me, p->member, p, claim.mac);
+    p->stage = AWAIT_PROOF;
+    p->got = 0;
+    return send_small(p->fd, &claim, sizeof(claim));
+}
+
+static bool check_proof(struct meeting *m, const struct pending *p)
+{
+    uint8_t expected[PL_SHA256_BYTES];
+
+    mac(m, 'L', m->t->base.rank, p->member, p, expected);
+    return pl_bytes_equal(expected, p->in, sizeof(expected));
+}
+
+static bool check_claim(struct meeting *m, struct pending *p)
+{
+    unsigned me = m->t->base.rank;
+    uint8_t expected[PL_SHA256_BYTES];
+    struct proof proof = {0};
+    struct claim claim;
+
+    memcpy(&claim, p->in, sizeof(claim));
+    p->member = ntohl(claim.member);
+    memcpy(p->c, claim.nonce, NONCE);
+    mac(m, 'C', p->member, me, p, expected);
+    if (!pl_bytes_equal(expected, claim.mac, sizeof(expected)) || p->member <= me ||
+        p->member >= m->t->base.size || m->t->fd[p->member] >= 0 ||
+        !pl_tcp_is_peer(me, p->member, m->t->base.size))
+        return false;
+    mac(m, 'L', p->member, me, p, proof.mac);
+    return send_small(p->fd, &proof, sizeof(proof));
+}
+
+/* Data or the end is there. 0, or -errno where one of our own peers is lost. */
+static int advance(struct meeting *m, struct pending *p, struct pl_error *err)
+{
+    ssize_t n = recv(p->fd, p->in + p->got, wanted(p) - p->got, MSG_DONTWAIT);
+    bool ours = p->stage != AWAIT_CLAIM, ok = true;
+
+    if (n < 0 && (errno == EAGAIN || errno == EINTR))
+        return 0;
+    if (n <= 0) {
+        int code = n < 0 ? errno : ECONNRESET;
+
+        if (ours)
+            return pl_error_errno(err, code, "lost rank %u while connecting to it",
+                                  m->peers[p->member].world_rank);
+        drop(m, p);
+        return 0;
+    }
+    p->got += (size_t)n;
+    if (p->got < wanted(p))
+        return 0;
+    switch (p->stage) {
+    case AWAIT_HELLO:
+        ok = answer_hello(m, p);
+        break;
+    case AWAIT_PROOF:
+        if ((ok = check_proof(m, p)))
+            settle(m, p);
+        break;
+    case AWAIT_CLAIM:
+        if (check_claim(m, p))
+            settle(m, p);
+        else
+            drop(m, p);
+        break;
+    }
+    if (!ok)
+        return pl_error_set(
+            err, -EPROTO, "what listens at the address of rank %u (%s port %u) is not that rank",
+            m->peers[p->member].world_rank, m->peers[p->member].address, m->peers[p->member].port);
+    return 0;
+}
+
+/* Takes what knocks. */
+static void welcome(struct meeting *m)
+{
+    struct hello hello = {.magic = "PLUM", .version = VERSION};
+    struct pending p = {.stage = AWAIT_CLAIM};
+
+    /* cppcheck-suppress nullPointer ; accept(2) allows it */
+    p.fd = accept4(m->listen_fd, NULL, NULL, SOCK_CLOEXEC);
+    if (p.fd < 0)
+        return;
+    set_options(p.fd);
+    if (m->n == m->cap || getrandom(p.l, NONCE, 0) != NONCE) {
+        close(p.fd);
+        return;
+    }
+    memcpy(hello.nonce, p.l, NONCE);
+    if (!send_small(p.fd, &hello, sizeof(hello))) {
+        close(p.fd);
+        return;
+    }
+    m->pending[m->n++] = p;
+}
+
+/* connect(2), but not for the two minutes that the kernel tries a silent host. 0 or -errno. */
+static int connect_soon(int fd, const struct addrinfo *to)
+{
+    const struct timeval limit = {.tv_sec = PATIENCE_S}, none = {0};
+    int r = 0;
+
+    setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit)); /* socket(7): connect too */
+    if (connect(fd, to->ai_addr, to->ai_addrlen) < 0)
+        r = errno == EINPROGRESS ? -ETIMEDOUT : -errno;
+    setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &none, sizeof(none));
+    return r;
+}
+
+/* Connects to a lower member; its listening socket has been there since before the exchange. */
+static int call(struct meeting *m, unsigned member, struct pl_error *err)
+{
+    const struct pl_comm_peer *peer = &m->peers[member];
+    struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICSERV}, *list, *a;
+    struct pending p = {.fd = -1, .stage = AWAIT_HELLO, .member = member};
+    char port[8];
+    int r, code = 0;
+
+    if (getrandom(p.c, NONCE, 0) != NONCE)
+        return pl_error_errno(err, errno, "cannot get random bytes");
+    snprintf(port, sizeof(port), "%u", peer->port);
+    r = getaddrinfo(peer->address, port, &hints, &list);
+    if (r != 0)
+        return pl_error_set(err, -EHOSTUNREACH, "cannot look up '%s', the address of rank %u: %s",
+                            peer->address, peer->world_rank, gai_strerror(r));
+    for (a = list; a; a = a->ai_next) {
+        p.fd = socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        code = p.fd < 0 ? -errno : connect_soon(p.fd, a);
+        if (code == 0)
+            break;
+        if (p.fd >= 0)
+            close(p.fd);
+        p.fd = -1;
+    }
+    freeaddrinfo(list);
+    if (p.fd < 0)
+        return pl_error_errno(err, code, "cannot connect to rank %u at %s port %u",
+                              peer->world_rank, peer->address, peer->port);
+    set_options(p.fd);
+    m->pending[m->n++] = p;
+    return 0;
+}
+
+static int name_missing(const struct meeting *m, struct pl_error *err)
+{
+    unsigned me = m->t->base.rank;
+
+    for (unsigned i = 0; i < m->t->base.size; i++)
+        if (pl_tcp_is_peer(me, i, m->t->base.size) && m->t->fd[i] < 0)
+            return pl_error_set(err, -ETIMEDOUT,
+                                "rank %u did not connect in %d s (%u ranks are missing)",
+                                m->peers[i].world_rank, CONNECT_TIMEOUT_MS / 1000, m->missing);
+    return pl_error_set(err, -ETIMEDOUT, "ranks did not connect");
+}
+
+static int meet(struct meeting *m, struct pollfd *polls, struct pl_error *err)
+{
+    uint64_t limit = pl_now_ns() + CONNECT_TIMEOUT_MS * 1000000ull;
+
+    while (m->missing) {
+        uint64_t now = pl_now_ns();
+        size_t n = m->n;
+        int r;
+
+        if (now >= limit)
+            return name_missing(m, err);
+        for (size_t i = 0; i < n; i++)
+            polls[i] = (struct pollfd){.fd = m->pending[i].fd, .events = POLLIN};
+        polls[n] = (struct pollfd){.fd = m->listen_fd, .events = POLLIN};
+        r = poll(polls, n + 1, (int)((limit - now) / 1000000u) + 1);
+        if (r < 0 && errno != EINTR)
+            return pl_error_errno(err, errno, "cannot wait for connections");
+        if (r <= 0)
+            continue;
+        for (size_t i = n; i-- > 0;) /* backwards: drop() fills the gap from the end */
+            if (polls[i].revents && (r = advance(m, &m->pending[i], err)) < 0)
+                return r;
+        if (polls[n].revents)
+            welcome(m);
+    }
+    return 0;
+}
+
+int pl_comm_tcp_create(const struct pl_comm_peer *peers,
+                       unsigned size,
+                       unsigned rank,
+                       int listen_fd,
+                       const void *key,
+                       size_t key_len,
+                       struct pl_comm **ret,
+                       struct pl_error *err)
+{
+    _cleanup_close_ int listener = listen_fd;
+    struct pl_tcp *t = calloc(1, sizeof(*t));
+    struct meeting m = {.t = t, .peers = peers, .key = key, .key_len = key_len};
+    _cleanup_free_ struct pollfd *polls = NULL;
+    _cleanup_free_ struct pending *pending = NULL;
+    int r = 0;
+
+    if (!t)
+        return pl_error_set(err, -ENOMEM, "out of memory");
+    m.listen_fd = listener;
+    m.cap = size + STRANGERS_MAX;
+    m.pending = pending = calloc(m.cap, sizeof(*pending));
+    polls = calloc(m.cap + 1, sizeof(*polls));
+    t->base = (struct pl_comm){.ops = &pl_tcp_ops, .rank = rank, .size = size};
+    t->base.world = t->world = calloc(size, sizeof(*t->world));
+    t->fd = calloc(size, sizeof(*t->fd));
+    if (!pending || !polls || !t->world || !t->fd) {
+        free(t->fd);
+        t->fd = NULL;
+        r = pl_error_set(err, -ENOMEM, "out of memory");
+        goto fail;
+    }
+    for (unsigned i = 0; i < size; i++) {
+        t->world[i] = peers[i].world_rank;
+        t->fd[i] = -1;
+        m.missing += pl_tcp_is_peer(rank, i, size);
+    }
+    for (unsigned i = 0; i < rank && r == 0; i++)
+        if (pl_tcp_is_peer(rank, i, size))
+            r = call(&m, i, err);
+    if (r == 0)
+        r = meet(&m, polls, err);
+    while (m.n)
+        drop(&m, &m.pending[m.n - 1]);
+    if (r == 0) {
+        *ret = &t->base;
+        return 0;
+    }
+fail:
+    pl_tcp_destroy(&t->base);
+    return r;
+}
+
+int pl_comm_tcp_listen(const char *address, int *ret_fd, unsigned *ret_port, struct pl_error *err)
+{
+    struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE}, *list, *a;
+    union {
+        struct sockaddr any;
+        struct sockaddr_in in;
+        struct sockaddr_in6 in6;
+        struct sockaddr_storage room;
+    } own;
+    socklen_t len = sizeof(own);
+    _cleanup_close_ int fd = -EBADF;
+    int r, code = EADDRNOTAVAIL;
+
+    /* The node's address as others see it; where it is not an interface's (translated on the way)
+     * any will do. */
+    for (int any = 0; any < 2 && fd < 0; any++) {
+        r = getaddrinfo(any ? NULL : address, "0", &hints, &list);
+        if (r != 0)
+            continue;
+        for (a = list; a && fd < 0; a = a->ai_next) {
+            fd = socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+            if (fd >= 0 && (bind(fd, a->ai_addr, a->ai_addrlen) < 0 || listen(fd, 1024) < 0)) {
+                code = errno;
+                close(fd);
+                fd = -EBADF;
+            }
+        }
+        freeaddrinfo(list);
+    }
+    if (fd < 0)
+        return pl_error_errno(err, code, "cannot listen at '%s'", address);
+    if (getsockname(fd, &own.any, &len) < 0)
+        return pl_error_errno(err, errno, "cannot tell the port of a socket");
+    *ret_port = ntohs(own.any.sa_family == AF_INET6 ? own.in6.sin6_port : own.in.sin_port);
+    *ret_fd = PL_TAKE_FD(fd);
+    return 0;
+}

@@ -1,0 +1,230 @@
+/* SPDX-License-Identifier: MIT */
+#include "runtime/engine/cuda/cublaslt/cublaslt.h"
+#include "runtime/engine/cuda/util/plan_cache.h"
+
+#include <cublasLt.h>
+
+struct pl_lt {
+    cublasLtHandle_t handle;
+    void *workspace;
+    size_t workspace_bytes;
+    bool tf32;
+    struct pl_cuda_status *status;
+    struct pl_plan_cache plans;
+};
+
+struct plan {
+    bool usable;
+    cublasLtMatmulAlgo_t algo;
+};
+
+/* The descriptors of one call; cheap to make, and nothing points to them afterwards. */
+struct call {
+    cublasLtMatmulDescOpaque_t desc;
+    cublasLtMatrixLayoutOpaque_t a, b, d;
+};
+
+static cudaDataType_t type_of(const struct pl_lt_key *key)
+{
+    switch ((enum pl_real)key->real) {
+    case PL_REAL_F64:
+        return CUDA_R_64F;
+    case PL_REAL_BF16:
+        return CUDA_R_16BF;
+    case PL_REAL_F16:
+        return CUDA_R_16F;
+    case PL_REAL_F32:
+        break;
+    }
+    return CUDA_R_32F;
+}
+
+static cublasLtEpilogue_t epilogue_of(const struct pl_lt_key *key)
+{
+    static const cublasLtEpilogue_t of[] = {
+        [PL_LT_PLAIN] = CUBLASLT_EPILOGUE_DEFAULT,
+        [PL_LT_BIAS] = CUBLASLT_EPILOGUE_BIAS,
+        [PL_LT_RELU] = CUBLASLT_EPILOGUE_RELU,
+        [PL_LT_RELU_BIAS] = CUBLASLT_EPILOGUE_RELU_BIAS,
+        [PL_LT_GELU_AUX] = CUBLASLT_EPILOGUE_GELU_AUX,
+        [PL_LT_GELU_AUX_BIAS] = CUBLASLT_EPILOGUE_GELU_AUX_BIAS,
+        [PL_LT_BGRAD] = CUBLASLT_EPILOGUE_BGRADB,
+    };
+
+    return of[key->epilogue];
+}
+
+static bool desc_set(struct call *c, cublasLtMatmulDescAttributes_t which, const void *p, size_t n)
+{
+    return cublasLtMatmulDescSetAttribute(&c->desc, which, p, n) == CUBLAS_STATUS_SUCCESS;
+}
+
+static bool make_desc(const struct pl_lt_key *key, const struct pl_lt_data *data, struct call *c)
+{
+    cublasComputeType_t compute = CUBLAS_COMPUTE_32F;
+    cublasOperation_t turn_a = key->turn_a ? CUBLAS_OP_T : CUBLAS_OP_N;
+    cublasOperation_t turn_b = key->turn_b ? CUBLAS_OP_T : CUBLAS_OP_N;
+    cublasLtEpilogue_t epilogue = epilogue_of(key);
+    int64_t ld_aux = (int64_t)key->m;
+
+    if (key->real == PL_REAL_F64)
+        compute = CUBLAS_COMPUTE_64F;
+    else if (key->tf32)
+        compute = CUBLAS_COMPUTE_32F_FAST_TF32;
+    if (cublasLtMatmulDescInit(&c->desc, compute,
+                               key->real == PL_REAL_F64 ? CUDA_R_64F : CUDA_R_32F) !=
+            CUBLAS_STATUS_SUCCESS ||
+        !desc_set(c, CUBLASLT_MATMUL_DESC_TRANSA, &turn_a, sizeof(turn_a)) ||
+        !desc_set(c, CUBLASLT_MATMUL_DESC_TRANSB, &turn_b, sizeof(turn_b)) ||
+        !desc_set(c, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof(epilogue)))
+        return false;
+    if (data->bias &&
+        !desc_set(c, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &data->bias, sizeof(data->bias)))
+        return false;
+    return !data->aux ||
+           (desc_set(c, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &data->aux, sizeof(data->aux)) &&
+            desc_set(c, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &ld_aux, sizeof(ld_aux)));
+}
+
+static bool make_layout(cublasLtMatrixLayoutOpaque_t *layout,
+                        const struct pl_lt_key *key,
+                        uint64_t rows,
+                        uint64_t columns,
+                        uint64_t ld,
+                        uint64_t step)
+{
+    int32_t batch = (int32_t)key->batch;
+    int64_t stride = (int64_t)step;
+
+    return cublasLtMatrixLayoutInit(layout, type_of(key), rows, columns, (int64_t)ld) ==
+               CUBLAS_STATUS_SUCCESS &&
+           cublasLtMatrixLayoutSetAttribute(layout, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &batch,
+                                            sizeof(batch)) == CUBLAS_STATUS_SUCCESS &&
+           cublasLtMatrixLayoutSetAttribute(layout, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET,
+                                            &stride, sizeof(stride)) == CUBLAS_STATUS_SUCCESS;
+}
+
+static bool make_call(const struct pl_lt_key *key, const struct pl_lt_data *data, struct call *c)
+{
+    return make_desc(key, data, c) &&
+           make_layout(&c->a, key, key->turn_a ? key->k : key->m, key->turn_a ? key->m : key->k,
+                       key->ld_a, key->step_a) &&
+           make_layout(&c->b, key, key->turn_b ? key->n : key->k, key->turn_b ? key->k : key->n,
+                       key->ld_b, key->step_b) &&
+           make_layout(&c->d, key, key->m, key->n, key->ld_d, key->step_d);
+}
+
+static bool prefer_set(cublasLtMatmulPreferenceOpaque_t *prefer,
+                       cublasLtMatmulPreferenceAttributes_t which,
+                       const void *p,
+                       size_t n)
+{
+    return cublasLtMatmulPreferenceSetAttribute(prefer, which, p, n) == CUBLAS_STATUS_SUCCESS;
+}
+
+static bool make_preference(const struct pl_lt *lt,
+                            const struct pl_lt_key *key,
+                            cublasLtMatmulPreferenceOpaque_t *ret)
+{
+    uint64_t workspace = lt->workspace_bytes;
+    uint32_t schemes = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+    uint32_t a = 1u << key->align_a, b = 1u << key->align_b, d = 1u << key->align_d;
+
+    return cublasLtMatmulPreferenceInit(ret) == CUBLAS_STATUS_SUCCESS &&
+           prefer_set(ret, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace,
+                      sizeof(workspace)) &&
+           prefer_set(ret, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &schemes, sizeof(schemes)) &&
+           prefer_set(ret, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, &a, sizeof(a)) &&
+           prefer_set(ret, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, &b, sizeof(b)) &&
+           prefer_set(ret, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, &d, sizeof(d)) &&
+           prefer_set(ret, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, &d, sizeof(d));
+}
+
+static void
+find_algorithm(struct pl_lt *lt, const struct pl_lt_key *key, struct call *c, struct plan *plan)
+{
+    cublasLtMatmulPreferenceOpaque_t prefer;
+    cublasLtMatmulHeuristicResult_t result = {0};
+    int found = 0;
+
+    if (make_preference(lt, key, &prefer) &&
+        cublasLtMatmulAlgoGetHeuristic(lt->handle, &c->desc, &c->a, &c->b, &c->d, &c->d, &prefer, 1,
+                                       &result, &found) == CUBLAS_STATUS_SUCCESS &&
+        found > 0 && result.state == CUBLAS_STATUS_SUCCESS)
+        *plan = (struct plan){.usable = true, .algo = result.algo};
+}
+
+bool pl_lt_run(struct pl_lt *lt,
+               const struct pl_lt_key *key,
+               const struct pl_lt_data *data,
+               struct CUstream_st *stream)
+{
+    struct plan *plan = pl_plan_cache_find(&lt->plans, key);
+    float alpha = (float)data->scale, beta = key->add;
+    double alpha64 = data->scale, beta64 = key->add;
+    bool f64 = key->real == PL_REAL_F64;
+    cublasStatus_t status;
+    struct call c;
+
+    if ((plan && !plan->usable) || !make_call(key, data, &c))
+        return false;
+    if (!plan) {
+        plan = pl_plan_cache_add(&lt->plans, key);
+        if (!plan)
+            return false;
+        find_algorithm(lt, key, &c, plan);
+        if (!plan->usable)
+            return false;
+    }
+    status =
+        cublasLtMatmul(lt->handle, &c.desc, f64 ? (void *)&alpha64 : (void *)&alpha, data->a, &c.a,
+                       data->b, &c.b, f64 ? (void *)&beta64 : (void *)&beta, data->d, &c.d, data->d,
+                       &c.d, &plan->algo, lt->workspace, lt->workspace_bytes, stream);
+    if (status == CUBLAS_STATUS_NOT_SUPPORTED) { /* the heuristics were wrong */
+        plan->usable = false;
+        return false;
+    }
+    if (status != CUBLAS_STATUS_SUCCESS)
+        pl_cuda_fail(lt->status, "cublasLtMatmul", cublasLtGetStatusString(status));
+    return true;
+}
+
+bool pl_lt_tf32(const struct pl_lt *lt)
+{
+    return lt->tf32;
+}
+
+int pl_lt_create(void *workspace,
+                 size_t workspace_bytes,
+                 bool tf32,
+                 struct pl_cuda_status *status,
+                 struct pl_lt **ret,
+                 struct pl_error *err)
+{
+    struct pl_lt *lt = calloc(1, sizeof(*lt));
+    cublasStatus_t code;
+
+    if (!lt)
+        return pl_error_set(err, -ENOMEM, "out of memory");
+    code = cublasLtCreate(&lt->handle);
+    if (code != CUBLAS_STATUS_SUCCESS) {
+        free(lt);
+        return pl_error_set(err, -EIO, "cublasLtCreate failed: %s", cublasLtGetStatusString(code));
+    }
+    lt->workspace = workspace;
+    lt->workspace_bytes = workspace_bytes;
+    lt->tf32 = tf32;
+    lt->status = status;
+    pl_plan_cache_init(&lt->plans, sizeof(struct pl_lt_key), sizeof(struct plan));
+    *ret = lt;
+    return 0;
+}
+
+void pl_lt_destroy(struct pl_lt *lt)
+{
+    if (!lt)
+        return;
+    cublasLtDestroy(lt->handle);
+    pl_plan_cache_finish(&lt->plans, NULL);
+    free(lt);
+}

@@ -1,0 +1,142 @@
+/* SPDX-License-Identifier: MIT */
+/* The ops that cublasLt takes over. Arguments do not name their type, so there is one function a
+ * type (PL_LT_OPS). */
+#include "runtime/engine/cuda/cublaslt/cublaslt.h"
+#include "runtime/engine/cuda/util/libs.h"
+
+static struct pl_kernels own[PL_REAL_F16 + 1];
+
+/* What an op needs to know of where it runs; lt is NULL where there is none. */
+struct place {
+    struct pl_lt *lt;
+    struct CUstream_st *stream;
+    enum pl_real real;
+};
+
+static struct place current(enum pl_real real)
+{
+    struct place at = {.real = real};
+
+    at.lt = pl_cuda_libs_current(&at.stream).lt;
+    return at;
+}
+
+/* False: nothing was queued. */
+static bool product(struct place at,
+                    struct pl_matmul_args args,
+                    enum pl_lt_epilogue epilogue,
+                    const void *bias,
+                    void *aux)
+{
+    struct pl_lt_key key;
+    struct pl_lt_data data;
+
+    return at.lt && pl_lt_of_matmul(&args, at.real, pl_lt_tf32(at.lt), &key, &data) &&
+           (epilogue == PL_LT_PLAIN ||
+            pl_lt_add_epilogue(&key, &data, epilogue, (void *)(uintptr_t)bias, aux)) &&
+           pl_lt_run(at.lt, &key, &data, at.stream);
+}
+
+static void matmul(enum pl_real real, const struct pl_matmul_args *a)
+{
+    if (!product(current(real), *a, PL_LT_PLAIN, NULL, NULL))
+        own[real].matmul(a);
+}
+
+/* y or pre with the activation in the same pass. */
+static bool forward_fused(struct place at, const struct pl_linear_args *a)
+{
+    struct pl_matmul_args y = pl_lt_linear_y(a, a->y);
+
+    switch (a->act) {
+    case PL_ACT_NONE:
+        return product(at, y, a->b ? PL_LT_BIAS : PL_LT_PLAIN, a->b, NULL);
+    case PL_ACT_RELU:
+        return product(at, y, a->b ? PL_LT_RELU_BIAS : PL_LT_RELU, a->b, NULL);
+    case PL_ACT_GELU_TANH:
+        return product(at, y, a->b ? PL_LT_GELU_AUX_BIAS : PL_LT_GELU_AUX, a->b, a->pre);
+    default:
+        return false;
+    }
+}
+
+static void linear_forward(enum pl_real real, const struct pl_linear_args *a)
+{
+    struct place at = current(real);
+
+    if (forward_fused(at, a))
+        return;
+    if (pl_activation_needs_pre(a->act) &&
+        product(at, pl_lt_linear_y(a, a->pre), a->b ? PL_LT_BIAS : PL_LT_PLAIN, a->b, NULL)) {
+        struct pl_unary_args act = {.n = a->rows * a->out, .act = a->act, .x = a->pre, .y = a->y};
+
+        own[real].unary_forward(&act);
+        return;
+    }
+    own[real].linear_forward(a);
+}
+
+/* Takes what cublasLt does out of what is left: dw, with db in the same pass where that is written
+ * and not added to, and dx. */
+static void linear_backward(enum pl_real real, const struct pl_linear_args *a)
+{
+    struct place at = current(real);
+    struct pl_linear_args left = *a;
+
+    if (a->act != PL_ACT_NONE) {
+        left.dx = left.dw = left.db = NULL;
+        own[real].linear_backward(&left); /* dz alone */
+        left = *a;
+        left.act = PL_ACT_NONE;
+        left.dy = left.dz;
+    } else {
+        left.dz = (void *)(uintptr_t)left.dy;
+    }
+    if (left.dw && left.db && !left.db_add &&
+        product(at, pl_lt_linear_dw(&left, left.dz), PL_LT_BGRAD, left.db, NULL))
+        left.dw = left.db = NULL;
+    if (left.dw && product(at, pl_lt_linear_dw(&left, left.dz), PL_LT_PLAIN, NULL, NULL))
+        left.dw = NULL;
+    if (left.dx && product(at, pl_lt_linear_dx(&left, left.dz), PL_LT_PLAIN, NULL, NULL))
+        left.dx = NULL;
+    if (left.dx || left.dw || left.db)
+        own[real].linear_backward(&left);
+}
+
+#define PL_LT_OPS(name, real)                                                                      \
+    static void matmul_##name(const struct pl_matmul_args *a)                                      \
+    {                                                                                              \
+        matmul(real, a);                                                                           \
+    }                                                                                              \
+    static void linear_forward_##name(const struct pl_linear_args *a)                              \
+    {                                                                                              \
+        linear_forward(real, a);                                                                   \
+    }                                                                                              \
+    static void linear_backward_##name(const struct pl_linear_args *a)                             \
+    {                                                                                              \
+        linear_backward(real, a);                                                                  \
+    }
+PL_LT_OPS(f32, PL_REAL_F32)
+PL_LT_OPS(f64, PL_REAL_F64)
+PL_LT_OPS(bf16, PL_REAL_BF16)
+PL_LT_OPS(f16, PL_REAL_F16)
+
+#define PL_LT_SET(name, value)                                                                     \
+    case value:                                                                                    \
+        table->matmul = matmul_##name;                                                             \
+        table->linear_forward = linear_forward_##name;                                             \
+        table->linear_backward = linear_backward_##name;                                           \
+        break
+
+void pl_lt_install(struct pl_kernels *table)
+{
+    own[table->real] = *table;
+    switch (table->real) {
+        PL_LT_SET(f32, PL_REAL_F32);
+        PL_LT_SET(f64, PL_REAL_F64);
+        PL_LT_SET(bf16, PL_REAL_BF16);
+        PL_LT_SET(f16, PL_REAL_F16);
+    default:
+        break;
+    }
+}

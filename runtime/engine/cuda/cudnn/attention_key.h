@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: MIT */
+/* What attention asks of cuDNN: everything that decides which engine is best, and no addresses.
+ * Pure functions. */
+#ifndef PL_RUNTIME_ENGINE_CUDA_CUDNN_ATTENTION_KEY_H
+#define PL_RUNTIME_ENGINE_CUDA_CUDNN_ATTENTION_KEY_H
+
+#include "kernels/kernels.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* The tensors' numbers ("unique ids") in graphs; what is between the ops of a graph comes after
+ * them. [batch, heads, time or keys, dim], unless said otherwise. */
+enum pl_att_tensor {
+    PL_ATT_Q = 1,
+    PL_ATT_K,
+    PL_ATT_V,
+    PL_ATT_Y,
+    PL_ATT_LSE, /* [batch, heads, time, 1] */
+    PL_ATT_DY,
+    PL_ATT_DQ,
+    PL_ATT_DK,
+    PL_ATT_DV,
+    PL_ATT_MEAN,  /* of dy y by query: [batch, heads, time, 1], f32, scratch */
+    PL_ATT_SUM,   /* dq in f32, dense, scratch; not where the same bits are asked for */
+    PL_ATT_SCALE, /* one f32 on the host, as the next two */
+    PL_ATT_ONE,
+    PL_ATT_HIDDEN, /* the score of a key that a query does not see: -infinity */
+    PL_ATT_TENSORS,
+};
+
+/* No padding: hashed and compared as bytes. */
+struct pl_att_key {
+    int64_t batch, heads, time, keys, dim;
+    int64_t strides[PL_ATT_DV][3]; /* by tensor - 1: batch, time (keys), head; lse has none */
+    float scale;
+    uint8_t real, backward, causal;
+    uint8_t repeatable; /* the same bits each time */
+};
+
+/* The forward or the backward pass of these arguments. False where cuDNN cannot do it, or is not
+ * known to: types of 32 bits and more, a dim that is no multiple of 8 or above 256, nothing to
+ * attend to, strides or addresses off 16 bytes, backward one that is added to what is there or of
+ * which a part is not asked for. */
+bool pl_att_key_of(const struct pl_attention_args *args,
+                   enum pl_real real,
+                   bool backward,
+                   bool repeatable,
+                   struct pl_att_key *ret);
+
+/* Dimensions and strides, in elements, of a tensor that has an array. */
+void pl_att_shape(const struct pl_att_key *key,
+                  enum pl_att_tensor which,
+                  int64_t ret_dims[4],
+                  int64_t ret_strides[4]);
+
+/* Bytes of PL_ATT_MEAN and, behind it, PL_ATT_SUM; both begin on 256. */
+size_t pl_att_mean_bytes(const struct pl_att_key *key);
+size_t pl_att_sum_bytes(const struct pl_att_key *key);
+
+#endif

@@ -1,0 +1,372 @@
+/* SPDX-License-Identifier: MIT */
+/* Attention as graphs that cuDNN knows as one fused kernel each. It recognises them by their form
+ * alone, so the order of the ops, the types between them and even strides that mean nothing are
+ * those of NVIDIA's documentation (cuDNN developer guide, "Attention"), which were followed by
+ * nothing else: change them with a card at hand. */
+#include "runtime/engine/cuda/cudnn/cudnn_private.h"
+
+#include <cudnn.h>
+#include <math.h>
+
+#define OPS 24
+
+struct maker {
+    struct pl_dnn_parts *p;
+    const struct pl_att_key *key;
+    int64_t io; /* type of the arrays, a cudnnDataType_t */
+    int64_t next_id;
+    void *ops[OPS];
+    int64_t n;
+};
+
+enum where { ARRAY, BETWEEN, HOST };
+
+static void *make_tensor(struct maker *m,
+                         int64_t id,
+                         cudnnDataType_t type,
+                         enum where where,
+                         const int64_t dims[4],
+                         const int64_t strides[4])
+{
+    void *t = pl_dnn_make(m->p, CUDNN_BACKEND_TENSOR_DESCRIPTOR);
+    int64_t alignment = 16;
+    bool yes = true;
+
+    pl_dnn_set(m->p, t, CUDNN_ATTR_TENSOR_DATA_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &type);
+    pl_dnn_set(m->p, t, CUDNN_ATTR_TENSOR_DIMENSIONS, CUDNN_TYPE_INT64, 4, dims);
+    pl_dnn_set(m->p, t, CUDNN_ATTR_TENSOR_STRIDES, CUDNN_TYPE_INT64, 4, strides);
+    pl_dnn_set(m->p, t, CUDNN_ATTR_TENSOR_UNIQUE_ID, CUDNN_TYPE_INT64, 1, &id);
+    pl_dnn_set(m->p, t, CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, CUDNN_TYPE_INT64, 1, &alignment);
+    if (where == BETWEEN)
+        pl_dnn_set(m->p, t, CUDNN_ATTR_TENSOR_IS_VIRTUAL, CUDNN_TYPE_BOOLEAN, 1, &yes);
+    if (where == HOST)
+        pl_dnn_set(m->p, t, CUDNN_ATTR_TENSOR_IS_BY_VALUE, CUDNN_TYPE_BOOLEAN, 1, &yes);
+    pl_dnn_finalize(m->p, t);
+    return t;
+}
+
+static void swap_last(int64_t x[4])
+{
+    int64_t keep = x[2];
+
+    x[2] = x[3];
+    x[3] = keep;
+}
+
+/* An array of the arguments, or of scratch; `turned`: its last two dimensions change places. */
+static void *make_array(struct maker *m, enum pl_att_tensor which, bool turned)
+{
+    bool f32 = which == PL_ATT_LSE || which == PL_ATT_MEAN || which == PL_ATT_SUM;
+    int64_t dims[4], strides[4];
+
+    pl_att_shape(m->key, which, dims, strides);
+    if (turned) {
+        swap_last(dims);
+        swap_last(strides);
+    }
+    return make_tensor(m, which, f32 ? CUDNN_DATA_FLOAT : (cudnnDataType_t)m->io, ARRAY, dims,
+                       strides);
+}
+
+static void *make_number(struct maker *m, enum pl_att_tensor which)
+{
+    const int64_t ones[4] = {1, 1, 1, 1};
+
+    return make_tensor(m, which, CUDNN_DATA_FLOAT, HOST, ones, ones);
+}
+
+/* Between ops, [batch, heads, time, columns]. */
+static void *make_between(struct maker *m, cudnnDataType_t type, int64_t columns)
+{
+    const struct pl_att_key *k = m->key;
+    const int64_t dims[4] = {k->batch, k->heads, k->time, columns};
+    const int64_t strides[4] = {k->heads * k->time * columns, k->time * columns, columns, 1};
+
+    return make_tensor(m, m->next_id++, type, BETWEEN, dims, strides);
+}
+
+static void *make_scores(struct maker *m)
+{
+    return make_between(m, CUDNN_DATA_FLOAT, m->key->keys);
+}
+
+static void *make_column(struct maker *m)
+{
+    return make_between(m, CUDNN_DATA_FLOAT, 1);
+}
+
+static void add_op(struct maker *m, void *op)
+{
+    pl_dnn_finalize(m->p, op);
+    if (m->n < OPS)
+        m->ops[m->n++] = op;
+    else
+        m->p->failed = true;
+}
+
+/* c = a b */
+static void *multiply(struct maker *m, void *a, void *b, void *c)
+{
+    cudnnDataType_t type = CUDNN_DATA_FLOAT;
+    void *how = pl_dnn_make(m->p, CUDNN_BACKEND_MATMUL_DESCRIPTOR), *op;
+
+    pl_dnn_set(m->p, how, CUDNN_ATTR_MATMUL_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &type);
+    pl_dnn_finalize(m->p, how);
+    op = pl_dnn_make(m->p, CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR);
+    pl_dnn_set_desc(m->p, op, CUDNN_ATTR_OPERATION_MATMUL_ADESC, a);
+    pl_dnn_set_desc(m->p, op, CUDNN_ATTR_OPERATION_MATMUL_BDESC, b);
+    pl_dnn_set_desc(m->p, op, CUDNN_ATTR_OPERATION_MATMUL_CDESC, c);
+    pl_dnn_set_desc(m->p, op, CUDNN_ATTR_OPERATION_MATMUL_DESC, how);
+    add_op(m, op);
+    return c;
+}
+
+/* An op element by element; axis is GEN_INDEX's, or -1. */
+struct element {
+    cudnnPointwiseMode_t mode;
+    cudnnDataType_t type; /* that it is calculated in */
+    int64_t axis;
+    void *x, *b, *t; /* b and t NULL where the mode has none */
+};
+
+static void *run_element(struct maker *m, const struct element *e, void *y)
+{
+    void *how = pl_dnn_make(m->p, CUDNN_BACKEND_POINTWISE_DESCRIPTOR), *op;
+
+    pl_dnn_set(m->p, how, CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE, 1, &e->mode);
+    pl_dnn_set(m->p, how, CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_TYPE_DATA_TYPE, 1, &e->type);
+    if (e->axis >= 0)
+        pl_dnn_set(m->p, how, CUDNN_ATTR_POINTWISE_AXIS, CUDNN_TYPE_INT64, 1, &e->axis);
+    pl_dnn_finalize(m->p, how);
+    op = pl_dnn_make(m->p, CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR);
+    pl_dnn_set_desc(m->p, op, CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, how);
+    pl_dnn_set_desc(m->p, op, CUDNN_ATTR_OPERATION_POINTWISE_XDESC, e->x);
+    if (e->b)
+        pl_dnn_set_desc(m->p, op, CUDNN_ATTR_OPERATION_POINTWISE_BDESC, e->b);
+    if (e->t)
+        pl_dnn_set_desc(m->p, op, CUDNN_ATTR_OPERATION_POINTWISE_TDESC, e->t);
+    pl_dnn_set_desc(m->p, op, CUDNN_ATTR_OPERATION_POINTWISE_YDESC, y);
+    add_op(m, op);
+    return y;
+}
+
+/* y = x `mode` b, or mode(x) */
+static void *apply(struct maker *m, cudnnPointwiseMode_t mode, void *x, void *b, void *y)
+{
+    const struct element e = {mode, CUDNN_DATA_FLOAT, -1, x, b, NULL};
+
+    return run_element(m, &e, y);
+}
+
+/* Of each row. */
+static void *reduce(struct maker *m, cudnnReduceTensorOp_t by, void *x)
+{
+    cudnnDataType_t type = CUDNN_DATA_FLOAT;
+    void *how = pl_dnn_make(m->p, CUDNN_BACKEND_REDUCTION_DESCRIPTOR), *y = make_column(m), *op;
+
+    pl_dnn_set(m->p, how, CUDNN_ATTR_REDUCTION_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &type);
+    pl_dnn_set(m->p, how, CUDNN_ATTR_REDUCTION_OPERATOR, CUDNN_TYPE_REDUCTION_OPERATOR_TYPE, 1,
+               &by);
+    pl_dnn_finalize(m->p, how);
+    op = pl_dnn_make(m->p, CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR);
+    pl_dnn_set_desc(m->p, op, CUDNN_ATTR_OPERATION_REDUCTION_XDESC, x);
+    pl_dnn_set_desc(m->p, op, CUDNN_ATTR_OPERATION_REDUCTION_YDESC, y);
+    pl_dnn_set_desc(m->p, op, CUDNN_ATTR_OPERATION_REDUCTION_DESC, how);
+    add_op(m, op);
+    return y;
+}
+
+/* The same numbers under other dimensions. */
+static void *reshape(struct maker *m, void *x, void *y)
+{
+    void *op = pl_dnn_make(m->p, CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR);
+
+    pl_dnn_set_desc(m->p, op, CUDNN_ATTR_OPERATION_RESHAPE_XDESC, x);
+    pl_dnn_set_desc(m->p, op, CUDNN_ATTR_OPERATION_RESHAPE_YDESC, y);
+    add_op(m, op);
+    return y;
+}
+
+/* Scores turned to [batch, heads, keys, time], in the arrays' type. */
+static void *turn_scores(struct maker *m, void *x)
+{
+    const struct pl_att_key *k = m->key;
+    const int64_t dims[4] = {k->batch, k->heads, k->keys, k->time};
+    const int64_t strides[4] = {k->heads * k->time * k->keys, k->time * k->keys, 1, k->keys};
+
+    return reshape(m, x,
+                   make_tensor(m, m->next_id++, (cudnnDataType_t)m->io, BETWEEN, dims, strides));
+}
+
+/* The keys as [batch, heads, keys, dim] again. */
+static void *turn_keys(struct maker *m, void *turned)
+{
+    int64_t dims[4], strides[4];
+
+    pl_att_shape(m->key, PL_ATT_K, dims, strides);
+    return reshape(m, turned,
+                   make_tensor(m, m->next_id++, CUDNN_DATA_FLOAT, BETWEEN, dims, strides));
+}
+
+static void *number_along(struct maker *m, void *scores, int64_t axis)
+{
+    const struct element e = {
+        CUDNN_POINTWISE_GEN_INDEX, CUDNN_DATA_FLOAT, axis, scores, NULL, NULL};
+
+    return run_element(m, &e, make_between(m, CUDNN_DATA_INT32, m->key->keys));
+}
+
+/* Where causal, a query sees the keys up to its own number. */
+static void *hide(struct maker *m, void *scores)
+{
+    struct element e = {CUDNN_POINTWISE_CMP_GE, CUDNN_DATA_BOOLEAN, -1, NULL, NULL, NULL};
+    void *seen;
+
+    if (!m->key->causal)
+        return scores;
+    e.x = number_along(m, scores, 2);
+    e.b = number_along(m, scores, 3);
+    seen = run_element(m, &e, make_between(m, CUDNN_DATA_BOOLEAN, m->key->keys));
+    e = (struct element){CUDNN_POINTWISE_BINARY_SELECT,
+                         CUDNN_DATA_FLOAT,
+                         -1,
+                         scores,
+                         make_number(m, PL_ATT_HIDDEN),
+                         seen};
+    return run_element(m, &e, make_scores(m));
+}
+
+/* y = softmax(scale q k^T) v, and lse */
+static void make_forward(struct maker *m)
+{
+    void *q = make_array(m, PL_ATT_Q, false), *k = make_array(m, PL_ATT_K, true);
+    void *v = make_array(m, PL_ATT_V, false), *y = make_array(m, PL_ATT_Y, false);
+    void *lse = make_array(m, PL_ATT_LSE, false), *scale = make_number(m, PL_ATT_SCALE);
+    void *s = multiply(m, q, k, make_scores(m)), *max, *sum, *log;
+
+    s = hide(m, apply(m, CUDNN_POINTWISE_MUL, s, scale, make_scores(m)));
+    max = reduce(m, CUDNN_REDUCE_TENSOR_MAX, s);
+    s = apply(m, CUDNN_POINTWISE_SUB, s, max, make_scores(m));
+    s = apply(m, CUDNN_POINTWISE_EXP, s, NULL, make_scores(m));
+    sum = reduce(m, CUDNN_REDUCE_TENSOR_ADD, s);
+    log = apply(m, CUDNN_POINTWISE_LOG, sum, NULL, make_column(m));
+    apply(m, CUDNN_POINTWISE_ADD, max, log, lse);
+    s = apply(m, CUDNN_POINTWISE_DIV, s, sum,
+              make_between(m, (cudnnDataType_t)m->io, m->key->keys));
+    multiply(m, s, v, y);
+}
+
+/* mean = dy y by query */
+static void *make_mean(struct maker *m, void *dy)
+{
+    const struct pl_att_key *k = m->key;
+    const int64_t dims[4] = {k->batch, k->heads, k->time, k->dim};
+    /* the third is what the documentation has */
+    const int64_t strides[4] = {k->heads * k->time * k->dim, k->time * k->dim, k->heads * k->dim,
+                                1};
+    void *product = make_tensor(m, m->next_id++, CUDNN_DATA_FLOAT, BETWEEN, dims, strides), *sum;
+
+    apply(m, CUDNN_POINTWISE_MUL, dy, make_array(m, PL_ATT_Y, false), product);
+    sum = reduce(m, CUDNN_REDUCE_TENSOR_ADD, product);
+    return apply(m, CUDNN_POINTWISE_MUL, sum, make_number(m, PL_ATT_ONE),
+                 make_array(m, PL_ATT_MEAN, false));
+}
+
+/* p = exp(scale q k^T - lse), with dv = p^T dy; ds = p (dy v^T - mean) scale, with dk = ds^T q and
+ * dq = ds k */
+static void make_backward(struct maker *m)
+{
+    void *q = make_array(m, PL_ATT_Q, false), *k = make_array(m, PL_ATT_K, true);
+    void *v = make_array(m, PL_ATT_V, true), *dy = make_array(m, PL_ATT_DY, false);
+    void *dq = make_array(m, PL_ATT_DQ, false), *scale = make_number(m, PL_ATT_SCALE);
+    void *mean = make_mean(m, dy), *s = multiply(m, q, k, make_scores(m)), *p, *sum;
+
+    s = apply(m, CUDNN_POINTWISE_MUL, s, scale, make_scores(m));
+    s = apply(m, CUDNN_POINTWISE_SUB, s, make_array(m, PL_ATT_LSE, false), make_scores(m));
+    p = apply(m, CUDNN_POINTWISE_EXP, hide(m, s), NULL, make_scores(m));
+    multiply(m, turn_scores(m, p), dy, make_array(m, PL_ATT_DV, false));
+    s = multiply(m, dy, v, make_scores(m));
+    s = apply(m, CUDNN_POINTWISE_SUB, s, mean, make_scores(m));
+    s = apply(m, CUDNN_POINTWISE_MUL, s, p, make_scores(m));
+    s = apply(m, CUDNN_POINTWISE_MUL, s, scale, make_scores(m));
+    multiply(m, turn_scores(m, s), q, make_array(m, PL_ATT_DK, false));
+    if (m->key->repeatable) {
+        multiply(m, s, turn_keys(m, k), dq);
+        return;
+    }
+    sum = multiply(m, s, turn_keys(m, k), make_array(m, PL_ATT_SUM, false));
+    apply(m, CUDNN_POINTWISE_IDENTITY, sum, NULL, dq);
+}
+
+static void *attention_graph(struct pl_dnn_parts *parts, void *handle, const void *key)
+{
+    struct maker m = {.p = parts, .key = key, .next_id = PL_ATT_TENSORS};
+
+    m.io = m.key->real == PL_REAL_BF16 ? CUDNN_DATA_BFLOAT16 : CUDNN_DATA_HALF;
+    if (m.key->backward)
+        make_backward(&m);
+    else
+        make_forward(&m);
+    return pl_dnn_graph(parts, handle, m.n, m.ops);
+}
+
+/* The numbers are whatever its authors found good enough; only the order of sums is asked for. */
+static bool may_take(const void *of, int note)
+{
+    const struct pl_att_key *key = of;
+
+    return note != CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC || !key->backward || !key->repeatable;
+}
+
+/* Of a graph that the loaded cuDNN is known to run right. Before 9.11 it wants other numbers for
+ * what is hidden and memory zeroed, and 9.10 had faults. Backward: no single queries; up to 9.15 it
+ * misses what hides the keys past the last full 128, and up to 9.25 makes NaNs of dq where half of
+ * the last 128 is missing and nothing else hides it. Sources: its release notes, and PyTorch's
+ * issue 196678. */
+static bool is_known(const struct pl_att_key *key)
+{
+    size_t version = cudnnGetVersion();
+
+    if (!key->backward)
+        return version >= 91100;
+    if (key->time == 1)
+        return false;
+    if (key->keys % 128 == 64 && !key->causal && version < 92600)
+        return false;
+    return version >= 91600 || (version >= 91100 && key->keys % 128 == 0);
+}
+
+bool pl_dnn_attention(struct pl_dnn *dnn,
+                      const struct pl_att_key *key,
+                      const struct pl_att_data *data)
+{
+    static const struct pl_dnn_recipe recipe = {attention_graph, may_take,
+                                                PL_DNN_ATTENTION_WORKSPACE};
+    float scale = key->scale, one = 1, hidden = -INFINITY;
+    const struct pl_dnn_plan *plan = NULL;
+    struct pl_dnn_array arrays[PL_ATT_TENSORS];
+    size_t n = 0;
+
+    if (is_known(key))
+        plan = pl_dnn_find_plan(dnn, PL_DNN_ATTENTION, &recipe, key);
+    if (!plan)
+        return false;
+    for (int64_t id = PL_ATT_Q; id <= PL_ATT_DV; id++)
+        if (data->of[id])
+            arrays[n++] = (struct pl_dnn_array){id, data->of[id]};
+    arrays[n++] = (struct pl_dnn_array){PL_ATT_SCALE, &scale};
+    if (key->causal)
+        arrays[n++] = (struct pl_dnn_array){PL_ATT_HIDDEN, &hidden};
+    if (key->backward) {
+        size_t mean_bytes = pl_att_mean_bytes(key), sum_bytes = pl_att_sum_bytes(key);
+        char *scratch = pl_dnn_scratch(dnn, mean_bytes + sum_bytes);
+
+        if (!scratch)
+            return false;
+        arrays[n++] = (struct pl_dnn_array){PL_ATT_ONE, &one};
+        arrays[n++] = (struct pl_dnn_array){PL_ATT_MEAN, scratch};
+        if (sum_bytes)
+            arrays[n++] = (struct pl_dnn_array){PL_ATT_SUM, scratch + mean_bytes};
+    }
+    return pl_dnn_run(dnn, plan, arrays, n);
+}

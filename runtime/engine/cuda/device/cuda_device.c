@@ -1,0 +1,512 @@
+/* SPDX-License-Identifier: MIT */
+#include "runtime/engine/cuda/device/cuda_device.h"
+#include "common/base/parse.h"
+#include "runtime/engine/cuda/cublaslt/cublaslt.h"
+#include "runtime/engine/cuda/cudnn/cudnn.h"
+#include "runtime/engine/cuda/device/cuda_graph.h"
+
+#include <cuda_runtime_api.h>
+#include <stdio.h>
+#include <string.h>
+
+#define LEAST_CAPABILITY 80 /* what the kernels are compiled for, and later ones */
+
+/* What the calling thread has entered: the device's number, 0 for none, and its index. Numbers are
+ * never used again, unlike addresses. */
+static _Thread_local uint64_t entered;
+static _Thread_local int entered_index;
+
+static struct pl_cuda_device *of(struct pl_device *dev)
+{
+    return (struct pl_cuda_device *)dev;
+}
+
+/* CUDA's own idea of the thread's device, for calls about one that the thread has not entered.
+ * Threads that have entered none stay where they are afterwards: device 0 would get a context,
+ * some hundreds of megabytes, only for being named. */
+static void visit(const struct pl_cuda_device *d)
+{
+    int now = -1;
+
+    if (cudaGetDevice(&now) != cudaSuccess || now != (int)d->base.index)
+        (void)cudaSetDevice((int)d->base.index);
+}
+
+static void leave(const struct pl_cuda_device *d)
+{
+    if (entered && entered_index != (int)d->base.index)
+        (void)cudaSetDevice(entered_index);
+}
+
+static int cuda_count(unsigned *ret, struct pl_error *err)
+{
+    int n = 0, driver = 0, runtime = 0;
+    cudaError_t code = cudaGetDeviceCount(&n);
+
+    if (code == cudaSuccess && n > 0) {
+        *ret = (unsigned)n;
+        return 0;
+    }
+    (void)cudaGetLastError();
+    (void)cudaDriverGetVersion(&driver);
+    (void)cudaRuntimeGetVersion(&runtime);
+    return pl_cuda_explain(code == cudaSuccess ? cudaErrorNoDevice : code, driver, runtime, err);
+}
+
+static void cuda_close(struct pl_device *dev)
+{
+    struct pl_cuda_device *d = of(dev);
+
+    if (!d)
+        return;
+    visit(d);
+    if (d->stream.stream)
+        (void)cudaStreamSynchronize(d->stream.stream);
+    if (entered == d->number) {
+        pl_cuda_stream_set(NULL);
+        pl_cuda_libs_set(NULL);
+        entered = 0;
+    }
+    pl_lt_destroy(d->libs.lt);
+    pl_dnn_destroy(d->libs.dnn);
+    if (d->staging.status)
+        pl_cuda_staging_finish(&d->staging);
+    pl_cuda_stream_finish(&d->stream);
+    pl_cuda_alloc_destroy(d->alloc);
+    if (d->event)
+        cudaEventDestroy(d->event);
+    if (d->peek_event)
+        cudaEventDestroy(d->peek_event);
+    if (d->peek)
+        cudaFreeHost(d->peek);
+    if (d->stream.stream)
+        cudaStreamDestroy(d->stream.stream);
+    leave(d);
+    free(d);
+}
+
+static int read_limit(size_t *ret, struct pl_error *err)
+{
+    const char *text = getenv("PLUME_GPU_MEMORY_LIMIT");
+    uint64_t bytes = 0;
+    int r = text && *text ? pl_parse_mem(text, &bytes, err) : 0;
+
+    if (r < 0)
+        return pl_error_wrap(err, r, "PLUME_GPU_MEMORY_LIMIT");
+    *ret = bytes;
+    return 0;
+}
+
+/* The machine that runs, and the card's place on its bus: what NCCL tells devices apart by. Parts
+ * of a card (MIG) have one name, since NCCL does not join them. */
+static void name_unit(struct pl_cuda_device *d, const struct cudaDeviceProp *prop)
+{
+    char boot[37] = "";
+    FILE *f = fopen("/proc/sys/kernel/random/boot_id", "re");
+
+    if (f) {
+        if (!fgets(boot, sizeof(boot), f))
+            boot[0] = '\0';
+        fclose(f);
+    }
+    snprintf(d->base.unit, sizeof(d->base.unit), "%.36s %x:%x.%x", boot,
+             (unsigned)prop->pciDomainID & 0xffffff, (unsigned)prop->pciBusID & 0xff,
+             (unsigned)prop->pciDeviceID & 0xff);
+}
+
+static int check_card(struct pl_cuda_device *d, struct pl_error *err)
+{
+    struct cudaDeviceProp prop;
+    cudaError_t code = cudaGetDeviceProperties(&prop, (int)d->base.index);
+
+    if (code != cudaSuccess)
+        return pl_cuda_error(err, d->base.name, "cudaGetDeviceProperties", code);
+    snprintf(d->base.name, sizeof(d->base.name), "cuda:%u (%.100s)", d->base.index, prop.name);
+    name_unit(d, &prop);
+    d->multiprocessors = prop.multiProcessorCount;
+    d->capability = 10 * prop.major + prop.minor;
+    if (d->capability < LEAST_CAPABILITY)
+        return pl_error_set(err, -ENODEV,
+                            "%s has compute capability %d.%d, and Plume's kernels need 8.0",
+                            d->base.name, prop.major, prop.minor);
+    return 0;
+}
+
+static int open_libraries(struct pl_cuda_device *d,
+                          void *workspace,
+                          const struct pl_device_options *options,
+                          struct pl_error *err)
+{
+    int r = pl_lt_create(workspace, PL_LT_WORKSPACE, options->tf32, &d->status, &d->libs.lt, err);
+
+    if (r == 0)
+        r = pl_dnn_create(d->stream.stream, d->alloc, options, &d->status, &d->libs.dnn, err);
+    return r == -ENOTSUP ? 0 : r; /* built without cuDNN */
+}
+
+static int
+make_parts(struct pl_cuda_device *d, const struct pl_device_options *options, struct pl_error *err)
+{
+    void *workspace = NULL;
+    size_t limit = 0;
+    cudaError_t code;
+    int r = read_limit(&limit, err);
+
+    if (r < 0)
+        return r;
+    code = cudaSetDevice((int)d->base.index);
+    if (code != cudaSuccess)
+        return pl_cuda_error(err, d->base.name, "cudaSetDevice", code);
+    r = check_card(d, err);
+    if (r < 0)
+        return r;
+    code = cudaStreamCreateWithFlags(&d->stream.stream, cudaStreamNonBlocking);
+    if (code != cudaSuccess)
+        return pl_cuda_error(err, d->base.name, "cudaStreamCreateWithFlags", code);
+    pl_cuda_staging_init(&d->staging, d->stream.stream, PL_CUDA_STAGING_BYTES, &d->status);
+    r = pl_cuda_alloc_create(d->base.name, limit, &d->alloc, err);
+    if (r == 0)
+        r = pl_cuda_alloc_get(d->alloc, PL_LT_WORKSPACE, d->stream.stream, "cublasLt's workspace",
+                              &workspace, err);
+    if (r < 0)
+        return r;
+    d->libs.stream = &d->stream;
+    return open_libraries(d, workspace, options, err);
+}
+
+static int cuda_open(unsigned index,
+                     const struct pl_device_options *options,
+                     struct pl_device **ret,
+                     struct pl_error *err)
+{
+    static const struct pl_device_options usual;
+    static atomic_ullong numbers;
+    struct pl_cuda_device *d;
+    unsigned n = 0;
+    int r = cuda_count(&n, err);
+
+    if (r < 0)
+        return r;
+    if (index >= n)
+        return pl_error_set(err, -ENODEV,
+                            "there is no GPU %u: this process sees %u (%s%u), by "
+                            "CUDA_VISIBLE_DEVICES or what the job was given",
+                            index, n, n == 1 ? "" : "0 to ", n - 1);
+    d = calloc(1, sizeof(*d));
+    if (!d)
+        return pl_error_set(err, -ENOMEM, "out of memory");
+    d->base.ops = plume_cuda_device();
+    d->base.index = index;
+    d->number = ++numbers;
+    snprintf(d->base.name, sizeof(d->base.name), "cuda:%u", index);
+    r = make_parts(d, options ? options : &usual, err);
+    if (r < 0) {
+        cuda_close(&d->base);
+        return r;
+    }
+    *ret = &d->base;
+    return 0;
+}
+
+static void cuda_enter(struct pl_device *dev)
+{
+    struct pl_cuda_device *d = of(dev);
+
+    if (entered == d->number)
+        return;
+    pl_cuda_check(&d->status, "cudaSetDevice", cudaSetDevice((int)dev->index));
+    pl_cuda_stream_set(&d->stream);
+    pl_cuda_libs_set(&d->libs);
+    entered = d->number;
+    entered_index = (int)dev->index;
+}
+
+static const struct pl_kernels *cuda_kernels(struct pl_device *dev, enum pl_real real)
+{
+    return pl_cuda_kernels(real);
+}
+
+/* Whether the stream is captured: then this cannot be asked, and the capture has failed. */
+static bool refuse(struct pl_cuda_device *d, const char *call)
+{
+    if (!pl_cuda_status_is_held(&d->status))
+        return false;
+    (void)pl_cuda_fail(&d->status, call, "it cannot be part of a graph");
+    return true;
+}
+
+static int
+cuda_alloc(struct pl_device *dev, size_t bytes, const char *what, void **ret, struct pl_error *err)
+{
+    struct pl_cuda_device *d = of(dev);
+    int r;
+
+    if (refuse(d, "an allocation"))
+        return pl_error_set(err, -EBUSY, "memory for %s is asked for while a graph is captured",
+                            what);
+    visit(d);
+    r = pl_cuda_alloc_get(d->alloc, bytes, d->stream.stream, what, ret, err);
+    leave(d);
+    return r;
+}
+
+static void cuda_free(struct pl_device *dev, void *memory)
+{
+    if (memory)
+        (void)refuse(of(dev), "freeing memory"); /* the graph may name it */
+    pl_cuda_alloc_put(of(dev)->alloc, memory);
+}
+
+static int cuda_host_alloc(struct pl_device *dev, size_t bytes, void **ret, struct pl_error *err)
+{
+    struct pl_cuda_device *d = of(dev);
+    cudaError_t code;
+
+    visit(d);
+    code = cudaHostAlloc(ret, bytes, cudaHostAllocPortable);
+    leave(d);
+    if (code == cudaErrorMemoryAllocation) {
+        (void)cudaGetLastError();
+        return pl_error_set(err, -ENOMEM, "out of pinned memory: %zu bytes asked for", bytes);
+    }
+    return code == cudaSuccess ? 0 : pl_cuda_error(err, dev->name, "cudaHostAlloc", code);
+}
+
+static void cuda_host_free(struct pl_device *dev, void *memory)
+{
+    if (memory)
+        pl_cuda_check(&of(dev)->status, "cudaFreeHost", cudaFreeHost(memory));
+}
+
+static void cuda_zero(struct pl_device *dev, void *to, size_t bytes)
+{
+    struct pl_cuda_device *d = of(dev);
+
+    if (bytes == 0)
+        return;
+    visit(d);
+    pl_cuda_check(&d->status, "cudaMemsetAsync", cudaMemsetAsync(to, 0, bytes, d->stream.stream));
+    leave(d);
+}
+
+static void cuda_upload(struct pl_device *dev, void *to, const void *from, size_t bytes)
+{
+    struct pl_cuda_device *d = of(dev);
+
+    if (refuse(d, "an upload"))
+        return;
+    visit(d);
+    pl_cuda_staging_upload(&d->staging, to, from, bytes);
+    leave(d);
+}
+
+static void cuda_copy(struct pl_device *dev, void *to, const void *from, size_t bytes)
+{
+    struct pl_cuda_device *d = of(dev);
+
+    if (bytes == 0)
+        return;
+    visit(d);
+    pl_cuda_check(&d->status, "cudaMemcpyAsync",
+                  cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, d->stream.stream));
+    leave(d);
+}
+
+/* Lets copies go straight from one card to the other where they can; else CUDA takes them by way of
+ * the host. */
+static void befriend(struct pl_cuda_device *d, const struct pl_cuda_device *other)
+{
+    uint64_t bit = other->base.index < 64 ? (uint64_t)1 << other->base.index : 0;
+    int can = 0;
+
+    if (!bit || (d->friends & bit))
+        return;
+    d->friends |= bit;
+    if (cudaDeviceCanAccessPeer(&can, (int)d->base.index, (int)other->base.index) == cudaSuccess &&
+        can) {
+        visit(d);
+        (void)cudaDeviceEnablePeerAccess((int)other->base.index, 0);
+        leave(d);
+    }
+    (void)cudaGetLastError(); /* it may be on already: it is the process', not the device's */
+}
+
+/* Behind what `first` has been asked, `then` goes on. */
+static int wait_for(struct pl_cuda_device *then, struct pl_cuda_device *first)
+{
+    int r = 0;
+
+    visit(first);
+    if (!first->event)
+        r = pl_cuda_check(&first->status, "cudaEventCreateWithFlags",
+                          cudaEventCreateWithFlags(&first->event, cudaEventDisableTiming));
+    if (r == 0)
+        r = pl_cuda_check(&first->status, "cudaEventRecord",
+                          cudaEventRecord(first->event, first->stream.stream));
+    leave(first);
+    if (r < 0)
+        return r;
+    visit(then);
+    r = pl_cuda_check(&then->status, "cudaStreamWaitEvent",
+                      cudaStreamWaitEvent(then->stream.stream, first->event, 0));
+    leave(then);
+    return r;
+}
+
+static void cuda_copy_from(
+    struct pl_device *dev, void *to, struct pl_device *source, const void *from, size_t bytes)
+{
+    struct pl_cuda_device *d = of(dev), *s = of(source);
+    int r;
+
+    if (bytes == 0)
+        return;
+    befriend(d, s);
+    befriend(s, d);
+    r = wait_for(d, s);
+    if (r == 0) {
+        visit(d);
+        r = pl_cuda_check(&d->status, "cudaMemcpyPeerAsync",
+                          cudaMemcpyPeerAsync(to, (int)dev->index, from, (int)source->index, bytes,
+                                              d->stream.stream));
+        leave(d);
+    }
+    if (r == 0)
+        r = wait_for(s, d);
+    if (r < 0) { /* which one has failed is in its own status already */
+        pl_cuda_fail(&d->status, "a copy from another GPU", "the other one has failed");
+        pl_cuda_fail(&s->status, "a copy to another GPU", "the other one has failed");
+    }
+}
+
+/* What has failed by now, that of the kernels' launches included. */
+static int report(struct pl_cuda_device *d, struct pl_error *err)
+{
+    pl_cuda_check(&d->status, "a kernel's launch", d->stream.error);
+    return pl_cuda_report(&d->status, d->base.name, err);
+}
+
+static int
+cuda_download(struct pl_device *dev, void *to, const void *from, size_t bytes, struct pl_error *err)
+{
+    struct pl_cuda_device *d = of(dev);
+
+    if (refuse(d, "a download"))
+        return pl_error_set(err, -EBUSY, "a download is asked for while a graph is captured");
+    visit(d);
+    (void)pl_cuda_staging_download(&d->staging, to, from, bytes); /* kept in the status */
+    leave(d);
+    return report(d, err);
+}
+
+/* The pinned bytes and the event are made when they are first needed. */
+static int make_peek(struct pl_cuda_device *d)
+{
+    int r = 0;
+
+    if (!d->peek)
+        r = pl_cuda_check(&d->status, "cudaHostAlloc",
+                          cudaHostAlloc(&d->peek, PL_DEVICE_PEEK, cudaHostAllocPortable));
+    if (r == 0 && !d->peek_event)
+        r = pl_cuda_check(&d->status, "cudaEventCreateWithFlags",
+                          cudaEventCreateWithFlags(&d->peek_event, cudaEventDisableTiming));
+    return r;
+}
+
+static void cuda_peek(struct pl_device *dev, const void *from, size_t bytes)
+{
+    struct pl_cuda_device *d = of(dev);
+
+    if (refuse(d, "a peek"))
+        return;
+    visit(d);
+    if (make_peek(d) == 0 &&
+        pl_cuda_check(
+            &d->status, "cudaMemcpyAsync",
+            cudaMemcpyAsync(d->peek, from, bytes, cudaMemcpyDeviceToHost, d->stream.stream)) == 0)
+        pl_cuda_check(&d->status, "cudaEventRecord",
+                      cudaEventRecord(d->peek_event, d->stream.stream));
+    leave(d);
+}
+
+static int cuda_peeked(struct pl_device *dev, void *to, size_t bytes, struct pl_error *err)
+{
+    struct pl_cuda_device *d = of(dev);
+    int r;
+
+    visit(d);
+    if (d->peek_event)
+        pl_cuda_check(&d->status, "cudaEventSynchronize", cudaEventSynchronize(d->peek_event));
+    leave(d);
+    r = report(d, err);
+    if (r == 0)
+        memcpy(to, d->peek, bytes);
+    return r;
+}
+
+static int cuda_sync(struct pl_device *dev, struct pl_error *err)
+{
+    struct pl_cuda_device *d = of(dev);
+
+    if (refuse(d, "waiting"))
+        return pl_error_set(err, -EBUSY, "the device is waited for while a graph is captured");
+    visit(d);
+    pl_cuda_check(&d->status, "cudaStreamSynchronize", cudaStreamSynchronize(d->stream.stream));
+    leave(d);
+    return report(d, err);
+}
+
+static void cuda_memory(struct pl_device *dev, struct pl_device_memory *ret)
+{
+    struct pl_cuda_device *d = of(dev);
+    struct pl_cuda_alloc_stats stats;
+    size_t left = 0, total = 0;
+
+    visit(d);
+    if (cudaMemGetInfo(&left, &total) != cudaSuccess) {
+        (void)cudaGetLastError();
+        left = total = 0;
+    }
+    leave(d);
+    pl_cuda_alloc_stats(d->alloc, &stats);
+    *ret = (struct pl_device_memory){
+        .total = total, .free = left, .used = stats.in_use_bytes, .peak = stats.in_use_peak_bytes};
+}
+
+static void *cuda_stream(struct pl_device *dev)
+{
+    return of(dev)->stream.stream;
+}
+
+static const struct pl_device_ops ops = {
+    .version = PL_DEVICE_VERSION,
+    .name = "cuda",
+    .count = cuda_count,
+    .open = cuda_open,
+    .close = cuda_close,
+    .enter = cuda_enter,
+    .kernels = cuda_kernels,
+    .alloc = cuda_alloc,
+    .free = cuda_free,
+    .host_alloc = cuda_host_alloc,
+    .host_free = cuda_host_free,
+    .zero = cuda_zero,
+    .upload = cuda_upload,
+    .copy = cuda_copy,
+    .copy_from = cuda_copy_from,
+    .download = cuda_download,
+    .peek = cuda_peek,
+    .peeked = cuda_peeked,
+    .sync = cuda_sync,
+    .memory = cuda_memory,
+    .capture_begin = pl_cuda_capture_begin,
+    .capture_end = pl_cuda_capture_end,
+    .replay = pl_cuda_replay,
+    .graph_free = pl_cuda_graph_free,
+    .stream = cuda_stream,
+};
+
+__attribute__((visibility("default"))) const struct pl_device_ops *plume_cuda_device(void)
+{
+    return &ops;
+}

@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: MIT */
+/* NVIDIA's libraries as the ops find them: what belongs to the calling thread's stream. */
+#ifndef PL_RUNTIME_ENGINE_CUDA_UTIL_LIBS_H
+#define PL_RUNTIME_ENGINE_CUDA_UTIL_LIBS_H
+
+struct CUstream_st;
+struct pl_cuda_stream;
+struct pl_lt;
+struct pl_dnn;
+
+/* lt and dnn are NULL where the library cannot be used. */
+struct pl_cuda_libs {
+    const struct pl_cuda_stream *stream; /* that they are for */
+    struct pl_lt *lt;
+    struct pl_dnn *dnn;
+};
+
+/* From now on the calling thread's; borrowed. NULL: none. */
+void pl_cuda_libs_set(const struct pl_cuda_libs *libs);
+
+/* Those of the calling thread's current stream, or empty ones; *ret_stream is that stream's. */
+struct pl_cuda_libs pl_cuda_libs_current(struct CUstream_st **ret_stream);
+
+#endif

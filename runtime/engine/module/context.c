@@ -1,0 +1,327 @@
+/* SPDX-License-Identifier: MIT */
+#include "runtime/engine/module/context.h"
+#include "common/base/fs.h"
+#include "common/base/parse.h"
+#include "runtime/engine/data/data_find.h"
+#include "runtime/engine/ops/ops.h"
+#include "runtime/engine/util/crash.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <string.h>
+
+static struct pl_context *of(struct plume_context *pl)
+{
+    return (struct pl_context *)pl;
+}
+
+/* Only the first failure counts: the others follow from it. */
+void pl_context_keep(struct pl_context *ctx, int code, const struct pl_error *err)
+{
+    if (ctx->error.code == 0) {
+        ctx->error = *err;
+        ctx->error.code = code;
+    }
+}
+
+static int PL_PRINTF(3, 4) refuse(struct pl_context *ctx, int code, const char *fmt, ...)
+{
+    struct pl_error err = {0};
+    char text[512];
+    va_list ap;
+
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof(text), fmt, ap);
+    va_end(ap);
+    code = pl_error_set(&err, code, "%s", text);
+    pl_context_keep(ctx, code, &err);
+    return code;
+}
+
+static plume_tensor *api_param(struct plume_context *pl,
+                               const char *name,
+                               enum plume_init init,
+                               size_t rank,
+                               const size_t *shape)
+{
+    struct pl_context *ctx = of(pl);
+    struct pl_error err = {0};
+    plume_tensor *t;
+    int r;
+
+    if (!ctx->configuring) {
+        refuse(ctx, -EINVAL, "parameter '%s' is declared outside configure", name);
+        return NULL;
+    }
+    r = pl_params_declare(&ctx->params, name, init, rank, shape, &t, &err);
+    if (r < 0) {
+        pl_context_keep(ctx, r, &err);
+        return NULL;
+    }
+    return t;
+}
+
+static plume_tensor *api_buffer(struct plume_context *pl,
+                                const char *name,
+                                enum plume_init init,
+                                size_t rank,
+                                const size_t *shape)
+{
+    struct pl_context *ctx = of(pl);
+    struct pl_error err = {0};
+    plume_tensor *t = NULL;
+    int r;
+
+    if (!ctx->configuring) {
+        refuse(ctx, -EINVAL, "buffer '%s' is declared outside configure", name);
+        return NULL;
+    }
+    r = pl_params_declare_buffer(&ctx->params, name, init, rank, shape, &t, &err);
+    if (r < 0)
+        pl_context_keep(ctx, r, &err);
+    return t;
+}
+
+static const plume_array *
+api_open_source(struct plume_context *pl, const struct plume_source *source, size_t source_size)
+{
+    struct pl_context *ctx = of(pl);
+    _cleanup_free_ struct plume_array *array = calloc(1, sizeof(*array));
+    struct plume_array **arrays = reallocarray(ctx->arrays, ctx->n_arrays + 1, sizeof(*arrays));
+    struct plume_source found = {0};
+    _cleanup_free_ char *paths = NULL;
+    struct pl_error err = {0};
+    int r = 0;
+
+    if (arrays)
+        ctx->arrays = arrays;
+    if (!array || !arrays) {
+        refuse(ctx, -ENOMEM, "out of memory");
+        return NULL;
+    }
+    memcpy(&found, source, PL_MIN(source_size, sizeof(found))); /* the module may know less */
+    if (found.path)
+        r = pl_data_find(found.path, &paths, &err);
+    else if (found.format != PLUME_FORMAT_SYNTHETIC)
+        r = pl_error_set(&err, -EINVAL, "a data source has no path");
+    found.path = paths;
+    if (r == 0)
+        r = pl_array_open(&found, array, &err);
+    if (r < 0) {
+        pl_context_keep(ctx, r, &err);
+        return NULL;
+    }
+    ctx->arrays[ctx->n_arrays++] = array;
+    return PL_TAKE(array);
+}
+
+static const plume_array *api_open_npy(struct plume_context *pl, const char *path)
+{
+    const struct plume_source source = {.path = path, .format = PLUME_FORMAT_NPY};
+
+    return api_open_source(pl, &source, sizeof(source));
+}
+
+static size_t api_array_shape(const plume_array *array, size_t *ret_shape)
+{
+    if (!array)
+        return 0;
+    if (ret_shape)
+        memcpy(ret_shape, array->shape, sizeof(array->shape));
+    return array->rank;
+}
+
+static size_t api_vocabulary(const plume_array *array, const unsigned char **ret_bytes)
+{
+    if (!array)
+        return 0;
+    if (ret_bytes)
+        *ret_bytes = array->vocabulary;
+    return array->n_vocabulary;
+}
+
+static double api_hparam(struct plume_context *pl, const char *name)
+{
+    const struct pl_hparam *h = pl_hparams_find(of(pl)->hparams, name);
+
+    if (!h) {
+        refuse(of(pl), -ENOENT, "the module asks for hyper-parameter '%s', which it does not list",
+               name);
+        return NAN;
+    }
+    return h->value;
+}
+
+static int api_fail(struct plume_context *pl, int code, const char *text)
+{
+    return refuse(of(pl), code ? code : -EINVAL, "%s", text);
+}
+
+static plume_tensor *api_op(struct plume_context *pl,
+                            enum plume_op op,
+                            plume_tensor *const *in,
+                            size_t n_in,
+                            const struct plume_op_args *args)
+{
+    struct pl_context *ctx = of(pl);
+    struct pl_error err = {0};
+    plume_tensor *t = NULL;
+    int r;
+
+    if (!ctx->tape)
+        refuse(ctx, -EINVAL, "%s: ops may only be called in a step", pl_op_name(op));
+    for (size_t i = 0; i < n_in; i++) /* a NULL follows from an earlier failure */
+        if (!in[i] && ctx->error.code == 0)
+            refuse(ctx, -EINVAL, "%s: input %zu is NULL", pl_op_name(op), i);
+    if (ctx->error.code)
+        return NULL;
+    r = pl_op_call(ctx->tape, op, in, n_in, args, &t, &err);
+    if (r < 0) {
+        pl_context_keep(ctx, r, &err);
+        return NULL;
+    }
+    return t;
+}
+
+static void api_log(
+    struct plume_context *pl, const char *name, plume_tensor *value, double factor, double weight)
+{
+    struct pl_context *ctx = of(pl);
+    struct pl_logs *logs = ctx->logs;
+    size_t i = 0;
+
+    if (!logs) {
+        refuse(ctx, -EINVAL, "log: only in steps");
+        return;
+    }
+    if (!value || value->count != 1 || ctx->error.code) {
+        if (!ctx->error.code)
+            refuse(ctx, -EINVAL, "log: '%s' is not one number", name);
+        return;
+    }
+    while (i < logs->n && strcmp(logs->name[i], name) != 0)
+        i++;
+    if (i == logs->n) {
+        if (logs->closed || i == PL_LOG_VALUES_MAX || strlen(name) >= sizeof(logs->name[0]) ||
+            !pl_name_valid(name, strlen(name))) {
+            refuse(ctx, -EINVAL,
+                   "log: '%s' is a bad name, is one too many, or was not logged in the first batch",
+                   name);
+            return;
+        }
+        memcpy(logs->name[logs->n++], name, strlen(name) + 1);
+    }
+    if (logs->n_pending == PL_LOG_VALUES_MAX) {
+        refuse(ctx, -EINVAL, "log: more than %d values in a step", PL_LOG_VALUES_MAX);
+        return;
+    }
+    logs->pending[logs->n_pending++] = (struct pl_log_pending){i, value, factor, weight};
+}
+
+int pl_logs_collect(struct pl_logs *logs,
+                    struct pl_device *dev,
+                    struct pl_device *home,
+                    struct pl_error *err)
+{
+    for (size_t i = 0; i < logs->n_pending; i++) {
+        const struct pl_log_pending *p = &logs->pending[i];
+        double value;
+        bool at_home = pl_tensor_root(p->value)->number > 0;
+        int r = pl_tensor_scalar(p->value, at_home ? home : dev, &value, err);
+
+        if (r < 0)
+            return r;
+        logs->sum[p->index][0] += p->factor * value;
+        logs->sum[p->index][1] += p->weight;
+    }
+    return 0;
+}
+
+static size_t api_shape(const plume_tensor *t, size_t *ret_shape)
+{
+    if (!t)
+        return 0;
+    if (ret_shape)
+        memcpy(ret_shape, t->shape, sizeof(t->shape));
+    return t->rank;
+}
+
+static struct plume_optimizer *api_add_optimizer(struct plume_context *pl)
+{
+    struct pl_context *ctx = of(pl);
+
+    if (ctx->n_optimizers == 0 || ctx->n_optimizers == PL_OPTIMIZERS_MAX) {
+        refuse(ctx, -EINVAL, "%s",
+               ctx->n_optimizers ? "too many optimizers"
+                                 : "an optimizer is added outside configure_optimizers");
+        return NULL;
+    }
+    ctx->optimizers[ctx->n_optimizers] = ctx->optimizer_defaults;
+    return &ctx->optimizers[ctx->n_optimizers++];
+}
+
+static const struct plume_api api = {
+    .struct_size = sizeof(struct plume_api),
+    .param = api_param,
+    .open_npy = api_open_npy,
+    .hparam = api_hparam,
+    .fail = api_fail,
+    .op = api_op,
+    .buffer = api_buffer,
+    .log = api_log,
+    .shape = api_shape,
+    .add_optimizer = api_add_optimizer,
+    .dist = &pl_context_dist,
+    .open_source = api_open_source,
+    .array_shape = api_array_shape,
+    .vocabulary = api_vocabulary,
+};
+
+int pl_context_init(struct pl_context *ctx,
+                    struct pl_device *dev,
+                    const struct pl_hparams *hparams,
+                    enum pl_real real,
+                    size_t state_size,
+                    unsigned rank,
+                    unsigned world_size,
+                    struct pl_error *err)
+{
+    void *state = calloc(1, PL_MAX(state_size, (size_t)1));
+
+    if (!state)
+        return pl_error_set(err, -ENOMEM, "out of memory for the module's state");
+    *ctx = (struct pl_context){
+        .pub = {.struct_size = sizeof(ctx->pub),
+                .api = &api,
+                .state = state,
+                .rank = rank,
+                .world_size = world_size},
+        .hparams = hparams,
+    };
+    pl_params_init(&ctx->params, dev, real);
+    return 0;
+}
+
+void pl_context_finish(struct pl_context *ctx)
+{
+    for (size_t i = 0; i < ctx->n_arrays; i++) {
+        pl_array_close(ctx->arrays[i]);
+        free(ctx->arrays[i]);
+    }
+    free(ctx->arrays);
+    pl_params_finish(&ctx->params);
+    free(ctx->pub.state);
+    *ctx = (struct pl_context){0};
+}
+
+int pl_context_result(struct pl_context *ctx, int r, const char *hook, struct pl_error *err)
+{
+    pl_crash_hook(NULL);
+    if (ctx->error.code == 0 && r == 0)
+        return 0;
+    if (ctx->error.code == 0)
+        return pl_error_errno(err, r, "hook %s failed", hook);
+    r = pl_error_set(err, ctx->error.code, "hook %s: %s", hook, ctx->error.text);
+    ctx->error = (struct pl_error){0};
+    return r;
+}

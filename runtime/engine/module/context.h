@@ -1,0 +1,100 @@
+/* SPDX-License-Identifier: MIT */
+/* What stands behind struct plume_context: the functions that modules call. */
+#ifndef PL_RUNTIME_ENGINE_MODULE_CONTEXT_H
+#define PL_RUNTIME_ENGINE_MODULE_CONTEXT_H
+
+#include "runtime/engine/data/array.h"
+#include "runtime/engine/optim/optimizer.h"
+#include "runtime/engine/params/params.h"
+#include "runtime/engine/util/hparam.h"
+
+#define PL_LOG_VALUES_MAX 32
+
+/* What a stage logs: sums over batches, by name, in the order first logged. */
+struct pl_logs {
+    size_t n;
+    char name[PL_LOG_VALUES_MAX][64];
+    double sum[PL_LOG_VALUES_MAX][2]; /* value * factor, weight */
+    bool closed;                      /* names are complete: another one is an error */
+    /* Of the running step: values that are not there before the tape has run. */
+    struct pl_log_pending {
+        size_t index;
+        plume_tensor *value;
+        double factor, weight;
+    } pending[PL_LOG_VALUES_MAX];
+    size_t n_pending;
+};
+
+#define PL_PARTS_MAX PL_NODE_INPUTS_MAX
+#define PL_OUTPUTS_MAX 9 /* the loss, and those with names */
+
+struct pl_checkpoint;
+
+/* What one step gave; list[0] is the loss. */
+struct plume_outputs {
+    unsigned parts;
+    size_t n;
+    struct pl_output {
+        char name[64];
+        plume_tensor *part[PL_PARTS_MAX];
+        plume_tensor *whole; /* NULL until asked for */
+    } list[PL_OUTPUTS_MAX];
+};
+
+/* Makes them empty, for a step in so many parts. */
+void pl_outputs_begin(struct plume_outputs *outputs, unsigned parts);
+
+/* Sets the loss of a part. */
+void pl_outputs_loss(struct plume_outputs *outputs, unsigned part, plume_tensor *loss);
+
+/* Whether every part gave everything. -EINVAL names what is missing. */
+int pl_outputs_check(const struct plume_outputs *outputs, struct pl_error *err);
+
+struct pl_context {
+    struct plume_context pub; /* first: hooks get its address */
+    const struct pl_hparams *hparams;
+    struct pl_params params;
+    struct pl_tape *tape;                                 /* of the running step; NULL outside */
+    struct pl_logs *logs;                                 /* of the running step; NULL outside */
+    bool configuring;                                     /* parameters may be declared */
+    struct plume_optimizer optimizers[PL_OPTIMIZERS_MAX]; /* while they are configured: first the
+                                                             one the hook is given */
+    size_t n_optimizers;                                  /* 0 outside */
+    struct plume_optimizer optimizer_defaults;
+    struct plume_array **arrays;
+    size_t n_arrays;
+    struct pl_checkpoint *checkpoint; /* that is being made or read; NULL else */
+    struct plume_outputs *outputs;    /* of the running step; NULL outside */
+    unsigned part;                    /* which part of the batch it has */
+    struct pl_comm *comm;             /* for the module's own collectives; borrowed */
+    struct pl_error error;            /* the first failure in the running hook */
+};
+
+extern const struct plume_dist_api pl_context_dist;
+
+/* Keeps a failure of a function that the running hook has called; the first one counts. */
+void pl_context_keep(struct pl_context *ctx, int code, const struct pl_error *err);
+
+/* hparams and dev, where parameters are, are borrowed. state_size bytes of zeroed state for the
+ * module. -ENOMEM. */
+int pl_context_init(struct pl_context *ctx,
+                    struct pl_device *dev,
+                    const struct pl_hparams *hparams,
+                    enum pl_real real,
+                    size_t state_size,
+                    unsigned rank,
+                    unsigned world_size,
+                    struct pl_error *err);
+void pl_context_finish(struct pl_context *ctx);
+
+/* Adds up what the step logged, once its tape has run on `dev`; `home` is where parameters and
+ * buffers are. -EIO. */
+int pl_logs_collect(struct pl_logs *logs,
+                    struct pl_device *dev,
+                    struct pl_device *home,
+                    struct pl_error *err);
+
+/* What a hook's return value r and the failures in it come to; `hook` names it in the text. */
+int pl_context_result(struct pl_context *ctx, int r, const char *hook, struct pl_error *err);
+
+#endif

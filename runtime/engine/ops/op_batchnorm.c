@@ -1,0 +1,117 @@
+/* SPDX-License-Identifier: MIT */
+/* Batch normalisation, of one rank's batch or of all ranks'. */
+#include "runtime/engine/ops/op_private.h"
+
+/* batchnorm: in = x, weight, bias, running mean, running variance; i[0] = relu; f[0] = eps, f[1] =
+ * momentum; aux holds mean and inv_std, scratch the sums */
+
+static struct pl_batchnorm_args batchnorm_args(const struct pl_call *c)
+{
+    const plume_tensor *x = c->node->in[0];
+    size_t channels = x->shape[1];
+    bool training = c->tape->want_grad;
+
+    return (struct pl_batchnorm_args){
+        .batch = x->shape[0],
+        .channels = channels,
+        .inner = x->count / (x->shape[0] * channels),
+        .eps = c->attr->f[0],
+        .momentum = c->attr->f[1],
+        .training = training,
+        .relu = c->attr->i[0] == PLUME_RELU,
+        .dx_add = c->add[0],
+        .dw_add = c->add[1],
+        .db_add = c->add[2],
+        .x = c->in[0],
+        .w = c->in[1],
+        .b = c->in[2],
+        .dy = c->out_grad,
+        .sums = c->scratch,
+        .back_sums = c->scratch,
+        /* Of several devices with one set of buffers, the first writes them. */
+        .running_mean = training && c->tape->device ? NULL : c->in[3],
+        .running_var = training && c->tape->device ? NULL : c->in[4],
+        .mean = pl_op_stats(c, 0),
+        .inv_std = pl_op_stats(c, channels),
+        .y = c->out,
+        .dx = c->in_grad[0],
+        .dw = c->in_grad[1],
+        .db = c->in_grad[2],
+    };
+}
+
+/* Adds up over the ranks, where that is asked for. */
+static void meet(const struct pl_call *c, double *sums, size_t channels)
+{
+    struct pl_tape *tape = (struct pl_tape *)c->tape;
+    size_t n = 1 + 2 * channels;
+    struct pl_device_map map;
+
+    if (!tape->allreduce || tape->failed)
+        return;
+    tape->failed = pl_device_map(tape->dev, sums, n * sizeof(*sums),
+                                 PL_DEVICE_READ | PL_DEVICE_WRITE, &map, NULL);
+    if (tape->failed)
+        return;
+    tape->failed = tape->allreduce(tape->allreduce_ctx, map.data, n);
+    pl_device_unmap(&map);
+}
+
+static void batchnorm_forward(const struct pl_call *c)
+{
+    struct pl_batchnorm_args args = batchnorm_args(c);
+
+    if (args.training) {
+        c->k->batchnorm_sums(&args);
+        meet(c, args.sums, args.channels);
+    }
+    c->k->batchnorm_forward(&args);
+}
+
+static void batchnorm_backward(const struct pl_call *c)
+{
+    struct pl_batchnorm_args args = batchnorm_args(c);
+
+    c->k->batchnorm_back_sums(&args);
+    meet(c, args.back_sums, args.channels);
+    if (args.dx) /* data wants no gradient */
+        c->k->batchnorm_backward(&args);
+}
+
+static double batchnorm_flops(const struct pl_node *node, bool backward)
+{
+    return 8.0 * (double)node->out->count;
+}
+
+static const struct pl_op op_batchnorm = {
+    .name = "batchnorm",
+    .cast = PL_CAST_F32,
+    .needs = PL_NEEDS_IN(0) | PL_NEEDS_IN(1) | PL_NEEDS_OUT,
+    .keeps = PL_NEEDS_IN(3) | PL_NEEDS_IN(4),
+    .forward = batchnorm_forward,
+    .backward = batchnorm_backward,
+    .flops = batchnorm_flops,
+    .meets = true,
+};
+
+int pl_build_batchnorm(struct pl_tape *tape,
+                       const struct pl_op_request *req,
+                       plume_tensor **ret,
+                       struct pl_error *err)
+{
+    const plume_tensor *x = req->in[0];
+    struct pl_apply what = pl_op_like(&op_batchnorm, req, x);
+
+    if (!pl_op_all_real(req) || x->rank < 2 || x->count == 0)
+        return pl_op_refuse(req, "wanted: x [batch, channels, ...]", err);
+    for (size_t i = 1; i < req->n_in; i++)
+        if (req->in[i]->count != x->shape[1] || (i > 2 && req->in[i]->wants_grad))
+            return pl_op_refuse(
+                req, "weight, bias and the two buffers must have one number a channel", err);
+    what.attr.i[0] = req->args.i[0];
+    what.attr.f[0] = req->args.f[0] > 0 ? req->args.f[0] : 1e-5;
+    what.attr.f[1] = req->args.f[1] > 0 ? req->args.f[1] : 0.1;
+    what.aux_stats = 2 * x->shape[1];
+    what.scratch_bytes = (1 + 2 * x->shape[1]) * sizeof(double);
+    return pl_tape_apply(tape, &what, ret, err);
+}

@@ -1,0 +1,192 @@
+/* SPDX-License-Identifier: MIT */
+/* Losses, and what is counted beside them. */
+#include "runtime/engine/ops/op_private.h"
+
+static int check_labels(const struct pl_op_request *req, struct pl_error *err)
+{
+    const plume_tensor *logits = req->in[0], *labels = req->in[1];
+
+    if (!pl_dtype_is_real(logits->dtype) || logits->rank < 1 || logits->count == 0 ||
+        labels->dtype != PLUME_I32 || labels->count != pl_op_rows(logits))
+        return pl_op_refuse(
+            req, "shapes do not fit (wanted: logits [rows, classes], labels i32[rows])", err);
+    return 0;
+}
+
+/* The probabilities are kept where memory is the host's, whose exponentials cost more than reading
+ * them; else each row's maximum and sum, from which a device makes them again: that costs less than
+ * to write and read them, and in 16 bits they would be rounded. */
+static bool keeps_probs(const struct pl_tape *tape)
+{
+    return tape->dev->ops->host;
+}
+
+/* Of a 16-bit table's kernel (`reads_half`). */
+static bool writes_wide(const struct pl_call *c)
+{
+    return c->node->out->dtype != pl_dtype_of_real(c->k->real);
+}
+
+static struct pl_cross_entropy_args cross_entropy_args(const struct pl_call *c)
+{
+    const plume_tensor *logits = c->node->in[0];
+    bool keeps = keeps_probs(c->tape);
+
+    return (struct pl_cross_entropy_args){
+        .rows = pl_op_rows(logits),
+        .classes = pl_op_last(logits),
+        .dx_add = c->add[0],
+        .wide = writes_wide(c),
+        .logits = c->in[0],
+        .labels = c->in[1],
+        .probs = keeps ? c->aux : NULL,
+        .max_sum = keeps ? NULL : pl_op_stats(c, 0),
+        .loss = c->out,
+        .dloss = c->out_grad,
+        .dlogits = c->in_grad[0],
+    };
+}
+
+static void cross_entropy_forward(const struct pl_call *c)
+{
+    struct pl_cross_entropy_args args = cross_entropy_args(c);
+
+    c->k->cross_entropy_forward(&args);
+}
+
+static void cross_entropy_backward(const struct pl_call *c)
+{
+    struct pl_cross_entropy_args args = cross_entropy_args(c);
+
+    c->k->cross_entropy_backward(&args);
+}
+
+static double cross_entropy_flops(const struct pl_node *node, bool backward)
+{
+    /* Forward: compare, subtract, exp, add, multiply a logit; exp counted as one. */
+    return (double)node->in[0]->count * (backward ? 2 : 5);
+}
+
+static const struct pl_op op_cross_entropy = {
+    .name = "cross_entropy",
+    .cast = PL_CAST_F32,
+    .reads_half = PL_NEEDS_IN(0),
+    .needs = PL_NEEDS_IN(0) | PL_NEEDS_IN(1),
+    .forward = cross_entropy_forward,
+    .backward = cross_entropy_backward,
+    .flops = cross_entropy_flops,
+};
+
+int pl_build_cross_entropy(struct pl_tape *tape,
+                           const struct pl_op_request *req,
+                           plume_tensor **ret,
+                           struct pl_error *err)
+{
+    size_t rows = pl_op_rows(req->in[0]);
+    struct pl_apply what = {.op = &op_cross_entropy,
+                            .in = req->in,
+                            .n_in = req->n_in,
+                            .rank = 1,
+                            .shape = {1},
+                            .aux_reals = keeps_probs(tape) ? req->in[0]->count : 0,
+                            .aux_stats = keeps_probs(tape) ? 0 : 2 * rows};
+    int r = check_labels(req, err);
+
+    return r < 0 ? r : pl_tape_apply(tape, &what, ret, err);
+}
+
+static void correct_forward(const struct pl_call *c)
+{
+    c->k->correct(&(struct pl_correct_args){
+        .rows = pl_op_rows(c->node->in[0]),
+        .classes = pl_op_last(c->node->in[0]),
+        .wide = writes_wide(c),
+        .logits = c->in[0],
+        .labels = c->in[1],
+        .count = c->out,
+    });
+}
+
+static double correct_flops(const struct pl_node *node, bool backward)
+{
+    return backward ? 0 : (double)node->in[0]->count;
+}
+
+static const struct pl_op op_correct = {
+    .name = "correct",
+    .cast = PL_CAST_F32,
+    .reads_half = PL_NEEDS_IN(0),
+    .no_grad = true,
+    .forward = correct_forward,
+    .flops = correct_flops,
+};
+
+int pl_build_correct(struct pl_tape *tape,
+                     const struct pl_op_request *req,
+                     plume_tensor **ret,
+                     struct pl_error *err)
+{
+    struct pl_apply what = {
+        .op = &op_correct, .in = req->in, .n_in = req->n_in, .rank = 1, .shape = {1}};
+    int r = check_labels(req, err);
+
+    return r < 0 ? r : pl_tape_apply(tape, &what, ret, err);
+}
+
+/* mse */
+
+static struct pl_mse_args mse_args(const struct pl_call *c)
+{
+    return (struct pl_mse_args){
+        .n = c->node->in[0]->count,
+        .da_add = c->add[0],
+        .db_add = c->add[1],
+        .a = c->in[0],
+        .b = c->in[1],
+        .loss = c->out,
+        .dloss = c->out_grad,
+        .da = c->in_grad[0],
+        .db = c->in_grad[1],
+    };
+}
+
+static void mse_forward(const struct pl_call *c)
+{
+    struct pl_mse_args args = mse_args(c);
+
+    c->k->mse_forward(&args);
+}
+
+static void mse_backward(const struct pl_call *c)
+{
+    struct pl_mse_args args = mse_args(c);
+
+    c->k->mse_backward(&args);
+}
+
+static double mse_flops(const struct pl_node *node, bool backward)
+{
+    return 3.0 * (double)node->in[0]->count;
+}
+
+static const struct pl_op op_mse = {
+    .name = "mse",
+    .cast = PL_CAST_F32,
+    .needs = PL_NEEDS_IN(0) | PL_NEEDS_IN(1),
+    .forward = mse_forward,
+    .backward = mse_backward,
+    .flops = mse_flops,
+};
+
+int pl_build_mse(struct pl_tape *tape,
+                 const struct pl_op_request *req,
+                 plume_tensor **ret,
+                 struct pl_error *err)
+{
+    struct pl_apply what = {
+        .op = &op_mse, .in = req->in, .n_in = req->n_in, .rank = 1, .shape = {1}};
+
+    if (!pl_op_all_real(req) || req->in[0]->count == 0 || req->in[0]->count != req->in[1]->count)
+        return pl_op_refuse(req, "needs two tensors of as many real numbers", err);
+    return pl_tape_apply(tape, &what, ret, err);
+}

@@ -1,0 +1,234 @@
+/* SPDX-License-Identifier: MIT */
+/* By row: layernorm, softmax, normalisation; and rows by number: embedding. */
+#include "runtime/engine/ops/op_private.h"
+
+static double flops_per_input(const struct pl_node *node, bool backward)
+{
+    return 8.0 * (double)node->in[0]->count;
+}
+
+/* layernorm: aux holds each row's mean, then each row's 1/sqrt(var + eps) */
+
+static struct pl_layernorm_args layernorm_args(const struct pl_call *c)
+{
+    size_t rows = pl_op_rows(c->node->in[0]), n_in = c->node->n_in;
+
+    return (struct pl_layernorm_args){
+        .rows = rows,
+        .n = pl_op_last(c->node->in[0]),
+        .eps = c->attr->f[0],
+        .dx_add = c->add[0],
+        .dgamma_add = n_in > 1 && c->add[1],
+        .dbeta_add = n_in > 2 && c->add[2],
+        .x = c->in[0],
+        .gamma = n_in > 1 ? c->in[1] : NULL,
+        .beta = n_in > 2 ? c->in[2] : NULL,
+        .dy = c->out_grad,
+        .y = c->out,
+        .mean = pl_op_stats(c, 0),
+        .rstd = pl_op_stats(c, rows),
+        .dx = c->in_grad[0],
+        .dgamma = n_in > 1 ? c->in_grad[1] : NULL,
+        .dbeta = n_in > 2 ? c->in_grad[2] : NULL,
+    };
+}
+
+static void layernorm_forward(const struct pl_call *c)
+{
+    struct pl_layernorm_args args = layernorm_args(c);
+
+    c->k->layernorm_forward(&args);
+}
+
+static void layernorm_backward(const struct pl_call *c)
+{
+    struct pl_layernorm_args args = layernorm_args(c);
+
+    c->k->layernorm_backward(&args);
+}
+
+static const struct pl_op op_layernorm = {
+    .name = "layernorm",
+    .cast = PL_CAST_F32,
+    .needs = PL_NEEDS_IN(0) | PL_NEEDS_IN(1),
+    .forward = layernorm_forward,
+    .backward = layernorm_backward,
+    .flops = flops_per_input,
+};
+
+int pl_build_layernorm(struct pl_tape *tape,
+                       const struct pl_op_request *req,
+                       plume_tensor **ret,
+                       struct pl_error *err)
+{
+    const plume_tensor *x = req->in[0];
+    struct pl_apply what = pl_op_like(&op_layernorm, req, x);
+
+    for (size_t i = 1; i < req->n_in; i++)
+        if (req->in[i]->rank != 1 || req->in[i]->count != pl_op_last(x))
+            return pl_op_refuse(req, "wanted: x [..., n], gamma [n], beta [n]", err);
+    if (!pl_op_all_real(req) || x->rank == 0 || x->count == 0)
+        return pl_op_refuse(req, "needs rows of real numbers", err);
+    what.attr.f[0] = req->args.f[0] > 0 ? req->args.f[0] : 1e-5;
+    what.aux_stats = 2 * pl_op_rows(x);
+    return pl_tape_apply(tape, &what, ret, err);
+}
+
+/* softmax and its logarithm */
+
+static struct pl_softmax_args softmax_args(const struct pl_call *c)
+{
+    return (struct pl_softmax_args){
+        .rows = pl_op_rows(c->node->in[0]),
+        .n = pl_op_last(c->node->in[0]),
+        .log = c->attr->i[0],
+        .dx_add = c->add[0],
+        .x = c->in[0],
+        .y = c->out,
+        .dy = c->out_grad,
+        .dx = c->in_grad[0],
+    };
+}
+
+static void softmax_forward(const struct pl_call *c)
+{
+    struct pl_softmax_args args = softmax_args(c);
+
+    c->k->softmax_forward(&args);
+}
+
+static void softmax_backward(const struct pl_call *c)
+{
+    struct pl_softmax_args args = softmax_args(c);
+
+    c->k->softmax_backward(&args);
+}
+
+static const struct pl_op op_softmax = {
+    .name = "softmax",
+    .cast = PL_CAST_F32,
+    .needs = PL_NEEDS_OUT,
+    .forward = softmax_forward,
+    .backward = softmax_backward,
+    .flops = flops_per_input,
+};
+
+int pl_build_softmax(struct pl_tape *tape,
+                     const struct pl_op_request *req,
+                     plume_tensor **ret,
+                     struct pl_error *err)
+{
+    struct pl_apply what = pl_op_like(&op_softmax, req, req->in[0]);
+
+    if (!pl_op_all_real(req) || req->in[0]->rank == 0 || req->in[0]->count == 0)
+        return pl_op_refuse(req, "needs rows of real numbers", err);
+    what.attr.i[0] = req->args.i[0] != 0;
+    return pl_tape_apply(tape, &what, ret, err);
+}
+
+/* normalize: aux holds each row's length */
+
+static struct pl_normalize_args normalize_args(const struct pl_call *c)
+{
+    return (struct pl_normalize_args){
+        .rows = pl_op_rows(c->node->in[0]),
+        .n = pl_op_last(c->node->in[0]),
+        .eps = c->attr->f[0],
+        .dx_add = c->add[0],
+        .x = c->in[0],
+        .y = c->out,
+        .norm = c->aux,
+        .dy = c->out_grad,
+        .dx = c->in_grad[0],
+    };
+}
+
+static void normalize_forward(const struct pl_call *c)
+{
+    struct pl_normalize_args args = normalize_args(c);
+
+    c->k->normalize_forward(&args);
+}
+
+static void normalize_backward(const struct pl_call *c)
+{
+    struct pl_normalize_args args = normalize_args(c);
+
+    c->k->normalize_backward(&args);
+}
+
+static const struct pl_op op_normalize = {
+    .name = "normalize",
+    .cast = PL_CAST_F32,
+    .needs = PL_NEEDS_OUT,
+    .forward = normalize_forward,
+    .backward = normalize_backward,
+    .flops = flops_per_input,
+};
+
+int pl_build_normalize(struct pl_tape *tape,
+                       const struct pl_op_request *req,
+                       plume_tensor **ret,
+                       struct pl_error *err)
+{
+    struct pl_apply what = pl_op_like(&op_normalize, req, req->in[0]);
+
+    if (!pl_op_all_real(req) || req->in[0]->rank == 0 || req->in[0]->count == 0)
+        return pl_op_refuse(req, "needs rows of real numbers", err);
+    what.attr.f[0] = req->args.f[0] > 0 ? req->args.f[0] : 1e-12;
+    what.aux_stats = pl_op_rows(req->in[0]);
+    return pl_tape_apply(tape, &what, ret, err);
+}
+
+/* embedding: in[0] is the table, in[1] the numbers of its rows */
+
+static struct pl_embedding_args embedding_args(const struct pl_call *c)
+{
+    return (struct pl_embedding_args){
+        .rows = c->node->in[1]->count,
+        .vocab = c->node->in[0]->shape[0],
+        .dim = c->node->in[0]->shape[1],
+        .dtable_add = c->add[0],
+        .ids = c->in[1],
+        .table = c->in[0],
+        .y = c->out,
+        .dy = c->out_grad,
+        .dtable = c->in_grad[0],
+    };
+}
+
+static void embedding_forward(const struct pl_call *c)
+{
+    struct pl_embedding_args args = embedding_args(c);
+
+    c->k->embedding_forward(&args);
+}
+
+static void embedding_backward(const struct pl_call *c)
+{
+    struct pl_embedding_args args = embedding_args(c);
+
+    c->k->embedding_backward(&args);
+}
+
+static const struct pl_op op_embedding = {
+    .name = "embedding",
+    .needs = PL_NEEDS_IN(1),
+    .forward = embedding_forward,
+    .backward = embedding_backward,
+};
+
+int pl_build_embedding(struct pl_tape *tape,
+                       const struct pl_op_request *req,
+                       plume_tensor **ret,
+                       struct pl_error *err)
+{
+    const plume_tensor *table = req->in[0], *ids = req->in[1];
+    struct pl_apply what = pl_op_like(&op_embedding, req, ids);
+
+    if (!pl_dtype_is_real(table->dtype) || table->rank != 2 || table->count == 0 ||
+        ids->dtype != PLUME_I32 || ids->rank + 1 > PLUME_RANK_MAX)
+        return pl_op_refuse(req, "wanted: table [vocabulary, dim], ids i32[...]", err);
+    what.shape[what.rank++] = table->shape[1];
+    return pl_tape_apply(tape, &what, ret, err);
+}

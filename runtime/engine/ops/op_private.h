@@ -1,0 +1,63 @@
+/* SPDX-License-Identifier: MIT */
+/* What the families of ops share. */
+#ifndef PL_RUNTIME_ENGINE_OPS_OP_PRIVATE_H
+#define PL_RUNTIME_ENGINE_OPS_OP_PRIVATE_H
+
+#include "runtime/engine/ops/ops.h"
+
+/* What a builder gets: as many inputs as its line in the table allows, none NULL. */
+struct pl_op_request {
+    const char *name;
+    plume_tensor *const *in;
+    size_t n_in;
+    struct plume_op_args args;
+};
+
+typedef int pl_op_build(struct pl_tape *tape,
+                        const struct pl_op_request *req,
+                        plume_tensor **ret,
+                        struct pl_error *err);
+
+pl_op_build pl_build_linear, pl_build_matmul, pl_build_unary, pl_build_binary, pl_build_affine,
+    pl_build_dropout, pl_build_reduce, pl_build_cross_entropy, pl_build_correct, pl_build_mse,
+    pl_build_layernorm, pl_build_softmax, pl_build_normalize, pl_build_embedding, pl_build_reshape,
+    pl_build_slice, pl_build_permute, pl_build_cat;
+pl_op_build pl_build_conv2d, pl_build_pool2d, pl_build_batchnorm, pl_build_attention,
+    pl_build_arange;
+
+/* -EINVAL: "NAME: WHAT: f32[2, 3], f32[4]". */
+int pl_op_refuse(const struct pl_op_request *req, const char *what, struct pl_error *err);
+
+/* True where all inputs are real. */
+bool pl_op_all_real(const struct pl_op_request *req);
+
+/* Traces a node whose inputs are the request's and whose shape is t's. */
+static inline struct pl_apply
+pl_op_like(const struct pl_op *op, const struct pl_op_request *req, const plume_tensor *t)
+{
+    struct pl_apply what = {.op = op, .in = req->in, .n_in = req->n_in, .rank = t->rank};
+
+    for (size_t i = 0; i < t->rank; i++)
+        what.shape[i] = t->shape[i];
+    return what;
+}
+
+/* Statistic number i of those that a node keeps. */
+static inline void *pl_op_stats(const struct pl_call *call, size_t i)
+{
+    return (char *)call->aux + i * pl_real_size(pl_real_of_stats(call->k->real));
+}
+
+/* Product of all dimensions but the last; 1 for a scalar. */
+static inline size_t pl_op_rows(const plume_tensor *t)
+{
+    return t->rank && t->shape[t->rank - 1] ? t->count / t->shape[t->rank - 1] : 1;
+}
+
+/* The last dimension; 1 for a scalar. */
+static inline size_t pl_op_last(const plume_tensor *t)
+{
+    return t->rank ? t->shape[t->rank - 1] : 1;
+}
+
+#endif

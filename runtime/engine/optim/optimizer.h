@@ -1,0 +1,124 @@
+/* SPDX-License-Identifier: MIT */
+/* The optimizers of a model: each over a part of the parameters, with its state, learning rate and
+ * schedule. A step is at most two passes over the gradients, by kernels/args_optim.h: one that
+ * unscales, looks for overflow and sums squares (where a scaler or clipping asks for it), one that
+ * clips and updates.
+ *
+ * All ranks have the same gradients, so they decide alike and stay alike. */
+#ifndef PL_RUNTIME_ENGINE_OPTIM_OPTIMIZER_H
+#define PL_RUNTIME_ENGINE_OPTIM_OPTIMIZER_H
+
+#include "runtime/engine/optim/clip.h"
+#include "runtime/engine/optim/scaler.h"
+#include "runtime/engine/optim/schedule.h"
+#include "runtime/engine/params/params.h"
+#include "runtime/engine/util/hparam.h"
+
+#define PL_OPTIMIZERS_MAX 8
+#define PL_OPTIMIZER_SLOTS 2 /* momentum; or Adam's two means */
+
+/* Neighbouring parameters, handled at once but where some are unused (used.h). */
+struct pl_optimizer_range {
+    size_t offset, count; /* elements of the parameters' arenas */
+    size_t state;         /* where its state begins, in elements of a slot */
+    size_t first, n;      /* the parameters, as laid out */
+};
+
+struct pl_optimizer {
+    struct plume_optimizer options; /* pointers in it are not used after init */
+    struct pl_schedule schedule;    /* the learning rate is schedule.lr */
+    char monitor[80];
+    uint64_t steps; /* made, those skipped not counted; a parameter's own: less its `missed` */
+    struct pl_optimizer_range *ranges;
+    size_t n_ranges, count; /* elements of a slot */
+    void *slot[PL_OPTIMIZER_SLOTS];
+};
+
+struct pl_optimizers {
+    const struct pl_params *params;
+    struct pl_optimizer list[PL_OPTIMIZERS_MAX];
+    size_t n;
+    struct pl_range_stats *stats; /* one a range, in the order of optimizers; the device's */
+    size_t n_ranges;
+};
+
+/* What grad_stats says of a range. */
+struct pl_range_stats {
+    double squares;
+    bool finite;
+};
+
+/* What a step came to. */
+struct pl_optimizers_result {
+    bool measured; /* norm is set */
+    bool skipped;  /* an optimizer's gradients were not finite and it made no step */
+    double norm;   /* L2 of all optimizers' gradients, before clipping */
+};
+
+/* "sgd", "adam" or "adamw". -EINVAL. */
+int pl_optimizer_kind_parse(const char *name, enum plume_optimizer_kind *ret, struct pl_error *err);
+const char *pl_optimizer_kind_name(enum plume_optimizer_kind kind);
+
+/* What configure_optimizers is given to change: kind, the hyper-parameters lr, momentum and
+ * weight_decay, and PyTorch's defaults for the rest. */
+void pl_optimizer_defaults(const struct pl_hparams *hparams,
+                           enum plume_optimizer_kind kind,
+                           struct plume_optimizer *ret);
+
+/* How many state slots an optimizer has, and the name PyTorch gives each ("momentum_buffer",
+ * "exp_avg", "exp_avg_sq"). */
+size_t pl_optimizer_slots(const struct pl_optimizer *optimizer);
+const char *pl_optimizer_slot_name(const struct pl_optimizer *optimizer, size_t slot);
+
+/* After the layout of params (borrowed). Who has which parameter: see struct plume_optimizer.
+ * -EINVAL says what is wrong with the options, -EEXIST names a parameter that two have, -ENOENT a
+ * prefix without a parameter, -ENOMEM. */
+int pl_optimizers_init(struct pl_optimizers *optimizers,
+                       const struct pl_params *params,
+                       const struct plume_optimizer *options,
+                       size_t n,
+                       struct pl_error *err);
+void pl_optimizers_finish(struct pl_optimizers *optimizers);
+
+/* Unscales by the scaler (NULL = none), clips, updates all but unused parameters, and lets the
+ * scaler adapt. Gradients are unscaled in place. ret may be NULL. -EIO. */
+int pl_optimizers_step(struct pl_optimizers *optimizers,
+                       const struct pl_kernels *kernels,
+                       const struct pl_clip_rule *clip,
+                       struct pl_scaler *scaler,
+                       struct pl_optimizers_result *ret,
+                       struct pl_error *err);
+
+/* The same for n optimizers from `first` on only. */
+int pl_optimizers_step_some(struct pl_optimizers *optimizers,
+                            size_t first,
+                            size_t n,
+                            const struct pl_kernels *kernels,
+                            const struct pl_clip_rule *clip,
+                            struct pl_scaler *scaler,
+                            struct pl_optimizers_result *ret,
+                            struct pl_error *err);
+
+/* Whether the parameter is this optimizer's. */
+bool pl_optimizer_has(const struct pl_optimizer *optimizer, const struct pl_param *param);
+
+/* Steps the schedules of one kind: those by optimizer step (per_step), or those by epoch. value
+ * finds a logged number by name (NaN where there is none); a plateau without its number is
+ * -ENOENT. */
+int pl_optimizers_schedule(struct pl_optimizers *optimizers,
+                           bool per_step,
+                           double (*value)(void *ctx, const char *name),
+                           void *ctx,
+                           struct pl_error *err);
+
+/* Multiplies all rates (horovod: by the world size). */
+void pl_optimizers_scale(struct pl_optimizers *optimizers, double factor);
+
+/* The state of a parameter, tensor->count elements of the arenas' type in the device's memory; NULL
+ * where the parameter is not this optimizer's. */
+void *pl_optimizer_state(const struct pl_optimizers *optimizers,
+                         const struct pl_optimizer *optimizer,
+                         size_t slot,
+                         const struct pl_param *param);
+
+#endif

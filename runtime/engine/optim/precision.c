@@ -1,0 +1,88 @@
+/* SPDX-License-Identifier: MIT */
+#include "runtime/engine/optim/precision.h"
+#include "kernels/half.h"
+
+/* Elements rounded at a time: what stays in the cache, and what keeps another device busy. */
+#define ROUND 4096
+#define ROUND_DEVICE ((size_t)4 << 20)
+
+static enum plume_dtype low_of(const struct pl_train_options *o)
+{
+    if (o->amp_level == 0)
+        return 0;
+    return o->precision == PL_PRECISION_BF16 ? PLUME_BF16
+           : o->precision == PL_PRECISION_16 ? PLUME_F16
+                                             : 0;
+}
+
+const char *const pl_precision_names[] = {
+    [PL_PRECISION_32] = "32",
+    [PL_PRECISION_64] = "64",
+    [PL_PRECISION_16] = "16",
+    [PL_PRECISION_BF16] = "bf16",
+    NULL,
+};
+
+enum pl_real pl_precision_real(const struct pl_train_options *options)
+{
+    return options->precision == PL_PRECISION_64 ? PL_REAL_F64 : PL_REAL_F32;
+}
+
+void pl_precision_tape(const struct pl_train_options *options, struct pl_tape *tape)
+{
+    tape->low = low_of(options);
+    tape->half_weights = options->amp_level == 2;
+    tape->pure_low = options->amp_level == 3;
+}
+
+void pl_precision_scaler(const struct pl_train_options *options, struct pl_scaler *scaler)
+{
+    pl_scaler_init(scaler, low_of(options) == PLUME_F16);
+}
+
+static void round_by(struct pl_params *params,
+                     const struct pl_kernels *kernels,
+                     enum pl_half type,
+                     uint16_t *half,
+                     size_t most)
+{
+    for (size_t at = 0; at < params->count; at += most) {
+        struct pl_half_args args = {
+            .n = PL_MIN(params->count - at, most),
+            .type = type,
+            .half = half,
+            .wide = (float *)params->values + at,
+        };
+
+        kernels->narrow(&args);
+        kernels->widen(&args);
+    }
+}
+
+int pl_precision_round(const struct pl_train_options *options,
+                       const struct pl_kernels *kernels,
+                       struct pl_params *params,
+                       struct pl_error *err)
+{
+    enum plume_dtype low = low_of(options);
+    enum pl_half type = low == PLUME_BF16 ? PL_HALF_BF16 : PL_HALF_F16;
+    size_t most = PL_MIN(PL_MAX(params->count, (size_t)1), ROUND_DEVICE);
+    uint16_t half[ROUND];
+    void *own;
+    int r;
+
+    if (low == 0 || options->amp_level != 3)
+        return 0;
+    params->values_version++;
+    pl_device_enter(params->dev);
+    if (params->dev->ops->host) {
+        round_by(params, kernels, type, half, ROUND);
+        return 0;
+    }
+    r = pl_device_alloc(params->dev, most * sizeof(uint16_t), "rounding", &own, err);
+    if (r < 0)
+        return r;
+    round_by(params, kernels, type, own, most);
+    pl_device_free(params->dev, own);
+    return 0;
+}

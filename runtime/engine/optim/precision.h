@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: MIT */
+/* What --precision and --amp-level mean (checklist 4.3; the levels are NVIDIA apex's).
+ *
+ *             32   64   bf16, 16
+ *                       O1            O2                        O3
+ *   parameters f32 f64  f32           f32 masters, used as 16   rounded to 16 after each step
+ *   products   f32 f64  16            16                        16
+ *   the rest   f32 f64  widest input  16                        16
+ *   norms, softmax, losses
+ *              f32 f64  f32           f32                       16
+ *
+ * 16 has a dynamic loss scale (scaler.h) at every level; bf16 has none. */
+#ifndef PL_RUNTIME_ENGINE_OPTIM_PRECISION_H
+#define PL_RUNTIME_ENGINE_OPTIM_PRECISION_H
+
+#include "runtime/engine/config/train_options.h"
+#include "runtime/engine/optim/scaler.h"
+#include "runtime/engine/params/params.h"
+
+/* By enum pl_precision, as --precision takes them; NULL ends the list. */
+extern const char *const pl_precision_names[];
+
+/* The type that parameters and arenas have. */
+enum pl_real pl_precision_real(const struct pl_train_options *options);
+
+/* Sets up a tape before it is first used. */
+void pl_precision_tape(const struct pl_train_options *options, struct pl_tape *tape);
+
+void pl_precision_scaler(const struct pl_train_options *options, struct pl_scaler *scaler);
+
+/* After the start and after each optimizer step: level O3 keeps parameters at 16 bits. -ENOMEM. */
+int pl_precision_round(const struct pl_train_options *options,
+                       const struct pl_kernels *kernels,
+                       struct pl_params *params,
+                       struct pl_error *err);
+
+#endif

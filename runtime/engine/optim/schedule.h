@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: MIT */
+/* Learning-rate schedules: include/plume/optim.h has the formulas, which are those of
+ * torch.optim.lr_scheduler in closed form (PyTorch multiplies step by step, which differs by
+ * rounding). The state is plain data: a checkpoint keeps plain, factor, t, lr, best, bad
+ * and cooling. */
+#ifndef PL_RUNTIME_ENGINE_OPTIM_SCHEDULE_H
+#define PL_RUNTIME_ENGINE_OPTIM_SCHEDULE_H
+
+#include "common/base/error.h"
+#include "plume/optim.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct pl_schedule {
+    struct plume_schedule options; /* defaults filled in; monitor is borrowed */
+    double plain, factor;          /* the optimizer's rate, and the strategy's factor for it */
+    double base;                   /* plain * factor */
+    double lr;                     /* now */
+    uint64_t t;                    /* how often it was stepped */
+    double best;                   /* plateau: the best value so far */
+    int bad;                       /* plateau: times without progress */
+    int cooling;                   /* plateau: times until they count again */
+};
+
+/* Fills in the defaults and sets the rate for t = 0. -EINVAL names the option that is wrong. */
+int pl_schedule_init(struct pl_schedule *schedule,
+                     const struct plume_schedule *options,
+                     double base,
+                     struct pl_error *err);
+
+/* One epoch, or one optimizer step where options.per_step is set, is over. value is the monitored
+ * one, for a plateau (else not looked at). */
+void pl_schedule_step(struct pl_schedule *schedule, double value);
+
+/* Multiplies rates and bases by the factor (horovod: the world size). */
+void pl_schedule_scale(struct pl_schedule *schedule, double factor);
+
+/* Takes over the state of `saved`, but for the factor: rates are as if they had always been this
+ * one's. Options stay. */
+void pl_schedule_restore(struct pl_schedule *schedule, const struct pl_schedule *saved);
+
+#endif

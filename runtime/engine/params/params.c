@@ -1,0 +1,303 @@
+/* SPDX-License-Identifier: MIT */
+#include "runtime/engine/params/params.h"
+#include "common/base/parse.h"
+#include "runtime/engine/params/consistency.h"
+#include "runtime/engine/util/rng.h"
+#include "runtime/engine/util/sha256.h"
+
+#include <math.h>
+#include <string.h>
+
+#define STREAM_INIT 0x696e6974u
+#define SHARE_BYTES 256
+#define INIT_BLOCK 256
+
+void pl_params_init(struct pl_params *params, struct pl_device *dev, enum pl_real real)
+{
+    *params =
+        (struct pl_params){.dev = dev, .real = real, .values_version = 1, .buffers_version = 1};
+}
+
+void pl_params_finish(struct pl_params *params)
+{
+    for (size_t i = 0; i < params->n; i++) {
+        free(params->list[i]->name);
+        free(params->list[i]->tensor);
+        free(params->list[i]);
+    }
+    for (size_t i = 0; i < params->n_buffers; i++) {
+        free(params->buffers[i].name);
+        pl_device_free(params->dev, params->buffers[i].tensor->data);
+        free(params->buffers[i].tensor);
+    }
+    free(params->buffers);
+    free(params->list);
+    free(params->order);
+    if (params->dev && params->owns_grads)
+        pl_device_free(params->dev, params->grads);
+    if (params->dev)
+        pl_device_free(params->dev, params->values);
+    *params = (struct pl_params){0};
+}
+
+/* 0 where the name is good and free. */
+static int check_name(const struct pl_params *params, const char *name, struct pl_error *err)
+{
+    bool taken = false;
+
+    if (!pl_name_valid(name, strlen(name)))
+        return pl_error_set(err, -EINVAL, "'%s' is no name for a parameter", name);
+    for (size_t i = 0; i < params->n; i++)
+        taken |= strcmp(params->list[i]->name, name) == 0;
+    for (size_t i = 0; i < params->n_buffers; i++)
+        taken |= strcmp(params->buffers[i].name, name) == 0;
+    return taken ? pl_error_set(err, -EEXIST, "parameter '%s' is declared twice", name) : 0;
+}
+
+int pl_params_declare_buffer(struct pl_params *params,
+                             const char *name,
+                             enum plume_init init,
+                             size_t rank,
+                             const size_t *shape,
+                             plume_tensor **ret,
+                             struct pl_error *err)
+{
+    struct pl_buffer b = {.init = init}, *list;
+    int r = check_name(params, name, err);
+
+    if (r < 0)
+        return r;
+    list = reallocarray(params->buffers, params->n_buffers + 1, sizeof(*list));
+    if (!list)
+        return pl_error_set(err, -ENOMEM, "out of memory");
+    params->buffers = list;
+    b.name = strdup(name);
+    b.tensor = calloc(1, sizeof(*b.tensor));
+    if (!b.name || !b.tensor) {
+        r = pl_error_set(err, -ENOMEM, "out of memory");
+    } else if (pl_tensor_init(b.tensor, pl_dtype_of_real(params->real), rank, shape) < 0 ||
+               b.tensor->count == 0 || init > PLUME_INIT_ONE) {
+        r = pl_error_set(err, -EINVAL, "buffer '%s' has an impossible shape or start", name);
+    } else {
+        r = pl_device_alloc_zero(params->dev, b.tensor->count * pl_real_size(params->real),
+                                 "buffers", &b.tensor->data, err);
+    }
+    if (r < 0) {
+        free(b.name);
+        free(b.tensor);
+        return r;
+    }
+    list[params->n_buffers++] = b;
+    b.tensor->number = (unsigned)(params->n + params->n_buffers);
+    *ret = b.tensor;
+    return 0;
+}
+
+int pl_params_spread_buffers(struct pl_params *params, struct pl_comm *comm, struct pl_error *err)
+{
+    int r = 0;
+
+    if (comm->size > 1)
+        params->buffers_version++;
+    for (size_t i = 0; i < params->n_buffers && comm->size > 1 && r == 0; i++)
+        r = pl_comm_broadcast_on(comm, params->dev, params->buffers[i].tensor->data,
+                                 params->buffers[i].tensor->count * pl_real_size(params->real),
+                                 err);
+    return r;
+}
+
+int pl_params_declare(struct pl_params *params,
+                      const char *name,
+                      enum plume_init init,
+                      size_t rank,
+                      const size_t *shape,
+                      plume_tensor **ret,
+                      struct pl_error *err)
+{
+    struct pl_param **list, *p;
+    int r = check_name(params, name, err);
+
+    if (r < 0)
+        return r;
+    list = reallocarray(params->list, params->n + 1, sizeof(*list));
+    if (!list)
+        return pl_error_set(err, -ENOMEM, "out of memory");
+    params->list = list;
+    p = calloc(1, sizeof(*p));
+    if (!p || !(p->name = strdup(name)) || !(p->tensor = calloc(1, sizeof(*p->tensor)))) {
+        r = pl_error_set(err, -ENOMEM, "out of memory");
+        goto fail;
+    }
+    r = pl_tensor_init(p->tensor, pl_dtype_of_real(params->real), rank, shape);
+    if (r < 0 || p->tensor->count == 0) {
+        r = pl_error_set(err, -EINVAL, "parameter '%s' has an impossible shape", name);
+        goto fail;
+    }
+    p->init = init;
+    p->tensor->is_param = true;
+    p->tensor->wants_grad = true;
+    list[params->n++] = p;
+    p->tensor->number = (unsigned)(params->n + params->n_buffers);
+    *ret = p->tensor;
+    return 0;
+fail:
+    if (p) {
+        free(p->name);
+        free(p->tensor);
+        free(p);
+    }
+    return r;
+}
+
+static void find_first_nodes(struct pl_params *params, const struct pl_tape *tape)
+{
+    for (size_t i = 0; i < params->n; i++) {
+        struct pl_param *p = params->list[i];
+
+        p->first_node = SIZE_MAX;
+        for (size_t n = 0; n < tape->n && p->first_node == SIZE_MAX; n++)
+            for (size_t k = 0; k < tape->nodes[n].n_in; k++)
+                if (tape->nodes[n].in[k] && pl_tensor_root(tape->nodes[n].in[k]) == p->tensor)
+                    p->first_node = n;
+    }
+}
+
+/* Stable, by first use; a handful of parameters, so by insertion. */
+static void sort_by_use(struct pl_params *params)
+{
+    for (size_t i = 0; i < params->n; i++) {
+        size_t k = i;
+
+        for (; k > 0 && params->order[k - 1]->first_node > params->list[i]->first_node; k--)
+            params->order[k] = params->order[k - 1];
+        params->order[k] = params->list[i];
+    }
+}
+
+int pl_params_layout(struct pl_params *params,
+                     const struct pl_tape *tape,
+                     struct pl_comm *comm,
+                     struct pl_error *err)
+{
+    size_t size = pl_real_size(params->real), align = PL_PARAM_ALIGN / size;
+    size_t share = (size_t)comm->size * (SHARE_BYTES / size), count = 0;
+    int r;
+
+    params->order = calloc(PL_MAX(params->n, (size_t)1), sizeof(struct pl_param *));
+    if (!params->order)
+        return pl_error_set(err, -ENOMEM, "out of memory");
+    find_first_nodes(params, tape);
+    sort_by_use(params);
+    r = pl_agree_on_layout(params, comm, err);
+    if (r < 0)
+        return r;
+    for (size_t i = 0; i < params->n; i++) {
+        params->order[i]->offset = count;
+        count += (params->order[i]->tensor->count + align - 1) / align * align;
+    }
+    params->flags = count;
+    count = (count + params->n + share - 1) / share * share;
+    r = pl_device_alloc_zero(params->dev, PL_MAX(count * size, (size_t)64), "parameters",
+                             &params->values, err);
+    if (r < 0)
+        return r;
+    if (params->dev->ops->host)
+        r = pl_comm_alloc(comm, count * size, &params->grads, err);
+    else if (comm->device)
+        r = pl_comm_alloc(comm->device, PL_MAX(count * size, (size_t)64), &params->grads, err);
+    else
+        r = pl_device_alloc_zero(params->dev, PL_MAX(count * size, (size_t)64), "gradients",
+                                 &params->grads, err);
+    if (r < 0)
+        return pl_error_wrap(err, r, "memory for gradients");
+    params->owns_grads = !params->dev->ops->host && !comm->device;
+    params->count = count;
+    for (size_t i = 0; i < params->n; i++) {
+        struct pl_param *p = params->order[i];
+
+        p->tensor->data = (char *)params->values + p->offset * size;
+        p->tensor->grad = (char *)params->grads + p->offset * size;
+    }
+    return 0;
+}
+
+/* Writes the values that a tensor starts with to `data`, which is of its type. */
+static void
+start_values(const plume_tensor *t, enum plume_init init, struct pl_rng *rng, void *data)
+{
+    double fan_in = (double)(t->rank > 1 ? t->count / t->shape[0] : t->count), x[INIT_BLOCK];
+    double root = sqrt(fan_in), he = sqrt(2 / fan_in);
+
+    for (size_t at = 0, n; at < t->count; at += n) {
+        n = PL_MIN(t->count - at, (size_t)INIT_BLOCK);
+        if (init == PLUME_INIT_FAN_IN) {
+            pl_rng_uniforms(rng, n, x);
+            for (size_t k = 0; k < n; k++)
+                x[k] = (2 * x[k] - 1) / root;
+        } else {
+            for (size_t k = 0; k < n; k++)
+                x[k] = init == PLUME_INIT_HE ? pl_rng_normal(rng) * he : init == PLUME_INIT_ONE;
+        }
+        if (t->dtype == PLUME_F64)
+            memcpy((double *)data + at, x, n * sizeof(*x));
+        else
+            for (size_t k = 0; k < n; k++)
+                ((float *)data)[at + k] = (float)x[k];
+    }
+}
+
+static int init_tensor(struct pl_device *dev,
+                       const plume_tensor *t,
+                       enum plume_init init,
+                       struct pl_rng *rng,
+                       struct pl_error *err)
+{
+    struct pl_device_map map;
+    int r =
+        pl_device_map(dev, t->data, t->count * pl_dtype_size(t->dtype), PL_DEVICE_WRITE, &map, err);
+
+    if (r < 0)
+        return r;
+    start_values(t, init, rng, map.data);
+    pl_device_unmap(&map);
+    return 0;
+}
+
+int pl_params_init_values(struct pl_params *params, uint64_t seed, struct pl_error *err)
+{
+    struct pl_rng rng;
+    int r = 0;
+
+    params->values_version++;
+    params->buffers_version++;
+    for (size_t i = 0; i < params->n_buffers && r == 0; i++)
+        r = init_tensor(params->dev, params->buffers[i].tensor, params->buffers[i].init, NULL, err);
+    for (size_t i = 0; i < params->n && r == 0; i++) {
+        pl_rng_init(&rng, seed, STREAM_INIT + ((uint64_t)i << 32));
+        r = init_tensor(params->dev, params->list[i]->tensor, params->list[i]->init, &rng, err);
+    }
+    return r;
+}
+
+int pl_params_hash(const struct pl_params *params, char ret[PL_PARAMS_HASH], struct pl_error *err)
+{
+    uint8_t digest[PL_SHA256_BYTES];
+    struct pl_sha256 sha;
+
+    pl_sha256_init(&sha);
+    for (size_t i = 0; i < params->n; i++) {
+        const plume_tensor *t = params->list[i]->tensor;
+        struct pl_device_map map;
+        int r = pl_device_map(params->dev, t->data, t->count * pl_dtype_size(t->dtype),
+                              PL_DEVICE_READ, &map, err);
+
+        if (r < 0)
+            return r;
+        pl_sha256_add(&sha, map.data, map.bytes);
+        pl_device_unmap(&map);
+    }
+    pl_sha256_final(&sha, digest);
+    for (size_t i = 0; i < 8; i++)
+        snprintf(ret + 2 * i, 3, "%02x", digest[i]);
+    return 0;
+}

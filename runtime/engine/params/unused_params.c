@@ -1,0 +1,97 @@
+/* SPDX-License-Identifier: MIT */
+#include "runtime/engine/params/unused_params.h"
+
+/* The first node that adds to the parameter's gradient; SIZE_MAX where none does. */
+static size_t first_node(const struct pl_tape *tape, const plume_tensor *param)
+{
+    for (size_t i = 0; i < tape->n; i++)
+        for (size_t k = 0; k < tape->nodes[i].n_in && tape->nodes[i].back; k++) {
+            plume_tensor *in = tape->nodes[i].in[k];
+
+            if (in && in->wants_grad && pl_tensor_root(in) == param)
+                return i;
+        }
+    return SIZE_MAX;
+}
+
+void pl_used_forget(struct pl_params *params)
+{
+    params->plans = 0;
+}
+
+bool pl_used_look(struct pl_params *params, const struct pl_tape *const *tapes, size_t n)
+{
+    uint64_t plans = n;
+
+    for (size_t i = 0; i < n; i++)
+        plans += tapes[i]->plans << 8; /* more tapes than 255 there are not */
+    if (plans == params->plans)
+        return false;
+    params->plans = plans;
+    for (size_t i = 0; i < params->n; i++) {
+        struct pl_param *p = params->list[i];
+
+        p->first_node = first_node(tapes[0], p->tensor);
+        p->reached = p->first_node != SIZE_MAX;
+        for (size_t k = 1; k < n && !p->reached; k++)
+            p->reached = first_node(tapes[k], p->tensor) != SIZE_MAX;
+    }
+    return true;
+}
+
+static void *flags(const struct pl_params *params)
+{
+    return (char *)params->grads + params->flags * pl_real_size(params->real);
+}
+
+int pl_used_add(struct pl_params *params, bool first, bool any, struct pl_error *err)
+{
+    size_t size = pl_real_size(params->real);
+    struct pl_device_map map;
+    int r = pl_device_map(params->dev, flags(params), params->n * size, PL_DEVICE_WRITE, &map, err);
+
+    if (r < 0)
+        return r;
+    for (size_t i = 0; i < params->n; i++) {
+        struct pl_param *p = params->list[i];
+        bool mine = p->tensor->wants_grad;
+
+        if (mine && first && !(any && p->first_node != SIZE_MAX))
+            pl_device_zero(params->dev, p->tensor->grad, p->tensor->count * size);
+        if (mine)
+            p->used = (p->used && !first) || (any && p->reached);
+        if (params->real == PL_REAL_F64)
+            ((double *)map.data)[i] = mine && p->used;
+        else
+            ((float *)map.data)[i] = mine && p->used;
+    }
+    pl_device_unmap(&map);
+    return 0;
+}
+
+int pl_used_take(struct pl_params *params, bool alone, bool *ret_any, struct pl_error *err)
+{
+    size_t bytes = params->n * pl_real_size(params->real);
+    struct pl_device_map map = {0};
+    bool any = false;
+    int r = alone ? 0 : pl_device_map(params->dev, flags(params), bytes, PL_DEVICE_READ, &map, err);
+
+    if (r < 0)
+        return r;
+    for (size_t i = 0; i < params->n; i++) {
+        struct pl_param *p = params->list[i];
+
+        if (!p->tensor->wants_grad)
+            continue;
+        if (alone)
+            p->unused = !p->used;
+        else if (params->real == PL_REAL_F64)
+            p->unused = ((const double *)map.data)[i] == 0;
+        else
+            p->unused = ((const float *)map.data)[i] == 0;
+        any |= !p->unused;
+    }
+    pl_device_unmap(&map);
+    *ret_any = any;
+    return 0;
+}

@@ -1,0 +1,222 @@
+/* SPDX-License-Identifier: MIT */
+#include "runtime/engine/reduce/reducer.h"
+#include "runtime/engine/comm/comm_nccl.h"
+
+#include <math.h>
+
+int pl_reducer_init(struct pl_reducer *reducer,
+                    struct pl_params *params,
+                    const struct pl_optimizer *only,
+                    struct pl_comm *comm,
+                    size_t first_bytes,
+                    size_t max_bytes,
+                    struct pl_error *err)
+{
+    size_t max = first_bytes / pl_real_size(params->real), n = 1, end = params->flags;
+    struct pl_bucket *buckets = calloc(params->n + 1, sizeof(*buckets)), *b = buckets;
+    size_t most = 0;
+    int r;
+
+    if (!buckets)
+        return pl_error_set(err, -ENOMEM, "out of memory");
+    *b = (struct pl_bucket){.offset = params->flags, .count = params->count - params->flags};
+    for (size_t i = params->n; i-- > 0; end = params->order[i]->offset) {
+        const struct pl_param *p = params->order[i];
+
+        if (only && !pl_optimizer_has(only, p))
+            continue;
+        if (b->offset != end || (b->n && b->count + (end - p->offset) > max)) {
+            if (b->n)
+                max = max_bytes / pl_real_size(params->real);
+            b = &buckets[n++];
+            *b = (struct pl_bucket){.offset = end};
+        }
+        b->count += end - p->offset;
+        b->offset = p->offset;
+        b->first = i;
+        b->n++;
+    }
+    *reducer =
+        (struct pl_reducer){.comm = comm, .params = params, .buckets = buckets, .n = n, .next = n};
+    pl_reducer_replan(reducer);
+    for (size_t i = 0; i < n; i++)
+        most = PL_MAX(most, buckets[i].count * pl_real_size(params->real));
+    if (params->dev->ops->host || comm->size == 1 || comm->device || most == 0)
+        return 0;
+    r = pl_comm_alloc(comm, most, &reducer->stage, err);
+    if (r < 0)
+        pl_reducer_finish(reducer);
+    return r;
+}
+
+void pl_reducer_replan(struct pl_reducer *reducer)
+{
+    for (size_t i = 0; i < reducer->n; i++) {
+        struct pl_bucket *b = &reducer->buckets[i];
+
+        b->ready_node = SIZE_MAX;
+        for (size_t k = b->first; k < b->first + b->n; k++)
+            b->ready_node = PL_MIN(b->ready_node, reducer->params->order[k]->first_node);
+    }
+}
+
+int pl_reducer_narrow(struct pl_reducer *reducer, enum pl_half half, struct pl_error *err)
+{
+    void *low = NULL;
+    int r = pl_device_alloc(reducer->params->dev, reducer->params->count * sizeof(*reducer->low),
+                            "gradients in 16 bits", &low, err);
+
+    if (r < 0)
+        return r;
+    reducer->half = half;
+    reducer->low = low;
+    return 0;
+}
+
+void pl_reducer_finish(struct pl_reducer *reducer)
+{
+    if (reducer->low)
+        pl_device_free(reducer->params->dev, reducer->low);
+    free(reducer->buckets);
+    *reducer = (struct pl_reducer){0};
+}
+
+void pl_reducer_begin(struct pl_reducer *reducer, double scale)
+{
+    reducer->next = 0;
+    reducer->scale = scale;
+}
+
+/* A bucket between the gradients and their 16-bit form. */
+static struct pl_half_args half_args(const struct pl_reducer *red, size_t offset, size_t count)
+{
+    return (struct pl_half_args){.n = count,
+                                 .type = red->half,
+                                 .half = red->low + offset,
+                                 .wide = (float *)red->params->grads + offset};
+}
+
+/* The largest power of two up to x: what 16 bits are multiplied by without a rounding of its own,
+ * before they are summed up, so that a sum is no larger than its terms. */
+static double power_of(double x)
+{
+    int exponent = 0;
+
+    (void)frexp(x, &exponent);
+    return ldexp(0.5, exponent);
+}
+
+static int start(struct pl_reducer *red, void *grads, size_t count, struct pl_error *err)
+{
+    enum pl_nccl_type type = red->params->real == PL_REAL_F64 ? PL_NCCL_F64 : PL_NCCL_F32;
+    struct pl_device *dev = red->params->dev;
+
+    if (red->half != PL_HALF_NONE) {
+        size_t offset = (size_t)((float *)grads - (float *)red->params->grads);
+        struct pl_half_args low = half_args(red, offset, count);
+
+        dev->ops->kernels(dev, red->params->real)->narrow(&low);
+        red->started = true;
+        return pl_comm_nccl_start(red->comm->device, low.half, count,
+                                  red->half == PL_HALF_BF16 ? PL_NCCL_BF16 : PL_NCCL_F16,
+                                  power_of(red->scale), err);
+    }
+    red->started = true;
+    return pl_comm_nccl_start(red->comm->device, grads, count, type, red->scale, err);
+}
+
+/* What is asked of the device from now on follows all that was started. */
+static int join(struct pl_reducer *red, struct pl_error *err)
+{
+    struct pl_device *dev = red->params->dev;
+    const struct pl_kernels *k = dev->ops->kernels(dev, red->params->real);
+    double rest = red->scale / power_of(red->scale);
+    int r;
+
+    red->started = false;
+    r = pl_comm_nccl_join(red->comm->device, err);
+    for (size_t i = 0; r == 0 && red->half != PL_HALF_NONE && i < red->n; i++) {
+        struct pl_half_args low = half_args(red, red->buckets[i].offset, red->buckets[i].count);
+
+        k->widen(&low);
+        if (rest != 1)
+            k->affine(
+                &(struct pl_affine_args){.n = low.n, .scale = rest, .x = low.wide, .y = low.wide});
+    }
+    return r;
+}
+
+static int sum(struct pl_reducer *red, void *grads, size_t count, struct pl_error *err)
+{
+    struct pl_device *dev = red->params->dev;
+    enum pl_real real = red->params->real;
+    size_t bytes = count * pl_real_size(real);
+    int r;
+
+    if (dev->ops->host)
+        return pl_comm_allreduce(red->comm, grads, count, real, red->scale, err);
+    if (red->comm->size == 1) {
+        if (red->scale != 1)
+            dev->ops->kernels(dev, real)->affine(
+                &(struct pl_affine_args){.n = count, .scale = red->scale, .x = grads, .y = grads});
+        return 0;
+    }
+    if (red->comm->device)
+        return start(red, grads, count, err);
+    r = pl_device_download(dev, red->stage, grads, bytes, err);
+    if (r == 0)
+        r = pl_comm_allreduce(red->comm, red->stage, count, real, red->scale, err);
+    if (r == 0)
+        pl_device_upload(dev, grads, red->stage, bytes);
+    return r;
+}
+
+/* The module's own function gets memory of the host. */
+static int
+reduce_own(struct pl_reducer *red, const struct pl_bucket *b, void *grads, struct pl_error *err)
+{
+    size_t size = pl_real_size(red->params->real);
+    struct plume_bucket own = {
+        .struct_size = sizeof(own),
+        .index = (unsigned)(b - red->buckets),
+        .real_bytes = size,
+        .count = b->count,
+        .scale = red->scale,
+    };
+    struct pl_device_map map;
+    int r = pl_device_map(red->params->dev, grads, b->count * size,
+                          PL_DEVICE_READ | PL_DEVICE_WRITE, &map, err);
+
+    if (r < 0)
+        return r;
+    own.grads = map.data;
+    r = red->own(red->pl, &own);
+    pl_device_unmap(&map);
+    return r < 0 ? pl_error_errno(err, r, "the module's own reduction failed") : 0;
+}
+
+static int reduce(struct pl_reducer *red, const struct pl_bucket *b, struct pl_error *err)
+{
+    char *grads = (char *)red->params->grads + b->offset * pl_real_size(red->params->real);
+
+    return red->own ? reduce_own(red, b, grads, err) : sum(red, grads, b->count, err);
+}
+
+int pl_reducer_after_node(void *ctx, size_t index, struct pl_error *err)
+{
+    struct pl_reducer *red = ctx;
+    int r = 0;
+
+    while (r == 0 && red->next < red->n && red->buckets[red->next].ready_node >= index)
+        r = reduce(red, &red->buckets[red->next++], err);
+    return r == 0 && red->started && red->next == red->n ? join(red, err) : r;
+}
+
+size_t pl_reducer_stop(const void *ctx)
+{
+    const struct pl_reducer *red = ctx;
+
+    if (red->next == red->n || (red->comm->size == 1 && !red->own))
+        return 0;
+    return red->buckets[red->next].ready_node;
+}

@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: MIT */
+#include "runtime/engine/reduce/strategy.h"
+
+const char *const pl_strategy_names[] = {"auto", "single", "dp", "ddp", "ddp2", "horovod", NULL};
+
+static int check(const struct pl_train_options *o,
+                 const struct pl_world *place,
+                 unsigned size,
+                 enum pl_strategy_kind kind,
+                 struct pl_error *err)
+{
+    if (kind == PL_STRATEGY_SINGLE && size > 1)
+        return pl_error_set(err, -EINVAL,
+                            "strategy single has one rank, but %u were started: choose ddp, or "
+                            "start one",
+                            size);
+    if (kind == PL_STRATEGY_DP && place->n_nodes > 1)
+        return pl_error_set(err, -EINVAL,
+                            "strategy dp is one process on one node, but there are %u nodes: "
+                            "choose ddp2 (dp inside a node, ddp across) or ddp",
+                            place->n_nodes);
+    if (kind == PL_STRATEGY_DP && size > 1)
+        return pl_error_set(err, -EINVAL,
+                            "strategy dp is one process, but %u ranks were started: start one, or "
+                            "choose ddp",
+                            size);
+    if (kind == PL_STRATEGY_DP && o->amp_level == 2 &&
+        (o->precision == PL_PRECISION_16 || o->precision == PL_PRECISION_BF16))
+        return pl_error_set(err, -EINVAL,
+                            "strategy dp replicates the parameters for each batch, of which level "
+                            "O2 keeps 16-bit copies: choose --amp-level O1, or ddp");
+    if (kind == PL_STRATEGY_DDP2 && place->local_size > 1)
+        return pl_error_set(err, -EINVAL,
+                            "strategy ddp2 has one process a node, but %u ranks are on this one: "
+                            "start one a node (srun --ntasks-per-node=1) with --devices, or choose "
+                            "ddp",
+                            place->local_size);
+    if ((kind == PL_STRATEGY_DP || kind == PL_STRATEGY_DDP2) && o->sync_batchnorm)
+        return pl_error_set(err, -EINVAL,
+                            "synchronised batch norm is between ranks, not between the devices of "
+                            "one: choose ddp");
+    if (kind == PL_STRATEGY_HOROVOD && size > 1 && o->sync_batchnorm)
+        return pl_error_set(err, -EINVAL,
+                            "strategy horovod lets ranks run out of batches at different times, "
+                            "which --sync-batchnorm cannot wait for: choose ddp");
+    if ((kind == PL_STRATEGY_SINGLE || kind == PL_STRATEGY_DDP || kind == PL_STRATEGY_HOROVOD) &&
+        o->devices > 1)
+        return pl_error_set(
+            err, -EINVAL,
+            "strategy %s has one device a rank, not %u: start more ranks, or choose "
+            "dp or ddp2",
+            pl_strategy_names[kind], o->devices);
+    return 0;
+}
+
+int pl_strategy_choose(const struct pl_train_options *options,
+                       const struct pl_world *place,
+                       unsigned world_size,
+                       struct pl_strategy *ret,
+                       struct pl_error *err)
+{
+    enum pl_strategy_kind kind = options->strategy;
+    int r;
+
+    if (kind == PL_STRATEGY_AUTO)
+        kind = world_size > 1 || options->devices > 1 ? PL_STRATEGY_DDP : PL_STRATEGY_SINGLE;
+    r = check(options, place, world_size, kind, err);
+    if (r < 0)
+        return r;
+    *ret = (struct pl_strategy){
+        .kind = kind,
+        .devices =
+            kind == PL_STRATEGY_DP || kind == PL_STRATEGY_DDP2 ? PL_MAX(options->devices, 1u) : 1,
+        .reduces = world_size > 1,
+        .fused = kind == PL_STRATEGY_HOROVOD,
+        .joins = kind == PL_STRATEGY_HOROVOD && world_size > 1,
+        .rate = kind == PL_STRATEGY_HOROVOD ? world_size : 1,
+    };
+    return 0;
+}

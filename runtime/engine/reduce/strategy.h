@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: MIT */
+/* What the strategies differ in (checklist 4.1). All of them train through one step and one
+ * reducer; a strategy only answers these questions.
+ *
+ *            processes       loader's batch     gradient                       rate
+ *   single   1               whole              -                              as given
+ *   dp       1, k devices    split over them    of what training_step_end or   as given
+ *                                               the mean makes of the parts
+ *   ddp      1 a device      each its own       mean over ranks, in buckets    as given
+ *   ddp2     1 a node,       a node's, split    as dp, then mean over nodes    as given
+ *            k devices       over its devices
+ *   horovod  1 a device      each its own       mean over ranks, fused         x world size
+ *
+ * Nothing given: single for one rank with one device, else ddp, which has one device a rank. */
+#ifndef PL_RUNTIME_ENGINE_REDUCE_STRATEGY_H
+#define PL_RUNTIME_ENGINE_REDUCE_STRATEGY_H
+
+#include "runtime/engine/comm/comm.h"
+#include "runtime/engine/config/train_options.h"
+
+struct pl_strategy {
+    enum pl_strategy_kind kind; /* never PL_STRATEGY_AUTO */
+    unsigned devices;           /* of this process, that share a batch; 1 but for dp and ddp2 */
+    bool reduces;               /* gradients, over the ranks of the communicator */
+    bool fused;                 /* in one slice after the backward pass, not in buckets along it */
+    bool joins;                 /* ranks may run out of batches at different times */
+    double rate;                /* factor of learning rates */
+};
+
+/* What the options come to for this communicator. -EINVAL says why a strategy cannot be had here,
+ * and what to do. */
+int pl_strategy_choose(const struct pl_train_options *options,
+                       const struct pl_world *place,
+                       unsigned world_size,
+                       struct pl_strategy *ret,
+                       struct pl_error *err);
+
+/* "auto", "single", "dp", "ddp", "ddp2", "horovod"; ends with NULL, by enum pl_strategy_kind. */
+extern const char *const pl_strategy_names[];
+
+#endif

@@ -1,0 +1,76 @@
+/* SPDX-License-Identifier: MIT */
+#include "runtime/engine/tape/profile.h"
+
+#include <string.h>
+
+struct line {
+    const struct pl_node *first;
+    size_t calls;
+    double ns[2], flops;
+};
+
+static bool alike(const struct pl_node *a, const struct pl_node *b)
+{
+    return strcmp(a->op->name, b->op->name) == 0 && a->out->dtype == b->out->dtype &&
+           a->k == b->k && a->out->rank == b->out->rank &&
+           memcmp(a->out->shape, b->out->shape, a->out->rank * sizeof(a->out->shape[0])) == 0;
+}
+
+static int dearest_first(const void *a, const void *b)
+{
+    const struct line *x = a, *y = b;
+    double dx = x->ns[0] + x->ns[1], dy = y->ns[0] + y->ns[1];
+
+    return (dx < dy) - (dx > dy);
+}
+
+static size_t gather(const struct pl_tape *tape, struct line *lines)
+{
+    size_t n = 0;
+
+    for (size_t i = 0; i < tape->n; i++) {
+        const struct pl_node *node = &tape->nodes[i];
+        size_t k = 0;
+
+        if (node->op->view)
+            continue;
+        while (k < n && !alike(lines[k].first, node))
+            k++;
+        if (k == n)
+            lines[n++] = (struct line){.first = node};
+        lines[k].calls++;
+        for (int d = 0; d < 2; d++)
+            lines[k].ns[d] += (double)node->ns[d];
+        if (node->op->flops)
+            lines[k].flops +=
+                node->op->flops(node, false) + (node->back ? node->op->flops(node, true) : 0);
+    }
+    return n;
+}
+
+void pl_profile_print(const struct pl_tape *tape, uint64_t steps, double seconds, FILE *out)
+{
+    _cleanup_free_ struct line *lines = calloc(tape->n, sizeof(*lines));
+    double to_ms = 1e-6 / (double)PL_MAX(steps, (uint64_t)1), total = seconds * 1e9, in_ops = 0;
+    size_t n = lines ? gather(tape, lines) : 0;
+    char text[96];
+
+    if (n == 0)
+        return;
+    qsort(lines, n, sizeof(*lines), dearest_first);
+    fprintf(out, "%-16s %-4s %-26s %5s %9s %9s %6s %8s\n", "op", "type", "output", "calls",
+            "forward", "backward", "share", "GFLOP/s");
+    for (size_t i = 0; i < n; i++) {
+        const struct line *l = &lines[i];
+        double ns = l->ns[0] + l->ns[1];
+
+        in_ops += ns;
+        fprintf(out, "%-16s %-4s %-26s %5zu %9.3f %9.3f %5.1f%% %8.2f\n", l->first->op->name,
+                pl_dtype_name(pl_dtype_of_real(l->first->k->real)),
+                pl_tensor_text(l->first->out, text, sizeof(text)), l->calls, l->ns[0] * to_ms,
+                l->ns[1] * to_ms, 100 * ns / total, ns > 0 ? l->flops * (double)steps / ns : 0);
+    }
+    fprintf(out, "%-16s %-4s %-26s %5s %9.3f %9s %5.1f%%\n", "rest", "", "data, optimizer, ranks",
+            "", (total - in_ops) * to_ms, "", 100 * (total - in_ops) / total);
+    fprintf(out, "%.3f ms a step, %llu steps\n", total * to_ms, (unsigned long long)steps);
+}

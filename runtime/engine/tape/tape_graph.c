@@ -1,0 +1,257 @@
+/* SPDX-License-Identifier: MIT */
+/* Replaying a tape: what a stretch of its nodes asks of the device is captured into a graph
+ * (device.h) once it has run twice in the same way, and replayed from then on. The first runs are
+ * plain, so that what is made once - plans of libraries, workspaces, modules of kernels - is there.
+ *
+ * "The same way" is a key: the nodes, the direction, and all that is an argument of their kernels
+ * and may differ between two runs of one plan: addresses of leaves (parameters, batches), where
+ * gradients are added, the seed. The plan's own addresses change with the plan only, which drops
+ * all graphs. What changes from step to step is in the device's memory and written before the run:
+ * the gradient of the loss (its scale), and dropout's counter (`draw`). */
+#include "common/base/log.h"
+#include "runtime/engine/tape/tape_private.h"
+
+#include <string.h>
+
+#define GRAPHS_MAX 64 /* of a plan; what comes later runs plainly */
+#define PLAIN_RUNS 2  /* before a graph is captured */
+#define LEAST_NODES 2 /* for which a graph is worth its launch */
+#define KEY_FIXED 4   /* words in front of the leaves' */
+
+struct stretch {
+    uint64_t *key;
+    size_t n_key;
+    unsigned runs;                 /* without a graph */
+    struct pl_device_graph *graph; /* NULL: none yet */
+};
+
+struct pl_tape_graphs {
+    uint64_t plan;  /* that the rest is about: the tape's `plans` */
+    bool refused;   /* a capture has failed: not again with this plan */
+    bool draws;     /* there are nodes that read the counter */
+    uint64_t *draw; /* the counter on the device; NULL until it is needed */
+    struct stretch list[GRAPHS_MAX];
+    size_t n;
+    uint64_t *key; /* of the run that is asked for */
+    size_t key_cap;
+};
+
+static void drop(struct pl_tape *tape)
+{
+    struct pl_tape_graphs *g = tape->own;
+
+    for (size_t i = 0; i < g->n; i++) {
+        tape->dev->ops->graph_free(tape->dev, g->list[i].graph);
+        free(g->list[i].key);
+    }
+    g->n = 0;
+}
+
+void pl_tape_graphs_finish(struct pl_tape *tape)
+{
+    struct pl_tape_graphs *g = tape->own;
+
+    if (!g)
+        return;
+    drop(tape);
+    pl_device_free(tape->dev, g->draw);
+    free(g->key);
+    free(g);
+    tape->own = NULL;
+    tape->draw = NULL;
+}
+
+static void refuse(struct pl_tape *tape, const char *why)
+{
+    tape->own->refused = true;
+    pl_log_debug("tape", "%s: no graphs of this plan: %s", tape->dev->name, why);
+}
+
+/* Forgets what was about an older plan. */
+static void follow_plan(struct pl_tape *tape)
+{
+    struct pl_tape_graphs *g = tape->own;
+    struct pl_error err = {0};
+
+    if (g->plan == tape->plans)
+        return;
+    drop(tape);
+    g->plan = tape->plans;
+    g->refused = g->draws = false;
+    for (size_t i = 0; i < tape->n; i++)
+        g->draws |= tape->nodes[i].op->draws;
+    if (g->draws && !g->draw &&
+        pl_device_alloc(tape->dev, sizeof(*g->draw), "dropout's counter", (void **)&g->draw, &err) <
+            0)
+        refuse(tape, pl_error_text(&err));
+}
+
+void pl_tape_graphs_begin(struct pl_tape *tape)
+{
+    tape->draw = NULL;
+    if (!tape->graphs || tape->timed || !tape->dev->ops->capture_begin)
+        return;
+    if (!tape->own)
+        tape->own = calloc(1, sizeof(*tape->own));
+    if (!tape->own)
+        return;
+    follow_plan(tape);
+    if (!tape->own->draws || tape->own->refused)
+        return;
+    pl_device_upload(tape->dev, tape->own->draw, &tape->step, sizeof(tape->step));
+    tape->draw = tape->own->draw;
+}
+
+bool pl_tape_graphs_usable(const struct pl_tape *tape)
+{
+    return tape->own && !tape->own->refused && tape->own->plan == tape->plans && tape->graphs &&
+           !tape->timed;
+}
+
+static size_t node_at(size_t first, size_t k, const struct pl_backward *backward)
+{
+    return backward ? first - k : first + k;
+}
+
+static bool runs(const struct pl_node *node, const struct pl_backward *backward)
+{
+    return backward ? node->back : !node->op->view;
+}
+
+/* Addresses of a node's inputs that the plan has not placed; returns their number. */
+static size_t add_leaves(const struct pl_tape *tape,
+                         size_t index,
+                         const struct pl_backward *backward,
+                         uint64_t *to)
+{
+    const struct pl_node *node = &tape->nodes[index];
+    struct pl_call call;
+    bool any = false;
+    size_t n = 0;
+
+    for (size_t i = 0; i < node->n_in && runs(node, backward); i++)
+        any |= node->in[i] && pl_tensor_root(node->in[i])->tape != tape;
+    if (!any)
+        return 0;
+    pl_tape_point(tape, index, backward != NULL, &call);
+    for (size_t i = 0; i < node->n_in; i++) {
+        if (!node->in[i] || pl_tensor_root(node->in[i])->tape == tape)
+            continue;
+        to[n++] = (uintptr_t)call.in[i];
+        if (backward)
+            to[n++] = (uintptr_t)call.in_grad[i];
+    }
+    return n;
+}
+
+/* The key into g->key; 0 words where there is no memory, or too few nodes for a graph. */
+static size_t
+make_key(struct pl_tape *tape, size_t first, size_t n, const struct pl_backward *backward)
+{
+    struct pl_tape_graphs *g = tape->own;
+    size_t most = KEY_FIXED, at = 0, kernels = 0;
+
+    for (size_t k = 0; k < n; k++) {
+        most += 2 * tape->nodes[node_at(first, k, backward)].n_in;
+        kernels += runs(&tape->nodes[node_at(first, k, backward)], backward);
+    }
+    if (kernels < LEAST_NODES)
+        return 0;
+    if (most > g->key_cap) {
+        uint64_t *key = reallocarray(g->key, most, sizeof(*key));
+
+        if (!key)
+            return 0;
+        g->key = key;
+        g->key_cap = most;
+    }
+    g->key[at++] = (uint64_t)(backward != NULL) << 1 | (backward && backward->accumulate);
+    g->key[at++] = first;
+    g->key[at++] = n;
+    g->key[at++] = tape->seed;
+    for (size_t k = 0; k < n; k++)
+        at += add_leaves(tape, node_at(first, k, backward), backward, g->key + at);
+    return at;
+}
+
+/* Where the graph for g->key is, or is to be; NULL: it runs plainly. */
+static struct stretch *find(struct pl_tape_graphs *g, size_t n_key)
+{
+    struct stretch *s;
+
+    for (size_t i = 0; i < g->n; i++)
+        if (g->list[i].n_key == n_key &&
+            memcmp(g->list[i].key, g->key, n_key * sizeof(*g->key)) == 0)
+            return &g->list[i];
+    if (g->n == GRAPHS_MAX)
+        return NULL;
+    s = &g->list[g->n];
+    *s = (struct stretch){.key = calloc(n_key, sizeof(*s->key)), .n_key = n_key};
+    if (!s->key)
+        return NULL;
+    memcpy(s->key, g->key, n_key * sizeof(*s->key));
+    if (++g->n == GRAPHS_MAX)
+        pl_log_debug("tape", "no more than %d graphs of one plan", GRAPHS_MAX);
+    return s;
+}
+
+/* Nothing has run then. */
+static bool capture(struct pl_tape *tape,
+                    struct stretch *s,
+                    size_t first,
+                    size_t n,
+                    const struct pl_backward *backward)
+{
+    const struct pl_device_ops *ops = tape->dev->ops;
+    struct pl_error err = {0}, why = {0};
+    int r = ops->capture_begin(tape->dev, &err);
+
+    if (r == 0) {
+        int ran = pl_tape_run_nodes(tape, first, n, backward, &why);
+
+        r = ops->capture_end(tape->dev, &s->graph, &err);
+        if (r == 0 && ran < 0) { /* cannot be: nodes that meet stand alone */
+            ops->graph_free(tape->dev, s->graph);
+            s->graph = NULL;
+            r = pl_error_set(&err, ran, "%s", pl_error_text(&why));
+        }
+        tape->failed = 0;
+    }
+    if (r < 0)
+        refuse(tape, pl_error_text(&err));
+    else
+        pl_log_debug("tape", "%s: captured ops %zu to %zu %s, replayed from now on",
+                     tape->dev->name, first, node_at(first, n - 1, backward),
+                     !backward              ? "forward"
+                     : backward->accumulate ? "backward, adding"
+                                            : "backward");
+    return r == 0;
+}
+
+static bool replay(struct pl_tape *tape, struct stretch *s)
+{
+    if (tape->dev->ops->replay(tape->dev, s->graph) == 0)
+        return true;
+    pl_log_debug("tape", "%s: a graph is of no more use: a workspace has moved", tape->dev->name);
+    tape->dev->ops->graph_free(tape->dev, s->graph);
+    s->graph = NULL;
+    return false;
+}
+
+int pl_tape_graphs_run(struct pl_tape *tape,
+                       size_t first,
+                       size_t n,
+                       const struct pl_backward *backward,
+                       struct pl_error *err)
+{
+    size_t n_key = pl_tape_graphs_usable(tape) ? make_key(tape, first, n, backward) : 0;
+    struct stretch *s = n_key ? find(tape->own, n_key) : NULL;
+
+    if (s && s->graph && replay(tape, s))
+        return 0;
+    if (s && s->runs >= PLAIN_RUNS && capture(tape, s, first, n, backward) && replay(tape, s))
+        return 0;
+    if (s && s->runs < PLAIN_RUNS)
+        s->runs++;
+    return pl_tape_run_nodes(tape, first, n, backward, err);
+}

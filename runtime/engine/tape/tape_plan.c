@@ -1,0 +1,275 @@
+/* SPDX-License-Identifier: MIT */
+/* What a recorded tape needs before it runs: who is the first to write each gradient, and where in
+ * one block of memory everything lies. Time runs in positions: node i of n runs forward at i and
+ * backward at 2n - 1 - i; what is read afterwards lives until 2n. Two things that are never alive
+ * at the same position may have the same place (tape_place.c). */
+#include "common/base/log.h"
+#include "runtime/engine/tape/tape_private.h"
+
+#include <string.h>
+
+#define COVER_MAX ((size_t)1 << 24) /* elements; larger bases of views are zeroed first */
+
+enum written { NOTHING, PARTS, PARTS_COVER, ALL };
+
+static bool is_among(const struct pl_tape *tape, size_t n, const plume_tensor *t)
+{
+    for (size_t i = 0; i < n; i++)
+        if (tape->roots[i] == t || (tape->roots[i]->base == t))
+            return true;
+    return false;
+}
+
+static bool runs_back(const struct pl_tape *tape, const struct pl_node *node)
+{
+    return tape->want_grad && !node->op->view && node->op->backward && node->out->wants_grad &&
+           node->out->reached;
+}
+
+/* Marks the tensors on the way to the roots. */
+static void reach(struct pl_tape *tape)
+{
+    for (size_t i = 0; i < tape->n; i++) {
+        struct pl_node *node = &tape->nodes[i];
+
+        node->out->reached = false;
+        node->out->written = NOTHING;
+        for (size_t k = 0; k < node->n_in; k++)
+            if (node->in[k]) {
+                pl_tensor_root(node->in[k])->reached = false;
+                pl_tensor_root(node->in[k])->written = NOTHING;
+            }
+    }
+    for (size_t i = 0; i < tape->n_seeds; i++)
+        if (tape->roots[i]->wants_grad) {
+            pl_tensor_root(tape->roots[i])->reached = true;
+            tape->roots[i]->reached = true;
+        }
+    for (size_t i = tape->n; i-- > 0;) {
+        struct pl_node *node = &tape->nodes[i];
+
+        if (node->out->base && node->out->wants_grad)
+            node->out->reached = node->out->base->reached;
+        node->back = runs_back(tape, node);
+        for (size_t k = 0; k < node->n_in && node->back; k++)
+            if (node->in[k] && node->in[k]->wants_grad)
+                pl_tensor_root(node->in[k])->reached = true;
+    }
+}
+
+/* Sets the bits of a view's elements; false where one was set already. */
+static bool mark(uint8_t *bits, const plume_tensor *t)
+{
+    size_t index[PLUME_RANK_MAX] = {0}, at = t->offset;
+
+    for (size_t n = 0; n < t->count; n++) {
+        if (bits[at / 8] & (1u << at % 8))
+            return false;
+        bits[at / 8] |= (uint8_t)(1u << at % 8);
+        for (size_t d = t->rank; d-- > 0;) {
+            at += t->stride[d];
+            if (++index[d] < t->shape[d])
+                break;
+            at -= t->stride[d] * t->shape[d];
+            index[d] = 0;
+        }
+    }
+    return true;
+}
+
+/* Whether the views of `base` whose gradients are written make all of it, each element once. */
+static bool views_cover(const struct pl_tape *tape, const plume_tensor *base)
+{
+    _cleanup_free_ uint8_t *bits = NULL;
+    size_t covered = 0;
+
+    if (base->count > COVER_MAX || !(bits = calloc(base->count / 8 + 1, 1)))
+        return false;
+    for (size_t i = 0; i < tape->n; i++) {
+        const struct pl_node *node = &tape->nodes[i];
+
+        for (size_t k = 0; k < node->n_in && node->back; k++) {
+            const plume_tensor *in = node->in[k];
+
+            if (!in || !in->wants_grad || (in != base && in->base != base))
+                continue;
+            if (in == base || !mark(bits, in))
+                return false;
+            covered += in->count;
+        }
+    }
+    return covered == base->count;
+}
+
+/* Who writes, who adds; in the order of backward. */
+static void plan_writes(struct pl_tape *tape)
+{
+    for (size_t i = 0; i < tape->n_seeds; i++) /* filled by the caller, or by the seed */
+        if (tape->roots[i]->wants_grad)
+            pl_tensor_root(tape->roots[i])->written = ALL;
+    for (size_t i = tape->n; i-- > 0;) {
+        struct pl_node *node = &tape->nodes[i];
+
+        for (size_t k = 0; k < node->n_in; k++) {
+            plume_tensor *in = node->in[k], *root;
+
+            node->add[k] = node->first[k] = false;
+            if (!in || !in->wants_grad || !node->back)
+                continue;
+            root = pl_tensor_root(in);
+            if (in->base && root->written == NOTHING) {
+                root->written = views_cover(tape, root) ? PARTS_COVER : PARTS;
+                node->first[k] = root->written == PARTS;
+            }
+            node->add[k] = root->written == PARTS || root->written == ALL;
+            if (!in->base)
+                root->written = ALL;
+        }
+    }
+}
+
+/* Positions of one tensor's data and gradient, while they are collected. */
+struct life {
+    size_t data_to, grad_from;
+    size_t data, grad, aux, forward, backward; /* blocks */
+};
+
+static size_t back_at(const struct pl_tape *tape, size_t i)
+{
+    return 2 * tape->n - 1 - i;
+}
+
+static void find_lives(const struct pl_tape *tape, struct life *lives)
+{
+    for (size_t i = 0; i < tape->n; i++) {
+        const struct pl_node *node = &tape->nodes[i];
+        bool back = node->back;
+
+        lives[i].data_to = i;
+        lives[i].grad_from = SIZE_MAX;
+        for (size_t k = 0; k < node->n_in; k++) {
+            plume_tensor *root = node->in[k] ? pl_tensor_root(node->in[k]) : NULL;
+            struct life *life = root && root->tape == tape ? &lives[root->node] : NULL;
+
+            if (!life)
+                continue;
+            life->data_to = PL_MAX(life->data_to, i);
+            if (back && (node->op->needs & PL_NEEDS_IN(k)))
+                life->data_to = PL_MAX(life->data_to, back_at(tape, i));
+            if (back && node->in[k]->wants_grad)
+                life->grad_from = PL_MIN(life->grad_from, back_at(tape, i));
+        }
+        if (back && (node->op->needs & PL_NEEDS_OUT))
+            lives[i].data_to = PL_MAX(lives[i].data_to, back_at(tape, i));
+        if (is_among(tape, tape->n_roots, node->out))
+            lives[i].data_to = 2 * tape->n;
+        if (is_among(tape, tape->n_seeds, node->out) && node->out->wants_grad)
+            lives[i].grad_from = tape->n - 1; /* filled before backward starts */
+    }
+}
+
+static void make_blocks(struct pl_tape *tape, struct life *lives, struct pl_places *p)
+{
+    for (size_t i = 0; i < tape->n; i++) {
+        struct pl_node *node = &tape->nodes[i];
+        plume_tensor *out = node->out;
+        size_t bytes = out->count * pl_dtype_size(out->dtype), back = back_at(tape, i);
+        size_t scratch = node->scratch_bytes + pl_tape_wide_bytes(node);
+        struct life *life = &lives[i];
+
+        life->data = life->grad = life->aux = life->forward = life->backward = SIZE_MAX;
+        if (node->op->view)
+            continue;
+        life->data = pl_places_add(p, bytes, i, life->data_to);
+        /* A root's gradient may be read by the caller, too (a leaf of another tape). */
+        if (out->wants_grad && life->grad_from != SIZE_MAX)
+            life->grad = pl_places_add(p, bytes, life->grad_from, back);
+        life->aux = pl_places_add(p, node->aux_bytes, i, node->back ? back : i);
+        life->forward = pl_places_add(p, scratch, i, i);
+        if (node->back)
+            life->backward = pl_places_add(p, scratch, back, back);
+    }
+}
+
+static void *address(const struct pl_tape *tape, const struct pl_places *p, size_t block)
+{
+    return block == SIZE_MAX ? NULL : tape->memory + p->list[block].offset;
+}
+
+static void set_addresses(struct pl_tape *tape, const struct life *lives, const struct pl_places *p)
+{
+    for (size_t i = 0; i < tape->n; i++) {
+        struct pl_node *node = &tape->nodes[i];
+        const struct life *life = &lives[i];
+
+        if (node->op->view)
+            continue;
+        node->out->data = address(tape, p, life->data);
+        node->out->grad = address(tape, p, life->grad);
+        node->aux = address(tape, p, life->aux);
+        node->scratch[0] = address(tape, p, life->forward);
+        node->scratch[1] = address(tape, p, life->backward);
+    }
+}
+
+/* Nodes that another table than the tape's runs. */
+static size_t low_nodes(const struct pl_tape *tape)
+{
+    size_t n = 0;
+
+    for (size_t i = 0; i < tape->n; i++)
+        n += tape->nodes[i].k != tape->kernels && !tape->nodes[i].op->view;
+    return n;
+}
+
+int pl_tape_plan(struct pl_tape *tape, struct pl_error *err)
+{
+    _cleanup_free_ struct life *lives = calloc(PL_MAX(tape->n, (size_t)1), sizeof(*lives));
+    struct pl_places p = {0};
+    struct pl_error why = {0};
+    size_t bytes;
+    int r = 0;
+
+    reach(tape);
+    plan_writes(tape);
+    if (lives) {
+        find_lives(tape, lives);
+        make_blocks(tape, lives, &p);
+    }
+    bytes = lives && !p.bad ? pl_places_set(&p, tape->spread) : SIZE_MAX;
+    if (bytes != SIZE_MAX && bytes > tape->memory_cap) {
+        pl_device_free(tape->dev, tape->memory);
+        tape->memory = NULL;
+        tape->memory_cap = 0;
+        r = pl_device_alloc(tape->dev, bytes, "the step's tensors", (void **)&tape->memory, &why);
+        if (r == 0)
+            tape->memory_cap = bytes;
+    }
+    if (r < 0 || bytes == SIZE_MAX) {
+        free(p.list);
+        return pl_error_set(err, r < 0 ? r : -ENOMEM, "%s: try a smaller batch",
+                            r < 0 ? pl_error_text(&why) : "out of memory");
+    }
+    set_addresses(tape, lives, &p);
+    tape->memory_bytes = bytes;
+    tape->unshared_bytes = 0;
+    for (size_t i = 0; i < p.n; i++)
+        tape->unshared_bytes += p.list[i].bytes;
+    free(p.list);
+    tape->planned = true;
+    tape->plans++;
+    pl_log_debug("tape",
+                 "%zu ops, %zu of them in 16 bits, %zu KiB of memory (%zu KiB without reuse)",
+                 tape->n, low_nodes(tape), bytes >> 10, tape->unshared_bytes >> 10);
+    return 0;
+}
+
+bool pl_tape_reaches(const struct pl_tape *tape, const plume_tensor *param)
+{
+    for (size_t i = 0; i < tape->n; i++)
+        for (size_t k = 0; k < tape->nodes[i].n_in; k++)
+            if (tape->nodes[i].in[k] && pl_tensor_root(tape->nodes[i].in[k]) == param &&
+                tape->nodes[i].in[k]->wants_grad && tape->nodes[i].back)
+                return true;
+    return false;
+}

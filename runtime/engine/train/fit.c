@@ -1,0 +1,369 @@
+/* SPDX-License-Identifier: MIT */
+/* The loop over epochs (checklist 4.4): which batches, when a validation is due, what ends it. */
+#include "common/base/fs.h"
+#include "common/base/log.h"
+#include "runtime/engine/params/consistency.h"
+#include "runtime/engine/train/eval.h"
+#include "runtime/engine/train/requeue.h"
+#include "runtime/engine/train/train_step.h"
+
+#include <math.h>
+
+#define LOOK_S 0.5 /* how often ranks agree on the time, as far as steps are shorter */
+
+/* Batches of a stage that the options leave. */
+static uint64_t batches_of(const struct pl_trainer *t, enum plume_stage stage)
+{
+    const struct pl_train_options *o = t->options;
+    const struct pl_loader *loader = &t->stage[stage].loader;
+    uint64_t n = t->stage[stage].present ? pl_loader_batches(loader) : 0;
+
+    if (o->fast_dev_run)
+        return PL_MIN(n, o->fast_dev_run);
+    if (o->overfit.value > 0 && stage != PLUME_TEST)
+        return pl_limit_of(&o->overfit, n);
+    return pl_limit_of(&o->limit[stage], n);
+}
+
+/* All ranks have as many, or join; *ret = the most that one has. */
+static int
+agree_on_batches(struct pl_trainer *t, uint64_t mine, uint64_t *ret, struct pl_error *err)
+{
+    unsigned n = t->comm->size;
+    _cleanup_free_ uint64_t *all = calloc(n, sizeof(*all));
+    _cleanup_free_ size_t *offset = calloc((size_t)n + 1, sizeof(*offset));
+    int r;
+
+    if (!all || !offset)
+        return pl_error_set(err, -ENOMEM, "out of memory");
+    for (unsigned i = 0; i <= n; i++)
+        offset[i] = i * sizeof(*all);
+    all[t->comm->rank] = mine;
+    r = pl_comm_allgather(t->comm, all, offset, err);
+    if (r < 0)
+        return r;
+    *ret = mine;
+    for (unsigned i = 0; i < n; i++) {
+        if (all[i] != mine && !t->strategy.joins)
+            return pl_error_set(
+                err, -EINVAL,
+                "rank %u has %llu batches, rank %u %llu: strategy horovod lets ranks "
+                "run out of batches at different times",
+                t->comm->rank, (unsigned long long)mine, i, (unsigned long long)all[i]);
+        *ret = PL_MAX(*ret, all[i]);
+    }
+    return 0;
+}
+
+/* Batches between validations inside an epoch of n; 0 where there is none. */
+static int
+validation_interval(const struct pl_trainer *t, uint64_t n, uint64_t *ret, struct pl_error *err)
+{
+    const struct pl_limit *check = &t->options->val_check;
+
+    if (!t->stage[PLUME_VALIDATE].present || t->options->fast_dev_run) {
+        *ret = t->stage[PLUME_VALIDATE].present ? n : 0;
+        return 0;
+    }
+    if (!check->is_share && check->value > (double)n)
+        return pl_error_set(err, -EINVAL,
+                            "a validation every %g batches never comes: an epoch has %llu; give a "
+                            "share of it, as 0.5",
+                            check->value, (unsigned long long)n);
+    *ret = check->is_share ? PL_MAX((uint64_t)floor(check->value * (double)n), (uint64_t)1)
+                           : (uint64_t)check->value;
+    return 0;
+}
+
+static void print_place(const struct pl_trainer *t)
+{
+    fprintf(t->options->out, "epoch %llu/%g step %llu", (unsigned long long)t->epoch + 1,
+            t->options->fast_dev_run ? 1 : pl_hparams_value(t->hparams, "epochs"),
+            (unsigned long long)t->step);
+}
+
+static bool speaks(const struct pl_trainer *t)
+{
+    return t->comm->rank == 0 && t->options->out;
+}
+
+/* After the newest validation. */
+static int look_for_progress(struct pl_trainer *t, struct pl_error *err)
+{
+    const struct pl_stop_rule *rule = &t->options->stop;
+
+    if (!rule->monitor)
+        return 0;
+    if (!pl_metrics_has(&t->metrics, rule->monitor))
+        return pl_error_set(err, -ENOENT,
+                            "early stopping watches '%s', which nothing has logged: validation "
+                            "values are called val_NAME",
+                            rule->monitor);
+    /* Where it comes too early it is forgotten, as Lightning does. */
+    if (pl_stop_look(&t->stop, rule, pl_metrics_get(&t->metrics, rule->monitor)) &&
+        t->epoch + 1 >= t->options->min_epochs && t->step >= t->options->min_steps)
+        t->stopping = true;
+    return 0;
+}
+
+/* extra: as pl_eval_run(). */
+static int validate(struct pl_trainer *t, double extra[2], double *values, struct pl_error *err)
+{
+    int r = pl_trainer_hook(t, t->module->on_validation_start, "on_validation_start", err);
+
+    if (r == 0)
+        r = pl_eval_run(t, PLUME_VALIDATE, batches_of(t, PLUME_VALIDATE), extra, values, err);
+    if (r < 0)
+        return r;
+    pl_eval_keep(t, PLUME_VALIDATE, values);
+    r = pl_trainer_hook(t, t->module->on_validation_end, "on_validation_end", err);
+    return r < 0 ? r : look_for_progress(t, err);
+}
+
+/* A validation in the middle of an epoch. */
+static int validate_between(struct pl_trainer *t, struct pl_error *err)
+{
+    double none[2] = {0}, values[PL_LOG_VALUES_MAX];
+    int r = validate(t, none, values, err);
+
+    if (r < 0)
+        return r;
+    pl_progress_clear(&t->logger.progress);
+    if (speaks(t))
+        print_place(t);
+    pl_eval_tell(t, PLUME_VALIDATE, values, false);
+    if (speaks(t)) {
+        fputc('\n', t->options->out);
+        fflush(t->options->out);
+    }
+    return pl_keeper_save(&t->keeper, t, t->batch, err);
+}
+
+/* Whether the time is over or a signal came, for all ranks alike. They ask each other only now and
+ * then: the next time after as many steps as take LOOK_S, by what all measured. */
+static int agree_on_time(struct pl_trainer *t, struct pl_error *err)
+{
+    double seconds = (double)(pl_now_ns() - t->fit_ns) * 1e-9, sums[4], steps;
+    int sig = t->options->interrupt ? *t->options->interrupt : 0, r;
+
+    if ((isinf(t->options->max_seconds) && !t->options->interrupt) || t->step < t->look_at)
+        return 0;
+    steps = (double)PL_MAX(t->step - t->looked_at, (uint64_t)1);
+    sums[0] = seconds >= t->options->max_seconds;
+    sums[1] = (double)(pl_now_ns() - t->looked_ns) * 1e-9 / steps;
+    sums[2] = sig == SIGUSR1;
+    sums[3] = sig != 0 && sig != SIGUSR1;
+    r = pl_comm_allreduce(t->comm, sums, 4, PL_REAL_F64, 1, err);
+    if (r < 0)
+        return r;
+    t->interrupted = sums[2] > 0 ? SIGUSR1 : sums[3] > 0 ? SIGTERM : 0;
+    t->stopping |= sums[0] > 0 || t->interrupted;
+    steps = LOOK_S * t->comm->size / PL_MAX(sums[1], 1e-9);
+    t->looked_at = t->step;
+    t->looked_ns = pl_now_ns();
+    t->look_at = t->step + (uint64_t)PL_MIN(PL_MAX(steps, 1.0), 1e9);
+    return 0;
+}
+
+static void show_progress(struct pl_trainer *t, uint64_t n)
+{
+    const struct pl_progress_state state = {
+        .epoch = t->epoch + 1,
+        .epochs = (uint64_t)pl_hparams_value(t->hparams, "epochs"),
+        .done = t->batch,
+        .total = n,
+        .loss = t->loss_weight > 0 ? t->loss_sum / t->loss_weight : NAN,
+        .samples = t->loss_weight * t->comm->size,
+        .seconds = (double)(pl_now_ns() - t->epoch_ns) * 1e-9,
+    };
+
+    if (t->comm->rank == 0)
+        pl_progress_show(&t->logger.progress, &state);
+}
+
+static bool out_of_steps(const struct pl_trainer *t)
+{
+    return t->step >= t->options->max_steps ||
+           (t->options->fast_dev_run && t->batch >= t->options->fast_dev_run);
+}
+
+/* The batches of an epoch; *ret_validate: the last one is due for a validation, which the end of
+ * the epoch makes. */
+static int train_batches(struct pl_trainer *t, bool *ret_validate, struct pl_error *err)
+{
+    struct pl_loader *loader = &t->stage[PLUME_TRAIN].loader;
+    bool this_epoch = (t->epoch + 1) % t->options->val_every == 0;
+    uint64_t mine = batches_of(t, PLUME_TRAIN), n = 0, every = 0;
+    int r = agree_on_batches(t, mine, &n, err);
+
+    if (r == 0)
+        r = validation_interval(t, n, &every, err);
+    while (r == 0 && t->batch < n && !(t->stopping && t->gathered == 0) && !out_of_steps(t)) {
+        const struct plume_batch *batch = t->batch < mine ? pl_loader_next(loader) : NULL;
+        bool last = t->batch + 1 == n;
+
+        if (t->batch < mine && !batch)
+            return pl_loader_result(loader, err);
+        r = pl_step_train(t, batch, last, err);
+        t->batch++;
+        show_progress(t, n);
+        if (r == 0)
+            r = agree_on_time(t, err);
+        if (r == 0 && this_epoch && every && t->batch % every == 0 && !last && !out_of_steps(t) &&
+            !t->interrupted)
+            r = validate_between(t, err);
+    }
+    t->cut = t->batch < n && !t->options->fast_dev_run;
+    *ret_validate = this_epoch && every && (t->batch % every == 0 || t->batch < n);
+    return r;
+}
+
+static int end_epoch(struct pl_trainer *t, bool validating, struct pl_error *err)
+{
+    double loss[2] = {t->loss_sum, t->loss_weight}, values[PL_LOG_VALUES_MAX];
+    double seconds = (double)(pl_now_ns() - t->epoch_ns) * 1e-9;
+    int r;
+
+    if (validating)
+        r = validate(t, loss, values, err);
+    else
+        r = pl_comm_allreduce(t->comm, loss, 2, PL_REAL_F64, 1, err);
+    if (r < 0)
+        return r;
+    pl_metrics_set(&t->metrics, "train_loss", loss[0] / loss[1]); /* of all ranks by now */
+    pl_progress_clear(&t->logger.progress);
+    if (speaks(t)) {
+        print_place(t);
+        fprintf(t->options->out, " loss %.4f", loss[0] / loss[1]);
+    }
+    if (validating)
+        pl_eval_tell(t, PLUME_VALIDATE, values, false);
+    if (speaks(t)) {
+        fprintf(t->options->out, " (%.0f samples/s)\n", loss[1] / seconds);
+        fflush(t->options->out);
+    }
+    r = pl_trainer_hook(t, t->module->on_train_epoch_end, "on_train_epoch_end", err);
+    if (r == 0 && t->cut) /* by the last step, the time, or early stopping: it is not over */
+        return pl_keeper_save(&t->keeper, t, t->batch, err);
+    if (r == 0)
+        r = pl_optimizers_schedule(&t->optimizers, false, pl_metrics_find, &t->metrics, err);
+    t->epoch++;
+    t->batch = 0;
+    return r == 0 ? pl_keeper_save(&t->keeper, t, 0, err) : r;
+}
+
+/* After a signal: everything is kept, and Slurm is asked for another go. */
+static int interrupt(struct pl_trainer *t, struct pl_error *err)
+{
+    _cleanup_free_ char *path = NULL;
+    struct pl_error own = {0};
+    int r = pl_keeper_save_hpc(&t->keeper, t, t->batch, &path, err);
+
+    if (r == 0)
+        r = pl_comm_barrier(t->comm, err);
+    if (r < 0)
+        return r;
+    if (path && t->interrupted == SIGUSR1 && pl_requeue(&own) < 0)
+        pl_log_warn("train", "%s", pl_error_text(&own));
+    return pl_error_set(err, -EINTR,
+                        path ? "interrupted at step %llu: saved '%s'" : "interrupted at step %llu",
+                        (unsigned long long)t->step, path);
+}
+
+static int train_epoch(struct pl_trainer *t, struct pl_error *err)
+{
+    bool validating = false;
+    int r = pl_trainer_hook(t, t->module->on_train_epoch_start, "on_train_epoch_start", err);
+
+    if (r < 0)
+        return r;
+    t->loss_sum = t->loss_weight = 0;
+    t->epoch_ns = pl_now_ns();
+    t->batch = PL_MIN(t->resume_batches, pl_loader_batches(&t->stage[PLUME_TRAIN].loader));
+    t->resume_batches = 0;
+    pl_loader_begin(&t->stage[PLUME_TRAIN].loader, t->epoch, t->batch);
+    r = train_batches(t, &validating, err);
+    if (r < 0)
+        return r;
+    return t->interrupted ? interrupt(t, err) : end_epoch(t, validating, err);
+}
+
+/* A few batches of validation before any training: what is wrong there shall not wait for the end
+ * of an epoch. */
+static int check_sanity(struct pl_trainer *t, struct pl_error *err)
+{
+    double none[2] = {0}, values[PL_LOG_VALUES_MAX];
+    uint64_t most = PL_MIN(t->options->sanity_steps, batches_of(t, PLUME_VALIDATE));
+
+    if (t->options->fast_dev_run || most == 0)
+        return 0;
+    return pl_eval_run(t, PLUME_VALIDATE, most, none, values, err);
+}
+
+static int test(struct pl_trainer *t, struct pl_error *err)
+{
+    double none[2] = {0}, values[PL_LOG_VALUES_MAX];
+    int r = pl_trainer_hook(t, t->module->on_test_start, "on_test_start", err);
+
+    if (r == 0)
+        r = pl_eval_run(t, PLUME_TEST, batches_of(t, PLUME_TEST), none, values, err);
+    if (r < 0)
+        return r;
+    pl_eval_keep(t, PLUME_TEST, values);
+    pl_eval_tell(t, PLUME_TEST, values, true);
+    return pl_trainer_hook(t, t->module->on_test_end, "on_test_end", err);
+}
+
+static int fit(struct pl_trainer *t, struct pl_error *err)
+{
+    double epochs = t->options->fast_dev_run ? 1 : pl_hparams_value(t->hparams, "epochs");
+    int r = pl_trainer_hook(t, t->module->on_fit_start, "on_fit_start", err);
+
+    t->fit_ns = t->looked_ns = pl_now_ns();
+    t->look_at = t->step + 1;
+    if (r == 0 && epochs > 0)
+        r = check_sanity(t, err);
+    while (r == 0 && (double)t->epoch < epochs && t->step < t->options->max_steps && !t->stopping)
+        r = train_epoch(t, err);
+    if (r == 0)
+        r = pl_trainer_hook(t, t->module->on_fit_end, "on_fit_end", err);
+    if (r == 0)
+        r = test(t, err);
+    if (r == 0)
+        r = pl_keeper_flush(&t->keeper, err);
+    if (r == 0)
+        r = pl_replicas_sync(&t->replicas, err);
+    if (r == 0)
+        r = pl_params_hash(&t->ctx.params, t->param_hash, err);
+    if (r < 0)
+        return r;
+    pl_report_fact(t->report, "param_hash", t->param_hash);
+    if (t->options->out) {
+        fprintf(t->options->out, "rank %u of %u: param hash %s\n", t->comm->rank, t->comm->size,
+                t->param_hash);
+        fflush(t->options->out);
+    }
+    r = pl_agree_on_values(&t->ctx.params, t->param_hash, t->comm, err);
+    /* Nobody goes before all are through: a closed connection would look like a loss. */
+    return r < 0 ? r : pl_comm_barrier(t->comm, err);
+}
+
+int pl_trainer_fit(struct pl_trainer *trainer, struct pl_error *err)
+{
+    struct pl_error own = {0};
+    int r;
+
+    err = err ? err : &own;
+    if (trainer->comm->rank == 0) {
+        char world[16];
+
+        snprintf(world, sizeof(world), "%u", trainer->comm->size);
+        pl_report_fact(trainer->report, "world_size", world);
+        if (trainer->module->objective)
+            pl_report_fact(trainer->report, "objective", trainer->module->objective);
+    }
+    r = fit(trainer, err);
+    if (r < 0 && !(r == -EINTR && trainer->interrupted)) /* all have agreed on that */
+        pl_comm_fail(trainer->comm, r, err);
+    return r;
+}

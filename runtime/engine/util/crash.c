@@ -1,0 +1,68 @@
+/* SPDX-License-Identifier: MIT */
+#include "runtime/engine/util/crash.h"
+#include "common/base/macros.h"
+
+#include <signal.h>
+#include <string.h>
+#include <unistd.h>
+
+static const int signals[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT};
+static const char *const volatile names[] = {"SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGABRT"};
+static const char *volatile module, *volatile hook;
+static char stack[64 * 1024];
+
+static void add(char *text, size_t size, const char *more)
+{
+    size_t len = strlen(text), n = strlen(more);
+
+    n = n < size - len - 1 ? n : size - len - 1;
+    memcpy(text + len, more, n);
+    text[len + n] = '\0';
+}
+
+/* Only what signal-safety(7) allows. */
+static void on_crash(int sig)
+{
+    char text[512] = "pltrain: crashed";
+
+    if (module) {
+        add(text, sizeof(text), " with module '");
+        add(text, sizeof(text), module);
+        add(text, sizeof(text), "'");
+    }
+    if (hook) {
+        add(text, sizeof(text), " in its hook ");
+        add(text, sizeof(text), hook);
+    }
+    for (size_t i = 0; i < PL_COUNT(signals); i++)
+        if (signals[i] == sig) {
+            add(text, sizeof(text), " (");
+            add(text, sizeof(text), names[i]);
+            add(text, sizeof(text), ")");
+        }
+    add(text, sizeof(text), "\n");
+    if (write(STDERR_FILENO, text, strlen(text)) < 0)
+        (void)0; /* nobody is left to tell */
+    raise(sig);  /* SA_RESETHAND: now it ends us */
+}
+
+void pl_crash_watch(void)
+{
+    const stack_t own = {.ss_sp = stack, .ss_size = sizeof(stack)};
+    struct sigaction action = {.sa_handler = on_crash,
+                               .sa_flags = (int)(SA_RESETHAND | SA_ONSTACK | SA_NODEFER)};
+
+    sigaltstack(&own, NULL);
+    for (size_t i = 0; i < PL_COUNT(signals); i++)
+        sigaction(signals[i], &action, NULL);
+}
+
+void pl_crash_module(const char *name)
+{
+    module = name;
+}
+
+void pl_crash_hook(const char *name)
+{
+    hook = name;
+}

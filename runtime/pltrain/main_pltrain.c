@@ -1,0 +1,302 @@
+/* SPDX-License-Identifier: MIT */
+/* pltrain: one rank of a training run, or a few of them on this machine. */
+#include "common/base/fs.h"
+#include "common/base/log.h"
+#include "kernels/pool.h"
+#include "runtime/engine/comm/comm_device.h"
+#include "runtime/engine/comm/comm_mpi.h"
+#include "runtime/engine/device/gpu.h"
+#include "runtime/engine/module/module.h"
+#include "runtime/engine/optim/precision.h"
+#include "runtime/engine/tape/profile.h"
+#include "runtime/engine/train/train_step.h"
+#include "runtime/engine/train/trainer.h"
+#include "runtime/engine/util/crash.h"
+#include "runtime/pltrain/pltrain_options.h"
+#include "runtime/pltrain/spawn_local.h"
+#include "runtime/pltrain/threads.h"
+
+#include <signal.h>
+#include <string.h>
+
+static volatile sig_atomic_t interrupted;
+
+static void on_signal(int sig)
+{
+    /* The end counts more than another go. */
+    if (!interrupted || sig != SIGUSR1)
+        interrupted = sig;
+}
+
+/* Signals become checkpoints where there is a folder for them; elsewhere they end the rank. */
+static void catch_signals(struct pl_train_options *options)
+{
+    struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
+
+    if (!options->checkpoint_dir || options->fast_dev_run)
+        return;
+    options->interrupt = &interrupted;
+    sigaction(SIGUSR1, &action, NULL);
+    sigaction(SIGTERM, &action, NULL);
+    sigaction(SIGINT, &action, NULL);
+}
+
+static int complain(int code, const struct pl_error *err)
+{
+    pl_log_error("train", "%s", pl_error_text(err));
+    return code;
+}
+
+/* Which exit code a failure is. */
+static int exit_code(int r)
+{
+    return r == -ENOENT ? PL_EXIT_NOT_FOUND : r == -EINTR ? PL_EXIT_INTERRUPTED : PL_EXIT_FAILED;
+}
+
+/* The module's own meeting place, where it has one. */
+static int
+ask_for_place(const struct plume_module *module, struct pl_world *world, struct pl_error *err)
+{
+    struct plume_connection c = {
+        .struct_size = sizeof(c), .rank = world->rank, .world_size = world->size};
+    const char *address = getenv("MASTER_ADDR"), *port = getenv("MASTER_PORT");
+    int r;
+
+    if (!module->init_ddp_connection || world->size == 1)
+        return 0;
+    snprintf(c.address, sizeof(c.address), "%s", address && *address ? address : "127.0.0.1");
+    c.port = port ? (unsigned)strtoul(port, NULL, 10) : 0;
+    r = module->init_ddp_connection(&c);
+    if (r < 0)
+        return pl_error_errno(err, r, "hook init_ddp_connection failed");
+    if (c.port > 65535 || !memchr(c.address, '\0', sizeof(c.address)))
+        return pl_error_set(err, -EINVAL, "hook init_ddp_connection named no address and port");
+    memcpy(world->store_address, c.address, sizeof(world->store_address));
+    world->store_port = c.port;
+    return 0;
+}
+
+/* With $PLUME_PROFILE set, rank 0 says at the end where the time of training steps went. */
+static int fit(struct pl_trainer *t, struct pl_error *err)
+{
+    const char *env = getenv("PLUME_PROFILE");
+    struct pl_tape *tape = (struct pl_tape *)pl_step_tape(t); /* ours, through t */
+    uint64_t before = t->step, start = pl_now_ns();
+    int r;
+
+    tape->timed = env && *env && strcmp(env, "0") != 0;
+    r = pl_trainer_fit(t, err);
+    if (r == 0 && tape->timed && t->comm->rank == 0)
+        pl_profile_print(tape, t->step - before, (double)(pl_now_ns() - start) * 1e-9, stderr);
+    return r;
+}
+
+/* What the run needed of its device, for tuning and bench/gpu_engine.py. */
+static void tell_memory(struct pl_device *dev)
+{
+    struct pl_device_memory memory;
+
+    dev->ops->memory(dev, &memory);
+    pl_log_debug("train", "at most %.1f MiB of %s in use", (double)memory.peak / (1 << 20),
+                 dev->name);
+}
+
+/* Trains on the device that options name. */
+static int train_on(const struct pl_module *module,
+                    const struct pl_hparams *hparams,
+                    const struct pl_train_options *options,
+                    struct pl_comm *comm,
+                    struct pl_report *report,
+                    struct pl_error *err)
+{
+    struct pl_trainer trainer;
+    int r = pl_trainer_init(&trainer, &module->hooks, hparams, options, comm, report, err);
+
+    if (r < 0)
+        return r;
+    pl_log_debug(
+        "train",
+        "rank %u of %u, strategy %s, precision %s, collectives %s%s, device %s, kernels %s, %u "
+        "threads, %.3g Mflop a step",
+        comm->rank, comm->size, pl_strategy_names[trainer.strategy.kind],
+        pl_precision_names[options->precision], comm->ops->name, comm->device ? " and nccl" : "",
+        trainer.dev->name, trainer.kernels->name, pl_pool_threads(),
+        (pl_tape_flops(pl_step_tape(&trainer), false) +
+         pl_tape_flops(pl_step_tape(&trainer), true)) *
+            trainer.strategy.devices * 1e-6);
+    for (unsigned i = 1; options->part_devices && i < options->devices; i++)
+        pl_log_debug("train", "part %u of a batch: device %s", i, options->part_devices[i]->name);
+    r = fit(&trainer, err);
+    tell_memory(trainer.dev);
+    pl_trainer_finish(&trainer);
+    return r;
+}
+
+/* The GPUs of a rank: one, or those that the parts of its batches are on. */
+struct gpus {
+    struct pl_device *list[PL_PARTS_MAX];
+    unsigned n;
+};
+
+static int open_gpus(const struct pl_pltrain *p,
+                     const struct pl_comm *comm,
+                     struct gpus *gpus,
+                     struct pl_train_options *options,
+                     struct pl_error *err)
+{
+    const struct pl_gpu_choice choice = {
+        .list = p->device,
+        .n = p->n_device,
+        .asked = p->devices > 0,
+        .local_rank = comm->place.local_rank,
+        .options = {.tf32 = p->tf32, .deterministic = p->train.deterministic},
+    };
+    unsigned n = p->train.devices;
+    int r;
+
+    if (n > PL_PARTS_MAX)
+        return pl_error_set(err, -E2BIG, "a process has at most %d devices, not %u", PL_PARTS_MAX,
+                            n);
+    if (n < 2)
+        r = pl_gpu_open(&choice, &gpus->list[0], err);
+    else
+        r = pl_gpu_open_all(p->n_device ? p->device : NULL, n, &choice.options, gpus->list, err);
+    if (r < 0)
+        return r;
+    gpus->n = PL_MAX(n, 1u);
+    options->device = gpus->list[0];
+    options->part_devices = gpus->list;
+    return 0;
+}
+
+/* How they add up. NCCL does not keep to the order of ranks. */
+static int
+join_gpus(const struct pl_pltrain *p, struct pl_comm *comm, struct gpus *gpus, struct pl_error *err)
+{
+    if (p->nccl == PL_NCCL_NEVER || p->train.deterministic)
+        return 0;
+    return pl_comm_device_create(comm, gpus->list[0], p->nccl == PL_NCCL_ALWAYS, err);
+}
+
+static int train_in(const struct pl_pltrain *p,
+                    const struct pl_module *module,
+                    const struct pl_hparams *hparams,
+                    struct pl_world *world,
+                    struct pl_error *err)
+{
+    _cleanup_(pl_comm_destroyp) struct pl_comm *comm = NULL;
+    _cleanup_(pl_report_close) struct pl_report report = {.link = PL_RANK_LINK_INIT};
+    struct pl_train_options options = p->train;
+    struct gpus gpus = {0};
+    int r = pl_report_open(&report, world->rank, world->local_rank, err);
+
+    if (r == 0)
+        r = ask_for_place(&module->hooks, world, err);
+    if (r == 0)
+        r = pl_comm_create(world, report.link.fd >= 0 ? &report.link : NULL, &comm, err);
+    if (r == 0 && p->nodes && comm->place.n_nodes != (unsigned)p->nodes)
+        r = pl_error_set(err, -EINVAL, "option '--num-nodes' says %lld, but there are %u",
+                         (long long)p->nodes, comm->place.n_nodes);
+    if (r == 0)
+        r = pl_threads_share(comm, err);
+    if (r == 0 && p->gpu) {
+        r = open_gpus(p, comm, &gpus, &options, err);
+        if (r == 0)
+            r = join_gpus(p, comm, &gpus, err);
+        if (r < 0)
+            pl_comm_abort(comm, pl_error_text(err));
+    }
+    if (r == 0)
+        r = train_on(module, hparams, &options, comm, &report, err);
+    if (comm) /* all ranks are through, or this one fails: an interruption, all agreed on */
+        pl_comm_device_destroy(comm, r < 0 && r != -EINTR ? pl_error_text(err) : NULL);
+    pl_gpu_close_all(gpus.list, gpus.n);
+    return r;
+}
+
+static int train(const struct pl_pltrain *p,
+                 const struct pl_module *module,
+                 const struct pl_hparams *hparams,
+                 struct pl_error *err)
+{
+    struct pl_world world;
+    int r = pl_world_open(&world, p->comm, err);
+
+    if (r < 0)
+        return r;
+    r = train_in(p, module, hparams, &world, err);
+    pl_mpi_close(world.mpi, r < 0);
+    return r;
+}
+
+static int run_rank(struct pl_pltrain *p)
+{
+    _cleanup_(pl_module_close) struct pl_module module = {0};
+    _cleanup_(pl_hparams_finish) struct pl_hparams hparams = {0};
+    struct pl_error err = {0};
+    int r;
+
+    pl_crash_watch();
+    pl_crash_module(p->module);
+    pl_crash_hook("plume_module_entry");
+    r = pl_module_open(p->module, &module, &err);
+    pl_crash_hook(NULL);
+
+    if (r < 0)
+        return complain(exit_code(r), &err);
+    r = pl_hparams_init(&hparams, module.hooks.hparams, &err);
+    if (r < 0)
+        return complain(PL_EXIT_FAILED, &err);
+    for (size_t i = 0; i < p->n_hparams; i++)
+        if (pl_hparams_set(&hparams, p->hparams[i], &err) < 0)
+            return complain(PL_EXIT_USAGE, &err);
+    if (p->list) {
+        pl_hparams_print(&hparams, stdout);
+        return PL_EXIT_OK;
+    }
+    catch_signals(&p->train);
+    r = train(p, &module, &hparams, &err);
+    if (r == 0)
+        return PL_EXIT_OK;
+    return complain(r == -EINTR ? PL_EXIT_INTERRUPTED : PL_EXIT_FAILED, &err);
+}
+
+static int run(struct pl_pltrain *p)
+{
+    bool started = getenv("RANK") || pl_mpi_launched();
+    struct pl_local_options local = {0};
+    struct pl_error err = {0};
+    struct pl_world world;
+    int status = 0, r;
+
+    if (p->list)
+        return run_rank(p);
+    if (pl_world_from_env(&world, &err) < 0)
+        return complain(PL_EXIT_FAILED, &err);
+    /* How many ranks MPI has here is known only once it runs. */
+    if (started && !getenv("RANK"))
+        world.local_size = p->devices ? (unsigned)p->devices : 1;
+    if (pl_pltrain_plan(p, started, world.local_size, &local.processes, &local.per_node, &err) < 0)
+        return complain(PL_EXIT_USAGE, &err);
+    if (started || (local.processes == 1 && !p->processes))
+        return run_rank(p);
+    r = pl_local_run(&local, &status, &err);
+    if (r < 0)
+        return complain(PL_EXIT_FAILED, &err);
+    return r == 1 ? run_rank(p) : status;
+}
+
+int main(int argc, char **argv)
+{
+    _cleanup_(pl_pltrain_finish) struct pl_pltrain p = {0};
+    struct pl_error err = {0};
+    bool done;
+
+    pl_log_init("pltrain");
+    signal(SIGPIPE, SIG_IGN); /* a lost daemon or rank is an error code */
+    if (pl_pltrain_init(&p, argc, &err) < 0)
+        return complain(PL_EXIT_FAILED, &err);
+    if (pl_pltrain_parse(&p, argc, argv, &done, &err) < 0)
+        return complain(PL_EXIT_USAGE, &err);
+    return done ? PL_EXIT_OK : run(&p);
+}

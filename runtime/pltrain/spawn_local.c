@@ -1,0 +1,325 @@
+/* SPDX-License-Identifier: MIT */
+#include "runtime/pltrain/spawn_local.h"
+#include "common/base/buf.h"
+#include "common/base/fs.h"
+#include "common/proto/rank/minijson.h"
+#include "common/proto/rank/rank_link.h"
+
+#include <limits.h>
+#include <poll.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+
+#define GRACE_MS 10000 /* between the first rank's failure and the end of the others */
+
+struct client {
+    int fd; /* -1 once closed */
+    int64_t rank;
+    struct pl_buf in;
+    char *value; /* of the running exchange */
+};
+
+struct starter {
+    const struct pl_local_options *options;
+    char *path;
+    int listen_fd;
+    pid_t *ranks;           /* 0 once reaped */
+    struct client *clients; /* as they come */
+    unsigned n_clients, n_alive, n_values;
+    int signal_fd; /* SIGCHLD (Linux before 5.3 has no pidfd_open), SIGINT and SIGTERM */
+    sigset_t old_mask;
+    int status;
+    uint64_t kill_at; /* 0 = not */
+};
+
+static int listen_at(const char *path, int *ret, struct pl_error *err)
+{
+    _cleanup_close_ int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    struct sockaddr_un addr = {.sun_family = AF_UNIX};
+
+    if (fd < 0)
+        return pl_error_errno(err, errno, "cannot make a socket");
+    memcpy(addr.sun_path, path, strlen(path) + 1); /* pl_rank_socket_path() checked its length */
+    if (bind(fd, (struct sockaddr *)&addr, sizeof(addr)) < 0 || listen(fd, 1024) < 0)
+        return pl_error_errno(err, errno, "cannot listen at '%s'", path);
+    *ret = PL_TAKE_FD(fd);
+    return 0;
+}
+
+static int set_number(const char *name, unsigned value)
+{
+    char text[16];
+
+    snprintf(text, sizeof(text), "%u", value);
+    return setenv(name, text, 1);
+}
+
+static int set_environment(const struct starter *s, unsigned rank)
+{
+    unsigned n = s->options->processes, per = s->options->per_node ? s->options->per_node : n;
+    unsigned node = rank / per, on_node = PL_MIN(per, n - node * per);
+
+    if (set_number("RANK", rank) < 0 || set_number("WORLD_SIZE", n) < 0 ||
+        set_number("LOCAL_RANK", rank % per) < 0 || set_number("LOCAL_WORLD_SIZE", on_node) < 0 ||
+        set_number("NODE_RANK", node) < 0 || setenv("PLUME_SOCKET", s->path, 1) < 0)
+        return -ENOMEM;
+    unsetenv("PLUME_NODE_ADDR");
+    sigprocmask(SIG_SETMASK, &s->old_mask, NULL);
+    return 0;
+}
+
+/* Returns 1 in the child. */
+static int fork_rank(struct starter *s, unsigned rank, struct pl_error *err)
+{
+    pid_t parent = getpid(), pid = fork();
+
+    if (pid < 0)
+        return pl_error_errno(err, errno, "cannot start rank %u", rank);
+    if (pid == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGTERM);
+        if (getppid() != parent || set_environment(s, rank) < 0)
+            return pl_error_set(err, -ECANCELED, "cannot become rank %u", rank);
+        return 1;
+    }
+    s->ranks[rank] = pid;
+    s->n_alive++;
+    return 0;
+}
+
+static void kill_all(struct starter *s, int sig)
+{
+    for (unsigned i = 0; i < s->options->processes; i++)
+        if (s->ranks[i] > 0)
+            kill(s->ranks[i], sig);
+}
+
+/* Takes the status of the ranks that have ended; flags as for waitpid(2). */
+static void reap(struct starter *s, int flags)
+{
+    for (unsigned i = 0; i < s->options->processes; i++) {
+        int status, code;
+
+        if (s->ranks[i] <= 0 || waitpid(s->ranks[i], &status, flags) != s->ranks[i])
+            continue;
+        s->ranks[i] = 0;
+        s->n_alive--;
+        code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+        if (code && !s->status) {
+            s->status = code;
+            s->kill_at = pl_now_ns() + GRACE_MS * 1000000ull;
+        }
+    }
+}
+
+static void take_signal(struct starter *s)
+{
+    struct signalfd_siginfo info;
+
+    if (read(s->signal_fd, &info, sizeof(info)) != (ssize_t)sizeof(info))
+        return;
+    if (info.ssi_signo == SIGCHLD) {
+        reap(s, WNOHANG);
+        return;
+    }
+    /* The ranks are told to end and get a while for it. */
+    s->status = PL_EXIT_INTERRUPTED;
+    s->kill_at = pl_now_ns() + GRACE_MS * 1000000ull;
+    kill_all(s, SIGTERM);
+}
+
+static int watch_signals(struct starter *s, struct pl_error *err)
+{
+    sigset_t mask;
+
+    sigemptyset(&mask);
+    sigaddset(&mask, SIGCHLD);
+    sigaddset(&mask, SIGINT);
+    sigaddset(&mask, SIGTERM);
+    sigprocmask(SIG_BLOCK, &mask, &s->old_mask);
+    s->signal_fd = signalfd(-1, &mask, SFD_CLOEXEC | SFD_NONBLOCK);
+    return s->signal_fd < 0 ? pl_error_errno(err, errno, "cannot watch signals") : 0;
+}
+
+static void drop(struct client *c)
+{
+    close(c->fd);
+    c->fd = -1;
+}
+
+/* All values are there: everybody gets the list. */
+static int answer(struct starter *s, const char *name)
+{
+    unsigned n = s->options->processes;
+    _cleanup_(pl_buf_finish) struct pl_buf out = {0};
+    int r = pl_buf_adds(&out, "{\"type\":\"exchanged\",\"name\":");
+
+    if (r == 0)
+        r = pl_mini_quote(&out, name);
+    if (r == 0)
+        r = pl_buf_adds(&out, ",\"values\":[");
+    for (unsigned rank = 0; rank < n && r == 0; rank++) {
+        for (unsigned k = 0; k < n && r == 0; k++)
+            if (s->clients[k].rank == rank) {
+                r = rank ? pl_buf_addc(&out, ',') : 0;
+                if (r == 0)
+                    r = pl_mini_quote(&out, s->clients[k].value);
+            }
+    }
+    if (r == 0)
+        r = pl_buf_adds(&out, "]}\n");
+    s->n_values = 0;
+    for (unsigned k = 0; k < n; k++) {
+        free(s->clients[k].value);
+        s->clients[k].value = NULL;
+        if (r == 0 && s->clients[k].fd >= 0 &&
+            pl_send_fds(s->clients[k].fd, out.data, out.len, NULL, 0) < 0)
+            drop(&s->clients[k]);
+    }
+    return r;
+}
+
+static int take_line(struct starter *s, struct client *c, const char *line)
+{
+    _cleanup_free_ char *name = NULL;
+
+    if (pl_mini_is(line, "hello"))
+        return pl_mini_get_int(line, "rank", &c->rank);
+    if (!pl_mini_is(line, "exchange"))
+        return 0;
+    if (c->value || c->rank < 0 || pl_mini_get_string(line, "name", &name) < 0 ||
+        pl_mini_get_string(line, "value", &c->value) < 0)
+        return -EPROTO;
+    return ++s->n_values == s->options->processes ? answer(s, name) : 0;
+}
+
+static void serve(struct starter *s, struct client *c)
+{
+    ssize_t n;
+    char *newline;
+
+    if (pl_buf_reserve(&c->in, 4096) < 0) {
+        drop(c);
+        return;
+    }
+    n = recv(c->fd, c->in.data + c->in.len, c->in.cap - c->in.len - 1, MSG_DONTWAIT);
+    if (n < 0 && (errno == EAGAIN || errno == EINTR))
+        return;
+    if (n <= 0 || c->in.len + (size_t)n > PL_RANK_LINE_MAX) {
+        drop(c);
+        return;
+    }
+    c->in.len += (size_t)n;
+    while (c->fd >= 0 && c->in.len && (newline = memchr(c->in.data, '\n', c->in.len))) {
+        *newline = '\0';
+        if (take_line(s, c, c->in.data) < 0)
+            drop(c);
+        pl_buf_consume(&c->in, (size_t)(newline - c->in.data) + 1);
+    }
+}
+
+static void welcome(struct starter *s)
+{
+    /* cppcheck-suppress nullPointer ; accept(2) allows it */
+    int fd = accept4(s->listen_fd, NULL, NULL, SOCK_CLOEXEC);
+
+    if (fd < 0)
+        return;
+    if (s->n_clients == s->options->processes) {
+        close(fd);
+        return;
+    }
+    s->clients[s->n_clients++] = (struct client){.fd = fd, .rank = -1};
+}
+
+static int loop(struct starter *s, struct pollfd *polls, struct pl_error *err)
+{
+    while (s->n_alive) {
+        uint64_t now = pl_now_ns();
+        unsigned clients = s->n_clients;
+        int wait_ms = -1;
+
+        if (s->kill_at && now >= s->kill_at) {
+            kill_all(s, SIGKILL);
+            s->kill_at = 0;
+        }
+        if (s->kill_at)
+            wait_ms = (int)((s->kill_at - now) / 1000000u) + 1;
+        for (unsigned i = 0; i < clients; i++)
+            polls[i] = (struct pollfd){.fd = s->clients[i].fd, .events = POLLIN};
+        polls[clients] = (struct pollfd){.fd = s->listen_fd, .events = POLLIN};
+        polls[clients + 1] = (struct pollfd){.fd = s->signal_fd, .events = POLLIN};
+        if (poll(polls, clients + 2, wait_ms) < 0) {
+            if (errno == EINTR)
+                continue;
+            return pl_error_errno(err, errno, "cannot wait for the ranks");
+        }
+        for (unsigned i = 0; i < clients; i++)
+            if (polls[i].revents)
+                serve(s, &s->clients[i]);
+        if (polls[clients].revents)
+            welcome(s);
+        if (polls[clients + 1].revents)
+            take_signal(s);
+    }
+    return 0;
+}
+
+int pl_local_run(const struct pl_local_options *options, int *ret_status, struct pl_error *err)
+{
+    unsigned n = options->processes;
+    _cleanup_free_ pid_t *ranks = calloc(n, sizeof(*ranks));
+    _cleanup_free_ struct client *clients = calloc(n, sizeof(*clients));
+    _cleanup_free_ struct pollfd *polls = calloc((size_t)n + 2, sizeof(*polls));
+    _cleanup_free_ char *path = NULL;
+    struct starter s = {
+        .options = options, .ranks = ranks, .clients = clients, .listen_fd = -1, .signal_fd = -1};
+    pid_t parent = getpid();
+    char job[32];
+    int r;
+
+    if (!ranks || !clients || !polls)
+        return pl_error_set(err, -ENOMEM, "out of memory");
+    snprintf(job, sizeof(job), "local-%d", (int)getpid());
+    r = pl_rank_socket_path(job, "0", 0, 0, &path, err);
+    if (r < 0)
+        return r;
+    unlink(path); /* of a process with our number that died */
+    r = listen_at(path, &s.listen_fd, err);
+    if (r < 0)
+        return r;
+    s.path = path;
+    r = watch_signals(&s, err);
+    fflush(NULL); /* or the children print it too */
+    for (unsigned i = 0; i < n && r == 0; i++)
+        r = fork_rank(&s, i, err);
+    if (getpid() != parent) {
+        close(s.listen_fd);
+        close(s.signal_fd);
+        return r;
+    }
+    if (r == 0)
+        r = loop(&s, polls, err);
+    if (r < 0) {
+        kill_all(&s, SIGKILL);
+        reap(&s, 0);
+    }
+    close(s.listen_fd);
+    if (s.signal_fd >= 0)
+        close(s.signal_fd);
+    sigprocmask(SIG_SETMASK, &s.old_mask, NULL);
+    unlink(path);
+    for (unsigned i = 0; i < s.n_clients; i++) {
+        if (clients[i].fd >= 0)
+            close(clients[i].fd);
+        pl_buf_finish(&clients[i].in);
+        free(clients[i].value);
+    }
+    if (r == 0)
+        *ret_status = s.status;
+    return r;
+}
