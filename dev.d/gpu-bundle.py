@@ -14,7 +14,7 @@ import sys
 # What tests and benchmarks may be built of; others need packages that such a machine has not.
 FOLDERS = ("common/base", "common/proto/rank", "include", "kernels", "runtime/engine",
            "runtime/pltrain", "examples", "modules", "bench",
-           "tests/kernels", "tests/unit", "tests/engine", "tests/cuda", "tests/fake",
+           "tests/kernels", "tests/unit", "tests/engine", "tests/cuda", "tests/fakes",
            "tests/lib", "tests/gpu", "tests/golden", "tests/fixtures", "data")
 FOREIGN = re.compile(r"-l?(jansson|uv|sodium|slurm|mpi|sz|python)\b|lib(jansson|uv|sodium|slurm|mpi)")
 SKIPPED_SUITES = {"cli", "daemon", "cluster", "fault", "fuzz", "lint"}

@@ -301,7 +301,7 @@ TXT
 }
 
 @test "options reach the nodes where srun exports no environment" {
-    use_plugin "plrund=$PLUME_SRC/tests/lib/fake-plrund.py"
+    use_plugin "plrund=$PLUME_SRC/tests/fakes/fake-plrund.py"
     run -0 --separate-stderr as_user srun --export=NONE --plume --plume-nccl-debug=trace \
         --plume-metric='loss=loss (.*)' -n1 /bin/bash -c 'echo "$RANK [$SECRET]"'
     [ "$output" = '0 []' ]

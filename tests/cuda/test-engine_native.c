@@ -3,8 +3,8 @@
  * host's and whose kernels are the emulated CUDA ones, each call counted by its table. */
 #include "kernels/cuda/cuda.h"
 #include "runtime/engine/tape/tape_private.h"
-#include "tests/unit/engine_cases.h"
-#include "tests/unit/engine_random.h"
+#include "tests/unit/engine/engine_cases.h"
+#include "tests/unit/engine/engine_random.h"
 
 #define REALS (PL_REAL_F16 + 1)
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""GPUs, with a library in place of the driver's (tests/fake/nvml.c): what the daemon's watch says
+"""GPUs, with a library in place of the driver's (tests/fakes/fake_nvml.c): what the daemon's watch says
 reaches the state, and an error of a GPU stands beside the failure that it led to."""
 import json
 import os

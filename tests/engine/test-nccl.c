@@ -3,8 +3,8 @@
  * and that it ends in bounded time with the right name whatever goes wrong. */
 #include "common/base/fs.h"
 #include "runtime/engine/comm/comm_nccl.h"
-#include "tests/engine/fake_nccl.h"
 #include "tests/engine/ranks.h"
+#include "tests/fakes/fake_nccl.h"
 
 #include <setjmp.h>
 #include <signal.h>

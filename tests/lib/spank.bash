@@ -9,7 +9,7 @@ use_plugin() {
 
 # use_fake: with a daemon that needs no hub; see fake-plrund.py. $PLUME_FAKE tells how it behaves.
 use_fake() {
-    use_plugin "plrund=$PLUME_SRC/tests/lib/fake-plrund.py"
+    use_plugin "plrund=$PLUME_SRC/tests/fakes/fake-plrund.py"
     export PLUME_FAKE_LOG=$WORK/fake
     unset PLUME_FAKE
 }

@@ -3,7 +3,7 @@
  * small integers, so that every order of summing gives the same bits. */
 #include "common/base/macros.h"
 #include "runtime/engine/cuda/cudnn/cudnn_private.h"
-#include "tests/unit/dnn_fixture.h"
+#include "tests/unit/engine/cuda/cudnn_fixture.h"
 
 #include <cudnn.h>
 

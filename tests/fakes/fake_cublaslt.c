@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-#include "tests/unit/fake_cublaslt.h"
+#include "tests/fakes/fake_cublaslt.h"
 #include "kernels/half.h"
 
 #include <cublasLt.h>

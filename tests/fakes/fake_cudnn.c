@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-#include "tests/unit/fake_cudnn.h"
+#include "tests/fakes/fake_cudnn.h"
 #include "common/base/macros.h"
 #include "kernels/half.h"
-#include "tests/unit/fake_cudart.h"
+#include "tests/fakes/fake_cudart.h"
 
 #include <cudnn.h>
 #include <math.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-#include "tests/unit/fake_cudart.h"
+#include "tests/fakes/fake_cudart.h"
 #include "common/base/macros.h"
 
 #include <cuda_runtime_api.h>

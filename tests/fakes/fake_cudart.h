@@ -4,8 +4,8 @@
  * far as a test says. It checks what the real one would break at: every pointer's owner, events'
  * and streams' lives, and what may not be called while a stream is captured. What is not here is
  * not linked. */
-#ifndef PL_TESTS_UNIT_FAKE_CUDART_H
-#define PL_TESTS_UNIT_FAKE_CUDART_H
+#ifndef PL_TESTS_FAKES_FAKE_CUDART_H
+#define PL_TESTS_FAKES_FAKE_CUDART_H
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* A few leaf tensors and a function of them, for tests of the tape and of the ops. */
-#ifndef PL_TESTS_UNIT_ENGINE_NET_H
-#define PL_TESTS_UNIT_ENGINE_NET_H
+#ifndef PL_TESTS_UNIT_ENGINE_ENGINE_NET_H
+#define PL_TESTS_UNIT_ENGINE_ENGINE_NET_H
 
 #include "runtime/engine/ops/ops.h"
 #include "runtime/engine/util/rng.h"

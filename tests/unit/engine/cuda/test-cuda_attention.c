@@ -3,7 +3,7 @@
  * 16-bit numbers; and what is left to our own kernels. */
 #include "common/base/macros.h"
 #include "kernels/half.h"
-#include "tests/unit/dnn_fixture.h"
+#include "tests/unit/engine/cuda/cudnn_fixture.h"
 
 #include <cudnn.h>
 #include <math.h>

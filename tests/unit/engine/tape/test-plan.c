@@ -2,7 +2,7 @@
 /* The plan of memory and of who writes which gradient, on random lives and random graphs. */
 #include "runtime/engine/tape/tape_private.h"
 #include "tests/lib/on_device.h"
-#include "tests/unit/engine_random.h"
+#include "tests/unit/engine/engine_random.h"
 
 /* No two that are alive at the same position overlap, and all lie within the total. */
 static void check_places(const struct pl_places *p, size_t total)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* The tape's record and replay. The ops' gradients: test-engine_ops.c. */
-#include "tests/unit/engine_net.h"
+#include "tests/unit/engine/engine_net.h"
 
 static plume_tensor *
 linear(struct net *net, plume_tensor *x, plume_tensor *w, plume_tensor *b, int64_t act)

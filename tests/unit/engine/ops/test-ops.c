@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Every op as modules call it: its gradient through the tape against central differences in f64,
  * and f32 and 16-bit runs of the same function against f64. */
-#include "tests/unit/engine_cases.h"
+#include "tests/unit/engine/engine_cases.h"
 
 static void make(struct net *net, enum pl_real real)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Where gradients meet: views of one tensor in one op, several seeds, tapes one behind the other,
  * accumulation, replicas with an arena of their own. */
-#include "tests/unit/engine_net.h"
+#include "tests/unit/engine/engine_net.h"
 
 static plume_tensor *op(struct net *net,
                         enum plume_op which,

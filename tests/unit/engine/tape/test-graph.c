@@ -2,7 +2,7 @@
 /* Graphs of a tape (tape_graph.c), on a device that has them: the CPU, whose kernels are recorded
  * by wrapping its table. The same is run on the CPU itself, and the bits are compared. */
 #include "runtime/engine/tape/tape_private.h"
-#include "tests/unit/engine_net.h"
+#include "tests/unit/engine/engine_net.h"
 
 #define JOBS_MAX 64
 #define ROWS 6

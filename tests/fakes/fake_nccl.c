@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-#include "tests/engine/fake_nccl.h"
+#include "tests/fakes/fake_nccl.h"
 
 #include <cuda_runtime_api.h>
 #include <nccl.h>

@@ -6,7 +6,7 @@
 #include "runtime/engine/cuda/cublaslt/cublaslt.h"
 #include "runtime/engine/cuda/util/libs.h"
 #include "runtime/engine/cuda/util/plan_cache.h"
-#include "tests/unit/fake_cublaslt.h"
+#include "tests/fakes/fake_cublaslt.h"
 
 #include <math.h>
 #include <setjmp.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Chains of views against an oracle that writes down, for each element of a view, its element of
  * the leaf. Values, weights and factors are small whole numbers, so that all sums are exact. */
-#include "tests/unit/engine_net.h"
+#include "tests/unit/engine/engine_net.h"
 
 #define CHAINS 6000
 #define VIEWS 8      /* of a chain */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* A cuDNN for tests of the code that calls it: it runs the graphs that it is given in plain loops
  * over the host's memory, op by op and at once, by their descriptors alone. */
-#ifndef PL_TESTS_UNIT_FAKE_CUDNN_H
-#define PL_TESTS_UNIT_FAKE_CUDNN_H
+#ifndef PL_TESTS_FAKES_FAKE_CUDNN_H
+#define PL_TESTS_FAKES_FAKE_CUDNN_H
 
 #include <stdbool.h>
 #include <stddef.h>

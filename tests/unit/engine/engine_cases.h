@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /* Functions of a few leaf tensors that have every op with a gradient in them, as modules call it.
  */
-#ifndef PL_TESTS_UNIT_ENGINE_CASES_H
-#define PL_TESTS_UNIT_ENGINE_CASES_H
+#ifndef PL_TESTS_UNIT_ENGINE_ENGINE_CASES_H
+#define PL_TESTS_UNIT_ENGINE_ENGINE_CASES_H
 
-#include "tests/unit/engine_net.h"
+#include "tests/unit/engine/engine_net.h"
 
 #define OPS_MAX 256
 

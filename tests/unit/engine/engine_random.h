@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /* Random functions of a few leaf tensors: graphs of ops with views, tensors used several times and
  * dead ends. The same seed is the same function. */
-#ifndef PL_TESTS_UNIT_ENGINE_RANDOM_H
-#define PL_TESTS_UNIT_ENGINE_RANDOM_H
+#ifndef PL_TESTS_UNIT_ENGINE_ENGINE_RANDOM_H
+#define PL_TESTS_UNIT_ENGINE_ENGINE_RANDOM_H
 
-#include "tests/unit/engine_net.h"
+#include "tests/unit/engine/engine_net.h"
 
 #define RANDOM_POOL 40
 

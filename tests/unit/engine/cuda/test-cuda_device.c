@@ -3,8 +3,8 @@
 #include "common/base/macros.h"
 #include "kernels/cuda/cuda.h"
 #include "runtime/engine/cuda/device/cuda_device.h"
-#include "tests/unit/fake_cublaslt.h"
-#include "tests/unit/fake_cudart.h"
+#include "tests/fakes/fake_cublaslt.h"
+#include "tests/fakes/fake_cudart.h"
 
 #include <cuda_runtime_api.h>
 #include <pthread.h>

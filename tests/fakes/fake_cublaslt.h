@@ -2,8 +2,8 @@
 /* A cublasLt for tests of the code that calls it: it does, in plain loops over the host's memory,
  * what NVIDIA's documentation says of the descriptors it is given, at once, and fails the test
  * where they break a rule of it. */
-#ifndef PL_TESTS_UNIT_FAKE_CUBLASLT_H
-#define PL_TESTS_UNIT_FAKE_CUBLASLT_H
+#ifndef PL_TESTS_FAKES_FAKE_CUBLASLT_H
+#define PL_TESTS_FAKES_FAKE_CUBLASLT_H
 
 #include <stdbool.h>
 

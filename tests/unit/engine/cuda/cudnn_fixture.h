@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 /* A pl_dnn over fakes of CUDA's runtime and of cuDNN, for tests of what is asked of cuDNN. */
-#ifndef PL_TESTS_UNIT_DNN_FIXTURE_H
-#define PL_TESTS_UNIT_DNN_FIXTURE_H
+#ifndef PL_TESTS_UNIT_ENGINE_CUDA_CUDNN_FIXTURE_H
+#define PL_TESTS_UNIT_ENGINE_CUDA_CUDNN_FIXTURE_H
 
 #include "kernels/cuda/stream.h"
 #include "runtime/engine/cuda/cudnn/cudnn.h"
 #include "runtime/engine/cuda/util/libs.h"
-#include "tests/unit/fake_cudart.h"
-#include "tests/unit/fake_cudnn.h"
+#include "tests/fakes/fake_cudart.h"
+#include "tests/fakes/fake_cudnn.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

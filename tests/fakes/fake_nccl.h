@@ -3,8 +3,8 @@
  * memory is the host's, and collectives go through memory that the processes share. A collective is
  * started at once and finished by progress that its stream makes when it is asked; it waits for all
  * members, as the real one does, for ever where one does not come. */
-#ifndef PL_TESTS_ENGINE_FAKE_NCCL_H
-#define PL_TESTS_ENGINE_FAKE_NCCL_H
+#ifndef PL_TESTS_FAKES_FAKE_NCCL_H
+#define PL_TESTS_FAKES_FAKE_NCCL_H
 
 #include <stddef.h>
 

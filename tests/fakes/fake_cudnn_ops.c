@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* The calls of cuDNN outside its graphs. */
 #include "common/base/macros.h"
-#include "tests/unit/fake_cudnn.h"
+#include "tests/fakes/fake_cudnn.h"
 
 #include <cudnn.h>
 #include <math.h>

@@ -3,7 +3,7 @@
 #include "common/base/macros.h"
 #include "runtime/engine/cuda/alloc/alloc_private.h"
 #include "runtime/engine/cuda/alloc/staging.h"
-#include "tests/unit/fake_cudart.h"
+#include "tests/fakes/fake_cudart.h"
 
 #include <cuda_runtime_api.h>
 #include <setjmp.h>
