@@ -60,13 +60,27 @@ add_lines(struct pl_buf *out, const char *prefix, const char *const *words, cons
     return r;
 }
 
+/* A command of the user's, as it is: on a line of its own, since it may end in a comment. set -e
+ * does not see what fails in front of &&, so the status is looked at as well. `|| exit` instead
+ * would switch set -e off inside a file that the command sources. */
+static int add_command(struct pl_buf *out, const char *command)
+{
+    int r = pl_buf_adds(out, "plume_setup=");
+
+    if (r == 0)
+        r = pl_script_quote(out, command);
+    return r == 0 ? pl_buf_addf(out, "\n%s\nplume_check $?\n", command) : r;
+}
+
 static int add_setup(const struct pl_script *s, struct pl_buf *out)
 {
     /* Not left to set -e: that would hold inside the shell function that module is. */
     int r = add_lines(out, "module load ", s->modules, " || exit");
 
     for (const char *const *line = s->setup; line && *line && r == 0; line++)
-        r = strchr(*line, '\n') ? -EINVAL : pl_buf_addf(out, "%s\n", *line);
+        r = add_command(out, *line);
+    if (r == 0 && s->setup && *s->setup)
+        r = pl_buf_adds(out, "plume_setup=\n");
     if (r == 0)
         r = add_lines(out, "export ", s->env, "");
     return r;

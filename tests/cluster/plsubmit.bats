@@ -289,6 +289,21 @@ TXT
     done
 }
 
+@test "each set-up command counts, and the one that fails is named" {
+    echo 'false; touch after' >env.sh
+    for setup in 'cd /nonexistent && true' 'set +e; false' 'source ./env.sh  # mine'; do
+        run -1 --separate-stderr plsubmit --parsable --wait --setup true --setup "$setup" \
+            --setup 'touch after' true
+        IFS=';' read -r SWEEP RUN JOBS <<<"$output"
+        [ "$(result 0 state) $(result 0 exit_code)" = 'failed 1' ]
+        [[ $(result 0 cause) == *"'kind': 'setup'"* ]]
+        [[ $(result 0 cause) == *"the set-up ended with exit code 1 at: $setup"* ]]
+        [ ! -e after ]
+    done
+    submit --wait --setup 'mkdir sub && cd sub' --setup 'cd /nonexistent || true' -- pwd
+    [ "$(<"$RUN/trial-0000/attempt-0/rank-0.out")" = "$PWD/sub" ]
+}
+
 @test "modules, set-up commands and variables reach the ranks" {
     mkdir bin
     printf '#!/bin/sh\necho "$A|$B|$NCCL_DEBUG|$NCCL_SOCKET_IFNAME|$MASTER_PORT"\n' >bin/later
