@@ -6,10 +6,16 @@
 #include <string.h>
 
 /* An expression is measured by one pass without recursion. Where regcomp() reads it differently, it
- * refuses it: only what it accepts must be measured right. */
+ * refuses it: only what it accepts must be measured right.
+ *
+ * A part is solid where it takes a character. For a loop around what can be empty, as in (a*)*, the
+ * time of glibc's regcomp() is exponential in the size of what is inside. */
 struct level {
     size_t total; /* parts but the last */
     size_t last;  /* what a repetition repeats */
+    bool solid;   /* one of this branch's parts but the last is */
+    bool last_solid;
+    bool empty_branch; /* an earlier branch can be empty */
 };
 
 struct measure {
@@ -19,24 +25,44 @@ struct measure {
     bool too_large;
 };
 
-static void add_part(struct measure *m, size_t size)
+static void add_part(struct measure *m, size_t size, bool solid)
 {
     struct level *level = &m->levels[m->depth];
 
     level->total += level->last;
+    level->solid |= level->last_solid;
     level->last = size;
+    level->last_solid = solid;
     if (level->total + size > PL_METRIC_RULE_MAX)
         m->too_large = true;
 }
 
-/* The last part becomes `times` of it, and `more`. */
-static void repeat(struct measure *m, size_t times, size_t more)
+/* The last part becomes `times` of it; solid: not none of them; loop: or more. */
+static void repeat(struct measure *m, size_t times, bool solid, bool loop)
 {
     struct level *level = &m->levels[m->depth];
-    size_t size = level->last * PL_MAX(times, 1) + more;
+    bool was_solid = level->last_solid;
+    size_t size = level->last * (was_solid ? times : times * times) + 1;
 
+    if (loop && !was_solid)
+        size += (size_t)1 << PL_MIN(level->last, 16u);
     level->last = 0;
-    add_part(m, size);
+    level->last_solid = false;
+    add_part(m, size, was_solid && solid);
+}
+
+static bool can_be_empty(const struct level *level)
+{
+    return level->empty_branch || !(level->solid || level->last_solid);
+}
+
+static void next_branch(struct measure *m)
+{
+    struct level *level = &m->levels[m->depth];
+
+    add_part(m, 1, false);
+    level->empty_branch = can_be_empty(level);
+    level->solid = false;
 }
 
 static void open_group(struct measure *m)
@@ -52,11 +78,11 @@ static void close_group(struct measure *m)
     struct level inner = m->levels[m->depth];
 
     if (m->depth == 0) { /* an ordinary character */
-        add_part(m, 1);
+        add_part(m, 1, true);
         return;
     }
     m->depth--;
-    add_part(m, inner.total + inner.last + 1);
+    add_part(m, inner.total + inner.last + 1, !can_be_empty(&inner));
 }
 
 /* Past the bracket expression that begins at p. */
@@ -92,19 +118,22 @@ static const char *interval(struct measure *m, const char *p)
     size_t low, high;
     const char *end = number(p + 1, &low);
 
+    bool loop = false;
+
     high = low;
     if (*end == ',') {
         const char *digits = end + 1;
 
         end = number(digits, &high);
-        if (end == digits) /* {N,} is N of them and one with a star */
+        loop = end == digits; /* {N,} is N of them and one with a star */
+        if (loop)
             high = low + 1;
     }
     if (*end != '}') {
-        add_part(m, 1);
+        add_part(m, 1, true);
         return p + 1;
     }
-    repeat(m, PL_MAX(low, high), 0);
+    repeat(m, PL_MAX(PL_MAX(low, high), 1), low > 0, loop);
     return end + 1;
 }
 
@@ -119,21 +148,28 @@ static const char *measure_one(struct measure *m, const char *p)
         return p + 1;
     case '*':
     case '?':
-        repeat(m, 1, 1);
+        repeat(m, 1, false, *p == '*');
         return p + 1;
     case '+': /* regcomp() turns a+ into aa* */
-        repeat(m, 2, 1);
+        repeat(m, 2, true, true);
         return p + 1;
     case '{':
         return interval(m, p);
+    case '|':
+        next_branch(m);
+        return p + 1;
+    case '^':
+    case '$':
+        add_part(m, 1, false);
+        return p + 1;
     case '[':
-        add_part(m, 1);
+        add_part(m, 1, true);
         return skip_bracket(p);
-    case '\\':
-        add_part(m, 1);
+    case '\\': /* places and back-references are not solid */
+        add_part(m, 1, p[1] && !strchr("bB<>`'123456789", p[1]));
         return p + (p[1] ? 2 : 1);
     default:
-        add_part(m, 1);
+        add_part(m, 1, true);
         return p + 1;
     }
 }

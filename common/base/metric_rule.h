@@ -7,8 +7,8 @@
 
 #include <regex.h>
 
-/* Bytes of a rule, and parts of its expression with the repetitions written out: a{3}b has four.
- * The memory and the time of regcomp() grow with the square of the latter. */
+/* Bytes of a rule, and parts of its expression with the repetitions written out: a{3}b has five,
+ * one of them the repetition. */
 #define PL_METRIC_RULE_MAX 1024
 /* Groups inside one another: regcomp() calls itself for each. */
 #define PL_METRIC_DEPTH_MAX 64

@@ -87,6 +87,7 @@ static void test_size(void **state)
     accepted("x=loss[: ]{1,3}([-+]?[0-9]+(\\.[0-9]+)?([eE][-+]?[0-9]{1,3})?)");
     accepted("x=.{0,1000}");
     accepted("x=(a{30}){30}");
+    accepted("x=([0-9]*,?){3}([a-z]?|b)*");
     accepted("x=a\\{9999}");
     refused("x=a{1025}", -E2BIG, "too large");
     refused("x=a{1024,}", -E2BIG, "too large");
@@ -95,6 +96,12 @@ static void test_size(void **state)
     refused("x=((a{100}){100}){100}", -E2BIG, "too large");
     refused("x=(a{100}b|[^][:alpha:]]{9}){100}", -E2BIG, "too large");
     refused("x=(a*|b)*{1000}", -E2BIG, "too large");
+    refused("x=(a*)*{,8}{9}", -E2BIG, "too large");
+    refused("x=(()??{,8}?){1,}", -E2BIG, "too large");
+    refused("x=(((((a?)?)?)?)?){8,}", -E2BIG, "too large");
+    refused("x=(|a){,8}{4,}", -E2BIG, "too large");
+    refused("x=(a|b{0,9}|c){,8}{4,}", -E2BIG, "too large");
+    refused("x=(\\b^$){8}{9}", -E2BIG, "too large");
     refused(nested(40, "(", "+)"), -E2BIG, "too large");
     refused(nested(40, "", "+"), -E2BIG, "too large");
     refused(nested(40, "", "[]{]*{5}{6}"), -E2BIG, "too large");
