@@ -1,0 +1,44 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: MIT
+# References of the documents lead somewhere: links, names of documents, numbers of rules and items.
+. "$(dirname "$0")/../lib/lint.bash"
+
+mapfile -t documents < <(lint_files '*.md')
+
+# names PATTERN: FILE:LINE:TEXT of each match in the documents.
+names() {
+    grep -HnoP -- "$1" "${documents[@]}" || true
+}
+
+# Relative links.
+while IFS=: read -r file line target; do
+    target=${target%%#*}
+    [[ -z $target || $target =~ ^[a-z]+: ]] && continue
+    [[ -e $(dirname "$file")/$target ]] || found "$file:$line: no such file: '$target'"
+done < <(names '\]\(\K[^)\s]+')
+
+# Documents that are named without a link.
+while IFS=: read -r file line target; do
+    [[ -e $target ]] || found "$file:$line: no such document: '$target'"
+done < <(names '(?<![\w./-])doc/[a-z0-9_/-]+\.md')
+
+# The pages of another time: what they said stands in doc/.
+found_lines 'name doc/design.md or doc/style.md instead' < <(
+    names '\b(DESIGN|STYLE)\.md\b|\bSTYLE rule\b|\bengine\.md\b'
+)
+
+# "checklist 4.1" is a section of doc/semantics.md, "design.md section 3" and "style.md rule 1" too.
+# refers PATTERN DOCUMENT HEADING: the number that PATTERN ends with begins such a line there.
+refers() {
+    local file line number
+    while IFS=: read -r file line number; do
+        grep -sqE -- "^$3${number//./\\.}[. ]" "$2" || found "$file:$line: $2 has no '$number'"
+    done < <(names "$1")
+}
+refers '\bchecklist \K[0-9]+\.[0-9]+' doc/semantics.md '## '
+refers '\bdesign\.md,? section \K[0-9]+' doc/design.md '## '
+refers '\bstyle\.md,? rule \K[0-9]+' doc/style.md ''
+refers '\bdecision \K[0-9]{4}' doc/decisions/README.md '\| '
+
+(($(wc -l <HACKING.md) <= 100)) || found "HACKING.md:101: longer than 100 lines"
+lint_done
