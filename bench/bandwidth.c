@@ -46,7 +46,7 @@ measure(struct pl_comm *comm, bool slab, size_t bytes, int64_t rounds, struct pl
 static int be_rank(char **argv, struct pl_error *err)
 {
     _cleanup_(pl_comm_destroyp) struct pl_comm *comm = NULL;
-    _cleanup_(pl_report_close) struct pl_report report = {.link = PL_RANK_LINK_INIT};
+    _cleanup_(pl_rank_report_close) struct pl_rank_report report = {.link = PL_RANK_LINK_INIT};
     int64_t bytes, rounds;
     struct pl_world world;
     int r = pl_world_open(&world, PL_COMM_AUTO, err);
@@ -56,7 +56,7 @@ static int be_rank(char **argv, struct pl_error *err)
     if (r == 0)
         r = pl_parse_int(argv[4], 1, INT64_MAX, &rounds, err);
     if (r == 0)
-        r = pl_report_open(&report, world.rank, world.local_rank, err);
+        r = pl_rank_report_open(&report, world.rank, world.local_rank, err);
     if (r == 0)
         r = pl_comm_create(&world, &report.link, &comm, err);
     if (r == 0)

@@ -6,7 +6,7 @@ static int init(spank_t spank)
 {
     struct pl_error err = {0};
 
-    if (pl_options_register(spank, &err) < 0)
+    if (pl_spank_options_register(spank, &err) < 0)
         slurm_error("plume: %s", pl_error_text(&err));
     return 0;
 }
@@ -14,7 +14,7 @@ static int init(spank_t spank)
 static void init_post_opt(void)
 {
     if (pl_options()->enabled)
-        pl_options_export();
+        pl_spank_options_export();
 }
 
 const struct pl_spank_client pl_spank_allocator = {

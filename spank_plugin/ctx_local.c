@@ -6,7 +6,7 @@ static int init(spank_t spank)
 {
     struct pl_error err = {0};
 
-    if (pl_options_register(spank, &err) < 0)
+    if (pl_spank_options_register(spank, &err) < 0)
         slurm_error("plume: %s", pl_error_text(&err));
     return 0;
 }
@@ -14,8 +14,8 @@ static int init(spank_t spank)
 static void init_post_opt(void)
 {
     if (pl_options()->enabled)
-        pl_options_export();
-    else if (pl_options_without_plume())
+        pl_spank_options_export();
+    else if (pl_spank_options_without_plume())
         slurm_error("plume: options --plume-* do nothing without --plume");
 }
 

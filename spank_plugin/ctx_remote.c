@@ -149,7 +149,7 @@ static int start_daemon(spank_t spank, struct pl_error *err)
 
 static void init(spank_t spank, int argc, char **argv)
 {
-    if (pl_options_register(spank, &self.failure) == 0)
+    if (pl_spank_options_register(spank, &self.failure) == 0)
         pl_conf_parse(&self.conf, argc, argv, &self.failure);
 }
 

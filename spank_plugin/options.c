@@ -103,7 +103,7 @@ static int on_option(int which, const char *value, int remote)
     return -1;
 }
 
-int pl_options_register(spank_t spank, struct pl_error *err)
+int pl_spank_options_register(spank_t spank, struct pl_error *err)
 {
     for (size_t i = 0; i < PL_COUNT(table); i++) {
         spank_err_t r = spank_option_register(spank, &table[i]);
@@ -120,7 +120,7 @@ const struct pl_spank_options *pl_options(void)
     return &options;
 }
 
-void pl_options_export(void)
+void pl_spank_options_export(void)
 {
     const char *metric = getenv("PLUME_METRIC");
     _cleanup_free_ char *all = NULL;
@@ -138,7 +138,7 @@ void pl_options_export(void)
         setenv("PLUME_METRIC", all, 1);
 }
 
-bool pl_options_without_plume(void)
+bool pl_spank_options_without_plume(void)
 {
     const struct {
         const char *variable;

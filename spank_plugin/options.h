@@ -19,16 +19,16 @@ struct pl_spank_options {
 };
 
 /* Registers them; only from slurm_spank_init, in every context. 0, or -EIO where Slurm refuses. */
-int pl_options_register(spank_t spank, struct pl_error *err);
+int pl_spank_options_register(spank_t spank, struct pl_error *err);
 
 /* Borrowed. */
 const struct pl_spank_options *pl_options(void);
 
 /* srun, sbatch, salloc, after the command line was read: puts the values into this process's
  * environment, which the job inherits. Slurm itself carries one value an option only. */
-void pl_options_export(void);
+void pl_spank_options_export(void);
 
 /* True where an option other than --plume stands on this command line, but not --plume. */
-bool pl_options_without_plume(void);
+bool pl_spank_options_without_plume(void);
 
 #endif

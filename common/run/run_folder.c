@@ -177,6 +177,13 @@ const char *const *pl_run_argv(const struct pl_run *run, size_t *ret_n)
     return run->argv;
 }
 
+const char *pl_run_program_file(const struct pl_run *run)
+{
+    const char *path = getenv("PLUME_PROGRAM");
+
+    return path && *path ? path : run->argv[0];
+}
+
 size_t pl_run_n_axes(const struct pl_run *run)
 {
     return json_array_size(json_object_get(run->sweep, "axes"));

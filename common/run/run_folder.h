@@ -84,6 +84,10 @@ double pl_run_created_s(const struct pl_run *run); /* seconds since 1970 */
 /* The program with its {NAME} placeholders; NULL behind the last. */
 const char *const *pl_run_argv(const struct pl_run *run, size_t *ret_n);
 
+/* The program's file in this process: $PLUME_PROGRAM, which the job script sets after the set-up,
+ * else the first word of pl_run_argv(). Borrowed. */
+const char *pl_run_program_file(const struct pl_run *run);
+
 /* Axes in the order given. */
 size_t pl_run_n_axes(const struct pl_run *run);
 const char *pl_run_axis(const struct pl_run *run, size_t i);

@@ -13,12 +13,12 @@
 #define WORLD_MAX 1000000
 #define GPU_EVENTS_MAX 16
 
-json_t *pl_state_new(void)
+json_t *pl_run_state_new(void)
 {
     return json_pack("{s:[], s:[]}", "nodes", "ranks");
 }
 
-json_t *pl_state_rank(json_t *state, size_t rank)
+json_t *pl_run_state_rank(json_t *state, size_t rank)
 {
     return json_array_get(json_object_get(state, "ranks"), rank);
 }
@@ -149,7 +149,7 @@ static int apply_node(json_t *state, const char *type, json_t *event, struct pl_
     return r;
 }
 
-int pl_state_apply(json_t *state, json_t *event, struct pl_error *err)
+int pl_run_state_apply(json_t *state, json_t *event, struct pl_error *err)
 {
     const char *type = pl_json_string(event, "type");
     int64_t index;
@@ -162,7 +162,7 @@ int pl_state_apply(json_t *state, json_t *event, struct pl_error *err)
         return apply_attempt(state, event, err);
     if (strcmp(type, "rank") == 0 || strcmp(type, "metrics") == 0 || strcmp(type, "fact") == 0) {
         if (pl_json_int(event, "rank", &index) < 0 || index < 0 ||
-            !(rank = pl_state_rank(state, (size_t)index)))
+            !(rank = pl_run_state_rank(state, (size_t)index)))
             return pl_error_set(err, -EINVAL, "an event of type '%s' without a rank", type);
         r = apply_rank(rank, type, event);
     } else if (strcmp(type, "node") == 0 || strcmp(type, "gpus") == 0 || strcmp(type, "gpu") == 0) {
@@ -174,7 +174,7 @@ int pl_state_apply(json_t *state, json_t *event, struct pl_error *err)
     return r < 0 ? pl_error_set(err, r, "cannot apply an event of type '%s'", type) : 0;
 }
 
-int pl_state_replay(json_t *state, const char *path, struct pl_error *err)
+int pl_run_state_replay(json_t *state, const char *path, struct pl_error *err)
 {
     _cleanup_free_ char *text = NULL;
     char *line, *newline;
@@ -190,25 +190,25 @@ int pl_state_replay(json_t *state, const char *path, struct pl_error *err)
         number++;
         r = pl_json_parse(line, (size_t)(newline - line), PL_FRAME_MAX, &event, err);
         if (r == 0)
-            r = pl_state_apply(state, event, err);
+            r = pl_run_state_apply(state, event, err);
         if (r < 0)
             return pl_error_wrap(err, r, "'%s' line %zu", path, number);
     }
     return 0;
 }
 
-int pl_state_load(const char *attempt_dir, json_t **ret, struct pl_error *err)
+int pl_run_state_load(const char *attempt_dir, json_t **ret, struct pl_error *err)
 {
-    _cleanup_(json_decrefp) json_t *state = pl_state_new();
+    _cleanup_(json_decrefp) json_t *state = pl_run_state_new();
     _cleanup_free_ char *events = pl_path_join(attempt_dir, "events.jsonl");
     _cleanup_free_ char *metrics = pl_path_join(attempt_dir, "metrics.jsonl");
     int r;
 
     if (!state || !events || !metrics)
         return pl_error_set(err, -ENOMEM, "out of memory");
-    r = pl_state_replay(state, events, err);
+    r = pl_run_state_replay(state, events, err);
     if (r == 0) {
-        r = pl_state_replay(state, metrics, err);
+        r = pl_run_state_replay(state, metrics, err);
         if (r == -ENOENT)
             r = 0;
     }
@@ -218,7 +218,7 @@ int pl_state_load(const char *attempt_dir, json_t **ret, struct pl_error *err)
     return 0;
 }
 
-int pl_state_set_status(json_t *object, int wait_status)
+int pl_run_state_set_status(json_t *object, int wait_status)
 {
     char name[32];
 
@@ -234,7 +234,7 @@ int pl_state_set_status(json_t *object, int wait_status)
     return 0;
 }
 
-int pl_state_copy_status(json_t *to, json_t *from)
+int pl_run_state_copy_status(json_t *to, json_t *from)
 {
     static const char *const keys[] = {"exit", "signal", "signal_name"};
 
@@ -245,7 +245,7 @@ int pl_state_copy_status(json_t *to, json_t *from)
     return 0;
 }
 
-int pl_state_exit_code(json_t *object)
+int pl_run_state_exit_code(json_t *object)
 {
     int64_t v;
 
@@ -256,7 +256,7 @@ int pl_state_exit_code(json_t *object)
     return PL_EXIT_FAILED;
 }
 
-int pl_state_number(json_t *value, double *ret)
+int pl_run_state_number(json_t *value, double *ret)
 {
     const char *s = json_string_value(value);
 

@@ -28,7 +28,7 @@
 #include <sys/types.h>
 
 /* A new, empty document. NULL when out of memory. */
-json_t *pl_state_new(void);
+json_t *pl_run_state_new(void);
 
 /* Applies an event (an object with "type"):
  *   attempt  its other keys are set at the top; world_size makes the ranks
@@ -41,30 +41,30 @@ json_t *pl_state_new(void);
  * with "t"; the newest 16 are kept cause    {"cause":{},"others":[]} state    {"state"[,"ended"]}
  * "t" (seconds since 1970) and "seq" are not part of the document. Events of other types are
  * skipped. -EINVAL for an event of no such form (rank out of range), -ENOMEM. */
-int pl_state_apply(json_t *state, json_t *event, struct pl_error *err);
+int pl_run_state_apply(json_t *state, json_t *event, struct pl_error *err);
 
 /* Applies each line of a file of events. A last line without its newline (being written) is left
  * out. 0, -ENOENT, or the first bad line's error. */
-int pl_state_replay(json_t *state, const char *path, struct pl_error *err);
+int pl_run_state_replay(json_t *state, const char *path, struct pl_error *err);
 
 /* An attempt folder's document from its events.jsonl and metrics.jsonl; -ENOENT without the former.
  */
-int pl_state_load(const char *attempt_dir, json_t **ret, struct pl_error *err);
+int pl_run_state_load(const char *attempt_dir, json_t **ret, struct pl_error *err);
 
 /* ranks[rank], borrowed; NULL where there is none. */
-json_t *pl_state_rank(json_t *state, size_t rank);
+json_t *pl_run_state_rank(json_t *state, size_t rank);
 
 /* Sets exit, or signal and signal_name, from a wait status in an object. -ENOMEM. */
-int pl_state_set_status(json_t *object, int wait_status);
+int pl_run_state_set_status(json_t *object, int wait_status);
 
 /* Copies exit, signal and signal_name where they are. -ENOMEM. */
-int pl_state_copy_status(json_t *to, json_t *from);
+int pl_run_state_copy_status(json_t *to, json_t *from);
 
 /* The exit code a shell would show for a cause or rank object: its exit, or 128 + signal; for other
  * causes 1. */
-int pl_state_exit_code(json_t *object);
+int pl_run_state_exit_code(json_t *object);
 
 /* A metric's value: a number, or "nan", "inf", "-inf". -EINVAL for others. */
-int pl_state_number(json_t *value, double *ret);
+int pl_run_state_number(json_t *value, double *ret);
 
 #endif

@@ -6,7 +6,7 @@
 #include "common/proto/json.h"
 #include "common/run/run_index.h"
 #include "launcher/plstat/plstat.h"
-#include "launcher/plstat/report_json.h"
+#include "launcher/plstat/plstat_json.h"
 #include "launcher/plstat/table.h"
 #include "launcher/plstat/words.h"
 
@@ -135,7 +135,7 @@ static int add_run(struct list *l, struct pl_run *run)
     for (size_t i = 0; i < s->n_trials; i++)
         l->ps->bad |= pl_trial_state_bad(s->trials[i].state);
     if (l->ps->json) {
-        json_t *o = pl_report_sweep(s, false);
+        json_t *o = pl_plstat_json_sweep(s, false);
 
         return !o || json_array_append_new(l->sweeps, o) < 0 ? -ENOMEM : 0;
     }
@@ -218,7 +218,7 @@ static int add_jobs(struct list *l, json_t *out)
                 add_job_row(l, job);
             continue;
         }
-        o = pl_report_slurm_job(job);
+        o = pl_plstat_json_slurm_job(job);
         if (!o || json_array_append_new(out, o) < 0 ||
             (sweep && json_object_set_new(o, "sweep", json_string(sweep)) < 0))
             return -ENOMEM;

@@ -6,7 +6,7 @@
 #include "launcher/plstat/fold.h"
 #include "launcher/plstat/gpus.h"
 #include "launcher/plstat/plstat.h"
-#include "launcher/plstat/report_json.h"
+#include "launcher/plstat/plstat_json.h"
 #include "launcher/plstat/table.h"
 #include "launcher/plstat/words.h"
 
@@ -104,7 +104,7 @@ static void metric_range(const struct pl_fold_group *g, const char *name, char *
     for (size_t i = 0; i < g->n; i++) {
         json_t *value = json_object_get(json_object_get(g->ranks[i], "metrics"), name);
 
-        if (!value || pl_state_number(value, &v) < 0)
+        if (!value || pl_run_state_number(value, &v) < 0)
             continue;
         if (isnan(v) || isnan(low)) { /* NaN wins: it is what one has to see */
             low = high = v;
@@ -357,7 +357,7 @@ static int show_slurm(struct pl_plstat *ps, const struct pl_slurm_job *job, stru
                      ps->word);
     if (!ps->json)
         r = print_slurm(ps, job);
-    else if (!(ps->doc = pl_report_slurm_job(job)) ||
+    else if (!(ps->doc = pl_plstat_json_slurm_job(job)) ||
              json_object_set_new(ps->doc, "ranks", json_array()) < 0)
         r = -ENOMEM;
     return r < 0 ? pl_error_set(err, r, "out of memory") : 0;
@@ -381,7 +381,7 @@ int pl_cmd_show(struct pl_plstat *ps, struct pl_error *err)
         ps->bad |= pl_trial_state_bad(s->trials[i].state);
     if (!ps->json)
         r = print(ps, s);
-    else if (!(ps->doc = pl_report_show(s)))
+    else if (!(ps->doc = pl_plstat_json_show(s)))
         r = -ENOMEM;
     return r < 0 ? pl_error_set(err, r, "out of memory") : 0;
 }

@@ -3,7 +3,7 @@
 #include "common/base/fs.h"
 #include "common/proto/json.h"
 #include "launcher/plstat/plstat.h"
-#include "launcher/plstat/report_json.h"
+#include "launcher/plstat/plstat_json.h"
 #include "launcher/plstat/table.h"
 #include "launcher/plstat/words.h"
 
@@ -181,7 +181,7 @@ int pl_cmd_sweep(struct pl_plstat *ps, struct pl_error *err)
         ps->bad |= pl_trial_state_bad(s->trials[i].state);
     if (!ps->json)
         r = print(ps, s);
-    else if (!(ps->doc = pl_report_sweep(s, true)))
+    else if (!(ps->doc = pl_plstat_json_sweep(s, true)))
         r = -ENOMEM;
     return r < 0 ? pl_error_set(err, r, "out of memory") : 0;
 }

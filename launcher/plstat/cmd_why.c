@@ -5,7 +5,7 @@
 #include "common/proto/protocol.h"
 #include "launcher/plstat/gpus.h"
 #include "launcher/plstat/plstat.h"
-#include "launcher/plstat/report_json.h"
+#include "launcher/plstat/plstat_json.h"
 #include "launcher/plstat/timeline.h"
 #include "launcher/plstat/words.h"
 
@@ -222,7 +222,7 @@ static int why_slurm(struct pl_plstat *ps, const struct pl_slurm_job *job, struc
     pl_notes_add(&ps->notes, failed, "from Slurm alone: no run folder is known for job '%s'",
                  ps->word);
     if (r == 0 && ps->json) {
-        ps->doc = pl_report_slurm_job(job);
+        ps->doc = pl_plstat_json_slurm_job(job);
         if (!ps->doc || (cause && json_object_set(ps->doc, "cause", cause) < 0))
             r = -ENOMEM;
     } else if (r == 0 && failed) {
@@ -277,7 +277,7 @@ int pl_cmd_why(struct pl_plstat *ps, struct pl_error *err)
     if (r == 0 && ps->json) {
         if (!ts && s->n_trials == 1)
             ts = s->trials;
-        ps->doc = pl_report_why(s, ts, cause);
+        ps->doc = pl_plstat_json_why(s, ts, cause);
         r = ps->doc ? 0 : -ENOMEM;
     } else if (r == 0) {
         r = ts ? print(ps, s, ts, n_failed, cause) : print_none(ps, s);

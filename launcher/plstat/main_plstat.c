@@ -4,7 +4,7 @@
 #include "common/base/parse.h"
 #include "common/proto/json.h"
 #include "launcher/plstat/plstat.h"
-#include "launcher/plstat/report_json.h"
+#include "launcher/plstat/plstat_json.h"
 
 #include <locale.h>
 #include <string.h>
@@ -170,7 +170,7 @@ static int report(struct pl_plstat *ps)
     ps->color = pl_term_use_color(ps->color_choice, stdout);
     r = chosen->run(ps, &err);
     if (r == 0 && ps->json) {
-        r = pl_report_finish(&ps->doc, chosen->name ? chosen->name : "list", &ps->notes);
+        r = pl_plstat_json_finish(&ps->doc, chosen->name ? chosen->name : "list", &ps->notes);
         if (r == 0)
             r = pl_json_dump_line(ps->doc, &ps->text);
         if (r < 0)

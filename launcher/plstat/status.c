@@ -183,7 +183,7 @@ static int load_log(const struct pl_run *run, struct pl_trial_status *ts, struct
 {
     _cleanup_free_ char *dir = pl_run_attempt_path(run, ts->trial, ts->attempts - 1, NULL);
     json_t *doc = NULL;
-    int r = dir ? pl_state_load(dir, &doc, err) : -ENOMEM;
+    int r = dir ? pl_run_state_load(dir, &doc, err) : -ENOMEM;
 
     if (r < 0)
         return r;

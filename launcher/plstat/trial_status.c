@@ -470,7 +470,7 @@ void pl_trial_status_values(struct pl_trial_status *ts, const char *objective)
         if (objective)
             value = rank_metric(ts->doc, objective);
     }
-    if (value && pl_state_number((json_t *)value, &v) == 0)
+    if (value && pl_run_state_number((json_t *)value, &v) == 0)
         ts->objective = v;
     ts->started_s = number_or(from, "started", ts->claim_s);
     ts->ended_s = ts->result ? result_end(ts->result) : number_or(from, "ended", 0);

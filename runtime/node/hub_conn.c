@@ -2,7 +2,7 @@
 #include "runtime/node/hub_conn.h"
 #include "common/base/fs.h"
 #include "common/base/log.h"
-#include "runtime/node/port.h"
+#include "runtime/node/net.h"
 
 #include <string.h>
 #include <sys/socket.h>
@@ -13,14 +13,14 @@ static void on_ready(uv_poll_t *poll, int status, int events);
 
 static void free_wire(uv_handle_t *handle)
 {
-    struct pl_wire *w = handle->data;
+    struct pl_hub_conn *w = handle->data;
 
     close(w->fd);
     pl_session_finish(&w->session);
     free(w);
 }
 
-static void drop(struct pl_wire *w)
+static void drop(struct pl_hub_conn *w)
 {
     if (w->closing)
         return;
@@ -30,7 +30,7 @@ static void drop(struct pl_wire *w)
 }
 
 /* Tells the owner and frees. */
-static void fail(struct pl_wire *w, const struct pl_error *err)
+static void fail(struct pl_hub_conn *w, const struct pl_error *err)
 {
     if (w->closing)
         return;
@@ -39,7 +39,7 @@ static void fail(struct pl_wire *w, const struct pl_error *err)
     drop(w);
 }
 
-static void watch(struct pl_wire *w)
+static void watch(struct pl_hub_conn *w)
 {
     int events = UV_READABLE;
 
@@ -50,7 +50,7 @@ static void watch(struct pl_wire *w)
     uv_poll_start(&w->poll, events, on_ready);
 }
 
-static int flush(struct pl_wire *w, struct pl_error *err)
+static int flush(struct pl_hub_conn *w, struct pl_error *err)
 {
     while (w->session.out.len) {
         ssize_t n = send(w->fd, w->session.out.data, w->session.out.len, MSG_NOSIGNAL);
@@ -67,7 +67,7 @@ static int flush(struct pl_wire *w, struct pl_error *err)
 }
 
 /* Hands all whole messages to the owner. */
-static int take_messages(struct pl_wire *w, struct pl_error *err)
+static int take_messages(struct pl_hub_conn *w, struct pl_error *err)
 {
     int r = 0;
 
@@ -89,7 +89,7 @@ static int take_messages(struct pl_wire *w, struct pl_error *err)
     return r < 0 ? r : 0;
 }
 
-static int receive(struct pl_wire *w, struct pl_error *err)
+static int receive(struct pl_hub_conn *w, struct pl_error *err)
 {
     char data[65536];
     ssize_t n = recv(w->fd, data, sizeof(data), 0);
@@ -108,7 +108,7 @@ static int receive(struct pl_wire *w, struct pl_error *err)
 
 static void on_ready(uv_poll_t *poll, int status, int events)
 {
-    struct pl_wire *w = poll->data;
+    struct pl_hub_conn *w = poll->data;
     struct pl_error err = {0};
     int r = 0;
 
@@ -145,16 +145,16 @@ static void on_ready(uv_poll_t *poll, int status, int events)
         watch(w);
 }
 
-int pl_wire_create(uv_loop_t *loop,
-                   int fd,
-                   const struct pl_session_id *id,
-                   const unsigned char secret[PL_KEY_SIZE],
-                   json_t *hello,
-                   const struct pl_wire_ops *ops,
-                   void *ctx,
-                   struct pl_wire **ret)
+int pl_hub_conn_create(uv_loop_t *loop,
+                       int fd,
+                       const struct pl_session_id *id,
+                       const unsigned char secret[PL_KEY_SIZE],
+                       json_t *hello,
+                       const struct pl_hub_conn_ops *ops,
+                       void *ctx,
+                       struct pl_hub_conn **ret)
 {
-    struct pl_wire *w = calloc(1, sizeof(*w));
+    struct pl_hub_conn *w = calloc(1, sizeof(*w));
     int r = w ? 0 : -ENOMEM;
 
     if (r == 0) {
@@ -187,7 +187,7 @@ int pl_wire_create(uv_loop_t *loop,
     return 0;
 }
 
-int pl_wire_send(struct pl_wire *wire, json_t *message)
+int pl_hub_conn_send(struct pl_hub_conn *wire, json_t *message)
 {
     struct pl_error err = {0};
     int r = !wire || wire->closing ? -ENOTCONN : pl_session_send(&wire->session, message);
@@ -203,19 +203,19 @@ int pl_wire_send(struct pl_wire *wire, json_t *message)
     return 0;
 }
 
-void pl_wire_send_new(struct pl_wire *wire, json_t *message)
+void pl_hub_conn_send_new(struct pl_hub_conn *wire, json_t *message)
 {
     if (message)
-        pl_wire_send(wire, message);
+        pl_hub_conn_send(wire, message);
     json_decref(message);
 }
 
-bool pl_wire_flushed(const struct pl_wire *wire)
+bool pl_hub_conn_flushed(const struct pl_hub_conn *wire)
 {
     return wire->session.out.len == 0;
 }
 
-void pl_wire_close(struct pl_wire *wire)
+void pl_hub_conn_close(struct pl_hub_conn *wire)
 {
     struct pl_error err;
 

@@ -10,7 +10,7 @@
 #define ARGS_MAX 8
 #define OUTPUT_MAX ((size_t)1024 * 1024)
 
-struct pl_ask {
+struct pl_scontrol {
     uv_process_t process;
     uv_pipe_t out;
     uv_timer_t timer;
@@ -25,7 +25,7 @@ struct pl_ask {
 
 static void on_closed(uv_handle_t *handle)
 {
-    struct pl_ask *a = handle->data;
+    struct pl_scontrol *a = handle->data;
 
     if (--a->handles)
         return;
@@ -33,24 +33,24 @@ static void on_closed(uv_handle_t *handle)
     free(a);
 }
 
-static void close_all(struct pl_ask *a)
+static void close_all(struct pl_scontrol *a)
 {
     uv_close((uv_handle_t *)&a->timer, on_closed);
     uv_close((uv_handle_t *)&a->out, on_closed);
     uv_close((uv_handle_t *)&a->process, on_closed);
 }
 
-static void maybe_done(struct pl_ask *a)
+static void maybe_done(struct pl_scontrol *a)
 {
     if (!a->exited || !a->eof || uv_is_closing((uv_handle_t *)&a->timer))
         return;
-    close_all(a); /* first: the answer may lead to pl_ask_cancel() */
+    close_all(a); /* first: the answer may lead to pl_scontrol_cancel() */
     a->answer(a->ctx, a->status == 0 ? pl_buf_str(&a->text) : NULL);
 }
 
 static void on_process_exit(uv_process_t *process, int64_t status, int term_signal)
 {
-    struct pl_ask *a = process->data;
+    struct pl_scontrol *a = process->data;
 
     a->exited = true;
     a->status = term_signal ? -1 : status;
@@ -59,14 +59,14 @@ static void on_process_exit(uv_process_t *process, int64_t status, int term_sign
 
 static void on_alloc(uv_handle_t *handle, size_t size, uv_buf_t *buf)
 {
-    struct pl_ask *a = handle->data;
+    struct pl_scontrol *a = handle->data;
 
     *buf = uv_buf_init(a->chunk, sizeof(a->chunk));
 }
 
 static void on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *buf)
 {
-    struct pl_ask *a = stream->data;
+    struct pl_scontrol *a = stream->data;
 
     if (n > 0 && a->text.len < OUTPUT_MAX)
         pl_buf_add(&a->text, buf->base, (size_t)n);
@@ -78,7 +78,7 @@ static void on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *buf)
 
 static void on_timeout(uv_timer_t *timer)
 {
-    struct pl_ask *a = timer->data;
+    struct pl_scontrol *a = timer->data;
 
     pl_log_debug("slurm", "scontrol takes too long");
     uv_process_kill(&a->process, SIGKILL);
@@ -86,13 +86,13 @@ static void on_timeout(uv_timer_t *timer)
     maybe_done(a);
 }
 
-struct pl_ask *pl_ask_scontrol(uv_loop_t *loop,
-                               const char *const *args,
-                               unsigned timeout_ms,
-                               void (*answer)(void *ctx, const char *output),
-                               void *ctx)
+struct pl_scontrol *pl_scontrol_run(uv_loop_t *loop,
+                                    const char *const *args,
+                                    unsigned timeout_ms,
+                                    void (*answer)(void *ctx, const char *output),
+                                    void *ctx)
 {
-    struct pl_ask *a = calloc(1, sizeof(*a));
+    struct pl_scontrol *a = calloc(1, sizeof(*a));
     char *argv[ARGS_MAX + 2] = {(char *)(uintptr_t) "scontrol"};
     uv_stdio_container_t io[3] = {
         {.flags = UV_IGNORE}, {.flags = UV_CREATE_PIPE | UV_WRITABLE_PIPE}, {.flags = UV_IGNORE}};
@@ -130,7 +130,7 @@ struct pl_ask *pl_ask_scontrol(uv_loop_t *loop,
     return a;
 }
 
-void pl_ask_cancel(struct pl_ask *ask)
+void pl_scontrol_cancel(struct pl_scontrol *ask)
 {
     if (!ask || uv_is_closing((uv_handle_t *)&ask->timer))
         return;

@@ -6,18 +6,19 @@
 
 #include <uv.h>
 
-struct pl_ask;
+struct pl_scontrol;
 
 /* Runs `scontrol ARG...` (NULL-terminated, borrowed for the call) and hands its output over, once:
  * output is NULL where it could not be run, failed or took longer than timeout_ms.
- * The result is good until the answer or pl_ask_cancel(); NULL where the answer came at once. */
-struct pl_ask *pl_ask_scontrol(uv_loop_t *loop,
-                               const char *const *args,
-                               unsigned timeout_ms,
-                               void (*answer)(void *ctx, const char *output),
-                               void *ctx);
+ * The result is good until the answer or pl_scontrol_cancel(); NULL where the answer came at once.
+ */
+struct pl_scontrol *pl_scontrol_run(uv_loop_t *loop,
+                                    const char *const *args,
+                                    unsigned timeout_ms,
+                                    void (*answer)(void *ctx, const char *output),
+                                    void *ctx);
 
 /* Ends the question without an answer. NULL is fine. */
-void pl_ask_cancel(struct pl_ask *ask);
+void pl_scontrol_cancel(struct pl_scontrol *ask);
 
 #endif

@@ -43,7 +43,7 @@ static int number(const char *a,
     return 0;
 }
 
-static int local_tasks(struct pl_step *s, struct pl_error *err)
+static int local_tasks(struct pl_slurm_step *s, struct pl_error *err)
 {
     const char *list = first_env("SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE", NULL);
 
@@ -54,7 +54,7 @@ static int local_tasks(struct pl_step *s, struct pl_error *err)
     return pl_parse_tasks_per_node(list, s->node_id, &s->local_ntasks, err);
 }
 
-static void array_name(struct pl_step *s)
+static void array_name(struct pl_slurm_step *s)
 {
     const char *base = getenv("SLURM_ARRAY_JOB_ID"), *task = getenv("SLURM_ARRAY_TASK_ID");
 
@@ -64,9 +64,9 @@ static void array_name(struct pl_step *s)
         snprintf(s->array, sizeof(s->array), "%s", s->id.job);
 }
 
-int pl_step_from_env(struct pl_step *ret, bool task, struct pl_error *err)
+int pl_slurm_step_from_env(struct pl_slurm_step *ret, bool task, struct pl_error *err)
 {
-    struct pl_step s = {0};
+    struct pl_slurm_step s = {0};
     unsigned job, step;
     int r;
 
@@ -116,7 +116,7 @@ int pl_step_from_env(struct pl_step *ret, bool task, struct pl_error *err)
     return 0;
 }
 
-unsigned pl_step_env_ms(const char *name, unsigned default_ms)
+unsigned pl_slurm_step_env_ms(const char *name, unsigned default_ms)
 {
     const char *v = getenv(name);
     double seconds;

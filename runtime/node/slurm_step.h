@@ -9,7 +9,7 @@
 
 #include <stdbool.h>
 
-struct pl_step {
+struct pl_slurm_step {
     struct pl_session_id id;  /* job, step, restart count */
     char array[48];           /* "123_4", or the job id where there is no array */
     unsigned node_id, nnodes; /* this node's index in the step, and how many there are */
@@ -26,13 +26,13 @@ struct pl_step {
 
 /* Fills *ret; strings are borrowed from the environment. task: the caller is a task, so rank and
  * local rank must be there. -ENOENT outside a Slurm step, -EINVAL for values that make no sense. */
-int pl_step_from_env(struct pl_step *ret, bool task, struct pl_error *err);
+int pl_slurm_step_from_env(struct pl_slurm_step *ret, bool task, struct pl_error *err);
 
 /* How long a process that is still connected may say nothing ($PLUME_SILENCE). It is long, since a
  * file system may hold a daemon up; a host that is gone shows much sooner, see pl_net_tune(). */
 #define PL_SILENCE_MS 120000
 
 /* PLUME_NAME as whole milliseconds given in seconds, else the default. */
-unsigned pl_step_env_ms(const char *name, unsigned default_ms);
+unsigned pl_slurm_step_env_ms(const char *name, unsigned default_ms);
 
 #endif

@@ -4,7 +4,7 @@
 #include "common/base/log.h"
 #include "common/base/options.h"
 #include "common/base/parse.h"
-#include "runtime/node/port.h"
+#include "runtime/node/net.h"
 #include "runtime/node/slurm_step.h"
 #include "runtime/plrun/starter.h"
 #include "runtime/plrun/trial.h"
@@ -138,11 +138,11 @@ static int find_daemon(char *ret, size_t size, struct pl_error *err)
 static bool is_rank(void)
 {
     const char *socket = getenv("PLUME_SOCKET"), *slash = socket ? strrchr(socket, '/') : NULL;
-    struct pl_step step;
+    struct pl_slurm_step step;
     char name[96];
     int n;
 
-    if (!getenv("PLUME_RUNTIME") || !slash || pl_step_from_env(&step, true, NULL) < 0)
+    if (!getenv("PLUME_RUNTIME") || !slash || pl_slurm_step_from_env(&step, true, NULL) < 0)
         return false;
     n = snprintf(name, sizeof(name), "/%s.%s.", step.id.job, step.id.step);
     return n < (int)sizeof(name) && strncmp(slash, name, (size_t)n) == 0;
@@ -208,7 +208,7 @@ static int reserve_hub(struct pl_error *err)
     struct pollfd p = {.fd = STDOUT_FILENO};
     char host[256];
     uint16_t port;
-    int r = pl_net_hold(0, &fd, &port, err);
+    int r = pl_port_reserve(0, &fd, &port, err);
 
     if (r < 0)
         return r;

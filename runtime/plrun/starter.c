@@ -27,7 +27,7 @@
 #define ORPHAN_TERM_MS 1000 /* what a rank left behind gets SIGTERM, and after this SIGKILL */
 
 struct starter {
-    struct pl_step step;
+    struct pl_slurm_step step;
     struct pl_rank_link link;
     int control_fd; /* to the daemon, where we started it */
     pid_t daemon, child;
@@ -90,7 +90,7 @@ static bool is_silent(unsigned *quiet_s, int poll_result)
         *quiet_s = 0;
     else if (poll_result == 0)
         ++*quiet_s;
-    return *quiet_s * 1000ull > pl_step_env_ms("PLUME_SILENCE", PL_SILENCE_MS);
+    return *quiet_s * 1000ull > pl_slurm_step_env_ms("PLUME_SILENCE", PL_SILENCE_MS);
 }
 
 /* Waits for the daemon, which serves the node's other ranks as long as they run. Where we failed it
@@ -395,7 +395,7 @@ int pl_starter_run(char *const *argv, const char *plrund, struct pl_error *err)
     _cleanup_free_ char *path = NULL;
     int pipes[4] = {-EBADF, -EBADF, -EBADF, -EBADF};
     bool capture = !isatty(STDOUT_FILENO) && !isatty(STDERR_FILENO);
-    int r = pl_step_from_env(&s.step, true, err);
+    int r = pl_slurm_step_from_env(&s.step, true, err);
 
     if (r < 0)
         return r;

@@ -234,7 +234,7 @@ static json_t *make_cause(const char *attempt_dir, int code, struct pl_error *er
     json_t *cause;
 
     env_number("SLURM_RESTART_COUNT", 0, &restart, NULL);
-    if (pl_state_load(attempt_dir, &doc, err) == 0 && json_object_get(doc, "cause"))
+    if (pl_run_state_load(attempt_dir, &doc, err) == 0 && json_object_get(doc, "cause"))
         return json_incref(json_object_get(doc, "cause"));
     kind = code ? ask_slurm(code, restart, doc != NULL, &inferred) : NULL;
     if (!kind && code == 0 && !doc)
@@ -323,16 +323,9 @@ int pl_trial_find_program(const char *name, char **ret, struct pl_error *err)
     return 0;
 }
 
-const char *pl_trial_program_file(const struct pl_run *run)
-{
-    const char *path = getenv("PLUME_PROGRAM");
-
-    return path && *path ? path : pl_run_argv(run, NULL)[0];
-}
-
 static int set_program(const struct pl_run *run, char **argv, struct pl_error *err)
 {
-    char *path = strdup(pl_trial_program_file(run));
+    char *path = strdup(pl_run_program_file(run));
 
     if (!path)
         return pl_error_set(err, -ENOMEM, "out of memory");

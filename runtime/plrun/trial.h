@@ -22,9 +22,6 @@ int pl_trial_finish(int code, int *ret_code, struct pl_error *err);
  * the one that plsubmit found, with a warning. The caller frees *ret. */
 int pl_trial_find_program(const char *name, char **ret, struct pl_error *err);
 
-/* The file that is the trial's program: PLUME_PROGRAM, else what plsubmit found. Borrowed. */
-const char *pl_trial_program_file(const struct pl_run *run);
-
 /* The trial's program with its values; PLUME_PARAM_NAME and PLUME_PARAMS are set in our
  * environment. *ret is freed with pl_strv_free(). */
 int pl_trial_program(char ***ret, struct pl_error *err);

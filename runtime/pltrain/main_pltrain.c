@@ -80,7 +80,7 @@ ask_for_place(const struct plume_module *module, struct pl_world *world, struct 
 static int fit(struct pl_trainer *t, struct pl_error *err)
 {
     const char *env = getenv("PLUME_PROFILE");
-    struct pl_tape *tape = (struct pl_tape *)pl_step_tape(t); /* ours, through t */
+    struct pl_tape *tape = (struct pl_tape *)pl_train_step_tape(t); /* ours, through t */
     uint64_t before = t->step, start = pl_now_ns();
     int r;
 
@@ -106,7 +106,7 @@ static int train_on(const struct pl_module *module,
                     const struct pl_hparams *hparams,
                     const struct pl_train_options *options,
                     struct pl_comm *comm,
-                    struct pl_report *report,
+                    struct pl_rank_report *report,
                     struct pl_error *err)
 {
     struct pl_trainer trainer;
@@ -121,8 +121,8 @@ static int train_on(const struct pl_module *module,
         comm->rank, comm->size, pl_strategy_names[trainer.strategy.kind],
         pl_precision_names[options->precision], comm->ops->name, comm->device ? " and nccl" : "",
         trainer.dev->name, trainer.kernels->name, pl_pool_threads(),
-        (pl_tape_flops(pl_step_tape(&trainer), false) +
-         pl_tape_flops(pl_step_tape(&trainer), true)) *
+        (pl_tape_flops(pl_train_step_tape(&trainer), false) +
+         pl_tape_flops(pl_train_step_tape(&trainer), true)) *
             trainer.strategy.devices * 1e-6);
     for (unsigned i = 1; options->part_devices && i < options->devices; i++)
         pl_log_debug("train", "part %u of a batch: device %s", i, options->part_devices[i]->name);
@@ -185,10 +185,10 @@ static int train_in(const struct pl_pltrain *p,
                     struct pl_error *err)
 {
     _cleanup_(pl_comm_destroyp) struct pl_comm *comm = NULL;
-    _cleanup_(pl_report_close) struct pl_report report = {.link = PL_RANK_LINK_INIT};
+    _cleanup_(pl_rank_report_close) struct pl_rank_report report = {.link = PL_RANK_LINK_INIT};
     struct pl_train_options options = p->train;
     struct gpus gpus = {0};
-    int r = pl_report_open(&report, world->rank, world->local_rank, err);
+    int r = pl_rank_report_open(&report, world->rank, world->local_rank, err);
 
     if (r == 0)
         r = ask_for_place(&module->hooks, world, err);

@@ -26,7 +26,7 @@ def two_nodes(step, walk=False):
 
 
 def walk_ports(step, low, high, attempt=0):
-    """The ports at which this step's hub may listen (runtime/node/port.h)."""
+    """The ports at which this step's hub may listen (runtime/node/net.h)."""
     text = f"plume walk {step.job} 0 {attempt}".encode()
     words = struct.unpack("<8I", hashlib.blake2b(text, digest_size=32, key=KEY).digest())
     size, ports = high - low + 1, []

@@ -165,7 +165,7 @@ static void take_params(struct fit_run *run, const struct pl_params *params)
 
 const char *fit_train(struct pl_comm *comm, void *shared)
 {
-    struct pl_report report = {.link = PL_RANK_LINK_INIT};
+    struct pl_rank_report report = {.link = PL_RANK_LINK_INIT};
     struct fit_run *run = shared;
     struct pl_train_options options = run->options; /* the rank's own: its device is */
     struct pl_trainer trainer;

@@ -25,7 +25,7 @@ static void
 be_rank(const char *(*f)(struct pl_comm *, void *), void *shared, struct verdict *verdicts)
 {
     struct pl_error err = {0};
-    struct pl_report report;
+    struct pl_rank_report report;
     struct pl_comm *comm = NULL;
     struct pl_world world = {0};
     const char *text = NULL;
@@ -33,7 +33,7 @@ be_rank(const char *(*f)(struct pl_comm *, void *), void *shared, struct verdict
 
     signal(SIGPIPE, SIG_IGN);
     if (r == 0)
-        r = pl_report_open(&report, world.rank, world.local_rank, &err);
+        r = pl_rank_report_open(&report, world.rank, world.local_rank, &err);
     if (r == 0)
         r = pl_comm_create(&world, &report.link, &comm, &err);
     if (r == 0)
@@ -44,7 +44,7 @@ be_rank(const char *(*f)(struct pl_comm *, void *), void *shared, struct verdict
     verdicts[world.rank].done = true;
     pl_comm_destroy(comm);
     if (r == 0)
-        pl_report_close(&report);
+        pl_rank_report_close(&report);
 }
 
 double ranks_run(unsigned processes,

@@ -156,7 +156,7 @@ static const struct plume_module module = {
 
 static const char *train(struct pl_comm *comm, void *shared)
 {
-    struct pl_report report = {.link = PL_RANK_LINK_INIT};
+    struct pl_rank_report report = {.link = PL_RANK_LINK_INIT};
     struct run *run = shared;
     struct pl_train_options options = run->options; /* the rank's own: its device is */
     struct pl_trainer trainer;

@@ -46,7 +46,7 @@ static void keep(const struct pl_params *p, struct result *result)
 static const char *train(struct pl_comm *comm, void *shared)
 {
     struct pl_train_options options = pl_train_options_default();
-    struct pl_report report = {.link = PL_RANK_LINK_INIT};
+    struct pl_rank_report report = {.link = PL_RANK_LINK_INIT};
     struct result *result = shared;
     struct pl_trainer trainer;
     struct pl_hparams hparams;

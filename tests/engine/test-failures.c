@@ -171,7 +171,7 @@ static const struct plume_module module = {
 };
 
 /* One run; what it failed with, in err. */
-static int run(struct pl_comm *comm, struct pl_report *report, struct pl_error *err)
+static int run(struct pl_comm *comm, struct pl_rank_report *report, struct pl_error *err)
 {
     struct pl_train_options options = pl_train_options_default();
     struct pl_trainer trainer;
@@ -235,7 +235,7 @@ static const char *wrong(int r, const struct pl_error *err)
 
 static void test_a_failed_run_leaves_nothing(void **state)
 {
-    struct pl_report report = {.link = PL_RANK_LINK_INIT};
+    struct pl_rank_report report = {.link = PL_RANK_LINK_INIT};
 
     mine = true;
     for (size_t i = 0; i < PL_COUNT(alone); i++) {
@@ -288,7 +288,7 @@ static const struct team teams[] = {
 /* A run on a communicator of its own; what is wrong with how it ended. */
 static const char *run_apart(struct pl_comm *all)
 {
-    struct pl_report report = {.link = PL_RANK_LINK_INIT};
+    struct pl_rank_report report = {.link = PL_RANK_LINK_INIT};
     _cleanup_(pl_comm_destroyp) struct pl_comm *comm = NULL;
     struct pl_error err = {0};
     static char text[400];

@@ -101,7 +101,7 @@ static void test_early_stopping(void **state)
     struct fit_run *run = fit_new_run();
 
     run->options.stop =
-        (struct pl_stop_rule){.monitor = "val_loss", .maximize = true, .patience = 3};
+        (struct pl_early_stop_rule){.monitor = "val_loss", .maximize = true, .patience = 3};
     snprintf(run->hparams[0], 32, "epochs=50");
     fit_go(run, 2, 0);
     fit_assert_good(run);
@@ -109,7 +109,7 @@ static void test_early_stopping(void **state)
 
     run = fit_new_run();
     run->options.stop =
-        (struct pl_stop_rule){.monitor = "val_loss", .maximize = true, .patience = 3};
+        (struct pl_early_stop_rule){.monitor = "val_loss", .maximize = true, .patience = 3};
     run->options.min_epochs = 6;
     snprintf(run->hparams[0], 32, "epochs=50");
     fit_go(run, 1, 0);
@@ -117,7 +117,7 @@ static void test_early_stopping(void **state)
     assert_int_equal(run->epoch, 6);
 
     run = fit_new_run();
-    run->options.stop = (struct pl_stop_rule){.monitor = "val_los"};
+    run->options.stop = (struct pl_early_stop_rule){.monitor = "val_los"};
     fit_go(run, 1, 0);
     assert_non_null(strstr(run->error, "watches 'val_los', which nothing has logged"));
 }

@@ -37,7 +37,7 @@ static void check_grads(const struct model *m, const struct pl_params *params, d
 
 struct session {
     struct pl_world world;
-    struct pl_report report;
+    struct pl_rank_report report;
     struct pl_comm *comm;
     struct pl_hparams hparams;
     struct pl_train_options options;
@@ -81,7 +81,7 @@ static double next_step(struct session *s, const struct model *m, size_t step)
         for (size_t i = 0; i < loader->sampler.count; i++)
             loader->sampler.index[i] = i;
     }
-    if (pl_step_train(&s->t, pl_loader_next(loader), false, &err) < 0)
+    if (pl_train_step_train(&s->t, pl_loader_next(loader), false, &err) < 0)
         fail_msg("%s", pl_error_text(&err));
     return (s->t.loss_sum - before) / (double)m->rows;
 }

@@ -149,7 +149,7 @@ static int configure_optimizers(struct plume_context *pl, struct plume_optimizer
 
 static const char *train(struct pl_comm *comm, void *shared)
 {
-    struct pl_report report = {.link = PL_RANK_LINK_INIT};
+    struct pl_rank_report report = {.link = PL_RANK_LINK_INIT};
     struct run *run = shared;
     struct pl_train_options options = run->options; /* the rank's own: its device is */
     const struct plume_module module = {

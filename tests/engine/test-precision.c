@@ -89,7 +89,7 @@ struct fixture {
     struct pl_train_options options;
     struct pl_comm *comm;
     struct pl_hparams hparams;
-    struct pl_report report;
+    struct pl_rank_report report;
     struct pl_trainer trainer;
 };
 
@@ -126,7 +126,7 @@ static void train(struct fixture *f, unsigned epochs)
         f->trainer.loss_sum = f->trainer.loss_weight = 0;
         pl_loader_begin(loader, epoch, 0);
         while ((batch = pl_loader_next(loader)))
-            if (pl_step_train(&f->trainer, batch, false, &err) < 0)
+            if (pl_train_step_train(&f->trainer, batch, false, &err) < 0)
                 fail_msg("%s", pl_error_text(&err));
     }
 }

@@ -153,7 +153,7 @@ struct job {
 static int train(
     struct pl_comm *comm, const struct job *job, double *ret, char *ret_hash, struct pl_error *err)
 {
-    struct pl_report report = {.link = PL_RANK_LINK_INIT};
+    struct pl_rank_report report = {.link = PL_RANK_LINK_INIT};
     struct pl_train_options options = pl_train_options_default();
     const struct layout *l = job->layout;
     struct pl_trainer t;

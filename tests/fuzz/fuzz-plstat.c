@@ -5,7 +5,7 @@
 #include "common/base/fs.h"
 #include "common/proto/json.h"
 #include "launcher/plstat/plstat.h"
-#include "launcher/plstat/report_json.h"
+#include "launcher/plstat/plstat_json.h"
 #include "tests/fuzz/fuzz.h"
 
 #include <string.h>
@@ -108,7 +108,7 @@ static void report(int (*command)(struct pl_plstat *ps, struct pl_error *err), b
     struct pl_error err = {0};
 
     if (command(&ps, &err) == 0 && json) {
-        FUZZ_CHECK(pl_report_finish(&ps.doc, "x", &ps.notes) == 0);
+        FUZZ_CHECK(pl_plstat_json_finish(&ps.doc, "x", &ps.notes) == 0);
         FUZZ_CHECK(pl_json_dump_line(ps.doc, &line) == 0);
     } else {
         check_text(pl_buf_str(&ps.text));

@@ -16,10 +16,10 @@ static void check_bones(json_t *doc)
     json_array_foreach (ranks, i, o) {
         json_t *metrics = json_object_get(o, "metrics"), *facts = json_object_get(o, "facts");
 
-        FUZZ_CHECK(json_is_object(o) && pl_state_rank(doc, i) == o);
+        FUZZ_CHECK(json_is_object(o) && pl_run_state_rank(doc, i) == o);
         FUZZ_CHECK(!metrics || json_is_object(metrics));
         FUZZ_CHECK(!facts || json_is_object(facts));
-        FUZZ_CHECK(pl_state_exit_code(o) >= 0 && pl_state_exit_code(o) < 256);
+        FUZZ_CHECK(pl_run_state_exit_code(o) >= 0 && pl_run_state_exit_code(o) < 256);
     }
     json_array_foreach (nodes, i, o)
         FUZZ_CHECK(json_is_object(o));
@@ -27,7 +27,7 @@ static void check_bones(json_t *doc)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    json_t *doc = pl_state_new(), *again = pl_state_new();
+    json_t *doc = pl_run_state_new(), *again = pl_run_state_new();
     const char *line = (const char *)data, *end = line + size;
 
     FUZZ_CHECK(doc && again);
@@ -49,8 +49,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         FUZZ_CHECK(pl_json_dump_line(event, &text) == 0);
         FUZZ_CHECK(pl_json_parse(text.data, text.len, SIZE_MAX, &copy, &err) == 0);
         FUZZ_CHECK(json_equal(event, copy));
-        r = pl_state_apply(doc, event, &err);
-        FUZZ_CHECK(r == pl_state_apply(again, copy, &err));
+        r = pl_run_state_apply(doc, event, &err);
+        FUZZ_CHECK(r == pl_run_state_apply(again, copy, &err));
         FUZZ_CHECK(r == 0 || r == -EINVAL);
         FUZZ_CHECK(json_equal(event, copy)); /* applying changes no event */
     }

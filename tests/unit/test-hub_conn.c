@@ -2,7 +2,7 @@
 /* Both ends of a session in one loop, over TCP on loopback and over socket pairs. */
 #include "common/proto/json.h"
 #include "runtime/node/hub_conn.h"
-#include "runtime/node/port.h"
+#include "runtime/node/net.h"
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
@@ -17,7 +17,7 @@ static const struct pl_session_id id = {.job = "12", .step = "0", .attempt = 1};
 static const unsigned char secret[PL_KEY_SIZE] = "0123456789abcdef0123456789abcdef";
 
 struct end {
-    struct pl_wire *wire;
+    struct pl_hub_conn *wire;
     unsigned opened, messages, closed;
     int reason;
     char last[64];
@@ -28,7 +28,7 @@ struct end {
 static uv_loop_t loop;
 static struct end server, client;
 
-static void on_message(struct pl_wire *wire, json_t *message)
+static void on_message(struct pl_hub_conn *wire, json_t *message)
 {
     struct end *e = wire->ctx;
     const char *text = pl_json_string(message, "text");
@@ -36,21 +36,21 @@ static void on_message(struct pl_wire *wire, json_t *message)
     e->messages++;
     snprintf(e->last, sizeof(e->last), "%s", text ? text : "");
     if (e->on_message == CLOSE_IT)
-        pl_wire_close(PL_TAKE(e->wire));
+        pl_hub_conn_close(PL_TAKE(e->wire));
     else if (e->on_message == ANSWER && text)
-        pl_wire_send_new(wire, json_pack("{s:s}", "text", "answer"));
+        pl_hub_conn_send_new(wire, json_pack("{s:s}", "text", "answer"));
 }
 
-static void on_open(struct pl_wire *wire)
+static void on_open(struct pl_hub_conn *wire)
 {
     struct end *e = wire->ctx;
 
     e->opened++;
     if (e->close_on_open)
-        pl_wire_close(PL_TAKE(e->wire));
+        pl_hub_conn_close(PL_TAKE(e->wire));
 }
 
-static void on_closed(struct pl_wire *wire, const struct pl_error *err)
+static void on_closed(struct pl_hub_conn *wire, const struct pl_error *err)
 {
     struct end *e = wire->ctx;
 
@@ -59,17 +59,17 @@ static void on_closed(struct pl_wire *wire, const struct pl_error *err)
     e->closed++;
     e->reason = err->code;
     e->wire = NULL;
-    pl_wire_close(wire); /* allowed, and nothing more */
+    pl_hub_conn_close(wire); /* allowed, and nothing more */
 }
 
-static const struct pl_wire_ops ops = {on_message, on_open, on_closed};
+static const struct pl_hub_conn_ops ops = {on_message, on_open, on_closed};
 
 static void make(struct end *e, int fd, const unsigned char key[PL_KEY_SIZE], bool connects)
 {
     json_t *hello = connects ? json_pack("{s:s}", "role", "client") : NULL;
 
     memset(e, 0, sizeof(*e));
-    assert_int_equal(pl_wire_create(&loop, fd, &id, key, hello, &ops, e, &e->wire), 0);
+    assert_int_equal(pl_hub_conn_create(&loop, fd, &id, key, hello, &ops, e, &e->wire), 0);
     json_decref(hello);
 }
 
@@ -93,15 +93,15 @@ static void until(const unsigned *counter, unsigned value)
 
 static void finish(void)
 {
-    pl_wire_close(PL_TAKE(server.wire));
-    pl_wire_close(PL_TAKE(client.wire));
+    pl_hub_conn_close(PL_TAKE(server.wire));
+    pl_hub_conn_close(PL_TAKE(client.wire));
     assert_int_equal(uv_run(&loop, UV_RUN_DEFAULT), 0);
     assert_int_equal(uv_loop_close(&loop), 0);
 }
 
 static void say(struct end *e, const char *text)
 {
-    pl_wire_send_new(e->wire, json_pack("{s:s}", "text", text));
+    pl_hub_conn_send_new(e->wire, json_pack("{s:s}", "text", text));
 }
 
 static void test_send_over_tcp(void **state)
@@ -112,7 +112,7 @@ static void test_send_over_tcp(void **state)
     uint16_t port;
 
     assert_int_equal(uv_loop_init(&loop), 0);
-    assert_int_equal(pl_net_hold(0, &held, &port, &err), 0);
+    assert_int_equal(pl_port_reserve(0, &held, &port, &err), 0);
     assert_int_equal(pl_net_listen(port, &listener, &err), 0);
     a.sin_port = htons(port);
     assert_int_equal(pl_net_connect((struct sockaddr *)&a, sizeof(a), &fd), 0);
@@ -127,7 +127,7 @@ static void test_send_over_tcp(void **state)
     assert_string_equal(server.last, "question");
     assert_string_equal(client.last, "answer");
     assert_int_equal(server.messages, 2); /* the hello first */
-    assert_true(pl_wire_flushed(client.wire));
+    assert_true(pl_hub_conn_flushed(client.wire));
     finish();
     close(held);
     close(listener);
@@ -141,7 +141,7 @@ static void test_connect_refused(void **state)
     uint16_t port;
 
     assert_int_equal(uv_loop_init(&loop), 0);
-    assert_int_equal(pl_net_hold(0, &held, &port, &err), 0);
+    assert_int_equal(pl_port_reserve(0, &held, &port, &err), 0);
     a.sin_port = htons(port);
     memset(&server, 0, sizeof(server));
     if (pl_net_connect((struct sockaddr *)&a, sizeof(a), &fd) == 0) {
@@ -157,7 +157,7 @@ static void test_closed_by_peer(void **state)
 {
     begin_pair(secret);
     until(&client.opened, 1);
-    pl_wire_close(PL_TAKE(client.wire));
+    pl_hub_conn_close(PL_TAKE(client.wire));
     until(&server.closed, 1);
     assert_int_equal(server.reason, -EPIPE);
     assert_int_equal(client.closed, 0); /* not after our own close */
@@ -170,7 +170,7 @@ static void test_close_flushes(void **state)
     begin_pair(secret);
     until(&client.opened, 1);
     say(&client, "last words");
-    pl_wire_close(PL_TAKE(client.wire));
+    pl_hub_conn_close(PL_TAKE(client.wire));
     until(&server.closed, 1);
     assert_string_equal(server.last, "last words");
     finish();
@@ -218,8 +218,8 @@ static void test_send_not_open(void **state)
     begin_pair(secret);
     say(&client, "too early"); /* dropped, and nothing goes before the banner */
     say(&server, "too early");
-    pl_wire_send_new(client.wire, NULL);
-    pl_wire_send(NULL, json_null());
+    pl_hub_conn_send_new(client.wire, NULL);
+    pl_hub_conn_send(NULL, json_null());
     until(&client.opened, 1);
     say(&client, "now");
     until(&server.messages, 2);

@@ -32,7 +32,7 @@ static int apply(json_t *doc, const char *text)
 {
     json_t *event = parse(text);
     struct pl_error err = {0};
-    int r = pl_state_apply(doc, event, &err);
+    int r = pl_run_state_apply(doc, event, &err);
 
     assert_int_equal(r < 0, err.text[0] != '\0');
     json_decref(event);
@@ -53,7 +53,7 @@ static void assert_doc(json_t *doc, const char *text)
 
 static void test_apply_events(void **state)
 {
-    json_t *doc = pl_state_new();
+    json_t *doc = pl_run_state_new();
 
     assert_int_equal(apply(doc, "{'type':'attempt','t':1.5,'seq':1,'job':'7','world_size':2}"), 0);
     assert_int_equal(apply(doc, "{'type':'node','seq':2,'node_id':1,'node':'n1'}"), 0);
@@ -95,7 +95,7 @@ static void test_apply_refused(void **state)
         "{'type':'attempt','world_size':-1}",
         "{'type':'attempt','world_size':1000001}",
     };
-    json_t *doc = pl_state_new(), *before;
+    json_t *doc = pl_run_state_new(), *before;
 
     assert_int_equal(apply(doc, "{'type':'attempt','world_size':2}"), 0);
     before = json_deep_copy(doc);
@@ -103,7 +103,7 @@ static void test_apply_refused(void **state)
         if (apply(doc, bad[i]) != -EINVAL)
             fail_msg("%s", bad[i]);
     /* A refused fact may have made an empty place for facts, and no more. */
-    json_object_del(pl_state_rank(doc, 0), "facts");
+    json_object_del(pl_run_state_rank(doc, 0), "facts");
     assert_true(json_equal(doc, before));
     json_decref(before);
     json_decref(doc);
@@ -111,7 +111,7 @@ static void test_apply_refused(void **state)
 
 static void test_apply_gpus(void **state)
 {
-    json_t *doc = pl_state_new(), *errors;
+    json_t *doc = pl_run_state_new(), *errors;
 
     apply(doc, "{'type':'gpus','node_id':1,'gpus':[{'gpu':0,'util':1}]}");
     apply(doc, "{'type':'gpus','node_id':1,'gpus':[{'gpu':0,'util':2}],'t':5}");
@@ -129,7 +129,7 @@ static void test_apply_gpus(void **state)
 /* Events that fall upon the document's own bones. */
 static void test_apply_reserved_keys(void **state)
 {
-    json_t *doc = pl_state_new();
+    json_t *doc = pl_run_state_new();
 
     apply(doc, "{'type':'attempt','world_size':2,'ranks':'gone','nodes':7}");
     apply(doc, "{'type':'state','ranks':null,'nodes':{},'state':'running'}");
@@ -139,19 +139,19 @@ static void test_apply_reserved_keys(void **state)
     apply(doc, "{'type':'node','node_id':0,'node':'n'}");
     assert_int_equal(json_array_size(json_object_get(doc, "ranks")), 2);
     assert_int_equal(json_array_size(json_object_get(doc, "nodes")), 1);
-    assert_string_equal(pl_json_string(pl_state_rank(doc, 1), "state"), "running");
+    assert_string_equal(pl_json_string(pl_run_state_rank(doc, 1), "state"), "running");
     json_decref(doc);
 }
 
 /* The event stays as it was, whatever comes later. */
 static void test_apply_keeps_event(void **state)
 {
-    json_t *doc = pl_state_new(), *event, *copy;
+    json_t *doc = pl_run_state_new(), *event, *copy;
 
     apply(doc, "{'type':'attempt','world_size':1}");
     event = parse("{'type':'rank','rank':0,'metrics':{'a':1},'facts':{'f':'1'}}");
     copy = json_deep_copy(event);
-    assert_int_equal(pl_state_apply(doc, event, NULL), 0);
+    assert_int_equal(pl_run_state_apply(doc, event, NULL), 0);
     apply(doc, "{'type':'metrics','rank':0,'metrics':{'a':2}}");
     apply(doc, "{'type':'fact','rank':0,'key':'f','value':'2'}");
     assert_true(json_equal(event, copy));
@@ -175,22 +175,22 @@ static void test_load_files(void **state)
     struct pl_error err = {0};
     json_t *doc = NULL;
 
-    assert_int_equal(pl_state_load(top, &doc, &err), -ENOENT);
+    assert_int_equal(pl_run_state_load(top, &doc, &err), -ENOENT);
     put("events.jsonl", "{\"type\":\"attempt\",\"world_size\":1}\n"
                         "{\"type\":\"rank\",\"rank\":0,\"state\":\"running\"}\n"
                         "{\"type\":\"rank\",\"rank\":0,\"sta");
-    assert_int_equal(pl_state_load(top, &doc, &err), 0); /* a line that is being written */
+    assert_int_equal(pl_run_state_load(top, &doc, &err), 0); /* a line that is being written */
     assert_doc(doc, "{'nodes':[],'world_size':1,'ranks':[{'rank':0,'state':'running'}]}");
     json_decref(doc);
     put("metrics.jsonl", "{\"type\":\"metrics\",\"rank\":0,\"metrics\":{\"a\":1}}\n");
-    assert_int_equal(pl_state_load(top, &doc, &err), 0);
+    assert_int_equal(pl_run_state_load(top, &doc, &err), 0);
     json_decref(doc);
     put("events.jsonl", "{\"type\":\"attempt\",\"world_size\":1}\nrubbish\n");
-    assert_int_equal(pl_state_load(top, &doc, &err), -EINVAL);
+    assert_int_equal(pl_run_state_load(top, &doc, &err), -EINVAL);
     assert_non_null(strstr(err.text, "line 2"));
     put("events.jsonl", "");
     put("metrics.jsonl", "");
-    assert_int_equal(pl_state_load(top, &doc, &err), 0);
+    assert_int_equal(pl_run_state_load(top, &doc, &err), 0);
     json_decref(doc);
 }
 
@@ -198,25 +198,25 @@ static void test_status_words(void **state)
 {
     json_t *o = json_object(), *copy = json_object();
 
-    assert_int_equal(pl_state_set_status(o, 3 << 8), 0);
+    assert_int_equal(pl_run_state_set_status(o, 3 << 8), 0);
     assert_doc(o, "{'exit':3}");
-    assert_int_equal(pl_state_exit_code(o), 3);
+    assert_int_equal(pl_run_state_exit_code(o), 3);
     json_object_clear(o);
-    assert_int_equal(pl_state_set_status(o, SIGSEGV | 0x80), 0);
+    assert_int_equal(pl_run_state_set_status(o, SIGSEGV | 0x80), 0);
     assert_doc(o, "{'signal':11,'signal_name':'SIGSEGV'}");
-    assert_int_equal(pl_state_exit_code(o), 139);
-    assert_int_equal(pl_state_copy_status(copy, o), 0);
+    assert_int_equal(pl_run_state_exit_code(o), 139);
+    assert_int_equal(pl_run_state_copy_status(copy, o), 0);
     assert_true(json_equal(o, copy));
     json_object_clear(o);
-    assert_int_equal(pl_state_set_status(o, SIGRTMIN + 3), 0);
+    assert_int_equal(pl_run_state_set_status(o, SIGRTMIN + 3), 0);
     assert_non_null(pl_json_string(o, "signal_name"));
     json_object_clear(o);
-    assert_int_equal(pl_state_exit_code(o), 1);
+    assert_int_equal(pl_run_state_exit_code(o), 1);
     json_object_set_new(o, "exit", json_integer(256));
-    assert_int_equal(pl_state_exit_code(o), 1);
+    assert_int_equal(pl_run_state_exit_code(o), 1);
     json_object_set_new(o, "exit", json_integer(-1));
     json_object_set_new(o, "signal", json_integer(128));
-    assert_int_equal(pl_state_exit_code(o), 1);
+    assert_int_equal(pl_run_state_exit_code(o), 1);
     json_decref(copy);
     json_decref(o);
 }
@@ -226,19 +226,19 @@ static void test_number_spellings(void **state)
     json_t *o = parse("{'i':3,'r':1.5,'n':'nan','p':'inf','m':'-inf','x':'1','y':null}");
     double v = 7;
 
-    assert_int_equal(pl_state_number(json_object_get(o, "i"), &v), 0);
+    assert_int_equal(pl_run_state_number(json_object_get(o, "i"), &v), 0);
     assert_true(v == 3);
-    assert_int_equal(pl_state_number(json_object_get(o, "r"), &v), 0);
+    assert_int_equal(pl_run_state_number(json_object_get(o, "r"), &v), 0);
     assert_true(v == 1.5);
-    assert_int_equal(pl_state_number(json_object_get(o, "n"), &v), 0);
+    assert_int_equal(pl_run_state_number(json_object_get(o, "n"), &v), 0);
     assert_true(isnan(v));
-    assert_int_equal(pl_state_number(json_object_get(o, "p"), &v), 0);
+    assert_int_equal(pl_run_state_number(json_object_get(o, "p"), &v), 0);
     assert_true(isinf(v) && v > 0);
-    assert_int_equal(pl_state_number(json_object_get(o, "m"), &v), 0);
+    assert_int_equal(pl_run_state_number(json_object_get(o, "m"), &v), 0);
     assert_true(isinf(v) && v < 0);
-    assert_int_equal(pl_state_number(json_object_get(o, "x"), &v), -EINVAL);
-    assert_int_equal(pl_state_number(json_object_get(o, "y"), &v), -EINVAL);
-    assert_int_equal(pl_state_number(NULL, &v), -EINVAL);
+    assert_int_equal(pl_run_state_number(json_object_get(o, "x"), &v), -EINVAL);
+    assert_int_equal(pl_run_state_number(json_object_get(o, "y"), &v), -EINVAL);
+    assert_int_equal(pl_run_state_number(NULL, &v), -EINVAL);
     json_decref(o);
 }
 
@@ -270,7 +270,7 @@ static json_t *random_event(void)
         e = json_pack("{s:s, s:i, s:s}", "type", "rank", "rank", (int)roll(RANKS + 1), "state",
                       states[roll(5)]);
         if (roll(2))
-            pl_state_set_status(e, (int)roll(65536));
+            pl_run_state_set_status(e, (int)roll(65536));
         return e;
     case 3:
         return json_pack("{s:s, s:i, s:s, s:s}", "type", "fact", "rank", (int)roll(RANKS + 1),
@@ -300,7 +300,7 @@ static void test_replay_equals_snapshot(void **state)
     print_message("# PLUME_TEST_SEED=%llu\n", (unsigned long long)seed);
     for (int round = 0; round < 3000; round++) {
         struct pl_buf files[2] = {{0}, {0}};
-        json_t *doc = pl_state_new(), *again = NULL, *e;
+        json_t *doc = pl_run_state_new(), *again = NULL, *e;
         struct pl_error err = {0};
         unsigned n = roll(40);
 
@@ -309,7 +309,7 @@ static void test_replay_equals_snapshot(void **state)
                   : json_pack("{s:s, s:i}", "type", "attempt", "world_size", RANKS);
             assert_non_null(e);
             json_object_set_new(e, "seq", json_integer(i));
-            if (pl_state_apply(doc, e, &err) == 0) /* what is refused is not logged */
+            if (pl_run_state_apply(doc, e, &err) == 0) /* what is refused is not logged */
                 pl_json_dump_line(e, &files[strcmp(pl_json_string(e, "type"), "metrics") == 0]);
             json_decref(e);
         }
@@ -320,7 +320,7 @@ static void test_replay_equals_snapshot(void **state)
             close(fd);
             pl_buf_finish(&files[i]);
         }
-        if (pl_state_load(top, &again, &err) < 0)
+        if (pl_run_state_load(top, &again, &err) < 0)
             fail_msg("round %d: %s", round, err.text);
         if (!json_equal(doc, again)) {
             char *a = json_dumps(doc, JSON_SORT_KEYS), *b = json_dumps(again, JSON_SORT_KEYS);

@@ -46,9 +46,9 @@ static int set_env(void **state)
 static void test_from_env_task(void **state)
 {
     struct pl_error err = {0};
-    struct pl_step s;
+    struct pl_slurm_step s;
 
-    assert_int_equal(pl_step_from_env(&s, true, &err), 0);
+    assert_int_equal(pl_slurm_step_from_env(&s, true, &err), 0);
     assert_string_equal(s.id.job, "4711");
     assert_string_equal(s.id.step, "2");
     assert_string_equal(s.array, "4711");
@@ -66,7 +66,7 @@ static void test_from_env_task(void **state)
 
 static void test_from_env_array_and_requeue(void **state)
 {
-    struct pl_step s;
+    struct pl_slurm_step s;
 
     setenv("SLURM_ARRAY_JOB_ID", "4700", 1);
     setenv("SLURM_ARRAY_TASK_ID", "11", 1);
@@ -74,7 +74,7 @@ static void test_from_env_array_and_requeue(void **state)
     setenv("PLUME_RUN_DIR", "/r", 1);
     setenv("PLUME_TRIAL", "11", 1);
     setenv("PLUME_ATTEMPT", "1", 1);
-    assert_int_equal(pl_step_from_env(&s, false, NULL), 0);
+    assert_int_equal(pl_slurm_step_from_env(&s, false, NULL), 0);
     assert_string_equal(s.array, "4700_11");
     assert_string_equal(s.id.job, "4711"); /* the session's is never the array form */
     assert_int_equal(s.id.attempt, 2);
@@ -85,7 +85,7 @@ static void test_from_env_array_and_requeue(void **state)
 /* What the plugin sets for its daemon comes before what Slurm sets for a task. */
 static void test_from_env_plugin(void **state)
 {
-    struct pl_step s;
+    struct pl_slurm_step s;
 
     setenv("PLUME_JOB_ID", "5", 1);
     setenv("PLUME_NODE_ID", "0", 1);
@@ -93,7 +93,7 @@ static void test_from_env_plugin(void **state)
     setenv("PLUME_NTASKS", "4", 1);
     setenv("PLUME_LOCAL_NTASKS", "4", 1);
     setenv("PLUME_PLUGIN", "1", 1);
-    assert_int_equal(pl_step_from_env(&s, false, NULL), 0);
+    assert_int_equal(pl_slurm_step_from_env(&s, false, NULL), 0);
     assert_string_equal(s.id.job, "5");
     assert_int_equal(s.node_id, 0);
     assert_int_equal(s.local_ntasks, 4);
@@ -109,11 +109,11 @@ static void test_from_env_missing(void **state)
 
     for (size_t i = 0; i < PL_COUNT(needed); i++) {
         struct pl_error err = {0};
-        struct pl_step s;
+        struct pl_slurm_step s;
 
         set_env(NULL);
         unsetenv(needed[i]);
-        assert_int_equal(pl_step_from_env(&s, true, &err), -ENOENT);
+        assert_int_equal(pl_slurm_step_from_env(&s, true, &err), -ENOENT);
         assert_non_null(strstr(err.text, needed[i]));
     }
 }
@@ -139,11 +139,11 @@ static void test_from_env_nonsense(void **state)
 
     for (size_t i = 0; i < PL_COUNT(bad); i++) {
         struct pl_error err = {0};
-        struct pl_step s = {.trial = 77};
+        struct pl_slurm_step s = {.trial = 77};
 
         set_env(NULL);
         setenv(bad[i][0], bad[i][1], 1);
-        if (pl_step_from_env(&s, true, &err) >= 0)
+        if (pl_slurm_step_from_env(&s, true, &err) >= 0)
             fail_msg("%s=%s", bad[i][0], bad[i][1]);
         assert_int_not_equal(err.text[0], '\0');
         assert_int_equal(s.trial, 77); /* written on success only */
@@ -158,10 +158,10 @@ static void test_env_ms_values(void **state)
     } rows[] = {{"2", 2000}, {"0.5", 500}, {"0", 0},   {"-1", 7},          {"x", 7},
                 {"", 7},     {"nan", 7},   {"1e9", 7}, {"86400", 86400000}};
 
-    assert_int_equal(pl_step_env_ms("PLUME_X", 7), 7);
+    assert_int_equal(pl_slurm_step_env_ms("PLUME_X", 7), 7);
     for (size_t i = 0; i < PL_COUNT(rows); i++) {
         setenv("PLUME_X", rows[i].text, 1);
-        assert_int_equal(pl_step_env_ms("PLUME_X", 7), rows[i].ms);
+        assert_int_equal(pl_slurm_step_env_ms("PLUME_X", 7), rows[i].ms);
     }
 }
 

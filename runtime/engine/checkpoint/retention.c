@@ -8,14 +8,14 @@
 #include <math.h>
 #include <string.h>
 
-int pl_best_init(struct pl_best *best,
-                 const char *dir,
-                 const char *monitor,
-                 bool maximize,
-                 int k,
-                 struct pl_error *err)
+int pl_retention_init(struct pl_retention *best,
+                      const char *dir,
+                      const char *monitor,
+                      bool maximize,
+                      int k,
+                      struct pl_error *err)
 {
-    struct pl_best b = {.maximize = maximize, .k = k};
+    struct pl_retention b = {.maximize = maximize, .k = k};
 
     if (k < -1)
         return pl_error_set(err, -EINVAL, "the number of checkpoints to keep must be -1 or more");
@@ -25,25 +25,25 @@ int pl_best_init(struct pl_best *best,
     b.dir = strdup(dir);
     b.monitor = monitor ? strdup(monitor) : NULL;
     if (!b.dir || (monitor && !b.monitor)) {
-        pl_best_finish(&b);
+        pl_retention_finish(&b);
         return pl_error_set(err, -ENOMEM, "out of memory");
     }
     *best = b;
     return 0;
 }
 
-void pl_best_finish(struct pl_best *best)
+void pl_retention_finish(struct pl_retention *best)
 {
     for (size_t i = 0; i < best->n; i++)
         free(best->kept[i].path);
     free(best->kept);
     free(best->monitor);
     free(best->dir);
-    *best = (struct pl_best){0};
+    *best = (struct pl_retention){0};
 }
 
 /* Without a monitor the newest counts as best. */
-static bool beats(const struct pl_best *b, double value, double other)
+static bool beats(const struct pl_retention *b, double value, double other)
 {
     if (!b->monitor)
         return true;
@@ -53,9 +53,9 @@ static bool beats(const struct pl_best *b, double value, double other)
 }
 
 /* Takes path over. What comes from a checkpoint is in order and goes to the end. */
-static int insert(struct pl_best *b, double value, char *path, bool append)
+static int insert(struct pl_retention *b, double value, char *path, bool append)
 {
-    struct pl_best_kept *kept = reallocarray(b->kept, b->n + 1, sizeof(*kept));
+    struct pl_retention_kept *kept = reallocarray(b->kept, b->n + 1, sizeof(*kept));
     size_t at = b->n;
 
     if (!kept)
@@ -63,17 +63,17 @@ static int insert(struct pl_best *b, double value, char *path, bool append)
     b->kept = kept;
     for (; !append && at > 0 && beats(b, value, kept[at - 1].value); at--)
         kept[at] = kept[at - 1];
-    kept[at] = (struct pl_best_kept){value, path};
+    kept[at] = (struct pl_retention_kept){value, path};
     b->n++;
     return 0;
 }
 
-int pl_best_add(struct pl_best *best,
-                uint64_t epoch,
-                uint64_t step,
-                double value,
-                char **ret_path,
-                char **ret_remove)
+int pl_retention_add(struct pl_retention *best,
+                     uint64_t epoch,
+                     uint64_t step,
+                     double value,
+                     char **ret_path,
+                     char **ret_remove)
 {
     _cleanup_free_ char *path = NULL, *copy = NULL;
     bool full = best->k >= 0 && best->n >= (size_t)best->k;
@@ -108,7 +108,7 @@ int pl_best_add(struct pl_best *best,
     return 1;
 }
 
-int pl_best_save(const struct pl_best *best, struct pl_buf *buf)
+int pl_retention_save(const struct pl_retention *best, struct pl_buf *buf)
 {
     size_t mark = buf->len;
     int r = pl_buf_adds(buf, "{\"monitor\":");
@@ -128,7 +128,7 @@ int pl_best_save(const struct pl_best *best, struct pl_buf *buf)
     return r;
 }
 
-static int load_entry(struct pl_best *b, const struct pl_mini_value *entry)
+static int load_entry(struct pl_retention *b, const struct pl_mini_value *entry)
 {
     _cleanup_free_ char *text = strndup(entry->start, entry->len), *path = NULL;
     double value;
@@ -147,7 +147,7 @@ static int load_entry(struct pl_best *b, const struct pl_mini_value *entry)
     return r;
 }
 
-int pl_best_load(struct pl_best *best, const char *json)
+int pl_retention_load(struct pl_retention *best, const char *json)
 {
     _cleanup_free_ char *monitor = NULL, *mode = NULL;
     struct pl_mini_value list, entry;

@@ -10,43 +10,43 @@
 
 #include <stdbool.h>
 
-struct pl_best_kept {
+struct pl_retention_kept {
     double value; /* NaN counts as worst */
     char *path;
 };
 
-struct pl_best {
+struct pl_retention {
     char *dir;
     char *monitor; /* a logged value with its stage's prefix; NULL = none */
     bool maximize;
-    int k;                     /* how many; -1 = all, 0 = none */
-    struct pl_best_kept *kept; /* the best first; oldest first of equals */
+    int k;                          /* how many; -1 = all, 0 = none */
+    struct pl_retention_kept *kept; /* the best first; oldest first of equals */
     size_t n;
 };
 
 /* Strings are copied. -EINVAL, -ENOMEM. */
-int pl_best_init(struct pl_best *best,
-                 const char *dir,
-                 const char *monitor,
-                 bool maximize,
-                 int k,
-                 struct pl_error *err);
-void pl_best_finish(struct pl_best *best);
+int pl_retention_init(struct pl_retention *best,
+                      const char *dir,
+                      const char *monitor,
+                      bool maximize,
+                      int k,
+                      struct pl_error *err);
+void pl_retention_finish(struct pl_retention *best);
 
 /* Whether a checkpoint with this value is kept: 1 with *ret_path = where to write it and
  * *ret_remove = the file that it pushes out (or NULL), both the caller's; 0 without them. The name
  * is epoch=E-step=S.ckpt. -ENOMEM. */
-int pl_best_add(struct pl_best *best,
-                uint64_t epoch,
-                uint64_t step,
-                double value,
-                char **ret_path,
-                char **ret_remove);
+int pl_retention_add(struct pl_retention *best,
+                     uint64_t epoch,
+                     uint64_t step,
+                     double value,
+                     char **ret_path,
+                     char **ret_remove);
 
 /* For the checkpoint's "callbacks": appends a JSON object; takes one back (entries whose files are
  * gone or that a smaller k leaves out are forgotten). -ENOMEM, -EINVAL. */
-int pl_best_save(const struct pl_best *best, struct pl_buf *buf);
-int pl_best_load(struct pl_best *best, const char *json);
+int pl_retention_save(const struct pl_retention *best, struct pl_buf *buf);
+int pl_retention_load(struct pl_retention *best, const char *json);
 
 /* hpc_ckpt_N.ckpt (checklist 4.5): the path for the next one, N = the highest there is + 1, and the
  * path of the highest (NULL where there is none). Caller frees. -ENOMEM, or what reading the folder

@@ -111,15 +111,16 @@ int pl_world_open(struct pl_world *ret, enum pl_comm_kind kind, struct pl_error 
 }
 
 /* What a rank tells the others: one line of words. */
-struct card {
+struct comm_endpoint {
     unsigned node;
     struct pl_comm_peer peer;
     char key[2 * KEY_BYTES + 1];
 };
 
-static int parse_card(const char *text, unsigned rank, struct card *ret, struct pl_error *err)
+static int
+parse_endpoint(const char *text, unsigned rank, struct comm_endpoint *ret, struct pl_error *err)
 {
-    struct card c = {.peer.world_rank = rank};
+    struct comm_endpoint c = {.peer.world_rank = rank};
 
     if (sscanf(text, "plume-1 node=%u pid=%d fd=%d addr=%255s port=%u key=%64s", &c.node,
                &c.peer.pid, &c.peer.fd, c.peer.address, &c.peer.port, c.key) != 6)
@@ -174,9 +175,9 @@ static int sort_out(const struct pl_world *world,
     if (!nodes)
         return pl_error_set(err, -ENOMEM, "out of memory");
     for (unsigned i = 0; i < world->size; i++) {
-        struct card card = {0};
+        struct comm_endpoint card = {0};
         unsigned k = 0;
-        int r = parse_card(cards[i], members ? members[i] : i, &card, err);
+        int r = parse_endpoint(cards[i], members ? members[i] : i, &card, err);
 
         if (r < 0)
             return r;

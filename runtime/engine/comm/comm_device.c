@@ -7,13 +7,13 @@
 #include <string.h>
 
 /* What each rank tells of itself. */
-struct card {
+struct gpu_identity {
     char unit[sizeof(((struct pl_device *)0)->unit)];
     char why_not[160]; /* it has no NCCL; "" where it has */
 };
 
 /* Whether all ranks can; ret_why says why not. */
-static bool decide(const struct pl_comm *comm, const struct card *cards, char ret_why[256])
+static bool decide(const struct pl_comm *comm, const struct gpu_identity *cards, char ret_why[256])
 {
     for (unsigned i = 0; i < comm->size; i++)
         if (cards[i].why_not[0]) {
@@ -36,11 +36,11 @@ int pl_comm_device_create(struct pl_comm *comm,
                           bool must,
                           struct pl_error *err)
 {
-    _cleanup_free_ struct card *cards = calloc(comm->size, sizeof(*cards));
+    _cleanup_free_ struct gpu_identity *cards = calloc(comm->size, sizeof(*cards));
     _cleanup_free_ size_t *offset = calloc(comm->size + 1, sizeof(*offset));
     const struct pl_nccl_table *table = NULL;
     struct pl_error none = {0};
-    struct card *mine;
+    struct gpu_identity *mine;
     char why[256];
     int r;
 

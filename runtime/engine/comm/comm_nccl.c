@@ -399,7 +399,7 @@ static int start_watchdog(struct nccl *n, struct pl_error *err)
 }
 
 /* What each rank tells before anything is made. */
-struct card {
+struct nccl_hello {
     int32_t header, library;
     char id[PL_NCCL_ID_BYTES]; /* rank 0's */
     char text[PL_NCCL_TEXT];   /* what is wrong on this rank; "" = nothing */
@@ -411,7 +411,7 @@ static void spell(int version, char ret[16])
 }
 
 /* A library is good for what was built with a header of its major version that is not newer. */
-static void fill_card(const struct nccl *n, struct card *card)
+static void fill_hello(const struct nccl *n, struct nccl_hello *card)
 {
     char header[16], library[16];
     int h = 0, l = 0;
@@ -431,7 +431,7 @@ static void fill_card(const struct nccl *n, struct card *card)
         n->table->unique_id(card->id, card->text);
 }
 
-static int check_cards(const struct nccl *n, const struct card *cards, struct pl_error *err)
+static int check_cards(const struct nccl *n, const struct nccl_hello *cards, struct pl_error *err)
 {
     char first[16], other[16];
 
@@ -453,7 +453,7 @@ static int check_cards(const struct nccl *n, const struct card *cards, struct pl
 
 static int start(struct nccl *n, struct pl_comm *host, struct pl_error *err)
 {
-    _cleanup_free_ struct card *cards = calloc(n->base.size, sizeof(*cards));
+    _cleanup_free_ struct nccl_hello *cards = calloc(n->base.size, sizeof(*cards));
     _cleanup_free_ size_t *offset = calloc(n->base.size + 1, sizeof(*offset));
     char text[PL_NCCL_TEXT];
     int r;
@@ -462,7 +462,7 @@ static int start(struct nccl *n, struct pl_comm *host, struct pl_error *err)
         return pl_error_set(err, -ENOMEM, "out of memory");
     for (unsigned i = 0; i <= n->base.size; i++)
         offset[i] = i * sizeof(*cards);
-    fill_card(n, &cards[n->base.rank]);
+    fill_hello(n, &cards[n->base.rank]);
     r = pl_comm_allgather(host, cards, offset, err);
     if (r == 0)
         r = check_cards(n, cards, err);

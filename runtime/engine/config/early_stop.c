@@ -3,14 +3,16 @@
 
 #include <math.h>
 
-bool pl_stop_look(struct pl_stop *stop, const struct pl_stop_rule *rule, double value)
+bool pl_early_stop_look(struct pl_early_stop *stop,
+                        const struct pl_early_stop_rule *rule,
+                        double value)
 {
     double gain = rule->maximize ? value - stop->best : stop->best - value;
 
     if (!isfinite(value))
         return true;
     if (!stop->any || gain > rule->min_delta) {
-        *stop = (struct pl_stop){.any = true, .best = value};
+        *stop = (struct pl_early_stop){.any = true, .best = value};
         return false;
     }
     return ++stop->waited >= rule->patience;

@@ -9,7 +9,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-struct pl_stop_rule {
+struct pl_early_stop_rule {
     const char *monitor; /* name of a value; NULL = off */
     bool maximize;
     uint64_t patience; /* validations without progress before the one that ends it; 0 = the first */
@@ -17,13 +17,15 @@ struct pl_stop_rule {
 };
 
 /* Plain data, kept by checkpoints. */
-struct pl_stop {
+struct pl_early_stop {
     bool any; /* best is set */
     double best;
     uint64_t waited; /* validations since */
 };
 
 /* Looks at the value of one more validation. True where training shall end. */
-bool pl_stop_look(struct pl_stop *stop, const struct pl_stop_rule *rule, double value);
+bool pl_early_stop_look(struct pl_early_stop *stop,
+                        const struct pl_early_stop_rule *rule,
+                        double value);
 
 #endif

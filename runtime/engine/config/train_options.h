@@ -65,16 +65,16 @@ struct pl_train_options {
     enum pl_precision precision;
     int amp_level; /* 0 to 3 = O0 to O3 */
 
-    double max_seconds;       /* since fit began; INFINITY = no limit */
-    uint64_t min_epochs;      /* early stopping ends nothing before them, */
-    uint64_t min_steps;       /* nor before these optimizer steps */
-    struct pl_stop_rule stop; /* early stopping */
+    double max_seconds;             /* since fit began; INFINITY = no limit */
+    uint64_t min_epochs;            /* early stopping ends nothing before them, */
+    uint64_t min_steps;             /* nor before these optimizer steps */
+    struct pl_early_stop_rule stop; /* early stopping */
 
     const char *log_dir;        /* of metrics.csv and event files; NULL = none */
     const char *checkpoint_dir; /* NULL = none */
     const char *monitor;        /* by which checkpoints are kept; NULL = by age */
     bool monitor_max, save_last;
-    int save_top_k;      /* as pl_best_init() */
+    int save_top_k;      /* as pl_retention_init() */
     bool weights_only;   /* checkpoints are without optimizers, schedules and callbacks */
     const char *weights; /* a checkpoint whose values training starts with; NULL = none */
     const char *resume;  /* a checkpoint, or "last"; NULL = none */

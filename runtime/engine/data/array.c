@@ -36,7 +36,7 @@ static const struct format {
     [PLUME_FORMAT_CIFAR10] = {"cifar10", NULL, pl_cifar10_parse, true, false},
     [PLUME_FORMAT_TOKENS_U16] = {"u16 tokens", NULL, pl_tokens_parse, true, true},
     [PLUME_FORMAT_TOKENS_U32] = {"u32 tokens", NULL, pl_tokens_parse, true, true},
-    [PLUME_FORMAT_CSV] = {"csv", ".csv", pl_csv_parse, false, false},
+    [PLUME_FORMAT_CSV] = {"csv", ".csv", pl_csv_read, false, false},
     [PLUME_FORMAT_TEXT] = {"text", ".txt", pl_text_parse, true, true},
     [PLUME_FORMAT_SYNTHETIC] = {"synthetic", NULL, pl_synthetic_parse, false, true},
 };

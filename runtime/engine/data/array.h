@@ -57,11 +57,11 @@ int pl_text_parse(const void *bytes,
                   const struct plume_source *source,
                   struct plume_array *ret,
                   struct pl_error *err);
-int pl_csv_parse(const void *bytes,
-                 size_t len,
-                 const struct plume_source *source,
-                 struct plume_array *ret,
-                 struct pl_error *err);
+int pl_csv_read(const void *bytes,
+                size_t len,
+                const struct plume_source *source,
+                struct plume_array *ret,
+                struct pl_error *err);
 int pl_synthetic_parse(const void *bytes,
                        size_t len,
                        const struct plume_source *source,

@@ -237,11 +237,11 @@ static int read_table(struct table *t, const struct plume_source *source, struct
     return r;
 }
 
-int pl_csv_parse(const void *bytes,
-                 size_t len,
-                 const struct plume_source *source,
-                 struct plume_array *ret,
-                 struct pl_error *err)
+int pl_csv_read(const void *bytes,
+                size_t len,
+                const struct plume_source *source,
+                struct plume_array *ret,
+                struct pl_error *err)
 {
     struct table t = {.p = bytes, .end = (const char *)bytes + len};
     int r;

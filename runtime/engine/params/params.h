@@ -42,7 +42,7 @@ struct pl_params {
     struct pl_param **order; /* as laid out */
     size_t count;            /* elements of an arena, gaps included */
     size_t flags;            /* element of grads where the n flags of used.h begin */
-    uint64_t plans;          /* of the tapes that pl_used_look() knows */
+    uint64_t plans;          /* of the tapes that pl_unused_params_find() knows */
     void *values, *grads;
     bool owns_grads;           /* they are not the communicator's */
     struct pl_buffer *buffers; /* as declared; each tensor has memory of its own */

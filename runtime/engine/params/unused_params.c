@@ -14,12 +14,12 @@ static size_t first_node(const struct pl_tape *tape, const plume_tensor *param)
     return SIZE_MAX;
 }
 
-void pl_used_forget(struct pl_params *params)
+void pl_unused_params_reset(struct pl_params *params)
 {
     params->plans = 0;
 }
 
-bool pl_used_look(struct pl_params *params, const struct pl_tape *const *tapes, size_t n)
+bool pl_unused_params_find(struct pl_params *params, const struct pl_tape *const *tapes, size_t n)
 {
     uint64_t plans = n;
 
@@ -44,7 +44,7 @@ static void *flags(const struct pl_params *params)
     return (char *)params->grads + params->flags * pl_real_size(params->real);
 }
 
-int pl_used_add(struct pl_params *params, bool first, bool any, struct pl_error *err)
+int pl_unused_params_mark(struct pl_params *params, bool first, bool any, struct pl_error *err)
 {
     size_t size = pl_real_size(params->real);
     struct pl_device_map map;
@@ -69,7 +69,10 @@ int pl_used_add(struct pl_params *params, bool first, bool any, struct pl_error 
     return 0;
 }
 
-int pl_used_take(struct pl_params *params, bool alone, bool *ret_any, struct pl_error *err)
+int pl_unused_params_collect(struct pl_params *params,
+                             bool alone,
+                             bool *ret_any,
+                             struct pl_error *err)
 {
     size_t bytes = params->n * pl_real_size(params->real);
     struct pl_device_map map = {0};

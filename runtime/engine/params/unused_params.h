@@ -12,20 +12,23 @@
 #include "runtime/engine/params/params.h"
 
 /* Another module step's tapes: what was looked at is forgotten. */
-void pl_used_forget(struct pl_params *params);
+void pl_unused_params_reset(struct pl_params *params);
 
 /* Between planning and backward: what the tapes of a batch reach, and from which node of the first
  * one on. True where that may have changed since the last call. */
-bool pl_used_look(struct pl_params *params, const struct pl_tape *const *tapes, size_t n);
+bool pl_unused_params_find(struct pl_params *params, const struct pl_tape *const *tapes, size_t n);
 
 /* Before backward: adds what was looked at to the group of accumulated batches, of which this one
  * is the `first`; then also clears the gradients that the first tape will not write. `any` false:
  * there is no batch. Parameters that want no gradient (it is another optimizer's turn) stay as they
  * are, here and below. -EIO, -ENOMEM. */
-int pl_used_add(struct pl_params *params, bool first, bool any, struct pl_error *err);
+int pl_unused_params_mark(struct pl_params *params, bool first, bool any, struct pl_error *err);
 
 /* After the reduction: sets params' `unused`; *ret_any false where that are all. alone: there is no
  * other rank to hear from. -EIO, -ENOMEM. */
-int pl_used_take(struct pl_params *params, bool alone, bool *ret_any, struct pl_error *err);
+int pl_unused_params_collect(struct pl_params *params,
+                             bool alone,
+                             bool *ret_any,
+                             struct pl_error *err);
 
 #endif

@@ -58,7 +58,7 @@ int pl_reducer_init(struct pl_reducer *reducer,
 int pl_reducer_narrow(struct pl_reducer *reducer, enum pl_half half, struct pl_error *err);
 void pl_reducer_finish(struct pl_reducer *reducer);
 
-/* After pl_used_look() has found something new: when buckets are complete. */
+/* After pl_unused_params_find() has found something new: when buckets are complete. */
 void pl_reducer_replan(struct pl_reducer *reducer);
 
 /* Before backward. The sum over ranks is multiplied by `scale`. */

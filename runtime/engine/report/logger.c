@@ -9,7 +9,7 @@
 #include <string.h>
 
 static int
-start_session(struct pl_events *events, const struct pl_hparams *hparams, struct pl_error *err)
+start_session(struct pl_tensorboard *events, const struct pl_hparams *hparams, struct pl_error *err)
 {
     _cleanup_free_ struct pl_event_hparam *list = calloc(hparams->n + 1, sizeof(*list));
 
@@ -18,7 +18,7 @@ start_session(struct pl_events *events, const struct pl_hparams *hparams, struct
     for (size_t i = 0; i < hparams->n; i++)
         list[i] = (struct pl_event_hparam){.name = hparams->list[i].name,
                                            .number = hparams->list[i].value};
-    return pl_events_session_start(events, NULL, list, hparams->n, err);
+    return pl_tensorboard_session_start(events, NULL, list, hparams->n, err);
 }
 
 static int open_files(struct pl_logger *logger,
@@ -33,14 +33,14 @@ static int open_files(struct pl_logger *logger,
         return pl_error_set(err, -ENOMEM, "out of memory");
     r = pl_mkdir_p(dir, 0777, err);
     if (r == 0)
-        r = pl_csv_open(path, &logger->csv, err);
+        r = pl_metrics_csv_open(path, &logger->csv, err);
     if (r == 0)
-        r = pl_events_open(dir, &logger->events, err);
+        r = pl_tensorboard_open(dir, &logger->events, err);
     return r < 0 ? r : start_session(logger->events, hparams, err);
 }
 
 int pl_logger_open(struct pl_logger *logger,
-                   struct pl_report *report,
+                   struct pl_rank_report *report,
                    const char *dir,
                    FILE *terminal,
                    const struct pl_hparams *hparams,
@@ -61,16 +61,16 @@ void pl_logger_close(struct pl_logger *logger, bool success)
 {
     pl_progress_clear(&logger->progress);
     if (logger->events)
-        pl_events_session_end(logger->events, success, NULL);
-    pl_events_close(logger->events);
-    pl_csv_close(logger->csv);
+        pl_tensorboard_session_end(logger->events, success, NULL);
+    pl_tensorboard_close(logger->events);
+    pl_metrics_csv_close(logger->csv);
     *logger = (struct pl_logger){0};
 }
 
 static void give_up_csv(struct pl_logger *logger, const struct pl_error *err)
 {
     pl_log_warn("train", "no metrics.csv from here on: %s", pl_error_text(err));
-    pl_csv_close(logger->csv);
+    pl_metrics_csv_close(logger->csv);
     logger->csv = NULL;
 }
 
@@ -84,8 +84,8 @@ static int add_events(struct pl_logger *logger,
     int r = 0;
 
     for (size_t i = 0; i < n && r == 0; i++)
-        r = pl_events_scalar(logger->events, names[i], values[i], step, err);
-    return r == 0 ? pl_events_flush(logger->events, err) : r;
+        r = pl_tensorboard_scalar(logger->events, names[i], values[i], step, err);
+    return r == 0 ? pl_tensorboard_flush(logger->events, err) : r;
 }
 
 void pl_logger_metrics(struct pl_logger *logger,
@@ -97,12 +97,12 @@ void pl_logger_metrics(struct pl_logger *logger,
 {
     struct pl_error err = {0};
 
-    (last ? pl_report_final : pl_report_metrics)(logger->report, step, names, values, n);
-    if (logger->csv && pl_csv_row(logger->csv, step, names, values, n, &err) < 0)
+    (last ? pl_rank_report_final : pl_rank_report_metrics)(logger->report, step, names, values, n);
+    if (logger->csv && pl_metrics_csv_row(logger->csv, step, names, values, n, &err) < 0)
         give_up_csv(logger, &err);
     if (logger->events && add_events(logger, step, names, values, n, &err) < 0) {
         pl_log_warn("train", "no event files from here on: %s", pl_error_text(&err));
-        pl_events_close(logger->events);
+        pl_tensorboard_close(logger->events);
         logger->events = NULL;
     }
 }

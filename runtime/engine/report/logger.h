@@ -9,13 +9,13 @@
 #include "runtime/engine/report/rank_report.h"
 #include "runtime/engine/util/hparam.h"
 
-struct pl_csv;
-struct pl_events;
+struct pl_metrics_csv;
+struct pl_tensorboard;
 
 struct pl_logger {
-    struct pl_report *report; /* borrowed */
-    struct pl_csv *csv;       /* NULL = none */
-    struct pl_events *events;
+    struct pl_rank_report *report; /* borrowed */
+    struct pl_metrics_csv *csv;    /* NULL = none */
+    struct pl_tensorboard *events;
     struct pl_progress progress;
 };
 
@@ -23,7 +23,7 @@ struct pl_logger {
  * shown if it is one; NULL = nowhere. Both for rank 0 only. -errno where the files cannot be made.
  */
 int pl_logger_open(struct pl_logger *logger,
-                   struct pl_report *report,
+                   struct pl_rank_report *report,
                    const char *dir,
                    FILE *terminal,
                    const struct pl_hparams *hparams,

@@ -10,14 +10,15 @@
 #include <string.h>
 #include <sys/stat.h>
 
-struct pl_csv {
+struct pl_metrics_csv {
     char *path;
     char **columns; /* without step */
     size_t n;
     int fd; /* at the end of the file */
 };
 
-static int add_column(struct pl_csv *csv, const char *name, size_t len, struct pl_error *err)
+static int
+add_column(struct pl_metrics_csv *csv, const char *name, size_t len, struct pl_error *err)
 {
     char **columns;
 
@@ -38,7 +39,7 @@ static int add_column(struct pl_csv *csv, const char *name, size_t len, struct p
     return 0;
 }
 
-static int read_header(struct pl_csv *csv, const char *line, struct pl_error *err)
+static int read_header(struct pl_metrics_csv *csv, const char *line, struct pl_error *err)
 {
     size_t len = strcspn(line, ",\n");
     int r = 0;
@@ -58,7 +59,7 @@ static int read_header(struct pl_csv *csv, const char *line, struct pl_error *er
 }
 
 /* A killed writer may have left a row without its end: it is ended, so that the next is whole. */
-static int open_end(struct pl_csv *csv, bool cut, struct pl_error *err)
+static int open_end(struct pl_metrics_csv *csv, bool cut, struct pl_error *err)
 {
     csv->fd = open(csv->path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
     if (csv->fd < 0)
@@ -68,9 +69,9 @@ static int open_end(struct pl_csv *csv, bool cut, struct pl_error *err)
     return 0;
 }
 
-int pl_csv_open(const char *path, struct pl_csv **ret, struct pl_error *err)
+int pl_metrics_csv_open(const char *path, struct pl_metrics_csv **ret, struct pl_error *err)
 {
-    _cleanup_(pl_csv_closep) struct pl_csv *csv = calloc(1, sizeof(*csv));
+    _cleanup_(pl_metrics_csv_closep) struct pl_metrics_csv *csv = calloc(1, sizeof(*csv));
     _cleanup_free_ char *text = NULL;
     size_t len = 0;
     int r;
@@ -93,7 +94,7 @@ int pl_csv_open(const char *path, struct pl_csv **ret, struct pl_error *err)
     return 0;
 }
 
-void pl_csv_close(struct pl_csv *csv)
+void pl_metrics_csv_close(struct pl_metrics_csv *csv)
 {
     if (!csv)
         return;
@@ -106,7 +107,7 @@ void pl_csv_close(struct pl_csv *csv)
     free(csv);
 }
 
-static size_t find_column(const struct pl_csv *csv, const char *name)
+static size_t find_column(const struct pl_metrics_csv *csv, const char *name)
 {
     size_t i = 0;
 
@@ -124,7 +125,7 @@ static size_t count_commas(const char *line, size_t len)
     return n;
 }
 
-static int add_header(struct pl_buf *out, const struct pl_csv *csv)
+static int add_header(struct pl_buf *out, const struct pl_metrics_csv *csv)
 {
     int r = pl_buf_adds(out, "step");
 
@@ -134,7 +135,7 @@ static int add_header(struct pl_buf *out, const struct pl_csv *csv)
 }
 
 /* Writes the file anew with the header of now and its rows filled up. */
-static int widen(struct pl_csv *csv, struct pl_error *err)
+static int widen(struct pl_metrics_csv *csv, struct pl_error *err)
 {
     _cleanup_(pl_buf_finish) struct pl_buf out = {0};
     _cleanup_free_ char *text = NULL;
@@ -178,12 +179,12 @@ static int add_number(struct pl_buf *out, double value)
     return pl_buf_adds(out, text);
 }
 
-int pl_csv_row(struct pl_csv *csv,
-               int64_t step,
-               const char *const *names,
-               const double *values,
-               size_t n,
-               struct pl_error *err)
+int pl_metrics_csv_row(struct pl_metrics_csv *csv,
+                       int64_t step,
+                       const char *const *names,
+                       const double *values,
+                       size_t n,
+                       struct pl_error *err)
 {
     _cleanup_(pl_buf_finish) struct pl_buf out = {0};
     size_t before = csv->n;

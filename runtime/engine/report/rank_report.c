@@ -7,15 +7,15 @@
 #define CONNECT_TIMEOUT_MS 10000
 #define ROOM_TIMEOUT_MS 2000
 
-int pl_report_open(struct pl_report *report,
-                   unsigned rank,
-                   unsigned local_rank,
-                   struct pl_error *err)
+int pl_rank_report_open(struct pl_rank_report *report,
+                        unsigned rank,
+                        unsigned local_rank,
+                        struct pl_error *err)
 {
     const char *path = getenv("PLUME_SOCKET");
     int r;
 
-    *report = (struct pl_report){.link = PL_RANK_LINK_INIT};
+    *report = (struct pl_rank_report){.link = PL_RANK_LINK_INIT};
     if (!path || !*path)
         return 0;
     r = pl_rank_link_open(&report->link, path, CONNECT_TIMEOUT_MS, err);
@@ -23,26 +23,26 @@ int pl_report_open(struct pl_report *report,
         r = pl_rank_link_hello(&report->link, PL_RANK_ROLE_PROGRAM, rank, local_rank, getpid(),
                                false, NULL, 0, err);
     if (r < 0)
-        pl_report_close(report);
+        pl_rank_report_close(report);
     return r;
 }
 
-void pl_report_close(struct pl_report *report)
+void pl_rank_report_close(struct pl_rank_report *report)
 {
     pl_rank_link_close(&report->link);
 }
 
-void pl_report_metrics(struct pl_report *report,
-                       int64_t step,
-                       const char *const *names,
-                       const double *values,
-                       size_t n)
+void pl_rank_report_metrics(struct pl_rank_report *report,
+                            int64_t step,
+                            const char *const *names,
+                            const double *values,
+                            size_t n)
 {
     if (report->link.fd >= 0)
         pl_rank_link_metrics(&report->link, step, names, values, n);
 }
 
-static bool room(struct pl_report *report)
+static bool room(struct pl_rank_report *report)
 {
     struct pollfd p = {.fd = report->link.fd, .events = POLLOUT};
 
@@ -54,17 +54,17 @@ static bool room(struct pl_report *report)
     return false;
 }
 
-void pl_report_final(struct pl_report *report,
-                     int64_t step,
-                     const char *const *names,
-                     const double *values,
-                     size_t n)
+void pl_rank_report_final(struct pl_rank_report *report,
+                          int64_t step,
+                          const char *const *names,
+                          const double *values,
+                          size_t n)
 {
     if (room(report))
         pl_rank_link_metrics(&report->link, step, names, values, n);
 }
 
-void pl_report_fact(struct pl_report *report, const char *key, const char *value)
+void pl_rank_report_fact(struct pl_rank_report *report, const char *key, const char *value)
 {
     struct pl_error err = {0};
 

@@ -7,30 +7,30 @@
 
 #include "common/proto/rank/rank_link.h"
 
-struct pl_report {
+struct pl_rank_report {
     struct pl_rank_link link;
 };
 
 /* Connects where $PLUME_SOCKET is set and says hello; link.fd is -EBADF otherwise. */
-int pl_report_open(struct pl_report *report,
-                   unsigned rank,
-                   unsigned local_rank,
-                   struct pl_error *err);
-void pl_report_close(struct pl_report *report);
+int pl_rank_report_open(struct pl_rank_report *report,
+                        unsigned rank,
+                        unsigned local_rank,
+                        struct pl_error *err);
+void pl_rank_report_close(struct pl_rank_report *report);
 
 /* Values of a step, as it goes. */
-void pl_report_metrics(struct pl_report *report,
-                       int64_t step,
-                       const char *const *names,
-                       const double *values,
-                       size_t n);
+void pl_rank_report_metrics(struct pl_rank_report *report,
+                            int64_t step,
+                            const char *const *names,
+                            const double *values,
+                            size_t n);
 
 /* The same for the last values, and facts: waits up to 2 s for room. */
-void pl_report_final(struct pl_report *report,
-                     int64_t step,
-                     const char *const *names,
-                     const double *values,
-                     size_t n);
-void pl_report_fact(struct pl_report *report, const char *key, const char *value);
+void pl_rank_report_final(struct pl_rank_report *report,
+                          int64_t step,
+                          const char *const *names,
+                          const double *values,
+                          size_t n);
+void pl_rank_report_fact(struct pl_rank_report *report, const char *key, const char *value);
 
 #endif

@@ -42,7 +42,7 @@ enum {
 #define STATUS_SUCCESS 1
 #define STATUS_FAILURE 2
 
-struct pl_events {
+struct pl_tensorboard {
     int fd;
     int failed; /* negative errno of the write that failed */
     char *path;
@@ -154,7 +154,7 @@ static void put_message(struct proto *p, unsigned field, struct proto *inner)
 }
 
 /* Frames an event and keeps it for the next flush. */
-static int add_record(struct pl_events *events, struct proto *event, struct pl_error *err)
+static int add_record(struct pl_tensorboard *events, struct proto *event, struct pl_error *err)
 {
     struct proto record = {0};
     int r = events->failed;
@@ -173,13 +173,13 @@ static int add_record(struct pl_events *events, struct proto *event, struct pl_e
     pl_buf_finish(&record.buf);
     pl_buf_finish(&event->buf);
     if (r == 0 && events->pending.len >= FLUSH_BYTES)
-        r = pl_events_flush(events, err);
+        r = pl_tensorboard_flush(events, err);
     return r;
 }
 
-int pl_events_open(const char *dir, struct pl_events **ret, struct pl_error *err)
+int pl_tensorboard_open(const char *dir, struct pl_tensorboard **ret, struct pl_error *err)
 {
-    _cleanup_(pl_events_closep) struct pl_events *events = calloc(1, sizeof(*events));
+    _cleanup_(pl_tensorboard_closep) struct pl_tensorboard *events = calloc(1, sizeof(*events));
     struct proto event = {0};
     char host[256] = "localhost";
     int r;
@@ -203,19 +203,19 @@ int pl_events_open(const char *dir, struct pl_events **ret, struct pl_error *err
     put_text(&event, EVENT_FILE_VERSION, "brain.Event:2");
     r = add_record(events, &event, err);
     if (r == 0)
-        r = pl_events_flush(events, err);
+        r = pl_tensorboard_flush(events, err);
     if (r < 0)
         return r;
     *ret = PL_TAKE(events);
     return 0;
 }
 
-void pl_events_close(struct pl_events *events)
+void pl_tensorboard_close(struct pl_tensorboard *events)
 {
     if (!events)
         return;
     if (events->fd >= 0) {
-        pl_events_flush(events, NULL);
+        pl_tensorboard_flush(events, NULL);
         close(events->fd);
     }
     pl_buf_finish(&events->pending);
@@ -223,7 +223,7 @@ void pl_events_close(struct pl_events *events)
     free(events);
 }
 
-int pl_events_flush(struct pl_events *events, struct pl_error *err)
+int pl_tensorboard_flush(struct pl_tensorboard *events, struct pl_error *err)
 {
     int r = events->failed;
 
@@ -237,7 +237,7 @@ int pl_events_flush(struct pl_events *events, struct pl_error *err)
 
 /* Takes `value` (a Summary.Value) over. */
 static int
-add_summary(struct pl_events *events, int64_t step, struct proto *value, struct pl_error *err)
+add_summary(struct pl_tensorboard *events, int64_t step, struct proto *value, struct pl_error *err)
 {
     struct proto summary = {0}, event = {0};
 
@@ -248,8 +248,11 @@ add_summary(struct pl_events *events, int64_t step, struct proto *value, struct 
     return add_record(events, &event, err);
 }
 
-int pl_events_scalar(
-    struct pl_events *events, const char *tag, double value, int64_t step, struct pl_error *err)
+int pl_tensorboard_scalar(struct pl_tensorboard *events,
+                          const char *tag,
+                          double value,
+                          int64_t step,
+                          struct pl_error *err)
 {
     struct proto v = {0};
 
@@ -260,7 +263,7 @@ int pl_events_scalar(
 
 /* A value that only carries `content` (taken over) for the hparams plugin, with its empty tensor.
  */
-static int add_session(struct pl_events *events,
+static int add_session(struct pl_tensorboard *events,
                        const char *tag,
                        unsigned field,
                        struct proto *content,
@@ -281,11 +284,11 @@ static int add_session(struct pl_events *events,
     return add_summary(events, 0, &value, err);
 }
 
-int pl_events_session_start(struct pl_events *events,
-                            const char *group,
-                            const struct pl_event_hparam *list,
-                            size_t n,
-                            struct pl_error *err)
+int pl_tensorboard_session_start(struct pl_tensorboard *events,
+                                 const char *group,
+                                 const struct pl_event_hparam *list,
+                                 size_t n,
+                                 struct pl_error *err)
 {
     struct proto start = {0};
 
@@ -306,7 +309,7 @@ int pl_events_session_start(struct pl_events *events,
     return add_session(events, "_hparams_/session_start_info", HPARAMS_START, &start, err);
 }
 
-int pl_events_session_end(struct pl_events *events, bool success, struct pl_error *err)
+int pl_tensorboard_session_end(struct pl_tensorboard *events, bool success, struct pl_error *err)
 {
     struct proto end = {0};
     int r;
@@ -314,5 +317,5 @@ int pl_events_session_end(struct pl_events *events, bool success, struct pl_erro
     put_int(&end, END_STATUS, success ? STATUS_SUCCESS : STATUS_FAILURE);
     put_double(&end, END_TIME, pl_wall_s());
     r = add_session(events, "_hparams_/session_end_info", HPARAMS_END, &end, err);
-    return r < 0 ? r : pl_events_flush(events, err);
+    return r < 0 ? r : pl_tensorboard_flush(events, err);
 }

@@ -16,7 +16,7 @@
 
 #include <stdbool.h>
 
-struct pl_events;
+struct pl_tensorboard;
 
 struct pl_event_hparam {
     const char *name;
@@ -25,30 +25,33 @@ struct pl_event_hparam {
 };
 
 /* Makes dir/events.out.tfevents.SECONDS.HOST.PID.N (dir must be there). *ret is freed by
- * pl_events_close(). -errno of open or write, with the path in err. */
-int pl_events_open(const char *dir, struct pl_events **ret, struct pl_error *err);
+ * pl_tensorboard_close(). -errno of open or write, with the path in err. */
+int pl_tensorboard_open(const char *dir, struct pl_tensorboard **ret, struct pl_error *err);
 
 /* Writes what is left and closes; NULL is fine. */
-void pl_events_close(struct pl_events *events);
-PL_DEFINE_CLEANUP(struct pl_events *, pl_events_close)
+void pl_tensorboard_close(struct pl_tensorboard *events);
+PL_DEFINE_CLEANUP(struct pl_tensorboard *, pl_tensorboard_close)
 
 /* One point of the curve `tag`; value may be NaN or infinite. -ENOMEM, or the error of a flush. */
-int pl_events_scalar(
-    struct pl_events *events, const char *tag, double value, int64_t step, struct pl_error *err);
+int pl_tensorboard_scalar(struct pl_tensorboard *events,
+                          const char *tag,
+                          double value,
+                          int64_t step,
+                          struct pl_error *err);
 
 /* The run's hyper-parameters for the HParams dashboard, once, before the first scalar. Runs of one
  * point of a grid with other seeds have the same group; group may be NULL. */
-int pl_events_session_start(struct pl_events *events,
-                            const char *group,
-                            const struct pl_event_hparam *list,
-                            size_t n,
-                            struct pl_error *err);
+int pl_tensorboard_session_start(struct pl_tensorboard *events,
+                                 const char *group,
+                                 const struct pl_event_hparam *list,
+                                 size_t n,
+                                 struct pl_error *err);
 
 /* How it ended, once; flushes. */
-int pl_events_session_end(struct pl_events *events, bool success, struct pl_error *err);
+int pl_tensorboard_session_end(struct pl_tensorboard *events, bool success, struct pl_error *err);
 
 /* Hands what is collected to the kernel; the file is not synced to disk. After an error the file
  * is given up: later calls do nothing and return the same code. */
-int pl_events_flush(struct pl_events *events, struct pl_error *err);
+int pl_tensorboard_flush(struct pl_tensorboard *events, struct pl_error *err);
 
 #endif

@@ -4,13 +4,13 @@
  * Lee, arXiv 2001.03288). */
 #include "runtime/engine/tape/tape_private.h"
 
-size_t pl_places_add(struct pl_places *p, size_t bytes, size_t from, size_t to)
+size_t pl_lifetimes_add(struct pl_lifetimes *p, size_t bytes, size_t from, size_t to)
 {
     if (bytes == 0)
         return SIZE_MAX;
     if (p->n == p->cap) {
         size_t cap = p->cap ? 2 * p->cap : 256;
-        struct pl_place *list = reallocarray(p->list, cap, sizeof(*list));
+        struct pl_lifetime *list = reallocarray(p->list, cap, sizeof(*list));
 
         if (!list) {
             p->bad = true;
@@ -20,14 +20,14 @@ size_t pl_places_add(struct pl_places *p, size_t bytes, size_t from, size_t to)
         p->cap = cap;
     }
     bytes = (bytes + PL_BUMP_ALIGN - 1) & ~(size_t)(PL_BUMP_ALIGN - 1);
-    p->list[p->n] = (struct pl_place){bytes, from, to, 0};
+    p->list[p->n] = (struct pl_lifetime){bytes, from, to, 0};
     return p->n++;
 }
 
 static int larger_first(const void *a, const void *b)
 {
-    const struct pl_place *x = *(const struct pl_place *const *)a,
-                          *y = *(const struct pl_place *const *)b;
+    const struct pl_lifetime *x = *(const struct pl_lifetime *const *)a,
+                             *y = *(const struct pl_lifetime *const *)b;
 
     if (x->bytes != y->bytes)
         return x->bytes < y->bytes ? 1 : -1;
@@ -36,14 +36,14 @@ static int larger_first(const void *a, const void *b)
 
 static int lower_first(const void *a, const void *b)
 {
-    const struct pl_place *x = *(const struct pl_place *const *)a,
-                          *y = *(const struct pl_place *const *)b;
+    const struct pl_lifetime *x = *(const struct pl_lifetime *const *)a,
+                             *y = *(const struct pl_lifetime *const *)b;
 
     return x->offset < y->offset ? -1 : x->offset > y->offset;
 }
 
 /* The lowest gap among `busy` (n blocks, sorted by offset) that takes `bytes`. */
-static size_t lowest_gap(struct pl_place *const *busy, size_t n, size_t bytes)
+static size_t lowest_gap(struct pl_lifetime *const *busy, size_t n, size_t bytes)
 {
     size_t at = 0;
 
@@ -55,26 +55,26 @@ static size_t lowest_gap(struct pl_place *const *busy, size_t n, size_t bytes)
     return at;
 }
 
-size_t pl_places_set(struct pl_places *p, bool spread)
+size_t pl_lifetimes_set(struct pl_lifetimes *p, bool spread)
 {
-    _cleanup_free_ struct pl_place **order =
-        calloc(PL_MAX(p->n, (size_t)1), sizeof(struct pl_place *));
-    _cleanup_free_ struct pl_place **busy =
-        calloc(PL_MAX(p->n, (size_t)1), sizeof(struct pl_place *));
+    _cleanup_free_ struct pl_lifetime **order =
+        calloc(PL_MAX(p->n, (size_t)1), sizeof(struct pl_lifetime *));
+    _cleanup_free_ struct pl_lifetime **busy =
+        calloc(PL_MAX(p->n, (size_t)1), sizeof(struct pl_lifetime *));
     size_t total = 0;
 
     if (!order || !busy)
         return SIZE_MAX;
     for (size_t i = 0; i < p->n; i++)
         order[i] = &p->list[i];
-    qsort(order, p->n, sizeof(struct pl_place *), larger_first);
+    qsort(order, p->n, sizeof(struct pl_lifetime *), larger_first);
     for (size_t i = 0; i < p->n; i++) {
         size_t n_busy = 0;
 
         for (size_t k = 0; k < i; k++)
             if (spread || (order[k]->from <= order[i]->to && order[i]->from <= order[k]->to))
                 busy[n_busy++] = order[k];
-        qsort(busy, n_busy, sizeof(struct pl_place *), lower_first);
+        qsort(busy, n_busy, sizeof(struct pl_lifetime *), lower_first);
         order[i]->offset = lowest_gap(busy, n_busy, order[i]->bytes);
         total = PL_MAX(total, order[i]->offset + order[i]->bytes);
     }

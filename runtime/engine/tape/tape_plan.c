@@ -168,7 +168,7 @@ static void find_lives(const struct pl_tape *tape, struct life *lives)
     }
 }
 
-static void make_blocks(struct pl_tape *tape, struct life *lives, struct pl_places *p)
+static void make_blocks(struct pl_tape *tape, struct life *lives, struct pl_lifetimes *p)
 {
     for (size_t i = 0; i < tape->n; i++) {
         struct pl_node *node = &tape->nodes[i];
@@ -180,23 +180,24 @@ static void make_blocks(struct pl_tape *tape, struct life *lives, struct pl_plac
         life->data = life->grad = life->aux = life->forward = life->backward = SIZE_MAX;
         if (node->op->view)
             continue;
-        life->data = pl_places_add(p, bytes, i, life->data_to);
+        life->data = pl_lifetimes_add(p, bytes, i, life->data_to);
         /* A root's gradient may be read by the caller, too (a leaf of another tape). */
         if (out->wants_grad && life->grad_from != SIZE_MAX)
-            life->grad = pl_places_add(p, bytes, life->grad_from, back);
-        life->aux = pl_places_add(p, node->aux_bytes, i, node->back ? back : i);
-        life->forward = pl_places_add(p, scratch, i, i);
+            life->grad = pl_lifetimes_add(p, bytes, life->grad_from, back);
+        life->aux = pl_lifetimes_add(p, node->aux_bytes, i, node->back ? back : i);
+        life->forward = pl_lifetimes_add(p, scratch, i, i);
         if (node->back)
-            life->backward = pl_places_add(p, scratch, back, back);
+            life->backward = pl_lifetimes_add(p, scratch, back, back);
     }
 }
 
-static void *address(const struct pl_tape *tape, const struct pl_places *p, size_t block)
+static void *address(const struct pl_tape *tape, const struct pl_lifetimes *p, size_t block)
 {
     return block == SIZE_MAX ? NULL : tape->memory + p->list[block].offset;
 }
 
-static void set_addresses(struct pl_tape *tape, const struct life *lives, const struct pl_places *p)
+static void
+set_addresses(struct pl_tape *tape, const struct life *lives, const struct pl_lifetimes *p)
 {
     for (size_t i = 0; i < tape->n; i++) {
         struct pl_node *node = &tape->nodes[i];
@@ -225,7 +226,7 @@ static size_t low_nodes(const struct pl_tape *tape)
 int pl_tape_plan(struct pl_tape *tape, struct pl_error *err)
 {
     _cleanup_free_ struct life *lives = calloc(PL_MAX(tape->n, (size_t)1), sizeof(*lives));
-    struct pl_places p = {0};
+    struct pl_lifetimes p = {0};
     struct pl_error why = {0};
     size_t bytes;
     int r = 0;
@@ -236,7 +237,7 @@ int pl_tape_plan(struct pl_tape *tape, struct pl_error *err)
         find_lives(tape, lives);
         make_blocks(tape, lives, &p);
     }
-    bytes = lives && !p.bad ? pl_places_set(&p, tape->spread) : SIZE_MAX;
+    bytes = lives && !p.bad ? pl_lifetimes_set(&p, tape->spread) : SIZE_MAX;
     if (bytes != SIZE_MAX && bytes > tape->memory_cap) {
         pl_device_free(tape->dev, tape->memory);
         tape->memory = NULL;

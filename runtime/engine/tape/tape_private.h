@@ -42,24 +42,24 @@ int pl_tape_graphs_run(struct pl_tape *tape,
 void pl_tape_graphs_finish(struct pl_tape *tape);
 
 /* Something in the tape's memory. */
-struct pl_place {
+struct pl_lifetime {
     size_t bytes, from, to; /* alive at these positions, both included */
     size_t offset;
 };
 
 /* Zeroed memory is an empty list; `list` is freed by the owner. */
-struct pl_places {
-    struct pl_place *list;
+struct pl_lifetimes {
+    struct pl_lifetime *list;
     size_t n, cap;
     bool bad; /* out of memory: the list is not whole */
 };
 
 /* Returns the index, SIZE_MAX for no bytes (or, with `bad`, no memory). The size is rounded up to
  * PL_BUMP_ALIGN. */
-size_t pl_places_add(struct pl_places *p, size_t bytes, size_t from, size_t to);
+size_t pl_lifetimes_add(struct pl_lifetimes *p, size_t bytes, size_t from, size_t to);
 
 /* Sets the offsets, so that no two that are alive at the same position overlap; `spread`: so that
  * none do. Returns the bytes needed, SIZE_MAX when out of memory. */
-size_t pl_places_set(struct pl_places *p, bool spread);
+size_t pl_lifetimes_set(struct pl_lifetimes *p, bool spread);
 
 #endif

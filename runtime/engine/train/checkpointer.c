@@ -8,12 +8,12 @@
 #include <math.h>
 #include <string.h>
 
-int pl_keeper_init(struct pl_keeper *keeper, struct pl_trainer *t, struct pl_error *err)
+int pl_checkpointer_init(struct pl_checkpointer *keeper, struct pl_trainer *t, struct pl_error *err)
 {
     const struct pl_train_options *o = t->options;
     int r;
 
-    *keeper = (struct pl_keeper){
+    *keeper = (struct pl_checkpointer){
         .on = o->checkpoint_dir && !o->fast_dev_run,
         .writes = o->checkpoint_dir && !o->fast_dev_run && t->comm->rank == 0,
     };
@@ -21,25 +21,25 @@ int pl_keeper_init(struct pl_keeper *keeper, struct pl_trainer *t, struct pl_err
         return 0;
     if (keeper->writes && (r = pl_mkdir_p(o->checkpoint_dir, 0777, err)) < 0)
         return r;
-    r = pl_best_init(&keeper->best, o->checkpoint_dir, o->monitor, o->monitor_max, o->save_top_k,
-                     err);
+    r = pl_retention_init(&keeper->best, o->checkpoint_dir, o->monitor, o->monitor_max,
+                          o->save_top_k, err);
     if (r == 0 && keeper->writes)
         r = pl_ckpt_writer_create(&keeper->writer, err);
     if (r < 0)
-        pl_keeper_finish(keeper);
+        pl_checkpointer_finish(keeper);
     return r;
 }
 
-void pl_keeper_finish(struct pl_keeper *keeper)
+void pl_checkpointer_finish(struct pl_checkpointer *keeper)
 {
     pl_ckpt_writer_destroy(keeper->writer);
-    pl_best_finish(&keeper->best);
-    *keeper = (struct pl_keeper){0};
+    pl_retention_finish(&keeper->best);
+    *keeper = (struct pl_checkpointer){0};
 }
 
 /* What callbacks remember: {"early_stopping":{...},"model_checkpoint":{...}} */
 static int
-callbacks_of(const struct pl_keeper *keeper, const struct pl_trainer *t, struct pl_buf *ret)
+callbacks_of(const struct pl_checkpointer *keeper, const struct pl_trainer *t, struct pl_buf *ret)
 {
     int r =
         pl_buf_addf(ret, "{\"early_stopping\":{\"any\":%d,\"waited\":%llu,\"best\":", t->stop.any,
@@ -50,11 +50,11 @@ callbacks_of(const struct pl_keeper *keeper, const struct pl_trainer *t, struct 
     if (r == 0)
         r = pl_buf_adds(ret, "},\"model_checkpoint\":");
     if (r == 0)
-        r = pl_best_save(&keeper->best, ret);
+        r = pl_retention_save(&keeper->best, ret);
     return r == 0 ? pl_buf_adds(ret, "}") : r;
 }
 
-static void take_callbacks(struct pl_keeper *keeper, struct pl_trainer *t, const char *json)
+static void take_callbacks(struct pl_checkpointer *keeper, struct pl_trainer *t, const char *json)
 {
     _cleanup_free_ char *stop = json ? pl_json_get_text(json, "early_stopping") : NULL;
     _cleanup_free_ char *best = json ? pl_json_get_text(json, "model_checkpoint") : NULL;
@@ -64,9 +64,10 @@ static void take_callbacks(struct pl_keeper *keeper, struct pl_trainer *t, const
     if (stop && pl_mini_get_int(stop, "any", &any) == 0 &&
         pl_mini_get_int(stop, "waited", &waited) == 0 &&
         pl_json_get_double(stop, "best", &value) == 0)
-        t->stop = (struct pl_stop){.any = any != 0, .best = value, .waited = (uint64_t)waited};
+        t->stop =
+            (struct pl_early_stop){.any = any != 0, .best = value, .waited = (uint64_t)waited};
     if (best && keeper->on)
-        pl_best_load(&keeper->best, best); /* what does not fit is forgotten */
+        pl_retention_load(&keeper->best, best); /* what does not fit is forgotten */
 }
 
 static struct pl_state state_of(struct pl_trainer *t, uint64_t batches)
@@ -90,7 +91,7 @@ static struct pl_state state_of(struct pl_trainer *t, uint64_t batches)
     };
 }
 
-static int make(const struct pl_keeper *keeper,
+static int make(const struct pl_checkpointer *keeper,
                 struct pl_trainer *t,
                 uint64_t batches,
                 bool weights_only,
@@ -104,7 +105,7 @@ static int make(const struct pl_keeper *keeper,
     if (callbacks_of(keeper, t, &callbacks) < 0)
         return pl_error_set(err, -ENOMEM, "out of memory");
     state.callbacks = callbacks.data;
-    r = pl_state_save(&state, weights_only, ret, err);
+    r = pl_train_state_save(&state, weights_only, ret, err);
     if (r < 0)
         return r;
     t->ctx.checkpoint = ret;
@@ -113,10 +114,10 @@ static int make(const struct pl_keeper *keeper,
     return r;
 }
 
-int pl_keeper_save(struct pl_keeper *keeper,
-                   struct pl_trainer *t,
-                   uint64_t batches,
-                   struct pl_error *err)
+int pl_checkpointer_save(struct pl_checkpointer *keeper,
+                         struct pl_trainer *t,
+                         uint64_t batches,
+                         struct pl_error *err)
 {
     _cleanup_(pl_ckpt_job_finish) struct pl_ckpt_job job = {0};
     double value = t->options->monitor ? pl_metrics_get(&t->metrics, t->options->monitor) : NAN;
@@ -131,7 +132,7 @@ int pl_keeper_save(struct pl_keeper *keeper,
                             t->options->monitor);
     if (!keeper->writes)
         return 0;
-    kept = pl_best_add(&keeper->best, t->epoch, t->step, value, &job.path, &job.remove);
+    kept = pl_retention_add(&keeper->best, t->epoch, t->step, value, &job.path, &job.remove);
     if (kept < 0)
         return pl_error_set(err, kept, "out of memory");
     if (t->options->save_last) {
@@ -146,11 +147,11 @@ int pl_keeper_save(struct pl_keeper *keeper,
     return r < 0 ? r : pl_ckpt_writer_submit(keeper->writer, &job, err);
 }
 
-int pl_keeper_save_hpc(struct pl_keeper *keeper,
-                       struct pl_trainer *t,
-                       uint64_t batches,
-                       char **ret_path,
-                       struct pl_error *err)
+int pl_checkpointer_save_hpc(struct pl_checkpointer *keeper,
+                             struct pl_trainer *t,
+                             uint64_t batches,
+                             char **ret_path,
+                             struct pl_error *err)
 {
     _cleanup_(pl_ckpt_job_finish) struct pl_ckpt_job job = {0};
     int r;
@@ -170,7 +171,7 @@ int pl_keeper_save_hpc(struct pl_keeper *keeper,
     return r;
 }
 
-int pl_keeper_flush(struct pl_keeper *keeper, struct pl_error *err)
+int pl_checkpointer_flush(struct pl_checkpointer *keeper, struct pl_error *err)
 {
     return keeper->writer ? pl_ckpt_writer_flush(keeper->writer, err) : 0;
 }
@@ -203,7 +204,7 @@ static int find(const struct pl_trainer *t, char path[PATH_MAX], struct pl_error
 }
 
 static int
-load(struct pl_keeper *keeper, struct pl_trainer *t, const char *path, struct pl_error *err)
+load(struct pl_checkpointer *keeper, struct pl_trainer *t, const char *path, struct pl_error *err)
 {
     _cleanup_(pl_checkpoint_finish) struct pl_checkpoint checkpoint = {0};
     _cleanup_free_ char *callbacks = NULL;
@@ -211,7 +212,7 @@ load(struct pl_keeper *keeper, struct pl_trainer *t, const char *path, struct pl
     int r = pl_checkpoint_read(path, &checkpoint, err);
 
     if (r == 0)
-        r = pl_state_load(&state, &checkpoint, err);
+        r = pl_train_state_load(&state, &checkpoint, err);
     if (r < 0)
         return pl_error_wrap(err, r, "cannot resume from '%s'", path);
     callbacks = state.callbacks;
@@ -225,7 +226,7 @@ load(struct pl_keeper *keeper, struct pl_trainer *t, const char *path, struct pl
     return r;
 }
 
-int pl_keeper_take_weights(struct pl_trainer *t, struct pl_error *err)
+int pl_checkpointer_take_weights(struct pl_trainer *t, struct pl_error *err)
 {
     _cleanup_(pl_checkpoint_finish) struct pl_checkpoint checkpoint = {0};
     struct pl_state state = state_of(t, 0);
@@ -237,11 +238,13 @@ int pl_keeper_take_weights(struct pl_trainer *t, struct pl_error *err)
     state.optimizers = NULL;
     r = pl_checkpoint_read(path, &checkpoint, err);
     if (r == 0)
-        r = pl_state_load(&state, &checkpoint, err);
+        r = pl_train_state_load(&state, &checkpoint, err);
     return r < 0 ? pl_error_wrap(err, r, "cannot take weights from '%s'", path) : 0;
 }
 
-int pl_keeper_resume(struct pl_keeper *keeper, struct pl_trainer *t, struct pl_error *err)
+int pl_checkpointer_resume(struct pl_checkpointer *keeper,
+                           struct pl_trainer *t,
+                           struct pl_error *err)
 {
     char path[PATH_MAX] = {0};
     int r = 0;

@@ -11,41 +11,45 @@
 
 struct pl_trainer;
 
-struct pl_keeper {
+struct pl_checkpointer {
     bool on;     /* there is a folder */
     bool writes; /* this rank does */
-    struct pl_best best;
+    struct pl_retention best;
     struct pl_ckpt_writer *writer;
 };
 
 /* After the trainer is built. Does nothing where the options name no folder. -errno. */
-int pl_keeper_init(struct pl_keeper *keeper, struct pl_trainer *t, struct pl_error *err);
-void pl_keeper_finish(struct pl_keeper *keeper);
+int pl_checkpointer_init(struct pl_checkpointer *keeper,
+                         struct pl_trainer *t,
+                         struct pl_error *err);
+void pl_checkpointer_finish(struct pl_checkpointer *keeper);
 
 /* Sets parameters and buffers from the checkpoint that the options name, if they do. -ENOENT,
  * -EINVAL. */
-int pl_keeper_take_weights(struct pl_trainer *trainer, struct pl_error *err);
+int pl_checkpointer_take_weights(struct pl_trainer *trainer, struct pl_error *err);
 
 /* Sets the trainer's state from the highest hpc_ckpt_N in the folder, else from what the options
  * say (a path, or "last": last.ckpt of the folder, where it is there). Collective. -ENOENT,
  * -EINVAL. */
-int pl_keeper_resume(struct pl_keeper *keeper, struct pl_trainer *t, struct pl_error *err);
+int pl_checkpointer_resume(struct pl_checkpointer *keeper,
+                           struct pl_trainer *t,
+                           struct pl_error *err);
 
 /* Between two batches, `batches` of the running epoch over. */
-int pl_keeper_save(struct pl_keeper *keeper,
-                   struct pl_trainer *t,
-                   uint64_t batches,
-                   struct pl_error *err);
+int pl_checkpointer_save(struct pl_checkpointer *keeper,
+                         struct pl_trainer *t,
+                         uint64_t batches,
+                         struct pl_error *err);
 
 /* The one for Slurm, written at once: hpc_ckpt_N.ckpt. *ret_path (caller frees) is NULL on ranks
  * that do not write. */
-int pl_keeper_save_hpc(struct pl_keeper *keeper,
-                       struct pl_trainer *t,
-                       uint64_t batches,
-                       char **ret_path,
-                       struct pl_error *err);
+int pl_checkpointer_save_hpc(struct pl_checkpointer *keeper,
+                             struct pl_trainer *t,
+                             uint64_t batches,
+                             char **ret_path,
+                             struct pl_error *err);
 
 /* Waits until all is written. */
-int pl_keeper_flush(struct pl_keeper *keeper, struct pl_error *err);
+int pl_checkpointer_flush(struct pl_checkpointer *keeper, struct pl_error *err);
 
 #endif

@@ -33,8 +33,8 @@ int pl_eval_run(struct pl_trainer *t,
             memset(s->parts->list[i].logs.sum, 0, sizeof(s->logs.sum));
         pl_loader_begin(&s->loader, 0, 0);
         while (most-- && (batch = pl_loader_next(&s->loader)))
-            if ((r = pl_step_trace(t, stage, batch, NULL, err)) < 0 ||
-                (r = pl_step_forward(t, stage, NULL, err)) < 0)
+            if ((r = pl_train_step_trace(t, stage, batch, NULL, err)) < 0 ||
+                (r = pl_train_step_forward(t, stage, NULL, err)) < 0)
                 return r;
         r = pl_loader_result(&s->loader, err);
         if (r < 0)

@@ -90,7 +90,7 @@ static bool speaks(const struct pl_trainer *t)
 /* After the newest validation. */
 static int look_for_progress(struct pl_trainer *t, struct pl_error *err)
 {
-    const struct pl_stop_rule *rule = &t->options->stop;
+    const struct pl_early_stop_rule *rule = &t->options->stop;
 
     if (!rule->monitor)
         return 0;
@@ -100,7 +100,7 @@ static int look_for_progress(struct pl_trainer *t, struct pl_error *err)
                             "values are called val_NAME",
                             rule->monitor);
     /* Where it comes too early it is forgotten, as Lightning does. */
-    if (pl_stop_look(&t->stop, rule, pl_metrics_get(&t->metrics, rule->monitor)) &&
+    if (pl_early_stop_look(&t->stop, rule, pl_metrics_get(&t->metrics, rule->monitor)) &&
         t->epoch + 1 >= t->options->min_epochs && t->step >= t->options->min_steps)
         t->stopping = true;
     return 0;
@@ -136,7 +136,7 @@ static int validate_between(struct pl_trainer *t, struct pl_error *err)
         fputc('\n', t->options->out);
         fflush(t->options->out);
     }
-    return pl_keeper_save(&t->keeper, t, t->batch, err);
+    return pl_checkpointer_save(&t->keeper, t, t->batch, err);
 }
 
 /* Whether the time is over or a signal came, for all ranks alike. They ask each other only now and
@@ -204,7 +204,7 @@ static int train_batches(struct pl_trainer *t, bool *ret_validate, struct pl_err
 
         if (t->batch < mine && !batch)
             return pl_loader_result(loader, err);
-        r = pl_step_train(t, batch, last, err);
+        r = pl_train_step_train(t, batch, last, err);
         t->batch++;
         show_progress(t, n);
         if (r == 0)
@@ -244,12 +244,12 @@ static int end_epoch(struct pl_trainer *t, bool validating, struct pl_error *err
     }
     r = pl_trainer_hook(t, t->module->on_train_epoch_end, "on_train_epoch_end", err);
     if (r == 0 && t->cut) /* by the last step, the time, or early stopping: it is not over */
-        return pl_keeper_save(&t->keeper, t, t->batch, err);
+        return pl_checkpointer_save(&t->keeper, t, t->batch, err);
     if (r == 0)
         r = pl_optimizers_schedule(&t->optimizers, false, pl_metrics_find, &t->metrics, err);
     t->epoch++;
     t->batch = 0;
-    return r == 0 ? pl_keeper_save(&t->keeper, t, 0, err) : r;
+    return r == 0 ? pl_checkpointer_save(&t->keeper, t, 0, err) : r;
 }
 
 /* After a signal: everything is kept, and Slurm is asked for another go. */
@@ -257,7 +257,7 @@ static int interrupt(struct pl_trainer *t, struct pl_error *err)
 {
     _cleanup_free_ char *path = NULL;
     struct pl_error own = {0};
-    int r = pl_keeper_save_hpc(&t->keeper, t, t->batch, &path, err);
+    int r = pl_checkpointer_save_hpc(&t->keeper, t, t->batch, &path, err);
 
     if (r == 0)
         r = pl_comm_barrier(t->comm, err);
@@ -330,14 +330,14 @@ static int fit(struct pl_trainer *t, struct pl_error *err)
     if (r == 0)
         r = test(t, err);
     if (r == 0)
-        r = pl_keeper_flush(&t->keeper, err);
+        r = pl_checkpointer_flush(&t->keeper, err);
     if (r == 0)
         r = pl_replicas_sync(&t->replicas, err);
     if (r == 0)
         r = pl_params_hash(&t->ctx.params, t->param_hash, err);
     if (r < 0)
         return r;
-    pl_report_fact(t->report, "param_hash", t->param_hash);
+    pl_rank_report_fact(t->report, "param_hash", t->param_hash);
     if (t->options->out) {
         fprintf(t->options->out, "rank %u of %u: param hash %s\n", t->comm->rank, t->comm->size,
                 t->param_hash);
@@ -358,9 +358,9 @@ int pl_trainer_fit(struct pl_trainer *trainer, struct pl_error *err)
         char world[16];
 
         snprintf(world, sizeof(world), "%u", trainer->comm->size);
-        pl_report_fact(trainer->report, "world_size", world);
+        pl_rank_report_fact(trainer->report, "world_size", world);
         if (trainer->module->objective)
-            pl_report_fact(trainer->report, "objective", trainer->module->objective);
+            pl_rank_report_fact(trainer->report, "objective", trainer->module->objective);
     }
     r = fit(trainer, err);
     if (r < 0 && !(r == -EINTR && trainer->interrupted)) /* all have agreed on that */

@@ -3,7 +3,7 @@
 #include "runtime/engine/params/unused_params.h"
 #include "runtime/engine/train/train_step.h"
 
-int pl_turns_init(struct pl_trainer *t, struct pl_error *err)
+int pl_lanes_init(struct pl_trainer *t, struct pl_error *err)
 {
     struct pl_stage *first = &t->stage[PLUME_TRAIN];
     int r = 0;
@@ -22,13 +22,13 @@ int pl_turns_init(struct pl_trainer *t, struct pl_error *err)
         struct pl_stage *s = &t->turns[i - 1].stage;
         plume_tensor *loss;
 
-        pl_turns_set(t, i);
-        r = pl_step_trace(t, PLUME_TRAIN, pl_loader_dry(&first->loader), &loss, err);
+        pl_lanes_set(t, i);
+        r = pl_train_step_trace(t, PLUME_TRAIN, pl_loader_dry(&first->loader), &loss, err);
         s->logs.closed = true;
         for (unsigned k = 0; s->parts && k < s->parts->k; k++)
             s->parts->list[k].logs = s->logs;
     }
-    pl_turns_set(t, 0);
+    pl_lanes_set(t, 0);
     /* The first one's tape has gradients for all parameters yet. */
     pl_tape_begin(&first->tape);
     pl_tape_end(&first->tape);
@@ -39,7 +39,7 @@ int pl_turns_init(struct pl_trainer *t, struct pl_error *err)
     return r;
 }
 
-void pl_turns_finish(struct pl_trainer *t)
+void pl_lanes_finish(struct pl_trainer *t)
 {
     for (unsigned i = 1; i < t->n_turns; i++) {
         pl_tape_finish(&t->turns[i - 1].stage.tape);
@@ -51,7 +51,7 @@ void pl_turns_finish(struct pl_trainer *t)
     t->n_turns = 0;
 }
 
-void pl_turns_set(struct pl_trainer *t, unsigned turn)
+void pl_lanes_set(struct pl_trainer *t, unsigned turn)
 {
     const struct pl_params *params = &t->ctx.params;
 
@@ -61,15 +61,15 @@ void pl_turns_set(struct pl_trainer *t, unsigned turn)
     for (size_t i = 0; i < params->n; i++)
         params->list[i]->tensor->wants_grad =
             pl_optimizer_has(&t->optimizers.list[turn], params->list[i]);
-    pl_used_forget(&t->ctx.params);
+    pl_unused_params_reset(&t->ctx.params);
 }
 
-struct pl_stage *pl_turns_stage(struct pl_trainer *t)
+struct pl_stage *pl_lanes_stage(struct pl_trainer *t)
 {
     return t->turn ? &t->turns[t->turn - 1].stage : &t->stage[PLUME_TRAIN];
 }
 
-struct pl_reducer *pl_turns_reducer(struct pl_trainer *t)
+struct pl_reducer *pl_lanes_reducer(struct pl_trainer *t)
 {
     return t->turn ? &t->turns[t->turn - 1].reducer : &t->reducer;
 }

@@ -9,14 +9,14 @@
 #include "runtime/engine/train/trainer.h"
 
 /* Once there are optimizers. -ENOMEM. */
-int pl_turns_init(struct pl_trainer *t, struct pl_error *err);
-void pl_turns_finish(struct pl_trainer *t);
+int pl_lanes_init(struct pl_trainer *t, struct pl_error *err);
+void pl_lanes_finish(struct pl_trainer *t);
 
 /* Makes it optimizer `turn`'s turn. */
-void pl_turns_set(struct pl_trainer *t, unsigned turn);
+void pl_lanes_set(struct pl_trainer *t, unsigned turn);
 
 /* The running turn's: the stage of training, and the reducer. */
-struct pl_stage *pl_turns_stage(struct pl_trainer *t);
-struct pl_reducer *pl_turns_reducer(struct pl_trainer *t);
+struct pl_stage *pl_lanes_stage(struct pl_trainer *t);
+struct pl_reducer *pl_lanes_reducer(struct pl_trainer *t);
 
 #endif

@@ -47,7 +47,7 @@ void pl_parts_destroy(struct pl_parts *parts)
     if (!parts)
         return;
     for (unsigned i = 0; i < parts->k; i++) {
-        pl_parts_leave(parts, &parts->list[i]);
+        pl_dp_release(parts, &parts->list[i]);
         pl_device_free(parts->list[i].tape.dev, parts->list[i].grads);
         pl_tape_finish(&parts->list[i].tape);
     }
@@ -84,7 +84,7 @@ void pl_parts_split(struct pl_parts *parts, const struct plume_batch *batch)
 
 void pl_parts_begin_root(struct pl_parts *parts, struct plume_outputs *outputs)
 {
-    bool changed = pl_parts_stand_in(parts, outputs);
+    bool changed = pl_dp_make_leaves(parts, outputs);
 
     for (unsigned i = 0; i < parts->n; i++)
         changed |= parts->list[i].tape.changed;
@@ -172,7 +172,7 @@ static int prepare(struct pl_parts *parts,
 
         n = 0;
         for (size_t o = 0; o < outputs->n; o++) {
-            plume_tensor *given = pl_parts_given(parts, outputs, o, i);
+            plume_tensor *given = pl_dp_output(parts, outputs, o, i);
 
             if (given)
                 roots[n++] = given;
@@ -228,7 +228,7 @@ int pl_parts_forward(struct pl_parts *parts,
     int r = prepare(parts, outputs, loss, root_logs, err);
 
     if (r == 0)
-        r = pl_parts_bring(parts, err);
+        r = pl_dp_scatter(parts, err);
     if (r < 0)
         return r;
     for (unsigned i = 0; i < parts->n; i++) {
@@ -384,7 +384,7 @@ int pl_parts_backward(struct pl_parts *parts,
         &parts->root, &(struct pl_backward){.loss = loss, .seed = seed, .accumulate = b.accumulate},
         err);
     if (r == 0) {
-        pl_parts_send_back(parts);
+        pl_dp_scatter_grads(parts);
         r = report(parts, side_by_side(parts, backward_one, &b), err);
     }
     if (r < 0)

@@ -75,7 +75,7 @@ static bool part_stands_in(struct pl_part *part, unsigned index, struct plume_ou
     return changed;
 }
 
-bool pl_parts_stand_in(struct pl_parts *parts, struct plume_outputs *outputs)
+bool pl_dp_make_leaves(struct pl_parts *parts, struct plume_outputs *outputs)
 {
     bool changed = false;
 
@@ -85,10 +85,10 @@ bool pl_parts_stand_in(struct pl_parts *parts, struct plume_outputs *outputs)
     return changed;
 }
 
-plume_tensor *pl_parts_given(const struct pl_parts *parts,
-                             const struct plume_outputs *outputs,
-                             size_t output,
-                             unsigned part)
+plume_tensor *pl_dp_output(const struct pl_parts *parts,
+                           const struct plume_outputs *outputs,
+                           size_t output,
+                           unsigned part)
 {
     const struct pl_part *p = &parts->list[part];
 
@@ -132,7 +132,7 @@ void pl_parts_gather(struct pl_parts *parts)
     }
 }
 
-void pl_parts_send_back(struct pl_parts *parts)
+void pl_dp_scatter_grads(struct pl_parts *parts)
 {
     for (unsigned i = 0; i < parts->n; i++) {
         const struct pl_part *part = &parts->list[i];
@@ -165,7 +165,7 @@ static int scatter(struct pl_parts *parts, struct pl_part *part, struct pl_error
     return r;
 }
 
-int pl_parts_bring(struct pl_parts *parts, struct pl_error *err)
+int pl_dp_scatter(struct pl_parts *parts, struct pl_error *err)
 {
     int r = pl_replicas_refresh(parts->replicas, parts->n, err);
 
@@ -204,7 +204,7 @@ int pl_parts_add_from(struct pl_parts *parts,
     return r;
 }
 
-void pl_parts_leave(struct pl_parts *parts, struct pl_part *part)
+void pl_dp_release(struct pl_parts *parts, struct pl_part *part)
 {
     pl_device_free(parts->root.dev, part->gathered.block.memory);
     pl_device_free(part->tape.dev, part->fields_block.memory);

@@ -176,10 +176,10 @@ static int save_optimizer(const struct pl_state *s,
     return r;
 }
 
-int pl_state_save(const struct pl_state *state,
-                  bool weights_only,
-                  struct pl_checkpoint *ret,
-                  struct pl_error *err)
+int pl_train_state_save(const struct pl_state *state,
+                        bool weights_only,
+                        struct pl_checkpoint *ret,
+                        struct pl_error *err)
 {
     int r = save_keys(state, weights_only, ret);
 
@@ -448,9 +448,9 @@ static int read_keys(struct pl_state *s, const struct pl_checkpoint *c, struct p
     return 0;
 }
 
-int pl_state_load(struct pl_state *state,
-                  const struct pl_checkpoint *checkpoint,
-                  struct pl_error *err)
+int pl_train_state_load(struct pl_state *state,
+                        const struct pl_checkpoint *checkpoint,
+                        struct pl_error *err)
 {
     struct pl_scaler scaler = state->scaler ? *state->scaler : (struct pl_scaler){0};
     struct pl_state next = *state;

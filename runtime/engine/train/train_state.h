@@ -34,16 +34,16 @@ struct pl_state {
 };
 
 /* Puts the state into an empty checkpoint. -ENOMEM, -EINVAL. */
-int pl_state_save(const struct pl_state *state,
-                  bool weights_only,
-                  struct pl_checkpoint *ret,
-                  struct pl_error *err);
+int pl_train_state_save(const struct pl_state *state,
+                        bool weights_only,
+                        struct pl_checkpoint *ret,
+                        struct pl_error *err);
 
 /* Takes the state out; sets values, buffers, optimizers, scaler, epoch, global_step, batches,
  * samples and callbacks. Where optimizers is NULL, values and buffers only. -EINVAL names what does
  * not fit (nothing is changed then). */
-int pl_state_load(struct pl_state *state,
-                  const struct pl_checkpoint *checkpoint,
-                  struct pl_error *err);
+int pl_train_state_load(struct pl_state *state,
+                        const struct pl_checkpoint *checkpoint,
+                        struct pl_error *err);
 
 #endif

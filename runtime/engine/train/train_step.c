@@ -20,12 +20,12 @@ static eval_hook hook_of(const struct pl_trainer *t, enum plume_stage stage)
     return t->module->validation_step;
 }
 
-bool pl_step_has_hook(const struct pl_trainer *t, enum plume_stage stage)
+bool pl_train_step_has_hook(const struct pl_trainer *t, enum plume_stage stage)
 {
     return stage == PLUME_TRAIN || hook_of(t, stage);
 }
 
-const struct pl_tape *pl_step_tape(const struct pl_trainer *t)
+const struct pl_tape *pl_train_step_tape(const struct pl_trainer *t)
 {
     const struct pl_stage *s = &t->stage[PLUME_TRAIN];
 
@@ -34,7 +34,7 @@ const struct pl_tape *pl_step_tape(const struct pl_trainer *t)
 
 static struct pl_stage *stage_of(struct pl_trainer *t, enum plume_stage stage)
 {
-    return stage == PLUME_TRAIN ? pl_turns_stage(t) : &t->stage[stage];
+    return stage == PLUME_TRAIN ? pl_lanes_stage(t) : &t->stage[stage];
 }
 
 typedef int (*end_hook)(struct plume_context *, const struct plume_outputs *);
@@ -157,11 +157,11 @@ static int trace_parts(struct pl_trainer *t,
     return r;
 }
 
-int pl_step_trace(struct pl_trainer *t,
-                  enum plume_stage stage,
-                  const struct plume_batch *batch,
-                  plume_tensor **ret_loss,
-                  struct pl_error *err)
+int pl_train_step_trace(struct pl_trainer *t,
+                        enum plume_stage stage,
+                        const struct plume_batch *batch,
+                        plume_tensor **ret_loss,
+                        struct pl_error *err)
 {
     plume_tensor *loss = NULL;
     int r = (stage_of(t, stage)->parts ? trace_parts : trace_whole)(t, stage, batch, &loss, err);
@@ -177,10 +177,10 @@ static uint64_t draw(const struct pl_trainer *t)
     return t->step * pl_accumulate_most(t->options) + (t->gathered ? t->gathered - 1 : 0);
 }
 
-int pl_step_forward(struct pl_trainer *t,
-                    enum plume_stage stage,
-                    plume_tensor *loss,
-                    struct pl_error *err)
+int pl_train_step_forward(struct pl_trainer *t,
+                          enum plume_stage stage,
+                          plume_tensor *loss,
+                          struct pl_error *err)
 {
     struct pl_stage *s = stage_of(t, stage);
     plume_tensor *roots[PL_LOG_VALUES_MAX + 1];
@@ -215,7 +215,7 @@ static int check_loss(const struct pl_trainer *t, double value, struct pl_error 
 /* What the planned batch has a gradient for. */
 static int look_at_use(struct pl_trainer *t, struct pl_error *err)
 {
-    const struct pl_stage *s = pl_turns_stage(t);
+    const struct pl_stage *s = pl_lanes_stage(t);
     const struct pl_tape *tapes[PL_PARTS_MAX + 1] = {&s->tape};
     size_t n = s->parts ? 0 : 1;
 
@@ -223,9 +223,9 @@ static int look_at_use(struct pl_trainer *t, struct pl_error *err)
         tapes[n++] = &s->parts->list[i].tape;
     if (s->parts)
         tapes[n++] = &s->parts->root;
-    if (pl_used_look(&t->ctx.params, tapes, n))
-        pl_reducer_replan(pl_turns_reducer(t));
-    return pl_used_add(&t->ctx.params, t->gathered == 1, true, err);
+    if (pl_unused_params_find(&t->ctx.params, tapes, n))
+        pl_reducer_replan(pl_lanes_reducer(t));
+    return pl_unused_params_mark(&t->ctx.params, t->gathered == 1, true, err);
 }
 
 /* The loss of a batch, looked at while backward is under way already: before the first gradient
@@ -277,7 +277,7 @@ static size_t stop_of(const void *ctx)
 
 static int run_backward(struct pl_trainer *t, struct outlook *o, bool along, struct pl_error *err)
 {
-    struct pl_stage *s = pl_turns_stage(t);
+    struct pl_stage *s = pl_lanes_stage(t);
     struct pl_backward backward = {.loss = (plume_tensor *)(uintptr_t)o->loss,
                                    .seed = t->scaler.scale,
                                    .accumulate = t->gathered > 1,
@@ -299,14 +299,14 @@ static int closure(struct pl_trainer *t,
                    double *ret_loss,
                    struct pl_error *err)
 {
-    struct outlook o = {.t = t, .rows = batch->rows, .reducer = pl_turns_reducer(t)};
+    struct outlook o = {.t = t, .rows = batch->rows, .reducer = pl_lanes_reducer(t)};
     plume_tensor *loss = NULL;
-    int r = pl_step_trace(t, PLUME_TRAIN, batch, &loss, err);
+    int r = pl_train_step_trace(t, PLUME_TRAIN, batch, &loss, err);
 
     if (r == 0 && !loss)
-        return pl_used_add(&t->ctx.params, t->gathered == 1, false, err);
+        return pl_unused_params_mark(&t->ctx.params, t->gathered == 1, false, err);
     if (r == 0)
-        r = pl_step_forward(t, PLUME_TRAIN, loss, err);
+        r = pl_train_step_forward(t, PLUME_TRAIN, loss, err);
     if (r < 0)
         return r;
     o.loss = loss;
@@ -350,16 +350,16 @@ static int take_turn(struct pl_trainer *t,
     int r = 0;
 
     /* A short last group is divided by the whole group's number too, as Lightning's is. */
-    pl_reducer_begin(pl_turns_reducer(t),
+    pl_reducer_begin(pl_lanes_reducer(t),
                      1.0 / (t->comm->size * (double)pl_accumulate_at(t->options, t->epoch)));
     if (!batch)
-        r = pl_used_add(&t->ctx.params, t->gathered == 1, false, err);
+        r = pl_unused_params_mark(&t->ctx.params, t->gathered == 1, false, err);
     else
         r = closure(t, batch, due, ret_loss, err);
     if (r == 0 && due) /* what is not reduced yet */
-        r = pl_reducer_after_node(pl_turns_reducer(t), 0, err);
+        r = pl_reducer_after_node(pl_lanes_reducer(t), 0, err);
     if (r == 0 && due)
-        r = pl_used_take(&t->ctx.params, !t->strategy.reduces, &used, err);
+        r = pl_unused_params_collect(&t->ctx.params, !t->strategy.reduces, &used, err);
     /* That has waited for the sums; before broken ones are made use of. */
     if (r == 0 && due && t->comm->device)
         r = pl_comm_nccl_check(t->comm->device, err);
@@ -436,10 +436,10 @@ static int batch_hook(struct pl_trainer *t,
     return hook && batch ? pl_context_result(&t->ctx, hook(&t->ctx.pub, batch), name, err) : 0;
 }
 
-int pl_step_train(struct pl_trainer *t,
-                  const struct plume_batch *batch,
-                  bool last,
-                  struct pl_error *err)
+int pl_train_step_train(struct pl_trainer *t,
+                        const struct plume_batch *batch,
+                        bool last,
+                        struct pl_error *err)
 {
     bool due = last || t->gathered + 1 >= pl_accumulate_at(t->options, t->epoch);
     double losses[PL_OPTIMIZERS_MAX];
@@ -448,12 +448,12 @@ int pl_step_train(struct pl_trainer *t,
     t->gathered++;
     for (unsigned i = 0; i < t->n_turns && r == 0; i++) {
         losses[i] = NO_LOSS;
-        pl_turns_set(t, i);
+        pl_lanes_set(t, i);
         if (t->gathered == 1)
-            forget_logs(pl_turns_stage(t));
+            forget_logs(pl_lanes_stage(t));
         r = take_turn(t, batch, due, &losses[i], err);
     }
-    pl_turns_set(t, 0);
+    pl_lanes_set(t, 0);
     if (r == 0 && due) {
         t->step++;
         t->gathered = 0;

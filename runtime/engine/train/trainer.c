@@ -57,7 +57,7 @@ static int open_stage(struct pl_trainer *t, enum plume_stage stage, struct pl_er
     plume_tensor *loss = NULL;
     int r;
 
-    if (stage != PLUME_TRAIN && !pl_step_has_hook(t, stage))
+    if (stage != PLUME_TRAIN && !pl_train_step_has_hook(t, stage))
         return 0;
     pl_crash_hook("data");
     r = pl_context_result(&t->ctx, t->module->data(&t->ctx.pub, stage, &data), "data", err);
@@ -84,7 +84,7 @@ static int open_stage(struct pl_trainer *t, enum plume_stage stage, struct pl_er
     r = pl_trainer_tapes(t, stage, 0, s, err);
     if (r < 0)
         return r;
-    r = pl_step_trace(t, stage, pl_loader_dry(&s->loader), &loss, err);
+    r = pl_train_step_trace(t, stage, pl_loader_dry(&s->loader), &loss, err);
     s->logs.closed = true;
     for (unsigned i = 0; s->parts && i < s->parts->k; i++)
         s->parts->list[i].logs = s->logs;
@@ -159,7 +159,7 @@ static int set_reducer(struct pl_trainer *t, struct pl_error *err)
     if (r == 0 && ddp.bucket_bytes == 0)
         r = pl_error_set(err, -EINVAL, "hook configure_ddp: buckets of 0 bytes");
     if (r == 0)
-        r = pl_turns_init(t, err);
+        r = pl_lanes_init(t, err);
     for (unsigned i = 0; i < t->n_turns && r == 0; i++) {
         struct pl_reducer *reducer = i ? &t->turns[i - 1].reducer : &t->reducer;
 
@@ -199,7 +199,7 @@ static int build(struct pl_trainer *t, struct pl_error *err)
     for (int stage = PLUME_TRAIN; stage <= PLUME_TEST && r == 0; stage++)
         r = open_stage(t, (enum plume_stage)stage, err);
     if (r == 0)
-        r = pl_params_layout(params, pl_step_tape(t), t->comm, err);
+        r = pl_params_layout(params, pl_train_step_tape(t), t->comm, err);
     if (r == 0)
         r = set_optimizers(t, err);
     if (r < 0)
@@ -208,7 +208,7 @@ static int build(struct pl_trainer *t, struct pl_error *err)
      * same; rank 0's count. */
     r = pl_params_init_values(params, t->options->seed, err);
     if (r == 0)
-        r = pl_keeper_take_weights(t, err);
+        r = pl_checkpointer_take_weights(t, err);
     if (r == 0)
         r = pl_precision_round(t->options, t->kernels, params, err);
     pl_precision_scaler(t->options, &t->scaler);
@@ -223,9 +223,9 @@ static int build(struct pl_trainer *t, struct pl_error *err)
         r = pl_logger_open(&t->logger, t->report, t->comm->rank == 0 ? t->options->log_dir : NULL,
                            t->comm->rank == 0 ? t->options->out : NULL, t->hparams, err);
     if (r == 0)
-        r = pl_keeper_init(&t->keeper, t, err);
+        r = pl_checkpointer_init(&t->keeper, t, err);
     if (r == 0)
-        r = pl_keeper_resume(&t->keeper, t, err);
+        r = pl_checkpointer_resume(&t->keeper, t, err);
     if (r == 0 && t->strategy.kind == PL_STRATEGY_HOROVOD)
         r = broadcast_optimizers(t, err);
     return r;
@@ -236,7 +236,7 @@ int pl_trainer_init(struct pl_trainer *trainer,
                     const struct pl_hparams *hparams,
                     const struct pl_train_options *options,
                     struct pl_comm *comm,
-                    struct pl_report *report,
+                    struct pl_rank_report *report,
                     struct pl_error *err)
 {
     struct pl_device *dev = options->device ? options->device : pl_device_cpu();
@@ -281,8 +281,8 @@ void pl_trainer_finish(struct pl_trainer *trainer)
         pl_tape_finish(&trainer->stage[i].tape);
         pl_parts_destroy(trainer->stage[i].parts);
     }
-    pl_turns_finish(trainer);
-    pl_keeper_finish(&trainer->keeper);
+    pl_lanes_finish(trainer);
+    pl_checkpointer_finish(&trainer->keeper);
     pl_logger_close(&trainer->logger, trainer->param_hash[0]);
     pl_reducer_finish(&trainer->reducer);
     pl_optimizers_finish(&trainer->optimizers);

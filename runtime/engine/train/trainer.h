@@ -21,7 +21,7 @@ struct pl_trainer {
     const struct pl_train_options *options;
     const struct pl_hparams *hparams;
     struct pl_comm *comm;
-    struct pl_report *report;
+    struct pl_rank_report *report;
     struct pl_context ctx;
     struct pl_device *dev;       /* where everything is, */
     struct pl_replicas replicas; /* but for parts of batches on devices of their own */
@@ -48,10 +48,10 @@ struct pl_trainer {
     uint64_t gathered;            /* batches whose gradients wait for a step */
     double loss_sum, loss_weight; /* of this rank in this epoch */
     struct pl_metrics metrics;    /* newest values, those of all ranks */
-    struct pl_stop stop;
+    struct pl_early_stop stop;
     int interrupted; /* the signal; 0 = none. All ranks agree */
     struct pl_logger logger;
-    struct pl_keeper keeper;
+    struct pl_checkpointer keeper;
     uint64_t resume_batches;                /* of the first epoch that are over already */
     bool cut;                               /* the epoch, before its last batch */
     bool stopping;                          /* no batch more; all ranks agree */
@@ -67,7 +67,7 @@ int pl_trainer_init(struct pl_trainer *trainer,
                     const struct pl_hparams *hparams,
                     const struct pl_train_options *options,
                     struct pl_comm *comm,
-                    struct pl_report *report,
+                    struct pl_rank_report *report,
                     struct pl_error *err);
 
 /* Makes the tapes of a stage, and of a turn (turns.h): the one, or those of the parts. -ENOMEM. */

@@ -4,7 +4,7 @@
 #include "common/base/log.h"
 #include "common/proto/json.h"
 #include "common/run/run_folder.h"
-#include "runtime/node/port.h"
+#include "runtime/node/net.h"
 #include "runtime/plrund/hub/hub.h"
 
 #include <string.h>
@@ -19,7 +19,7 @@ static void on_leave_limit(uv_timer_t *timer);
 
 static unsigned leave_ms(void)
 {
-    return pl_step_env_ms("PLUME_LEAVE_LIMIT", LEAVE_MS);
+    return pl_slurm_step_env_ms("PLUME_LEAVE_LIMIT", LEAVE_MS);
 }
 
 /* ---- messages ---- */
@@ -59,7 +59,7 @@ void pl_daemon_end_ranks(struct pl_daemon *d, unsigned grace_ms)
 
 void pl_daemon_lost_hub(struct pl_daemon *d, const char *text)
 {
-    unsigned grace_ms = pl_step_env_ms("PLUME_KILL_GRACE", 5000);
+    unsigned grace_ms = pl_slurm_step_env_ms("PLUME_KILL_GRACE", 5000);
 
     pl_log_error("net", "%s", text);
     d->state = PL_DAEMON_FAILED;
@@ -215,7 +215,7 @@ static void owner_gone(struct pl_daemon *d)
         if (!d->ranks[i].ended && (d->step.plugin || !d->ranks[i].starter))
             pl_rank_ended(&d->ranks[i], SIGKILL, pl_now_ns());
     if (!d->step.plugin && d->n_ended < d->n_present) /* plrun of local rank 0 was killed */
-        pl_daemon_end_ranks(d, pl_step_env_ms("PLUME_KILL_GRACE", 5000));
+        pl_daemon_end_ranks(d, pl_slurm_step_env_ms("PLUME_KILL_GRACE", 5000));
     pl_daemon_settle(d);
     if (d->step.plugin && d->hub && !pl_hub_is_finished(d->hub)) {
         static const char busy[] = "{\"type\":\"busy\"}\n";
@@ -263,7 +263,7 @@ static void on_tick(uv_timer_t *timer)
         if (d->uplink)
             pl_uplink_awake(d->uplink);
         if (d->hub)
-            pl_hub_awake(d->hub);
+            pl_hub_reset_silence(d->hub);
     }
     d->tick_ns = now;
     if (d->uplink) /* also before the world: it shows a hub that is gone without a word */
@@ -337,7 +337,7 @@ int pl_daemon_init(struct pl_daemon *d, int control_fd, struct pl_error *err)
 
     *d = (struct pl_daemon){
         .control_fd = control_fd, .listen_fd = -EBADF, .ras_fd = -EBADF, .root = -1};
-    r = pl_step_from_env(&d->step, false, err);
+    r = pl_slurm_step_from_env(&d->step, false, err);
     if (r == 0)
         r = pl_key_load(d->step.run_dir, d->secret, err);
     if (r < 0)
@@ -357,7 +357,7 @@ int pl_daemon_init(struct pl_daemon *d, int control_fd, struct pl_error *err)
         return pl_error_set(err, r, "cannot watch the control socket: %s", uv_strerror(r));
     d->control.data = d;
     uv_poll_start(&d->control, UV_READABLE, on_control);
-    pl_net_hold(0, &d->ras_fd, &d->ras_port, NULL);
+    pl_port_reserve(0, &d->ras_fd, &d->ras_port, NULL);
     d->tick_ns = pl_now_ns();
     uv_timer_start(&d->tick, on_tick, 1000, 1000);
     return 0;

@@ -61,7 +61,7 @@ struct pl_rank {
 
 struct pl_daemon {
     uv_loop_t *loop;
-    struct pl_step step;
+    struct pl_slurm_step step;
     unsigned char secret[PL_KEY_SIZE];
     enum pl_daemon_state state;
     char *refusal; /* why FAILED */
@@ -150,7 +150,7 @@ void pl_rank_signal(struct pl_rank *rank, int signal);
 void pl_rank_ended(struct pl_rank *rank, int status, uint64_t at_ns);
 
 /* daemon_clean.c: what ranks left behind, under the plugin (plrun empties its own). */
-void pl_daemon_clean_up(const struct pl_step *step);
+void pl_daemon_clean_up(const struct pl_slurm_step *step);
 /* Processes of this job's cgroup that the kernel ended for want of memory; -1 where unknown. */
 int64_t pl_daemon_oom_kills(void);
 

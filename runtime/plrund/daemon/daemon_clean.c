@@ -64,7 +64,7 @@ static bool is_left_over(const char marks[3][64], int proc, const char *pid, str
     return true;
 }
 
-void pl_daemon_clean_up(const struct pl_step *step)
+void pl_daemon_clean_up(const struct pl_slurm_step *step)
 {
     _cleanup_(pl_buf_finish) struct pl_buf env = {0};
     DIR *dir = opendir("/proc");

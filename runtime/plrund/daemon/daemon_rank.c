@@ -45,7 +45,7 @@ static void add_env(json_t *list, const char *fmt, ...)
 }
 
 /* CPUs that a rank may use, as Slurm gave them. */
-static unsigned rank_cpus(const struct pl_step *step)
+static unsigned rank_cpus(const struct pl_slurm_step *step)
 {
     const char *per_task = getenv("SLURM_CPUS_PER_TASK"), *on_node = getenv("SLURM_CPUS_ON_NODE");
     int64_t n;
@@ -60,7 +60,7 @@ static unsigned rank_cpus(const struct pl_step *step)
 static json_t *make_world(struct pl_rank *rank)
 {
     struct pl_daemon *d = rank->daemon;
-    const struct pl_step *s = &d->step;
+    const struct pl_slurm_step *s = &d->step;
     const char *level = getenv("PLUME_NCCL_DEBUG"), *interface = getenv("PLUME_NCCL_IFNAME");
     json_t *env = json_array(), *defaults = json_array();
     int64_t port = 0;
@@ -211,7 +211,7 @@ static void take_metrics(struct pl_rank *rank, json_t *message)
     if (!rank->metrics)
         rank->metrics = json_object();
     json_object_foreach (json_object_get(message, "metrics"), key, value)
-        if (pl_name_valid(key, strlen(key)) && pl_state_number(value, &number) == 0)
+        if (pl_name_valid(key, strlen(key)) && pl_run_state_number(value, &number) == 0)
             if (json_object_size(rank->metrics) < KEYS_MAX || json_object_get(rank->metrics, key))
                 json_object_set(rank->metrics, key, value);
 }

@@ -9,7 +9,7 @@
 #include "common/base/log.h"
 #include "common/base/parse.h"
 #include "common/proto/json.h"
-#include "runtime/node/port.h"
+#include "runtime/node/net.h"
 #include "runtime/node/scontrol.h"
 #include "runtime/plrund/daemon/daemon.h"
 
@@ -30,8 +30,8 @@
 
 struct pl_uplink {
     struct pl_daemon *daemon;
-    struct pl_wire *wire; /* chosen */
-    struct pl_wire *probes[PROBES_MAX];
+    struct pl_hub_conn *wire; /* chosen */
+    struct pl_hub_conn *probes[PROBES_MAX];
     size_t n_probes;
     struct sockaddr_storage addresses[ADDRESSES_MAX];
     size_t n_addresses;
@@ -43,7 +43,7 @@ struct pl_uplink {
     unsigned pause_ms, silence_ms;
     bool asked_names, key_refused, lost, closing;
     uv_timer_t round, names;
-    struct pl_ask *ask;
+    struct pl_scontrol *ask;
     uv_getaddrinfo_t resolver;
     char last_error[256];
 };
@@ -102,7 +102,7 @@ static void on_resolved(uv_getaddrinfo_t *req, int status, struct addrinfo *list
         add_address(u, a->ai_addr);
     uv_freeaddrinfo(list);
     if (status < 0 && !u->closing && !u->wire)
-        u->ask = pl_ask_scontrol(u->daemon->loop, args, 10000, on_node_addr, u);
+        u->ask = pl_scontrol_run(u->daemon->loop, args, 10000, on_node_addr, u);
 }
 
 static void resolve(struct pl_uplink *u)
@@ -133,12 +133,12 @@ static void on_names_due(uv_timer_t *timer)
     if (u->wire || u->asked_names)
         return;
     u->asked_names = true;
-    u->ask = pl_ask_scontrol(u->daemon->loop, args, 10000, on_hostnames, u);
+    u->ask = pl_scontrol_run(u->daemon->loop, args, 10000, on_hostnames, u);
 }
 
 /* ---- probing ---- */
 
-static void forget_probe(struct pl_uplink *u, struct pl_wire *wire)
+static void forget_probe(struct pl_uplink *u, struct pl_hub_conn *wire)
 {
     for (size_t i = 0; i < u->n_probes; i++)
         if (u->probes[i] == wire)
@@ -148,10 +148,10 @@ static void forget_probe(struct pl_uplink *u, struct pl_wire *wire)
 static void close_probes(struct pl_uplink *u)
 {
     while (u->n_probes)
-        pl_wire_close(u->probes[--u->n_probes]);
+        pl_hub_conn_close(u->probes[--u->n_probes]);
 }
 
-static void on_open(struct pl_wire *wire)
+static void on_open(struct pl_hub_conn *wire)
 {
     struct pl_uplink *u = wire->ctx;
     struct pl_daemon *d = u->daemon;
@@ -166,16 +166,16 @@ static void on_open(struct pl_wire *wire)
     close_probes(u);
     uv_timer_stop(&u->round);
     uv_timer_stop(&u->names);
-    pl_wire_send_new(wire, json_pack("{s:s, s:i, s:s, s:i, s:s}", "type", "join", "node_id",
-                                     (int)d->step.node_id, "node",
-                                     d->step.node ? d->step.node : "?", "local_ntasks",
-                                     (int)d->step.local_ntasks, "clock", pl_clock_id(clock)));
+    pl_hub_conn_send_new(wire, json_pack("{s:s, s:i, s:s, s:i, s:s}", "type", "join", "node_id",
+                                         (int)d->step.node_id, "node",
+                                         d->step.node ? d->step.node : "?", "local_ntasks",
+                                         (int)d->step.local_ntasks, "clock", pl_clock_id(clock)));
     json_array_foreach (u->queue, i, message)
-        pl_wire_send(wire, message);
+        pl_hub_conn_send(wire, message);
     json_array_clear(u->queue);
 }
 
-static void on_message(struct pl_wire *wire, json_t *message)
+static void on_message(struct pl_hub_conn *wire, json_t *message)
 {
     struct pl_uplink *u = wire->ctx;
 
@@ -183,7 +183,7 @@ static void on_message(struct pl_wire *wire, json_t *message)
         pl_daemon_from_hub(u->daemon, message);
 }
 
-static void on_wire_closed(struct pl_wire *wire, const struct pl_error *err)
+static void on_wire_closed(struct pl_hub_conn *wire, const struct pl_error *err)
 {
     struct pl_uplink *u = wire->ctx;
     struct pl_daemon *d = u->daemon;
@@ -204,7 +204,7 @@ static void on_wire_closed(struct pl_wire *wire, const struct pl_error *err)
         pl_daemon_lost_hub(d, "lost the hub (the daemon of the step's first node)");
 }
 
-static const struct pl_wire_ops wire_ops = {
+static const struct pl_hub_conn_ops wire_ops = {
     .message = on_message,
     .open = on_open,
     .closed = on_wire_closed,
@@ -213,7 +213,7 @@ static const struct pl_wire_ops wire_ops = {
 static void probe(struct pl_uplink *u, const struct sockaddr_storage *address, uint16_t port)
 {
     struct sockaddr_storage a = *address;
-    struct pl_wire *wire;
+    struct pl_hub_conn *wire;
     json_t *hello;
     int fd;
 
@@ -225,8 +225,8 @@ static void probe(struct pl_uplink *u, const struct sockaddr_storage *address, u
                        &fd) < 0)
         return;
     hello = json_pack("{s:s}", "role", "daemon");
-    if (pl_wire_create(u->daemon->loop, fd, &u->daemon->step.id, u->daemon->secret, hello,
-                       &wire_ops, u, &wire) == 0)
+    if (pl_hub_conn_create(u->daemon->loop, fd, &u->daemon->step.id, u->daemon->secret, hello,
+                           &wire_ops, u, &wire) == 0)
         u->probes[u->n_probes++] = wire;
     json_decref(hello);
 }
@@ -236,12 +236,12 @@ static void on_round_over(uv_timer_t *timer)
 {
     struct pl_uplink *u = timer->data;
     struct pl_daemon *d = u->daemon;
-    unsigned limit_ms = pl_step_env_ms("PLUME_LAUNCH_TIMEOUT", LAUNCH_MS);
+    unsigned limit_ms = pl_slurm_step_env_ms("PLUME_LAUNCH_TIMEOUT", LAUNCH_MS);
     uint64_t now = pl_now_ns();
     char text[512];
 
     for (size_t i = 0; i < u->n_probes;) {
-        struct pl_wire *w = u->probes[i];
+        struct pl_hub_conn *w = u->probes[i];
 
         if (w->session.state == PL_SESSION_WAIT_WELCOME &&
             now - w->last_heard_ns < AUTH_MS * 1000000ull) {
@@ -249,7 +249,7 @@ static void on_round_over(uv_timer_t *timer)
             continue;
         }
         u->probes[i] = u->probes[--u->n_probes];
-        pl_wire_close(w);
+        pl_hub_conn_close(w);
     }
     if (now - u->started_ns > limit_ms * 1000000ull) {
         snprintf(text, sizeof(text),
@@ -293,12 +293,12 @@ int pl_uplink_start(struct pl_daemon *d, struct pl_error *err)
     u->daemon = d;
     u->queue = json_array();
     u->pause_ms = 5;
-    u->silence_ms = pl_step_env_ms("PLUME_SILENCE", PL_SILENCE_MS);
+    u->silence_ms = pl_slurm_step_env_ms("PLUME_SILENCE", PL_SILENCE_MS);
     u->started_ns = pl_now_ns();
     uv_timer_init(d->loop, &u->round);
     uv_timer_init(d->loop, &u->names);
     u->round.data = u->names.data = u;
-    r = pl_net_walk(d->secret, &d->step.id, u->ports, err);
+    r = pl_hub_ports_derive(d->secret, &d->step.id, u->ports, err);
     if (r < 0)
         return r;
     u->n_ports = PL_WALK_PORTS;
@@ -309,7 +309,7 @@ int pl_uplink_start(struct pl_daemon *d, struct pl_error *err)
     add_numeric(u, d->step.launch_addr);
     uv_timer_start(&u->round, start_round, 0, 0);
     names_after_ms = u->n_ports > PL_WALK_PORTS ? NAMES_AFTER_GIVEN_MS : NAMES_AFTER_MS;
-    limit_ms = pl_step_env_ms("PLUME_LAUNCH_TIMEOUT", LAUNCH_MS);
+    limit_ms = pl_slurm_step_env_ms("PLUME_LAUNCH_TIMEOUT", LAUNCH_MS);
     uv_timer_start(&u->names, on_names_due, PL_MIN(names_after_ms, limit_ms / 4), 0);
     return 0;
 }
@@ -326,7 +326,7 @@ void pl_uplink_send(struct pl_uplink *u, json_t *message)
     if (pl_now_ns() - u->wire->last_heard_ns > u->silence_ms * 1000000ull)
         shutdown(u->wire->fd, SHUT_RDWR); /* the loop reports the loss */
     else
-        pl_wire_send(u->wire, message);
+        pl_hub_conn_send(u->wire, message);
 }
 
 void pl_uplink_beat(struct pl_uplink *u)
@@ -350,8 +350,8 @@ void pl_uplink_close(struct pl_uplink *u)
         return;
     u->closing = true;
     close_probes(u);
-    pl_wire_close(PL_TAKE(u->wire));
-    pl_ask_cancel(PL_TAKE(u->ask));
+    pl_hub_conn_close(PL_TAKE(u->wire));
+    pl_scontrol_cancel(PL_TAKE(u->ask));
     uv_cancel((uv_req_t *)&u->resolver);
     uv_close((uv_handle_t *)&u->round, NULL);
     uv_close((uv_handle_t *)&u->names, NULL);

@@ -5,7 +5,7 @@
 #include "common/base/parse.h"
 #include "common/proto/json.h"
 #include "common/run/run_state.h"
-#include "runtime/node/port.h"
+#include "runtime/node/net.h"
 
 #include <signal.h>
 #include <string.h>
@@ -24,7 +24,7 @@ void pl_hub_send(struct pl_hub *hub, unsigned node_id, json_t *message)
     if (node_id == hub->daemon->step.node_id)
         pl_daemon_from_hub(hub->daemon, message);
     else
-        pl_wire_send(hub->nodes[node_id].wire, message);
+        pl_hub_conn_send(hub->nodes[node_id].wire, message);
 }
 
 void pl_hub_broadcast(struct pl_hub *hub, json_t *message)
@@ -63,7 +63,7 @@ static void choose_master(struct pl_hub *hub)
         return;
     if (err.text[0])
         pl_log_warn("net", "MASTER_PORT: %s; taking another", pl_error_text(&err));
-    if (pl_net_hold(0, &hub->master_fd, &hub->master_port, &err) < 0)
+    if (pl_port_reserve(0, &hub->master_fd, &hub->master_port, &err) < 0)
         pl_log_error("net", "%s", pl_error_text(&err));
 }
 
@@ -90,7 +90,7 @@ static void publish_world(struct pl_hub *hub)
     }
 }
 
-void pl_hub_joined(struct pl_hub *hub, unsigned node_id, json_t *join, struct pl_wire *wire)
+void pl_hub_joined(struct pl_hub *hub, unsigned node_id, json_t *join, struct pl_hub_conn *wire)
 {
     struct pl_hub_node *node = &hub->nodes[node_id];
     const char *name = pl_json_string(join, "node");
@@ -109,8 +109,8 @@ void pl_hub_joined(struct pl_hub *hub, unsigned node_id, json_t *join, struct pl
     pl_hub_event(hub, json_pack("{s:s, s:i, s:s, s:s, s:s}", "type", "node", "node_id",
                                 (int)node_id, "node", node->name, "addr", addr, "state", "joined"));
     if (wire)
-        pl_wire_send_new(wire,
-                         json_pack("{s:s, s:I}", "type", "ping", "t", (json_int_t)pl_now_ns()));
+        pl_hub_conn_send_new(wire,
+                             json_pack("{s:s, s:I}", "type", "ping", "t", (json_int_t)pl_now_ns()));
     if (hub->state == PL_HUB_GATHERING && hub->n_joined == hub->daemon->step.nnodes) {
         publish_world(hub);
     } else if (hub->state >= PL_HUB_ENDING) {
@@ -160,7 +160,7 @@ static void on_exited(struct pl_hub *hub, unsigned node_id, json_t *message)
                       status == 0 ? "done"
                       : killed    ? "killed"
                                   : "failed");
-    pl_state_set_status(event, (int)status);
+    pl_run_state_set_status(event, (int)status);
     if (killed && status != 0)
         json_object_set_new(event, "role", json_string("collateral"));
     pl_hub_event(hub, event);
@@ -181,7 +181,7 @@ static void on_exited(struct pl_hub *hub, unsigned node_id, json_t *message)
  */
 static bool has_room(struct pl_hub *hub, int64_t rank, const char *what, const char *key)
 {
-    json_t *have = json_object_get(pl_state_rank(hub->doc, (size_t)rank), what);
+    json_t *have = json_object_get(pl_run_state_rank(hub->doc, (size_t)rank), what);
 
     return strlen(key) <= KEY_MAX &&
            (json_object_size(have) < KEYS_MAX || json_object_get(have, key));
@@ -215,7 +215,7 @@ static void on_metrics(struct pl_hub *hub, json_t *message)
         {
             double number;
 
-            if (pl_state_number(value, &number) < 0 || !has_room(hub, rank, "metrics", key))
+            if (pl_run_state_number(value, &number) < 0 || !has_room(hub, rank, "metrics", key))
                 json_object_del(metrics, key);
         }
         pl_hub_event(hub, json_pack("{s:s, s:I, s:O*, s:O*}", "type", "metrics", "rank",
@@ -276,7 +276,7 @@ void pl_hub_node_lost(struct pl_hub *hub, unsigned node_id)
     pl_hub_event(hub, json_pack("{s:s, s:i, s:s}", "type", "node", "node_id", (int)node_id, "state",
                                 "lost"));
     for (unsigned rank = 0; rank < hub->daemon->step.ntasks; rank++) {
-        const char *state = pl_json_string(pl_state_rank(hub->doc, rank), "state");
+        const char *state = pl_json_string(pl_run_state_rank(hub->doc, rank), "state");
 
         if (hub->node_of_rank[rank] != (int64_t)node_id || !state || strcmp(state, "running") != 0)
             continue;
@@ -340,10 +340,10 @@ static void on_status_due(uv_timer_t *timer)
     if (hub->state != PL_HUB_FINISHED)
         pl_hub_write_status(hub);
     for (unsigned i = 0; i < hub->daemon->step.nnodes; i++)
-        pl_wire_send_new(hub->nodes[i].wire,
-                         hub->nodes[i].wire
-                             ? json_pack("{s:s, s:I}", "type", "ping", "t", (json_int_t)pl_now_ns())
-                             : NULL);
+        pl_hub_conn_send_new(hub->nodes[i].wire, hub->nodes[i].wire
+                                                     ? json_pack("{s:s, s:I}", "type", "ping", "t",
+                                                                 (json_int_t)pl_now_ns())
+                                                     : NULL);
 }
 
 static void start_timer(struct pl_hub *hub, uv_timer_t *timer)
@@ -380,7 +380,7 @@ int pl_hub_start(struct pl_daemon *d, struct pl_hub **ret, struct pl_error *err)
         return r;
     }
     uv_timer_start(&hub->launch_timer, on_launch_limit,
-                   pl_step_env_ms("PLUME_LAUNCH_TIMEOUT", LAUNCH_MS), 0);
+                   pl_slurm_step_env_ms("PLUME_LAUNCH_TIMEOUT", LAUNCH_MS), 0);
     r = pl_hub_open_log(hub, err);
     if (r < 0) { /* stay to tell the others, or they would wait for us */
         hub->state = PL_HUB_ENDING;
@@ -412,7 +412,7 @@ void pl_hub_close(struct pl_hub *hub)
     timers[1] = &hub->launch_timer;
     timers[2] = &hub->end_timer;
     timers[3] = &hub->status_timer;
-    pl_ask_cancel(PL_TAKE(hub->ask));
+    pl_scontrol_cancel(PL_TAKE(hub->ask));
     for (size_t i = 0; i < PL_COUNT(timers); i++)
         if (timers[i]->data && !uv_is_closing((uv_handle_t *)timers[i]))
             uv_close((uv_handle_t *)timers[i], NULL);

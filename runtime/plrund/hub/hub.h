@@ -23,7 +23,7 @@ enum pl_hub_state {
 
 struct pl_hub_node {
     char *name, *addr;
-    struct pl_wire *wire; /* NULL for our own node, and once it is gone */
+    struct pl_hub_conn *wire; /* NULL for our own node, and once it is gone */
     bool joined, bye, lost;
     bool same_clock; /* as ours: nothing to estimate, offset and uncertainty stay 0 */
     int64_t offset_ns, uncertainty_ns; /* its clock minus ours */
@@ -33,7 +33,7 @@ struct pl_hub_node {
 struct pl_hub_peer {
     struct pl_hub_peer *next;
     struct pl_hub *hub;
-    struct pl_wire *wire;
+    struct pl_hub_conn *wire;
     int64_t node_id; /* -1 = not joined */
     bool watching, lagging;
     uint64_t born_ns, lagging_ns;
@@ -61,7 +61,7 @@ struct pl_hub {
     bool asked_after_bye;     /* the last question is from then */
     unsigned n_asks;
     uint64_t asked_ns; /* when first */
-    struct pl_ask *ask;
+    struct pl_scontrol *ask;
     json_t *cause;
     char *refusal; /* why no node may join */
     int64_t root;
@@ -109,8 +109,8 @@ void pl_hub_close_net(struct pl_hub *hub);
 void pl_hub_to_watchers(struct pl_hub *hub, json_t *event);
 void pl_hub_tick_net(struct pl_hub *hub);
 /* We could not listen for a while: that is no silence of the nodes'. */
-void pl_hub_awake(struct pl_hub *hub);
-void pl_hub_joined(struct pl_hub *hub, unsigned node_id, json_t *join, struct pl_wire *wire);
+void pl_hub_reset_silence(struct pl_hub *hub);
+void pl_hub_joined(struct pl_hub *hub, unsigned node_id, json_t *join, struct pl_hub_conn *wire);
 void pl_hub_node_lost(struct pl_hub *hub, unsigned node_id);
 
 /* hub_exchange.c */

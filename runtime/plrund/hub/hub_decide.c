@@ -37,12 +37,12 @@ static json_t *describe(struct pl_hub *hub, const struct pl_failure *f)
                           : WIFSIGNALED(f->status) ? "signal"
                                                    : "exit",
                           "rank", (int)f->rank, "node", node ? node : "?");
-    json_t *pid = json_object_get(pl_state_rank(hub->doc, f->rank), "pid");
+    json_t *pid = json_object_get(pl_run_state_rank(hub->doc, f->rank), "pid");
 
     if (o && pid)
         json_object_set(o, "pid", pid);
     if (o && !f->lost)
-        pl_state_set_status(o, f->status);
+        pl_run_state_set_status(o, f->status);
     if (o && f->text && *f->text)
         json_object_set_new(o, "text", json_string(f->text));
     if (o && f->gpu)
@@ -178,7 +178,7 @@ static void ask_slurm(struct pl_hub *hub)
         hub->asked_after_bye = hub->all_left;
     }
     hub->asked_slurm = hub->asking = true;
-    hub->ask = pl_ask_scontrol(hub->daemon->loop, args, ASK_MS, on_slurm_answer, hub);
+    hub->ask = pl_scontrol_run(hub->daemon->loop, args, ASK_MS, on_slurm_answer, hub);
 }
 
 /* The step got SIGTERM or SIGINT from outside. Asks at once, since Slurm may end us with the ranks:
@@ -210,7 +210,7 @@ static void limit_end(struct pl_hub *hub, unsigned grace_ms)
 
 void pl_hub_end_all(struct pl_hub *hub)
 {
-    unsigned grace_ms = pl_step_env_ms("PLUME_KILL_GRACE", KILL_GRACE_MS);
+    unsigned grace_ms = pl_slurm_step_env_ms("PLUME_KILL_GRACE", KILL_GRACE_MS);
 
     if (hub->state >= PL_HUB_ENDING)
         return;
@@ -333,7 +333,7 @@ static void finish_now(struct pl_hub *hub)
     if (hub->state == PL_HUB_FINISHED)
         return;
     for (unsigned rank = 0; rank < hub->daemon->step.ntasks; rank++) {
-        const char *s = pl_json_string(pl_state_rank(hub->doc, rank), "state");
+        const char *s = pl_json_string(pl_run_state_rank(hub->doc, rank), "state");
 
         if (s && (strcmp(s, "starting") == 0 || strcmp(s, "running") == 0))
             pl_hub_event(hub, json_pack("{s:s, s:i, s:s}", "type", "rank", "rank", (int)rank,
@@ -368,7 +368,7 @@ void pl_hub_decide_at_end(struct pl_hub *hub)
         settle_cause(hub, json_pack("{s:s, s:s}", "kind", "launch", "text", hub->refusal), -1);
     } else if (!hub->cause && started) {
         for (unsigned rank = 0; rank < hub->daemon->step.ntasks; rank++) {
-            const char *s = pl_json_string(pl_state_rank(hub->doc, rank), "state");
+            const char *s = pl_json_string(pl_run_state_rank(hub->doc, rank), "state");
 
             if (!s || strcmp(s, "done") == 0)
                 continue;

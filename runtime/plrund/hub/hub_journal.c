@@ -7,7 +7,6 @@
 #include "common/run/run_folder.h"
 #include "common/run/run_index.h"
 #include "common/run/run_state.h"
-#include "runtime/plrun/trial.h"
 #include "runtime/plrund/hub/hub.h"
 
 #include <fcntl.h>
@@ -24,7 +23,7 @@ static int step_values(void *ctx, unsigned trial, const char **values)
 /* A step outside any sweep gets a run folder of its own below ~/.plume/steps. */
 static int make_step_run(struct pl_hub *hub, char **ret_dir, struct pl_error *err)
 {
-    const struct pl_step *s = &hub->daemon->step;
+    const struct pl_slurm_step *s = &hub->daemon->step;
     static const char *const argv[] = {"step", NULL}, *const axes[] = {NULL};
     _cleanup_free_ char *home = pl_home_dir(err), *steps = NULL, *id = NULL, *dir = NULL,
                         *key = NULL;
@@ -83,7 +82,7 @@ static int open_append(const char *dir, const char *name, int *ret, struct pl_er
 /* A path may hold any bytes, and JSON only UTF-8. */
 static json_t *program_json(const struct pl_hub *hub)
 {
-    const char *path = pl_trial_program_file(hub->run);
+    const char *path = pl_run_program_file(hub->run);
     _cleanup_(pl_buf_finish) struct pl_buf text = {0};
 
     return pl_buf_add_text(&text, path, strlen(path)) < 0 ? NULL : json_string(pl_buf_str(&text));
@@ -91,7 +90,7 @@ static json_t *program_json(const struct pl_hub *hub)
 
 static json_t *attempt_event(struct pl_hub *hub)
 {
-    const struct pl_step *s = &hub->daemon->step;
+    const struct pl_slurm_step *s = &hub->daemon->step;
 
     json_t *event = json_pack(
         "{s:s, s:s, s:s, s:i, s:s, s:s, s:i, s:i, s:i, s:s, s:f}", "type", "attempt", "job",
@@ -106,12 +105,12 @@ static json_t *attempt_event(struct pl_hub *hub)
 
 int pl_hub_open_log(struct pl_hub *hub, struct pl_error *err)
 {
-    struct pl_step *s = &hub->daemon->step;
+    struct pl_slurm_step *s = &hub->daemon->step;
     _cleanup_free_ char *step_dir = NULL;
     unsigned char epoch[8];
     int r = 0;
 
-    hub->doc = pl_state_new();
+    hub->doc = pl_run_state_new();
     randombytes_buf(epoch, sizeof(epoch));
     sodium_bin2hex(hub->epoch, sizeof(hub->epoch), epoch, sizeof(epoch));
     if (!s->run_dir)
@@ -182,7 +181,7 @@ void pl_hub_event(struct pl_hub *hub, json_t *event)
     if (event && type && hub->doc) {
         json_object_set_new(event, "seq", json_integer(++hub->seq));
         json_object_set_new(event, "t", json_real(pl_wall_s()));
-        if (pl_state_apply(hub->doc, event, &err) < 0)
+        if (pl_run_state_apply(hub->doc, event, &err) < 0)
             pl_log_warn("run", "%s", pl_error_text(&err));
         append(hub, event, strcmp(type, "metrics") == 0 || strcmp(type, "gpus") == 0);
         pl_hub_to_watchers(hub, event);
@@ -200,7 +199,7 @@ json_t *pl_hub_snapshot(struct pl_hub *hub)
 /* Temporary file and rename, without fsync: the next one follows in two seconds. */
 void pl_hub_write_status(struct pl_hub *hub)
 {
-    const struct pl_step *s = &hub->daemon->step;
+    const struct pl_slurm_step *s = &hub->daemon->step;
     _cleanup_(pl_buf_finish) struct pl_buf text = {0};
     _cleanup_(json_decrefp) json_t *o = NULL;
     _cleanup_free_ char *temp = NULL;
@@ -278,7 +277,7 @@ static void add_objective(struct pl_hub *hub, json_t *result)
     json_object_set_new(result, "objective_name", json_string(name));
     json_object_set_new(result, "objective_direction", json_string(direction));
     v = find_metric(hub->doc, name);
-    if (v && json_is_number(v) && pl_state_number(v, &value) == 0)
+    if (v && json_is_number(v) && pl_run_state_number(v, &value) == 0)
         json_object_set_new(result, "objective", json_real(value));
 }
 
@@ -317,7 +316,7 @@ static void add_numbers(struct pl_hub *hub, json_t *result)
 
 void pl_hub_write_result(struct pl_hub *hub)
 {
-    const struct pl_step *s = &hub->daemon->step;
+    const struct pl_slurm_step *s = &hub->daemon->step;
     _cleanup_(json_decrefp) json_t *result = NULL;
     enum pl_trial_state state = PL_TRIAL_FAILED;
     json_t *others = json_object_get(hub->doc, "others");
@@ -332,7 +331,7 @@ void pl_hub_write_result(struct pl_hub *hub)
     result = json_pack("{s:i, s:i, s:s, s:s, s:i, s:i, s:f, s:f}", "attempt", (int)s->attempt,
                        "attempts", (int)s->attempt + 1, "job", s->array, "job_id", s->id.job,
                        "world_size", (int)s->ntasks, "exit_code",
-                       hub->cause ? pl_state_exit_code(hub->cause) : 0, "started", hub->started,
+                       hub->cause ? pl_run_state_exit_code(hub->cause) : 0, "started", hub->started,
                        "time", pl_wall_s());
     if (!result)
         return;

@@ -3,7 +3,7 @@
 #include "common/base/fs.h"
 #include "common/base/log.h"
 #include "common/proto/json.h"
-#include "runtime/node/port.h"
+#include "runtime/node/net.h"
 #include "runtime/plrund/hub/hub.h"
 
 #include <string.h>
@@ -24,7 +24,7 @@ static void forget(struct pl_hub_peer *peer)
     free(peer);
 }
 
-static void on_closed(struct pl_wire *wire, const struct pl_error *err)
+static void on_closed(struct pl_hub_conn *wire, const struct pl_error *err)
 {
     struct pl_hub_peer *peer = wire->ctx;
     struct pl_hub *hub = peer->hub;
@@ -46,8 +46,8 @@ static void on_join(struct pl_hub_peer *peer, json_t *message)
     if (!role || strcmp(role, "daemon") != 0 || pl_json_int(message, "node_id", &node_id) < 0 ||
         node_id < 0 || node_id >= hub->daemon->step.nnodes || hub->nodes[node_id].joined) {
         pl_log_warn("net", "a join that makes no sense was refused");
-        pl_wire_send_new(peer->wire, json_pack("{s:s, s:s}", "type", "refused", "text",
-                                               "this node has joined already"));
+        pl_hub_conn_send_new(peer->wire, json_pack("{s:s, s:s}", "type", "refused", "text",
+                                                   "this node has joined already"));
         return;
     }
     peer->node_id = node_id;
@@ -58,14 +58,15 @@ static void send_snapshot(struct pl_hub_peer *peer)
 {
     json_t *snapshot = pl_hub_snapshot(peer->hub);
 
-    if (snapshot && pl_wire_send(peer->wire, snapshot) == -EMSGSIZE)
-        pl_wire_send_new(peer->wire, json_pack("{s:s, s:s}", "type", "error", "text",
-                                               "the run's state is too large for a message: read "
-                                               "status.json"));
+    if (snapshot && pl_hub_conn_send(peer->wire, snapshot) == -EMSGSIZE)
+        pl_hub_conn_send_new(peer->wire,
+                             json_pack("{s:s, s:s}", "type", "error", "text",
+                                       "the run's state is too large for a message: read "
+                                       "status.json"));
     json_decref(snapshot);
 }
 
-static void on_message(struct pl_wire *wire, json_t *message)
+static void on_message(struct pl_hub_conn *wire, json_t *message)
 {
     struct pl_hub_peer *peer = wire->ctx;
     const char *type = pl_json_string(message, "type");
@@ -83,11 +84,12 @@ static void on_message(struct pl_wire *wire, json_t *message)
         peer->watching = true;
         send_snapshot(peer);
     } else {
-        pl_wire_send_new(wire, json_pack("{s:s, s:s}", "type", "error", "text", "unknown type"));
+        pl_hub_conn_send_new(wire,
+                             json_pack("{s:s, s:s}", "type", "error", "text", "unknown type"));
     }
 }
 
-static const struct pl_wire_ops ops = {.message = on_message, .closed = on_closed};
+static const struct pl_hub_conn_ops ops = {.message = on_message, .closed = on_closed};
 
 static size_t count_clients(const struct pl_hub *hub)
 {
@@ -119,7 +121,8 @@ static void on_accept(uv_poll_t *poll, int status, int events)
     }
     *peer =
         (struct pl_hub_peer){.next = hub->peers, .hub = hub, .node_id = -1, .born_ns = pl_now_ns()};
-    if (pl_wire_create(d->loop, fd, &d->step.id, d->secret, NULL, &ops, peer, &peer->wire) < 0) {
+    if (pl_hub_conn_create(d->loop, fd, &d->step.id, d->secret, NULL, &ops, peer, &peer->wire) <
+        0) {
         free(peer);
         return;
     }
@@ -146,7 +149,7 @@ int pl_hub_listen(struct pl_hub *hub, struct pl_error *err)
         hub->port = port;
     }
     if (r < 0) {
-        int walk = pl_net_walk(d->secret, &d->step.id, ports, err);
+        int walk = pl_hub_ports_derive(d->secret, &d->step.id, ports, err);
 
         if (walk < 0)
             return walk;
@@ -182,12 +185,12 @@ void pl_hub_to_watchers(struct pl_hub *hub, json_t *event)
         }
         if (!message)
             message = json_pack("{s:s, s:O}", "type", "event", "event", event);
-        pl_wire_send(p->wire, message);
+        pl_hub_conn_send(p->wire, message);
     }
     json_decref(message);
 }
 
-void pl_hub_awake(struct pl_hub *hub)
+void pl_hub_reset_silence(struct pl_hub *hub)
 {
     for (struct pl_hub_peer *p = hub->peers; p; p = p->next)
         p->wire->last_heard_ns = pl_now_ns();
@@ -195,7 +198,7 @@ void pl_hub_awake(struct pl_hub *hub)
 
 void pl_hub_tick_net(struct pl_hub *hub)
 {
-    uint64_t silence_ns = pl_step_env_ms("PLUME_SILENCE", PL_SILENCE_MS) * 1000000ull;
+    uint64_t silence_ns = pl_slurm_step_env_ms("PLUME_SILENCE", PL_SILENCE_MS) * 1000000ull;
     uint64_t now = pl_now_ns();
     struct pl_hub_peer *next;
 
@@ -206,7 +209,7 @@ void pl_hub_tick_net(struct pl_hub *hub)
         if ((!p->wire->was_open && now - p->born_ns > GREETING_NS) || silent ||
             (p->lagging && now - p->lagging_ns > LAG_NS)) {
             shutdown(p->wire->fd, SHUT_RDWR); /* the loop then reports it as closed */
-        } else if (p->lagging && pl_wire_flushed(p->wire)) {
+        } else if (p->lagging && pl_hub_conn_flushed(p->wire)) {
             p->lagging = false;
             send_snapshot(p);
         }
@@ -218,11 +221,11 @@ void pl_hub_close_net(struct pl_hub *hub)
     if (hub->listener.data && !uv_is_closing((uv_handle_t *)&hub->listener))
         uv_close((uv_handle_t *)&hub->listener, NULL);
     while (hub->peers) {
-        struct pl_wire *wire = hub->peers->wire;
+        struct pl_hub_conn *wire = hub->peers->wire;
 
         if (hub->peers->node_id >= 0)
             hub->nodes[hub->peers->node_id].wire = NULL;
         forget(hub->peers);
-        pl_wire_close(wire);
+        pl_hub_conn_close(wire);
     }
 }

@@ -4,7 +4,7 @@
 
 #include <cublasLt.h>
 
-struct pl_lt {
+struct pl_cublaslt {
     cublasLtHandle_t handle;
     void *workspace;
     size_t workspace_bytes;
@@ -24,7 +24,7 @@ struct call {
     cublasLtMatrixLayoutOpaque_t a, b, d;
 };
 
-static cudaDataType_t type_of(const struct pl_lt_key *key)
+static cudaDataType_t type_of(const struct pl_cublaslt_key *key)
 {
     switch ((enum pl_real)key->real) {
     case PL_REAL_F64:
@@ -39,7 +39,7 @@ static cudaDataType_t type_of(const struct pl_lt_key *key)
     return CUDA_R_32F;
 }
 
-static cublasLtEpilogue_t epilogue_of(const struct pl_lt_key *key)
+static cublasLtEpilogue_t epilogue_of(const struct pl_cublaslt_key *key)
 {
     static const cublasLtEpilogue_t of[] = {
         [PL_LT_PLAIN] = CUBLASLT_EPILOGUE_DEFAULT,
@@ -59,7 +59,8 @@ static bool desc_set(struct call *c, cublasLtMatmulDescAttributes_t which, const
     return cublasLtMatmulDescSetAttribute(&c->desc, which, p, n) == CUBLAS_STATUS_SUCCESS;
 }
 
-static bool make_desc(const struct pl_lt_key *key, const struct pl_lt_data *data, struct call *c)
+static bool
+make_desc(const struct pl_cublaslt_key *key, const struct pl_cublaslt_data *data, struct call *c)
 {
     cublasComputeType_t compute = CUBLAS_COMPUTE_32F;
     cublasOperation_t turn_a = key->turn_a ? CUBLAS_OP_T : CUBLAS_OP_N;
@@ -87,7 +88,7 @@ static bool make_desc(const struct pl_lt_key *key, const struct pl_lt_data *data
 }
 
 static bool make_layout(cublasLtMatrixLayoutOpaque_t *layout,
-                        const struct pl_lt_key *key,
+                        const struct pl_cublaslt_key *key,
                         uint64_t rows,
                         uint64_t columns,
                         uint64_t ld,
@@ -104,7 +105,8 @@ static bool make_layout(cublasLtMatrixLayoutOpaque_t *layout,
                                             &stride, sizeof(stride)) == CUBLAS_STATUS_SUCCESS;
 }
 
-static bool make_call(const struct pl_lt_key *key, const struct pl_lt_data *data, struct call *c)
+static bool
+make_call(const struct pl_cublaslt_key *key, const struct pl_cublaslt_data *data, struct call *c)
 {
     return make_desc(key, data, c) &&
            make_layout(&c->a, key, key->turn_a ? key->k : key->m, key->turn_a ? key->m : key->k,
@@ -122,8 +124,8 @@ static bool prefer_set(cublasLtMatmulPreferenceOpaque_t *prefer,
     return cublasLtMatmulPreferenceSetAttribute(prefer, which, p, n) == CUBLAS_STATUS_SUCCESS;
 }
 
-static bool make_preference(const struct pl_lt *lt,
-                            const struct pl_lt_key *key,
+static bool make_preference(const struct pl_cublaslt *lt,
+                            const struct pl_cublaslt_key *key,
                             cublasLtMatmulPreferenceOpaque_t *ret)
 {
     uint64_t workspace = lt->workspace_bytes;
@@ -140,8 +142,10 @@ static bool make_preference(const struct pl_lt *lt,
            prefer_set(ret, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, &d, sizeof(d));
 }
 
-static void
-find_algorithm(struct pl_lt *lt, const struct pl_lt_key *key, struct call *c, struct plan *plan)
+static void find_algorithm(struct pl_cublaslt *lt,
+                           const struct pl_cublaslt_key *key,
+                           struct call *c,
+                           struct plan *plan)
 {
     cublasLtMatmulPreferenceOpaque_t prefer;
     cublasLtMatmulHeuristicResult_t result = {0};
@@ -154,10 +158,10 @@ find_algorithm(struct pl_lt *lt, const struct pl_lt_key *key, struct call *c, st
         *plan = (struct plan){.usable = true, .algo = result.algo};
 }
 
-bool pl_lt_run(struct pl_lt *lt,
-               const struct pl_lt_key *key,
-               const struct pl_lt_data *data,
-               struct CUstream_st *stream)
+bool pl_cublaslt_run(struct pl_cublaslt *lt,
+                     const struct pl_cublaslt_key *key,
+                     const struct pl_cublaslt_data *data,
+                     struct CUstream_st *stream)
 {
     struct plan *plan = pl_plan_cache_find(&lt->plans, key);
     float alpha = (float)data->scale, beta = key->add;
@@ -189,19 +193,19 @@ bool pl_lt_run(struct pl_lt *lt,
     return true;
 }
 
-bool pl_lt_tf32(const struct pl_lt *lt)
+bool pl_cublaslt_tf32(const struct pl_cublaslt *lt)
 {
     return lt->tf32;
 }
 
-int pl_lt_create(void *workspace,
-                 size_t workspace_bytes,
-                 bool tf32,
-                 struct pl_cuda_status *status,
-                 struct pl_lt **ret,
-                 struct pl_error *err)
+int pl_cublaslt_create(void *workspace,
+                       size_t workspace_bytes,
+                       bool tf32,
+                       struct pl_cuda_status *status,
+                       struct pl_cublaslt **ret,
+                       struct pl_error *err)
 {
-    struct pl_lt *lt = calloc(1, sizeof(*lt));
+    struct pl_cublaslt *lt = calloc(1, sizeof(*lt));
     cublasStatus_t code;
 
     if (!lt)
@@ -215,12 +219,12 @@ int pl_lt_create(void *workspace,
     lt->workspace_bytes = workspace_bytes;
     lt->tf32 = tf32;
     lt->status = status;
-    pl_plan_cache_init(&lt->plans, sizeof(struct pl_lt_key), sizeof(struct plan));
+    pl_plan_cache_init(&lt->plans, sizeof(struct pl_cublaslt_key), sizeof(struct plan));
     *ret = lt;
     return 0;
 }
 
-void pl_lt_destroy(struct pl_lt *lt)
+void pl_cublaslt_destroy(struct pl_cublaslt *lt)
 {
     if (!lt)
         return;

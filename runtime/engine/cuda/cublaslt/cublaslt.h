@@ -13,32 +13,32 @@
 #include "runtime/engine/cuda/util/cuda_status.h"
 
 struct CUstream_st;
-struct pl_lt;
+struct pl_cublaslt;
 
 /* What cuBLAS' documentation advises for H100-class devices; more than others need. */
 #define PL_LT_WORKSPACE ((size_t)32 << 20)
 
 /* For the device that is current. `workspace` is device memory of the caller's, for products on one
  * stream at a time; 256-byte aligned. Failures of a product are kept in status. -EIO, -ENOMEM. */
-int pl_lt_create(void *workspace,
-                 size_t workspace_bytes,
-                 bool tf32,
-                 struct pl_cuda_status *status,
-                 struct pl_lt **ret,
-                 struct pl_error *err);
-void pl_lt_destroy(struct pl_lt *lt);
+int pl_cublaslt_create(void *workspace,
+                       size_t workspace_bytes,
+                       bool tf32,
+                       struct pl_cuda_status *status,
+                       struct pl_cublaslt **ret,
+                       struct pl_error *err);
+void pl_cublaslt_destroy(struct pl_cublaslt *lt);
 
-bool pl_lt_tf32(const struct pl_lt *lt);
+bool pl_cublaslt_tf32(const struct pl_cublaslt *lt);
 
 /* Queues the product. False where cublasLt has no algorithm for it: nothing was queued. */
-bool pl_lt_run(struct pl_lt *lt,
-               const struct pl_lt_key *key,
-               const struct pl_lt_data *data,
-               struct CUstream_st *stream);
+bool pl_cublaslt_run(struct pl_cublaslt *lt,
+                     const struct pl_cublaslt_key *key,
+                     const struct pl_cublaslt_data *data,
+                     struct CUstream_st *stream);
 
 /* Puts linear_forward, linear_backward and matmul into the table of its type, which has our own
  * kernels before: these are kept (per type, the same for all devices) and used for what cublasLt
- * cannot do, and where the current stream has no struct pl_lt (libs.h). */
-void pl_lt_install(struct pl_kernels *table);
+ * cannot do, and where the current stream has no struct pl_cublaslt (libs.h). */
+void pl_cublaslt_install(struct pl_kernels *table);
 
 #endif

@@ -6,7 +6,7 @@
 #define BIAS_ALIGN 4    /* 16 bytes */
 #define AUX_MULTIPLE 8u /* elements: CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD */
 
-_Static_assert(sizeof(struct pl_lt_key) == 96, "no padding");
+_Static_assert(sizeof(struct pl_cublaslt_key) == 96, "no padding");
 
 /* The exponent of the largest power of two up to 256 that divides the address. */
 static uint8_t alignment(const void *p)
@@ -35,11 +35,11 @@ static void fold_batch(struct pl_matmul_args *s)
     }
 }
 
-bool pl_lt_of_matmul(const struct pl_matmul_args *args,
-                     enum pl_real real,
-                     bool tf32,
-                     struct pl_lt_key *ret_key,
-                     struct pl_lt_data *ret_data)
+bool pl_cublaslt_of_matmul(const struct pl_matmul_args *args,
+                           enum pl_real real,
+                           bool tf32,
+                           struct pl_cublaslt_key *ret_key,
+                           struct pl_cublaslt_data *ret_data)
 {
     struct pl_matmul_args s = *args;
     size_t size = pl_real_size(real);
@@ -54,7 +54,7 @@ bool pl_lt_of_matmul(const struct pl_matmul_args *args,
     s.c_row = PL_MAX(s.c_row, s.n);
     if (s.batch == 1)
         s.a_batch = s.b_batch = s.c_batch = 0;
-    *ret_key = (struct pl_lt_key){
+    *ret_key = (struct pl_cublaslt_key){
         .m = s.n,
         .n = s.m,
         .k = s.k,
@@ -75,15 +75,15 @@ bool pl_lt_of_matmul(const struct pl_matmul_args *args,
         .align_b = alignment_of(s.a, s.a_batch, size),
         .align_d = alignment_of(s.c, s.c_batch, size),
     };
-    *ret_data = (struct pl_lt_data){.a = s.b, .b = s.a, .d = s.c, .scale = s.scale};
+    *ret_data = (struct pl_cublaslt_data){.a = s.b, .b = s.a, .d = s.c, .scale = s.scale};
     return true;
 }
 
-bool pl_lt_add_epilogue(struct pl_lt_key *key,
-                        struct pl_lt_data *data,
-                        enum pl_lt_epilogue which,
-                        void *bias,
-                        void *aux)
+bool pl_cublaslt_add_epilogue(struct pl_cublaslt_key *key,
+                              struct pl_cublaslt_data *data,
+                              enum pl_cublaslt_epilogue which,
+                              void *bias,
+                              void *aux)
 {
     if (key->batch != 1 || (bias && alignment(bias) < BIAS_ALIGN))
         return false;
@@ -97,7 +97,7 @@ bool pl_lt_add_epilogue(struct pl_lt_key *key,
     return true;
 }
 
-struct pl_matmul_args pl_lt_linear_y(const struct pl_linear_args *args, void *to)
+struct pl_matmul_args pl_cublaslt_linear_y(const struct pl_linear_args *args, void *to)
 {
     return (struct pl_matmul_args){
         .batch = 1,
@@ -115,7 +115,7 @@ struct pl_matmul_args pl_lt_linear_y(const struct pl_linear_args *args, void *to
     };
 }
 
-struct pl_matmul_args pl_lt_linear_dx(const struct pl_linear_args *args, const void *dz)
+struct pl_matmul_args pl_cublaslt_linear_dx(const struct pl_linear_args *args, const void *dz)
 {
     return (struct pl_matmul_args){
         .batch = 1,
@@ -133,7 +133,7 @@ struct pl_matmul_args pl_lt_linear_dx(const struct pl_linear_args *args, const v
     };
 }
 
-struct pl_matmul_args pl_lt_linear_dw(const struct pl_linear_args *args, const void *dz)
+struct pl_matmul_args pl_cublaslt_linear_dw(const struct pl_linear_args *args, const void *dz)
 {
     return (struct pl_matmul_args){
         .batch = 1,

@@ -19,7 +19,7 @@
 #include <stdint.h>
 
 /* What is done to the product on its way to memory. */
-enum pl_lt_epilogue {
+enum pl_cublaslt_epilogue {
     PL_LT_PLAIN,
     PL_LT_BIAS,          /* + bias */
     PL_LT_RELU,          /* max(x, 0) */
@@ -31,7 +31,7 @@ enum pl_lt_epilogue {
 
 /* In cublasLt's terms: D [m, n] = A [m, k] B [k, n]; ld_* between columns, step_* between matrices
  * of a batch, in elements. No padding: it is hashed and compared as bytes. */
-struct pl_lt_key {
+struct pl_cublaslt_key {
     uint64_t m, n, k, batch;
     uint64_t ld_a, ld_b, ld_d, step_a, step_b, step_d;
     uint8_t real, epilogue;
@@ -44,7 +44,7 @@ struct pl_lt_key {
 };
 
 /* The operands' addresses, and what the epilogue reads or writes. */
-struct pl_lt_data {
+struct pl_cublaslt_data {
     const void *a, *b; /* cublasLt's A and B */
     void *d;
     void *bias, *aux; /* of the epilogue, else NULL */
@@ -54,23 +54,23 @@ struct pl_lt_data {
 /* The product of the arguments. A batch whose matrices lie behind one another and share b becomes
  * one matrix. False where cublasLt cannot do it at all: an empty dimension, a batch or alignment
  * beyond its types. */
-bool pl_lt_of_matmul(const struct pl_matmul_args *args,
-                     enum pl_real real,
-                     bool tf32,
-                     struct pl_lt_key *ret_key,
-                     struct pl_lt_data *ret_data);
+bool pl_cublaslt_of_matmul(const struct pl_matmul_args *args,
+                           enum pl_real real,
+                           bool tf32,
+                           struct pl_cublaslt_key *ret_key,
+                           struct pl_cublaslt_data *ret_data);
 
 /* Adds an epilogue to a key for one matrix. False where cublasLt's rules forbid it: bias 16-byte
  * aligned; aux too, and its rows (of D's length) multiples of 8 elements. */
-bool pl_lt_add_epilogue(struct pl_lt_key *key,
-                        struct pl_lt_data *data,
-                        enum pl_lt_epilogue which,
-                        void *bias,
-                        void *aux);
+bool pl_cublaslt_add_epilogue(struct pl_cublaslt_key *key,
+                              struct pl_cublaslt_data *data,
+                              enum pl_cublaslt_epilogue which,
+                              void *bias,
+                              void *aux);
 
 /* Products of a linear layer. y = x w^T, dx (+)= dz w, dw (+)= dz^T x. */
-struct pl_matmul_args pl_lt_linear_y(const struct pl_linear_args *args, void *to);
-struct pl_matmul_args pl_lt_linear_dx(const struct pl_linear_args *args, const void *dz);
-struct pl_matmul_args pl_lt_linear_dw(const struct pl_linear_args *args, const void *dz);
+struct pl_matmul_args pl_cublaslt_linear_y(const struct pl_linear_args *args, void *to);
+struct pl_matmul_args pl_cublaslt_linear_dx(const struct pl_linear_args *args, const void *dz);
+struct pl_matmul_args pl_cublaslt_linear_dw(const struct pl_linear_args *args, const void *dz);
 
 #endif

@@ -8,7 +8,7 @@ static struct pl_kernels own[PL_REAL_F16 + 1];
 
 /* What an op needs to know of where it runs; lt is NULL where there is none. */
 struct place {
-    struct pl_lt *lt;
+    struct pl_cublaslt *lt;
     struct CUstream_st *stream;
     enum pl_real real;
 };
@@ -24,17 +24,17 @@ static struct place current(enum pl_real real)
 /* False: nothing was queued. */
 static bool product(struct place at,
                     struct pl_matmul_args args,
-                    enum pl_lt_epilogue epilogue,
+                    enum pl_cublaslt_epilogue epilogue,
                     const void *bias,
                     void *aux)
 {
-    struct pl_lt_key key;
-    struct pl_lt_data data;
+    struct pl_cublaslt_key key;
+    struct pl_cublaslt_data data;
 
-    return at.lt && pl_lt_of_matmul(&args, at.real, pl_lt_tf32(at.lt), &key, &data) &&
+    return at.lt && pl_cublaslt_of_matmul(&args, at.real, pl_cublaslt_tf32(at.lt), &key, &data) &&
            (epilogue == PL_LT_PLAIN ||
-            pl_lt_add_epilogue(&key, &data, epilogue, (void *)(uintptr_t)bias, aux)) &&
-           pl_lt_run(at.lt, &key, &data, at.stream);
+            pl_cublaslt_add_epilogue(&key, &data, epilogue, (void *)(uintptr_t)bias, aux)) &&
+           pl_cublaslt_run(at.lt, &key, &data, at.stream);
 }
 
 static void matmul(enum pl_real real, const struct pl_matmul_args *a)
@@ -46,7 +46,7 @@ static void matmul(enum pl_real real, const struct pl_matmul_args *a)
 /* y or pre with the activation in the same pass. */
 static bool forward_fused(struct place at, const struct pl_linear_args *a)
 {
-    struct pl_matmul_args y = pl_lt_linear_y(a, a->y);
+    struct pl_matmul_args y = pl_cublaslt_linear_y(a, a->y);
 
     switch (a->act) {
     case PL_ACT_NONE:
@@ -67,7 +67,7 @@ static void linear_forward(enum pl_real real, const struct pl_linear_args *a)
     if (forward_fused(at, a))
         return;
     if (pl_activation_needs_pre(a->act) &&
-        product(at, pl_lt_linear_y(a, a->pre), a->b ? PL_LT_BIAS : PL_LT_PLAIN, a->b, NULL)) {
+        product(at, pl_cublaslt_linear_y(a, a->pre), a->b ? PL_LT_BIAS : PL_LT_PLAIN, a->b, NULL)) {
         struct pl_unary_args act = {.n = a->rows * a->out, .act = a->act, .x = a->pre, .y = a->y};
 
         own[real].unary_forward(&act);
@@ -93,11 +93,11 @@ static void linear_backward(enum pl_real real, const struct pl_linear_args *a)
         left.dz = (void *)(uintptr_t)left.dy;
     }
     if (left.dw && left.db && !left.db_add &&
-        product(at, pl_lt_linear_dw(&left, left.dz), PL_LT_BGRAD, left.db, NULL))
+        product(at, pl_cublaslt_linear_dw(&left, left.dz), PL_LT_BGRAD, left.db, NULL))
         left.dw = left.db = NULL;
-    if (left.dw && product(at, pl_lt_linear_dw(&left, left.dz), PL_LT_PLAIN, NULL, NULL))
+    if (left.dw && product(at, pl_cublaslt_linear_dw(&left, left.dz), PL_LT_PLAIN, NULL, NULL))
         left.dw = NULL;
-    if (left.dx && product(at, pl_lt_linear_dx(&left, left.dz), PL_LT_PLAIN, NULL, NULL))
+    if (left.dx && product(at, pl_cublaslt_linear_dx(&left, left.dz), PL_LT_PLAIN, NULL, NULL))
         left.dx = NULL;
     if (left.dx || left.dw || left.db)
         own[real].linear_backward(&left);
@@ -128,7 +128,7 @@ PL_LT_OPS(f16, PL_REAL_F16)
         table->linear_backward = linear_backward_##name;                                           \
         break
 
-void pl_lt_install(struct pl_kernels *table)
+void pl_cublaslt_install(struct pl_kernels *table)
 {
     own[table->real] = *table;
     switch (table->real) {

@@ -8,7 +8,7 @@
 
 #define CONFIGS 12 /* of a heuristics' list that are tried */
 
-struct pl_dnn {
+struct pl_cudnn {
     cudnnHandle_t handle;
     struct CUstream_st *stream;
     struct pl_cuda_alloc *alloc;
@@ -21,27 +21,28 @@ struct pl_dnn {
 };
 
 /* What a plan was made of lives as long as it does. */
-struct pl_dnn_plan {
+struct pl_cudnn_plan {
     cudnnBackendDescriptor_t desc; /* NULL: there is no engine */
     size_t workspace_bytes;
-    struct pl_dnn_parts graph, engines;
+    struct pl_cudnn_parts graph, engines;
 };
 
 static void drop_plan(void *value)
 {
-    struct pl_dnn_plan *plan = value;
+    struct pl_cudnn_plan *plan = value;
 
     if (plan->desc)
         cudnnBackendDestroyDescriptor(plan->desc);
-    pl_dnn_drop(&plan->engines);
-    pl_dnn_drop(&plan->graph);
+    pl_cudnn_drop(&plan->engines);
+    pl_cudnn_drop(&plan->graph);
 }
 
-static bool
-config_is_fine(const struct pl_dnn_recipe *recipe, const void *key, cudnnBackendDescriptor_t config)
+static bool config_is_fine(const struct pl_cudnn_recipe *recipe,
+                           const void *key,
+                           cudnnBackendDescriptor_t config)
 {
-    struct pl_dnn_parts parts = {.n = 0};
-    cudnnBackendDescriptor_t engine = pl_dnn_make(&parts, CUDNN_BACKEND_ENGINE_DESCRIPTOR);
+    struct pl_cudnn_parts parts = {.n = 0};
+    cudnnBackendDescriptor_t engine = pl_cudnn_make(&parts, CUDNN_BACKEND_ENGINE_DESCRIPTOR);
     cudnnBackendNumericalNote_t notes[CUDNN_NUMERICAL_NOTE_TYPE_COUNT];
     int64_t n = 0;
     bool fine =
@@ -55,28 +56,29 @@ config_is_fine(const struct pl_dnn_recipe *recipe, const void *key, cudnnBackend
     n = PL_MIN(n, (int64_t)CUDNN_NUMERICAL_NOTE_TYPE_COUNT); /* it tells how many there are */
     for (int64_t i = 0; fine && i < n; i++)
         fine = recipe->may_take(key, (int)notes[i]);
-    pl_dnn_drop(&parts);
+    pl_cudnn_drop(&parts);
     return fine;
 }
 
 /* A plan of this configuration, within the workspace there may be. */
-static bool try_config(struct pl_dnn *dnn,
-                       const struct pl_dnn_recipe *recipe,
+static bool try_config(struct pl_cudnn *dnn,
+                       const struct pl_cudnn_recipe *recipe,
                        cudnnBackendDescriptor_t config,
-                       struct pl_dnn_plan *plan)
+                       struct pl_cudnn_plan *plan)
 {
-    struct pl_dnn_parts parts = {.n = 0};
-    cudnnBackendDescriptor_t desc = pl_dnn_make(&parts, CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);
+    struct pl_cudnn_parts parts = {.n = 0};
+    cudnnBackendDescriptor_t desc = pl_cudnn_make(&parts, CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);
     int64_t bytes = 0, n = 0;
 
-    pl_dnn_set(&parts, desc, CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, 1, &dnn->handle);
-    pl_dnn_set_desc(&parts, desc, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, config);
-    pl_dnn_finalize(&parts, desc);
+    pl_cudnn_set(&parts, desc, CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, 1,
+                 &dnn->handle);
+    pl_cudnn_set_desc(&parts, desc, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, config);
+    pl_cudnn_finalize(&parts, desc);
     if (parts.failed ||
         cudnnBackendGetAttribute(desc, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64,
                                  1, &n, &bytes) != CUDNN_STATUS_SUCCESS ||
         bytes < 0 || (uint64_t)bytes > recipe->workspace) {
-        pl_dnn_drop(&parts);
+        pl_cudnn_drop(&parts);
         return false;
     }
     plan->desc = desc;
@@ -84,23 +86,23 @@ static bool try_config(struct pl_dnn *dnn,
     return true;
 }
 
-static void find_in(struct pl_dnn *dnn,
-                    const struct pl_dnn_recipe *recipe,
+static void find_in(struct pl_cudnn *dnn,
+                    const struct pl_cudnn_recipe *recipe,
                     const void *key,
                     void *graph,
                     cudnnBackendHeurMode_t mode,
-                    struct pl_dnn_plan *plan)
+                    struct pl_cudnn_plan *plan)
 {
-    struct pl_dnn_parts *p = &plan->engines;
-    void *heuristics = pl_dnn_make(p, CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR);
+    struct pl_cudnn_parts *p = &plan->engines;
+    void *heuristics = pl_cudnn_make(p, CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR);
     cudnnBackendDescriptor_t configs[CONFIGS];
     int64_t n = 0;
 
-    pl_dnn_set_desc(p, heuristics, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, graph);
-    pl_dnn_set(p, heuristics, CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, &mode);
-    pl_dnn_finalize(p, heuristics);
+    pl_cudnn_set_desc(p, heuristics, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, graph);
+    pl_cudnn_set(p, heuristics, CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, &mode);
+    pl_cudnn_finalize(p, heuristics);
     for (size_t i = 0; i < CONFIGS; i++)
-        configs[i] = pl_dnn_make(p, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR);
+        configs[i] = pl_cudnn_make(p, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR);
     if (!p->failed && cudnnBackendGetAttribute(heuristics, CUDNN_ATTR_ENGINEHEUR_RESULTS,
                                                CUDNN_TYPE_BACKEND_DESCRIPTOR, CONFIGS, &n,
                                                configs) == CUDNN_STATUS_SUCCESS)
@@ -108,15 +110,15 @@ static void find_in(struct pl_dnn *dnn,
             if (config_is_fine(recipe, key, configs[i]))
                 (void)try_config(dnn, recipe, configs[i], plan);
     if (!plan->desc) {
-        pl_dnn_drop(p);
+        pl_cudnn_drop(p);
         p->failed = false;
     }
 }
 
-static void find_plan(struct pl_dnn *dnn,
-                      const struct pl_dnn_recipe *recipe,
+static void find_plan(struct pl_cudnn *dnn,
+                      const struct pl_cudnn_recipe *recipe,
                       const void *key,
-                      struct pl_dnn_plan *plan)
+                      struct pl_cudnn_plan *plan)
 {
     void *graph = recipe->graph(&plan->graph, dnn->handle, key);
 
@@ -125,11 +127,11 @@ static void find_plan(struct pl_dnn *dnn,
     if (graph && !plan->desc)
         find_in(dnn, recipe, key, graph, CUDNN_HEUR_MODE_FALLBACK, plan);
     if (!plan->desc)
-        pl_dnn_drop(&plan->graph);
+        pl_cudnn_drop(&plan->graph);
 }
 
 /* Whether the stream is captured: then nothing can be made for it, and the capture has failed. */
-static bool is_captured(struct pl_dnn *dnn)
+static bool is_captured(struct pl_cudnn *dnn)
 {
     if (!pl_cuda_status_is_held(dnn->status))
         return false;
@@ -137,13 +139,13 @@ static bool is_captured(struct pl_dnn *dnn)
     return true;
 }
 
-uint64_t pl_dnn_moves(const struct pl_dnn *dnn)
+uint64_t pl_cudnn_moves(const struct pl_cudnn *dnn)
 {
     return dnn->moves;
 }
 
 /* Larger memory, the older one going back behind what uses it. */
-static bool grow(struct pl_dnn *dnn, size_t bytes, const char *what, void **at, size_t *size)
+static bool grow(struct pl_cudnn *dnn, size_t bytes, const char *what, void **at, size_t *size)
 {
     void *more = NULL;
 
@@ -160,18 +162,18 @@ static bool grow(struct pl_dnn *dnn, size_t bytes, const char *what, void **at, 
     return true;
 }
 
-void *pl_dnn_scratch(struct pl_dnn *dnn, size_t bytes)
+void *pl_cudnn_scratch(struct pl_cudnn *dnn, size_t bytes)
 {
     return grow(dnn, bytes, "scratch of cuDNN's", &dnn->scratch, &dnn->scratch_bytes) ? dnn->scratch
                                                                                       : NULL;
 }
 
-struct pl_dnn_plan *pl_dnn_find_plan(struct pl_dnn *dnn,
-                                     enum pl_dnn_kind kind,
-                                     const struct pl_dnn_recipe *recipe,
-                                     const void *key)
+struct pl_cudnn_plan *pl_cudnn_find_plan(struct pl_cudnn *dnn,
+                                         enum pl_cudnn_kind kind,
+                                         const struct pl_cudnn_recipe *recipe,
+                                         const void *key)
 {
-    struct pl_dnn_plan *plan = pl_plan_cache_find(&dnn->plans[kind], key);
+    struct pl_cudnn_plan *plan = pl_plan_cache_find(&dnn->plans[kind], key);
 
     if (!plan) {
         if (is_captured(dnn))
@@ -183,13 +185,13 @@ struct pl_dnn_plan *pl_dnn_find_plan(struct pl_dnn *dnn,
     return plan && plan->desc ? plan : NULL;
 }
 
-static cudnnStatus_t execute(struct pl_dnn *dnn,
-                             const struct pl_dnn_plan *plan,
-                             const struct pl_dnn_array *arrays,
+static cudnnStatus_t execute(struct pl_cudnn *dnn,
+                             const struct pl_cudnn_plan *plan,
+                             const struct pl_cudnn_array *arrays,
                              size_t n)
 {
-    struct pl_dnn_parts parts = {.n = 0};
-    void *pack = pl_dnn_make(&parts, CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR);
+    struct pl_cudnn_parts parts = {.n = 0};
+    void *pack = pl_cudnn_make(&parts, CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR);
     void *pointers[PL_DNN_ARRAYS];
     int64_t ids[PL_DNN_ARRAYS];
     cudnnStatus_t status = CUDNN_STATUS_INTERNAL_ERROR;
@@ -198,22 +200,23 @@ static cudnnStatus_t execute(struct pl_dnn *dnn,
         pointers[i] = arrays[i].at;
         ids[i] = arrays[i].id;
     }
-    pl_dnn_set(&parts, pack, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, (int64_t)n,
-               pointers);
-    pl_dnn_set(&parts, pack, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, (int64_t)n, ids);
-    pl_dnn_set(&parts, pack, CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, 1,
-               &dnn->workspace);
-    pl_dnn_finalize(&parts, pack);
+    pl_cudnn_set(&parts, pack, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR,
+                 (int64_t)n, pointers);
+    pl_cudnn_set(&parts, pack, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, (int64_t)n,
+                 ids);
+    pl_cudnn_set(&parts, pack, CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, 1,
+                 &dnn->workspace);
+    pl_cudnn_finalize(&parts, pack);
     if (!parts.failed)
         status = cudnnBackendExecute(dnn->handle, plan->desc, pack);
-    pl_dnn_drop(&parts);
+    pl_cudnn_drop(&parts);
     return status;
 }
 
-bool pl_dnn_run(struct pl_dnn *dnn,
-                const struct pl_dnn_plan *plan,
-                const struct pl_dnn_array *arrays,
-                size_t n)
+bool pl_cudnn_run(struct pl_cudnn *dnn,
+                  const struct pl_cudnn_plan *plan,
+                  const struct pl_cudnn_array *arrays,
+                  size_t n)
 {
     cudnnStatus_t status;
 
@@ -226,50 +229,51 @@ bool pl_dnn_run(struct pl_dnn *dnn,
     return true;
 }
 
-void *pl_dnn_handle(struct pl_dnn *dnn)
+void *pl_cudnn_handle(struct pl_cudnn *dnn)
 {
     return dnn->handle;
 }
 
-struct pl_cuda_status *pl_dnn_status(struct pl_dnn *dnn)
+struct pl_cuda_status *pl_cudnn_status(struct pl_cudnn *dnn)
 {
     return dnn->status;
 }
 
-struct pl_device_options pl_dnn_options(const struct pl_dnn *dnn)
+struct pl_device_options pl_cudnn_options(const struct pl_cudnn *dnn)
 {
     return dnn->options;
 }
 
-int pl_dnn_create(struct CUstream_st *stream,
-                  struct pl_cuda_alloc *alloc,
-                  const struct pl_device_options *options,
-                  struct pl_cuda_status *status,
-                  struct pl_dnn **ret,
-                  struct pl_error *err)
+int pl_cudnn_create(struct CUstream_st *stream,
+                    struct pl_cuda_alloc *alloc,
+                    const struct pl_device_options *options,
+                    struct pl_cuda_status *status,
+                    struct pl_cudnn **ret,
+                    struct pl_error *err)
 {
-    struct pl_dnn *dnn = calloc(1, sizeof(*dnn));
+    struct pl_cudnn *dnn = calloc(1, sizeof(*dnn));
     cudnnStatus_t code;
 
     if (!dnn)
         return pl_error_set(err, -ENOMEM, "out of memory");
-    *dnn = (struct pl_dnn){.stream = stream, .alloc = alloc, .status = status, .options = *options};
+    *dnn =
+        (struct pl_cudnn){.stream = stream, .alloc = alloc, .status = status, .options = *options};
     pl_plan_cache_init(&dnn->plans[PL_DNN_CONV], sizeof(struct pl_conv_key),
-                       sizeof(struct pl_dnn_plan));
+                       sizeof(struct pl_cudnn_plan));
     pl_plan_cache_init(&dnn->plans[PL_DNN_ATTENTION], sizeof(struct pl_att_key),
-                       sizeof(struct pl_dnn_plan));
+                       sizeof(struct pl_cudnn_plan));
     code = cudnnCreate(&dnn->handle);
     if (code == CUDNN_STATUS_SUCCESS)
         code = cudnnSetStream(dnn->handle, stream);
     if (code != CUDNN_STATUS_SUCCESS) {
-        pl_dnn_destroy(dnn);
+        pl_cudnn_destroy(dnn);
         return pl_error_set(err, -EIO, "cannot use cuDNN: %s", cudnnGetErrorString(code));
     }
     *ret = dnn;
     return 0;
 }
 
-void pl_dnn_destroy(struct pl_dnn *dnn)
+void pl_cudnn_destroy(struct pl_cudnn *dnn)
 {
     if (!dnn)
         return;

@@ -20,7 +20,7 @@
 #include "runtime/engine/device/device.h"
 
 struct CUstream_st;
-struct pl_dnn;
+struct pl_cudnn;
 
 /* Bytes that no engine may ask for more than. */
 #define PL_DNN_WORKSPACE ((size_t)512 << 20)
@@ -29,23 +29,23 @@ struct pl_dnn;
 /* For the device that is current; everything runs on this stream, from whose pool of `alloc` the
  * workspace comes (as large as the largest plan's; it is kept). Failures of a run are kept in
  * status. -EIO, -ENOMEM. */
-int pl_dnn_create(struct CUstream_st *stream,
-                  struct pl_cuda_alloc *alloc,
-                  const struct pl_device_options *options,
-                  struct pl_cuda_status *status,
-                  struct pl_dnn **ret,
-                  struct pl_error *err);
+int pl_cudnn_create(struct CUstream_st *stream,
+                    struct pl_cuda_alloc *alloc,
+                    const struct pl_device_options *options,
+                    struct pl_cuda_status *status,
+                    struct pl_cudnn **ret,
+                    struct pl_error *err);
 /* Work that was queued may still use the workspace; it is given back to the allocator. */
-void pl_dnn_destroy(struct pl_dnn *dnn);
+void pl_cudnn_destroy(struct pl_cudnn *dnn);
 
-struct pl_device_options pl_dnn_options(const struct pl_dnn *dnn);
+struct pl_device_options pl_cudnn_options(const struct pl_cudnn *dnn);
 
-/* How often the workspace or what pl_dnn_scratch() gives came to lie elsewhere: not while the
+/* How often the workspace or what pl_cudnn_scratch() gives came to lie elsewhere: not while the
  * stream is captured. */
-uint64_t pl_dnn_moves(const struct pl_dnn *dnn);
+uint64_t pl_cudnn_moves(const struct pl_cudnn *dnn);
 
 /* Memory for one op between its kernels, good until the next call; NULL where there is none. */
-void *pl_dnn_scratch(struct pl_dnn *dnn, size_t bytes);
+void *pl_cudnn_scratch(struct pl_cudnn *dnn, size_t bytes);
 
 /* The arrays, by enum pl_conv_tensor; NULL where the pass has none. */
 struct pl_conv_data {
@@ -53,13 +53,13 @@ struct pl_conv_data {
 };
 
 /* Queues the convolution. False where cuDNN has no engine for it: nothing was queued. */
-bool pl_dnn_conv(struct pl_dnn *dnn,
-                 const struct pl_conv_key *key,
-                 const struct pl_conv_data *data);
+bool pl_cudnn_conv(struct pl_cudnn *dnn,
+                   const struct pl_conv_key *key,
+                   const struct pl_conv_data *data);
 
 /* Queues y = y + b (where key->bias), then relu (where key->relu; a NaN stays one), in place. What
  * fails is kept in the status. */
-void pl_dnn_add_bias(struct pl_dnn *dnn, const struct pl_conv_key *key, const void *b, void *y);
+void pl_cudnn_add_bias(struct pl_cudnn *dnn, const struct pl_conv_key *key, const void *b, void *y);
 
 /* The arrays, by enum pl_att_tensor; NULL where the pass has none. */
 struct pl_att_data {
@@ -67,12 +67,12 @@ struct pl_att_data {
 };
 
 /* Queues attention. False where cuDNN has no engine for it: nothing was queued. */
-bool pl_dnn_attention(struct pl_dnn *dnn,
-                      const struct pl_att_key *key,
-                      const struct pl_att_data *data);
+bool pl_cudnn_attention(struct pl_cudnn *dnn,
+                        const struct pl_att_key *key,
+                        const struct pl_att_data *data);
 
 /* Puts convolutions and attention, forward and backward, into the table of its type; as
- * pl_lt_install(). */
-void pl_dnn_install(struct pl_kernels *table);
+ * pl_cublaslt_install(). */
+void pl_cudnn_install(struct pl_kernels *table);
 
 #endif

@@ -11,7 +11,7 @@
 #define OPS 24
 
 struct maker {
-    struct pl_dnn_parts *p;
+    struct pl_cudnn_parts *p;
     const struct pl_att_key *key;
     int64_t io; /* type of the arrays, a cudnnDataType_t */
     int64_t next_id;
@@ -28,20 +28,20 @@ static void *make_tensor(struct maker *m,
                          const int64_t dims[4],
                          const int64_t strides[4])
 {
-    void *t = pl_dnn_make(m->p, CUDNN_BACKEND_TENSOR_DESCRIPTOR);
+    void *t = pl_cudnn_make(m->p, CUDNN_BACKEND_TENSOR_DESCRIPTOR);
     int64_t alignment = 16;
     bool yes = true;
 
-    pl_dnn_set(m->p, t, CUDNN_ATTR_TENSOR_DATA_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &type);
-    pl_dnn_set(m->p, t, CUDNN_ATTR_TENSOR_DIMENSIONS, CUDNN_TYPE_INT64, 4, dims);
-    pl_dnn_set(m->p, t, CUDNN_ATTR_TENSOR_STRIDES, CUDNN_TYPE_INT64, 4, strides);
-    pl_dnn_set(m->p, t, CUDNN_ATTR_TENSOR_UNIQUE_ID, CUDNN_TYPE_INT64, 1, &id);
-    pl_dnn_set(m->p, t, CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, CUDNN_TYPE_INT64, 1, &alignment);
+    pl_cudnn_set(m->p, t, CUDNN_ATTR_TENSOR_DATA_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &type);
+    pl_cudnn_set(m->p, t, CUDNN_ATTR_TENSOR_DIMENSIONS, CUDNN_TYPE_INT64, 4, dims);
+    pl_cudnn_set(m->p, t, CUDNN_ATTR_TENSOR_STRIDES, CUDNN_TYPE_INT64, 4, strides);
+    pl_cudnn_set(m->p, t, CUDNN_ATTR_TENSOR_UNIQUE_ID, CUDNN_TYPE_INT64, 1, &id);
+    pl_cudnn_set(m->p, t, CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, CUDNN_TYPE_INT64, 1, &alignment);
     if (where == BETWEEN)
-        pl_dnn_set(m->p, t, CUDNN_ATTR_TENSOR_IS_VIRTUAL, CUDNN_TYPE_BOOLEAN, 1, &yes);
+        pl_cudnn_set(m->p, t, CUDNN_ATTR_TENSOR_IS_VIRTUAL, CUDNN_TYPE_BOOLEAN, 1, &yes);
     if (where == HOST)
-        pl_dnn_set(m->p, t, CUDNN_ATTR_TENSOR_IS_BY_VALUE, CUDNN_TYPE_BOOLEAN, 1, &yes);
-    pl_dnn_finalize(m->p, t);
+        pl_cudnn_set(m->p, t, CUDNN_ATTR_TENSOR_IS_BY_VALUE, CUDNN_TYPE_BOOLEAN, 1, &yes);
+    pl_cudnn_finalize(m->p, t);
     return t;
 }
 
@@ -97,7 +97,7 @@ static void *make_column(struct maker *m)
 
 static void add_op(struct maker *m, void *op)
 {
-    pl_dnn_finalize(m->p, op);
+    pl_cudnn_finalize(m->p, op);
     if (m->n < OPS)
         m->ops[m->n++] = op;
     else
@@ -108,15 +108,15 @@ static void add_op(struct maker *m, void *op)
 static void *multiply(struct maker *m, void *a, void *b, void *c)
 {
     cudnnDataType_t type = CUDNN_DATA_FLOAT;
-    void *how = pl_dnn_make(m->p, CUDNN_BACKEND_MATMUL_DESCRIPTOR), *op;
+    void *how = pl_cudnn_make(m->p, CUDNN_BACKEND_MATMUL_DESCRIPTOR), *op;
 
-    pl_dnn_set(m->p, how, CUDNN_ATTR_MATMUL_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &type);
-    pl_dnn_finalize(m->p, how);
-    op = pl_dnn_make(m->p, CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR);
-    pl_dnn_set_desc(m->p, op, CUDNN_ATTR_OPERATION_MATMUL_ADESC, a);
-    pl_dnn_set_desc(m->p, op, CUDNN_ATTR_OPERATION_MATMUL_BDESC, b);
-    pl_dnn_set_desc(m->p, op, CUDNN_ATTR_OPERATION_MATMUL_CDESC, c);
-    pl_dnn_set_desc(m->p, op, CUDNN_ATTR_OPERATION_MATMUL_DESC, how);
+    pl_cudnn_set(m->p, how, CUDNN_ATTR_MATMUL_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &type);
+    pl_cudnn_finalize(m->p, how);
+    op = pl_cudnn_make(m->p, CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR);
+    pl_cudnn_set_desc(m->p, op, CUDNN_ATTR_OPERATION_MATMUL_ADESC, a);
+    pl_cudnn_set_desc(m->p, op, CUDNN_ATTR_OPERATION_MATMUL_BDESC, b);
+    pl_cudnn_set_desc(m->p, op, CUDNN_ATTR_OPERATION_MATMUL_CDESC, c);
+    pl_cudnn_set_desc(m->p, op, CUDNN_ATTR_OPERATION_MATMUL_DESC, how);
     add_op(m, op);
     return c;
 }
@@ -131,21 +131,21 @@ struct element {
 
 static void *run_element(struct maker *m, const struct element *e, void *y)
 {
-    void *how = pl_dnn_make(m->p, CUDNN_BACKEND_POINTWISE_DESCRIPTOR), *op;
+    void *how = pl_cudnn_make(m->p, CUDNN_BACKEND_POINTWISE_DESCRIPTOR), *op;
 
-    pl_dnn_set(m->p, how, CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE, 1, &e->mode);
-    pl_dnn_set(m->p, how, CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_TYPE_DATA_TYPE, 1, &e->type);
+    pl_cudnn_set(m->p, how, CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE, 1, &e->mode);
+    pl_cudnn_set(m->p, how, CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_TYPE_DATA_TYPE, 1, &e->type);
     if (e->axis >= 0)
-        pl_dnn_set(m->p, how, CUDNN_ATTR_POINTWISE_AXIS, CUDNN_TYPE_INT64, 1, &e->axis);
-    pl_dnn_finalize(m->p, how);
-    op = pl_dnn_make(m->p, CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR);
-    pl_dnn_set_desc(m->p, op, CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, how);
-    pl_dnn_set_desc(m->p, op, CUDNN_ATTR_OPERATION_POINTWISE_XDESC, e->x);
+        pl_cudnn_set(m->p, how, CUDNN_ATTR_POINTWISE_AXIS, CUDNN_TYPE_INT64, 1, &e->axis);
+    pl_cudnn_finalize(m->p, how);
+    op = pl_cudnn_make(m->p, CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR);
+    pl_cudnn_set_desc(m->p, op, CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, how);
+    pl_cudnn_set_desc(m->p, op, CUDNN_ATTR_OPERATION_POINTWISE_XDESC, e->x);
     if (e->b)
-        pl_dnn_set_desc(m->p, op, CUDNN_ATTR_OPERATION_POINTWISE_BDESC, e->b);
+        pl_cudnn_set_desc(m->p, op, CUDNN_ATTR_OPERATION_POINTWISE_BDESC, e->b);
     if (e->t)
-        pl_dnn_set_desc(m->p, op, CUDNN_ATTR_OPERATION_POINTWISE_TDESC, e->t);
-    pl_dnn_set_desc(m->p, op, CUDNN_ATTR_OPERATION_POINTWISE_YDESC, y);
+        pl_cudnn_set_desc(m->p, op, CUDNN_ATTR_OPERATION_POINTWISE_TDESC, e->t);
+    pl_cudnn_set_desc(m->p, op, CUDNN_ATTR_OPERATION_POINTWISE_YDESC, y);
     add_op(m, op);
     return y;
 }
@@ -162,16 +162,16 @@ static void *apply(struct maker *m, cudnnPointwiseMode_t mode, void *x, void *b,
 static void *reduce(struct maker *m, cudnnReduceTensorOp_t by, void *x)
 {
     cudnnDataType_t type = CUDNN_DATA_FLOAT;
-    void *how = pl_dnn_make(m->p, CUDNN_BACKEND_REDUCTION_DESCRIPTOR), *y = make_column(m), *op;
+    void *how = pl_cudnn_make(m->p, CUDNN_BACKEND_REDUCTION_DESCRIPTOR), *y = make_column(m), *op;
 
-    pl_dnn_set(m->p, how, CUDNN_ATTR_REDUCTION_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &type);
-    pl_dnn_set(m->p, how, CUDNN_ATTR_REDUCTION_OPERATOR, CUDNN_TYPE_REDUCTION_OPERATOR_TYPE, 1,
-               &by);
-    pl_dnn_finalize(m->p, how);
-    op = pl_dnn_make(m->p, CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR);
-    pl_dnn_set_desc(m->p, op, CUDNN_ATTR_OPERATION_REDUCTION_XDESC, x);
-    pl_dnn_set_desc(m->p, op, CUDNN_ATTR_OPERATION_REDUCTION_YDESC, y);
-    pl_dnn_set_desc(m->p, op, CUDNN_ATTR_OPERATION_REDUCTION_DESC, how);
+    pl_cudnn_set(m->p, how, CUDNN_ATTR_REDUCTION_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &type);
+    pl_cudnn_set(m->p, how, CUDNN_ATTR_REDUCTION_OPERATOR, CUDNN_TYPE_REDUCTION_OPERATOR_TYPE, 1,
+                 &by);
+    pl_cudnn_finalize(m->p, how);
+    op = pl_cudnn_make(m->p, CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR);
+    pl_cudnn_set_desc(m->p, op, CUDNN_ATTR_OPERATION_REDUCTION_XDESC, x);
+    pl_cudnn_set_desc(m->p, op, CUDNN_ATTR_OPERATION_REDUCTION_YDESC, y);
+    pl_cudnn_set_desc(m->p, op, CUDNN_ATTR_OPERATION_REDUCTION_DESC, how);
     add_op(m, op);
     return y;
 }
@@ -179,10 +179,10 @@ static void *reduce(struct maker *m, cudnnReduceTensorOp_t by, void *x)
 /* The same numbers under other dimensions. */
 static void *reshape(struct maker *m, void *x, void *y)
 {
-    void *op = pl_dnn_make(m->p, CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR);
+    void *op = pl_cudnn_make(m->p, CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR);
 
-    pl_dnn_set_desc(m->p, op, CUDNN_ATTR_OPERATION_RESHAPE_XDESC, x);
-    pl_dnn_set_desc(m->p, op, CUDNN_ATTR_OPERATION_RESHAPE_YDESC, y);
+    pl_cudnn_set_desc(m->p, op, CUDNN_ATTR_OPERATION_RESHAPE_XDESC, x);
+    pl_cudnn_set_desc(m->p, op, CUDNN_ATTR_OPERATION_RESHAPE_YDESC, y);
     add_op(m, op);
     return y;
 }
@@ -298,7 +298,7 @@ static void make_backward(struct maker *m)
     apply(m, CUDNN_POINTWISE_IDENTITY, sum, NULL, dq);
 }
 
-static void *attention_graph(struct pl_dnn_parts *parts, void *handle, const void *key)
+static void *attention_graph(struct pl_cudnn_parts *parts, void *handle, const void *key)
 {
     struct maker m = {.p = parts, .key = key, .next_id = PL_ATT_TENSORS};
 
@@ -307,7 +307,7 @@ static void *attention_graph(struct pl_dnn_parts *parts, void *handle, const voi
         make_backward(&m);
     else
         make_forward(&m);
-    return pl_dnn_graph(parts, handle, m.n, m.ops);
+    return pl_cudnn_graph(parts, handle, m.n, m.ops);
 }
 
 /* The numbers are whatever its authors found good enough; only the order of sums is asked for. */
@@ -336,37 +336,37 @@ static bool is_known(const struct pl_att_key *key)
     return version >= 91600 || (version >= 91100 && key->keys % 128 == 0);
 }
 
-bool pl_dnn_attention(struct pl_dnn *dnn,
-                      const struct pl_att_key *key,
-                      const struct pl_att_data *data)
+bool pl_cudnn_attention(struct pl_cudnn *dnn,
+                        const struct pl_att_key *key,
+                        const struct pl_att_data *data)
 {
-    static const struct pl_dnn_recipe recipe = {attention_graph, may_take,
-                                                PL_DNN_ATTENTION_WORKSPACE};
+    static const struct pl_cudnn_recipe recipe = {attention_graph, may_take,
+                                                  PL_DNN_ATTENTION_WORKSPACE};
     float scale = key->scale, one = 1, hidden = -INFINITY;
-    const struct pl_dnn_plan *plan = NULL;
-    struct pl_dnn_array arrays[PL_ATT_TENSORS];
+    const struct pl_cudnn_plan *plan = NULL;
+    struct pl_cudnn_array arrays[PL_ATT_TENSORS];
     size_t n = 0;
 
     if (is_known(key))
-        plan = pl_dnn_find_plan(dnn, PL_DNN_ATTENTION, &recipe, key);
+        plan = pl_cudnn_find_plan(dnn, PL_DNN_ATTENTION, &recipe, key);
     if (!plan)
         return false;
     for (int64_t id = PL_ATT_Q; id <= PL_ATT_DV; id++)
         if (data->of[id])
-            arrays[n++] = (struct pl_dnn_array){id, data->of[id]};
-    arrays[n++] = (struct pl_dnn_array){PL_ATT_SCALE, &scale};
+            arrays[n++] = (struct pl_cudnn_array){id, data->of[id]};
+    arrays[n++] = (struct pl_cudnn_array){PL_ATT_SCALE, &scale};
     if (key->causal)
-        arrays[n++] = (struct pl_dnn_array){PL_ATT_HIDDEN, &hidden};
+        arrays[n++] = (struct pl_cudnn_array){PL_ATT_HIDDEN, &hidden};
     if (key->backward) {
         size_t mean_bytes = pl_att_mean_bytes(key), sum_bytes = pl_att_sum_bytes(key);
-        char *scratch = pl_dnn_scratch(dnn, mean_bytes + sum_bytes);
+        char *scratch = pl_cudnn_scratch(dnn, mean_bytes + sum_bytes);
 
         if (!scratch)
             return false;
-        arrays[n++] = (struct pl_dnn_array){PL_ATT_ONE, &one};
-        arrays[n++] = (struct pl_dnn_array){PL_ATT_MEAN, scratch};
+        arrays[n++] = (struct pl_cudnn_array){PL_ATT_ONE, &one};
+        arrays[n++] = (struct pl_cudnn_array){PL_ATT_MEAN, scratch};
         if (sum_bytes)
-            arrays[n++] = (struct pl_dnn_array){PL_ATT_SUM, scratch + mean_bytes};
+            arrays[n++] = (struct pl_cudnn_array){PL_ATT_SUM, scratch + mean_bytes};
     }
-    return pl_dnn_run(dnn, plan, arrays, n);
+    return pl_cudnn_run(dnn, plan, arrays, n);
 }

@@ -3,7 +3,7 @@
 
 #include <cudnn.h>
 
-int pl_dnn_type(const struct pl_conv_key *key)
+int pl_cudnn_type(const struct pl_conv_key *key)
 {
     switch ((enum pl_real)key->real) {
     case PL_REAL_F64:
@@ -24,41 +24,41 @@ static cudnnDataType_t compute_type(const struct pl_conv_key *key)
 }
 
 static void *
-make_tensor(struct pl_dnn_parts *p, const struct pl_conv_key *key, enum pl_conv_tensor which)
+make_tensor(struct pl_cudnn_parts *p, const struct pl_conv_key *key, enum pl_conv_tensor which)
 {
-    void *t = pl_dnn_make(p, CUDNN_BACKEND_TENSOR_DESCRIPTOR);
+    void *t = pl_cudnn_make(p, CUDNN_BACKEND_TENSOR_DESCRIPTOR);
     bool is_virtual = which == PL_CONV_SUM || which == PL_CONV_PRE;
     /* What is between the ops of a graph is not rounded to 16 bits. */
-    cudnnDataType_t type = is_virtual ? compute_type(key) : (cudnnDataType_t)pl_dnn_type(key);
+    cudnnDataType_t type = is_virtual ? compute_type(key) : (cudnnDataType_t)pl_cudnn_type(key);
     int64_t dims[4], strides[4], id = which, alignment = pl_conv_alignment(key, which);
 
     pl_conv_shape(key, which, dims, strides);
-    pl_dnn_set(p, t, CUDNN_ATTR_TENSOR_DATA_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &type);
-    pl_dnn_set(p, t, CUDNN_ATTR_TENSOR_DIMENSIONS, CUDNN_TYPE_INT64, 4, dims);
-    pl_dnn_set(p, t, CUDNN_ATTR_TENSOR_STRIDES, CUDNN_TYPE_INT64, 4, strides);
-    pl_dnn_set(p, t, CUDNN_ATTR_TENSOR_UNIQUE_ID, CUDNN_TYPE_INT64, 1, &id);
-    pl_dnn_set(p, t, CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, CUDNN_TYPE_INT64, 1, &alignment);
+    pl_cudnn_set(p, t, CUDNN_ATTR_TENSOR_DATA_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &type);
+    pl_cudnn_set(p, t, CUDNN_ATTR_TENSOR_DIMENSIONS, CUDNN_TYPE_INT64, 4, dims);
+    pl_cudnn_set(p, t, CUDNN_ATTR_TENSOR_STRIDES, CUDNN_TYPE_INT64, 4, strides);
+    pl_cudnn_set(p, t, CUDNN_ATTR_TENSOR_UNIQUE_ID, CUDNN_TYPE_INT64, 1, &id);
+    pl_cudnn_set(p, t, CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, CUDNN_TYPE_INT64, 1, &alignment);
     if (is_virtual)
-        pl_dnn_set(p, t, CUDNN_ATTR_TENSOR_IS_VIRTUAL, CUDNN_TYPE_BOOLEAN, 1, &is_virtual);
-    pl_dnn_finalize(p, t);
+        pl_cudnn_set(p, t, CUDNN_ATTR_TENSOR_IS_VIRTUAL, CUDNN_TYPE_BOOLEAN, 1, &is_virtual);
+    pl_cudnn_finalize(p, t);
     return t;
 }
 
-static void *make_window(struct pl_dnn_parts *p, const struct pl_conv_key *key)
+static void *make_window(struct pl_cudnn_parts *p, const struct pl_conv_key *key)
 {
-    void *c = pl_dnn_make(p, CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR);
+    void *c = pl_cudnn_make(p, CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR);
     cudnnDataType_t type = compute_type(key);
     cudnnConvolutionMode_t mode = CUDNN_CROSS_CORRELATION;
     int64_t dims = 2, ones[2] = {1, 1};
 
-    pl_dnn_set(p, c, CUDNN_ATTR_CONVOLUTION_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &type);
-    pl_dnn_set(p, c, CUDNN_ATTR_CONVOLUTION_CONV_MODE, CUDNN_TYPE_CONVOLUTION_MODE, 1, &mode);
-    pl_dnn_set(p, c, CUDNN_ATTR_CONVOLUTION_SPATIAL_DIMS, CUDNN_TYPE_INT64, 1, &dims);
-    pl_dnn_set(p, c, CUDNN_ATTR_CONVOLUTION_DILATIONS, CUDNN_TYPE_INT64, 2, ones);
-    pl_dnn_set(p, c, CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES, CUDNN_TYPE_INT64, 2, key->stride);
-    pl_dnn_set(p, c, CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS, CUDNN_TYPE_INT64, 2, key->pad);
-    pl_dnn_set(p, c, CUDNN_ATTR_CONVOLUTION_POST_PADDINGS, CUDNN_TYPE_INT64, 2, key->pad);
-    pl_dnn_finalize(p, c);
+    pl_cudnn_set(p, c, CUDNN_ATTR_CONVOLUTION_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &type);
+    pl_cudnn_set(p, c, CUDNN_ATTR_CONVOLUTION_CONV_MODE, CUDNN_TYPE_CONVOLUTION_MODE, 1, &mode);
+    pl_cudnn_set(p, c, CUDNN_ATTR_CONVOLUTION_SPATIAL_DIMS, CUDNN_TYPE_INT64, 1, &dims);
+    pl_cudnn_set(p, c, CUDNN_ATTR_CONVOLUTION_DILATIONS, CUDNN_TYPE_INT64, 2, ones);
+    pl_cudnn_set(p, c, CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES, CUDNN_TYPE_INT64, 2, key->stride);
+    pl_cudnn_set(p, c, CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS, CUDNN_TYPE_INT64, 2, key->pad);
+    pl_cudnn_set(p, c, CUDNN_ATTR_CONVOLUTION_POST_PADDINGS, CUDNN_TYPE_INT64, 2, key->pad);
+    pl_cudnn_finalize(p, c);
     return c;
 }
 
@@ -89,48 +89,52 @@ static const struct pass {
                         CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DY},
 };
 
-static void *make_conv(
-    struct pl_dnn_parts *p, const struct pl_conv_key *key, void *window, void *x, void *w, void *y)
+static void *make_conv(struct pl_cudnn_parts *p,
+                       const struct pl_conv_key *key,
+                       void *window,
+                       void *x,
+                       void *w,
+                       void *y)
 {
     const struct pass *at = &passes[key->pass];
-    void *op = pl_dnn_make(p, at->type);
+    void *op = pl_cudnn_make(p, at->type);
     float alpha = 1, beta = key->add;
     double alpha64 = 1, beta64 = key->add;
     bool f64 = key->real == PL_REAL_F64;
     int type = f64 ? CUDNN_TYPE_DOUBLE : CUDNN_TYPE_FLOAT;
 
-    pl_dnn_set_desc(p, op, at->window, window);
-    pl_dnn_set_desc(p, op, at->x, x);
-    pl_dnn_set_desc(p, op, at->w, w);
-    pl_dnn_set_desc(p, op, at->y, y);
-    pl_dnn_set(p, op, at->alpha, type, 1, f64 ? (void *)&alpha64 : (void *)&alpha);
-    pl_dnn_set(p, op, at->beta, type, 1, f64 ? (void *)&beta64 : (void *)&beta);
-    pl_dnn_finalize(p, op);
+    pl_cudnn_set_desc(p, op, at->window, window);
+    pl_cudnn_set_desc(p, op, at->x, x);
+    pl_cudnn_set_desc(p, op, at->w, w);
+    pl_cudnn_set_desc(p, op, at->y, y);
+    pl_cudnn_set(p, op, at->alpha, type, 1, f64 ? (void *)&alpha64 : (void *)&alpha);
+    pl_cudnn_set(p, op, at->beta, type, 1, f64 ? (void *)&beta64 : (void *)&beta);
+    pl_cudnn_finalize(p, op);
     return op;
 }
 
 /* to = x + b, or relu(x) where there is no b. */
 static void *
-make_pointwise(struct pl_dnn_parts *p, const struct pl_conv_key *key, void *x, void *b, void *to)
+make_pointwise(struct pl_cudnn_parts *p, const struct pl_conv_key *key, void *x, void *b, void *to)
 {
     cudnnPointwiseMode_t mode = b ? CUDNN_POINTWISE_ADD : CUDNN_POINTWISE_RELU_FWD;
     cudnnDataType_t type = compute_type(key);
-    void *how = pl_dnn_make(p, CUDNN_BACKEND_POINTWISE_DESCRIPTOR), *op;
+    void *how = pl_cudnn_make(p, CUDNN_BACKEND_POINTWISE_DESCRIPTOR), *op;
 
-    pl_dnn_set(p, how, CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE, 1, &mode);
-    pl_dnn_set(p, how, CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_TYPE_DATA_TYPE, 1, &type);
-    pl_dnn_finalize(p, how);
-    op = pl_dnn_make(p, CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR);
-    pl_dnn_set_desc(p, op, CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, how);
-    pl_dnn_set_desc(p, op, CUDNN_ATTR_OPERATION_POINTWISE_XDESC, x);
+    pl_cudnn_set(p, how, CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE, 1, &mode);
+    pl_cudnn_set(p, how, CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_TYPE_DATA_TYPE, 1, &type);
+    pl_cudnn_finalize(p, how);
+    op = pl_cudnn_make(p, CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR);
+    pl_cudnn_set_desc(p, op, CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, how);
+    pl_cudnn_set_desc(p, op, CUDNN_ATTR_OPERATION_POINTWISE_XDESC, x);
     if (b)
-        pl_dnn_set_desc(p, op, CUDNN_ATTR_OPERATION_POINTWISE_BDESC, b);
-    pl_dnn_set_desc(p, op, CUDNN_ATTR_OPERATION_POINTWISE_YDESC, to);
-    pl_dnn_finalize(p, op);
+        pl_cudnn_set_desc(p, op, CUDNN_ATTR_OPERATION_POINTWISE_BDESC, b);
+    pl_cudnn_set_desc(p, op, CUDNN_ATTR_OPERATION_POINTWISE_YDESC, to);
+    pl_cudnn_finalize(p, op);
     return op;
 }
 
-static void *conv_graph(struct pl_dnn_parts *p, void *handle, const void *of)
+static void *conv_graph(struct pl_cudnn_parts *p, void *handle, const void *of)
 {
     const struct pl_conv_key *key = of;
     bool after = key->bias || key->relu; /* something follows the convolution */
@@ -149,7 +153,7 @@ static void *conv_graph(struct pl_dnn_parts *p, void *handle, const void *of)
     }
     if (key->relu)
         ops[n++] = make_pointwise(p, key, pre, NULL, y);
-    return pl_dnn_graph(p, handle, n, ops);
+    return pl_cudnn_graph(p, handle, n, ops);
 }
 
 /* Whether an engine that notes this about its numbers may be taken. */
@@ -171,19 +175,21 @@ static bool conv_may_take(const void *of, int note)
     }
 }
 
-bool pl_dnn_conv(struct pl_dnn *dnn, const struct pl_conv_key *key, const struct pl_conv_data *data)
+bool pl_cudnn_conv(struct pl_cudnn *dnn,
+                   const struct pl_conv_key *key,
+                   const struct pl_conv_data *data)
 {
-    static const struct pl_dnn_recipe recipe = {conv_graph, conv_may_take, PL_DNN_WORKSPACE};
-    const struct pl_dnn_plan *plan = pl_dnn_find_plan(dnn, PL_DNN_CONV, &recipe, key);
-    struct pl_dnn_array arrays[PL_CONV_B];
+    static const struct pl_cudnn_recipe recipe = {conv_graph, conv_may_take, PL_DNN_WORKSPACE};
+    const struct pl_cudnn_plan *plan = pl_cudnn_find_plan(dnn, PL_DNN_CONV, &recipe, key);
+    struct pl_cudnn_array arrays[PL_CONV_B];
     size_t n = 0;
 
     if (!plan)
         return false;
     for (int64_t id = PL_CONV_X; id <= PL_CONV_B; id++)
         if (data->of[id])
-            arrays[n++] = (struct pl_dnn_array){id, data->of[id]};
-    return pl_dnn_run(dnn, plan, arrays, n);
+            arrays[n++] = (struct pl_cudnn_array){id, data->of[id]};
+    return pl_cudnn_run(dnn, plan, arrays, n);
 }
 
 static cudnnStatus_t
@@ -196,13 +202,13 @@ describe(cudnnTensorDescriptor_t *ret, const struct pl_conv_key *key, enum pl_co
     return r != CUDNN_STATUS_SUCCESS
                ? r
                : cudnnSetTensor4dDescriptor(*ret, CUDNN_TENSOR_NCHW,
-                                            (cudnnDataType_t)pl_dnn_type(key), (int)d[0], (int)d[1],
-                                            (int)d[2], (int)d[3]);
+                                            (cudnnDataType_t)pl_cudnn_type(key), (int)d[0],
+                                            (int)d[1], (int)d[2], (int)d[3]);
 }
 
-void pl_dnn_add_bias(struct pl_dnn *dnn, const struct pl_conv_key *key, const void *b, void *y)
+void pl_cudnn_add_bias(struct pl_cudnn *dnn, const struct pl_conv_key *key, const void *b, void *y)
 {
-    cudnnHandle_t handle = pl_dnn_handle(dnn);
+    cudnnHandle_t handle = pl_cudnn_handle(dnn);
     cudnnTensorDescriptor_t at_b = NULL, at_y = NULL;
     cudnnActivationDescriptor_t relu = NULL;
     float one = 1, none = 0;
@@ -225,7 +231,7 @@ void pl_dnn_add_bias(struct pl_dnn *dnn, const struct pl_conv_key *key, const vo
             r = cudnnActivationForward(handle, relu, keep, at_y, y, write, at_y, y);
     }
     if (r != CUDNN_STATUS_SUCCESS)
-        pl_cuda_fail(pl_dnn_status(dnn), "adding a convolution's bias", cudnnGetErrorString(r));
+        pl_cuda_fail(pl_cudnn_status(dnn), "adding a convolution's bias", cudnnGetErrorString(r));
     if (relu)
         cudnnDestroyActivationDescriptor(relu);
     if (at_b)

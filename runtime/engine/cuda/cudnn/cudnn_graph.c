@@ -3,7 +3,7 @@
 
 #include <cudnn.h>
 
-void *pl_dnn_make(struct pl_dnn_parts *parts, int type)
+void *pl_cudnn_make(struct pl_cudnn_parts *parts, int type)
 {
     cudnnBackendDescriptor_t desc = NULL;
 
@@ -16,8 +16,12 @@ void *pl_dnn_make(struct pl_dnn_parts *parts, int type)
     return parts->list[parts->n++] = desc;
 }
 
-void pl_dnn_set(
-    struct pl_dnn_parts *parts, void *desc, int attribute, int type, int64_t n, const void *values)
+void pl_cudnn_set(struct pl_cudnn_parts *parts,
+                  void *desc,
+                  int attribute,
+                  int type,
+                  int64_t n,
+                  const void *values)
 {
     if (!parts->failed)
         parts->failed = cudnnBackendSetAttribute(desc, (cudnnBackendAttributeName_t)attribute,
@@ -25,29 +29,30 @@ void pl_dnn_set(
                                                  values) != CUDNN_STATUS_SUCCESS;
 }
 
-void pl_dnn_set_desc(struct pl_dnn_parts *parts, void *desc, int attribute, void *value)
+void pl_cudnn_set_desc(struct pl_cudnn_parts *parts, void *desc, int attribute, void *value)
 {
-    pl_dnn_set(parts, desc, attribute, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &value);
+    pl_cudnn_set(parts, desc, attribute, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &value);
 }
 
-void pl_dnn_finalize(struct pl_dnn_parts *parts, void *desc)
+void pl_cudnn_finalize(struct pl_cudnn_parts *parts, void *desc)
 {
     if (!parts->failed)
         parts->failed = cudnnBackendFinalize(desc) != CUDNN_STATUS_SUCCESS;
 }
 
-void pl_dnn_drop(struct pl_dnn_parts *parts)
+void pl_cudnn_drop(struct pl_cudnn_parts *parts)
 {
     while (parts->n)
         cudnnBackendDestroyDescriptor(parts->list[--parts->n]);
 }
 
-void *pl_dnn_graph(struct pl_dnn_parts *parts, void *handle, int64_t n, void **ops)
+void *pl_cudnn_graph(struct pl_cudnn_parts *parts, void *handle, int64_t n, void **ops)
 {
-    void *graph = pl_dnn_make(parts, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR);
+    void *graph = pl_cudnn_make(parts, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR);
 
-    pl_dnn_set(parts, graph, CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, 1, &handle);
-    pl_dnn_set(parts, graph, CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, n, ops);
-    pl_dnn_finalize(parts, graph);
+    pl_cudnn_set(parts, graph, CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, 1, &handle);
+    pl_cudnn_set(parts, graph, CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, n,
+                 ops);
+    pl_cudnn_finalize(parts, graph);
     return parts->failed ? NULL : graph;
 }

@@ -5,7 +5,7 @@
 
 static struct pl_kernels own[PL_REAL_F16 + 1];
 
-static struct pl_dnn *current(void)
+static struct pl_cudnn *current(void)
 {
     struct CUstream_st *stream;
 
@@ -13,7 +13,7 @@ static struct pl_dnn *current(void)
 }
 
 /* False: nothing was queued. */
-static bool pass(struct pl_dnn *dnn,
+static bool pass(struct pl_cudnn *dnn,
                  enum pl_real real,
                  const struct pl_conv2d_args *a,
                  enum pl_conv_pass which,
@@ -22,17 +22,18 @@ static bool pass(struct pl_dnn *dnn,
     struct pl_conv_data data = {.of = {NULL}};
     struct pl_conv_key key;
 
-    if (!dnn || !pl_conv_key_of(a, which, real, pl_dnn_options(dnn).tf32, dz, &key))
+    if (!dnn || !pl_conv_key_of(a, which, real, pl_cudnn_options(dnn).tf32, dz, &key))
         return false;
     data.of[PL_CONV_X] = which == PL_CONV_DATA ? a->dx : (void *)(uintptr_t)a->x;
     data.of[PL_CONV_W] = which == PL_CONV_FILTER ? a->dw : (void *)(uintptr_t)a->w;
     data.of[PL_CONV_Y] = which == PL_CONV_FORWARD ? a->y : (void *)(uintptr_t)dz;
     data.of[PL_CONV_B] = key.bias ? (void *)(uintptr_t)a->b : NULL;
-    return pl_dnn_conv(dnn, &key, &data);
+    return pl_cudnn_conv(dnn, &key, &data);
 }
 
 /* Where no engine adds the bias (and applies relu) on the way out: in passes of their own. */
-static bool forward_in_parts(struct pl_dnn *dnn, enum pl_real real, const struct pl_conv2d_args *a)
+static bool
+forward_in_parts(struct pl_cudnn *dnn, enum pl_real real, const struct pl_conv2d_args *a)
 {
     struct pl_conv2d_args plain = *a;
     struct pl_conv_key key;
@@ -44,20 +45,20 @@ static bool forward_in_parts(struct pl_dnn *dnn, enum pl_real real, const struct
     if (!pass(dnn, real, &plain, PL_CONV_FORWARD, NULL))
         return false;
     (void)pl_conv_key_of(a, PL_CONV_FORWARD, real, false, NULL, &key);
-    pl_dnn_add_bias(dnn, &key, a->b, a->y);
+    pl_cudnn_add_bias(dnn, &key, a->b, a->y);
     return true;
 }
 
 static void conv2d_forward(enum pl_real real, const struct pl_conv2d_args *a)
 {
-    struct pl_dnn *dnn = current();
+    struct pl_cudnn *dnn = current();
 
     if (!pass(dnn, real, a, PL_CONV_FORWARD, NULL) && !forward_in_parts(dnn, real, a))
         own[real].conv2d_forward(a);
 }
 
 /* dy where relu let through, in scratch; dy itself where there is no relu. NULL: no memory. */
-static const void *make_dz(struct pl_dnn *dnn, enum pl_real real, const struct pl_conv2d_args *a)
+static const void *make_dz(struct pl_cudnn *dnn, enum pl_real real, const struct pl_conv2d_args *a)
 {
     size_t oh = pl_conv_size(a->height, a->kernel_h, a->stride_h, a->pad_h);
     size_t ow = pl_conv_size(a->width, a->kernel_w, a->stride_w, a->pad_w);
@@ -66,7 +67,7 @@ static const void *make_dz(struct pl_dnn *dnn, enum pl_real real, const struct p
 
     if (!a->relu)
         return a->dy;
-    relu.dx = dnn ? pl_dnn_scratch(dnn, relu.n * pl_real_size(real)) : NULL;
+    relu.dx = dnn ? pl_cudnn_scratch(dnn, relu.n * pl_real_size(real)) : NULL;
     if (relu.dx)
         own[real].relu_backward(&relu);
     return relu.dx;
@@ -74,7 +75,7 @@ static const void *make_dz(struct pl_dnn *dnn, enum pl_real real, const struct p
 
 static void conv2d_backward(enum pl_real real, const struct pl_conv2d_args *a)
 {
-    struct pl_dnn *dnn = current();
+    struct pl_cudnn *dnn = current();
     struct pl_conv2d_args left = *a;
     const void *dz = dnn && (a->dx || a->dw) ? make_dz(dnn, real, a) : NULL;
 
@@ -89,11 +90,11 @@ static void conv2d_backward(enum pl_real real, const struct pl_conv2d_args *a)
 /* The gradients' parts all at once, or none: cuDNN has no engine for some of them. */
 static bool attend(enum pl_real real, const struct pl_attention_args *a, bool backward)
 {
-    struct pl_dnn *dnn = current();
+    struct pl_cudnn *dnn = current();
     struct pl_att_data data = {.of = {NULL}};
     struct pl_att_key key;
 
-    if (!dnn || !pl_att_key_of(a, real, backward, pl_dnn_options(dnn).deterministic, &key))
+    if (!dnn || !pl_att_key_of(a, real, backward, pl_cudnn_options(dnn).deterministic, &key))
         return false;
     data.of[PL_ATT_Q] = (void *)(uintptr_t)a->q;
     data.of[PL_ATT_K] = (void *)(uintptr_t)a->k;
@@ -106,7 +107,7 @@ static bool attend(enum pl_real real, const struct pl_attention_args *a, bool ba
         data.of[PL_ATT_DK] = a->dk;
         data.of[PL_ATT_DV] = a->dv;
     }
-    return pl_dnn_attention(dnn, &key, &data);
+    return pl_cudnn_attention(dnn, &key, &data);
 }
 
 static void attention_forward(enum pl_real real, const struct pl_attention_args *a)
@@ -151,7 +152,7 @@ PL_DNN_OPS(f16, PL_REAL_F16)
         table->attention_backward = attention_backward_##name;                                     \
         break
 
-void pl_dnn_install(struct pl_kernels *table)
+void pl_cudnn_install(struct pl_kernels *table)
 {
     own[table->real] = *table;
     switch (table->real) {

@@ -67,8 +67,8 @@ static void cuda_close(struct pl_device *dev)
         pl_cuda_libs_set(NULL);
         entered = 0;
     }
-    pl_lt_destroy(d->libs.lt);
-    pl_dnn_destroy(d->libs.dnn);
+    pl_cublaslt_destroy(d->libs.lt);
+    pl_cudnn_destroy(d->libs.dnn);
     if (d->staging.status)
         pl_cuda_staging_finish(&d->staging);
     pl_cuda_stream_finish(&d->stream);
@@ -137,10 +137,11 @@ static int open_libraries(struct pl_cuda_device *d,
                           const struct pl_device_options *options,
                           struct pl_error *err)
 {
-    int r = pl_lt_create(workspace, PL_LT_WORKSPACE, options->tf32, &d->status, &d->libs.lt, err);
+    int r =
+        pl_cublaslt_create(workspace, PL_LT_WORKSPACE, options->tf32, &d->status, &d->libs.lt, err);
 
     if (r == 0)
-        r = pl_dnn_create(d->stream.stream, d->alloc, options, &d->status, &d->libs.dnn, err);
+        r = pl_cudnn_create(d->stream.stream, d->alloc, options, &d->status, &d->libs.dnn, err);
     return r == -ENOTSUP ? 0 : r; /* built without cuDNN */
 }
 

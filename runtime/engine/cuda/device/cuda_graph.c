@@ -19,7 +19,7 @@ static struct pl_cuda_device *of(struct pl_device *dev)
  * does not. */
 static uint64_t moves(const struct pl_cuda_device *d)
 {
-    return d->stream.moves + (d->libs.dnn ? pl_dnn_moves(d->libs.dnn) : 0);
+    return d->stream.moves + (d->libs.dnn ? pl_cudnn_moves(d->libs.dnn) : 0);
 }
 
 int pl_cuda_capture_begin(struct pl_device *dev, struct pl_error *err)

@@ -20,8 +20,8 @@ static void make_tables(void)
         if (!own)
             continue;
         tables[real] = *own;
-        pl_lt_install(&tables[real]);
-        pl_dnn_install(&tables[real]);
+        pl_cublaslt_install(&tables[real]);
+        pl_cudnn_install(&tables[real]);
         there[real] = true;
     }
 }

@@ -5,14 +5,14 @@
 
 struct CUstream_st;
 struct pl_cuda_stream;
-struct pl_lt;
-struct pl_dnn;
+struct pl_cublaslt;
+struct pl_cudnn;
 
 /* lt and dnn are NULL where the library cannot be used. */
 struct pl_cuda_libs {
     const struct pl_cuda_stream *stream; /* that they are for */
-    struct pl_lt *lt;
-    struct pl_dnn *dnn;
+    struct pl_cublaslt *lt;
+    struct pl_cudnn *dnn;
 };
 
 /* From now on the calling thread's; borrowed. NULL: none. */

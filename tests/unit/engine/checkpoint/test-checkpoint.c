@@ -288,7 +288,7 @@ static void save(struct model *m, bool weights_only, struct pl_checkpoint *ret)
     _cleanup_free_ char *path = in_dir("state.ckpt");
     struct pl_checkpoint c = {0};
 
-    assert_int_equal(pl_state_save(&m->state, weights_only, &c, NULL), 0);
+    assert_int_equal(pl_train_state_save(&m->state, weights_only, &c, NULL), 0);
     assert_int_equal(pl_checkpoint_write(&c, path, NULL), 0);
     pl_checkpoint_finish(&c);
     assert_int_equal(pl_checkpoint_read(path, ret, NULL), 0);
@@ -317,7 +317,7 @@ static void test_resume_is_exact(void **state)
     }
     save(&a, false, &c);
     b.state.samples_per_step = 8 * 2; /* 2 ranks now */
-    assert_int_equal(pl_state_load(&b.state, &c, NULL), 0);
+    assert_int_equal(pl_train_state_load(&b.state, &c, NULL), 0);
     pl_checkpoint_finish(&c);
     assert_int_equal(b.state.epoch, 2);
     assert_int_equal(b.state.global_step, 9);
@@ -358,10 +358,10 @@ static void test_weights_only(void **state)
         assert_int_equal(strncmp(c.tensors[i].name, "state_dict/", 11), 0);
     assert_null(pl_checkpoint_get(&c, "optimizer_states"));
     /* Enough for evaluating, in another type too, but not to go on with. */
-    assert_int_equal(pl_state_load(&b.state, &c, &err), -EINVAL);
+    assert_int_equal(pl_train_state_load(&b.state, &c, &err), -EINVAL);
     assert_string_equal(err.text, "the checkpoint has weights only: give it to --weights instead");
     b.state.optimizers = NULL;
-    assert_int_equal(pl_state_load(&b.state, &c, NULL), 0);
+    assert_int_equal(pl_train_state_load(&b.state, &c, NULL), 0);
     for (size_t i = 0; i < param(&a, "a")->count; i++)
         assert_true(((float *)param(&b, "a")->data)[i] ==
                     (float)((double *)param(&a, "a")->data)[i]);
@@ -382,24 +382,24 @@ static void test_what_does_not_fit_is_refused(void **state)
     before = *(double *)param(&b, "a")->data;
     save(&a, false, &c);
     b.state.seed = 6;
-    assert_int_equal(pl_state_load(&b.state, &c, &err), -EINVAL);
+    assert_int_equal(pl_train_state_load(&b.state, &c, &err), -EINVAL);
     assert_non_null(strstr(err.text, "--seed 5"));
     b.state.seed = 5;
     b.state.n_buffers = 0;
-    assert_int_equal(pl_state_load(&b.state, &c, &err), -EINVAL);
+    assert_int_equal(pl_train_state_load(&b.state, &c, &err), -EINVAL);
     assert_non_null(strstr(err.text, "3 parameters and buffers, the model 2"));
     b.state.n_buffers = 1;
     b.params.list[0]->tensor->shape[0] = 7; /* [7, 3] instead of [3, 7] */
     b.params.list[0]->tensor->shape[1] = 3;
-    assert_int_equal(pl_state_load(&b.state, &c, &err), -EINVAL);
+    assert_int_equal(pl_train_state_load(&b.state, &c, &err), -EINVAL);
     assert_non_null(strstr(err.text, "'state_dict/b' has another shape"));
     b.params.list[0]->tensor->shape[0] = 3;
     b.params.list[0]->tensor->shape[1] = 7;
     b.optimizers.list[0].options.kind = PLUME_ADAMW;
-    assert_int_equal(pl_state_load(&b.state, &c, &err), -EINVAL);
+    assert_int_equal(pl_train_state_load(&b.state, &c, &err), -EINVAL);
     assert_string_equal(err.text, "the checkpoint is of optimizer 'adam', this run's is 'adamw'");
     b.params.list[0]->name[0] = 'c';
-    assert_int_equal(pl_state_load(&b.state, &c, &err), -EINVAL);
+    assert_int_equal(pl_train_state_load(&b.state, &c, &err), -EINVAL);
     assert_non_null(strstr(err.text, "no 'state_dict/c'"));
     b.params.list[0]->name[0] = 'b';
     assert_true(*(double *)param(&b, "a")->data == before);
@@ -408,12 +408,12 @@ static void test_what_does_not_fit_is_refused(void **state)
     tear(&b);
 }
 
-static int add(struct pl_best *b, uint64_t n, double value, char **path, char **gone)
+static int add(struct pl_retention *b, uint64_t n, double value, char **path, char **gone)
 {
     free(*path);
     free(*gone);
     *path = *gone = NULL;
-    return pl_best_add(b, n, n * 10, value, path, gone);
+    return pl_retention_add(b, n, n * 10, value, path, gone);
 }
 
 static void touch(const char *path)
@@ -425,10 +425,10 @@ static void test_best_keeps_k(void **state)
 {
     _cleanup_(pl_buf_finish) struct pl_buf json = {0};
     _cleanup_free_ char *path = NULL, *gone = NULL, *first = in_dir("epoch=4-step=40.ckpt");
-    struct pl_best b, again;
+    struct pl_retention b, again;
 
-    assert_int_equal(pl_best_init(&b, dir, NULL, false, 2, NULL), -EINVAL);
-    assert_int_equal(pl_best_init(&b, dir, "val_acc", true, 2, NULL), 0);
+    assert_int_equal(pl_retention_init(&b, dir, NULL, false, 2, NULL), -EINVAL);
+    assert_int_equal(pl_retention_init(&b, dir, "val_acc", true, 2, NULL), 0);
     assert_int_equal(add(&b, 0, NAN, &path, &gone), 1);
     assert_null(gone);
     assert_int_equal(add(&b, 1, 0.5, &path, &gone), 1);
@@ -441,43 +441,43 @@ static void test_best_keeps_k(void **state)
     assert_non_null(strstr(gone, "/epoch=2-step=20.ckpt"));
     assert_true(b.kept[0].value == 0.7 && b.kept[1].value == 0.5);
     touch(path);
-    assert_int_equal(pl_best_save(&b, &json), 0);
-    assert_int_equal(pl_best_init(&again, dir, "val_acc", true, 2, NULL), 0);
-    assert_int_equal(pl_best_load(&again, pl_buf_str(&json)), 0);
+    assert_int_equal(pl_retention_save(&b, &json), 0);
+    assert_int_equal(pl_retention_init(&again, dir, "val_acc", true, 2, NULL), 0);
+    assert_int_equal(pl_retention_load(&again, pl_buf_str(&json)), 0);
     assert_int_equal(again.n, 1); /* the other file is not there */
     assert_string_equal(again.kept[0].path, first);
     assert_true(again.kept[0].value == 0.7);
-    pl_best_finish(&again);
-    assert_int_equal(pl_best_init(&again, dir, "val_loss", true, 2, NULL), 0);
-    assert_int_equal(pl_best_load(&again, pl_buf_str(&json)), 0);
+    pl_retention_finish(&again);
+    assert_int_equal(pl_retention_init(&again, dir, "val_loss", true, 2, NULL), 0);
+    assert_int_equal(pl_retention_load(&again, pl_buf_str(&json)), 0);
     assert_int_equal(again.n, 0);
-    assert_int_equal(pl_best_load(&again, "{\"mode\":\"max\"}"), -EINVAL);
-    pl_best_finish(&again);
-    pl_best_finish(&b);
+    assert_int_equal(pl_retention_load(&again, "{\"mode\":\"max\"}"), -EINVAL);
+    pl_retention_finish(&again);
+    pl_retention_finish(&b);
 }
 
 static void test_without_a_monitor_the_newest_is_kept(void **state)
 {
     _cleanup_free_ char *path = NULL, *gone = NULL;
-    struct pl_best b;
+    struct pl_retention b;
 
-    assert_int_equal(pl_best_init(&b, dir, NULL, false, 1, NULL), 0);
+    assert_int_equal(pl_retention_init(&b, dir, NULL, false, 1, NULL), 0);
     assert_int_equal(add(&b, 1, NAN, &path, &gone), 1);
     assert_int_equal(add(&b, 2, NAN, &path, &gone), 1);
     assert_non_null(strstr(gone, "epoch=1-"));
     assert_int_equal(add(&b, 2, NAN, &path, &gone), 1); /* the same file anew */
     assert_null(gone);
     assert_int_equal(b.n, 1);
-    pl_best_finish(&b);
-    assert_int_equal(pl_best_init(&b, dir, NULL, false, 0, NULL), 0);
+    pl_retention_finish(&b);
+    assert_int_equal(pl_retention_init(&b, dir, NULL, false, 0, NULL), 0);
     assert_int_equal(add(&b, 1, 1, &path, &gone), 0);
-    pl_best_finish(&b);
-    assert_int_equal(pl_best_init(&b, dir, NULL, false, -1, NULL), 0);
+    pl_retention_finish(&b);
+    assert_int_equal(pl_retention_init(&b, dir, NULL, false, -1, NULL), 0);
     for (uint64_t i = 0; i < 9; i++) {
         assert_int_equal(add(&b, i, NAN, &path, &gone), 1);
         assert_null(gone);
     }
-    pl_best_finish(&b);
+    pl_retention_finish(&b);
 }
 
 static void test_hpc_numbers(void **state)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* A pl_dnn over fakes of CUDA's runtime and of cuDNN, for tests of what is asked of cuDNN. */
+/* A pl_cudnn over fakes of CUDA's runtime and of cuDNN, for tests of what is asked of cuDNN. */
 #ifndef PL_TESTS_UNIT_ENGINE_CUDA_CUDNN_FIXTURE_H
 #define PL_TESTS_UNIT_ENGINE_CUDA_CUDNN_FIXTURE_H
 
@@ -34,11 +34,12 @@ static size_t draw(uint32_t limit)
     return (uint32_t)(seed >> 33) % limit;
 }
 
-/* Fakes as new, with one engine that can do everything; the calling thread's libs have the pl_dnn.
+/* Fakes as new, with one engine that can do everything; the calling thread's libs have the
+ * pl_cudnn.
  */
 static void start_dnn(const struct pl_device_options *options)
 {
-    struct pl_dnn *dnn = NULL;
+    struct pl_cudnn *dnn = NULL;
 
     fake_cuda_reset(700 * MIB);
     memset(&fake_dnn, 0, sizeof(fake_dnn));
@@ -48,7 +49,7 @@ static void start_dnn(const struct pl_device_options *options)
     for (size_t i = 0; i < FAKE_DNN_ENGINES; i++)
         fake_dnn.note[i] = -1;
     assert_int_equal(pl_cuda_alloc_create("cuda:0", 0, &alloc, NULL), 0);
-    assert_int_equal(pl_dnn_create(NULL, alloc, options, &status, &dnn, NULL), 0);
+    assert_int_equal(pl_cudnn_create(NULL, alloc, options, &status, &dnn, NULL), 0);
     libs = (struct pl_cuda_libs){.stream = &stream, .dnn = dnn};
     pl_cuda_libs_set(&libs);
 }
@@ -56,7 +57,7 @@ static void start_dnn(const struct pl_device_options *options)
 /* Nothing may be left. */
 static void end_dnn(void)
 {
-    pl_dnn_destroy(libs.dnn);
+    pl_cudnn_destroy(libs.dnn);
     libs.dnn = NULL;
     pl_cuda_alloc_destroy(alloc);
     fake_cuda_reset(0);

@@ -35,7 +35,7 @@ static void start(bool deterministic)
     table.real = PL_REAL_BF16;
     table.attention_forward = count_forward;
     table.attention_backward = count_backward;
-    pl_dnn_install(&table);
+    pl_cudnn_install(&table);
 }
 
 static void end(void)
@@ -229,14 +229,14 @@ static void test_plans_and_scratch_are_kept(void **state)
     set_arrays(&a, false, false);
     table.attention_forward(&a);
     table.attention_backward(&a);
-    moves = pl_dnn_moves(libs.dnn);
+    moves = pl_cudnn_moves(libs.dnn);
     pl_cuda_status_hold(&status);
     table.attention_forward(&a);
     table.attention_backward(&a);
     assert_false(pl_cuda_status_release(&status, &call, &why));
     assert_int_equal(fake_dnn.runs, 4);
     assert_int_equal(fake_dnn.asked, 2);
-    assert_int_equal(pl_dnn_moves(libs.dnn), moves);
+    assert_int_equal(pl_cudnn_moves(libs.dnn), moves);
     end();
 }
 

@@ -18,7 +18,7 @@ static void start(bool tf32)
     start_dnn(&(struct pl_device_options){.tf32 = tf32});
     for (enum pl_real real = PL_REAL_F32; real <= PL_REAL_F64; real++) {
         table[real] = *pl_kernels_ref(real);
-        pl_dnn_install(&table[real]);
+        pl_cudnn_install(&table[real]);
     }
 }
 
@@ -191,7 +191,7 @@ static void test_types_have_cudnns_names(void **state)
 
     for (enum pl_real real = PL_REAL_F32; real <= PL_REAL_F16; real++) {
         assert_true(pl_conv_key_of(&plain, PL_CONV_FORWARD, real, true, NULL, &key));
-        assert_int_equal(pl_dnn_type(&key), want[real]);
+        assert_int_equal(pl_cudnn_type(&key), want[real]);
         assert_int_equal(key.tf32, real == PL_REAL_F32);
     }
 }
@@ -243,7 +243,7 @@ static void test_nothing_is_made_while_a_stream_is_captured(void **state)
     a.y = larger.y = array(1, 3, PL_REAL_F32, 0);
     larger.batch = 3;
     table[PL_REAL_F32].conv2d_forward(&a);
-    moves = pl_dnn_moves(libs.dnn);
+    moves = pl_cudnn_moves(libs.dnn);
     assert_true(moves > 0);
 
     pl_cuda_status_hold(&status);
@@ -256,16 +256,16 @@ static void test_nothing_is_made_while_a_stream_is_captured(void **state)
     assert_string_equal(call, "cuDNN");
     assert_string_equal(why, "what it needs is not there yet");
     pl_cuda_status_hold(&status);
-    assert_null(pl_dnn_scratch(libs.dnn, 1000));
+    assert_null(pl_cudnn_scratch(libs.dnn, 1000));
     assert_true(pl_cuda_status_release(&status, &call, &why));
-    assert_int_equal(pl_dnn_moves(libs.dnn), moves);
+    assert_int_equal(pl_cudnn_moves(libs.dnn), moves);
     assert_int_equal(fake_dnn.asked, 1);
 
     assert_int_equal(pl_cuda_report(&status, "cuda:0", NULL), 0);
     table[PL_REAL_F32].conv2d_forward(&larger);
-    assert_non_null(pl_dnn_scratch(libs.dnn, 1000));
+    assert_non_null(pl_cudnn_scratch(libs.dnn, 1000));
     assert_int_equal(fake_dnn.asked, 2);
-    assert_int_equal(pl_dnn_moves(libs.dnn), moves + 1);
+    assert_int_equal(pl_cudnn_moves(libs.dnn), moves + 1);
     end_dnn();
 }
 

@@ -78,22 +78,22 @@ static void compare(enum pl_real real, double tolerance, const char *what)
 
 static void start(bool tf32)
 {
-    struct pl_lt *lt = NULL;
+    struct pl_cublaslt *lt = NULL;
 
     memset(&fake_lt, 0, sizeof(fake_lt));
     memset(&status, 0, sizeof(status));
     for (enum pl_real real = PL_REAL_F32; real <= PL_REAL_F64; real++) {
         table[real] = *pl_kernels_ref(real);
-        pl_lt_install(&table[real]);
+        pl_cublaslt_install(&table[real]);
     }
-    assert_int_equal(pl_lt_create(workspace, sizeof(workspace), tf32, &status, &lt, NULL), 0);
+    assert_int_equal(pl_cublaslt_create(workspace, sizeof(workspace), tf32, &status, &lt, NULL), 0);
     libs = (struct pl_cuda_libs){.stream = &stream, .lt = lt};
     pl_cuda_libs_set(&libs);
 }
 
 static void end(void)
 {
-    pl_lt_destroy(libs.lt);
+    pl_cublaslt_destroy(libs.lt);
     libs.lt = NULL;
     assert_int_equal(fake_lt.handles, 0);
 }
@@ -243,7 +243,7 @@ static void test_epilogues_are_fused(void **state)
         if (s.act != PL_ACT_GELU)   /* the only one here in two passes */
             bare.unary_forward = NULL;
         table[PL_REAL_F32] = bare;
-        pl_lt_install(&table[PL_REAL_F32]);
+        pl_cublaslt_install(&table[PL_REAL_F32]);
         fake_lt.products = 0;
         fill(PL_REAL_F32);
         s.x = array(1, 0, PL_REAL_F32, shift);
@@ -260,7 +260,7 @@ static void test_epilogues_are_fused(void **state)
 
     bare.linear_backward = NULL;
     table[PL_REAL_F32] = bare;
-    pl_lt_install(&table[PL_REAL_F32]);
+    pl_cublaslt_install(&table[PL_REAL_F32]);
     s.x = array(1, 0, PL_REAL_F32, shift);
     s.w = array(1, 1, PL_REAL_F32, shift);
     s.dy = s.dz = array(1, 5, PL_REAL_F32, shift);
@@ -317,18 +317,18 @@ static void test_shared_b_is_one_matrix(void **state)
                                .a_batch = 24,
                                .c_batch = 20,
                                .scale = 1};
-    struct pl_lt_key key;
-    struct pl_lt_data data;
+    struct pl_cublaslt_key key;
+    struct pl_cublaslt_data data;
 
-    assert_true(pl_lt_of_matmul(&s, PL_REAL_BF16, false, &key, &data));
+    assert_true(pl_cublaslt_of_matmul(&s, PL_REAL_BF16, false, &key, &data));
     assert_int_equal(key.batch, 1);
     assert_int_equal(key.n, 12);
     s.a_batch = 30;
-    assert_true(pl_lt_of_matmul(&s, PL_REAL_BF16, false, &key, &data));
+    assert_true(pl_cublaslt_of_matmul(&s, PL_REAL_BF16, false, &key, &data));
     assert_int_equal(key.batch, 3);
     assert_int_equal(key.align_b, 2); /* 30 elements of 2 bytes apart */
     s.n = (size_t)1 << 31;
-    assert_false(pl_lt_of_matmul(&s, PL_REAL_BF16, false, &key, &data));
+    assert_false(pl_cublaslt_of_matmul(&s, PL_REAL_BF16, false, &key, &data));
 }
 
 static void test_sixteen_bits(void **state)
@@ -351,7 +351,7 @@ static void test_sixteen_bits(void **state)
         enum pl_half half = real == PL_REAL_BF16 ? PL_HALF_BF16 : PL_HALF_F16;
         struct pl_kernels k = {.real = real};
 
-        pl_lt_install(&k);
+        pl_cublaslt_install(&k);
         for (size_t i = 0; i < 64; i++) {
             a[i] = pl_half_of_f32(half, (float)(i % 5));
             b[i] = pl_half_of_f32(half, i % 9 == 0); /* one */

@@ -41,77 +41,77 @@ static void holds(const char *want)
     assert_string_equal(text, want);
 }
 
-static struct pl_csv *open_it(void)
+static struct pl_metrics_csv *open_it(void)
 {
     struct pl_error err = {0};
-    struct pl_csv *csv = NULL;
+    struct pl_metrics_csv *csv = NULL;
 
-    if (pl_csv_open(path, &csv, &err) < 0)
+    if (pl_metrics_csv_open(path, &csv, &err) < 0)
         fail_msg("%s", pl_error_text(&err));
     return csv;
 }
 
-static int row(struct pl_csv *csv, int64_t step, const char *name, double value)
+static int row(struct pl_metrics_csv *csv, int64_t step, const char *name, double value)
 {
-    return pl_csv_row(csv, step, &name, &value, 1, NULL);
+    return pl_metrics_csv_row(csv, step, &name, &value, 1, NULL);
 }
 
 static void test_row_with_new_columns(void **state)
 {
-    struct pl_csv *csv = open_it();
+    struct pl_metrics_csv *csv = open_it();
 
     (void)state;
     assert_int_equal(row(csv, 1, "loss", 0.5), 0);
     holds("step,loss\n1,0.5\n");
     assert_int_equal(row(csv, 2, "val_acc", NAN), 0);
     holds("step,loss,val_acc\n1,0.5,\n2,,nan\n");
-    assert_int_equal(pl_csv_row(csv, 3, (const char *const[]){"val_acc", "loss"},
-                                (double[]){-INFINITY, 0.1f}, 2, NULL),
+    assert_int_equal(pl_metrics_csv_row(csv, 3, (const char *const[]){"val_acc", "loss"},
+                                        (double[]){-INFINITY, 0.1f}, 2, NULL),
                      0);
     holds("step,loss,val_acc\n1,0.5,\n2,,nan\n3,0.100000001,-inf\n");
-    pl_csv_close(csv);
+    pl_metrics_csv_close(csv);
 }
 
 static void test_open_goes_on(void **state)
 {
-    struct pl_csv *csv;
+    struct pl_metrics_csv *csv;
 
     (void)state;
     write_file("step,loss\n1,0.5\n2,0."); /* its writer was killed */
     csv = open_it();
     assert_int_equal(row(csv, 2, "loss", 3), 0);
-    pl_csv_close(csv);
+    pl_metrics_csv_close(csv);
     holds("step,loss\n1,0.5\n2,0.\n2,3\n");
 }
 
 static void test_open_refuses_others(void **state)
 {
     struct pl_error err = {0};
-    struct pl_csv *csv = NULL;
+    struct pl_metrics_csv *csv = NULL;
 
     (void)state;
     write_file("name,mail\n");
-    assert_int_equal(pl_csv_open(path, &csv, &err), -EINVAL);
+    assert_int_equal(pl_metrics_csv_open(path, &csv, &err), -EINVAL);
     assert_non_null(strstr(pl_error_text(&err), "move it away"));
     holds("name,mail\n");
 }
 
 static void test_row_with_bad_name(void **state)
 {
-    struct pl_csv *csv = open_it();
+    struct pl_metrics_csv *csv = open_it();
 
     (void)state;
     assert_int_equal(row(csv, 1, "loss", 1), 0);
     assert_int_equal(row(csv, 2, "a,b", 1), -EINVAL);
     assert_int_equal(row(csv, 2, "=1+1", 1), -EINVAL);
     assert_int_equal(row(csv, 2, "loss", 2), 0);
-    pl_csv_close(csv);
+    pl_metrics_csv_close(csv);
     holds("step,loss\n1,1\n2,2\n");
 }
 
 static void test_row_past_the_columns(void **state)
 {
-    struct pl_csv *csv = open_it();
+    struct pl_metrics_csv *csv = open_it();
     char name[16];
 
     (void)state;
@@ -121,7 +121,7 @@ static void test_row_past_the_columns(void **state)
     }
     assert_int_equal(row(csv, 1, "more", 1), -E2BIG);
     assert_int_equal(row(csv, 1, "m7", 1), 0);
-    pl_csv_close(csv);
+    pl_metrics_csv_close(csv);
 }
 
 int main(void)

@@ -186,15 +186,15 @@ static void test_scalars_and_session(void **state)
 {
     const struct pl_event_hparam list_of[] = {{"lr", NULL, 0.1}, {"act", "gelu", 0}};
     _cleanup_free_ char *text = NULL;
-    struct pl_events *events = NULL;
+    struct pl_tensorboard *events = NULL;
     char *paths[4];
 
     (void)state;
-    assert_int_equal(pl_events_open(dir, &events, NULL), 0);
-    assert_int_equal(pl_events_session_start(events, "g", list_of, 2, NULL), 0);
-    assert_int_equal(pl_events_scalar(events, "loss", 0.5, 300, NULL), 0);
-    assert_int_equal(pl_events_scalar(events, "val_acc", (double)NAN, 1LL << 40, NULL), 0);
-    assert_int_equal(pl_events_session_end(events, true, NULL), 0);
+    assert_int_equal(pl_tensorboard_open(dir, &events, NULL), 0);
+    assert_int_equal(pl_tensorboard_session_start(events, "g", list_of, 2, NULL), 0);
+    assert_int_equal(pl_tensorboard_scalar(events, "loss", 0.5, 300, NULL), 0);
+    assert_int_equal(pl_tensorboard_scalar(events, "val_acc", (double)NAN, 1LL << 40, NULL), 0);
+    assert_int_equal(pl_tensorboard_session_end(events, true, NULL), 0);
     assert_int_equal(list(paths, false), 1);
     text = read_back(paths[0]); /* before it is closed: the end flushes */
     assert_string_equal(
@@ -206,20 +206,20 @@ static void test_scalars_and_session(void **state)
         "1:t 2:1099511627776 5{1{1\"val_acc\"2:fnan }}\n"
         "1:t 2:0 5{1{1\"_hparams_/session_end_info\"8{1:1 2{2\"\"}}9{1{1\"hparams\"2{4{1:1 2:t }}}"
         "}}}\n");
-    pl_events_close(events);
+    pl_tensorboard_close(events);
     free(paths[0]);
 }
 
 static void test_open_twice_in_a_second(void **state)
 {
-    struct pl_events *a = NULL, *b = NULL;
+    struct pl_tensorboard *a = NULL, *b = NULL;
     char *paths[4];
 
     (void)state;
-    assert_int_equal(pl_events_open(dir, &a, NULL), 0);
-    assert_int_equal(pl_events_open(dir, &b, NULL), 0);
-    pl_events_close(a);
-    pl_events_close(b);
+    assert_int_equal(pl_tensorboard_open(dir, &a, NULL), 0);
+    assert_int_equal(pl_tensorboard_open(dir, &b, NULL), 0);
+    pl_tensorboard_close(a);
+    pl_tensorboard_close(b);
     assert_int_equal(list(paths, false), 2);
     free(paths[0]);
     free(paths[1]);
@@ -227,11 +227,11 @@ static void test_open_twice_in_a_second(void **state)
 
 static void test_open_without_folder(void **state)
 {
-    struct pl_events *events = NULL;
+    struct pl_tensorboard *events = NULL;
     struct pl_error err = {0};
 
     (void)state;
-    assert_int_equal(pl_events_open("/nonexistent/x", &events, &err), -ENOENT);
+    assert_int_equal(pl_tensorboard_open("/nonexistent/x", &events, &err), -ENOENT);
     assert_non_null(strstr(pl_error_text(&err), "/nonexistent/x/events.out"));
 }
 
@@ -239,24 +239,24 @@ static void test_open_without_folder(void **state)
 static void test_flush_on_a_full_disk(void **state)
 {
     struct rlimit old, limit;
-    struct pl_events *events = NULL;
+    struct pl_tensorboard *events = NULL;
     struct pl_error err = {0};
     int r = 0;
 
     (void)state;
-    assert_int_equal(pl_events_open(dir, &events, NULL), 0);
+    assert_int_equal(pl_tensorboard_open(dir, &events, NULL), 0);
     assert_int_equal(getrlimit(RLIMIT_FSIZE, &old), 0);
     limit = old;
     limit.rlim_cur = 100;
     signal(SIGXFSZ, SIG_IGN);
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &limit), 0);
     for (int i = 0; i < 10 && r == 0; i++)
-        r = pl_events_scalar(events, "loss", i, i, &err);
+        r = pl_tensorboard_scalar(events, "loss", i, i, &err);
     assert_int_equal(r, 0); /* collected */
-    assert_int_equal(pl_events_flush(events, &err), -EFBIG);
+    assert_int_equal(pl_tensorboard_flush(events, &err), -EFBIG);
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &old), 0);
-    assert_int_equal(pl_events_scalar(events, "loss", 1, 1, &err), -EFBIG);
-    pl_events_close(events);
+    assert_int_equal(pl_tensorboard_scalar(events, "loss", 1, 1, &err), -EFBIG);
+    pl_tensorboard_close(events);
 }
 
 int main(void)

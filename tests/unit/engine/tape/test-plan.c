@@ -5,15 +5,15 @@
 #include "tests/unit/engine/engine_random.h"
 
 /* No two that are alive at the same position overlap, and all lie within the total. */
-static void check_places(const struct pl_places *p, size_t total)
+static void check_places(const struct pl_lifetimes *p, size_t total)
 {
     for (size_t i = 0; i < p->n; i++) {
-        const struct pl_place *a = &p->list[i];
+        const struct pl_lifetime *a = &p->list[i];
 
         assert_int_equal(a->offset % PL_BUMP_ALIGN, 0);
         assert_true(a->offset + a->bytes <= total);
         for (size_t k = 0; k < i; k++) {
-            const struct pl_place *b = &p->list[k];
+            const struct pl_lifetime *b = &p->list[k];
             bool together = a->from <= b->to && b->from <= a->to;
             bool apart = a->offset + a->bytes <= b->offset || b->offset + b->bytes <= a->offset;
 
@@ -26,7 +26,7 @@ static void check_places(const struct pl_places *p, size_t total)
 static void test_places_of_random_lives(void **state)
 {
     for (uint64_t seed = 0; seed < 200; seed++) {
-        struct pl_places p = {0};
+        struct pl_lifetimes p = {0};
         size_t span, total, sum = 0, crowded = 0;
         struct pl_rng rng;
 
@@ -36,9 +36,9 @@ static void test_places_of_random_lives(void **state)
             size_t from = (size_t)pl_rng_below(&rng, span), bytes;
 
             bytes = (size_t)pl_rng_below(&rng, pl_rng_below(&rng, 2) ? 100 : 100000);
-            pl_places_add(&p, bytes, from, from + (size_t)pl_rng_below(&rng, span - from));
+            pl_lifetimes_add(&p, bytes, from, from + (size_t)pl_rng_below(&rng, span - from));
         }
-        total = pl_places_set(&p, false);
+        total = pl_lifetimes_set(&p, false);
         check_places(&p, total);
         for (size_t i = 0; i < p.n; i++)
             sum += p.list[i].bytes;
@@ -51,17 +51,17 @@ static void test_places_of_random_lives(void **state)
             crowded = PL_MAX(crowded, alive);
         }
         assert_true(total >= crowded && total <= sum);
-        assert_int_equal(pl_places_set(&p, true), sum); /* spread: no gap, nothing shared */
+        assert_int_equal(pl_lifetimes_set(&p, true), sum); /* spread: no gap, nothing shared */
         free(p.list);
     }
 }
 
 static void test_places_of_nothing(void **state)
 {
-    struct pl_places p = {0};
+    struct pl_lifetimes p = {0};
 
-    assert_int_equal(pl_places_add(&p, 0, 0, 9), SIZE_MAX);
-    assert_int_equal(pl_places_set(&p, false), 0);
+    assert_int_equal(pl_lifetimes_add(&p, 0, 0, 9), SIZE_MAX);
+    assert_int_equal(pl_lifetimes_set(&p, false), 0);
     assert_false(p.bad);
 }
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* TCP ports: holding one, walking to the hub's. All descriptors are non-blocking and
  * close-on-exec. */
-#ifndef PL_RUNTIME_NODE_PORT_H
-#define PL_RUNTIME_NODE_PORT_H
+#ifndef PL_RUNTIME_NODE_NET_H
+#define PL_RUNTIME_NODE_NET_H
 
 #include "common/base/error.h"
 #include "common/proto/protocol.h"
@@ -17,11 +17,11 @@
 /* Binds a port and never listens on it. While the descriptor is open the kernel gives the port to
  * nobody, yet a program that sets SO_REUSEADDR or SO_REUSEPORT (PyTorch does) can bind it and
  * listen. port 0 lets the kernel choose. Measured: 0 of 80,000 kernel choices hit a held port. */
-int pl_net_hold(uint16_t port, int *ret_fd, uint16_t *ret_port, struct pl_error *err);
+int pl_port_reserve(uint16_t port, int *ret_fd, uint16_t *ret_port, struct pl_error *err);
 
 /* Listens on all addresses; port 0 lets the kernel choose. pl_net_listen() takes a port that
- * pl_net_hold() holds, here or in another process of the user; pl_net_listen_alone() takes only one
- * that nobody else has. -EADDRINUSE. */
+ * pl_port_reserve() holds, here or in another process of the user; pl_net_listen_alone() takes only
+ * one that nobody else has. -EADDRINUSE. */
 int pl_net_listen(uint16_t port, int *ret_fd, struct pl_error *err);
 int pl_net_listen_alone(uint16_t port, int *ret_fd, struct pl_error *err);
 
@@ -44,10 +44,10 @@ void pl_net_tune(int fd);
 /* The ports at which this job's hub may listen, from a keyed hash of job, step and attempt, inside
  * $PLUME_HUB_PORTS; all different where the range is large enough. Equal on all nodes. -EINVAL for
  * a bad $PLUME_HUB_PORTS. */
-int pl_net_walk(const unsigned char secret[PL_KEY_SIZE],
-                const struct pl_session_id *id,
-                uint16_t ret[PL_WALK_PORTS],
-                struct pl_error *err);
+int pl_hub_ports_derive(const unsigned char secret[PL_KEY_SIZE],
+                        const struct pl_session_id *id,
+                        uint16_t ret[PL_WALK_PORTS],
+                        struct pl_error *err);
 
 /* Splits "host:port" or "[v6]:port" ($PLUME_HUB). -EINVAL. */
 int pl_net_split(const char *s, char *host, size_t size, uint16_t *ret_port);

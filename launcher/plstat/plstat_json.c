@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-#include "launcher/plstat/report_json.h"
+#include "launcher/plstat/plstat_json.h"
 #include "common/base/fs.h"
 #include "common/proto/json.h"
 #include "launcher/plstat/gpus.h"
@@ -44,7 +44,7 @@ static json_t *done(json_t *o, bool ok)
     return NULL;
 }
 
-int pl_report_finish(json_t **doc, const char *kind, const struct pl_notes *notes)
+int pl_plstat_json_finish(json_t **doc, const char *kind, const struct pl_notes *notes)
 {
     json_t *o = json_object();
     bool ok = o != NULL;
@@ -146,7 +146,7 @@ static void put_run(json_t *o, const struct pl_run_status *s, bool *ok)
     put(o, "arrays", jobs, ok);
 }
 
-json_t *pl_report_sweep(const struct pl_run_status *s, bool trials)
+json_t *pl_plstat_json_sweep(const struct pl_run_status *s, bool trials)
 {
     json_t *o = json_object(), *list, *best;
     bool ok = o != NULL;
@@ -210,7 +210,7 @@ static void add_ranks(json_t *list, const struct pl_trial_status *ts, bool tag, 
     }
 }
 
-json_t *pl_report_show(const struct pl_run_status *s)
+json_t *pl_plstat_json_show(const struct pl_run_status *s)
 {
     json_t *o = json_object(), *ranks = json_array(), *trials;
     bool ok = o && ranks;
@@ -236,7 +236,7 @@ json_t *pl_report_show(const struct pl_run_status *s)
 
 /* ---- Slurm alone ---- */
 
-json_t *pl_report_slurm_job(const struct pl_slurm_job *job)
+json_t *pl_plstat_json_slurm_job(const struct pl_slurm_job *job)
 {
     json_t *o = json_object();
     bool ok = o != NULL;
@@ -267,7 +267,7 @@ json_t *pl_report_slurm_job(const struct pl_slurm_job *job)
 /* ---- why ---- */
 
 json_t *
-pl_report_why(const struct pl_run_status *s, const struct pl_trial_status *ts, json_t *cause)
+pl_plstat_json_why(const struct pl_run_status *s, const struct pl_trial_status *ts, json_t *cause)
 {
     json_t *o = json_object();
     bool ok = o != NULL;

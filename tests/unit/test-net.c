@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-#include "runtime/node/port.h"
+#include "runtime/node/net.h"
 
 #include <arpa/inet.h>
 #include <fcntl.h>
@@ -37,7 +37,7 @@ static void test_hold_keeps_port(void **state)
     int fd, other;
     uint16_t port;
 
-    assert_int_equal(pl_net_hold(0, &fd, &port, &err), 0);
+    assert_int_equal(pl_port_reserve(0, &fd, &port, &err), 0);
     assert_true(port > 0);
     assert_true(fcntl(fd, F_GETFD) & FD_CLOEXEC);
     assert_int_equal(bind_to(port, 0), -EADDRINUSE);
@@ -62,7 +62,7 @@ static void test_hold_against_choice(void **state)
     int fds[32], fd;
 
     for (int i = 0; i < 32; i++)
-        assert_int_equal(pl_net_hold(0, &fds[i], &held[i], &err), 0);
+        assert_int_equal(pl_port_reserve(0, &fds[i], &held[i], &err), 0);
     for (int n = 0; n < 3000; n++) {
         struct sockaddr_in a;
         socklen_t len = sizeof(a);
@@ -85,7 +85,7 @@ static void test_listen_shares_only_held(void **state)
     int held, hub, second;
     uint16_t port;
 
-    assert_int_equal(pl_net_hold(0, &held, &port, &err), 0);
+    assert_int_equal(pl_port_reserve(0, &held, &port, &err), 0);
     assert_int_equal(pl_net_listen_alone(port, &second, &err), -EADDRINUSE);
     assert_int_equal(pl_net_listen(port, &hub, &err), 0);
     close(held);
@@ -104,7 +104,7 @@ static void test_find_free_range(void **state)
     uint16_t port, found;
     int fd;
 
-    assert_int_equal(pl_net_hold(0, &fd, &port, &err), 0);
+    assert_int_equal(pl_port_reserve(0, &fd, &port, &err), 0);
     assert_int_equal(pl_net_find_free(port, port, &found, &err), -EADDRINUSE);
     assert_non_null(strstr(err.text, "no free port"));
     close(fd);
@@ -122,7 +122,7 @@ static void test_connect_and_names(void **state)
     int held, hub, client, server;
     struct pollfd p = {.events = POLLOUT};
 
-    assert_int_equal(pl_net_hold(0, &held, &port, &err), 0);
+    assert_int_equal(pl_port_reserve(0, &held, &port, &err), 0);
     assert_int_equal(pl_net_listen(port, &hub, &err), 0);
     a.sin_port = htons(port);
     assert_int_equal(pl_net_connect((struct sockaddr *)&a, sizeof(a), &client), 0);
@@ -157,8 +157,8 @@ static void test_walk_is_keyed(void **state)
     struct pl_error err = {0};
 
     unsetenv("PLUME_HUB_PORTS");
-    assert_int_equal(pl_net_walk(secret, &id, a, &err), 0);
-    assert_int_equal(pl_net_walk(secret, &id, b, &err), 0);
+    assert_int_equal(pl_hub_ports_derive(secret, &id, a, &err), 0);
+    assert_int_equal(pl_hub_ports_derive(secret, &id, b, &err), 0);
     assert_memory_equal(a, b, sizeof(a));
     for (int i = 0; i < PL_WALK_PORTS; i++)
         assert_in_range(a[i], PL_WALK_LOW, PL_WALK_HIGH);
@@ -166,12 +166,12 @@ static void test_walk_is_keyed(void **state)
     snprintf(other[1].job, sizeof(other[1].job), "13");
     snprintf(other[2].step, sizeof(other[2].step), "1");
     for (int i = 0; i < 3; i++) {
-        assert_int_equal(pl_net_walk(secret, &other[i], b, &err), 0);
+        assert_int_equal(pl_hub_ports_derive(secret, &other[i], b, &err), 0);
         assert_memory_not_equal(a, b, sizeof(a));
     }
     memcpy(key, secret, sizeof(key));
     key[31] ^= 1;
-    assert_int_equal(pl_net_walk(key, &id, b, &err), 0);
+    assert_int_equal(pl_hub_ports_derive(key, &id, b, &err), 0);
     assert_memory_not_equal(a, b, sizeof(a));
     /* Once published, never changed: nodes of different releases must meet. */
     assert_int_equal(a[0], 24956);
@@ -184,16 +184,16 @@ static void test_walk_range(void **state)
     struct pl_error err = {0};
 
     setenv("PLUME_HUB_PORTS", "40000-40001", 1);
-    assert_int_equal(pl_net_walk(secret, &id, a, &err), 0);
+    assert_int_equal(pl_hub_ports_derive(secret, &id, a, &err), 0);
     for (int i = 0; i < PL_WALK_PORTS; i++)
         assert_in_range(a[i], 40000, 40001);
     setenv("PLUME_HUB_PORTS", "40001", 1);
-    assert_int_equal(pl_net_walk(secret, &id, a, &err), 0);
+    assert_int_equal(pl_hub_ports_derive(secret, &id, a, &err), 0);
     assert_int_equal(a[3], 40001);
     setenv("PLUME_HUB_PORTS", "1-65535", 1);
-    assert_int_equal(pl_net_walk(secret, &id, a, &err), 0);
+    assert_int_equal(pl_hub_ports_derive(secret, &id, a, &err), 0);
     setenv("PLUME_HUB_PORTS", "5-4", 1);
-    assert_int_equal(pl_net_walk(secret, &id, a, &err), -ERANGE);
+    assert_int_equal(pl_hub_ports_derive(secret, &id, a, &err), -ERANGE);
     assert_non_null(strstr(err.text, "PLUME_HUB_PORTS"));
     unsetenv("PLUME_HUB_PORTS");
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-#include "runtime/node/port.h"
+#include "runtime/node/net.h"
 #include "common/base/parse.h"
 
 #include <arpa/inet.h>
@@ -55,7 +55,7 @@ static int port_of(int fd, uint16_t *ret)
     return 0;
 }
 
-int pl_net_hold(uint16_t port, int *ret_fd, uint16_t *ret_port, struct pl_error *err)
+int pl_port_reserve(uint16_t port, int *ret_fd, uint16_t *ret_port, struct pl_error *err)
 {
     _cleanup_close_ int fd = -EBADF;
     int r = bound(port, true, &fd);
@@ -173,10 +173,10 @@ void pl_net_tune(int fd)
     setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &limit_ms, sizeof(limit_ms));
 }
 
-int pl_net_walk(const unsigned char secret[PL_KEY_SIZE],
-                const struct pl_session_id *id,
-                uint16_t ret[PL_WALK_PORTS],
-                struct pl_error *err)
+int pl_hub_ports_derive(const unsigned char secret[PL_KEY_SIZE],
+                        const struct pl_session_id *id,
+                        uint16_t ret[PL_WALK_PORTS],
+                        struct pl_error *err)
 {
     const char *range = getenv("PLUME_HUB_PORTS");
     uint16_t low = PL_WALK_LOW, high = PL_WALK_HIGH;
