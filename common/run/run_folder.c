@@ -4,12 +4,7 @@
 #include "common/proto/json.h"
 #include "common/run/run_folder_private.h"
 
-#include <limits.h>
-#include <sodium.h>
 #include <string.h>
-#include <sys/stat.h>
-
-#define SWEEP_FILE "sweep.json"
 
 void pl_run_close(struct pl_run *run)
 {
@@ -107,7 +102,7 @@ static const char **pointers(const json_t *array)
 
 static int load(struct pl_run *run, struct pl_error *err)
 {
-    _cleanup_free_ char *path = pl_path_join(run->dir, SWEEP_FILE);
+    _cleanup_free_ char *path = pl_path_join(run->dir, PL_RUN_SWEEP_FILE);
     int r;
 
     if (!path)
@@ -138,7 +133,7 @@ int pl_run_open(const char *dir, struct pl_run **ret, struct pl_error *err)
     r = load(run, err);
     if (r == -ENOENT)
         return pl_error_set(err, -ENOENT, "'%s' is no run folder: there is no %s in it", dir,
-                            SWEEP_FILE);
+                            PL_RUN_SWEEP_FILE);
     if (r < 0)
         return r;
     *ret = PL_TAKE(run);
@@ -260,148 +255,4 @@ const char *const *pl_run_sbatch_args(const struct pl_run *run)
 const json_t *pl_run_options(const struct pl_run *run)
 {
     return json_object_get(run->sweep, "options");
-}
-
-static json_t *strings(const char *const *list)
-{
-    json_t *array = json_array();
-
-    for (; array && list && *list; list++)
-        if (json_array_append_new(array, json_string(*list)) < 0) {
-            json_decref(array);
-            return NULL;
-        }
-    return array;
-}
-
-static json_t *metrics(const struct pl_run_new *desc)
-{
-    json_t *array = json_array();
-
-    for (size_t i = 0; array && i < desc->n_metrics; i++)
-        if (json_array_append_new(array, json_pack("{ssss}", "name", desc->metric_names[i], "regex",
-                                                   desc->metric_regexes[i])) < 0) {
-            json_decref(array);
-            return NULL;
-        }
-    return array;
-}
-
-static int write_sweep(const char *dir, const json_t *sweep, struct pl_error *err)
-{
-    _cleanup_free_ char *path = pl_path_join(dir, SWEEP_FILE);
-    _cleanup_free_ char *text = json_dumps(sweep, JSON_INDENT(1));
-    size_t len;
-
-    if (!path || !text)
-        return pl_error_set(err, -ENOMEM, "out of memory");
-    len = strlen(text);
-    text[len] = '\n'; /* in the place of the NUL */
-    return pl_file_replace(path, text, len + 1, 0666, err);
-}
-
-static int write_new_sweep(const char *dir, const struct pl_run_new *desc, struct pl_error *err)
-{
-    _cleanup_(json_decrefp) json_t *o = NULL;
-
-    o = json_pack("{ss ss ss sf si so so so so sO so}", "schema", PL_RUN_SCHEMA, "sweep",
-                  desc->sweep, "name", desc->name, "created", pl_wall_s(), "trials",
-                  (int)desc->n_trials, "argv", strings(desc->argv), "axes", strings(desc->axes),
-                  "metrics", metrics(desc), "sbatch", strings(desc->sbatch_args), "options",
-                  desc->options, "submissions", json_array());
-    if (!o)
-        return pl_error_set(err, -ENOMEM, "cannot write the sweep: out of memory or not UTF-8");
-    if (desc->objective != PL_OBJECTIVE_NONE &&
-        json_object_set_new(o, "objective",
-                            json_sprintf("%s:%s",
-                                         desc->objective == PL_OBJECTIVE_MAX ? "max" : "min",
-                                         desc->objective_metric)) < 0)
-        return pl_error_set(err, -ENOMEM, "out of memory");
-    return write_sweep(dir, o, err);
-}
-
-static int write_key(const char *dir, struct pl_error *err)
-{
-    _cleanup_free_ char *path = pl_path_join(dir, "key");
-    unsigned char key[PL_RUN_KEY_BYTES];
-    int r;
-
-    if (!path)
-        return pl_error_set(err, -ENOMEM, "out of memory");
-    if (sodium_init() < 0)
-        return pl_error_set(err, -EIO, "no random numbers: libsodium does not start");
-    randombytes_buf(key, sizeof(key));
-    r = pl_file_replace(path, key, sizeof(key), 0600, err);
-    sodium_memzero(key, sizeof(key));
-    return r;
-}
-
-static void remove_new(const char *dir)
-{
-    static const char *const files[] = {"job.sh", "key", "trials.jsonl", SWEEP_FILE};
-
-    for (size_t i = 0; i < PL_COUNT(files); i++) {
-        _cleanup_free_ char *path = pl_path_join(dir, files[i]);
-
-        if (path)
-            unlink(path);
-    }
-    rmdir(dir);
-}
-
-int pl_run_sync(const struct pl_run *run, struct pl_error *err)
-{
-    static const char *const files[] = {"job.sh", "key", "trials.jsonl", SWEEP_FILE};
-
-    return pl_dir_sync(run->dir, files, PL_COUNT(files), err);
-}
-
-void pl_run_discard(struct pl_run *run)
-{
-    remove_new(run->dir);
-    pl_run_close(run);
-}
-
-int pl_run_create(const char *dir, const struct pl_run_new *desc, struct pl_error *err)
-{
-    _cleanup_free_ char *parent = strdup(dir);
-    char *slash = parent ? strrchr(parent, '/') : NULL;
-    int r;
-
-    if (!parent)
-        return pl_error_set(err, -ENOMEM, "out of memory");
-    if (slash && slash != parent) {
-        *slash = '\0';
-        r = pl_mkdir_p(parent, 0777, err);
-        if (r < 0)
-            return r;
-    }
-    if (mkdir(dir, 0777) < 0)
-        return pl_error_errno(err, errno, "cannot make run folder '%s'", dir);
-    r = write_key(dir, err);
-    if (r == 0)
-        r = pl_run_trials_write(dir, desc, err);
-    if (r == 0)
-        r = write_new_sweep(dir, desc, err);
-    if (r < 0)
-        remove_new(dir);
-    return r;
-}
-
-int pl_run_add_submission(struct pl_run *run,
-                          const char *job,
-                          unsigned first_trial,
-                          unsigned n_trials,
-                          struct pl_error *err)
-{
-    json_t *list = json_object_get(run->sweep, "submissions");
-    int r;
-
-    if (json_array_append_new(list, json_pack("{sssisi}", "job", job, "first", (int)first_trial,
-                                              "count", (int)n_trials)) < 0)
-        return pl_error_set(err, -ENOMEM, "out of memory");
-    r = write_sweep(run->dir, run->sweep, err);
-    if (r < 0)
-        json_array_remove(list, json_array_size(list) - 1);
-    return r;
 }

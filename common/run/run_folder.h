@@ -14,6 +14,7 @@
 #define PL_COMMON_RUN_RUN_FOLDER_H
 
 #include "common/base/error.h"
+#include "common/base/strv.h"
 
 #include <jansson.h>
 #include <stdbool.h>
@@ -139,10 +140,6 @@ int pl_run_trial_argv(const struct pl_run *run,
 
 /* "PLUME_PARAM_NAME=VALUE" for each (`.` and `-` become `_`) and "PLUME_PARAMS={...}". */
 int pl_run_trial_env(const json_t *params, char ***ret, struct pl_error *err);
-
-/* Frees a NULL-terminated list and its strings. */
-void pl_strv_free(char **list);
-PL_DEFINE_CLEANUP(char **, pl_strv_free)
 
 /* ---- paths; the caller frees, NULL when out of memory ---- */
 

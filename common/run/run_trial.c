@@ -1,68 +1,15 @@
 /* SPDX-License-Identifier: MIT */
-/* trials.jsonl, and what a trial's program gets of it. */
+/* Reads trials.jsonl and makes the arguments and environment of a trial's program from it. */
 #include "common/base/fs.h"
 #include "common/proto/json.h"
-#include "common/proto/rank/minijson.h"
 #include "common/run/run_folder_private.h"
 
 #include <string.h>
 
-#define TRIALS_FILE "trials.jsonl"
-
-void pl_strv_free(char **list)
-{
-    for (char **s = list; s && *s; s++)
-        free(*s);
-    free(list);
-}
-
-static int
-add_line(struct pl_buf *out, const struct pl_run_new *desc, unsigned trial, const char **values)
-{
-    int r = pl_buf_addf(out, "{\"trial\":%u,\"params\":{", trial);
-
-    for (size_t i = 0; r == 0 && desc->axes[i]; i++) {
-        r = i ? pl_buf_addc(out, ',') : 0;
-        if (r == 0)
-            r = pl_mini_quote(out, desc->axes[i]);
-        if (r == 0)
-            r = pl_buf_addc(out, ':');
-        if (r == 0)
-            r = pl_mini_quote(out, values[i]);
-    }
-    return r == 0 ? pl_buf_adds(out, "}}\n") : r;
-}
-
-int pl_run_trials_write(const char *dir, const struct pl_run_new *desc, struct pl_error *err)
-{
-    _cleanup_free_ char *path = pl_path_join(dir, TRIALS_FILE);
-    _cleanup_(pl_buf_finish) struct pl_buf out = {0};
-    _cleanup_free_ const char **values = NULL;
-    size_t n_axes = 0;
-    int r = 0;
-
-    while (desc->axes[n_axes])
-        n_axes++;
-    values = calloc(n_axes + 1, sizeof(*values));
-    if (!path || !values)
-        return pl_error_set(err, -ENOMEM, "out of memory");
-    for (unsigned trial = 0; trial < desc->n_trials && r == 0; trial++) {
-        r = desc->values(desc->ctx, trial, values);
-        if (r == 0)
-            r = add_line(&out, desc, trial, values);
-    }
-    if (r == 0 && out.len > PL_RUN_TRIALS_MAX)
-        return pl_error_set(err, -EFBIG, "the trials' values need more than %u MiB",
-                            PL_RUN_TRIALS_MAX >> 20);
-    if (r < 0)
-        return pl_error_errno(err, r, "cannot write '%s'", path);
-    return pl_file_replace(path, pl_buf_str(&out), out.len, 0666, err);
-}
-
 /* Reads the file and finds its lines. */
 static int load_trials(struct pl_run *run, struct pl_error *err)
 {
-    _cleanup_free_ char *path = pl_path_join(run->dir, TRIALS_FILE), *text = NULL;
+    _cleanup_free_ char *path = pl_path_join(run->dir, PL_RUN_TRIALS_FILE), *text = NULL;
     _cleanup_free_ size_t *lines = calloc((size_t)run->n_trials + 1, sizeof(*lines));
     size_t len, n = 0;
     int r;
@@ -102,7 +49,7 @@ int pl_run_trial_params(struct pl_run *run, unsigned trial, json_t **ret, struct
     r = pl_json_parse(run->trials + run->lines[trial], run->lines[trial + 1] - run->lines[trial],
                       PL_RUN_TRIALS_MAX, &line, err);
     if (r < 0)
-        return pl_error_wrap(err, r, "line %u of '%s/%s'", trial + 1, run->dir, TRIALS_FILE);
+        return pl_error_wrap(err, r, "line %u of '%s/%s'", trial + 1, run->dir, PL_RUN_TRIALS_FILE);
     params = json_object_get(line, "params");
     if (pl_json_int(line, "trial", &number) < 0 || number != trial || !json_is_object(params))
         goto damaged;
@@ -115,7 +62,7 @@ int pl_run_trial_params(struct pl_run *run, unsigned trial, json_t **ret, struct
 
 damaged:
     return pl_error_set(err, -EINVAL, "line %u of '%s/%s' is not this trial", trial + 1, run->dir,
-                        TRIALS_FILE);
+                        PL_RUN_TRIALS_FILE);
 }
 
 /* The axis whose {NAME} stands at s; NULL where none does. */

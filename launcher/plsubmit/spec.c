@@ -152,24 +152,6 @@ int pl_spec_put(struct pl_spec *spec, enum pl_spec_key key, const char *text, en
     return 0;
 }
 
-int pl_strv_append(char ***list, const char *text)
-{
-    size_t n = 0;
-    char **more;
-
-    while (*list && (*list)[n])
-        n++;
-    more = realloc(*list, (n + 2) * sizeof(*more));
-    if (!more)
-        return -ENOMEM;
-    *list = more;
-    more[n] = strdup(text);
-    if (!more[n])
-        return -ENOMEM;
-    more[n + 1] = NULL;
-    return 0;
-}
-
 /* ---- checks of one value ---- */
 
 static int check_text(const char *value, struct pl_error *err)

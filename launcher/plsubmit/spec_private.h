@@ -15,7 +15,4 @@ int pl_spec_put(struct pl_spec *spec,
 const struct pl_option *pl_spec_option(enum pl_spec_key key);
 const char *pl_spec_list_name(enum pl_spec_list list);
 
-/* Appends a copy to a list that may be NULL. -ENOMEM. */
-int pl_strv_append(char ***list, const char *text);
-
 #endif
