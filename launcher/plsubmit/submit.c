@@ -7,6 +7,7 @@
 #include "common/proto/json.h"
 #include "common/run/run_index.h"
 #include "launcher/plsubmit/spec_private.h"
+#include "launcher/slurm/slurm_conf.h"
 #include "launcher/slurm/slurm_limits.h"
 
 #include <string.h>

@@ -6,20 +6,10 @@
 #ifndef PL_LAUNCHER_SLURM_SLURM_COMPAT_H
 #define PL_LAUNCHER_SLURM_SLURM_COMPAT_H
 
-#include "common/base/error.h"
+#include "launcher/slurm/slurm_conf.h"
 
 #include <jansson.h>
-#include <stdbool.h>
 #include <sys/types.h>
-
-struct pl_slurm_limits {
-    unsigned max_array_size;  /* MaxArraySize: one more than the largest index */
-    unsigned max_array_tasks; /* SchedulerParameters max_array_tasks; 0: not set */
-};
-
-/* True where a slurm.conf is readable where libslurm looks for it. Without one libslurm looks for
- * a controller in DNS for a minute and then ends its process: it must not be called. */
-bool pl_slurm_conf_readable(void);
 
 /* Asks slurmctld whether it is there at all, which is quick. May block as long as libslurm likes,
  * print, and end the process: call it in a child (pl_child_call()).
@@ -28,9 +18,6 @@ int pl_slurm_query_ping(struct pl_error *err);
 
 /* Asks slurmctld for its limits, after a ping; as above. */
 int pl_slurm_query_limits(struct pl_slurm_limits *ret, struct pl_error *err);
-
-/* From the text of SchedulerParameters; 0 where it has no max_array_tasks. params may be NULL. */
-unsigned pl_slurm_max_array_tasks(const char *params);
 
 /* All jobs of a user that slurmctld still knows, as an array of objects (slurm_jobs.h says what is
  * in them). As pl_slurm_query_limits(): for a child. -EHOSTUNREACH, -ENOTSUP, -ENOMEM. */

@@ -2,79 +2,9 @@
 #include "launcher/slurm/slurm_limits.h"
 #include "common/base/child.h"
 #include "common/base/fs.h"
-#include "common/base/parse.h"
+#include "launcher/slurm/slurm_compat.h"
 
 #include <string.h>
-
-bool pl_slurm_conf_readable(void)
-{
-    static const char *const places[] = {"/etc/slurm/slurm.conf", "/etc/slurm-llnl/slurm.conf",
-                                         "/usr/local/etc/slurm.conf", "/run/slurm/conf/slurm.conf"};
-    const char *given = getenv("SLURM_CONF");
-
-    if (given && *given)
-        return access(given, R_OK) == 0;
-    for (size_t i = 0; i < PL_COUNT(places); i++)
-        if (access(places[i], R_OK) == 0)
-            return true;
-    return false;
-}
-
-/* The decimal number at s; 0 where there is none. */
-static unsigned number_at(const char *s)
-{
-    char digits[12];
-    size_t len = strspn(s, "0123456789");
-    int64_t n = 0;
-
-    if (len < sizeof(digits)) {
-        memcpy(digits, s, len);
-        digits[len] = '\0';
-        pl_parse_int(digits, 0, UINT32_MAX, &n, NULL);
-    }
-    return (unsigned)n;
-}
-
-unsigned pl_slurm_max_array_tasks(const char *params)
-{
-    static const char key[] = "max_array_tasks=";
-
-    for (const char *p = params; p && *p; p += *p == ',') {
-        if (strncmp(p, key, strlen(key)) == 0)
-            return number_at(p + strlen(key));
-        p += strcspn(p, ",");
-    }
-    return 0;
-}
-
-/* The value of a line "KEY   = VALUE". */
-static const char *find_line(const char *text, const char *key)
-{
-    size_t len = strlen(key);
-
-    for (const char *line = text; line; line = strchr(line, '\n'), line += line ? 1 : 0) {
-        const char *p = line + len;
-
-        if (strncmp(line, key, len) != 0)
-            continue;
-        p += strspn(p, " ");
-        if (*p == '=')
-            return p + 1 + strspn(p + 1, " ");
-    }
-    return NULL;
-}
-
-int pl_slurm_limits_parse(const char *text, struct pl_slurm_limits *ret)
-{
-    const char *size = find_line(text, "MaxArraySize");
-    const char *params = find_line(text, "SchedulerParameters");
-    _cleanup_free_ char *line = params ? strndup(params, strcspn(params, "\n")) : NULL;
-
-    if (!size || number_at(size) == 0)
-        return -EINVAL;
-    *ret = (struct pl_slurm_limits){number_at(size), pl_slurm_max_array_tasks(line)};
-    return 0;
-}
 
 /* What the child sends. */
 struct answer {

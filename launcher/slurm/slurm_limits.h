@@ -4,7 +4,7 @@
 #ifndef PL_LAUNCHER_SLURM_SLURM_LIMITS_H
 #define PL_LAUNCHER_SLURM_SLURM_LIMITS_H
 
-#include "launcher/slurm/slurm_compat.h"
+#include "launcher/slurm/slurm_conf.h"
 
 #define PL_SLURM_LIMITS_MS 10000
 
@@ -16,8 +16,5 @@ int pl_slurm_limits_get(struct pl_slurm_limits *ret, struct pl_error *err);
 
 /* Only whether there is a controller, at half the price; errors as above. */
 int pl_slurm_limits_ping(struct pl_error *err);
-
-/* Reads what `scontrol show config` prints. -EINVAL where MaxArraySize is not in it. */
-int pl_slurm_limits_parse(const char *text, struct pl_slurm_limits *ret);
 
 #endif
