@@ -7,7 +7,7 @@
 #include "kernels/kernels.h"
 #include "common/base/fs.h"
 #include "common/base/parse.h"
-#include "kernels/pool.h"
+#include "kernels/pool/pool.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -16,7 +16,7 @@
 
 #include "kernels/cpu/pack.h"
 #include "kernels/cpu/scratch.h"
-#include "kernels/pool.h"
+#include "kernels/pool/pool.h"
 
 #include <float.h>
 #include <math.h>

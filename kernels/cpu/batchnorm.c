@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* A channel at a time, each on one thread: its sums are added up in the same order always. */
 #include "kernels/cpu/level.h"
-#include "kernels/pool.h"
+#include "kernels/pool/pool.h"
 
 #include <math.h>
 

@@ -3,7 +3,7 @@
  * only one. */
 #include "kernels/cpu/lanes.h"
 #include "kernels/cpu/level.h"
-#include "kernels/pool.h"
+#include "kernels/pool/pool.h"
 
 #define GRAIN 32768
 

@@ -3,7 +3,7 @@
 #include "kernels/cpu/conv2d_winograd.h"
 #include "kernels/cpu/pack.h"
 #include "kernels/cpu/scratch.h"
-#include "kernels/pool.h"
+#include "kernels/pool/pool.h"
 
 #include <math.h>
 

@@ -2,7 +2,7 @@
 /* Neighbouring dimensions that both sides walk in equal steps become one; what is left runs row by
  * row, a row that is dense on both sides as one memcpy(). */
 #include "kernels/cpu/level.h"
-#include "kernels/pool.h"
+#include "kernels/pool/pool.h"
 
 #include <string.h>
 

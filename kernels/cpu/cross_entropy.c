@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "kernels/cpu/level.h"
-#include "kernels/pool.h"
+#include "kernels/pool/pool.h"
 
 #include <math.h>
 #include <string.h>

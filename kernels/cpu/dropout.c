@@ -2,7 +2,7 @@
 /* Bound by Philox' multiplications, some 10 an element; nothing is stored for backward. */
 #include "kernels/cpu/level.h"
 #include "kernels/philox.h"
-#include "kernels/pool.h"
+#include "kernels/pool/pool.h"
 
 #define GRAIN 4096 /* a multiple of 4 */
 #define BLOCK 256

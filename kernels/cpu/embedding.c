@@ -2,7 +2,7 @@
 /* Backward in parallel over columns: each row of the table has one writer for each column, in the
  * order of the rows, so there is no race and the bits do not depend on threads. */
 #include "kernels/cpu/level.h"
-#include "kernels/pool.h"
+#include "kernels/pool/pool.h"
 
 #include <math.h>
 #include <string.h>

@@ -4,7 +4,7 @@
  * packing would cost more than it saves (few rows or few columns) the matrix is read in place. */
 #include "kernels/cpu/pack.h"
 #include "kernels/cpu/scratch.h"
-#include "kernels/pool.h"
+#include "kernels/pool/pool.h"
 
 /* A panel of B, KC * PL_NR floats, stays in L1. Among 256, 384 and 512, 384 is the fastest by 1 to
  * 3 % at 8 lanes (L1 of 32 KiB). */

@@ -2,7 +2,7 @@
 /* Bound by memory: 6 bytes a number, 10 or 8 where it adds. The conversions are integer arithmetic
  * that vectorises. */
 #include "kernels/cpu/level.h"
-#include "kernels/pool.h"
+#include "kernels/pool/pool.h"
 
 #define GRAIN 32768
 

@@ -5,7 +5,7 @@
 #include "kernels/cpu/lanes.h"
 #include "kernels/cpu/level.h"
 #include "kernels/cpu/scratch.h"
-#include "kernels/pool.h"
+#include "kernels/pool/pool.h"
 
 #include <math.h>
 #include <string.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "kernels/cpu/vmath.h"
-#include "kernels/pool.h"
+#include "kernels/pool/pool.h"
 
 #define COLUMNS 1024 /* of dz that one thread takes at a time, at most */
 

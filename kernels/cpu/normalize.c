@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "kernels/cpu/lanes.h"
 #include "kernels/cpu/level.h"
-#include "kernels/pool.h"
+#include "kernels/pool/pool.h"
 
 #include <math.h>
 

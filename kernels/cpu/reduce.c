@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Bound by memory: each element once. Rows (inner 1) by lanes, else lines of `inner` are added. */
 #include "kernels/cpu/level.h"
-#include "kernels/pool.h"
+#include "kernels/pool/pool.h"
 
 #define GRAIN 32768
 #define CHUNKS_MAX 256

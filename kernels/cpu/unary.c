@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Bound by the exponential: some 20 operations an element, 8 bytes read and written. */
 #include "kernels/cpu/vmath.h"
-#include "kernels/pool.h"
+#include "kernels/pool/pool.h"
 
 #define GRAIN 8192
 

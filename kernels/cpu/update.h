@@ -5,7 +5,7 @@
 #define PL_KERNELS_CPU_UPDATE_H
 
 #include "kernels/cpu/level.h"
-#include "kernels/pool.h"
+#include "kernels/pool/pool.h"
 
 #include <math.h>
 

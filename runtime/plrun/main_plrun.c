@@ -8,7 +8,6 @@
 #include "runtime/node/slurm_step.h"
 #include "runtime/plrun/starter.h"
 #include "runtime/plrun/trial.h"
-#include "runtime/plrund/daemon/capture.h"
 
 #include <limits.h>
 #include <poll.h>

@@ -2,7 +2,7 @@
 /* pltrain: one rank of a training run, or a few of them on this machine. */
 #include "common/base/fs.h"
 #include "common/base/log.h"
-#include "kernels/pool.h"
+#include "kernels/pool/pool.h"
 #include "runtime/engine/comm/comm_device.h"
 #include "runtime/engine/comm/comm_mpi.h"
 #include "runtime/engine/device/gpu.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "runtime/pltrain/threads.h"
-#include "kernels/pool.h"
+#include "kernels/pool/pool.h"
 
 #include <sched.h>
 #include <string.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "tests/engine/held.h"
 #include "common/base/fs.h"
-#include "kernels/pool.h"
+#include "kernels/pool/pool.h"
 
 #include <dirent.h>
 #include <malloc.h>

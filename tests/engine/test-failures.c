@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Runs that fail in a process that goes on: descriptors, threads, slabs and memory are free again
  * afterwards, and the next run there is as good as any. */
-#include "kernels/pool.h"
+#include "kernels/pool/pool.h"
 #include "runtime/engine/train/trainer.h"
 #include "runtime/pltrain/spawn_local.h"
 #include "tests/engine/held.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "tests/kernels/check.h"
 #include "common/base/parse.h"
-#include "kernels/pool.h"
+#include "kernels/pool/pool.h"
 #include "tests/kernels/typed.h"
 
 #include <math.h>

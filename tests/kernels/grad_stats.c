@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-#include "kernels/pool.h"
+#include "kernels/pool/pool.h"
 #include "tests/kernels/check.h"
 
 #include <math.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* The pool: every chunk once, the same chunks whatever the threads, devices side by side. */
 #include "common/base/macros.h"
-#include "kernels/pool.h"
+#include "kernels/pool/pool.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

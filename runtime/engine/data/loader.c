@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "runtime/engine/data/loader.h"
-#include "kernels/pool.h"
+#include "kernels/pool/pool.h"
 #include "runtime/engine/data/loader_fill.h"
 
 #include <signal.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-#include "kernels/pool.h"
+#include "kernels/pool/pool.h"
 #include "runtime/engine/train/parts_private.h"
 #include "runtime/engine/util/rng.h"
 

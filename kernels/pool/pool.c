@@ -6,7 +6,7 @@
  *
  * Devices are a job of the root group: its first chunks lead a group each until their devices are
  * done, the others serve one of these groups as workers until its leader closes it. */
-#include "kernels/pool.h"
+#include "kernels/pool/pool.h"
 #include "kernels/kernels.h"
 
 #include <errno.h>

@@ -5,8 +5,8 @@
  * "CPU devices" for as long as it runs. The pool has pl_threads_available() threads, the caller
  * counted; the others are made at the first use that has work for more than one, and none ever
  * where one is all there is. A child of fork() begins with a pool of its own. */
-#ifndef PL_KERNELS_POOL_H
-#define PL_KERNELS_POOL_H
+#ifndef PL_KERNELS_POOL_POOL_H
+#define PL_KERNELS_POOL_POOL_H
 
 #include <stddef.h>
 
