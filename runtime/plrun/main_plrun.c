@@ -2,6 +2,7 @@
 /* plrun(1): starts one rank of a step and guards it; also the job script's small helper. */
 #include "common/base/fs.h"
 #include "common/base/log.h"
+#include "common/base/metric_rule.h"
 #include "common/base/options.h"
 #include "common/base/parse.h"
 #include "runtime/node/net.h"
