@@ -276,11 +276,9 @@ static int collect(struct list *l)
     if (r == 0)
         r = add_jobs(l, jobs);
     if (r == 0 && l->ps->json)
-        l->ps->doc = json_pack("{s:O, s:O}", "sweeps", l->sweeps, "jobs", jobs);
+        r = pl_plstat_document(l->ps, json_pack("{s:O, s:O}", "sweeps", l->sweeps, "jobs", jobs));
     json_decref(jobs);
-    if (r == 0 && l->ps->json)
-        return l->ps->doc ? 0 : -ENOMEM;
-    return r < 0 ? r : print(l);
+    return r < 0 || l->ps->json ? r : print(l);
 }
 
 int pl_cmd_list(struct pl_plstat *ps, struct pl_error *err)

@@ -347,41 +347,28 @@ static int print_slurm(struct pl_plstat *ps, const struct pl_slurm_job *job)
     return r;
 }
 
-static int show_slurm(struct pl_plstat *ps, const struct pl_slurm_job *job, struct pl_error *err)
+static int report_slurm_job(struct pl_plstat *ps, const struct pl_slurm_job *job)
 {
-    int r = 0;
+    json_t *doc;
 
-    ps->bad |= pl_trial_state_bad(pl_slurm_trial_state(job));
     if (pl_slurm_trial_state(job) != PL_TRIAL_WAITING)
-        pl_notes_add(&ps->notes, true, "from Slurm alone: no run folder is known for job '%s'",
-                     ps->word);
+        pl_plstat_note_slurm_only(ps, true);
     if (!ps->json)
-        r = print_slurm(ps, job);
-    else if (!(ps->doc = pl_plstat_json_slurm_job(job)) ||
-             json_object_set_new(ps->doc, "ranks", json_array()) < 0)
-        r = -ENOMEM;
-    return r < 0 ? pl_error_set(err, r, "out of memory") : 0;
+        return print_slurm(ps, job);
+    doc = pl_plstat_json_slurm_job(job);
+    if (doc && json_object_set_new(doc, "ranks", json_array()) < 0)
+        json_decref(PL_TAKE(doc));
+    return pl_plstat_document(ps, doc);
+}
+
+static int report_run(struct pl_plstat *ps, const struct pl_run_status *s)
+{
+    return ps->json ? pl_plstat_document(ps, pl_plstat_json_show(s)) : print(ps, s);
 }
 
 int pl_cmd_show(struct pl_plstat *ps, struct pl_error *err)
 {
-    _cleanup_(pl_run_status_destroyp) struct pl_run_status *s = NULL;
-    _cleanup_(pl_target_finish) struct pl_target target = {0};
-    const struct pl_slurm_job *job;
-    int r = pl_plstat_find(ps, &target, &job, err);
+    static const struct pl_job_report report = {true, report_run, report_slurm_job};
 
-    if (r < 0)
-        return r;
-    if (!target.run)
-        return show_slurm(ps, job, err);
-    r = pl_run_status_collect(target.run, target.trial, true, &ps->slurm, &s, &ps->notes, err);
-    if (r < 0)
-        return r;
-    for (size_t i = 0; i < s->n_trials; i++)
-        ps->bad |= pl_trial_state_bad(s->trials[i].state);
-    if (!ps->json)
-        r = print(ps, s);
-    else if (!(ps->doc = pl_plstat_json_show(s)))
-        r = -ENOMEM;
-    return r < 0 ? pl_error_set(err, r, "out of memory") : 0;
+    return pl_plstat_report_job(ps, &report, err);
 }

@@ -160,28 +160,14 @@ static int print(struct pl_plstat *ps, const struct pl_run_status *s)
     return r < 0 ? r : add_best(ps, s);
 }
 
+static int report_run(struct pl_plstat *ps, const struct pl_run_status *s)
+{
+    return ps->json ? pl_plstat_document(ps, pl_plstat_json_sweep(s, true)) : print(ps, s);
+}
+
 int pl_cmd_sweep(struct pl_plstat *ps, struct pl_error *err)
 {
-    _cleanup_(pl_run_status_destroyp) struct pl_run_status *s = NULL;
-    _cleanup_(pl_target_finish) struct pl_target target = {0};
-    const struct pl_slurm_job *job;
-    int r = pl_plstat_find(ps, &target, &job, err);
+    static const struct pl_job_report report = {.run = report_run};
 
-    if (r < 0)
-        return r;
-    if (!target.run && !target.unreadable)
-        return pl_error_set(err, -ENOENT, "job '%s' is no sweep: see plstat show %s", ps->word,
-                            ps->word);
-    if (!target.run)
-        return pl_error_set(err, -EACCES, "%s", target.unreadable);
-    r = pl_run_status_collect(target.run, target.trial, false, &ps->slurm, &s, &ps->notes, err);
-    if (r < 0)
-        return r;
-    for (size_t i = 0; i < s->n_trials; i++)
-        ps->bad |= pl_trial_state_bad(s->trials[i].state);
-    if (!ps->json)
-        r = print(ps, s);
-    else if (!(ps->doc = pl_plstat_json_sweep(s, true)))
-        r = -ENOMEM;
-    return r < 0 ? pl_error_set(err, r, "out of memory") : 0;
+    return pl_plstat_report_job(ps, &report, err);
 }

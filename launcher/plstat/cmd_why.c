@@ -212,75 +212,66 @@ static json_t *slurm_cause(const struct pl_slurm_job *job)
     return cause;
 }
 
-static int why_slurm(struct pl_plstat *ps, const struct pl_slurm_job *job, struct pl_error *err)
+static int report_slurm_job(struct pl_plstat *ps, const struct pl_slurm_job *job)
 {
     bool failed = pl_trial_state_bad(pl_slurm_trial_state(job));
     _cleanup_(json_decrefp) json_t *cause = failed ? slurm_cause(job) : NULL;
-    int r = failed && !cause ? -ENOMEM : 0;
+    json_t *doc;
 
-    ps->bad |= failed;
-    pl_notes_add(&ps->notes, failed, "from Slurm alone: no run folder is known for job '%s'",
-                 ps->word);
-    if (r == 0 && ps->json) {
-        ps->doc = pl_plstat_json_slurm_job(job);
-        if (!ps->doc || (cause && json_object_set(ps->doc, "cause", cause) < 0))
-            r = -ENOMEM;
-    } else if (r == 0 && failed) {
-        r = add_cause(ps, cause);
-    } else if (r == 0) {
-        r = pl_plstat_line(ps, PL_TERM_PLAIN, "no failure: job %s is %s", ps->word,
-                           pl_trial_state_name(pl_slurm_trial_state(job)));
+    if (failed && !cause)
+        return -ENOMEM;
+    pl_plstat_note_slurm_only(ps, failed);
+    if (ps->json) {
+        doc = pl_plstat_json_slurm_job(job);
+        if (doc && cause && json_object_set(doc, "cause", cause) < 0)
+            json_decref(PL_TAKE(doc));
+        return pl_plstat_document(ps, doc);
     }
-    return r < 0 ? pl_error_set(err, r, "out of memory") : 0;
+    if (failed)
+        return add_cause(ps, cause);
+    return pl_plstat_line(ps, PL_TERM_PLAIN, "no failure: job %s is %s", ps->word,
+                          pl_trial_state_name(pl_slurm_trial_state(job)));
 }
 
-/* The same trial again, now with its ranks: of a large sweep only that one's log is read. */
-static int look_closer(struct pl_plstat *ps,
-                       const struct pl_run_status *s,
-                       struct pl_run_status **ret,
-                       const struct pl_trial_status **ts,
-                       struct pl_error *err)
+/* Reports one failed trial. Its ranks are collected only now, so that of a large sweep only one log
+ * is read. */
+static int report_failure(struct pl_plstat *ps,
+                          const struct pl_run_status *sweep,
+                          unsigned trial,
+                          size_t n_failed)
 {
-    int r = pl_run_status_collect(s->run, (*ts)->trial, true, &ps->slurm, ret, &ps->notes, err);
+    _cleanup_(pl_run_status_destroyp) struct pl_run_status *s = NULL;
+    _cleanup_(json_decrefp) json_t *cause = NULL;
+    int r = pl_run_status_collect(sweep->run, trial, true, &ps->slurm, &s, &ps->notes, NULL);
 
-    if (r == 0)
-        *ts = &(*ret)->trials[0];
-    return r;
+    if (r < 0)
+        return r;
+    cause = make_cause(sweep, s->trials);
+    if (!cause)
+        return -ENOMEM;
+    if (ps->json)
+        return pl_plstat_document(ps, pl_plstat_json_why(sweep, s->trials, cause));
+    return print(ps, sweep, s->trials, n_failed, cause);
+}
+
+static int report_run(struct pl_plstat *ps, const struct pl_run_status *s)
+{
+    const struct pl_trial_status *ts;
+    size_t n_failed;
+
+    ts = first_failure(s, &n_failed);
+    ps->bad |= ts != NULL;
+    if (ts)
+        return report_failure(ps, s, ts->trial, n_failed);
+    if (ps->json)
+        return pl_plstat_document(ps,
+                                  pl_plstat_json_why(s, s->n_trials == 1 ? s->trials : NULL, NULL));
+    return print_none(ps, s);
 }
 
 int pl_cmd_why(struct pl_plstat *ps, struct pl_error *err)
 {
-    _cleanup_(pl_run_status_destroyp) struct pl_run_status *s = NULL, *closer = NULL;
-    _cleanup_(pl_target_finish) struct pl_target target = {0};
-    _cleanup_(json_decrefp) json_t *cause = NULL;
-    const struct pl_trial_status *ts;
-    const struct pl_slurm_job *job;
-    size_t n_failed;
-    int r = pl_plstat_find(ps, &target, &job, err);
+    static const struct pl_job_report report = {false, report_run, report_slurm_job};
 
-    if (r < 0)
-        return r;
-    if (!target.run)
-        return why_slurm(ps, job, err);
-    r = pl_run_status_collect(target.run, target.trial, false, &ps->slurm, &s, &ps->notes, err);
-    if (r < 0)
-        return r;
-    ts = first_failure(s, &n_failed);
-    ps->bad |= ts != NULL;
-    if (ts) {
-        r = look_closer(ps, s, &closer, &ts, err);
-        if (r < 0)
-            return r;
-        cause = make_cause(s, ts);
-        r = cause ? 0 : -ENOMEM;
-    }
-    if (r == 0 && ps->json) {
-        if (!ts && s->n_trials == 1)
-            ts = s->trials;
-        ps->doc = pl_plstat_json_why(s, ts, cause);
-        r = ps->doc ? 0 : -ENOMEM;
-    } else if (r == 0) {
-        r = ts ? print(ps, s, ts, n_failed, cause) : print_none(ps, s);
-    }
-    return r < 0 ? pl_error_set(err, r, "out of memory") : 0;
+    return pl_plstat_report_job(ps, &report, err);
 }

@@ -36,10 +36,11 @@ static int find_array(const struct pl_slurm_job *job, struct pl_target *target)
     return 1;
 }
 
-int pl_plstat_find(struct pl_plstat *ps,
-                   struct pl_target *ret,
-                   const struct pl_slurm_job **ret_job,
-                   struct pl_error *err)
+/* Finds ps->word. *ret_job is Slurm's record if no run is known for it; ret->run is NULL then. */
+static int find_job(struct pl_plstat *ps,
+                    struct pl_target *ret,
+                    const struct pl_slurm_job **ret_job,
+                    struct pl_error *err)
 {
     double begin_s = pl_wall_s();
     const struct pl_slurm_jobs *jobs;
@@ -79,6 +80,55 @@ int pl_plstat_find(struct pl_plstat *ps,
     }
     *ret = t;
     return 0;
+}
+
+static int report_slurm_job(struct pl_plstat *ps,
+                            const struct pl_job_report *report,
+                            const struct pl_target *target,
+                            const struct pl_slurm_job *job,
+                            struct pl_error *err)
+{
+    if (!report->slurm_job && target->unreadable)
+        return pl_error_set(err, -EACCES, "%s", target->unreadable);
+    if (!report->slurm_job)
+        return pl_error_set(err, -ENOENT, "job '%s' is not a sweep: see plstat show %s", ps->word,
+                            ps->word);
+    ps->bad |= pl_trial_state_bad(pl_slurm_trial_state(job));
+    return report->slurm_job(ps, job) < 0 ? pl_error_set(err, -ENOMEM, "out of memory") : 0;
+}
+
+int pl_plstat_report_job(struct pl_plstat *ps,
+                         const struct pl_job_report *report,
+                         struct pl_error *err)
+{
+    _cleanup_(pl_run_status_destroyp) struct pl_run_status *s = NULL;
+    _cleanup_(pl_target_finish) struct pl_target target = {0};
+    const struct pl_slurm_job *job;
+    int r = find_job(ps, &target, &job, err);
+
+    if (r < 0)
+        return r;
+    if (!target.run)
+        return report_slurm_job(ps, report, &target, job, err);
+    r = pl_run_status_collect(target.run, target.trial, report->ranks, &ps->slurm, &s, &ps->notes,
+                              err);
+    if (r < 0)
+        return r;
+    for (size_t i = 0; i < s->n_trials; i++)
+        ps->bad |= pl_trial_state_bad(s->trials[i].state);
+    return report->run(ps, s) < 0 ? pl_error_set(err, -ENOMEM, "out of memory") : 0;
+}
+
+int pl_plstat_document(struct pl_plstat *ps, json_t *doc)
+{
+    ps->doc = doc;
+    return doc ? 0 : -ENOMEM;
+}
+
+void pl_plstat_note_slurm_only(struct pl_plstat *ps, bool partial)
+{
+    pl_notes_add(&ps->notes, partial, "from Slurm alone: no run folder is known for job '%s'",
+                 ps->word);
 }
 
 int pl_plstat_line(struct pl_plstat *ps, enum pl_term_style style, const char *fmt, ...)

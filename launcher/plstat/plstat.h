@@ -36,12 +36,27 @@ int pl_cmd_why(struct pl_plstat *ps, struct pl_error *err);
 
 void pl_plstat_reset(struct pl_plstat *ps);
 
-/* Finds ps->word; asks Slurm for the array behind a task's own number. *ret_job is Slurm's record
- * where no run is known for it (then target->run is NULL). -ENOENT where nobody knows it. */
-int pl_plstat_find(struct pl_plstat *ps,
-                   struct pl_target *ret,
-                   const struct pl_slurm_job **ret_job,
-                   struct pl_error *err);
+/* The parts in which show, sweep and why differ. */
+struct pl_job_report {
+    bool ranks; /* collect the ranks of each trial */
+    /* Reports a run. -ENOMEM. */
+    int (*run)(struct pl_plstat *ps, const struct pl_run_status *s);
+    /* Reports a job that only Slurm knows. -ENOMEM. NULL: such a job is an error. */
+    int (*slurm_job)(struct pl_plstat *ps, const struct pl_slurm_job *job);
+};
+
+/* Finds ps->word, collects its status and reports it. Sets ps->bad if a trial shown failed.
+ * -ENOENT: neither the index nor Slurm knows the job, or it is not a sweep. -EACCES: its run folder
+ * is unreadable. -EHOSTUNREACH: the index does not know it and Slurm does not answer. */
+int pl_plstat_report_job(struct pl_plstat *ps,
+                         const struct pl_job_report *report,
+                         struct pl_error *err);
+
+/* Makes doc the report; takes the reference. -ENOMEM for NULL. */
+int pl_plstat_document(struct pl_plstat *ps, json_t *doc);
+
+/* Notes that the report has Slurm's record of the job only. */
+void pl_plstat_note_slurm_only(struct pl_plstat *ps, bool partial);
 
 /* Appends one line of text, escaped, no longer than the screen (cut with '+'), in a style. */
 int pl_plstat_line(struct pl_plstat *ps, enum pl_term_style style, const char *fmt, ...)
