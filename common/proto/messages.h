@@ -1,0 +1,254 @@
+/* SPDX-License-Identifier: MIT */
+/* The messages of plume-protocol(7): each is one struct, and one writer and one reader serve them
+ * all by a table. A new field or message is a struct member and a line of that table; a unit test
+ * compares the table with the manual page. Ranks link libc only: their writers are in
+ * proto/rank/rank_line.h.
+ *
+ * The type on the wire and the direction make the message: "exited" from plrun says how its child
+ * ended, "exited" from a node adds who ended it and why. Neither can be renamed, since an older
+ * hub would skip the new name and wait for ever. */
+#ifndef PL_COMMON_PROTO_MESSAGES_H
+#define PL_COMMON_PROTO_MESSAGES_H
+
+#include <jansson.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* An optional integer that is not there. */
+#define PL_MSG_ABSENT INT64_MIN
+
+enum pl_wire {
+    PL_WIRE_RANK_TO_DAEMON,  /* the rank socket; from the plugin, the control socket */
+    PL_WIRE_DAEMON_TO_RANK,  /* the rank socket */
+    PL_WIRE_DAEMON_TO_OWNER, /* the control socket, to plrun or the plugin */
+    PL_WIRE_GREETING,        /* between a hub and whoever connects */
+    PL_WIRE_PEER_TO_HUB,     /* from a client, and from a node before it has joined */
+    PL_WIRE_HUB_TO_CLIENT,
+    PL_WIRE_NODE_TO_HUB, /* also from the process that watches GPUs to its daemon */
+    PL_WIRE_HUB_TO_NODE,
+};
+
+enum pl_msg_type {
+    PL_MSG_RANK_HELLO,
+    PL_MSG_RANK_METRICS,
+    PL_MSG_RANK_FACT,
+    PL_MSG_RANK_EXCHANGE,
+    PL_MSG_RANK_SPAWNED,
+    PL_MSG_RANK_SIGNALLED,
+    PL_MSG_RANK_EXITED,
+
+    PL_MSG_RANK_WORLD,
+    PL_MSG_RANK_REFUSED,
+    PL_MSG_RANK_EXCHANGED,
+    PL_MSG_RANK_SIGNAL,
+    PL_MSG_RANK_BEAT,
+    PL_MSG_RANK_VERDICT,
+    PL_MSG_RANK_ERROR,
+
+    PL_MSG_OWNER_READY,
+    PL_MSG_OWNER_FAILED,
+    PL_MSG_OWNER_BEAT,
+    PL_MSG_OWNER_BUSY,
+
+    PL_MSG_BANNER, /* has no "type" */
+    PL_MSG_HELLO,
+    PL_MSG_WELCOME,
+
+    PL_MSG_ASK_SNAPSHOT,
+    PL_MSG_WATCH,
+    PL_MSG_JOIN,
+
+    PL_MSG_SNAPSHOT,
+    PL_MSG_EVENT,
+    PL_MSG_ERROR,
+
+    PL_MSG_NODE_STARTED,
+    PL_MSG_NODE_EXITED,
+    PL_MSG_NODE_METRICS,
+    PL_MSG_NODE_METRICS_ITEM, /* an item of the above; has no "type" */
+    PL_MSG_NODE_FACT,
+    PL_MSG_NODE_EXCHANGE,
+    PL_MSG_NODE_SIGNALLED,
+    PL_MSG_NODE_GPUS,
+    PL_MSG_NODE_GPU,
+    PL_MSG_NODE_PONG,
+    PL_MSG_NODE_BEAT,
+    PL_MSG_NODE_BYE,
+
+    PL_MSG_HUB_WORLD,
+    PL_MSG_HUB_REFUSED,
+    PL_MSG_HUB_EXCHANGED,
+    PL_MSG_HUB_END_RANKS,
+    PL_MSG_HUB_DECIDED,
+    PL_MSG_HUB_PING,
+    PL_MSG_HUB_BYE_OK,
+    PL_MSG_N_TYPES,
+};
+
+/* Members have the names of the wire's keys. Texts end in NUL. Of a message that was read, texts
+ * and JSON values are borrowed from the object; of one to be written, from the caller.
+ * Optional fields (marked in the table) are NULL, PL_MSG_ABSENT or false where they are absent. */
+struct pl_msg {
+    enum pl_msg_type type;
+    union {
+        struct pl_msg_rank_hello {
+            const char *proto;
+            int64_t major, minor;
+            const char *role; /* "starter" or "program" */
+            int64_t rank, local_rank, pid;
+            bool guarded; /* the sender stays and reports the rank's end */
+        } rank_hello;
+        struct pl_msg_rank_metrics {
+            int64_t step;
+            json_t *metrics; /* name: number, "nan", "inf" or "-inf" */
+        } rank_metrics;
+        struct pl_msg_rank_fact {
+            const char *key, *value;
+        } rank_fact;
+        struct pl_msg_rank_exchange {
+            const char *name, *value;
+        } rank_exchange;
+        struct pl_msg_rank_spawned {
+            int64_t rank, pid; /* rank: from the plugin only */
+        } rank_spawned;
+        struct pl_msg_rank_signalled {
+            int64_t signal;
+        } rank_signalled;
+        struct pl_msg_rank_exited {
+            int64_t rank, status, at_ns; /* wait status; CLOCK_MONOTONIC */
+        } rank_exited;
+
+        struct pl_msg_rank_world {
+            json_t *env, *defaults; /* "NAME=VALUE" */
+        } rank_world;
+        struct pl_msg_text {
+            const char *text;
+        } rank_refused, rank_error, error, hub_refused;
+        struct pl_msg_exchanged {
+            const char *name;
+            json_t *values; /* by rank */
+        } rank_exchanged, hub_exchanged;
+        struct pl_msg_rank_signal {
+            int64_t signal;
+        } rank_signal;
+        struct pl_msg_rank_verdict {
+            int64_t code;
+        } rank_verdict;
+
+        struct pl_msg_owner_ready {
+            int64_t pid;
+            const char *socket;
+        } owner_ready;
+        struct pl_msg_owner_failed {
+            const char *text;
+            int64_t error; /* "errno" on the wire */
+        } owner_failed;
+
+        struct pl_msg_banner {
+            const char *proto;
+            int64_t major, minor;
+            const char *role, *job, *step;
+            int64_t attempt;
+            const char *nonce;
+        } banner;
+        struct pl_msg_hello {
+            const char *role, *proto; /* role: "daemon" or "client" */
+            int64_t major, minor;
+            const char *nonce;
+        } hello;
+
+        struct pl_msg_join {
+            int64_t node_id;
+            const char *node;
+            int64_t local_ntasks;
+            const char *clock; /* pl_clock_id() */
+        } join;
+        struct pl_msg_snapshot {
+            const char *epoch;
+            int64_t seq;
+            json_t *state; /* the document of run_state.h */
+        } snapshot;
+        struct pl_msg_event {
+            json_t *event;
+        } event;
+
+        struct pl_msg_node_started {
+            int64_t rank, pid;
+        } node_started;
+        struct pl_msg_node_exited {
+            int64_t rank, status, at_ns; /* wait status; the node's CLOCK_MONOTONIC */
+            bool killed, oom;            /* by the runtime; by the kernel, for want of memory */
+            const char *text;            /* last lines of stderr */
+        } node_exited;
+        struct pl_msg_node_metrics {
+            json_t *items;
+        } node_metrics;
+        struct pl_msg_node_metrics_item {
+            int64_t rank;
+            json_t *metrics;
+            int64_t step;
+        } node_metrics_item;
+        struct pl_msg_node_fact {
+            const char *key, *value;
+            int64_t rank;
+        } node_fact;
+        struct pl_msg_node_exchange {
+            const char *name, *value;
+            int64_t rank;
+        } node_exchange;
+        struct pl_msg_node_signalled {
+            int64_t signal;
+        } node_signalled;
+        struct pl_msg_node_gpus {
+            json_t *gpus;
+        } node_gpus;
+        struct pl_msg_node_gpu {
+            int64_t gpu;
+            const char *event; /* "xid" or "ecc" */
+            int64_t at_ns;
+            const char *uuid;
+            int64_t xid;
+            const char *text;
+            json_t *ranks; /* of the node, that used the GPU */
+        } node_gpu;
+        struct pl_msg_node_pong {
+            int64_t t, mine; /* ping's t; the node's CLOCK_MONOTONIC, ns */
+        } node_pong;
+
+        struct pl_msg_hub_world {
+            const char *attempt_dir, *run_dir, *master_addr;
+            int64_t master_port;
+            const char *node_addr;
+        } hub_world;
+        struct pl_msg_hub_end_ranks {
+            int64_t grace_ms;
+        } hub_end_ranks;
+        struct pl_msg_hub_decided {
+            int64_t root;
+        } hub_decided;
+        struct pl_msg_hub_ping {
+            int64_t t;
+        } hub_ping;
+    };
+};
+
+/* The writer: a new object with the message's type and fields. NULL when out of memory, where a
+ * required field is NULL, or where a text is not UTF-8. */
+json_t *pl_msg_new(const struct pl_msg *m);
+
+/* The reader: finds which message of this wire the object is. Unknown keys are ignored, and an
+ * optional field of another type counts as absent.
+ * Returns 0; -ENOENT (no type, or none of this wire's); -EINVAL (a required field is missing or of
+ * another type). *ret is valid while o is. */
+int pl_msg_read(const json_t *o, enum pl_wire wire, struct pl_msg *ret);
+
+/* As pl_msg_read(), for an object of one known type: an item, or one without "type". */
+int pl_msg_read_as(const json_t *o, enum pl_msg_type type, struct pl_msg *ret);
+
+/* The table, for tests. NULL: the message has no "type"; there is no such field. */
+const char *pl_msg_type_name(enum pl_msg_type type);
+enum pl_wire pl_msg_wire(enum pl_msg_type type);
+const char *pl_msg_field_name(enum pl_msg_type type, size_t field);
+
+#endif

@@ -1,0 +1,183 @@
+/* SPDX-License-Identifier: MIT */
+/* Each message, from the line of an older peer to the struct and back; and the table of messages
+ * against plume-protocol(7). */
+#include "common/base/fs.h"
+#include "common/proto/json.h"
+#include "common/proto/messages.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+/* As protocol 1.0 has always written them: never changed. */
+static const struct {
+    enum pl_msg_type type;
+    const char *line;
+} recorded[] = {
+    {PL_MSG_RANK_HELLO, "{\"type\":\"hello\",\"proto\":\"plume\",\"major\":1,\"minor\":0,\"role\":"
+                        "\"starter\",\"rank\":3,\"local_rank\":1,\"pid\":77,\"guarded\":true}"},
+    {PL_MSG_RANK_METRICS, "{\"type\":\"metrics\",\"step\":7,\"metrics\":{\"loss\":\"nan\"}}"},
+    {PL_MSG_RANK_FACT, "{\"type\":\"fact\",\"key\":\"param_hash\",\"value\":\"8f\"}"},
+    {PL_MSG_RANK_EXCHANGE, "{\"type\":\"exchange\",\"name\":\"ring\",\"value\":\"h:1\"}"},
+    {PL_MSG_RANK_SPAWNED, "{\"type\":\"spawned\",\"rank\":2,\"pid\":123}"},
+    {PL_MSG_RANK_SPAWNED, "{\"type\":\"spawned\",\"pid\":123}"},
+    {PL_MSG_RANK_SIGNALLED, "{\"type\":\"signalled\",\"signal\":15}"},
+    {PL_MSG_RANK_EXITED, "{\"type\":\"exited\",\"status\":768,\"at_ns\":9007199254740993}"},
+    {PL_MSG_RANK_EXITED, "{\"type\":\"exited\",\"rank\":0,\"status\":15}"},
+    {PL_MSG_RANK_WORLD, "{\"type\":\"world\",\"env\":[\"RANK=3\"],\"defaults\":[]}"},
+    {PL_MSG_RANK_REFUSED, "{\"type\":\"refused\",\"text\":\"no\"}"},
+    {PL_MSG_RANK_EXCHANGED, "{\"type\":\"exchanged\",\"name\":\"ring\",\"values\":[\"a\",\"b\"]}"},
+    {PL_MSG_RANK_SIGNAL, "{\"type\":\"signal\",\"signal\":9}"},
+    {PL_MSG_RANK_BEAT, "{\"type\":\"beat\"}"},
+    {PL_MSG_RANK_VERDICT, "{\"type\":\"verdict\",\"code\":3}"},
+    {PL_MSG_RANK_ERROR, "{\"type\":\"error\",\"text\":\"unknown type\"}"},
+    {PL_MSG_OWNER_READY, "{\"type\":\"ready\",\"pid\":9,\"socket\":\"/tmp/s\"}"},
+    {PL_MSG_OWNER_FAILED, "{\"type\":\"failed\",\"text\":\"no\"}"},
+    {PL_MSG_OWNER_FAILED, "{\"type\":\"failed\",\"errno\":2}"},
+    {PL_MSG_OWNER_BEAT, "{\"type\":\"beat\"}"},
+    {PL_MSG_OWNER_BUSY, "{\"type\":\"busy\"}"},
+    {PL_MSG_BANNER, "{\"proto\":\"plume\",\"major\":1,\"minor\":0,\"role\":\"hub\",\"job\":\"12\","
+                    "\"step\":\"0\",\"attempt\":1,\"nonce\":\"11\"}"},
+    {PL_MSG_HELLO, "{\"type\":\"hello\",\"role\":\"daemon\",\"proto\":\"plume\",\"major\":1,"
+                   "\"minor\":0,\"nonce\":\"22\"}"},
+    {PL_MSG_WELCOME, "{\"type\":\"welcome\"}"},
+    {PL_MSG_ASK_SNAPSHOT, "{\"type\":\"snapshot\"}"},
+    {PL_MSG_WATCH, "{\"type\":\"watch\"}"},
+    {PL_MSG_JOIN, "{\"type\":\"join\",\"node_id\":1,\"node\":\"n02\",\"local_ntasks\":8,\"clock\":"
+                  "\"c\"}"},
+    {PL_MSG_SNAPSHOT, "{\"type\":\"snapshot\",\"epoch\":\"0011\",\"seq\":3,\"state\":{\"nodes\":[],"
+                      "\"ranks\":[]}}"},
+    {PL_MSG_EVENT, "{\"type\":\"event\",\"event\":{\"type\":\"rank\",\"rank\":0,\"seq\":4}}"},
+    {PL_MSG_ERROR, "{\"type\":\"error\",\"text\":\"unknown type\"}"},
+    {PL_MSG_NODE_STARTED, "{\"type\":\"started\",\"rank\":0,\"pid\":77}"},
+    {PL_MSG_NODE_EXITED,
+     "{\"type\":\"exited\",\"rank\":0,\"status\":9,\"at_ns\":1,\"killed\":false,"
+     "\"oom\":true,\"text\":\"last\\nwords\"}"},
+    {PL_MSG_NODE_METRICS, "{\"type\":\"metrics\",\"items\":[{\"rank\":0,\"metrics\":{}}]}"},
+    {PL_MSG_NODE_METRICS_ITEM, "{\"rank\":0,\"metrics\":{\"loss\":0.5},\"step\":7}"},
+    {PL_MSG_NODE_METRICS_ITEM, "{\"rank\":0,\"metrics\":{}}"},
+    {PL_MSG_NODE_FACT, "{\"type\":\"fact\",\"key\":\"k\",\"value\":\"v\",\"rank\":1}"},
+    {PL_MSG_NODE_EXCHANGE, "{\"type\":\"exchange\",\"name\":\"n\",\"value\":\"v\",\"rank\":1}"},
+    {PL_MSG_NODE_SIGNALLED, "{\"type\":\"signalled\",\"signal\":2}"},
+    {PL_MSG_NODE_GPUS, "{\"type\":\"gpus\",\"gpus\":[{\"gpu\":0}]}"},
+    {PL_MSG_NODE_GPU,
+     "{\"type\":\"gpu\",\"gpu\":0,\"event\":\"xid\",\"at_ns\":5,\"uuid\":\"GPU-1\","
+     "\"xid\":79,\"text\":\"fell off\",\"ranks\":[0,1]}"},
+    {PL_MSG_NODE_GPU, "{\"type\":\"gpu\",\"gpu\":0,\"event\":\"ecc\",\"at_ns\":5}"},
+    {PL_MSG_NODE_PONG, "{\"type\":\"pong\",\"t\":1,\"mine\":2}"},
+    {PL_MSG_NODE_BEAT, "{\"type\":\"beat\"}"},
+    {PL_MSG_NODE_BYE, "{\"type\":\"bye\"}"},
+    {PL_MSG_HUB_WORLD, "{\"type\":\"world\",\"attempt_dir\":\"/r/a\",\"run_dir\":\"/r\","
+                       "\"master_addr\":\"10.0.0.1\",\"master_port\":4711,\"node_addr\":\"\"}"},
+    {PL_MSG_HUB_REFUSED, "{\"type\":\"refused\",\"text\":\"no\"}"},
+    {PL_MSG_HUB_EXCHANGED, "{\"type\":\"exchanged\",\"name\":\"n\",\"values\":[\"v\"]}"},
+    {PL_MSG_HUB_END_RANKS, "{\"type\":\"end_ranks\",\"grace_ms\":5000}"},
+    {PL_MSG_HUB_DECIDED, "{\"type\":\"decided\",\"root\":-1}"},
+    {PL_MSG_HUB_PING, "{\"type\":\"ping\",\"t\":1}"},
+    {PL_MSG_HUB_BYE_OK, "{\"type\":\"bye_ok\"}"},
+};
+
+static json_t *parse(const char *line)
+{
+    struct pl_error err = {0};
+    json_t *o = NULL;
+
+    if (pl_json_parse(line, strlen(line), 65536, &o, &err) < 0)
+        fail_msg("%s: %s", line, err.text);
+    return o;
+}
+
+static int read_line(const char *line, enum pl_wire wire)
+{
+    _cleanup_(json_decrefp) json_t *o = parse(line);
+    struct pl_msg m;
+
+    return pl_msg_read(o, wire, &m);
+}
+
+static void test_read_recorded(void **state)
+{
+    bool seen[PL_MSG_N_TYPES] = {false};
+
+    for (size_t i = 0; i < PL_COUNT(recorded); i++) {
+        enum pl_msg_type type = recorded[i].type;
+        _cleanup_(json_decrefp) json_t *o = parse(recorded[i].line), *again = NULL;
+        _cleanup_(pl_buf_finish) struct pl_buf text = {0};
+        struct pl_msg m = {.type = PL_MSG_N_TYPES};
+        int r = pl_msg_type_name(type) ? pl_msg_read(o, pl_msg_wire(type), &m)
+                                       : pl_msg_read_as(o, type, &m);
+
+        if (r < 0 || m.type != type)
+            fail_msg("%s: %d, type %d", recorded[i].line, r, (int)m.type);
+        again = pl_msg_new(&m);
+        assert_int_equal(pl_json_dump_line(again, &text), 0);
+        text.data[text.len - 1] = '\0';
+        assert_string_equal(text.data, recorded[i].line);
+        seen[type] = true;
+    }
+    for (unsigned type = 0; type < PL_MSG_N_TYPES; type++)
+        if (!seen[type])
+            fail_msg("message %u is not recorded here", type);
+}
+
+static void test_read_fields(void **state)
+{
+    _cleanup_(json_decrefp) json_t *o = parse("{\"type\":\"exited\",\"status\":768,\"later\":[1]}");
+    struct pl_msg m;
+
+    assert_int_equal(pl_msg_read(o, PL_WIRE_RANK_TO_DAEMON, &m), 0);
+    assert_int_equal(m.type, PL_MSG_RANK_EXITED);
+    assert_int_equal(m.rank_exited.status, 768);
+    assert_true(m.rank_exited.at_ns == PL_MSG_ABSENT && m.rank_exited.rank == PL_MSG_ABSENT);
+    /* The other message of this type needs more. */
+    assert_int_equal(pl_msg_read(o, PL_WIRE_NODE_TO_HUB, &m), -EINVAL);
+    assert_int_equal(pl_msg_read(o, PL_WIRE_HUB_TO_NODE, &m), -ENOENT);
+}
+
+static void test_read_optional_of_another_type(void **state)
+{
+    _cleanup_(json_decrefp) json_t *o =
+        parse("{\"type\":\"metrics\",\"step\":\"7\",\"metrics\":[\"loss\"]}");
+    struct pl_msg m;
+
+    assert_int_equal(pl_msg_read(o, PL_WIRE_RANK_TO_DAEMON, &m), 0);
+    assert_true(m.rank_metrics.step == PL_MSG_ABSENT);
+    assert_null(m.rank_metrics.metrics);
+}
+
+static void test_read_refused(void **state)
+{
+    assert_int_equal(read_line("{}", PL_WIRE_RANK_TO_DAEMON), -ENOENT);
+    assert_int_equal(read_line("{\"type\":1}", PL_WIRE_RANK_TO_DAEMON), -ENOENT);
+    assert_int_equal(read_line("{\"type\":\"dance\"}", PL_WIRE_RANK_TO_DAEMON), -ENOENT);
+    assert_int_equal(
+        read_line("{\"type\":\"fact\",\"key\":1,\"value\":\"\"}", PL_WIRE_RANK_TO_DAEMON), -EINVAL);
+    assert_int_equal(read_line("{\"type\":\"verdict\"}", PL_WIRE_DAEMON_TO_RANK), -EINVAL);
+    assert_int_equal(read_line("{\"type\":\"verdict\",\"code\":1.0}", PL_WIRE_DAEMON_TO_RANK),
+                     -EINVAL);
+    assert_int_equal(read_line("{\"type\":\"gpus\",\"gpus\":{}}", PL_WIRE_NODE_TO_HUB), -EINVAL);
+    assert_int_equal(pl_msg_read_as(NULL, PL_MSG_NODE_METRICS_ITEM, &(struct pl_msg){0}), -EINVAL);
+}
+
+static void test_new_refused(void **state)
+{
+    assert_null(pl_msg_new(&(struct pl_msg){.type = PL_MSG_RANK_FACT, .rank_fact = {.key = "k"}}));
+    assert_null(pl_msg_new(&(struct pl_msg){.type = PL_MSG_ERROR, .error = {"\xff"}}));
+    assert_null(pl_msg_new(&(struct pl_msg){.type = PL_MSG_NODE_GPUS}));
+    assert_null(pl_msg_new(&(struct pl_msg){.type = PL_MSG_HUB_PING, .hub_ping = {PL_MSG_ABSENT}}));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_read_recorded),
+        cmocka_unit_test(test_read_fields),
+        cmocka_unit_test(test_read_optional_of_another_type),
+        cmocka_unit_test(test_read_refused),
+        cmocka_unit_test(test_new_refused),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
