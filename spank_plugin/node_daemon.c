@@ -2,6 +2,7 @@
 #include "spank_plugin/node_daemon.h"
 #include "common/base/fs.h"
 #include "common/proto/rank/minijson.h"
+#include "common/proto/rank/rank_line.h"
 
 #include <fcntl.h>
 #include <inttypes.h>
@@ -82,7 +83,7 @@ static int arrange_fds(int control)
 static void say_errno(int fd, int code)
 {
     char text[] = "{\"type\":\"failed\",\"errno\":    }\n";
-    char *p = text + sizeof(text) - 3; /* behind the last digit's place */
+    char *p = text + sizeof(text) - 3; /* after the last digit's place */
 
     for (int i = 0; i < 4 && code > 0; i++, code /= 10)
         *--p = (char)('0' + code % 10);
@@ -306,29 +307,26 @@ int pl_node_daemon_start(struct pl_node_daemon *daemon,
     return r;
 }
 
-static void tell(struct pl_node_daemon *daemon, const char *line, size_t len)
+/* r: what the line's writer returned. */
+static void tell(struct pl_node_daemon *daemon, struct pl_buf *line, int r)
 {
     /* A line this short goes whole or not at all. */
-    if (daemon->control >= 0)
-        (void)!send(daemon->control, line, len, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (daemon->control >= 0 && r == 0 && pl_buf_addc(line, '\n') == 0)
+        (void)!send(daemon->control, line->data, line->len, MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
 void pl_node_daemon_spawned(struct pl_node_daemon *daemon, unsigned rank, pid_t pid)
 {
-    char line[96];
-    int n = snprintf(line, sizeof(line), "{\"type\":\"spawned\",\"rank\":%u,\"pid\":%d}\n", rank,
-                     (int)pid);
+    _cleanup_(pl_buf_finish) struct pl_buf line = {0};
 
-    tell(daemon, line, (size_t)n);
+    tell(daemon, &line, pl_rank_line_spawned(&line, rank, pid));
 }
 
 void pl_node_daemon_exited(struct pl_node_daemon *daemon, unsigned rank, int status)
 {
-    char line[96];
-    int n = snprintf(line, sizeof(line), "{\"type\":\"exited\",\"rank\":%u,\"status\":%d}\n", rank,
-                     status);
+    _cleanup_(pl_buf_finish) struct pl_buf line = {0};
 
-    tell(daemon, line, (size_t)n);
+    tell(daemon, &line, pl_rank_line_exited(&line, rank, status, 0));
 }
 
 /* Waits until the daemon's end is closed (0) or it says that it is busy (1): the hub of a step of

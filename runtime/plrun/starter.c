@@ -24,7 +24,7 @@
 #define SOCKET_MS 60000  /* for its socket, seen from the other ranks of the node */
 #define VERDICT_MS 30000 /* from the rank's end to the exit code */
 #define DAEMON_LEAVE_MS 20000
-#define ORPHAN_TERM_MS 1000 /* what a rank left behind gets SIGTERM, and after this SIGKILL */
+#define ORPHAN_TERM_MS 1000 /* an orphan of the rank gets SIGTERM, and after this SIGKILL */
 
 struct starter {
     struct pl_slurm_step step;
@@ -37,8 +37,8 @@ struct starter {
     int status, code;
 };
 
-static const int passed_on[] = {SIGTERM, SIGINT,  SIGHUP,   SIGQUIT, SIGUSR1,
-                                SIGUSR2, SIGALRM, SIGWINCH, SIGTSTP};
+static const int forwarded_signals[] = {SIGTERM, SIGINT,  SIGHUP,   SIGQUIT, SIGUSR1,
+                                        SIGUSR2, SIGALRM, SIGWINCH, SIGTSTP};
 
 /* ---- the daemon ---- */
 
@@ -59,7 +59,7 @@ static int start_daemon(struct starter *s, const char *plrund, struct pl_error *
     if (s->daemon == 0) {
         int null = open("/dev/null", O_RDWR);
 
-        /* stderr stays: what the daemon has to say should be seen. It is closed by its end. */
+        /* stderr stays open for the daemon's messages. */
         dup2(null, 0);
         dup2(null, 1);
         dup2(pair[1], 3);
@@ -82,8 +82,8 @@ static int start_daemon(struct starter *s, const char *plrund, struct pl_error *
     return pl_error_set(err, -ECONNABORTED, "%s", text ? text : "the node daemon did not start");
 }
 
-/* Counts seconds in which the daemon's beats did not come. Not by the clock: while the job is
- * suspended nobody is silent. True at the limit. */
+/* Counts seconds without a beat of the daemon. Seconds are counted, not measured, since a suspended
+ * job is not silent. True at the limit. */
 static bool is_silent(unsigned *quiet_s, int poll_result)
 {
     if (poll_result > 0)
@@ -93,8 +93,8 @@ static bool is_silent(unsigned *quiet_s, int poll_result)
     return *quiet_s * 1000ull > pl_slurm_step_env_ms("PLUME_SILENCE", PL_SILENCE_MS);
 }
 
-/* Waits for the daemon, which serves the node's other ranks as long as they run. Where we failed it
- * is told to leave, and gets a limit. */
+/* Waits for the daemon, which serves the node's other ranks as long as they run. If plrun failed,
+ * the daemon is told to leave, and gets a limit. */
 static void end_daemon(struct starter *s, bool failed)
 {
     uint64_t limit = pl_now_ns() + DAEMON_LEAVE_MS * 1000000ull;
@@ -118,7 +118,7 @@ static void end_daemon(struct starter *s, bool failed)
         if (is_silent(&quiet_s, ready))
             kill(s->daemon, SIGKILL);
     }
-    if (!s->daemon_ended) /* its socket is closed, so it is about to end */
+    if (!s->daemon_ended) /* its socket is closed: it is about to end */
         pidfd = (int)syscall(SYS_pidfd_open, s->daemon, 0);
     for (int i = 0; !s->daemon_ended && waitpid(s->daemon, NULL, WNOHANG) == 0; i++) {
         if (i == 400)
@@ -131,7 +131,7 @@ static void end_daemon(struct starter *s, bool failed)
 
 /* ---- the program ---- */
 
-/* True where a folder of PATH has a file of this name that we can see. */
+/* True if a folder of PATH has a file of this name. */
 static bool is_in_path(const char *name)
 {
     const char *path = getenv("PATH");
@@ -152,7 +152,7 @@ int pl_starter_exec(char *const *argv)
 
     execvp(argv[0], argv);
     error = errno;
-    /* What execvp(3) says where it may not search one of the folders and finds nothing. */
+    /* execvp(3) reports EACCES if it may not search one of the folders and finds nothing. */
     if (error == EACCES && !strchr(argv[0], '/') && !is_in_path(argv[0]))
         error = ENOENT;
     dprintf(2, "plrun: cannot run '%s': %s\n", argv[0], strerror(error));
@@ -161,13 +161,13 @@ int pl_starter_exec(char *const *argv)
 
 static void run_child(struct starter *s, char *const *argv, const int pipes[4], bool capture)
 {
-    prctl(PR_SET_PDEATHSIG, SIGKILL); /* a guard that is killed takes its rank along */
+    prctl(PR_SET_PDEATHSIG, SIGKILL); /* a plrun that is killed takes its rank along */
     if (capture) {
         dup2(pipes[1], 1);
         dup2(pipes[3], 2);
     }
-    for (size_t i = 0; i < PL_COUNT(passed_on); i++)
-        signal(passed_on[i], SIG_DFL);
+    for (size_t i = 0; i < PL_COUNT(forwarded_signals); i++)
+        signal(forwarded_signals[i], SIG_DFL);
     signal(SIGPIPE, SIG_DFL);
     sigprocmask(SIG_SETMASK, &s->old_mask, NULL);
     _exit(pl_starter_exec(argv));
@@ -203,13 +203,12 @@ static int say_hello(struct starter *s, const int pipes[4], bool capture, struct
 
 static int spawn(struct starter *s, char *const *argv, const int pipes[4], bool capture)
 {
-    char line[96];
     sigset_t mask;
 
     sigemptyset(&mask);
     sigaddset(&mask, SIGCHLD);
-    for (size_t i = 0; i < PL_COUNT(passed_on); i++)
-        sigaddset(&mask, passed_on[i]);
+    for (size_t i = 0; i < PL_COUNT(forwarded_signals); i++)
+        sigaddset(&mask, forwarded_signals[i]);
     sigprocmask(SIG_BLOCK, &mask, &s->old_mask);
     s->signal_fd = signalfd(-1, &mask, SFD_CLOEXEC | SFD_NONBLOCK);
     if (s->signal_fd < 0)
@@ -219,14 +218,13 @@ static int spawn(struct starter *s, char *const *argv, const int pipes[4], bool 
         return -errno;
     if (s->child == 0)
         run_child(s, argv, pipes, capture);
-    snprintf(line, sizeof(line), "{\"type\":\"spawned\",\"pid\":%d}", (int)s->child);
-    return pl_rank_link_send(&s->link, line, NULL);
+    return pl_rank_link_spawned(&s->link, s->child, NULL);
 }
 
 /* ---- watching it ---- */
 
-/* Where Slurm keeps track of processes by their parents, a signal to the step reaches all of them;
- * where it does so by cgroup, only the task itself. Passing it on must make one of either. */
+/* Slurm's pgid and linuxproc plugins signal every process of a step, its cgroup plugin only the
+ * task. In both cases the rank must get each signal once. */
 static bool slurm_signals_all(void)
 {
     _cleanup_free_ char *text = NULL;
@@ -239,7 +237,6 @@ static bool slurm_signals_all(void)
 static void on_signals(struct starter *s)
 {
     struct signalfd_siginfo info;
-    char line[64];
 
     while (read(s->signal_fd, &info, sizeof(info)) == (ssize_t)sizeof(info)) {
         bool from_slurm = (pid_t)info.ssi_pid == getppid();
@@ -248,14 +245,12 @@ static void on_signals(struct starter *s)
             continue;
         if (!s->ended && !(from_slurm && s->slurm_signals_all))
             kill(s->child, (int)info.ssi_signo); /* not reaped yet, so it is still ours */
-        snprintf(line, sizeof(line), "{\"type\":\"signalled\",\"signal\":%u}", info.ssi_signo);
-        pl_rank_link_send(&s->link, line, NULL);
+        pl_rank_link_signalled(&s->link, (int)info.ssi_signo, NULL);
     }
 }
 
 static void reap(struct starter *s)
 {
-    char line[128];
     int status;
     pid_t pid;
 
@@ -266,14 +261,12 @@ static void reap(struct starter *s)
             s->ended = true;
             s->status = status;
             s->code = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
-            snprintf(line, sizeof(line), "{\"type\":\"exited\",\"status\":%d,\"at_ns\":%llu}",
-                     status, (unsigned long long)pl_now_ns());
-            pl_rank_link_send(&s->link, line, NULL);
-        } /* else: an orphan that we inherited */
+            pl_rank_link_exited(&s->link, status, NULL);
+        } /* else: an orphan that plrun inherited */
     }
 }
 
-/* Sends a signal to each process that has become our child, but the daemon; how many there were. */
+/* Sends a signal to each child of plrun except the daemon. Returns their number. */
 static unsigned signal_orphans(const struct starter *s, int signal)
 {
     _cleanup_free_ char *path = pl_strf("/proc/self/task/%d/children", (int)getpid());
@@ -287,14 +280,14 @@ static unsigned signal_orphans(const struct starter *s, int signal)
     for (word = strtok_r(text, " \n", &rest); word; word = strtok_r(NULL, " \n", &rest)) {
         if (pl_parse_int(word, 2, INT32_MAX, &pid, NULL) < 0 || (pid_t)pid == s->daemon)
             continue;
-        kill((pid_t)pid, signal); /* our child: its number cannot be another's before we reap it */
+        kill((pid_t)pid, signal); /* an unreaped child: its pid is not reused */
         n++;
     }
     return n;
 }
 
-/* We are the reaper of everything the rank started, so nothing of it can get away. */
-static void empty(struct starter *s)
+/* plrun is the subreaper of everything that the rank started, so nothing of it escapes. */
+static void kill_orphans(struct starter *s)
 {
     uint64_t start = pl_now_ns();
     struct timespec pause = {0, 2000000};
@@ -307,15 +300,15 @@ static void empty(struct starter *s)
 
         nanosleep(&pause, NULL);
         reap(s);
-        /* Each that dies may hand us its children: ask again what there is. */
+        /* Each that dies may leave its children to plrun. */
         if (!signal_orphans(s, late ? SIGKILL : 0))
             return;
     }
     pl_log_warn("child", "processes of rank %u could not be ended", s->step.rank);
 }
 
-/* Without its daemon nobody can tell what the rank does: it is ended. */
-static void lose_daemon(struct starter *s, const char *what)
+/* Without its daemon nobody records what the rank does: it is ended. */
+static void on_daemon_lost(struct starter *s, const char *what)
 {
     pl_rank_link_close(&s->link);
     if (s->ended)
@@ -324,7 +317,7 @@ static void lose_daemon(struct starter *s, const char *what)
     kill(s->child, SIGTERM);
 }
 
-/* Lines of the daemon. Returns true once it gave its verdict (or is gone). */
+/* Reads the daemon's lines. True once it gave its verdict or is gone. */
 static bool on_link(struct starter *s)
 {
     int64_t n;
@@ -344,7 +337,7 @@ static bool on_link(struct starter *s)
             return true;
         }
     }
-    lose_daemon(s, "is gone");
+    on_daemon_lost(s, "is gone");
     return true;
 }
 
@@ -364,20 +357,20 @@ static void watch(struct starter *s)
         reap(s);
         if (s->ended && !had) {
             ended_ns = pl_now_ns();
-            empty(s);
+            kill_orphans(s);
         }
         if (s->link.fd >= 0 && on_link(s)) {
             verdict = true;
             gone_ns = pl_now_ns();
         } else if (s->link.fd >= 0 && !waiting && is_silent(&quiet_s, ready)) {
-            lose_daemon(s, "does not answer");
-            if (s->daemon > 0) /* of no use to the node's other ranks either */
+            on_daemon_lost(s, "does not answer");
+            if (s->daemon > 0) /* it does not serve the node's other ranks either */
                 kill(s->daemon, SIGKILL);
             verdict = true;
             gone_ns = pl_now_ns();
         }
         if (s->ended && pl_now_ns() - ended_ns > VERDICT_MS * 1000000ull)
-            return; /* our own code, then */
+            return; /* exits with the rank's own code */
         if (gone_ns && !s->ended && pl_now_ns() - gone_ns > 5000000000ull)
             kill(s->child, SIGKILL);
     }
@@ -428,7 +421,7 @@ int pl_starter_run(char *const *argv, const char *plrund, struct pl_error *err)
     }
     pl_rank_link_close(&s.link);
     end_daemon(&s, r < 0);
-    if (s.daemon > 0) /* a daemon that was killed leaves it */
+    if (s.daemon > 0) /* a killed daemon leaves its socket */
         unlink(path);
     return r;
 }

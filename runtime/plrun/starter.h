@@ -2,19 +2,19 @@
 /* plrun's main work: start one rank, guard it, and leave nothing of it behind.
  *
  *   local rank 0 starts the node daemon; every plrun says hello to it and waits for the world;
- *   the program is started with its output in pipes that the daemon reads; signals are passed on;
- *   the end is reported, orphans are ended, and the daemon says which code to exit with. */
+ *   the program is started with its output in pipes that the daemon reads; signals are forwarded;
+ *   the end is reported, orphans are ended, and the daemon gives the code to exit with. */
 #ifndef PL_RUNTIME_PLRUN_STARTER_H
 #define PL_RUNTIME_PLRUN_STARTER_H
 
 #include "common/base/error.h"
 
 /* argv (NULL-terminated, borrowed) is the program with its arguments; plrund is the daemon's path.
- * Returns the exit code for plrun, or a negative errno with err set where nothing was started. */
+ * Returns the exit code for plrun, or a negative errno with err set if nothing was started. */
 int pl_starter_run(char *const *argv, const char *plrund, struct pl_error *err);
 
-/* Becomes the program. Where that fails says so on fd 2 and returns the exit code: 127 (there is no
- * such program) or 126. Does not log; for a forked child, too. */
+/* Becomes the program. On failure writes a message to fd 2 and returns the exit code: 127 (no such
+ * program) or 126. Does not log; safe in a forked child. */
 int pl_starter_exec(char *const *argv);
 
 #endif

@@ -5,7 +5,7 @@
 #include "common/base/log.h"
 #include "common/base/options.h"
 #include "common/base/parse.h"
-#include "common/proto/rank/minijson.h"
+#include "common/proto/rank/rank_line.h"
 #include "runtime/plrund/daemon/daemon.h"
 #include "runtime/plrund/daemon/gpu_watch.h"
 
@@ -53,15 +53,10 @@ static void tell_owner(int fd, const struct pl_daemon *d, const struct pl_error 
 {
     _cleanup_(pl_buf_finish) struct pl_buf line = {0};
 
-    if (err) {
-        pl_buf_adds(&line, "{\"type\":\"failed\",\"text\":");
-        pl_mini_quote(&line, pl_error_text(err));
-        pl_buf_adds(&line, "}\n");
-    } else {
-        pl_buf_addf(&line, "{\"type\":\"ready\",\"pid\":%d,\"socket\":", (int)getpid());
-        pl_mini_quote(&line, d->socket_path);
-        pl_buf_adds(&line, "}\n");
-    }
+    if ((err ? pl_rank_line_failed(&line, pl_error_text(err))
+             : pl_rank_line_ready(&line, getpid(), d->socket_path)) < 0 ||
+        pl_buf_addc(&line, '\n') < 0)
+        return;
     pl_send_fds(fd, line.data, line.len, NULL, 0);
 }
 

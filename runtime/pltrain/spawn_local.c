@@ -151,27 +151,26 @@ static void drop(struct client *c)
     c->fd = -1;
 }
 
-/* All values are there: everybody gets the list. */
+/* All values have come: each rank gets the list. */
 static int answer(struct starter *s, const char *name)
 {
     unsigned n = s->options->processes;
     _cleanup_(pl_buf_finish) struct pl_buf out = {0};
-    int r = pl_buf_adds(&out, "{\"type\":\"exchanged\",\"name\":");
+    struct pl_mini_writer w = {.buf = &out};
+    int r;
 
+    pl_mini_open(&w, NULL, '{');
+    pl_mini_put_string(&w, "type", "exchanged");
+    pl_mini_put_string(&w, "name", name);
+    pl_mini_open(&w, "values", '[');
+    for (unsigned rank = 0; rank < n; rank++)
+        for (unsigned k = 0; k < n; k++)
+            if (s->clients[k].rank == rank)
+                pl_mini_put_string(&w, NULL, s->clients[k].value);
+    pl_mini_close(&w, ']');
+    r = pl_mini_close(&w, '}');
     if (r == 0)
-        r = pl_mini_quote(&out, name);
-    if (r == 0)
-        r = pl_buf_adds(&out, ",\"values\":[");
-    for (unsigned rank = 0; rank < n && r == 0; rank++) {
-        for (unsigned k = 0; k < n && r == 0; k++)
-            if (s->clients[k].rank == rank) {
-                r = rank ? pl_buf_addc(&out, ',') : 0;
-                if (r == 0)
-                    r = pl_mini_quote(&out, s->clients[k].value);
-            }
-    }
-    if (r == 0)
-        r = pl_buf_adds(&out, "]}\n");
+        r = pl_buf_addc(&out, '\n');
     s->n_values = 0;
     for (unsigned k = 0; k < n; k++) {
         free(s->clients[k].value);

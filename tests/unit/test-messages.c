@@ -4,6 +4,7 @@
 #include "common/base/fs.h"
 #include "common/proto/json.h"
 #include "common/proto/messages.h"
+#include "common/proto/rank/rank_line.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -169,6 +170,60 @@ static void test_new_refused(void **state)
     assert_null(pl_msg_new(&(struct pl_msg){.type = PL_MSG_HUB_PING, .hub_ping = {PL_MSG_ABSENT}}));
 }
 
+/* What is written without jansson is read by the table, whole: nothing of it is unknown. */
+static struct pl_msg read_back(const struct pl_buf *line, int written, json_t **ret)
+{
+    _cleanup_(json_decrefp) json_t *again = NULL;
+    struct pl_msg m;
+
+    assert_int_equal(written, 0);
+    *ret = parse(line->data);
+    if (pl_msg_read(*ret, PL_WIRE_RANK_TO_DAEMON, &m) < 0 &&
+        pl_msg_read(*ret, PL_WIRE_DAEMON_TO_OWNER, &m) < 0)
+        fail_msg("%s", line->data);
+    again = pl_msg_new(&m);
+    assert_true(json_equal(*ret, again));
+    return m;
+}
+
+static void test_rank_line_is_read(void **state)
+{
+    static const char *const names[] = {"loss", "acc"};
+    static const double values[] = {0.25, -1e-9};
+    struct pl_buf l[11] = {{0}};
+    json_t *o[PL_COUNT(l)] = {NULL};
+    struct pl_msg m;
+
+    m = read_back(&l[0], pl_rank_line_hello(&l[0], PL_RANK_ROLE_PROGRAM, 3, 1, 77, true), &o[0]);
+    assert_string_equal(m.rank_hello.role, "program");
+    assert_true(m.rank_hello.major == 1 && m.rank_hello.rank == 3 && m.rank_hello.local_rank == 1 &&
+                m.rank_hello.pid == 77 && m.rank_hello.guarded);
+    m = read_back(&l[1], pl_rank_line_metrics(&l[1], 7, names, values, 2), &o[1]);
+    assert_true(m.rank_metrics.step == 7 && json_object_size(m.rank_metrics.metrics) == 2);
+    m = read_back(&l[2], pl_rank_line_fact(&l[2], "k", "v"), &o[2]);
+    assert_string_equal(m.rank_fact.value, "v");
+    m = read_back(&l[3], pl_rank_line_exchange(&l[3], "n", "\xff"), &o[3]);
+    assert_string_equal(m.rank_exchange.value, "\xef\xbf\xbd");
+    m = read_back(&l[4], pl_rank_line_spawned(&l[4], -1, 5), &o[4]);
+    assert_true(m.rank_spawned.rank == PL_MSG_ABSENT && m.rank_spawned.pid == 5);
+    m = read_back(&l[5], pl_rank_line_spawned(&l[5], 2, 5), &o[5]);
+    assert_int_equal(m.rank_spawned.rank, 2);
+    m = read_back(&l[6], pl_rank_line_signalled(&l[6], 15), &o[6]);
+    assert_int_equal(m.rank_signalled.signal, 15);
+    m = read_back(&l[7], pl_rank_line_exited(&l[7], -1, 768, UINT64_C(9007199254740993)), &o[7]);
+    assert_true(m.rank_exited.status == 768 && m.rank_exited.at_ns == 9007199254740993);
+    m = read_back(&l[8], pl_rank_line_exited(&l[8], 0, 15, 0), &o[8]);
+    assert_true(m.rank_exited.rank == 0 && m.rank_exited.at_ns == PL_MSG_ABSENT);
+    m = read_back(&l[9], pl_rank_line_ready(&l[9], 9, "/tmp/s"), &o[9]);
+    assert_string_equal(m.owner_ready.socket, "/tmp/s");
+    m = read_back(&l[10], pl_rank_line_failed(&l[10], "no"), &o[10]);
+    assert_string_equal(m.owner_failed.text, "no");
+    for (size_t i = 0; i < PL_COUNT(l); i++) {
+        json_decref(o[i]);
+        pl_buf_finish(&l[i]);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -177,6 +232,7 @@ int main(void)
         cmocka_unit_test(test_read_optional_of_another_type),
         cmocka_unit_test(test_read_refused),
         cmocka_unit_test(test_new_refused),
+        cmocka_unit_test(test_rank_line_is_read),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

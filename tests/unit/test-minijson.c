@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 #include "common/proto/rank/minijson.h"
 
+#include <errno.h>
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <string.h>
@@ -217,15 +219,63 @@ static void test_quote_bad_utf8(void **state)
     assert_string_equal(buf.data, "\"a\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbdz\"");
 }
 
+static void test_writer_values(void **state)
+{
+    _cleanup_(pl_buf_finish) struct pl_buf buf = {0};
+    struct pl_mini_writer w = {.buf = &buf};
+
+    pl_buf_adds(&buf, "{\"before\":1}\n"); /* lines follow each other */
+    pl_mini_open(&w, NULL, '{');
+    pl_mini_put_string(&w, "text", "ends in {[");
+    pl_mini_put_int(&w, "low", INT64_MIN);
+    pl_mini_put_bool(&w, "yes", true);
+    pl_mini_put_bool(&w, "no", false);
+    pl_mini_open(&w, "list", '[');
+    pl_mini_put_int(&w, NULL, -1);
+    pl_mini_put_string(&w, NULL, "\"");
+    pl_mini_open(&w, NULL, '{');
+    pl_mini_close(&w, '}');
+    pl_mini_close(&w, ']');
+    pl_mini_put_double(&w, "third", 1 / 3.0);
+    pl_mini_put_double(&w, "whole", 2);
+    pl_mini_put_double(&w, "nan", NAN);
+    pl_mini_put_double(&w, "inf", INFINITY);
+    pl_mini_put_double(&w, "-inf", -INFINITY);
+    assert_int_equal(pl_mini_close(&w, '}'), 0);
+    assert_string_equal(buf.data,
+                        "{\"before\":1}\n{\"text\":\"ends in {[\",\"low\":-9223372036854775808,"
+                        "\"yes\":true,\"no\":false,\"list\":[-1,\"\\\"\",{}],"
+                        "\"third\":0.333333333,\"whole\":2,\"nan\":\"nan\",\"inf\":\"inf\","
+                        "\"-inf\":\"-inf\"}");
+}
+
+static void test_writer_keeps_the_first_error(void **state)
+{
+    _cleanup_(pl_buf_finish) struct pl_buf buf = {0};
+    struct pl_mini_writer w = {.buf = &buf, .error = -ENOMEM};
+
+    pl_mini_open(&w, NULL, '{');
+    pl_mini_put_string(&w, "a", "b");
+    assert_int_equal(pl_mini_close(&w, '}'), -ENOMEM);
+    assert_int_equal(buf.len, 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_find_types),     cmocka_unit_test(test_find_bad_form),
-        cmocka_unit_test(test_find_depth),     cmocka_unit_test(test_find_escaped_key),
-        cmocka_unit_test(test_next_items),     cmocka_unit_test(test_string_escapes),
-        cmocka_unit_test(test_string_refused), cmocka_unit_test(test_int_limits),
-        cmocka_unit_test(test_is_type),        cmocka_unit_test(test_quote_round_trip),
+        cmocka_unit_test(test_find_types),
+        cmocka_unit_test(test_find_bad_form),
+        cmocka_unit_test(test_find_depth),
+        cmocka_unit_test(test_find_escaped_key),
+        cmocka_unit_test(test_next_items),
+        cmocka_unit_test(test_string_escapes),
+        cmocka_unit_test(test_string_refused),
+        cmocka_unit_test(test_int_limits),
+        cmocka_unit_test(test_is_type),
+        cmocka_unit_test(test_quote_round_trip),
         cmocka_unit_test(test_quote_bad_utf8),
+        cmocka_unit_test(test_writer_values),
+        cmocka_unit_test(test_writer_keeps_the_first_error),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

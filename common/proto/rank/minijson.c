@@ -4,6 +4,7 @@
 #include "common/base/utf8.h"
 
 #include <ctype.h>
+#include <math.h>
 #include <string.h>
 
 static const char *blanks(const char *p)
@@ -13,7 +14,7 @@ static const char *blanks(const char *p)
     return p;
 }
 
-/* Each scan_*() takes the first byte of a value and returns the byte behind it, or NULL. */
+/* Each scan_*() takes the first byte of a value and returns the byte after it, or NULL. */
 static const char *scan_value(const char *p, int depth, struct pl_mini_value *ret);
 
 static const char *scan_string(const char *p)
@@ -229,7 +230,7 @@ static char *put_utf8(char *d, unsigned c)
     return d;
 }
 
-/* Reads \uXXXX (and the second half of a pair) at p, behind the backslash. */
+/* Reads \uXXXX (and the second half of a pair) at p, after the backslash. */
 static const char *unescape_unicode(const char *p, unsigned *ret)
 {
     unsigned c = hex4(p + 1), low;
@@ -344,4 +345,74 @@ int pl_mini_quote(struct pl_buf *buf, const char *s)
     if (r < 0)
         buf->len = mark;
     return r;
+}
+
+/* ---- the writer ---- */
+
+/* A comma, unless the value is the first of its container or of the line; then the key. */
+static void begin_value(struct pl_mini_writer *w, const char *key)
+{
+    char last = w->buf->len ? w->buf->data[w->buf->len - 1] : '\n';
+
+    if (w->error == 0 && !strchr("{[ \n", last))
+        w->error = pl_buf_addc(w->buf, ',');
+    if (w->error == 0 && key)
+        w->error = pl_mini_quote(w->buf, key);
+    if (w->error == 0 && key)
+        w->error = pl_buf_addc(w->buf, ':');
+}
+
+static void put_text(struct pl_mini_writer *w, const char *key, const char *text)
+{
+    begin_value(w, key);
+    if (w->error == 0)
+        w->error = pl_buf_adds(w->buf, text);
+}
+
+void pl_mini_open(struct pl_mini_writer *w, const char *key, char bracket)
+{
+    const char text[] = {bracket, '\0'};
+
+    put_text(w, key, text);
+}
+
+int pl_mini_close(struct pl_mini_writer *w, char bracket)
+{
+    if (w->error == 0)
+        w->error = pl_buf_addc(w->buf, bracket);
+    return w->error;
+}
+
+void pl_mini_put_string(struct pl_mini_writer *w, const char *key, const char *value)
+{
+    begin_value(w, key);
+    if (w->error == 0)
+        w->error = pl_mini_quote(w->buf, value);
+}
+
+void pl_mini_put_int(struct pl_mini_writer *w, const char *key, int64_t value)
+{
+    char text[24];
+
+    snprintf(text, sizeof(text), "%lld", (long long)value);
+    put_text(w, key, text);
+}
+
+void pl_mini_put_bool(struct pl_mini_writer *w, const char *key, bool value)
+{
+    put_text(w, key, value ? "true" : "false");
+}
+
+void pl_mini_put_double(struct pl_mini_writer *w, const char *key, double value)
+{
+    char text[40];
+
+    if (!isfinite(value)) {
+        put_text(w, key, isnan(value) ? "\"nan\"" : value > 0 ? "\"inf\"" : "\"-inf\"");
+        return;
+    }
+    snprintf(text, sizeof(text), "%.9g", value);
+    if (strchr(text, ',')) /* the program's locale may write 0,5 */
+        *strchr(text, ',') = '.';
+    put_text(w, key, text);
 }

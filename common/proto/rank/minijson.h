@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* Just enough JSON (RFC 8259) for one-line messages between a rank and its node daemon, for code
  * that may link nothing but libc: the SPANK plugin, plrun and the engine. Values are found in
- * place, nothing is allocated but decoded strings. Daemons and tools use common/proto/json.h. */
+ * place, nothing is allocated but decoded strings. The writer appends to a buffer. Daemons and
+ * tools use common/proto/json.h. */
 #ifndef PL_COMMON_PROTO_RANK_MINIJSON_H
 #define PL_COMMON_PROTO_RANK_MINIJSON_H
 
@@ -52,5 +53,27 @@ bool pl_mini_is(const char *text, const char *type);
 
 /* Appends s as a JSON string with its quotes. Bytes that are no UTF-8 become U+FFFD. -ENOMEM. */
 int pl_mini_quote(struct pl_buf *buf, const char *s);
+
+/* A writer sets commas and keeps the first error, so a caller checks once:
+ *   struct pl_mini_writer w = {.buf = &out};
+ *   pl_mini_open(&w, NULL, '{');
+ *   pl_mini_put_string(&w, "type", "spawned");
+ *   pl_mini_put_int(&w, "pid", pid);
+ *   return pl_mini_close(&w, '}');
+ * key is NULL for the outermost value and for an array's items. */
+struct pl_mini_writer {
+    struct pl_buf *buf; /* borrowed; begins empty or ends in white space */
+    int error;          /* 0 or -ENOMEM */
+};
+
+/* bracket: '{' or '[' opens, '}' or ']' closes. close returns the writer's error. */
+void pl_mini_open(struct pl_mini_writer *w, const char *key, char bracket);
+int pl_mini_close(struct pl_mini_writer *w, char bracket);
+void pl_mini_put_string(struct pl_mini_writer *w, const char *key, const char *value);
+void pl_mini_put_int(struct pl_mini_writer *w, const char *key, int64_t value);
+void pl_mini_put_bool(struct pl_mini_writer *w, const char *key, bool value);
+/* Nine digits, a decimal point in every locale. JSON has no NaN or infinity: they become the
+ * strings "nan", "inf" and "-inf". */
+void pl_mini_put_double(struct pl_mini_writer *w, const char *key, double value);
 
 #endif

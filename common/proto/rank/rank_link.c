@@ -7,7 +7,6 @@
 #include "common/proto/rank/minijson.h"
 
 #include <limits.h>
-#include <math.h>
 #include <poll.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -116,15 +115,14 @@ int pl_rank_link_hello(struct pl_rank_link *link,
                        size_t n_fds,
                        struct pl_error *err)
 {
-    char line[256];
-    int n = snprintf(line, sizeof(line),
-                     "{\"type\":\"hello\",\"proto\":\"plume\",\"major\":%d,\"minor\":%d,"
-                     "\"role\":\"%s\",\"rank\":%u,\"local_rank\":%u,\"pid\":%d,\"guarded\":%s}\n",
-                     PL_PROTO_MAJOR, PL_PROTO_MINOR,
-                     role == PL_RANK_ROLE_STARTER ? "starter" : "program", rank, local_rank,
-                     (int)pid, guarded ? "true" : "false");
-    int r = pl_send_fds(link->fd, line, (size_t)n, fds, n_fds);
+    _cleanup_(pl_buf_finish) struct pl_buf out = {0};
+    int r = pl_rank_line_hello(&out, role, rank, local_rank, pid, guarded);
 
+    if (r == 0)
+        r = pl_buf_addc(&out, '\n');
+    if (r < 0)
+        return pl_error_set(err, r, "out of memory");
+    r = pl_send_fds(link->fd, out.data, out.len, fds, n_fds);
     return r < 0 ? pl_error_errno(err, r, "cannot greet the node daemon") : 0;
 }
 
@@ -139,6 +137,35 @@ int pl_rank_link_send(struct pl_rank_link *link, const char *line, struct pl_err
         return pl_error_set(err, -EMSGSIZE, "message of %zu bytes is too long", strlen(text));
     r = pl_send_fds(link->fd, text, strlen(text), NULL, 0);
     return r < 0 ? pl_error_errno(err, r, "cannot write to the node daemon") : 0;
+}
+
+/* r: what the line's writer returned. */
+static int
+send_line(struct pl_rank_link *link, const struct pl_buf *line, int r, struct pl_error *err)
+{
+    return r < 0 ? pl_error_set(err, r, "out of memory")
+                 : pl_rank_link_send(link, pl_buf_str(line), err);
+}
+
+int pl_rank_link_spawned(struct pl_rank_link *link, pid_t pid, struct pl_error *err)
+{
+    _cleanup_(pl_buf_finish) struct pl_buf line = {0};
+
+    return send_line(link, &line, pl_rank_line_spawned(&line, -1, pid), err);
+}
+
+int pl_rank_link_signalled(struct pl_rank_link *link, int signal, struct pl_error *err)
+{
+    _cleanup_(pl_buf_finish) struct pl_buf line = {0};
+
+    return send_line(link, &line, pl_rank_line_signalled(&line, signal), err);
+}
+
+int pl_rank_link_exited(struct pl_rank_link *link, int status, struct pl_error *err)
+{
+    _cleanup_(pl_buf_finish) struct pl_buf line = {0};
+
+    return send_line(link, &line, pl_rank_line_exited(&line, -1, status, pl_now_ns()), err);
 }
 
 int pl_rank_link_offer(struct pl_rank_link *link, const char *line)
@@ -279,7 +306,7 @@ int pl_rank_link_world(struct pl_rank_link *link,
     }
 }
 
-/* Builds one block: pointers first, strings behind. */
+/* Builds one block: pointers first, then strings. */
 static int strings_block(const struct pl_mini_value *list, char ***ret, size_t *ret_n)
 {
     struct pl_mini_value item;
@@ -325,19 +352,8 @@ int pl_rank_link_exchange(struct pl_rank_link *link,
 {
     uint64_t limit = pl_now_ns() + (uint64_t)timeout_ms * 1000000u;
     _cleanup_(pl_buf_finish) struct pl_buf out = {0};
-    int r = pl_buf_adds(&out, "{\"type\":\"exchange\",\"name\":");
+    int r = send_line(link, &out, pl_rank_line_exchange(&out, name, value), err);
 
-    if (r == 0)
-        r = pl_mini_quote(&out, name);
-    if (r == 0)
-        r = pl_buf_adds(&out, ",\"value\":");
-    if (r == 0)
-        r = pl_mini_quote(&out, value);
-    if (r == 0)
-        r = pl_buf_addc(&out, '}');
-    if (r < 0)
-        return pl_error_set(err, r, "out of memory");
-    r = pl_rank_link_send(link, pl_buf_str(&out), err);
     while (r == 0) {
         _cleanup_free_ char *line = NULL, *which = NULL;
         struct pl_mini_value list;
@@ -365,29 +381,8 @@ int pl_rank_link_metrics(struct pl_rank_link *link,
                          size_t n)
 {
     _cleanup_(pl_buf_finish) struct pl_buf out = {0};
-    int r = pl_buf_addf(&out, "{\"type\":\"metrics\",\"step\":%lld,\"metrics\":{", (long long)step);
+    int r = pl_rank_line_metrics(&out, step, names, values, n);
 
-    for (size_t i = 0; i < n && r == 0; i++) {
-        char number[40];
-
-        if (i)
-            r = pl_buf_addc(&out, ',');
-        if (r == 0)
-            r = pl_mini_quote(&out, names[i]);
-        if (r < 0)
-            break;
-        snprintf(number, sizeof(number), ":%.9g", values[i]);
-        if (strchr(number, ',')) /* the program's locale may write 0,5 */
-            *strchr(number, ',') = '.';
-        if (isnan(values[i])) /* JSON has no such numbers: they travel as strings */
-            r = pl_buf_adds(&out, ":\"nan\"");
-        else if (isinf(values[i]))
-            r = pl_buf_adds(&out, values[i] > 0 ? ":\"inf\"" : ":\"-inf\"");
-        else
-            r = pl_buf_adds(&out, number);
-    }
-    if (r == 0)
-        r = pl_buf_adds(&out, "}}");
     if (r < 0)
         return r;
     return pl_rank_link_offer(link, pl_buf_str(&out));
@@ -398,18 +393,7 @@ int pl_rank_link_fact(struct pl_rank_link *link,
                       const char *value,
                       struct pl_error *err)
 {
-    _cleanup_(pl_buf_finish) struct pl_buf out = {0};
-    int r = pl_buf_adds(&out, "{\"type\":\"fact\",\"key\":");
+    _cleanup_(pl_buf_finish) struct pl_buf line = {0};
 
-    if (r == 0)
-        r = pl_mini_quote(&out, key);
-    if (r == 0)
-        r = pl_buf_adds(&out, ",\"value\":");
-    if (r == 0)
-        r = pl_mini_quote(&out, value);
-    if (r == 0)
-        r = pl_buf_addc(&out, '}');
-    if (r < 0)
-        return pl_error_set(err, r, "out of memory");
-    return pl_rank_link_send(link, pl_buf_str(&out), err);
+    return send_line(link, &line, pl_rank_line_fact(&line, key, value), err);
 }

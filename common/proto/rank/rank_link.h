@@ -7,6 +7,7 @@
 
 #include "common/base/buf.h"
 #include "common/base/error.h"
+#include "common/proto/rank/rank_line.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -14,8 +15,6 @@
 
 #define PL_RANK_LINE_MAX (64 * 1024)    /* bytes of one line to the daemon, newline included */
 #define PL_WORLD_LINE_MAX (1024 * 1024) /* bytes of one line from the daemon */
-#define PL_PROTO_MAJOR 1
-#define PL_PROTO_MINOR 0
 
 struct pl_rank_link {
     int fd;           /* -EBADF when closed */
@@ -28,9 +27,9 @@ struct pl_rank_link {
         .fd = -EBADF                                                                               \
     }
 
-/* Where the daemon of this job, step, attempt and node listens: a short path inside the user's
- * private folder ($PLUME_RUNTIME_DIR, else /tmp/plume-UID). The folder is made (0700) or checked.
- * *ret is freed by the caller. -EPERM where the folder is another user's. */
+/* The path at which the daemon of this job, step, attempt and node listens: a short one inside the
+ * user's private folder ($PLUME_RUNTIME_DIR, else /tmp/plume-UID). The folder is made (0700) or
+ * checked. *ret is freed by the caller. -EPERM: the folder is another user's. */
 int pl_rank_socket_path(const char *job,
                         const char *step,
                         unsigned attempt,
@@ -38,24 +37,18 @@ int pl_rank_socket_path(const char *job,
                         char **ret,
                         struct pl_error *err);
 
-/* Connects to the socket at `path`. While it is not there yet (ENOENT, ECONNREFUSED) waits for it
- * until timeout_ms is over. The listener must run as the effective user (SO_PEERCRED), or -EPERM.
- * -ETIMEDOUT where none came. */
+/* Connects to the socket at `path`. While it does not exist or nobody listens (ENOENT,
+ * ECONNREFUSED), tries again until timeout_ms is over: -ETIMEDOUT. The listener must run as the
+ * effective user (SO_PEERCRED), or -EPERM. */
 int pl_rank_link_open(struct pl_rank_link *link,
                       const char *path,
                       unsigned timeout_ms,
                       struct pl_error *err);
 void pl_rank_link_close(struct pl_rank_link *link);
 
-/* Who says hello. */
-enum pl_rank_role {
-    PL_RANK_ROLE_STARTER, /* plrun or the plugin: starts the rank, waits for the world */
-    PL_RANK_ROLE_PROGRAM, /* the rank's program: reports and exchanges */
-};
-
 /* Sends the hello line. For a starter, fds are {out_read, out_real, err_read, err_real}: the read
- * ends of the pipes that stand behind the rank's fds 1 and 2, and what these were before; the
- * daemon copies one to the other. n_fds is 4, or 0 for no capture (a terminal).
+ * ends of the pipes that the rank writes as fds 1 and 2, and what these were before; the daemon
+ * copies one to the other. n_fds is 4, or 0 for no capture (a terminal).
  * guarded: the sender stays and will report the rank's end itself (plrun; not the plugin). */
 int pl_rank_link_hello(struct pl_rank_link *link,
                        enum pl_rank_role role,
@@ -70,20 +63,26 @@ int pl_rank_link_hello(struct pl_rank_link *link,
 /* Sends one line; `line` is a whole JSON object without its newline. Blocks. -EPIPE, -EMSGSIZE. */
 int pl_rank_link_send(struct pl_rank_link *link, const char *line, struct pl_error *err);
 
-/* As pl_rank_link_send(), but never blocks: where the daemon is slow the line is dropped and
+/* As pl_rank_link_send(), but never blocks: a line that a slow daemon does not take is dropped and
  * counted, and 0 is returned. */
 int pl_rank_link_offer(struct pl_rank_link *link, const char *line);
 
 /* Receives one line (NUL-terminated, without newline; caller frees). -ETIMEDOUT, -EPIPE at the end
- * of the connection, -EMSGSIZE. timeout_ms 0 only looks; UINT_MAX waits for ever. */
+ * of the connection, -EMSGSIZE. timeout_ms 0 does not wait; UINT_MAX waits for ever. */
 int pl_rank_link_recv(struct pl_rank_link *link,
                       unsigned timeout_ms,
                       char **ret,
                       struct pl_error *err);
 
+/* A guarding starter reports its child: it runs, it got a signal from outside, it ended with this
+ * wait status now. */
+int pl_rank_link_spawned(struct pl_rank_link *link, pid_t pid, struct pl_error *err);
+int pl_rank_link_signalled(struct pl_rank_link *link, int signal, struct pl_error *err);
+int pl_rank_link_exited(struct pl_rank_link *link, int status, struct pl_error *err);
+
 /* Waits for the daemon's "world" and applies it to the environment through setenv(): entries of
- * "env" always, those of "defaults" where the variable is not set. `set` may be NULL (setenv(3)).
- * -ETIMEDOUT; -ECONNABORTED with the daemon's text where it refused. */
+ * "env" always, those of "defaults" if the variable is not set. `set` may be NULL (setenv(3)).
+ * -ETIMEDOUT; -ECONNABORTED: the daemon refused, err has its text. */
 int pl_rank_link_world(struct pl_rank_link *link,
                        unsigned timeout_ms,
                        int (*set)(void *ctx, const char *name, const char *value, bool overwrite),
