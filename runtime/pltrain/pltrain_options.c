@@ -115,8 +115,8 @@ static const struct pl_option options[] = {
     {"num-workers", 0, "N", NULL,
      "threads that prepare batches in advance: 0 or 1 (1 if the rank has more than one CPU)",
      OPT_WORKERS},
-    {"fast-dev-run", 0, "[N]", NULL, "run one epoch with N batches (1) per stage; write no files",
-     OPT_FAST_DEV_RUN},
+    {"fast-dev-run", 0, "[N]", NULL,
+     "run one epoch with N batches (1) per stage, without checkpoints", OPT_FAST_DEV_RUN},
 
     {"log-every", 0, "N", "Files and reports", "report the loss every N steps (10)", OPT_LOG_EVERY},
     {"log-dir", 0, "DIR", NULL, "write metrics.csv and TensorBoard event files to DIR",
