@@ -9,7 +9,6 @@
 #include "runtime/engine/module/module.h"
 #include "runtime/engine/optim/precision.h"
 #include "runtime/engine/tape/profile.h"
-#include "runtime/engine/train/train_step.h"
 #include "runtime/engine/train/trainer.h"
 #include "runtime/engine/util/crash.h"
 #include "runtime/pltrain/pltrain_options.h"
@@ -80,7 +79,7 @@ ask_for_place(const struct plume_module *module, struct pl_world *world, struct 
 static int fit(struct pl_trainer *t, struct pl_error *err)
 {
     const char *env = getenv("PLUME_PROFILE");
-    struct pl_tape *tape = (struct pl_tape *)pl_train_step_tape(t); /* ours, through t */
+    struct pl_tape *tape = pl_stage_tape(&t->stage[PLUME_TRAIN]);
     uint64_t before = t->step, start = pl_now_ns();
     int r;
 
@@ -110,10 +109,12 @@ static int train_on(const struct pl_module *module,
                     struct pl_error *err)
 {
     struct pl_trainer trainer;
+    const struct pl_tape *tape;
     int r = pl_trainer_init(&trainer, &module->hooks, hparams, options, comm, report, err);
 
     if (r < 0)
         return r;
+    tape = pl_stage_tape(&trainer.stage[PLUME_TRAIN]);
     pl_log_debug(
         "train",
         "rank %u of %u, strategy %s, precision %s, collectives %s%s, device %s, kernels %s, %u "
@@ -121,9 +122,7 @@ static int train_on(const struct pl_module *module,
         comm->rank, comm->size, pl_strategy_names[trainer.strategy.kind],
         pl_precision_names[options->precision], comm->ops->name, comm->device ? " and nccl" : "",
         trainer.dev->name, trainer.kernels->name, pl_pool_threads(),
-        (pl_tape_flops(pl_train_step_tape(&trainer), false) +
-         pl_tape_flops(pl_train_step_tape(&trainer), true)) *
-            trainer.strategy.devices * 1e-6);
+        (pl_tape_flops(tape, false) + pl_tape_flops(tape, true)) * trainer.strategy.devices * 1e-6);
     for (unsigned i = 1; options->part_devices && i < options->devices; i++)
         pl_log_debug("train", "part %u of a batch: device %s", i, options->part_devices[i]->name);
     r = fit(&trainer, err);

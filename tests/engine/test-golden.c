@@ -129,7 +129,7 @@ static void compare_logits(const struct model *m, enum pl_precision precision, d
     begin(&s, m, &options);
     next_step(&s, m, 0);
     set_params(m, &s.t.ctx.params);
-    tape = &s.t.stage[PLUME_TRAIN].tape;
+    tape = pl_stage_tape(&s.t.stage[PLUME_TRAIN]);
     assert_int_equal(pl_tape_forward(tape, NULL), 0);
     assert_string_equal(tape->nodes[tape->n - 1].op->name, "cross_entropy");
     logits = tape->nodes[tape->n - 1].in[0];

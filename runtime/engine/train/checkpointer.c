@@ -8,38 +8,41 @@
 #include <math.h>
 #include <string.h>
 
-int pl_checkpointer_init(struct pl_checkpointer *keeper, struct pl_trainer *t, struct pl_error *err)
+int pl_checkpointer_init(struct pl_checkpointer *checkpointer,
+                         struct pl_trainer *t,
+                         struct pl_error *err)
 {
     const struct pl_train_options *o = t->options;
     int r;
 
-    *keeper = (struct pl_checkpointer){
+    *checkpointer = (struct pl_checkpointer){
         .on = o->checkpoint_dir && !o->fast_dev_run,
         .writes = o->checkpoint_dir && !o->fast_dev_run && t->comm->rank == 0,
     };
-    if (!keeper->on)
+    if (!checkpointer->on)
         return 0;
-    if (keeper->writes && (r = pl_mkdir_p(o->checkpoint_dir, 0777, err)) < 0)
+    if (checkpointer->writes && (r = pl_mkdir_p(o->checkpoint_dir, 0777, err)) < 0)
         return r;
-    r = pl_retention_init(&keeper->best, o->checkpoint_dir, o->monitor, o->monitor_max,
+    r = pl_retention_init(&checkpointer->best, o->checkpoint_dir, o->monitor, o->monitor_max,
                           o->save_top_k, err);
-    if (r == 0 && keeper->writes)
-        r = pl_ckpt_writer_create(&keeper->writer, err);
+    if (r == 0 && checkpointer->writes)
+        r = pl_ckpt_writer_create(&checkpointer->writer, err);
     if (r < 0)
-        pl_checkpointer_finish(keeper);
+        pl_checkpointer_finish(checkpointer);
     return r;
 }
 
-void pl_checkpointer_finish(struct pl_checkpointer *keeper)
+void pl_checkpointer_finish(struct pl_checkpointer *checkpointer)
 {
-    pl_ckpt_writer_destroy(keeper->writer);
-    pl_retention_finish(&keeper->best);
-    *keeper = (struct pl_checkpointer){0};
+    pl_ckpt_writer_destroy(checkpointer->writer);
+    pl_retention_finish(&checkpointer->best);
+    *checkpointer = (struct pl_checkpointer){0};
 }
 
 /* What callbacks remember: {"early_stopping":{...},"model_checkpoint":{...}} */
-static int
-callbacks_of(const struct pl_checkpointer *keeper, const struct pl_trainer *t, struct pl_buf *ret)
+static int callbacks_of(const struct pl_checkpointer *checkpointer,
+                        const struct pl_trainer *t,
+                        struct pl_buf *ret)
 {
     int r =
         pl_buf_addf(ret, "{\"early_stopping\":{\"any\":%d,\"waited\":%llu,\"best\":", t->stop.any,
@@ -50,11 +53,12 @@ callbacks_of(const struct pl_checkpointer *keeper, const struct pl_trainer *t, s
     if (r == 0)
         r = pl_buf_adds(ret, "},\"model_checkpoint\":");
     if (r == 0)
-        r = pl_retention_save(&keeper->best, ret);
+        r = pl_retention_save(&checkpointer->best, ret);
     return r == 0 ? pl_buf_adds(ret, "}") : r;
 }
 
-static void take_callbacks(struct pl_checkpointer *keeper, struct pl_trainer *t, const char *json)
+static void
+take_callbacks(struct pl_checkpointer *checkpointer, struct pl_trainer *t, const char *json)
 {
     _cleanup_free_ char *stop = json ? pl_json_get_text(json, "early_stopping") : NULL;
     _cleanup_free_ char *best = json ? pl_json_get_text(json, "model_checkpoint") : NULL;
@@ -66,8 +70,8 @@ static void take_callbacks(struct pl_checkpointer *keeper, struct pl_trainer *t,
         pl_json_get_double(stop, "best", &value) == 0)
         t->stop =
             (struct pl_early_stop){.any = any != 0, .best = value, .waited = (uint64_t)waited};
-    if (best && keeper->on)
-        pl_retention_load(&keeper->best, best); /* what does not fit is forgotten */
+    if (best && checkpointer->on)
+        pl_retention_load(&checkpointer->best, best); /* what does not fit is forgotten */
 }
 
 static struct pl_state state_of(struct pl_trainer *t, uint64_t batches)
@@ -91,7 +95,7 @@ static struct pl_state state_of(struct pl_trainer *t, uint64_t batches)
     };
 }
 
-static int make(const struct pl_checkpointer *keeper,
+static int make(const struct pl_checkpointer *checkpointer,
                 struct pl_trainer *t,
                 uint64_t batches,
                 bool weights_only,
@@ -102,19 +106,19 @@ static int make(const struct pl_checkpointer *keeper,
     struct pl_state state = state_of(t, batches);
     int r;
 
-    if (callbacks_of(keeper, t, &callbacks) < 0)
+    if (callbacks_of(checkpointer, t, &callbacks) < 0)
         return pl_error_set(err, -ENOMEM, "out of memory");
     state.callbacks = callbacks.data;
     r = pl_train_state_save(&state, weights_only, ret, err);
     if (r < 0)
         return r;
     t->ctx.checkpoint = ret;
-    r = pl_trainer_hook(t, t->module->on_save_checkpoint, "on_save_checkpoint", err);
+    r = pl_hooks_call(&t->hooks, t->module->on_save_checkpoint, "on_save_checkpoint", err);
     t->ctx.checkpoint = NULL;
     return r;
 }
 
-int pl_checkpointer_save(struct pl_checkpointer *keeper,
+int pl_checkpointer_save(struct pl_checkpointer *checkpointer,
                          struct pl_trainer *t,
                          uint64_t batches,
                          struct pl_error *err)
@@ -123,16 +127,16 @@ int pl_checkpointer_save(struct pl_checkpointer *keeper,
     double value = t->options->monitor ? pl_metrics_get(&t->metrics, t->options->monitor) : NAN;
     int kept, r;
 
-    if (!keeper->on)
+    if (!checkpointer->on)
         return 0;
     if (t->options->monitor && !pl_metrics_has(&t->metrics, t->options->monitor))
         return pl_error_set(err, -ENOENT,
                             "checkpoints are chosen by '%s', which nothing has logged: validation "
                             "values are called val_NAME",
                             t->options->monitor);
-    if (!keeper->writes)
+    if (!checkpointer->writes)
         return 0;
-    kept = pl_retention_add(&keeper->best, t->epoch, t->step, value, &job.path, &job.remove);
+    kept = pl_retention_add(&checkpointer->best, t->epoch, t->step, value, &job.path, &job.remove);
     if (kept < 0)
         return pl_error_set(err, kept, "out of memory");
     if (t->options->save_last) {
@@ -143,11 +147,11 @@ int pl_checkpointer_save(struct pl_checkpointer *keeper,
         *(kept ? &job.also : &job.path) = last;
     } else if (!kept)
         return 0;
-    r = make(keeper, t, batches, t->options->weights_only, &job.checkpoint, err);
-    return r < 0 ? r : pl_ckpt_writer_submit(keeper->writer, &job, err);
+    r = make(checkpointer, t, batches, t->options->weights_only, &job.checkpoint, err);
+    return r < 0 ? r : pl_ckpt_writer_submit(checkpointer->writer, &job, err);
 }
 
-int pl_checkpointer_save_hpc(struct pl_checkpointer *keeper,
+int pl_checkpointer_save_hpc(struct pl_checkpointer *checkpointer,
                              struct pl_trainer *t,
                              uint64_t batches,
                              char **ret_path,
@@ -157,13 +161,13 @@ int pl_checkpointer_save_hpc(struct pl_checkpointer *keeper,
     int r;
 
     *ret_path = NULL;
-    if (!keeper->writes)
+    if (!checkpointer->writes)
         return 0;
     r = pl_hpc_next(t->options->checkpoint_dir, &job.path, err);
     if (r == 0)
-        r = make(keeper, t, batches, false, &job.checkpoint, err);
+        r = make(checkpointer, t, batches, false, &job.checkpoint, err);
     if (r == 0)
-        r = pl_ckpt_writer_flush(keeper->writer, err);
+        r = pl_ckpt_writer_flush(checkpointer->writer, err);
     if (r == 0)
         r = pl_ckpt_job_run(&job, err);
     if (r == 0)
@@ -171,9 +175,9 @@ int pl_checkpointer_save_hpc(struct pl_checkpointer *keeper,
     return r;
 }
 
-int pl_checkpointer_flush(struct pl_checkpointer *keeper, struct pl_error *err)
+int pl_checkpointer_flush(struct pl_checkpointer *checkpointer, struct pl_error *err)
 {
-    return keeper->writer ? pl_ckpt_writer_flush(keeper->writer, err) : 0;
+    return checkpointer->writer ? pl_ckpt_writer_flush(checkpointer->writer, err) : 0;
 }
 
 /* Rank 0 looks, since folders may be seen differently for a while. "" = nothing to begin with. */
@@ -203,8 +207,10 @@ static int find(const struct pl_trainer *t, char path[PATH_MAX], struct pl_error
     return 0;
 }
 
-static int
-load(struct pl_checkpointer *keeper, struct pl_trainer *t, const char *path, struct pl_error *err)
+static int load(struct pl_checkpointer *checkpointer,
+                struct pl_trainer *t,
+                const char *path,
+                struct pl_error *err)
 {
     _cleanup_(pl_checkpoint_finish) struct pl_checkpoint checkpoint = {0};
     _cleanup_free_ char *callbacks = NULL;
@@ -216,12 +222,12 @@ load(struct pl_checkpointer *keeper, struct pl_trainer *t, const char *path, str
     if (r < 0)
         return pl_error_wrap(err, r, "cannot resume from '%s'", path);
     callbacks = state.callbacks;
-    take_callbacks(keeper, t, callbacks);
+    take_callbacks(checkpointer, t, callbacks);
     t->epoch = state.epoch;
     t->step = state.global_step;
     t->resume_batches = state.batches;
     t->ctx.checkpoint = &checkpoint;
-    r = pl_trainer_hook(t, t->module->on_load_checkpoint, "on_load_checkpoint", err);
+    r = pl_hooks_call(&t->hooks, t->module->on_load_checkpoint, "on_load_checkpoint", err);
     t->ctx.checkpoint = NULL;
     return r;
 }
@@ -242,18 +248,18 @@ int pl_checkpointer_take_weights(struct pl_trainer *t, struct pl_error *err)
     return r < 0 ? pl_error_wrap(err, r, "cannot take weights from '%s'", path) : 0;
 }
 
-int pl_checkpointer_resume(struct pl_checkpointer *keeper,
+int pl_checkpointer_resume(struct pl_checkpointer *checkpointer,
                            struct pl_trainer *t,
                            struct pl_error *err)
 {
     char path[PATH_MAX] = {0};
     int r = 0;
 
-    if (!t->options->resume && !keeper->on)
+    if (!t->options->resume && !checkpointer->on)
         return 0;
     if (t->comm->rank == 0)
         r = find(t, path, err);
     if (r == 0)
         r = pl_comm_broadcast(t->comm, path, sizeof(path), err);
-    return r == 0 && path[0] ? load(keeper, t, path, err) : r;
+    return r == 0 && path[0] ? load(checkpointer, t, path, err) : r;
 }

@@ -1,15 +1,27 @@
 /* SPDX-License-Identifier: MIT */
 #include "runtime/engine/train/eval.h"
-#include "runtime/engine/train/train_step.h"
 
 #include <math.h>
 #include <string.h>
 
-static const char *const prefix[] = {"train_", "val_", "test_"};
-
-const char *pl_eval_prefix(enum plume_stage stage)
+/* sums[2 * i], sums[2 * i + 1]: sum and weight of value i over the batches of this rank. */
+static int run_batches(
+    struct pl_trainer *t, struct pl_stage *s, uint64_t most, double *sums, struct pl_error *err)
 {
-    return prefix[stage];
+    struct pl_lane *lane = &s->lanes[0];
+    const struct plume_batch *batch;
+    int r = 0;
+
+    pl_lane_clear_logs(lane);
+    pl_loader_begin(&s->loader, 0, 0);
+    while (r == 0 && most-- && (batch = pl_loader_next(&s->loader))) {
+        r = pl_lane_trace(s, lane, batch, NULL, err);
+        if (r == 0)
+            r = pl_lane_forward(lane, NULL, pl_trainer_draw(t), err);
+    }
+    for (size_t i = 0; i < pl_stage_logs(s)->n; i++)
+        pl_lane_logged(lane, i, &sums[2 * i]);
+    return r < 0 ? r : pl_loader_result(&s->loader, err);
 }
 
 int pl_eval_run(struct pl_trainer *t,
@@ -20,63 +32,45 @@ int pl_eval_run(struct pl_trainer *t,
                 struct pl_error *err)
 {
     struct pl_stage *s = &t->stage[stage];
+    size_t n = pl_stage_logs(s)->n;
     double sums[2 * PL_LOG_VALUES_MAX + 2] = {0};
-    const struct plume_batch *batch;
-    int r;
+    int r = pl_params_spread_buffers(&t->ctx.params, t->comm, err);
 
-    r = pl_params_spread_buffers(&t->ctx.params, t->comm, err);
+    if (r == 0 && s->present)
+        r = run_batches(t, s, most, sums, err);
     if (r < 0)
         return r;
-    if (s->present) {
-        memset(s->logs.sum, 0, sizeof(s->logs.sum));
-        for (unsigned i = 0; s->parts && i < s->parts->k; i++)
-            memset(s->parts->list[i].logs.sum, 0, sizeof(s->logs.sum));
-        pl_loader_begin(&s->loader, 0, 0);
-        while (most-- && (batch = pl_loader_next(&s->loader)))
-            if ((r = pl_train_step_trace(t, stage, batch, NULL, err)) < 0 ||
-                (r = pl_train_step_forward(t, stage, NULL, err)) < 0)
-                return r;
-        r = pl_loader_result(&s->loader, err);
-        if (r < 0)
-            return r;
-        for (unsigned i = 0; s->parts && i < s->parts->k; i++)
-            for (size_t k = 0; k < s->logs.n; k++) {
-                s->logs.sum[k][0] += s->parts->list[i].logs.sum[k][0];
-                s->logs.sum[k][1] += s->parts->list[i].logs.sum[k][1];
-            }
-        memcpy(sums, s->logs.sum, s->logs.n * sizeof(s->logs.sum[0]));
-    }
-    memcpy(sums + 2 * s->logs.n, extra, 2 * sizeof(*extra));
-    r = pl_comm_allreduce(t->comm, sums, 2 * s->logs.n + 2, PL_REAL_F64, 1, err);
+    memcpy(sums + 2 * n, extra, 2 * sizeof(*extra));
+    r = pl_comm_allreduce(t->comm, sums, 2 * n + 2, PL_REAL_F64, 1, err);
     if (r < 0)
         return r;
-    for (size_t i = 0; i < s->logs.n; i++)
+    for (size_t i = 0; i < n; i++)
         values[i] = sums[2 * i + 1] != 0 ? sums[2 * i] / sums[2 * i + 1] : NAN;
-    memcpy(extra, sums + 2 * s->logs.n, 2 * sizeof(*extra));
+    memcpy(extra, sums + 2 * n, 2 * sizeof(*extra));
     return 0;
 }
 
-void pl_eval_keep(struct pl_trainer *t, enum plume_stage stage, const double *values)
+void pl_eval_store(struct pl_trainer *t, enum plume_stage stage, const double *values)
 {
-    const struct pl_logs *logs = &t->stage[stage].logs;
+    const struct pl_logs *logs = pl_stage_logs(&t->stage[stage]);
     char name[PL_METRIC_NAME];
 
     for (size_t i = 0; i < logs->n; i++) {
-        snprintf(name, sizeof(name), "%s%s", prefix[stage], logs->name[i]);
+        snprintf(name, sizeof(name), "%s%s", pl_stage_prefix(stage), logs->name[i]);
         pl_metrics_set(&t->metrics, name, values[i]);
     }
 }
 
-void pl_eval_tell(struct pl_trainer *t, enum plume_stage stage, const double *values, bool last)
+void pl_eval_report(struct pl_trainer *t, enum plume_stage stage, const double *values, bool last)
 {
-    const struct pl_logs *logs = &t->stage[stage].logs;
+    const struct pl_logs *logs = pl_stage_logs(&t->stage[stage]);
     char names[PL_LOG_VALUES_MAX][80];
     const char *list[PL_LOG_VALUES_MAX];
 
     if (t->comm->rank != 0)
         return;
     for (size_t i = 0; i < logs->n; i++) {
-        snprintf(names[i], sizeof(names[i]), "%s%s", prefix[stage], logs->name[i]);
+        snprintf(names[i], sizeof(names[i]), "%s%s", pl_stage_prefix(stage), logs->name[i]);
         list[i] = names[i];
         if (t->options->out)
             fprintf(t->options->out, stage == PLUME_TEST ? "%s %.4f\n" : " %s %.4f", names[i],

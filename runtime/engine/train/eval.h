@@ -1,16 +1,13 @@
 /* SPDX-License-Identifier: MIT */
-/* Validation and test: a pass over a stage's batches, and what all ranks logged in it. */
+/* Validation and test: a pass over a stage's batches, and the results of all ranks. */
 #ifndef PL_RUNTIME_ENGINE_TRAIN_EVAL_H
 #define PL_RUNTIME_ENGINE_TRAIN_EVAL_H
 
 #include "runtime/engine/train/trainer.h"
 
-/* What stands before the names that a stage logs: "val_". */
-const char *pl_eval_prefix(enum plume_stage stage);
-
-/* Runs at most `most` of a stage's batches of this rank and adds up what all ranks logged; extra
- * (two numbers of each rank) becomes their sum over the ranks too. values[i] is the result of the
- * stage's logs.name[i], NaN where nothing was logged. Collective. */
+/* Runs at most `most` of a stage's batches of this rank and adds up the logged values over all
+ * ranks; extra (two numbers per rank) becomes its sum over the ranks. values[i] is the result of
+ * the stage's value i (pl_stage_logs()), NaN if nothing was logged. Collective. */
 int pl_eval_run(struct pl_trainer *t,
                 enum plume_stage stage,
                 uint64_t most,
@@ -18,10 +15,11 @@ int pl_eval_run(struct pl_trainer *t,
                 double *values,
                 struct pl_error *err);
 
-/* Keeps what a stage came to among the trainer's metrics. */
-void pl_eval_keep(struct pl_trainer *t, enum plume_stage stage, const double *values);
+/* Stores a stage's results in the trainer's metrics. */
+void pl_eval_store(struct pl_trainer *t, enum plume_stage stage, const double *values);
 
-/* Rank 0 tells what a stage came to: people by options->out, and the logger. `last`: of the run. */
-void pl_eval_tell(struct pl_trainer *t, enum plume_stage stage, const double *values, bool last);
+/* On rank 0: prints a stage's results to options->out and logs them. `last`: no others follow in
+ * this run. */
+void pl_eval_report(struct pl_trainer *t, enum plume_stage stage, const double *values, bool last);
 
 #endif

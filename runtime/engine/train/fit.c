@@ -9,7 +9,7 @@
 
 #include <math.h>
 
-#define LOOK_S 0.5 /* how often ranks agree on the time, as far as steps are shorter */
+#define AGREE_S 0.5 /* how often ranks agree on the time, as far as steps are shorter */
 
 /* Batches of a stage that the options leave. */
 static uint64_t batches_of(const struct pl_trainer *t, enum plume_stage stage)
@@ -109,14 +109,14 @@ static int look_for_progress(struct pl_trainer *t, struct pl_error *err)
 /* extra: as pl_eval_run(). */
 static int validate(struct pl_trainer *t, double extra[2], double *values, struct pl_error *err)
 {
-    int r = pl_trainer_hook(t, t->module->on_validation_start, "on_validation_start", err);
+    int r = pl_hooks_call(&t->hooks, t->module->on_validation_start, "on_validation_start", err);
 
     if (r == 0)
         r = pl_eval_run(t, PLUME_VALIDATE, batches_of(t, PLUME_VALIDATE), extra, values, err);
     if (r < 0)
         return r;
-    pl_eval_keep(t, PLUME_VALIDATE, values);
-    r = pl_trainer_hook(t, t->module->on_validation_end, "on_validation_end", err);
+    pl_eval_store(t, PLUME_VALIDATE, values);
+    r = pl_hooks_call(&t->hooks, t->module->on_validation_end, "on_validation_end", err);
     return r < 0 ? r : look_for_progress(t, err);
 }
 
@@ -131,26 +131,26 @@ static int validate_between(struct pl_trainer *t, struct pl_error *err)
     pl_progress_clear(&t->logger.progress);
     if (speaks(t))
         print_place(t);
-    pl_eval_tell(t, PLUME_VALIDATE, values, false);
+    pl_eval_report(t, PLUME_VALIDATE, values, false);
     if (speaks(t)) {
         fputc('\n', t->options->out);
         fflush(t->options->out);
     }
-    return pl_checkpointer_save(&t->keeper, t, t->batch, err);
+    return pl_checkpointer_save(&t->checkpointer, t, t->batch, err);
 }
 
 /* Whether the time is over or a signal came, for all ranks alike. They ask each other only now and
- * then: the next time after as many steps as take LOOK_S, by what all measured. */
+ * then: the next time after as many steps as take AGREE_S, by what all measured. */
 static int agree_on_time(struct pl_trainer *t, struct pl_error *err)
 {
     double seconds = (double)(pl_now_ns() - t->fit_ns) * 1e-9, sums[4], steps;
     int sig = t->options->interrupt ? *t->options->interrupt : 0, r;
 
-    if ((isinf(t->options->max_seconds) && !t->options->interrupt) || t->step < t->look_at)
+    if ((isinf(t->options->max_seconds) && !t->options->interrupt) || t->step < t->next_agree_step)
         return 0;
-    steps = (double)PL_MAX(t->step - t->looked_at, (uint64_t)1);
+    steps = (double)PL_MAX(t->step - t->last_agree_step, (uint64_t)1);
     sums[0] = seconds >= t->options->max_seconds;
-    sums[1] = (double)(pl_now_ns() - t->looked_ns) * 1e-9 / steps;
+    sums[1] = (double)(pl_now_ns() - t->last_agree_ns) * 1e-9 / steps;
     sums[2] = sig == SIGUSR1;
     sums[3] = sig != 0 && sig != SIGUSR1;
     r = pl_comm_allreduce(t->comm, sums, 4, PL_REAL_F64, 1, err);
@@ -158,10 +158,10 @@ static int agree_on_time(struct pl_trainer *t, struct pl_error *err)
         return r;
     t->interrupted = sums[2] > 0 ? SIGUSR1 : sums[3] > 0 ? SIGTERM : 0;
     t->stopping |= sums[0] > 0 || t->interrupted;
-    steps = LOOK_S * t->comm->size / PL_MAX(sums[1], 1e-9);
-    t->looked_at = t->step;
-    t->looked_ns = pl_now_ns();
-    t->look_at = t->step + (uint64_t)PL_MIN(PL_MAX(steps, 1.0), 1e9);
+    steps = AGREE_S * t->comm->size / PL_MAX(sums[1], 1e-9);
+    t->last_agree_step = t->step;
+    t->last_agree_ns = pl_now_ns();
+    t->next_agree_step = t->step + (uint64_t)PL_MIN(PL_MAX(steps, 1.0), 1e9);
     return 0;
 }
 
@@ -198,7 +198,7 @@ static int train_batches(struct pl_trainer *t, bool *ret_validate, struct pl_err
 
     if (r == 0)
         r = validation_interval(t, n, &every, err);
-    while (r == 0 && t->batch < n && !(t->stopping && t->gathered == 0) && !out_of_steps(t)) {
+    while (r == 0 && t->batch < n && !(t->stopping && t->accumulated == 0) && !out_of_steps(t)) {
         const struct plume_batch *batch = t->batch < mine ? pl_loader_next(loader) : NULL;
         bool last = t->batch + 1 == n;
 
@@ -213,7 +213,7 @@ static int train_batches(struct pl_trainer *t, bool *ret_validate, struct pl_err
             !t->interrupted)
             r = validate_between(t, err);
     }
-    t->cut = t->batch < n && !t->options->fast_dev_run;
+    t->epoch_incomplete = t->batch < n && !t->options->fast_dev_run;
     *ret_validate = this_epoch && every && (t->batch % every == 0 || t->batch < n);
     return r;
 }
@@ -237,19 +237,19 @@ static int end_epoch(struct pl_trainer *t, bool validating, struct pl_error *err
         fprintf(t->options->out, " loss %.4f", loss[0] / loss[1]);
     }
     if (validating)
-        pl_eval_tell(t, PLUME_VALIDATE, values, false);
+        pl_eval_report(t, PLUME_VALIDATE, values, false);
     if (speaks(t)) {
         fprintf(t->options->out, " (%.0f samples/s)\n", loss[1] / seconds);
         fflush(t->options->out);
     }
-    r = pl_trainer_hook(t, t->module->on_train_epoch_end, "on_train_epoch_end", err);
-    if (r == 0 && t->cut) /* by the last step, the time, or early stopping: it is not over */
-        return pl_checkpointer_save(&t->keeper, t, t->batch, err);
+    r = pl_hooks_call(&t->hooks, t->module->on_train_epoch_end, "on_train_epoch_end", err);
+    if (r == 0 && t->epoch_incomplete) /* keep its position; the next run completes it */
+        return pl_checkpointer_save(&t->checkpointer, t, t->batch, err);
     if (r == 0)
         r = pl_optimizers_schedule(&t->optimizers, false, pl_metrics_find, &t->metrics, err);
     t->epoch++;
     t->batch = 0;
-    return r == 0 ? pl_checkpointer_save(&t->keeper, t, 0, err) : r;
+    return r == 0 ? pl_checkpointer_save(&t->checkpointer, t, 0, err) : r;
 }
 
 /* After a signal: everything is kept, and Slurm is asked for another go. */
@@ -257,7 +257,7 @@ static int interrupt(struct pl_trainer *t, struct pl_error *err)
 {
     _cleanup_free_ char *path = NULL;
     struct pl_error own = {0};
-    int r = pl_checkpointer_save_hpc(&t->keeper, t, t->batch, &path, err);
+    int r = pl_checkpointer_save_hpc(&t->checkpointer, t, t->batch, &path, err);
 
     if (r == 0)
         r = pl_comm_barrier(t->comm, err);
@@ -273,7 +273,7 @@ static int interrupt(struct pl_trainer *t, struct pl_error *err)
 static int train_epoch(struct pl_trainer *t, struct pl_error *err)
 {
     bool validating = false;
-    int r = pl_trainer_hook(t, t->module->on_train_epoch_start, "on_train_epoch_start", err);
+    int r = pl_hooks_call(&t->hooks, t->module->on_train_epoch_start, "on_train_epoch_start", err);
 
     if (r < 0)
         return r;
@@ -303,34 +303,34 @@ static int check_sanity(struct pl_trainer *t, struct pl_error *err)
 static int test(struct pl_trainer *t, struct pl_error *err)
 {
     double none[2] = {0}, values[PL_LOG_VALUES_MAX];
-    int r = pl_trainer_hook(t, t->module->on_test_start, "on_test_start", err);
+    int r = pl_hooks_call(&t->hooks, t->module->on_test_start, "on_test_start", err);
 
     if (r == 0)
         r = pl_eval_run(t, PLUME_TEST, batches_of(t, PLUME_TEST), none, values, err);
     if (r < 0)
         return r;
-    pl_eval_keep(t, PLUME_TEST, values);
-    pl_eval_tell(t, PLUME_TEST, values, true);
-    return pl_trainer_hook(t, t->module->on_test_end, "on_test_end", err);
+    pl_eval_store(t, PLUME_TEST, values);
+    pl_eval_report(t, PLUME_TEST, values, true);
+    return pl_hooks_call(&t->hooks, t->module->on_test_end, "on_test_end", err);
 }
 
 static int fit(struct pl_trainer *t, struct pl_error *err)
 {
     double epochs = t->options->fast_dev_run ? 1 : pl_hparams_value(t->hparams, "epochs");
-    int r = pl_trainer_hook(t, t->module->on_fit_start, "on_fit_start", err);
+    int r = pl_hooks_call(&t->hooks, t->module->on_fit_start, "on_fit_start", err);
 
-    t->fit_ns = t->looked_ns = pl_now_ns();
-    t->look_at = t->step + 1;
+    t->fit_ns = t->last_agree_ns = pl_now_ns();
+    t->next_agree_step = t->step + 1;
     if (r == 0 && epochs > 0)
         r = check_sanity(t, err);
     while (r == 0 && (double)t->epoch < epochs && t->step < t->options->max_steps && !t->stopping)
         r = train_epoch(t, err);
     if (r == 0)
-        r = pl_trainer_hook(t, t->module->on_fit_end, "on_fit_end", err);
+        r = pl_hooks_call(&t->hooks, t->module->on_fit_end, "on_fit_end", err);
     if (r == 0)
         r = test(t, err);
     if (r == 0)
-        r = pl_checkpointer_flush(&t->keeper, err);
+        r = pl_checkpointer_flush(&t->checkpointer, err);
     if (r == 0)
         r = pl_replicas_sync(&t->replicas, err);
     if (r == 0)

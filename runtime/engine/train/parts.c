@@ -1,102 +1,129 @@
 /* SPDX-License-Identifier: MIT */
 #include "kernels/pool/pool.h"
-#include "runtime/engine/train/parts_private.h"
+#include "runtime/engine/train/dp.h"
 #include "runtime/engine/util/rng.h"
 
 #include <string.h>
 
 #define ADD_GRAIN 16384 /* elements of the arenas that are added at a time */
 
-int pl_parts_create(struct pl_replicas *replicas,
-                    enum pl_real real,
-                    bool training,
-                    uint64_t seed,
-                    struct pl_parts **ret,
-                    struct pl_error *err)
+static bool is_split(const struct pl_parts *parts)
 {
-    struct pl_parts *p = calloc(1, sizeof(*p));
-    unsigned k = replicas->n;
+    return parts->n_devices > 1;
+}
 
-    if (k > PL_PARTS_MAX) {
-        free(p);
+int pl_parts_init(struct pl_parts *parts,
+                  struct pl_replicas *replicas,
+                  enum pl_real real,
+                  bool training,
+                  uint64_t seed,
+                  struct pl_error *err)
+{
+    unsigned k = replicas->n, n = k > 1 ? k + 1 : 1;
+
+    *parts = (struct pl_parts){0};
+    if (k > PL_PARTS_MAX)
         return pl_error_set(err, -E2BIG, "a process has at most %d devices, not %u", PL_PARTS_MAX,
                             k);
-    }
-    if (p)
-        p->list = calloc(k, sizeof(*p->list));
-    if (!p || !p->list) {
-        free(p);
+    parts->list = calloc(n, sizeof(*parts->list));
+    if (!parts->list)
         return pl_error_set(err, -ENOMEM, "out of memory");
+    parts->n_devices = k;
+    parts->n_tapes = n;
+    parts->root = &parts->list[n - 1];
+    parts->replicas = replicas;
+    for (unsigned i = 0; i < n; i++) {
+        struct pl_tape *tape = &parts->list[i].tape;
+
+        pl_tape_init(tape, replicas->list[i < k ? i : 0].dev, real, training);
+        tape->device = i;
+        tape->seed = k > 1 ? pl_rng_seed(seed, i) : seed; /* parts drop different elements */
     }
-    p->k = k;
-    p->replicas = replicas;
-    pl_tape_init(&p->root, replicas->params->dev, real, training);
-    for (unsigned i = 0; i < k; i++) {
-        pl_tape_init(&p->list[i].tape, replicas->list[i].dev, real, training);
-        p->list[i].tape.device = i;
-        p->list[i].tape.seed = pl_rng_seed(seed, i); /* parts drop other elements */
-    }
-    p->root.device = k;
-    p->root.seed = pl_rng_seed(seed, k);
-    *ret = p;
     return 0;
 }
 
-void pl_parts_destroy(struct pl_parts *parts)
+void pl_parts_finish(struct pl_parts *parts)
 {
-    if (!parts)
-        return;
-    for (unsigned i = 0; i < parts->k; i++) {
+    for (unsigned i = 0; i < parts->n_devices; i++) {
         pl_dp_release(parts, &parts->list[i]);
         pl_device_free(parts->list[i].tape.dev, parts->list[i].grads);
-        pl_tape_finish(&parts->list[i].tape);
     }
-    pl_device_free(parts->root.dev, parts->room.memory);
-    pl_tape_finish(&parts->root);
+    if (parts->staging.memory)
+        pl_device_free(parts->root->tape.dev, parts->staging.memory);
+    for (unsigned i = 0; i < parts->n_tapes; i++)
+        pl_tape_finish(&parts->list[i].tape);
     free(parts->list);
-    free(parts);
+    *parts = (struct pl_parts){0};
+}
+
+/* Rows [first, first + rows) of the batch. */
+static void slice(struct pl_part *part, const struct plume_batch *batch, size_t first, size_t rows)
+{
+    part->batch = *batch;
+    part->batch.rows = rows;
+    for (size_t f = 0; f < batch->n_fields; f++) {
+        plume_tensor *t = &part->fields[f];
+        size_t per_row = batch->field[f]->count / batch->rows;
+
+        *t = *batch->field[f];
+        t->shape[0] = rows;
+        t->count = rows * per_row;
+        t->data = (char *)t->data + first * per_row * pl_dtype_size(t->dtype);
+        part->slices[f] = t->data;
+        part->batch.field[f] = t;
+    }
 }
 
 void pl_parts_split(struct pl_parts *parts, const struct plume_batch *batch)
 {
-    size_t chunk = (batch->rows + parts->k - 1) / parts->k;
+    size_t chunk = (batch->rows + parts->n_devices - 1) / parts->n_devices;
 
-    parts->n = (unsigned)((batch->rows + chunk - 1) / chunk);
-    for (unsigned i = 0; i < parts->n; i++) {
-        struct pl_part *part = &parts->list[i];
-        size_t first = i * chunk, rows = PL_MIN(chunk, batch->rows - first);
-
-        part->batch = *batch;
-        part->batch.rows = rows;
-        for (size_t f = 0; f < batch->n_fields; f++) {
-            plume_tensor *t = &part->fields[f];
-            size_t per_row = batch->field[f]->count / batch->rows;
-
-            *t = *batch->field[f];
-            t->shape[0] = rows;
-            t->count = rows * per_row;
-            t->data = (char *)t->data + first * per_row * pl_dtype_size(t->dtype);
-            part->slices[f] = t->data;
-            part->batch.field[f] = t;
-        }
+    if (!is_split(parts)) {
+        parts->n = 1;
+        parts->list[0].batch = *batch;
+        return;
     }
+    parts->n = (unsigned)((batch->rows + chunk - 1) / chunk);
+    for (unsigned i = 0; i < parts->n; i++)
+        slice(&parts->list[i], batch, i * chunk, PL_MIN(chunk, batch->rows - i * chunk));
 }
 
-void pl_parts_begin_root(struct pl_parts *parts, struct plume_outputs *outputs)
+int pl_parts_begin_root(struct pl_parts *parts, struct plume_outputs *outputs, struct pl_error *err)
 {
-    bool changed = pl_dp_make_leaves(parts, outputs);
+    struct pl_tape *root = &parts->root->tape;
+    bool changed;
+    int r;
 
+    if (!is_split(parts))
+        return 0;
+    parts->root->logs.n_pending = 0;
+    r = pl_outputs_check(outputs, err);
+    if (r < 0)
+        return r;
+    changed = pl_dp_make_leaves(parts, outputs);
     for (unsigned i = 0; i < parts->n; i++)
         changed |= parts->list[i].tape.changed;
-    pl_tape_begin(&parts->root);
+    pl_tape_begin(root);
     if (!changed)
-        return;
-    /* A new tensor may stand where an old one was: addresses do not tell. */
-    pl_tape_end(&parts->root);
-    pl_tape_begin(&parts->root);
+        return 0;
+    /* A new tensor may have the address of an old one: drop the record. */
+    pl_tape_end(root);
+    pl_tape_begin(root);
+    return 0;
 }
 
-/* the mean of one-element tensors */
+size_t pl_parts_tapes(const struct pl_parts *parts, const struct pl_tape **ret)
+{
+    size_t n = 0;
+
+    for (unsigned i = 0; i < parts->n; i++)
+        ret[n++] = &parts->list[i].tape;
+    if (is_split(parts))
+        ret[n++] = &parts->root->tape;
+    return n;
+}
+
+/* ---- mean of one-element tensors ---- */
 
 static void mean_forward(const struct pl_call *call)
 {
@@ -144,61 +171,75 @@ int pl_parts_mean(struct pl_parts *parts,
         .in = outputs->list[0].part,
         .n_in = parts->n,
         .rank = 0,
-        .scratch_bytes = parts->n * pl_real_size(parts->root.kernels->real),
+        .scratch_bytes = parts->n * pl_real_size(parts->root->tape.kernels->real),
     };
 
+    if (!is_split(parts)) {
+        *ret = outputs->list[0].part[0];
+        return 0;
+    }
     for (unsigned i = 0; i < parts->n; i++)
         if (outputs->list[0].part[i]->count != 1)
             return pl_error_set(err, -EINVAL,
                                 "the loss must have one element: without training_step_end the "
                                 "parts' losses are averaged");
-    return pl_tape_apply(&parts->root, &what, ret, err);
+    return pl_tape_apply(&parts->root->tape, &what, ret, err);
 }
 
-/* running */
+/* ---- running ---- */
 
-static int prepare(struct pl_parts *parts,
-                   struct plume_outputs *outputs,
-                   plume_tensor *loss,
-                   struct pl_logs *root_logs,
-                   struct pl_error *err)
+/* The tensors that a tape keeps: the seeds of its gradients first, then the logged values. */
+static int
+prepare(struct pl_part *part, plume_tensor **roots, size_t n, bool grads, struct pl_error *err)
+{
+    for (size_t i = 0; i < part->logs.n_pending; i++)
+        roots[n + i] = part->logs.pending[i].value;
+    return pl_tape_prepare(&part->tape, roots, n + part->logs.n_pending, grads ? n : 0, err);
+}
+
+static int prepare_all(struct pl_parts *parts,
+                       const struct plume_outputs *outputs,
+                       plume_tensor *loss,
+                       struct pl_error *err)
 {
     plume_tensor *roots[PL_TAPE_ROOTS_MAX];
-    size_t n;
     int r = 0;
 
-    for (unsigned i = 0; i < parts->n && r == 0; i++) {
-        struct pl_part *part = &parts->list[i];
+    for (unsigned i = 0; is_split(parts) && i < parts->n && r == 0; i++) {
+        size_t n = 0;
 
-        n = 0;
         for (size_t o = 0; o < outputs->n; o++) {
             plume_tensor *given = pl_dp_output(parts, outputs, o, i);
 
             if (given)
                 roots[n++] = given;
         }
-        for (size_t l = 0; l < part->logs.n_pending; l++)
-            roots[n + l] = part->logs.pending[l].value;
-        r = pl_tape_prepare(&part->tape, roots, n + part->logs.n_pending, loss ? n : 0, err);
+        r = prepare(&parts->list[i], roots, n, loss != NULL, err);
     }
-    n = 0;
-    if (loss)
-        roots[n++] = loss;
-    for (size_t l = 0; l < root_logs->n_pending; l++)
-        roots[n++] = root_logs->pending[l].value;
-    return r == 0 ? pl_tape_prepare(&parts->root, roots, n, loss ? 1 : 0, err) : r;
+    roots[0] = loss;
+    return r == 0 ? prepare(parts->root, roots, loss ? 1 : 0, loss != NULL, err) : r;
 }
 
-/* Runs body for each part: on the CPU in groups of its threads; devices of another kind are asked
- * one after another, which is not when they are done. */
-static int side_by_side(const struct pl_parts *parts, int (*body)(void *, unsigned), void *ctx)
+/* Runs body for each part: on the CPU at the same time, each on a share of the threads; other
+ * devices work asynchronously and are started one after another. */
+static int side_by_side(struct pl_parts *parts,
+                        int (*body)(void *ctx, unsigned device),
+                        void *ctx,
+                        struct pl_error *err)
 {
     int r = 0;
 
-    if (parts->root.dev->ops->host)
-        return pl_pool_devices(parts->n, body, ctx);
-    for (unsigned i = 0; i < parts->n && r == 0; i++)
-        r = body(ctx, i);
+    for (unsigned i = 0; i < parts->n; i++)
+        parts->list[i].err = (struct pl_error){0};
+    if (parts->root->tape.dev->ops->host)
+        r = pl_pool_devices(parts->n, body, ctx);
+    else
+        for (unsigned i = 0; i < parts->n && r == 0; i++)
+            r = body(ctx, i);
+    /* The text of the lowest device that failed. */
+    for (unsigned i = 0; r < 0 && i < parts->n; i++)
+        if (parts->list[i].err.code)
+            return pl_error_set(err, r, "device %u: %s", i, pl_error_text(&parts->list[i].err));
     return r;
 }
 
@@ -209,46 +250,42 @@ static int forward_one(void *ctx, unsigned device)
     return pl_tape_forward(&part->tape, &part->err);
 }
 
-/* The text of the lowest device that failed. */
-static int report(struct pl_parts *parts, int r, struct pl_error *err)
+static int forward_parts(struct pl_parts *parts, struct pl_error *err)
 {
-    for (unsigned i = 0; r < 0 && i < parts->n; i++)
-        if (parts->list[i].err.code)
-            return pl_error_set(err, r, "device %u: %s", i, pl_error_text(&parts->list[i].err));
+    int r = pl_dp_scatter(parts, err);
+
+    if (r == 0)
+        r = side_by_side(parts, forward_one, parts, err);
+    if (r == 0)
+        pl_dp_gather(parts);
     return r;
 }
 
 int pl_parts_forward(struct pl_parts *parts,
                      struct plume_outputs *outputs,
                      plume_tensor *loss,
-                     struct pl_logs *root_logs,
-                     uint64_t step,
+                     uint64_t draw,
                      struct pl_error *err)
 {
-    int r = prepare(parts, outputs, loss, root_logs, err);
+    struct pl_tape *root = &parts->root->tape;
+    int r = prepare_all(parts, outputs, loss, err);
 
+    for (unsigned i = 0; i < parts->n_tapes; i++)
+        parts->list[i].tape.step = draw;
+    if (r == 0 && is_split(parts))
+        r = forward_parts(parts, err);
     if (r == 0)
-        r = pl_dp_scatter(parts, err);
-    if (r < 0)
-        return r;
-    for (unsigned i = 0; i < parts->n; i++) {
-        parts->list[i].tape.step = step;
-        parts->list[i].err = (struct pl_error){0};
-    }
-    parts->root.step = step;
-    r = report(parts, side_by_side(parts, forward_one, parts), err);
-    if (r == 0) {
-        pl_parts_gather(parts);
-        r = pl_tape_forward(&parts->root, err);
-    }
-    if (parts->root.want_grad) /* training moves running statistics */
+        r = pl_tape_forward(root, err);
+    if (root->want_grad) /* training updates running statistics */
         parts->replicas->params->buffers_version++;
-    /* The root has waited for them all, and the host will wait for the loss: nothing is lost. */
+    /* The root tape has waited for the parts, and the host waits for the loss anyway. */
     if (r == 0)
         r = pl_replicas_sync(parts->replicas, err);
-    for (unsigned i = 0; i < parts->n && r == 0; i++)
-        r = pl_logs_collect(&parts->list[i].logs, parts->list[i].tape.dev, parts->root.dev, err);
-    return r < 0 ? r : pl_logs_collect(root_logs, parts->root.dev, parts->root.dev, err);
+    for (struct pl_part *part = parts->list; part < &parts->list[parts->n] && r == 0; part++)
+        r = pl_logs_collect(&part->logs, part->tape.dev, root->dev, err);
+    return r == 0 && is_split(parts)
+               ? pl_logs_collect(&parts->root->logs, root->dev, root->dev, err)
+               : r;
 }
 
 struct backward {
@@ -265,7 +302,7 @@ static int backward_one(void *ctx, unsigned device)
         &part->tape, &(struct pl_backward){.accumulate = device == 0 && b->accumulate}, &part->err);
 }
 
-/* Arenas for the parts behind the first, zero where the tape does not write. */
+/* Gradient arenas for all parts but the first. Elements that the tape does not write are 0. */
 static int make_arenas(struct pl_parts *parts, const struct pl_params *params, struct pl_error *err)
 {
     size_t bytes = params->count * pl_real_size(params->real);
@@ -286,11 +323,11 @@ static int make_arenas(struct pl_parts *parts, const struct pl_params *params, s
     return 0;
 }
 
-/* Whether training_step_end has parameters of its own. */
+/* True if training_step_end uses parameters. */
 static bool root_has_params(const struct pl_parts *parts, const struct pl_params *params)
 {
     for (size_t i = 0; i < params->n; i++)
-        if (pl_tape_reaches(&parts->root, params->list[i]->tensor))
+        if (pl_tape_reaches(&parts->root->tape, params->list[i]->tensor))
             return true;
     return false;
 }
@@ -303,7 +340,7 @@ struct sum {
 static void add_arenas(void *ctx, size_t begin, size_t end)
 {
     const struct sum *s = ctx;
-    const struct pl_kernels *k = s->parts->root.kernels;
+    const struct pl_kernels *k = s->parts->root->tape.kernels;
     size_t size = pl_real_size(s->params->real);
     char *to = (char *)s->params->grads + begin * size;
 
@@ -315,7 +352,7 @@ static void add_arenas(void *ctx, size_t begin, size_t end)
                                      .dst = to});
 }
 
-/* In the order of parts, wherever they are. */
+/* Adds in the order of the parts, on any device. */
 static int add_parts(struct pl_parts *parts, struct pl_params *params, struct pl_error *err)
 {
     int r = 0;
@@ -325,20 +362,20 @@ static int add_parts(struct pl_parts *parts, struct pl_params *params, struct pl
         struct pl_part *part = &parts->list[i];
 
         if (pl_replicas_elsewhere(parts->replicas, i))
-            r = pl_parts_add_from(parts, part, params, err);
+            r = pl_dp_add_grads(parts, part, params, err);
         else
-            parts->root.kernels->add(&(struct pl_add_args){.n = params->count,
-                                                           .scale = 1,
-                                                           .a = params->grads,
-                                                           .b = part->grads,
-                                                           .dst = params->grads});
+            parts->root->tape.kernels->add(&(struct pl_add_args){.n = params->count,
+                                                                 .scale = 1,
+                                                                 .a = params->grads,
+                                                                 .b = part->grads,
+                                                                 .dst = params->grads});
     }
     return r;
 }
 
-/* What the root does not use of the parts' outputs has no gradient. A parameter that is given has
- * its gradient from the root in the parameters' arena, beside what else is there; a part's own
- * arena begins anew where it is, since the part's tape takes it for given, and adds. */
+/* An output that the root does not use has gradient 0. The root adds the gradient of a parameter
+ * that is an output to the parameters' arena. The part's tape treats it as given and adds to it, so
+ * it starts from 0 in the part's own arena. */
 static void clear_outputs(const struct pl_parts *parts,
                           const struct plume_outputs *outputs,
                           const struct pl_params *params)
@@ -358,39 +395,54 @@ static void clear_outputs(const struct pl_parts *parts,
         }
 }
 
-int pl_parts_backward(struct pl_parts *parts,
-                      struct plume_outputs *outputs,
-                      struct pl_params *params,
-                      plume_tensor *loss,
-                      double seed,
-                      bool accumulate,
-                      struct pl_error *err)
+/* Gradients of parameters may get a sum of the root's and the first part's. */
+static void clear_grads(struct pl_params *params)
+{
+    for (size_t i = 0; i < params->n; i++)
+        if (params->list[i]->tensor->wants_grad) /* the others belong to another optimizer */
+            pl_device_zero(params->dev, params->list[i]->tensor->grad,
+                           params->list[i]->tensor->count * pl_real_size(params->real));
+}
+
+static int backward_parts(struct pl_parts *parts,
+                          struct pl_params *params,
+                          bool accumulate,
+                          struct pl_error *err)
 {
     struct backward b = {parts, accumulate};
     struct sum sum = {parts, params};
-    int r = make_arenas(parts, params, err);
+    int r;
 
-    if (r < 0)
-        return r;
-    if (root_has_params(parts, params) && !accumulate) {
-        for (size_t i = 0; i < params->n; i++)
-            if (params->list[i]->tensor->wants_grad) /* others may be another turn's */
-                pl_device_zero(params->dev, params->list[i]->tensor->grad,
-                               params->list[i]->tensor->count * pl_real_size(params->real));
-        b.accumulate = true;
-    }
-    clear_outputs(parts, outputs, params);
-    r = pl_tape_backward(
-        &parts->root, &(struct pl_backward){.loss = loss, .seed = seed, .accumulate = b.accumulate},
-        err);
-    if (r == 0) {
-        pl_dp_scatter_grads(parts);
-        r = report(parts, side_by_side(parts, backward_one, &b), err);
-    }
+    pl_dp_scatter_grads(parts);
+    r = side_by_side(parts, backward_one, &b, err);
     if (r < 0)
         return r;
     if (!params->dev->ops->host)
         return add_parts(parts, params, err);
     pl_pool_parallel(params->count, ADD_GRAIN, add_arenas, &sum);
     return 0;
+}
+
+int pl_parts_backward(struct pl_parts *parts,
+                      struct plume_outputs *outputs,
+                      struct pl_params *params,
+                      const struct pl_backward *what,
+                      struct pl_error *err)
+{
+    struct pl_backward root = {
+        .loss = what->loss, .seed = what->seed, .accumulate = what->accumulate};
+    int r;
+
+    if (!is_split(parts))
+        return pl_tape_backward(&parts->root->tape, what, err);
+    r = make_arenas(parts, params, err);
+    if (r < 0)
+        return r;
+    if (root_has_params(parts, params) && !root.accumulate) {
+        clear_grads(params);
+        root.accumulate = true;
+    }
+    clear_outputs(parts, outputs, params);
+    r = pl_tape_backward(&parts->root->tape, &root, err);
+    return r == 0 ? backward_parts(parts, params, root.accumulate, err) : r;
 }

@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: MIT */
-/* A batch in parts, on the devices of one process (strategies dp and ddp2; checklist 4.1).
+/* The parts of a batch, one per device of the process (doc/semantics.md 4.1: dp and ddp2). A
+ * process with one device has one part, the whole batch.
  *
  * The batch is split along dimension 0 as torch.chunk does: parts of ceil(rows / k) rows, the last
- * one shorter, fewer than k where there are not rows enough. The hook is traced once a part, one
- * after another, each on a tape of its own; the tapes then run side by side, each on one device.
- * What the hook gave is gathered on a root tape: by *_step_end, or by the mean of the losses. The
- * gradients go back the same way; every part but the first writes them into an arena of its own,
- * and these are added in the order of parts, so that results do not depend on timing.
+ * one shorter, fewer than k parts if the batch has too few rows. The hook is traced once per part,
+ * one part after another, each on its own tape; the tapes then run side by side, one per device.
+ * The root tape follows them: *_step_end, or the mean of the losses. With one device it is the tape
+ * of the only part. The gradients go back the same way. Each part but the first writes its
+ * gradients into an arena of its own; these are added in the order of the parts, so that results do
+ * not depend on timing.
  *
- * Parts may be on devices of their own (GPUs; on the CPU all are on one, and nothing is copied).
- * The first device has the parameters, the whole batch and the root tape; the others get what they
- * read before the forward pass - parameters and buffers where these have changed, their slices of
- * the batch - and what they gave goes to the first, where stand-ins are the root's leaves. The
- * gradients of these go back, and the arenas come one after another to be added.
+ * Parts may be on devices with memory of their own (GPUs; CPU parts share memory). The first device
+ * has the parameters, the whole batch and the root tape. dp.h copies data between devices.
  *
- * One part's tapes, logs and outputs look like a stage's, which has them without devices. */
+ *     init -> split -> (trace) -> begin_root -> (trace) -> forward -> backward -> split ... finish
+ */
 #ifndef PL_RUNTIME_ENGINE_TRAIN_PARTS_H
 #define PL_RUNTIME_ENGINE_TRAIN_PARTS_H
 
@@ -27,12 +27,13 @@ struct pl_block {
     size_t bytes;
 };
 
-/* What a part on another device gave, by output, as the root tape sees it. */
-struct pl_gathered {
+/* Outputs of a part on another device than the root tape. */
+struct pl_dp_leaves {
     size_t n;
-    plume_tensor *given[PL_OUTPUTS_MAX]; /* the part's own */
-    plume_tensor *from[PL_OUTPUTS_MAX];  /* what leaf[] stands for: given, or what that is a view
-                                            of; NULL where an earlier one does, or none is needed */
+    plume_tensor *given[PL_OUTPUTS_MAX];  /* the part's own outputs */
+    plume_tensor *source[PL_OUTPUTS_MAX]; /* the tensor that leaf[] copies: given[], or the base of
+                                             that view. NULL: an earlier leaf copies it, or the root
+                                             has it already */
     plume_tensor leaf[PL_OUTPUTS_MAX], view[PL_OUTPUTS_MAX]; /* on the root's device */
     struct pl_block block;                                   /* leaves' data and gradients */
 };
@@ -41,63 +42,68 @@ struct pl_gathered {
 struct pl_part {
     struct pl_tape tape;
     struct pl_logs logs;
-    plume_tensor fields[PLUME_FIELDS_MAX]; /* slices of the whole batch's */
     struct plume_batch batch;
-    void *grads; /* NULL for the first part, which has the parameters' own */
+    plume_tensor fields[PLUME_FIELDS_MAX]; /* slices of the whole batch's fields */
+    void *grads;                           /* gradient arena; NULL: the parameters' own */
     struct pl_error err;
-    /* Of a part on another device than the root: */
+    /* Only on another device than the root: */
     const void *slices[PLUME_FIELDS_MAX]; /* fields' data in the whole batch */
-    struct pl_block fields_block;         /* and on this device */
-    struct pl_gathered gathered;
+    struct pl_block fields_block;         /* copies of the slices on this device */
+    struct pl_dp_leaves leaves;
 };
 
 struct pl_parts {
-    unsigned k, n; /* devices; parts of the running batch */
-    struct pl_part *list;
-    struct pl_tape root;
+    unsigned n_devices, n; /* n: parts of the running batch */
+    unsigned n_tapes;      /* elements of list */
+    struct pl_part *list;  /* by device; then the root, if there are several devices */
+    struct pl_part *root;  /* the last element */
     struct pl_replicas *replicas;
-    struct pl_block room; /* for another device's gradients, on the root's */
+    struct pl_block staging; /* on the root's device, for another device's gradients */
 };
 
-/* As many as there are replicas, which are borrowed and say where each is. real and training as for
- * pl_tape_init(). Gradient arenas come with the first batch. -E2BIG, -ENOMEM. */
-int pl_parts_create(struct pl_replicas *replicas,
-                    enum pl_real real,
-                    bool training,
-                    uint64_t seed,
-                    struct pl_parts **ret,
-                    struct pl_error *err);
-void pl_parts_destroy(struct pl_parts *parts); /* NULL is fine */
+/* One part per replica; replicas are borrowed and know the devices. real and training as for
+ * pl_tape_init(). Gradient arenas are allocated with the first batch. -E2BIG, -ENOMEM. */
+int pl_parts_init(struct pl_parts *parts,
+                  struct pl_replicas *replicas,
+                  enum pl_real real,
+                  bool training,
+                  uint64_t seed,
+                  struct pl_error *err);
+void pl_parts_finish(struct pl_parts *parts);
 
-/* Cuts a batch; sets n. */
+/* Splits a batch; sets n and each part's batch. */
 void pl_parts_split(struct pl_parts *parts, const struct plume_batch *batch);
 
-/* Between tracing the parts and the root: what changed below makes the root new. `outputs` become
- * what the root may read. */
-void pl_parts_begin_root(struct pl_parts *parts, struct plume_outputs *outputs);
+/* Call after the parts are traced and before the root is. `outputs` become tensors that the root
+ * may read. -EINVAL if a part lacks an output of another. */
+int pl_parts_begin_root(struct pl_parts *parts,
+                        struct plume_outputs *outputs,
+                        struct pl_error *err);
 
-/* On the root tape: the mean of every part's loss. */
+/* Traces the mean of the parts' losses on the root tape; one part's loss is the mean. */
 int pl_parts_mean(struct pl_parts *parts,
                   const struct plume_outputs *outputs,
                   plume_tensor **ret,
                   struct pl_error *err);
 
-/* Plans and runs all forward. loss: the root's; NULL where no gradients are wanted. root_logs: what
- * was logged on the root tape. */
+/* Tapes of the running batch: the parts', then the root's. Returns their number, at most
+ * PL_PARTS_MAX + 1. */
+size_t pl_parts_tapes(const struct pl_parts *parts, const struct pl_tape **ret);
+
+/* Plans and runs all tapes forward, then adds up the logged values. loss: the root's; NULL if no
+ * gradients are wanted. draw: number of the batch, for dropout. */
 int pl_parts_forward(struct pl_parts *parts,
                      struct plume_outputs *outputs,
                      plume_tensor *loss,
-                     struct pl_logs *root_logs,
-                     uint64_t step,
+                     uint64_t draw,
                      struct pl_error *err);
 
-/* Gradients of all parts, added up in params->grads; as pl_tape_backward() with `accumulate`. */
+/* Adds up the gradients of all parts in params->grads. as pl_tape_backward(); after_node and stop
+ * are used with one device only. */
 int pl_parts_backward(struct pl_parts *parts,
                       struct plume_outputs *outputs,
                       struct pl_params *params,
-                      plume_tensor *loss,
-                      double seed,
-                      bool accumulate,
+                      const struct pl_backward *what,
                       struct pl_error *err);
 
 #endif

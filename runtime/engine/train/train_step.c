@@ -1,208 +1,17 @@
 /* SPDX-License-Identifier: MIT */
 #include "runtime/engine/train/train_step.h"
 #include "runtime/engine/comm/comm_nccl.h"
+#include "runtime/engine/optim/precision.h"
 #include "runtime/engine/params/unused_params.h"
-#include "runtime/engine/train/lanes.h"
-#include "runtime/engine/util/crash.h"
 
 #include <math.h>
 #include <stdarg.h>
-#include <string.h>
 
-#define NO_LOSS (-HUGE_VAL) /* no loss is this: it would have ended the run */
-
-typedef int (*eval_hook)(struct plume_context *, const struct plume_batch *);
-
-static eval_hook hook_of(const struct pl_trainer *t, enum plume_stage stage)
-{
-    if (stage == PLUME_TEST && t->module->test_step)
-        return t->module->test_step;
-    return t->module->validation_step;
-}
-
-bool pl_train_step_has_hook(const struct pl_trainer *t, enum plume_stage stage)
-{
-    return stage == PLUME_TRAIN || hook_of(t, stage);
-}
-
-const struct pl_tape *pl_train_step_tape(const struct pl_trainer *t)
-{
-    const struct pl_stage *s = &t->stage[PLUME_TRAIN];
-
-    return s->parts ? &s->parts->list[0].tape : &s->tape;
-}
-
-static struct pl_stage *stage_of(struct pl_trainer *t, enum plume_stage stage)
-{
-    return stage == PLUME_TRAIN ? pl_lanes_stage(t) : &t->stage[stage];
-}
-
-typedef int (*end_hook)(struct plume_context *, const struct plume_outputs *);
-
-static end_hook end_of(const struct pl_trainer *t, enum plume_stage stage)
-{
-    if (stage == PLUME_TEST && t->module->test_step)
-        return t->module->test_step_end;
-    return t->module->validation_step_end;
-}
-
-/* The step's hook, its ops onto `tape`. */
-static int call_step(struct pl_trainer *t,
-                     enum plume_stage stage,
-                     struct pl_tape *tape,
-                     struct pl_logs *logs,
-                     const struct plume_batch *batch,
-                     unsigned part,
-                     struct pl_error *err)
-{
-    static const char *const names[] = {"training_step", "validation_step", "test_step"};
-    struct pl_stage *s = stage_of(t, stage);
-    plume_tensor *loss = NULL;
-    int r;
-
-    t->ctx.tape = tape;
-    t->ctx.logs = logs;
-    t->ctx.outputs = &s->outputs;
-    t->ctx.part = part;
-    pl_crash_hook(names[stage]);
-    logs->n_pending = 0;
-    if (stage == PLUME_TRAIN)
-        r = t->module->training_step(&t->ctx.pub, batch, &loss);
-    else
-        r = hook_of(t, stage)(&t->ctx.pub, batch);
-    t->ctx.tape = NULL;
-    t->ctx.logs = NULL;
-    t->ctx.outputs = NULL;
-    pl_outputs_loss(&s->outputs, part, loss);
-    return pl_context_result(&t->ctx, r, names[stage], err);
-}
-
-/* The hook behind it, where there is one: *loss becomes its. */
-static int call_end(struct pl_trainer *t,
-                    enum plume_stage stage,
-                    struct pl_tape *tape,
-                    plume_tensor **loss,
-                    struct pl_error *err)
-{
-    static const char *const names[] = {"training_step_end", "validation_step_end",
-                                        "test_step_end"};
-    struct pl_stage *s = stage_of(t, stage);
-    int r;
-
-    if (stage == PLUME_TRAIN ? !t->module->training_step_end : !end_of(t, stage))
-        return 0;
-    pl_crash_hook(names[stage]);
-    t->ctx.tape = tape;
-    t->ctx.logs = &s->logs;
-    if (stage == PLUME_TRAIN)
-        r = t->module->training_step_end(&t->ctx.pub, &s->outputs, loss);
-    else
-        r = end_of(t, stage)(&t->ctx.pub, &s->outputs);
-    t->ctx.tape = NULL;
-    t->ctx.logs = NULL;
-    return pl_context_result(&t->ctx, r, names[stage], err);
-}
-
-static int trace_whole(struct pl_trainer *t,
-                       enum plume_stage stage,
-                       const struct plume_batch *batch,
-                       plume_tensor **ret_loss,
-                       struct pl_error *err)
-{
-    struct pl_stage *s = stage_of(t, stage);
-    int r;
-
-    pl_outputs_begin(&s->outputs, 1);
-    pl_tape_begin(&s->tape);
-    r = call_step(t, stage, &s->tape, &s->logs, batch, 0, err);
-    *ret_loss = s->outputs.list[0].part[0];
-    if (r == 0)
-        r = call_end(t, stage, &s->tape, ret_loss, err);
-    pl_tape_end(&s->tape);
-    return r;
-}
-
-static int trace_parts(struct pl_trainer *t,
-                       enum plume_stage stage,
-                       const struct plume_batch *batch,
-                       plume_tensor **ret_loss,
-                       struct pl_error *err)
-{
-    struct pl_stage *s = stage_of(t, stage);
-    struct pl_parts *p = s->parts;
-    int r = 0;
-
-    pl_parts_split(p, batch);
-    pl_outputs_begin(&s->outputs, p->n);
-    for (unsigned i = 0; i < p->n && r == 0; i++) {
-        struct pl_part *part = &p->list[i];
-
-        pl_tape_begin(&part->tape);
-        /* The first, dry step learns the names of what is logged. */
-        r = call_step(t, stage, &part->tape, s->logs.closed ? &part->logs : &s->logs, &part->batch,
-                      i, err);
-        pl_tape_end(&part->tape);
-    }
-    s->logs.n_pending = 0;
-    if (r == 0)
-        r = pl_outputs_check(&s->outputs, err);
-    if (r < 0)
-        return r;
-    pl_parts_begin_root(p, &s->outputs);
-    if (stage == PLUME_TRAIN && !t->module->training_step_end && s->outputs.list[0].part[0])
-        r = pl_parts_mean(p, &s->outputs, ret_loss, err);
-    else
-        r = call_end(t, stage, &p->root, ret_loss, err);
-    pl_tape_end(&p->root);
-    return r;
-}
-
-int pl_train_step_trace(struct pl_trainer *t,
-                        enum plume_stage stage,
-                        const struct plume_batch *batch,
-                        plume_tensor **ret_loss,
-                        struct pl_error *err)
-{
-    plume_tensor *loss = NULL;
-    int r = (stage_of(t, stage)->parts ? trace_parts : trace_whole)(t, stage, batch, &loss, err);
-
-    if (r == 0 && stage == PLUME_TRAIN)
-        *ret_loss = loss;
-    return r;
-}
-
-/* Counts batches, for dropout: those of one optimizer step drop different elements, too. */
-static uint64_t draw(const struct pl_trainer *t)
-{
-    return t->step * pl_accumulate_most(t->options) + (t->gathered ? t->gathered - 1 : 0);
-}
-
-int pl_train_step_forward(struct pl_trainer *t,
-                          enum plume_stage stage,
-                          plume_tensor *loss,
-                          struct pl_error *err)
-{
-    struct pl_stage *s = stage_of(t, stage);
-    plume_tensor *roots[PL_LOG_VALUES_MAX + 1];
-    size_t n = 0;
-    int r;
-
-    if (s->parts)
-        return pl_parts_forward(s->parts, &s->outputs, loss, &s->logs, draw(t), err);
-    if (loss)
-        roots[n++] = loss;
-    for (size_t i = 0; i < s->logs.n_pending; i++)
-        roots[n++] = s->logs.pending[i].value;
-    s->tape.step = draw(t);
-    r = pl_tape_prepare(&s->tape, roots, n, loss ? 1 : 0, err);
-    if (r == 0)
-        r = pl_tape_forward(&s->tape, err);
-    return r < 0 ? r : pl_logs_collect(&s->logs, s->tape.dev, t->dev, err);
-}
+#define NO_LOSS (-HUGE_VAL) /* an infinite loss ends the run, or its step is skipped */
 
 static int check_loss(const struct pl_trainer *t, double value, struct pl_error *err)
 {
-    /* With a loss scale the step is skipped instead, until that cannot be the reason. */
+    /* A loss scale above 1 may be the reason: the step is skipped and the scale halves. */
     if (isfinite(value) || (t->scaler.enabled && t->scaler.scale > 1))
         return 0;
     return pl_error_set(err, -EDOM,
@@ -212,228 +21,201 @@ static int check_loss(const struct pl_trainer *t, double value, struct pl_error 
                         (unsigned long long)t->epoch + 1);
 }
 
-/* What the planned batch has a gradient for. */
-static int look_at_use(struct pl_trainer *t, struct pl_error *err)
+/* Finds the parameters that the planned batch has a gradient for. */
+static int find_unused(struct pl_trainer *t, struct pl_lane *lane, struct pl_error *err)
 {
-    const struct pl_stage *s = pl_lanes_stage(t);
-    const struct pl_tape *tapes[PL_PARTS_MAX + 1] = {&s->tape};
-    size_t n = s->parts ? 0 : 1;
+    const struct pl_tape *tapes[PL_PARTS_MAX + 1];
+    size_t n = pl_parts_tapes(&lane->parts, tapes);
 
-    for (unsigned i = 0; s->parts && i < s->parts->n; i++)
-        tapes[n++] = &s->parts->list[i].tape;
-    if (s->parts)
-        tapes[n++] = &s->parts->root;
     if (pl_unused_params_find(&t->ctx.params, tapes, n))
-        pl_reducer_replan(pl_lanes_reducer(t));
-    return pl_unused_params_mark(&t->ctx.params, t->gathered == 1, true, err);
+        pl_reducer_replan(&lane->reducer);
+    return pl_unused_params_mark(&t->ctx.params, t->accumulated == 1, true, err);
 }
 
-/* The loss of a batch, looked at while backward is under way already: before the first gradient
- * goes to other ranks, and before the optimizer. */
-struct outlook {
+/* The loss of a batch. It is checked while backward runs: before the first gradients go to other
+ * ranks, and before the optimizer. */
+struct loss_check {
     struct pl_trainer *t;
+    unsigned optimizer_idx;
     size_t rows;
     const plume_tensor *loss;
     struct pl_device_peek peek;
     struct pl_reducer *reducer;
-    bool seen;
+    bool done;
     double value;
 };
 
-static int see(struct outlook *o, struct pl_error *err)
+static int loss_check_run(struct loss_check *check, struct pl_error *err)
 {
-    struct pl_trainer *t = o->t;
+    struct pl_trainer *t = check->t;
     int r;
 
-    if (o->seen)
+    if (check->done)
         return 0;
-    o->seen = true;
-    r = pl_tensor_peeked(o->loss, &o->peek, &o->value, err);
+    check->done = true;
+    r = pl_tensor_peeked(check->loss, &check->peek, &check->value, err);
     if (r == 0)
-        r = check_loss(t, o->value, err);
-    if (r == 0 && isfinite(o->value) && t->turn == 0) { /* a skipped step: not an infinite mean */
-        t->loss_sum += o->value * (double)o->rows;
-        t->loss_weight += (double)o->rows;
+        r = check_loss(t, check->value, err);
+    /* An infinite loss is of a step that is skipped: keep it out of the mean. */
+    if (r == 0 && isfinite(check->value) && check->optimizer_idx == 0) {
+        t->loss_sum += check->value * (double)check->rows;
+        t->loss_weight += (double)check->rows;
     }
     return r;
 }
 
-static int see_and_reduce(void *ctx, size_t index, struct pl_error *err)
+static int on_backward_node(void *ctx, size_t index, struct pl_error *err)
 {
-    struct outlook *o = ctx;
+    struct loss_check *check = ctx;
     int r;
 
-    /* Without graphs it is asked behind each node: nothing is complete yet, so nothing waits. */
-    if (!o->seen && index > pl_reducer_stop(o->reducer))
+    /* Without graphs this runs after each node. While no bucket is complete, do not wait for the
+     * loss. */
+    if (!check->done && index > pl_reducer_stop(check->reducer))
         return 0;
-    r = see(o, err);
-    return r < 0 ? r : pl_reducer_after_node(o->reducer, index, err);
+    r = loss_check_run(check, err);
+    return r < 0 ? r : pl_reducer_after_node(check->reducer, index, err);
 }
 
 static size_t stop_of(const void *ctx)
 {
-    return pl_reducer_stop(((const struct outlook *)ctx)->reducer);
+    return pl_reducer_stop(((const struct loss_check *)ctx)->reducer);
 }
 
-static int run_backward(struct pl_trainer *t, struct outlook *o, bool along, struct pl_error *err)
-{
-    struct pl_stage *s = pl_lanes_stage(t);
-    struct pl_backward backward = {.loss = (plume_tensor *)(uintptr_t)o->loss,
-                                   .seed = t->scaler.scale,
-                                   .accumulate = t->gathered > 1,
-                                   .after_node = along ? see_and_reduce : NULL,
-                                   .ctx = o,
-                                   .stop = stop_of};
-
-    if (s->parts)
-        return pl_parts_backward(s->parts, &s->outputs, &t->ctx.params, backward.loss,
-                                 backward.seed, backward.accumulate, err);
-    return pl_tape_backward(&s->tape, &backward, err);
-}
-
-/* Forward and backward of one batch, adding to the gradients; `due`: they are reduced as well.
- * *ret_loss is set where the module gave one. */
+/* Forward and backward of one batch; adds to the gradients. `due`: reduces them while backward
+ * runs. Sets *ret_loss if the module gave a loss. */
 static int closure(struct pl_trainer *t,
+                   unsigned optimizer_idx,
                    const struct plume_batch *batch,
                    bool due,
                    double *ret_loss,
                    struct pl_error *err)
 {
-    struct outlook o = {.t = t, .rows = batch->rows, .reducer = pl_lanes_reducer(t)};
-    plume_tensor *loss = NULL;
-    int r = pl_train_step_trace(t, PLUME_TRAIN, batch, &loss, err);
+    struct pl_stage *stage = &t->stage[PLUME_TRAIN];
+    struct pl_lane *lane = &stage->lanes[optimizer_idx];
+    struct loss_check check = {
+        .t = t, .optimizer_idx = optimizer_idx, .rows = batch->rows, .reducer = &lane->reducer};
+    struct pl_backward backward = {.seed = t->scaler.scale,
+                                   .accumulate = t->accumulated > 1,
+                                   .after_node =
+                                       due && !t->strategy.fused ? on_backward_node : NULL,
+                                   .ctx = &check,
+                                   .stop = stop_of};
+    int r = pl_lane_trace(stage, lane, batch, &backward.loss, err);
 
-    if (r == 0 && !loss)
-        return pl_unused_params_mark(&t->ctx.params, t->gathered == 1, false, err);
+    if (r == 0 && !backward.loss)
+        return pl_unused_params_mark(&t->ctx.params, t->accumulated == 1, false, err);
     if (r == 0)
-        r = pl_train_step_forward(t, PLUME_TRAIN, loss, err);
+        r = pl_lane_forward(lane, backward.loss, pl_trainer_draw(t), err);
     if (r < 0)
         return r;
-    o.loss = loss;
-    pl_tensor_peek(loss, t->dev, &o.peek);
-    if (t->dev->ops->host) /* it is there, and backward takes as long as it takes */
-        r = see(&o, err);
+    check.loss = backward.loss;
+    pl_tensor_peek(check.loss, t->dev, &check.peek);
+    if (t->dev->ops->host) /* nothing to wait for: fail before backward */
+        r = loss_check_run(&check, err);
     if (r == 0)
-        r = look_at_use(t, err);
+        r = find_unused(t, lane, err);
     if (r == 0)
-        r = run_backward(t, &o, due && !t->strategy.fused, err);
+        r = pl_parts_backward(&lane->parts, &lane->outputs, &t->ctx.params, &backward, err);
     if (r == 0)
-        r = see(&o, err);
-    *ret_loss = o.value;
+        r = loss_check_run(&check, err);
+    *ret_loss = check.value;
     return r;
 }
 
-/* The optimizer whose turn it is, or all. */
-static int optimize(struct pl_trainer *t, struct pl_error *err)
+/* Steps the lane's optimizer; all of them if there is one lane. */
+static int optimize(struct pl_trainer *t, unsigned optimizer_idx, struct pl_error *err)
 {
-    size_t n = t->n_turns > 1 ? 1 : t->optimizers.n;
-    int r =
-        pl_trainer_hook(t, t->module->on_before_optimizer_step, "on_before_optimizer_step", err);
+    size_t n = t->stage[PLUME_TRAIN].n_lanes > 1 ? 1 : t->optimizers.n;
+    int r = pl_hooks_call(&t->hooks, t->module->on_before_optimizer_step,
+                          "on_before_optimizer_step", err);
 
     if (r < 0)
         return r;
     t->ctx.params.values_version++;
-    r = pl_optimizers_step_some(&t->optimizers, t->turn, n, t->kernels,
+    r = pl_optimizers_step_some(&t->optimizers, optimizer_idx, n, t->kernels,
                                 &(struct pl_clip_rule){t->options->clip_by, t->options->clip},
                                 &t->scaler, NULL, err);
     return r < 0 ? r : pl_precision_round(t->options, t->kernels, &t->ctx.params, err);
 }
 
-/* A turn of one batch, up to the optimizer where that is due. */
-static int take_turn(struct pl_trainer *t,
-                     const struct plume_batch *batch,
-                     bool due,
-                     double *ret_loss,
-                     struct pl_error *err)
+/* One batch in one lane; with the reduction and the optimizer if the step is due. */
+static int train_lane(struct pl_trainer *t,
+                      unsigned optimizer_idx,
+                      const struct plume_batch *batch,
+                      bool due,
+                      double *ret_loss,
+                      struct pl_error *err)
 {
+    struct pl_reducer *reducer = &t->stage[PLUME_TRAIN].lanes[optimizer_idx].reducer;
     bool used = false;
     int r = 0;
 
-    /* A short last group is divided by the whole group's number too, as Lightning's is. */
-    pl_reducer_begin(pl_lanes_reducer(t),
+    /* A short last group is divided by the whole group's number too, as in Lightning. */
+    pl_reducer_begin(reducer,
                      1.0 / (t->comm->size * (double)pl_accumulate_at(t->options, t->epoch)));
     if (!batch)
-        r = pl_unused_params_mark(&t->ctx.params, t->gathered == 1, false, err);
+        r = pl_unused_params_mark(&t->ctx.params, t->accumulated == 1, false, err);
     else
-        r = closure(t, batch, due, ret_loss, err);
-    if (r == 0 && due) /* what is not reduced yet */
-        r = pl_reducer_after_node(pl_lanes_reducer(t), 0, err);
+        r = closure(t, optimizer_idx, batch, due, ret_loss, err);
+    if (r == 0 && due) /* buckets that are not reduced yet */
+        r = pl_reducer_after_node(reducer, 0, err);
     if (r == 0 && due)
         r = pl_unused_params_collect(&t->ctx.params, !t->strategy.reduces, &used, err);
-    /* That has waited for the sums; before broken ones are made use of. */
+    /* The reductions are complete: look for a lost rank before using them. */
     if (r == 0 && due && t->comm->device)
         r = pl_comm_nccl_check(t->comm->device, err);
     if (r == 0)
-        r = pl_trainer_hook(t, t->module->on_after_backward, "on_after_backward", err);
-    return r == 0 && used ? optimize(t, err) : r;
+        r = pl_hooks_call(&t->hooks, t->module->on_after_backward, "on_after_backward", err);
+    return r == 0 && used ? optimize(t, optimizer_idx, err) : r;
 }
 
-/* What a step is reported by: at most as much as one can log. */
-struct told {
+/* Values that a step reports: as many as a module may log. */
+struct metric_list {
     char name[PL_LOG_VALUES_MAX][80];
     const char *list[PL_LOG_VALUES_MAX];
     double value[PL_LOG_VALUES_MAX];
     size_t n;
 };
 
-static void PL_PRINTF(3, 4) tell(struct told *told, double value, const char *name, ...)
+static void PL_PRINTF(3, 4)
+    metric_list_add(struct metric_list *metrics, double value, const char *name, ...)
 {
     va_list ap;
 
-    if (told->n == PL_LOG_VALUES_MAX)
+    if (metrics->n == PL_LOG_VALUES_MAX)
         return;
     va_start(ap, name);
-    vsnprintf(told->name[told->n], sizeof(told->name[0]), name, ap);
+    vsnprintf(metrics->name[metrics->n], sizeof(metrics->name[0]), name, ap);
     va_end(ap);
-    told->list[told->n] = told->name[told->n];
-    told->value[told->n++] = value;
+    metrics->list[metrics->n] = metrics->name[metrics->n];
+    metrics->value[metrics->n++] = value;
 }
 
-/* The losses, and what training_step has logged, of this rank. */
+/* Logs this rank's losses and the values that training_step logged. */
 static void report_step(struct pl_trainer *t, const double *losses)
 {
-    struct told told = {0};
+    const struct pl_stage *stage = &t->stage[PLUME_TRAIN];
+    struct metric_list metrics = {0};
 
-    for (unsigned i = 0; i < t->n_turns; i++) {
-        const struct pl_stage *s = i ? &t->turns[i - 1].stage : &t->stage[PLUME_TRAIN];
+    for (unsigned i = 0; i < stage->n_lanes; i++) {
+        const struct pl_logs *logs = &stage->lanes[i].parts.root->logs;
 
         if (losses[i] == NO_LOSS)
             continue;
-        tell(&told, losses[i], i ? "loss_%u" : "loss", i);
-        for (size_t k = 0; k < s->logs.n; k++) {
-            double sum = s->logs.sum[k][0], weight = s->logs.sum[k][1];
+        metric_list_add(&metrics, losses[i], i ? "loss_%u" : "loss", i);
+        for (size_t k = 0; k < logs->n; k++) {
+            double sum[2];
 
-            for (unsigned p = 0; s->parts && p < s->parts->n; p++) {
-                sum += s->parts->list[p].logs.sum[k][0];
-                weight += s->parts->list[p].logs.sum[k][1];
-            }
-            if (weight != 0)
-                tell(&told, sum / weight, "train_%s", s->logs.name[k]);
+            pl_lane_logged(&stage->lanes[i], k, sum);
+            if (sum[1] != 0)
+                metric_list_add(&metrics, sum[0] / sum[1], "train_%s", logs->name[k]);
         }
     }
-    tell(&told, (double)t->epoch + 1, "epoch");
-    if (told.n > 1)
-        pl_logger_metrics(&t->logger, (int64_t)t->step, told.list, told.value, told.n, false);
-}
-
-/* A group of batches begins: what is logged counts anew. */
-static void forget_logs(struct pl_stage *s)
-{
-    memset(s->logs.sum, 0, sizeof(s->logs.sum));
-    for (unsigned i = 0; s->parts && i < s->parts->k; i++)
-        memset(s->parts->list[i].logs.sum, 0, sizeof(s->logs.sum));
-}
-
-static int batch_hook(struct pl_trainer *t,
-                      int (*hook)(struct plume_context *, const struct plume_batch *),
-                      const struct plume_batch *batch,
-                      const char *name,
-                      struct pl_error *err)
-{
-    t->ctx.pub.step = t->step;
-    t->ctx.pub.epoch = t->epoch;
-    pl_crash_hook(name);
-    return hook && batch ? pl_context_result(&t->ctx, hook(&t->ctx.pub, batch), name, err) : 0;
+    metric_list_add(&metrics, (double)t->epoch + 1, "epoch");
+    if (metrics.n > 1)
+        pl_logger_metrics(&t->logger, (int64_t)t->step, metrics.list, metrics.value, metrics.n,
+                          false);
 }
 
 int pl_train_step_train(struct pl_trainer *t,
@@ -441,26 +223,29 @@ int pl_train_step_train(struct pl_trainer *t,
                         bool last,
                         struct pl_error *err)
 {
-    bool due = last || t->gathered + 1 >= pl_accumulate_at(t->options, t->epoch);
+    struct pl_stage *stage = &t->stage[PLUME_TRAIN];
+    bool due = last || t->accumulated + 1 >= pl_accumulate_at(t->options, t->epoch);
     double losses[PL_OPTIMIZERS_MAX];
-    int r = batch_hook(t, t->module->on_train_batch_start, batch, "on_train_batch_start", err);
+    int r = pl_hooks_batch(&t->hooks, t->module->on_train_batch_start, batch,
+                           "on_train_batch_start", err);
 
-    t->gathered++;
-    for (unsigned i = 0; i < t->n_turns && r == 0; i++) {
+    t->accumulated++;
+    for (unsigned i = 0; i < stage->n_lanes && r == 0; i++) {
         losses[i] = NO_LOSS;
-        pl_lanes_set(t, i);
-        if (t->gathered == 1)
-            forget_logs(pl_lanes_stage(t));
-        r = take_turn(t, batch, due, &losses[i], err);
+        pl_stage_enter_lane(stage, &t->optimizers, i);
+        if (t->accumulated == 1)
+            pl_lane_clear_logs(&stage->lanes[i]);
+        r = train_lane(t, i, batch, due, &losses[i], err);
     }
-    pl_lanes_set(t, 0);
+    pl_stage_enter_lane(stage, &t->optimizers, 0);
     if (r == 0 && due) {
         t->step++;
-        t->gathered = 0;
+        t->accumulated = 0;
         r = pl_optimizers_schedule(&t->optimizers, true, pl_metrics_find, &t->metrics, err);
     }
     if (r == 0)
-        r = batch_hook(t, t->module->on_train_batch_end, batch, "on_train_batch_end", err);
+        r = pl_hooks_batch(&t->hooks, t->module->on_train_batch_end, batch, "on_train_batch_end",
+                           err);
     if (r == 0 && due && t->step % t->options->log_every == 0)
         report_step(t, losses);
     return r;

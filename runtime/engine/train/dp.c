@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT */
-#include "runtime/engine/train/parts_private.h"
+#include "runtime/engine/train/dp.h"
 
 #define ALIGN(bytes) (((bytes) + PL_DEVICE_ALIGN - 1) / PL_DEVICE_ALIGN * PL_DEVICE_ALIGN)
 
 static bool elsewhere(const struct pl_parts *parts, const struct pl_part *part)
 {
-    return part->tape.dev != parts->root.dev;
+    return part->tape.dev != parts->root->tape.dev;
 }
 
 static size_t bytes_of(const plume_tensor *t)
@@ -34,25 +34,25 @@ static int reserve(struct pl_device *dev,
 
 /* ---- outputs ---- */
 
-/* The stand-in's memory is that of a whole tensor, of which other outputs may be views as well:
- * their gradients add up there, as they would in the tensor's own. */
-static size_t stand_in_for(struct pl_gathered *g, size_t output, plume_tensor *root)
+/* A leaf has the memory of a whole tensor. Other outputs may be views of that tensor too: their
+ * gradients add up in the leaf, as they would in the tensor itself. */
+static size_t leaf_for(struct pl_dp_leaves *g, size_t output, plume_tensor *root)
 {
     plume_tensor *leaf = &g->leaf[output];
 
     for (size_t i = 0; i < output; i++)
-        if (g->from[i] == root)
+        if (g->source[i] == root)
             return i;
-    g->from[output] = root;
+    g->source[output] = root;
     *leaf = *root;
-    leaf->data = leaf->grad = NULL; /* until they have memory */
+    leaf->data = leaf->grad = NULL; /* place_leaves() sets them */
     leaf->tape = NULL;
     return output;
 }
 
-static bool part_stands_in(struct pl_part *part, unsigned index, struct plume_outputs *outputs)
+static bool make_part_leaves(struct pl_part *part, unsigned index, struct plume_outputs *outputs)
 {
-    struct pl_gathered *g = &part->gathered;
+    struct pl_dp_leaves *g = &part->leaves;
     bool changed = g->n != outputs->n;
 
     g->n = outputs->n;
@@ -62,11 +62,11 @@ static bool part_stands_in(struct pl_part *part, unsigned index, struct plume_ou
 
         changed |= g->given[o] != given;
         g->given[o] = given;
-        g->from[o] = NULL;
-        /* Parameters and buffers are the root's, too. */
+        g->source[o] = NULL;
+        /* The root has the parameters and buffers themselves. */
         if (!given || pl_tensor_root(given)->number)
             continue;
-        leaf = stand_in_for(g, o, pl_tensor_root(given));
+        leaf = leaf_for(g, o, pl_tensor_root(given));
         g->view[o] = *given;
         g->view[o].base = &g->leaf[leaf];
         g->view[o].tape = NULL;
@@ -81,7 +81,7 @@ bool pl_dp_make_leaves(struct pl_parts *parts, struct plume_outputs *outputs)
 
     for (unsigned i = 0; i < parts->n; i++)
         if (elsewhere(parts, &parts->list[i]))
-            changed |= part_stands_in(&parts->list[i], i, outputs);
+            changed |= make_part_leaves(&parts->list[i], i, outputs);
     return changed;
 }
 
@@ -92,43 +92,43 @@ plume_tensor *pl_dp_output(const struct pl_parts *parts,
 {
     const struct pl_part *p = &parts->list[part];
 
-    return elsewhere(parts, p) ? p->gathered.given[output] : outputs->list[output].part[part];
+    return elsewhere(parts, p) ? p->leaves.given[output] : outputs->list[output].part[part];
 }
 
-/* Those that want one have a gradient where the part's own has one, by the plan. */
-static int place_stand_ins(struct pl_parts *parts, struct pl_part *part, struct pl_error *err)
+/* A leaf has a gradient if the plan of the part's tape has one for its source. */
+static int place_leaves(struct pl_parts *parts, struct pl_part *part, struct pl_error *err)
 {
-    struct pl_gathered *g = &part->gathered;
+    struct pl_dp_leaves *g = &part->leaves;
     size_t bytes = 0, at = 0;
     int r;
 
     for (size_t o = 0; o < g->n; o++)
-        if (g->from[o])
-            bytes += ALIGN(bytes_of(g->from[o])) * (g->from[o]->grad ? 2 : 1);
-    r = reserve(parts->root.dev, &g->block, bytes, "outputs of parts", err);
+        if (g->source[o])
+            bytes += ALIGN(bytes_of(g->source[o])) * (g->source[o]->grad ? 2 : 1);
+    r = reserve(parts->root->tape.dev, &g->block, bytes, "outputs of parts", err);
     for (size_t o = 0; o < g->n && r == 0; o++) {
-        const plume_tensor *from = g->from[o];
+        const plume_tensor *source = g->source[o];
 
-        if (!from)
+        if (!source)
             continue;
         g->leaf[o].data = g->block.memory + at;
-        at += ALIGN(bytes_of(from));
-        g->leaf[o].grad = from->grad ? g->block.memory + at : NULL;
-        at += from->grad ? ALIGN(bytes_of(from)) : 0;
+        at += ALIGN(bytes_of(source));
+        g->leaf[o].grad = source->grad ? g->block.memory + at : NULL;
+        at += source->grad ? ALIGN(bytes_of(source)) : 0;
     }
     return r;
 }
 
-void pl_parts_gather(struct pl_parts *parts)
+void pl_dp_gather(struct pl_parts *parts)
 {
     for (unsigned i = 0; i < parts->n; i++) {
         const struct pl_part *part = &parts->list[i];
-        const struct pl_gathered *g = &part->gathered;
+        const struct pl_dp_leaves *g = &part->leaves;
 
         for (size_t o = 0; elsewhere(parts, part) && o < g->n; o++)
-            if (g->from[o])
-                pl_device_copy_from(parts->root.dev, g->leaf[o].data, part->tape.dev,
-                                    g->from[o]->data, bytes_of(g->from[o]));
+            if (g->source[o])
+                pl_device_copy_from(parts->root->tape.dev, g->leaf[o].data, part->tape.dev,
+                                    g->source[o]->data, bytes_of(g->source[o]));
     }
 }
 
@@ -136,18 +136,18 @@ void pl_dp_scatter_grads(struct pl_parts *parts)
 {
     for (unsigned i = 0; i < parts->n; i++) {
         const struct pl_part *part = &parts->list[i];
-        const struct pl_gathered *g = &part->gathered;
+        const struct pl_dp_leaves *g = &part->leaves;
 
         for (size_t o = 0; elsewhere(parts, part) && o < g->n; o++)
-            if (g->from[o] && g->leaf[o].grad)
-                pl_device_copy_from(part->tape.dev, g->from[o]->grad, parts->root.dev,
-                                    g->leaf[o].grad, bytes_of(g->from[o]));
+            if (g->source[o] && g->leaf[o].grad)
+                pl_device_copy_from(part->tape.dev, g->source[o]->grad, parts->root->tape.dev,
+                                    g->leaf[o].grad, bytes_of(g->source[o]));
     }
 }
 
 /* ---- the batch ---- */
 
-static int scatter(struct pl_parts *parts, struct pl_part *part, struct pl_error *err)
+static int scatter_batch(struct pl_parts *parts, struct pl_part *part, struct pl_error *err)
 {
     size_t bytes = 0, at = 0;
     int r;
@@ -159,8 +159,9 @@ static int scatter(struct pl_parts *parts, struct pl_part *part, struct pl_error
         plume_tensor *t = &part->fields[f];
 
         t->data = part->fields_block.memory + at;
-        at += ALIGN(bytes_of(t) + 1); /* empty ones have an address of this device, too */
-        pl_device_copy_from(part->tape.dev, t->data, parts->root.dev, part->slices[f], bytes_of(t));
+        at += ALIGN(bytes_of(t) + 1); /* an empty field too has an address on this device */
+        pl_device_copy_from(part->tape.dev, t->data, parts->root->tape.dev, part->slices[f],
+                            bytes_of(t));
     }
     return r;
 }
@@ -175,37 +176,37 @@ int pl_dp_scatter(struct pl_parts *parts, struct pl_error *err)
         if (!elsewhere(parts, part))
             continue;
         part->tape.copies = parts->replicas->list[i].copies;
-        r = scatter(parts, part, err);
+        r = scatter_batch(parts, part, err);
         if (r == 0)
-            r = place_stand_ins(parts, part, err);
+            r = place_leaves(parts, part, err);
     }
     return r;
 }
 
 /* ---- gradients ---- */
 
-int pl_parts_add_from(struct pl_parts *parts,
-                      const struct pl_part *part,
-                      struct pl_params *params,
-                      struct pl_error *err)
+int pl_dp_add_grads(struct pl_parts *parts,
+                    const struct pl_part *part,
+                    struct pl_params *params,
+                    struct pl_error *err)
 {
-    size_t size = pl_real_size(params->real), most = PL_MIN(params->count, PL_PARTS_ROOM);
-    int r = reserve(params->dev, &parts->room, most * size, "gradients", err);
+    size_t size = pl_real_size(params->real), most = PL_MIN(params->count, PL_DP_STAGING);
+    int r = reserve(params->dev, &parts->staging, most * size, "gradients", err);
 
     for (size_t at = 0, n; at < params->count && r == 0; at += n) {
         char *to = (char *)params->grads + at * size;
 
         n = PL_MIN(params->count - at, most);
-        pl_device_copy_from(params->dev, parts->room.memory, part->tape.dev,
+        pl_device_copy_from(params->dev, parts->staging.memory, part->tape.dev,
                             (const char *)part->grads + at * size, n * size);
-        parts->root.kernels->add(
-            &(struct pl_add_args){.n = n, .scale = 1, .a = to, .b = parts->room.memory, .dst = to});
+        parts->root->tape.kernels->add(&(struct pl_add_args){
+            .n = n, .scale = 1, .a = to, .b = parts->staging.memory, .dst = to});
     }
     return r;
 }
 
 void pl_dp_release(struct pl_parts *parts, struct pl_part *part)
 {
-    pl_device_free(parts->root.dev, part->gathered.block.memory);
+    pl_device_free(parts->root->tape.dev, part->leaves.block.memory);
     pl_device_free(part->tape.dev, part->fields_block.memory);
 }

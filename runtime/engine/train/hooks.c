@@ -1,0 +1,106 @@
+/* SPDX-License-Identifier: MIT */
+#include "runtime/engine/train/hooks.h"
+#include "runtime/engine/util/crash.h"
+
+typedef int (*eval_hook)(struct plume_context *, const struct plume_batch *);
+typedef int (*eval_end_hook)(struct plume_context *, const struct plume_outputs *);
+
+/* A test without hooks of its own uses those of validation. */
+static eval_hook eval_step(const struct plume_module *module, enum plume_stage stage)
+{
+    return stage == PLUME_TEST && module->test_step ? module->test_step : module->validation_step;
+}
+
+static eval_end_hook eval_step_end(const struct plume_module *module, enum plume_stage stage)
+{
+    return stage == PLUME_TEST && module->test_step ? module->test_step_end
+                                                    : module->validation_step_end;
+}
+
+bool pl_hooks_has_step(const struct pl_hooks *hooks, enum plume_stage stage)
+{
+    return stage == PLUME_TRAIN || eval_step(hooks->module, stage);
+}
+
+bool pl_hooks_has_step_end(const struct pl_hooks *hooks, enum plume_stage stage)
+{
+    return stage == PLUME_TRAIN ? hooks->module->training_step_end != NULL
+                                : eval_step_end(hooks->module, stage) != NULL;
+}
+
+static void begin_loop_hook(const struct pl_hooks *hooks, const char *name)
+{
+    hooks->ctx->pub.step = *hooks->step;
+    hooks->ctx->pub.epoch = *hooks->epoch;
+    pl_crash_hook(name);
+}
+
+int pl_hooks_call(const struct pl_hooks *hooks,
+                  int (*hook)(struct plume_context *pl),
+                  const char *name,
+                  struct pl_error *err)
+{
+    begin_loop_hook(hooks, name);
+    return hook ? pl_context_result(hooks->ctx, hook(&hooks->ctx->pub), name, err) : 0;
+}
+
+int pl_hooks_batch(const struct pl_hooks *hooks,
+                   int (*hook)(struct plume_context *pl, const struct plume_batch *batch),
+                   const struct plume_batch *batch,
+                   const char *name,
+                   struct pl_error *err)
+{
+    begin_loop_hook(hooks, name);
+    return hook && batch ? pl_context_result(hooks->ctx, hook(&hooks->ctx->pub, batch), name, err)
+                         : 0;
+}
+
+int pl_hooks_step(const struct pl_hooks *hooks,
+                  const struct pl_hook_step *step,
+                  const struct plume_batch *batch,
+                  unsigned part,
+                  struct pl_error *err)
+{
+    static const char *const names[] = {"training_step", "validation_step", "test_step"};
+    struct pl_context *ctx = hooks->ctx;
+    plume_tensor *loss = NULL;
+    int r;
+
+    ctx->tape = step->tape;
+    ctx->logs = step->logs;
+    ctx->outputs = step->outputs;
+    ctx->part = part;
+    pl_crash_hook(names[step->stage]);
+    step->logs->n_pending = 0;
+    if (step->stage == PLUME_TRAIN)
+        r = hooks->module->training_step(&ctx->pub, batch, &loss);
+    else
+        r = eval_step(hooks->module, step->stage)(&ctx->pub, batch);
+    ctx->tape = NULL;
+    ctx->logs = NULL;
+    ctx->outputs = NULL;
+    pl_outputs_loss(step->outputs, part, loss);
+    return pl_context_result(ctx, r, names[step->stage], err);
+}
+
+int pl_hooks_step_end(const struct pl_hooks *hooks,
+                      const struct pl_hook_step *step,
+                      plume_tensor **loss,
+                      struct pl_error *err)
+{
+    static const char *const names[] = {"training_step_end", "validation_step_end",
+                                        "test_step_end"};
+    struct pl_context *ctx = hooks->ctx;
+    int r;
+
+    pl_crash_hook(names[step->stage]);
+    ctx->tape = step->tape;
+    ctx->logs = step->logs;
+    if (step->stage == PLUME_TRAIN)
+        r = hooks->module->training_step_end(&ctx->pub, step->outputs, loss);
+    else
+        r = eval_step_end(hooks->module, step->stage)(&ctx->pub, step->outputs);
+    ctx->tape = NULL;
+    ctx->logs = NULL;
+    return pl_context_result(ctx, r, names[step->stage], err);
+}

@@ -1,0 +1,88 @@
+/* SPDX-License-Identifier: MIT */
+/* A stage (training, validation, test): its batches and the lanes that they go through.
+ *
+ * A lane is one module step: the tapes of the parts of a batch, its outputs and, in training, the
+ * reducer of its gradients. A stage has one lane. Training has one per optimizer if the module sets
+ * step_per_optimizer: each batch then goes through all of them, and only the parameters of the
+ * lane's optimizer want gradients (doc/semantics.md 4.4: several optimizers toggle requires_grad).
+ *
+ *     open -> add_lanes -> lane_trace -> lane_forward -> parts_backward -> lane_trace ... finish */
+#ifndef PL_RUNTIME_ENGINE_TRAIN_STAGE_H
+#define PL_RUNTIME_ENGINE_TRAIN_STAGE_H
+
+#include "runtime/engine/config/train_options.h"
+#include "runtime/engine/data/loader.h"
+#include "runtime/engine/reduce/reducer.h"
+#include "runtime/engine/train/hooks.h"
+#include "runtime/engine/train/parts.h"
+
+struct pl_stage;
+
+struct pl_lane {
+    struct pl_parts parts;
+    struct plume_outputs outputs;
+    struct pl_reducer reducer; /* training; the trainer initialises it, pl_stage_finish() ends it */
+};
+
+struct pl_stage {
+    enum plume_stage kind;
+    /* Borrowed: */
+    const struct pl_hooks *hooks;
+    const struct pl_train_options *options;
+    struct pl_replicas *replicas;
+
+    bool present; /* the module has a hook and data for it */
+    struct pl_loader loader;
+    struct pl_lane *lanes; /* one if the stage is present; in training by optimizer */
+    unsigned n_lanes;
+};
+
+/* Prefix of the names that a stage logs: "val_". */
+const char *pl_stage_prefix(enum plume_stage kind);
+
+/* Asks the module for the stage's data and adds the first lane. Leaves the stage absent if the
+ * module has no hook or no data for it. The stage may not be moved afterwards. Zeroed memory may be
+ * finished. -EINVAL, -ENOMEM, or the result of a hook. */
+int pl_stage_open(struct pl_stage *stage,
+                  enum plume_stage kind,
+                  const struct pl_hooks *hooks,
+                  const struct pl_train_options *options,
+                  struct pl_replicas *replicas,
+                  struct pl_error *err);
+void pl_stage_finish(struct pl_stage *stage);
+
+/* Training: adds a lane for each optimizer after the first if the module asks for that. -ENOMEM, or
+ * the result of a hook. */
+int pl_stage_add_lanes(struct pl_stage *stage,
+                       const struct pl_optimizers *optimizers,
+                       struct pl_error *err);
+
+/* Makes a lane the running one: only its optimizer's parameters want gradients. Does nothing if the
+ * stage has one lane. */
+void pl_stage_enter_lane(struct pl_stage *stage,
+                         const struct pl_optimizers *optimizers,
+                         unsigned optimizer_idx);
+
+/* Tape of the first part in the first lane: parameters are laid out in its order. */
+struct pl_tape *pl_stage_tape(const struct pl_stage *stage);
+
+/* Names that the stage logs; never NULL. */
+const struct pl_logs *pl_stage_logs(const struct pl_stage *stage);
+
+/* Traces the stage's hooks on a batch; nothing runs. *ret_loss (may be NULL) is NULL outside
+ * training and if the module gave no loss; it lives as long as the tape. */
+int pl_lane_trace(struct pl_stage *stage,
+                  struct pl_lane *lane,
+                  const struct plume_batch *batch,
+                  plume_tensor **ret_loss,
+                  struct pl_error *err);
+
+/* Runs the trace and adds up the logged values. loss: of the trace; NULL outside training. draw:
+ * number of the batch, for dropout. -EIO, -ENOMEM. */
+int pl_lane_forward(struct pl_lane *lane, plume_tensor *loss, uint64_t draw, struct pl_error *err);
+
+/* Clears the sums of the logged values; adds up one value over the parts: sum and weight. */
+void pl_lane_clear_logs(struct pl_lane *lane);
+void pl_lane_logged(const struct pl_lane *lane, size_t index, double ret[2]);
+
+#endif
