@@ -385,7 +385,6 @@ void pl_daemon_finish(struct pl_daemon *d)
         pl_metric_rule_finish(&d->rules[i]);
     for (unsigned i = 0; i < d->n_present; i++) {
         json_decref(d->ranks[i].metrics);
-        json_decref(d->ranks[i].hello);
         if (d->ranks[i].pidfd >= 0)
             close(d->ranks[i].pidfd);
     }

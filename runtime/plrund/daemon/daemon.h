@@ -51,10 +51,9 @@ struct pl_rank {
     bool present, guarded, world_sent; /* guarded: plrun reports its end and ends it for us */
     bool running, ended, killed, verdict_due; /* killed: we sent a signal first */
     int status;                               /* wait status, once ended */
-    pid_t pid;
-    int pidfd; /* only where nobody guards it */
+    pid_t pid;                                /* of its starter, then its own */
+    int pidfd;                                /* only if nobody guards it */
     struct pl_capture *out, *err;
-    json_t *hello;   /* of its starter */
     json_t *metrics; /* not yet sent */
     int64_t step;    /* -1 = none */
 };
@@ -131,10 +130,10 @@ void pl_rank_conn_send(struct pl_rank_conn *c, json_t *message);
 void pl_rank_conn_send_new(struct pl_rank_conn *c, json_t *message);
 
 /* daemon_rank.c: the ranks, and what they and their starters say. */
-/* A connection's first line. -EPROTO (none of ours), -EEXIST (a rank that is there), -ENOENT and
- * -ERANGE (none of this node's): the connection is to be closed. */
-int pl_rank_hello(struct pl_rank_conn *c, json_t *hello);
-/* A later line; false where its type is not known. */
+/* A connection's first line. -EPROTO (no hello of this protocol), -EEXIST (the rank has said
+ * hello), -ENOENT and -ERANGE (not a rank of this node): the connection is to be closed. */
+int pl_rank_hello(struct pl_rank_conn *c, json_t *message);
+/* A later line; false if its type is not known. */
 bool pl_rank_message(struct pl_rank *rank, json_t *message);
 /* A message on the control socket that names a rank (the plugin's spawned and exited). */
 void pl_daemon_control_message(struct pl_daemon *d, json_t *message);

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/* The rank socket: accepting, lines in, lines out. What the lines mean is in daemon_rank.c. */
+/* The rank socket: accepting, lines in, lines out. daemon_rank.c handles the messages. */
 #include "common/base/fs.h"
 #include "common/base/log.h"
 #include "common/proto/json.h"
+#include "common/proto/messages.h"
 #include "common/proto/rank/rank_link.h"
 #include "runtime/plrund/daemon/daemon.h"
 
@@ -55,7 +56,7 @@ static void conn_flush(struct pl_rank_conn *c)
         if (n < 0 && errno == EINTR)
             continue;
         if (n < 0)
-            break; /* full: on writable; broken: the next read says so */
+            break; /* full: goes on when writable; broken: the next read reports it */
         pl_buf_consume(&c->out, (size_t)n);
     }
     if (!c->closing)
@@ -84,9 +85,22 @@ void pl_rank_conn_send_new(struct pl_rank_conn *c, json_t *message)
 
 void pl_daemon_forward_exchange(struct pl_daemon *d, json_t *message)
 {
+    _cleanup_(json_decrefp) json_t *answer = NULL;
+    struct pl_msg m;
+
+    if (pl_msg_read_as(message, PL_MSG_HUB_EXCHANGED, &m) < 0)
+        return;
+    answer = pl_msg_new(
+        &(struct pl_msg){.type = PL_MSG_RANK_EXCHANGED, .rank_exchanged = m.hub_exchanged});
     for (struct pl_rank_conn *c = d->conns; c; c = c->next)
         if (c->rank && !c->starter)
-            pl_rank_conn_send(c, message);
+            pl_rank_conn_send(c, answer);
+}
+
+static void send_error(struct pl_rank_conn *c, const char *text)
+{
+    pl_rank_conn_send_new(
+        c, pl_msg_new(&(struct pl_msg){.type = PL_MSG_RANK_ERROR, .rank_error.text = text}));
 }
 
 static void conn_line(struct pl_rank_conn *c, const char *line, size_t len)
@@ -96,23 +110,20 @@ static void conn_line(struct pl_rank_conn *c, const char *line, size_t len)
     int r = pl_json_parse(line, len, PL_RANK_LINE_MAX, &message, &err);
 
     if (r == 0 && !c->rank) {
-        const char *type = pl_json_string(message, "type");
-
-        r = type && strcmp(type, "hello") == 0 ? pl_rank_hello(c, message) : -EPROTO;
+        r = pl_rank_hello(c, message);
         if (r < 0)
             pl_error_set(&err, r, "bad hello");
     } else if (r == 0 && !pl_rank_message(c->rank, message)) {
-        pl_rank_conn_send_new(c, json_pack("{s:s, s:s}", "type", "error", "text", "unknown type"));
+        send_error(c, "unknown type");
     }
     if (r < 0) {
         pl_log_debug("net", "bad line from a rank: %s", pl_error_text(&err));
-        pl_rank_conn_send_new(
-            c, json_pack("{s:s, s:s}", "type", "error", "text", pl_error_text(&err)));
+        send_error(c, pl_error_text(&err));
         conn_close(c);
     }
 }
 
-/* The connection ended. A guard that goes without a word was killed, and its rank with it. */
+/* The connection ended. A guard that did not report its rank's end was killed, and the rank too. */
 static void conn_gone(struct pl_rank_conn *c)
 {
     struct pl_rank *rank = c->rank;
@@ -120,7 +131,7 @@ static void conn_gone(struct pl_rank_conn *c)
 
     conn_close(c);
     if (guard && !rank->running && !rank->ended && rank->daemon->refusal) {
-        rank->ended = true; /* refused, and gone as it should */
+        rank->ended = true; /* refused: its starter has left */
         rank->daemon->n_ended++;
         pl_daemon_settle(rank->daemon);
     } else if (guard && !rank->ended)
@@ -180,7 +191,7 @@ static void on_accept(uv_poll_t *poll, int status, int events)
 
     if (fd < 0) {
         if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS)
-            uv_poll_stop(poll); /* until the next tick: it would only be called at once again */
+            uv_poll_stop(poll); /* until the next tick: the loop would call this again at once */
         return;
     }
     c = calloc(1, sizeof(*c));
@@ -205,7 +216,7 @@ void pl_daemon_accept(struct pl_daemon *d)
         uv_poll_start(&d->listener, UV_READABLE, on_accept);
 }
 
-/* Removes a socket that nobody serves any more; one that is served is not ours to take. */
+/* Removes a socket file without a listener. */
 static int remove_stale(const struct sockaddr_un *addr)
 {
     _cleanup_close_ int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
@@ -236,7 +247,7 @@ int pl_daemon_listen(struct pl_daemon *d, struct pl_error *err)
     if (r == 0 && (chmod(addr.sun_path, 0600) < 0 || listen(d->listen_fd, 256) < 0))
         r = -errno;
     if (r < 0) {
-        free(PL_TAKE(d->socket_path)); /* not ours: it must not be removed at the end */
+        free(PL_TAKE(d->socket_path)); /* another's: not removed at the end */
         return pl_error_errno(err, r, "cannot listen at '%s'", addr.sun_path);
     }
     d->ranks = calloc(d->step.local_ntasks, sizeof(*d->ranks));

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: MIT */
-/* What the node's GPUs do: a child process asks the driver (gpu_watch.h), here its processes become
- * ranks, and the hub hears of it. Other users' processes are not passed on. */
+/* The node's GPUs: a child process asks the driver (gpu_watch.h), this file replaces processes by
+ * ranks and tells the hub. Processes of others are left out. */
 #include "common/base/fs.h"
 #include "common/base/log.h"
 #include "common/proto/json.h"
+#include "common/proto/messages.h"
 #include "runtime/plrund/daemon/daemon.h"
 #include "runtime/plrund/daemon/gpu_watch.h"
 
@@ -21,13 +22,13 @@ struct pl_daemon_gpu {
     int fd;
     struct pl_buf in;
     json_t *last; /* the newest sample, with ranks */
-    bool alive;   /* its pid is its own still */
+    bool alive;   /* not reaped */
     unsigned handles;
 };
 
 /* ---- from processes to ranks ---- */
 
-/* The process's parent; 0 where it is gone. */
+/* The process's parent; 0 if it is gone. */
 static pid_t parent_of(pid_t pid)
 {
     char path[32], text[512], *p;
@@ -44,7 +45,7 @@ static pid_t parent_of(pid_t pid)
     return p && strlen(p) > 4 ? (pid_t)strtol(p + 4, NULL, 10) : 0;
 }
 
-/* The rank whose program this process is, or comes from; NULL for others. */
+/* The rank whose program this process is, or descends from; NULL for others. */
 static const struct pl_rank *owner_of(const struct pl_daemon *d, pid_t pid)
 {
     for (int depth = 0; pid > 1 && depth < PARENTS_MAX; depth++) {
@@ -96,7 +97,7 @@ static void name_ranks(const struct pl_daemon *d, json_t *gpu)
     json_decref(ranks);
 }
 
-/* The ranks that used this GPU when it was last looked at. */
+/* The ranks that used this GPU in the last sample. */
 static json_t *ranks_on(const struct pl_daemon_gpu *g, int64_t number)
 {
     json_t *ret = json_array(), *gpu, *share;
@@ -114,22 +115,24 @@ static json_t *ranks_on(const struct pl_daemon_gpu *g, int64_t number)
 
 static void take(struct pl_daemon_gpu *g, json_t *message)
 {
-    const char *type = pl_json_string(message, "type");
-    json_t *gpus = json_object_get(message, "gpus"), *gpu;
-    int64_t number;
+    _cleanup_(json_decrefp) json_t *ranks = NULL;
+    struct pl_msg m;
+    json_t *gpu;
     size_t i;
 
-    if (type && strcmp(type, "gpus") == 0 && json_is_array(gpus)) {
-        json_array_foreach (gpus, i, gpu)
+    if (pl_msg_read(message, PL_WIRE_NODE_TO_HUB, &m) < 0)
+        return;
+    if (m.type == PL_MSG_NODE_GPUS) {
+        json_array_foreach (m.node_gpus.gpus, i, gpu)
             name_ranks(g->daemon, gpu);
         json_decref(g->last);
-        g->last = json_incref(gpus);
-    } else if (type && strcmp(type, "gpu") == 0 && pl_json_int(message, "gpu", &number) == 0) {
-        json_object_set_new(message, "ranks", ranks_on(g, number));
+        g->last = json_incref(m.node_gpus.gpus);
+    } else if (m.type == PL_MSG_NODE_GPU) {
+        m.node_gpu.ranks = ranks = ranks_on(g, m.node_gpu.gpu);
     } else {
         return;
     }
-    pl_daemon_to_hub(g->daemon, json_incref(message));
+    pl_daemon_to_hub(g->daemon, pl_msg_new(&m));
 }
 
 /* ---- the process ---- */
@@ -153,7 +156,7 @@ void pl_daemon_gpu_close(struct pl_daemon *d)
     if (!g)
         return;
     if (g->alive)
-        uv_process_kill(&g->process, SIGKILL); /* it may hang in the driver: not waited for */
+        uv_process_kill(&g->process, SIGKILL); /* not waited for: it may hang in the driver */
     uv_close((uv_handle_t *)&g->poll, on_closed);
 }
 
@@ -190,7 +193,7 @@ void pl_daemon_gpu_drain(struct pl_daemon *d)
         if (g->in.len > LINE_MAX_BYTES)
             break;
     }
-    pl_daemon_gpu_close(d); /* there is no driver, or it broke down */
+    pl_daemon_gpu_close(d); /* no driver, or it broke down */
 }
 
 static void on_readable(uv_poll_t *poll, int status, int events)

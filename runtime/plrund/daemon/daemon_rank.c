@@ -4,6 +4,7 @@
 #include "common/base/log.h"
 #include "common/base/parse.h"
 #include "common/proto/json.h"
+#include "common/proto/messages.h"
 #include "common/proto/rank/rank_link.h"
 #include "common/run/run_state.h"
 #include "runtime/plrund/daemon/daemon.h"
@@ -14,7 +15,7 @@
 #include <sys/syscall.h>
 #include <sys/wait.h>
 
-#define KEYS_MAX 256 /* metrics of a rank at once */
+#define KEYS_MAX 256 /* metrics of a rank in one second */
 
 struct pl_rank *pl_daemon_find_rank(struct pl_daemon *d, unsigned rank)
 {
@@ -26,7 +27,7 @@ struct pl_rank *pl_daemon_find_rank(struct pl_daemon *d, unsigned rank)
 
 /* ---- the world, refusals and verdicts ---- */
 
-static void rank_started(struct pl_rank *rank, json_t *message);
+static void rank_started(struct pl_rank *rank, int64_t pid);
 
 static void add_env(json_t *list, const char *fmt, ...) PL_PRINTF(2, 3);
 
@@ -44,7 +45,7 @@ static void add_env(json_t *list, const char *fmt, ...)
     free(text);
 }
 
-/* CPUs that a rank may use, as Slurm gave them. */
+/* CPUs of a rank, as Slurm allocated them. */
 static unsigned rank_cpus(const struct pl_slurm_step *step)
 {
     const char *per_task = getenv("SLURM_CPUS_PER_TASK"), *on_node = getenv("SLURM_CPUS_ON_NODE");
@@ -57,26 +58,34 @@ static unsigned rank_cpus(const struct pl_slurm_step *step)
     return 1;
 }
 
+/* The hub's world; only once it has come. */
+static struct pl_msg_hub_world read_world(const struct pl_daemon *d)
+{
+    struct pl_msg m = {0};
+
+    pl_msg_read_as(d->world, PL_MSG_HUB_WORLD, &m);
+    return m.hub_world;
+}
+
 static json_t *make_world(struct pl_rank *rank)
 {
     struct pl_daemon *d = rank->daemon;
+    struct pl_msg_hub_world world = read_world(d);
     const struct pl_slurm_step *s = &d->step;
     const char *level = getenv("PLUME_NCCL_DEBUG"), *interface = getenv("PLUME_NCCL_IFNAME");
-    json_t *env = json_array(), *defaults = json_array();
-    int64_t port = 0;
+    _cleanup_(json_decrefp) json_t *env = json_array(), *defaults = json_array();
 
-    pl_json_int(d->world, "master_port", &port);
     add_env(env, "RANK=%u", rank->rank);
     add_env(env, "WORLD_SIZE=%u", s->ntasks);
     add_env(env, "LOCAL_RANK=%u", rank->local_rank);
     add_env(env, "LOCAL_WORLD_SIZE=%u", s->local_ntasks);
     add_env(env, "NODE_RANK=%u", s->node_id);
     add_env(env, "GROUP_RANK=%u", s->node_id);
-    add_env(env, "MASTER_ADDR=%s", pl_json_string(d->world, "master_addr"));
-    add_env(env, "MASTER_PORT=%lld", (long long)port);
+    add_env(env, "MASTER_ADDR=%s", world.master_addr);
+    add_env(env, "MASTER_PORT=%lld", (long long)world.master_port);
     add_env(env, "PLUME_SOCKET=%s", d->socket_path);
-    add_env(env, "PLUME_NODE_ADDR=%s", pl_json_string(d->world, "node_addr"));
-    add_env(env, "PLUME_RUN_DIR=%s", pl_json_string(d->world, "run_dir"));
+    add_env(env, "PLUME_NODE_ADDR=%s", world.node_addr);
+    add_env(env, "PLUME_RUN_DIR=%s", world.run_dir);
     add_env(env, "PLUME_TRIAL=%u", s->trial);
     add_env(env, "PLUME_ATTEMPT=%u", s->attempt);
     add_env(env, "PLUME_RUNTIME=%s", s->plugin ? "plugin" : "plrun");
@@ -87,12 +96,12 @@ static json_t *make_world(struct pl_rank *rank)
     add_env(defaults, "OMP_NUM_THREADS=%u", rank_cpus(s));
     if (d->ras_port) /* the default port is shared by all jobs of a node */
         add_env(defaults, "NCCL_RAS_ADDR=localhost:%u", d->ras_port);
-    return json_pack("{s:s, s:o, s:o}", "type", "world", "env", env, "defaults", defaults);
+    return pl_msg_new(&(struct pl_msg){.type = PL_MSG_RANK_WORLD, .rank_world = {env, defaults}});
 }
 
 static void open_files(struct pl_rank *rank)
 {
-    const char *dir = pl_json_string(rank->daemon->world, "attempt_dir");
+    const char *dir = read_world(rank->daemon).attempt_dir;
     struct pl_capture *streams[] = {rank->out, rank->err};
     static const char *const ends[] = {"out", "err"};
     struct pl_error err = {0};
@@ -112,10 +121,10 @@ static void send_world(struct pl_rank *rank)
     rank->world_sent = true;
     pl_rank_conn_send_new(rank->starter, make_world(rank));
     if (!rank->guarded) /* the starter becomes the program and speaks no more */
-        rank_started(rank, rank->hello);
+        rank_started(rank, rank->pid);
 }
 
-/* The files come last: the ranks start meanwhile, and what they print waits in their pipes. */
+/* Opens the files last: meanwhile the ranks start, and their output waits in the pipes. */
 void pl_daemon_send_world(struct pl_daemon *d)
 {
     for (unsigned i = 0; i < d->n_present; i++)
@@ -127,8 +136,10 @@ void pl_daemon_send_world(struct pl_daemon *d)
 
 static void refuse(struct pl_daemon *d, struct pl_rank_conn *c)
 {
-    pl_rank_conn_send_new(c, json_pack("{s:s, s:s}", "type", "refused", "text",
-                                       d->refusal ? d->refusal : "the run has ended"));
+    pl_rank_conn_send_new(c, pl_msg_new(&(struct pl_msg){
+                                 .type = PL_MSG_RANK_REFUSED,
+                                 .rank_refused.text = d->refusal ? d->refusal : "the run has ended",
+                             }));
 }
 
 void pl_daemon_refuse_all(struct pl_daemon *d)
@@ -141,7 +152,7 @@ void pl_daemon_refuse_all(struct pl_daemon *d)
     }
 }
 
-/* What plrun is to exit with: 0 where the runtime ended the rank or another one failed first. */
+/* The code that plrun exits with: 0 if the runtime ended the rank or another one failed first. */
 static int verdict(const struct pl_rank *rank)
 {
     const struct pl_daemon *d = rank->daemon;
@@ -162,22 +173,27 @@ void pl_daemon_send_verdicts(struct pl_daemon *d)
             continue;
         rank->verdict_due = false;
         pl_rank_conn_send_new(rank->starter,
-                              json_pack("{s:s, s:i}", "type", "verdict", "code", verdict(rank)));
+                              pl_msg_new(&(struct pl_msg){.type = PL_MSG_RANK_VERDICT,
+                                                          .rank_verdict.code = verdict(rank)}));
     }
 }
 
 void pl_daemon_beat(struct pl_daemon *d)
 {
-    static const char beat[] = "{\"type\":\"beat\"}\n";
+    _cleanup_(json_decrefp) json_t *beat = pl_msg_new(&(struct pl_msg){.type = PL_MSG_RANK_BEAT});
+    _cleanup_(json_decrefp) json_t *to_owner =
+        pl_msg_new(&(struct pl_msg){.type = PL_MSG_OWNER_BEAT});
+    _cleanup_(pl_buf_finish) struct pl_buf line = {0};
 
     for (unsigned i = 0; i < d->n_present; i++)
         if (d->ranks[i].guarded && d->ranks[i].world_sent)
-            pl_rank_conn_send_new(d->ranks[i].starter, json_pack("{s:s}", "type", "beat"));
-    if (!d->step.plugin && !d->owner_gone) /* it reads once its own rank has ended */
-        send(d->control_fd, beat, sizeof(beat) - 1, MSG_NOSIGNAL | MSG_DONTWAIT);
+            pl_rank_conn_send(d->ranks[i].starter, beat);
+    /* The owner reads once its own rank has ended. */
+    if (!d->step.plugin && !d->owner_gone && pl_json_dump_line(to_owner, &line) == 0)
+        send(d->control_fd, line.data, line.len, MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
-/* ---- what ranks say ---- */
+/* ---- messages of ranks ---- */
 
 static void on_metric(void *ctx, const char *name, double value)
 {
@@ -199,18 +215,17 @@ static void on_metric(void *ctx, const char *name, double value)
     json_object_set_new(rank->metrics, name, v);
 }
 
-static void take_metrics(struct pl_rank *rank, json_t *message)
+static void take_metrics(struct pl_rank *rank, const struct pl_msg_rank_metrics *message)
 {
     json_t *value;
     const char *key;
-    int64_t step;
     double number;
 
-    if (pl_json_int(message, "step", &step) == 0)
-        rank->step = step;
+    if (message->step != PL_MSG_ABSENT)
+        rank->step = message->step;
     if (!rank->metrics)
         rank->metrics = json_object();
-    json_object_foreach (json_object_get(message, "metrics"), key, value)
+    json_object_foreach (message->metrics, key, value)
         if (pl_name_valid(key, strlen(key)) && pl_run_state_number(value, &number) == 0)
             if (json_object_size(rank->metrics) < KEYS_MAX || json_object_get(rank->metrics, key))
                 json_object_set(rank->metrics, key, value);
@@ -218,40 +233,38 @@ static void take_metrics(struct pl_rank *rank, json_t *message)
 
 void pl_daemon_send_metrics(struct pl_daemon *d)
 {
-    json_t *items = NULL;
+    _cleanup_(json_decrefp) json_t *items = json_array();
 
     for (unsigned i = 0; i < d->n_present; i++) {
         struct pl_rank *rank = &d->ranks[i];
-        json_t *item;
+        _cleanup_(json_decrefp) json_t *metrics = PL_TAKE(rank->metrics);
 
-        if (!rank->metrics)
-            continue;
-        item = json_pack("{s:i, s:o}", "rank", (int)rank->rank, "metrics", rank->metrics);
-        rank->metrics = NULL;
-        if (rank->step >= 0)
-            json_object_set_new(item, "step", json_integer(rank->step));
-        if (!items)
-            items = json_array();
-        json_array_append_new(items, item);
+        if (metrics)
+            json_array_append_new(
+                items, pl_msg_new(&(struct pl_msg){
+                           .type = PL_MSG_NODE_METRICS_ITEM,
+                           .node_metrics_item = {rank->rank, metrics,
+                                                 rank->step < 0 ? PL_MSG_ABSENT : rank->step},
+                       }));
     }
-    if (items)
-        pl_daemon_to_hub(d, json_pack("{s:s, s:o}", "type", "metrics", "items", items));
+    if (json_array_size(items))
+        pl_daemon_to_hub(d, pl_msg_new(&(struct pl_msg){.type = PL_MSG_NODE_METRICS,
+                                                        .node_metrics.items = items}));
 }
 
-static void rank_started(struct pl_rank *rank, json_t *message)
+static void rank_started(struct pl_rank *rank, int64_t pid)
 {
     struct pl_daemon *d = rank->daemon;
-    int64_t pid;
 
-    if (pl_json_int(message, "pid", &pid) < 0 || pid <= 1 || rank->running || rank->ended)
+    if (pid <= 1 || rank->running || rank->ended)
         return;
     rank->pid = (pid_t)pid;
     rank->running = true;
-    if (!rank->guarded) /* nobody else ends it; by descriptor, so never another's process */
+    if (!rank->guarded) /* the daemon ends it, by descriptor: pids are reused */
         rank->pidfd = (int)syscall(SYS_pidfd_open, rank->pid, 0);
-    pl_daemon_to_hub(d, json_pack("{s:s, s:i, s:I}", "type", "started", "rank", (int)rank->rank,
-                                  "pid", (json_int_t)pid));
-    if (d->teardown) /* a straggler has missed the signal, and maybe the grace too */
+    pl_daemon_to_hub(d, pl_msg_new(&(struct pl_msg){.type = PL_MSG_NODE_STARTED,
+                                                    .node_started = {rank->rank, pid}}));
+    if (d->teardown) /* it has missed the signal, and maybe the grace too */
         pl_rank_signal(rank, uv_is_active((uv_handle_t *)&d->kill_timer) ? SIGTERM : SIGKILL);
 }
 
@@ -261,8 +274,9 @@ void pl_rank_signal(struct pl_rank *rank, int signal)
         return;
     rank->killed = true;
     if (rank->guarded)
-        pl_rank_conn_send_new(rank->starter,
-                              json_pack("{s:s, s:i}", "type", "signal", "signal", signal));
+        pl_rank_conn_send_new(
+            rank->starter,
+            pl_msg_new(&(struct pl_msg){.type = PL_MSG_RANK_SIGNAL, .rank_signal.signal = signal}));
     else if (rank->pidfd >= 0)
         syscall(SYS_pidfd_send_signal, rank->pidfd, signal, NULL, 0);
 }
@@ -286,63 +300,97 @@ void pl_rank_ended(struct pl_rank *rank, int status, uint64_t at_ns)
         oom = pl_daemon_oom_kills();
     pl_daemon_send_metrics(d);
     pl_daemon_gpu_drain(d);
-    pl_daemon_to_hub(d,
-                     json_pack("{s:s, s:i, s:i, s:I, s:b, s:b, s:s}", "type", "exited", "rank",
-                               (int)rank->rank, "status", status, "at_ns", (json_int_t)at_ns,
-                               "killed", rank->killed, "oom",
-                               d->oom_kills >= 0 && oom > d->oom_kills, "text", text ? text : ""));
+    pl_daemon_to_hub(d, pl_msg_new(&(struct pl_msg){
+                            .type = PL_MSG_NODE_EXITED,
+                            .node_exited = {.rank = rank->rank,
+                                            .status = status,
+                                            .at_ns = (int64_t)at_ns,
+                                            .killed = rank->killed,
+                                            .oom = d->oom_kills >= 0 && oom > d->oom_kills,
+                                            .text = text ? text : ""},
+                        }));
     if (oom > d->oom_kills)
         d->oom_kills = oom;
-    d->n_ended++; /* not before: draining may settle the daemon, and bye must come last */
+    d->n_ended++; /* now, since draining may settle the daemon and bye comes last */
     pl_daemon_send_verdicts(d);
     pl_daemon_settle(d);
 }
 
-/* Messages about a rank, from its connection or (plugin) from the control socket. False for a type
- * that is not known. */
+/* A message about a rank, from its connection or, under the plugin, from the control socket. */
+static void on_message(struct pl_rank *rank, const struct pl_msg *m)
+{
+    struct pl_daemon *d = rank->daemon;
+
+    switch (m->type) {
+    case PL_MSG_RANK_METRICS:
+        take_metrics(rank, &m->rank_metrics);
+        break;
+    case PL_MSG_RANK_SPAWNED:
+        rank_started(rank, m->rank_spawned.pid);
+        break;
+    case PL_MSG_RANK_EXITED:
+        pl_rank_ended(rank, (int)m->rank_exited.status,
+                      m->rank_exited.at_ns == PL_MSG_ABSENT ? pl_now_ns()
+                                                            : (uint64_t)m->rank_exited.at_ns);
+        break;
+    case PL_MSG_RANK_FACT:
+        pl_daemon_to_hub(d, pl_msg_new(&(struct pl_msg){
+                                .type = PL_MSG_NODE_FACT,
+                                .node_fact = {m->rank_fact.key, m->rank_fact.value, rank->rank},
+                            }));
+        break;
+    case PL_MSG_RANK_EXCHANGE:
+        pl_daemon_to_hub(
+            d, pl_msg_new(&(struct pl_msg){
+                   .type = PL_MSG_NODE_EXCHANGE,
+                   .node_exchange = {m->rank_exchange.name, m->rank_exchange.value, rank->rank},
+               }));
+        break;
+    case PL_MSG_RANK_SIGNALLED:
+        pl_daemon_to_hub(d, pl_msg_new(&(struct pl_msg){
+                                .type = PL_MSG_NODE_SIGNALLED,
+                                .node_signalled.signal = m->rank_signalled.signal,
+                            }));
+        break;
+    default:
+        break;
+    }
+}
+
 bool pl_rank_message(struct pl_rank *rank, json_t *message)
 {
-    const char *type = pl_json_string(message, "type");
-    struct pl_daemon *d = rank->daemon;
-    int64_t status, at_ns;
+    struct pl_msg m;
+    int r = pl_msg_read(message, PL_WIRE_RANK_TO_DAEMON, &m);
 
-    if (!type)
+    if (r == -ENOENT || (r == 0 && m.type == PL_MSG_RANK_HELLO))
         return false;
-    if (strcmp(type, "metrics") == 0) {
-        take_metrics(rank, message);
-    } else if (strcmp(type, "spawned") == 0) {
-        rank_started(rank, message);
-    } else if (strcmp(type, "exited") == 0) {
-        if (pl_json_int(message, "at_ns", &at_ns) < 0)
-            at_ns = (int64_t)pl_now_ns();
-        if (pl_json_int(message, "status", &status) == 0)
-            pl_rank_ended(rank, (int)status, (uint64_t)at_ns);
-    } else if (strcmp(type, "fact") == 0 || strcmp(type, "exchange") == 0) {
-        json_t *copy = json_copy(message);
-
-        json_object_set_new(copy, "rank", json_integer(rank->rank));
-        pl_daemon_to_hub(d, copy);
-    } else if (strcmp(type, "signalled") == 0) {
-        pl_daemon_to_hub(d, json_pack("{s:s, s:O}", "type", "signalled", "signal",
-                                      json_object_get(message, "signal")));
-    } else {
-        return false;
-    }
+    if (r == 0)
+        on_message(rank, &m);
     return true;
+}
+
+/* The rank that the plugin's message names; -1 for other messages. */
+static int64_t named_rank(const struct pl_daemon *d, const struct pl_msg *m)
+{
+    int64_t rank = m->type == PL_MSG_RANK_SPAWNED  ? m->rank_spawned.rank
+                   : m->type == PL_MSG_RANK_EXITED ? m->rank_exited.rank
+                                                   : -1;
+
+    return rank < 0 || rank >= (int64_t)d->step.ntasks ? -1 : rank;
 }
 
 void pl_daemon_control_message(struct pl_daemon *d, json_t *message)
 {
-    int64_t rank;
     struct pl_rank *known;
+    struct pl_msg m;
 
-    if (pl_json_int(message, "rank", &rank) < 0 || rank < 0 || rank >= (int64_t)d->step.ntasks)
+    if (pl_msg_read(message, PL_WIRE_RANK_TO_DAEMON, &m) < 0 || named_rank(d, &m) < 0)
         return;
-    known = pl_daemon_find_rank(d, (unsigned)rank);
+    known = pl_daemon_find_rank(d, (unsigned)named_rank(d, &m));
     if (known) {
-        pl_rank_message(known, message);
+        on_message(known, &m);
     } else {
-        /* slurmstepd may speak of a task before the task does: its hello finds this. */
+        /* slurmstepd may report a task before the task says hello, which replays this. */
         if (!d->early)
             d->early = json_array();
         if (json_array_size(d->early) < (size_t)2 * d->step.local_ntasks)
@@ -350,16 +398,17 @@ void pl_daemon_control_message(struct pl_daemon *d, json_t *message)
     }
 }
 
-/* What the control socket said of a rank before its hello. */
-static void take_early(struct pl_rank *rank)
+/* Handles the control socket's messages about this rank that came before its hello. */
+static void replay_control(struct pl_rank *rank)
 {
     json_t *message;
-    int64_t number;
+    struct pl_msg m;
     size_t i;
 
     json_array_foreach (rank->daemon->early, i, message)
-        if (pl_json_int(message, "rank", &number) == 0 && number == (int64_t)rank->rank)
-            pl_rank_message(rank, message);
+        if (pl_msg_read(message, PL_WIRE_RANK_TO_DAEMON, &m) == 0 &&
+            named_rank(rank->daemon, &m) == (int64_t)rank->rank)
+            on_message(rank, &m);
 }
 
 /* ---- hello ---- */
@@ -387,8 +436,7 @@ static void take_streams(struct pl_rank *rank, struct pl_rank_conn *c)
 }
 
 /* A starter's hello makes its rank present. */
-static struct pl_rank *
-new_rank(struct pl_rank_conn *c, json_t *hello, unsigned number, unsigned local_rank)
+static struct pl_rank *new_rank(struct pl_rank_conn *c, const struct pl_msg_rank_hello *hello)
 {
     struct pl_daemon *d = c->daemon;
     struct pl_rank *rank;
@@ -397,44 +445,45 @@ new_rank(struct pl_rank_conn *c, json_t *hello, unsigned number, unsigned local_
         return NULL;
     rank = &d->ranks[d->n_present++];
     *rank = (struct pl_rank){.daemon = d,
-                             .rank = number,
-                             .local_rank = local_rank,
+                             .rank = (unsigned)hello->rank,
+                             .local_rank = (unsigned)hello->local_rank,
                              .starter = c,
                              .present = true,
-                             .hello = json_incref(hello),
-                             .guarded = json_is_true(json_object_get(hello, "guarded")),
+                             .pid = hello->pid == PL_MSG_ABSENT ? 0 : (pid_t)hello->pid,
+                             .guarded = hello->guarded,
                              .pidfd = -EBADF,
                              .step = -1};
     take_streams(rank, c);
     return rank;
 }
 
-int pl_rank_hello(struct pl_rank_conn *c, json_t *hello)
+int pl_rank_hello(struct pl_rank_conn *c, json_t *message)
 {
-    const char *proto = pl_json_string(hello, "proto"), *role = pl_json_string(hello, "role");
     struct pl_daemon *d = c->daemon;
-    int64_t major, number, local;
+    const struct pl_msg_rank_hello *hello;
     struct pl_rank *known;
+    struct pl_msg m;
 
-    if (!proto || strcmp(proto, "plume") != 0 || !role || pl_json_int(hello, "major", &major) < 0 ||
-        major != PL_PROTO_MAJOR || pl_json_int(hello, "rank", &number) < 0 || number < 0 ||
-        number >= (int64_t)d->step.ntasks)
+    if (pl_msg_read(message, PL_WIRE_RANK_TO_DAEMON, &m) < 0 || m.type != PL_MSG_RANK_HELLO)
         return -EPROTO;
-    c->starter = strcmp(role, "starter") == 0;
-    known = pl_daemon_find_rank(d, (unsigned)number);
+    hello = &m.rank_hello;
+    if (strcmp(hello->proto, "plume") != 0 || hello->major != PL_PROTO_MAJOR || hello->rank < 0 ||
+        hello->rank >= (int64_t)d->step.ntasks)
+        return -EPROTO;
+    c->starter = strcmp(hello->role, "starter") == 0;
+    known = pl_daemon_find_rank(d, (unsigned)hello->rank);
     if (!c->starter) {
         c->rank = known;
         return known ? 0 : -ENOENT;
     }
     if (known) /* a rank id started twice */
         return -EEXIST;
-    if (pl_json_int(hello, "local_rank", &local) < 0 || local < 0 ||
-        local >= (int64_t)d->step.local_ntasks)
+    if (hello->local_rank < 0 || hello->local_rank >= (int64_t)d->step.local_ntasks)
         return -EPROTO;
-    c->rank = new_rank(c, hello, (unsigned)number, (unsigned)local);
+    c->rank = new_rank(c, hello);
     if (!c->rank)
         return -ERANGE;
-    take_early(c->rank);
+    replay_control(c->rank);
     if (d->state == PL_DAEMON_FAILED || d->teardown) {
         refuse(d, c);
     } else if (d->world) {

@@ -4,6 +4,7 @@
 #include "common/base/log.h"
 #include "common/base/parse.h"
 #include "common/proto/json.h"
+#include "common/proto/messages.h"
 #include "runtime/node/nvml.h"
 
 #include <poll.h>
@@ -20,8 +21,8 @@ struct gpu {
     void *device;
     unsigned index; /* the library's, which nvidia-smi shows too */
     char uuid[96], name[96];
-    uint64_t throttled_ns;       /* since when its clocks are held down, 0 = they are not */
-    unsigned long long since_us; /* of samples that were seen */
+    uint64_t throttled_ns;       /* start of throttling, 0 = full clocks */
+    unsigned long long since_us; /* the newest sample that was read */
 };
 
 struct watch {
@@ -29,10 +30,10 @@ struct watch {
     struct pl_nvml nvml;
     struct gpu gpus[GPUS_MAX];
     unsigned n, events;
-    void *set; /* NULL where there are no events to be had */
+    void *set; /* NULL: the driver reports no events */
 };
 
-/* ---- whether, and which ---- */
+/* ---- the GPUs to watch ---- */
 
 static const char *library_for_tests(void)
 {
@@ -64,7 +65,7 @@ bool pl_gpu_watch_wanted(void)
     return false;
 }
 
-/* True where Slurm's list ("0,2-3", numbers of the node's devices) has this one. */
+/* True if Slurm's list ("0,2-3", numbers of the node's devices) has this one. */
 static bool listed(const char *list, unsigned index)
 {
     while (*list) {
@@ -154,7 +155,7 @@ static void watch_events(struct watch *w)
     }
 }
 
-/* ---- telling ---- */
+/* ---- writing ---- */
 
 static int say(const struct watch *w, json_t *message)
 {
@@ -283,7 +284,7 @@ static json_t *sample(struct watch *w, struct gpu *gpu)
 
 static int say_samples(struct watch *w)
 {
-    json_t *list = json_array();
+    _cleanup_(json_decrefp) json_t *list = json_array();
 
     for (unsigned i = 0; i < w->n; i++) {
         json_t *o = sample(w, &w->gpus[i]);
@@ -292,7 +293,7 @@ static int say_samples(struct watch *w)
             json_array_append_new(list, o);
     }
     w->events = 0;
-    return say(w, json_pack("{s:s, s:o}", "type", "gpus", "gpus", list));
+    return say(w, pl_msg_new(&(struct pl_msg){.type = PL_MSG_NODE_GPUS, .node_gpus.gpus = list}));
 }
 
 static int say_event(struct watch *w, const struct pl_nvml_event *event)
@@ -300,26 +301,24 @@ static int say_event(struct watch *w, const struct pl_nvml_event *event)
     bool xid = event->type & PL_NVML_EVENT_XID;
     const char *text = xid ? pl_nvml_xid_text(event->data) : "double bit ECC error";
     const struct gpu *gpu = NULL;
-    json_t *o;
 
     for (unsigned i = 0; i < w->n; i++)
         if (w->gpus[i].device == event->device)
             gpu = &w->gpus[i];
     if (!gpu || w->events++ >= EVENTS_MAX)
         return 0;
-    o = json_pack("{s:s, s:i, s:s, s:I}", "type", "gpu", "gpu", (int)gpu->index, "event",
-                  xid ? "xid" : "ecc", "at_ns", (json_int_t)pl_now_ns());
-    if (!o)
-        return -ENOMEM;
-    put_text(o, "uuid", gpu->uuid);
-    if (xid)
-        put_int(o, "xid", event->data);
-    if (text)
-        put_text(o, "text", text);
-    return say(w, o);
+    return say(w, pl_msg_new(&(struct pl_msg){
+                      .type = PL_MSG_NODE_GPU,
+                      .node_gpu = {.gpu = gpu->index,
+                                   .event = xid ? "xid" : "ecc",
+                                   .at_ns = (int64_t)pl_now_ns(),
+                                   .uuid = *gpu->uuid ? gpu->uuid : NULL,
+                                   .xid = xid ? (int64_t)event->data : PL_MSG_ABSENT,
+                                   .text = text},
+                  }));
 }
 
-/* Waits for the next sample's time. 0, 1 for an event, -EPIPE where nobody listens any more. */
+/* Waits for the next sample's time. 0, 1 for an event, -EPIPE if nobody reads any more. */
 static int wait_for_event(struct watch *w, uint64_t due_ns, struct pl_nvml_event *ret)
 {
     uint64_t now = pl_now_ns();
@@ -331,7 +330,7 @@ static int wait_for_event(struct watch *w, uint64_t due_ns, struct pl_nvml_event
         r = w->nvml.wait(w->set, ret, (unsigned)left_ms);
         if (r == PL_NVML_SUCCESS || r == PL_NVML_TIMEOUT)
             return r == PL_NVML_SUCCESS;
-        w->set = NULL; /* a lost GPU ends all waiting: go on by the clock */
+        w->set = NULL; /* a lost GPU ends all waiting: only the clock is left */
     }
     return poll(&p, 1, left_ms) > 0 ? -EPIPE : 0;
 }

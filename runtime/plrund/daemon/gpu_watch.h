@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: MIT */
-/* The process that watches a node's GPUs for plrund(8): `plrund --watch-gpus FD`. It is one of its
- * own since calls into a driver whose GPU is gone may never return, and take long at the best of
- * times: the daemon must answer meanwhile, and end.
+/* The process that watches a node's GPUs for plrund(8): `plrund --watch-gpus FD`. A process of its
+ * own, since a call into the driver may never return after a GPU is lost, and is slow at best: the
+ * daemon must answer meanwhile, and end.
  *
- * It writes a JSON object a line:
+ * It writes two messages of common/proto/messages.h, one a line:
  *   {"type":"gpus","gpus":[{"gpu":0,"uuid":"GPU-..","name":"..","util":93,"mem_util":41,
  *      "power_w":312.5,"power_limit_w":400,"clock_mhz":690,"clock_max_mhz":1980,"mem_used":N,
  *      "mem_total":N,"temp_c":71,"throttle":["hw-thermal"],"throttled_s":240,"ecc_corrected":0,
  *      "ecc_uncorrected":0,"processes":[{"pid":N,"mem":N,"util":90}]}]}
  *   {"type":"gpu","gpu":0,"uuid":"GPU-..","event":"xid","xid":79,"text":"..","at_ns":N}
  *   {"type":"gpu","gpu":0,"uuid":"GPU-..","event":"ecc","text":"double bit ECC error","at_ns":N}
- * Keys that the driver does not tell are absent; memory in bytes, times on CLOCK_MONOTONIC. */
+ * A key that the driver does not report is absent; memory in bytes, times on CLOCK_MONOTONIC. */
 #ifndef PL_RUNTIME_PLRUND_DAEMON_GPU_WATCH_H
 #define PL_RUNTIME_PLRUND_DAEMON_GPU_WATCH_H
 
@@ -18,11 +18,11 @@
 
 #include <stdbool.h>
 
-/* True where it is worth starting: the step has GPUs by its environment, and there is a driver's
- * control device (or a library for tests in PLUME_NVML). Costs a few getenv() and one access(). */
+/* True if the step has GPUs by its environment and the driver's control device exists (or
+ * PLUME_NVML names a library for tests). Costs a few getenv() and one access(). */
 bool pl_gpu_watch_wanted(void);
 
-/* Runs until fd is closed at its other end. 0, or -errno where there is nothing to watch. */
+/* Runs until fd is closed at its other end. 0, or -errno if there is no GPU to watch. */
 int pl_gpu_watch_run(int fd, struct pl_error *err);
 
 #endif
