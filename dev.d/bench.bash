@@ -23,7 +23,7 @@ cmd_bench() {
             ;;
         esac
     done
-    deps_ensure
+    deps_ensure build
     build_in "$PLUME_SRC/build-bench" --buildtype=release -Dcuda=disabled
     export PLUME_SRC PLUME_BUILD=$PLUME_SRC/build-bench
     for script in "$PLUME_SRC"/bench/*.py; do

@@ -11,14 +11,49 @@ build_in() {
     ninja_in "$1"
 }
 
+# configure_in DIR [MESON-OPTION...]: configure DIR unless it is configured already.
 configure_in() {
-    local dir=$1 log
-    shift
-    [[ ! -f $dir/build.ninja ]] || return 0
-    log=$(meson setup "$dir" "$PLUME_SRC" "$@" 2>&1) || {
+    [[ -f $1/build.ninja ]] || meson_setup "$@"
+}
+
+# reconfigure_in DIR [MESON-OPTION...]: also an existing DIR, if an option has another value there, or
+# packages were installed.
+reconfigure_in() {
+    local dir=$1 option
+    if [[ ! -f $dir/build.ninja ]]; then
+        meson_setup "$@"
+        return
+    fi
+    for option in "${@:2}"; do
+        option=${option#-D}
+        [[ $(option_in "$dir" "${option%%=*}") == "${option#*=}" ]] || DEPS_CHANGED=yes
+    done
+    [[ -z $DEPS_CHANGED ]] || meson_setup --reconfigure "$@"
+    DEPS_CHANGED=
+}
+
+meson_setup() {
+    local log
+    local -a how=()
+    [[ $1 != --reconfigure ]] || { how=("$1") && shift; }
+    log=$(meson setup "${how[@]}" "$1" "$PLUME_SRC" "${@:2}" 2>&1) || {
         say "$log"
-        die "'$dir' could not be configured; see above"
+        die "'$1' could not be configured; see above"
     }
+    # Our own meson.build files warn of what will not work.
+    sed -n 's/^[^ ]*meson\.build:[0-9]*: WARNING: /dev: /p' <<<"$log" >&2
+}
+
+# option_in DIR OPTION: its value in a configured folder.
+option_in() {
+    python3 -c 'import json, sys
+print(*(o["value"] for o in json.load(open(sys.argv[1])) if o["name"] == sys.argv[2]))' \
+        "$1/meson-info/intro-buildoptions.json" "$2"
+}
+
+# has_nvidia: this machine has a driver of NVIDIA, so that somebody can use what nvcc compiles.
+has_nvidia() {
+    [[ -e /proc/driver/nvidia/version || -e /dev/dxg ]]
 }
 
 ninja_in() {
@@ -33,8 +68,30 @@ ninja_in() {
 }
 
 cmd_build() {
-    (($# <= 1)) || die_usage "build takes one folder at most"
-    [[ ${1:-} != -* ]] || die_usage "build takes a folder, not '$1'"
-    deps_ensure
-    build_in "${1:-$PLUME_SRC/build}"
+    local arg dir=$PLUME_SRC/build cuda=''
+    local -a options=()
+    for arg; do
+        case $arg in
+        --cuda) cuda=yes ;;
+        -Dslurm_prefix=*)
+            DEPS_PREFIX=${arg#*=}
+            options+=("$arg")
+            ;;
+        -D?*=*) options+=("$arg") ;;
+        -*) die_usage "build takes --cuda, -DOPTION=VALUE and a folder, not '$arg'" ;;
+        *)
+            [[ $dir == "$PLUME_SRC/build" ]] || die_usage "build takes one folder at most"
+            dir=$arg
+            ;;
+        esac
+    done
+    deps_ensure build
+    if [[ $cuda ]]; then
+        options+=(-Dcuda=enabled)
+    elif [[ ! -f $dir/build.ninja && ${options[*]} != *-Dcuda=* ]] && ! has_nvidia; then
+        options+=(-Dcuda=disabled) # minutes of a processor for nobody here
+    fi
+    reconfigure_in "$dir" "${options[@]}"
+    ninja_in "$dir"
+    [[ -e $dir/plume-cuda.so ]] || say "GPUs: not built; ./dev build --cuda"
 }

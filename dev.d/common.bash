@@ -54,3 +54,15 @@ need_number() {
         die_usage "bad value '$2' for $1; give a number from $3 to $4"
     fi
 }
+
+# clang_format_14: the command's name; 1 if there is none. Other versions lay out differently.
+clang_format_14() {
+    local name
+    for name in clang-format-14 clang-format; do
+        if [[ $("$name" --version 2>/dev/null) == *'version 14.'* ]]; then
+            printf '%s\n' "$name"
+            return
+        fi
+    done
+    return 1
+}

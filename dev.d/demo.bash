@@ -37,8 +37,8 @@ demo_watch() {
 cmd_demo() {
     local name=demo-$$ said sweep job ended
     (($# == 0)) || die_usage "demo takes no argument"
-    deps_ensure
-    configure_in "$PLUME_SRC/build"
+    DEPS_STRICT=yes deps_ensure build
+    configure_in "$PLUME_SRC/build" -Dcuda=disabled
     ninja_in "$PLUME_SRC/build" tools
 
     # shellcheck disable=SC2064 # this very cluster

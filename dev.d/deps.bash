@@ -1,18 +1,83 @@
 # SPDX-License-Identifier: MIT
 # shellcheck shell=bash
-# ./dev deps: install the packages of deps.list that are missing, and only those.
+# ./dev deps: install the packages of deps.list that meet what is missing, and only those.
 
-deps_missing() {
-    local -a wanted
-    mapfile -t wanted < <(awk '!/^#/ && NF { print $1 }' "$PLUME_SRC/dev.d/deps.list")
-    local installed
-    # shellcheck disable=SC2016 # the ${...} are dpkg-query's
-    installed=$(dpkg-query -W -f='${db:Status-Status} ${Package}\n' "${wanted[@]}" 2>/dev/null |
-        sed -n 's/^installed //p') || true
-    printf '%s\n' "${wanted[@]}" | grep -vxF -- "$installed" || true
+readonly DEPS_SETS=(build test lint)
+
+# deps_rows SET...: the rows of these sets of deps.list.
+deps_rows() {
+    awk -v sets=" $* " '/^\[/ { on = index(sets, " " substr($0, 2, length($0) - 2) " "); next }
+        on && !/^#/ && NF' "$PLUME_SRC/dev.d/deps.list"
 }
 
-# Daemons that a package would start at once are told not to, unless the machine has its own policy.
+# deps_met CHECK: is it here? DEPS_PREFIX is a Slurm of the site's own (-Dslurm_prefix).
+deps_met() {
+    local check=${1#\?} name
+    local PATH=$PATH:/usr/sbin:/sbin${DEPS_PREFIX:+:$DEPS_PREFIX/bin:$DEPS_PREFIX/sbin}
+    name=${check#*:}
+    case $check in
+    prog:clang-format-14) clang_format_14 >/dev/null ;;
+    prog:*'>='*) deps_version "${name%%>=*}" "${name#*>=}" ;;
+    prog:*) command -v "$name" >/dev/null ;;
+    lib:*'|'*) pkg-config --exists "${name%%|*}" || pkg-config --exists "${name#*|}" ;;
+    lib:*) pkg-config --exists "$name" ;;
+    header:*) deps_compiles gcc "#include <stdint.h>
+#include <$name>" -fsyntax-only ${DEPS_PREFIX:+-I"$DEPS_PREFIX/include"} ;;
+    link:*) deps_compiles "${name%%:*}" 'int main(void) { return 0; }' "${name#*:}" -o /dev/null ;;
+    *) die "deps.list: unknown check '$check'" ;;
+    esac 2>/dev/null
+}
+
+deps_version() {
+    local version
+    version=$("$1" --version | head -n 1) &&
+        printf '%s\n' "$2" "${version##* }" | sort -CV
+}
+
+deps_compiles() {
+    local compiler=$1 text=$2
+    shift 2
+    "$compiler" -xc - "$@" <<<"$text" >/dev/null
+}
+
+# deps_unmet SET...: the rows whose check fails.
+deps_unmet() {
+    local packages check reason
+    while read -r packages check reason; do
+        deps_met "$check" || printf '%s %s %s\n' "$packages" "$check" "$reason"
+    done < <(deps_rows "$@")
+}
+
+# deps_names: rows on stdin as "program x, library y", for people without apt.
+deps_names() {
+    local check names=''
+    while read -r _ check _; do
+        check=${check#\?}
+        case $check in
+        prog:*) names+=", program ${check#*:}" ;;
+        lib:*) names+=", library ${check#*:}" ;;
+        header:*) names+=", header ${check#*:}" ;;
+        link:*) names+=", run-time library for ${check##*:}" ;;
+        esac
+    done
+    printf '%s\n' "${names#, }"
+}
+
+# deps_package ALTERNATIVES: the first that apt can install; nothing if it knows none.
+deps_package() {
+    local name candidate
+    for name in ${1//|/ }; do
+        candidate=$(LC_ALL=C apt-cache policy "$name" 2>/dev/null | sed -n 's/^ *Candidate: //p')
+        [[ -n $candidate && $candidate != '(none)' ]] || continue
+        if [[ $name == meson ]] && dpkg --compare-versions "$candidate" lt 1.0; then
+            continue # Ubuntu 22.04
+        fi
+        printf '%s\n' "$name"
+        return
+    done
+}
+
+# Prevents daemons from starting right after their installation, unless the machine has its policy.
 deps_install() (
     local policy=/usr/sbin/policy-rc.d
     if [[ ! -e $policy ]]; then
@@ -21,28 +86,65 @@ deps_install() (
         chmod 0755 "$policy"
     fi
     export DEBIAN_FRONTEND=noninteractive
-    apt-get -o DPkg::Lock::Timeout=300 -qq update
     apt-get -o DPkg::Lock::Timeout=300 -qq install -y --no-install-recommends "$@" >/dev/null
 )
 
-deps_ensure() {
-    command -v dpkg-query >/dev/null ||
-        die "this is not a Debian system; install the counterparts of dev.d/deps.list by hand"
-    local -a missing
-    mapfile -t missing < <(deps_missing)
-    ((${#missing[@]})) || return 0
-
-    say "dev: installing ${missing[*]}"
+# deps_apt ROWS: install what Debian has for them.
+deps_apt() {
+    local packages name
+    local -a wanted=()
     if ((EUID == 0)); then
-        deps_install "${missing[@]}" || die "packages could not be installed; see above"
-    elif command -v sudo >/dev/null; then
-        sudo "$PLUME_SRC/dev" deps
-    else
-        die "packages are missing; as root: apt-get install ${missing[*]}"
+        apt-get -o DPkg::Lock::Timeout=300 -qq update || say "dev: apt-get update failed; see above"
     fi
+    while read -r packages _; do
+        name=$(deps_package "$packages")
+        # An installed one that does not meet the check would be installed again each time.
+        [[ -z $name ]] || dpkg-query -W -f='${db:Status-Status}\n' "$name" 2>/dev/null |
+            grep -qx installed || wanted+=("$name")
+    done <<<"$1"
+    ((${#wanted[@]})) || return 0
+    if ((EUID != 0)); then
+        say "dev: packages are missing; as root: apt-get install ${wanted[*]}"
+        return
+    fi
+    say "dev: installing ${wanted[*]}"
+    deps_install "${wanted[@]}" || say "dev: packages could not be installed; see above"
+}
+
+# deps_ensure [SET...]: what these sets [build] need is here afterwards. Rows with a ? may stay unmet,
+# with a message, unless CI is true or DEPS_STRICT is set.
+deps_ensure() {
+    local rows must
+    DEPS_CHANGED=
+    local -a sets=("${@:-build}")
+    rows=$(deps_unmet "${sets[@]}")
+    [[ -n $rows ]] || return 0
+
+    if command -v apt-get >/dev/null; then
+        if ((EUID != 0)) && command -v sudo >/dev/null; then
+            sudo "$PLUME_SRC/dev" deps "${sets[@]}" || true
+        else
+            deps_apt "$rows"
+        fi
+        # shellcheck disable=SC2034 # for reconfigure_in()
+        DEPS_CHANGED=yes
+        rows=$(deps_unmet "${sets[@]}")
+        [[ -n $rows ]] || return 0
+    fi
+    [[ $rows != *prog:meson* ]] ||
+        say "dev: meson 1.0 or newer is needed: python3 -m pip install --user 'meson>=1.0'"
+    must=$(grep -v ' ?' <<<"$rows" || true)
+    [[ ${CI:-} != true && -z ${DEPS_STRICT:-} ]] || must=$rows
+    [[ -z $must ]] || die "missing: $(deps_names <<<"$must")"
+    say "dev: going on without $(deps_names <<<"$rows")"
 }
 
 cmd_deps() {
-    (($# == 0)) || die_usage "deps takes no argument"
-    deps_ensure
+    local set
+    for set; do
+        [[ " ${DEPS_SETS[*]} " == *" $set "* ]] ||
+            die_usage "unknown set '$set'; one of ${DEPS_SETS[*]}"
+    done
+    (($#)) || set -- "${DEPS_SETS[@]}"
+    deps_ensure "$@"
 }

@@ -12,7 +12,7 @@ cmd_fuzz() {
     need_number SECONDS "$seconds" 1 86400
     [[ -z $name || -f $PLUME_SRC/tests/fuzz/fuzz-$name.c ]] ||
         die_usage "no fuzz target '$name'; see tests/fuzz/"
-    deps_ensure
+    deps_ensure build test
     CC=clang configure_in "$build" -Db_sanitize=address,undefined -Db_lundef=false \
         -Dc_args=-fsanitize=fuzzer-no-link
     for target in "$PLUME_SRC"/tests/fuzz/fuzz-*.c; do

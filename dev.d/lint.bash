@@ -7,6 +7,7 @@
 . "$PLUME_SRC/dev.d/build.bash"
 
 lint_deep() {
+    command -v clang-tidy >/dev/null || die "clang-tidy is missing; ./dev deps lint"
     local -a files
     mapfile -t files < <(cd "$PLUME_SRC" && git ls-files '*.c' | grep -v '^tests/')
     cd "$PLUME_SRC" || exit
@@ -19,8 +20,9 @@ cmd_lint() {
     '' | --deep) (($# <= 1)) || die_usage "lint takes --deep only" ;;
     *) die_usage "lint: unknown argument '$1'" ;;
     esac
-    deps_ensure
-    build_in "$PLUME_SRC/build"
+    deps_ensure build test lint
+    reconfigure_in "$PLUME_SRC/build" -Dtests=enabled
+    ninja_in "$PLUME_SRC/build"
     meson test -C "$PLUME_SRC/build" --no-rebuild --suite lint --print-errorlogs
     [[ ${1:-} != --deep ]] || lint_deep
 }

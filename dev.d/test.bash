@@ -124,7 +124,7 @@ test_in_copy() {
 
 cmd_test() {
     local arg
-    local -a suites=() lanes=()
+    local -a suites=() lanes=() cuda=()
     if [[ ${1:-} == -h || ${1:-} == --help ]]; then
         test_usage
         return
@@ -142,7 +142,7 @@ cmd_test() {
         suites=("${TEST_SUITES[@]}")
         lanes=("${TEST_LANES[@]}")
     fi
-    deps_ensure
+    deps_ensure build test lint
     others_can_read || [[ -n ${PLUME_TEST_COPY:-} ]] || test_in_copy "$@"
 
     LOGS=()
@@ -151,7 +151,9 @@ cmd_test() {
     trap test_end EXIT
     trap 'exit 130' INT TERM HUP
     if ((${#suites[@]})); then
-        build_in "$PLUME_SRC/build"
+        (($#)) || cuda=(-Dcuda=auto) # ./dev build may have left it out
+        reconfigure_in "$PLUME_SRC/build" -Dtests=enabled "${cuda[@]}"
+        ninja_in "$PLUME_SRC/build"
         # On two processors the tests would feel it, some of which want to be quick.
         if (($(nproc) > 2)); then
             set -m # a process group of its own

@@ -37,13 +37,34 @@ sum() {
 @test "wrong use is status 2 with one line" {
     run -2 "$SRC/dev"
     for args in frob 'test frob' 'lint --frob' 'format x' 'build --x' 'fuzz frob' 'fuzz json x' \
-        'demo x' 'deps x' 'bench a b' gpu-bundle cluster; do
+        'demo x' 'deps x' 'deps build x' 'build a b' 'bench a b' gpu-bundle cluster; do
         # shellcheck disable=SC2086 # words
         run -2 --separate-stderr "$SRC/dev" $args
         [ -z "$output" ]
         [ "${#stderr_lines[@]}" = 1 ]
         [[ $stderr == 'dev: '* ]]
     done
+}
+
+@test "without apt, deps names the programs and libraries that are missing" {
+    mkdir bin
+    for name in awk bash dirname env grep head sed sort; do
+        ln -s "$(command -v "$name")" bin/
+    done
+    run -1 --separate-stderr env PATH="$PWD/bin" "$SRC/dev" deps build
+    [[ $stderr == *'meson>=1.0'* ]]
+    [[ $stderr == *'missing: program gcc, '*'library jansson, '* ]]
+    [[ $stderr != *apt-get* && $stderr != *libjansson-dev* ]]
+}
+
+@test "a lint tool that is missing skips the check for a person, and fails it in CI" {
+    mkdir bin build
+    for name in bash dirname env git grep head sed sort; do
+        ln -s "$(command -v "$name")" bin/
+    done
+    run -77 env -u CI PATH="$PWD/bin" "$SRC/tests/lint/shell.sh" "$SRC" build
+    [[ $output == *'no shellcheck; ./dev deps lint'* ]]
+    run -1 env CI=true PATH="$PWD/bin" "$SRC/tests/lint/shell.sh" "$SRC" build
 }
 
 @test "cases are counted, not programs" {

@@ -41,6 +41,17 @@ found_lines() {
     done
 }
 
+# lint_need PROGRAM...: without one a person's check is skipped; CI has them all.
+lint_need() {
+    local program
+    for program; do
+        ! command -v "$program" >/dev/null || continue
+        printf 'no %s; ./dev deps lint installs it\n' "$program"
+        [[ ${CI:-} != true ]] || exit 1
+        exit 77
+    done
+}
+
 lint_done() {
     ((FOUND == 0)) || exit 1
     exit 0

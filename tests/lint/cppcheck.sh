@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: MIT
 # cppcheck finds nothing. Its results are kept in the build folder: only changed files are read again.
 . "$(dirname "$0")/../lib/lint.bash"
+lint_need cppcheck
 
 mapfile -t files < <(lint_files '*.c' | grep -v '^tests/')
 ((${#files[@]})) || lint_done

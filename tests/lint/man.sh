@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: MIT
 # Man pages are clean mdoc, have the sections readers look for, and name the options --help names.
 . "$(dirname "$0")/../lib/lint.bash"
+lint_need groff
 
 # options_of: the long options named on stdin, one a line.
 options_of() {

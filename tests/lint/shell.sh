@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: MIT
 # Shell scripts, found by their first line or name, pass shellcheck.
 . "$(dirname "$0")/../lib/lint.bash"
+lint_need shellcheck
 
 mapfile -t files < <(
     lint_files '*.sh' '*.bash'
