@@ -6,6 +6,13 @@
 #include <string.h>
 #include <sys/wait.h>
 
+/* 26.05 renamed the function. */
+#if SLURM_VERSION_NUMBER >= SLURM_VERSION_NUM(26, 5, 0)
+#define free_conf slurm_free_conf
+#else
+#define free_conf slurm_free_ctl_conf
+#endif
+
 /* libslurm's own copy of slurm.conf; exported, not declared in its headers. A ping of a controller
  * that slurm.conf does not have reads past an array. */
 extern slurm_conf_t slurm_conf __attribute__((weak));
@@ -36,7 +43,7 @@ int pl_slurm_query_limits(struct pl_slurm_limits *ret, struct pl_error *err)
         .max_array_size = conf->max_array_sz,
         .max_array_tasks = pl_slurm_max_array_tasks(conf->sched_params),
     };
-    slurm_free_ctl_conf(conf);
+    free_conf(conf);
     return 0;
 }
 

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* What plsubmit and plstat read through libslurm; differences between Slurm releases stay in
- * slurm_compat.c. Compiled against 22.05 (Debian bookworm); the calls are the same up to 25.11.
- * Where Plume is built without libslurm, slurm_compat_none.c stands in and scontrol is asked
- * instead. */
+/* Data that plsubmit and plstat read through libslurm. Differences between Slurm's releases stay in
+ * slurm_compat.c, which compiles against 20.11 to 26.05; doc/slurm-notes.md says what was tried
+ * with which. A build without libslurm has slurm_compat_none.c, and asks scontrol. */
 #ifndef PL_LAUNCHER_SLURM_SLURM_COMPAT_H
 #define PL_LAUNCHER_SLURM_SLURM_COMPAT_H
 

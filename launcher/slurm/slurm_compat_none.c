@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: MIT */
-/* Stands in for slurm_compat.c where Plume is built without libslurm. */
+/* Stands in for slurm_compat.c in a build without libslurm. */
 #include "launcher/slurm/slurm_compat.h"
 
 int pl_slurm_query_ping(struct pl_error *err)
 {
-    return pl_error_set(err, -ENOTSUP, "built without Slurm: rebuild with libslurm-dev installed");
+    return pl_error_set(err, -ENOTSUP, "built without libslurm; build again with it");
 }
 
 int pl_slurm_query_limits(struct pl_slurm_limits *ret, struct pl_error *err)
 {
-    return pl_error_set(err, -ENOTSUP, "built without Slurm: rebuild with libslurm-dev installed");
+    return pl_error_set(err, -ENOTSUP, "built without libslurm; build again with it");
 }
 
 int pl_slurm_load_jobs(uid_t uid, json_t **ret, struct pl_error *err)
 {
-    return pl_error_set(err, -ENOTSUP, "built without Slurm: rebuild with libslurm-dev installed");
+    return pl_error_set(err, -ENOTSUP, "built without libslurm; build again with it");
 }

@@ -6,8 +6,9 @@
 
 bool pl_slurm_conf_readable(void)
 {
-    static const char *const places[] = {"/etc/slurm/slurm.conf", "/etc/slurm-llnl/slurm.conf",
-                                         "/usr/local/etc/slurm.conf", "/run/slurm/conf/slurm.conf"};
+    static const char *const places[] = {PL_SLURM_CONF, "/etc/slurm/slurm.conf",
+                                         "/etc/slurm-llnl/slurm.conf", "/usr/local/etc/slurm.conf",
+                                         "/run/slurm/conf/slurm.conf"};
     const char *given = getenv("SLURM_CONF");
 
     if (given && *given)

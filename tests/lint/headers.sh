@@ -13,5 +13,5 @@ while read -r header; do
     guard=${header#include/plume/}
     guard=PL_$(tr 'a-z/.-' 'A-Z___' <<<"$guard")
     grep -qx "#ifndef $guard" "$header" || found "$header:1: the guard is not $guard"
-done < <(lint_files '*.h')
+done < <(lint_files '*.h' | grep -v '^tests/matrix/slurm-stubs/')
 lint_done
