@@ -4,51 +4,28 @@
 
 #include <stdlib.h>
 
-enum option {
-    OPTION_PLUME,
-    OPTION_NCCL_DEBUG,
-    OPTION_MASTER_PORT,
-    OPTION_METRIC,
-};
-
 static struct pl_spank_options options;
 
-static int on_option(int which, const char *value, int remote);
+static int take_plume(const char *value, bool remote, struct pl_error *err)
+{
+    options.enabled = true;
+    return 0;
+}
 
-/* The names are part of Slurm's option variables: never change them. */
-static struct spank_option table[] = {
-    {
-        .name = "plume",
-        .usage = "run each task as a rank of Plume: environment for distributed training, a "
-                 "node daemon, status in plstat(1)",
-        .val = OPTION_PLUME,
-        .cb = on_option,
-    },
-    {
-        .name = "plume-nccl-debug",
-        .arginfo = "LEVEL",
-        .usage = "with --plume: set NCCL_DEBUG for the ranks (VERSION, WARN, INFO, ABORT or TRACE)",
-        .has_arg = 1,
-        .val = OPTION_NCCL_DEBUG,
-        .cb = on_option,
-    },
-    {
-        .name = "plume-master-port",
-        .arginfo = "RANGE",
-        .usage = "with --plume: choose MASTER_PORT from LO-HI instead of any free port",
-        .has_arg = 1,
-        .val = OPTION_MASTER_PORT,
-        .cb = on_option,
-    },
-    {
-        .name = "plume-metric",
-        .arginfo = "NAME=REGEX",
-        .usage = "with --plume: read a metric from the ranks' output; may be given several times",
-        .has_arg = 1,
-        .val = OPTION_METRIC,
-        .cb = on_option,
-    },
-};
+static int take_nccl_debug(const char *value, bool remote, struct pl_error *err)
+{
+    const char *level;
+    int r = pl_values_nccl_debug(value, &level, err);
+
+    return r < 0 ? r : pl_values_copy(level, &options.nccl_debug, err);
+}
+
+static int take_master_port(const char *value, bool remote, struct pl_error *err)
+{
+    int r = pl_values_master_port(value, err);
+
+    return r < 0 ? r : pl_values_copy(value, &options.master_port, err);
+}
 
 static int take_metric(const char *value, bool remote, struct pl_error *err)
 {
@@ -63,27 +40,55 @@ static int take_metric(const char *value, bool remote, struct pl_error *err)
     return r < 0 ? pl_error_set(err, r, "out of memory") : 0;
 }
 
-static int take(int which, const char *value, bool remote, struct pl_error *err)
-{
-    const char *level;
-    int r;
+static int on_option(int which, const char *value, int remote);
 
-    switch (which) {
-    case OPTION_PLUME:
-        options.enabled = true;
-        return 0;
-    case OPTION_NCCL_DEBUG:
-        r = pl_values_nccl_debug(value, &level, err);
-        return r < 0 ? r : pl_values_copy(level, &options.nccl_debug, err);
-    case OPTION_MASTER_PORT:
-        r = pl_values_master_port(value, err);
-        return r < 0 ? r : pl_values_copy(value, &options.master_port, err);
-    case OPTION_METRIC:
-        return take_metric(value, remote, err);
-    default:
-        return 0;
-    }
-}
+/* The names are part of Slurm's option variables: never change them. */
+static struct {
+    struct spank_option option; /* .val is the index, see pl_spank_options_register() */
+    int (*take)(const char *value, bool remote, struct pl_error *err);
+} table[] = {
+    {
+        {
+            .name = "plume",
+            .usage = "run each task as a rank of Plume: environment for distributed training, a "
+                     "node daemon, status in plstat(1)",
+            .cb = on_option,
+        },
+        take_plume,
+    },
+    {
+        {
+            .name = "plume-nccl-debug",
+            .arginfo = "LEVEL",
+            .usage =
+                "with --plume: set NCCL_DEBUG for the ranks (VERSION, WARN, INFO, ABORT or TRACE)",
+            .has_arg = 1,
+            .cb = on_option,
+        },
+        take_nccl_debug,
+    },
+    {
+        {
+            .name = "plume-master-port",
+            .arginfo = "RANGE",
+            .usage = "with --plume: choose MASTER_PORT from LO-HI instead of any free port",
+            .has_arg = 1,
+            .cb = on_option,
+        },
+        take_master_port,
+    },
+    {
+        {
+            .name = "plume-metric",
+            .arginfo = "NAME=REGEX",
+            .usage =
+                "with --plume: read a metric from the ranks' output; may be given several times",
+            .has_arg = 1,
+            .cb = on_option,
+        },
+        take_metric,
+    },
+};
 
 /* Called once or several times an option, with the value of an outer sbatch first: the last wins.
  * In slurmstepd the reason is kept for task_init: nobody sees a callback that fails. */
@@ -91,9 +96,11 @@ static int on_option(int which, const char *value, int remote)
 {
     struct pl_error err = {0};
 
-    if (take(which, value ? value : "", remote, &err) == 0)
+    if (which < 0 || (size_t)which >= PL_COUNT(table)) /* val is ours */
         return 0;
-    pl_error_wrap(&err, err.code, "--%s", table[which].name);
+    if (table[which].take(value ? value : "", remote, &err) == 0)
+        return 0;
+    pl_error_wrap(&err, err.code, "--%s", table[which].option.name);
     pl_values_make_printable(err.text);
     if (remote) {
         options.failure = err;
@@ -106,11 +113,13 @@ static int on_option(int which, const char *value, int remote)
 int pl_spank_options_register(spank_t spank, struct pl_error *err)
 {
     for (size_t i = 0; i < PL_COUNT(table); i++) {
-        spank_err_t r = spank_option_register(spank, &table[i]);
+        spank_err_t r;
 
+        table[i].option.val = (int)i;
+        r = spank_option_register(spank, &table[i].option);
         if (r != ESPANK_SUCCESS)
-            return pl_error_set(err, -EIO, "cannot register the option '--%s': %s", table[i].name,
-                                spank_strerror(r));
+            return pl_error_set(err, -EIO, "cannot register the option '--%s': %s",
+                                table[i].option.name, spank_strerror(r));
     }
     return 0;
 }

@@ -63,7 +63,7 @@ int pl_mkdir_p(const char *path, mode_t mode, struct pl_error *err)
     if (stat(path, &st) < 0)
         return pl_error_errno(err, errno, "cannot make folder '%s'", path);
     if (!S_ISDIR(st.st_mode))
-        return pl_error_set(err, -ENOTDIR, "'%s' is there and is no folder", path);
+        return pl_error_set(err, -ENOTDIR, "'%s' exists but is not a directory", path);
     return 0;
 }
 
@@ -76,7 +76,7 @@ int pl_mkdir_private(const char *path, struct pl_error *err)
     if (lstat(path, &st) < 0)
         return pl_error_errno(err, errno, "cannot look at '%s'", path);
     if (!S_ISDIR(st.st_mode))
-        return pl_error_set(err, -ENOTDIR, "'%s' is there and is no folder", path);
+        return pl_error_set(err, -ENOTDIR, "'%s' exists but is not a directory", path);
     if (st.st_uid != geteuid())
         return pl_error_set(err, -EPERM, "folder '%s' belongs to another user (uid %u)", path,
                             (unsigned)st.st_uid);

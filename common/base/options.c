@@ -71,8 +71,8 @@ static void help_option(const struct pl_option *o, FILE *out)
 int pl_options_help(const struct pl_command *command, FILE *out)
 {
     static const struct pl_option builtin[] = {
-        {"help", 'h', NULL, NULL, "show this text and exit", 0},
-        {"version", 'V', NULL, NULL, "show the version and exit", 0},
+        {"help", 'h', NULL, NULL, "show this text and exit", {0}},
+        {"version", 'V', NULL, NULL, "show the version and exit", {0}},
     };
     const char *line = command->synopsis, *end;
 
@@ -97,6 +97,38 @@ int pl_options_help(const struct pl_command *command, FILE *out)
         wrap(out, command->footer, 0, 0);
     }
     return fflush(out) != 0 || ferror(out) ? -EIO : 0;
+}
+
+static bool takes_no_value(pl_option_f set)
+{
+    return set == pl_option_set_true || set == pl_option_set_false;
+}
+
+static bool takes_a_value(pl_option_f set)
+{
+    return set == pl_option_set_string || set == pl_option_set_int || set == pl_option_set_int64 ||
+           set == pl_option_set_real || set == pl_option_set_choice;
+}
+
+int pl_options_check(const struct pl_command *command, struct pl_error *err)
+{
+    for (const struct pl_option *o = command->options; o && o->name; o++) {
+        pl_option_f set = o->target.set;
+
+        if (!set)
+            return pl_error_set(err, -ENOTSUP, "defect: option '--%s' has no target", o->name);
+        if (o->arg ? takes_no_value(set) : takes_a_value(set))
+            return pl_error_set(err, -ENOTSUP, "defect: option '--%s' has %s argument", o->name,
+                                o->arg ? "a superfluous" : "no");
+        if (takes_a_value(set) && optional_argument(o))
+            return pl_error_set(err, -ENOTSUP, "defect: option '--%s' must not be without a value",
+                                o->name);
+        for (const struct pl_option *p = command->options; p != o; p++)
+            if (strcmp(p->name, o->name) == 0 || (p->short_name && p->short_name == o->short_name))
+                return pl_error_set(err, -ENOTSUP, "defect: option '--%s' is defined twice",
+                                    o->name);
+    }
+    return 0;
 }
 
 static const struct pl_option *find_long(const struct pl_option *table, const char *s, size_t len)
@@ -141,14 +173,15 @@ static int builtin(const struct pl_command *command, const char *word, bool *ret
 int pl_options_parse(const struct pl_command *command,
                      int argc,
                      char **argv,
-                     pl_option_f set,
                      void *ctx,
                      int *ret_rest,
                      bool *ret_done,
                      struct pl_error *err)
 {
-    int i, r;
+    int i, r = pl_options_check(command, err);
 
+    if (r < 0)
+        return r;
     *ret_done = false;
     for (i = 1; i < argc; i++) {
         const char *word = argv[i], *value = NULL;
@@ -183,9 +216,9 @@ int pl_options_parse(const struct pl_command *command,
                                     o->name, o->arg);
             value = argv[i];
         }
-        r = set(ctx, o, value, err);
+        r = o->target.set(ctx, o, value, err);
         if (r < 0)
-            return r;
+            return pl_error_wrap(err, r, "--%s", o->name);
     }
     *ret_rest = i;
     return 0;

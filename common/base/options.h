@@ -8,46 +8,143 @@
 #include "common/base/error.h"
 
 #include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
 
-struct pl_option {
-    const char *name;  /* long name without "--"; NULL ends the table */
-    char short_name;   /* 0 = none */
-    const char *arg;   /* what --help calls the argument; NULL = takes none; "[X]": may be left out,
-                          so it must stand in the same word: --name=X, -nX */
-    const char *group; /* heading in --help; NULL = the same as the entry before */
-    const char *help;  /* one sentence, lower case; NULL = not shown */
-    int id;            /* the caller's own */
-};
+struct pl_option;
 
-struct pl_command {
-    const char *name;     /* program name */
-    const char *synopsis; /* behind the name, e.g. "[OPTIONS] [--] [PROGRAM [ARG...]]"; lines split
-                             by '\n' are alternatives */
-    const char *summary;  /* one or two sentences */
-    const char *footer;   /* shown last in --help; may be NULL */
-    const struct pl_option *options;
-};
-
-/* Called for each option in the order given; value is NULL where it takes none. */
+/* Stores one value. ctx is the caller's struct; value is NULL if the option takes none. The parser
+ * puts "--NAME: " in front of an error. */
 typedef int (*pl_option_f)(void *ctx,
                            const struct pl_option *option,
                            const char *value,
                            struct pl_error *err);
 
-/* Parses until the first word that is no option, or "--". Names must be whole.
- * ret_rest  index in argv of the first word left (argc where none is)
- * ret_done  true where --help or --version was given and printed: the caller exits with 0
- * Returns 0, -EINVAL (unknown option, missing or superfluous value) or what `set` returned. */
+/* The place and the type of an option's value. Rows use the PL_OPTION_* macros below, which check
+ * the member's type at compile time. A row without a target does not compile
+ * (-Werror=missing-field-initializers). */
+struct pl_option_target {
+    pl_option_f set;
+    size_t at;                /* offset of the member in ctx */
+    int64_t min, max;         /* of a number */
+    const char *const *words; /* of a choice; NULL ends the list */
+    int key;                  /* for a `set` of the caller's own, as is `check` */
+    int (*check)(const char *value, struct pl_error *err);
+};
+
+struct pl_option {
+    const char *name; /* long name without "--"; NULL ends the table */
+    char short_name;  /* 0 = none */
+    const char *arg;  /* placeholder in --help; NULL = no argument; "[X]" = optional argument, which
+                         must be in the same word: --name=X, -nX */
+    const char *group; /* heading in --help; NULL = the same as in the row above */
+    const char *help;  /* one sentence, lower case; NULL = hidden */
+    struct pl_option_target target;
+};
+
+#define PL_OPTION_IS(type, member, want)                                                           \
+    __builtin_types_compatible_p(__typeof__(((type *)0)->member), want)
+#define PL_OPTION_AT(type, member, is) (offsetof(type, member) + 0 * sizeof(char[(is) ? 1 : -1]))
+
+/* bool: true (or false) if the option is given. No argument. */
+#define PL_OPTION_TRUE(type, member)                                                               \
+    {                                                                                              \
+        .set = pl_option_set_true,                                                                 \
+        .at = PL_OPTION_AT(type, member, PL_OPTION_IS(type, member, bool))                         \
+    }
+#define PL_OPTION_FALSE(type, member)                                                              \
+    {                                                                                              \
+        .set = pl_option_set_false,                                                                \
+        .at = PL_OPTION_AT(type, member, PL_OPTION_IS(type, member, bool))                         \
+    }
+
+/* const char *: borrows the word of argv. */
+#define PL_OPTION_STRING(type, member)                                                             \
+    {                                                                                              \
+        .set = pl_option_set_string,                                                               \
+        .at = PL_OPTION_AT(type, member, PL_OPTION_IS(type, member, const char *))                 \
+    }
+
+/* int, int64_t or uint64_t in [low, high]. */
+#define PL_OPTION_INT(type, member, low, high)                                                     \
+    {                                                                                              \
+        .set = PL_OPTION_IS(type, member, int) ? pl_option_set_int : pl_option_set_int64,          \
+        .at =                                                                                      \
+            PL_OPTION_AT(type, member,                                                             \
+                         PL_OPTION_IS(type, member, int) || PL_OPTION_IS(type, member, int64_t) || \
+                             (PL_OPTION_IS(type, member, uint64_t) && (low) >= 0)),                \
+        .min = (low), .max = (high)                                                                \
+    }
+
+/* double: finite and at least low, a whole number. */
+#define PL_OPTION_REAL(type, member, low)                                                          \
+    {                                                                                              \
+        .set = pl_option_set_real,                                                                 \
+        .at = PL_OPTION_AT(type, member, PL_OPTION_IS(type, member, double)), .min = (low)         \
+    }
+
+/* An enum or int: the index of the value in `list`, which ends with NULL. */
+#define PL_OPTION_CHOICE(type, member, list)                                                       \
+    {                                                                                              \
+        .set = pl_option_set_choice,                                                               \
+        .at = PL_OPTION_AT(type, member,                                                           \
+                           sizeof(((type *)0)->member) == sizeof(int) &&                           \
+                               !PL_OPTION_IS(type, member, float)),                                \
+        .words = (list)                                                                            \
+    }
+
+/* A member of type `want`: `function` stores the value at target.at. */
+#define PL_OPTION_MEMBER(type, member, want, function)                                             \
+    {                                                                                              \
+        .set = (function), .at = PL_OPTION_AT(type, member, PL_OPTION_IS(type, member, want))      \
+    }
+
+/* Anything else: `function` stores the value. */
+#define PL_OPTION_CALL(function)                                                                   \
+    {                                                                                              \
+        .set = (function)                                                                          \
+    }
+
+int pl_option_set_true(void *, const struct pl_option *, const char *, struct pl_error *);
+int pl_option_set_false(void *, const struct pl_option *, const char *, struct pl_error *);
+int pl_option_set_string(void *, const struct pl_option *, const char *, struct pl_error *);
+int pl_option_set_int(void *, const struct pl_option *, const char *, struct pl_error *);
+int pl_option_set_int64(void *, const struct pl_option *, const char *, struct pl_error *);
+int pl_option_set_real(void *, const struct pl_option *, const char *, struct pl_error *);
+int pl_option_set_choice(void *, const struct pl_option *, const char *, struct pl_error *);
+
+/* *ret = the index of value in words, which end with NULL. -EINVAL, with the words listed. */
+int pl_parse_choice(const char *value, const char *const *words, int *ret, struct pl_error *err);
+
+struct pl_command {
+    const char *name;     /* program name */
+    const char *synopsis; /* after the name, e.g. "[OPTIONS] [--] [PROGRAM [ARG...]]"; '\n'
+                             separates alternatives */
+    const char *summary;  /* one or two sentences */
+    const char *footer;   /* shown last in --help; may be NULL */
+    const struct pl_option *options;
+};
+
+/* Parses until the first word that is not an option, or "--", and stores each value in its target.
+ * Names must be whole.
+ * ctx       the struct that the table's targets name
+ * ret_rest  index in argv of the first word left; argc if none is left
+ * ret_done  true if --help or --version was given and printed: the caller exits with 0
+ * Returns 0, -EINVAL (unknown option, missing or superfluous value), -ENOTSUP (a defect of the
+ * table, see pl_options_check) or the error of a target. */
 int pl_options_parse(const struct pl_command *command,
                      int argc,
                      char **argv,
-                     pl_option_f set,
                      void *ctx,
                      int *ret_rest,
                      bool *ret_done,
                      struct pl_error *err);
 
-/* The option that a word ("--name", "--name=value", "-x") means; NULL where there is none. */
+/* Checks a table: each row has a target, targets that take a value have `arg`, no name occurs
+ * twice. 0 or -ENOTSUP. pl_options_parse() calls it, so any run of a tool finds a defect. */
+int pl_options_check(const struct pl_command *command, struct pl_error *err);
+
+/* The option of a word ("--name", "--name=value", "-x"); NULL if there is none. */
 const struct pl_option *pl_options_find(const struct pl_command *command, const char *word);
 
 /* Writes the help text. Returns 0 or -errno of the stream. */

@@ -9,23 +9,41 @@
 #include <locale.h>
 #include <string.h>
 
-enum {
-    OPT_JSON,
-    OPT_WATCH,
-    OPT_ALL,
-    OPT_CHECK,
-    OPT_COLOR,
-};
+static int set_color(void *ctx, const struct pl_option *o, const char *value, struct pl_error *err)
+{
+    struct pl_plstat *ps = ctx;
+
+    if (pl_term_color_parse(value, &ps->color_choice) < 0)
+        return pl_error_set(err, -EINVAL, "'%s' is none of auto, always, never", value);
+    return 0;
+}
+
+static int set_watch(void *ctx, const struct pl_option *o, const char *value, struct pl_error *err)
+{
+    struct pl_plstat *ps = ctx;
+
+    ps->watch = true;
+    if (!value)
+        return 0;
+    if (pl_parse_double(value, &ps->interval_s, err) < 0)
+        return -EINVAL;
+    if (ps->interval_s < 0.1 || ps->interval_s > 86400)
+        return pl_error_set(err, -EINVAL, "'%s' is not within 0.1 to 86400 seconds", value);
+    return 0;
+}
 
 static const struct pl_option options[] = {
     {"json", 'j', NULL, "Output", "one JSON document, schema plstat/1; with --watch one a line",
-     OPT_JSON},
-    {"watch", 'w', "[SEC]", NULL, "again every SEC seconds (2 where none is given)", OPT_WATCH},
+     PL_OPTION_TRUE(struct pl_plstat, json)},
+    {"watch", 'w', "[SEC]", NULL, "again every SEC seconds (2 where none is given)",
+     PL_OPTION_CALL(set_watch)},
     {"all", 'a', NULL, NULL, "old sweeps and ended jobs too; with show every rank on its own line",
-     OPT_ALL},
-    {"color", 0, "WHEN", NULL, "auto, always or never; auto heeds NO_COLOR", OPT_COLOR},
-    {"check", 0, NULL, NULL, "exit with 1 where something that is shown failed", OPT_CHECK},
-    {NULL, 0, NULL, NULL, NULL, 0},
+     PL_OPTION_TRUE(struct pl_plstat, all)},
+    {"color", 0, "WHEN", NULL, "auto, always or never; auto heeds NO_COLOR",
+     PL_OPTION_CALL(set_color)},
+    {"check", 0, NULL, NULL, "exit with 1 where something that is shown failed",
+     PL_OPTION_TRUE(struct pl_plstat, check)},
+    {0},
 };
 
 /* The table of commands: parsing and help come from it. */
@@ -43,38 +61,6 @@ static const struct command {
 
 static const struct command *chosen;
 
-static int
-set_option(void *ctx, const struct pl_option *option, const char *value, struct pl_error *err)
-{
-    struct pl_plstat *ps = ctx;
-
-    switch (option->id) {
-    case OPT_JSON:
-        ps->json = true;
-        return 0;
-    case OPT_ALL:
-        ps->all = true;
-        return 0;
-    case OPT_CHECK:
-        ps->check = true;
-        return 0;
-    case OPT_COLOR:
-        if (pl_term_color_parse(value, &ps->color_choice) < 0)
-            return pl_error_set(err, -EINVAL, "--color is auto, always or never, not '%s'", value);
-        return 0;
-    default:
-        ps->watch = true;
-        if (!value)
-            return 0;
-        if (pl_parse_double(value, &ps->interval_s, err) < 0)
-            return pl_error_wrap(err, -EINVAL, "--watch");
-        if (ps->interval_s < 0.1 || ps->interval_s > 86400)
-            return pl_error_set(err, -EINVAL, "--watch takes 0.1 to 86400 seconds, not '%s'",
-                                value);
-        return 0;
-    }
-}
-
 static int set_word(struct pl_plstat *ps, const char *word, struct pl_error *err)
 {
     if (!chosen) {
@@ -86,13 +72,13 @@ static int set_word(struct pl_plstat *ps, const char *word, struct pl_error *err
         return pl_error_set(err, -EINVAL, "unknown command '%s': see plstat --help", word);
     }
     if (ps->word)
-        return pl_error_set(err, -EINVAL, "'%s' is one too many: plstat %s takes one %s", word,
+        return pl_error_set(err, -EINVAL, "unexpected argument '%s': plstat %s takes one %s", word,
                             chosen->name, chosen->arg);
     ps->word = word;
     return 0;
 }
 
-/* Options may stand before, between and behind the words. */
+/* Options may stand before, between and after the words. */
 static int parse(struct pl_plstat *ps,
                  const struct pl_command *command,
                  int argc,
@@ -107,7 +93,7 @@ static int parse(struct pl_plstat *ps,
         int rest = 1;
 
         if (!only_words) {
-            r = pl_options_parse(command, argc, argv, set_option, ps, &rest, ret_done, err);
+            r = pl_options_parse(command, argc, argv, ps, &rest, ret_done, err);
             if (r < 0 || *ret_done)
                 return r;
             only_words = rest > 1 && strcmp(argv[rest - 1], "--") == 0;

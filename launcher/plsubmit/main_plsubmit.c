@@ -198,7 +198,7 @@ int main(int argc, char **argv)
     int rest;
 
     pl_log_init("plsubmit");
-    if (pl_options_parse(&pl_spec_command, argc, argv, pl_spec_set, &spec, &rest, &done, &err) < 0)
+    if (pl_options_parse(&pl_spec_command, argc, argv, &spec, &rest, &done, &err) < 0)
         return complain(&err, PL_EXIT_USAGE);
     if (done)
         return PL_EXIT_OK;

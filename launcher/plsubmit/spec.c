@@ -12,110 +12,11 @@
 
 #include <string.h>
 
-/* Option ids: a key; a key to remove; a list; a flag. */
-enum {
-    ID_REMOVE = 100,
-    ID_LIST = 200,
-    ID_GRID = 300,
-    ID_DRY_RUN,
-    ID_PARSABLE,
-    ID_WAIT,
-    ID_SHOW_CONFIG,
-    ID_RESUME,
-};
-
-static const struct pl_option options[] = {
-    {"grid", 0, "NAME=V1,V2,...", "Sweep",
-     "an axis of the grid; repeat it for the product of all axes, the last one fastest. A value "
-     "that starts with \" is quoted as in CSV",
-     ID_GRID},
-    {"objective", 0, "max:NAME", NULL, "the metric that ranks trials; or min:NAME",
-     PL_SPEC_OBJECTIVE},
-    {"metric", 0, "NAME=REGEX", NULL,
-     "read a metric from the ranks' output: the first group of a POSIX extended regular "
-     "expression, or the whole match",
-     ID_LIST + PL_SPEC_METRIC},
-    {"name", 'J', "NAME", NULL, "name of the job and its run folder", PL_SPEC_NAME},
-    {"max-parallel", 0, "K", NULL, "run at most K trials at a time", PL_SPEC_MAX_PARALLEL},
-    {"nodes", 'N', "N", "Resources of a trial (see sbatch(1))", "number of nodes [1]",
-     PL_SPEC_NODES},
-    {"gpus-per-node", 0, "[TYPE:]N", NULL, "GPUs on each node", PL_SPEC_GPUS_PER_NODE},
-    {"ntasks-per-node", 0, "N", NULL, "ranks on each node [one a GPU, else 1]",
-     PL_SPEC_NTASKS_PER_NODE},
-    {"cpus-per-task", 'c', "N", NULL, "CPUs of each rank", PL_SPEC_CPUS_PER_TASK},
-    {"mem", 0, "SIZE", NULL, "memory on each node", PL_SPEC_MEM},
-    {"time", 't', "TIME", NULL, "time limit", PL_SPEC_TIME},
-    {"partition", 'p', "NAME", NULL, "partition", PL_SPEC_PARTITION},
-    {"account", 'A', "NAME", NULL, "account", PL_SPEC_ACCOUNT},
-    {"qos", 'q', "NAME", NULL, "quality of service", PL_SPEC_QOS},
-    {"constraint", 'C', "LIST", NULL, "features that nodes must have", PL_SPEC_CONSTRAINT},
-    {"nodelist", 'w', "NODES", NULL, "nodes to use", PL_SPEC_NODELIST},
-    {"exclude", 'x', "NODES", NULL, "nodes not to use", PL_SPEC_EXCLUDE},
-    {"output", 'o', "FILE", NULL, "Slurm's own output [slurm-%A_%a.out in the run folder]",
-     PL_SPEC_OUTPUT},
-    {"sbatch", 0, "KEY[=VALUE]", NULL, "any other option of sbatch", ID_LIST + PL_SPEC_SBATCH},
-    {"no-name", 0, NULL, "Removing defaults that a site refuses", "give no --job-name",
-     ID_REMOVE + PL_SPEC_NAME},
-    {"no-nodes", 0, NULL, NULL, "give no --nodes", ID_REMOVE + PL_SPEC_NODES},
-    {"no-ntasks-per-node", 0, NULL, NULL, "give no --ntasks-per-node",
-     ID_REMOVE + PL_SPEC_NTASKS_PER_NODE},
-    {"no-output", 0, NULL, NULL, "give no --output", ID_REMOVE + PL_SPEC_OUTPUT},
-    {"no-open-mode", 0, NULL, NULL, "give no --open-mode=append", ID_REMOVE + PL_SPEC_OPEN_MODE},
-    {"load", 0, "MODULE", "Environment of a trial", "module load MODULE before it starts",
-     ID_LIST + PL_SPEC_LOAD},
-    {"setup", 0, "CMD", NULL, "run CMD in the job script's shell before it starts",
-     ID_LIST + PL_SPEC_SETUP},
-    {"env", 0, "NAME=VALUE", NULL, "set a variable", ID_LIST + PL_SPEC_ENV},
-    {"nccl-debug", 0, "LEVEL", NULL, "NCCL_DEBUG: VERSION, WARN, INFO, ABORT or TRACE",
-     PL_SPEC_NCCL_DEBUG},
-    {"nccl-ifname", 0, "SPEC", NULL, "NCCL_SOCKET_IFNAME", PL_SPEC_NCCL_IFNAME},
-    {"master-port", 0, "LO-HI", NULL, "take MASTER_PORT from this range (checked, not held)",
-     PL_SPEC_MASTER_PORT},
-    {"dry-run", 0, NULL, "Submitting", "show script, command and trials; submit nothing",
-     ID_DRY_RUN},
-    {"parsable", 0, NULL, NULL, "print SWEEP;RUN-FOLDER;JOBID[,JOBID...] and nothing else",
-     ID_PARSABLE},
-    {"wait", 0, NULL, NULL, "wait for all trials; 1 unless each one is done", ID_WAIT},
-    {"resume", 0, "DIR", NULL, "submit what is not submitted yet of the run folder DIR", ID_RESUME},
-    {"runs", 0, "DIR", NULL, "where run folders are made [$PLUME_RUNS, else ./runs]", PL_SPEC_RUNS},
-    {"show-config", 0, NULL, NULL, "show each option's value and where it comes from",
-     ID_SHOW_CONFIG},
-    {NULL},
-};
-
-const struct pl_command pl_spec_command = {
-    .name = "plsubmit",
-    .synopsis = "[OPTIONS] [--] [PROGRAM [ARG...]]\n--resume DIR [--parsable] [--wait]",
-    .summary = "Submits a grid of trials as one Slurm job array. {NAME} in an argument is the "
-               "trial's value of that axis; where no argument has any, --NAME VALUE is appended. "
-               "Without PROGRAM the bundled mlp module trains.",
-    .footer = "Example: plsubmit --grid lr=1e-3,1e-2 -N 2 python train.py --lr {lr}",
-    .options = options,
-};
-
 const char *pl_origin_name(enum pl_origin origin)
 {
     static const char *const names[] = {"", "built-in", "environment", "command line"};
 
     return names[origin];
-}
-
-const struct pl_option *pl_spec_option(enum pl_spec_key key)
-{
-    static const struct pl_option open_mode = {.name = "open-mode"};
-
-    for (const struct pl_option *o = options; o->name; o++)
-        if (o->id == (int)key)
-            return o;
-    return &open_mode; /* has a default, but no option of its own */
-}
-
-const char *pl_spec_list_name(enum pl_spec_list list)
-{
-    for (const struct pl_option *o = options; o->name; o++)
-        if (o->id == ID_LIST + (int)list)
-            return o->name;
-    return "";
 }
 
 void pl_spec_finish(struct pl_spec *spec)
@@ -211,35 +112,45 @@ static int check_nccl_debug(const char *value, struct pl_error *err)
     return pl_error_set(err, -EINVAL, "'%s' is not VERSION, WARN, INFO, ABORT or TRACE", value);
 }
 
-static int check_key(enum pl_spec_key key, const char *value, struct pl_error *err)
+static int check_count(const char *value, struct pl_error *err)
 {
-    uint16_t lo, hi;
-    uint64_t u;
     int64_t n;
 
-    switch (key) {
-    case PL_SPEC_NODES:
-        return check_nodes(value, err);
-    case PL_SPEC_GPUS_PER_NODE:
-        return check_gpus(value, err);
-    case PL_SPEC_NTASKS_PER_NODE:
-    case PL_SPEC_CPUS_PER_TASK:
-        return pl_parse_int(value, 1, 65535, &n, err);
-    case PL_SPEC_MAX_PARALLEL:
-        return pl_parse_int(value, 1, PL_RUN_TRIAL_LIMIT, &n, err);
-    case PL_SPEC_MEM:
-        return pl_parse_mem(value, &u, err);
-    case PL_SPEC_TIME:
-        return pl_parse_slurm_time(value, &u, err);
-    case PL_SPEC_MASTER_PORT:
-        return pl_parse_port_range(value, &lo, &hi, err);
-    case PL_SPEC_OBJECTIVE:
-        return check_objective(value, err);
-    case PL_SPEC_NCCL_DEBUG:
-        return check_nccl_debug(value, err);
-    default:
-        return 0;
-    }
+    return pl_parse_int(value, 1, 65535, &n, err);
+}
+
+static int check_max_parallel(const char *value, struct pl_error *err)
+{
+    int64_t n;
+
+    return pl_parse_int(value, 1, PL_RUN_TRIAL_LIMIT, &n, err);
+}
+
+static int check_mem(const char *value, struct pl_error *err)
+{
+    uint64_t bytes;
+
+    return pl_parse_mem(value, &bytes, err);
+}
+
+static int check_time(const char *value, struct pl_error *err)
+{
+    uint64_t seconds;
+
+    return pl_parse_slurm_time(value, &seconds, err);
+}
+
+static int check_port_range(const char *value, struct pl_error *err)
+{
+    uint16_t low, high;
+
+    return pl_parse_port_range(value, &low, &high, err);
+}
+
+static int check_module(const char *value, struct pl_error *err)
+{
+    return value[0] == '-' ? pl_error_set(err, -EINVAL, "'%s' is not the name of a module", value)
+                           : 0;
 }
 
 /* Options of sbatch that plsubmit itself gives or that would submit something else. sbatch takes
@@ -279,68 +190,155 @@ static int check_env(const char *value, struct pl_error *err)
     return 0;
 }
 
-static int check_list(enum pl_spec_list list, const char *value, struct pl_error *err)
-{
-    switch (list) {
-    case PL_SPEC_SBATCH:
-        return check_sbatch(value, err);
-    case PL_SPEC_METRIC:
-        return pl_metric_rule_check(value, err);
-    case PL_SPEC_ENV:
-        return check_env(value, err);
-    case PL_SPEC_LOAD:
-        if (value[0] == '-')
-            return pl_error_set(err, -EINVAL, "'%s' is not the name of a module", value);
-        return 0;
-    default:
-        return 0;
-    }
-}
+/* ---- setters ---- */
 
-static int set_checked(struct pl_spec *spec, int id, const char *value, struct pl_error *err)
+static int set_key(void *ctx, const struct pl_option *o, const char *value, struct pl_error *err)
 {
     int r = check_text(value, err);
 
-    if (id >= ID_LIST) {
-        if (r == 0)
-            r = check_list((enum pl_spec_list)(id - ID_LIST), value, err);
-        return r < 0 ? r : pl_strv_append(&spec->lists[id - ID_LIST], value);
-    }
-    if (r == 0)
-        r = check_key((enum pl_spec_key)id, value, err);
-    return r < 0 ? r : pl_spec_put(spec, (enum pl_spec_key)id, value, PL_ORIGIN_COMMAND_LINE);
+    if (r == 0 && o->target.check)
+        r = o->target.check(value, err);
+    return r < 0 ? r
+                 : pl_spec_put(ctx, (enum pl_spec_key)o->target.key, value, PL_ORIGIN_COMMAND_LINE);
 }
 
-int pl_spec_set(void *ctx, const struct pl_option *option, const char *value, struct pl_error *err)
+static int remove_key(void *ctx, const struct pl_option *o, const char *value, struct pl_error *err)
+{
+    return pl_spec_put(ctx, (enum pl_spec_key)o->target.key, NULL, PL_ORIGIN_COMMAND_LINE);
+}
+
+static int
+add_to_list(void *ctx, const struct pl_option *o, const char *value, struct pl_error *err)
 {
     struct pl_spec *spec = ctx;
-    int r = 0;
+    int r = check_text(value, err);
 
-    switch (option->id) {
-    case ID_GRID:
-        return pl_grid_add(&spec->grid, value, err);
-    case ID_DRY_RUN:
-        spec->dry_run = true;
-        return 0;
-    case ID_PARSABLE:
-        spec->parsable = true;
-        return 0;
-    case ID_WAIT:
-        spec->wait = true;
-        return 0;
-    case ID_SHOW_CONFIG:
-        spec->show_config = true;
-        return 0;
-    case ID_RESUME:
-        free(spec->resume);
-        spec->resume = strdup(value);
-        return spec->resume ? 0 : pl_error_set(err, -ENOMEM, "out of memory");
-    default:
-        break;
+    if (r == 0 && o->target.check)
+        r = o->target.check(value, err);
+    return r < 0 ? r : pl_strv_append(&spec->lists[o->target.key], value);
+}
+
+static int add_grid(void *ctx, const struct pl_option *o, const char *value, struct pl_error *err)
+{
+    struct pl_spec *spec = ctx;
+
+    return pl_grid_add(&spec->grid, value, err);
+}
+
+static int set_resume(void *ctx, const struct pl_option *o, const char *value, struct pl_error *err)
+{
+    struct pl_spec *spec = ctx;
+
+    free(spec->resume);
+    spec->resume = strdup(value);
+    return spec->resume ? 0 : pl_error_set(err, -ENOMEM, "out of memory");
+}
+
+/* ---- the table ---- */
+
+#define KEY(key_, check_)                                                                          \
+    {                                                                                              \
+        .set = set_key, .key = (key_), .check = (check_)                                           \
     }
-    if (option->id >= ID_REMOVE && option->id < ID_REMOVE + PL_SPEC_N_KEYS)
-        return pl_spec_put(spec, (enum pl_spec_key)(option->id - ID_REMOVE), NULL,
-                           PL_ORIGIN_COMMAND_LINE);
-    r = set_checked(spec, option->id, value, err);
-    return r < 0 ? pl_error_wrap(err, r, "--%s", option->name) : 0;
+#define REMOVE(key_)                                                                               \
+    {                                                                                              \
+        .set = remove_key, .key = (key_)                                                           \
+    }
+#define LIST(list_, check_)                                                                        \
+    {                                                                                              \
+        .set = add_to_list, .key = (list_), .check = (check_)                                      \
+    }
+
+static const struct pl_option options[] = {
+    {"grid", 0, "NAME=V1,V2,...", "Sweep",
+     "an axis of the grid; repeat it for the product of all axes, the last one fastest. A value "
+     "that starts with \" is quoted as in CSV",
+     PL_OPTION_CALL(add_grid)},
+    {"objective", 0, "max:NAME", NULL, "the metric that ranks trials; or min:NAME",
+     KEY(PL_SPEC_OBJECTIVE, check_objective)},
+    {"metric", 0, "NAME=REGEX", NULL,
+     "read a metric from the ranks' output: the first group of a POSIX extended regular "
+     "expression, or the whole match",
+     LIST(PL_SPEC_METRIC, pl_metric_rule_check)},
+    {"name", 'J', "NAME", NULL, "name of the job and its run folder", KEY(PL_SPEC_NAME, NULL)},
+    {"max-parallel", 0, "K", NULL, "run at most K trials at a time",
+     KEY(PL_SPEC_MAX_PARALLEL, check_max_parallel)},
+    {"nodes", 'N', "N", "Resources of a trial (see sbatch(1))", "number of nodes [1]",
+     KEY(PL_SPEC_NODES, check_nodes)},
+    {"gpus-per-node", 0, "[TYPE:]N", NULL, "GPUs on each node",
+     KEY(PL_SPEC_GPUS_PER_NODE, check_gpus)},
+    {"ntasks-per-node", 0, "N", NULL, "ranks on each node [one a GPU, else 1]",
+     KEY(PL_SPEC_NTASKS_PER_NODE, check_count)},
+    {"cpus-per-task", 'c', "N", NULL, "CPUs of each rank", KEY(PL_SPEC_CPUS_PER_TASK, check_count)},
+    {"mem", 0, "SIZE", NULL, "memory on each node", KEY(PL_SPEC_MEM, check_mem)},
+    {"time", 't', "TIME", NULL, "time limit", KEY(PL_SPEC_TIME, check_time)},
+    {"partition", 'p', "NAME", NULL, "partition", KEY(PL_SPEC_PARTITION, NULL)},
+    {"account", 'A', "NAME", NULL, "account", KEY(PL_SPEC_ACCOUNT, NULL)},
+    {"qos", 'q', "NAME", NULL, "quality of service", KEY(PL_SPEC_QOS, NULL)},
+    {"constraint", 'C', "LIST", NULL, "features that nodes must have",
+     KEY(PL_SPEC_CONSTRAINT, NULL)},
+    {"nodelist", 'w', "NODES", NULL, "nodes to use", KEY(PL_SPEC_NODELIST, NULL)},
+    {"exclude", 'x', "NODES", NULL, "nodes not to use", KEY(PL_SPEC_EXCLUDE, NULL)},
+    {"output", 'o', "FILE", NULL, "Slurm's own output [slurm-%A_%a.out in the run folder]",
+     KEY(PL_SPEC_OUTPUT, NULL)},
+    {"sbatch", 0, "KEY[=VALUE]", NULL, "any other option of sbatch",
+     LIST(PL_SPEC_SBATCH, check_sbatch)},
+    {"no-name", 0, NULL, "Removing defaults that a site refuses", "give no --job-name",
+     REMOVE(PL_SPEC_NAME)},
+    {"no-nodes", 0, NULL, NULL, "give no --nodes", REMOVE(PL_SPEC_NODES)},
+    {"no-ntasks-per-node", 0, NULL, NULL, "give no --ntasks-per-node",
+     REMOVE(PL_SPEC_NTASKS_PER_NODE)},
+    {"no-output", 0, NULL, NULL, "give no --output", REMOVE(PL_SPEC_OUTPUT)},
+    {"no-open-mode", 0, NULL, NULL, "give no --open-mode=append", REMOVE(PL_SPEC_OPEN_MODE)},
+    {"load", 0, "MODULE", "Environment of a trial", "module load MODULE before it starts",
+     LIST(PL_SPEC_LOAD, check_module)},
+    {"setup", 0, "CMD", NULL, "run CMD in the job script's shell before it starts",
+     LIST(PL_SPEC_SETUP, NULL)},
+    {"env", 0, "NAME=VALUE", NULL, "set a variable", LIST(PL_SPEC_ENV, check_env)},
+    {"nccl-debug", 0, "LEVEL", NULL, "NCCL_DEBUG: VERSION, WARN, INFO, ABORT or TRACE",
+     KEY(PL_SPEC_NCCL_DEBUG, check_nccl_debug)},
+    {"nccl-ifname", 0, "SPEC", NULL, "NCCL_SOCKET_IFNAME", KEY(PL_SPEC_NCCL_IFNAME, NULL)},
+    {"master-port", 0, "LO-HI", NULL, "take MASTER_PORT from this range (checked, not held)",
+     KEY(PL_SPEC_MASTER_PORT, check_port_range)},
+    {"dry-run", 0, NULL, "Submitting", "show script, command and trials; submit nothing",
+     PL_OPTION_TRUE(struct pl_spec, dry_run)},
+    {"parsable", 0, NULL, NULL, "print SWEEP;RUN-FOLDER;JOBID[,JOBID...] and nothing else",
+     PL_OPTION_TRUE(struct pl_spec, parsable)},
+    {"wait", 0, NULL, NULL, "wait for all trials; 1 unless each one is done",
+     PL_OPTION_TRUE(struct pl_spec, wait)},
+    {"resume", 0, "DIR", NULL, "submit what is not submitted yet of the run folder DIR",
+     PL_OPTION_CALL(set_resume)},
+    {"runs", 0, "DIR", NULL, "where run folders are made [$PLUME_RUNS, else ./runs]",
+     KEY(PL_SPEC_RUNS, NULL)},
+    {"show-config", 0, NULL, NULL, "show each option's value and where it comes from",
+     PL_OPTION_TRUE(struct pl_spec, show_config)},
+    {0},
+};
+
+const struct pl_command pl_spec_command = {
+    .name = "plsubmit",
+    .synopsis = "[OPTIONS] [--] [PROGRAM [ARG...]]\n--resume DIR [--parsable] [--wait]",
+    .summary = "Submits a grid of trials as one Slurm job array. {NAME} in an argument is the "
+               "trial's value of that axis; where no argument has any, --NAME VALUE is appended. "
+               "Without PROGRAM the bundled mlp module trains.",
+    .footer = "Example: plsubmit --grid lr=1e-3,1e-2 -N 2 python train.py --lr {lr}",
+    .options = options,
+};
+
+const struct pl_option *pl_spec_option(enum pl_spec_key key)
+{
+    static const struct pl_option open_mode = {.name = "open-mode"};
+
+    for (const struct pl_option *o = options; o->name; o++)
+        if (o->target.set == set_key && o->target.key == (int)key)
+            return o;
+    return &open_mode; /* the only key without an option of its own */
+}
+
+const char *pl_spec_list_name(enum pl_spec_list list)
+{
+    for (const struct pl_option *o = options; o->name; o++)
+        if (o->target.set == add_to_list && o->target.key == (int)list)
+            return o->name;
+    return "";
 }

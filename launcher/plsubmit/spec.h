@@ -80,13 +80,9 @@ struct pl_spec {
 
 void pl_spec_finish(struct pl_spec *spec);
 
-/* plsubmit's command line, for pl_options_parse() with pl_spec_set() and a struct pl_spec. Each
- * value's form is checked as it is set. */
+/* plsubmit's command line, for pl_options_parse() with a struct pl_spec. The parser checks the form
+ * of each value. */
 extern const struct pl_command pl_spec_command;
-int pl_spec_set(void *spec,
-                const struct pl_option *option,
-                const char *value,
-                struct pl_error *err);
 
 /* True where anything was given that says what to submit. */
 bool pl_spec_has_options(const struct pl_spec *spec);

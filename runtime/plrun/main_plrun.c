@@ -17,40 +17,101 @@
 
 #define EXIT_DUPLICATE PL_EXIT_PARTIAL /* --claim: another array has the trial */
 
-enum {
-    OPT_METRIC,
-    OPT_NCCL_DEBUG,
-    OPT_NCCL_IFNAME,
-    OPT_MASTER_PORT,
-    OPT_TRIAL,
-    OPT_CLAIM,
-    OPT_FINISH,
-    OPT_FIND_PROGRAM,
-    OPT_HUB
+/* The forms of the command line. */
+enum mode {
+    MODE_PROGRAM, /* the default; the others are an option each */
+    MODE_TRIAL,
+    MODE_CLAIM,
+    MODE_FINISH,
+    MODE_FIND_PROGRAM,
+    MODE_RESERVE_HUB,
 };
+
+struct arguments {
+    enum mode mode;
+    const char *word; /* the mode's argument; NULL = none */
+    int64_t code;     /* --finish */
+};
+
+static int add_metric(void *ctx, const struct pl_option *o, const char *value, struct pl_error *err)
+{
+    const char *before = getenv("PLUME_METRIC");
+    _cleanup_free_ char *all = NULL;
+    int r;
+
+    if (strchr(value, '\n'))
+        return pl_error_set(err, -EINVAL, "a line break is not allowed");
+    r = pl_metric_rule_check(value, err);
+    if (r < 0)
+        return r;
+    all = pl_strf("%s%s%s", before ? before : "", before && *before ? "\n" : "", value);
+    return all && setenv("PLUME_METRIC", all, 1) == 0 ? 0 : -ENOMEM;
+}
+
+static int
+set_nccl_debug(void *ctx, const struct pl_option *o, const char *value, struct pl_error *err)
+{
+    return setenv("PLUME_NCCL_DEBUG", value, 1) < 0 ? -errno : 0;
+}
+
+static int
+set_nccl_ifname(void *ctx, const struct pl_option *o, const char *value, struct pl_error *err)
+{
+    return setenv("PLUME_NCCL_IFNAME", value, 1) < 0 ? -errno : 0;
+}
+
+static int
+set_master_port(void *ctx, const struct pl_option *o, const char *value, struct pl_error *err)
+{
+    uint16_t low, high;
+    int r = pl_parse_port_range(value, &low, &high, err);
+
+    if (r < 0)
+        return r;
+    return setenv("PLUME_MASTER_PORT_RANGE", value, 1) < 0 ? -errno : 0;
+}
+
+static int set_mode(void *ctx, const struct pl_option *o, const char *value, struct pl_error *err)
+{
+    struct arguments *a = ctx;
+
+    if (a->mode != MODE_PROGRAM)
+        return pl_error_set(err, -EINVAL, "does not go with another mode");
+    a->mode = (enum mode)o->target.key;
+    a->word = value;
+    return a->mode == MODE_FINISH ? pl_parse_int(value, 0, 255, &a->code, err) : 0;
+}
+
+#define MODE(mode)                                                                                 \
+    {                                                                                              \
+        .set = set_mode, .key = (mode)                                                             \
+    }
 
 static const struct pl_option options[] = {
     {"metric", 0, "NAME=REGEX", "Options",
      "find a metric in the rank's output: the number in the expression's first group "
      "(may be given several times)",
-     OPT_METRIC},
-    {"nccl-debug", 0, "LEVEL", NULL, "set NCCL_DEBUG for the ranks", OPT_NCCL_DEBUG},
-    {"nccl-ifname", 0, "SPEC", NULL, "set NCCL_SOCKET_IFNAME for the ranks", OPT_NCCL_IFNAME},
+     PL_OPTION_CALL(add_metric)},
+    {"nccl-debug", 0, "LEVEL", NULL, "set NCCL_DEBUG for the ranks",
+     PL_OPTION_CALL(set_nccl_debug)},
+    {"nccl-ifname", 0, "SPEC", NULL, "set NCCL_SOCKET_IFNAME for the ranks",
+     PL_OPTION_CALL(set_nccl_ifname)},
     {"master-port", 0, "RANGE", NULL,
      "take MASTER_PORT from LOW-HIGH (checked, not held) instead of reserving a free one",
-     OPT_MASTER_PORT},
+     PL_OPTION_CALL(set_master_port)},
     {"trial", 0, NULL, "For job scripts", "run the trial that PLUME_RUN_DIR and PLUME_TRIAL name",
-     OPT_TRIAL},
+     MODE(MODE_TRIAL)},
     {"claim", 0, NULL, NULL, "claim that trial for this job and print the attempt's number",
-     OPT_CLAIM},
+     MODE(MODE_CLAIM)},
     {"finish", 0, "CODE", NULL, "see to the trial's result; exits with the code to end with",
-     OPT_FINISH},
+     MODE(MODE_FINISH)},
     {"find-program", 0, "NAME", NULL,
      "print the file that runs as the trial's program: NAME by PATH, else the one that plsubmit "
      "found",
-     OPT_FIND_PROGRAM},
+     MODE(MODE_FIND_PROGRAM)},
     {"reserve-hub", 0, NULL, NULL,
-     "print HOST:PORT for PLUME_HUB and hold the port until stdout is closed", OPT_HUB},
+     "print HOST:PORT for PLUME_HUB and hold the port until stdout is closed",
+     MODE(MODE_RESERVE_HUB)},
     {0},
 };
 
@@ -62,62 +123,6 @@ static const struct pl_command command = {
                "training needs, and guard it: srun -N2 --ntasks-per-node=4 plrun -- ./train",
     .options = options,
 };
-
-struct arguments {
-    int mode;         /* an OPT_*, or -1: a program */
-    int code;         /* of --finish */
-    const char *name; /* of --find-program */
-};
-
-static int add_metric(const char *value, struct pl_error *err)
-{
-    const char *before = getenv("PLUME_METRIC");
-    _cleanup_free_ char *all = NULL;
-    int r;
-
-    if (strchr(value, '\n'))
-        return pl_error_set(err, -EINVAL, "--metric: a line break is not allowed");
-    r = pl_metric_rule_check(value, err);
-    if (r < 0)
-        return pl_error_wrap(err, r, "--metric");
-    all = pl_strf("%s%s%s", before ? before : "", before && *before ? "\n" : "", value);
-    return all && setenv("PLUME_METRIC", all, 1) == 0 ? 0 : -ENOMEM;
-}
-
-static int set(void *ctx, const struct pl_option *o, const char *value, struct pl_error *err)
-{
-    struct arguments *a = ctx;
-    uint16_t low, high;
-    int64_t code;
-    int r = 0;
-
-    switch (o->id) {
-    case OPT_METRIC:
-        return add_metric(value, err);
-    case OPT_NCCL_DEBUG:
-        return setenv("PLUME_NCCL_DEBUG", value, 1) < 0 ? -errno : 0;
-    case OPT_NCCL_IFNAME:
-        return setenv("PLUME_NCCL_IFNAME", value, 1) < 0 ? -errno : 0;
-    case OPT_MASTER_PORT:
-        r = pl_parse_port_range(value, &low, &high, err);
-        if (r < 0)
-            return pl_error_wrap(err, r, "--master-port");
-        return setenv("PLUME_MASTER_PORT_RANGE", value, 1) < 0 ? -errno : 0;
-    case OPT_FINISH:
-        r = pl_parse_int(value, 0, 255, &code, err);
-        if (r < 0)
-            return pl_error_wrap(err, r, "--finish");
-        a->code = (int)code;
-        break;
-    case OPT_FIND_PROGRAM:
-        a->name = value;
-        break;
-    }
-    if (a->mode >= 0)
-        return pl_error_set(err, -EINVAL, "--%s does not go with another mode", o->name);
-    a->mode = o->id;
-    return 0;
-}
 
 /* plrund stands beside plrun. */
 static int find_daemon(char *ret, size_t size, struct pl_error *err)
@@ -225,47 +230,57 @@ static int reserve_hub(struct pl_error *err)
     return 0;
 }
 
+/* pl_trial_finish() reports a failure of its own with the code of the trial if that is not 0. */
+static int finish(int code, struct pl_error *err)
+{
+    int r = pl_trial_finish(code, &code, err);
+
+    if (r == 0)
+        return code;
+    pl_log_error("run", "%s", pl_error_text(err));
+    return code ? code : PL_EXIT_FAILED;
+}
+
+/* Returns an exit code or a negative errno. */
+static int run(const struct arguments *a, char **program, struct pl_error *err)
+{
+    switch (a->mode) {
+    case MODE_TRIAL:
+        return run_trial(err);
+    case MODE_CLAIM:
+        return claim(err);
+    case MODE_FINISH:
+        return finish((int)a->code, err);
+    case MODE_FIND_PROGRAM:
+        return find_program(a->word, err);
+    case MODE_RESERVE_HUB:
+        return reserve_hub(err);
+    case MODE_PROGRAM:
+        return run_program(program, false, err);
+    }
+    return -ENOTSUP;
+}
+
 int main(int argc, char **argv)
 {
-    struct arguments a = {.mode = -1};
+    struct arguments a = {0};
     struct pl_error err = {0};
     int rest, r;
     bool done;
 
     pl_log_init("plrun");
-    r = pl_options_parse(&command, argc, argv, set, &a, &rest, &done, &err);
+    r = pl_options_parse(&command, argc, argv, &a, &rest, &done, &err);
     if (r == 0 && done)
         return PL_EXIT_OK;
-    if (r == 0 && a.mode < 0 && rest == argc)
+    if (r == 0 && a.mode == MODE_PROGRAM && rest == argc)
         r = pl_error_set(&err, -EINVAL, "no program given: see plrun --help");
-    if (r == 0 && a.mode >= 0 && rest < argc)
+    if (r == 0 && a.mode != MODE_PROGRAM && rest < argc)
         r = pl_error_set(&err, -EINVAL, "'%s': this mode takes no program", argv[rest]);
     if (r < 0) {
         pl_log_error("run", "%s", pl_error_text(&err));
         return PL_EXIT_USAGE;
     }
-    switch (a.mode) {
-    case OPT_TRIAL:
-        r = run_trial(&err);
-        break;
-    case OPT_CLAIM:
-        r = claim(&err);
-        break;
-    case OPT_FINISH:
-        r = pl_trial_finish(a.code, &a.code, &err);
-        if (r == 0)
-            return a.code;
-        pl_log_error("run", "%s", pl_error_text(&err));
-        return a.code ? a.code : PL_EXIT_FAILED;
-    case OPT_FIND_PROGRAM:
-        r = find_program(a.name, &err);
-        break;
-    case OPT_HUB:
-        r = reserve_hub(&err);
-        break;
-    default:
-        r = run_program(argv + rest, false, &err);
-    }
+    r = run(&a, argv + rest, &err);
     if (r < 0) {
         pl_log_error("run", "%s", pl_error_text(&err));
         return PL_EXIT_FAILED;

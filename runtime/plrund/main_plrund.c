@@ -15,16 +15,15 @@
 #include <sys/prctl.h>
 #include <sys/resource.h>
 
-enum { OPT_CONTROL_FD, OPT_WATCH_GPUS };
-
 struct fds {
     int control, gpus;
 };
 
 static const struct pl_option options[] = {
     {"control-fd", 0, "FD", "Options", "socket to whoever starts this daemon (required)",
-     OPT_CONTROL_FD},
-    {"watch-gpus", 0, "FD", NULL, "tell the daemon about GPUs, on this pipe", OPT_WATCH_GPUS},
+     PL_OPTION_INT(struct fds, control, 0, 1 << 20)},
+    {"watch-gpus", 0, "FD", NULL, "tell the daemon about GPUs, on this pipe",
+     PL_OPTION_INT(struct fds, gpus, 0, 1 << 20)},
     {0},
 };
 
@@ -35,18 +34,6 @@ static const struct pl_command command = {
                "plugin; people do not start it by hand.",
     .options = options,
 };
-
-static int set(void *ctx, const struct pl_option *o, const char *value, struct pl_error *err)
-{
-    struct fds *fds = ctx;
-    int64_t fd;
-    int r = pl_parse_int(value, 0, 1 << 20, &fd, err);
-
-    if (r < 0)
-        return pl_error_wrap(err, r, "--%s", o->name);
-    *(o->id == OPT_CONTROL_FD ? &fds->control : &fds->gpus) = (int)fd;
-    return 0;
-}
 
 /* One line to the owner: ready, or why not. */
 static void tell_owner(int fd, const struct pl_daemon *d, const struct pl_error *err)
@@ -94,7 +81,7 @@ int main(int argc, char **argv)
     bool done;
 
     pl_log_init("plrund");
-    r = pl_options_parse(&command, argc, argv, set, &fds, &rest, &done, &err);
+    r = pl_options_parse(&command, argc, argv, &fds, &rest, &done, &err);
     if (r == 0 && done)
         return PL_EXIT_OK;
     control_fd = fds.control;

@@ -10,227 +10,76 @@
 #include <math.h>
 #include <string.h>
 
-enum option_id {
-    OPT_HPARAM,
-    OPT_LIST_HPARAMS,
-    OPT_SEED,
-    OPT_DETERMINISTIC,
-    OPT_OPTIMIZER,
-    OPT_PRECISION,
-    OPT_AMP_LEVEL,
-    OPT_ACCUMULATE,
-    OPT_CLIP,
-    OPT_CLIP_BY,
-    OPT_EPOCHS,
-    OPT_MIN_EPOCHS,
-    OPT_MAX_STEPS,
-    OPT_MIN_STEPS,
-    OPT_MAX_TIME,
-    OPT_LIMIT_TRAIN,
-    OPT_LIMIT_VAL,
-    OPT_LIMIT_TEST,
-    OPT_VAL_CHECK,
-    OPT_VAL_EVERY,
-    OPT_SANITY,
-    OPT_OVERFIT,
-    OPT_WORKERS,
-    OPT_FAST_DEV_RUN,
-    OPT_EARLY_STOP,
-    OPT_EARLY_STOP_MODE,
-    OPT_PATIENCE,
-    OPT_MIN_DELTA,
-    OPT_LOG_EVERY,
-    OPT_LOG_DIR,
-    OPT_CHECKPOINT_DIR,
-    OPT_MONITOR,
-    OPT_MONITOR_MODE,
-    OPT_SAVE_TOP_K,
-    OPT_SAVE_LAST,
-    OPT_SAVE_WEIGHTS_ONLY,
-    OPT_RESUME,
-    OPT_WEIGHTS,
-    OPT_STRATEGY,
-    OPT_ACCELERATOR,
-    OPT_SYNC_BATCHNORM,
-    OPT_DEVICES,
-    OPT_GPUS,
-    OPT_TF32,
-    OPT_NO_GRAPHS,
-    OPT_COMM,
-    OPT_REDUCE_DTYPE,
-    OPT_PROCESSES,
-    OPT_NODES,
-    OPT_PER_NODE,
-};
+/* ---- setters of values that are more than one member ---- */
 
-static const struct pl_option options[] = {
-    {"hparam", 0, "NAME=VALUE", "Training", "set a hyper-parameter; repeatable", OPT_HPARAM},
-    {"list-hparams", 0, NULL, NULL, "show the module's hyper-parameters and exit",
-     OPT_LIST_HPARAMS},
-    {"seed", 0, "N", NULL, "seed of the initial parameters and of shuffling (0)", OPT_SEED},
-    {"deterministic", 0, NULL, NULL,
-     "add gradients in the order of ranks: the result has the same bits on any nodes and with any "
-     "--comm (slower between nodes)",
-     OPT_DETERMINISTIC},
-    {"optimizer", 0, "KIND", NULL,
-     "sgd (default), adam or adamw, if the module does not choose one", OPT_OPTIMIZER},
-    {"precision", 0, "BITS", NULL, "32 (default), 64, bf16 or 16; bf16 and 16 are mixed precision",
-     OPT_PRECISION},
-    {"amp-level", 0, "LEVEL", NULL,
-     "mixed precision as in NVIDIA Apex: O0 off, O1 matmul and convolution (default), O2 also "
-     "weights, O3 all",
-     OPT_AMP_LEVEL},
-    {"accumulate", 0, "N", NULL,
-     "accumulate the gradients of N batches per optimizer step (1); 1,5:4 = four from epoch 5",
-     OPT_ACCUMULATE},
-    {"clip", 0, "VALUE", NULL, "clip gradients to VALUE (0 = off)", OPT_CLIP},
-    {"clip-by", 0, "HOW", NULL, "norm (default): the L2 norm of all gradients; value: each element",
-     OPT_CLIP_BY},
-
-    {"epochs", 0, "N", "Duration", "the same as --hparam epochs=N", OPT_EPOCHS},
-    {"min-epochs", 0, "N", NULL, "no early stopping before N epochs", OPT_MIN_EPOCHS},
-    {"max-steps", 0, "N", NULL, "stop after N optimizer steps", OPT_MAX_STEPS},
-    {"min-steps", 0, "N", NULL, "no early stopping before N optimizer steps", OPT_MIN_STEPS},
-    {"max-time", 0, "TIME", NULL, "stop after TIME, in a format of Slurm: MINUTES, HH:MM:SS, D-HH",
-     OPT_MAX_TIME},
-    {"early-stop", 0, "NAME", NULL,
-     "stop when the logged value NAME, e.g. val_loss, stops improving", OPT_EARLY_STOP},
-    {"early-stop-mode", 0, "MODE", NULL, "min (default) or max is better", OPT_EARLY_STOP_MODE},
-    {"patience", 0, "N", NULL, "stop after N validations without improvement (3)", OPT_PATIENCE},
-    {"min-delta", 0, "X", NULL, "a change below X is no improvement (0)", OPT_MIN_DELTA},
-
-    {"limit-train-batches", 0, "N", "Batches",
-     "batches per epoch: a number, or with a decimal point a fraction: 0.1", OPT_LIMIT_TRAIN},
-    {"limit-val-batches", 0, "N", NULL, "the same for each validation", OPT_LIMIT_VAL},
-    {"limit-test-batches", 0, "N", NULL, "the same for the test", OPT_LIMIT_TEST},
-    {"val-check-interval", 0, "N", NULL,
-     "validate every N batches, or with a decimal point every fraction of an epoch (1.0)",
-     OPT_VAL_CHECK},
-    {"check-val-every-n-epoch", 0, "N", NULL, "validate only in every Nth epoch (1)",
-     OPT_VAL_EVERY},
-    {"num-sanity-val-steps", 0, "N", NULL, "run N validation batches before training (2)",
-     OPT_SANITY},
-    {"overfit-batches", 0, "N", NULL,
-     "train on the same N batches in every epoch (number or fraction; 0 = off)", OPT_OVERFIT},
-    {"num-workers", 0, "N", NULL,
-     "threads that prepare batches in advance: 0 or 1 (1 if the rank has more than one CPU)",
-     OPT_WORKERS},
-    {"fast-dev-run", 0, "[N]", NULL,
-     "run one epoch with N batches (1) per stage, without checkpoints", OPT_FAST_DEV_RUN},
-
-    {"log-every", 0, "N", "Files and reports", "report the loss every N steps (10)", OPT_LOG_EVERY},
-    {"log-dir", 0, "DIR", NULL, "write metrics.csv and TensorBoard event files to DIR",
-     OPT_LOG_DIR},
-    {"checkpoint-dir", 0, "DIR", NULL, "write checkpoints to DIR", OPT_CHECKPOINT_DIR},
-    {"monitor", 0, "NAME", NULL,
-     "keep the checkpoints with the best value NAME, e.g. val_acc; default: the newest",
-     OPT_MONITOR},
-    {"monitor-mode", 0, "MODE", NULL, "min (default) or max is better", OPT_MONITOR_MODE},
-    {"save-top-k", 0, "K", NULL, "keep K checkpoints (1); 0 = none, -1 = all", OPT_SAVE_TOP_K},
-    {"save-last", 0, NULL, NULL, "also keep the newest checkpoint as last.ckpt", OPT_SAVE_LAST},
-    {"save-weights-only", 0, NULL, NULL,
-     "write checkpoints without optimizer state: for --weights, not for --resume",
-     OPT_SAVE_WEIGHTS_ONLY},
-    {"weights", 0, "FILE", NULL,
-     "start with the parameters of a checkpoint; everything else starts anew", OPT_WEIGHTS},
-    {"resume", 0, "FILE", NULL,
-     "continue from a checkpoint; 'last' is last.ckpt of --checkpoint-dir, if it exists",
-     OPT_RESUME},
-
-    {"strategy", 0, "KIND", "Ranks and devices", "auto (default), single, dp, ddp, ddp2 or horovod",
-     OPT_STRATEGY},
-    {"accelerator", 0, "KIND", NULL,
-     "auto (default; the CPU), cpu or gpu (NVIDIA; not yet tried on a real GPU)", OPT_ACCELERATOR},
-    {"sync-batchnorm", 0, NULL, NULL, "batch normalization over the batches of all ranks",
-     OPT_SYNC_BATCHNORM},
-    {"devices", 0, "K", NULL,
-     "devices per node: auto (default), a number or a list; one rank per device, with dp and ddp2 "
-     "one process for all",
-     OPT_DEVICES},
-    {"gpus", 0, "K", NULL, "the same as --accelerator gpu --devices K", OPT_GPUS},
-    {"tf32", 0, NULL, NULL, "let GPUs round the inputs of 32-bit matmul and convolution to TF32",
-     OPT_TF32},
-    {"no-cuda-graphs", 0, NULL, NULL,
-     "launch each kernel of each step instead of replaying CUDA graphs", OPT_NO_GRAPHS},
-    {"comm", 0, "KIND", NULL,
-     "how ranks communicate: auto (shared memory on a node; between nodes mpi if MPI started the "
-     "job, else tcp; NCCL for GPUs if possible), shm, tcp, mpi, or nccl (NCCL for GPUs, else an "
-     "error)",
-     OPT_COMM},
-    {"reduce-dtype", 0, "TYPE", NULL,
-     "type in which NCCL reduces gradients: f32 (default), or bf16 or f16 for half the bytes "
-     "(with --comm nccl)",
-     OPT_REDUCE_DTYPE},
-
-    {"processes", 0, "N", "Without a launcher", "start N ranks on this machine", OPT_PROCESSES},
-    {"num-nodes", 0, "N", NULL, "simulate N nodes with --processes ranks each", OPT_NODES},
-    {"processes-per-node", 0, "N", NULL, "with --processes: simulate nodes with N ranks each",
-     OPT_PER_NODE},
-    {0},
-};
-
-static const struct pl_command command = {
-    .name = "pltrain",
-    .synopsis = "[OPTIONS] MODULE [--NAME VALUE...]",
-    .summary = "Trains MODULE: the name of a bundled module (mlp) or the path of a shared object. "
-               "Under plrun the process is one rank of the run. After MODULE, --NAME VALUE sets a "
-               "hyper-parameter.",
-    .footer = "Exit status: 0 done, 1 failed, 2 usage, 3 no such module, 130 interrupted.",
-    .options = options,
-};
-
-/* *ret = which of the words it is; they end with NULL. */
-static int
-parse_choice(const char *value, const char *const *words, int64_t *ret, struct pl_error *err)
+static int set_hparam(void *ctx, const struct pl_option *o, const char *value, struct pl_error *err)
 {
-    _cleanup_(pl_buf_finish) struct pl_buf list = {0};
+    struct pl_pltrain *p = ctx;
 
-    for (size_t i = 0; words[i]; i++) {
-        if (strcmp(value, words[i]) == 0) {
-            *ret = (int64_t)i;
-            return 0;
-        }
-        if (pl_buf_addf(&list, "%s%s", i ? ", " : "", words[i]) < 0)
-            return pl_error_set(err, -ENOMEM, "out of memory");
-    }
-    return pl_error_set(err, -EINVAL, "'%s' is none of %s", value, pl_buf_str(&list));
+    p->hparams[p->n_hparams++] = value;
+    return 0;
 }
 
-static int parse_mode(const char *value, bool *ret_max, struct pl_error *err)
+static int set_epochs(void *ctx, const struct pl_option *o, const char *value, struct pl_error *err)
 {
-    int64_t which;
-    int r = parse_choice(value, (const char *const[]){"min", "max", NULL}, &which, err);
+    struct pl_pltrain *p = ctx;
+    int64_t n;
+    int r = pl_parse_int(value, 0, INT64_MAX, &n, err);
+
+    if (r < 0)
+        return r;
+    snprintf(p->epochs, sizeof(p->epochs), "epochs=%lld", (long long)n);
+    p->hparams[p->n_hparams++] = p->epochs;
+    return 0;
+}
+
+static int
+set_optimizer(void *ctx, const struct pl_option *o, const char *value, struct pl_error *err)
+{
+    struct pl_pltrain *p = ctx;
+
+    return pl_optimizer_kind_parse(value, &p->train.optimizer, err);
+}
+
+static int
+set_max_time(void *ctx, const struct pl_option *o, const char *value, struct pl_error *err)
+{
+    struct pl_pltrain *p = ctx;
+    uint64_t seconds;
+    int r = pl_parse_slurm_time(value, &seconds, err);
 
     if (r == 0)
-        *ret_max = which == 1;
+        p->train.max_seconds = seconds == UINT64_MAX ? INFINITY : (double)seconds;
     return r;
 }
 
-static int parse_count(const char *value, int64_t min, uint64_t *ret, struct pl_error *err)
+/* min or max, into a bool that is true for max. */
+static int set_mode(void *ctx, const struct pl_option *o, const char *value, struct pl_error *err)
+{
+    bool *maximize = (bool *)((char *)ctx + o->target.at);
+    int which;
+    int r = pl_parse_choice(value, (const char *const[]){"min", "max", NULL}, &which, err);
+
+    if (r == 0)
+        *maximize = which == 1;
+    return r;
+}
+
+static int parse_count(const char *value, uint64_t *ret, struct pl_error *err)
 {
     int64_t number;
-    int r = pl_parse_int(value, min, INT64_MAX, &number, err);
+    int r = pl_parse_int(value, 1, INT64_MAX, &number, err);
 
     if (r == 0)
         *ret = (uint64_t)number;
     return r;
 }
 
-static int parse_real(const char *value, double min, double *ret, struct pl_error *err)
+/* N, then any number of EPOCH:N by ascending epochs (the first is 1). */
+static int
+set_accumulate(void *ctx, const struct pl_option *o, const char *value, struct pl_error *err)
 {
-    double number;
-    int r = pl_parse_double(value, &number, err);
-
-    if (r == 0 && !(number >= min && isfinite(number)))
-        r = pl_error_set(err, -ERANGE, "'%s' must be a number from %g on", value, min);
-    if (r == 0)
-        *ret = number;
-    return r;
-}
-
-/* N, and behind it EPOCH:N as often as need be, by ascending epochs (the first is 1). */
-static int parse_accumulate(const char *value, struct pl_train_options *t, struct pl_error *err)
-{
+    struct pl_train_options *t = &((struct pl_pltrain *)ctx)->train;
     _cleanup_free_ char *copy = strdup(value);
     char *rest = copy, *word = strsep(&rest, ","), *n;
     uint64_t last = 0;
@@ -238,7 +87,7 @@ static int parse_accumulate(const char *value, struct pl_train_options *t, struc
 
     if (!copy)
         return pl_error_set(err, -ENOMEM, "out of memory");
-    r = parse_count(word, 1, &t->accumulate, err);
+    r = parse_count(word, &t->accumulate, err);
     t->n_accumulate_from = 0;
     while (r == 0 && (word = strsep(&rest, ","))) {
         struct pl_accumulate *a = &t->accumulate_from[t->n_accumulate_from];
@@ -248,9 +97,9 @@ static int parse_accumulate(const char *value, struct pl_train_options *t, struc
             return pl_error_set(err, -EINVAL, "'%s' is not N,EPOCH:N,... (%d times at most)", value,
                                 PL_ACCUMULATE_MAX);
         *n++ = '\0';
-        r = parse_count(word, 1, &a->epoch, err);
+        r = parse_count(word, &a->epoch, err);
         if (r == 0)
-            r = parse_count(n, 1, &a->n, err);
+            r = parse_count(n, &a->n, err);
         if (r == 0 && a->epoch <= last)
             r = pl_error_set(err, -EINVAL, "epochs must ascend");
         last = a->epoch--;
@@ -263,10 +112,12 @@ static int parse_accumulate(const char *value, struct pl_train_options *t, struc
 static int parse_limit(const char *value, struct pl_limit *ret, struct pl_error *err)
 {
     struct pl_limit limit = {.is_share = strchr(value, '.') != NULL};
-    int r = parse_real(value, 0, &limit.value, err);
+    int r = pl_parse_double(value, &limit.value, err);
 
     if (r < 0)
         return r;
+    if (limit.value < 0)
+        return pl_error_set(err, -ERANGE, "'%s' must be at least 0", value);
     if (limit.is_share ? limit.value > 1 : limit.value != floor(limit.value))
         return pl_error_set(
             err, -ERANGE, "'%s' is neither a whole number of batches nor a share up to 1.0", value);
@@ -274,9 +125,35 @@ static int parse_limit(const char *value, struct pl_limit *ret, struct pl_error 
     return 0;
 }
 
-/* "auto", a number, or a list of devices that differ; "3," is the list of device 3. */
-static int parse_devices(struct pl_pltrain *p, const char *value, struct pl_error *err)
+static int set_limit(void *ctx, const struct pl_option *o, const char *value, struct pl_error *err)
 {
+    return parse_limit(value, (struct pl_limit *)((char *)ctx + o->target.at), err);
+}
+
+static int
+set_val_check(void *ctx, const struct pl_option *o, const char *value, struct pl_error *err)
+{
+    struct pl_pltrain *p = ctx;
+    int r = parse_limit(value, &p->train.val_check, err);
+
+    return r == 0 && p->train.val_check.value == 0 ? pl_error_set(err, -ERANGE, "must not be 0")
+                                                   : r;
+}
+
+static int
+set_fast_dev_run(void *ctx, const struct pl_option *o, const char *value, struct pl_error *err)
+{
+    struct pl_pltrain *p = ctx;
+
+    p->train.fast_dev_run = 1;
+    return value ? parse_count(value, &p->train.fast_dev_run, err) : 0;
+}
+
+/* "auto", a number, or a list of devices that differ; "3," is the list of device 3. */
+static int
+set_devices(void *ctx, const struct pl_option *o, const char *value, struct pl_error *err)
+{
+    struct pl_pltrain *p = ctx;
     _cleanup_free_ char *copy = strdup(value);
     char *rest = copy, *word;
     int64_t device;
@@ -301,18 +178,27 @@ static int parse_devices(struct pl_pltrain *p, const char *value, struct pl_erro
                                 PL_PLTRAIN_DEVICES_MAX);
         for (size_t i = 0; i < p->n_device; i++)
             if (p->device[i] == (unsigned)device)
-                return pl_error_set(err, -EINVAL, "device %lld is there twice", (long long)device);
+                return pl_error_set(err, -EINVAL, "device %lld is given twice", (long long)device);
         p->device[p->n_device++] = (unsigned)device;
     }
     p->devices = (int64_t)p->n_device;
     return 0;
 }
 
-static int parse_comm(struct pl_pltrain *p, const char *value, struct pl_error *err)
+static int set_gpus(void *ctx, const struct pl_option *o, const char *value, struct pl_error *err)
 {
+    struct pl_pltrain *p = ctx;
+
+    p->gpu = true;
+    return set_devices(ctx, o, value, err);
+}
+
+static int set_comm(void *ctx, const struct pl_option *o, const char *value, struct pl_error *err)
+{
+    struct pl_pltrain *p = ctx;
     static const char *const names[] = {"auto", "shm", "tcp", "mpi", "nccl", NULL};
-    int64_t n = PL_COMM_AUTO;
-    int r = parse_choice(value, names, &n, err);
+    int n = PL_COMM_AUTO;
+    int r = pl_parse_choice(value, names, &n, err);
 
     p->nccl = n > PL_COMM_MPI     ? PL_NCCL_ALWAYS
               : n == PL_COMM_AUTO ? PL_NCCL_IF_POSSIBLE
@@ -321,227 +207,163 @@ static int parse_comm(struct pl_pltrain *p, const char *value, struct pl_error *
     return r;
 }
 
-static int parse_reduce(struct pl_pltrain *p, const char *value, struct pl_error *err)
+static int
+set_accelerator(void *ctx, const struct pl_option *o, const char *value, struct pl_error *err)
 {
-    int64_t n = 0;
-    int r = parse_choice(value, (const char *const[]){"f32", "bf16", "f16", NULL}, &n, err);
-
-    p->train.reduce_in = (enum pl_half)n; /* in its order */
-    return r;
-}
-
-static int parse_accelerator(struct pl_pltrain *p, const char *value, struct pl_error *err)
-{
-    int64_t which = 0;
-    int r = parse_choice(value, (const char *const[]){"auto", "cpu", "gpu", NULL}, &which, err);
+    struct pl_pltrain *p = ctx;
+    int which = 0;
+    int r = pl_parse_choice(value, (const char *const[]){"auto", "cpu", "gpu", NULL}, &which, err);
 
     p->gpu = which == 2;
     return r;
 }
 
-static int set_length(struct pl_pltrain *p, int id, const char *value, struct pl_error *err)
-{
-    struct pl_train_options *t = &p->train;
-    uint64_t n;
-    int r;
+/* ---- the table ---- */
 
-    switch (id) {
-    case OPT_EPOCHS:
-        r = parse_count(value, 0, &n, err);
-        if (r == 0) {
-            snprintf(p->epochs, sizeof(p->epochs), "epochs=%llu", (unsigned long long)n);
-            p->hparams[p->n_hparams++] = p->epochs;
-        }
-        return r;
-    case OPT_MIN_EPOCHS:
-        return parse_count(value, 0, &t->min_epochs, err);
-    case OPT_MAX_STEPS:
-        return parse_count(value, 0, &t->max_steps, err);
-    case OPT_MIN_STEPS:
-        return parse_count(value, 0, &t->min_steps, err);
-    case OPT_MAX_TIME:
-        r = pl_parse_slurm_time(value, &n, err);
-        if (r == 0)
-            t->max_seconds = n == UINT64_MAX ? INFINITY : (double)n;
-        return r;
-    case OPT_EARLY_STOP:
-        t->stop.monitor = value;
-        return 0;
-    case OPT_EARLY_STOP_MODE:
-        return parse_mode(value, &t->stop.maximize, err);
-    case OPT_PATIENCE:
-        return parse_count(value, 0, &t->stop.patience, err);
-    default:
-        return parse_real(value, 0, &t->stop.min_delta, err);
-    }
-}
+static const char *const amp_levels[] = {"O0", "O1", "O2", "O3", NULL};
+static const char *const clip_names[] = {
+    [PL_CLIP_NORM] = "norm", [PL_CLIP_VALUE] = "value", [PL_CLIP_VALUE + 1] = NULL};
+static const char *const reduce_dtypes[] = {"f32", "bf16", "f16", NULL}; /* enum pl_half */
 
-static int set_batches(struct pl_train_options *t, int id, const char *value, struct pl_error *err)
-{
-    int64_t n = 0;
-    int r;
+/* Targets in struct pl_pltrain. */
+#define TRUE(member) PL_OPTION_TRUE(struct pl_pltrain, member)
+#define FALSE(member) PL_OPTION_FALSE(struct pl_pltrain, member)
+#define STRING(member) PL_OPTION_STRING(struct pl_pltrain, member)
+#define INT(member, low, high) PL_OPTION_INT(struct pl_pltrain, member, low, high)
+#define COUNT(member, low) PL_OPTION_INT(struct pl_pltrain, member, low, INT64_MAX)
+#define REAL(member, low) PL_OPTION_REAL(struct pl_pltrain, member, low)
+#define CHOICE(member, list) PL_OPTION_CHOICE(struct pl_pltrain, member, list)
+#define CALL(function) PL_OPTION_CALL(function)
+#define LIMIT(member) PL_OPTION_MEMBER(struct pl_pltrain, member, struct pl_limit, set_limit)
+#define MODE(member) PL_OPTION_MEMBER(struct pl_pltrain, member, bool, set_mode)
 
-    switch (id) {
-    case OPT_LIMIT_TRAIN:
-        return parse_limit(value, &t->limit[0], err);
-    case OPT_LIMIT_VAL:
-        return parse_limit(value, &t->limit[1], err);
-    case OPT_LIMIT_TEST:
-        return parse_limit(value, &t->limit[2], err);
-    case OPT_VAL_CHECK:
-        r = parse_limit(value, &t->val_check, err);
-        return r == 0 && t->val_check.value == 0 ? pl_error_set(err, -ERANGE, "must not be 0") : r;
-    case OPT_VAL_EVERY:
-        return parse_count(value, 1, &t->val_every, err);
-    case OPT_SANITY:
-        return parse_count(value, 0, &t->sanity_steps, err);
-    case OPT_OVERFIT:
-        return parse_limit(value, &t->overfit, err);
-    case OPT_WORKERS:
-        r = pl_parse_int(value, 0, 1, &n, err);
-        t->prefetch = (int)n;
-        return r;
-    default:
-        t->fast_dev_run = 1;
-        return value ? parse_count(value, 1, &t->fast_dev_run, err) : 0;
-    }
-}
+static const struct pl_option options[] = {
+    {"hparam", 0, "NAME=VALUE", "Training", "set a hyper-parameter; repeatable", CALL(set_hparam)},
+    {"list-hparams", 0, NULL, NULL, "show the module's hyper-parameters and exit", TRUE(list)},
+    {"seed", 0, "N", NULL, "seed of the initial parameters and of shuffling (0)",
+     COUNT(train.seed, 0)},
+    {"deterministic", 0, NULL, NULL,
+     "add gradients in the order of ranks: the result has the same bits on any nodes and with any "
+     "--comm (slower between nodes)",
+     TRUE(train.deterministic)},
+    {"optimizer", 0, "KIND", NULL,
+     "sgd (default), adam or adamw, if the module does not choose one", CALL(set_optimizer)},
+    {"precision", 0, "BITS", NULL, "32 (default), 64, bf16 or 16; bf16 and 16 are mixed precision",
+     CHOICE(train.precision, pl_precision_names)},
+    {"amp-level", 0, "LEVEL", NULL,
+     "mixed precision as in NVIDIA Apex: O0 off, O1 matmul and convolution (default), O2 also "
+     "weights, O3 all",
+     CHOICE(train.amp_level, amp_levels)},
+    {"accumulate", 0, "N", NULL,
+     "accumulate the gradients of N batches per optimizer step (1); 1,5:4 = four from epoch 5",
+     CALL(set_accumulate)},
+    {"clip", 0, "VALUE", NULL, "clip gradients to VALUE (0 = off)", REAL(train.clip, 0)},
+    {"clip-by", 0, "HOW", NULL, "norm (default): the L2 norm of all gradients; value: each element",
+     CHOICE(train.clip_by, clip_names)},
 
-static int set_file(struct pl_train_options *t, int id, const char *value, struct pl_error *err)
-{
-    int64_t n;
-    int r;
+    {"epochs", 0, "N", "Duration", "the same as --hparam epochs=N", CALL(set_epochs)},
+    {"min-epochs", 0, "N", NULL, "no early stopping before N epochs", COUNT(train.min_epochs, 0)},
+    {"max-steps", 0, "N", NULL, "stop after N optimizer steps", COUNT(train.max_steps, 0)},
+    {"min-steps", 0, "N", NULL, "no early stopping before N optimizer steps",
+     COUNT(train.min_steps, 0)},
+    {"max-time", 0, "TIME", NULL, "stop after TIME, in a format of Slurm: MINUTES, HH:MM:SS, D-HH",
+     CALL(set_max_time)},
+    {"early-stop", 0, "NAME", NULL,
+     "stop when the logged value NAME, e.g. val_loss, stops improving", STRING(train.stop.monitor)},
+    {"early-stop-mode", 0, "MODE", NULL, "min (default) or max is better",
+     MODE(train.stop.maximize)},
+    {"patience", 0, "N", NULL, "stop after N validations without improvement (3)",
+     COUNT(train.stop.patience, 0)},
+    {"min-delta", 0, "X", NULL, "a change below X is no improvement (0)",
+     REAL(train.stop.min_delta, 0)},
 
-    switch (id) {
-    case OPT_LOG_EVERY:
-        return parse_count(value, 1, &t->log_every, err);
-    case OPT_LOG_DIR:
-        t->log_dir = value;
-        return 0;
-    case OPT_CHECKPOINT_DIR:
-        t->checkpoint_dir = value;
-        return 0;
-    case OPT_MONITOR:
-        t->monitor = value;
-        return 0;
-    case OPT_MONITOR_MODE:
-        return parse_mode(value, &t->monitor_max, err);
-    case OPT_SAVE_TOP_K:
-        r = pl_parse_int(value, -1, 1000000, &n, err);
-        if (r == 0)
-            t->save_top_k = (int)n;
-        return r;
-    case OPT_SAVE_LAST:
-        t->save_last = true;
-        return 0;
-    case OPT_SAVE_WEIGHTS_ONLY:
-        t->weights_only = true;
-        return 0;
-    case OPT_WEIGHTS:
-        t->weights = value;
-        return 0;
-    default:
-        t->resume = value;
-        return 0;
-    }
-}
+    {"limit-train-batches", 0, "N", "Batches",
+     "batches per epoch: a number, or with a decimal point a fraction: 0.1", LIMIT(train.limit[0])},
+    {"limit-val-batches", 0, "N", NULL, "the same for each validation", LIMIT(train.limit[1])},
+    {"limit-test-batches", 0, "N", NULL, "the same for the test", LIMIT(train.limit[2])},
+    {"val-check-interval", 0, "N", NULL,
+     "validate every N batches, or with a decimal point every fraction of an epoch (1.0)",
+     CALL(set_val_check)},
+    {"check-val-every-n-epoch", 0, "N", NULL, "validate only in every Nth epoch (1)",
+     COUNT(train.val_every, 1)},
+    {"num-sanity-val-steps", 0, "N", NULL, "run N validation batches before training (2)",
+     COUNT(train.sanity_steps, 0)},
+    {"overfit-batches", 0, "N", NULL,
+     "train on the same N batches in every epoch (number or fraction; 0 = off)",
+     LIMIT(train.overfit)},
+    {"num-workers", 0, "N", NULL,
+     "threads that prepare batches in advance: 0 or 1 (1 if the rank has more than one CPU)",
+     INT(train.prefetch, 0, 1)},
+    {"fast-dev-run", 0, "[N]", NULL,
+     "run one epoch with N batches (1) per stage, without checkpoints", CALL(set_fast_dev_run)},
 
-static int set_ranks(struct pl_pltrain *p, int id, const char *value, struct pl_error *err)
-{
-    int64_t n = 0;
-    int r;
+    {"log-every", 0, "N", "Files and reports", "report the loss every N steps (10)",
+     COUNT(train.log_every, 1)},
+    {"log-dir", 0, "DIR", NULL, "write metrics.csv and TensorBoard event files to DIR",
+     STRING(train.log_dir)},
+    {"checkpoint-dir", 0, "DIR", NULL, "write checkpoints to DIR", STRING(train.checkpoint_dir)},
+    {"monitor", 0, "NAME", NULL,
+     "keep the checkpoints with the best value NAME, e.g. val_acc; default: the newest",
+     STRING(train.monitor)},
+    {"monitor-mode", 0, "MODE", NULL, "min (default) or max is better", MODE(train.monitor_max)},
+    {"save-top-k", 0, "K", NULL, "keep K checkpoints (1); 0 = none, -1 = all",
+     INT(train.save_top_k, -1, 1000000)},
+    {"save-last", 0, NULL, NULL, "also keep the newest checkpoint as last.ckpt",
+     TRUE(train.save_last)},
+    {"save-weights-only", 0, NULL, NULL,
+     "write checkpoints without optimizer state: for --weights, not for --resume",
+     TRUE(train.weights_only)},
+    {"weights", 0, "FILE", NULL,
+     "start with the parameters of a checkpoint; everything else starts anew",
+     STRING(train.weights)},
+    {"resume", 0, "FILE", NULL,
+     "continue from a checkpoint; 'last' is last.ckpt of --checkpoint-dir, if it exists",
+     STRING(train.resume)},
 
-    switch (id) {
-    case OPT_STRATEGY:
-        r = parse_choice(value, pl_strategy_names, &n, err);
-        p->train.strategy = (enum pl_strategy_kind)n;
-        return r;
-    case OPT_ACCELERATOR:
-        return parse_accelerator(p, value, err);
-    case OPT_SYNC_BATCHNORM:
-        p->train.sync_batchnorm = true;
-        return 0;
-    case OPT_DEVICES:
-        return parse_devices(p, value, err);
-    case OPT_GPUS:
-        p->gpu = true;
-        return parse_devices(p, value, err);
-    case OPT_TF32:
-        p->tf32 = true;
-        return 0;
-    case OPT_NO_GRAPHS:
-        p->train.graphs = false;
-        return 0;
-    case OPT_COMM:
-        return parse_comm(p, value, err);
-    case OPT_REDUCE_DTYPE:
-        return parse_reduce(p, value, err);
-    case OPT_PROCESSES:
-        return pl_parse_int(value, 1, 1024, &p->processes, err);
-    case OPT_NODES:
-        return pl_parse_int(value, 1, 1024, &p->nodes, err);
-    default:
-        return pl_parse_int(value, 1, 1024, &p->per_node, err);
-    }
-}
+    {"strategy", 0, "KIND", "Ranks and devices", "auto (default), single, dp, ddp, ddp2 or horovod",
+     CHOICE(train.strategy, pl_strategy_names)},
+    {"accelerator", 0, "KIND", NULL,
+     "auto (default; the CPU), cpu or gpu (NVIDIA; not yet tried on a real GPU)",
+     CALL(set_accelerator)},
+    {"sync-batchnorm", 0, NULL, NULL, "batch normalization over the batches of all ranks",
+     TRUE(train.sync_batchnorm)},
+    {"devices", 0, "K", NULL,
+     "devices per node: auto (default), a number or a list; one rank per device, with dp and ddp2 "
+     "one process for all",
+     CALL(set_devices)},
+    {"gpus", 0, "K", NULL, "the same as --accelerator gpu --devices K", CALL(set_gpus)},
+    {"tf32", 0, NULL, NULL, "let GPUs round the inputs of 32-bit matmul and convolution to TF32",
+     TRUE(tf32)},
+    {"no-cuda-graphs", 0, NULL, NULL,
+     "launch each kernel of each step instead of replaying CUDA graphs", FALSE(train.graphs)},
+    {"comm", 0, "KIND", NULL,
+     "how ranks communicate: auto (shared memory on a node; between nodes mpi if MPI started the "
+     "job, else tcp; NCCL for GPUs if possible), shm, tcp, mpi, or nccl (NCCL for GPUs, else an "
+     "error)",
+     CALL(set_comm)},
+    {"reduce-dtype", 0, "TYPE", NULL,
+     "type in which NCCL reduces gradients: f32 (default), or bf16 or f16 for half the bytes "
+     "(with --comm nccl)",
+     CHOICE(train.reduce_in, reduce_dtypes)},
 
-static int set_training(struct pl_pltrain *p, int id, const char *value, struct pl_error *err)
-{
-    struct pl_train_options *t = &p->train;
-    int64_t n = 0;
-    int r;
+    {"processes", 0, "N", "Without a launcher", "start N ranks on this machine",
+     INT(processes, 1, 1024)},
+    {"num-nodes", 0, "N", NULL, "simulate N nodes with --processes ranks each",
+     INT(nodes, 1, 1024)},
+    {"processes-per-node", 0, "N", NULL, "with --processes: simulate nodes with N ranks each",
+     INT(per_node, 1, 1024)},
+    {0},
+};
 
-    switch (id) {
-    case OPT_HPARAM:
-        p->hparams[p->n_hparams++] = value;
-        return 0;
-    case OPT_LIST_HPARAMS:
-        p->list = true;
-        return 0;
-    case OPT_SEED:
-        return parse_count(value, 0, &t->seed, err);
-    case OPT_DETERMINISTIC:
-        t->deterministic = true;
-        return 0;
-    case OPT_OPTIMIZER:
-        return pl_optimizer_kind_parse(value, &t->optimizer, err);
-    case OPT_PRECISION:
-        r = parse_choice(value, pl_precision_names, &n, err);
-        t->precision = (enum pl_precision)n;
-        return r;
-    case OPT_AMP_LEVEL:
-        r = parse_choice(value, (const char *const[]){"O0", "O1", "O2", "O3", NULL}, &n, err);
-        t->amp_level = (int)n;
-        return r;
-    case OPT_ACCUMULATE:
-        return parse_accumulate(value, t, err);
-    case OPT_CLIP:
-        return parse_real(value, 0, &t->clip, err);
-    default:
-        r = parse_choice(value, (const char *const[]){"norm", "value", NULL}, &n, err);
-        t->clip_by = n ? PL_CLIP_VALUE : PL_CLIP_NORM;
-        return r;
-    }
-}
-
-static int
-set_option(void *ctx, const struct pl_option *option, const char *value, struct pl_error *err)
-{
-    struct pl_pltrain *p = ctx;
-    int id = option->id, r;
-
-    if (id < OPT_EPOCHS)
-        r = set_training(p, id, value, err);
-    else if (id < OPT_LIMIT_TRAIN || (id >= OPT_EARLY_STOP && id <= OPT_MIN_DELTA))
-        r = set_length(p, id, value, err);
-    else if (id < OPT_EARLY_STOP)
-        r = set_batches(&p->train, id, value, err);
-    else if (id < OPT_STRATEGY)
-        r = set_file(&p->train, id, value, err);
-    else
-        r = set_ranks(p, id, value, err);
-    return r < 0 ? pl_error_wrap(err, r, "option '--%s'", option->name) : 0;
-}
+static const struct pl_command command = {
+    .name = "pltrain",
+    .synopsis = "[OPTIONS] MODULE [--NAME VALUE...]",
+    .summary = "Trains MODULE: the name of a bundled module (mlp) or the path of a shared object. "
+               "Under plrun the process is one rank of the run. After MODULE, --NAME VALUE sets a "
+               "hyper-parameter.",
+    .footer = "Exit status: 0 done, 1 failed, 2 usage, 3 no such module, 130 interrupted.",
+    .options = options,
+};
 
 /* "--NAME VALUE" or "--NAME=VALUE" of a hyper-parameter; words it took, or an error. */
 static int take_hparam(struct pl_pltrain *p, int argc, char **argv, struct pl_error *err)
@@ -569,8 +391,7 @@ parse_behind(struct pl_pltrain *p, int argc, char **argv, bool *ret_done, struct
         int n = o && o->arg && o->arg[0] != '[' && !strchr(argv[i], '=') ? 2 : 1, rest, r;
 
         if (o || builtin) {
-            r = pl_options_parse(&command, PL_MIN(n, argc - i) + 1, words, set_option, p, &rest,
-                                 ret_done, err);
+            r = pl_options_parse(&command, PL_MIN(n, argc - i) + 1, words, p, &rest, ret_done, err);
             if (r < 0)
                 return r;
         } else if (strncmp(argv[i], "--", 2) == 0 && argv[i][2]) {
@@ -642,7 +463,7 @@ void pl_pltrain_finish(struct pl_pltrain *p)
 int pl_pltrain_parse(
     struct pl_pltrain *p, int argc, char **argv, bool *ret_done, struct pl_error *err)
 {
-    int rest, r = pl_options_parse(&command, argc, argv, set_option, p, &rest, ret_done, err);
+    int rest, r = pl_options_parse(&command, argc, argv, p, &rest, ret_done, err);
 
     if (r < 0)
         return r;

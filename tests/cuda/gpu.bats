@@ -134,7 +134,7 @@ load gpu
     # Also then nothing is left on any of them (device.c).
     PLUME_EMULATED_GPUS=2 says 1 "the loss is" --strategy dp --gpus 2 "$PLUME_PLUGIN_DIR/scattered.so" --lr 1e6
     PLUME_EMULATED_MEMORY=20000 says 1 "out of memory on emulated:0" --gpus 1 mlp
-    says 2 "device 1 is there twice" --gpus 1,1 mlp
+    says 2 "device 1 is given twice" --gpus 1,1 mlp
     cp "$BUILD/pltrain" .
     PATH=$PWD:$PATH
     PLUME_PLUGIN_DIR=/nowhere PLUME_MODULE_PATH=$BUILD/modules \

@@ -108,7 +108,7 @@ bits() {
     run -1 --separate-stderr pltrain --strategy dp --num-nodes 2 mlp
     [[ $stderr == *"choose ddp2 (dp inside a node, ddp across)"* ]]
     says 2 "'--devices 2' and '--processes 3' disagree" --devices 2 --processes 3 mlp
-    says 2 "device 1 is there twice" --devices 1,1 mlp
+    says 2 "device 1 is given twice" --devices 1,1 mlp
     run -1 --separate-stderr pltrain --strategy horovod --processes 2 --sync-batchnorm mlp
     [[ $stderr == *"--sync-batchnorm cannot wait for: choose ddp"* ]]
     says 2 "is none of auto, single, dp, ddp, ddp2, horovod" --strategy fsdp mlp
@@ -124,7 +124,7 @@ bits() {
     [ "$(sed -n 's/^epoch .* step \([0-9]*\) .*/\1/p' <<<"$output" | tr '\n' ' ')" = "6 9 12 13 14 " ]
     says 2 "is not N,EPOCH:N" --accumulate 1,2 mlp
     says 2 "epochs must ascend" --accumulate 1,3:2,3:4 mlp
-    says 2 "option '--accumulate'" --accumulate 2:4 mlp
+    says 2 "--accumulate" --accumulate 2:4 mlp
     run -0 --separate-stderr pltrain --fast-dev-run=3 mlp
     [[ ${lines[0]} == "epoch 1/1 step 3 "* ]]
     run -0 --separate-stderr pltrain --val-check-interval 0.5 --epochs 1 mlp

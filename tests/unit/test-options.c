@@ -7,16 +7,28 @@
 
 #include <cmocka.h>
 
-enum { NODES, DRY, LONG };
+enum kind { NONE, ONE, TWO };
+
+struct values {
+    bool flag, on;
+    const char *text;
+    int number;
+    int64_t wide;
+    uint64_t count;
+    double real;
+    enum kind kind;
+};
+
+static int seen_word(void *ctx, const struct pl_option *o, const char *value, struct pl_error *err);
 
 static const struct pl_option table[] = {
-    {"nodes", 'N', "N", "Resources", "number of nodes", NODES},
-    {"dry-run", 0, NULL, NULL, "do nothing", DRY},
+    {"nodes", 'N', "N", "Resources", "number of nodes", PL_OPTION_CALL(seen_word)},
+    {"dry-run", 0, NULL, NULL, "do nothing", PL_OPTION_CALL(seen_word)},
     {"a-name-that-is-longer-than-the-column", 'l', "VALUE-OF-SOME-LENGTH", "More",
      "a text that is so long that it has to be broken, and broken once more, as no line may have "
      "more than eighty columns\nand this starts a line of its own",
-     LONG},
-    {"hidden", 0, NULL, NULL, NULL, 9},
+     PL_OPTION_CALL(seen_word)},
+    {"hidden", 0, NULL, NULL, NULL, PL_OPTION_CALL(seen_word)},
     {0},
 };
 
@@ -29,17 +41,17 @@ static const struct pl_command command = {
 };
 
 static struct {
-    int ids[16];
+    const struct pl_option *options[16];
     char values[16][32];
     int n, refuse;
 } seen;
 
-static int set(void *ctx, const struct pl_option *o, const char *value, struct pl_error *err)
+static int seen_word(void *ctx, const struct pl_option *o, const char *value, struct pl_error *err)
 {
     assert_ptr_equal(ctx, &seen);
     if (seen.refuse)
         return pl_error_set(err, -ERANGE, "no");
-    seen.ids[seen.n] = o->id;
+    seen.options[seen.n] = o;
     snprintf(seen.values[seen.n++], 32, "%s", value ? value : "(none)");
     return 0;
 }
@@ -51,7 +63,7 @@ static int parse(int *rest, bool *done, struct pl_error *err, char **argv)
     while (argv[argc])
         argc++;
     seen.n = 0;
-    return pl_options_parse(&command, argc, argv, set, &seen, rest, done, err);
+    return pl_options_parse(&command, argc, argv, &seen, rest, done, err);
 }
 
 #define PARSE(...) parse(&rest, &done, &err, (char *[]){"tool", __VA_ARGS__, NULL})
@@ -74,7 +86,7 @@ static void test_parse_forms(void **state)
     assert_string_equal(seen.values[4], "");
     assert_string_equal(seen.values[5], "a=b");
     assert_string_equal(seen.values[6], "(none)");
-    assert_int_equal(seen.ids[6], DRY);
+    assert_ptr_equal(seen.options[6], &table[1]);
     assert_int_equal(rest, 10);
 }
 
@@ -115,8 +127,106 @@ static void test_parse_refused(void **state)
     seen.refuse = 1;
     assert_int_equal(PARSE("-N1"), -ERANGE);
     seen.refuse = 0;
-    assert_string_equal(err.text, "no");
+    assert_string_equal(err.text, "--nodes: no");
     assert_int_equal(rest, 77); /* written on success only */
+}
+
+/* ---- typed targets ---- */
+
+static const char *const kinds[] = {"none", "one", "two", NULL};
+static const struct pl_option typed_table[] = {
+    {"flag", 0, NULL, NULL, NULL, PL_OPTION_TRUE(struct values, flag)},
+    {"off", 0, NULL, NULL, NULL, PL_OPTION_FALSE(struct values, on)},
+    {"text", 0, "X", NULL, NULL, PL_OPTION_STRING(struct values, text)},
+    {"number", 0, "N", NULL, NULL, PL_OPTION_INT(struct values, number, -2, INT64_MAX)},
+    {"wide", 0, "N", NULL, NULL, PL_OPTION_INT(struct values, wide, -5, INT64_MAX)},
+    {"count", 0, "N", NULL, NULL, PL_OPTION_INT(struct values, count, 1, INT64_MAX)},
+    {"real", 0, "X", NULL, NULL, PL_OPTION_REAL(struct values, real, 0)},
+    {"kind", 0, "X", NULL, NULL, PL_OPTION_CHOICE(struct values, kind, kinds)},
+    {0},
+};
+
+static int parse_typed(struct values *v, struct pl_error *err, char **argv)
+{
+    static const struct pl_command typed = {.name = "tool", .options = typed_table};
+    int argc = 0, rest;
+    bool done;
+
+    while (argv[argc])
+        argc++;
+    return pl_options_parse(&typed, argc, argv, v, &rest, &done, err);
+}
+
+#define TYPED(...) parse_typed(&v, &err, (char *[]){"tool", __VA_ARGS__, NULL})
+
+static void test_typed_values(void **state)
+{
+    struct values v = {.on = true};
+    struct pl_error err = {0};
+
+    assert_int_equal(TYPED("--flag", "--off", "--text", "a b", "--number=-2", "--wide",
+                           "9000000000", "--count", "9000000001", "--real", "0.5", "--kind=two"),
+                     0);
+    assert_true(v.flag);
+    assert_false(v.on);
+    assert_string_equal(v.text, "a b");
+    assert_int_equal(v.number, -2);
+    assert_int_equal(v.wide, 9000000000);
+    assert_int_equal(v.count, 9000000001);
+    assert_true(v.real == 0.5);
+    assert_int_equal(v.kind, TWO);
+}
+
+static void test_typed_refused(void **state)
+{
+    struct values v = {.number = 7, .count = 7, .real = 7, .kind = ONE};
+    struct pl_error err = {0};
+
+    assert_int_equal(TYPED("--number", "2147483648"), -ERANGE); /* wider than an int */
+    assert_int_equal(TYPED("--count", "0"), -ERANGE);
+    assert_int_equal(TYPED("--count", "-1"), -ERANGE);
+    assert_int_equal(TYPED("--real", "-0.5"), -ERANGE);
+    assert_string_equal(err.text, "--real: '-0.5' must be at least 0");
+    assert_int_equal(TYPED("--kind", "three"), -EINVAL);
+    assert_string_equal(err.text, "--kind: 'three' is none of none, one, two");
+    assert_int_equal(v.number, 7);
+    assert_int_equal(v.count, 7);
+    assert_true(v.real == 7);
+    assert_int_equal(v.kind, ONE);
+}
+
+/* A row with a defect: the first run of the tool shows it. */
+static void refuses_row(struct pl_option row, const char *text)
+{
+    struct pl_option rows[] = {
+        {"flag", 'f', NULL, NULL, NULL, PL_OPTION_CALL(seen_word)}, row, {0}};
+    struct pl_command broken = {.name = "tool", .options = rows};
+    char *argv[] = {"tool", NULL};
+    struct pl_error err = {0};
+    int rest;
+    bool done;
+
+    assert_int_equal(pl_options_parse(&broken, 1, argv, &seen, &rest, &done, &err), -ENOTSUP);
+    assert_string_equal(err.text, text);
+}
+
+static void test_table_defects(void **state)
+{
+    refuses_row((struct pl_option){.name = "x"}, "defect: option '--x' has no target");
+    refuses_row((struct pl_option){.name = "x", .target = PL_OPTION_STRING(struct values, text)},
+                "defect: option '--x' has no argument");
+    refuses_row(
+        (struct pl_option){.name = "x", .arg = "N", .target = PL_OPTION_TRUE(struct values, flag)},
+        "defect: option '--x' has a superfluous argument");
+    refuses_row((struct pl_option){.name = "x",
+                                   .arg = "[N]",
+                                   .target = PL_OPTION_INT(struct values, number, 0, 9)},
+                "defect: option '--x' must not be without a value");
+    refuses_row((struct pl_option){.name = "flag", .target = PL_OPTION_CALL(seen_word)},
+                "defect: option '--flag' is defined twice");
+    refuses_row(
+        (struct pl_option){.name = "x", .short_name = 'f', .target = PL_OPTION_CALL(seen_word)},
+        "defect: option '--x' is defined twice");
 }
 
 static void test_help_width(void **state)
@@ -156,9 +266,10 @@ static void test_help_closed_stream(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_parse_forms),        cmocka_unit_test(test_parse_stops),
-        cmocka_unit_test(test_parse_refused),      cmocka_unit_test(test_help_width),
-        cmocka_unit_test(test_help_closed_stream),
+        cmocka_unit_test(test_parse_forms),   cmocka_unit_test(test_parse_stops),
+        cmocka_unit_test(test_parse_refused), cmocka_unit_test(test_typed_values),
+        cmocka_unit_test(test_typed_refused), cmocka_unit_test(test_table_defects),
+        cmocka_unit_test(test_help_width),    cmocka_unit_test(test_help_closed_stream),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

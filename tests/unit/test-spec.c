@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "common/base/fs.h"
 #include "common/proto/json.h"
-#include "launcher/plsubmit/spec.h"
+#include "launcher/plsubmit/spec_private.h"
 
 #include <fcntl.h>
 #include <setjmp.h>
@@ -25,7 +25,7 @@ static int resolve(struct pl_spec *spec, struct pl_error *err, ...)
     while ((argv[argc] = va_arg(ap, char *)))
         argc++;
     va_end(ap);
-    r = pl_options_parse(&pl_spec_command, argc, argv, pl_spec_set, spec, &rest, &done, err);
+    r = pl_options_parse(&pl_spec_command, argc, argv, spec, &rest, &done, err);
     if (r < 0)
         return r;
     assert_false(done);
@@ -42,6 +42,19 @@ static void list_is(char *const *list, ...)
         assert_string_equal(*list, expected);
     va_end(ap);
     assert_null(*list);
+}
+
+/* Each key and each list has a row in the option table. */
+static void test_table_complete(void **state)
+{
+    struct pl_error err = {0};
+
+    assert_int_equal(pl_options_check(&pl_spec_command, &err), 0);
+    for (int key = 0; key < PL_SPEC_N_KEYS; key++)
+        assert_int_equal(strcmp(pl_spec_option((enum pl_spec_key)key)->name, "open-mode") == 0,
+                         key == PL_SPEC_OPEN_MODE);
+    for (int list = 0; list < PL_SPEC_N_LISTS; list++)
+        assert_true(*pl_spec_list_name((enum pl_spec_list)list));
 }
 
 static void test_resolve_bundled(void **state)
@@ -252,6 +265,7 @@ static void test_program_of_setup(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_table_complete),
         cmocka_unit_test(test_resolve_bundled),
         cmocka_unit_test(test_resolve_tasks_per_gpu),
         cmocka_unit_test(test_resolve_removed_defaults),
