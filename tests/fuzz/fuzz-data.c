@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Data files but .npy: the first byte is the format, the second says how it is read. What a parser
  * accepts lies inside the file or its own memory, and every sample can be read. */
-#include "runtime/engine/data/array.h"
+#include "runtime/engine/data/open.h"
 #include "runtime/engine/device/tensor.h"
 #include "tests/fuzz/fuzz.h"
 

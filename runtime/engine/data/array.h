@@ -72,19 +72,7 @@ int pl_synthetic_parse(const void *bytes,
 void pl_synthetic_make(
     const struct plume_array *array, size_t sample, size_t begin, size_t n, uint32_t *ret);
 
-/* Parses bytes by source->format (not AUTO), then takes the share begin..end of the samples. */
-int pl_array_parse(const void *bytes,
-                   size_t len,
-                   const struct plume_source *source,
-                   struct plume_array *ret,
-                   struct pl_error *err);
-
-/* The format that the path's end means; -EINVAL where it means none. */
-int pl_array_format(const char *path, enum plume_format *ret, struct pl_error *err);
-
-/* Opens source->path as it stands there (no folders are looked through; a ':' that is part of an
- * existing name parts nothing). Undone by close. */
-int pl_array_open(const struct plume_source *source, struct plume_array *ret, struct pl_error *err);
+/* Frees what the array owns: memory and the mapping. */
 void pl_array_close(struct plume_array *array);
 
 /* Sets shape, count and (for samples one behind the other) stride. -EINVAL where it is too much. */

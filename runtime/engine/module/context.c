@@ -3,39 +3,15 @@
 #include "common/base/fs.h"
 #include "common/base/parse.h"
 #include "runtime/engine/data/data_find.h"
+#include "runtime/engine/data/open.h"
 #include "runtime/engine/ops/ops.h"
-#include "runtime/engine/util/crash.h"
 
 #include <math.h>
-#include <stdarg.h>
 #include <string.h>
 
 static struct pl_context *of(struct plume_context *pl)
 {
     return (struct pl_context *)pl;
-}
-
-/* Only the first failure counts: the others follow from it. */
-void pl_context_keep(struct pl_context *ctx, int code, const struct pl_error *err)
-{
-    if (ctx->error.code == 0) {
-        ctx->error = *err;
-        ctx->error.code = code;
-    }
-}
-
-static int PL_PRINTF(3, 4) refuse(struct pl_context *ctx, int code, const char *fmt, ...)
-{
-    struct pl_error err = {0};
-    char text[512];
-    va_list ap;
-
-    va_start(ap, fmt);
-    vsnprintf(text, sizeof(text), fmt, ap);
-    va_end(ap);
-    code = pl_error_set(&err, code, "%s", text);
-    pl_context_keep(ctx, code, &err);
-    return code;
 }
 
 static plume_tensor *api_param(struct plume_context *pl,
@@ -50,7 +26,7 @@ static plume_tensor *api_param(struct plume_context *pl,
     int r;
 
     if (!ctx->configuring) {
-        refuse(ctx, -EINVAL, "parameter '%s' is declared outside configure", name);
+        pl_context_refuse(ctx, -EINVAL, "parameter '%s' is declared outside configure", name);
         return NULL;
     }
     r = pl_params_declare(&ctx->params, name, init, rank, shape, &t, &err);
@@ -73,7 +49,7 @@ static plume_tensor *api_buffer(struct plume_context *pl,
     int r;
 
     if (!ctx->configuring) {
-        refuse(ctx, -EINVAL, "buffer '%s' is declared outside configure", name);
+        pl_context_refuse(ctx, -EINVAL, "buffer '%s' is declared outside configure", name);
         return NULL;
     }
     r = pl_params_declare_buffer(&ctx->params, name, init, rank, shape, &t, &err);
@@ -96,7 +72,7 @@ api_open_source(struct plume_context *pl, const struct plume_source *source, siz
     if (arrays)
         ctx->arrays = arrays;
     if (!array || !arrays) {
-        refuse(ctx, -ENOMEM, "out of memory");
+        pl_context_refuse(ctx, -ENOMEM, "out of memory");
         return NULL;
     }
     memcpy(&found, source, PL_MIN(source_size, sizeof(found))); /* the module may know less */
@@ -145,8 +121,8 @@ static double api_hparam(struct plume_context *pl, const char *name)
     const struct pl_hparam *h = pl_hparams_find(of(pl)->hparams, name);
 
     if (!h) {
-        refuse(of(pl), -ENOENT, "the module asks for hyper-parameter '%s', which it does not list",
-               name);
+        pl_context_refuse(of(pl), -ENOENT,
+                          "the module asks for hyper-parameter '%s', which it does not list", name);
         return NAN;
     }
     return h->value;
@@ -154,7 +130,7 @@ static double api_hparam(struct plume_context *pl, const char *name)
 
 static int api_fail(struct plume_context *pl, int code, const char *text)
 {
-    return refuse(of(pl), code ? code : -EINVAL, "%s", text);
+    return pl_context_refuse(of(pl), code ? code : -EINVAL, "%s", text);
 }
 
 static plume_tensor *api_op(struct plume_context *pl,
@@ -169,10 +145,10 @@ static plume_tensor *api_op(struct plume_context *pl,
     int r;
 
     if (!ctx->tape)
-        refuse(ctx, -EINVAL, "%s: ops may only be called in a step", pl_op_name(op));
+        pl_context_refuse(ctx, -EINVAL, "%s: ops may only be called in a step", pl_op_name(op));
     for (size_t i = 0; i < n_in; i++) /* a NULL follows from an earlier failure */
         if (!in[i] && ctx->error.code == 0)
-            refuse(ctx, -EINVAL, "%s: input %zu is NULL", pl_op_name(op), i);
+            pl_context_refuse(ctx, -EINVAL, "%s: input %zu is NULL", pl_op_name(op), i);
     if (ctx->error.code)
         return NULL;
     r = pl_op_call(ctx->tape, op, in, n_in, args, &t, &err);
@@ -191,12 +167,12 @@ static void api_log(
     size_t i = 0;
 
     if (!logs) {
-        refuse(ctx, -EINVAL, "log: only in steps");
+        pl_context_refuse(ctx, -EINVAL, "log: only in steps");
         return;
     }
     if (!value || value->count != 1 || ctx->error.code) {
         if (!ctx->error.code)
-            refuse(ctx, -EINVAL, "log: '%s' is not one number", name);
+            pl_context_refuse(ctx, -EINVAL, "log: '%s' is not one number", name);
         return;
     }
     while (i < logs->n && strcmp(logs->name[i], name) != 0)
@@ -204,15 +180,16 @@ static void api_log(
     if (i == logs->n) {
         if (logs->closed || i == PL_LOG_VALUES_MAX || strlen(name) >= sizeof(logs->name[0]) ||
             !pl_name_valid(name, strlen(name))) {
-            refuse(ctx, -EINVAL,
-                   "log: '%s' is a bad name, is one too many, or was not logged in the first batch",
-                   name);
+            pl_context_refuse(
+                ctx, -EINVAL,
+                "log: '%s' is a bad name, is one too many, or was not logged in the first batch",
+                name);
             return;
         }
         memcpy(logs->name[logs->n++], name, strlen(name) + 1);
     }
     if (logs->n_pending == PL_LOG_VALUES_MAX) {
-        refuse(ctx, -EINVAL, "log: more than %d values in a step", PL_LOG_VALUES_MAX);
+        pl_context_refuse(ctx, -EINVAL, "log: more than %d values in a step", PL_LOG_VALUES_MAX);
         return;
     }
     logs->pending[logs->n_pending++] = (struct pl_log_pending){i, value, factor, weight};
@@ -251,9 +228,9 @@ static struct plume_optimizer *api_add_optimizer(struct plume_context *pl)
     struct pl_context *ctx = of(pl);
 
     if (ctx->n_optimizers == 0 || ctx->n_optimizers == PL_OPTIMIZERS_MAX) {
-        refuse(ctx, -EINVAL, "%s",
-               ctx->n_optimizers ? "too many optimizers"
-                                 : "an optimizer is added outside configure_optimizers");
+        pl_context_refuse(ctx, -EINVAL, "%s",
+                          ctx->n_optimizers ? "too many optimizers"
+                                            : "an optimizer is added outside configure_optimizers");
         return NULL;
     }
     ctx->optimizers[ctx->n_optimizers] = ctx->optimizer_defaults;
@@ -312,16 +289,4 @@ void pl_context_finish(struct pl_context *ctx)
     pl_params_finish(&ctx->params);
     free(ctx->pub.state);
     *ctx = (struct pl_context){0};
-}
-
-int pl_context_result(struct pl_context *ctx, int r, const char *hook, struct pl_error *err)
-{
-    pl_crash_hook(NULL);
-    if (ctx->error.code == 0 && r == 0)
-        return 0;
-    if (ctx->error.code == 0)
-        return pl_error_errno(err, r, "hook %s failed", hook);
-    r = pl_error_set(err, ctx->error.code, "hook %s: %s", hook, ctx->error.text);
-    ctx->error = (struct pl_error){0};
-    return r;
 }

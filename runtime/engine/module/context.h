@@ -72,8 +72,12 @@ struct pl_context {
 
 extern const struct plume_dist_api pl_context_dist;
 
-/* Keeps a failure of a function that the running hook has called; the first one counts. */
+/* Keeps the failure of a function that the running hook has called. Only the first failure counts:
+ * the others follow from it. */
 void pl_context_keep(struct pl_context *ctx, int code, const struct pl_error *err);
+
+/* Does the same for a new error; returns code. */
+int PL_PRINTF(3, 4) pl_context_refuse(struct pl_context *ctx, int code, const char *fmt, ...);
 
 /* hparams and dev, where parameters are, are borrowed. state_size bytes of zeroed state for the
  * module. -ENOMEM. */

@@ -108,11 +108,9 @@ static struct pl_output *find_output(const struct plume_outputs *outputs, const 
     return NULL;
 }
 
-static void refuse(struct pl_context *ctx, const char *what, const char *name)
+static void refuse_output(struct pl_context *ctx, const char *what, const char *name)
 {
-    struct pl_error err = {0};
-
-    pl_context_keep(ctx, pl_error_set(&err, -EINVAL, "output '%s' %s", name, what), &err);
+    pl_context_refuse(ctx, -EINVAL, "output '%s' %s", name, what);
 }
 
 static void api_output(struct plume_context *pl, const char *name, plume_tensor *value)
@@ -124,7 +122,7 @@ static void api_output(struct plume_context *pl, const char *name, plume_tensor 
     if (!value)
         return; /* follows from an earlier failure, or is told by who misses it */
     if (!outputs) {
-        refuse(ctx, "is given outside of a step", name);
+        refuse_output(ctx, "is given outside of a step", name);
         return;
     }
     o = find_output(outputs, name);
@@ -134,9 +132,9 @@ static void api_output(struct plume_context *pl, const char *name, plume_tensor 
         memcpy(o->name, name, strlen(name) + 1);
     }
     if (!o || o == &outputs->list[0])
-        refuse(ctx, "has a bad name, or is one too many", name);
+        refuse_output(ctx, "has a bad name, or is one too many", name);
     else if (o->part[ctx->part])
-        refuse(ctx, "is given twice", name);
+        refuse_output(ctx, "is given twice", name);
     else
         o->part[ctx->part] = value;
 }
@@ -153,7 +151,7 @@ api_whole(struct plume_context *pl, const struct plume_outputs *outputs, const c
     plume_tensor *rows[PL_PARTS_MAX];
 
     if (!o || !o->part[0]) {
-        refuse(of(pl), "is asked for, but the step did not give it", name);
+        refuse_output(of(pl), "is asked for, but the step did not give it", name);
         return NULL;
     }
     if (outputs->parts == 1)
@@ -173,7 +171,7 @@ static plume_tensor *api_part(struct plume_context *pl,
     const struct pl_output *o = find_output(outputs, name);
 
     if (!o || part >= outputs->parts || !o->part[part]) {
-        refuse(of(pl), "is asked for, but the step did not give it", name);
+        refuse_output(of(pl), "is asked for, but the step did not give it", name);
         return NULL;
     }
     return o->part[part];

@@ -25,6 +25,8 @@ pl_op_build pl_build_linear, pl_build_matmul, pl_build_unary, pl_build_binary, p
 pl_op_build pl_build_conv2d, pl_build_pool2d, pl_build_batchnorm, pl_build_attention,
     pl_build_arange;
 
+/* op_util.c */
+
 /* -EINVAL: "NAME: WHAT: f32[2, 3], f32[4]". */
 int pl_op_refuse(const struct pl_op_request *req, const char *what, struct pl_error *err);
 

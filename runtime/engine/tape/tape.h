@@ -148,9 +148,9 @@ struct pl_tape {
     size_t memory_bytes, unshared_bytes; /* as planned; as it would be without reuse */
 
     /* Graphs (tape_graph.c). */
-    bool graphs;                /* may be used, where the device has them; set by the user */
-    struct pl_tape_graphs *own; /* NULL before the first run that may use them */
-    const uint64_t *draw;       /* `step` in the device's memory, for ops; NULL: take `step` */
+    bool graphs;                     /* may be used, where the device has them; set by the user */
+    struct pl_tape_graphs *captured; /* NULL before the first run that may use them */
+    const uint64_t *draw;            /* `step` in the device's memory, for ops; NULL: take `step` */
 };
 
 /* With the device's kernels for a real type. dev is borrowed. */
@@ -218,8 +218,5 @@ void *pl_tape_data(const struct pl_tape *tape, const plume_tensor *t);
 
 /* The gradient of a tensor as this tape sees it. NULL where there is none. */
 void *pl_tape_grad(const struct pl_tape *tape, const plume_tensor *t);
-
-/* tape_plan.c: places everything; tape.c calls it. */
-int pl_tape_plan(struct pl_tape *tape, struct pl_error *err);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Replaying a tape: what a stretch of its nodes asks of the device is captured into a graph
+/* Replaying a tape: what a segment of its nodes asks of the device is captured into a graph
  * (device.h) once it has run twice in the same way, and replayed from then on. The first runs are
  * plain, so that what is made once - plans of libraries, workspaces, modules of kernels - is there.
  *
@@ -18,7 +18,7 @@
 #define LEAST_NODES 2 /* for which a graph is worth its launch */
 #define KEY_FIXED 4   /* words in front of the leaves' */
 
-struct stretch {
+struct segment {
     uint64_t *key;
     size_t n_key;
     unsigned runs;                 /* without a graph */
@@ -30,7 +30,7 @@ struct pl_tape_graphs {
     bool refused;   /* a capture has failed: not again with this plan */
     bool draws;     /* there are nodes that read the counter */
     uint64_t *draw; /* the counter on the device; NULL until it is needed */
-    struct stretch list[GRAPHS_MAX];
+    struct segment list[GRAPHS_MAX];
     size_t n;
     uint64_t *key; /* of the run that is asked for */
     size_t key_cap;
@@ -38,7 +38,7 @@ struct pl_tape_graphs {
 
 static void drop(struct pl_tape *tape)
 {
-    struct pl_tape_graphs *g = tape->own;
+    struct pl_tape_graphs *g = tape->captured;
 
     for (size_t i = 0; i < g->n; i++) {
         tape->dev->ops->graph_free(tape->dev, g->list[i].graph);
@@ -49,7 +49,7 @@ static void drop(struct pl_tape *tape)
 
 void pl_tape_graphs_finish(struct pl_tape *tape)
 {
-    struct pl_tape_graphs *g = tape->own;
+    struct pl_tape_graphs *g = tape->captured;
 
     if (!g)
         return;
@@ -57,20 +57,20 @@ void pl_tape_graphs_finish(struct pl_tape *tape)
     pl_device_free(tape->dev, g->draw);
     free(g->key);
     free(g);
-    tape->own = NULL;
+    tape->captured = NULL;
     tape->draw = NULL;
 }
 
 static void refuse(struct pl_tape *tape, const char *why)
 {
-    tape->own->refused = true;
+    tape->captured->refused = true;
     pl_log_debug("tape", "%s: no graphs of this plan: %s", tape->dev->name, why);
 }
 
 /* Forgets what was about an older plan. */
 static void follow_plan(struct pl_tape *tape)
 {
-    struct pl_tape_graphs *g = tape->own;
+    struct pl_tape_graphs *g = tape->captured;
     struct pl_error err = {0};
 
     if (g->plan == tape->plans)
@@ -91,21 +91,21 @@ void pl_tape_graphs_begin(struct pl_tape *tape)
     tape->draw = NULL;
     if (!tape->graphs || tape->timed || !tape->dev->ops->capture_begin)
         return;
-    if (!tape->own)
-        tape->own = calloc(1, sizeof(*tape->own));
-    if (!tape->own)
+    if (!tape->captured)
+        tape->captured = calloc(1, sizeof(*tape->captured));
+    if (!tape->captured)
         return;
     follow_plan(tape);
-    if (!tape->own->draws || tape->own->refused)
+    if (!tape->captured->draws || tape->captured->refused)
         return;
-    pl_device_upload(tape->dev, tape->own->draw, &tape->step, sizeof(tape->step));
-    tape->draw = tape->own->draw;
+    pl_device_upload(tape->dev, tape->captured->draw, &tape->step, sizeof(tape->step));
+    tape->draw = tape->captured->draw;
 }
 
 bool pl_tape_graphs_usable(const struct pl_tape *tape)
 {
-    return tape->own && !tape->own->refused && tape->own->plan == tape->plans && tape->graphs &&
-           !tape->timed;
+    return tape->captured && !tape->captured->refused && tape->captured->plan == tape->plans &&
+           tape->graphs && !tape->timed;
 }
 
 static size_t node_at(size_t first, size_t k, const struct pl_backward *backward)
@@ -133,7 +133,7 @@ static size_t add_leaves(const struct pl_tape *tape,
         any |= node->in[i] && pl_tensor_root(node->in[i])->tape != tape;
     if (!any)
         return 0;
-    pl_tape_point(tape, index, backward != NULL, &call);
+    pl_node_bind(tape, index, backward != NULL, &call);
     for (size_t i = 0; i < node->n_in; i++) {
         if (!node->in[i] || pl_tensor_root(node->in[i])->tape == tape)
             continue;
@@ -148,7 +148,7 @@ static size_t add_leaves(const struct pl_tape *tape,
 static size_t
 make_key(struct pl_tape *tape, size_t first, size_t n, const struct pl_backward *backward)
 {
-    struct pl_tape_graphs *g = tape->own;
+    struct pl_tape_graphs *g = tape->captured;
     size_t most = KEY_FIXED, at = 0, kernels = 0;
 
     for (size_t k = 0; k < n; k++) {
@@ -175,9 +175,9 @@ make_key(struct pl_tape *tape, size_t first, size_t n, const struct pl_backward 
 }
 
 /* Where the graph for g->key is, or is to be; NULL: it runs plainly. */
-static struct stretch *find(struct pl_tape_graphs *g, size_t n_key)
+static struct segment *find(struct pl_tape_graphs *g, size_t n_key)
 {
-    struct stretch *s;
+    struct segment *s;
 
     for (size_t i = 0; i < g->n; i++)
         if (g->list[i].n_key == n_key &&
@@ -186,7 +186,7 @@ static struct stretch *find(struct pl_tape_graphs *g, size_t n_key)
     if (g->n == GRAPHS_MAX)
         return NULL;
     s = &g->list[g->n];
-    *s = (struct stretch){.key = calloc(n_key, sizeof(*s->key)), .n_key = n_key};
+    *s = (struct segment){.key = calloc(n_key, sizeof(*s->key)), .n_key = n_key};
     if (!s->key)
         return NULL;
     memcpy(s->key, g->key, n_key * sizeof(*s->key));
@@ -197,17 +197,18 @@ static struct stretch *find(struct pl_tape_graphs *g, size_t n_key)
 
 /* Nothing has run then. */
 static bool capture(struct pl_tape *tape,
-                    struct stretch *s,
+                    struct segment *s,
                     size_t first,
                     size_t n,
-                    const struct pl_backward *backward)
+                    const struct pl_backward *backward,
+                    pl_tape_run_fn *run)
 {
     const struct pl_device_ops *ops = tape->dev->ops;
     struct pl_error err = {0}, why = {0};
     int r = ops->capture_begin(tape->dev, &err);
 
     if (r == 0) {
-        int ran = pl_tape_run_nodes(tape, first, n, backward, &why);
+        int ran = run(tape, first, n, backward, &why);
 
         r = ops->capture_end(tape->dev, &s->graph, &err);
         if (r == 0 && ran < 0) { /* cannot be: nodes that meet stand alone */
@@ -228,7 +229,7 @@ static bool capture(struct pl_tape *tape,
     return r == 0;
 }
 
-static bool replay(struct pl_tape *tape, struct stretch *s)
+static bool replay(struct pl_tape *tape, struct segment *s)
 {
     if (tape->dev->ops->replay(tape->dev, s->graph) == 0)
         return true;
@@ -242,16 +243,17 @@ int pl_tape_graphs_run(struct pl_tape *tape,
                        size_t first,
                        size_t n,
                        const struct pl_backward *backward,
+                       pl_tape_run_fn *run,
                        struct pl_error *err)
 {
     size_t n_key = pl_tape_graphs_usable(tape) ? make_key(tape, first, n, backward) : 0;
-    struct stretch *s = n_key ? find(tape->own, n_key) : NULL;
+    struct segment *s = n_key ? find(tape->captured, n_key) : NULL;
 
     if (s && s->graph && replay(tape, s))
         return 0;
-    if (s && s->runs >= PLAIN_RUNS && capture(tape, s, first, n, backward) && replay(tape, s))
+    if (s && s->runs >= PLAIN_RUNS && capture(tape, s, first, n, backward, run) && replay(tape, s))
         return 0;
     if (s && s->runs < PLAIN_RUNS)
         s->runs++;
-    return pl_tape_run_nodes(tape, first, n, backward, err);
+    return run(tape, first, n, backward, err);
 }

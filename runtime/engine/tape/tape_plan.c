@@ -2,7 +2,7 @@
 /* What a recorded tape needs before it runs: who is the first to write each gradient, and where in
  * one block of memory everything lies. Time runs in positions: node i of n runs forward at i and
  * backward at 2n - 1 - i; what is read afterwards lives until 2n. Two things that are never alive
- * at the same position may have the same place (tape_place.c). */
+ * at the same position may have the same place (tape_memory.c). */
 #include "common/base/log.h"
 #include "runtime/engine/tape/tape_private.h"
 
@@ -174,7 +174,7 @@ static void make_blocks(struct pl_tape *tape, struct life *lives, struct pl_life
         struct pl_node *node = &tape->nodes[i];
         plume_tensor *out = node->out;
         size_t bytes = out->count * pl_dtype_size(out->dtype), back = back_at(tape, i);
-        size_t scratch = node->scratch_bytes + pl_tape_wide_bytes(node);
+        size_t scratch = node->scratch_bytes + pl_node_f32_bytes(node);
         struct life *life = &lives[i];
 
         life->data = life->grad = life->aux = life->forward = life->backward = SIZE_MAX;
@@ -223,7 +223,7 @@ static size_t low_nodes(const struct pl_tape *tape)
     return n;
 }
 
-int pl_tape_plan(struct pl_tape *tape, struct pl_error *err)
+static int make_plan(struct pl_tape *tape, struct pl_error *err)
 {
     _cleanup_free_ struct life *lives = calloc(PL_MAX(tape->n, (size_t)1), sizeof(*lives));
     struct pl_lifetimes p = {0};
@@ -263,6 +263,31 @@ int pl_tape_plan(struct pl_tape *tape, struct pl_error *err)
                  "%zu ops, %zu of them in 16 bits, %zu KiB of memory (%zu KiB without reuse)",
                  tape->n, low_nodes(tape), bytes >> 10, tape->unshared_bytes >> 10);
     return 0;
+}
+
+static bool
+same_roots(const struct pl_tape *tape, plume_tensor *const *roots, size_t n_roots, size_t n_seeds)
+{
+    return tape->n_roots == n_roots && tape->n_seeds == n_seeds &&
+           memcmp(tape->roots, roots, n_roots * sizeof(*roots)) == 0;
+}
+
+int pl_tape_prepare(struct pl_tape *tape,
+                    plume_tensor *const *roots,
+                    size_t n_roots,
+                    size_t n_seeds,
+                    struct pl_error *err)
+{
+    if (n_roots > PL_TAPE_ROOTS_MAX)
+        return pl_error_set(err, -E2BIG, "a step has more than %d results", PL_TAPE_ROOTS_MAX);
+    if (tape->planned && same_roots(tape, roots, n_roots, n_seeds))
+        return 0;
+    if (n_roots)
+        memcpy(tape->roots, roots, n_roots * sizeof(*roots));
+    tape->n_roots = n_roots;
+    tape->n_seeds = n_seeds;
+    tape->planned = false;
+    return make_plan(tape, err);
 }
 
 bool pl_tape_reaches(const struct pl_tape *tape, const plume_tensor *param)

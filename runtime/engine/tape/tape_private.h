@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* What the tape's files share. */
+/* Shared by the tape's files. tape.c traces; tape_plan.c plans, with tape_memory.c; tape_run.c runs
+ * nodes, with tape_node.c, and lets tape_graph.c replay them. */
 #ifndef PL_RUNTIME_ENGINE_TAPE_TAPE_PRIVATE_H
 #define PL_RUNTIME_ENGINE_TAPE_TAPE_PRIVATE_H
 
@@ -10,38 +11,60 @@ static inline enum pl_half pl_tape_half_of(enum plume_dtype dtype)
     return dtype == PLUME_F16 ? PL_HALF_F16 : PL_HALF_BF16;
 }
 
+/* tape_node.c */
+
+/* The f32 copies of one call's 16-bit tensors. Zeroed memory is: no copies. */
+struct pl_f32_copies {
+    char *next; /* the rest of the node's scratch */
+    float *in[PL_NODE_INPUTS_MAX], *in_grad[PL_NODE_INPUTS_MAX]; /* of the inputs' roots */
+    float *out, *out_grad;
+};
+
 /* Bytes that the f32 copies of a node's 16-bit tensors and of their gradients need. */
-size_t pl_tape_wide_bytes(const struct pl_node *node);
+size_t pl_node_f32_bytes(const struct pl_node *node);
 
-/* What the node gets to work on, before 16-bit tensors are copied and gradients begun. */
-void pl_tape_point(const struct pl_tape *tape, size_t index, bool backward, struct pl_call *ret);
+/* Fills *ret with the node's pointers, before 16-bit tensors are copied and gradients begun. */
+void pl_node_bind(const struct pl_tape *tape, size_t index, bool backward, struct pl_call *ret);
 
-/* Runs the nodes first, first + 1, ... (backward: first, first - 1, ...), n of them. What allreduce
- * said. */
-int pl_tape_run_nodes(struct pl_tape *tape,
-                      size_t first,
-                      size_t n,
-                      const struct pl_backward *backward,
-                      struct pl_error *err);
+/* Replaces pointers to 16-bit tensors by pointers to f32 copies, and fills those that the op
+ * reads. */
+void pl_node_widen_inputs(struct pl_call *call, struct pl_f32_copies *copies, bool backward);
+
+/* Rounds what the op has written into f32 copies back to the 16-bit tensors. */
+void pl_node_narrow_outputs(const struct pl_call *call,
+                            const struct pl_f32_copies *copies,
+                            bool backward);
 
 /* tape_graph.c */
 
-/* Before a forward run: sees to what graphs of it need. */
+/* Runs the nodes first, first + 1, ... (backward: first, first - 1, ...), n of them. Returns the
+ * error of allreduce. */
+typedef int pl_tape_run_fn(struct pl_tape *tape,
+                           size_t first,
+                           size_t n,
+                           const struct pl_backward *backward,
+                           struct pl_error *err);
+
+/* Call before a forward run: drops graphs of an older plan and uploads dropout's counter. */
 void pl_tape_graphs_begin(struct pl_tape *tape);
 
-/* Whether this run may use graphs; after begin. */
+/* True if this run may use graphs; call after begin. */
 bool pl_tape_graphs_usable(const struct pl_tape *tape);
 
-/* As pl_tape_run_nodes(), by a graph where there is one. Nodes that meet stand alone. */
+/* Does the same as `run`, by replaying a graph if one has been captured. A node at which ranks meet
+ * must be a segment of its own. */
 int pl_tape_graphs_run(struct pl_tape *tape,
                        size_t first,
                        size_t n,
                        const struct pl_backward *backward,
+                       pl_tape_run_fn *run,
                        struct pl_error *err);
 
 void pl_tape_graphs_finish(struct pl_tape *tape);
 
-/* Something in the tape's memory. */
+/* tape_memory.c */
+
+/* A piece of the tape's memory. */
 struct pl_lifetime {
     size_t bytes, from, to; /* alive at these positions, both included */
     size_t offset;
@@ -51,11 +74,11 @@ struct pl_lifetime {
 struct pl_lifetimes {
     struct pl_lifetime *list;
     size_t n, cap;
-    bool bad; /* out of memory: the list is not whole */
+    bool bad; /* out of memory: the list is incomplete */
 };
 
-/* Returns the index, SIZE_MAX for no bytes (or, with `bad`, no memory). The size is rounded up to
- * PL_BUMP_ALIGN. */
+/* Returns the index; SIZE_MAX if bytes is 0 or memory ran out (then `bad` is set). The size is
+ * rounded up to PL_BUMP_ALIGN. */
 size_t pl_lifetimes_add(struct pl_lifetimes *p, size_t bytes, size_t from, size_t to);
 
 /* Sets the offsets, so that no two that are alive at the same position overlap; `spread`: so that

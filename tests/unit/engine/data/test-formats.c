@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* Data files: what is read of each format, and what is said of files that are wrong. */
 #include "common/base/fs.h"
-#include "runtime/engine/data/array.h"
 #include "runtime/engine/data/data_find.h"
+#include "runtime/engine/data/open.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Batches, with and without the prefetching thread. */
 #include "runtime/engine/data/loader.h"
+#include "runtime/engine/data/open.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

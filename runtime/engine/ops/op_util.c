@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: MIT */
+#include "common/base/buf.h"
+#include "runtime/engine/ops/op_private.h"
+
+int pl_op_refuse(const struct pl_op_request *req, const char *what, struct pl_error *err)
+{
+    _cleanup_(pl_buf_finish) struct pl_buf list = {0};
+    char text[96];
+
+    for (size_t i = 0; i < req->n_in && i < 6; i++)
+        pl_buf_addf(&list, "%s%s", i ? ", " : "", pl_tensor_text(req->in[i], text, sizeof(text)));
+    if (req->n_in > 6)
+        pl_buf_adds(&list, ", ...");
+    return pl_error_set(err, -EINVAL, "%s: %s: %s", req->name, what, pl_buf_str(&list));
+}
+
+bool pl_op_all_real(const struct pl_op_request *req)
+{
+    for (size_t i = 0; i < req->n_in; i++)
+        if (!pl_dtype_is_real(req->in[i]->dtype))
+            return false;
+    return true;
+}

@@ -1,0 +1,153 @@
+/* SPDX-License-Identifier: MIT */
+/* The pointers that one node runs on. Kernels compute in f32 or f64. Where a node's table is of the
+ * tensors' 16-bit type, its kernels load and round them themselves. A table of f32 gets an f32 copy
+ * of a 16-bit tensor, which is rounded back after the op (to nearest, ties to even). Views of one
+ * memory block share the copy. So every op rounds as on a 16-bit machine: once per op. */
+#include "runtime/engine/tape/tape_private.h"
+
+#define ALIGN(bytes) (((bytes) + PL_BUMP_ALIGN - 1) & ~(size_t)(PL_BUMP_ALIGN - 1))
+
+static bool has_f32_copy(const struct pl_node *node, const plume_tensor *t)
+{
+    return t && !node->op->raw && pl_dtype_is_16bit(t->dtype) &&
+           pl_dtype_of_real(node->k->real) != t->dtype;
+}
+
+/* Index of an earlier input in the same memory block, or SIZE_MAX. */
+static size_t copy_shared_with(const struct pl_node *node, size_t i)
+{
+    for (size_t k = 0; k < i; k++)
+        if (node->in[k] && pl_tensor_root(node->in[k]) == pl_tensor_root(node->in[i]))
+            return k;
+    return SIZE_MAX;
+}
+
+size_t pl_node_f32_bytes(const struct pl_node *node)
+{
+    size_t sum = 0;
+
+    for (size_t i = 0; i < node->n_in; i++)
+        if (has_f32_copy(node, node->in[i]) && copy_shared_with(node, i) == SIZE_MAX)
+            sum += 2 * ALIGN(pl_tensor_root(node->in[i])->count * sizeof(float));
+    if (has_f32_copy(node, node->out))
+        sum += 2 * ALIGN(node->out->count * sizeof(float));
+    return sum ? sum + PL_BUMP_ALIGN : 0;
+}
+
+void *pl_tape_data(const struct pl_tape *tape, const plume_tensor *t)
+{
+    const plume_tensor *root = t->base ? t->base : t;
+
+    if (!tape->copies || !root->number)
+        return pl_tensor_data(t);
+    return (char *)tape->copies[root->number - 1] + t->offset * pl_dtype_size(root->dtype);
+}
+
+void *pl_tape_grad(const struct pl_tape *tape, const plume_tensor *t)
+{
+    const plume_tensor *root = t->base ? t->base : t;
+    char *grad = pl_tensor_grad(t);
+
+    return grad && root->is_param ? grad + tape->param_shift : grad;
+}
+
+static void widen(const struct pl_call *c, const plume_tensor *t, const void *from, float *to)
+{
+    c->k->widen(&(struct pl_half_args){
+        .n = t->count, .type = pl_tape_half_of(t->dtype), .half = (void *)from, .wide = to});
+}
+
+static void narrow(const struct pl_call *c, const plume_tensor *t, const float *from, void *to)
+{
+    c->k->narrow(&(struct pl_half_args){
+        .n = t->count, .type = pl_tape_half_of(t->dtype), .half = to, .wide = (void *)from});
+}
+
+static float *take(struct pl_f32_copies *copies, size_t count)
+{
+    void *p = copies->next; /* aligned to PL_BUMP_ALIGN */
+
+    copies->next += ALIGN(count * sizeof(float));
+    return p;
+}
+
+void pl_node_bind(const struct pl_tape *tape, size_t index, bool backward, struct pl_call *c)
+{
+    const struct pl_node *node = &tape->nodes[index];
+
+    c->tape = tape;
+    c->k = node->k;
+    c->node = node;
+    c->attr = &node->attr;
+    c->index = index;
+    for (size_t i = 0; i < node->n_in; i++) {
+        const plume_tensor *in = node->in[i];
+
+        c->in[i] = in ? pl_tape_data(tape, in) : NULL;
+        c->in_grad[i] = backward && in && in->wants_grad ? pl_tape_grad(tape, in) : NULL;
+        c->add[i] = node->add[i];
+    }
+    c->out = pl_tensor_data(node->out);
+    c->out_grad = backward ? pl_tensor_grad(node->out) : NULL;
+    c->aux = node->aux;
+    c->scratch = node->scratch[backward];
+}
+
+void pl_node_widen_inputs(struct pl_call *c, struct pl_f32_copies *copies, bool backward)
+{
+    const struct pl_node *node = c->node;
+
+    copies->next = (char *)c->scratch + ALIGN(node->scratch_bytes);
+    for (size_t i = 0; i < node->n_in; i++) {
+        const plume_tensor *in = node->in[i], *root;
+        size_t same;
+
+        if (!has_f32_copy(node, in))
+            continue;
+        root = pl_tensor_root(node->in[i]);
+        same = copy_shared_with(node, i);
+        copies->in[i] = same == SIZE_MAX ? take(copies, root->count) : copies->in[same];
+        if (same == SIZE_MAX && (!backward || (node->op->needs & PL_NEEDS_IN(i))))
+            widen(c, root, root->data, copies->in[i]);
+        c->in[i] = copies->in[i] + in->offset;
+        if (!c->in_grad[i])
+            continue;
+        copies->in_grad[i] = same != SIZE_MAX && copies->in_grad[same] ? copies->in_grad[same]
+                                                                       : take(copies, root->count);
+        if (same == SIZE_MAX || copies->in_grad[i] != copies->in_grad[same])
+            if (c->add[i] || in->base)
+                widen(c, root, pl_tape_grad(c->tape, root), copies->in_grad[i]);
+        c->in_grad[i] = copies->in_grad[i] + in->offset;
+    }
+    if (!has_f32_copy(node, node->out))
+        return;
+    copies->out = take(copies, node->out->count);
+    if (backward && (node->op->needs & PL_NEEDS_OUT))
+        widen(c, node->out, node->out->data, copies->out);
+    c->out = copies->out;
+    if (backward) {
+        copies->out_grad = take(copies, node->out->count);
+        widen(c, node->out, node->out->grad, copies->out_grad);
+        c->out_grad = copies->out_grad;
+    }
+}
+
+void pl_node_narrow_outputs(const struct pl_call *c,
+                            const struct pl_f32_copies *copies,
+                            bool backward)
+{
+    const struct pl_node *node = c->node;
+
+    if (!backward) {
+        if (copies->out)
+            narrow(c, node->out, copies->out, node->out->data);
+        return;
+    }
+    for (size_t i = 0; i < node->n_in; i++) {
+        const plume_tensor *root = node->in[i] ? pl_tensor_root(node->in[i]) : NULL;
+        size_t same = root ? copy_shared_with(node, i) : SIZE_MAX;
+
+        if (copies->in_grad[i] && (same == SIZE_MAX || copies->in_grad[same] != copies->in_grad[i]))
+            narrow(c, root, copies->in_grad[i], pl_tape_grad(c->tape, root));
+    }
+}
