@@ -1,41 +1,13 @@
 /* SPDX-License-Identifier: MIT */
-#include "kernels/cpu/level.h"
+#include "kernels/cpu/vmath.h"
 #include "kernels/pool/pool.h"
 
 #include <math.h>
-#include <string.h>
 
 #define CHUNKS 256
 #define ELEMENTS ((size_t)16384)
 #define LANES 16
 #define PIECE 512 /* exponentials that are not kept */
-
-/* e^x for x <= 0 (or NaN), in vector registers where the compiler inlines it into a loop: Cody and
- * Waite's reduction to |r| <= ln(2)/2 and the Taylor polynomial of degree 7, relative error below
- * 2e-7. Below -87 it stays at e^-87, which is nothing beside the row's largest term, 1. */
-static inline float exp_nonpositive(float x)
-{
-    const float magic = 12582912.0f; /* 1.5 * 2^23: adding it rounds to an integer */
-    float clamped = x < -87.0f ? -87.0f : x;
-    float shifted = clamped * 1.44269504f + magic;
-    float n = shifted - magic;
-    float r = clamped - n * 0.693359375f + n * 2.12194440e-4f;
-    float p = 1.98412698e-4f;
-    uint32_t bits;
-    float power;
-
-    p = p * r + 1.38888889e-3f;
-    p = p * r + 8.33333333e-3f;
-    p = p * r + 4.16666667e-2f;
-    p = p * r + 1.66666667e-1f;
-    p = p * r + 0.5f;
-    p = p * r + 1.0f;
-    p = p * r + 1.0f;
-    memcpy(&bits, &shifted, sizeof(bits));
-    bits = (bits + 127u) << 23; /* the integer stands in the low bits of shifted */
-    memcpy(&power, &bits, sizeof(power));
-    return p * power;
-}
 
 /* The largest of a row; a NaN in front stays, others are passed over (as their sum is one). */
 static float largest(const float *restrict z, size_t n)
@@ -76,7 +48,7 @@ static double sum_of_piece(const float *restrict exps, size_t n)
 static double exponentials(float *restrict exps, const float *restrict z, size_t n, float max)
 {
     for (size_t c = 0; c < n; c++)
-        exps[c] = exp_nonpositive(z[c] - max);
+        exps[c] = pl_exp_nonpositive(z[c] - max);
     return sum_of_piece(exps, n);
 }
 

@@ -10,15 +10,14 @@
 
 #define PL_INLINE static inline __attribute__((always_inline))
 
-/* e^x: Cody and Waite's reduction to |r| <= ln(2)/2 and the Taylor polynomial of degree 7, relative
- * error below 2e-7. Clamped to e^-87 below and e^88 above. */
-PL_INLINE float pl_exp(float x)
+/* e^x for x in [-87, 88]: Cody and Waite's reduction to |r| <= ln(2)/2 and the Taylor polynomial of
+ * degree 7, relative error below 2e-7. */
+PL_INLINE float pl_exp_in_range(float x)
 {
     const float magic = 12582912.0f; /* 1.5 * 2^23: adding it rounds to an integer */
-    float clamped = x < -87.0f ? -87.0f : x > 88.0f ? 88.0f : x;
-    float shifted = clamped * 1.44269504f + magic;
+    float shifted = x * 1.44269504f + magic;
     float n = shifted - magic;
-    float r = clamped - n * 0.693359375f + n * 2.12194440e-4f;
+    float r = x - n * 0.693359375f + n * 2.12194440e-4f;
     float p = 1.98412698e-4f;
     uint32_t bits;
     float power;
@@ -34,6 +33,18 @@ PL_INLINE float pl_exp(float x)
     bits = (bits + 127u) << 23; /* the integer stands in the low bits of shifted */
     memcpy(&power, &bits, sizeof(power));
     return p * power;
+}
+
+/* e^x, clamped to e^-87 below and e^88 above. */
+PL_INLINE float pl_exp(float x)
+{
+    return pl_exp_in_range(x < -87.0f ? -87.0f : x > 88.0f ? 88.0f : x);
+}
+
+/* e^x for x <= 0, without the upper clamp. Below -87 it stays at e^-87. */
+PL_INLINE float pl_exp_nonpositive(float x)
+{
+    return pl_exp_in_range(x < -87.0f ? -87.0f : x);
 }
 
 PL_INLINE float pl_sigmoid(float x)

@@ -3,7 +3,7 @@
 #include "common/base/fs.h"
 #include "common/base/log.h"
 #include "kernels/pool/pool.h"
-#include "runtime/engine/comm/comm_device.h"
+#include "runtime/engine/comm/comm_gpu.h"
 #include "runtime/engine/comm/comm_mpi.h"
 #include "runtime/engine/device/gpu.h"
 #include "runtime/engine/module/module.h"
@@ -120,7 +120,7 @@ static int train_on(const struct pl_module *module,
         "rank %u of %u, strategy %s, precision %s, collectives %s%s, device %s, kernels %s, %u "
         "threads, %.3g Mflop a step",
         comm->rank, comm->size, pl_strategy_names[trainer.strategy.kind],
-        pl_precision_names[options->precision], comm->ops->name, comm->device ? " and nccl" : "",
+        pl_precision_names[options->precision], comm->ops->name, comm->gpu ? " and nccl" : "",
         trainer.dev->name, trainer.kernels->name, pl_pool_threads(),
         (pl_tape_flops(tape, false) + pl_tape_flops(tape, true)) * trainer.strategy.devices * 1e-6);
     for (unsigned i = 1; options->part_devices && i < options->devices; i++)
@@ -147,7 +147,7 @@ static int open_gpus(const struct pl_pltrain *p,
         .list = p->device,
         .n = p->n_device,
         .asked = p->devices > 0,
-        .local_rank = comm->place.local_rank,
+        .local_rank = comm->world.local_rank,
         .options = {.tf32 = p->tf32, .deterministic = p->train.deterministic},
     };
     unsigned n = p->train.devices;
@@ -174,7 +174,7 @@ join_gpus(const struct pl_pltrain *p, struct pl_comm *comm, struct gpus *gpus, s
 {
     if (p->nccl == PL_NCCL_NEVER || p->train.deterministic)
         return 0;
-    return pl_comm_device_create(comm, gpus->list[0], p->nccl == PL_NCCL_ALWAYS, err);
+    return pl_comm_gpu_create(comm, gpus->list[0], p->nccl == PL_NCCL_ALWAYS, err);
 }
 
 static int train_in(const struct pl_pltrain *p,
@@ -193,9 +193,9 @@ static int train_in(const struct pl_pltrain *p,
         r = ask_for_place(&module->hooks, world, err);
     if (r == 0)
         r = pl_comm_create(world, report.link.fd >= 0 ? &report.link : NULL, &comm, err);
-    if (r == 0 && p->nodes && comm->place.n_nodes != (unsigned)p->nodes)
+    if (r == 0 && p->nodes && comm->world.n_nodes != (unsigned)p->nodes)
         r = pl_error_set(err, -EINVAL, "option '--num-nodes' says %lld, but there are %u",
-                         (long long)p->nodes, comm->place.n_nodes);
+                         (long long)p->nodes, comm->world.n_nodes);
     if (r == 0)
         r = pl_threads_share(comm, err);
     if (r == 0 && p->gpu) {
@@ -208,7 +208,7 @@ static int train_in(const struct pl_pltrain *p,
     if (r == 0)
         r = train_on(module, hparams, &options, comm, &report, err);
     if (comm) /* all ranks are through, or this one fails: an interruption, all agreed on */
-        pl_comm_device_destroy(comm, r < 0 && r != -EINTR ? pl_error_text(err) : NULL);
+        pl_comm_gpu_destroy(comm, r < 0 && r != -EINTR ? pl_error_text(err) : NULL);
     pl_gpu_close_all(gpus.list, gpus.n);
     return r;
 }

@@ -21,7 +21,7 @@ int pl_threads_share(struct pl_comm *comm, struct pl_error *err)
     if (!all || !offset)
         return pl_error_set(err, -ENOMEM, "out of memory");
     mine = &all[comm->rank];
-    mine->node = comm->place.node;
+    mine->node = comm->world.node;
     sched_getaffinity(0, sizeof(mine->cpus), &mine->cpus); /* else empty: the same for all */
     for (unsigned i = 0; i <= n; i++)
         offset[i] = i * sizeof(*all);

@@ -80,8 +80,8 @@ static const struct {
 static void start(struct net *net, struct pl_device *dev, size_t low, bool pure)
 {
     make_on(net, dev, PL_REAL_F32);
-    net->tape.low = lows[low].dtype;
-    net->tape.pure_low = pure;
+    net->tape.amp_dtype = lows[low].dtype;
+    net->tape.amp_o3 = pure;
 }
 
 /* All memory is NaNs before. */
@@ -174,7 +174,7 @@ static void test_losses_of_16_bit_logits_are_f32(void **state)
         double apart;
 
         start(net, fake_device(), low, false);
-        net->tape.spread = true;
+        net->tape.no_reuse = true;
         pl_tape_begin(&net->tape);
         w = OP(PLUME_OP_RESHAPE, ARGS({2, 4, 6}, {0}), &net->t[2]);
         y = OP(PLUME_OP_LINEAR, NONE, &net->t[0], w);
@@ -212,7 +212,7 @@ static bool is_wide(const struct net *net)
     bool any = false;
 
     for (size_t i = 0; i < net->tape.n; i++)
-        any |= net->tape.nodes[i].op->widens;
+        any |= net->tape.nodes[i].op->in_f32;
     return any;
 }
 
@@ -285,7 +285,7 @@ static void test_what_ops_keep(void **state)
 
         start(net, fake_device(), 0, true);
         if (!low)
-            net->tape.low = 0;
+            net->tape.amp_dtype = 0;
         pl_tape_begin(&net->tape);
         t[0] = OP(PLUME_OP_LAYERNORM, NONE, &net->t[0]);
         t[1] = OP(PLUME_OP_NORMALIZE, NONE, &net->t[0]);
@@ -302,8 +302,8 @@ static void test_what_ops_keep(void **state)
             const struct pl_node *node = &net->tape.nodes[t[i]->node];
 
             assert_int_equal(node->k->real, low ? PL_REAL_BF16 : PL_REAL_F32);
-            if (node->aux_bytes != want[i])
-                fail_msg("%s keeps %zu bytes, not %zu", node->op->name, node->aux_bytes, want[i]);
+            if (node->saved_bytes != want[i])
+                fail_msg("%s keeps %zu bytes, not %zu", node->op->name, node->saved_bytes, want[i]);
         }
         finish(net);
     }
@@ -322,9 +322,9 @@ static void test_memory_of_random_graphs(void **state)
             struct pl_tape *tape = &net[i].net.tape;
 
             random_make(&net[i], fake_device(), PL_REAL_F32, seed, 5 + seed % 40);
-            tape->low = lows[seed % 2].dtype;
-            tape->pure_low = seed % 3 > 0;
-            tape->spread = i;
+            tape->amp_dtype = lows[seed % 2].dtype;
+            tape->amp_o3 = seed % 3 > 0;
+            tape->no_reuse = i;
             value[i] = on_device_scalar(run(&net[i].net, random_function));
         }
         if (!isfinite(value[0]) || value[0] != value[1])

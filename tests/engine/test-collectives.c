@@ -196,9 +196,9 @@ static const char *split(struct pl_comm *comm, void *shared)
     names[part->rank] = (unsigned char)comm->rank;
     TRY(pl_comm_allgather(part, names, offset, &err));
     for (unsigned i = 0; i < part->size; i++)
-        if (names[i] != part->world[i] || (i && names[i] >= names[i - 1]))
+        if (names[i] != part->world_ranks[i] || (i && names[i] >= names[i - 1]))
             return say("member %u of rank %u's part is %u (%u)", i, comm->rank, names[i],
-                       part->world[i]);
+                       part->world_ranks[i]);
     pl_comm_destroy(part);
     return gather(comm, NULL); /* the whole one still works */
 }

@@ -69,7 +69,7 @@ static const char *collectives(struct pl_comm *host, void *shared)
 
     TRY(make(host, &comm, &err));
     if (strcmp(comm->ops->name, "nccl") != 0 || comm->size != n || comm->rank != rank ||
-        comm->world[rank] != host->world[rank])
+        comm->world_ranks[rank] != host->world_ranks[rank])
         return "not the members of the host's communicator";
     TRY(pl_comm_alloc(comm, 4000, (void **)&f, &err));
     for (size_t i = 0; i < 1000; i++)
@@ -148,7 +148,7 @@ static const char *split(struct pl_comm *host, void *shared)
         TRY(pl_comm_nccl_wait(part, &err));
         if (f != (color ? 2.0f : 9.0f))
             why = say("the sum of color %d is %g", color, f);
-        if (part->rank != host_part->rank || part->world[part->rank] != host->rank)
+        if (part->rank != host_part->rank || part->world_ranks[part->rank] != host->rank)
             why = "the order is not that of the keys";
     }
     pl_comm_destroy(PL_TAKE(part));

@@ -22,7 +22,7 @@ struct layout {
 struct desc {
     cublasComputeType_t compute;
     cudaDataType_t scale;
-    cublasOperation_t turn_a, turn_b;
+    cublasOperation_t trans_a, trans_b;
     cublasLtEpilogue_t epilogue;
     void *bias, *aux;
     int64_t ld_aux;
@@ -104,8 +104,8 @@ cublasStatus_t cublasLtMatmulDescInit_internal(cublasLtMatmulDesc_t desc,
 {
     struct desc d = {.compute = compute,
                      .scale = scale,
-                     .turn_a = CUBLAS_OP_N,
-                     .turn_b = CUBLAS_OP_N,
+                     .trans_a = CUBLAS_OP_N,
+                     .trans_b = CUBLAS_OP_N,
                      .epilogue = CUBLASLT_EPILOGUE_DEFAULT};
 
     assert_int_equal(size, sizeof(*desc));
@@ -122,10 +122,10 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t desc,
 
     switch (which) {
     case CUBLASLT_MATMUL_DESC_TRANSA:
-        TAKE(d->turn_a);
+        TAKE(d->trans_a);
         break;
     case CUBLASLT_MATMUL_DESC_TRANSB:
-        TAKE(d->turn_b);
+        TAKE(d->trans_b);
         break;
     case CUBLASLT_MATMUL_DESC_EPILOGUE:
         TAKE(d->epilogue);
@@ -195,11 +195,11 @@ static bool has_bias(const struct desc *d)
 static void
 check(const struct desc *d, const struct layout *a, const struct layout *b, const struct layout *c)
 {
-    uint64_t k = d->turn_a == CUBLAS_OP_T ? a->rows : a->columns;
+    uint64_t k = d->trans_a == CUBLAS_OP_T ? a->rows : a->columns;
 
-    assert_int_equal(d->turn_a == CUBLAS_OP_T ? a->columns : a->rows, c->rows);
-    assert_int_equal(d->turn_b == CUBLAS_OP_T ? b->rows : b->columns, c->columns);
-    assert_int_equal(d->turn_b == CUBLAS_OP_T ? b->columns : b->rows, k);
+    assert_int_equal(d->trans_a == CUBLAS_OP_T ? a->columns : a->rows, c->rows);
+    assert_int_equal(d->trans_b == CUBLAS_OP_T ? b->rows : b->columns, c->columns);
+    assert_int_equal(d->trans_b == CUBLAS_OP_T ? b->columns : b->rows, k);
     assert_true(a->batch == c->batch && b->batch == c->batch && c->batch > 0);
     assert_true(a->type == c->type && b->type == c->type);
     assert_int_equal(d->scale, c->type == CUDA_R_64F ? CUDA_R_64F : CUDA_R_32F);
@@ -321,7 +321,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle,
     const struct layout *la = (struct layout *)a_layout, *lb = (struct layout *)b_layout;
     const struct layout *l = (struct layout *)d_layout;
     const struct prefer *p = (const struct prefer *)algo;
-    uint64_t k = what->turn_a == CUBLAS_OP_T ? la->rows : la->columns;
+    uint64_t k = what->trans_a == CUBLAS_OP_T ? la->rows : la->columns;
     size_t size = size_of(l->type);
 
     if (fake_lt.not_supported)
@@ -344,7 +344,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle,
             double bgrad = 0;
 
             for (uint64_t j = 0; j < k; j++)
-                bgrad += at(lb, what->turn_b, bi, j, column);
+                bgrad += at(lb, what->trans_b, bi, j, column);
             if (what->epilogue == CUBLASLT_EPILOGUE_BGRADB)
                 store(l->type, what->bias, column, bgrad);
             for (uint64_t row = 0; row < l->rows; row++) {
@@ -352,7 +352,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle,
                 double s = load(what->scale, beta, 0), sum = 0;
 
                 for (uint64_t j = 0; j < k; j++)
-                    sum += at(la, what->turn_a, ai, row, j) * at(lb, what->turn_b, bi, j, column);
+                    sum += at(la, what->trans_a, ai, row, j) * at(lb, what->trans_b, bi, j, column);
                 sum *= load(what->scale, alpha, 0);
                 if (s != 0)
                     sum += s * load(l->type, di, to);

@@ -86,8 +86,8 @@ int pl_comm_broadcast_on(
 
     if (comm->size == 1)
         return 0;
-    if (comm->device && !dev->ops->host)
-        return pl_comm_broadcast(comm->device, buf, bytes, err);
+    if (comm->gpu && !dev->ops->host)
+        return pl_comm_broadcast(comm->gpu, buf, bytes, err);
     r = pl_device_map(dev, buf, bytes, PL_DEVICE_READ | PL_DEVICE_WRITE, &map, err);
     if (r < 0)
         return r;
@@ -127,17 +127,17 @@ void pl_comm_abort(struct pl_comm *comm, const char *text)
 
     if (!comm)
         return;
-    snprintf(full, sizeof(full), "rank %u gave up: %s", comm->world[comm->rank], text);
+    snprintf(full, sizeof(full), "rank %u gave up: %s", comm->world_ranks[comm->rank], text);
     comm->ops->abort(comm, full);
-    if (comm->device)
-        comm->device->ops->abort(comm->device, full);
+    if (comm->gpu)
+        comm->gpu->ops->abort(comm->gpu, full);
 }
 
 void pl_comm_fail(struct pl_comm *comm, int r, const struct pl_error *err)
 {
     if (r != -ECONNRESET)
         pl_comm_abort(comm, pl_error_text(err));
-    else if (comm->device)
+    else if (comm->gpu)
         comm->ops->abort(comm, pl_error_text(err));
 }
 
@@ -151,7 +151,7 @@ void pl_comm_destroy(struct pl_comm *comm)
 
 struct self {
     struct pl_comm base;
-    unsigned world;
+    unsigned world_rank;
     void **blocks;
     size_t n;
 };
@@ -237,8 +237,8 @@ int pl_comm_self_create(unsigned world_rank, struct pl_comm **ret, struct pl_err
 
     if (!self)
         return pl_error_set(err, -ENOMEM, "out of memory");
-    self->world = world_rank;
-    self->base = (struct pl_comm){.ops = &self_ops, .size = 1, .world = &self->world};
+    self->world_rank = world_rank;
+    self->base = (struct pl_comm){.ops = &self_ops, .size = 1, .world_ranks = &self->world_rank};
     *ret = &self->base;
     return 0;
 }

@@ -65,13 +65,13 @@ struct pl_world {
 
 struct pl_comm {
     const struct pl_comm_ops *ops;
-    unsigned rank, size;    /* in this communicator */
-    const unsigned *world;  /* world rank of each member, owned by the backend */
-    struct pl_world place;  /* of this process in it */
-    struct pl_comm *device; /* the same members' for memory of their GPUs (comm_device.h), or NULL;
+    unsigned rank, size;         /* in this communicator */
+    const unsigned *world_ranks; /* world rank of each member, owned by the backend */
+    struct pl_world world;       /* of this process in it */
+    struct pl_comm *gpu; /* the same members' for memory of their GPUs (comm_gpu.h), or NULL;
                                not owned */
-    bool ordered;           /* sums in the order of ranks, at the cost of gathering them all; set by
-                               the user, on all ranks alike */
+    bool ordered;        /* sums in the order of ranks, at the cost of gathering them all; set by
+                            the user, on all ranks alike */
 };
 
 /* From the environment that the launcher sets: RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE,
@@ -116,7 +116,7 @@ int pl_comm_allreduce_half(struct pl_comm *comm,
 /* Everybody gets rank 0's bytes. */
 int pl_comm_broadcast(struct pl_comm *comm, void *buf, size_t bytes, struct pl_error *err);
 
-/* The same for a device's memory, on other devices than the CPU by comm->device, or without one by
+/* The same for a device's memory, on other devices than the CPU by comm->gpu, or without one by
  * way of the host's memory. -ENOMEM, -EIO. */
 int pl_comm_broadcast_on(
     struct pl_comm *comm, struct pl_device *dev, void *buf, size_t bytes, struct pl_error *err);
@@ -140,7 +140,7 @@ void pl_comm_abort(struct pl_comm *comm, const char *text);
 
 /* Behind a call that failed, as the last thing but destroy: does what that comes to. The loss of
  * another rank (r is -ECONNRESET) is passed on as it is where this communicator may not know of it
- * yet (comm->device does); what happened here is an abort. */
+ * yet (comm->gpu does); what happened here is an abort. */
 void pl_comm_fail(struct pl_comm *comm, int r, const struct pl_error *err);
 
 /* For backends and their tests. A member is a rank of the communicator to be. */

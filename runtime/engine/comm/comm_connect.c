@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /* Who is there and how to reach them: the rendezvous of all ranks, and of a part of them.
  *
- * Each rank makes a card: its node, and where it can be reached. All get all cards: through the
+ * Each rank makes a text: its node, and where it can be reached. All get all texts: through the
  * socket to the node daemon, through MPI where that started the job, through a place of the
- * module's own (comm_store.c), or, for a part of a communicator, through that. From the cards
+ * module's own (comm_store.c), or, for a part of a communicator, through that. From the texts
  * follow the groups: the ranks of this node, and the first rank of each node. */
 #include "common/base/fs.h"
 #include "common/base/log.h"
@@ -17,7 +17,7 @@
 
 #define EXCHANGE_TIMEOUT_MS 120000 /* a node may come up late; the hub ends the job before that */
 #define KEY_BYTES 32
-#define CARD_MAX 512
+#define ENDPOINT_MAX 512
 
 static int env_number(const char *name, int64_t max, unsigned *ret, struct pl_error *err)
 {
@@ -163,42 +163,42 @@ static int groups_init(struct groups *g, unsigned n, struct pl_error *err)
                : pl_error_set(err, -ENOMEM, "out of memory");
 }
 
-/* cards[i] is member i's, whose number in the world is members[i] (NULL: i). */
-static int sort_out(const struct pl_world *world,
-                    char **cards,
-                    const unsigned *members,
-                    struct groups *g,
-                    struct pl_error *err)
+/* texts[i] is member i's, whose number in the world is members[i] (NULL: i). */
+static int make_groups(const struct pl_world *world,
+                       char **texts,
+                       const unsigned *members,
+                       struct groups *g,
+                       struct pl_error *err)
 {
     _cleanup_free_ unsigned *nodes = calloc(world->size, sizeof(*nodes));
 
     if (!nodes)
         return pl_error_set(err, -ENOMEM, "out of memory");
     for (unsigned i = 0; i < world->size; i++) {
-        struct comm_endpoint card = {0};
+        struct comm_endpoint endpoint = {0};
         unsigned k = 0;
-        int r = parse_endpoint(cards[i], members ? members[i] : i, &card, err);
+        int r = parse_endpoint(texts[i], members ? members[i] : i, &endpoint, err);
 
         if (r < 0)
             return r;
         if (i == 0)
-            memcpy(g->key, card.key, sizeof(card.key));
-        while (k < g->n_leaders && nodes[k] != card.node)
+            memcpy(g->key, endpoint.key, sizeof(endpoint.key));
+        while (k < g->n_leaders && nodes[k] != endpoint.node)
             k++;
         if (k == g->n_leaders) {
-            nodes[k] = card.node;
+            nodes[k] = endpoint.node;
             if (i == world->rank) {
                 g->is_leader = true;
                 g->leader_rank = k;
             }
-            g->leaders[g->n_leaders++] = card.peer;
+            g->leaders[g->n_leaders++] = endpoint.peer;
         }
-        g->all[i] = card.peer;
+        g->all[i] = endpoint.peer;
         g->node[i] = k;
-        if (card.node == world->node) {
+        if (endpoint.node == world->node) {
             if (i == world->rank)
                 g->local_rank = g->n_local;
-            g->local[g->n_local++] = card.peer;
+            g->local[g->n_local++] = endpoint.peer;
         }
     }
     if (g->n_local != world->local_size || g->is_leader != (world->local_rank == 0))
@@ -293,9 +293,9 @@ static int make_key(unsigned rank, char *key, struct pl_error *err)
     return 0;
 }
 
-/* How members hand out cards: *ret_cards has world->size strings, all in one block. */
+/* How members hand out texts: *ret_texts has world->size strings, all in one block. */
 struct exchange {
-    int (*run)(void *ctx, const char *card, char ***ret_cards, struct pl_error *err);
+    int (*run)(void *ctx, const char *text, char ***ret_texts, struct pl_error *err);
     void *ctx;
     const unsigned *members; /* world rank of each member; NULL = the same */
 };
@@ -307,8 +307,8 @@ static int connect_members(const struct pl_world *world,
 {
     _cleanup_close_ int control_fd = -EBADF, listen_fd = -EBADF;
     _cleanup_(groups_finish) struct groups groups = {0};
-    char key[2 * KEY_BYTES + 1], card[CARD_MAX];
-    _cleanup_free_ char **cards = NULL;
+    char key[2 * KEY_BYTES + 1], text[ENDPOINT_MAX];
+    _cleanup_free_ char **texts = NULL;
     unsigned port = 0;
     int r;
 
@@ -323,18 +323,18 @@ static int connect_members(const struct pl_world *world,
         r = groups_init(&groups, world->size, err);
     if (r < 0)
         return r;
-    snprintf(card, sizeof(card), "plume-1 node=%u pid=%d fd=%d addr=%s port=%u key=%s", world->node,
+    snprintf(text, sizeof(text), "plume-1 node=%u pid=%d fd=%d addr=%s port=%u key=%s", world->node,
              (int)getpid(), control_fd, world->address, port, key);
-    r = x->run(x->ctx, card, &cards, err);
+    r = x->run(x->ctx, text, &texts, err);
     if (r < 0)
         return pl_error_wrap(err, r, "while looking for the other ranks");
-    r = sort_out(world, cards, x->members, &groups, err);
+    r = make_groups(world, texts, x->members, &groups, err);
     if (r == 0)
         r = connect_groups(world, &groups, control_fd, &listen_fd, ret, err);
     if (r < 0)
         return r;
-    (*ret)->place = *world;
-    (*ret)->place.n_nodes = groups.n_leaders;
+    (*ret)->world = *world;
+    (*ret)->world.n_nodes = groups.n_leaders;
     return 0;
 }
 
@@ -344,52 +344,52 @@ struct by_link {
     unsigned size;
 };
 
-static int link_exchange(void *ctx, const char *card, char ***ret_cards, struct pl_error *err)
+static int link_exchange(void *ctx, const char *text, char ***ret_texts, struct pl_error *err)
 {
     const struct by_link *by = ctx;
     size_t n;
     int r =
-        pl_rank_link_exchange(by->link, "engine", card, EXCHANGE_TIMEOUT_MS, ret_cards, &n, err);
+        pl_rank_link_exchange(by->link, "engine", text, EXCHANGE_TIMEOUT_MS, ret_texts, &n, err);
 
     if (r == 0 && n != by->size) {
-        free(*ret_cards);
+        free(*ret_texts);
         return pl_error_set(err, -EPROTO, "the node daemon knows %zu ranks, not %u", n, by->size);
     }
     return r;
 }
 
 /* Cards of fixed size, one behind the other, as strings in one block with their list. */
-static int unpack(const char *block, unsigned n, char ***ret_cards, struct pl_error *err)
+static int split_texts(const char *block, unsigned n, char ***ret_texts, struct pl_error *err)
 {
-    char **cards = malloc(n * (sizeof(*cards) + CARD_MAX)), *text;
+    char **texts = malloc(n * (sizeof(*texts) + ENDPOINT_MAX)), *text;
 
-    if (!cards)
+    if (!texts)
         return pl_error_set(err, -ENOMEM, "out of memory");
-    text = (char *)(cards + n);
-    memcpy(text, block, (size_t)n * CARD_MAX);
+    text = (char *)(texts + n);
+    memcpy(text, block, (size_t)n * ENDPOINT_MAX);
     for (unsigned i = 0; i < n; i++) {
-        cards[i] = text + (size_t)i * CARD_MAX;
-        cards[i][CARD_MAX - 1] = '\0';
+        texts[i] = text + (size_t)i * ENDPOINT_MAX;
+        texts[i][ENDPOINT_MAX - 1] = '\0';
     }
-    *ret_cards = cards;
+    *ret_texts = texts;
     return 0;
 }
 
 /* By MPI, or by the module's own meeting place. */
-static int mpi_exchange(void *ctx, const char *card, char ***ret_cards, struct pl_error *err)
+static int world_exchange(void *ctx, const char *text, char ***ret_texts, struct pl_error *err)
 {
     const struct pl_world *world = ctx;
-    _cleanup_free_ char *block = calloc(world->size, CARD_MAX);
+    _cleanup_free_ char *block = calloc(world->size, ENDPOINT_MAX);
     int r;
 
     if (!block)
         return pl_error_set(err, -ENOMEM, "out of memory");
-    memcpy(block + (size_t)world->rank * CARD_MAX, card, strlen(card));
+    memcpy(block + (size_t)world->rank * ENDPOINT_MAX, text, strlen(text));
     if (world->store_port)
-        r = pl_comm_store_exchange(world, block, CARD_MAX, EXCHANGE_TIMEOUT_MS, err);
+        r = pl_comm_store_exchange(world, block, ENDPOINT_MAX, EXCHANGE_TIMEOUT_MS, err);
     else
-        r = pl_mpi_allgather(world->mpi, block, CARD_MAX, err);
-    return r < 0 ? r : unpack(block, world->size, ret_cards, err);
+        r = pl_mpi_allgather(world->mpi, block, ENDPOINT_MAX, err);
+    return r < 0 ? r : split_texts(block, world->size, ret_texts, err);
 }
 
 int pl_comm_create(const struct pl_world *world,
@@ -404,7 +404,7 @@ int pl_comm_create(const struct pl_world *world,
     if (world->size == 1 && world->kind != PL_COMM_MPI) {
         r = pl_comm_self_create(0, ret, err);
         if (r == 0)
-            (*ret)->place = *world;
+            (*ret)->world = *world;
         return r;
     }
     if (world->kind == PL_COMM_SHM && world->local_size < world->size)
@@ -412,7 +412,7 @@ int pl_comm_create(const struct pl_world *world,
                             "shared memory reaches the %u ranks of this node, not all %u",
                             world->local_size, world->size);
     if (world->store_port || (world->mpi && !link)) {
-        x.run = mpi_exchange;
+        x.run = world_exchange;
         x.ctx = (void *)world;
     } else if (!link) {
         return pl_error_set(err, -EINVAL,
@@ -427,7 +427,7 @@ int pl_comm_create(const struct pl_world *world,
 
 struct vote {
     int color, key;
-    unsigned node, world;
+    unsigned node, world_rank;
 };
 
 struct by_comm {
@@ -448,26 +448,27 @@ static int gather_equal(struct pl_comm *comm, void *all, size_t bytes, struct pl
 }
 
 /* All of the parent take part, whatever their color. */
-static int comm_exchange(void *ctx, const char *card, char ***ret_cards, struct pl_error *err)
+static int comm_exchange(void *ctx, const char *text, char ***ret_texts, struct pl_error *err)
 {
     const struct by_comm *by = ctx;
-    _cleanup_free_ char *all = calloc(by->parent->size, CARD_MAX);
-    _cleanup_free_ char *part = calloc(PL_MAX(by->n, 1u), CARD_MAX);
+    _cleanup_free_ char *all = calloc(by->parent->size, ENDPOINT_MAX);
+    _cleanup_free_ char *part = calloc(PL_MAX(by->n, 1u), ENDPOINT_MAX);
     int r;
 
     if (!all || !part)
         return pl_error_set(err, -ENOMEM, "out of memory");
-    memcpy(all + (size_t)by->parent->rank * CARD_MAX, card, strlen(card));
-    r = gather_equal(by->parent, all, CARD_MAX, err);
+    memcpy(all + (size_t)by->parent->rank * ENDPOINT_MAX, text, strlen(text));
+    r = gather_equal(by->parent, all, ENDPOINT_MAX, err);
     if (r < 0)
         return r;
     for (unsigned i = 0; i < by->n; i++)
-        memcpy(part + (size_t)i * CARD_MAX, all + (size_t)by->chosen[i] * CARD_MAX, CARD_MAX);
-    return ret_cards ? unpack(part, by->n, ret_cards, err) : 0;
+        memcpy(part + (size_t)i * ENDPOINT_MAX, all + (size_t)by->chosen[i] * ENDPOINT_MAX,
+               ENDPOINT_MAX);
+    return ret_texts ? split_texts(part, by->n, ret_texts, err) : 0;
 }
 
 /* Members of my color by key, then by rank; few, so by insertion. */
-static unsigned choose(const struct vote *votes, unsigned n, int color, unsigned *chosen)
+static unsigned choose_members(const struct vote *votes, unsigned n, int color, unsigned *chosen)
 {
     unsigned count = 0;
 
@@ -492,27 +493,27 @@ int pl_comm_split(
     _cleanup_free_ unsigned *members = calloc(comm->size, sizeof(*members));
     struct by_comm by = {.parent = comm, .chosen = chosen};
     struct exchange x = {.run = comm_exchange, .ctx = &by, .members = members};
-    struct pl_world part = comm->place;
+    struct pl_world part = comm->world;
     int r;
 
     if (!votes || !chosen || !members)
         return pl_error_set(err, -ENOMEM, "out of memory");
-    votes[comm->rank] = (struct vote){color, key, part.node, comm->world[comm->rank]};
+    votes[comm->rank] = (struct vote){color, key, part.node, comm->world_ranks[comm->rank]};
     r = gather_equal(comm, votes, sizeof(*votes), err);
     if (r < 0)
         return r;
-    by.n = color < 0 ? 0 : choose(votes, comm->size, color, chosen);
+    by.n = color < 0 ? 0 : choose_members(votes, comm->size, color, chosen);
     part.size = by.n;
     part.local_size = part.local_rank = 0;
     for (unsigned i = 0; i < by.n; i++) {
-        members[i] = votes[chosen[i]].world;
+        members[i] = votes[chosen[i]].world_rank;
         if (chosen[i] == comm->rank) {
             part.rank = i;
             part.local_rank = part.local_size;
         }
         part.local_size += votes[chosen[i]].node == part.node;
     }
-    /* Who is alone, or left out, still hands out a card: the gathering is the parent's. */
+    /* Who is alone, or left out, still hands out a text: the gathering is the parent's. */
     if (by.n > 1)
         return connect_members(&part, &x, ret, err);
     r = comm_exchange(&by, "", NULL, err);
@@ -522,8 +523,8 @@ int pl_comm_split(
         *ret = NULL;
         return 0;
     }
-    r = pl_comm_self_create(comm->world[comm->rank], ret, err);
+    r = pl_comm_self_create(comm->world_ranks[comm->rank], ret, err);
     if (r == 0)
-        (*ret)->place = part;
+        (*ret)->world = part;
     return r;
 }

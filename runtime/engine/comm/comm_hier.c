@@ -8,7 +8,7 @@
 struct hier {
     struct pl_comm base;
     struct pl_comm *local, *leaders; /* leaders is NULL but on each node's first rank */
-    unsigned *world, *node;          /* of each member: its node, as numbered among the leaders */
+    unsigned *world_ranks, *node;    /* of each member: its node, as numbered among the leaders */
     unsigned n_nodes;
 };
 
@@ -148,7 +148,7 @@ static void hier_destroy(struct pl_comm *comm)
 
     pl_comm_destroy(h->leaders);
     pl_comm_destroy(h->local);
-    free(h->world);
+    free(h->world_ranks);
     free(h);
 }
 
@@ -180,14 +180,14 @@ int pl_comm_hier_create(struct pl_comm *local,
         return pl_error_set(err, -ENOMEM, "out of memory");
     }
     *h = (struct hier){
-        .base = {.ops = &hier_ops, .rank = rank, .size = size, .world = numbers},
+        .base = {.ops = &hier_ops, .rank = rank, .size = size, .world_ranks = numbers},
         .local = local,
         .leaders = leaders,
-        .world = numbers,
+        .world_ranks = numbers,
         .node = numbers + size,
     };
     for (unsigned i = 0; i < size; i++) {
-        h->world[i] = peers[i].world_rank;
+        h->world_ranks[i] = peers[i].world_rank;
         h->node[i] = node[i];
         h->n_nodes = PL_MAX(h->n_nodes, node[i] + 1);
     }

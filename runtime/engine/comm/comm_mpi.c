@@ -11,12 +11,12 @@
 
 #define SLICE_BYTES ((size_t)256 << 20) /* MPI counts with an int */
 #define SPINS 200                       /* tests before the core is given to others */
-#define LOOK_NS 20000000u               /* how often a waiting rank looks after its peers */
+#define CHECK_NS 20000000u              /* how often a waiting rank looks after its peers */
 
 struct pl_mpi {
     const struct pl_mpi_table *table;
     void *handle;
-    struct pl_mpi_place place;
+    struct pl_mpi_layout layout;
     bool broken; /* a collective was left under way: MPI may still write where it was */
 };
 
@@ -60,17 +60,17 @@ int pl_mpi_open(struct pl_mpi **ret, struct pl_world *ret_world, struct pl_error
         m.table = dlsym(m.handle, PL_MPI_TABLE_SYMBOL);
         if (!m.table || m.table->version != PL_MPI_TABLE_VERSION)
             return pl_error_set(err, -ENOTSUP, "plume-mpi.so is of another release");
-        if (m.table->init(&m.place, text) < 0)
+        if (m.table->init(&m.layout, text) < 0)
             return pl_error_set(err, -ENOTSUP, "%s", text);
         once = m;
     }
     *ret = &once;
     *ret_world = (struct pl_world){
-        .rank = once.place.rank,
-        .size = once.place.size,
-        .local_rank = once.place.local_rank,
-        .local_size = once.place.local_size,
-        .node = once.place.node,
+        .rank = once.layout.rank,
+        .size = once.layout.size,
+        .local_rank = once.layout.local_rank,
+        .local_size = once.layout.local_size,
+        .node = once.layout.node,
     };
     return 0;
 }
@@ -89,11 +89,11 @@ int pl_mpi_allgather(struct pl_mpi *mpi, void *buf, size_t bytes, struct pl_erro
 }
 
 /* A call of the table has failed: the others must not wait for us. */
-static int broken(struct mpi *m, const char *text, struct pl_error *err)
+static int fail_call(struct mpi *m, const char *text, struct pl_error *err)
 {
     char full[PL_COMM_TEXT_MAX];
 
-    snprintf(full, sizeof(full), "rank %u: %.140s", m->base.world[m->base.rank], text);
+    snprintf(full, sizeof(full), "rank %u: %.140s", m->base.world_ranks[m->base.rank], text);
     m->mpi->broken = true;
     pl_tcp_abort(m->watch, full);
     return pl_error_set(err, -ECONNRESET, "%s", full);
@@ -109,20 +109,20 @@ static int check(struct mpi *m, struct pl_error *err)
 /* Waits for what was started; `started` is what the table said to that. */
 static int finish(struct mpi *m, int started, char *text, struct pl_error *err)
 {
-    uint64_t look = 0;
+    uint64_t next_check = 0;
     int done = 0, r;
 
     if (started < 0)
-        return broken(m, text, err);
+        return fail_call(m, text, err);
     for (unsigned n = 0;; n++) {
         if (m->mpi->table->test(m->group, &done, text) < 0)
-            return broken(m, text, err);
+            return fail_call(m, text, err);
         if (done)
             return 0;
         if (n < SPINS)
             continue;
-        if (pl_now_ns() >= look) {
-            look = pl_now_ns() + LOOK_NS;
+        if (pl_now_ns() >= next_check) {
+            next_check = pl_now_ns() + CHECK_NS;
             r = pl_tcp_check(m->watch, err);
             if (r < 0) {
                 m->mpi->broken = true;
@@ -251,11 +251,11 @@ int pl_comm_mpi_create(struct pl_mpi *mpi,
         return pl_error_set(err, -ENOMEM, "out of memory");
     }
     m->base = (struct pl_comm){
-        .ops = &mpi_ops, .rank = tcp->rank, .size = tcp->size, .world = tcp->world};
+        .ops = &mpi_ops, .rank = tcp->rank, .size = tcp->size, .world_ranks = tcp->world_ranks};
     m->mpi = mpi;
     m->watch = (struct pl_tcp *)tcp;
-    if (mpi->table->group(tcp->world, tcp->size, &m->group, text) < 0) {
-        r = broken(m, text, err);
+    if (mpi->table->group(tcp->world_ranks, tcp->size, &m->group, text) < 0) {
+        r = fail_call(m, text, err);
         mpi_destroy(&m->base);
         return r;
     }

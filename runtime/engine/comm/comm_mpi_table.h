@@ -14,14 +14,14 @@
 #define PL_MPI_TABLE_SYMBOL "pl_mpi_table"
 #define PL_MPI_TEXT 160
 
-struct pl_mpi_place {
+struct pl_mpi_layout {
     unsigned rank, size, local_rank, local_size;
     unsigned node; /* numbered by the lowest rank on it */
 };
 
 struct pl_mpi_table {
     unsigned version;
-    int (*init)(struct pl_mpi_place *ret, char *text);
+    int (*init)(struct pl_mpi_layout *ret, char *text);
     /* Ends MPI; all ranks call it. */
     void (*finalize)(void);
     /* A group of ranks of the world, which all of them make in the same order. */

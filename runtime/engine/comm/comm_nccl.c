@@ -7,9 +7,9 @@
 #include <string.h>
 #include <time.h>
 
-#define LOOK_MS 20    /* how often the watchdog looks */
-#define NAME_MS 2000  /* how long it waits for the name of the rank that NCCL has lost */
-#define POLL_NS 50000 /* how often a waiting call asks */
+#define CHECK_MS 20       /* how often the watchdog looks */
+#define RANK_NAME_MS 2000 /* how long it waits for the name of the rank that NCCL has lost */
+#define POLL_NS 50000     /* how often a waiting call asks */
 /* For a collective to be started, in limits: the first ones connect ranks, of which one may come
  * late by all that its data needs. Half an hour, as with PyTorch. A rank that is lost meanwhile
  * ends the wait anyway. */
@@ -20,20 +20,20 @@ struct nccl {
     const struct pl_nccl_table *table;
     unsigned limit_ms;
     void *compute;
-    unsigned alone;       /* world rank, where it is the only member */
+    unsigned own_rank;    /* world rank, where it is the only member */
     struct pl_tcp *watch; /* NULL where there is one member */
     pthread_t thread;
-    bool started;
+    bool has_thread;
 
     /* Under the lock: all calls of the table and of watch. */
     pthread_mutex_t lock;
     pthread_cond_t wake;
-    bool stop, aborted, leaving;
+    bool stop, aborted, closing;
     void *comm;                    /* NULL until made */
     void *token;                   /* a number on the device, for barriers */
     char broken[PL_NCCL_TEXT];     /* what NCCL said first; "" while all is well */
     uint64_t name_until_ns;        /* until then a better text may come */
-    uint64_t gone_until_ns;        /* while leaving: somebody hung up; until then it may be well */
+    uint64_t hangup_until_ns;      /* while closing: somebody hung up; until then it may be well */
     char failed[PL_COMM_TEXT_MAX]; /* settled: what calls report */
 };
 
@@ -47,7 +47,7 @@ static void stop_nccl(struct nccl *n)
     n->aborted = true;
 }
 
-static void settle(struct nccl *n, const char *text)
+static void fail_comm(struct nccl *n, const char *text)
 {
     if (!n->failed[0])
         snprintf(n->failed, sizeof(n->failed), "%s", text);
@@ -57,7 +57,7 @@ static void settle(struct nccl *n, const char *text)
 }
 
 /* A call of the table has failed, with -1 or PL_NCCL_REMOTE. */
-static void break_by(struct nccl *n, int code, const char *text)
+static void note_nccl_error(struct nccl *n, int code, const char *text)
 {
     char full[PL_COMM_TEXT_MAX];
 
@@ -66,14 +66,14 @@ static void break_by(struct nccl *n, int code, const char *text)
     snprintf(n->broken, sizeof(n->broken), "%s", text);
     stop_nccl(n);
     if (code == PL_NCCL_REMOTE && n->watch) {
-        n->name_until_ns = pl_now_ns() + NAME_MS * 1000000ull;
+        n->name_until_ns = pl_now_ns() + RANK_NAME_MS * 1000000ull;
         return;
     }
-    snprintf(full, sizeof(full), "rank %u: %.140s", n->base.world[n->base.rank], text);
-    settle(n, full);
+    snprintf(full, sizeof(full), "rank %u: %.140s", n->base.world_ranks[n->base.rank], text);
+    fail_comm(n, full);
 }
 
-static void look(struct nccl *n)
+static void check_health(struct nccl *n)
 {
     struct pl_error err = {0};
     char text[PL_NCCL_TEXT], full[PL_COMM_TEXT_MAX];
@@ -81,26 +81,27 @@ static void look(struct nccl *n)
 
     if (n->failed[0])
         return;
-    if (n->watch && !n->gone_until_ns && pl_tcp_check(n->watch, &err) < 0) {
-        if (!n->leaving) {
-            settle(n, pl_error_text(&err));
+    if (n->watch && !n->hangup_until_ns && pl_tcp_check(n->watch, &err) < 0) {
+        if (!n->closing) {
+            fail_comm(n, pl_error_text(&err));
             return;
         }
         /* Others may be through before us, and have hung up. */
-        n->gone_until_ns = pl_now_ns() + NAME_MS * 1000000ull;
+        n->hangup_until_ns = pl_now_ns() + RANK_NAME_MS * 1000000ull;
     }
-    if (n->gone_until_ns && pl_now_ns() >= n->gone_until_ns) {
-        settle(n, n->watch->failed);
+    if (n->hangup_until_ns && pl_now_ns() >= n->hangup_until_ns) {
+        fail_comm(n, n->watch->failed);
         return;
     }
     if (n->comm && !n->broken[0]) {
         r = n->table->state(n->comm, &done, text);
         if (r < 0)
-            break_by(n, r, text);
+            note_nccl_error(n, r, text);
     }
     if (n->broken[0] && !n->failed[0] && pl_now_ns() >= n->name_until_ns) {
-        snprintf(full, sizeof(full), "rank %u: %.140s", n->base.world[n->base.rank], n->broken);
-        settle(n, full);
+        snprintf(full, sizeof(full), "rank %u: %.140s", n->base.world_ranks[n->base.rank],
+                 n->broken);
+        fail_comm(n, full);
     }
 }
 
@@ -112,9 +113,9 @@ static void *watchdog(void *arg)
     while (!n->stop) {
         struct timespec until;
 
-        look(n);
+        check_health(n);
         clock_gettime(CLOCK_MONOTONIC, &until);
-        until.tv_nsec += LOOK_MS * 1000000;
+        until.tv_nsec += CHECK_MS * 1000000;
         until.tv_sec += until.tv_nsec / 1000000000;
         until.tv_nsec %= 1000000000;
         pthread_cond_timedwait(&n->wake, &n->lock, &until);
@@ -126,7 +127,7 @@ static void *watchdog(void *arg)
 /* ---- calls ---- */
 
 /* Locks where all is well; where it is not, waits until it is known what to report. */
-static int enter(struct nccl *n, struct pl_error *err)
+static int lock_healthy(struct nccl *n, struct pl_error *err)
 {
     const struct timespec nap = {.tv_nsec = POLL_NS};
 
@@ -155,14 +156,14 @@ ask_until_done(struct nccl *n, ask_f ask, unsigned limit_ms, const char *what, s
     char text[PL_NCCL_TEXT], full[PL_COMM_TEXT_MAX];
     int done = 0, r;
 
-    while ((r = enter(n, err)) == 0) {
+    while ((r = lock_healthy(n, err)) == 0) {
         r = ask(n->comm, &done, text);
         if (r < 0) {
-            break_by(n, r, text);
+            note_nccl_error(n, r, text);
         } else if (!done && limit_ms && pl_now_ns() >= end) {
             snprintf(full, sizeof(full), "rank %u: NCCL %s within %g s (NCCL_DEBUG=INFO says more)",
-                     n->base.world[n->base.rank], what, limit_ms / 1000.0);
-            settle(n, full);
+                     n->base.world_ranks[n->base.rank], what, limit_ms / 1000.0);
+            fail_comm(n, full);
             pl_error_set(err, -ETIMEDOUT, "%s", full);
             pthread_mutex_unlock(&n->lock);
             return -ETIMEDOUT;
@@ -176,22 +177,22 @@ ask_until_done(struct nccl *n, ask_f ask, unsigned limit_ms, const char *what, s
 }
 
 /* After a call of the table that has started a collective, locked: unlocks, and sees it off. */
-static int launched(struct nccl *n, int started, char *text, struct pl_error *err)
+static int finish_launch(struct nccl *n, int started, char *text, struct pl_error *err)
 {
     int r;
 
     if (started < 0)
-        break_by(n, started, text);
+        note_nccl_error(n, started, text);
     pthread_mutex_unlock(&n->lock);
     r = ask_until_done(n, n->table->state, START_LIMITS * n->limit_ms, "did not start a collective",
                        err);
-    if (r < 0 || (r = enter(n, err)) < 0)
+    if (r < 0 || (r = lock_healthy(n, err)) < 0)
         return r;
     started = n->table->mark(n->comm, text);
     if (started < 0)
-        break_by(n, started, text);
+        note_nccl_error(n, started, text);
     pthread_mutex_unlock(&n->lock);
-    return started < 0 ? enter(n, err) : 0;
+    return started < 0 ? lock_healthy(n, err) : 0;
 }
 
 int pl_comm_nccl_start(struct pl_comm *comm,
@@ -203,32 +204,32 @@ int pl_comm_nccl_start(struct pl_comm *comm,
 {
     struct nccl *n = (struct nccl *)comm;
     char text[PL_NCCL_TEXT];
-    int r = enter(n, err);
+    int r = lock_healthy(n, err);
 
     return r < 0 ? r
-                 : launched(n, n->table->allreduce(n->comm, buf, count, type, scale, text), text,
-                            err);
+                 : finish_launch(n, n->table->allreduce(n->comm, buf, count, type, scale, text),
+                                 text, err);
 }
 
 int pl_comm_nccl_join(struct pl_comm *comm, struct pl_error *err)
 {
     struct nccl *n = (struct nccl *)comm;
     char text[PL_NCCL_TEXT];
-    int r = enter(n, err);
+    int r = lock_healthy(n, err);
 
     if (r < 0)
         return r;
     r = n->table->join(n->comm, text);
     if (r < 0)
-        break_by(n, r, text);
+        note_nccl_error(n, r, text);
     pthread_mutex_unlock(&n->lock);
-    return r < 0 ? enter(n, err) : 0;
+    return r < 0 ? lock_healthy(n, err) : 0;
 }
 
 int pl_comm_nccl_check(struct pl_comm *comm, struct pl_error *err)
 {
     struct nccl *n = (struct nccl *)comm;
-    int r = enter(n, err);
+    int r = lock_healthy(n, err);
 
     if (r == 0)
         pthread_mutex_unlock(&n->lock);
@@ -259,10 +260,10 @@ static int nccl_broadcast(struct pl_comm *comm, void *buf, size_t bytes, struct 
 {
     struct nccl *n = (struct nccl *)comm;
     char text[PL_NCCL_TEXT];
-    int r = enter(n, err);
+    int r = lock_healthy(n, err);
 
     if (r == 0)
-        r = launched(n, n->table->broadcast(n->comm, buf, bytes, text), text, err);
+        r = finish_launch(n, n->table->broadcast(n->comm, buf, bytes, text), text, err);
     return r < 0 ? r : pl_comm_nccl_join(comm, err);
 }
 
@@ -271,10 +272,10 @@ nccl_allgather(struct pl_comm *comm, void *buf, const size_t *offset, struct pl_
 {
     struct nccl *n = (struct nccl *)comm;
     char text[PL_NCCL_TEXT];
-    int r = enter(n, err);
+    int r = lock_healthy(n, err);
 
     if (r == 0)
-        r = launched(n, n->table->allgather(n->comm, buf, offset, text), text, err);
+        r = finish_launch(n, n->table->allgather(n->comm, buf, offset, text), text, err);
     return r < 0 ? r : pl_comm_nccl_join(comm, err);
 }
 
@@ -290,7 +291,7 @@ static int nccl_alloc(struct pl_comm *comm, size_t bytes, void **ret, struct pl_
 {
     struct nccl *n = (struct nccl *)comm;
     char text[PL_NCCL_TEXT];
-    int r = enter(n, err);
+    int r = lock_healthy(n, err);
 
     if (r < 0)
         return r;
@@ -304,7 +305,7 @@ static void nccl_abort(struct pl_comm *comm, const char *text)
     struct nccl *n = (struct nccl *)comm;
 
     pthread_mutex_lock(&n->lock);
-    settle(n, text);
+    fail_comm(n, text);
     pthread_mutex_unlock(&n->lock);
 }
 
@@ -315,11 +316,11 @@ static void nccl_destroy(struct pl_comm *comm)
     /* Nobody hangs up before all are through: that would look like a loss. */
     if (n->token) {
         pthread_mutex_lock(&n->lock);
-        n->leaving = true;
+        n->closing = true;
         pthread_mutex_unlock(&n->lock);
         nccl_barrier(comm, NULL);
     }
-    if (n->started) {
+    if (n->has_thread) {
         pthread_mutex_lock(&n->lock);
         n->stop = true;
         pthread_cond_signal(&n->wake);
@@ -348,15 +349,15 @@ static const struct pl_comm_ops nccl_ops = {
 /* ---- making ---- */
 
 /* The connection that carries the news, of the members of host; and the thread that reads it. */
-static int make(struct pl_comm *host,
-                const struct pl_nccl_table *table,
-                void *compute,
-                unsigned limit_ms,
-                struct nccl **ret,
-                struct pl_error *err)
+static int new_nccl(struct pl_comm *host,
+                    const struct pl_nccl_table *table,
+                    void *compute,
+                    unsigned limit_ms,
+                    struct nccl **ret,
+                    struct pl_error *err)
 {
     struct nccl *n = calloc(1, sizeof(*n));
-    enum pl_comm_kind kind = host->place.kind;
+    enum pl_comm_kind kind = host->world.kind;
     pthread_condattr_t attr;
     struct pl_comm *watch = NULL;
     int r = n ? 0 : pl_error_set(err, -ENOMEM, "out of memory");
@@ -366,12 +367,12 @@ static int make(struct pl_comm *host,
     n->table = table;
     n->compute = compute;
     n->limit_ms = limit_ms;
-    n->alone = host->world[host->rank];
+    n->own_rank = host->world_ranks[host->rank];
     n->base = (struct pl_comm){.ops = &nccl_ops,
                                .rank = host->rank,
                                .size = host->size,
-                               .world = &n->alone,
-                               .place = host->place};
+                               .world_ranks = &n->own_rank,
+                               .world = host->world};
     pthread_mutex_init(&n->lock, NULL);
     pthread_condattr_init(&attr);
     pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
@@ -380,13 +381,13 @@ static int make(struct pl_comm *host,
     *ret = n;
     if (host->size == 1)
         return 0;
-    host->place.kind = PL_COMM_TCP;
+    host->world.kind = PL_COMM_TCP;
     r = pl_comm_split(host, 0, (int)host->rank, &watch, err);
-    host->place.kind = kind;
+    host->world.kind = kind;
     if (r < 0)
         return r;
     n->watch = (struct pl_tcp *)watch;
-    n->base.world = watch->world;
+    n->base.world_ranks = watch->world_ranks;
     return 0;
 }
 
@@ -394,7 +395,7 @@ static int start_watchdog(struct nccl *n, struct pl_error *err)
 {
     int r = pthread_create(&n->thread, NULL, watchdog, n);
 
-    n->started = r == 0;
+    n->has_thread = r == 0;
     return r == 0 ? 0 : pl_error_errno(err, r, "cannot start the watchdog of NCCL");
 }
 
@@ -405,82 +406,82 @@ struct nccl_hello {
     char text[PL_NCCL_TEXT];   /* what is wrong on this rank; "" = nothing */
 };
 
-static void spell(int version, char ret[16])
+static void version_text(int version, char ret[16])
 {
     snprintf(ret, 16, "%d.%d.%d", version / 10000 % 1000, version / 100 % 100, version % 100);
 }
 
 /* A library is good for what was built with a header of its major version that is not newer. */
-static void fill_hello(const struct nccl *n, struct nccl_hello *card)
+static void fill_hello(const struct nccl *n, struct nccl_hello *hello)
 {
     char header[16], library[16];
     int h = 0, l = 0;
 
-    if (n->table->versions(&h, &l, card->text) < 0)
+    if (n->table->versions(&h, &l, hello->text) < 0)
         return;
-    card->header = h;
-    card->library = l;
-    spell(h, header);
-    spell(l, library);
+    hello->header = h;
+    hello->library = l;
+    version_text(h, header);
+    version_text(l, library);
     if (l / 10000 != h / 10000 || l < h)
-        snprintf(card->text, sizeof(card->text),
+        snprintf(hello->text, sizeof(hello->text),
                  "libnccl is %s, but plume-cuda.so was built for %s: put the newer one first in "
                  "LD_LIBRARY_PATH",
                  library, header);
     else if (n->base.rank == 0)
-        n->table->unique_id(card->id, card->text);
+        n->table->unique_id(hello->id, hello->text);
 }
 
-static int check_cards(const struct nccl *n, const struct nccl_hello *cards, struct pl_error *err)
+static int check_hellos(const struct nccl *n, const struct nccl_hello *hellos, struct pl_error *err)
 {
     char first[16], other[16];
 
     for (unsigned i = 0; i < n->base.size; i++)
-        if (cards[i].text[0])
-            return pl_error_set(err, -ENOTSUP, "NCCL of rank %u: %.*s", n->base.world[i],
-                                (int)sizeof(cards[i].text) - 1, cards[i].text);
+        if (hellos[i].text[0])
+            return pl_error_set(err, -ENOTSUP, "NCCL of rank %u: %.*s", n->base.world_ranks[i],
+                                (int)sizeof(hellos[i].text) - 1, hellos[i].text);
     for (unsigned i = 1; i < n->base.size; i++) {
-        if (cards[i].library == cards[0].library)
+        if (hellos[i].library == hellos[0].library)
             continue;
-        spell(cards[0].library, first);
-        spell(cards[i].library, other);
+        version_text(hellos[0].library, first);
+        version_text(hellos[i].library, other);
         return pl_error_set(err, -ENOTSUP,
                             "rank %u has NCCL %s and rank %u has %s: all need the same",
-                            n->base.world[0], first, n->base.world[i], other);
+                            n->base.world_ranks[0], first, n->base.world_ranks[i], other);
     }
     return 0;
 }
 
-static int start(struct nccl *n, struct pl_comm *host, struct pl_error *err)
+static int init_nccl(struct nccl *n, struct pl_comm *host, struct pl_error *err)
 {
-    _cleanup_free_ struct nccl_hello *cards = calloc(n->base.size, sizeof(*cards));
+    _cleanup_free_ struct nccl_hello *hellos = calloc(n->base.size, sizeof(*hellos));
     _cleanup_free_ size_t *offset = calloc(n->base.size + 1, sizeof(*offset));
     char text[PL_NCCL_TEXT];
     int r;
 
-    if (!cards || !offset)
+    if (!hellos || !offset)
         return pl_error_set(err, -ENOMEM, "out of memory");
     for (unsigned i = 0; i <= n->base.size; i++)
-        offset[i] = i * sizeof(*cards);
-    fill_hello(n, &cards[n->base.rank]);
-    r = pl_comm_allgather(host, cards, offset, err);
+        offset[i] = i * sizeof(*hellos);
+    fill_hello(n, &hellos[n->base.rank]);
+    r = pl_comm_allgather(host, hellos, offset, err);
     if (r == 0)
-        r = check_cards(n, cards, err);
+        r = check_hellos(n, hellos, err);
     if (r == 0)
         r = start_watchdog(n, err);
-    if (r < 0 || (r = enter(n, err)) < 0)
+    if (r < 0 || (r = lock_healthy(n, err)) < 0)
         return r;
-    r = n->table->init(cards[0].id, n->base.size, n->base.rank, n->compute, &n->comm, text);
+    r = n->table->init(hellos[0].id, n->base.size, n->base.rank, n->compute, &n->comm, text);
     if (r < 0)
-        break_by(n, r, text);
+        note_nccl_error(n, r, text);
     pthread_mutex_unlock(&n->lock);
     if (r < 0)
-        return enter(n, err);
+        return lock_healthy(n, err);
     return 0;
 }
 
 /* What was started, by init or split, is awaited. */
-static int come_up(struct nccl *n, struct pl_error *err)
+static int wait_connected(struct nccl *n, struct pl_error *err)
 {
     int r = ask_until_done(n, n->table->state, n->limit_ms, "did not connect all ranks", err);
 
@@ -504,12 +505,12 @@ int pl_comm_nccl_create(struct pl_comm *host,
                         struct pl_error *err)
 {
     struct nccl *n = NULL;
-    int r = make(host, table, compute, limit_ms, &n, err);
+    int r = new_nccl(host, table, compute, limit_ms, &n, err);
 
     if (r == 0)
-        r = start(n, host, err);
+        r = init_nccl(n, host, err);
     if (r == 0)
-        r = come_up(n, err);
+        r = wait_connected(n, err);
     return done_or_destroy(n, r, ret);
 }
 
@@ -526,17 +527,17 @@ int pl_comm_nccl_split(struct pl_comm *comm,
     int r = 0;
 
     if (part)
-        r = make(part, from->table, from->compute, from->limit_ms, &n, err);
+        r = new_nccl(part, from->table, from->compute, from->limit_ms, &n, err);
     if (r == 0)
-        r = enter(from, err);
+        r = lock_healthy(from, err);
     if (r < 0)
         return done_or_destroy(n, r, ret);
     r = from->table->split(from->comm, part ? color : -1, key, &made, text);
     if (r < 0)
-        break_by(from, r, text);
+        note_nccl_error(from, r, text);
     pthread_mutex_unlock(&from->lock);
     if (r < 0)
-        return done_or_destroy(n, enter(from, err), ret);
+        return done_or_destroy(n, lock_healthy(from, err), ret);
     r = ask_until_done(from, from->table->state, from->limit_ms, "did not split the ranks", err);
     if (!part) {
         if (r == 0)
@@ -547,6 +548,6 @@ int pl_comm_nccl_split(struct pl_comm *comm,
     if (r == 0)
         r = start_watchdog(n, err);
     if (r == 0)
-        r = come_up(n, err);
+        r = wait_connected(n, err);
     return done_or_destroy(n, r, ret);
 }

@@ -61,7 +61,7 @@ struct slab {
 
 struct shm {
     struct pl_comm base;
-    unsigned *world;
+    unsigned *world_ranks;
     pid_t *pid;
     int *pidfd; /* -1 for ourselves, and where the kernel has none */
     struct control *control;
@@ -131,7 +131,7 @@ static int check_peers(struct shm *shm, uint32_t generation, struct pl_error *er
     /* Who left after the barrier had opened is not missed at it. */
     if (gone == shm->base.size || atomic_load(&shm->control->generation) != generation)
         return 0;
-    snprintf(text, sizeof(text), "lost rank %u: its process ended", shm->world[gone]);
+    snprintf(text, sizeof(text), "lost rank %u: its process ended", shm->world_ranks[gone]);
     shm_abort(&shm->base, text);
     return check_failed(shm, err);
 }
@@ -147,8 +147,8 @@ static int check_claim(struct shm *shm, uint32_t generation, struct pl_error *er
         return 0;
     snprintf(text, sizeof(text),
              "ranks disagree: %s of %llu bytes on rank %u, %s of %llu bytes on rank %u%s",
-             op_names[mine->op], (unsigned long long)mine->bytes, shm->world[shm->base.rank],
-             op_names[all[0].op], (unsigned long long)all[0].bytes, shm->world[0],
+             op_names[mine->op], (unsigned long long)mine->bytes, shm->world_ranks[shm->base.rank],
+             op_names[all[0].op], (unsigned long long)all[0].bytes, shm->world_ranks[0],
              mine->op == all[0].op && mine->bytes == all[0].bytes ? ", in other memory" : "");
     shm_abort(&shm->base, text);
     return check_failed(shm, err);
@@ -447,7 +447,7 @@ static int share_slab(struct shm *shm, struct slab *slab, struct pl_error *err)
         r = map_peer(shm->pid[i], atomic_load(&shm->control->fd[i]), slab->bytes,
                      (void **)&slab->base[i]);
         if (r < 0)
-            return pl_error_errno(err, r, "cannot map the memory of rank %u", shm->world[i]);
+            return pl_error_errno(err, r, "cannot map the memory of rank %u", shm->world_ranks[i]);
     }
     /* Nobody closes its descriptor before all have opened it. */
     return meet(shm, OP_SHARE, NULL, 0, slab->bytes, err);
@@ -495,7 +495,7 @@ static void shm_destroy(struct pl_comm *comm)
             close(shm->pidfd[i]);
     free(shm->pidfd);
     free(shm->pid);
-    free(shm->world);
+    free(shm->world_ranks);
     free(shm);
 }
 
@@ -523,13 +523,14 @@ attach(struct shm *shm, const struct pl_comm_peer *peers, int control_fd, struct
     int r;
 
     for (unsigned i = 0; i < shm->base.size; i++) {
-        shm->world[i] = peers[i].world_rank;
+        shm->world_ranks[i] = peers[i].world_rank;
         shm->pid[i] = peers[i].pid;
         shm->pidfd[i] = -1;
         if (i != shm->base.rank)
             shm->pidfd[i] = (int)syscall(SYS_pidfd_open, peers[i].pid, 0);
         if (shm->pidfd[i] < 0 && i != shm->base.rank && errno == ESRCH)
-            return pl_error_set(err, -ECONNRESET, "lost rank %u: its process ended", shm->world[i]);
+            return pl_error_set(err, -ECONNRESET, "lost rank %u: its process ended",
+                                shm->world_ranks[i]);
     }
     if (shm->base.rank == 0)
         r = map_fd(control_fd, sizeof(struct control), (void **)&shm->control);
@@ -557,14 +558,14 @@ int pl_comm_shm_create(const struct pl_comm_peer *peers,
     if (!shm)
         return pl_error_set(err, -ENOMEM, "out of memory");
     shm->base = (struct pl_comm){.ops = &shm_ops, .rank = rank, .size = size};
-    shm->base.world = shm->world = calloc(size, sizeof(*shm->world));
+    shm->base.world_ranks = shm->world_ranks = calloc(size, sizeof(*shm->world_ranks));
     shm->pid = calloc(size, sizeof(*shm->pid));
     shm->pidfd = malloc(size * sizeof(*shm->pidfd));
     for (unsigned i = 0; shm->pidfd && i < size; i++)
         shm->pidfd[i] = -1;
     shm->spin = sysconf(_SC_NPROCESSORS_ONLN) >= (long)size;
-    r = shm->world && shm->pid && shm->pidfd ? attach(shm, peers, control_fd, err)
-                                             : pl_error_set(err, -ENOMEM, "out of memory");
+    r = shm->world_ranks && shm->pid && shm->pidfd ? attach(shm, peers, control_fd, err)
+                                                   : pl_error_set(err, -ENOMEM, "out of memory");
     if (r < 0) {
         shm_destroy(&shm->base);
         return r;

@@ -8,7 +8,7 @@
 #include <sys/socket.h>
 
 #define RETRY_MS 5
-#define GUEST_MS 10000 /* for one guest to say everything */
+#define CLIENT_MS 10000 /* for one guest to say everything */
 #define MAGIC 0x504c4d31u
 
 /* What a guest sends before its card. */
@@ -52,7 +52,7 @@ static int resolve(const struct pl_world *world, struct addrinfo **ret, struct p
     return 0;
 }
 
-static int listen_there(const struct pl_world *world, int *ret, struct pl_error *err)
+static int listen_at_store(const struct pl_world *world, int *ret, struct pl_error *err)
 {
     struct addrinfo *list, *a;
     _cleanup_close_ int fd = -EBADF;
@@ -81,58 +81,59 @@ static int listen_there(const struct pl_world *world, int *ret, struct pl_error 
 }
 
 /* Takes one guest's card; who says nonsense is sent away and does not count. 1 taken. */
-static int take_guest(const struct pl_world *world, int fd, int *guests, char *block, size_t bytes)
+static int
+accept_client(const struct pl_world *world, int fd, int *clients, char *block, size_t bytes)
 {
     struct head head;
-    uint64_t limit = pl_now_ns() + GUEST_MS * 1000000ull;
+    uint64_t limit = pl_now_ns() + CLIENT_MS * 1000000ull;
 
     if (move_all(fd, (char *)&head, sizeof(head), false, limit) < 0 || head.magic != MAGIC ||
         head.rank >= world->size || head.rank == world->rank || head.size != world->size ||
-        head.bytes != bytes || guests[head.rank] >= 0 ||
+        head.bytes != bytes || clients[head.rank] >= 0 ||
         move_all(fd, block + head.rank * bytes, bytes, false, limit) < 0)
         return 0;
-    guests[head.rank] = fd;
+    clients[head.rank] = fd;
     return 1;
 }
 
-static int host(const struct pl_world *world,
-                int *guests,
-                char *block,
-                size_t bytes,
-                uint64_t limit,
-                struct pl_error *err)
+static int serve(const struct pl_world *world,
+                 int *clients,
+                 char *block,
+                 size_t bytes,
+                 uint64_t limit,
+                 struct pl_error *err)
 {
     _cleanup_close_ int listener = -EBADF;
-    unsigned here = 1;
-    int r = listen_there(world, &listener, err);
+    unsigned arrived = 1;
+    int r = listen_at_store(world, &listener, err);
 
     if (r < 0)
         return r;
-    while (here < world->size) {
+    while (arrived < world->size) {
         struct pollfd p = {.fd = listener, .events = POLLIN};
         uint64_t now = pl_now_ns();
         int fd;
 
         if (now >= limit || poll(&p, 1, (int)((limit - now) / 1000000u) + 1) == 0)
-            return pl_error_set(err, -ETIMEDOUT, "only %u of %u ranks came to '%s' port %u", here,
-                                world->size, world->store_address, world->store_port);
+            return pl_error_set(err, -ETIMEDOUT, "only %u of %u ranks came to '%s' port %u",
+                                arrived, world->size, world->store_address, world->store_port);
         /* cppcheck-suppress nullPointer ; accept(2) allows it */
         fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
         if (fd < 0)
             continue;
-        if (take_guest(world, fd, guests, block, bytes))
-            here++;
+        if (accept_client(world, fd, clients, block, bytes))
+            arrived++;
         else
             close(fd);
     }
     for (unsigned i = 1; i < world->size; i++)
-        if (move_all(guests[i], block, world->size * bytes, true, limit) < 0)
+        if (move_all(clients[i], block, world->size * bytes, true, limit) < 0)
             return pl_error_set(err, -ECONNRESET, "lost rank %u: its connection closed", i);
     return 0;
 }
 
-static int
-visit(const struct pl_world *world, char *block, size_t bytes, uint64_t limit, struct pl_error *err)
+static int join_store(
+    const struct pl_world *world, char *block, size_t bytes, uint64_t limit, struct pl_error *err)
 {
     struct head head = {MAGIC, world->rank, world->size, (uint32_t)bytes};
     _cleanup_close_ int fd = -EBADF;
@@ -174,19 +175,19 @@ int pl_comm_store_exchange(const struct pl_world *world,
                            struct pl_error *err)
 {
     uint64_t limit = pl_now_ns() + timeout_ms * 1000000ull;
-    _cleanup_free_ int *guests = NULL;
+    _cleanup_free_ int *clients = NULL;
     int r;
 
     if (world->rank)
-        return visit(world, block, bytes, limit, err);
-    guests = malloc(world->size * sizeof(*guests));
-    if (!guests)
+        return join_store(world, block, bytes, limit, err);
+    clients = malloc(world->size * sizeof(*clients));
+    if (!clients)
         return pl_error_set(err, -ENOMEM, "out of memory");
     for (unsigned i = 0; i < world->size; i++)
-        guests[i] = -1;
-    r = host(world, guests, block, bytes, limit, err);
+        clients[i] = -1;
+    r = serve(world, clients, block, bytes, limit, err);
     for (unsigned i = 0; i < world->size; i++)
-        if (guests[i] >= 0)
-            close(guests[i]);
+        if (clients[i] >= 0)
+            close(clients[i]);
     return r;
 }

@@ -57,12 +57,12 @@ static int recv_from(struct pl_tcp *t,
 }
 
 /* Begins a collective. */
-static int enter(struct pl_tcp *t,
-                 enum pl_tcp_op op,
-                 size_t total,
-                 size_t scratch,
-                 struct pl_tcp_frame *ret,
-                 struct pl_error *err)
+static int begin_collective(struct pl_tcp *t,
+                            enum pl_tcp_op op,
+                            size_t total,
+                            size_t scratch,
+                            struct pl_tcp_frame *ret,
+                            struct pl_error *err)
 {
     if (t->failed[0])
         return pl_error_set(err, -ECONNRESET, "%s", t->failed);
@@ -164,8 +164,8 @@ static int tcp_allreduce(struct pl_comm *comm,
     struct pl_tcp *t = (struct pl_tcp *)comm;
     size_t bytes = count * pl_real_size(real);
     struct pl_tcp_frame frame;
-    int r = enter(t, PL_TCP_OP_ALLREDUCE, bytes,
-                  bytes <= SMALL_BYTES ? bytes : bytes / comm->size + 64, &frame, err);
+    int r = begin_collective(t, PL_TCP_OP_ALLREDUCE, bytes,
+                             bytes <= SMALL_BYTES ? bytes : bytes / comm->size + 64, &frame, err);
 
     if (r < 0)
         return r;
@@ -177,7 +177,7 @@ static int tcp_broadcast(struct pl_comm *comm, void *buf, size_t bytes, struct p
     struct pl_tcp *t = (struct pl_tcp *)comm;
     unsigned me = comm->rank, bit = 1;
     struct pl_tcp_frame frame;
-    int r = enter(t, PL_TCP_OP_BROADCAST, bytes, 0, &frame, err);
+    int r = begin_collective(t, PL_TCP_OP_BROADCAST, bytes, 0, &frame, err);
 
     if (r < 0)
         return r;
@@ -197,7 +197,7 @@ static int tcp_barrier(struct pl_comm *comm, struct pl_error *err)
     struct pl_tcp *t = (struct pl_tcp *)comm;
     struct pl_tcp_frame frame;
     char nothing[1];
-    int r = enter(t, PL_TCP_OP_BARRIER, 0, sizeof(nothing), &frame, err);
+    int r = begin_collective(t, PL_TCP_OP_BARRIER, 0, sizeof(nothing), &frame, err);
 
     return r < 0 ? r : doubling(t, &frame, nothing, 0, PL_REAL_F32, 1, err);
 }
@@ -209,7 +209,7 @@ tcp_allgather(struct pl_comm *comm, void *buf, const size_t *offset, struct pl_e
     struct pl_tcp *t = (struct pl_tcp *)comm;
     unsigned me = comm->rank, n = comm->size, next = (me + 1) % n, prev = (me + n - 1) % n;
     struct pl_tcp_frame frame;
-    int r = enter(t, PL_TCP_OP_ALLGATHER, offset[n], 0, &frame, err);
+    int r = begin_collective(t, PL_TCP_OP_ALLGATHER, offset[n], 0, &frame, err);
 
     for (unsigned k = 0; k < n - 1 && r == 0; k++) {
         unsigned s = (me + n - k) % n, v = (s + n - 1) % n;
@@ -244,7 +244,7 @@ void pl_tcp_destroy(struct pl_comm *comm)
         if (t->fd[i] >= 0)
             close(t->fd[i]);
     free(t->fd);
-    free(t->world);
+    free(t->world_ranks);
     free(t->scratch);
     pl_bump_finish(&t->memory);
     free(t);

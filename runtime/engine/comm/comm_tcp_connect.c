@@ -20,8 +20,8 @@
 #include <sys/socket.h>
 
 #define CONNECT_TIMEOUT_MS 30000
-#define PATIENCE_S 10    /* for a host that does not answer */
-#define STRANGERS_MAX 64 /* connections that have not said who they are */
+#define CONNECT_HOST_S 10      /* for a host that does not answer */
+#define UNAUTHENTICATED_MAX 64 /* connections that have not said who they are */
 #define NONCE 16
 #define VERSION 1
 
@@ -59,7 +59,7 @@ struct pending {
     size_t got;
 };
 
-struct meeting {
+struct rendezvous {
     struct pl_tcp *t;
     const struct pl_comm_peer *peers;
     const void *key;
@@ -70,7 +70,7 @@ struct meeting {
     unsigned missing; /* peers not yet connected */
 };
 
-static void mac(const struct meeting *m,
+static void mac(const struct rendezvous *m,
                 char side,
                 unsigned connector,
                 unsigned listener,
@@ -109,7 +109,7 @@ static void set_options(int fd)
     setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &tick, sizeof(tick));
 }
 
-static void drop(struct meeting *m, struct pending *p)
+static void drop(struct rendezvous *m, struct pending *p)
 {
     if (p->fd >= 0)
         close(p->fd);
@@ -117,7 +117,7 @@ static void drop(struct meeting *m, struct pending *p)
 }
 
 /* The connection is proven: it becomes the member's. */
-static void settle(struct meeting *m, struct pending *p)
+static void adopt(struct rendezvous *m, struct pending *p)
 {
     m->t->fd[p->member] = p->fd;
     m->missing--;
@@ -132,7 +132,7 @@ static size_t wanted(const struct pending *p)
                                      : sizeof(struct claim);
 }
 
-static bool answer_hello(struct meeting *m, struct pending *p)
+static bool answer_hello(struct rendezvous *m, struct pending *p)
 {
     unsigned me = m->t->base.rank;
     struct claim claim = {.member = htonl(me)};
@@ -149,7 +149,7 @@ static bool answer_hello(struct meeting *m, struct pending *p)
     return send_small(p->fd, &claim, sizeof(claim));
 }
 
-static bool check_proof(struct meeting *m, const struct pending *p)
+static bool check_proof(struct rendezvous *m, const struct pending *p)
 {
     uint8_t expected[PL_SHA256_BYTES];
 
@@ -157,7 +157,7 @@ static bool check_proof(struct meeting *m, const struct pending *p)
     return pl_bytes_equal(expected, p->in, sizeof(expected));
 }
 
-static bool check_claim(struct meeting *m, struct pending *p)
+static bool check_claim(struct rendezvous *m, struct pending *p)
 {
     unsigned me = m->t->base.rank;
     uint8_t expected[PL_SHA256_BYTES];
@@ -177,7 +177,7 @@ static bool check_claim(struct meeting *m, struct pending *p)
 }
 
 /* Data or the end is there. 0, or -errno where one of our own peers is lost. */
-static int advance(struct meeting *m, struct pending *p, struct pl_error *err)
+static int advance(struct rendezvous *m, struct pending *p, struct pl_error *err)
 {
     ssize_t n = recv(p->fd, p->in + p->got, wanted(p) - p->got, MSG_DONTWAIT);
     bool ours = p->stage != AWAIT_CLAIM, ok = true;
@@ -202,11 +202,11 @@ static int advance(struct meeting *m, struct pending *p, struct pl_error *err)
         break;
     case AWAIT_PROOF:
         if ((ok = check_proof(m, p)))
-            settle(m, p);
+            adopt(m, p);
         break;
     case AWAIT_CLAIM:
         if (check_claim(m, p))
-            settle(m, p);
+            adopt(m, p);
         else
             drop(m, p);
         break;
@@ -219,7 +219,7 @@ static int advance(struct meeting *m, struct pending *p, struct pl_error *err)
 }
 
 /* Takes what knocks. */
-static void welcome(struct meeting *m)
+static void accept_connection(struct rendezvous *m)
 {
     struct hello hello = {.magic = "PLUM", .version = VERSION};
     struct pending p = {.stage = AWAIT_CLAIM};
@@ -244,7 +244,7 @@ static void welcome(struct meeting *m)
 /* connect(2), but not for the two minutes that the kernel tries a silent host. 0 or -errno. */
 static int connect_soon(int fd, const struct addrinfo *to)
 {
-    const struct timeval limit = {.tv_sec = PATIENCE_S}, none = {0};
+    const struct timeval limit = {.tv_sec = CONNECT_HOST_S}, none = {0};
     int r = 0;
 
     setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit)); /* socket(7): connect too */
@@ -255,7 +255,7 @@ static int connect_soon(int fd, const struct addrinfo *to)
 }
 
 /* Connects to a lower member; its listening socket has been there since before the exchange. */
-static int call(struct meeting *m, unsigned member, struct pl_error *err)
+static int connect_to(struct rendezvous *m, unsigned member, struct pl_error *err)
 {
     const struct pl_comm_peer *peer = &m->peers[member];
     struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICSERV}, *list, *a;
@@ -288,7 +288,7 @@ static int call(struct meeting *m, unsigned member, struct pl_error *err)
     return 0;
 }
 
-static int name_missing(const struct meeting *m, struct pl_error *err)
+static int name_missing(const struct rendezvous *m, struct pl_error *err)
 {
     unsigned me = m->t->base.rank;
 
@@ -300,7 +300,7 @@ static int name_missing(const struct meeting *m, struct pl_error *err)
     return pl_error_set(err, -ETIMEDOUT, "ranks did not connect");
 }
 
-static int meet(struct meeting *m, struct pollfd *polls, struct pl_error *err)
+static int authenticate_all(struct rendezvous *m, struct pollfd *polls, struct pl_error *err)
 {
     uint64_t limit = pl_now_ns() + CONNECT_TIMEOUT_MS * 1000000ull;
 
@@ -323,7 +323,7 @@ static int meet(struct meeting *m, struct pollfd *polls, struct pl_error *err)
             if (polls[i].revents && (r = advance(m, &m->pending[i], err)) < 0)
                 return r;
         if (polls[n].revents)
-            welcome(m);
+            accept_connection(m);
     }
     return 0;
 }
@@ -339,7 +339,7 @@ int pl_comm_tcp_create(const struct pl_comm_peer *peers,
 {
     _cleanup_close_ int listener = listen_fd;
     struct pl_tcp *t = calloc(1, sizeof(*t));
-    struct meeting m = {.t = t, .peers = peers, .key = key, .key_len = key_len};
+    struct rendezvous m = {.t = t, .peers = peers, .key = key, .key_len = key_len};
     _cleanup_free_ struct pollfd *polls = NULL;
     _cleanup_free_ struct pending *pending = NULL;
     int r = 0;
@@ -347,28 +347,28 @@ int pl_comm_tcp_create(const struct pl_comm_peer *peers,
     if (!t)
         return pl_error_set(err, -ENOMEM, "out of memory");
     m.listen_fd = listener;
-    m.cap = size + STRANGERS_MAX;
+    m.cap = size + UNAUTHENTICATED_MAX;
     m.pending = pending = calloc(m.cap, sizeof(*pending));
     polls = calloc(m.cap + 1, sizeof(*polls));
     t->base = (struct pl_comm){.ops = &pl_tcp_ops, .rank = rank, .size = size};
-    t->base.world = t->world = calloc(size, sizeof(*t->world));
+    t->base.world_ranks = t->world_ranks = calloc(size, sizeof(*t->world_ranks));
     t->fd = calloc(size, sizeof(*t->fd));
-    if (!pending || !polls || !t->world || !t->fd) {
+    if (!pending || !polls || !t->world_ranks || !t->fd) {
         free(t->fd);
         t->fd = NULL;
         r = pl_error_set(err, -ENOMEM, "out of memory");
         goto fail;
     }
     for (unsigned i = 0; i < size; i++) {
-        t->world[i] = peers[i].world_rank;
+        t->world_ranks[i] = peers[i].world_rank;
         t->fd[i] = -1;
         m.missing += pl_tcp_is_peer(rank, i, size);
     }
     for (unsigned i = 0; i < rank && r == 0; i++)
         if (pl_tcp_is_peer(rank, i, size))
-            r = call(&m, i, err);
+            r = connect_to(&m, i, err);
     if (r == 0)
-        r = meet(&m, polls, err);
+        r = authenticate_all(&m, polls, err);
     while (m.n)
         drop(&m, &m.pending[m.n - 1]);
     if (r == 0) {

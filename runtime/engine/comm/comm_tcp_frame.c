@@ -11,7 +11,7 @@
 #include <sys/uio.h>
 
 #define HOST_DEAD_MS 4000       /* no acknowledgement of sent data for so long */
-#define LAST_WORDS_MS 500       /* for finishing a frame before the abort */
+#define ABORT_MS 500            /* for finishing a frame before the abort */
 #define FRAME_MAGIC 0x31664c50u /* also tells byte orders apart */
 
 enum frame_type {
@@ -54,7 +54,7 @@ static bool read_abort(
         struct pollfd p = {.fd = fd, .events = POLLIN};
         ssize_t n;
 
-        if (poll(&p, 1, LAST_WORDS_MS) <= 0)
+        if (poll(&p, 1, ABORT_MS) <= 0)
             break;
         n = recv(fd, t->failed + have, want - have, MSG_DONTWAIT);
         if (n <= 0)
@@ -69,7 +69,7 @@ static bool read_abort(
 }
 
 /* The connection broke while sending: maybe the peer said why. */
-static bool last_words(struct pl_tcp *t, unsigned peer, const struct transfer *in)
+static bool read_last_abort(struct pl_tcp *t, unsigned peer, const struct transfer *in)
 {
     struct pl_tcp_frame frame = {0};
     ssize_t n;
@@ -118,17 +118,17 @@ static int push(struct pl_tcp *t, struct transfer *out)
 }
 
 /* Tells all peers; finishes the frame that is half sent, or they would take the text for data. */
-static void tell_all(struct pl_tcp *t, struct transfer *out)
+static void send_aborts(struct pl_tcp *t, struct transfer *out)
 {
-    uint64_t limit = pl_now_ns() + LAST_WORDS_MS * 1000000ull;
+    uint64_t limit = pl_now_ns() + ABORT_MS * 1000000ull;
 
-    if (t->told)
+    if (t->abort_sent)
         return;
-    t->told = true;
+    t->abort_sent = true;
     while (out && out->done > 0 && busy(out) && pl_now_ns() < limit) {
         struct pollfd p = {.fd = t->fd[out->peer], .events = POLLOUT};
 
-        if (poll(&p, 1, LAST_WORDS_MS) <= 0 || push(t, out) < 0)
+        if (poll(&p, 1, ABORT_MS) <= 0 || push(t, out) < 0)
             break;
     }
     for (unsigned i = 0; i < t->base.size; i++) {
@@ -146,7 +146,7 @@ static void tell_all(struct pl_tcp *t, struct transfer *out)
 
 static int fail(struct pl_tcp *t, struct transfer *out, struct pl_error *err)
 {
-    tell_all(t, out);
+    send_aborts(t, out);
     return pl_error_set(err, -ECONNRESET, "%s", t->failed);
 }
 
@@ -157,8 +157,8 @@ static int lost(struct pl_tcp *t,
                 const struct transfer *in,
                 struct pl_error *err)
 {
-    if (!last_words(t, peer, in))
-        set_text(t, "lost rank %u: %s", t->world[peer], why);
+    if (!read_last_abort(t, peer, in))
+        set_text(t, "lost rank %u: %s", t->world_ranks[peer], why);
     return fail(t, out, err);
 }
 
@@ -170,7 +170,7 @@ static int check_frame(struct pl_tcp *t,
                        struct pl_error *err)
 {
     const struct pl_tcp_frame *f = &in->frame;
-    unsigned rank = t->world[in->peer];
+    unsigned rank = t->world_ranks[in->peer];
 
     if (f->magic == FRAME_MAGIC && f->type == FRAME_ABORT) {
         if (!read_abort(t, t->fd[in->peer], f, in->data, in->done - sizeof(*f)))
@@ -187,7 +187,7 @@ static int check_frame(struct pl_tcp *t,
                  "ranks disagree: collective %u is %s of %llu bytes on rank %u, %u is %s of %llu "
                  "bytes on rank %u",
                  want->seq, op_names[want->op], (unsigned long long)want->total,
-                 t->world[t->base.rank], f->seq,
+                 t->world_ranks[t->base.rank], f->seq,
                  f->op < PL_COUNT(op_names) ? op_names[f->op] : "unknown",
                  (unsigned long long)f->total, rank);
         return fail(t, out, err);
@@ -269,7 +269,7 @@ int pl_tcp_swap(struct pl_tcp *t,
             p[0] = (struct pollfd){.fd = t->fd[to], .events = POLLOUT};
             r = poll(p, 2, PL_TCP_TICK_MS);
             if (r < 0 && errno != EINTR)
-                return pl_error_errno(err, errno, "cannot wait for rank %u", t->world[to]);
+                return pl_error_errno(err, errno, "cannot wait for rank %u", t->world_ranks[to]);
         }
         for (unsigned i = 0; r == 0 && i < 2; i++)
             if (p[i].fd >= 0 && host_dead(p[i].fd))
@@ -310,5 +310,5 @@ void pl_tcp_abort(struct pl_tcp *t, const char *text)
 {
     if (!t->failed[0])
         set_text(t, "%s", text);
-    tell_all(t, NULL);
+    send_aborts(t, NULL);
 }

@@ -14,13 +14,13 @@
 
 struct pl_tcp {
     struct pl_comm base;
-    unsigned *world;
+    unsigned *world_ranks;
     int *fd; /* by member; -1 where there is no connection */
     uint32_t seq;
     void *scratch;
     size_t scratch_size;
     struct pl_bump memory;
-    bool told;                     /* the others know */
+    bool abort_sent;               /* the others know */
     char failed[PL_COMM_TEXT_MAX]; /* "" while all is well */
 };
 
@@ -54,7 +54,7 @@ struct pl_tcp_frame pl_tcp_frame(enum pl_tcp_op op, uint32_t seq, size_t total);
 
 /* Sends a frame to one member and receives one from another (or the same), both at once; either
  * may be PL_TCP_NO_PEER. -ECONNRESET where a rank is lost, gave up or does something else; all
- * peers have been told then, and t->failed says what. */
+ * peers have been abort_sent then, and t->failed says what. */
 int pl_tcp_swap(struct pl_tcp *t,
                 const struct pl_tcp_frame *like,
                 unsigned to,

@@ -28,7 +28,7 @@ static int tell(int code, const char *what, char *text)
     return -1;
 }
 
-static int table_init(struct pl_mpi_place *ret, char *text)
+static int table_init(struct pl_mpi_layout *ret, char *text)
 {
     int rank, size, local_rank, local_size, first, node = 0, done, level, *all;
     MPI_Comm local;
@@ -60,11 +60,11 @@ static int table_init(struct pl_mpi_place *ret, char *text)
     for (int i = 0; i < first; i++)
         node += all[i] == i;
     free(all);
-    *ret = (struct pl_mpi_place){.rank = (unsigned)rank,
-                                 .size = (unsigned)size,
-                                 .local_rank = (unsigned)local_rank,
-                                 .local_size = (unsigned)local_size,
-                                 .node = (unsigned)node};
+    *ret = (struct pl_mpi_layout){.rank = (unsigned)rank,
+                                  .size = (unsigned)size,
+                                  .local_rank = (unsigned)local_rank,
+                                  .local_size = (unsigned)local_size,
+                                  .node = (unsigned)node};
     return 0;
 }
 

@@ -29,7 +29,7 @@ static struct pl_attention_args attention_args(const struct pl_call *c)
         .dv_add = c->add[packed ? 0 : 2],
         .dy = c->out_grad,
         .y = c->out,
-        .lse = c->aux,
+        .lse = c->saved,
         .q_at = in_at,
         .k_at = in_at,
         .v_at = in_at,
@@ -104,6 +104,6 @@ int pl_build_attention(struct pl_tape *tape,
     what.shape[2] = width;
     what.attr.i[HEADS] = heads;
     what.attr.i[CAUSAL] = req->args.i[CAUSAL] != 0;
-    what.aux_stats = what.shape[0] * what.shape[1] * (size_t)heads;
+    what.saved_stats = what.shape[0] * what.shape[1] * (size_t)heads;
     return pl_tape_apply(tape, &what, ret, err);
 }

@@ -3,7 +3,7 @@
 #include "runtime/engine/ops/op_private.h"
 
 /* batchnorm: in = x, weight, bias, running mean, running variance; i[0] = relu; f[0] = eps, f[1] =
- * momentum; aux holds mean and inv_std, scratch the sums */
+ * momentum; saved holds mean and inv_std, scratch the sums */
 
 static struct pl_batchnorm_args batchnorm_args(const struct pl_call *c)
 {
@@ -29,8 +29,8 @@ static struct pl_batchnorm_args batchnorm_args(const struct pl_call *c)
         .sums = c->scratch,
         .back_sums = c->scratch,
         /* Of several devices with one set of buffers, the first writes them. */
-        .running_mean = training && c->tape->device ? NULL : c->in[3],
-        .running_var = training && c->tape->device ? NULL : c->in[4],
+        .running_mean = training && c->tape->part_index ? NULL : c->in[3],
+        .running_var = training && c->tape->part_index ? NULL : c->in[4],
         .mean = pl_op_stats(c, 0),
         .inv_std = pl_op_stats(c, channels),
         .y = c->out,
@@ -87,11 +87,11 @@ static const struct pl_op op_batchnorm = {
     .name = "batchnorm",
     .cast = PL_CAST_F32,
     .needs = PL_NEEDS_IN(0) | PL_NEEDS_IN(1) | PL_NEEDS_OUT,
-    .keeps = PL_NEEDS_IN(3) | PL_NEEDS_IN(4),
+    .state_inputs = PL_NEEDS_IN(3) | PL_NEEDS_IN(4),
     .forward = batchnorm_forward,
     .backward = batchnorm_backward,
     .flops = batchnorm_flops,
-    .meets = true,
+    .collective = true,
 };
 
 int pl_build_batchnorm(struct pl_tape *tape,
@@ -111,7 +111,7 @@ int pl_build_batchnorm(struct pl_tape *tape,
     what.attr.i[0] = req->args.i[0];
     what.attr.f[0] = req->args.f[0] > 0 ? req->args.f[0] : 1e-5;
     what.attr.f[1] = req->args.f[1] > 0 ? req->args.f[1] : 0.1;
-    what.aux_stats = 2 * x->shape[1];
+    what.saved_stats = 2 * x->shape[1];
     what.scratch_bytes = (1 + 2 * x->shape[1]) * sizeof(double);
     return pl_tape_apply(tape, &what, ret, err);
 }

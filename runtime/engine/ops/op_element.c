@@ -239,7 +239,7 @@ static void dropout(const struct pl_call *c, bool add, const void *src, void *ds
                                   .add = add,
                                   .src = src,
                                   .dst = dst,
-                                  .draw = c->tape->draw});
+                                  .draw = c->tape->device_step});
 }
 
 static void dropout_forward(const struct pl_call *c)
@@ -257,7 +257,7 @@ static const struct pl_op op_dropout = {
     .forward = dropout_forward,
     .backward = dropout_backward,
     .flops = ten_flops,
-    .draws = true,
+    .reads_step = true,
 };
 
 int pl_build_dropout(struct pl_tape *tape,

@@ -135,7 +135,7 @@ static struct pl_pool2d_args pool_args(const struct pl_call *c)
         .dx_add = c->add[0],
         .x = c->in[0],
         .dy = c->out_grad,
-        .which = c->aux,
+        .which = c->saved,
         .y = c->out,
         .dx = c->in_grad[0],
     };
@@ -216,6 +216,6 @@ int pl_build_pool2d(struct pl_tape *tape,
     }
     what.attr.i[REST] = kernel;
     if (!average)
-        what.aux_bytes = what.shape[0] * what.shape[1] * what.shape[2] * what.shape[3];
+        what.saved_bytes = what.shape[0] * what.shape[1] * what.shape[2] * what.shape[3];
     return pl_tape_apply(tape, &what, ret, err);
 }

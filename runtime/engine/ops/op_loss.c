@@ -39,7 +39,7 @@ static struct pl_cross_entropy_args cross_entropy_args(const struct pl_call *c)
         .wide = writes_wide(c),
         .logits = c->in[0],
         .labels = c->in[1],
-        .probs = keeps ? c->aux : NULL,
+        .probs = keeps ? c->saved : NULL,
         .max_sum = keeps ? NULL : pl_op_stats(c, 0),
         .loss = c->out,
         .dloss = c->out_grad,
@@ -88,8 +88,8 @@ int pl_build_cross_entropy(struct pl_tape *tape,
                             .n_in = req->n_in,
                             .rank = 1,
                             .shape = {1},
-                            .aux_reals = keeps_probs(tape) ? req->in[0]->count : 0,
-                            .aux_stats = keeps_probs(tape) ? 0 : 2 * rows};
+                            .saved_reals = keeps_probs(tape) ? req->in[0]->count : 0,
+                            .saved_stats = keeps_probs(tape) ? 0 : 2 * rows};
     int r = check_labels(req, err);
 
     return r < 0 ? r : pl_tape_apply(tape, &what, ret, err);

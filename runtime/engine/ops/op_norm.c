@@ -7,7 +7,7 @@ static double flops_per_input(const struct pl_node *node, bool backward)
     return 8.0 * (double)node->in[0]->count;
 }
 
-/* layernorm: aux holds each row's mean, then each row's 1/sqrt(var + eps) */
+/* layernorm: saved holds each row's mean, then each row's 1/sqrt(var + eps) */
 
 static struct pl_layernorm_args layernorm_args(const struct pl_call *c)
 {
@@ -70,7 +70,7 @@ int pl_build_layernorm(struct pl_tape *tape,
     if (!pl_op_all_real(req) || x->rank == 0 || x->count == 0)
         return pl_op_refuse(req, "needs rows of real numbers", err);
     what.attr.f[0] = req->args.f[0] > 0 ? req->args.f[0] : 1e-5;
-    what.aux_stats = 2 * pl_op_rows(x);
+    what.saved_stats = 2 * pl_op_rows(x);
     return pl_tape_apply(tape, &what, ret, err);
 }
 
@@ -126,7 +126,7 @@ int pl_build_softmax(struct pl_tape *tape,
     return pl_tape_apply(tape, &what, ret, err);
 }
 
-/* normalize: aux holds each row's length */
+/* normalize: saved holds each row's length */
 
 static struct pl_normalize_args normalize_args(const struct pl_call *c)
 {
@@ -137,7 +137,7 @@ static struct pl_normalize_args normalize_args(const struct pl_call *c)
         .dx_add = c->add[0],
         .x = c->in[0],
         .y = c->out,
-        .norm = c->aux,
+        .norm = c->saved,
         .dy = c->out_grad,
         .dx = c->in_grad[0],
     };
@@ -176,7 +176,7 @@ int pl_build_normalize(struct pl_tape *tape,
     if (!pl_op_all_real(req) || req->in[0]->rank == 0 || req->in[0]->count == 0)
         return pl_op_refuse(req, "needs rows of real numbers", err);
     what.attr.f[0] = req->args.f[0] > 0 ? req->args.f[0] : 1e-12;
-    what.aux_stats = pl_op_rows(req->in[0]);
+    what.saved_stats = pl_op_rows(req->in[0]);
     return pl_tape_apply(tape, &what, ret, err);
 }
 

@@ -47,7 +47,7 @@ pl_op_like(const struct pl_op *op, const struct pl_op_request *req, const plume_
 /* Statistic number i of those that a node keeps. */
 static inline void *pl_op_stats(const struct pl_call *call, size_t i)
 {
-    return (char *)call->aux + i * pl_real_size(pl_real_of_stats(call->k->real));
+    return (char *)call->saved + i * pl_real_size(pl_real_of_stats(call->k->real));
 }
 
 /* Product of all dimensions but the last; 1 for a scalar. */

@@ -24,7 +24,7 @@ static struct pl_linear_args linear_args(const struct pl_call *c)
         .w = c->in[1],
         .b = bias ? c->in[2] : NULL,
         .y = c->out,
-        .pre = c->aux,
+        .pre = c->saved,
         .dy = c->out_grad,
         .dz = c->out_grad, /* nobody reads it after this node */
         .dx = c->in_grad[0],
@@ -98,7 +98,7 @@ int pl_build_linear(struct pl_tape *tape,
     what.shape[what.rank - 1] = w->shape[0];
     what.attr.i[0] = act;
     if (pl_activation_needs_pre((enum pl_activation)act))
-        what.aux_reals = x->count / w->shape[1] * w->shape[0];
+        what.saved_reals = x->count / w->shape[1] * w->shape[0];
     return pl_tape_apply(tape, &what, ret, err);
 }
 
@@ -273,7 +273,7 @@ static const struct pl_op op_matmul = {
 static const struct pl_op op_matmul_of_columns = {
     .name = "matmul",
     .cast = PL_CAST_LOW,
-    .widens = true,
+    .in_f32 = true,
     .needs = PL_NEEDS_IN(0) | PL_NEEDS_IN(1),
     .forward = matmul_forward,
     .backward = matmul_backward,

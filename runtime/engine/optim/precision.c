@@ -30,9 +30,9 @@ enum pl_real pl_precision_real(const struct pl_train_options *options)
 
 void pl_precision_tape(const struct pl_train_options *options, struct pl_tape *tape)
 {
-    tape->low = low_of(options);
-    tape->half_weights = options->amp_level == 2;
-    tape->pure_low = options->amp_level == 3;
+    tape->amp_dtype = low_of(options);
+    tape->amp_o2 = options->amp_level == 2;
+    tape->amp_o3 = options->amp_level == 3;
 }
 
 void pl_precision_scaler(const struct pl_train_options *options, struct pl_scaler *scaler)

@@ -203,14 +203,14 @@ int pl_params_layout(struct pl_params *params,
         return r;
     if (params->dev->ops->host)
         r = pl_comm_alloc(comm, count * size, &params->grads, err);
-    else if (comm->device)
-        r = pl_comm_alloc(comm->device, PL_MAX(count * size, (size_t)64), &params->grads, err);
+    else if (comm->gpu)
+        r = pl_comm_alloc(comm->gpu, PL_MAX(count * size, (size_t)64), &params->grads, err);
     else
         r = pl_device_alloc_zero(params->dev, PL_MAX(count * size, (size_t)64), "gradients",
                                  &params->grads, err);
     if (r < 0)
         return pl_error_wrap(err, r, "memory for gradients");
-    params->owns_grads = !params->dev->ops->host && !comm->device;
+    params->owns_grads = !params->dev->ops->host && !comm->gpu;
     params->count = count;
     for (size_t i = 0; i < params->n; i++) {
         struct pl_param *p = params->order[i];

@@ -41,7 +41,7 @@ int pl_reducer_init(struct pl_reducer *reducer,
     pl_reducer_replan(reducer);
     for (size_t i = 0; i < n; i++)
         most = PL_MAX(most, buckets[i].count * pl_real_size(params->real));
-    if (params->dev->ops->host || comm->size == 1 || comm->device || most == 0)
+    if (params->dev->ops->host || comm->size == 1 || comm->gpu || most == 0)
         return 0;
     r = pl_comm_alloc(comm, most, &reducer->stage, err);
     if (r < 0)
@@ -117,12 +117,12 @@ static int start(struct pl_reducer *red, void *grads, size_t count, struct pl_er
 
         dev->ops->kernels(dev, red->params->real)->narrow(&low);
         red->started = true;
-        return pl_comm_nccl_start(red->comm->device, low.half, count,
+        return pl_comm_nccl_start(red->comm->gpu, low.half, count,
                                   red->half == PL_HALF_BF16 ? PL_NCCL_BF16 : PL_NCCL_F16,
                                   power_of(red->scale), err);
     }
     red->started = true;
-    return pl_comm_nccl_start(red->comm->device, grads, count, type, red->scale, err);
+    return pl_comm_nccl_start(red->comm->gpu, grads, count, type, red->scale, err);
 }
 
 /* What is asked of the device from now on follows all that was started. */
@@ -134,7 +134,7 @@ static int join(struct pl_reducer *red, struct pl_error *err)
     int r;
 
     red->started = false;
-    r = pl_comm_nccl_join(red->comm->device, err);
+    r = pl_comm_nccl_join(red->comm->gpu, err);
     for (size_t i = 0; r == 0 && red->half != PL_HALF_NONE && i < red->n; i++) {
         struct pl_half_args low = half_args(red, red->buckets[i].offset, red->buckets[i].count);
 
@@ -161,7 +161,7 @@ static int sum(struct pl_reducer *red, void *grads, size_t count, struct pl_erro
                 &(struct pl_affine_args){.n = count, .scale = red->scale, .x = grads, .y = grads});
         return 0;
     }
-    if (red->comm->device)
+    if (red->comm->gpu)
         return start(red, grads, count, err);
     r = pl_device_download(dev, red->stage, grads, bytes, err);
     if (r == 0)

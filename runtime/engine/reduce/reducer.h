@@ -2,7 +2,7 @@
 /* Gradients of all ranks become their mean while backward still runs: the gradient arena is cut
  * into buckets from its end (what backward finishes first), and a bucket is reduced as soon as the
  * last node that adds to it is done, while it is still in the cache. There is no helper thread:
- * on a CPU the reduction needs the same core. On GPUs that NCCL joins (comm->device) reductions are
+ * on a CPU the reduction needs the same core. On GPUs that NCCL joins (comm->gpu) reductions are
  * only started then, and run beside the rest of backward; what the device is asked after the last
  * bucket was started follows them all. A fused reduction (horovod) is the same with large
  * buckets, all of them after the backward pass. Parameters that the tape does not use are reduced
@@ -32,13 +32,12 @@ struct pl_reducer {
     struct pl_bucket *buckets; /* in the order of reduction */
     size_t n, next;
     double scale;
-    bool started; /* something on comm->device that nobody waits for yet */
+    bool started; /* something on comm->gpu that nobody waits for yet */
     void *stage;  /* of the communicator; where gradients are on another device than the CPU and
-                     comm->device is NULL: room for the largest bucket, through which it goes to the
+                     comm->gpu is NULL: room for the largest bucket, through which it goes to the
                      other ranks */
-    enum pl_half
-        half;      /* what gradients are added up in on comm->device; PL_HALF_NONE: their type */
-    uint16_t *low; /* the gradient arena in that type, of params->dev */
+    enum pl_half half; /* what gradients are added up in on comm->gpu; PL_HALF_NONE: their type */
+    uint16_t *low;     /* the gradient arena in that type, of params->dev */
     /* The module's own, instead of the communicator's allreduce; NULL = none. */
     int (*own)(struct plume_context *pl, const struct plume_bucket *bucket);
     struct plume_context *pl;
@@ -53,7 +52,7 @@ int pl_reducer_init(struct pl_reducer *reducer,
                     size_t first_bytes,
                     size_t max_bytes,
                     struct pl_error *err);
-/* From now on gradients of f32 are rounded to this type, added up by comm->device (there is one)
+/* From now on gradients of f32 are rounded to this type, added up by comm->gpu (there is one)
  * and widened again: half of the bytes go over the wires. -ENOMEM. */
 int pl_reducer_narrow(struct pl_reducer *reducer, enum pl_half half, struct pl_error *err);
 void pl_reducer_finish(struct pl_reducer *reducer);

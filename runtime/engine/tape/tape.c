@@ -105,7 +105,7 @@ static bool is_all(const struct pl_tape *tape, const struct pl_apply *what, enum
 {
     for (size_t i = 0; i < what->n_in; i++) {
         const plume_tensor *in = what->in[i];
-        bool state = what->op->keeps & PL_NEEDS_IN(i);
+        bool state = what->op->state_inputs & PL_NEEDS_IN(i);
 
         if (in && pl_dtype_is_real(in->dtype) &&
             in->dtype != (state ? pl_dtype_of_real(tape->kernels->real) : dtype))
@@ -121,15 +121,15 @@ table_for(const struct pl_tape *tape, const struct pl_apply *what, enum plume_dt
 
     for (size_t i = 0; i < what->n_in && !low && dtype == PLUME_F32; i++)
         low = table_reading(tape, what->op, what->in[i], i);
-    if (!what->op->raw && !what->op->widens && is_all(tape, what, dtype))
+    if (!what->op->raw && !what->op->in_f32 && is_all(tape, what, dtype))
         low = low_table(tape, dtype);
     return low ? low : tape->kernels;
 }
 
-static size_t aux_bytes(const struct pl_apply *what, enum pl_real real)
+static size_t saved_bytes(const struct pl_apply *what, enum pl_real real)
 {
-    return what->aux_bytes + what->aux_reals * pl_real_size(real) +
-           what->aux_stats * pl_real_size(pl_real_of_stats(real));
+    return what->saved_bytes + what->saved_reals * pl_real_size(real) +
+           what->saved_stats * pl_real_size(pl_real_of_stats(real));
 }
 
 static int record(struct pl_tape *tape, const struct pl_apply *what, enum plume_dtype dtype)
@@ -149,7 +149,7 @@ static int record(struct pl_tape *tape, const struct pl_apply *what, enum plume_
 
     if (!out || !lists || grow(tape) < 0)
         return -ENOMEM;
-    node.aux_bytes = aux_bytes(what, node.k->real);
+    node.saved_bytes = saved_bytes(what, node.k->real);
     r = pl_tensor_init(out, dtype, what->rank, what->shape);
     if (r < 0)
         return r;
@@ -338,9 +338,9 @@ static enum plume_dtype run_dtype(const struct pl_tape *tape, const struct pl_ap
             widest = what->in[i]->dtype;
     if (widest == 0)
         return 0;
-    if (tape->low && (class == PL_CAST_LOW || tape->pure_low ||
-                      (tape->half_weights && class == PL_CAST_PROMOTE)))
-        return tape->low;
+    if (tape->amp_dtype &&
+        (class == PL_CAST_LOW || tape->amp_o3 || (tape->amp_o2 && class == PL_CAST_PROMOTE)))
+        return tape->amp_dtype;
     return class == PL_CAST_F32 ? PLUME_F32 : widest;
 }
 
@@ -364,7 +364,7 @@ static int prepare(struct pl_tape *tape,
         if (!in[i])
             continue;
         if (dtype && pl_dtype_is_real(in[i]->dtype) && in[i]->dtype != dtype &&
-            !(what->op->keeps & PL_NEEDS_IN(i)) &&
+            !(what->op->state_inputs & PL_NEEDS_IN(i)) &&
             !(dtype == PLUME_F32 && table_reading(tape, what->op, in[i], i)))
             r = cast(tape, &in[i], dtype, err);
         else if (!what->op->strided && !what->op->view && !pl_tensor_is_dense(in[i]))

@@ -39,8 +39,8 @@ struct pl_node {
     bool back;   /* planned: its backward runs */
     struct pl_attr attr;
     plume_tensor *out;
-    size_t aux_bytes, scratch_bytes; /* of the op itself */
-    void *aux;                       /* kept from forward to backward */
+    size_t saved_bytes, scratch_bytes; /* of the op itself */
+    void *saved;                       /* kept from forward to backward */
     void *scratch[2]; /* forward, backward: the op's, behind it f32 copies of 16-bit tensors */
     uint64_t ns[2];   /* spent forward and backward, where the tape's `timed` is set */
     struct pl_bump_mark before;
@@ -57,7 +57,7 @@ struct pl_call {
     void *in[PL_NODE_INPUTS_MAX];
     void *in_grad[PL_NODE_INPUTS_MAX]; /* backward; NULL where none is wanted */
     bool add[PL_NODE_INPUTS_MAX];      /* add to in_grad, else write it */
-    void *out, *out_grad, *aux, *scratch;
+    void *out, *out_grad, *saved, *scratch;
 };
 
 /* How autocast treats an op (PyTorch's three lists). */
@@ -78,11 +78,12 @@ struct pl_op {
     enum pl_cast_class cast;
     bool view;      /* the output is a view of input 0: nothing runs */
     bool raw;       /* takes 16-bit tensors as they are, with the tape's own table */
-    bool widens;    /* of several kernels with sums in between: on f32 copies on any device */
+    bool in_f32;    /* of several kernels with sums in between: on f32 copies on any device */
     bool strided;   /* takes inputs that are not dense */
     bool no_grad;   /* not differentiable */
     uint64_t needs; /* what backward reads */
-    uint64_t keeps; /* PL_NEEDS_IN: state that it writes, in the tape's own type, and never cast */
+    uint64_t state_inputs; /* PL_NEEDS_IN: state that it writes, in the tape's own type, and never
+                              cast */
     /* PL_NEEDS_IN: 16-bit kernels that write f32 (their arguments' `wide`) read these: where the op
      * runs in f32 a device spares the cast, to the same numbers. */
     uint64_t reads_half;
@@ -91,8 +92,8 @@ struct pl_op {
     void (*backward)(const struct pl_call *call);
     /* Floating-point operations (a multiply-add is two) of forward and of backward; may be NULL. */
     double (*flops)(const struct pl_node *node, bool backward);
-    bool draws; /* reads the tape's `step`, or `draw` */
-    bool meets; /* calls the tape's allreduce, where it has one */
+    bool reads_step; /* reads the tape's `step`, or `device_step` */
+    bool collective; /* calls the tape's allreduce, where it has one */
 };
 
 /* One op to be traced. The output's shape is given; its type, too, or (dtype 0) it follows from the
@@ -109,24 +110,24 @@ struct pl_apply {
     size_t offset;
     /* Kept from forward to backward: the sum of bytes, elements of the type that the node runs in,
      * and statistics (pl_real_of_stats()). */
-    size_t aux_bytes, aux_reals, aux_stats;
+    size_t saved_bytes, saved_reals, saved_stats;
     size_t scratch_bytes; /* needed while it runs */
 };
 
 struct pl_tape {
     struct pl_device *dev; /* where all its tensors are */
     const struct pl_kernels *kernels;
-    bool want_grad;        /* training: gradients are planned, dropout drops */
-    enum plume_dtype low;  /* autocast to this 16-bit type; 0 = off */
-    bool half_weights;     /* O2: the ops of class promote, too, whatever they are given */
-    bool pure_low;         /* O3: all ops */
-    uint64_t seed, step;   /* of dropout; set by the user before forward */
-    unsigned device;       /* of those that share a batch: only the first writes buffers */
+    bool want_grad;             /* training: gradients are planned, dropout drops */
+    enum plume_dtype amp_dtype; /* autocast to this 16-bit type; 0 = off */
+    bool amp_o2;                /* O2: the ops of class promote, too, whatever they are given */
+    bool amp_o3;                /* O3: all ops */
+    uint64_t seed, step;        /* of dropout; set by the user before forward */
+    unsigned part_index;        /* of those that share a batch: only the first writes buffers */
     void *const *copies;   /* by number - 1: parameters and buffers on this device; NULL: it has the
                               originals */
     ptrdiff_t param_shift; /* bytes from a parameter's gradient to this tape's own of it */
     bool timed;            /* nodes count their nanoseconds */
-    bool spread;           /* nothing shares memory: to find errors of the plan */
+    bool no_reuse;         /* nothing shares memory: to find errors of the plan */
     /* Sums n doubles over ranks, in place, for synchronised batch norm; NULL: this rank's alone. */
     int (*allreduce)(void *ctx, double *sums, size_t n);
     void *allreduce_ctx;
@@ -150,7 +151,7 @@ struct pl_tape {
     /* Graphs (tape_graph.c). */
     bool graphs;                     /* may be used, where the device has them; set by the user */
     struct pl_tape_graphs *captured; /* NULL before the first run that may use them */
-    const uint64_t *draw;            /* `step` in the device's memory, for ops; NULL: take `step` */
+    const uint64_t *device_step;     /* `step` in the device's memory, for ops; NULL: take `step` */
 };
 
 /* With the device's kernels for a real type. dev is borrowed. */

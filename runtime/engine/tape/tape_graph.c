@@ -7,7 +7,7 @@
  * and may differ between two runs of one plan: addresses of leaves (parameters, batches), where
  * gradients are added, the seed. The plan's own addresses change with the plan only, which drops
  * all graphs. What changes from step to step is in the device's memory and written before the run:
- * the gradient of the loss (its scale), and dropout's counter (`draw`). */
+ * the gradient of the loss (its scale), and dropout's counter (`device_step`). */
 #include "common/base/log.h"
 #include "runtime/engine/tape/tape_private.h"
 
@@ -26,10 +26,10 @@ struct segment {
 };
 
 struct pl_tape_graphs {
-    uint64_t plan;  /* that the rest is about: the tape's `plans` */
-    bool refused;   /* a capture has failed: not again with this plan */
-    bool draws;     /* there are nodes that read the counter */
-    uint64_t *draw; /* the counter on the device; NULL until it is needed */
+    uint64_t plan;   /* that the rest is about: the tape's `plans` */
+    bool refused;    /* a capture has failed: not again with this plan */
+    bool reads_step; /* there are nodes that read the counter */
+    uint64_t *step;  /* the counter on the device; NULL until it is needed */
     struct segment list[GRAPHS_MAX];
     size_t n;
     uint64_t *key; /* of the run that is asked for */
@@ -54,11 +54,11 @@ void pl_tape_graphs_finish(struct pl_tape *tape)
     if (!g)
         return;
     drop(tape);
-    pl_device_free(tape->dev, g->draw);
+    pl_device_free(tape->dev, g->step);
     free(g->key);
     free(g);
     tape->captured = NULL;
-    tape->draw = NULL;
+    tape->device_step = NULL;
 }
 
 static void refuse(struct pl_tape *tape, const char *why)
@@ -77,18 +77,18 @@ static void follow_plan(struct pl_tape *tape)
         return;
     drop(tape);
     g->plan = tape->plans;
-    g->refused = g->draws = false;
+    g->refused = g->reads_step = false;
     for (size_t i = 0; i < tape->n; i++)
-        g->draws |= tape->nodes[i].op->draws;
-    if (g->draws && !g->draw &&
-        pl_device_alloc(tape->dev, sizeof(*g->draw), "dropout's counter", (void **)&g->draw, &err) <
+        g->reads_step |= tape->nodes[i].op->reads_step;
+    if (g->reads_step && !g->step &&
+        pl_device_alloc(tape->dev, sizeof(*g->step), "dropout's counter", (void **)&g->step, &err) <
             0)
         refuse(tape, pl_error_text(&err));
 }
 
 void pl_tape_graphs_begin(struct pl_tape *tape)
 {
-    tape->draw = NULL;
+    tape->device_step = NULL;
     if (!tape->graphs || tape->timed || !tape->dev->ops->capture_begin)
         return;
     if (!tape->captured)
@@ -96,10 +96,10 @@ void pl_tape_graphs_begin(struct pl_tape *tape)
     if (!tape->captured)
         return;
     follow_plan(tape);
-    if (!tape->captured->draws || tape->captured->refused)
+    if (!tape->captured->reads_step || tape->captured->refused)
         return;
-    pl_device_upload(tape->dev, tape->captured->draw, &tape->step, sizeof(tape->step));
-    tape->draw = tape->captured->draw;
+    pl_device_upload(tape->dev, tape->captured->step, &tape->step, sizeof(tape->step));
+    tape->device_step = tape->captured->step;
 }
 
 bool pl_tape_graphs_usable(const struct pl_tape *tape)

@@ -89,7 +89,7 @@ void pl_node_bind(const struct pl_tape *tape, size_t index, bool backward, struc
     }
     c->out = pl_tensor_data(node->out);
     c->out_grad = backward ? pl_tensor_grad(node->out) : NULL;
-    c->aux = node->aux;
+    c->saved = node->saved;
     c->scratch = node->scratch[backward];
 }
 

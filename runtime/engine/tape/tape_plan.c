@@ -131,7 +131,7 @@ static void plan_writes(struct pl_tape *tape)
 /* Positions of one tensor's data and gradient, while they are collected. */
 struct life {
     size_t data_to, grad_from;
-    size_t data, grad, aux, forward, backward; /* blocks */
+    size_t data, grad, saved, forward, backward; /* blocks */
 };
 
 static size_t back_at(const struct pl_tape *tape, size_t i)
@@ -177,14 +177,14 @@ static void make_blocks(struct pl_tape *tape, struct life *lives, struct pl_life
         size_t scratch = node->scratch_bytes + pl_node_f32_bytes(node);
         struct life *life = &lives[i];
 
-        life->data = life->grad = life->aux = life->forward = life->backward = SIZE_MAX;
+        life->data = life->grad = life->saved = life->forward = life->backward = SIZE_MAX;
         if (node->op->view)
             continue;
         life->data = pl_lifetimes_add(p, bytes, i, life->data_to);
         /* A root's gradient may be read by the caller, too (a leaf of another tape). */
         if (out->wants_grad && life->grad_from != SIZE_MAX)
             life->grad = pl_lifetimes_add(p, bytes, life->grad_from, back);
-        life->aux = pl_lifetimes_add(p, node->aux_bytes, i, node->back ? back : i);
+        life->saved = pl_lifetimes_add(p, node->saved_bytes, i, node->back ? back : i);
         life->forward = pl_lifetimes_add(p, scratch, i, i);
         if (node->back)
             life->backward = pl_lifetimes_add(p, scratch, back, back);
@@ -207,7 +207,7 @@ set_addresses(struct pl_tape *tape, const struct life *lives, const struct pl_li
             continue;
         node->out->data = address(tape, p, life->data);
         node->out->grad = address(tape, p, life->grad);
-        node->aux = address(tape, p, life->aux);
+        node->saved = address(tape, p, life->saved);
         node->scratch[0] = address(tape, p, life->forward);
         node->scratch[1] = address(tape, p, life->backward);
     }
@@ -237,7 +237,7 @@ static int make_plan(struct pl_tape *tape, struct pl_error *err)
         find_lives(tape, lives);
         make_blocks(tape, lives, &p);
     }
-    bytes = lives && !p.bad ? pl_lifetimes_set(&p, tape->spread) : SIZE_MAX;
+    bytes = lives && !p.bad ? pl_lifetimes_set(&p, tape->no_reuse) : SIZE_MAX;
     if (bytes != SIZE_MAX && bytes > tape->memory_cap) {
         pl_device_free(tape->dev, tape->memory);
         tape->memory = NULL;

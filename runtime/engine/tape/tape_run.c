@@ -60,7 +60,7 @@ static size_t segment(const struct pl_tape *tape, size_t first, size_t most, boo
     while (n < most) {
         const struct pl_node *node = &tape->nodes[backward ? first - n : first + n];
 
-        if (tape->allreduce && node->op->meets)
+        if (tape->allreduce && node->op->collective)
             return PL_MAX(n, (size_t)1);
         n++;
     }

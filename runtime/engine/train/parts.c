@@ -36,7 +36,7 @@ int pl_parts_init(struct pl_parts *parts,
         struct pl_tape *tape = &parts->list[i].tape;
 
         pl_tape_init(tape, replicas->list[i < k ? i : 0].dev, real, training);
-        tape->device = i;
+        tape->part_index = i;
         tape->seed = k > 1 ? pl_rng_seed(seed, i) : seed; /* parts drop different elements */
     }
     return 0;

@@ -48,7 +48,7 @@ static int broadcast_optimizers(struct pl_trainer *t, struct pl_error *err)
 /* Reductions that run beside backward should begin early. */
 static size_t first_bucket(const struct pl_trainer *t, size_t bytes)
 {
-    return t->comm->device && !t->strategy.fused ? PL_MIN(bytes, PL_NCCL_FIRST_BYTES) : bytes;
+    return t->comm->gpu && !t->strategy.fused ? PL_MIN(bytes, PL_NCCL_FIRST_BYTES) : bytes;
 }
 
 static int set_reducers(struct pl_trainer *t, struct pl_error *err)
@@ -57,7 +57,7 @@ static int set_reducers(struct pl_trainer *t, struct pl_error *err)
     struct plume_ddp ddp = {
         .struct_size = sizeof(ddp),
         .bucket_bytes = t->strategy.fused ? PL_FUSED_BYTES
-                        : t->comm->device ? PL_NCCL_BUCKET_BYTES
+                        : t->comm->gpu    ? PL_NCCL_BUCKET_BYTES
                                           : PL_BUCKET_BYTES,
     };
     int r = 0;
@@ -78,7 +78,7 @@ static int set_reducers(struct pl_trainer *t, struct pl_error *err)
                             first_bucket(t, ddp.bucket_bytes), ddp.bucket_bytes, err);
         reducer->own = ddp.reduce;
         reducer->pl = &t->ctx.pub;
-        if (r == 0 && t->comm->device && t->options->reduce_in != PL_HALF_NONE)
+        if (r == 0 && t->comm->gpu && t->options->reduce_in != PL_HALF_NONE)
             r = pl_reducer_narrow(reducer, t->options->reduce_in, err);
     }
     return r;
@@ -91,7 +91,7 @@ static int prepare_data(struct pl_trainer *t, struct pl_error *err)
 
     if (!t->module->prepare_data)
         return 0;
-    if (t->comm->place.local_rank == 0)
+    if (t->comm->world.local_rank == 0)
         r = pl_hooks_call(&t->hooks, t->module->prepare_data, "prepare_data", err);
     return r == 0 ? pl_comm_barrier(t->comm, err) : r;
 }
@@ -164,7 +164,7 @@ int pl_trainer_init(struct pl_trainer *trainer,
         .kernels = dev->ops->kernels(dev, real),
     };
     pl_device_enter(dev);
-    r = pl_strategy_choose(options, &comm->place, comm->size, &trainer->strategy, err);
+    r = pl_strategy_choose(options, &comm->world, comm->size, &trainer->strategy, err);
     if (r < 0)
         return r;
     r = pl_context_init(&trainer->ctx, dev, hparams, real, module->state_size, comm->rank,

@@ -42,13 +42,13 @@ static cudaDataType_t type_of(const struct pl_cublaslt_key *key)
 static cublasLtEpilogue_t epilogue_of(const struct pl_cublaslt_key *key)
 {
     static const cublasLtEpilogue_t of[] = {
-        [PL_LT_PLAIN] = CUBLASLT_EPILOGUE_DEFAULT,
-        [PL_LT_BIAS] = CUBLASLT_EPILOGUE_BIAS,
-        [PL_LT_RELU] = CUBLASLT_EPILOGUE_RELU,
-        [PL_LT_RELU_BIAS] = CUBLASLT_EPILOGUE_RELU_BIAS,
-        [PL_LT_GELU_AUX] = CUBLASLT_EPILOGUE_GELU_AUX,
-        [PL_LT_GELU_AUX_BIAS] = CUBLASLT_EPILOGUE_GELU_AUX_BIAS,
-        [PL_LT_BGRAD] = CUBLASLT_EPILOGUE_BGRADB,
+        [PL_CUBLASLT_PLAIN] = CUBLASLT_EPILOGUE_DEFAULT,
+        [PL_CUBLASLT_BIAS] = CUBLASLT_EPILOGUE_BIAS,
+        [PL_CUBLASLT_RELU] = CUBLASLT_EPILOGUE_RELU,
+        [PL_CUBLASLT_RELU_BIAS] = CUBLASLT_EPILOGUE_RELU_BIAS,
+        [PL_CUBLASLT_GELU_AUX] = CUBLASLT_EPILOGUE_GELU_AUX,
+        [PL_CUBLASLT_GELU_AUX_BIAS] = CUBLASLT_EPILOGUE_GELU_AUX_BIAS,
+        [PL_CUBLASLT_BGRAD] = CUBLASLT_EPILOGUE_BGRADB,
     };
 
     return of[key->epilogue];
@@ -63,8 +63,8 @@ static bool
 make_desc(const struct pl_cublaslt_key *key, const struct pl_cublaslt_data *data, struct call *c)
 {
     cublasComputeType_t compute = CUBLAS_COMPUTE_32F;
-    cublasOperation_t turn_a = key->turn_a ? CUBLAS_OP_T : CUBLAS_OP_N;
-    cublasOperation_t turn_b = key->turn_b ? CUBLAS_OP_T : CUBLAS_OP_N;
+    cublasOperation_t trans_a = key->trans_a ? CUBLAS_OP_T : CUBLAS_OP_N;
+    cublasOperation_t trans_b = key->trans_b ? CUBLAS_OP_T : CUBLAS_OP_N;
     cublasLtEpilogue_t epilogue = epilogue_of(key);
     int64_t ld_aux = (int64_t)key->m;
 
@@ -75,8 +75,8 @@ make_desc(const struct pl_cublaslt_key *key, const struct pl_cublaslt_data *data
     if (cublasLtMatmulDescInit(&c->desc, compute,
                                key->real == PL_REAL_F64 ? CUDA_R_64F : CUDA_R_32F) !=
             CUBLAS_STATUS_SUCCESS ||
-        !desc_set(c, CUBLASLT_MATMUL_DESC_TRANSA, &turn_a, sizeof(turn_a)) ||
-        !desc_set(c, CUBLASLT_MATMUL_DESC_TRANSB, &turn_b, sizeof(turn_b)) ||
+        !desc_set(c, CUBLASLT_MATMUL_DESC_TRANSA, &trans_a, sizeof(trans_a)) ||
+        !desc_set(c, CUBLASLT_MATMUL_DESC_TRANSB, &trans_b, sizeof(trans_b)) ||
         !desc_set(c, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof(epilogue)))
         return false;
     if (data->bias &&
@@ -109,9 +109,9 @@ static bool
 make_call(const struct pl_cublaslt_key *key, const struct pl_cublaslt_data *data, struct call *c)
 {
     return make_desc(key, data, c) &&
-           make_layout(&c->a, key, key->turn_a ? key->k : key->m, key->turn_a ? key->m : key->k,
+           make_layout(&c->a, key, key->trans_a ? key->k : key->m, key->trans_a ? key->m : key->k,
                        key->ld_a, key->step_a) &&
-           make_layout(&c->b, key, key->turn_b ? key->n : key->k, key->turn_b ? key->k : key->n,
+           make_layout(&c->b, key, key->trans_b ? key->n : key->k, key->trans_b ? key->k : key->n,
                        key->ld_b, key->step_b) &&
            make_layout(&c->d, key, key->m, key->n, key->ld_d, key->step_d);
 }

@@ -16,7 +16,7 @@ struct CUstream_st;
 struct pl_cublaslt;
 
 /* What cuBLAS' documentation advises for H100-class devices; more than others need. */
-#define PL_LT_WORKSPACE ((size_t)32 << 20)
+#define PL_CUBLASLT_WORKSPACE ((size_t)32 << 20)
 
 /* For the device that is current. `workspace` is device memory of the caller's, for products on one
  * stream at a time; 256-byte aligned. Failures of a product are kept in status. -EIO, -ENOMEM. */

@@ -20,13 +20,13 @@
 
 /* What is done to the product on its way to memory. */
 enum pl_cublaslt_epilogue {
-    PL_LT_PLAIN,
-    PL_LT_BIAS,          /* + bias */
-    PL_LT_RELU,          /* max(x, 0) */
-    PL_LT_RELU_BIAS,     /* both */
-    PL_LT_GELU_AUX,      /* keeps x in aux; gelu by tanh */
-    PL_LT_GELU_AUX_BIAS, /* + bias, then that */
-    PL_LT_BGRAD,         /* also: bias = the sums of a over k */
+    PL_CUBLASLT_PLAIN,
+    PL_CUBLASLT_BIAS,          /* + bias */
+    PL_CUBLASLT_RELU,          /* max(x, 0) */
+    PL_CUBLASLT_RELU_BIAS,     /* both */
+    PL_CUBLASLT_GELU_AUX,      /* keeps x in aux; gelu by tanh */
+    PL_CUBLASLT_GELU_AUX_BIAS, /* + bias, then that */
+    PL_CUBLASLT_BGRAD,         /* also: bias = the sums of a over k */
 };
 
 /* In cublasLt's terms: D [m, n] = A [m, k] B [k, n]; ld_* between columns, step_* between matrices
@@ -35,7 +35,7 @@ struct pl_cublaslt_key {
     uint64_t m, n, k, batch;
     uint64_t ld_a, ld_b, ld_d, step_a, step_b, step_d;
     uint8_t real, epilogue;
-    uint8_t turn_a, turn_b;   /* op = transposed */
+    uint8_t trans_a, trans_b; /* op = transposed */
     uint8_t add;              /* to what D holds */
     uint8_t tf32;             /* products of f32 may be rounded to tf32 */
     uint8_t align_a, align_b; /* the largest power of two, up to 256 bytes, as an exponent */

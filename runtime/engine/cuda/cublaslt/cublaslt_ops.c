@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* The ops that cublasLt takes over. Arguments do not name their type, so there is one function a
- * type (PL_LT_OPS). */
+ * type (PL_CUBLASLT_OPS). */
 #include "runtime/engine/cuda/cublaslt/cublaslt.h"
 #include "runtime/engine/cuda/util/libs.h"
 
@@ -32,14 +32,14 @@ static bool product(struct place at,
     struct pl_cublaslt_data data;
 
     return at.lt && pl_cublaslt_of_matmul(&args, at.real, pl_cublaslt_tf32(at.lt), &key, &data) &&
-           (epilogue == PL_LT_PLAIN ||
+           (epilogue == PL_CUBLASLT_PLAIN ||
             pl_cublaslt_add_epilogue(&key, &data, epilogue, (void *)(uintptr_t)bias, aux)) &&
            pl_cublaslt_run(at.lt, &key, &data, at.stream);
 }
 
 static void matmul(enum pl_real real, const struct pl_matmul_args *a)
 {
-    if (!product(current(real), *a, PL_LT_PLAIN, NULL, NULL))
+    if (!product(current(real), *a, PL_CUBLASLT_PLAIN, NULL, NULL))
         own[real].matmul(a);
 }
 
@@ -50,11 +50,12 @@ static bool forward_fused(struct place at, const struct pl_linear_args *a)
 
     switch (a->act) {
     case PL_ACT_NONE:
-        return product(at, y, a->b ? PL_LT_BIAS : PL_LT_PLAIN, a->b, NULL);
+        return product(at, y, a->b ? PL_CUBLASLT_BIAS : PL_CUBLASLT_PLAIN, a->b, NULL);
     case PL_ACT_RELU:
-        return product(at, y, a->b ? PL_LT_RELU_BIAS : PL_LT_RELU, a->b, NULL);
+        return product(at, y, a->b ? PL_CUBLASLT_RELU_BIAS : PL_CUBLASLT_RELU, a->b, NULL);
     case PL_ACT_GELU_TANH:
-        return product(at, y, a->b ? PL_LT_GELU_AUX_BIAS : PL_LT_GELU_AUX, a->b, a->pre);
+        return product(at, y, a->b ? PL_CUBLASLT_GELU_AUX_BIAS : PL_CUBLASLT_GELU_AUX, a->b,
+                       a->pre);
     default:
         return false;
     }
@@ -67,7 +68,8 @@ static void linear_forward(enum pl_real real, const struct pl_linear_args *a)
     if (forward_fused(at, a))
         return;
     if (pl_activation_needs_pre(a->act) &&
-        product(at, pl_cublaslt_linear_y(a, a->pre), a->b ? PL_LT_BIAS : PL_LT_PLAIN, a->b, NULL)) {
+        product(at, pl_cublaslt_linear_y(a, a->pre), a->b ? PL_CUBLASLT_BIAS : PL_CUBLASLT_PLAIN,
+                a->b, NULL)) {
         struct pl_unary_args act = {.n = a->rows * a->out, .act = a->act, .x = a->pre, .y = a->y};
 
         own[real].unary_forward(&act);
@@ -93,17 +95,19 @@ static void linear_backward(enum pl_real real, const struct pl_linear_args *a)
         left.dz = (void *)(uintptr_t)left.dy;
     }
     if (left.dw && left.db && !left.db_add &&
-        product(at, pl_cublaslt_linear_dw(&left, left.dz), PL_LT_BGRAD, left.db, NULL))
+        product(at, pl_cublaslt_linear_dw(&left, left.dz), PL_CUBLASLT_BGRAD, left.db, NULL))
         left.dw = left.db = NULL;
-    if (left.dw && product(at, pl_cublaslt_linear_dw(&left, left.dz), PL_LT_PLAIN, NULL, NULL))
+    if (left.dw &&
+        product(at, pl_cublaslt_linear_dw(&left, left.dz), PL_CUBLASLT_PLAIN, NULL, NULL))
         left.dw = NULL;
-    if (left.dx && product(at, pl_cublaslt_linear_dx(&left, left.dz), PL_LT_PLAIN, NULL, NULL))
+    if (left.dx &&
+        product(at, pl_cublaslt_linear_dx(&left, left.dz), PL_CUBLASLT_PLAIN, NULL, NULL))
         left.dx = NULL;
     if (left.dx || left.dw || left.db)
         own[real].linear_backward(&left);
 }
 
-#define PL_LT_OPS(name, real)                                                                      \
+#define PL_CUBLASLT_OPS(name, real)                                                                \
     static void matmul_##name(const struct pl_matmul_args *a)                                      \
     {                                                                                              \
         matmul(real, a);                                                                           \
@@ -116,12 +120,12 @@ static void linear_backward(enum pl_real real, const struct pl_linear_args *a)
     {                                                                                              \
         linear_backward(real, a);                                                                  \
     }
-PL_LT_OPS(f32, PL_REAL_F32)
-PL_LT_OPS(f64, PL_REAL_F64)
-PL_LT_OPS(bf16, PL_REAL_BF16)
-PL_LT_OPS(f16, PL_REAL_F16)
+PL_CUBLASLT_OPS(f32, PL_REAL_F32)
+PL_CUBLASLT_OPS(f64, PL_REAL_F64)
+PL_CUBLASLT_OPS(bf16, PL_REAL_BF16)
+PL_CUBLASLT_OPS(f16, PL_REAL_F16)
 
-#define PL_LT_SET(name, value)                                                                     \
+#define PL_CUBLASLT_SET(name, value)                                                               \
     case value:                                                                                    \
         table->matmul = matmul_##name;                                                             \
         table->linear_forward = linear_forward_##name;                                             \
@@ -132,10 +136,10 @@ void pl_cublaslt_install(struct pl_kernels *table)
 {
     own[table->real] = *table;
     switch (table->real) {
-        PL_LT_SET(f32, PL_REAL_F32);
-        PL_LT_SET(f64, PL_REAL_F64);
-        PL_LT_SET(bf16, PL_REAL_BF16);
-        PL_LT_SET(f16, PL_REAL_F16);
+        PL_CUBLASLT_SET(f32, PL_REAL_F32);
+        PL_CUBLASLT_SET(f64, PL_REAL_F64);
+        PL_CUBLASLT_SET(bf16, PL_REAL_BF16);
+        PL_CUBLASLT_SET(f16, PL_REAL_F16);
     default:
         break;
     }

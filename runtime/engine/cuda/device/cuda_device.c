@@ -24,7 +24,7 @@ static struct pl_cuda_device *of(struct pl_device *dev)
 /* CUDA's own idea of the thread's device, for calls about one that the thread has not entered.
  * Threads that have entered none stay where they are afterwards: device 0 would get a context,
  * some hundreds of megabytes, only for being named. */
-static void visit(const struct pl_cuda_device *d)
+static void set_device(const struct pl_cuda_device *d)
 {
     int now = -1;
 
@@ -32,7 +32,7 @@ static void visit(const struct pl_cuda_device *d)
         (void)cudaSetDevice((int)d->base.index);
 }
 
-static void leave(const struct pl_cuda_device *d)
+static void restore_device(const struct pl_cuda_device *d)
 {
     if (entered && entered_index != (int)d->base.index)
         (void)cudaSetDevice(entered_index);
@@ -59,7 +59,7 @@ static void cuda_close(struct pl_device *dev)
 
     if (!d)
         return;
-    visit(d);
+    set_device(d);
     if (d->stream.stream)
         (void)cudaStreamSynchronize(d->stream.stream);
     if (entered == d->number) {
@@ -81,7 +81,7 @@ static void cuda_close(struct pl_device *dev)
         cudaFreeHost(d->peek);
     if (d->stream.stream)
         cudaStreamDestroy(d->stream.stream);
-    leave(d);
+    restore_device(d);
     free(d);
 }
 
@@ -137,8 +137,8 @@ static int open_libraries(struct pl_cuda_device *d,
                           const struct pl_device_options *options,
                           struct pl_error *err)
 {
-    int r =
-        pl_cublaslt_create(workspace, PL_LT_WORKSPACE, options->tf32, &d->status, &d->libs.lt, err);
+    int r = pl_cublaslt_create(workspace, PL_CUBLASLT_WORKSPACE, options->tf32, &d->status,
+                               &d->libs.lt, err);
 
     if (r == 0)
         r = pl_cudnn_create(d->stream.stream, d->alloc, options, &d->status, &d->libs.dnn, err);
@@ -167,8 +167,8 @@ make_parts(struct pl_cuda_device *d, const struct pl_device_options *options, st
     pl_cuda_staging_init(&d->staging, d->stream.stream, PL_CUDA_STAGING_BYTES, &d->status);
     r = pl_cuda_alloc_create(d->base.name, limit, &d->alloc, err);
     if (r == 0)
-        r = pl_cuda_alloc_get(d->alloc, PL_LT_WORKSPACE, d->stream.stream, "cublasLt's workspace",
-                              &workspace, err);
+        r = pl_cuda_alloc_get(d->alloc, PL_CUBLASLT_WORKSPACE, d->stream.stream,
+                              "cublasLt's workspace", &workspace, err);
     if (r < 0)
         return r;
     d->libs.stream = &d->stream;
@@ -245,9 +245,9 @@ cuda_alloc(struct pl_device *dev, size_t bytes, const char *what, void **ret, st
     if (refuse(d, "an allocation"))
         return pl_error_set(err, -EBUSY, "memory for %s is asked for while a graph is captured",
                             what);
-    visit(d);
+    set_device(d);
     r = pl_cuda_alloc_get(d->alloc, bytes, d->stream.stream, what, ret, err);
-    leave(d);
+    restore_device(d);
     return r;
 }
 
@@ -263,9 +263,9 @@ static int cuda_host_alloc(struct pl_device *dev, size_t bytes, void **ret, stru
     struct pl_cuda_device *d = of(dev);
     cudaError_t code;
 
-    visit(d);
+    set_device(d);
     code = cudaHostAlloc(ret, bytes, cudaHostAllocPortable);
-    leave(d);
+    restore_device(d);
     if (code == cudaErrorMemoryAllocation) {
         (void)cudaGetLastError();
         return pl_error_set(err, -ENOMEM, "out of pinned memory: %zu bytes asked for", bytes);
@@ -285,9 +285,9 @@ static void cuda_zero(struct pl_device *dev, void *to, size_t bytes)
 
     if (bytes == 0)
         return;
-    visit(d);
+    set_device(d);
     pl_cuda_check(&d->status, "cudaMemsetAsync", cudaMemsetAsync(to, 0, bytes, d->stream.stream));
-    leave(d);
+    restore_device(d);
 }
 
 static void cuda_upload(struct pl_device *dev, void *to, const void *from, size_t bytes)
@@ -296,9 +296,9 @@ static void cuda_upload(struct pl_device *dev, void *to, const void *from, size_
 
     if (refuse(d, "an upload"))
         return;
-    visit(d);
+    set_device(d);
     pl_cuda_staging_upload(&d->staging, to, from, bytes);
-    leave(d);
+    restore_device(d);
 }
 
 static void cuda_copy(struct pl_device *dev, void *to, const void *from, size_t bytes)
@@ -307,27 +307,27 @@ static void cuda_copy(struct pl_device *dev, void *to, const void *from, size_t 
 
     if (bytes == 0)
         return;
-    visit(d);
+    set_device(d);
     pl_cuda_check(&d->status, "cudaMemcpyAsync",
                   cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, d->stream.stream));
-    leave(d);
+    restore_device(d);
 }
 
 /* Lets copies go straight from one card to the other where they can; else CUDA takes them by way of
  * the host. */
-static void befriend(struct pl_cuda_device *d, const struct pl_cuda_device *other)
+static void enable_peer_access(struct pl_cuda_device *d, const struct pl_cuda_device *other)
 {
     uint64_t bit = other->base.index < 64 ? (uint64_t)1 << other->base.index : 0;
     int can = 0;
 
-    if (!bit || (d->friends & bit))
+    if (!bit || (d->peer_mask & bit))
         return;
-    d->friends |= bit;
+    d->peer_mask |= bit;
     if (cudaDeviceCanAccessPeer(&can, (int)d->base.index, (int)other->base.index) == cudaSuccess &&
         can) {
-        visit(d);
+        set_device(d);
         (void)cudaDeviceEnablePeerAccess((int)other->base.index, 0);
-        leave(d);
+        restore_device(d);
     }
     (void)cudaGetLastError(); /* it may be on already: it is the process', not the device's */
 }
@@ -337,20 +337,20 @@ static int wait_for(struct pl_cuda_device *then, struct pl_cuda_device *first)
 {
     int r = 0;
 
-    visit(first);
+    set_device(first);
     if (!first->event)
         r = pl_cuda_check(&first->status, "cudaEventCreateWithFlags",
                           cudaEventCreateWithFlags(&first->event, cudaEventDisableTiming));
     if (r == 0)
         r = pl_cuda_check(&first->status, "cudaEventRecord",
                           cudaEventRecord(first->event, first->stream.stream));
-    leave(first);
+    restore_device(first);
     if (r < 0)
         return r;
-    visit(then);
+    set_device(then);
     r = pl_cuda_check(&then->status, "cudaStreamWaitEvent",
                       cudaStreamWaitEvent(then->stream.stream, first->event, 0));
-    leave(then);
+    restore_device(then);
     return r;
 }
 
@@ -362,15 +362,15 @@ static void cuda_copy_from(
 
     if (bytes == 0)
         return;
-    befriend(d, s);
-    befriend(s, d);
+    enable_peer_access(d, s);
+    enable_peer_access(s, d);
     r = wait_for(d, s);
     if (r == 0) {
-        visit(d);
+        set_device(d);
         r = pl_cuda_check(&d->status, "cudaMemcpyPeerAsync",
                           cudaMemcpyPeerAsync(to, (int)dev->index, from, (int)source->index, bytes,
                                               d->stream.stream));
-        leave(d);
+        restore_device(d);
     }
     if (r == 0)
         r = wait_for(s, d);
@@ -394,9 +394,9 @@ cuda_download(struct pl_device *dev, void *to, const void *from, size_t bytes, s
 
     if (refuse(d, "a download"))
         return pl_error_set(err, -EBUSY, "a download is asked for while a graph is captured");
-    visit(d);
+    set_device(d);
     (void)pl_cuda_staging_download(&d->staging, to, from, bytes); /* kept in the status */
-    leave(d);
+    restore_device(d);
     return report(d, err);
 }
 
@@ -420,14 +420,14 @@ static void cuda_peek(struct pl_device *dev, const void *from, size_t bytes)
 
     if (refuse(d, "a peek"))
         return;
-    visit(d);
+    set_device(d);
     if (make_peek(d) == 0 &&
         pl_cuda_check(
             &d->status, "cudaMemcpyAsync",
             cudaMemcpyAsync(d->peek, from, bytes, cudaMemcpyDeviceToHost, d->stream.stream)) == 0)
         pl_cuda_check(&d->status, "cudaEventRecord",
                       cudaEventRecord(d->peek_event, d->stream.stream));
-    leave(d);
+    restore_device(d);
 }
 
 static int cuda_peeked(struct pl_device *dev, void *to, size_t bytes, struct pl_error *err)
@@ -435,10 +435,10 @@ static int cuda_peeked(struct pl_device *dev, void *to, size_t bytes, struct pl_
     struct pl_cuda_device *d = of(dev);
     int r;
 
-    visit(d);
+    set_device(d);
     if (d->peek_event)
         pl_cuda_check(&d->status, "cudaEventSynchronize", cudaEventSynchronize(d->peek_event));
-    leave(d);
+    restore_device(d);
     r = report(d, err);
     if (r == 0)
         memcpy(to, d->peek, bytes);
@@ -451,9 +451,9 @@ static int cuda_sync(struct pl_device *dev, struct pl_error *err)
 
     if (refuse(d, "waiting"))
         return pl_error_set(err, -EBUSY, "the device is waited for while a graph is captured");
-    visit(d);
+    set_device(d);
     pl_cuda_check(&d->status, "cudaStreamSynchronize", cudaStreamSynchronize(d->stream.stream));
-    leave(d);
+    restore_device(d);
     return report(d, err);
 }
 
@@ -463,12 +463,12 @@ static void cuda_memory(struct pl_device *dev, struct pl_device_memory *ret)
     struct pl_cuda_alloc_stats stats;
     size_t left = 0, total = 0;
 
-    visit(d);
+    set_device(d);
     if (cudaMemGetInfo(&left, &total) != cudaSuccess) {
         (void)cudaGetLastError();
         left = total = 0;
     }
-    leave(d);
+    restore_device(d);
     pl_cuda_alloc_stats(d->alloc, &stats);
     *ret = (struct pl_device_memory){
         .total = total, .free = left, .used = stats.in_use_bytes, .peak = stats.in_use_peak_bytes};

@@ -26,7 +26,7 @@ struct pl_cuda_device {
     struct CUevent_st *event;        /* for other devices to wait for; NULL until there is one */
     void *peek;                      /* PL_DEVICE_PEEK pinned bytes, */
     struct CUevent_st *peek_event;   /* and when they are there; NULL until they are needed */
-    uint64_t friends;                /* bit i: GPU i's memory was asked for (cuda_copy_from) */
+    uint64_t peer_mask;              /* bit i: GPU i's memory was asked for (cuda_copy_from) */
     int multiprocessors, capability; /* 90 is 9.0 */
 };
 

@@ -67,8 +67,8 @@ static void test_other_types(void **state)
             double apart;
 
             make(&got, PL_REAL_F32);
-            got.tape.low = types[low];
-            got.tape.pure_low = low > 0;
+            got.tape.amp_dtype = types[low];
+            got.tape.amp_o3 = low > 0;
             loss = forward(&got, cases[i].f);
             for (size_t k = 0; k < got.n; k++)
                 if (got.t[k].grad) /* a leaf that the function does not use */
@@ -93,8 +93,8 @@ static void test_running_statistics_are_not_cast(void **state)
     make(&want, PL_REAL_F64);
     forward(&want, f_batchnorm);
     make(&got, PL_REAL_F32);
-    got.tape.low = PLUME_BF16;
-    got.tape.pure_low = true;
+    got.tape.amp_dtype = PLUME_BF16;
+    got.tape.amp_o3 = true;
     forward(&got, f_batchnorm);
     for (size_t i = 8; i < 10; i++)
         for (size_t k = 0; k < 3; k++)
@@ -111,7 +111,7 @@ static void test_autocast_puts_casts_where_they_belong(void **state)
 
     (void)state;
     make(&n, PL_REAL_F32);
-    n.tape.low = PLUME_BF16;
+    n.tape.amp_dtype = PLUME_BF16;
     pl_tape_begin(&n.tape);
     x = OP(PLUME_OP_RESHAPE, ARGS({2, 4, 6}, {0}), &n.t[2]);
     y = OP(PLUME_OP_LINEAR, NONE, &n.t[0], x, OP(PLUME_OP_SLICE, ARGS({0, 0, 4}, {0}), &n.t[1]));
@@ -271,7 +271,8 @@ static void test_no_probabilities_are_kept_on_a_device(void **state)
         check_gradients(&net, f_losses);
         for (size_t i = 0; i < net.tape.n; i++)
             if (strcmp(net.tape.nodes[i].op->name, "cross_entropy") == 0)
-                assert_int_equal(net.tape.nodes[i].aux_bytes, (host ? 24 : 2 * 4) * sizeof(double));
+                assert_int_equal(net.tape.nodes[i].saved_bytes,
+                                 (host ? 24 : 2 * 4) * sizeof(double));
         finish(&net);
     }
 }

@@ -76,9 +76,9 @@ run_random(struct random_net *r, uint64_t seed, size_t ops, enum kind kind, bool
     plume_tensor *loss;
 
     random_make(r, pl_device_cpu(), kind == F64 ? PL_REAL_F64 : PL_REAL_F32, seed, ops);
-    tape->low = kind >= AUTOCAST ? PLUME_BF16 : 0;
-    tape->pure_low = kind == ALL_BF16;
-    tape->spread = spread;
+    tape->amp_dtype = kind >= AUTOCAST ? PLUME_BF16 : 0;
+    tape->amp_o3 = kind == ALL_BF16;
+    tape->no_reuse = spread;
     pl_tape_begin(tape);
     loss = random_function(&r->net);
     pl_tape_end(tape);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-#include "runtime/engine/comm/comm_device.h"
+#include "runtime/engine/comm/comm_gpu.h"
 #include "common/base/log.h"
 #include "runtime/engine/comm/comm_nccl.h"
 #include "runtime/engine/device/gpu.h"
@@ -17,24 +17,21 @@ static bool decide(const struct pl_comm *comm, const struct gpu_identity *cards,
 {
     for (unsigned i = 0; i < comm->size; i++)
         if (cards[i].why_not[0]) {
-            snprintf(ret_why, 256, "rank %u: %.*s", comm->world[i],
+            snprintf(ret_why, 256, "rank %u: %.*s", comm->world_ranks[i],
                      (int)sizeof(cards[i].why_not) - 1, cards[i].why_not);
             return false;
         }
     for (unsigned i = 1; i < comm->size; i++)
         for (unsigned k = 0; k < i; k++)
             if (strcmp(cards[i].unit, cards[k].unit) == 0) {
-                snprintf(ret_why, 256, "ranks %u and %u share a GPU", comm->world[k],
-                         comm->world[i]);
+                snprintf(ret_why, 256, "ranks %u and %u share a GPU", comm->world_ranks[k],
+                         comm->world_ranks[i]);
                 return false;
             }
     return true;
 }
 
-int pl_comm_device_create(struct pl_comm *comm,
-                          struct pl_device *dev,
-                          bool must,
-                          struct pl_error *err)
+int pl_comm_gpu_create(struct pl_comm *comm, struct pl_device *dev, bool must, struct pl_error *err)
 {
     _cleanup_free_ struct gpu_identity *cards = calloc(comm->size, sizeof(*cards));
     _cleanup_free_ size_t *offset = calloc(comm->size + 1, sizeof(*offset));
@@ -59,8 +56,8 @@ int pl_comm_device_create(struct pl_comm *comm,
         return r;
     if (decide(comm, cards, why)) {
         pl_device_enter(dev);
-        return pl_comm_nccl_create(comm, table, dev->ops->stream(dev), PL_NCCL_LIMIT_MS,
-                                   &comm->device, err);
+        return pl_comm_nccl_create(comm, table, dev->ops->stream(dev), PL_NCCL_LIMIT_MS, &comm->gpu,
+                                   err);
     }
     if (must)
         return pl_error_set(err, -ENOTSUP, "cannot use NCCL: %s", why);
@@ -69,10 +66,10 @@ int pl_comm_device_create(struct pl_comm *comm,
     return 0;
 }
 
-void pl_comm_device_destroy(struct pl_comm *comm, const char *failed)
+void pl_comm_gpu_destroy(struct pl_comm *comm, const char *failed)
 {
-    if (comm->device && failed)
-        comm->device->ops->abort(comm->device, failed);
-    pl_comm_destroy(comm->device);
-    comm->device = NULL;
+    if (comm->gpu && failed)
+        comm->gpu->ops->abort(comm->gpu, failed);
+    pl_comm_destroy(comm->gpu);
+    comm->gpu = NULL;
 }
