@@ -39,7 +39,7 @@ struct pl_hub_peer {
     uint64_t born_ns, lagging_ns;
 };
 
-struct pl_exchange; /* hub_exchange.c */
+struct pl_exchange; /* exchange.c */
 
 struct pl_hub {
     struct pl_daemon *daemon;
@@ -71,10 +71,10 @@ struct pl_hub {
     uint16_t master_port;
     char master_addr[64];
 
-    json_t *gpu_errors; /* hub_gpu.c: the newest ones, by arrival; NULL = none */
+    json_t *gpu_errors; /* gpu_errors.c: the newest ones, by arrival; NULL = none */
     size_t n_gpu_errors;
 
-    /* hub_log.c */
+    /* journal.c */
     struct pl_run *run;
     char *attempt_dir, *status_path;
     json_t *doc; /* run_state.h */
@@ -102,7 +102,7 @@ void pl_hub_send(struct pl_hub *hub, unsigned node_id, json_t *message);
 /* Finishes where every node said bye or is lost. */
 void pl_hub_maybe_finish(struct pl_hub *hub);
 
-/* hub_net.c: listening, nodes and clients. */
+/* peers.c: listening, nodes and clients. */
 int pl_hub_listen(struct pl_hub *hub, struct pl_error *err);
 void pl_hub_accept(struct pl_hub *hub); /* as pl_daemon_accept() */
 void pl_hub_close_net(struct pl_hub *hub);
@@ -113,24 +113,24 @@ void pl_hub_reset_silence(struct pl_hub *hub);
 void pl_hub_joined(struct pl_hub *hub, unsigned node_id, json_t *join, struct pl_hub_conn *wire);
 void pl_hub_node_lost(struct pl_hub *hub, unsigned node_id);
 
-/* hub_exchange.c */
+/* exchange.c */
 void pl_hub_exchange(struct pl_hub *hub, json_t *message);
 void pl_hub_free_exchanges(struct pl_hub *hub);
 
-/* hub_gpu.c: a message of type "gpus" or "gpu". */
+/* gpu_errors.c: a message of type "gpus" or "gpu". */
 void pl_hub_gpu_message(struct pl_hub *hub, unsigned node_id, json_t *message);
 /* The first GPU error near this failure, on the GPU of its rank: {"gpu","event","xid","text",
  * "before_s"}; a new reference, NULL where there is none. */
 json_t *pl_hub_gpu_error(struct pl_hub *hub, const struct pl_failure *f);
 
-/* hub_decide.c: from failures to the cause. */
+/* ending.c: from failures to the cause. */
 void pl_hub_terminated(struct pl_hub *hub, int signal_number);
 void pl_hub_failed(struct pl_hub *hub, const struct pl_failure *failure);
 void pl_hub_decide_launch(struct pl_hub *hub);
 void pl_hub_decide_at_end(struct pl_hub *hub);
 void pl_hub_end_all(struct pl_hub *hub);
 
-/* hub_log.c */
+/* journal.c */
 int pl_hub_open_log(struct pl_hub *hub, struct pl_error *err);
 void pl_hub_close_log(struct pl_hub *hub);
 /* Applies an event, appends it to the log and sends it to watchers; consumed. */
