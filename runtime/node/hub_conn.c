@@ -2,6 +2,7 @@
 #include "runtime/node/hub_conn.h"
 #include "common/base/fs.h"
 #include "common/base/log.h"
+#include "common/proto/json.h"
 #include "runtime/node/net.h"
 
 #include <string.h>
@@ -11,13 +12,31 @@
 
 static void on_ready(uv_poll_t *poll, int status, int events);
 
+static bool is_pair(const struct pl_hub_conn *w)
+{
+    return w->fd < 0;
+}
+
 static void free_wire(uv_handle_t *handle)
 {
     struct pl_hub_conn *w = handle->data;
 
-    close(w->fd);
+    if (w->fd >= 0)
+        close(w->fd);
+    json_decref(w->inbox);
     pl_session_finish(&w->session);
     free(w);
+}
+
+/* Separates the ends of a pair; each hears of it from the loop. */
+static void part(struct pl_hub_conn *w)
+{
+    if (!w->peer)
+        return;
+    uv_async_send(&w->wake);
+    uv_async_send(&w->peer->wake);
+    w->peer->peer = NULL;
+    w->peer = NULL;
 }
 
 static void drop(struct pl_hub_conn *w)
@@ -25,8 +44,11 @@ static void drop(struct pl_hub_conn *w)
     if (w->closing)
         return;
     w->closing = true;
-    uv_poll_stop(&w->poll);
-    uv_close((uv_handle_t *)&w->poll, free_wire);
+    if (is_pair(w))
+        part(w);
+    else
+        uv_poll_stop(&w->poll);
+    uv_close(is_pair(w) ? (uv_handle_t *)&w->wake : (uv_handle_t *)&w->poll, free_wire);
 }
 
 /* Tells the owner and frees. */
@@ -187,16 +209,97 @@ int pl_hub_conn_create(uv_loop_t *loop,
     return 0;
 }
 
+/* ---- a pair in one process ---- */
+
+static void on_wake(uv_async_t *wake)
+{
+    struct pl_hub_conn *w = wake->data;
+    _cleanup_(json_decrefp) json_t *messages = PL_TAKE(w->inbox);
+    struct pl_error err = {0};
+    json_t *message;
+    size_t i;
+
+    if (!w->was_open) {
+        w->was_open = true;
+        if (w->ops->open)
+            w->ops->open(w);
+    }
+    json_array_foreach (messages, i, message)
+        if (!w->closing)
+            w->ops->message(w, message);
+    if (w->closing || w->peer || w->inbox)
+        return;
+    pl_error_set(&err, -EPIPE, "the peer closed the connection");
+    fail(w, &err);
+}
+
+int pl_hub_conn_pair(uv_loop_t *loop, json_t *hello, struct pl_hub_conn *ret[2])
+{
+    struct pl_hub_conn *ends[2] = {NULL, NULL};
+    int r = 0;
+
+    for (int i = 0; i < 2 && r == 0; i++) {
+        struct pl_hub_conn *w = calloc(1, sizeof(*w));
+
+        if (!w)
+            r = -ENOMEM;
+        else if ((r = uv_async_init(loop, &w->wake, on_wake)) < 0)
+            free(w);
+        if (r == 0) {
+            w->fd = -EBADF;
+            w->wake.data = w;
+            ends[i] = w;
+        }
+    }
+    if (r < 0) {
+        pl_hub_conn_close(ends[0]);
+        return r;
+    }
+    ends[0]->session.hello = json_incref(hello);
+    ends[0]->peer = ends[1];
+    ends[1]->peer = ends[0];
+    ret[0] = ends[0];
+    ret[1] = ends[1];
+    return 0;
+}
+
+void pl_hub_conn_set_owner(struct pl_hub_conn *wire, const struct pl_hub_conn_ops *ops, void *ctx)
+{
+    wire->ops = ops;
+    wire->ctx = ctx;
+    uv_async_send(&wire->wake); /* it opens */
+}
+
+static int send_to_peer(struct pl_hub_conn *w, json_t *message)
+{
+    struct pl_hub_conn *peer = w->peer;
+
+    if (!peer)
+        return -ENOTCONN;
+    if (!peer->inbox)
+        peer->inbox = json_array();
+    if (json_array_append(peer->inbox, message) < 0)
+        return -ENOMEM;
+    uv_async_send(&peer->wake);
+    return 0;
+}
+
+/* ---- both ---- */
+
 int pl_hub_conn_send(struct pl_hub_conn *wire, json_t *message)
 {
     struct pl_error err = {0};
-    int r = !wire || wire->closing ? -ENOTCONN : pl_session_send(&wire->session, message);
+    int r;
 
+    if (!wire || wire->closing)
+        return -ENOTCONN;
+    if (is_pair(wire))
+        return send_to_peer(wire, message);
+    r = pl_session_send(&wire->session, message);
     if (r < 0)
         return r;
     if (flush(wire, &err) < 0 || wire->session.out.len > QUEUE_MAX) {
-        /* The owner must not be called back from here: let the loop find it. */
-        shutdown(wire->fd, SHUT_RDWR);
+        pl_hub_conn_cut(wire); /* the loop reports it: the owner must not be called from here */
         pl_buf_consume(&wire->session.out, wire->session.out.len);
     }
     watch(wire);
@@ -210,9 +313,40 @@ void pl_hub_conn_send_new(struct pl_hub_conn *wire, json_t *message)
     json_decref(message);
 }
 
-bool pl_hub_conn_flushed(const struct pl_hub_conn *wire)
+size_t pl_hub_conn_unsent(const struct pl_hub_conn *wire)
 {
-    return wire->session.out.len == 0;
+    return wire->session.out.len;
+}
+
+int pl_hub_conn_address(const struct pl_hub_conn *wire, bool peer, char *ret, size_t size)
+{
+    if (!is_pair(wire))
+        return pl_net_name(wire->fd, peer, ret, size);
+    snprintf(ret, size, "127.0.0.1");
+    return 0;
+}
+
+const char *pl_hub_conn_role(const struct pl_hub_conn *wire)
+{
+    return pl_json_string(wire->session.hello, "role");
+}
+
+bool pl_hub_conn_is_silent(const struct pl_hub_conn *wire, unsigned limit_ms)
+{
+    return !is_pair(wire) && pl_now_ns() - wire->last_heard_ns > limit_ms * 1000000ull;
+}
+
+void pl_hub_conn_reset_silence(struct pl_hub_conn *wire)
+{
+    wire->last_heard_ns = pl_now_ns();
+}
+
+void pl_hub_conn_cut(struct pl_hub_conn *wire)
+{
+    if (is_pair(wire))
+        part(wire);
+    else
+        shutdown(wire->fd, SHUT_RDWR);
 }
 
 void pl_hub_conn_close(struct pl_hub_conn *wire)
@@ -221,6 +355,7 @@ void pl_hub_conn_close(struct pl_hub_conn *wire)
 
     if (!wire || wire->closing)
         return;
-    flush(wire, &err);
+    if (!is_pair(wire))
+        flush(wire, &err);
     drop(wire);
 }

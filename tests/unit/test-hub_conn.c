@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Both ends of a session in one loop, over TCP on loopback and over socket pairs. */
+/* Both ends of a session in one loop, over TCP on loopback and over socket pairs; and the two ends
+ * of a pair without a socket. */
 #include "common/proto/json.h"
 #include "runtime/node/hub_conn.h"
 #include "runtime/node/net.h"
@@ -127,7 +128,8 @@ static void test_send_over_tcp(void **state)
     assert_string_equal(server.last, "question");
     assert_string_equal(client.last, "answer");
     assert_int_equal(server.messages, 2); /* the hello first */
-    assert_true(pl_hub_conn_flushed(client.wire));
+    assert_int_equal(pl_hub_conn_unsent(client.wire), 0);
+    assert_string_equal(pl_hub_conn_role(server.wire), "client");
     finish();
     close(held);
     close(listener);
@@ -262,14 +264,98 @@ static void test_peer_talks_nonsense(void **state)
     finish();
 }
 
+/* ---- a pair in one process ---- */
+
+static void make_pair(void)
+{
+    json_t *hello = json_pack("{s:s}", "role", "daemon");
+    struct pl_hub_conn *ends[2];
+
+    assert_int_equal(uv_loop_init(&loop), 0);
+    assert_int_equal(pl_hub_conn_pair(&loop, hello, ends), 0);
+    json_decref(hello);
+    memset(&server, 0, sizeof(server));
+    memset(&client, 0, sizeof(client));
+    server.wire = ends[0];
+    client.wire = ends[1];
+    pl_hub_conn_set_owner(ends[0], &ops, &server);
+    pl_hub_conn_set_owner(ends[1], &ops, &client);
+}
+
+static void test_pair_delivers_from_loop(void **state)
+{
+    char name[64];
+
+    make_pair();
+    server.on_message = ANSWER;
+    say(&client, "first");
+    say(&client, "second");
+    assert_int_equal(server.messages, 0); /* never from within */
+    until(&client.messages, 2);
+    assert_int_equal(client.opened, 1);
+    assert_int_equal(server.opened, 1);
+    assert_string_equal(server.last, "second");
+    assert_string_equal(client.last, "answer");
+    assert_string_equal(pl_hub_conn_role(server.wire), "daemon");
+    assert_int_equal(pl_hub_conn_address(server.wire, true, name, sizeof(name)), 0);
+    assert_string_equal(name, "127.0.0.1");
+    assert_int_equal(pl_hub_conn_unsent(client.wire), 0);
+    assert_false(pl_hub_conn_is_silent(server.wire, 0));
+    finish();
+}
+
+static void test_pair_close_flushes(void **state)
+{
+    make_pair();
+    say(&client, "last words");
+    pl_hub_conn_close(PL_TAKE(client.wire));
+    assert_int_equal(server.closed, 0);
+    say(&server, "to nobody");
+    until(&server.closed, 1);
+    assert_string_equal(server.last, "last words");
+    assert_int_equal(server.reason, -EPIPE);
+    assert_int_equal(client.closed + client.messages, 0);
+    finish();
+}
+
+static void test_pair_close_inside_message(void **state)
+{
+    make_pair();
+    server.on_message = CLOSE_IT;
+    say(&client, "one");
+    say(&client, "of many");
+    until(&client.closed, 1);
+    assert_int_equal(server.messages, 1);
+    finish();
+}
+
+static void test_pair_cut(void **state)
+{
+    make_pair();
+    pl_hub_conn_cut(server.wire);
+    pl_hub_conn_cut(server.wire);
+    assert_int_equal(server.closed + client.closed, 0);
+    until(&server.closed, 1);
+    until(&client.closed, 1);
+    finish();
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_send_over_tcp),          cmocka_unit_test(test_connect_refused),
-        cmocka_unit_test(test_closed_by_peer),         cmocka_unit_test(test_close_flushes),
-        cmocka_unit_test(test_close_inside_callbacks), cmocka_unit_test(test_wrong_key),
-        cmocka_unit_test(test_send_not_open),          cmocka_unit_test(test_queue_limit),
+        cmocka_unit_test(test_send_over_tcp),
+        cmocka_unit_test(test_connect_refused),
+        cmocka_unit_test(test_closed_by_peer),
+        cmocka_unit_test(test_close_flushes),
+        cmocka_unit_test(test_close_inside_callbacks),
+        cmocka_unit_test(test_wrong_key),
+        cmocka_unit_test(test_send_not_open),
+        cmocka_unit_test(test_queue_limit),
         cmocka_unit_test(test_peer_talks_nonsense),
+        cmocka_unit_test(test_pair_delivers_from_loop),
+        cmocka_unit_test(test_pair_close_flushes),
+        cmocka_unit_test(test_pair_close_inside_message),
+        cmocka_unit_test(test_pair_cut),
     };
 
     if (sodium_init() < 0)

@@ -209,7 +209,7 @@ void pl_hub_tick_net(struct pl_hub *hub)
         if ((!p->wire->was_open && now - p->born_ns > GREETING_NS) || silent ||
             (p->lagging && now - p->lagging_ns > LAG_NS)) {
             shutdown(p->wire->fd, SHUT_RDWR); /* the loop then reports it as closed */
-        } else if (p->lagging && pl_hub_conn_flushed(p->wire)) {
+        } else if (p->lagging && pl_hub_conn_unsent(p->wire) == 0) {
             p->lagging = false;
             send_snapshot(p);
         }
