@@ -8,6 +8,7 @@
 #include "common/proto/rank/rank_line.h"
 #include "runtime/plrund/daemon/daemon.h"
 #include "runtime/plrund/daemon/gpu_watch.h"
+#include "runtime/plrund/hub/hub.h"
 
 #include <fcntl.h>
 #include <signal.h>
@@ -35,7 +36,7 @@ static const struct pl_command command = {
     .options = options,
 };
 
-/* One line to the owner: ready, or why not. */
+/* Sends one line to the owner: ready, or the error. */
 static void tell_owner(int fd, const struct pl_daemon *d, const struct pl_error *err)
 {
     _cleanup_(pl_buf_finish) struct pl_buf line = {0};
@@ -47,7 +48,7 @@ static void tell_owner(int fd, const struct pl_daemon *d, const struct pl_error 
     pl_send_fds(fd, line.data, line.len, NULL, 0);
 }
 
-/* Seven files a rank pass the usual soft limit of 1024 where a node has many ranks. */
+/* A rank takes seven descriptors: many ranks pass the usual soft limit of 1024. */
 static void raise_file_limit(void)
 {
     struct rlimit limit;
@@ -58,7 +59,7 @@ static void raise_file_limit(void)
     }
 }
 
-/* The daemon's child that speaks with the driver; silent, since most machines have none. */
+/* The daemon's child that asks the GPU driver; silent, since most machines have none. */
 static int watch_gpus(int fd)
 {
     struct pl_error err = {0};
@@ -71,11 +72,78 @@ static int watch_gpus(int fd)
     return r < 0 ? PL_EXIT_FAILED : PL_EXIT_OK;
 }
 
+/* ---- a node's process: the daemon, and on node 0 the hub ---- */
+
+struct node {
+    uv_loop_t *loop;
+    struct pl_daemon daemon;
+    struct pl_hub *hub; /* NULL on other nodes */
+};
+
+static void on_hub_finished(void *ctx)
+{
+    struct node *n = ctx;
+
+    pl_daemon_release(&n->daemon);
+}
+
+static void on_daemon_finished(void *ctx)
+{
+    struct node *n = ctx;
+
+    pl_hub_close(n->hub);
+}
+
+/* Starts the hub and connects it with the daemon by a pair; *ret_own is the daemon's end. */
+static int start_hub(struct node *n, struct pl_hub_conn **ret_own, struct pl_error *err)
+{
+    json_t *hello = json_pack("{s:s}", "role", "daemon");
+    struct pl_hub_conn *ends[2];
+    int r = pl_hub_conn_pair(n->loop, hello, ends);
+
+    json_decref(hello);
+    if (r < 0)
+        return pl_error_set(err, r, "cannot connect the daemon with its hub");
+    r = pl_hub_start(n->loop, &n->daemon.step, n->daemon.secret, on_hub_finished, n, &n->hub, err);
+    if (r == 0 && (r = pl_hub_add_pair(n->hub, ends[0])) < 0)
+        pl_error_set(err, r, "out of memory");
+    if (r < 0) {
+        pl_hub_conn_close(ends[0]);
+        pl_hub_conn_close(ends[1]);
+        return r;
+    }
+    *ret_own = ends[1];
+    return 0;
+}
+
+static int run(struct node *n)
+{
+    struct pl_daemon *d = &n->daemon;
+    struct pl_hub_conn *own = NULL;
+    struct pl_error err = {0};
+    bool served;
+    int r = 0;
+
+    d->on_finished = on_daemon_finished;
+    d->ctx = n;
+    if (d->step.node_id == 0)
+        r = start_hub(n, &own, &err);
+    if (r == 0)
+        r = pl_daemon_start(d, own, &err);
+    if (r < 0)
+        pl_daemon_on_hub_lost(d, pl_error_text(&err)); /* it refuses its ranks, and ends */
+    uv_run(n->loop, UV_RUN_DEFAULT);
+    served = d->world != NULL;
+    pl_hub_destroy(n->hub);
+    pl_daemon_finish(d);
+    return served ? PL_EXIT_OK : PL_EXIT_FAILED;
+}
+
 int main(int argc, char **argv)
 {
     static const int ignored[] = {SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGPIPE, SIGUSR1, SIGUSR2};
     struct pl_error err = {0};
-    struct pl_daemon d;
+    struct node n = {.loop = uv_default_loop()};
     struct fds fds = {-1, -1};
     int control_fd, rest, r;
     bool done;
@@ -95,18 +163,18 @@ int main(int argc, char **argv)
         pl_log_error("daemon", "%s", pl_error_text(&err));
         return PL_EXIT_USAGE;
     }
-    /* Slurm signals every process of a step; the daemon outlives its ranks to tell the tale. */
+    /* Slurm signals every process of a step, and the daemon must report how its ranks ended. */
     for (size_t i = 0; i < PL_COUNT(ignored); i++)
         signal(ignored[i], SIG_IGN);
     raise_file_limit();
     prctl(PR_SET_DUMPABLE, 0); /* it holds the run's secret */
-    r = pl_daemon_init(&d, control_fd, &err);
-    tell_owner(control_fd, &d, r < 0 ? &err : NULL);
+    r = pl_daemon_init(&n.daemon, n.loop, control_fd, &err);
+    tell_owner(control_fd, &n.daemon, r < 0 ? &err : NULL);
     if (r < 0) {
-        if (d.socket_path)
-            unlink(d.socket_path);
-        pl_daemon_finish(&d);
+        if (n.daemon.socket_path)
+            unlink(n.daemon.socket_path);
+        pl_daemon_finish(&n.daemon);
         return PL_EXIT_FAILED;
     }
-    return pl_daemon_run(&d);
+    return run(&n);
 }

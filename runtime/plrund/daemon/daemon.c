@@ -5,14 +5,13 @@
 #include "common/proto/json.h"
 #include "common/run/run_folder.h"
 #include "runtime/node/net.h"
-#include "runtime/plrund/hub/hub.h"
 
 #include <string.h>
 
-#define AWAKE_NS 3000000000ull       /* a tick that is so late: the job was suspended */
-#define HELLO_LIMIT_NS 2000000000ull /* a connection that says nothing is closed */
+#define LATE_TICK_NS 3000000000ull   /* between two ticks: the job was suspended */
+#define HELLO_LIMIT_NS 2000000000ull /* from a connection to its hello */
 #define LEAVE_MS 10000               /* from the last rank's end to ours, whatever is stuck */
-#define OUTPUT_MS 3000               /* for output that srun does not take */
+#define OUTPUT_MS 3000               /* for output that srun does not read */
 
 static void finish(struct pl_daemon *d);
 static void on_leave_limit(uv_timer_t *timer);
@@ -26,11 +25,7 @@ static unsigned leave_ms(void)
 
 void pl_daemon_to_hub(struct pl_daemon *d, json_t *message)
 {
-    if (!message)
-        return;
-    if (d->hub)
-        pl_hub_message(d->hub, d->step.node_id, message);
-    else
+    if (message)
         pl_uplink_send(d->uplink, message);
     json_decref(message);
 }
@@ -57,26 +52,29 @@ void pl_daemon_end_ranks(struct pl_daemon *d, unsigned grace_ms)
     pl_daemon_settle(d);
 }
 
-void pl_daemon_lost_hub(struct pl_daemon *d, const char *text)
+void pl_daemon_on_hub_lost(struct pl_daemon *d, const char *text)
 {
     unsigned grace_ms = pl_slurm_step_env_ms("PLUME_KILL_GRACE", 5000);
 
+    if (d->bye_ok || d->finished)
+        return;
     pl_log_error("net", "%s", text);
     d->state = PL_DAEMON_FAILED;
     if (!d->refusal)
         d->refusal = pl_buf_dup_text(text); /* it travels as JSON and may hold any path */
-    d->decided = true;                      /* nobody else will */
+    d->decided = true;                      /* no hub will */
     d->bye_ok = true;
     pl_daemon_refuse_all(d);
-    if (d->n_present < d->step.local_ntasks) /* ranks that are still to come shall hear of it */
+    if (d->n_present < d->step.local_ntasks) /* to refuse the ranks that have not come yet, too */
         uv_timer_start(&d->leave_timer, on_leave_limit, leave_ms() + grace_ms, 0);
     pl_daemon_end_ranks(d, grace_ms);
     pl_daemon_send_verdicts(d);
     pl_daemon_settle(d);
 }
 
-void pl_daemon_from_hub(struct pl_daemon *d, json_t *message)
+static void on_hub_message(void *ctx, json_t *message)
 {
+    struct pl_daemon *d = ctx;
     const char *type = pl_json_string(message, "type"), *text;
     int64_t value;
 
@@ -89,7 +87,7 @@ void pl_daemon_from_hub(struct pl_daemon *d, json_t *message)
         pl_daemon_gpu_start(d);
     } else if (strcmp(type, "refused") == 0) {
         text = pl_json_string(message, "text");
-        pl_daemon_lost_hub(d, text ? text : "the hub refused this node");
+        pl_daemon_on_hub_lost(d, text ? text : "the hub refused this node");
     } else if (strcmp(type, "exchanged") == 0) {
         pl_daemon_forward_exchange(d, message);
     } else if (strcmp(type, "end_ranks") == 0) {
@@ -134,13 +132,13 @@ static void on_leave_limit(uv_timer_t *timer)
 
     pl_log_debug("daemon", "leaving after the limit");
     d->waited = true;
-    if (d->hub && !pl_hub_is_finished(d->hub))
-        pl_daemon_settle(d); /* other nodes need it; it has limits of its own */
+    if (d->held)
+        pl_daemon_settle(d);
     else
         finish(d);
 }
 
-/* True where no rank runs and none is waited for. */
+/* True if no rank runs and none is waited for. */
 static bool all_ended(const struct pl_daemon *d)
 {
     if (d->n_ended < d->n_present)
@@ -161,16 +159,14 @@ void pl_daemon_settle(struct pl_daemon *d)
             pl_daemon_clean_up(&d->step);
         pl_daemon_send_metrics(d);
         pl_daemon_to_hub(d, json_pack("{s:s}", "type", "bye"));
-        if (d->finished)
-            return;
     }
-    if (d->hub && !pl_hub_is_finished(d->hub))
-        return; /* other nodes may have hours to go */
+    if (d->held)
+        return; /* the hub stays for the other nodes, for hours perhaps */
     if (!uv_is_active((uv_handle_t *)&d->leave_timer))
         uv_timer_start(&d->leave_timer, on_leave_limit, leave_ms(), 0);
     if (!d->bye_ok || !verdicts_sent(d))
         return;
-    /* Refused ranks: their starters read the reason and go by themselves. */
+    /* The starters of refused ranks read the reason and close their connections. */
     if (d->state == PL_DAEMON_FAILED && d->conns && !d->owner_gone)
         return;
     if (!output_written(d)) {
@@ -196,11 +192,18 @@ static void finish(struct pl_daemon *d)
     pl_daemon_close_ranks(d);
     pl_daemon_gpu_close(d);
     pl_uplink_close(d->uplink);
-    pl_hub_close(d->hub);
     close_handle((uv_handle_t *)&d->control);
     close_handle((uv_handle_t *)&d->tick);
     close_handle((uv_handle_t *)&d->kill_timer);
     close_handle((uv_handle_t *)&d->leave_timer);
+    if (d->on_finished)
+        d->on_finished(d->ctx);
+}
+
+void pl_daemon_release(struct pl_daemon *d)
+{
+    d->held = false;
+    pl_daemon_settle(d);
 }
 
 /* ---- the owner ---- */
@@ -217,10 +220,10 @@ static void owner_gone(struct pl_daemon *d)
     if (!d->step.plugin && d->n_ended < d->n_present) /* plrun of local rank 0 was killed */
         pl_daemon_end_ranks(d, pl_slurm_step_env_ms("PLUME_KILL_GRACE", 5000));
     pl_daemon_settle(d);
-    if (d->step.plugin && d->hub && !pl_hub_is_finished(d->hub)) {
+    if (d->step.plugin && d->held) {
         static const char busy[] = "{\"type\":\"busy\"}\n";
 
-        /* Our own tasks have ended, others have not: slurmstepd is to let us be. */
+        /* Our own tasks have ended, others have not: slurmstepd must leave us alone. */
         pl_send_fds(d->control_fd, busy, sizeof(busy) - 1, NULL, 0);
     }
 }
@@ -255,19 +258,12 @@ static void on_tick(uv_timer_t *timer)
     uint64_t now = pl_now_ns();
 
     pl_daemon_accept(d);
-    if (d->hub)
-        pl_hub_accept(d->hub);
     pl_daemon_send_metrics(d);
     pl_daemon_beat(d);
-    if (now - d->tick_ns > AWAKE_NS) {
-        if (d->uplink)
-            pl_uplink_awake(d->uplink);
-        if (d->hub)
-            pl_hub_reset_silence(d->hub);
-    }
+    if (now - d->tick_ns > LATE_TICK_NS)
+        pl_uplink_reset_silence(d->uplink);
     d->tick_ns = now;
-    if (d->uplink) /* also before the world: it shows a hub that is gone without a word */
-        pl_uplink_beat(d->uplink);
+    pl_uplink_beat(d->uplink); /* also before the world: it finds a hub whose host is gone */
     for (struct pl_rank_conn *c = d->conns; c; c = c->next)
         if (!c->rank && now - c->born_ns > HELLO_LIMIT_NS)
             shutdown(c->fd, SHUT_RDWR);
@@ -275,7 +271,7 @@ static void on_tick(uv_timer_t *timer)
 
 /* ---- start ---- */
 
-/* What srun, plrun and plsubmit check is checked here once more: a step may come without them. */
+/* Checks again what srun, plrun and plsubmit check: a step may come without them. */
 static int add_rule(struct pl_daemon *d, const char *spec, struct pl_error *err)
 {
     int r;
@@ -331,18 +327,17 @@ static void start_timer(struct pl_daemon *d, uv_timer_t *timer)
     timer->data = d;
 }
 
-int pl_daemon_init(struct pl_daemon *d, int control_fd, struct pl_error *err)
+int pl_daemon_init(struct pl_daemon *d, uv_loop_t *loop, int control_fd, struct pl_error *err)
 {
     int r;
 
     *d = (struct pl_daemon){
-        .control_fd = control_fd, .listen_fd = -EBADF, .ras_fd = -EBADF, .root = -1};
+        .loop = loop, .control_fd = control_fd, .listen_fd = -EBADF, .ras_fd = -EBADF, .root = -1};
     r = pl_slurm_step_from_env(&d->step, false, err);
     if (r == 0)
         r = pl_key_load(d->step.run_dir, d->secret, err);
     if (r < 0)
         return r;
-    d->loop = uv_default_loop();
     d->oom_kills = pl_daemon_oom_kills();
     start_timer(d, &d->tick);
     start_timer(d, &d->kill_timer);
@@ -363,21 +358,29 @@ int pl_daemon_init(struct pl_daemon *d, int control_fd, struct pl_error *err)
     return 0;
 }
 
-int pl_daemon_run(struct pl_daemon *d)
+static void on_hub_lost(void *ctx, const char *text)
 {
-    struct pl_error err = {0};
-    int r = d->step.node_id == 0 ? pl_hub_start(d, &d->hub, &err) : pl_uplink_start(d, &err);
+    pl_daemon_on_hub_lost(ctx, text);
+}
 
-    if (r < 0)
-        pl_daemon_lost_hub(d, pl_error_text(&err));
-    uv_run(d->loop, UV_RUN_DEFAULT);
-    pl_daemon_finish(d);
-    return r < 0 ? PL_EXIT_FAILED : PL_EXIT_OK;
+int pl_daemon_start(struct pl_daemon *d, struct pl_hub_conn *own_hub, struct pl_error *err)
+{
+    static const struct pl_uplink_ops ops = {.message = on_hub_message, .lost = on_hub_lost};
+    int r = pl_uplink_create(d->loop, &d->step, d->secret, &ops, d, &d->uplink);
+
+    if (r < 0) {
+        pl_hub_conn_close(own_hub);
+        return pl_error_set(err, r, "out of memory");
+    }
+    if (!own_hub)
+        return pl_uplink_search(d->uplink, err);
+    d->held = true;
+    pl_uplink_use(d->uplink, own_hub);
+    return 0;
 }
 
 void pl_daemon_finish(struct pl_daemon *d)
 {
-    pl_hub_destroy(PL_TAKE(d->hub));
     pl_uplink_destroy(PL_TAKE(d->uplink));
     json_decref(d->world);
     json_decref(d->early);

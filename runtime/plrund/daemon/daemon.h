@@ -1,27 +1,23 @@
 /* SPDX-License-Identifier: MIT */
-/* The node daemon: one a node and step. It serves the node's ranks on a UNIX socket, copies their
- * output, ends them when it is told to, and speaks with the hub, which is in the daemon of node 0.
- *
- *   STARTING --world--> RUNNING --all ranks ended--> LEAVING --bye_ok, output written--> gone
- *   STARTING --refused / no hub in time--> FAILED (each rank is refused) --> gone
- *   RUNNING  --hub lost--> ranks are ended --> gone
- *
- * Messages between the daemons and the hub are listed in plume-protocol(7), part "hub"; all of
- * their keys are made in daemon*.c and hub*.c. Node 0's daemon uses the same messages, by call. */
+/* The node daemon: one per node and step. It serves the node's ranks on a UNIX socket, copies their
+ * output, ends them on request, and speaks with the hub (plume-protocol(7), part "hub"). The hub is
+ * in the process of node 0's daemon, which speaks with it as any other daemon does. */
 #ifndef PL_RUNTIME_PLRUND_DAEMON_DAEMON_H
 #define PL_RUNTIME_PLRUND_DAEMON_DAEMON_H
 
-#include "runtime/node/hub_conn.h"
 #include "runtime/node/slurm_step.h"
 #include "runtime/plrund/daemon/capture.h"
+#include "runtime/plrund/daemon/uplink.h"
 
 #include "common/base/buf.h"
 
 struct pl_daemon;
-struct pl_hub;
-struct pl_uplink;
 struct pl_daemon_gpu;
 
+/*   STARTING --world--> RUNNING --all ranks ended--> LEAVING --bye_ok, output written--> finished
+ *   STARTING --refused, or no hub in time--> FAILED --all ranks refused--> finished
+ *   RUNNING --hub lost--> FAILED --all ranks ended--> finished
+ */
 enum pl_daemon_state {
     PL_DAEMON_STARTING,
     PL_DAEMON_RUNNING,
@@ -63,26 +59,28 @@ struct pl_daemon {
     struct pl_slurm_step step;
     unsigned char secret[PL_KEY_SIZE];
     enum pl_daemon_state state;
-    char *refusal; /* why FAILED */
+    char *refusal; /* the reason of FAILED */
+    bool held;     /* this process has a hub to run: stay until pl_daemon_release() */
+    void (*on_finished)(void *ctx);
+    void *ctx; /* on_finished's */
 
     int control_fd; /* to our owner: plrun of local rank 0, or slurmstepd */
     uv_poll_t control;
     struct pl_buf control_in;
     bool owner_gone;
-    json_t *early; /* what the plugin said of ranks that had not said hello */
+    json_t *early; /* the plugin's messages about ranks that have not said hello yet */
 
     char *socket_path;
     int listen_fd;
     uv_poll_t listener;
     struct pl_rank_conn *conns;
-    struct pl_rank *ranks; /* local_ntasks of them, by order of arrival */
+    struct pl_rank *ranks; /* room for local_ntasks, by order of arrival */
     unsigned n_present, n_ended;
 
-    struct pl_hub *hub;       /* node 0 only */
-    struct pl_uplink *uplink; /* other nodes only */
-    json_t *world;            /* as the hub sent it */
+    struct pl_uplink *uplink;
+    json_t *world; /* as the hub sent it */
     bool decided, teardown, bye_sent, bye_ok, finished;
-    bool waited;  /* long enough for ranks that have not come */
+    bool waited;  /* the time for ranks that have not come is over */
     int64_t root; /* the rank that failed first, -1 none; valid once decided */
     int64_t oom_kills;
 
@@ -90,32 +88,35 @@ struct pl_daemon {
     size_t n_rules;
     int ras_fd; /* holds NCCL_RAS_ADDR's port */
     uint16_t ras_port;
-    struct pl_daemon_gpu *gpu; /* NULL where no GPU is watched */
+    struct pl_daemon_gpu *gpu; /* NULL: no GPU is watched */
     uv_timer_t tick;           /* once a second: metrics */
-    uint64_t tick_ns;          /* the last one */
+    uint64_t tick_ns;          /* time of the last tick */
     uv_timer_t kill_timer;     /* from SIGTERM to SIGKILL */
     uv_timer_t leave_timer;
 };
 
-/* daemon.c: life of the daemon. run returns when all is over and finished; 0 or an exit code. Where
- * init fails, finish frees what it got. */
-int pl_daemon_init(struct pl_daemon *d, int control_fd, struct pl_error *err);
-int pl_daemon_run(struct pl_daemon *d);
+/* daemon.c: life of the daemon, in this loop. init reads the step and the secret; after a failure
+ * finish frees what it got. start joins the hub: own_hub is our end of a pair to a hub in this
+ * process (taken), NULL searches for the hub. The daemon ends by itself: it closes its handles and
+ * calls on_finished, if that is set. finish frees, after the loop has ended. */
+int pl_daemon_init(struct pl_daemon *d, uv_loop_t *loop, int control_fd, struct pl_error *err);
+int pl_daemon_start(struct pl_daemon *d, struct pl_hub_conn *own_hub, struct pl_error *err);
 void pl_daemon_finish(struct pl_daemon *d);
 
-/* A message for the hub; a new reference, consumed. */
+/* The process has no other work any more: d->held ends. */
+void pl_daemon_release(struct pl_daemon *d);
+
+/* Sends a message to the hub; a new reference, consumed. */
 void pl_daemon_to_hub(struct pl_daemon *d, json_t *message);
 
-/* A message from the hub; borrowed. */
-void pl_daemon_from_hub(struct pl_daemon *d, json_t *message);
+/* No hub can be had, or it is lost: refuses the ranks that wait, with this text, and ends others.
+ */
+void pl_daemon_on_hub_lost(struct pl_daemon *d, const char *text);
 
-/* No hub can be had (any more): ranks that wait are refused with this text, others are ended. */
-void pl_daemon_lost_hub(struct pl_daemon *d, const char *text);
-
-/* Ends what runs: SIGTERM now, SIGKILL after grace_ms. */
+/* Ends the running ranks: SIGTERM now, SIGKILL after grace_ms. */
 void pl_daemon_end_ranks(struct pl_daemon *d, unsigned grace_ms);
 
-/* Goes on towards the end where nothing is left to do. */
+/* Takes the next step towards the end, if there is nothing left to wait for. */
 void pl_daemon_settle(struct pl_daemon *d);
 
 /* daemon_conn.c: the rank socket, and lines in and out. */
@@ -160,16 +161,5 @@ void pl_daemon_gpu_start(struct pl_daemon *d);
 void pl_daemon_gpu_drain(struct pl_daemon *d);
 /* Ends the process; the rest is freed in the loop. */
 void pl_daemon_gpu_close(struct pl_daemon *d);
-
-/* uplink.c: finding the hub and staying connected. */
-int pl_uplink_start(struct pl_daemon *d, struct pl_error *err);
-void pl_uplink_send(struct pl_uplink *u, json_t *message);
-/* Says that we live, and looks whether the hub does; nothing while it is being sought. */
-void pl_uplink_beat(struct pl_uplink *u);
-/* We could not listen for a while (the job was suspended): that is no silence of the hub's. */
-void pl_uplink_awake(struct pl_uplink *u);
-/* close ends its handles in the loop; destroy frees once the loop has ended. */
-void pl_uplink_close(struct pl_uplink *u);
-void pl_uplink_destroy(struct pl_uplink *u);
 
 #endif

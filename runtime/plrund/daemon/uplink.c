@@ -1,17 +1,15 @@
 /* SPDX-License-Identifier: MIT */
-/* Finding the hub and staying connected to it.
- *
- * Every round probes all candidates at once: addresses (where srun runs, the first node's name,
- * Slurm's NodeAddr) times ports (PLUME_HUB's, and the walk's). The hub speaks first and both prove
+/* Each round probes all candidates at once: addresses (srun's host, the first node's name, Slurm's
+ * NodeAddr) times ports (PLUME_HUB's, and the derived ones). The hub speaks first. Both sides prove
  * that they hold the run's secret for this job, step and attempt, so a busy port, a foreign service
- * or another run's hub is merely skipped. */
+ * or another run's hub is skipped. */
+#include "runtime/plrund/daemon/uplink.h"
 #include "common/base/fs.h"
 #include "common/base/log.h"
 #include "common/base/parse.h"
 #include "common/proto/json.h"
 #include "runtime/node/net.h"
 #include "runtime/node/scontrol.h"
-#include "runtime/plrund/daemon/daemon.h"
 
 #include <arpa/inet.h>
 #include <netdb.h>
@@ -19,25 +17,29 @@
 
 #define ADDRESSES_MAX 12
 #define PROBES_MAX (ADDRESSES_MAX * (PL_WALK_PORTS + 1))
-#define BANNER_MS 250 /* for connection and banner */
-#define AUTH_MS 2000  /* for the rest of the greeting, once there was a banner */
-/* Most steps have joined by then and need no name: each question starts a program on each node.
- * Where the hub's address was given it is rarely wrong. */
+#define BANNER_MS 250 /* to connect and to get the banner */
+#define AUTH_MS 2000  /* for the rest of the greeting, after the banner */
+/* Most steps have joined by then and need no name: each question starts a program on each node. A
+ * given address is rarely wrong. */
 #define NAMES_AFTER_MS 250
 #define NAMES_AFTER_GIVEN_MS 1000
 #define LAUNCH_MS 120000
 #define QUEUE_MAX 65536
 
 struct pl_uplink {
-    struct pl_daemon *daemon;
-    struct pl_hub_conn *wire; /* chosen */
+    uv_loop_t *loop;
+    const struct pl_slurm_step *step;
+    const unsigned char *secret;
+    const struct pl_uplink_ops *ops;
+    void *ctx;
+    struct pl_hub_conn *wire; /* to the hub; NULL before it is found */
     struct pl_hub_conn *probes[PROBES_MAX];
     size_t n_probes;
     struct sockaddr_storage addresses[ADDRESSES_MAX];
     size_t n_addresses;
     uint16_t ports[PL_WALK_PORTS + 1];
     size_t n_ports;
-    json_t *queue; /* said before the hub was found */
+    json_t *queue; /* messages from before the hub was found */
     char *first_node;
     uint64_t started_ns;
     unsigned pause_ms, silence_ms;
@@ -67,7 +69,7 @@ static void add_address(struct pl_uplink *u, const struct sockaddr *a)
     u->addresses[u->n_addresses++] = copy;
 }
 
-/* Adds a numeric address; names wait for the resolver. */
+/* Skips a name: the resolver comes later. */
 static void add_numeric(struct pl_uplink *u, const char *host)
 {
     struct sockaddr_in a4 = {.sin_family = AF_INET};
@@ -81,7 +83,7 @@ static void add_numeric(struct pl_uplink *u, const char *host)
         add_address(u, (struct sockaddr *)&a6);
 }
 
-/* ---- names, asked for once and late ---- */
+/* ---- names: one question, and only if the addresses lead nowhere ---- */
 
 static void on_node_addr(void *ctx, const char *output)
 {
@@ -102,7 +104,7 @@ static void on_resolved(uv_getaddrinfo_t *req, int status, struct addrinfo *list
         add_address(u, a->ai_addr);
     uv_freeaddrinfo(list);
     if (status < 0 && !u->closing && !u->wire)
-        u->ask = pl_scontrol_run(u->daemon->loop, args, 10000, on_node_addr, u);
+        u->ask = pl_scontrol_run(u->loop, args, 10000, on_node_addr, u);
 }
 
 static void resolve(struct pl_uplink *u)
@@ -110,7 +112,7 @@ static void resolve(struct pl_uplink *u)
     struct addrinfo hints = {.ai_socktype = SOCK_STREAM};
 
     u->resolver.data = u;
-    uv_getaddrinfo(u->daemon->loop, &u->resolver, on_resolved, u->first_node, NULL, &hints);
+    uv_getaddrinfo(u->loop, &u->resolver, on_resolved, u->first_node, NULL, &hints);
 }
 
 static void on_hostnames(void *ctx, const char *output)
@@ -128,12 +130,12 @@ static void on_hostnames(void *ctx, const char *output)
 static void on_names_due(uv_timer_t *timer)
 {
     struct pl_uplink *u = timer->data;
-    const char *args[] = {"show", "hostnames", u->daemon->step.nodelist, NULL};
+    const char *args[] = {"show", "hostnames", u->step->nodelist, NULL};
 
     if (u->wire || u->asked_names)
         return;
     u->asked_names = true;
-    u->ask = pl_scontrol_run(u->daemon->loop, args, 10000, on_hostnames, u);
+    u->ask = pl_scontrol_run(u->loop, args, 10000, on_hostnames, u);
 }
 
 /* ---- probing ---- */
@@ -154,7 +156,7 @@ static void close_probes(struct pl_uplink *u)
 static void on_open(struct pl_hub_conn *wire)
 {
     struct pl_uplink *u = wire->ctx;
-    struct pl_daemon *d = u->daemon;
+    const struct pl_slurm_step *s = u->step;
     char clock[PL_CLOCK_ID_MAX];
     json_t *message;
     size_t i;
@@ -166,10 +168,10 @@ static void on_open(struct pl_hub_conn *wire)
     close_probes(u);
     uv_timer_stop(&u->round);
     uv_timer_stop(&u->names);
-    pl_hub_conn_send_new(wire, json_pack("{s:s, s:i, s:s, s:i, s:s}", "type", "join", "node_id",
-                                         (int)d->step.node_id, "node",
-                                         d->step.node ? d->step.node : "?", "local_ntasks",
-                                         (int)d->step.local_ntasks, "clock", pl_clock_id(clock)));
+    pl_hub_conn_send_new(wire,
+                         json_pack("{s:s, s:i, s:s, s:i, s:s}", "type", "join", "node_id",
+                                   (int)s->node_id, "node", s->node ? s->node : "?", "local_ntasks",
+                                   (int)s->local_ntasks, "clock", pl_clock_id(clock)));
     json_array_foreach (u->queue, i, message)
         pl_hub_conn_send(wire, message);
     json_array_clear(u->queue);
@@ -180,13 +182,12 @@ static void on_message(struct pl_hub_conn *wire, json_t *message)
     struct pl_uplink *u = wire->ctx;
 
     if (wire == u->wire)
-        pl_daemon_from_hub(u->daemon, message);
+        u->ops->message(u->ctx, message);
 }
 
 static void on_wire_closed(struct pl_hub_conn *wire, const struct pl_error *err)
 {
     struct pl_uplink *u = wire->ctx;
-    struct pl_daemon *d = u->daemon;
 
     if (wire != u->wire) {
         if (err->code == -EACCES)
@@ -194,14 +195,13 @@ static void on_wire_closed(struct pl_hub_conn *wire, const struct pl_error *err)
         if (err->code == -EACCES || !u->key_refused)
             snprintf(u->last_error, sizeof(u->last_error), "%.250s", pl_error_text(err));
         forget_probe(u, wire);
-        if (!u->n_probes && !u->wire && !u->closing) /* all said no: no need to wait longer */
+        if (!u->n_probes && !u->wire && !u->closing) /* all refused: no need to wait longer */
             uv_timer_start(&u->round, on_round_over, 0, 0);
         return;
     }
     u->wire = NULL;
     u->lost = true;
-    if (!d->bye_ok && !d->finished)
-        pl_daemon_lost_hub(d, "lost the hub (the daemon of the step's first node)");
+    u->ops->lost(u->ctx, "lost the hub (the daemon of the step's first node)");
 }
 
 static const struct pl_hub_conn_ops wire_ops = {
@@ -225,17 +225,15 @@ static void probe(struct pl_uplink *u, const struct sockaddr_storage *address, u
                        &fd) < 0)
         return;
     hello = json_pack("{s:s}", "role", "daemon");
-    if (pl_hub_conn_create(u->daemon->loop, fd, &u->daemon->step.id, u->daemon->secret, hello,
-                           &wire_ops, u, &wire) == 0)
+    if (pl_hub_conn_create(u->loop, fd, &u->step->id, u->secret, hello, &wire_ops, u, &wire) == 0)
         u->probes[u->n_probes++] = wire;
     json_decref(hello);
 }
 
-/* Ends probes without a banner; those that are being greeted get longer. */
+/* Ends probes without a banner; a greeting under way gets more time. */
 static void on_round_over(uv_timer_t *timer)
 {
     struct pl_uplink *u = timer->data;
-    struct pl_daemon *d = u->daemon;
     unsigned limit_ms = pl_slurm_step_env_ms("PLUME_LAUNCH_TIMEOUT", LAUNCH_MS);
     uint64_t now = pl_now_ns();
     char text[512];
@@ -254,12 +252,12 @@ static void on_round_over(uv_timer_t *timer)
     if (now - u->started_ns > limit_ms * 1000000ull) {
         snprintf(text, sizeof(text),
                  "node %s found no hub on the step's first node%s%s within %u s: %s",
-                 d->step.node ? d->step.node : "?", u->first_node ? " " : "",
+                 u->step->node ? u->step->node : "?", u->first_node ? " " : "",
                  u->first_node ? u->first_node : "", limit_ms / 1000,
-                 /* With another key it is sought elsewhere. */
+                 /* A hub with another key is the wrong one: the search went on. */
                  u->key_refused ? u->last_error
                                 : "is that node up, and has it the same key (PLUME_KEY_FILE)?");
-        pl_daemon_lost_hub(d, text);
+        u->ops->lost(u->ctx, text);
         return;
     }
     u->pause_ms = PL_MIN(u->pause_ms * 2, 1000u);
@@ -279,26 +277,52 @@ static void start_round(uv_timer_t *timer)
     uv_timer_start(&u->round, on_round_over, BANNER_MS, 0);
 }
 
-int pl_uplink_start(struct pl_daemon *d, struct pl_error *err)
-{
-    const char *hub = getenv("PLUME_HUB");
-    struct pl_uplink *u = calloc(1, sizeof(*u));
-    unsigned names_after_ms, limit_ms;
-    char host[256];
-    int r;
+/* ---- life ---- */
 
-    if (!u)
-        return pl_error_set(err, -ENOMEM, "out of memory");
-    d->uplink = u;
-    u->daemon = d;
-    u->queue = json_array();
+int pl_uplink_create(uv_loop_t *loop,
+                     const struct pl_slurm_step *step,
+                     const unsigned char secret[PL_KEY_SIZE],
+                     const struct pl_uplink_ops *ops,
+                     void *ctx,
+                     struct pl_uplink **ret)
+{
+    struct pl_uplink *u = calloc(1, sizeof(*u));
+    json_t *queue = json_array();
+
+    if (!u || !queue) {
+        free(u);
+        json_decref(queue);
+        return -ENOMEM;
+    }
+    u->loop = loop;
+    u->step = step;
+    u->secret = secret;
+    u->ops = ops;
+    u->ctx = ctx;
+    u->queue = queue;
     u->pause_ms = 5;
     u->silence_ms = pl_slurm_step_env_ms("PLUME_SILENCE", PL_SILENCE_MS);
     u->started_ns = pl_now_ns();
-    uv_timer_init(d->loop, &u->round);
-    uv_timer_init(d->loop, &u->names);
+    uv_timer_init(loop, &u->round);
+    uv_timer_init(loop, &u->names);
     u->round.data = u->names.data = u;
-    r = pl_hub_ports_derive(d->secret, &d->step.id, u->ports, err);
+    *ret = u;
+    return 0;
+}
+
+void pl_uplink_use(struct pl_uplink *u, struct pl_hub_conn *own_hub)
+{
+    u->probes[u->n_probes++] = own_hub;
+    pl_hub_conn_set_owner(own_hub, &wire_ops, u);
+}
+
+int pl_uplink_search(struct pl_uplink *u, struct pl_error *err)
+{
+    const char *hub = getenv("PLUME_HUB");
+    unsigned names_after_ms, limit_ms;
+    char host[256];
+    int r = pl_hub_ports_derive(u->secret, &u->step->id, u->ports, err);
+
     if (r < 0)
         return r;
     u->n_ports = PL_WALK_PORTS;
@@ -306,7 +330,7 @@ int pl_uplink_start(struct pl_daemon *d, struct pl_error *err)
         u->n_ports++;
         add_numeric(u, host);
     }
-    add_numeric(u, d->step.launch_addr);
+    add_numeric(u, u->step->launch_addr);
     uv_timer_start(&u->round, start_round, 0, 0);
     names_after_ms = u->n_ports > PL_WALK_PORTS ? NAMES_AFTER_GIVEN_MS : NAMES_AFTER_MS;
     limit_ms = pl_slurm_step_env_ms("PLUME_LAUNCH_TIMEOUT", LAUNCH_MS);
@@ -323,25 +347,25 @@ void pl_uplink_send(struct pl_uplink *u, json_t *message)
             json_array_append(u->queue, message);
         return;
     }
-    if (pl_now_ns() - u->wire->last_heard_ns > u->silence_ms * 1000000ull)
-        shutdown(u->wire->fd, SHUT_RDWR); /* the loop reports the loss */
+    if (pl_hub_conn_is_silent(u->wire, u->silence_ms))
+        pl_hub_conn_cut(u->wire); /* the loop reports the loss */
     else
         pl_hub_conn_send(u->wire, message);
 }
 
 void pl_uplink_beat(struct pl_uplink *u)
 {
-    json_t *beat = u->wire ? json_pack("{s:s}", "type", "beat") : NULL;
+    json_t *beat = u && u->wire ? json_pack("{s:s}", "type", "beat") : NULL;
 
     if (beat)
         pl_uplink_send(u, beat);
     json_decref(beat);
 }
 
-void pl_uplink_awake(struct pl_uplink *u)
+void pl_uplink_reset_silence(struct pl_uplink *u)
 {
-    if (u->wire)
-        u->wire->last_heard_ns = pl_now_ns();
+    if (u && u->wire)
+        pl_hub_conn_reset_silence(u->wire);
 }
 
 void pl_uplink_close(struct pl_uplink *u)

@@ -10,7 +10,7 @@
 #include "common/proto/json.h"
 #include "common/run/run_state.h"
 #include "runtime/node/scontrol.h"
-#include "runtime/plrund/hub/hub.h"
+#include "runtime/plrund/hub/hub_private.h"
 
 #include <signal.h>
 #include <string.h>
@@ -25,6 +25,7 @@
 #define END_EXTRA_MS 10000 /* from SIGKILL to giving up on a node */
 
 static void decide(struct pl_hub *hub);
+static void end_all(struct pl_hub *hub);
 
 /* ---- making the cause ---- */
 
@@ -99,7 +100,7 @@ static void ask_slurm(struct pl_hub *hub);
 /* scancel JOB.STEP, of which Slurm keeps no record: SIGKILL to all ranks at once. */
 static bool all_killed(const struct pl_hub *hub)
 {
-    if (hub->n_failures < 2 || hub->n_failures < hub->daemon->step.ntasks)
+    if (hub->n_failures < 2 || hub->n_failures < hub->step->ntasks)
         return false;
     for (size_t i = 0; i < hub->n_failures; i++)
         if (hub->failures[i].oom || hub->failures[i].lost ||
@@ -141,8 +142,7 @@ static void on_slurm_answer(void *ctx, const char *output)
         return;
     }
     if (output)
-        kind = pl_cause_from_slurm(output, hub->daemon->step.id.attempt, hub->terminated != 0,
-                                   &inferred);
+        kind = pl_cause_from_slurm(output, hub->step->id.attempt, hub->terminated != 0, &inferred);
     else if (hub->terminated)
         kind = "cancelled";
     if (!kind && all_killed(hub))
@@ -162,7 +162,7 @@ static void on_slurm_answer(void *ctx, const char *output)
     }
     if (hub->cause && hub->slurm_ends) {
         pl_hub_write_result(hub); /* Slurm's SIGKILL may come before the ranks' end */
-        pl_hub_end_all(hub);
+        end_all(hub);
     } else if (hub->state == PL_HUB_DECIDING) {
         decide(hub);
     }
@@ -171,14 +171,14 @@ static void on_slurm_answer(void *ctx, const char *output)
 
 static void ask_slurm(struct pl_hub *hub)
 {
-    const char *args[] = {"-o", "show", "job", hub->daemon->step.id.job, NULL};
+    const char *args[] = {"-o", "show", "job", hub->step->id.job, NULL};
 
     if (!hub->n_asks++) {
         hub->asked_ns = pl_now_ns();
         hub->asked_after_bye = hub->all_left;
     }
     hub->asked_slurm = hub->asking = true;
-    hub->ask = pl_scontrol_run(hub->daemon->loop, args, ASK_MS, on_slurm_answer, hub);
+    hub->ask = pl_scontrol_run(hub->loop, args, ASK_MS, on_slurm_answer, hub);
 }
 
 /* The step got SIGTERM or SIGINT from outside. Asks at once, since Slurm may end us with the ranks:
@@ -196,8 +196,8 @@ static void on_end_limit(uv_timer_t *timer)
 {
     struct pl_hub *hub = timer->data;
 
-    for (unsigned i = 0; i < hub->daemon->step.nnodes; i++)
-        if (i != hub->daemon->step.node_id && hub->nodes[i].joined && !hub->nodes[i].bye)
+    for (unsigned i = 0; i < hub->step->nnodes; i++)
+        if (hub->nodes[i].joined && !hub->nodes[i].bye)
             pl_hub_node_lost(hub, i);
 }
 
@@ -208,7 +208,7 @@ static void limit_end(struct pl_hub *hub, unsigned grace_ms)
         uv_timer_start(&hub->end_timer, on_end_limit, grace_ms + END_EXTRA_MS, 0);
 }
 
-void pl_hub_end_all(struct pl_hub *hub)
+static void end_all(struct pl_hub *hub)
 {
     unsigned grace_ms = pl_slurm_step_env_ms("PLUME_KILL_GRACE", KILL_GRACE_MS);
 
@@ -247,7 +247,7 @@ static void decide(struct pl_hub *hub)
     }
     if (!hub->cause)
         settle_cause(hub, describe(hub, &hub->failures[first]), (int64_t)first);
-    pl_hub_end_all(hub);
+    end_all(hub);
 }
 
 static void on_decide_due(uv_timer_t *timer)
@@ -298,14 +298,14 @@ void pl_hub_decide_launch(struct pl_hub *hub)
         limit_end(hub, 0);
     if (hub->state != PL_HUB_GATHERING)
         return;
-    for (unsigned i = 0; i < hub->daemon->step.nnodes; i++)
+    for (unsigned i = 0; i < hub->step->nnodes; i++)
         if ((!hub->nodes[i].joined || hub->nodes[i].lost) && missing++ < 8)
             pl_buf_addf(&text, "%s%u", missing > 1 ? ", " : "", i);
     cause = json_pack("{s:s, s:s+}", "kind", "launch", "text",
                       "no word from these nodes of the step (by index): ", pl_buf_str(&text));
     if (cause && hub->nodes[0].name)
         json_object_set_new(cause, "node", json_string(hub->nodes[0].name));
-    pl_log_error("net", "%u of %u nodes did not join: %s", missing, hub->daemon->step.nnodes,
+    pl_log_error("net", "%u of %u nodes did not join: %s", missing, hub->step->nnodes,
                  pl_buf_str(&text));
     settle_cause(hub, cause, -1);
     hub->refusal =
@@ -313,7 +313,7 @@ void pl_hub_decide_launch(struct pl_hub *hub)
     hub->state = PL_HUB_ENDING;
     if (!uv_is_active((uv_handle_t *)&hub->launch_timer)) /* else latecomers get their answer */
         limit_end(hub, 0);
-    for (unsigned i = hub->daemon->step.nnodes; i-- > 0;) {
+    for (unsigned i = 0; i < hub->step->nnodes; i++) {
         json_t *refused =
             json_pack("{s:s, s:s}", "type", "refused", "text", hub->refusal ? hub->refusal : "");
 
@@ -325,6 +325,13 @@ void pl_hub_decide_launch(struct pl_hub *hub)
 
 /* ---- the end ---- */
 
+static void on_finish(uv_timer_t *timer)
+{
+    struct pl_hub *hub = timer->data;
+
+    hub->on_finished(hub->ctx);
+}
+
 static void finish_now(struct pl_hub *hub)
 {
     const char *kind = pl_json_string(hub->cause, "kind");
@@ -332,7 +339,7 @@ static void finish_now(struct pl_hub *hub)
 
     if (hub->state == PL_HUB_FINISHED)
         return;
-    for (unsigned rank = 0; rank < hub->daemon->step.ntasks; rank++) {
+    for (unsigned rank = 0; rank < hub->step->ntasks; rank++) {
         const char *s = pl_json_string(pl_run_state_rank(hub->doc, rank), "state");
 
         if (s && (strcmp(s, "starting") == 0 || strcmp(s, "running") == 0))
@@ -344,11 +351,11 @@ static void finish_now(struct pl_hub *hub)
     hub->state = PL_HUB_FINISHED;
     pl_hub_write_result(hub);
     pl_hub_write_status(hub);
-    pl_daemon_settle(hub->daemon);
+    uv_timer_start(&hub->finish_timer, on_finish, 0, 0); /* never from within */
 }
 
 /* All nodes are done: whatever is still open is decided now. */
-void pl_hub_decide_at_end(struct pl_hub *hub)
+static void decide_at_end(struct pl_hub *hub)
 {
     bool started = hub->state >= PL_HUB_RUNNING;
 
@@ -367,7 +374,7 @@ void pl_hub_decide_at_end(struct pl_hub *hub)
     if (!hub->cause && hub->refusal) {
         settle_cause(hub, json_pack("{s:s, s:s}", "kind", "launch", "text", hub->refusal), -1);
     } else if (!hub->cause && started) {
-        for (unsigned rank = 0; rank < hub->daemon->step.ntasks; rank++) {
+        for (unsigned rank = 0; rank < hub->step->ntasks; rank++) {
             const char *s = pl_json_string(pl_run_state_rank(hub->doc, rank), "state");
 
             if (!s || strcmp(s, "done") == 0)
@@ -380,4 +387,47 @@ void pl_hub_decide_at_end(struct pl_hub *hub)
         }
     }
     finish_now(hub);
+}
+
+/* A node that never joined is waited for until the launch limit: it needs to hear of the refusal.
+ */
+void pl_hub_maybe_finish(struct pl_hub *hub)
+{
+    bool waiting = uv_is_active((uv_handle_t *)&hub->launch_timer);
+
+    if (hub->state == PL_HUB_FINISHED)
+        return;
+    for (unsigned i = 0; i < hub->step->nnodes; i++)
+        if (!hub->nodes[i].bye && !hub->nodes[i].lost && (hub->nodes[i].joined || waiting))
+            return;
+    decide_at_end(hub);
+}
+
+void pl_hub_node_lost(struct pl_hub *hub, unsigned node_id)
+{
+    struct pl_hub_node *node = &hub->nodes[node_id];
+
+    node->wire = NULL;
+    if (node->bye || node->lost)
+        return;
+    node->lost = true;
+    pl_hub_event(hub, json_pack("{s:s, s:i, s:s}", "type", "node", "node_id", (int)node_id, "state",
+                                "lost"));
+    for (unsigned rank = 0; rank < hub->step->ntasks; rank++) {
+        const char *state = pl_json_string(pl_run_state_rank(hub->doc, rank), "state");
+
+        if (hub->node_of_rank[rank] != (int64_t)node_id || !state || strcmp(state, "running") != 0)
+            continue;
+        pl_hub_event(hub, json_pack("{s:s, s:i, s:s, s:s}", "type", "rank", "rank", (int)rank,
+                                    "node", node->name, "state", "lost"));
+        pl_hub_failed(hub, &(struct pl_failure){.rank = rank,
+                                                .node_id = node_id,
+                                                .status = SIGKILL,
+                                                .at_ns = (int64_t)pl_now_ns(),
+                                                .uncertainty_ns = 1,
+                                                .lost = true});
+    }
+    if (hub->state == PL_HUB_GATHERING) /* it does not come again: no need to wait for the rest */
+        pl_hub_decide_launch(hub);
+    pl_hub_maybe_finish(hub);
 }

@@ -2,7 +2,7 @@
 /* All-gather of short strings: each rank gives a value under a name; when all have, all get them.
  */
 #include "common/proto/json.h"
-#include "runtime/plrund/hub/hub.h"
+#include "runtime/plrund/hub/hub_private.h"
 
 #include <string.h>
 
@@ -36,9 +36,9 @@ static struct pl_exchange *find_or_add(struct pl_hub *hub, const char *name)
         return NULL;
     x->name = strdup(name);
     x->values = json_array();
-    for (unsigned i = 0; x->values && i < hub->daemon->step.ntasks; i++)
+    for (unsigned i = 0; x->values && i < hub->step->ntasks; i++)
         json_array_append_new(x->values, json_null());
-    if (!x->name || json_array_size(x->values) != hub->daemon->step.ntasks) {
+    if (!x->name || json_array_size(x->values) != hub->step->ntasks) {
         free_exchange(x);
         return NULL;
     }
@@ -54,7 +54,7 @@ void pl_hub_exchange(struct pl_hub *hub, json_t *message)
     int64_t rank;
 
     if (!name || !value || strlen(name) > VALUE_MAX || strlen(value) > VALUE_MAX ||
-        pl_json_int(message, "rank", &rank) < 0 || rank < 0 || rank >= hub->daemon->step.ntasks)
+        pl_json_int(message, "rank", &rank) < 0 || rank < 0 || rank >= hub->step->ntasks)
         return;
     x = find_or_add(hub, name);
     if (!x)
@@ -62,7 +62,7 @@ void pl_hub_exchange(struct pl_hub *hub, json_t *message)
     if (json_is_null(json_array_get(x->values, (size_t)rank)))
         x->n_given++;
     json_array_set_new(x->values, (size_t)rank, json_string(value));
-    if (x->n_given < hub->daemon->step.ntasks)
+    if (x->n_given < hub->step->ntasks)
         return;
     pl_hub_broadcast(hub, json_pack("{s:s, s:s, s:O}", "type", "exchanged", "name", x->name,
                                     "values", x->values));

@@ -2,7 +2,7 @@
 /* What nodes say of their GPUs: samples go to the state and to metrics.jsonl, errors to the log and
  * beside the failure that they explain. */
 #include "common/proto/json.h"
-#include "runtime/plrund/hub/hub.h"
+#include "runtime/plrund/hub/hub_private.h"
 
 #include <string.h>
 

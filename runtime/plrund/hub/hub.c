@@ -1,58 +1,39 @@
 /* SPDX-License-Identifier: MIT */
-#include "runtime/plrund/hub/hub.h"
 #include "common/base/fs.h"
 #include "common/base/log.h"
 #include "common/base/parse.h"
 #include "common/proto/json.h"
 #include "common/run/run_state.h"
 #include "runtime/node/net.h"
+#include "runtime/plrund/hub/hub_private.h"
 
 #include <signal.h>
 #include <string.h>
 #include <sys/wait.h>
 
 #define LAUNCH_MS 120000
-#define STATUS_MS 2000
-#define KEYS_MAX 256   /* metrics of a rank, facts of a rank */
-#define KEY_MAX 256    /* bytes of their names */
-#define VALUE_MAX 8192 /* bytes of a fact */
-
-/* ---- sending ---- */
-
-void pl_hub_send(struct pl_hub *hub, unsigned node_id, json_t *message)
-{
-    if (node_id == hub->daemon->step.node_id)
-        pl_daemon_from_hub(hub->daemon, message);
-    else
-        pl_hub_conn_send(hub->nodes[node_id].wire, message);
-}
-
-void pl_hub_broadcast(struct pl_hub *hub, json_t *message)
-{
-    if (!message)
-        return;
-    for (unsigned i = hub->daemon->step.nnodes; i-- > 0;) /* our own node last: it may finish us */
-        if (hub->nodes[i].joined && !hub->nodes[i].lost)
-            pl_hub_send(hub, i, message);
-    json_decref(message);
-}
+#define TICK_MS 2000
+#define LATE_TICK_NS 3000000000ull /* between two ticks: the job was suspended */
+#define KEYS_MAX 256               /* metrics of a rank, facts of a rank */
+#define KEY_MAX 256                /* bytes of their names */
+#define VALUE_MAX 8192             /* bytes of a fact */
 
 /* ---- the world ---- */
 
 static void choose_master(struct pl_hub *hub)
 {
     const char *range = getenv("PLUME_MASTER_PORT_RANGE");
-    unsigned nnodes = hub->daemon->step.nnodes;
+    unsigned nnodes = hub->step->nnodes;
     struct pl_error err = {0};
     uint16_t low, high;
 
-    /* The address at which another node reached us is one that works between nodes. */
+    /* Another node reached us at this address, so it works between nodes. */
     snprintf(hub->master_addr, sizeof(hub->master_addr), "127.0.0.1");
     for (unsigned i = 1; i < nnodes; i++) {
         char name[sizeof(hub->master_addr)];
 
         if (!hub->nodes[i].wire ||
-            pl_net_name(hub->nodes[i].wire->fd, false, name, sizeof(name)) < 0)
+            pl_hub_conn_address(hub->nodes[i].wire, false, name, sizeof(name)) < 0)
             continue;
         snprintf(hub->master_addr, sizeof(hub->master_addr), "%s", name);
         if (strncmp(name, "127.", 4) != 0 && strcmp(name, "::1") != 0)
@@ -69,8 +50,6 @@ static void choose_master(struct pl_hub *hub)
 
 static void publish_world(struct pl_hub *hub)
 {
-    struct pl_daemon *d = hub->daemon;
-
     hub->state = PL_HUB_RUNNING;
     uv_timer_stop(&hub->launch_timer);
     choose_master(hub);
@@ -78,7 +57,7 @@ static void publish_world(struct pl_hub *hub)
     hub->nodes[0].addr = strdup(hub->master_addr);
     pl_hub_event(hub, json_pack("{s:s, s:s}", "type", "state", "state", "running"));
     pl_hub_write_status(hub);
-    for (unsigned i = d->step.nnodes; i-- > 0;) {
+    for (unsigned i = 0; i < hub->step->nnodes; i++) {
         json_t *world = json_pack("{s:s, s:s, s:s, s:s, s:i, s:s}", "type", "world", "attempt_dir",
                                   hub->attempt_dir, "run_dir", pl_run_dir(hub->run), "master_addr",
                                   hub->master_addr, "master_port", (int)hub->master_port,
@@ -90,15 +69,15 @@ static void publish_world(struct pl_hub *hub)
     }
 }
 
-void pl_hub_joined(struct pl_hub *hub, unsigned node_id, json_t *join, struct pl_hub_conn *wire)
+static void on_joined(struct pl_hub *hub, unsigned node_id, json_t *join, struct pl_hub_conn *wire)
 {
     struct pl_hub_node *node = &hub->nodes[node_id];
     const char *name = pl_json_string(join, "node");
     const char *clock = pl_json_string(join, "clock");
-    char addr[64] = "127.0.0.1", own_clock[PL_CLOCK_ID_MAX];
+    char addr[64], own_clock[PL_CLOCK_ID_MAX];
     json_t *refused;
 
-    if (wire && pl_net_name(wire->fd, true, addr, sizeof(addr)) < 0)
+    if (pl_hub_conn_address(wire, true, addr, sizeof(addr)) < 0)
         addr[0] = '\0';
     node->joined = true;
     node->wire = wire;
@@ -108,10 +87,9 @@ void pl_hub_joined(struct pl_hub *hub, unsigned node_id, json_t *join, struct pl
     hub->n_joined++;
     pl_hub_event(hub, json_pack("{s:s, s:i, s:s, s:s, s:s}", "type", "node", "node_id",
                                 (int)node_id, "node", node->name, "addr", addr, "state", "joined"));
-    if (wire)
-        pl_hub_conn_send_new(wire,
-                             json_pack("{s:s, s:I}", "type", "ping", "t", (json_int_t)pl_now_ns()));
-    if (hub->state == PL_HUB_GATHERING && hub->n_joined == hub->daemon->step.nnodes) {
+    pl_hub_conn_send_new(wire,
+                         json_pack("{s:s, s:I}", "type", "ping", "t", (json_int_t)pl_now_ns()));
+    if (hub->state == PL_HUB_GATHERING && hub->n_joined == hub->step->nnodes) {
         publish_world(hub);
     } else if (hub->state >= PL_HUB_ENDING) {
         refused = json_pack("{s:s, s:s}", "type", "refused", "text",
@@ -121,13 +99,13 @@ void pl_hub_joined(struct pl_hub *hub, unsigned node_id, json_t *join, struct pl
     }
 }
 
-/* ---- what nodes say ---- */
+/* ---- messages of nodes ---- */
 
 static int64_t rank_of(struct pl_hub *hub, json_t *message)
 {
     int64_t rank;
 
-    if (pl_json_int(message, "rank", &rank) < 0 || rank < 0 || rank >= hub->daemon->step.ntasks)
+    if (pl_json_int(message, "rank", &rank) < 0 || rank < 0 || rank >= hub->step->ntasks)
         return -1;
     return rank;
 }
@@ -177,8 +155,7 @@ static void on_exited(struct pl_hub *hub, unsigned node_id, json_t *message)
                        });
 }
 
-/* True where a rank's object ("metrics", "facts") may get this key: programs cannot fill the hub.
- */
+/* True if a rank's object ("metrics", "facts") may get this key: programs cannot fill the hub. */
 static bool has_room(struct pl_hub *hub, int64_t rank, const char *what, const char *key)
 {
     json_t *have = json_object_get(pl_run_state_rank(hub->doc, (size_t)rank), what);
@@ -239,21 +216,6 @@ static void on_pong(struct pl_hub *hub, unsigned node_id, json_t *message)
     }
 }
 
-/* A node that never joined is waited for until the launch limit: it needs to hear of the refusal.
- */
-void pl_hub_maybe_finish(struct pl_hub *hub)
-{
-    struct pl_daemon *d = hub->daemon;
-    bool waiting = uv_is_active((uv_handle_t *)&hub->launch_timer);
-
-    if (hub->state == PL_HUB_FINISHED)
-        return;
-    for (unsigned i = 0; i < d->step.nnodes; i++)
-        if (!hub->nodes[i].bye && !hub->nodes[i].lost && (hub->nodes[i].joined || waiting))
-            return;
-    pl_hub_decide_at_end(hub);
-}
-
 static void on_bye(struct pl_hub *hub, unsigned node_id)
 {
     json_t *ok = json_pack("{s:s}", "type", "bye_ok");
@@ -265,36 +227,7 @@ static void on_bye(struct pl_hub *hub, unsigned node_id)
     pl_hub_maybe_finish(hub);
 }
 
-void pl_hub_node_lost(struct pl_hub *hub, unsigned node_id)
-{
-    struct pl_hub_node *node = &hub->nodes[node_id];
-
-    node->wire = NULL;
-    if (node->bye || node->lost)
-        return;
-    node->lost = true;
-    pl_hub_event(hub, json_pack("{s:s, s:i, s:s}", "type", "node", "node_id", (int)node_id, "state",
-                                "lost"));
-    for (unsigned rank = 0; rank < hub->daemon->step.ntasks; rank++) {
-        const char *state = pl_json_string(pl_run_state_rank(hub->doc, rank), "state");
-
-        if (hub->node_of_rank[rank] != (int64_t)node_id || !state || strcmp(state, "running") != 0)
-            continue;
-        pl_hub_event(hub, json_pack("{s:s, s:i, s:s, s:s}", "type", "rank", "rank", (int)rank,
-                                    "node", node->name, "state", "lost"));
-        pl_hub_failed(hub, &(struct pl_failure){.rank = rank,
-                                                .node_id = node_id,
-                                                .status = SIGKILL,
-                                                .at_ns = (int64_t)pl_now_ns(),
-                                                .uncertainty_ns = 1,
-                                                .lost = true});
-    }
-    if (hub->state == PL_HUB_GATHERING) /* it does not come again: no need to wait for the rest */
-        pl_hub_decide_launch(hub);
-    pl_hub_maybe_finish(hub);
-}
-
-void pl_hub_message(struct pl_hub *hub, unsigned node_id, json_t *message)
+static void on_node_message(struct pl_hub *hub, unsigned node_id, json_t *message)
 {
     const char *type = pl_json_string(message, "type");
     int64_t signal_number;
@@ -332,91 +265,104 @@ static void on_launch_limit(uv_timer_t *timer)
     pl_hub_maybe_finish(timer->data);
 }
 
-static void on_status_due(uv_timer_t *timer)
+static void on_tick(uv_timer_t *timer)
 {
     struct pl_hub *hub = timer->data;
+    uint64_t now = pl_now_ns();
 
-    pl_hub_tick_net(hub);
-    if (hub->state != PL_HUB_FINISHED)
+    if (now - hub->tick_ns > LATE_TICK_NS)
+        pl_hub_reset_silence(hub);
+    hub->tick_ns = now;
+    pl_hub_accept(hub);
+    pl_hub_tick_peers(hub);
+    if (hub->state != PL_HUB_FINISHED && pl_hub_log_is_open(hub))
         pl_hub_write_status(hub);
-    for (unsigned i = 0; i < hub->daemon->step.nnodes; i++)
-        pl_hub_conn_send_new(hub->nodes[i].wire, hub->nodes[i].wire
-                                                     ? json_pack("{s:s, s:I}", "type", "ping", "t",
-                                                                 (json_int_t)pl_now_ns())
-                                                     : NULL);
+    for (unsigned i = 0; i < hub->step->nnodes; i++)
+        if (hub->nodes[i].wire)
+            pl_hub_conn_send_new(hub->nodes[i].wire,
+                                 json_pack("{s:s, s:I}", "type", "ping", "t", (json_int_t)now));
 }
 
-static void start_timer(struct pl_hub *hub, uv_timer_t *timer)
-{
-    uv_timer_init(hub->daemon->loop, timer);
-    timer->data = hub;
-}
-
-int pl_hub_start(struct pl_daemon *d, struct pl_hub **ret, struct pl_error *err)
+static struct pl_hub *new_hub(const struct pl_slurm_step *step)
 {
     struct pl_hub *hub = calloc(1, sizeof(*hub));
-    json_t *join;
+
+    if (!hub)
+        return NULL;
+    hub->step = step;
+    hub->listen_fd = hub->master_fd = hub->events_fd = hub->metrics_fd = -EBADF;
+    hub->root = -1;
+    hub->started = pl_wall_s();
+    hub->tick_ns = pl_now_ns();
+    hub->nodes = calloc(step->nnodes, sizeof(*hub->nodes));
+    hub->node_of_rank = calloc(step->ntasks, sizeof(*hub->node_of_rank));
+    if (!hub->nodes || !hub->node_of_rank) {
+        pl_hub_destroy(hub);
+        return NULL;
+    }
+    memset(hub->node_of_rank, 0xff, step->ntasks * sizeof(*hub->node_of_rank)); /* -1 */
+    return hub;
+}
+
+static void init_timers(struct pl_hub *hub)
+{
+    uv_timer_t *timers[] = {&hub->tick, &hub->decide_timer, &hub->launch_timer, &hub->end_timer,
+                            &hub->finish_timer};
+
+    for (size_t i = 0; i < PL_COUNT(timers); i++) {
+        uv_timer_init(hub->loop, timers[i]);
+        timers[i]->data = hub;
+    }
+}
+
+int pl_hub_start(uv_loop_t *loop,
+                 const struct pl_slurm_step *step,
+                 const unsigned char secret[PL_KEY_SIZE],
+                 void (*on_finished)(void *ctx),
+                 void *ctx,
+                 struct pl_hub **ret,
+                 struct pl_error *err)
+{
+    static const struct pl_hub_node_ops ops = {
+        .joined = on_joined, .message = on_node_message, .lost = pl_hub_node_lost};
+    struct pl_hub *hub = new_hub(step);
     int r;
 
     if (!hub)
         return pl_error_set(err, -ENOMEM, "out of memory");
-    *ret = hub;
-    hub->daemon = d;
-    hub->listen_fd = hub->master_fd = hub->events_fd = hub->metrics_fd = -EBADF;
-    hub->root = -1;
-    hub->started = pl_wall_s();
-    hub->nodes = calloc(d->step.nnodes, sizeof(*hub->nodes));
-    hub->node_of_rank = calloc(d->step.ntasks, sizeof(*hub->node_of_rank));
-    start_timer(hub, &hub->decide_timer);
-    start_timer(hub, &hub->launch_timer);
-    start_timer(hub, &hub->end_timer);
-    start_timer(hub, &hub->status_timer);
-    if (!hub->nodes || !hub->node_of_rank)
-        return pl_error_set(err, -ENOMEM, "out of memory");
-    memset(hub->node_of_rank, 0xff, d->step.ntasks * sizeof(*hub->node_of_rank)); /* -1 */
+    hub->loop = loop;
+    hub->secret = secret;
+    hub->on_finished = on_finished;
+    hub->ctx = ctx;
+    hub->node_ops = &ops;
     r = pl_hub_listen(hub, err);
     if (r < 0) {
-        hub->state = PL_HUB_FINISHED; /* nobody can reach us */
+        pl_hub_destroy(hub); /* it has no handle yet */
         return r;
     }
+    init_timers(hub);
+    uv_timer_start(&hub->tick, on_tick, TICK_MS, TICK_MS);
     uv_timer_start(&hub->launch_timer, on_launch_limit,
                    pl_slurm_step_env_ms("PLUME_LAUNCH_TIMEOUT", LAUNCH_MS), 0);
-    r = pl_hub_open_log(hub, err);
-    if (r < 0) { /* stay to tell the others, or they would wait for us */
+    if (pl_hub_open_log(hub, err) < 0) { /* stay, to refuse the nodes: they would search for us */
         hub->state = PL_HUB_ENDING;
         hub->refusal = pl_buf_dup_text(pl_error_text(err));
-        hub->nodes[d->step.node_id].joined = true;
-        hub->n_joined = 1;
-        return r;
     }
-    uv_timer_start(&hub->status_timer, on_status_due, STATUS_MS, STATUS_MS);
-    join = json_pack("{s:s}", "node", d->step.node ? d->step.node : "localhost");
-    if (join)
-        pl_hub_joined(hub, d->step.node_id, join, NULL);
-    json_decref(join);
+    *ret = hub;
     return 0;
-}
-
-bool pl_hub_is_finished(const struct pl_hub *hub)
-{
-    return hub->state == PL_HUB_FINISHED;
 }
 
 void pl_hub_close(struct pl_hub *hub)
 {
-    uv_timer_t *timers[4];
-
-    if (!hub)
+    if (!hub || uv_is_closing((uv_handle_t *)&hub->tick))
         return;
-    timers[0] = &hub->decide_timer;
-    timers[1] = &hub->launch_timer;
-    timers[2] = &hub->end_timer;
-    timers[3] = &hub->status_timer;
     pl_scontrol_cancel(PL_TAKE(hub->ask));
-    for (size_t i = 0; i < PL_COUNT(timers); i++)
-        if (timers[i]->data && !uv_is_closing((uv_handle_t *)timers[i]))
-            uv_close((uv_handle_t *)timers[i], NULL);
-    pl_hub_close_net(hub);
+    uv_close((uv_handle_t *)&hub->tick, NULL);
+    uv_close((uv_handle_t *)&hub->decide_timer, NULL);
+    uv_close((uv_handle_t *)&hub->launch_timer, NULL);
+    uv_close((uv_handle_t *)&hub->end_timer, NULL);
+    uv_close((uv_handle_t *)&hub->finish_timer, NULL);
+    pl_hub_close_peers(hub);
 }
 
 void pl_hub_destroy(struct pl_hub *hub)
@@ -425,7 +371,7 @@ void pl_hub_destroy(struct pl_hub *hub)
         return;
     pl_hub_close_log(hub);
     pl_hub_free_exchanges(hub);
-    for (unsigned i = 0; hub->nodes && i < hub->daemon->step.nnodes; i++) {
+    for (unsigned i = 0; hub->nodes && i < hub->step->nnodes; i++) {
         free(hub->nodes[i].name);
         free(hub->nodes[i].addr);
     }

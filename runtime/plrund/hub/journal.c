@@ -7,7 +7,7 @@
 #include "common/run/run_folder.h"
 #include "common/run/run_index.h"
 #include "common/run/run_state.h"
-#include "runtime/plrund/hub/hub.h"
+#include "runtime/plrund/hub/hub_private.h"
 
 #include <fcntl.h>
 #include <sodium.h>
@@ -23,7 +23,7 @@ static int step_values(void *ctx, unsigned trial, const char **values)
 /* A step outside any sweep gets a run folder of its own below ~/.plume/steps. */
 static int make_step_run(struct pl_hub *hub, char **ret_dir, struct pl_error *err)
 {
-    const struct pl_slurm_step *s = &hub->daemon->step;
+    const struct pl_slurm_step *s = hub->step;
     static const char *const argv[] = {"step", NULL}, *const axes[] = {NULL};
     _cleanup_free_ char *home = pl_home_dir(err), *steps = NULL, *id = NULL, *dir = NULL,
                         *key = NULL;
@@ -63,7 +63,7 @@ static int make_step_run(struct pl_hub *hub, char **ret_dir, struct pl_error *er
     if (!key)
         return pl_error_set(err, -ENOMEM, "out of memory");
     unlink(key);
-    r = pl_secret_create(key, hub->daemon->secret, PL_KEY_SIZE, err);
+    r = pl_secret_create(key, hub->secret, PL_KEY_SIZE, err);
     if (r == 0)
         *ret_dir = PL_TAKE(dir);
     return r;
@@ -90,7 +90,7 @@ static json_t *program_json(const struct pl_hub *hub)
 
 static json_t *attempt_event(struct pl_hub *hub)
 {
-    const struct pl_slurm_step *s = &hub->daemon->step;
+    const struct pl_slurm_step *s = hub->step;
 
     json_t *event = json_pack(
         "{s:s, s:s, s:s, s:i, s:s, s:s, s:i, s:i, s:i, s:s, s:f}", "type", "attempt", "job",
@@ -105,7 +105,7 @@ static json_t *attempt_event(struct pl_hub *hub)
 
 int pl_hub_open_log(struct pl_hub *hub, struct pl_error *err)
 {
-    struct pl_slurm_step *s = &hub->daemon->step;
+    const struct pl_slurm_step *s = hub->step;
     _cleanup_free_ char *step_dir = NULL;
     unsigned char epoch[8];
     int r = 0;
@@ -139,6 +139,11 @@ int pl_hub_open_log(struct pl_hub *hub, struct pl_error *err)
                      pl_run_index_add(hub->run, err) < 0))
         pl_log_warn("run", "plstat will not find this step by its job: %s", pl_error_text(err));
     return 0;
+}
+
+bool pl_hub_log_is_open(const struct pl_hub *hub)
+{
+    return hub->metrics_fd >= 0;
 }
 
 void pl_hub_close_log(struct pl_hub *hub)
@@ -185,21 +190,14 @@ void pl_hub_event(struct pl_hub *hub, json_t *event)
             pl_log_warn("run", "%s", pl_error_text(&err));
         append(hub, event, strcmp(type, "metrics") == 0 || strcmp(type, "gpus") == 0);
         pl_hub_to_watchers(hub, event);
-        hub->status_dirty = true;
     }
     json_decref(event);
-}
-
-json_t *pl_hub_snapshot(struct pl_hub *hub)
-{
-    return json_pack("{s:s, s:s, s:I, s:O}", "type", "snapshot", "epoch", hub->epoch, "seq",
-                     (json_int_t)hub->seq, "state", hub->doc);
 }
 
 /* Temporary file and rename, without fsync: the next one follows in two seconds. */
 void pl_hub_write_status(struct pl_hub *hub)
 {
-    const struct pl_slurm_step *s = &hub->daemon->step;
+    const struct pl_slurm_step *s = hub->step;
     _cleanup_(pl_buf_finish) struct pl_buf text = {0};
     _cleanup_(json_decrefp) json_t *o = NULL;
     _cleanup_free_ char *temp = NULL;
@@ -223,7 +221,6 @@ void pl_hub_write_status(struct pl_hub *hub)
         unlink(temp);
     if (fd >= 0)
         close(fd);
-    hub->status_dirty = false;
 }
 
 /* ---- result.json ---- */
@@ -310,13 +307,13 @@ static void add_numbers(struct pl_hub *hub, json_t *result)
     if (hash) {
         json_object_set(result, "param_hash", hash);
         json_object_set_new(result, "params_equal",
-                            json_boolean(equal && n_hashes == hub->daemon->step.ntasks));
+                            json_boolean(equal && n_hashes == hub->step->ntasks));
     }
 }
 
 void pl_hub_write_result(struct pl_hub *hub)
 {
-    const struct pl_slurm_step *s = &hub->daemon->step;
+    const struct pl_slurm_step *s = hub->step;
     _cleanup_(json_decrefp) json_t *result = NULL;
     enum pl_trial_state state = PL_TRIAL_FAILED;
     json_t *others = json_object_get(hub->doc, "others");

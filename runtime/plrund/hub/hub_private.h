@@ -1,0 +1,161 @@
+/* SPDX-License-Identifier: MIT */
+/* The hub's own state, shared by the files of this folder. Each file uses those below it only:
+ *
+ *   hub.c         life, and the messages of nodes
+ *   ending.c      from failures to the cause, the teardown and the end
+ *   exchange.c    values that ranks exchange
+ *   gpu_errors.c  GPU errors that may explain a failure
+ *   journal.c     the files of the attempt and of the trial
+ *   peers.c       connections: nodes and clients
+ *   watchers.c    clients that want every event
+ */
+#ifndef PL_RUNTIME_PLRUND_HUB_HUB_PRIVATE_H
+#define PL_RUNTIME_PLRUND_HUB_HUB_PRIVATE_H
+
+#include "common/run/cause.h"
+#include "runtime/node/scontrol.h"
+#include "runtime/plrund/hub/hub.h"
+
+/*   GATHERING --all nodes joined--> RUNNING --a rank failed--> DECIDING --short wait--> ENDING
+ *   GATHERING --limit--> ENDING (cause `launch`)
+ *   any --every node said bye, or is lost--> FINISHED (result.json and status.json are written)
+ */
+enum pl_hub_state {
+    PL_HUB_GATHERING,
+    PL_HUB_RUNNING,
+    PL_HUB_DECIDING,
+    PL_HUB_ENDING,
+    PL_HUB_FINISHED,
+};
+
+struct pl_hub_node {
+    char *name, *addr;
+    struct pl_hub_conn *wire; /* NULL before its join and after its end */
+    bool joined, bye, lost;
+    bool same_clock; /* as ours: nothing to estimate, offset and uncertainty stay 0 */
+    int64_t offset_ns, uncertainty_ns; /* its clock minus ours */
+};
+
+/* A connection: a node's daemon after its join, or a client (plstat). */
+struct pl_hub_peer {
+    struct pl_hub_peer *next;
+    struct pl_hub *hub;
+    struct pl_hub_conn *wire;
+    int64_t node_id; /* -1 = not joined */
+    bool watching, lagging;
+    uint64_t born_ns, lagging_ns;
+};
+
+/* Events of the nodes' connections, for hub.c. */
+struct pl_hub_node_ops {
+    /* The node's daemon says who it is; both are borrowed. */
+    void (*joined)(struct pl_hub *hub, unsigned node_id, json_t *join, struct pl_hub_conn *wire);
+    /* A later message; borrowed. */
+    void (*message)(struct pl_hub *hub, unsigned node_id, json_t *message);
+    /* Its connection ended. */
+    void (*lost)(struct pl_hub *hub, unsigned node_id);
+};
+
+struct pl_exchange; /* exchange.c */
+
+struct pl_hub {
+    uv_loop_t *loop;
+    const struct pl_slurm_step *step;
+    const unsigned char *secret;
+    void (*on_finished)(void *ctx);
+    void *ctx; /* on_finished's */
+    enum pl_hub_state state;
+    const struct pl_hub_node_ops *node_ops;
+    int listen_fd;
+    uv_poll_t listener;
+    uint16_t port;
+    struct pl_hub_node *nodes;
+    struct pl_hub_peer *peers;
+    unsigned n_joined;
+    int64_t *node_of_rank; /* -1 = not known yet */
+
+    struct pl_failure *failures;
+    size_t n_failures, cap_failures;
+    int terminated;           /* a signal that the step got from outside, 0 none */
+    bool slurm_ends;          /* Slurm ends the job, and the ranks with it, in its own time */
+    bool asked_slurm, asking; /* asking: its answer is to come */
+    bool all_left;            /* every node said bye, or is lost: at most one more question */
+    bool asked_after_bye;     /* the last question is from then */
+    unsigned n_asks;
+    uint64_t asked_ns; /* when first */
+    struct pl_scontrol *ask;
+    json_t *cause;
+    char *refusal; /* why no node may join */
+    int64_t root;  /* the rank that failed first, -1 none */
+
+    struct pl_exchange *exchanges;
+    int master_fd; /* holds MASTER_PORT */
+    uint16_t master_port;
+    char master_addr[64];
+
+    json_t *gpu_errors; /* the newest ones, by arrival; NULL = none */
+    size_t n_gpu_errors;
+
+    /* journal.c */
+    struct pl_run *run;
+    char *attempt_dir, *status_path;
+    json_t *doc; /* run_state.h */
+    char epoch[17];
+    int64_t seq;
+    int events_fd, metrics_fd;
+    size_t metrics_bytes;
+    bool log_failed;
+    double started;
+
+    uint64_t tick_ns; /* time of the last tick */
+    uv_timer_t tick, decide_timer, launch_timer, end_timer, finish_timer;
+};
+
+/* ending.c */
+void pl_hub_terminated(struct pl_hub *hub, int signal_number);
+void pl_hub_failed(struct pl_hub *hub, const struct pl_failure *failure);
+/* Not every node joined: refuses the ranks of those that did. */
+void pl_hub_decide_launch(struct pl_hub *hub);
+/* Decides what is still open, and finishes, if every node said bye or is lost. */
+void pl_hub_maybe_finish(struct pl_hub *hub);
+void pl_hub_node_lost(struct pl_hub *hub, unsigned node_id);
+
+/* exchange.c */
+void pl_hub_exchange(struct pl_hub *hub, json_t *message);
+void pl_hub_free_exchanges(struct pl_hub *hub);
+
+/* gpu_errors.c: a message of type "gpus" or "gpu". */
+void pl_hub_gpu_message(struct pl_hub *hub, unsigned node_id, json_t *message);
+/* The first GPU error near this failure, on the GPU of its rank: {"gpu","event","xid","text",
+ * "before_s"}; a new reference, NULL = none. */
+json_t *pl_hub_gpu_error(struct pl_hub *hub, const struct pl_failure *f);
+
+/* journal.c */
+int pl_hub_open_log(struct pl_hub *hub, struct pl_error *err);
+bool pl_hub_log_is_open(const struct pl_hub *hub);
+void pl_hub_close_log(struct pl_hub *hub);
+/* Applies an event, appends it to the log and sends it to watchers; consumed. */
+void pl_hub_event(struct pl_hub *hub, json_t *event);
+void pl_hub_write_status(struct pl_hub *hub);
+void pl_hub_write_result(struct pl_hub *hub);
+
+/* peers.c */
+int pl_hub_listen(struct pl_hub *hub, struct pl_error *err);
+/* Accepts connections, again after this process had no descriptor left. */
+void pl_hub_accept(struct pl_hub *hub);
+void pl_hub_close_peers(struct pl_hub *hub);
+/* Cuts off peers that are silent or too slow. */
+void pl_hub_tick_peers(struct pl_hub *hub);
+/* Counts silence from now on: this process could not listen (the job was suspended). */
+void pl_hub_reset_silence(struct pl_hub *hub);
+/* To a node (borrowed); to every joined node (a new reference, consumed). */
+void pl_hub_send(struct pl_hub *hub, unsigned node_id, json_t *message);
+void pl_hub_broadcast(struct pl_hub *hub, json_t *message);
+
+/* watchers.c */
+void pl_hub_send_snapshot(struct pl_hub_peer *peer);
+void pl_hub_to_watchers(struct pl_hub *hub, json_t *event);
+/* Goes on with a watcher that has read what it got; false if it is too slow. */
+bool pl_hub_tick_watcher(struct pl_hub_peer *peer);
+
+#endif
