@@ -32,11 +32,13 @@ reconfigure_in() {
     DEPS_CHANGED=
 }
 
+# For one kind of GPU, with PTX for newer ones: a kind takes nvcc a minute of a core. Releases, and
+# ./dev gpu-bundle, have all that meson_options.txt names.
 meson_setup() {
     local log
     local -a how=()
     [[ $1 != --reconfigure ]] || { how=("$1") && shift; }
-    log=$(meson setup "${how[@]}" "$1" "$PLUME_SRC" "${@:2}" 2>&1) || {
+    log=$(meson setup "${how[@]}" "$1" "$PLUME_SRC" -Dgpu_archs=80 "${@:2}" 2>&1) || {
         say "$log"
         die "'$1' could not be configured; see above"
     }

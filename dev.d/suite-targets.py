@@ -19,4 +19,5 @@ for test in intro("tests"):
     if suites & set(test["suite"]):
         for target in test["depends"]:
             need.update(os.path.relpath(f, folder) for f in files[target])
-print("\n".join(sorted(need)))
+for file in sorted(need):
+    print(file)

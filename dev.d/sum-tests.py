@@ -3,8 +3,8 @@
 """Sum up meson's testlog.json files: sum-tests.py LOG...
 
 Counts single cases where the test's output names them (cmocka, TAP), else the test as one.
-Prints the failed ones with their TAP diagnostics, the reasons of the skipped, and "N passed, N failed, N skipped" last;
-exits 1 when anything failed or when nothing ran.
+Prints the failed ones with their TAP diagnostics, the reasons of the skipped, the slowest tests, and "N passed, N failed,
+N skipped" last; exits 1 when anything failed or when nothing ran.
 """
 import json
 import os
@@ -14,6 +14,8 @@ import sys
 CMOCKA = re.compile(r"^\[\s+(OK|FAILED|SKIPPED)\s+\] (\S+)$", re.M)
 # A case, then the lines that begin with #.
 TAP = re.compile(r"^(ok|not ok)\b[ \t]*\d*(?:[ \t]*-)?[ \t]*(.*)((?:\n#.*)*)", re.M)
+
+SLOWEST = 10
 
 
 def cases_of(test):
@@ -44,6 +46,7 @@ def outcome_of(test):
 
 
 def main(logs):
+    slow = []
     counts = {"passed": 0, "failed": 0, "skipped": 0}
     lines = []
     for log in logs:
@@ -53,6 +56,7 @@ def main(logs):
         with open(log, encoding="utf-8", errors="replace") as file:
             for test in map(json.loads, file):
                 whole = outcome_of(test)
+                slow.append((test.get("duration", 0), f"{lane}: {test['name']}"))
                 cases = [] if whole == "skipped" else list(cases_of(test))
                 if not cases or (whole == "failed" and all(c[0] != "failed" for c in cases)):
                     reason = (test.get("stdout", "").strip().splitlines() or [""])[-1]
@@ -64,6 +68,9 @@ def main(logs):
                         lines.append(line + ("" if reason[:1] == "\n" else " ") + reason)
     for line in sorted(lines):
         print(line.rstrip())
+    for seconds, name in sorted(slow, reverse=True)[:SLOWEST]:
+        if seconds >= 1:
+            print(f"slow: {seconds:.0f} s: {name}")
     print("{passed} passed, {failed} failed, {skipped} skipped".format(**counts))
     return 1 if counts["failed"] or not counts["passed"] else 0
 

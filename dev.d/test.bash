@@ -30,62 +30,153 @@ without_aslr() {
     fi
 }
 
-# lane DIR SUITE...: run the suites of a build folder; failures' output goes to stdout.
+# ---- what is being done, and how long it may still take ----
+
+# Seconds of each step on two cores; what the last run took is in build/test-times and counts more.
+declare -A STEP_S=([build]=150 [tests]=170 [asan]=180 [tsan]=60 [waiting]=5 [clusters]=250)
+STEPS=() # those of this run that have not ended
+STEP_START=
+
+steps_read() {
+    local name seconds
+    [[ -f $PLUME_SRC/build/test-times ]] || return 0
+    while read -r name seconds; do
+        [[ -z ${STEP_S[$name]:-} || ! $seconds =~ ^[0-9]+$ ]] || STEP_S[$name]=$seconds
+    done <"$PLUME_SRC/build/test-times"
+}
+
+clock() {
+    printf '%d:%02d' "$(($1 / 60))" "$(($1 % 60))"
+}
+
+# step TEXT: the first of STEPS begins.
+step() {
+    local name left=0
+    STEP_START=$SECONDS
+    for name in "${STEPS[@]}"; do
+        left=$((left + STEP_S[$name]))
+    done
+    say "dev: $(clock "$SECONDS") $1; about $(((left + 59) / 60)) min left"
+}
+
+step_end() {
+    STEP_S[${STEPS[0]}]=$((SECONDS - STEP_START))
+    STEPS=("${STEPS[@]:1}")
+}
+
+steps_write() {
+    local name
+    [[ -d $PLUME_SRC/build ]] || return 0
+    for name in "${!STEP_S[@]}"; do
+        printf '%s %s\n' "$name" "${STEP_S[$name]}"
+    done >"$PLUME_SRC/build/test-times"
+}
+
+# ---- lanes ----
+
+# lane DIR LOG PROCESSES SUITE...: run the suites of a build folder; failures' output goes to stdout.
 lane() {
-    local dir=$1 suite
+    local dir=$1 log=$2 processes=$3 suite
     local -a args=()
-    shift
+    shift 3
     for suite; do
         args+=(--suite "$suite")
     done
-    say "dev: ${dir##*/}: $*"
-    rm -f "$dir/meson-logs/testlog.json"
-    without_aslr meson test -C "$dir" --no-rebuild --num-processes "$(nproc)" --print-errorlogs \
-        "${args[@]}" || true
-    LOGS+=("$dir/meson-logs/testlog.json")
+    rm -f "$dir/meson-logs/$log.json"
+    without_aslr meson test -C "$dir" --no-rebuild --num-processes "$processes" --logbase "$log" \
+        --print-errorlogs "${args[@]}" || true
 }
 
+# One more than there are processors: some tests wait.
+many() {
+    echo "$(($(nproc) + 1))"
+}
+
+# What makes stack traces is enough for sanitizers: line numbers, and little optimisation.
 readonly -A LANE_OPTIONS=(
-    [asan]='-Db_sanitize=address,undefined -Db_lundef=false'
-    [tsan]='-Db_sanitize=thread -Db_lundef=false'
+    [asan]='-Db_sanitize=address,undefined -Db_lundef=false -Doptimization=1 -Dc_args=-g1'
+    [tsan]='-Db_sanitize=thread -Db_lundef=false -Doptimization=1 -Dc_args=-g1'
+)
+readonly -A LANE_SUITES=(
+    [asan]='unit kernels cli daemon fuzz'
+    [tsan]='unit daemon'
 )
 
-readonly LANE_TSAN='unit daemon'
+# build_suites DIR SUITE...: what their tests need, and the tools.
+build_suites() {
+    local dir=$1
+    local -a targets=()
+    shift
+    mapfile -t targets < <("$PLUME_SRC/dev.d/suite-targets.py" "$dir" "$@")
+    ninja_in "$dir" "${targets[@]}" tools
+}
 
 build_lane() {
     local dir=$PLUME_SRC/build-$1
-    local -a targets=()
     # shellcheck disable=SC2086 # words
     configure_in "$dir" ${LANE_OPTIONS[$1]}
-    if [[ $1 == tsan ]]; then # all but a part of it is for tests of other suites
-        # shellcheck disable=SC2086 # words
-        mapfile -t targets < <("$PLUME_SRC/dev.d/suite-targets.py" "$dir" $LANE_TSAN)
-        targets+=(tools)
-    fi
-    ninja_in "$dir" "${targets[@]}"
+    # shellcheck disable=SC2086 # words
+    build_suites "$dir" ${LANE_SUITES[$1]}
 }
 
 lane_asan() {
-    build_lane asan
+    # shellcheck disable=SC2086 # words
     ASAN_OPTIONS=detect_leaks=1:allocator_may_return_null=1 \
         UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 \
-        lane "$PLUME_SRC/build-asan" unit kernels cli daemon fuzz
+        lane "$PLUME_SRC/build-asan" testlog "$(many)" ${LANE_SUITES[asan]}
 }
 
 lane_tsan() {
-    build_lane tsan
     # shellcheck disable=SC2086 # words
     TSAN_OPTIONS=halt_on_error=1:allocator_may_return_null=1:suppressions=$PLUME_SRC/tests/lib/tsan.supp \
-        lane "$PLUME_SRC/build-tsan" $LANE_TSAN
+        lane "$PLUME_SRC/build-tsan" testlog "$(many)" ${LANE_SUITES[tsan]}
 }
 
-# Builds the lanes while tests run that mostly wait, those on clusters, at their leisure. Nothing is
-# said: what is left over, or wrong, the lane itself builds and tells.
-build_ahead() {
-    local name
-    for name; do
-        (build_lane "$name") >/dev/null 2>&1 || return 0
+# Compilers take what tests leave: these find a processor at once.
+step_aside() {
+    chrt --idle --pid 0 "$BASHPID" 2>/dev/null || renice -n 19 "$BASHPID" >/dev/null
+}
+
+# ahead_start LANE...: builds the lanes while tests run, and names each on AHEAD_FD that it has built.
+# It says nothing: what is left over, or wrong, the lane itself builds and tells.
+ahead_start() {
+    (($#)) || return 0
+    set -m # a process group of its own
+    coproc AHEAD_JOB {
+        step_aside
+        local name
+        for name; do
+            (build_lane "$name") >/dev/null 2>&1 || true
+            echo "$name"
+        done
+    }
+    set +m
+    AHEAD=$AHEAD_JOB_PID
+    exec {AHEAD_FD}<&"${AHEAD_JOB[0]}"
+}
+
+# ahead_wait LANE: until it is built, or nothing more will be.
+ahead_wait() {
+    local name=''
+    [[ -n $AHEAD ]] || return 0
+    while [[ $name != "$1" ]]; do
+        read -r name <&"$AHEAD_FD" || return 0
     done
+}
+
+# Tests on clusters mostly wait: they run beside all else, and are shown when they have ended.
+waiting_start() {
+    set -m
+    lane "$PLUME_SRC/build" testlog-waiting "$(nproc)" "$@" >"$PLUME_SRC/build/waiting.txt" 2>&1 &
+    WAITING=$!
+    set +m
+}
+
+waiting_end() {
+    [[ -n $WAITING ]] || return 0
+    wait "$WAITING" || true
+    WAITING=
+    cat "$PLUME_SRC/build/waiting.txt"
 }
 
 # Clusters of tests that did not get to stop their own (killed at a time limit).
@@ -99,7 +190,11 @@ test_sweep() {
 }
 
 test_end() {
-    [[ -z $AHEAD ]] || kill -- "-$AHEAD" 2>/dev/null
+    local pid
+    for pid in $AHEAD $WAITING; do
+        kill -- "-$pid" 2>/dev/null || true
+        wait "$pid" || true
+    done
     test_sweep
 }
 
@@ -145,31 +240,60 @@ cmd_test() {
     deps_ensure build test lint
     others_can_read || [[ -n ${PLUME_TEST_COPY:-} ]] || test_in_copy "$@"
 
-    LOGS=()
+    # ./dev build may have left CUDA out
+    (($#)) || cuda=(-Dcuda=auto)
     export PLUME_TEST_ID=test-$$
-    AHEAD=
+    AHEAD='' WAITING='' SECONDS=0
     trap test_end EXIT
     trap 'exit 130' INT TERM HUP
-    if ((${#suites[@]})); then
-        (($#)) || cuda=(-Dcuda=auto) # ./dev build may have left it out
-        reconfigure_in "$PLUME_SRC/build" -Dtests=enabled "${cuda[@]}"
-        ninja_in "$PLUME_SRC/build"
-        # On two processors the tests would feel it, some of which want to be quick.
-        if (($(nproc) > 2)); then
-            set -m # a process group of its own
-            (
-                renice -n 19 "$BASHPID" >/dev/null
-                build_ahead "${lanes[@]}"
-            ) &
-            AHEAD=$!
-            set +m
-        fi
-        lane "$PLUME_SRC/build" "${suites[@]}"
-        [[ -z $AHEAD ]] || wait "$AHEAD" || true
-        AHEAD=
-    fi
-    for arg in "${lanes[@]}"; do
-        "lane_$arg"
+    test_run
+}
+
+# test_run: all of `suites` and `lanes`.
+test_run() {
+    local name
+    local -a waiting=() others=() logs=()
+    for name in "${suites[@]}"; do
+        if [[ $name == cluster || $name == fault ]]; then waiting+=("$name"); else others+=("$name"); fi
     done
-    python3 "$PLUME_SRC/dev.d/sum-tests.py" "${LOGS[@]}"
+    STEPS=(${suites:+build} ${others:+tests} "${lanes[@]}")
+    if ((${#waiting[@]} > 0)); then
+        if ((${#STEPS[@]} > 1)); then STEPS+=(waiting); else STEPS+=(clusters); fi
+    fi
+    steps_read
+
+    if ((${#suites[@]})); then
+        step "build"
+        reconfigure_in "$PLUME_SRC/build" -Dtests=enabled "${cuda[@]}"
+        if ((${#waiting[@]})); then
+            build_suites "$PLUME_SRC/build" "${waiting[@]}"
+            waiting_start "${waiting[@]}"
+            logs+=("$PLUME_SRC/build/meson-logs/testlog-waiting.json")
+        fi
+        ((${#others[@]} == 0)) || (step_aside && ninja_in "$PLUME_SRC/build")
+        step_end
+    fi
+    ahead_start "${lanes[@]}"
+    if ((${#others[@]})); then
+        step "build: ${others[*]}${waiting:+, beside ${waiting[*]}}"
+        lane "$PLUME_SRC/build" testlog "$(many)" "${others[@]}"
+        logs+=("$PLUME_SRC/build/meson-logs/testlog.json")
+        step_end
+    fi
+    for name in "${lanes[@]}"; do
+        step "build-$name: ${LANE_SUITES[$name]}"
+        ahead_wait "$name"
+        build_lane "$name"
+        "lane_$name"
+        logs+=("$PLUME_SRC/build-$name/meson-logs/testlog.json")
+        step_end
+    done
+    if ((${#waiting[@]})); then
+        step "build: ${waiting[*]}"
+        waiting_end
+        step_end
+    fi
+    steps_write
+    say "dev: $(clock "$SECONDS") done"
+    python3 "$PLUME_SRC/dev.d/sum-tests.py" "${logs[@]}"
 }

@@ -108,7 +108,7 @@ static void test_tail_last_lines(void **state)
     assert_string_equal(tail, "");
     free(tail);
     for (int i = 0; i < 30; i++) {
-        char line[16];
+        char line[32];
 
         snprintf(line, sizeof(line), "line %d\n", i);
         put(line);
