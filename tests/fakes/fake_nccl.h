@@ -10,11 +10,11 @@
 
 /* What this process shall do wrong; all zero: nothing. */
 extern struct fake_nccl {
-    int library_version;    /* 0: the header's */
-    int async_error;        /* a ncclResult_t that the next question brings */
-    int hang_init;          /* init stays under way */
-    int hang_start;         /* collectives are never started */
-    const char *init_error; /* init fails at once */
+    int library_version;     /* 0: the header's */
+    _Atomic int async_error; /* a ncclResult_t that the next question brings; of any thread */
+    int hang_init;           /* init stays under way */
+    int hang_start;          /* collectives are never started */
+    const char *init_error;  /* init fails at once */
     /* what was seen */
     int aborted, destroyed, registered, freed;
 } fake_nccl;
