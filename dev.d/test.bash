@@ -132,36 +132,27 @@ lane_tsan() {
         lane "$PLUME_SRC/build-tsan" testlog "$(many)" ${LANE_SUITES[tsan]}
 }
 
-# Compilers take what tests leave: these find a processor at once.
-step_aside() {
-    chrt --idle --pid 0 "$BASHPID" 2>/dev/null || renice -n 19 "$BASHPID" >/dev/null
-}
-
-# ahead_start LANE...: builds the lanes while tests run, and names each on AHEAD_FD that it has built.
+# ahead_start LANE...: builds the lanes with what tests leave of the processors: these find one at once.
 # It says nothing: what is left over, or wrong, the lane itself builds and tells.
 ahead_start() {
     (($#)) || return 0
     set -m # a process group of its own
-    coproc AHEAD_JOB {
-        step_aside
-        local name
+    (
+        chrt --idle --pid 0 "$BASHPID" || renice -n 19 "$BASHPID"
         for name; do
-            (build_lane "$name") >/dev/null 2>&1 || true
-            echo "$name"
+            (build_lane "$name") || true
         done
-    }
+    ) >/dev/null 2>&1 &
+    AHEAD=$!
     set +m
-    AHEAD=$AHEAD_JOB_PID
-    exec {AHEAD_FD}<&"${AHEAD_JOB[0]}"
 }
 
-# ahead_wait LANE: until it is built, or nothing more will be.
-ahead_wait() {
-    local name=''
+# Two must not build in one folder, and what is waited for is not built with what others leave.
+ahead_stop() {
     [[ -n $AHEAD ]] || return 0
-    while [[ $name != "$1" ]]; do
-        read -r name <&"$AHEAD_FD" || return 0
-    done
+    kill -- "-$AHEAD" 2>/dev/null || true
+    wait "$AHEAD" 2>/dev/null || true
+    AHEAD=
 }
 
 # Tests on clusters mostly wait: they run beside all else, and are shown when they have ended.
@@ -174,7 +165,7 @@ waiting_start() {
 
 waiting_end() {
     [[ -n $WAITING ]] || return 0
-    wait "$WAITING" || true
+    wait "$WAITING" 2>/dev/null || true
     WAITING=
     cat "$PLUME_SRC/build/waiting.txt"
 }
@@ -190,11 +181,11 @@ test_sweep() {
 }
 
 test_end() {
-    local pid
-    for pid in $AHEAD $WAITING; do
-        kill -- "-$pid" 2>/dev/null || true
-        wait "$pid" || true
-    done
+    ahead_stop
+    if [[ -n $WAITING ]]; then
+        kill -- "-$WAITING" 2>/dev/null || true
+        wait "$WAITING" 2>/dev/null || true
+    fi
     test_sweep
 }
 
@@ -270,7 +261,8 @@ test_run() {
             waiting_start "${waiting[@]}"
             logs+=("$PLUME_SRC/build/meson-logs/testlog-waiting.json")
         fi
-        ((${#others[@]} == 0)) || (step_aside && ninja_in "$PLUME_SRC/build")
+        # Below the clusters, which want answers in time.
+        ((${#others[@]} == 0)) || (renice -n 10 "$BASHPID" >/dev/null && ninja_in "$PLUME_SRC/build")
         step_end
     fi
     ahead_start "${lanes[@]}"
@@ -280,10 +272,13 @@ test_run() {
         logs+=("$PLUME_SRC/build/meson-logs/testlog.json")
         step_end
     fi
-    for name in "${lanes[@]}"; do
+    while ((${#lanes[@]})); do
+        name=${lanes[0]}
+        lanes=("${lanes[@]:1}")
         step "build-$name: ${LANE_SUITES[$name]}"
-        ahead_wait "$name"
+        ahead_stop
         build_lane "$name"
+        ahead_start "${lanes[@]}"
         "lane_$name"
         logs+=("$PLUME_SRC/build-$name/meson-logs/testlog.json")
         step_end
