@@ -1,4 +1,4 @@
 # SPDX-License-Identifier: MIT
-# Turns a template into lines of C string literals.
+# Converts each line of a template to a C string literal.
 s/[\\"]/\\&/g
 s/.*/"&\\n"/

@@ -21,10 +21,11 @@ void pl_run_close(struct pl_run *run)
 
 static int damaged(struct pl_error *err, const char *key)
 {
-    return pl_error_set(err, -EINVAL, "key '%s' is missing or of another type", key);
+    return pl_error_set(err, -EINVAL, "key '%s' is missing or has another type", key);
 }
 
-/* Every element an object with strings under these keys (b may be NULL), or strings alone. */
+/* True if each element is an object with strings for the keys a and b (b may be NULL), or, with a
+ * NULL, a string. */
 static bool list_of(const json_t *list, const char *a, const char *b)
 {
     size_t i;
@@ -64,7 +65,7 @@ static int check_sweep(struct pl_run *run, struct pl_error *err)
     int64_t n_trials;
 
     if (!schema || strcmp(schema, PL_RUN_SCHEMA) != 0)
-        return pl_error_set(err, -EINVAL, "this is schema '%s', not '%s'", schema ? schema : "",
+        return pl_error_set(err, -EINVAL, "the schema is '%s', not '%s'", schema ? schema : "",
                             PL_RUN_SCHEMA);
     if (!pl_json_string(o, "sweep"))
         return damaged(err, "sweep");
@@ -89,7 +90,7 @@ static int check_sweep(struct pl_run *run, struct pl_error *err)
     return check_submissions(json_object_get(o, "submissions"), err);
 }
 
-/* A list of pointers into an array of strings. */
+/* A NULL-terminated list of pointers to the strings of an array. */
 static const char **pointers(const json_t *array)
 {
     size_t n = json_array_size(array);
@@ -132,7 +133,7 @@ int pl_run_open(const char *dir, struct pl_run **ret, struct pl_error *err)
         return pl_error_errno(err, errno, "cannot open run folder '%s'", dir);
     r = load(run, err);
     if (r == -ENOENT)
-        return pl_error_set(err, -ENOENT, "'%s' is no run folder: there is no %s in it", dir,
+        return pl_error_set(err, -ENOENT, "'%s' is not a run folder: it has no %s", dir,
                             PL_RUN_SWEEP_FILE);
     if (r < 0)
         return r;

@@ -48,7 +48,7 @@ int pl_run_index_add(const struct pl_run *run, struct pl_error *err)
     return pl_file_append(path, pl_buf_str(&text), text.len, 0600, err);
 }
 
-/* Reads the whole index; *ret is "" where there is none yet. */
+/* Reads the whole index; *ret is "" if there is none yet. */
 static int read_index(char **ret, size_t *ret_len, struct pl_error *err)
 {
     _cleanup_free_ char *path = NULL;
@@ -64,7 +64,7 @@ static int read_index(char **ret, size_t *ret_len, struct pl_error *err)
     return *ret ? 0 : pl_error_set(err, -ENOMEM, "out of memory");
 }
 
-/* Takes the last line off text[0..*len). NULL at the beginning; lines of no use are skipped. */
+/* Removes the last line from text[0..*len) and returns it; skips invalid lines. NULL: no more. */
 static json_t *take_line(const char *text, size_t *len)
 {
     while (*len > 0) {
@@ -117,12 +117,12 @@ int pl_run_index_each(int (*each)(void *ctx, const char *sweep, const char *fold
 /* ---- finding ---- */
 
 struct query {
-    char *head;    /* `what` without its trial */
-    int64_t trial; /* -1 none */
-    char *job;     /* decimal part before '_'; NULL where `what` is no job id */
-    int64_t index; /* behind '_'; -1 none */
-    bool want_job; /* in this pass compare job ids, else sweeps */
-    char *folder;  /* found */
+    char *head;    /* the word without its trial */
+    int64_t trial; /* -1: none */
+    char *job;     /* the number before '_'; NULL: the word is not a job id */
+    int64_t index; /* the number after '_'; -1: none */
+    bool want_job; /* this pass compares job ids, not sweeps */
+    char *folder;  /* the result */
 };
 
 static int match(void *ctx, const char *sweep, const char *folder, json_t *line)
@@ -142,32 +142,32 @@ static int match(void *ctx, const char *sweep, const char *folder, json_t *line)
     return q->folder ? 1 : -ENOMEM;
 }
 
-/* "123" or "123_4". */
-static int parse_job(const char *what, struct query *q)
+/* Parses "123" or "123_4". */
+static int parse_job(const char *word, struct query *q)
 {
-    size_t digits = strspn(what, "0123456789");
+    size_t digits = strspn(word, "0123456789");
 
     q->index = -1;
-    if (digits == 0 || (what[digits] && what[digits] != '_'))
+    if (digits == 0 || (word[digits] && word[digits] != '_'))
         return 0;
-    if (what[digits] == '_' &&
-        pl_parse_int(what + digits + 1, 0, PL_RUN_TRIAL_LIMIT, &q->index, NULL) < 0)
+    if (word[digits] == '_' &&
+        pl_parse_int(word + digits + 1, 0, PL_RUN_TRIAL_LIMIT, &q->index, NULL) < 0)
         return 0;
-    q->job = strndup(what, digits);
+    q->job = strndup(word, digits);
     return q->job ? 0 : -ENOMEM;
 }
 
-/* Splits a trial number off behind the last '/'. */
-static int parse_trial(const char *what, struct query *q)
+/* Splits the word into a head and the trial number after its last '/'. */
+static int parse_trial(const char *word, struct query *q)
 {
-    const char *slash = strrchr(what, '/');
+    const char *slash = strrchr(word, '/');
 
     q->trial = -1;
-    if (slash && slash != what &&
+    if (slash && slash != word &&
         pl_parse_int(slash + 1, 0, PL_RUN_TRIAL_LIMIT, &q->trial, NULL) == 0)
-        q->head = strndup(what, (size_t)(slash - what));
+        q->head = strndup(word, (size_t)(slash - word));
     else
-        q->head = strdup(what);
+        q->head = strdup(word);
     return q->head ? 0 : -ENOMEM;
 }
 
@@ -178,12 +178,12 @@ static bool is_run_folder(const char *path)
     return sweep && access(sweep, F_OK) == 0;
 }
 
-/* A folder itself, whole or with a trial behind it. */
-static int find_folder(const char *what, struct query *q)
+/* Finds a run folder FOLDER or FOLDER/TRIAL. */
+static int find_folder(const char *word, struct query *q)
 {
-    if (is_run_folder(what)) {
+    if (is_run_folder(word)) {
         q->trial = -1;
-        q->folder = realpath(what, NULL);
+        q->folder = realpath(word, NULL);
     } else if (q->trial >= 0 && is_run_folder(q->head)) {
         q->folder = realpath(q->head, NULL);
     } else {
@@ -192,8 +192,8 @@ static int find_folder(const char *what, struct query *q)
     return q->folder ? 0 : -errno;
 }
 
-/* A job of a split sweep: which of its arrays, so which trial. */
-static int find_index(struct query *q, struct pl_error *err)
+/* Finds the trial of an array index: a sweep may have several arrays. */
+static int find_array_index(struct query *q, struct pl_error *err)
 {
     _cleanup_(pl_run_closep) struct pl_run *run = NULL;
     unsigned trial;
@@ -211,12 +211,12 @@ static int find_index(struct query *q, struct pl_error *err)
     return 0;
 }
 
-static int find(const char *what, struct query *q, struct pl_error *err)
+static int find(const char *word, struct query *q, struct pl_error *err)
 {
-    int r = parse_trial(what, q);
+    int r = parse_trial(word, q);
 
     if (r == 0)
-        r = parse_job(what, q);
+        r = parse_job(word, q);
     if (r < 0)
         return pl_error_set(err, r, "out of memory");
     r = pl_run_index_each(match, q, err);
@@ -224,23 +224,23 @@ static int find(const char *what, struct query *q, struct pl_error *err)
         q->want_job = true;
         r = pl_run_index_each(match, q, err);
         if (r == 1)
-            return find_index(q, err);
+            return find_array_index(q, err);
     }
     if (r == 0) {
-        r = find_folder(what, q);
+        r = find_folder(word, q);
         if (r < 0)
-            return pl_error_errno(err, r, "cannot open run folder '%s'", what);
+            return pl_error_errno(err, r, "cannot open run folder '%s'", word);
     }
     return r < 0 ? r : 0;
 }
 
-int pl_run_index_find(const char *what, struct pl_run_ref *ret, struct pl_error *err)
+int pl_run_index_find(const char *word, struct pl_run_ref *ret, struct pl_error *err)
 {
     struct query q = {.trial = -1, .index = -1};
-    int r = find(what, &q, err);
+    int r = find(word, &q, err);
 
     if (r == 0 && !q.folder)
-        r = pl_error_set(err, -ENOENT, "no sweep, job or run folder '%s' is known here", what);
+        r = pl_error_set(err, -ENOENT, "no sweep, job or run folder has the name '%s'", word);
     if (r == 0)
         *ret = (struct pl_run_ref){.folder = PL_TAKE(q.folder), .trial = q.trial};
     free(q.folder);

@@ -12,6 +12,7 @@
 /* The files of a new run folder. */
 static const char *const new_files[] = {"job.sh", "key", PL_RUN_TRIALS_FILE, PL_RUN_SWEEP_FILE};
 
+/* Appends the line of one trial. */
 static int
 add_line(struct pl_buf *out, const struct pl_run_new *desc, unsigned trial, const char **values)
 {
@@ -89,7 +90,7 @@ static int write_sweep(const char *dir, const json_t *sweep, struct pl_error *er
     if (!path || !text)
         return pl_error_set(err, -ENOMEM, "out of memory");
     len = strlen(text);
-    text[len] = '\n'; /* in the place of the NUL */
+    text[len] = '\n'; /* replaces the NUL */
     return pl_file_replace(path, text, len + 1, 0666, err);
 }
 
@@ -103,7 +104,8 @@ static int write_new_sweep(const char *dir, const struct pl_run_new *desc, struc
                   "metrics", metrics(desc), "sbatch", strings(desc->sbatch_args), "options",
                   desc->options, "submissions", json_array());
     if (!o)
-        return pl_error_set(err, -ENOMEM, "cannot write the sweep: out of memory or not UTF-8");
+        return pl_error_set(
+            err, -ENOMEM, "cannot write sweep.json: out of memory, or a value is not valid UTF-8");
     if (desc->objective != PL_OBJECTIVE_NONE &&
         json_object_set_new(o, "objective",
                             json_sprintf("%s:%s",
@@ -122,7 +124,7 @@ static int write_key(const char *dir, struct pl_error *err)
     if (!path)
         return pl_error_set(err, -ENOMEM, "out of memory");
     if (sodium_init() < 0)
-        return pl_error_set(err, -EIO, "no random numbers: libsodium does not start");
+        return pl_error_set(err, -EIO, "cannot get random numbers: libsodium does not start");
     randombytes_buf(key, sizeof(key));
     r = pl_file_replace(path, key, sizeof(key), 0600, err);
     sodium_memzero(key, sizeof(key));
@@ -166,7 +168,7 @@ int pl_run_create(const char *dir, const struct pl_run_new *desc, struct pl_erro
             return r;
     }
     if (mkdir(dir, 0777) < 0)
-        return pl_error_errno(err, errno, "cannot make run folder '%s'", dir);
+        return pl_error_errno(err, errno, "cannot create run folder '%s'", dir);
     r = write_key(dir, err);
     if (r == 0)
         r = write_trials(dir, desc, err);

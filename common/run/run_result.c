@@ -93,7 +93,7 @@ int pl_run_result_read(const struct pl_run *run,
     if (!schema || strcmp(schema, PL_RESULT_SCHEMA) != 0 || !state_name ||
         pl_trial_state_parse(state_name, &state) < 0 || pl_json_int(o, "trial", &number) < 0 ||
         number != trial)
-        return pl_error_set(err, -EINVAL, "'%s' is no result of trial %u", path, trial);
+        return pl_error_set(err, -EINVAL, "'%s' is not a result of trial %u", path, trial);
     if (ret_state)
         *ret_state = state;
     *ret = PL_TAKE(o);

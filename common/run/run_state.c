@@ -23,7 +23,7 @@ json_t *pl_run_state_rank(json_t *state, size_t rank)
     return json_array_get(json_object_get(state, "ranks"), rank);
 }
 
-/* Keys that only this file makes: an event that sets them would break the document. */
+/* True for keys that only this file sets: an event that set them would break the document. */
 static bool reserved(const char *key)
 {
     static const char *const keys[] = {"nodes", "ranks", "metrics", "facts", "gpu_events", "gpus"};
@@ -34,7 +34,7 @@ static bool reserved(const char *key)
     return false;
 }
 
-/* Sets all keys of an event in `to` but those that belong to the event itself. */
+/* Copies the keys of an event to `to`, except those of the event itself and `skip`. */
 static int set_keys(json_t *to, json_t *event, const char *skip)
 {
     const char *key;
@@ -52,7 +52,7 @@ static int set_keys(json_t *to, json_t *event, const char *skip)
     return 0;
 }
 
-/* Gives list[i] for i below count, made as {"key": i} where it is new. */
+/* Extends the list to `count` objects; a new one is {key: its index}, or {} without a key. */
 static int grow(json_t *list, size_t count, const char *key)
 {
     while (json_array_size(list) < count) {
@@ -113,7 +113,7 @@ static int apply_rank(json_t *rank, const char *type, json_t *event)
 
 static int apply_node(json_t *state, const char *type, json_t *event, struct pl_error *err)
 {
-    static const char *const kept[] = {"ranks", "t"}; /* which set_keys() leaves out */
+    static const char *const kept[] = {"ranks", "t"}; /* set_keys() skips them */
     json_t *nodes = json_object_get(state, "nodes"), *node, *list, *error;
     int64_t index;
     int r;

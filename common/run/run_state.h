@@ -1,23 +1,24 @@
 /* SPDX-License-Identifier: MIT */
-/* What is known about one attempt of a trial (or one step): a JSON document that events change.
+/* The state of one attempt of a trial, or of one step: a JSON document that events change.
  *
- * The hub makes events, applies them here, appends them to events.jsonl (or, for metrics, to
- * metrics.jsonl) and sends them to watchers. plstat asks the hub for the document, or builds the
- * same one by applying the files: replay(log) == snapshot, which a property test holds.
+ * The hub makes events, applies them here, appends them to events.jsonl (metrics to metrics.jsonl)
+ * and sends them to watchers. plstat asks the hub for the document, or builds the same one from the
+ * files: replay(log) == snapshot, which a property test checks.
  *
  * The document:
  *   job, step, attempt (restart count), array ("123_4"), sweep, trial, world_size, started, ended
- *   nodes   [{"node","addr","state","gpus":[{}],"gpu_events":[{}]}]   by node id
- *   ranks   [{"rank","node","pid","state","step","exit"|"signal","signal_name","role",
- *             "metrics":{},"facts":{}}]                               by rank
- *   state   running | done | failed | preempted | timed-out | node-failed | cancelled
- *   cause   {"kind","rank","node","exit"|"signal","signal_name","text","inferred"}    others [..]
- *   program    the file that is run, for a trial
- *   objective  what the program says its objective is, "max:NAME"
- * A key that is absent is not known. This file and event makers are the only ones that write them.
+ *   nodes      [{"node","addr","state","gpus":[{}],"gpu_events":[{}]}]   by node id
+ *   ranks      [{"rank","node","pid","state","step","exit"|"signal","signal_name","role",
+ *                "metrics":{},"facts":{}}]                               by rank
+ *   state      running | done | failed | preempted | timed-out | node-failed | cancelled
+ *   cause      {"kind","rank","node","exit"|"signal","signal_name","text","inferred"}
+ *   others     [..] the other failures, in the form of cause
+ *   program    the file that runs as the program of a trial
+ *   objective  the objective that the program states, "max:NAME"
+ * An unknown value has no key. Only this file and the makers of events write these keys.
  *
- * Rank:  starting -> running -> done | failed | killed | lost      (killed: ended by the runtime)
- *        any of the first two -> lost (its node's daemon is gone) */
+ * Rank:  starting -> running -> done | failed | killed | lost      (killed: the runtime ended it)
+ *        starting | running -> lost                                (its node's daemon is gone) */
 #ifndef PL_COMMON_RUN_RUN_STATE_H
 #define PL_COMMON_RUN_RUN_STATE_H
 
@@ -30,41 +31,42 @@
 /* A new, empty document. NULL when out of memory. */
 json_t *pl_run_state_new(void);
 
-/* Applies an event (an object with "type"):
- *   attempt  its other keys are set at the top; world_size makes the ranks
- *   node     {"node_id", ...}: its other keys are set in nodes[node_id]
- *   rank     {"rank", ...}: its other keys are set in ranks[rank]
- *   metrics  {"rank","step","metrics":{}}: last value wins; marked by nothing else
+/* Applies an event, an object with "type":
+ *   attempt  sets its other keys in the document; world_size creates the ranks
+ *   node     {"node_id", ...}: sets its other keys in nodes[node_id]
+ *   rank     {"rank", ...}: sets its other keys in ranks[rank]
+ *   metrics  {"rank","step","metrics":{}}: sets the last values
  *   fact     {"rank","key","value"}
- *   gpus     {"node_id","gpus":[..]}: a node's GPUs as they were last seen
- *   gpu      {"node_id", ...}: an error of a GPU, put behind those in nodes[node_id].gpu_events,
- * with "t"; the newest 16 are kept cause    {"cause":{},"others":[]} state    {"state"[,"ended"]}
- * "t" (seconds since 1970) and "seq" are not part of the document. Events of other types are
- * skipped. -EINVAL for an event of no such form (rank out of range), -ENOMEM. */
+ *   gpus     {"node_id","gpus":[..]}: the latest state of a node's GPUs
+ *   gpu      {"node_id", ...}: appends a GPU's error, with "t", to nodes[node_id].gpu_events, which
+ *            keeps the newest 16
+ *   cause    {"cause":{},"others":[]}
+ *   state    {"state"[,"ended"]}
+ * "t" (seconds since 1970) and "seq" are not part of the document. Skips events of other types.
+ * -EINVAL for a malformed event (for instance a rank out of range), -ENOMEM. */
 int pl_run_state_apply(json_t *state, json_t *event, struct pl_error *err);
 
-/* Applies each line of a file of events. A last line without its newline (being written) is left
- * out. 0, -ENOENT, or the first bad line's error. */
+/* Applies each line of a file of events. Skips a last line without a newline, which is being
+ * written. 0, -ENOENT, or the error of the first bad line. */
 int pl_run_state_replay(json_t *state, const char *path, struct pl_error *err);
 
-/* An attempt folder's document from its events.jsonl and metrics.jsonl; -ENOENT without the former.
- */
+/* Builds the document of an attempt folder from events.jsonl and metrics.jsonl. -ENOENT without
+ * events.jsonl. */
 int pl_run_state_load(const char *attempt_dir, json_t **ret, struct pl_error *err);
 
-/* ranks[rank], borrowed; NULL where there is none. */
+/* ranks[rank], borrowed; NULL: none. */
 json_t *pl_run_state_rank(json_t *state, size_t rank);
 
-/* Sets exit, or signal and signal_name, from a wait status in an object. -ENOMEM. */
+/* Sets exit, or signal and signal_name, of an object from a wait status. -ENOMEM. */
 int pl_run_state_set_status(json_t *object, int wait_status);
 
-/* Copies exit, signal and signal_name where they are. -ENOMEM. */
+/* Copies exit, signal and signal_name if they exist. -ENOMEM. */
 int pl_run_state_copy_status(json_t *to, json_t *from);
 
-/* The exit code a shell would show for a cause or rank object: its exit, or 128 + signal; for other
- * causes 1. */
+/* The exit code of a cause or rank object as in a shell: exit, or 128 + signal, else 1. */
 int pl_run_state_exit_code(json_t *object);
 
-/* A metric's value: a number, or "nan", "inf", "-inf". -EINVAL for others. */
+/* Parses a metric's value: a number, "nan", "inf" or "-inf". -EINVAL for others. */
 int pl_run_state_number(json_t *value, double *ret);
 
 #endif

@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-/* Reads the file and finds its lines. */
+/* Reads the file and the offsets of its lines. */
 static int load_trials(struct pl_run *run, struct pl_error *err)
 {
     _cleanup_free_ char *path = pl_path_join(run->dir, PL_RUN_TRIALS_FILE), *text = NULL;
@@ -61,11 +61,11 @@ int pl_run_trial_params(struct pl_run *run, unsigned trial, json_t **ret, struct
     return 0;
 
 damaged:
-    return pl_error_set(err, -EINVAL, "line %u of '%s/%s' is not this trial", trial + 1, run->dir,
-                        PL_RUN_TRIALS_FILE);
+    return pl_error_set(err, -EINVAL, "line %u of '%s/%s' is damaged: it is not this trial",
+                        trial + 1, run->dir, PL_RUN_TRIALS_FILE);
 }
 
-/* The axis whose {NAME} stands at s; NULL where none does. */
+/* The axis whose {NAME} stands at s; NULL: none. */
 static const char *placeholder(const struct pl_run *run, const char *s, size_t *ret_len)
 {
     for (size_t i = 0; i < pl_run_n_axes(run); i++) {
@@ -80,7 +80,7 @@ static const char *placeholder(const struct pl_run *run, const char *s, size_t *
     return NULL;
 }
 
-/* Replaces the placeholders of one argument. *used counts them. */
+/* Replaces the placeholders of one argument and counts them in *used. */
 static int substitute(
     const struct pl_run *run, const json_t *params, const char *arg, char **ret, size_t *used)
 {
@@ -153,7 +153,7 @@ int pl_run_trial_argv(const struct pl_run *run,
 
 int pl_run_trial_env(const json_t *params, char ***ret, struct pl_error *err)
 {
-    json_t *object = (json_t *)(uintptr_t)params, *value; /* iterating wants it mutable */
+    json_t *object = (json_t *)(uintptr_t)params, *value; /* the iterator takes no const */
     _cleanup_(pl_strv_freep) char **list = calloc(json_object_size(params) + 2, sizeof(*list));
     _cleanup_free_ char *all = json_dumps(params, JSON_COMPACT);
     const char *key;

@@ -13,21 +13,21 @@
 #define free_conf slurm_free_ctl_conf
 #endif
 
-/* libslurm's own copy of slurm.conf; exported, not declared in its headers. A ping of a controller
- * that slurm.conf does not have reads past an array. */
+/* libslurm's copy of slurm.conf, which it exports but does not declare. A ping of a controller that
+ * slurm.conf does not have reads past an array, so their number must be known. */
 extern slurm_conf_t slurm_conf __attribute__((weak));
 
-/* Other requests try for half a minute where no controller is up, a ping does not. */
+/* Without a controller other requests retry for half a minute; a ping does not. */
 int pl_slurm_query_ping(struct pl_error *err)
 {
-    bool there = false;
+    bool answered = false;
     int n;
 
     slurm_init(NULL);
     n = &slurm_conf ? (int)slurm_conf.control_cnt : 1;
-    for (int i = 0; i < n && !there; i++)
-        there = slurm_ping(i) == SLURM_SUCCESS;
-    return there ? 0 : pl_error_set(err, -EHOSTUNREACH, "the Slurm controller does not answer");
+    for (int i = 0; i < n && !answered; i++)
+        answered = slurm_ping(i) == SLURM_SUCCESS;
+    return answered ? 0 : pl_error_set(err, -EHOSTUNREACH, "the Slurm controller does not answer");
 }
 
 int pl_slurm_query_limits(struct pl_slurm_limits *ret, struct pl_error *err)
@@ -59,14 +59,14 @@ static const char *state_name(uint32_t state)
     };
     uint32_t base = state & JOB_STATE_BASE;
 
-    /* A requeued task is completing while its base state is already pending again. */
+    /* A requeued task is completing, but its base state is already pending again. */
     if (base == JOB_PENDING && (state & JOB_COMPLETING))
         return "PENDING";
     return base < PL_COUNT(names) && names[base] ? names[base] : "UNKNOWN";
 }
 
-/* Slurm's own words for the usual reasons (squeue(1)); its function for them is not part of the
- * API. NULL for none and for rare ones without a description. */
+/* squeue(1)'s names of the usual reasons; Slurm's function for them is not part of its API. NULL:
+ * no reason. "Other": a rare one. */
 static const char *reason_name(const slurm_job_info_t *job)
 {
     static const struct {
@@ -115,8 +115,7 @@ static int set_int(json_t *o, const char *key, int64_t value)
     return json_object_set_new(o, key, json_integer(value));
 }
 
-/* Text of Slurm's need not be UTF-8: such a value is left out byte by byte by jansson's rules, so
- * it is set as Latin-1 where it is not. */
+/* Sets a text of Slurm, which need not be valid UTF-8: then '?' replaces every byte above 0x7f. */
 static int set_text(json_t *o, const char *key, const char *value)
 {
     char clean[512];
@@ -172,13 +171,13 @@ static int add_job(json_t *list, const slurm_job_info_t *job)
     return 0;
 }
 
-int pl_slurm_load_jobs(uid_t uid, json_t **ret, struct pl_error *err)
+int pl_slurm_query_jobs(uid_t uid, json_t **ret, struct pl_error *err)
 {
     _cleanup_(json_decrefp) json_t *list = NULL;
     job_info_msg_t *msg = NULL;
     int r = 0;
 
-    setenv("SLURM_BITSTR_LEN", "0", 1); /* whole lists of waiting tasks, not "1-9,..." */
+    setenv("SLURM_BITSTR_LEN", "0", 1); /* full lists of pending tasks, not "1-9,..." */
     r = pl_slurm_query_ping(err);
     if (r < 0)
         return r;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Stands in for slurm_compat.c in a build without libslurm. */
+/* Replaces slurm_compat.c in a build without libslurm. */
 #include "launcher/slurm/slurm_compat.h"
 
 int pl_slurm_query_ping(struct pl_error *err)
@@ -12,7 +12,7 @@ int pl_slurm_query_limits(struct pl_slurm_limits *ret, struct pl_error *err)
     return pl_error_set(err, -ENOTSUP, "built without libslurm; build again with it");
 }
 
-int pl_slurm_load_jobs(uid_t uid, json_t **ret, struct pl_error *err)
+int pl_slurm_query_jobs(uid_t uid, json_t **ret, struct pl_error *err)
 {
     return pl_error_set(err, -ENOTSUP, "built without libslurm; build again with it");
 }

@@ -19,7 +19,7 @@ bool pl_slurm_conf_readable(void)
     return false;
 }
 
-/* The decimal number at s; 0 where there is none. */
+/* The decimal number at s; 0: none. */
 static unsigned number_at(const char *s)
 {
     char digits[12];
@@ -46,7 +46,7 @@ unsigned pl_slurm_max_array_tasks(const char *params)
     return 0;
 }
 
-/* The value of a line "KEY   = VALUE". */
+/* Finds the value in a line "KEY   = VALUE". */
 static const char *find_line(const char *text, const char *key)
 {
     size_t len = strlen(key);

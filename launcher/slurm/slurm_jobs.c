@@ -174,15 +174,15 @@ pl_slurm_jobs_find(const struct pl_slurm_jobs *jobs, int64_t job, int64_t task)
     return NULL;
 }
 
-/* ---- asking, in a child ---- */
+/* ---- the query, in a child ---- */
 
-/* In the child: what came of it is written as one document. */
-static int ask_child(void *ctx, int fd)
+/* Runs in the child: writes the jobs, or the error, as one document. */
+static int query_child(void *ctx, int fd)
 {
     _cleanup_(json_decrefp) json_t *jobs = NULL, *doc = NULL;
     _cleanup_(pl_buf_finish) struct pl_buf text = {0};
     struct pl_error err = {0};
-    int r = pl_slurm_load_jobs(*(uid_t *)ctx, &jobs, &err);
+    int r = pl_slurm_query_jobs(*(uid_t *)ctx, &jobs, &err);
 
     if (r < 0)
         doc = json_pack("{s:f, s:s, s:i}", "time", pl_wall_s(), "error", pl_error_text(&err),
@@ -194,15 +194,15 @@ static int ask_child(void *ctx, int fd)
     return PL_EXIT_OK;
 }
 
-static int ask(uid_t uid, struct pl_buf *ret, struct pl_error *err)
+static int query_slurm(uid_t uid, struct pl_buf *ret, struct pl_error *err)
 {
     struct pl_child child = {0};
-    int r = pl_child_call(ask_child, &uid, ASK_LIMIT_MS, &child, err);
+    int r = pl_child_call(query_child, &uid, ASK_LIMIT_MS, &child, err);
 
     if (r == -ETIMEDOUT)
         pl_error_set(err, r, "the Slurm controller does not answer");
     else if (r == 0 && child.out.len == 0)
-        r = pl_error_set(err, -EHOSTUNREACH, "the Slurm client library gave up");
+        r = pl_error_set(err, -EHOSTUNREACH, "Slurm's client library ended its process");
     if (r == 0) {
         *ret = child.out;
         child.out = (struct pl_buf){0};
@@ -211,9 +211,9 @@ static int ask(uid_t uid, struct pl_buf *ret, struct pl_error *err)
     return r;
 }
 
-/* ---- the shared file ---- */
+/* ---- the cache file ---- */
 
-/* Different clusters have different files: the name carries a hash of slurm.conf's path. */
+/* Each cluster has its own file: the name has a hash of slurm.conf's path. */
 static int
 cache_open(uid_t uid, const char *conf, int *ret_fd, char **ret_path, struct pl_error *err)
 {
@@ -240,7 +240,8 @@ cache_open(uid_t uid, const char *conf, int *ret_fd, char **ret_path, struct pl_
         return pl_error_errno(err, errno, "cannot open '%s'", path);
     if (fstat(fd, &st) < 0 || !S_ISREG(st.st_mode) || st.st_uid != geteuid() || st.st_nlink != 1 ||
         (st.st_mode & 022))
-        return pl_error_set(err, -EPERM, "'%s' is not a file of ours: remove it", path);
+        return pl_error_set(err, -EPERM,
+                            "'%s' is not a private regular file of this user: remove it", path);
     if (flock(fd, LOCK_EX) < 0)
         return pl_error_errno(err, errno, "cannot lock '%s'", path);
     *ret_fd = PL_TAKE_FD(fd);
@@ -248,11 +249,11 @@ cache_open(uid_t uid, const char *conf, int *ret_fd, char **ret_path, struct pl_
     return 0;
 }
 
-static bool young(json_t *doc)
+static bool is_recent(json_t *doc)
 {
     double age = pl_wall_s() - json_number_value(json_object_get(doc, "time"));
 
-    /* ~/.plume may be shared by hosts whose clocks differ a little. */
+    /* Hosts that share ~/.plume may have clocks that differ a little. */
     return age > -PL_SLURM_JOBS_AGE_S && age < PL_SLURM_JOBS_AGE_S;
 }
 
@@ -283,10 +284,10 @@ static void cache_write(int fd, const struct pl_buf *text)
     }
 }
 
-/* ---- what Slurm has forgotten ---- */
+/* ---- jobs that Slurm has forgotten ---- */
 
-/* Adds to `past` those of a list that ended, are tasks of an array, lately enough, and that Slurm's
- * new answer does not have. */
+/* Adds to `past` the array tasks of a list that ended within PAST_AGE_S and that Slurm's new answer
+ * does not have. */
 static int keep_ended(json_t *past, const json_t *list, const struct pl_slurm_jobs *now)
 {
     json_t *o;
@@ -306,7 +307,7 @@ static int keep_ended(json_t *past, const json_t *list, const struct pl_slurm_jo
     return 0;
 }
 
-int pl_slurm_jobs_remember(json_t *doc, const json_t *before, struct pl_error *err)
+int pl_slurm_jobs_keep_ended(json_t *doc, const json_t *before, struct pl_error *err)
 {
     _cleanup_(pl_slurm_jobs_destroyp) struct pl_slurm_jobs *now = NULL;
     json_t *past = json_array();
@@ -322,7 +323,7 @@ int pl_slurm_jobs_remember(json_t *doc, const json_t *before, struct pl_error *e
     return r < 0 ? pl_error_set(err, r, "cannot read Slurm's answer") : 0;
 }
 
-/* A failure is worth remembering as well, with all that was known before it. */
+/* The document of a failed query, with the jobs of the document before it. */
 static json_t *failure_doc(const json_t *before, int r, const struct pl_error *err)
 {
     static const char *const keys[] = {"jobs", "past"};
@@ -335,13 +336,14 @@ static json_t *failure_doc(const json_t *before, int r, const struct pl_error *e
     return doc;
 }
 
-/* Asks, and gives a document in every case. before: what the file held, or NULL. */
+/* Queries Slurm and updates the file. *ret is a document also after a failed query.
+ * before: the file's document, or NULL. */
 static int
-ask_doc(uid_t uid, int cache_fd, const json_t *before, json_t **ret, struct pl_error *err)
+refresh(uid_t uid, int cache_fd, const json_t *before, json_t **ret, struct pl_error *err)
 {
     _cleanup_(json_decrefp) json_t *doc = NULL;
     struct pl_buf text = {0};
-    int r = ask(uid, &text, err);
+    int r = query_slurm(uid, &text, err);
 
     if (r == 0)
         r = pl_json_parse(text.data, text.len, CACHE_MAX_BYTES, &doc, err);
@@ -352,7 +354,7 @@ ask_doc(uid_t uid, int cache_fd, const json_t *before, json_t **ret, struct pl_e
                          "%s", pl_json_string(doc, "error"));
     }
     if (r == 0)
-        r = pl_slurm_jobs_remember(doc, before, err);
+        r = pl_slurm_jobs_keep_ended(doc, before, err);
     if (r < 0) {
         json_decref(doc);
         doc = failure_doc(before, r, err);
@@ -369,8 +371,8 @@ ask_doc(uid_t uid, int cache_fd, const json_t *before, json_t **ret, struct pl_e
     return 0;
 }
 
-/* The list of a document; of a failure's, the jobs that had ended before it. */
-static int give(json_t *doc, struct pl_slurm_jobs **ret, struct pl_error *err)
+/* Makes the list of a document; for a failed query, of the jobs that had ended before it. */
+static int list_of_doc(json_t *doc, struct pl_slurm_jobs **ret, struct pl_error *err)
 {
     _cleanup_(pl_slurm_jobs_destroyp) struct pl_slurm_jobs *jobs = NULL;
     const char *text = pl_json_string(doc, "error");
@@ -409,15 +411,15 @@ int pl_slurm_jobs_get(uid_t uid, struct pl_slurm_jobs **ret, struct pl_error *er
     if (!pl_slurm_conf_readable() && conf && *conf)
         return pl_error_set(err, -ENOENT, "cannot read SLURM_CONF '%s'", conf);
     if (!pl_slurm_conf_readable())
-        return pl_error_set(err, -ENOENT, "no slurm.conf is readable here: set SLURM_CONF");
+        return pl_error_set(err, -ENOENT, "cannot read a slurm.conf: set SLURM_CONF");
     r = cache_open(uid, conf ? conf : "", &fd, &path, &cache_err);
     if (r < 0)
         pl_log_debug("slurm", "no cache: %s", pl_error_text(&cache_err));
-    if (r < 0 || cache_read(fd, &doc) < 0 || !young(doc)) {
+    if (r < 0 || cache_read(fd, &doc) < 0 || !is_recent(doc)) {
         before = PL_TAKE(doc);
-        r = ask_doc(uid, fd, before, &doc, err);
+        r = refresh(uid, fd, before, &doc, err);
         if (r < 0)
             return r;
     }
-    return give(doc, ret, err);
+    return list_of_doc(doc, ret, err);
 }

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT */
-/* What Slurm knows about a user's jobs, asked at most once in PL_SLURM_JOBS_AGE_S seconds a user:
- * all plstats of a user share one file under ~/.plume/cache, refreshed under its lock, failures
- * included. libslurm runs in a child with a time limit, as it may block or end its process.
+/* A user's jobs in Slurm, queried at most once in PL_SLURM_JOBS_AGE_S seconds per user: all plstat
+ * processes of a user share a cache file in ~/.plume/cache and refresh it under its lock. The file
+ * also holds failed queries. libslurm runs in a child with a time limit, because it may block or
+ * end its process.
  *
- * Slurm forgets a job minutes after its end (MinJobAge); how array tasks ended stays in the file
- * for a week, so that a task that was cancelled while it waited, and left nothing else, does not
- * become one that nobody knows. */
+ * Slurm forgets a job minutes after its end (MinJobAge). The file keeps the ends of array tasks for
+ * a week: a task that was cancelled while it waited has no other record. */
 #ifndef PL_LAUNCHER_SLURM_SLURM_JOBS_H
 #define PL_LAUNCHER_SLURM_SLURM_JOBS_H
 
@@ -22,53 +22,53 @@
 struct pl_slurm_job {
     int64_t id;        /* Slurm's own number */
     int64_t array;     /* 0: no array */
-    int64_t task;      /* -1: none, or several that wait (then tasks) */
-    const char *tasks; /* "3-8,10%2"; NULL where task is the one */
+    int64_t task;      /* -1: none, or several pending tasks, which tasks lists */
+    const char *tasks; /* "3-8,10%2"; NULL: see task */
     const char *state; /* "PENDING", "RUNNING", "COMPLETED", ... */
     bool completing;
-    bool past;                         /* Slurm has forgotten it, the file has not */
-    const char *reason, *name, *nodes; /* NULL where there is none */
+    bool past;                         /* only the cache file has it, Slurm does not */
+    const char *reason, *name, *nodes; /* NULL: none */
     int64_t n_nodes, submitted, started, ended, limit_s;
     int64_t exit, signal; /* -1: none */
     int64_t restarts;
 };
 
-/* A list sorted by array and task. Records live as long as it does. */
+/* A list sorted by array and task. It owns its records. */
 struct pl_slurm_jobs {
-    double time_s; /* when slurmctld answered; 0: see stale */
-    char *stale;   /* why it could not be asked; then only jobs that have ended are known */
+    double time_s; /* time of slurmctld's answer; 0: see stale */
+    char *stale;   /* error of the query: the list has only ended jobs; NULL: no error */
     struct pl_slurm_job *jobs;
     size_t n_jobs;
-    json_t *doc; /* what the strings belong to */
+    json_t *doc; /* owns the strings */
 };
 void pl_slurm_jobs_destroy(struct pl_slurm_jobs *jobs);
 PL_DEFINE_CLEANUP(struct pl_slurm_jobs *, pl_slurm_jobs_destroy)
 
-/* Gives the user's jobs, from the shared file where that is young enough. Where Slurm cannot be
- * asked, those that are known to have ended are given (stale), and where there are none:
- * -EHOSTUNREACH, -ETIMEDOUT, -ENOENT (no slurm.conf), ... A failure is also kept in the file, so
- * that a dead controller is not asked by everyone. */
+/* Returns the user's jobs, from the cache file if it is recent. If Slurm cannot be asked, the list
+ * has the jobs that are known to have ended (stale); if there are none, the error is returned:
+ * -EHOSTUNREACH, -ETIMEDOUT, -ENOENT (no slurm.conf), ... The file also keeps the error, so that
+ * other processes do not ask a dead controller again. */
 int pl_slurm_jobs_get(uid_t uid, struct pl_slurm_jobs **ret, struct pl_error *err);
 
-/* From the document of the file, {"time":..,"jobs":[..]}; for tests. */
+/* Parses the document of the file, {"time":..,"jobs":[..]}. Public for tests. */
 int pl_slurm_jobs_parse(json_t *doc, struct pl_slurm_jobs **ret, struct pl_error *err);
 
-/* The record of task K of an array (it may stand for several tasks that wait), or with task -1 of
- * the job of this number. A number of Slurm's own for a task ("raw id") also finds it. A job that
- * is no array counts as its own task 0. NULL. */
+/* Finds the record of a task of an array, which may be one for several pending tasks; with task -1,
+ * the record of the job of this number. Also finds a task by its own job number. A job that is no
+ * array counts as task 0. NULL: none. */
 const struct pl_slurm_job *
 pl_slurm_jobs_find(const struct pl_slurm_jobs *jobs, int64_t job, int64_t task);
 
-/* True where Slurm's list of tasks ("3-8,10:2%4") has this one. */
+/* True if Slurm's list of tasks ("3-8,10:2%4") has this one. */
 bool pl_slurm_tasks_contain(const char *tasks, int64_t task);
 
 /* "123", "123_4" or "123_[5-8]". */
 void pl_slurm_job_id(const struct pl_slurm_job *job, char *ret, size_t size);
 
-/* Its state in the words of trials. */
+/* The job's state as a state of a trial. */
 enum pl_trial_state pl_slurm_trial_state(const struct pl_slurm_job *job);
 
-/* True where the state is one that a job stays in. */
+/* True for a state that a job does not leave. */
 bool pl_slurm_state_final(const char *state);
 
 #endif

@@ -6,14 +6,14 @@
 
 #include <string.h>
 
-/* What the child sends. */
+/* The child's answer. */
 struct answer {
     int code;
     struct pl_slurm_limits limits;
     char text[256];
 };
 
-/* ctx: whether the limits are wanted. */
+/* Runs in the child. ctx: a bool; true: ask for the limits, false: only ping. */
 static int ask(void *ctx, int fd)
 {
     const bool *limits = ctx;
@@ -32,12 +32,12 @@ static int through_library(bool limits, struct pl_slurm_limits *ret, struct pl_e
     int r = pl_child_call(ask, &limits, PL_SLURM_LIMITS_MS, &child, err);
 
     if (r == -ETIMEDOUT)
-        return pl_error_set(err, r, "the Slurm controller gives no answer within %d s",
+        return pl_error_set(err, r, "the Slurm controller did not answer within %d s",
                             PL_SLURM_LIMITS_MS / 1000);
     if (r < 0)
         return r;
     if (child.out.len != sizeof(answer))
-        return pl_error_set(err, -EHOSTUNREACH, "Slurm's client library gave up");
+        return pl_error_set(err, -EHOSTUNREACH, "Slurm's client library ended its process");
     memcpy(&answer, child.out.data, sizeof(answer));
     if (answer.code < 0)
         return pl_error_set(err, answer.code, "%s", answer.text);
@@ -50,7 +50,7 @@ static int run_scontrol(const char *const *argv, struct pl_child *ret, struct pl
     int r = pl_child_run(argv, NULL, PL_SLURM_LIMITS_MS, ret, err);
 
     if (r == -ETIMEDOUT)
-        return pl_error_set(err, r, "the Slurm controller gives no answer within %d s",
+        return pl_error_set(err, r, "the Slurm controller did not answer within %d s",
                             PL_SLURM_LIMITS_MS / 1000);
     return r;
 }
@@ -69,7 +69,7 @@ static int through_scontrol(bool limits, struct pl_slurm_limits *ret, struct pl_
         return pl_error_set(err, -EHOSTUNREACH, "the Slurm controller does not answer");
     why = pl_buf_str(&pinged.err);
     if (!strstr(pl_buf_str(&pinged.out), " is UP"))
-        return pl_error_set(err, -ENOENT, "no slurm.conf is readable here (set SLURM_CONF): %.*s",
+        return pl_error_set(err, -ENOENT, "cannot read a slurm.conf (set SLURM_CONF): %.*s",
                             (int)strcspn(why, "\n"), why);
     if (!limits)
         return 0;
@@ -88,7 +88,7 @@ static int get(bool limits, struct pl_slurm_limits *ret, struct pl_error *err)
     int r = -ENOTSUP;
 
     if (conf && *conf && !pl_slurm_conf_readable())
-        return pl_error_set(err, -ENOENT, "SLURM_CONF '%s' is not readable", conf);
+        return pl_error_set(err, -ENOENT, "cannot read SLURM_CONF '%s'", conf);
     if (pl_slurm_conf_readable())
         r = through_library(limits, ret, err);
     return r == -ENOTSUP ? through_scontrol(limits, ret, err) : r;

@@ -88,14 +88,14 @@ static void test_remember(void **state)
     const json_t *past;
 
     assert_int_equal(pl_json_parse(before_text, strlen(before_text), 65536, &before, NULL), 0);
-    assert_int_equal(pl_slurm_jobs_remember(doc, before, NULL), 0);
+    assert_int_equal(pl_slurm_jobs_keep_ended(doc, before, NULL), 0);
     past = json_object_get(doc, "past");
     assert_int_equal(json_array_size(past), 2); /* the one Slurm still has, the old one: not */
     assert_int_equal(json_integer_value(json_object_get(json_array_get(past, 0), "id")), 201);
     assert_int_equal(json_integer_value(json_object_get(json_array_get(past, 1), "id")), 5);
 
     first = make_doc(1);
-    assert_int_equal(pl_slurm_jobs_remember(first, NULL, NULL), 0);
+    assert_int_equal(pl_slurm_jobs_keep_ended(first, NULL, NULL), 0);
     assert_null(json_object_get(first, "past"));
 }
 
