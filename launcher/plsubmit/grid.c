@@ -23,7 +23,7 @@ void pl_grid_finish(struct pl_grid *grid)
     *grid = (struct pl_grid){0};
 }
 
-/* Reads one value, *text at its first byte, and leaves *text behind it. */
+/* Reads one value from *text on and moves *text to the byte after it. */
 static int read_value(const char **text, char **ret, const char *name, struct pl_error *err)
 {
     _cleanup_(pl_buf_finish) struct pl_buf value = {0};
@@ -34,14 +34,14 @@ static int read_value(const char **text, char **ret, const char *name, struct pl
         size_t len = strcspn(s, ",");
 
         if (len == 0)
-            return pl_error_set(err, -EINVAL,
-                                "axis '%s' has an empty value: write \"\" if that is meant", name);
+            return pl_error_set(
+                err, -EINVAL, "axis '%s' has an empty value: write \"\" for the empty value", name);
         r = pl_buf_add(&value, s, len);
         s += len;
     } else {
         for (s++; r == 0; s++) {
             if (*s == '\0')
-                return pl_error_set(err, -EINVAL, "axis '%s' has a value without its closing \"",
+                return pl_error_set(err, -EINVAL, "axis '%s' has a value without a closing \"",
                                     name);
             if (*s == '"' && *++s != '"')
                 break;
@@ -49,7 +49,7 @@ static int read_value(const char **text, char **ret, const char *name, struct pl
         }
         if (r == 0 && *s != ',' && *s != '\0')
             return pl_error_set(err, -EINVAL,
-                                "axis '%s' has text behind a closing \": write \"\" for a quote "
+                                "axis '%s' has text after a closing \": write \"\" for a quote "
                                 "inside a quoted value",
                                 name);
     }
@@ -88,7 +88,7 @@ static int compare(const void *a, const void *b)
     return strcmp(*(char *const *)a, *(char *const *)b);
 }
 
-static int check_twice(const struct pl_axis *axis, struct pl_error *err)
+static int check_duplicates(const struct pl_axis *axis, struct pl_error *err)
 {
     size_t size = axis->n_values * sizeof(*axis->values);
     _cleanup_free_ char **sorted = malloc(size);
@@ -104,7 +104,7 @@ static int check_twice(const struct pl_axis *axis, struct pl_error *err)
     return 0;
 }
 
-/* Names that differ, but not as PLUME_PARAM_NAME. */
+/* True if two different names have the same variable PLUME_PARAM_NAME. */
 static bool names_clash(const char *a, const char *b)
 {
     for (; *a && *b; a++, b++) {
@@ -125,14 +125,14 @@ static int check_names(const struct pl_grid *grid, const char *name, struct pl_e
             return pl_error_set(err, -EINVAL, "axis '%s' is given twice", name);
         if (names_clash(other, name))
             return pl_error_set(err, -EINVAL,
-                                "axes '%s' and '%s' have the same variable PLUME_PARAM_... ('.' "
-                                "and '-' become '_'): rename one",
+                                "axes '%s' and '%s' have the same variable PLUME_PARAM_... ('_' "
+                                "replaces '.' and '-'): rename one",
                                 other, name);
     }
     return 0;
 }
 
-/* Bytes of the axis' longest value in PLUME_PARAMS, its name and punctuation included. */
+/* The most bytes that the axis needs in PLUME_PARAMS, including name and punctuation. */
 static size_t params_bytes(const struct pl_axis *axis)
 {
     size_t longest = 0;
@@ -173,8 +173,8 @@ read_axis(const struct pl_grid *grid, struct pl_axis *axis, const char *text, st
         return pl_error_set(err, -EINVAL, "axis '%.200s' is not valid UTF-8", text);
     if (!equals || !pl_name_valid(text, len))
         return pl_error_set(err, -EINVAL,
-                            "bad axis '%.200s': write NAME=V1,V2,... with a NAME of letters, "
-                            "digits and _.-, no digit first",
+                            "bad axis '%.200s': write NAME=V1,V2,...; NAME has letters, digits "
+                            "and _.- and starts with a letter or _",
                             text);
     axis->name = strndup(text, len);
     if (!axis->name)
@@ -183,7 +183,7 @@ read_axis(const struct pl_grid *grid, struct pl_axis *axis, const char *text, st
     if (r == 0)
         r = read_values(axis, equals + 1, err);
     if (r == 0)
-        r = check_twice(axis, err);
+        r = check_duplicates(axis, err);
     if (r == 0)
         r = check_size(grid, axis, err);
     return r;

@@ -46,14 +46,17 @@ static char *make_sweep(const char *name)
     return pl_strf("%s-%s", name, id);
 }
 
-/* What would break a script line, or sbatch's file name patterns. */
+/* Rejects a folder that breaks a line of the script or a file name pattern of sbatch. */
 static int check_dir(const char *dir, struct pl_error *err)
 {
     if (!pl_utf8_valid(dir, strlen(dir)))
-        return pl_error_set(err, -EINVAL, "run folder '%s' is not valid UTF-8: choose --runs", dir);
+        return pl_error_set(err, -EINVAL,
+                            "run folder '%s' is not valid UTF-8: choose another with --runs", dir);
     if (strpbrk(dir, "\n\\"))
         return pl_error_set(err, -EINVAL,
-                            "run folder '%s' has a line break or backslash: choose --runs", dir);
+                            "run folder '%s' has a line break or backslash: choose another with "
+                            "--runs",
+                            dir);
     return 0;
 }
 
@@ -172,7 +175,8 @@ int pl_launch_create(struct pl_launch *launch, struct pl_run **ret, struct pl_er
 
 /* ---- dry run ---- */
 
-/* A word as a shell would need it, bare where that is the same; printable in any case. */
+/* Appends a word with the quotes that a shell needs, if any. A word with a line break becomes
+ * "...". */
 static int add_word(struct pl_buf *out, const char *word)
 {
     if (pl_script_directive_ok(word) && !strpbrk(word, "*["))
@@ -206,7 +210,7 @@ static size_t column_width(const struct pl_axis *axis)
     return PL_MIN(width, (size_t)40);
 }
 
-/* Row `trial` of the table; -1 the heading. */
+/* Appends row `trial` of the table; -1 is the heading. */
 static int
 add_row(const struct pl_grid *grid, int64_t trial, const size_t *widths, struct pl_buf *out)
 {

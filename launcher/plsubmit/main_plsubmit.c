@@ -11,23 +11,23 @@
 #include <signal.h>
 #include <string.h>
 
-static int complain(const struct pl_error *err, int code)
+static int print_error(const struct pl_error *err, int code)
 {
     pl_term_complain(stderr, "plsubmit", pl_error_text(err));
     return code;
 }
 
-/* What to say when a signal ends us: the sweep is more than this process. */
-static char last_words[PATH_MAX + 100];
+/* Printed if a signal ends plsubmit: the sweep continues, and this text says how. */
+static char signal_text[PATH_MAX + 100];
 
 static void on_signal(int sig)
 {
-    ssize_t ignored PL_UNUSED = write(STDERR_FILENO, last_words, strlen(last_words));
+    ssize_t ignored PL_UNUSED = write(STDERR_FILENO, signal_text, strlen(signal_text));
 
     _exit(sig == SIGINT ? PL_EXIT_INTERRUPTED : 128 + sig);
 }
 
-static void say_on_signal(const char *text, const char *name)
+static void set_signal_text(const char *text, const char *name)
 {
     static const int signals[] = {SIGINT, SIGTERM, SIGHUP};
     struct sigaction action = {.sa_handler = on_signal}, before;
@@ -41,44 +41,44 @@ static void say_on_signal(const char *text, const char *name)
     for (size_t i = 0; i < PL_COUNT(signals); i++)
         sigaddset(&set, signals[i]);
     sigprocmask(SIG_BLOCK, &set, &old);
-    snprintf(last_words, sizeof(last_words), "%s\n", pl_buf_str(&words));
+    snprintf(signal_text, sizeof(signal_text), "%s\n", pl_buf_str(&words));
     for (size_t i = 0; i < PL_COUNT(signals); i++)
         if (sigaction(signals[i], NULL, &before) == 0 && before.sa_handler != SIG_IGN)
             sigaction(signals[i], &action, NULL);
     sigprocmask(SIG_SETMASK, &old, NULL);
 }
 
-/* The folder that this program lies in; the runtime's programs are beside it. */
+/* Finds the folder of this program, which also has the programs of the runtime. */
 static int find_bin_dir(char *path, size_t size, struct pl_error *err)
 {
     ssize_t n = readlink("/proc/self/exe", path, size - 1);
     char *slash;
 
     if (n < 0)
-        return pl_error_errno(err, errno, "cannot find this program's own folder");
+        return pl_error_errno(err, errno, "cannot find the folder of plsubmit");
     path[n] = '\0';
     slash = strrchr(path, '/');
     *(slash == path ? slash + 1 : slash) = '\0';
     return 0;
 }
 
-static int check_beside(const char *bin_dir, const char *program, struct pl_error *err)
+static int check_installed(const char *bin_dir, const char *program, struct pl_error *err)
 {
     _cleanup_free_ char *path = pl_path_join(bin_dir, program);
 
     if (!path)
         return pl_error_set(err, -ENOMEM, "out of memory");
     if (access(path, X_OK) < 0)
-        return pl_error_set(err, -ENOENT, "%s is not beside plsubmit in '%s': build all of Plume",
+        return pl_error_set(err, -ENOENT, "%s is not in plsubmit's folder '%s': build all of Plume",
                             program, bin_dir);
     return 0;
 }
 
-static void show_words(const struct pl_buf *words)
+static void show_messages(const struct pl_buf *messages)
 {
     _cleanup_(pl_buf_finish) struct pl_buf text = {0};
 
-    for (const char *line = pl_buf_str(words); *line;) {
+    for (const char *line = pl_buf_str(messages); *line;) {
         size_t len = strcspn(line, "\n");
 
         pl_term_escape(&text, line, len);
@@ -88,7 +88,7 @@ static void show_words(const struct pl_buf *words)
     fwrite(pl_buf_str(&text), 1, text.len, stderr);
 }
 
-/* "SWEEP;RUN-FOLDER;JOBID[,JOBID...]", or the same for people. */
+/* Prints "SWEEP;RUN-FOLDER;JOBID[,JOBID...]", or the same as a sentence. */
 static int show_submitted(const struct pl_run *run, const char *folder, bool parsable)
 {
     size_t n = pl_run_n_submissions(run);
@@ -114,41 +114,43 @@ static int wait_for_trials(const struct pl_run *run, bool quiet)
     struct pl_error err = {0};
 
     if (pl_wait_run(run, &result, &err) < 0)
-        return complain(&err, PL_EXIT_FAILED);
+        return print_error(&err, PL_EXIT_FAILED);
     if (!quiet)
         printf("%s: %u of %u trials done\n", pl_run_sweep(run), result.done, pl_run_n_trials(run));
     return result.other == 0 ? PL_EXIT_OK : PL_EXIT_FAILED;
 }
 
-/* Submits what is not yet, says so, and waits if asked to. Closes the run. */
+/* Submits the trials that are not submitted yet, reports them, and waits with --wait. Closes the
+ * run. */
 static int submit(struct pl_run *run_, const char *folder, const struct pl_spec *spec, bool resumed)
 {
     _cleanup_(pl_run_closep) struct pl_run *run = run_;
-    _cleanup_(pl_buf_finish) struct pl_buf words = {0};
+    _cleanup_(pl_buf_finish) struct pl_buf messages = {0};
     struct pl_error err = {0};
     int r;
 
-    say_on_signal("finish with: plsubmit --resume", folder);
-    r = pl_submit_run(run, resumed, &words, &err);
-    show_words(&words);
+    set_signal_text("submit the rest with: plsubmit --resume", folder);
+    r = pl_submit_run(run, resumed, &messages, &err);
+    show_messages(&messages);
     if (r == -EHOSTUNREACH || r == -ETIMEDOUT) {
         struct pl_error later;
 
-        pl_error_set(&later, r, "%.700s; later: plsubmit --resume %.300s", err.text, folder);
-        return complain(&later, PL_EXIT_TRY_AGAIN);
+        pl_error_set(&later, r, "%.700s; try again later: plsubmit --resume %.300s", err.text,
+                     folder);
+        return print_error(&later, PL_EXIT_TRY_AGAIN);
     }
     if (r < 0) {
-        /* Refused, or no sbatch here: nothing of it is with Slurm. */
+        /* sbatch refused or does not exist: Slurm has none of the trials. */
         if (!resumed && pl_run_n_submissions(run) == 0 && (r == -EREMOTEIO || r == -ENOENT))
             pl_run_discard(PL_TAKE(run));
-        return complain(&err, PL_EXIT_FAILED);
+        return print_error(&err, PL_EXIT_FAILED);
     }
     if (show_submitted(run, folder, spec->parsable) < 0) {
-        pl_error_set(&err, -EIO, "submitted to '%.700s', but this cannot be written to stdout",
+        pl_error_set(&err, -EIO, "submitted, run folder '%.700s', but cannot write this to stdout",
                      folder);
-        return complain(&err, PL_EXIT_FAILED);
+        return print_error(&err, PL_EXIT_FAILED);
     }
-    say_on_signal("the trials go on: plstat sweep", pl_run_sweep(run));
+    set_signal_text("the trials continue: plstat sweep", pl_run_sweep(run));
     return spec->wait ? wait_for_trials(run, spec->parsable) : PL_EXIT_OK;
 }
 
@@ -160,13 +162,12 @@ static int resume(const struct pl_spec *spec, char *const *words)
 
     if (words[0] || pl_spec_has_options(spec)) {
         pl_error_set(&err, -EINVAL,
-                     "--resume takes the program and its options from the run folder: leave them "
-                     "out");
-        return complain(&err, PL_EXIT_USAGE);
+                     "--resume takes the program and its options from the run folder: omit them");
+        return print_error(&err, PL_EXIT_USAGE);
     }
     r = pl_run_open(spec->resume, &run, &err);
     if (r < 0)
-        return complain(&err, r == -ENOENT ? PL_EXIT_NOT_FOUND : PL_EXIT_USAGE);
+        return print_error(&err, r == -ENOENT ? PL_EXIT_NOT_FOUND : PL_EXIT_USAGE);
     return submit(run, spec->resume, spec, true);
 }
 
@@ -177,15 +178,15 @@ static int launch(const struct pl_spec *spec, const char *bin_dir)
     struct pl_run *run;
 
     if (pl_launch_init(&plan, spec, bin_dir, &err) < 0)
-        return complain(&err, PL_EXIT_USAGE);
+        return print_error(&err, PL_EXIT_USAGE);
     if (spec->dry_run)
-        return pl_launch_show(&plan, stdout, &err) < 0 ? complain(&err, PL_EXIT_FAILED)
+        return pl_launch_show(&plan, stdout, &err) < 0 ? print_error(&err, PL_EXIT_FAILED)
                                                        : PL_EXIT_OK;
-    if (check_beside(bin_dir, "plrun", &err) < 0 ||
-        (spec->bundled && check_beside(bin_dir, "pltrain", &err) < 0))
-        return complain(&err, PL_EXIT_USAGE);
+    if (check_installed(bin_dir, "plrun", &err) < 0 ||
+        (spec->bundled && check_installed(bin_dir, "pltrain", &err) < 0))
+        return print_error(&err, PL_EXIT_USAGE);
     if (pl_launch_create(&plan, &run, &err) < 0)
-        return complain(&err, PL_EXIT_USAGE);
+        return print_error(&err, PL_EXIT_USAGE);
     return submit(run, plan.folder, spec, false);
 }
 
@@ -199,15 +200,15 @@ int main(int argc, char **argv)
 
     pl_log_init("plsubmit");
     if (pl_options_parse(&pl_spec_command, argc, argv, &spec, &rest, &done, &err) < 0)
-        return complain(&err, PL_EXIT_USAGE);
+        return print_error(&err, PL_EXIT_USAGE);
     if (done)
         return PL_EXIT_OK;
     if (find_bin_dir(bin_dir, sizeof(bin_dir), &err) < 0)
-        return complain(&err, PL_EXIT_FAILED);
+        return print_error(&err, PL_EXIT_FAILED);
     if (spec.resume)
         return resume(&spec, argv + rest);
     if (pl_spec_resolve(&spec, argv + rest, bin_dir, &err) < 0)
-        return complain(&err, PL_EXIT_USAGE);
+        return print_error(&err, PL_EXIT_USAGE);
     if (spec.warning)
         pl_term_complain(stderr, "plsubmit: warning", spec.warning);
     if (spec.show_config)

@@ -6,21 +6,21 @@
 #include <string.h>
 #include <sys/stat.h>
 
-/* Why the program cannot be used, and what to do. */
+/* The reason why the program cannot be used, and what to do. */
 static char *reason(const char *name)
 {
     struct stat st;
 
     if (!strchr(name, '/')) {
         if (stat(name, &st) == 0)
-            return pl_strf("program '%s' is not in PATH: write ./%s for the one in this folder",
+            return pl_strf("program '%s' is not in PATH: write ./%s for the file in this folder",
                            name, name);
         return pl_strf("program '%s' is not in PATH", name);
     }
     if (stat(name, &st) < 0)
-        return pl_strf("program '%s' is not there: %s", name, strerror(errno));
+        return pl_strf("program '%s' cannot be found: %s", name, strerror(errno));
     if (!S_ISREG(st.st_mode))
-        return pl_strf("program '%s' is no file", name);
+        return pl_strf("program '%s' is not a file", name);
     return pl_strf("program '%s' is not executable: chmod +x it, or name its interpreter", name);
 }
 

@@ -44,9 +44,9 @@ static int add_sbatch(const struct pl_script *s, struct pl_buf *out)
     return r;
 }
 
-/* One line a word: prefix, quoted word, rest. */
+/* Appends one line per word: prefix, quoted word, suffix. */
 static int
-add_lines(struct pl_buf *out, const char *prefix, const char *const *words, const char *rest)
+add_lines(struct pl_buf *out, const char *prefix, const char *const *words, const char *suffix)
 {
     int r = 0;
 
@@ -55,14 +55,14 @@ add_lines(struct pl_buf *out, const char *prefix, const char *const *words, cons
         if (r == 0)
             r = pl_script_quote(out, *words);
         if (r == 0)
-            r = pl_buf_addf(out, "%s\n", rest);
+            r = pl_buf_addf(out, "%s\n", suffix);
     }
     return r;
 }
 
-/* A command of the user's, as it is: on a line of its own, since it may end in a comment. set -e
- * does not see what fails in front of &&, so the status is looked at as well. `|| exit` instead
- * would switch set -e off inside a file that the command sources. */
+/* Appends a command of the user unchanged, on its own line, because it may end in a comment. set -e
+ * ignores a failure before &&, so the script also checks the status. `|| exit` would disable set -e
+ * inside a file that the command sources. */
 static int add_command(struct pl_buf *out, const char *command)
 {
     int r = pl_buf_adds(out, "plume_setup=");
@@ -74,7 +74,7 @@ static int add_command(struct pl_buf *out, const char *command)
 
 static int add_setup(const struct pl_script *s, struct pl_buf *out)
 {
-    /* Not left to set -e: that would hold inside the shell function that module is. */
+    /* `|| exit` instead of set -e: module is a shell function, in which set -e would also apply. */
     int r = add_lines(out, "module load ", s->modules, " || exit");
 
     for (const char *const *line = s->setup; line && *line && r == 0; line++)
@@ -92,14 +92,14 @@ static int add_program(const struct pl_script *s, struct pl_buf *out)
 
     if (!s->program)
         return 0;
-    r = pl_buf_adds(out, "\n# The program by PATH as it is now, else the one that plsubmit found.\n"
+    r = pl_buf_adds(out, "\n# The program in the present PATH, else the one that plsubmit found.\n"
                          "PLUME_PROGRAM=$(\"$PLUME_BIN/plrun\" --find-program=");
     if (r == 0)
         r = pl_script_quote(out, s->program);
     return r == 0 ? pl_buf_adds(out, ") && export PLUME_PROGRAM\n") : r;
 }
 
-/* Fills in the placeholder named by the len bytes at `name`. */
+/* Appends the text for the placeholder whose name is the len bytes at `name`. */
 static int
 add_placeholder(const struct pl_script *s, const char *name, size_t len, struct pl_buf *out)
 {
@@ -146,11 +146,11 @@ int pl_script_render(const struct pl_script *script, struct pl_buf *out, struct 
         }
         r = add_placeholder(script, t + 1, name, out);
         t += name + 2;
-        /* A block ends its own lines. */
+        /* A block has its own line breaks. */
         if (*t == '\n' && out->len && out->data[out->len - 1] == '\n')
             t++;
     }
     if (r == -EINVAL)
-        return pl_error_set(err, r, "a value that goes into the job script has a line break");
+        return pl_error_set(err, r, "a value for the job script has a line break");
     return r < 0 ? pl_error_errno(err, r, "cannot write the job script") : 0;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* The option table, and one option at a time. What several options mean together stands in
- * spec_resolve.c. */
+/* The option table, and the check of each option by itself. spec_resolve.c checks options
+ * together. */
 #include "launcher/plsubmit/spec.h"
 #include "common/base/fs.h"
 #include "common/base/metric_rule.h"
@@ -74,14 +74,14 @@ static int check_gpus(const char *value, struct pl_error *err)
     int64_t n;
 
     if (colon == value)
-        return pl_error_set(err, -EINVAL, "'%s' has no type of GPU in front of ':'", value);
+        return pl_error_set(err, -EINVAL, "'%s' has no type of GPU before ':'", value);
     return pl_parse_int(colon ? colon + 1 : value, 1, 1024, &n, err);
 }
 
 /* "12" or "2-4". */
 static int check_nodes(const char *value, struct pl_error *err)
 {
-    const char *dash = *value ? strchr(value + 1, '-') : NULL; /* in front it is a sign */
+    const char *dash = *value ? strchr(value + 1, '-') : NULL; /* a first '-' is a sign */
     _cleanup_free_ char *low = strndup(value, dash ? (size_t)(dash - value) : strlen(value));
     int64_t min, max;
     int r;
@@ -153,24 +153,33 @@ static int check_module(const char *value, struct pl_error *err)
                            : 0;
 }
 
-/* Options of sbatch that plsubmit itself gives or that would submit something else. sbatch takes
- * unambiguous beginnings of names, so those are refused as well. */
+/* Rejects options of sbatch that plsubmit sets, or with which sbatch submits nothing or something
+ * else. sbatch accepts unambiguous prefixes of names, so these are rejected as well. */
 static int check_sbatch(const char *value, struct pl_error *err)
 {
-    static const char *const owned[] = {"array", "wrap",      "parsable", "wait",
-                                        "help",  "test-only", "usage",    "version"};
+    static const struct {
+        const char *name, *text;
+    } owned[] = {
+        {"array", "plsubmit sets --array itself; use --grid and --max-parallel"},
+        {"wrap", "plsubmit writes the job script itself; give the program as arguments"},
+        {"parsable", "plsubmit sets --parsable itself; use plsubmit's own --parsable"},
+        {"wait", "plsubmit waits itself; use plsubmit's own --wait"},
+        {"help", "sbatch --help submits nothing; run it by itself"},
+        {"test-only", "sbatch --test-only submits nothing; use --dry-run"},
+        {"usage", "sbatch --usage submits nothing; run it by itself"},
+        {"version", "sbatch --version submits nothing; run it by itself"},
+    };
     size_t len = strcspn(value, "=");
 
     if (len == 0 || value[0] == '-' ||
         strspn(value, "abcdefghijklmnopqrstuvwxyz0123456789-") != len)
         return pl_error_set(err, -EINVAL,
-                            "'%s' is not KEY or KEY=VALUE with the long name of an option of "
-                            "sbatch, without its --",
+                            "'%s' is not KEY or KEY=VALUE: KEY is the long name of an option of "
+                            "sbatch without --",
                             value);
     for (size_t i = 0; i < PL_COUNT(owned); i++)
-        if (len <= strlen(owned[i]) && strncmp(owned[i], value, len) == 0)
-            return pl_error_set(err, -EINVAL, "--%s of sbatch is plsubmit's own business",
-                                owned[i]);
+        if (len <= strlen(owned[i].name) && strncmp(owned[i].name, value, len) == 0)
+            return pl_error_set(err, -EINVAL, "%s", owned[i].text);
     return 0;
 }
 
@@ -186,7 +195,7 @@ static int check_env(const char *value, struct pl_error *err)
         return pl_error_set(err, -EINVAL, "'%s' is not NAME=VALUE", value);
     for (size_t i = 0; i < PL_COUNT(owned); i++)
         if (strlen(owned[i]) == len && strncmp(owned[i], value, len) == 0)
-            return pl_error_set(err, -EINVAL, "variable %s is set by Plume itself", owned[i]);
+            return pl_error_set(err, -EINVAL, "Plume sets the variable %s itself", owned[i]);
     return 0;
 }
 
@@ -251,14 +260,14 @@ static int set_resume(void *ctx, const struct pl_option *o, const char *value, s
 
 static const struct pl_option options[] = {
     {"grid", 0, "NAME=V1,V2,...", "Sweep",
-     "an axis of the grid; repeat it for the product of all axes, the last one fastest. A value "
-     "that starts with \" is quoted as in CSV",
+     "an axis of the grid; repeatable: trials are the product of all axes, the last axis varies "
+     "fastest. A value that starts with \" is quoted as in CSV",
      PL_OPTION_CALL(add_grid)},
-    {"objective", 0, "max:NAME", NULL, "the metric that ranks trials; or min:NAME",
+    {"objective", 0, "max:NAME", NULL, "rank trials by the metric NAME; or min:NAME",
      KEY(PL_SPEC_OBJECTIVE, check_objective)},
     {"metric", 0, "NAME=REGEX", NULL,
-     "read a metric from the ranks' output: the first group of a POSIX extended regular "
-     "expression, or the whole match",
+     "read a metric from the ranks' output: the number in the first group of a POSIX extended "
+     "regular expression, or in the whole match",
      LIST(PL_SPEC_METRIC, pl_metric_rule_check)},
     {"name", 'J', "NAME", NULL, "name of the job and its run folder", KEY(PL_SPEC_NAME, NULL)},
     {"max-parallel", 0, "K", NULL, "run at most K trials at a time",
@@ -267,7 +276,7 @@ static const struct pl_option options[] = {
      KEY(PL_SPEC_NODES, check_nodes)},
     {"gpus-per-node", 0, "[TYPE:]N", NULL, "GPUs on each node",
      KEY(PL_SPEC_GPUS_PER_NODE, check_gpus)},
-    {"ntasks-per-node", 0, "N", NULL, "ranks on each node [one a GPU, else 1]",
+    {"ntasks-per-node", 0, "N", NULL, "ranks on each node [one per GPU, else 1]",
      KEY(PL_SPEC_NTASKS_PER_NODE, check_count)},
     {"cpus-per-task", 'c', "N", NULL, "CPUs of each rank", KEY(PL_SPEC_CPUS_PER_TASK, check_count)},
     {"mem", 0, "SIZE", NULL, "memory on each node", KEY(PL_SPEC_MEM, check_mem)},
@@ -283,34 +292,34 @@ static const struct pl_option options[] = {
      KEY(PL_SPEC_OUTPUT, NULL)},
     {"sbatch", 0, "KEY[=VALUE]", NULL, "any other option of sbatch",
      LIST(PL_SPEC_SBATCH, check_sbatch)},
-    {"no-name", 0, NULL, "Removing defaults that a site refuses", "give no --job-name",
+    {"no-name", 0, NULL, "Removing defaults that a site refuses", "omit --job-name",
      REMOVE(PL_SPEC_NAME)},
-    {"no-nodes", 0, NULL, NULL, "give no --nodes", REMOVE(PL_SPEC_NODES)},
-    {"no-ntasks-per-node", 0, NULL, NULL, "give no --ntasks-per-node",
+    {"no-nodes", 0, NULL, NULL, "omit --nodes", REMOVE(PL_SPEC_NODES)},
+    {"no-ntasks-per-node", 0, NULL, NULL, "omit --ntasks-per-node",
      REMOVE(PL_SPEC_NTASKS_PER_NODE)},
-    {"no-output", 0, NULL, NULL, "give no --output", REMOVE(PL_SPEC_OUTPUT)},
-    {"no-open-mode", 0, NULL, NULL, "give no --open-mode=append", REMOVE(PL_SPEC_OPEN_MODE)},
-    {"load", 0, "MODULE", "Environment of a trial", "module load MODULE before it starts",
-     LIST(PL_SPEC_LOAD, check_module)},
-    {"setup", 0, "CMD", NULL, "run CMD in the job script's shell before it starts",
+    {"no-output", 0, NULL, NULL, "omit --output", REMOVE(PL_SPEC_OUTPUT)},
+    {"no-open-mode", 0, NULL, NULL, "omit --open-mode=append", REMOVE(PL_SPEC_OPEN_MODE)},
+    {"load", 0, "MODULE", "Environment of a trial",
+     "run module load MODULE before the trial starts", LIST(PL_SPEC_LOAD, check_module)},
+    {"setup", 0, "CMD", NULL, "run CMD in the job script's shell before the trial starts",
      LIST(PL_SPEC_SETUP, NULL)},
-    {"env", 0, "NAME=VALUE", NULL, "set a variable", LIST(PL_SPEC_ENV, check_env)},
-    {"nccl-debug", 0, "LEVEL", NULL, "NCCL_DEBUG: VERSION, WARN, INFO, ABORT or TRACE",
+    {"env", 0, "NAME=VALUE", NULL, "set an environment variable", LIST(PL_SPEC_ENV, check_env)},
+    {"nccl-debug", 0, "LEVEL", NULL, "set NCCL_DEBUG: VERSION, WARN, INFO, ABORT or TRACE",
      KEY(PL_SPEC_NCCL_DEBUG, check_nccl_debug)},
-    {"nccl-ifname", 0, "SPEC", NULL, "NCCL_SOCKET_IFNAME", KEY(PL_SPEC_NCCL_IFNAME, NULL)},
+    {"nccl-ifname", 0, "SPEC", NULL, "set NCCL_SOCKET_IFNAME", KEY(PL_SPEC_NCCL_IFNAME, NULL)},
     {"master-port", 0, "LO-HI", NULL, "take MASTER_PORT from this range (checked, not held)",
      KEY(PL_SPEC_MASTER_PORT, check_port_range)},
-    {"dry-run", 0, NULL, "Submitting", "show script, command and trials; submit nothing",
+    {"dry-run", 0, NULL, "Submitting", "show script, command and trials; write and submit nothing",
      PL_OPTION_TRUE(struct pl_spec, dry_run)},
     {"parsable", 0, NULL, NULL, "print SWEEP;RUN-FOLDER;JOBID[,JOBID...] and nothing else",
      PL_OPTION_TRUE(struct pl_spec, parsable)},
-    {"wait", 0, NULL, NULL, "wait for all trials; 1 unless each one is done",
+    {"wait", 0, NULL, NULL, "wait for all trials; exit with 1 unless all are done",
      PL_OPTION_TRUE(struct pl_spec, wait)},
-    {"resume", 0, "DIR", NULL, "submit what is not submitted yet of the run folder DIR",
+    {"resume", 0, "DIR", NULL, "submit the trials of run folder DIR that are not submitted yet",
      PL_OPTION_CALL(set_resume)},
-    {"runs", 0, "DIR", NULL, "where run folders are made [$PLUME_RUNS, else ./runs]",
+    {"runs", 0, "DIR", NULL, "folder for new run folders [$PLUME_RUNS, else ./runs]",
      KEY(PL_SPEC_RUNS, NULL)},
-    {"show-config", 0, NULL, NULL, "show each option's value and where it comes from",
+    {"show-config", 0, NULL, NULL, "show each option's value and its origin",
      PL_OPTION_TRUE(struct pl_spec, show_config)},
     {0},
 };
@@ -318,9 +327,9 @@ static const struct pl_option options[] = {
 const struct pl_command pl_spec_command = {
     .name = "plsubmit",
     .synopsis = "[OPTIONS] [--] [PROGRAM [ARG...]]\n--resume DIR [--parsable] [--wait]",
-    .summary = "Submits a grid of trials as one Slurm job array. {NAME} in an argument is the "
-               "trial's value of that axis; where no argument has any, --NAME VALUE is appended. "
-               "Without PROGRAM the bundled mlp module trains.",
+    .summary = "Submits a grid of trials as one Slurm job array. {NAME} in an argument becomes the "
+               "trial's value of that axis. If no argument has one, --NAME VALUE is appended for "
+               "each axis. Without PROGRAM, pltrain trains the bundled module mlp.",
     .footer = "Example: plsubmit --grid lr=1e-3,1e-2 -N 2 python train.py --lr {lr}",
     .options = options,
 };

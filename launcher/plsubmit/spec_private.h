@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What spec.c and spec_resolve.c share. */
+/* Shared by spec.c and spec_resolve.c. */
 #ifndef PL_LAUNCHER_PLSUBMIT_SPEC_PRIVATE_H
 #define PL_LAUNCHER_PLSUBMIT_SPEC_PRIVATE_H
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Defaults, what several options mean together, and a spec's forms: sbatch's options, the script's
- * variables, JSON, --show-config. */
+/* Sets defaults, checks options together, and converts a spec to sbatch's options, the script's
+ * variables, JSON and --show-config. */
 #include "common/base/fs.h"
 #include "common/base/parse.h"
 #include "common/base/term.h"
@@ -25,7 +25,7 @@ bool pl_spec_has_options(const struct pl_spec *spec)
 
 /* ---- the program ---- */
 
-/* Without a program: the bundled module, each axis a hyper-parameter of it. */
+/* Without a program pltrain trains the bundled module; each axis is one of its hyper-parameters. */
 static int bundled_program(struct pl_spec *spec, const char *bin_dir)
 {
     _cleanup_free_ char *pltrain = pl_path_join(bin_dir, "pltrain");
@@ -45,7 +45,7 @@ static int bundled_program(struct pl_spec *spec, const char *bin_dir)
     return r;
 }
 
-/* True where a program's name may mean another file once the set-up is done. */
+/* True if the set-up may change the file that a program's name stands for. */
 static bool sets_path(const struct pl_spec *spec)
 {
     for (char **item = spec->lists[PL_SPEC_ENV]; item && *item; item++)
@@ -116,7 +116,7 @@ static int defaults(struct pl_spec *spec, char *const *words)
     const char *runs = getenv("PLUME_RUNS"), *gpus = spec->values[PL_SPEC_GPUS_PER_NODE].text;
     int r = default_name(spec, words);
 
-    /* A list of nodes says how many. */
+    /* --nodelist gives the number of nodes. */
     if (r == 0 && !spec->values[PL_SPEC_NODELIST].text)
         r = set_default(spec, PL_SPEC_NODES, "1");
     if (r == 0)
@@ -133,7 +133,7 @@ static int defaults(struct pl_spec *spec, char *const *words)
     return r;
 }
 
-/* The name with everything but [A-Za-z0-9._-] as '_', no '.' or '-' first. */
+/* Replaces characters other than [A-Za-z0-9._-], and a first '.' or '-', by '_'. */
 static int make_id_name(struct pl_spec *spec)
 {
     const char *name = spec->values[PL_SPEC_NAME].text;
@@ -148,7 +148,7 @@ static int make_id_name(struct pl_spec *spec)
                   c == '_' || (n > 0 && (c == '.' || c == '-'));
 
         if (((unsigned char)c & 0xc0) == 0x80)
-            continue; /* one '_' a character */
+            continue; /* one '_' per UTF-8 character */
         spec->id_name[n++] = ok ? c : '_';
     }
     return 0;
@@ -217,7 +217,7 @@ static int add_arg(char ***list, const char *name, const char *value)
     return arg ? pl_strv_append(list, arg) : -ENOMEM;
 }
 
-/* RUN/slurm-%A_%a.out; a '%' of the folder's own is doubled. */
+/* Adds --output=RUN/slurm-%A_%a.out. A '%' in the folder's name is doubled. */
 static int add_output(char ***list, const char *run_dir)
 {
     _cleanup_(pl_buf_finish) struct pl_buf path = {0};

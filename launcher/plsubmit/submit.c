@@ -13,9 +13,9 @@
 #include <string.h>
 #include <sys/wait.h>
 
-#define DEFAULT_ARRAY_SIZE 1001 /* Slurm's MaxArraySize where the site sets none */
+#define DEFAULT_ARRAY_SIZE 1001 /* Slurm's default of MaxArraySize */
 
-/* ---- what sbatch gets ---- */
+/* ---- arguments and environment of sbatch ---- */
 
 static bool submitted(const struct pl_run *run, unsigned trial, unsigned *ret_end)
 {
@@ -116,8 +116,8 @@ char *pl_submit_array(unsigned n, unsigned max_parallel)
     return pl_strf("0-%u", n - 1);
 }
 
-/* The rest of a dependency that the user gave, so that ours is added to it. */
-static const char *own_dependency(const char *const *arg)
+/* The dependency that the user gave: plsubmit adds its own to it. */
+static const char *user_dependency(const char *const *arg)
 {
     static const char key[] = "--dependency=";
     const char *found = NULL;
@@ -144,7 +144,7 @@ int pl_submit_argv(const char *run_dir,
 {
     _cleanup_free_ char *array = pl_submit_array(chunk->n, max_parallel);
     _cleanup_(pl_strv_freep) char **list = NULL;
-    const char *own = own_dependency(sbatch_args);
+    const char *own = user_dependency(sbatch_args);
     int r = array ? pl_strv_append(&list, "sbatch") : -ENOMEM;
 
     if (r == 0)
@@ -166,7 +166,7 @@ int pl_submit_argv(const char *run_dir,
     return 0;
 }
 
-/* ---- what comes back ---- */
+/* ---- answers of squeue and sbatch ---- */
 
 char *pl_submit_find(const char *lines, const char *run_dir, unsigned first)
 {
@@ -188,12 +188,13 @@ char *pl_submit_find(const char *lines, const char *run_dir, unsigned first)
     return NULL;
 }
 
-/* Looks a chunk up in the queue. *ret is NULL where it is not there. -EHOSTUNREACH, -ETIMEDOUT. */
-static int look_up(const struct pl_run *run,
-                   const struct pl_chunk *chunk,
-                   char *const *env,
-                   char **ret,
-                   struct pl_error *err)
+/* Finds a chunk's array in the queue. *ret is NULL if it is not there. -EHOSTUNREACH, -ETIMEDOUT.
+ */
+static int find_in_queue(const struct pl_run *run,
+                         const struct pl_chunk *chunk,
+                         char *const *env,
+                         char **ret,
+                         struct pl_error *err)
 {
     _cleanup_(pl_child_finish) struct pl_child child = {0};
     _cleanup_free_ char *user = pl_strf("--user=%u", (unsigned)geteuid());
@@ -213,7 +214,7 @@ static int look_up(const struct pl_run *run,
     return 0;
 }
 
-/* sbatch's lines as one, without their prefixes. */
+/* Joins sbatch's lines, without their prefixes, with "; ". */
 static int one_line(const char *text, struct pl_buf *out)
 {
     static const char *const prefixes[] = {"sbatch: error: ", "sbatch: fatal: ", "sbatch: "};
@@ -239,13 +240,13 @@ static int one_line(const char *text, struct pl_buf *out)
     return 0;
 }
 
-/* "123" or "123;cluster". */
+/* Parses "123" or "123;cluster". */
 static char *job_id(const struct pl_buf *out)
 {
     const char *s = pl_buf_str(out), *last = s;
     size_t digits;
 
-    /* A site's wrapper may have printed lines of its own before. */
+    /* A site's wrapper may print lines before it. */
     for (const char *p = s; *p; p++)
         if (*p == '\n' && p[1])
             last = p + 1;
@@ -255,8 +256,8 @@ static char *job_id(const struct pl_buf *out)
     return strndup(last, digits);
 }
 
-/* True where sbatch's words say that there was no (whole) answer, rather than a refusal. */
-static bool no_answer(const char *words)
+/* True if sbatch's messages report a missing answer of the controller, not a refusal. */
+static bool is_no_answer(const char *messages)
 {
     static const char *const signs[] = {
         "Unable to contact",     "timed out",        "Connection refused", "connect failure",
@@ -264,36 +265,37 @@ static bool no_answer(const char *words)
         "Zero Bytes were trans", "in standby mode"};
 
     for (size_t i = 0; i < PL_COUNT(signs); i++)
-        if (strstr(words, signs[i]))
+        if (strstr(messages, signs[i]))
             return true;
     return false;
 }
 
-/* sbatch did not give a job id: was it submitted all the same? */
-static int unclear(const struct pl_run *run,
-                   const struct pl_chunk *chunk,
-                   char *const *env,
-                   bool refused,
-                   const char *words,
-                   char **ret,
-                   struct pl_error *err)
+/* Handles an sbatch that printed no job id: the queue shows whether it submitted the array. */
+static int resolve_missing_id(const struct pl_run *run,
+                              const struct pl_chunk *chunk,
+                              char *const *env,
+                              bool refused,
+                              const char *messages,
+                              char **ret,
+                              struct pl_error *err)
 {
     _cleanup_free_ char *job = NULL;
     struct pl_error why = {0};
-    int r = look_up(run, chunk, env, &job, &why);
+    int r = find_in_queue(run, chunk, env, &job, &why);
 
     if (r == 0 && job) {
         *ret = PL_TAKE(job);
         return 0;
     }
     if (r == 0 && refused)
-        return pl_error_set(err, -EREMOTEIO, "sbatch refused it: %s", words);
+        return pl_error_set(err, -EREMOTEIO, "sbatch refused the array: %s", messages);
     return pl_error_set(err, -EHOSTUNREACH, "no answer from the Slurm controller: %s",
-                        *words ? words : why.text);
+                        *messages ? messages : why.text);
 }
 
-/* Whether waiting for sbatch makes sense. What it may have sent is found by --resume. */
-static int controller_there(struct pl_error *err)
+/* Tells pl_child_run_patiently() whether to wait for sbatch. --resume finds an array that sbatch
+ * has submitted nevertheless. */
+static int controller_reachable(struct pl_error *err)
 {
     int r = pl_slurm_limits_ping(err);
 
@@ -305,33 +307,34 @@ static int submit_chunk(const struct pl_run *run,
                         char *const *argv,
                         char *const *env,
                         char **ret,
-                        struct pl_buf *words,
+                        struct pl_buf *messages,
                         struct pl_error *err)
 {
     _cleanup_(pl_child_finish) struct pl_child child = {0};
     _cleanup_(pl_buf_finish) struct pl_buf line = {0};
     struct pl_error why = {0};
     int r = pl_child_run_patiently((const char *const *)argv, env, PL_SUBMIT_SBATCH_MS,
-                                   PL_SUBMIT_PATIENCE_MS, controller_there, &child, &why);
+                                   PL_SUBMIT_PATIENCE_MS, controller_reachable, &child, &why);
 
     if (r < 0 && r != -ETIMEDOUT)
         return pl_error_set(err, r, "%s", why.text);
     if (r == 0 && child.status == 0) {
         *ret = job_id(&child.out);
         if (*ret)
-            return pl_buf_add(words, pl_buf_str(&child.err), child.err.len);
+            return pl_buf_add(messages, pl_buf_str(&child.err), child.err.len);
     }
     if (one_line(pl_buf_str(&child.err), &line) < 0)
         return pl_error_set(err, -ENOMEM, "out of memory");
     if (r < 0 && line.len == 0)
         pl_buf_adds(&line, why.text);
-    return unclear(run, chunk, env, r == 0 && child.status != 0 && !no_answer(pl_buf_str(&line)),
-                   pl_buf_str(&line), ret, err);
+    return resolve_missing_id(run, chunk, env,
+                              r == 0 && child.status != 0 && !is_no_answer(pl_buf_str(&line)),
+                              pl_buf_str(&line), ret, err);
 }
 
-/* ---- the whole ---- */
+/* ---- all chunks ---- */
 
-/* Arrays that this call submitted are taken back, so that nothing is half submitted. */
+/* Cancels the arrays that this call submitted, so that no part of a sweep stays submitted. */
 static void cancel(const struct pl_run *run, size_t from, char *const *env, struct pl_error *err)
 {
     for (size_t i = from; i < pl_run_n_submissions(run); i++) {
@@ -339,11 +342,10 @@ static void cancel(const struct pl_run *run, size_t from, char *const *env, stru
         _cleanup_(pl_child_finish) struct pl_child child = {0};
 
         if (pl_child_run(argv, env, PL_SUBMIT_SQUEUE_MS, &child, NULL) < 0 || child.status != 0)
-            pl_error_wrap(err, err->code, "job %s could not be cancelled",
-                          pl_run_submission(run, i).job);
+            pl_error_wrap(err, err->code, "cannot cancel job %s", pl_run_submission(run, i).job);
     }
     if (pl_run_n_submissions(run) > from)
-        pl_error_wrap(err, err->code, "the arrays submitted before were cancelled");
+        pl_error_wrap(err, err->code, "cancelled the arrays submitted before");
 }
 
 static unsigned max_parallel(const struct pl_run *run)
@@ -362,7 +364,7 @@ static int submit_chunks(struct pl_run *run,
                          size_t n_chunks,
                          bool resumed,
                          char *const *env,
-                         struct pl_buf *words,
+                         struct pl_buf *messages,
                          struct pl_error *err)
 {
     unsigned limit = max_parallel(run);
@@ -375,23 +377,22 @@ static int submit_chunks(struct pl_run *run,
         const char *after = limit && n ? pl_run_submission(run, n - 1).job : NULL;
 
         if (resumed)
-            r = look_up(run, &chunks[i], env, &job, err);
+            r = find_in_queue(run, &chunks[i], env, &job, err);
         if (r == 0 && !job)
             r = pl_submit_argv(pl_run_dir(run), pl_run_sbatch_args(run), &chunks[i], limit, after,
                                &argv);
         if (r == 0 && !job)
-            r = submit_chunk(run, &chunks[i], argv, env, &job, words, err);
+            r = submit_chunk(run, &chunks[i], argv, env, &job, messages, err);
         if (r < 0)
             return r;
         r = pl_run_add_submission(run, job, chunks[i].first, chunks[i].n, err);
         if (r < 0)
-            pl_error_wrap(err, r, "job %s is submitted, but not recorded (--resume will find it)",
-                          job);
+            pl_error_wrap(err, r, "job %s is submitted, but not recorded (--resume finds it)", job);
     }
     return r;
 }
 
-/* How many tasks one array may have. */
+/* Asks the controller how many tasks one array may have. */
 static int ask_limit(unsigned *ret, struct pl_error *err)
 {
     struct pl_slurm_limits limits;
@@ -402,13 +403,13 @@ static int ask_limit(unsigned *ret, struct pl_error *err)
     if (limits.max_array_tasks && limits.max_array_tasks < limits.max_array_size)
         limits.max_array_size = limits.max_array_tasks;
     if (limits.max_array_size == 0)
-        return pl_error_set(err, -EREMOTEIO, "this Slurm takes no job arrays (MaxArraySize=0)");
+        return pl_error_set(err, -EREMOTEIO, "this Slurm accepts no job arrays (MaxArraySize=0)");
     *ret = limits.max_array_size;
     return 0;
 }
 
 static int submit_rest(
-    struct pl_run *run, unsigned max, bool resumed, struct pl_buf *words, struct pl_error *err)
+    struct pl_run *run, unsigned max, bool resumed, struct pl_buf *messages, struct pl_error *err)
 {
     _cleanup_free_ struct pl_chunk *chunks = NULL;
     _cleanup_(pl_strv_freep) char **env = NULL;
@@ -419,13 +420,13 @@ static int submit_rest(
         r = pl_submit_env(environ, &env);
     if (r < 0)
         return pl_error_set(err, r, "out of memory");
-    r = submit_chunks(run, chunks, n_chunks, resumed, env, words, err);
+    r = submit_chunks(run, chunks, n_chunks, resumed, env, messages, err);
     if (r == -EREMOTEIO)
         cancel(run, before, env, err);
     return r;
 }
 
-int pl_submit_run(struct pl_run *run, bool resumed, struct pl_buf *words, struct pl_error *err)
+int pl_submit_run(struct pl_run *run, bool resumed, struct pl_buf *messages, struct pl_error *err)
 {
     _cleanup_free_ struct pl_chunk *all = NULL;
     size_t n_all, before = pl_run_n_submissions(run);
@@ -442,20 +443,20 @@ int pl_submit_run(struct pl_run *run, bool resumed, struct pl_buf *words, struct
         return pl_error_errno(err, errno, "cannot write to run folder '%s'", pl_run_dir(run));
     for (size_t i = 0; i < n_all; i++)
         asked |= all[i].n > DEFAULT_ARRAY_SIZE;
-    /* Few controllers take less than the default: the question for it is worth its time for big
-     * grids only, and after a refusal. Whether there is a controller shows soon enough. */
+    /* Few controllers accept less than the default, so ask for the limit only if the grid is
+     * larger, or after a refusal. sbatch itself shows whether a controller answers. */
     if (asked)
         r = ask_limit(&max, err);
     else if (resumed || !pl_slurm_conf_readable())
         r = pl_slurm_limits_ping(err);
     if (r == 0)
-        r = submit_rest(run, max, resumed, words, err);
+        r = submit_rest(run, max, resumed, messages, err);
     if (r == -EREMOTEIO && !asked && strstr(err->text, "Invalid job array specification")) {
         r = ask_limit(&max, err);
         if (r == 0)
-            r = submit_rest(run, max, resumed, words, err);
+            r = submit_rest(run, max, resumed, messages, err);
     }
     if (pl_run_n_submissions(run) > before && pl_run_index_add(run, &why) < 0)
-        pl_log_warn("submit", "not in the list of runs: %s", why.text);
+        pl_log_warn("submit", "cannot add the run to the index: %s", why.text);
     return r;
 }

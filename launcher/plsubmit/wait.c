@@ -8,16 +8,17 @@
 #include <string.h>
 #include <sys/inotify.h>
 
-/* Between two looks at all trials: inotify sees nothing that other hosts do. */
+/* Interval of checks of all trials: inotify does not report changes by other hosts. */
 #define SCAN_MS 2000
 #define QUEUE_LIMIT_MS 20000
 #define SOON_MS 1000
-#define SOON_LOOKS 5
+#define SOON_QUERIES 5
 
 /* RUNNING -> ENDED                    done
- *         -> SETTLING -> ENDED        another end: it counts once the job has left the queue, since
- *                                     a requeued one goes on
- *         -> MISSED -> ENDED          not in the queue at two looks, and no result: lost */
+ *         -> SETTLING -> ENDED        another result: it counts after the job has left the queue,
+ *                                     because a requeued job runs again
+ *         -> MISSED -> ENDED          not in two successive answers of the queue, no result: lost
+ */
 enum trial_mark {
     RUNNING,
     SETTLING,
@@ -29,11 +30,11 @@ struct waiting {
     const struct pl_run *run;
     unsigned char *marks; /* enum trial_mark of each trial */
     unsigned n_left, n_settling;
-    int notify;       /* -EBADF where there is no inotify */
-    int run_watch;    /* the run folder's own */
-    int *watches;     /* of each trial's folder; 0 while there is none */
-    unsigned *trials; /* of each watch */
-    size_t n_trials;  /* room in trials */
+    int notify;       /* negative without inotify */
+    int run_watch;    /* watch of the run folder */
+    int *watches;     /* watch of each trial's folder; 0: none yet */
+    unsigned *trials; /* trial of each watch */
+    size_t n_trials;  /* size of trials */
     struct pl_wait_result result;
 };
 
@@ -53,7 +54,7 @@ static void end(struct waiting *w, unsigned trial, bool done)
         w->result.other++;
 }
 
-/* The state in a trial's result; PL_TRIAL_RUNNING where there is none. */
+/* The state in a trial's result; PL_TRIAL_RUNNING without a result. */
 static enum pl_trial_state result_state(const struct waiting *w, unsigned trial)
 {
     _cleanup_(json_decrefp) json_t *result = NULL;
@@ -64,7 +65,7 @@ static enum pl_trial_state result_state(const struct waiting *w, unsigned trial)
     return state;
 }
 
-/* Has the trial's folder watched, from when it is there. */
+/* Watches the trial's folder if it exists. */
 static int watch(struct waiting *w, unsigned trial)
 {
     _cleanup_free_ char *path = NULL;
@@ -76,7 +77,7 @@ static int watch(struct waiting *w, unsigned trial)
     if (!path)
         return -ENOMEM;
     wd = inotify_add_watch(w->notify, path, IN_MOVED_TO | IN_CLOSE_WRITE);
-    if (wd <= 0) /* no folder yet, or no watch left: the scans see it */
+    if (wd <= 0) /* no folder yet, or no watch left: scan() checks this trial */
         return 0;
     if ((size_t)wd >= w->n_trials) {
         size_t n = (size_t)wd * 2;
@@ -92,8 +93,8 @@ static int watch(struct waiting *w, unsigned trial)
     return 0;
 }
 
-/* Looks at one trial's result. */
-static int look(struct waiting *w, unsigned trial)
+/* Checks one trial's result. */
+static int check_trial(struct waiting *w, unsigned trial)
 {
     enum pl_trial_state state;
     int r;
@@ -114,11 +115,11 @@ static int scan(struct waiting *w)
     int r = 0;
 
     for (unsigned trial = 0; trial < pl_run_n_trials(w->run) && r == 0; trial++)
-        r = look(w, trial);
+        r = check_trial(w, trial);
     return r;
 }
 
-/* A new trial folder, or a new file in one. */
+/* Handles a new trial folder, or a new file in one. */
 static int on_event(struct waiting *w, const struct inotify_event *event)
 {
     static const char prefix[] = "trial-";
@@ -130,13 +131,13 @@ static int on_event(struct waiting *w, const struct inotify_event *event)
         if (event->wd <= 0 || (size_t)event->wd >= w->n_trials)
             return 0;
         trial = w->trials[event->wd];
-        return w->watches[trial] == event->wd ? look(w, (unsigned)trial) : 0;
+        return w->watches[trial] == event->wd ? check_trial(w, (unsigned)trial) : 0;
     }
     if (event->len == 0 || strncmp(event->name, prefix, strlen(prefix)) != 0 ||
         pl_parse_int(event->name + strlen(prefix), 0, pl_run_n_trials(w->run) - 1, &trial, NULL) <
             0)
         return 0;
-    return look(w, (unsigned)trial);
+    return check_trial(w, (unsigned)trial);
 }
 
 static int on_events(struct waiting *w)
@@ -159,7 +160,7 @@ static int on_events(struct waiting *w)
     return r;
 }
 
-/* Notes the trial of a line "ARRAY TASK" of squeue. */
+/* Marks the trial of a line "ARRAY TASK" of squeue as queued. */
 static void note_queued(struct waiting *w, const char *line, size_t len, bool *queued)
 {
     char text[64], *space;
@@ -179,14 +180,14 @@ static void note_queued(struct waiting *w, const char *line, size_t len, bool *q
         queued[trial] = true;
 }
 
-/* What a look at the queue means for a trial. */
-static void judge(struct waiting *w, unsigned trial, bool queued)
+/* Applies the queue's answer to a trial. */
+static void apply_queue(struct waiting *w, unsigned trial, bool queued)
 {
     if (w->marks[trial] == ENDED)
         return;
     if (queued)
         mark(w, trial, RUNNING);
-    else if (w->marks[trial] == SETTLING) /* a later attempt may have ended meanwhile */
+    else if (w->marks[trial] == SETTLING) /* a later attempt may have ended since */
         end(w, trial, result_state(w, trial) == PL_TRIAL_DONE);
     else if (w->marks[trial] == MISSED)
         end(w, trial, false);
@@ -194,7 +195,7 @@ static void judge(struct waiting *w, unsigned trial, bool queued)
         mark(w, trial, MISSED);
 }
 
-/* Slurm's silence changes nothing. */
+/* Asks squeue which trials are queued. Without an answer nothing changes. */
 static int ask_queue(struct waiting *w)
 {
     _cleanup_(pl_child_finish) struct pl_child child = {0};
@@ -219,14 +220,14 @@ static int ask_queue(struct waiting *w)
         line += len + (line[len] == '\n');
     }
     for (unsigned trial = 0; trial < pl_run_n_trials(w->run); trial++)
-        judge(w, trial, queued[trial]);
+        apply_queue(w, trial, queued[trial]);
     return 0;
 }
 
-/* Waits for a change in the folder, or for the next look at all of it. */
+/* Waits for a change in the folder, or for the next scan. */
 static int wait_for_change(struct waiting *w, uint64_t *scanned_ns)
 {
-    /* A look at many trials takes its time, too. */
+    /* A scan of many trials takes long: scan less often. */
     uint64_t scan_ms = SCAN_MS + pl_run_n_trials(w->run);
     uint64_t passed_ms = (pl_now_ns() - *scanned_ns) / 1000000u;
     struct pollfd p = {.fd = w->notify, .events = POLLIN};
@@ -245,7 +246,7 @@ static int wait_for_change(struct waiting *w, uint64_t *scanned_ns)
 static int wait_all(struct waiting *w)
 {
     uint64_t asked_ns = pl_now_ns(), scanned_ns = asked_ns;
-    unsigned soon = SOON_LOOKS;
+    unsigned soon = SOON_QUERIES;
     int r = scan(w);
 
     while (r == 0 && w->n_left > 0) {
@@ -254,7 +255,7 @@ static int wait_all(struct waiting *w)
 
         r = wait_for_change(w, &scanned_ns);
         passed_ms = (pl_now_ns() - asked_ns) / 1000000u;
-        /* Only the queue's word is missing: a few looks come sooner. */
+        /* All results are there, only the queue must confirm them: ask sooner a few times. */
         settling = soon > 0 && w->n_settling == w->n_left && passed_ms >= SOON_MS;
         if (r < 0 || w->n_left == 0 || (!settling && passed_ms < PL_WAIT_QUEUE_S * 1000u))
             continue;

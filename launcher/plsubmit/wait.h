@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* plsubmit --wait: until every trial of a run has ended. The run folder is watched; Slurm is asked
- * at most once in PL_WAIT_QUEUE_S seconds, for jobs that are gone without a result. */
+/* plsubmit --wait: waits until every trial of a run has ended. It watches the run folder, and asks
+ * Slurm at most once in PL_WAIT_QUEUE_S seconds for jobs that ended without a result. */
 #ifndef PL_LAUNCHER_PLSUBMIT_WAIT_H
 #define PL_LAUNCHER_PLSUBMIT_WAIT_H
 
@@ -10,10 +10,10 @@
 
 struct pl_wait_result {
     unsigned done;  /* trials in state done */
-    unsigned other; /* ended in another way, or lost */
+    unsigned other; /* trials in another final state, or lost */
 };
 
-/* 0, -ENOMEM or -errno of the run folder. */
+/* Returns 0, -ENOMEM or -errno of the run folder. */
 int pl_wait_run(const struct pl_run *run, struct pl_wait_result *ret, struct pl_error *err);
 
 #endif

@@ -82,7 +82,7 @@ fake() {
         run -1 --separate-stderr plsubmit $args true
         [ "$output" = '' ]
         [ "${#stderr_lines[@]}" = 1 ]
-        [[ $stderr == "plsubmit: sbatch refused it: "*"$words"* ]]
+        [[ $stderr == "plsubmit: sbatch refused the array: "*"$words"* ]]
         [ -z "$(ls runs)" ]
     done <<'TXT'
 -p nowhere
@@ -103,7 +103,7 @@ TXT
     SLURM_CONF=$PWD/dead.conf run -75 --separate-stderr plsubmit --grid a=1,2 true
     (($(now_ms) - start < 10000))
     [ "$output" = '' ]
-    [[ $stderr =~ ^plsubmit:\ .*"; later: plsubmit --resume "(runs/true-[a-z2-7]{6})$ ]]
+    [[ $stderr =~ ^plsubmit:\ .*"; try again later: plsubmit --resume "(runs/true-[a-z2-7]{6})$ ]]
     folder=${BASH_REMATCH[1]}
     # shellcheck disable=SC2012 # names of ours
     [ "$(ls "$folder" | tr '\n' ' ')" = 'job.sh key sweep.json trials.jsonl ' ]
@@ -126,7 +126,7 @@ TXT
     kill -CONT "$pid"
     [ "$status" = 75 ]
     ((took < 20000))
-    [[ $stderr == *"gives no answer within 10 s; later: plsubmit --resume runs/"* ]]
+    [[ $stderr == *"did not answer within 10 s; try again later: plsubmit --resume runs/"* ]]
     # Whether or not it finds the question in its socket now: the trial runs once.
     submit --resume "${stderr##*--resume }" --wait
     wait_for 60 queue_is_empty
@@ -177,7 +177,7 @@ exit 1
 TXT
     run -1 --separate-stderr plsubmit --sbatch hold --grid "i=$(seq -s, 0 1001)" true
     [ "${#stderr_lines[@]}" = 1 ]
-    [[ $stderr == *'were cancelled: sbatch refused it: '*'violates accounting policy' ]]
+    [[ $stderr == *'cancelled the arrays submitted before: sbatch refused the array: '*'violates accounting policy' ]]
     wait_for 20 queue_is_empty
 }
 
@@ -227,14 +227,14 @@ echo $$ >sbatch.pid
 exec tail -f /dev/null
 TXT
     run -130 --separate-stderr timeout --preserve-status -s INT 1 plsubmit true
-    [[ $stderr =~ ^plsubmit:\ interrupted\;\ finish\ with:\ plsubmit\ --resume\ (runs/true-[a-z2-7]{6})$ ]]
+    [[ $stderr =~ ^plsubmit:\ interrupted\;\ submit\ the\ rest\ with:\ plsubmit\ --resume\ (runs/true-[a-z2-7]{6})$ ]]
     wait_for 10 eval '! kill -0 "$(<sbatch.pid)"'
     rm fakes/sbatch
     hash -r
     submit --resume "${BASH_REMATCH[1]}" --wait
 
     run -143 --separate-stderr timeout --preserve-status 3 plsubmit --wait --sbatch hold true
-    [[ $stderr == "plsubmit: interrupted; the trials go on: plstat sweep true-"* ]]
+    [[ $stderr == "plsubmit: interrupted; the trials continue: plstat sweep true-"* ]]
 }
 
 @test "a second array of the same run ends at once and changes nothing" {

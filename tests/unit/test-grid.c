@@ -75,8 +75,8 @@ static void test_add_bad_form(void **state)
     bad("a=\"", "closing");
     bad("a=\"x", "closing");
     bad("a=\"x\"\"", "closing");
-    bad("a=\"x\"y", "behind");
-    bad("a=\"x\" ,y", "behind");
+    bad("a=\"x\"y", "after");
+    bad("a=\"x\" ,y", "after");
     bad("a=1,1", "twice");
     bad("a=1,2,\"1\"", "twice");
     bad("a=\"\",\"\"", "twice");
