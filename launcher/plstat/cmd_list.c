@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* plstat: the user's sweeps and jobs. Shown are sweeps that are under way or were submitted lately
- * and jobs that have not ended; with --all everything that is known. */
+/* plstat: the user's sweeps and jobs. It shows sweeps that have not ended or were submitted within
+ * RECENT_S, and jobs that have not ended; with --all it shows all. */
 #include "common/base/fs.h"
 #include "common/base/parse.h"
 #include "common/proto/json.h"
@@ -19,15 +19,15 @@
 struct list {
     struct pl_plstat *ps;
     const struct pl_slurm_jobs *jobs; /* NULL: Slurm cannot be asked */
-    json_t *arrays;                   /* job number -> sweep, of all known runs */
+    json_t *arrays;                   /* job number -> sweep, for all runs of the index */
     struct pl_table table;
-    json_t *sweeps;       /* JSON */
-    struct pl_buf causes; /* lines under the table */
+    json_t *sweeps;       /* for --json */
+    struct pl_buf causes; /* lines below the table, each with a NUL */
     size_t n_causes, n_shown;
     struct pl_error *err;
 };
 
-/* True where one of the run's arrays is in Slurm's list and has not ended. */
+/* True if one of the run's arrays is in Slurm's list and has not ended. */
 static bool active(const struct list *l, const json_t *jobs)
 {
     const json_t *job;
@@ -64,7 +64,7 @@ static int add_causes(struct list *l, const struct pl_run_status *s)
         if (r == 0)
             r = pl_buf_addf(&l->causes, "! %s %s", name, pl_buf_str(&cause));
         if (r == 0)
-            r = pl_buf_add(&l->causes, "", 1); /* lines end in NUL: causes are foreign text */
+            r = pl_buf_add(&l->causes, "", 1); /* NUL ends a line: causes may have newlines */
         if (r < 0)
             return r;
         l->n_causes++;
@@ -72,7 +72,7 @@ static int add_causes(struct list *l, const struct pl_run_status *s)
     return 0;
 }
 
-/* "3 running 1 failed", without what the other columns say. */
+/* Adds "3 running 1 failed": the counts of the states that have no column. */
 static void add_note(struct list *l, const struct pl_run_status *s)
 {
     static const enum pl_trial_state shown[] = {
@@ -164,7 +164,7 @@ static int each_run(void *ctx, const char *sweep, const char *folder, json_t *li
     if (r == -ENOMEM)
         return r;
     if (r < 0) {
-        /* A folder that somebody deleted is no news, one that cannot be read is. */
+        /* A deleted folder needs no note. */
         if (r != -ENOENT)
             pl_notes_add(&l->ps->notes, true, "%s", pl_error_text(&err));
         return 0;
@@ -172,7 +172,7 @@ static int each_run(void *ctx, const char *sweep, const char *folder, json_t *li
     return add_run(l, run);
 }
 
-/* ---- jobs without a run ---- */
+/* ---- jobs without a run folder ---- */
 
 static const char *sweep_of(const struct list *l, const struct pl_slurm_job *job)
 {
@@ -192,7 +192,7 @@ static void add_job_row(struct list *l, const struct pl_slurm_job *job)
     pl_slurm_job_id(job, text, sizeof(text));
     pl_table_cell(&l->table, PL_TERM_PLAIN, text);
     pl_table_cell(&l->table, PL_TERM_PLAIN, job->name);
-    pl_table_cell(&l->table, pl_words_style(state), pl_trial_state_name(state));
+    pl_table_cell(&l->table, pl_words_trial_style(state), pl_trial_state_name(state));
     pl_table_cell(&l->table, PL_TERM_PLAIN, NULL);
     pl_table_cell(&l->table, PL_TERM_PLAIN, NULL);
     pl_words_duration(until - (double)job->started, text, sizeof(text));
@@ -235,9 +235,9 @@ static int print(struct list *l)
 
     if (l->n_shown == 0)
         return pl_plstat_line(ps, PL_TERM_PLAIN,
-                              ps->all ? "no sweeps and no jobs yet: see plsubmit --help"
-                                      : "no sweep or job of late: plstat --all "
-                                        "shows older ones, plsubmit starts one");
+                              ps->all ? "no sweeps or jobs yet: see plsubmit --help"
+                                      : "no recent sweeps or jobs: plstat --all lists older ones, "
+                                        "plsubmit starts one");
     r = pl_table_print(&l->table, ps->columns, ps->color, &ps->text);
     for (size_t at = 0; r == 0 && at < l->causes.len; at += strlen(l->causes.data + at) + 1)
         r = pl_plstat_line(ps, PL_TERM_RED, "%s", l->causes.data + at);
@@ -270,7 +270,8 @@ static int collect(struct list *l)
     }
     r = pl_run_index_each(each_run, l, l->err);
     if (r < 0 && r != -ENOMEM) {
-        pl_notes_add(&l->ps->notes, true, "cannot look for sweeps: %s", pl_error_text(l->err));
+        pl_notes_add(&l->ps->notes, true, "cannot read the index of runs: %s",
+                     pl_error_text(l->err));
         r = 0;
     }
     if (r == 0)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* plstat show JOB: the ranks. Those that agree are folded, those that differ stand alone. */
+/* plstat show JOB: the ranks. Equal ranks share a line (fold.h). */
 #include "common/base/fs.h"
 #include "common/proto/json.h"
 #include "common/run/run_state.h"
@@ -54,17 +54,17 @@ static int add_params(struct pl_plstat *ps, const struct pl_trial_status *ts)
     return r < 0 || !line.len ? r : pl_plstat_line(ps, PL_TERM_PLAIN, "with%s", pl_buf_str(&line));
 }
 
-/* What stands in place of ranks, or how old they are. */
+/* Adds the source and age of the ranks, or the reason why there are none. */
 static int add_origin(struct pl_plstat *ps, const struct pl_trial_status *ts)
 {
     bool ranks = json_array_size(json_object_get(ts->doc, "ranks")) > 0;
 
     if (ts->state == PL_TRIAL_WAITING && ts->slurm)
         return pl_plstat_line(ps, PL_TERM_PLAIN, "waits in Slurm's queue: %s",
-                              ts->slurm->reason ? ts->slurm->reason : "no reason given yet");
+                              ts->slurm->reason ? ts->slurm->reason : "no reason yet");
     if (ts->state == PL_TRIAL_WAITING)
         return pl_plstat_line(ps, PL_TERM_PLAIN, "%s",
-                              ts->submitted ? "has not started yet" : "was not submitted yet");
+                              ts->submitted ? "has not started yet" : "is not submitted yet");
     if (ts->state == PL_TRIAL_RUNNING && ts->source == PL_SOURCE_HUB)
         return pl_plstat_line(ps, PL_TERM_DIM, "live, from the hub");
     if (ts->state == PL_TRIAL_RUNNING && ts->source == PL_SOURCE_STATUS)
@@ -72,7 +72,7 @@ static int add_origin(struct pl_plstat *ps, const struct pl_trial_status *ts)
     if (!ranks && ts->state == PL_TRIAL_RUNNING)
         return pl_plstat_line(ps, PL_TERM_PLAIN, "no rank has started yet");
     if (!ranks)
-        return pl_plstat_line(ps, PL_TERM_PLAIN, "it left nothing about its ranks");
+        return pl_plstat_line(ps, PL_TERM_PLAIN, "no data about its ranks");
     return 0;
 }
 
@@ -95,7 +95,7 @@ static const char *text_of(const json_t *rank, const char *key)
     return s ? s : "";
 }
 
-/* "0.64" or, where the ranks differ, "0.64..0.66". */
+/* Formats "0.64" or, if the ranks differ, "0.64..0.66". */
 static void metric_range(const struct pl_fold_group *g, const char *name, char *ret, size_t size)
 {
     char low_text[32], high_text[32];
@@ -106,7 +106,7 @@ static void metric_range(const struct pl_fold_group *g, const char *name, char *
 
         if (!value || pl_run_state_number(value, &v) < 0)
             continue;
-        if (isnan(v) || isnan(low)) { /* NaN wins: it is what one has to see */
+        if (isnan(v) || isnan(low)) { /* NaN has precedence: it is a failure */
             low = high = v;
             if (isnan(v))
                 break;
@@ -131,7 +131,7 @@ static int add_metric(struct pl_buf *line, const struct pl_fold_group *g, const 
     return pl_buf_addf(line, "%s%s %s", line->len ? "  " : "", name, range);
 }
 
-/* The objective first, then what else the first rank of the group that has any reports. */
+/* Adds the objective, then the other metrics of the group's first rank that has any. */
 static void add_metrics(struct pl_table *t, const struct pl_fold_group *g, const char *objective)
 {
     _cleanup_(pl_buf_finish) struct pl_buf line = {0};
@@ -238,7 +238,7 @@ static int add_group(struct pl_table *t,
     if (gpus)
         pl_gpus_cells(t, ts->doc, g);
     add_metrics(t, g, s->objective);
-    pl_words_end(first, status, sizeof(status));
+    pl_words_exit_short(first, status, sizeof(status));
     pl_table_cell(t, PL_TERM_PLAIN, status);
     pl_table_cell(t, culprit ? PL_TERM_RED : PL_TERM_DIM,
                   culprit ? "cause" : text_of(first, "role"));
@@ -300,7 +300,7 @@ print_trial(struct pl_plstat *ps, const struct pl_run_status *s, const struct pl
     return r;
 }
 
-/* All trials that have started, or the one asked for. */
+/* Prints all trials that have started, or the one asked for. */
 static int print(struct pl_plstat *ps, const struct pl_run_status *s)
 {
     size_t shown = 0;
@@ -337,7 +337,7 @@ static int print_slurm(struct pl_plstat *ps, const struct pl_slurm_job *job)
                        job->nodes ? "  " : "", job->nodes ? job->nodes : "");
     if (r == 0 && state == PL_TRIAL_WAITING)
         r = pl_plstat_line(ps, PL_TERM_PLAIN, "waits in Slurm's queue: %s",
-                           job->reason ? job->reason : "no reason given yet");
+                           job->reason ? job->reason : "no reason yet");
     if (r == 0 && pl_slurm_state_final(job->state) && job->signal >= 0)
         r = pl_plstat_line(ps, PL_TERM_PLAIN, "ended as %s, signal %lld", job->state,
                            (long long)job->signal);

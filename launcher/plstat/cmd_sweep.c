@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* plstat sweep SWEEP: the trials with their parameters, states and objective. */
+/* plstat sweep SWEEP: the trials with parameters, state and objective. */
 #include "common/base/fs.h"
 #include "common/proto/json.h"
 #include "launcher/plstat/plstat.h"
@@ -84,7 +84,7 @@ static void add_row(const struct pl_run_status *s,
     pl_table_cellf(t, plain, "%u", ts->trial);
     for (size_t i = 0; i < n_axes; i++)
         pl_table_cell(t, plain, pl_json_string(ts->params, pl_run_axis(s->run, i)));
-    pl_table_cell(t, pl_words_style(ts->state), pl_trial_state_name(ts->state));
+    pl_table_cell(t, pl_words_trial_style(ts->state), pl_trial_state_name(ts->state));
     pl_table_cell(t, PL_TERM_PLAIN, ts->job);
     pl_table_cellf(t, PL_TERM_PLAIN, ts->attempts > 1 ? "%u" : "%.0u",
                    ts->attempts > 1 ? ts->attempts : 0);
@@ -97,7 +97,7 @@ static void add_row(const struct pl_run_status *s,
     pl_table_cell(t, PL_TERM_DIM, note_of(ts, text, sizeof(text)));
 }
 
-/* Under the table: what broke, and where to read on. */
+/* Adds the failures below the table, and the command that explains them. */
 static int add_causes(struct pl_plstat *ps, const struct pl_run_status *s)
 {
     size_t bad = 0;
@@ -114,7 +114,7 @@ static int add_causes(struct pl_plstat *ps, const struct pl_run_status *s)
             r = pl_plstat_line(ps, PL_TERM_RED, "! trial %u %s", ts->trial, pl_buf_str(&cause));
     }
     if (r == 0 && bad > CAUSE_LINES_MAX)
-        r = pl_plstat_line(ps, PL_TERM_RED, "! and %zu more", bad - CAUSE_LINES_MAX);
+        r = pl_plstat_line(ps, PL_TERM_RED, "! %zu more", bad - CAUSE_LINES_MAX);
     if (r == 0 && bad)
         r = pl_plstat_line(ps, PL_TERM_PLAIN, "-> plstat why %s", pl_run_sweep(s->run));
     return r;

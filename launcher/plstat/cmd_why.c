@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* plstat why JOB: what broke first. The cause comes last, as logs are read from their end. */
+/* plstat why JOB: the first failure. The cause comes last, because readers start at the end. */
 #include "common/base/fs.h"
 #include "common/proto/json.h"
 #include "common/proto/protocol.h"
@@ -12,8 +12,7 @@
 #include <math.h>
 #include <string.h>
 
-/* The trial that failed first; NULL where none did. A trial that runs counts once its hub has
- * found a cause. */
+/* The trial that failed first; NULL: none. A running trial counts if its hub has found a cause. */
 static const struct pl_trial_status *first_failure(const struct pl_run_status *s, size_t *ret_n)
 {
     const struct pl_trial_status *first = NULL;
@@ -35,7 +34,7 @@ static const struct pl_trial_status *first_failure(const struct pl_run_status *s
     return first;
 }
 
-/* The cause as it is shown: what is missing in it is taken from the rank and from its stderr. */
+/* The cause to show. The rank and its stderr provide missing keys. */
 static json_t *make_cause(const struct pl_run_status *s, const struct pl_trial_status *ts)
 {
     static const char *const keys[] = {"node", "pid"};
@@ -95,7 +94,7 @@ add_head(struct pl_plstat *ps, const struct pl_run_status *s, const struct pl_tr
     return r < 0 ? r : pl_plstat_line(ps, PL_TERM_BOLD, "%s", pl_buf_str(&line));
 }
 
-/* Where to read on: the rank's own file. */
+/* Adds the path of the rank's stderr file. */
 static int add_log(struct pl_plstat *ps,
                    const struct pl_run_status *s,
                    const struct pl_trial_status *ts,
@@ -117,7 +116,7 @@ static int add_log(struct pl_plstat *ps,
     return pl_buf_addc(&ps->text, '\n');
 }
 
-/* Failures that are as early as the clocks can tell: said, not guessed at. */
+/* Adds failures that may be as early as the cause, within the accuracy of the clocks. */
 static int add_tied(struct pl_plstat *ps, const json_t *cause)
 {
     const json_t *other;
@@ -131,8 +130,7 @@ static int add_tied(struct pl_plstat *ps, const json_t *cause)
             continue;
         r = pl_words_cause(other, &line);
         if (r == 0)
-            r = pl_plstat_line(ps, PL_TERM_YELLOW, "as early, by the clocks: %s",
-                               pl_buf_str(&line));
+            r = pl_plstat_line(ps, PL_TERM_YELLOW, "possibly as early: %s", pl_buf_str(&line));
     }
     return r;
 }
@@ -164,7 +162,7 @@ static int print(struct pl_plstat *ps,
     if (r == 0)
         r = pl_timeline_print(ps, s->run, ts, cause);
     if (r == 0 && n_failed > 1)
-        r = pl_plstat_line(ps, PL_TERM_PLAIN, "later %zu more trial%s ended badly: plstat sweep %s",
+        r = pl_plstat_line(ps, PL_TERM_PLAIN, "%zu more trial%s failed: plstat sweep %s",
                            n_failed - 1, n_failed == 2 ? "" : "s", pl_run_sweep(s->run));
     if (r == 0)
         r = pl_gpus_print(ps, ts->doc, false, ts->ended_s);

@@ -13,26 +13,26 @@ void pl_target_finish(struct pl_target *target)
     *target = (struct pl_target){.trial = -1, .job = -1, .task = -1};
 }
 
-/* "123" and "123_4". */
-static void parse_job(const char *what, int64_t *ret_job, int64_t *ret_task)
+/* Parses "123" and "123_4". */
+static void parse_job(const char *word, int64_t *ret_job, int64_t *ret_task)
 {
-    size_t digits = strspn(what, "0123456789");
+    size_t digits = strspn(word, "0123456789");
     char number[24];
 
-    if (digits == 0 || digits >= sizeof(number) || (what[digits] && what[digits] != '_'))
+    if (digits == 0 || digits >= sizeof(number) || (word[digits] && word[digits] != '_'))
         return;
-    memcpy(number, what, digits);
+    memcpy(number, word, digits);
     number[digits] = '\0';
-    if (what[digits] && pl_parse_int(what + digits + 1, 0, UINT32_MAX, ret_task, NULL) < 0)
+    if (word[digits] && pl_parse_int(word + digits + 1, 0, UINT32_MAX, ret_task, NULL) < 0)
         return;
     if (pl_parse_int(number, 1, UINT32_MAX, ret_job, NULL) < 0)
         *ret_job = *ret_task = -1;
 }
 
-/* RUN/trial-0007 and RUN/trial-0007/attempt-0. -ENOENT where it is no such folder. */
-static int find_trial_folder(const char *what, struct pl_run_ref *ret)
+/* Finds RUN/trial-0007 and RUN/trial-0007/attempt-0. -ENOENT for other folders. */
+static int find_trial_folder(const char *word, struct pl_run_ref *ret)
 {
-    _cleanup_free_ char *path = realpath(what, NULL);
+    _cleanup_free_ char *path = realpath(word, NULL);
     char *slash = path ? strrchr(path, '/') : NULL, *number;
 
     if (slash && strncmp(slash, "/attempt-", 9) == 0) {
@@ -51,10 +51,10 @@ static int find_trial_folder(const char *what, struct pl_run_ref *ret)
     return 0;
 }
 
-/* RUN and RUN/TRIAL, without a look at the index: for when that cannot be read. */
-static int find_run_folder(const char *what, struct pl_run_ref *ret)
+/* Finds RUN and RUN/TRIAL without the index, which may be unreadable. */
+static int find_run_folder(const char *word, struct pl_run_ref *ret)
 {
-    _cleanup_free_ char *folder = strdup(what), *file = NULL;
+    _cleanup_free_ char *folder = strdup(word), *file = NULL;
     char *slash;
 
     for (int64_t trial = -1; folder;) {
@@ -73,19 +73,19 @@ static int find_run_folder(const char *what, struct pl_run_ref *ret)
     return -ENOENT;
 }
 
-int pl_target_find(const char *what, struct pl_target *ret, struct pl_error *err)
+int pl_target_find(const char *word, struct pl_target *ret, struct pl_error *err)
 {
     struct pl_target t = {.trial = -1, .job = -1, .task = -1};
     _cleanup_(pl_run_ref_finish) struct pl_run_ref ref = {.trial = -1};
     struct pl_error why = {0};
     int r;
 
-    if (!*what)
-        return pl_error_set(err, -EINVAL, "an empty word is no job");
-    parse_job(what, &t.job, &t.task);
-    r = pl_run_index_find(what, &ref, &why);
+    if (!*word)
+        return pl_error_set(err, -EINVAL, "JOB must not be empty");
+    parse_job(word, &t.job, &t.task);
+    r = pl_run_index_find(word, &ref, &why);
     if (r < 0 && r != -ENOMEM && !ref.folder &&
-        (find_run_folder(what, &ref) == 0 || find_trial_folder(what, &ref) == 0))
+        (find_run_folder(word, &ref) == 0 || find_trial_folder(word, &ref) == 0))
         r = 0;
     if (r == 0) {
         t.trial = ref.trial;

@@ -1,21 +1,22 @@
 /* SPDX-License-Identifier: MIT */
-/* What a person writes for JOB: "123", "123_4", a sweep, SWEEP/TRIAL, a run folder, FOLDER/TRIAL or
- * a trial's (or attempt's) own folder. */
+/* Resolves the JOB of the command line: "123", "123_4", a sweep, SWEEP/TRIAL, a run folder,
+ * FOLDER/TRIAL, or the folder of a trial or attempt. */
 #ifndef PL_LAUNCHER_PLSTAT_FIND_H
 #define PL_LAUNCHER_PLSTAT_FIND_H
 
 #include "common/run/run_folder.h"
 
 struct pl_target {
-    struct pl_run *run; /* NULL: at most Slurm knows it */
+    struct pl_run *run; /* NULL: only Slurm may know the job */
     int64_t trial;      /* -1: the whole sweep */
-    int64_t job, task;  /* where `what` has the form 123 or 123_4; else -1 */
-    char *unreadable;   /* why the run folder that was made for it cannot be read; NULL */
+    int64_t job, task;  /* of a word 123 or 123_4; else -1 */
+    char *unreadable;   /* why the job's run folder cannot be read; NULL: no such error */
 };
 void pl_target_finish(struct pl_target *target);
 
-/* Finds it in ~/.plume/runs.jsonl, then among folders. Does not ask Slurm: where run is NULL, job
- * says what to ask for. -ENOENT where it is neither; -EINVAL where the run has no such trial. */
-int pl_target_find(const char *what, struct pl_target *ret, struct pl_error *err);
+/* Finds the run in ~/.plume/runs.jsonl, then among folders. Does not ask Slurm: if run is NULL, job
+ * and task are the job to ask for. -ENOENT: no such run and no job number, or the run has no such
+ * trial. -EINVAL: the word is empty. */
+int pl_target_find(const char *word, struct pl_target *ret, struct pl_error *err);
 
 #endif

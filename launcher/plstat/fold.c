@@ -4,13 +4,13 @@
 
 #include <string.h>
 
-/* What ranks must share to be folded. */
+/* A rank with the values that equal ranks share. */
 struct item {
     const json_t *rank;
     size_t index;
     const char *state, *role;
     int64_t exit, signal, step;
-    size_t group_n, group_first; /* after counting */
+    size_t group_n, group_first; /* set by mark_groups() */
 };
 
 void pl_fold_finish(struct pl_fold *fold)
@@ -59,8 +59,8 @@ static bool agree(const struct item *a, const struct item *b)
            a->signal == b->signal && a->step == b->step;
 }
 
-/* Steps within one of the median count as the same: ranks report at different moments. Ranks that
- * have ended agree whatever their last step was. */
+/* Sets steps within one of the median to the median, because ranks report at different times. The
+ * last step of an ended rank does not count. */
 static int level_steps(struct item *items, size_t n)
 {
     int64_t *steps = calloc(n + 1, sizeof(*steps)), median;
@@ -91,7 +91,7 @@ static int by_first(const void *va, const void *vb)
     return a->index < b->index ? -1 : 1;
 }
 
-/* Marks groups, breaks up those whose members stand alone. */
+/* Marks groups, and splits small ones into single ranks. */
 static void mark_groups(struct item *items, size_t n, bool all)
 {
     size_t largest = 0;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* Ranks that agree become one line, those that differ stand alone (the rule of NCCL's RAS): the
- * largest group is always folded, another one only where it has more than PL_FOLD_ALONE_MAX
- * members or a quarter of all. Ranks agree when state, exit or signal, role and, but for a step of
- * slack, the step are the same. */
+/* Folds equal ranks into one line (the rule of NCCL's RAS). The largest group is always folded;
+ * another group only if it has more than PL_FOLD_ALONE_MAX ranks or more than a quarter of all
+ * ranks. Ranks are equal if state, exit or signal, role and step are equal. Steps within one of the
+ * median count as equal. */
 #ifndef PL_LAUNCHER_PLSTAT_FOLD_H
 #define PL_LAUNCHER_PLSTAT_FOLD_H
 
@@ -25,7 +25,7 @@ struct pl_fold {
 };
 void pl_fold_finish(struct pl_fold *fold);
 
-/* Folds ranks[] of a run-state document. all: every rank on its own. -ENOMEM. */
+/* Folds ranks[] of a run-state document. all: each rank is a group. -ENOMEM. */
 int pl_fold_ranks(const json_t *doc, bool all, struct pl_fold *ret, struct pl_error *err);
 
 #endif

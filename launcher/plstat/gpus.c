@@ -9,10 +9,10 @@
 #define LINES_MAX 8
 #define GIB 1073741824.0
 
-/* A GPU and a rank's share of it. */
+/* Gets a GPU and a rank's share of it. */
 typedef void (*visit_f)(void *ctx, const json_t *gpu, const json_t *share);
 
-/* only: the name of one node; NULL for all of them. */
+/* Calls f for each share. only: the name of one node; NULL: all nodes. */
 static void visit(const json_t *doc, const char *only, visit_f f, void *ctx)
 {
     json_t *node, *gpu, *share;
@@ -201,7 +201,7 @@ static int add_slow(struct pl_buf *line, const json_t *gpu)
     if (pl_json_int(gpu, "clock_mhz", &now) == 0 && pl_json_int(gpu, "clock_max_mhz", &most) == 0)
         r = pl_buf_addf(line, "%lld of %lld MHz, ", (long long)now, (long long)most);
     if (r == 0)
-        r = pl_buf_adds(line, "held down by ");
+        r = pl_buf_adds(line, "reduced by ");
     json_array_foreach (json_object_get(gpu, "throttle"), i, reason)
         if (r == 0 && json_is_string(reason))
             r = pl_buf_addf(line, "%s%s", i ? ", " : "", json_string_value(reason));
@@ -265,7 +265,7 @@ int pl_gpus_print(struct pl_plstat *ps, const json_t *doc, bool running, double 
                 r = print_slow(ps, node, o);
     }
     if (r == 0 && n > LINES_MAX)
-        r = pl_plstat_line(ps, PL_TERM_PLAIN, "and %zu more about GPUs: --json has them",
+        r = pl_plstat_line(ps, PL_TERM_PLAIN, "%zu more lines about GPUs: see --json",
                            n - LINES_MAX);
     return r;
 }
@@ -282,7 +282,7 @@ int pl_gpus_print_cause(struct pl_plstat *ps, const json_t *cause)
         return 0;
     pl_json_int(error, "gpu", &index);
     r = pl_buf_addf(&line, "its GPU %lld, %.1f s %s: ", (long long)index, fabs(before_s),
-                    before_s >= 0 ? "before" : "later");
+                    before_s >= 0 ? "before" : "after");
     if (r == 0)
         r = add_error(&line, error);
     return r < 0 ? r : pl_plstat_line(ps, PL_TERM_RED, "      %s", pl_buf_str(&line));

@@ -10,7 +10,7 @@
 #define THREADS_MAX 16
 #define ONE_LIMIT_MS 1500u
 
-struct crew {
+struct query_pool {
     struct pl_hub_query **queries;
     size_t n;
     const unsigned char *secret;
@@ -57,7 +57,7 @@ static void ask(struct pl_hub_query *q, const unsigned char *secret, uint64_t li
     unsigned left_ms = now < limit_ns ? (unsigned)((limit_ns - now) / 1000000u) : 0;
 
     if (left_ms == 0) {
-        pl_error_set(&q->err, -ETIMEDOUT, "not asked: too many hubs do not answer");
+        pl_error_set(&q->err, -ETIMEDOUT, "not asked: other hubs used up the time limit");
         return;
     }
     if (pl_hub_ask(q->host, q->port, &q->id, secret, "snapshot", "snapshot",
@@ -71,7 +71,7 @@ static void ask(struct pl_hub_query *q, const unsigned char *secret, uint64_t li
 
 static void *work(void *arg)
 {
-    struct crew *c = arg;
+    struct query_pool *c = arg;
     size_t i;
 
     while ((i = atomic_fetch_add(&c->next, 1)) < c->n)
@@ -84,13 +84,13 @@ void pl_hub_query_all(struct pl_hub_query **queries,
                       const unsigned char secret[PL_KEY_SIZE],
                       unsigned limit_ms)
 {
-    struct crew c = {queries, n, secret, pl_now_ns() + (uint64_t)limit_ms * 1000000u, 0};
+    struct query_pool c = {queries, n, secret, pl_now_ns() + (uint64_t)limit_ms * 1000000u, 0};
     pthread_t threads[THREADS_MAX] = {0};
     size_t started = 0;
 
     if (n == 0)
         return;
-    json_object_seed(0); /* once, before there are threads */
+    json_object_seed(0); /* before the first thread: seeding is not thread-safe */
     while (started < PL_MIN(n - 1, (size_t)THREADS_MAX) &&
            pthread_create(&threads[started], NULL, work, &c) == 0)
         started++;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Asks the hubs of several running trials for their state at once. */
+/* Asks the hubs of several running trials for their state in parallel. */
 #ifndef PL_LAUNCHER_PLSTAT_HUB_QUERY_H
 #define PL_LAUNCHER_PLSTAT_HUB_QUERY_H
 
@@ -13,14 +13,14 @@ struct pl_hub_query {
     uint16_t port;
     struct pl_session_id id;
     /* out */
-    json_t *state; /* the run-state document, the caller's; NULL where the hub did not answer */
+    json_t *state; /* run-state document, owned by the caller; NULL: no answer */
     struct pl_error err;
 };
 
-/* Fills the address from the "hub" object of a status.json. -EINVAL where it is none. */
+/* Sets the address from the "hub" object of a status.json. -EINVAL if it is no address. */
 int pl_hub_query_init(struct pl_hub_query *q, const json_t *hub);
 
-/* Asks all, some at a time, for limit_ms together. secret: see pl_key_load(). */
+/* Asks all hubs with a limit of limit_ms for all of them. secret: see pl_key_load(). */
 void pl_hub_query_all(struct pl_hub_query **queries,
                       size_t n,
                       const unsigned char secret[PL_KEY_SIZE],

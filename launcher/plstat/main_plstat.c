@@ -14,7 +14,7 @@ static int set_color(void *ctx, const struct pl_option *o, const char *value, st
     struct pl_plstat *ps = ctx;
 
     if (pl_term_color_parse(value, &ps->color_choice) < 0)
-        return pl_error_set(err, -EINVAL, "'%s' is none of auto, always, never", value);
+        return pl_error_set(err, -EINVAL, "'%s' is not auto, always or never", value);
     return 0;
 }
 
@@ -33,30 +33,31 @@ static int set_watch(void *ctx, const struct pl_option *o, const char *value, st
 }
 
 static const struct pl_option options[] = {
-    {"json", 'j', NULL, "Output", "one JSON document, schema plstat/1; with --watch one a line",
+    {"json", 'j', NULL, "Output",
+     "print one JSON document, schema plstat/1; with --watch one per line",
      PL_OPTION_TRUE(struct pl_plstat, json)},
-    {"watch", 'w', "[SEC]", NULL, "again every SEC seconds (2 where none is given)",
+    {"watch", 'w', "[SEC]", NULL, "repeat the report every SEC seconds (2)",
      PL_OPTION_CALL(set_watch)},
-    {"all", 'a', NULL, NULL, "old sweeps and ended jobs too; with show every rank on its own line",
+    {"all", 'a', NULL, NULL, "also list older sweeps and ended jobs; with show: one line per rank",
      PL_OPTION_TRUE(struct pl_plstat, all)},
-    {"color", 0, "WHEN", NULL, "auto, always or never; auto heeds NO_COLOR",
+    {"color", 0, "WHEN", NULL, "auto (default: on a terminal without NO_COLOR), always or never",
      PL_OPTION_CALL(set_color)},
-    {"check", 0, NULL, NULL, "exit with 1 where something that is shown failed",
+    {"check", 0, NULL, NULL, "exit with 1 if a trial or job shown has failed",
      PL_OPTION_TRUE(struct pl_plstat, check)},
     {0},
 };
 
 /* The table of commands: parsing and help come from it. */
 static const struct command {
-    const char *name; /* NULL: none given */
-    const char *arg;  /* what it takes; NULL nothing */
+    const char *name; /* NULL: the command without a name */
+    const char *arg;  /* NULL: no argument */
     const char *help;
     int (*run)(struct pl_plstat *ps, struct pl_error *err);
 } commands[] = {
     {NULL, NULL, "your sweeps and jobs", pl_cmd_list},
     {"show", "JOB", "the ranks of a job: node, state, step, metrics, end", pl_cmd_show},
     {"sweep", "SWEEP", "the trials of a sweep: parameters, state, objective", pl_cmd_sweep},
-    {"why", "JOB", "what broke first, with the last words of that rank", pl_cmd_why},
+    {"why", "JOB", "the first failure, with the last lines of that rank's stderr", pl_cmd_why},
 };
 
 static const struct command *chosen;
@@ -129,7 +130,7 @@ static int exit_code(int r)
     }
 }
 
-/* Notes go to stderr, on a watched terminal under the report. */
+/* Prints notes to stderr, with --watch below the report. */
 static void put_notes(struct pl_plstat *ps)
 {
     const json_t *note;
@@ -145,7 +146,7 @@ static void put_notes(struct pl_plstat *ps)
     }
 }
 
-/* One report into ps->text; an exit code. */
+/* Makes one report in ps->text; returns an exit code. */
 static int report(struct pl_plstat *ps)
 {
     struct pl_error err = {0};
@@ -163,7 +164,7 @@ static int report(struct pl_plstat *ps)
             pl_error_set(&err, r, "cannot make the document");
     }
     if (r < 0) {
-        if (ps->rounds++ && !ps->json) /* stderr would spoil the screen */
+        if (ps->rounds++ && !ps->json) /* stderr would break the screen */
             pl_plstat_line(ps, PL_TERM_YELLOW, "? %s", pl_error_text(&err));
         else
             pl_term_complain(stderr, "plstat", pl_error_text(&err));
@@ -176,7 +177,7 @@ static int report(struct pl_plstat *ps)
     return ps->notes.partial ? PL_EXIT_PARTIAL : PL_EXIT_OK;
 }
 
-/* Usage lines from the table of commands. */
+/* Makes the usage lines from the table of commands. */
 static void make_synopsis(char *ret, size_t size)
 {
     size_t at = 0;
@@ -197,7 +198,7 @@ static void make_footer(char *ret, size_t size)
                                commands[i].name ? commands[i].name : "(none)", commands[i].help);
     if (at < size)
         snprintf(ret + at, size - at,
-                 "\nJOB is 123, 123_4, SWEEP, SWEEP/TRIAL or a run folder. Exit codes: 0 fine, "
+                 "\nJOB is 123, 123_4, SWEEP, SWEEP/TRIAL or a run folder. Exit codes: 0 ok, "
                  "1 failed (with --check), 2 usage, 3 nothing matched, 4 data is missing.");
 }
 
@@ -209,8 +210,7 @@ int main(int argc, char **argv)
     struct pl_command command = {
         .name = "plstat",
         .synopsis = synopsis,
-        .summary =
-            "Shows sweeps, jobs and their ranks, and when something broke, what broke first.",
+        .summary = "Shows sweeps, jobs and their ranks, and the first failure of a job.",
         .footer = footer,
         .options = options,
     };

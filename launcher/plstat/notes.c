@@ -22,8 +22,8 @@ void pl_notes_add(struct pl_notes *notes, bool partial, const char *fmt, ...)
     vsnprintf(text, sizeof(text), fmt, args);
     va_end(args);
     line = json_string(text);
-    if (!line) /* a name that is no UTF-8 */
-        line = json_string("something whose name cannot be shown is not readable");
+    if (!line) /* the text is not valid UTF-8 */
+        line = json_string("cannot read a file whose name is not valid UTF-8");
     if (!notes->list)
         notes->list = json_array();
     json_array_foreach (notes->list, i, known) {

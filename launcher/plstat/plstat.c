@@ -16,7 +16,7 @@ void pl_plstat_reset(struct pl_plstat *ps)
     ps->bad = false;
 }
 
-/* The array behind a task's own number, as squeue's JOBID of "%A" shows it. */
+/* Finds the array of a task that is given by its own job number, which squeue's "%A" shows. */
 static int find_array(const struct pl_slurm_job *job, struct pl_target *target)
 {
     struct pl_target found;
@@ -55,7 +55,7 @@ static int find_job(struct pl_plstat *ps,
         jobs = pl_slurm_view_get(&ps->slurm, geteuid());
         job = pl_slurm_jobs_find(jobs, t.job, t.task);
         if (!job && jobs && !jobs->stale &&
-            jobs->time_s < begin_s) { /* it may be younger than that answer */
+            jobs->time_s < begin_s) { /* the job may be younger than that answer */
             jobs = pl_slurm_view_renew(&ps->slurm);
             job = pl_slurm_jobs_find(jobs, t.job, t.task);
         }
@@ -63,11 +63,12 @@ static int find_job(struct pl_plstat *ps,
             if (t.unreadable)
                 r = pl_error_set(err, -EACCES, "%s", t.unreadable);
             else if (jobs && !jobs->stale)
-                r = pl_error_set(err, -ENOENT, "no job '%s' is known, neither here nor to Slurm",
+                r = pl_error_set(err, -ENOENT,
+                                 "no job '%s': neither the index of runs nor Slurm knows it",
                                  ps->word);
             else
                 r = pl_error_set(err, -EHOSTUNREACH,
-                                 "job '%s' is not known here, and Slurm cannot be asked: %s",
+                                 "the index of runs has no job '%s', and Slurm cannot be asked: %s",
                                  ps->word, pl_slurm_view_why(&ps->slurm));
             pl_target_finish(&t);
             return r;
@@ -155,7 +156,7 @@ int pl_plstat_line(struct pl_plstat *ps, enum pl_term_style style, const char *f
     return r < 0 ? r : pl_buf_addc(&ps->text, '\n');
 }
 
-/* As many bytes of a line as fit into `width` columns, at least one character. */
+/* The number of bytes of a line that fit into `width` columns; at least one character. */
 static size_t fitting(const char *s, size_t len, size_t width)
 {
     size_t at = 0, columns = 0;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* What plstat's commands share: the options, what was found, and where the report goes. A command
- * makes either text or one JSON document; main_plstat.c and watch.c write it out. */
+/* Shared by plstat's commands: options, screen and report. A command makes either text or one JSON
+ * document; main_plstat.c and watch.c print it. */
 #ifndef PL_LAUNCHER_PLSTAT_PLSTAT_H
 #define PL_LAUNCHER_PLSTAT_PLSTAT_H
 
@@ -14,21 +14,21 @@ struct pl_plstat {
     bool json, check, all, watch;
     double interval_s;
     enum pl_term_color color_choice;
-    const char *word; /* JOB or SWEEP; NULL none */
+    const char *word; /* JOB or SWEEP; NULL: none */
     /* the screen */
     size_t columns;
     bool color;
-    /* one report; pl_plstat_reset() between two */
+    /* one report; pl_plstat_reset() before the next */
     struct pl_slurm_view slurm;
     struct pl_notes notes;
     struct pl_buf text; /* the report as text */
     json_t *doc;        /* or as JSON */
-    bool bad;           /* something shown failed */
+    bool bad;           /* a trial or job shown has failed */
     unsigned rounds;    /* reports so far */
 };
 
-/* One command: a file each. Returns 0, -ENOENT (nothing matched), -EINVAL (usage), ...; err is
- * what the user reads then. */
+/* The commands, each in its own file. Return 0, -ENOENT (nothing matched), -EINVAL (usage), ...;
+ * err is the message for the user. */
 int pl_cmd_list(struct pl_plstat *ps, struct pl_error *err);
 int pl_cmd_show(struct pl_plstat *ps, struct pl_error *err);
 int pl_cmd_sweep(struct pl_plstat *ps, struct pl_error *err);
@@ -58,14 +58,14 @@ int pl_plstat_document(struct pl_plstat *ps, json_t *doc);
 /* Notes that the report has Slurm's record of the job only. */
 void pl_plstat_note_slurm_only(struct pl_plstat *ps, bool partial);
 
-/* Appends one line of text, escaped, no longer than the screen (cut with '+'), in a style. */
+/* Appends one line of text in a style: escaped, and cut at the screen's width with '+'. */
 int pl_plstat_line(struct pl_plstat *ps, enum pl_term_style style, const char *fmt, ...)
     PL_PRINTF(3, 4);
 
-/* As pl_plstat_line(), but broken into lines of `indent` blanks and never cut. */
+/* As pl_plstat_line(), but wraps the text instead of cutting it; each line has an indent. */
 int pl_plstat_text(struct pl_plstat *ps, size_t indent, const char *text);
 
-/* Runs `report` again and again until a signal or 'q'; returns an exit code. */
+/* Repeats `report` until a signal or 'q'; returns an exit code. */
 int pl_plstat_watch(struct pl_plstat *ps, int (*report)(struct pl_plstat *ps));
 
 #endif

@@ -7,8 +7,8 @@
 #include <math.h>
 #include <string.h>
 
-/* Sets a key and remembers whether that failed, so that a document is checked once. Takes the
- * reference; NULL is a failure. */
+/* Sets a key; a failure clears *ok, which the caller checks once per document. Takes the reference;
+ * NULL is a failure. */
 static void put(json_t *o, const char *key, json_t *value, bool *ok)
 {
     if (json_object_set_new(o, key, value) < 0)
@@ -21,7 +21,7 @@ static void put_text(json_t *o, const char *key, const char *value, bool *ok)
         put(o, key, json_string(value), ok);
 }
 
-/* Copies a key where it is there. */
+/* Copies a key if it exists. */
 static void copy(json_t *to, const char *key, const json_t *from, bool *ok)
 {
     json_t *value = json_object_get(from, key);
@@ -283,7 +283,7 @@ pl_plstat_json_why(const struct pl_run_status *s, const struct pl_trial_status *
         put(o, "state", json_string(pl_sweep_state_name(s->state)), &ok);
     if (cause) {
         put(o, "cause", json_incref(cause), &ok);
-        /* also beside it, for those who look there */
+        /* "others" is also a key of the document: readers of plstat/1 expect it there */
         copy(o, "others", cause, &ok);
     }
     return done(o, ok);

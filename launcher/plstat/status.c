@@ -11,8 +11,10 @@
 #include <time.h>
 
 #define HUBS_LIMIT_MS 4000u
-#define STATUS_FRESH_S 10.0    /* status.json is written every 2 s: older means that it stopped */
-#define SUBMISSION_SLACK_S 5.0 /* Slurm's answer must be this much younger to prove an absence */
+#define STATUS_FRESH_S 10.0 /* the hub writes status.json every 2 s: an older one is outdated */
+#define SUBMISSION_SLACK_S                                                                         \
+    5.0 /* only an answer this much later than a submission proves absence                         \
+         */
 
 static const char *const sweep_names[] = {
     [PL_SWEEP_WAITING] = "waiting", [PL_SWEEP_RUNNING] = "running",     [PL_SWEEP_DONE] = "done",
@@ -107,7 +109,7 @@ enum pl_sweep_state pl_sweep_state_of(const struct pl_trial_status *trials, size
 
 /* ---- hubs ---- */
 
-/* The key of a run; bare steps have none of their own. */
+/* Loads the key of a run, else the user's: steps without a sweep have no key. */
 static int load_key(const struct pl_run *run, unsigned char key[PL_KEY_SIZE], struct pl_error *err)
 {
     _cleanup_free_ char *path = pl_run_key_path(run);
@@ -142,8 +144,8 @@ static int ask_hubs(struct pl_run_status *s, struct pl_notes *notes)
     return 0;
 }
 
-/* A hub that does not answer may have ended since its address was read: then the folder says so. */
-static int look_again(struct pl_run_status *s, struct pl_notes *notes)
+/* Reads a trial again if its hub does not answer: it may have ended since its address was read. */
+static int reread_unanswered(struct pl_run_status *s, struct pl_notes *notes)
 {
     for (size_t i = 0; i < s->n_trials; i++) {
         struct pl_trial_status *ts = &s->trials[i], again = {.trial = ts->trial};
@@ -165,8 +167,8 @@ static int look_again(struct pl_run_status *s, struct pl_notes *notes)
     return 0;
 }
 
-/* Says of a running trial that its hub did not answer; data is missing only where status.json has
- * grown old. */
+/* Notes that the hub of a running trial did not answer. Data is missing only if status.json is
+ * outdated. */
 static void note_hub(const struct pl_trial_status *ts, struct pl_notes *notes)
 {
     if (ts->source != PL_SOURCE_STATUS || !ts->query || ts->state != PL_TRIAL_RUNNING)
@@ -178,7 +180,7 @@ static void note_hub(const struct pl_trial_status *ts, struct pl_notes *notes)
 
 /* ---- logs ---- */
 
-/* -errno where there is no log or it cannot be read. */
+/* Reads the ranks from the log. -ENOENT without a log. */
 static int load_log(const struct pl_run *run, struct pl_trial_status *ts, struct pl_error *err)
 {
     _cleanup_free_ char *dir = pl_run_attempt_path(run, ts->trial, ts->attempts - 1, NULL);
@@ -193,7 +195,7 @@ static int load_log(const struct pl_run *run, struct pl_trial_status *ts, struct
     return 0;
 }
 
-/* The last state that the hub wrote, for a trial that has ended and whose log cannot be read. */
+/* Takes the hub's last status.json, for an ended trial whose log cannot be read. */
 static void load_last_status(const struct pl_run *run, struct pl_trial_status *ts)
 {
     _cleanup_free_ char *path = pl_run_trial_path(run, ts->trial, "status.json");
@@ -231,7 +233,7 @@ static int load_ranks(struct pl_run_status *s, struct pl_notes *notes)
 
 /* ---- Slurm ---- */
 
-/* When the newest array went to Slurm, or later: sweep.json grows by it. */
+/* A time not before the submission of the newest array, which is recorded in sweep.json. */
 static double submitted_s(const struct pl_run *run)
 {
     _cleanup_free_ char *path = pl_path_join(pl_run_dir(run), "sweep.json");
@@ -246,24 +248,24 @@ static const struct pl_slurm_jobs *
 ask_slurm(const struct pl_run_status *s, struct pl_slurm_view *slurm, struct pl_notes *notes)
 {
     const struct pl_slurm_jobs *jobs = NULL;
-    bool needed = false, vital = false, ours;
+    bool needed = false, required = false, ours;
     struct stat st;
 
     for (size_t i = 0; i < s->n_trials; i++)
         needed |= pl_trial_status_needs_slurm(&s->trials[i]);
     if (!needed || stat(pl_run_dir(s->run), &st) < 0)
         return NULL;
-    /* Slurm may hide other users' jobs from us: not to see them proves nothing then. */
+    /* Slurm may hide other users' jobs: their absence proves nothing. */
     ours = st.st_uid == geteuid() || geteuid() == 0;
     if (ours)
         jobs = pl_slurm_view_get(slurm, st.st_uid);
     if (jobs && !jobs->stale)
         return jobs;
-    /* What has a result needs no word: "(inferred)" says it. */
-    for (size_t i = 0; i < s->n_trials && !vital; i++)
-        vital = pl_trial_status_needs_slurm(&s->trials[i]) && !s->trials[i].result &&
-                !pl_slurm_jobs_find(jobs, s->trials[i].array, s->trials[i].task);
-    if (vital)
+    /* A trial with a result needs no note: its cause shows "(inferred)". */
+    for (size_t i = 0; i < s->n_trials && !required; i++)
+        required = pl_trial_status_needs_slurm(&s->trials[i]) && !s->trials[i].result &&
+                   !pl_slurm_jobs_find(jobs, s->trials[i].array, s->trials[i].task);
+    if (required)
         pl_notes_add(notes, true, "cannot ask Slurm%s: %s",
                      ours ? "" : " about another user's jobs",
                      ours ? pl_slurm_view_why(slurm) : pl_run_sweep(s->run));
@@ -272,8 +274,8 @@ ask_slurm(const struct pl_run_status *s, struct pl_slurm_view *slurm, struct pl_
 
 /* ---- all ---- */
 
-/* "max:NAME" or "min:NAME" as the program of a live trial stated it; NULL. */
-static const char *stated_objective(const json_t *doc)
+/* "max:NAME" or "min:NAME" from the program of a running trial; NULL: none. */
+static const char *program_objective(const json_t *doc)
 {
     const json_t *rank;
     size_t i;
@@ -287,7 +289,7 @@ static const char *stated_objective(const json_t *doc)
     return NULL;
 }
 
-/* The objective as the sweep names it, else as the program did. */
+/* Sets the objective from the sweep, else from the program. */
 static int choose_objective(struct pl_run_status *s)
 {
     const char *name = NULL, *text;
@@ -299,7 +301,7 @@ static int choose_objective(struct pl_run_status *s)
         for (size_t i = 0; i < s->n_trials && !name; i++) {
             name = pl_json_string(s->trials[i].result, "objective_name");
             text = pl_json_string(s->trials[i].result, "objective_direction");
-            if (!name && (text = stated_objective(s->trials[i].doc)))
+            if (!name && (text = program_objective(s->trials[i].doc)))
                 name = text + 4;
             s->maximize = text && strncmp(text, "max", 3) == 0;
         }
@@ -325,7 +327,7 @@ static void choose_best(struct pl_run_status *s)
 }
 
 static int
-collect(struct pl_run_status *s, bool detail, struct pl_slurm_view *slurm, struct pl_notes *notes)
+collect(struct pl_run_status *s, bool ranks, struct pl_slurm_view *slurm, struct pl_notes *notes)
 {
     const struct pl_slurm_jobs *jobs;
     double since_s;
@@ -336,15 +338,15 @@ collect(struct pl_run_status *s, bool detail, struct pl_slurm_view *slurm, struc
     if (r == 0)
         r = ask_hubs(s, notes);
     if (r == 0)
-        r = look_again(s, notes);
-    if (r == 0 && detail)
+        r = reread_unanswered(s, notes);
+    if (r == 0 && ranks)
         r = load_ranks(s, notes);
     if (r < 0)
         return r;
     jobs = ask_slurm(s, slurm, notes);
     since_s = jobs ? submitted_s(s->run) : 0;
     for (size_t i = 0; i < s->n_trials; i++) {
-        pl_trial_status_settle(&s->trials[i], jobs, since_s);
+        pl_trial_status_resolve(&s->trials[i], jobs, since_s);
         note_hub(&s->trials[i], notes);
     }
     r = choose_objective(s);
@@ -357,7 +359,7 @@ collect(struct pl_run_status *s, bool detail, struct pl_slurm_view *slurm, struc
 
 int pl_run_status_collect(struct pl_run *run,
                           int64_t trial,
-                          bool detail,
+                          bool ranks,
                           struct pl_slurm_view *slurm,
                           struct pl_run_status **ret,
                           struct pl_notes *notes,
@@ -374,7 +376,7 @@ int pl_run_status_collect(struct pl_run *run,
         s->n_trials = n;
         for (size_t i = 0; i < n; i++)
             s->trials[i].trial = trial < 0 ? (unsigned)i : (unsigned)trial;
-        r = collect(s, detail, slurm, notes);
+        r = collect(s, ranks, slurm, notes);
     }
     if (r < 0)
         return pl_error_set(err, r, "out of memory");

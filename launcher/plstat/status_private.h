@@ -5,21 +5,21 @@
 
 #include "launcher/plstat/status.h"
 
-/* Reads what the run folder says about ts->trial. 0, -ENOMEM. */
+/* Reads the files of ts->trial. 0, -ENOMEM. */
 int pl_trial_status_read(struct pl_run *run, struct pl_trial_status *ts, struct pl_notes *notes);
 void pl_trial_status_finish(struct pl_trial_status *ts);
 
-/* True where the folder and the hub leave something that only Slurm knows. */
+/* True if only Slurm can complete the status from the folder and the hub. */
 bool pl_trial_status_needs_slurm(const struct pl_trial_status *ts);
 
-/* Decides the state and the cause.
- * jobs         what Slurm knows; NULL where it cannot be asked
- * submitted_s  when the newest array was submitted: an older answer of Slurm's proves nothing */
-void pl_trial_status_settle(struct pl_trial_status *ts,
-                            const struct pl_slurm_jobs *jobs,
-                            double submitted_s);
+/* Sets the state and the cause.
+ * jobs         Slurm's answer; NULL: Slurm cannot be asked
+ * submitted_s  time of the newest submission: an older answer does not prove that a job is lost */
+void pl_trial_status_resolve(struct pl_trial_status *ts,
+                             const struct pl_slurm_jobs *jobs,
+                             double submitted_s);
 
-/* Takes step, objective and times from what was found. name may be NULL. */
+/* Sets step, objective and times. objective may be NULL. */
 void pl_trial_status_values(struct pl_trial_status *ts, const char *objective);
 
 /* A sweep's state from those of its trials. */

@@ -69,7 +69,8 @@ void pl_table_cellf(struct pl_table *table, enum pl_term_style style, const char
     pl_table_cell(table, style, text);
 }
 
-/* Widths as needed (0: empty, left out), then cut until the sum fits. */
+/* Sets each width to its longest text (0: empty, left out), then reduces them until the sum fits.
+ */
 static void fit(const struct pl_table *t, size_t width, size_t *widths)
 {
     size_t sum = 0;
@@ -95,7 +96,7 @@ static void fit(const struct pl_table *t, size_t width, size_t *widths)
         widths[widest]--;
         sum--;
     }
-    /* What still does not fit is cut off whole, from the right. */
+    /* Columns that still do not fit are left out, the last one first. */
     for (size_t c = t->n_columns; sum > width + 1 && c-- > 1;) {
         sum -= widths[c] ? widths[c] + 1 : 0;
         widths[c] = 0;
@@ -127,7 +128,7 @@ static int print_row(const struct pl_table *t,
         if (!first)
             r = pl_buf_addc(out, ' ');
         first = false;
-        /* No blanks behind the last cell of a row. */
+        /* No blanks after the last cell of a row. */
         if (c == last && !t->columns[c].right)
             cell = PL_MIN(cell, pl_term_width(text));
         if (r == 0 && styled)

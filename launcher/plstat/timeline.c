@@ -16,18 +16,18 @@
 #define TAIL_BYTES 4096
 #define TAIL_LINES 20
 
-/* A rank's end. */
+/* The end of a rank. */
 struct end {
     double time_s;
     int64_t rank;
     const json_t *event; /* borrowed */
-    bool taken;
+    bool printed;
 };
 
 struct ends {
     struct end *list;
     size_t n, cap;
-    json_t *events; /* keeps them */
+    json_t *events; /* owns the events of the list */
 };
 
 static int add_end(struct ends *ends, json_t *event)
@@ -88,7 +88,7 @@ static int by_time(const void *va, const void *vb)
     return a->rank < b->rank ? -1 : a->rank > b->rank;
 }
 
-/* The role of the rank as it was decided in the end. */
+/* The final role of the rank. */
 static const char *role_of(const struct pl_trial_status *ts, const struct end *e)
 {
     const json_t *rank =
@@ -119,7 +119,7 @@ static int by_rank(const void *va, const void *vb)
     return a->rank < b->rank ? -1 : a->rank > b->rank;
 }
 
-/* "0-3,7" and "n[01-02]" of ends, which are put in the order of ranks. */
+/* Adds the cells "0-3,7" and "n[01-02]" for ends; sorts these by rank. */
 static int add_names(struct pl_table *t, enum pl_term_style style, struct end *ends, size_t n)
 {
     _cleanup_free_ int64_t *ranks = calloc(n + 1, sizeof(*ranks));
@@ -145,17 +145,17 @@ static int add_names(struct pl_table *t, enum pl_term_style style, struct end *e
     return r;
 }
 
-/* One line for an end and all later ones like it; culprit stands alone. */
+/* Adds one line for an end and all later ends like it. The rank of the cause has its own line. */
 static int add_line(struct pl_table *t,
                     const struct pl_trial_status *ts,
                     struct ends *ends,
                     size_t at,
-                    int64_t culprit,
+                    int64_t cause_rank,
                     double zero_s)
 {
     const struct end *e = &ends->list[at];
     _cleanup_free_ struct end *same = calloc(ends->n, sizeof(*same));
-    enum pl_term_style style = e->rank == culprit ? PL_TERM_RED : PL_TERM_PLAIN;
+    enum pl_term_style style = e->rank == cause_rank ? PL_TERM_RED : PL_TERM_PLAIN;
     char status[96];
     size_t n = 0;
     int r;
@@ -165,18 +165,18 @@ static int add_line(struct pl_table *t,
     for (size_t i = at; i < ends->n; i++) {
         struct end *other = &ends->list[i];
 
-        if (other->taken ||
-            (i > at && (e->rank == culprit || other->rank == culprit || !alike(ts, e, other))))
+        if (other->printed || (i > at && (e->rank == cause_rank || other->rank == cause_rank ||
+                                          !alike(ts, e, other))))
             continue;
-        other->taken = true;
+        other->printed = true;
         same[n++] = *other;
     }
-    pl_words_end(e->event, status, sizeof(status));
+    pl_words_exit_short(e->event, status, sizeof(status));
     pl_table_cellf(t, style, "%+.3f", e->time_s - zero_s);
     r = add_names(t, style, same, n);
     pl_table_cell(t, style, pl_json_string(e->event, "state"));
     pl_table_cell(t, style, status);
-    pl_table_cell(t, style, e->rank == culprit ? "<- cause" : role_of(ts, e));
+    pl_table_cell(t, style, e->rank == cause_rank ? "<- cause" : role_of(ts, e));
     return r;
 }
 
@@ -187,7 +187,7 @@ static int print_ends(struct pl_plstat *ps,
 {
     static const char *const titles[] = {"SECONDS", "RANK", "NODE", "STATE", "END", "ROLE"};
     _cleanup_(pl_table_finish) struct pl_table table = {0};
-    int64_t culprit;
+    int64_t cause_rank;
     double zero_s;
     size_t lines = 0;
     int r = 0;
@@ -196,24 +196,24 @@ static int print_ends(struct pl_plstat *ps,
         return 0;
     for (size_t i = 0; i < PL_COUNT(titles); i++)
         pl_table_column(&table, titles[i], i == 0, i == 1 || i == 2 || i == 5);
-    if (pl_json_int(cause, "rank", &culprit) < 0)
-        culprit = -1;
+    if (pl_json_int(cause, "rank", &cause_rank) < 0)
+        cause_rank = -1;
     qsort(ends->list, ends->n, sizeof(*ends->list), by_time);
     zero_s = ends->list[0].time_s;
     for (size_t i = 0; i < ends->n; i++)
-        if (ends->list[i].rank == culprit)
+        if (ends->list[i].rank == cause_rank)
             zero_s = ends->list[i].time_s;
     for (size_t i = 0; r == 0 && i < ends->n && lines < LINES_MAX; i++) {
-        if (ends->list[i].taken)
+        if (ends->list[i].printed)
             continue;
         lines++;
-        r = add_line(&table, ts, ends, i, culprit, zero_s);
+        r = add_line(&table, ts, ends, i, cause_rank, zero_s);
     }
     if (r == 0)
         r = pl_table_print(&table, ps->columns, ps->color, &ps->text);
     for (size_t i = 0; r == 0 && i < ends->n; i++)
-        if (!ends->list[i].taken)
-            return pl_plstat_line(ps, PL_TERM_PLAIN, "and more: plstat show %s",
+        if (!ends->list[i].printed)
+            return pl_plstat_line(ps, PL_TERM_PLAIN, "more ranks: plstat show %s",
                                   *ts->job ? ts->job : ps->word);
     return r;
 }

@@ -45,7 +45,7 @@ static int64_t int_or(const json_t *o, const char *key, int64_t otherwise)
     return pl_json_int(o, key, &v) == 0 ? v : otherwise;
 }
 
-/* When the result was written: at the attempt's end. */
+/* The time of the attempt's end. */
 static double result_end(const json_t *result)
 {
     return number_or(result, "ended", number_or(result, "time", 0));
@@ -53,7 +53,7 @@ static double result_end(const json_t *result)
 
 /* ---- reading ---- */
 
-/* A job number that may be written as a number or as text. */
+/* A job number, which may be a JSON number or a string. */
 static int64_t job_number(const json_t *o, const char *key)
 {
     const char *s = pl_json_string(o, key);
@@ -74,7 +74,7 @@ static void set_job(struct pl_trial_status *ts, int64_t array, int64_t task)
         snprintf(ts->job, sizeof(ts->job), "%lld", (long long)array);
 }
 
-/* The newest submission that has the trial, then, where it has started, the job that claimed it. */
+/* Sets the job: the one that claimed the trial, else the newest submission that has it. */
 static void read_job(const struct pl_run *run, struct pl_trial_status *ts, const json_t *claim)
 {
     int64_t array, task;
@@ -100,7 +100,7 @@ static void read_job(const struct pl_run *run, struct pl_trial_status *ts, const
         ts->submitted = true;
         set_job(ts, array, task);
     }
-    /* A job that is no array is called by its number alone; inside a run folder it is task 0. */
+    /* A job that is no array has only a number; the run folder records it as task 0. */
     if (ts->array > 0 && ts->task == 0 && !ts->resubmitted) {
         const char *own = pl_json_string(ts->result, "job");
 
@@ -120,7 +120,7 @@ static int read_claim(const struct pl_run *run, struct pl_trial_status *ts, json
     path = pl_run_attempt_path(run, ts->trial, ts->attempts - 1, "claim");
     if (!path)
         return -ENOMEM;
-    ts->claimed = true; /* the folder is made by the one that claims it */
+    ts->claimed = true; /* the claim creates the folder */
     if (pl_json_load_file(path, CLAIM_MAX_BYTES, ret, NULL) == 0)
         ts->claim_s = number_or(*ret, "time", 0);
     return 0;
@@ -140,7 +140,7 @@ static int read_result(const struct pl_run *run, struct pl_trial_status *ts, str
             pl_notes_add(notes, true, "%s", pl_error_text(&err));
         return 0;
     }
-    /* The result of an attempt before the one that runs now. */
+    /* Skip the result of an earlier attempt. */
     if (ts->attempts > 0 && int_or(result, "attempt", ts->attempts - 1) + 1 < ts->attempts) {
         ts->state = PL_TRIAL_WAITING;
         return 0;
@@ -149,7 +149,7 @@ static int read_result(const struct pl_run *run, struct pl_trial_status *ts, str
     return 0;
 }
 
-/* status.json: the hub's address while it lives, and what it wrote last. */
+/* Reads status.json: the hub's address and its last state. */
 static int read_live(const struct pl_run *run, struct pl_trial_status *ts, struct pl_notes *notes)
 {
     _cleanup_free_ char *path = pl_run_trial_path(run, ts->trial, "status.json");
@@ -171,7 +171,7 @@ static int read_live(const struct pl_run *run, struct pl_trial_status *ts, struc
     ts->live_s = number_or(o, "time", 0);
     if (ts->live_s + CLOCK_SLACK_S < ts->claim_s ||
         int_or(json_object_get(o, "state"), "attempt", ts->attempts - 1) + 1 < ts->attempts)
-        return 0; /* left by the attempt before, the new hub has not written yet */
+        return 0; /* from the attempt before: the new hub has not written yet */
     ts->live = json_incref(json_object_get(o, "state"));
     hub = json_object_get(o, "hub");
     if (!hub || ts->result)
@@ -180,7 +180,7 @@ static int read_live(const struct pl_run *run, struct pl_trial_status *ts, struc
     if (!ts->query)
         return -ENOMEM;
     if (pl_hub_query_init(ts->query, hub) < 0) {
-        pl_notes_add(notes, false, "'%s' has no usable address of a hub", path);
+        pl_notes_add(notes, false, "'%s' has no valid address of a hub", path);
         free(PL_TAKE(ts->query));
     }
     return 0;
@@ -200,14 +200,13 @@ int pl_trial_status_read(struct pl_run *run, struct pl_trial_status *ts, struct 
     if (r != -ENOMEM)
         r = pl_run_n_attempts(run, ts->trial, &ts->attempts);
     if (r < 0 && r != -ENOMEM)
-        pl_notes_add(notes, true, "cannot look into the folder of trial %u: %s", ts->trial,
+        pl_notes_add(notes, true, "cannot read the folder of trial %u: %s", ts->trial,
                      strerror(-r));
     if (r != -ENOMEM)
         r = read_claim(run, ts, &claim);
     if (r == 0)
         r = read_result(run, ts, notes);
-    /* The hub's file is looked at only where there is no result: one file a trial for a sweep that
-     * has ended. */
+    /* status.json matters only without a result: an ended sweep costs one file per trial. */
     if (r == 0 && !ts->result)
         r = read_live(run, ts, notes);
     if (r == 0)
@@ -227,7 +226,7 @@ bool pl_trial_status_needs_slurm(const struct pl_trial_status *ts)
            json_is_true(json_object_get(json_object_get(ts->result, "cause"), "inferred"));
 }
 
-/* ---- settling ---- */
+/* ---- state and cause ---- */
 
 struct verdict {
     const char *slurm;
@@ -253,8 +252,8 @@ static const struct verdict *slurm_verdict(const struct pl_slurm_job *job)
     return NULL;
 }
 
-/* The runtime took it for cancelled, but Slurm has it as failed by itself: the step lost its hub
- * where the hub wrote no result (world_size is only in the hub's), else a rank ended like that. */
+/* Corrects "cancelled" if Slurm reports FAILED. Without a result of the hub (only the hub writes
+ * world_size) the step lost its hub; otherwise a rank ended by itself. */
 static void correct_cancelled(struct pl_trial_status *ts)
 {
     const char *kind = pl_json_string(ts->cause, "kind");
@@ -285,9 +284,9 @@ static void correct_cause(struct pl_trial_status *ts)
     if (!v || ts->state == PL_TRIAL_DONE)
         return;
     if (ts->state == PL_TRIAL_PREEMPTED && v->state == PL_TRIAL_CANCELLED) {
-        json_decref(PL_TAKE(ts->cause)); /* while it waited to run again */
+        json_decref(PL_TAKE(ts->cause)); /* cancelled while it waited for the next attempt */
     } else if (ts->cause && !json_is_true(json_object_get(ts->cause, "inferred"))) {
-        /* "killed" is only said to be the kernel's doing once Slurm confirms it */
+        /* SIGKILL counts as out of memory only if Slurm says so */
         if (strcmp(v->kind, "oom") != 0 || !kind || strcmp(kind, "signal") != 0 ||
             int_or(ts->cause, "signal", 0) != 9)
             return;
@@ -302,8 +301,8 @@ static void correct_cause(struct pl_trial_status *ts)
     ts->state = v->state;
 }
 
-/* Nobody can say how it ended: gone with its node, or before anything of it ran. */
-static void settle_lost(struct pl_trial_status *ts, const char *text)
+/* No source has the end: the node failed, or the job ended before the trial started. */
+static void set_lost(struct pl_trial_status *ts, const char *text)
 {
     ts->state = PL_TRIAL_LOST;
     if (!ts->cause)
@@ -311,8 +310,8 @@ static void settle_lost(struct pl_trial_status *ts, const char *text)
                               text, "inferred", 1);
 }
 
-/* Nothing but Slurm's record tells how it ended. */
-static void settle_ended(struct pl_trial_status *ts)
+/* Sets the state from Slurm's record, the only source. */
+static void resolve_ended(struct pl_trial_status *ts)
 {
     const struct pl_slurm_job *job = ts->slurm;
     const struct verdict *v = slurm_verdict(job);
@@ -323,8 +322,8 @@ static void settle_ended(struct pl_trial_status *ts)
         correct_cause(ts);
         return;
     }
-    if (strcmp(job->state, "FAILED") != 0) { /* COMPLETED, but nobody wrote a result */
-        settle_lost(ts, "Slurm says that the job completed, but it left no result");
+    if (strcmp(job->state, "FAILED") != 0) { /* COMPLETED without a result */
+        set_lost(ts, "Slurm reports that the job completed, but it wrote no result");
         return;
     }
     ts->state = PL_TRIAL_FAILED;
@@ -345,7 +344,7 @@ static enum pl_trial_state doc_state(const json_t *doc, enum pl_trial_state othe
     return s && pl_trial_state_parse(s, &state) == 0 ? state : otherwise;
 }
 
-/* Slurm has the task in its queue, as of after what the folder says. */
+/* True if the task is pending in an answer of Slurm that is later than the folder's last entry. */
 static bool queued(const struct pl_trial_status *ts, const struct pl_slurm_jobs *jobs)
 {
     double known_s = ts->result ? result_end(ts->result) : ts->claim_s;
@@ -354,11 +353,11 @@ static bool queued(const struct pl_trial_status *ts, const struct pl_slurm_jobs 
 }
 
 static void
-settle_unfinished(struct pl_trial_status *ts, const struct pl_slurm_jobs *jobs, double submitted_s)
+resolve_unfinished(struct pl_trial_status *ts, const struct pl_slurm_jobs *jobs, double submitted_s)
 {
     bool started = ts->claimed || ts->live;
 
-    if (ts->live && !ts->query) { /* the hub has ended and said how */
+    if (ts->live && !ts->query) { /* the hub has ended and recorded the state */
         ts->state = doc_state(ts->live, PL_TRIAL_RUNNING);
         if (ts->state != PL_TRIAL_RUNNING && ts->state != PL_TRIAL_WAITING) {
             correct_cause(ts);
@@ -370,14 +369,14 @@ settle_unfinished(struct pl_trial_status *ts, const struct pl_slurm_jobs *jobs, 
         return;
     if (ts->slurm && pl_slurm_state_final(ts->slurm->state) &&
         PL_MAX(jobs->time_s, (double)ts->slurm->ended) > ts->claim_s)
-        settle_ended(ts);
+        resolve_ended(ts);
     else if (ts->slurm && (queued(ts, jobs) || strcmp(ts->slurm->state, "PENDING") != 0))
         ts->state = queued(ts, jobs) ? PL_TRIAL_WAITING : PL_TRIAL_RUNNING;
     else if (!ts->slurm && jobs->time_s > PL_MAX(submitted_s, ts->claim_s))
-        settle_lost(ts, "Slurm does not know the job any more, and it left no result");
+        set_lost(ts, "Slurm does not know the job any more, and it wrote no result");
 }
 
-/* The trial has ended, and nobody was there to write down how these ranks did. */
+/* Sets ranks without a recorded end to lost, for a trial that has ended. */
 static void end_ranks(json_t *doc)
 {
     json_t *rank;
@@ -391,9 +390,9 @@ static void end_ranks(json_t *doc)
     }
 }
 
-void pl_trial_status_settle(struct pl_trial_status *ts,
-                            const struct pl_slurm_jobs *jobs,
-                            double submitted_s)
+void pl_trial_status_resolve(struct pl_trial_status *ts,
+                             const struct pl_slurm_jobs *jobs,
+                             double submitted_s)
 {
     json_t *state = ts->query ? ts->query->state : NULL;
 
@@ -418,7 +417,7 @@ void pl_trial_status_settle(struct pl_trial_status *ts,
     }
     if (state) {
         ts->state = doc_state(state, PL_TRIAL_RUNNING);
-        if (ts->state == PL_TRIAL_WAITING) /* for its nodes: the hub is up */
+        if (ts->state == PL_TRIAL_WAITING) /* the hub runs and waits for nodes */
             ts->state = PL_TRIAL_RUNNING;
     } else if (ts->result) {
         if (ts->state != PL_TRIAL_DONE && jobs && queued(ts, jobs))
@@ -426,7 +425,7 @@ void pl_trial_status_settle(struct pl_trial_status *ts,
         else if (ts->slurm && pl_slurm_state_final(ts->slurm->state))
             correct_cause(ts);
     } else {
-        settle_unfinished(ts, jobs, submitted_s);
+        resolve_unfinished(ts, jobs, submitted_s);
     }
     if (ts->state == PL_TRIAL_DONE || ts->state == PL_TRIAL_WAITING) {
         json_decref(PL_TAKE(ts->cause));
@@ -438,7 +437,7 @@ void pl_trial_status_settle(struct pl_trial_status *ts,
 
 /* ---- values ---- */
 
-/* The metric of the lowest rank that has it. */
+/* The metric of the lowest rank that has one. */
 static json_t *rank_metric(const json_t *doc, const char *name)
 {
     json_t *rank, *value;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* plstat -w: the report again and again. On a terminal it is redrawn on the alternate screen, which
- * is left however plstat ends; elsewhere reports are appended. */
+/* plstat -w: repeats the report. A terminal shows it on the alternate screen, which is left before
+ * plstat exits; elsewhere reports are appended. */
 #include "common/base/fs.h"
 #include "common/base/term.h"
 #include "launcher/plstat/plstat.h"
@@ -16,7 +16,7 @@
 struct watch {
     struct pl_plstat *ps;
     bool screen; /* stdout is a terminal and shows text */
-    bool keys;   /* stdin is one too */
+    bool keys;   /* stdin is a terminal too */
     int signals;
     struct termios before;
 };
@@ -24,7 +24,7 @@ struct watch {
 static void write_out(const char *s, size_t len)
 {
     if (pl_write_all(STDOUT_FILENO, s, len) < 0)
-        return; /* the next poll or write tells */
+        return; /* pause_for() notices a closed stdout */
 }
 
 static void screen_enter(struct watch *w)
@@ -51,7 +51,7 @@ static void screen_leave(struct watch *w)
         tcsetattr(STDIN_FILENO, TCSANOW, &w->before);
 }
 
-/* The first lines of the report that fit, under a line with the time. */
+/* Draws a line with the time and the first lines of the report that fit. */
 static void draw(struct watch *w, size_t rows)
 {
     struct pl_plstat *ps = w->ps;
@@ -88,7 +88,7 @@ static size_t screen_rows(void)
     return ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_row > 4 ? size.ws_row : 24;
 }
 
-/* Waits for the next round. -1: go on; else the exit code. */
+/* Waits for the next report. -1: continue; else the exit code. */
 static int pause_for(struct watch *w, double seconds)
 {
     uint64_t limit = pl_now_ns() + (uint64_t)(seconds * 1e9);
@@ -97,7 +97,7 @@ static int pause_for(struct watch *w, double seconds)
         struct pollfd p[3] = {
             {.fd = w->signals, .events = POLLIN},
             {.fd = w->keys ? STDIN_FILENO : -1, .events = POLLIN},
-            {.fd = STDOUT_FILENO, .events = 0}, /* a reader that has gone */
+            {.fd = STDOUT_FILENO, .events = 0}, /* reports a reader that closed the pipe */
         };
         struct signalfd_siginfo info;
         uint64_t now = pl_now_ns();
@@ -138,7 +138,7 @@ int pl_plstat_watch(struct pl_plstat *ps, int (*report)(struct pl_plstat *ps))
     w.signals = signalfd(-1, &set, SFD_CLOEXEC);
     if (w.signals < 0)
         return PL_EXIT_FAILED;
-    /* The first round may fail for good: a job that nobody knows. */
+    /* An error of the first report, for instance an unknown job, ends the watch. */
     exit_code = report(ps);
     r = ps->text.len || ps->doc ? -1 : exit_code;
     if (r < 0)

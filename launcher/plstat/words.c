@@ -30,7 +30,7 @@ void pl_words_number(double value, char *ret, size_t size)
         snprintf(ret, size, "%.4g", value);
 }
 
-enum pl_term_style pl_words_style(enum pl_trial_state state)
+enum pl_term_style pl_words_trial_style(enum pl_trial_state state)
 {
     switch (state) {
     case PL_TRIAL_DONE:
@@ -59,7 +59,7 @@ enum pl_term_style pl_words_sweep_style(enum pl_sweep_state state)
     return styles[state];
 }
 
-void pl_words_status(const json_t *o, char *ret, size_t size)
+void pl_words_exit(const json_t *o, char *ret, size_t size)
 {
     const char *name = pl_json_string(o, "signal_name");
     int64_t v;
@@ -74,14 +74,14 @@ void pl_words_status(const json_t *o, char *ret, size_t size)
         snprintf(ret, size, "%s", "");
 }
 
-void pl_words_end(const json_t *o, char *ret, size_t size)
+void pl_words_exit_short(const json_t *o, char *ret, size_t size)
 {
     const char *name = pl_json_string(o, "signal_name");
 
     if (name)
         snprintf(ret, size, "%s", name);
     else
-        pl_words_status(o, ret, size);
+        pl_words_exit(o, ret, size);
 }
 
 static int add_place(const json_t *cause, struct pl_buf *ret)
@@ -120,7 +120,7 @@ int pl_words_cause(const json_t *cause, struct pl_buf *ret)
     char status[96];
     int r = add_place(cause, ret);
 
-    pl_words_status(cause, status, sizeof(status));
+    pl_words_exit(cause, status, sizeof(status));
     for (size_t i = 0; kind && i < PL_COUNT(table); i++)
         if (strcmp(kind, table[i].kind) == 0)
             words = table[i].words;
@@ -149,7 +149,7 @@ int pl_words_failure(const struct pl_trial_status *ts, struct pl_buf *ret)
     const char *kind = pl_json_string(ts->cause, "kind"), *text = pl_json_string(ts->cause, "text");
     int r;
 
-    /* The state says it already. */
+    /* The state and the kind of cause have the same name. */
     if (kind && strcmp(kind, state) == 0 && !json_object_get(ts->cause, "rank"))
         return pl_words_cause(ts->cause, ret);
     r = pl_buf_adds(ret, state);
@@ -177,8 +177,9 @@ int pl_words_ranks(const int64_t *ranks, size_t n, struct pl_buf *ret)
     return 0;
 }
 
-/* Where the digits at the end of a name begin; the name's length where it has none (or more than
- * a number can hold). */
+/* The offset of the digits at the end of a name; the name's length if it has none or more than
+ * nine.
+ */
 static size_t stem(const char *name)
 {
     size_t len = strlen(name), at = len;
@@ -188,7 +189,8 @@ static size_t stem(const char *name)
     return len - at > 9 ? len : at;
 }
 
-/* Names like the first one: how many follow each other, and "n[01-03,07]" for them. */
+/* Appends "n[01-03,07]" for the first names, which differ only in their number. *ret_n counts them.
+ */
 static int add_family(const char *const *nodes, size_t n, size_t *ret_n, struct pl_buf *ret)
 {
     size_t at = stem(nodes[0]), len = strlen(nodes[0]), used = 1;
@@ -225,7 +227,7 @@ int pl_words_nodes(const char *const *nodes, size_t n, struct pl_buf *ret)
     for (size_t i = 0; once && i < n; i++) {
         bool known = false;
 
-        /* Ranks come by node, so a name that is known is nearly always the last one. */
+        /* Ranks are ordered by node, so a repeated name is nearly always the last one. */
         for (size_t k = n_once; k-- > 0 && !known;)
             known = strcmp(once[k], nodes[i]) == 0;
         if (!known)

@@ -103,7 +103,7 @@ static void assert_settled(struct pl_trial_status ts,
     bool asked = !task_state || strcmp(task_state, "?") != 0;
     _cleanup_(pl_slurm_jobs_destroyp) struct pl_slurm_jobs *jobs = asked ? slurm(task_state) : NULL;
 
-    pl_trial_status_settle(&ts, jobs, NOW - 200);
+    pl_trial_status_resolve(&ts, jobs, NOW - 200);
     assert_string_equal(pl_trial_state_name(ts.state), want);
     if (want_kind)
         assert_string_equal(pl_json_string(ts.cause, "kind"), want_kind);
@@ -153,7 +153,7 @@ static void test_settle_answer_is_older_than_the_submission(void **state)
     _cleanup_(pl_slurm_jobs_destroyp) struct pl_slurm_jobs *jobs = slurm(NULL);
     struct pl_trial_status ts = submitted();
 
-    pl_trial_status_settle(&ts, jobs, NOW + 1);
+    pl_trial_status_resolve(&ts, jobs, NOW + 1);
     assert_int_equal(ts.state, PL_TRIAL_WAITING);
 }
 
@@ -200,7 +200,7 @@ static void test_settle_ends_ranks(void **state)
     ts.doc =
         json_pack("{s:[{s:s}, {s:s}, {}, i]}", "ranks", "state", "running", "state", "done", 1);
     ts.source = PL_SOURCE_LOG;
-    pl_trial_status_settle(&ts, NULL, 0);
+    pl_trial_status_resolve(&ts, NULL, 0);
     assert_string_equal(
         pl_json_string(json_array_get(json_object_get(ts.doc, "ranks"), 0), "state"), "lost");
     assert_string_equal(
