@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* A small convolutional network that reads handwritten digits: two convolutions, a max-pool, two
- * linear layers; batch norm behind the convolutions and dropout where asked for. */
+/* A small convolutional network that classifies handwritten digits: two convolutions, a max-pool,
+ * two linear layers. Hyper-parameters add batch norm after the convolutions, and dropout. */
 #include <plume/module.h>
 
 struct cnn {
@@ -124,7 +124,7 @@ static plume_tensor *forward(struct plume_context *pl, const struct plume_batch 
     h = plume_max_pool2d(pl, h, 2, 2, 0);
     h = plume_linear(pl, h, n->fc1, n->fc1_bias, PLUME_RELU);
     if (n->dropout > 0)
-        h = plume_dropout(pl, h, n->dropout); /* of training steps only */
+        h = plume_dropout(pl, h, n->dropout); /* active in training steps only */
     return plume_linear(pl, h, n->fc2, n->fc2_bias, PLUME_IDENTITY);
 }
 

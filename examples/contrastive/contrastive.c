@@ -1,18 +1,19 @@
 /* SPDX-License-Identifier: MIT */
-/* Contrastive learning (info-NCE, arXiv 1807.03748): two encoders see the left and the right part
- * of a handwritten digit, and each left part has to find its own right part among those of the
- * whole batch. The loss needs all of the batch at once, so it is made in training_step_end: under
- * dp and ddp2 the parts of a node's batch are one pool there, where ddp has a pool for each rank:
+/* Contrastive learning (info-NCE, arXiv 1807.03748): one encoder sees the left part of a
+ * handwritten digit, another the right part, and each left part must find its own right part among
+ * those of the whole batch. The loss needs the whole batch at once, so training_step_end computes
+ * it. Under dp and ddp2 the parts of a node's batch form one pool there; under ddp each rank has
+ * its own pool:
  *
  *     pltrain --num-nodes 2 --devices 2 --strategy ddp2 contrastive --batch_size 128
  *     pltrain --num-nodes 2 --processes 2 --strategy ddp contrastive --batch_size 64
  *
- * are four devices and 256 digits a step each, but the pools have 128 digits under ddp2 and 64
- * under ddp, whose task is the easier one: its loss begins lower by ln 2. */
+ * Both commands use four devices and 256 digits per step. The pools have 128 digits under ddp2 and
+ * 64 under ddp, whose task is easier: its first loss is lower by ln 2. */
 #include <plume/module.h>
 
-#define SIDE 8 /* of an image */
-#define SEEN 5 /* columns that an encoder sees; both see the two in the middle */
+#define SIDE 8 /* width and height of an image */
+#define SEEN 5 /* columns that each encoder sees; both see the two in the middle */
 
 struct encoder {
     plume_tensor *w1, *b1, *w2;
@@ -69,7 +70,7 @@ static int data(struct plume_context *pl, enum plume_stage stage, struct plume_d
     return 0;
 }
 
-/* Features of length 1 of the columns from `first` on. */
+/* Encodes the columns from `first` on as features of length 1. */
 static plume_tensor *encode(struct plume_context *pl,
                             const struct encoder *e,
                             const struct plume_batch *batch,
@@ -82,7 +83,7 @@ static plume_tensor *encode(struct plume_context *pl,
     return plume_normalize(pl, plume_linear(pl, h, e->w2, NULL, PLUME_IDENTITY), 0);
 }
 
-/* Features only: the loss comes when all of the batch is there. */
+/* Returns features; training_step_end computes the loss when it has the whole batch. */
 static int
 training_step(struct plume_context *pl, const struct plume_batch *batch, plume_tensor **ret_loss)
 {
@@ -101,8 +102,8 @@ static int validation_step(struct plume_context *pl, const struct plume_batch *b
     return training_step(pl, batch, &none);
 }
 
-/* The mean of log(sum over j of e^(left_i right_j / t)) - left_i right_i / t: each left half is to
- * find its own right half among all. */
+/* The mean of log(sum over j of e^(left_i right_j / t)) - left_i right_i / t: each left part must
+ * find its own right part among all. */
 static plume_tensor *info_nce(struct plume_context *pl, const struct plume_outputs *outputs)
 {
     struct contrastive *c = pl->state;

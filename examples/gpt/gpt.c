@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* A small GPT that learns to write the characters of a text: by default the licences that every
- * Debian has. Layer norms in front of attention and of the two linear layers, as in GPT-2; the
- * table of embeddings is the last layer's matrix, too. */
+/* A small GPT that learns to write the characters of a text, by default of the licences that every
+ * Debian system has. As in GPT-2, layer norms come before attention and before the two linear
+ * layers, and the last layer shares the weights of the embedding. */
 #include <plume/module.h>
 #include <stdio.h>
 
@@ -31,7 +31,7 @@ static const struct plume_hparam hparams[] = {
     {0},
 };
 
-/* The characters; both fields are windows of the text, the second one character ahead. */
+/* Both fields are windows of the text; the second starts one character later. */
 static const plume_array *text(struct plume_context *pl, enum plume_stage stage, size_t ahead)
 {
     static const double border[] = {0, 0.9, 0.95, 1};
@@ -125,7 +125,7 @@ static plume_tensor *forward(struct plume_context *pl, const struct plume_batch 
     struct gpt *gpt = pl->state;
     plume_tensor *h = plume_embedding(pl, gpt->token, batch->field[0]);
 
-    h = plume_add(pl, h, gpt->place); /* the same places in each sample */
+    h = plume_add(pl, h, gpt->place); /* each sample has the same positions */
     h = plume_dropout(pl, h, gpt->dropout);
     for (size_t i = 0; i < gpt->layers; i++)
         h = run_block(pl, gpt, &gpt->block[i], h);

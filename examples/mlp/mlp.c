@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* A perceptron with one hidden layer that reads handwritten digits: the shortest whole module.
- * Copy it to begin your own. */
+/* A perceptron with one hidden layer that classifies handwritten digits: the shortest complete
+ * module. Copy it to start your own. */
 #include <plume/module.h>
 
 struct mlp {

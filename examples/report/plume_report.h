@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT */
-/* Report steps and metrics to plstat from a C or C++ program; copy this file beside yours.
+/* Report steps and metrics to plstat from a C or C++ program; copy this file next to yours.
  *
  *     struct plume_report report = {-1};
  *     plume_report_metric(&report, step, "loss", loss);
  *
- * Outside Plume nothing happens. Training is never held up: where the daemon is slow, a metric is
- * dropped. Not thread safe. The protocol is plume-protocol(7). */
+ * Outside Plume it does nothing. It never delays training: if the daemon is slow, it drops the
+ * metric. Not thread-safe. The protocol is plume-protocol(7). */
 #ifndef PL_EXAMPLES_REPORT_PLUME_REPORT_H
 #define PL_EXAMPLES_REPORT_PLUME_REPORT_H
 
@@ -48,8 +48,7 @@ static inline int plume_report_open(struct plume_report *report)
     return -1;
 }
 
-/* Returns 0, or -1 where the metric was dropped. name: [A-Za-z_][A-Za-z0-9_.-]*, at most 100 bytes.
- */
+/* Returns 0, or -1 if the metric was dropped. name: [A-Za-z_][A-Za-z0-9_.-]*, at most 100 bytes. */
 static inline int
 plume_report_metric(struct plume_report *report, long long step, const char *name, double value)
 {
@@ -70,7 +69,7 @@ plume_report_metric(struct plume_report *report, long long step, const char *nam
                  "{\"type\":\"metrics\",\"step\":%lld,\"metrics\":{\"%.100s\":%s}}\n", step, name,
                  number);
     sent = (int)send(report->fd, line, (size_t)n, MSG_NOSIGNAL | MSG_DONTWAIT);
-    if (sent > 0 && sent < n) /* a line that went half must be finished */
+    if (sent > 0 && sent < n) /* complete a line of which a part was sent */
         sent += (int)send(report->fd, line + sent, (size_t)(n - sent), MSG_NOSIGNAL);
     return sent == n ? 0 : -1;
 }

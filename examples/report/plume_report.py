@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: MIT
-"""Report steps and metrics to plstat from a Python program; copy this file beside yours.
+"""Report steps and metrics to plstat from a Python program; copy this file next to yours.
 
     import plume_report
     plume_report.metrics(step, loss=loss.item(), lr=lr)
 
-Outside Plume nothing happens. Training is never held up: where the daemon is slow, metrics are
-dropped. The protocol is plume-protocol(7).
+Outside Plume it does nothing. It never delays training: if the daemon is slow, it drops metrics.
+The protocol is plume-protocol(7).
 """
 
 import json
@@ -37,7 +37,7 @@ def _number(value):
 
 
 def metrics(step, **values):
-    """Report the metrics of a step. Returns False where they were dropped."""
+    """Report the metrics of a step. Returns False if they were dropped."""
     global _socket
     line = {"type": "metrics", "step": int(step)}
     line["metrics"] = {name: _number(value) for name, value in values.items()}
@@ -47,7 +47,7 @@ def metrics(step, **values):
         if s is None:
             return False
         sent = s.send(data, socket.MSG_DONTWAIT)
-        if sent < len(data):  # a line that went half must be finished
+        if sent < len(data):  # complete a line of which a part was sent
             s.sendall(data[sent:])
         return True
     except BlockingIOError:
