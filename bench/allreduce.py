@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""12 ranks, from srun to the end of the engine's first all-reduce of gradients."""
+"""Seconds from srun of 12 ranks to the end of the engine's first all-reduce of gradients."""
 
 import importlib.util
 import os
@@ -13,7 +13,7 @@ ROUNDS = 9
 
 
 def reduced(b, argv, word, env=None):
-    """Seconds until the last rank has said WORD."""
+    """Seconds until the last rank has printed WORD."""
     start = time.time()
     _, out = b.run(argv, stdout=-1, env=env)
     ends = [float(line.split()[1]) for line in out.splitlines() if line.startswith(word + " ")]

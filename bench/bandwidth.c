@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* The engine's all-reduce, as nccl-tests measure: bench-bandwidth RANKS MODE BYTES ITERATIONS
- * prints the mean seconds of one, in place, in f32. MODE: slab (gradients are there), private
- * (any memory) or tcp (one rank a node). */
+/* bench-bandwidth RANKS MODE BYTES ITERATIONS: measures the engine's all-reduce as nccl-tests do
+ * and prints the mean seconds of one, in place, in f32. MODE: slab (the memory of gradients),
+ * private (any memory) or tcp (one rank per node). */
 #include "common/base/fs.h"
 #include "common/base/parse.h"
 #include "runtime/engine/comm/comm.h"

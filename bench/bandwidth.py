@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""All-reduce of 1, 10 and 100 MB on this machine, ours against Open MPI and gloo.
+"""All-reduce of 1, 10 and 100 MB on this machine: Plume against Open MPI and gloo.
 
-The columns of nccl-tests: algbw = bytes / time, busbw = algbw * 2 (n - 1) / n, in GB/s. Ranks are
-2 (and 4 where that many cores are); f32, in place, buffers that the caller keeps."""
+The columns of nccl-tests: algbw = bytes / time, busbw = algbw * 2 (n - 1) / n, in GB/s. 2 ranks
+(and 4 with that many cores); f32, in place, in buffers that the caller keeps."""
 
 import importlib.util
 import os

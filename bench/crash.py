@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""From a rank's last instruction to its failure in the event log, in plstat show, in plstat why.
+"""Seconds from a rank's crash to its failure in the event log, in plstat show and in plstat why.
 
-96 ranks run; one of them notes the time and raises SIGSEGV. plstat is asked again and again.
+96 ranks run; one of them records the time and raises SIGSEGV. plstat is called repeatedly.
 """
 
 import glob
@@ -28,7 +28,7 @@ def plstat(b, *args):
 
 
 def shown(b, folder, found, ended):
-    """Asks plstat until it shows the rank's failure, then until it names the cause."""
+    """Calls plstat until it shows the rank's failure, then until it names the cause."""
     while not ended.is_set() and "show" not in found:
         ranks = plstat(b, "show", folder).get("ranks", [])
         if any(r.get("rank") == CRASHING and r.get("state") == "failed" for r in ranks):

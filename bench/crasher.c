@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* A rank that waits to be ended, but for one: bench-crasher RANK DELAY-MS writes the time of day to
- * stderr as rank RANK and ends itself by SIGSEGV. */
+/* bench-crasher RANK DELAY-MS: rank RANK writes the time of day to stderr and raises SIGSEGV; the
+ * other ranks wait until they are ended. */
 #include "common/base/parse.h"
 
 #include <signal.h>

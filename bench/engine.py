@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Steps a second of the training engine against PyTorch's, on four models.
+"""Steps per second of Plume's training engine against PyTorch's, on four models.
 
-For each model and type: one process with 1 and with 2 threads, and two ranks of one thread. Ours
-and the peer (engine_peer.py) take turns. PLUME_TORCH_PYTHON names a Python that has torch; without
-one there are our rows only. ENGINE_MODELS, ENGINE_DTYPES and ENGINE_TRIALS narrow a run down;
-ENGINE_COMPILE=1 adds rows against torch.compile, which takes a minute more for each.
+For each model and type: one process with 1 and with 2 threads, and two ranks with one thread. Plume
+and the peer (engine_peer.py) alternate. PLUME_TORCH_PYTHON is a Python that has torch; without one
+the table has Plume's rows only. ENGINE_MODELS, ENGINE_DTYPES and ENGINE_TRIALS select a part.
+ENGINE_COMPILE=1 adds rows against torch.compile, each of which takes a minute longer.
 """
 
 import json
@@ -30,7 +30,7 @@ SETUPS = ((1, 1), (2, 1), (1, 2))  # threads of a rank, ranks
 
 
 class Ours:
-    """A trial is a run of pltrain; the module tells the length of each step (bench/models)."""
+    """A trial is a run of pltrain; the module reports the time of each step (bench/models)."""
 
     def __init__(self, bench, model, dtype, threads, ranks):
         self.bench, self.threads, self.ranks = bench, threads, ranks
@@ -54,7 +54,7 @@ class Ours:
                                 stderr=subprocess.PIPE, text=True)
 
     def end(self, process):
-        """(steps a second, first step's end, peak MB) of the slowest or largest rank."""
+        """(steps per second, end of the first step, peak MB) of the slowest or largest rank."""
         out, err = process.communicate(timeout=600)
         rows = [json.loads(line) for line in out.splitlines() if line.startswith("{")]
         if process.returncode != 0 or len(rows) != self.ranks:
@@ -75,12 +75,12 @@ class Ours:
         self.peaks.append(peak)
 
     def profile(self):
-        """Where the time goes, as pltrain tells it."""
+        """The time per op, as pltrain reports it."""
         return self.start(self.steps, True).communicate(timeout=600)[1].rstrip()
 
 
 class Peer:
-    """engine_peer.py, which stays and makes a trial when told."""
+    """engine_peer.py, which keeps running and makes a trial on request."""
 
     def __init__(self, model, dtype, threads, ranks, compiled=False):
         argv = [sys.executable, os.path.join(SRC, "bench", "engine_peer.py"), "--model", model,
@@ -128,14 +128,14 @@ def has_torch():
 
 
 def gemm_peak(b):
-    """GFLOP/s of one thread: the best of ours on a square product, and of multiply-adds alone."""
+    """GFLOP/s of one thread: our best square matrix product, and multiply-adds alone."""
     _, out = b.run([os.path.join(BUILD, "bench", "bench-gemm-peak")], stdout=subprocess.PIPE,
                    env={"OMP_NUM_THREADS": "1"})
     return tuple(map(float, out.split()))
 
 
 def measure(b, model, dtype, torch):
-    """{(threads, ranks): (Ours, Peer or None, compiled Peer or None)}, all in turns."""
+    """{(threads, ranks): (Ours, Peer or None, compiled Peer or None)}, alternating."""
     sides, peers = {}, []
 
     def new_peer(*args):
@@ -158,7 +158,7 @@ def measure(b, model, dtype, torch):
                 quiet(0.5)
                 ours.trial()
                 for peer in theirs:
-                    # Who needs seconds for a step has had his say after three trials.
+                    # If a step takes seconds, three trials are enough.
                     if peer and (i < 3 or peer.rates[0] > 0.5):
                         peer.trial()
     finally:
@@ -168,7 +168,7 @@ def measure(b, model, dtype, torch):
 
 
 def efficiency(sides, which):
-    """A rank of two against one alone, of the medians."""
+    """The ratio of a rank of two to a single rank, from the medians."""
     one, two = sides[1, 1][which], sides[1, 2][which]
     return median(two.rates) / median(one.rates) if one and two else None
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """The models of the engine's benchmarks: sizes, FLOPs, made-up data, and PyTorch's version of each.
 
-Ours are in examples/ and bench/models/; both sides have the same layers and optimizers.
+Plume's versions are in examples/ and bench/models/; both sides have the same layers and optimizers.
 """
 
 import array
@@ -20,9 +20,9 @@ BATCH = {"mlp": 512, "cnn": 128, **{name: gpt.batch for name, gpt in GPT.items()
 
 
 def flops_of(model, batch=None):
-    """Of a step: 2 a multiply-add of a product, backward twice the forward, no gradient of the
-    input. Causal attention needs half of the T x T products, and only that half counts, so that
-    this is 6 N + 6 L T C a token for a GPT of N weights in products (others count 12 L T C)."""
+    """FLOPs of a step: 2 per multiply-add of a matrix product; backward is twice forward, without
+    the gradient of the input. Causal attention needs half of the T x T products, and only that half
+    counts: 6 N + 6 L T C per token for a GPT with N weights in products (others count 12 L T C)."""
     batch = batch or BATCH[model]
     if model in GPT:
         gpt = GPT[model]
@@ -37,8 +37,8 @@ def flops_of(model, batch=None):
 
 
 def module_args(build, model, batch=None):
-    """What pltrain is to train: the module, which tells how long steps take (bench/models/timed.h),
-    and its hyper-parameters."""
+    """pltrain's arguments: the module, which reports the times of steps (bench/models/timed.h), and
+    its hyper-parameters."""
     batch = batch or BATCH[model]
     kind = "gpt" if model in GPT else model
     args = [os.path.join(build, "bench", f"bench-{kind}.so"), "--batch_size", str(batch),
@@ -53,7 +53,7 @@ def module_args(build, model, batch=None):
 
 
 def write_npy(path, shape, values, descr="|u1"):
-    """In NumPy's format 1.0."""
+    """Writes NumPy's format 1.0."""
     head = "{'descr': '%s', 'fortran_order': False, 'shape': (%s,), }" % (
         descr, ", ".join(map(str, shape)))
     head += " " * (64 - (len(head) + 11) % 64) + "\n"
@@ -62,7 +62,7 @@ def write_npy(path, shape, values, descr="|u1"):
 
 
 def make_tokens(folder, gpt, rows):
-    """x.npy, and y.npy with what follows each token."""
+    """Writes x.npy, and y.npy with the token after each token."""
     wide = gpt.vocabulary > 256
     n = rows * (gpt.context + 1)
     tokens = array.array("H" if wide else "B", os.urandom(n * (2 if wide else 1)))
@@ -84,8 +84,8 @@ def make_data(folder, model, rows):
 
 
 def torch_models():
-    """make_net(name) and make_batches(name, how many, batch size) with PyTorch. Built only where
-    torch is needed: the process that starts ranks does without."""
+    """Returns make_net(name) and make_batches(name, number, batch size) with PyTorch. Only
+    processes that train import torch; the one that starts ranks does not."""
     import torch
     from torch import nn
     import torch.nn.functional as F

@@ -5,13 +5,14 @@
     engine_peer.py [--model mlp,cnn,...] [--dtype f32,bf16] [--threads 1,2] [--ranks 1,2]
                    [--trials N] [--seconds S] [--compile] [--serve]
 
-With lists it measures each combination in a process of its own (two for two ranks, joined by gloo
-and DistributedDataParallel; each rank has its own batch). PLUME_TORCH_PYTHON names a Python that
-has torch (pip install torch). With --serve, and one combination, it prints {"ready": ...} when it
-is warm and then runs a trial for each line on stdin, so that a caller can alternate with its own.
+With lists it measures each combination in its own process (two processes for two ranks, connected
+by gloo and DistributedDataParallel; each rank has its own batch). PLUME_TORCH_PYTHON is a Python
+that has torch (pip install torch). With --serve, and one combination, it prints {"ready": ...}
+after its warm-up and then runs one trial per line on stdin, so that the caller can alternate with
+its own trials.
 
-Written as one writes it for speed: gradients set to None, fused attention, the faster one of the
-fused and the foreach optimizer, channels last where that is faster (both timed at the start).
+Written as usual for speed: gradients set to None, fused attention, the faster of the fused and the
+foreach optimizer, channels last if that is faster (both timed at the start).
 """
 
 import argparse
@@ -93,8 +94,8 @@ class Training:
         return loss
 
     def time_of(self, function, least_s=0.3):
-        """Seconds of a call, after one that is not counted; with several ranks least_s is 0, that
-        is one call: all must make as many."""
+        """Seconds of a call, after one that does not count. With several ranks least_s is 0, which
+        means one call: all ranks must make the same number."""
         function()
         n, start = 0, time.perf_counter()
         while n == 0 or time.perf_counter() - start < least_s:
@@ -103,7 +104,7 @@ class Training:
         return (time.perf_counter() - start) / n
 
     def tune(self):
-        """The faster optimizer, and the faster layout of images."""
+        """Chooses the faster optimizer and the faster layout of images."""
         times = {}
         for kind in ("foreach", "fused"):
             self.optimizer = self.new_optimizer(kind)
@@ -124,7 +125,7 @@ class Training:
             self.optimizer = self.new_optimizer(self.optimizer_name)
 
     def agree(self, n):
-        """All ranks make as many steps as rank 0 says."""
+        """Returns rank 0's number of steps on all ranks."""
         if self.ranks > 1:
             t = self.torch.tensor(n)
             self.torch.distributed.broadcast(t, 0)
@@ -175,7 +176,7 @@ def work(args):
 
 
 def serve(t, args, facts):
-    """A trial a line; an empty one ends it. Rank 0 reads, the others follow."""
+    """Runs one trial per line; an empty line ends it. Rank 0 reads, the others follow."""
     if not args.rank:
         print(json.dumps({"ready": True, **facts}), flush=True)
     while True:
@@ -189,14 +190,14 @@ def serve(t, args, facts):
 
 
 def start(args, model, dtype, threads, ranks):
-    """The processes of one combination; rank 0 has our stdout and stdin."""
+    """Starts the processes of one combination; rank 0 inherits stdout and stdin."""
     python = os.environ.get("PLUME_TORCH_PYTHON", "python3")
     argv = [python, os.path.abspath(__file__), "--model", model, "--dtype", dtype, "--threads",
             threads, "--ranks", ranks, "--trials", str(args.trials), "--seconds",
             str(args.seconds)]
     argv += [o for o in ("--compile", "--serve", "--first-step")
              if getattr(args, o[2:].replace("-", "_"))]
-    # No accelerator, and the names of threads' numbers that libraries know.
+    # No accelerator, and the variables by which libraries choose their number of threads.
     env = dict(os.environ, CUDA_VISIBLE_DEVICES="", OMP_NUM_THREADS=threads,
                MKL_NUM_THREADS=threads)
     with tempfile.TemporaryDirectory(prefix="plume-peer-") as folder:

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* Two numbers, in GFLOP/s of this process's first thread, each the best of many: the linear op's
+/* Prints two numbers in GFLOP/s of one thread, each the best of many rounds: the linear op's
  * forward pass on square f32 matrices (the "gemm peak" of ./dev bench engine), and multiply-adds in
- * registers, which nothing can exceed (0 where the processor is none that we know). */
+ * registers, the upper bound (0 on an unknown processor). */
 #include "common/base/fs.h"
 #include "kernels/kernels.h"
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The peer of allreduce.py: a PyTorch program that says when its first all-reduce is over."""
+"""The peer of allreduce.py: a PyTorch program that reports the end of its first all-reduce."""
 
 import time
 

@@ -1,28 +1,27 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Training on a GPU against PyTorch on the same one, as a table in Markdown: GPT-2 (124M, T 1024,
+"""Training on a GPU against PyTorch on the same GPU, as a table in Markdown: GPT-2 (124M, T 1024,
 bf16, each side at its best batch), the MLP and the CNN of engine.py in f32, tf32 and bf16.
 
     gpu_engine.py [--tiny]
 
-A row is printed as soon as it is there, and what is compared of them at the end, also where that is
-a SIGTERM. Ours is pltrain with bench/models, its loader reading samples and converting them as ever;
-the peer (gpu_peer.py, which says how it is written) is PyTorch as it is, and under torch.compile, on
-batches made before. One of them is on the GPU at a time, and ours goes again after the others.
-PLUME_TORCH_PYTHON names a Python that has torch, python3 is the default; without one there are our
-rows only. Exit 77 where there is no GPU, 1 where ours fails.
+Each row is printed at once, the comparisons at the end, also after a SIGTERM. Plume is pltrain with
+bench/models; its loader reads and converts samples as always. The peer (see gpu_peer.py) is
+PyTorch, eager and with torch.compile, on batches made before. One side uses the GPU at a time, and
+Plume runs again after the others. PLUME_TORCH_PYTHON is a Python that has torch (default: python3);
+without one the table has Plume's rows only. Exits with 77 without a GPU, with 1 if Plume fails.
 
-GPU_ENGINE_SECONDS is for all of it (what check has left, at most 300): what there is no time for is
-said. GPU_ENGINE_MODELS=gpt2,mlp, GPU_ENGINE_BATCHES=16,32 (of GPT-2) and GPU_ENGINE_TYPES=f32,tf32
-(of the others) narrow a run down, GPU_ENGINE_COMPILE=0 leaves torch.compile out. --tiny tries the
-program itself where GPUs are slow, the peer's being the CPU.
+GPU_ENGINE_SECONDS limits the whole run (default: the time that check has left, at most 300); the
+report names the rows that did not fit. GPU_ENGINE_MODELS=gpt2,mlp, GPU_ENGINE_BATCHES=16,32 (of
+GPT-2) and GPU_ENGINE_TYPES=f32,tf32 (of the others) select a part; GPU_ENGINE_COMPILE=0 omits
+torch.compile. --tiny tests the program itself on slow GPUs, with the CPU as the peer's device.
 
-MFU is the FLOPs that a step needs (flops_of in engine_models.py: for GPT-2 6 N + 6 L T C a token, the
-causal half of attention, nothing of what is done twice) over its time and the card's dense peak of
-that type by NVIDIA's data sheet. "Of products" is the same over what the largest product of cuBLAS
-reached in this run. Peak memory is what each side's allocator had handed out at most, in parentheses
-what it had taken of the card. The first step's time is from exec to its end on the GPU, with all
-libraries read once before; of a peer's process only its first row has one.
+MFU is the FLOPs of a step (flops_of in engine_models.py: for GPT-2 6 N + 6 L T C per token, the
+causal half of attention, no recomputation) over its time and the GPU's dense peak of that type in
+NVIDIA's data sheet. "Of products" is the same over the rate of the largest product of cuBLAS in
+this run. Peak memory is the most that each side's allocator had handed out; in parentheses stands
+what it had reserved. The first step's time is from exec to its end on the GPU, after all libraries
+have been read once; of a peer process only the first row has one.
 """
 
 import glob
@@ -48,7 +47,7 @@ WARM_S = 2  # of ours: the first step, plans of libraries, graphs
 PRODUCT = 256 if TINY else 8192
 TYPES = os.environ.get("GPU_ENGINE_TYPES", "f32,tf32,bf16").split(",")  # of the small models
 NEED_S = {"Plume": 8, "eager": 20, "compile": 60, "compile small": 25}  # else it is not begun
-# Samples: many steps an epoch, since the loader begins anew with each, and whole batches only.
+# Samples: many steps per epoch, because the loader restarts with each, and full batches only.
 ROWS = {"mlp": 120 * 512, "cnn": 480 * 128, "gpt2": 2048}
 
 # Dense TFLOP/s of tensor cores in bf16 and tf32, and of f32 without them. Sources: NVIDIA's data
@@ -68,7 +67,7 @@ class OutOfMemory(Exception):
 
 
 class Row:
-    """What a side did with a model: `rates` are steps a second."""
+    """The result of one side with a model; `rates` are steps per second."""
 
     def __init__(self, side, model, dtype, batch, rates, first_s, peak_mib, how="",
                  reserved_mib=None):
@@ -77,7 +76,7 @@ class Row:
         self.peak_mib, self.reserved_mib = peak_mib, reserved_mib
 
     def items(self):
-        """Tokens or samples of a step."""
+        """Tokens or samples per step."""
         return self.batch * (GPT[self.model].context if self.model in GPT else 1)
 
     def speed(self):
@@ -88,7 +87,7 @@ class Row:
 
 
 class Report:
-    """The rows, printed as they come, and at the end what follows from them."""
+    """Prints the rows at once, and the comparisons at the end."""
 
     HEAD = ("model", "type", "batch", "side", "tokens or samples/s", "quartiles", "ms a step",
             "TFLOP/s", "MFU", "of products", "peak MiB", "exec to first step")
@@ -133,7 +132,7 @@ class Report:
         return max(rows, key=Row.speed, default=None)
 
     def memory(self, model, dtype):
-        """Ours over eager's at the largest batch of both."""
+        """The ratio of our rate to eager's, at the largest batch of both."""
         peaks = {}
         for r in self.rows:
             if (r.model, r.dtype) == (model, dtype) and r.peak_mib:
@@ -180,7 +179,7 @@ def ratio(a, b):
 
 
 def said(*argv):
-    """What a command prints; nothing where there is no such command."""
+    """The output of a command; empty without such a command."""
     try:
         return subprocess.run(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                               stderr=subprocess.DEVNULL, text=True, timeout=20,
@@ -230,7 +229,7 @@ class Run:
                 "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
 
     def pltrain(self, model, dtype, batch, warm_s):
-        """A run's output: its own JSON, its messages, when it was started."""
+        """The output of a run: its JSON, its messages, its start time."""
         seconds = math.ceil(warm_s + (TRIALS + 1) * TRIAL_S)
         argv = [os.path.join(BUILD, "pltrain"), "--gpus", "1", "--log-every", "1000000"]
         argv += (["--max-steps", str(TRIALS + 2)] if TINY else
@@ -266,7 +265,7 @@ class Run:
         return row
 
     def try_ours(self, model, dtype, batch, how=""):
-        """A row; None where memory or time have ended, or it has failed."""
+        """A row; None if memory or time is exhausted, or the run failed."""
         what = f"Plume, {model} {dtype}, batch {batch}"
         if not self.has_time(what, "Plume"):
             return None
@@ -280,7 +279,7 @@ class Run:
         return None
 
     def peer(self):
-        """A new one; None where there is none."""
+        """A new peer; None: not available."""
         if not self.torch:
             return None
         try:
@@ -303,7 +302,7 @@ class Peer:
         env = {**os.environ, "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
                "TORCHINDUCTOR_CACHE_DIR": os.path.join(run.bench.dir, "inductor"),
                "TRITON_CACHE_DIR": os.path.join(run.bench.dir, "triton")}
-        # What check adds for us would give PyTorch other libraries than its own.
+        # check's additions to the environment would give PyTorch other libraries than its own.
         env["LD_LIBRARY_PATH"] = env.get("CHECK_LD_LIBRARY_PATH", env.get("LD_LIBRARY_PATH", ""))
         env["GPU_PEER_EXEC"] = repr(time.time())
         with open(self.log, "w", encoding="utf-8") as log:
@@ -339,7 +338,7 @@ class Peer:
         return self.answer()
 
     def train(self, side, model, dtype, batch, mode=None, channels_last=None):
-        """A row; None where there is none."""
+        """A row; None: no row."""
         what = f"{side}, {model} {dtype}, batch {batch}" + (f", {mode}" if mode else "")
         need = side if side == "eager" or model == "gpt2" else "compile small"
         if not self.run.has_time(what, need):
@@ -375,7 +374,7 @@ class Peer:
 
 
 def with_peer(run, function):
-    """Gives a new peer to a function, and ends it."""
+    """Passes a new peer to a function and ends it afterwards."""
     peer = run.peer()
     if peer is None:
         return
@@ -386,15 +385,15 @@ def with_peer(run, function):
 
 
 def until_none(function, batches):
-    """More memory is not there for what comes behind a None."""
+    """Stops at the first None: larger batches need even more memory."""
     for batch in batches:
         if function(batch) is None:
             return
 
 
 def language(run, model, batches):
-    """GPT-2 in bf16, each side's best batch. A batch takes torch.compile most of a minute: it has
-    eager's best one, and twice that where time is left."""
+    """GPT-2 in bf16, each side at its best batch. torch.compile takes most of a minute per batch:
+    it gets eager's best batch, and twice that if time is left."""
     def eager(peer):
         until_none(lambda n: peer.train("eager", model, "bf16", n), batches)
 
@@ -417,7 +416,7 @@ def language(run, model, batches):
 
 
 def small(run, model, batch):
-    """One batch, all types."""
+    """Measures one batch in all types."""
     def eager(peer):
         for dtype in TYPES:
             peer.train("eager", model, dtype, batch)
@@ -454,7 +453,7 @@ def measure(run):
 
 
 def look_for_gpu(run):
-    """Whether there is one; ours says why not."""
+    """True if there is a GPU; otherwise pltrain prints the reason."""
     model = "gpt-tiny"
     env = run.env(model)
     try:

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: MIT */
-/* bench-gpu-kernels [SHRINK]: the ops' speed on GPU 0, on shapes of GPT-2 (124M, 16 sequences of
- * 1024) and of the CNN of ./dev bench engine, as a table: op, shape, type, microseconds, TFLOP/s
- * or GB/s (each array once each way), and its share of what the card was seen to reach in this run:
- * with products that of the first row, the largest product, else that of the second, a copy. The
- * best of some rounds; a round is as many calls as take ROUND_MS. SHRINK divides the sizes, to try
- * the program itself where GPUs are slow: one round then. Exit 77 where there is no GPU. */
+/* bench-gpu-kernels [SHRINK]: prints the ops' speed on GPU 0 as a table, on shapes of GPT-2 (124M,
+ * 16 sequences of 1024) and of the CNN of ./dev bench engine. Columns: op, shape, type,
+ * microseconds, TFLOP/s or GB/s (each array counts once per direction), and the ratio to the
+ * highest rate of this run: for ops with matrix products that of the first row, the largest
+ * product, else that of the second row, a copy. Each number is the best of several rounds; a round
+ * has as many calls as take ROUND_MS. SHRINK divides the sizes, to test the program on slow GPUs,
+ * with one round. Exits with 77 without a GPU. */
 #include "common/base/fs.h"
 #include "common/base/parse.h"
 #include "kernels/half.h"
@@ -28,12 +29,12 @@ struct bench {
     void *arrays[ARRAYS_MAX];
     size_t n_arrays;
     bool failed;
-    double most_flops, most_bytes; /* a second, that the card was seen to reach */
+    double most_flops, most_bytes; /* per second; the highest rates of this run */
 };
 
 static const char *const names[] = {"f32", "f64", "bf16", "f16"};
 
-/* The first failure is told; nothing is called any more. */
+/* Prints the first failure; later calls do nothing. */
 static void fail(struct bench *b, const char *what, const struct pl_error *err)
 {
     if (!b->failed)
@@ -41,7 +42,7 @@ static void fail(struct bench *b, const char *what, const struct pl_error *err)
     b->failed = true;
 }
 
-/* ---- arrays, until the row is done ---- */
+/* ---- arrays of one row ---- */
 
 static void *bytes(struct bench *b, size_t n)
 {
@@ -61,7 +62,7 @@ static void *bytes(struct bench *b, size_t n)
     return p;
 }
 
-/* n numbers of the table's type, in [-0.5, 0.5]: zeroes would take less power. */
+/* Makes n numbers of the table's type in [-0.5, 0.5]: zeros would use less power. */
 static void *numbers(struct bench *b, size_t n)
 {
     size_t size = pl_real_size(b->real), block = 1 << 20;
@@ -85,7 +86,7 @@ static void *numbers(struct bench *b, size_t n)
     return p;
 }
 
-/* What an op keeps of n rows, in the type that it calculates in; zeroes. */
+/* Makes zeros for the values that an op saves of n rows, in its type of computation. */
 static void *row_values(struct bench *b, size_t n)
 {
     return bytes(b, n * PL_MAX(pl_real_size(b->real), sizeof(float)));
@@ -109,11 +110,11 @@ static void forget(struct bench *b)
         pl_device_free(b->dev, b->arrays[--b->n_arrays]);
 }
 
-/* ---- measuring ---- */
+/* ---- measurement ---- */
 
 typedef void (*call_f)(const void *args);
 
-/* Seconds that n calls take, from the first's being asked to the last's end. */
+/* Seconds from the launch of the first of n calls to the end of the last. */
 static double timed(struct bench *b, call_f call, const void *args, unsigned n)
 {
     struct pl_error err = {0};
@@ -126,7 +127,7 @@ static double timed(struct bench *b, call_f call, const void *args, unsigned n)
     return (double)(pl_now_ns() - start) * 1e-9;
 }
 
-/* flops and moved: of a call; a call's rate is told in the one that is not 0. */
+/* flops, moved: of one call; the rate is that of the one that is not 0. */
 static void PL_PRINTF(7, 8) measure(struct bench *b,
                                     const char *op,
                                     call_f call,
@@ -144,7 +145,7 @@ static void PL_PRINTF(7, 8) measure(struct bench *b,
     va_start(ap, shape);
     vsnprintf(text, sizeof(text), shape, ap);
     va_end(ap);
-    timed(b, call, args, 1); /* plans and scratch are made */
+    timed(b, call, args, 1); /* makes plans and scratch memory */
     n = (unsigned)PL_MIN(CALLS_MAX, 1 + ROUND_MS * 1e-3 / PL_MAX(timed(b, call, args, 1), 1e-9));
     for (int round = 0; round < (b->shrink > 1 ? 1 : ROUNDS); round++) {
         double s = timed(b, call, args, n) / n;
@@ -268,7 +269,7 @@ static void conv(struct bench *b, size_t n, size_t in, size_t size, size_t out, 
             "%zu x %zu x %zux%zu to %zu", n, in, size, size, out);
 }
 
-/* Causal, q, k and v side by side in one array, as the gpt module has them. */
+/* Causal attention with q, k and v side by side in one array, as in the gpt module. */
 static void
 attention(struct bench *b, size_t batch, size_t heads, size_t time, size_t dim, bool back)
 {
@@ -295,7 +296,7 @@ attention(struct bench *b, size_t batch, size_t heads, size_t time, size_t dim, 
     a.q_at = a.k_at = a.v_at = a.dq_at = a.dk_at = a.dv_at =
         (struct pl_attention_strides){time * 3 * width, 3 * width, dim};
     a.y_at = a.dy_at = (struct pl_attention_strides){time * width, width, dim};
-    if (back && !b->failed) /* which wants its y and lse */
+    if (back && !b->failed) /* needs y and lse of the forward pass */
         call_attention_forward(&a);
     measure(b, back ? "attention backward" : "attention",
             back ? call_attention_backward : call_attention_forward, &a,
@@ -363,7 +364,7 @@ static void cross_entropy(struct bench *b, size_t rows, size_t classes, bool bac
     a.dloss = numbers(b, 1);
     a.loss = numbers(b, 1);
     a.dlogits = numbers(b, rows * classes);
-    a.max_sum = row_values(b, 2 * rows); /* no probabilities are kept */
+    a.max_sum = row_values(b, 2 * rows); /* keeps no probabilities */
     if (back && !b->failed)
         call_cross_entropy_forward(&a);
     measure(b, back ? "cross-entropy backward" : "cross-entropy",
@@ -423,7 +424,7 @@ static void add(struct bench *b, size_t n)
     measure(b, "add", call_add, &a, 0, size_of(b, 3.0 * (double)n), "%zu", n);
 }
 
-/* What comes back to both sides of a sum of two. */
+/* The gradients of both operands of a sum. */
 static void residual(struct bench *b, size_t n)
 {
     struct pl_binary_args a = {.op = PL_BINARY_ADD};

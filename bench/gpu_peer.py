@@ -1,21 +1,20 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""The PyTorch side of gpu_engine.py, which starts it: a job a line of stdin, as JSON, and a line of
-JSON on stdout for each, behind one that says what there is.
+"""The PyTorch side of gpu_engine.py, which starts it. It reads one job per line of stdin, as JSON,
+and answers each with a line of JSON on stdout; its first line describes the system.
 
-    gpu_peer.py [--device cuda|cpu]      cpu: to try the program where there is no GPU
+    gpu_peer.py [--device cuda|cpu]      cpu: to test the program without a GPU
 
     {"do": "train", "model": "gpt2", "dtype": "bf16", "batch": 16, "mode": null, "trials": 4,
      "seconds": 0.5, "channels_last": null}
     {"do": "products", "size": 8192}
 
-mode is null (eager) or one of torch.compile. dtype f32 rules tf32 out, which cuDNN would use.
+mode is null (eager) or a mode of torch.compile. dtype f32 disables tf32, which cuDNN would use.
 
-Written as one writes it for speed: autocast with parameters in f32 (ours has --precision bf16, which
-is the same), fused optimizers, gradients set to None, fused causal attention, channels last where
-that is faster, the loss compiled together with the model, batches in pinned memory from which they
-are copied while the step before runs. Nothing waits for the GPU inside a trial, and nobody looks at
-the loss before its end.
+Written as usual for speed: autocast with parameters in f32 (the same as Plume's --precision bf16),
+fused optimizers, gradients set to None, fused causal attention, channels last if that is faster,
+the loss compiled together with the model, batches in pinned memory that are copied during the step
+before. Nothing waits for the GPU inside a trial, and nothing reads the loss before its end.
 """
 
 import argparse
@@ -96,7 +95,7 @@ class Training:
             torch.cuda.synchronize()
 
     def trial(self, seconds):
-        """Steps a second."""
+        """Steps per second."""
         self.wait()
         n, start = 0, time.perf_counter()
         while n == 0 or time.perf_counter() - start < seconds:
@@ -114,7 +113,7 @@ class Training:
         self.wait()
 
     def tune(self, seconds):
-        """The faster layout of images; whether it is channels last."""
+        """Chooses the faster layout of images; True: channels last."""
         self.warm()
         plain = self.trial(seconds)
         self.lay_out(torch.channels_last)
@@ -156,7 +155,7 @@ def train(device, job):
 
 
 def products(device, job):
-    """TFLOP/s of the best of some large products, by type: what the card reaches with cuBLAS."""
+    """TFLOP/s of the best of several large matrix products with cuBLAS, by type."""
     n, best = job["size"], {}
     for name, dtype in (("bf16", torch.bfloat16), ("tf32", torch.float32), ("f32", torch.float32)):
         set_tf32(name == "tf32")
@@ -183,7 +182,7 @@ def answer_to(device, job):
 
 
 def forget(device):
-    """What the last job has left, so that it is in nobody's way, and in nobody's peak."""
+    """Frees the memory of the last job, so that it does not count in the next one's peak."""
     torch.compiler.reset()
     gc.collect()
     if device == "cuda":

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Memory and processor time of the node daemons while 96 ranks report ten times a second."""
+"""Memory and CPU time of the node daemons while 96 ranks report ten times per second."""
 
 import os
 import subprocess
@@ -20,7 +20,7 @@ def daemons(job_env):
             with open(f"/proc/{pid}/comm") as f:
                 if f.read().strip() != "plrund":
                     continue
-            # plrund is not dumpable: only root reads its environment, so ask its parent's.
+            # plrund is not dumpable, so only root can read its environment: read its parent's.
             with open(f"/proc/{pid}/stat") as f:
                 parent = f.read().rsplit(")", 1)[1].split()[1]
             env = b""
@@ -43,7 +43,7 @@ def daemons(job_env):
 
 
 def cpu_s(pid):
-    """Nanoseconds on a processor, from the scheduler: clock ticks are too coarse."""
+    """CPU time in nanoseconds from the scheduler: clock ticks are too coarse."""
     with open(f"/proc/{pid}/schedstat") as f:
         return int(f.read().split()[0]) / 1e9
 

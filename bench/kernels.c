@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/* bench-kernels [THREADS]: the kernels' speed on shapes of the models that ./dev bench engine
- * trains, one line each: op, shape, milliseconds, GFLOP/s of those with products in them (else 0),
- * GB/s of those that only pass over memory (else 0). Each is the best of many, the rounds of all
- * rows in turns, so that a busy moment of the machine harms all alike. The first row is the peak
- * of gemm that the others are compared with. */
+/* bench-kernels [THREADS]: prints the kernels' speed on shapes of the models of ./dev bench engine,
+ * one line each: op, shape, milliseconds, GFLOP/s of those with matrix products (else 0), GB/s of
+ * those that only move memory (else 0). Each number is the best of many rounds. The rounds of all
+ * rows alternate, so that a busy moment of the machine affects all rows alike. The first row is the
+ * gemm peak, to which the others are compared. */
 #include "kernels/kernels.h"
 #include "common/base/fs.h"
 #include "common/base/parse.h"
@@ -17,7 +17,7 @@
 
 struct row {
     const char *op, *shape;
-    double flops, bytes, best_ms; /* bytes: of each array, once each way */
+    double flops, bytes, best_ms; /* bytes: of each array, once per direction */
     int kind;                     /* index into `kinds` below */
     union {
         struct pl_linear_args linear;
@@ -108,7 +108,7 @@ static float *numbers(size_t n)
 
     if (!p) {
         fputs("bench-kernels: out of memory\n", stderr);
-        return NULL; /* the first access ends it */
+        return NULL; /* the first access ends the program */
     }
     for (size_t i = 0; i < n; i++)
         p[i] = (float)(i * 2654435761u % 1001) / 1001 - 0.5f;
@@ -193,8 +193,8 @@ conv(const char *shape, size_t n, size_t in, size_t size, size_t out, size_t str
     return r;
 }
 
-/* Heads as arrays of their own, or side by side in [batch, time, 3, heads, dim] and as strides of
- * it: what a module has that splits one linear layer into q, k and v. */
+/* Heads in separate arrays, or side by side in [batch, time, 3, heads, dim] with strides, as in a
+ * module that splits one linear layer into q, k and v. */
 static struct row attention(
     const char *shape, size_t batch, size_t heads, size_t time, size_t dim, bool split, int back)
 {

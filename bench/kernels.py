@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""How near the kernels with products come to the peak of gemm, and what the others move, with 1 and
-with 2 threads.
+"""The kernels' speed with 1 and with 2 threads: GFLOP/s of those with matrix products against the
+gemm peak, and GB/s of the others.
 
-./dev bench kernels [--json]; shapes in bench/kernels.c.
+./dev bench kernels [--json]; bench/kernels.c has the shapes.
 """
 
 import json

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""srun of 96 ranks on 12 nodes: plain, with plrun, with the plugin."""
+"""Seconds of srun with 96 ranks on 12 nodes: plain, with plrun, with the plugin."""
 
 
 from plbench import Bench

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""What the benchmarks share: the private cluster, alternating variants, rows and their table.
+"""Shared by the benchmarks: the private cluster, alternating variants, rows and their table.
 
-A benchmark compares ours with a peer in the same run, in turns (A B A B ...), and gives medians
-with their quartiles: machines that run it differ, and are shared.
+A benchmark compares Plume with a peer in the same run, alternating (A B A B ...), and reports
+medians with quartiles: the machines that run it differ and are shared.
 """
 
 import json
@@ -25,13 +25,13 @@ def load():
 
 
 def running():
-    """Processes that run or want to, but for this one."""
+    """The number of runnable processes, without this one."""
     with open("/proc/loadavg") as f:
         return int(f.read().split()[3].split("/")[0]) - 1
 
 
 def quiet(limit_s=2):
-    """Waits until nothing else wants a processor: for a while, and not for ever in all."""
+    """Waits until no other process is runnable, with a limit per call and in total."""
     global quiet_left_s
     start = time.monotonic()
     end = start + min(limit_s, quiet_left_s)
@@ -54,7 +54,7 @@ def quartiles(values):
 
 
 class Bench:
-    """One benchmark: its temporary folder, perhaps a cluster, and its rows."""
+    """One benchmark: its temporary folder, its cluster if it has one, and its rows."""
 
     def __init__(self, name, nodes=0, cluster_args=()):
         self.name, self.nodes, self.cluster_args = name, nodes, list(cluster_args)
@@ -68,7 +68,7 @@ class Bench:
             signal.signal(number, lambda n, _: sys.exit(128 + n))
         self.started, self.load = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime()), load()
         self.dir = tempfile.mkdtemp(prefix=f"plume-bench-{self.name}-")
-        # Nothing of the caller's own Plume, nor of a job around us.
+        # Remove the variables of the caller's Plume and of a surrounding job.
         for key in list(self.env):
             if key.startswith(("SLURM_", "SBATCH_", "PLUME_")):
                 del self.env[key]
@@ -93,7 +93,7 @@ class Bench:
 
     def run(self, argv, timeout=120, env=None, check=True, stdout=subprocess.DEVNULL, cwd=None,
             stderr=None):
-        """Runs a command; seconds from start to end, and what it printed."""
+        """Runs a command; returns its seconds and its output."""
         start = time.monotonic()
         done = subprocess.run(argv, env={**self.env, **(env or {})}, stdin=subprocess.DEVNULL,
                               stdout=stdout, stderr=stderr, timeout=timeout, text=True,
@@ -104,12 +104,12 @@ class Bench:
         return took, done.stdout
 
     def idle(self):
-        """Waits until no job is left: an allocation must not wait for the one before it."""
+        """Waits until no job is left, so that the next allocation does not wait."""
         while self.run(["squeue", "-h"], stdout=-1)[1].strip():
             time.sleep(0.05)
 
     def alternate(self, variants, rounds, warm=1):
-        """{name: function returning seconds} -> {name: [seconds]}, taking turns."""
+        """{name: function returning seconds} -> {name: [seconds]}, alternating."""
         result = {name: [] for name in variants}
         for i in range(warm + rounds):
             for name, function in variants.items():
@@ -123,8 +123,8 @@ class Bench:
 
     def row(self, case, ours, peer=None, peer_name=None, unit="s", goal=None, met=None,
             ratio_goal=None, below=None, ratio_least=None, least=None, extra=None):
-        """ours, peer: lists of numbers. The goal is a ratio, or a limit for ours. extra: more
-        members of the JSON row."""
+        """ours, peer: lists of numbers. goal: a ratio, or a limit for ours. extra: more members of
+        the JSON row."""
         a, b = median(ours), median(peer) if peer else None
         ratio = a / b if b else None
         if ratio_goal is not None:

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* A module that tells when its rank's first all-reduce of gradients is over: the training step is
- * called once to learn the tape, then for the first batch, then for the second, before which the
- * first one's gradients have been reduced. */
+/* A module that reports the end of its rank's first all-reduce of gradients. The engine calls the
+ * training step once to record the tape, then for the first batch, then for the second; before the
+ * second batch the gradients of the first have been reduced. */
 #include <plume/module.h>
 #include <stdio.h>
 #include <time.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* A rank that only reports: bench-reporter RATE SECONDS sends RATE lines of three metrics a second
- * to the node daemon, as a training program would after each step. */
+/* bench-reporter RATE SECONDS: a rank that sends RATE lines of three metrics per second to the node
+ * daemon, as a training program does after each step. */
 #include "common/base/parse.h"
 #include "common/proto/rank/rank_link.h"
 

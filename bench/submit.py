@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""plsubmit of 9, 1,000 and 10,000 trials, against bare sbatch --array of the same script."""
+"""plsubmit of 9, 1,000 and 10,000 trials against plain sbatch --array of the same script."""
 
 import os
 
@@ -12,7 +12,7 @@ ROUNDS = 11
 
 def main():
     with Bench("submit", nodes=1, cluster_args=("--max-array", "200001")) as b:
-        # Jobs stay where they are: nothing else is measured.
+        # Jobs stay pending: only the submission is measured.
         b.run(["scontrol", "update", "PartitionName=main", "State=down"])
         for trials, sizes in GRIDS.items():
             grid = []

@@ -13,7 +13,7 @@ LIMIT_S = 120
 
 
 def wait_for(paths, start):
-    """Seconds until the last of the files is there, by the files' own times."""
+    """Seconds until the last of the files exists, by the files' modification times."""
     end = time.monotonic() + LIMIT_S
     while not all(os.path.exists(p) for p in paths):
         if time.monotonic() > end:

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* The bundled example, at sizes of engine_peer.py. */
+/* The bundled example, with the sizes of engine_models.py. */
 #define TIMED_INPUT PLUME_I32
 #include "bench/models/timed.h"
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* 784-1024-1024-10, as engine_peer.py has it. */
+/* 784-1024-1024-10, as in engine_models.py. */
 #include <plume/module.h>
 
 #define TIMED_INPUT PLUME_F32

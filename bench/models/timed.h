@@ -1,18 +1,19 @@
 /* SPDX-License-Identifier: MIT */
-/* Turns a module into one that bench/engine.py and bench/gpu_engine.py can time: the same model on
- * made-up data from .npy files (x.npy and y.npy in PLUME_DATA_DIR), and one line of JSON as the
- * process ends:
+/* Makes a module that bench/engine.py and bench/gpu_engine.py can time: the same model, on made-up
+ * data from .npy files (x.npy and y.npy in PLUME_DATA_DIR). At its end the process prints one line
+ * of JSON:
  *
  *     {"rank": 0, "first_step": 1763692800.123, "peak_kb": 12345, "step_s": [0.0123, ...]}
  *
- * first_step is when the first step was over, in seconds since the epoch; step_s is from there on
- * how long steps took, from the end of each to that of the next, so that all the engine does in
- * between counts. Where TIMED_SECONDS is set, step_s has the mean of as many steps as take so long.
+ * first_step is the end of the first step in seconds since the epoch. step_s has the times of the
+ * following steps, each from the end of one step to the end of the next, so that all work of the
+ * engine between them counts. With TIMED_SECONDS, step_s has means over as many steps as take that
+ * long.
  *
- * A GPU may have done less than the engine has asked of it: it is waited for where a time is taken,
- * and nowhere else, which is why steps on GPUs are not timed one by one.
+ * A GPU works asynchronously. The module waits for it only when it takes a time, and therefore does
+ * not time single steps on GPUs.
  *
- * Include it before the module's source, with TIMED_INPUT the type of the first field. */
+ * Include this file before the module's source, with TIMED_INPUT the type of the first field. */
 #ifndef PL_BENCH_MODELS_TIMED_H
 #define PL_BENCH_MODELS_TIMED_H
 
@@ -32,9 +33,9 @@
 static struct {
     struct plume_module module;
     unsigned rank;
-    double least_s;     /* between two times */
+    double least_s;     /* seconds between two times */
     double first, last; /* times; 0 before the first step's end */
-    size_t steps;       /* since the last one */
+    size_t steps;       /* steps since the last time */
     size_t n;
     double step_s[TIMED_MAX];
 } timed;
@@ -47,7 +48,7 @@ static double timed_now(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* By CUDA's driver, where the engine has loaded it: modules have no device of their own. */
+/* Synchronizes through CUDA's driver if the engine has loaded it: modules have no device. */
 static int timed_wait(struct plume_context *pl)
 {
     static int (*synchronize)(void);
