@@ -89,28 +89,28 @@ static int set_mode(void *ctx, const struct pl_option *o, const char *value, str
 
 static const struct pl_option options[] = {
     {"metric", 0, "NAME=REGEX", "Options",
-     "find a metric in the rank's output: the number in the expression's first group "
-     "(may be given several times)",
+     "read a metric from the ranks' output: the number in the first group of a POSIX extended "
+     "regular expression, or in the whole match; repeatable",
      PL_OPTION_CALL(add_metric)},
     {"nccl-debug", 0, "LEVEL", NULL, "set NCCL_DEBUG for the ranks",
      PL_OPTION_CALL(set_nccl_debug)},
     {"nccl-ifname", 0, "SPEC", NULL, "set NCCL_SOCKET_IFNAME for the ranks",
      PL_OPTION_CALL(set_nccl_ifname)},
     {"master-port", 0, "RANGE", NULL,
-     "take MASTER_PORT from LOW-HIGH (checked, not held) instead of reserving a free one",
+     "take MASTER_PORT from LOW-HIGH (checked, not held); default: a free port, held",
      PL_OPTION_CALL(set_master_port)},
     {"trial", 0, NULL, "For job scripts", "run the trial that PLUME_RUN_DIR and PLUME_TRIAL name",
      MODE(MODE_TRIAL)},
-    {"claim", 0, NULL, NULL, "claim that trial for this job and print the attempt's number",
+    {"claim", 0, NULL, NULL, "claim that trial for this job and print the number of the attempt",
      MODE(MODE_CLAIM)},
-    {"finish", 0, "CODE", NULL, "see to the trial's result; exits with the code to end with",
+    {"finish", 0, "CODE", NULL,
+     "write the trial's result if the runtime could not; exit with the result's code",
      MODE(MODE_FINISH)},
     {"find-program", 0, "NAME", NULL,
-     "print the file that runs as the trial's program: NAME by PATH, else the one that plsubmit "
-     "found",
+     "print the file of the trial's program: NAME in PATH, else the one that plsubmit found",
      MODE(MODE_FIND_PROGRAM)},
     {"reserve-hub", 0, NULL, NULL,
-     "print HOST:PORT for PLUME_HUB and hold the port until stdout is closed",
+     "print HOST:PORT for PLUME_HUB and hold the port until the reader closes stdout",
      MODE(MODE_RESERVE_HUB)},
     {0},
 };
@@ -119,8 +119,8 @@ static const struct pl_command command = {
     .name = "plrun",
     .synopsis = "[OPTIONS] [--] PROGRAM [ARG...]\n--trial | --claim | --finish CODE\n"
                 "--find-program NAME | --reserve-hub",
-    .summary = "Start PROGRAM as one rank of a Slurm step, with the environment that distributed "
-               "training needs, and guard it: srun -N2 --ntasks-per-node=4 plrun -- ./train",
+    .summary = "Starts PROGRAM as one rank of a Slurm step, with the environment of distributed "
+               "training, and watches it: srun -N2 --ntasks-per-node=4 plrun -- ./train",
     .options = options,
 };
 

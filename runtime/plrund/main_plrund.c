@@ -21,9 +21,9 @@ struct fds {
 };
 
 static const struct pl_option options[] = {
-    {"control-fd", 0, "FD", "Options", "socket to whoever starts this daemon (required)",
+    {"control-fd", 0, "FD", "Options", "socket to the process that starts this daemon (required)",
      PL_OPTION_INT(struct fds, control, 0, 1 << 20)},
-    {"watch-gpus", 0, "FD", NULL, "tell the daemon about GPUs, on this pipe",
+    {"watch-gpus", 0, "FD", NULL, "run as the child that reports GPUs to the daemon, on this pipe",
      PL_OPTION_INT(struct fds, gpus, 0, 1 << 20)},
     {0},
 };
@@ -31,8 +31,8 @@ static const struct pl_option options[] = {
 static const struct pl_command command = {
     .name = "plrund",
     .synopsis = "--control-fd FD\n--watch-gpus FD",
-    .summary = "Serve the ranks of one Slurm step on this node. Started by plrun or by the SPANK "
-               "plugin; people do not start it by hand.",
+    .summary = "Serves the ranks of one Slurm step on this node. plrun or the SPANK plugin starts "
+               "it; users do not.",
     .options = options,
 };
 
