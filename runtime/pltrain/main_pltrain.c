@@ -80,13 +80,14 @@ static int fit(struct pl_trainer *t, struct pl_error *err)
 {
     const char *env = getenv("PLUME_PROFILE");
     struct pl_tape *tape = pl_stage_tape(&t->stage[PLUME_TRAIN]);
-    uint64_t before = t->step, start = pl_now_ns();
+    uint64_t before = t->state.step, start = pl_now_ns();
     int r;
 
     tape->timed = env && *env && strcmp(env, "0") != 0;
     r = pl_trainer_fit(t, err);
     if (r == 0 && tape->timed && t->comm->rank == 0)
-        pl_profile_print(tape, t->step - before, (double)(pl_now_ns() - start) * 1e-9, stderr);
+        pl_profile_print(tape, t->state.step - before, (double)(pl_now_ns() - start) * 1e-9,
+                         stderr);
     return r;
 }
 

@@ -186,8 +186,8 @@ const char *fit_train(struct pl_comm *comm, void *shared)
         if (comm->rank == 0 && r == 0) {
             memcpy(run->hash, trainer.param_hash, sizeof(run->hash));
             take_params(run, &trainer.ctx.params);
-            run->step = trainer.step;
-            run->epoch = trainer.epoch;
+            run->step = trainer.state.step;
+            run->epoch = trainer.state.epoch;
             run->val_loss = pl_metrics_get(&trainer.metrics, "val_loss");
         }
         pl_trainer_finish(&trainer);

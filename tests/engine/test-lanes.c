@@ -182,8 +182,8 @@ static const char *train(struct pl_comm *comm, void *shared)
         r = pl_trainer_fit(&trainer, &err);
         run->g[comm->rank] = on_device_scalar(trainer.ctx.params.list[0]->tensor);
         run->d[comm->rank] = on_device_scalar(trainer.ctx.params.list[1]->tensor);
-        if (r == 0 && trainer.step != STEPS)
-            r = pl_error_set(&err, -EINVAL, "%u steps", (unsigned)trainer.step);
+        if (r == 0 && trainer.state.step != STEPS)
+            r = pl_error_set(&err, -EINVAL, "%u steps", (unsigned)trainer.state.step);
         pl_trainer_finish(&trainer);
     }
     if (r < 0)

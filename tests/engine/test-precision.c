@@ -190,8 +190,8 @@ static void test_overflow_skips_and_halves(void **state)
     assert_memory_equal(before, after, bytes);
     free(after);
     assert_int_equal(f.trainer.optimizers.list[0].steps, 0);
-    assert_int_equal(f.trainer.step, 4); /* the loop goes on, as Lightning's */
-    train(&f, 10);                       /* finds a scale that fits */
+    assert_int_equal(f.trainer.state.step, 4); /* the loop goes on, as Lightning's */
+    train(&f, 10);                             /* finds a scale that fits */
     assert_true(f.trainer.scaler.scale < 0x1p24f);
     after = on_device_read(w->data, bytes);
     assert_non_null(after);

@@ -192,8 +192,8 @@ static int train(
                 ret[at++] = values[k];
             free(values);
         }
-        if (r == 0 && (t.step != job->steps || t.scaler.skipped))
-            r = pl_error_set(err, -EINVAL, "made %d steps and skipped %d", (int)t.step,
+        if (r == 0 && (t.state.step != job->steps || t.scaler.skipped))
+            r = pl_error_set(err, -EINVAL, "made %d steps and skipped %d", (int)t.state.step,
                              (int)t.scaler.skipped);
         memcpy(ret_hash, t.param_hash, sizeof(t.param_hash));
         pl_trainer_finish(&t);

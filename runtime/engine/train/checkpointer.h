@@ -1,55 +1,58 @@
 /* SPDX-License-Identifier: MIT */
-/* Checkpoints of a running training: when they are written, and what a run begins with.
+/* Checkpoints of a training run: when they are written, and the one that a run begins with.
  *
- * All ranks have the same state, so rank 0 writes and all read. A validation (or, without one, the
- * end of an epoch) is the occasion; which files stay is best.h's business. */
+ * All ranks have the same state, so rank 0 writes and all ranks read. A checkpoint is due after a
+ * validation, or at the end of an epoch without one; retention.h decides which files stay. */
 #ifndef PL_RUNTIME_ENGINE_TRAIN_CHECKPOINTER_H
 #define PL_RUNTIME_ENGINE_TRAIN_CHECKPOINTER_H
 
 #include "runtime/engine/checkpoint/ckpt_writer.h"
-#include "runtime/engine/checkpoint/retention.h"
-
-struct pl_trainer;
+#include "runtime/engine/config/train_options.h"
+#include "runtime/engine/train/hooks.h"
+#include "runtime/engine/train/metrics.h"
+#include "runtime/engine/train/train_state.h"
 
 struct pl_checkpointer {
-    bool on;     /* there is a folder */
-    bool writes; /* this rank does */
-    struct pl_retention best;
+    /* Borrowed: */
+    const struct pl_train_options *options;
+    const struct pl_hooks *hooks;
+    struct pl_train_state *state;
+
+    bool on;     /* the run has a folder for checkpoints */
+    bool writes; /* this rank writes them */
+    struct pl_retention retention;
     struct pl_ckpt_writer *writer;
 };
 
-/* After the trainer is built. Does nothing where the options name no folder. -errno. */
+/* Call once the state is built. Sets state->retention if the options name a folder. -errno. */
 int pl_checkpointer_init(struct pl_checkpointer *checkpointer,
-                         struct pl_trainer *t,
+                         const struct pl_train_options *options,
+                         const struct pl_hooks *hooks,
+                         struct pl_train_state *state,
                          struct pl_error *err);
 void pl_checkpointer_finish(struct pl_checkpointer *checkpointer);
 
-/* Sets parameters and buffers from the checkpoint that the options name, if they do. -ENOENT,
- * -EINVAL. */
-int pl_checkpointer_take_weights(struct pl_trainer *trainer, struct pl_error *err);
+/* Sets parameters and buffers from the checkpoint `path`; NULL: does nothing. -ENOENT, -EINVAL. */
+int pl_checkpointer_load_weights(const struct pl_train_state *state,
+                                 const char *path,
+                                 struct pl_error *err);
 
-/* Sets the trainer's state from the highest hpc_ckpt_N in the folder, else from what the options
- * say (a path, or "last": last.ckpt of the folder, where it is there). Collective. -ENOENT,
- * -EINVAL. */
-int pl_checkpointer_resume(struct pl_checkpointer *checkpointer,
-                           struct pl_trainer *t,
-                           struct pl_error *err);
+/* Sets the state from the highest hpc_ckpt_N in the folder, else from the options' checkpoint (a
+ * path, or "last": last.ckpt in the folder if it exists). Collective. -ENOENT, -EINVAL. */
+int pl_checkpointer_resume(struct pl_checkpointer *checkpointer, struct pl_error *err);
 
-/* Between two batches, `batches` of the running epoch over. */
+/* Call between two batches: saves if the metrics say so. */
 int pl_checkpointer_save(struct pl_checkpointer *checkpointer,
-                         struct pl_trainer *t,
-                         uint64_t batches,
+                         const struct pl_metrics *metrics,
                          struct pl_error *err);
 
-/* The one for Slurm, written at once: hpc_ckpt_N.ckpt. *ret_path (caller frees) is NULL on ranks
- * that do not write. */
+/* Writes hpc_ckpt_N.ckpt, for Slurm, at once. *ret_path (caller frees) is NULL on ranks that do not
+ * write. */
 int pl_checkpointer_save_hpc(struct pl_checkpointer *checkpointer,
-                             struct pl_trainer *t,
-                             uint64_t batches,
                              char **ret_path,
                              struct pl_error *err);
 
-/* Waits until all is written. */
+/* Waits until all files are written. */
 int pl_checkpointer_flush(struct pl_checkpointer *checkpointer, struct pl_error *err);
 
 #endif

@@ -77,5 +77,5 @@ void pl_eval_report(struct pl_trainer *t, enum plume_stage stage, const double *
                     values[i]);
     }
     if (logs->n)
-        pl_logger_metrics(&t->logger, (int64_t)t->step, list, values, logs->n, last);
+        pl_logger_metrics(&t->logger, (int64_t)t->state.step, list, values, logs->n, last);
 }

@@ -77,9 +77,9 @@ validation_interval(const struct pl_trainer *t, uint64_t n, uint64_t *ret, struc
 
 static void print_place(const struct pl_trainer *t)
 {
-    fprintf(t->options->out, "epoch %llu/%g step %llu", (unsigned long long)t->epoch + 1,
+    fprintf(t->options->out, "epoch %llu/%g step %llu", (unsigned long long)t->state.epoch + 1,
             t->options->fast_dev_run ? 1 : pl_hparams_value(t->hparams, "epochs"),
-            (unsigned long long)t->step);
+            (unsigned long long)t->state.step);
 }
 
 static bool speaks(const struct pl_trainer *t)
@@ -100,8 +100,8 @@ static int look_for_progress(struct pl_trainer *t, struct pl_error *err)
                             "values are called val_NAME",
                             rule->monitor);
     /* Where it comes too early it is forgotten, as Lightning does. */
-    if (pl_early_stop_look(&t->stop, rule, pl_metrics_get(&t->metrics, rule->monitor)) &&
-        t->epoch + 1 >= t->options->min_epochs && t->step >= t->options->min_steps)
+    if (pl_early_stop_look(&t->state.stop, rule, pl_metrics_get(&t->metrics, rule->monitor)) &&
+        t->state.epoch + 1 >= t->options->min_epochs && t->state.step >= t->options->min_steps)
         t->stopping = true;
     return 0;
 }
@@ -136,7 +136,7 @@ static int validate_between(struct pl_trainer *t, struct pl_error *err)
         fputc('\n', t->options->out);
         fflush(t->options->out);
     }
-    return pl_checkpointer_save(&t->checkpointer, t, t->batch, err);
+    return pl_checkpointer_save(&t->checkpointer, &t->metrics, err);
 }
 
 /* Whether the time is over or a signal came, for all ranks alike. They ask each other only now and
@@ -146,9 +146,10 @@ static int agree_on_time(struct pl_trainer *t, struct pl_error *err)
     double seconds = (double)(pl_now_ns() - t->fit_ns) * 1e-9, sums[4], steps;
     int sig = t->options->interrupt ? *t->options->interrupt : 0, r;
 
-    if ((isinf(t->options->max_seconds) && !t->options->interrupt) || t->step < t->next_agree_step)
+    if ((isinf(t->options->max_seconds) && !t->options->interrupt) ||
+        t->state.step < t->next_agree_step)
         return 0;
-    steps = (double)PL_MAX(t->step - t->last_agree_step, (uint64_t)1);
+    steps = (double)PL_MAX(t->state.step - t->last_agree_step, (uint64_t)1);
     sums[0] = seconds >= t->options->max_seconds;
     sums[1] = (double)(pl_now_ns() - t->last_agree_ns) * 1e-9 / steps;
     sums[2] = sig == SIGUSR1;
@@ -159,18 +160,18 @@ static int agree_on_time(struct pl_trainer *t, struct pl_error *err)
     t->interrupted = sums[2] > 0 ? SIGUSR1 : sums[3] > 0 ? SIGTERM : 0;
     t->stopping |= sums[0] > 0 || t->interrupted;
     steps = AGREE_S * t->comm->size / PL_MAX(sums[1], 1e-9);
-    t->last_agree_step = t->step;
+    t->last_agree_step = t->state.step;
     t->last_agree_ns = pl_now_ns();
-    t->next_agree_step = t->step + (uint64_t)PL_MIN(PL_MAX(steps, 1.0), 1e9);
+    t->next_agree_step = t->state.step + (uint64_t)PL_MIN(PL_MAX(steps, 1.0), 1e9);
     return 0;
 }
 
 static void show_progress(struct pl_trainer *t, uint64_t n)
 {
     const struct pl_progress_state state = {
-        .epoch = t->epoch + 1,
+        .epoch = t->state.epoch + 1,
         .epochs = (uint64_t)pl_hparams_value(t->hparams, "epochs"),
-        .done = t->batch,
+        .done = t->state.batch,
         .total = n,
         .loss = t->loss_weight > 0 ? t->loss_sum / t->loss_weight : NAN,
         .samples = t->loss_weight * t->comm->size,
@@ -183,8 +184,8 @@ static void show_progress(struct pl_trainer *t, uint64_t n)
 
 static bool out_of_steps(const struct pl_trainer *t)
 {
-    return t->step >= t->options->max_steps ||
-           (t->options->fast_dev_run && t->batch >= t->options->fast_dev_run);
+    return t->state.step >= t->options->max_steps ||
+           (t->options->fast_dev_run && t->state.batch >= t->options->fast_dev_run);
 }
 
 /* The batches of an epoch; *ret_validate: the last one is due for a validation, which the end of
@@ -192,29 +193,30 @@ static bool out_of_steps(const struct pl_trainer *t)
 static int train_batches(struct pl_trainer *t, bool *ret_validate, struct pl_error *err)
 {
     struct pl_loader *loader = &t->stage[PLUME_TRAIN].loader;
-    bool this_epoch = (t->epoch + 1) % t->options->val_every == 0;
+    bool this_epoch = (t->state.epoch + 1) % t->options->val_every == 0;
     uint64_t mine = batches_of(t, PLUME_TRAIN), n = 0, every = 0;
     int r = agree_on_batches(t, mine, &n, err);
 
     if (r == 0)
         r = validation_interval(t, n, &every, err);
-    while (r == 0 && t->batch < n && !(t->stopping && t->accumulated == 0) && !out_of_steps(t)) {
-        const struct plume_batch *batch = t->batch < mine ? pl_loader_next(loader) : NULL;
-        bool last = t->batch + 1 == n;
+    while (r == 0 && t->state.batch < n && !(t->stopping && t->accumulated == 0) &&
+           !out_of_steps(t)) {
+        const struct plume_batch *batch = t->state.batch < mine ? pl_loader_next(loader) : NULL;
+        bool last = t->state.batch + 1 == n;
 
-        if (t->batch < mine && !batch)
+        if (t->state.batch < mine && !batch)
             return pl_loader_result(loader, err);
         r = pl_train_step_train(t, batch, last, err);
-        t->batch++;
+        t->state.batch++;
         show_progress(t, n);
         if (r == 0)
             r = agree_on_time(t, err);
-        if (r == 0 && this_epoch && every && t->batch % every == 0 && !last && !out_of_steps(t) &&
-            !t->interrupted)
+        if (r == 0 && this_epoch && every && t->state.batch % every == 0 && !last &&
+            !out_of_steps(t) && !t->interrupted)
             r = validate_between(t, err);
     }
-    t->epoch_incomplete = t->batch < n && !t->options->fast_dev_run;
-    *ret_validate = this_epoch && every && (t->batch % every == 0 || t->batch < n);
+    t->epoch_incomplete = t->state.batch < n && !t->options->fast_dev_run;
+    *ret_validate = this_epoch && every && (t->state.batch % every == 0 || t->state.batch < n);
     return r;
 }
 
@@ -244,12 +246,12 @@ static int end_epoch(struct pl_trainer *t, bool validating, struct pl_error *err
     }
     r = pl_hooks_call(&t->hooks, t->module->on_train_epoch_end, "on_train_epoch_end", err);
     if (r == 0 && t->epoch_incomplete) /* keep its position; the next run completes it */
-        return pl_checkpointer_save(&t->checkpointer, t, t->batch, err);
+        return pl_checkpointer_save(&t->checkpointer, &t->metrics, err);
     if (r == 0)
         r = pl_optimizers_schedule(&t->optimizers, false, pl_metrics_find, &t->metrics, err);
-    t->epoch++;
-    t->batch = 0;
-    return r == 0 ? pl_checkpointer_save(&t->checkpointer, t, 0, err) : r;
+    t->state.epoch++;
+    t->state.batch = 0;
+    return r == 0 ? pl_checkpointer_save(&t->checkpointer, &t->metrics, err) : r;
 }
 
 /* After a signal: everything is kept, and Slurm is asked for another go. */
@@ -257,7 +259,7 @@ static int interrupt(struct pl_trainer *t, struct pl_error *err)
 {
     _cleanup_free_ char *path = NULL;
     struct pl_error own = {0};
-    int r = pl_checkpointer_save_hpc(&t->checkpointer, t, t->batch, &path, err);
+    int r = pl_checkpointer_save_hpc(&t->checkpointer, &path, err);
 
     if (r == 0)
         r = pl_comm_barrier(t->comm, err);
@@ -267,7 +269,7 @@ static int interrupt(struct pl_trainer *t, struct pl_error *err)
         pl_log_warn("train", "%s", pl_error_text(&own));
     return pl_error_set(err, -EINTR,
                         path ? "interrupted at step %llu: saved '%s'" : "interrupted at step %llu",
-                        (unsigned long long)t->step, path);
+                        (unsigned long long)t->state.step, path);
 }
 
 static int train_epoch(struct pl_trainer *t, struct pl_error *err)
@@ -279,9 +281,9 @@ static int train_epoch(struct pl_trainer *t, struct pl_error *err)
         return r;
     t->loss_sum = t->loss_weight = 0;
     t->epoch_ns = pl_now_ns();
-    t->batch = PL_MIN(t->resume_batches, pl_loader_batches(&t->stage[PLUME_TRAIN].loader));
-    t->resume_batches = 0;
-    pl_loader_begin(&t->stage[PLUME_TRAIN].loader, t->epoch, t->batch);
+    /* A resumed run continues inside its first epoch, which may have fewer batches now. */
+    t->state.batch = PL_MIN(t->state.batch, pl_loader_batches(&t->stage[PLUME_TRAIN].loader));
+    pl_loader_begin(&t->stage[PLUME_TRAIN].loader, t->state.epoch, t->state.batch);
     r = train_batches(t, &validating, err);
     if (r < 0)
         return r;
@@ -320,10 +322,11 @@ static int fit(struct pl_trainer *t, struct pl_error *err)
     int r = pl_hooks_call(&t->hooks, t->module->on_fit_start, "on_fit_start", err);
 
     t->fit_ns = t->last_agree_ns = pl_now_ns();
-    t->next_agree_step = t->step + 1;
+    t->next_agree_step = t->state.step + 1;
     if (r == 0 && epochs > 0)
         r = check_sanity(t, err);
-    while (r == 0 && (double)t->epoch < epochs && t->step < t->options->max_steps && !t->stopping)
+    while (r == 0 && (double)t->state.epoch < epochs && t->state.step < t->options->max_steps &&
+           !t->stopping)
         r = train_epoch(t, err);
     if (r == 0)
         r = pl_hooks_call(&t->hooks, t->module->on_fit_end, "on_fit_end", err);

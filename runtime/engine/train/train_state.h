@@ -1,49 +1,55 @@
 /* SPDX-License-Identifier: MIT */
-/* What of a training run goes into a checkpoint and comes back from one (checklist 4.4):
+/* The state of a training run: everything that a checkpoint keeps (doc/semantics.md 4.4).
  *
  *   keys     version, module, epoch, global_step, loops {batches, samples}, sampler {seed},
- *            hyper_parameters, callbacks, and unless only weights are kept optimizer_states,
- *            lr_schedulers (lists, one entry an optimizer), amp_scaling_state; an optimizer's
- *            "missed" are steps that parameters were left out of, by name
+ *            hyper_parameters, and unless only weights are kept callbacks {early_stopping,
+ *            model_checkpoint}, optimizer_states, lr_schedulers (lists, one entry per optimizer),
+ *            amp_scaling_state; an optimizer's "missed" counts, by name, the steps that left a
+ *            parameter out
  *   tensors  state_dict/NAME, optimizer_states/I/SLOT/NAME, extras/NAME (the module's own, u8)
  *
- * Everything goes by name and the position by samples, so that world size, layout and real type
- * may differ on resume. Random numbers need no state beyond the seed, the epoch and the step: all
- * generators are counters of these. */
+ * Tensors are found by name and the position is kept in samples, so that world size, layout and
+ * real type may differ on resume. Random generators are counters of the seed, the epoch and the
+ * step: they have no other state. */
 #ifndef PL_RUNTIME_ENGINE_TRAIN_TRAIN_STATE_H
 #define PL_RUNTIME_ENGINE_TRAIN_TRAIN_STATE_H
 
 #include "runtime/engine/checkpoint/checkpoint.h"
+#include "runtime/engine/checkpoint/retention.h"
+#include "runtime/engine/config/early_stop.h"
 #include "runtime/engine/optim/optimizer.h"
 
-struct pl_state {
+struct pl_train_state {
+    /* Borrowed: */
     const char *module;
-    struct pl_params *params;
-    const struct pl_buffer *buffers;
-    size_t n_buffers;
-    struct pl_optimizers *optimizers; /* NULL: weights only, when loading */
+    struct pl_params *params; /* and buffers */
+    struct pl_optimizers *optimizers;
     struct pl_scaler *scaler;         /* may be NULL */
-    const struct pl_hparams *hparams; /* saved, not loaded */
+    struct pl_retention *retention;   /* NULL: the run keeps no checkpoints */
+    const struct pl_hparams *hparams; /* saved, not loaded; may be NULL */
     uint64_t seed;                    /* saved; loading another one is an error */
-    uint64_t epoch, global_step;
-    uint64_t batches;          /* of the running epoch that are done, on this rank */
-    uint64_t samples;          /* the same of all ranks */
-    uint64_t samples_per_step; /* batch size times world size, to turn one into the other */
-    char *callbacks;           /* a JSON object; may be NULL. Loading makes a new string: caller
-                                  frees */
+    uint64_t samples_per_step;        /* batch size times world size; 0: load batches as saved */
+
+    struct pl_early_stop stop;
+    uint64_t step, epoch; /* completed optimizer steps and epochs */
+    uint64_t batch;       /* completed batches of the running epoch on this rank */
 };
 
 /* Puts the state into an empty checkpoint. -ENOMEM, -EINVAL. */
-int pl_train_state_save(const struct pl_state *state,
+int pl_train_state_save(const struct pl_train_state *state,
                         bool weights_only,
                         struct pl_checkpoint *ret,
                         struct pl_error *err);
 
-/* Takes the state out; sets values, buffers, optimizers, scaler, epoch, global_step, batches,
- * samples and callbacks. Where optimizers is NULL, values and buffers only. -EINVAL names what does
- * not fit (nothing is changed then). */
-int pl_train_state_load(struct pl_state *state,
+/* Sets the state from a checkpoint. -EINVAL names the first thing that does not fit; nothing is
+ * changed then. Early stopping and retention start anew if their part is not readable. */
+int pl_train_state_load(struct pl_train_state *state,
                         const struct pl_checkpoint *checkpoint,
                         struct pl_error *err);
+
+/* Sets only parameters and buffers. -EINVAL as above. */
+int pl_train_state_load_weights(const struct pl_train_state *state,
+                                const struct pl_checkpoint *checkpoint,
+                                struct pl_error *err);
 
 #endif

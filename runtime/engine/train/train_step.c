@@ -17,8 +17,9 @@ static int check_loss(const struct pl_trainer *t, double value, struct pl_error 
     return pl_error_set(err, -EDOM,
                         "the loss is %s at step %llu of epoch %llu: try a lower learning rate, and "
                         "look for bad numbers in the data",
-                        isnan(value) ? "not a number" : "infinite", (unsigned long long)t->step + 1,
-                        (unsigned long long)t->epoch + 1);
+                        isnan(value) ? "not a number" : "infinite",
+                        (unsigned long long)t->state.step + 1,
+                        (unsigned long long)t->state.epoch + 1);
 }
 
 /* Finds the parameters that the planned batch has a gradient for. */
@@ -153,7 +154,7 @@ static int train_lane(struct pl_trainer *t,
 
     /* A short last group is divided by the whole group's number too, as in Lightning. */
     pl_reducer_begin(reducer,
-                     1.0 / (t->comm->size * (double)pl_accumulate_at(t->options, t->epoch)));
+                     1.0 / (t->comm->size * (double)pl_accumulate_at(t->options, t->state.epoch)));
     if (!batch)
         r = pl_unused_params_mark(&t->ctx.params, t->accumulated == 1, false, err);
     else
@@ -212,10 +213,10 @@ static void report_step(struct pl_trainer *t, const double *losses)
                 metric_list_add(&metrics, sum[0] / sum[1], "train_%s", logs->name[k]);
         }
     }
-    metric_list_add(&metrics, (double)t->epoch + 1, "epoch");
+    metric_list_add(&metrics, (double)t->state.epoch + 1, "epoch");
     if (metrics.n > 1)
-        pl_logger_metrics(&t->logger, (int64_t)t->step, metrics.list, metrics.value, metrics.n,
-                          false);
+        pl_logger_metrics(&t->logger, (int64_t)t->state.step, metrics.list, metrics.value,
+                          metrics.n, false);
 }
 
 int pl_train_step_train(struct pl_trainer *t,
@@ -224,7 +225,7 @@ int pl_train_step_train(struct pl_trainer *t,
                         struct pl_error *err)
 {
     struct pl_stage *stage = &t->stage[PLUME_TRAIN];
-    bool due = last || t->accumulated + 1 >= pl_accumulate_at(t->options, t->epoch);
+    bool due = last || t->accumulated + 1 >= pl_accumulate_at(t->options, t->state.epoch);
     double losses[PL_OPTIMIZERS_MAX];
     int r = pl_hooks_batch(&t->hooks, t->module->on_train_batch_start, batch,
                            "on_train_batch_start", err);
@@ -239,14 +240,14 @@ int pl_train_step_train(struct pl_trainer *t,
     }
     pl_stage_enter_lane(stage, &t->optimizers, 0);
     if (r == 0 && due) {
-        t->step++;
+        t->state.step++;
         t->accumulated = 0;
         r = pl_optimizers_schedule(&t->optimizers, true, pl_metrics_find, &t->metrics, err);
     }
     if (r == 0)
         r = pl_hooks_batch(&t->hooks, t->module->on_train_batch_end, batch, "on_train_batch_end",
                            err);
-    if (r == 0 && due && t->step % t->options->log_every == 0)
+    if (r == 0 && due && t->state.step % t->options->log_every == 0)
         report_step(t, losses);
     return r;
 }

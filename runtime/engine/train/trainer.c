@@ -119,7 +119,7 @@ static int build(struct pl_trainer *t, struct pl_error *err)
     /* All ranks use the same seed, but libm may differ between nodes: rank 0's values count. */
     r = pl_params_init_values(params, t->options->seed, err);
     if (r == 0)
-        r = pl_checkpointer_take_weights(t, err);
+        r = pl_checkpointer_load_weights(&t->state, t->options->weights, err);
     if (r == 0)
         r = pl_precision_round(t->options, t->kernels, params, err);
     pl_precision_scaler(t->options, &t->scaler);
@@ -134,9 +134,9 @@ static int build(struct pl_trainer *t, struct pl_error *err)
         r = pl_logger_open(&t->logger, t->report, t->comm->rank == 0 ? t->options->log_dir : NULL,
                            t->comm->rank == 0 ? t->options->out : NULL, t->hparams, err);
     if (r == 0)
-        r = pl_checkpointer_init(&t->checkpointer, t, err);
+        r = pl_checkpointer_init(&t->checkpointer, t->options, &t->hooks, &t->state, err);
     if (r == 0)
-        r = pl_checkpointer_resume(&t->checkpointer, t, err);
+        r = pl_checkpointer_resume(&t->checkpointer, err);
     if (r == 0 && t->strategy.kind == PL_STRATEGY_HOROVOD)
         r = broadcast_optimizers(t, err);
     return r;
@@ -172,8 +172,19 @@ int pl_trainer_init(struct pl_trainer *trainer,
     if (r < 0)
         return r;
     trainer->ctx.comm = comm;
-    trainer->hooks = (struct pl_hooks){
-        .module = module, .ctx = &trainer->ctx, .step = &trainer->step, .epoch = &trainer->epoch};
+    trainer->hooks = (struct pl_hooks){.module = module,
+                                       .ctx = &trainer->ctx,
+                                       .step = &trainer->state.step,
+                                       .epoch = &trainer->state.epoch};
+    trainer->state = (struct pl_train_state){
+        .module = module->name,
+        .params = &trainer->ctx.params,
+        .optimizers = &trainer->optimizers,
+        .scaler = &trainer->scaler,
+        .hparams = hparams,
+        .seed = options->seed,
+        .samples_per_step = (uint64_t)pl_hparams_value(hparams, "batch_size") * comm->size,
+    };
     comm->ordered = options->deterministic;
     r = pl_replicas_init(&trainer->replicas, &trainer->ctx.params, options->part_devices,
                          trainer->strategy.devices, err);

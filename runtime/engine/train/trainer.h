@@ -29,14 +29,11 @@ struct pl_trainer {
     struct pl_stage stage[3]; /* by enum plume_stage */
     struct pl_strategy strategy;
     struct pl_metrics metrics; /* newest values over all ranks */
-    struct pl_early_stop stop;
     struct pl_logger logger;
     struct pl_checkpointer checkpointer;
 
-    uint64_t step, epoch;    /* completed optimizer steps and epochs */
-    uint64_t batch;          /* completed batches of the running epoch */
-    uint64_t accumulated;    /* batches whose gradients wait for a step */
-    uint64_t resume_batches; /* completed batches of the epoch that a resumed run begins with */
+    struct pl_train_state state;  /* the run's position, and all that checkpoints keep */
+    uint64_t accumulated;         /* batches whose gradients wait for a step */
     double loss_sum, loss_weight; /* of this rank in this epoch */
     bool epoch_incomplete;        /* the epoch ended before its last batch */
     bool stopping;                /* train no further batch; all ranks agree */
@@ -60,7 +57,8 @@ int pl_trainer_init(struct pl_trainer *trainer,
 /* Number of the running batch, for dropout: the batches of one optimizer step differ too. */
 static inline uint64_t pl_trainer_draw(const struct pl_trainer *t)
 {
-    return t->step * pl_accumulate_most(t->options) + (t->accumulated ? t->accumulated - 1 : 0);
+    return t->state.step * pl_accumulate_most(t->options) +
+           (t->accumulated ? t->accumulated - 1 : 0);
 }
 
 /* Trains (fit.c): epochs and validations until the options end the run; then tests. Sets

@@ -189,7 +189,7 @@ struct model {
     struct pl_optimizers optimizers;
     struct pl_hparams hparams;
     struct pl_scaler scaler;
-    struct pl_state state;
+    struct pl_train_state state;
     plume_tensor running;
     float statistics[4];
     struct pl_buffer buffer;
@@ -229,11 +229,11 @@ static void build(struct model *m, enum pl_real real, bool turned)
     assert_int_equal(pl_tensor_init(&m->running, PLUME_F32, 1, (size_t[]){4}), 0);
     m->running.data = m->statistics;
     m->buffer = (struct pl_buffer){.name = "norm.running_mean", .tensor = &m->running};
-    m->state = (struct pl_state){
+    m->params.buffers = &m->buffer;
+    m->params.n_buffers = 1;
+    m->state = (struct pl_train_state){
         .module = "mlp",
         .params = &m->params,
-        .buffers = &m->buffer,
-        .n_buffers = 1,
         .optimizers = &m->optimizers,
         .scaler = &m->scaler,
         .hparams = &m->hparams,
@@ -243,7 +243,8 @@ static void build(struct model *m, enum pl_real real, bool turned)
 
 static void tear(struct model *m)
 {
-    free(m->state.callbacks);
+    m->params.buffers = NULL;
+    m->params.n_buffers = 0;
     pl_optimizers_finish(&m->optimizers);
     pl_params_finish(&m->params);
     pl_hparams_finish(&m->hparams);
@@ -307,10 +308,10 @@ static void test_resume_is_exact(void **state)
     a.scaler.good_steps = 77;
     a.statistics[2] = 0.25f;
     a.state.epoch = 2;
-    a.state.global_step = 9;
-    a.state.batches = 10;
-    a.state.samples = 10 * 8 * 4; /* 4 ranks with batches of 8 */
-    a.state.callbacks = strdup("{\"best\":{\"kept\":[]}}");
+    a.state.step = 9;
+    a.state.batch = 10;
+    a.state.samples_per_step = 8 * 4; /* 4 ranks with batches of 8 */
+    a.state.stop = (struct pl_early_stop){.any = true, .best = 0.5, .waited = 3};
     for (unsigned i = 0; i < 3; i++) {
         step(&a, i);
         assert_int_equal(pl_optimizers_schedule(&a.optimizers, false, one, &loss, NULL), 0);
@@ -320,9 +321,9 @@ static void test_resume_is_exact(void **state)
     assert_int_equal(pl_train_state_load(&b.state, &c, NULL), 0);
     pl_checkpoint_finish(&c);
     assert_int_equal(b.state.epoch, 2);
-    assert_int_equal(b.state.global_step, 9);
-    assert_int_equal(b.state.batches, 20);
-    assert_string_equal(b.state.callbacks, "{\"best\":{\"kept\":[]}}");
+    assert_int_equal(b.state.step, 9);
+    assert_int_equal(b.state.batch, 20);
+    assert_true(b.state.stop.any && b.state.stop.best == 0.5 && b.state.stop.waited == 3);
     assert_true(b.scaler.scale == 1024 && b.scaler.good_steps == 80);
     assert_true(b.statistics[2] == 0.25f);
     assert_true(b.optimizers.list[0].schedule.lr == a.optimizers.list[0].schedule.lr);
@@ -360,8 +361,7 @@ static void test_weights_only(void **state)
     /* Enough for evaluating, in another type too, but not to go on with. */
     assert_int_equal(pl_train_state_load(&b.state, &c, &err), -EINVAL);
     assert_string_equal(err.text, "the checkpoint has weights only: give it to --weights instead");
-    b.state.optimizers = NULL;
-    assert_int_equal(pl_train_state_load(&b.state, &c, NULL), 0);
+    assert_int_equal(pl_train_state_load_weights(&b.state, &c, NULL), 0);
     for (size_t i = 0; i < param(&a, "a")->count; i++)
         assert_true(((float *)param(&b, "a")->data)[i] ==
                     (float)((double *)param(&a, "a")->data)[i]);
@@ -385,10 +385,10 @@ static void test_what_does_not_fit_is_refused(void **state)
     assert_int_equal(pl_train_state_load(&b.state, &c, &err), -EINVAL);
     assert_non_null(strstr(err.text, "--seed 5"));
     b.state.seed = 5;
-    b.state.n_buffers = 0;
+    b.params.n_buffers = 0;
     assert_int_equal(pl_train_state_load(&b.state, &c, &err), -EINVAL);
     assert_non_null(strstr(err.text, "3 parameters and buffers, the model 2"));
-    b.state.n_buffers = 1;
+    b.params.n_buffers = 1;
     b.params.list[0]->tensor->shape[0] = 7; /* [7, 3] instead of [3, 7] */
     b.params.list[0]->tensor->shape[1] = 3;
     assert_int_equal(pl_train_state_load(&b.state, &c, &err), -EINVAL);
