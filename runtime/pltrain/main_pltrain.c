@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* pltrain: one rank of a training run, or a few of them on this machine. */
+/* pltrain: one rank of a training run, or the ranks of a run on this machine. */
 #include "common/base/fs.h"
 #include "common/base/log.h"
 #include "kernels/pool/pool.h"
@@ -22,12 +22,12 @@ static volatile sig_atomic_t interrupted;
 
 static void on_signal(int sig)
 {
-    /* The end counts more than another go. */
+    /* A signal to end outweighs SIGUSR1, which requeues. */
     if (!interrupted || sig != SIGUSR1)
         interrupted = sig;
 }
 
-/* Signals become checkpoints where there is a folder for them; elsewhere they end the rank. */
+/* Signals save a checkpoint if the options name a folder; else they end the rank. */
 static void catch_signals(struct pl_train_options *options)
 {
     struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
@@ -46,15 +46,16 @@ static int complain(int code, const struct pl_error *err)
     return code;
 }
 
-/* Which exit code a failure is. */
+/* Exit code of a failure. */
 static int exit_code(int r)
 {
     return r == -ENOENT ? PL_EXIT_NOT_FOUND : r == -EINTR ? PL_EXIT_INTERRUPTED : PL_EXIT_FAILED;
 }
 
-/* The module's own meeting place, where it has one. */
-static int
-ask_for_place(const struct plume_module *module, struct pl_world *world, struct pl_error *err)
+/* The module may choose the address at which the ranks meet. */
+static int choose_meeting_place(const struct plume_module *module,
+                                struct pl_world *world,
+                                struct pl_error *err)
 {
     struct plume_connection c = {
         .struct_size = sizeof(c), .rank = world->rank, .world_size = world->size};
@@ -75,7 +76,7 @@ ask_for_place(const struct plume_module *module, struct pl_world *world, struct 
     return 0;
 }
 
-/* With $PLUME_PROFILE set, rank 0 says at the end where the time of training steps went. */
+/* With $PLUME_PROFILE set, rank 0 prints the time of each op at the end. */
 static int fit(struct pl_trainer *t, struct pl_error *err)
 {
     const char *env = getenv("PLUME_PROFILE");
@@ -91,8 +92,8 @@ static int fit(struct pl_trainer *t, struct pl_error *err)
     return r;
 }
 
-/* What the run needed of its device, for tuning and bench/gpu_engine.py. */
-static void tell_memory(struct pl_device *dev)
+/* Peak memory of the device, for tuning and bench/gpu_engine.py. */
+static void log_memory(struct pl_device *dev)
 {
     struct pl_device_memory memory;
 
@@ -127,12 +128,12 @@ static int train_on(const struct pl_module *module,
     for (unsigned i = 1; options->part_devices && i < options->devices; i++)
         pl_log_debug("train", "part %u of a batch: device %s", i, options->part_devices[i]->name);
     r = fit(&trainer, err);
-    tell_memory(trainer.dev);
+    log_memory(trainer.dev);
     pl_trainer_finish(&trainer);
     return r;
 }
 
-/* The GPUs of a rank: one, or those that the parts of its batches are on. */
+/* GPUs of a rank: one, or one per part of a batch. */
 struct gpus {
     struct pl_device *list[PL_PARTS_MAX];
     unsigned n;
@@ -169,7 +170,7 @@ static int open_gpus(const struct pl_pltrain *p,
     return 0;
 }
 
-/* How they add up. NCCL does not keep to the order of ranks. */
+/* NCCL does not add in the order of the ranks, so --deterministic excludes it. */
 static int
 join_gpus(const struct pl_pltrain *p, struct pl_comm *comm, struct gpus *gpus, struct pl_error *err)
 {
@@ -191,7 +192,7 @@ static int train_in(const struct pl_pltrain *p,
     int r = pl_rank_report_open(&report, world->rank, world->local_rank, err);
 
     if (r == 0)
-        r = ask_for_place(&module->hooks, world, err);
+        r = choose_meeting_place(&module->hooks, world, err);
     if (r == 0)
         r = pl_comm_create(world, report.link.fd >= 0 ? &report.link : NULL, &comm, err);
     if (r == 0 && p->nodes && comm->world.n_nodes != (unsigned)p->nodes)
@@ -208,7 +209,7 @@ static int train_in(const struct pl_pltrain *p,
     }
     if (r == 0)
         r = train_on(module, hparams, &options, comm, &report, err);
-    if (comm) /* all ranks are through, or this one fails: an interruption, all agreed on */
+    if (comm) /* tells the others why, unless all ranks are done or agreed to stop */
         pl_comm_gpu_destroy(comm, r < 0 && r != -EINTR ? pl_error_text(err) : NULL);
     pl_gpu_close_all(gpus.list, gpus.n);
     return r;
@@ -273,7 +274,7 @@ static int run(struct pl_pltrain *p)
         return run_rank(p);
     if (pl_world_from_env(&world, &err) < 0)
         return complain(PL_EXIT_FAILED, &err);
-    /* How many ranks MPI has here is known only once it runs. */
+    /* The number of ranks on this node is known only after MPI_Init(). */
     if (started && !getenv("RANK"))
         world.local_size = p->devices ? (unsigned)p->devices : 1;
     if (pl_pltrain_plan(p, started, world.local_size, &local.processes, &local.per_node, &err) < 0)

@@ -10,7 +10,7 @@
 #include <math.h>
 #include <string.h>
 
-/* ---- setters of values that are more than one member ---- */
+/* ---- setters of options with more than one member ---- */
 
 static int set_hparam(void *ctx, const struct pl_option *o, const char *value, struct pl_error *err)
 {
@@ -108,7 +108,7 @@ set_accumulate(void *ctx, const struct pl_option *o, const char *value, struct p
     return r;
 }
 
-/* A share has a point in it: 1.0 is all, 1 is one. */
+/* A share has a decimal point: 1.0 is all batches, 1 is one batch. */
 static int parse_limit(const char *value, struct pl_limit *ret, struct pl_error *err)
 {
     struct pl_limit limit = {.is_share = strchr(value, '.') != NULL};
@@ -149,7 +149,7 @@ set_fast_dev_run(void *ctx, const struct pl_option *o, const char *value, struct
     return value ? parse_count(value, &p->train.fast_dev_run, err) : 0;
 }
 
-/* "auto", a number, or a list of devices that differ; "3," is the list of device 3. */
+/* "auto", a number, or a list of different devices; "3," is the list of device 3. */
 static int
 set_devices(void *ctx, const struct pl_option *o, const char *value, struct pl_error *err)
 {
@@ -365,7 +365,8 @@ static const struct pl_command command = {
     .options = options,
 };
 
-/* "--NAME VALUE" or "--NAME=VALUE" of a hyper-parameter; words it took, or an error. */
+/* "--NAME VALUE" or "--NAME=VALUE" of a hyper-parameter; returns the number of words, or an error.
+ */
 static int take_hparam(struct pl_pltrain *p, int argc, char **argv, struct pl_error *err)
 {
     const char *word = argv[0] + 2, *equals = strchr(word, '=');
@@ -381,8 +382,8 @@ static int take_hparam(struct pl_pltrain *p, int argc, char **argv, struct pl_er
     return equals ? 1 : 2;
 }
 
-static int
-parse_behind(struct pl_pltrain *p, int argc, char **argv, bool *ret_done, struct pl_error *err)
+static int parse_after_module(
+    struct pl_pltrain *p, int argc, char **argv, bool *ret_done, struct pl_error *err)
 {
     for (int i = 0; i < argc && !*ret_done;) {
         const struct pl_option *o = pl_options_find(&command, argv[i]);
@@ -428,8 +429,8 @@ static int check_together(const struct pl_pltrain *p, struct pl_error *err)
     if (p->nccl == PL_NCCL_ALWAYS && (!p->gpu || t->deterministic))
         return pl_error_set(err, -EINVAL, "option '--comm nccl' %s",
                             p->gpu
-                                ? "adds up in an order of its own, which '--deterministic' rules "
-                                  "out"
+                                ? "and '--deterministic' disagree: NCCL does not add in the order "
+                                  "of ranks"
                                 : "needs '--accelerator gpu'");
     if (!t->checkpoint_dir && (t->monitor || t->save_last || t->weights_only ||
                                (t->resume && strcmp(t->resume, "last") == 0)))
@@ -470,20 +471,20 @@ int pl_pltrain_parse(
     if (!*ret_done && rest == argc)
         return pl_error_set(err, -EINVAL, "no module given: see pltrain --help");
     if (!*ret_done)
-        r = parse_behind(p, argc - rest - 1, argv + rest + 1, ret_done, err);
+        r = parse_after_module(p, argc - rest - 1, argv + rest + 1, ret_done, err);
     if (r < 0 || *ret_done)
         return r;
     p->module = argv[rest];
     return check_together(p, err);
 }
 
-/* Ranks that somebody else has started: their number is theirs to say. */
+/* A launcher has fixed the world size. */
 static int plan_started(struct pl_pltrain *p, unsigned local_size, bool whole, struct pl_error *err)
 {
     if (p->processes || p->per_node)
         return pl_error_set(err, -EINVAL,
                             "option '--processes' is for runs without a launcher, but the ranks "
-                            "are started already (RANK is set, or by MPI)");
+                            "are started already (RANK is set, or MPI started them)");
     if (!whole && p->devices && p->devices != local_size)
         return pl_error_set(err, -EINVAL,
                             "%lld devices are asked for, but %u ranks are on this node: with srun, "
@@ -500,16 +501,18 @@ int pl_pltrain_plan(struct pl_pltrain *p,
                     struct pl_error *err)
 {
     enum pl_strategy_kind kind = p->train.strategy;
-    bool whole = kind == PL_STRATEGY_DP || kind == PL_STRATEGY_DDP2; /* a process has them all */
+    bool whole =
+        kind == PL_STRATEGY_DP || kind == PL_STRATEGY_DDP2; /* one process has all devices */
     int64_t per_node = p->processes ? p->processes : whole || !p->devices ? 1 : p->devices;
     int r = started ? plan_started(p, local_size, whole, err) : 0;
 
     if (r < 0)
         return r;
     if (!started && !whole && p->processes && p->devices && p->devices != p->processes)
-        return pl_error_set(err, -EINVAL,
-                            "'--devices %lld' and '--processes %lld' disagree: a rank has a device",
-                            (long long)p->devices, (long long)p->processes);
+        return pl_error_set(
+            err, -EINVAL,
+            "'--devices %lld' and '--processes %lld' disagree: each rank has one device",
+            (long long)p->devices, (long long)p->processes);
     p->train.devices = whole && p->devices ? (unsigned)p->devices : 1;
     *ret_ranks = (unsigned)(per_node * PL_MAX(p->nodes, (int64_t)1));
     *ret_per_node = (unsigned)(p->nodes ? per_node : p->per_node);

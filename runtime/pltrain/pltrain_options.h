@@ -9,40 +9,39 @@
 
 #define PL_PLTRAIN_DEVICES_MAX 64 /* of a node */
 
-/* Whether GPUs add up by NCCL. */
+/* Use of NCCL for collectives between GPUs. */
 enum pl_pltrain_nccl { PL_NCCL_IF_POSSIBLE, PL_NCCL_NEVER, PL_NCCL_ALWAYS };
 
 struct pl_pltrain {
     const char *module;
     const char **hparams; /* "NAME=VALUE" */
-    char **owned;         /* those of hparams that were made here */
+    char **owned;         /* elements of hparams that p must free */
     size_t n_hparams, n_owned;
     bool list;
     int64_t processes, per_node, nodes;      /* 0 = not given */
     int64_t devices;                         /* 0 = auto */
-    unsigned device[PL_PLTRAIN_DEVICES_MAX]; /* the list, where one was given */
+    unsigned device[PL_PLTRAIN_DEVICES_MAX]; /* the given list */
     size_t n_device;                         /* of the list; 0 = none */
     bool gpu;
     enum pl_comm_kind comm;
     enum pl_pltrain_nccl nccl;
-    bool tf32; /* of products of f32 on a GPU */
+    bool tf32; /* for f32 matmul and convolution on a GPU */
     struct pl_train_options train;
     char epochs[40];
 };
 
-/* Room for all that argc words can say. -ENOMEM. */
+/* Allocates for argc words. -ENOMEM. */
 int pl_pltrain_init(struct pl_pltrain *p, int argc, struct pl_error *err);
 void pl_pltrain_finish(struct pl_pltrain *p);
 
-/* Options, MODULE, and behind it options and hyper-parameters by name, as plsubmit appends them.
- * *ret_done: --help or --version was given and printed. -EINVAL. argv is borrowed. */
+/* Parses options, MODULE, and after it options and hyper-parameters by name, as plsubmit appends
+ * them. *ret_done: --help or --version was given and printed. -EINVAL. argv is borrowed. */
 int pl_pltrain_parse(
     struct pl_pltrain *p, int argc, char **argv, bool *ret_done, struct pl_error *err);
 
-/* What --devices, --processes, --num-nodes and --strategy come to. `started`: a launcher has
- * started the ranks, `local_size` on this node; else *ret_ranks in all and *ret_per_node on each
- * pretended node are to be started here (1 and 0: only this process). Sets train.devices. -EINVAL.
- */
+/* Combines --devices, --processes, --num-nodes and --strategy. `started`: a launcher has started
+ * the ranks, `local_size` on this node. Else the caller starts *ret_ranks in all, *ret_per_node on
+ * each simulated node (1 and 0: only this process). Sets train.devices. -EINVAL. */
 int pl_pltrain_plan(struct pl_pltrain *p,
                     bool started,
                     unsigned local_size,

@@ -15,7 +15,7 @@
 #include <sys/un.h>
 #include <sys/wait.h>
 
-#define GRACE_MS 10000 /* between the first rank's failure and the end of the others */
+#define GRACE_MS 10000 /* from the first rank's failure to SIGKILL for the others */
 
 struct client {
     int fd; /* -1 once closed */
@@ -29,7 +29,7 @@ struct starter {
     char *path;
     int listen_fd;
     pid_t *ranks;           /* 0 once reaped */
-    struct client *clients; /* as they come */
+    struct client *clients; /* in the order of connection */
     unsigned n_clients, n_alive, n_values;
     int signal_fd; /* SIGCHLD (Linux before 5.3 has no pidfd_open), SIGINT and SIGTERM */
     sigset_t old_mask;
@@ -98,7 +98,7 @@ static void kill_all(struct starter *s, int sig)
             kill(s->ranks[i], sig);
 }
 
-/* Takes the status of the ranks that have ended; flags as for waitpid(2). */
+/* Collects the exit status of ranks that have ended; flags as for waitpid(2). */
 static void reap(struct starter *s, int flags)
 {
     for (unsigned i = 0; i < s->options->processes; i++) {
@@ -126,7 +126,7 @@ static void take_signal(struct starter *s)
         reap(s, WNOHANG);
         return;
     }
-    /* The ranks are told to end and get a while for it. */
+    /* SIGTERM first: the ranks have GRACE_MS to save a checkpoint. */
     s->status = PL_EXIT_INTERRUPTED;
     s->kill_at = pl_now_ns() + GRACE_MS * 1000000ull;
     kill_all(s, SIGTERM);
@@ -151,7 +151,7 @@ static void drop(struct client *c)
     c->fd = -1;
 }
 
-/* All values have come: each rank gets the list. */
+/* All values are complete: sends the list to each rank. */
 static int answer(struct starter *s, const char *name)
 {
     unsigned n = s->options->processes;
@@ -287,7 +287,7 @@ int pl_local_run(const struct pl_local_options *options, int *ret_status, struct
     r = pl_rank_socket_path(job, "0", 0, 0, &path, err);
     if (r < 0)
         return r;
-    unlink(path); /* of a process with our number that died */
+    unlink(path); /* of an earlier process with the same pid */
     r = listen_at(path, &s.listen_fd, err);
     if (r < 0)
         return r;

@@ -22,7 +22,8 @@ int pl_threads_share(struct pl_comm *comm, struct pl_error *err)
         return pl_error_set(err, -ENOMEM, "out of memory");
     mine = &all[comm->rank];
     mine->node = comm->world.node;
-    sched_getaffinity(0, sizeof(mine->cpus), &mine->cpus); /* else empty: the same for all */
+    sched_getaffinity(0, sizeof(mine->cpus),
+                      &mine->cpus); /* on failure empty, the same on all ranks */
     for (unsigned i = 0; i <= n; i++)
         offset[i] = i * sizeof(*all);
     r = pl_comm_allgather(comm, all, offset, err);

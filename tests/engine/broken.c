@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Modules that are wrong in one way each (BROKEN_*), for pltrain.bats. */
+/* Modules with one error each (BROKEN_*), for pltrain.bats. */
 #include <plume/module.h>
 #include <signal.h>
 
@@ -96,7 +96,7 @@ static int configure_ddp(struct plume_context *pl, struct plume_ddp *ret)
 }
 #endif
 #ifdef BROKEN_PLACE
-/* Not broken: the ranks meet where $PLACE says. */
+/* Not broken: the ranks meet at the address in $PLACE. */
 static int init_ddp_connection(struct plume_connection *ret)
 {
     ret->port = (unsigned)strtoul(getenv("PLACE"), NULL, 10);

@@ -1,6 +1,6 @@
 #!/usr/bin/env bats
 # SPDX-License-Identifier: MIT
-# The example modules: built as a user builds them, and how well they learn.
+# The example modules: build them as a user does, and check that they learn.
 # BUILD is the build folder, SRC the source's.
 
 bats_require_minimum_version 1.5.0
@@ -54,7 +54,7 @@ setup() {
     awk -v loss="$loss" 'BEGIN { exit !(loss < 2.7) }' || { echo "test_loss $loss"; false; }
 }
 
-# first_loss ARGS...: of the first epoch of contrastive's training.
+# first_loss ARGS...: prints the loss of the first epoch of contrastive.
 first_loss() {
     pltrain "$@" | sed -n 's/^epoch 1\/.* loss \([0-9.]*\) val_loss.*/\1/p'
 }

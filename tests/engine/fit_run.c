@@ -167,7 +167,7 @@ const char *fit_train(struct pl_comm *comm, void *shared)
 {
     struct pl_rank_report report = {.link = PL_RANK_LINK_INIT};
     struct fit_run *run = shared;
-    struct pl_train_options options = run->options; /* the rank's own: its device is */
+    struct pl_train_options options = run->options; /* a copy: each rank sets its device */
     struct pl_trainer trainer;
     struct pl_hparams h;
     struct pl_error err = {0};

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Runs of the loop in real ranks, on a linear model of the digits, for test-fit.c and
- * test-strategies.c. A test changes the run's options and hooks, and looks at what came of it. */
+ * test-strategies.c. A test changes the run's options and hooks, and checks the results. */
 #ifndef PL_TESTS_ENGINE_FIT_RUN_H
 #define PL_TESTS_ENGINE_FIT_RUN_H
 
@@ -11,13 +11,13 @@
 #define FIT_COUNT (10 * 64 + 10)
 #define FIT_TRAIN_SAMPLES 1253
 
-/* One run: what it is asked, and what came of it (rank 0's parameters). */
+/* One run: its options and its results (the parameters are rank 0's). */
 struct fit_run {
     struct pl_train_options options;
     char hparams[4][32];
     bool norm;   /* the rows of the images are normalised as channels */
     bool uneven; /* rank 1 has the validation data only */
-    bool drop;   /* the loss depends on what dropout drops, and on nothing else */
+    bool drop;   /* the loss depends on dropout alone */
     struct plume_module module;
     char error[256];
     char hash[17];
@@ -38,7 +38,7 @@ extern struct fit_run *fit_current; /* in a rank: its run */
 
 /* Shared by the ranks. */
 struct fit_run *fit_new_run(void);
-/* In a rank. Failures are kept where they belong to the test: in run->error. */
+/* Call in a rank. Failures are kept in run->error. */
 const char *fit_train(struct pl_comm *comm, void *run);
 void fit_go(struct fit_run *run, unsigned ranks, unsigned per_node);
 
@@ -46,9 +46,9 @@ void fit_assert_good(const struct fit_run *run);
 /* The largest difference of two parameters; both runs must be good. */
 double fit_distance(const struct fit_run *a, const struct fit_run *b);
 
-/* Writes the hooks down in run->events as they come. */
+/* Appends each hook to run->events. */
 void fit_hear(struct fit_run *run);
-/* How often `word` stands in the events. */
+/* Number of `word` in the events. */
 int fit_count(const struct fit_run *run, const char *word);
 
 struct pl_limit fit_batches(double n);

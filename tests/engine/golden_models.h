@@ -45,7 +45,7 @@ static int32_t tokens[SAMPLES_MAX], labels[ROWS_MAX * 16];
 static struct plume_array fields[2];
 static const size_t first_batch[] = {0, 1, 2, 3, 4, 5, 6, 7, 8};
 
-/* All batches one behind the other, in the arrays that the data hooks hand out. */
+/* All batches, one after the other, in the arrays of the data hooks. */
 static void make_data(const struct model *m)
 {
     size_t n = m->rows * m->per_row, n_labels = m->tokens ? n : m->rows;
@@ -73,7 +73,7 @@ static int data(struct plume_context *pl, enum plume_stage stage, struct plume_d
     if (stage == PLUME_TEST)
         return 0;
     ret->n_fields = 2;
-    /* Batch 0 is what is evaluated; a batch's size is a quarter of all. */
+    /* Batch 0 is evaluated; a batch is a quarter of all samples. */
     ret->order = stage == PLUME_VALIDATE ? first_batch : NULL;
     ret->n_order = stage == PLUME_VALIDATE ? fields[0].shape[0] / GOLDEN_BATCHES : 0;
     for (size_t i = 0; i < 2; i++) {
@@ -83,7 +83,7 @@ static int data(struct plume_context *pl, enum plume_stage stage, struct plume_d
     return 0;
 }
 
-/* Declares what the record has, in its order; the test fills in the values afterwards. */
+/* Declares the recorded parameters in their order; the test sets the values afterwards. */
 static int declare(struct plume_context *pl, const struct golden_param *params, size_t n)
 {
     plume_tensor **w = pl->state;
@@ -128,7 +128,7 @@ static int cnn_step(struct plume_context *pl, const struct plume_batch *b, plume
     return 0;
 }
 
-/* Behind the parameters: the buffers. */
+/* After the parameters: the buffers. */
 static int bn_configure(struct plume_context *pl)
 {
     plume_tensor **w = pl->state;

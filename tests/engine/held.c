@@ -46,7 +46,7 @@ static unsigned maps(void)
     return n;
 }
 
-/* Threads' caches and arenas of their own hold back what is free. */
+/* Caches and arenas per thread would keep freed memory. */
 static bool counts_heap(void)
 {
     const char *tunables = getenv("GLIBC_TUNABLES");
@@ -85,7 +85,7 @@ const char *held_grown(const struct held *before, const struct held *now)
         now->heap <= before->heap)
         return NULL;
     snprintf(text, sizeof(text),
-             "left behind: %d descriptors, %d threads, %d mappings, %lld bytes of the heap",
+             "not freed: %d descriptors, %d threads, %d mappings, %lld bytes of the heap",
              (int)(now->fds - before->fds), (int)(now->threads - before->threads),
              (int)(now->maps - before->maps), (long long)now->heap - (long long)before->heap);
     return text;

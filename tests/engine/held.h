@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What this process holds of the machine, to see that nothing is left behind. */
+/* Resources that this process holds, to test that a run frees all of them. */
 #ifndef PL_TESTS_ENGINE_HELD_H
 #define PL_TESTS_ENGINE_HELD_H
 
@@ -7,16 +7,16 @@
 
 struct held {
     unsigned fds, threads;
-    unsigned maps; /* of slabs that ranks share, data, checkpoints */
+    unsigned maps; /* shared slabs, data files, checkpoints */
     size_t heap; /* bytes given out by malloc; 0 where that cannot be told: a sanitizer has its own,
                     and glibc's needs $GLIBC_TUNABLES as tests/engine/meson.build sets it */
 };
 
-/* Counts. Ends the pool's threads first (it begins anew at its next use, with one thread), and
- * waits for threads that have been joined to be gone from /proc as well. */
+/* Counts the resources. Ends the pool's threads first (it begins anew at its next use, with one
+ * thread), and waits for threads that have been joined to be gone from /proc as well. */
 struct held held_now(void);
 
-/* NULL where `now` is no more than `before`, else what has grown: a static buffer. */
+/* NULL if `now` is not more than `before`, else the resource that has grown: a static buffer. */
 const char *held_grown(const struct held *before, const struct held *now);
 
 #endif

@@ -1,6 +1,6 @@
 #!/usr/bin/env bats
 # SPDX-License-Identifier: MIT
-# Collectives by the MPI that is installed, started by its own launcher.
+# Collectives by the installed MPI, started by its own launcher.
 # BUILD is the build folder, COLLECTIVES the program of test-collectives.c.
 
 bats_require_minimum_version 1.5.0
@@ -13,8 +13,8 @@ setup() {
     export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 }
 
-# Open MPI 4's mpirun says now and then of a good run that it was not, and of a rank "with PID 0" that
-# has left without finalize (open-mpi/ompi issue 7833): such a run is done again, twice at most.
+# Open MPI 4's mpirun sometimes reports a good run as failed, with a rank "with PID 0" that left
+# without finalize (open-mpi/ompi issue 7833): repeat such a run, at most twice.
 ranks() {
     local rc
     for _ in 1 2 3; do
@@ -28,7 +28,7 @@ ranks() {
     return "$rc"
 }
 
-# good N ARGS...: N ranks do ARGS, and all say that it was good.
+# good N ARGS...: N ranks run ARGS, and all must report success.
 good() {
     run --separate-stderr ranks "$1" "$COLLECTIVES" "${@:2}"
     [ "$status" -eq 0 ] || { echo "$output$stderr"; false; }

@@ -1,6 +1,6 @@
 #!/usr/bin/env bats
 # SPDX-License-Identifier: MIT
-# pltrain's answers: what it prints, its exit codes, and what is wrong with a module.
+# pltrain: its output, its exit codes, and its messages about wrong modules.
 # BUILD is the build folder, BROKEN the folder of the broken modules.
 
 bats_require_minimum_version 1.5.0
@@ -10,7 +10,7 @@ setup() {
     unset RANK WORLD_SIZE PLUME_SOCKET
 }
 
-# says STATUS WORDS ARGS...: pltrain ends so, with one line on stderr that has the words.
+# says STATUS WORDS ARGS...: pltrain exits with STATUS and one line on stderr that has the words.
 says() {
     local status=$1 words=$2
     shift 2
@@ -37,7 +37,7 @@ says() {
     [ "$first" = "$(pltrain --processes 5 --processes-per-node 2 --epochs 2 mlp | grep hash | sort)" ]
 }
 
-# bits ARGS...: the hash of all ranks' parameters after a few steps of cnn, which must be one.
+# bits ARGS...: prints the hash of the parameters after a few steps of cnn; all ranks must agree.
 bits() {
     pltrain "$@" --max-steps 8 --limit-val-batches 1 cnn --dropout 0.2 | grep -o 'hash .*' | sort -u
 }
@@ -163,7 +163,7 @@ bits() {
     says 1 "has weights only: give it to --weights" "${args[@]}" --checkpoint-dir c --resume last mlp
     says 2 "need '--checkpoint-dir'" --save-weights-only mlp
     says 1 "cannot take weights from 'c/none.ckpt'" --weights c/none.ckpt mlp
-    # With no epoch behind it the test says what those of the run were; the start is another one.
+    # Without a further epoch the test result is that of the run; the start values differ.
     whole=$(pltrain "${args[@]}" --epochs 2 mlp | grep -E '^test|hash')
     [ "$(pltrain --epochs 0 --weights c/last.ckpt mlp | grep -E '^test|hash')" = "$whole" ]
     [ "$(pltrain --epochs 0 --weights d/last.ckpt mlp | grep -E '^test|hash')" = "$whole" ]
@@ -283,7 +283,7 @@ bits() {
     done
 }
 
-# all_say WORDS ARGS...: each of 3 ranks fails with one line on stderr that begins so.
+# all_say WORDS ARGS...: each of 3 ranks fails with one line on stderr that begins with WORDS.
 all_say() {
     local words=$1
     shift

@@ -9,16 +9,16 @@
 
 #define RANKS_MAX 16
 
-/* What a rank says, in memory that the processes share. */
+/* Result of a rank, in memory that the processes share. */
 struct verdict {
     bool done;
     char text[256]; /* "" = good */
 };
 
-/* Runs `f` on `processes` ranks, `per_node` on each pretended node (0: all on one), each with a
- * connected communicator. f returns a text where something is wrong; what else it finds it may
- * leave in `shared` (PL shared memory of ranks_shared()). Fails the cmocka test where a rank that
- * is not in `victims` (bits by rank) complains or ends by itself. Returns the seconds it took. */
+/* Runs `f` on `processes` ranks, `per_node` on each simulated node (0: one node), each with a
+ * connected communicator. f returns a text if it fails; it may put other results into `shared`
+ * (memory of ranks_shared()). Fails the cmocka test if a rank that is not in `victims` (bits by
+ * rank) returns a text or exits. Returns the seconds it took. */
 double ranks_run(unsigned processes,
                  unsigned per_node,
                  const char *(*f)(struct pl_comm *comm, void *shared),

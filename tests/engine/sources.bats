@@ -4,7 +4,7 @@
 
 bats_require_minimum_version 1.5.0
 
-# write FILE EXPRESSION: the bytes that Python makes of it; some(n) are pseudo-random ones.
+# write FILE EXPRESSION: writes the bytes of a Python expression; some(n) are pseudo-random bytes.
 write() {
     python3 -c "import random
 some = random.Random(7).randbytes
@@ -18,8 +18,9 @@ setup() {
     cd "$BATS_TEST_TMPDIR" || exit
 }
 
-# trains SOURCE STEP [LR]: without the loader's thread, and with it and from a checkpoint after STEP steps,
-# in the middle of epoch 1: the same numbers, and a loss that falls. Then 3 ranks.
+# trains SOURCE STEP [LR]: trains without the loader's thread, then with it and from a checkpoint
+# after STEP steps, inside epoch 1: the numbers must be the same, and the loss must fall. Then with
+# 3 ranks.
 trains() {
     local args=(--hparam source="$1" --hparam lr="${3:-0.05}" --epochs 6 "$SOURCES") first last
     pltrain --num-workers 0 --val-check-interval 0.5 "${args[@]}" >whole

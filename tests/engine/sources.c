@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* A module that reads what the hyper-parameter `source` says, and guesses labels or next tokens by
- * one linear layer. sources.bats makes the files. */
+/* A module that reads the data source named by the hyper-parameter `source` and predicts labels or
+ * next tokens by one linear layer. sources.bats makes the files. */
 #include <plume/module.h>
 #include <string.h>
 

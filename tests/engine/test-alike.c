@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* What all ranks must have alike. Ranks that choose one of two experts of equal shape by their
- * number, already in the dry step, against a calculation by hand; models that are not the same on
- * all ranks, and parameters that drift apart, end the run with a text that says so. */
+/* All ranks must have the same model and values. Ranks that choose one of two experts of equal
+ * shape by their number, already in the dry step, are compared with a calculation by hand. A model
+ * that differs between ranks, or parameters that drift apart, end the run with a text that names
+ * it. */
 #include "runtime/engine/train/trainer.h"
 #include "tests/engine/ranks.h"
 #include "tests/lib/on_device.h"
@@ -20,7 +21,7 @@
 
 enum how {
     GOOD,
-    ANOTHER_SHAPE, /* on the last rank, as all that follow */
+    ANOTHER_SHAPE, /* this and the following: on the last rank */
     ANOTHER_NAME,
     ONE_LESS,
     ANOTHER_BUFFER,
@@ -48,7 +49,7 @@ static const char *const names[PARAMS] = {"gate", "even", "odd", "late"};
 static const double starts[PARAMS] = {1, 0, 1, 1};
 static const struct plume_hparam hparams[] = {{"batch_size", "4", 1, 65536, 1, NULL}, {0}};
 
-/* What a parameter counts in the rank's loss, 0 where the rank does not use it. */
+/* Weight of a parameter in the rank's loss; 0: the rank does not use it. */
 static double weight(unsigned param, unsigned rank, unsigned batch)
 {
     switch (param) {
@@ -96,7 +97,7 @@ training_step(struct plume_context *pl, const struct plume_batch *batch, plume_t
     struct net *net = pl->state;
     plume_tensor *loss = NULL;
 
-    /* On odd ranks from behind, so that all of the order differs. */
+    /* Odd ranks go backwards, so that the whole order differs. */
     for (unsigned i = 0; i < PARAMS; i++) {
         unsigned param = pl->rank % 2 ? PARAMS - 1 - i : i;
         double factor = weight(param, pl->rank, net->batch);
@@ -158,7 +159,7 @@ static const char *train(struct pl_comm *comm, void *shared)
 {
     struct pl_rank_report report = {.link = PL_RANK_LINK_INIT};
     struct run *run = shared;
-    struct pl_train_options options = run->options; /* the rank's own: its device is */
+    struct pl_train_options options = run->options; /* a copy: each rank sets its device */
     struct pl_trainer trainer;
     struct pl_hparams h;
     struct pl_error err = {0};

@@ -36,7 +36,7 @@ static const char *PL_PRINTF(1, 2) say(const char *fmt, ...)
             return say("%s", pl_error_text(&err));                                                 \
     } while (0)
 
-/* Whole numbers: sums are exact whatever the order. */
+/* Whole numbers: sums are exact in any order. */
 static const char *check_exact(struct pl_comm *comm, float *buf, size_t n)
 {
     struct pl_error err = {0};
@@ -54,7 +54,7 @@ static const char *check_exact(struct pl_comm *comm, float *buf, size_t n)
     return NULL;
 }
 
-/* Random numbers: near the true sum, and the same bits everywhere. */
+/* Random numbers: near the true sum, and the same bits on all ranks. */
 static const char *check_equal(struct pl_comm *comm, float *buf, float *other, size_t n)
 {
     struct pl_error err = {0};
@@ -130,7 +130,7 @@ static const char *check_gather(struct pl_comm *comm, size_t unit)
         for (size_t i = offset[rank]; i < offset[rank + 1]; i++)
             if (buf[i] != (unsigned char)(i * 7 + rank))
                 return say("unit %zu: byte %zu of rank %zu is %u", unit, i, rank, buf[i]);
-    return buf[offset[n]] ? "wrote behind the end" : NULL;
+    return buf[offset[n]] ? "wrote past the end" : NULL;
 }
 
 /* Whole numbers that both 16-bit types have. */
@@ -172,7 +172,7 @@ static const char *gather(struct pl_comm *comm, void *shared)
     return all ? NULL : "they do not agree, but all did";
 }
 
-/* Odd and even ranks in reverse order, who is the last stays alone or outside. */
+/* Odd and even ranks in reverse order; the last rank is alone or in no group. */
 static const char *split(struct pl_comm *comm, void *shared)
 {
     unsigned last = comm->size - 1, want = 0;
@@ -200,7 +200,7 @@ static const char *split(struct pl_comm *comm, void *shared)
             return say("member %u of rank %u's part is %u (%u)", i, comm->rank, names[i],
                        part->world_ranks[i]);
     pl_comm_destroy(part);
-    return gather(comm, NULL); /* the whole one still works */
+    return gather(comm, NULL); /* the whole communicator still works */
 }
 
 static const char *everything(struct pl_comm *comm, void *shared)
@@ -229,7 +229,8 @@ static void test_all_layouts_and_sizes(void **state)
         ranks_run(layouts[i][0], layouts[i][1], all_sizes, NULL, 0);
 }
 
-/* Numbers whose sum depends on the order, against that of the ranks; twice, to see that it does. */
+/* Numbers whose sum depends on the order, against the sum in the order of ranks; in two orders, to
+ * show that it matters. */
 static const char *ordered(struct pl_comm *comm, void *shared)
 {
     const size_t n = 70001;
@@ -307,7 +308,7 @@ static const char *one_dies(struct pl_comm *comm, void *shared)
     snprintf(word, sizeof(word), "lost rank %u:", death->victim);
     if (!strstr(err.text, word))
         return say("'%s' does not name rank %u", err.text, death->victim);
-    r = pl_comm_barrier(comm, &err); /* and it stays that way */
+    r = pl_comm_barrier(comm, &err); /* the communicator stays broken */
     return r == -ECONNRESET ? NULL : "the communicator came back to life";
 }
 
@@ -361,7 +362,7 @@ static const char *ranks_disagree(struct pl_comm *comm, void *shared)
     float x[3] = {0};
     int r = pl_comm_allreduce(comm, x, comm->rank == 1 ? 2 : 3, PL_REAL_F32, 1, &err);
 
-    if (r == 0) /* the others may see it only when they meet again */
+    if (r == 0) /* the others may see it only in the next collective */
         r = pl_comm_barrier(comm, &err);
     if (r != -ECONNRESET || !strstr(err.text, "ranks disagree"))
         return say("%d: %s", r, err.text);
@@ -378,7 +379,7 @@ static const char *memory_disagrees(struct pl_comm *comm, void *shared)
 
     TRY(pl_comm_alloc(comm, sizeof(own), &slab, &err));
     r = pl_comm_allreduce(comm, comm->rank == 1 ? own : slab, 3, PL_REAL_F32, 1, &err);
-    if (r == 0) /* the others see it when they meet again */
+    if (r == 0) /* the others see it in the next collective */
         r = pl_comm_barrier(comm, &err);
     if (r != -ECONNRESET || !strstr(err.text, "in other memory"))
         return say("%d: %s", r, err.text);
@@ -393,8 +394,8 @@ static void test_different_calls_are_an_error(void **state)
     ranks_run(3, 0, memory_disagrees, NULL, 0);
 }
 
-/* As a rank that somebody else starts: "mpi" or "auto", then the kind that it must come to be, and
- * what to do. 0 = good. */
+/* A rank that a launcher has started. Arguments: "mpi" or "auto", the kind that must result, and
+ * the action. Returns 0 on success. */
 static int be_started(char **argv)
 {
     struct death *death = ranks_shared(sizeof(*death));
@@ -411,7 +412,7 @@ static int be_started(char **argv)
     else if (strcmp(comm->ops->name, argv[1]) != 0)
         text = comm->ops->name;
     else if (strcmp(argv[2], "die") == 0) {
-        /* The time of death is the last meeting before it. */
+        /* The time of death is that of the last collective before it. */
         *death = (struct death){.victim = 1, .count = 100, .died_ns = pl_now_ns()};
         text = one_dies(comm, death);
     } else

@@ -101,7 +101,7 @@ static void compare(unsigned ranks, unsigned per_node)
     /* Sums of 96 terms in another order: a few units of 6e-8 a step, 13 steps. */
     assert_true(params < 1e-5);
     assert_true(grads < 1e-5);
-    assert_true(moved > 1e-3); /* there was something to compare */
+    assert_true(moved > 1e-3); /* the parameters have changed */
     for (unsigned i = 0; i < ranks; i++)
         assert_string_equal(many->hash[i], many->hash[0]);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Runs that fail in a process that goes on: descriptors, threads, slabs and memory are free again
- * afterwards, and the next run there is as good as any. */
+/* A run fails and its process continues: descriptors, threads, slabs and memory are free
+ * afterwards, and the next run in it succeeds. */
 #include "kernels/pool/pool.h"
 #include "runtime/engine/train/trainer.h"
 #include "runtime/pltrain/spawn_local.h"
@@ -25,7 +25,7 @@ enum place {
     SHAPE, /* the step's ops do not fit, from the fourth step on */
     STEP,
     ACTIVATIONS, /* more memory than the process may have */
-    LOSS,        /* is no number */
+    LOSS,        /* is not a number */
     BEFORE_OPTIMIZER,
     VALIDATION,
     CHECKPOINT,
@@ -35,13 +35,13 @@ enum place {
 };
 
 struct scenario {
-    const char *name, *words; /* part of the error's text on the rank that fails */
+    const char *name, *words; /* part of the error's text on the failing rank */
     enum place place;
     unsigned devices; /* more than one: dp */
     enum pl_precision precision;
 };
 
-/* More than a sanitizer's malloc() can give is NULL there, too. */
+/* With a sanitizer too, malloc() returns NULL for more than it can give. */
 const char *__asan_default_options(void);
 const char *__asan_default_options(void)
 {
@@ -55,7 +55,7 @@ const char *__tsan_default_options(void)
 }
 
 static const struct scenario *current;
-static bool mine; /* this rank is the one that fails */
+static bool mine; /* this rank fails */
 
 static bool fails(const struct plume_context *pl, enum place place)
 {
@@ -170,7 +170,7 @@ static const struct plume_module module = {
     .on_before_optimizer_step = before_optimizer,
 };
 
-/* One run; what it failed with, in err. */
+/* One run; its failure in err. */
 static int run(struct pl_comm *comm, struct pl_rank_report *report, struct pl_error *err)
 {
     struct pl_train_options options = pl_train_options_default();
@@ -221,7 +221,7 @@ static const struct scenario alone[] = {
     {"log", "/proc/none", LOG, 1, PL_PRECISION_32},
 };
 
-/* Fails the test where what came of a run is not what its scenario says. */
+/* Fails the test if the result of a run differs from its scenario. */
 static const char *wrong(int r, const struct pl_error *err)
 {
     static char text[400];
@@ -285,7 +285,7 @@ static const struct team teams[] = {
     {4, 2, {"shm and tcp: death", "", DEATH, 1, PL_PRECISION_32}},
 };
 
-/* A run on a communicator of its own; what is wrong with how it ended. */
+/* A run on its own communicator; returns a text if it ended wrongly. */
 static const char *run_apart(struct pl_comm *all)
 {
     struct pl_rank_report report = {.link = PL_RANK_LINK_INIT};
@@ -318,7 +318,7 @@ static const char *be_in_team(struct pl_comm *all, void *shared)
 
     mine = all->rank == all->size - 1;
     current = &living;
-    if (living.place == DEATH) { /* once, of all that die: another failure before it */
+    if (living.place == DEATH) { /* the last rank dies once: before that another failure */
         living.place = STEP;
         living.words = IT_RAINS;
     }
@@ -350,7 +350,8 @@ static void test_a_failed_run_of_ranks_leaves_nothing(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_a_failed_run_of_ranks_leaves_nothing), /* forks: before threads */
+        cmocka_unit_test(
+            test_a_failed_run_of_ranks_leaves_nothing), /* forks: no thread may exist yet */
         cmocka_unit_test(test_a_failed_run_leaves_nothing),
     };
 

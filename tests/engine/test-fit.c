@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* The loop: which hooks come when, and what limits and ends it, on a linear model of the digits. */
+/* The loop on a linear model of the digits: the order of hooks, limits, and the end of a run. */
 #include "tests/engine/fit_run.h"
 
 #include <dirent.h>
@@ -159,7 +159,7 @@ static void empty_folder(const char *path)
     closedir(d);
 }
 
-/* Each report has the loss of its step, by other ways. */
+/* Each report has the loss of its step, which the test computes in another way. */
 static void check_logged(enum pl_strategy_kind kind, unsigned devices, unsigned ranks)
 {
     char dir[] = "/tmp/plume-fit-XXXXXX", path[64], line[256];
@@ -203,7 +203,7 @@ static void test_steps_log(void **state)
     check_logged(PL_STRATEGY_DP, 2, 1);
 }
 
-/* Bit by rank; those that configure see the node's first rank done. */
+/* Bits by rank; a rank that configures must see that its node's first rank is done. */
 static int prepare(struct plume_context *pl)
 {
     __atomic_or_fetch(&fit_current->parts, 1u << pl->rank, __ATOMIC_SEQ_CST);
@@ -233,7 +233,7 @@ static void test_data_is_prepared_once_a_node(void **state)
         fit_assert_good(run);
         assert_int_equal(run->step, 1);
     }
-    run = fit_new_run(); /* the second node fails: all hear of it */
+    run = fit_new_run(); /* the second node fails: all ranks fail */
     run->module.prepare_data = prepare;
     run->uneven = true;
     fit_go(run, 2, 1);
@@ -273,7 +273,7 @@ static void test_modules_keep_their_own_in_checkpoints(void **state)
     run->module.on_load_checkpoint = load_word;
     fit_go(run, 2, 0);
     fit_assert_good(run);
-    assert_int_equal(run->parts, 0); /* there was nothing yet */
+    assert_int_equal(run->parts, 0); /* no checkpoint exists yet */
     snprintf(run->hparams[0], 32, "epochs=2");
     fit_go(run, 2, 0);
     fit_assert_good(run);
@@ -288,7 +288,7 @@ static int fail_late(struct plume_context *pl)
     return pl->step == 3 ? plume_fail(pl, -EIO, "the disk is full") : 0;
 }
 
-/* In one process: nothing of a failed run is left for the next one. */
+/* In one process: a failed run leaves nothing to the next one. */
 static void test_a_failed_run_leaves_nothing(void **state)
 {
     struct fit_run *run = fit_new_run(), *clean = fit_new_run();

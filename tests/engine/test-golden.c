@@ -86,8 +86,8 @@ static double next_step(struct session *s, const struct model *m, size_t step)
     return (s->t.loss_sum - before) / (double)m->rows;
 }
 
-/* 20 steps over the batches in order, and where the model can be evaluated the loss of batch 0
- * then; loss[] is filled, NaN where there is none. */
+/* Fills loss[]: 20 steps over the batches in order, then the loss of batch 0 if the model has a
+ * validation step, else NaN. */
 static void train(const struct model *m, const struct pl_train_options *options, double *loss)
 {
     /* Sums of at most 96 terms, each with an error of half a unit in the last place (6e-8 of an
@@ -114,9 +114,9 @@ static void train(const struct model *m, const struct pl_train_options *options,
     end(&s);
 }
 
-/* What goes into the loss of the first step. Of the tape as trained once, run forward again with
- * the start values, so that nothing has been put into the logits' place since. Tolerance as for
- * gradients, in units of the largest logit. */
+/* The logits of the first step. The tape of one training step runs forward again with the start
+ * values, since backward may have reused the memory of the logits. Tolerance as for gradients, in
+ * units of the largest logit. */
 static void compare_logits(const struct model *m, enum pl_precision precision, double tolerance)
 {
     struct pl_train_options options = pl_train_options_default();
@@ -184,7 +184,7 @@ static void compare_f64(const struct model *m)
     assert_true(worst <= 1e-13);
 }
 
-/* bf16 has 8 bits; where the rounding goes in differs (PyTorch rounds an activation's input, too),
+/* bf16 has 8 bits, and the points of rounding differ (PyTorch also rounds an activation's input),
  * so only the size of the error is compared: 3 times PyTorch's own. */
 static void compare_bf16(const struct model *m)
 {
@@ -200,7 +200,7 @@ static void compare_bf16(const struct model *m)
     print_message("# %s: losses in bf16 differ by %.2g from f64, PyTorch's by %.2g\n",
                   m->module->name, ours, theirs);
     assert_true(ours <= 3 * theirs);
-    assert_true(ours > 1e-5); /* it was bf16 */
+    assert_true(ours > 1e-5); /* the run did use bf16 */
 }
 
 static void test_mlp_trains_as_in_pytorch(void **state)
@@ -287,6 +287,6 @@ int main(void)
         cmocka_unit_test(test_o2_in_f16_follows_pytorchs),
     };
 
-    (void)on_device(); /* or it ends here */
+    (void)on_device(); /* exits with 77 without a device */
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Two optimizers that take turns, as those of a generative adversarial network, against a
- * calculation by hand: g and d pull at each other, each step of d sees the g that was just moved.
- */
+/* Two optimizers with a lane each, as in a generative adversarial network, against a calculation by
+ * hand. The losses of g and d depend on both; each step of d sees the new g. */
 #include "runtime/engine/train/trainer.h"
 #include "tests/engine/ranks.h"
 #include "tests/lib/on_device.h"
@@ -21,8 +20,8 @@
 
 struct run {
     struct pl_train_options options;
-    bool end;  /* the losses are made in training_step_end, where g and d are used, too */
-    bool rest; /* d's turn is skipped in every other batch, by all; by rank 0 in each third */
+    bool end;  /* training_step_end makes the losses and also uses g and d */
+    bool rest; /* d has no loss in every other batch on all ranks, in each third on rank 0 */
     char error[256];
     char calls[1024];
     double g[RANKS_MAX], d[RANKS_MAX];
@@ -151,7 +150,7 @@ static const char *train(struct pl_comm *comm, void *shared)
 {
     struct pl_rank_report report = {.link = PL_RANK_LINK_INIT};
     struct run *run = shared;
-    struct pl_train_options options = run->options; /* the rank's own: its device is */
+    struct pl_train_options options = run->options; /* a copy: each rank sets its device */
     const struct plume_module module = {
         .struct_size = sizeof(struct plume_module),
         .abi = PLUME_MODULE_ABI,
@@ -192,7 +191,7 @@ static const char *train(struct pl_comm *comm, void *shared)
     return NULL;
 }
 
-/* All elements are alike. */
+/* All elements are equal. */
 static void by_hand(const struct run *run, unsigned ranks, double *ret_g, double *ret_d)
 {
     double g = 1, d = 1, m = 0, v = 0, velocity = 0, grad;
@@ -254,7 +253,7 @@ static void test_turns_come_in_order(void **state)
     struct run run = ask(1, false, false), *ran;
 
     ran = check(1, 0, &run);
-    /* Behind the dry steps. */
+    /* After the dry steps. */
     assert_int_equal(strncmp(ran->calls, "s0 s1 s0 b0 o0 s1 b1 o1 s0 b0 o0 s1 b1 o1 ", 42), 0);
     run = ask(2, false, true); /* the first group: 1 and 2 */
     ran = check(1, 0, &run);
@@ -274,7 +273,7 @@ static void test_all_ways(void **state)
             }
 }
 
-/* Without a loss there is no step, or one by what the other ranks gave. */
+/* Without a loss the optimizer makes no step, or one by the gradients of the other ranks. */
 static void test_turns_are_skipped(void **state)
 {
     for (uint64_t group = 1; group <= 3; group++) {

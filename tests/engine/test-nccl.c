@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* NCCL's side of the engine between real processes, over a fake NCCL (fake_nccl.h): what it sums,
- * and that it ends in bounded time with the right name whatever goes wrong. */
+/* NCCL in the engine between real processes, over a fake NCCL (fake_nccl.h): its sums, and that
+ * each failure ends the run in bounded time and names the right rank. */
 #include "common/base/fs.h"
 #include "runtime/engine/comm/comm_nccl.h"
 #include "tests/engine/ranks.h"
@@ -38,7 +38,7 @@ static const char *PL_PRINTF(1, 2) say(const char *fmt, ...)
             return say("%s", pl_error_text(&err));                                                 \
     } while (0)
 
-/* The call must fail, and with this text. */
+/* The call must fail with this text. */
 static const char *fails(int r, int want, const struct pl_error *err, const char *text)
 {
     if (r != want)
@@ -46,7 +46,7 @@ static const char *fails(int r, int want, const struct pl_error *err, const char
     return strstr(err->text, text) ? NULL : say("'%s' has no '%s'", err->text, text);
 }
 
-/* Returns once all ranks have theirs, so that none fails while another is made. */
+/* Returns when all ranks have one, so that none fails while another is being created. */
 static int make(struct pl_comm *host, struct pl_comm **ret, struct pl_error *err)
 {
     int r = pl_comm_nccl_create(host, &pl_nccl_table, NULL, LIMIT_MS, ret, err);
@@ -54,7 +54,7 @@ static int make(struct pl_comm *host, struct pl_comm **ret, struct pl_error *err
     return r < 0 ? r : pl_comm_barrier(host, err);
 }
 
-/* ---- what it computes ---- */
+/* ---- sums ---- */
 
 static const char *collectives(struct pl_comm *host, void *shared)
 {
@@ -162,7 +162,7 @@ static void test_split_colors(void **state)
     ranks_run(5, 0, split, NULL, 0);
 }
 
-/* ---- what goes wrong ---- */
+/* ---- failures ---- */
 
 static const char *old_library(struct pl_comm *host, void *shared)
 {
@@ -197,7 +197,7 @@ static const char *init_fails(struct pl_comm *host, void *shared)
                  "rank 1: ncclCommInitRankConfig: unhandled cuda error");
 }
 
-/* Rank 0 gives up; the others hear why instead of waiting for their own limit. */
+/* Rank 0 gives up; the others get its reason and do not wait for their own limit. */
 static const char *init_hangs(struct pl_comm *host, void *shared)
 {
     struct pl_comm *comm = NULL;
@@ -246,7 +246,7 @@ static const char *killed(struct pl_comm *host, void *shared)
     return why ? why : fake_nccl.aborted == 1 ? NULL : "NCCL was not aborted once";
 }
 
-/* An error of its own device: the others hear it from that rank. */
+/* A rank's own device fails: the others get the error from that rank. */
 static const char *device_breaks(struct pl_comm *host, void *shared)
 {
     _cleanup_(pl_comm_destroyp) struct pl_comm *comm = NULL;
@@ -257,14 +257,14 @@ static const char *device_breaks(struct pl_comm *host, void *shared)
     TRY(make(host, &comm, &err));
     if (host->rank == 2)
         fake_nccl.async_error = CUDA;
-    else /* which may hear of it already */
+    else /* these may know already */
         r = pl_comm_allreduce(comm, &f, 1, PL_REAL_F32, 1, &err);
     if (r == 0)
         r = pl_comm_nccl_wait(comm, &err);
     return fails(r, -ECONNRESET, &err, "rank 2: NCCL: unhandled cuda error");
 }
 
-/* NCCL sees the loss first and cannot name it: the connection does. */
+/* NCCL sees the loss first and cannot name the rank; the connection can. */
 static const char *remote_error(struct pl_comm *host, void *shared)
 {
     _cleanup_(pl_comm_destroyp) struct pl_comm *comm = NULL;

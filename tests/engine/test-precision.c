@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* 16-bit training on a linear classifier of made-up samples: near f32, with a loss scale that
- * skips what overflows, and parameters that stay 16-bit numbers at level O3. */
+/* 16-bit training of a linear classifier on synthetic samples: near f32; the loss scale skips steps
+ * that overflow; at level O3 the parameters stay 16-bit numbers. */
 #include "kernels/half.h"
 #include "runtime/engine/train/train_step.h"
 #include "runtime/engine/train/trainer.h"
@@ -35,7 +35,7 @@ static int configure(struct plume_context *pl)
     return 0;
 }
 
-/* Class = the quarter of the features that is raised. */
+/* The class is the quarter of the features with larger values. */
 static int fill(void *ctx, uint64_t epoch, size_t index, void *const *out, size_t real_size)
 {
     for (size_t i = 0; i < FEATURES; i++) {
@@ -190,7 +190,7 @@ static void test_overflow_skips_and_halves(void **state)
     assert_memory_equal(before, after, bytes);
     free(after);
     assert_int_equal(f.trainer.optimizers.list[0].steps, 0);
-    assert_int_equal(f.trainer.state.step, 4); /* the loop goes on, as Lightning's */
+    assert_int_equal(f.trainer.state.step, 4); /* skipped steps count, as in Lightning */
     train(&f, 10);                             /* finds a scale that fits */
     assert_true(f.trainer.scaler.scale < 0x1p24f);
     after = on_device_read(w->data, bytes);
@@ -231,6 +231,6 @@ int main(void)
         cmocka_unit_test(test_o3_keeps_16_bit_numbers),
     };
 
-    (void)on_device(); /* or it ends here */
+    (void)on_device(); /* exits with 77 without a device */
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* What strategies and precisions have in common, on a small net and made-up samples: with the same
- * samples a step they train alike; a run that is cut and resumed ends with the bits of a whole one;
- * and a checkpoint of any of them goes on in any other. */
+/* All strategies and precisions on a small net and synthetic samples: with the same samples per
+ * step they train alike; an interrupted and resumed run ends with the bits of a whole one; and a
+ * run may resume from the checkpoint of any other. */
 #include "runtime/engine/train/trainer.h"
 #include "tests/engine/ranks.h"
 #include "tests/lib/on_device.h"
@@ -21,7 +21,7 @@
 #define STEPS 14 /* of 16 samples: more than two epochs of 6 */
 #define CUT 9    /* in the second */
 
-/* Sixteen samples a step, the same ones whoever takes them. */
+/* Sixteen samples per step, the same ones in every layout. */
 static const struct layout {
     const char *name;
     unsigned ranks, per_node, devices, accumulate;
@@ -66,7 +66,7 @@ struct net {
     plume_tensor *w[2], *b[2];
 };
 
-static bool drops; /* dropout, whose random numbers a resumed run must take up, too */
+static bool drops; /* with dropout: a resumed run must continue its random numbers */
 
 static const struct plume_hparam hparams[] = {{"lr", "0.1", 0, 1e6, 0, NULL},
                                               {"momentum", "0.875", 0, 1, 0, NULL},
@@ -88,7 +88,7 @@ static int configure(struct plume_context *pl)
     return 0;
 }
 
-/* Class = the quarter of the features that is raised. */
+/* The class is the quarter of the features with larger values. */
 static int fill(void *ctx, uint64_t epoch, size_t index, void *const *out, size_t real_size)
 {
     for (size_t i = 0; i < FEATURES; i++) {
@@ -149,7 +149,7 @@ struct job {
     const char *save, *resume; /* a folder, a file; NULL = none */
 };
 
-/* Trains; the parameters as they are then, and their hash. */
+/* Trains; returns the parameters and their hash. */
 static int train(
     struct pl_comm *comm, const struct job *job, double *ret, char *ret_hash, struct pl_error *err)
 {
@@ -215,7 +215,7 @@ static void checkpoint_of(char *ret, size_t size, const char *dir, size_t layout
     snprintf(ret, size, "%s/%zu-%zu", dir, layout, kind);
 }
 
-/* What strategies refuse (Lightning does): dp replicates parameters, and O2 keeps two of each. */
+/* dp refuses O2, as in Lightning: dp replicates parameters, and O2 keeps two of each. */
 static bool refused(size_t layout, size_t kind)
 {
     return layouts[layout].strategy == PL_STRATEGY_DP && kinds[kind].level == 2;
@@ -349,7 +349,7 @@ static void test_the_same_samples_train_alike(void **state)
             if (!(far <= kinds[k].tolerance))
                 fail_msg("%s, %s: %g off", layouts[i].name, kinds[k].name, far);
             if (kinds[k].tolerance > 1e-3)
-                assert_true(far > 1e-5); /* it had 16 bits */
+                assert_true(far > 1e-5); /* the run did use 16 bits */
         }
         print_message("# %s: %.2g off at most\n", kinds[k].name, worst);
     }

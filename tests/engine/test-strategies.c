@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What strategies mean: which runs give the same numbers, on a linear model of the digits. */
+/* Strategies whose runs must give the same numbers, on a linear model of the digits. */
 #include "tests/engine/fit_run.h"
 #include "tests/lib/on_device.h"
 
@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-/* The loss of the whole batch, made of what its parts gave. */
+/* The loss of the whole batch, from the outputs of its parts. */
 static int
 give_outputs(struct plume_context *pl, const struct plume_batch *batch, plume_tensor **ret_loss)
 {
@@ -167,7 +167,7 @@ static void test_dp_is_single(void **state)
     assert_int_equal(dp->parts, 6);
 }
 
-/* Without training_step_end the means of the parts are averaged, whatever their sizes. */
+/* Without training_step_end the means of the parts are averaged, regardless of their sizes. */
 static void test_dp_averages_means(void **state)
 {
     struct fit_run *single = strategy_run(PL_STRATEGY_AUTO, 1, false), *dp, *odd;
@@ -246,7 +246,7 @@ static void test_dp_gives_parameters(void **state)
             fit_go(run[i], 1, 0);
         }
         assert_true(fit_distance(run[0], run[1]) < 2e-6);
-        assert_true(fit_distance(run[0], run[2]) > 1e-3); /* there is something to it */
+        assert_true(fit_distance(run[0], run[2]) > 1e-3); /* the runs do differ */
     }
 }
 

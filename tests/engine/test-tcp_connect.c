@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Who may connect: two ranks that know the key, whatever strangers do at the port meanwhile. */
+/* Two ranks that know the key connect, and clients without it at the same port cannot disturb. */
 #include "runtime/engine/comm/comm.h"
 
 #include <arpa/inet.h>
@@ -28,7 +28,7 @@ static void listen_both(struct pair *pair)
     }
 }
 
-/* Starts rank 1 with this key; it exits with 0 where it connected and a sum came out right. */
+/* Starts rank 1 with this key; it exits with 0 if it connected and a sum was right. */
 static pid_t start_second(struct pair *pair, const char *key, const char *word)
 {
     struct pl_error err = {0};
@@ -99,7 +99,7 @@ static void test_another_key_is_refused(void **state)
 
     listen_both(&pair);
     first = fork();
-    if (first == 0) /* waits for the right one until it is ended */
+    if (first == 0) /* waits for the right key until the test ends it */
         _exit(pl_comm_tcp_create(pair.peers, 2, 0, pair.fd[0], "the key", 7, &comm, NULL));
     second = start_second(&pair, "another", "lost rank 10");
     close(pair.fd[0]);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* Steps that use other parameters from batch to batch and from rank to rank, against a calculation
- * by hand: the gradient is the mean over ranks, those that did not use the parameter count as zero,
- * and what no rank has used stays as it is (no decay, no momentum). */
+/* Steps that use different parameters per batch and per rank, against a calculation by hand. The
+ * gradient is the mean over all ranks; a rank that did not use the parameter counts as zero. A
+ * parameter that no rank has used does not change (no decay, no momentum). */
 #include "runtime/engine/train/trainer.h"
 #include "tests/engine/ranks.h"
 #include "tests/lib/on_device.h"
@@ -37,8 +37,8 @@ struct net {
 
 static struct run *current;
 
-/* What a rank's batch uses: bits by parameter. At first two of them, later any but the last, which
- * nobody ever uses; in every third batch the ranks use the same, so that some are used by none. */
+/* Parameters that a rank's batch uses, as bits. At first two of them, later any but the last, which
+ * no rank uses; in every third batch all ranks use the same, so that some parameters are unused. */
 static unsigned uses(unsigned batch, unsigned rank)
 {
     uint32_t x = (batch % 3 == 0 ? batch : batch * 7 + rank) * 2654435761u;
@@ -77,7 +77,7 @@ training_step(struct plume_context *pl, const struct plume_batch *batch, plume_t
     unsigned mask = uses(net->batch, pl->rank);
     plume_tensor *loss = NULL;
 
-    /* The last first, so that where a parameter stands on the tape changes, too. */
+    /* From the last to the first, so that a parameter's place on the tape changes too. */
     for (size_t i = PARAMS; i-- > 0;) {
         plume_tensor *mean;
 
@@ -130,7 +130,7 @@ static const char *train(struct pl_comm *comm, void *shared)
 {
     struct pl_rank_report report = {.link = PL_RANK_LINK_INIT};
     struct run *run = shared;
-    struct pl_train_options options = run->options; /* the rank's own: its device is */
+    struct pl_train_options options = run->options; /* a copy: each rank sets its device */
     struct pl_trainer trainer;
     struct pl_hparams h;
     struct pl_error err = {0};
@@ -206,7 +206,7 @@ static void check(unsigned ranks, unsigned per_node, const struct run *asked)
         else
             assert_true(want < 0.99);
     }
-    assert_true(skipped > STEPS); /* more than the last one's */
+    assert_true(skipped > STEPS); /* not only the last parameter's */
 }
 
 static struct run ask(void)

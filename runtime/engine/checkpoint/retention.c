@@ -8,7 +8,7 @@
 #include <math.h>
 #include <string.h>
 
-int pl_retention_init(struct pl_retention *best,
+int pl_retention_init(struct pl_retention *retention,
                       const char *dir,
                       const char *monitor,
                       bool maximize,
@@ -21,25 +21,26 @@ int pl_retention_init(struct pl_retention *best,
         return pl_error_set(err, -EINVAL, "the number of checkpoints to keep must be -1 or more");
     if (!monitor && k > 1)
         return pl_error_set(err, -EINVAL,
-                            "the best %d checkpoints cannot be told without a value to monitor", k);
+                            "the best %d checkpoints need a value to monitor: give --monitor NAME",
+                            k);
     b.dir = strdup(dir);
     b.monitor = monitor ? strdup(monitor) : NULL;
     if (!b.dir || (monitor && !b.monitor)) {
         pl_retention_finish(&b);
         return pl_error_set(err, -ENOMEM, "out of memory");
     }
-    *best = b;
+    *retention = b;
     return 0;
 }
 
-void pl_retention_finish(struct pl_retention *best)
+void pl_retention_finish(struct pl_retention *retention)
 {
-    for (size_t i = 0; i < best->n; i++)
-        free(best->kept[i].path);
-    free(best->kept);
-    free(best->monitor);
-    free(best->dir);
-    *best = (struct pl_retention){0};
+    for (size_t i = 0; i < retention->n; i++)
+        free(retention->kept[i].path);
+    free(retention->kept);
+    free(retention->monitor);
+    free(retention->dir);
+    *retention = (struct pl_retention){0};
 }
 
 /* Without a monitor the newest counts as best. */
@@ -68,7 +69,7 @@ static int insert(struct pl_retention *b, double value, char *path, bool append)
     return 0;
 }
 
-int pl_retention_add(struct pl_retention *best,
+int pl_retention_add(struct pl_retention *retention,
                      uint64_t epoch,
                      uint64_t step,
                      double value,
@@ -76,29 +77,31 @@ int pl_retention_add(struct pl_retention *best,
                      char **ret_remove)
 {
     _cleanup_free_ char *path = NULL, *copy = NULL;
-    bool full = best->k >= 0 && best->n >= (size_t)best->k;
+    bool full = retention->k >= 0 && retention->n >= (size_t)retention->k;
     char name[80], *pushed = NULL;
 
-    if (best->k == 0 || (full && !beats(best, value, best->kept[best->n - 1].value)))
+    if (retention->k == 0 ||
+        (full && !beats(retention, value, retention->kept[retention->n - 1].value)))
         return 0;
     snprintf(name, sizeof(name), "epoch=%llu-step=%llu.ckpt", (unsigned long long)epoch,
              (unsigned long long)step);
-    path = pl_path_join(best->dir, name);
+    path = pl_path_join(retention->dir, name);
     copy = path ? strdup(path) : NULL;
     if (!copy)
         return -ENOMEM;
-    for (size_t i = 0; i < best->n; i++) { /* the same again, after another validation */
-        if (strcmp(best->kept[i].path, path) == 0) {
-            free(best->kept[i].path);
-            memmove(&best->kept[i], &best->kept[i + 1], (best->n - i - 1) * sizeof(*best->kept));
-            best->n--;
+    for (size_t i = 0; i < retention->n; i++) { /* the same again, after another validation */
+        if (strcmp(retention->kept[i].path, path) == 0) {
+            free(retention->kept[i].path);
+            memmove(&retention->kept[i], &retention->kept[i + 1],
+                    (retention->n - i - 1) * sizeof(*retention->kept));
+            retention->n--;
             full = false;
             break;
         }
     }
     if (full)
-        pushed = best->kept[--best->n].path;
-    if (insert(best, value, path, false) < 0) {
+        pushed = retention->kept[--retention->n].path;
+    if (insert(retention, value, path, false) < 0) {
         free(pushed);
         return -ENOMEM;
     }
@@ -108,18 +111,22 @@ int pl_retention_add(struct pl_retention *best,
     return 1;
 }
 
-int pl_retention_save(const struct pl_retention *best, struct pl_buf *buf)
+int pl_retention_save(const struct pl_retention *retention, struct pl_buf *buf)
 {
     size_t mark = buf->len;
     int r = pl_buf_adds(buf, "{\"monitor\":");
 
-    r = r < 0 ? r : (best->monitor ? pl_mini_quote(buf, best->monitor) : pl_buf_adds(buf, "null"));
-    r = r < 0 ? r : pl_buf_addf(buf, ",\"mode\":\"%s\",\"kept\":[", best->maximize ? "max" : "min");
-    for (size_t i = 0; i < best->n && r == 0; i++) {
+    r = r < 0 ? r
+              : (retention->monitor ? pl_mini_quote(buf, retention->monitor)
+                                    : pl_buf_adds(buf, "null"));
+    r = r < 0
+            ? r
+            : pl_buf_addf(buf, ",\"mode\":\"%s\",\"kept\":[", retention->maximize ? "max" : "min");
+    for (size_t i = 0; i < retention->n && r == 0; i++) {
         r = pl_buf_adds(buf, i ? ",{\"path\":" : "{\"path\":");
-        r = r < 0 ? r : pl_mini_quote(buf, best->kept[i].path);
+        r = r < 0 ? r : pl_mini_quote(buf, retention->kept[i].path);
         r = r < 0 ? r : pl_buf_adds(buf, ",\"value\":");
-        r = r < 0 ? r : pl_json_add_double(buf, best->kept[i].value);
+        r = r < 0 ? r : pl_json_add_double(buf, retention->kept[i].value);
         r = r < 0 ? r : pl_buf_addc(buf, '}');
     }
     r = r < 0 ? r : pl_buf_adds(buf, "]}");
@@ -147,7 +154,7 @@ static int load_entry(struct pl_retention *b, const struct pl_mini_value *entry)
     return r;
 }
 
-int pl_retention_load(struct pl_retention *best, const char *json)
+int pl_retention_load(struct pl_retention *retention, const char *json)
 {
     _cleanup_free_ char *monitor = NULL, *mode = NULL;
     struct pl_mini_value list, entry;
@@ -158,11 +165,11 @@ int pl_retention_load(struct pl_retention *best, const char *json)
     if (pl_mini_get_string(json, "mode", &mode) < 0 || pl_mini_find(json, "kept", &list) < 0 ||
         list.type != PL_MINI_ARRAY)
         return -EINVAL;
-    if (strcmp(mode, best->maximize ? "max" : "min") != 0 || !monitor != !best->monitor ||
-        (monitor && strcmp(monitor, best->monitor) != 0))
+    if (strcmp(mode, retention->maximize ? "max" : "min") != 0 || !monitor != !retention->monitor ||
+        (monitor && strcmp(monitor, retention->monitor) != 0))
         return 0; /* values of another kind say nothing */
     while ((r = pl_mini_next(&list, &pos, &entry)) == 1) {
-        r = load_entry(best, &entry);
+        r = load_entry(retention, &entry);
         if (r < 0)
             return r;
     }

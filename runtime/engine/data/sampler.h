@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /* Which samples a rank sees, in which order.
  *
- * Training, as torch.utils.data.distributed.DistributedSampler (checklist 4.2): a permutation of n
- * from seed + epoch (our own generator; 0, 1, ... where not shuffled), padded by repeating from its
- * start, cyclically if need be, to world_size * ceil(n / world_size), or with drop_tail cut to a
- * multiple of world_size; of it the rank takes every world_size-th from its own number on. So all
- * ranks have the same number of samples, and some samples may be seen twice.
+ * Training, as torch.utils.data.distributed.DistributedSampler (doc/semantics.md 4.2): a
+ * permutation of n from seed + epoch (our own generator; 0, 1, ... where not shuffled), padded by
+ * repeating from its start, cyclically if need be, to world_size * ceil(n / world_size), or with
+ * drop_tail cut to a multiple of world_size; of it the rank takes every world_size-th from its own
+ * number on. So all ranks have the same number of samples, and some samples may be seen twice.
  *
  * Validation and test: every world_size-th without padding or order, so that no sample counts
  * twice; ranks may differ by one sample.

@@ -12,7 +12,7 @@ double pl_clip_factor(const struct pl_clip_rule *clip, double norm)
 {
     double factor = clip->limit / (norm + 1e-6);
 
-    /* A norm that is not a number must show up in the parameters, not be taken for a small one. */
+    /* A NaN norm makes a NaN factor, so that it shows in the parameters. */
     return pl_clip_wants_norm(clip) && !(factor >= 1) ? factor : 1;
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Gradient clipping, by norm or by value (checklist 4.4), between unscaling and the step. The
- * factor or limit that comes out is applied in the optimizer's own pass over the gradients. */
+/* Gradient clipping by norm or by value (doc/semantics.md 4.4), between unscaling and the step. The
+ * optimizer applies the factor or limit in its own pass over the gradients. */
 #ifndef PL_RUNTIME_ENGINE_OPTIM_CLIP_H
 #define PL_RUNTIME_ENGINE_OPTIM_CLIP_H
 
@@ -11,14 +11,14 @@ struct pl_clip_rule {
     double limit; /* 0 = off */
 };
 
-/* Whether the norm must be known. */
+/* True if clipping needs the norm. */
 bool pl_clip_wants_norm(const struct pl_clip_rule *clip);
 
-/* What gradients of this L2 norm are multiplied by: min(1, limit / (norm + 1e-6)), as
- * torch.nn.utils.clip_grad_norm_. 1 where clipping is not by norm. */
+/* Factor for gradients of this L2 norm: min(1, limit / (norm + 1e-6)), as in
+ * torch.nn.utils.clip_grad_norm_. 1 if clipping is not by norm. */
 double pl_clip_factor(const struct pl_clip_rule *clip, double norm);
 
-/* The limit of each element's magnitude; INFINITY where clipping is not by value. */
+/* Limit of each element's magnitude; INFINITY if clipping is not by value. */
 double pl_clip_value(const struct pl_clip_rule *clip);
 
 #endif

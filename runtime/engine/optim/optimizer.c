@@ -74,7 +74,7 @@ static int check(const struct plume_optimizer *o, struct pl_error *err)
     return wrong ? pl_error_set(err, -EINVAL, "the optimizer's %s", wrong) : 0;
 }
 
-/* The next of the prefixes at *text, whose length is *ret_len; NULL at the end. */
+/* Next prefix at *text, of length *ret_len; NULL at the end. */
 static const char *next_prefix(const char **text, size_t *ret_len)
 {
     const char *p = *text ? *text + strspn(*text, " ,") : "";
@@ -103,7 +103,7 @@ static bool names(const struct plume_optimizer *o, const struct pl_param *p)
     return false;
 }
 
-/* A prefix or tensor that means nothing is a slip of the pen. */
+/* A prefix or tensor without a parameter is a mistake in the module. */
 static int
 check_names(const struct pl_params *params, const struct plume_optimizer *o, struct pl_error *err)
 {
@@ -130,7 +130,7 @@ check_names(const struct pl_params *params, const struct plume_optimizer *o, str
     return 0;
 }
 
-/* Whose p is: an index, n where nobody's, or -EEXIST. */
+/* Index of the optimizer that has p; n if none has, -EEXIST if two have. */
 static int find_owner(const struct plume_optimizer *options,
                       size_t n,
                       const struct pl_param *p,
@@ -150,7 +150,7 @@ static int find_owner(const struct plume_optimizer *options,
     return (int)(owner < n ? owner : rest);
 }
 
-/* Takes a parameter, which lies behind all that were taken before, into the ranges. */
+/* Adds a parameter to the ranges; parameters come in the order of the layout. */
 static int add_param(struct pl_optimizer *o,
                      const struct pl_params *params,
                      size_t index,
@@ -216,7 +216,7 @@ init_one(struct pl_optimizers *all, const struct plume_optimizer *options, struc
         return pl_error_set(err, -EINVAL, "'%s' is too long to be a logged value's name",
                             o->schedule.options.monitor);
     memcpy(o->monitor, o->schedule.options.monitor, strlen(o->schedule.options.monitor) + 1);
-    o->schedule.options.monitor = NULL; /* the struct may be moved: o->monitor counts */
+    o->schedule.options.monitor = NULL; /* the struct may be moved: use o->monitor */
     return 0;
 }
 
@@ -277,7 +277,7 @@ static void *at(const struct pl_params *params, void *arena, size_t element)
     return arena ? (char *)arena + element * pl_real_size(params->real) : NULL;
 }
 
-/* Multiplies the gradients by scale, and maps what they came to by range. */
+/* Multiplies the gradients by scale and maps their statistics by range. */
 static int measure(const struct pl_optimizers *all,
                    size_t first,
                    size_t n,
@@ -304,7 +304,7 @@ static int measure(const struct pl_optimizers *all,
                          (size_t)(stats - all->stats) * sizeof(*stats), PL_DEVICE_READ, ret, err);
 }
 
-/* Part of a range, at the step number that is right for all of it. */
+/* Updates a part of a range whose parameters have the same step number. */
 static void update_part(const struct pl_optimizers *all,
                         const struct pl_optimizer *o,
                         const struct pl_optimizer_range *range,
@@ -347,7 +347,7 @@ static void update_part(const struct pl_optimizers *all,
         });
 }
 
-/* Neighbours that are used, and were as often, go together: mostly all. */
+/* Updates neighbours at once if all are used and have missed as many steps: usually the range. */
 static void update_range(const struct pl_optimizers *all,
                          const struct pl_optimizer *o,
                          const struct pl_optimizer_range *range,
@@ -396,7 +396,7 @@ int pl_optimizers_step_some(struct pl_optimizers *optimizers,
     bool scaled = scaler && scaler->enabled;
     struct pl_optimizers_result result = {.measured = scaled || pl_clip_wants_norm(clip)};
     struct pl_device_map map = {0};
-    size_t range = 0; /* among those that were measured */
+    size_t range = 0; /* index into the statistics */
     double total = 0;
     int r;
 

@@ -17,7 +17,7 @@
 #define PL_OPTIMIZERS_MAX 8
 #define PL_OPTIMIZER_SLOTS 2 /* momentum; or Adam's two means */
 
-/* Neighbouring parameters, handled at once but where some are unused (used.h). */
+/* Neighbouring parameters, updated at once unless some are unused (unused_params.h). */
 struct pl_optimizer_range {
     size_t offset, count; /* elements of the parameters' arenas */
     size_t state;         /* where its state begins, in elements of a slot */
@@ -28,7 +28,8 @@ struct pl_optimizer {
     struct plume_optimizer options; /* pointers in it are not used after init */
     struct pl_schedule schedule;    /* the learning rate is schedule.lr */
     char monitor[80];
-    uint64_t steps; /* made, those skipped not counted; a parameter's own: less its `missed` */
+    uint64_t steps; /* completed, without skipped ones; a parameter's own number is less by its
+                       `missed` */
     struct pl_optimizer_range *ranges;
     size_t n_ranges, count; /* elements of a slot */
     void *slot[PL_OPTIMIZER_SLOTS];
@@ -38,20 +39,20 @@ struct pl_optimizers {
     const struct pl_params *params;
     struct pl_optimizer list[PL_OPTIMIZERS_MAX];
     size_t n;
-    struct pl_range_stats *stats; /* one a range, in the order of optimizers; the device's */
+    struct pl_range_stats *stats; /* per range, in the order of optimizers; device memory */
     size_t n_ranges;
 };
 
-/* What grad_stats says of a range. */
+/* Statistics of a range, by grad_stats. */
 struct pl_range_stats {
     double squares;
     bool finite;
 };
 
-/* What a step came to. */
+/* Result of a step. */
 struct pl_optimizers_result {
     bool measured; /* norm is set */
-    bool skipped;  /* an optimizer's gradients were not finite and it made no step */
+    bool skipped;  /* an optimizer made no step: its gradients were not finite */
     double norm;   /* L2 of all optimizers' gradients, before clipping */
 };
 
@@ -59,20 +60,20 @@ struct pl_optimizers_result {
 int pl_optimizer_kind_parse(const char *name, enum plume_optimizer_kind *ret, struct pl_error *err);
 const char *pl_optimizer_kind_name(enum plume_optimizer_kind kind);
 
-/* What configure_optimizers is given to change: kind, the hyper-parameters lr, momentum and
+/* Values that configure_optimizers may change: kind, the hyper-parameters lr, momentum and
  * weight_decay, and PyTorch's defaults for the rest. */
 void pl_optimizer_defaults(const struct pl_hparams *hparams,
                            enum plume_optimizer_kind kind,
                            struct plume_optimizer *ret);
 
-/* How many state slots an optimizer has, and the name PyTorch gives each ("momentum_buffer",
+/* Number of state slots, and PyTorch's name of each ("momentum_buffer",
  * "exp_avg", "exp_avg_sq"). */
 size_t pl_optimizer_slots(const struct pl_optimizer *optimizer);
 const char *pl_optimizer_slot_name(const struct pl_optimizer *optimizer, size_t slot);
 
-/* After the layout of params (borrowed). Who has which parameter: see struct plume_optimizer.
- * -EINVAL says what is wrong with the options, -EEXIST names a parameter that two have, -ENOENT a
- * prefix without a parameter, -ENOMEM. */
+/* Call after the layout of params (borrowed). struct plume_optimizer says how parameters are shared
+ * out. -EINVAL names the wrong option, -EEXIST a parameter that two optimizers have, -ENOENT a
+ * prefix without a parameter; -ENOMEM. */
 int pl_optimizers_init(struct pl_optimizers *optimizers,
                        const struct pl_params *params,
                        const struct plume_optimizer *options,
@@ -89,7 +90,7 @@ int pl_optimizers_step(struct pl_optimizers *optimizers,
                        struct pl_optimizers_result *ret,
                        struct pl_error *err);
 
-/* The same for n optimizers from `first` on only. */
+/* The same for the n optimizers from `first` on. */
 int pl_optimizers_step_some(struct pl_optimizers *optimizers,
                             size_t first,
                             size_t n,
@@ -99,23 +100,22 @@ int pl_optimizers_step_some(struct pl_optimizers *optimizers,
                             struct pl_optimizers_result *ret,
                             struct pl_error *err);
 
-/* Whether the parameter is this optimizer's. */
+/* True if the optimizer has this parameter. */
 bool pl_optimizer_has(const struct pl_optimizer *optimizer, const struct pl_param *param);
 
-/* Steps the schedules of one kind: those by optimizer step (per_step), or those by epoch. value
- * finds a logged number by name (NaN where there is none); a plateau without its number is
- * -ENOENT. */
+/* Steps the schedules by optimizer step (per_step), or those by epoch. value finds a metric by name
+ * (NaN: none). -ENOENT if a plateau lacks its metric. */
 int pl_optimizers_schedule(struct pl_optimizers *optimizers,
                            bool per_step,
                            double (*value)(void *ctx, const char *name),
                            void *ctx,
                            struct pl_error *err);
 
-/* Multiplies all rates (horovod: by the world size). */
+/* Multiplies all learning rates (horovod: by the world size). */
 void pl_optimizers_scale(struct pl_optimizers *optimizers, double factor);
 
-/* The state of a parameter, tensor->count elements of the arenas' type in the device's memory; NULL
- * where the parameter is not this optimizer's. */
+/* State of a parameter: tensor->count elements of the arenas' type in device memory; NULL if the
+ * optimizer does not have it. */
 void *pl_optimizer_state(const struct pl_optimizers *optimizers,
                          const struct pl_optimizer *optimizer,
                          size_t slot,

@@ -2,11 +2,11 @@
 #include "runtime/engine/optim/precision.h"
 #include "kernels/half.h"
 
-/* Elements rounded at a time: what stays in the cache, and what keeps another device busy. */
+/* Elements rounded at a time: on the CPU they stay in the cache; a GPU needs more to be busy. */
 #define ROUND 4096
 #define ROUND_DEVICE ((size_t)4 << 20)
 
-static enum plume_dtype low_of(const struct pl_train_options *o)
+static enum plume_dtype amp_dtype_of(const struct pl_train_options *o)
 {
     if (o->amp_level == 0)
         return 0;
@@ -30,14 +30,14 @@ enum pl_real pl_precision_real(const struct pl_train_options *options)
 
 void pl_precision_tape(const struct pl_train_options *options, struct pl_tape *tape)
 {
-    tape->amp_dtype = low_of(options);
+    tape->amp_dtype = amp_dtype_of(options);
     tape->amp_o2 = options->amp_level == 2;
     tape->amp_o3 = options->amp_level == 3;
 }
 
 void pl_precision_scaler(const struct pl_train_options *options, struct pl_scaler *scaler)
 {
-    pl_scaler_init(scaler, low_of(options) == PLUME_F16);
+    pl_scaler_init(scaler, amp_dtype_of(options) == PLUME_F16);
 }
 
 static void round_by(struct pl_params *params,
@@ -64,14 +64,14 @@ int pl_precision_round(const struct pl_train_options *options,
                        struct pl_params *params,
                        struct pl_error *err)
 {
-    enum plume_dtype low = low_of(options);
-    enum pl_half type = low == PLUME_BF16 ? PL_HALF_BF16 : PL_HALF_F16;
+    enum plume_dtype amp_dtype = amp_dtype_of(options);
+    enum pl_half type = amp_dtype == PLUME_BF16 ? PL_HALF_BF16 : PL_HALF_F16;
     size_t most = PL_MIN(PL_MAX(params->count, (size_t)1), ROUND_DEVICE);
     uint16_t half[ROUND];
     void *own;
     int r;
 
-    if (low == 0 || options->amp_level != 3)
+    if (amp_dtype == 0 || options->amp_level != 3)
         return 0;
     params->values_version++;
     pl_device_enter(params->dev);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What --precision and --amp-level mean (checklist 4.3; the levels are NVIDIA apex's).
+/* --precision and --amp-level (doc/semantics.md 4.3; the levels are those of NVIDIA Apex).
  *
  *             32   64   bf16, 16
  *                       O1            O2                        O3
@@ -17,10 +17,10 @@
 #include "runtime/engine/optim/scaler.h"
 #include "runtime/engine/params/params.h"
 
-/* By enum pl_precision, as --precision takes them; NULL ends the list. */
+/* Values of --precision by enum pl_precision; NULL ends the list. */
 extern const char *const pl_precision_names[];
 
-/* The type that parameters and arenas have. */
+/* Type of the parameters and arenas. */
 enum pl_real pl_precision_real(const struct pl_train_options *options);
 
 /* Sets up a tape before it is first used. */
@@ -28,7 +28,8 @@ void pl_precision_tape(const struct pl_train_options *options, struct pl_tape *t
 
 void pl_precision_scaler(const struct pl_train_options *options, struct pl_scaler *scaler);
 
-/* After the start and after each optimizer step: level O3 keeps parameters at 16 bits. -ENOMEM. */
+/* Call once the start values are set and after each optimizer step: level O3 rounds parameters to
+ * 16 bits. -ENOMEM. */
 int pl_precision_round(const struct pl_train_options *options,
                        const struct pl_kernels *kernels,
                        struct pl_params *params,

@@ -67,7 +67,7 @@ static double after_warmup(const struct pl_schedule *s, double t)
     return s->base;
 }
 
-/* Whether t still lies in the warm-up. */
+/* True while t is in the warm-up. */
 static bool warming(const struct pl_schedule *s)
 {
     return s->t < (uint64_t)s->options.warmup;

@@ -14,13 +14,13 @@
 
 struct pl_schedule {
     struct plume_schedule options; /* defaults filled in; monitor is borrowed */
-    double plain, factor;          /* the optimizer's rate, and the strategy's factor for it */
+    double plain, factor;          /* the optimizer's rate, and the strategy's factor */
     double base;                   /* plain * factor */
-    double lr;                     /* now */
-    uint64_t t;                    /* how often it was stepped */
-    double best;                   /* plateau: the best value so far */
-    int bad;                       /* plateau: times without progress */
-    int cooling;                   /* plateau: times until they count again */
+    double lr;                     /* current rate */
+    uint64_t t;                    /* steps of the schedule so far */
+    double best;                   /* plateau: best value so far */
+    int bad;                       /* plateau: values without progress */
+    int cooling;                   /* plateau: values until they count again */
 };
 
 /* Fills in the defaults and sets the rate for t = 0. -EINVAL names the option that is wrong. */
@@ -29,15 +29,15 @@ int pl_schedule_init(struct pl_schedule *schedule,
                      double base,
                      struct pl_error *err);
 
-/* One epoch, or one optimizer step where options.per_step is set, is over. value is the monitored
- * one, for a plateau (else not looked at). */
+/* Call after each epoch, or after each optimizer step if options.per_step is set. value is the
+ * monitored one, for a plateau (else ignored). */
 void pl_schedule_step(struct pl_schedule *schedule, double value);
 
 /* Multiplies rates and bases by the factor (horovod: the world size). */
 void pl_schedule_scale(struct pl_schedule *schedule, double factor);
 
-/* Takes over the state of `saved`, but for the factor: rates are as if they had always been this
- * one's. Options stay. */
+/* Takes the state of `saved` except its factor and options: rates become those of a run that always
+ * had this schedule's factor. */
 void pl_schedule_restore(struct pl_schedule *schedule, const struct pl_schedule *saved);
 
 #endif

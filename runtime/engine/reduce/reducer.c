@@ -87,7 +87,7 @@ void pl_reducer_begin(struct pl_reducer *reducer, double scale)
     reducer->scale = scale;
 }
 
-/* A bucket between the gradients and their 16-bit form. */
+/* Arguments to convert a bucket between gradients and 16 bits. */
 static struct pl_half_args half_args(const struct pl_reducer *red, size_t offset, size_t count)
 {
     return (struct pl_half_args){.n = count,
@@ -96,8 +96,8 @@ static struct pl_half_args half_args(const struct pl_reducer *red, size_t offset
                                  .wide = (float *)red->params->grads + offset};
 }
 
-/* The largest power of two up to x: what 16 bits are multiplied by without a rounding of its own,
- * before they are summed up, so that a sum is no larger than its terms. */
+/* The largest power of two up to x. Multiplying 16-bit numbers by it before the sum does not round,
+ * and keeps the sum no larger than its terms. */
 static double power_of(double x)
 {
     int exponent = 0;
@@ -125,7 +125,7 @@ static int start(struct pl_reducer *red, void *grads, size_t count, struct pl_er
     return pl_comm_nccl_start(red->comm->gpu, grads, count, type, red->scale, err);
 }
 
-/* What is asked of the device from now on follows all that was started. */
+/* Later work on the device waits for all reductions that were started. */
 static int join(struct pl_reducer *red, struct pl_error *err)
 {
     struct pl_device *dev = red->params->dev;
@@ -171,7 +171,7 @@ static int sum(struct pl_reducer *red, void *grads, size_t count, struct pl_erro
     return r;
 }
 
-/* The module's own function gets memory of the host. */
+/* The module's own function gets host memory. */
 static int
 reduce_own(struct pl_reducer *red, const struct pl_bucket *b, void *grads, struct pl_error *err)
 {

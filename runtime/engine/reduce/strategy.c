@@ -73,8 +73,8 @@ int pl_strategy_choose(const struct pl_train_options *options,
             kind == PL_STRATEGY_DP || kind == PL_STRATEGY_DDP2 ? PL_MAX(options->devices, 1u) : 1,
         .reduces = world_size > 1,
         .fused = kind == PL_STRATEGY_HOROVOD,
-        .joins = kind == PL_STRATEGY_HOROVOD && world_size > 1,
-        .rate = kind == PL_STRATEGY_HOROVOD ? world_size : 1,
+        .uneven_inputs = kind == PL_STRATEGY_HOROVOD && world_size > 1,
+        .lr_scale = kind == PL_STRATEGY_HOROVOD ? world_size : 1,
     };
     return 0;
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* What the strategies differ in (checklist 4.1). All of them train through one step and one
- * reducer; a strategy only answers these questions.
+/* The differences between the strategies (doc/semantics.md 4.1). All of them train through one step
+ * and one reducer; a strategy only sets these fields.
  *
- *            processes       loader's batch     gradient                       rate
+ *            processes       loader's batch     gradient                       lr
  *   single   1               whole              -                              as given
  *   dp       1, k devices    split over them    of what training_step_end or   as given
  *                                               the mean makes of the parts
@@ -11,7 +11,7 @@
  *            k devices       over its devices
  *   horovod  1 a device      each its own       mean over ranks, fused         x world size
  *
- * Nothing given: single for one rank with one device, else ddp, which has one device a rank. */
+ * PL_STRATEGY_AUTO: single for one rank with one device, else ddp, with one device per rank. */
 #ifndef PL_RUNTIME_ENGINE_REDUCE_STRATEGY_H
 #define PL_RUNTIME_ENGINE_REDUCE_STRATEGY_H
 
@@ -20,15 +20,15 @@
 
 struct pl_strategy {
     enum pl_strategy_kind kind; /* never PL_STRATEGY_AUTO */
-    unsigned devices;           /* of this process, that share a batch; 1 but for dp and ddp2 */
-    bool reduces;               /* gradients, over the ranks of the communicator */
-    bool fused;                 /* in one slice after the backward pass, not in buckets along it */
-    bool joins;                 /* ranks may run out of batches at different times */
-    double rate;                /* factor of learning rates */
+    unsigned devices;           /* of this process, which share a batch; 1 except for dp and ddp2 */
+    bool reduces;               /* averages gradients over the ranks */
+    bool fused;                 /* reduces after the backward pass, not in buckets beside it */
+    bool uneven_inputs;         /* ranks may run out of batches at different times */
+    double lr_scale;            /* factor of learning rates */
 };
 
-/* What the options come to for this communicator. -EINVAL says why a strategy cannot be had here,
- * and what to do. */
+/* Chooses the strategy that the options and the ranks allow. -EINVAL names the conflict and what to
+ * do. */
 int pl_strategy_choose(const struct pl_train_options *options,
                        const struct pl_world *place,
                        unsigned world_size,

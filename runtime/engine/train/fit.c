@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* The loop over epochs (checklist 4.4): which batches, when a validation is due, what ends it. */
+/* The loop over epochs (doc/semantics.md 4.4): batches, validations, and the end of the run. */
 #include "common/base/fs.h"
 #include "common/base/log.h"
 #include "runtime/engine/params/consistency.h"
@@ -9,9 +9,9 @@
 
 #include <math.h>
 
-#define AGREE_S 0.5 /* how often ranks agree on the time, as far as steps are shorter */
+#define AGREE_S 0.5 /* between two agreements on time and signals, if steps are shorter */
 
-/* Batches of a stage that the options leave. */
+/* Batches of a stage within the limits of the options. */
 static uint64_t batches_of(const struct pl_trainer *t, enum plume_stage stage)
 {
     const struct pl_train_options *o = t->options;
@@ -25,7 +25,8 @@ static uint64_t batches_of(const struct pl_trainer *t, enum plume_stage stage)
     return pl_limit_of(&o->limit[stage], n);
 }
 
-/* All ranks have as many, or join; *ret = the most that one has. */
+/* All ranks have the same number of batches, unless the strategy allows uneven inputs; *ret = the
+ * maximum. */
 static int
 agree_on_batches(struct pl_trainer *t, uint64_t mine, uint64_t *ret, struct pl_error *err)
 {
@@ -44,7 +45,7 @@ agree_on_batches(struct pl_trainer *t, uint64_t mine, uint64_t *ret, struct pl_e
         return r;
     *ret = mine;
     for (unsigned i = 0; i < n; i++) {
-        if (all[i] != mine && !t->strategy.joins)
+        if (all[i] != mine && !t->strategy.uneven_inputs)
             return pl_error_set(
                 err, -EINVAL,
                 "rank %u has %llu batches, rank %u %llu: strategy horovod lets ranks "
@@ -55,7 +56,7 @@ agree_on_batches(struct pl_trainer *t, uint64_t mine, uint64_t *ret, struct pl_e
     return 0;
 }
 
-/* Batches between validations inside an epoch of n; 0 where there is none. */
+/* Batches between validations in an epoch of n; 0 = no validation. */
 static int
 validation_interval(const struct pl_trainer *t, uint64_t n, uint64_t *ret, struct pl_error *err)
 {
@@ -67,28 +68,28 @@ validation_interval(const struct pl_trainer *t, uint64_t n, uint64_t *ret, struc
     }
     if (!check->is_share && check->value > (double)n)
         return pl_error_set(err, -EINVAL,
-                            "a validation every %g batches never comes: an epoch has %llu; give a "
-                            "share of it, as 0.5",
+                            "a validation every %g batches never comes: an epoch has %llu batches; "
+                            "give a share of it, such as 0.5",
                             check->value, (unsigned long long)n);
     *ret = check->is_share ? PL_MAX((uint64_t)floor(check->value * (double)n), (uint64_t)1)
                            : (uint64_t)check->value;
     return 0;
 }
 
-static void print_place(const struct pl_trainer *t)
+static void print_position(const struct pl_trainer *t)
 {
     fprintf(t->options->out, "epoch %llu/%g step %llu", (unsigned long long)t->state.epoch + 1,
             t->options->fast_dev_run ? 1 : pl_hparams_value(t->hparams, "epochs"),
             (unsigned long long)t->state.step);
 }
 
-static bool speaks(const struct pl_trainer *t)
+static bool prints(const struct pl_trainer *t)
 {
     return t->comm->rank == 0 && t->options->out;
 }
 
 /* After the newest validation. */
-static int look_for_progress(struct pl_trainer *t, struct pl_error *err)
+static int check_early_stop(struct pl_trainer *t, struct pl_error *err)
 {
     const struct pl_early_stop_rule *rule = &t->options->stop;
 
@@ -99,7 +100,7 @@ static int look_for_progress(struct pl_trainer *t, struct pl_error *err)
                             "early stopping watches '%s', which nothing has logged: validation "
                             "values are called val_NAME",
                             rule->monitor);
-    /* Where it comes too early it is forgotten, as Lightning does. */
+    /* Before the minimum of epochs and steps it has no effect, as in Lightning. */
     if (pl_early_stop_look(&t->state.stop, rule, pl_metrics_get(&t->metrics, rule->monitor)) &&
         t->state.epoch + 1 >= t->options->min_epochs && t->state.step >= t->options->min_steps)
         t->stopping = true;
@@ -117,10 +118,10 @@ static int validate(struct pl_trainer *t, double extra[2], double *values, struc
         return r;
     pl_eval_store(t, PLUME_VALIDATE, values);
     r = pl_hooks_call(&t->hooks, t->module->on_validation_end, "on_validation_end", err);
-    return r < 0 ? r : look_for_progress(t, err);
+    return r < 0 ? r : check_early_stop(t, err);
 }
 
-/* A validation in the middle of an epoch. */
+/* A validation inside an epoch. */
 static int validate_between(struct pl_trainer *t, struct pl_error *err)
 {
     double none[2] = {0}, values[PL_LOG_VALUES_MAX];
@@ -129,18 +130,18 @@ static int validate_between(struct pl_trainer *t, struct pl_error *err)
     if (r < 0)
         return r;
     pl_progress_clear(&t->logger.progress);
-    if (speaks(t))
-        print_place(t);
+    if (prints(t))
+        print_position(t);
     pl_eval_report(t, PLUME_VALIDATE, values, false);
-    if (speaks(t)) {
+    if (prints(t)) {
         fputc('\n', t->options->out);
         fflush(t->options->out);
     }
     return pl_checkpointer_save(&t->checkpointer, &t->metrics, err);
 }
 
-/* Whether the time is over or a signal came, for all ranks alike. They ask each other only now and
- * then: the next time after as many steps as take AGREE_S, by what all measured. */
+/* All ranks agree on the time limit and on signals. The next agreement comes after the number of
+ * steps that take AGREE_S, by the mean of the ranks' measurements. */
 static int agree_on_time(struct pl_trainer *t, struct pl_error *err)
 {
     double seconds = (double)(pl_now_ns() - t->fit_ns) * 1e-9, sums[4], steps;
@@ -188,8 +189,8 @@ static bool out_of_steps(const struct pl_trainer *t)
            (t->options->fast_dev_run && t->state.batch >= t->options->fast_dev_run);
 }
 
-/* The batches of an epoch; *ret_validate: the last one is due for a validation, which the end of
- * the epoch makes. */
+/* The batches of an epoch. *ret_validate: a validation is due after the last one; end_epoch() runs
+ * it. */
 static int train_batches(struct pl_trainer *t, bool *ret_validate, struct pl_error *err)
 {
     struct pl_loader *loader = &t->stage[PLUME_TRAIN].loader;
@@ -232,15 +233,15 @@ static int end_epoch(struct pl_trainer *t, bool validating, struct pl_error *err
         r = pl_comm_allreduce(t->comm, loss, 2, PL_REAL_F64, 1, err);
     if (r < 0)
         return r;
-    pl_metrics_set(&t->metrics, "train_loss", loss[0] / loss[1]); /* of all ranks by now */
+    pl_metrics_set(&t->metrics, "train_loss", loss[0] / loss[1]); /* over all ranks */
     pl_progress_clear(&t->logger.progress);
-    if (speaks(t)) {
-        print_place(t);
+    if (prints(t)) {
+        print_position(t);
         fprintf(t->options->out, " loss %.4f", loss[0] / loss[1]);
     }
     if (validating)
         pl_eval_report(t, PLUME_VALIDATE, values, false);
-    if (speaks(t)) {
+    if (prints(t)) {
         fprintf(t->options->out, " (%.0f samples/s)\n", loss[1] / seconds);
         fflush(t->options->out);
     }
@@ -254,7 +255,7 @@ static int end_epoch(struct pl_trainer *t, bool validating, struct pl_error *err
     return r == 0 ? pl_checkpointer_save(&t->checkpointer, &t->metrics, err) : r;
 }
 
-/* After a signal: everything is kept, and Slurm is asked for another go. */
+/* After a signal: saves everything and, after SIGUSR1, requeues the job. */
 static int interrupt(struct pl_trainer *t, struct pl_error *err)
 {
     _cleanup_free_ char *path = NULL;
@@ -290,8 +291,7 @@ static int train_epoch(struct pl_trainer *t, struct pl_error *err)
     return t->interrupted ? interrupt(t, err) : end_epoch(t, validating, err);
 }
 
-/* A few batches of validation before any training: what is wrong there shall not wait for the end
- * of an epoch. */
+/* A few batches of validation before training, so that its errors show at once. */
 static int check_sanity(struct pl_trainer *t, struct pl_error *err)
 {
     double none[2] = {0}, values[PL_LOG_VALUES_MAX];
@@ -347,7 +347,7 @@ static int fit(struct pl_trainer *t, struct pl_error *err)
         fflush(t->options->out);
     }
     r = pl_agree_on_values(&t->ctx.params, t->param_hash, t->comm, err);
-    /* Nobody goes before all are through: a closed connection would look like a loss. */
+    /* Barrier: a rank that exits early would look lost to the others. */
     return r < 0 ? r : pl_comm_barrier(t->comm, err);
 }
 
@@ -366,7 +366,7 @@ int pl_trainer_fit(struct pl_trainer *trainer, struct pl_error *err)
             pl_rank_report_fact(trainer->report, "objective", trainer->module->objective);
     }
     r = fit(trainer, err);
-    if (r < 0 && !(r == -EINTR && trainer->interrupted)) /* all have agreed on that */
+    if (r < 0 && !(r == -EINTR && trainer->interrupted)) /* all ranks have agreed on it */
         pl_comm_fail(trainer->comm, r, err);
     return r;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* The newest value of everything that was measured, by name ("val_loss"): what schedules, early
- * stopping and checkpoints watch. Values are those of all ranks, so that all decide alike. */
+/* The newest value of each metric by name ("val_loss"), for schedules, early stopping and
+ * checkpoints. Values are over all ranks, so that all ranks decide alike. */
 #ifndef PL_RUNTIME_ENGINE_TRAIN_METRICS_H
 #define PL_RUNTIME_ENGINE_TRAIN_METRICS_H
 
@@ -17,16 +17,16 @@ struct pl_metrics {
     double value[PL_METRICS_MAX];
 };
 
-/* What finds no room is dropped. */
+/* Drops the value if the table is full or the name too long. */
 void pl_metrics_set(struct pl_metrics *metrics, const char *name, double value);
 
-/* NaN where there is none. */
+/* NaN if no value has this name. */
 double pl_metrics_get(const struct pl_metrics *metrics, const char *name);
 
-/* The same for callbacks; ctx is a struct pl_metrics. */
+/* The same as a callback; ctx is a struct pl_metrics. */
 double pl_metrics_find(void *ctx, const char *name);
 
-/* Whether there is a value of this name, be it NaN. */
+/* True if a value has this name; the value may be NaN. */
 bool pl_metrics_has(const struct pl_metrics *metrics, const char *name);
 
 #endif

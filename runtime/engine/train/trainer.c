@@ -20,7 +20,7 @@ static int set_optimizers(struct pl_trainer *t, struct pl_error *err)
                                err);
     ctx->n_optimizers = 0;
     if (r == 0)
-        pl_optimizers_scale(&t->optimizers, t->strategy.rate);
+        pl_optimizers_scale(&t->optimizers, t->strategy.lr_scale);
     return r;
 }
 
