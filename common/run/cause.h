@@ -14,6 +14,7 @@ struct pl_failure {
     unsigned rank, node_id;
     int status;                    /* wait status */
     int64_t at_ns, uncertainty_ns; /* on the hub's clock */
+    uint64_t arrived_ns;           /* at the hub, CLOCK_MONOTONIC */
     bool oom, lost;                /* ended for want of memory; its node's daemon is gone */
     bool gpu;                      /* the driver reported an error of its GPU about then */
     const char *text;              /* last lines of its stderr, borrowed */

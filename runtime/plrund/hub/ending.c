@@ -1,12 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* From failures to one cause.
- *
- * The first failure starts a short wait, since an earlier one may still be under way from another
- * node; a longer one where all that is known are echoes (NCCL errors, lost connections). Where the
- * end looks ordered from outside, scontrol is asked once why. Then the rest is ended. */
+/* Carries out the decisions (decide.h): asks Slurm, records the cause, ends the ranks, and
+ * finishes. An event changes the evidence and calls consider(). */
 #include "common/base/fs.h"
 #include "common/base/log.h"
-#include "common/base/parse.h"
 #include "common/proto/json.h"
 #include "common/run/run_state.h"
 #include "runtime/node/scontrol.h"
@@ -16,18 +12,73 @@
 #include <string.h>
 #include <sys/wait.h>
 
-#define WAIT_MS 100
-#define WAIT_ECHO_MS 2000
 #define ASK_MS 5000
-#define ASKS_MAX 4 /* Slurm's signals to a step end scontrol too */
+#define ASKS_MAX 4 /* Slurm's signals to a step end scontrol, too */
 #define ASK_AGAIN_MS 2000
 #define KILL_GRACE_MS 5000
 #define END_EXTRA_MS 10000 /* from SIGKILL to giving up on a node */
 
-static void decide(struct pl_hub *hub);
-static void end_all(struct pl_hub *hub);
+static void consider(struct pl_hub *hub);
 
-/* ---- making the cause ---- */
+/* ---- the evidence ---- */
+
+/* A node that has not joined is waited for until the launch limit: it needs to hear of the refusal.
+ */
+static bool all_left(const struct pl_hub *hub)
+{
+    bool waiting = uv_is_active((const uv_handle_t *)&hub->launch_timer);
+
+    for (unsigned i = 0; i < hub->step->nnodes; i++) {
+        const struct pl_hub_node *n = &hub->nodes[i];
+
+        if (!n->bye && !n->lost && (n->joined || waiting))
+            return false;
+    }
+    return true;
+}
+
+/* The lowest rank that did not end by itself with success, -1 = none. */
+static int64_t unstarted_rank(struct pl_hub *hub)
+{
+    for (unsigned rank = 0; rank < hub->step->ntasks; rank++) {
+        const char *s = pl_json_string(pl_run_state_rank(hub->doc, rank), "state");
+
+        if (s && strcmp(s, "done") != 0)
+            return rank;
+    }
+    return -1;
+}
+
+/* A GPU's error may arrive after the failure that it led to. */
+static void look_at_gpus(struct pl_hub *hub)
+{
+    for (size_t i = 0; hub->gpu_errors && i < hub->n_failures; i++) {
+        _cleanup_(json_decrefp) json_t *error = pl_hub_gpu_error(hub, &hub->failures[i]);
+
+        hub->failures[i].gpu = error != NULL;
+    }
+}
+
+static struct pl_evidence collect_evidence(struct pl_hub *hub)
+{
+    bool left = all_left(hub);
+
+    look_at_gpus(hub);
+    return (struct pl_evidence){
+        .failures = hub->failures,
+        .n_failures = hub->n_failures,
+        .ntasks = hub->step->ntasks,
+        .terminated = hub->terminated != 0,
+        .all_left = left,
+        .launch_failed = hub->refusal != NULL,
+        .has_cause = hub->cause != NULL,
+        .unstarted = left ? unstarted_rank(hub) : -1,
+        .question = hub->question,
+        .answer = hub->answer,
+    };
+}
+
+/* ---- the cause ---- */
 
 static json_t *describe(struct pl_hub *hub, const struct pl_failure *f)
 {
@@ -51,24 +102,15 @@ static json_t *describe(struct pl_hub *hub, const struct pl_failure *f)
     return o;
 }
 
-/* Errors of GPUs may come after the failures that they led to. */
-static void look_at_gpus(struct pl_hub *hub)
-{
-    for (size_t i = 0; hub->gpu_errors && i < hub->n_failures; i++) {
-        _cleanup_(json_decrefp) json_t *error = pl_hub_gpu_error(hub, &hub->failures[i]);
-
-        hub->failures[i].gpu = error != NULL;
-    }
-}
-
 static void set_role(struct pl_hub *hub, unsigned rank, const char *role)
 {
     pl_hub_event(hub,
                  json_pack("{s:s, s:i, s:s}", "type", "rank", "rank", (int)rank, "role", role));
 }
 
-/* Records the cause and who else failed. root: index of the failure, or -1 for a cause outside. */
-static void settle_cause(struct pl_hub *hub, json_t *cause, int64_t root)
+/* Records the cause (consumed) and the other failures. root: index of the failure, or -1 for a
+ * cause outside the ranks. */
+static void record_cause(struct pl_hub *hub, json_t *cause, int64_t root)
 {
     json_t *others = json_array();
 
@@ -87,110 +129,12 @@ static void settle_cause(struct pl_hub *hub, json_t *cause, int64_t root)
         json_array_append_new(others, other);
     }
     hub->root = root < 0 ? -1 : (int64_t)hub->failures[root].rank;
-    json_decref(hub->cause);
     hub->cause = json_incref(cause);
     pl_hub_event(hub,
                  json_pack("{s:s, s:o, s:o}", "type", "cause", "cause", cause, "others", others));
 }
 
-/* ---- asking Slurm ---- */
-
-static void ask_slurm(struct pl_hub *hub);
-
-/* scancel JOB.STEP, of which Slurm keeps no record: SIGKILL to all ranks at once. */
-static bool all_killed(const struct pl_hub *hub)
-{
-    if (hub->n_failures < 2 || hub->n_failures < hub->step->ntasks)
-        return false;
-    for (size_t i = 0; i < hub->n_failures; i++)
-        if (hub->failures[i].oom || hub->failures[i].lost ||
-            !WIFSIGNALED(hub->failures[i].status) || WTERMSIG(hub->failures[i].status) != SIGKILL)
-            return false;
-    return true;
-}
-
-static bool job_runs(const char *output)
-{
-    _cleanup_free_ char *state = pl_parse_scontrol_field(output, "JobState");
-
-    return state && strcmp(state, "RUNNING") == 0;
-}
-
-/* True where Slurm itself ends the job: this is the cause, however the ranks end. Without a failure
- * a job that runs on has only got a signal, unless it is being preempted. */
-static bool ends_job(const struct pl_hub *hub, const char *output, const char *kind, bool inferred)
-{
-    if (hub->n_failures)
-        return !inferred || !job_runs(output);
-    if (hub->asked_after_bye && inferred) /* the job may be over because its ranks are */
-        return false;
-    return !job_runs(output) || strcmp(kind, "preempted") == 0;
-}
-
-static void on_slurm_answer(void *ctx, const char *output)
-{
-    struct pl_hub *hub = ctx;
-    const char *kind = NULL;
-    bool inferred = true;
-    json_t *cause;
-
-    hub->ask = NULL;
-    hub->asking = false;
-    if (!output && hub->n_asks < ASKS_MAX &&
-        pl_now_ns() - hub->asked_ns < ASK_AGAIN_MS * 1000000ull) {
-        ask_slurm(hub);
-        return;
-    }
-    if (output)
-        kind = pl_cause_from_slurm(output, hub->step->id.attempt, hub->terminated != 0, &inferred);
-    else if (hub->terminated)
-        kind = "cancelled";
-    if (!kind && all_killed(hub))
-        kind = "cancelled";
-    if (hub->n_failures && hub->state == PL_HUB_RUNNING)
-        hub->state = PL_HUB_DECIDING;
-    hub->slurm_ends = output && kind && ends_job(hub, output, kind, inferred);
-    if (hub->state == PL_HUB_RUNNING && !hub->slurm_ends) {
-        /* Perhaps only a signal: asked again when the ranks have ended, unless they have. */
-        hub->asked_slurm = hub->all_left;
-        hub->n_asks = 0;
-    } else if (kind && !hub->cause) {
-        cause = json_pack("{s:s}", "kind", kind);
-        if (cause && inferred)
-            json_object_set_new(cause, "inferred", json_true());
-        settle_cause(hub, cause, -1);
-    }
-    if (hub->cause && hub->slurm_ends) {
-        pl_hub_write_result(hub); /* Slurm's SIGKILL may come before the ranks' end */
-        end_all(hub);
-    } else if (hub->state == PL_HUB_DECIDING) {
-        decide(hub);
-    }
-    pl_hub_maybe_finish(hub); /* the nodes may have said bye while Slurm was asked */
-}
-
-static void ask_slurm(struct pl_hub *hub)
-{
-    const char *args[] = {"-o", "show", "job", hub->step->id.job, NULL};
-
-    if (!hub->n_asks++) {
-        hub->asked_ns = pl_now_ns();
-        hub->asked_after_bye = hub->all_left;
-    }
-    hub->asked_slurm = hub->asking = true;
-    hub->ask = pl_scontrol_run(hub->loop, args, ASK_MS, on_slurm_answer, hub);
-}
-
-/* The step got SIGTERM or SIGINT from outside. Asks at once, since Slurm may end us with the ranks:
- * then the trial has its result already. */
-void pl_hub_terminated(struct pl_hub *hub, int signal_number)
-{
-    hub->terminated = signal_number;
-    if (hub->state == PL_HUB_RUNNING && !hub->asked_slurm)
-        ask_slurm(hub);
-}
-
-/* ---- deciding ---- */
+/* ---- ending the ranks ---- */
 
 static void on_end_limit(uv_timer_t *timer)
 {
@@ -201,22 +145,21 @@ static void on_end_limit(uv_timer_t *timer)
             pl_hub_node_lost(hub, i);
 }
 
-/* From now on nodes have this long to say bye. */
+/* Limits the time that nodes have to say bye. */
 static void limit_end(struct pl_hub *hub, unsigned grace_ms)
 {
     if (!uv_is_active((uv_handle_t *)&hub->end_timer))
         uv_timer_start(&hub->end_timer, on_end_limit, grace_ms + END_EXTRA_MS, 0);
 }
 
-static void end_all(struct pl_hub *hub)
+/* Nodes end their ranks, unless Slurm does: then ranks may use the time that it gives them. */
+static void end_ranks(struct pl_hub *hub, bool slurm_ends)
 {
     unsigned grace_ms = pl_slurm_step_env_ms("PLUME_KILL_GRACE", KILL_GRACE_MS);
 
-    if (hub->state >= PL_HUB_ENDING)
-        return;
     hub->state = PL_HUB_ENDING;
-    if (!hub->slurm_ends) { /* else ranks may use what time Slurm gives them to save */
-        /* Said in the log before it is done, so that what follows counts as ours. */
+    if (!slurm_ends) {
+        /* First in the log, then done: what follows counts as ours. */
         pl_hub_event(hub, json_pack("{s:s, s:i, s:i}", "type", "teardown", "signal", SIGTERM,
                                     "grace_ms", (int)grace_ms));
         limit_end(hub, grace_ms);
@@ -227,38 +170,145 @@ static void end_all(struct pl_hub *hub)
                      json_pack("{s:s, s:I}", "type", "decided", "root", (json_int_t)hub->root));
 }
 
-static void decide(struct pl_hub *hub)
+/* ---- carrying out decisions ---- */
+
+/* All nodes have left, so there is no rank to end. */
+static void record_launch_failure(struct pl_hub *hub, int64_t unstarted)
 {
-    size_t first;
-    bool outside;
+    if (hub->refusal)
+        record_cause(hub, json_pack("{s:s, s:s}", "kind", "launch", "text", hub->refusal), -1);
+    else
+        record_cause(hub,
+                     json_pack("{s:s, s:I, s:s}", "kind", "launch", "rank", (json_int_t)unstarted,
+                               "text", "this rank never started"),
+                     -1);
+}
 
-    look_at_gpus(hub);
-    first = hub->n_failures ? pl_failure_first(hub->failures, hub->n_failures) : 0;
-    outside =
-        hub->terminated || (hub->n_failures && pl_failure_from_outside(&hub->failures[first]));
+static void record_decision(struct pl_hub *hub, const struct pl_decision *d)
+{
+    json_t *cause;
 
-    uv_timer_stop(&hub->decide_timer);
-    if (hub->state >= PL_HUB_ENDING)
-        return;
-    hub->state = PL_HUB_DECIDING;
-    if (!hub->cause && outside && !hub->asked_slurm) {
-        ask_slurm(hub); /* comes back here */
+    if (d->root >= 0) {
+        cause = describe(hub, &hub->failures[d->root]);
+    } else {
+        cause = json_pack("{s:s}", "kind", d->kind);
+        if (cause && d->inferred)
+            json_object_set_new(cause, "inferred", json_true());
+    }
+    record_cause(hub, cause, d->root);
+    if (d->slurm_ends)
+        pl_hub_write_result(hub); /* Slurm's SIGKILL may come before the ranks' end */
+    end_ranks(hub, d->slurm_ends);
+}
+
+static void on_slurm_answer(void *ctx, const char *output);
+
+static void ask_slurm(struct pl_hub *hub)
+{
+    const char *args[] = {"-o", "show", "job", hub->step->id.job, NULL};
+    struct pl_scontrol *ask;
+
+    if (!hub->n_asks++) {
+        hub->asked_ns = pl_now_ns();
+        hub->answer.asked_late = all_left(hub);
+    }
+    hub->question = PL_SLURM_ASKED;
+    ask = pl_scontrol_run(hub->loop, args, ASK_MS, on_slurm_answer, hub);
+    if (ask) /* else the answer has come, and perhaps a second question */
+        hub->ask = ask;
+}
+
+static void on_slurm_answer(void *ctx, const char *output)
+{
+    struct pl_hub *hub = ctx;
+    bool asked_late = hub->answer.asked_late;
+
+    hub->ask = NULL;
+    if (!output && hub->n_asks < ASKS_MAX &&
+        pl_now_ns() - hub->asked_ns < ASK_AGAIN_MS * 1000000ull) {
+        ask_slurm(hub);
         return;
     }
-    if (!hub->cause)
-        settle_cause(hub, describe(hub, &hub->failures[first]), (int64_t)first);
-    end_all(hub);
+    hub->n_asks = 0;
+    hub->question = PL_SLURM_ANSWERED;
+    hub->answer = pl_slurm_answer_read(output, hub->step->id.attempt, hub->terminated != 0);
+    hub->answer.asked_late = asked_late;
+    hub->answer.final = hub->n_failures || all_left(hub);
+    consider(hub);
+}
+
+static void on_finish(uv_timer_t *timer)
+{
+    struct pl_hub *hub = timer->data;
+
+    hub->on_finished(hub->ctx);
+}
+
+static void finish(struct pl_hub *hub)
+{
+    const char *kind = pl_json_string(hub->cause, "kind");
+    const char *state = pl_trial_state_name(pl_cause_state(kind));
+
+    for (unsigned rank = 0; rank < hub->step->ntasks; rank++) {
+        const char *s = pl_json_string(pl_run_state_rank(hub->doc, rank), "state");
+
+        if (s && (strcmp(s, "starting") == 0 || strcmp(s, "running") == 0))
+            pl_hub_event(hub, json_pack("{s:s, s:i, s:s}", "type", "rank", "rank", (int)rank,
+                                        "state", "lost"));
+    }
+    pl_hub_event(
+        hub, json_pack("{s:s, s:s, s:f}", "type", "state", "state", state, "ended", pl_wall_s()));
+    hub->state = PL_HUB_FINISHED;
+    pl_hub_write_result(hub);
+    pl_hub_write_status(hub);
+    uv_timer_start(&hub->finish_timer, on_finish, 0, 0); /* from the loop, not from in here */
 }
 
 static void on_decide_due(uv_timer_t *timer)
 {
-    decide(timer->data);
+    consider(timer->data);
 }
 
-void pl_hub_failed(struct pl_hub *hub, const struct pl_failure *failure)
+/* Decides, and carries that out, until there is something to wait for. */
+static void consider(struct pl_hub *hub)
+{
+    while (hub->state != PL_HUB_GATHERING && hub->state != PL_HUB_FINISHED) {
+        struct pl_evidence e = collect_evidence(hub);
+        struct pl_decision d = pl_decide(&e, pl_now_ns());
+
+        uv_timer_stop(&hub->decide_timer);
+        switch (d.action) {
+        case PL_DECIDE_WAIT:
+            if (d.wait_ms >= 0)
+                uv_timer_start(&hub->decide_timer, on_decide_due, (uint64_t)d.wait_ms, 0);
+            return;
+        case PL_DECIDE_ASK_SLURM:
+            ask_slurm(hub);
+            break;
+        case PL_DECIDE_CAUSE:
+            record_decision(hub, &d);
+            break;
+        case PL_DECIDE_LAUNCH:
+            record_launch_failure(hub, e.unstarted);
+            break;
+        case PL_DECIDE_END:
+            finish(hub);
+            break;
+        }
+    }
+}
+
+/* ---- events ---- */
+
+void pl_hub_terminated(struct pl_hub *hub, int signal_number)
+{
+    hub->terminated = signal_number;
+    consider(hub); /* at once: Slurm may end us with the ranks, and the trial needs its result */
+}
+
+static void add_failure(struct pl_hub *hub, const struct pl_failure *failure)
 {
     struct pl_failure *f;
-    bool echo;
 
     if (hub->n_failures == hub->cap_failures) {
         size_t cap = PL_MAX(hub->cap_failures * 2, (size_t)16);
@@ -272,32 +322,31 @@ void pl_hub_failed(struct pl_hub *hub, const struct pl_failure *failure)
     f = &hub->failures[hub->n_failures++];
     *f = *failure;
     f->text = failure->text ? strdup(failure->text) : NULL;
-    look_at_gpus(hub);
-    echo = pl_failure_is_cascade(f);
-    if (hub->state >= PL_HUB_ENDING) {
+    f->arrived_ns = pl_now_ns();
+    if (hub->state == PL_HUB_GATHERING) /* the plugin's tasks exist before the world */
+        hub->state = PL_HUB_RUNNING;
+    if (hub->state >= PL_HUB_ENDING)
         set_role(hub, f->rank, hub->root < 0 ? "collateral" : "cascade");
-        return;
-    }
-    if (hub->asking)
-        return; /* the answer decides */
-    if (hub->state != PL_HUB_DECIDING) {
-        hub->state = PL_HUB_DECIDING;
-        uv_timer_start(&hub->decide_timer, on_decide_due, echo ? WAIT_ECHO_MS : WAIT_MS, 0);
-    } else if (!echo && uv_timer_get_due_in(&hub->decide_timer) > WAIT_MS) {
-        uv_timer_start(&hub->decide_timer, on_decide_due, WAIT_MS, 0);
-    }
 }
 
-void pl_hub_decide_launch(struct pl_hub *hub)
+void pl_hub_failed(struct pl_hub *hub, const struct pl_failure *failure)
+{
+    add_failure(hub, failure);
+    consider(hub);
+}
+
+void pl_hub_left(struct pl_hub *hub, unsigned node_id)
+{
+    hub->nodes[node_id].bye = true;
+    consider(hub);
+}
+
+static void launch_failed(struct pl_hub *hub)
 {
     _cleanup_(pl_buf_finish) struct pl_buf text = {0};
     unsigned missing = 0;
     json_t *cause;
 
-    if (hub->state == PL_HUB_ENDING)
-        limit_end(hub, 0);
-    if (hub->state != PL_HUB_GATHERING)
-        return;
     for (unsigned i = 0; i < hub->step->nnodes; i++)
         if ((!hub->nodes[i].joined || hub->nodes[i].lost) && missing++ < 8)
             pl_buf_addf(&text, "%s%u", missing > 1 ? ", " : "", i);
@@ -307,100 +356,23 @@ void pl_hub_decide_launch(struct pl_hub *hub)
         json_object_set_new(cause, "node", json_string(hub->nodes[0].name));
     pl_log_error("net", "%u of %u nodes did not join: %s", missing, hub->step->nnodes,
                  pl_buf_str(&text));
-    settle_cause(hub, cause, -1);
+    record_cause(hub, cause, -1);
     hub->refusal =
         pl_strf("not all nodes of the step came up (missing, by index: %s)", pl_buf_str(&text));
     hub->state = PL_HUB_ENDING;
     if (!uv_is_active((uv_handle_t *)&hub->launch_timer)) /* else latecomers get their answer */
         limit_end(hub, 0);
-    for (unsigned i = 0; i < hub->step->nnodes; i++) {
-        json_t *refused =
-            json_pack("{s:s, s:s}", "type", "refused", "text", hub->refusal ? hub->refusal : "");
-
-        if (hub->nodes[i].joined && !hub->nodes[i].lost && refused)
-            pl_hub_send(hub, i, refused);
-        json_decref(refused);
-    }
+    pl_hub_broadcast(
+        hub, json_pack("{s:s, s:s}", "type", "refused", "text", hub->refusal ? hub->refusal : ""));
 }
 
-/* ---- the end ---- */
-
-static void on_finish(uv_timer_t *timer)
+void pl_hub_launch_limit(struct pl_hub *hub)
 {
-    struct pl_hub *hub = timer->data;
-
-    hub->on_finished(hub->ctx);
-}
-
-static void finish_now(struct pl_hub *hub)
-{
-    const char *kind = pl_json_string(hub->cause, "kind");
-    const char *state = pl_trial_state_name(pl_cause_state(kind));
-
-    if (hub->state == PL_HUB_FINISHED)
-        return;
-    for (unsigned rank = 0; rank < hub->step->ntasks; rank++) {
-        const char *s = pl_json_string(pl_run_state_rank(hub->doc, rank), "state");
-
-        if (s && (strcmp(s, "starting") == 0 || strcmp(s, "running") == 0))
-            pl_hub_event(hub, json_pack("{s:s, s:i, s:s}", "type", "rank", "rank", (int)rank,
-                                        "state", "lost"));
-    }
-    pl_hub_event(
-        hub, json_pack("{s:s, s:s, s:f}", "type", "state", "state", state, "ended", pl_wall_s()));
-    hub->state = PL_HUB_FINISHED;
-    pl_hub_write_result(hub);
-    pl_hub_write_status(hub);
-    uv_timer_start(&hub->finish_timer, on_finish, 0, 0); /* never from within */
-}
-
-/* All nodes are done: whatever is still open is decided now. */
-static void decide_at_end(struct pl_hub *hub)
-{
-    bool started = hub->state >= PL_HUB_RUNNING;
-
-    hub->all_left = true;
-    if (hub->state == PL_HUB_FINISHED || (hub->asking && !hub->cause))
-        return; /* the answer brings us back */
-    if (!hub->cause && hub->n_failures) {
-        decide(hub); /* asks Slurm first where needed; then we come back through the answer */
-        if (!hub->cause)
-            return;
-    }
-    if (!hub->cause && hub->terminated && !hub->asked_slurm) {
-        ask_slurm(hub); /* all exited 0 after a SIGTERM: preempted and saved, or cancelled */
-        return;
-    }
-    if (!hub->cause && hub->refusal) {
-        settle_cause(hub, json_pack("{s:s, s:s}", "kind", "launch", "text", hub->refusal), -1);
-    } else if (!hub->cause && started) {
-        for (unsigned rank = 0; rank < hub->step->ntasks; rank++) {
-            const char *s = pl_json_string(pl_run_state_rank(hub->doc, rank), "state");
-
-            if (!s || strcmp(s, "done") == 0)
-                continue;
-            settle_cause(hub,
-                         json_pack("{s:s, s:i, s:s}", "kind", "launch", "rank", (int)rank, "text",
-                                   "this rank never started"),
-                         -1);
-            break;
-        }
-    }
-    finish_now(hub);
-}
-
-/* A node that never joined is waited for until the launch limit: it needs to hear of the refusal.
- */
-void pl_hub_maybe_finish(struct pl_hub *hub)
-{
-    bool waiting = uv_is_active((uv_handle_t *)&hub->launch_timer);
-
-    if (hub->state == PL_HUB_FINISHED)
-        return;
-    for (unsigned i = 0; i < hub->step->nnodes; i++)
-        if (!hub->nodes[i].bye && !hub->nodes[i].lost && (hub->nodes[i].joined || waiting))
-            return;
-    decide_at_end(hub);
+    if (hub->state == PL_HUB_GATHERING)
+        launch_failed(hub);
+    else if (hub->state == PL_HUB_ENDING)
+        limit_end(hub, 0);
+    consider(hub);
 }
 
 void pl_hub_node_lost(struct pl_hub *hub, unsigned node_id)
@@ -420,14 +392,14 @@ void pl_hub_node_lost(struct pl_hub *hub, unsigned node_id)
             continue;
         pl_hub_event(hub, json_pack("{s:s, s:i, s:s, s:s}", "type", "rank", "rank", (int)rank,
                                     "node", node->name, "state", "lost"));
-        pl_hub_failed(hub, &(struct pl_failure){.rank = rank,
-                                                .node_id = node_id,
-                                                .status = SIGKILL,
-                                                .at_ns = (int64_t)pl_now_ns(),
-                                                .uncertainty_ns = 1,
-                                                .lost = true});
+        add_failure(hub, &(struct pl_failure){.rank = rank,
+                                              .node_id = node_id,
+                                              .status = SIGKILL,
+                                              .at_ns = (int64_t)pl_now_ns(),
+                                              .uncertainty_ns = 1,
+                                              .lost = true});
     }
     if (hub->state == PL_HUB_GATHERING) /* it does not come again: no need to wait for the rest */
-        pl_hub_decide_launch(hub);
-    pl_hub_maybe_finish(hub);
+        launch_failed(hub);
+    consider(hub);
 }

@@ -220,11 +220,10 @@ static void on_bye(struct pl_hub *hub, unsigned node_id)
 {
     json_t *ok = json_pack("{s:s}", "type", "bye_ok");
 
-    hub->nodes[node_id].bye = true;
     if (ok)
         pl_hub_send(hub, node_id, ok);
     json_decref(ok);
-    pl_hub_maybe_finish(hub);
+    pl_hub_left(hub, node_id);
 }
 
 static void on_node_message(struct pl_hub *hub, unsigned node_id, json_t *message)
@@ -261,8 +260,7 @@ static void on_node_message(struct pl_hub *hub, unsigned node_id, json_t *messag
 
 static void on_launch_limit(uv_timer_t *timer)
 {
-    pl_hub_decide_launch(timer->data);
-    pl_hub_maybe_finish(timer->data);
+    pl_hub_launch_limit(timer->data);
 }
 
 static void on_tick(uv_timer_t *timer)

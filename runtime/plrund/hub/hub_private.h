@@ -2,7 +2,8 @@
 /* The hub's own state, shared by the files of this folder. Each file uses those below it only:
  *
  *   hub.c         life, and the messages of nodes
- *   ending.c      from failures to the cause, the teardown and the end
+ *   ending.c      carries out decisions: asks Slurm, records the cause, ends the ranks, finishes
+ *   decide.c      from the evidence to a decision; pure
  *   exchange.c    values that ranks exchange
  *   gpu_errors.c  GPU errors that may explain a failure
  *   journal.c     the files of the attempt and of the trial
@@ -12,18 +13,19 @@
 #ifndef PL_RUNTIME_PLRUND_HUB_HUB_PRIVATE_H
 #define PL_RUNTIME_PLRUND_HUB_HUB_PRIVATE_H
 
-#include "common/run/cause.h"
 #include "runtime/node/scontrol.h"
+#include "runtime/plrund/hub/decide.h"
 #include "runtime/plrund/hub/hub.h"
 
-/*   GATHERING --all nodes joined--> RUNNING --a rank failed--> DECIDING --short wait--> ENDING
- *   GATHERING --limit--> ENDING (cause `launch`)
- *   any --every node said bye, or is lost--> FINISHED (result.json and status.json are written)
- */
+/*   GATHERING --all nodes joined--> RUNNING --the cause is known--> ENDING --all left--> FINISHED
+ *   GATHERING --limit, or a node is lost--> ENDING (cause `launch`)
+ *   GATHERING --a rank failed (the plugin's exist before the world)--> RUNNING
+ *   RUNNING --all left--> FINISHED (result.json and status.json are written)
+ *
+ * A node has left when it said bye, or is lost. decide.h leads from RUNNING to the cause. */
 enum pl_hub_state {
     PL_HUB_GATHERING,
     PL_HUB_RUNNING,
-    PL_HUB_DECIDING,
     PL_HUB_ENDING,
     PL_HUB_FINISHED,
 };
@@ -76,17 +78,15 @@ struct pl_hub {
 
     struct pl_failure *failures;
     size_t n_failures, cap_failures;
-    int terminated;           /* a signal that the step got from outside, 0 none */
-    bool slurm_ends;          /* Slurm ends the job, and the ranks with it, in its own time */
-    bool asked_slurm, asking; /* asking: its answer is to come */
-    bool all_left;            /* every node said bye, or is lost: at most one more question */
-    bool asked_after_bye;     /* the last question is from then */
-    unsigned n_asks;
-    uint64_t asked_ns; /* when first */
-    struct pl_scontrol *ask;
+    int terminated; /* a signal that the step got from outside, 0 = none */
+    enum pl_slurm_question question;
+    struct pl_slurm_answer answer;
+    struct pl_scontrol *ask; /* NULL = none runs */
+    unsigned n_asks;         /* tries of this question */
+    uint64_t asked_ns;       /* the first of them */
     json_t *cause;
-    char *refusal; /* why no node may join */
     int64_t root;  /* the rank that failed first, -1 none */
+    char *refusal; /* the reason why no node may join; NULL = nodes may */
 
     struct pl_exchange *exchanges;
     int master_fd; /* holds MASTER_PORT */
@@ -111,14 +111,12 @@ struct pl_hub {
     uv_timer_t tick, decide_timer, launch_timer, end_timer, finish_timer;
 };
 
-/* ending.c */
+/* ending.c: events that may lead to the cause, or to the end. */
 void pl_hub_terminated(struct pl_hub *hub, int signal_number);
-void pl_hub_failed(struct pl_hub *hub, const struct pl_failure *failure);
-/* Not every node joined: refuses the ranks of those that did. */
-void pl_hub_decide_launch(struct pl_hub *hub);
-/* Decides what is still open, and finishes, if every node said bye or is lost. */
-void pl_hub_maybe_finish(struct pl_hub *hub);
+void pl_hub_failed(struct pl_hub *hub, const struct pl_failure *failure); /* copied */
+void pl_hub_left(struct pl_hub *hub, unsigned node_id);                   /* it said bye */
 void pl_hub_node_lost(struct pl_hub *hub, unsigned node_id);
+void pl_hub_launch_limit(struct pl_hub *hub);
 
 /* exchange.c */
 void pl_hub_exchange(struct pl_hub *hub, json_t *message);

@@ -1,0 +1,123 @@
+/* SPDX-License-Identifier: MIT */
+#include "runtime/plrund/hub/decide.h"
+#include "common/base/parse.h"
+
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+
+#define MS 1000000ull
+
+static struct pl_decision simple(enum pl_decision_action action)
+{
+    return (struct pl_decision){.action = action, .wait_ms = -1, .root = -1};
+}
+
+static struct pl_decision outer_cause(const char *kind, bool inferred, bool slurm_ends)
+{
+    return (struct pl_decision){.action = PL_DECIDE_CAUSE,
+                                .wait_ms = -1,
+                                .root = -1,
+                                .kind = kind,
+                                .inferred = inferred,
+                                .slurm_ends = slurm_ends};
+}
+
+/* scancel JOB.STEP sends SIGKILL to all ranks at once, and Slurm keeps no record of it. */
+static bool all_killed(const struct pl_evidence *e)
+{
+    if (e->n_failures < 2 || e->n_failures < e->ntasks)
+        return false;
+    for (size_t i = 0; i < e->n_failures; i++) {
+        const struct pl_failure *f = &e->failures[i];
+
+        if (f->oom || f->lost || !WIFSIGNALED(f->status) || WTERMSIG(f->status) != SIGKILL)
+            return false;
+    }
+    return true;
+}
+
+/* Time at which the first failure has waited long enough for an earlier one. */
+static uint64_t due_ns(const struct pl_evidence *e)
+{
+    uint64_t due = e->failures[0].arrived_ns + PL_DECIDE_WAIT_ECHO_MS * MS;
+
+    for (size_t i = 0; i < e->n_failures; i++)
+        if (!pl_failure_is_cascade(&e->failures[i]))
+            due = PL_MIN(due, e->failures[i].arrived_ns + PL_DECIDE_WAIT_MS * MS);
+    return due;
+}
+
+static struct pl_decision with_failures(const struct pl_evidence *e, uint64_t now_ns)
+{
+    size_t first = pl_failure_first(e->failures, e->n_failures);
+    const struct pl_slurm_answer *a = &e->answer;
+    struct pl_decision d = {.action = PL_DECIDE_CAUSE, .wait_ms = -1, .root = (int64_t)first};
+    const char *kind = a->kind;
+
+    if (e->question == PL_SLURM_ANSWERED && a->final) {
+        if (!kind && all_killed(e))
+            kind = "cancelled";
+        return kind ? outer_cause(kind, a->inferred, !a->silent && (!a->inferred || !a->job_runs))
+                    : d;
+    }
+    if (!e->all_left && now_ns < due_ns(e)) {
+        d = simple(PL_DECIDE_WAIT);
+        d.wait_ms = (int64_t)((due_ns(e) - now_ns + MS - 1) / MS);
+        return d;
+    }
+    if (e->terminated || pl_failure_from_outside(&e->failures[first]))
+        return simple(PL_DECIDE_ASK_SLURM);
+    return d;
+}
+
+/* True if Slurm ends the job, though no rank has failed. A job that runs on has only got a signal,
+ * unless it is being preempted. */
+static bool slurm_ends_job(const struct pl_slurm_answer *a)
+{
+    if (a->silent || !a->kind)
+        return false;
+    if (a->asked_late && a->inferred) /* the job may be over because its ranks are */
+        return false;
+    return !a->job_runs || strcmp(a->kind, "preempted") == 0;
+}
+
+static struct pl_decision without_failure(const struct pl_evidence *e)
+{
+    bool answered = e->question == PL_SLURM_ANSWERED;
+
+    if (answered && slurm_ends_job(&e->answer))
+        return outer_cause(e->answer.kind, e->answer.inferred, true);
+    /* The first answer may have come too early: the ranks may save for long before they leave. */
+    if (e->terminated && (!answered || (e->all_left && !e->answer.final)))
+        return simple(PL_DECIDE_ASK_SLURM);
+    if (!e->all_left)
+        return simple(PL_DECIDE_WAIT);
+    return simple(e->launch_failed || e->unstarted >= 0 ? PL_DECIDE_LAUNCH : PL_DECIDE_END);
+}
+
+struct pl_decision pl_decide(const struct pl_evidence *e, uint64_t now_ns)
+{
+    if (e->has_cause)
+        return e->all_left ? simple(PL_DECIDE_END) : simple(PL_DECIDE_WAIT);
+    if (e->question == PL_SLURM_ASKED)
+        return simple(PL_DECIDE_WAIT);
+    return e->n_failures ? with_failures(e, now_ns) : without_failure(e);
+}
+
+struct pl_slurm_answer pl_slurm_answer_read(const char *output, unsigned restart, bool terminated)
+{
+    struct pl_slurm_answer a = {.inferred = true, .silent = !output};
+    char *state;
+
+    if (!output) {
+        a.kind = terminated ? "cancelled" : NULL;
+        return a;
+    }
+    a.kind = pl_cause_from_slurm(output, restart, terminated, &a.inferred);
+    state = pl_parse_scontrol_field(output, "JobState");
+    a.job_runs = state && strcmp(state, "RUNNING") == 0;
+    free(state);
+    return a;
+}

@@ -1,0 +1,75 @@
+/* SPDX-License-Identifier: MIT */
+/* What ended the attempt: a pure function from the evidence to the hub's next step. It does no I/O,
+ * reads no clock and keeps no state; equal evidence gives an equal decision.
+ *
+ *   no failure:  signal from outside --> ASK_SLURM --answer--> CAUSE, or WAIT until all nodes left
+ *                all nodes left --> LAUNCH if a rank did not start, else END
+ *   failures:    --> WAIT for an earlier one --> ASK_SLURM if the end looks ordered --> CAUSE
+ *   a cause:     --> WAIT until all nodes left --> END
+ *
+ * An earlier failure may still be on its way from another node: the first failure waits a moment.
+ * If all failures are echoes (NCCL errors, lost connections), they wait longer. */
+#ifndef PL_RUNTIME_PLRUND_HUB_DECIDE_H
+#define PL_RUNTIME_PLRUND_HUB_DECIDE_H
+
+#include "common/run/cause.h"
+
+#define PL_DECIDE_WAIT_MS 100
+#define PL_DECIDE_WAIT_ECHO_MS 2000
+
+/*   NOT_ASKED --signal, or an end that looks ordered--> ASKED --scontrol ended--> ANSWERED
+ *   ANSWERED --the answer is not final, and the ranks end--> ASKED
+ */
+enum pl_slurm_question {
+    PL_SLURM_NOT_ASKED,
+    PL_SLURM_ASKED,
+    PL_SLURM_ANSWERED,
+};
+
+struct pl_slurm_answer {
+    const char *kind; /* of cause, pl_cause_from_slurm(); NULL = Slurm knows of none */
+    bool inferred;    /* Slurm does not say this kind: it is what is left over */
+    bool silent;      /* scontrol failed */
+    bool job_runs;    /* JobState=RUNNING */
+    bool asked_late;  /* the question is from after all nodes had left */
+    bool final;       /* it came after a failure, or after all nodes had left: ask no more */
+};
+
+struct pl_evidence {
+    const struct pl_failure *failures; /* by arrival */
+    size_t n_failures;
+    unsigned ntasks;
+    bool terminated;    /* the step got SIGTERM or SIGINT from outside */
+    bool all_left;      /* every node said bye, or is lost */
+    bool launch_failed; /* no world was published */
+    bool has_cause;     /* a CAUSE was carried out */
+    int64_t unstarted;  /* a rank that never started, -1 = none */
+    enum pl_slurm_question question;
+    struct pl_slurm_answer answer; /* valid if ANSWERED */
+};
+
+enum pl_decision_action {
+    PL_DECIDE_WAIT,      /* for wait_ms or the next event; wait_ms -1 = for the next event */
+    PL_DECIDE_ASK_SLURM, /* `scontrol show job` */
+    PL_DECIDE_CAUSE,     /* record it and end the ranks */
+    PL_DECIDE_LAUNCH,    /* record the cause `launch`; no rank is left to end */
+    PL_DECIDE_END,       /* the attempt is over */
+};
+
+struct pl_decision {
+    enum pl_decision_action action;
+    int64_t wait_ms;
+    /* CAUSE: either failures[root], or with root -1 this kind. */
+    int64_t root;
+    const char *kind;
+    bool inferred;   /* as in the answer */
+    bool slurm_ends; /* Slurm itself ends the job, and the ranks with it, in its own time */
+};
+
+struct pl_decision pl_decide(const struct pl_evidence *e, uint64_t now_ns);
+
+/* Reads the output of `scontrol -o show job`, NULL = it failed. Sets kind, inferred, silent and
+ * job_runs. restart and terminated: see pl_cause_from_slurm(). */
+struct pl_slurm_answer pl_slurm_answer_read(const char *output, unsigned restart, bool terminated);
+
+#endif

@@ -1,0 +1,321 @@
+/* SPDX-License-Identifier: MIT */
+/* Recorded failures and the decisions that follow from them. Times are in milliseconds. */
+#include "runtime/plrund/hub/decide.h"
+
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define EXIT(code) ((code) << 8)
+#define NCCL "RuntimeError: NCCL error: remote process exited"
+#define KILLED(n, at)                                                                              \
+    {                                                                                              \
+        .rank = (n), .status = SIGKILL, .at_ns = (at), .arrived_ns = MS(at)                        \
+    }
+#define MS(ms) ((ms)*1000000ull)
+
+#define WAIT(ms)                                                                                   \
+    {                                                                                              \
+        .action = PL_DECIDE_WAIT, .wait_ms = (ms), .root = -1                                      \
+    }
+#define WAIT_EVENT WAIT(-1)
+#define ASK                                                                                        \
+    {                                                                                              \
+        .action = PL_DECIDE_ASK_SLURM, .root = -1                                                  \
+    }
+#define RANK(i)                                                                                    \
+    {                                                                                              \
+        .action = PL_DECIDE_CAUSE, .root = (i)                                                     \
+    }
+#define LAUNCH                                                                                     \
+    {                                                                                              \
+        .action = PL_DECIDE_LAUNCH, .root = -1                                                     \
+    }
+#define END                                                                                        \
+    {                                                                                              \
+        .action = PL_DECIDE_END, .root = -1                                                        \
+    }
+#define SLURM(k)                                                                                   \
+    {                                                                                              \
+        .action = PL_DECIDE_CAUSE, .root = -1, .kind = (k), .slurm_ends = true                     \
+    }
+#define GUESS(k, ends)                                                                             \
+    {                                                                                              \
+        .action = PL_DECIDE_CAUSE, .root = -1, .kind = (k), .inferred = true, .slurm_ends = (ends) \
+    }
+
+struct row {
+    const char *what;
+    struct pl_failure failures[3];
+    size_t n;
+    struct pl_evidence e; /* all but the failures; ntasks 0 = 3, unstarted 0 = none */
+    uint64_t now_ms;
+    struct pl_decision want;
+};
+
+static const struct row rows[] = {
+    {.what = "nothing happened", .want = WAIT_EVENT},
+    {.what = "all exited 0", .e = {.all_left = true}, .want = END},
+    {.what = "a rank never started", .e = {.all_left = true, .unstarted = 2}, .want = LAUNCH},
+    {.what = "no world", .e = {.all_left = true, .launch_failed = true}, .want = LAUNCH},
+    {.what = "no world, nodes still leave", .e = {.launch_failed = true}, .want = WAIT_EVENT},
+
+    /* one failure, or several */
+    {.what = "a crash waits for an earlier one",
+     .failures = {{.rank = 1, .status = SIGSEGV, .arrived_ns = MS(1000)}},
+     .n = 1,
+     .now_ms = 1040,
+     .want = WAIT(60)},
+    {.what = "a crash has waited",
+     .failures = {{.rank = 1, .status = SIGSEGV, .arrived_ns = MS(1000)}},
+     .n = 1,
+     .now_ms = 1100,
+     .want = RANK(0)},
+    {.what = "all nodes left: nothing earlier can come",
+     .failures = {{.rank = 1, .status = EXIT(1), .arrived_ns = MS(1000)}},
+     .n = 1,
+     .e = {.all_left = true},
+     .now_ms = 1001,
+     .want = RANK(0)},
+    {.what = "an echo waits longer",
+     .failures = {{.rank = 0, .status = EXIT(1), .text = NCCL, .arrived_ns = MS(1000)}},
+     .n = 1,
+     .now_ms = 1500,
+     .want = WAIT(1500)},
+    {.what = "an echo alone is the cause",
+     .failures = {{.rank = 0, .status = EXIT(1), .text = NCCL, .arrived_ns = MS(1000)}},
+     .n = 1,
+     .now_ms = 3000,
+     .want = RANK(0)},
+    {.what = "an echo whose GPU broke down is none",
+     .failures = {{.status = EXIT(1), .text = NCCL, .gpu = true, .arrived_ns = MS(1000)}},
+     .n = 1,
+     .now_ms = 1500,
+     .want = RANK(0)},
+    {.what = "the crash after its echo shortens the wait",
+     .failures = {{.rank = 0, .status = EXIT(1), .text = NCCL, .at_ns = 1, .arrived_ns = MS(1000)},
+                  {.rank = 2, .status = SIGABRT, .at_ns = 2, .arrived_ns = MS(1200)}},
+     .n = 2,
+     .now_ms = 1250,
+     .want = WAIT(50)},
+    {.what = "the crash is the cause, though it came second",
+     .failures = {{.rank = 0, .status = EXIT(1), .text = NCCL, .at_ns = 1, .arrived_ns = MS(1000)},
+                  {.rank = 2, .status = SIGABRT, .at_ns = 2, .arrived_ns = MS(1200)}},
+     .n = 2,
+     .now_ms = 1300,
+     .want = RANK(1)},
+    {.what = "a later crash does not lengthen the wait",
+     .failures = {{.rank = 0, .status = EXIT(1), .at_ns = 9, .arrived_ns = MS(1000)},
+                  {.rank = 2, .status = EXIT(2), .at_ns = 2, .arrived_ns = MS(1090)}},
+     .n = 2,
+     .now_ms = 1100,
+     .want = RANK(1)},
+    {.what = "a node is lost",
+     .failures = {{.rank = 1, .status = SIGKILL, .lost = true, .arrived_ns = MS(1)}},
+     .n = 1,
+     .now_ms = 200,
+     .want = RANK(0)},
+    {.what = "out of memory is no order from outside",
+     .failures = {{.rank = 1, .status = SIGKILL, .oom = true, .arrived_ns = MS(1)}},
+     .n = 1,
+     .now_ms = 200,
+     .want = RANK(0)},
+
+    /* an end that looks ordered */
+    {.what = "SIGKILL from somewhere: first the wait",
+     .failures = {KILLED(0, 1000)},
+     .n = 1,
+     .now_ms = 1000,
+     .want = WAIT(100)},
+    {.what = "SIGKILL from somewhere: Slurm is asked",
+     .failures = {KILLED(0, 1000)},
+     .n = 1,
+     .now_ms = 1100,
+     .want = ASK},
+    {.what = "exit 143 after SIGTERM",
+     .failures = {{.status = EXIT(143), .arrived_ns = MS(1000)}},
+     .n = 1,
+     .now_ms = 1100,
+     .want = ASK},
+    {.what = "a failure after a signal to the step",
+     .failures = {{.status = EXIT(9), .arrived_ns = MS(1000)}},
+     .n = 1,
+     .e = {.terminated = true},
+     .now_ms = 1100,
+     .want = ASK},
+    {.what = "the answer is to come, though all nodes left",
+     .failures = {KILLED(0, 1000)},
+     .n = 1,
+     .e = {.question = PL_SLURM_ASKED, .all_left = true},
+     .now_ms = 9999,
+     .want = WAIT_EVENT},
+    {.what = "Slurm knows of nothing: the rank is the cause",
+     .failures = {KILLED(0, 1000)},
+     .n = 1,
+     .e = {.question = PL_SLURM_ANSWERED,
+           .answer = {.inferred = true, .job_runs = true, .final = true}},
+     .want = RANK(0)},
+    {.what = "the job was preempted",
+     .failures = {KILLED(0, 1000)},
+     .n = 1,
+     .e = {.question = PL_SLURM_ANSWERED, .answer = {.kind = "preempted", .final = true}},
+     .want = SLURM("preempted")},
+    {.what = "a signal, a failure, and the job runs on: the rest is ended",
+     .failures = {{.status = EXIT(143)}},
+     .n = 1,
+     .e = {.terminated = true,
+           .question = PL_SLURM_ANSWERED,
+           .answer = {.kind = "cancelled", .inferred = true, .job_runs = true, .final = true}},
+     .want = GUESS("cancelled", false)},
+    {.what = "a signal, a failure, and the job is completing",
+     .failures = {{.status = EXIT(143)}},
+     .n = 1,
+     .e = {.terminated = true,
+           .question = PL_SLURM_ANSWERED,
+           .answer = {.kind = "cancelled", .inferred = true, .final = true}},
+     .want = GUESS("cancelled", true)},
+    {.what = "Slurm is silent after a signal",
+     .failures = {{.status = SIGTERM}},
+     .n = 1,
+     .e = {.terminated = true,
+           .question = PL_SLURM_ANSWERED,
+           .answer = {.kind = "cancelled", .inferred = true, .silent = true, .final = true}},
+     .want = GUESS("cancelled", false)},
+    {.what = "scancel of the step: every rank got SIGKILL",
+     .failures = {KILLED(0, 1), KILLED(1, 2), KILLED(2, 3)},
+     .n = 3,
+     .e = {.question = PL_SLURM_ANSWERED,
+           .answer = {.inferred = true, .job_runs = true, .final = true}},
+     .want = GUESS("cancelled", false)},
+    {.what = "two of three ranks got SIGKILL",
+     .failures = {KILLED(0, 2), KILLED(1, 1)},
+     .n = 2,
+     .e = {.question = PL_SLURM_ANSWERED,
+           .answer = {.inferred = true, .job_runs = true, .final = true}},
+     .want = RANK(1)},
+    {.what = "an answer from before the failure does not count",
+     .failures = {{.status = EXIT(9), .arrived_ns = MS(1000)}},
+     .n = 1,
+     .e = {.terminated = true,
+           .question = PL_SLURM_ANSWERED,
+           .answer = {.kind = "cancelled", .inferred = true, .job_runs = true}},
+     .now_ms = 1000,
+     .want = WAIT(100)},
+    {.what = "so Slurm is asked again",
+     .failures = {{.status = EXIT(9), .arrived_ns = MS(1000)}},
+     .n = 1,
+     .e = {.terminated = true,
+           .question = PL_SLURM_ANSWERED,
+           .answer = {.kind = "cancelled", .inferred = true, .job_runs = true}},
+     .now_ms = 1100,
+     .want = ASK},
+
+    /* a signal that no rank dies of */
+    {.what = "a signal: Slurm is asked at once", .e = {.terminated = true}, .want = ASK},
+    {.what = "only a signal: the job runs on",
+     .e = {.terminated = true,
+           .question = PL_SLURM_ANSWERED,
+           .answer = {.kind = "cancelled", .inferred = true, .job_runs = true}},
+     .want = WAIT_EVENT},
+    {.what = "only a signal: one more question when all have left",
+     .e = {.terminated = true,
+           .all_left = true,
+           .question = PL_SLURM_ANSWERED,
+           .answer = {.kind = "cancelled", .inferred = true, .job_runs = true}},
+     .want = ASK},
+    {.what = "only a signal: no third question",
+     .e = {.terminated = true,
+           .all_left = true,
+           .question = PL_SLURM_ANSWERED,
+           .answer = {.kind = "cancelled", .inferred = true, .job_runs = true, .final = true}},
+     .want = END},
+    {.what = "a job that completes because its ranks left is not cancelled",
+     .e = {.terminated = true,
+           .all_left = true,
+           .question = PL_SLURM_ANSWERED,
+           .answer = {.kind = "cancelled", .inferred = true, .asked_late = true, .final = true}},
+     .want = END},
+    {.what = "ranks save and leave before the answer: cancelled",
+     .e = {.terminated = true,
+           .all_left = true,
+           .question = PL_SLURM_ANSWERED,
+           .answer = {.kind = "cancelled", .inferred = true, .final = true}},
+     .want = GUESS("cancelled", true)},
+    {.what = "preemption, while the job still runs",
+     .e = {.terminated = true,
+           .question = PL_SLURM_ANSWERED,
+           .answer = {.kind = "preempted", .job_runs = true}},
+     .want = SLURM("preempted")},
+    {.what = "time limit",
+     .e = {.terminated = true, .question = PL_SLURM_ANSWERED, .answer = {.kind = "timeout"}},
+     .want = SLURM("timeout")},
+    {.what = "Slurm is silent, and all exited 0",
+     .e = {.terminated = true,
+           .all_left = true,
+           .question = PL_SLURM_ANSWERED,
+           .answer = {.kind = "cancelled", .inferred = true, .silent = true, .final = true}},
+     .want = END},
+
+    /* after the cause */
+    {.what = "the nodes end their ranks",
+     .failures = {KILLED(0, 1000)},
+     .n = 1,
+     .e = {.has_cause = true, .terminated = true},
+     .now_ms = 9999,
+     .want = WAIT_EVENT},
+    {.what = "all nodes have ended their ranks",
+     .failures = {KILLED(0, 1000)},
+     .n = 1,
+     .e = {.has_cause = true, .all_left = true, .unstarted = 1},
+     .want = END},
+};
+
+static void test_decide_table(void **state)
+{
+    for (size_t i = 0; i < PL_COUNT(rows); i++) {
+        const struct row *row = &rows[i];
+        struct pl_evidence e = row->e;
+        struct pl_decision d;
+
+        e.failures = row->failures;
+        e.n_failures = row->n;
+        e.ntasks = 3;
+        e.unstarted = e.unstarted ? e.unstarted : -1;
+        d = pl_decide(&e, MS(row->now_ms));
+        if (d.action != row->want.action || d.root != row->want.root ||
+            (d.action == PL_DECIDE_WAIT && d.wait_ms != row->want.wait_ms) ||
+            d.inferred != row->want.inferred || d.slurm_ends != row->want.slurm_ends ||
+            !d.kind != !row->want.kind || (d.kind && strcmp(d.kind, row->want.kind) != 0))
+            fail_msg("%s: action %d, wait %d, root %d, kind %s, inferred %d, slurm_ends %d",
+                     row->what, d.action, (int)d.wait_ms, (int)d.root, d.kind ? d.kind : "-",
+                     d.inferred, d.slurm_ends);
+    }
+}
+
+static void test_answer_read(void **state)
+{
+    struct pl_slurm_answer a = pl_slurm_answer_read(NULL, 0, true);
+
+    assert_true(a.silent && a.inferred && !a.job_runs);
+    assert_string_equal(a.kind, "cancelled");
+    assert_null(pl_slurm_answer_read(NULL, 0, false).kind);
+    a = pl_slurm_answer_read("JobId=1 JobState=RUNNING Restarts=0\n", 0, false);
+    assert_true(!a.silent && a.inferred && a.job_runs);
+    assert_null(a.kind);
+    a = pl_slurm_answer_read("JobId=1 JobState=TIMEOUT Restarts=0\n", 0, true);
+    assert_true(!a.silent && !a.inferred && !a.job_runs);
+    assert_string_equal(a.kind, "timeout");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_decide_table),
+        cmocka_unit_test(test_answer_read),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
