@@ -14,6 +14,7 @@
 #define OUTPUT_MS 3000               /* for output that srun does not read */
 
 static void finish(struct pl_daemon *d);
+static void settle(struct pl_daemon *d);
 static void on_leave_limit(uv_timer_t *timer);
 
 static unsigned leave_ms(void)
@@ -22,13 +23,6 @@ static unsigned leave_ms(void)
 }
 
 /* ---- messages ---- */
-
-void pl_daemon_to_hub(struct pl_daemon *d, json_t *message)
-{
-    if (message)
-        pl_uplink_send(d->uplink, message);
-    json_decref(message);
-}
 
 static void on_grace_over(uv_timer_t *timer)
 {
@@ -49,7 +43,7 @@ void pl_daemon_end_ranks(struct pl_daemon *d, unsigned grace_ms)
     for (unsigned i = 0; i < d->n_present; i++)
         pl_rank_signal(&d->ranks[i], SIGTERM);
     uv_timer_start(&d->kill_timer, on_grace_over, grace_ms, 0);
-    pl_daemon_settle(d);
+    settle(d);
 }
 
 void pl_daemon_on_hub_lost(struct pl_daemon *d, const char *text)
@@ -69,7 +63,7 @@ void pl_daemon_on_hub_lost(struct pl_daemon *d, const char *text)
         uv_timer_start(&d->leave_timer, on_leave_limit, leave_ms() + grace_ms, 0);
     pl_daemon_end_ranks(d, grace_ms);
     pl_daemon_send_verdicts(d);
-    pl_daemon_settle(d);
+    settle(d);
 }
 
 static void on_hub_message(void *ctx, json_t *message)
@@ -99,13 +93,13 @@ static void on_hub_message(void *ctx, json_t *message)
         d->decided = true;
         pl_daemon_send_verdicts(d);
     } else if (strcmp(type, "ping") == 0) {
-        pl_daemon_to_hub(d,
-                         json_pack("{s:s, s:O, s:I}", "type", "pong", "t",
-                                   json_object_get(message, "t"), "mine", (json_int_t)pl_now_ns()));
+        pl_uplink_send_new(d->uplink, json_pack("{s:s, s:O, s:I}", "type", "pong", "t",
+                                                json_object_get(message, "t"), "mine",
+                                                (json_int_t)pl_now_ns()));
     } else if (strcmp(type, "bye_ok") == 0) {
         d->bye_ok = true;
     }
-    pl_daemon_settle(d);
+    settle(d);
 }
 
 /* ---- the end ---- */
@@ -133,7 +127,7 @@ static void on_leave_limit(uv_timer_t *timer)
     pl_log_debug("daemon", "leaving after the limit");
     d->waited = true;
     if (d->held)
-        pl_daemon_settle(d);
+        settle(d);
     else
         finish(d);
 }
@@ -147,7 +141,8 @@ static bool all_ended(const struct pl_daemon *d)
            (d->owner_gone && (d->step.plugin || d->state != PL_DAEMON_FAILED));
 }
 
-void pl_daemon_settle(struct pl_daemon *d)
+/* Takes the next step towards the end, if there is nothing left to wait for. */
+static void settle(struct pl_daemon *d)
 {
     if (d->finished || !all_ended(d))
         return;
@@ -156,9 +151,9 @@ void pl_daemon_settle(struct pl_daemon *d)
     if (!d->bye_sent) {
         d->bye_sent = true;
         if (d->step.plugin)
-            pl_daemon_clean_up(&d->step);
+            pl_daemon_kill_orphans(&d->step);
         pl_daemon_send_metrics(d);
-        pl_daemon_to_hub(d, json_pack("{s:s}", "type", "bye"));
+        pl_uplink_send_new(d->uplink, json_pack("{s:s}", "type", "bye"));
     }
     if (d->held)
         return; /* the hub stays for the other nodes, for hours perhaps */
@@ -196,6 +191,7 @@ static void finish(struct pl_daemon *d)
     close_handle((uv_handle_t *)&d->tick);
     close_handle((uv_handle_t *)&d->kill_timer);
     close_handle((uv_handle_t *)&d->leave_timer);
+    close_handle((uv_handle_t *)&d->changed);
     if (d->on_finished)
         d->on_finished(d->ctx);
 }
@@ -203,7 +199,7 @@ static void finish(struct pl_daemon *d)
 void pl_daemon_release(struct pl_daemon *d)
 {
     d->held = false;
-    pl_daemon_settle(d);
+    settle(d);
 }
 
 /* ---- the owner ---- */
@@ -219,7 +215,7 @@ static void owner_gone(struct pl_daemon *d)
             pl_rank_ended(&d->ranks[i], SIGKILL, pl_now_ns());
     if (!d->step.plugin && d->n_ended < d->n_present) /* plrun of local rank 0 was killed */
         pl_daemon_end_ranks(d, pl_slurm_step_env_ms("PLUME_KILL_GRACE", 5000));
-    pl_daemon_settle(d);
+    settle(d);
     if (d->step.plugin && d->held) {
         static const char busy[] = "{\"type\":\"busy\"}\n";
 
@@ -321,6 +317,11 @@ static int load_rules(struct pl_daemon *d, struct pl_error *err)
     return r;
 }
 
+static void on_changed(uv_async_t *changed)
+{
+    settle(changed->data);
+}
+
 static void start_timer(struct pl_daemon *d, uv_timer_t *timer)
 {
     uv_timer_init(d->loop, timer);
@@ -342,6 +343,10 @@ int pl_daemon_init(struct pl_daemon *d, uv_loop_t *loop, int control_fd, struct 
     start_timer(d, &d->tick);
     start_timer(d, &d->kill_timer);
     start_timer(d, &d->leave_timer);
+    r = uv_async_init(loop, &d->changed, on_changed);
+    if (r < 0)
+        return pl_error_set(err, r, "cannot make a wake-up: %s", uv_strerror(r));
+    d->changed.data = d;
     r = load_rules(d, err);
     if (r == 0)
         r = pl_daemon_listen(d, err);

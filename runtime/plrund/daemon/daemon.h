@@ -31,6 +31,7 @@ struct pl_rank_conn {
     struct pl_daemon *daemon;
     struct pl_rank *rank; /* set by its hello */
     uv_poll_t poll;
+    uv_poll_cb on_event;
     int fd;
     struct pl_buf in, out;
     int fds[4];
@@ -43,10 +44,10 @@ struct pl_rank_conn {
 struct pl_rank {
     struct pl_daemon *daemon;
     unsigned rank, local_rank;
-    struct pl_rank_conn *starter;      /* NULL once it is gone */
+    struct pl_rank_conn *starter;      /* NULL after it has closed */
     bool present, guarded, world_sent; /* guarded: plrun reports its end and ends it for us */
     bool running, ended, killed, verdict_due; /* killed: we sent a signal first */
-    int status;                               /* wait status, once ended */
+    int status;                               /* wait status, valid if ended */
     pid_t pid;                                /* of its starter, then its own */
     int pidfd;                                /* only if nobody guards it */
     struct pl_capture *out, *err;
@@ -93,6 +94,7 @@ struct pl_daemon {
     uint64_t tick_ns;          /* time of the last tick */
     uv_timer_t kill_timer;     /* from SIGTERM to SIGKILL */
     uv_timer_t leave_timer;
+    uv_async_t changed; /* pl_daemon_changed() */
 };
 
 /* daemon.c: life of the daemon, in this loop. init reads the step and the secret; after a failure
@@ -106,9 +108,6 @@ void pl_daemon_finish(struct pl_daemon *d);
 /* The process has no other work any more: d->held ends. */
 void pl_daemon_release(struct pl_daemon *d);
 
-/* Sends a message to the hub; a new reference, consumed. */
-void pl_daemon_to_hub(struct pl_daemon *d, json_t *message);
-
 /* No hub can be had, or it is lost: refuses the ranks that wait, with this text, and ends others.
  */
 void pl_daemon_on_hub_lost(struct pl_daemon *d, const char *text);
@@ -116,48 +115,58 @@ void pl_daemon_on_hub_lost(struct pl_daemon *d, const char *text);
 /* Ends the running ranks: SIGTERM now, SIGKILL after grace_ms. */
 void pl_daemon_end_ranks(struct pl_daemon *d, unsigned grace_ms);
 
-/* Takes the next step towards the end, if there is nothing left to wait for. */
-void pl_daemon_settle(struct pl_daemon *d);
+/* A rank, a connection or a stream has ended: from the loop, the daemon finds out if it may leave.
+ */
+static inline void pl_daemon_changed(struct pl_daemon *d)
+{
+    uv_async_send(&d->changed);
+}
 
-/* daemon_conn.c: the rank socket, and lines in and out. */
+/* daemon_conn.c: the rank socket, and lines in. */
 int pl_daemon_listen(struct pl_daemon *d, struct pl_error *err);
 /* Takes connections (again), after descriptors had run out. */
 void pl_daemon_accept(struct pl_daemon *d);
 /* Closes the socket, all connections and all captures. */
 void pl_daemon_close_ranks(struct pl_daemon *d);
 void pl_daemon_forward_exchange(struct pl_daemon *d, json_t *message);
-/* Never block; skipped where c is NULL or closing. The second consumes a new reference. */
+
+/* rank_conn.c: sending on a connection. It never blocks, and skips NULL and closing connections;
+ * send_new consumes a new reference. */
 void pl_rank_conn_send(struct pl_rank_conn *c, json_t *message);
 void pl_rank_conn_send_new(struct pl_rank_conn *c, json_t *message);
+/* Writes what is queued, and waits for events again. */
+void pl_rank_conn_flush(struct pl_rank_conn *c);
+/* Closes the connection and frees it later. */
+void pl_rank_conn_close(struct pl_rank_conn *c);
 
-/* daemon_rank.c: the ranks, and what they and their starters say. */
-/* A connection's first line. -EPROTO (no hello of this protocol), -EEXIST (the rank has said
- * hello), -ENOENT and -ERANGE (not a rank of this node): the connection is to be closed. */
+/* daemon_rank.c: the ranks, and the messages of ranks and starters. */
+/* Handles a connection's first line. -EPROTO (no hello of this protocol), -EEXIST (the rank has
+ * said hello), -ENOENT and -ERANGE (not a rank of this node): the connection is to be closed. */
 int pl_rank_hello(struct pl_rank_conn *c, json_t *message);
-/* A later line; false if its type is not known. */
+/* Handles a later line; false if its type is not known. */
 bool pl_rank_message(struct pl_rank *rank, json_t *message);
-/* A message on the control socket that names a rank (the plugin's spawned and exited). */
+/* Handles a message on the control socket that names a rank (the plugin's spawned and exited). */
 void pl_daemon_control_message(struct pl_daemon *d, json_t *message);
 struct pl_rank *pl_daemon_find_rank(struct pl_daemon *d, unsigned rank);
 void pl_daemon_send_world(struct pl_daemon *d);
 void pl_daemon_refuse_all(struct pl_daemon *d);
 void pl_daemon_send_metrics(struct pl_daemon *d);
 void pl_daemon_send_verdicts(struct pl_daemon *d);
-/* Shows those who guard ranks, and our owner, that we live. */
+/* Shows the guards of ranks, and our owner, that the daemon lives. */
 void pl_daemon_beat(struct pl_daemon *d);
 void pl_rank_signal(struct pl_rank *rank, int signal);
 /* at_ns: CLOCK_MONOTONIC of the end. */
 void pl_rank_ended(struct pl_rank *rank, int status, uint64_t at_ns);
 
-/* daemon_clean.c: what ranks left behind, under the plugin (plrun empties its own). */
-void pl_daemon_clean_up(const struct pl_slurm_step *step);
-/* Processes of this job's cgroup that the kernel ended for want of memory; -1 where unknown. */
+/* daemon_clean.c: ends the processes that ranks left, under the plugin (else plrun does). */
+void pl_daemon_kill_orphans(const struct pl_slurm_step *step);
+/* Processes of this job's cgroup that the kernel killed for lack of memory; -1 = unknown. */
 int64_t pl_daemon_oom_kills(void);
 
-/* daemon_gpu.c: what GPUs do, where the step has some. The process that watches them is
- * gpu_watch.h's. start does nothing on other nodes, and cannot fail: a step runs without. */
+/* daemon_gpu.c: reports the step's GPUs, which a process of their own watches (gpu_watch.h). start
+ * does nothing on nodes without GPUs, and cannot fail: a step runs without reports. */
 void pl_daemon_gpu_start(struct pl_daemon *d);
-/* Takes what is there already, so that it is known before what follows (a rank's end). */
+/* Reports what the process has written so far: before a rank's end, which it may explain. */
 void pl_daemon_gpu_drain(struct pl_daemon *d);
 /* Ends the process; the rest is freed in the loop. */
 void pl_daemon_gpu_close(struct pl_daemon *d);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What ranks left behind, and what the kernel ended for want of memory. */
+/* Orphans of ranks, and processes that the kernel killed for lack of memory. */
 #include "common/base/buf.h"
 #include "common/base/fs.h"
 #include "common/base/log.h"
@@ -15,7 +15,7 @@
 
 #define ENVIRON_MAX ((size_t)4 * 1024 * 1024)
 
-/* True where the block of NUL-ended entries has this one. */
+/* True if the block of NUL-ended entries has this one. */
 static bool has_entry(const char *block, size_t len, const char *entry)
 {
     size_t want = strlen(entry);
@@ -26,8 +26,8 @@ static bool has_entry(const char *block, size_t len, const char *entry)
     return false;
 }
 
-/* /proc files have no size, so pl_file_read() would do; but it wants regular files and a limit, and
- * a process may go away in the middle. */
+/* pl_file_read() takes regular files only, and reports an error for a process that ends meanwhile.
+ */
 static int read_environ(int dir_fd, const char *pid, struct pl_buf *ret)
 {
     char path[64];
@@ -49,9 +49,9 @@ static int read_environ(int dir_fd, const char *pid, struct pl_buf *ret)
     return n < 0 ? -errno : 0;
 }
 
-/* A rank's process or its heir: ours, with this job, step and node in its environment (marks), and
- * a task (Slurm's own helpers carry no SLURM_PROCID). */
-static bool is_left_over(const char marks[3][64], int proc, const char *pid, struct pl_buf *env)
+/* A rank's process or a descendant: it has our user, this job, step and node in its environment
+ * (marks), and SLURM_PROCID, which Slurm's own helpers do not have. */
+static bool is_orphan(const char marks[3][64], int proc, const char *pid, struct pl_buf *env)
 {
     struct stat st;
 
@@ -64,7 +64,7 @@ static bool is_left_over(const char marks[3][64], int proc, const char *pid, str
     return true;
 }
 
-void pl_daemon_clean_up(const struct pl_slurm_step *step)
+void pl_daemon_kill_orphans(const struct pl_slurm_step *step)
 {
     _cleanup_(pl_buf_finish) struct pl_buf env = {0};
     DIR *dir = opendir("/proc");
@@ -80,14 +80,14 @@ void pl_daemon_clean_up(const struct pl_slurm_step *step)
         int fd;
 
         if (pl_parse_int(e->d_name, 2, INT32_MAX, &pid, NULL) < 0 || pid == getpid() ||
-            !is_left_over(marks, dirfd(dir), e->d_name, &env))
+            !is_orphan(marks, dirfd(dir), e->d_name, &env))
             continue;
-        /* By descriptor, checked again: never another process that got the number meanwhile. */
+        /* By descriptor, and checked again: pids are reused. */
         fd = (int)syscall(SYS_pidfd_open, (pid_t)pid, 0);
         if (fd < 0)
             continue;
-        if (is_left_over(marks, dirfd(dir), e->d_name, &env)) {
-            pl_log_info("child", "ending process %d, left behind by the step", (int)pid);
+        if (is_orphan(marks, dirfd(dir), e->d_name, &env)) {
+            pl_log_info("child", "ending process %d, an orphan of the step", (int)pid);
             syscall(SYS_pidfd_send_signal, fd, SIGKILL, NULL, 0);
         }
         close(fd);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* The rank socket: accepting, lines in, lines out. daemon_rank.c handles the messages. */
+/* The rank socket: accepting, and lines in. daemon_rank.c handles the messages. */
 #include "common/base/fs.h"
 #include "common/base/log.h"
 #include "common/proto/json.h"
@@ -12,76 +12,6 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
-
-#define OUT_MAX ((size_t)4 * 1024 * 1024) /* unread bytes at which a program is cut off */
-
-static void conn_event(uv_poll_t *poll, int status, int events);
-
-/* ---- connections ---- */
-
-static void conn_free(uv_handle_t *handle)
-{
-    struct pl_rank_conn *c = handle->data;
-
-    close(c->fd);
-    for (size_t i = 0; i < c->n_fds; i++)
-        close(c->fds[i]);
-    pl_buf_finish(&c->in);
-    pl_buf_finish(&c->out);
-    free(c);
-}
-
-static void conn_close(struct pl_rank_conn *c)
-{
-    struct pl_rank_conn **p = &c->daemon->conns;
-
-    if (c->closing)
-        return;
-    c->closing = true;
-    while (*p && *p != c)
-        p = &(*p)->next;
-    if (*p)
-        *p = c->next;
-    if (c->rank && c->rank->starter == c)
-        c->rank->starter = NULL;
-    uv_poll_stop(&c->poll);
-    uv_close((uv_handle_t *)&c->poll, conn_free);
-}
-
-static void conn_flush(struct pl_rank_conn *c)
-{
-    while (c->out.len) {
-        ssize_t n = send(c->fd, c->out.data, c->out.len, MSG_NOSIGNAL | MSG_DONTWAIT);
-
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n < 0)
-            break; /* full: goes on when writable; broken: the next read reports it */
-        pl_buf_consume(&c->out, (size_t)n);
-    }
-    if (!c->closing)
-        uv_poll_start(&c->poll, UV_READABLE | (c->out.len ? UV_WRITABLE : 0), conn_event);
-}
-
-void pl_rank_conn_send(struct pl_rank_conn *c, json_t *message)
-{
-    if (!c || c->closing || !message)
-        return;
-    if (c->out.len > OUT_MAX) {
-        pl_log_warn("net", "a program of rank %u does not read: cut off",
-                    c->rank ? c->rank->rank : 0);
-        shutdown(c->fd, SHUT_RDWR);
-        return;
-    }
-    pl_json_dump_line(message, &c->out);
-    conn_flush(c);
-}
-
-void pl_rank_conn_send_new(struct pl_rank_conn *c, json_t *message)
-{
-    pl_rank_conn_send(c, message);
-    json_decref(message);
-}
 
 void pl_daemon_forward_exchange(struct pl_daemon *d, json_t *message)
 {
@@ -119,7 +49,7 @@ static void conn_line(struct pl_rank_conn *c, const char *line, size_t len)
     if (r < 0) {
         pl_log_debug("net", "bad line from a rank: %s", pl_error_text(&err));
         send_error(c, pl_error_text(&err));
-        conn_close(c);
+        pl_rank_conn_close(c);
     }
 }
 
@@ -129,15 +59,15 @@ static void conn_gone(struct pl_rank_conn *c)
     struct pl_rank *rank = c->rank;
     bool guard = c->starter && rank && rank->starter == c && rank->guarded;
 
-    conn_close(c);
+    pl_rank_conn_close(c);
     if (guard && !rank->running && !rank->ended && rank->daemon->refusal) {
         rank->ended = true; /* refused: its starter has left */
         rank->daemon->n_ended++;
-        pl_daemon_settle(rank->daemon);
+        pl_daemon_changed(rank->daemon);
     } else if (guard && !rank->ended)
         pl_rank_ended(rank, SIGKILL, pl_now_ns());
     else if (rank)
-        pl_daemon_settle(rank->daemon);
+        pl_daemon_changed(rank->daemon);
 }
 
 static void conn_event(uv_poll_t *poll, int status, int events)
@@ -150,7 +80,7 @@ static void conn_event(uv_poll_t *poll, int status, int events)
     char *newline;
 
     if (events & UV_WRITABLE)
-        conn_flush(c);
+        pl_rank_conn_flush(c);
     if (!(events & (UV_READABLE | UV_DISCONNECT)) && status == 0)
         return;
     n = pl_recv_fds(c->fd, data, sizeof(data), fds, PL_COUNT(fds), &n_fds);
@@ -175,7 +105,7 @@ static void conn_event(uv_poll_t *poll, int status, int events)
     }
     if (!c->closing && c->in.len > PL_RANK_LINE_MAX) {
         pl_log_debug("net", "overlong line from a rank");
-        conn_close(c);
+        pl_rank_conn_close(c);
     }
 }
 
@@ -207,7 +137,8 @@ static void on_accept(uv_poll_t *poll, int status, int events)
     c->born_ns = pl_now_ns();
     c->next = d->conns;
     d->conns = c;
-    uv_poll_start(&c->poll, UV_READABLE, conn_event);
+    c->on_event = conn_event;
+    pl_rank_conn_flush(c);
 }
 
 void pl_daemon_accept(struct pl_daemon *d)
@@ -268,7 +199,7 @@ void pl_daemon_close_ranks(struct pl_daemon *d)
     if (d->listener.data && !uv_is_closing((uv_handle_t *)&d->listener))
         uv_close((uv_handle_t *)&d->listener, NULL);
     while (d->conns)
-        conn_close(d->conns);
+        pl_rank_conn_close(d->conns);
     for (unsigned i = 0; i < d->n_present; i++) {
         pl_capture_close(PL_TAKE(d->ranks[i].out));
         pl_capture_close(PL_TAKE(d->ranks[i].err));

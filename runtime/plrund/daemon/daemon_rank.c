@@ -248,8 +248,8 @@ void pl_daemon_send_metrics(struct pl_daemon *d)
                        }));
     }
     if (json_array_size(items))
-        pl_daemon_to_hub(d, pl_msg_new(&(struct pl_msg){.type = PL_MSG_NODE_METRICS,
-                                                        .node_metrics.items = items}));
+        pl_uplink_send_new(d->uplink, pl_msg_new(&(struct pl_msg){.type = PL_MSG_NODE_METRICS,
+                                                                  .node_metrics.items = items}));
 }
 
 static void rank_started(struct pl_rank *rank, int64_t pid)
@@ -262,8 +262,8 @@ static void rank_started(struct pl_rank *rank, int64_t pid)
     rank->running = true;
     if (!rank->guarded) /* the daemon ends it, by descriptor: pids are reused */
         rank->pidfd = (int)syscall(SYS_pidfd_open, rank->pid, 0);
-    pl_daemon_to_hub(d, pl_msg_new(&(struct pl_msg){.type = PL_MSG_NODE_STARTED,
-                                                    .node_started = {rank->rank, pid}}));
+    pl_uplink_send_new(d->uplink, pl_msg_new(&(struct pl_msg){.type = PL_MSG_NODE_STARTED,
+                                                              .node_started = {rank->rank, pid}}));
     if (d->teardown) /* it has missed the signal, and maybe the grace too */
         pl_rank_signal(rank, uv_is_active((uv_handle_t *)&d->kill_timer) ? SIGTERM : SIGKILL);
 }
@@ -300,20 +300,21 @@ void pl_rank_ended(struct pl_rank *rank, int status, uint64_t at_ns)
         oom = pl_daemon_oom_kills();
     pl_daemon_send_metrics(d);
     pl_daemon_gpu_drain(d);
-    pl_daemon_to_hub(d, pl_msg_new(&(struct pl_msg){
-                            .type = PL_MSG_NODE_EXITED,
-                            .node_exited = {.rank = rank->rank,
-                                            .status = status,
-                                            .at_ns = (int64_t)at_ns,
-                                            .killed = rank->killed,
-                                            .oom = d->oom_kills >= 0 && oom > d->oom_kills,
-                                            .text = text ? text : ""},
-                        }));
+    pl_uplink_send_new(d->uplink,
+                       pl_msg_new(&(struct pl_msg){
+                           .type = PL_MSG_NODE_EXITED,
+                           .node_exited = {.rank = rank->rank,
+                                           .status = status,
+                                           .at_ns = (int64_t)at_ns,
+                                           .killed = rank->killed,
+                                           .oom = d->oom_kills >= 0 && oom > d->oom_kills,
+                                           .text = text ? text : ""},
+                       }));
     if (oom > d->oom_kills)
         d->oom_kills = oom;
-    d->n_ended++; /* now, since draining may settle the daemon and bye comes last */
+    d->n_ended++;
     pl_daemon_send_verdicts(d);
-    pl_daemon_settle(d);
+    pl_daemon_changed(d);
 }
 
 /* A message about a rank, from its connection or, under the plugin, from the control socket. */
@@ -334,23 +335,24 @@ static void on_message(struct pl_rank *rank, const struct pl_msg *m)
                                                             : (uint64_t)m->rank_exited.at_ns);
         break;
     case PL_MSG_RANK_FACT:
-        pl_daemon_to_hub(d, pl_msg_new(&(struct pl_msg){
-                                .type = PL_MSG_NODE_FACT,
-                                .node_fact = {m->rank_fact.key, m->rank_fact.value, rank->rank},
-                            }));
+        pl_uplink_send_new(d->uplink,
+                           pl_msg_new(&(struct pl_msg){
+                               .type = PL_MSG_NODE_FACT,
+                               .node_fact = {m->rank_fact.key, m->rank_fact.value, rank->rank},
+                           }));
         break;
     case PL_MSG_RANK_EXCHANGE:
-        pl_daemon_to_hub(
-            d, pl_msg_new(&(struct pl_msg){
-                   .type = PL_MSG_NODE_EXCHANGE,
-                   .node_exchange = {m->rank_exchange.name, m->rank_exchange.value, rank->rank},
-               }));
+        pl_uplink_send_new(d->uplink, pl_msg_new(&(struct pl_msg){
+                                          .type = PL_MSG_NODE_EXCHANGE,
+                                          .node_exchange = {m->rank_exchange.name,
+                                                            m->rank_exchange.value, rank->rank},
+                                      }));
         break;
     case PL_MSG_RANK_SIGNALLED:
-        pl_daemon_to_hub(d, pl_msg_new(&(struct pl_msg){
-                                .type = PL_MSG_NODE_SIGNALLED,
-                                .node_signalled.signal = m->rank_signalled.signal,
-                            }));
+        pl_uplink_send_new(d->uplink, pl_msg_new(&(struct pl_msg){
+                                          .type = PL_MSG_NODE_SIGNALLED,
+                                          .node_signalled.signal = m->rank_signalled.signal,
+                                      }));
         break;
     default:
         break;
@@ -417,7 +419,7 @@ static void on_done(void *ctx)
 {
     struct pl_rank *rank = ctx;
 
-    pl_daemon_settle(rank->daemon);
+    pl_daemon_changed(rank->daemon);
 }
 
 static void take_streams(struct pl_rank *rank, struct pl_rank_conn *c)

@@ -340,7 +340,7 @@ int pl_uplink_search(struct pl_uplink *u, struct pl_error *err)
 
 void pl_uplink_send(struct pl_uplink *u, json_t *message)
 {
-    if (!u)
+    if (!u || !message)
         return;
     if (!u->wire) {
         if (!u->lost && json_array_size(u->queue) < QUEUE_MAX)
@@ -353,13 +353,16 @@ void pl_uplink_send(struct pl_uplink *u, json_t *message)
         pl_hub_conn_send(u->wire, message);
 }
 
+void pl_uplink_send_new(struct pl_uplink *u, json_t *message)
+{
+    pl_uplink_send(u, message);
+    json_decref(message);
+}
+
 void pl_uplink_beat(struct pl_uplink *u)
 {
-    json_t *beat = u && u->wire ? json_pack("{s:s}", "type", "beat") : NULL;
-
-    if (beat)
-        pl_uplink_send(u, beat);
-    json_decref(beat);
+    if (u && u->wire)
+        pl_uplink_send_new(u, json_pack("{s:s}", "type", "beat"));
 }
 
 void pl_uplink_reset_silence(struct pl_uplink *u)

@@ -30,8 +30,9 @@ int pl_uplink_create(uv_loop_t *loop,
 void pl_uplink_use(struct pl_uplink *u, struct pl_hub_conn *own_hub);
 int pl_uplink_search(struct pl_uplink *u, struct pl_error *err);
 
-/* The message is borrowed. These functions do nothing with NULL. */
+/* Sends a message (borrowed; send_new consumes a new reference). These functions skip NULL. */
 void pl_uplink_send(struct pl_uplink *u, json_t *message);
+void pl_uplink_send_new(struct pl_uplink *u, json_t *message);
 /* Shows the hub that we live, and finds out that the hub is gone. */
 void pl_uplink_beat(struct pl_uplink *u);
 /* Counts the hub's silence from now on: this process could not listen (the job was suspended). */
