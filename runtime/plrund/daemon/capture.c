@@ -17,14 +17,14 @@
 #define TAIL_LINES 20
 
 struct pl_capture {
-    uv_poll_t in, out; /* `out` only where the real descriptor can say that it is full */
+    uv_poll_t in, out; /* `out` only if the real descriptor can be polled */
     int read_fd, real_fd, file_fd;
     const struct pl_metric_rule *rules;
     size_t n_rules;
     const struct pl_capture_ops *ops;
     void *ctx;
     struct pl_buf pending; /* for real_fd */
-    struct pl_buf tail;    /* up to twice TAIL_BYTES, cut now and then */
+    struct pl_buf tail;    /* up to twice TAIL_BYTES */
     struct pl_buf line;
     bool real_is_socket;
     bool eof, told, closing, released, out_ready;
@@ -81,7 +81,7 @@ static void keep_tail(struct pl_capture *c, const char *data, size_t len)
         pl_buf_consume(&c->tail, c->tail.len - TAIL_BYTES);
 }
 
-/* Writes without waiting: sockets are asked so each time, other descriptors are set so. */
+/* Writes without blocking: by a flag of each call for sockets, by O_NONBLOCK for others. */
 static ssize_t write_some(const struct pl_capture *c)
 {
     if (c->real_is_socket)
@@ -120,7 +120,7 @@ static void accept_data(struct pl_capture *c, const char *data, size_t len)
     write_real(c);
 }
 
-/* Reads once. False at the end of the stream or where nothing is there. */
+/* Reads once. False at the end of the stream, or if there is nothing to read. */
 static bool read_some(struct pl_capture *c)
 {
     char data[65536];
@@ -209,8 +209,8 @@ static void on_event(uv_poll_t *poll, int status, int events)
     update(c);
 }
 
-/* The real stream must not make us wait, but its open file is shared with others of the task, who
- * do not expect EAGAIN: a pipe is opened anew for ourselves. */
+/* The real stream must not block us, but the task's other processes share its open file and do not
+ * expect EAGAIN: so a pipe is opened again, for us alone. */
 static void own_stream(struct pl_capture *c)
 {
     char path[32];
@@ -270,9 +270,9 @@ int pl_capture_create(uv_loop_t *loop,
     c->in.data = c;
     c->handles = 1;
     flags = fcntl(real_fd, F_GETFL);
-    /* Regular files and /dev/null cannot be waited for, and never need it. */
+    /* Regular files and /dev/null cannot be polled, and never block. */
     if (uv_poll_init(loop, &c->out, real_fd) == 0) {
-        if (c->real_is_socket) /* libuv has set O_NONBLOCK, for all who share it */
+        if (c->real_is_socket) /* libuv has set O_NONBLOCK for every process that shares it */
             fcntl(real_fd, F_SETFL, flags);
         c->out.data = c;
         c->out_ready = true;
@@ -304,7 +304,7 @@ void pl_capture_drain(struct pl_capture *c)
 {
     if (!c || c->closing || c->released)
         return;
-    /* No more than a pipe holds: what the rank left behind may write for ever. */
+    /* At most what a pipe holds: an orphan of the rank may write for ever. */
     for (int i = 0; i < DRAIN_READS && !c->eof && read_some(c); i++)
         ;
     update(c);

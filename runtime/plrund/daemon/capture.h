@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* One output stream of a rank: a pipe is copied to the rank's own file and to where the stream went
- * before (srun, or Slurm's output file), its last lines are kept, and metrics are found in it.
+/* One output stream of a rank: copies a pipe to the rank's own file and to the stream's first
+ * target (srun, or Slurm's output file), keeps its last lines, and finds metrics in it.
  *
- * Back-pressure: where srun is slow, reading stops, so the rank waits as it would without us. */
+ * Back-pressure: if srun is slow, reading stops, so the rank waits as it would without us. */
 #ifndef PL_RUNTIME_PLRUND_DAEMON_CAPTURE_H
 #define PL_RUNTIME_PLRUND_DAEMON_CAPTURE_H
 
@@ -14,9 +14,9 @@
 struct pl_capture;
 
 struct pl_capture_ops {
-    /* A metric was found on a line. */
+    /* A line holds a metric. */
     void (*metric)(void *ctx, const char *name, double value);
-    /* The stream ended and everything was passed on. */
+    /* The stream ended, and everything is copied. */
     void (*done)(void *ctx);
 };
 
@@ -30,11 +30,11 @@ int pl_capture_create(uv_loop_t *loop,
                       void *ctx,
                       struct pl_capture **ret);
 
-/* Opens the rank's own file (made, emptied); its folders are made where they are missing. Without
- * a file the stream is still passed on. */
+/* Creates or empties the rank's own file, and creates missing folders. Without a file the stream is
+ * still copied to its target. */
 int pl_capture_open_file(struct pl_capture *c, const char *path, struct pl_error *err);
 
-/* Takes everything that is in the pipe now: a dead rank's last words. */
+/* Reads everything that is in the pipe now: the last lines of a rank that has ended. */
 void pl_capture_drain(struct pl_capture *c);
 
 /* The last lines (at most 20, 4 KiB) as valid UTF-8; caller frees. NULL when out of memory. */

@@ -85,8 +85,8 @@ static bool listed(const char *list, unsigned index)
     return false;
 }
 
-/* Where Slurm shuts devices away, the driver shows the step's own only, with numbers from 0;
- * elsewhere all of them are there, and the list says which are ours. */
+/* If Slurm constrains devices, the driver shows the step's own only, with numbers from 0; else it
+ * shows all of the node, and Slurm's list names ours. */
 static void choose(struct watch *w)
 {
     const char *list = getenv("SLURM_STEP_GPUS"), *on_node = getenv("SLURM_GPUS_ON_NODE");
@@ -330,7 +330,7 @@ static int wait_for_event(struct watch *w, uint64_t due_ns, struct pl_nvml_event
         r = w->nvml.wait(w->set, ret, (unsigned)left_ms);
         if (r == PL_NVML_SUCCESS || r == PL_NVML_TIMEOUT)
             return r == PL_NVML_SUCCESS;
-        w->set = NULL; /* a lost GPU ends all waiting: only the clock is left */
+        w->set = NULL; /* a lost GPU ends every wait: only the clock is left */
     }
     return poll(&p, 1, left_ms) > 0 ? -EPIPE : 0;
 }

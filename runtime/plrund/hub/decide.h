@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* What ended the attempt: a pure function from the evidence to the hub's next step. It does no I/O,
- * reads no clock and keeps no state; equal evidence gives an equal decision.
+/* The cause of the attempt's end: a pure function from the evidence to the hub's next step. It does
+ * no I/O, reads no clock and keeps no state; equal evidence gives an equal decision.
  *
  *   no failure:  signal from outside --> ASK_SLURM --answer--> CAUSE, or WAIT until all nodes left
  *                all nodes left --> LAUNCH if a rank did not start, else END

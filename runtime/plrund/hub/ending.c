@@ -22,8 +22,7 @@ static void consider(struct pl_hub *hub);
 
 /* ---- the evidence ---- */
 
-/* A node that has not joined is waited for until the launch limit: it needs to hear of the refusal.
- */
+/* A node that has not joined is waited for until the launch limit: it must get the refusal. */
 static bool all_left(const struct pl_hub *hub)
 {
     bool waiting = uv_is_active((const uv_handle_t *)&hub->launch_timer);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* All-gather of short strings: each rank gives a value under a name; when all have, all get them.
- */
+/* All-gather of short strings: each rank gives a value for a name; after the last one all ranks get
+ * all values. */
 #include "common/proto/json.h"
 #include "runtime/plrund/hub/hub_private.h"
 

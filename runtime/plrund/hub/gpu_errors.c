@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* What nodes say of their GPUs: samples go to the state and to metrics.jsonl, errors to the log and
- * beside the failure that they explain. */
+/* GPU reports of nodes: samples go to the state and to metrics.jsonl, errors to the event log and
+ * to the failure that they explain. */
 #include "common/proto/json.h"
 #include "runtime/plrund/hub/hub_private.h"
 
@@ -9,8 +9,8 @@
 #define GPUS_MAX 64
 #define KEPT_MAX 64           /* errors that may explain a failure, of all nodes */
 #define LOGGED_MAX 1000       /* errors in the log */
-#define BEFORE_NS 60000000000 /* programs notice late: at their next use of the GPU */
-#define AFTER_NS 2000000000   /* the driver tells late: its error report comes before the Xid */
+#define BEFORE_NS 60000000000 /* a program notices late: at its next use of the GPU */
+#define AFTER_NS 2000000000   /* the driver reports late: the program fails before the Xid */
 
 static void on_error(struct pl_hub *hub, unsigned node_id, json_t *message)
 {
@@ -61,7 +61,7 @@ static bool concerns(json_t *event, const struct pl_failure *f)
     json_array_foreach (ranks, i, rank)
         if (json_integer_value(rank) == (json_int_t)f->rank)
             return true;
-    return json_array_size(ranks) == 0; /* nobody knows who used it */
+    return json_array_size(ranks) == 0; /* its users are not known */
 }
 
 json_t *pl_hub_gpu_error(struct pl_hub *hub, const struct pl_failure *f)

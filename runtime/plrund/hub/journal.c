@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What the hub writes: events.jsonl and metrics.jsonl (appended), status.json and result.json. */
+/* The attempt's files: events.jsonl and metrics.jsonl (appended), status.json and result.json. */
 #include "common/base/fs.h"
 #include "common/base/log.h"
 #include "common/base/utf8.h"
@@ -46,7 +46,7 @@ static int make_step_run(struct pl_hub *hub, char **ret_dir, struct pl_error *er
     if (r < 0)
         return r;
     r = -EEXIST;
-    for (unsigned n = 0; r == -EEXIST && n < 10000; n++) { /* job numbers come again */
+    for (unsigned n = 0; r == -EEXIST && n < 10000; n++) { /* Slurm reuses job numbers */
         free(id);
         free(dir);
         id = n ? pl_strf("%s.%s~%u", s->id.job, s->id.step, n)
@@ -59,7 +59,7 @@ static int make_step_run(struct pl_hub *hub, char **ret_dir, struct pl_error *er
     }
     if (r < 0)
         return r;
-    key = pl_path_join(dir, "key"); /* the step's secret, so that plstat reads it as any run's */
+    key = pl_path_join(dir, "key"); /* the step's secret, at the same place as any run's */
     if (!key)
         return pl_error_set(err, -ENOMEM, "out of memory");
     unlink(key);
@@ -98,7 +98,7 @@ static json_t *attempt_event(struct pl_hub *hub)
         pl_run_sweep(hub->run), "trial", (int)s->trial, "attempt", (int)s->attempt, "world_size",
         (int)s->ntasks, "state", "waiting", "started", hub->started);
 
-    if (event && s->run_dir) /* of other steps only their ranks know */
+    if (event && s->run_dir) /* a step outside a sweep may start any program */
         json_object_set_new(event, "program", program_json(hub));
     return event;
 }

@@ -46,7 +46,7 @@ static void on_closed(struct pl_hub_conn *wire, const struct pl_error *err)
     int64_t node_id = peer->node_id;
 
     if (err->code == -EACCES)
-        pl_log_warn("net", "a peer was refused: %s", pl_error_text(err));
+        pl_log_warn("net", "refused a peer: %s", pl_error_text(err));
     forget(peer);
     if (node_id >= 0)
         hub->node_ops->lost(hub, (unsigned)node_id);
