@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "common/base/fs.h"
+#include "tests/lib/tmpdir.h"
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -17,17 +18,12 @@ static char top[64];
 static int make_top(void **state)
 {
     umask(022);
-    snprintf(top, sizeof(top), "/tmp/plume-test-fs-XXXXXX");
-    return !mkdtemp(top) || chdir(top) < 0;
+    return tmpdir_make(top, sizeof(top)) < 0 || chdir(top) < 0;
 }
 
 static int remove_top(void **state)
 {
-    pid_t pid = fork();
-
-    if (pid == 0)
-        execlp("rm", "rm", "-rf", top, (char *)NULL);
-    return chdir("/") < 0 || waitpid(pid, NULL, 0) != pid;
+    return chdir("/") < 0 || tmpdir_remove(top) < 0;
 }
 
 static mode_t mode_of(const char *path)

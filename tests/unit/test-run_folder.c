@@ -3,6 +3,7 @@
 #include "common/proto/json.h"
 #include "common/run/run_folder.h"
 #include "common/run/run_index.h"
+#include "tests/lib/tmpdir.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -10,7 +11,7 @@
 
 #include <cmocka.h>
 
-static char top[] = "/tmp/plume-test-run-XXXXXX";
+static char top[64];
 
 static const char *const axes[] = {"lr", "x.y-z", NULL};
 static const char *const lrs[] = {"1e-3", "{x.y-z}"};
@@ -282,13 +283,13 @@ static void test_random_values(void **state)
     unsigned seed = 42, same = 42;
     struct pl_error err = {0};
     struct pl_run_new desc = {.sweep = "r",
-                              .name = "r",
-                              .n_trials = 10000,
-                              .argv = argv,
-                              .axes = one_axis,
-                              .options = options,
-                              .values = random_values,
-                              .ctx = &seed};
+                               .name = "r",
+                               .n_trials = 10000,
+                               .argv = argv,
+                               .axes = one_axis,
+                               .options = options,
+                               .values = random_values,
+                               .ctx = &seed};
 
     assert_int_equal(pl_run_create(dir, &desc, &err), 0);
     assert_int_equal(pl_run_open(dir, &run, &err), 0);
@@ -311,7 +312,7 @@ static int setup(void **state)
 {
     _cleanup_free_ char *home = NULL;
 
-    if (!mkdtemp(top))
+    if (tmpdir_make(top, sizeof(top)) < 0)
         return -1;
     home = pl_path_join(top, "home");
     return !home || setenv("PLUME_HOME", home, 1);
@@ -319,8 +320,7 @@ static int setup(void **state)
 
 static int teardown(void **state)
 {
-    execlp("rm", "rm", "-rf", top, (char *)NULL);
-    return -1;
+    return tmpdir_remove(top);
 }
 
 int main(void)

@@ -2,6 +2,7 @@
 #include "common/base/fs.h"
 #include "common/proto/json.h"
 #include "common/run/run_state.h"
+#include "tests/lib/tmpdir.h"
 
 #include <fcntl.h>
 #include <math.h>
@@ -160,7 +161,7 @@ static void test_apply_keeps_event(void **state)
     json_decref(doc);
 }
 
-static char top[] = "/tmp/plume-test-state-XXXXXX";
+static char top[64];
 
 static void put(const char *name, const char *text)
 {
@@ -335,18 +336,12 @@ static void test_replay_equals_snapshot(void **state)
 
 static int make_top(void **state)
 {
-    return mkdtemp(top) ? 0 : -1;
+    return tmpdir_make(top, sizeof(top));
 }
 
 static int remove_top(void **state)
 {
-    put("events.jsonl", "");
-    put("metrics.jsonl", "");
-    if (chdir(top) == 0) {
-        unlink("events.jsonl");
-        unlink("metrics.jsonl");
-    }
-    return rmdir(top);
+    return tmpdir_remove(top);
 }
 
 int main(void)

@@ -2,6 +2,7 @@
 #include "common/base/fs.h"
 #include "common/proto/json.h"
 #include "launcher/slurm/slurm_jobs_private.h"
+#include "tests/lib/tmpdir.h"
 
 #include <dirent.h>
 #include <setjmp.h>
@@ -133,8 +134,7 @@ static int setup_home(void **state)
                                     "SlurmctldPort=1\n";
     _cleanup_free_ char *conf = NULL;
 
-    snprintf(home, sizeof(home), "/tmp/plume-test-XXXXXX");
-    if (!mkdtemp(home))
+    if (tmpdir_make(home, sizeof(home)) < 0)
         return -1;
     conf = pl_path_join(home, "slurm.conf");
     setenv("PLUME_HOME", home, 1);
@@ -144,13 +144,7 @@ static int setup_home(void **state)
 
 static int teardown_home(void **state)
 {
-    _cleanup_free_ char *conf = pl_path_join(home, "slurm.conf"),
-                        *dir = pl_path_join(home, "cache");
-
-    unlink(cache);
-    unlink(conf);
-    rmdir(dir);
-    return rmdir(home);
+    return tmpdir_remove(home);
 }
 
 static void test_get_remembers(void **state)

@@ -2,6 +2,7 @@
 #include "common/base/fs.h"
 #include "common/proto/json.h"
 #include "launcher/plsubmit/spec_private.h"
+#include "tests/lib/tmpdir.h"
 
 #include <fcntl.h>
 #include <setjmp.h>
@@ -11,7 +12,7 @@
 
 #include <cmocka.h>
 
-static char top[] = "/tmp/plume-test-spec-XXXXXX";
+static char top[64];
 
 /* Parses and resolves a NULL-terminated command line; returns what failed, or 0. */
 static int resolve(struct pl_spec *spec, struct pl_error *err, ...)
@@ -262,6 +263,16 @@ static void test_program_of_setup(void **state)
     program(NULL, "--setup", "source env.sh", "/bin/sh");
 }
 
+static int make_top(void **state)
+{
+    return tmpdir_make(top, sizeof(top));
+}
+
+static int remove_top(void **state)
+{
+    return tmpdir_remove(top);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -277,12 +288,6 @@ int main(void)
         cmocka_unit_test(test_find_program),
         cmocka_unit_test(test_program_of_setup),
     };
-    int failed;
 
-    if (!mkdtemp(top))
-        return 1;
-    failed = cmocka_run_group_tests(tests, NULL, NULL);
-    if (failed == 0)
-        execl("/bin/rm", "rm", "-rf", top, (char *)NULL);
-    return failed;
+    return cmocka_run_group_tests(tests, make_top, remove_top);
 }

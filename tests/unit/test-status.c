@@ -3,6 +3,7 @@
 #include "common/base/fs.h"
 #include "common/proto/json.h"
 #include "launcher/plstat/status_private.h"
+#include "tests/lib/tmpdir.h"
 
 #include <arpa/inet.h>
 #include <fcntl.h>
@@ -96,9 +97,9 @@ static struct pl_trial_status with_result(const char *state_name, const char *ki
 /* Settles and checks the state and the kind of the cause (NULL: none). task_state NULL: Slurm does
  * not know it; "?": cannot be asked. */
 static void assert_settled(struct pl_trial_status ts,
-                           const char *task_state,
-                           const char *want,
-                           const char *want_kind)
+                            const char *task_state,
+                            const char *want,
+                            const char *want_kind)
 {
     bool asked = !task_state || strcmp(task_state, "?") != 0;
     _cleanup_(pl_slurm_jobs_destroyp) struct pl_slurm_jobs *jobs = asked ? slurm(task_state) : NULL;
@@ -166,17 +167,18 @@ static void test_settle_result(void **state)
     assert_settled(with_result("preempted", "preempted", false), "PENDING", "waiting", NULL);
     assert_settled(with_result("preempted", "preempted", false), NULL, "preempted", "preempted");
     assert_settled(with_result("preempted", "preempted", false), "CANCELLED", "cancelled",
-                   "cancelled");
+                    "cancelled");
 }
 
 static void test_settle_corrects_what_was_inferred(void **state)
 {
     assert_settled(with_result("cancelled", "cancelled", true), "TIMEOUT", "timed-out", "timeout");
     assert_settled(with_result("cancelled", "cancelled", true), "PREEMPTED", "preempted",
-                   "preempted");
-    assert_settled(with_result("cancelled", "cancelled", true), "NODE_FAIL", "node-failed", "node");
+                    "preempted");
+    assert_settled(with_result("cancelled", "cancelled", true), "NODE_FAIL", "node-failed",
+                    "node");
     assert_settled(with_result("cancelled", "cancelled", true), "CANCELLED", "cancelled",
-                   "cancelled");
+                    "cancelled");
     assert_settled(with_result("cancelled", "cancelled", true), NULL, "cancelled", "cancelled");
     assert_settled(with_result("cancelled", "cancelled", true), "?", "cancelled", "cancelled");
 }
@@ -190,7 +192,7 @@ static void test_settle_failed_is_not_cancelled(void **state)
     json_object_set_new(ts.result, "world_size", json_integer(4));
     assert_settled(ts, "FAILED", "failed", "exit");
     assert_settled(with_result("cancelled", "cancelled", false), "FAILED", "cancelled",
-                   "cancelled");
+                    "cancelled");
 }
 
 static void test_settle_ends_ranks(void **state)
@@ -259,8 +261,7 @@ static int copy_runs(void **state)
     _cleanup_(pl_child_finish) struct pl_child child = {0};
 
     /* A copy is ours whoever the source belongs to, and its age can be set. */
-    snprintf(runs, sizeof(runs), "/tmp/plume-test-XXXXXX");
-    if (!mkdtemp(runs))
+    if (tmpdir_make(runs, sizeof(runs)) < 0)
         return -1;
     argv[3] = runs;
     strncat(runs, "/runs", sizeof(runs) - strlen(runs) - 1);
@@ -269,11 +270,8 @@ static int copy_runs(void **state)
 
 static int remove_runs(void **state)
 {
-    const char *argv[] = {"rm", "-rf", runs, NULL};
-    _cleanup_(pl_child_finish) struct pl_child child = {0};
-
     *strrchr(runs, '/') = '\0';
-    return pl_child_run(argv, NULL, 60000, &child, NULL);
+    return tmpdir_remove(runs);
 }
 
 static struct pl_run_status *collect(const char *name,

@@ -2,6 +2,7 @@
 #include "common/base/fs.h"
 #include "launcher/plsubmit/submit.h"
 #include "launcher/slurm/slurm_limits.h"
+#include "tests/lib/tmpdir.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -9,7 +10,7 @@
 
 #include <cmocka.h>
 
-static char top[] = "/tmp/plume-test-submit-XXXXXX";
+static char top[64];
 
 static int no_values(void *ctx, unsigned trial, const char **ret)
 {
@@ -23,13 +24,13 @@ static struct pl_run *make(const char *name, unsigned n_trials)
     _cleanup_free_ char *dir = pl_path_join(top, name);
     struct pl_run *run = NULL;
     struct pl_error err = {0};
-    struct pl_run_new desc = {.sweep = name,
-                              .name = name,
-                              .n_trials = n_trials,
-                              .argv = argv,
-                              .axes = axes,
-                              .options = options,
-                              .values = no_values};
+    struct pl_run_desc desc = {.sweep = name,
+                               .name = name,
+                               .n_trials = n_trials,
+                               .argv = argv,
+                               .axes = axes,
+                               .options = options,
+                               .values = no_values};
 
     assert_int_equal(pl_run_create(dir, &desc, &err), 0);
     assert_int_equal(pl_run_open(dir, &run, &err), 0);
@@ -193,6 +194,16 @@ static void test_limits_parse(void **state)
     assert_int_equal(pl_slurm_max_array_tasks(NULL), 0);
 }
 
+static int make_top(void **state)
+{
+    return tmpdir_make(top, sizeof(top));
+}
+
+static int remove_top(void **state)
+{
+    return tmpdir_remove(top);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -200,12 +211,6 @@ int main(void)
         cmocka_unit_test(test_argv),         cmocka_unit_test(test_find),
         cmocka_unit_test(test_limits_parse),
     };
-    int failed;
 
-    if (!mkdtemp(top))
-        return 1;
-    failed = cmocka_run_group_tests(tests, NULL, NULL);
-    if (failed == 0)
-        execlp("rm", "rm", "-rf", top, (char *)NULL);
-    return failed;
+    return cmocka_run_group_tests(tests, make_top, remove_top);
 }

@@ -2,6 +2,7 @@
 #include "common/base/fs.h"
 #include "common/proto/json.h"
 #include "runtime/plrun/trial.h"
+#include "tests/lib/tmpdir.h"
 
 #include <fcntl.h>
 #include <setjmp.h>
@@ -41,17 +42,16 @@ static int make_run(void **state)
     static const char *const argv[] = {"prog", "--x={lr}", NULL}, *const axes[] = {"lr", NULL};
     json_t *options = json_object();
     struct pl_run_new desc = {.sweep = "s-1",
-                              .name = "s",
-                              .n_trials = 2,
-                              .argv = argv,
-                              .axes = axes,
-                              .options = options,
-                              .values = one_value};
+                               .name = "s",
+                               .n_trials = 2,
+                               .argv = argv,
+                               .axes = axes,
+                               .options = options,
+                               .values = one_value};
     struct pl_error err = {0};
     int r;
 
-    snprintf(top, sizeof(top), "/tmp/plume-test-trial-XXXXXX");
-    if (!mkdtemp(top))
+    if (tmpdir_make(top, sizeof(top)) < 0)
         return -1;
     snprintf(dir, sizeof(dir), "%s/run", top);
     r = pl_run_create(dir, &desc, &err);
@@ -66,11 +66,7 @@ static int make_run(void **state)
 
 static int remove_run(void **state)
 {
-    pid_t pid = fork();
-
-    if (pid == 0)
-        execl("/bin/rm", "rm", "-rf", top, (char *)NULL);
-    return waitpid(pid, NULL, 0) != pid;
+    return tmpdir_remove(top);
 }
 
 static char *in_run(const char *name)

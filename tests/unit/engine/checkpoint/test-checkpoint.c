@@ -5,6 +5,7 @@
 #include "runtime/engine/checkpoint/retention.h"
 #include "runtime/engine/train/train_state.h"
 #include "runtime/engine/util/xxh64.h"
+#include "tests/lib/tmpdir.h"
 
 #include <fcntl.h>
 #include <math.h>
@@ -18,7 +19,7 @@
 
 #include <cmocka.h>
 
-static char dir[] = "/tmp/plume-checkpoint-XXXXXX";
+static char dir[64];
 
 static char *in_dir(const char *name)
 {
@@ -543,19 +544,12 @@ static void test_writer_writes_in_order(void **state)
 
 static int make_dir(void **state)
 {
-    return mkdtemp(dir) ? 0 : -1;
+    return tmpdir_make(dir, sizeof(dir));
 }
 
 static int remove_dir(void **state)
 {
-    const char *argv[] = {"rm", "-rf", dir, NULL};
-    pid_t pid = fork();
-
-    if (pid == 0) {
-        execvp("rm", (char *const *)(uintptr_t)argv);
-        _exit(1);
-    }
-    return pid > 0 && waitpid(pid, NULL, 0) == pid ? 0 : -1;
+    return tmpdir_remove(dir);
 }
 
 int main(void)

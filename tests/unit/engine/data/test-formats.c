@@ -3,6 +3,7 @@
 #include "common/base/fs.h"
 #include "runtime/engine/data/data_find.h"
 #include "runtime/engine/data/open.h"
+#include "tests/lib/tmpdir.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -12,7 +13,7 @@
 
 #include <cmocka.h>
 
-static char dir[] = "/tmp/plume-formats-XXXXXX";
+static char dir[64];
 
 /* Parses a copy that ends where the bytes end, for ASan; the copy stays until the test ends. */
 static int parse(const struct plume_source *source,
@@ -443,19 +444,12 @@ static void test_files(void **state)
 
 static int make_dir(void **state)
 {
-    return mkdtemp(dir) ? 0 : -1;
+    return tmpdir_make(dir, sizeof(dir));
 }
 
 static int remove_dir(void **state)
 {
-    const char *argv[] = {"rm", "-rf", dir, NULL};
-    pid_t pid = fork();
-
-    if (pid == 0) {
-        execvp("rm", (char *const *)(uintptr_t)argv);
-        _exit(1);
-    }
-    return pid > 0 && waitpid(pid, NULL, 0) == pid ? 0 : -1;
+    return tmpdir_remove(dir);
 }
 
 int main(void)
