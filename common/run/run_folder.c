@@ -26,7 +26,7 @@ static int damaged(struct pl_error *err, const char *key)
 
 /* True if each element is an object with strings for the keys a and b (b may be NULL), or, with a
  * NULL, a string. */
-static bool list_of(const json_t *list, const char *a, const char *b)
+static bool is_list_of(const json_t *list, const char *a, const char *b)
 {
     size_t i;
     json_t *item;
@@ -48,7 +48,7 @@ static int check_submissions(const json_t *list, struct pl_error *err)
     size_t i;
     json_t *item;
 
-    if (!list_of(list, "job", NULL))
+    if (!is_list_of(list, "job", NULL))
         return damaged(err, "submissions");
     json_array_foreach (list, i, item) {
         if (pl_json_int(item, "first", &first) < 0 || pl_json_int(item, "count", &count) < 0 ||
@@ -74,14 +74,14 @@ static int check_sweep(struct pl_run *run, struct pl_error *err)
     if (pl_json_int(o, "trials", &n_trials) < 0 || n_trials < 1 || n_trials > PL_RUN_TRIAL_LIMIT)
         return damaged(err, "trials");
     run->n_trials = (unsigned)n_trials;
-    if (!list_of(json_object_get(o, "argv"), NULL, NULL) ||
+    if (!is_list_of(json_object_get(o, "argv"), NULL, NULL) ||
         json_array_size(json_object_get(o, "argv")) == 0)
         return damaged(err, "argv");
-    if (!list_of(json_object_get(o, "axes"), NULL, NULL))
+    if (!is_list_of(json_object_get(o, "axes"), NULL, NULL))
         return damaged(err, "axes");
-    if (!list_of(json_object_get(o, "sbatch"), NULL, NULL))
+    if (!is_list_of(json_object_get(o, "sbatch"), NULL, NULL))
         return damaged(err, "sbatch");
-    if (!list_of(json_object_get(o, "metrics"), "name", "regex"))
+    if (!is_list_of(json_object_get(o, "metrics"), "name", "regex"))
         return damaged(err, "metrics");
     if (objective && strncmp(objective, "max:", 4) != 0 && strncmp(objective, "min:", 4) != 0)
         return damaged(err, "objective");
@@ -91,7 +91,7 @@ static int check_sweep(struct pl_run *run, struct pl_error *err)
 }
 
 /* A NULL-terminated list of pointers to the strings of an array. */
-static const char **pointers(const json_t *array)
+static const char **string_pointers(const json_t *array)
 {
     size_t n = json_array_size(array);
     const char **list = calloc(n + 1, sizeof(*list));
@@ -101,7 +101,7 @@ static const char **pointers(const json_t *array)
     return list;
 }
 
-static int load(struct pl_run *run, struct pl_error *err)
+static int load_sweep(struct pl_run *run, struct pl_error *err)
 {
     _cleanup_free_ char *path = pl_path_join(run->dir, PL_RUN_SWEEP_FILE);
     int r;
@@ -114,8 +114,8 @@ static int load(struct pl_run *run, struct pl_error *err)
     r = check_sweep(run, err);
     if (r < 0)
         return pl_error_wrap(err, r, "'%s'", path);
-    run->argv = pointers(json_object_get(run->sweep, "argv"));
-    run->sbatch_args = pointers(json_object_get(run->sweep, "sbatch"));
+    run->argv = string_pointers(json_object_get(run->sweep, "argv"));
+    run->sbatch_args = string_pointers(json_object_get(run->sweep, "sbatch"));
     if (!run->argv || !run->sbatch_args)
         return pl_error_set(err, -ENOMEM, "out of memory");
     return 0;
@@ -131,7 +131,7 @@ int pl_run_open(const char *dir, struct pl_run **ret, struct pl_error *err)
     run->dir = realpath(dir, NULL);
     if (!run->dir)
         return pl_error_errno(err, errno, "cannot open run folder '%s'", dir);
-    r = load(run, err);
+    r = load_sweep(run, err);
     if (r == -ENOENT)
         return pl_error_set(err, -ENOENT, "'%s' is not a run folder: it has no %s", dir,
                             PL_RUN_SWEEP_FILE);

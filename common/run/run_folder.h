@@ -174,7 +174,7 @@ int pl_run_result_write(const struct pl_run *run,
 
 /* ---- creation, by plsubmit (run_new.c) ---- */
 
-struct pl_run_new {
+struct pl_run_desc {
     const char *sweep, *name;
     unsigned n_trials;
     const char *const *argv; /* NULL-terminated */
@@ -192,7 +192,7 @@ struct pl_run_new {
 
 /* Creates the folder `dir`, which must not exist, and missing parents. Writes key, trials.jsonl
  * and, last, sweep.json. A failure removes the folder again. -EEXIST, -EACCES, ... */
-int pl_run_create(const char *dir, const struct pl_run_new *desc, struct pl_error *err);
+int pl_run_create(const char *dir, const struct pl_run_desc *desc, struct pl_error *err);
 
 /* Flushes the files of plsubmit, including the script, to the disk. Call before submission. */
 int pl_run_sync(const struct pl_run *run, struct pl_error *err);

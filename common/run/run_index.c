@@ -125,7 +125,7 @@ struct query {
     char *folder;  /* the result */
 };
 
-static int match(void *ctx, const char *sweep, const char *folder, json_t *line)
+static int match_line(void *ctx, const char *sweep, const char *folder, json_t *line)
 {
     struct query *q = ctx;
     size_t i;
@@ -211,7 +211,7 @@ static int find_array_index(struct query *q, struct pl_error *err)
     return 0;
 }
 
-static int find(const char *word, struct query *q, struct pl_error *err)
+static int find_run(const char *word, struct query *q, struct pl_error *err)
 {
     int r = parse_trial(word, q);
 
@@ -219,10 +219,10 @@ static int find(const char *word, struct query *q, struct pl_error *err)
         r = parse_job(word, q);
     if (r < 0)
         return pl_error_set(err, r, "out of memory");
-    r = pl_run_index_each(match, q, err);
+    r = pl_run_index_each(match_line, q, err);
     if (r == 0 && q->job) {
         q->want_job = true;
-        r = pl_run_index_each(match, q, err);
+        r = pl_run_index_each(match_line, q, err);
         if (r == 1)
             return find_array_index(q, err);
     }
@@ -237,7 +237,7 @@ static int find(const char *word, struct query *q, struct pl_error *err)
 int pl_run_index_find(const char *word, struct pl_run_ref *ret, struct pl_error *err)
 {
     struct query q = {.trial = -1, .index = -1};
-    int r = find(word, &q, err);
+    int r = find_run(word, &q, err);
 
     if (r == 0 && !q.folder)
         r = pl_error_set(err, -ENOENT, "no sweep, job or run folder has the name '%s'", word);

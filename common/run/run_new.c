@@ -14,7 +14,7 @@ static const char *const new_files[] = {"job.sh", "key", PL_RUN_TRIALS_FILE, PL_
 
 /* Appends the line of one trial. */
 static int
-add_line(struct pl_buf *out, const struct pl_run_new *desc, unsigned trial, const char **values)
+add_line(struct pl_buf *out, const struct pl_run_desc *desc, unsigned trial, const char **values)
 {
     int r = pl_buf_addf(out, "{\"trial\":%u,\"params\":{", trial);
 
@@ -30,7 +30,7 @@ add_line(struct pl_buf *out, const struct pl_run_new *desc, unsigned trial, cons
     return r == 0 ? pl_buf_adds(out, "}}\n") : r;
 }
 
-static int write_trials(const char *dir, const struct pl_run_new *desc, struct pl_error *err)
+static int write_trials(const char *dir, const struct pl_run_desc *desc, struct pl_error *err)
 {
     _cleanup_free_ char *path = pl_path_join(dir, PL_RUN_TRIALS_FILE);
     _cleanup_(pl_buf_finish) struct pl_buf out = {0};
@@ -56,7 +56,7 @@ static int write_trials(const char *dir, const struct pl_run_new *desc, struct p
     return pl_file_replace(path, pl_buf_str(&out), out.len, 0666, err);
 }
 
-static json_t *strings(const char *const *list)
+static json_t *strings_json(const char *const *list)
 {
     json_t *array = json_array();
 
@@ -68,7 +68,7 @@ static json_t *strings(const char *const *list)
     return array;
 }
 
-static json_t *metrics(const struct pl_run_new *desc)
+static json_t *metrics_json(const struct pl_run_desc *desc)
 {
     json_t *array = json_array();
 
@@ -94,15 +94,16 @@ static int write_sweep(const char *dir, const json_t *sweep, struct pl_error *er
     return pl_file_replace(path, text, len + 1, 0666, err);
 }
 
-static int write_new_sweep(const char *dir, const struct pl_run_new *desc, struct pl_error *err)
+static int write_new_sweep(const char *dir, const struct pl_run_desc *desc, struct pl_error *err)
 {
     _cleanup_(json_decrefp) json_t *o = NULL;
 
     o = json_pack("{ss ss ss sf si so so so so sO so}", "schema", PL_RUN_SCHEMA, "sweep",
                   desc->sweep, "name", desc->name, "created", pl_wall_s(), "trials",
-                  (int)desc->n_trials, "argv", strings(desc->argv), "axes", strings(desc->axes),
-                  "metrics", metrics(desc), "sbatch", strings(desc->sbatch_args), "options",
-                  desc->options, "submissions", json_array());
+                  (int)desc->n_trials, "argv", strings_json(desc->argv), "axes",
+                  strings_json(desc->axes), "metrics", metrics_json(desc), "sbatch",
+                  strings_json(desc->sbatch_args), "options", desc->options, "submissions",
+                  json_array());
     if (!o)
         return pl_error_set(
             err, -ENOMEM, "cannot write sweep.json: out of memory, or a value is not valid UTF-8");
@@ -153,7 +154,7 @@ void pl_run_discard(struct pl_run *run)
     pl_run_close(run);
 }
 
-int pl_run_create(const char *dir, const struct pl_run_new *desc, struct pl_error *err)
+int pl_run_create(const char *dir, const struct pl_run_desc *desc, struct pl_error *err)
 {
     _cleanup_free_ char *parent = strdup(dir);
     char *slash = parent ? strrchr(parent, '/') : NULL;

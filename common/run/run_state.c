@@ -53,7 +53,7 @@ static int set_keys(json_t *to, json_t *event, const char *skip)
 }
 
 /* Extends the list to `count` objects; a new one is {key: its index}, or {} without a key. */
-static int grow(json_t *list, size_t count, const char *key)
+static int extend_list(json_t *list, size_t count, const char *key)
 {
     while (json_array_size(list) < count) {
         json_t *o = json_object();
@@ -76,7 +76,7 @@ static int apply_attempt(json_t *state, json_t *event, struct pl_error *err)
         return pl_error_set(err, -EINVAL, "world size %lld is out of range", (long long)world);
     r = set_keys(state, event, "");
     if (r == 0)
-        r = grow(ranks, (size_t)world, "rank");
+        r = extend_list(ranks, (size_t)world, "rank");
     for (size_t i = 0; r == 0 && i < json_array_size(ranks); i++)
         if (!json_object_get(json_array_get(ranks, i), "state"))
             r = json_object_set_new(json_array_get(ranks, i), "state", json_string("starting"));
@@ -121,7 +121,7 @@ static int apply_node(json_t *state, const char *type, json_t *event, struct pl_
     if (pl_json_int(event, "node_id", &index) < 0 || index < 0 || index > WORLD_MAX ||
         (strcmp(type, "gpus") == 0 && !json_is_array(json_object_get(event, "gpus"))))
         return pl_error_set(err, -EINVAL, "an event of type '%s' without its node or list", type);
-    r = grow(nodes, (size_t)index + 1, NULL);
+    r = extend_list(nodes, (size_t)index + 1, NULL);
     if (r < 0)
         return r;
     node = json_array_get(nodes, (size_t)index);

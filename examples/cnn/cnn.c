@@ -19,7 +19,7 @@ struct cnn {
 #define CLASSES 10
 
 static const struct plume_hparam hparams[] = {
-    {"batchnorm", "0", 0, 1, 1, "1: batch norm behind each convolution"},
+    {"batchnorm", "0", 0, 1, 1, "1: batch norm after each convolution"},
     {"dropout", "0", 0, 0.9, 0, "share of the hidden units that a training step leaves out"},
     {"size", "8", 8, 1024, 1, "height and width of an image"},
     {"lr", "0.02", 0, 1e6, 0, NULL},

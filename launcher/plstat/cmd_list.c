@@ -28,7 +28,7 @@ struct list {
 };
 
 /* True if one of the run's arrays is in Slurm's list and has not ended. */
-static bool active(const struct list *l, const json_t *jobs)
+static bool has_active_job(const struct list *l, const json_t *jobs)
 {
     const json_t *job;
     size_t i;
@@ -57,7 +57,7 @@ static int add_causes(struct list *l, const struct pl_run_status *s)
         char name[PL_WORDS_NAME_MAX];
         int r;
 
-        if (!pl_trial_state_bad(ts->state) || !ts->cause)
+        if (!pl_trial_state_is_failure(ts->state) || !ts->cause)
             continue;
         pl_words_trial(s->run, ts->trial, name, sizeof(name));
         r = pl_words_failure(ts, &cause);
@@ -133,7 +133,7 @@ static int add_run(struct list *l, struct pl_run *run)
         return r;
     l->n_shown++;
     for (size_t i = 0; i < s->n_trials; i++)
-        l->ps->bad |= pl_trial_state_bad(s->trials[i].state);
+        l->ps->any_failure |= pl_trial_state_is_failure(s->trials[i].state);
     if (l->ps->json) {
         json_t *o = pl_plstat_json_sweep(s, false);
 
@@ -158,7 +158,7 @@ static int each_run(void *ctx, const char *sweep, const char *folder, json_t *li
             json_object_set_new(l->arrays, json_string_value(job), json_string(sweep)) < 0)
             return -ENOMEM;
     }
-    if (!l->ps->all && pl_wall_s() - time_s > RECENT_S && !active(l, jobs))
+    if (!l->ps->all && pl_wall_s() - time_s > RECENT_S && !has_active_job(l, jobs))
         return 0;
     r = pl_run_open(folder, &run, &err);
     if (r == -ENOMEM)
@@ -211,7 +211,7 @@ static int add_jobs(struct list *l, json_t *out)
             continue;
         if (!sweep) {
             l->n_shown++;
-            l->ps->bad |= pl_trial_state_bad(pl_slurm_trial_state(job));
+            l->ps->any_failure |= pl_trial_state_is_failure(pl_slurm_trial_state(job));
         }
         if (!l->ps->json) {
             if (!sweep)

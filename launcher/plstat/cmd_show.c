@@ -309,7 +309,7 @@ static int print(struct pl_plstat *ps, const struct pl_run_status *s)
     for (size_t i = 0; r == 0 && i < s->n_trials; i++) {
         const struct pl_trial_status *ts = &s->trials[i];
 
-        if (s->n_trials > 1 && !ts->doc && !pl_trial_state_bad(ts->state))
+        if (s->n_trials > 1 && !ts->doc && !pl_trial_state_is_failure(ts->state))
             continue;
         if (shown++)
             r = pl_buf_addc(&ps->text, '\n');

@@ -107,7 +107,7 @@ static int add_causes(struct pl_plstat *ps, const struct pl_run_status *s)
         const struct pl_trial_status *ts = &s->trials[i];
         _cleanup_(pl_buf_finish) struct pl_buf cause = {0};
 
-        if (!pl_trial_state_bad(ts->state) || ++bad > CAUSE_LINES_MAX)
+        if (!pl_trial_state_is_failure(ts->state) || ++bad > CAUSE_LINES_MAX)
             continue;
         r = pl_words_failure(ts, &cause);
         if (r == 0)

@@ -23,7 +23,7 @@ static const struct pl_trial_status *first_failure(const struct pl_run_status *s
         const struct pl_trial_status *ts = &s->trials[i];
         double at = ts->ended_s > 0 ? ts->ended_s : INFINITY;
 
-        if (!pl_trial_state_bad(ts->state) && !(ts->state == PL_TRIAL_RUNNING && ts->cause))
+        if (!pl_trial_state_is_failure(ts->state) && !(ts->state == PL_TRIAL_RUNNING && ts->cause))
             continue;
         ++*ret_n;
         if (!first || at < first_s) {
@@ -212,7 +212,7 @@ static json_t *slurm_cause(const struct pl_slurm_job *job)
 
 static int report_slurm_job(struct pl_plstat *ps, const struct pl_slurm_job *job)
 {
-    bool failed = pl_trial_state_bad(pl_slurm_trial_state(job));
+    bool failed = pl_trial_state_is_failure(pl_slurm_trial_state(job));
     _cleanup_(json_decrefp) json_t *cause = failed ? slurm_cause(job) : NULL;
     json_t *doc;
 
@@ -258,7 +258,7 @@ static int report_run(struct pl_plstat *ps, const struct pl_run_status *s)
     size_t n_failed;
 
     ts = first_failure(s, &n_failed);
-    ps->bad |= ts != NULL;
+    ps->any_failure |= ts != NULL;
     if (ts)
         return report_failure(ps, s, ts->trial, n_failed);
     if (ps->json)

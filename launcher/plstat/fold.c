@@ -53,7 +53,7 @@ static int compare_items(const void *va, const void *vb)
     return r;
 }
 
-static bool agree(const struct item *a, const struct item *b)
+static bool items_equal(const struct item *a, const struct item *b)
 {
     return strcmp(a->state, b->state) == 0 && strcmp(a->role, b->role) == 0 && a->exit == b->exit &&
            a->signal == b->signal && a->step == b->step;
@@ -61,7 +61,7 @@ static bool agree(const struct item *a, const struct item *b)
 
 /* Sets steps within one of the median to the median, because ranks report at different times. The
  * last step of an ended rank does not count. */
-static int level_steps(struct item *items, size_t n)
+static int align_steps(struct item *items, size_t n)
 {
     int64_t *steps = calloc(n + 1, sizeof(*steps)), median;
     size_t n_steps = 0;
@@ -97,7 +97,7 @@ static void mark_groups(struct item *items, size_t n, bool all)
     size_t largest = 0;
 
     for (size_t i = 0, end; i < n; i = end) {
-        for (end = i + 1; end < n && agree(&items[i], &items[end]);)
+        for (end = i + 1; end < n && items_equal(&items[i], &items[end]);)
             end++;
         for (size_t k = i; k < end; k++) {
             items[k].group_first = items[i].index;
@@ -158,7 +158,7 @@ int pl_fold_ranks(const json_t *doc, bool all, struct pl_fold *ret, struct pl_er
             .step = int_or(o, "step", -1),
         };
     }
-    r = level_steps(items, n);
+    r = align_steps(items, n);
     if (r == 0) {
         qsort(items, n, sizeof(*items), compare_items);
         mark_groups(items, n, all);

@@ -10,10 +10,10 @@
 #define GIB 1073741824.0
 
 /* Gets a GPU and a rank's share of it. */
-typedef void (*visit_f)(void *ctx, const json_t *gpu, const json_t *share);
+typedef void (*share_fn)(void *ctx, const json_t *gpu, const json_t *share);
 
 /* Calls f for each share. only: the name of one node; NULL: all nodes. */
-static void visit(const json_t *doc, const char *only, visit_f f, void *ctx)
+static void for_each_share(const json_t *doc, const char *only, share_fn f, void *ctx)
 {
     json_t *node, *gpu, *share;
     size_t i, j, k;
@@ -38,7 +38,7 @@ bool pl_gpus_known(const json_t *doc)
 {
     size_t n = 0;
 
-    visit(doc, NULL, count, &n);
+    for_each_share(doc, NULL, count, &n);
     return n > 0;
 }
 
@@ -61,7 +61,7 @@ struct group {
     struct range index, util, power, mem;
 };
 
-static void widen(struct range *range, const json_t *o, const char *key, double unit)
+static void extend_range(struct range *range, const json_t *o, const char *key, double unit)
 {
     const json_t *value = json_object_get(o, key);
 
@@ -89,11 +89,11 @@ static void add_to_group(void *ctx, const json_t *gpu, const json_t *share)
     }
     if (low == group->g->n || pl_json_int(group->g->ranks[low], "rank", &at) < 0 || at != rank)
         return;
-    widen(&group->index, gpu, "gpu", 1);
-    widen(&group->util, gpu, "util", 1);
-    widen(&group->power, gpu, "power_w", 1);
-    widen(&group->mem, json_object_get(share, "mem") ? share : gpu,
-          json_object_get(share, "mem") ? "mem" : "mem_used", GIB);
+    extend_range(&group->index, gpu, "gpu", 1);
+    extend_range(&group->util, gpu, "util", 1);
+    extend_range(&group->power, gpu, "power_w", 1);
+    extend_range(&group->mem, json_object_get(share, "mem") ? share : gpu,
+                 json_object_get(share, "mem") ? "mem" : "mem_used", GIB);
 }
 
 static void cell(struct pl_table *t, const struct range *range, int digits)
@@ -117,7 +117,8 @@ void pl_gpus_cells(struct pl_table *t, const json_t *doc, const struct pl_fold_g
     const struct range none = {INFINITY, -INFINITY};
     struct group group = {.g = g, .index = none, .util = none, .power = none, .mem = none};
 
-    visit(doc, g->n == 1 ? pl_json_string(g->ranks[0], "node") : NULL, add_to_group, &group);
+    for_each_share(doc, g->n == 1 ? pl_json_string(g->ranks[0], "node") : NULL, add_to_group,
+                   &group);
     cell(t, &group.index, 0);
     cell(t, &group.util, 0);
     cell(t, &group.power, 0);
@@ -147,8 +148,9 @@ json_t *pl_gpus_of_rank(const json_t *doc, int64_t rank)
 {
     struct of_rank of = {.rank = rank};
 
-    visit(doc, pl_json_string(json_array_get(json_object_get(doc, "ranks"), (size_t)rank), "node"),
-          add_index, &of);
+    for_each_share(
+        doc, pl_json_string(json_array_get(json_object_get(doc, "ranks"), (size_t)rank), "node"),
+        add_index, &of);
     return of.list;
 }
 

@@ -172,7 +172,7 @@ static int report(struct pl_plstat *ps)
     }
     ps->rounds++;
     put_notes(ps);
-    if (ps->check && ps->bad)
+    if (ps->check && ps->any_failure)
         return PL_EXIT_FAILED;
     return ps->notes.partial ? PL_EXIT_PARTIAL : PL_EXIT_OK;
 }

@@ -13,7 +13,7 @@ void pl_plstat_reset(struct pl_plstat *ps)
     pl_buf_finish(&ps->text);
     ps->text = (struct pl_buf){0};
     json_decref(PL_TAKE(ps->doc));
-    ps->bad = false;
+    ps->any_failure = false;
 }
 
 /* Finds the array of a task that is given by its own job number, which squeue's "%A" shows. */
@@ -94,7 +94,7 @@ static int report_slurm_job(struct pl_plstat *ps,
     if (!report->slurm_job)
         return pl_error_set(err, -ENOENT, "job '%s' is not a sweep: see plstat show %s", ps->word,
                             ps->word);
-    ps->bad |= pl_trial_state_bad(pl_slurm_trial_state(job));
+    ps->any_failure |= pl_trial_state_is_failure(pl_slurm_trial_state(job));
     return report->slurm_job(ps, job) < 0 ? pl_error_set(err, -ENOMEM, "out of memory") : 0;
 }
 
@@ -116,7 +116,7 @@ int pl_plstat_report_job(struct pl_plstat *ps,
     if (r < 0)
         return r;
     for (size_t i = 0; i < s->n_trials; i++)
-        ps->bad |= pl_trial_state_bad(s->trials[i].state);
+        ps->any_failure |= pl_trial_state_is_failure(s->trials[i].state);
     return report->run(ps, s) < 0 ? pl_error_set(err, -ENOMEM, "out of memory") : 0;
 }
 

@@ -23,7 +23,7 @@ struct pl_plstat {
     struct pl_notes notes;
     struct pl_buf text; /* the report as text */
     json_t *doc;        /* or as JSON */
-    bool bad;           /* a trial or job shown has failed */
+    bool any_failure;   /* a trial or job shown has failed */
     unsigned rounds;    /* reports so far */
 };
 
@@ -45,7 +45,7 @@ struct pl_job_report {
     int (*slurm_job)(struct pl_plstat *ps, const struct pl_slurm_job *job);
 };
 
-/* Finds ps->word, collects its status and reports it. Sets ps->bad if a trial shown failed.
+/* Finds ps->word, collects its status and reports it. Sets ps->any_failure if a trial shown failed.
  * -ENOENT: neither the index nor Slurm knows the job, or it is not a sweep. -EACCES: its run folder
  * is unreadable. -EHOSTUNREACH: the index does not know it and Slurm does not answer. */
 int pl_plstat_report_job(struct pl_plstat *ps,

@@ -36,7 +36,7 @@ static void copy_all(json_t *to, const char *const *keys, const json_t *from, bo
         copy(to, *keys, from, ok);
 }
 
-static json_t *done(json_t *o, bool ok)
+static json_t *finish_object(json_t *o, bool ok)
 {
     if (ok)
         return o;
@@ -56,7 +56,7 @@ int pl_plstat_json_finish(json_t **doc, const char *kind, const struct pl_notes 
     put(o, "partial", json_boolean(notes->partial), &ok);
     put(o, "notes", notes->list ? json_incref(notes->list) : json_array(), &ok);
     json_decref(*doc);
-    *doc = done(o, ok);
+    *doc = finish_object(o, ok);
     return *doc ? 0 : -ENOMEM;
 }
 
@@ -114,7 +114,7 @@ static json_t *trial_json(const struct pl_trial_status *ts)
     bool ok = o != NULL;
 
     put_trial(o, ts, &ok);
-    return done(o, ok);
+    return finish_object(o, ok);
 }
 
 /* ---- sweep ---- */
@@ -131,7 +131,7 @@ static json_t *counts_json(const struct pl_run_status *s)
         if (counts[i])
             put(o, pl_trial_state_name((enum pl_trial_state)i), json_integer((json_int_t)counts[i]),
                 &ok);
-    return done(o, ok);
+    return finish_object(o, ok);
 }
 
 static void put_run(json_t *o, const struct pl_run_status *s, bool *ok)
@@ -171,7 +171,7 @@ json_t *pl_plstat_json_sweep(const struct pl_run_status *s, bool trials)
             ok &= json_array_append_new(list, trial_json(&s->trials[i])) == 0;
         put(o, "trials", list, &ok);
     }
-    return done(o, ok);
+    return finish_object(o, ok);
 }
 
 /* ---- show ---- */
@@ -194,7 +194,7 @@ static json_t *rank_json(const json_t *rank, json_t *gpus, int64_t trial)
     copy(o, "facts", rank, &ok);
     if (gpus)
         put(o, "gpus", gpus, &ok);
-    return done(o, ok);
+    return finish_object(o, ok);
 }
 
 static void add_ranks(json_t *list, const struct pl_trial_status *ts, bool tag, bool *ok)
@@ -231,7 +231,7 @@ json_t *pl_plstat_json_show(const struct pl_run_status *s)
         put(o, "trials", trials, &ok);
     }
     put(o, "ranks", ranks, &ok);
-    return done(o, ok);
+    return finish_object(o, ok);
 }
 
 /* ---- Slurm alone ---- */
@@ -261,7 +261,7 @@ json_t *pl_plstat_json_slurm_job(const struct pl_slurm_job *job)
         put(o, "signal", json_integer(job->signal), &ok);
     else if (pl_slurm_state_final(job->state) && job->exit >= 0)
         put(o, "exit", json_integer(job->exit), &ok);
-    return done(o, ok);
+    return finish_object(o, ok);
 }
 
 /* ---- why ---- */
@@ -286,5 +286,5 @@ pl_plstat_json_why(const struct pl_run_status *s, const struct pl_trial_status *
         /* "others" is also a key of the document: readers of plstat/1 expect it there */
         copy(o, "others", cause, &ok);
     }
-    return done(o, ok);
+    return finish_object(o, ok);
 }

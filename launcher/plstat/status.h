@@ -111,6 +111,6 @@ int pl_run_status_collect(struct pl_run *run,
                           struct pl_error *err);
 
 /* True for the states that --check reports: ended, but neither done nor pruned. */
-bool pl_trial_state_bad(enum pl_trial_state state);
+bool pl_trial_state_is_failure(enum pl_trial_state state);
 
 #endif

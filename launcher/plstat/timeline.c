@@ -98,7 +98,7 @@ static const char *role_of(const struct pl_trial_status *ts, const struct end *e
     return role ? role : "";
 }
 
-static bool alike(const struct pl_trial_status *ts, const struct end *a, const struct end *b)
+static bool ended_alike(const struct pl_trial_status *ts, const struct end *a, const struct end *b)
 {
     static const char *const keys[] = {"state", "exit", "signal"};
 
@@ -166,7 +166,7 @@ static int add_line(struct pl_table *t,
         struct end *other = &ends->list[i];
 
         if (other->printed || (i > at && (e->rank == cause_rank || other->rank == cause_rank ||
-                                          !alike(ts, e, other))))
+                                          !ended_alike(ts, e, other))))
             continue;
         other->printed = true;
         same[n++] = *other;

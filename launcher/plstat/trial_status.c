@@ -25,7 +25,7 @@ void pl_trial_status_finish(struct pl_trial_status *ts)
     free(ts->query);
 }
 
-bool pl_trial_state_bad(enum pl_trial_state state)
+bool pl_trial_state_is_failure(enum pl_trial_state state)
 {
     return state != PL_TRIAL_WAITING && state != PL_TRIAL_RUNNING && state != PL_TRIAL_DONE &&
            state != PL_TRIAL_PRUNED;

@@ -24,7 +24,7 @@ struct watch {
 static void write_out(const char *s, size_t len)
 {
     if (pl_write_all(STDOUT_FILENO, s, len) < 0)
-        return; /* pause_for() notices a closed stdout */
+        return; /* wait_for_next_report() notices a closed stdout */
 }
 
 static void screen_enter(struct watch *w)
@@ -89,7 +89,7 @@ static size_t screen_rows(void)
 }
 
 /* Waits for the next report. -1: continue; else the exit code. */
-static int pause_for(struct watch *w, double seconds)
+static int wait_for_next_report(struct watch *w, double seconds)
 {
     uint64_t limit = pl_now_ns() + (uint64_t)(seconds * 1e9);
 
@@ -148,7 +148,7 @@ int pl_plstat_watch(struct pl_plstat *ps, int (*report)(struct pl_plstat *ps))
             draw(&w, screen_rows());
         else
             write_out(pl_buf_str(&ps->text), ps->text.len);
-        r = pause_for(&w, ps->interval_s);
+        r = wait_for_next_report(&w, ps->interval_s);
         if (r == PL_EXIT_OK)
             r = exit_code;
         else if (r < 0)

@@ -180,7 +180,7 @@ int pl_words_ranks(const int64_t *ranks, size_t n, struct pl_buf *ret)
 /* The offset of the digits at the end of a name; the name's length if it has none or more than
  * nine.
  */
-static size_t stem(const char *name)
+static size_t stem_length(const char *name)
 {
     size_t len = strlen(name), at = len;
 
@@ -193,11 +193,11 @@ static size_t stem(const char *name)
  */
 static int add_family(const char *const *nodes, size_t n, size_t *ret_n, struct pl_buf *ret)
 {
-    size_t at = stem(nodes[0]), len = strlen(nodes[0]), used = 1;
+    size_t at = stem_length(nodes[0]), len = strlen(nodes[0]), used = 1;
     int64_t first, last, value;
     int r;
 
-    while (used < n && at < len && strlen(nodes[used]) == len && stem(nodes[used]) == at &&
+    while (used < n && at < len && strlen(nodes[used]) == len && stem_length(nodes[used]) == at &&
            memcmp(nodes[used], nodes[0], at) == 0)
         used++;
     *ret_n = used;

@@ -105,7 +105,7 @@ static int render(const struct pl_launch *launch, struct pl_buf *out, struct pl_
     return pl_script_render(&script, out, err);
 }
 
-static int values(void *ctx, unsigned trial, const char **ret)
+static int trial_values(void *ctx, unsigned trial, const char **ret)
 {
     const struct pl_grid *grid = ctx;
 
@@ -120,7 +120,7 @@ static int create(struct pl_launch *launch, struct pl_error *err)
     _cleanup_(json_decrefp) json_t *options = pl_spec_json(spec);
     _cleanup_free_ const char **axes = calloc(spec->grid.n_axes + 1, sizeof(*axes));
     const char *name = spec->values[PL_SPEC_NAME].text;
-    struct pl_run_new desc = {
+    struct pl_run_desc desc = {
         .sweep = launch->sweep,
         .name = name ? name : spec->id_name,
         .n_trials = pl_grid_n_trials(&spec->grid),
@@ -132,7 +132,7 @@ static int create(struct pl_launch *launch, struct pl_error *err)
         .objective_metric = spec->objective_metric,
         .sbatch_args = (const char *const *)launch->sbatch_args,
         .options = options,
-        .values = values,
+        .values = trial_values,
         .ctx = (void *)(uintptr_t)&spec->grid,
     };
 

@@ -54,7 +54,7 @@ static bool sets_path(const struct pl_spec *spec)
     return spec->lists[PL_SPEC_LOAD] || spec->lists[PL_SPEC_SETUP];
 }
 
-static int own_program(struct pl_spec *spec, char *const *words, struct pl_error *err)
+static int user_program(struct pl_spec *spec, char *const *words, struct pl_error *err)
 {
     bool later = sets_path(spec);
     _cleanup_free_ char *program = NULL;
@@ -187,7 +187,7 @@ int pl_spec_resolve(struct pl_spec *spec,
     int r;
 
     if (words[0]) {
-        r = own_program(spec, words, err);
+        r = user_program(spec, words, err);
         if (r < 0)
             return r;
     } else if (bundled_program(spec, bin_dir) < 0) {

@@ -14,7 +14,7 @@ struct answer {
 };
 
 /* Runs in the child. ctx: a bool; true: ask for the limits, false: only ping. */
-static int ask(void *ctx, int fd)
+static int query_child(void *ctx, int fd)
 {
     const bool *limits = ctx;
     struct answer answer = {0};
@@ -25,11 +25,11 @@ static int ask(void *ctx, int fd)
     return pl_write_all(fd, &answer, sizeof(answer)) < 0;
 }
 
-static int through_library(bool limits, struct pl_slurm_limits *ret, struct pl_error *err)
+static int query_library(bool limits, struct pl_slurm_limits *ret, struct pl_error *err)
 {
     _cleanup_(pl_child_finish) struct pl_child child = {0};
     struct answer answer;
-    int r = pl_child_call(ask, &limits, PL_SLURM_LIMITS_MS, &child, err);
+    int r = pl_child_call(query_child, &limits, PL_SLURM_LIMITS_MS, &child, err);
 
     if (r == -ETIMEDOUT)
         return pl_error_set(err, r, "the Slurm controller did not answer within %d s",
@@ -55,7 +55,7 @@ static int run_scontrol(const char *const *argv, struct pl_child *ret, struct pl
     return r;
 }
 
-static int through_scontrol(bool limits, struct pl_slurm_limits *ret, struct pl_error *err)
+static int query_scontrol(bool limits, struct pl_slurm_limits *ret, struct pl_error *err)
 {
     static const char *const ping[] = {"scontrol", "ping", NULL};
     static const char *const show[] = {"scontrol", "show", "config", NULL};
@@ -82,7 +82,7 @@ static int through_scontrol(bool limits, struct pl_slurm_limits *ret, struct pl_
     return pl_error_set(err, -EHOSTUNREACH, "%.*s", (int)strcspn(why, "\n"), why);
 }
 
-static int get(bool limits, struct pl_slurm_limits *ret, struct pl_error *err)
+static int query(bool limits, struct pl_slurm_limits *ret, struct pl_error *err)
 {
     const char *conf = getenv("SLURM_CONF");
     int r = -ENOTSUP;
@@ -90,16 +90,16 @@ static int get(bool limits, struct pl_slurm_limits *ret, struct pl_error *err)
     if (conf && *conf && !pl_slurm_conf_readable())
         return pl_error_set(err, -ENOENT, "cannot read SLURM_CONF '%s'", conf);
     if (pl_slurm_conf_readable())
-        r = through_library(limits, ret, err);
-    return r == -ENOTSUP ? through_scontrol(limits, ret, err) : r;
+        r = query_library(limits, ret, err);
+    return r == -ENOTSUP ? query_scontrol(limits, ret, err) : r;
 }
 
 int pl_slurm_limits_get(struct pl_slurm_limits *ret, struct pl_error *err)
 {
-    return get(true, ret, err);
+    return query(true, ret, err);
 }
 
 int pl_slurm_limits_ping(struct pl_error *err)
 {
-    return get(false, &(struct pl_slurm_limits){0}, err);
+    return query(false, &(struct pl_slurm_limits){0}, err);
 }

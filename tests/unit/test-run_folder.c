@@ -34,7 +34,7 @@ static struct pl_run *make(const char *folder, const char *const *argv)
     _cleanup_free_ char *dir = pl_path_join(top, folder);
     struct pl_error err = {0};
     struct pl_run *run = NULL;
-    struct pl_run_new desc = {
+    struct pl_run_desc desc = {
         .sweep = folder,
         .name = "t",
         .n_trials = 6,
@@ -282,7 +282,7 @@ static void test_random_values(void **state)
     _cleanup_free_ char *dir = pl_path_join(top, "random");
     unsigned seed = 42, same = 42;
     struct pl_error err = {0};
-    struct pl_run_new desc = {.sweep = "r",
+    struct pl_run_desc desc = {.sweep = "r",
                                .name = "r",
                                .n_trials = 10000,
                                .argv = argv,

@@ -96,7 +96,7 @@ static struct pl_trial_status with_result(const char *state_name, const char *ki
 
 /* Settles and checks the state and the kind of the cause (NULL: none). task_state NULL: Slurm does
  * not know it; "?": cannot be asked. */
-static void assert_settled(struct pl_trial_status ts,
+static void assert_resolved(struct pl_trial_status ts,
                             const char *task_state,
                             const char *want,
                             const char *want_kind)
@@ -113,43 +113,43 @@ static void assert_settled(struct pl_trial_status ts,
     pl_trial_status_finish(&ts);
 }
 
-static void test_settle_nothing_recorded(void **state)
+static void test_resolve_nothing_recorded(void **state)
 {
     struct pl_trial_status never = {.array = -1, .task = -1};
 
-    assert_settled(never, NULL, "waiting", NULL); /* not submitted */
-    assert_settled(submitted(), "?", "waiting", NULL);
-    assert_settled(submitted(), "PENDING", "waiting", NULL);
-    assert_settled(submitted(), "RUNNING", "running", NULL);
-    assert_settled(submitted(), NULL, "lost", "launch");
-    assert_settled(submitted(), "CANCELLED", "cancelled", "cancelled");
-    assert_settled(submitted(), "FAILED", "failed", "setup");
-    assert_settled(submitted(), "NODE_FAIL", "node-failed", "node");
+    assert_resolved(never, NULL, "waiting", NULL); /* not submitted */
+    assert_resolved(submitted(), "?", "waiting", NULL);
+    assert_resolved(submitted(), "PENDING", "waiting", NULL);
+    assert_resolved(submitted(), "RUNNING", "running", NULL);
+    assert_resolved(submitted(), NULL, "lost", "launch");
+    assert_resolved(submitted(), "CANCELLED", "cancelled", "cancelled");
+    assert_resolved(submitted(), "FAILED", "failed", "setup");
+    assert_resolved(submitted(), "NODE_FAIL", "node-failed", "node");
 }
 
-static void test_settle_claimed(void **state)
+static void test_resolve_claimed(void **state)
 {
-    assert_settled(claimed(), "?", "running", NULL);
-    assert_settled(claimed(), "RUNNING", "running", NULL);
-    assert_settled(claimed(), "PENDING", "waiting", NULL); /* requeued */
-    assert_settled(claimed(), NULL, "lost", "node");
-    assert_settled(claimed(), "TIMEOUT", "timed-out", "timeout");
-    assert_settled(claimed(), "PREEMPTED", "preempted", "preempted");
-    assert_settled(claimed(), "OUT_OF_MEMORY", "failed", "oom");
-    assert_settled(claimed(), "FAILED", "failed", "launch");
-    assert_settled(claimed(), "COMPLETED", "lost", "node");
+    assert_resolved(claimed(), "?", "running", NULL);
+    assert_resolved(claimed(), "RUNNING", "running", NULL);
+    assert_resolved(claimed(), "PENDING", "waiting", NULL); /* requeued */
+    assert_resolved(claimed(), NULL, "lost", "node");
+    assert_resolved(claimed(), "TIMEOUT", "timed-out", "timeout");
+    assert_resolved(claimed(), "PREEMPTED", "preempted", "preempted");
+    assert_resolved(claimed(), "OUT_OF_MEMORY", "failed", "oom");
+    assert_resolved(claimed(), "FAILED", "failed", "launch");
+    assert_resolved(claimed(), "COMPLETED", "lost", "node");
 }
 
-static void test_settle_answer_is_older_than_the_claim(void **state)
+static void test_resolve_answer_is_older_than_the_claim(void **state)
 {
     struct pl_trial_status ts = claimed();
 
     ts.claim_s = NOW + 3;
-    assert_settled(ts, "PENDING", "running", NULL);
-    assert_settled(ts, NULL, "running", NULL);
+    assert_resolved(ts, "PENDING", "running", NULL);
+    assert_resolved(ts, NULL, "running", NULL);
 }
 
-static void test_settle_answer_is_older_than_the_submission(void **state)
+static void test_resolve_answer_is_older_than_the_submission(void **state)
 {
     _cleanup_(pl_slurm_jobs_destroyp) struct pl_slurm_jobs *jobs = slurm(NULL);
     struct pl_trial_status ts = submitted();
@@ -158,44 +158,44 @@ static void test_settle_answer_is_older_than_the_submission(void **state)
     assert_int_equal(ts.state, PL_TRIAL_WAITING);
 }
 
-static void test_settle_result(void **state)
+static void test_resolve_result(void **state)
 {
-    assert_settled(with_result("done", NULL, false), NULL, "done", NULL);
-    assert_settled(with_result("done", NULL, false), "PENDING", "done", NULL);
-    assert_settled(with_result("failed", "exit", false), "FAILED", "failed", "exit");
-    assert_settled(with_result("failed", "exit", false), "CANCELLED", "failed", "exit");
-    assert_settled(with_result("preempted", "preempted", false), "PENDING", "waiting", NULL);
-    assert_settled(with_result("preempted", "preempted", false), NULL, "preempted", "preempted");
-    assert_settled(with_result("preempted", "preempted", false), "CANCELLED", "cancelled",
+    assert_resolved(with_result("done", NULL, false), NULL, "done", NULL);
+    assert_resolved(with_result("done", NULL, false), "PENDING", "done", NULL);
+    assert_resolved(with_result("failed", "exit", false), "FAILED", "failed", "exit");
+    assert_resolved(with_result("failed", "exit", false), "CANCELLED", "failed", "exit");
+    assert_resolved(with_result("preempted", "preempted", false), "PENDING", "waiting", NULL);
+    assert_resolved(with_result("preempted", "preempted", false), NULL, "preempted", "preempted");
+    assert_resolved(with_result("preempted", "preempted", false), "CANCELLED", "cancelled",
                     "cancelled");
 }
 
-static void test_settle_corrects_what_was_inferred(void **state)
+static void test_resolve_corrects_what_was_inferred(void **state)
 {
-    assert_settled(with_result("cancelled", "cancelled", true), "TIMEOUT", "timed-out", "timeout");
-    assert_settled(with_result("cancelled", "cancelled", true), "PREEMPTED", "preempted",
+    assert_resolved(with_result("cancelled", "cancelled", true), "TIMEOUT", "timed-out", "timeout");
+    assert_resolved(with_result("cancelled", "cancelled", true), "PREEMPTED", "preempted",
                     "preempted");
-    assert_settled(with_result("cancelled", "cancelled", true), "NODE_FAIL", "node-failed",
+    assert_resolved(with_result("cancelled", "cancelled", true), "NODE_FAIL", "node-failed",
                     "node");
-    assert_settled(with_result("cancelled", "cancelled", true), "CANCELLED", "cancelled",
+    assert_resolved(with_result("cancelled", "cancelled", true), "CANCELLED", "cancelled",
                     "cancelled");
-    assert_settled(with_result("cancelled", "cancelled", true), NULL, "cancelled", "cancelled");
-    assert_settled(with_result("cancelled", "cancelled", true), "?", "cancelled", "cancelled");
+    assert_resolved(with_result("cancelled", "cancelled", true), NULL, "cancelled", "cancelled");
+    assert_resolved(with_result("cancelled", "cancelled", true), "?", "cancelled", "cancelled");
 }
 
-static void test_settle_failed_is_not_cancelled(void **state)
+static void test_resolve_failed_is_not_cancelled(void **state)
 {
     struct pl_trial_status ts = with_result("cancelled", "cancelled", true);
 
-    assert_settled(ts, "FAILED", "failed", "node"); /* the hub was lost: the script wrote it */
+    assert_resolved(ts, "FAILED", "failed", "node"); /* the hub was lost: the script wrote it */
     ts = with_result("cancelled", "cancelled", true);
     json_object_set_new(ts.result, "world_size", json_integer(4));
-    assert_settled(ts, "FAILED", "failed", "exit");
-    assert_settled(with_result("cancelled", "cancelled", false), "FAILED", "cancelled",
+    assert_resolved(ts, "FAILED", "failed", "exit");
+    assert_resolved(with_result("cancelled", "cancelled", false), "FAILED", "cancelled",
                     "cancelled");
 }
 
-static void test_settle_ends_ranks(void **state)
+static void test_resolve_ends_ranks(void **state)
 {
     struct pl_trial_status ts = with_result("failed", "node", true);
 
@@ -210,27 +210,27 @@ static void test_settle_ends_ranks(void **state)
     pl_trial_status_finish(&ts);
 }
 
-static void test_settle_confirms_oom(void **state)
+static void test_resolve_confirms_oom(void **state)
 {
     struct pl_trial_status ts = with_result("failed", "signal", false);
 
     json_object_set_new(json_object_get(ts.result, "cause"), "signal", json_integer(9));
-    assert_settled(ts, "OUT_OF_MEMORY", "failed", "oom");
+    assert_resolved(ts, "OUT_OF_MEMORY", "failed", "oom");
     ts = with_result("failed", "signal", false);
     json_object_set_new(json_object_get(ts.result, "cause"), "signal", json_integer(11));
-    assert_settled(ts, "OUT_OF_MEMORY", "failed", "signal");
+    assert_resolved(ts, "OUT_OF_MEMORY", "failed", "signal");
 }
 
-static void test_settle_retry_waits(void **state)
+static void test_resolve_retry_waits(void **state)
 {
     struct pl_trial_status ts = with_result("failed", "exit", false);
 
     ts.resubmitted = true;
     assert_true(pl_trial_status_needs_slurm(&ts));
-    assert_settled(ts, "PENDING", "waiting", NULL);
+    assert_resolved(ts, "PENDING", "waiting", NULL);
 }
 
-static void test_settle_live(void **state)
+static void test_resolve_live(void **state)
 {
     struct pl_trial_status ts = claimed();
 
@@ -238,17 +238,17 @@ static void test_settle_live(void **state)
     ts.query->state =
         json_pack("{s:s, s:{s:s}}", "state", "running", "cause", "kind", "exit"); /* tearing down */
     assert_false(pl_trial_status_needs_slurm(&ts));
-    assert_settled(ts, NULL, "running", "exit");
+    assert_resolved(ts, NULL, "running", "exit");
 
     ts = claimed(); /* a hub that is gone, and what it wrote last */
     ts.query = calloc(1, sizeof(*ts.query));
     ts.live = json_pack("{s:s}", "state", "running");
     assert_true(pl_trial_status_needs_slurm(&ts));
     json_incref(ts.live);
-    assert_settled(ts, NULL, "lost", "node");
+    assert_resolved(ts, NULL, "lost", "node");
     ts.query = calloc(1, sizeof(*ts.query));
     ts.cause = ts.others = ts.doc = NULL;
-    assert_settled(ts, "?", "running", NULL);
+    assert_resolved(ts, "?", "running", NULL);
 }
 
 /* ---- whole runs ---- */
@@ -421,17 +421,17 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_sweep_state),
-        cmocka_unit_test(test_settle_nothing_recorded),
-        cmocka_unit_test(test_settle_claimed),
-        cmocka_unit_test(test_settle_answer_is_older_than_the_claim),
-        cmocka_unit_test(test_settle_answer_is_older_than_the_submission),
-        cmocka_unit_test(test_settle_result),
-        cmocka_unit_test(test_settle_corrects_what_was_inferred),
-        cmocka_unit_test(test_settle_failed_is_not_cancelled),
-        cmocka_unit_test(test_settle_ends_ranks),
-        cmocka_unit_test(test_settle_confirms_oom),
-        cmocka_unit_test(test_settle_retry_waits),
-        cmocka_unit_test(test_settle_live),
+        cmocka_unit_test(test_resolve_nothing_recorded),
+        cmocka_unit_test(test_resolve_claimed),
+        cmocka_unit_test(test_resolve_answer_is_older_than_the_claim),
+        cmocka_unit_test(test_resolve_answer_is_older_than_the_submission),
+        cmocka_unit_test(test_resolve_result),
+        cmocka_unit_test(test_resolve_corrects_what_was_inferred),
+        cmocka_unit_test(test_resolve_failed_is_not_cancelled),
+        cmocka_unit_test(test_resolve_ends_ranks),
+        cmocka_unit_test(test_resolve_confirms_oom),
+        cmocka_unit_test(test_resolve_retry_waits),
+        cmocka_unit_test(test_resolve_live),
         cmocka_unit_test(test_collect_ended),
         cmocka_unit_test(test_collect_waiting_without_slurm),
         cmocka_unit_test(test_collect_lost),

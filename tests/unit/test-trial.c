@@ -41,7 +41,7 @@ static int make_run(void **state)
 {
     static const char *const argv[] = {"prog", "--x={lr}", NULL}, *const axes[] = {"lr", NULL};
     json_t *options = json_object();
-    struct pl_run_new desc = {.sweep = "s-1",
+    struct pl_run_desc desc = {.sweep = "s-1",
                                .name = "s",
                                .n_trials = 2,
                                .argv = argv,

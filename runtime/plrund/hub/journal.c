@@ -28,7 +28,7 @@ static int make_step_run(struct pl_hub *hub, char **ret_dir, struct pl_error *er
     _cleanup_free_ char *home = pl_home_dir(err), *steps = NULL, *id = NULL, *dir = NULL,
                         *key = NULL;
     _cleanup_(pl_buf_finish) struct pl_buf name = {0}; /* Slurm takes any bytes for a job's name */
-    struct pl_run_new desc = {.n_trials = 1, .argv = argv, .axes = axes, .values = step_values};
+    struct pl_run_desc desc = {.n_trials = 1, .argv = argv, .axes = axes, .values = step_values};
     _cleanup_(json_decrefp) json_t *options = json_object();
     int r;
 
