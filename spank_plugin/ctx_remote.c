@@ -9,6 +9,7 @@
  *
  * Whatever fails before task_init is kept in `failure`: only there does Slurm show a message to the
  * user and fail the task without draining the node. */
+#include "common/base/env.h"
 #include "common/base/fs.h"
 #include "common/base/parse.h"
 #include "spank_plugin/conf.h"
@@ -42,7 +43,7 @@ static struct {
 
 static const char *node_name(void)
 {
-    const char *name = getenv("SLURMD_NODENAME");
+    const char *name = pl_env(PL_ENV_SLURMD_NODENAME);
 
     return name ? name : "unknown";
 }
@@ -75,8 +76,8 @@ static int read_facts(spank_t spank, struct pl_daemon_facts *facts, struct pl_er
         facts->cpus = cpus;
     if (item(spank, S_SLURM_RESTART_COUNT, &facts->restart) < 0)
         facts->restart = 0;
-    facts->node = getenv("SLURMD_NODENAME");
-    facts->conf = getenv("SLURM_CONF");
+    facts->node = pl_env(PL_ENV_SLURMD_NODENAME);
+    facts->conf = pl_env(PL_ENV_SLURM_CONF);
     facts->nccl_debug = pl_options()->nccl_debug;
     facts->master_port = pl_options()->master_port;
     facts->metric = pl_options()->metric;

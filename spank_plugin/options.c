@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "spank_plugin/options.h"
+#include "common/base/env.h"
 #include "spank_plugin/values.h"
 
 #include <stdlib.h>
@@ -131,7 +132,7 @@ const struct pl_spank_options *pl_options(void)
 
 void pl_spank_options_export(void)
 {
-    const char *metric = getenv("PLUME_METRIC");
+    const char *metric = pl_env(PL_ENV_PLUME_METRIC);
     _cleanup_free_ char *all = NULL;
 
     if (options.nccl_debug)

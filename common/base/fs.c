@@ -4,6 +4,7 @@
 #endif
 #include "common/base/fs.h"
 #include "common/base/buf.h"
+#include "common/base/env.h"
 
 #include <fcntl.h>
 #include <limits.h>
@@ -296,7 +297,7 @@ int pl_secret_create(const char *path, const void *data, size_t len, struct pl_e
 
 char *pl_home_dir(struct pl_error *err)
 {
-    const char *dir = getenv("PLUME_HOME"), *home = getenv("HOME");
+    const char *dir = pl_env(PL_ENV_PLUME_HOME), *home = pl_env(PL_ENV_HOME);
     char *path;
 
     if (!dir || !*dir) {

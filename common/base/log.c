@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "common/base/log.h"
+#include "common/base/env.h"
 #include "common/base/utf8.h"
 
 #include <stdarg.h>
@@ -14,8 +15,8 @@ static int log_json;
 
 void pl_log_init(const char *program)
 {
-    const char *spec = getenv("PLUME_LOG");
-    const char *format = getenv("PLUME_LOG_FORMAT");
+    const char *spec = pl_env(PL_ENV_PLUME_LOG);
+    const char *format = pl_env(PL_ENV_PLUME_LOG_FORMAT);
     const char *colon;
     size_t len;
 

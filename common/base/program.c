@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "common/base/program.h"
+#include "common/base/env.h"
 #include "common/base/fs.h"
 
 #include <string.h>
@@ -14,7 +15,7 @@ bool pl_program_is(const char *path)
 
 int pl_program_search(const char *name, char **ret)
 {
-    const char *path = getenv("PATH");
+    const char *path = pl_env(PL_ENV_PATH);
 
     *ret = NULL;
     if (!path || !*path)

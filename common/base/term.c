@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "common/base/term.h"
+#include "common/base/env.h"
 #include "common/base/parse.h"
 #include "common/base/utf8.h"
 
@@ -196,7 +197,7 @@ int pl_term_color_parse(const char *s, enum pl_term_color *ret)
 
 bool pl_term_use_color(enum pl_term_color choice, FILE *out)
 {
-    const char *no_color = getenv("NO_COLOR"), *term = getenv("TERM");
+    const char *no_color = pl_env(PL_ENV_NO_COLOR), *term = pl_env(PL_ENV_TERM);
 
     if (choice != PL_TERM_COLOR_AUTO)
         return choice == PL_TERM_COLOR_ALWAYS;
@@ -207,7 +208,7 @@ bool pl_term_use_color(enum pl_term_color choice, FILE *out)
 
 size_t pl_term_columns(FILE *out)
 {
-    const char *columns = getenv("COLUMNS");
+    const char *columns = pl_env(PL_ENV_COLUMNS);
     struct winsize size;
     int64_t n;
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "common/proto/protocol.h"
+#include "common/base/env.h"
 #include "common/base/fs.h"
 #include "common/proto/json.h"
 #include "common/proto/rank/rank_link.h"
@@ -318,7 +319,7 @@ int pl_session_next(struct pl_session *s, json_t **ret, struct pl_error *err)
 
 int pl_key_load(const char *dir, unsigned char ret[PL_KEY_SIZE], struct pl_error *err)
 {
-    const char *given = getenv("PLUME_KEY_FILE");
+    const char *given = pl_env(PL_ENV_PLUME_KEY_FILE);
     _cleanup_free_ char *home_dir = NULL, *path = NULL;
     unsigned char fresh[PL_KEY_SIZE];
     int r;

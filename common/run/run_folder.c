@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "common/run/run_folder.h"
+#include "common/base/env.h"
 #include "common/base/fs.h"
 #include "common/proto/json.h"
 #include "common/run/run_folder_private.h"
@@ -175,7 +176,7 @@ const char *const *pl_run_argv(const struct pl_run *run, size_t *ret_n)
 
 const char *pl_run_program_file(const struct pl_run *run)
 {
-    const char *path = getenv("PLUME_PROGRAM");
+    const char *path = pl_env(PL_ENV_PLUME_PROGRAM);
 
     return path && *path ? path : run->argv[0];
 }

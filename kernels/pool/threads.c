@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+#include "common/base/env.h"
 #include "common/base/fs.h"
 #include "common/base/parse.h"
 #include "kernels/kernels.h"
@@ -28,7 +29,7 @@ static unsigned cgroup_limit(void)
 
 unsigned pl_threads_available(void)
 {
-    const char *env = getenv("OMP_NUM_THREADS");
+    const char *env = pl_env(PL_ENV_OMP_NUM_THREADS);
     unsigned n = cgroup_limit();
     cpu_set_t set;
     int64_t wish;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Sets defaults, checks options together, and converts a spec to sbatch's options, the script's
  * variables, JSON and --show-config. */
+#include "common/base/env.h"
 #include "common/base/fs.h"
 #include "common/base/parse.h"
 #include "common/base/term.h"
@@ -113,7 +114,7 @@ static int default_name(struct pl_spec *spec, char *const *words)
 
 static int defaults(struct pl_spec *spec, char *const *words)
 {
-    const char *runs = getenv("PLUME_RUNS"), *gpus = spec->values[PL_SPEC_GPUS_PER_NODE].text;
+    const char *runs = pl_env(PL_ENV_PLUME_RUNS), *gpus = spec->values[PL_SPEC_GPUS_PER_NODE].text;
     int r = default_name(spec, words);
 
     /* --nodelist gives the number of nodes. */

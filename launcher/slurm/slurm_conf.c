@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "launcher/slurm/slurm_conf.h"
+#include "common/base/env.h"
 #include "common/base/parse.h"
 
 #include <string.h>
@@ -9,7 +10,7 @@ bool pl_slurm_conf_readable(void)
     static const char *const places[] = {PL_SLURM_CONF, "/etc/slurm/slurm.conf",
                                          "/etc/slurm-llnl/slurm.conf", "/usr/local/etc/slurm.conf",
                                          "/run/slurm/conf/slurm.conf"};
-    const char *given = getenv("SLURM_CONF");
+    const char *given = pl_env(PL_ENV_SLURM_CONF);
 
     if (given && *given)
         return access(given, R_OK) == 0;

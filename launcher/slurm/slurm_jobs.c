@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "common/base/child.h"
+#include "common/base/env.h"
 #include "common/base/fs.h"
 #include "common/base/log.h"
 #include "common/proto/json.h"
@@ -405,7 +406,7 @@ int pl_slurm_jobs_get(uid_t uid, struct pl_slurm_jobs **ret, struct pl_error *er
     _cleanup_free_ char *path = NULL;
     _cleanup_close_ int fd = -EBADF;
     struct pl_error cache_err = {0};
-    const char *conf = getenv("SLURM_CONF");
+    const char *conf = pl_env(PL_ENV_SLURM_CONF);
     int r;
 
     if (!pl_slurm_conf_readable() && conf && *conf)

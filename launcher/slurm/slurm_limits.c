@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "launcher/slurm/slurm_limits.h"
 #include "common/base/child.h"
+#include "common/base/env.h"
 #include "common/base/fs.h"
 #include "launcher/slurm/slurm_compat.h"
 
@@ -84,7 +85,7 @@ static int query_scontrol(bool limits, struct pl_slurm_limits *ret, struct pl_er
 
 static int query(bool limits, struct pl_slurm_limits *ret, struct pl_error *err)
 {
-    const char *conf = getenv("SLURM_CONF");
+    const char *conf = pl_env(PL_ENV_SLURM_CONF);
     int r = -ENOTSUP;
 
     if (conf && *conf && !pl_slurm_conf_readable())

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "runtime/node/net.h"
+#include "common/base/env.h"
 #include "common/base/parse.h"
 
 #include <arpa/inet.h>
@@ -178,7 +179,7 @@ int pl_hub_ports_derive(const unsigned char secret[PL_KEY_SIZE],
                         uint16_t ret[PL_WALK_PORTS],
                         struct pl_error *err)
 {
-    const char *range = getenv("PLUME_HUB_PORTS");
+    const char *range = pl_env(PL_ENV_PLUME_HUB_PORTS);
     uint16_t low = PL_WALK_LOW, high = PL_WALK_HIGH;
     uint32_t words[PL_WALK_PORTS], size;
     char text[96];

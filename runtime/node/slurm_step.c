@@ -1,27 +1,24 @@
 /* SPDX-License-Identifier: MIT */
 #include "runtime/node/slurm_step.h"
+#include "common/base/env.h"
 #include "common/base/parse.h"
 
 #include <string.h>
 
-static const char *first_env(const char *a, const char *b, const char *c)
+static const char *first_env(enum pl_env_id a, enum pl_env_id b, enum pl_env_id c)
 {
-    const char *names[] = {a, b, c};
+    const char *v = pl_env_text(a);
 
-    for (size_t i = 0; i < PL_COUNT(names); i++) {
-        const char *v = names[i] ? getenv(names[i]) : NULL;
-
-        if (v && *v)
-            return v;
-    }
-    return NULL;
+    if (!v)
+        v = pl_env_text(b);
+    return v ? v : pl_env_text(c);
 }
 
 /* An unsigned number from the first of three variables; the default where none is set, or an error
  * where there is no default (< 0). */
-static int number(const char *a,
-                  const char *b,
-                  const char *c,
+static int number(enum pl_env_id a,
+                  enum pl_env_id b,
+                  enum pl_env_id c,
                   int64_t fallback,
                   unsigned *ret,
                   struct pl_error *err)
@@ -36,19 +33,21 @@ static int number(const char *a,
         return pl_error_set(err, -ENOENT,
                             "not inside a Slurm step (%s is not set): start it with "
                             "srun, for example: srun -N2 plrun -- ./program",
-                            b);
+                            pl_env_var(b)->name);
     if (r < 0)
-        return pl_error_wrap(err, r, "%s", b);
+        return pl_error_wrap(err, r, "%s", pl_env_var(b)->name);
     *ret = (unsigned)n;
     return 0;
 }
 
 static int local_tasks(struct pl_slurm_step *s, struct pl_error *err)
 {
-    const char *list = first_env("SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE", NULL);
+    const char *list =
+        first_env(PL_ENV_SLURM_STEP_TASKS_PER_NODE, PL_ENV_SLURM_TASKS_PER_NODE, PL_ENV_NONE);
 
-    if (getenv("PLUME_LOCAL_NTASKS"))
-        return number("PLUME_LOCAL_NTASKS", "PLUME_LOCAL_NTASKS", NULL, -1, &s->local_ntasks, err);
+    if (pl_env(PL_ENV_PLUME_LOCAL_NTASKS))
+        return number(PL_ENV_PLUME_LOCAL_NTASKS, PL_ENV_PLUME_LOCAL_NTASKS, PL_ENV_NONE, -1,
+                      &s->local_ntasks, err);
     if (!list)
         return pl_error_set(err, -ENOENT, "SLURM_STEP_TASKS_PER_NODE is not set");
     return pl_parse_tasks_per_node(list, s->node_id, &s->local_ntasks, err);
@@ -56,7 +55,8 @@ static int local_tasks(struct pl_slurm_step *s, struct pl_error *err)
 
 static void array_name(struct pl_slurm_step *s)
 {
-    const char *base = getenv("SLURM_ARRAY_JOB_ID"), *task = getenv("SLURM_ARRAY_TASK_ID");
+    const char *base = pl_env(PL_ENV_SLURM_ARRAY_JOB_ID),
+               *task = pl_env(PL_ENV_SLURM_ARRAY_TASK_ID);
 
     if (base && task && *base && *task)
         snprintf(s->array, sizeof(s->array), "%s_%s", base, task);
@@ -70,23 +70,26 @@ int pl_slurm_step_from_env(struct pl_slurm_step *ret, bool task, struct pl_error
     unsigned job, step;
     int r;
 
-    r = number("PLUME_JOB_ID", "SLURM_JOB_ID", "SLURM_JOBID", -1, &job, err);
+    r = number(PL_ENV_PLUME_JOB_ID, PL_ENV_SLURM_JOB_ID, PL_ENV_SLURM_JOBID, -1, &job, err);
     if (r == 0)
-        r = number("PLUME_STEP_ID", "SLURM_STEP_ID", "SLURM_STEPID", -1, &step, err);
+        r = number(PL_ENV_PLUME_STEP_ID, PL_ENV_SLURM_STEP_ID, PL_ENV_SLURM_STEPID, -1, &step, err);
     if (r == 0)
-        r = number("PLUME_RESTART", "SLURM_RESTART_COUNT", NULL, 0, &s.id.attempt, err);
+        r = number(PL_ENV_PLUME_RESTART, PL_ENV_SLURM_RESTART_COUNT, PL_ENV_NONE, 0, &s.id.attempt,
+                   err);
     if (r == 0)
-        r = number("PLUME_NODE_ID", "SLURM_NODEID", NULL, -1, &s.node_id, err);
+        r = number(PL_ENV_PLUME_NODE_ID, PL_ENV_SLURM_NODEID, PL_ENV_NONE, -1, &s.node_id, err);
     if (r == 0)
-        r = number("PLUME_NNODES", "SLURM_STEP_NUM_NODES", "SLURM_NNODES", -1, &s.nnodes, err);
+        r = number(PL_ENV_PLUME_NNODES, PL_ENV_SLURM_STEP_NUM_NODES, PL_ENV_SLURM_NNODES, -1,
+                   &s.nnodes, err);
     if (r == 0)
-        r = number("PLUME_NTASKS", "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", -1, &s.ntasks, err);
+        r = number(PL_ENV_PLUME_NTASKS, PL_ENV_SLURM_STEP_NUM_TASKS, PL_ENV_SLURM_NTASKS, -1,
+                   &s.ntasks, err);
     if (r == 0)
         r = local_tasks(&s, err);
     if (r == 0 && task)
-        r = number("SLURM_PROCID", "SLURM_PROCID", NULL, -1, &s.rank, err);
+        r = number(PL_ENV_SLURM_PROCID, PL_ENV_SLURM_PROCID, PL_ENV_NONE, -1, &s.rank, err);
     if (r == 0 && task)
-        r = number("SLURM_LOCALID", "SLURM_LOCALID", NULL, -1, &s.local_rank, err);
+        r = number(PL_ENV_SLURM_LOCALID, PL_ENV_SLURM_LOCALID, PL_ENV_NONE, -1, &s.local_rank, err);
     if (r < 0)
         return r;
     snprintf(s.id.job, sizeof(s.id.job), "%u", job);
@@ -97,16 +100,17 @@ int pl_slurm_step_from_env(struct pl_slurm_step *ret, bool task, struct pl_error
         return pl_error_set(err, -EINVAL,
                             "Slurm's environment makes no sense: node %u of %u, %u of %u tasks",
                             s.node_id, s.nnodes, s.local_ntasks, s.ntasks);
-    s.nodelist = first_env("PLUME_NODELIST", "SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST");
-    s.node = first_env("SLURMD_NODENAME", NULL, NULL);
-    s.launch_addr = first_env("SLURM_LAUNCH_NODE_IPADDR", NULL, NULL);
-    s.job_name = first_env("SLURM_JOB_NAME", NULL, NULL);
-    s.plugin = getenv("PLUME_PLUGIN") != NULL;
-    s.run_dir = first_env("PLUME_RUN_DIR", NULL, NULL);
+    s.nodelist =
+        first_env(PL_ENV_PLUME_NODELIST, PL_ENV_SLURM_STEP_NODELIST, PL_ENV_SLURM_JOB_NODELIST);
+    s.node = first_env(PL_ENV_SLURMD_NODENAME, PL_ENV_NONE, PL_ENV_NONE);
+    s.launch_addr = first_env(PL_ENV_SLURM_LAUNCH_NODE_IPADDR, PL_ENV_NONE, PL_ENV_NONE);
+    s.job_name = first_env(PL_ENV_SLURM_JOB_NAME, PL_ENV_NONE, PL_ENV_NONE);
+    s.plugin = pl_env(PL_ENV_PLUME_PLUGIN) != NULL;
+    s.run_dir = first_env(PL_ENV_PLUME_RUN_DIR, PL_ENV_NONE, PL_ENV_NONE);
     if (s.run_dir) {
-        r = number("PLUME_TRIAL", "PLUME_TRIAL", NULL, 0, &s.trial, err);
+        r = number(PL_ENV_PLUME_TRIAL, PL_ENV_PLUME_TRIAL, PL_ENV_NONE, 0, &s.trial, err);
         if (r == 0)
-            r = number("PLUME_ATTEMPT", "PLUME_ATTEMPT", NULL, 0, &s.attempt, err);
+            r = number(PL_ENV_PLUME_ATTEMPT, PL_ENV_PLUME_ATTEMPT, PL_ENV_NONE, 0, &s.attempt, err);
         if (r < 0)
             return r;
     }
@@ -114,14 +118,4 @@ int pl_slurm_step_from_env(struct pl_slurm_step *ret, bool task, struct pl_error
         return pl_error_set(err, -ENOENT, "SLURM_STEP_NODELIST is not set");
     *ret = s;
     return 0;
-}
-
-unsigned pl_slurm_step_env_ms(const char *name, unsigned default_ms)
-{
-    const char *v = getenv(name);
-    double seconds;
-
-    if (!v || pl_parse_double(v, &seconds, NULL) < 0 || seconds < 0 || seconds > 86400)
-        return default_ms;
-    return (unsigned)(seconds * 1000);
 }

@@ -28,11 +28,4 @@ struct pl_slurm_step {
  * local rank must be there. -ENOENT outside a Slurm step, -EINVAL for values that make no sense. */
 int pl_slurm_step_from_env(struct pl_slurm_step *ret, bool task, struct pl_error *err);
 
-/* How long a process that is still connected may say nothing ($PLUME_SILENCE). It is long, since a
- * file system may hold a daemon up; a host that is gone shows much sooner, see pl_net_tune(). */
-#define PL_SILENCE_MS 120000
-
-/* PLUME_NAME as whole milliseconds given in seconds, else the default. */
-unsigned pl_slurm_step_env_ms(const char *name, unsigned default_ms);
-
 #endif

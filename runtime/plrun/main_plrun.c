@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* plrun(1): starts one rank of a step and guards it; also the job script's small helper. */
+#include "common/base/env.h"
 #include "common/base/fs.h"
 #include "common/base/log.h"
 #include "common/base/metric_rule.h"
@@ -35,7 +36,7 @@ struct arguments {
 
 static int add_metric(void *ctx, const struct pl_option *o, const char *value, struct pl_error *err)
 {
-    const char *before = getenv("PLUME_METRIC");
+    const char *before = pl_env(PL_ENV_PLUME_METRIC);
     _cleanup_free_ char *all = NULL;
     int r;
 
@@ -142,12 +143,12 @@ static int find_daemon(char *ret, size_t size, struct pl_error *err)
  * a rank may also come from another step, whose rank started ours or submitted our job. */
 static bool is_rank(void)
 {
-    const char *socket = getenv("PLUME_SOCKET"), *slash = socket ? strrchr(socket, '/') : NULL;
+    const char *socket = pl_env(PL_ENV_PLUME_SOCKET), *slash = socket ? strrchr(socket, '/') : NULL;
     struct pl_slurm_step step;
     char name[96];
     int n;
 
-    if (!getenv("PLUME_RUNTIME") || !slash || pl_slurm_step_from_env(&step, true, NULL) < 0)
+    if (!pl_env(PL_ENV_PLUME_RUNTIME) || !slash || pl_slurm_step_from_env(&step, true, NULL) < 0)
         return false;
     n = snprintf(name, sizeof(name), "/%s.%s.", step.id.job, step.id.step);
     return n < (int)sizeof(name) && strncmp(slash, name, (size_t)n) == 0;
@@ -208,7 +209,7 @@ static int find_program(const char *name, struct pl_error *err)
 /* Holds a port for the hub, which runs on this host as this user and may bind it all the same. */
 static int reserve_hub(struct pl_error *err)
 {
-    const char *addr = getenv("SLURM_LAUNCH_NODE_IPADDR");
+    const char *addr = pl_env(PL_ENV_SLURM_LAUNCH_NODE_IPADDR);
     _cleanup_close_ int fd = -EBADF;
     struct pollfd p = {.fd = STDOUT_FILENO};
     char host[256];

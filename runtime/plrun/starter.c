@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "runtime/plrun/starter.h"
+#include "common/base/env.h"
 #include "common/base/fs.h"
 #include "common/base/log.h"
 #include "common/base/parse.h"
@@ -20,10 +21,9 @@
 #include <sys/wait.h>
 #include <time.h>
 
-#define READY_MS 20000   /* for the daemon to come up */
-#define SOCKET_MS 60000  /* for its socket, seen from the other ranks of the node */
-#define VERDICT_MS 30000 /* from the rank's end to the exit code */
-#define DAEMON_LEAVE_MS 20000
+#define READY_MS 20000      /* for the daemon to come up */
+#define SOCKET_MS 60000     /* for its socket, seen from the other ranks of the node */
+#define VERDICT_MS 30000    /* from the rank's end to the exit code */
 #define ORPHAN_TERM_MS 1000 /* an orphan of the rank gets SIGTERM, and after this SIGKILL */
 
 struct starter {
@@ -42,12 +42,27 @@ static const int forwarded_signals[] = {SIGTERM, SIGINT,  SIGHUP,   SIGQUIT, SIG
 
 /* ---- the daemon ---- */
 
+/* Once per step: by the plrun that starts the daemon of the first node. */
+static void warn_of_unknown_variables(void)
+{
+    char name[128], line[512];
+    char *const *entry = environ;
+    const char *near;
+
+    while (pl_env_next_unknown(&entry, name, sizeof(name), &near)) {
+        pl_env_explain_unknown(name, near, line, sizeof(line));
+        pl_log_warn("run", "%s", line);
+    }
+}
+
 static int start_daemon(struct starter *s, const char *plrund, struct pl_error *err)
 {
     struct pl_rank_link control = PL_RANK_LINK_INIT;
     _cleanup_free_ char *line = NULL, *text = NULL;
     int pair[2], r;
 
+    if (s->step.node_id == 0)
+        warn_of_unknown_variables();
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) < 0)
         return pl_error_errno(err, errno, "cannot make a socket");
     s->daemon = fork();
@@ -90,14 +105,14 @@ static bool is_silent(unsigned *quiet_s, int poll_result)
         *quiet_s = 0;
     else if (poll_result == 0)
         ++*quiet_s;
-    return *quiet_s * 1000ull > pl_slurm_step_env_ms("PLUME_SILENCE", PL_SILENCE_MS);
+    return *quiet_s * 1000ull > pl_env_ms(PL_ENV_PLUME_SILENCE);
 }
 
 /* Waits for the daemon, which serves the node's other ranks as long as they run. If plrun failed,
  * the daemon is told to leave, and gets a limit. */
 static void end_daemon(struct starter *s, bool failed)
 {
-    uint64_t limit = pl_now_ns() + DAEMON_LEAVE_MS * 1000000ull;
+    uint64_t limit = pl_now_ns() + PL_DAEMON_LEAVE_MS * 1000000ull;
     struct pollfd p = {.fd = s->control_fd, .events = POLLIN};
     _cleanup_close_ int pidfd = -EBADF;
     char beats[4096];
@@ -134,7 +149,7 @@ static void end_daemon(struct starter *s, bool failed)
 /* True if a folder of PATH has a file of this name. */
 static bool is_in_path(const char *name)
 {
-    const char *path = getenv("PATH");
+    const char *path = pl_env(PL_ENV_PATH);
 
     for (const char *p = path ? path : ""; *p; p += strcspn(p, ":"), p += *p == ':') {
         int len = (int)strcspn(p, ":");

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "runtime/plrun/trial.h"
 #include "common/base/child.h"
+#include "common/base/env.h"
 #include "common/base/fs.h"
 #include "common/base/log.h"
 #include "common/base/parse.h"
@@ -21,9 +22,9 @@
 #define TAIL_BYTES 4096
 #define TAIL_LINES 20
 
-static int env_number(const char *name, int64_t fallback, unsigned *ret, struct pl_error *err)
+static int env_number(enum pl_env_id id, int64_t fallback, unsigned *ret, struct pl_error *err)
 {
-    const char *v = getenv(name);
+    const char *v = pl_env(id), *name = pl_env_var(id)->name;
     int64_t n = fallback;
     int r = 0;
 
@@ -39,7 +40,7 @@ static int env_number(const char *name, int64_t fallback, unsigned *ret, struct 
 
 static int open_run(struct pl_run **ret, unsigned *ret_trial, struct pl_error *err)
 {
-    const char *dir = getenv("PLUME_RUN_DIR");
+    const char *dir = pl_env(PL_ENV_PLUME_RUN_DIR);
     int r;
 
     if (!dir || !*dir)
@@ -47,7 +48,7 @@ static int open_run(struct pl_run **ret, unsigned *ret_trial, struct pl_error *e
                             "PLUME_RUN_DIR is not set: this is for Plume's job script");
     r = pl_run_open(dir, ret, err);
     if (r == 0)
-        r = env_number("PLUME_TRIAL", -1, ret_trial, err);
+        r = env_number(PL_ENV_PLUME_TRIAL, -1, ret_trial, err);
     if (r == 0 && *ret_trial >= pl_run_n_trials(*ret))
         r = pl_error_set(err, -EINVAL, "trial %u is not in this sweep of %u trials", *ret_trial,
                          pl_run_n_trials(*ret));
@@ -63,13 +64,13 @@ struct claim {
 
 static int own_claim(struct claim *ret, struct pl_error *err)
 {
-    ret->array = getenv("SLURM_ARRAY_JOB_ID");
+    ret->array = pl_env(PL_ENV_SLURM_ARRAY_JOB_ID);
     if (!ret->array || !*ret->array)
-        ret->array = getenv("SLURM_JOB_ID");
+        ret->array = pl_env(PL_ENV_SLURM_JOB_ID);
     if (!ret->array || !*ret->array)
         return pl_error_set(err, -ENOENT, "not inside a Slurm job (SLURM_JOB_ID is not set)");
-    return env_number("SLURM_ARRAY_TASK_ID", 0, &ret->task, err) ||
-                   env_number("SLURM_RESTART_COUNT", 0, &ret->restart, err)
+    return env_number(PL_ENV_SLURM_ARRAY_TASK_ID, 0, &ret->task, err) ||
+                   env_number(PL_ENV_SLURM_RESTART_COUNT, 0, &ret->restart, err)
                ? err->code
                : 0;
 }
@@ -79,7 +80,7 @@ static int write_claim(const char *dir, const struct claim *c, struct pl_error *
     _cleanup_(pl_buf_finish) struct pl_buf text = {0};
     _cleanup_(json_decrefp) json_t *o = NULL;
     _cleanup_free_ char *path = pl_path_join(dir, "claim");
-    const char *job = getenv("SLURM_JOB_ID"), *node = getenv("SLURMD_NODENAME");
+    const char *job = pl_env(PL_ENV_SLURM_JOB_ID), *node = pl_env(PL_ENV_SLURMD_NODENAME);
 
     o = json_pack("{s:s, s:i, s:s, s:i, s:s, s:f}", "array", c->array, "task", (int)c->task, "job",
                   job ? job : c->array, "restart", (int)c->restart, "host", node ? node : "?",
@@ -206,7 +207,7 @@ static char *stderr_tail(void)
  * end. */
 static const char *ask_slurm(int code, unsigned restart, bool hub_died, bool *ret_inferred)
 {
-    const char *job = getenv("SLURM_JOB_ID");
+    const char *job = pl_env(PL_ENV_SLURM_JOB_ID);
     const char *argv[] = {"scontrol", "-o", "show", "job", job ? job : "", NULL};
     struct pl_child child = {0};
     const char *kind = NULL;
@@ -228,12 +229,12 @@ static json_t *make_cause(const char *attempt_dir, int code, struct pl_error *er
 {
     _cleanup_(json_decrefp) json_t *doc = NULL;
     _cleanup_free_ char *text = stderr_tail();
-    bool inferred = false, reached_srun = getenv("PLUME_HUB") != NULL;
-    const char *kind, *node = getenv("SLURMD_NODENAME");
+    bool inferred = false, reached_srun = pl_env(PL_ENV_PLUME_HUB) != NULL;
+    const char *kind, *node = pl_env(PL_ENV_SLURMD_NODENAME);
     unsigned restart = 0;
     json_t *cause;
 
-    env_number("SLURM_RESTART_COUNT", 0, &restart, NULL);
+    env_number(PL_ENV_SLURM_RESTART_COUNT, 0, &restart, NULL);
     if (pl_run_state_load(attempt_dir, &doc, err) == 0 && json_object_get(doc, "cause"))
         return json_incref(json_object_get(doc, "cause"));
     kind = code ? ask_slurm(code, restart, doc != NULL, &inferred) : NULL;
@@ -262,8 +263,8 @@ int pl_trial_finish(int code, int *ret_code, struct pl_error *err)
     _cleanup_(pl_run_closep) struct pl_run *run = NULL;
     _cleanup_(json_decrefp) json_t *result = NULL, *cause = NULL;
     _cleanup_free_ char *dir = NULL;
-    const char *job = getenv("SLURM_JOB_ID"), *array = getenv("SLURM_ARRAY_JOB_ID");
-    const char *task = getenv("SLURM_ARRAY_TASK_ID");
+    const char *job = pl_env(PL_ENV_SLURM_JOB_ID), *array = pl_env(PL_ENV_SLURM_ARRAY_JOB_ID);
+    const char *task = pl_env(PL_ENV_SLURM_ARRAY_TASK_ID);
     _cleanup_free_ char *name = array && task ? pl_strf("%s_%s", array, task) : NULL;
     unsigned trial, attempt = 0;
     int64_t n;
@@ -271,7 +272,7 @@ int pl_trial_finish(int code, int *ret_code, struct pl_error *err)
 
     *ret_code = code;
     if (r == 0)
-        r = env_number("PLUME_ATTEMPT", -1, &attempt, err);
+        r = env_number(PL_ENV_PLUME_ATTEMPT, -1, &attempt, err);
     if (r < 0)
         return r;
     if (pl_run_result_read(run, trial, &result, NULL, NULL) == 0 &&

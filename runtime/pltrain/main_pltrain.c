@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* pltrain: one rank of a training run, or the ranks of a run on this machine. */
+#include "common/base/env.h"
 #include "common/base/fs.h"
 #include "common/base/log.h"
 #include "kernels/pool/pool.h"
@@ -59,7 +60,7 @@ static int choose_meeting_place(const struct plume_module *module,
 {
     struct plume_connection c = {
         .struct_size = sizeof(c), .rank = world->rank, .world_size = world->size};
-    const char *address = getenv("MASTER_ADDR"), *port = getenv("MASTER_PORT");
+    const char *address = pl_env(PL_ENV_MASTER_ADDR), *port = pl_env(PL_ENV_MASTER_PORT);
     int r;
 
     if (!module->init_ddp_connection || world->size == 1)
@@ -79,7 +80,7 @@ static int choose_meeting_place(const struct plume_module *module,
 /* With $PLUME_PROFILE set, rank 0 prints the time of each op at the end. */
 static int fit(struct pl_trainer *t, struct pl_error *err)
 {
-    const char *env = getenv("PLUME_PROFILE");
+    const char *env = pl_env(PL_ENV_PLUME_PROFILE);
     struct pl_tape *tape = pl_stage_tape(&t->stage[PLUME_TRAIN]);
     uint64_t before = t->state.step, start = pl_now_ns();
     int r;
@@ -264,7 +265,7 @@ static int run_rank(struct pl_pltrain *p)
 
 static int run(struct pl_pltrain *p)
 {
-    bool started = getenv("RANK") || pl_mpi_launched();
+    bool started = pl_env(PL_ENV_RANK) || pl_mpi_launched();
     struct pl_local_options local = {0};
     struct pl_error err = {0};
     struct pl_world world;
@@ -275,7 +276,7 @@ static int run(struct pl_pltrain *p)
     if (pl_world_from_env(&world, &err) < 0)
         return complain(PL_EXIT_FAILED, &err);
     /* The number of ranks on this node is known only after MPI_Init(). */
-    if (started && !getenv("RANK"))
+    if (started && !pl_env(PL_ENV_RANK))
         world.local_size = p->devices ? (unsigned)p->devices : 1;
     if (pl_pltrain_plan(p, started, world.local_size, &local.processes, &local.per_node, &err) < 0)
         return complain(PL_EXIT_USAGE, &err);

@@ -2,6 +2,7 @@
 #include "runtime/pltrain/spawn_local.h"
 #include "common/base/buf.h"
 #include "common/base/fs.h"
+#include "common/base/time_limits.h"
 #include "common/proto/rank/minijson.h"
 #include "common/proto/rank/rank_link.h"
 
@@ -14,8 +15,6 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <sys/wait.h>
-
-#define GRACE_MS 10000 /* from the first rank's failure to SIGKILL for the others */
 
 struct client {
     int fd; /* -1 once closed */
@@ -111,7 +110,7 @@ static void reap(struct starter *s, int flags)
         code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
         if (code && !s->status) {
             s->status = code;
-            s->kill_at = pl_now_ns() + GRACE_MS * 1000000ull;
+            s->kill_at = pl_now_ns() + PL_LOCAL_KILL_GRACE_MS * 1000000ull;
         }
     }
 }
@@ -126,9 +125,9 @@ static void take_signal(struct starter *s)
         reap(s, WNOHANG);
         return;
     }
-    /* SIGTERM first: the ranks have GRACE_MS to save a checkpoint. */
+    /* SIGTERM first: the ranks have PL_LOCAL_KILL_GRACE_MS to save a checkpoint. */
     s->status = PL_EXIT_INTERRUPTED;
-    s->kill_at = pl_now_ns() + GRACE_MS * 1000000ull;
+    s->kill_at = pl_now_ns() + PL_LOCAL_KILL_GRACE_MS * 1000000ull;
     kill_all(s, SIGTERM);
 }
 

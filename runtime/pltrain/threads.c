@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "runtime/pltrain/threads.h"
+#include "common/base/env.h"
 #include "kernels/pool/pool.h"
 
 #include <sched.h>
@@ -31,7 +32,7 @@ int pl_threads_share(struct pl_comm *comm, struct pl_error *err)
         return r;
     for (unsigned i = 0; i < n; i++)
         same += memcmp(&all[i], mine, sizeof(*mine)) == 0;
-    if (!getenv("OMP_NUM_THREADS"))
+    if (!pl_env(PL_ENV_OMP_NUM_THREADS))
         threads = PL_MAX(threads / PL_MAX(same, 1u), 1u);
     pl_pool_resize(threads);
     return 0;

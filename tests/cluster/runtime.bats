@@ -108,6 +108,20 @@ echo "$WORLD_SIZE $LOCAL_WORLD_SIZE $MASTER_ADDR $MASTER_PORT $PLUME_RUNTIME $PL
     done
 }
 
+@test "a PLUME_ variable that nothing reads is warned about once per step" {
+    export PLUME_KILL_GRAECE=3 PLUME_PARAM_LR=1
+    for way in plrun plugin; do
+        ranks "$way" "$way" -N3 -n7 -- true &
+    done
+    wait
+    for way in plrun plugin; do
+        rc_is "$way" 0
+        warning="unknown environment variable 'PLUME_KILL_GRAECE': did you mean PLUME_KILL_GRACE?"
+        [ "$(grep -cF "$warning" "$way.err")" = 1 ]
+        [ "$(grep -c 'unknown environment variable' "$way.err")" = 1 ]
+    done
+}
+
 @test "everything works without the plugin" {
     cp "$CLUSTER_DIR/plugstack.conf" saved.conf
     : >"$CLUSTER_DIR/plugstack.conf"

@@ -150,21 +150,6 @@ static void test_from_env_nonsense(void **state)
     }
 }
 
-static void test_env_ms_values(void **state)
-{
-    static const struct {
-        const char *text;
-        unsigned ms;
-    } rows[] = {{"2", 2000}, {"0.5", 500}, {"0", 0},   {"-1", 7},          {"x", 7},
-                {"", 7},     {"nan", 7},   {"1e9", 7}, {"86400", 86400000}};
-
-    assert_int_equal(pl_slurm_step_env_ms("PLUME_X", 7), 7);
-    for (size_t i = 0; i < PL_COUNT(rows); i++) {
-        setenv("PLUME_X", rows[i].text, 1);
-        assert_int_equal(pl_slurm_step_env_ms("PLUME_X", 7), rows[i].ms);
-    }
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -173,7 +158,6 @@ int main(void)
         cmocka_unit_test_setup(test_from_env_plugin, set_env),
         cmocka_unit_test(test_from_env_missing),
         cmocka_unit_test(test_from_env_nonsense),
-        cmocka_unit_test_setup(test_env_ms_values, set_env),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #endif
 #include "common/proto/rank/rank_link.h"
+#include "common/base/env.h"
 #include "common/base/fs.h"
 #include "common/proto/rank/minijson.h"
 
@@ -20,7 +21,7 @@ int pl_rank_socket_path(const char *job,
                         char **ret,
                         struct pl_error *err)
 {
-    const char *dir = getenv("PLUME_RUNTIME_DIR");
+    const char *dir = pl_env(PL_ENV_PLUME_RUNTIME_DIR);
     _cleanup_free_ char *own = NULL;
     char *path;
     int r;

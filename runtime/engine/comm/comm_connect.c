@@ -5,6 +5,7 @@
  * socket to the node daemon, through MPI where that started the job, through a place of the
  * module's own (comm_store.c), or, for a part of a communicator, through that. From the texts
  * follow the groups: the ranks of this node, and the first rank of each node. */
+#include "common/base/env.h"
 #include "common/base/fs.h"
 #include "common/base/log.h"
 #include "common/base/parse.h"
@@ -19,9 +20,9 @@
 #define KEY_BYTES 32
 #define ENDPOINT_MAX 512
 
-static int env_number(const char *name, int64_t max, unsigned *ret, struct pl_error *err)
+static int env_number(enum pl_env_id id, int64_t max, unsigned *ret, struct pl_error *err)
 {
-    const char *text = getenv(name);
+    const char *text = pl_env(id), *name = pl_env_var(id)->name;
     int64_t value;
     int r;
 
@@ -41,7 +42,7 @@ int pl_world_from_env(struct pl_world *ret, struct pl_error *err)
 {
     const int64_t max = 1 << 20;
     struct pl_world w = {.size = 1, .local_size = 1, .n_nodes = 1};
-    const char *address = getenv("PLUME_NODE_ADDR");
+    const char *address = pl_env(PL_ENV_PLUME_NODE_ADDR);
     int r;
 
     if (!address || !*address)
@@ -49,13 +50,13 @@ int pl_world_from_env(struct pl_world *ret, struct pl_error *err)
     if (strlen(address) >= sizeof(w.address))
         return pl_error_set(err, -EINVAL, "PLUME_NODE_ADDR is longer than a host name");
     memcpy(w.address, address, strlen(address) + 1);
-    if (getenv("RANK")) {
-        if ((r = env_number("RANK", max, &w.rank, err)) < 0 ||
-            (r = env_number("WORLD_SIZE", max, &w.size, err)) < 0)
+    if (pl_env(PL_ENV_RANK)) {
+        if ((r = env_number(PL_ENV_RANK, max, &w.rank, err)) < 0 ||
+            (r = env_number(PL_ENV_WORLD_SIZE, max, &w.size, err)) < 0)
             return r;
-        if (w.size > 1 && ((r = env_number("LOCAL_RANK", max, &w.local_rank, err)) < 0 ||
-                           (r = env_number("LOCAL_WORLD_SIZE", max, &w.local_size, err)) < 0 ||
-                           (r = env_number("NODE_RANK", max, &w.node, err)) < 0))
+        if (w.size > 1 && ((r = env_number(PL_ENV_LOCAL_RANK, max, &w.local_rank, err)) < 0 ||
+                           (r = env_number(PL_ENV_LOCAL_WORLD_SIZE, max, &w.local_size, err)) < 0 ||
+                           (r = env_number(PL_ENV_NODE_RANK, max, &w.node, err)) < 0))
             return r;
         if (w.rank >= w.size || w.local_rank >= w.local_size || w.local_size > w.size)
             return pl_error_set(err, -EINVAL,
@@ -69,7 +70,7 @@ int pl_world_from_env(struct pl_world *ret, struct pl_error *err)
 
 int pl_world_open(struct pl_world *ret, enum pl_comm_kind kind, struct pl_error *err)
 {
-    bool launched = pl_mpi_launched(), ours = getenv("RANK") != NULL;
+    bool launched = pl_mpi_launched(), ours = pl_env(PL_ENV_RANK) != NULL;
     struct pl_world w, seen;
     int r = pl_world_from_env(&w, err);
 

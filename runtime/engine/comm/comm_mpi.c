@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "runtime/engine/comm/comm_mpi.h"
+#include "common/base/env.h"
 #include "common/base/fs.h"
 #include "runtime/engine/comm/comm_mpi_table.h"
 #include "runtime/engine/comm/comm_tcp_private.h"
@@ -29,7 +30,7 @@ struct mpi {
 
 bool pl_mpi_launched(void)
 {
-    return getenv("OMPI_COMM_WORLD_SIZE") || getenv("PMIX_RANK");
+    return pl_env(PL_ENV_OMPI_COMM_WORLD_SIZE) || pl_env(PL_ENV_PMIX_RANK);
 }
 
 static int load(void **ret, struct pl_error *err)

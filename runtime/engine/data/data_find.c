@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "runtime/engine/data/data_find.h"
 #include "common/base/buf.h"
+#include "common/base/env.h"
 #include "common/base/fs.h"
 
 #include <string.h>
@@ -27,7 +28,7 @@ int pl_data_find(const char *paths, char **ret, struct pl_error *err)
 {
     _cleanup_free_ char *program = pl_program_folder();
     _cleanup_free_ char *beside = program ? pl_path_join(program, "data") : NULL;
-    const char *env = getenv("PLUME_DATA_DIR");
+    const char *env = pl_env(PL_ENV_PLUME_DATA_DIR);
     const char *const dirs[] = {env && *env ? env : NULL, beside, PL_DATA_DIR};
     _cleanup_(pl_buf_finish) struct pl_buf all = {0};
     _cleanup_free_ char *full = NULL;

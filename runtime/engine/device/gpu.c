@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "runtime/engine/device/gpu.h"
+#include "common/base/env.h"
 #include "runtime/engine/util/plugin.h"
 
 #include <dlfcn.h>
@@ -83,7 +84,7 @@ static int look(bool slurm, unsigned *ret, struct pl_error *err)
 
 int pl_gpu_open(const struct pl_gpu_choice *choice, struct pl_device **ret, struct pl_error *err)
 {
-    bool slurm = getenv("SLURM_JOB_ID") != NULL;
+    bool slurm = pl_env(PL_ENV_SLURM_JOB_ID) != NULL;
     unsigned there = 0, index = choice->local_rank;
     int r = look(slurm, &there, err);
 
@@ -109,7 +110,7 @@ int pl_gpu_open_all(const unsigned *list,
                     struct pl_error *err)
 {
     unsigned there = 0;
-    int r = look(getenv("SLURM_JOB_ID") != NULL, &there, err);
+    int r = look(pl_env(PL_ENV_SLURM_JOB_ID) != NULL, &there, err);
 
     for (unsigned i = 0; i < n; i++)
         ret[i] = NULL;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "runtime/engine/module/module.h"
 #include "common/base/buf.h"
+#include "common/base/env.h"
 #include "common/base/fs.h"
 
 #include <dlfcn.h>
@@ -31,7 +32,7 @@ static int find_module(const char *name, char **ret, struct pl_error *err)
 {
     _cleanup_(pl_buf_finish) struct pl_buf looked = {0};
     _cleanup_free_ char *program = pl_program_folder(), *beside = NULL;
-    const char *list = getenv("PLUME_MODULE_PATH");
+    const char *list = pl_env(PL_ENV_PLUME_MODULE_PATH);
     int r = 0;
 
     if (strchr(name, '/')) {

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "runtime/engine/report/progress.h"
+#include "common/base/env.h"
 #include "common/base/fs.h"
 
 #include <math.h>
@@ -13,7 +14,7 @@
 
 void pl_progress_init(struct pl_progress *progress, FILE *out, bool utf8)
 {
-    const char *term = getenv("TERM");
+    const char *term = pl_env(PL_ENV_TERM);
     bool usable = out && isatty(fileno(out)) && term && strcmp(term, "dumb") != 0;
 
     *progress = (struct pl_progress){.out = usable ? out : NULL, .utf8 = utf8};

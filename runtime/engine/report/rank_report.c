@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "runtime/engine/report/rank_report.h"
+#include "common/base/env.h"
 #include "common/base/log.h"
 
 #include <poll.h>
@@ -12,7 +13,7 @@ int pl_rank_report_open(struct pl_rank_report *report,
                         unsigned local_rank,
                         struct pl_error *err)
 {
-    const char *path = getenv("PLUME_SOCKET");
+    const char *path = pl_env(PL_ENV_PLUME_SOCKET);
     int r;
 
     *report = (struct pl_rank_report){.link = PL_RANK_LINK_INIT};

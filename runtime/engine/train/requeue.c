@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "runtime/engine/train/requeue.h"
+#include "common/base/env.h"
 
 #include <spawn.h>
 #include <sys/wait.h>
@@ -7,8 +8,8 @@
 
 int pl_requeue(struct pl_error *err)
 {
-    const char *job = getenv("SLURM_JOB_ID"), *array = getenv("SLURM_ARRAY_JOB_ID");
-    const char *task = getenv("SLURM_ARRAY_TASK_ID");
+    const char *job = pl_env(PL_ENV_SLURM_JOB_ID), *array = pl_env(PL_ENV_SLURM_ARRAY_JOB_ID);
+    const char *task = pl_env(PL_ENV_SLURM_ARRAY_TASK_ID);
     char id[64], *argv[] = {"scontrol", "requeue", id, NULL};
     int status, r;
     pid_t pid;

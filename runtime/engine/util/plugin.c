@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "runtime/engine/util/plugin.h"
+#include "common/base/env.h"
 #include "common/base/fs.h"
 
 #include <dlfcn.h>
@@ -11,7 +12,7 @@
 int pl_plugin_load(const char *file, int flags, void **ret, struct pl_error *err)
 {
     _cleanup_free_ char *program = pl_program_folder();
-    const char *dirs[] = {getenv("PLUME_PLUGIN_DIR"), program, PL_PLUGIN_DIR};
+    const char *dirs[] = {pl_env(PL_ENV_PLUME_PLUGIN_DIR), program, PL_PLUGIN_DIR};
     int r = pl_error_set(err, -ENOTSUP, "%s is not installed", file);
 
     for (size_t i = 0; i < PL_COUNT(dirs); i++) {

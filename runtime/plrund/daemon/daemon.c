@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "runtime/plrund/daemon/daemon.h"
+#include "common/base/env.h"
 #include "common/base/fs.h"
 #include "common/base/log.h"
 #include "common/proto/json.h"
@@ -10,7 +11,6 @@
 
 #define LATE_TICK_NS 3000000000ull   /* between two ticks: the job was suspended */
 #define HELLO_LIMIT_NS 2000000000ull /* from a connection to its hello */
-#define LEAVE_MS 10000               /* from the last rank's end to ours, whatever is stuck */
 #define OUTPUT_MS 3000               /* for output that srun does not read */
 
 static void finish(struct pl_daemon *d);
@@ -19,7 +19,7 @@ static void on_leave_limit(uv_timer_t *timer);
 
 static unsigned leave_ms(void)
 {
-    return pl_slurm_step_env_ms("PLUME_LEAVE_LIMIT", LEAVE_MS);
+    return pl_env_ms(PL_ENV_PLUME_LEAVE_LIMIT);
 }
 
 /* ---- messages ---- */
@@ -48,7 +48,7 @@ void pl_daemon_end_ranks(struct pl_daemon *d, unsigned grace_ms)
 
 void pl_daemon_on_hub_lost(struct pl_daemon *d, const char *text)
 {
-    unsigned grace_ms = pl_slurm_step_env_ms("PLUME_KILL_GRACE", 5000);
+    unsigned grace_ms = pl_env_ms(PL_ENV_PLUME_KILL_GRACE);
 
     if (d->bye_ok || d->finished)
         return;
@@ -214,7 +214,7 @@ static void owner_gone(struct pl_daemon *d)
         if (!d->ranks[i].ended && (d->step.plugin || !d->ranks[i].starter))
             pl_rank_ended(&d->ranks[i], SIGKILL, pl_now_ns());
     if (!d->step.plugin && d->n_ended < d->n_present) /* plrun of local rank 0 was killed */
-        pl_daemon_end_ranks(d, pl_slurm_step_env_ms("PLUME_KILL_GRACE", 5000));
+        pl_daemon_end_ranks(d, pl_env_ms(PL_ENV_PLUME_KILL_GRACE));
     settle(d);
     if (d->step.plugin && d->held) {
         static const char busy[] = "{\"type\":\"busy\"}\n";
@@ -283,7 +283,7 @@ static int add_rule(struct pl_daemon *d, const char *spec, struct pl_error *err)
 
 static int load_rules(struct pl_daemon *d, struct pl_error *err)
 {
-    const char *list = getenv("PLUME_METRIC"); /* NAME=REGEX, one a line */
+    const char *list = pl_env(PL_ENV_PLUME_METRIC); /* NAME=REGEX, one a line */
     _cleanup_(pl_run_closep) struct pl_run *run = NULL;
     size_t n = 0, from_run = 0;
     int r = 0;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Orphans of ranks, and processes that the kernel killed for lack of memory. */
 #include "common/base/buf.h"
+#include "common/base/env.h"
 #include "common/base/fs.h"
 #include "common/base/log.h"
 #include "common/base/parse.h"
@@ -117,7 +118,7 @@ static int64_t oom_kill_line(const char *path)
 int64_t pl_daemon_oom_kills(void)
 {
     /* The mount point; tests set their own. */
-    const char *root = getenv("PLUME_CGROUP_ROOT");
+    const char *root = pl_env(PL_ENV_PLUME_CGROUP_ROOT);
     _cleanup_free_ char *text = NULL, *path = NULL;
     char *line, *rest;
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* The daemon's side of the rank socket: starters, programs, and what is known of each rank. */
+#include "common/base/env.h"
 #include "common/base/fs.h"
 #include "common/base/log.h"
 #include "common/base/parse.h"
@@ -48,7 +49,8 @@ static void add_env(json_t *list, const char *fmt, ...)
 /* CPUs of a rank, as Slurm allocated them. */
 static unsigned rank_cpus(const struct pl_slurm_step *step)
 {
-    const char *per_task = getenv("SLURM_CPUS_PER_TASK"), *on_node = getenv("SLURM_CPUS_ON_NODE");
+    const char *per_task = pl_env(PL_ENV_SLURM_CPUS_PER_TASK),
+               *on_node = pl_env(PL_ENV_SLURM_CPUS_ON_NODE);
     int64_t n;
 
     if (per_task && pl_parse_int(per_task, 1, 65536, &n, NULL) == 0)
@@ -72,7 +74,8 @@ static json_t *make_world(struct pl_rank *rank)
     struct pl_daemon *d = rank->daemon;
     struct pl_msg_hub_world world = read_world(d);
     const struct pl_slurm_step *s = &d->step;
-    const char *level = getenv("PLUME_NCCL_DEBUG"), *interface = getenv("PLUME_NCCL_IFNAME");
+    const char *level = pl_env(PL_ENV_PLUME_NCCL_DEBUG),
+               *interface = pl_env(PL_ENV_PLUME_NCCL_IFNAME);
     _cleanup_(json_decrefp) json_t *env = json_array(), *defaults = json_array();
 
     add_env(env, "RANK=%u", rank->rank);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "runtime/plrund/daemon/gpu_watch.h"
+#include "common/base/env.h"
 #include "common/base/fs.h"
 #include "common/base/log.h"
 #include "common/base/parse.h"
@@ -37,7 +38,7 @@ struct watch {
 
 static const char *library_for_tests(void)
 {
-    const char *path = getenv("PLUME_NVML");
+    const char *path = pl_env(PL_ENV_PLUME_NVML);
 
     return path && *path ? path : NULL;
 }
@@ -45,16 +46,17 @@ static const char *library_for_tests(void)
 bool pl_gpu_watch_wanted(void)
 {
     static const struct {
-        const char *name, *none[2];
+        enum pl_env_id id;
+        const char *none[2];
     } table[] = {
-        {"SLURM_STEP_GPUS", {NULL}},
-        {"SLURM_JOB_GPUS", {NULL}},
-        {"SLURM_GPUS_ON_NODE", {"0", NULL}},
-        {"CUDA_VISIBLE_DEVICES", {"NoDevFiles", "-1"}},
+        {PL_ENV_SLURM_STEP_GPUS, {NULL}},
+        {PL_ENV_SLURM_JOB_GPUS, {NULL}},
+        {PL_ENV_SLURM_GPUS_ON_NODE, {"0", NULL}},
+        {PL_ENV_CUDA_VISIBLE_DEVICES, {"NoDevFiles", "-1"}},
     };
 
     for (size_t i = 0; i < PL_COUNT(table); i++) {
-        const char *v = getenv(table[i].name);
+        const char *v = pl_env(table[i].id);
         bool some = v && *v;
 
         for (size_t k = 0; some && k < 2; k++)
@@ -89,12 +91,12 @@ static bool listed(const char *list, unsigned index)
  * shows all of the node, and Slurm's list names ours. */
 static void choose(struct watch *w)
 {
-    const char *list = getenv("SLURM_STEP_GPUS"), *on_node = getenv("SLURM_GPUS_ON_NODE");
+    const char *list = pl_env(PL_ENV_SLURM_STEP_GPUS), *on_node = pl_env(PL_ENV_SLURM_GPUS_ON_NODE);
     unsigned kept = 0;
     int64_t ours;
 
     if (!list || !*list)
-        list = getenv("SLURM_JOB_GPUS");
+        list = pl_env(PL_ENV_SLURM_JOB_GPUS);
     if (!list || !*list ||
         (on_node && pl_parse_int(on_node, 1, GPUS_MAX, &ours, NULL) == 0 && (unsigned)ours >= w->n))
         return;

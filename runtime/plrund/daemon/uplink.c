@@ -4,6 +4,7 @@
  * that they hold the run's secret for this job, step and attempt, so a busy port, a foreign service
  * or another run's hub is skipped. */
 #include "runtime/plrund/daemon/uplink.h"
+#include "common/base/env.h"
 #include "common/base/fs.h"
 #include "common/base/log.h"
 #include "common/base/parse.h"
@@ -23,7 +24,6 @@
  * given address is rarely wrong. */
 #define NAMES_AFTER_MS 250
 #define NAMES_AFTER_GIVEN_MS 1000
-#define LAUNCH_MS 120000
 #define QUEUE_MAX 65536
 
 struct pl_uplink {
@@ -234,7 +234,7 @@ static void probe(struct pl_uplink *u, const struct sockaddr_storage *address, u
 static void on_round_over(uv_timer_t *timer)
 {
     struct pl_uplink *u = timer->data;
-    unsigned limit_ms = pl_slurm_step_env_ms("PLUME_LAUNCH_TIMEOUT", LAUNCH_MS);
+    unsigned limit_ms = pl_env_ms(PL_ENV_PLUME_LAUNCH_TIMEOUT);
     uint64_t now = pl_now_ns();
     char text[512];
 
@@ -301,7 +301,7 @@ int pl_uplink_create(uv_loop_t *loop,
     u->ctx = ctx;
     u->queue = queue;
     u->pause_ms = 5;
-    u->silence_ms = pl_slurm_step_env_ms("PLUME_SILENCE", PL_SILENCE_MS);
+    u->silence_ms = pl_env_ms(PL_ENV_PLUME_SILENCE);
     u->started_ns = pl_now_ns();
     uv_timer_init(loop, &u->round);
     uv_timer_init(loop, &u->names);
@@ -318,7 +318,7 @@ void pl_uplink_use(struct pl_uplink *u, struct pl_hub_conn *own_hub)
 
 int pl_uplink_search(struct pl_uplink *u, struct pl_error *err)
 {
-    const char *hub = getenv("PLUME_HUB");
+    const char *hub = pl_env(PL_ENV_PLUME_HUB);
     unsigned names_after_ms, limit_ms;
     char host[256];
     int r = pl_hub_ports_derive(u->secret, &u->step->id, u->ports, err);
@@ -333,7 +333,7 @@ int pl_uplink_search(struct pl_uplink *u, struct pl_error *err)
     add_numeric(u, u->step->launch_addr);
     uv_timer_start(&u->round, start_round, 0, 0);
     names_after_ms = u->n_ports > PL_WALK_PORTS ? NAMES_AFTER_GIVEN_MS : NAMES_AFTER_MS;
-    limit_ms = pl_slurm_step_env_ms("PLUME_LAUNCH_TIMEOUT", LAUNCH_MS);
+    limit_ms = pl_env_ms(PL_ENV_PLUME_LAUNCH_TIMEOUT);
     uv_timer_start(&u->names, on_names_due, PL_MIN(names_after_ms, limit_ms / 4), 0);
     return 0;
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Carries out the decisions (decide.h): asks Slurm, records the cause, ends the ranks, and
  * finishes. An event changes the evidence and calls consider(). */
+#include "common/base/env.h"
 #include "common/base/fs.h"
 #include "common/base/log.h"
 #include "common/proto/json.h"
@@ -15,7 +16,6 @@
 #define ASK_MS 5000
 #define ASKS_MAX 4 /* Slurm's signals to a step end scontrol, too */
 #define ASK_AGAIN_MS 2000
-#define KILL_GRACE_MS 5000
 #define END_EXTRA_MS 10000 /* from SIGKILL to giving up on a node */
 
 static void consider(struct pl_hub *hub);
@@ -154,7 +154,7 @@ static void limit_end(struct pl_hub *hub, unsigned grace_ms)
 /* Nodes end their ranks, unless Slurm does: then ranks may use the time that it gives them. */
 static void end_ranks(struct pl_hub *hub, bool slurm_ends)
 {
-    unsigned grace_ms = pl_slurm_step_env_ms("PLUME_KILL_GRACE", KILL_GRACE_MS);
+    unsigned grace_ms = pl_env_ms(PL_ENV_PLUME_KILL_GRACE);
 
     hub->state = PL_HUB_ENDING;
     if (!slurm_ends) {

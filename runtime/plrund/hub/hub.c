@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+#include "common/base/env.h"
 #include "common/base/fs.h"
 #include "common/base/log.h"
 #include "common/base/parse.h"
@@ -11,7 +12,6 @@
 #include <string.h>
 #include <sys/wait.h>
 
-#define LAUNCH_MS 120000
 #define TICK_MS 2000
 #define LATE_TICK_NS 3000000000ull /* between two ticks: the job was suspended */
 #define KEYS_MAX 256               /* metrics of a rank, facts of a rank */
@@ -22,7 +22,7 @@
 
 static void choose_master(struct pl_hub *hub)
 {
-    const char *range = getenv("PLUME_MASTER_PORT_RANGE");
+    const char *range = pl_env(PL_ENV_PLUME_MASTER_PORT_RANGE);
     unsigned nnodes = hub->step->nnodes;
     struct pl_error err = {0};
     uint16_t low, high;
@@ -340,8 +340,7 @@ int pl_hub_start(uv_loop_t *loop,
     }
     init_timers(hub);
     uv_timer_start(&hub->tick, on_tick, TICK_MS, TICK_MS);
-    uv_timer_start(&hub->launch_timer, on_launch_limit,
-                   pl_slurm_step_env_ms("PLUME_LAUNCH_TIMEOUT", LAUNCH_MS), 0);
+    uv_timer_start(&hub->launch_timer, on_launch_limit, pl_env_ms(PL_ENV_PLUME_LAUNCH_TIMEOUT), 0);
     if (pl_hub_open_log(hub, err) < 0) { /* stay, to refuse the nodes: they would search for us */
         hub->state = PL_HUB_ENDING;
         hub->refusal = pl_buf_dup_text(pl_error_text(err));

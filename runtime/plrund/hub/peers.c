@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* The hub's connections: node daemons, and clients (plstat). */
+#include "common/base/env.h"
 #include "common/base/fs.h"
 #include "common/base/log.h"
 #include "common/proto/json.h"
@@ -158,7 +159,7 @@ void pl_hub_accept(struct pl_hub *hub)
 /* Takes PLUME_HUB's port if it is free, else the first free one of the derived ports. */
 int pl_hub_listen(struct pl_hub *hub, struct pl_error *err)
 {
-    const char *given = getenv("PLUME_HUB");
+    const char *given = pl_env(PL_ENV_PLUME_HUB);
     uint16_t ports[PL_WALK_PORTS], port;
     char host[256];
     int r = -EADDRINUSE;
@@ -198,7 +199,7 @@ void pl_hub_reset_silence(struct pl_hub *hub)
 
 void pl_hub_tick_peers(struct pl_hub *hub)
 {
-    unsigned silence_ms = pl_slurm_step_env_ms("PLUME_SILENCE", PL_SILENCE_MS);
+    unsigned silence_ms = pl_env_ms(PL_ENV_PLUME_SILENCE);
     uint64_t now = pl_now_ns();
 
     for (struct pl_hub_peer *p = hub->peers; p; p = p->next)

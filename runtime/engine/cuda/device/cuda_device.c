@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "runtime/engine/cuda/device/cuda_device.h"
+#include "common/base/env.h"
 #include "common/base/parse.h"
 #include "runtime/engine/cuda/cublaslt/cublaslt.h"
 #include "runtime/engine/cuda/cudnn/cudnn.h"
@@ -87,7 +88,7 @@ static void cuda_close(struct pl_device *dev)
 
 static int read_limit(size_t *ret, struct pl_error *err)
 {
-    const char *text = getenv("PLUME_GPU_MEMORY_LIMIT");
+    const char *text = pl_env(PL_ENV_PLUME_GPU_MEMORY_LIMIT);
     uint64_t bytes = 0;
     int r = text && *text ? pl_parse_mem(text, &bytes, err) : 0;
 

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: MIT */
+#include "common/base/env.h"
 #include "runtime/engine/cuda/device/cuda_device.h"
 
 #include <cuda_runtime_api.h>
 
 int pl_cuda_explain(int code, int driver, int runtime, struct pl_error *err)
 {
-    const char *visible = getenv("CUDA_VISIBLE_DEVICES");
+    const char *visible = pl_env(PL_ENV_CUDA_VISIBLE_DEVICES);
 
     if (code == cudaErrorInsufficientDriver && driver == 0)
         return pl_error_set(err, -ENODEV,

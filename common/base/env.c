@@ -1,0 +1,146 @@
+/* SPDX-License-Identifier: MIT */
+#include "common/base/env.h"
+#include "common/base/parse.h"
+
+#include <string.h>
+
+#define NAME_MAX_BYTES 64 /* longer names are like no other */
+
+enum { /* short forms for the table */
+       PLSUBMIT = PL_ENV_USER_PLSUBMIT,
+       PLSTAT = PL_ENV_USER_PLSTAT,
+       PLRUN = PL_ENV_USER_PLRUN,
+       PLRUND = PL_ENV_USER_PLRUND,
+       PLTRAIN = PL_ENV_USER_PLTRAIN,
+       PLUGIN = PL_ENV_USER_PLUGIN,
+       RANK = PL_ENV_USER_RANK,
+       DEVELOPER = PL_ENV_USER_DEVELOPER,
+};
+
+static const struct pl_env_var table[] = {[PL_ENV_NONE] = {0},
+#define ROW(name_, type_, fallback_, users_, help_)                                                \
+    [PL_ENV_##name_] = {#name_, PL_ENV_TYPE_##type_, fallback_, users_, help_},
+                                          PL_ENV_TABLE(ROW)
+#undef ROW
+};
+
+/* A trial's parameters, and what the tests set. */
+static const char *const known_prefixes[] = {"PLUME_PARAM_", "PLUME_TEST", "PLUME_EMULATED_",
+                                             "PLUME_FAKE", "PLUME_BENCH_"};
+
+const struct pl_env_var *pl_env_var(enum pl_env_id id)
+{
+    return id > PL_ENV_NONE && id < PL_ENV_COUNT ? &table[id] : NULL;
+}
+
+const char *pl_env(enum pl_env_id id)
+{
+    return id > PL_ENV_NONE && id < PL_ENV_COUNT ? getenv(table[id].name) : NULL;
+}
+
+const char *pl_env_text(enum pl_env_id id)
+{
+    const char *value = pl_env(id);
+
+    return value && *value ? value : NULL;
+}
+
+int pl_env_set(enum pl_env_id id, const char *value)
+{
+    return setenv(table[id].name, value, 1) < 0 ? -errno : 0;
+}
+
+unsigned pl_env_ms(enum pl_env_id id)
+{
+    const char *value = pl_env(id);
+    double seconds;
+
+    if (!value || pl_parse_double(value, &seconds, NULL) < 0 || seconds < 0 || seconds > 86400)
+        seconds = table[id].fallback ? strtod(table[id].fallback, NULL) : 0;
+    return (unsigned)(seconds * 1000);
+}
+
+/* ---- unknown names ---- */
+
+static bool is_known(const char *name)
+{
+    for (size_t i = 0; i < PL_COUNT(known_prefixes); i++)
+        if (strncmp(name, known_prefixes[i], strlen(known_prefixes[i])) == 0)
+            return true;
+    for (size_t i = PL_ENV_NONE + 1; i < PL_ENV_COUNT; i++)
+        if (strcmp(name, table[i].name) == 0)
+            return true;
+    return false;
+}
+
+/* Levenshtein's distance: insertions, deletions and substitutions from a to b. */
+static unsigned distance(const char *a, const char *b)
+{
+    unsigned row[NAME_MAX_BYTES + 1];
+    size_t n = strlen(b);
+
+    for (size_t j = 0; j <= n; j++)
+        row[j] = (unsigned)j;
+    for (size_t i = 1; *a; i++, a++) {
+        unsigned diagonal = row[0];
+
+        row[0] = (unsigned)i;
+        for (size_t j = 1; j <= n; j++) {
+            unsigned substituted = diagonal + (*a != b[j - 1]);
+
+            diagonal = row[j];
+            row[j] = PL_MIN(substituted, PL_MIN(row[j], row[j - 1]) + 1);
+        }
+    }
+    return row[n];
+}
+
+/* At most a third of the letters after PLUME_ may differ. */
+static const char *nearest(const char *name)
+{
+    size_t len = strlen(name);
+    unsigned best = (unsigned)(len - strlen("PLUME_")) / 3 + 1;
+    const char *near = NULL;
+
+    if (len > NAME_MAX_BYTES)
+        return NULL;
+    for (size_t i = PL_ENV_NONE + 1; i < PL_ENV_COUNT; i++) {
+        unsigned d;
+
+        if (strncmp(table[i].name, "PLUME_", 6) != 0 || table[i].users & DEVELOPER)
+            continue;
+        d = distance(name, table[i].name);
+        if (d < best) {
+            best = d;
+            near = table[i].name;
+        }
+    }
+    return near;
+}
+
+bool pl_env_next_unknown(char *const **entry,
+                         char *ret_name,
+                         size_t name_size,
+                         const char **ret_near)
+{
+    while (**entry) {
+        const char *text = *(*entry)++;
+        size_t len = strcspn(text, "=");
+
+        if (strncmp(text, "PLUME_", 6) != 0 || len >= name_size)
+            continue;
+        memcpy(ret_name, text, len);
+        ret_name[len] = '\0';
+        if (is_known(ret_name))
+            continue;
+        *ret_near = nearest(ret_name);
+        return true;
+    }
+    return false;
+}
+
+void pl_env_explain_unknown(const char *name, const char *near, char *ret, size_t size)
+{
+    snprintf(ret, size, "unknown environment variable '%s'%s%s%s", name,
+             near ? ": did you mean " : "", near ? near : "", near ? "?" : "");
+}

@@ -1,0 +1,117 @@
+/* SPDX-License-Identifier: MIT */
+/* Every environment variable that Plume reads or sets, once. A lint compares this table with the
+ * sources and with the sections ENVIRONMENT of the man pages.
+ *
+ * X(name, type, default, users, help)
+ * default  text; NULL = none
+ * users    the tools that read it; RANK = plrun sets it for each rank or each trial */
+#ifndef PL_COMMON_BASE_ENV_TABLE_H
+#define PL_COMMON_BASE_ENV_TABLE_H
+
+#include "common/base/time_limits.h"
+
+#define PL_ENV_STRING_(x) #x
+#define PL_ENV_STRING(x) PL_ENV_STRING_(x)
+
+/* clang-format off */
+#define PL_ENV_TABLE(X)                                                                            \
+    /* Plume's own: for users */                                                                   \
+    X(PLUME_RUNS, PATH, "runs", PLSUBMIT, "folder of run folders")                                 \
+    X(PLUME_HOME, PATH, "~/.plume", PLSUBMIT | PLSTAT | PLRUN | PLRUND, "folder of Plume's index and key") \
+    X(PLUME_KEY_FILE, PATH, NULL, PLSTAT | PLRUN | PLRUND, "file of the secret that a step's nodes share") \
+    X(PLUME_LOG, TEXT, "warn", PLSUBMIT | PLSTAT | PLRUN | PLRUND | PLTRAIN, "LEVEL[:SUBSYSTEM,...] of messages") \
+    X(PLUME_LOG_FORMAT, TEXT, NULL, PLSUBMIT | PLSTAT | PLRUN | PLRUND | PLTRAIN, "json: one object per message") \
+    X(PLUME_RUNTIME_DIR, PATH, "/tmp/plume-UID", PLRUN | PLRUND | PLUGIN, "folder of sockets, mode 0700") \
+    X(PLUME_METRIC, LIST, NULL, PLRUN | PLRUND | PLUGIN, "NAME=REGEX lines: metrics in the ranks' output") \
+    X(PLUME_NCCL_DEBUG, TEXT, NULL, PLRUN | PLRUND | PLUGIN, "NCCL_DEBUG of the ranks")            \
+    X(PLUME_NCCL_IFNAME, TEXT, NULL, PLRUN | PLRUND, "NCCL_SOCKET_IFNAME of the ranks")            \
+    X(PLUME_MASTER_PORT_RANGE, TEXT, NULL, PLRUN | PLRUND | PLUGIN, "LOW-HIGH: range of MASTER_PORT") \
+    X(PLUME_KILL_GRACE, SECONDS, PL_ENV_STRING(PL_KILL_GRACE_S), PLRUN | PLRUND, "seconds from SIGTERM to SIGKILL") \
+    X(PLUME_LAUNCH_TIMEOUT, SECONDS, PL_ENV_STRING(PL_LAUNCH_TIMEOUT_S), PLRUN | PLRUND, "seconds until all nodes are up") \
+    X(PLUME_SILENCE, SECONDS, PL_ENV_STRING(PL_SILENCE_S), PLRUN | PLRUND, "seconds without a message before a node daemon counts as lost") \
+    X(PLUME_LEAVE_LIMIT, SECONDS, PL_ENV_STRING(PL_LEAVE_LIMIT_S), PLRUN | PLRUND, "seconds from the end of a node's last rank to the end of its daemon") \
+    X(PLUME_HUB, TEXT, NULL, PLRUN | PLRUND, "HOST:PORT of the hub")                               \
+    X(PLUME_HUB_PORTS, TEXT, "20000-29999", PLRUN | PLRUND, "range of ports of a hub without PLUME_HUB") \
+    X(PLUME_CGROUP_ROOT, PATH, "/sys/fs/cgroup", PLRUND, "mount point of control groups")          \
+    X(PLUME_NVML, PATH, NULL, PLRUND, "library that replaces libnvidia-ml.so.1")                   \
+    X(PLUME_PLUGIN_DIR, PATH, NULL, PLTRAIN, "folder of plume-mpi.so and plume-cuda.so")           \
+    X(PLUME_MODULE_PATH, LIST, NULL, PLTRAIN, "folders of modules")                                \
+    X(PLUME_DATA_DIR, PATH, NULL, PLTRAIN, "folder of data files")                                 \
+    X(PLUME_GPU_MEMORY_LIMIT, SIZE, NULL, PLTRAIN, "limit of a rank's memory on each GPU")         \
+    X(PLUME_PROFILE, FLAG, NULL, PLTRAIN, "rank 0 prints the time of a step by op")                \
+    /* Plume's own: between its parts */                                                           \
+    X(PLUME_RUN_DIR, PATH, NULL, PLRUN | PLRUND | RANK, "the run folder")                          \
+    X(PLUME_TRIAL, NUMBER, NULL, PLRUN | PLRUND | RANK, "number of the trial")                     \
+    X(PLUME_ATTEMPT, NUMBER, NULL, PLRUN | PLRUND | RANK, "number of the trial's attempt")         \
+    X(PLUME_PROGRAM, PATH, NULL, PLRUN, "file of the trial's program")                             \
+    X(PLUME_SOCKET, PATH, NULL, PLRUN | PLTRAIN | RANK, "socket of the node's daemon")             \
+    X(PLUME_NODE_ADDR, TEXT, "127.0.0.1", PLTRAIN | RANK, "this node's address for other nodes")   \
+    X(PLUME_RUNTIME, TEXT, NULL, PLRUN | RANK, "plrun or plugin")                                  \
+    X(PLUME_PARAMS, TEXT, NULL, RANK, "the trial's parameters, a JSON object")                     \
+    X(PLUME_BIN, PATH, NULL, DEVELOPER, "folder of the tools, in a job script")                    \
+    X(PLUME_RANK, NUMBER, NULL, DEVELOPER, "reserved: never passed to the daemon")                 \
+    X(PLUME_JOB_ID, NUMBER, NULL, PLRUND, "the job, from the plugin")                              \
+    X(PLUME_STEP_ID, NUMBER, NULL, PLRUND, "the step, from the plugin")                            \
+    X(PLUME_RESTART, NUMBER, "0", PLRUND, "restarts of the job, from the plugin")                  \
+    X(PLUME_NODE_ID, NUMBER, NULL, PLRUND, "number of the node in the step, from the plugin")      \
+    X(PLUME_NNODES, NUMBER, NULL, PLRUND, "nodes of the step, from the plugin")                    \
+    X(PLUME_NTASKS, NUMBER, NULL, PLRUND, "ranks of the step, from the plugin")                    \
+    X(PLUME_LOCAL_NTASKS, NUMBER, NULL, PLRUND, "ranks of the node, from the plugin")              \
+    X(PLUME_NODELIST, TEXT, NULL, PLRUND, "the step's nodes, from the plugin")                     \
+    X(PLUME_PLUGIN, FLAG, NULL, PLRUND, "the plugin started the daemon")                           \
+    /* of ./dev and the tests */                                                                   \
+    X(PLUME_BUILD, PATH, NULL, DEVELOPER, "build folder")                                          \
+    X(PLUME_SRC, PATH, NULL, DEVELOPER, "source folder")                                           \
+    X(PLUME_CLUSTER, PATH, NULL, DEVELOPER, "folder of the virtual cluster")                       \
+    X(PLUME_TORCH_PYTHON, PATH, NULL, DEVELOPER, "Python with PyTorch, for the golden numbers")    \
+    /* the ranks' */                                                                               \
+    X(RANK, NUMBER, NULL, PLTRAIN | RANK, "number of the rank in the step")                        \
+    X(WORLD_SIZE, NUMBER, NULL, PLTRAIN | RANK, "ranks of the step")                               \
+    X(LOCAL_RANK, NUMBER, NULL, PLTRAIN | RANK, "number of the rank on its node")                  \
+    X(LOCAL_WORLD_SIZE, NUMBER, NULL, PLTRAIN | RANK, "ranks of the node")                         \
+    X(NODE_RANK, NUMBER, NULL, PLTRAIN | RANK, "number of the node in the step")                   \
+    X(GROUP_RANK, NUMBER, NULL, RANK, "the same as NODE_RANK")                                     \
+    X(MASTER_ADDR, TEXT, NULL, PLTRAIN | RANK, "address of rank 0")                                \
+    X(MASTER_PORT, NUMBER, NULL, PLTRAIN | RANK, "port of rank 0")                                 \
+    X(NCCL_RAS_ADDR, TEXT, NULL, RANK, "NCCL's diagnostics, an address per job")                   \
+    X(OMP_NUM_THREADS, NUMBER, NULL, PLTRAIN | RANK, "threads of a rank")                          \
+    X(CUDA_VISIBLE_DEVICES, LIST, NULL, PLRUND | PLTRAIN, "GPUs of the rank; set by Slurm")        \
+    X(OMPI_COMM_WORLD_SIZE, NUMBER, NULL, PLTRAIN, "set by Open MPI's mpirun")                     \
+    X(PMIX_RANK, NUMBER, NULL, PLTRAIN, "set by a launcher with PMIx")                             \
+    /* the system's */                                                                             \
+    X(HOME, PATH, NULL, PLSUBMIT | PLSTAT | PLRUN | PLRUND, "home folder, for ~/.plume")           \
+    X(PATH, LIST, NULL, PLSUBMIT | PLRUN, "folders of programs")                                   \
+    X(TERM, TEXT, NULL, PLSTAT | PLTRAIN, "dumb: no colour, no progress bar")                      \
+    X(COLUMNS, NUMBER, "80", PLSTAT, "width of the output")                                        \
+    X(NO_COLOR, FLAG, NULL, PLSTAT, "no colour")                                                   \
+    /* Slurm's */                                                                                  \
+    X(SLURM_CONF, PATH, NULL, PLSUBMIT | PLSTAT | PLUGIN, "Slurm's configuration")                 \
+    X(SLURMD_NODENAME, TEXT, NULL, PLRUN | PLRUND | PLUGIN, "name of the node")                    \
+    X(SLURM_JOB_ID, NUMBER, NULL, PLRUN | PLRUND | PLTRAIN, "the job")                             \
+    X(SLURM_JOBID, NUMBER, NULL, PLRUN | PLRUND, "the job, in old releases")                       \
+    X(SLURM_JOB_NAME, TEXT, NULL, PLRUN | PLRUND, "name of the job")                               \
+    X(SLURM_JOB_NODELIST, TEXT, NULL, PLRUN | PLRUND, "nodes of the job")                          \
+    X(SLURM_ARRAY_JOB_ID, NUMBER, NULL, PLRUN | PLRUND | PLTRAIN, "the job array")                 \
+    X(SLURM_ARRAY_TASK_ID, NUMBER, NULL, PLRUN | PLRUND | PLTRAIN, "task of the job array")        \
+    X(SLURM_RESTART_COUNT, NUMBER, "0", PLRUN | PLRUND, "restarts of the job")                     \
+    X(SLURM_STEP_ID, NUMBER, NULL, PLRUN | PLRUND, "the step")                                     \
+    X(SLURM_STEPID, NUMBER, NULL, PLRUN | PLRUND, "the step, in old releases")                     \
+    X(SLURM_NODEID, NUMBER, NULL, PLRUN | PLRUND, "number of the node")                            \
+    X(SLURM_NNODES, NUMBER, NULL, PLRUN | PLRUND, "nodes of the job")                              \
+    X(SLURM_NTASKS, NUMBER, NULL, PLRUN | PLRUND, "tasks of the job")                              \
+    X(SLURM_PROCID, NUMBER, NULL, PLRUN, "number of the task")                                     \
+    X(SLURM_LOCALID, NUMBER, NULL, PLRUN, "number of the task on its node")                        \
+    X(SLURM_STEP_NUM_NODES, NUMBER, NULL, PLRUN | PLRUND, "nodes of the step")                     \
+    X(SLURM_STEP_NUM_TASKS, NUMBER, NULL, PLRUN | PLRUND, "tasks of the step")                     \
+    X(SLURM_STEP_NODELIST, TEXT, NULL, PLRUN | PLRUND, "nodes of the step")                        \
+    X(SLURM_STEP_TASKS_PER_NODE, TEXT, NULL, PLRUN | PLRUND, "tasks of each node of the step")     \
+    X(SLURM_TASKS_PER_NODE, TEXT, NULL, PLRUN | PLRUND, "tasks of each node of the job")           \
+    X(SLURM_LAUNCH_NODE_IPADDR, TEXT, NULL, PLRUN | PLRUND, "address of srun")                     \
+    X(SLURM_CPUS_PER_TASK, NUMBER, NULL, PLRUN | PLRUND, "CPUs of each task")                      \
+    X(SLURM_CPUS_ON_NODE, NUMBER, NULL, PLRUN | PLRUND, "CPUs of the node")                        \
+    X(SLURM_STEP_GPUS, LIST, NULL, PLRUND, "GPUs of the step on the node")                         \
+    X(SLURM_JOB_GPUS, LIST, NULL, PLRUND, "GPUs of the job on the node")                           \
+    X(SLURM_GPUS_ON_NODE, NUMBER, NULL, PLRUND, "number of GPUs on the node")
+/* clang-format on */
+
+#endif
