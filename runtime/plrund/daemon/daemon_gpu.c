@@ -50,7 +50,7 @@ static const struct pl_rank *owner_of(const struct pl_daemon *d, pid_t pid)
 {
     for (int depth = 0; pid > 1 && depth < PARENTS_MAX; depth++) {
         for (unsigned i = 0; i < d->n_present; i++)
-            if (d->ranks[i].pid == pid)
+            if (d->ranks[i].running && d->ranks[i].pid == pid) /* else the pid is its starter's */
                 return &d->ranks[i];
         pid = parent_of(pid);
     }
