@@ -4,6 +4,7 @@
 #include "common/base/fs.h"
 #include "common/base/log.h"
 #include "common/proto/json.h"
+#include "common/proto/messages.h"
 #include "common/run/run_folder.h"
 #include "runtime/node/net.h"
 
@@ -66,38 +67,54 @@ void pl_daemon_on_hub_lost(struct pl_daemon *d, const char *text)
     settle(d);
 }
 
+static void on_world(struct pl_daemon *d, json_t *world)
+{
+    if (d->world)
+        return;
+    d->world = json_incref(world);
+    d->state = PL_DAEMON_RUNNING;
+    pl_daemon_send_world(d);
+    pl_daemon_gpu_start(d);
+}
+
 static void on_hub_message(void *ctx, json_t *message)
 {
     struct pl_daemon *d = ctx;
-    const char *type = pl_json_string(message, "type"), *text;
-    int64_t value;
+    struct pl_msg m;
 
-    if (!type)
+    if (pl_msg_read(message, PL_WIRE_HUB_TO_NODE, &m) < 0)
         return;
-    if (strcmp(type, "world") == 0 && !d->world) {
-        d->world = json_incref(message);
-        d->state = PL_DAEMON_RUNNING;
-        pl_daemon_send_world(d);
-        pl_daemon_gpu_start(d);
-    } else if (strcmp(type, "refused") == 0) {
-        text = pl_json_string(message, "text");
-        pl_daemon_on_hub_lost(d, text ? text : "the hub refused this node");
-    } else if (strcmp(type, "exchanged") == 0) {
+    switch (m.type) {
+    case PL_MSG_HUB_WORLD:
+        on_world(d, message);
+        break;
+    case PL_MSG_HUB_REFUSED:
+        pl_daemon_on_hub_lost(d, m.hub_refused.text ? m.hub_refused.text
+                                                    : "the hub refused this node");
+        break;
+    case PL_MSG_HUB_EXCHANGED:
         pl_daemon_forward_exchange(d, message);
-    } else if (strcmp(type, "end_ranks") == 0) {
-        if (pl_json_int(message, "grace_ms", &value) == 0)
-            pl_daemon_end_ranks(d, (unsigned)value);
-    } else if (strcmp(type, "decided") == 0) {
-        if (pl_json_int(message, "root", &value) == 0)
-            d->root = value;
+        break;
+    case PL_MSG_HUB_END_RANKS:
+        pl_daemon_end_ranks(d, (unsigned)m.hub_end_ranks.grace_ms);
+        break;
+    case PL_MSG_HUB_DECIDED:
+        if (m.hub_decided.root != PL_MSG_ABSENT)
+            d->root = m.hub_decided.root;
         d->decided = true;
         pl_daemon_send_verdicts(d);
-    } else if (strcmp(type, "ping") == 0) {
-        pl_uplink_send_new(d->uplink, json_pack("{s:s, s:O, s:I}", "type", "pong", "t",
-                                                json_object_get(message, "t"), "mine",
-                                                (json_int_t)pl_now_ns()));
-    } else if (strcmp(type, "bye_ok") == 0) {
+        break;
+    case PL_MSG_HUB_PING:
+        pl_uplink_send_new(d->uplink, pl_msg_new(&(struct pl_msg){
+                                          .type = PL_MSG_NODE_PONG,
+                                          .node_pong = {m.hub_ping.t, (int64_t)pl_now_ns()},
+                                      }));
+        break;
+    case PL_MSG_HUB_BYE_OK:
         d->bye_ok = true;
+        break;
+    default:
+        break;
     }
     settle(d);
 }
@@ -153,7 +170,7 @@ static void settle(struct pl_daemon *d)
         if (d->step.plugin)
             pl_daemon_kill_orphans(&d->step);
         pl_daemon_send_metrics(d);
-        pl_uplink_send_new(d->uplink, json_pack("{s:s}", "type", "bye"));
+        pl_uplink_send_new(d->uplink, pl_msg_new(&(struct pl_msg){.type = PL_MSG_NODE_BYE}));
     }
     if (d->held)
         return; /* the hub stays for the other nodes, for hours perhaps */

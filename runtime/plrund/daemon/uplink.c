@@ -9,6 +9,7 @@
 #include "common/base/log.h"
 #include "common/base/parse.h"
 #include "common/proto/json.h"
+#include "common/proto/messages.h"
 #include "runtime/node/net.h"
 #include "runtime/node/scontrol.h"
 
@@ -168,10 +169,11 @@ static void on_open(struct pl_hub_conn *wire)
     close_probes(u);
     uv_timer_stop(&u->round);
     uv_timer_stop(&u->names);
-    pl_hub_conn_send_new(wire,
-                         json_pack("{s:s, s:i, s:s, s:i, s:s}", "type", "join", "node_id",
-                                   (int)s->node_id, "node", s->node ? s->node : "?", "local_ntasks",
-                                   (int)s->local_ntasks, "clock", pl_clock_id(clock)));
+    pl_hub_conn_send_new(wire, pl_msg_new(&(struct pl_msg){
+                                   .type = PL_MSG_JOIN,
+                                   .join = {s->node_id, s->node ? s->node : "?", s->local_ntasks,
+                                            pl_clock_id(clock)},
+                               }));
     json_array_foreach (u->queue, i, message)
         pl_hub_conn_send(wire, message);
     json_array_clear(u->queue);
@@ -362,7 +364,7 @@ void pl_uplink_send_new(struct pl_uplink *u, json_t *message)
 void pl_uplink_beat(struct pl_uplink *u)
 {
     if (u && u->wire)
-        pl_uplink_send_new(u, json_pack("{s:s}", "type", "beat"));
+        pl_uplink_send_new(u, pl_msg_new(&(struct pl_msg){.type = PL_MSG_NODE_BEAT}));
 }
 
 void pl_uplink_reset_silence(struct pl_uplink *u)

@@ -162,11 +162,11 @@ static void end_ranks(struct pl_hub *hub, bool slurm_ends)
         pl_hub_event(hub, json_pack("{s:s, s:i, s:i}", "type", "teardown", "signal", SIGTERM,
                                     "grace_ms", (int)grace_ms));
         limit_end(hub, grace_ms);
-        pl_hub_broadcast(hub,
-                         json_pack("{s:s, s:i}", "type", "end_ranks", "grace_ms", (int)grace_ms));
+        pl_hub_broadcast(hub, &(struct pl_msg){.type = PL_MSG_HUB_END_RANKS,
+                                               .hub_end_ranks.grace_ms = grace_ms});
     }
     pl_hub_broadcast(hub,
-                     json_pack("{s:s, s:I}", "type", "decided", "root", (json_int_t)hub->root));
+                     &(struct pl_msg){.type = PL_MSG_HUB_DECIDED, .hub_decided.root = hub->root});
 }
 
 /* ---- carrying out decisions ---- */
@@ -362,7 +362,7 @@ static void launch_failed(struct pl_hub *hub)
     if (!uv_is_active((uv_handle_t *)&hub->launch_timer)) /* else latecomers get their answer */
         limit_end(hub, 0);
     pl_hub_broadcast(
-        hub, json_pack("{s:s, s:s}", "type", "refused", "text", hub->refusal ? hub->refusal : ""));
+        hub, &(struct pl_msg){.type = PL_MSG_HUB_REFUSED, .hub_refused.text = hub->refusal});
 }
 
 void pl_hub_launch_limit(struct pl_hub *hub)

@@ -47,25 +47,23 @@ static struct pl_exchange *find_or_add(struct pl_hub *hub, const char *name)
     return x;
 }
 
-void pl_hub_exchange(struct pl_hub *hub, json_t *message)
+void pl_hub_exchange(struct pl_hub *hub, const struct pl_msg_node_exchange *given)
 {
-    const char *name = pl_json_string(message, "name"), *value = pl_json_string(message, "value");
     struct pl_exchange **p, *x;
-    int64_t rank;
 
-    if (!name || !value || strlen(name) > VALUE_MAX || strlen(value) > VALUE_MAX ||
-        pl_json_int(message, "rank", &rank) < 0 || rank < 0 || rank >= hub->step->ntasks)
+    if (strlen(given->name) > VALUE_MAX || strlen(given->value) > VALUE_MAX || given->rank < 0 ||
+        given->rank >= hub->step->ntasks)
         return;
-    x = find_or_add(hub, name);
+    x = find_or_add(hub, given->name);
     if (!x)
         return;
-    if (json_is_null(json_array_get(x->values, (size_t)rank)))
+    if (json_is_null(json_array_get(x->values, (size_t)given->rank)))
         x->n_given++;
-    json_array_set_new(x->values, (size_t)rank, json_string(value));
+    json_array_set_new(x->values, (size_t)given->rank, json_string(given->value));
     if (x->n_given < hub->step->ntasks)
         return;
-    pl_hub_broadcast(hub, json_pack("{s:s, s:s, s:O}", "type", "exchanged", "name", x->name,
-                                    "values", x->values));
+    pl_hub_broadcast(
+        hub, &(struct pl_msg){.type = PL_MSG_HUB_EXCHANGED, .hub_exchanged = {x->name, x->values}});
     for (p = &hub->exchanges; *p != x; p = &(*p)->next)
         ;
     *p = x->next;

@@ -12,42 +12,39 @@
 #define BEFORE_NS 60000000000 /* a program notices late: at its next use of the GPU */
 #define AFTER_NS 2000000000   /* the driver reports late: the program fails before the Xid */
 
-static void on_error(struct pl_hub *hub, unsigned node_id, json_t *message)
+void pl_hub_gpus(struct pl_hub *hub, unsigned node_id, json_t *gpus)
 {
-    static const char *const keys[] = {"gpu", "uuid", "event", "xid", "text", "ranks"};
+    if (json_array_size(gpus) <= GPUS_MAX)
+        pl_hub_event(hub, json_pack("{s:s, s:i, s:O}", "type", "gpus", "node_id", (int)node_id,
+                                    "gpus", gpus));
+}
+
+void pl_hub_gpu(struct pl_hub *hub, unsigned node_id, const struct pl_msg_node_gpu *gpu)
+{
     struct pl_hub_node *node = &hub->nodes[node_id];
     json_t *event;
-    int64_t at_ns;
 
-    if (pl_json_int(message, "at_ns", &at_ns) < 0 || !pl_json_string(message, "event") ||
-        hub->n_gpu_errors++ >= LOGGED_MAX)
+    if (hub->n_gpu_errors++ >= LOGGED_MAX)
         return;
-    event = json_pack("{s:s, s:i, s:s}", "type", "gpu", "node_id", (int)node_id, "node",
-                      node->name ? node->name : "?");
-    for (size_t i = 0; event && i < PL_COUNT(keys); i++)
-        if (json_object_get(message, keys[i]))
-            json_object_set(event, keys[i], json_object_get(message, keys[i]));
+    event = json_pack("{s:s, s:i, s:s, s:I, s:s, s:O*}", "type", "gpu", "node_id", (int)node_id,
+                      "node", node->name ? node->name : "?", "gpu", (json_int_t)gpu->gpu, "event",
+                      gpu->event, "ranks", gpu->ranks);
     if (!event)
         return;
+    if (gpu->uuid)
+        json_object_set_new(event, "uuid", json_string(gpu->uuid));
+    if (gpu->text)
+        json_object_set_new(event, "text", json_string(gpu->text));
+    if (gpu->xid != PL_MSG_ABSENT)
+        json_object_set_new(event, "xid", json_integer(gpu->xid));
     if (!hub->gpu_errors)
         hub->gpu_errors = json_array();
     if (json_array_size(hub->gpu_errors) == KEPT_MAX)
         json_array_remove(hub->gpu_errors, 0);
-    json_array_append_new(
-        hub->gpu_errors,
-        json_pack("{s:I, s:O}", "at_ns", (json_int_t)(at_ns - node->offset_ns), "event", event));
+    json_array_append_new(hub->gpu_errors,
+                          json_pack("{s:I, s:O}", "at_ns",
+                                    (json_int_t)(gpu->at_ns - node->offset_ns), "event", event));
     pl_hub_event(hub, event);
-}
-
-void pl_hub_gpu_message(struct pl_hub *hub, unsigned node_id, json_t *message)
-{
-    json_t *gpus = json_object_get(message, "gpus");
-
-    if (!gpus)
-        on_error(hub, node_id, message);
-    else if (json_is_array(gpus) && json_array_size(gpus) <= GPUS_MAX)
-        pl_hub_event(hub, json_pack("{s:s, s:i, s:O}", "type", "gpus", "node_id", (int)node_id,
-                                    "gpus", gpus));
 }
 
 static bool concerns(json_t *event, const struct pl_failure *f)

@@ -58,100 +58,97 @@ static void publish_world(struct pl_hub *hub)
     pl_hub_event(hub, json_pack("{s:s, s:s}", "type", "state", "state", "running"));
     pl_hub_write_status(hub);
     for (unsigned i = 0; i < hub->step->nnodes; i++) {
-        json_t *world = json_pack("{s:s, s:s, s:s, s:s, s:i, s:s}", "type", "world", "attempt_dir",
-                                  hub->attempt_dir, "run_dir", pl_run_dir(hub->run), "master_addr",
-                                  hub->master_addr, "master_port", (int)hub->master_port,
-                                  "node_addr", hub->nodes[i].addr ? hub->nodes[i].addr : "");
+        const char *addr = hub->nodes[i].addr;
 
-        if (world)
-            pl_hub_send(hub, i, world);
-        json_decref(world);
+        pl_hub_send(hub, i,
+                    &(struct pl_msg){
+                        .type = PL_MSG_HUB_WORLD,
+                        .hub_world = {hub->attempt_dir, pl_run_dir(hub->run), hub->master_addr,
+                                      hub->master_port, addr ? addr : ""},
+                    });
     }
 }
 
-static void on_joined(struct pl_hub *hub, unsigned node_id, json_t *join, struct pl_hub_conn *wire)
+static void ping(struct pl_hub *hub, unsigned node_id)
+{
+    pl_hub_send(hub, node_id,
+                &(struct pl_msg){.type = PL_MSG_HUB_PING, .hub_ping.t = (int64_t)pl_now_ns()});
+}
+
+static void on_joined(struct pl_hub *hub,
+                      unsigned node_id,
+                      const struct pl_msg_join *join,
+                      struct pl_hub_conn *wire)
 {
     struct pl_hub_node *node = &hub->nodes[node_id];
-    const char *name = pl_json_string(join, "node");
-    const char *clock = pl_json_string(join, "clock");
     char addr[64], own_clock[PL_CLOCK_ID_MAX];
-    json_t *refused;
 
     if (pl_hub_conn_address(wire, true, addr, sizeof(addr)) < 0)
         addr[0] = '\0';
     node->joined = true;
     node->wire = wire;
-    node->same_clock = clock && *clock && strcmp(clock, pl_clock_id(own_clock)) == 0;
-    node->name = strdup(name ? name : "?");
+    node->same_clock =
+        join->clock && *join->clock && strcmp(join->clock, pl_clock_id(own_clock)) == 0;
+    node->name = strdup(join->node ? join->node : "?");
     node->addr = strdup(addr);
     hub->n_joined++;
     pl_hub_event(hub, json_pack("{s:s, s:i, s:s, s:s, s:s}", "type", "node", "node_id",
                                 (int)node_id, "node", node->name, "addr", addr, "state", "joined"));
-    pl_hub_conn_send_new(wire,
-                         json_pack("{s:s, s:I}", "type", "ping", "t", (json_int_t)pl_now_ns()));
-    if (hub->state == PL_HUB_GATHERING && hub->n_joined == hub->step->nnodes) {
+    ping(hub, node_id);
+    if (hub->state == PL_HUB_GATHERING && hub->n_joined == hub->step->nnodes)
         publish_world(hub);
-    } else if (hub->state >= PL_HUB_ENDING) {
-        refused = json_pack("{s:s, s:s}", "type", "refused", "text",
-                            hub->refusal ? hub->refusal : "the run has ended");
-        pl_hub_send(hub, node_id, refused);
-        json_decref(refused);
-    }
+    else if (hub->state >= PL_HUB_ENDING)
+        pl_hub_send(hub, node_id,
+                    &(struct pl_msg){
+                        .type = PL_MSG_HUB_REFUSED,
+                        .hub_refused.text = hub->refusal ? hub->refusal : "the run has ended",
+                    });
 }
 
 /* ---- messages of nodes ---- */
 
-static int64_t rank_of(struct pl_hub *hub, json_t *message)
+static bool is_rank(const struct pl_hub *hub, int64_t rank)
 {
-    int64_t rank;
-
-    if (pl_json_int(message, "rank", &rank) < 0 || rank < 0 || rank >= hub->step->ntasks)
-        return -1;
-    return rank;
+    return rank >= 0 && rank < hub->step->ntasks;
 }
 
-static void on_started(struct pl_hub *hub, unsigned node_id, json_t *message)
+static void on_started(struct pl_hub *hub, unsigned node_id, const struct pl_msg_node_started *m)
 {
-    int64_t rank = rank_of(hub, message);
-
-    if (rank < 0)
+    if (!is_rank(hub, m->rank))
         return;
-    hub->node_of_rank[rank] = node_id;
-    pl_hub_event(hub, json_pack("{s:s, s:I, s:s, s:O, s:s}", "type", "rank", "rank",
-                                (json_int_t)rank, "node", hub->nodes[node_id].name, "pid",
-                                json_object_get(message, "pid"), "state", "running"));
+    hub->node_of_rank[m->rank] = node_id;
+    pl_hub_event(hub, json_pack("{s:s, s:I, s:s, s:I, s:s}", "type", "rank", "rank",
+                                (json_int_t)m->rank, "node", hub->nodes[node_id].name, "pid",
+                                (json_int_t)m->pid, "state", "running"));
 }
 
-static void on_exited(struct pl_hub *hub, unsigned node_id, json_t *message)
+static void on_exited(struct pl_hub *hub, unsigned node_id, const struct pl_msg_node_exited *m)
 {
-    int64_t rank = rank_of(hub, message), status = 0, at_ns = 0;
-    bool killed = json_is_true(json_object_get(message, "killed"));
     struct pl_hub_node *node = &hub->nodes[node_id];
     json_t *event;
 
-    if (rank < 0 || pl_json_int(message, "status", &status) < 0 ||
-        pl_json_int(message, "at_ns", &at_ns) < 0)
+    if (!is_rank(hub, m->rank))
         return;
-    hub->node_of_rank[rank] = node_id;
-    event = json_pack("{s:s, s:I, s:s, s:s}", "type", "rank", "rank", (json_int_t)rank, "node",
+    hub->node_of_rank[m->rank] = node_id;
+    event = json_pack("{s:s, s:I, s:s, s:s}", "type", "rank", "rank", (json_int_t)m->rank, "node",
                       node->name, "state",
-                      status == 0 ? "done"
-                      : killed    ? "killed"
-                                  : "failed");
-    pl_run_state_set_status(event, (int)status);
-    if (killed && status != 0)
+                      m->status == 0 ? "done"
+                      : m->killed    ? "killed"
+                                     : "failed");
+    pl_run_state_set_status(event, (int)m->status);
+    if (m->killed && m->status != 0)
         json_object_set_new(event, "role", json_string("collateral"));
     pl_hub_event(hub, event);
-    if (status == 0 || killed)
+    if (m->status == 0 || m->killed)
         return;
     pl_hub_failed(hub, &(struct pl_failure){
-                           .rank = (unsigned)rank,
+                           .rank = (unsigned)m->rank,
                            .node_id = node_id,
-                           .status = (int)status,
-                           .at_ns = at_ns - node->offset_ns,
+                           .status = (int)m->status,
+                           .at_ns = m->at_ns - node->offset_ns,
                            .uncertainty_ns = node->uncertainty_ns,
-                           .oom = json_is_true(json_object_get(message, "oom")),
-                           .text = pl_json_string(message, "text"),
+                           .oom = m->oom,
+                           .text = m->text,
                        });
 }
 
@@ -164,95 +161,111 @@ static bool has_room(struct pl_hub *hub, int64_t rank, const char *what, const c
            (json_object_size(have) < KEYS_MAX || json_object_get(have, key));
 }
 
-static void on_fact(struct pl_hub *hub, json_t *message)
+static void on_fact(struct pl_hub *hub, const struct pl_msg_node_fact *m)
 {
-    const char *key = pl_json_string(message, "key"), *value = pl_json_string(message, "value");
-    int64_t rank = rank_of(hub, message);
-
-    if (rank >= 0 && key && value && strlen(value) <= VALUE_MAX &&
-        has_room(hub, rank, "facts", key))
+    if (is_rank(hub, m->rank) && strlen(m->value) <= VALUE_MAX &&
+        has_room(hub, m->rank, "facts", m->key))
         pl_hub_event(hub, json_pack("{s:s, s:I, s:s, s:s}", "type", "fact", "rank",
-                                    (json_int_t)rank, "key", key, "value", value));
+                                    (json_int_t)m->rank, "key", m->key, "value", m->value));
 }
 
-static void on_metrics(struct pl_hub *hub, json_t *message)
+static void on_rank_metrics(struct pl_hub *hub, const struct pl_msg_node_metrics_item *m)
 {
+    json_t *value, *event;
+    const char *key;
+    void *next;
+
+    if (!is_rank(hub, m->rank))
+        return;
+    json_object_foreach_safe(m->metrics, next, key, value)
+    {
+        double number;
+
+        if (pl_run_state_number(value, &number) < 0 || !has_room(hub, m->rank, "metrics", key))
+            json_object_del(m->metrics, key);
+    }
+    event = json_pack("{s:s, s:I}", "type", "metrics", "rank", (json_int_t)m->rank);
+    if (event && m->step != PL_MSG_ABSENT)
+        json_object_set_new(event, "step", json_integer(m->step));
+    if (event && m->metrics)
+        json_object_set(event, "metrics", m->metrics);
+    pl_hub_event(hub, event);
+}
+
+static void on_metrics(struct pl_hub *hub, const struct pl_msg_node_metrics *m)
+{
+    struct pl_msg one;
     json_t *item;
     size_t i;
 
-    json_array_foreach (json_object_get(message, "items"), i, item) {
-        json_t *metrics = json_object_get(item, "metrics"), *value;
-        int64_t rank = rank_of(hub, item);
-        const char *key;
-        void *next;
-
-        if (rank < 0)
-            continue;
-        json_object_foreach_safe(metrics, next, key, value)
-        {
-            double number;
-
-            if (pl_run_state_number(value, &number) < 0 || !has_room(hub, rank, "metrics", key))
-                json_object_del(metrics, key);
-        }
-        pl_hub_event(hub, json_pack("{s:s, s:I, s:O*, s:O*}", "type", "metrics", "rank",
-                                    (json_int_t)rank, "step", json_object_get(item, "step"),
-                                    "metrics", metrics));
-    }
+    json_array_foreach (m->items, i, item)
+        if (pl_msg_read_as(item, PL_MSG_NODE_METRICS_ITEM, &one) == 0)
+            on_rank_metrics(hub, &one.node_metrics_item);
 }
 
-static void on_pong(struct pl_hub *hub, unsigned node_id, json_t *message)
+static void on_pong(struct pl_hub *hub, unsigned node_id, const struct pl_msg_node_pong *m)
 {
     struct pl_hub_node *node = &hub->nodes[node_id];
-    int64_t sent, theirs, now = (int64_t)pl_now_ns();
+    int64_t now = (int64_t)pl_now_ns(), half = (now - m->t) / 2;
 
-    if (pl_json_int(message, "t", &sent) < 0 || pl_json_int(message, "mine", &theirs) < 0 ||
-        sent > now || node->same_clock)
+    if (m->t > now || node->same_clock)
         return;
     /* The shortest round trip so far gives the best estimate. */
-    if (node->uncertainty_ns == 0 || (now - sent) / 2 < node->uncertainty_ns) {
-        node->uncertainty_ns = (now - sent) / 2 + 1;
-        node->offset_ns = theirs - (sent + (now - sent) / 2);
+    if (node->uncertainty_ns == 0 || half < node->uncertainty_ns) {
+        node->uncertainty_ns = half + 1;
+        node->offset_ns = m->mine - (m->t + half);
     }
 }
 
 static void on_bye(struct pl_hub *hub, unsigned node_id)
 {
-    json_t *ok = json_pack("{s:s}", "type", "bye_ok");
-
-    if (ok)
-        pl_hub_send(hub, node_id, ok);
-    json_decref(ok);
+    pl_hub_send(hub, node_id, &(struct pl_msg){.type = PL_MSG_HUB_BYE_OK});
     pl_hub_left(hub, node_id);
 }
 
-static void on_node_message(struct pl_hub *hub, unsigned node_id, json_t *message)
+static void on_signalled(struct pl_hub *hub, const struct pl_msg_node_signalled *m)
 {
-    const char *type = pl_json_string(message, "type");
-    int64_t signal_number;
+    if (!hub->terminated && (m->signal == SIGTERM || m->signal == SIGINT))
+        pl_hub_terminated(hub, (int)m->signal);
+}
 
-    if (!type || hub->state == PL_HUB_FINISHED)
+static void on_node_message(struct pl_hub *hub, unsigned node_id, const struct pl_msg *m)
+{
+    if (hub->state == PL_HUB_FINISHED)
         return;
-    if (strcmp(type, "started") == 0) {
-        on_started(hub, node_id, message);
-    } else if (strcmp(type, "exited") == 0) {
-        on_exited(hub, node_id, message);
-    } else if (strcmp(type, "metrics") == 0) {
-        on_metrics(hub, message);
-    } else if (strcmp(type, "fact") == 0) {
-        on_fact(hub, message);
-    } else if (strcmp(type, "exchange") == 0) {
-        pl_hub_exchange(hub, message);
-    } else if (strcmp(type, "signalled") == 0) {
-        if (pl_json_int(message, "signal", &signal_number) == 0 && !hub->terminated &&
-            (signal_number == SIGTERM || signal_number == SIGINT))
-            pl_hub_terminated(hub, (int)signal_number);
-    } else if (strcmp(type, "gpus") == 0 || strcmp(type, "gpu") == 0) {
-        pl_hub_gpu_message(hub, node_id, message);
-    } else if (strcmp(type, "pong") == 0) {
-        on_pong(hub, node_id, message);
-    } else if (strcmp(type, "bye") == 0) {
+    switch (m->type) {
+    case PL_MSG_NODE_STARTED:
+        on_started(hub, node_id, &m->node_started);
+        break;
+    case PL_MSG_NODE_EXITED:
+        on_exited(hub, node_id, &m->node_exited);
+        break;
+    case PL_MSG_NODE_METRICS:
+        on_metrics(hub, &m->node_metrics);
+        break;
+    case PL_MSG_NODE_FACT:
+        on_fact(hub, &m->node_fact);
+        break;
+    case PL_MSG_NODE_EXCHANGE:
+        pl_hub_exchange(hub, &m->node_exchange);
+        break;
+    case PL_MSG_NODE_SIGNALLED:
+        on_signalled(hub, &m->node_signalled);
+        break;
+    case PL_MSG_NODE_GPUS:
+        pl_hub_gpus(hub, node_id, m->node_gpus.gpus);
+        break;
+    case PL_MSG_NODE_GPU:
+        pl_hub_gpu(hub, node_id, &m->node_gpu);
+        break;
+    case PL_MSG_NODE_PONG:
+        on_pong(hub, node_id, &m->node_pong);
+        break;
+    case PL_MSG_NODE_BYE:
         on_bye(hub, node_id);
+        break;
+    default: /* a beat */
+        break;
     }
 }
 
@@ -276,9 +289,7 @@ static void on_tick(uv_timer_t *timer)
     if (hub->state != PL_HUB_FINISHED && pl_hub_log_is_open(hub))
         pl_hub_write_status(hub);
     for (unsigned i = 0; i < hub->step->nnodes; i++)
-        if (hub->nodes[i].wire)
-            pl_hub_conn_send_new(hub->nodes[i].wire,
-                                 json_pack("{s:s, s:I}", "type", "ping", "t", (json_int_t)now));
+        ping(hub, i);
 }
 
 static struct pl_hub *new_hub(const struct pl_slurm_step *step)

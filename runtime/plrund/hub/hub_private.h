@@ -13,6 +13,7 @@
 #ifndef PL_RUNTIME_PLRUND_HUB_HUB_PRIVATE_H
 #define PL_RUNTIME_PLRUND_HUB_HUB_PRIVATE_H
 
+#include "common/proto/messages.h"
 #include "runtime/node/scontrol.h"
 #include "runtime/plrund/hub/decide.h"
 #include "runtime/plrund/hub/hub.h"
@@ -51,9 +52,12 @@ struct pl_hub_peer {
 /* Events of the nodes' connections, for hub.c. */
 struct pl_hub_node_ops {
     /* The node's daemon says who it is; both are borrowed. */
-    void (*joined)(struct pl_hub *hub, unsigned node_id, json_t *join, struct pl_hub_conn *wire);
+    void (*joined)(struct pl_hub *hub,
+                   unsigned node_id,
+                   const struct pl_msg_join *join,
+                   struct pl_hub_conn *wire);
     /* A later message; borrowed. */
-    void (*message)(struct pl_hub *hub, unsigned node_id, json_t *message);
+    void (*message)(struct pl_hub *hub, unsigned node_id, const struct pl_msg *m);
     /* Its connection ended. */
     void (*lost)(struct pl_hub *hub, unsigned node_id);
 };
@@ -119,11 +123,12 @@ void pl_hub_node_lost(struct pl_hub *hub, unsigned node_id);
 void pl_hub_launch_limit(struct pl_hub *hub);
 
 /* exchange.c */
-void pl_hub_exchange(struct pl_hub *hub, json_t *message);
+void pl_hub_exchange(struct pl_hub *hub, const struct pl_msg_node_exchange *given);
 void pl_hub_free_exchanges(struct pl_hub *hub);
 
-/* gpu_errors.c: a message of type "gpus" or "gpu". */
-void pl_hub_gpu_message(struct pl_hub *hub, unsigned node_id, json_t *message);
+/* gpu_errors.c: samples, and errors. */
+void pl_hub_gpus(struct pl_hub *hub, unsigned node_id, json_t *gpus);
+void pl_hub_gpu(struct pl_hub *hub, unsigned node_id, const struct pl_msg_node_gpu *gpu);
 /* The first GPU error near this failure, on the GPU of its rank: {"gpu","event","xid","text",
  * "before_s"}; a new reference, NULL = none. */
 json_t *pl_hub_gpu_error(struct pl_hub *hub, const struct pl_failure *f);
@@ -146,9 +151,9 @@ void pl_hub_close_peers(struct pl_hub *hub);
 void pl_hub_tick_peers(struct pl_hub *hub);
 /* Counts silence from now on: this process could not listen (the job was suspended). */
 void pl_hub_reset_silence(struct pl_hub *hub);
-/* To a node (borrowed); to every joined node (a new reference, consumed). */
-void pl_hub_send(struct pl_hub *hub, unsigned node_id, json_t *message);
-void pl_hub_broadcast(struct pl_hub *hub, json_t *message);
+/* To a node; to every node that has joined. */
+void pl_hub_send(struct pl_hub *hub, unsigned node_id, const struct pl_msg *m);
+void pl_hub_broadcast(struct pl_hub *hub, const struct pl_msg *m);
 
 /* watchers.c */
 void pl_hub_send_snapshot(struct pl_hub_peer *peer);

@@ -12,18 +12,18 @@
 #define GREETING_NS 2000000000ull /* to finish the greeting */
 #define CLIENTS_MAX 256           /* in addition to the nodes */
 
-void pl_hub_send(struct pl_hub *hub, unsigned node_id, json_t *message)
+void pl_hub_send(struct pl_hub *hub, unsigned node_id, const struct pl_msg *m)
 {
-    pl_hub_conn_send(hub->nodes[node_id].wire, message);
+    pl_hub_conn_send_new(hub->nodes[node_id].wire, pl_msg_new(m));
 }
 
-void pl_hub_broadcast(struct pl_hub *hub, json_t *message)
+void pl_hub_broadcast(struct pl_hub *hub, const struct pl_msg *m)
 {
-    if (!message)
-        return;
-    for (unsigned i = 0; i < hub->step->nnodes; i++)
+    json_t *message = pl_msg_new(m);
+
+    for (unsigned i = 0; message && i < hub->step->nnodes; i++)
         if (hub->nodes[i].joined && !hub->nodes[i].lost)
-            pl_hub_send(hub, i, message);
+            pl_hub_conn_send(hub->nodes[i].wire, message);
     json_decref(message);
 }
 
@@ -53,44 +53,60 @@ static void on_closed(struct pl_hub_conn *wire, const struct pl_error *err)
         hub->node_ops->lost(hub, (unsigned)node_id);
 }
 
-static void on_join(struct pl_hub_peer *peer, json_t *message)
+static void refuse_join(struct pl_hub_peer *peer)
+{
+    static const struct pl_msg refused = {.type = PL_MSG_HUB_REFUSED,
+                                          .hub_refused.text = "this node has joined already"};
+
+    pl_log_warn("net", "refused a join: no daemon, or a node that has joined");
+    pl_hub_conn_send_new(peer->wire, pl_msg_new(&refused));
+}
+
+static void on_join(struct pl_hub_peer *peer, const struct pl_msg_join *join)
 {
     struct pl_hub *hub = peer->hub;
     const char *role = pl_hub_conn_role(peer->wire);
-    int64_t node_id;
 
-    if (!role || strcmp(role, "daemon") != 0 || pl_json_int(message, "node_id", &node_id) < 0 ||
-        node_id < 0 || node_id >= hub->step->nnodes || hub->nodes[node_id].joined) {
-        pl_log_warn("net", "refused a join: no daemon, or a node that has joined");
-        pl_hub_conn_send_new(peer->wire, json_pack("{s:s, s:s}", "type", "refused", "text",
-                                                   "this node has joined already"));
+    if (!role || strcmp(role, "daemon") != 0 || join->node_id < 0 ||
+        join->node_id >= hub->step->nnodes || hub->nodes[join->node_id].joined) {
+        refuse_join(peer);
         return;
     }
-    peer->node_id = node_id;
-    hub->node_ops->joined(hub, (unsigned)node_id, message, peer->wire);
+    peer->node_id = join->node_id;
+    hub->node_ops->joined(hub, (unsigned)peer->node_id, join, peer->wire);
+}
+
+/* A message of a client, or of a node that has not joined. */
+static void on_client_message(struct pl_hub_peer *peer, json_t *message)
+{
+    static const struct pl_msg error = {.type = PL_MSG_ERROR, .error.text = "unknown type"};
+    struct pl_msg m;
+    int r;
+
+    if (pl_msg_read(message, PL_WIRE_GREETING, &m) == 0) /* the session has handled it */
+        return;
+    r = pl_msg_read(message, PL_WIRE_PEER_TO_HUB, &m);
+    if (r == -ENOENT) {
+        pl_hub_conn_send_new(peer->wire, pl_msg_new(&error));
+    } else if (r < 0) { /* only a join has fields */
+        refuse_join(peer);
+    } else if (m.type == PL_MSG_JOIN) {
+        on_join(peer, &m.join);
+    } else { /* a snapshot, and for a watcher the events after it */
+        peer->watching = peer->watching || m.type == PL_MSG_WATCH;
+        pl_hub_send_snapshot(peer);
+    }
 }
 
 static void on_message(struct pl_hub_conn *wire, json_t *message)
 {
     struct pl_hub_peer *peer = wire->ctx;
-    const char *type = pl_json_string(message, "type");
+    struct pl_msg m;
 
-    if (!type || strcmp(type, "hello") == 0)
-        return;
-    if (peer->node_id >= 0) {
-        if (strcmp(type, "beat") != 0)
-            peer->hub->node_ops->message(peer->hub, (unsigned)peer->node_id, message);
-    } else if (strcmp(type, "join") == 0) {
-        on_join(peer, message);
-    } else if (strcmp(type, "snapshot") == 0) {
-        pl_hub_send_snapshot(peer);
-    } else if (strcmp(type, "watch") == 0) {
-        peer->watching = true;
-        pl_hub_send_snapshot(peer);
-    } else {
-        pl_hub_conn_send_new(wire,
-                             json_pack("{s:s, s:s}", "type", "error", "text", "unknown type"));
-    }
+    if (peer->node_id < 0)
+        on_client_message(peer, message);
+    else if (pl_msg_read(message, PL_WIRE_NODE_TO_HUB, &m) == 0)
+        peer->hub->node_ops->message(peer->hub, (unsigned)peer->node_id, &m);
 }
 
 static const struct pl_hub_conn_ops ops = {.message = on_message, .closed = on_closed};

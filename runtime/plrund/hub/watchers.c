@@ -10,14 +10,15 @@
 void pl_hub_send_snapshot(struct pl_hub_peer *peer)
 {
     struct pl_hub *hub = peer->hub;
-    json_t *snapshot = json_pack("{s:s, s:s, s:I, s:O}", "type", "snapshot", "epoch", hub->epoch,
-                                 "seq", (json_int_t)hub->seq, "state", hub->doc);
+    json_t *snapshot = pl_msg_new(
+        &(struct pl_msg){.type = PL_MSG_SNAPSHOT, .snapshot = {hub->epoch, hub->seq, hub->doc}});
 
     if (snapshot && pl_hub_conn_send(peer->wire, snapshot) == -EMSGSIZE)
-        pl_hub_conn_send_new(peer->wire,
-                             json_pack("{s:s, s:s}", "type", "error", "text",
-                                       "the run's state is too large for a message: read "
-                                       "status.json"));
+        pl_hub_conn_send_new(
+            peer->wire,
+            pl_msg_new(&(struct pl_msg){
+                .type = PL_MSG_ERROR,
+                .error.text = "the run's state is too large for a message: read status.json"}));
     json_decref(snapshot);
 }
 
@@ -34,7 +35,7 @@ void pl_hub_to_watchers(struct pl_hub *hub, json_t *event)
             continue;
         }
         if (!message)
-            message = json_pack("{s:s, s:O}", "type", "event", "event", event);
+            message = pl_msg_new(&(struct pl_msg){.type = PL_MSG_EVENT, .event.event = event});
         pl_hub_conn_send(p->wire, message);
     }
     json_decref(message);
