@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: MIT
+"""Places of the product that ./dev mutate breaks: the file, a text that stands in it once, what it
+becomes, and the test that finds it. A place whose code changes gets its new text here; a place is
+never removed because its test no longer finds it."""
+
+
+def place(file, text, broken, test):
+    return {"file": file, "text": text, "broken": broken, "test": test}
+
+
+MUTATIONS = [
+    # common
+    place("common/base/parse.c", "if (r < 0 || value < min || value > max) {",
+          "if (r < 0 || value < min) {", "parse"),
+    place("common/base/utf8.c", "if (c < lowest[n] || ", "if (", "utf8"),
+    place("common/base/term.c", "{0x200b, 0x200f},   {0x2028, 0x202e},", "{0x200b, 0x200f},   {0x2028, 0x202d},", "term"),
+    place("common/base/fs.c", "O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NOCTTY | O_NONBLOCK",
+          "O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK", "fs"),
+    place("common/proto/json.c", "if (text_depth(text, len) > PL_JSON_DEPTH_MAX)",
+          "if (text_depth(text, len) > PL_JSON_DEPTH_MAX + 1)", "json"),
+    place("common/proto/protocol.c", "if (sodium_memcmp(want, have, sizeof(want)) != 0)",
+          "if (sodium_memcmp(want, have, sizeof(want) / 2) != 0)", "protocol"),
+    place("common/proto/rank/minijson.c", "((c - 0xd800) << 10) + (low - 0xdc00);",
+          "((c - 0xd800) << 10) + (low - 0xdc01);", "minijson"),
+    place("common/run/cause.c", "ran_s >= limit_s)", "ran_s > limit_s + 60)", "cause"),
+    # launcher
+    place("launcher/plsubmit/script.c", "r = *s == '\\'' ? pl_buf_adds(out, \"'\\\\''\") : pl_buf_addc(out, *s);",
+          "r = pl_buf_addc(out, *s);", "script"),
+    place("launcher/plsubmit/grid.c", "if (*s == '\"' && *++s != '\"')", "if (*s == '\"' && *++s)", "grid"),
+    place("launcher/plstat/fold.c", "a->exit == b->exit &&", "", "fold"),
+    # runtime
+    place("runtime/node/net.c", "while (i < size && j < i) {", "while (i < size && j + 1 < i) {", "net"),
+    place("runtime/plrund/daemon/capture.c", "c->line.len >= LINE_MAX_BYTES)", "c->line.len >= 2 * LINE_MAX_BYTES)", "capture"),
+    place("runtime/plrund/daemon/daemon_clean.c", "if (fstatat(proc, pid, &st, 0) < 0 || st.st_uid != geteuid() ||",
+          "if (fstatat(proc, pid, &st, 0) < 0 || st.st_uid == geteuid() ||", "daemon-rank"),
+    # plugin
+    place("spank_plugin/daemon_env.c", "return strncmp(entry, \"PLUME_PARAM_\", 12) != 0 && ", "return ", "spank_daemon"),
+    place("spank_plugin/node_daemon.c", "if (syscall(SYS_setgroups, user->n_groups, user->groups) < 0 ||", "if (", "spank_daemon"),
+    place("spank_plugin/values.c", "if (strnlen(s, PL_VALUES_MAX + 1) <= PL_VALUES_MAX)", "if (strnlen(s, PL_VALUES_MAX + 2) <= PL_VALUES_MAX + 1)", "spank_values"),
+    # kernels
+    place("kernels/cpu/softmax.c", "float shift = max + logf(sum);", "float shift = logf(sum);", "softmax"),
+    place("kernels/cpu/adam.c", "(sqrtf(v[k]) / correct2 + eps)", "(sqrtf(v[k] + eps) / correct2)", "adam"),
+    place("kernels/cuda/layernorm.cu", "sum(square) / (real<T>)f.n + f.eps);", "sum(square) / (real<T>)(f.n - 1) + f.eps);", "layernorm"),
+    # engine
+    place("runtime/engine/tape/tape_memory.c", "order[k]->from <= order[i]->to && order", "order[k]->from < order[i]->to && order", "engine_plan"),
+    place("runtime/engine/tape/tape_plan.c", "root->written = views_cover(tape, root) ? PARTS_COVER : PARTS;", "root->written = PARTS_COVER;", "engine_grads"),
+    place("runtime/engine/data/sampler.c", "size_t at = (o->rank + i * o->world_size) % sampler->total;", "size_t at = (o->rank * sampler->count + i) % sampler->total;", "engine_sampler"),
+    place("runtime/engine/data/data_csv.c", "s += *s == '\"'; /* two stand for one */", "", "engine_formats"),
+    place("runtime/engine/config/early_stop.c", "return ++stop->waited >= rule->patience;", "return ++stop->waited > rule->patience;", "fit"),
+    place("runtime/engine/optim/scaler.c", "} else if (++scaler->good_steps == scaler->interval) {", "} else if (++scaler->good_steps > scaler->interval) {", "engine_optim"),
+    place("runtime/engine/optim/schedule.c", "passed += (double)o->milestone[i] <= t;", "passed += (double)o->milestone[i] < t;", "engine_optim"),
+    place("runtime/engine/reduce/reducer.c", "b->count + (end - p->offset) > max)", "b->count > max)", "engine_params"),
+    place("runtime/engine/checkpoint/ckpt_writer.c", "if (link(job->path, temp) == 0 && rename(temp, job->also) == 0) {", "if (link(job->path, temp) == 0) {", "engine_checkpoint"),
+    place("runtime/engine/ops/op_shape.c", "if (x->shape[d] == 1)", "if (x->shape[d] == 0)", "engine_views"),
+    place("runtime/pltrain/spawn_local.c", "128 + WTERMSIG(status);", "WTERMSIG(status);", "pltrain.bats"),
+    # the job script
+    place("templates/job.sh.in", "srun --kill-on-bad-exit=0", "srun", "golden"),
+]
