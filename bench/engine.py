@@ -24,9 +24,9 @@ DTYPES = os.environ.get("ENGINE_DTYPES", "f32,bf16").split(",")
 TRIALS = int(os.environ.get("ENGINE_TRIALS", "7"))
 COMPILE = os.environ.get("ENGINE_COMPILE", "0") == "1"
 TRIAL_S = float(os.environ.get("ENGINE_TRIAL_SECONDS", "1.5"))
-BATCHES = 16  # of made-up data a rank
-WARM = 3  # steps of ours that do not count: the first ones find memory
-SETUPS = ((1, 1), (2, 1), (1, 2))  # threads of a rank, ranks
+BATCHES = 16  # made-up batches per rank
+WARM = 3  # first steps that do not count: they allocate memory
+SETUPS = ((1, 1), (2, 1), (1, 2))  # threads per rank, ranks
 
 
 class Ours:
@@ -97,7 +97,7 @@ class Peer:
 
     def line(self, limit_s):
         if not select.select([self.process.stdout], [], [], limit_s)[0]:
-            raise RuntimeError("the peer says nothing")
+            raise RuntimeError("the peer prints nothing")
         text = self.process.stdout.readline()
         if not text:
             raise RuntimeError("the peer ended")
@@ -196,8 +196,8 @@ def rows_of(b, model, dtype, sides, peak):
             b.row(case + ": efficiency", [100 * efficiency(sides, 0)],
                   [100 * efficiency(sides, 1)] if peer else None, name, unit="%", least=97,
                   extra=about)
-            # The goal is from a machine where a step takes a tenth of it; without the step itself
-            # the number says what starting costs anywhere.
+            # The goal is from a machine on which a step takes a tenth of it; without the step itself
+            # the number is the cost of the start on any machine.
             theirs = peer and peer.facts["first_step_s"]
             b.row(case + ": exec to first step", ours.firsts, [theirs] if peer else None, name,
                   below=0.1, extra=about)

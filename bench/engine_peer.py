@@ -65,7 +65,7 @@ class Training:
         make_net, make_batches = torch_models()
         gpt, batch = GPT.get(args.model), BATCH[args.model]
         self.net, self.samples = make_net(args.model), batch * (gpt.context if gpt else 1)
-        self.batches = make_batches(args.model, 8, batch)  # used in turns
+        self.batches = make_batches(args.model, 8, batch)  # used alternately
         self.made = self.net
         if self.ranks > 1:
             self.net = torch.nn.parallel.DistributedDataParallel(self.net,
@@ -167,7 +167,7 @@ def work(args):
     if args.serve:
         serve(t, args, facts)
         return
-    n = args.trials if t.agree(int(t.step_s < 2)) else min(args.trials, 3)  # those of minutes
+    n = args.trials if t.agree(int(t.step_s < 2)) else min(args.trials, 3)  # 3 if a step takes 2 s
     rates = sorted(t.trial(args.seconds) for _ in range(n))
     if not args.rank:
         facts.update(median=statistics.median(rates), min=rates[0], max=rates[-1], n=len(rates),

@@ -43,10 +43,10 @@ COMPILE = os.environ.get("GPU_ENGINE_COMPILE", "1") == "1"
 BUDGET_S = float(os.environ.get("GPU_ENGINE_SECONDS") or
                  min(300, int(os.environ.get("CHECK_LEFT_S", "310")) - 10))
 TRIALS, TRIAL_S = (2, 0.0) if TINY else (3, 0.5)
-WARM_S = 2  # of ours: the first step, plans of libraries, graphs
+WARM_S = 2  # of Plume: first step, plans of libraries, graphs
 PRODUCT = 256 if TINY else 8192
-TYPES = os.environ.get("GPU_ENGINE_TYPES", "f32,tf32,bf16").split(",")  # of the small models
-NEED_S = {"Plume": 8, "eager": 20, "compile": 60, "compile small": 25}  # else it is not begun
+TYPES = os.environ.get("GPU_ENGINE_TYPES", "f32,tf32,bf16").split(",")  # types of the small models
+NEED_S = {"Plume": 8, "eager": 20, "compile": 60, "compile small": 25}  # the least to start
 # Samples: many steps per epoch, because the loader restarts with each, and full batches only.
 ROWS = {"mlp": 120 * 512, "cnn": 480 * 128, "gpt2": 2048}
 
@@ -178,7 +178,7 @@ def ratio(a, b):
     return f"{a.speed() / b.speed():.3f}" if a and b else "-"
 
 
-def said(*argv):
+def command_output(*argv):
     """The output of a command; empty without such a command."""
     try:
         return subprocess.run(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
@@ -190,9 +190,9 @@ def said(*argv):
 
 def about_card():
     which = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
-    card = said("nvidia-smi", "-i", which, "--format=csv,noheader",
+    card = command_output("nvidia-smi", "-i", which, "--format=csv,noheader",
                 "--query-gpu=driver_version,power.limit,clocks.max.sm,memory.total").split(", ")
-    nvcc = re.search(r"release ([\d.]+)", said(os.environ.get("NVCC", "nvcc"), "--version"))
+    nvcc = re.search(r"release ([\d.]+)", command_output(os.environ.get("NVCC", "nvcc"), "--version"))
     names = ("driver", "power limit", "SM clock at most", "memory")
     parts = [f"{n} {v}" for n, v in zip(names, card)] if len(card) == len(names) else []
     return ", ".join(parts + [f"nvcc {nvcc[1] if nvcc else 'unknown'}",
@@ -241,25 +241,25 @@ class Run:
         done = subprocess.run(argv + module_args(BUILD, model, batch), env=env, text=True,
                               stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                               stderr=subprocess.PIPE, timeout=max(self.left(), 10), check=False)
-        told = [json.loads(x) for x in done.stdout.splitlines() if x.startswith("{")]
+        result = [json.loads(x) for x in done.stdout.splitlines() if x.startswith("{")]
         last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
         if done.returncode != 0 and "out of memory" in last:
             raise OutOfMemory(last)
-        if done.returncode != 0 or not told:
+        if done.returncode != 0 or not result:
             raise RuntimeError(last)
-        return told[0], done.stderr, start
+        return result[0], done.stderr, start
 
     def ours(self, model, dtype, batch, how=""):
         for warm_s in (WARM_S, 5 * WARM_S):
-            told, messages, start = self.pltrain(model, dtype, batch, warm_s)
-            rates = [1 / s for s in told["step_s"][1:]]  # the first is for warming
+            result, messages, start = self.pltrain(model, dtype, batch, warm_s)
+            rates = [1 / s for s in result["step_s"][1:]]  # the first one is the warm-up
             if rates:
                 break
         memory = re.search(r"at most ([\d.]+) MiB of (.*) in use", messages)
         if not rates or not memory:
-            raise RuntimeError(f"pltrain told of {len(rates)} trials: {messages[-200:]}")
+            raise RuntimeError(f"pltrain reported {len(rates)} trials: {messages[-200:]}")
         self.report.set_card(memory[2])
-        row = Row("Plume", model, dtype, batch, rates, told["first_step"] - start,
+        row = Row("Plume", model, dtype, batch, rates, result["first_step"] - start,
                   float(memory[1]), how)
         self.report.add(row)
         return row
@@ -316,7 +316,7 @@ class Peer:
 
     def why(self):
         with open(self.log, encoding="utf-8", errors="replace") as f:
-            return (f.read().strip().splitlines() or ["it says nothing"])[-1]
+            return (f.read().strip().splitlines() or ["it printed nothing"])[-1]
 
     def answer(self):
         try:
@@ -344,17 +344,17 @@ class Peer:
         if not self.run.has_time(what, need):
             return None
         try:
-            told = self.ask(do="train", model=model, dtype=dtype, batch=batch, mode=mode,
+            result = self.ask(do="train", model=model, dtype=dtype, batch=batch, mode=mode,
                             trials=TRIALS, seconds=TRIAL_S, channels_last=channels_last)
         except (RuntimeError, OSError, ValueError) as e:
-            told = {"error": str(e)}
+            result = {"error": str(e)}
         first, self.fresh = self.fresh, False
-        if "rates" not in told:
-            self.run.report.note(what + ": " + told.get("error", "out of memory"))
+        if "rates" not in result:
+            self.run.report.note(what + ": " + result.get("error", "out of memory"))
             return None
-        how = [mode or "", "channels last" if told["channels_last"] else ""]
-        row = Row(side, model, dtype, batch, told["rates"], told["first_s"] if first else None,
-                  told["peak_mib"], ", ".join(h for h in how if h), told.get("reserved_mib"))
+        how = [mode or "", "channels last" if result["channels_last"] else ""]
+        row = Row(side, model, dtype, batch, result["rates"], result["first_s"] if first else None,
+                  result["peak_mib"], ", ".join(h for h in how if h), result.get("reserved_mib"))
         self.run.report.add(row)
         return row
 
@@ -443,7 +443,7 @@ def wanted():
 
 
 def measure(run):
-    later = []  # what may be missing rather than what is above
+    later = []  # rows that may be missing, because those above matter more
     with_peer(run, Peer.products)
     for model, batches in wanted().items():
         later.append(language(run, model, batches) if model in GPT else

@@ -28,7 +28,7 @@ from engine_models import GPT, torch_models
 
 EXEC = float(os.environ.get("GPU_PEER_EXEC", 0)) or time.time()
 WARM_STEPS = 3
-BATCHES = 8  # used in turns
+BATCHES = 8  # used alternately
 
 try:
     import torch
@@ -177,7 +177,7 @@ def answer_to(device, job):
         return {"train": train, "products": products}[job["do"]](device, job)
     except torch.OutOfMemoryError:
         return {"out_of_memory": True}
-    except Exception as e:  # pylint: disable=broad-except # the next job may do better
+    except Exception as e:  # pylint: disable=broad-except # the next job may succeed
         return {"error": f"{type(e).__name__}: {e}".splitlines()[0][:300]}
 
 
@@ -194,7 +194,7 @@ def main():
     p.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
     device = p.parse_args().device
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # compilers talk
+    os.dup2(2, 1)  # compilers print to stdout
     if device == "cuda" and not torch.cuda.is_available():
         print("gpu_peer: this PyTorch sees no GPU", file=sys.stderr)
         return 77

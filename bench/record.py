@@ -12,7 +12,7 @@ from plbench import BUILD, HEAD, SRC, cells
 BEGIN, END = "<!-- results -->", "<!-- end of results -->"
 
 
-def said(*argv):
+def command_output(*argv):
     try:
         return subprocess.run(argv, stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
@@ -27,8 +27,8 @@ def machine():
                 model = line.split(":", 1)[1].strip()
                 break
     return [f"- machine: {model}, {os.cpu_count()} cores (virtual, shared with other work)",
-            f"- Linux {platform.release()}, {said('slurmctld', '-V')}, "
-            f"{said('cc', '--version').splitlines()[0]}, release build"]
+            f"- Linux {platform.release()}, {command_output('slurmctld', '-V')}, "
+            f"{command_output('cc', '--version').splitlines()[0]}, release build"]
 
 
 def main():

@@ -84,7 +84,7 @@ void pl_spec_finish(struct pl_spec *spec);
  * of each value. */
 extern const struct pl_command pl_spec_command;
 
-/* True if an option is set that says what to submit. */
+/* True if an option of the submission is set. */
 bool pl_spec_has_options(const struct pl_spec *spec);
 
 /* Sets options that are not given from the environment and from built-in values, and checks options

@@ -1,6 +1,6 @@
 #!/usr/bin/env bats
 # SPDX-License-Identifier: MIT
-# ./dev itself: its answers to wrong use, and the line that sums up the tests.
+# Tests of ./dev: its messages for wrong usage, and the line that summarizes the tests.
 
 bats_require_minimum_version 1.5.0
 

@@ -2,10 +2,10 @@
 # SPDX-License-Identifier: MIT
 # Golden command lines: tests/cli/run.sh BUILD-FOLDER [--update] [CASE...]
 #
-# A case is a folder with `cmd` (bash, run in an empty folder with the tools in PATH and nearly no
-# environment) and what it must give: `out`, `err` (absent: empty) and `rc` (absent: 0). Paths, ids
-# and the version are made the same for every run: WORK, BUILD, NAME-ID, VERSION. --update writes
-# what it gives now.
+# A case is a folder with `cmd` (bash; it runs in an empty folder with the tools in PATH and nearly
+# no environment) and the expected `out`, `err` (absent: empty) and `rc` (absent: 0). WORK, BUILD,
+# NAME-ID and VERSION replace paths, ids and the version, which differ per run. --update records the
+# present output.
 set -euo pipefail
 
 here=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd -P)
@@ -30,7 +30,7 @@ normalise() {
         -e 's#(by plsubmit|\(Plume\)) [0-9]+\.[0-9]+\.[0-9]+#\1 VERSION#'
 }
 
-# run_case NAME: sets rc; what it gave lies in $top/out and $top/err.
+# run_case NAME: sets rc; writes the output to $top/out and $top/err.
 run_case() {
     work=$top/work
     mkdir "$work" "$top/home"
@@ -43,7 +43,7 @@ run_case() {
     rm -rf "$work" "${top:?}/home"
 }
 
-# compare FILE NAME: shows the difference as TAP comments.
+# compare FILE NAME: prints the difference as TAP comments.
 compare() {
     local want=$here/$2/$1
     [[ -e $want ]] || want=/dev/null
@@ -75,15 +75,15 @@ for name in "${cases[@]}"; do
     if [[ -e $here/$name/rc ]]; then
         want_rc=$(<"$here/$name/rc")
     fi
-    said=$(
+    difference=$(
         compare out "$name"
         compare err "$name"
         ((rc == want_rc)) || echo "# rc wanted $want_rc, given $rc"
     )
-    if [[ -z $said ]]; then
+    if [[ -z $difference ]]; then
         echo "ok $number - $name"
     else
-        printf '%s\n' "not ok $number - $name" "$said"
+        printf '%s\n' "not ok $number - $name" "$difference"
         failed=$((failed + 1))
     fi
 done
