@@ -196,6 +196,44 @@ static void check_logged(enum pl_strategy_kind kind, unsigned devices, unsigned 
     assert_int_equal(rmdir(dir), 0);
 }
 
+/* train_same of the last step, whose group of batches ends with the short one of 5 rows. */
+static double logged_of_short_batch(unsigned devices)
+{
+    char dir[] = "/tmp/plume-fit-XXXXXX", path[64], line[256] = "";
+    struct fit_run *run = fit_new_run();
+    double step, loss, same = NAN;
+    FILE *f;
+
+    assert_non_null(mkdtemp(dir));
+    snprintf(path, sizeof(path), "%s/metrics.csv", dir);
+    run->options.strategy = PL_STRATEGY_DP;
+    run->options.devices = devices;
+    run->module.training_step = log_loss;
+    run->module.validation_step = NULL;
+    run->module.test_step = NULL;
+    run->options.log_dir = dir;
+    run->options.log_every = 20;
+    run->options.accumulate = 4; /* 79 batches: 19 groups of 4, then one of 3 */
+    fit_go(run, 1, 0);
+    fit_assert_good(run);
+    f = fopen(path, "re");
+    assert_non_null(f);
+    while (fgets(line, sizeof(line), f))
+        ;
+    fclose(f);
+    assert_int_equal(sscanf(line, "%lf,%lf,%lf", &step, &loss, &same), 3);
+    assert_true(step == 20);
+    empty_folder(dir);
+    assert_int_equal(rmdir(dir), 0);
+    return same;
+}
+
+/* The last batch has fewer rows than devices; the others' logged values count all the same. */
+static void test_steps_log_all_parts(void **state)
+{
+    assert_true(fabs(logged_of_short_batch(8) - logged_of_short_batch(1)) < 1e-5);
+}
+
 static void test_steps_log(void **state)
 {
     check_logged(PL_STRATEGY_AUTO, 1, 1);
@@ -315,6 +353,7 @@ int main(void)
         cmocka_unit_test(test_early_stopping),
         cmocka_unit_test(test_accumulation_is_a_bigger_batch),
         cmocka_unit_test(test_steps_log),
+        cmocka_unit_test(test_steps_log_all_parts),
         cmocka_unit_test(test_data_is_prepared_once_a_node),
         cmocka_unit_test(test_modules_keep_their_own_in_checkpoints),
         cmocka_unit_test(test_a_failed_run_leaves_nothing),
