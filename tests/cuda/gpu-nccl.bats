@@ -72,7 +72,7 @@ by_nccl() {
 
 @test "where NCCL cannot be used and must be, a line says why" {
     says 2 "option '--comm nccl' needs '--accelerator gpu'" --comm nccl mlp
-    says 2 "'--deterministic' rules out" --comm nccl --gpus 2 --deterministic mlp
+    says 2 "'--deterministic' disagree" --comm nccl --gpus 2 --deterministic mlp
     run -1 --separate-stderr pltrain --comm nccl --accelerator gpu --processes 2 mlp
     [[ $stderr == *"cannot use NCCL: ranks 0 and 1 share a GPU"* ]] || { echo "$stderr"; false; }
     export PLUME_EMULATED_GPUS=2
