@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* The loop on a linear model of the digits: the order of hooks, limits, and the end of a run. */
 #include "tests/engine/fit_run.h"
+#include "tests/lib/tmpdir.h"
 
 #include <dirent.h>
 #include <math.h>
@@ -162,13 +163,13 @@ static void empty_folder(const char *path)
 /* Each report has the loss of its step, which the test computes in another way. */
 static void check_logged(enum pl_strategy_kind kind, unsigned devices, unsigned ranks)
 {
-    char dir[] = "/tmp/plume-fit-XXXXXX", path[64], line[256];
+    char dir[40], path[64], line[256];
     struct fit_run *run = fit_new_run();
     double step, loss, epoch, same, twice;
     int lines = 0;
     FILE *f;
 
-    assert_non_null(mkdtemp(dir));
+    assert_int_equal(tmpdir_make(dir, sizeof(dir)), 0);
     snprintf(path, sizeof(path), "%s/metrics.csv", dir);
     run->options.strategy = kind;
     run->options.devices = devices;
@@ -298,10 +299,10 @@ static int load_word(struct plume_context *pl)
 
 static void test_modules_keep_their_own_in_checkpoints(void **state)
 {
-    char dir[] = "/tmp/plume-fit-XXXXXX", path[64];
+    char dir[40], path[64];
     struct fit_run *run = fit_new_run();
 
-    assert_non_null(mkdtemp(dir));
+    assert_int_equal(tmpdir_make(dir, sizeof(dir)), 0);
     snprintf(path, sizeof(path), "%s/last.ckpt", dir);
     run->options.checkpoint_dir = dir;
     run->options.save_top_k = 0;

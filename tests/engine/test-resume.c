@@ -5,6 +5,7 @@
 #include "runtime/engine/train/trainer.h"
 #include "tests/engine/ranks.h"
 #include "tests/lib/on_device.h"
+#include "tests/lib/tmpdir.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -310,21 +311,12 @@ static struct shared *shared;
 static int set_up(void **state)
 {
     shared = ranks_shared(sizeof(*shared));
-    snprintf(shared->dir, sizeof(shared->dir), "/tmp/plume-resume-XXXXXX");
-    return mkdtemp(shared->dir) ? 0 : -1;
+    return tmpdir_make(shared->dir, sizeof(shared->dir));
 }
 
 static int tear_down(void **state)
 {
-    char dir[96], file[128];
-
-    for (size_t i = 0; i < LAYOUTS * KINDS; i++) {
-        checkpoint_of(dir, sizeof(dir), shared->dir, i / KINDS, i % KINDS);
-        snprintf(file, sizeof(file), "%s/last.ckpt", dir);
-        unlink(file);
-        rmdir(dir);
-    }
-    return rmdir(shared->dir);
+    return tmpdir_remove(shared->dir);
 }
 
 static void test_a_cut_run_is_the_whole_one(void **state)

@@ -3,6 +3,7 @@
 #include "common/base/fs.h"
 #include "common/proto/json.h"
 #include "common/proto/protocol.h"
+#include "tests/lib/tmpdir.h"
 
 #include <setjmp.h>
 #include <sodium.h>
@@ -507,11 +508,11 @@ static void test_next_recorded(void **state)
 
 static void test_key_load_places(void **state)
 {
-    char home[] = "/tmp/plume-test-key-XXXXXX", path[64];
+    char home[64], path[80];
     unsigned char a[PL_KEY_SIZE], b[PL_KEY_SIZE];
     struct pl_error err = {0};
 
-    assert_non_null(mkdtemp(home));
+    assert_int_equal(tmpdir_make(home, sizeof(home)), 0);
     setenv("PLUME_HOME", home, 1);
     unsetenv("PLUME_KEY_FILE");
     assert_int_equal(pl_key_load(NULL, a, &err), 0); /* made */
@@ -527,8 +528,7 @@ static void test_key_load_places(void **state)
     assert_int_equal(pl_key_load(NULL, b, &err), -EPERM);
     assert_non_null(strstr(err.text, "PLUME_KEY_FILE"));
     unsetenv("PLUME_KEY_FILE");
-    unlink(path);
-    rmdir(home);
+    assert_int_equal(tmpdir_remove(home), 0);
 }
 
 static void test_hub_ask_unreachable(void **state)

@@ -2,6 +2,7 @@
 #include "common/base/fs.h"
 #include "common/proto/rank/minijson.h"
 #include "common/proto/rank/rank_link.h"
+#include "tests/lib/tmpdir.h"
 
 #include <limits.h>
 #include <math.h>
@@ -60,12 +61,12 @@ static const char *hear(void)
 
 static void test_socket_path_folder(void **state)
 {
-    char dir[] = "/tmp/plume-test-link-XXXXXX", deep[PATH_MAX];
+    char dir[64], deep[PATH_MAX];
     _cleanup_free_ char *a = NULL, *b = NULL;
     struct pl_error err = {0};
     char *none = NULL;
 
-    assert_non_null(mkdtemp(dir));
+    assert_int_equal(tmpdir_make(dir, sizeof(dir)), 0);
     setenv("PLUME_RUNTIME_DIR", dir, 1);
     assert_int_equal(pl_rank_socket_path("12", "3", 1, 4, &a, &err), 0);
     assert_int_equal(pl_rank_socket_path("12", "3", 2, 4, &b, &err), 0);
@@ -78,14 +79,13 @@ static void test_socket_path_folder(void **state)
     setenv("PLUME_RUNTIME_DIR", deep, 1);
     assert_int_equal(pl_rank_socket_path("12", "3", 1, 4, &none, &err), -ENAMETOOLONG);
     assert_non_null(strstr(err.text, "PLUME_RUNTIME_DIR"));
-    rmdir(deep);
-    rmdir(dir);
+    assert_int_equal(tmpdir_remove(dir), 0);
     unsetenv("PLUME_RUNTIME_DIR");
 }
 
 static void test_open_late_listener(void **state)
 {
-    char dir[] = "/tmp/plume-test-link-XXXXXX";
+    char dir[64];
     struct sockaddr_un addr = {.sun_family = AF_UNIX};
     struct pl_rank_link link = PL_RANK_LINK_INIT;
     struct pl_error err = {0};
@@ -93,7 +93,7 @@ static void test_open_late_listener(void **state)
     char c = 0;
     pid_t pid;
 
-    assert_non_null(mkdtemp(dir));
+    assert_int_equal(tmpdir_make(dir, sizeof(dir)), 0);
     snprintf(addr.sun_path, sizeof(addr.sun_path), "%s/s", dir);
     assert_int_equal(pl_rank_link_open(&link, addr.sun_path, 0, &err), -ETIMEDOUT);
     assert_non_null(strstr(err.text, addr.sun_path));
@@ -115,15 +115,14 @@ static void test_open_late_listener(void **state)
     pl_rank_link_close(&link);
     /* Now the socket is stale. */
     assert_int_equal(pl_rank_link_open(&link, addr.sun_path, 1, &err), -ETIMEDOUT);
-    unlink(addr.sun_path);
-    rmdir(dir);
+    assert_int_equal(tmpdir_remove(dir), 0);
     close(go[0]);
     close(go[1]);
 }
 
 static void test_open_foreign_listener(void **state)
 {
-    char dir[] = "/tmp/plume-test-link-XXXXXX";
+    char dir[64];
     struct sockaddr_un addr = {.sun_family = AF_UNIX};
     struct pl_rank_link link = PL_RANK_LINK_INIT;
     struct pl_error err = {0};
@@ -135,7 +134,7 @@ static void test_open_foreign_listener(void **state)
         assert_int_equal(pl_rank_link_open(&link, "/", 0, &err), -ECONNREFUSED);
         return;
     }
-    assert_non_null(mkdtemp(dir));
+    assert_int_equal(tmpdir_make(dir, sizeof(dir)), 0);
     assert_int_equal(chmod(dir, 0777), 0);
     snprintf(addr.sun_path, sizeof(addr.sun_path), "%s/s", dir);
     assert_int_equal(pipe(ready), 0);
@@ -157,8 +156,7 @@ static void test_open_foreign_listener(void **state)
     assert_non_null(strstr(err.text, "65534"));
     assert_int_equal(waitpid(pid, &ready[0], 0), pid);
     assert_int_equal(ready[0], 0);
-    unlink(addr.sun_path);
-    rmdir(dir);
+    assert_int_equal(tmpdir_remove(dir), 0);
 }
 
 static void test_hello_line(void **state)

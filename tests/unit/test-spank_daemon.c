@@ -4,6 +4,7 @@
 #include "common/base/fs.h"
 #include "spank_plugin/daemon_env.h"
 #include "spank_plugin/node_daemon.h"
+#include "tests/lib/tmpdir.h"
 
 #include <poll.h>
 #include <setjmp.h>
@@ -273,8 +274,7 @@ static void test_umask(void **state)
 
 static int make_folder(void **state)
 {
-    snprintf(folder, sizeof(folder), "/tmp/plume-unit-XXXXXX");
-    if (!mkdtemp(folder))
+    if (tmpdir_make(folder, sizeof(folder)) < 0)
         return -1;
     snprintf(program, sizeof(program), "%s/plrund", folder);
     snprintf(output, sizeof(output), "%s/out", folder);
@@ -283,9 +283,7 @@ static int make_folder(void **state)
 
 static int remove_folder(void **state)
 {
-    unlink(program);
-    unlink(output);
-    return rmdir(folder);
+    return tmpdir_remove(folder);
 }
 
 int main(void)

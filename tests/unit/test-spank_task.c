@@ -2,6 +2,7 @@
 /* A task that becomes a rank: the test is the daemon, a child is the task. */
 #include "common/base/fs.h"
 #include "spank_plugin/task.h"
+#include "tests/lib/tmpdir.h"
 
 #include <fcntl.h>
 #include <poll.h>
@@ -204,8 +205,7 @@ static int listen_there(void **state)
 {
     struct sockaddr_un addr = {.sun_family = AF_UNIX};
 
-    snprintf(folder, sizeof(folder), "/tmp/plume-unit-XXXXXX");
-    if (!mkdtemp(folder))
+    if (tmpdir_make(folder, sizeof(folder)) < 0)
         return -1;
     snprintf(path, sizeof(path), "%s/s", folder);
     snprintf(addr.sun_path, sizeof(addr.sun_path), "%s", path);
@@ -220,8 +220,7 @@ static int listen_there(void **state)
 static int clean_up(void **state)
 {
     close(server), close(socket_fd);
-    unlink(path);
-    return rmdir(folder);
+    return tmpdir_remove(folder);
 }
 
 int main(void)

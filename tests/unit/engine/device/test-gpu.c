@@ -2,6 +2,7 @@
 /* How plume-cuda.so is found and refused. The cases follow one another: what was loaded stays. */
 #include "common/base/fs.h"
 #include "runtime/engine/device/gpu.h"
+#include "tests/lib/tmpdir.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -10,12 +11,12 @@
 
 #include <cmocka.h>
 
-static char dir[] = "/tmp/plume-gpu-XXXXXX";
+static char dir[64];
 static char path[sizeof(dir) + sizeof("/plume-cuda.so")];
 
 static int make_dir(void **state)
 {
-    if (!mkdtemp(dir))
+    if (tmpdir_make(dir, sizeof(dir)) < 0)
         return -1;
     snprintf(path, sizeof(path), "%s/plume-cuda.so", dir);
     return setenv("PLUME_PLUGIN_DIR", dir, 1);
@@ -23,8 +24,7 @@ static int make_dir(void **state)
 
 static int drop_dir(void **state)
 {
-    (void)unlink(path);
-    return rmdir(dir);
+    return tmpdir_remove(dir);
 }
 
 static void refused(const char *why)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "common/base/fs.h"
 #include "runtime/engine/report/metrics_csv.h"
+#include "tests/lib/tmpdir.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -14,8 +15,7 @@ static char dir[64], path[96];
 static int set_up(void **state)
 {
     (void)state;
-    snprintf(dir, sizeof(dir), "/tmp/plume-csv-XXXXXX");
-    assert_non_null(mkdtemp(dir));
+    assert_int_equal(tmpdir_make(dir, sizeof(dir)), 0);
     snprintf(path, sizeof(path), "%s/metrics.csv", dir);
     return 0;
 }

@@ -3,6 +3,7 @@
 #include "common/base/buf.h"
 #include "common/base/fs.h"
 #include "runtime/engine/report/tensorboard.h"
+#include "tests/lib/tmpdir.h"
 
 #include <dirent.h>
 #include <math.h>
@@ -21,8 +22,7 @@ static char dir[64];
 static int set_up(void **state)
 {
     (void)state;
-    snprintf(dir, sizeof(dir), "/tmp/plume-events-XXXXXX");
-    return mkdtemp(dir) ? 0 : -1;
+    return tmpdir_make(dir, sizeof(dir));
 }
 
 /* The files' paths, in the order of their names; removes them where `remove`. */
