@@ -33,6 +33,7 @@ MUTATIONS = [
     place("runtime/plrund/daemon/capture.c", "c->line.len >= LINE_MAX_BYTES)", "c->line.len >= 2 * LINE_MAX_BYTES)", "capture"),
     place("runtime/plrund/daemon/daemon_clean.c", "if (fstatat(proc, pid, &st, 0) < 0 || st.st_uid != geteuid() ||",
           "if (fstatat(proc, pid, &st, 0) < 0 || st.st_uid == geteuid() ||", "daemon-rank"),
+    place("runtime/plrund/hub/decide.c", "if (a->asked_late && a->inferred)", "if (a->inferred)", "decide"),
     # plugin
     place("spank_plugin/daemon_env.c", "return strncmp(entry, \"PLUME_PARAM_\", 12) != 0 && ", "return ", "spank_daemon"),
     place("spank_plugin/node_daemon.c", "if (syscall(SYS_setgroups, user->n_groups, user->groups) < 0 ||", "if (", "spank_daemon"),

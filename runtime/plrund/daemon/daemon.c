@@ -221,6 +221,16 @@ void pl_daemon_release(struct pl_daemon *d)
 
 /* ---- the owner ---- */
 
+/* Our own tasks have ended, others have not: slurmstepd must leave us alone. */
+static void send_busy(struct pl_daemon *d)
+{
+    _cleanup_(json_decrefp) json_t *busy = pl_msg_new(&(struct pl_msg){.type = PL_MSG_OWNER_BUSY});
+    _cleanup_(pl_buf_finish) struct pl_buf line = {0};
+
+    if (pl_json_dump_line(busy, &line) == 0)
+        pl_send_fds(d->control_fd, line.data, line.len, NULL, 0);
+}
+
 static void owner_gone(struct pl_daemon *d)
 {
     if (d->owner_gone)
@@ -233,12 +243,8 @@ static void owner_gone(struct pl_daemon *d)
     if (!d->step.plugin && d->n_ended < d->n_present) /* plrun of local rank 0 was killed */
         pl_daemon_end_ranks(d, pl_env_ms(PL_ENV_PLUME_KILL_GRACE));
     settle(d);
-    if (d->step.plugin && d->held) {
-        static const char busy[] = "{\"type\":\"busy\"}\n";
-
-        /* Our own tasks have ended, others have not: slurmstepd must leave us alone. */
-        pl_send_fds(d->control_fd, busy, sizeof(busy) - 1, NULL, 0);
-    }
+    if (d->step.plugin && d->held)
+        send_busy(d);
 }
 
 static void on_control(uv_poll_t *poll, int status, int events)
