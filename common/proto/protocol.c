@@ -3,6 +3,7 @@
 #include "common/base/env.h"
 #include "common/base/fs.h"
 #include "common/proto/json.h"
+#include "common/proto/messages.h"
 #include "common/proto/rank/rank_link.h"
 
 #include <arpa/inet.h>
@@ -38,9 +39,11 @@ int pl_session_serve(struct pl_session *s,
     if (r < 0)
         return r;
     sodium_bin2hex(nonce, sizeof(nonce), s->nonce, sizeof(s->nonce));
-    banner = json_pack("{s:s, s:i, s:i, s:s, s:s, s:s, s:i, s:s}", "proto", "plume", "major",
-                       PL_PROTO_MAJOR, "minor", PL_PROTO_MINOR, "role", "hub", "job", id->job,
-                       "step", id->step, "attempt", (int)id->attempt, "nonce", nonce);
+    banner = pl_msg_new(&(struct pl_msg){
+        .type = PL_MSG_BANNER,
+        .banner = {"plume", PL_PROTO_MAJOR, PL_PROTO_MINOR, "hub", id->job, id->step, id->attempt,
+                   nonce},
+    });
     r = banner ? pl_json_dump_line(banner, &s->out) : -ENOMEM;
     json_decref(banner);
     return r;
@@ -145,18 +148,14 @@ int pl_session_send(struct pl_session *s, json_t *message)
     return s->state == PL_SESSION_OPEN ? put_frame(s, message) : -ENOTCONN;
 }
 
-static bool right_id(const struct pl_session *s, json_t *banner)
+static bool right_id(const struct pl_session *s, const struct pl_msg_banner *banner)
 {
-    const char *job = pl_json_string(banner, "job"), *step = pl_json_string(banner, "step");
-    int64_t attempt;
-
-    return job && step && strcmp(job, s->id.job) == 0 && strcmp(step, s->id.step) == 0 &&
-           pl_json_int(banner, "attempt", &attempt) == 0 && attempt == (int64_t)s->id.attempt;
+    return banner->job && banner->step && strcmp(banner->job, s->id.job) == 0 &&
+           strcmp(banner->step, s->id.step) == 0 && banner->attempt == (int64_t)s->id.attempt;
 }
 
-static int read_nonce(json_t *o, unsigned char ret[PL_NONCE_SIZE])
+static int read_nonce(const char *hex, unsigned char ret[PL_NONCE_SIZE])
 {
-    const char *hex = pl_json_string(o, "nonce");
     size_t len;
 
     if (!hex || strlen(hex) != PL_NONCE_SIZE * 2 ||
@@ -166,12 +165,9 @@ static int read_nonce(json_t *o, unsigned char ret[PL_NONCE_SIZE])
     return 0;
 }
 
-static int check_proto(json_t *o, struct pl_error *err)
+static int check_proto(const char *proto, int64_t major, struct pl_error *err)
 {
-    const char *proto = pl_json_string(o, "proto");
-    int64_t major;
-
-    if (!proto || strcmp(proto, "plume") != 0 || pl_json_int(o, "major", &major) < 0)
+    if (strcmp(proto, "plume") != 0)
         return pl_error_set(err, -EPROTO, "the peer does not speak Plume's protocol");
     if (major != PL_PROTO_MAJOR)
         return pl_error_set(err, -EPROTO, "the peer speaks version %lld of the protocol, we %d",
@@ -179,33 +175,60 @@ static int check_proto(json_t *o, struct pl_error *err)
     return 0;
 }
 
+/* Parses and reads a line of the greeting. type: the banner or the hello. */
+static int read_greeting(const char *line,
+                         size_t len,
+                         enum pl_msg_type type,
+                         json_t **ret,
+                         struct pl_msg *ret_msg,
+                         struct pl_error *err)
+{
+    _cleanup_(json_decrefp) json_t *o = NULL;
+
+    if (pl_json_parse(line, len, PL_GREETING_MAX, &o, NULL) < 0 && type == PL_MSG_HELLO)
+        return pl_error_set(err, -EPROTO, "the peer sent no hello");
+    if (pl_msg_read_as(o, type, ret_msg) < 0)
+        return pl_error_set(err, -EPROTO, "the peer does not speak Plume's protocol");
+    *ret = PL_TAKE(o);
+    return 0;
+}
+
+/* The client's answer to the banner. */
+static int send_hello(struct pl_session *s, struct pl_error *err)
+{
+    char hex[PL_NONCE_SIZE * 2 + 1];
+    json_t *hello;
+    int r;
+
+    sodium_bin2hex(hex, sizeof(hex), s->nonce, sizeof(s->nonce));
+    hello = pl_msg_new(&(struct pl_msg){
+        .type = PL_MSG_HELLO,
+        .hello = {pl_json_string(s->hello, "role"), "plume", PL_PROTO_MAJOR, PL_PROTO_MINOR, hex},
+    });
+    r = hello ? put_frame(s, hello) : -ENOMEM;
+    json_decref(hello);
+    return r < 0 ? pl_error_set(err, r, "out of memory") : 0;
+}
+
 /* Client: the banner came; answer with our hello. */
 static int on_banner(struct pl_session *s, const char *line, size_t len, struct pl_error *err)
 {
-    _cleanup_(json_decrefp) json_t *banner = NULL;
+    _cleanup_(json_decrefp) json_t *o = NULL;
     unsigned char nonce[PL_NONCE_SIZE];
-    char hex[PL_NONCE_SIZE * 2 + 1];
-    int r = pl_json_parse(line, len, PL_GREETING_MAX, &banner, err);
+    struct pl_msg m;
+    int r = read_greeting(line, len, PL_MSG_BANNER, &o, &m, err);
 
-    if (r < 0)
-        return pl_error_set(err, -EPROTO, "the peer does not speak Plume's protocol");
-    r = check_proto(banner, err);
+    if (r == 0)
+        r = check_proto(m.banner.proto, m.banner.major, err);
     if (r < 0)
         return r;
-    if (!right_id(s, banner))
+    if (!right_id(s, &m.banner))
         return pl_error_set(err, -ESTALE, "the hub is of another job, step or attempt");
-    if (read_nonce(banner, nonce) < 0)
+    if (read_nonce(m.banner.nonce, nonce) < 0)
         return pl_error_set(err, -EPROTO, "the hub's banner has no nonce");
     derive_key(s, nonce, s->nonce);
-    sodium_bin2hex(hex, sizeof(hex), s->nonce, sizeof(s->nonce));
-    if (json_object_set_new(s->hello, "type", json_string("hello")) < 0 ||
-        json_object_set_new(s->hello, "proto", json_string("plume")) < 0 ||
-        json_object_set_new(s->hello, "major", json_integer(PL_PROTO_MAJOR)) < 0 ||
-        json_object_set_new(s->hello, "minor", json_integer(PL_PROTO_MINOR)) < 0 ||
-        json_object_set_new(s->hello, "nonce", json_string(hex)) < 0)
-        return pl_error_set(err, -ENOMEM, "out of memory");
     s->state = PL_SESSION_WAIT_WELCOME;
-    return put_frame(s, s->hello);
+    return send_hello(s, err);
 }
 
 /* Checks a frame's digits and leaves its object in *ret. */
@@ -230,14 +253,15 @@ open_frame(struct pl_session *s, const char *line, size_t len, json_t **ret, str
         return pl_error_set(err, -EPROTO, "the peer sent no frame");
     }
     body_len = len - MAC_HEX - 1;
-    if (greeting) { /* the nonce is needed to check the frame it stands in */
-        r = pl_json_parse(body, body_len, PL_GREETING_MAX, &message, err);
-        if (r < 0)
-            return pl_error_set(err, -EPROTO, "the peer sent no hello");
-        r = check_proto(message, err);
+    if (greeting) { /* checking the frame needs the nonce in it */
+        struct pl_msg m;
+
+        r = read_greeting(body, body_len, PL_MSG_HELLO, &message, &m, err);
+        if (r == 0)
+            r = check_proto(m.hello.proto, m.hello.major, err);
         if (r < 0)
             return r;
-        if (read_nonce(message, nonce) < 0)
+        if (read_nonce(m.hello.nonce, nonce) < 0)
             return pl_error_set(err, -EPROTO, "the peer's hello has no nonce");
         derive_key(s, s->nonce, nonce);
     }
@@ -279,7 +303,7 @@ take_line(struct pl_session *s, const char *line, size_t len, json_t **ret, stru
     if (s->state == PL_SESSION_BANNER_SENT) {
         s->state = PL_SESSION_OPEN;
         s->hello = json_incref(message);
-        welcome = json_pack("{s:s}", "type", "welcome");
+        welcome = pl_msg_new(&(struct pl_msg){.type = PL_MSG_WELCOME});
         r = welcome ? put_frame(s, welcome) : -ENOMEM;
         if (r < 0)
             return pl_error_set(err, r, "out of memory");
@@ -391,11 +415,11 @@ connect_to(const char *host, uint16_t port, uint64_t limit, int *ret, struct pl_
     return pl_error_errno(err, r, "cannot reach the hub at %s:%u", host, port);
 }
 
-/* Moves bytes both ways until a message of this type came. */
+/* Moves bytes both ways until the answer came. */
 static int converse(int fd,
                     struct pl_session *s,
-                    const char *question,
-                    const char *answer,
+                    enum pl_msg_type question,
+                    enum pl_msg_type answer,
                     uint64_t limit,
                     json_t **ret,
                     struct pl_error *err)
@@ -414,14 +438,14 @@ static int converse(int fd,
         if (r == 1) {
             const char *type = pl_json_string(message, "type");
 
-            if (type && strcmp(type, answer) == 0) {
+            if (type && strcmp(type, pl_msg_type_name(answer)) == 0) {
                 *ret = PL_TAKE(message);
                 return 0;
             }
             continue;
         }
         if (s->state == PL_SESSION_OPEN && !asked) {
-            _cleanup_(json_decrefp) json_t *q = json_pack("{s:s}", "type", question);
+            _cleanup_(json_decrefp) json_t *q = pl_msg_new(&(struct pl_msg){.type = question});
 
             if (!q || pl_session_send(s, q) < 0)
                 return pl_error_set(err, -ENOMEM, "out of memory");
@@ -455,8 +479,8 @@ int pl_hub_ask(const char *host,
                uint16_t port,
                const struct pl_session_id *id,
                const unsigned char secret[PL_KEY_SIZE],
-               const char *question,
-               const char *answer,
+               enum pl_msg_type question,
+               enum pl_msg_type answer,
                unsigned timeout_ms,
                json_t **ret,
                struct pl_error *err)

@@ -16,6 +16,7 @@
 
 #include "common/base/buf.h"
 #include "common/base/error.h"
+#include "common/proto/messages.h"
 
 #include <jansson.h>
 #include <stdbool.h>
@@ -59,8 +60,8 @@ int pl_session_serve(struct pl_session *s,
                      const struct pl_session_id *id,
                      const unsigned char secret[PL_KEY_SIZE]);
 
-/* Client: waits for a banner; `hello` (borrowed, copied) holds at least "role"
- * ("daemon" or "client") and travels in the first frame. */
+/* Client: waits for a banner; `hello` (borrowed, copied) holds the "role" of the first frame,
+ * "daemon" or "client". */
 int pl_session_connect(struct pl_session *s,
                        const struct pl_session_id *id,
                        const unsigned char secret[PL_KEY_SIZE],
@@ -84,14 +85,15 @@ int pl_session_send(struct pl_session *s, json_t *message);
  * is made on first use. Checked like an ssh key; err names PLUME_KEY_FILE. */
 int pl_key_load(const char *dir, unsigned char ret[PL_KEY_SIZE], struct pl_error *err);
 
-/* A blocking client, for tools: connects, asks and waits for one answer of type `answer`.
+/* A blocking client, for tools: connects, asks (a question without fields) and waits for one
+ * message of the answer's type, which the caller reads: pl_msg_read_as().
  * -ECONNREFUSED, -ETIMEDOUT, and the errors of pl_session_next(). */
 int pl_hub_ask(const char *host,
                uint16_t port,
                const struct pl_session_id *id,
                const unsigned char secret[PL_KEY_SIZE],
-               const char *question,
-               const char *answer,
+               enum pl_msg_type question,
+               enum pl_msg_type answer,
                unsigned timeout_ms,
                json_t **ret,
                struct pl_error *err);

@@ -2,6 +2,7 @@
 #include "launcher/plstat/hub_query.h"
 #include "common/base/fs.h"
 #include "common/proto/json.h"
+#include "common/proto/messages.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -53,6 +54,7 @@ int pl_hub_query_init(struct pl_hub_query *q, const json_t *hub)
 static void ask(struct pl_hub_query *q, const unsigned char *secret, uint64_t limit_ns)
 {
     _cleanup_(json_decrefp) json_t *answer = NULL;
+    struct pl_msg m;
     uint64_t now = pl_now_ns();
     unsigned left_ms = now < limit_ns ? (unsigned)((limit_ns - now) / 1000000u) : 0;
 
@@ -60,11 +62,11 @@ static void ask(struct pl_hub_query *q, const unsigned char *secret, uint64_t li
         pl_error_set(&q->err, -ETIMEDOUT, "not asked: other hubs used up the time limit");
         return;
     }
-    if (pl_hub_ask(q->host, q->port, &q->id, secret, "snapshot", "snapshot",
+    if (pl_hub_ask(q->host, q->port, &q->id, secret, PL_MSG_ASK_SNAPSHOT, PL_MSG_SNAPSHOT,
                    PL_MIN(left_ms, ONE_LIMIT_MS), &answer, &q->err) < 0)
         return;
-    if (json_is_object(json_object_get(answer, "state")))
-        q->state = json_incref(json_object_get(answer, "state"));
+    if (pl_msg_read_as(answer, PL_MSG_SNAPSHOT, &m) == 0)
+        q->state = json_incref(m.snapshot.state);
     else
         pl_error_set(&q->err, -EPROTO, "the hub's answer has no state");
 }

@@ -544,15 +544,15 @@ static void test_hub_ask_unreachable(void **state)
     assert_int_equal(bind(fd, (struct sockaddr *)&a, 16), 0);
     assert_int_equal(getsockname(fd, (struct sockaddr *)&a, &len), 0);
     port = (uint16_t)((unsigned char *)&a)[2] * 256 + ((unsigned char *)&a)[3];
-    assert_int_equal(
-        pl_hub_ask("127.0.0.1", port, &id, secret, "snapshot", "snapshot", 2000, &answer, &err),
-        -ECONNREFUSED);
+    assert_int_equal(pl_hub_ask("127.0.0.1", port, &id, secret, PL_MSG_ASK_SNAPSHOT,
+                                PL_MSG_SNAPSHOT, 2000, &answer, &err),
+                     -ECONNREFUSED);
     assert_int_equal(listen(fd, 8), 0); /* connects, says nothing */
-    assert_int_equal(
-        pl_hub_ask("127.0.0.1", port, &id, secret, "snapshot", "snapshot", 100, &answer, &err),
-        -ETIMEDOUT);
-    assert_int_equal(pl_hub_ask("no-such-host.invalid", port, &id, secret, "snapshot", "snapshot",
-                                100, &answer, &err),
+    assert_int_equal(pl_hub_ask("127.0.0.1", port, &id, secret, PL_MSG_ASK_SNAPSHOT,
+                                PL_MSG_SNAPSHOT, 100, &answer, &err),
+                     -ETIMEDOUT);
+    assert_int_equal(pl_hub_ask("no-such-host.invalid", port, &id, secret, PL_MSG_ASK_SNAPSHOT,
+                                PL_MSG_SNAPSHOT, 100, &answer, &err),
                      -EHOSTUNREACH);
     assert_null(answer);
     close(fd);
