@@ -223,7 +223,7 @@ static int set_field(const struct field *f, const json_t *o, struct pl_msg *m)
         *(const char **)at = json_string_value(value);
         break;
     case KIND_INT:
-        right = json_is_integer(value);
+        right = json_is_integer(value) && json_integer_value(value) != PL_MSG_ABSENT;
         *(int64_t *)at = right ? json_integer_value(value) : PL_MSG_ABSENT;
         break;
     case KIND_BOOL:

@@ -1,11 +1,33 @@
 /* SPDX-License-Identifier: MIT */
-/* Lines as ranks, nodes and event logs bring them: parsed with our limits and applied to the
- * document of a run. Whatever comes, the document keeps its bones, and a second one that gets the
- * accepted events through a file is the same. */
+/* Lines of ranks, nodes and event logs: parsed with our limits, read as each message, and applied
+ * to the document of a run. The document keeps its form whatever comes, and a second one that gets
+ * the accepted events through a file is the same. */
 #include "common/proto/json.h"
+#include "common/proto/messages.h"
 #include "common/proto/rank/rank_link.h"
 #include "common/run/run_state.h"
 #include "tests/fuzz/fuzz.h"
+
+/* The readers of all messages: what is read can be written, and is then read as the same. */
+static void read_messages(const json_t *o)
+{
+    for (unsigned type = 0; type < PL_MSG_N_TYPES; type++) {
+        struct pl_msg m = {.type = PL_MSG_N_TYPES}, again;
+        bool named = pl_msg_type_name(type);
+        int r = named ? pl_msg_read(o, pl_msg_wire(type), &m) : pl_msg_read_as(o, type, &m);
+        json_t *copy, *twice;
+
+        FUZZ_CHECK(r == 0 || r == -EINVAL || (named && r == -ENOENT));
+        if (r < 0)
+            continue;
+        copy = pl_msg_new(&m);
+        FUZZ_CHECK(copy && pl_msg_read_as(copy, m.type, &again) == 0);
+        twice = pl_msg_new(&again);
+        FUZZ_CHECK(json_equal(copy, twice));
+        json_decref(copy);
+        json_decref(twice);
+    }
+}
 
 static void check_bones(json_t *doc)
 {
@@ -49,6 +71,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         FUZZ_CHECK(pl_json_dump_line(event, &text) == 0);
         FUZZ_CHECK(pl_json_parse(text.data, text.len, SIZE_MAX, &copy, &err) == 0);
         FUZZ_CHECK(json_equal(event, copy));
+        read_messages(event);
         r = pl_run_state_apply(doc, event, &err);
         FUZZ_CHECK(r == pl_run_state_apply(again, copy, &err));
         FUZZ_CHECK(r == 0 || r == -EINVAL);

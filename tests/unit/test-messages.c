@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Each message, from the line of an older peer to the struct and back; and the table of messages
  * against plume-protocol(7). */
+#include "common/base/buf.h"
 #include "common/base/fs.h"
 #include "common/proto/json.h"
 #include "common/proto/messages.h"
@@ -224,6 +225,87 @@ static void test_rank_line_is_read(void **state)
     }
 }
 
+/* ---- the manual page ---- */
+
+/* The keys of the sample object that begins at p; values may be "...". */
+static json_t *sample_keys(const char *p)
+{
+    json_t *keys = json_object();
+    unsigned depth = 0;
+
+    do {
+        if (*p == '{' || *p == '[')
+            depth++;
+        if (*p == '}' || *p == ']')
+            depth--;
+        if (*p == '"') {
+            const char *end = strchr(p + 1, '"');
+
+            if (!end)
+                fail_msg("a sample without an end: %.40s", p);
+            if (depth == 1 && end[1] == ':')
+                json_object_setn_new(keys, p + 1, (size_t)(end - p - 1), json_null());
+            p = end;
+        }
+    } while (*p++ && depth);
+    return keys;
+}
+
+/* Marks the fields of this row that a sample shows. False: it shows a key that the row lacks. */
+static bool show(enum pl_msg_type type, json_t *keys, bool shown[16])
+{
+    const char *name;
+    size_t known = 1; /* "type" */
+
+    for (size_t i = 0; (name = pl_msg_field_name(type, i)); i++)
+        known += json_object_get(keys, name) != NULL;
+    if (known != json_object_size(keys))
+        return false;
+    for (size_t i = 0; (name = pl_msg_field_name(type, i)); i++)
+        shown[i] |= json_object_get(keys, name) != NULL;
+    return true;
+}
+
+/* Each sample in the page is a message of the table, and the samples show every message and every
+ * field. */
+static void test_page_shows_the_table(void **state)
+{
+    static bool shown[PL_MSG_N_TYPES][16], seen[PL_MSG_N_TYPES];
+    static const char start[] = "{\"type\":\"";
+    _cleanup_free_ char *page = NULL;
+    struct pl_error err = {0};
+    const char *name;
+
+    if (pl_file_read(PL_FIXTURES "/../../man/plume-protocol.7", 1 << 20, &page, NULL, &err) < 0)
+        fail_msg("%s", err.text);
+    for (const char *p = page; (p = strstr(p, start)); p += strlen(start)) {
+        _cleanup_(json_decrefp) json_t *keys = sample_keys(p);
+        const char *type = p + strlen(start);
+        bool known = false;
+
+        for (unsigned i = 0; i < PL_MSG_N_TYPES; i++) {
+            name = pl_msg_type_name(i);
+            if (!name || strlen(name) != strcspn(type, "\"") ||
+                strncmp(name, type, strlen(name)) != 0 || !show(i, keys, shown[i]))
+                continue;
+            known = seen[i] = true;
+        }
+        if (!known)
+            fail_msg("the table has no such message: %.60s", p);
+    }
+    for (unsigned i = 0; i < PL_MSG_N_TYPES; i++) {
+        name = pl_msg_type_name(i);
+        if (name && !seen[i])
+            fail_msg("the page does not show message '%s' (%u)", name, i);
+        for (size_t k = 0; (name = pl_msg_field_name(i, k)); k++) {
+            _cleanup_free_ char *key = pl_strf("\"%s\":", name);
+
+            if (!shown[i][k] && (seen[i] || !strstr(page, key)))
+                fail_msg("the page does not show field '%s' of message %u", name, i);
+        }
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -233,6 +315,7 @@ int main(void)
         cmocka_unit_test(test_read_refused),
         cmocka_unit_test(test_new_refused),
         cmocka_unit_test(test_rank_line_is_read),
+        cmocka_unit_test(test_page_shows_the_table),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
