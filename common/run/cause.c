@@ -6,6 +6,93 @@
 #include <string.h>
 #include <sys/wait.h>
 
+/* ---- kinds ---- */
+
+static const char *const kind_names[] = {
+    [PL_CAUSE_EXIT] = "exit",
+    [PL_CAUSE_SIGNAL] = "signal",
+    [PL_CAUSE_OOM] = "oom",
+    [PL_CAUSE_NODE] = "node",
+    [PL_CAUSE_LAUNCH] = "launch",
+    [PL_CAUSE_SETUP] = "setup",
+    [PL_CAUSE_TIMEOUT] = "timeout",
+    [PL_CAUSE_PREEMPTED] = "preempted",
+    [PL_CAUSE_CANCELLED] = "cancelled",
+    [PL_CAUSE_UNKNOWN] = "unknown",
+};
+
+const char *pl_cause_name(enum pl_cause_kind kind)
+{
+    return kind_names[kind];
+}
+
+enum pl_cause_kind pl_cause_parse(const char *name)
+{
+    for (unsigned i = PL_CAUSE_NONE + 1; name && i < PL_CAUSE_UNKNOWN; i++)
+        if (strcmp(name, kind_names[i]) == 0)
+            return i;
+    return name ? PL_CAUSE_UNKNOWN : PL_CAUSE_NONE;
+}
+
+enum pl_trial_state pl_cause_state(enum pl_cause_kind kind)
+{
+    switch (kind) {
+    case PL_CAUSE_NONE:
+        return PL_TRIAL_DONE;
+    case PL_CAUSE_TIMEOUT:
+        return PL_TRIAL_TIMED_OUT;
+    case PL_CAUSE_PREEMPTED:
+        return PL_TRIAL_PREEMPTED;
+    case PL_CAUSE_CANCELLED:
+        return PL_TRIAL_CANCELLED;
+    case PL_CAUSE_NODE:
+        return PL_TRIAL_NODE_FAILED;
+    case PL_CAUSE_EXIT:
+    case PL_CAUSE_SIGNAL:
+    case PL_CAUSE_OOM:
+    case PL_CAUSE_LAUNCH:
+    case PL_CAUSE_SETUP:
+    case PL_CAUSE_UNKNOWN:
+        break;
+    }
+    return PL_TRIAL_FAILED;
+}
+
+const struct pl_job_state *pl_job_state_find(const char *name)
+{
+    static const struct pl_job_state table[] = {
+        {"PENDING", PL_TRIAL_WAITING, PL_CAUSE_NONE},
+        {"RUNNING", PL_TRIAL_RUNNING, PL_CAUSE_NONE},
+        {"SUSPENDED", PL_TRIAL_RUNNING, PL_CAUSE_NONE},
+        {"UNKNOWN", PL_TRIAL_RUNNING, PL_CAUSE_NONE},
+        {"COMPLETED", PL_TRIAL_DONE, PL_CAUSE_NONE},
+        {"CANCELLED", PL_TRIAL_CANCELLED, PL_CAUSE_CANCELLED},
+        {"TIMEOUT", PL_TRIAL_TIMED_OUT, PL_CAUSE_TIMEOUT},
+        {"DEADLINE", PL_TRIAL_TIMED_OUT, PL_CAUSE_TIMEOUT},
+        {"NODE_FAIL", PL_TRIAL_NODE_FAILED, PL_CAUSE_NODE},
+        {"BOOT_FAIL", PL_TRIAL_NODE_FAILED, PL_CAUSE_NODE},
+        {"PREEMPTED", PL_TRIAL_PREEMPTED, PL_CAUSE_PREEMPTED},
+        {"OUT_OF_MEMORY", PL_TRIAL_FAILED, PL_CAUSE_OOM},
+        {"FAILED", PL_TRIAL_FAILED, PL_CAUSE_NONE}, /* the last: others, too */
+    };
+    size_t i = 0;
+
+    while (i + 1 < PL_COUNT(table) && strcmp(name, table[i].name) != 0)
+        i++;
+    return &table[i];
+}
+
+/* ---- failures ---- */
+
+enum pl_cause_kind pl_failure_kind(const struct pl_failure *f)
+{
+    if (f->lost)
+        return PL_CAUSE_NODE;
+    if (f->oom)
+        return PL_CAUSE_OOM;
+    return WIFSIGNALED(f->status) ? PL_CAUSE_SIGNAL : PL_CAUSE_EXIT;
+}
+
 bool pl_failure_is_cascade(const struct pl_failure *f)
 {
     static const char *const words[] = {
@@ -29,7 +116,7 @@ bool pl_failure_is_cascade(const struct pl_failure *f)
     return false;
 }
 
-/* 0 = may be the cause, higher = only for want of a better one. */
+/* 0: may be the cause. Higher: only if all others are as weak. */
 static int weakness(const struct pl_failure *f)
 {
     return pl_failure_is_cascade(f) ? 2 : f->lost ? 1 : 0;
@@ -67,51 +154,39 @@ bool pl_failure_from_outside(const struct pl_failure *f)
     return WEXITSTATUS(s) == 128 + SIGTERM;
 }
 
-const char *
+/* ---- Slurm's record ---- */
+
+static bool is_time(const char *s)
+{
+    return s && *s && strcmp(s, "None") != 0 && strcmp(s, "Unknown") != 0;
+}
+
+enum pl_cause_kind
 pl_cause_from_slurm(const char *output, unsigned restart, bool terminated, bool *ret_inferred)
 {
-    static const char *const states[][2] = {
-        {"PREEMPTED", "preempted"}, {"TIMEOUT", "timeout"},   {"DEADLINE", "timeout"},
-        {"NODE_FAIL", "node"},      {"OUT_OF_MEMORY", "oom"},
-    };
     _cleanup_free_ char *state = pl_parse_scontrol_field(output, "JobState");
     _cleanup_free_ char *restarts = pl_parse_scontrol_field(output, "Restarts");
     _cleanup_free_ char *preempt = pl_parse_scontrol_field(output, "PreemptTime");
     _cleanup_free_ char *ran = pl_parse_scontrol_field(output, "RunTime");
     _cleanup_free_ char *limit = pl_parse_scontrol_field(output, "TimeLimit");
+    enum pl_cause_kind kind = state ? pl_job_state_find(state)->cause : PL_CAUSE_NONE;
     uint64_t ran_s = 0, limit_s = UINT64_MAX;
     int64_t n;
 
     *ret_inferred = false;
-    if (preempt && *preempt && strcmp(preempt, "None") != 0 && strcmp(preempt, "Unknown") != 0)
-        return "preempted";
-    for (size_t i = 0; state && i < PL_COUNT(states); i++)
-        if (strcmp(state, states[i][0]) == 0)
-            return states[i][1];
+    if (is_time(preempt))
+        return PL_CAUSE_PREEMPTED;
+    if (kind != PL_CAUSE_NONE && kind != PL_CAUSE_CANCELLED)
+        return kind;
     if (restarts && pl_parse_int(restarts, 0, INT32_MAX, &n, NULL) == 0 && n > (int64_t)restart)
-        return "preempted"; /* requeued: the next attempt follows */
+        return PL_CAUSE_PREEMPTED; /* requeued: the next attempt follows */
     if (ran && limit && pl_parse_slurm_time(ran, &ran_s, NULL) == 0 &&
         pl_parse_slurm_time(limit, &limit_s, NULL) == 0 && ran_s >= limit_s)
-        return "timeout";
-    if (state && strcmp(state, "CANCELLED") == 0)
-        return "cancelled";
+        return PL_CAUSE_TIMEOUT;
+    if (kind != PL_CAUSE_NONE)
+        return kind;
     *ret_inferred = true;
     if (terminated || (state && strcmp(state, "RUNNING") != 0))
-        return "cancelled";
-    return NULL;
-}
-
-enum pl_trial_state pl_cause_state(const char *kind)
-{
-    if (!kind)
-        return PL_TRIAL_DONE;
-    if (strcmp(kind, "timeout") == 0)
-        return PL_TRIAL_TIMED_OUT;
-    if (strcmp(kind, "preempted") == 0)
-        return PL_TRIAL_PREEMPTED;
-    if (strcmp(kind, "cancelled") == 0)
-        return PL_TRIAL_CANCELLED;
-    if (strcmp(kind, "node") == 0)
-        return PL_TRIAL_NODE_FAILED;
-    return PL_TRIAL_FAILED;
+        return PL_CAUSE_CANCELLED;
+    return PL_CAUSE_NONE;
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Which rank broke first. Pure functions over the evidence that the daemons stamped. */
+/* Causes: their kinds, Slurm's job states, and the rank that failed first. Pure functions over the
+ * evidence that the daemons stamped. */
 #ifndef PL_COMMON_RUN_CAUSE_H
 #define PL_COMMON_RUN_CAUSE_H
 
@@ -9,44 +10,77 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* A rank that ended badly by itself (not one that the runtime ended). */
+/* The "kind" of a cause object. */
+enum pl_cause_kind {
+    PL_CAUSE_NONE, /* nothing failed; has no name */
+    PL_CAUSE_EXIT,
+    PL_CAUSE_SIGNAL,
+    PL_CAUSE_OOM,
+    PL_CAUSE_NODE,
+    PL_CAUSE_LAUNCH,
+    PL_CAUSE_SETUP,
+    PL_CAUSE_TIMEOUT,
+    PL_CAUSE_PREEMPTED,
+    PL_CAUSE_CANCELLED,
+    PL_CAUSE_UNKNOWN, /* also a name of a later version */
+};
+
+/* "exit", ..., "unknown"; NULL for none. */
+const char *pl_cause_name(enum pl_cause_kind kind);
+
+/* The reverse. NULL: none. */
+enum pl_cause_kind pl_cause_parse(const char *name);
+
+/* The trial's state after a cause of this kind; done for none. */
+enum pl_trial_state pl_cause_state(enum pl_cause_kind kind);
+
+/* One of Slurm's job states ("PENDING", ...) and what it means here. */
+struct pl_job_state {
+    const char *name;
+    enum pl_trial_state trial;
+    enum pl_cause_kind cause; /* none: the state does not say why */
+};
+
+/* The row of this state; a failure without a cause for a state that Plume does not know. */
+const struct pl_job_state *pl_job_state_find(const char *name);
+
+/* A rank that failed by itself (not one that the runtime ended). */
 struct pl_failure {
     unsigned rank, node_id;
     int status;                    /* wait status */
     int64_t at_ns, uncertainty_ns; /* on the hub's clock */
     uint64_t arrived_ns;           /* at the hub, CLOCK_MONOTONIC */
-    bool oom, lost;                /* ended for want of memory; its node's daemon is gone */
-    bool gpu;                      /* the driver reported an error of its GPU about then */
+    bool oom, lost;                /* killed for want of memory; its node's daemon is gone */
+    bool gpu;                      /* the driver reported an error of its GPU at that time */
     const char *text;              /* last lines of its stderr, borrowed */
 };
 
-/* True where a rank's last words say that it lost somebody else: an NCCL error or watchdog abort, a
- * connection reset. Such a rank is never the first cause while there is another; one whose GPU
- * broke down says such things too, and is no echo. (NVRx's registry
- * and what victims print, reference/status.md 1a.) */
+/* The kind of cause that this failure is. */
+enum pl_cause_kind pl_failure_kind(const struct pl_failure *f);
+
+/* True if the rank's last lines report the loss of a peer: an NCCL error or watchdog abort, a
+ * connection reset. Such a rank is the first cause only if all failures are cascades. A rank whose
+ * GPU failed prints the same, and is no cascade. (The list: NVRx's registry, and what victims
+ * print.) */
 bool pl_failure_is_cascade(const struct pl_failure *f);
 
-/* Index of the first cause: the earliest that is no cascade and whose node is not merely lost,
- * else the earliest of all. n > 0. */
+/* Index of the first cause: the earliest failure that is neither a cascade nor a lost node, else
+ * the earliest lost node, else the earliest. n > 0. */
 size_t pl_failure_first(const struct pl_failure *f, size_t n);
 
-/* True where two candidates lie closer together than the clocks agree. */
+/* True if two candidates lie closer together than the clocks agree. */
 bool pl_failure_tied(const struct pl_failure *a, const struct pl_failure *b);
 
-/* True for an end that somebody outside ordered, as Slurm does: SIGTERM, SIGKILL that was no lack
- * of memory, SIGINT, or a shell's code for the first (143). */
+/* True for an end that was ordered from outside, as Slurm does: SIGTERM, SIGINT, SIGKILL without a
+ * lack of memory, or a shell's code for SIGTERM (143). */
 bool pl_failure_from_outside(const struct pl_failure *f);
 
-/* The kind of cause that Slurm's record of the job gives (`scontrol -o show job`): "preempted",
- * "timeout", "node", "oom", "cancelled"; NULL where it knows of nothing. Nothing inside the job
- * says it, squeue shows COMPLETING for all of them.
+/* The kind of cause that Slurm's record of the job gives (`scontrol -o show job`); none if it gives
+ * none. Only slurmctld knows: squeue shows COMPLETING for all of them.
  * restart       the attempt's own restart count: a higher one means that the job was requeued
  * terminated    the step got SIGTERM from outside
- * ret_inferred  true where it is what is left over, not what Slurm says */
-const char *
+ * ret_inferred  true if the kind is a guess by exclusion, not Slurm's statement */
+enum pl_cause_kind
 pl_cause_from_slurm(const char *output, unsigned restart, bool terminated, bool *ret_inferred);
-
-/* The trial's state after a cause of this kind; done for NULL. */
-enum pl_trial_state pl_cause_state(const char *kind);
 
 #endif

@@ -4,6 +4,7 @@
 #include "common/base/fs.h"
 #include "common/proto/json.h"
 #include "common/proto/protocol.h"
+#include "common/run/rank_state.h"
 
 #include <math.h>
 #include <string.h>
@@ -21,6 +22,19 @@ json_t *pl_run_state_new(void)
 json_t *pl_run_state_rank(json_t *state, size_t rank)
 {
     return json_array_get(json_object_get(state, "ranks"), rank);
+}
+
+json_t *pl_run_state_metric(const json_t *state, const char *name)
+{
+    json_t *rank, *value;
+    size_t i;
+
+    json_array_foreach (json_object_get(state, "ranks"), i, rank) {
+        value = json_object_get(json_object_get(rank, "metrics"), name);
+        if (value)
+            return value;
+    }
+    return NULL;
 }
 
 /* True for keys that only this file sets: an event that set them would break the document. */
@@ -79,7 +93,8 @@ static int apply_attempt(json_t *state, json_t *event, struct pl_error *err)
         r = extend_list(ranks, (size_t)world, "rank");
     for (size_t i = 0; r == 0 && i < json_array_size(ranks); i++)
         if (!json_object_get(json_array_get(ranks, i), "state"))
-            r = json_object_set_new(json_array_get(ranks, i), "state", json_string("starting"));
+            r = json_object_set_new(json_array_get(ranks, i), "state",
+                                    json_string(pl_rank_state_name(PL_RANK_STARTING)));
     return r < 0 ? pl_error_set(err, -ENOMEM, "out of memory") : 0;
 }
 

@@ -16,9 +16,7 @@
  *   program    the file that runs as the program of a trial
  *   objective  the objective that the program states, "max:NAME"
  * An unknown value has no key. Only this file and the makers of events write these keys.
- *
- * Rank:  starting -> running -> done | failed | killed | lost      (killed: the runtime ended it)
- *        starting | running -> lost                                (its node's daemon is gone) */
+ * rank_state.h has the states of a rank, cause.h the kinds of causes. */
 #ifndef PL_COMMON_RUN_RUN_STATE_H
 #define PL_COMMON_RUN_RUN_STATE_H
 
@@ -53,6 +51,9 @@ int pl_run_state_replay(json_t *state, const char *path, struct pl_error *err);
 /* Builds the document of an attempt folder from events.jsonl and metrics.jsonl. -ENOENT without
  * events.jsonl. */
 int pl_run_state_load(const char *attempt_dir, json_t **ret, struct pl_error *err);
+
+/* The metric of the lowest rank that has it, borrowed; NULL: none has. */
+json_t *pl_run_state_metric(const json_t *state, const char *name);
 
 /* ranks[rank], borrowed; NULL: none. */
 json_t *pl_run_state_rank(json_t *state, size_t rank);

@@ -2,6 +2,7 @@
 /* plstat show JOB: the ranks. Equal ranks share a line (fold.h). */
 #include "common/base/fs.h"
 #include "common/proto/json.h"
+#include "common/run/rank_state.h"
 #include "common/run/run_state.h"
 #include "launcher/plstat/fold.h"
 #include "launcher/plstat/gpus.h"
@@ -206,13 +207,14 @@ static int add_names(struct pl_table *t, const struct pl_fold_group *g)
 
 static enum pl_term_style rank_style(const char *state)
 {
-    if (strcmp(state, "failed") == 0 || strcmp(state, "lost") == 0)
-        return PL_TERM_RED;
-    if (strcmp(state, "done") == 0)
-        return PL_TERM_GREEN;
-    if (strcmp(state, "killed") == 0)
-        return PL_TERM_YELLOW;
-    return strcmp(state, "running") == 0 ? PL_TERM_CYAN : PL_TERM_DIM;
+    static const enum pl_term_style styles[] = {
+        [PL_RANK_STARTING] = PL_TERM_DIM,  [PL_RANK_RUNNING] = PL_TERM_CYAN,
+        [PL_RANK_DONE] = PL_TERM_GREEN,    [PL_RANK_FAILED] = PL_TERM_RED,
+        [PL_RANK_KILLED] = PL_TERM_YELLOW, [PL_RANK_LOST] = PL_TERM_RED,
+        [PL_RANK_UNKNOWN] = PL_TERM_DIM,
+    };
+
+    return styles[pl_rank_state_parse(state)];
 }
 
 static int add_group(struct pl_table *t,

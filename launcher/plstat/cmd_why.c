@@ -2,7 +2,7 @@
 /* plstat why JOB: the first failure. The cause comes last, because readers start at the end. */
 #include "common/base/fs.h"
 #include "common/proto/json.h"
-#include "common/proto/protocol.h"
+#include "common/run/cause.h"
 #include "launcher/plstat/gpus.h"
 #include "launcher/plstat/plstat.h"
 #include "launcher/plstat/plstat_json.h"
@@ -44,7 +44,8 @@ static json_t *make_cause(const struct pl_run_status *s, const struct pl_trial_s
 
     if (!cause)
         return NULL;
-    if (!ts->cause && json_object_set_new(cause, "kind", json_string("unknown")) < 0)
+    if (!ts->cause &&
+        json_object_set_new(cause, "kind", json_string(pl_cause_name(PL_CAUSE_UNKNOWN))) < 0)
         goto fail;
     if (pl_json_int(cause, "rank", &number) == 0) {
         rank = json_array_get(json_object_get(ts->doc, "ranks"), (size_t)number);
@@ -190,22 +191,16 @@ static int print_none(struct pl_plstat *ps, const struct pl_run_status *s)
 
 static json_t *slurm_cause(const struct pl_slurm_job *job)
 {
-    static const struct {
-        const char *state, *kind;
-    } table[] = {
-        {"CANCELLED", "cancelled"}, {"TIMEOUT", "timeout"}, {"DEADLINE", "timeout"},
-        {"NODE_FAIL", "node"},      {"BOOT_FAIL", "node"},  {"PREEMPTED", "preempted"},
-        {"OUT_OF_MEMORY", "oom"},
-    };
-    const char *kind = job->signal >= 0 ? "signal" : "exit";
+    enum pl_cause_kind kind = pl_job_state_find(job->state)->cause;
+    const char *name;
     json_t *cause;
 
-    for (size_t i = 0; i < PL_COUNT(table); i++)
-        if (strcmp(job->state, table[i].state) == 0)
-            kind = table[i].kind;
-    cause = json_pack("{s:s, s:[]}", "kind", kind, "others");
-    if (cause && (strcmp(kind, "signal") == 0 || strcmp(kind, "exit") == 0))
-        json_object_set_new(cause, kind,
+    if (kind == PL_CAUSE_NONE)
+        kind = job->signal >= 0 ? PL_CAUSE_SIGNAL : PL_CAUSE_EXIT;
+    name = pl_cause_name(kind);
+    cause = json_pack("{s:s, s:[]}", "kind", name, "others");
+    if (cause && (kind == PL_CAUSE_SIGNAL || kind == PL_CAUSE_EXIT)) /* the key has that name */
+        json_object_set_new(cause, name,
                             json_integer(job->signal >= 0 ? job->signal : PL_MAX(job->exit, 0)));
     return cause;
 }

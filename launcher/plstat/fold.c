@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "launcher/plstat/fold.h"
 #include "common/proto/json.h"
+#include "common/run/rank_state.h"
 
 #include <string.h>
 
@@ -69,7 +70,7 @@ static int align_steps(struct item *items, size_t n)
     if (!steps)
         return -ENOMEM;
     for (size_t i = 0; i < n; i++)
-        if (strcmp(items[i].state, "running") == 0)
+        if (pl_rank_state_parse(items[i].state) == PL_RANK_RUNNING)
             steps[n_steps++] = items[i].step;
         else
             items[i].step = -1;

@@ -1,20 +1,17 @@
 /* SPDX-License-Identifier: MIT */
 #include "launcher/plstat/timeline.h"
 #include "common/base/fs.h"
-#include "common/base/utf8.h"
+#include "common/base/tail.h"
 #include "common/proto/json.h"
 #include "common/proto/protocol.h"
+#include "common/run/rank_state.h"
 #include "launcher/plstat/table.h"
 #include "launcher/plstat/words.h"
 
-#include <fcntl.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #define LOG_MAX_BYTES ((size_t)256 * 1024 * 1024)
 #define LINES_MAX 12
-#define TAIL_BYTES 4096
-#define TAIL_LINES 20
 
 /* The end of a rank. */
 struct end {
@@ -36,7 +33,7 @@ static int add_end(struct ends *ends, json_t *event)
     int64_t rank;
 
     if (!type || strcmp(type, "rank") != 0 || !state || pl_json_int(event, "rank", &rank) < 0 ||
-        strcmp(state, "starting") == 0 || strcmp(state, "running") == 0)
+        pl_rank_state_open(pl_rank_state_parse(state)))
         return 0;
     if (ends->n == ends->cap) {
         size_t cap = ends->cap ? ends->cap * 2 : 64;
@@ -242,48 +239,12 @@ int pl_timeline_print(struct pl_plstat *ps,
 
 /* ---- stderr ---- */
 
-/* The last TAIL_BYTES of a file. */
-static int read_tail(const char *path, char *ret, size_t *ret_len)
-{
-    _cleanup_close_ int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    struct stat st;
-    ssize_t n;
-
-    if (fd < 0 || fstat(fd, &st) < 0)
-        return -errno;
-    if (!S_ISREG(st.st_mode))
-        return -EINVAL;
-    n = pread(fd, ret, TAIL_BYTES, PL_MAX(st.st_size - TAIL_BYTES, 0));
-    if (n < 0)
-        return -errno;
-    *ret_len = (size_t)n;
-    return 0;
-}
-
 char *pl_timeline_stderr(const struct pl_run *run, unsigned trial, unsigned attempt, int64_t rank)
 {
-    _cleanup_free_ char *name = pl_strf("rank-%lld.err", (long long)rank), *path = NULL;
-    _cleanup_(pl_buf_finish) struct pl_buf clean = {0};
-    char tail[TAIL_BYTES];
-    size_t len = 0, start, lines = 0;
+    _cleanup_free_ char *name = pl_strf("rank-%lld.err", (long long)rank), *path = NULL,
+                        *text = NULL;
 
     path = name ? pl_run_attempt_path(run, trial, attempt, name) : NULL;
-    if (!path || read_tail(path, tail, &len) < 0)
-        return NULL;
-    while (len > 0 && tail[len - 1] == '\n')
-        len--;
-    for (start = len; start > 0; start--)
-        if (tail[start - 1] == '\n' && ++lines == TAIL_LINES)
-            break;
-    while (start < len) {
-        uint32_t c;
-        int n = pl_utf8_decode(tail + start, len - start, &c);
-        int r = n > 0 && c != 0 ? pl_buf_add(&clean, tail + start, (size_t)n)
-                                : pl_buf_adds(&clean, "\xef\xbf\xbd");
-
-        if (r < 0)
-            return NULL;
-        start += n > 0 ? (size_t)n : 1;
-    }
-    return clean.len ? pl_buf_take(&clean) : NULL;
+    text = path ? pl_tail_file(path) : NULL;
+    return text && *text ? PL_TAKE(text) : NULL;
 }

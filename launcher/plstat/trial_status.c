@@ -2,6 +2,8 @@
 #include "common/base/fs.h"
 #include "common/base/parse.h"
 #include "common/proto/json.h"
+#include "common/run/cause.h"
+#include "common/run/rank_state.h"
 #include "common/run/run_state.h"
 #include "launcher/plstat/status_private.h"
 
@@ -228,77 +230,62 @@ bool pl_trial_status_needs_slurm(const struct pl_trial_status *ts)
 
 /* ---- state and cause ---- */
 
-struct verdict {
-    const char *slurm;
-    enum pl_trial_state state;
-    const char *kind;
-};
-
-static const struct verdict *slurm_verdict(const struct pl_slurm_job *job)
+static enum pl_cause_kind cause_kind(const json_t *cause)
 {
-    static const struct verdict table[] = {
-        {"CANCELLED", PL_TRIAL_CANCELLED, "cancelled"},
-        {"TIMEOUT", PL_TRIAL_TIMED_OUT, "timeout"},
-        {"DEADLINE", PL_TRIAL_TIMED_OUT, "timeout"},
-        {"NODE_FAIL", PL_TRIAL_NODE_FAILED, "node"},
-        {"BOOT_FAIL", PL_TRIAL_NODE_FAILED, "node"},
-        {"PREEMPTED", PL_TRIAL_PREEMPTED, "preempted"},
-        {"OUT_OF_MEMORY", PL_TRIAL_FAILED, "oom"},
-    };
+    return pl_cause_parse(pl_json_string(cause, "kind"));
+}
 
-    for (size_t i = 0; job && i < PL_COUNT(table); i++)
-        if (strcmp(job->state, table[i].slurm) == 0)
-            return &table[i];
-    return NULL;
+static json_t *kind_json(enum pl_cause_kind kind)
+{
+    return json_string(pl_cause_name(kind));
 }
 
 /* Corrects "cancelled" if Slurm reports FAILED. Without a result of the hub (only the hub writes
  * world_size) the step lost its hub; otherwise a rank ended by itself. */
 static void correct_cancelled(struct pl_trial_status *ts)
 {
-    const char *kind = pl_json_string(ts->cause, "kind");
+    bool by_hub = json_object_get(ts->result, "world_size") != NULL;
     json_t *fixed;
 
-    if (strcmp(ts->slurm->state, "FAILED") != 0 || ts->state != PL_TRIAL_CANCELLED || !kind ||
-        strcmp(kind, "cancelled") != 0 || !json_is_true(json_object_get(ts->cause, "inferred")))
+    if (strcmp(ts->slurm->state, "FAILED") != 0 || ts->state != PL_TRIAL_CANCELLED ||
+        cause_kind(ts->cause) != PL_CAUSE_CANCELLED ||
+        !json_is_true(json_object_get(ts->cause, "inferred")))
         return;
     fixed = json_copy(ts->cause);
     if (!fixed)
         return;
-    json_object_set_new(fixed, "kind",
-                        json_string(json_object_get(ts->result, "world_size") ? "exit" : "node"));
+    json_object_set_new(fixed, "kind", kind_json(by_hub ? PL_CAUSE_EXIT : PL_CAUSE_NODE));
     json_decref(ts->cause);
     ts->cause = fixed;
     ts->state = PL_TRIAL_FAILED;
 }
 
-/* Slurm's final record decides what the runtime could only guess (DESIGN.md section 3, 7). */
+/* Slurm's final record replaces what the runtime could only infer. */
 static void correct_cause(struct pl_trial_status *ts)
 {
-    const struct verdict *v = slurm_verdict(ts->slurm);
-    const char *kind = pl_json_string(ts->cause, "kind");
+    const struct pl_job_state *job = ts->slurm ? pl_job_state_find(ts->slurm->state) : NULL;
     json_t *fixed;
 
-    if (!v && ts->slurm)
+    if (job && job->cause == PL_CAUSE_NONE)
         correct_cancelled(ts);
-    if (!v || ts->state == PL_TRIAL_DONE)
+    if (!job || job->cause == PL_CAUSE_NONE || ts->state == PL_TRIAL_DONE)
         return;
-    if (ts->state == PL_TRIAL_PREEMPTED && v->state == PL_TRIAL_CANCELLED) {
+    if (ts->state == PL_TRIAL_PREEMPTED && job->trial == PL_TRIAL_CANCELLED) {
         json_decref(PL_TAKE(ts->cause)); /* cancelled while it waited for the next attempt */
     } else if (ts->cause && !json_is_true(json_object_get(ts->cause, "inferred"))) {
         /* SIGKILL counts as out of memory only if Slurm says so */
-        if (strcmp(v->kind, "oom") != 0 || !kind || strcmp(kind, "signal") != 0 ||
+        if (job->cause != PL_CAUSE_OOM || cause_kind(ts->cause) != PL_CAUSE_SIGNAL ||
             int_or(ts->cause, "signal", 0) != 9)
             return;
     }
     fixed = ts->cause ? json_copy(ts->cause) : json_object();
     if (!fixed)
         return;
-    json_object_set_new(fixed, "kind", json_string(v->kind));
+    json_object_set_new(fixed, "kind", kind_json(job->cause));
     json_object_del(fixed, "inferred");
     json_decref(ts->cause);
     ts->cause = fixed;
-    ts->state = v->state;
+    ts->state = job->trial;
 }
 
 /* No source has the end: the node failed, or the job ended before the trial started. */
@@ -306,7 +293,8 @@ static void set_lost(struct pl_trial_status *ts, const char *text)
 {
     ts->state = PL_TRIAL_LOST;
     if (!ts->cause)
-        ts->cause = json_pack("{s:s, s:s, s:b}", "kind", ts->claimed ? "node" : "launch", "text",
+        ts->cause = json_pack("{s:o, s:s, s:b}", "kind",
+                              kind_json(ts->claimed ? PL_CAUSE_NODE : PL_CAUSE_LAUNCH), "text",
                               text, "inferred", 1);
 }
 
@@ -314,11 +302,11 @@ static void set_lost(struct pl_trial_status *ts, const char *text)
 static void resolve_ended(struct pl_trial_status *ts)
 {
     const struct pl_slurm_job *job = ts->slurm;
-    const struct verdict *v = slurm_verdict(job);
+    const struct pl_job_state *state = pl_job_state_find(job->state);
 
     ts->source = ts->doc ? ts->source : PL_SOURCE_SLURM;
-    if (v) {
-        ts->state = v->state;
+    if (state->cause != PL_CAUSE_NONE) {
+        ts->state = state->trial;
         correct_cause(ts);
         return;
     }
@@ -329,7 +317,8 @@ static void resolve_ended(struct pl_trial_status *ts)
     ts->state = PL_TRIAL_FAILED;
     if (ts->cause)
         return;
-    ts->cause = json_pack("{s:s, s:b}", "kind", ts->claimed ? "launch" : "setup", "inferred", 1);
+    ts->cause = json_pack("{s:o, s:b}", "kind",
+                          kind_json(ts->claimed ? PL_CAUSE_LAUNCH : PL_CAUSE_SETUP), "inferred", 1);
     if (ts->cause && job->signal >= 0)
         json_object_set_new(ts->cause, "signal", json_integer(job->signal));
     else if (ts->cause && job->exit >= 0)
@@ -383,10 +372,8 @@ static void end_ranks(json_t *doc)
     size_t i;
 
     json_array_foreach (json_object_get(doc, "ranks"), i, rank) {
-        const char *state = pl_json_string(rank, "state");
-
-        if (state && (strcmp(state, "starting") == 0 || strcmp(state, "running") == 0))
-            json_object_set_new(rank, "state", json_string("lost"));
+        if (pl_rank_state_open(pl_rank_state_parse(pl_json_string(rank, "state"))))
+            json_object_set_new(rank, "state", json_string(pl_rank_state_name(PL_RANK_LOST)));
     }
 }
 
@@ -437,20 +424,6 @@ void pl_trial_status_resolve(struct pl_trial_status *ts,
 
 /* ---- values ---- */
 
-/* The metric of the lowest rank that has one. */
-static json_t *rank_metric(const json_t *doc, const char *name)
-{
-    json_t *rank, *value;
-    size_t i;
-
-    json_array_foreach (json_object_get(doc, "ranks"), i, rank) {
-        value = json_object_get(json_object_get(rank, "metrics"), name);
-        if (value)
-            return value;
-    }
-    return NULL;
-}
-
 void pl_trial_status_values(struct pl_trial_status *ts, const char *objective)
 {
     const json_t *from = ts->result, *value = NULL, *rank;
@@ -467,7 +440,7 @@ void pl_trial_status_values(struct pl_trial_status *ts, const char *objective)
         json_array_foreach (json_object_get(ts->doc, "ranks"), i, rank)
             ts->step = PL_MAX(ts->step, int_or(rank, "step", -1));
         if (objective)
-            value = rank_metric(ts->doc, objective);
+            value = pl_run_state_metric(ts->doc, objective);
     }
     if (value && pl_run_state_number((json_t *)value, &v) == 0)
         ts->objective = v;

@@ -2,6 +2,7 @@
 #include "launcher/plstat/words.h"
 #include "common/base/parse.h"
 #include "common/proto/json.h"
+#include "common/run/cause.h"
 
 #include <math.h>
 #include <string.h>
@@ -105,25 +106,20 @@ static int add_place(const json_t *cause, struct pl_buf *ret)
 
 int pl_words_cause(const json_t *cause, struct pl_buf *ret)
 {
-    static const struct {
-        const char *kind, *words;
-    } table[] = {
-        {"oom", "out of memory"},
-        {"timeout", "the time limit was reached"},
-        {"preempted", "preempted by another job"},
-        {"cancelled", "cancelled"},
-        {"node", "the node failed"},
-        {"launch", "the ranks could not be started"},
-        {"setup", "the job's set-up failed"},
+    static const char *const table[PL_CAUSE_UNKNOWN + 1] = {
+        [PL_CAUSE_OOM] = "out of memory",
+        [PL_CAUSE_TIMEOUT] = "the time limit was reached",
+        [PL_CAUSE_PREEMPTED] = "preempted by another job",
+        [PL_CAUSE_CANCELLED] = "cancelled",
+        [PL_CAUSE_NODE] = "the node failed",
+        [PL_CAUSE_LAUNCH] = "the ranks could not be started",
+        [PL_CAUSE_SETUP] = "the job's set-up failed",
     };
-    const char *kind = pl_json_string(cause, "kind"), *words = NULL;
+    const char *kind = pl_json_string(cause, "kind"), *words = table[pl_cause_parse(kind)];
     char status[96];
     int r = add_place(cause, ret);
 
     pl_words_exit(cause, status, sizeof(status));
-    for (size_t i = 0; kind && i < PL_COUNT(table); i++)
-        if (strcmp(kind, table[i].kind) == 0)
-            words = table[i].words;
     if (r == 0 && words)
         r = pl_buf_adds(ret, words);
     if (r == 0 && *status)

@@ -4,6 +4,7 @@
 #include "common/base/fs.h"
 #include "common/base/log.h"
 #include "common/proto/json.h"
+#include "common/run/cause.h"
 #include "launcher/slurm/slurm_compat.h"
 #include "launcher/slurm/slurm_jobs_private.h"
 
@@ -50,8 +51,9 @@ bool pl_slurm_tasks_contain(const char *tasks, int64_t task)
 
 bool pl_slurm_state_final(const char *state)
 {
-    return strcmp(state, "PENDING") != 0 && strcmp(state, "RUNNING") != 0 &&
-           strcmp(state, "SUSPENDED") != 0 && strcmp(state, "UNKNOWN") != 0;
+    enum pl_trial_state trial = pl_job_state_find(state)->trial;
+
+    return trial != PL_TRIAL_WAITING && trial != PL_TRIAL_RUNNING;
 }
 
 void pl_slurm_job_id(const struct pl_slurm_job *job, char *ret, size_t size)
@@ -66,22 +68,7 @@ void pl_slurm_job_id(const struct pl_slurm_job *job, char *ret, size_t size)
 
 enum pl_trial_state pl_slurm_trial_state(const struct pl_slurm_job *job)
 {
-    static const struct {
-        const char *slurm;
-        enum pl_trial_state state;
-    } table[] = {
-        {"PENDING", PL_TRIAL_WAITING},       {"RUNNING", PL_TRIAL_RUNNING},
-        {"SUSPENDED", PL_TRIAL_RUNNING},     {"COMPLETED", PL_TRIAL_DONE},
-        {"CANCELLED", PL_TRIAL_CANCELLED},   {"TIMEOUT", PL_TRIAL_TIMED_OUT},
-        {"DEADLINE", PL_TRIAL_TIMED_OUT},    {"NODE_FAIL", PL_TRIAL_NODE_FAILED},
-        {"BOOT_FAIL", PL_TRIAL_NODE_FAILED}, {"PREEMPTED", PL_TRIAL_PREEMPTED},
-        {"UNKNOWN", PL_TRIAL_RUNNING},
-    };
-
-    for (size_t i = 0; i < PL_COUNT(table); i++)
-        if (strcmp(job->state, table[i].slurm) == 0)
-            return table[i].state;
-    return PL_TRIAL_FAILED;
+    return pl_job_state_find(job->state)->trial;
 }
 
 static int64_t int_or(const json_t *o, const char *key, int64_t otherwise)

@@ -6,6 +6,7 @@
 #include "common/base/log.h"
 #include "common/base/parse.h"
 #include "common/base/program.h"
+#include "common/base/tail.h"
 #include "common/proto/json.h"
 #include "common/run/cause.h"
 #include "common/run/run_state.h"
@@ -19,8 +20,6 @@
 
 #define CLAIM_MAX 4096
 #define ASK_MS 5000
-#define TAIL_BYTES 4096
-#define TAIL_LINES 20
 
 static int env_number(enum pl_env_id id, int64_t fallback, unsigned *ret, struct pl_error *err)
 {
@@ -176,81 +175,65 @@ int pl_trial_claim(unsigned *ret_attempt, struct pl_error *err)
 
 /* ---- finish ---- */
 
-/* The last lines of our stderr, where that is a file (Slurm's output file). */
+/* The last lines of our stderr, if that is a file (Slurm's output file). */
 static char *stderr_tail(void)
 {
-    struct pl_buf out = {0};
-    char link[PATH_MAX], data[TAIL_BYTES];
-    ssize_t n = readlink("/proc/self/fd/2", link, sizeof(link) - 1), len, from;
-    _cleanup_close_ int fd = -EBADF;
-    struct stat st;
-    unsigned lines = 0;
+    char link[PATH_MAX];
+    ssize_t n = readlink("/proc/self/fd/2", link, sizeof(link) - 1);
 
     if (n <= 0)
         return NULL;
     link[n] = '\0';
-    fd = open(link, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
-    if (fd < 0 || fstat(fd, &st) < 0 || !S_ISREG(st.st_mode))
-        return NULL;
-    len = pread(fd, data, sizeof(data), PL_MAX(st.st_size - (off_t)sizeof(data), (off_t)0));
-    while (len > 0 && data[len - 1] == '\n')
-        len--;
-    for (from = len; from > 0; from--)
-        if (data[from - 1] == '\n' && ++lines == TAIL_LINES)
-            break;
-    if (len > 0)
-        pl_buf_add_text(&out, data + from, (size_t)(len - from));
-    return pl_buf_take(&out);
+    return pl_tail_file(link);
 }
 
-/* What Slurm says of why we end; the kind of cause, or NULL. hub_died: there is a log without an
- * end. */
-static const char *ask_slurm(int code, unsigned restart, bool hub_died, bool *ret_inferred)
+/* The cause by Slurm's record of the job. hub_died: there is a log without an end. */
+static enum pl_cause_kind ask_slurm(int code, unsigned restart, bool hub_died, bool *ret_inferred)
 {
     const char *job = pl_env(PL_ENV_SLURM_JOB_ID);
     const char *argv[] = {"scontrol", "-o", "show", "job", job ? job : "", NULL};
     struct pl_child child = {0};
-    const char *kind = NULL;
+    enum pl_cause_kind kind = PL_CAUSE_NONE;
 
     if (pl_child_run(argv, NULL, ASK_MS, &child, NULL) == 0 && child.status == 0) {
-        /* Ranks that lost their hub end by SIGTERM too: then only Slurm's word counts. */
+        /* Ranks that lost their hub end by SIGTERM too: then only Slurm's record counts. */
         kind = pl_cause_from_slurm(pl_buf_str(&child.out), restart,
                                    code == 128 + SIGTERM && !hub_died, ret_inferred);
     } else if (code == 128 + SIGTERM) {
-        kind = "cancelled";
+        kind = PL_CAUSE_CANCELLED;
         *ret_inferred = true;
     }
     pl_child_finish(&child);
     return kind;
 }
 
-/* The cause of an end that the hub did not record. A new reference; NULL where nothing failed. */
+/* The cause of an end that the hub did not record. A new reference; NULL if nothing failed. */
 static json_t *make_cause(const char *attempt_dir, int code, struct pl_error *err)
 {
     _cleanup_(json_decrefp) json_t *doc = NULL;
     _cleanup_free_ char *text = stderr_tail();
     bool inferred = false, reached_srun = pl_env(PL_ENV_PLUME_HUB) != NULL;
-    const char *kind, *node = pl_env(PL_ENV_SLURMD_NODENAME);
+    const char *node = pl_env(PL_ENV_SLURMD_NODENAME);
+    enum pl_cause_kind kind;
     unsigned restart = 0;
     json_t *cause;
 
     env_number(PL_ENV_SLURM_RESTART_COUNT, 0, &restart, NULL);
     if (pl_run_state_load(attempt_dir, &doc, err) == 0 && json_object_get(doc, "cause"))
         return json_incref(json_object_get(doc, "cause"));
-    kind = code ? ask_slurm(code, restart, doc != NULL, &inferred) : NULL;
-    if (!kind && code == 0 && !doc)
+    kind = code ? ask_slurm(code, restart, doc != NULL, &inferred) : PL_CAUSE_NONE;
+    if (kind == PL_CAUSE_NONE && code == 0 && !doc)
         return NULL;
-    if (!kind && doc && code == 128 + SIGKILL) { /* of scancel JOB.STEP Slurm keeps no record */
-        kind = "cancelled";
+    if (kind == PL_CAUSE_NONE && doc) {
+        /* A log without an end: the hub was killed. scancel JOB.STEP ends every rank by SIGKILL and
+         * leaves no record in Slurm; otherwise the hub's node is gone. */
+        kind = code == 128 + SIGKILL ? PL_CAUSE_CANCELLED : PL_CAUSE_NODE;
         inferred = true;
     }
-    if (!kind && doc) { /* the hub began and never ended: its node is gone, or it was killed */
-        kind = "node";
-        inferred = true;
-    }
-    if (!kind)
-        kind = reached_srun ? "launch" : "setup";
-    cause = json_pack("{s:s, s:s, s:i}", "kind", kind, "node", node ? node : "?", "exit", code);
+    if (kind == PL_CAUSE_NONE)
+        kind = reached_srun ? PL_CAUSE_LAUNCH : PL_CAUSE_SETUP;
+    cause = json_pack("{s:s, s:s, s:i}", "kind", pl_cause_name(kind), "node", node ? node : "?",
+                      "exit", code);
     if (cause && inferred)
         json_object_set_new(cause, "inferred", json_true());
     if (cause && text && *text)
@@ -298,8 +281,8 @@ int pl_trial_finish(int code, int *ret_code, struct pl_error *err)
         return pl_error_set(err, -ENOMEM, "out of memory");
     if (cause)
         json_object_set(result, "cause", cause);
-    return pl_run_result_write(run, trial, pl_cause_state(pl_json_string(cause, "kind")), result,
-                               err);
+    return pl_run_result_write(
+        run, trial, pl_cause_state(pl_cause_parse(pl_json_string(cause, "kind"))), result, err);
 }
 
 /* ---- program ---- */

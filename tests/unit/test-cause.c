@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "common/base/fs.h"
 #include "common/run/cause.h"
+#include "common/run/rank_state.h"
 
 #include <setjmp.h>
 #include <signal.h>
@@ -125,6 +126,7 @@ static void test_from_slurm_records(void **state)
         {"JobState=TIMEOUT", 0, true, "timeout", false},
         {"JobState=DEADLINE", 0, true, "timeout", false},
         {"JobState=NODE_FAIL", 0, false, "node", false},
+        {"JobState=BOOT_FAIL", 0, false, "node", false},
         {"JobState=OUT_OF_MEMORY", 0, false, "oom", false},
         {"JobState=CANCELLED", 0, false, "cancelled", false},
         {"JobState=FAILED", 0, false, "cancelled", true},
@@ -135,8 +137,8 @@ static void test_from_slurm_records(void **state)
 
     for (size_t i = 0; i < PL_COUNT(rows); i++) {
         bool inferred = !rows[i].inferred;
-        const char *kind =
-            pl_cause_from_slurm(rows[i].output, rows[i].restart, rows[i].terminated, &inferred);
+        const char *kind = pl_cause_name(
+            pl_cause_from_slurm(rows[i].output, rows[i].restart, rows[i].terminated, &inferred));
 
         if (!kind != !rows[i].kind || (kind && strcmp(kind, rows[i].kind) != 0) ||
             inferred != rows[i].inferred)
@@ -147,13 +149,52 @@ static void test_from_slurm_records(void **state)
 
 static void test_state_of_kind(void **state)
 {
-    assert_int_equal(pl_cause_state(NULL), PL_TRIAL_DONE);
-    assert_int_equal(pl_cause_state("timeout"), PL_TRIAL_TIMED_OUT);
-    assert_int_equal(pl_cause_state("preempted"), PL_TRIAL_PREEMPTED);
-    assert_int_equal(pl_cause_state("cancelled"), PL_TRIAL_CANCELLED);
-    assert_int_equal(pl_cause_state("node"), PL_TRIAL_NODE_FAILED);
-    assert_int_equal(pl_cause_state("exit"), PL_TRIAL_FAILED);
-    assert_int_equal(pl_cause_state("launch"), PL_TRIAL_FAILED);
+    assert_int_equal(pl_cause_state(PL_CAUSE_NONE), PL_TRIAL_DONE);
+    assert_int_equal(pl_cause_state(PL_CAUSE_TIMEOUT), PL_TRIAL_TIMED_OUT);
+    assert_int_equal(pl_cause_state(PL_CAUSE_PREEMPTED), PL_TRIAL_PREEMPTED);
+    assert_int_equal(pl_cause_state(PL_CAUSE_CANCELLED), PL_TRIAL_CANCELLED);
+    assert_int_equal(pl_cause_state(PL_CAUSE_NODE), PL_TRIAL_NODE_FAILED);
+    assert_int_equal(pl_cause_state(PL_CAUSE_EXIT), PL_TRIAL_FAILED);
+    assert_int_equal(pl_cause_state(PL_CAUSE_LAUNCH), PL_TRIAL_FAILED);
+}
+
+static void test_names(void **state)
+{
+    assert_null(pl_cause_name(PL_CAUSE_NONE));
+    assert_int_equal(pl_cause_parse(NULL), PL_CAUSE_NONE);
+    assert_int_equal(pl_cause_parse("a later one"), PL_CAUSE_UNKNOWN);
+    for (unsigned i = PL_CAUSE_NONE + 1; i <= PL_CAUSE_UNKNOWN; i++)
+        assert_int_equal(pl_cause_parse(pl_cause_name(i)), i);
+    assert_int_equal(pl_rank_state_parse(NULL), PL_RANK_UNKNOWN);
+    for (unsigned i = 0; i <= PL_RANK_UNKNOWN; i++)
+        assert_int_equal(pl_rank_state_parse(pl_rank_state_name(i)), i);
+}
+
+static void test_failure_kind(void **state)
+{
+    assert_int_equal(pl_failure_kind(&(struct pl_failure){.status = EXIT(3)}), PL_CAUSE_EXIT);
+    assert_int_equal(pl_failure_kind(&(struct pl_failure){.status = SIGSEGV}), PL_CAUSE_SIGNAL);
+    assert_int_equal(pl_failure_kind(&(struct pl_failure){.status = SIGKILL, .oom = true}),
+                     PL_CAUSE_OOM);
+    assert_int_equal(pl_failure_kind(&(struct pl_failure){.status = SIGKILL, .lost = true}),
+                     PL_CAUSE_NODE);
+}
+
+/* A state and its cause agree, but for a lack of memory, which is one failure among others. */
+static void test_job_states_agree(void **state)
+{
+    static const char *const names[] = {
+        "PENDING",  "RUNNING",   "SUSPENDED", "UNKNOWN",   "COMPLETED",     "CANCELLED", "TIMEOUT",
+        "DEADLINE", "NODE_FAIL", "BOOT_FAIL", "PREEMPTED", "OUT_OF_MEMORY", "FAILED",    "REVOKED"};
+
+    for (size_t i = 0; i < PL_COUNT(names); i++) {
+        const struct pl_job_state *s = pl_job_state_find(names[i]);
+
+        if (s->cause != PL_CAUSE_NONE)
+            assert_int_equal(pl_cause_state(s->cause), s->trial);
+    }
+    assert_int_equal(pl_job_state_find("REVOKED")->trial, PL_TRIAL_FAILED);
+    assert_int_equal(pl_job_state_find("SUSPENDED")->trial, PL_TRIAL_RUNNING);
 }
 
 int main(void)
@@ -162,7 +203,8 @@ int main(void)
         cmocka_unit_test(test_is_cascade_words),   cmocka_unit_test(test_first_gpu),
         cmocka_unit_test(test_first_order),        cmocka_unit_test(test_tied_clocks),
         cmocka_unit_test(test_from_outside_kinds), cmocka_unit_test(test_from_slurm_records),
-        cmocka_unit_test(test_state_of_kind),
+        cmocka_unit_test(test_state_of_kind),      cmocka_unit_test(test_names),
+        cmocka_unit_test(test_failure_kind),       cmocka_unit_test(test_job_states_agree),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -161,35 +161,36 @@ static const struct row rows[] = {
     {.what = "the job was preempted",
      .failures = {KILLED(0, 1000)},
      .n = 1,
-     .e = {.question = PL_SLURM_ANSWERED, .answer = {.kind = "preempted", .final = true}},
-     .want = SLURM("preempted")},
+     .e = {.question = PL_SLURM_ANSWERED, .answer = {.kind = PL_CAUSE_PREEMPTED, .final = true}},
+     .want = SLURM(PL_CAUSE_PREEMPTED)},
     {.what = "a signal, a failure, and the job runs on: the rest is ended",
      .failures = {{.status = EXIT(143)}},
      .n = 1,
      .e = {.terminated = true,
            .question = PL_SLURM_ANSWERED,
-           .answer = {.kind = "cancelled", .inferred = true, .job_runs = true, .final = true}},
-     .want = GUESS("cancelled", false)},
+           .answer =
+               {.kind = PL_CAUSE_CANCELLED, .inferred = true, .job_runs = true, .final = true}},
+     .want = GUESS(PL_CAUSE_CANCELLED, false)},
     {.what = "a signal, a failure, and the job is completing",
      .failures = {{.status = EXIT(143)}},
      .n = 1,
      .e = {.terminated = true,
            .question = PL_SLURM_ANSWERED,
-           .answer = {.kind = "cancelled", .inferred = true, .final = true}},
-     .want = GUESS("cancelled", true)},
+           .answer = {.kind = PL_CAUSE_CANCELLED, .inferred = true, .final = true}},
+     .want = GUESS(PL_CAUSE_CANCELLED, true)},
     {.what = "Slurm is silent after a signal",
      .failures = {{.status = SIGTERM}},
      .n = 1,
      .e = {.terminated = true,
            .question = PL_SLURM_ANSWERED,
-           .answer = {.kind = "cancelled", .inferred = true, .silent = true, .final = true}},
-     .want = GUESS("cancelled", false)},
+           .answer = {.kind = PL_CAUSE_CANCELLED, .inferred = true, .silent = true, .final = true}},
+     .want = GUESS(PL_CAUSE_CANCELLED, false)},
     {.what = "scancel of the step: every rank got SIGKILL",
      .failures = {KILLED(0, 1), KILLED(1, 2), KILLED(2, 3)},
      .n = 3,
      .e = {.question = PL_SLURM_ANSWERED,
            .answer = {.inferred = true, .job_runs = true, .final = true}},
-     .want = GUESS("cancelled", false)},
+     .want = GUESS(PL_CAUSE_CANCELLED, false)},
     {.what = "two of three ranks got SIGKILL",
      .failures = {KILLED(0, 2), KILLED(1, 1)},
      .n = 2,
@@ -201,7 +202,7 @@ static const struct row rows[] = {
      .n = 1,
      .e = {.terminated = true,
            .question = PL_SLURM_ANSWERED,
-           .answer = {.kind = "cancelled", .inferred = true, .job_runs = true}},
+           .answer = {.kind = PL_CAUSE_CANCELLED, .inferred = true, .job_runs = true}},
      .now_ms = 1000,
      .want = WAIT(100)},
     {.what = "so Slurm is asked again",
@@ -209,7 +210,7 @@ static const struct row rows[] = {
      .n = 1,
      .e = {.terminated = true,
            .question = PL_SLURM_ANSWERED,
-           .answer = {.kind = "cancelled", .inferred = true, .job_runs = true}},
+           .answer = {.kind = PL_CAUSE_CANCELLED, .inferred = true, .job_runs = true}},
      .now_ms = 1100,
      .want = ASK},
 
@@ -218,45 +219,47 @@ static const struct row rows[] = {
     {.what = "only a signal: the job runs on",
      .e = {.terminated = true,
            .question = PL_SLURM_ANSWERED,
-           .answer = {.kind = "cancelled", .inferred = true, .job_runs = true}},
+           .answer = {.kind = PL_CAUSE_CANCELLED, .inferred = true, .job_runs = true}},
      .want = WAIT_EVENT},
     {.what = "only a signal: one more question when all have left",
      .e = {.terminated = true,
            .all_left = true,
            .question = PL_SLURM_ANSWERED,
-           .answer = {.kind = "cancelled", .inferred = true, .job_runs = true}},
+           .answer = {.kind = PL_CAUSE_CANCELLED, .inferred = true, .job_runs = true}},
      .want = ASK},
     {.what = "only a signal: no third question",
      .e = {.terminated = true,
            .all_left = true,
            .question = PL_SLURM_ANSWERED,
-           .answer = {.kind = "cancelled", .inferred = true, .job_runs = true, .final = true}},
+           .answer =
+               {.kind = PL_CAUSE_CANCELLED, .inferred = true, .job_runs = true, .final = true}},
      .want = END},
     {.what = "a job that completes because its ranks left is not cancelled",
      .e = {.terminated = true,
            .all_left = true,
            .question = PL_SLURM_ANSWERED,
-           .answer = {.kind = "cancelled", .inferred = true, .asked_late = true, .final = true}},
+           .answer =
+               {.kind = PL_CAUSE_CANCELLED, .inferred = true, .asked_late = true, .final = true}},
      .want = END},
     {.what = "ranks save and leave before the answer: cancelled",
      .e = {.terminated = true,
            .all_left = true,
            .question = PL_SLURM_ANSWERED,
-           .answer = {.kind = "cancelled", .inferred = true, .final = true}},
-     .want = GUESS("cancelled", true)},
+           .answer = {.kind = PL_CAUSE_CANCELLED, .inferred = true, .final = true}},
+     .want = GUESS(PL_CAUSE_CANCELLED, true)},
     {.what = "preemption, while the job still runs",
      .e = {.terminated = true,
            .question = PL_SLURM_ANSWERED,
-           .answer = {.kind = "preempted", .job_runs = true}},
-     .want = SLURM("preempted")},
+           .answer = {.kind = PL_CAUSE_PREEMPTED, .job_runs = true}},
+     .want = SLURM(PL_CAUSE_PREEMPTED)},
     {.what = "time limit",
-     .e = {.terminated = true, .question = PL_SLURM_ANSWERED, .answer = {.kind = "timeout"}},
-     .want = SLURM("timeout")},
+     .e = {.terminated = true, .question = PL_SLURM_ANSWERED, .answer = {.kind = PL_CAUSE_TIMEOUT}},
+     .want = SLURM(PL_CAUSE_TIMEOUT)},
     {.what = "Slurm is silent, and all exited 0",
      .e = {.terminated = true,
            .all_left = true,
            .question = PL_SLURM_ANSWERED,
-           .answer = {.kind = "cancelled", .inferred = true, .silent = true, .final = true}},
+           .answer = {.kind = PL_CAUSE_CANCELLED, .inferred = true, .silent = true, .final = true}},
      .want = END},
 
     /* after the cause */
@@ -288,10 +291,10 @@ static void test_decide_table(void **state)
         if (d.action != row->want.action || d.root != row->want.root ||
             (d.action == PL_DECIDE_WAIT && d.wait_ms != row->want.wait_ms) ||
             d.inferred != row->want.inferred || d.slurm_ends != row->want.slurm_ends ||
-            !d.kind != !row->want.kind || (d.kind && strcmp(d.kind, row->want.kind) != 0))
+            d.kind != row->want.kind)
             fail_msg("%s: action %d, wait %d, root %d, kind %s, inferred %d, slurm_ends %d",
-                     row->what, d.action, (int)d.wait_ms, (int)d.root, d.kind ? d.kind : "-",
-                     d.inferred, d.slurm_ends);
+                     row->what, d.action, (int)d.wait_ms, (int)d.root,
+                     d.kind ? pl_cause_name(d.kind) : "-", d.inferred, d.slurm_ends);
     }
 }
 
@@ -300,14 +303,14 @@ static void test_answer_read(void **state)
     struct pl_slurm_answer a = pl_slurm_answer_read(NULL, 0, true);
 
     assert_true(a.silent && a.inferred && !a.job_runs);
-    assert_string_equal(a.kind, "cancelled");
-    assert_null(pl_slurm_answer_read(NULL, 0, false).kind);
+    assert_int_equal(a.kind, PL_CAUSE_CANCELLED);
+    assert_int_equal(pl_slurm_answer_read(NULL, 0, false).kind, PL_CAUSE_NONE);
     a = pl_slurm_answer_read("JobId=1 JobState=RUNNING Restarts=0\n", 0, false);
     assert_true(!a.silent && a.inferred && a.job_runs);
-    assert_null(a.kind);
+    assert_int_equal(a.kind, PL_CAUSE_NONE);
     a = pl_slurm_answer_read("JobId=1 JobState=TIMEOUT Restarts=0\n", 0, true);
     assert_true(!a.silent && !a.inferred && !a.job_runs);
-    assert_string_equal(a.kind, "timeout");
+    assert_int_equal(a.kind, PL_CAUSE_TIMEOUT);
 }
 
 int main(void)

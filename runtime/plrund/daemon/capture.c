@@ -3,6 +3,7 @@
 #include "common/base/buf.h"
 #include "common/base/fs.h"
 #include "common/base/log.h"
+#include "common/base/tail.h"
 
 #include <fcntl.h>
 #include <math.h>
@@ -13,8 +14,6 @@
 #define PENDING_MAX ((size_t)256 * 1024) /* unwritten bytes at which reading stops */
 #define LINE_MAX_BYTES 4096              /* longer lines are searched for metrics in parts */
 #define DRAIN_READS 32                   /* of 64 KiB each */
-#define TAIL_BYTES 4096
-#define TAIL_LINES 20
 
 struct pl_capture {
     uv_poll_t in, out; /* `out` only if the real descriptor can be polled */
@@ -24,7 +23,7 @@ struct pl_capture {
     const struct pl_capture_ops *ops;
     void *ctx;
     struct pl_buf pending; /* for real_fd */
-    struct pl_buf tail;    /* up to twice TAIL_BYTES */
+    struct pl_buf tail;    /* up to twice PL_TAIL_BYTES */
     struct pl_buf line;
     bool real_is_socket;
     bool eof, told, closing, released, out_ready;
@@ -72,13 +71,13 @@ static void search(struct pl_capture *c, const char *data, size_t len)
 
 static void keep_tail(struct pl_capture *c, const char *data, size_t len)
 {
-    if (len > TAIL_BYTES) {
-        data += len - TAIL_BYTES;
-        len = TAIL_BYTES;
+    if (len > PL_TAIL_BYTES) {
+        data += len - PL_TAIL_BYTES;
+        len = PL_TAIL_BYTES;
     }
     pl_buf_add(&c->tail, data, len);
-    if (c->tail.len > (size_t)2 * TAIL_BYTES)
-        pl_buf_consume(&c->tail, c->tail.len - TAIL_BYTES);
+    if (c->tail.len > (size_t)2 * PL_TAIL_BYTES)
+        pl_buf_consume(&c->tail, c->tail.len - PL_TAIL_BYTES);
 }
 
 /* Writes without blocking: by a flag of each call for sockets, by O_NONBLOCK for others. */
@@ -312,17 +311,7 @@ void pl_capture_drain(struct pl_capture *c)
 
 char *pl_capture_tail(const struct pl_capture *c)
 {
-    struct pl_buf out = {0};
-    const char *data = pl_buf_str(&c->tail);
-    size_t len = c->tail.len, from = len, lines = 0;
-
-    while (len && (data[len - 1] == '\n' || data[len - 1] == '\r'))
-        len--;
-    for (from = len; from > 0 && len - from < TAIL_BYTES; from--)
-        if (data[from - 1] == '\n' && ++lines == TAIL_LINES)
-            break;
-    pl_buf_add_text(&out, data + from, len - from); /* JSON holds no other bytes */
-    return pl_buf_take(&out);
+    return pl_tail_text(pl_buf_str(&c->tail), c->tail.len);
 }
 
 bool pl_capture_is_done(const struct pl_capture *c)

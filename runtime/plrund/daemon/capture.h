@@ -37,7 +37,7 @@ int pl_capture_open_file(struct pl_capture *c, const char *path, struct pl_error
 /* Reads everything that is in the pipe now: the last lines of a rank that has ended. */
 void pl_capture_drain(struct pl_capture *c);
 
-/* The last lines (at most 20, 4 KiB) as valid UTF-8; caller frees. NULL when out of memory. */
+/* The last lines, see pl_tail_text(). */
 char *pl_capture_tail(const struct pl_capture *c);
 
 bool pl_capture_is_done(const struct pl_capture *c);

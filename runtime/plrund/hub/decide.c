@@ -14,7 +14,7 @@ static struct pl_decision simple(enum pl_decision_action action)
     return (struct pl_decision){.action = action, .wait_ms = -1, .root = -1};
 }
 
-static struct pl_decision outer_cause(const char *kind, bool inferred, bool slurm_ends)
+static struct pl_decision outer_cause(enum pl_cause_kind kind, bool inferred, bool slurm_ends)
 {
     return (struct pl_decision){.action = PL_DECIDE_CAUSE,
                                 .wait_ms = -1,
@@ -54,13 +54,14 @@ static struct pl_decision with_failures(const struct pl_evidence *e, uint64_t no
     size_t first = pl_failure_first(e->failures, e->n_failures);
     const struct pl_slurm_answer *a = &e->answer;
     struct pl_decision d = {.action = PL_DECIDE_CAUSE, .wait_ms = -1, .root = (int64_t)first};
-    const char *kind = a->kind;
+    enum pl_cause_kind kind = a->kind;
 
     if (e->question == PL_SLURM_ANSWERED && a->final) {
-        if (!kind && all_killed(e))
-            kind = "cancelled";
-        return kind ? outer_cause(kind, a->inferred, !a->silent && (!a->inferred || !a->job_runs))
-                    : d;
+        if (kind == PL_CAUSE_NONE && all_killed(e))
+            kind = PL_CAUSE_CANCELLED;
+        return kind == PL_CAUSE_NONE
+                   ? d
+                   : outer_cause(kind, a->inferred, !a->silent && (!a->inferred || !a->job_runs));
     }
     if (!e->all_left && now_ns < due_ns(e)) {
         d = simple(PL_DECIDE_WAIT);
@@ -76,11 +77,11 @@ static struct pl_decision with_failures(const struct pl_evidence *e, uint64_t no
  * unless it is being preempted. */
 static bool slurm_ends_job(const struct pl_slurm_answer *a)
 {
-    if (a->silent || !a->kind)
+    if (a->silent || a->kind == PL_CAUSE_NONE)
         return false;
     if (a->asked_late && a->inferred) /* the job may be over because its ranks are */
         return false;
-    return !a->job_runs || strcmp(a->kind, "preempted") == 0;
+    return !a->job_runs || a->kind == PL_CAUSE_PREEMPTED;
 }
 
 static struct pl_decision without_failure(const struct pl_evidence *e)
@@ -112,7 +113,7 @@ struct pl_slurm_answer pl_slurm_answer_read(const char *output, unsigned restart
     char *state;
 
     if (!output) {
-        a.kind = terminated ? "cancelled" : NULL;
+        a.kind = terminated ? PL_CAUSE_CANCELLED : PL_CAUSE_NONE;
         return a;
     }
     a.kind = pl_cause_from_slurm(output, restart, terminated, &a.inferred);

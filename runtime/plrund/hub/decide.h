@@ -27,12 +27,12 @@ enum pl_slurm_question {
 };
 
 struct pl_slurm_answer {
-    const char *kind; /* of cause, pl_cause_from_slurm(); NULL = Slurm knows of none */
-    bool inferred;    /* Slurm does not say this kind: it is what is left over */
-    bool silent;      /* scontrol failed */
-    bool job_runs;    /* JobState=RUNNING */
-    bool asked_late;  /* the question is from after all nodes had left */
-    bool final;       /* it came after a failure, or after all nodes had left: ask no more */
+    enum pl_cause_kind kind; /* pl_cause_from_slurm(); none = Slurm knows of none */
+    bool inferred;           /* Slurm does not say this kind: it is what is left over */
+    bool silent;             /* scontrol failed */
+    bool job_runs;           /* JobState=RUNNING */
+    bool asked_late;         /* the question is from after all nodes had left */
+    bool final;              /* it came after a failure, or after all nodes had left: ask no more */
 };
 
 struct pl_evidence {
@@ -61,7 +61,7 @@ struct pl_decision {
     int64_t wait_ms;
     /* CAUSE: either failures[root], or with root -1 this kind. */
     int64_t root;
-    const char *kind;
+    enum pl_cause_kind kind;
     bool inferred;   /* as in the answer */
     bool slurm_ends; /* Slurm itself ends the job, and the ranks with it, in its own time */
 };

@@ -82,12 +82,8 @@ static struct pl_evidence collect_evidence(struct pl_hub *hub)
 static json_t *describe(struct pl_hub *hub, const struct pl_failure *f)
 {
     const char *node = hub->nodes[f->node_id].name;
-    json_t *o = json_pack("{s:s, s:i, s:s}", "kind",
-                          f->lost                  ? "node"
-                          : f->oom                 ? "oom"
-                          : WIFSIGNALED(f->status) ? "signal"
-                                                   : "exit",
-                          "rank", (int)f->rank, "node", node ? node : "?");
+    json_t *o = json_pack("{s:s, s:i, s:s}", "kind", pl_cause_name(pl_failure_kind(f)), "rank",
+                          (int)f->rank, "node", node ? node : "?");
     json_t *pid = json_object_get(pl_run_state_rank(hub->doc, f->rank), "pid");
 
     if (o && pid)
@@ -175,11 +171,14 @@ static void end_ranks(struct pl_hub *hub, bool slurm_ends)
 static void record_launch_failure(struct pl_hub *hub, int64_t unstarted)
 {
     if (hub->refusal)
-        record_cause(hub, json_pack("{s:s, s:s}", "kind", "launch", "text", hub->refusal), -1);
+        record_cause(
+            hub,
+            json_pack("{s:s, s:s}", "kind", pl_cause_name(PL_CAUSE_LAUNCH), "text", hub->refusal),
+            -1);
     else
         record_cause(hub,
-                     json_pack("{s:s, s:I, s:s}", "kind", "launch", "rank", (json_int_t)unstarted,
-                               "text", "this rank never started"),
+                     json_pack("{s:s, s:I, s:s}", "kind", pl_cause_name(PL_CAUSE_LAUNCH), "rank",
+                               (json_int_t)unstarted, "text", "this rank never started"),
                      -1);
 }
 
@@ -190,7 +189,7 @@ static void record_decision(struct pl_hub *hub, const struct pl_decision *d)
     if (d->root >= 0) {
         cause = describe(hub, &hub->failures[d->root]);
     } else {
-        cause = json_pack("{s:s}", "kind", d->kind);
+        cause = json_pack("{s:s}", "kind", pl_cause_name(d->kind));
         if (cause && d->inferred)
             json_object_set_new(cause, "inferred", json_true());
     }
@@ -246,7 +245,7 @@ static void on_finish(uv_timer_t *timer)
 static void finish(struct pl_hub *hub)
 {
     const char *kind = pl_json_string(hub->cause, "kind");
-    const char *state = pl_trial_state_name(pl_cause_state(kind));
+    const char *state = pl_trial_state_name(pl_cause_state(pl_cause_parse(kind)));
 
     for (unsigned rank = 0; rank < hub->step->ntasks; rank++) {
         const char *s = pl_json_string(pl_run_state_rank(hub->doc, rank), "state");
@@ -349,7 +348,7 @@ static void launch_failed(struct pl_hub *hub)
     for (unsigned i = 0; i < hub->step->nnodes; i++)
         if ((!hub->nodes[i].joined || hub->nodes[i].lost) && missing++ < 8)
             pl_buf_addf(&text, "%s%u", missing > 1 ? ", " : "", i);
-    cause = json_pack("{s:s, s:s+}", "kind", "launch", "text",
+    cause = json_pack("{s:s, s:s+}", "kind", pl_cause_name(PL_CAUSE_LAUNCH), "text",
                       "no word from these nodes of the step (by index): ", pl_buf_str(&text));
     if (cause && hub->nodes[0].name)
         json_object_set_new(cause, "node", json_string(hub->nodes[0].name));

@@ -225,21 +225,6 @@ void pl_hub_write_status(struct pl_hub *hub)
 
 /* ---- result.json ---- */
 
-/* The last value of a metric, of the lowest rank that has it. */
-static json_t *find_metric(json_t *doc, const char *name)
-{
-    json_t *rank;
-    size_t i;
-
-    json_array_foreach (json_object_get(doc, "ranks"), i, rank) {
-        json_t *v = json_object_get(json_object_get(rank, "metrics"), name);
-
-        if (v)
-            return v;
-    }
-    return NULL;
-}
-
 static json_t *find_fact(json_t *doc, const char *key)
 {
     json_t *rank;
@@ -273,7 +258,7 @@ static void add_objective(struct pl_hub *hub, json_t *result)
     }
     json_object_set_new(result, "objective_name", json_string(name));
     json_object_set_new(result, "objective_direction", json_string(direction));
-    v = find_metric(hub->doc, name);
+    v = pl_run_state_metric(hub->doc, name);
     if (v && json_is_number(v) && pl_run_state_number(v, &value) == 0)
         json_object_set_new(result, "objective", json_real(value));
 }
@@ -324,7 +309,7 @@ void pl_hub_write_result(struct pl_hub *hub)
     if (hub->state == PL_HUB_FINISHED)
         pl_trial_state_parse(pl_json_string(hub->doc, "state"), &state);
     else
-        state = pl_cause_state(pl_json_string(hub->cause, "kind"));
+        state = pl_cause_state(pl_cause_parse(pl_json_string(hub->cause, "kind")));
     result = json_pack("{s:i, s:i, s:s, s:s, s:i, s:i, s:f, s:f}", "attempt", (int)s->attempt,
                        "attempts", (int)s->attempt + 1, "job", s->array, "job_id", s->id.job,
                        "world_size", (int)s->ntasks, "exit_code",
