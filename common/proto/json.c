@@ -7,8 +7,8 @@
 #include <stdbool.h>
 #include <string.h>
 
-/* Deepest nesting of the text; brackets inside strings do not count. Looking before parsing keeps
- * the parser's recursion bounded too. */
+/* Deepest nesting of the text; brackets inside strings do not count. A check before parsing also
+ * bounds the parser's recursion. */
 static unsigned text_depth(const char *text, size_t len)
 {
     unsigned depth = 0, max = 0;
@@ -102,7 +102,7 @@ static size_t shorten(const char *data, size_t size, char ret[32])
     for (int digits = 15; digits <= 16; digits++) {
         snprintf(ret, 32, "%.*g", digits, value);
         if (pl_parse_double(ret, &again, NULL) < 0 || again != value)
-            continue; /* not enough, or this process prints numbers its user's way */
+            continue; /* not enough, or the locale has another decimal point */
         size = strlen(ret);
         if (!strpbrk(ret, ".e")) {
             memcpy(ret + size, ".0", 3); /* it stays a real */

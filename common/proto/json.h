@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* jansson with limits: size, nesting and duplicate keys are checked before anybody looks at a
- * value. All text that comes from a file or a socket is parsed here. */
+/* jansson with limits: size, nesting and duplicate keys are checked before a value is read. All
+ * text from files and sockets is parsed here. */
 #ifndef PL_COMMON_PROTO_JSON_H
 #define PL_COMMON_PROTO_JSON_H
 
@@ -13,7 +13,7 @@
 
 /* jansson.h has the clean-up: _cleanup_(json_decrefp) json_t *o = NULL; */
 
-/* Parses one JSON object (nothing but white space behind it). text need not end in NUL.
+/* Parses one JSON object (only white space may follow it). text need not end in NUL.
  * max_bytes  longest text accepted
  * ret        a new reference
  * Returns 0, -EFBIG (too long), -EINVAL (no object, malformed, not UTF-8, U+0000 in a string, a key
@@ -24,8 +24,8 @@ int pl_json_parse(
 /* Reads and parses a regular file; the text of err names it. Also -errno of open and read. */
 int pl_json_load_file(const char *path, size_t max_bytes, json_t **ret, struct pl_error *err);
 
-/* The string under key, borrowed from o; NULL where o is no object, has no such key or another
- * type there. */
+/* The string under key, borrowed from o; NULL if o is no object, lacks the key or has another type
+ * there. */
 const char *pl_json_string(const json_t *o, const char *key);
 
 /* The integer under key. 0, -ENOENT (no such key) or -EINVAL (another type). */

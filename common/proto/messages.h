@@ -233,8 +233,8 @@ struct pl_msg {
     };
 };
 
-/* The writer: a new object with the message's type and fields. NULL when out of memory, where a
- * required field is NULL, or where a text is not UTF-8. */
+/* The writer: a new object with the message's type and fields. NULL when out of memory, if a
+ * required field is NULL, or if a text is not UTF-8. */
 json_t *pl_msg_new(const struct pl_msg *m);
 
 /* The reader: finds which message of this wire the object is. Unknown keys are ignored, and an

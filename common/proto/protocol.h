@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* The wire between daemons, and from plstat to the hub (plume-protocol(7), part "hub").
  *
- * TCP, one JSON object a line. The hub speaks first, with a plain banner: who it is and a nonce.
+ * TCP, one JSON object a line. The hub speaks first, with a plain banner: its identity and a nonce.
  * From then on every line is a frame: 64 hex digits, a blank, the object. The digits are
  * HMAC-SHA256 over direction, a counter and the object's bytes, under a session key that both
  * sides derive (keyed BLAKE2b) from the run's secret, job, step, attempt and both nonces. A frame
@@ -27,7 +27,7 @@
 #define PL_GREETING_MAX 4096               /* bytes of banner and hello: peer not yet known */
 #define PL_FRAME_MAX ((size_t)1024 * 1024) /* bytes of a line once the session is open */
 
-/* Whose session it is. A requeued job has the same job and step, so the attempt is part of it. */
+/* The run of a session. A requeued job has the same job and step, so the attempt is part of it. */
 struct pl_session_id {
     char job[24]; /* Slurm's own number of the job, never the array form */
     char step[24];
@@ -52,7 +52,7 @@ struct pl_session {
     uint64_t sent, received;            /* frame counters */
     struct pl_buf in;
     struct pl_buf out; /* bytes for the owner to write, then pl_buf_consume() */
-    json_t *hello;     /* client: what to say; server: what was said */
+    json_t *hello;     /* client: to send (its role); server: as received */
 };
 
 /* Server: puts the banner into out. Both copy the secret. -ENOMEM. */
@@ -74,14 +74,14 @@ int pl_session_feed(struct pl_session *s, const void *data, size_t len);
 /* Takes the next message out. Returns 1 with *ret (caller's reference); 0 when more bytes are
  * needed; or an error, after which the session is DEAD and the connection is to be closed:
  * -EPROTO (no Plume hub, or not of this major version), -ESTALE (another job, step or attempt),
- * -EACCES (the secrets differ, or a frame was tampered with), -EMSGSIZE, -EINVAL (bad JSON).
+ * -EACCES (the secrets differ, or a frame was changed), -EMSGSIZE, -EINVAL (bad JSON).
  * The server gets the client's hello as its first message. */
 int pl_session_next(struct pl_session *s, json_t **ret, struct pl_error *err);
 
 /* Puts a message into out. -ENOTCONN while not OPEN, -EMSGSIZE, -ENOMEM. */
 int pl_session_send(struct pl_session *s, json_t *message);
 
-/* The secret of a run: $PLUME_KEY_FILE, else DIR/key where dir is given, else ~/.plume/key, which
+/* The secret of a run: $PLUME_KEY_FILE, else DIR/key if dir is given, else ~/.plume/key, which
  * is made on first use. Checked like an ssh key; err names PLUME_KEY_FILE. */
 int pl_key_load(const char *dir, unsigned char ret[PL_KEY_SIZE], struct pl_error *err);
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* plrun's main work: start one rank, guard it, and leave nothing of it behind.
+/* plrun's main work: start one rank, guard it, and leave no process of it.
  *
  *   local rank 0 starts the node daemon; every plrun says hello to it and waits for the world;
  *   the program is started with its output in pipes that the daemon reads; signals are forwarded;

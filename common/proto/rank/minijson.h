@@ -37,18 +37,18 @@ int pl_mini_find(const char *text, const char *key, struct pl_mini_value *ret);
 /* Steps through an array: *pos starts at 0. Returns 1 with *ret set, 0 at the end, -EINVAL. */
 int pl_mini_next(const struct pl_mini_value *array, size_t *pos, struct pl_mini_value *ret);
 
-/* Decodes a string into UTF-8; caller frees. -EINVAL where the value is no string or holds U+0000,
+/* Decodes a string into UTF-8; caller frees. -EINVAL if the value is no string or holds U+0000,
  * -ENOMEM. */
 int pl_mini_string(const struct pl_mini_value *value, char **ret);
 
-/* The integer value; -EINVAL where it is none or does not fit. */
+/* The integer value; -EINVAL if it is none or does not fit. */
 int pl_mini_int(const struct pl_mini_value *value, int64_t *ret);
 
 /* Shortcuts for pl_mini_find() and the above. */
 int pl_mini_get_string(const char *text, const char *key, char **ret);
 int pl_mini_get_int(const char *text, const char *key, int64_t *ret);
 
-/* True where the object's "type" is this. */
+/* True if the object's "type" is this. */
 bool pl_mini_is(const char *text, const char *type);
 
 /* Appends s as a JSON string with its quotes. Bytes that are no UTF-8 become U+FFFD. -ENOMEM. */

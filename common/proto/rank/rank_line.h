@@ -15,7 +15,7 @@
 #define PL_PROTO_MAJOR 1
 #define PL_PROTO_MINOR 0
 
-/* Who says hello. */
+/* The sender of a hello. */
 enum pl_rank_role {
     PL_RANK_ROLE_STARTER, /* plrun or the plugin: starts the rank, waits for the world */
     PL_RANK_ROLE_PROGRAM, /* the rank's program: reports and exchanges */
