@@ -48,7 +48,8 @@ struct pl_rank {
     bool present, guarded, world_sent; /* guarded: plrun reports its end and ends it for us */
     bool running, ended, killed, verdict_due; /* killed: we sent a signal first */
     int status;                               /* wait status, valid if ended */
-    pid_t pid;                                /* of its starter, then its own */
+    pid_t pid;                                /* once it runs */
+    pid_t starter_pid;                        /* the rank's own if nobody guards it */
     int pidfd;                                /* only if nobody guards it */
     struct pl_capture *out, *err;
     json_t *metrics; /* not yet sent */

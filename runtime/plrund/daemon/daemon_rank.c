@@ -124,7 +124,7 @@ static void send_world(struct pl_rank *rank)
     rank->world_sent = true;
     pl_rank_conn_send_new(rank->starter, make_world(rank));
     if (!rank->guarded) /* the starter becomes the program and speaks no more */
-        rank_started(rank, rank->pid);
+        rank_started(rank, rank->starter_pid);
 }
 
 /* Opens the files last: meanwhile the ranks start, and their output waits in the pipes. */
@@ -454,7 +454,7 @@ static struct pl_rank *new_rank(struct pl_rank_conn *c, const struct pl_msg_rank
                              .local_rank = (unsigned)hello->local_rank,
                              .starter = c,
                              .present = true,
-                             .pid = hello->pid == PL_MSG_ABSENT ? 0 : (pid_t)hello->pid,
+                             .starter_pid = hello->pid == PL_MSG_ABSENT ? 0 : (pid_t)hello->pid,
                              .guarded = hello->guarded,
                              .pidfd = -EBADF,
                              .step = -1};
