@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* The optimizers of a model: each over a part of the parameters, with its state, learning rate and
  * schedule. A step is at most two passes over the gradients, by kernels/args_optim.h: one that
- * unscales, looks for overflow and sums squares (where a scaler or clipping asks for it), one that
+ * unscales, looks for overflow and sums squares (if a scaler or clipping needs it), one that
  * clips and updates.
  *
  * All ranks have the same gradients, so they decide alike and stay alike. */
@@ -20,7 +20,7 @@
 /* Neighbouring parameters, updated at once unless some are unused (unused_params.h). */
 struct pl_optimizer_range {
     size_t offset, count; /* elements of the parameters' arenas */
-    size_t state;         /* where its state begins, in elements of a slot */
+    size_t state;         /* start of its state, in elements of a slot */
     size_t first, n;      /* the parameters, as laid out */
 };
 

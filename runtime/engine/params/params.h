@@ -21,8 +21,8 @@ struct pl_param {
     plume_tensor *tensor;
     size_t offset;     /* in elements, after layout */
     size_t first_node; /* index on the tape; SIZE_MAX where the tape does not use it */
-    /* See used.h: what this rank's tapes reach, and have reached since the last step; what no rank
-     * has a gradient for; steps of its optimizer that it was left out of. */
+    /* See unused_params.h: what this rank's tapes reach, and have reached since the last step; what
+     * no rank has a gradient for; steps of its optimizer that it was left out of. */
     bool reached, used, unused;
     uint64_t missed;
 };
@@ -41,7 +41,7 @@ struct pl_params {
     size_t n;
     struct pl_param **order; /* as laid out */
     size_t count;            /* elements of an arena, gaps included */
-    size_t flags;            /* element of grads where the n flags of used.h begin */
+    size_t flags;            /* element of grads where the n flags of unused_params.h begin */
     uint64_t plans;          /* of the tapes that pl_unused_params_find() knows */
     void *values, *grads;
     bool owns_grads;           /* they are not the communicator's */

@@ -47,7 +47,7 @@ static int check(const struct pl_train_options *o,
         o->devices > 1)
         return pl_error_set(
             err, -EINVAL,
-            "strategy %s has one device a rank, not %u: start more ranks, or choose "
+            "strategy %s has one device per rank, not %u: start more ranks, or choose "
             "dp or ddp2",
             pl_strategy_names[kind], o->devices);
     return 0;

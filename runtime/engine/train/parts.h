@@ -98,7 +98,7 @@ int pl_parts_forward(struct pl_parts *parts,
                      uint64_t draw,
                      struct pl_error *err);
 
-/* Adds up the gradients of all parts in params->grads. as pl_tape_backward(); after_node and stop
+/* Adds up the gradients of all parts in params->grads, as pl_tape_backward(); after_node and stop
  * are used with one device only. */
 int pl_parts_backward(struct pl_parts *parts,
                       struct plume_outputs *outputs,

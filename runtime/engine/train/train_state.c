@@ -259,7 +259,8 @@ static int visit_position(const struct pl_visit *v, struct pl_train_state *s)
     pl_visit_close(&loops);
     pl_visit_close(&sampler);
     if (r == -EINVAL)
-        return pl_error_set(v->err, r, "the checkpoint does not say where training was");
+        return pl_error_set(
+            v->err, r, "the checkpoint has no valid position (epoch, global_step, loops, sampler)");
     if (r == 0 && seed != s->seed)
         return pl_error_set(v->err, -EINVAL,
                             "the checkpoint is of a run with seed %llu: give --seed %llu to go on "
