@@ -10,8 +10,8 @@
 void pl_hub_send_snapshot(struct pl_hub_peer *peer)
 {
     struct pl_hub *hub = peer->hub;
-    json_t *snapshot = pl_msg_new(
-        &(struct pl_msg){.type = PL_MSG_SNAPSHOT, .snapshot = {hub->epoch, hub->seq, hub->doc}});
+    struct pl_msg m = {.type = PL_MSG_SNAPSHOT, .snapshot = {hub->epoch, hub->seq, hub->doc}};
+    json_t *snapshot = pl_msg_new(&m);
 
     if (snapshot && pl_hub_conn_send(peer->wire, snapshot) == -EMSGSIZE)
         pl_hub_conn_send_new(
