@@ -25,6 +25,7 @@ reconfigure_in() {
         return
     fi
     for option in "${@:2}"; do
+        [[ $option == -D* ]] || continue
         option=${option#-D}
         [[ $(option_in "$dir" "${option%%=*}") == "${option#*=}" ]] || DEPS_CHANGED=yes
     done
@@ -49,7 +50,9 @@ meson_setup() {
 # option_in DIR OPTION: its value in a configured folder.
 option_in() {
     python3 -c 'import json, sys
-print(*(o["value"] for o in json.load(open(sys.argv[1])) if o["name"] == sys.argv[2]))' \
+for o in json.load(open(sys.argv[1])):
+    if o["name"] == sys.argv[2]:
+        print(str(o["value"]).lower() if o["type"] == "boolean" else o["value"])' \
         "$1/meson-info/intro-buildoptions.json" "$2"
 }
 

@@ -88,7 +88,8 @@ static void add_row(const struct pl_run_status *s,
     pl_table_cell(t, PL_TERM_PLAIN, ts->job);
     pl_table_cellf(t, PL_TERM_PLAIN, ts->attempts > 1 ? "%u" : "%.0u",
                    ts->attempts > 1 ? ts->attempts : 0);
-    pl_table_cellf(t, PL_TERM_PLAIN, ts->step >= 0 ? "%lld" : "", (long long)ts->step);
+    pl_table_cellf(t, PL_TERM_PLAIN, ts->step >= 0 ? "%lld" : "%.0lld",
+                   (long long)(ts->step >= 0 ? ts->step : 0));
     if (!isnan(ts->objective))
         pl_words_number(ts->objective, text, sizeof(text));
     pl_table_cellf(t, plain, "%s%s", text, best ? "*" : s->best >= 0 && *text ? " " : "");

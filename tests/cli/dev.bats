@@ -21,7 +21,7 @@ sum() {
 }
 
 @test "--help fits 80 columns, on stdout, and names each command" {
-    for what in '' cluster test; do
+    for what in '' cluster matrix test; do
         # shellcheck disable=SC2086 # nothing or one word
         run -0 --separate-stderr "$SRC/dev" $what --help
         [ -z "$stderr" ]
@@ -36,7 +36,7 @@ sum() {
 
 @test "wrong use is status 2 with one line" {
     run -2 "$SRC/dev"
-    for args in frob 'test frob' 'lint --frob' 'format x' 'build --x' 'fuzz frob' 'fuzz json x' \
+    for args in frob 'test frob' 'matrix frob' 'lint --frob' 'format x' 'build --x' 'fuzz frob' 'fuzz json x' \
         'demo x' 'deps x' 'deps build x' 'build a b' 'bench a b' gpu-bundle cluster; do
         # shellcheck disable=SC2086 # words
         run -2 --separate-stderr "$SRC/dev" $args
@@ -101,4 +101,25 @@ sum() {
     [ "$status" = 1 ]
     [ "$output" = '0 passed, 0 failed, 0 skipped' ]
     run -1 "$SRC/dev.d/sum-tests.py" build/missing.json
+}
+
+# fake_ci TEST MATRIX: .ci/run with a ./dev whose commands these are.
+fake_ci() {
+    mkdir -p top/.ci
+    cp "$SRC/.ci/run" top/.ci/
+    printf '#!/bin/sh\ncase $1 in test) %s ;; matrix) %s ;; esac\n' "$1" "$2" >top/dev
+    chmod +x top/dev
+    run top/.ci/run
+}
+
+@test ".ci/run sums up its parts, and fails if one fails or breaks off" {
+    fake_ci 'echo 3 passed, 0 failed, 1 skipped' 'echo 2 passed, 0 failed, 4 skipped'
+    [ "$status" = 0 ]
+    [ "${lines[-1]}" = '5 passed, 0 failed, 5 skipped' ]
+    fake_ci 'echo 3 passed, 1 failed, 1 skipped; exit 1' 'echo 2 passed, 0 failed, 4 skipped'
+    [ "$status" = 1 ]
+    [ "${lines[-1]}" = '5 passed, 1 failed, 5 skipped' ]
+    fake_ci 'echo 3 passed, 0 failed, 1 skipped' 'exit 2'
+    [ "$status" = 2 ]
+    [ "${lines[-1]}" = '3 passed, 1 failed, 1 skipped' ]
 }

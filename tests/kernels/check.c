@@ -261,12 +261,6 @@ __attribute__((weak)) bool check_card(void)
 
 static jmp_buf not_there;
 
-static void absent(const char *name)
-{
-    check_end_case();
-    longjmp(not_there, 1);
-}
-
 static void run(const struct pl_kernels *ref, const struct pl_kernels *got)
 {
     state = seed;
@@ -283,6 +277,12 @@ static void run(const struct pl_kernels *ref, const struct pl_kernels *got)
 }
 
 #ifdef PL_TEST_CUDA
+static void absent(const char *name)
+{
+    check_end_case();
+    longjmp(not_there, 1);
+}
+
 /* kernels/cuda/, on the emulator or a card: see typed.h. */
 static void run_cuda(void)
 {

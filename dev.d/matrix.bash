@@ -1,0 +1,295 @@
+# SPDX-License-Identifier: MIT
+# shellcheck shell=bash
+# ./dev matrix: builds of the tools by other compilers, without features, against other headers, for
+# another architecture. Tests run in ./dev test; here all but aarch64 is compiled and linked only.
+
+# shellcheck source=dev.d/build.bash
+. "$PLUME_SRC/dev.d/build.bash"
+
+readonly MATRIX_ROWS=(gcc no-slurm no-mpi no-cuda no-static_runtime no-features slurm_prefix stubs
+    clang hardened gcc-11 debian13 aarch64)
+readonly MATRIX_ROW_LIMIT_S=900 MATRIX_DEBIAN13=trixie
+readonly MATRIX_STUBS=(20.11 21.08 22.05 23.02 23.11 24.05 24.11 25.05 25.11 26.05)
+readonly MATRIX_ON=(-Dslurm=auto -Dmpi=auto -Dcuda=auto -Dstatic_runtime=auto -Dslurm_prefix=)
+
+matrix_usage() {
+    cat <<'TXT'
+Usage: ./dev matrix [ROW...]
+
+Rows: gcc           the tools, all features that the machine has, -Werror
+      no-slurm no-mpi no-cuda no-static_runtime    without one feature
+      no-features   without all of them
+      slurm_prefix  a Slurm outside the system's folders, found by its rpath
+      stubs         against stubs of Slurm's headers, 20.11 to 26.05
+      clang         by clang
+      hardened      a release build with LTO and -Dhardening=true
+      gcc-11        by gcc 11
+      debian13      in a chroot of Debian 13 (root and a mirror are needed)
+      aarch64       cross-compiled; the kernels' tests run under qemu
+
+Without a name all of them run. A row prints its name, its seconds, and ok,
+failed or skipped with the reason. Ends with "N passed, N failed, N skipped";
+the status is 0 when nothing failed.
+TXT
+}
+
+# skip REASON: ends a row (each is a subshell).
+skip() {
+    printf '%s\n' "$*" >"$ROW_REASON"
+    exit 77
+}
+
+# matrix_tools DIR [MESON-OPTION...]: configure and build what people call.
+matrix_tools() {
+    local dir=$MATRIX_DIR/$1
+    reconfigure_in "$dir" -Dtests=disabled -Dwerror=true "${@:2}"
+    ninja -C "$dir" -j "$(nproc)" --quiet tools
+}
+
+# One build folder for all features: each row builds what its option changes.
+matrix_feature() {
+    matrix_tools features "${MATRIX_ON[@]}" "$@"
+}
+
+row_gcc() {
+    matrix_feature
+}
+
+row_no-slurm() {
+    matrix_feature -Dslurm=disabled
+    ! links plsubmit libslurm && ! links plstat libslurm
+}
+
+row_no-mpi() {
+    matrix_feature -Dmpi=disabled
+}
+
+row_no-cuda() {
+    matrix_feature -Dcuda=disabled
+}
+
+row_no-static_runtime() {
+    matrix_feature -Dstatic_runtime=disabled
+    links plrund libjansson
+}
+
+row_no-features() {
+    matrix_feature -Dslurm=disabled -Dmpi=disabled -Dcuda=disabled -Dstatic_runtime=disabled
+}
+
+# links TOOL LIBRARY: the tool of the features' folder needs this library.
+links() {
+    readelf -d "$MATRIX_DIR/features/$1" | grep -q "NEEDED.*\[$2"
+}
+
+row_slurm_prefix() {
+    local prefix=$MATRIX_DIR/opt-slurm found
+    [[ -f /usr/include/slurm/slurm.h ]] || skip "no libslurm-dev"
+    found=$(gcc -print-file-name=libslurm.so)
+    [[ -e $found ]] || skip "no libslurm.so"
+    found=$(readlink -f "$found")
+    mkdir -p "$prefix/include" "$prefix/lib"
+    ln -sfn /usr/include/slurm "$prefix/include/slurm"
+    cp "$found" "$prefix/lib/"
+    ln -sfn "${found##*/}" "$prefix/lib/libslurm.so"
+    ln -sfn "${found##*/}" "$prefix/lib/$(readelf -d "$found" | sed -n 's/.*SONAME.*\[\(.*\)\]/\1/p')"
+    matrix_feature "-Dslurm_prefix=$prefix"
+    for tool in plsubmit plstat; do
+        ldd "$MATRIX_DIR/features/$tool" | grep -F "/${prefix##*/}/lib/libslurm.so"
+    done
+}
+
+row_stubs() {
+    local release number source stubs=$PLUME_SRC/tests/matrix/slurm-stubs
+    local -a sources
+    cd "$PLUME_SRC" || exit
+    sources=(launcher/slurm/slurm_compat.c spank_plugin/*.c)
+    for release in "${MATRIX_STUBS[@]}"; do
+        number=$(printf '0x%02x%02x00' "$((10#${release%.*}))" "$((10#${release#*.}))")
+        for source in "${sources[@]}"; do
+            gcc -fsyntax-only -std=gnu11 -D_GNU_SOURCE -include common/base/banned.h -Wall -Wextra \
+                -Wno-unused-parameter -Werror "-DSTUB_RELEASE=$number" '-DPL_PLRUND_PATH=""' \
+                -I "$stubs" -I . -I include "$source" || die "Slurm $release"
+        done
+    done
+}
+
+row_clang() {
+    command -v clang >/dev/null || skip "no clang"
+    CC=clang matrix_tools clang
+}
+
+row_hardened() {
+    matrix_tools hardened --buildtype=release -Db_lto=true -Dhardening=true
+}
+
+row_gcc-11() {
+    matrix_need gcc-11 gcc-11
+    CC=gcc-11 matrix_tools gcc-11
+}
+
+# apt_debian_mirror: the address of the Debian mirror that this machine's apt uses.
+apt_debian_mirror() {
+    # shellcheck disable=SC2016 # apt's own variables
+    apt-get indextargets --format '$(SITE)' 'Identifier: Packages' 'Origin: Debian' 2>/dev/null |
+        grep -v security | sort -u | head -n 1
+}
+
+# matrix_need PROGRAM PACKAGE...: install it if it can be had, else skip the row.
+matrix_need() {
+    command -v "$1" >/dev/null && return
+    ((EUID == 0)) || skip "no $1; as root it is installed"
+    command -v apt-get >/dev/null || skip "no $1"
+    apt-get -qq update || true
+    deps_install "${@:2}" || skip "no $1, and apt-get install ${*:2} failed"
+}
+
+# Packages, build and demo of Debian 13: newer compilers, meson and Slurm. All processes end with the
+# namespace, and nothing is mounted outside of it.
+row_debian13() {
+    local root=$MATRIX_DIR/debian13 mirror
+    ((EUID == 0)) || skip "a chroot needs root"
+    unshare -mpf true 2>/dev/null || skip "no namespaces here (unshare -mpf)"
+    mirror=$(apt_debian_mirror)
+    [[ $mirror ]] || skip "apt has no Debian mirror"
+    if [[ ! -e $root/made ]]; then
+        matrix_need debootstrap debootstrap
+        rm -rf --one-file-system "$root"
+        debootstrap --variant=minbase "$MATRIX_DEBIAN13" "$root" "$mirror" ||
+            skip "debootstrap of Debian 13 failed"
+        echo force-unsafe-io >"$root/etc/dpkg/dpkg.cfg.d/unsafe-io" # it is no system to keep
+        touch "$root/made"
+    fi
+    cp -L /etc/resolv.conf /etc/hosts "$root/etc/"
+    rm -rf "$root/src"
+    mkdir "$root/src"
+    tar -C "$PLUME_SRC" --exclude='./build*' --exclude=./runs --exclude=./.git -cf - . |
+        tar -C "$root/src" -xf -
+    # shellcheck disable=SC2016 # for the inner shells
+    unshare -mpf --kill-child bash -ec '
+        mount --make-rprivate /
+        mount -t proc proc "$1/proc"
+        mount --rbind /dev "$1/dev"
+        exec env -i PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
+            HOME=/root LANG=C.UTF-8 chroot "$1" /bin/bash -ec "
+                cd /src
+                ./dev deps build
+                meson setup build -Dwerror=true -Dtests=disabled
+                ./dev demo"' bash "$root"
+}
+
+# arm64_libraries FOLDER: what the build needs of Debian for arm64, unpacked. apt keeps its state there,
+# so that this machine's own stays as it is.
+arm64_libraries() {
+    local apt=$1/apt deb
+    local -a options=(-o APT::Architecture=arm64 -o APT::Architectures=arm64 -o Dir::State="$apt"
+        -o Dir::State::status="$apt/status" -o Dir::Cache="$apt/cache" -o APT::Sandbox::User=root)
+    mkdir -p "$apt/lists/partial" "$apt/cache/archives/partial"
+    : >"$apt/status"
+    apt-get "${options[@]}" -qq update || return
+    apt-get "${options[@]}" -qq install -y --download-only --no-install-recommends \
+        libjansson-dev libuv1-dev libsodium-dev libslurm-dev libcmocka-dev || return
+    for deb in "$apt"/cache/archives/*.deb; do
+        # The cross-compiler has its own libc.
+        [[ ${deb##*/} == @(libc6|libc-|gcc-|libgcc|linux-libc|libcrypt)* ]] ||
+            dpkg-deb -x "$deb" "$1/root" || return
+    done
+}
+
+row_aarch64() {
+    local top=$MATRIX_DIR/arm64
+    matrix_need aarch64-linux-gnu-gcc gcc-aarch64-linux-gnu libc6-dev-arm64-cross
+    matrix_need qemu-aarch64 qemu-user
+    if [[ ! -e $top/made ]]; then
+        command -v apt-get >/dev/null || skip "no apt-get, and so no libraries for arm64"
+        mkdir -p "$top/root"
+        arm64_libraries "$top" || skip "Debian's libraries for arm64 cannot be had"
+        touch "$top/made"
+    fi
+    cat >"$top/cross.ini" <<TXT
+[binaries]
+c = 'aarch64-linux-gnu-gcc'
+ar = 'aarch64-linux-gnu-ar'
+strip = 'aarch64-linux-gnu-strip'
+pkgconfig = 'pkg-config'
+exe_wrapper = ['qemu-aarch64', '-L', '/usr/aarch64-linux-gnu']
+[properties]
+sys_root = '$top/root'
+pkg_config_libdir = '$top/root/usr/lib/aarch64-linux-gnu/pkgconfig'
+[host_machine]
+system = 'linux'
+cpu_family = 'aarch64'
+cpu = 'aarch64'
+endian = 'little'
+TXT
+    reconfigure_in "$MATRIX_DIR/aarch64" --cross-file="$top/cross.ini" -Dwerror=true -Dcuda=disabled \
+        -Dmpi=disabled -Dtests=enabled "-Dslurm_prefix=$top/root/usr"
+    ninja -C "$MATRIX_DIR/aarch64" -j "$(nproc)" --quiet tools
+    meson test -C "$MATRIX_DIR/aarch64" --suite kernels --num-processes "$(nproc)" \
+        --timeout-multiplier 4 --print-errorlogs
+}
+
+# matrix_row NAME: run it within its limit; sets OUTCOME, and REASON of a skipped one.
+matrix_row() {
+    local start=$SECONDS pid rc=0
+    ROW_REASON=$MATRIX_DIR/$1.reason
+    : >"$ROW_REASON"
+    set -m # a process group of its own
+    (
+        set -e
+        "row_$1"
+    ) </dev/null >"$MATRIX_DIR/$1.log" 2>&1 8>&- &
+    pid=$!
+    MATRIX_PID=$pid
+    set +m
+    if wait_until "$MATRIX_ROW_LIMIT_S" matrix_ended "$pid"; then
+        wait "$pid" || rc=$?
+    else
+        kill -- "-$pid" 2>/dev/null || true
+        wait "$pid" || true
+        printf 'no end within %d s\n' "$MATRIX_ROW_LIMIT_S" >>"$MATRIX_DIR/$1.log"
+        rc=1
+    fi
+    MATRIX_PID=
+    case $rc in
+    0) OUTCOME=ok ;;
+    77) OUTCOME=skipped ;;
+    *) OUTCOME=failed ;;
+    esac
+    printf '%-18s %4d s  %s%s\n' "$1" "$((SECONDS - start))" "$OUTCOME" \
+        "$(sed 's/^/: /' "$ROW_REASON")"
+    [[ $OUTCOME != failed ]] || tail -n 40 "$MATRIX_DIR/$1.log"
+}
+
+matrix_ended() {
+    ! pid_start "$1" >/dev/null
+}
+
+cmd_matrix() {
+    local row
+    local -A count=([ok]=0 [failed]=0 [skipped]=0)
+    if [[ ${1:-} == -h || ${1:-} == --help ]]; then
+        matrix_usage
+        return
+    fi
+    for row; do
+        [[ " ${MATRIX_ROWS[*]} " == *" $row "* ]] ||
+            die_usage "unknown row '$row'; one of ${MATRIX_ROWS[*]}"
+    done
+    (($#)) || set -- "${MATRIX_ROWS[@]}"
+    MATRIX_DIR=$PLUME_SRC/build-matrix
+    mkdir -p "$MATRIX_DIR"
+    exec 8>"$MATRIX_DIR/lock"
+    flock -n 8 || die "another ./dev matrix works in '$MATRIX_DIR'"
+    CI='' deps_ensure build test
+    MATRIX_PID=
+    trap '[[ -z $MATRIX_PID ]] || kill -- "-$MATRIX_PID"' EXIT
+    trap 'exit 130' INT TERM HUP
+    for row; do
+        matrix_row "$row"
+        count[$OUTCOME]=$((count[$OUTCOME] + 1))
+    done
+    printf '%d passed, %d failed, %d skipped\n' "${count[ok]}" "${count[failed]}" "${count[skipped]}"
+    ((count[failed] == 0)) || exit 1
+    ((count[ok] > 0)) || exit 77
+}
