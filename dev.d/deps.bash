@@ -89,46 +89,52 @@ deps_install() (
     apt-get -o DPkg::Lock::Timeout=300 -qq install -y --no-install-recommends "$@" >/dev/null
 )
 
-# deps_apt ROWS: install what Debian has for them.
-deps_apt() {
+# deps_wanted ROWS: the packages that apt has for them. An installed one that does not meet its check
+# would be installed again each time.
+deps_wanted() {
     local packages name
-    local -a wanted=()
-    if ((EUID == 0)); then
-        apt-get -o DPkg::Lock::Timeout=300 -qq update || say "dev: apt-get update failed; see above"
-    fi
     while read -r packages _; do
         name=$(deps_package "$packages")
-        # An installed one that does not meet the check would be installed again each time.
         [[ -z $name ]] || dpkg-query -W -f='${db:Status-Status}\n' "$name" 2>/dev/null |
-            grep -qx installed || wanted+=("$name")
+            grep -qx installed || printf '%s\n' "$name"
     done <<<"$1"
-    ((${#wanted[@]})) || return 0
-    if ((EUID != 0)); then
+}
+
+# deps_apt ROWS SET...: install what apt has for them, as root or by sudo.
+deps_apt() {
+    local lists=yes
+    local -a wanted
+    compgen -G '/var/lib/apt/lists/*Packages*' >/dev/null || lists=''
+    mapfile -t wanted < <(deps_wanted "$1")
+    ((${#wanted[@]})) || [[ -z $lists ]] || return 0
+    if ((EUID == 0)); then
+        apt-get -o DPkg::Lock::Timeout=300 -qq update || say "dev: apt-get update failed; see above"
+        mapfile -t wanted < <(deps_wanted "$1")
+        ((${#wanted[@]})) || return 0
+        say "dev: installing ${wanted[*]}"
+        deps_install "${wanted[@]}" || say "dev: packages could not be installed; see above"
+    elif command -v sudo >/dev/null; then
+        sudo "$PLUME_SRC/dev" deps "${@:2}" || true
+    else
         say "dev: packages are missing; as root: apt-get install ${wanted[*]}"
-        return
     fi
-    say "dev: installing ${wanted[*]}"
-    deps_install "${wanted[@]}" || say "dev: packages could not be installed; see above"
 }
 
 # deps_ensure [SET...]: what these sets [build] need is here afterwards. Rows with a ? may stay unmet,
 # with a message, unless CI is true or DEPS_STRICT is set.
 deps_ensure() {
-    local rows must
+    local rows before must
     DEPS_CHANGED=
     local -a sets=("${@:-build}")
     rows=$(deps_unmet "${sets[@]}")
     [[ -n $rows ]] || return 0
 
     if command -v apt-get >/dev/null; then
-        if ((EUID != 0)) && command -v sudo >/dev/null; then
-            sudo "$PLUME_SRC/dev" deps "${sets[@]}" || true
-        else
-            deps_apt "$rows"
-        fi
-        # shellcheck disable=SC2034 # for reconfigure_in()
-        DEPS_CHANGED=yes
+        deps_apt "$rows" "${sets[@]}"
+        before=$rows
         rows=$(deps_unmet "${sets[@]}")
+        # shellcheck disable=SC2034 # for reconfigure_in()
+        [[ $rows == "$before" ]] || DEPS_CHANGED=yes
         [[ -n $rows ]] || return 0
     fi
     [[ $rows != *prog:meson* ]] ||
