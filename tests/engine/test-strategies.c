@@ -406,7 +406,7 @@ static void test_strategies_are_chosen(void **state)
     choose(PL_STRATEGY_DP, 2, 1, 2, 0, "dp is one process, but 2 ranks");
     choose(PL_STRATEGY_DDP2, 2, 2, 2, 0, "ddp2 has one process a node, but 2 ranks");
     choose(PL_STRATEGY_SINGLE, 1, 1, 2, 0, "single has one rank, but 2");
-    choose(PL_STRATEGY_DDP, 2, 1, 1, 0, "one device a rank, not 2");
+    choose(PL_STRATEGY_DDP, 2, 1, 1, 0, "one device per rank, not 2");
 }
 
 int main(void)
