@@ -5,6 +5,7 @@
 #include "common/base/fs.h"
 #include "common/base/log.h"
 #include "common/proto/json.h"
+#include "common/run/rank_state.h"
 #include "common/run/run_state.h"
 #include "runtime/node/scontrol.h"
 #include "runtime/plrund/hub/hub_private.h"
@@ -36,13 +37,19 @@ static bool all_left(const struct pl_hub *hub)
     return true;
 }
 
+/* unknown: the attempt has no document. */
+static enum pl_rank_state rank_state(struct pl_hub *hub, unsigned rank)
+{
+    return pl_rank_state_parse(pl_json_string(pl_run_state_rank(hub->doc, rank), "state"));
+}
+
 /* The lowest rank that did not end by itself with success, -1 = none. */
 static int64_t unstarted_rank(struct pl_hub *hub)
 {
     for (unsigned rank = 0; rank < hub->step->ntasks; rank++) {
-        const char *s = pl_json_string(pl_run_state_rank(hub->doc, rank), "state");
+        enum pl_rank_state state = rank_state(hub, rank);
 
-        if (s && strcmp(s, "done") != 0)
+        if (state != PL_RANK_DONE && state != PL_RANK_UNKNOWN)
             return rank;
     }
     return -1;
@@ -247,13 +254,10 @@ static void finish(struct pl_hub *hub)
     const char *kind = pl_json_string(hub->cause, "kind");
     const char *state = pl_trial_state_name(pl_cause_state(pl_cause_parse(kind)));
 
-    for (unsigned rank = 0; rank < hub->step->ntasks; rank++) {
-        const char *s = pl_json_string(pl_run_state_rank(hub->doc, rank), "state");
-
-        if (s && (strcmp(s, "starting") == 0 || strcmp(s, "running") == 0))
+    for (unsigned rank = 0; rank < hub->step->ntasks; rank++)
+        if (pl_rank_state_open(rank_state(hub, rank)))
             pl_hub_event(hub, json_pack("{s:s, s:i, s:s}", "type", "rank", "rank", (int)rank,
-                                        "state", "lost"));
-    }
+                                        "state", pl_rank_state_name(PL_RANK_LOST)));
     pl_hub_event(
         hub, json_pack("{s:s, s:s, s:f}", "type", "state", "state", state, "ended", pl_wall_s()));
     hub->state = PL_HUB_FINISHED;
@@ -384,12 +388,10 @@ void pl_hub_node_lost(struct pl_hub *hub, unsigned node_id)
     pl_hub_event(hub, json_pack("{s:s, s:i, s:s}", "type", "node", "node_id", (int)node_id, "state",
                                 "lost"));
     for (unsigned rank = 0; rank < hub->step->ntasks; rank++) {
-        const char *state = pl_json_string(pl_run_state_rank(hub->doc, rank), "state");
-
-        if (hub->node_of_rank[rank] != (int64_t)node_id || !state || strcmp(state, "running") != 0)
+        if (hub->node_of_rank[rank] != (int64_t)node_id || rank_state(hub, rank) != PL_RANK_RUNNING)
             continue;
         pl_hub_event(hub, json_pack("{s:s, s:i, s:s, s:s}", "type", "rank", "rank", (int)rank,
-                                    "node", node->name, "state", "lost"));
+                                    "node", node->name, "state", pl_rank_state_name(PL_RANK_LOST)));
         add_failure(hub, &(struct pl_failure){.rank = rank,
                                               .node_id = node_id,
                                               .status = SIGKILL,

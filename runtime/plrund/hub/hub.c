@@ -4,6 +4,7 @@
 #include "common/base/log.h"
 #include "common/base/parse.h"
 #include "common/proto/json.h"
+#include "common/run/rank_state.h"
 #include "common/run/run_state.h"
 #include "runtime/node/net.h"
 #include "runtime/plrund/hub/hub_private.h"
@@ -119,27 +120,27 @@ static void on_started(struct pl_hub *hub, unsigned node_id, const struct pl_msg
     hub->node_of_rank[m->rank] = node_id;
     pl_hub_event(hub, json_pack("{s:s, s:I, s:s, s:I, s:s}", "type", "rank", "rank",
                                 (json_int_t)m->rank, "node", hub->nodes[node_id].name, "pid",
-                                (json_int_t)m->pid, "state", "running"));
+                                (json_int_t)m->pid, "state", pl_rank_state_name(PL_RANK_RUNNING)));
 }
 
 static void on_exited(struct pl_hub *hub, unsigned node_id, const struct pl_msg_node_exited *m)
 {
     struct pl_hub_node *node = &hub->nodes[node_id];
+    enum pl_rank_state state = m->status == 0 ? PL_RANK_DONE
+                               : m->killed    ? PL_RANK_KILLED
+                                              : PL_RANK_FAILED;
     json_t *event;
 
     if (!is_rank(hub, m->rank))
         return;
     hub->node_of_rank[m->rank] = node_id;
     event = json_pack("{s:s, s:I, s:s, s:s}", "type", "rank", "rank", (json_int_t)m->rank, "node",
-                      node->name, "state",
-                      m->status == 0 ? "done"
-                      : m->killed    ? "killed"
-                                     : "failed");
+                      node->name, "state", pl_rank_state_name(state));
     pl_run_state_set_status(event, (int)m->status);
-    if (m->killed && m->status != 0)
+    if (state == PL_RANK_KILLED)
         json_object_set_new(event, "role", json_string("collateral"));
     pl_hub_event(hub, event);
-    if (m->status == 0 || m->killed)
+    if (state != PL_RANK_FAILED)
         return;
     pl_hub_failed(hub, &(struct pl_failure){
                            .rank = (unsigned)m->rank,
