@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "spank_plugin/options.h"
 #include "common/base/env.h"
+#include "common/base/parse.h"
 #include "spank_plugin/values.h"
 
 #include <stdlib.h>
@@ -16,7 +17,7 @@ static int take_plume(const char *value, bool remote, struct pl_error *err)
 static int take_nccl_debug(const char *value, bool remote, struct pl_error *err)
 {
     const char *level;
-    int r = pl_values_nccl_debug(value, &level, err);
+    int r = pl_parse_nccl_level(value, &level, err);
 
     return r < 0 ? r : pl_values_copy(level, &options.nccl_debug, err);
 }

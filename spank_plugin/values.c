@@ -6,7 +6,6 @@
 #include "common/base/utf8.h"
 
 #include <string.h>
-#include <strings.h>
 
 static bool is_printable(uint32_t c)
 {
@@ -32,19 +31,6 @@ void pl_values_make_printable(char *text)
         from += n < 0 ? 1 : (size_t)n;
     }
     text[to] = '\0';
-}
-
-int pl_values_nccl_debug(const char *s, const char **ret, struct pl_error *err)
-{
-    static const char *const levels[] = {"VERSION", "WARN", "INFO", "ABORT", "TRACE"};
-
-    for (size_t i = 0; i < PL_COUNT(levels); i++)
-        if (strcasecmp(s, levels[i]) == 0) {
-            *ret = levels[i];
-            return 0;
-        }
-    return pl_error_set(
-        err, -EINVAL, "'%s' is no level of NCCL_DEBUG: use VERSION, WARN, INFO, ABORT or TRACE", s);
 }
 
 int pl_values_master_port(const char *s, struct pl_error *err)

@@ -9,9 +9,6 @@
  * characters and bytes that are no UTF-8 become '?'. */
 void pl_values_make_printable(char *text);
 
-/* NCCL_DEBUG's levels, in any case; *ret is a constant in NCCL's spelling. -EINVAL. */
-int pl_values_nccl_debug(const char *s, const char **ret, struct pl_error *err);
-
 /* A port or LO-HI. -EINVAL, -ERANGE. */
 int pl_values_master_port(const char *s, struct pl_error *err);
 

@@ -6,6 +6,7 @@
 #include <locale.h>
 #include <math.h>
 #include <string.h>
+#include <strings.h>
 
 /* Reads digits at *p, moves *p behind them. */
 static int digits(const char **p, uint64_t *ret)
@@ -157,6 +158,21 @@ int pl_parse_port_range(const char *s, uint16_t *ret_lo, uint16_t *ret_hi, struc
     *ret_lo = (uint16_t)lo;
     *ret_hi = (uint16_t)hi;
     return 0;
+}
+
+int pl_parse_nccl_level(const char *s, const char **ret, struct pl_error *err)
+{
+    static const char *const levels[] = {"VERSION", "WARN", "INFO", "ABORT", "TRACE"};
+
+    for (size_t i = 0; i < PL_COUNT(levels); i++)
+        if (strcasecmp(s, levels[i]) == 0) {
+            *ret = levels[i];
+            return 0;
+        }
+    return pl_error_set(err, -EINVAL,
+                        "'%s' is not a level of NCCL_DEBUG: use VERSION, WARN, INFO, ABORT or "
+                        "TRACE",
+                        s);
 }
 
 int pl_parse_tasks_per_node(const char *s, unsigned node, unsigned *ret, struct pl_error *err)

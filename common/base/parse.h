@@ -27,6 +27,10 @@ int pl_parse_mem(const char *s, uint64_t *ret_bytes, struct pl_error *err);
 /* A port N or a range LO-HI within 1..65535, LO <= HI. */
 int pl_parse_port_range(const char *s, uint16_t *ret_lo, uint16_t *ret_hi, struct pl_error *err);
 
+/* A level of NCCL_DEBUG, in any case: VERSION, WARN, INFO, ABORT or TRACE. *ret is a constant in
+ * NCCL's spelling. */
+int pl_parse_nccl_level(const char *s, const char **ret, struct pl_error *err);
+
 /* SLURM_TASKS_PER_NODE's form "8(x3),4": tasks of the node with this index. */
 int pl_parse_tasks_per_node(const char *s, unsigned node, unsigned *ret, struct pl_error *err);
 

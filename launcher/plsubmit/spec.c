@@ -102,16 +102,6 @@ static int check_objective(const char *value, struct pl_error *err)
     return 0;
 }
 
-static int check_nccl_debug(const char *value, struct pl_error *err)
-{
-    static const char *const levels[] = {"VERSION", "WARN", "INFO", "ABORT", "TRACE"};
-
-    for (size_t i = 0; i < PL_COUNT(levels); i++)
-        if (strcmp(value, levels[i]) == 0)
-            return 0;
-    return pl_error_set(err, -EINVAL, "'%s' is not VERSION, WARN, INFO, ABORT or TRACE", value);
-}
-
 static int check_count(const char *value, struct pl_error *err)
 {
     int64_t n;
@@ -216,6 +206,16 @@ static int remove_key(void *ctx, const struct pl_option *o, const char *value, s
     return pl_spec_put(ctx, (enum pl_spec_key)o->target.key, NULL, PL_ORIGIN_COMMAND_LINE);
 }
 
+/* Keeps NCCL's spelling of the level. */
+static int
+set_nccl_debug(void *ctx, const struct pl_option *o, const char *value, struct pl_error *err)
+{
+    const char *level;
+    int r = pl_parse_nccl_level(value, &level, err);
+
+    return r < 0 ? r : pl_spec_put(ctx, PL_SPEC_NCCL_DEBUG, level, PL_ORIGIN_COMMAND_LINE);
+}
+
 static int
 add_to_list(void *ctx, const struct pl_option *o, const char *value, struct pl_error *err)
 {
@@ -248,6 +248,10 @@ static int set_resume(void *ctx, const struct pl_option *o, const char *value, s
 #define KEY(key_, check_)                                                                          \
     {                                                                                              \
         .set = set_key, .key = (key_), .check = (check_)                                           \
+    }
+#define KEY_BY(key_, set_)                                                                         \
+    {                                                                                              \
+        .set = (set_), .key = (key_)                                                               \
     }
 #define REMOVE(key_)                                                                               \
     {                                                                                              \
@@ -305,7 +309,7 @@ static const struct pl_option options[] = {
      LIST(PL_SPEC_SETUP, NULL)},
     {"env", 0, "NAME=VALUE", NULL, "set an environment variable", LIST(PL_SPEC_ENV, check_env)},
     {"nccl-debug", 0, "LEVEL", NULL, "set NCCL_DEBUG: VERSION, WARN, INFO, ABORT or TRACE",
-     KEY(PL_SPEC_NCCL_DEBUG, check_nccl_debug)},
+     KEY_BY(PL_SPEC_NCCL_DEBUG, set_nccl_debug)},
     {"nccl-ifname", 0, "SPEC", NULL, "set NCCL_SOCKET_IFNAME", KEY(PL_SPEC_NCCL_IFNAME, NULL)},
     {"master-port", 0, "LO-HI", NULL, "take MASTER_PORT from this range (checked, not held)",
      KEY(PL_SPEC_MASTER_PORT, check_port_range)},
@@ -339,7 +343,8 @@ const struct pl_option *pl_spec_option(enum pl_spec_key key)
     static const struct pl_option open_mode = {.name = "open-mode"};
 
     for (const struct pl_option *o = options; o->name; o++)
-        if (o->target.set == set_key && o->target.key == (int)key)
+        if ((o->target.set == set_key || o->target.set == set_nccl_debug) &&
+            o->target.key == (int)key)
             return o;
     return &open_mode; /* the only key without an option of its own */
 }

@@ -46,19 +46,22 @@ static int add_metric(void *ctx, const struct pl_option *o, const char *value, s
     if (r < 0)
         return r;
     all = pl_strf("%s%s%s", before ? before : "", before && *before ? "\n" : "", value);
-    return all && setenv("PLUME_METRIC", all, 1) == 0 ? 0 : -ENOMEM;
+    return all ? pl_env_set(PL_ENV_PLUME_METRIC, all) : -ENOMEM;
 }
 
 static int
 set_nccl_debug(void *ctx, const struct pl_option *o, const char *value, struct pl_error *err)
 {
-    return setenv("PLUME_NCCL_DEBUG", value, 1) < 0 ? -errno : 0;
+    const char *level;
+    int r = pl_parse_nccl_level(value, &level, err);
+
+    return r < 0 ? r : pl_env_set(PL_ENV_PLUME_NCCL_DEBUG, level);
 }
 
 static int
 set_nccl_ifname(void *ctx, const struct pl_option *o, const char *value, struct pl_error *err)
 {
-    return setenv("PLUME_NCCL_IFNAME", value, 1) < 0 ? -errno : 0;
+    return pl_env_set(PL_ENV_PLUME_NCCL_IFNAME, value);
 }
 
 static int
@@ -69,7 +72,7 @@ set_master_port(void *ctx, const struct pl_option *o, const char *value, struct 
 
     if (r < 0)
         return r;
-    return setenv("PLUME_MASTER_PORT_RANGE", value, 1) < 0 ? -errno : 0;
+    return pl_env_set(PL_ENV_PLUME_MASTER_PORT_RANGE, value);
 }
 
 static int set_mode(void *ctx, const struct pl_option *o, const char *value, struct pl_error *err)

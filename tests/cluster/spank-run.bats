@@ -234,7 +234,7 @@ refused_by_node() {
     refused_by_node 'is longer than' "PLUME_METRIC=$(nested 25000)"
     refused_by_node 'too large' "PLUME_METRIC=loss=a{9999}{9999}"
     refused_by_node 'is not a port or a port range' "${option}_master_port=x"
-    refused_by_node 'is no level of NCCL_DEBUG' "${option}_nccl_debug=LOUD"
+    refused_by_node 'is not a level of NCCL_DEBUG' "${option}_nccl_debug=LOUD"
     while read -r name pid _; do
         [[ $name != n[1-4] ]] || kill -0 "$pid"
     done <"$CLUSTER_DIR/pids"

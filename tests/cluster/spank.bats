@@ -83,8 +83,8 @@ for line in open(sys.argv[1]):
             [ "$output" = '' ]
             [[ $stderr == *"$text"* ]]
         done <<'TXT'
---plume-nccl-debug=LOUD 'LOUD' is no level of NCCL_DEBUG
---plume-nccl-debug= '' is no level of NCCL_DEBUG
+--plume-nccl-debug=LOUD 'LOUD' is not a level of NCCL_DEBUG
+--plume-nccl-debug= '' is not a level of NCCL_DEBUG
 --plume-master-port=0 --plume-master-port:
 --plume-master-port=2000-1000 --plume-master-port:
 --plume-metric=loss 'loss' is not of the form NAME=REGEX

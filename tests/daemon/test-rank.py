@@ -37,7 +37,7 @@ def test_ready_names_private_socket(step):
 
 def test_world_environment(step):
     step.tasks_per_node = 2
-    step.env.update(SLURM_CPUS_PER_TASK="3", PLUME_NCCL_DEBUG="INFO", PLUME_NCCL_IFNAME="eth0")
+    step.env.update(SLURM_CPUS_PER_TASK="3", PLUME_NCCL_DEBUG="info", PLUME_NCCL_IFNAME="eth0")
     d = step.start()
     for local, rank in ((1, 0), (0, 1)):
         env, defaults = world_of(step.keep(d.rank("starter", rank, local_rank=local)))
@@ -62,6 +62,14 @@ def test_world_environment(step):
         program.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         program.bind(("", port))
         program.listen(1)
+
+
+def test_bad_nccl_level_refused(step):
+    d = step.launch(PLUME_NCCL_DEBUG="bogus")
+    equal(d.control.expect("failed")["text"],
+          "PLUME_NCCL_DEBUG: 'bogus' is not a level of NCCL_DEBUG: use VERSION, WARN, INFO, ABORT or "
+          "TRACE")
+    d.wait()
 
 
 def test_output_copied_and_kept(step):

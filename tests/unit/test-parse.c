@@ -255,20 +255,31 @@ static void test_scontrol_field_whole_keys(void **state)
     }
 }
 
+static void test_nccl_level(void **state)
+{
+    struct pl_error err = {0};
+    const char *level = NULL;
+
+    assert_int_equal(pl_parse_nccl_level("info", &level, &err), 0);
+    assert_string_equal(level, "INFO");
+    assert_int_equal(pl_parse_nccl_level("Version", &level, &err), 0);
+    assert_string_equal(level, "VERSION");
+    assert_int_equal(pl_parse_nccl_level("bogus", &level, &err), -EINVAL);
+    assert_string_equal(err.text, "'bogus' is not a level of NCCL_DEBUG: use VERSION, WARN, INFO, "
+                                  "ABORT or TRACE");
+    assert_int_equal(pl_parse_nccl_level("", &level, NULL), -EINVAL);
+    assert_string_equal(level, "VERSION");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_scontrol_field_whole_keys),
-        cmocka_unit_test(test_int_good),
-        cmocka_unit_test(test_int_no_number),
-        cmocka_unit_test(test_int_out_of_range),
-        cmocka_unit_test(test_double_good),
-        cmocka_unit_test(test_double_bad),
-        cmocka_unit_test(test_slurm_time_forms),
-        cmocka_unit_test(test_slurm_time_bad),
-        cmocka_unit_test(test_mem_units),
-        cmocka_unit_test(test_port_range_limits),
-        cmocka_unit_test(test_tasks_per_node_lists),
+        cmocka_unit_test(test_nccl_level),         cmocka_unit_test(test_scontrol_field_whole_keys),
+        cmocka_unit_test(test_int_good),           cmocka_unit_test(test_int_no_number),
+        cmocka_unit_test(test_int_out_of_range),   cmocka_unit_test(test_double_good),
+        cmocka_unit_test(test_double_bad),         cmocka_unit_test(test_slurm_time_forms),
+        cmocka_unit_test(test_slurm_time_bad),     cmocka_unit_test(test_mem_units),
+        cmocka_unit_test(test_port_range_limits),  cmocka_unit_test(test_tasks_per_node_lists),
         cmocka_unit_test(test_name_valid_letters),
     };
 

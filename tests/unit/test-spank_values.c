@@ -8,19 +8,6 @@
 
 #include <cmocka.h>
 
-static void test_nccl_debug(void **state)
-{
-    struct pl_error err = {0};
-    const char *level = NULL;
-
-    assert_int_equal(pl_values_nccl_debug("info", &level, &err), 0);
-    assert_string_equal(level, "INFO");
-    assert_int_equal(pl_values_nccl_debug("LOUD", &level, &err), -EINVAL);
-    assert_non_null(strstr(err.text, "'LOUD'"));
-    assert_int_equal(pl_values_nccl_debug("", &level, NULL), -EINVAL);
-    assert_string_equal(level, "INFO");
-}
-
 static void test_metric_form(void **state)
 {
     struct pl_error err = {0};
@@ -112,9 +99,11 @@ static void test_conf(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_nccl_debug),     cmocka_unit_test(test_metric_form),
-        cmocka_unit_test(test_metric_hostile), cmocka_unit_test(test_metric_add_last_wins),
-        cmocka_unit_test(test_make_printable), cmocka_unit_test(test_conf),
+        cmocka_unit_test(test_metric_form),
+        cmocka_unit_test(test_metric_hostile),
+        cmocka_unit_test(test_metric_add_last_wins),
+        cmocka_unit_test(test_make_printable),
+        cmocka_unit_test(test_conf),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -155,7 +155,7 @@ static void test_set_bad(void **state)
         {"--ntasks-per-node", ""}, {"--gpus-per-node", "gpu"},
         {"--partition", ""},       {"--account", "a\nb"},
         {"--qos", "\xff"},         {"--max-parallel", "0"},
-        {"--nccl-debug", "info"},  {"--objective", "max:"},
+        {"--nccl-debug", "bogus"}, {"--objective", "max:"},
         {"--objective", "loss"},   {"--metric", "a"},
         {"--metric", "1=x"},       {"--env", "A"},
         {"--env", "A.B=1"},        {"--env", "PLUME_HUB=x"},

@@ -3,6 +3,7 @@
 #include "common/base/env.h"
 #include "common/base/fs.h"
 #include "common/base/log.h"
+#include "common/base/parse.h"
 #include "common/proto/json.h"
 #include "common/proto/messages.h"
 #include "common/run/run_folder.h"
@@ -345,6 +346,15 @@ static void on_changed(uv_async_t *changed)
     settle(changed->data);
 }
 
+/* The step may have been started without plrun's and the plugin's checks. */
+static int check_nccl_level(struct pl_error *err)
+{
+    const char *given = pl_env_text(PL_ENV_PLUME_NCCL_DEBUG), *level;
+    int r = given ? pl_parse_nccl_level(given, &level, err) : 0;
+
+    return r < 0 ? pl_error_wrap(err, r, "PLUME_NCCL_DEBUG") : 0;
+}
+
 static void start_timer(struct pl_daemon *d, uv_timer_t *timer)
 {
     uv_timer_init(d->loop, timer);
@@ -370,7 +380,9 @@ int pl_daemon_init(struct pl_daemon *d, uv_loop_t *loop, int control_fd, struct 
     if (r < 0)
         return pl_error_set(err, r, "cannot make a wake-up: %s", uv_strerror(r));
     d->changed.data = d;
-    r = load_rules(d, err);
+    r = check_nccl_level(err);
+    if (r == 0)
+        r = load_rules(d, err);
     if (r == 0)
         r = pl_daemon_listen(d, err);
     if (r < 0)

@@ -74,10 +74,12 @@ static json_t *make_world(struct pl_rank *rank)
     struct pl_daemon *d = rank->daemon;
     struct pl_msg_hub_world world = read_world(d);
     const struct pl_slurm_step *s = &d->step;
-    const char *level = pl_env(PL_ENV_PLUME_NCCL_DEBUG),
-               *interface = pl_env(PL_ENV_PLUME_NCCL_IFNAME);
+    const char *given = pl_env_text(PL_ENV_PLUME_NCCL_DEBUG), *level = NULL;
+    const char *interface = pl_env(PL_ENV_PLUME_NCCL_IFNAME);
     _cleanup_(json_decrefp) json_t *env = json_array(), *defaults = json_array();
 
+    if (given)
+        pl_parse_nccl_level(given, &level, NULL); /* pl_daemon_init() has checked it */
     add_env(env, "RANK=%u", rank->rank);
     add_env(env, "WORLD_SIZE=%u", s->ntasks);
     add_env(env, "LOCAL_RANK=%u", rank->local_rank);
