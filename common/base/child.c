@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "common/base/child.h"
 #include "common/base/fs.h"
+#include "common/base/trace.h"
 
 #include <fcntl.h>
 #include <poll.h>
@@ -208,6 +209,7 @@ static int run(const char *const *argv,
         return pl_error_errno(err, errno, "cannot fork");
     if (pid == 0)
         exec_child(&p, argv, env);
+    pl_trace("fork", argv[0], NULL, pid);
     return follow(&p, pid, argv[0], limits, ret, err);
 }
 
@@ -248,5 +250,6 @@ int pl_child_call(int (*f)(void *ctx, int fd),
         return pl_error_errno(err, errno, "cannot fork");
     if (pid == 0)
         call_child(&p, f, ctx);
+    pl_trace("fork", "call", NULL, pid);
     return follow(&p, pid, "call", (struct limits){.timeout_ms = timeout_ms}, ret, err);
 }

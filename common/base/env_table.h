@@ -21,6 +21,7 @@
     X(PLUME_KEY_FILE, PATH, NULL, PLSTAT | PLRUN | PLRUND, "file of the secret that a step's nodes share") \
     X(PLUME_LOG, TEXT, "warn", PLSUBMIT | PLSTAT | PLRUN | PLRUND | PLTRAIN, "LEVEL[:SUBSYSTEM,...] of messages") \
     X(PLUME_LOG_FORMAT, TEXT, NULL, PLSUBMIT | PLSTAT | PLRUN | PLRUND | PLTRAIN, "json: one object per message") \
+    X(PLUME_TRACE, PATH, NULL, PLSUBMIT | PLSTAT | PLRUN | PLRUND | PLTRAIN, "FILE: each process writes its messages, forks and collectives to FILE.PID") \
     X(PLUME_RUNTIME_DIR, PATH, "/tmp/plume-UID", PLRUN | PLRUND | PLUGIN, "folder of sockets, mode 0700") \
     X(PLUME_METRIC, LIST, NULL, PLRUN | PLRUND | PLUGIN, "NAME=REGEX lines: metrics in the ranks' output") \
     X(PLUME_NCCL_DEBUG, TEXT, NULL, PLRUN | PLRUND | PLUGIN, "NCCL_DEBUG of the ranks")            \

@@ -2,6 +2,7 @@
 #include "common/proto/protocol.h"
 #include "common/base/env.h"
 #include "common/base/fs.h"
+#include "common/base/trace.h"
 #include "common/proto/json.h"
 #include "common/proto/messages.h"
 #include "common/proto/rank/rank_link.h"
@@ -143,9 +144,21 @@ static int put_frame(struct pl_session *s, json_t *message)
     return r;
 }
 
+/* Types only: messages of the greeting have nonces. */
+static void trace(const struct pl_session *s, const char *event, const json_t *message)
+{
+    const char *type = pl_trace_enabled() ? pl_json_string(message, "type") : NULL;
+
+    if (type)
+        pl_trace(event, type, s->server ? "peer" : "hub", -1);
+}
+
 int pl_session_send(struct pl_session *s, json_t *message)
 {
-    return s->state == PL_SESSION_OPEN ? put_frame(s, message) : -ENOTCONN;
+    if (s->state != PL_SESSION_OPEN)
+        return -ENOTCONN;
+    trace(s, "send", message);
+    return put_frame(s, message);
 }
 
 static bool right_id(const struct pl_session *s, const struct pl_msg_banner *banner)
@@ -336,6 +349,8 @@ int pl_session_next(struct pl_session *s, json_t **ret, struct pl_error *err)
         pl_buf_consume(&s->in, len + 1);
         if (r < 0)
             s->state = PL_SESSION_DEAD;
+        if (r > 0)
+            trace(s, "receive", *ret);
         if (r != 0)
             return r;
     }

@@ -2,6 +2,7 @@
 #include "common/base/log.h"
 #include "common/base/options.h"
 #include "common/base/parse.h"
+#include "common/base/trace.h"
 #include "common/proto/json.h"
 #include "launcher/plstat/plstat.h"
 #include "launcher/plstat/plstat_json.h"
@@ -219,6 +220,7 @@ int main(int argc, char **argv)
 
     setlocale(LC_CTYPE, "");
     pl_log_init("plstat");
+    pl_trace_init("plstat");
     make_synopsis(synopsis, sizeof(synopsis));
     make_footer(footer, sizeof(footer));
     r = parse(&ps, &command, argc, argv, &done, &err);

@@ -3,6 +3,7 @@
 #include "common/base/fs.h"
 #include "common/base/log.h"
 #include "common/base/term.h"
+#include "common/base/trace.h"
 #include "launcher/plsubmit/launch.h"
 #include "launcher/plsubmit/submit.h"
 #include "launcher/plsubmit/wait.h"
@@ -199,6 +200,7 @@ int main(int argc, char **argv)
     int rest;
 
     pl_log_init("plsubmit");
+    pl_trace_init("plsubmit");
     if (pl_options_parse(&pl_spec_command, argc, argv, &spec, &rest, &done, &err) < 0)
         return print_error(&err, PL_EXIT_USAGE);
     if (done)

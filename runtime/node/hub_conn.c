@@ -2,6 +2,7 @@
 #include "runtime/node/hub_conn.h"
 #include "common/base/fs.h"
 #include "common/base/log.h"
+#include "common/base/trace.h"
 #include "common/proto/json.h"
 #include "runtime/node/net.h"
 
@@ -293,8 +294,10 @@ int pl_hub_conn_send(struct pl_hub_conn *wire, json_t *message)
 
     if (!wire || wire->closing)
         return -ENOTCONN;
-    if (is_pair(wire))
+    if (is_pair(wire)) {
+        pl_trace("send", pl_json_string(message, "type") ?: "?", "own", -1);
         return send_to_peer(wire, message);
+    }
     r = pl_session_send(&wire->session, message);
     if (r < 0)
         return r;

@@ -2,6 +2,7 @@
 #include "runtime/node/scontrol.h"
 #include "common/base/buf.h"
 #include "common/base/log.h"
+#include "common/base/trace.h"
 
 #include <signal.h>
 #include <stdbool.h>
@@ -125,6 +126,7 @@ struct pl_scontrol *pl_scontrol_run(uv_loop_t *loop,
         maybe_done(a);
         return NULL;
     }
+    pl_trace("slurm", "scontrol", args[0], a->process.pid);
     uv_read_start((uv_stream_t *)&a->out, on_alloc, on_read);
     uv_timer_start(&a->timer, on_timeout, timeout_ms, 0);
     return a;

@@ -6,6 +6,7 @@
 #include "common/base/metric_rule.h"
 #include "common/base/options.h"
 #include "common/base/parse.h"
+#include "common/base/trace.h"
 #include "runtime/node/net.h"
 #include "runtime/node/slurm_step.h"
 #include "runtime/plrun/starter.h"
@@ -273,6 +274,7 @@ int main(int argc, char **argv)
     bool done;
 
     pl_log_init("plrun");
+    pl_trace_init("plrun");
     r = pl_options_parse(&command, argc, argv, &a, &rest, &done, &err);
     if (r == 0 && done)
         return PL_EXIT_OK;

@@ -4,6 +4,7 @@
 #include "common/base/fs.h"
 #include "common/base/log.h"
 #include "common/base/parse.h"
+#include "common/base/trace.h"
 #include "common/proto/rank/minijson.h"
 #include "common/proto/rank/rank_link.h"
 #include "runtime/node/slurm_step.h"
@@ -84,6 +85,7 @@ static int start_daemon(struct starter *s, const char *plrund, struct pl_error *
         dprintf(3, "{\"type\":\"failed\",\"text\":\"cannot run plrund\"}\n");
         _exit(127);
     }
+    pl_trace("fork", "plrund", NULL, s->daemon);
     close(pair[1]);
     s->control_fd = pair[0];
     control.fd = pair[0];
@@ -233,6 +235,7 @@ static int spawn(struct starter *s, char *const *argv, const int pipes[4], bool 
         return -errno;
     if (s->child == 0)
         run_child(s, argv, pipes, capture);
+    pl_trace("fork", argv[0], NULL, s->child);
     return pl_rank_link_spawned(&s->link, s->child, NULL);
 }
 

@@ -5,6 +5,7 @@
 #include "common/base/log.h"
 #include "common/base/options.h"
 #include "common/base/parse.h"
+#include "common/base/trace.h"
 #include "common/proto/rank/rank_line.h"
 #include "runtime/plrund/daemon/daemon.h"
 #include "runtime/plrund/daemon/gpu_watch.h"
@@ -149,6 +150,7 @@ int main(int argc, char **argv)
     bool done;
 
     pl_log_init("plrund");
+    pl_trace_init("plrund");
     r = pl_options_parse(&command, argc, argv, &fds, &rest, &done, &err);
     if (r == 0 && done)
         return PL_EXIT_OK;

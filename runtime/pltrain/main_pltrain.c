@@ -3,6 +3,7 @@
 #include "common/base/env.h"
 #include "common/base/fs.h"
 #include "common/base/log.h"
+#include "common/base/trace.h"
 #include "kernels/pool/pool.h"
 #include "runtime/engine/comm/comm_gpu.h"
 #include "runtime/engine/comm/comm_mpi.h"
@@ -295,6 +296,7 @@ int main(int argc, char **argv)
     bool done;
 
     pl_log_init("pltrain");
+    pl_trace_init("pltrain");
     signal(SIGPIPE, SIG_IGN); /* a lost daemon or rank is an error code */
     if (pl_pltrain_init(&p, argc, &err) < 0)
         return complain(PL_EXIT_FAILED, &err);

@@ -3,6 +3,7 @@
 #include "common/base/buf.h"
 #include "common/base/fs.h"
 #include "common/base/time_limits.h"
+#include "common/base/trace.h"
 #include "common/proto/rank/minijson.h"
 #include "common/proto/rank/rank_link.h"
 
@@ -85,6 +86,7 @@ static int fork_rank(struct starter *s, unsigned rank, struct pl_error *err)
             return pl_error_set(err, -ECANCELED, "cannot become rank %u", rank);
         return 1;
     }
+    pl_trace("fork", "rank", NULL, pid);
     s->ranks[rank] = pid;
     s->n_alive++;
     return 0;

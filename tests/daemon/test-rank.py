@@ -72,6 +72,28 @@ def test_bad_nccl_level_refused(step):
     d.wait()
 
 
+def test_trace_shows_messages_and_no_secret(step):
+    d = step.start(PLUME_TRACE=step.path("trace"))
+    r = start_rank(step, d)
+    r.send(type="fact", key="param_hash", value="hunter2")
+    r.exited(0)
+    d.wait()
+    path = step.path(f"trace.{d.process.pid}")
+    equal(stat.S_IMODE(os.stat(path).st_mode), 0o600)
+    with open(path) as f:
+        text = f.read()
+    events = [json.loads(line) for line in text.splitlines()]
+    seen = {(e["event"], e["name"], e.get("peer")) for e in events}
+    for event in (("receive", "hello", "rank"), ("send", "world", "rank"),
+                  ("receive", "fact", "rank"), ("receive", "exited", "rank"),
+                  ("send", "join", "own")):
+        assert event in seen, (event, seen)
+    assert all(a["t"] <= b["t"] for a, b in zip(events, events[1:]))
+    equal({e["program"] for e in events}, {"plrund"})
+    for secret in (harness.KEY.hex(), "hunter2", "nonce"):
+        assert secret not in text, secret
+
+
 def test_output_copied_and_kept(step):
     d = step.start()
     r = start_rank(step, d, capture=True)

@@ -29,6 +29,18 @@ says() {
     [ "$(grep -c '^epoch ' <<<"$output")" -eq 12 ]
 }
 
+@test "a trace has each collective" {
+    local trace=$BATS_TEST_TMPDIR/trace
+    PLUME_TRACE=$trace pltrain --processes 2 --max-steps 3 mlp
+    [ "$(cat "$trace".* | grep -c '"event":"fork","name":"rank"')" -eq 2 ]
+    [ "$(grep -l '"event":"collective","name":"allreduce","peer":"shm"' "$trace".* | wc -l)" -eq 2 ]
+    # Ranks call the same collectives in the same order.
+    grep -l collective "$trace".* | while read -r file; do
+        grep -o '"event":"collective".*' "$file" | cksum
+    done >"$trace-sums"
+    [ "$(sort -u "$trace-sums" | wc -l)" -eq 1 ]
+}
+
 @test "a run can be repeated bit for bit, and the seed matters" {
     first=$(pltrain --epochs 2 --seed 3 mlp | grep hash)
     [ "$first" = "$(pltrain --epochs 2 --seed 3 mlp | grep hash)" ]

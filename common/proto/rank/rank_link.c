@@ -5,6 +5,7 @@
 #include "common/proto/rank/rank_link.h"
 #include "common/base/env.h"
 #include "common/base/fs.h"
+#include "common/base/trace.h"
 #include "common/proto/rank/minijson.h"
 
 #include <limits.h>
@@ -123,6 +124,7 @@ int pl_rank_link_hello(struct pl_rank_link *link,
         r = pl_buf_addc(&out, '\n');
     if (r < 0)
         return pl_error_set(err, r, "out of memory");
+    pl_trace_line("send", "plrund", out.data, out.len - 1);
     r = pl_send_fds(link->fd, out.data, out.len, fds, n_fds);
     return r < 0 ? pl_error_errno(err, r, "cannot greet the node daemon") : 0;
 }
@@ -136,6 +138,7 @@ int pl_rank_link_send(struct pl_rank_link *link, const char *line, struct pl_err
         return pl_error_set(err, -ENOMEM, "out of memory");
     if (strlen(text) > PL_RANK_LINE_MAX)
         return pl_error_set(err, -EMSGSIZE, "message of %zu bytes is too long", strlen(text));
+    pl_trace_line("send", "plrund", line, strlen(line));
     r = pl_send_fds(link->fd, text, strlen(text), NULL, 0);
     return r < 0 ? pl_error_errno(err, r, "cannot write to the node daemon") : 0;
 }
@@ -179,6 +182,7 @@ int pl_rank_link_offer(struct pl_rank_link *link, const char *line)
         link->dropped++;
         return 0;
     }
+    pl_trace_line("send", "plrund", line, len - 1);
     n = send(link->fd, text, len, MSG_NOSIGNAL | MSG_DONTWAIT);
     if (n < 0) {
         link->dropped++;
@@ -211,6 +215,7 @@ int pl_rank_link_recv(struct pl_rank_link *link,
             if (!line)
                 return pl_error_set(err, -ENOMEM, "out of memory");
             pl_buf_consume(&link->in, len + 1);
+            pl_trace_line("receive", "plrund", line, len);
             *ret = line;
             return 0;
         }

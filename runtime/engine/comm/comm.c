@@ -2,11 +2,17 @@
 /* The table's front, and the communicator of one. */
 #include "runtime/engine/comm/comm.h"
 #include "common/base/memory.h"
+#include "common/base/trace.h"
 
 #include <string.h>
 
 #define HALF_STAGE ((size_t)64 * 1024)     /* 16-bit numbers summed at a time */
 #define ORDERED_STAGE ((size_t)256 * 1024) /* bytes of a rank that are gathered at a time */
+
+static void trace(const struct pl_comm *comm, const char *name, size_t bytes)
+{
+    pl_trace("collective", name, comm->ops->name, (int64_t)bytes);
+}
 
 /* The bits of an allreduce over shared memory, whatever carries the numbers. */
 static int ordered_allreduce(struct pl_comm *comm,
@@ -45,6 +51,7 @@ int pl_comm_allreduce(struct pl_comm *comm,
                       double scale,
                       struct pl_error *err)
 {
+    trace(comm, "allreduce", count * pl_real_size(real));
     if (comm->ordered && !comm->ops->in_order && comm->size > 2) /* two numbers have one sum */
         return ordered_allreduce(comm, buf, count, real, scale, err);
     return comm->ops->allreduce(comm, buf, count, real, scale, err);
@@ -75,6 +82,7 @@ int pl_comm_allreduce_half(struct pl_comm *comm,
 
 int pl_comm_broadcast(struct pl_comm *comm, void *buf, size_t bytes, struct pl_error *err)
 {
+    trace(comm, "broadcast", bytes);
     return comm->ops->broadcast(comm, buf, bytes, err);
 }
 
@@ -98,11 +106,13 @@ int pl_comm_broadcast_on(
 
 int pl_comm_barrier(struct pl_comm *comm, struct pl_error *err)
 {
+    trace(comm, "barrier", 0);
     return comm->ops->barrier(comm, err);
 }
 
 int pl_comm_allgather(struct pl_comm *comm, void *buf, const size_t *offset, struct pl_error *err)
 {
+    trace(comm, "allgather", offset[comm->size]);
     return comm->ops->allgather(comm, buf, offset, err);
 }
 
@@ -128,6 +138,7 @@ void pl_comm_abort(struct pl_comm *comm, const char *text)
     if (!comm)
         return;
     snprintf(full, sizeof(full), "rank %u gave up: %s", comm->world_ranks[comm->rank], text);
+    trace(comm, "abort", 0);
     comm->ops->abort(comm, full);
     if (comm->gpu)
         comm->gpu->ops->abort(comm->gpu, full);

@@ -2,6 +2,7 @@
 /* The rank socket: accepting, and lines in. daemon_rank.c handles the messages. */
 #include "common/base/fs.h"
 #include "common/base/log.h"
+#include "common/base/trace.h"
 #include "common/proto/json.h"
 #include "common/proto/messages.h"
 #include "common/proto/rank/rank_link.h"
@@ -39,6 +40,7 @@ static void conn_line(struct pl_rank_conn *c, const char *line, size_t len)
     struct pl_error err = {0};
     int r = pl_json_parse(line, len, PL_RANK_LINE_MAX, &message, &err);
 
+    pl_trace_line("receive", "rank", line, len);
     if (r == 0 && !c->rank) {
         r = pl_rank_hello(c, message);
         if (r < 0)

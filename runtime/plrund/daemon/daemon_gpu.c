@@ -3,6 +3,7 @@
  * ranks and tells the hub. Processes of others are left out. */
 #include "common/base/fs.h"
 #include "common/base/log.h"
+#include "common/base/trace.h"
 #include "common/proto/json.h"
 #include "common/proto/messages.h"
 #include "runtime/plrund/daemon/daemon.h"
@@ -240,6 +241,7 @@ void pl_daemon_gpu_start(struct pl_daemon *d)
         pl_daemon_gpu_close(d);
         return;
     }
+    pl_trace("fork", "watch-gpus", NULL, g->process.pid);
     g->alive = true;
     uv_unref((uv_handle_t *)&g->process);
     uv_poll_start(&g->poll, UV_READABLE, on_readable);

@@ -2,6 +2,7 @@
 /* A connection of a starter or of a rank's program: lines out. */
 #include "common/base/fs.h"
 #include "common/base/log.h"
+#include "common/base/trace.h"
 #include "common/proto/json.h"
 #include "runtime/plrund/daemon/daemon.h"
 
@@ -63,6 +64,7 @@ void pl_rank_conn_send(struct pl_rank_conn *c, json_t *message)
         shutdown(c->fd, SHUT_RDWR);
         return;
     }
+    pl_trace("send", pl_json_string(message, "type") ?: "?", "rank", -1);
     pl_json_dump_line(message, &c->out);
     pl_rank_conn_flush(c);
 }
