@@ -3,7 +3,6 @@
 """Breaks the product in one place after another and looks whether the named test finds it:
 mutate.py SOURCE [NAME...]. The places are in mutations.py. Works in a copy of SOURCE, builds only what
 the test runs, and prints a line each place; exit 1 where a broken product passes its test."""
-import glob
 import json
 import os
 import shutil
@@ -31,8 +30,8 @@ class Tree:
         self.top = tempfile.mkdtemp(prefix="plume-mutate-")
         self.src = os.path.join(self.top, "plume")
         self.build = os.path.join(self.src, "build")
-        shutil.copytree(source, self.src, symlinks=True,
-                        ignore=shutil.ignore_patterns("build", "build-*", "runs", ".git"))
+        shutil.copytree(source, self.src, symlinks=True, ignore=lambda folder, names: [
+            n for n in names if folder == source and (n in (".git", "runs") or n.split("-")[0] == "build")])
         done = run("meson", "setup", "build", "-Dcuda=disabled", cwd=self.src)
         if done.returncode:
             sys.exit(f"mutate: the copy cannot be configured\n{done.stdout}{done.stderr}")
@@ -54,6 +53,10 @@ class Tree:
             files.append("tools")
         done = run("ninja", "-C", "build", *files, cwd=self.src)
         return done.stdout if done.returncode else None
+
+    def log(self):
+        with open(os.path.join(self.build, "meson-logs", "testlog.txt"), encoding="utf-8", errors="replace") as f:
+            return f.read()[-4000:]
 
     def passes(self, test):
         done = run("meson", "test", "-C", "build", "--no-rebuild", test, cwd=self.src, limit=LIMIT_S)
@@ -95,7 +98,7 @@ def main():
     wanted = [m for m in MUTATIONS if len(sys.argv) == 2 or {m["test"], m["file"]} & set(sys.argv[2:])]
     if not wanted:
         sys.exit("mutate: no place of that test or file in dev.d/mutations.py")
-    tree = Tree(sys.argv[1])
+    tree = Tree(os.path.realpath(sys.argv[1]))
     try:
         for mutation in wanted:
             home(tree, mutation)
@@ -104,8 +107,7 @@ def main():
         for test in sorted({m["test"] for m in wanted}):
             why = tree.make(test)
             if why is not None or not tree.passes(test):
-                logs = glob.glob(os.path.join(tree.build, "meson-logs", "testlog.txt"))
-                sys.exit(f"mutate: {test} fails before anything is broken\n{why or ''}{logs}")
+                sys.exit(f"mutate: {test} fails before anything is broken\n{why or tree.log()}")
         found = sum(look(tree, m) for m in wanted)
     finally:
         shutil.rmtree(tree.top, ignore_errors=True)
