@@ -32,11 +32,11 @@ MUTATIONS = [
     place("runtime/node/net.c", "while (i < size && j < i) {", "while (i < size && j + 1 < i) {", "net"),
     place("runtime/plrund/daemon/capture.c", "c->line.len >= LINE_MAX_BYTES)", "c->line.len >= 2 * LINE_MAX_BYTES)", "capture"),
     place("runtime/plrund/daemon/daemon_clean.c", "if (fstatat(proc, pid, &st, 0) < 0 || st.st_uid != geteuid() ||",
-          "if (fstatat(proc, pid, &st, 0) < 0 || st.st_uid == geteuid() ||", "daemon-rank"),
+          "if (fstatat(proc, pid, &st, 0) < 0 || st.st_uid == geteuid() ||", "spank-run.bats"),
     place("runtime/plrund/hub/decide.c", "if (a->asked_late && a->inferred)", "if (a->inferred)", "decide"),
     # plugin
     place("spank_plugin/daemon_env.c", "return strncmp(entry, \"PLUME_PARAM_\", 12) != 0 && ", "return ", "spank_daemon"),
-    place("spank_plugin/node_daemon.c", "if (syscall(SYS_setgroups, user->n_groups, user->groups) < 0 ||", "if (", "spank_daemon"),
+    place("spank_plugin/node_daemon.c", "if (syscall(SYS_setgroups, user->n_groups, user->groups) < 0 ||", "if (", "spank.bats"),
     place("spank_plugin/values.c", "if (strnlen(s, PL_VALUES_MAX + 1) <= PL_VALUES_MAX)", "if (strnlen(s, PL_VALUES_MAX + 2) <= PL_VALUES_MAX + 1)", "spank_values"),
     # kernels
     place("kernels/cpu/softmax.c", "float shift = max + logf(sum);", "float shift = logf(sum);", "softmax"),

@@ -166,6 +166,27 @@ static void test_metrics_in_pieces(void **state)
     pl_metric_rule_finish(&rules[1]);
 }
 
+/* A line without an end is searched in parts of 4096 bytes, so that it takes no more memory. */
+static void test_metrics_in_a_long_line(void **state)
+{
+    struct pl_metric_rule rule;
+    struct pl_error err = {0};
+    char filler[4097];
+
+    memset(filler, 'x', sizeof(filler) - 1);
+    filler[sizeof(filler) - 1] = '\0';
+    assert_int_equal(pl_metric_rule_init(&rule, "loss=^loss=([0-9]+)", &err), 0);
+    begin(&rule, 1);
+    put(filler);
+    put("loss=7\n");
+    pl_capture_drain(capture);
+    assert_string_equal(seen.names, "loss=7;");
+    close(PL_TAKE_FD(in));
+    uv_run(&loop, UV_RUN_DEFAULT);
+    finish();
+    pl_metric_rule_finish(&rule);
+}
+
 static void test_metric_rule_bad(void **state)
 {
     static const char *const bad[] = {
@@ -343,12 +364,13 @@ static void test_close_half_way(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_copy_and_done),   cmocka_unit_test(test_tail_last_lines),
-        cmocka_unit_test(test_tail_long_line),  cmocka_unit_test(test_metrics_in_pieces),
-        cmocka_unit_test(test_metric_rule_bad), cmocka_unit_test(test_back_pressure),
-        cmocka_unit_test(test_reader_gone),     cmocka_unit_test(test_open_file_bad),
-        cmocka_unit_test(test_real_is_a_file),  cmocka_unit_test(test_real_flags_kept),
-        cmocka_unit_test(test_drain_endless),   cmocka_unit_test(test_close_half_way),
+        cmocka_unit_test(test_copy_and_done),          cmocka_unit_test(test_tail_last_lines),
+        cmocka_unit_test(test_tail_long_line),         cmocka_unit_test(test_metrics_in_pieces),
+        cmocka_unit_test(test_metrics_in_a_long_line), cmocka_unit_test(test_metric_rule_bad),
+        cmocka_unit_test(test_back_pressure),          cmocka_unit_test(test_reader_gone),
+        cmocka_unit_test(test_open_file_bad),          cmocka_unit_test(test_real_is_a_file),
+        cmocka_unit_test(test_real_flags_kept),        cmocka_unit_test(test_drain_endless),
+        cmocka_unit_test(test_close_half_way),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

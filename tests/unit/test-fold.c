@@ -78,6 +78,17 @@ static void test_fold_ranks_ends(void **state)
     assert_groups(doc, false, (size_t[]){11, 1}, 2);
 }
 
+static void test_fold_ranks_exit_codes_differ(void **state)
+{
+    _cleanup_(json_decrefp) json_t *doc = make(24, 310);
+
+    for (size_t i = 0; i < 24; i++) {
+        set(doc, i, "state", json_string("failed"));
+        set(doc, i, "exit", json_integer(i < 12 ? 3 : 4));
+    }
+    assert_groups(doc, false, (size_t[]){12, 12}, 2);
+}
+
 static void test_fold_ranks_all(void **state)
 {
     _cleanup_(json_decrefp) json_t *doc = make(3, 1);
@@ -102,6 +113,7 @@ int main(void)
         cmocka_unit_test(test_fold_ranks_outliers_stand_alone),
         cmocka_unit_test(test_fold_ranks_large_groups_stay),
         cmocka_unit_test(test_fold_ranks_ends),
+        cmocka_unit_test(test_fold_ranks_exit_codes_differ),
         cmocka_unit_test(test_fold_ranks_all),
         cmocka_unit_test(test_fold_ranks_nothing),
     };

@@ -198,6 +198,23 @@ static void test_walk_range(void **state)
     unsetenv("PLUME_HUB_PORTS");
 }
 
+/* In a range that has them, all ports of a walk differ: a busy one costs one try. */
+static void test_walk_distinct(void **state)
+{
+    struct pl_session_id some = id;
+    uint16_t a[PL_WALK_PORTS];
+    struct pl_error err = {0};
+
+    setenv("PLUME_HUB_PORTS", "40000-40007", 1);
+    for (some.attempt = 0; some.attempt < 200; some.attempt++) {
+        assert_int_equal(pl_hub_ports_derive(secret, &some, a, &err), 0);
+        for (int i = 0; i < PL_WALK_PORTS; i++)
+            for (int k = 0; k < i; k++)
+                assert_int_not_equal(a[i], a[k]);
+    }
+    unsetenv("PLUME_HUB_PORTS");
+}
+
 static void test_split_forms(void **state)
 {
     static const struct {
@@ -233,6 +250,7 @@ int main(void)
         cmocka_unit_test(test_connect_and_names),
         cmocka_unit_test(test_walk_is_keyed),
         cmocka_unit_test(test_walk_range),
+        cmocka_unit_test(test_walk_distinct),
         cmocka_unit_test(test_split_forms),
     };
 

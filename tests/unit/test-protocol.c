@@ -253,6 +253,11 @@ static void flip_digit(struct pl_buf *wire, size_t first)
     wire->data[0] = wire->data[0] == '0' ? '1' : '0';
 }
 
+static void flip_last_digit(struct pl_buf *wire, size_t first)
+{
+    wire->data[63] = wire->data[63] == '0' ? '1' : '0';
+}
+
 static void no_digits(struct pl_buf *wire, size_t first)
 {
     pl_buf_consume(wire, 65);
@@ -271,7 +276,7 @@ static void test_next_tampered(void **state)
     } rows[] = {
         {replay_first, 1, -EACCES}, {swap_frames, 0, -EACCES}, {cut, 0, -EACCES},
         {extend, 0, -EACCES},       {flip_body, 0, -EACCES},   {flip_digit, 0, -EACCES},
-        {no_digits, 0, -EPROTO},    {drop_first, 0, -EACCES},
+        {no_digits, 0, -EPROTO},    {drop_first, 0, -EACCES},  {flip_last_digit, 0, -EACCES},
     };
 
     for (size_t i = 0; i < PL_COUNT(rows) * 2; i++) {

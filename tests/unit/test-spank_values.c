@@ -41,6 +41,8 @@ static void test_metric_hostile(void **state)
     assert_int_equal(pl_values_copy(text, &slot, &err), -E2BIG);
     assert_non_null(strstr(err.text, "longer than 16384 bytes"));
     assert_string_equal(slot, "");
+    text[PL_VALUES_MAX + 1] = '\0';
+    assert_int_equal(pl_values_copy(text, &slot, &err), -E2BIG);
     text[PL_VALUES_MAX] = '\0';
     assert_int_equal(pl_values_copy(text, &slot, &err), 0);
     assert_string_equal(slot, text);

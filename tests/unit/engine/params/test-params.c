@@ -146,6 +146,8 @@ static void test_buckets_cover_the_arena_backwards(void **state)
         for (size_t i = 0; i < r.n; i++) {
             assert_int_equal(r.buckets[i].offset + r.buckets[i].count, end);
             end = r.buckets[i].offset;
+            /* A bucket of several parameters is no larger than asked for. */
+            assert_true(r.buckets[i].n <= 1 || r.buckets[i].count * sizeof(float) <= max);
         }
         assert_int_equal(end, 0);
         /* The first parameters come last, after the first node. */
