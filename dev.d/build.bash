@@ -96,6 +96,8 @@ cmd_build() {
     elif [[ ! -f $dir/build.ninja && ${options[*]} != *-Dcuda=* ]] && ! has_nvidia; then
         options+=(-Dcuda=disabled) # minutes of a processor for nobody here
     fi
+    # ./dev test may have set it
+    [[ ${options[*]} == *-Dgpu_quick=* ]] || options+=(-Dgpu_quick=false)
     reconfigure_in "$dir" "${options[@]}"
     ninja_in "$dir"
     [[ -e $dir/plume-cuda.so ]] || say "GPUs: not built; ./dev build --cuda"

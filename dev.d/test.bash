@@ -244,6 +244,8 @@ cmd_test() {
     python_found
     # ./dev build may have left CUDA out
     (($#)) || cuda=(-Dcuda=auto)
+    # Without a GPU kernels need only compile and link; ./dev build optimises them.
+    [[ -f $PLUME_SRC/build/build.ninja ]] || has_nvidia || cuda+=(-Dgpu_quick=true)
     export PLUME_TEST_ID=test-$$
     AHEAD='' WAITING='' SECONDS=0
     trap test_end EXIT
