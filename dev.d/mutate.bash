@@ -8,6 +8,6 @@
 
 cmd_mutate() {
     [[ ${1:-} != -* ]] || die_usage "mutate takes names of tests or files, not '$1'"
-    deps_ensure
+    deps_ensure build test
     python3 "$PLUME_SRC/dev.d/mutate.py" "$PLUME_SRC" "$@"
 }

@@ -56,6 +56,7 @@ struct spank_option {
 
 void slurm_error(const char *format, ...) __attribute__((format(printf, 1, 2)));
 void slurm_info(const char *format, ...) __attribute__((format(printf, 1, 2)));
+void slurm_spank_log(const char *format, ...) __attribute__((format(printf, 1, 2)));
 spank_context_t spank_context(void);
 const char *spank_strerror(spank_err_t err);
 spank_err_t spank_option_register(spank_t spank, struct spank_option *option);
