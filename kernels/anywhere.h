@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* PL_ANYWHERE: in front of an inline function that CUDA's kernels use too. */
+/* PL_ANYWHERE marks inline functions that CUDA kernels use, too. */
 #ifndef PL_KERNELS_ANYWHERE_H
 #define PL_KERNELS_ANYWHERE_H
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Products and what goes over images: linear layers, matmul, convolution, pooling, batch norm.
- * Rules for all ops: kernels/kernels.h, which includes this. */
+/* Arguments of linear layers, matmul, and ops on images: convolution, pooling, batch norm. Rules
+ * for all ops: kernels/kernels.h, which includes this. */
 #ifndef PL_KERNELS_ARGS_LINEAR_H
 #define PL_KERNELS_ARGS_LINEAR_H
 
@@ -20,16 +20,17 @@ enum pl_activation {
     PL_ACT_SIGMOID,
 };
 
-/* Whether its backward reads the activation's input; relu's and none's read y or nothing. */
+/* True if backward reads the activation's input. Relu's reads y, and the identity's reads neither.
+ */
 static inline bool pl_activation_needs_pre(enum pl_activation act)
 {
     return act > PL_ACT_RELU;
 }
 
-/* y = act(z), z = x w^T + b. x [rows, in], w [out, in], b [out], y [rows, out].
- * Backward: dz = dy act'(z); dx (+)= dz w; dw (+)= dz^T x; db (+)= column sums of dz.
- * pre [rows, out] keeps z for backward where pl_activation_needs_pre(), else it may be NULL; y is
- * read backward by relu only. dz [rows, out] is scratch of the caller's; it may be dy. */
+/* y = act(z), z = x w^T + b. x [rows, in], w [out, in], b [out], y [rows, out]. Backward: dz = dy
+ * act'(z); dx (+)= dz w; dw (+)= dz^T x; db (+)= column sums of dz. pre [rows, out] keeps z for
+ * backward if pl_activation_needs_pre(), else it may be NULL; backward reads y only for relu. dz
+ * [rows, out] is the caller's scratch; it may be dy. */
 struct pl_linear_args {
     size_t rows, in, out;
     enum pl_activation act;
@@ -40,9 +41,9 @@ struct pl_linear_args {
 };
 
 /* For each i < batch: c_i (+)= scale op(a_i) op(b_i); op(a_i) [m, k], op(b_i) [k, n], c_i [m, n].
- * op transposes where its flag is set: a_i itself is [k, m] then, b_i [n, k]. Rows are *_row
- * elements apart, matrices *_batch (0: all use the same one, not c's). Its gradients are products
- * again: da = dc op(b)^T, db = op(a)^T dc, or their transposes. */
+ * op transposes if its flag is set: a_i itself is then [k, m], b_i [n, k]. Rows are *_row elements
+ * apart, matrices *_batch (0: all share one; not for c). The gradients are products of this kind:
+ * da = dc op(b)^T, db = op(a)^T dc, or their transposes. */
 struct pl_matmul_args {
     size_t batch, m, n, k;
     bool a_transposed, b_transposed, add;
@@ -52,35 +53,34 @@ struct pl_matmul_args {
     void *c;
 };
 
-/* Cross-correlation as in PyTorch's conv2d, one group, no dilation:
- * y[n, o, i, j] = act(b[o] + sum over c, u, v of w[o, c, u, v] x[n, c, i stride + u - pad, ...]).
- * x [batch, in, height, width], w [out, in, kernel_h, kernel_w], b [out] or NULL,
- * y [batch, out, pl_conv_size(height, ...), pl_conv_size(width, ...)], dy like y; relu or none.
- * Backward: dz = dy where act passed, else 0 (dy is not changed), and from it dx, dw, db.
- * Where there is no memory for scratch, the outputs are NaN. */
+/* Cross-correlation as in PyTorch's conv2d, one group, no dilation: y[n, o, i, j] = act(b[o] + sum
+ * over c, u, v of w[o, c, u, v] x[n, c, i stride + u - pad, ...]). x [batch, in, height, width], w
+ * [out, in, kernel_h, kernel_w], b [out] or NULL, y [batch, out, pl_conv_size(height, ...),
+ * pl_conv_size(width, ...)], dy like y; act is relu or none. Backward: dz = dy where relu passed,
+ * else 0 (dy is not changed); dx, dw, db follow from dz. If there is no memory for scratch, the
+ * outputs are NaN. */
 struct pl_conv2d_args {
     size_t batch, in, height, width, out;
     size_t kernel_h, kernel_w, stride_h, stride_w, pad_h, pad_w;
     bool relu;
     bool dx_add, dw_add, db_add;
     const void *x, *w, *b, *dy;
-    void *y; /* written forward, read backward where relu */
+    void *y; /* written forward, read backward if relu */
     void *dx, *dw, *db;
 };
 
-/* Windows along an axis; 0 where the kernel is longer than the padded axis. */
+/* Number of windows along an axis; 0 if the kernel is longer than the padded axis. */
 static inline size_t pl_conv_size(size_t size, size_t kernel, size_t stride, size_t pad)
 {
     return size + 2 * pad < kernel ? 0 : (size + 2 * pad - kernel) / stride + 1;
 }
 
-/* Pooling of each of `planes` [height, width] (batch times channels), windows as conv2d's; pad at
- * most half the kernel, and kernel_h * kernel_w <= 256, so that no window is empty.
- * max: y = the window's largest, padding left out; a NaN in it wins, else the first of equals.
- * which [planes, oh, ow] tells its tap, u * kernel_w + v. Backward: dx gets dy at that place.
- * avg: y = sum over the window / (kernel_h * kernel_w), padding counted as 0 (PyTorch's
- * count_include_pad); which is not used.
- * x, dx [planes, height, width], y, dy [planes, oh, ow]. */
+/* Pooling of each of `planes` [height, width] (batch times channels), windows as conv2d's; pad is
+ * at most half the kernel, and kernel_h * kernel_w <= 256, so that no window is empty. max: y = the
+ * window's maximum, ignoring the padding; a NaN wins, else the first of equals. which [planes, oh,
+ * ow] is its tap, u * kernel_w + v. Backward: dx gets dy at that element. avg: y = sum over the
+ * window / (kernel_h * kernel_w), padding counts as 0 (PyTorch's count_include_pad); which is not
+ * used. x, dx [planes, height, width], y, dy [planes, oh, ow]. */
 struct pl_pool2d_args {
     size_t planes, height, width;
     size_t kernel_h, kernel_w, stride_h, stride_w, pad_h, pad_w;
@@ -90,20 +90,21 @@ struct pl_pool2d_args {
     void *y, *dx;
 };
 
-/* Batch normalisation (Ioffe and Szegedy, arXiv 1502.03167) over x [batch, channels, inner], each
- * channel on its own. y = relu or identity of (x - mean) inv_std w + b, inv_std = 1 / sqrt(var +
- * eps); w, b may be NULL: 1 and 0. Training takes two halves each way, between which the caller
- * may add up the sums of several ranks; then the result is that of their whole batch.
+/* Batch normalisation (Ioffe and Szegedy, arXiv 1502.03167) over x [batch, channels, inner], per
+ * channel. y = relu or identity of (x - mean) inv_std w + b, inv_std = 1 / sqrt(var + eps); w, b
+ * may be NULL: 1 and 0. Training has two functions per direction; between them the caller may add
+ * the sums of several ranks, and the result is then that of their joint batch.
  *
- * Forward: batchnorm_sums writes sums [1 + 2 channels] = number of values a channel, sums of x,
- * sums of x^2; batchnorm_forward makes mean and inv_std [channels] from them and, where
+ * Forward: batchnorm_sums writes sums [1 + 2 channels] = number of values per channel, sums of x,
+ * sums of x^2. batchnorm_forward computes mean and inv_std [channels] from them and, if
  * running_mean is given, running = (1 - momentum) running + momentum (mean or unbiased variance),
- * as PyTorch does. In evaluation only the latter is called, and uses running_mean and running_var.
+ * as PyTorch does. In evaluation only batchnorm_forward is called, and uses running_mean and
+ * running_var.
  *
- * Backward, dz being dy where relu passed: batchnorm_back_sums writes back_sums [1 + 2 channels] =
+ * Backward, with dz = dy where relu passed: batchnorm_back_sums writes back_sums [1 + 2 channels] =
  * number of values, sums of dz, sums of dz (x - mean), and this rank's db (+)= the former, dw (+)=
- * inv_std times the latter; batchnorm_backward dx (+)= w inv_std (dz - mean of dz - (x - mean)
- * inv_std^2 mean of dz (x - mean)), in evaluation w inv_std dz. */
+ * inv_std times the latter. batchnorm_backward writes dx (+)= w inv_std (dz - mean of dz - (x -
+ * mean) inv_std^2 mean of dz (x - mean)), in evaluation w inv_std dz. */
 struct pl_batchnorm_args {
     size_t batch, channels, inner;
     double eps, momentum;

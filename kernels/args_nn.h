@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Element by element, by row, and copies: activations, norms, losses, attention.
+/* Arguments of elementwise ops, ops on rows, and copies: activations, norms, losses, attention.
  * Rules for all ops: kernels/kernels.h, which includes this. */
 #ifndef PL_KERNELS_ARGS_NN_H
 #define PL_KERNELS_ARGS_NN_H
@@ -27,13 +27,12 @@ struct pl_relu_args {
     void *y, *dx;
 };
 
-/* Mean over rows of -log softmax(logits)[label], computed with the row's maximum taken out.
- * logits, probs [rows, classes], labels [rows] in [0, classes), loss [1], dloss [1].
- * Backward: dlogits (+)= dloss (probs - onehot) / rows. A label out of range gives a NaN loss.
- * probs may be NULL in both: backward then makes them again, from the logits and max_sum [rows, 2],
- * each row's largest logit and its sum of exponentials; where that is NULL, too, from the logits
- * alone.
- * wide: a 16-bit table's loss and dloss are f32, not of its type; other tables do not look. */
+/* Mean over rows of -log softmax(logits)[label], computed with the row's maximum subtracted.
+ * logits, probs [rows, classes], labels [rows] in [0, classes), loss [1], dloss [1]. Backward:
+ * dlogits (+)= dloss (probs - onehot) / rows. A label out of range gives a NaN loss. probs may be
+ * NULL in both; backward then recomputes them from the logits and max_sum [rows, 2] (each row's
+ * maximum and its sum of exponentials), or, if max_sum is NULL too, from the logits alone. wide: a
+ * 16-bit table's loss and dloss are f32, not of its type; other tables ignore it. */
 struct pl_cross_entropy_args {
     size_t rows, classes;
     bool dx_add, wide;
@@ -43,8 +42,8 @@ struct pl_cross_entropy_args {
     void *loss, *dlogits;
 };
 
-/* count [1] = rows whose largest logit (the first of equals) is the label's. Exact.
- * wide: a 16-bit table's count is f32, not of its type; other tables do not look. */
+/* count [1] = number of rows whose largest logit (the first of equals) is the label's. Exact. wide:
+ * a 16-bit table's count is f32, not of its type; other tables ignore it. */
 struct pl_correct_args {
     size_t rows, classes;
     bool wide;
@@ -53,10 +52,10 @@ struct pl_correct_args {
     void *count;
 };
 
-/* n numbers between a 16-bit type and the table's real type: widen writes `wide`, narrow `half`.
- * widen is exact; narrow rounds to the nearest, ties to even, and keeps infinities and NaNs (any of
- * them). With `add` what is there is added before, and the sum rounded once; narrow's is in f32.
- * Exact. */
+/* Converts n numbers between a 16-bit type and the table's real type: widen writes `wide`, narrow
+ * `half`. widen is exact; narrow rounds to nearest, ties to even, and keeps infinities and NaNs (as
+ * some NaN). With `add` the old value is added first, and the sum is rounded once; narrow's is in
+ * f32. Exact. */
 struct pl_half_args {
     size_t n;
     enum pl_half type;
@@ -65,7 +64,7 @@ struct pl_half_args {
     void *wide;
 };
 
-/* y = act(x), element by element; n elements. Backward: dx (+)= dy act'(x). */
+/* y = act(x), elementwise; n elements. Backward: dx (+)= dy act'(x). */
 struct pl_unary_args {
     size_t n;
     enum pl_activation act;
@@ -91,8 +90,8 @@ struct pl_binary_args {
     void *y, *da, *db;
 };
 
-/* y = scale x + shift; n elements. dst (+)= scale x + shift where `add`. Its gradient is itself. y
- * may be x. */
+/* y = scale x + shift; n elements. dst (+)= scale x + shift with `add`. The op is its own gradient.
+ * y may be x. */
 struct pl_affine_args {
     size_t n;
     double scale, shift;
@@ -141,7 +140,7 @@ struct pl_mse_args {
 };
 
 /* y [rows, dim] = table [vocab, dim] at ids [rows]; an id out of range gives NaNs. Backward: dtable
- * (+)= the sums of dy by id, in the order of the rows; those out of range are left out. */
+ * (+)= the sums of dy by id, in the order of the rows; ids out of range are skipped. */
 struct pl_embedding_args {
     size_t rows, vocab, dim;
     bool dtable_add;
@@ -150,7 +149,7 @@ struct pl_embedding_args {
     void *y, *dtable;
 };
 
-/* dst (+)= src / (1 - p) where kept, else 0; element i is dropped with probability p, by number
+/* dst (+)= src / (1 - p) if kept, else 0. Element i is dropped with probability p, by number
  * `counter + i / 4`, lane i % 4, of Philox4x32-10 with this key (Salmon et al., SC11). Forward and
  * backward are the same. */
 struct pl_dropout_args {
@@ -160,11 +159,11 @@ struct pl_dropout_args {
     bool add;
     const void *src;
     void *dst;
-    const uint64_t *draw; /* where not NULL: counter[1] is what stands here when the op runs */
+    const uint64_t *draw; /* if not NULL: replaces counter[1] by the value here when the op runs */
 };
 
 /* y = x / max(|x|, eps) over the last dimension of x [rows, n]; norm [rows] = |x| is written
- * forward and read backward. dx (+)= (dy - y sum(y dy)) / |x|, or dy / eps where |x| <= eps. */
+ * forward and read backward. dx (+)= (dy - y sum(y dy)) / |x|, or dy / eps if |x| <= eps. */
 struct pl_normalize_args {
     size_t rows, n;
     double eps;
@@ -174,14 +173,15 @@ struct pl_normalize_args {
 };
 
 /* Attention (Vaswani et al., arXiv 1706.03762): for each batch and head, y = softmax(scale q k^T) v
- * over the keys, or over those at the query's own time and before where causal (time == keys then).
+ * over the keys; if causal, over the keys at the query's own time and before (time == keys then).
  * q, y, dy, dq are [batch, time, heads, dim], k, v, dk, dv [batch, keys, heads, dim], each with its
- * own strides and its last dimension dense: one array [batch, time, 3, heads, dim] may hold all
- * three. lse [batch, heads, time], dense: the logarithm of each row's sum of exponentials, from
- * which backward makes the probabilities again (Dao et al., arXiv 2205.14135), so that no
- * time x keys matrix is kept; it wants forward's y and lse. Without keys y is 0, lse -INFINITY.
- * Not finite: a NaN in q, k or v makes NaNs of every y that sees it, and touches no other head; of
- * that head nothing else is promised. So it is with infinities and with scores that overflow. */
+ * own strides and a dense last dimension: one array [batch, time, 3, heads, dim] may hold q, k and
+ * v. lse [batch, heads, time], dense: the logarithm of each row's sum of exponentials, from which
+ * backward recomputes the probabilities (Dao et al., arXiv 2205.14135), so that no time x keys
+ * matrix is kept; backward needs forward's y and lse. Without keys y is 0 and lse -INFINITY.
+ * Numbers that are not finite: a NaN in q, k or v makes NaNs of every y that sees it, and does not
+ * affect other heads; nothing else is defined for that head. The same holds for infinities and for
+ * scores that overflow. */
 struct pl_attention_strides {
     size_t batch, time, head; /* in elements */
 };
@@ -197,14 +197,14 @@ struct pl_attention_args {
 };
 
 /* dst = src, or dst += src, element by element over an index space of `rank` dimensions, each side
- * with strides of its own (in elements): views made dense, gradients of views, cat. Elements have
- * 1, 2, 4 or 8 bytes; with `add` they are of the table's real type. No element of dst is reached
- * twice, and src and dst do not overlap. Exact. */
+ * with its own strides (in elements): for dense copies of views, gradients of views, cat. Elements
+ * have 1, 2, 4 or 8 bytes; with `add` they are of the table's real type. No element of dst is
+ * reached twice, and src and dst do not overlap. Exact. */
 #define PL_COPY_RANK 8
 struct pl_copy_args {
     size_t rank, shape[PL_COPY_RANK];
     size_t src_stride[PL_COPY_RANK], dst_stride[PL_COPY_RANK];
-    size_t bytes; /* of an element */
+    size_t bytes; /* per element */
     bool add;
     const void *src;
     void *dst;

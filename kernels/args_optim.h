@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* What is done to parameters and gradients once a step. All of it is exact: the same bits on every
- * machine, backend and number of threads. Rules for all ops: kernels/kernels.h, which includes
- * this. */
+/* Arguments of ops on parameters and gradients, once per step. All are exact: the same bits on
+ * every machine, backend and number of threads. Rules for all ops: kernels/kernels.h, which
+ * includes this. */
 #ifndef PL_KERNELS_ARGS_OPTIM_H
 #define PL_KERNELS_ARGS_OPTIM_H
 
@@ -11,10 +11,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* What the updates share. n elements. The gradient that counts is grad * factor, then cut to
- * [-clip, clip] (INFINITY = not cut); grad itself stays. With half != PL_HALF_NONE (f32 tables
- * only) the new parameter is also written, rounded, to copy, and where `rounded` is set param
- * itself becomes that rounded number: copy is then the parameter, and param its image in f32. */
+/* Common arguments of the updates. n elements. The effective gradient is grad * factor, clamped to
+ * [-clip, clip] (INFINITY = not clamped); grad itself is not changed. With half != PL_HALF_NONE
+ * (f32 tables only) the new parameter is also written, rounded, to copy; with `rounded` param
+ * itself becomes that rounded number: then copy is the parameter, and param its image in f32. */
 struct pl_update {
     size_t n;
     double factor, clip;
@@ -25,9 +25,9 @@ struct pl_update {
     uint16_t *copy;
 };
 
-/* One step of stochastic gradient descent with momentum as torch.optim.SGD (dampening 0):
- * g = grad + weight_decay p; m = momentum m + g; g = nesterov ? g + momentum m : m;
- * p = p - lr g. velocity is m; where it is NULL the momentum counts as 0. */
+/* One step of stochastic gradient descent with momentum as torch.optim.SGD (dampening 0): g = grad
+ * + weight_decay p; m = momentum m + g; g = nesterov ? g + momentum m : m; p = p - lr g. velocity
+ * is m; if it is NULL the momentum counts as 0. */
 struct pl_sgd_args {
     struct pl_update update;
     double lr, momentum, weight_decay;
@@ -35,12 +35,11 @@ struct pl_sgd_args {
     void *velocity;
 };
 
-/* Step number `step` (from 1) of Adam (Kingma and Ba 2015, arXiv 1412.6980) or, where decoupled,
+/* Step number `step` (from 1) of Adam (Kingma and Ba 2015, arXiv 1412.6980) or, with `decoupled`,
  * AdamW (Loshchilov and Hutter 2019, arXiv 1711.05101), with the operations and their order of
- * torch.optim.Adam(foreach=False):
- * decoupled: p = p (1 - lr weight_decay), else g = grad + weight_decay p;
- * m = lerp(m, g, 1 - beta1); v = beta2 v + (1 - beta2) g g;
- * p = p - lr / (1 - beta1^step) m / (sqrt(v) / sqrt(1 - beta2^step) + eps). */
+ * torch.optim.Adam(foreach=False): decoupled: p = p (1 - lr weight_decay), else g = grad +
+ * weight_decay p; m = lerp(m, g, 1 - beta1); v = beta2 v + (1 - beta2) g g; p = p - lr / (1 -
+ * beta1^step) m / (sqrt(v) / sqrt(1 - beta2^step) + eps). */
 struct pl_adam_args {
     struct pl_update update;
     double lr, beta1, beta2, eps, weight_decay;
@@ -49,9 +48,9 @@ struct pl_adam_args {
     void *m, *v;
 };
 
-/* grad = grad * scale, and of the result: the sum of its squares, in f64, and whether all are
- * finite. The sum's order: chunks of pl_grad_stats_chunk(n) elements; in each, element i adds to
- * lane i % 16; lanes are added 8 + 8, 4 + 4, 2 + 2, 1 + 1; chunks in order. */
+/* grad = grad * scale; then the sum of its squares in f64, and a flag: all are finite. Order of the
+ * sum: chunks of pl_grad_stats_chunk(n) elements; in a chunk, element i adds to lane i % 16; lanes
+ * are added 8 + 8, 4 + 4, 2 + 2, 1 + 1; chunks in order. */
 struct pl_grad_stats_args {
     size_t n;
     double scale;

@@ -37,7 +37,7 @@ PL_ANYWHERE static inline float pl_f32_of_bf16(uint16_t h)
     return pl_f32_of_bits((uint32_t)h << 16);
 }
 
-/* A NaN stays one (quiet). */
+/* A NaN stays a (quiet) NaN. */
 PL_ANYWHERE static inline uint16_t pl_bf16_of_f32(float x)
 {
     uint32_t bits = pl_f32_bits(x), round = 0x7fff + (bits >> 16 & 1);
@@ -46,8 +46,8 @@ PL_ANYWHERE static inline uint16_t pl_bf16_of_f32(float x)
     return (uint16_t)((((bits + round) >> 16) & ~nan) | (((bits >> 16) | 0x40) & nan));
 }
 
-/* Normal and denormal numbers are scaled by 2^112, which is exact; the exponent of infinities and
- * NaNs is filled up. */
+/* Normal and denormal numbers are scaled by 2^112, which is exact; infinities and NaNs get the
+ * largest exponent. */
 PL_ANYWHERE static inline float pl_f32_of_f16(uint16_t h)
 {
     uint32_t sign = (uint32_t)(h & 0x8000) << 16, rest = h & 0x7fffu;
@@ -57,8 +57,8 @@ PL_ANYWHERE static inline float pl_f32_of_f16(uint16_t h)
     return pl_f32_of_bits(pl_f32_bits(magnitude) | special | sign);
 }
 
-/* Magnitudes from 65520 on become infinite. Denormal results are rounded by adding a number whose
- * last place is theirs. */
+/* Magnitudes from 65520 on become infinite. A denormal result is rounded by adding a number whose
+ * last place is the result's. */
 PL_ANYWHERE static inline uint16_t pl_f16_of_f32(float x)
 {
     uint32_t bits = pl_f32_bits(x), sign = bits >> 16 & 0x8000, a = bits & 0x7fffffff;

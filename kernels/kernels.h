@@ -1,16 +1,15 @@
 /* SPDX-License-Identifier: MIT */
-/* The op table: what a backend must be able to compute, and the backends there are.
+/* The op table: the functions of a backend, and the list of backends.
  *
  * A new op is one struct of arguments and one line in the list of its family's header (args_*.h),
  * kernels/ref/<op>.c (the truth: plain loops that one can check by eye), kernels/cpu/<op>.c, a line
  * for each in meson.build, and tests/kernels/<op>.c.
  *
- * Rules for all ops: arrays are dense, row-major and of the table's real type where they are void
- * pointers (statistics: pl_real_of_stats()); a gradient is added to where its *_add flag is set,
- * else written, and is not wanted where it is NULL; outputs never overlap inputs unless the struct
- * says so; no op allocates on the heap beyond a scratch buffer kept per thread, locks or fails.
- * Thread safe. Ops marked "exact" give the same bits on every machine and backend, since ranks rely
- * on it. */
+ * Rules for all ops: arrays that are void pointers are dense, row-major and of the table's real
+ * type (statistics: pl_real_of_stats()). A gradient is added to if its *_add flag is set, else
+ * written, and is not wanted if it is NULL. Outputs never overlap inputs unless the struct says so.
+ * No op locks, fails, or allocates on the heap except for a scratch buffer per thread. Thread safe.
+ * Ops marked "exact" give the same bits on every machine and backend; ranks rely on it. */
 #ifndef PL_KERNELS_KERNELS_H
 #define PL_KERNELS_KERNELS_H
 
@@ -22,7 +21,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* The 16-bit types are of devices that store them and calculate in f32 (kernels/cuda/cuda.h). */
+/* The 16-bit types exist on devices that store them and compute in f32 (kernels/cuda/cuda.h). */
 enum pl_real {
     PL_REAL_F32,
     PL_REAL_F64,
@@ -44,14 +43,14 @@ struct pl_kernels {
 /* The truth, in f32 or f64; NULL for the 16-bit types. */
 const struct pl_kernels *pl_kernels_ref(enum pl_real real);
 
-/* The vectorised loops for f32, built for several x86-64 levels; level 0 runs everywhere. NULL
- * where this machine cannot run the level, or there is none of that number. */
+/* The vectorised loops for f32, built for several x86-64 levels; level 0 runs everywhere. NULL if
+ * this machine cannot run the level, or it does not exist. */
 const struct pl_kernels *pl_kernels_cpu(unsigned level);
 
 /* The best table for this machine's CPU and type. Never NULL for f32 and f64. */
 const struct pl_kernels *pl_kernels_best(enum pl_real real);
 
-/* The type of what an op keeps of a row or channel from forward to backward (mean, rstd, inv_std,
+/* The type of a row's or channel's statistics, kept from forward to backward (mean, rstd, inv_std,
  * norm, lse), and of batch norm's running_mean and running_var: f32 in the 16-bit tables. */
 static inline enum pl_real pl_real_of_stats(enum pl_real real)
 {
@@ -72,8 +71,8 @@ static inline size_t pl_real_size(enum pl_real real)
     }
 }
 
-/* Threads that this process may use: the smallest of its affinity mask, its cgroup's CPU quota
- * (rounded up) and $OMP_NUM_THREADS; at least 1. */
+/* The number of threads that this process may use: the smallest of its affinity mask, its cgroup's
+ * CPU quota (rounded up) and $OMP_NUM_THREADS; at least 1. */
 unsigned pl_threads_available(void);
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Philox4x32-10, a counter-based generator: number after number from a key and a counter without
- * state (Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC11). */
+/* Philox4x32-10, a counter-based generator: numbers from a key and a counter, without state
+ * (Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC11). */
 #ifndef PL_KERNELS_PHILOX_H
 #define PL_KERNELS_PHILOX_H
 
@@ -30,7 +30,7 @@ PL_ANYWHERE static inline void pl_philox(uint64_t key, uint64_t low, uint64_t hi
     ret[3] = c3;
 }
 
-/* Numbers below this are dropped: p of all, p in [0, 1). */
+/* The threshold below which a number means dropped: p of all numbers, p in [0, 1). */
 static inline uint32_t pl_dropout_limit(double p)
 {
     return (uint32_t)(p * 4294967296.0);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* What the author of a Plume module includes. A module is a shared object with one exported
- * function, plume_module_entry(), that returns a table of hooks; `pltrain MODULE` loads it and
- * trains it. It links nothing: what it calls comes through the table in struct plume_context.
+/* The interface of Plume modules: their authors include this header. A module is a shared object
+ * with one exported function, plume_module_entry(), that returns a table of hooks; `pltrain MODULE`
+ * loads and trains it. A module links nothing of Plume: it calls the engine through struct
+ * plume_context.
  *
  *     static int training_step(struct plume_context *pl, const struct plume_batch *batch,
  *                              plume_tensor **ret_loss)
@@ -15,23 +16,25 @@
  *
  * Build: cc -shared -fPIC $(pkg-config --cflags plume-module) -o net.so net.c
  *
- * Errors. Hooks return 0 or a negative errno; a hook that fails may say why by plume_fail() (or let
- * a function of this header have said it). Functions that make a tensor return NULL after a failure
- * and accept NULL as an input, so that a chain of them needs one check at its end, or none: the
- * engine sees the failure when the hook returns.
+ * Errors. Hooks return 0 or a negative errno; a failing hook may give the reason by plume_fail(),
+ * unless a function of this header has failed and given it. Functions that make a tensor return
+ * NULL after a failure and accept NULL as an input, so a chain of them needs one check at its end,
+ * or none: the engine finds the failure when the hook returns.
  *
- * Ownership. Tensors, arrays and strings that the engine hands out belong to the engine; they live
- * as long as the context, but results of ops only until the hook returns. Nothing is freed by the
- * module. Hooks are called from one thread. Several ranks run the same hooks at the same time in
- * several processes. All declare the same parameters and buffers in the same order, else training
- * does not begin. A step may take another branch from batch to batch and from rank to rank (but for
- * batch norm with --sync-batchnorm): a rank that does not use a parameter counts with a gradient of
- * zero, and a parameter that no rank uses has none: its optimizer leaves it alone in that step.
- * After training all ranks have the same parameters, to the bit, or the run fails.
+ * Ownership. Tensors, arrays and strings from the engine belong to the engine. They are valid as
+ * long as the context, but results of ops only until the hook returns. The module frees nothing.
  *
- * Versions. Structs that cross the border start with their size; members are only ever appended,
- * and one that the other side does not know is NULL or 0 for it. PLUME_MODULE_ABI changes when that
- * promise cannot be kept. */
+ * Threads and ranks. One thread calls the hooks. Several ranks run the same hooks at the same time
+ * in several processes. All must declare the same parameters and buffers in the same order, else
+ * training does not start. A step may take different branches for different batches and ranks,
+ * except around batch norm with --sync-batchnorm. A rank that does not use a parameter counts with
+ * a gradient of zero. A parameter that no rank uses has no gradient, and its optimizer does not
+ * change it in that step. After training all ranks must have the same parameters, to the bit, or
+ * the run fails.
+ *
+ * Versions. Structs that cross the interface begin with their size. New members are appended; a
+ * member that the other side does not know is NULL or 0. PLUME_MODULE_ABI changes if that is not
+ * possible. */
 #ifndef PL_MODULE_H
 #define PL_MODULE_H
 
@@ -48,7 +51,7 @@ extern "C" {
 
 #define PLUME_MODULE_ABI 1
 
-/* The ops, by number: only ever appended to. The functions that make them are in plume/ops.h. */
+/* The ops, by number: new ones are appended. plume/ops.h has their functions. */
 enum plume_op {
     PLUME_OP_NONE = 0,
     PLUME_OP_LINEAR,
@@ -76,30 +79,30 @@ enum plume_op {
     PLUME_OP_ARANGE,
 };
 
-/* Numbers of an op; which is which, the op's function knows. */
+/* An op's numbers; the op's function defines their meaning. */
 struct plume_op_args {
     int64_t i[8];
     double f[2];
 };
 
-/* How a parameter starts. */
+/* Initial values of a parameter. */
 enum plume_init {
     PLUME_INIT_ZERO = 0,
     PLUME_INIT_ONE = 1,
-    /* Uniform in +-1/sqrt(fan_in), fan_in = the product of all dimensions but the first, or
-     * for a vector its own length: the default of PyTorch's linear layer for weights. */
+    /* Uniform in +-1/sqrt(fan_in), fan_in = the product of all dimensions but the first, or a
+     * vector's own length: the default of PyTorch's linear layer for weights. */
     PLUME_INIT_FAN_IN = 2,
     /* Normal with variance 2/fan_in (He et al. 2015, arXiv 1502.01852), for relu. */
     PLUME_INIT_HE = 3,
 };
 
-/* A hyper-parameter, set by `--hparam NAME=VALUE`. The engine itself knows lr, momentum,
- * weight_decay, batch_size, epochs; a module that lists one of these changes its default. */
+/* A hyper-parameter, set by `--hparam NAME=VALUE`. The engine defines lr, momentum, weight_decay,
+ * batch_size, epochs; a module that lists one of these changes its default. */
 struct plume_hparam {
     const char *name;  /* [A-Za-z_][A-Za-z0-9_.-]*; NULL ends the table */
     const char *value; /* default */
-    double min, max;   /* limits, both allowed */
-    int integer;       /* not 0: whole numbers only */
+    double min, max;   /* limits, both inclusive */
+    int integer;       /* not 0: integers only */
     const char *help;  /* a few words, for `pltrain --list-hparams` */
 };
 
@@ -109,55 +112,54 @@ struct plume_module {
     const char *name;
     const char *summary;                /* one sentence; may be NULL */
     const struct plume_hparam *hparams; /* may be NULL */
-    const char *objective;              /* what a sweep ranks trials by, "max:NAME" or "min:NAME"
-                                           of a logged value, e.g. "max:test_acc"; NULL = none */
-    size_t state_size;                  /* bytes of pl->state, zeroed before configure */
+    const char *objective; /* how a sweep ranks trials: "max:NAME" or "min:NAME" of a logged value,
+                              e.g. "max:test_acc"; NULL = none */
+    size_t state_size;     /* bytes of pl->state, zeroed before configure */
 
-    /* Declares the parameters by plume_param(). Needed. */
+    /* Declares the parameters by plume_param(). Required. */
     int (*configure)(struct plume_context *pl);
 
-    /* Names the data of a stage. Needed for PLUME_TRAIN; leaving n_fields 0 for another stage
-     * skips it. */
+    /* Sets the data of a stage. Required for PLUME_TRAIN; n_fields 0 for another stage skips it. */
     int (*data)(struct plume_context *pl, enum plume_stage stage, struct plume_data *ret);
 
     /* Computes the loss of a batch by ops: a tensor of one element, the mean over the batch, so
-     * that the mean over ranks is that of the whole batch. Needed. May not read tensors' values:
-     * it runs once without any (with a full batch's shapes), to learn the tape. Leaving *ret_loss
-     * NULL, later than this first time, skips the batch: it counts like any other, but has no
-     * gradients, on this rank or (then nothing is updated) on all. */
+     * that the mean over ranks is that of the whole batch. Required. It cannot read tensors'
+     * values: its first call traces the ops without data (with a full batch's shapes). If a later
+     * call leaves *ret_loss NULL, the batch is skipped: it counts like any other, but has no
+     * gradients on this rank; if all ranks skip it, nothing is updated. */
     int (*training_step)(struct plume_context *pl,
                          const struct plume_batch *batch,
                          plume_tensor **ret_loss);
 
-    /* Logs what is worth knowing of a batch by plume_log(). Gradients are not recorded. The
-     * engine puts "val_" or "test_" before each name. NULL validation_step: no validation. NULL
-     * test_step: validation_step is used. */
+    /* Logs values of a batch by plume_log(). Gradients are not recorded. The engine puts "val_" or
+     * "test_" before each name. NULL validation_step: no validation. NULL test_step:
+     * validation_step is used. */
     int (*validation_step)(struct plume_context *pl, const struct plume_batch *batch);
     int (*test_step)(struct plume_context *pl, const struct plume_batch *batch);
 
-    /* Changes the optimizer's options; they come filled from the hyper-parameters. NULL: they
-     * stay: stochastic gradient descent with momentum and weight decay over all parameters. More
-     * optimizers come from plume_add_optimizer(). */
+    /* Changes the optimizer's options, which are preset from the hyper-parameters. NULL: stochastic
+     * gradient descent with momentum and weight decay over all parameters. plume_add_optimizer()
+     * adds more optimizers. */
     int (*configure_optimizers)(struct plume_context *pl, struct plume_optimizer *ret);
 
-    /* All that follow may be NULL. */
+    /* All of the following may be NULL. */
 
-    /* After training_step, under every strategy, where the module has it: makes the loss from what
-     * the step gave by plume_output() and as its own loss (named "loss"; a step may leave it NULL
-     * then). Part of the tape: gradients go back through it into all parts. */
+    /* Called after training_step with every strategy: computes the loss from the step's outputs,
+     * given by plume_output() and as the step's own loss (named "loss"; the step may leave it NULL
+     * then). It is part of the tape: gradients flow back through it into all parts. */
     int (*training_step_end)(struct plume_context *pl,
                              const struct plume_outputs *outputs,
                              plume_tensor **ret_loss);
     /* The same after validation_step and test_step; may log. NULL test_step_end:
-     * validation_step_end is used where validation_step is used for the test. */
+     * validation_step_end, if validation_step is used for the test. */
     int (*validation_step_end)(struct plume_context *pl, const struct plume_outputs *outputs);
     int (*test_step_end)(struct plume_context *pl, const struct plume_outputs *outputs);
 
-    /* Changes how gradients are reduced. Only called where there are ranks to reduce over. */
+    /* Changes the reduction of gradients. Only called with more than one rank. */
     int (*configure_ddp)(struct plume_context *pl, struct plume_ddp *ret);
 
-    /* Names the ranks' meeting place; called before there is a context, where there is more than
-     * one rank. */
+    /* Sets the ranks' rendezvous. Only called with more than one rank, before the context exists.
+     */
     int (*init_ddp_connection)(struct plume_connection *ret);
 
     /* Called on all ranks at these points, in this order:
@@ -172,8 +174,8 @@ struct plume_module {
      *     on_fit_end
      *     on_test_start, (test_step ...), on_test_end
      *
-     * Ops may not be called in them, collectives may. The engine's step and epoch are in
-     * struct plume_context. */
+     * They may call collectives, but no ops. struct plume_context has the engine's step and epoch.
+     */
     int (*on_fit_start)(struct plume_context *pl);
     int (*on_fit_end)(struct plume_context *pl);
     int (*on_train_epoch_start)(struct plume_context *pl);
@@ -187,27 +189,26 @@ struct plume_module {
     int (*on_test_start)(struct plume_context *pl);
     int (*on_test_end)(struct plume_context *pl);
 
-    /* What of the module's own goes into a checkpoint, by plume_save(), and comes back from one, by
-     * plume_load(), before training begins. Saving is called on rank 0 only. */
+    /* Saves the module's own data in a checkpoint, by plume_save(), and loads it, by plume_load(),
+     * before training begins. Saving is called on rank 0 only. */
     int (*on_save_checkpoint)(struct plume_context *pl);
     int (*on_load_checkpoint)(struct plume_context *pl);
 
-    /* Not 0: each optimizer has a loss of its own, as the two of a generative adversarial network.
-     * For every batch training_step (and training_step_end) is called once for each optimizer, in
-     * their order; pl->optimizer says for which. Only that optimizer's parameters want gradients
-     * then, which pass through the others as through constants; they are reduced, and the optimizer
-     * makes its step, before the next one's turn, with on_after_backward and
-     * on_before_optimizer_step in between. A step of a group of accumulated batches, of limits and
-     * of schedules is one of all optimizers. Reported as loss is that of optimizer 0, "loss_1" is
-     * that of 1, and so on. */
+    /* Not 0: each optimizer has a loss of its own, such as the two of a generative adversarial
+     * network. For every batch training_step (and training_step_end) is called once per optimizer,
+     * in order; pl->optimizer is its index. Only that optimizer's parameters want gradients then;
+     * other parameters count as constants. The gradients are reduced and the optimizer makes its
+     * step before the next one's turn, with on_after_backward and on_before_optimizer_step in
+     * between. A step, for accumulated batches, limits and schedules, is one step of all
+     * optimizers. "loss" is the loss of optimizer 0, "loss_1" that of 1, and so on. */
     int step_per_optimizer;
 
     /* Called before configure, on the first rank of each node only; the others wait for it. For
-     * what must be done once where files are: unpacking, converting. NULL: nothing. */
+     * work on files that is done once per node: unpacking, converting. NULL: nothing. */
     int (*prepare_data)(struct plume_context *pl);
 };
 
-/* The one symbol of a module. */
+/* The only symbol of a module. */
 #if defined(__GNUC__)
 #define PLUME_EXPORT __attribute__((visibility("default")))
 #else
@@ -216,7 +217,7 @@ struct plume_module {
 PLUME_EXPORT const struct plume_module *plume_module_entry(void);
 #define PLUME_MODULE_ENTRY "plume_module_entry"
 
-/* What the engine offers; use the functions below and those of plume/ops.h. */
+/* The engine's functions; use them through the functions below and those of plume/ops.h. */
 struct plume_api {
     size_t struct_size;
     plume_tensor *(*param)(struct plume_context *pl,
@@ -252,18 +253,18 @@ struct plume_api {
     size_t (*vocabulary)(const plume_array *array, const unsigned char **ret_bytes);
 };
 
-/* Handed to every hook. */
+/* The argument of every hook. */
 struct plume_context {
     size_t struct_size;
     const struct plume_api *api;
     void *state; /* the module's, state_size bytes */
     unsigned rank, world_size;
-    uint64_t step, epoch; /* optimizer steps made, epochs that are over */
-    unsigned optimizer;   /* whose turn it is, with step_per_optimizer; 0 else */
+    uint64_t step, epoch; /* completed optimizer steps and epochs */
+    unsigned optimizer;   /* index of the optimizer, with step_per_optimizer; else 0 */
 };
 
-/* Declares a parameter of the engine's real type, shape[0..rank-1]. Only in configure, and on all
- * ranks alike. Names are unique and kept with the model. NULL after a failure. */
+/* Declares a parameter of the engine's real type, shape[0..rank-1]. Only in configure, and the same
+ * on all ranks. Names are unique and are saved with the model. NULL after a failure. */
 static inline plume_tensor *plume_param(struct plume_context *pl,
                                         const char *name,
                                         enum plume_init init,
@@ -274,30 +275,30 @@ static inline plume_tensor *plume_param(struct plume_context *pl,
 }
 
 /* Maps a .npy file (NumPy's format 1.0 to 3.0, C order, b1, u1, u2, i4, i8, f4 or f8,
- * little-endian). A relative path is looked for in $PLUME_DATA_DIR, then in Plume's own data
- * folder. NULL after a failure. */
+ * little-endian). A relative path is searched in $PLUME_DATA_DIR, then in Plume's own data folder.
+ * NULL after a failure. */
 static inline const plume_array *plume_open_npy(struct plume_context *pl, const char *path)
 {
     return pl->api->open_npy(pl, path);
 }
 
-/* Opens a data file, or makes one up, as the source says. NULL after a failure. */
+/* Opens a data file, or synthetic data. NULL after a failure. */
 static inline const plume_array *plume_open(struct plume_context *pl,
                                             const struct plume_source *source)
 {
     return pl->api->open_source(pl, source, sizeof(*source));
 }
 
-/* The number of dimensions of an array; ret_shape (may be NULL) has room for PLUME_RANK_MAX. 0
- * where the array is NULL. */
+/* The number of dimensions of an array; ret_shape (may be NULL) has room for PLUME_RANK_MAX. 0 if
+ * the array is NULL. */
 static inline size_t
 plume_array_shape(struct plume_context *pl, const plume_array *array, size_t *ret_shape)
 {
     return pl->api->array_shape(array, ret_shape);
 }
 
-/* How many tokens a text has, and the byte that each stands for (ret_bytes may be NULL; lives as
- * long as the array). 0 for other arrays. */
+/* The number of tokens of a text, and the byte of each (ret_bytes may be NULL; valid as long as the
+ * array). 0 for other arrays. */
 static inline size_t plume_vocabulary(struct plume_context *pl,
                                       const plume_array *array,
                                       const unsigned char **ret_bytes)
@@ -305,9 +306,9 @@ static inline size_t plume_vocabulary(struct plume_context *pl,
     return pl->api->vocabulary(array, ret_bytes);
 }
 
-/* Declares a buffer: numbers that belong to the model, are kept with it, have no gradient, and
- * change only by ops that say so (batchnorm's running statistics). init: zero or one. Otherwise as
- * plume_param(). Rank 0's count: the others take them over before validation. */
+/* Declares a buffer: numbers that belong to the model, are saved with it, have no gradient, and are
+ * changed by certain ops only (batchnorm's running statistics). init: zero or one. Otherwise as
+ * plume_param(). Before validation all ranks copy rank 0's. */
 static inline plume_tensor *plume_buffer(struct plume_context *pl,
                                          const char *name,
                                          enum plume_init init,
@@ -317,24 +318,24 @@ static inline plume_tensor *plume_buffer(struct plume_context *pl,
     return pl->api->buffer(pl, name, init, rank, shape);
 }
 
-/* The value of a hyper-parameter that the module or the engine lists; NaN (and a failure) for
- * another name. */
+/* The value of a hyper-parameter of the module or the engine; NaN (and a failure) for another name.
+ */
 static inline double plume_hparam(struct plume_context *pl, const char *name)
 {
     return pl->api->hparam(pl, name);
 }
 
-/* Says why the hook fails; code is a negative errno, which is returned. */
+/* Sets the reason of a hook's failure; code is a negative errno, which is returned. */
 static inline int plume_fail(struct plume_context *pl, int code, const char *text)
 {
     return pl->api->fail(pl, code, text);
 }
 
-/* Logs a one-element tensor under a name (as pl_hparam names). What is reported is
- * sum(value * factor) / sum(weight) over all batches and ranks: for a mean over n rows give
- * (n, n), for a count among n rows (1, n). Only in steps and what follows them (*_step_end). In
- * training it is reported with the loss, as "train_NAME", every --log-every steps: over the batches
- * of that optimizer step, and rank 0's alone, so that nothing can be decided by it. */
+/* Logs a one-element tensor under a name (as pl_hparam names). The reported value is sum(value *
+ * factor) / sum(weight) over all batches and ranks: for a mean over n rows pass (n, n), for a count
+ * among n rows (1, n). Only in steps and *_step_end. In training it is reported with the loss, as
+ * "train_NAME", every --log-every steps: over the batches of that optimizer step on rank 0 only, so
+ * it must not control training. */
 static inline void plume_log(
     struct plume_context *pl, const char *name, plume_tensor *value, double factor, double weight)
 {
@@ -347,36 +348,36 @@ static inline size_t plume_shape(struct plume_context *pl, const plume_tensor *t
     return pl->api->shape(t, ret_shape);
 }
 
-/* Another optimizer, filled as the first one was; only in configure_optimizers. All of them make a
+/* Adds an optimizer, preset like the first one; only in configure_optimizers. All of them make a
  * step after each training step (or group of accumulated ones), by the gradients of one loss; or
- * each by its own: see step_per_optimizer. NULL after a failure. */
+ * each by its own loss: see step_per_optimizer. NULL after a failure. */
 static inline struct plume_optimizer *plume_add_optimizer(struct plume_context *pl)
 {
     return pl->api->add_optimizer(pl);
 }
 
-/* Gives a tensor of a step to its *_step_end, under a name (as pl_hparam names; at most 8). Only in
- * the step; each part of a batch gives the same names. */
+/* Passes a tensor of a step to its *_step_end, under a name (as pl_hparam names; at most 8). Only
+ * in the step; each part of a batch passes the same names. */
 static inline void plume_output(struct plume_context *pl, const char *name, plume_tensor *value)
 {
     pl->api->dist->output(pl, name, value);
 }
 
-/* How many parts the batch has: 1, or under dp and ddp2 at most the number of devices. */
+/* The number of parts of the batch: 1, or with dp and ddp2 at most the number of devices. */
 static inline unsigned plume_parts(struct plume_context *pl, const struct plume_outputs *outputs)
 {
     return pl->api->dist->parts(outputs);
 }
 
-/* An output of the whole batch: the parts one behind the other along dimension 0, a tensor without
- * dimensions as one row; with one part, as the step gave it. NULL where there is none. */
+/* An output of the whole batch: the parts concatenated along dimension 0, a tensor without
+ * dimensions as one row; with one part, the step's own tensor. NULL if it does not exist. */
 static inline plume_tensor *
 plume_whole(struct plume_context *pl, const struct plume_outputs *outputs, const char *name)
 {
     return pl->api->dist->whole(pl, outputs, name);
 }
 
-/* The same of one part, [0, plume_parts()). */
+/* The same of one part, in [0, plume_parts()). */
 static inline plume_tensor *plume_part(struct plume_context *pl,
                                        const struct plume_outputs *outputs,
                                        const char *name,
@@ -385,37 +386,38 @@ static inline plume_tensor *plume_part(struct plume_context *pl,
     return pl->api->dist->part(pl, outputs, name, part);
 }
 
-/* Puts n bytes into the checkpoint, under a name (as pl_hparam names). Only in on_save_checkpoint;
- * 0 or a negative errno. */
+/* Puts n bytes into the checkpoint, under a name (as pl_hparam names). Only in on_save_checkpoint.
+ * Returns 0 or a negative errno. */
 static inline int
 plume_save(struct plume_context *pl, const char *name, const void *bytes, size_t n)
 {
     return pl->api->dist->save(pl, name, bytes, n);
 }
 
-/* The bytes of a name, which live until the hook returns; NULL where the checkpoint has none. Only
- * in on_load_checkpoint. */
+/* The bytes of a name, valid until the hook returns; NULL if the checkpoint has none. Only in
+ * on_load_checkpoint. */
 static inline const void *plume_load(struct plume_context *pl, const char *name, size_t *ret_n)
 {
     return pl->api->dist->load(pl, name, ret_n);
 }
 
-/* Collectives on plain memory, outside of the tape: called by all ranks, in the same order. buf =
- * scale * the sum over ranks, count elements of float (real_bytes 4) or double (8). */
+/* Collectives on plain memory, not part of the tape: all ranks call them in the same order.
+ * allreduce: buf = scale * the sum over ranks, count elements of float (real_bytes 4) or double
+ * (8). */
 static inline int
 plume_allreduce(struct plume_context *pl, void *buf, size_t count, size_t real_bytes, double scale)
 {
     return pl->api->dist->allreduce(pl, buf, count, real_bytes, scale);
 }
 
-/* Everybody's `bytes`, by rank: ret_all has world_size * bytes. */
+/* Gathers all ranks' `bytes`, in order of ranks: ret_all has world_size * bytes. */
 static inline int
 plume_all_gather(struct plume_context *pl, const void *mine, size_t bytes, void *ret_all)
 {
     return pl->api->dist->all_gather(pl, mine, bytes, ret_all);
 }
 
-/* Rank 0's bytes. */
+/* Copies rank 0's bytes to all ranks. */
 static inline int plume_broadcast(struct plume_context *pl, void *buf, size_t bytes)
 {
     return pl->api->dist->broadcast(pl, buf, bytes);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* The ops of plume/module.h, which includes this. Each takes and returns tensors of the engine;
- * NULL after a failure, which the engine reports when the hook returns. Shapes are in brackets. An
- * op is only written down when it is called, and runs after the hook has returned: a result has no
- * value before that. All are differentiable but where it says so. */
+ * NULL after a failure, which the engine reports when the hook returns. Shapes are in brackets. A
+ * call only records the op, which runs after the hook has returned: a result has no value before
+ * that. All ops are differentiable unless noted. */
 #ifndef PL_OPS_H
 #define PL_OPS_H
 
@@ -27,8 +27,8 @@ static inline plume_tensor *plume_op_call(struct plume_context *pl,
     return pl->api->op(pl, op, in, n_in, args);
 }
 
-/* act(x w^T + b). x [..., in], w [out, in], b [out] or NULL; the result is [..., out]. An x whose
- * last dimension is not `in` but whose dimensions behind the first are as many in all is taken as
+/* act(x w^T + b). x [..., in], w [out, in], b [out] or NULL; the result is [..., out]. If the last
+ * dimension of x is not `in`, but the product of its dimensions after the first is, x is taken as
  * [rows, in]. */
 static inline plume_tensor *plume_linear(struct plume_context *pl,
                                          plume_tensor *x,
@@ -42,7 +42,7 @@ static inline plume_tensor *plume_linear(struct plume_context *pl,
     return plume_op_call(pl, PLUME_OP_LINEAR, in, b ? 3 : 2, &args);
 }
 
-/* act(x), element by element, of x's shape. */
+/* act(x), elementwise, of x's shape. */
 static inline plume_tensor *
 plume_activate(struct plume_context *pl, plume_tensor *x, enum plume_activation act)
 {
@@ -67,7 +67,7 @@ plume_cross_entropy(struct plume_context *pl, plume_tensor *logits, plume_tensor
     return plume_op_call(pl, PLUME_OP_CROSS_ENTROPY, in, 2, NULL);
 }
 
-/* How many rows have their largest logit at the label; one element, without gradient. */
+/* The number of rows whose largest logit is at the label; one element, no gradient. */
 static inline plume_tensor *
 plume_correct(struct plume_context *pl, plume_tensor *logits, plume_tensor *labels)
 {
@@ -76,8 +76,8 @@ plume_correct(struct plume_context *pl, plume_tensor *logits, plume_tensor *labe
     return plume_op_call(pl, PLUME_OP_CORRECT, in, 2, NULL);
 }
 
-/* a + b. b's shape is a's, or the end of a's (it is repeated), or one element; the other way round
- * is right, too, for add and mul. */
+/* a + b. b's shape is a's, or the end of a's (b is repeated), or one element; add and mul also
+ * accept the two in the other order. */
 static inline plume_tensor *plume_add(struct plume_context *pl, plume_tensor *a, plume_tensor *b)
 {
     plume_tensor *in[] = {a, b};
@@ -95,7 +95,7 @@ static inline plume_tensor *plume_sub(struct plume_context *pl, plume_tensor *a,
     return plume_op_call(pl, PLUME_OP_BINARY, in, 2, &args);
 }
 
-/* a b, element by element, shapes as for plume_add(). */
+/* a b, elementwise, shapes as for plume_add(). */
 static inline plume_tensor *plume_mul(struct plume_context *pl, plume_tensor *a, plume_tensor *b)
 {
     plume_tensor *in[] = {a, b};
@@ -122,8 +122,8 @@ plume_scale(struct plume_context *pl, plume_tensor *x, double scale, double shif
     return plume_op_call(pl, PLUME_OP_AFFINE, &x, 1, &args);
 }
 
-/* In training each element is 0 with probability p, else x / (1 - p); elsewhere x itself. The
- * numbers depend on the seed, the step and the rank, so a resumed run draws the same. */
+/* In training each element is 0 with probability p, else x / (1 - p); otherwise x itself. The
+ * random numbers depend on the seed, the step and the rank, so a resumed run gets the same ones. */
 static inline plume_tensor *plume_dropout(struct plume_context *pl, plume_tensor *x, double p)
 {
     struct plume_op_args args = {{0}, {p}};
@@ -131,7 +131,7 @@ static inline plume_tensor *plume_dropout(struct plume_context *pl, plume_tensor
     return plume_op_call(pl, PLUME_OP_DROPOUT, &x, 1, &args);
 }
 
-/* Sum over dimensions first .. end - 1, which vanish from the shape (one element: [1]). */
+/* Sum over dimensions first .. end - 1, which are removed from the shape (one element: [1]). */
 static inline plume_tensor *
 plume_sum(struct plume_context *pl, plume_tensor *x, size_t first, size_t end)
 {
@@ -157,8 +157,8 @@ static inline plume_tensor *plume_mse(struct plume_context *pl, plume_tensor *a,
     return plume_op_call(pl, PLUME_OP_MSE, in, 2, NULL);
 }
 
-/* a b, matrices in the last two dimensions: [..., m, k] by [..., k, n] (or [k, n] for all) is
- * [..., m, n]. A transposed one is stored the other way round. */
+/* a b, matrices in the last two dimensions: [..., m, k] by [..., k, n] (or [k, n] for all) is [...,
+ * m, n]. A transposed one is stored with these two dimensions swapped. */
 static inline plume_tensor *plume_matmul(
     struct plume_context *pl, plume_tensor *a, plume_tensor *b, int a_transposed, int b_transposed)
 {
@@ -168,8 +168,8 @@ static inline plume_tensor *plume_matmul(
     return plume_op_call(pl, PLUME_OP_MATMUL, in, 2, &args);
 }
 
-/* (x - mean) / sqrt(var + eps) gamma + beta over the last dimension n; gamma, beta [n], NULL both
- * for none. eps 0 means 1e-5. */
+/* (x - mean) / sqrt(var + eps) gamma + beta over the last dimension n; gamma, beta [n], or both
+ * NULL. eps 0 means 1e-5. */
 static inline plume_tensor *plume_layernorm(
     struct plume_context *pl, plume_tensor *x, plume_tensor *gamma, plume_tensor *beta, double eps)
 {
@@ -211,8 +211,8 @@ plume_embedding(struct plume_context *pl, plume_tensor *table, plume_tensor *ids
 }
 
 /* Batch normalisation of each channel of x [batch, channels, ...], as PyTorch's: in training by the
- * batch's mean and variance (of all ranks' batches with --sync-batchnorm), which also move the
- * buffers mean and var by `momentum` (0 means 0.1); elsewhere by the buffers. w, b: parameters,
+ * batch's mean and variance (of all ranks' batches with --sync-batchnorm), which also update the
+ * buffers mean and var with `momentum` (0 means 0.1); otherwise by the buffers. w, b: parameters;
  * mean, var: buffers that start with 0 and 1; all [channels]. eps 0 means 1e-5. */
 static inline plume_tensor *plume_batchnorm(struct plume_context *pl,
                                             plume_tensor *x,
@@ -230,8 +230,8 @@ static inline plume_tensor *plume_batchnorm(struct plume_context *pl,
     return plume_op_call(pl, PLUME_OP_BATCHNORM, in, 5, &args);
 }
 
-/* The same elements in row-major order as [shape[0], ... shape[rank-1]]; one dimension may be 0,
- * which stands for what is left. Nothing is copied unless x is a view that is not dense. */
+/* The same elements in row-major order as [shape[0], ... shape[rank-1]]; one dimension may be 0 and
+ * is then inferred. Nothing is copied unless x is a view that is not dense. */
 static inline plume_tensor *
 plume_reshape(struct plume_context *pl, plume_tensor *x, size_t rank, const size_t *shape)
 {
@@ -262,7 +262,7 @@ plume_permute(struct plume_context *pl, plume_tensor *x, const size_t *order)
     return plume_op_call(pl, PLUME_OP_PERMUTE, &x, 1, &args);
 }
 
-/* Dimensions a and b change places, as a view. */
+/* Swaps dimensions a and b, as a view. */
 static inline plume_tensor *
 plume_transpose(struct plume_context *pl, plume_tensor *x, size_t a, size_t b)
 {
@@ -273,7 +273,7 @@ plume_transpose(struct plume_context *pl, plume_tensor *x, size_t a, size_t b)
     return plume_permute(pl, x, order);
 }
 
-/* The n tensors one behind the other along dimension 0; their other dimensions are alike. */
+/* Concatenates n tensors along dimension 0; their other dimensions are equal. */
 static inline plume_tensor *plume_cat(struct plume_context *pl, size_t n, plume_tensor *const *list)
 {
     return plume_op_call(pl, PLUME_OP_CAT, list, n, NULL);
@@ -288,9 +288,9 @@ plume_cat_along(struct plume_context *pl, size_t dim, size_t n, plume_tensor *co
     return plume_op_call(pl, PLUME_OP_CAT, list, n, &args);
 }
 
-/* 0, 1, ... n - 1 as labels: PLUME_I32 [n], without gradient. Row i of a square matrix of
- * similarities belongs to column i: plume_cross_entropy(pl, similarities, plume_arange(pl, n)) is
- * info-NCE (arXiv 1807.03748). */
+/* 0, 1, ... n - 1 as labels: PLUME_I32 [n], no gradient. In a square matrix of similarities row i
+ * belongs to column i: plume_cross_entropy(pl, similarities, plume_arange(pl, n)) is info-NCE
+ * (arXiv 1807.03748). */
 static inline plume_tensor *plume_arange(struct plume_context *pl, size_t n)
 {
     struct plume_op_args args = {{(int64_t)n}, {0}};
@@ -298,10 +298,9 @@ static inline plume_tensor *plume_arange(struct plume_context *pl, size_t n)
     return plume_op_call(pl, PLUME_OP_ARANGE, NULL, 0, &args);
 }
 
-/* act(x * w + b): cross-correlation, as PyTorch's conv2d has it. x [batch, in, height, width], w
- * [out, in, kernel_h, kernel_w], b [out] or NULL; stride and zero padding are those of both
- * directions. Result [batch, out, (height + 2 pad - kernel_h) / stride + 1, ...]. act: none or
- * relu. */
+/* act(x * w + b): cross-correlation, as PyTorch's conv2d. x [batch, in, height, width], w [out, in,
+ * kernel_h, kernel_w], b [out] or NULL; stride and zero padding apply to both directions. Result
+ * [batch, out, (height + 2 pad - kernel_h) / stride + 1, ...]. act: none or relu. */
 static inline plume_tensor *plume_conv2d(struct plume_context *pl,
                                          plume_tensor *x,
                                          plume_tensor *w,
@@ -316,7 +315,7 @@ static inline plume_tensor *plume_conv2d(struct plume_context *pl,
     return plume_op_call(pl, PLUME_OP_CONV2D, in, b ? 3 : 2, &args);
 }
 
-/* The largest of each window of kernel x kernel (at most 16), of each channel of x [batch,
+/* The maximum of each window of kernel x kernel (at most 16), of each channel of x [batch,
  * channels, height, width]. pad is at most half the kernel. */
 static inline plume_tensor *plume_max_pool2d(
     struct plume_context *pl, plume_tensor *x, size_t kernel, size_t stride, size_t pad)
@@ -326,7 +325,7 @@ static inline plume_tensor *plume_max_pool2d(
     return plume_op_call(pl, PLUME_OP_POOL2D, &x, 1, &args);
 }
 
-/* The same for the mean of a window, in which padding counts as zeros. */
+/* The mean of each window; padding counts as zeros. */
 static inline plume_tensor *plume_avg_pool2d(
     struct plume_context *pl, plume_tensor *x, size_t kernel, size_t stride, size_t pad)
 {
@@ -335,10 +334,10 @@ static inline plume_tensor *plume_avg_pool2d(
     return plume_op_call(pl, PLUME_OP_POOL2D, &x, 1, &args);
 }
 
-/* Attention (arXiv 1706.03762), scaled by 1 / sqrt(width / heads): qkv [batch, time, 3 width] has
- * the queries, keys and values of each time side by side, as one linear layer makes them; the heads
- * share each. causal: no time sees a later one. Result [batch, time, width]. Memory grows with
- * time, not with its square. */
+/* Attention (arXiv 1706.03762), scaled by 1 / sqrt(width / heads). qkv [batch, time, 3 width] has
+ * the queries, keys and values of each time, concatenated, as one linear layer makes them; each is
+ * divided among the heads. causal: no time sees a later one. Result [batch, time, width]. Memory
+ * grows linearly with time. */
 static inline plume_tensor *
 plume_attention(struct plume_context *pl, plume_tensor *qkv, size_t heads, int causal)
 {
@@ -347,7 +346,7 @@ plume_attention(struct plume_context *pl, plume_tensor *qkv, size_t heads, int c
     return plume_op_call(pl, PLUME_OP_ATTENTION, &qkv, 1, &args);
 }
 
-/* The same of three tensors [batch, time, width]. */
+/* The same with three tensors [batch, time, width]. */
 static inline plume_tensor *plume_attention_of(struct plume_context *pl,
                                                plume_tensor *q,
                                                plume_tensor *k,

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Optimizers and learning-rate schedules, as a module's configure_optimizers says them. Included by
- * plume/module.h. All formulas are PyTorch's (torch.optim, torch.optim.lr_scheduler). */
+/* Optimizers and learning-rate schedules, for configure_optimizers. Included by plume/module.h. All
+ * formulas are PyTorch's (torch.optim, torch.optim.lr_scheduler). */
 #ifndef PL_OPTIM_H
 #define PL_OPTIM_H
 
@@ -13,26 +13,26 @@ extern "C" {
 enum plume_optimizer_kind {
     PLUME_SGD = 0,   /* momentum, nesterov; weight_decay is added to the gradient */
     PLUME_ADAM = 1,  /* beta1, beta2, eps; weight_decay is added to the gradient */
-    PLUME_ADAMW = 2, /* the same with decoupled decay: p = p - lr weight_decay p */
+    PLUME_ADAMW = 2, /* as ADAM with decoupled decay: p = p - lr weight_decay p */
 };
 
 enum plume_schedule_kind {
     PLUME_CONSTANT = 0,
     PLUME_STEP_LR = 1,    /* lr = base gamma^floor(t / step_size) */
-    PLUME_MULTI_STEP = 2, /* lr = base gamma^(how many milestones are <= t) */
+    PLUME_MULTI_STEP = 2, /* lr = base gamma^(number of milestones <= t) */
     PLUME_COSINE = 3,     /* lr = eta_min + (base - eta_min) (1 + cos(pi t / t_max)) / 2 */
-    PLUME_PLATEAU = 4,    /* lr = lr factor after more than `patience` times without progress */
+    PLUME_PLATEAU = 4,    /* lr = lr factor after more than `patience` checks without improvement */
 };
 
 #define PLUME_MILESTONES_MAX 16
 
-/* t counts epochs, or optimizer steps where per_step is set; the optimizer's lr is the base. */
+/* t counts epochs, or optimizer steps if per_step is set; the optimizer's lr is the base. */
 struct plume_schedule {
     enum plume_schedule_kind kind;
     int per_step;
-    /* Linear warm-up in front of any kind, as SequentialLR(LinearLR, ...): for t < warmup the rate
-     * is base (warmup_from + (1 - warmup_from) t / warmup), and the schedule itself begins with
-     * its t = 0 afterwards. 0 = none. warmup_from 0 means 1/3, PyTorch's default. */
+    /* Linear warm-up before any kind, as SequentialLR(LinearLR, ...): for t < warmup the rate is
+     * base (warmup_from + (1 - warmup_from) t / warmup); the schedule itself then starts with its t
+     * = 0. 0 = none. warmup_from 0 means 1/3, PyTorch's default. */
     long long warmup;
     double warmup_from;
     double gamma;                              /* 0 means 0.1 */
@@ -40,30 +40,31 @@ struct plume_schedule {
     long long milestone[PLUME_MILESTONES_MAX]; /* MULTI_STEP; ascending, 0 ends them */
     long long t_max;                           /* COSINE; > 0 */
     double eta_min;
-    /* PLATEAU. What it watches is a logged value, with its stage's prefix ("val_loss"). */
+    /* PLATEAU. It monitors a logged value, named with its stage's prefix ("val_loss"). */
     const char *monitor; /* NULL means "val_loss" */
-    int maximize;        /* progress is a larger value */
+    int maximize;        /* a larger value is an improvement */
     double factor;       /* 0 means 0.1 */
     int patience;        /* 0 means 10, -1 means 0 */
-    double threshold;    /* relative, or absolute where so chosen; 0 means 1e-4, -1 means 0 */
+    double threshold;    /* relative, or absolute if so chosen; 0 means 1e-4, -1 means 0 */
     int threshold_absolute;
-    int cooldown;  /* times after a cut that do not count */
-    double min_lr; /* the rate is never cut below it */
+    int cooldown;  /* checks after a cut that do not count */
+    double min_lr; /* lower limit of the rate */
 };
 
-/* One optimizer; filled by configure_optimizers. Numbers come filled from the hyper-parameters. */
+/* One optimizer; filled by configure_optimizers. Its numbers are preset from the hyper-parameters.
+ */
 struct plume_optimizer {
     size_t struct_size; /* set by the engine */
     double lr, momentum, weight_decay;
     enum plume_optimizer_kind kind;
     int nesterov;
-    double beta1, beta2; /* come as 0.9, 0.999 */
-    double eps;          /* comes as 1e-8 */
+    double beta1, beta2; /* preset to 0.9, 0.999 */
+    double eps;          /* preset to 1e-8 */
     struct plume_schedule schedule;
-    /* Which parameters: those of the list and those whose names begin with one of the prefixes
-     * ("encoder., head.": blanks and commas between). An optimizer that names none has all that no
-     * other one names. A parameter that no optimizer has stays as it is. Borrowed; must live as
-     * long as the module's state. */
+    /* Its parameters: those of the list, and those whose names begin with one of the prefixes
+     * ("encoder., head.": separated by blanks and commas). An optimizer without either has all
+     * parameters that no other one names. A parameter without an optimizer is not changed.
+     * Borrowed; must live as long as the module's state. */
     const char *prefixes;
     plume_tensor *const *params;
     size_t n_params;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* How ranks work together, for modules that want a say in it: their own reduction of gradients,
- * their own meeting place, and collectives on plain memory. Included by plume/module.h. */
+/* Control over how ranks work together, for modules: their own reduction of gradients, their own
+ * rendezvous, and collectives on plain memory. Included by plume/module.h. */
 #ifndef PL_STRATEGY_H
 #define PL_STRATEGY_H
 
@@ -13,15 +13,16 @@ extern "C" {
 typedef struct plume_tensor plume_tensor; /* opaque; row-major, dense */
 struct plume_context;
 
-/* What a step gave, for its *_step_end: under dp and ddp2 that of all parts of the (node's) batch,
- * else this rank's own, as one part. Opaque; use the functions of plume/module.h. */
+/* The outputs of a step, for its *_step_end: with dp and ddp2 those of all parts of the (node's)
+ * batch, else this rank's own, as one part. Opaque; use the functions of plume/module.h. */
 struct plume_outputs;
 
-/* A slice of the gradients of this rank that is ready: count elements of the engine's real type
- * (real_bytes: 4 or 8). After the reduction it holds scale * the sum over all ranks; scale is one
- * over the ranks and over the batches that were accumulated. Slices come in the same order on all
- * ranks, from the end of the arena to its begin. The first one ends with a number a parameter, 1
- * where this rank has used it and else 0: what is not 0 after the reduction has a gradient. */
+/* A slice of this rank's gradients that is ready: count elements of the engine's real type
+ * (real_bytes: 4 or 8). After the reduction it must hold scale * the sum over all ranks; scale is
+ * one over the number of ranks and of accumulated batches. Slices come in the same order on all
+ * ranks, from the end of the arena to its beginning. The first one ends with one flag per
+ * parameter: 1 if this rank has used it, else 0. After the reduction a parameter with a flag other
+ * than 0 has a gradient. */
 struct plume_bucket {
     size_t struct_size;
     unsigned index; /* counts from 0 in each step */
@@ -33,24 +34,23 @@ struct plume_bucket {
 /* Filled by configure_ddp. */
 struct plume_ddp {
     size_t struct_size;  /* set by the engine */
-    size_t bucket_bytes; /* comes filled; more than 0 */
+    size_t bucket_bytes; /* preset; > 0 */
     /* Called instead of the engine's reduction, between ops of the backward pass. NULL: the
-     * engine's. All ranks must come to the same bits: where their parameters differ after training,
-     * the run fails. Returns 0 or a negative errno. */
+     * engine's reduction. All ranks must get the same bits: if their parameters differ after
+     * training, the run fails. Returns 0 or a negative errno. */
     int (*reduce)(struct plume_context *pl, const struct plume_bucket *bucket);
 };
 
-/* Filled by init_ddp_connection: where the ranks meet. */
+/* The ranks' rendezvous; filled by init_ddp_connection. */
 struct plume_connection {
-    size_t struct_size;        /* set by the engine, as are: */
+    size_t struct_size;        /* set by the engine, as are the next two members */
     unsigned rank, world_size; /* this process */
-    char address[256];         /* a name or number that reaches rank 0's host; comes as
-                                  $MASTER_ADDR, or "127.0.0.1" */
-    unsigned port;             /* free on rank 0's host; comes as $MASTER_PORT, or 0. Left 0, the
-                                  ranks meet as if there were no hook. */
+    char address[256]; /* name or number of rank 0's host; preset: $MASTER_ADDR, or "127.0.0.1" */
+    unsigned port; /* free on rank 0's host; preset to $MASTER_PORT, or 0. With 0 the ranks meet as
+                      without this hook. */
 };
 
-/* What the engine offers; use the functions below. */
+/* The engine's functions; use the functions below. */
 struct plume_dist_api {
     size_t struct_size;
     int (*allreduce)(

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Types that all of Plume's module interface uses. Included by plume/module.h. */
+/* The types of Plume's module interface. Included by plume/module.h. */
 #ifndef PL_TYPES_H
 #define PL_TYPES_H
 

@@ -7,7 +7,7 @@ struct adam {
 };
 
 /* `late`: lerp from its far end, as at::lerp does for weights from 1/2 on. Both flags are constants
- * where this is inlined. */
+ * after inlining. */
 static inline __attribute__((always_inline)) void block(const struct adam *s,
                                                         bool decoupled,
                                                         bool late,

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT */
-/* Forward after FlashAttention-2 (Dao, arXiv 2307.08691): for a block of queries, blocks of keys
- * one after another, with the largest score so far and the sums taken relative to it. */
+/* Forward after FlashAttention-2 (Dao, arXiv 2307.08691): each block of queries goes through the
+ * blocks of keys, with a running maximum of the scores and sums relative to it. */
 #include "kernels/cpu/attention.h"
 
 #define ROWS PL_ATT_QUERIES
 
-/* Of one thread. */
+/* Scratch of one thread. */
 struct work {
     float *q;    /* [panels][dim][PL_NR] */
     float *p;    /* scores, then exponentials [PL_ATT_KEYS][ROWS] */
@@ -16,7 +16,7 @@ struct work {
     float max[ROWS] __attribute__((aligned(64)));  /* of scores so far, as powers of 2 */
     float seen[ROWS] __attribute__((aligned(64))); /* of this block of keys */
     float sum[ROWS] __attribute__((aligned(64)));
-    float shrink[ROWS] __attribute__((aligned(64))); /* what earlier keys' terms are worth now */
+    float shrink[ROWS] __attribute__((aligned(64))); /* factor of the earlier keys' terms */
 };
 
 PL_ATT_INLINE pl_vec larger(pl_vec a, pl_vec b)
@@ -82,7 +82,7 @@ static void scores(const struct pl_att_block *b, struct work *w, const float *k)
     }
 }
 
-/* Scores to exponentials. */
+/* Turns scores into exponentials. */
 static void exponentials(const struct pl_att_block *b, struct work *w)
 {
     for (size_t p = 0; p < b->panels; p++) {
@@ -116,7 +116,7 @@ static void exponentials(const struct pl_att_block *b, struct work *w)
     }
 }
 
-/* o = or shrinks and += exponentials times values. */
+/* o = exponentials times values; or o is rescaled and they are added. */
 static void values(const struct pl_att_block *b, struct work *w)
 {
     const struct pl_attention_args *a = b->a;
@@ -148,7 +148,7 @@ static void finish(const struct pl_att_block *b, const struct work *w, float *y,
 
         for (size_t d = 0; d < b->a->dim; d++)
             to[d] = b->a->keys ? o[d] * inverse : 0; /* o is not written without keys */
-        lse[b->t0 + i] = w->max[i] * (float)PL_LN2 + logf(w->sum[i]); /* -INFINITY then */
+        lse[b->t0 + i] = w->max[i] * (float)PL_LN2 + logf(w->sum[i]); /* -INFINITY without keys */
     }
 }
 
@@ -169,7 +169,8 @@ static void head(const struct pl_attention_args *a, size_t batch, size_t index, 
         b.scale = (float)(a->scale * PL_LOG2E);
         pl_att_pack_lanes(q + t * a->q_at.time, a->q_at.time, b.n, a->dim, w->q);
         for (size_t i = 0; i < ROWS; i++) {
-            w->max[i] = -FLT_MAX; /* finite, so that a first block without a score leaves no NaN */
+            w->max[i] =
+                -FLT_MAX; /* finite, so that a first block without visible keys gives no NaN */
             w->sum[i] = 0;
         }
         while (pl_att_next_keys(&b)) {

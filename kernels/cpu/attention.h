@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: MIT */
-/* What forward and backward of attention share: blocks of queries, packing, tiles of scores.
+/* Shared by attention's forward and backward: blocks of queries, packing, tiles of scores.
  *
  * Scores are kept transposed, keys by queries: lanes are queries, so that maxima, sums and the
- * logarithms of sums are vectors and nothing is added up across lanes. A block has up to
- * PL_ATT_QUERIES queries and PL_ATT_KEYS keys; tiles of PL_MR keys and PL_NR queries that no query
- * sees are left out, and where causal the products after the scores begin or end at the diagonal.
+ * logarithms of sums are vectors and nothing is summed across lanes. A block has up to
+ * PL_ATT_QUERIES queries and PL_ATT_KEYS keys. Tiles of PL_MR keys and PL_NR queries that no query
+ * sees are skipped; if causal, the products after the scores begin or end at the diagonal.
  *
- * Forward is 4 and backward 10 batch heads time keys dim operations (half of them where causal) and
- * reads and writes each array once; the scratch of a thread is two blocks of scores (147 KB each)
- * and up to three copies of a head's keys. One version before: blocks of 64 queries with all their
- * keys through the general product, which packed keys and values anew for each block and left out
- * no score within its square at the diagonal; it took 1.2 (not causal) to 1.6 times as long. */
+ * Forward needs 4 and backward 10 batch heads time keys dim operations (half of them if causal) and
+ * reads and writes each array once. A thread's scratch is two blocks of scores (147 KB each) and up
+ * to three copies of a head's keys. The version before used blocks of 64 queries with all their
+ * keys and the general product, which packed keys and values again for each block and skipped no
+ * score within its square at the diagonal; it took 1.2 (not causal) to 1.6 times as long. */
 #ifndef PL_KERNELS_CPU_ATTENTION_H
 #define PL_KERNELS_CPU_ATTENTION_H
 
@@ -31,11 +31,11 @@
 #define PL_ATT_INLINE static inline __attribute__((always_inline))
 
 /* 2^x for x <= 0: 2^n 2^r with |r| <= 1/2 and a minimax polynomial of degree 5, relative error
- * below 2e-7. Exactly 0 below -126.5, of minus infinity too; a NaN stays one. */
+ * below 2e-7. Exactly 0 below -126.5 and for minus infinity; a NaN stays NaN. */
 PL_ATT_INLINE pl_vec pl_exp2_nonpositive(pl_vec x)
 {
     const float magic =
-        12582912.0f + 127; /* 1.5 * 2^23: adding it rounds; and the exponent's bias */
+        12582912.0f + 127; /* 1.5 * 2^23, to round by adding it, and the exponent's bias */
     const pl_vec least = (pl_vec){0} - 127;
     pl_mask low = (pl_mask)(x < least);
     pl_vec clamped = (pl_vec)(((pl_mask)x & ~low) | ((pl_mask)least & low));
@@ -47,7 +47,7 @@ PL_ATT_INLINE pl_vec pl_exp2_nonpositive(pl_vec x)
     p = p * r + 0.240222424f;
     p = p * r + 0.693147004f;
     p = p * r + 1.0f;
-    return p * (pl_vec)((pl_mask)shifted << 23); /* n + 127 stands in the low bits of shifted */
+    return p * (pl_vec)((pl_mask)shifted << 23); /* the low bits of shifted are n + 127 */
 }
 
 /* A block of queries of one head. */
@@ -55,8 +55,8 @@ struct pl_att_block {
     const struct pl_attention_args *a;
     size_t t0, n;  /* queries [t0, t0 + n) */
     size_t panels; /* of PL_NR queries */
-    size_t k0, kn; /* keys [k0, k0 + kn), of which those after the last query are left out */
-    float scale;   /* of scores, for powers of 2 */
+    size_t k0, kn; /* keys [k0, k0 + kn), without those after the last query */
+    float scale;   /* of scores, as powers of 2 */
 };
 
 /* The number of queries of a block: blocks of one head are nearly equal. */
@@ -67,7 +67,7 @@ static inline size_t pl_att_block_size(size_t time)
     return pl_round_up((time + blocks - 1) / blocks, PL_NR);
 }
 
-/* Goes to the block's next keys, from none; false where there are none. */
+/* Advances to the block's next keys, at first to the first ones; false at the end. */
 static inline bool pl_att_next_keys(struct pl_att_block *b)
 {
     size_t end = b->a->causal ? b->t0 + b->n : b->a->keys;
@@ -77,7 +77,7 @@ static inline bool pl_att_next_keys(struct pl_att_block *b)
     return b->kn > 0;
 }
 
-/* Keys of the block that rows of queries [i, i + rows) need. */
+/* Number of the block's keys that rows of queries [i, i + rows) need. */
 PL_ATT_INLINE size_t pl_att_seen(const struct pl_att_block *b, size_t i, size_t rows)
 {
     size_t end = b->t0 + i + rows;
@@ -87,8 +87,8 @@ PL_ATT_INLINE size_t pl_att_seen(const struct pl_att_block *b, size_t i, size_t 
     return end > b->k0 ? PL_MIN(end - b->k0, b->kn) : 0;
 }
 
-/* The first panel of queries whose products need keys from i of the block on. A product takes PL_MR
- * queries at once, so keys up to PL_MR - 1 after a panel's last query are in it too. */
+/* The first panel of queries whose products need the block's keys from i on. A product takes PL_MR
+ * queries at once, so it includes keys up to PL_MR - 1 after a panel's last query. */
 PL_ATT_INLINE size_t pl_att_first_panel(const struct pl_att_block *b, size_t i)
 {
     size_t key = b->k0 + i;
@@ -98,7 +98,7 @@ PL_ATT_INLINE size_t pl_att_first_panel(const struct pl_att_block *b, size_t i)
     return (key - b->t0 - (PL_MR - 1)) / PL_NR;
 }
 
-/* Whether some query of panel p does not see some key of the tile at key i. */
+/* True if some query of panel p does not see some key of the tile at key i. */
 PL_ATT_INLINE bool pl_att_masked(const struct pl_att_block *b, size_t i, size_t p)
 {
     size_t last = b->k0 + i + PL_MR - 1;
@@ -106,10 +106,10 @@ PL_ATT_INLINE bool pl_att_masked(const struct pl_att_block *b, size_t i, size_t 
     return last >= b->a->keys || (b->a->causal && last > b->t0 + p * PL_NR);
 }
 
-/* All bits set in the lanes of vector v of panel p that see the key at i. */
+/* A mask of the lanes of vector v of panel p that see the key at i. */
 PL_ATT_INLINE pl_mask pl_att_sees(const struct pl_att_block *b, size_t i, size_t p, size_t v)
 {
-    int32_t first = 0; /* lane that sees it: of a key past the end, none */
+    int32_t first = 0; /* first lane that sees it; no lane sees a key past the end */
     pl_mask lane = {0};
 
     if (b->k0 + i >= b->a->keys)
@@ -121,8 +121,8 @@ PL_ATT_INLINE pl_mask pl_att_sees(const struct pl_att_block *b, size_t i, size_t
     return (pl_mask)(lane >= first);
 }
 
-/* Rows [0, n) of a [n, dim] as panels [PL_NR rows][dim] with lanes along the rows, zeros after
- * the last one. */
+/* Copies rows [0, n) of a [n, dim] as panels [PL_NR rows][dim] with lanes along the rows, zeros
+ * after the last one. */
 static inline void pl_att_pack_lanes(const float *from, size_t row, size_t n, size_t dim, float *to)
 {
     for (size_t p = 0; p < n; p += PL_NR, to += dim * PL_NR)
@@ -152,8 +152,9 @@ pl_att_pack_columns(const float *from, size_t row, size_t n, size_t dim, float *
     }
 }
 
-/* The PL_MR rows from row i of x [n, dim] on, for a product's left side: in place, or in `edge`
- * [PL_MR, dim] with zeros after the last one. Returns where; their distance to *ret_row. */
+/* The PL_MR rows from row i of x [n, dim] on, as a product's left side: in place, or copied to
+ * `edge` [PL_MR, dim] with zeros after the last one. Returns their address; *ret_row is their
+ * distance. */
 static inline const float *pl_att_left(
     const float *x, size_t row, size_t n, size_t i, size_t dim, float *edge, size_t *ret_row)
 {

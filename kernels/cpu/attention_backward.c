@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: MIT */
-/* Backward after FlashAttention-2 (Dao, arXiv 2307.08691): the probabilities p of a block are made
- * again from the rows' logarithms of sums; with dp = dy v^T and mean = dy y by row,
- * ds = p (dp - mean), dv += p^T dy, dk += ds^T q, dq += ds k. */
+/* Backward after FlashAttention-2 (Dao, arXiv 2307.08691): the probabilities p of a block are
+ * recomputed from the rows' logarithms of sums. With dp = dy v^T and mean = dy y per row, ds = p
+ * (dp - mean), dv += p^T dy, dk += ds^T q, dq += ds k. */
 #include "kernels/cpu/attention.h"
 #include "kernels/cpu/lanes.h"
 
 #define ROWS PL_ATT_QUERIES
 
-/* Of one thread. [columns] = [panels of dim][rows][PL_NR], [lanes] = [panels of rows][dim][PL_NR]
- */
+/* Scratch of one thread. [columns] = [panels of dim][rows][PL_NR], [lanes] = [panels of
+ * rows][dim][PL_NR] */
 struct work {
     float *p, *ds;             /* [PL_ATT_KEYS][ROWS] */
     float *q_lanes, *dy_lanes; /* of the block's queries */
@@ -22,7 +22,7 @@ struct work {
     float mean[ROWS] __attribute__((aligned(64)));
 };
 
-/* Of one head. */
+/* The arrays of one head. */
 struct head {
     const struct pl_attention_args *a;
     const float *q, *k, *v, *y, *dy, *lse;
@@ -50,7 +50,7 @@ PL_ATT_INLINE void score_tile(const struct pl_att_block *b,
 #pragma GCC unroll 2
         for (size_t v = 0; v < PL_NV; v++) {
             pl_vec s = acc[r][v] * b->scale - lse[v];
-            pl_mask over = (pl_mask)(s > 0); /* by a rounding error, or a large one where large */
+            pl_mask over = (pl_mask)(s > 0); /* rounding error, or overflow of large scores */
 
             pl_store(to + r * ROWS + v * PL_LANES,
                      pl_exp2_nonpositive((pl_vec)((pl_mask)s & ~over)));
@@ -153,7 +153,7 @@ static void to_queries(const struct pl_att_block *b, const struct work *w)
         }
 }
 
-/* Packs a block of queries, and makes what is one number a query. */
+/* Packs a block of queries and computes their per-query numbers. */
 static void prepare(const struct pl_att_block *b, const struct head *h, struct work *w)
 {
     const struct pl_attention_args *a = b->a;
@@ -210,7 +210,7 @@ static void one_head(const struct head *h, struct work *w)
 
     if (h->dq)
         pl_att_pack_columns(h->k, a->k_at.time, a->keys, a->dim, w->k);
-    if (h->dq && a->keys == 0) /* nobody writes it then */
+    if (h->dq && a->keys == 0) /* no key writes it then */
         memset(w->dq, 0, ROWS * w->width * sizeof(*w->dq));
     if (h->dk)
         memset(w->dk, 0, w->width * w->keys * sizeof(*w->dk));
@@ -241,7 +241,7 @@ static void one_head(const struct head *h, struct work *w)
         write_columns(w, a, h->dv, a->dv_at.time, w->dv, 1, a->dv_add);
 }
 
-/* Of no memory only NaNs come. */
+/* Without memory the result is NaNs. */
 static void no_memory(const struct head *h)
 {
     for (size_t t = 0; h->dq && t < h->a->time; t++)

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT */
-/* A channel at a time, each on one thread: its sums are added up in the same order always. */
+/* One thread handles a channel and sums in a fixed order. */
 #include "kernels/cpu/level.h"
 #include "kernels/pool/pool.h"
 
 #include <math.h>
 
-#define LANES 8 /* sums kept side by side */
+#define LANES 8 /* parallel sums */
 
 struct pair {
     double lanes[2][LANES];

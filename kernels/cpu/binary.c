@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Bound by memory. Work is cut into whole repetitions of b, or into pieces of one where there is
- * only one. */
+/* Bound by memory. Chunks are whole repetitions of b, or pieces of one if b is not repeated. */
 #include "kernels/cpu/lanes.h"
 #include "kernels/cpu/level.h"
 #include "kernels/pool/pool.h"
@@ -44,7 +43,7 @@ static void forward_scalar(
           EACH(y[i] = a[i] / b))
 }
 
-/* Calls run for each piece of [begin, end) in which b goes forward without repetition. */
+/* Calls run for each piece of [begin, end) in which b's index rises without a jump. */
 static void forward(void *ctx, size_t begin, size_t end)
 {
     const struct pl_binary_args *p = ctx;
@@ -116,7 +115,7 @@ static void backward_a(void *ctx, size_t begin, size_t end)
     }
 }
 
-/* db's elements [begin, end), over all repetitions in their order. */
+/* db's elements [begin, end), summed over all repetitions in order. */
 static void backward_b(void *ctx, size_t begin, size_t end)
 {
     const struct pl_binary_args *p = ctx;

@@ -7,8 +7,8 @@
 
 #include <math.h>
 
-#define PARTS 16                       /* sums of dw and db are kept by part of the batch */
-#define PARTS_FLOATS ((size_t)4 << 20) /* fewer parts where they took more than this */
+#define PARTS 16                       /* dw and db are summed per part of the batch */
+#define PARTS_FLOATS ((size_t)4 << 20) /* limit of their memory: above it, fewer parts */
 
 struct conv {
     const struct pl_conv2d_args *a;
@@ -16,9 +16,9 @@ struct conv {
     bool winograd, direct, direct_dx, direct_dw;
     struct pl_winograd tiles;
     const float *weights;   /* of tiles: transformed */
-    struct pl_padded x, dz; /* dz: as dw's input, see conv2d.h */
+    struct pl_padded x, dz; /* dz: padded as dw's input, see conv2d.h */
     struct pl_direct product;
-    size_t part;  /* images of a part of the batch */
+    size_t part;  /* images per part of the batch */
     float *parts; /* [parts, out * k + out]: dw, db */
 };
 
@@ -88,7 +88,7 @@ static void forward_images(void *ctx, size_t begin, size_t end)
     }
 }
 
-#define IMAGES 4 /* that share what is done once for several */
+#define IMAGES 4 /* that share the work done once for several images */
 
 static void winograd_images(void *ctx, size_t begin, size_t end)
 {
@@ -151,7 +151,7 @@ void PL_CPU(conv2d_forward)(const struct pl_conv2d_args *a)
     pl_pool_parallel(a->batch, 1, forward_images, &c);
 }
 
-/* Panels of w turned round: row c, column (o, u, v) is w[o, c, kernel_h - 1 - u, ...]. */
+/* Panels of w rotated: row c, column (o, u, v) is w[o, c, kernel_h - 1 - u, ...]. */
 static void pack_turned(const struct pl_conv2d_args *a, float *to)
 {
     const float *w = a->w;
@@ -165,7 +165,7 @@ static void pack_turned(const struct pl_conv2d_args *a, float *to)
                     w[(o * a->in + c) * taps + taps - 1 - t];
 }
 
-/* dz of an image, dense; sums of its channels are added to db. */
+/* dz of an image, dense; the sums of its channels are added to db. */
 static void mask(const struct conv *c, size_t n, float *dz, float *db)
 {
     const struct pl_conv2d_args *a = c->a;
@@ -194,7 +194,7 @@ static void mask(const struct conv *c, size_t n, float *dz, float *db)
     }
 }
 
-/* Parts of scratch of a thread, in floats; tiles, sums: of winograd. */
+/* Offsets in a thread's scratch, in floats; tiles, sums: of winograd. */
 struct layout {
     size_t x, dz_dense, dz, dz_dx, tiles, sums, total;
 };
@@ -205,7 +205,7 @@ static struct layout layout_of(const struct conv *c)
     struct layout l = {.x = 0};
 
     if (c->winograd) {
-        l.tiles = c->a->out * c->oh * c->ow; /* behind dz_dense */
+        l.tiles = c->a->out * c->oh * c->ow; /* after dz_dense */
         l.sums = l.tiles + PL_CPU(winograd_scratch)(&c->tiles, true);
         l.total = l.sums + c->tiles.dw_size;
         return l;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "kernels/cpu/conv2d.h"
 
-/* The windows [first, last) along an axis whose tap t lies inside it. */
+/* The windows [first, last) along an axis whose tap t is inside it. */
 static void inside(size_t size,
                    size_t windows,
                    size_t stride,

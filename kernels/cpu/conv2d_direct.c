@@ -28,7 +28,7 @@ void PL_CPU(taps)(const struct pl_padded *p, size_t kernel_h, size_t kernel_w, u
                 *to++ = (uint32_t)(c * p->plane + u * p->row + v);
 }
 
-/* What of a tile's row goes where in a plane of the output. */
+/* Copies the valid pieces of a tile's row to a plane of the output. */
 struct piece {
     uint32_t from, to, n;
 };
@@ -52,8 +52,8 @@ static size_t cut(const struct pl_direct *d, size_t p, size_t end, struct piece 
     return n;
 }
 
-/* A tile's row: pieces are written PL_NR wide where the plane goes on so far, since what lies
- * behind a piece is written later. */
+/* A tile's row: pieces are written PL_NR wide if the plane has room; the surplus after a piece is
+ * overwritten later. */
 static inline void put(const struct pl_direct *d,
                        const float *tile,
                        const struct piece *pieces,

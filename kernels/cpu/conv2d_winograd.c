@@ -2,18 +2,21 @@
 /* Winograd's F(2x2, 3x3) after Lavin and Gray (arXiv 1509.09308): two by two outputs from a 4x4
  * tile of the image with 16 instead of 36 multiplications,
  *     y = A' [(G g G') .* (B' d B)] A,
+ *
  * summed over channels as 16 products of matrices, [tiles, in] by [in, out]. Backward is that
  * formula's own gradient, so the transforms of dy serve both products:
  *     dg = G' [(A dy A') .* (B' d B)] G,    dd = B [(G g G') .* (A dy A')] B'.
- * Images are turned to [row, column, channel] first, which makes every transform a loop over
- * channels, and every product one without packing. */
+ *
+ * Images are transposed to [row, column, channel] first: then every transform is a loop over
+ * channels, and no product needs packing. */
 #include "kernels/cpu/conv2d_winograd.h"
 #include "kernels/cpu/pack.h"
 
 #define E 16           /* products */
 #define BLOCK_TILES 48 /* transformed at a time: V, Z and M stay in L2 */
 
-/* Row of so many channels; not a multiple of 512 bytes, else tiles share sets of the cache. */
+/* Floats of a row of this many channels; not a multiple of 512 bytes, or tiles would share cache
+ * sets. */
 static size_t row_of(size_t channels)
 {
     size_t row = pl_round_up(channels, (size_t)PL_NR);
@@ -31,7 +34,8 @@ struct pl_winograd PL_CPU(winograd)(const struct pl_conv2d_args *a)
     w.th = (w.oh + 1) / 2;
     w.tw = (w.ow + 1) / 2;
     w.rows = PL_MIN(PL_MAX(BLOCK_TILES / w.tw, (size_t)1), w.th);
-    tiles = pl_round_up(w.rows * w.tw, (size_t)PL_MR) + 1; /* one to read past the last row's end */
+    tiles = pl_round_up(w.rows * w.tw, (size_t)PL_MR) +
+            1; /* one more, as reads go past the last row's end */
     w.x_step = tiles * w.in;
     w.y_step = tiles * w.out;
     w.x_size = (2 * w.th + 2) * (2 * w.tw + 2) * w.in;
@@ -110,7 +114,7 @@ static inline void turn_block(const float *from, size_t row, size_t n, pl_vec r[
     pl_transpose(r);
 }
 
-/* The way back. */
+/* The inverse. */
 static void turn_back(size_t channels,
                       size_t height,
                       size_t width,
@@ -144,7 +148,7 @@ static void turn_back(size_t channels,
     }
 }
 
-/* v = B' d B of the tile at d; step: from product to product. */
+/* v = B' d B of the tile at d; step: from one product to the next. */
 static inline void tile_x(const float *d, size_t row, size_t pixel, float *v, size_t step)
 {
     pl_vec t[4][4];
@@ -222,7 +226,7 @@ static inline void tile_dx(const float *m, size_t step, float *dx, size_t row, s
     }
 }
 
-/* Tile rows [i, i + rows), their tiles one behind the other. */
+/* Tile rows [i, i + rows), their tiles in sequence. */
 struct block {
     size_t i, rows, tiles;
 };
@@ -270,7 +274,7 @@ static void block_y(const struct pl_winograd *w, const struct block *b, const fl
                 pl_vec v = out[r / 2][r % 2] + bias;
 
                 if (a->relu)
-                    v = (pl_vec)((pl_mask)v & ~(pl_mask)(v <= 0)); /* a NaN stays one */
+                    v = (pl_vec)((pl_mask)v & ~(pl_mask)(v <= 0)); /* a NaN stays NaN */
                 pl_store(to + r / 2 * row + r % 2 * w->out + o, v);
             }
         }
@@ -289,9 +293,9 @@ static void block_dx(const struct pl_winograd *w, const struct block *b, const f
     }
 }
 
-/* C [m, n] = A [m, k] B or, where `add`, += A' [m, k] B: rows of A and B are a_row and b_row floats
- * apart; B may be panels of PL_NR columns, b_panel floats each. Rows of C up to a multiple of PL_MR
- * are written, columns up to one of PL_NR. */
+/* C [m, n] = A [m, k] B or, with `add`, += A' [m, k] B. Rows of A and B are a_row and b_row floats
+ * apart; B may be panels of PL_NR columns, b_panel floats each. Rows of C are written up to a
+ * multiple of PL_MR, columns up to one of PL_NR. */
 struct product {
     size_t m, n, k;
     const float *a, *b;
@@ -323,7 +327,7 @@ static void multiply(const struct product *p)
     }
 }
 
-/* Parts of the scratch: the image, what comes out, V, Z or M, dx's M, turned dx. */
+/* Parts of the scratch: the image, the output, V, Z or M, dx's M, transposed dx. */
 struct layout {
     size_t y, v, m, d, dx, total;
 };
@@ -347,7 +351,7 @@ size_t PL_CPU(winograd_scratch)(const struct pl_winograd *w, bool backward)
 
 void PL_CPU(winograd_clear)(const struct pl_winograd *w, bool backward, float *scratch)
 {
-    /* Channels past the last one may be anything: what they come to is not read. */
+    /* Channels past the last one may have any value: results from them are not read. */
     memset(scratch, 0, (w->x_size + (backward ? w->y_size : 0)) * sizeof(*scratch));
 }
 
@@ -358,7 +362,7 @@ static struct block block_at(const struct pl_winograd *w, size_t i)
     return (struct block){.i = i, .rows = rows, .tiles = rows * w->tw};
 }
 
-/* The image into its border of zeros. */
+/* Copies the image into its border of zeros. */
 static void turn_x(const struct pl_winograd *w, const float *x, float *to)
 {
     const struct pl_conv2d_args *a = w->a;

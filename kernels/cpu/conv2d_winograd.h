@@ -6,19 +6,19 @@
 
 #include "kernels/cpu/micro.h"
 
-/* Sizes, in floats where nothing else is said. */
+/* Sizes, in floats unless noted. */
 struct pl_winograd {
     const struct pl_conv2d_args *a;
     size_t oh, ow, th, tw;      /* outputs; tiles of 2x2 outputs */
-    size_t in, out;             /* from pixel to pixel of an image that is turned */
+    size_t in, out;             /* from one pixel to the next in a transposed image */
     size_t rows;                /* of tiles, in a block */
-    size_t x_step, y_step;      /* from product to product of a block */
-    size_t x_size, y_size;      /* a turned image with its border, a turned output */
+    size_t x_step, y_step;      /* from one product to the next in a block */
+    size_t x_size, y_size;      /* a transposed image with its border, a transposed output */
     size_t w_size, turned_size; /* weights for the output, and for dx */
     size_t dw_size;             /* sums of dw before they are transformed back */
 };
 
-/* Where that is faster than other ways: few channels do not fill the vectors. */
+/* True if it is faster than the other ways: few channels do not fill the vectors. */
 static inline bool pl_winograd_fits(const struct pl_conv2d_args *a)
 {
     return a->kernel_h == 3 && a->kernel_w == 3 && a->stride_h == 1 && a->stride_w == 1 &&
@@ -28,11 +28,11 @@ static inline bool pl_winograd_fits(const struct pl_conv2d_args *a)
 
 struct pl_winograd PL_CPU(winograd)(const struct pl_conv2d_args *a);
 
-/* The weights' transforms [w_size] for the output, or turned [turned_size] for dx. */
+/* The weights' transforms: [w_size] for the output, or rotated [turned_size] for dx. */
 void PL_CPU(winograd_weights)(const struct pl_winograd *w, bool turned, float *to);
 
-/* Scratch of an image, forward or backward. Its borders are cleared by winograd_clear(), once for
- * any number of images. */
+/* Scratch of an image, forward or backward. winograd_clear() clears its borders once for any number
+ * of images. */
 size_t PL_CPU(winograd_scratch)(const struct pl_winograd *w, bool backward);
 void PL_CPU(winograd_clear)(const struct pl_winograd *w, bool backward, float *scratch);
 
@@ -50,7 +50,7 @@ void PL_CPU(winograd_backward)(const struct pl_winograd *w,
                                float *dx,
                                float *sums);
 
-/* dw [out, in, 3, 3] += what the sums come to. */
+/* dw [out, in, 3, 3] += the transform of the sums. */
 void PL_CPU(winograd_dw)(const struct pl_winograd *w, const float *sums, float *dw);
 
 #endif

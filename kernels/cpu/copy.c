@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Neighbouring dimensions that both sides walk in equal steps become one; what is left runs row by
- * row, a row that is dense on both sides as one memcpy(). */
+/* Neighbouring dimensions that both sides step through evenly are merged. The rest is copied row by
+ * row; a row that is dense on both sides is one memcpy(). */
 #include "kernels/cpu/level.h"
 #include "kernels/pool/pool.h"
 
@@ -110,7 +110,7 @@ void PL_CPU(copy)(const struct pl_copy_args *a)
     struct pl_copy_args m;
     size_t n = 1;
 
-    if (a->rank == 1) { /* nothing to merge or to share out */
+    if (a->rank == 1) { /* nothing to merge or to divide among threads */
         (a->add ? add_row : copy_row)(a, a->dst, a->src);
         return;
     }

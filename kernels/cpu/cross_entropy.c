@@ -7,9 +7,9 @@
 #define CHUNKS 256
 #define ELEMENTS ((size_t)16384)
 #define LANES 16
-#define PIECE 512 /* exponentials that are not kept */
+#define PIECE 512 /* exponentials that are computed at a time and not kept */
 
-/* The largest of a row; a NaN in front stays, others are passed over (as their sum is one). */
+/* The maximum of a row. A NaN at index 0 stays; others are skipped (the sum becomes NaN anyway). */
 static float largest(const float *restrict z, size_t n)
 {
     float lane[LANES];
@@ -27,7 +27,7 @@ static float largest(const float *restrict z, size_t n)
     return lane[0];
 }
 
-/* In lanes, as one sum would wait for each addition. */
+/* In lanes: a single sum would wait for each addition. */
 static double sum_of_piece(const float *restrict exps, size_t n)
 {
     double lane[LANES] = {0};
@@ -62,7 +62,7 @@ static double sum_of(const float *z, size_t n, float max)
     return sum;
 }
 
-/* The loss of a row; its probabilities, and its maximum and sum, where they are kept. */
+/* The loss of a row; writes its probabilities, and its maximum and sum, if they are kept. */
 static double row_loss(const float *z, float *restrict p, float *max_sum, size_t n, int32_t label)
 {
     float max = largest(z, n), inverse;
@@ -80,8 +80,8 @@ static double row_loss(const float *z, float *restrict p, float *max_sum, size_t
     return log(sum) - ((double)z[label] - max);
 }
 
-/* Rows of a chunk: some ELEMENTS, and at most CHUNKS chunks. By the shape alone, as the order in
- * which the losses are summed follows from it. */
+/* Rows per chunk: about ELEMENTS elements, and at most CHUNKS chunks. It depends on the shape only,
+ * since it determines the order in which losses are summed. */
 static size_t grain(const struct pl_cross_entropy_args *a)
 {
     return PL_MAX(ELEMENTS / PL_MAX(a->classes, (size_t)1) + 1, (a->rows + CHUNKS - 1) / CHUNKS);
@@ -130,7 +130,7 @@ static void put_row(float *restrict dz, const float *restrict p, size_t n, float
     }
 }
 
-/* The same with p made again; max_sum: the row's, or NULL. */
+/* The same with p recomputed; max_sum: the row's, or NULL. */
 static void
 put_again(float *dz, const float *z, const float *max_sum, size_t n, float scale, bool add)
 {

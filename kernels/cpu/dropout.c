@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Bound by Philox' multiplications, some 10 an element; nothing is stored for backward. */
+/* Bound by Philox' multiplications, about 10 per element; nothing is stored for backward. */
 #include "kernels/cpu/level.h"
 #include "kernels/philox.h"
 #include "kernels/pool/pool.h"
@@ -7,7 +7,7 @@
 #define GRAIN 4096 /* a multiple of 4 */
 #define BLOCK 256
 
-/* Numbers of BLOCK consecutive counters, lane by lane, in a loop that vectorises. */
+/* The numbers of BLOCK consecutive counters, by lane, in a loop that vectorises. */
 static void numbers(uint64_t key, uint64_t counter, uint64_t high, uint32_t out[4][BLOCK / 4])
 {
     for (size_t i = 0; i < BLOCK / 4; i++) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Backward in parallel over columns: each row of the table has one writer for each column, in the
- * order of the rows, so there is no race and the bits do not depend on threads. */
+/* Backward is parallel over columns: one thread writes a column of the table, in the order of the
+ * rows, so there is no race and the bits do not depend on the number of threads. */
 #include "kernels/cpu/level.h"
 #include "kernels/pool/pool.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* Blocked product after Goto and van de Geijn (ACM TOMS 34(3), 2008): KC rows of B are packed into
- * panels of PL_NR columns by all threads, then each thread packs blocks of A and multiplies. Where
- * packing would cost more than it saves (few rows or few columns) the matrix is read in place. */
+/* Blocked product after Goto and van de Geijn (ACM TOMS 34(3), 2008): all threads pack KC rows of B
+ * into panels of PL_NR columns, then each thread packs blocks of A and multiplies. If packing costs
+ * more than it saves (few rows or few columns), the matrix is read in place. */
 #include "kernels/cpu/pack.h"
 #include "kernels/cpu/scratch.h"
 #include "kernels/pool/pool.h"
@@ -11,11 +11,11 @@
 #define KC (PL_LANES > 8 ? 256 : 384)
 #define MC (24 * PL_MR)
 #define NC 4096
-#define FEW_ROWS (2 * PL_MR)    /* B is not packed */
-#define FEW_COLS PL_NR          /* A is not packed */
-#define SMALL ((size_t)1 << 16) /* multiply-adds of a chunk for another thread */
-#define GROUP 8                 /* panels of B that are packed side by side */
-#define AHEAD 16                /* rows that packing fetches ahead: they are a page or more apart */
+#define FEW_ROWS (2 * PL_MR)    /* with fewer, B is not packed */
+#define FEW_COLS PL_NR          /* with fewer, A is not packed */
+#define SMALL ((size_t)1 << 16) /* minimum of multiply-adds per chunk for another thread */
+#define GROUP 8                 /* panels of B that are packed together */
+#define AHEAD 16                /* rows that packing prefetches: they are a page or more apart */
 
 /* The product of columns [j0, j0 + n) and of [k0, k0 + k), for all rows. */
 struct block {
@@ -27,7 +27,7 @@ struct block {
     bool last;
 };
 
-/* Columns [j, j + PL_NR) of B, zeros past its end. */
+/* Packs columns [j, j + PL_NR) of B, zeros past its end. */
 static void pack_b(const struct pl_gemm *g, size_t k0, size_t k_count, size_t j, float *panel)
 {
     size_t width = PL_MIN(g->n - j, (size_t)PL_NR);
@@ -50,8 +50,8 @@ static void pack_b(const struct pl_gemm *g, size_t k0, size_t k_count, size_t j,
     }
 }
 
-/* GROUP panels of a B whose rows lie as packing wants them: long pieces of rows are read, where
- * panel by panel each line would come from another page. */
+/* Packs GROUP panels of a B with unit column stride: long pieces of rows are read; panel by panel
+ * each line would come from another page. */
 static void pack_b_group(const struct pl_gemm *g, size_t k0, size_t k_count, size_t j, float *to)
 {
     const float *b = g->b + k0 * g->b_row + j;
@@ -66,7 +66,7 @@ static void pack_b_group(const struct pl_gemm *g, size_t k0, size_t k_count, siz
     }
 }
 
-/* pack_a() where the columns of A lie as packing wants them: a column for all panels at a time. */
+/* pack_a() for an A with unit row stride: one column for all panels at a time. */
 static void pack_columns(const struct block *b, size_t i, size_t mc, float *to)
 {
     const struct pl_gemm *g = b->g;
@@ -87,7 +87,7 @@ static void pack_columns(const struct block *b, size_t i, size_t mc, float *to)
     }
 }
 
-/* Rows [i, i + mc) of A as panels of PL_MR rows, zeros past its end. */
+/* Packs rows [i, i + mc) of A as panels of PL_MR rows, zeros past its end. */
 static void pack_a(const struct block *b, size_t i, size_t mc, float *to)
 {
     const struct pl_gemm *g = b->g;
@@ -103,10 +103,10 @@ static void pack_a(const struct block *b, size_t i, size_t mc, float *to)
 
 static inline __attribute__((always_inline)) pl_vec activate(pl_vec x, bool relu)
 {
-    return relu ? (pl_vec)((pl_mask)x & ~(pl_mask)(x <= 0)) : x; /* a NaN stays one */
+    return relu ? (pl_vec)((pl_mask)x & ~(pl_mask)(x <= 0)) : x; /* a NaN stays NaN */
 }
 
-/* The rows of a tile that hangs over C's edge, or has a bias by row. */
+/* The rows of a tile that crosses C's edge, or has a bias per row. */
 static void
 store_rows(const struct block *b, pl_vec acc[PL_MR][PL_NV], size_t i, size_t height, size_t j)
 {
@@ -264,7 +264,7 @@ static void pack_panels(void *ctx, size_t begin, size_t end)
     }
 }
 
-/* Enough chunks for all threads; their borders do not change a bit of the result. */
+/* Enough chunks for all threads; their borders do not change the result's bits. */
 static void share(struct block *b)
 {
     const struct pl_gemm *g = b->g;

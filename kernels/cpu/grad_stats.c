@@ -11,7 +11,7 @@ struct stats {
     double squares[PL_GRAD_STATS_CHUNKS];
 };
 
-/* Squares of f32 in f64 are exact and their sum cannot overflow, so it is finite exactly where all
+/* Squares of f32 are exact in f64, and their sum cannot overflow: it is finite if and only if all
  * elements are. */
 static void body(void *ctx, size_t begin, size_t end)
 {

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT */
-/* Bound by memory: 6 bytes a number, 10 or 8 where it adds. The conversions are integer arithmetic
+/* Bound by memory: 6 bytes per number, 10 or 8 with `add`. The conversions are integer arithmetic
  * that vectorises. */
 #include "kernels/cpu/level.h"
 #include "kernels/pool/pool.h"
 
 #define GRAIN 32768
 
-/* A loop for each case, so that none decides within. */
+/* One loop per case, so that no loop branches. */
 #define EACH(to, value)                                                                            \
     do {                                                                                           \
         for (size_t i = begin; i < end; i++)                                                       \

@@ -8,7 +8,7 @@
 
 #define PL_SUM_LANES 32
 
-/* Evaluates `term` (of the index i) for i in [0, n) and adds up. */
+/* Sums `term` (of the index i) over i in [0, n). */
 #define PL_LANE_SUM(n, term)                                                                       \
     ({                                                                                             \
         float lane_[PL_SUM_LANES] = {0};                                                           \

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* One row is read from memory once and stays in the cache for its two passes; 12 bytes an element
+/* A row is read from memory once and stays in the cache for its two passes; 12 bytes per element
  * forward, 20 backward. The gradients of gamma and beta are summed by chunks of rows, then over the
  * chunks, so that they do not depend on the number of threads. */
 #include "kernels/cpu/lanes.h"

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* Each file of this folder is compiled once an x86-64 level (PL_CPU_LEVEL 0, 3, 4: baseline,
- * -march=x86-64-v3 with AVX2 and FMA, -v4 with AVX-512); the table is chosen at run time. This
- * rather than target_clones: its resolvers run before a sanitizer's run time is up, and clang 14
- * has none in C. Elsewhere than on x86-64 there is level 0 only. */
+/* Each file of this folder is compiled once per x86-64 level (PL_CPU_LEVEL 0, 3, 4: baseline,
+ * -march=x86-64-v3 with AVX2 and FMA, -v4 with AVX-512); the table is chosen at run time.
+ * target_clones is not used: its resolvers run before a sanitizer's runtime is initialised, and
+ * clang 14 has none in C. Other processors than x86-64 have level 0 only. */
 #ifndef PL_KERNELS_CPU_LEVEL_H
 #define PL_KERNELS_CPU_LEVEL_H
 
@@ -11,7 +11,7 @@
 #ifndef PL_CPU_LEVEL
 #define PL_CPU_LEVEL 0
 #endif
-#if PL_CPU_LEVEL == 4 && defined(PL_CPU_ANYWHERE) /* for tests where there is no AVX-512 */
+#if PL_CPU_LEVEL == 4 && defined(PL_CPU_ANYWHERE) /* for tests on machines without AVX-512 */
 #define PL_CPU(name) pl_cpu_v4_anywhere_##name
 #define PL_CPU_NAME "cpu/v4 in small vectors"
 #define PL_LANES 16
@@ -33,18 +33,16 @@
 PL_KERNEL_LIST(PL_CPU_DECLARE)
 #undef PL_CPU_DECLARE
 
-/* In front of a loop in which no pass reads what another writes, though the pointers may be equal.
- */
+/* Marks a loop whose iterations are independent, even if the pointers are equal. */
 #ifdef __clang__
 #define PL_INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
 #else
 #define PL_INDEPENDENT _Pragma("GCC ivdep")
 #endif
 
-/* C [m, n] (row stride ldc) = act(scale A B + bias + row_bias), or with C added to the product
- * where add.
- * A(i,k) = a[i * a_row + k * a_col], B(k,j) = b[k * b_row + j * b_col]; of each pair of strides one
- * must be 1. The result's bits do not depend on the number of threads. */
+/* C [m, n] (row stride ldc) = act(scale A B + bias + row_bias), or with C added to the product if
+ * `add`. A(i,k) = a[i * a_row + k * a_col], B(k,j) = b[k * b_row + j * b_col]; of each pair of
+ * strides one must be 1. The result's bits do not depend on the number of threads. */
 struct pl_gemm {
     size_t m, n, k;
     const float *a;
@@ -58,12 +56,12 @@ struct pl_gemm {
     const float *bias;     /* [n], or NULL */
     const float *row_bias; /* [m], or NULL */
     bool relu;
-    /* Called by any thread when a part of C is complete, while it is in the cache; may be NULL. */
+    /* Called by any thread when a part of C is complete and still in the cache; may be NULL. */
     void (*done)(const struct pl_gemm *g, size_t i, size_t m, size_t j, size_t n);
     void *ctx; /* for done */
 };
 
-/* Own loops on the caller's group of threads. */
+/* Our own loops, on the caller's group of threads. */
 void PL_CPU(gemm)(const struct pl_gemm *g);
 
 #endif

@@ -2,9 +2,9 @@
 #include "kernels/cpu/vmath.h"
 #include "kernels/pool/pool.h"
 
-#define COLUMNS 1024 /* of dz that one thread takes at a time, at most */
+#define COLUMNS 1024 /* maximum number of dz's columns that one thread takes at a time */
 
-/* Calls a function whose activation is a constant in it, so that its loops have no branches. */
+/* Calls a function with the activation as a constant, so that its loops have no branches. */
 #define WITH_ACTIVATION(act, f, ...)                                                               \
     switch (act) {                                                                                 \
     case PL_ACT_GELU:                                                                              \
@@ -121,7 +121,7 @@ void PL_CPU(linear_backward)(const struct pl_linear_args *a)
 {
     const float *dz = a->act == PL_ACT_NONE ? a->dy : a->dz;
 
-    /* Each column is summed by itself: the fewer pieces, the longer the rows that are read. */
+    /* Columns are summed independently: fewer pieces mean longer rows to read. */
     if (a->act != PL_ACT_NONE || a->db)
         pl_pool_parallel(a->out, PL_MIN(a->out / pl_pool_threads() / 16 * 16 + 16, (size_t)COLUMNS),
                          slope_columns, (void *)a);

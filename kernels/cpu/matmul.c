@@ -25,7 +25,7 @@ static void some(void *ctx, size_t begin, size_t end)
 
 void PL_CPU(matmul)(const struct pl_matmul_args *a)
 {
-    /* Few matrices share the threads one after another, many have one each. */
+    /* Few matrices: all threads work on each in turn. Many matrices: one thread each. */
     if (a->batch < 2 * pl_pool_threads())
         some((void *)a, 0, a->batch);
     else

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* The inner loop of products: a tile of PL_MR x PL_NR of C in registers, as in Goto and van de
- * Geijn (ACM TOMS 34(3), 2008). Each element is summed up over k in order, so its bits depend on
- * neither the place of the tile nor the thread. */
+ * Geijn (ACM TOMS 34(3), 2008). Each element is summed over k in order, so its bits depend on
+ * neither the position of the tile nor the thread. */
 #ifndef PL_KERNELS_CPU_MICRO_H
 #define PL_KERNELS_CPU_MICRO_H
 
@@ -12,10 +12,10 @@
 typedef float pl_vec __attribute__((vector_size(PL_LANES * sizeof(float))));
 typedef int32_t pl_mask __attribute__((vector_size(PL_LANES * sizeof(int32_t))));
 
-#define PL_NV 2 /* vectors of a tile's row */
+#define PL_NV 2 /* vectors per row of a tile */
 #define PL_NR (PL_NV * PL_LANES)
 #if PL_CPU_LEVEL == 4
-#define PL_MR 12 /* 24 of 32 registers hold the tile */
+#define PL_MR 12 /* the tile takes 24 of 32 registers */
 #elif PL_CPU_LEVEL == 3
 #define PL_MR 6 /* 12 of 16 */
 #else
@@ -40,8 +40,8 @@ static inline __attribute__((always_inline)) void pl_store(float *p, pl_vec v)
     memcpy(p, &v, sizeof(v));
 }
 
-/* Element i is element mask[i] of a and b, one behind the other. */
-#ifdef __clang__ /* has no such builtin; the fuzzers are built with it */
+/* Element i is element mask[i] of the concatenation of a and b. */
+#ifdef __clang__ /* clang has no such builtin; the fuzzers are built with clang */
 static inline pl_vec pl_shuffle(pl_vec a, pl_vec b, pl_mask mask)
 {
     pl_vec to;
@@ -55,7 +55,7 @@ static inline pl_vec pl_shuffle(pl_vec a, pl_vec b, pl_mask mask)
 #endif
 
 /* acc = sum over k of A(i, k) B(k, j): A(i, k) = a[i * a_row + k * a_col] (a packed panel of A has
- * the strides 1 and PL_MR), row k of B at b + k * b_row, or b + rows[k] where rows is given. */
+ * the strides 1 and PL_MR); row k of B is at b + k * b_row, or at b + rows[k] if rows is given. */
 static inline __attribute__((always_inline)) void pl_micro(size_t k_count,
                                                            const float *a,
                                                            const size_t a_row,

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT */
-/* Rows to columns: packing of a matrix that lies the wrong way round. */
+/* Packing of a matrix with the other storage order: rows to columns. */
 #ifndef PL_KERNELS_CPU_PACK_H
 #define PL_KERNELS_CPU_PACK_H
 
 #include "kernels/cpu/micro.h"
 
-/* Of each pair of rows s apart, swaps the off-diagonal blocks of s x s. */
+/* Swaps the off-diagonal blocks of s x s of each pair of rows s apart. */
 #define PL_LOW(l, s) ((l) & (s) ? PL_LANES + (l) - (s) : (l))
 #define PL_HIGH(l, s) ((l) & (s) ? PL_LANES + (l) : (l) + (s))
 #define PL_MASK4(f, l, s) f(l, s), f((l) + 1, s), f((l) + 2, s), f((l) + 3, s)
@@ -28,7 +28,7 @@
         }                                                                                          \
     }
 
-#define PL_PACK_AHEAD 64 /* floats of a row */
+#define PL_PACK_AHEAD 64 /* prefetch distance in floats of a row */
 
 static inline __attribute__((always_inline)) void pl_transpose(pl_vec r[PL_LANES])
 {
@@ -43,8 +43,8 @@ static inline __attribute__((always_inline)) void pl_transpose(pl_vec r[PL_LANES
 }
 
 /* to[k * to_row + i] = from[i * stride + k] for i < n <= PL_LANES, k < k_count, and 0 for the other
- * i < PL_LANES; columns follow each other, so that what is written past to_row is written over by
- * the next one. Writes PL_LANES floats for the last column too. */
+ * i < PL_LANES. Columns are written in order, so that the next one overwrites what was written past
+ * to_row. The last column writes PL_LANES floats, too. */
 static inline void
 pl_pack_rows(const float *from, size_t stride, size_t n, size_t k_count, float *to, size_t to_row)
 {
@@ -54,7 +54,8 @@ pl_pack_rows(const float *from, size_t stride, size_t n, size_t k_count, float *
         pl_vec r[PL_LANES] = {{0}};
 
 #pragma GCC unroll 16
-        for (size_t i = 0; i < PL_LANES; i++) /* more rows than the processor follows by itself */
+        for (size_t i = 0; i < PL_LANES;
+             i++) /* more streams than the hardware prefetcher follows */
             __builtin_prefetch(from + i * stride + k + PL_PACK_AHEAD);
         if (n == PL_LANES)
 #pragma GCC unroll 16

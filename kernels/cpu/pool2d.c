@@ -5,14 +5,14 @@
 #include <math.h>
 #include <string.h>
 
-#define GRAIN 16384 /* elements of x for a thread at a time */
+#define GRAIN 16384 /* elements of x per chunk */
 
 struct pool2d {
     const struct pl_pool2d_args *a;
     size_t oh, ow;
 };
 
-/* The taps [from, to) of a window that lie inside an axis, whose first tap is at start - pad. */
+/* The taps [from, to) of a window that are inside an axis; its first tap is at start - pad. */
 static inline void
 clip(size_t start, size_t pad, size_t kernel, size_t size, size_t *ret_from, size_t *ret_to)
 {
@@ -20,7 +20,7 @@ clip(size_t start, size_t pad, size_t kernel, size_t size, size_t *ret_from, siz
     *ret_to = PL_MIN(kernel, size + pad - start);
 }
 
-/* Whether windows are 2 x 2 and do not overlap: by far the most common, and without branches. */
+/* True if windows are 2 x 2 and do not overlap: the most common case, computed without branches. */
 static bool halves(const struct pl_pool2d_args *a)
 {
     return a->kernel_h == 2 && a->kernel_w == 2 && a->stride_h == 2 && a->stride_w == 2 &&
@@ -60,7 +60,7 @@ static inline void max_vector(const float *x, size_t width, float *y, uint8_t *w
             pl_mask wins = (value > best) | ((value != value) & (best == best));
 
             if (u == 0 && v == 0)
-                wins = ~(pl_mask){0}; /* the first, whatever it is */
+                wins = ~(pl_mask){0}; /* the first one always wins */
             best = choose(wins, value, best);
             place = (place & ~wins) | (wins & (2 * u + v));
         }
@@ -74,7 +74,7 @@ static void max_halves(const float *x, size_t width, float *y, uint8_t *which, s
 {
     for (size_t j = 0; j < n; j += PL_LANES) {
         if (n >= PL_LANES) {
-            size_t at = PL_MIN(j, n - PL_LANES); /* the last vector overlaps the one before */
+            size_t at = PL_MIN(j, n - PL_LANES); /* the last vector overlaps the previous one */
 
             max_vector(x + 2 * at, width, y + at, which + at);
             continue;
@@ -145,7 +145,8 @@ max_backward_halves(const struct pool2d *p, const float *dy, const uint8_t *whic
 {
     size_t width = p->a->width;
 
-    if (!p->a->dx_add && (width % 2 || p->a->height % 2)) /* no window has the last ones */
+    if (!p->a->dx_add &&
+        (width % 2 || p->a->height % 2)) /* the last row or column belongs to no window */
         memset(dx, 0, p->a->height * width * sizeof(*dx));
     for (size_t i = 0; i < p->oh; i++, dy += p->ow, which += p->ow, dx += 2 * width) {
         size_t j = 0;
@@ -207,7 +208,7 @@ static void max_backward(void *ctx, size_t begin, size_t end)
     }
 }
 
-/* Where a window's taps lie: rows i0 .. i1, columns j0 .. j1 of x, without the padding. */
+/* The range of a window's taps without the padding: rows i0 .. i1, columns j0 .. j1 of x. */
 struct box {
     size_t i0, i1, j0, j1;
 };
@@ -297,7 +298,8 @@ static void avg_backward(void *ctx, size_t begin, size_t end)
     const struct pool2d *p = ctx;
     const struct pl_pool2d_args *a = p->a;
     float share = 1 / (float)(a->kernel_h * a->kernel_w);
-    bool covered = halves(a) && a->height % 2 == 0 && a->width % 2 == 0; /* each x by a window */
+    bool covered =
+        halves(a) && a->height % 2 == 0 && a->width % 2 == 0; /* each x belongs to a window */
 
     for (size_t n = begin; n < end; n++) {
         const float *dy = (const float *)a->dy + n * p->oh * p->ow;

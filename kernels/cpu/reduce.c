@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: MIT */
-/* Bound by memory: each element once. Rows (inner 1) by lanes, else lines of `inner` are added. */
+/* Bound by memory: each element is read once. Rows (inner 1) are summed by lanes; otherwise lines
+ * of `inner` are added. */
 #include "kernels/cpu/level.h"
 #include "kernels/pool/pool.h"
 
 #define GRAIN 32768
 #define CHUNKS_MAX 256
 
-/* f64 lanes: sums over whole batches keep their digits. */
+/* f64 lanes: sums over whole batches keep their precision. */
 static double sum_row(const float *restrict x, size_t n)
 {
     double lane[16] = {0};

@@ -54,7 +54,7 @@ static void backward(void *ctx, size_t begin, size_t end)
         float *restrict dx = (float *)a->dx + r * n, keep = a->dx_add ? 1 : 0;
         float sum = a->log ? PL_LANE_SUM(n, dy[i]) : PL_LANE_SUM(n, y[i] * dy[i]);
 
-        if (!a->dx_add) /* what is there may be anything, NaN too */
+        if (!a->dx_add) /* the old contents may be anything, also NaN */
             for (size_t i = 0; i < n; i++)
                 dx[i] = 0;
         if (a->log)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Bound by the exponential: some 20 operations an element, 8 bytes read and written. */
+/* Bound by the exponential: about 20 operations per element, 8 bytes read and written. */
 #include "kernels/cpu/vmath.h"
 #include "kernels/pool/pool.h"
 

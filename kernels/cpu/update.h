@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* What the updates share: see struct pl_update. A block is handled at a time: gradients into a
- * buffer that stays in the first cache, the update itself, and the 16-bit copy. */
+/* Shared by the updates, see struct pl_update. They work block by block: gradients into a buffer
+ * that stays in L1, the update itself, and the 16-bit copy. */
 #ifndef PL_KERNELS_CPU_UPDATE_H
 #define PL_KERNELS_CPU_UPDATE_H
 
@@ -10,10 +10,10 @@
 #include <math.h>
 
 #define UPDATE_BLOCK 1024            /* elements */
-#define UPDATE_GRAIN ((size_t)32768) /* elements a thread takes at a time */
+#define UPDATE_GRAIN ((size_t)32768) /* elements per chunk */
 
-/* The gradients [begin, begin + n) that count: where nothing is to be done to them themselves,
- * else in buf. */
+/* The effective gradients [begin, begin + n): the originals if nothing changes them, else in buf.
+ */
 static inline const float *
 update_grads(const struct pl_update *u, size_t begin, size_t n, float *restrict buf)
 {
@@ -31,7 +31,7 @@ update_grads(const struct pl_update *u, size_t begin, size_t n, float *restrict 
     return buf;
 }
 
-/* Behind the update of [begin, begin + n). */
+/* Call after the update of [begin, begin + n). */
 static inline void update_copy(const struct pl_update *u, size_t begin, size_t n)
 {
     float *restrict param = (float *)u->param + begin;

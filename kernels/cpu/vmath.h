@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Functions for the bodies of loops that the compiler vectorises: no branches, no calls. A NaN
- * gives a NaN. */
+/* Functions for the bodies of vectorised loops: no branches, no calls. A NaN gives a NaN. */
 #ifndef PL_KERNELS_CPU_VMATH_H
 #define PL_KERNELS_CPU_VMATH_H
 
@@ -30,7 +29,7 @@ PL_INLINE float pl_exp_in_range(float x)
     p = p * r + 1.0f;
     p = p * r + 1.0f;
     memcpy(&bits, &shifted, sizeof(bits));
-    bits = (bits + 127u) << 23; /* the integer stands in the low bits of shifted */
+    bits = (bits + 127u) << 23; /* the integer is in the low bits of shifted */
     memcpy(&power, &bits, sizeof(power));
     return p * power;
 }

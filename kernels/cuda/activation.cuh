@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* The activations (enum pl_activation) and their slopes, in f32 or f64. The tanh form of gelu is
- * x sigmoid(2 z), as 1 + tanh(z) = 2 sigmoid(2 z). */
+/* The activations (enum pl_activation) and their slopes, in f32 or f64. gelu's tanh form is x
+ * sigmoid(2 z), since 1 + tanh(z) = 2 sigmoid(2 z). */
 #ifndef PL_KERNELS_CUDA_ACTIVATION_CUH
 #define PL_KERNELS_CUDA_ACTIVATION_CUH
 
@@ -16,7 +16,7 @@ template <class R> static __device__ __forceinline__ R sigmoid(R x)
     return 1 / (1 + exp(-x));
 }
 
-/* ACT is a constant at each call, so that no switch stays in a loop. */
+/* ACT is a constant at each call, so that loops have no switch. */
 template <int ACT, class R> static __device__ __forceinline__ R activate(R x)
 {
     switch (ACT) {
@@ -90,7 +90,7 @@ template <int ACT, class R> static __device__ __forceinline__ R activate_slope(R
         break;                                                                                     \
     }
 
-/* The same where it does not pay to have a kernel each. */
+/* The same for kernels that are not worth one instance per activation. */
 template <class R> static __device__ __forceinline__ R activate_by(int act, R x)
 {
     switch (act) {

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/* Exact: ref's operations in ref's order; division and square root are rounded correctly. Reads 4
- * elements and writes 3, and 2 bytes where parameters have a 16-bit copy; 18 operations: bound by
- * memory. 16 bytes of each array a thread (update.cuh), a kernel a parameter: all of them in one
- * (PyTorch's multi-tensor apply) would save launches, which a replayed graph has hidden already.
- * Any number of elements; not measured on a card yet. */
+/* Exact: ref's operations in ref's order; division and square root are correctly rounded. Reads 4
+ * elements and writes 3, plus 2 bytes if parameters have a 16-bit copy; 18 operations: bound by
+ * memory. A thread handles 16 bytes of each array (update.cuh), a kernel one parameter. One kernel
+ * for all parameters (PyTorch's multi-tensor apply) would save launches, which a replayed graph
+ * hides already. Any number of elements; not measured on a card yet. */
 #include "kernels/cuda/update.cuh"
 
 #include <math.h>

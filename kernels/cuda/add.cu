@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Exact. Reads 2 elements and writes 1, 2 operations: bound by memory. 16 bytes of each array a
- * thread (each.cuh) or an element: no other version was tried; not measured on a card yet. Any
+/* Exact. Reads 2 elements and writes 1, 2 operations: bound by memory. A thread handles 16 bytes of
+ * each array (each.cuh) or one element; no other version was tried; not measured on a card yet. Any
  * number of elements. */
 #include "kernels/cuda/each.cuh"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* Exact. Reads 1 element (2 where it adds) and writes 1, 2 operations (3): bound by memory. 16
- * bytes of each array a thread (each.cuh) or an element: no other version was tried; not measured
- * on a card yet. Any number of elements. */
+/* Exact. Reads 1 element (2 with `add`) and writes 1, 2 operations (3): bound by memory. A thread
+ * handles 16 bytes of each array (each.cuh) or one element; no other version was tried; not
+ * measured on a card yet. Any number of elements. */
 #include "kernels/cuda/each.cuh"
 
 namespace pl_cuda

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* Exact. Reads nothing and writes 4 bytes an element, a thread each, without operations on numbers:
- * bound by memory, or by the launch, as it is called for a few rows. Nothing else was tried; not
- * measured on a card yet. Up to 2^31 elements. */
+/* Exact. Reads nothing and writes 4 bytes per element, one per thread, without arithmetic: bound by
+ * memory, or by the launch, as it is called for a few rows. Nothing else was tried; not measured on
+ * a card yet. Up to 2^31 elements. */
 #include "kernels/cuda/launch.cuh"
 
 namespace pl_cuda

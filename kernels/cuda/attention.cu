@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 /* Attention forward after FlashAttention-2 (Dao, arXiv 2307.08691): a block has 64 queries of a
- * head and goes through the keys 64 at a time with a running maximum and sum of each query (Milakov
- * and Gimelshein, arXiv 1805.02867), so that no time x keys matrix is kept. Products are in f32
- * (f64) units, not in tensor cores: what a library does better is for its own file. 4 batch heads
- * time keys dim operations, half of them where causal; q, k and v are read once for each tile of
- * 64 queries by 64 keys, mostly from the cache, and y is written once. 64 columns of y or, in f32,
- * 128 are in registers; where dim is more, further blocks make the scores again for the others. Two
- * passes, the maxima first, would make the scores twice; not measured on a card yet. Any shape up
- * to 2^31 tiles of 64 queries; shared memory 34.8 KB, twice that in f64. */
+ * head and goes through the keys 64 at a time, with a running maximum and sum of each query
+ * (Milakov and Gimelshein, arXiv 1805.02867), so that no time x keys matrix is kept. Products use
+ * f32 (f64) units, no tensor cores: libraries that do better have files of their own. 4 batch heads
+ * time keys dim operations, half of them if causal; q, k and v are read once per tile of 64 queries
+ * by 64 keys, mostly from the cache, and y is written once. 64 columns of y or, in f32, 128 are in
+ * registers; for a larger dim further blocks recompute the scores for the other columns. Two
+ * passes, maxima first, would compute the scores twice; not measured on a card yet. Any shape up to
+ * 2^31 tiles of 64 queries; shared memory 34.8 KB, twice that in f64. */
 #include "kernels/cuda/attention.cuh"
 
 namespace pl_cuda
@@ -16,7 +16,7 @@ namespace pl_cuda
 namespace
 {
 
-/* Over the 16 threads that have the same rows. */
+/* A reduction over the 16 threads that share the rows. */
 template <class R> __device__ __forceinline__ R rows_max(R x)
 {
     for (int with = 8; with > 0; with /= 2) {
@@ -34,13 +34,13 @@ template <class R> __device__ __forceinline__ R rows_sum(R x)
     return x;
 }
 
-/* Of the thread's queries; the 16 threads of a row have the same. */
+/* Of the thread's queries; equal in the 16 threads of a row. */
 template <class R> struct running {
     R max[4], sum[4];
 };
 
-/* s = scores, to become exponentials in shared memory as [keys][queries]; ret_by = what to multiply
- * by what was summed up before. */
+/* s = scores, then exponentials in shared memory as [keys][queries]; ret_by = the factor of the
+ * earlier sums. */
 template <class R>
 __device__ __forceinline__ void exponentials(const struct pl_attention_args &a,
                                              size_t t0,
@@ -80,7 +80,7 @@ __global__ void __launch_bounds__(PL_ATT_THREADS)
 {
     typedef real<T> R;
     PL_SHARED_DYNAMIC(att_shared<R>, sm);
-    size_t t0 = (tiles - 1 - blockIdx.x % tiles) * PL_ATT_TILE; /* those with most keys first */
+    size_t t0 = (tiles - 1 - blockIdx.x % tiles) * PL_ATT_TILE; /* tiles with the most keys first */
     size_t head = blockIdx.x / tiles % a.heads, batch = blockIdx.x / tiles / a.heads;
     size_t d0 = (size_t)blockIdx.y * SLICES * PL_ATT_TILE, end = a.keys;
     att_rows<const T> q = att_head<const T>(a.q, a.q_at, batch, head, a.time, a.dim);
@@ -107,7 +107,7 @@ __global__ void __launch_bounds__(PL_ATT_THREADS)
         att_weigh<SLICES>(sm, v, k0, d0, sum);
     }
     for (unsigned i = 0; i < 4; i++)
-        by[i] = run.sum[i] == 0 ? 0 : 1 / run.sum[i]; /* no keys: y is 0 */
+        by[i] = run.sum[i] == 0 ? 0 : 1 / run.sum[i]; /* without keys y is 0 */
     att_write<SLICES>(y, t0, d0, by, sum, false);
     for (unsigned i = 0; i < 4; i++) {
         size_t t = t0 + 4 * att_y() + i;
@@ -130,7 +130,7 @@ template <class T, int SLICES> void forward(const struct pl_attention_args *a)
 
 template <class T> void attention_forward(const struct pl_attention_args *a)
 {
-    if constexpr (sizeof(real<T>) == sizeof(float)) /* in f64 registers hold no more */
+    if constexpr (sizeof(real<T>) == sizeof(float)) /* f64 has no registers for more */
         if (a->dim > PL_ATT_TILE)
             return forward<T, 2>(a);
     forward<T, 1>(a);

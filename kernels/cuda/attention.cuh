@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/* What forward and backward of attention share: products of tiles.
+/* Shared by attention's forward and backward: products of tiles.
  *
  * A block of 256 threads works on tiles of 64 queries by 64 keys; thread (y, x) of 16 by 16 has
- * rows 4 y to 4 y + 3 and columns 4 x to 4 x + 3 of every product. What a product sums over goes
- * through shared memory 32 at a time, as [32][64] of each side. */
+ * rows 4 y to 4 y + 3 and columns 4 x to 4 x + 3 of every product. Operands go through shared
+ * memory, 32 of the summed dimension at a time, as [32][64] of each side. */
 #ifndef PL_KERNELS_CUDA_ATTENTION_CUH
 #define PL_KERNELS_CUDA_ATTENTION_CUH
 
@@ -18,7 +18,7 @@ namespace pl_cuda
 #define PL_ATT_THREADS 256
 #define PL_ATT_TILE 64
 #define PL_ATT_SLICE 32
-#define PL_ATT_PITCH 68 /* of 64 numbers in shared memory: rows stay on 16 bytes */
+#define PL_ATT_PITCH 68 /* of 64 numbers in shared memory: rows stay 16-byte aligned */
 #define PL_ATT_SIDE (PL_ATT_SLICE * PL_ATT_PITCH)
 #define PL_ATT_SCORES (PL_ATT_TILE * PL_ATT_PITCH)
 
@@ -28,7 +28,7 @@ template <class R> struct att_shared {
     R scores[PL_ATT_SCORES];
 };
 
-/* A head's rows of one array. */
+/* One array's rows of a head. */
 template <class T> struct att_rows {
     T *p;
     size_t stride, n, dim;
@@ -55,7 +55,7 @@ static __device__ __forceinline__ unsigned att_x()
     return threadIdx.x % 16;
 }
 
-/* to [32 of dim][64 rows] = x from row r0 and column d0 on; zeros past the ends. */
+/* Loads to [32 of dim][64 rows] = x from row r0 and column d0 on; zeros past the ends. */
 template <class T, class R>
 static __device__ __forceinline__ void
 att_stage_across(R *to, const att_rows<T> &x, size_t r0, size_t d0)
@@ -68,7 +68,7 @@ att_stage_across(R *to, const att_rows<T> &x, size_t r0, size_t d0)
     }
 }
 
-/* to [32 rows][64 of dim], likewise. */
+/* Loads to [32 rows][64 of dim], likewise. */
 template <class T, class R>
 static __device__ __forceinline__ void
 att_stage_along(R *to, const att_rows<T> &x, size_t r0, size_t d0)
@@ -102,7 +102,7 @@ static __device__ __forceinline__ void att_multiply(const R *left, const R *righ
     }
 }
 
-/* sum = the products of rows of x from x0 on by rows of y from y0 on. */
+/* sum = the products of rows of x from x0 on with rows of y from y0 on. */
 template <class T, class R>
 static __device__ __forceinline__ void att_dots(att_shared<R> *sm,
                                                 const att_rows<T> &x,
@@ -123,8 +123,8 @@ static __device__ __forceinline__ void att_dots(att_shared<R> *sm,
     }
 }
 
-/* sum[s] += scores^T x, where scores in shared memory are [64 rows of x from r0 on][64], and x's
- * columns are those from d0 + 64 s on. */
+/* sum[s] += scores^T x. The scores in shared memory are [64 rows of x from r0 on][64]; x's columns
+ * are those from d0 + 64 s on. */
 template <int SLICES, class T, class R>
 static __device__ __forceinline__ void
 att_weigh(att_shared<R> *sm, const att_rows<T> &x, size_t r0, size_t d0, R sum[SLICES][4][4])
@@ -140,7 +140,7 @@ att_weigh(att_shared<R> *sm, const att_rows<T> &x, size_t r0, size_t d0, R sum[S
     }
 }
 
-/* to (+)= scale[i] sum, the thread's rows from r0 on. */
+/* to (+)= scale[i] sum for the thread's rows from r0 on. */
 template <int SLICES, class T, class R>
 static __device__ __forceinline__ void att_write(
     const att_rows<T> &to, size_t r0, size_t d0, const R scale[4], R sum[SLICES][4][4], bool add)
@@ -155,14 +155,14 @@ static __device__ __forceinline__ void att_write(
     }
 }
 
-/* Whether this query sees this key. */
+/* True if this query sees this key. */
 static __device__ __forceinline__ bool
 att_sees(const struct pl_attention_args &a, size_t query, size_t key)
 {
     return key < a.keys && (!a.causal || key <= query);
 }
 
-/* Blocks of dim of a kernel that has SLICES of 64 in registers: a grid's y. */
+/* Number of blocks along dim for a kernel with SLICES of 64 in registers: the grid's y. */
 static inline size_t att_parts(size_t dim, int slices)
 {
     return ceil_div(dim, (size_t)slices * PL_ATT_TILE);

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: MIT */
 /* Attention backward after FlashAttention-2 (Dao, arXiv 2307.08691): the probabilities p of a tile
- * are made again from each query's logarithm of its sum; with dp = dy v^T and mean = dy y by query,
- * ds = p (dp - mean), dv = p^T dy, dk = scale ds^T q, dq = scale ds k. Unlike there, a kernel has
- * blocks of keys for dk and dv and another blocks of queries for dq, so that no two blocks add to
- * one number: no atomics, and the same bits each time, for 14 rather than 10 batch heads time keys
- * dim operations (half of them where causal). Each tile's arrays are read again for each tile that
- * it meets, mostly from the cache. Products, dim and shared memory as in attention.cu; the scratch
- * is one number a query. One kernel with atomics on dq, or with a dq for each block of keys, was
- * left for the same bits and less memory; not measured on a card yet. Limits as there. */
+ * are recomputed from each query's logarithm of its sum. With dp = dy v^T and mean = dy y per
+ * query, ds = p (dp - mean), dv = p^T dy, dk = scale ds^T q, dq = scale ds k. Unlike there, one
+ * kernel has blocks of keys for dk and dv and another has blocks of queries for dq, so that no two
+ * blocks add to one number: no atomics, and the same bits each time, for 14 instead of 10 batch
+ * heads time keys dim operations (half of them if causal). Each tile's arrays are read again for
+ * each tile that it is combined with, mostly from the cache. Products, dim and shared memory as in
+ * attention.cu; the scratch is one number per query. One kernel with atomics on dq, or with a dq
+ * per block of keys, was rejected for the sake of equal bits and less memory; not measured on a
+ * card yet. Limits as there. */
 #include "kernels/cuda/attention.cuh"
 #include "kernels/cuda/warp.cuh"
 
@@ -17,7 +18,7 @@ namespace pl_cuda
 namespace
 {
 
-#define WARPS 4 /* of a block that makes means */
+#define WARPS 4 /* warps per block of the kernel for means */
 
 template <class T>
 __global__ void __launch_bounds__(32 * WARPS)
@@ -58,7 +59,7 @@ template <class T> struct head_in {
     }
 };
 
-/* s = scores, to become probabilities: at most 1, whatever the rounding. */
+/* s = scores, then probabilities: clamped to 1, against rounding. */
 template <class R>
 __device__ __forceinline__ void
 probabilities(const struct pl_attention_args &a, const R *lse, size_t t0, size_t k0, R s[4][4])
@@ -78,7 +79,7 @@ probabilities(const struct pl_attention_args &a, const R *lse, size_t t0, size_t
     }
 }
 
-/* dp = probability's gradient, to become the score's. */
+/* dp = the probability's gradient, then the score's. */
 template <class R>
 __device__ __forceinline__ void differences(
     const struct pl_attention_args &a, const R *mean, size_t t0, const R p[4][4], R dp[4][4])
@@ -94,7 +95,7 @@ __device__ __forceinline__ void differences(
     }
 }
 
-/* To shared memory, as [queries][keys] or [keys][queries]. */
+/* Stores to shared memory, as [queries][keys] or [keys][queries]. */
 template <bool BY_KEYS, class R> __device__ __forceinline__ void keep(R *to, const R s[4][4])
 {
     PL_UNROLL
@@ -152,7 +153,7 @@ __global__ void __launch_bounds__(PL_ATT_THREADS)
 {
     typedef real<T> R;
     PL_SHARED_DYNAMIC(att_shared<R>, sm);
-    size_t t0 = (tiles - 1 - blockIdx.x % tiles) * PL_ATT_TILE; /* those with most keys first */
+    size_t t0 = (tiles - 1 - blockIdx.x % tiles) * PL_ATT_TILE; /* tiles with the most keys first */
     size_t number = blockIdx.x / tiles, end = a.keys;
     size_t d0 = (size_t)blockIdx.y * SLICES * PL_ATT_TILE;
     size_t batch = number / a.heads, head = number % a.heads;
@@ -203,7 +204,7 @@ template <class T> void attention_backward(const struct pl_attention_args *a)
         return;
     if (rows)
         PL_LAUNCH((attention_mean_kernel<T>), ceil_div(rows, WARPS), 32 * WARPS, 0, *a, means);
-    if constexpr (sizeof(real<T>) == sizeof(float)) /* in f64 registers hold no more */
+    if constexpr (sizeof(real<T>) == sizeof(float)) /* f64 has no registers for more */
         if (a->dim > PL_ATT_TILE)
             return backward<T, 2>(a, means);
     backward<T, 1>(a, means);

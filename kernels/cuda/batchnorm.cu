@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /* Ioffe and Szegedy, arXiv 1502.03167. Each half reads x once (backward dy and, with relu, y too)
- * and writes y, or dx, once. The sums are of two terms an element in f64 (sums.cuh), 3 operations
- * forward, 4 backward; the rest is 4 operations an element forward and 6 backward in real<T>
- * (each.cuh), channels by divider.cuh: bound by memory, or by f64 where a device has little of
- * that. Sums of x and x^2 and not a running mean and variance (Welford), since sums of several
- * ranks are added; not measured on a card yet. Any shape; with inner = 1 sums go by columns, else
- * by channel. */
+ * and writes y, or dx, once. The sums have two terms per element in f64 (sums.cuh), 3 operations
+ * forward, 4 backward; the rest is 4 operations per element forward and 6 backward in real<T>
+ * (each.cuh), channels by divider.cuh: bound by memory, or by f64 on devices with few f64 units.
+ * Sums of x and x^2 instead of a running mean and variance (Welford), since sums of several ranks
+ * are added; not measured on a card yet. Any shape; with inner = 1 sums go by columns, else by
+ * channel. */
 #include "kernels/cuda/divider.cuh"
 #include "kernels/cuda/each.cuh"
 #include "kernels/cuda/sums.cuh"
@@ -18,7 +18,8 @@ namespace pl_cuda
 namespace
 {
 
-/* Sums by channel: over rows of k = (image, place), or with one place an image over columns. */
+/* Sums per channel: over rows of k = (image, position), or over columns if an image has one
+ * position. */
 struct places {
     size_t channels, inner;
     divider by_inner;
@@ -136,7 +137,7 @@ template <class T> struct normalized {
     }
 };
 
-/* What relu passed is read off y, which is NULL without. */
+/* Relu's mask is computed from y, which is NULL without relu. */
 template <class T> struct back_moments {
     const T *x, *y, *dy;
     const real<T> *mean;
@@ -168,7 +169,7 @@ template <class T> struct back_moments_to {
     }
 };
 
-/* dx = scale (dz - of_dz - (x - mean) inv_std of_x), by channel. */
+/* dx = scale (dz - of_dz - (x - mean) inv_std of_x), per channel. */
 template <class R> struct factors {
     R mean, inv_std, scale, of_dz, of_x;
 };

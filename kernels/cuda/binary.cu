@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT */
-/* Where b has a's shape all passes are element by element (each.cuh): forward reads 2 elements and
- * writes 1, a gradient reads 1 to 3 (one more where it adds) and writes 1; 1 operation, 3 for the
- * db of a division. Where b is repeated it comes from the cache, its place by a multiplication and
- * a shift (divider.cuh), and db is a sum in f64 by columns (sums.cuh) that reads a and dy once.
- * Bound by memory; not measured on a card yet. Before, equal shapes went through the sums too: with
- * one row to add a block had 32 elements and 1 of its 8 lines of threads had something to do.
- * Kernels are shared by the passes: a product's da and db are forward's kernel on dy. Any shape. */
+/* If b has a's shape, all passes are elementwise (each.cuh): forward reads 2 elements and writes 1;
+ * a gradient reads 1 to 3 (one more with `add`) and writes 1; 1 operation, 3 for the db of a
+ * division. If b is repeated, it comes from the cache, with its index by a multiplication and a
+ * shift (divider.cuh), and db is a sum in f64 by columns (sums.cuh) that reads a and dy once. Bound
+ * by memory; not measured on a card yet. Before, equal shapes also used the sums: with one row to
+ * add, a block had 32 elements and only 1 of its 8 lines of threads had work. Passes share kernels:
+ * a product's da and db are forward's kernel on dy. Any shape. */
 #include "kernels/cuda/divider.cuh"
 #include "kernels/cuda/each.cuh"
 #include "kernels/cuda/sums.cuh"
@@ -24,7 +24,7 @@ template <int OP, class R> __device__ __forceinline__ R apply(R a, R b)
                                  : a / b;
 }
 
-/* x: a and, of a's shape, b. */
+/* x: a and, if it has a's shape, b. */
 template <class T, int OP> struct applied {
     __device__ real<T> operator()(size_t, const real<T> x[2]) const
     {
@@ -55,7 +55,7 @@ template <class T> struct times {
     }
 };
 
-/* A division's db; x: dy, a and b. Two quotients: b^2 may be too large or too small. */
+/* A division's db; x: dy, a and b. Two quotients: b^2 may overflow or underflow. */
 template <class T> struct by_divisor {
     __device__ real<T> operator()(size_t, const real<T> x[3]) const
     {
@@ -63,7 +63,7 @@ template <class T> struct by_divisor {
     }
 };
 
-/* db where b is repeated. Which op is no constant here: three kernels for all. */
+/* db if b is repeated. The op is no constant here: three kernels serve all. */
 template <class T> struct by_b {
     const T *a, *b, *dy;
     size_t m;
@@ -119,7 +119,7 @@ template <class T, int OP> void by_a(const struct pl_binary_args *p)
         apply_all<T, OP>(p->n, p->m, dy, (const T *)p->b, (T *)p->da, p->da_add);
 }
 
-/* b of a's shape. */
+/* b has a's shape. */
 template <class T, int OP> void by_equal(const struct pl_binary_args *p)
 {
     const T *a = (const T *)p->a, *b = (const T *)p->b, *dy = (const T *)p->dy;

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT */
-/* The fallback where cuDNN is not used: implicit products (gemm.cuh, whose operands are looked up
- * in the images instead of being laid out first; Chetlur et al., arXiv 1410.0759): 2 operations for
- * each tap of each window forward, for dx and for dw, of dx with a stride most of them by 0. Bytes:
- * as gemm.cuh, each operand once for 64 rows or columns of the result, taps from the cache; db
- * reads dy once. Bound by the f32 units. Winograd and tensor cores are left to cuDNN; not measured
- * on a card yet. Any shape up to 2^31 tiles of 64 x 64. Padding counts as zeros, so a weight that
- * is not finite makes NaNs where it meets the padding. */
+/* The fallback without cuDNN: implicit products (gemm.cuh, with operands looked up in the images
+ * instead of written out first; Chetlur et al., arXiv 1410.0759): 2 operations per tap of each
+ * window forward, for dx and for dw; with a stride most of dx's are by 0. Bytes: as gemm.cuh, each
+ * operand once per 64 rows or columns of the result, taps from the cache; db reads dy once. Bound
+ * by the f32 units. Winograd and tensor cores are left to cuDNN; not measured on a card yet. Any
+ * shape up to 2^31 tiles of 64 x 64. Padding counts as zeros, so an infinite or NaN weight gives
+ * NaNs at the padding. */
 #include "kernels/cuda/divider.cuh"
 #include "kernels/cuda/gemm.cuh"
 #include "kernels/cuda/sums.cuh"
@@ -16,7 +16,7 @@ namespace pl_cuda
 namespace
 {
 
-/* Windows are numbered (image, i, j), taps (channel, u, v), places of x (image, i, j). */
+/* Windows are numbered (image, i, j), taps (channel, u, v), positions of x (image, i, j). */
 struct shape {
     size_t in, out, height, width, windows_h, windows_w, kernel_h, kernel_w;
     size_t stride_h, stride_w, pad_h, pad_w;
@@ -33,7 +33,7 @@ struct shape {
     {
     }
 
-    /* Of y's element of this window and output channel. */
+    /* The index of y's element of this window and output channel. */
     __device__ __forceinline__ size_t y_at(size_t window, size_t o) const
     {
         size_t at, image = by_windows(window, &at);
@@ -48,7 +48,7 @@ shape shape_of(const struct pl_conv2d_args *a)
                  pl_conv_size(a->width, a->kernel_w, a->stride_w, a->pad_w));
 }
 
-/* x under a tap of a window. TAPS: lines are taps and k goes over the windows, else the reverse. */
+/* x under a tap of a window. TAPS: lines are taps and k is the window; otherwise the reverse. */
 template <class T, bool TAPS> struct patches {
     shape s;
     const T *x;
@@ -65,13 +65,13 @@ template <class T, bool TAPS> struct patches {
         size_t c = s.by_kernel_h(s.by_kernel_w(TAPS ? line : k, &v), &u);
         size_t i = oi * s.stride_h + u - s.pad_h, j = oj * s.stride_w + v - s.pad_w;
 
-        if (i >= s.height || j >= s.width) /* below 0 it wraps round */
+        if (i >= s.height || j >= s.width) /* below 0 it wraps around */
             return 0;
         return load(x, ((image * s.in + c) * s.height + i) * s.width + j);
     }
 };
 
-/* dy where relu passed it, which is read off y; y is NULL without. */
+/* dy masked by relu, computed from y; y is NULL without relu. */
 template <class T> struct slope {
     const T *dy, *y;
 
@@ -81,7 +81,7 @@ template <class T> struct slope {
     }
 };
 
-/* Lines are output channels, k goes over the windows. */
+/* Lines are output channels, k is the window. */
 template <class T> struct slopes {
     shape s;
     slope<T> dz;
@@ -97,7 +97,7 @@ template <class T> struct slopes {
     }
 };
 
-/* The slope of the window that has a place of x under a tap. Lines are places, k goes over (output
+/* The slope of the window that has a position of x under a tap. Lines are positions, k is (output
  * channel, u, v). */
 template <class T> struct slopes_over {
     shape s;
@@ -124,7 +124,7 @@ template <class T> struct slopes_over {
     }
 };
 
-/* The weights as dx wants them: lines are input channels, k as there. */
+/* The weights for dx: lines are input channels, k as there. */
 template <class T> struct weights_over {
     shape s;
     const T *w;

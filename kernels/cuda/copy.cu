@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: MIT */
-/* Exact. Reads an element and writes one (reads it, too, and 1 operation, where it adds);
- * neighbours are along the last dimension. Neighbouring dimensions that are dense on both sides are
- * taken as one first; where the last one is dense on both and everything lies on multiples of 2, 4
- * .. 16 bytes, elements are taken together into larger ones, up to 16 bytes, so that a dense copy
- * is a load and a store a thread. An element's place takes a multiplication and a shift a dimension
- * (divider.cuh), in 32 bits where both sides span fewer than 2^31 elements, else a 64-bit division.
- * A transposition reads (or writes) lines of memory in parts, which the cache puts together: no
- * tiles in shared memory, since attention takes its heads by strides. Up to 8 dimensions. Bound by
- * memory; not measured on a card yet. */
+/* Exact. Reads an element and writes one (with `add` also reads it, and 1 operation); neighbours
+ * are along the last dimension. Dimensions that are dense on both sides are merged first. If the
+ * last one is dense on both sides and everything is aligned to 2, 4 .. 16 bytes, elements are
+ * merged into larger ones, up to 16 bytes, so that a dense copy is one load and one store per
+ * thread. An element's index takes a multiplication and a shift per dimension (divider.cuh), in 32
+ * bits if both sides span fewer than 2^31 elements, else a 64-bit division. A transposition reads
+ * (or writes) parts of cache lines, which the cache combines: no tiles in shared memory, since
+ * attention reads its heads by strides. Up to 8 dimensions. Bound by memory; not measured on a card
+ * yet. */
 #include "kernels/cuda/divider.cuh"
 #include "kernels/cuda/unroll.cuh"
 
@@ -24,7 +24,7 @@ struct places {
     size_t shape[PL_COPY_RANK], from[PL_COPY_RANK], to[PL_COPY_RANK];
 };
 
-/* The same for a kernel: I is uint32_t where that is enough. */
+/* The same for a kernel: I is uint32_t if that is enough. */
 template <class I> struct steps {
     size_t count;
     unsigned rank;
@@ -112,7 +112,7 @@ places places_of(const struct pl_copy_args *a)
     return p;
 }
 
-/* Takes `per` elements as one; false where they do not lie together everywhere. */
+/* Merges `per` elements into one; false if they are not adjacent everywhere. */
 bool widen_places(places *p, size_t per)
 {
     size_t last = p->rank - 1;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Reads the logits once (rows past 8192 classes again, from the cache) and counts in integers: the
- * rows' hits to scratch, then their sum by one block. 2 comparisons a logit. Any shape up to 2^32
+ * rows' hits to scratch, then one block sums them. 2 comparisons per logit. Any shape up to 2^32
  * rows. Bound by memory; nothing else was tried, not measured on a card yet. */
 #include "kernels/cuda/rows.cuh"
 
@@ -12,15 +12,15 @@ namespace pl_cuda
 namespace
 {
 
-/* Of a row's largest logit the first place; a NaN is none, but stays the largest where it is the
- * first logit: ref compares each with the best one so far. */
+/* The first index of a row's largest logit. A NaN is never larger, but stays the largest if it is
+ * the first logit: ref compares each logit with the best so far. */
 template <class T, int TEAM>
 __global__ void __launch_bounds__(row_team<TEAM>::block) correct_kernel(
     size_t rows, size_t classes, const T *logits, const int32_t *labels, unsigned *hits)
 {
     size_t r = row_team<TEAM>::row();
     real<T> max = (real<T>)-INFINITY;
-    unsigned before = 0; /* classes counted from the end: the largest is the first place */
+    unsigned before = 0; /* classes counted from the end: the maximum is the first index */
 
     if (r >= rows)
         return;

@@ -1,34 +1,34 @@
 /* SPDX-License-Identifier: MIT */
-/* Forward reads the logits once, with a running maximum and sum a thread (Milakov and Gimelshein,
- * arXiv 1805.02867) for 16 logits at a time: 17/16 exponentials and 3 operations a logit; 16 bytes
- * are loaded at once from a row's first boundary on. A row's threads meet in one fixed tree, its
- * loss goes to scratch in f64, one block adds those up. With max_sum backward reads a logit and
- * writes a gradient once, 1 exponential and 3 operations; without, logits are read twice. To keep
- * all probabilities would write and read as much again as the logits; three passes, which were here
- * before, read what is past 8192 classes twice. Any shape. Bound by memory; not measured on a card
- * yet. */
+/* Forward reads the logits once, with a running maximum and sum per thread (Milakov and Gimelshein,
+ * arXiv 1805.02867) for 16 logits at a time: 17/16 exponentials and 3 operations per logit; 16
+ * bytes are loaded at once from a row's first boundary on. A row's threads combine in one fixed
+ * tree, its loss goes to scratch in f64, and one block sums the losses. With max_sum backward reads
+ * a logit and writes a gradient once, 1 exponential and 3 operations; without, logits are read
+ * twice. Keeping all probabilities would write and read as much again as the logits; three passes,
+ * the version before, read rows past 8192 classes twice. Any shape. Bound by memory; not measured
+ * on a card yet. */
 #include "kernels/cuda/rows.cuh"
 
 namespace pl_cuda
 {
 
 #define THREADS 1024
-#define AT_ONCE 16 /* logits of a thread */
+#define AT_ONCE 16 /* logits per thread at a time */
 
 namespace
 {
 
-/* The largest of some numbers, and the sum of exponentials of what they are below it: terms in
- * real<T>, 16 of them at a time, the sum in f64. As in ref a NaN makes the sum one, and so does an
- * infinity in the end. */
+/* The maximum of some numbers, and the sum of exponentials of their differences from it: terms in
+ * real<T>, 16 at a time, the sum in f64. As in ref a NaN makes the sum NaN; an infinity does so at
+ * the end. */
 template <class R> struct running {
     R max;
     double sum;
 
     __device__ __forceinline__ running() : max((R)-INFINITY), sum(0) {}
 
-    /* What numbers below `to` are compared with: no infinity is taken from itself before the end.
-     */
+    /* The reference for numbers below `to`: an infinity is not subtracted from itself before the
+     * end. */
     static __device__ __forceinline__ R base(R to)
     {
         return to == (R)-INFINITY ? 0 : to;
@@ -51,7 +51,7 @@ template <class R> struct running {
         sum += terms;
     }
 
-    /* All of the team's, of whom each gets the same. */
+    /* Combines the team's; all its threads get the same. */
     template <int TEAM> __device__ __forceinline__ void join()
     {
         R top = row_team<TEAM>::max(max);
@@ -101,7 +101,7 @@ template <class T> struct row_args {
     const int32_t *labels;
     T *probs, *dlogits;
     real<T> *max_sum;
-    double *loss; /* of each row */
+    double *loss; /* per row */
 };
 
 template <class T> static row_args<T> args_of(const struct pl_cross_entropy_args *a)
@@ -185,7 +185,7 @@ __global__ void __launch_bounds__(THREADS)
 
 } // namespace
 
-/* No row is held, and small blocks have one read while another one adds up. */
+/* No row is kept in registers; small blocks let one read while another one sums. */
 #define ROWS_LAUNCH(kernel, T, args)                                                               \
     do {                                                                                           \
         if (a->rows == 0 || a->classes == 0)                                                       \

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Places of elements in arrays of several dimensions, without divisions where numbers are small. */
+/* Indices of elements in arrays of several dimensions, without divisions for small numbers. */
 #ifndef PL_KERNELS_CUDA_DIVIDER_CUH
 #define PL_KERNELS_CUDA_DIVIDER_CUH
 
@@ -10,7 +10,7 @@ namespace pl_cuda
 
 /* Divides by a number that the host knows: a multiplication and a shift for dividends below 2^31
  * (Granlund and Montgomery 1994, "Division by invariant integers using multiplication", section 4),
- * else a division. By 0 as by 1, for arrays without elements. */
+ * else a division. Divides by 1 instead of 0, for empty arrays. */
 class divider
 {
     size_t by;

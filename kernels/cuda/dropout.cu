@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: MIT */
-/* Exact. Reads 1 element (2 where it adds) and writes 1, 1 multiplication; a call of Philox (10
- * rounds, 20 wide multiplications; Salmon et al., SC11) makes the numbers of 4 elements, which a
- * thread does: near bound by memory in f32, by integers in 16 bits. Nothing is kept for backward,
- * which makes the same numbers again: a mask would be written and read instead. The four are
- * moved at once where arrays lie so; not measured on a card yet. Any number of elements. */
+/* Exact. Reads 1 element (2 with `add`) and writes 1, 1 multiplication. A call of Philox (10
+ * rounds, 20 wide multiplications; Salmon et al., SC11) gives the numbers of 4 elements, which one
+ * thread handles: close to bound by memory in f32, by integers in 16 bits. Nothing is kept for
+ * backward, which computes the same numbers again: otherwise a mask would be written and read. The
+ * four elements are moved at once if the arrays are aligned; not measured on a card yet. Any number
+ * of elements. */
 #include "kernels/cuda/launch.cuh"
 
 #include "kernels/philox.h"

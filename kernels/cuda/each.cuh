@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* Element by element: out[i] (+)= f(i, in[0][i], in[1][i], ...). Bound by memory; a thread moves 16
- * bytes of each array at once where all of them lie on 16 bytes, as PyTorch's elementwise kernels
- * do, else an element. */
+/* Elementwise ops: out[i] (+)= f(i, in[0][i], in[1][i], ...). Bound by memory; a thread moves 16
+ * bytes of each array at once if all are 16-byte aligned, as PyTorch's elementwise kernels do, else
+ * one element. */
 #ifndef PL_KERNELS_CUDA_EACH_CUH
 #define PL_KERNELS_CUDA_EACH_CUH
 
@@ -12,7 +12,7 @@ namespace pl_cuda
 
 #define PL_EACH_THREADS 256
 
-/* The arrays; one to `out` unless they are all the same element by element. */
+/* The arrays. None may overlap `out`, except one that is equal to it. */
 template <class T, int N> struct each_arrays {
     const T *in[N];
     T *out;

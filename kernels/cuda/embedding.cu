@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT */
-/* Forward copies a row for each id, 16 bytes a thread where rows lie on 16. Backward sorts the
- * rows' numbers by id, those of one id in order (radix sort, 8 bits a pass: a histogram a tile,
- * Satish et al. 2009, "Designing efficient sorting algorithms for manycore GPUs"; places in a tile
- * by ballots, 12 bytes a row and pass), then a warp adds an id's rows of dy, 8 under way at once:
- * ref's order, no atomics on numbers, dy read and dtable written once, 1 addition an element.
- * Before, each warp went through all ids. An id of very many rows keeps few warps busy with all of
- * them. Fewer than 2^32 rows. Bound by memory; not measured on a card yet. */
+/* Forward copies a row for each id, 16 bytes per thread if rows are 16-byte aligned. Backward sorts
+ * the row numbers by id, stable (radix sort, 8 bits per pass: a histogram per tile, Satish et al.
+ * 2009, "Designing efficient sorting algorithms for manycore GPUs"; positions in a tile by ballots,
+ * 12 bytes per row and pass). Then a warp sums an id's rows of dy, with 8 loads in flight: ref's
+ * order, no atomics on numbers, dy read and dtable written once, 1 addition per element. Before,
+ * each warp went through all ids. If one id has most rows, few warps are busy. Fewer than 2^32
+ * rows. Bound by memory; not measured on a card yet. */
 #include "kernels/cuda/divider.cuh"
 #include "kernels/cuda/unroll.cuh"
 
@@ -16,16 +16,16 @@ namespace pl_cuda
 
 #define THREADS 256
 #define WARPS (THREADS / 32)
-#define FORWARD 4 /* packs or elements of a thread */
-#define BINS 256  /* a thread has one */
-#define ROUNDS 4  /* rows of a thread */
+#define FORWARD 4 /* packs or elements per thread */
+#define BINS 256  /* one per thread */
+#define ROUNDS 4  /* rows per thread */
 #define TILE (THREADS * ROUNDS)
 #define AHEAD 8 /* rows of dy that are read before they are added */
 
 namespace
 {
 
-/* U: what is moved at once, dim of them a row. */
+/* U: the type that is moved at once, dim of them per row. */
 template <class T, class U>
 __global__ void __launch_bounds__(THREADS) embedding_forward_kernel(size_t count,
                                                                     size_t dim,
@@ -53,8 +53,9 @@ __global__ void __launch_bounds__(THREADS) embedding_forward_kernel(size_t count
     }
 }
 
-/* The rows' numbers, sorted pass by pass; from: NULL in the first one, whose rows are in order.
- * starts: [tiles][BINS], how many rows of a tile have that digit, then where the first one goes. */
+/* The row numbers, sorted pass by pass. from: NULL in the first pass, whose rows are in order.
+ * starts: [tiles][BINS], the number of a tile's rows with that digit, then the position of the
+ * first one. */
 struct sort_pass {
     uint32_t rows, vocab;
     size_t tiles;
@@ -68,7 +69,7 @@ struct sort_pass {
         return from ? from[i] : i;
     }
 
-    /* Those out of range come behind all others. */
+    /* Ids out of range sort after all others. */
     __device__ __forceinline__ unsigned digit(uint32_t row) const
     {
         uint32_t id = (uint32_t)ids[row];
@@ -95,8 +96,8 @@ static __global__ void __launch_bounds__(THREADS) embedding_count_kernel(sort_pa
     s.starts[(size_t)blockIdx.x * BINS + threadIdx.x] = count[threadIdx.x];
 }
 
-/* One block, a thread a digit: a digit's rows come in the order of the tiles, behind those of lower
- * digits. */
+/* One block, one thread per digit: a digit's rows come in the order of the tiles, after those of
+ * lower digits. */
 static __global__ void __launch_bounds__(THREADS) embedding_starts_kernel(sort_pass s)
 {
     PL_SHARED(uint32_t, of_warp, [WARPS]);
@@ -125,7 +126,7 @@ static __global__ void __launch_bounds__(THREADS) embedding_starts_kernel(sort_p
     }
 }
 
-/* A row's place is behind those of its digit from earlier tiles, rounds, warps and lanes. */
+/* A row's position follows those of its digit from earlier tiles, rounds, warps and lanes. */
 static __global__ void __launch_bounds__(THREADS) embedding_sort_kernel(sort_pass s)
 {
     PL_SHARED(uint32_t, before, [ROUNDS * WARPS][BINS]);
@@ -149,7 +150,7 @@ static __global__ void __launch_bounds__(THREADS) embedding_sort_kernel(sort_pas
         rank[k] = 0;
         for (unsigned below = same & ((1u << lane) - 1); below; below &= below - 1)
             rank[k]++;
-        if (in && rank[k] == 0) /* the first one tells how many */
+        if (in && rank[k] == 0) /* the first one reports their number */
             for (; same; same &= same - 1)
                 before[k * WARPS + warp][digit]++;
     }
@@ -174,7 +175,7 @@ static __global__ void __launch_bounds__(THREADS) embedding_sort_kernel(sort_pas
     }
 }
 
-/* Where an id's rows are, once sorted. */
+/* The range of an id's rows after sorting. */
 struct span {
     uint32_t begin, end;
 };
@@ -205,7 +206,7 @@ static __global__ void __launch_bounds__(THREADS) embedding_spans_kernel(
 }
 
 template <class T> struct backward {
-    size_t vocab, dim, slices; /* slices: warps of an id */
+    size_t vocab, dim, slices; /* slices: warps per id */
     bool add;
     const T *dy;
     const uint32_t *sorted;
@@ -213,7 +214,7 @@ template <class T> struct backward {
     T *dtable;
 };
 
-/* PER: elements of a lane, 1 or a pack. */
+/* PER: elements per lane, 1 or a pack. */
 template <class T, int PER> static __device__ __forceinline__ pack<T> load_some(const T *p)
 {
     pack<T> x = {};
@@ -266,7 +267,7 @@ __global__ void __launch_bounds__(THREADS) embedding_backward_kernel(backward<T>
         b.dtable[0] = x[0].of[0];
 }
 
-/* Returns which of both lists has the rows' numbers in the end. */
+/* Returns the one of the two lists that has the result. */
 uint32_t *sort(const struct pl_embedding_args *a, uint32_t *list[2], uint32_t *starts)
 {
     sort_pass s = {(uint32_t)a->rows,

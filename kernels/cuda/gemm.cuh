@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT */
-/* Sums over k of A(i, k) B(k, j), the fallback where NVIDIA's libraries are not used, in real<T>:
- * whatever gives the operands, whatever takes the sums. A block has 64 x 64 of them and goes
- * through k in steps of 16, for which it keeps both operands in shared memory; a thread has 4 x 4
- * in registers: 2 m n k operations, of which 32 per 8 numbers read from shared memory (blocking as
- * in Volkov and Demmel 2008, "Benchmarking GPUs to tune dense linear algebra"). No tensor cores.
+/* Sums over k of A(i, k) B(k, j), the fallback without NVIDIA's libraries, in real<T>, for any
+ * source of operands and any use of the sums. A block computes 64 x 64 sums in steps of 16 of k,
+ * with both operands in shared memory; a thread has 4 x 4 in registers: 2 m n k operations, of
+ * which 32 per 8 numbers read from shared memory (blocking as in Volkov and Demmel 2008,
+ * "Benchmarking GPUs to tune dense linear algebra"). No tensor cores.
  *
- * Sums are in order of k; where there are few and long ones, k is cut into pieces, whose sums are
- * added in order: how many depends on the shape only. Up to 2^31 - 1 blocks. */
+ * Sums are in order of k. If there are few long sums, k is cut into pieces, whose sums are added in
+ * order; their number depends on the shape only. Up to 2^31 - 1 blocks. */
 #ifndef PL_KERNELS_CUDA_GEMM_CUH
 #define PL_KERNELS_CUDA_GEMM_CUH
 
@@ -20,24 +20,24 @@ namespace pl_cuda
 #define PL_GEMM_DEPTH 16
 #define PL_GEMM_THREADS 256
 #define PL_GEMM_BLOCKS 256 /* enough to fill any GPU */
-#define PL_GEMM_LEAST 1024 /* of k in a piece; a multiple of PL_GEMM_DEPTH */
+#define PL_GEMM_LEAST 1024 /* minimum of k per piece; a multiple of PL_GEMM_DEPTH */
 
 struct gemm_shape {
     size_t batch, m, n, k;
 };
 
-/* How the blocks share the work. */
+/* The division of the work among blocks. */
 struct gemm_blocks {
-    size_t down, across, pieces, depth; /* depth: k of a piece */
+    size_t down, across, pieces, depth; /* depth: k per piece */
 };
 
 /* An operand in memory: A(i, k) = p[i * line + k * step], B(k, j) = p[j * line + k * step]; matrix
- * t begins t * batch further. */
+ * t begins at t * batch. */
 template <class T> struct strided {
     const T *p;
     size_t line, step, batch;
 
-    /* Whether neighbouring lines are neighbours in memory, or neighbouring steps. */
+    /* True if neighbouring lines are adjacent in memory, false if neighbouring steps are. */
     __device__ __forceinline__ bool lines_near() const
     {
         return line == 1;
@@ -49,7 +49,7 @@ template <class T> struct strided {
     }
 };
 
-/* A tile of an operand; what lies outside is 0. Neighbouring threads read neighbours. */
+/* Loads a tile of an operand, with 0 outside. Neighbouring threads read neighbours. */
 template <class R, class OPERAND>
 static __device__ __forceinline__ void gemm_tile(R (*to)[PL_GEMM_TILE + 1],
                                                  const OPERAND &operand,
@@ -137,7 +137,7 @@ static inline gemm_blocks gemm_blocks_of(const gemm_shape &g)
 }
 
 /* A, B: __device__ real<T> operator()(size_t t, size_t line, size_t k) const, and lines_near() as
- * struct strided has it; OUT: __device__ void operator()(size_t t, size_t i, size_t j, real<T> sum)
+ * in struct strided; OUT: __device__ void operator()(size_t t, size_t i, size_t j, real<T> sum)
  * const. Uses the stream's scratch. */
 template <class T, class A, class B, class OUT>
 static void gemm(const gemm_shape &g, const A &a, const B &b, const OUT &out)

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /* Exact: the sum's order is args_optim.h's. Reads and writes each element once, 3 operations of
- * which 2 in f64: bound by memory. A block has a chunk, of which there are at most 256, and goes
- * through it a tile at a time: all its threads move the tile, 16 of them, a lane each, then add its
- * squares in order. A tree over all threads would be faster and give other bits than ref; not
- * measured on a card yet. Any number of elements; 16 KB of shared memory, 32 in f64. */
+ * which 2 in f64: bound by memory. A block has one of at most 256 chunks and goes through it tile
+ * by tile: all its threads move the tile, then 16 threads, one per lane, add its squares in order.
+ * A tree over all threads would be faster and give other bits than ref; not measured on a card yet.
+ * Any number of elements; 16 KB of shared memory, 32 in f64. */
 #include "kernels/cuda/warp.cuh"
 
 namespace pl_cuda
@@ -11,7 +11,7 @@ namespace pl_cuda
 
 #define LANES PL_GRAD_STATS_LANES
 #define THREADS 256
-#define TILE 4096 /* a multiple of LANES, as chunks are of it */
+#define TILE 4096 /* a multiple of LANES, like the chunks */
 
 namespace
 {
@@ -28,7 +28,7 @@ __global__ void __launch_bounds__(THREADS) grad_stats_kernel(
     for (size_t at = begin; at < end; at += TILE) {
         unsigned count = end - at < TILE ? (unsigned)(end - at) : TILE;
 
-        __syncthreads(); /* the tile before is added */
+        __syncthreads(); /* the previous tile is summed */
         for (unsigned i = threadIdx.x; i < count; i += THREADS) {
             T g = narrow_one<T>(load(grad, at + i) * scale);
 
@@ -42,7 +42,7 @@ __global__ void __launch_bounds__(THREADS) grad_stats_kernel(
                 sum += (double)tile[i] * (double)tile[i];
     }
     any = block_sum(any);
-    /* Lane i adds lane i + half; what the upper lanes add is not used. */
+    /* Lane i adds lane i + half; the upper lanes' results are not used. */
     for (int half = LANES / 2; half > 0; half /= 2)
         sum += __shfl_down_sync(0xffffffff, sum, half);
     if (threadIdx.x == 0) {

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/* Exact. 6 bytes an element from or to f32 (10 of f64, by way of f32; 2 or 4 more where it adds),
- * 1 conversion: bound by memory. A thread has 4 elements, 8 bytes of one side and 16 of the other
- * at once, so that a warp's accesses lie side by side; one by one where an array does not lie on 16
- * bytes. 8 a thread would read 16 bytes of the 16-bit side, and write the other in strides; not
- * measured on a card yet. Any number of elements. */
+/* Exact. 6 bytes per element from or to f32 (10 for f64, converted through f32; 2 or 4 more with
+ * `add`), 1 conversion: bound by memory. A thread has 4 elements, 8 bytes of one side and 16 of the
+ * other at once, so that a warp's accesses are adjacent; single elements if an array is not 16-byte
+ * aligned. 8 per thread would read 16 bytes of the 16-bit side, but write the other with strides;
+ * not measured on a card yet. Any number of elements. */
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/unroll.cuh"
 
@@ -23,7 +23,7 @@ static __global__ void __launch_bounds__(THREADS)
 {
     size_t at = ((size_t)blockIdx.x * THREADS + threadIdx.x) * PER;
 
-    /* From f64 by way of float, as ref does. */
+    /* From f64 through float, as ref does. */
     if (packed && at + PER <= n) {
         four<FROM> in = *reinterpret_cast<const four<FROM> *>(from + at);
         four<TO> out = {};

@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: MIT */
-/* How kernels are written here, so that nvcc compiles them for GPUs and any C++ compiler for the
- * emulator (tests/cuda/shim.cuh, which takes the place of NVIDIA's half of this file).
+/* Conventions for kernels, so that nvcc compiles them for GPUs and any C++ compiler for the
+ * emulator (tests/cuda/shim.cuh, which replaces NVIDIA's half of this file).
  *
  * PL_LAUNCH(kernel, grid, block, shared_bytes, arguments...) starts a kernel on the calling
- * thread's stream; templates with commas stand in parentheses. The grid may not be empty.
+ * thread's stream; put templates with commas in parentheses. The grid must not be empty.
  * PL_SHARED(type, name, [8][33]) declares an array in the block's shared memory,
- * PL_SHARED_DYNAMIC(type, name) a pointer to the dynamic part.
- * Every thread of a block comes to every __syncthreads(), every lane of a warp to every shuffle,
- * whose mask is always that of all 32 lanes: so no early return in front of one.
- * No atomics on floating-point numbers: sums have a fixed order. */
+ * PL_SHARED_DYNAMIC(type, name) a pointer to the dynamic part. Every thread of a block must reach
+ * every __syncthreads(), and every lane of a warp every shuffle, whose mask is always all 32 lanes:
+ * no early return before one. No atomics on floating-point numbers: sums have a fixed order. */
 #ifndef PL_KERNELS_CUDA_LAUNCH_CUH
 #define PL_KERNELS_CUDA_LAUNCH_CUH
 
@@ -55,8 +54,8 @@ template <class... P> struct launch_of {
     }
 };
 
-/* Device memory for what one op keeps between its kernels; good until the next call on this
- * stream's ops. NULL where there is none, and the stream has the error then. */
+/* Device memory for one op between its kernels, valid until the stream's next op. NULL if out of
+ * memory; the stream then has the error. */
 static inline void *scratch(size_t bytes)
 {
     return pl_cuda_stream_scratch(pl_cuda_stream_current(), bytes);
@@ -77,13 +76,13 @@ launch_of<P...> launch(void (*kernel)(P...), dim3 grid, dim3 block, size_t share
     return launch_of<P...>{kernel, grid, block, shared_bytes};
 }
 
-/* Blocks that have `per` of n each. A grid's x holds up to 2^31 - 1. */
+/* Number of blocks that handle `per` of n each. A grid's x holds up to 2^31 - 1. */
 static inline size_t ceil_div(size_t n, size_t per)
 {
     return (n + per - 1) / per;
 }
 
-/* Each file names the functions that it has; the table (table.cu) wants all. */
+/* Each file declares its functions here; the table (table.cu) needs all. */
 #define PL_CUDA_DECLARE(function, args)                                                            \
     template <class T> void function(const struct pl_##args##_args *a);
 PL_KERNEL_LIST(PL_CUDA_DECLARE)

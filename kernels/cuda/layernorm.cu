@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: MIT */
 /* Forward (Ba et al., arXiv 1607.06450) reads x once and writes y: mean first, then the variance of
- * the differences, rows as rows.cuh says; 7 operations an element. Backward reads x and dy and
+ * the differences, with rows as in rows.cuh; 7 operations per element. Backward reads x and dy and
  * writes dx; 11 operations. For dgamma and dbeta x and dy are read once more, by columns: a block
- * has 32 columns of a piece of the rows, its 8 lines of threads every eighth row each; a second
- * kernel adds the pieces up in order. How many pieces follows from the shape alone. Any shape.
- * Bound by memory; columns in the kernel of dx would want atomics or a sum a block; not measured on
- * a card yet. */
+ * has 32 columns of a piece of the rows, and each of its 8 lines of threads every eighth row; a
+ * second kernel adds the pieces in order. The number of pieces depends on the shape only. Any
+ * shape. Bound by memory; columns in the kernel of dx would need atomics or one sum per block; not
+ * measured on a card yet. */
 #include "kernels/cuda/rows.cuh"
 
 namespace pl_cuda
 {
 
 #define LINES 8
-#define LEAST 128   /* rows of a piece */
+#define LEAST 128   /* minimum of rows per piece */
 #define BLOCKS 1024 /* enough to fill any GPU */
 #define THREADS 256
 

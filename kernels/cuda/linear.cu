@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/* The fallback where cublasLt is not used: three products (gemm.cuh) of 2 rows in out operations
- * each, the activation in the first one's end; before the others its slope (each.cuh, 2 elements
+/* The fallback without cublasLt: three products (gemm.cuh) of 2 rows in out operations each, with
+ * the activation at the end of the first one; before the others its slope (each.cuh, 2 elements
  * read and 1 written) and the column sums of dz in f64 (sums.cuh, dz read once more). Bytes of the
- * products: see gemm.cuh. Bound by the f32 units. To take the slope where the products read dy
- * would make it twice; not measured on a card yet. Any shape up to 2^31 tiles of 64 x 64. */
+ * products: see gemm.cuh. Bound by the f32 units. Computing the slope where the products read dy
+ * would do it twice; not measured on a card yet. Any shape up to 2^31 tiles of 64 x 64. */
 #include "kernels/cuda/activation.cuh"
 #include "kernels/cuda/each.cuh"
 #include "kernels/cuda/gemm.cuh"
@@ -15,7 +15,7 @@ namespace pl_cuda
 namespace
 {
 
-/* What relu passed is read off y: pre is not kept for it. */
+/* Relu's mask is computed from y: pre is not kept for it. */
 template <class T> struct relu_passed {
     __device__ real<T> operator()(size_t, const real<T> x[2]) const
     {

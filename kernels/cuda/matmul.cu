@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* The fallback where cublasLt is not used, by gemm.cuh: 2 m n k operations, each operand read once
- * for 64 rows or columns of the result and the result written once (read, too, where it adds).
- * Bound by the f32 units; what was considered stands there; not measured on a card yet. Any shape
- * up to 2^31 tiles of 64 x 64. */
+/* The fallback without cublasLt, by gemm.cuh: 2 m n k operations, each operand read once per 64
+ * rows or columns of the result, and the result written once (with `add` also read). Bound by the
+ * f32 units; gemm.cuh has the alternatives; not measured on a card yet. Any shape up to 2^31 tiles
+ * of 64 x 64. */
 #include "kernels/cuda/gemm.cuh"
 
 namespace pl_cuda

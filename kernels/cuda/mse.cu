@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* Forward reads a and b once, sums in f64 (sums.cuh); backward reads them once for each gradient
- * and writes it; 3 operations an element. Any shape. Bound by memory; nothing else was tried,
- * not measured on a card yet. */
+/* Forward reads a and b once, sums in f64 (sums.cuh); backward reads them once per gradient and
+ * writes it; 3 operations per element. Any shape. Bound by memory; nothing else was tried, not
+ * measured on a card yet. */
 #include "kernels/cuda/each.cuh"
 #include "kernels/cuda/sums.cuh"
 
@@ -32,7 +32,7 @@ template <class T> struct mean_to {
     }
 };
 
-/* dloss is read where it lies, on the device. */
+/* dloss is read in device memory. */
 template <class T> struct slope {
     const T *dloss;
     real<T> scale;

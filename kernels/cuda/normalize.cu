@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Forward reads x once and writes y, backward reads y and dy and writes dx (rows.cuh says which
- * rows are read again); 3 and 5 operations an element. Any shape. Bound by memory; nothing else was
- * tried, not measured on a card yet. */
+ * rows are read again); 3 and 5 operations per element. Any shape. Bound by memory; nothing else
+ * was tried, not measured on a card yet. */
 #include "kernels/cuda/rows.cuh"
 
 namespace pl_cuda
@@ -50,7 +50,7 @@ __global__ void __launch_bounds__(row_team<TEAM>::block)
     length = norm[r];
     row_each<TEAM>(n, [&](size_t i, unsigned k) { sum += of_y(i, k) * of_dy(i, k); });
     sum = row_team<TEAM>::sum(sum);
-    if (!(length > eps)) { /* y is x / eps here, whatever x's length */
+    if (!(length > eps)) { /* y is x / eps here, for any length of x */
         sum = 0;
         length = eps;
     }

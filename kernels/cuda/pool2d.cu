@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
-/* Forward a thread has a window, backward a place of x and all windows that it is in, in order: no
- * two threads write the same place, where one with windows in backward would need atomics. Where
- * windows do not overlap each element is read once and written once, else neighbours read the same
- * ones from the cache; 1 byte a window for the largest's place; a comparison or an addition an
- * element of each window. Bound by memory; not measured on a card yet. Windows of up to 256 places.
- */
+/* Forward a thread has a window; backward it has an element of x and all windows that contain it,
+ * in order. So no two threads write the same element; a thread per window would need atomics in
+ * backward. If windows do not overlap, each element is read once and written once; otherwise
+ * neighbours read the same ones from the cache; 1 byte per window for the index of the maximum; one
+ * comparison or addition per element of each window. Bound by memory; not measured on a card yet.
+ * Windows of up to 256 elements. */
 #include "kernels/cuda/divider.cuh"
 
 namespace pl_cuda
@@ -15,11 +15,11 @@ namespace pl_cuda
 namespace
 {
 
-/* One axis of the windows. */
+/* The windows along one axis. */
 struct axis {
     size_t size, windows, kernel, stride, pad;
 
-    /* The first window that has place i, and the first one after them that has not. */
+    /* The first window that contains element i, and the first one after them that does not. */
     __device__ __forceinline__ size_t first(size_t i) const
     {
         return i + pad < kernel ? 0 : (i + pad - kernel) / stride + 1;
@@ -76,7 +76,7 @@ __global__ void __launch_bounds__(THREADS) forward_kernel(shape s, const T *x, T
             size_t at_i = i * s.h.stride + u - s.h.pad, at_j = j * s.w.stride + v - s.w.pad;
             real<T> value;
 
-            if (at_i >= s.h.size || at_j >= s.w.size) /* below 0 it wraps round */
+            if (at_i >= s.h.size || at_j >= s.w.size) /* below 0 it wraps around */
                 continue;
             value = load(x, (plane * s.h.size + at_i) * s.w.size + at_j);
             if (!MAX) {

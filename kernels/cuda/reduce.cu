@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* Forward reads each element once, 1 addition in f64 (sums.cuh says in which order); backward
- * writes each, an element a thread, from a dy that is mostly in the cache, and reads it where it
- * adds; 1 operation. Bound by memory; no atomics, which would give other bits each time; not
- * measured on a card yet. Any shape. */
+/* Forward reads each element once, 1 addition in f64 (order: see sums.cuh). Backward writes each
+ * element, one per thread, from a dy that is mostly in the cache, and with `add` reads it; 1
+ * operation. Bound by memory; no atomics, which would give other bits each time; not measured on a
+ * card yet. Any shape. */
 #include "kernels/cuda/divider.cuh"
 #include "kernels/cuda/sums.cuh"
 

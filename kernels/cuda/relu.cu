@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* Exact. Forward reads 1 element, backward 2 (3 where it adds); both write 1, 1 comparison: bound
- * by memory. 16 bytes of each array a thread (each.cuh) or an element: no other version was tried;
- * not measured on a card yet. Any number of elements. */
+/* Exact. Forward reads 1 element, backward 2 (3 with `add`); both write 1, 1 comparison: bound by
+ * memory. A thread handles 16 bytes of each array (each.cuh) or one element; no other version was
+ * tried; not measured on a card yet. Any number of elements. */
 #include "kernels/cuda/each.cuh"
 
 namespace pl_cuda

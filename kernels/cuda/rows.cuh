@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT */
-/* Row by row over [rows, n]: a team of threads has a row. A warp where n is up to 1024, whose lanes
- * wait for no barrier and have many reads under way (as llm.c's kernels for layernorm), else a
- * block of 256, or of 1024 where n is past 2048: so that a thread can hold all its elements of most
- * rows (row_team::held), and a row is read from memory once however often a kernel goes over it.
- * What a longer row has more is read again each time, mostly from the cache. Lanes read neighbours,
- * 4 bytes each in f32: with 16 bytes a lane rows would have to begin on 16, and gain little past
- * 128 bytes a warp. Not measured on a card yet; a warp had up to 256 elements before. A kernel is a
+/* Ops on rows of [rows, n]: a team of threads has a row. The team is a warp if n is up to 1024 (its
+ * lanes need no barrier and have many reads in flight, as in llm.c's kernels for layernorm), else a
+ * block of 256, or of 1024 if n is above 2048. So a thread can hold all its elements of most rows
+ * (row_team::held), and a row is read from memory once, however often a kernel goes over it. The
+ * surplus of a longer row is read again each time, mostly from the cache. Lanes read neighbours, 4
+ * bytes each in f32: 16 bytes per lane would require aligned rows and gain little past 128 bytes
+ * per warp. Not measured on a card yet; a warp had up to 256 elements before. A kernel is a
  * template <class T, int TEAM>, launched by PL_ROWS_LAUNCH. */
 #ifndef PL_KERNELS_CUDA_ROWS_CUH
 #define PL_KERNELS_CUDA_ROWS_CUH
@@ -16,20 +16,21 @@
 namespace pl_cuda
 {
 
-#define PL_ROW_WARPS 4 /* of a block where a team is a warp */
-#define PL_ROW_PACKS 4 /* of a thread, under way at once */
+#define PL_ROW_WARPS 4 /* per block, if a team is a warp */
+#define PL_ROW_PACKS 4 /* per thread, in flight at once */
 
 template <int TEAM> struct row_team {
     static const int block = TEAM == 32 ? 32 * PL_ROW_WARPS : TEAM;
-    static const unsigned held = TEAM == 32 ? 32 : 8; /* elements of a thread */
+    static const unsigned held = TEAM == 32 ? 32 : 8; /* elements per thread */
 
-    /* The row of the calling thread; may be past the end, of whole warps and no block then. */
+    /* The calling thread's row; it may be past the end, for whole warps, but not for whole blocks.
+     */
     static __device__ __forceinline__ size_t row()
     {
         return TEAM == 32 ? (size_t)blockIdx.x * PL_ROW_WARPS + threadIdx.x / 32 : blockIdx.x;
     }
 
-    /* Of the thread, in its team. */
+    /* The thread's index in its team. */
     static __device__ __forceinline__ unsigned at()
     {
         return threadIdx.x % TEAM;
@@ -53,8 +54,8 @@ template <int TEAM> struct row_team {
     }
 };
 
-/* f(i, k) for the elements i of a row that the thread has; k counts them up to row_team::held, and
- * is that for all the others. Inlined, so that k is a constant of each call. */
+/* Calls f(i, k) for the thread's elements i of a row; k counts them up to row_team::held, and
+ * equals that for all others. Inlined, so that k is a constant of each call. */
 template <int TEAM, class F> static __device__ __forceinline__ void row_each(size_t n, const F &f)
 {
     const unsigned held = row_team<TEAM>::held;
@@ -68,7 +69,7 @@ template <int TEAM, class F> static __device__ __forceinline__ void row_each(siz
         f(i, held);
 }
 
-/* A row's elements: the first ones of each thread in its registers. */
+/* A row's elements: each thread has its first ones in registers. */
 template <class T, int TEAM> struct row_of {
     const T *p;
     real<T> held[row_team<TEAM>::held];
@@ -82,15 +83,15 @@ template <class T, int TEAM> struct row_of {
             held[k] = at + k * TEAM < n ? load(p, at + k * TEAM) : 0;
     }
 
-    /* Element i, as row_each() gives i and k. */
+    /* Element i, with i and k from row_each(). */
     __device__ __forceinline__ real<T> operator()(size_t i, unsigned k) const
     {
         return k < row_team<TEAM>::held ? held[k] : load(p, i);
     }
 };
 
-/* How a row at any address is gone through 16 bytes at a time: elements in front of the first
- * boundary, packs, and what is left. */
+/* Access to a row at any address by 16 bytes: elements before the first boundary, packs, and the
+ * rest. */
 struct row_cut {
     size_t head, packs;
 
@@ -103,8 +104,7 @@ struct row_cut {
         packs = (n - head) / pack<T>::size;
     }
 
-    /* Of two rows of the same elements: no packs where their boundaries are not at the same ones.
-     */
+    /* For two rows of equal length: no packs if their boundaries differ. */
     template <class T>
     __device__ __forceinline__ row_cut(const T *x, const T *y, size_t n) : row_cut(x, n)
     {
@@ -112,7 +112,7 @@ struct row_cut {
             head = packs = 0;
     }
 
-    /* f(i) for the elements outside packs that the thread has. */
+    /* Calls f(i) for the thread's elements outside packs. */
     template <int TEAM, class T, class F>
     __device__ __forceinline__ void each_loose(size_t n, const F &f) const
     {

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* Exact: ref's operations in ref's order. Reads 2 elements (3 with momentum) and writes 1 (2), and
- * 2 bytes where parameters have a 16-bit copy; at most 11 operations: bound by memory. 16 bytes of
- * each array a thread (update.cuh). Any number of elements; not measured on a card yet. */
+/* Exact: ref's operations in ref's order. Reads 2 elements (3 with momentum) and writes 1 (2), plus
+ * 2 bytes if parameters have a 16-bit copy; at most 11 operations: bound by memory. A thread
+ * handles 16 bytes of each array (update.cuh). Any number of elements; not measured on a card yet.
+ */
 #include "kernels/cuda/update.cuh"
 
 namespace pl_cuda

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/* Forward reads x once and writes y, backward reads y and dy and writes dx (reads it where it
- * adds); rows past 8192 elements are read again from the cache (rows.cuh). Three passes, maximum,
- * sum and quotient, not the running maximum of Milakov and Gimelshein (arXiv 1805.02867): the row
- * is at hand and each exponential is taken of the final difference. 4 to 5 operations and two
- * exponentials an element. Any shape. Bound by memory; not measured on a card yet. */
+/* Forward reads x once and writes y, backward reads y and dy and writes dx (with `add` also reads
+ * it); rows past 8192 elements are read again from the cache (rows.cuh). Three passes, maximum, sum
+ * and quotient, instead of the running maximum of Milakov and Gimelshein (arXiv 1805.02867): the
+ * row is in registers, and each exponential is of the final difference. 4 to 5 operations and two
+ * exponentials per element. Any shape. Bound by memory; not measured on a card yet. */
 #include "kernels/cuda/rows.cuh"
 
 namespace pl_cuda

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: MIT */
-/* Sums over the middle of [outer, n, inner], in f64 and in one fixed order: whatever gives the
- * terms, whatever takes the sums. Bound by reading the terms.
+/* Sums over the middle of [outer, n, inner], in f64 and in one fixed order, for any source of terms
+ * and any use of the sums. Bound by reading the terms.
  *
- * Few long sums are cut into pieces, which give partial sums that a second kernel adds in order:
- * how many depends on the shape only. Where inner is 1 a block adds a piece, neighbours reading
- * neighbours; else a block has 32 columns and 8 lines of threads, each line every eighth term. */
+ * Few long sums are cut into pieces, whose partial sums a second kernel adds in order; their number
+ * depends on the shape only. If inner is 1 a block sums a piece, with neighbours reading
+ * neighbours; else a block has 32 columns and 8 lines of threads, and each line takes every eighth
+ * term. */
 #ifndef PL_KERNELS_CUDA_SUMS_CUH
 #define PL_KERNELS_CUDA_SUMS_CUH
 
@@ -28,7 +29,7 @@ static __device__ __forceinline__ size_t piece_begin(const sums_shape &s, size_t
     return at < s.n ? at : s.n;
 }
 
-/* N sums at a time, of the same terms' places. */
+/* N sums at a time, over the same terms. */
 template <int N> struct sums_of {
     double at[N];
 };
@@ -104,7 +105,7 @@ static void sums_together(size_t outer, size_t n, size_t inner, const F &term, c
 {
     sums_shape s = {outer, n, inner, 1};
     size_t tiles = outer * (inner == 1 ? 1 : ceil_div(inner, 32));
-    size_t least = inner == 1 ? 4096 : 128; /* terms of a piece */
+    size_t least = inner == 1 ? 4096 : 128; /* minimum of terms per piece */
     sums_of<N> *partial = NULL;
 
     if (outer == 0 || inner == 0)

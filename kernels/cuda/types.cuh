@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Storage types and what is calculated with: f32 for all but f64. Loads and stores of 16 bytes. */
+/* Storage types, and the types of computation: f32 for all but f64. Loads and stores of 16 bytes.
+ */
 #ifndef PL_KERNELS_CUDA_TYPES_CUH
 #define PL_KERNELS_CUDA_TYPES_CUH
 
@@ -21,7 +22,7 @@ template <class T> struct real_of {
 template <> struct real_of<double> {
     typedef double type;
 };
-/* What T is calculated in; also what an op keeps of a row (mean, inv_std, lse) in T's table. */
+/* The type in which T is computed, also of a row's statistics (mean, inv_std, lse) in T's table. */
 template <class T> using real = typename real_of<T>::type;
 
 static __device__ __forceinline__ float widen_one(float x)
@@ -48,7 +49,7 @@ static __device__ __forceinline__ float widen_one(f16 x)
 #endif
 }
 
-/* To the nearest, ties to even: narrow_one<T>(x). */
+/* Rounds to nearest, ties to even: narrow_one<T>(x). */
 template <class T> static __device__ __forceinline__ T narrow_one(real<T> x)
 {
     return x;
@@ -82,13 +83,13 @@ template <class T> static __device__ __forceinline__ void store(T *p, size_t i, 
     p[i] = narrow_one<T>(x);
 }
 
-/* p[i] (+)= x: with `add` what is there is added, in real<T>. */
+/* p[i] (+)= x; `add` adds the old value, in real<T>. */
 template <class T> static __device__ __forceinline__ void put(T *p, size_t i, real<T> x, bool add)
 {
     store<T>(p, i, add ? load(p, i) + x : x);
 }
 
-/* A number alone, which with `wide` is of the type that is calculated in. */
+/* A single number; with `wide` it has the type of computation. */
 template <class T> static __device__ __forceinline__ real<T> load_one(const void *p, bool wide)
 {
     return wide ? *(const real<T> *)p : load((const T *)p, 0);
@@ -102,7 +103,7 @@ template <class T> static __device__ __forceinline__ void store_one(void *p, rea
         store((T *)p, 0, x);
 }
 
-/* 16 bytes of T, moved at once; p + i must lie on 16 bytes. */
+/* 16 bytes of T, moved at once; p + i must be 16-byte aligned. */
 template <class T> struct alignas(16) pack {
     static const size_t size = 16 / sizeof(T);
     T of[16 / sizeof(T)];
@@ -118,7 +119,7 @@ template <class T> static __device__ __forceinline__ void store_pack(T *p, size_
     *reinterpret_cast<pack<T> *>(p + i) = x;
 }
 
-/* Whether load_pack() may be used at multiples of the pack's size; NULL may. */
+/* True if load_pack() may be used at multiples of the pack's size; also for NULL. */
 static inline bool packable(const void *p)
 {
     return (uintptr_t)p % 16 == 0;

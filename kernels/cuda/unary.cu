@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/* Forward reads 1 element, backward 2 (3 where it adds), both write 1; from 1 operation (relu) to
- * some 10 and an exponential (gelu by tanh, backward 18) or 40 (gelu by erfc): bound by memory in
- * f32 and 16 bits. A kernel an activation, 16 bytes of each array a thread (each.cuh): one kernel
- * with a switch would keep the registers of the largest for all. Forms: activation.cuh; not
- * measured on a card yet. Any number of elements. */
+/* Forward reads 1 element, backward 2 (3 with `add`), both write 1; from 1 operation (relu) to
+ * about 10 and an exponential (gelu by tanh, backward 18) or 40 (gelu by erfc): bound by memory in
+ * f32 and 16 bits. One kernel per activation; a thread handles 16 bytes of each array (each.cuh).
+ * One kernel with a switch would need the registers of the largest for all. Forms: activation.cuh;
+ * not measured on a card yet. Any number of elements. */
 #include "kernels/cuda/activation.cuh"
 #include "kernels/cuda/each.cuh"
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* PL_UNROLL: in front of a loop of a constant length whose arrays are to be in registers. */
+/* PL_UNROLL: before a loop of constant length whose arrays must be in registers. */
 #ifndef PL_KERNELS_CUDA_UNROLL_CUH
 #define PL_KERNELS_CUDA_UNROLL_CUH
 

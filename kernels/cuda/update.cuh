@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* What the updates share: see struct pl_update. As kernels/ref/update.h. A thread moves 16 bytes of
- * each array at once where all of them lie on 16 bytes (the 16-bit copy on as many elements), else
- * an element. */
+/* Shared by the updates, see struct pl_update; like kernels/ref/update.h. A thread moves 16 bytes
+ * of each array at once if all are 16-byte aligned (the 16-bit copy by the same number of
+ * elements), else one element. */
 #ifndef PL_KERNELS_CUDA_UPDATE_CUH
 #define PL_KERNELS_CUDA_UPDATE_CUH
 
@@ -13,7 +13,7 @@ namespace pl_cuda
 
 #define PL_UPDATE_THREADS 256
 
-/* N arrays beside the parameters that belong to the update. */
+/* N state arrays of the update, in addition to the parameters. */
 template <class T, int N> struct update_of {
     size_t n;
     real<T> factor, clip;
@@ -33,7 +33,7 @@ template <class T, int N> struct update_of {
         return g < -clip ? -clip : g;
     }
 
-    /* What becomes of the parameter; *copy_to gets its 16 bits. */
+    /* The stored parameter; *copy_to gets its 16 bits. */
     __device__ __forceinline__ real<T> kept(real<T> value, uint16_t *copy_to) const
     {
         if (half == PL_HALF_NONE)
@@ -43,7 +43,7 @@ template <class T, int N> struct update_of {
     }
 };
 
-/* 16 bits of as many elements as a pack has. */
+/* 16 bits each, of as many elements as a pack has. */
 template <class T> struct alignas(pack<T>::size * sizeof(uint16_t)) halves {
     uint16_t of[pack<T>::size];
 };

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Sums and maxima over the lanes of a warp and the threads of a block, each by one fixed tree, so
- * that they have the same bits each time. All lanes or threads call, and all get the result. The
+ * that the bits are the same each time. All lanes or threads must call, and all get the result. The
  * block's size is a multiple of 32, up to 1024, in x only. */
 #ifndef PL_KERNELS_CUDA_WARP_CUH
 #define PL_KERNELS_CUDA_WARP_CUH
@@ -32,14 +32,14 @@ template <class OP, class R> static __device__ __forceinline__ R warp_all(R x)
     return x;
 }
 
-/* `none` is what no thread gives: 0 for sums, -INFINITY for maxima. */
+/* `none` is the neutral element: 0 for sums, -INFINITY for maxima. */
 template <class OP, class R> static __device__ __forceinline__ R block_all(R x, R none)
 {
     PL_SHARED(R, of_warp, [32]);
     unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32;
 
     x = warp_all<OP>(x);
-    __syncthreads(); /* others may still read what the last call left */
+    __syncthreads(); /* others may still read the last call's result */
     if (lane == 0)
         of_warp[warp] = x;
     __syncthreads();

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT */
-/* A job of a group is one word: its number and how many chunks nobody has taken. A thread takes a
- * chunk by lowering the latter, and only thereby may it read the job's other fields: the owner
- * changes them only while the count is 0 and all taken chunks are done. So a worker that sleeps
- * through a job costs nobody anything.
+/* A job of a group is one word: its number and the number of chunks not taken. A thread takes a
+ * chunk by decrementing the latter; only then may it read the job's other fields. The owner changes
+ * them only while the count is 0 and all taken chunks are done. So a worker that sleeps through a
+ * job delays nobody.
  *
- * Devices are a job of the root group: its first chunks lead a group each until their devices are
- * done, the others serve one of these groups as workers until its leader closes it. */
+ * Devices are a job of the root group: its first chunks lead one group each until their devices are
+ * done; the other chunks serve one of these groups as workers until its leader closes it. */
 #include "kernels/pool/pool.h"
 #include "kernels/kernels.h"
 
@@ -20,18 +20,18 @@
 #include <time.h>
 #include <unistd.h>
 
-#define SPIN_NS 20000 /* the gap between two ops of a step is shorter, a wake-up is not */
+#define SPIN_NS 20000 /* longer than the gap between two ops of a step, shorter than a wake-up */
 #define DEVICES_MAX 64
 
 struct group {
     _Alignas(64) _Atomic uint64_t job; /* number << 32 | chunks not taken */
-    atomic_uint wake;                  /* changes where sleepers must look again */
+    atomic_uint wake;                  /* changes when sleepers must look again */
     atomic_uint sleepers;
     atomic_bool closed;
     _Alignas(64) atomic_uint done; /* chunks */
     atomic_bool owner_sleeps;
     atomic_bool busy;
-    /* Of the job: see the top of the file. */
+    /* Fields of the job: see the top of the file. */
     uint32_t chunks;
     size_t n, grain;
     void (*body)(void *ctx, size_t begin, size_t end);
@@ -44,23 +44,23 @@ struct devices {
     int (*body)(void *ctx, unsigned device);
     void *ctx;
     pthread_mutex_t lock;
-    unsigned failed; /* lowest device that did; k = none */
+    unsigned failed; /* lowest device that failed; k = none */
     int result;
 };
 
 static struct {
     struct group root;
     struct group lanes[DEVICES_MAX];
-    pthread_mutex_t lock; /* of the following */
+    pthread_mutex_t lock; /* protects the following */
     pthread_t workers[PL_POOL_MAX];
     unsigned n_workers;
-    atomic_uint threads; /* 0 = not asked yet */
+    atomic_uint threads; /* 0 = unknown yet */
     atomic_bool started, lanes_busy;
     bool spin;
 } pool = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 static _Thread_local struct group *my_group; /* NULL = the root */
-static _Thread_local bool inside;            /* a body of pl_pool_parallel() */
+static _Thread_local bool inside;            /* in a body of pl_pool_parallel() */
 
 static void futex_wait(atomic_uint *word, unsigned seen)
 {
@@ -87,7 +87,7 @@ static uint64_t now_ns(void)
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
-/* Takes and runs chunks until there is none left. */
+/* Takes and runs chunks until none is left. */
 static void work(struct group *g)
 {
     bool was_inside = inside;
@@ -181,7 +181,7 @@ static void *worker_main(void *arg)
     return NULL;
 }
 
-/* The child has none of the parent's threads, and may have been made in the midst of a job. */
+/* The child has none of the parent's threads, and fork() may have come in the middle of a job. */
 static void after_fork(void)
 {
     unsigned threads = atomic_load(&pool.threads);
@@ -226,7 +226,7 @@ static void start_workers(void)
     if (!atomic_load(&pool.started)) {
         unsigned n = pool_size();
 
-        /* Signals are the business of the program's own threads. */
+        /* Only the program's own threads handle signals. */
         sigfillset(&all);
         pthread_sigmask(SIG_SETMASK, &all, &old);
         pool.spin =

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "kernels/ref/real.h"
 
-#define SLICE 64 /* of dim, summed up at once */
+#define SLICE 64 /* columns of dim that are summed at once */
 
 /* Row `time` of a head, in an array with these strides. */
 static size_t at(const struct pl_attention_strides *s, size_t batch, size_t time, size_t head)
@@ -20,7 +20,7 @@ static double dot(const real *x, const real *y, size_t n)
 
 struct query {
     size_t batch, time, head;
-    size_t keys; /* that it sees */
+    size_t keys; /* the number that it sees */
 };
 
 static double score(const struct pl_attention_args *a, const struct query *s, size_t key)

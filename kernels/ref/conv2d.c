@@ -16,7 +16,7 @@ struct at {
                 size_t i = (at).i * (a)->stride_h + u - (a)->pad_h;                                \
                 size_t j = (at).j * (a)->stride_w + v - (a)->pad_w;                                \
                                                                                                    \
-                if (i < (a)->height && j < (a)->width) { /* below 0 it wraps round */              \
+                if (i < (a)->height && j < (a)->width) { /* below 0 it wraps around */             \
                     size_t xi = (((at).n * (a)->in + c) * (a)->height + i) * (a)->width + j;       \
                     size_t wi = (((at).o * (a)->in + c) * (a)->kernel_h + u) * (a)->kernel_w + v;  \
                                                                                                    \
@@ -53,7 +53,7 @@ void PL_REF(conv2d_forward)(const struct pl_conv2d_args *a)
     }
 }
 
-/* The sums of a gradient are kept in its own type: one test knows how exact that is. */
+/* A gradient's sums have its own type: a test knows the resulting precision. */
 void PL_REF(conv2d_backward)(const struct pl_conv2d_args *a)
 {
     const real *x = a->x, *w = a->w, *y = a->y, *dy = a->dy;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "kernels/ref/real.h"
 
-/* Of exp(z - max), z [classes]. */
+/* The sum of exp(z - max), z [classes]. */
 static double sum_of(const real *z, size_t classes, double *ret_max)
 {
     double max = z[0], sum = 0;

@@ -12,8 +12,8 @@ void PL_REF(widen)(const struct pl_half_args *a)
     }
 }
 
-/* From double by way of float: two roundings, which only differ from one where the first lands on
- * a tie. */
+/* From double through float: two roundings, which differ from one only if the first lands on a tie.
+ */
 void PL_REF(narrow)(const struct pl_half_args *a)
 {
     const real *wide = a->wide;

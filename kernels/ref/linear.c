@@ -26,7 +26,7 @@ void PL_REF(linear_backward)(const struct pl_linear_args *a)
     real *dz = a->dz, *dx = a->dx, *dw = a->dw, *db = a->db;
 
     for (size_t k = 0; k < a->rows * a->out; k++)
-        if (a->act <= PL_ACT_RELU) /* whatever dy is */
+        if (a->act <= PL_ACT_RELU) /* for any dy */
             dz[k] = a->act == PL_ACT_RELU && at[k] <= 0 ? 0 : dy[k];
         else
             dz[k] = (real)(dy[k] * ref_activate_slope(a->act, at[k]));

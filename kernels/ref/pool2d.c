@@ -19,7 +19,7 @@ static bool tap(const struct pl_pool2d_args *a, size_t k, size_t t, size_t *ret)
     i = k / w % h * a->stride_h + t / a->kernel_w - a->pad_h;
     j = k % w * a->stride_w + t % a->kernel_w - a->pad_w;
     *ret = (k / w / h * a->height + i) * a->width + j;
-    return i < a->height && j < a->width; /* below 0 it wraps round */
+    return i < a->height && j < a->width; /* below 0 it wraps around */
 }
 
 void PL_REF(max_pool2d_forward)(const struct pl_pool2d_args *a)

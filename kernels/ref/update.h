@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What the reference updates share: see struct pl_update. */
+/* Shared by the reference updates, see struct pl_update. */
 #ifndef PL_KERNELS_REF_UPDATE_H
 #define PL_KERNELS_REF_UPDATE_H
 

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: MIT */
 /* A plume-cuda.so without CUDA: GPUs whose kernels run on the emulator, so that the whole engine
- * can be tested where there is no GPU.
+ * can be tested without a GPU.
  *
- * What it makes sure of: nobody but kernels and copies touches a device's memory (pages are without
- * access in between, and behind each array is one that always is); kernels are given addresses of
- * the device that the thread has entered and of no other, and none of the host's; memory that was
- * freed is gone for ever, so that a graph that still names it is found; fresh memory is NaNs; what
- * is closed has been freed. A mistake ends the process, with a message or by SIGSEGV.
+ * It checks that only kernels and copies access a device's memory (its pages are protected
+ * otherwise, and a guard page follows each array); that kernels only get addresses of the device
+ * that the thread has entered, and none of the host's; that freed memory is never used again, also
+ * not by a graph; that closed devices have freed everything. Fresh memory is NaNs. A mistake ends
+ * the process, with a message or by SIGSEGV.
  *
- * Environment: PLUME_EMULATED_GPUS, how many there are (1); PLUME_EMULATED_MEMORY, bytes of each
- * (1 GiB; a list with commas is of one GPU after another, the last for all that follow);
- * PLUME_EMULATED_GRAPHS, how many captures work before all others fail (all). */
+ * Environment: PLUME_EMULATED_GPUS, their number (1); PLUME_EMULATED_MEMORY, bytes of each (1 GiB;
+ * a comma-separated list has one entry per GPU, the last for all others); PLUME_EMULATED_GRAPHS,
+ * the number of captures that succeed before all others fail (all). */
 #include "runtime/engine/device/device.h"
 #include "common/base/macros.h"
 #include "kernels/cuda/cuda.h"
@@ -31,13 +31,13 @@ struct block {
     char *memory; /* what alloc gave; NULL: free */
     size_t bytes;
     char *pages;
-    size_t pages_bytes; /* without the guard behind them */
+    size_t pages_bytes; /* without the guard page after them */
 };
 
 struct gpu {
     struct pl_device base;
     struct block blocks[BLOCKS_MAX];
-    size_t n; /* blocks behind are free */
+    size_t n; /* later blocks are free */
     uint64_t used, peak, total;
     bool peeks;
     char peeked[PL_DEVICE_PEEK];
@@ -74,7 +74,7 @@ static uint64_t memory_of(unsigned index)
     return strtoull(value, NULL, 10);
 }
 
-/* ---- who may touch what ---- */
+/* ---- access checks ---- */
 
 static void allow(struct gpu *gpu, int access)
 {
@@ -109,7 +109,7 @@ static bool is_on(const struct gpu *gpu, const char *p)
     return false;
 }
 
-/* Addresses are told from other numbers by their size, and by that something is there. */
+/* A word counts as an address by its size, and if its page is mapped. */
 static void check_address(uintptr_t word)
 {
     const uintptr_t low = (uintptr_t)0x5500 << 32, high = (uintptr_t)1 << 47;
@@ -208,7 +208,7 @@ static void host_free(struct pl_device *dev, void *memory)
     free(memory);
 }
 
-/* Whether [p, p + bytes) is inside one array. */
+/* Checks that [p, p + bytes) is inside one array. */
 static void check_range(const struct gpu *gpu, const char *p, size_t bytes)
 {
     for (size_t i = 0; i < gpu->n; i++) {
@@ -433,7 +433,7 @@ static void close_(struct pl_device *dev)
 
     if (!gpu)
         return;
-    /* A device would free what is left, but the engine is to leave nothing. */
+    /* A real device would free the rest; the engine must not leave any. */
     for (size_t i = 0; i < gpu->n; i++)
         if (gpu->blocks[i].memory)
             give_up("closed before an array is freed", gpu->blocks[i].memory);

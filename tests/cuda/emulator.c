@@ -316,7 +316,7 @@ static _Thread_local struct {
 } scratch;
 
 static _Thread_local struct {
-    struct pl_emu_graph *graph; /* NULL: nothing is recorded */
+    struct pl_emu_graph *graph; /* NULL: not recording */
     const char *spoilt;
 } recording;
 
@@ -432,7 +432,7 @@ static void poison(void *ctx)
     memset(p->at, POISON, p->bytes);
 }
 
-/* Its end is the memory's, so that what is written behind it is found. */
+/* Ends at the end of a page, so that writes past it are detected. */
 void *pl_emu_scratch(size_t bytes)
 {
     size_t size = (bytes + 15) / 16 * 16;

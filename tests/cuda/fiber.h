@@ -13,7 +13,8 @@ struct pl_fiber *pl_fiber_create(void (*body)(struct pl_fiber *self));
 /* Runs it until it leaves. Not from inside a fiber. */
 void pl_fiber_enter(struct pl_fiber *fiber);
 
-/* Back to who entered; returns at the next pl_fiber_enter(). From inside this fiber. */
+/* Switches back to the caller of pl_fiber_enter(); returns at the next one. From inside this fiber.
+ */
 void pl_fiber_leave(struct pl_fiber *self);
 
 #endif

@@ -26,7 +26,7 @@ struct meeting {
     char slot[MEMBERS_MAX][SLOT_BYTES];
 };
 
-/* A collective: what this member brings, piece by piece replaced by what comes of it. */
+/* A collective: this member's input, replaced piece by piece by the result. */
 struct work {
     struct work *next;
     char *buf, *data;
@@ -42,8 +42,8 @@ struct comm {
     struct meeting *m;
     unsigned size, rank, sums, fails_at;
     atomic_bool aborted;
-    atomic_bool doomed, broken; /* nothing moves on any more; state() says so, too */
-    pthread_mutex_t lock;       /* the following; the watchdog moves things on, too */
+    atomic_bool doomed, broken; /* no more progress; state() returns an error, too */
+    pthread_mutex_t lock;       /* protects the following; the watchdog makes progress, too */
     struct work *first, **last;
     unsigned long long piece;
     void *blocks[BLOCKS_MAX];
@@ -127,7 +127,7 @@ static bool move_on(struct comm *c, struct work *w)
 
     if (atomic_load(&c->m->arrived[c->rank]) < c->piece) {
         if (!all_at(c, c->m->through, c->piece - 1))
-            return false; /* somebody reads the slots of the last one */
+            return false; /* another member still reads the slots of the last one */
         memcpy(c->m->slot[c->rank], w->data + w->at, n);
         atomic_store(&c->m->arrived[c->rank], c->piece);
     }
@@ -151,7 +151,7 @@ static void progress(struct comm *c)
     pthread_mutex_unlock(&c->lock);
 }
 
-/* Takes the first one off, where it is over: its result goes to the device. */
+/* Removes the first work if it is complete: its result goes to the device. */
 static bool take_off(struct comm *c)
 {
     struct work *w;
@@ -262,7 +262,7 @@ static int finished(void *comm, int *ret_done, char *text)
     return 0;
 }
 
-/* It has been started: from here on it may fail without that a call says so. */
+/* Once a collective has started, it may fail asynchronously. */
 static int mark(void *comm, char *text)
 {
     struct comm *c = comm;

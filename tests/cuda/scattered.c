@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/* A module that has everything which has to find its way between the parts of a batch and the first
- * device: outputs that are views of one tensor, a field of the batch, a parameter, a loss;
- * parameters that only training_step_end uses; a buffer that no batch norm writes; logs of values,
- * parameters and buffers; a tail of fewer rows than parts. With -DSCATTERED_TURNS two optimizers
- * take turns. */
+/* A module with everything that must move between the parts of a batch and the first device:
+ * outputs that are views of one tensor, a field of the batch, a parameter, a loss; parameters that
+ * only training_step_end uses; a buffer that no batch norm writes; logs of values, parameters and
+ * buffers; a tail of fewer rows than parts. With -DSCATTERED_TURNS it has two optimizers with
+ * step_per_optimizer. */
 #include <plume/module.h>
 
 #include <stdlib.h>
@@ -98,7 +98,7 @@ static plume_tensor *logits_of(struct plume_context *pl, const struct plume_batc
     return plume_linear(pl, h, net->w2, NULL, PLUME_IDENTITY);
 }
 
-/* What all steps have in common; returns the part's loss. */
+/* The part that all steps share; returns the part's loss. */
 static plume_tensor *step(struct plume_context *pl, const struct plume_batch *batch)
 {
     struct net *net = pl->state;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* What kernels use of CUDA's C++, on the emulator. Given to the compiler by -include, in front of
- * each kernels/cuda/ file: see kernels/cuda/launch.cuh, which has NVIDIA's side of PL_LAUNCH. */
+/* The part of CUDA's C++ that kernels use, on the emulator. The compiler includes it (-include)
+ * before each kernels/cuda/ file; see kernels/cuda/launch.cuh, which has NVIDIA's side of
+ * PL_LAUNCH. */
 #ifndef PL_TESTS_CUDA_SHIM_CUH
 #define PL_TESTS_CUDA_SHIM_CUH
 
@@ -84,7 +85,7 @@ static inline unsigned pl_emu_ballot(unsigned mask, bool predicate, int line)
     return ret;
 }
 
-/* Threads run one at a time, so that any read and write is atomic. */
+/* Threads run one at a time, so every read and write is atomic. */
 template <class V> static inline V atomicAdd(V *p, V value)
 {
     V before = *p;
@@ -122,7 +123,7 @@ template <class... P> struct launch_of {
         auto body = [f = kernel, args...]() { f(args...); };
 
 #if __has_builtin(__builtin_clear_padding)
-        /* What the stack left between members looks like addresses now and then. */
+        /* Stack contents between members may look like addresses. */
         (__builtin_clear_padding(&args), ...);
         (pl_emu_argument(&args, sizeof(args)), ...);
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* What a tape runs in 16 bits itself where the device can: on a fake one, whose memory is the
- * host's and whose kernels are the emulated CUDA ones, each call counted by its table. */
+/* The nodes that a tape runs in 16 bits itself, on a fake device: its memory is the host's, its
+ * kernels are the emulated CUDA ones, and each table counts its calls. */
 #include "kernels/cuda/cuda.h"
 #include "runtime/engine/tape/tape_private.h"
 #include "tests/unit/engine/engine_cases.h"
@@ -164,7 +164,7 @@ static double loss_of(const struct net *net, const plume_tensor *y, size_t low, 
     return loss;
 }
 
-/* Nothing but the gradient is rounded, and that once. */
+/* Only the gradient is rounded, and only once. */
 static void test_losses_of_16_bit_logits_are_f32(void **state)
 {
     has_16_bits = true;
@@ -268,7 +268,7 @@ static void test_what_sums_between_its_kernels_is_in_f32(void **state)
     finish(net);
 }
 
-/* What is kept from forward to backward has the size of what the node's table writes. */
+/* Memory kept from forward to backward has the size for the node's table. */
 static void test_what_ops_keep(void **state)
 {
     has_16_bits = true;
@@ -309,8 +309,8 @@ static void test_what_ops_keep(void **state)
     }
 }
 
-/* Random functions: nothing is read before it is written, and no two things that are needed at the
- * same time overlap. */
+/* Random functions: nothing is read before it is written, and nothing overlaps that is needed at
+ * the same time. */
 static void test_memory_of_random_graphs(void **state)
 {
     has_16_bits = true;
@@ -402,7 +402,7 @@ static void test_running_statistics_of_16_bit_batches(void **state)
     finish(&want);
 }
 
-/* Where the device has no such table, or is the host, all is done on copies in f32. */
+/* If the device has no such table, or is the host, everything runs on f32 copies. */
 static void test_without_a_table_all_is_in_f32(void **state)
 {
     for (int on_cpu = 0; on_cpu < 2; on_cpu++) {

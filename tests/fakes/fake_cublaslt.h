@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* A cublasLt for tests of the code that calls it: it does, in plain loops over the host's memory,
- * what NVIDIA's documentation says of the descriptors it is given, at once, and fails the test
- * where they break a rule of it. */
+/* A cublasLt for tests of its callers: it does synchronously, in plain loops over host memory, what
+ * NVIDIA's documentation says of the descriptors, and fails the test if they break a rule of it. */
 #ifndef PL_TESTS_FAKES_FAKE_CUBLASLT_H
 #define PL_TESTS_FAKES_FAKE_CUBLASLT_H
 
@@ -10,7 +9,7 @@
 struct fake_lt {
     bool no_algorithm;   /* the heuristics find none ... */
     bool no_epilogue;    /* ... for any epilogue */
-    bool not_supported;  /* the product itself says so */
+    bool not_supported;  /* returned by the product itself */
     bool broken;         /* it fails */
     unsigned heuristics; /* times asked */
     unsigned products;   /* done */

@@ -76,7 +76,7 @@ static cudaError_t give(cudaError_t code)
     return code;
 }
 
-/* What the test wants this call to answer. */
+/* The answer that the test wants from this call. */
 static cudaError_t wanted(const char *call)
 {
     if (!fake_cuda.fails || strcmp(fake_cuda.fails, call) != 0)
@@ -95,7 +95,7 @@ static cudaError_t wanted(const char *call)
             return code_;                                                                          \
     } while (0)
 
-/* What may not be called while a stream is captured, and spoils that. */
+/* Call in functions that are not allowed while a stream is captured: the capture fails. */
 static cudaError_t unsafe(void)
 {
     for (size_t i = 0; i < STREAMS; i++) {
@@ -409,7 +409,7 @@ cudaError_t cudaMemcpyAsync(
     return add(stream, (struct job){.kind = COPY, .to = to, .from = from, .bytes = bytes});
 }
 
-/* Whether [at, at + bytes) is inside what one cudaMalloc on this device gave. */
+/* True if [at, at + bytes) is inside one block of cudaMalloc on this device. */
 static bool owned_by(int device, const void *at, size_t bytes)
 {
     return fake_cuda_owns(at, bytes) && range_of(at, bytes)->device == device;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/* A CUDA runtime for tests of the code that calls it: devices are the host's memory, with a size;
- * streams are queues whose work is done as late as the calls allow (at a synchronisation), or as
- * far as a test says. It checks what the real one would break at: every pointer's owner, events'
- * and streams' lives, and what may not be called while a stream is captured. What is not here is
- * not linked. */
+/* A CUDA runtime for tests of its callers. Devices are host memory of a given size; streams are
+ * queues whose work is done as late as the calls allow (at a synchronisation), or when the test
+ * asks. It checks what the real one needs: every pointer's owner, the lifetimes of events and
+ * streams, and the calls that are not allowed while a stream is captured. Calls that are missing
+ * here do not link. */
 #ifndef PL_TESTS_FAKES_FAKE_CUDART_H
 #define PL_TESTS_FAKES_FAKE_CUDART_H
 
@@ -26,20 +26,20 @@ struct fake_cuda {
     bool no_pinned;    /* cudaHostAlloc finds no memory */
     const char *fails; /* the name of a call that fails from now on ... */
     int code;          /* ... with this */
-    unsigned after;    /* once it has worked so many times */
+    unsigned after;    /* after this number of successes */
 };
 extern struct fake_cuda fake_cuda;
 
-/* Forgets everything; a device of `total_bytes`. Fails the test where something is alive. */
+/* Resets to one device of `total_bytes`. Fails the test if something is still alive. */
 void fake_cuda_reset(size_t total_bytes);
 
-/* Does the next `n` things that can be done, of all streams in turn. */
+/* Runs the next `n` operations that can run, of all streams in turn. */
 void fake_cuda_advance(unsigned n);
 
 /* Queues a call: a kernel. */
 void fake_cuda_queue(struct CUstream_st *stream, void (*run)(void *ctx), void *ctx);
 
-/* Whether [at, at + bytes) is inside what one cudaMalloc gave. */
+/* True if [at, at + bytes) is inside one block of cudaMalloc. */
 bool fake_cuda_owns(const void *at, size_t bytes);
 
 #endif

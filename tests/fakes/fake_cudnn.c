@@ -178,8 +178,7 @@ cudnnStatus_t cudnnBackendGetAttribute(cudnnBackendDescriptor_t const desc,
     return CUDNN_STATUS_SUCCESS;
 }
 
-/* An array: where, and its shape. What is between ops is kept in doubles whatever its type, rounded
- * as that has it. */
+/* An array: address and shape. Values between ops are doubles, rounded to their type. */
 struct array {
     char *at;
     int type; /* cudnnDataType_t */
@@ -229,7 +228,7 @@ static void put(const struct array *t, const int64_t i[4], double x)
     write_at(t, at, x);
 }
 
-/* Whether no two elements lie at one place, as far as neighbours in `t` by stride tell. */
+/* True if no two elements share an address, as far as neighbours in `t` by stride show. */
 static bool is_apart(const struct array *t)
 {
     for (size_t d = 0; d < 4; d++)
@@ -240,8 +239,7 @@ static bool is_apart(const struct array *t)
     return true;
 }
 
-/* Strides of what is between ops mean something where they make sense; cuDNN does not look at them
- * otherwise. */
+/* Strides of virtual tensors are used if they make sense; cuDNN ignores them otherwise. */
 static void make_sense(struct array *t)
 {
     if (is_apart(t))
@@ -252,7 +250,7 @@ static void make_sense(struct array *t)
 }
 
 #define VIRTUALS 24
-static _Alignas(256) double virtuals[VIRTUALS][1 << 16]; /* by number; a run's own */
+static _Alignas(256) double virtuals[VIRTUALS][1 << 16]; /* by number; private to a run */
 static int64_t virtual_ids[VIRTUALS];
 
 static struct array array_of(const struct desc *t, const struct desc *pack)
@@ -296,7 +294,7 @@ static double scalar(const struct desc *op, int name)
     return a->type == CUDNN_TYPE_DOUBLE ? *(const double *)a->bytes : *(const float *)a->bytes;
 }
 
-/* Adds up over all taps; which of x, w and y is the result, the caller says. */
+/* Sums over all taps; the caller says which of x, w and y is the result. */
 static void convolve(const struct desc *window,
                      const struct array *x,
                      const struct array *w,

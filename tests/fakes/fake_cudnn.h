@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* A cuDNN for tests of the code that calls it: it runs the graphs that it is given in plain loops
- * over the host's memory, op by op and at once, by their descriptors alone. */
+/* A cuDNN for tests of its callers: it runs graphs synchronously, op by op, in plain loops over
+ * host memory, from their descriptors alone. */
 #ifndef PL_TESTS_FAKES_FAKE_CUDNN_H
 #define PL_TESTS_FAKES_FAKE_CUDNN_H
 

@@ -16,7 +16,8 @@
 
 struct fake_nccl fake_nccl;
 
-/* A meeting of one communicator; slots hold a member's part of the collective under way. */
+/* The shared memory of one communicator; slots hold a member's part of the collective in progress.
+ */
 struct meeting {
     atomic_int taken, joined, left, members;
     atomic_int arrived[MEMBERS], through[MEMBERS]; /* collectives so far */
@@ -103,7 +104,7 @@ static bool all_at(const atomic_int *counters, int size, int value)
     return true;
 }
 
-/* Moves the collective on; true once it is over. */
+/* Progresses the collective; true when it is complete. */
 static bool progress(struct ncclComm *c)
 {
     size_t width;
@@ -114,7 +115,7 @@ static bool progress(struct ncclComm *c)
         return false;
     if (atomic_load(&c->m->arrived[c->rank]) < c->seq) {
         if (!all_at(c->m->through, c->size, c->seq - 1))
-            return false; /* somebody reads the slots of the last one */
+            return false; /* another member still reads the slots of the last one */
         if (c->kind == SUM)
             memcpy(c->m->slot[c->rank], c->buf, c->count * size_of(c->type));
         else
@@ -139,7 +140,7 @@ static bool progress(struct ncclComm *c)
     return true;
 }
 
-/* The members of a color by key, then rank; the parent's rank decides who makes what. */
+/* The members of a color by key, then rank. */
 static bool split_done(struct ncclComm *c)
 {
     struct meeting *m = c->m;

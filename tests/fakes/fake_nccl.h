@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: MIT */
-/* NCCL and the few CUDA calls around it, between processes of one machine, for tests: "device"
- * memory is the host's, and collectives go through memory that the processes share. A collective is
- * started at once and finished by progress that its stream makes when it is asked; it waits for all
- * members, as the real one does, for ever where one does not come. */
+/* libnccl for tests of runtime/engine/cuda/nccl, with the few CUDA calls around it, between
+ * processes of one machine: "device" memory is the host's, and collectives use memory that the
+ * processes share. A collective starts at once; queries of its stream progress it. It waits for all
+ * members, for ever if one does not come, like the real one. tests/cuda/nccl.c emulates one level
+ * higher, for the whole engine: pl_nccl_table, without NVIDIA's headers. */
 #ifndef PL_TESTS_FAKES_FAKE_NCCL_H
 #define PL_TESTS_FAKES_FAKE_NCCL_H
 
 #include <stddef.h>
 
-/* What this process shall do wrong; all zero: nothing. */
+/* The faults of this process; all zero: none. */
 extern struct fake_nccl {
     int library_version;     /* 0: the header's */
     _Atomic int async_error; /* a ncclResult_t that the next question brings; of any thread */
@@ -19,7 +20,7 @@ extern struct fake_nccl {
     int aborted, destroyed, registered, freed;
 } fake_nccl;
 
-/* Before ranks are started: where communicators meet. */
+/* Call before ranks are started: makes the shared memory. */
 void fake_nccl_share(void);
 
 #endif

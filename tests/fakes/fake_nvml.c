@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: MIT */
-/* A libnvidia-ml.so for machines without a GPU. It shows what a JSON file says, which a test
+/* A libnvidia-ml.so for machines without a GPU. Its answers come from a JSON file, which a test
  * replaces (by rename) while a program watches:
  *   {"gpus":[{"uuid","name","util","mem_util","power_mw","power_limit_mw","clock","clock_max",
  *             "mem_used","mem_total","temp","throttle":BITS,"ecc":[CORRECTED,UNCORRECTED],
  *             "processes":[{"pid","mem","util"}]}],
  *    "events":[{"gpu":0,"xid":79}, {"gpu":0}],      all so far; without xid: a double bit ECC error
  *    "init":9, "events_supported":false}
- * A key that is not there is a function that is not supported. Waiting for an event ends as soon as
- * the file is replaced, so that nobody has to wait for a period to pass.
- * PLUME_FAKE_NVML names the file. */
+ *
+ * A missing key is an unsupported function. A wait for events ends when the file is replaced, so
+ * that no test waits for a period. PLUME_FAKE_NVML is the file. */
 #include <jansson.h>
 #include <libgen.h>
 #include <limits.h>
@@ -33,7 +33,7 @@ static json_t *load(void)
     return o ? o : json_object();
 }
 
-/* A key of a device (its number + 1 is its handle); a new reference, NULL where it is not there. */
+/* A key of a device (its number + 1 is its handle); a new reference, NULL if missing. */
 static json_t *key_of(void *device, const char *key)
 {
     json_t *o = load();

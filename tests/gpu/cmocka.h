@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* The part of cmocka's interface that the engine's tests use, for machines that have no cmocka:
- * what
- * `./dev gpu-bundle` carries in its place. Output is TAP; the exit code is the number of failures.
- * One thread and one process at a time may be inside a test, as with cmocka. */
+/* The part of cmocka's interface that the engine's tests use, for machines without cmocka: `./dev
+ * gpu-bundle` carries it. Output is TAP; the exit code is the number of failures. One thread and
+ * one process at a time may be inside a test, as with cmocka. */
 #ifndef PL_TESTS_GPU_CMOCKA_H
 #define PL_TESTS_GPU_CMOCKA_H
 

@@ -25,7 +25,7 @@ static void put(struct arrays *to,
 #define FORWARD(field, n) OUT(field, n, "forward", false)
 #define BACKWARD(field, n) OUT(field, n, "backward", a->field##_add)
 #define STAT(field, n, by) put(ret, ARRAY_STAT, by, 0, &a->field, n)
-/* Of a struct with `wide`: one number, a statistic's type where that is set. */
+/* A field `wide`: the number has a statistic's type if it is set. */
 #define ONE(field, kind, by) put(ret, a->wide ? ARRAY_STAT : (kind), by, 0, &a->field, 1)
 #define RAW(field, n, by) put(ret, ARRAY_RAW, by, sizeof(*a->field), &a->field, n)
 
@@ -251,7 +251,7 @@ static void strided(struct arrays *to,
     }
 }
 
-/* What is added is of the table's type. */
+/* The added numbers are of the table's type. */
 ARRAYS_DECLARE(copy)
 {
     strided(ret, a, ARRAY_IN, NULL, &a->src, a->src_stride);

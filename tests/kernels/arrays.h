@@ -11,7 +11,7 @@
 enum array_kind {
     ARRAY_IN,   /* of the table's type */
     ARRAY_OUT,  /* also read where the op adds */
-    ARRAY_STAT, /* what an op keeps of a row */
+    ARRAY_STAT, /* a row's statistics */
     ARRAY_RAW,  /* of a type that all tables have in common */
 };
 
@@ -19,8 +19,8 @@ enum array_kind {
 struct array {
     void **slot; /* the pointer in the struct of arguments */
     enum array_kind kind;
-    const char *made_by; /* part of the name of the function that writes all of it and reads nothing
-                            of it: finds NaNs there. NULL: none does */
+    const char *made_by; /* part of the name of the function that only writes it, all of it, and so
+                            gets NaNs. NULL: none */
     size_t element;      /* bytes, of ARRAY_RAW */
     size_t rank, n[PL_COPY_RANK], stride[PL_COPY_RANK];
 };

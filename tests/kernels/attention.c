@@ -88,7 +88,7 @@ static struct arrays make(struct pl_attention_args *a, enum fill fill)
     return x;
 }
 
-/* Whether a gradient is wanted: the bits of `wanted`, for q, k and v. */
+/* True if a gradient is wanted: the bits of `wanted`, for q, k and v. */
 static void use(struct pl_attention_args *a, const struct arrays *x, int which, unsigned wanted)
 {
     a->y = x->y[which];

@@ -78,8 +78,8 @@ size_t check_many(size_t cpu, size_t emulated)
     return n;
 }
 
-/* Half of the cases have all buffers on 64 bytes: what moves several elements at once may want all
- * its arrays to be so. */
+/* In half of the cases all buffers are 64-byte aligned: kernels may move several elements at once
+ * only if all arrays are aligned. */
 static void *buffer(size_t bytes, size_t element)
 {
     size_t shift = check_random(64 / element) * element;
@@ -160,7 +160,8 @@ int32_t *check_labels(size_t n, size_t classes)
     return p;
 }
 
-/* A 16-bit result is rounded once from numbers that differ a little: to neighbours, at worst. */
+/* A 16-bit result is rounded once from numbers that differ slightly: the results may be neighbours.
+ */
 double check_rounding(double want)
 {
     if (storage == PL_REAL_BF16)
@@ -243,7 +244,7 @@ void check_end_case(void)
 
 extern const struct pl_kernels pl_cpu_v4_anywhere_table;
 
-/* The backends that this machine can run; NULL behind the last one. */
+/* The backends that this machine can run, then NULL. */
 static const struct pl_kernels *table(unsigned i)
 {
     for (unsigned level = 0; level < 3; level++)

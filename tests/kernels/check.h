@@ -24,7 +24,7 @@ enum fill {
 /* Half a unit in the last place of 1.0f: the rounding error of one f32 operation. */
 #define CHECK_EPS 5.96e-8
 
-/* What the running case tests; for messages. */
+/* Sets the text that names the running case in messages. */
 void check_case(const char *fmt, ...) PL_PRINTF(1, 2);
 
 uint64_t check_random(uint64_t limit);
@@ -32,9 +32,9 @@ uint64_t check_random(uint64_t limit);
 /* The type of the running table's arrays: what the case gives is rounded to it. */
 enum pl_real check_storage(void);
 
-/* How many cases, or how large: `cpu`, or `emulated` where the table runs on the emulator, which
- * takes far longer for each; its four tables and the seeds of other runs have the others. With
- * AddressSanitizer a third of it. */
+/* The number of cases, or their size: `cpu`, or `emulated` on the emulator, which is much slower;
+ * its four tables and the seeds of other runs cover the rest. With AddressSanitizer a third of it.
+ */
 size_t check_many(size_t cpu, size_t emulated);
 
 /* n floats between guards, starting `shift` floats past a 64-byte boundary (0 to 15 at random).
@@ -43,12 +43,12 @@ float *check_floats(size_t n, enum fill fill);
 float *check_copy(const float *from, size_t n);
 int32_t *check_labels(size_t n, size_t classes);
 
-/* How far apart two numbers near `want` may be once rounded to check_storage(); 0 but for 16 bits.
- */
+/* The allowed distance of two numbers near `want` after rounding to check_storage(); 0 except for
+ * 16 bits. */
 double check_rounding(double want);
 
-/* Fails where |got - want| > tolerance; equal infinities and two NaNs are alike. Results
- * of 16 bits may differ by check_rounding(want) besides. */
+/* Fails if |got - want| > tolerance; equal infinities and two NaNs are equal. Results of 16 bits
+ * may also differ by check_rounding(want). */
 void check_close(const char *what, size_t i, double got, double want, double tolerance);
 /* Bit for bit, but for NaNs, of which any is as good as another. */
 void check_same(const char *what, const float *got, const float *want, size_t n);
@@ -57,9 +57,9 @@ void check_same(const char *what, const float *got, const float *want, size_t n)
 double *check_doubles(size_t n);
 
 /* Compares dx [n] with the central differences of loss(ctx) for each element of x, which ctx uses.
- * Both errors of the difference count: h^2 of its formula and eps / h of its rounding, least near
- * h = 6e-6; with terms near 1 they stay below 1e-8 times the number of terms added up, which
- * `terms` tells. A function with a kink (relu, max) needs x away from it: |x| > 1e-4 is enough. */
+ * The difference has two errors, h^2 of its formula and eps / h of its rounding, with a minimum
+ * near h = 6e-6; with terms near 1 they stay below 1e-8 times `terms`, the number of terms in the
+ * sum. A function with a kink (relu, max) needs x away from it: |x| > 1e-4 is enough. */
 void check_gradient(const char *what,
                     double (*loss)(void *ctx),
                     void *ctx,
@@ -72,8 +72,8 @@ void check_gradient(const char *what,
  * from the same contents. */
 void check_threads(const char *what, void (*kernel)(void *args), void *args, float *out, size_t n);
 
-/* Whether this program is for a GPU (tests/gpu/card.c) and runs the CUDA tables only, there; it
- * ends with 77 and the reason where there is no GPU. */
+/* True if this program is for a GPU (tests/gpu/card.c): it runs the CUDA tables only, and exits
+ * with 77 and the reason on machines without a GPU. */
 bool check_card(void);
 
 /* Checks all guards and frees all buffers. */
@@ -82,7 +82,8 @@ void check_end_case(void);
 /* The test of one op: called once for each backend this machine can run. */
 void check_op(const struct pl_kernels *ref, const struct pl_kernels *got);
 
-/* May be defined by an op's test: gradients of ref's f64 table by check_gradient(). Called once. */
+/* An op's test may define it: checks gradients of ref's f64 table by check_gradient(). Called once.
+ */
 void check_gradients(const struct pl_kernels *f64);
 
 #endif

@@ -13,7 +13,7 @@ static void one(const struct pl_kernels *ref,
 {
     float *x = check_floats(n, fill), *back = check_floats(n, FILL_RANDOM);
     float *back2 = check_floats(n, FILL_ZERO);
-    /* 16-bit numbers in the room of floats, so that the guards stand behind them */
+    /* 16-bit numbers in buffers of floats, so that the guards follow them directly */
     uint16_t *h = (uint16_t *)check_floats(n, FILL_ZERO),
              *h2 = (uint16_t *)check_floats(n, FILL_ZERO);
 

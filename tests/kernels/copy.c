@@ -5,7 +5,7 @@
 #include <math.h>
 #include <string.h>
 
-#define MOST 20000 /* elements of a case */
+#define MOST 20000 /* elements per case */
 
 /* Strides for the dimensions in some order, now and then with a gap; returns the elements spanned.
  */
@@ -69,8 +69,8 @@ static void one(const struct pl_kernels *ref,
     check_end_case();
 }
 
-/* Heads that change places with times, as they stand in a wider array: many elements side by side
- * on both sides, most of them on boundaries. */
+/* Swaps heads and times in a slice of a wider array: many adjacent elements on both sides, most of
+ * them aligned. */
 static void heads(const struct pl_kernels *ref, const struct pl_kernels *got)
 {
     struct pl_copy_args a = {.rank = 3, .bytes = (size_t)1 << check_random(4)};

@@ -31,5 +31,5 @@ void check_op(const struct pl_kernels *ref, const struct pl_kernels *got)
     for (size_t n = 0; n < check_many(16, 4); n++)
         one(ref, got, 1 + check_random(3), 200 + check_random(2500), check_random(2));
     one(ref, got, 3, 9001, false);
-    one(ref, got, 1999, 1, true); /* more than 16 bits tell apart */
+    one(ref, got, 1999, 1, true); /* more than 16 bits can distinguish */
 }

@@ -3,12 +3,13 @@
 
 #include <math.h>
 
-/* The vector exp is good to 2e-7, a probability takes one more division or product; sums are in
- * double on both sides. exp below e^-87 is clamped, ref goes to 0: hence the absolute part. */
+/* The vector exp has an error of 2e-7, a probability one more division or product; sums are in
+ * double on both sides. exp is clamped below e^-87, while ref goes to 0: hence the absolute part.
+ */
 #define PROB_TOLERANCE(want) (5e-7 * fabs(want) + 2e-38)
 #define LOSS_TOLERANCE(want) (1e-6 * (1 + fabs(want)))
 
-/* What is kept for backward. */
+/* Kept for backward. */
 enum { NOTHING, PROBS, MAX_SUM };
 
 static void one(const struct pl_kernels *ref,
@@ -62,7 +63,7 @@ static void one(const struct pl_kernels *ref,
     if (bad_label && !isnan(loss2[0]))
         check_close("loss with a bad label", 0, loss2[0], NAN, 0);
     for (size_t r = 0; kept == MAX_SUM && r < rows; r++) {
-        if (isnan(max_sum[2 * r + 1])) /* whatever the largest is then */
+        if (isnan(max_sum[2 * r + 1])) /* for any maximum */
             continue;
         check_close("max", r, max_sum2[2 * r], max_sum[2 * r], 0);
         check_close("sum", r, max_sum2[2 * r + 1], max_sum[2 * r + 1],

@@ -32,7 +32,7 @@ one(const struct pl_kernels *ref, const struct pl_kernels *got, size_t n, double
     check_end_case();
 }
 
-/* The share that is dropped: n draws have a standard deviation of sqrt(n p (1 - p)) = 137 here. */
+/* The dropped share: n numbers have a standard deviation of sqrt(n p (1 - p)) = 137 here. */
 static void share(const struct pl_kernels *got)
 {
     size_t n = 100000, dropped = 0;

@@ -46,8 +46,7 @@ void check_op(const struct pl_kernels *ref, const struct pl_kernels *got)
             check_random(8) == 0);
     for (size_t i = 0; i < check_many(8, 4); i++)
         one(ref, got, 1 + check_random(60), 1 + check_random(4), 250 + check_random(300), false);
-    /* Ids of one to three bytes, more rows than a block sorts at once, and all of them of one id.
-     */
+    /* Ids of one to three bytes, more rows than a block sorts at once, and all rows of one id. */
     one(ref, got, 3000, 65, 128, false);
     one(ref, got, 2500, 700, 12, true);
     one(ref, got, 1500, 70000, 3, true);

@@ -3,8 +3,8 @@
 
 #include <math.h>
 
-/* The exponential is good to 2e-7, the sum of n terms to some roundings. Below e^-87 the vector
- * exponential stays there and ref goes on to 0: hence the absolute part. */
+/* The exponential has an error of 2e-7, the sum of n terms some roundings. Below e^-87 the vector
+ * exponential is constant while ref goes on to 0: hence the absolute part. */
 #define TOLERANCE(want) (2e-6 * (1 + fabs(want)))
 
 static void one(const struct pl_kernels *ref,

@@ -16,7 +16,7 @@ static struct side {
 } sides[TYPED_SIDES];
 static const struct typed_memory *elsewhere;
 
-/* What stands for one array while the op runs. */
+/* The replacement of one array while the op runs. */
 struct stand_in {
     unsigned char *memory, *data; /* data: the first element */
     void *copy;                   /* of memory, where the table works; NULL = in memory itself */
@@ -72,7 +72,7 @@ static size_t extent(const struct array *v)
     return last + 1;
 }
 
-/* Where element number i is. */
+/* The address of element number i. */
 static size_t place(const struct array *v, size_t i)
 {
     size_t at = 0;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* Runs tables of other types on the op tests' arrays of f32: each call converts what it reads into
- * memory of exactly the size that the op may touch, and back what it writes; what it writes without
- * reading it begins as NaNs. What a 16-bit table's op keeps of a row is f32 (kernels/cuda/cuda.h)
- * and is not rounded. */
+/* Runs tables of other types on the op tests' f32 arrays: each call converts its inputs into memory
+ * of exactly the size that the op may access, and converts its outputs back. Outputs that are not
+ * read start as NaNs. Row statistics of a 16-bit table are f32 (kernels/cuda/cuda.h) and are not
+ * rounded. */
 #ifndef PL_TESTS_KERNELS_TYPED_H
 #define PL_TESTS_KERNELS_TYPED_H
 
@@ -15,8 +15,8 @@ enum typed_side {
 };
 
 /* A table that takes f32, rounds it to `storage` and calls `table`, whose own type is table->real.
- * One a side at a time; good until the next call for that side. Functions that `table` has not call
- * absent(name). */
+ * One per side at a time, valid until the next call for that side. Functions that `table` lacks
+ * call absent(name). */
 const struct pl_kernels *typed_table(enum typed_side side,
                                      const struct pl_kernels *table,
                                      enum pl_real storage,

@@ -67,7 +67,7 @@ int pl_checkpoint_room(struct pl_checkpoint *checkpoint, struct pl_error *err)
         return pl_error_set(err, -EINVAL, "a checkpoint has at most %d tensors",
                             PL_CHECKPOINT_TENSORS_MAX);
     if (checkpoint->n & (checkpoint->n - 1))
-        return 0; /* doubled whenever a power of two is full */
+        return 0; /* capacity doubles at each power of two */
     list = reallocarray(checkpoint->tensors, PL_MAX(2 * checkpoint->n, (size_t)2), sizeof(*list));
     if (!list)
         return pl_error_set(err, -ENOMEM, "out of memory");

@@ -59,7 +59,7 @@ static int make_header(const struct pl_checkpoint *c, struct pl_buf *b)
 
 static const char zeros[PL_CHECKPOINT_ALIGN];
 
-/* Walks over the data with its gaps: to a file (fd >= 0), or through the checksum. */
+/* Walks over the data with its padding: writes it to a file (fd >= 0), or computes the checksum. */
 static int walk_data(const struct pl_checkpoint *c, int fd, struct pl_xxh64 *sum, size_t *ret_bytes)
 {
     size_t at = 0;
@@ -85,7 +85,7 @@ static int walk_data(const struct pl_checkpoint *c, int fd, struct pl_xxh64 *sum
     return r;
 }
 
-/* Has the folder of a file written to the disk. */
+/* Syncs the folder of a file to disk. */
 static int sync_folder(const char *path, struct pl_error *err)
 {
     const char *slash = strrchr(path, '/');
@@ -157,7 +157,7 @@ static int read_shape(const char *text, struct pl_checkpoint_tensor *t)
     return 0;
 }
 
-/* Takes an entry of "tensors"; tensors must lie one behind the other inside the data. */
+/* Parses an entry of "tensors". Tensors must be in order, within the data. */
 static int read_tensor(struct pl_checkpoint *c,
                        const struct pl_mini_value *entry,
                        const char *data,

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT */
-/* What checkpoint.c (in memory) and checkpoint_file.c (on the disk) share. */
+/* Shared by checkpoint.c (in memory) and checkpoint_file.c (on disk). */
 #ifndef PL_RUNTIME_ENGINE_CHECKPOINT_CHECKPOINT_PRIVATE_H
 #define PL_RUNTIME_ENGINE_CHECKPOINT_CHECKPOINT_PRIVATE_H
 
 #include "runtime/engine/checkpoint/checkpoint.h"
 
-/* NULL for one that is not kept; 0 for a name that there is not. */
+/* NULL for a type that checkpoints do not have; 0 for an unknown name. */
 const char *pl_checkpoint_dtype_name(enum plume_dtype dtype);
 enum plume_dtype pl_checkpoint_dtype_find(const char *name);
 

@@ -11,9 +11,9 @@ struct pl_ckpt_writer {
     pthread_cond_t changed;
     pthread_t thread;
     bool started, quit;
-    bool waiting, running; /* a job is in `next`; one is being written */
+    bool waiting, running; /* a job is in `next`; a job is being written */
     struct pl_ckpt_job next;
-    struct pl_error error; /* the first failure that nobody was told of */
+    struct pl_error error; /* the first error that was not returned yet */
 };
 
 void pl_ckpt_job_finish(struct pl_ckpt_job *job)
@@ -25,7 +25,7 @@ void pl_ckpt_job_finish(struct pl_ckpt_job *job)
     *job = (struct pl_ckpt_job){0};
 }
 
-/* A second name: a hard link, made beside it and moved over; else a second writing. */
+/* Gives the file a second name: a hard link, made next to it and renamed; else writes it again. */
 static int write_also(const struct pl_ckpt_job *job, struct pl_error *err)
 {
     _cleanup_free_ char *temp = pl_strf("%s.tmp", job->also);
@@ -34,7 +34,7 @@ static int write_also(const struct pl_ckpt_job *job, struct pl_error *err)
         return pl_error_set(err, -ENOMEM, "out of memory");
     unlink(temp);
     if (link(job->path, temp) == 0 && rename(temp, job->also) == 0) {
-        unlink(temp); /* where both were the same file rename() left it */
+        unlink(temp); /* rename() of two links of one file leaves both */
         return 0;
     }
     unlink(temp);
@@ -48,7 +48,7 @@ int pl_ckpt_job_run(const struct pl_ckpt_job *job, struct pl_error *err)
     if (r == 0 && job->also)
         r = write_also(job, err);
     if (r == 0 && job->remove && strcmp(job->remove, job->path) != 0)
-        unlink(job->remove); /* gone already is as good */
+        unlink(job->remove); /* ENOENT is fine */
     return r;
 }
 
@@ -98,7 +98,7 @@ int pl_ckpt_writer_create(struct pl_ckpt_writer **ret, struct pl_error *err)
     return 0;
 }
 
-/* Signals are the training thread's business. */
+/* Only the training thread handles signals. */
 static int start(struct pl_ckpt_writer *w)
 {
     sigset_t all, before;
@@ -112,7 +112,7 @@ static int start(struct pl_ckpt_writer *w)
     return -r;
 }
 
-/* With the lock held: hands an earlier failure over. */
+/* Called with the lock held: returns an earlier error. */
 static int take_error(struct pl_ckpt_writer *w, struct pl_error *err)
 {
     int r = w->error.code;

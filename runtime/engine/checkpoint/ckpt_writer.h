@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* Writes checkpoints off the training path: the caller hands over a checkpoint in memory (the
- * copy), a thread of its own writes it. One waits while one is written; a third has its submitter
- * wait. Errors are told by the next call. */
+/* Writes checkpoints asynchronously: the caller hands over a checkpoint in memory (a copy), and a
+ * thread writes it. One job waits while another is written; a third blocks its submitter. The next
+ * call returns a job's error. */
 #ifndef PL_RUNTIME_ENGINE_CHECKPOINT_CKPT_WRITER_H
 #define PL_RUNTIME_ENGINE_CHECKPOINT_CKPT_WRITER_H
 
@@ -16,25 +16,25 @@ struct pl_ckpt_job {
     char *remove; /* a file to remove once the new one is safe; NULL = none */
 };
 
-/* The thread begins with the first job. -ENOMEM. */
+/* The first job starts the thread. -ENOMEM. */
 int pl_ckpt_writer_create(struct pl_ckpt_writer **ret, struct pl_error *err);
 
-/* Takes the job over, also on failure, and leaves zeros behind. Returns an earlier job's failure,
- * and then does not begin this one. */
+/* Takes ownership of the job, also on failure, and zeroes it. Returns the error of an earlier job,
+ * and then does not start this one. */
 int pl_ckpt_writer_submit(struct pl_ckpt_writer *writer,
                           struct pl_ckpt_job *job,
                           struct pl_error *err);
 
-/* Waits until all are written; an earlier failure. */
+/* Waits until all jobs are written; returns an earlier error. */
 int pl_ckpt_writer_flush(struct pl_ckpt_writer *writer, struct pl_error *err);
 
-/* Flushes and ends the thread; failures are lost. NULL is fine. */
+/* Waits for the jobs and ends the thread; errors are lost. NULL is ignored. */
 void pl_ckpt_writer_destroy(struct pl_ckpt_writer *writer);
 PL_DEFINE_CLEANUP(struct pl_ckpt_writer *, pl_ckpt_writer_destroy)
 
 void pl_ckpt_job_finish(struct pl_ckpt_job *job);
 
-/* The same on the calling thread. */
+/* Writes one job on the calling thread. */
 int pl_ckpt_job_run(const struct pl_ckpt_job *job, struct pl_error *err);
 
 #endif

@@ -53,7 +53,7 @@ static bool beats(const struct pl_retention *b, double value, double other)
     return b->maximize ? value > other : value < other;
 }
 
-/* Takes path over. What comes from a checkpoint is in order and goes to the end. */
+/* Takes ownership of path. Entries of a checkpoint are in order and are appended. */
 static int insert(struct pl_retention *b, double value, char *path, bool append)
 {
     struct pl_retention_kept *kept = reallocarray(b->kept, b->n + 1, sizeof(*kept));
@@ -89,7 +89,7 @@ int pl_retention_add(struct pl_retention *retention,
     copy = path ? strdup(path) : NULL;
     if (!copy)
         return -ENOMEM;
-    for (size_t i = 0; i < retention->n; i++) { /* the same again, after another validation */
+    for (size_t i = 0; i < retention->n; i++) { /* the same path again, after another validation */
         if (strcmp(retention->kept[i].path, path) == 0) {
             free(retention->kept[i].path);
             memmove(&retention->kept[i], &retention->kept[i + 1],
@@ -167,7 +167,7 @@ int pl_retention_load(struct pl_retention *retention, const char *json)
         return -EINVAL;
     if (strcmp(mode, retention->maximize ? "max" : "min") != 0 || !monitor != !retention->monitor ||
         (monitor && strcmp(monitor, retention->monitor) != 0))
-        return 0; /* values of another kind say nothing */
+        return 0; /* values of another monitor cannot be compared */
     while ((r = pl_mini_next(&list, &pos, &entry)) == 1) {
         r = load_entry(retention, &entry);
         if (r < 0)
@@ -176,7 +176,7 @@ int pl_retention_load(struct pl_retention *retention, const char *json)
     return r;
 }
 
-/* The highest N of hpc_ckpt_N.ckpt in the folder; 0 where there is none. */
+/* The highest N of hpc_ckpt_N.ckpt in the folder; 0 if there is none. */
 static int find_hpc(const char *dir, int64_t *ret, struct pl_error *err)
 {
     static const char prefix[] = "hpc_ckpt_", suffix[] = ".ckpt";

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* Which checkpoints of a run are kept, as Lightning's ModelCheckpoint: the best k by a monitored
- * value (without one: the newest), and last.ckpt beside them. Decides and remembers; writing and
- * removing is the caller's (ckpt_writer.h). */
+/* The retention of a run's checkpoints, as by Lightning's ModelCheckpoint: the best k by a
+ * monitored value (without one: the newest), and last.ckpt in addition. It only decides; the caller
+ * writes and removes files (ckpt_writer.h). */
 #ifndef PL_RUNTIME_ENGINE_CHECKPOINT_RETENTION_H
 #define PL_RUNTIME_ENGINE_CHECKPOINT_RETENTION_H
 
@@ -19,8 +19,8 @@ struct pl_retention {
     char *dir;
     char *monitor; /* a logged value with its stage's prefix; NULL = none */
     bool maximize;
-    int k;                          /* how many; -1 = all, 0 = none */
-    struct pl_retention_kept *kept; /* the best first; oldest first of equals */
+    int k;                          /* number to keep; -1 = all, 0 = none */
+    struct pl_retention_kept *kept; /* the best first; of equal ones the oldest first */
     size_t n;
 };
 
@@ -33,9 +33,9 @@ int pl_retention_init(struct pl_retention *retention,
                       struct pl_error *err);
 void pl_retention_finish(struct pl_retention *retention);
 
-/* Whether a checkpoint with this value is kept: 1 with *ret_path = where to write it and
- * *ret_remove = the file that it pushes out (or NULL), both the caller's; 0 without them. The name
- * is epoch=E-step=S.ckpt. -ENOMEM. */
+/* Returns 1 if a checkpoint with this value is kept, with *ret_path = its file and *ret_remove =
+ * the file that it replaces (or NULL), both owned by the caller; 0 if not. The name is
+ * epoch=E-step=S.ckpt. -ENOMEM. */
 int pl_retention_add(struct pl_retention *retention,
                      uint64_t epoch,
                      uint64_t step,
@@ -43,14 +43,14 @@ int pl_retention_add(struct pl_retention *retention,
                      char **ret_path,
                      char **ret_remove);
 
-/* For the checkpoint's "callbacks": appends a JSON object; takes one back (entries whose files are
- * gone or that a smaller k leaves out are forgotten). -ENOMEM, -EINVAL. */
+/* For the checkpoint's "callbacks": appends a JSON object; reads one back (entries without a file,
+ * or over a smaller k, are dropped). -ENOMEM, -EINVAL. */
 int pl_retention_save(const struct pl_retention *retention, struct pl_buf *buf);
 int pl_retention_load(struct pl_retention *retention, const char *json);
 
-/* hpc_ckpt_N.ckpt (doc/semantics.md 4.5): the path for the next one, N = the highest there is + 1,
- * and the path of the highest (NULL where there is none). Caller frees. -ENOMEM, or what reading
- * the folder fails with (a folder that is not there has none). */
+/* hpc_ckpt_N.ckpt (doc/semantics.md 4.5): the path of the next one, N = the highest existing + 1,
+ * and the path of the highest (NULL if there is none). The caller frees both. -ENOMEM, or the error
+ * of reading the folder (a missing folder has none). */
 int pl_hpc_next(const char *dir, char **ret, struct pl_error *err);
 int pl_hpc_latest(const char *dir, char **ret, struct pl_error *err);
 

@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: MIT */
-/* The table's front, and the communicator of one. */
+/* Calls of a communicator's table, and the communicator of one rank. */
 #include "runtime/engine/comm/comm.h"
 #include "common/base/memory.h"
 #include "common/base/trace.h"
 
 #include <string.h>
 
-#define HALF_STAGE ((size_t)64 * 1024)     /* 16-bit numbers summed at a time */
-#define ORDERED_STAGE ((size_t)256 * 1024) /* bytes of a rank that are gathered at a time */
+#define HALF_STAGE ((size_t)64 * 1024)     /* 16-bit numbers that are summed at a time */
+#define ORDERED_STAGE ((size_t)256 * 1024) /* bytes per rank that are gathered at a time */
 
 static void trace(const struct pl_comm *comm, const char *name, size_t bytes)
 {
     pl_trace("collective", name, comm->ops->name, (int64_t)bytes);
 }
 
-/* The bits of an allreduce over shared memory, whatever carries the numbers. */
+/* An allreduce with the same bits as over shared memory, over any backend. */
 static int ordered_allreduce(struct pl_comm *comm,
                              char *buf,
                              size_t count,

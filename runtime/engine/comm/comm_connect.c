@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
-/* Who is there and how to reach them: the rendezvous of all ranks, and of a part of them.
+/* The rendezvous of all ranks, or of a part of them.
  *
- * Each rank makes a text: its node, and where it can be reached. All get all texts: through the
- * socket to the node daemon, through MPI where that started the job, through a place of the
- * module's own (comm_store.c), or, for a part of a communicator, through that. From the texts
- * follow the groups: the ranks of this node, and the first rank of each node. */
+ * Each rank describes its endpoint in a line of text: its node and its address. All ranks get all
+ * lines: through the node daemon, through MPI if that started the job, through the module's own
+ * rendezvous (comm_store.c), or, for a part of a communicator, through that communicator. The lines
+ * determine the groups: the ranks of this node, and the first rank of each node. */
 #include "common/base/env.h"
 #include "common/base/fs.h"
 #include "common/base/log.h"
@@ -16,7 +16,7 @@
 #include <string.h>
 #include <sys/random.h>
 
-#define EXCHANGE_TIMEOUT_MS 120000 /* a node may come up late; the hub ends the job before that */
+#define EXCHANGE_TIMEOUT_MS 120000 /* a node may start late; the hub ends the job before that */
 #define KEY_BYTES 32
 #define ENDPOINT_MAX 512
 
@@ -77,7 +77,7 @@ int pl_world_open(struct pl_world *ret, enum pl_comm_kind kind, struct pl_error 
     if (r < 0)
         return r;
     w.kind = kind;
-    /* Ranks of one node that a launcher of ours has started need no MPI. */
+    /* Ranks of one node that plrun or pltrain has started need no MPI. */
     if (kind != PL_COMM_MPI && !(kind == PL_COMM_AUTO && launched && w.local_size < w.size) &&
         !(launched && !ours)) {
         *ret = w;
@@ -111,7 +111,7 @@ int pl_world_open(struct pl_world *ret, enum pl_comm_kind kind, struct pl_error 
     return 0;
 }
 
-/* What a rank tells the others: one line of words. */
+/* A rank's description of itself, sent as one line. */
 struct comm_endpoint {
     unsigned node;
     struct pl_comm_peer peer;
@@ -133,8 +133,8 @@ parse_endpoint(const char *text, unsigned rank, struct comm_endpoint *ret, struc
     return 0;
 }
 
-/* The members of a communicator to be, in their order; of them the first of each node, and this
- * node's. */
+/* The members of the new communicator in their order; the first of each node; the members on this
+ * node. */
 struct groups {
     struct pl_comm_peer *all, *local, *leaders;
     unsigned *node; /* of each member: index into leaders */
@@ -164,7 +164,7 @@ static int groups_init(struct groups *g, unsigned n, struct pl_error *err)
                : pl_error_set(err, -ENOMEM, "out of memory");
 }
 
-/* texts[i] is member i's, whose number in the world is members[i] (NULL: i). */
+/* texts[i] is member i's; its world rank is members[i] (NULL: i). */
 static int make_groups(const struct pl_world *world,
                        char **texts,
                        const unsigned *members,
@@ -209,7 +209,7 @@ static int make_groups(const struct pl_world *world,
     return 0;
 }
 
-/* Whether a network connects all ranks, not only the first of each node. */
+/* True if a network connects all ranks, not only the first of each node. */
 static bool is_flat(const struct pl_world *world)
 {
     return world->kind == PL_COMM_TCP || world->kind == PL_COMM_MPI;
@@ -266,7 +266,7 @@ static int connect_groups(const struct pl_world *world,
     else if (g->n_leaders == world->size)
         *ret = PL_TAKE(leaders);
     else {
-        /* A node with one rank has no shared memory to make. */
+        /* A node with one rank needs no shared memory. */
         if (!local && (r = pl_comm_self_create(g->local[0].world_rank, &local, err)) < 0)
             return r;
         r = pl_comm_hier_create(local, leaders, g->all, g->node, world->rank, world->size,
@@ -278,7 +278,7 @@ static int connect_groups(const struct pl_world *world,
     return 0;
 }
 
-/* Member 0's is the run's; the others have none to tell. */
+/* Member 0's key is the run's; the others send "-". */
 static int make_key(unsigned rank, char *key, struct pl_error *err)
 {
     unsigned char secret[KEY_BYTES];
@@ -294,7 +294,7 @@ static int make_key(unsigned rank, char *key, struct pl_error *err)
     return 0;
 }
 
-/* How members hand out texts: *ret_texts has world->size strings, all in one block. */
+/* A way to exchange texts: *ret_texts has world->size strings, all in one block. */
 struct exchange {
     int (*run)(void *ctx, const char *text, char ***ret_texts, struct pl_error *err);
     void *ctx;
@@ -339,7 +339,7 @@ static int connect_members(const struct pl_world *world,
     return 0;
 }
 
-/* By the node daemon. */
+/* Through the node daemon. */
 struct by_link {
     struct pl_rank_link *link;
     unsigned size;
@@ -359,7 +359,8 @@ static int link_exchange(void *ctx, const char *text, char ***ret_texts, struct 
     return r;
 }
 
-/* Cards of fixed size, one behind the other, as strings in one block with their list. */
+/* Splits texts of fixed size, one after the other, into strings; one block holds strings and list.
+ */
 static int split_texts(const char *block, unsigned n, char ***ret_texts, struct pl_error *err)
 {
     char **texts = malloc(n * (sizeof(*texts) + ENDPOINT_MAX)), *text;
@@ -376,7 +377,7 @@ static int split_texts(const char *block, unsigned n, char ***ret_texts, struct 
     return 0;
 }
 
-/* By MPI, or by the module's own meeting place. */
+/* Through MPI, or through the module's own rendezvous. */
 static int world_exchange(void *ctx, const char *text, char ***ret_texts, struct pl_error *err)
 {
     const struct pl_world *world = ctx;
@@ -424,7 +425,7 @@ int pl_comm_create(const struct pl_world *world,
     return connect_members(world, &x, ret, err);
 }
 
-/* A part of a communicator. */
+/* ---- a part of a communicator ---- */
 
 struct vote {
     int color, key;
@@ -448,7 +449,7 @@ static int gather_equal(struct pl_comm *comm, void *all, size_t bytes, struct pl
     return pl_comm_allgather(comm, all, offset, err);
 }
 
-/* All of the parent take part, whatever their color. */
+/* All members of the parent take part, of any color. */
 static int comm_exchange(void *ctx, const char *text, char ***ret_texts, struct pl_error *err)
 {
     const struct by_comm *by = ctx;
@@ -468,7 +469,7 @@ static int comm_exchange(void *ctx, const char *text, char ***ret_texts, struct 
     return ret_texts ? split_texts(part, by->n, ret_texts, err) : 0;
 }
 
-/* Members of my color by key, then by rank; few, so by insertion. */
+/* Members of my color by key, then by rank. There are few: insertion sort. */
 static unsigned choose_members(const struct vote *votes, unsigned n, int color, unsigned *chosen)
 {
     unsigned count = 0;
@@ -514,7 +515,8 @@ int pl_comm_split(
         }
         part.local_size += votes[chosen[i]].node == part.node;
     }
-    /* Who is alone, or left out, still hands out a text: the gathering is the parent's. */
+    /* A rank that is alone or left out still sends a text: the exchange is collective over the
+     * parent. */
     if (by.n > 1)
         return connect_members(&part, &x, ret, err);
     r = comm_exchange(&by, "", NULL, err);

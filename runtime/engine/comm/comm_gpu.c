@@ -6,13 +6,13 @@
 
 #include <string.h>
 
-/* What each rank tells of itself. */
+/* A rank's description of its GPU. */
 struct gpu_identity {
     char unit[sizeof(((struct pl_device *)0)->unit)];
-    char why_not[160]; /* it has no NCCL; "" where it has */
+    char why_not[160]; /* why it cannot use NCCL; "" if it can */
 };
 
-/* Whether all ranks can; ret_why says why not. */
+/* True if all ranks can use NCCL; else ret_why has the reason. */
 static bool decide(const struct pl_comm *comm, const struct gpu_identity *cards, char ret_why[256])
 {
     for (unsigned i = 0; i < comm->size; i++)

@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: MIT */
-/* Nodes of several ranks: the ranks of a node add up in shared memory, the first of each node
- * meet over the network, and shared memory carries the sum back. */
+/* Several ranks per node: the ranks of a node sum in shared memory, the first rank of each node
+ * sums over the network, and shared memory distributes the result. */
 #include "runtime/engine/comm/comm.h"
 
 #include <string.h>
 
 struct hier {
     struct pl_comm base;
-    struct pl_comm *local, *leaders; /* leaders is NULL but on each node's first rank */
-    unsigned *world_ranks, *node;    /* of each member: its node, as numbered among the leaders */
+    struct pl_comm *local, *leaders; /* leaders is NULL except on each node's first rank */
+    unsigned *world_ranks, *node;    /* of each member; node: index among the leaders */
     unsigned n_nodes;
 };
 
-/* A failure above must reach the ranks below, and the other way round. */
+/* Forwards a failure between the two levels. */
 static int spread(struct hier *h, int r, struct pl_comm *to, const struct pl_error *err)
 {
     if (r < 0 && to)
@@ -71,8 +71,8 @@ static int hier_barrier(struct pl_comm *comm, struct pl_error *err)
     return r;
 }
 
-/* Where the parts stand when they are ordered by node: at[i] of member i, begin[node] of a node's,
- * own[i] those of this node's members from 0 on. */
+/* Offsets for parts ordered by node: at[i] of member i; begin[node] of a node's first part; own[i]
+ * of this node's members, from 0. */
 static void
 by_node(const struct hier *h, const size_t *offset, size_t *at, size_t *begin, size_t *own)
 {
@@ -94,7 +94,7 @@ by_node(const struct hier *h, const size_t *offset, size_t *at, size_t *begin, s
     own[0] = 0;
 }
 
-/* The parts of a node stand together on the way, wherever its ranks have their numbers. */
+/* The parts of a node are contiguous in transit, for any numbering of its ranks. */
 static int
 hier_allgather(struct pl_comm *comm, void *buf, const size_t *offset, struct pl_error *err)
 {

@@ -11,14 +11,14 @@
 #include <string.h>
 
 #define SLICE_BYTES ((size_t)256 << 20) /* MPI counts with an int */
-#define SPINS 200                       /* tests before the core is given to others */
-#define CHECK_NS 20000000u              /* how often a waiting rank looks after its peers */
+#define SPINS 200                       /* tests before sched_yield() */
+#define CHECK_NS 20000000u              /* interval of checking the peers while waiting */
 
 struct pl_mpi {
     const struct pl_mpi_table *table;
     void *handle;
     struct pl_mpi_layout layout;
-    bool broken; /* a collective was left under way: MPI may still write where it was */
+    bool broken; /* a collective never completed: MPI may still write to its buffer */
 };
 
 struct mpi {
@@ -36,7 +36,7 @@ bool pl_mpi_launched(void)
 static int load(void **ret, struct pl_error *err)
 {
     struct pl_error why = {0};
-    /* An MPI loads parts of its own that look for its symbols: they must be global. */
+    /* MPI loads plugins that resolve its symbols: they must be global. */
     int r = pl_plugin_load("plume-mpi.so", RTLD_NOW | RTLD_GLOBAL, ret, &why);
 
     if (r == 0)
@@ -49,7 +49,7 @@ static int load(void **ret, struct pl_error *err)
 
 int pl_mpi_open(struct pl_mpi **ret, struct pl_world *ret_world, struct pl_error *err)
 {
-    static struct pl_mpi once; /* MPI can be started once a process */
+    static struct pl_mpi once; /* MPI can be started once per process */
     char text[PL_MPI_TEXT];
 
     if (!once.table) {
@@ -89,7 +89,7 @@ int pl_mpi_allgather(struct pl_mpi *mpi, void *buf, size_t bytes, struct pl_erro
     return mpi->table->gather_world(buf, bytes, text) < 0 ? pl_error_set(err, -EIO, "%s", text) : 0;
 }
 
-/* A call of the table has failed: the others must not wait for us. */
+/* A call of the table has failed: abort, so that the others do not wait for us. */
 static int fail_call(struct mpi *m, const char *text, struct pl_error *err)
 {
     char full[PL_COMM_TEXT_MAX];
@@ -107,7 +107,7 @@ static int check(struct mpi *m, struct pl_error *err)
     return 0;
 }
 
-/* Waits for what was started; `started` is what the table said to that. */
+/* Waits for a started collective; `started` is the table's return value. */
 static int finish(struct mpi *m, int started, char *text, struct pl_error *err)
 {
     uint64_t next_check = 0;
@@ -220,7 +220,7 @@ static void mpi_destroy(struct pl_comm *comm)
 {
     struct mpi *m = (struct mpi *)comm;
 
-    /* Nobody hangs up before all are through: that would look like a loss. */
+    /* Barrier: a rank that exits early would look lost to the others. */
     if (m->group && mpi_barrier(comm, NULL) == 0)
         m->mpi->table->free(m->group);
     pl_tcp_destroy(&m->watch->base);

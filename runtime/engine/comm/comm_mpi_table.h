@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/* What plume-mpi.so offers, the only part that is compiled against an MPI: it is loaded when a job
- * uses MPI, so that pltrain needs none elsewhere. Includes nothing of ours, links nothing of ours.
+/* The functions that plume-mpi.so exports. It alone is compiled against an MPI, and is loaded when
+ * a job uses MPI: pltrain itself needs none. This header includes no other.
  *
- * Collectives are started and then tested, so that the caller can look after its peers in between:
- * a blocked MPI call has no way out when a rank is lost. One at a time. Functions return 0, or fill
+ * Collectives are started and then tested, so that the caller can check its peers in between: a
+ * blocked MPI call has no way out when a rank is lost. One at a time. Functions return 0, or fill
  * `text` (PL_MPI_TEXT bytes) and return -1. */
 #ifndef PL_RUNTIME_ENGINE_COMM_COMM_MPI_TABLE_H
 #define PL_RUNTIME_ENGINE_COMM_COMM_MPI_TABLE_H
@@ -16,7 +16,7 @@
 
 struct pl_mpi_layout {
     unsigned rank, size, local_rank, local_size;
-    unsigned node; /* numbered by the lowest rank on it */
+    unsigned node; /* nodes are ordered by their lowest rank */
 };
 
 struct pl_mpi_table {
@@ -24,7 +24,7 @@ struct pl_mpi_table {
     int (*init)(struct pl_mpi_layout *ret, char *text);
     /* Ends MPI; all ranks call it. */
     void (*finalize)(void);
-    /* A group of ranks of the world, which all of them make in the same order. */
+    /* Makes a group of ranks of the world. All of them make groups in the same order. */
     int (*group)(const unsigned *ranks, unsigned n, void **ret, char *text);
     void (*free)(void *group);
     /* In place; real: 0 = float, 1 = double. */
@@ -32,9 +32,9 @@ struct pl_mpi_table {
     int (*broadcast)(void *group, void *buf, size_t bytes, char *text);
     int (*barrier)(void *group, char *text);
     int (*allgather)(void *group, void *buf, const size_t *offset, char *text);
-    /* Moves the one that was started on; *ret_done is 1 when it is over. */
+    /* Progresses the collective in progress; *ret_done is 1 when it is complete. */
     int (*test)(void *group, int *ret_done, char *text);
-    /* The world, for the first meeting: equal parts, in place; blocks. */
+    /* Gathers equal parts of all ranks of the world, in place, for the rendezvous. Blocks. */
     int (*gather_world)(void *buf, size_t bytes, char *text);
 };
 

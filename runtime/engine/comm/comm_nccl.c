@@ -7,12 +7,12 @@
 #include <string.h>
 #include <time.h>
 
-#define CHECK_MS 20       /* how often the watchdog looks */
-#define RANK_NAME_MS 2000 /* how long it waits for the name of the rank that NCCL has lost */
-#define POLL_NS 50000     /* how often a waiting call asks */
-/* For a collective to be started, in limits: the first ones connect ranks, of which one may come
- * late by all that its data needs. Half an hour, as with PyTorch. A rank that is lost meanwhile
- * ends the wait anyway. */
+#define CHECK_MS 20       /* interval of the watchdog */
+#define RANK_NAME_MS 2000 /* limit for learning which rank NCCL has lost */
+#define POLL_NS 50000     /* polling interval of a waiting call */
+/* Limit for starting a collective, in units of limit_ms. The first collectives connect ranks, and
+ * one rank may come late because of its data. Half an hour, as in PyTorch. The loss of a rank ends
+ * the wait at once. */
 #define START_LIMITS 15
 
 struct nccl {
@@ -20,26 +20,28 @@ struct nccl {
     const struct pl_nccl_table *table;
     unsigned limit_ms;
     void *compute;
-    unsigned own_rank;    /* world rank, where it is the only member */
-    struct pl_tcp *watch; /* NULL where there is one member */
+    unsigned own_rank;    /* world rank, if it is the only member */
+    struct pl_tcp *watch; /* NULL with one member */
     pthread_t thread;
     bool has_thread;
 
-    /* Under the lock: all calls of the table and of watch. */
+    /* The lock protects the fields below, all calls of the table and of watch. */
     pthread_mutex_t lock;
     pthread_cond_t wake;
     bool stop, aborted, closing;
-    void *comm;                    /* NULL until made */
-    void *token;                   /* a number on the device, for barriers */
-    char broken[PL_NCCL_TEXT];     /* what NCCL said first; "" while all is well */
-    uint64_t name_until_ns;        /* until then a better text may come */
-    uint64_t hangup_until_ns;      /* while closing: somebody hung up; until then it may be well */
-    char failed[PL_COMM_TEXT_MAX]; /* settled: what calls report */
+    void *comm;                /* NULL until created */
+    void *token;               /* a float on the device, for barriers */
+    char broken[PL_NCCL_TEXT]; /* NCCL's first error; "" if none */
+    uint64_t name_until_ns;    /* limit for getting a better text */
+    uint64_t
+        hangup_until_ns; /* while closing: a peer has hung up, which is normal until this time */
+    char failed[PL_COMM_TEXT_MAX]; /* the final text, which calls report */
 };
 
 /* ---- failing ---- */
 
-/* The rest is under the lock. Frees whoever waits for the device. */
+/* Called with the lock held, like all functions of this part. Releases a thread that waits for the
+ * device. */
 static void stop_nccl(struct nccl *n)
 {
     if (n->comm && !n->aborted)
@@ -86,7 +88,7 @@ static void check_health(struct nccl *n)
             fail_comm(n, pl_error_text(&err));
             return;
         }
-        /* Others may be through before us, and have hung up. */
+        /* Other ranks may have finished first and closed their connections. */
         n->hangup_until_ns = pl_now_ns() + RANK_NAME_MS * 1000000ull;
     }
     if (n->hangup_until_ns && pl_now_ns() >= n->hangup_until_ns) {
@@ -126,7 +128,8 @@ static void *watchdog(void *arg)
 
 /* ---- calls ---- */
 
-/* Locks where all is well; where it is not, waits until it is known what to report. */
+/* Takes the lock if the communicator is healthy. If not, waits until the text to report is known.
+ */
 static int lock_healthy(struct nccl *n, struct pl_error *err)
 {
     const struct timespec nap = {.tv_nsec = POLL_NS};
@@ -146,8 +149,8 @@ static int lock_healthy(struct nccl *n, struct pl_error *err)
 
 typedef int (*ask_f)(void *comm, int *ret_done, char *text);
 
-/* Asks until it is done; not locked before and after. limit_ms 0: for as long as it takes, which
- * the watchdog ends where a rank is lost. */
+/* Polls until done; called without the lock. limit_ms 0: no limit; the watchdog ends the wait when
+ * a rank is lost. */
 static int
 ask_until_done(struct nccl *n, ask_f ask, unsigned limit_ms, const char *what, struct pl_error *err)
 {
@@ -176,7 +179,8 @@ ask_until_done(struct nccl *n, ask_f ask, unsigned limit_ms, const char *what, s
     return r;
 }
 
-/* After a call of the table that has started a collective, locked: unlocks, and sees it off. */
+/* Call with the lock held after the table has started a collective. Releases the lock and waits
+ * until the collective has started. */
 static int finish_launch(struct nccl *n, int started, char *text, struct pl_error *err)
 {
     int r;
@@ -279,7 +283,7 @@ nccl_allgather(struct pl_comm *comm, void *buf, const size_t *offset, struct pl_
     return r < 0 ? r : pl_comm_nccl_join(comm, err);
 }
 
-/* Of the hosts, and of the devices. */
+/* A barrier of the hosts and of the devices. */
 static int nccl_barrier(struct pl_comm *comm, struct pl_error *err)
 {
     int r = nccl_allreduce(comm, ((struct nccl *)comm)->token, 1, PL_REAL_F32, 1, err);
@@ -313,7 +317,7 @@ static void nccl_destroy(struct pl_comm *comm)
 {
     struct nccl *n = (struct nccl *)comm;
 
-    /* Nobody hangs up before all are through: that would look like a loss. */
+    /* Barrier: a rank that exits early would look lost to the others. */
     if (n->token) {
         pthread_mutex_lock(&n->lock);
         n->closing = true;
@@ -346,9 +350,9 @@ static const struct pl_comm_ops nccl_ops = {
     .destroy = nccl_destroy,
 };
 
-/* ---- making ---- */
+/* ---- creating ---- */
 
-/* The connection that carries the news, of the members of host; and the thread that reads it. */
+/* Makes the object and its TCP connection to the members of host, which carries no data. */
 static int new_nccl(struct pl_comm *host,
                     const struct pl_nccl_table *table,
                     void *compute,
@@ -399,11 +403,11 @@ static int start_watchdog(struct nccl *n, struct pl_error *err)
     return r == 0 ? 0 : pl_error_errno(err, r, "cannot start the watchdog of NCCL");
 }
 
-/* What each rank tells before anything is made. */
+/* A rank's description of its NCCL, exchanged before the first call. */
 struct nccl_hello {
     int32_t header, library;
     char id[PL_NCCL_ID_BYTES]; /* rank 0's */
-    char text[PL_NCCL_TEXT];   /* what is wrong on this rank; "" = nothing */
+    char text[PL_NCCL_TEXT];   /* this rank's error; "" = none */
 };
 
 static void version_text(int version, char ret[16])
@@ -411,7 +415,7 @@ static void version_text(int version, char ret[16])
     snprintf(ret, 16, "%d.%d.%d", version / 10000 % 1000, version / 100 % 100, version % 100);
 }
 
-/* A library is good for what was built with a header of its major version that is not newer. */
+/* A library fits if it has the header's major version and is not older. */
 static void fill_hello(const struct nccl *n, struct nccl_hello *hello)
 {
     char header[16], library[16];
@@ -480,7 +484,7 @@ static int init_nccl(struct nccl *n, struct pl_comm *host, struct pl_error *err)
     return 0;
 }
 
-/* What was started, by init or split, is awaited. */
+/* Waits until init or split has connected all ranks. */
 static int wait_connected(struct nccl *n, struct pl_error *err)
 {
     int r = ask_until_done(n, n->table->state, n->limit_ms, "did not connect all ranks", err);

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 /* Collectives between ranks of one node, through memory that all of them map.
  *
- * Each rank has slabs (anonymous files, memfd_create(2)), which the others open through
- * /proc/PID/fd: nothing has a name, so nothing is left whatever happens. Every rank adds up its own
- * range of the elements, reading all slabs in the order of ranks, and writes the sum to all; two
+ * Each rank has slabs: anonymous files (memfd_create(2)), which the others open through
+ * /proc/PID/fd. They have no names, so nothing is left after a crash. Every rank sums its own range
+ * of the elements, reading all slabs in the order of ranks, and writes the sum to all slabs: two
  * barriers, no copy. Buffers outside the slabs go through a staging slab in pieces.
  *
- * Barriers are a counter and a futex. A rank spins shortly only where there is a core for each. */
+ * A barrier is a counter and a futex. A rank spins only if there is a core per rank, and then
+ * briefly. */
 #include "common/base/fs.h"
 #include "runtime/engine/comm/comm.h"
 
@@ -20,11 +21,11 @@
 #include <sys/syscall.h>
 #include <time.h>
 
-#define RANKS_MAX 1024 /* of one node */
+#define RANKS_MAX 1024 /* per node */
 #define STAGE_BYTES ((size_t)256 * 1024)
-#define BLOCK 2048  /* bytes summed at a time, in registers and L1 */
-#define TICK_MS 200 /* how often a waiting rank looks whether the others live */
-#define SPINS 2000  /* some 20 us */
+#define BLOCK 2048  /* bytes that are summed at a time, in registers and L1 */
+#define TICK_MS 200 /* interval of checking the others while waiting */
+#define SPINS 2000  /* about 20 us */
 
 enum op {
     OP_SUM,
@@ -36,34 +37,35 @@ enum op {
 
 static const char *const op_names[] = {"sum", "broadcast", "barrier", "memory", "allgather"};
 
-/* What a rank believes that all are doing at a barrier. */
+/* A rank's view of the collective at a barrier; all must agree. */
 struct claim {
     uint32_t op, slab;
     uint64_t offset, bytes;
 };
 
-/* In the first rank's control file; zeroed at first. */
+/* The first rank's control file; zeroed by the kernel. */
 struct control {
     _Atomic uint32_t arrived;
-    _Atomic uint32_t generation; /* barriers passed; a futex */
-    _Atomic uint32_t failing;    /* somebody writes the text */
-    _Atomic uint32_t failed;     /* it is written */
+    _Atomic uint32_t generation; /* number of barriers passed; a futex */
+    _Atomic uint32_t failing;    /* a rank is writing the text */
+    _Atomic uint32_t failed;     /* the text is complete */
     char text[PL_COMM_TEXT_MAX];
     _Atomic int32_t fd[RANKS_MAX]; /* of the slab that is being shared */
-    /* By barrier (odd, even: nobody is two ahead) and rank. Written before, read after it. */
+    /* By barrier (odd or even: no rank is two ahead) and rank. Written before the barrier, read
+     * after it. */
     struct claim claim[2][RANKS_MAX];
 };
 
 struct slab {
     size_t bytes;
-    char **base; /* by rank, as mapped here */
+    char **base; /* by rank, mapped into this process */
 };
 
 struct shm {
     struct pl_comm base;
     unsigned *world_ranks;
     pid_t *pid;
-    int *pidfd; /* -1 for ourselves, and where the kernel has none */
+    int *pidfd; /* -1 for ourselves, and if the kernel has no pidfds */
     struct control *control;
     struct slab *slabs; /* the first is for staging */
     size_t n_slabs;
@@ -96,7 +98,7 @@ static int check_failed(struct shm *shm, struct pl_error *err)
     return pl_error_set(err, -ECONNRESET, "%.*s", PL_COMM_TEXT_MAX - 1, c->text);
 }
 
-/* For Linux before 5.3. The state stands behind the name, which may hold anything: proc(5). */
+/* For Linux before 5.3. The state follows the name, which may contain anything: proc(5). */
 static bool process_ended(pid_t pid)
 {
     _cleanup_free_ char *text = NULL;
@@ -128,7 +130,7 @@ static int check_peers(struct shm *shm, uint32_t generation, struct pl_error *er
     for (gone = 0; gone < shm->base.size; gone++)
         if (peer_ended(shm, gone))
             break;
-    /* Who left after the barrier had opened is not missed at it. */
+    /* A rank that exits after the barrier has opened is not missing at it. */
     if (gone == shm->base.size || atomic_load(&shm->control->generation) != generation)
         return 0;
     snprintf(text, sizeof(text), "lost rank %u: its process ended", shm->world_ranks[gone]);
@@ -136,7 +138,7 @@ static int check_peers(struct shm *shm, uint32_t generation, struct pl_error *er
     return check_failed(shm, err);
 }
 
-/* After the barrier: ranks that compute different things would do it to each other's memory. */
+/* Call after the barrier. Ranks in different collectives would overwrite each other's memory. */
 static int check_claim(struct shm *shm, uint32_t generation, struct pl_error *err)
 {
     const struct claim *all = shm->control->claim[generation & 1];
@@ -183,7 +185,7 @@ static int wait_all(struct shm *shm, struct pl_error *err)
     return 0;
 }
 
-/* A barrier inside a collective. slab and offset: what of its memory this rank means. */
+/* A barrier within a collective. slab and offset: this rank's buffer. */
 static int meet(struct shm *shm,
                 enum op op,
                 const struct slab *slab,
@@ -223,8 +225,8 @@ static const struct slab *find_slab(const struct shm *shm, const void *buf, size
     return NULL;
 }
 
-/* Adds up this rank's range of count elements at `offset` of the slab; writes it to the first
- * n_to ranks. */
+/* Sums this rank's range of count elements at `offset` of the slab and writes it to the first n_to
+ * ranks. */
 static void sum_range(const struct shm *shm,
                       const struct slab *slab,
                       size_t offset,
@@ -368,7 +370,7 @@ shm_allgather(struct pl_comm *comm, void *buf, const size_t *offset, struct pl_e
     for (unsigned i = 0; i < n; i++)
         most = PL_MAX(most, offset[i + 1] - offset[i]);
     for (size_t at = 0; at < most; at += STAGE_BYTES) {
-        for (unsigned k = 0; k <= n; k++) { /* own part out; a barrier; the others' in */
+        for (unsigned k = 0; k <= n; k++) { /* copy our part out; a barrier; copy the others' in */
             unsigned i = (me + k) % n;
             size_t len = offset[i + 1] - offset[i],
                    step = PL_MIN(len - PL_MIN(at, len), STAGE_BYTES);
@@ -449,7 +451,7 @@ static int share_slab(struct shm *shm, struct slab *slab, struct pl_error *err)
         if (r < 0)
             return pl_error_errno(err, r, "cannot map the memory of rank %u", shm->world_ranks[i]);
     }
-    /* Nobody closes its descriptor before all have opened it. */
+    /* Barrier: all ranks have opened our descriptor before it is closed. */
     return meet(shm, OP_SHARE, NULL, 0, slab->bytes, err);
 }
 

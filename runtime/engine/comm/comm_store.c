@@ -8,15 +8,15 @@
 #include <sys/socket.h>
 
 #define RETRY_MS 5
-#define CLIENT_MS 10000 /* for one guest to say everything */
+#define CLIENT_MS 10000 /* for one client to send everything */
 #define MAGIC 0x504c4d31u
 
-/* What a guest sends before its card. */
+/* Sent by a client before its text. */
 struct head {
     uint32_t magic, rank, size, bytes;
 };
 
-/* Moves all bytes before the limit. */
+/* Sends or receives all bytes before the limit. */
 static int move_all(int fd, char *buf, size_t len, bool out, uint64_t limit)
 {
     while (len) {
@@ -80,7 +80,8 @@ static int listen_at_store(const struct pl_world *world, int *ret, struct pl_err
     return 0;
 }
 
-/* Takes one guest's card; who says nonsense is sent away and does not count. 1 taken. */
+/* Receives one client's text. Returns 1, or 0 if the client is invalid: it is dropped and does not
+ * count. */
 static int
 accept_client(const struct pl_world *world, int fd, int *clients, char *block, size_t bytes)
 {

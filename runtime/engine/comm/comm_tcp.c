@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 /* Collectives over TCP between ranks that share no memory.
  *
- * Small: recursive doubling (Thakur, Rabenseifner and Gropp, IJHPCA 19(1), 2005), log2(n) rounds;
- * ranks past the largest power of two hand their part to a lower one first. Large: ring
- * reduce-scatter and all-gather, each byte sent twice. Both partners of a round add the same two
- * numbers, and addition commutes, so all ranks get the same bits.
+ * Small ones: recursive doubling (Thakur, Rabenseifner and Gropp, IJHPCA 19(1), 2005) in log2(n)
+ * rounds; ranks past the largest power of two first give their part to a lower one. Large ones:
+ * ring reduce-scatter and all-gather, which sends each byte twice. Both partners of a round add the
+ * same two numbers, and addition commutes, so all ranks get the same bits.
  *
- * The bytes of a collective are neither signed nor encrypted; only who connects is checked (see
- * comm_tcp_connect.c). */
+ * The bytes of a collective are neither signed nor encrypted; only connecting ranks are
+ * authenticated (comm_tcp_connect.c). */
 #include "runtime/engine/comm/comm_tcp_private.h"
 
 #include <string.h>
@@ -31,9 +31,10 @@ bool pl_tcp_is_peer(unsigned a, unsigned b, unsigned size)
         return false;
     if (high - low == 1 || (low == 0 && high == size - 1)) /* ring */
         return true;
-    if (high >= p) /* handing over */
+    if (high >= p) /* a rank past the power of two */
         return high - p == low;
-    return ((low ^ high) & ((low ^ high) - 1)) == 0; /* doubling, and the broadcast's tree */
+    return ((low ^ high) & ((low ^ high) - 1)) ==
+           0; /* recursive doubling, and the broadcast's tree */
 }
 
 static int send_to(struct pl_tcp *t,
@@ -118,7 +119,7 @@ static int doubling(struct pl_tcp *t,
     return me + p < n ? send_to(t, frame, me + p, buf, bytes, err) : 0;
 }
 
-/* Where piece i of n begins. */
+/* The first element of piece i of n. */
 static size_t piece(size_t count, unsigned i, unsigned n)
 {
     return (size_t)((unsigned __int128)count * i / n);
@@ -135,8 +136,8 @@ static int ring(struct pl_tcp *t,
     unsigned me = t->base.rank, n = t->base.size, next = (me + 1) % n, prev = (me + n - 1) % n;
     size_t size = pl_real_size(real);
 
-    /* In round k the piece that began at rank me - k goes on; after n - 1 rounds of adding, each
-     * rank has one whole piece, which n - 1 more rounds carry to all. */
+    /* In round k each rank forwards the piece that began at rank me - k. After n - 1 rounds of
+     * adding, each rank has one complete piece; n - 1 more rounds distribute the pieces. */
     for (unsigned k = 0; k < 2 * (n - 1); k++) {
         unsigned s = (me + 2 * n - k) % n, v = (s + n - 1) % n;
         size_t s0 = piece(count, s, n), s1 = piece(count, s + 1, n);
@@ -202,7 +203,7 @@ static int tcp_barrier(struct pl_comm *comm, struct pl_error *err)
     return r < 0 ? r : doubling(t, &frame, nothing, 0, PL_REAL_F32, 1, err);
 }
 
-/* In round k the part of rank me - k goes on to the next. */
+/* In round k each rank forwards the part of rank me - k. */
 static int
 tcp_allgather(struct pl_comm *comm, void *buf, const size_t *offset, struct pl_error *err)
 {

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT */
-/* Connecting: the higher member connects to the lower one's listening socket, and both prove that
- * they know the run's key, by HMAC-SHA256 over both sides' nonces and who they are.
+/* Connecting: the higher member connects to the lower one's listening socket. Both prove that they
+ * know the run's key, by HMAC-SHA256 over both sides' nonces and member numbers.
  *
  *   listener   -> "PLUM", version, nonce L
  *   connector  -> member, nonce C, HMAC(key, "C", member, listener's member, L, C)
  *   listener   -> HMAC(key, "L", member, listener's member, L, C)
  *
- * Who fails is closed and forgotten: a stranger at the port does no harm. */
+ * A connection that fails is closed and does not count. */
 #include "common/base/fs.h"
 #include "runtime/engine/comm/comm_tcp_private.h"
 #include "runtime/engine/util/sha256.h"
@@ -21,7 +21,7 @@
 
 #define CONNECT_TIMEOUT_MS 30000
 #define CONNECT_HOST_S 10      /* for a host that does not answer */
-#define UNAUTHENTICATED_MAX 64 /* connections that have not said who they are */
+#define UNAUTHENTICATED_MAX 64 /* connections that are not authenticated yet */
 #define NONCE 16
 #define VERSION 1
 
@@ -32,7 +32,7 @@ struct hello {
 };
 
 struct claim {
-    uint32_t member; /* network order, as below */
+    uint32_t member; /* network byte order, as below */
     uint8_t nonce[NONCE];
     uint8_t mac[PL_SHA256_BYTES];
 };
@@ -41,7 +41,7 @@ struct proof {
     uint8_t mac[PL_SHA256_BYTES];
 };
 
-/* A connection that is being made.
+/* A connection in progress.
  *   connector: AWAIT_HELLO -> (sends claim) AWAIT_PROOF -> done
  *   listener:  (sends hello) AWAIT_CLAIM -> (sends proof) done */
 enum stage {
@@ -90,7 +90,7 @@ static void mac(const struct rendezvous *m,
 
 static bool send_small(int fd, const void *data, size_t len)
 {
-    return send(fd, data, len, MSG_NOSIGNAL) == (ssize_t)len; /* fits an empty socket buffer */
+    return send(fd, data, len, MSG_NOSIGNAL) == (ssize_t)len; /* fits into an empty socket buffer */
 }
 
 static void set_options(int fd)
@@ -116,7 +116,7 @@ static void drop(struct rendezvous *m, struct pending *p)
     *p = m->pending[--m->n];
 }
 
-/* The connection is proven: it becomes the member's. */
+/* The connection is authenticated: it becomes the member's. */
 static void adopt(struct rendezvous *m, struct pending *p)
 {
     m->t->fd[p->member] = p->fd;
@@ -176,7 +176,7 @@ static bool check_claim(struct rendezvous *m, struct pending *p)
     return send_small(p->fd, &proof, sizeof(proof));
 }
 
-/* Data or the end is there. 0, or -errno where one of our own peers is lost. */
+/* Handles data or the end of a connection. Returns 0, or -errno if a peer is lost. */
 static int advance(struct rendezvous *m, struct pending *p, struct pl_error *err)
 {
     ssize_t n = recv(p->fd, p->in + p->got, wanted(p) - p->got, MSG_DONTWAIT);
@@ -218,7 +218,7 @@ static int advance(struct rendezvous *m, struct pending *p, struct pl_error *err
     return 0;
 }
 
-/* Takes what knocks. */
+/* Accepts a connection and sends hello. */
 static void accept_connection(struct rendezvous *m)
 {
     struct hello hello = {.magic = "PLUM", .version = VERSION};
@@ -241,20 +241,21 @@ static void accept_connection(struct rendezvous *m)
     m->pending[m->n++] = p;
 }
 
-/* connect(2), but not for the two minutes that the kernel tries a silent host. 0 or -errno. */
+/* connect(2) with a limit below the kernel's two minutes for a silent host. Returns 0 or -errno. */
 static int connect_soon(int fd, const struct addrinfo *to)
 {
     const struct timeval limit = {.tv_sec = CONNECT_HOST_S}, none = {0};
     int r = 0;
 
-    setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit)); /* socket(7): connect too */
+    setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit,
+               sizeof(limit)); /* socket(7): also limits connect */
     if (connect(fd, to->ai_addr, to->ai_addrlen) < 0)
         r = errno == EINPROGRESS ? -ETIMEDOUT : -errno;
     setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &none, sizeof(none));
     return r;
 }
 
-/* Connects to a lower member; its listening socket has been there since before the exchange. */
+/* Connects to a lower member, which has listened since before the exchange. */
 static int connect_to(struct rendezvous *m, unsigned member, struct pl_error *err)
 {
     const struct pl_comm_peer *peer = &m->peers[member];
@@ -319,7 +320,7 @@ static int authenticate_all(struct rendezvous *m, struct pollfd *polls, struct p
             return pl_error_errno(err, errno, "cannot wait for connections");
         if (r <= 0)
             continue;
-        for (size_t i = n; i-- > 0;) /* backwards: drop() fills the gap from the end */
+        for (size_t i = n; i-- > 0;) /* from the end: drop() moves the last one into the gap */
             if (polls[i].revents && (r = advance(m, &m->pending[i], err)) < 0)
                 return r;
         if (polls[n].revents)
@@ -393,8 +394,8 @@ int pl_comm_tcp_listen(const char *address, int *ret_fd, unsigned *ret_port, str
     _cleanup_close_ int fd = -EBADF;
     int r, code = EADDRNOTAVAIL;
 
-    /* The node's address as others see it; where it is not an interface's (translated on the way)
-     * any will do. */
+    /* First the node's address as others see it; if no interface has it (it is translated on the
+     * way), any address. */
     for (int any = 0; any < 2 && fd < 0; any++) {
         r = getaddrinfo(any ? NULL : address, "0", &hints, &list);
         if (r != 0)

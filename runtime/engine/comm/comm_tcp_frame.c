@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Frames between two ranks: sending, receiving, and noticing that the other one is gone. */
+/* Frames between two ranks: sending, receiving, and detecting that the peer is lost. */
 #include "common/base/fs.h"
 #include "runtime/engine/comm/comm_tcp_private.h"
 
@@ -10,9 +10,9 @@
 #include <sys/socket.h>
 #include <sys/uio.h>
 
-#define HOST_DEAD_MS 4000       /* no acknowledgement of sent data for so long */
-#define ABORT_MS 500            /* for finishing a frame before the abort */
-#define FRAME_MAGIC 0x31664c50u /* also tells byte orders apart */
+#define HOST_DEAD_MS 4000       /* limit for the acknowledgement of sent data */
+#define ABORT_MS 500            /* limit for completing a frame before the abort */
+#define FRAME_MAGIC 0x31664c50u /* also detects a different byte order */
 
 enum frame_type {
     FRAME_DATA = 1,
@@ -21,13 +21,13 @@ enum frame_type {
 
 static const char *const op_names[] = {"allreduce", "broadcast", "barrier", "allgather"};
 
-/* One frame on its way out or in. */
+/* One frame that is being sent or received. */
 struct transfer {
     unsigned peer; /* member; PL_TCP_NO_PEER = none */
     struct pl_tcp_frame frame;
     char *data;
     size_t len;  /* of data */
-    size_t done; /* of frame and data */
+    size_t done; /* of frame and data together */
 };
 
 static void set_text(struct pl_tcp *t, const char *fmt, ...) PL_PRINTF(2, 3);
@@ -40,8 +40,8 @@ static void set_text(struct pl_tcp *t, const char *fmt, ...)
     va_end(ap);
 }
 
-/* Reads what a peer said before it went away; true where that was an abort. `have` bytes behind
- * its frame's head are in `data` already. */
+/* Reads the text of an abort, the peer's last frame; true if it has one. `have` bytes of it are in
+ * `data` already. */
 static bool read_abort(
     struct pl_tcp *t, int fd, const struct pl_tcp_frame *frame, const char *data, size_t have)
 {
@@ -68,13 +68,13 @@ static bool read_abort(
     return have > 0;
 }
 
-/* The connection broke while sending: maybe the peer said why. */
+/* The connection broke while sending: read the peer's abort, if it sent one. */
 static bool read_last_abort(struct pl_tcp *t, unsigned peer, const struct transfer *in)
 {
     struct pl_tcp_frame frame = {0};
     ssize_t n;
 
-    if (in->peer == peer && in->done > 0) /* in the middle of a frame: no telling */
+    if (in->peer == peer && in->done > 0) /* in the middle of a frame: it cannot be found */
         return false;
     n = recv(t->fd[peer], &frame, sizeof(frame), MSG_DONTWAIT);
     return n == (ssize_t)sizeof(frame) && frame.magic == FRAME_MAGIC && frame.type == FRAME_ABORT &&
@@ -100,7 +100,7 @@ static struct msghdr message(struct transfer *x, struct iovec iov[2])
     return (struct msghdr){.msg_iov = iov, .msg_iovlen = 2};
 }
 
-/* Sends what goes. 0, or -errno. */
+/* Sends without blocking. Returns 0, or -errno. */
 static int push(struct pl_tcp *t, struct transfer *out)
 {
     while (busy(out)) {
@@ -117,7 +117,8 @@ static int push(struct pl_tcp *t, struct transfer *out)
     return 0;
 }
 
-/* Tells all peers; finishes the frame that is half sent, or they would take the text for data. */
+/* Sends an abort to all peers. First completes the frame in progress, or they would take the text
+ * for data. */
 static void send_aborts(struct pl_tcp *t, struct transfer *out)
 {
     uint64_t limit = pl_now_ns() + ABORT_MS * 1000000ull;
@@ -162,7 +163,7 @@ static int lost(struct pl_tcp *t,
     return fail(t, out, err);
 }
 
-/* The head of a frame is there: is it the one expected? */
+/* The head of a frame is complete: check that it is the expected one. */
 static int check_frame(struct pl_tcp *t,
                        const struct pl_tcp_frame *want,
                        struct transfer *out,
@@ -195,9 +196,9 @@ static int check_frame(struct pl_tcp *t,
     return 0;
 }
 
-/* Receives what is there, or waits for it up to PL_TCP_TICK_MS (SO_RCVTIMEO): one call where poll()
- * and then recvmsg() would be two, and this is most of what a small collective costs. 1 where the
- * head has just become complete, 0, or -errno (-EPIPE at the end of the connection). */
+/* Receives what has arrived, or waits for up to PL_TCP_TICK_MS (SO_RCVTIMEO). One call instead of
+ * poll() and recvmsg() is most of the cost of a small collective. Returns 1 if the head has just
+ * become complete, 0, or -errno (-EPIPE at the end of the connection). */
 static int pull(struct pl_tcp *t, struct transfer *in, bool wait)
 {
     while (busy(in)) {
@@ -219,10 +220,9 @@ static int pull(struct pl_tcp *t, struct transfer *in, bool wait)
     return 0;
 }
 
-/* True where the kernel has sent data again and again and heard nothing (a dead host; a dead
- * process is noticed by the closed connection). Keepalive covers connections without such data. A
- * peer that just does not read keeps acknowledging, so TCP_USER_TIMEOUT, which ends that too, is
- * not for us. */
+/* True if the kernel has retransmitted data repeatedly without an answer (the host is dead; a dead
+ * process closes its connection). Keepalive covers connections without such data. TCP_USER_TIMEOUT
+ * cannot be used: it also ends connections to a peer that acknowledges but does not read. */
 static bool host_dead(int fd)
 {
     struct tcp_info info;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* plume-mpi.so: see comm_mpi_table.h. Functions and semantics: MPI 3.1. */
+/* plume-mpi.so, see comm_mpi_table.h. Functions and semantics: MPI 3.1. */
 #include "runtime/engine/comm/comm_mpi_table.h"
 
 #include <limits.h>
@@ -12,7 +12,7 @@
 struct group {
     MPI_Comm comm;
     MPI_Request request;
-    int *numbers; /* counts and places of an allgather */
+    int *numbers; /* counts and displacements of an allgather */
 };
 
 static int tell(int code, const char *what, char *text)

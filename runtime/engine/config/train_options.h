@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* What a training run is asked to do: the trainer's side of pltrain's command line.
+/* The options of a training run: the trainer's side of pltrain's command line.
  *
- * Made by pl_train_options_default(); a zeroed struct means something else (no steps at all). */
+ * Made by pl_train_options_default(). A zeroed struct is not the default: it allows no steps. */
 #ifndef PL_RUNTIME_ENGINE_CONFIG_TRAIN_OPTIONS_H
 #define PL_RUNTIME_ENGINE_CONFIG_TRAIN_OPTIONS_H
 
@@ -14,9 +14,9 @@
 #include <stdint.h>
 #include <stdio.h>
 
-/* How ranks and devices share a batch and its gradients; the meanings stand in strategy.h. */
+/* Strategies for sharing a batch and its gradients among ranks and devices; see strategy.h. */
 enum pl_strategy_kind {
-    PL_STRATEGY_AUTO, /* single where there is one device and one rank, else ddp */
+    PL_STRATEGY_AUTO, /* single with one device and one rank, else ddp */
     PL_STRATEGY_SINGLE,
     PL_STRATEGY_DP,
     PL_STRATEGY_DDP,
@@ -33,7 +33,7 @@ enum pl_precision {
 
 struct pl_device; /* device.h */
 
-/* How many batches of a stage: all, a number, or a share of them in [0, 1]. */
+/* The number of batches of a stage: all, a number, or a share in [0, 1]. */
 struct pl_limit {
     bool is_share;
     double value; /* a share, or a whole number; INFINITY = all */
@@ -48,67 +48,68 @@ enum pl_clip {
 
 struct pl_train_options {
     uint64_t seed;
-    uint64_t max_steps; /* optimizer steps in all; UINT64_MAX = as many as the epochs have */
+    uint64_t max_steps; /* optimizer steps in total; UINT64_MAX = as many as the epochs give */
     uint64_t log_every; /* steps between reports; > 0 */
-    FILE *out;          /* lines for people, from rank 0 and the hash from each; NULL = none */
+    FILE *out;          /* text output: of rank 0, and the hash of each rank; NULL = none */
 
-    enum pl_half reduce_in; /* what NCCL adds up gradients in; PL_HALF_NONE: their own type */
-    bool deterministic;     /* sums over ranks in their order (comm.h), wherever they are */
+    enum pl_half
+        reduce_in;      /* type in which NCCL sums gradients; PL_HALF_NONE: the gradients' own */
+    bool deterministic; /* sums over ranks in the order of ranks (comm.h) */
 
-    struct pl_device *device; /* where tensors are; NULL = the CPU. Borrowed */
-    bool graphs;              /* replay steps there, where it can */
+    struct pl_device *device; /* holds the tensors; NULL = the CPU. Borrowed */
+    bool graphs;              /* capture steps as graphs and replay them, if the device can */
     enum pl_strategy_kind strategy;
-    unsigned devices; /* of this process, which share a batch; on the CPU: disjoint groups of its
+    unsigned devices; /* of this process, which share a batch; on the CPU: disjoint groups of
                          threads; >= 1 */
-    /* One each of `devices`, the first is `device`; NULL: all are it. Borrowed */
+    /* The `devices` devices, `device` first. NULL: `device` stands for all of them. Borrowed. */
     struct pl_device *const *part_devices;
     enum pl_precision precision;
     int amp_level; /* 0 to 3 = O0 to O3 */
 
     double max_seconds;             /* since fit began; INFINITY = no limit */
-    uint64_t min_epochs;            /* early stopping ends nothing before them, */
-    uint64_t min_steps;             /* nor before these optimizer steps */
+    uint64_t min_epochs;            /* early stopping waits for these epochs, */
+    uint64_t min_steps;             /* and for these optimizer steps */
     struct pl_early_stop_rule stop; /* early stopping */
 
-    const char *log_dir;        /* of metrics.csv and event files; NULL = none */
+    const char *log_dir;        /* folder of metrics.csv and event files; NULL = none */
     const char *checkpoint_dir; /* NULL = none */
-    const char *monitor;        /* by which checkpoints are kept; NULL = by age */
+    const char *monitor;        /* value that ranks checkpoints; NULL = keep the newest */
     bool monitor_max, save_last;
-    int save_top_k;      /* as pl_retention_init() */
-    bool weights_only;   /* checkpoints are without optimizers, schedules and callbacks */
-    const char *weights; /* a checkpoint whose values training starts with; NULL = none */
-    const char *resume;  /* a checkpoint, or "last"; NULL = none */
+    int save_top_k;      /* see pl_retention_init() */
+    bool weights_only;   /* checkpoints have no optimizer, schedule or callback state */
+    const char *weights; /* checkpoint with the initial weights; NULL = none */
+    const char *resume;  /* checkpoint to resume, or "last"; NULL = none */
 
-    /* Set by a signal handler: SIGUSR1 (a checkpoint, and the job is queued again) or another (a
-     * checkpoint and the end); NULL = none. */
+    /* A signal handler stores its signal here: SIGUSR1 (checkpoint, then requeue the job) or
+     * another (checkpoint, then end). NULL = none. */
     const volatile sig_atomic_t *interrupt;
 
-    uint64_t fast_dev_run;     /* so many batches of each stage, one epoch; 0 = off */
-    struct pl_limit limit[3];  /* by enum plume_stage */
-    struct pl_limit val_check; /* validate after so many batches, or this share of an epoch */
-    uint64_t val_every;        /* epochs between those with a validation; > 0 */
-    uint64_t sanity_steps;     /* batches of validation before training */
-    struct pl_limit overfit;   /* the same few batches in every epoch, unshuffled; 0 = off */
+    uint64_t fast_dev_run;    /* run this number of batches of each stage, for one epoch; 0 = off */
+    struct pl_limit limit[3]; /* index: enum plume_stage */
+    struct pl_limit val_check; /* validate after this number or share of an epoch's batches */
+    uint64_t val_every;        /* epochs between validations; > 0 */
+    uint64_t sanity_steps;     /* validation batches before training */
+    struct pl_limit overfit;   /* use the same few batches in every epoch, unshuffled; 0 = off */
     bool sync_batchnorm;       /* statistics over the batches of all ranks */
-    uint64_t accumulate;       /* batches of a step; > 0 */
+    uint64_t accumulate;       /* batches per step; > 0 */
     struct pl_accumulate {
-        uint64_t epoch, n;                /* from this epoch on (0 is the first) so many */
+        uint64_t epoch, n;                /* from epoch `epoch` on (0 is the first): n batches */
     } accumulate_from[PL_ACCUMULATE_MAX]; /* ascending */
     size_t n_accumulate_from;
     double clip; /* 0 = off */
     enum pl_clip clip_by;
-    enum plume_optimizer_kind optimizer; /* where the module does not say */
-    int prefetch;                        /* as in loader.h */
+    enum plume_optimizer_kind optimizer; /* if the module sets none */
+    int prefetch;                        /* see loader.h */
 };
 
 /* The defaults: one f32 device, every batch, a validation after each epoch. */
 struct pl_train_options pl_train_options_default(void);
 
-/* Batches of a step in an epoch, and in the one that has most. */
+/* Batches per step in an epoch, and the maximum over all epochs. */
 uint64_t pl_accumulate_at(const struct pl_train_options *options, uint64_t epoch);
 uint64_t pl_accumulate_most(const struct pl_train_options *options);
 
-/* How many of n batches a limit leaves: a share is rounded down. */
+/* The number of n batches that a limit allows. A share is rounded down. */
 uint64_t pl_limit_of(const struct pl_limit *limit, uint64_t n);
 
 #endif

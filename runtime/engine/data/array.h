@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* Data files as read-only arrays of samples: one table of formats, each with a parser that works on
- * the file's bytes and, where it can, points into them (files are mapped). Formats are described in
- * plume/data.h. */
+/* Data files as read-only arrays of samples. Each format has a parser that works on the file's
+ * bytes and points into them if it can (files are mapped). plume/data.h describes the formats;
+ * open.c has their table. */
 #ifndef PL_RUNTIME_ENGINE_DATA_ARRAY_H
 #define PL_RUNTIME_ENGINE_DATA_ARRAY_H
 
@@ -15,22 +15,21 @@ struct plume_array {
     size_t rank;
     size_t shape[PLUME_RANK_MAX]; /* [0] is the number of samples */
     size_t count;                 /* elements: the product of shape */
-    size_t stride;                /* bytes from a sample to the next, which may overlap;
-                                     0: one right behind the other */
-    const void *data;             /* maybe not aligned to its type: read by memcpy */
-    void *map;                    /* NULL where nothing is mapped */
+    size_t stride;    /* bytes from one sample to the next, which may overlap; 0: contiguous */
+    const void *data; /* may be unaligned: read it by memcpy */
+    void *map;        /* NULL if nothing is mapped */
     size_t map_bytes;
-    void *own;                 /* memory to free; NULL where there is none */
+    void *own;                 /* memory to free, or NULL */
     unsigned char *vocabulary; /* of a text */
     size_t n_vocabulary;
-    bool synthetic; /* there is no data: samples come from pl_synthetic_make() */
+    bool synthetic; /* no data: pl_synthetic_make() computes the samples */
     uint64_t key;
     uint32_t classes;
-    size_t first; /* what sample 0 is called there */
+    size_t first; /* number of sample 0 in the whole set */
 };
 
-/* A format's parser: the array points into bytes, or into own memory. Of `source` the path is not
- * looked at. -EINVAL says what is wrong, -ENOTSUP what is not read, -ENOMEM. */
+/* A format's parser: the array points into bytes, or into own memory. source->path is ignored.
+ * -EINVAL: malformed; -ENOTSUP: a variant that is not supported; -ENOMEM. */
 typedef int (*pl_array_parser)(const void *bytes,
                                size_t len,
                                const struct plume_source *source,
@@ -75,13 +74,13 @@ void pl_synthetic_make(
 /* Frees what the array owns: memory and the mapping. */
 void pl_array_close(struct plume_array *array);
 
-/* Sets shape, count and (for samples one behind the other) stride. -EINVAL where it is too much. */
+/* Sets shape, count and the stride of contiguous samples. -EINVAL if it is too large. */
 int pl_array_set_shape(struct plume_array *array,
                        size_t rank,
                        const size_t *shape,
                        struct pl_error *err);
 
-/* Number of a share's borders among n: [*ret_begin, *ret_end). -EINVAL. */
+/* The range [*ret_begin, *ret_end) of a share of n samples. -EINVAL. */
 int pl_array_share(const struct plume_source *source,
                    size_t n,
                    size_t *ret_begin,

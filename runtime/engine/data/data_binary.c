@@ -30,7 +30,7 @@ static uint64_t big_endian(const unsigned char *p, size_t bytes)
     return value;
 }
 
-/* Turns count big-endian elements round into own memory. */
+/* Converts count big-endian elements into own memory. */
 static int turn(const unsigned char *p, const struct idx_type *type, struct plume_array *a)
 {
     size_t size = pl_dtype_size(a->dtype);
@@ -128,7 +128,7 @@ int pl_cifar10_parse(const void *bytes,
     return r;
 }
 
-/* n tokens at data as windows; see struct plume_source. */
+/* Makes windows of the n tokens at data; see struct plume_source. */
 static int cut_windows(const struct plume_source *source,
                        const void *data,
                        size_t n,

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Tables of numbers: lines of fields with commas between (RFC 4180, without line breaks in
- * quotes). */
+/* Tables of numbers: lines of comma-separated fields (RFC 4180, without line breaks in quotes). */
 #include "common/base/parse.h"
 #include "runtime/engine/data/array.h"
 #include "runtime/engine/device/tensor.h"
@@ -12,16 +11,16 @@
 #define FIELD_MAX 255 /* bytes */
 
 struct table {
-    const char *p, *end; /* what is left */
-    size_t line;         /* of the next one, from 1 */
+    const char *p, *end; /* the rest */
+    size_t line;         /* of the next line, from 1 */
     size_t columns;
-    uint16_t place[COLUMNS_MAX]; /* in a row of values, from 1; 0 = not wanted */
+    uint16_t place[COLUMNS_MAX]; /* column in a row of values, from 1; 0 = unused */
     size_t n_chosen;
     double *values;
-    size_t rows, cap; /* of values, in rows */
+    size_t rows, cap; /* rows of values */
 };
 
-/* The line at t->p without its end; false where there is none left. Empty lines are passed over. */
+/* The line at t->p without its end; false at the end of the file. Empty lines are skipped. */
 static bool next_line(struct table *t, const char **ret_begin, const char **ret_end)
 {
     while (t->p < t->end) {
@@ -53,9 +52,9 @@ static void add_char(char buf[FIELD_MAX + 1], size_t *n, char c)
     ++*n;
 }
 
-/* The field at *p, without blanks and quotes around it, into buf; *p goes behind its comma, or to
- * NULL behind the last one. -E2BIG where it is too long: buf has its beginning. -EINVAL where its
- * quotes are wrong or it has a zero byte. */
+/* Copies the field at *p, without surrounding blanks and quotes, into buf. *p moves to the next
+ * field, or becomes NULL after the last one. -E2BIG if it is too long: buf has its beginning.
+ * -EINVAL if its quotes are wrong or it has a zero byte. */
 static int next_field(const char **p, const char *end, char buf[FIELD_MAX + 1])
 {
     const char *s = *p;
@@ -65,7 +64,7 @@ static int next_field(const char **p, const char *end, char buf[FIELD_MAX + 1])
         s++;
     if (s < end && *s == '"') {
         for (s++; s < end && (*s != '"' || (s + 1 < end && s[1] == '"')); s++) {
-            s += *s == '"'; /* two stand for one */
+            s += *s == '"'; /* two quotes stand for one */
             add_char(buf, &n, *s);
         }
         if (s == end)
@@ -87,7 +86,7 @@ static int next_field(const char **p, const char *end, char buf[FIELD_MAX + 1])
     return strlen(buf) == n ? 0 : -EINVAL;
 }
 
-/* Says what next_field() failed with. */
+/* Formats the error of next_field(). */
 static int bad_field(int r, size_t line, size_t column, struct pl_error *err)
 {
     if (r == -E2BIG)
@@ -98,7 +97,7 @@ static int bad_field(int r, size_t line, size_t column, struct pl_error *err)
                         column);
 }
 
-/* Columns of the first line; whether all of them are numbers. */
+/* Counts the columns of the first line; tells if all of them are numbers. */
 static int
 look(struct table *t, const char *p, const char *end, bool *ret_numbers, struct pl_error *err)
 {
@@ -119,7 +118,7 @@ look(struct table *t, const char *p, const char *end, bool *ret_numbers, struct 
     return 0;
 }
 
-/* The number of a column by its name in the first line, or by its number; -ENOENT. */
+/* Finds a column by its name in the first line, or by its number; -ENOENT. */
 static int find_column(const struct table *t,
                        const char *p,
                        const char *end,
@@ -200,7 +199,7 @@ static int read_row(struct table *t, const char *p, const char *end, struct pl_e
     return 0;
 }
 
-/* Makes int32 of the values, in place, where all are such. */
+/* Converts the values to int32 in place if all are integers in range. */
 static bool make_integers(double *values, size_t n)
 {
     int32_t *to = (int32_t *)(void *)values;

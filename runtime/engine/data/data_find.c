@@ -10,11 +10,11 @@
 #define PL_DATA_DIR "/usr/share/plume/data"
 #endif
 
-/* The path where it is, as a new string; NULL where it is nowhere. */
+/* The path of an existing file, as a new string; NULL if it does not exist. */
 static char *find_one(const char *path, const char *const *dirs, size_t n)
 {
     if (path[0] == '/')
-        return strdup(path); /* opening it will tell what is wrong */
+        return strdup(path); /* opening it will report the error */
     for (size_t i = 0; i < n; i++) {
         _cleanup_free_ char *full = dirs[i] ? pl_path_join(dirs[i], path) : NULL;
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Made-up samples: element e of sample s is lane e % 4 of Philox4x32-10 at counter (e / 4, s). */
+/* Synthetic samples: element e of sample s is lane e % 4 of Philox4x32-10 at counter (e / 4, s). */
 #include "kernels/philox.h"
 #include "runtime/engine/data/array.h"
 
@@ -30,7 +30,8 @@ int pl_synthetic_parse(const void *bytes,
     ret->dtype = source->classes ? PLUME_I32 : PLUME_F32;
     ret->synthetic = true;
     ret->classes = source->classes;
-    ret->key = source->seed ^ (uint64_t)source->classes << 32; /* fields differ with one seed */
+    ret->key = source->seed ^ (uint64_t)source->classes
+                                  << 32; /* different fields of one seed differ */
     ret->first = begin;
     return pl_array_set_shape(ret, source->rank + 1, shape, err);
 }

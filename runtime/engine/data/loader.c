@@ -6,11 +6,11 @@
 #include <signal.h>
 #include <string.h>
 
-/* Modules are promised that nobody calls fill() twice at the same time, but a validation's loader
- * begins while that of training still makes the next batches. */
+/* Modules are promised that fill() never runs twice at the same time, but validation's loader
+ * starts while training's still makes batches. */
 static pthread_mutex_t filling = PTHREAD_MUTEX_INITIALIZER;
 
-/* The shape of a field's batch; the first dimension is left to the caller. */
+/* The shape of a field's batch; the caller sets the first dimension. */
 static int field_shape(const struct plume_data *data,
                        size_t i,
                        size_t *ret_rank,
@@ -42,7 +42,7 @@ static int field_shape(const struct plume_data *data,
     return 0;
 }
 
-/* How many samples there are; all fields agree. */
+/* The number of samples; all fields must agree. */
 static int count_samples(const struct plume_data *data, size_t *ret, struct pl_error *err)
 {
     size_t n = SIZE_MAX;
@@ -139,7 +139,7 @@ int pl_loader_open(struct pl_loader *loader,
     return r;
 }
 
-/* Ends the thread, wherever it is. */
+/* Ends the thread in any state. */
 static void stop_thread(struct pl_loader *l)
 {
     if (!l->running)
@@ -188,7 +188,7 @@ void pl_loader_begin(struct pl_loader *loader, uint64_t epoch, size_t first)
     loader->error = (struct pl_error){0};
 }
 
-/* A made-up sample, in small pieces. */
+/* Converts a synthetic sample in small pieces. */
 static void make_up(const struct plume_array *a,
                     size_t sample,
                     plume_tensor *to,
@@ -249,8 +249,8 @@ static int fill_sample(struct pl_loader *l, struct pl_loader_slot *slot, size_t 
     return r;
 }
 
-/* Makes batch l->next. Runs on the loader's thread where there is one, so it may look only at what
- * nobody changes meanwhile. */
+/* Makes batch l->next. The loader's thread may run it, so it reads only fields that no other thread
+ * changes. */
 static int make_batch(struct pl_loader *l, struct pl_loader_slot *slot, struct pl_error *err)
 {
     size_t size = l->options.batch_size, first = l->next * size;
@@ -297,12 +297,12 @@ static void *loader_main(void *arg)
     return NULL;
 }
 
-/* False where there can be no thread; then the batches are made here. */
+/* Returns false if no thread can be started; the batches are then made synchronously. */
 static bool start_thread(struct pl_loader *l)
 {
     sigset_t all, before;
 
-    sigfillset(&all); /* signals are the training thread's business */
+    sigfillset(&all); /* only the training thread handles signals */
     pthread_sigmask(SIG_SETMASK, &all, &before);
     l->running = pthread_create(&l->thread, NULL, loader_main, l) == 0;
     pthread_sigmask(SIG_SETMASK, &before, NULL);
@@ -326,8 +326,8 @@ show(struct pl_loader *l, const struct pl_loader_slot *slot, size_t rows)
     return &l->batch;
 }
 
-/* The batch that was shown last is free again: `taken` counts those given back, so that the slot
- * that trains is never written to. */
+/* The previous batch is free again: `taken` counts the batches given back, so that the slot in use
+ * is never written to. */
 static const struct plume_batch *next_prefetched(struct pl_loader *l)
 {
     struct pl_loader_slot *slot = NULL;
@@ -364,7 +364,7 @@ int pl_loader_result(struct pl_loader *loader, struct pl_error *err)
 {
     int r;
 
-    pthread_mutex_lock(&loader->lock); /* the epoch may be left early, with the thread at work */
+    pthread_mutex_lock(&loader->lock); /* the epoch may be left early, while the thread works */
     r = loader->error.code;
     if (r < 0)
         pl_error_set(err, r, "%s", loader->error.text);

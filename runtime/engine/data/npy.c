@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-/* The header is a Python dict literal of three keys; its text [p, end). */
+/* The header is a Python dict literal with three keys; its text is [p, end). */
 struct scan {
     const char *p, *end;
 };
@@ -35,7 +35,7 @@ static bool word(struct scan *s, const char *w)
     return true;
 }
 
-/* 'text' or "text" into buf. */
+/* Copies 'text' or "text" into buf. */
 static bool string(struct scan *s, char *buf, size_t size)
 {
     char quote;
@@ -68,7 +68,7 @@ static bool number(struct scan *s, size_t *ret)
 
 struct header {
     struct plume_array array;
-    size_t bytes; /* of an element in the file */
+    size_t bytes; /* per element in the file */
 };
 
 static int parse_shape(struct scan *s, struct plume_array *a)
@@ -152,7 +152,7 @@ static int parse_header(struct scan *s, struct header *h, struct pl_error *err)
     return have_descr && have_order && have_shape ? 0 : -EINVAL;
 }
 
-/* NumPy's integers are 64 bits wide where nobody says otherwise; ours are 32. */
+/* NumPy's default integers have 64 bits; ours have 32. */
 static int narrow(const unsigned char *from, struct plume_array *a, struct pl_error *err)
 {
     int32_t *to = calloc(PL_MAX(a->count, (size_t)1), sizeof(*to));

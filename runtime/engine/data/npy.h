@@ -6,8 +6,8 @@
 
 #include "runtime/engine/data/array.h"
 
-/* Parses a file's bytes; ret->data points into them or ret->own. -EINVAL says what is wrong,
- * -ENOTSUP names a type or order that is not read. */
+/* Parses a file's bytes; ret->data points into them or is ret->own. -EINVAL: malformed; -ENOTSUP
+ * names a type or order that is not supported. */
 int pl_npy_parse(const void *bytes, size_t len, struct plume_array *ret, struct pl_error *err);
 
 #endif

@@ -10,7 +10,7 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 
-/* What several files, and a folder, may come to: they are copied into memory. */
+/* The maximum total of several files, or of a folder, which are copied into memory. */
 #define JOINED_MAX ((size_t)16 << 30)
 
 static int parse_npy(const void *bytes,
@@ -25,10 +25,10 @@ static int parse_npy(const void *bytes,
 
 static const struct format {
     const char *name;
-    const char *end; /* of a path, for PLUME_FORMAT_AUTO */
+    const char *end; /* file name extension, for PLUME_FORMAT_AUTO */
     pl_array_parser parse;
-    bool joins;  /* several files may stand one behind the other */
-    bool shares; /* the parser takes the share */
+    bool joins;  /* several files may be concatenated */
+    bool shares; /* the parser itself takes the share */
 } formats[] = {
     [PLUME_FORMAT_NPY] = {"npy", ".npy", parse_npy, false, false},
     [PLUME_FORMAT_IDX] = {"idx", "-ubyte", pl_idx_parse, false, false},
@@ -145,7 +145,7 @@ static int is_file(const struct dirent *entry)
     return entry->d_name[0] != '.' && (entry->d_type == DT_REG || entry->d_type == DT_UNKNOWN);
 }
 
-/* By bytes, whatever the locale (unlike alphasort). */
+/* By bytes in any locale (unlike alphasort). */
 static int by_bytes(const struct dirent **a, const struct dirent **b)
 {
     return strcmp((*a)->d_name, (*b)->d_name);
@@ -174,7 +174,7 @@ static int append_folder(struct pl_buf *all, const char *path, struct pl_error *
     return r;
 }
 
-/* Whether source->path is more than one file. A ':' may also be part of a name. */
+/* True if source->path is more than one file. A ':' may also be part of a name. */
 static bool is_joined(const struct plume_source *source)
 {
     struct stat st;
@@ -186,7 +186,7 @@ static bool is_joined(const struct plume_source *source)
     return strchr(source->path, ':') != NULL;
 }
 
-/* Several files, or a folder of texts: joined in memory. */
+/* Several files, or a folder of texts, concatenated in memory. */
 static int
 open_joined(const struct plume_source *source, struct plume_array *ret, struct pl_error *err)
 {
@@ -243,7 +243,7 @@ int pl_array_open(const struct plume_source *source, struct plume_array *ret, st
         return gzip ? pl_error_set(err, r, "'%s' is compressed: unpack it by gunzip", s.path)
                     : pl_error_wrap(err, r, "while reading '%s'", s.path);
     }
-    if (a.own) { /* nothing of the file is needed any more */
+    if (a.own) { /* the file is not needed any more */
         munmap(map, len);
     } else {
         a.map = map;

@@ -13,11 +13,11 @@ int pl_array_parse(const void *bytes,
                    struct plume_array *ret,
                    struct pl_error *err);
 
-/* The format that the path's end means; -EINVAL where it means none. */
+/* The format that the path's extension stands for; -EINVAL if there is none. */
 int pl_array_format(const char *path, enum plume_format *ret, struct pl_error *err);
 
-/* Opens source->path as it stands there (no folders are looked through; a ':' that is part of an
- * existing name parts nothing). Undone by close. */
+/* Opens source->path as it is: it searches no folders, and a ':' in the name of an existing file
+ * separates nothing. Close with pl_array_close(). */
 int pl_array_open(const struct plume_source *source, struct plume_array *ret, struct pl_error *err);
 
 #endif

@@ -82,7 +82,7 @@ int pl_sampler_init(struct pl_sampler *sampler,
 void pl_sampler_set_epoch(struct pl_sampler *sampler, uint64_t epoch)
 {
     if (epoch != sampler->epoch && sampler->options.shuffle)
-        set_epoch(sampler, epoch); /* else the order is the same */
+        set_epoch(sampler, epoch); /* each epoch has its own order */
 }
 
 void pl_sampler_finish(struct pl_sampler *sampler)

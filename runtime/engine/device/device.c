@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* The CPU as a device, and what is the same for all. */
+/* The CPU as a device, and the functions that all devices share. */
 #include "runtime/engine/device/device.h"
 #include "common/base/memory.h"
 
@@ -39,7 +39,7 @@ static const struct pl_kernels *cpu_kernels(struct pl_device *dev, enum pl_real 
 
 static int host_alloc(struct pl_device *dev, size_t bytes, void **ret, struct pl_error *err)
 {
-    /* Whole pages where there are some: the kernel gives large ones more easily. */
+    /* Large blocks take whole pages: the kernel can back them with huge pages. */
     size_t align = bytes >= PAGE ? PAGE : PL_DEVICE_ALIGN;
 
     if (pl_memory_alloc(align, bytes, ret) < 0)

@@ -9,9 +9,9 @@
 #define FILE_NAME "plume-cuda.so"
 
 static const struct pl_device_ops *devices;
-static const struct pl_nccl_table *nccl; /* NULL: it has none */
+static const struct pl_nccl_table *nccl; /* NULL: built without NCCL */
 
-/* Whether its parts are of this release: all or none, since all come from one build. */
+/* True if its parts are of this release; all come from one build. */
 static int take(void *handle, struct pl_error *err)
 {
     const struct pl_device_ops *(*get)(void);
@@ -71,7 +71,7 @@ int pl_gpu_nccl(const struct pl_nccl_table **ret, struct pl_error *err)
     return r;
 }
 
-/* How many are visible; outside of Slurm numbered as on the bus. */
+/* Number of visible GPUs, in PCI bus order outside of Slurm. */
 static int look(bool slurm, unsigned *ret, struct pl_error *err)
 {
     int r;
@@ -134,7 +134,7 @@ int pl_gpu_open_all(const unsigned *list,
 
 void pl_gpu_close_all(struct pl_device **list, unsigned n)
 {
-    /* The first has the others' originals: it goes last. */
+    /* The first device owns the memory that the others share: close it last. */
     for (unsigned i = n; i-- > 0;)
         if (list[i] && (i == 0 || list[i] != list[0]))
             list[i]->ops->close(list[i]);

@@ -1,46 +1,46 @@
 /* SPDX-License-Identifier: MIT */
-/* What plume-cuda.so has: NVIDIA's GPUs as devices, and collectives between them. It is loaded by
- * the first call that succeeds, and stays. Not thread safe. */
+/* The contents of plume-cuda.so: NVIDIA GPUs as devices, and collectives between them. The first
+ * successful call loads it; it stays loaded. Not thread safe. */
 #ifndef PL_RUNTIME_ENGINE_DEVICE_GPU_H
 #define PL_RUNTIME_ENGINE_DEVICE_GPU_H
 
 #include "runtime/engine/device/device.h"
 #include "runtime/engine/device/nccl_table.h"
 
-/* The devices; whether there is one, ret->count() says. -ENOTSUP where plume-cuda.so is not there,
- * cannot be loaded (a library that it needs is missing) or is of another release; the text says so
- * and what to do. */
+/* The devices; ret->count() says if there is one. -ENOTSUP: plume-cuda.so is missing, cannot be
+ * loaded (a library that it needs is missing) or is of another release. The text gives the reason
+ * and the remedy. */
 int pl_gpu_devices(const struct pl_device_ops **ret, struct pl_error *err);
 
-/* The collectives. -ENOTSUP as above, and where it was built without NCCL. */
+/* The collectives. -ENOTSUP as above, and if built without NCCL. */
 int pl_gpu_nccl(const struct pl_nccl_table **ret, struct pl_error *err);
 
-/* Which GPU a rank takes. */
+/* The choice of a rank's GPU. */
 struct pl_gpu_choice {
-    const unsigned *list; /* those of its node, by local rank; NULL: all that are visible */
+    const unsigned *list; /* the node's GPUs, by local rank; NULL: all visible ones */
     size_t n;             /* of the list */
-    bool asked;           /* devices that a node is to have were named or counted */
+    bool asked;           /* the user named or counted the node's devices */
     unsigned local_rank;
     struct pl_device_options options;
 };
 
-/* Opens the GPU of a rank: list[local_rank], or without a list that of the number local_rank among
- * those that are visible. Where one is visible it is that, if nothing was asked for (ranks share
- * it) or Slurm gave each rank its own. Outside of Slurm they are numbered as on the bus, as
- * nvidia-smi does (CUDA_DEVICE_ORDER, unless it is set). *ret is closed with its ops->close().
- * -ENOTSUP, -ENODEV: the text says how many there are and what to do. */
+/* Opens the GPU of a rank: list[local_rank], or without a list the visible GPU of number
+ * local_rank. If only one GPU is visible, the rank takes it, provided that nothing was asked for
+ * (ranks share it) or that Slurm gave each rank its own. Outside of Slurm GPUs are numbered in PCI
+ * bus order as by nvidia-smi (CUDA_DEVICE_ORDER, unless it is set). Close *ret with its
+ * ops->close(). -ENOTSUP, -ENODEV: the text says how many GPUs exist and what to do. */
 int pl_gpu_open(const struct pl_gpu_choice *choice, struct pl_device **ret, struct pl_error *err);
 
-/* Opens the GPUs of a process that has n devices itself: those of the list, of n, or without one
- * (NULL) the first n that are visible. Where one is visible and there is no list, all of ret[] are
- * that one. Else as pl_gpu_open(). Closed with pl_gpu_close_all(). */
+/* Opens the n GPUs of a process that has several: those of the list, or without one (NULL) the
+ * first n visible ones. If one GPU is visible and there is no list, all of ret[] are that one. Else
+ * as pl_gpu_open(). Close them with pl_gpu_close_all(). */
 int pl_gpu_open_all(const unsigned *list,
                     unsigned n,
                     const struct pl_device_options *options,
                     struct pl_device **ret,
                     struct pl_error *err);
 
-/* Closes each once; NULLs are fine. */
+/* Closes each once; NULLs are ignored. */
 void pl_gpu_close_all(struct pl_device **devices, unsigned n);
 
 #endif

@@ -75,7 +75,8 @@ api_open_source(struct plume_context *pl, const struct plume_source *source, siz
         pl_context_refuse(ctx, -ENOMEM, "out of memory");
         return NULL;
     }
-    memcpy(&found, source, PL_MIN(source_size, sizeof(found))); /* the module may know less */
+    memcpy(&found, source,
+           PL_MIN(source_size, sizeof(found))); /* the module's struct may be smaller */
     if (found.path)
         r = pl_data_find(found.path, &paths, &err);
     else if (found.format != PLUME_FORMAT_SYNTHETIC)

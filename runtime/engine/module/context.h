@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What stands behind struct plume_context: the functions that modules call. */
+/* The implementation of struct plume_context: the functions that modules call. */
 #ifndef PL_RUNTIME_ENGINE_MODULE_CONTEXT_H
 #define PL_RUNTIME_ENGINE_MODULE_CONTEXT_H
 
@@ -10,13 +10,13 @@
 
 #define PL_LOG_VALUES_MAX 32
 
-/* What a stage logs: sums over batches, by name, in the order first logged. */
+/* The values that a stage logs: sums over batches, by name, in the order first logged. */
 struct pl_logs {
     size_t n;
     char name[PL_LOG_VALUES_MAX][64];
     double sum[PL_LOG_VALUES_MAX][2]; /* value * factor, weight */
-    bool closed;                      /* names are complete: another one is an error */
-    /* Of the running step: values that are not there before the tape has run. */
+    bool closed;                      /* names are complete: a new one is an error */
+    /* Values of the running step, known after the tape has run. */
     struct pl_log_pending {
         size_t index;
         plume_tensor *value;
@@ -26,61 +26,61 @@ struct pl_logs {
 };
 
 #define PL_PARTS_MAX PL_NODE_INPUTS_MAX
-#define PL_OUTPUTS_MAX 9 /* the loss, and those with names */
+#define PL_OUTPUTS_MAX 9 /* the loss, and the named ones */
 
 struct pl_checkpoint;
 
-/* What one step gave; list[0] is the loss. */
+/* The outputs of one step; list[0] is the loss. */
 struct plume_outputs {
     unsigned parts;
     size_t n;
     struct pl_output {
         char name[64];
         plume_tensor *part[PL_PARTS_MAX];
-        plume_tensor *whole; /* NULL until asked for */
+        plume_tensor *whole; /* NULL until requested */
     } list[PL_OUTPUTS_MAX];
 };
 
-/* Makes them empty, for a step in so many parts. */
+/* Clears the outputs, for a step in this many parts. */
 void pl_outputs_begin(struct plume_outputs *outputs, unsigned parts);
 
 /* Sets the loss of a part. */
 void pl_outputs_loss(struct plume_outputs *outputs, unsigned part, plume_tensor *loss);
 
-/* Whether every part gave everything. -EINVAL names what is missing. */
+/* Checks that every part gave all outputs. -EINVAL names the missing one. */
 int pl_outputs_check(const struct plume_outputs *outputs, struct pl_error *err);
 
 struct pl_context {
-    struct plume_context pub; /* first: hooks get its address */
+    struct plume_context pub; /* must be first: hooks get its address */
     const struct pl_hparams *hparams;
     struct pl_params params;
-    struct pl_tape *tape;                                 /* of the running step; NULL outside */
-    struct pl_logs *logs;                                 /* of the running step; NULL outside */
-    bool configuring;                                     /* parameters may be declared */
-    struct plume_optimizer optimizers[PL_OPTIMIZERS_MAX]; /* while they are configured: first the
-                                                             one the hook is given */
-    size_t n_optimizers;                                  /* 0 outside */
+    struct pl_tape *tape; /* of the running step; NULL outside */
+    struct pl_logs *logs; /* of the running step; NULL outside */
+    bool configuring;     /* parameters may be declared */
+    struct plume_optimizer
+        optimizers[PL_OPTIMIZERS_MAX]; /* while configuring; the hook's argument is the first */
+    size_t n_optimizers;               /* 0 while not configuring */
     struct plume_optimizer optimizer_defaults;
     struct plume_array **arrays;
     size_t n_arrays;
-    struct pl_checkpoint *checkpoint; /* that is being made or read; NULL else */
+    struct pl_checkpoint *checkpoint; /* the one that is made or read; NULL otherwise */
     struct plume_outputs *outputs;    /* of the running step; NULL outside */
-    unsigned part;                    /* which part of the batch it has */
+    unsigned part;                    /* index of the batch's part */
     struct pl_comm *comm;             /* for the module's own collectives; borrowed */
     struct pl_error error;            /* the first failure in the running hook */
 };
 
 extern const struct plume_dist_api pl_context_dist;
 
-/* Keeps the failure of a function that the running hook has called. Only the first failure counts:
- * the others follow from it. */
+/* Keeps the error of a function that the running hook has called. Only the first error counts: the
+ * others follow from it. */
 void pl_context_keep(struct pl_context *ctx, int code, const struct pl_error *err);
 
-/* Does the same for a new error; returns code. */
+/* Makes and keeps a new error; returns code. */
 int PL_PRINTF(3, 4) pl_context_refuse(struct pl_context *ctx, int code, const char *fmt, ...);
 
-/* hparams and dev, where parameters are, are borrowed. state_size bytes of zeroed state for the
- * module. -ENOMEM. */
+/* hparams and dev (the parameters' device) are borrowed. Allocates state_size bytes of zeroed state
+ * for the module. -ENOMEM. */
 int pl_context_init(struct pl_context *ctx,
                     struct pl_device *dev,
                     const struct pl_hparams *hparams,
@@ -91,14 +91,15 @@ int pl_context_init(struct pl_context *ctx,
                     struct pl_error *err);
 void pl_context_finish(struct pl_context *ctx);
 
-/* Adds up what the step logged, once its tape has run on `dev`; `home` is where parameters and
- * buffers are. -EIO. */
+/* Adds the step's logged values, after its tape has run on `dev`. `home` has parameters and
+ * buffers. -EIO. */
 int pl_logs_collect(struct pl_logs *logs,
                     struct pl_device *dev,
                     struct pl_device *home,
                     struct pl_error *err);
 
-/* What a hook's return value r and the failures in it come to; `hook` names it in the text. */
+/* Combines a hook's return value r and the errors of the functions it called into one result;
+ * `hook` names it in the text. */
 int pl_context_result(struct pl_context *ctx, int r, const char *hook, struct pl_error *err);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What stands behind struct plume_dist_api. */
+/* The implementation of struct plume_dist_api. */
 #include "common/base/parse.h"
 #include "runtime/engine/checkpoint/checkpoint.h"
 #include "runtime/engine/module/context.h"
@@ -18,7 +18,7 @@ static int result(struct pl_context *ctx, int r, const struct pl_error *err)
     return r;
 }
 
-/* Whether there is a communicator yet. */
+/* Checks that a communicator exists. */
 static int ready(struct pl_context *ctx, size_t real_bytes)
 {
     struct pl_error err = {0};
@@ -74,7 +74,7 @@ static int api_broadcast(struct plume_context *pl, void *buf, size_t bytes)
     return r < 0 ? r : result(ctx, pl_comm_broadcast(ctx->comm, buf, bytes, &err), &err);
 }
 
-/* outputs */
+/* ---- outputs ---- */
 
 void pl_outputs_begin(struct plume_outputs *outputs, unsigned parts)
 {
@@ -120,7 +120,7 @@ static void api_output(struct plume_context *pl, const char *name, plume_tensor 
     struct pl_output *o;
 
     if (!value)
-        return; /* follows from an earlier failure, or is told by who misses it */
+        return; /* follows from an earlier failure, or the missing output is reported later */
     if (!outputs) {
         refuse_output(ctx, "is given outside of a step", name);
         return;
@@ -177,7 +177,7 @@ static plume_tensor *api_part(struct plume_context *pl,
     return o->part[part];
 }
 
-/* a module's own part of a checkpoint */
+/* ---- a module's own part of a checkpoint ---- */
 
 static int api_save(struct plume_context *pl, const char *name, const void *bytes, size_t n)
 {

@@ -11,7 +11,7 @@
 #define PL_MODULE_DIR "/usr/lib/plume/modules"
 #endif
 
-/* Looks for dir/name.so; 1 found. */
+/* Looks for dir/name.so. Returns 1 if found. */
 static int look_in(const char *dir, size_t len, const char *name, struct pl_buf *looked, char **ret)
 {
     char *path = pl_strf("%.*s/%s.so", (int)len, dir, name);

@@ -7,19 +7,20 @@
 #include "plume/module.h"
 
 struct pl_module {
-    struct plume_module hooks; /* a copy, as long as this engine knows it; the rest is zero */
+    struct plume_module
+        hooks; /* a copy of the fields that this engine knows; the others are zero */
     void *handle;
     char *path;
 };
 
-/* `name` with a slash in it is a path; else NAME.so is looked for in $PLUME_MODULE_PATH (folders,
- * split by ':'), in "modules" beside the program, and where Plume is installed.
- * -ENOENT (lists where it looked), -ELIBBAD (cannot be loaded, or lacks the entry),
- * -EPROTO (another ABI), -EINVAL (a needed hook is NULL). */
+/* `name` with a slash is a path. Otherwise NAME.so is searched in $PLUME_MODULE_PATH (folders,
+ * separated by ':'), in "modules" in the program's folder, and in the installation. -ENOENT (lists
+ * the folders searched), -ELIBBAD (cannot be loaded, or lacks the entry), -EPROTO (another ABI),
+ * -EINVAL (a required hook is NULL). */
 int pl_module_open(const char *name, struct pl_module *ret, struct pl_error *err);
 void pl_module_close(struct pl_module *module);
 
-/* As pl_module_open() for a table that is in the program. */
+/* Does the same checks for a table within the program. */
 int pl_module_check(const struct plume_module *table,
                     const char *path,
                     struct plume_module *ret,

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Attention over [batch, time, heads * dim]: of one packed input, or of queries, keys and values.
- */
+/* Attention over [batch, time, heads * dim], with one packed input, or with queries, keys and
+ * values. */
 #include "runtime/engine/ops/op_private.h"
 
 #include <math.h>
@@ -65,7 +65,7 @@ static void backward(const struct pl_call *c)
     c->k->attention_backward(&args);
 }
 
-/* Two products forward, five backward; half of each where causal. */
+/* Two products forward, five backward; half of each if causal. */
 static double flops(const struct pl_node *node, bool backward)
 {
     double product = 2.0 * (double)node->out->count * (double)node->out->shape[1];

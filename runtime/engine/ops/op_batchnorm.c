@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/* Batch normalisation, of one rank's batch or of all ranks'. */
+/* Batch normalisation over one rank's batch or over all ranks' batches. */
 #include "runtime/engine/ops/op_private.h"
 
 /* batchnorm: in = x, weight, bias, running mean, running variance; i[0] = relu; f[0] = eps, f[1] =
- * momentum; saved holds mean and inv_std, scratch the sums */
+ * momentum; saved has mean and inv_std, scratch the sums */
 
 static struct pl_batchnorm_args batchnorm_args(const struct pl_call *c)
 {
@@ -28,7 +28,7 @@ static struct pl_batchnorm_args batchnorm_args(const struct pl_call *c)
         .dy = c->out_grad,
         .sums = c->scratch,
         .back_sums = c->scratch,
-        /* Of several devices with one set of buffers, the first writes them. */
+        /* If several devices share the buffers, only the first writes them. */
         .running_mean = training && c->tape->part_index ? NULL : c->in[3],
         .running_var = training && c->tape->part_index ? NULL : c->in[4],
         .mean = pl_op_stats(c, 0),
@@ -40,7 +40,7 @@ static struct pl_batchnorm_args batchnorm_args(const struct pl_call *c)
     };
 }
 
-/* Adds up over the ranks, where that is asked for. */
+/* Sums over the ranks, if the tape has an allreduce. */
 static void meet(const struct pl_call *c, double *sums, size_t channels)
 {
     struct pl_tape *tape = (struct pl_tape *)c->tape;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Element by element. */
+/* Elementwise ops, and sums over dimensions. */
 #include "runtime/engine/ops/op_private.h"
 
 #include <string.h>
@@ -99,7 +99,7 @@ int pl_build_unary(struct pl_tape *tape,
     return pl_tape_apply(tape, &what, ret, err);
 }
 
-/* add, sub, mul, div: the second repeated along the first's leading dimensions */
+/* add, sub, mul, div: the second operand is repeated along the first's leading dimensions */
 
 static struct pl_binary_args binary_args(const struct pl_call *c)
 {
@@ -133,7 +133,7 @@ static void binary_backward(const struct pl_call *c)
 }
 
 static const struct pl_op op_sum_of_two = {
-    /* add and sub: backward reads neither */
+    /* add and sub: backward reads no input */
     .name = "add",
     .forward = binary_forward,
     .backward = binary_backward,
@@ -226,8 +226,8 @@ int pl_build_affine(struct pl_tape *tape,
     return pl_tape_apply(tape, &what, ret, err);
 }
 
-/* dropout: forward and backward take the same numbers, by seed, step and which dropout of the step
- * it is */
+/* dropout: forward and backward use the same random numbers, from seed, step and the number of the
+ * dropout in the step */
 
 static void dropout(const struct pl_call *c, bool add, const void *src, void *dst)
 {
@@ -282,7 +282,7 @@ int pl_build_dropout(struct pl_tape *tape,
     return pl_tape_apply(tape, &what, ret, err);
 }
 
-/* sum and mean over dimensions i[0] .. i[1] - 1, which are kept as 1 where i[2] */
+/* sum and mean over dimensions i[0] .. i[1] - 1, which stay as 1 if i[2] is set */
 
 static struct pl_reduce_args reduce_args(const struct pl_call *c)
 {

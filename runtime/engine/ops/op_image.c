@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/* Over images [batch, channels, height, width]: convolution and pooling. */
+/* Images [batch, channels, height, width]: convolution and pooling. */
 #include "runtime/engine/ops/op_private.h"
 
-/* The node's numbers: stride and padding of both directions, then the activation or the window. */
+/* Indices of a node's numbers: stride and padding of both directions, then the activation or the
+ * window. */
 enum { STRIDE_H, STRIDE_W, PAD_H, PAD_W, REST };
 
 static struct pl_conv2d_args conv_args(const struct pl_call *c)
@@ -80,7 +81,7 @@ static const struct pl_op op_conv_relu = {
     .flops = conv_flops,
 };
 
-/* Windows of one direction, 0 where there is none. */
+/* Number of windows of one direction; 0 if none fits. */
 static size_t windows(size_t size, size_t kernel, int64_t stride, int64_t pad)
 {
     if (stride < 1 || pad < 0 || kernel < 1 || stride > INT32_MAX || pad > INT32_MAX)
@@ -169,7 +170,7 @@ static void avg_backward(const struct pl_call *c)
     c->k->avg_pool2d_backward(&args);
 }
 
-/* A comparison or an addition a tap. */
+/* One comparison or addition per tap. */
 static double pool_flops(const struct pl_node *node, bool backward)
 {
     double taps = (double)(node->attr.i[REST] * node->attr.i[REST]);

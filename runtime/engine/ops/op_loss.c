@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Losses, and what is counted beside them. */
+/* Losses and counts of correct labels. */
 #include "runtime/engine/ops/op_private.h"
 
 static int check_labels(const struct pl_op_request *req, struct pl_error *err)
@@ -13,15 +13,15 @@ static int check_labels(const struct pl_op_request *req, struct pl_error *err)
     return 0;
 }
 
-/* The probabilities are kept where memory is the host's, whose exponentials cost more than reading
- * them; else each row's maximum and sum, from which a device makes them again: that costs less than
- * to write and read them, and in 16 bits they would be rounded. */
+/* On the host the probabilities are kept, since exponentials cost more than reading memory. A
+ * device keeps each row's maximum and sum and recomputes them: that is cheaper than writing and
+ * reading, and in 16 bits they would be rounded. */
 static bool keeps_probs(const struct pl_tape *tape)
 {
     return tape->dev->ops->host;
 }
 
-/* Of a 16-bit table's kernel (`reads_half`). */
+/* True for the kernel of a 16-bit table (`reads_half`). */
 static bool writes_wide(const struct pl_call *c)
 {
     return c->node->out->dtype != pl_dtype_of_real(c->k->real);
@@ -63,7 +63,7 @@ static void cross_entropy_backward(const struct pl_call *c)
 
 static double cross_entropy_flops(const struct pl_node *node, bool backward)
 {
-    /* Forward: compare, subtract, exp, add, multiply a logit; exp counted as one. */
+    /* Forward per logit: compare, subtract, exp, add, multiply; exp counts as one. */
     return (double)node->in[0]->count * (backward ? 2 : 5);
 }
 

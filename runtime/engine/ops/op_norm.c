@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* By row: layernorm, softmax, normalisation; and rows by number: embedding. */
+/* Ops on rows: layernorm, softmax, normalisation; and embedding. */
 #include "runtime/engine/ops/op_private.h"
 
 static double flops_per_input(const struct pl_node *node, bool backward)
@@ -7,7 +7,7 @@ static double flops_per_input(const struct pl_node *node, bool backward)
     return 8.0 * (double)node->in[0]->count;
 }
 
-/* layernorm: saved holds each row's mean, then each row's 1/sqrt(var + eps) */
+/* layernorm: saved has each row's mean, then each row's 1/sqrt(var + eps) */
 
 static struct pl_layernorm_args layernorm_args(const struct pl_call *c)
 {
@@ -126,7 +126,7 @@ int pl_build_softmax(struct pl_tape *tape,
     return pl_tape_apply(tape, &what, ret, err);
 }
 
-/* normalize: saved holds each row's length */
+/* normalize: saved has each row's length */
 
 static struct pl_normalize_args normalize_args(const struct pl_call *c)
 {
@@ -180,7 +180,7 @@ int pl_build_normalize(struct pl_tape *tape,
     return pl_tape_apply(tape, &what, ret, err);
 }
 
-/* embedding: in[0] is the table, in[1] the numbers of its rows */
+/* embedding: in[0] is the table, in[1] the row numbers */
 
 static struct pl_embedding_args embedding_args(const struct pl_call *c)
 {

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT */
-/* What the families of ops share. */
+/* Shared by the op_*.c files. */
 #ifndef PL_RUNTIME_ENGINE_OPS_OP_PRIVATE_H
 #define PL_RUNTIME_ENGINE_OPS_OP_PRIVATE_H
 
 #include "runtime/engine/ops/ops.h"
 
-/* What a builder gets: as many inputs as its line in the table allows, none NULL. */
+/* The arguments of a builder. The number of inputs is valid, and none is NULL. */
 struct pl_op_request {
     const char *name;
     plume_tensor *const *in;
@@ -30,10 +30,10 @@ pl_op_build pl_build_conv2d, pl_build_pool2d, pl_build_batchnorm, pl_build_atten
 /* -EINVAL: "NAME: WHAT: f32[2, 3], f32[4]". */
 int pl_op_refuse(const struct pl_op_request *req, const char *what, struct pl_error *err);
 
-/* True where all inputs are real. */
+/* True if all inputs are real. */
 bool pl_op_all_real(const struct pl_op_request *req);
 
-/* Traces a node whose inputs are the request's and whose shape is t's. */
+/* A pl_apply with the request's inputs and t's shape. */
 static inline struct pl_apply
 pl_op_like(const struct pl_op *op, const struct pl_op_request *req, const plume_tensor *t)
 {
@@ -44,7 +44,7 @@ pl_op_like(const struct pl_op *op, const struct pl_op_request *req, const plume_
     return what;
 }
 
-/* Statistic number i of those that a node keeps. */
+/* Number i of the statistics that a node keeps. */
 static inline void *pl_op_stats(const struct pl_call *call, size_t i)
 {
     return (char *)call->saved + i * pl_real_size(pl_real_of_stats(call->k->real));

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Products: linear layers. */
+/* Matrix products: linear layers and matmul. */
 #include "runtime/engine/ops/op_private.h"
 
 #include <string.h>
@@ -26,7 +26,7 @@ static struct pl_linear_args linear_args(const struct pl_call *c)
         .y = c->out,
         .pre = c->saved,
         .dy = c->out_grad,
-        .dz = c->out_grad, /* nobody reads it after this node */
+        .dz = c->out_grad, /* scratch: no later node reads it */
         .dx = c->in_grad[0],
         .dw = c->in_grad[1],
         .db = bias ? c->in_grad[2] : NULL,
@@ -66,7 +66,7 @@ static const struct pl_op op_linear = {
     .flops = linear_flops,
 };
 
-/* The mask of the activation is read off the output. */
+/* The activation's mask is computed from the output. */
 static const struct pl_op op_linear_act = {
     .name = "linear",
     .cast = PL_CAST_LOW,
@@ -102,12 +102,12 @@ int pl_build_linear(struct pl_tape *tape,
     return pl_tape_apply(tape, &what, ret, err);
 }
 
-/* matmul: [..., m, k] by [..., k, n] or, transposed, [..., n, k]; leading dimensions alike, or the
- * second has none */
+/* matmul: [..., m, k] by [..., k, n] or, transposed, [..., n, k]; equal leading dimensions, or none
+ * for the second */
 
 struct sizes {
     size_t batch, m, n, k;
-    bool a_transposed, b_transposed, shared; /* shared: one second matrix for all */
+    bool a_transposed, b_transposed, shared; /* shared: one b for the whole batch */
 };
 
 static struct sizes
@@ -148,7 +148,7 @@ static void matmul_forward(const struct pl_call *c)
     });
 }
 
-/* op(a)'s gradient is dy op(b)^T; where a itself is transposed it is op(b) dy^T. */
+/* op(a)'s gradient is dy op(b)^T; if a itself is transposed, it is op(b) dy^T. */
 static void matmul_da(const struct pl_call *c, const struct sizes *s)
 {
     size_t b_row = s->b_transposed ? s->k : s->n, b_batch = s->shared ? 0 : s->k * s->n;
@@ -187,7 +187,7 @@ static void matmul_da(const struct pl_call *c, const struct sizes *s)
     c->k->matmul(&args);
 }
 
-/* One product of the batch, or all of them where each has its own b. */
+/* One product of the batch, or all of them if each has its own b. */
 static void
 matmul_db_of(const struct pl_call *c, const struct sizes *s, size_t first, size_t batch, bool add)
 {
@@ -226,7 +226,7 @@ matmul_db_of(const struct pl_call *c, const struct sizes *s, size_t first, size_
     c->k->matmul(&args);
 }
 
-/* Where the batch shares b, its rows behind one another are those of one a. */
+/* If the batch shares b, its rows together are those of one matrix a. */
 static void matmul_db(const struct pl_call *c, const struct sizes *s)
 {
     struct sizes one = *s;
@@ -269,7 +269,7 @@ static const struct pl_op op_matmul = {
     .flops = matmul_flops,
 };
 
-/* Its db is a sum of products. */
+/* A variant for a shared b with a transposed: db is a sum of products. */
 static const struct pl_op op_matmul_of_columns = {
     .name = "matmul",
     .cast = PL_CAST_LOW,

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Views (nothing runs) and joining. */
+/* Views (nothing runs) and concatenation. */
 #include "runtime/engine/ops/op_private.h"
 
 #include <string.h>
@@ -8,7 +8,7 @@ static const struct pl_op op_reshape = {.name = "reshape", .cast = PL_CAST_NONE,
 static const struct pl_op op_slice = {.name = "slice", .cast = PL_CAST_NONE, .view = true};
 static const struct pl_op op_permute = {.name = "permute", .cast = PL_CAST_NONE, .view = true};
 
-/* A view's own: the dimensions of x to begin with. */
+/* A view that begins with the dimensions of x. */
 static struct pl_apply view_of(const struct pl_op *op, const struct pl_op_request *req)
 {
     const plume_tensor *x = req->in[0];
@@ -19,8 +19,8 @@ static struct pl_apply view_of(const struct pl_op *op, const struct pl_op_reques
     return what;
 }
 
-/* x without its dimensions of 1, whose strides mean nothing: a permutation or a slice leaves any
- * number there. The rest of *ret is not set. */
+/* Copies x's shape and strides without the dimensions of 1, whose strides have no meaning. The rest
+ * of *ret is not set. */
 static void drop_units(const plume_tensor *x, plume_tensor *ret)
 {
     ret->rank = 0;
@@ -32,8 +32,8 @@ static void drop_units(const plume_tensor *x, plume_tensor *ret)
     }
 }
 
-/* Strides for `shape` over x's elements in row-major order; false where they need a copy. Walks
- * both shapes from the front over groups of dimensions with as many elements. */
+/* Computes the strides of `shape` over x's elements in row-major order; false if a copy is needed.
+ * Walks both shapes from the front over groups of dimensions with equal numbers of elements. */
 static bool reshape_strides(const plume_tensor *t, struct pl_apply *what)
 {
     plume_tensor x;
@@ -50,8 +50,8 @@ static bool reshape_strides(const plume_tensor *t, struct pl_apply *what)
             else if (want < have && k < what->rank)
                 want *= what->shape[k++];
             else
-                return false;                    /* cannot be: the counts are equal and not 0 */
-        for (size_t d = first_i; d + 1 < i; d++) /* one run of equal steps? */
+                return false;                    /* cannot happen: the counts are equal and not 0 */
+        for (size_t d = first_i; d + 1 < i; d++) /* is it one run of equal steps? */
             if (x.stride[d] != x.stride[d + 1] * x.shape[d + 1])
                 return false;
         step = i > first_i ? x.stride[i - 1] : 1;
@@ -136,8 +136,8 @@ int pl_build_permute(struct pl_tape *tape,
     return pl_tape_apply(tape, &what, ret, err);
 }
 
-/* cat: for each index of the dimensions before the one it is along (of which there are `outer`), a
- * run of each part */
+/* cat: for each index of the dimensions before the concatenated one (`outer` in total), one run of
+ * each input */
 
 static size_t cat_outer(const struct pl_call *c)
 {
@@ -154,8 +154,8 @@ static size_t element_bytes(const struct pl_call *c)
                                                  : pl_dtype_size(c->node->out->dtype);
 }
 
-/* Input i, of which `n` elements stand in each of the output's rows of `row`, at `first`: from or
- * to there. */
+/* Copies input i from or to the output: `n` elements of each of the output's rows of `row`, from
+ * element `first` on. */
 static void cat_copy(const struct pl_call *c, size_t i, size_t first, bool back)
 {
     size_t outer = cat_outer(c), n = c->node->in[i]->count / outer, size = element_bytes(c);
@@ -197,7 +197,7 @@ static const struct pl_op op_cat = {
     .backward = cat_backward,
 };
 
-/* Whether all dimensions but `dim` are alike. */
+/* True if all dimensions except `dim` are equal. */
 static bool fits(const plume_tensor *a, const plume_tensor *b, uint64_t dim)
 {
     for (size_t d = 0; d < a->rank && a->rank == b->rank; d++)

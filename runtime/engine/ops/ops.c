@@ -3,7 +3,7 @@
 
 static const struct {
     const char *name;
-    size_t least, most; /* inputs */
+    size_t least, most; /* number of inputs */
     pl_op_build *build;
 } table[] = {
     [PLUME_OP_LINEAR] = {"linear", 2, 3, pl_build_linear},

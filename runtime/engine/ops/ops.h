@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: MIT */
-/* The ops that modules call: each checks shapes and traces nodes. Shapes and meaning: plume/ops.h;
- * arithmetic: kernels/args_*.h. A new op: its number in plume/module.h, its function in
- * plume/ops.h, a builder here in the file of its family (op_*.c), a line in the table of ops.c. */
+/* The ops that modules call. Each checks shapes and traces nodes. Shapes and meaning: plume/ops.h;
+ * arithmetic: kernels/args_*.h. To add an op: its number in plume/module.h, its function in
+ * plume/ops.h, a builder in the op_*.c of its family, a line in the table of ops.c. */
 #ifndef PL_RUNTIME_ENGINE_OPS_OPS_H
 #define PL_RUNTIME_ENGINE_OPS_OPS_H
 
 #include "runtime/engine/tape/tape.h"
 
-/* Traces the op that a module asks for. 0 with *ret set (owned by the tape), -EINVAL with a text
- * that names the op and the shapes, -ENOSYS for an op that this engine does not know, -ENOMEM. args
- * may be NULL: all zero. */
+/* Traces the op that a module asks for. Returns 0 with *ret set (owned by the tape), -EINVAL with a
+ * text that names the op and the shapes, -ENOSYS for an op that this engine does not know, -ENOMEM.
+ * args may be NULL: all zero. */
 int pl_op_call(struct pl_tape *tape,
                enum plume_op op,
                plume_tensor *const *in,
@@ -18,7 +18,7 @@ int pl_op_call(struct pl_tape *tape,
                plume_tensor **ret,
                struct pl_error *err);
 
-/* "linear"; "?" for an unknown one. */
+/* Returns "linear"; "?" for an unknown op. */
 const char *pl_op_name(enum plume_op op);
 
 #endif

@@ -5,10 +5,10 @@
 
 #include <string.h>
 
-#define VERDICT 512 /* bytes of what a rank says, at most */
-#define LINE 160    /* and of a declaration in it */
+#define VERDICT 512 /* maximum bytes of a rank's text */
+#define LINE 160    /* maximum bytes of a declaration in it */
 
-/* Everybody's `bytes`, of which *all has room for all: this rank's own is filled in. */
+/* Gathers all ranks' `bytes` in *all, in which this rank has filled in its own. */
 static int gather(struct pl_comm *comm, void *all, size_t bytes, struct pl_error *err)
 {
     _cleanup_free_ size_t *offset = calloc((size_t)comm->size + 1, sizeof(*offset));
@@ -20,7 +20,8 @@ static int gather(struct pl_comm *comm, void *all, size_t bytes, struct pl_error
     return pl_comm_allgather(comm, all, offset, err);
 }
 
-/* Every rank says by `mine` where it differs from rank 0 ("" = nowhere); `code` where one does. */
+/* Each rank passes in `mine` its difference from rank 0 ("" = none). If any rank has one, all
+ * return `code` with the first text. */
 static int hear(struct pl_comm *comm, const char mine[VERDICT], int code, struct pl_error *err)
 {
     _cleanup_free_ char *all = calloc(comm->size, VERDICT);
@@ -35,8 +36,8 @@ static int hear(struct pl_comm *comm, const char mine[VERDICT], int code, struct
         rank++;
     if (r < 0 || rank == comm->size)
         return r;
-    /* All have heard it before the first one gives up, which would be a text of its own; a rank
-     * that is left alone at the barrier knows all the same. */
+    /* Barrier: otherwise the first rank to give up would send an abort with another text. A failure
+     * of the barrier itself changes nothing. */
     (void)pl_comm_barrier(comm, NULL);
     return pl_error_set(err, code, "rank %u %.*s", rank, VERDICT - 1, all + (size_t)rank * VERDICT);
 }
@@ -48,7 +49,7 @@ static int add_line(struct pl_buf *buf, const char *kind, const char *name, cons
     return pl_buf_addf(buf, "%s '%s' %s\n", kind, name, pl_tensor_text(t, text, sizeof(text)));
 }
 
-/* A line for each parameter and each buffer. */
+/* One line per parameter and per buffer. */
 static int describe(const struct pl_params *params, struct pl_buf *ret)
 {
     int r = 0;
@@ -60,7 +61,7 @@ static int describe(const struct pl_params *params, struct pl_buf *ret)
     return r;
 }
 
-/* The lines of both up to the first ones that differ, which may be the empty end. */
+/* The lines of both up to the first that differ, which may be the empty end. */
 static void compare(const char *mine, const char *first, char ret[VERDICT])
 {
     static const char nothing[] = "nothing more";
@@ -84,7 +85,7 @@ static void compare(const char *mine, const char *first, char ret[VERDICT])
              (int)PL_MIN(strcspn(first, "\n"), (size_t)LINE), first);
 }
 
-/* Everybody gets rank 0's text. */
+/* Broadcasts rank 0's text. */
 static int spread(struct pl_comm *comm, const char *mine, char **ret, struct pl_error *err)
 {
     uint64_t len = strlen(mine);
@@ -141,7 +142,7 @@ int pl_agree_on_layout(struct pl_params *params, struct pl_comm *comm, struct pl
     return r < 0 ? r : take_order(params, comm, err);
 }
 
-/* A checksum a parameter. */
+/* One checksum per parameter. */
 static int sums_of(const struct pl_params *params, uint64_t *ret, struct pl_error *err)
 {
     for (size_t i = 0; i < params->n; i++) {
@@ -158,7 +159,7 @@ static int sums_of(const struct pl_params *params, uint64_t *ret, struct pl_erro
     return 0;
 }
 
-/* They are not alike: says where not. */
+/* The values differ: finds the first difference. */
 static int blame(const struct pl_params *params,
                  const char *hash,
                  const char *first_hash,

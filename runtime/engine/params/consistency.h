@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: MIT */
-/* What all ranks must have alike for the sum of their gradients to mean anything: the parameters
- * and where they stand in the arenas, and after training their values. Collective, and free in a
- * world of one. Where a rank differs from rank 0, all ranks return the same text. */
+/* Checks that all ranks agree, without which the sum of their gradients has no meaning: on the
+ * parameters and their layout in the arenas, and after training on their values. Collective; a
+ * world of one does nothing. If a rank differs from rank 0, all ranks return the same text. */
 #ifndef PL_RUNTIME_ENGINE_PARAMS_CONSISTENCY_H
 #define PL_RUNTIME_ENGINE_PARAMS_CONSISTENCY_H
 
 #include "runtime/engine/params/params.h"
 
-/* Compares names, types and shapes of parameters and buffers, as declared, with rank 0's, and then
- * gives params->order rank 0's order. -EINVAL names the first rank that differs, and what it has
- * instead; -ENOMEM. */
+/* Compares names, types and shapes of parameters and buffers with rank 0's, then copies rank 0's
+ * order to params->order. -EINVAL names the first rank that differs, and its declaration; -ENOMEM.
+ */
 int pl_agree_on_layout(struct pl_params *params, struct pl_comm *comm, struct pl_error *err);
 
-/* Compares the parameters' values, of which `hash` is what pl_params_hash() says. -EBADMSG names
- * the first rank that differs, and the first parameter that it does in; -EIO, -ENOMEM. */
+/* Compares the parameters' values; `hash` is the result of pl_params_hash(). -EBADMSG names the
+ * first rank that differs and its first parameter that does; -EIO, -ENOMEM. */
 int pl_agree_on_values(const struct pl_params *params,
                        const char hash[PL_PARAMS_HASH],
                        struct pl_comm *comm,

@@ -40,7 +40,7 @@ void pl_params_finish(struct pl_params *params)
     *params = (struct pl_params){0};
 }
 
-/* 0 where the name is good and free. */
+/* Returns 0 if the name is valid and new. */
 static int check_name(const struct pl_params *params, const char *name, struct pl_error *err)
 {
     bool taken = false;
@@ -162,7 +162,7 @@ static void find_first_nodes(struct pl_params *params, const struct pl_tape *tap
     }
 }
 
-/* Stable, by first use; a handful of parameters, so by insertion. */
+/* Stable, by first use. There are few: insertion sort. */
 static void sort_by_use(struct pl_params *params)
 {
     for (size_t i = 0; i < params->n; i++) {
@@ -221,7 +221,7 @@ int pl_params_layout(struct pl_params *params,
     return 0;
 }
 
-/* Writes the values that a tensor starts with to `data`, which is of its type. */
+/* Writes a tensor's initial values to `data`, which has its type. */
 static void
 start_values(const plume_tensor *t, enum plume_init init, struct pl_rng *rng, void *data)
 {

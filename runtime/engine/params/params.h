@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/* The parameters of a model. They are declared in any order and then laid out in the order in which
- * rank 0's tape first uses them, on all ranks alike, in flat arenas: values and gradients, both
- * with the same offsets, in the device's memory; gradients on the CPU, and on GPUs that NCCL joins,
- * in the communicator's, where collectives are cheapest. A bucket of gradients is a slice; so is
- * what an optimizer has (optimizer.h).
+/* The parameters of a model. They are declared in any order. Layout puts them in flat arenas, in
+ * the order in which rank 0's tape first uses them, the same on all ranks: values and gradients,
+ * with equal offsets, in device memory. Gradients on the CPU, and on GPUs joined by NCCL, are in
+ * memory of the communicator, in which collectives are fastest. A bucket of gradients is a slice of
+ * the arena; so is the part of an optimizer (optimizer.h).
  *
  *     declare ... -> layout -> init_values -> (train) -> finish */
 #ifndef PL_RUNTIME_ENGINE_PARAMS_PARAMS_H
@@ -12,22 +12,22 @@
 #include "runtime/engine/comm/comm.h"
 #include "runtime/engine/tape/tape.h"
 
-#define PL_PARAM_ALIGN 64 /* bytes between the starts of parameters are a multiple of it */
-#define PL_PARAMS_HASH 17 /* bytes of a hash, with its end */
+#define PL_PARAM_ALIGN 64 /* parameters start at multiples of this many bytes */
+#define PL_PARAMS_HASH 17 /* bytes of a hash, with its terminator */
 
 struct pl_param {
     char *name;
     enum plume_init init;
     plume_tensor *tensor;
     size_t offset;     /* in elements, after layout */
-    size_t first_node; /* index on the tape; SIZE_MAX where the tape does not use it */
-    /* See unused_params.h: what this rank's tapes reach, and have reached since the last step; what
-     * no rank has a gradient for; steps of its optimizer that it was left out of. */
+    size_t first_node; /* index on the tape; SIZE_MAX if the tape does not use it */
+    /* See unused_params.h: reached by this rank's tapes now, and since the last step; without a
+     * gradient on any rank; optimizer steps that it missed. */
     bool reached, used, unused;
     uint64_t missed;
 };
 
-/* A named array that is no parameter: running statistics. */
+/* A named array that is no parameter, such as running statistics. */
 struct pl_buffer {
     char *name;
     plume_tensor *tensor;
@@ -35,19 +35,19 @@ struct pl_buffer {
 };
 
 struct pl_params {
-    struct pl_device *dev; /* where all the memory is */
+    struct pl_device *dev; /* holds all the memory */
     enum pl_real real;
     struct pl_param **list; /* as declared */
     size_t n;
     struct pl_param **order; /* as laid out */
     size_t count;            /* elements of an arena, gaps included */
-    size_t flags;            /* element of grads where the n flags of unused_params.h begin */
-    uint64_t plans;          /* of the tapes that pl_unused_params_find() knows */
+    size_t flags;            /* element of grads at which the n flags of unused_params.h begin */
+    uint64_t plans;          /* of the tapes of the last pl_unused_params_find() */
     void *values, *grads;
     bool owns_grads;           /* they are not the communicator's */
-    struct pl_buffer *buffers; /* as declared; each tensor has memory of its own */
+    struct pl_buffer *buffers; /* as declared; each tensor has its own memory */
     size_t n_buffers;
-    /* Raised by who changes the numbers there, for those who have a copy (replicas.h); from 1. */
+    /* Version of the values, from 1. Raised by each writer, for owners of copies (replicas.h). */
     uint64_t values_version, buffers_version;
 };
 
@@ -64,7 +64,7 @@ int pl_params_declare(struct pl_params *params,
                       plume_tensor **ret,
                       struct pl_error *err);
 
-/* The same for a buffer: without gradient, its memory is there at once. init: zero or one. */
+/* The same for a buffer, which has no gradient and gets its memory at once. init: zero or one. */
 int pl_params_declare_buffer(struct pl_params *params,
                              const char *name,
                              enum plume_init init,
@@ -73,21 +73,23 @@ int pl_params_declare_buffer(struct pl_params *params,
                              plume_tensor **ret,
                              struct pl_error *err);
 
-/* Everybody takes rank 0's buffers. Collective. */
+/* Copies rank 0's buffers to all ranks. Collective. */
 int pl_params_spread_buffers(struct pl_params *params, struct pl_comm *comm, struct pl_error *err);
 
-/* Lays out by rank 0's tape: what that does not use comes last, as declared. Values and gradients
- * are zero. The arenas are padded so that every rank's equal share of them is a multiple of 256
- * bytes. Collective. -EINVAL where a rank has declared something else than rank 0; -ENOMEM. */
+/* Lays out in the order of rank 0's tape; unused parameters come last, as declared. Values and
+ * gradients are zero. The arenas are padded so that every rank's equal share is a multiple of 256
+ * bytes. Collective. -EINVAL if a rank's declarations differ from rank 0's; -ENOMEM. */
 int pl_params_layout(struct pl_params *params,
                      const struct pl_tape *tape,
                      struct pl_comm *comm,
                      struct pl_error *err);
 
-/* Start values: depend on the seed and the place in the declaration, on nothing else. -ENOMEM. */
+/* Sets initial values, which depend only on the seed and the position in the declaration. -ENOMEM.
+ */
 int pl_params_init_values(struct pl_params *params, uint64_t seed, struct pl_error *err);
 
-/* SHA-256 of the values, as declared and without gaps: the first 16 hex digits. -EIO, -ENOMEM. */
+/* SHA-256 of the values in order of declaration, without padding: the first 16 hex digits. -EIO,
+ * -ENOMEM. */
 int pl_params_hash(const struct pl_params *params, char ret[PL_PARAMS_HASH], struct pl_error *err);
 
 #endif

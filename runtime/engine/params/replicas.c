@@ -39,7 +39,7 @@ static size_t bytes_of(const plume_tensor *t)
     return t->count * pl_dtype_size(t->dtype);
 }
 
-/* Where a buffer lies among all of them; with n_buffers, their bytes. */
+/* The offset of a buffer among all; with n_buffers, their total bytes. */
 static size_t place_of_buffer(const struct pl_params *params, size_t buffer)
 {
     size_t sum = 0;
@@ -49,7 +49,7 @@ static size_t place_of_buffer(const struct pl_params *params, size_t buffer)
     return sum;
 }
 
-/* The memory of a copy, and where in it everything is. */
+/* Allocates a copy, and sets the address of each tensor in it. */
 static int make(struct pl_replicas *r, struct pl_replica *to, struct pl_error *err)
 {
     const struct pl_params *params = r->params;
@@ -77,7 +77,7 @@ static int make(struct pl_replicas *r, struct pl_replica *to, struct pl_error *e
     return 0;
 }
 
-/* One way for all buffers of a model: between devices each copy has its price. */
+/* All buffers of a model in one copy: each copy between devices has a fixed cost. */
 static void pack(struct pl_replicas *r)
 {
     const struct pl_params *params = r->params;

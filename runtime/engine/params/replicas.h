@@ -1,51 +1,51 @@
 /* SPDX-License-Identifier: MIT */
-/* Copies of the parameters and buffers, for the parts of a batch that are on devices of their own
- * (parts.h). The first device has the originals, which alone are trained; parts that share it, as
- * all do on the CPU, have no copy. Copies are made when a part is about to read them, and only
- * where the originals have changed since. */
+/* Copies of the parameters and buffers, for parts of a batch on devices of their own (parts.h). The
+ * first device has the originals, and only these are trained. Parts on that device (on the CPU: all
+ * parts) have no copy. A copy is updated before a part reads it, and only if the originals have
+ * changed since. */
 #ifndef PL_RUNTIME_ENGINE_PARAMS_REPLICAS_H
 #define PL_RUNTIME_ENGINE_PARAMS_REPLICAS_H
 
 #include "runtime/engine/params/params.h"
 
-/* Of one part. */
+/* The copy of one part. */
 struct pl_replica {
     struct pl_device *dev;
-    void *values, *buffers; /* there; NULL before they are needed */
-    void **copies;          /* as pl_tape's; NULL where there are none */
+    void *values, *buffers; /* its memory; NULL until needed */
+    void **copies;          /* for pl_tape's copies; NULL without a copy */
     uint64_t values_version, buffers_version;
 };
 
 struct pl_replicas {
     struct pl_params *params;
-    struct pl_replica *list; /* by part; the first is where the originals are */
+    struct pl_replica *list; /* by part; the first has the originals */
     unsigned n;
-    void *packed; /* on the first device: all buffers, one behind the other */
+    void *packed; /* on the first device: all buffers, one after the other */
     size_t buffers_bytes;
     uint64_t packed_version;
 };
 
-/* For n parts. devices[i] has part i, devices[0] is that of the parameters; NULL: it has all. All
- * is borrowed, devices[] itself but for this call. -ENOMEM. */
+/* For n parts. Part i is on devices[i], the parameters on devices[0]; NULL: all on one. Everything
+ * is borrowed, devices[] itself only for this call. -ENOMEM. */
 int pl_replicas_init(struct pl_replicas *replicas,
                      struct pl_params *params,
                      struct pl_device *const *devices,
                      unsigned n,
                      struct pl_error *err);
-/* Zeroed memory is fine. */
+/* Zeroed memory is valid. */
 void pl_replicas_finish(struct pl_replicas *replicas);
 
-/* Whether a part is on a device of its own. */
+/* True if a part is on a device of its own. */
 static inline bool pl_replicas_elsewhere(const struct pl_replicas *replicas, unsigned part)
 {
     return replicas->list[part].dev != replicas->params->dev;
 }
 
-/* Makes the copies of the first n parts what the originals are. Once parameters are laid out.
- * -ENOMEM. */
+/* Updates the copies of the first n parts from the originals. Parameters must be laid out. -ENOMEM.
+ */
 int pl_replicas_refresh(struct pl_replicas *replicas, unsigned n, struct pl_error *err);
 
-/* Waits for the devices behind the first; the lowest that has failed tells: -EIO. */
+/* Waits for all devices but the first; returns the error of the lowest that has failed: -EIO. */
 int pl_replicas_sync(struct pl_replicas *replicas, struct pl_error *err);
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "runtime/engine/params/unused_params.h"
 
-/* The first node that adds to the parameter's gradient; SIZE_MAX where none does. */
+/* The first node that adds to the parameter's gradient; SIZE_MAX if none does. */
 static size_t first_node(const struct pl_tape *tape, const plume_tensor *param)
 {
     for (size_t i = 0; i < tape->n; i++)
@@ -24,7 +24,7 @@ bool pl_unused_params_find(struct pl_params *params, const struct pl_tape *const
     uint64_t plans = n;
 
     for (size_t i = 0; i < n; i++)
-        plans += tapes[i]->plans << 8; /* more tapes than 255 there are not */
+        plans += tapes[i]->plans << 8; /* at most 255 tapes */
     if (plans == params->plans)
         return false;
     params->plans = plans;

@@ -1,31 +1,32 @@
 /* SPDX-License-Identifier: MIT */
-/* Which parameters a step has a gradient for. Steps may take other branches from batch to batch and
- * from rank to rank; as in PyTorch's DistributedDataParallel (find_unused_parameters) a parameter
- * that a rank has not used takes part in the mean with zeros, and one that no rank has used has no
- * gradient: optimizers leave it alone, with its momentum and without weight decay.
+/* Finds the parameters that have a gradient in a step. Batches and ranks may take different
+ * branches. As in PyTorch's DistributedDataParallel (find_unused_parameters), a parameter that one
+ * rank has not used takes part in the mean with zeros; one that no rank has used has no gradient:
+ * optimizers leave it and its momentum unchanged and apply no weight decay.
  *
- * What a rank has used stands behind the last parameter in the arena of gradients, a number a
- * parameter, and is reduced with the first bucket: it costs no collective of its own. */
+ * The flags of the parameters that a rank has used follow the last parameter in the arena of
+ * gradients, one number per parameter. They are reduced with the first bucket, so that they cost no
+ * collective of their own. */
 #ifndef PL_RUNTIME_ENGINE_PARAMS_UNUSED_PARAMS_H
 #define PL_RUNTIME_ENGINE_PARAMS_UNUSED_PARAMS_H
 
 #include "runtime/engine/params/params.h"
 
-/* Another module step's tapes: what was looked at is forgotten. */
+/* The module step has other tapes: forget the old ones. */
 void pl_unused_params_reset(struct pl_params *params);
 
-/* Between planning and backward: what the tapes of a batch reach, and from which node of the first
- * one on. True where that may have changed since the last call. */
+/* Call between planning and backward: finds the parameters that the tapes of a batch reach, and
+ * their first node. Returns true if they may have changed since the last call. */
 bool pl_unused_params_find(struct pl_params *params, const struct pl_tape *const *tapes, size_t n);
 
-/* Before backward: adds what was looked at to the group of accumulated batches, of which this one
- * is the `first`; then also clears the gradients that the first tape will not write. `any` false:
- * there is no batch. Parameters that want no gradient (it is another optimizer's turn) stay as they
- * are, here and below. -EIO, -ENOMEM. */
+/* Call before backward: adds the found parameters to those of the accumulated batches. For the
+ * `first` of these it also clears the gradients that the first tape will not write. `any` false:
+ * there is no batch. Parameters that want no gradient (of another optimizer) stay unchanged, here
+ * and below. -EIO, -ENOMEM. */
 int pl_unused_params_mark(struct pl_params *params, bool first, bool any, struct pl_error *err);
 
-/* After the reduction: sets params' `unused`; *ret_any false where that are all. alone: there is no
- * other rank to hear from. -EIO, -ENOMEM. */
+/* Call after the reduction: sets params' `unused`; *ret_any is false if all are unused. alone:
+ * there is no other rank. -EIO, -ENOMEM. */
 int pl_unused_params_collect(struct pl_params *params,
                              bool alone,
                              bool *ret_any,

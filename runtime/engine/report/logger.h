@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* Where numbers go: to the node daemon (every rank), and on rank 0 into metrics.csv and TensorBoard
- * event files of a folder, and onto the terminal as a line of progress. None of it ends training:
- * what fails is warned of once and given up. */
+/* Reports numbers: each rank to its node daemon; rank 0 also to metrics.csv and TensorBoard event
+ * files in a folder, and to the terminal as a progress line. No failure here ends training: it
+ * gives one warning and turns that output off. */
 #ifndef PL_RUNTIME_ENGINE_REPORT_LOGGER_H
 #define PL_RUNTIME_ENGINE_REPORT_LOGGER_H
 
@@ -19,9 +19,8 @@ struct pl_logger {
     struct pl_progress progress;
 };
 
-/* dir: made where it is not there; NULL = no files. terminal: where progress is
- * shown if it is one; NULL = nowhere. Both for rank 0 only. -errno where the files cannot be made.
- */
+/* dir: created if missing; NULL = no files. terminal: for the progress line, if it is a terminal;
+ * NULL = none. Both for rank 0 only. -errno if the files cannot be made. */
 int pl_logger_open(struct pl_logger *logger,
                    struct pl_rank_report *report,
                    const char *dir,
@@ -30,7 +29,7 @@ int pl_logger_open(struct pl_logger *logger,
                    struct pl_error *err);
 void pl_logger_close(struct pl_logger *logger, bool success);
 
-/* Values of an optimizer step. `last`: of a whole run; the daemon gets time to read them. */
+/* Values of an optimizer step. `last`: of the run; the daemon gets time to read them. */
 void pl_logger_metrics(struct pl_logger *logger,
                        int64_t step,
                        const char *const *names,

@@ -14,7 +14,7 @@ struct pl_metrics_csv {
     char *path;
     char **columns; /* without step */
     size_t n;
-    int fd; /* at the end of the file */
+    int fd; /* positioned at the end of the file */
 };
 
 static int
@@ -58,7 +58,7 @@ static int read_header(struct pl_metrics_csv *csv, const char *line, struct pl_e
     return r < 0 ? pl_error_wrap(err, r, "header of '%s'", csv->path) : 0;
 }
 
-/* A killed writer may have left a row without its end: it is ended, so that the next is whole. */
+/* A killed writer may have left an incomplete row: end it, so that the next row is complete. */
 static int open_end(struct pl_metrics_csv *csv, bool cut, struct pl_error *err)
 {
     csv->fd = open(csv->path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
@@ -134,7 +134,7 @@ static int add_header(struct pl_buf *out, const struct pl_metrics_csv *csv)
     return r < 0 ? r : pl_buf_addc(out, '\n');
 }
 
-/* Writes the file anew with the header of now and its rows filled up. */
+/* Rewrites the file with the current header; older rows are padded. */
 static int widen(struct pl_metrics_csv *csv, struct pl_error *err)
 {
     _cleanup_(pl_buf_finish) struct pl_buf out = {0};
@@ -167,7 +167,7 @@ static int widen(struct pl_metrics_csv *csv, struct pl_error *err)
     return open_end(csv, false, err);
 }
 
-/* A module may have chosen a locale with a decimal comma. */
+/* A module may have set a locale with a decimal comma. */
 static int add_number(struct pl_buf *out, double value)
 {
     char text[40], *comma;

@@ -36,7 +36,7 @@ static void short_number(double x, char buf[16])
         snprintf(buf, 16, "%.3g%c", x, units[unit]);
 }
 
-/* "0:07", "1:02:03"; "-" where nobody can know. */
+/* "0:07", "1:02:03"; "-" if unknown. */
 static void duration(double seconds, char buf[24])
 {
     unsigned long s;
@@ -52,7 +52,7 @@ static void duration(double seconds, char buf[24])
         snprintf(buf, 24, "%lu:%02lu:%02lu", s / 3600, s / 60 % 60, s % 60);
 }
 
-/* Columns of `cells` cells, `full` of them filled. Returns bytes written. */
+/* Draws a bar of `cells` cells, `full` of them filled. Returns the bytes written. */
 static size_t bar(char *buf, size_t size, unsigned cells, double share, bool utf8)
 {
     unsigned full = (unsigned)(share * cells + 0.5);

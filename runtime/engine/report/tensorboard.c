@@ -8,7 +8,7 @@
 
 #define FLUSH_BYTES ((size_t)64 * 1024)
 
-/* Fields of the messages, as numbered in the .proto files. */
+/* Field numbers of the messages, from the .proto files. */
 enum {
     EVENT_WALL_TIME = 1,
     EVENT_STEP = 2,
@@ -63,7 +63,7 @@ static uint32_t crc32c(const void *data, size_t len)
     return ~crc;
 }
 
-/* Rotated and shifted, as TFRecord wants it: a CRC over bytes that hold CRCs is a bad one. */
+/* TFRecord's mask (rotate, add): a CRC over bytes that contain CRCs is weak. */
 static uint32_t masked_crc(const void *data, size_t len)
 {
     uint32_t crc = crc32c(data, len);
@@ -71,7 +71,7 @@ static uint32_t masked_crc(const void *data, size_t len)
     return ((crc >> 15) | (crc << 17)) + 0xa282ead8u;
 }
 
-/* The encoders set *bad where memory ran out, so that a message is checked once. */
+/* The encoders set *bad when out of memory, so that a message is checked once. */
 struct proto {
     struct pl_buf buf;
     bool bad;
@@ -145,7 +145,7 @@ static void put_text(struct proto *p, unsigned field, const char *text)
     put_bytes(p, field, text, strlen(text));
 }
 
-/* Takes `inner` over. */
+/* Takes ownership of `inner`. */
 static void put_message(struct proto *p, unsigned field, struct proto *inner)
 {
     p->bad |= inner->bad;
@@ -189,7 +189,7 @@ int pl_tensorboard_open(const char *dir, struct pl_tensorboard **ret, struct pl_
     events->fd = -EBADF;
     if (gethostname(host, sizeof(host) - 1) < 0)
         host[0] = '\0';
-    for (unsigned n = 0; events->fd < 0; n++) { /* one process may make several in a second */
+    for (unsigned n = 0; events->fd < 0; n++) { /* one process may make several per second */
         free(events->path);
         events->path = pl_strf("%s/events.out.tfevents.%010lld.%s.%d.%u", dir,
                                (long long)pl_wall_s(), host[0] ? host : "localhost", getpid(), n);
@@ -235,7 +235,7 @@ int pl_tensorboard_flush(struct pl_tensorboard *events, struct pl_error *err)
     return r < 0 ? pl_error_errno(err, r, "cannot write '%s'", events->path) : 0;
 }
 
-/* Takes `value` (a Summary.Value) over. */
+/* Takes ownership of `value` (a Summary.Value). */
 static int
 add_summary(struct pl_tensorboard *events, int64_t step, struct proto *value, struct pl_error *err)
 {
@@ -261,8 +261,8 @@ int pl_tensorboard_scalar(struct pl_tensorboard *events,
     return add_summary(events, step, &v, err);
 }
 
-/* A value that only carries `content` (taken over) for the hparams plugin, with its empty tensor.
- */
+/* A value that carries only `content` (takes ownership) for the hparams plugin, with its empty
+ * tensor. */
 static int add_session(struct pl_tensorboard *events,
                        const char *tag,
                        unsigned field,

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: MIT */
-/* Where a tape's time went. */
+/* Prints the time that a tape's ops took. */
 #ifndef PL_RUNTIME_ENGINE_TAPE_PROFILE_H
 #define PL_RUNTIME_ENGINE_TAPE_PROFILE_H
 
 #include "runtime/engine/tape/tape.h"
 
-/* Writes a table to out, a line for each op, type that it runs in and shape of its output, the
- * dearest first: calls in a step, milliseconds of a step forward and backward, their share of all,
- * GFLOP/s. `steps` is how often the tape ran while it was timed, `seconds` how long all of that
- * took, optimizer, data and collectives counted, which the last line has. Nodes are those of the
- * last recording; where it changed in between, what came before is not counted. */
+/* Writes a table to out, the most expensive first: one line per op, compute type and output shape,
+ * with calls per step, milliseconds per step forward and backward, share of the total, GFLOP/s.
+ * `steps`: runs of the tape while it was timed. `seconds`: their total time including optimizer,
+ * data and collectives, which the last line shows. The nodes are those of the last recording; runs
+ * of earlier recordings are not counted. */
 void pl_profile_print(const struct pl_tape *tape, uint64_t steps, double seconds, FILE *out);
 
 #endif

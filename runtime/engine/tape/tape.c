@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Tracing. */
+/* Tracing: hooks' calls become nodes. */
 #include "runtime/engine/tape/tape_private.h"
 
 #include <string.h>
@@ -34,7 +34,7 @@ static void note_change(struct pl_tape *tape)
     tape->planned = false;
 }
 
-/* Forgets the nodes from the cursor on. */
+/* Drops the nodes from the cursor on. */
 static void cut(struct pl_tape *tape)
 {
     if (tape->cursor == tape->n)
@@ -84,8 +84,8 @@ static void set_view(plume_tensor *out, const struct pl_apply *what)
     memcpy(out->stride, what->stride, sizeof(out->stride));
 }
 
-/* A 16-bit type's table; NULL where that is not for kernels. On the CPU copies in f32 are the
- * faster way: it has no arithmetic in 16 bits. */
+/* The kernel table of a 16-bit type, NULL if kernels do not use it. A CPU has no 16-bit arithmetic,
+ * so copies in f32 are faster there. */
 static const struct pl_kernels *low_table(const struct pl_tape *tape, enum plume_dtype dtype)
 {
     if (!pl_dtype_is_16bit(dtype) || tape->dev->ops->host)
@@ -93,14 +93,14 @@ static const struct pl_kernels *low_table(const struct pl_tape *tape, enum plume
     return tape->dev->ops->kernels(tape->dev, dtype == PLUME_F16 ? PL_REAL_F16 : PL_REAL_BF16);
 }
 
-/* Of an op that writes f32: the table by which it reads this input in 16 bits, else NULL. */
+/* For an op that writes f32: the table that reads this input in 16 bits, else NULL. */
 static const struct pl_kernels *
 table_reading(const struct pl_tape *tape, const struct pl_op *op, const plume_tensor *in, size_t i)
 {
     return in && (op->reads_half & PL_NEEDS_IN(i)) ? low_table(tape, in->dtype) : NULL;
 }
 
-/* Whether all real inputs are of this 16-bit type, and state of the tape's own. */
+/* True if all real inputs are of this 16-bit type, and state inputs of the tape's own type. */
 static bool is_all(const struct pl_tape *tape, const struct pl_apply *what, enum plume_dtype dtype)
 {
     for (size_t i = 0; i < what->n_in; i++) {
@@ -172,7 +172,7 @@ static int record(struct pl_tape *tape, const struct pl_apply *what, enum plume_
     return 0;
 }
 
-/* Traces the op on inputs that fit it. */
+/* Traces the op on inputs that it accepts. */
 static int trace(struct pl_tape *tape,
                  const struct pl_apply *what,
                  enum plume_dtype dtype,
@@ -195,12 +195,12 @@ static int trace(struct pl_tape *tape,
     return 0;
 }
 
-/* copy: to dense order, or so that a tensor given twice has two gradients; also to another type,
- * where cast cannot */
+/* copy: makes a tensor dense, or gives a tensor that is used twice a second gradient; also converts
+ * types that cast cannot */
 
 _Static_assert(PLUME_RANK_MAX <= PL_COPY_RANK, "any tensor can be copied");
 
-/* From or to the tensor's places in memory, in row-major order on the other side. */
+/* Copies from (forward) or to (backward) the tensor's strided elements; the other side is dense. */
 static void copy(const struct pl_call *call, bool back)
 {
     const plume_tensor *t = call->node->in[0];
@@ -244,7 +244,7 @@ static const struct pl_op op_copy = {
     .backward = copy_backward,
 };
 
-/* cast: between f32 and a 16-bit type, from and to the tensors themselves */
+/* cast: between f32 and a 16-bit type; it accesses the tensors directly */
 
 static void convert(const struct pl_call *call, bool back)
 {
@@ -301,7 +301,7 @@ copy_of(struct pl_tape *tape, plume_tensor **t, enum plume_dtype dtype, struct p
     return trace(tape, &what, dtype, t, err);
 }
 
-/* A weight's cast is made once a step and shared. */
+/* A weight is cast once per step; all its uses share the result. */
 static int
 cast(struct pl_tape *tape, plume_tensor **t, enum plume_dtype dtype, struct pl_error *err)
 {
@@ -321,10 +321,11 @@ static bool wider(enum plume_dtype a, enum plume_dtype b)
 {
     if (pl_dtype_size(a) != pl_dtype_size(b))
         return pl_dtype_size(a) > pl_dtype_size(b);
-    return a == PLUME_BF16 && b == PLUME_F16; /* PyTorch makes f32 of the two; never seen mixed */
+    return a == PLUME_BF16 &&
+           b == PLUME_F16; /* PyTorch promotes the two to f32; the case does not occur here */
 }
 
-/* The type that an op runs in; 0 where it takes its inputs as they are. */
+/* The type that an op runs in; 0 if it takes its inputs as they are. */
 static enum plume_dtype run_dtype(const struct pl_tape *tape, const struct pl_apply *what)
 {
     enum plume_dtype widest = 0;
@@ -344,14 +345,14 @@ static enum plume_dtype run_dtype(const struct pl_tape *tape, const struct pl_ap
     return class == PL_CAST_F32 ? PLUME_F32 : widest;
 }
 
-/* Whether two dense inputs have an element in common. */
+/* True if two dense inputs share an element. */
 static bool overlap(plume_tensor *a, plume_tensor *b)
 {
     return pl_tensor_root(a) == pl_tensor_root(b) && a->offset < b->offset + b->count &&
            b->offset < a->offset + a->count;
 }
 
-/* Makes in[] what the op can take. */
+/* Casts or copies in[] to what the op accepts. */
 static int prepare(struct pl_tape *tape,
                    const struct pl_apply *what,
                    enum plume_dtype dtype,
@@ -369,7 +370,7 @@ static int prepare(struct pl_tape *tape,
             r = cast(tape, &in[i], dtype, err);
         else if (!what->op->strided && !what->op->view && !pl_tensor_is_dense(in[i]))
             r = copy_of(tape, &in[i], in[i]->dtype, err);
-        /* Kernels write the gradients of their inputs in an order of their own. */
+        /* Kernels write the gradients of their inputs in any order. */
         for (size_t k = 0; k < i && r == 0; k++)
             if (in[k] && in[i]->wants_grad && tape->want_grad && overlap(in[k], in[i]))
                 r = copy_of(tape, &in[i], in[i]->dtype, err);
@@ -390,7 +391,7 @@ int pl_tape_apply(struct pl_tape *tape,
     if (what->n_in > PL_NODE_INPUTS_MAX)
         return pl_error_set(err, -E2BIG, "%s: more than %d inputs", what->op->name,
                             PL_NODE_INPUTS_MAX);
-    if (what->n_in) /* arange has none, and no list either */
+    if (what->n_in) /* arange has no inputs, and in is NULL */
         memcpy(in, what->in, what->n_in * sizeof(*in));
     r = prepare(tape, what, dtype, in, err);
     if (r < 0)

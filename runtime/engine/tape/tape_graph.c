@@ -1,38 +1,38 @@
 /* SPDX-License-Identifier: MIT */
-/* Replaying a tape: what a segment of its nodes asks of the device is captured into a graph
- * (device.h) once it has run twice in the same way, and replayed from then on. The first runs are
- * plain, so that what is made once - plans of libraries, workspaces, modules of kernels - is there.
+/* Replaying a tape. The device work of a segment of nodes is captured into a graph (device.h) after
+ * it has run twice with the same key, and replayed from then on. The first runs are plain: they
+ * create what is created once (library plans, workspaces, kernel modules).
  *
- * "The same way" is a key: the nodes, the direction, and all that is an argument of their kernels
- * and may differ between two runs of one plan: addresses of leaves (parameters, batches), where
- * gradients are added, the seed. The plan's own addresses change with the plan only, which drops
- * all graphs. What changes from step to step is in the device's memory and written before the run:
- * the gradient of the loss (its scale), and dropout's counter (`device_step`). */
+ * The key holds the nodes, the direction, and every kernel argument that may differ between two
+ * runs of one plan: addresses of leaves (parameters, batches), the add flags, the seed. The plan's
+ * own addresses change only with the plan, which drops all graphs. Numbers that change every step
+ * are in device memory and are written before the run: the gradient of the loss (its scale), and
+ * dropout's counter (`device_step`). */
 #include "common/base/log.h"
 #include "runtime/engine/tape/tape_private.h"
 
 #include <string.h>
 
-#define GRAPHS_MAX 64 /* of a plan; what comes later runs plainly */
+#define GRAPHS_MAX 64 /* per plan; further segments run without graphs */
 #define PLAIN_RUNS 2  /* before a graph is captured */
-#define LEAST_NODES 2 /* for which a graph is worth its launch */
-#define KEY_FIXED 4   /* words in front of the leaves' */
+#define LEAST_NODES 2 /* minimum for which a graph is worth its launch */
+#define KEY_FIXED 4   /* words before those of the leaves */
 
 struct segment {
     uint64_t *key;
     size_t n_key;
     unsigned runs;                 /* without a graph */
-    struct pl_device_graph *graph; /* NULL: none yet */
+    struct pl_device_graph *graph; /* NULL: not captured */
 };
 
 struct pl_tape_graphs {
-    uint64_t plan;   /* that the rest is about: the tape's `plans` */
-    bool refused;    /* a capture has failed: not again with this plan */
-    bool reads_step; /* there are nodes that read the counter */
-    uint64_t *step;  /* the counter on the device; NULL until it is needed */
+    uint64_t plan;   /* the tape's `plans` that the rest belongs to */
+    bool refused;    /* a capture has failed: no more with this plan */
+    bool reads_step; /* some node reads the counter */
+    uint64_t *step;  /* the counter on the device; NULL until needed */
     struct segment list[GRAPHS_MAX];
     size_t n;
-    uint64_t *key; /* of the run that is asked for */
+    uint64_t *key; /* of the current run */
     size_t key_cap;
 };
 
@@ -67,7 +67,7 @@ static void refuse(struct pl_tape *tape, const char *why)
     pl_log_debug("tape", "%s: no graphs of this plan: %s", tape->dev->name, why);
 }
 
-/* Forgets what was about an older plan. */
+/* Drops everything of an older plan. */
 static void follow_plan(struct pl_tape *tape)
 {
     struct pl_tape_graphs *g = tape->captured;
@@ -118,7 +118,8 @@ static bool runs(const struct pl_node *node, const struct pl_backward *backward)
     return backward ? node->back : !node->op->view;
 }
 
-/* Addresses of a node's inputs that the plan has not placed; returns their number. */
+/* Appends the addresses of a node's inputs that are not in the plan's memory; returns their number.
+ */
 static size_t add_leaves(const struct pl_tape *tape,
                          size_t index,
                          const struct pl_backward *backward,
@@ -144,7 +145,8 @@ static size_t add_leaves(const struct pl_tape *tape,
     return n;
 }
 
-/* The key into g->key; 0 words where there is no memory, or too few nodes for a graph. */
+/* Writes the key into g->key. Returns its words; 0 if out of memory, or if a graph is not worth it.
+ */
 static size_t
 make_key(struct pl_tape *tape, size_t first, size_t n, const struct pl_backward *backward)
 {
@@ -174,7 +176,7 @@ make_key(struct pl_tape *tape, size_t first, size_t n, const struct pl_backward 
     return at;
 }
 
-/* Where the graph for g->key is, or is to be; NULL: it runs plainly. */
+/* The segment of g->key, which is added if new; NULL: run it without a graph. */
 static struct segment *find(struct pl_tape_graphs *g, size_t n_key)
 {
     struct segment *s;
@@ -195,7 +197,7 @@ static struct segment *find(struct pl_tape_graphs *g, size_t n_key)
     return s;
 }
 
-/* Nothing has run then. */
+/* Captures a graph. If that fails, nothing has run. */
 static bool capture(struct pl_tape *tape,
                     struct segment *s,
                     size_t first,
@@ -211,7 +213,8 @@ static bool capture(struct pl_tape *tape,
         int ran = run(tape, first, n, backward, &why);
 
         r = ops->capture_end(tape->dev, &s->graph, &err);
-        if (r == 0 && ran < 0) { /* cannot be: nodes that meet stand alone */
+        if (r == 0 &&
+            ran < 0) { /* cannot happen: nodes with collectives are segments of their own */
             ops->graph_free(tape->dev, s->graph);
             s->graph = NULL;
             r = pl_error_set(&err, ran, "%s", pl_error_text(&why));

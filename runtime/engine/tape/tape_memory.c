@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Places in one block of memory for things that live for a while: from the largest to the smallest
- * each takes the lowest gap that is free during its life (the "greedy by size" of Pisarchyk and
- * Lee, arXiv 2001.03288). */
+/* Places lifetimes in one block of memory: from the largest to the smallest, each takes the lowest
+ * gap that is free during its life ("greedy by size", Pisarchyk and Lee, arXiv 2001.03288). */
 #include "runtime/engine/tape/tape_private.h"
 
 size_t pl_lifetimes_add(struct pl_lifetimes *p, size_t bytes, size_t from, size_t to)
@@ -42,7 +41,7 @@ static int lower_first(const void *a, const void *b)
     return x->offset < y->offset ? -1 : x->offset > y->offset;
 }
 
-/* The lowest gap among `busy` (n blocks, sorted by offset) that takes `bytes`. */
+/* The lowest gap of `bytes` between the n blocks of `busy`, which are sorted by offset. */
 static size_t lowest_gap(struct pl_lifetime *const *busy, size_t n, size_t bytes)
 {
     size_t at = 0;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* What a recorded tape needs before it runs: who is the first to write each gradient, and where in
- * one block of memory everything lies. Time runs in positions: node i of n runs forward at i and
- * backward at 2n - 1 - i; what is read afterwards lives until 2n. Two things that are never alive
- * at the same position may have the same place (tape_memory.c). */
+/* Plans a recorded tape: the first writer of each gradient, and the place of everything in one
+ * block of memory. Time is counted in positions: node i of n runs forward at i and backward at 2n -
+ * 1 - i; tensors that are read after the run live until 2n. Two things that are never alive at the
+ * same position may share memory (tape_memory.c). */
 #include "common/base/log.h"
 #include "runtime/engine/tape/tape_private.h"
 
@@ -26,7 +26,7 @@ static bool runs_back(const struct pl_tape *tape, const struct pl_node *node)
            node->out->reached;
 }
 
-/* Marks the tensors on the way to the roots. */
+/* Marks the tensors on the paths to the roots. */
 static void reach(struct pl_tape *tape)
 {
     for (size_t i = 0; i < tape->n; i++) {
@@ -57,7 +57,7 @@ static void reach(struct pl_tape *tape)
     }
 }
 
-/* Sets the bits of a view's elements; false where one was set already. */
+/* Sets the bits of a view's elements; false if one was set already. */
 static bool mark(uint8_t *bits, const plume_tensor *t)
 {
     size_t index[PLUME_RANK_MAX] = {0}, at = t->offset;
@@ -77,7 +77,7 @@ static bool mark(uint8_t *bits, const plume_tensor *t)
     return true;
 }
 
-/* Whether the views of `base` whose gradients are written make all of it, each element once. */
+/* True if the views of `base` with gradients cover all of it, each element once. */
 static bool views_cover(const struct pl_tape *tape, const plume_tensor *base)
 {
     _cleanup_free_ uint8_t *bits = NULL;
@@ -101,10 +101,10 @@ static bool views_cover(const struct pl_tape *tape, const plume_tensor *base)
     return covered == base->count;
 }
 
-/* Who writes, who adds; in the order of backward. */
+/* Decides for each gradient which node writes and which nodes add, in backward order. */
 static void plan_writes(struct pl_tape *tape)
 {
-    for (size_t i = 0; i < tape->n_seeds; i++) /* filled by the caller, or by the seed */
+    for (size_t i = 0; i < tape->n_seeds; i++) /* filled by the caller, or with the seed */
         if (tape->roots[i]->wants_grad)
             pl_tensor_root(tape->roots[i])->written = ALL;
     for (size_t i = tape->n; i-- > 0;) {
@@ -128,10 +128,10 @@ static void plan_writes(struct pl_tape *tape)
     }
 }
 
-/* Positions of one tensor's data and gradient, while they are collected. */
+/* Lifetimes of one node's tensors, while they are collected. */
 struct life {
     size_t data_to, grad_from;
-    size_t data, grad, saved, forward, backward; /* blocks */
+    size_t data, grad, saved, forward, backward; /* indices of blocks */
 };
 
 static size_t back_at(const struct pl_tape *tape, size_t i)
@@ -181,7 +181,7 @@ static void make_blocks(struct pl_tape *tape, struct life *lives, struct pl_life
         if (node->op->view)
             continue;
         life->data = pl_lifetimes_add(p, bytes, i, life->data_to);
-        /* A root's gradient may be read by the caller, too (a leaf of another tape). */
+        /* The caller may read a root's gradient, too (it may be a leaf of another tape). */
         if (out->wants_grad && life->grad_from != SIZE_MAX)
             life->grad = pl_lifetimes_add(p, bytes, life->grad_from, back);
         life->saved = pl_lifetimes_add(p, node->saved_bytes, i, node->back ? back : i);
@@ -213,7 +213,7 @@ set_addresses(struct pl_tape *tape, const struct life *lives, const struct pl_li
     }
 }
 
-/* Nodes that another table than the tape's runs. */
+/* Counts the nodes that run with another table than the tape's. */
 static size_t low_nodes(const struct pl_tape *tape)
 {
     size_t n = 0;

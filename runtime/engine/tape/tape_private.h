@@ -13,7 +13,7 @@ static inline enum pl_half pl_tape_half_of(enum plume_dtype dtype)
 
 /* tape_node.c */
 
-/* The f32 copies of one call's 16-bit tensors. Zeroed memory is: no copies. */
+/* The f32 copies of one call's 16-bit tensors. Zeroed memory means no copies. */
 struct pl_f32_copies {
     char *next; /* the rest of the node's scratch */
     float *in[PL_NODE_INPUTS_MAX], *in_grad[PL_NODE_INPUTS_MAX]; /* of the inputs' roots */
@@ -51,7 +51,7 @@ void pl_tape_graphs_begin(struct pl_tape *tape);
 /* True if this run may use graphs; call after begin. */
 bool pl_tape_graphs_usable(const struct pl_tape *tape);
 
-/* Does the same as `run`, by replaying a graph if one has been captured. A node at which ranks meet
+/* Does the same as `run`, by replaying a graph if one has been captured. A node with a collective
  * must be a segment of its own. */
 int pl_tape_graphs_run(struct pl_tape *tape,
                        size_t first,

@@ -36,7 +36,7 @@ void *pl_bump_alloc(struct pl_bump *bump, size_t size)
     if (!chunk || chunk->size - bump->used < size) {
         struct pl_bump_chunk **link = chunk ? &chunk->next : &bump->chunks;
 
-        /* Chunks behind the current one are empty; one that is too small makes way. */
+        /* Chunks after the current one are empty. One that is too small is freed. */
         while (*link && (*link)->size < size) {
             struct pl_bump_chunk *small = *link;
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Memory that is handed out upwards and given back by going back to a mark; blocks never move.
- * Zeroed memory is an empty one. */
+/* A bump allocator: memory is handed out upwards, and freed by going back to a mark. Blocks never
+ * move. A zeroed struct is an empty allocator. */
 #ifndef PL_RUNTIME_ENGINE_UTIL_BUMP_H
 #define PL_RUNTIME_ENGINE_UTIL_BUMP_H
 

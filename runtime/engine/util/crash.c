@@ -42,8 +42,8 @@ static void on_crash(int sig)
         }
     add(text, sizeof(text), "\n");
     if (write(STDERR_FILENO, text, strlen(text)) < 0)
-        (void)0; /* nobody is left to tell */
-    raise(sig);  /* SA_RESETHAND: now it ends us */
+        (void)0; /* stderr is closed: ignore it */
+    raise(sig);  /* SA_RESETHAND: this one ends the process */
 }
 
 void pl_crash_watch(void)

@@ -19,21 +19,21 @@ struct pl_hparams {
     size_t n;
 };
 
-/* The engine's entries with the module's on top; `table` may be NULL and must outlive ret.
- * -EINVAL where the module's table is wrong. */
+/* Joins the engine's entries and the module's. `table` may be NULL and must outlive ret. -EINVAL if
+ * the module's table is invalid. */
 int pl_hparams_init(struct pl_hparams *ret, const struct plume_hparam *table, struct pl_error *err);
 void pl_hparams_finish(struct pl_hparams *hparams);
 
-/* "NAME=VALUE". -ENOENT names the known ones, -EINVAL or -ERANGE the limits. */
+/* Sets "NAME=VALUE". -ENOENT lists the known names; -EINVAL and -ERANGE give the limits. */
 int pl_hparams_set(struct pl_hparams *hparams, const char *assignment, struct pl_error *err);
 
-/* NULL where there is none of that name. */
+/* Returns NULL if the name is unknown. */
 const struct pl_hparam *pl_hparams_find(const struct pl_hparams *hparams, const char *name);
 
-/* Of an entry that the engine has. */
+/* Returns the value of an entry of the engine, which exists. */
 double pl_hparams_value(const struct pl_hparams *hparams, const char *name);
 
-/* One line each: name, value, what it is. */
+/* Prints one line per entry: name, value, help. */
 void pl_hparams_print(const struct pl_hparams *hparams, FILE *out);
 
 #endif

@@ -55,7 +55,7 @@ uint64_t pl_rng_u64(struct pl_rng *rng)
 
 uint64_t pl_rng_below(struct pl_rng *rng, uint64_t limit)
 {
-    uint64_t reject = -limit % limit, x; /* 2^64 mod limit: below it numbers would be biased */
+    uint64_t reject = -limit % limit, x; /* 2^64 mod limit: numbers below it would be biased */
 
     do
         x = pl_rng_u64(rng);

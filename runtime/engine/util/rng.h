@@ -12,7 +12,7 @@ struct pl_rng {
 
 /* Streams of one seed are independent. */
 void pl_rng_init(struct pl_rng *rng, uint64_t seed, uint64_t stream);
-/* A seed of its own for each stream of a seed. */
+/* Derives the seed of one stream of a seed. */
 uint64_t pl_rng_seed(uint64_t seed, uint64_t stream);
 uint64_t pl_rng_u64(struct pl_rng *rng);
 uint64_t pl_rng_below(struct pl_rng *rng, uint64_t limit); /* [0, limit), unbiased; limit > 0 */

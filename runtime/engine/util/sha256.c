@@ -24,7 +24,7 @@ static uint32_t rotr(uint32_t x, int n)
     return (x >> n) | (x << (32 - n));
 }
 
-/* One round; the eight words change places by the order in which they are named. */
+/* One round. The callers rotate the roles of the eight words by the order of arguments. */
 #define ROUND(a, b, c, d, e, f, g, h, i)                                                           \
     do {                                                                                           \
         uint32_t t = (h) + (rotr(e, 6) ^ rotr(e, 11) ^ rotr(e, 25)) +                              \
@@ -72,8 +72,8 @@ void pl_sha256_compress_any(uint32_t state[8], const uint8_t *p, size_t blocks)
 }
 
 #if defined(__x86_64__)
-/* With the processor's SHA extensions: Gulley et al., "Intel SHA Extensions", 2013. The state lies
- * as ABEF and CDGH; four words of the schedule are a vector, and four rounds a pass. */
+/* Uses the processor's SHA extensions: Gulley et al., "Intel SHA Extensions", 2013. The state is
+ * kept as ABEF and CDGH. A vector holds four words of the schedule; a pass does four rounds. */
 __attribute__((target("sha,sse4.1,ssse3"))) static void
 compress_sha(uint32_t state[8], const uint8_t *p, size_t blocks)
 {
@@ -108,7 +108,7 @@ compress_sha(uint32_t state[8], const uint8_t *p, size_t blocks)
         abef = _mm_add_epi32(abef, abef_before);
         cdgh = _mm_add_epi32(cdgh, cdgh_before);
     }
-    cdab = _mm_shuffle_epi32(abef, 0x1b); /* feba, as it were */
+    cdab = _mm_shuffle_epi32(abef, 0x1b); /* holds feba here */
     efgh = _mm_shuffle_epi32(cdgh, 0xb1);
     _mm_storeu_si128((__m128i *)(void *)state, _mm_blend_epi16(cdab, efgh, 0xf0));
     _mm_storeu_si128((__m128i *)(void *)(state + 4), _mm_alignr_epi8(efgh, cdab, 8));
@@ -116,7 +116,7 @@ compress_sha(uint32_t state[8], const uint8_t *p, size_t blocks)
 
 static bool has_sha(void)
 {
-    static atomic_int known; /* 0 = not asked yet, 1 = no, 2 = yes */
+    static atomic_int known; /* 0 = unknown, 1 = no, 2 = yes */
     int answer = atomic_load_explicit(&known, memory_order_relaxed);
     unsigned a, b, c, d;
 

@@ -22,7 +22,7 @@ void pl_sha256_final(struct pl_sha256 *sha, uint8_t ret[PL_SHA256_BYTES]);
 void pl_hmac_sha256(
     const void *key, size_t key_len, const void *data, size_t len, uint8_t ret[PL_SHA256_BYTES]);
 
-/* Compares in a time that does not depend on the contents. */
+/* Compares in constant time. */
 bool pl_bytes_equal(const void *a, const void *b, size_t len);
 
 #endif

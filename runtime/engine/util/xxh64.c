@@ -18,7 +18,8 @@ static uint64_t word(const unsigned char *p, size_t bytes)
 {
     uint64_t x = 0;
 
-    for (size_t i = 0; i < bytes; i++) /* little-endian; a plain load where the machine is */
+    for (size_t i = 0; i < bytes;
+         i++) /* little-endian; compiles to a plain load on little-endian machines */
         x |= (uint64_t)p[i] << (8 * i);
     return x;
 }

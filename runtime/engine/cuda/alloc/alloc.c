@@ -5,7 +5,7 @@
 #include <cuda_runtime_api.h>
 #include <string.h>
 
-#define FULL (-ENOSPC) /* the device has no such piece */
+#define FULL (-ENOSPC) /* the device has no segment of this size */
 
 static cudaEvent_t take_event(struct pl_cuda_alloc *a)
 {
@@ -52,7 +52,7 @@ static struct pl_cuda_pool *pool_of(struct pl_cuda_alloc *a, cudaStream_t stream
     return p;
 }
 
-/* Puts a free block after the one before it, of which it becomes a part. */
+/* Merges a free block into the free block before it. */
 static struct pl_cuda_block *merge(struct pl_cuda_block *first, struct pl_cuda_block *second)
 {
     first->bytes += second->bytes;
@@ -63,7 +63,7 @@ static struct pl_cuda_block *merge(struct pl_cuda_block *first, struct pl_cuda_b
     return first;
 }
 
-/* The block is free from now on, for its pool's stream. */
+/* Frees the block for its pool's stream. */
 static void make_free(struct pl_cuda_alloc *a, struct pl_cuda_block *b)
 {
     struct pl_cuda_pool *pool = b->pool;
@@ -86,7 +86,7 @@ static void make_free(struct pl_cuda_alloc *a, struct pl_cuda_block *b)
     pl_cuda_pool_add(pool, b);
 }
 
-/* Whether all events of the block have passed. */
+/* True if all events of the block have completed. */
 static bool passed(struct pl_cuda_alloc *a, struct pl_cuda_block *b, bool wait)
 {
     bool all = true;
@@ -96,7 +96,7 @@ static bool passed(struct pl_cuda_alloc *a, struct pl_cuda_block *b, bool wait)
             continue;
         if ((wait ? cudaEventSynchronize(b->events[i]) : cudaEventQuery(b->events[i])) !=
             cudaSuccess) {
-            (void)cudaGetLastError(); /* "not ready" counts as an error too */
+            (void)cudaGetLastError(); /* "not ready" sets the last error, too */
             all = false;
             continue;
         }
@@ -122,7 +122,8 @@ static void sweep(struct pl_cuda_alloc *a, bool wait)
     }
 }
 
-/* A segment of this size as a free block of the pool. FULL, -ENOMEM (of the host's), -EIO. */
+/* Allocates a segment of this size as a free block of the pool. FULL, -ENOMEM (of the host), -EIO.
+ */
 static int
 add_segment(struct pl_cuda_alloc *a, struct pl_cuda_pool *pool, size_t bytes, struct pl_error *err)
 {
@@ -153,7 +154,7 @@ add_segment(struct pl_cuda_alloc *a, struct pl_cuda_pool *pool, size_t bytes, st
     return 0;
 }
 
-/* What the pool lacks, in the usual size, else just large enough. */
+/* Adds a segment of the usual size to the pool, or one of the exact size. */
 static int
 grow(struct pl_cuda_alloc *a, struct pl_cuda_pool *pool, size_t bytes, struct pl_error *err)
 {
@@ -165,8 +166,8 @@ grow(struct pl_cuda_alloc *a, struct pl_cuda_pool *pool, size_t bytes, struct pl
     return r == FULL && least < usual ? add_segment(a, pool, least, err) : r;
 }
 
-/* The smallest segment of another stream's pool that suffices; the pool's stream waits for all
- * that the other one has queued. */
+/* Takes over the smallest sufficient segment of another stream's pool. The pool's stream waits for
+ * the other stream's queued work. */
 static bool take_over(struct pl_cuda_alloc *a, struct pl_cuda_pool *pool, size_t bytes)
 {
     struct pl_cuda_block *best = NULL;
@@ -185,7 +186,7 @@ static bool take_over(struct pl_cuda_alloc *a, struct pl_cuda_pool *pool, size_t
         return false;
     done = cudaEventRecord(event, best->pool->stream) == cudaSuccess &&
            cudaStreamWaitEvent(pool->stream, event, 0) == cudaSuccess;
-    spare_event(a, event); /* the wait is for what was recorded, whatever comes later */
+    spare_event(a, event); /* the wait keeps what was recorded, so the event is free */
     if (!done) {
         (void)cudaGetLastError();
         return false;
@@ -205,7 +206,7 @@ static void release(struct pl_cuda_alloc *a)
 
         while ((b = pl_cuda_pool_find(p, PL_CUDA_ALIGN, true))) {
             if (!waited && cudaDeviceSynchronize() != cudaSuccess)
-                (void)cudaGetLastError(); /* kept elsewhere: the next sync says so */
+                (void)cudaGetLastError(); /* kept in the status: the next sync returns it */
             waited = true;
             pl_cuda_pool_remove(p, b);
             if (cudaFree(b->at) != cudaSuccess)
@@ -218,7 +219,7 @@ static void release(struct pl_cuda_alloc *a)
     }
 }
 
-/* A free block for the pool; its own, else by the ways of the header, in their order. */
+/* Finds a free block for the pool: its own, else in the order of the header. */
 static int find(struct pl_cuda_alloc *a,
                 struct pl_cuda_pool *pool,
                 size_t bytes,
@@ -246,7 +247,7 @@ static int find(struct pl_cuda_alloc *a,
     return r;
 }
 
-/* Cuts off what the caller did not ask for, where that is worth a block. */
+/* Splits off the unused rest, if it is worth a block. */
 static void split(struct pl_cuda_block *b, size_t bytes)
 {
     size_t rest = b->bytes - bytes;
@@ -256,7 +257,7 @@ static void split(struct pl_cuda_block *b, size_t bytes)
         return;
     second = calloc(1, sizeof(*second));
     if (!second)
-        return; /* the block is larger than it need be */
+        return; /* no memory for the rest: use the whole block */
     *second =
         (struct pl_cuda_block){.at = b->at + bytes, .bytes = rest, .prev = b, .next = b->next};
     if (b->next)
@@ -351,7 +352,7 @@ int pl_cuda_alloc_used_by(struct pl_cuda_alloc *alloc,
     return r;
 }
 
-/* Marks where the other streams are; where there is no event, waits for them instead. */
+/* Records an event in each other stream; without an event, waits for that stream. */
 static void mark_users(struct pl_cuda_alloc *a, struct pl_cuda_block *b)
 {
     for (size_t i = 0; i < b->n_users; i++) {

@@ -57,7 +57,7 @@ void pl_cuda_pool_remove(struct pl_cuda_pool *pool, struct pl_cuda_block *block)
         pool->has[class / 64] &= ~(UINT64_C(1) << class % 64);
 }
 
-/* The first list from `class` on that is not empty, or PL_CUDA_CLASSES. */
+/* The first non-empty list from `class` on, or PL_CUDA_CLASSES. */
 static unsigned next_class(const struct pl_cuda_pool *pool, unsigned class)
 {
     while (class < PL_CUDA_CLASSES) {
@@ -86,7 +86,7 @@ struct pl_cuda_block *pl_cuda_pool_find(struct pl_cuda_pool *pool, size_t bytes,
     return best;
 }
 
-/* Blocks are multiples of 512 bytes apart. Factor: Knuth's, TAOCP 3, 6.4. */
+/* Addresses of blocks differ by multiples of 512. Factor: Knuth's, TAOCP 3, 6.4. */
 static size_t slot(const struct pl_cuda_alloc *alloc, const void *at)
 {
     uint64_t hash = (uint64_t)((uintptr_t)at / PL_CUDA_ALIGN) * UINT64_C(0x9e3779b97f4a7c15);

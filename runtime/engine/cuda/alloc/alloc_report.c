@@ -3,8 +3,8 @@
 
 #include <string.h>
 
-#define HOLDERS 64 /* that are told apart */
-#define TOP 3      /* that are named */
+#define HOLDERS 64 /* maximum number that is distinguished */
+#define TOP 3      /* number that is named */
 #define SIZE_TEXT 24
 
 struct holder {

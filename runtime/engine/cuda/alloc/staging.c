@@ -4,7 +4,7 @@
 #include <cuda_runtime_api.h>
 #include <string.h>
 
-/* A piece of a chunk, on its way. */
+/* A piece of a chunk during a copy. */
 struct piece {
     struct pl_cuda_chunk *chunk;
     char *at;
@@ -35,7 +35,7 @@ void pl_cuda_staging_finish(struct pl_cuda_staging *staging)
     }
 }
 
-/* An empty chunk: its last copy has passed. False where there is no pinned memory. */
+/* An empty chunk, whose last copy is complete. False if pinned memory is not available. */
 static bool renew(struct pl_cuda_staging *s, struct pl_cuda_chunk *c)
 {
     if (!c->event && cudaEventCreateWithFlags(&c->event, cudaEventDisableTiming) != cudaSuccess) {
@@ -58,7 +58,7 @@ static bool renew(struct pl_cuda_staging *s, struct pl_cuda_chunk *c)
     return true;
 }
 
-/* The next piece, of at most `bytes`. False where there is no pinned memory. */
+/* The next piece, of at most `bytes`. False if pinned memory is not available. */
 static bool take(struct pl_cuda_staging *s, size_t bytes, struct piece *ret)
 {
     struct pl_cuda_chunk *c = &s->chunks[s->at];
@@ -123,7 +123,7 @@ int pl_cuda_staging_download(struct pl_cuda_staging *staging,
                              const void *from,
                              size_t bytes)
 {
-    /* One less than there are chunks, so that none is taken again before it is copied out. */
+    /* One less than the chunks, so that none is reused before it is copied out. */
     struct piece way[PL_CUDA_STAGING_CHUNKS - 1];
     size_t asked = 0, first = 0, n = 0;
     bool pinned = true;

@@ -18,7 +18,7 @@ struct plan {
     cublasLtMatmulAlgo_t algo;
 };
 
-/* The descriptors of one call; cheap to make, and nothing points to them afterwards. */
+/* The descriptors of one call; cheap to make, and not referenced after it. */
 struct call {
     cublasLtMatmulDescOpaque_t desc;
     cublasLtMatrixLayoutOpaque_t a, b, d;

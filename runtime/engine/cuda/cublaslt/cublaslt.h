@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT */
-/* Products by NVIDIA's cublasLt, with bias and activation in the same pass where it can. Which
- * algorithm it takes for a shape is asked once (its heuristics' first answer) and kept.
- * Source: cuBLAS documentation, "Using the cublasLt API" and cublasLtEpilogue_t.
+/* Matrix products by NVIDIA's cublasLt, with bias and activation in the same pass if possible. The
+ * algorithm for a shape is looked up once (the first answer of its heuristics) and cached. Source:
+ * cuBLAS documentation, "Using the cublasLt API" and cublasLtEpilogue_t.
  *
- * Types: f32 in f32 (or tf32 where allowed), f64 in f64, bf16 and f16 with sums in f32; sums of a
- * product that is split over k are kept in the type of its sums, never in 16 bits.
- * Its relu is max(x, 0): a NaN becomes 0 there, where ref and our kernels keep it. */
+ * Types: f32 in f32 (or tf32 if allowed), f64 in f64, bf16 and f16 with sums in f32. If a product
+ * is split over k, partial sums have the type of the sums, never 16 bits. The fused relu is max(x,
+ * 0): it turns a NaN into 0, while ref and our kernels keep it. */
 #ifndef PL_RUNTIME_ENGINE_CUDA_CUBLASLT_CUBLASLT_H
 #define PL_RUNTIME_ENGINE_CUDA_CUBLASLT_CUBLASLT_H
 
@@ -15,11 +15,11 @@
 struct CUstream_st;
 struct pl_cublaslt;
 
-/* What cuBLAS' documentation advises for H100-class devices; more than others need. */
+/* The advice of cuBLAS' documentation for H100-class devices; others need less. */
 #define PL_CUBLASLT_WORKSPACE ((size_t)32 << 20)
 
-/* For the device that is current. `workspace` is device memory of the caller's, for products on one
- * stream at a time; 256-byte aligned. Failures of a product are kept in status. -EIO, -ENOMEM. */
+/* For the current device. `workspace` is the caller's device memory, 256-byte aligned, for products
+ * on one stream at a time. Errors of a product are kept in status. -EIO, -ENOMEM. */
 int pl_cublaslt_create(void *workspace,
                        size_t workspace_bytes,
                        bool tf32,
@@ -30,15 +30,15 @@ void pl_cublaslt_destroy(struct pl_cublaslt *lt);
 
 bool pl_cublaslt_tf32(const struct pl_cublaslt *lt);
 
-/* Queues the product. False where cublasLt has no algorithm for it: nothing was queued. */
+/* Queues the product. Returns false, and queues nothing, if cublasLt has no algorithm for it. */
 bool pl_cublaslt_run(struct pl_cublaslt *lt,
                      const struct pl_cublaslt_key *key,
                      const struct pl_cublaslt_data *data,
                      struct CUstream_st *stream);
 
-/* Puts linear_forward, linear_backward and matmul into the table of its type, which has our own
- * kernels before: these are kept (per type, the same for all devices) and used for what cublasLt
- * cannot do, and where the current stream has no struct pl_cublaslt (libs.h). */
+/* Puts linear_forward, linear_backward and matmul into a type's table. The table's own kernels are
+ * kept (per type, the same for all devices) and used if cublasLt cannot do an op, or if the current
+ * stream has no struct pl_cublaslt (libs.h). */
 void pl_cublaslt_install(struct pl_kernels *table);
 
 #endif

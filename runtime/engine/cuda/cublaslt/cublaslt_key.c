@@ -8,7 +8,7 @@
 
 _Static_assert(sizeof(struct pl_cublaslt_key) == 96, "no padding");
 
-/* The exponent of the largest power of two up to 256 that divides the address. */
+/* The exponent of the largest power of two, up to 256, that divides the address. */
 static uint8_t alignment(const void *p)
 {
     uintptr_t at = (uintptr_t)p | 256;
@@ -16,7 +16,7 @@ static uint8_t alignment(const void *p)
     return (uint8_t)__builtin_ctzll(at);
 }
 
-/* Also with the rows and matrices that follow. */
+/* Also considers the following rows and matrices. */
 static uint8_t alignment_of(const void *p, uint64_t step, size_t size)
 {
     uint8_t first = alignment(p);
@@ -25,7 +25,7 @@ static uint8_t alignment_of(const void *p, uint64_t step, size_t size)
     return PL_MIN(first, next);
 }
 
-/* Matrices behind one another that share b: one of batch times the rows. */
+/* Contiguous matrices that share b: one product with batch times the rows. */
 static void fold_batch(struct pl_matmul_args *s)
 {
     if (s->batch > 1 && s->b_batch == 0 && !s->a_transposed && s->a_batch == s->m * s->a_row &&

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT */
-/* The ops that cublasLt takes over. Arguments do not name their type, so there is one function a
+/* The ops that cublasLt implements. Arguments do not name their type, so there is one function per
  * type (PL_CUBLASLT_OPS). */
 #include "runtime/engine/cuda/cublaslt/cublaslt.h"
 #include "runtime/engine/cuda/util/libs.h"
 
 static struct pl_kernels own[PL_REAL_F16 + 1];
 
-/* What an op needs to know of where it runs; lt is NULL where there is none. */
+/* The context of an op; lt is NULL if the stream has none. */
 struct place {
     struct pl_cublaslt *lt;
     struct CUstream_st *stream;
@@ -21,7 +21,7 @@ static struct place current(enum pl_real real)
     return at;
 }
 
-/* False: nothing was queued. */
+/* Returns false if nothing was queued. */
 static bool product(struct place at,
                     struct pl_matmul_args args,
                     enum pl_cublaslt_epilogue epilogue,
@@ -43,7 +43,7 @@ static void matmul(enum pl_real real, const struct pl_matmul_args *a)
         own[real].matmul(a);
 }
 
-/* y or pre with the activation in the same pass. */
+/* y or pre, with the activation in the same pass. */
 static bool forward_fused(struct place at, const struct pl_linear_args *a)
 {
     struct pl_matmul_args y = pl_cublaslt_linear_y(a, a->y);
@@ -78,8 +78,8 @@ static void linear_forward(enum pl_real real, const struct pl_linear_args *a)
     own[real].linear_forward(a);
 }
 
-/* Takes what cublasLt does out of what is left: dw, with db in the same pass where that is written
- * and not added to, and dx. */
+/* Removes what cublasLt computes from the rest: dw, with db in the same pass if db is written (not
+ * added to), and dx. */
 static void linear_backward(enum pl_real real, const struct pl_linear_args *a)
 {
     struct place at = current(real);
@@ -87,7 +87,7 @@ static void linear_backward(enum pl_real real, const struct pl_linear_args *a)
 
     if (a->act != PL_ACT_NONE) {
         left.dx = left.dw = left.db = NULL;
-        own[real].linear_backward(&left); /* dz alone */
+        own[real].linear_backward(&left); /* dz only */
         left = *a;
         left.act = PL_ACT_NONE;
         left.dy = left.dz;

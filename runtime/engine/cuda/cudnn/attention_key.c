@@ -18,7 +18,7 @@ static bool fits(size_t n)
     return n > 0 && n <= INT32_MAX;
 }
 
-/* Takes an array up into the key. False: cuDNN cannot read (write) it. */
+/* Adds an array to the key. Returns false if cuDNN cannot read (write) it. */
 static bool take(struct pl_att_key *key,
                  enum pl_att_tensor which,
                  const void *p,

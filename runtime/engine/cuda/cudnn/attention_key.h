@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What attention asks of cuDNN: everything that decides which engine is best, and no addresses.
+/* The key of attention's plans: everything that decides which engine is best, and no addresses.
  * Pure functions. */
 #ifndef PL_RUNTIME_ENGINE_CUDA_CUDNN_ATTENTION_KEY_H
 #define PL_RUNTIME_ENGINE_CUDA_CUDNN_ATTENTION_KEY_H
@@ -9,8 +9,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* The tensors' numbers ("unique ids") in graphs; what is between the ops of a graph comes after
- * them. [batch, heads, time or keys, dim], unless said otherwise. */
+/* The tensors' unique ids in graphs; tensors between the ops of a graph follow them. The shape is
+ * [batch, heads, time or keys, dim] unless noted. */
 enum pl_att_tensor {
     PL_ATT_Q = 1,
     PL_ATT_K,
@@ -21,11 +21,11 @@ enum pl_att_tensor {
     PL_ATT_DQ,
     PL_ATT_DK,
     PL_ATT_DV,
-    PL_ATT_MEAN,  /* of dy y by query: [batch, heads, time, 1], f32, scratch */
-    PL_ATT_SUM,   /* dq in f32, dense, scratch; not where the same bits are asked for */
+    PL_ATT_MEAN,  /* per query, of dy y: [batch, heads, time, 1], f32, scratch */
+    PL_ATT_SUM,   /* dq in f32, dense, scratch; unused if the same bits are required */
     PL_ATT_SCALE, /* one f32 on the host, as the next two */
     PL_ATT_ONE,
-    PL_ATT_HIDDEN, /* the score of a key that a query does not see: -infinity */
+    PL_ATT_HIDDEN, /* the score of a masked key: -infinity */
     PL_ATT_TENSORS,
 };
 
@@ -38,10 +38,10 @@ struct pl_att_key {
     uint8_t repeatable; /* the same bits each time */
 };
 
-/* The forward or the backward pass of these arguments. False where cuDNN cannot do it, or is not
- * known to: types of 32 bits and more, a dim that is no multiple of 8 or above 256, nothing to
- * attend to, strides or addresses off 16 bytes, backward one that is added to what is there or of
- * which a part is not asked for. */
+/* The forward or the backward pass of these arguments. Returns false if cuDNN cannot do it, or is
+ * not known to: types of 32 bits and more, a dim that is no multiple of 8 or above 256, no keys,
+ * strides or addresses not aligned to 16 bytes; backward also with a gradient that is added to or
+ * not wanted. */
 bool pl_att_key_of(const struct pl_attention_args *args,
                    enum pl_real real,
                    bool backward,
@@ -54,7 +54,7 @@ void pl_att_shape(const struct pl_att_key *key,
                   int64_t ret_dims[4],
                   int64_t ret_strides[4]);
 
-/* Bytes of PL_ATT_MEAN and, behind it, PL_ATT_SUM; both begin on 256. */
+/* Bytes of PL_ATT_MEAN and of PL_ATT_SUM after it; both are aligned to 256. */
 size_t pl_att_mean_bytes(const struct pl_att_key *key);
 size_t pl_att_sum_bytes(const struct pl_att_key *key);
 

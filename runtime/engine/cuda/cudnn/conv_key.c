@@ -10,7 +10,7 @@ static uint8_t alignment(const void *p)
     return (uint8_t)__builtin_ctzll((uint64_t)(uintptr_t)p | 256);
 }
 
-/* All above 0, and the number of elements within 31 bits. */
+/* True if all are above 0, and the number of elements fits into 31 bits. */
 static bool sensible(const int64_t dims[4])
 {
     int64_t count = 1;

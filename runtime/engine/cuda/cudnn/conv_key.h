@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* What a convolution asks of cuDNN: everything that decides which engine is best, and no addresses.
- * Pure functions. Arrays are dense and in the order of pl_conv2d_args (NCHW, weights KCRS); cuDNN
- * is told so by strides. */
+/* The key of convolutions' plans: everything that decides which engine is best, and no addresses.
+ * Pure functions. Arrays are dense, in the order of pl_conv2d_args (NCHW, weights KCRS); strides
+ * describe this to cuDNN. */
 #ifndef PL_RUNTIME_ENGINE_CUDA_CUDNN_CONV_KEY_H
 #define PL_RUNTIME_ENGINE_CUDA_CUDNN_CONV_KEY_H
 
@@ -11,12 +11,12 @@
 #include <stdint.h>
 
 enum pl_conv_pass {
-    PL_CONV_FORWARD, /* y = conv(x, w), then + b and relu where asked for */
+    PL_CONV_FORWARD, /* y = conv(x, w), then + b and relu if asked for */
     PL_CONV_DATA,    /* dx (+)= from dz and w */
     PL_CONV_FILTER,  /* dw (+)= from dz and x */
 };
 
-/* Also the tensors' numbers ("unique ids") in graphs. */
+/* The passes' tensors, also their unique ids in graphs. */
 enum pl_conv_tensor {
     PL_CONV_X = 1, /* or dx */
     PL_CONV_W,     /* or dw */
@@ -32,15 +32,15 @@ struct pl_conv_key {
     int64_t stride[2], pad[2];
     uint8_t real, pass;
     uint8_t bias, relu;                /* in the forward pass */
-    uint8_t add;                       /* to what dx or dw holds */
+    uint8_t add;                       /* add to dx or dw */
     uint8_t tf32;                      /* f32 may be rounded to tf32 */
     uint8_t align_x, align_w, align_y; /* exponents of bytes, at most 8 */
     uint8_t align_b;
     uint8_t zero[6];
 };
 
-/* The pass of these arguments; dz is what y's side holds backward. False where cuDNN cannot do it
- * at all: an empty dimension, or sizes beyond 32 bits. */
+/* The pass of these arguments; backward, dz takes the place of y. Returns false if cuDNN cannot do
+ * it: an empty dimension, or sizes over 32 bits. */
 bool pl_conv_key_of(const struct pl_conv2d_args *args,
                     enum pl_conv_pass pass,
                     enum pl_real real,
@@ -54,7 +54,7 @@ void pl_conv_shape(const struct pl_conv_key *key,
                    int64_t ret_dims[4],
                    int64_t ret_strides[4]);
 
-/* Bytes that its address is a multiple of. */
+/* The alignment of its address, in bytes. */
 int64_t pl_conv_alignment(const struct pl_conv_key *key, enum pl_conv_tensor which);
 
 #endif

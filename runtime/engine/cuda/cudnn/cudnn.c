@@ -6,7 +6,7 @@
 
 #include <cudnn.h>
 
-#define CONFIGS 12 /* of a heuristics' list that are tried */
+#define CONFIGS 12 /* entries of a heuristics' list that are tried */
 
 struct pl_cudnn {
     cudnnHandle_t handle;
@@ -16,13 +16,13 @@ struct pl_cudnn {
     struct pl_device_options options;
     void *workspace, *scratch;
     size_t workspace_bytes, scratch_bytes;
-    uint64_t moves; /* of these two */
+    uint64_t moves; /* of the workspace and the scratch memory */
     struct pl_plan_cache plans[PL_DNN_KINDS];
 };
 
-/* What a plan was made of lives as long as it does. */
+/* A plan's descriptors live as long as the plan. */
 struct pl_cudnn_plan {
-    cudnnBackendDescriptor_t desc; /* NULL: there is no engine */
+    cudnnBackendDescriptor_t desc; /* NULL: no engine */
     size_t workspace_bytes;
     struct pl_cudnn_parts graph, engines;
 };
@@ -53,14 +53,14 @@ static bool config_is_fine(const struct pl_cudnn_recipe *recipe,
                                  CUDNN_TYPE_NUMERICAL_NOTE, CUDNN_NUMERICAL_NOTE_TYPE_COUNT, &n,
                                  notes) == CUDNN_STATUS_SUCCESS;
 
-    n = PL_MIN(n, (int64_t)CUDNN_NUMERICAL_NOTE_TYPE_COUNT); /* it tells how many there are */
+    n = PL_MIN(n, (int64_t)CUDNN_NUMERICAL_NOTE_TYPE_COUNT); /* it returns the number that exists */
     for (int64_t i = 0; fine && i < n; i++)
         fine = recipe->may_take(key, (int)notes[i]);
     pl_cudnn_drop(&parts);
     return fine;
 }
 
-/* A plan of this configuration, within the workspace there may be. */
+/* Makes a plan of this configuration, within the limit of the workspace. */
 static bool try_config(struct pl_cudnn *dnn,
                        const struct pl_cudnn_recipe *recipe,
                        cudnnBackendDescriptor_t config,
@@ -130,7 +130,7 @@ static void find_plan(struct pl_cudnn *dnn,
         pl_cudnn_drop(&plan->graph);
 }
 
-/* Whether the stream is captured: then nothing can be made for it, and the capture has failed. */
+/* True if the stream is capturing: nothing can be made then, and the capture has failed. */
 static bool is_captured(struct pl_cudnn *dnn)
 {
     if (!pl_cuda_status_is_held(dnn->status))
@@ -144,7 +144,7 @@ uint64_t pl_cudnn_moves(const struct pl_cudnn *dnn)
     return dnn->moves;
 }
 
-/* Larger memory, the older one going back behind what uses it. */
+/* Allocates larger memory; the old one is freed after its queued work. */
 static bool grow(struct pl_cudnn *dnn, size_t bytes, const char *what, void **at, size_t *size)
 {
     void *more = NULL;

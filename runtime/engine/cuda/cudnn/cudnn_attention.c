@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* Attention as graphs that cuDNN knows as one fused kernel each. It recognises them by their form
- * alone, so the order of the ops, the types between them and even strides that mean nothing are
- * those of NVIDIA's documentation (cuDNN developer guide, "Attention"), which were followed by
- * nothing else: change them with a card at hand. */
+/* Attention as graphs that cuDNN runs as one fused kernel. cuDNN matches their exact form, so the
+ * order of the ops, the types between them and even strides without meaning follow NVIDIA's
+ * documentation (cuDNN developer guide, "Attention"). No other source exists: test changes on a
+ * GPU. */
 #include "runtime/engine/cuda/cudnn/cudnn_private.h"
 
 #include <cudnn.h>
@@ -53,7 +53,7 @@ static void swap_last(int64_t x[4])
     x[3] = keep;
 }
 
-/* An array of the arguments, or of scratch; `turned`: its last two dimensions change places. */
+/* An array of the arguments, or of scratch; `turned`: with its last two dimensions swapped. */
 static void *make_array(struct maker *m, enum pl_att_tensor which, bool turned)
 {
     bool f32 = which == PL_ATT_LSE || which == PL_ATT_MEAN || which == PL_ATT_SUM;
@@ -75,7 +75,7 @@ static void *make_number(struct maker *m, enum pl_att_tensor which)
     return make_tensor(m, which, CUDNN_DATA_FLOAT, HOST, ones, ones);
 }
 
-/* Between ops, [batch, heads, time, columns]. */
+/* A virtual tensor between ops, [batch, heads, time, columns]. */
 static void *make_between(struct maker *m, cudnnDataType_t type, int64_t columns)
 {
     const struct pl_att_key *k = m->key;
@@ -121,12 +121,12 @@ static void *multiply(struct maker *m, void *a, void *b, void *c)
     return c;
 }
 
-/* An op element by element; axis is GEN_INDEX's, or -1. */
+/* A pointwise op; axis is GEN_INDEX's, or -1. */
 struct element {
     cudnnPointwiseMode_t mode;
-    cudnnDataType_t type; /* that it is calculated in */
+    cudnnDataType_t type; /* the type of its computation */
     int64_t axis;
-    void *x, *b, *t; /* b and t NULL where the mode has none */
+    void *x, *b, *t; /* b and t are NULL if the mode has none */
 };
 
 static void *run_element(struct maker *m, const struct element *e, void *y)
@@ -158,7 +158,7 @@ static void *apply(struct maker *m, cudnnPointwiseMode_t mode, void *x, void *b,
     return run_element(m, &e, y);
 }
 
-/* Of each row. */
+/* A reduction of each row. */
 static void *reduce(struct maker *m, cudnnReduceTensorOp_t by, void *x)
 {
     cudnnDataType_t type = CUDNN_DATA_FLOAT;
@@ -176,7 +176,7 @@ static void *reduce(struct maker *m, cudnnReduceTensorOp_t by, void *x)
     return y;
 }
 
-/* The same numbers under other dimensions. */
+/* The same elements with other dimensions. */
 static void *reshape(struct maker *m, void *x, void *y)
 {
     void *op = pl_cudnn_make(m->p, CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR);
@@ -187,7 +187,7 @@ static void *reshape(struct maker *m, void *x, void *y)
     return y;
 }
 
-/* Scores turned to [batch, heads, keys, time], in the arrays' type. */
+/* Scores transposed to [batch, heads, keys, time], in the arrays' type. */
 static void *turn_scores(struct maker *m, void *x)
 {
     const struct pl_att_key *k = m->key;
@@ -216,7 +216,7 @@ static void *number_along(struct maker *m, void *scores, int64_t axis)
     return run_element(m, &e, make_between(m, CUDNN_DATA_INT32, m->key->keys));
 }
 
-/* Where causal, a query sees the keys up to its own number. */
+/* If causal, a query sees the keys up to its own index. */
 static void *hide(struct maker *m, void *scores)
 {
     struct element e = {CUDNN_POINTWISE_CMP_GE, CUDNN_DATA_BOOLEAN, -1, NULL, NULL, NULL};
@@ -256,12 +256,12 @@ static void make_forward(struct maker *m)
     multiply(m, s, v, y);
 }
 
-/* mean = dy y by query */
+/* mean = dy y per query */
 static void *make_mean(struct maker *m, void *dy)
 {
     const struct pl_att_key *k = m->key;
     const int64_t dims[4] = {k->batch, k->heads, k->time, k->dim};
-    /* the third is what the documentation has */
+    /* the third one is that of the documentation */
     const int64_t strides[4] = {k->heads * k->time * k->dim, k->time * k->dim, k->heads * k->dim,
                                 1};
     void *product = make_tensor(m, m->next_id++, CUDNN_DATA_FLOAT, BETWEEN, dims, strides), *sum;
@@ -310,7 +310,7 @@ static void *attention_graph(struct pl_cudnn_parts *parts, void *handle, const v
     return pl_cudnn_graph(parts, handle, m.n, m.ops);
 }
 
-/* The numbers are whatever its authors found good enough; only the order of sums is asked for. */
+/* Any numerical note is acceptable; only the order of sums matters. */
 static bool may_take(const void *of, int note)
 {
     const struct pl_att_key *key = of;
@@ -318,11 +318,11 @@ static bool may_take(const void *of, int note)
     return note != CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC || !key->backward || !key->repeatable;
 }
 
-/* Of a graph that the loaded cuDNN is known to run right. Before 9.11 it wants other numbers for
- * what is hidden and memory zeroed, and 9.10 had faults. Backward: no single queries; up to 9.15 it
- * misses what hides the keys past the last full 128, and up to 9.25 makes NaNs of dq where half of
- * the last 128 is missing and nothing else hides it. Sources: its release notes, and PyTorch's
- * issue 196678. */
+/* True if the loaded cuDNN is known to run this graph correctly. Before 9.11 it needs another value
+ * for masked scores and zeroed memory, and 9.10 has faults. Backward: no single queries; up to 9.15
+ * it does not mask the keys past the last full 128; up to 9.25 dq has NaNs if half of the last 128
+ * keys is missing and no other mask hides them. Sources: its release notes, and PyTorch's issue
+ * 196678. */
 static bool is_known(const struct pl_att_key *key)
 {
     size_t version = cudnnGetVersion();

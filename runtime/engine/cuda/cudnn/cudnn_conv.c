@@ -28,7 +28,7 @@ make_tensor(struct pl_cudnn_parts *p, const struct pl_conv_key *key, enum pl_con
 {
     void *t = pl_cudnn_make(p, CUDNN_BACKEND_TENSOR_DESCRIPTOR);
     bool is_virtual = which == PL_CONV_SUM || which == PL_CONV_PRE;
-    /* What is between the ops of a graph is not rounded to 16 bits. */
+    /* Tensors between the ops of a graph are not rounded to 16 bits. */
     cudnnDataType_t type = is_virtual ? compute_type(key) : (cudnnDataType_t)pl_cudnn_type(key);
     int64_t dims[4], strides[4], id = which, alignment = pl_conv_alignment(key, which);
 
@@ -62,7 +62,7 @@ static void *make_window(struct pl_cudnn_parts *p, const struct pl_conv_key *key
     return c;
 }
 
-/* The attributes of the three convolution ops, in one order. */
+/* The attributes of the three convolution ops, in the same order. */
 static const struct pass {
     int type, alpha, beta, window, x, w, y;
 } passes[] = {
@@ -113,7 +113,7 @@ static void *make_conv(struct pl_cudnn_parts *p,
     return op;
 }
 
-/* to = x + b, or relu(x) where there is no b. */
+/* to = x + b, or relu(x) if b is not given. */
 static void *
 make_pointwise(struct pl_cudnn_parts *p, const struct pl_conv_key *key, void *x, void *b, void *to)
 {
@@ -137,7 +137,7 @@ make_pointwise(struct pl_cudnn_parts *p, const struct pl_conv_key *key, void *x,
 static void *conv_graph(struct pl_cudnn_parts *p, void *handle, const void *of)
 {
     const struct pl_conv_key *key = of;
-    bool after = key->bias || key->relu; /* something follows the convolution */
+    bool after = key->bias || key->relu; /* an op follows the convolution */
     void *window = make_window(p, key), *x = make_tensor(p, key, PL_CONV_X);
     void *w = make_tensor(p, key, PL_CONV_W), *y = make_tensor(p, key, PL_CONV_Y);
     void *sum = after ? make_tensor(p, key, PL_CONV_SUM) : y, *pre = sum;
@@ -156,7 +156,7 @@ static void *conv_graph(struct pl_cudnn_parts *p, void *handle, const void *of)
     return pl_cudnn_graph(p, handle, n, ops);
 }
 
-/* Whether an engine that notes this about its numbers may be taken. */
+/* True if an engine with this numerical note may be used. */
 static bool conv_may_take(const void *of, int note)
 {
     const struct pl_conv_key *key = of;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* In place of dnn.c and its parts where Plume was built without cuDNN. */
+/* Replaces cudnn.c and its parts if Plume is built without cuDNN. */
 #include "runtime/engine/cuda/cudnn/cudnn.h"
 
 int pl_cudnn_create(struct CUstream_st *stream,
@@ -19,5 +19,5 @@ uint64_t pl_cudnn_moves(const struct pl_cudnn *dnn)
     return 0;
 }
 
-/* Our own kernels stay. */
+/* The table keeps our own kernels. */
 void pl_cudnn_install(struct pl_kernels *table) {}

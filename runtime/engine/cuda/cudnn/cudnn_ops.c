@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* The ops that cuDNN takes over: one function a type, as in lt_ops.c. */
+/* The ops that cuDNN implements: one function per type, as in cublaslt_ops.c. */
 #include "runtime/engine/cuda/cudnn/cudnn.h"
 #include "runtime/engine/cuda/util/libs.h"
 
@@ -12,7 +12,7 @@ static struct pl_cudnn *current(void)
     return pl_cuda_libs_current(&stream).dnn;
 }
 
-/* False: nothing was queued. */
+/* Returns false if nothing was queued. */
 static bool pass(struct pl_cudnn *dnn,
                  enum pl_real real,
                  const struct pl_conv2d_args *a,
@@ -31,7 +31,7 @@ static bool pass(struct pl_cudnn *dnn,
     return pl_cudnn_conv(dnn, &key, &data);
 }
 
-/* Where no engine adds the bias (and applies relu) on the way out: in passes of their own. */
+/* If no engine fuses bias and relu, they run in passes of their own. */
 static bool
 forward_in_parts(struct pl_cudnn *dnn, enum pl_real real, const struct pl_conv2d_args *a)
 {
@@ -57,7 +57,7 @@ static void conv2d_forward(enum pl_real real, const struct pl_conv2d_args *a)
         own[real].conv2d_forward(a);
 }
 
-/* dy where relu let through, in scratch; dy itself where there is no relu. NULL: no memory. */
+/* dy masked by relu, in scratch; dy itself without relu. NULL: out of memory. */
 static const void *make_dz(struct pl_cudnn *dnn, enum pl_real real, const struct pl_conv2d_args *a)
 {
     size_t oh = pl_conv_size(a->height, a->kernel_h, a->stride_h, a->pad_h);
@@ -87,7 +87,7 @@ static void conv2d_backward(enum pl_real real, const struct pl_conv2d_args *a)
         own[real].conv2d_backward(&left);
 }
 
-/* The gradients' parts all at once, or none: cuDNN has no engine for some of them. */
+/* All parts of the gradient or none: cuDNN has no engine for some of them. */
 static bool attend(enum pl_real real, const struct pl_attention_args *a, bool backward)
 {
     struct pl_cudnn *dnn = current();

@@ -10,10 +10,10 @@
 #include <stdio.h>
 #include <string.h>
 
-#define LEAST_CAPABILITY 80 /* what the kernels are compiled for, and later ones */
+#define LEAST_CAPABILITY 80 /* the kernels are compiled for this one and later ones */
 
-/* What the calling thread has entered: the device's number, 0 for none, and its index. Numbers are
- * never used again, unlike addresses. */
+/* The device that the calling thread has entered: its number, 0 for none, and its index. Numbers
+ * are never reused, unlike addresses. */
 static _Thread_local uint64_t entered;
 static _Thread_local int entered_index;
 
@@ -22,9 +22,9 @@ static struct pl_cuda_device *of(struct pl_device *dev)
     return (struct pl_cuda_device *)dev;
 }
 
-/* CUDA's own idea of the thread's device, for calls about one that the thread has not entered.
- * Threads that have entered none stay where they are afterwards: device 0 would get a context,
- * some hundreds of megabytes, only for being named. */
+/* Sets CUDA's current device for calls about a device that the thread has not entered. A thread
+ * that has entered none stays on it afterwards: naming device 0 would create a context of some
+ * hundred megabytes there. */
 static void set_device(const struct pl_cuda_device *d)
 {
     int now = -1;
@@ -98,8 +98,8 @@ static int read_limit(size_t *ret, struct pl_error *err)
     return 0;
 }
 
-/* The machine that runs, and the card's place on its bus: what NCCL tells devices apart by. Parts
- * of a card (MIG) have one name, since NCCL does not join them. */
+/* The host and the card's PCI address, by which NCCL distinguishes devices. Parts of a card (MIG)
+ * have one name, since NCCL does not join them. */
 static void name_unit(struct pl_cuda_device *d, const struct cudaDeviceProp *prop)
 {
     char boot[37] = "";
@@ -228,7 +228,7 @@ static const struct pl_kernels *cuda_kernels(struct pl_device *dev, enum pl_real
     return pl_cuda_kernels(real);
 }
 
-/* Whether the stream is captured: then this cannot be asked, and the capture has failed. */
+/* True if the stream is capturing: this call is not allowed then, and the capture has failed. */
 static bool refuse(struct pl_cuda_device *d, const char *call)
 {
     if (!pl_cuda_status_is_held(&d->status))
@@ -255,7 +255,7 @@ cuda_alloc(struct pl_device *dev, size_t bytes, const char *what, void **ret, st
 static void cuda_free(struct pl_device *dev, void *memory)
 {
     if (memory)
-        (void)refuse(of(dev), "freeing memory"); /* the graph may name it */
+        (void)refuse(of(dev), "freeing memory"); /* the graph may refer to it */
     pl_cuda_alloc_put(of(dev)->alloc, memory);
 }
 
@@ -314,8 +314,7 @@ static void cuda_copy(struct pl_device *dev, void *to, const void *from, size_t 
     restore_device(d);
 }
 
-/* Lets copies go straight from one card to the other where they can; else CUDA takes them by way of
- * the host. */
+/* Enables direct copies between two GPUs if possible; otherwise CUDA copies through the host. */
 static void enable_peer_access(struct pl_cuda_device *d, const struct pl_cuda_device *other)
 {
     uint64_t bit = other->base.index < 64 ? (uint64_t)1 << other->base.index : 0;
@@ -330,10 +329,10 @@ static void enable_peer_access(struct pl_cuda_device *d, const struct pl_cuda_de
         (void)cudaDeviceEnablePeerAccess((int)other->base.index, 0);
         restore_device(d);
     }
-    (void)cudaGetLastError(); /* it may be on already: it is the process', not the device's */
+    (void)cudaGetLastError(); /* peer access may be enabled already: it belongs to the process */
 }
 
-/* Behind what `first` has been asked, `then` goes on. */
+/* Makes later work of `then` wait for the earlier work of `first`. */
 static int wait_for(struct pl_cuda_device *then, struct pl_cuda_device *first)
 {
     int r = 0;
@@ -375,13 +374,13 @@ static void cuda_copy_from(
     }
     if (r == 0)
         r = wait_for(s, d);
-    if (r < 0) { /* which one has failed is in its own status already */
+    if (r < 0) { /* the error is in the status of the one that failed */
         pl_cuda_fail(&d->status, "a copy from another GPU", "the other one has failed");
         pl_cuda_fail(&s->status, "a copy to another GPU", "the other one has failed");
     }
 }
 
-/* What has failed by now, that of the kernels' launches included. */
+/* Collects all errors so far, including those of kernel launches. */
 static int report(struct pl_cuda_device *d, struct pl_error *err)
 {
     pl_cuda_check(&d->status, "a kernel's launch", d->stream.error);
@@ -396,12 +395,13 @@ cuda_download(struct pl_device *dev, void *to, const void *from, size_t bytes, s
     if (refuse(d, "a download"))
         return pl_error_set(err, -EBUSY, "a download is asked for while a graph is captured");
     set_device(d);
-    (void)pl_cuda_staging_download(&d->staging, to, from, bytes); /* kept in the status */
+    (void)pl_cuda_staging_download(&d->staging, to, from,
+                                   bytes); /* errors are kept in the status */
     restore_device(d);
     return report(d, err);
 }
 
-/* The pinned bytes and the event are made when they are first needed. */
+/* The pinned bytes and the event are made at first use. */
 static int make_peek(struct pl_cuda_device *d)
 {
     int r = 0;

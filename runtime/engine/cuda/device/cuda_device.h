@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: MIT */
-/* GPUs as devices of the engine: what plume-cuda.so exports. Each device has one stream for its
- * kernels, copies and memory, so that all is done in the order in which it was asked.
+/* GPUs as devices of the engine: the exports of plume-cuda.so. Each device has one stream for
+ * kernels, copies and memory, so that all work runs in the order of the calls.
  *
- * Which GPUs there are is CUDA_VISIBLE_DEVICES' business (Slurm's, that is), which is never changed
- * here; indices are among the visible ones. Environment: PLUME_GPU_MEMORY_LIMIT, the most that a
- * process takes of each device (K, M, G; a plain number is MiB; gradients that NCCL adds up are
- * beside it). */
+ * CUDA_VISIBLE_DEVICES (set by Slurm) decides which GPUs exist and is never changed here; indices
+ * count the visible ones. Environment: PLUME_GPU_MEMORY_LIMIT, the maximum that a process allocates
+ * on each device (K, M, G; a plain number is MiB), without the gradients that NCCL sums. */
 #ifndef PL_RUNTIME_ENGINE_CUDA_DEVICE_CUDA_DEVICE_H
 #define PL_RUNTIME_ENGINE_CUDA_DEVICE_CUDA_DEVICE_H
 
@@ -17,28 +16,28 @@
 
 struct pl_cuda_device {
     struct pl_device base;
-    uint64_t number;              /* of all that this process has opened */
-    struct pl_cuda_stream stream; /* the kernels'; its errors go over to `status` */
+    uint64_t number;              /* counts all devices that this process has opened */
+    struct pl_cuda_stream stream; /* of the kernels; its errors are copied to `status` */
     struct pl_cuda_status status;
     struct pl_cuda_alloc *alloc;
     struct pl_cuda_staging staging;
     struct pl_cuda_libs libs;
-    struct CUevent_st *event;        /* for other devices to wait for; NULL until there is one */
-    void *peek;                      /* PL_DEVICE_PEEK pinned bytes, */
-    struct CUevent_st *peek_event;   /* and when they are there; NULL until they are needed */
-    uint64_t peer_mask;              /* bit i: GPU i's memory was asked for (cuda_copy_from) */
-    int multiprocessors, capability; /* 90 is 9.0 */
+    struct CUevent_st *event;        /* other devices wait for it; NULL until needed */
+    void *peek;                      /* PL_DEVICE_PEEK pinned bytes; NULL until needed */
+    struct CUevent_st *peek_event;   /* after the copy to them; NULL until needed */
+    uint64_t peer_mask;              /* bit i: peer access to GPU i was tried (cuda_copy_from) */
+    int multiprocessors, capability; /* capability: 90 is 9.0 */
 };
 
-/* The one symbol that is exported. Never NULL. */
+/* The only exported symbol. Never NULL. */
 const struct pl_device_ops *plume_cuda_device(void);
 
-/* What the runtime's answer to "how many devices" means for a person, as -ENODEV. `code` is a
- * cudaError_t, `driver` and `runtime` versions as CUDA writes them (13000 is 13.0; driver 0: there
- * is none). */
+/* Translates the error of cudaGetDeviceCount() into a text for the user, as -ENODEV. `code` is a
+ * cudaError_t; `driver` and `runtime` are CUDA's version numbers (13000 is 13.0; driver 0: none).
+ */
 int pl_cuda_explain(int code, int driver, int runtime, struct pl_error *err);
 
-/* The kernels of a type with the libraries' ops among them, NULL where there are none. */
+/* The kernels of a type, including the libraries' ops; NULL if the type has none. */
 const struct pl_kernels *pl_cuda_kernels(enum pl_real real);
 
 #endif

@@ -7,7 +7,7 @@
 
 struct pl_device_graph {
     cudaGraphExec_t exec;
-    uint64_t moves; /* of the device's, when it was captured */
+    uint64_t moves; /* of the device, at the capture */
 };
 
 static struct pl_cuda_device *of(struct pl_device *dev)
@@ -15,8 +15,8 @@ static struct pl_cuda_device *of(struct pl_device *dev)
     return (struct pl_cuda_device *)dev;
 }
 
-/* How often memory that kernels work in, and whose address they are given, has moved. cublasLt's
- * does not. */
+/* The number of times that memory with an address in kernels' arguments has moved. cublasLt's never
+ * moves. */
 static uint64_t moves(const struct pl_cuda_device *d)
 {
     return d->stream.moves + (d->libs.dnn ? pl_cudnn_moves(d->libs.dnn) : 0);
@@ -38,7 +38,7 @@ int pl_cuda_capture_begin(struct pl_device *dev, struct pl_error *err)
     return 0;
 }
 
-/* What failed while the stream was captured; that is over. 0 where nothing did. */
+/* Returns the error of a capture that has ended, 0 if none. */
 static int take_failure(struct pl_cuda_device *d, cudaError_t code, struct pl_error *err)
 {
     const char *call = NULL, *why = NULL;
@@ -71,7 +71,7 @@ int pl_cuda_capture_end(struct pl_device *dev, struct pl_device_graph **ret, str
         if (code != cudaSuccess)
             r = pl_cuda_error(err, dev->name, "cudaGraphInstantiateWithFlags", code);
     }
-    if (graph) /* also one of a capture that failed by our own word */
+    if (graph) /* also after a capture that we failed ourselves */
         (void)cudaGraphDestroy(graph);
     if (r < 0)
         free(made);
@@ -96,7 +96,7 @@ void pl_cuda_graph_free(struct pl_device *dev, struct pl_device_graph *graph)
 
     if (!graph)
         return;
-    /* Not all versions of CUDA say that a graph that runs may be destroyed. */
+    /* Not all versions of CUDA promise that a running graph may be destroyed. */
     pl_cuda_check(&d->status, "cudaStreamSynchronize", cudaStreamSynchronize(d->stream.stream));
     pl_cuda_check(&d->status, "cudaGraphExecDestroy", cudaGraphExecDestroy(graph->exec));
     free(graph);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* NCCL behind comm_nccl_table.h. */
+/* NCCL's implementation of nccl_table.h. */
 #include "runtime/engine/device/nccl_table.h"
 
 #include <cuda_runtime_api.h>
@@ -14,7 +14,7 @@
 
 _Static_assert(NCCL_UNIQUE_ID_BYTES == PL_NCCL_ID_BYTES, "the id's size");
 
-/* A block of memory and what NCCL calls it. */
+/* A block of memory and its NCCL handle. */
 struct block {
     struct block *next;
     void *memory, *handle;
@@ -44,7 +44,7 @@ static int bad_cuda(const char *call, cudaError_t error, char *text)
 {
     if (error == cudaSuccess)
         return 0;
-    (void)cudaGetLastError(); /* it is told here, and is no kernel's */
+    (void)cudaGetLastError(); /* the error is returned here and must not be taken for a kernel's */
     snprintf(text, PL_NCCL_TEXT, "%s: %s", call, cudaGetErrorString(error));
     return -1;
 }
@@ -71,8 +71,8 @@ static void free_all(struct nccl *n)
     free(n);
 }
 
-/* A stream above the compute stream's priority: a bucket's few blocks shall not wait behind all of
- * backward's. */
+/* A stream with a higher priority than the compute stream: a bucket's few blocks must not wait for
+ * all of backward's. */
 static int make(void *compute, struct nccl **ret, char *text)
 {
     struct nccl *n = calloc(1, sizeof(*n));
@@ -152,7 +152,7 @@ static int get_state(void *comm, int *ret_done, char *text)
     ncclResult_t state = ncclSuccess;
     int r;
 
-    /* A split's communicator is made by and by. */
+    /* A split's communicator is created asynchronously. */
     if (!n->comm) {
         *ret_done = 0;
         return 0;
@@ -181,7 +181,7 @@ static int get_finished(void *comm, int *ret_done, char *text)
     return 0;
 }
 
-/* What the compute stream was asked so far comes before what follows on ours. */
+/* Makes later work on our stream wait for the compute stream's earlier work. */
 static int follow(struct nccl *n, char *text)
 {
     if (bad_cuda("cudaEventRecord", cudaEventRecord(n->before, n->compute), text) < 0)
@@ -203,7 +203,7 @@ static int join(void *comm, char *text)
     return bad_cuda("cudaStreamWaitEvent", cudaStreamWaitEvent(n->compute, n->after, 0), text);
 }
 
-/* 1 as bf16 or f16 from a double, rounded to nearest even; scales are normal numbers. */
+/* A double as bf16 or f16, rounded to nearest even; scales are normal numbers. */
 static unsigned short half_of(double value, enum pl_nccl_type type)
 {
     union {
@@ -265,7 +265,7 @@ static int start_broadcast(void *comm, void *buf, size_t bytes, char *text)
                     ncclBroadcast(buf, buf, bytes, ncclInt8, 0, n->comm, n->stream), text);
 }
 
-/* Parts differ in size: a broadcast each, as one operation. */
+/* Parts differ in size: one broadcast per part, as one operation. */
 static int start_allgather(void *comm, void *buf, const size_t *offset, char *text)
 {
     struct nccl *n = comm;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* NVIDIA's libraries as the ops find them: what belongs to the calling thread's stream. */
+/* NVIDIA's libraries for the ops: those of the calling thread's stream. */
 #ifndef PL_RUNTIME_ENGINE_CUDA_UTIL_LIBS_H
 #define PL_RUNTIME_ENGINE_CUDA_UTIL_LIBS_H
 
@@ -8,17 +8,18 @@ struct pl_cuda_stream;
 struct pl_cublaslt;
 struct pl_cudnn;
 
-/* lt and dnn are NULL where the library cannot be used. */
+/* NULL if the library cannot be used. */
 struct pl_cuda_libs {
-    const struct pl_cuda_stream *stream; /* that they are for */
+    const struct pl_cuda_stream *stream; /* the stream that they are for */
     struct pl_cublaslt *lt;
     struct pl_cudnn *dnn;
 };
 
-/* From now on the calling thread's; borrowed. NULL: none. */
+/* Sets the calling thread's libraries; borrowed. NULL: none. */
 void pl_cuda_libs_set(const struct pl_cuda_libs *libs);
 
-/* Those of the calling thread's current stream, or empty ones; *ret_stream is that stream's. */
+/* The libraries of the calling thread's current stream, or empty ones; *ret_stream is that
+ * stream's. */
 struct pl_cuda_libs pl_cuda_libs_current(struct CUstream_st **ret_stream);
 
 #endif

@@ -6,7 +6,7 @@
 
 struct entry {
     uint64_t hash;
-    /* The value first, since it is what needs alignment; then the key. */
+    /* The value is first because it needs alignment; the key follows. */
     _Alignas(16) unsigned char bytes[];
 };
 
@@ -44,7 +44,7 @@ void pl_plan_cache_finish(struct pl_plan_cache *cache, void (*drop)(void *value)
     pl_plan_cache_init(cache, cache->key_bytes, cache->value_bytes);
 }
 
-/* Where the key is, or would be put. */
+/* The slot of the key, or the free slot for it. */
 static size_t place(const struct pl_plan_cache *cache, uint64_t hash, const void *key)
 {
     size_t at = (size_t)hash & (cache->size - 1);
@@ -67,7 +67,7 @@ void *pl_plan_cache_find(struct pl_plan_cache *cache, const void *key)
     return e ? e->bytes : NULL;
 }
 
-/* At most half full, so that a search is short. */
+/* At most half full, which keeps searches short. */
 static int reserve(struct pl_plan_cache *cache)
 {
     struct pl_plan_cache more = *cache;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Checkpoints: the file, what of a run goes into it, which are kept, and the writer's thread. */
+/* Checkpoints: the file, its contents for a run, retention, and the writer's thread. */
 #include "common/base/fs.h"
 #include "runtime/engine/checkpoint/ckpt_writer.h"
 #include "runtime/engine/checkpoint/retention.h"
@@ -101,7 +101,7 @@ static void test_file_round_trip(void **state)
     pl_checkpoint_finish(&back);
 }
 
-/* Every cut and every turned bit is found, and no matter where says one line. */
+/* Every truncation and every flipped bit is detected, and the error names it. */
 static void test_damage_is_found(void **state)
 {
     _cleanup_free_ char *path = in_dir("damage.ckpt"), *bytes = NULL;
@@ -529,7 +529,7 @@ static void test_writer_writes_in_order(void **state)
     assert_false(is_there("w18.ckpt"));
     assert_true(is_there("w19.ckpt"));
     assert_false(is_there("last.ckpt.tmp"));
-    /* A failure is told once, and what follows is written. */
+    /* A failure is reported once, and the next job is written. */
     make(&job.checkpoint, 0);
     job.path = strdup("/nonexistent/x.ckpt");
     assert_int_equal(pl_ckpt_writer_submit(w, &job, NULL), 0);

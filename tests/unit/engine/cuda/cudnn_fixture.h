@@ -34,9 +34,8 @@ static size_t draw(uint32_t limit)
     return (uint32_t)(seed >> 33) % limit;
 }
 
-/* Fakes as new, with one engine that can do everything; the calling thread's libs have the
- * pl_cudnn.
- */
+/* Resets the fakes, with one engine that can do everything; the calling thread's libs have the
+ * pl_cudnn. */
 static void start_dnn(const struct pl_device_options *options)
 {
     struct pl_cudnn *dnn = NULL;

@@ -117,9 +117,9 @@ static void test_pools_are_streams_own(void **state)
     cudaMemsetAsync(p, 1, 4000, s);
     pl_cuda_alloc_put(a, p);
     assert_ptr_not_equal(get(a, 4000, t), p);
-    assert_ptr_equal(get(a, 4000, s), p); /* at once, its work is queued before */
+    assert_ptr_equal(get(a, 4000, s), p); /* at once: its work is queued before */
 
-    /* What another stream uses waits for it, and for no other. */
+    /* A block that another stream uses waits for that stream only. */
     assert_int_equal(pl_cuda_alloc_used_by(a, p, t, NULL), 0);
     assert_int_equal(pl_cuda_alloc_used_by(a, p, s, NULL), 0);
     cudaMemsetAsync(p, 2, 4000, t);
@@ -162,7 +162,7 @@ static void test_take_over_waits_for_the_other_stream(void **state)
     cudaStreamSynchronize(t); /* the fake would do t's first, were it not for the event */
     assert_true(saw_full);
     pl_cuda_alloc_put(a, p);
-    /* Now t's: for s it is not large enough, so the segment goes back to the device. */
+    /* Now t's: too small for s, so the segment returns to the device. */
     assert_non_null(get(a, 36 * MIB, s));
     assert_int_equal(stats(a).device_frees, 1);
     pl_cuda_alloc_destroy(a);
@@ -233,7 +233,7 @@ static void test_a_lost_device_is_no_lack_of_memory(void **state)
     fake_cuda_reset(0);
 }
 
-/* A block's life in the random test: its pattern must stand wherever its streams look. */
+/* A block's life in the random test: its streams must read its pattern. */
 struct slot {
     unsigned char *at;
     size_t bytes;
@@ -279,7 +279,7 @@ static size_t draw_size(uint64_t *seed)
     }
 }
 
-/* Fills a new block on its stream; often another stream reads it then, behind an event. */
+/* Fills a new block on its stream; often another stream then reads it, after an event. */
 static void begin(struct pl_cuda_alloc *a, struct slot *s, cudaStream_t *streams, uint64_t *seed)
 {
     cudaStream_t other = streams[draw(seed) % 3];
@@ -368,7 +368,7 @@ static void test_random_sequences_keep_every_block_whole(void **state)
 {
     for (uint64_t seed = 1; seed <= 6; seed++) {
         run_random(seed, 1024 * MIB);
-        run_random(seed, 30 * MIB); /* full at times: taken over, waited for, given back */
+        run_random(seed, 30 * MIB); /* full at times: takes over, waits, returns segments */
     }
 }
 

@@ -56,7 +56,7 @@ static void fill(void)
         }
 }
 
-/* Heads beside each other; `packed`: q, k and v of a token beside each other, in array Q. */
+/* Adjacent heads; `packed`: q, k and v of a token are adjacent, in array Q. */
 static struct pl_attention_args
 make_args(size_t batch, size_t heads, size_t time, size_t keys, size_t dim, bool packed)
 {
@@ -108,7 +108,7 @@ static void near(const char *what, size_t i, float x, float want, float within)
                  (double)want);
 }
 
-/* Everything that was written, and what lies around it. */
+/* Everything that was written, and its surroundings. */
 static void compare(const struct pl_attention_args *a)
 {
     static const char *const names[] = {"q", "k", "v", "y", "dy", "dq", "dk", "dv"};
@@ -210,14 +210,14 @@ static void test_engines_of_deterministic_runs_repeat(void **state)
         fake_dnn.engines = 2;
         fake_dnn.note[0] = CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC;
         table.attention_forward(&a);
-        assert_int_equal(fake_dnn.taken, 0); /* nothing is added up there */
+        assert_int_equal(fake_dnn.taken, 0); /* no sums there */
         table.attention_backward(&a);
         assert_int_equal(fake_dnn.taken, deterministic);
         end();
     }
 }
 
-/* A plan is asked for once; capturing waits for nothing. */
+/* A plan is looked up once; capturing waits for nothing. */
 static void test_plans_and_scratch_are_kept(void **state)
 {
     struct pl_attention_args a = make_args(2, 2, 8, 8, 16, false);

@@ -144,7 +144,7 @@ static unsigned engine_taken(bool tf32, const int *notes, int64_t first_workspac
     taken = fake_dnn.taken;
     table[PL_REAL_F32].conv2d_forward(&a);
     assert_int_equal(fake_dnn.runs, 2);
-    assert_int_equal(fake_dnn.asked, 1); /* once a shape */
+    assert_int_equal(fake_dnn.asked, 1); /* once per shape */
     end_dnn();
     return taken;
 }
@@ -229,7 +229,7 @@ static void test_a_failed_run_is_reported(void **state)
     end_dnn();
 }
 
-/* What a captured stream gives to cuDNN stays: neither plans nor memory are made meanwhile. */
+/* A captured stream's cuDNN work keeps its plans and memory: neither is made during the capture. */
 static void test_nothing_is_made_while_a_stream_is_captured(void **state)
 {
     struct pl_conv2d_args a = plain, larger = plain;

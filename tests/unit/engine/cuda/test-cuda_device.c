@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* GPUs as devices, on fakes of the CUDA runtime and of cublasLt: everything but kernels. */
+/* GPUs as devices, on fakes of the CUDA runtime and of cublasLt: everything except kernels. */
 #include "common/base/macros.h"
 #include "kernels/cuda/cuda.h"
 #include "runtime/engine/cuda/device/cuda_device.h"
@@ -300,8 +300,8 @@ static void do_fill(void *ctx)
     memset(f->at, f->value, MIB);
 }
 
-/* Streams run as far as something waits for them: without the events the copy would come too early,
- * or the memory be overwritten too early. */
+/* Streams run only when something waits for them: without the events the copy would be too early,
+ * or the memory overwritten too early. */
 static void test_a_copy_between_devices_is_in_the_order_of_both(void **state)
 {
     static char back[MIB];
@@ -334,8 +334,8 @@ static void test_a_copy_between_devices_is_in_the_order_of_both(void **state)
         ops->copy_from(dev[0], a, dev[1], b, MIB / 2);
         assert_int_equal(ops->download(dev[0], back, a, MIB, NULL), 0);
         assert_true(back[0] == 1 && back[MIB / 2 - 1] == 1 && back[MIB / 2] == 2);
-        assert_int_equal(fake_cuda.events, 4); /* one a device, and one of its downloads */
-        ops->free(dev[0], a);                  /* behind the copy */
+        assert_int_equal(fake_cuda.events, 4); /* one per device, and one of its downloads */
+        ops->free(dev[0], a);                  /* after the copy */
         ops->close(dev[0]);
         dev[0] = open_one(0); /* CUDA knows already that the two may */
         a = get(dev[0], MIB);
@@ -404,7 +404,7 @@ static void test_tables_have_the_libraries_ops(void **state)
     assert_null(ops->kernels(dev, PL_REAL_F16));
     assert_ptr_equal(k->softmax_forward, pl_kernels_ref(PL_REAL_F32)->softmax_forward);
     fake_lt.products = 0;
-    k->matmul(&s); /* nothing entered yet: our own */
+    k->matmul(&s); /* no device entered: our own */
     assert_int_equal(fake_lt.products, 0);
     ops->enter(dev);
     k->matmul(&s);
@@ -459,11 +459,11 @@ static void test_a_graph_does_again_what_was_captured(void **state)
     ops->zero(p.dev, p.b + 32, 16);
     fake_cuda_queue(pl_cuda_stream_current()->stream, count_kernel, &runs);
     assert_int_equal(ops->capture_end(p.dev, &graph, NULL), 0);
-    assert_true(read_b(&p)[0] == 'b' && p.back[32] == 'b' && runs == 0); /* nothing was done */
+    assert_true(read_b(&p)[0] == 'b' && p.back[32] == 'b' && runs == 0); /* nothing was run */
     for (int i = 1; i < 4; i++) {
         char c = (char)('b' + i);
 
-        ops->upload(p.dev, p.a, &c, 1); /* what the graph reads is what stands there then */
+        ops->upload(p.dev, p.a, &c, 1); /* the graph reads the contents at replay */
         assert_int_equal(ops->replay(p.dev, graph), 0);
         assert_true(read_b(&p)[0] == c && p.back[31] == 'a' && p.back[32] == 0);
         assert_true(p.back[48] == 'b' && runs == i);
@@ -500,7 +500,7 @@ static void ask(struct pair *p, unsigned which)
     case 4:
         assert_int_equal(ops->sync(p->dev, &err), -EBUSY);
         break;
-    case 5: /* by a library, of which nobody knows but CUDA */
+    case 5: /* by a library that only CUDA knows of */
         assert_int_equal(cudaDeviceSynchronize(), cudaErrorStreamCaptureUnsupported);
         ops->copy(p->dev, p->b, p->a, 64);
         break;
@@ -608,7 +608,7 @@ static void test_a_replay_that_fails_is_told_by_the_next_wait(void **state)
     assert_int_equal(ops->sync(p.dev, &err), -EIO);
     assert_string_equal(err.text, "cudaGraphLaunch failed on cuda:0 (Fake 0): an illegal memory "
                                   "access was encountered");
-    assert_int_equal(ops->capture_begin(p.dev, &err), -EIO); /* a device that is lost */
+    assert_int_equal(ops->capture_begin(p.dev, &err), -EIO); /* a lost device */
     ops->graph_free(p.dev, graph);
     ops->close(p.dev);
     end();

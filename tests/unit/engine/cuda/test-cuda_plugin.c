@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* plume-cuda.so itself, with NVIDIA's libraries: it loads, is of this release, exports nothing
- * but its tables, and says what is missing. Where there is a GPU, memory goes there and back. */
+/* plume-cuda.so itself, with NVIDIA's libraries: it loads, is of this release, exports only its
+ * tables, and reports what is missing. With a GPU, memory is copied there and back. */
 #include "kernels/half.h"
 #include "runtime/engine/device/gpu.h"
 
@@ -179,7 +179,7 @@ static void test_a_graph_does_what_its_calls_do(void **state)
     if (s.ops->capture_end(s.dev, &graph, &err) < 0)
         fail_msg("%s", pl_error_text(&err));
     read_step(&s, got);
-    assert_memory_equal(got, want[2], sizeof(got)); /* nothing was done */
+    assert_memory_equal(got, want[2], sizeof(got)); /* nothing was run */
     for (uint64_t draw = 0; draw < 3; draw++) {
         s.ops->upload(s.dev, s.draw, &draw, sizeof(draw));
         assert_int_equal(s.ops->replay(s.dev, graph), 0);
@@ -188,7 +188,7 @@ static void test_a_graph_does_what_its_calls_do(void **state)
     }
     s.ops->graph_free(s.dev, graph);
 
-    /* A download inside spoils it, and nothing else. */
+    /* A download during a capture fails the capture only. */
     assert_int_equal(s.ops->capture_begin(s.dev, &err), 0);
     run_step(&s);
     assert_int_equal(s.ops->download(s.dev, got, s.z, sizeof(got), &err), -EBUSY);
@@ -199,7 +199,7 @@ static void test_a_graph_does_what_its_calls_do(void **state)
     s.ops->close(s.dev);
 }
 
-/* GPT's attention: q, k and v of a token beside each other. */
+/* GPT's attention: q, k and v of a token are adjacent. */
 #define BATCH 2
 #define HEADS 3
 #define TIME 256

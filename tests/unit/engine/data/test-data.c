@@ -146,7 +146,7 @@ static void test_rng(void **state)
         assert_true(count[i] > 9400 && count[i] < 10600);
 }
 
-/* What this processor takes gives what any does. */
+/* The implementation for this processor agrees with the portable one. */
 static void test_sha256_compress_any(void **state)
 {
     uint8_t bytes[64 * 5];

@@ -165,7 +165,7 @@ static void test_tokens(void **state)
 
     assert_int_equal(parse(&s, tokens, sizeof(tokens), &a, &err), 0);
     assert_int_equal(a.dtype, PLUME_U16);
-    assert_int_equal(a.shape[0], 3); /* 0..2, 3..5, 6..8: each with one behind it */
+    assert_int_equal(a.shape[0], 3); /* 0..2, 3..5, 6..8: each with one token after it */
     assert_int_equal(a.shape[1], 3);
     assert_int_equal(token(&a, 2, 2), 8);
     pl_array_close(&a);
@@ -318,7 +318,7 @@ static void test_csv_limits(void **state)
     pl_array_close(&a);
     memcpy(line, "a,b\n1,", 6);
     line[255] = '0';
-    assert_int_equal(parse(&s, line, 300, &a, &err), 0); /* too long, but nobody wants it */
+    assert_int_equal(parse(&s, line, 300, &a, &err), 0); /* too long, but unused */
     pl_array_close(&a);
     s.columns = "b";
     refused(&s, line, 300, "line 2, column 1 is longer than 255 bytes");
@@ -413,7 +413,7 @@ static void test_files(void **state)
     pl_array_close(&array);
     colon = write_file("a.txt:b.txt", "xyxy", 4);
     gzip = write_file("zip.idx", "\x1f\x8b\x08\0", 4);
-    s.path = colon; /* one file, whatever its name */
+    s.path = colon; /* one file, for any name */
     s.window = 1;
     assert_int_equal(pl_array_open(&s, &array, &err), 0);
     assert_int_equal(array.n_vocabulary, 2);

@@ -153,7 +153,7 @@ static void test_own_source(void **state)
         assert_int_equal(pl_loader_next(&l)->rows, 1);
         assert_null(pl_loader_next(&l));
         assert_int_equal(s.calls, 3);
-        /* A failure comes where its batch would have. */
+        /* An error comes in place of its batch. */
         s.bad = 2;
         pl_loader_begin(&l, 0, 0);
         assert_non_null(pl_loader_next(&l));

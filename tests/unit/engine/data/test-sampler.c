@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Which samples a rank sees: against lists recorded from torch's DistributedSampler, and by the
- * rule where the permutation is our own. */
+/* The samples of a rank: against lists recorded from torch's DistributedSampler, and by the rule,
+ * because the permutation is our own. */
 #include "runtime/engine/data/sampler.h"
 #include "tests/golden/optim.h"
 
@@ -92,7 +92,7 @@ static void test_a_shuffle_is_a_permutation(void **state)
     pl_sampler_finish(&s);
 }
 
-/* A list is shared as it stands: like DistributedSamplerWrapper. */
+/* A list is divided in its own order, as by DistributedSamplerWrapper. */
 static void test_a_list_is_shared_in_its_order(void **state)
 {
     static const size_t list[] = {7, 7, 0, 3, 9}, want[2][3] = {{7, 0, 9}, {7, 3, 7}};

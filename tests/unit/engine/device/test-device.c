@@ -89,7 +89,7 @@ static void test_map_cpu(void **state)
     assert_true(x == 2);
 }
 
-/* A device that keeps what it has as its complement, so that nobody can take it for his own. */
+/* A device that stores complements, so that direct access by the host is detected. */
 static void flip(char *to, const char *from, size_t bytes)
 {
     for (size_t i = 0; i < bytes; i++)
@@ -119,7 +119,7 @@ static void test_map_elsewhere(void **state)
     assert_memory_equal(map.data, "\1\2\3", 3);
     ((char *)map.data)[0] = 9;
     pl_device_unmap(&map);
-    assert_int_equal(memory[0], ~1); /* read only: nothing goes back */
+    assert_int_equal(memory[0], ~1); /* read only: nothing is copied back */
     assert_int_equal(pl_device_map(&dev, memory, 3, PL_DEVICE_READ | PL_DEVICE_WRITE, &map, NULL),
                      0);
     ((char *)map.data)[0] = 9;

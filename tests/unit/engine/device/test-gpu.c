@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* How plume-cuda.so is found and refused. The cases follow one another: what was loaded stays. */
+/* The search for plume-cuda.so, and its rejection. The cases depend on each other: a loaded library
+ * stays. */
 #include "common/base/fs.h"
 #include "runtime/engine/device/gpu.h"
 #include "tests/lib/tmpdir.h"

@@ -48,9 +48,9 @@ static void test_gradients_of_every_op(void **state)
 }
 
 /* f32, bf16 and f16 against f64, in roundings of the type. An op rounds once (16-bit tensors, too:
- * the kernels work in f32), the functions are some ten ops deep, and weighted sums of random signs
- * average out: 16 is twice the most that was seen. linear_activated is ten layers that each make a
- * difference larger, and has exponentials that are good to a few roundings: seen 42. */
+ * the kernels compute in f32), the functions are about ten ops deep, and weighted sums of random
+ * signs average out: 16 is twice the maximum seen. linear_activated is ten layers that each amplify
+ * a difference, and has exponentials with errors of a few roundings: seen 42. */
 static void test_other_types(void **state)
 {
     (void)state;
@@ -83,7 +83,7 @@ static void test_other_types(void **state)
     }
 }
 
-/* Running mean and variance are f32 at every level: no cast stands between them and the op.
+/* Running mean and variance are f32 at every level: no cast comes between them and the op.
  * Tolerance: the sums are of 16-bit numbers. */
 static void test_running_statistics_are_not_cast(void **state)
 {
@@ -132,7 +132,7 @@ static void test_autocast_puts_casts_where_they_belong(void **state)
         for (size_t i = 0; i < n.tape.n; i++)
             casts += strcmp(n.tape.nodes[i].op->name, "cast") == 0 && n.tape.nodes[i].in[0] == x &&
                      n.tape.nodes[i].out->dtype == PLUME_BF16;
-        assert_int_equal(casts, 1); /* the weight's is made once */
+        assert_int_equal(casts, 1); /* the weight is cast once */
     }
     finish(&n);
 }
@@ -256,7 +256,7 @@ static void test_plan_reuses_memory(void **state)
     finish(&n);
 }
 
-/* A device's memory keeps two numbers a row of logits, from which the gradients come out. */
+/* Device memory keeps two numbers per row of logits, from which the gradients are computed. */
 static void test_no_probabilities_are_kept_on_a_device(void **state)
 {
     struct pl_device_ops ops = *pl_device_cpu()->ops;

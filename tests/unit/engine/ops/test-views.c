@@ -7,7 +7,7 @@
 #define VIEWS 8      /* of a chain */
 #define COUNT_MAX 96 /* elements of a leaf */
 
-/* A tensor of the tape and what the oracle says of it. */
+/* A tensor of the tape and the oracle's value of it. */
 struct view {
     plume_tensor *t;
     size_t rank, shape[PLUME_RANK_MAX], count;
@@ -62,7 +62,7 @@ apply(struct chain *c, enum plume_op which, size_t n, plume_tensor *const *in, c
     return t;
 }
 
-/* A new view by `which` of `x`; what the oracle says of it is the caller's to fill in. */
+/* A new view by `which` of `x`; the caller fills in the oracle's value. */
 static struct view *
 view(struct chain *c, const struct view *x, enum plume_op which, const int64_t *args)
 {
@@ -85,8 +85,8 @@ static void reshape(struct chain *c, const struct view *x, size_t rank, const si
     memcpy(v->shape, shape, rank * sizeof(*shape));
 }
 
-/* Where the elements of x stand whose indexes are those of v, from `first` in each dimension, with
- * dimension d of v being order[d] of x. */
+/* The positions of x's elements at the indices of v, from `first` in each dimension; dimension d of
+ * v is order[d] of x. */
 static void walk(struct view *v, const struct view *x, const size_t *first, const size_t *order)
 {
     v->count = 1;

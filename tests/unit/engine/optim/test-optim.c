@@ -208,7 +208,7 @@ static void test_optimizers_share_the_parameters(void **state)
     assert_string_equal(err.text, "parameter 'a.w' has two optimizers");
     options[0].prefixes = options[1].prefixes = NULL;
     assert_int_equal(pl_optimizers_init(&o, &f.params, options, 3, &err), -EINVAL);
-    /* What nobody has stays. */
+    /* A parameter without an optimizer stays. */
     assert_int_equal(pl_optimizers_init(&o, &f.params, &options[2], 1, &err), 0);
     assert_int_equal(o.list[0].count, 16);
     pl_optimizers_finish(&o);
@@ -313,7 +313,7 @@ follow_rates(const char *name, const struct plume_schedule *options, const doubl
 
     assert_int_equal(pl_schedule_init(&s, options, 0.1, NULL), 0);
     for (size_t t = 0; t < n; t++) {
-        /* PyTorch multiplies step by step: some ten roundings. */
+        /* PyTorch multiplies step by step: about ten roundings. */
         if (fabs(s.lr - want[t]) > 1e-13 * 0.1 + 1e-12 * want[t])
             fail_msg("%s: at %zu the rate is %.17g, not %.17g", name, t, s.lr, want[t]);
         pl_schedule_step(&s, t < PL_COUNT(golden_plateau_values) ? golden_plateau_values[t] : 0);

@@ -87,7 +87,7 @@ static void test_layout_follows_the_tape(void **state)
         assert_ptr_equal(p->tensor->grad, (float *)f.params.grads + p->offset);
     }
     assert_int_equal(f.params.order[4]->first_node, SIZE_MAX);
-    assert_int_equal(f.params.count % 64, 0); /* 256 bytes a rank */
+    assert_int_equal(f.params.count % 64, 0); /* 256 bytes per rank */
     teardown(&f);
 }
 

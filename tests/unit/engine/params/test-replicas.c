@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Copies of parameters and buffers on other devices: what goes there, and how often. */
+/* Copies of parameters and buffers on other devices: which are made, and how often. */
 #include "runtime/engine/params/replicas.h"
 
 #include <setjmp.h>
@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-/* Devices whose memory is the host's, but who does not know may not look. */
+/* Devices with host memory that the engine must not access directly. */
 static unsigned alive, copies, packs, syncs;
 static size_t copied_bytes;
 static unsigned lost; /* index of a device that has failed; 0: none */
@@ -75,7 +75,7 @@ static struct pl_device devices[3] = {{.ops = &ops, .index = 0, .name = "fake:0"
                                       {.ops = &ops, .index = 1, .name = "fake:1"},
                                       {.ops = &ops, .index = 2, .name = "fake:2"}};
 
-/* Two parameters, and two buffers declared between and behind them. */
+/* Two parameters; two buffers declared between and after them. */
 struct model {
     struct pl_params params;
     plume_tensor *w, *mean, *b, *var;
@@ -110,7 +110,7 @@ static void drop(struct model *m)
     assert_int_equal(alive, 0);
 }
 
-/* Whether the part's copy of a tensor is somewhere else, and has the same numbers. */
+/* True if the part's copy of a tensor is at another address and has the same numbers. */
 static bool is_copy(const struct model *m, unsigned part, const plume_tensor *t)
 {
     const void *copy = m->replicas.list[part].copies[t->number - 1];

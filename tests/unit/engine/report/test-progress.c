@@ -66,7 +66,7 @@ static void test_line_of_the_beginning(void **state)
     (void)state;
     assert_string_equal(pl_progress_line(&s, 30, false, buf, sizeof(buf)),
                         "epoch 1   0%          0/10  -");
-    s.total = 0; /* nobody knows how many */
+    s.total = 0; /* unknown number */
     assert_string_equal(pl_progress_line(&s, 20, false, buf, sizeof(buf)), "epoch 1   0% 0/0  -");
 }
 
@@ -106,7 +106,7 @@ static void test_show_on_a_terminal(void **state)
     assert_int_equal(setenv("TERM", "vt100", 1), 0);
     pl_progress_init(&p, out, false);
     pl_progress_show(&p, &s);
-    s.done++; /* at once again, however slow this machine is: nothing is drawn */
+    s.done++; /* too soon again on any machine: nothing is drawn */
     p.drawn_ns = pl_now_ns() + 60000000000u;
     pl_progress_show(&p, &s);
     pl_progress_clear(&p);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Event files, read back by a reader that shares nothing with the writer. */
+/* Event files, read back by a reader that shares no code with the writer. */
 #include "common/base/buf.h"
 #include "common/base/fs.h"
 #include "runtime/engine/report/tensorboard.h"
@@ -95,7 +95,7 @@ static uint64_t take_varint(const uint8_t **at, const uint8_t *end)
 }
 
 /* Prints a message as text: "5{1{1"loss"2:f0.5}}"; times (which change) as "t". A group of bytes is
- * a message where `nested` says so for its path, e.g. "/5/1". */
+ * a message if `nested` has its path, e.g. "/5/1". */
 static void print(struct pl_buf *out, const uint8_t *at, const uint8_t *end, const char *path)
 {
     static const char *const messages[] = {
@@ -235,7 +235,7 @@ static void test_open_without_folder(void **state)
     assert_non_null(strstr(pl_error_text(&err), "/nonexistent/x/events.out"));
 }
 
-/* A full disk: one error, then the file is given up, and nothing else happens. */
+/* A full disk: one error, then the file is given up. */
 static void test_flush_on_a_full_disk(void **state)
 {
     struct rlimit old, limit;

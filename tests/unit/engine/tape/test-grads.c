@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Where gradients meet: views of one tensor in one op, several seeds, tapes one behind the other,
+/* Accumulation of gradients: views of one tensor in one op, several seeds, tapes in sequence,
  * accumulation, replicas with an arena of their own. */
 #include "tests/unit/engine/engine_net.h"
 
@@ -120,8 +120,8 @@ static void test_views_of_one_tensor_in_one_op(void **state)
     }
 }
 
-/* The vectorised kernels, which go over many elements at a time, on several of their chunks.
- * Tolerance: sums of a few thousand products of numbers around 4, 6e-8 each. */
+/* The vectorised kernels, on several of their chunks. Tolerance: sums of a few thousand products of
+ * numbers around 4, 6e-8 each. */
 static void test_views_of_one_tensor_in_vectors(void **state)
 {
     for (size_t i = 0; i < PL_COUNT(cases); i++) {

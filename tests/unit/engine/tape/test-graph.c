@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Graphs of a tape (tape_graph.c), on a device that has them: the CPU, whose kernels are recorded
- * by wrapping its table. The same is run on the CPU itself, and the bits are compared. */
+/* Graphs of a tape (tape_graph.c), on a fake device with graphs: the CPU, whose kernels are
+ * recorded by wrapping its table. The bits are compared with a run on the CPU itself. */
 #include "runtime/engine/tape/tape_private.h"
 #include "tests/unit/engine/engine_net.h"
 
@@ -164,7 +164,7 @@ static plume_tensor *f_drop(struct net *net)
     return CALL(PLUME_OP_CROSS_ENTROPY, 0, h, &net->t[3]);
 }
 
-/* A node that meets between others. */
+/* A node with a collective, between others. */
 static plume_tensor *f_norm(struct net *net)
 {
     plume_tensor *in[] = {&net->t[0], &net->t[1], NULL}, *h = NULL;
@@ -318,7 +318,7 @@ static void test_there_are_so_many_graphs_at_most(void **state)
     end(&p);
 }
 
-/* The batch has fewer rows for a step. */
+/* The batch has fewer rows for one step. */
 static void resize(struct pair *p, size_t rows)
 {
     for (int i = 0; i < 2; i++) {
@@ -440,12 +440,12 @@ static void test_nodes_that_meet_stand_alone(void **state)
     for (uint64_t i = 0; i < 5; i++)
         step(&p, f_norm, i, once);
     assert_int_equal(met, 5 * 2 * 2);
-    assert_int_equal(fake.captures, 4); /* in front of it and behind it, both ways */
+    assert_int_equal(fake.captures, 4); /* before it and after it, both ways */
     assert_int_equal(fake.replays, 12);
     end(&p);
 }
 
-/* What a reducer does: `at` is where after_node is to be called next. */
+/* As a reducer does: `at` is the node of the next after_node. */
 struct stops {
     size_t at[3], n, called[16], n_called;
 };
@@ -482,7 +482,7 @@ static void test_backward_stops_where_it_is_asked_to(void **state)
         how.loss = loss = forward(&p.net[0], f_norm);
         how.ctx = &s;
         assert_int_equal(pl_tape_backward(&p.net[0].tape, &how, NULL), 0);
-        assert_int_equal(s.n_called, 3); /* at once, behind 2, at the end */
+        assert_int_equal(s.n_called, 3); /* at once, after 2, at the end */
         assert_int_equal(s.called[0], 4);
         assert_int_equal(s.called[1], 2);
         assert_int_equal(s.called[2], 0);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* The plan of memory and of who writes which gradient, on random lives and random graphs. */
+/* The plan of memory and of the first writers of gradients, on random lifetimes and random graphs.
+ */
 #include "runtime/engine/tape/tape_private.h"
 #include "tests/lib/on_device.h"
 #include "tests/unit/engine/engine_random.h"
@@ -51,7 +52,7 @@ static void test_places_of_random_lives(void **state)
             crowded = PL_MAX(crowded, alive);
         }
         assert_true(total >= crowded && total <= sum);
-        assert_int_equal(pl_lifetimes_set(&p, true), sum); /* spread: no gap, nothing shared */
+        assert_int_equal(pl_lifetimes_set(&p, true), sum); /* no_reuse: no gap, nothing shared */
         free(p.list);
     }
 }
@@ -92,8 +93,7 @@ run_random(struct random_net *r, uint64_t seed, size_t ops, enum kind kind, bool
     return on_device_scalar(loss);
 }
 
-/* Whether something shares memory changes no bit, in any type; and nothing is read before it is
- * written. */
+/* Sharing memory changes no bit in any type, and nothing is read before it is written. */
 static void test_sharing_memory_changes_nothing(void **state)
 {
     size_t shared = 0, alone = 0;

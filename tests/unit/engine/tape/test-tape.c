@@ -141,7 +141,7 @@ static void test_tape_is_static_until_a_shape_changes(void **state)
     assert_int_equal(pl_tape_forward(&net.tape, NULL), 0);
     assert_int_equal(backward(&net, second), 0);
 
-    pl_tape_begin(&net.tape); /* fewer ops: the rest goes */
+    pl_tape_begin(&net.tape); /* fewer ops: the rest is dropped */
     second = linear(&net, &net.t[0], &net.t[1], &net.t[2], PLUME_IDENTITY);
     pl_tape_end(&net.tape);
     assert_int_equal(net.tape.n, 1);
