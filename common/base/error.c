@@ -44,6 +44,11 @@ int pl_error_errno(struct pl_error *err, int code, const char *fmt, ...)
     return code;
 }
 
+int pl_error_nomem(struct pl_error *err)
+{
+    return pl_error_set(err, -ENOMEM, "out of memory");
+}
+
 int pl_error_wrap(struct pl_error *err, int code, const char *fmt, ...)
 {
     int saved = errno;

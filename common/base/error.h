@@ -34,6 +34,9 @@ int pl_error_set(struct pl_error *err, int code, const char *fmt, ...) PL_PRINTF
 /* As pl_error_set(), with ": " and the errno's own words at the end. */
 int pl_error_errno(struct pl_error *err, int code, const char *fmt, ...) PL_PRINTF(3, 4);
 
+/* Sets -ENOMEM with the text "out of memory". */
+int pl_error_nomem(struct pl_error *err);
+
 /* Puts "context: " in front of the text that is there. Returns the negative code. */
 int pl_error_wrap(struct pl_error *err, int code, const char *fmt, ...) PL_PRINTF(3, 4);
 

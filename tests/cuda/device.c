@@ -200,7 +200,7 @@ static int host_alloc(struct pl_device *dev, size_t bytes, void **ret, struct pl
 {
     *ret = aligned_alloc(PL_DEVICE_ALIGN,
                          (bytes + PL_DEVICE_ALIGN - 1) / PL_DEVICE_ALIGN * PL_DEVICE_ALIGN);
-    return *ret ? 0 : pl_error_set(err, -ENOMEM, "out of memory");
+    return *ret ? 0 : pl_error_nomem(err);
 }
 
 static void host_free(struct pl_device *dev, void *memory)
@@ -487,7 +487,7 @@ static int open_(unsigned index,
                             index, n - 1);
     gpu = calloc(1, sizeof(*gpu));
     if (!gpu)
-        return pl_error_set(err, -ENOMEM, "out of memory");
+        return pl_error_nomem(err);
     gpu->base.ops = &ops;
     gpu->base.index = index;
     gpu->total = memory_of(index);

@@ -341,6 +341,6 @@ all_say() {
     RANK=0 WORLD_SIZE=2 LOCAL_RANK=0 LOCAL_WORLD_SIZE=2 NODE_RANK=0 \
         says 1 "PLUME_SOCKET is not set" mlp
     RANK=0 says 1 "WORLD_SIZE" mlp
-    RANK=2 WORLD_SIZE=2 LOCAL_RANK=0 LOCAL_WORLD_SIZE=1 NODE_RANK=0 says 1 "make no sense" mlp
+    RANK=2 WORLD_SIZE=2 LOCAL_RANK=0 LOCAL_WORLD_SIZE=1 NODE_RANK=0 says 1 "are not consistent" mlp
     RANK=x WORLD_SIZE=2 says 1 "RANK" mlp
 }

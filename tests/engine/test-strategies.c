@@ -317,7 +317,7 @@ static void test_outputs_are_checked(void **state)
     run = strategy_run(PL_STRATEGY_DP, 2, true);
     run->module.training_step = fit_training_step;
     fit_go(run, 1, 0);
-    assert_non_null(strstr(run->error, "is asked for, but the step did not give it"));
+    assert_non_null(strstr(run->error, "is requested, but the step did not give it"));
 }
 
 static int own_reduce(struct plume_context *pl, const struct plume_bucket *bucket)

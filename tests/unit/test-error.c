@@ -37,6 +37,16 @@ static void test_errno_words(void **state)
     assert_int_equal(errno, 5);
 }
 
+static void test_nomem(void **state)
+{
+    struct pl_error err = {0};
+
+    assert_int_equal(pl_error_nomem(&err), -ENOMEM);
+    assert_int_equal(err.code, -ENOMEM);
+    assert_string_equal(err.text, "out of memory");
+    assert_int_equal(pl_error_nomem(NULL), -ENOMEM);
+}
+
 static void test_wrap_order(void **state)
 {
     struct pl_error err = {0};
@@ -89,7 +99,7 @@ int main(void)
         cmocka_unit_test(test_set_code_sign),     cmocka_unit_test(test_set_without_object),
         cmocka_unit_test(test_errno_words),       cmocka_unit_test(test_wrap_order),
         cmocka_unit_test(test_wrap_without_text), cmocka_unit_test(test_wrap_too_long),
-        cmocka_unit_test(test_text_never_null),
+        cmocka_unit_test(test_text_never_null),   cmocka_unit_test(test_nomem),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -70,7 +70,7 @@ int pl_checkpoint_room(struct pl_checkpoint *checkpoint, struct pl_error *err)
         return 0; /* capacity doubles at each power of two */
     list = reallocarray(checkpoint->tensors, PL_MAX(2 * checkpoint->n, (size_t)2), sizeof(*list));
     if (!list)
-        return pl_error_set(err, -ENOMEM, "out of memory");
+        return pl_error_nomem(err);
     checkpoint->tensors = list;
     return 0;
 }
@@ -90,7 +90,7 @@ int pl_checkpoint_add(struct pl_checkpoint *checkpoint,
 
     if (r < 0 || !pl_checkpoint_dtype_name(dtype) || !*name ||
         strlen(name) > PL_CHECKPOINT_NAME_MAX)
-        return pl_error_set(err, -EINVAL, "'%s' cannot be kept in a checkpoint", name);
+        return pl_error_set(err, -EINVAL, "'%s' cannot be saved in a checkpoint", name);
     if (pl_checkpoint_find(checkpoint, name))
         return pl_error_set(err, -EEXIST, "the checkpoint has two tensors '%s'", name);
     r = pl_checkpoint_room(checkpoint, err);

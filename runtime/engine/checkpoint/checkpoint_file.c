@@ -92,7 +92,7 @@ static int sync_folder(const char *path, struct pl_error *err)
     _cleanup_free_ char *dir =
         slash ? strndup(path, PL_MAX((size_t)(slash - path), (size_t)1)) : strdup(".");
 
-    return dir ? pl_dir_sync(dir, NULL, 0, err) : pl_error_set(err, -ENOMEM, "out of memory");
+    return dir ? pl_dir_sync(dir, NULL, 0, err) : pl_error_nomem(err);
 }
 
 int pl_checkpoint_write(const struct pl_checkpoint *checkpoint,
@@ -244,7 +244,7 @@ int pl_checkpoint_parse(const void *bytes,
     data = get(b + 24, 8);
     if (header > PL_CHECKPOINT_HEADER_MAX || header > len - FRONT_BYTES ||
         data > len - FRONT_BYTES - header)
-        return pl_error_set(err, -EINVAL, "the checkpoint is cut off: it has %zu bytes of %llu",
+        return pl_error_set(err, -EINVAL, "the checkpoint is truncated: it has %zu bytes of %llu",
                             len, (unsigned long long)(FRONT_BYTES + header + data));
     if (data != len - FRONT_BYTES - header)
         return pl_error_set(err, -EINVAL, "the checkpoint is damaged: bytes follow its end");
@@ -254,7 +254,7 @@ int pl_checkpoint_parse(const void *bytes,
         return pl_error_set(err, -EINVAL, "the checkpoint is damaged: its checksum is wrong");
     c.header = strndup((const char *)b + FRONT_BYTES, header);
     if (!c.header)
-        return pl_error_set(err, -ENOMEM, "out of memory");
+        return pl_error_nomem(err);
     r = read_header(&c, (const char *)b + FRONT_BYTES + header, data);
     if (r < 0) {
         pl_checkpoint_finish(&c);

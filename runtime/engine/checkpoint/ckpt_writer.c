@@ -31,7 +31,7 @@ static int write_also(const struct pl_ckpt_job *job, struct pl_error *err)
     _cleanup_free_ char *temp = pl_strf("%s.tmp", job->also);
 
     if (!temp)
-        return pl_error_set(err, -ENOMEM, "out of memory");
+        return pl_error_nomem(err);
     unlink(temp);
     if (link(job->path, temp) == 0 && rename(temp, job->also) == 0) {
         unlink(temp); /* rename() of two links of one file leaves both */
@@ -91,7 +91,7 @@ int pl_ckpt_writer_create(struct pl_ckpt_writer **ret, struct pl_error *err)
     struct pl_ckpt_writer *w = calloc(1, sizeof(*w));
 
     if (!w)
-        return pl_error_set(err, -ENOMEM, "out of memory");
+        return pl_error_nomem(err);
     pthread_mutex_init(&w->lock, NULL);
     pthread_cond_init(&w->changed, NULL);
     *ret = w;

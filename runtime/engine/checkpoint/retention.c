@@ -27,7 +27,7 @@ int pl_retention_init(struct pl_retention *retention,
     b.monitor = monitor ? strdup(monitor) : NULL;
     if (!b.dir || (monitor && !b.monitor)) {
         pl_retention_finish(&b);
-        return pl_error_set(err, -ENOMEM, "out of memory");
+        return pl_error_nomem(err);
     }
     *retention = b;
     return 0;
@@ -213,7 +213,7 @@ static int hpc_path(const char *dir, int64_t n, char **ret, struct pl_error *err
 
     snprintf(name, sizeof(name), "hpc_ckpt_%lld.ckpt", (long long)n);
     *ret = pl_path_join(dir, name);
-    return *ret ? 0 : pl_error_set(err, -ENOMEM, "out of memory");
+    return *ret ? 0 : pl_error_nomem(err);
 }
 
 int pl_hpc_next(const char *dir, char **ret, struct pl_error *err)

@@ -26,7 +26,7 @@ static int ordered_allreduce(struct pl_comm *comm,
     size_t size = pl_real_size(real), n = comm->size, most = PL_MIN(count, ORDERED_STAGE / size);
     _cleanup_free_ char *all = malloc(n * most * size + 1);
     _cleanup_free_ size_t *offset = calloc(n + 1, sizeof(*offset));
-    int r = all && offset ? 0 : pl_error_set(err, -ENOMEM, "out of memory");
+    int r = all && offset ? 0 : pl_error_nomem(err);
 
     for (size_t step; r == 0 && count; count -= step, buf += step * size) {
         step = PL_MIN(count, most);
@@ -66,7 +66,7 @@ int pl_comm_allreduce_half(struct pl_comm *comm,
 {
     const struct pl_kernels *k = pl_kernels_best(PL_REAL_F32);
     _cleanup_free_ float *wide = malloc(PL_MIN(count, HALF_STAGE) * sizeof(*wide) + 1);
-    int r = wide ? 0 : pl_error_set(err, -ENOMEM, "out of memory");
+    int r = wide ? 0 : pl_error_nomem(err);
 
     for (size_t at = 0; at < count && r == 0; at += HALF_STAGE) {
         struct pl_half_args args = {
@@ -208,7 +208,7 @@ static int self_alloc(struct pl_comm *comm, size_t bytes, void **ret, struct pl_
     void *p;
 
     if (!blocks)
-        return pl_error_set(err, -ENOMEM, "out of memory");
+        return pl_error_nomem(err);
     self->blocks = blocks;
     if (pl_memory_alloc(64, bytes, &p) < 0)
         return pl_error_set(err, -ENOMEM, "out of memory for %zu bytes", bytes);
@@ -247,7 +247,7 @@ int pl_comm_self_create(unsigned world_rank, struct pl_comm **ret, struct pl_err
     struct self *self = calloc(1, sizeof(*self));
 
     if (!self)
-        return pl_error_set(err, -ENOMEM, "out of memory");
+        return pl_error_nomem(err);
     self->world_rank = world_rank;
     self->base = (struct pl_comm){.ops = &self_ops, .size = 1, .world_ranks = &self->world_rank};
     *ret = &self->base;

@@ -61,7 +61,7 @@ int pl_world_from_env(struct pl_world *ret, struct pl_error *err)
         if (w.rank >= w.size || w.local_rank >= w.local_size || w.local_size > w.size)
             return pl_error_set(err, -EINVAL,
                                 "RANK %u of WORLD_SIZE %u, LOCAL_RANK %u of LOCAL_WORLD_SIZE %u "
-                                "make no sense",
+                                "are not consistent",
                                 w.rank, w.size, w.local_rank, w.local_size);
     }
     *ret = w;
@@ -126,7 +126,7 @@ parse_endpoint(const char *text, unsigned rank, struct comm_endpoint *ret, struc
     if (sscanf(text, "plume-1 node=%u pid=%d fd=%d addr=%255s port=%u key=%64s", &c.node,
                &c.peer.pid, &c.peer.fd, c.peer.address, &c.peer.port, c.key) != 6)
         return pl_error_set(err, -EPROTO,
-                            "rank %u speaks another version of the engine: start the same pltrain "
+                            "rank %u runs another version of the engine: start the same pltrain "
                             "everywhere",
                             rank);
     *ret = c;
@@ -159,9 +159,7 @@ static int groups_init(struct groups *g, unsigned n, struct pl_error *err)
         .leaders = calloc(n, sizeof(*g->leaders)),
         .node = calloc(n, sizeof(*g->node)),
     };
-    return g->all && g->local && g->leaders && g->node
-               ? 0
-               : pl_error_set(err, -ENOMEM, "out of memory");
+    return g->all && g->local && g->leaders && g->node ? 0 : pl_error_nomem(err);
 }
 
 /* texts[i] is member i's; its world rank is members[i] (NULL: i). */
@@ -174,7 +172,7 @@ static int make_groups(const struct pl_world *world,
     _cleanup_free_ unsigned *nodes = calloc(world->size, sizeof(*nodes));
 
     if (!nodes)
-        return pl_error_set(err, -ENOMEM, "out of memory");
+        return pl_error_nomem(err);
     for (unsigned i = 0; i < world->size; i++) {
         struct comm_endpoint endpoint = {0};
         unsigned k = 0;
@@ -204,7 +202,7 @@ static int make_groups(const struct pl_world *world,
     }
     if (g->n_local != world->local_size || g->is_leader != (world->local_rank == 0))
         return pl_error_set(err, -EINVAL,
-                            "rank %u is told to be %u of %u on its node, but %u ranks are there",
+                            "rank %u has local rank %u of %u, but its node has %u ranks",
                             world->rank, world->local_rank, world->local_size, g->n_local);
     return 0;
 }
@@ -328,7 +326,7 @@ static int connect_members(const struct pl_world *world,
              (int)getpid(), control_fd, world->address, port, key);
     r = x->run(x->ctx, text, &texts, err);
     if (r < 0)
-        return pl_error_wrap(err, r, "while looking for the other ranks");
+        return pl_error_wrap(err, r, "while exchanging addresses with the other ranks");
     r = make_groups(world, texts, x->members, &groups, err);
     if (r == 0)
         r = connect_groups(world, &groups, control_fd, &listen_fd, ret, err);
@@ -366,7 +364,7 @@ static int split_texts(const char *block, unsigned n, char ***ret_texts, struct 
     char **texts = malloc(n * (sizeof(*texts) + ENDPOINT_MAX)), *text;
 
     if (!texts)
-        return pl_error_set(err, -ENOMEM, "out of memory");
+        return pl_error_nomem(err);
     text = (char *)(texts + n);
     memcpy(text, block, (size_t)n * ENDPOINT_MAX);
     for (unsigned i = 0; i < n; i++) {
@@ -385,7 +383,7 @@ static int world_exchange(void *ctx, const char *text, char ***ret_texts, struct
     int r;
 
     if (!block)
-        return pl_error_set(err, -ENOMEM, "out of memory");
+        return pl_error_nomem(err);
     memcpy(block + (size_t)world->rank * ENDPOINT_MAX, text, strlen(text));
     if (world->store_port)
         r = pl_comm_store_exchange(world, block, ENDPOINT_MAX, EXCHANGE_TIMEOUT_MS, err);
@@ -443,7 +441,7 @@ static int gather_equal(struct pl_comm *comm, void *all, size_t bytes, struct pl
     _cleanup_free_ size_t *offset = calloc(comm->size + 1, sizeof(*offset));
 
     if (!offset)
-        return pl_error_set(err, -ENOMEM, "out of memory");
+        return pl_error_nomem(err);
     for (unsigned i = 0; i <= comm->size; i++)
         offset[i] = i * bytes;
     return pl_comm_allgather(comm, all, offset, err);
@@ -458,7 +456,7 @@ static int comm_exchange(void *ctx, const char *text, char ***ret_texts, struct 
     int r;
 
     if (!all || !part)
-        return pl_error_set(err, -ENOMEM, "out of memory");
+        return pl_error_nomem(err);
     memcpy(all + (size_t)by->parent->rank * ENDPOINT_MAX, text, strlen(text));
     r = gather_equal(by->parent, all, ENDPOINT_MAX, err);
     if (r < 0)
@@ -499,7 +497,7 @@ int pl_comm_split(
     int r;
 
     if (!votes || !chosen || !members)
-        return pl_error_set(err, -ENOMEM, "out of memory");
+        return pl_error_nomem(err);
     votes[comm->rank] = (struct vote){color, key, part.node, comm->world_ranks[comm->rank]};
     r = gather_equal(comm, votes, sizeof(*votes), err);
     if (r < 0)

@@ -44,7 +44,7 @@ int pl_comm_gpu_create(struct pl_comm *comm, struct pl_device *dev, bool must, s
     if (comm->size == 1)
         return 0;
     if (!cards || !offset)
-        return pl_error_set(err, -ENOMEM, "out of memory");
+        return pl_error_nomem(err);
     for (unsigned i = 0; i <= comm->size; i++)
         offset[i] = i * sizeof(*cards);
     mine = &cards[comm->rank];

@@ -108,7 +108,7 @@ hier_allgather(struct pl_comm *comm, void *buf, const size_t *offset, struct pl_
 
     err = err ? err : &none;
     if (!numbers || !all)
-        return spread(h, pl_error_set(err, -ENOMEM, "out of memory"), h->local, err);
+        return spread(h, pl_error_nomem(err), h->local, err);
     at = numbers;
     begin = at + n;
     own = begin + n + 1;
@@ -177,7 +177,7 @@ int pl_comm_hier_create(struct pl_comm *local,
     if (!h || !numbers) {
         free(h);
         free(numbers);
-        return pl_error_set(err, -ENOMEM, "out of memory");
+        return pl_error_nomem(err);
     }
     *h = (struct hier){
         .base = {.ops = &hier_ops, .rank = rank, .size = size, .world_ranks = numbers},

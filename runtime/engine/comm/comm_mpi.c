@@ -249,7 +249,7 @@ int pl_comm_mpi_create(struct pl_mpi *mpi,
 
     if (!m) {
         pl_comm_destroy(tcp);
-        return pl_error_set(err, -ENOMEM, "out of memory");
+        return pl_error_nomem(err);
     }
     m->base = (struct pl_comm){
         .ops = &mpi_ops, .rank = tcp->rank, .size = tcp->size, .world_ranks = tcp->world_ranks};

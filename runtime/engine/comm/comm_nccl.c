@@ -364,7 +364,7 @@ static int new_nccl(struct pl_comm *host,
     enum pl_comm_kind kind = host->world.kind;
     pthread_condattr_t attr;
     struct pl_comm *watch = NULL;
-    int r = n ? 0 : pl_error_set(err, -ENOMEM, "out of memory");
+    int r = n ? 0 : pl_error_nomem(err);
 
     if (r < 0)
         return r;
@@ -464,7 +464,7 @@ static int init_nccl(struct nccl *n, struct pl_comm *host, struct pl_error *err)
     int r;
 
     if (!hellos || !offset)
-        return pl_error_set(err, -ENOMEM, "out of memory");
+        return pl_error_nomem(err);
     for (unsigned i = 0; i <= n->base.size; i++)
         offset[i] = i * sizeof(*hellos);
     fill_hello(n, &hellos[n->base.rank]);

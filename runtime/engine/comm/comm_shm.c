@@ -462,11 +462,11 @@ static int add_slab(struct shm *shm, size_t bytes, void **ret, struct pl_error *
     int r;
 
     if (!slabs)
-        return pl_error_set(err, -ENOMEM, "out of memory");
+        return pl_error_nomem(err);
     shm->slabs = slabs;
     slab.base = calloc(shm->base.size, sizeof(*slab.base));
     if (!slab.base)
-        return pl_error_set(err, -ENOMEM, "out of memory");
+        return pl_error_nomem(err);
     r = share_slab(shm, &slab, err);
     if (r < 0) {
         shm_abort(&shm->base, pl_error_text(err));
@@ -558,7 +558,7 @@ int pl_comm_shm_create(const struct pl_comm_peer *peers,
                             RANKS_MAX);
     shm = calloc(1, sizeof(*shm));
     if (!shm)
-        return pl_error_set(err, -ENOMEM, "out of memory");
+        return pl_error_nomem(err);
     shm->base = (struct pl_comm){.ops = &shm_ops, .rank = rank, .size = size};
     shm->base.world_ranks = shm->world_ranks = calloc(size, sizeof(*shm->world_ranks));
     shm->pid = calloc(size, sizeof(*shm->pid));
@@ -567,7 +567,7 @@ int pl_comm_shm_create(const struct pl_comm_peer *peers,
         shm->pidfd[i] = -1;
     shm->spin = sysconf(_SC_NPROCESSORS_ONLN) >= (long)size;
     r = shm->world_ranks && shm->pid && shm->pidfd ? attach(shm, peers, control_fd, err)
-                                                   : pl_error_set(err, -ENOMEM, "out of memory");
+                                                   : pl_error_nomem(err);
     if (r < 0) {
         shm_destroy(&shm->base);
         return r;

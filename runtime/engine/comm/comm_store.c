@@ -47,7 +47,7 @@ static int resolve(const struct pl_world *world, struct addrinfo **ret, struct p
     snprintf(port, sizeof(port), "%u", world->store_port);
     r = getaddrinfo(world->store_address, port, &hints, ret);
     if (r != 0)
-        return pl_error_set(err, -EHOSTUNREACH, "cannot find the meeting place '%s': %s",
+        return pl_error_set(err, -EHOSTUNREACH, "cannot resolve the rendezvous host '%s': %s",
                             world->store_address, gai_strerror(r));
     return 0;
 }
@@ -74,7 +74,7 @@ static int listen_at_store(const struct pl_world *world, int *ret, struct pl_err
     }
     freeaddrinfo(list);
     if (fd < 0)
-        return pl_error_errno(err, code, "cannot listen at the meeting place '%s' port %u",
+        return pl_error_errno(err, code, "cannot listen at the rendezvous '%s' port %u",
                               world->store_address, world->store_port);
     *ret = PL_TAKE_FD(fd);
     return 0;
@@ -164,8 +164,8 @@ static int join_store(
     if (r == 0)
         r = move_all(fd, block, world->size * bytes, false, limit);
     if (r < 0)
-        return pl_error_errno(err, r, "cannot meet the others at '%s' port %u",
-                              world->store_address, world->store_port);
+        return pl_error_errno(err, r, "the rendezvous failed at '%s' port %u", world->store_address,
+                              world->store_port);
     return 0;
 }
 
@@ -183,7 +183,7 @@ int pl_comm_store_exchange(const struct pl_world *world,
         return join_store(world, block, bytes, limit, err);
     clients = malloc(world->size * sizeof(*clients));
     if (!clients)
-        return pl_error_set(err, -ENOMEM, "out of memory");
+        return pl_error_nomem(err);
     for (unsigned i = 0; i < world->size; i++)
         clients[i] = -1;
     r = serve(world, clients, block, bytes, limit, err);

@@ -346,7 +346,7 @@ int pl_comm_tcp_create(const struct pl_comm_peer *peers,
     int r = 0;
 
     if (!t)
-        return pl_error_set(err, -ENOMEM, "out of memory");
+        return pl_error_nomem(err);
     m.listen_fd = listener;
     m.cap = size + UNAUTHENTICATED_MAX;
     m.pending = pending = calloc(m.cap, sizeof(*pending));
@@ -357,7 +357,7 @@ int pl_comm_tcp_create(const struct pl_comm_peer *peers,
     if (!pending || !polls || !t->world_ranks || !t->fd) {
         free(t->fd);
         t->fd = NULL;
-        r = pl_error_set(err, -ENOMEM, "out of memory");
+        r = pl_error_nomem(err);
         goto fail;
     }
     for (unsigned i = 0; i < size; i++) {
@@ -413,7 +413,7 @@ int pl_comm_tcp_listen(const char *address, int *ret_fd, unsigned *ret_port, str
     if (fd < 0)
         return pl_error_errno(err, code, "cannot listen at '%s'", address);
     if (getsockname(fd, &own.any, &len) < 0)
-        return pl_error_errno(err, errno, "cannot tell the port of a socket");
+        return pl_error_errno(err, errno, "cannot read the port of a socket");
     *ret_port = ntohs(own.any.sa_family == AF_INET6 ? own.in6.sin6_port : own.in.sin_port);
     *ret_fd = PL_TAKE_FD(fd);
     return 0;

@@ -179,7 +179,7 @@ static int check_frame(struct pl_tcp *t,
         return fail(t, out, err);
     }
     if (f->magic != FRAME_MAGIC || f->type != FRAME_DATA) {
-        set_text(t, "rank %u sent no frame of ours", rank);
+        set_text(t, "rank %u sent an invalid frame", rank);
         return fail(t, out, err);
     }
     if (f->seq != want->seq || f->op != want->op || f->total != want->total ||

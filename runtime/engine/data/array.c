@@ -30,7 +30,7 @@ int pl_array_share(const struct plume_source *source,
     double end = source->end == 0 ? 1 : source->end;
 
     if (!(source->begin >= 0 && source->begin < end && end <= 1))
-        return pl_error_set(err, -EINVAL, "a share of the samples lies in [0, 1], unlike %g to %g",
+        return pl_error_set(err, -EINVAL, "the share %g to %g of the samples is not within [0, 1]",
                             source->begin, end);
     *ret_begin = (size_t)(source->begin * (double)n);
     *ret_end = end == 1 ? n : (size_t)(end * (double)n);

@@ -76,13 +76,13 @@ int pl_idx_parse(const void *bytes,
         if (idx_types[i].code == b[2])
             type = &idx_types[i];
     if (!type)
-        return pl_error_set(err, -ENOTSUP, "IDX files of type 0x%02x are not read", b[2]);
+        return pl_error_set(err, -ENOTSUP, "IDX files of type 0x%02x are not supported", b[2]);
     rank = b[3];
     if (rank < 1 || rank > PLUME_RANK_MAX)
-        return pl_error_set(err, -ENOTSUP, "IDX files of %zu dimensions are not read", rank);
+        return pl_error_set(err, -ENOTSUP, "IDX files of %zu dimensions are not supported", rank);
     start = 4 + 4 * rank;
     if (len < start)
-        return pl_error_set(err, -EINVAL, "the IDX header is cut off");
+        return pl_error_set(err, -EINVAL, "the IDX header is truncated");
     for (size_t i = 0; i < rank; i++)
         shape[i] = (size_t)big_endian(b + 4 + 4 * i, 4);
     ret->dtype = type->dtype;
@@ -95,7 +95,7 @@ int pl_idx_parse(const void *bytes,
                             len - start, want);
     ret->data = b + start;
     if (type->dtype != PLUME_U8 && turn(b + start, type, ret) < 0)
-        return pl_error_set(err, -ENOMEM, "out of memory");
+        return pl_error_nomem(err);
     return 0;
 }
 

@@ -158,9 +158,9 @@ static int choose(struct table *t,
         if (next_field(&columns, list_end, name) < 0)
             return pl_error_set(err, -EINVAL, "the list of columns is malformed");
         if (find_column(t, p, end, header, name, &column) < 0)
-            return pl_error_set(err, -EINVAL, "there is no column '%s'", name);
+            return pl_error_set(err, -EINVAL, "no column '%s'", name);
         if (t->place[column])
-            return pl_error_set(err, -EINVAL, "column '%s' is wanted twice", name);
+            return pl_error_set(err, -EINVAL, "column '%s' is chosen twice", name);
         t->place[column] = (uint16_t)++t->n_chosen;
     }
     return 0;

@@ -48,11 +48,11 @@ int pl_data_find(const char *paths, char **ret, struct pl_error *err)
                                 dirs[0] ? dirs[0] : "", dirs[0] ? ", " : "", beside ? beside : "",
                                 PL_DATA_DIR);
         if (pl_buf_addf(&all, "%s%s", p > paths ? ":" : "", found) < 0)
-            return pl_error_set(err, -ENOMEM, "out of memory");
+            return pl_error_nomem(err);
         p += len;
         if (!*p)
             break;
     }
     *ret = pl_buf_take(&all);
-    return *ret ? 0 : pl_error_set(err, -ENOMEM, "out of memory");
+    return *ret ? 0 : pl_error_nomem(err);
 }

@@ -107,7 +107,7 @@ static int parse_descr(const char *descr, struct header *h, struct pl_error *err
         }
     }
     return pl_error_set(err, -ENOTSUP,
-                        "arrays of type '%s' are not read: save it as uint8, int32, int64, "
+                        "arrays of type '%s' are not supported: save it as uint8, int32, int64, "
                         "float32 or float64 (little-endian)",
                         descr);
 }
@@ -125,7 +125,7 @@ static int parse_header(struct scan *s, struct header *h, struct pl_error *err)
             return -EINVAL;
         if (strcmp(key, "descr") == 0 && !have_descr) {
             if (!string(s, descr, sizeof(descr))) /* a list: a structured array */
-                return pl_error_set(err, -ENOTSUP, "structured arrays are not read");
+                return pl_error_set(err, -ENOTSUP, "structured arrays are not supported");
             r = parse_descr(descr, h, err);
             have_descr = true;
         } else if (strcmp(key, "fortran_order") == 0 && !have_order) {
@@ -188,15 +188,15 @@ int pl_npy_parse(const void *bytes, size_t len, struct plume_array *ret, struct 
     if (len < 10 || memcmp(b, "\x93NUMPY", 6) != 0)
         return pl_error_set(err, -EINVAL, "not a .npy file");
     if (b[6] < 1 || b[6] > 3)
-        return pl_error_set(err, -ENOTSUP, ".npy format version %d is not read", b[6]);
+        return pl_error_set(err, -ENOTSUP, ".npy format version %d is not supported", b[6]);
     start = b[6] == 1 ? 10 : 12;
     if (len < start)
-        return pl_error_set(err, -EINVAL, "the .npy header is cut off");
+        return pl_error_set(err, -EINVAL, "the .npy header is truncated");
     header = (size_t)b[8] | (size_t)b[9] << 8;
     if (b[6] > 1)
         header |= (size_t)b[10] << 16 | (size_t)b[11] << 24;
     if (len - start < header)
-        return pl_error_set(err, -EINVAL, "the .npy header is cut off");
+        return pl_error_set(err, -EINVAL, "the .npy header is truncated");
     s = (struct scan){(const char *)b + start, (const char *)b + start + header};
     if (err)
         *err = (struct pl_error){0};
@@ -206,7 +206,7 @@ int pl_npy_parse(const void *bytes, size_t len, struct plume_array *ret, struct 
     a = h.array;
     need = a.count * h.bytes;
     if (len - start - header < need)
-        return pl_error_set(err, -EINVAL, "the .npy file is cut off: %zu bytes of data, not %zu",
+        return pl_error_set(err, -EINVAL, "the .npy file is truncated: %zu bytes of data, not %zu",
                             len - start - header, need);
     a.data = b + start + header;
     r = h.bytes > pl_dtype_size(a.dtype) ? narrow(b + start + header, &a, err) : 0;

@@ -59,7 +59,8 @@ int pl_array_format(const char *path, enum plume_format *ret, struct pl_error *e
         *ret = PLUME_FORMAT_IDX;
         return 0;
     }
-    return pl_error_set(err, -EINVAL, "the name of '%s' does not tell its format: set it", path);
+    return pl_error_set(err, -EINVAL, "the name of '%s' does not give its format: set the format",
+                        path);
 }
 
 static int
@@ -92,7 +93,7 @@ int pl_array_parse(const void *bytes,
     int r;
 
     if (format < 1 || format >= PL_COUNT(formats))
-        return pl_error_set(err, -EINVAL, "there is no data format %zu", format);
+        return pl_error_set(err, -EINVAL, "unknown data format %zu", format);
     r = formats[format].parse(bytes, len, source, &a, err);
     if (r == 0 && a.rank && a.shape[0] && a.count == 0) /* any number of them fits into a file */
         r = pl_error_set(err, -EINVAL, "the array's %zu samples have no elements", a.shape[0]);
@@ -163,7 +164,7 @@ static int append_folder(struct pl_buf *all, const char *path, struct pl_error *
         struct stat st;
 
         if (!full)
-            r = pl_error_set(err, -ENOMEM, "out of memory");
+            r = pl_error_nomem(err);
         if (r == 0 && lstat(full, &st) == 0 && S_ISREG(st.st_mode) && st.st_size > 0)
             r = append_file(all, full, err);
         free(list[i]);
@@ -196,7 +197,7 @@ open_joined(const struct plume_source *source, struct plume_array *ret, struct p
     struct plume_array a;
     struct stat st;
     bool one = stat(source->path, &st) == 0;
-    int r = paths ? 0 : pl_error_set(err, -ENOMEM, "out of memory");
+    int r = paths ? 0 : pl_error_nomem(err);
 
     for (char *p = !paths || one ? paths : strtok_r(paths, ":", &state); p && r == 0;
          p = one ? NULL : strtok_r(NULL, ":", &state)) {

@@ -23,7 +23,7 @@ static int cpu_open(unsigned index,
                     struct pl_error *err)
 {
     if (index != 0)
-        return pl_error_set(err, -ENODEV, "there is no CPU device %u", index);
+        return pl_error_set(err, -ENODEV, "no CPU device %u", index);
     *ret = pl_device_cpu();
     return 0;
 }

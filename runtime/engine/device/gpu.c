@@ -77,7 +77,7 @@ static int look(bool slurm, unsigned *ret, struct pl_error *err)
     int r;
 
     if (!slurm && setenv("CUDA_DEVICE_ORDER", "PCI_BUS_ID", 0) < 0)
-        return pl_error_set(err, -ENOMEM, "out of memory");
+        return pl_error_nomem(err);
     r = load(err);
     return r < 0 ? r : devices->count(ret, err);
 }
@@ -97,7 +97,7 @@ int pl_gpu_open(const struct pl_gpu_choice *choice, struct pl_device **ret, stru
     if (index >= there)
         return pl_error_set(err, -ENODEV,
                             "GPU %u is asked for (by the rank with local rank %u), but %u are "
-                            "visible here: start fewer ranks a node, or ask for more GPUs "
+                            "visible here: start fewer ranks per node, or ask for more GPUs "
                             "(Slurm: --gpus-per-node)",
                             index, choice->local_rank, there);
     return devices->open(index, &choice->options, ret, err);

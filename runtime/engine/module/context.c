@@ -168,7 +168,7 @@ static void api_log(
     size_t i = 0;
 
     if (!logs) {
-        pl_context_refuse(ctx, -EINVAL, "log: only in steps");
+        pl_context_refuse(ctx, -EINVAL, "log: may only be called in a step");
         return;
     }
     if (!value || value->count != 1 || ctx->error.code) {
@@ -183,7 +183,7 @@ static void api_log(
             !pl_name_valid(name, strlen(name))) {
             pl_context_refuse(
                 ctx, -EINVAL,
-                "log: '%s' is a bad name, is one too many, or was not logged in the first batch",
+                "log: '%s' is a bad name, exceeds the limit, or was not logged in the first batch",
                 name);
             return;
         }

@@ -25,7 +25,8 @@ static int ready(struct pl_context *ctx, size_t real_bytes)
     int r = 0;
 
     if (!ctx->comm)
-        r = pl_error_set(&err, -EINVAL, "collectives may only be called once there are ranks");
+        r = pl_error_set(&err, -EINVAL,
+                         "collectives may not be called before the ranks are connected");
     else if (real_bytes != sizeof(float) && real_bytes != sizeof(double))
         r = pl_error_set(&err, -EINVAL, "allreduce: numbers have 4 or 8 bytes, not %zu",
                          real_bytes);
@@ -58,7 +59,7 @@ static int api_all_gather(struct plume_context *pl, const void *mine, size_t byt
     if (r < 0)
         return r;
     if (!offset)
-        return result(ctx, pl_error_set(&err, -ENOMEM, "out of memory"), &err);
+        return result(ctx, pl_error_nomem(&err), &err);
     for (unsigned i = 0; i <= pl->world_size; i++)
         offset[i] = i * bytes;
     memcpy((char *)ret_all + offset[pl->rank], mine, bytes);
@@ -132,7 +133,7 @@ static void api_output(struct plume_context *pl, const char *name, plume_tensor 
         memcpy(o->name, name, strlen(name) + 1);
     }
     if (!o || o == &outputs->list[0])
-        refuse_output(ctx, "has a bad name, or is one too many", name);
+        refuse_output(ctx, "has a bad name, or exceeds the limit", name);
     else if (o->part[ctx->part])
         refuse_output(ctx, "is given twice", name);
     else
@@ -151,7 +152,7 @@ api_whole(struct plume_context *pl, const struct plume_outputs *outputs, const c
     plume_tensor *rows[PL_PARTS_MAX];
 
     if (!o || !o->part[0]) {
-        refuse_output(of(pl), "is asked for, but the step did not give it", name);
+        refuse_output(of(pl), "is requested, but the step did not give it", name);
         return NULL;
     }
     if (outputs->parts == 1)
@@ -171,7 +172,7 @@ static plume_tensor *api_part(struct plume_context *pl,
     const struct pl_output *o = find_output(outputs, name);
 
     if (!o || part >= outputs->parts || !o->part[part]) {
-        refuse_output(of(pl), "is asked for, but the step did not give it", name);
+        refuse_output(of(pl), "is requested, but the step did not give it", name);
         return NULL;
     }
     return o->part[part];
@@ -187,7 +188,8 @@ static int api_save(struct plume_context *pl, const char *name, const void *byte
     int r;
 
     if (!ctx->checkpoint || strlen(name) > 64 || !pl_name_valid(name, strlen(name)))
-        r = pl_error_set(&err, -EINVAL, "save: '%s' is a bad name, or this is no time to save",
+        r = pl_error_set(&err, -EINVAL,
+                         "save: '%s' is a bad name, or the call is outside on_save_checkpoint",
                          name);
     else {
         snprintf(full, sizeof(full), "extras/%s", name);
@@ -204,7 +206,8 @@ static const void *api_load(struct plume_context *pl, const char *name, size_t *
     struct pl_error err = {0};
 
     if (!ctx->checkpoint) {
-        result(ctx, pl_error_set(&err, -EINVAL, "load: this is no time to load"), &err);
+        result(ctx, pl_error_set(&err, -EINVAL, "load: may only be called in on_load_checkpoint"),
+               &err);
         return NULL;
     }
     snprintf(full, sizeof(full), "extras/%s", name);

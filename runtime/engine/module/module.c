@@ -39,7 +39,7 @@ static int find_module(const char *name, char **ret, struct pl_error *err)
         if (access(name, F_OK) < 0)
             return pl_error_errno(err, errno, "no module at '%s'", name);
         *ret = strdup(name);
-        return *ret ? 0 : pl_error_set(err, -ENOMEM, "out of memory");
+        return *ret ? 0 : pl_error_nomem(err);
     }
     while (list && *list && r == 0) {
         size_t len = strcspn(list, ":");
@@ -110,7 +110,7 @@ int pl_module_open(const char *name, struct pl_module *ret, struct pl_error *err
     }
     entry = (const struct plume_module *(*)(void))dlsym(m.handle, PLUME_MODULE_ENTRY);
     if (!entry) {
-        r = pl_error_set(err, -ELIBBAD, "'%s' is no Plume module: it has no symbol %s", m.path,
+        r = pl_error_set(err, -ELIBBAD, "'%s' is not a Plume module: it has no symbol %s", m.path,
                          PLUME_MODULE_ENTRY);
         goto fail;
     }

@@ -107,7 +107,7 @@ int pl_build_batchnorm(struct pl_tape *tape,
     for (size_t i = 1; i < req->n_in; i++)
         if (req->in[i]->count != x->shape[1] || (i > 2 && req->in[i]->wants_grad))
             return pl_op_refuse(
-                req, "weight, bias and the two buffers must have one number a channel", err);
+                req, "weight, bias and the two buffers must have one number per channel", err);
     what.attr.i[0] = req->args.i[0];
     what.attr.f[0] = req->args.f[0] > 0 ? req->args.f[0] : 1e-5;
     what.attr.f[1] = req->args.f[1] > 0 ? req->args.f[1] : 0.1;

@@ -187,6 +187,6 @@ int pl_build_mse(struct pl_tape *tape,
         .op = &op_mse, .in = req->in, .n_in = req->n_in, .rank = 1, .shape = {1}};
 
     if (!pl_op_all_real(req) || req->in[0]->count == 0 || req->in[0]->count != req->in[1]->count)
-        return pl_op_refuse(req, "needs two tensors of as many real numbers", err);
+        return pl_op_refuse(req, "needs two real tensors with the same number of elements", err);
     return pl_tape_apply(tape, &what, ret, err);
 }

@@ -109,7 +109,7 @@ int pl_build_slice(struct pl_tape *tape,
 
     if (dim >= what.rank || count == 0 || first >= what.shape[dim] ||
         count > what.shape[dim] - first)
-        return pl_op_refuse(req, "reaches beyond the tensor", err);
+        return pl_op_refuse(req, "exceeds the tensor", err);
     what.shape[dim] = count;
     what.offset = first * what.stride[dim];
     return pl_tape_apply(tape, &what, ret, err);
@@ -224,7 +224,7 @@ int pl_build_cat(struct pl_tape *tape,
 
         if (t->count == 0 || !fits(t, first, dim) ||
             (t->dtype != first->dtype && !pl_op_all_real(req)))
-            return pl_op_refuse(req, "shapes differ beside the dimension, or types", err);
+            return pl_op_refuse(req, "shapes differ in another dimension, or types differ", err);
         what.shape[dim] += t->shape[dim];
     }
     return pl_tape_apply(tape, &what, ret, err);
@@ -252,7 +252,7 @@ int pl_build_arange(struct pl_tape *tape,
     int64_t n = req->args.i[0];
 
     if (n < 1 || n > INT32_MAX)
-        return pl_error_set(err, -EINVAL, "%s: %lld is no number of labels", req->name,
+        return pl_error_set(err, -EINVAL, "%s: %lld is not a valid number of labels", req->name,
                             (long long)n);
     return pl_tape_apply(
         tape,

@@ -14,7 +14,7 @@ static int gather(struct pl_comm *comm, void *all, size_t bytes, struct pl_error
     _cleanup_free_ size_t *offset = calloc((size_t)comm->size + 1, sizeof(*offset));
 
     if (!offset)
-        return pl_error_set(err, -ENOMEM, "out of memory");
+        return pl_error_nomem(err);
     for (size_t i = 0; i <= comm->size; i++)
         offset[i] = i * bytes;
     return pl_comm_allgather(comm, all, offset, err);
@@ -29,7 +29,7 @@ static int hear(struct pl_comm *comm, const char mine[VERDICT], int code, struct
     int r;
 
     if (!all)
-        return pl_error_set(err, -ENOMEM, "out of memory");
+        return pl_error_nomem(err);
     memcpy(all + (size_t)comm->rank * VERDICT, mine, VERDICT);
     r = gather(comm, all, VERDICT, err);
     while (r == 0 && rank < comm->size && !all[(size_t)rank * VERDICT])
@@ -96,7 +96,7 @@ static int spread(struct pl_comm *comm, const char *mine, char **ret, struct pl_
         return r;
     text = calloc(len + 1, 1);
     if (!text)
-        return pl_error_set(err, -ENOMEM, "out of memory");
+        return pl_error_nomem(err);
     if (comm->rank == 0)
         memcpy(text, mine, len);
     r = len ? pl_comm_broadcast(comm, text, len, err) : 0;
@@ -113,7 +113,7 @@ static int take_order(struct pl_params *params, struct pl_comm *comm, struct pl_
     int r;
 
     if (!index)
-        return pl_error_set(err, -ENOMEM, "out of memory");
+        return pl_error_nomem(err);
     for (size_t i = 0; i < params->n; i++)
         while (params->list[index[i]] != params->order[i])
             index[i]++;
@@ -133,7 +133,7 @@ int pl_agree_on_layout(struct pl_params *params, struct pl_comm *comm, struct pl
     if (comm->size == 1)
         return 0;
     if (describe(params, &mine) < 0)
-        return pl_error_set(err, -ENOMEM, "out of memory");
+        return pl_error_nomem(err);
     r = spread(comm, pl_buf_str(&mine), &first, err);
     if (r < 0)
         return r;
@@ -173,7 +173,7 @@ static int blame(const struct pl_params *params,
     int r;
 
     if (!mine || !first)
-        return pl_error_set(err, -ENOMEM, "out of memory");
+        return pl_error_nomem(err);
     r = sums_of(params, mine, err);
     if (r < 0)
         return r;
@@ -200,7 +200,7 @@ int pl_agree_on_values(const struct pl_params *params,
     if (comm->size == 1)
         return 0;
     if (!all)
-        return pl_error_set(err, -ENOMEM, "out of memory");
+        return pl_error_nomem(err);
     memcpy(all + (size_t)comm->rank * PL_PARAMS_HASH, hash, PL_PARAMS_HASH);
     r = gather(comm, all, PL_PARAMS_HASH, err);
     if (r < 0)

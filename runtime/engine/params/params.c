@@ -46,7 +46,7 @@ static int check_name(const struct pl_params *params, const char *name, struct p
     bool taken = false;
 
     if (!pl_name_valid(name, strlen(name)))
-        return pl_error_set(err, -EINVAL, "'%s' is no name for a parameter", name);
+        return pl_error_set(err, -EINVAL, "'%s' is not a valid parameter name", name);
     for (size_t i = 0; i < params->n; i++)
         taken |= strcmp(params->list[i]->name, name) == 0;
     for (size_t i = 0; i < params->n_buffers; i++)
@@ -69,15 +69,15 @@ int pl_params_declare_buffer(struct pl_params *params,
         return r;
     list = reallocarray(params->buffers, params->n_buffers + 1, sizeof(*list));
     if (!list)
-        return pl_error_set(err, -ENOMEM, "out of memory");
+        return pl_error_nomem(err);
     params->buffers = list;
     b.name = strdup(name);
     b.tensor = calloc(1, sizeof(*b.tensor));
     if (!b.name || !b.tensor) {
-        r = pl_error_set(err, -ENOMEM, "out of memory");
+        r = pl_error_nomem(err);
     } else if (pl_tensor_init(b.tensor, pl_dtype_of_real(params->real), rank, shape) < 0 ||
                b.tensor->count == 0 || init > PLUME_INIT_ONE) {
-        r = pl_error_set(err, -EINVAL, "buffer '%s' has an impossible shape or start", name);
+        r = pl_error_set(err, -EINVAL, "buffer '%s' has an invalid shape or initial value", name);
     } else {
         r = pl_device_alloc_zero(params->dev, b.tensor->count * pl_real_size(params->real),
                                  "buffers", &b.tensor->data, err);
@@ -121,16 +121,16 @@ int pl_params_declare(struct pl_params *params,
         return r;
     list = reallocarray(params->list, params->n + 1, sizeof(*list));
     if (!list)
-        return pl_error_set(err, -ENOMEM, "out of memory");
+        return pl_error_nomem(err);
     params->list = list;
     p = calloc(1, sizeof(*p));
     if (!p || !(p->name = strdup(name)) || !(p->tensor = calloc(1, sizeof(*p->tensor)))) {
-        r = pl_error_set(err, -ENOMEM, "out of memory");
+        r = pl_error_nomem(err);
         goto fail;
     }
     r = pl_tensor_init(p->tensor, pl_dtype_of_real(params->real), rank, shape);
     if (r < 0 || p->tensor->count == 0) {
-        r = pl_error_set(err, -EINVAL, "parameter '%s' has an impossible shape", name);
+        r = pl_error_set(err, -EINVAL, "parameter '%s' has an invalid shape", name);
         goto fail;
     }
     p->init = init;
@@ -185,7 +185,7 @@ int pl_params_layout(struct pl_params *params,
 
     params->order = calloc(PL_MAX(params->n, (size_t)1), sizeof(struct pl_param *));
     if (!params->order)
-        return pl_error_set(err, -ENOMEM, "out of memory");
+        return pl_error_nomem(err);
     find_first_nodes(params, tape);
     sort_by_use(params);
     r = pl_agree_on_layout(params, comm, err);

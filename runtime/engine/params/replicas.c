@@ -12,7 +12,7 @@ int pl_replicas_init(struct pl_replicas *replicas,
     struct pl_replica *list = calloc(PL_MAX(n, 1u), sizeof(*list));
 
     if (!list)
-        return pl_error_set(err, -ENOMEM, "out of memory");
+        return pl_error_nomem(err);
     for (unsigned i = 0; i < n; i++)
         list[i].dev = devices ? devices[i] : params->dev;
     *replicas = (struct pl_replicas){.params = params, .list = list, .n = n};
@@ -67,7 +67,7 @@ static int make(struct pl_replicas *r, struct pl_replica *to, struct pl_error *e
         return code;
     to->copies = calloc(PL_MAX(n, (size_t)1), sizeof(*to->copies));
     if (!to->copies)
-        return pl_error_set(err, -ENOMEM, "out of memory");
+        return pl_error_nomem(err);
     for (size_t i = 0; i < params->n; i++)
         to->copies[params->list[i]->tensor->number - 1] =
             (char *)to->values + params->list[i]->offset * size;

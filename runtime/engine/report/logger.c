@@ -14,7 +14,7 @@ start_session(struct pl_tensorboard *events, const struct pl_hparams *hparams, s
     _cleanup_free_ struct pl_event_hparam *list = calloc(hparams->n + 1, sizeof(*list));
 
     if (!list)
-        return pl_error_set(err, -ENOMEM, "out of memory");
+        return pl_error_nomem(err);
     for (size_t i = 0; i < hparams->n; i++)
         list[i] = (struct pl_event_hparam){.name = hparams->list[i].name,
                                            .number = hparams->list[i].value};
@@ -30,7 +30,7 @@ static int open_files(struct pl_logger *logger,
     int r;
 
     if (!path)
-        return pl_error_set(err, -ENOMEM, "out of memory");
+        return pl_error_nomem(err);
     r = pl_mkdir_p(dir, 0777, err);
     if (r == 0)
         r = pl_metrics_csv_open(path, &logger->csv, err);
@@ -69,7 +69,7 @@ void pl_logger_close(struct pl_logger *logger, bool success)
 
 static void give_up_csv(struct pl_logger *logger, const struct pl_error *err)
 {
-    pl_log_warn("train", "no metrics.csv from here on: %s", pl_error_text(err));
+    pl_log_warn("train", "metrics.csv is not written any more: %s", pl_error_text(err));
     pl_metrics_csv_close(logger->csv);
     logger->csv = NULL;
 }
@@ -101,7 +101,7 @@ void pl_logger_metrics(struct pl_logger *logger,
     if (logger->csv && pl_metrics_csv_row(logger->csv, step, names, values, n, &err) < 0)
         give_up_csv(logger, &err);
     if (logger->events && add_events(logger, step, names, values, n, &err) < 0) {
-        pl_log_warn("train", "no event files from here on: %s", pl_error_text(&err));
+        pl_log_warn("train", "event files are not written any more: %s", pl_error_text(&err));
         pl_tensorboard_close(logger->events);
         logger->events = NULL;
     }

@@ -23,18 +23,18 @@ add_column(struct pl_metrics_csv *csv, const char *name, size_t len, struct pl_e
     char **columns;
 
     if (!pl_name_valid(name, len))
-        return pl_error_set(err, -EINVAL, "'%.*s' is no name for a metric",
+        return pl_error_set(err, -EINVAL, "'%.*s' is not a valid metric name",
                             (int)PL_MIN(len, (size_t)64), name);
     if (csv->n == PL_CSV_COLUMNS_MAX)
         return pl_error_set(err, -E2BIG, "'%s' has %d columns already", csv->path,
                             PL_CSV_COLUMNS_MAX);
     columns = reallocarray(csv->columns, csv->n + 1, sizeof(*columns));
     if (!columns)
-        return pl_error_set(err, -ENOMEM, "out of memory");
+        return pl_error_nomem(err);
     csv->columns = columns;
     columns[csv->n] = strndup(name, len);
     if (!columns[csv->n])
-        return pl_error_set(err, -ENOMEM, "out of memory");
+        return pl_error_nomem(err);
     csv->n++;
     return 0;
 }
@@ -79,7 +79,7 @@ int pl_metrics_csv_open(const char *path, struct pl_metrics_csv **ret, struct pl
     if (!csv || !(csv->path = strdup(path))) {
         if (csv)
             csv->fd = -EBADF;
-        return pl_error_set(err, -ENOMEM, "out of memory");
+        return pl_error_nomem(err);
     }
     csv->fd = -EBADF;
     r = pl_file_read(path, PL_CSV_BYTES_MAX, &text, &len, err);

@@ -185,7 +185,7 @@ int pl_tensorboard_open(const char *dir, struct pl_tensorboard **ret, struct pl_
     int r;
 
     if (!events)
-        return pl_error_set(err, -ENOMEM, "out of memory");
+        return pl_error_nomem(err);
     events->fd = -EBADF;
     if (gethostname(host, sizeof(host) - 1) < 0)
         host[0] = '\0';
@@ -194,7 +194,7 @@ int pl_tensorboard_open(const char *dir, struct pl_tensorboard **ret, struct pl_
         events->path = pl_strf("%s/events.out.tfevents.%010lld.%s.%d.%u", dir,
                                (long long)pl_wall_s(), host[0] ? host : "localhost", getpid(), n);
         if (!events->path)
-            return pl_error_set(err, -ENOMEM, "out of memory");
+            return pl_error_nomem(err);
         events->fd = open(events->path, O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC, 0666);
         if (events->fd < 0 && errno != EEXIST)
             return pl_error_errno(err, -errno, "cannot make the event file '%s'", events->path);

@@ -236,7 +236,7 @@ static bool replay(struct pl_tape *tape, struct segment *s)
 {
     if (tape->dev->ops->replay(tape->dev, s->graph) == 0)
         return true;
-    pl_log_debug("tape", "%s: a graph is of no more use: a workspace has moved", tape->dev->name);
+    pl_log_debug("tape", "%s: a graph is dropped: a workspace has moved", tape->dev->name);
     tape->dev->ops->graph_free(tape->dev, s->graph);
     s->graph = NULL;
     return false;

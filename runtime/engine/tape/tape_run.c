@@ -46,7 +46,7 @@ static int run_nodes(struct pl_tape *tape,
             continue;
         run_node(tape, i, backward);
         if (tape->failed < 0)
-            return pl_error_set(err, tape->failed, "%s: the ranks could not meet", node->op->name);
+            return pl_error_set(err, tape->failed, "%s: the collective failed", node->op->name);
     }
     return 0;
 }

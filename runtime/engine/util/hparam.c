@@ -63,7 +63,7 @@ static int add(struct pl_hparams *h, const struct plume_hparam *entry, struct pl
     if (!to) {
         list = reallocarray(h->list, h->n + 1, sizeof(*list));
         if (!list)
-            return pl_error_set(err, -ENOMEM, "out of memory");
+            return pl_error_nomem(err);
         h->list = list;
         to = &list[h->n++];
         *to = (struct pl_hparam){.name = entry->name};
@@ -112,7 +112,7 @@ int pl_hparams_set(struct pl_hparams *hparams, const char *assignment, struct pl
         return set_value(h, assignment + len + 1, err);
     for (size_t i = 0; i < hparams->n; i++)
         if (pl_buf_addf(&known, "%s%s", i ? ", " : "", hparams->list[i].name) < 0)
-            return pl_error_set(err, -ENOMEM, "out of memory");
+            return pl_error_nomem(err);
     return pl_error_set(err, -ENOENT, "unknown hyper-parameter '%.*s': this module has %s",
                         (int)PL_MIN(len, (size_t)100), assignment, pl_buf_str(&known));
 }

@@ -136,7 +136,7 @@ add_segment(struct pl_cuda_alloc *a, struct pl_cuda_pool *pool, size_t bytes, st
         return FULL;
     b = calloc(1, sizeof(*b));
     if (!b)
-        return pl_error_set(err, -ENOMEM, "out of memory");
+        return pl_error_nomem(err);
     code = cudaMalloc(&at, bytes);
     if (code != cudaSuccess) {
         free(b);
@@ -280,7 +280,7 @@ static int get_locked(struct pl_cuda_alloc *a,
     int r;
 
     if (!pool || pl_cuda_table_reserve(a) < 0)
-        return pl_error_set(err, -ENOMEM, "out of memory");
+        return pl_error_nomem(err);
     sweep(a, false);
     r = size ? find(a, pool, size, &b, err) : FULL;
     if (r == FULL) {
@@ -345,7 +345,7 @@ int pl_cuda_alloc_used_by(struct pl_cuda_alloc *alloc,
             users[b->n_users] = stream;
             events[b->n_users++] = NULL;
         } else {
-            r = pl_error_set(err, -ENOMEM, "out of memory");
+            r = pl_error_nomem(err);
         }
     }
     pthread_mutex_unlock(&alloc->lock);
@@ -415,7 +415,7 @@ int pl_cuda_alloc_create(const char *name,
 
     if (!a || !(a->name = strdup(name))) {
         free(a);
-        return pl_error_set(err, -ENOMEM, "out of memory");
+        return pl_error_nomem(err);
     }
     pthread_mutex_init(&a->lock, NULL);
     a->stats.limit_bytes = limit_bytes;

@@ -209,7 +209,7 @@ int pl_cublaslt_create(void *workspace,
     cublasStatus_t code;
 
     if (!lt)
-        return pl_error_set(err, -ENOMEM, "out of memory");
+        return pl_error_nomem(err);
     code = cublasLtCreate(&lt->handle);
     if (code != CUBLAS_STATUS_SUCCESS) {
         free(lt);

@@ -255,7 +255,7 @@ int pl_cudnn_create(struct CUstream_st *stream,
     cudnnStatus_t code;
 
     if (!dnn)
-        return pl_error_set(err, -ENOMEM, "out of memory");
+        return pl_error_nomem(err);
     *dnn =
         (struct pl_cudnn){.stream = stream, .alloc = alloc, .status = status, .options = *options};
     pl_plan_cache_init(&dnn->plans[PL_DNN_CONV], sizeof(struct pl_conv_key),

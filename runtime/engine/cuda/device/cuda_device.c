@@ -196,7 +196,7 @@ static int cuda_open(unsigned index,
                             index, n, n == 1 ? "" : "0 to ", n - 1);
     d = calloc(1, sizeof(*d));
     if (!d)
-        return pl_error_set(err, -ENOMEM, "out of memory");
+        return pl_error_nomem(err);
     d->base.ops = plume_cuda_device();
     d->base.index = index;
     d->number = ++numbers;

@@ -64,7 +64,7 @@ int pl_cuda_capture_end(struct pl_device *dev, struct pl_device_graph **ret, str
     int r = take_failure(d, code, err);
 
     if (r == 0 && !made)
-        r = pl_error_set(err, -ENOMEM, "out of memory");
+        r = pl_error_nomem(err);
     if (r == 0) {
         made->moves = moves(d);
         code = cudaGraphInstantiateWithFlags(&made->exec, graph, 0);

@@ -119,7 +119,7 @@ static void test_damage_is_found(void **state)
 
         memcpy(exact, bytes, cut);
         assert_int_equal(pl_checkpoint_parse(exact, cut, &back, &err), -EINVAL);
-        assert_non_null(strstr(err.text, cut < 64 ? "not a checkpoint" : "cut off"));
+        assert_non_null(strstr(err.text, cut < 64 ? "not a checkpoint" : "truncated"));
     }
     for (size_t i = 0; i < len; i++) {
         bytes[i] ^= 16;

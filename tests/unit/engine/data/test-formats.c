@@ -106,12 +106,12 @@ static void test_idx(void **state)
     refused(&idx, "", 0, "not an IDX file");
     refused(&idx, "\0\0\10\0", 4, "of 0 dimensions");
     refused(&idx, "\0\0\7\1\0\0\0\1x", 9, "type 0x07");
-    refused(&idx, images, 10, "header is cut off");
+    refused(&idx, images, 10, "header is truncated");
     refused(&idx, images, sizeof(images) - 1, "5 bytes of data, not 6");
     refused(&idx, huge, sizeof(huge), "too large");
     idx.begin = 0.7;
     idx.end = 0.2;
-    refused(&idx, images, sizeof(images), "a share of the samples");
+    refused(&idx, images, sizeof(images), "of the samples is not within");
 }
 
 static void test_cifar10(void **state)
@@ -295,7 +295,7 @@ static void test_csv_quotes_and_order(void **state)
     refused(&s, TEXT("id,b\n7,\"x\"y\n"), "line 2, column 1: its quotes are wrong");
     refused(&s, TEXT("id,b\n7\0junk,2\n"), "line 2, column 0: its quotes are wrong, or");
     s.columns = "id,0";
-    refused(&s, table, sizeof(table) - 1, "column '0' is wanted twice");
+    refused(&s, table, sizeof(table) - 1, "column '0' is chosen twice");
     s.columns = "\"id";
     refused(&s, table, sizeof(table) - 1, "list of columns");
 }
