@@ -17,7 +17,7 @@ load gpu
     done
     # The first of three batches writes its gradients, the others add.
     replayed 5 "${run[@]}" --accumulate 3 "${cnn[@]}"
-    # What was captured is what the last step of a run of plain ones does, too.
+    # A captured step is the same as the last step of a run without graphs.
     replayed 4 "${run[@]}" --max-steps 3 "${cnn[@]}"
     grep -q "captured ops 0 to 9 forward, replayed from now on" on.err
     grep -q "captured ops 9 to 0 backward, replayed from now on" on.err

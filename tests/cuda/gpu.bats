@@ -39,7 +39,7 @@ load gpu
     in_16_bits --gpus 1 --precision bf16 "${GPT[@]}" >autocast
     in_16_bits --gpus 1 --precision 16 --amp-level O3 "${GPT[@]}" >pure
     [ "$(cut -d ' ' -f 2 cpu f32 | sort -u)" = 0 ]
-    # The five products, attention and the loss; in evaluation also what is counted.
+    # The five products, attention and the loss; in evaluation also the counts.
     [ "$(cut -d ' ' -f 2 autocast | tr '\n' ' ')" = "7 8 " ]
     # All that are there without casts.
     cmp <(cut -d ' ' -f 2 pure) <(cut -d ' ' -f 1 f32)

@@ -84,7 +84,7 @@ wanted() { # NAME
     return 1
 }
 
-# What the chosen tests need, each target once and in order: a line has a target and its command.
+# The targets of the chosen tests, each once and in order: a line has a target and its command.
 declare -A need=()
 tests=()
 while IFS=$'\t' read -r kind name suite limit env targets command; do
@@ -114,7 +114,7 @@ if ((${#tests[@]} == 0)); then
     exit 2
 fi
 
-# What was built is noted; what needs something else is not run.
+# Notes the targets that were built; tests that need another one are not run.
 build() { # KIND PARALLEL
     local kind id command left=$((limit_s - (SECONDS - started)))
     # shellcheck disable=SC2016 # for the shell that runs it
