@@ -40,5 +40,20 @@ refers '\bdesign\.md,? section \K[0-9]+' doc/design.md '## '
 refers '\bstyle\.md,? rule \K[0-9]+' doc/style.md ''
 refers '\bdecision \K[0-9]{4}' doc/decisions/README.md '\| '
 
+# Source files that the documents name for people who look for them: by path, or by name alone. Names
+# with capitals (OP, NAME) stand for others. doc/style.md has examples only.
+mapfile -t documents < <(lint_files HACKING.md 'doc/*.md' 'kernels/*.md' | grep -vxE 'doc/(style|debug|seeds)\.md')
+mapfile -t tree < <(lint_files '*')
+while IFS=: read -r file line name; do
+    case $name in
+    *[[:upper:]]* | train.py | job.sh) continue ;;
+    esac
+    for path in "${tree[@]}"; do
+        # shellcheck disable=SC2053 # patterns
+        [[ $path == $name || $path == */$name ]] && continue 2
+    done
+    found "$file:$line: no such file: '$name'"
+done < <(names '(?<![\w./*-])[A-Za-z0-9_*-][A-Za-z0-9_./*-]*\.(c|h|cu|cuh|py|sh|bash|bats|in)(?![\w*])')
+
 (($(wc -l <HACKING.md) <= 100)) || found "HACKING.md:101: longer than 100 lines"
 lint_done
