@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "common/base/buf.h"
+#include "common/base/fault.h"
 #include "common/base/utf8.h"
 
 #include <stdarg.h>
@@ -22,7 +23,7 @@ int pl_buf_reserve(struct pl_buf *buf, size_t extra)
     if (need <= buf->cap)
         return 0;
     cap = PL_MAX(need, PL_MAX(buf->cap * 2, (size_t)64));
-    data = realloc(buf->data, cap);
+    data = PL_FAULT("malloc", ENOMEM) ? NULL : realloc(buf->data, cap);
     if (!data)
         return -ENOMEM;
     buf->data = data;

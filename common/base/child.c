@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "common/base/child.h"
+#include "common/base/fault.h"
 #include "common/base/fs.h"
 #include "common/base/trace.h"
 
@@ -204,7 +205,7 @@ static int run(const char *const *argv,
     if (pipe2(p.out, O_CLOEXEC) < 0 || pipe2(p.err, O_CLOEXEC) < 0 ||
         pipe2(p.exec_error, O_CLOEXEC) < 0)
         return pl_error_errno(err, errno, "cannot make a pipe");
-    pid = fork();
+    pid = PL_FAULT("fork", EAGAIN) ? -1 : fork();
     if (pid < 0)
         return pl_error_errno(err, errno, "cannot fork");
     if (pid == 0)
@@ -245,7 +246,7 @@ int pl_child_call(int (*f)(void *ctx, int fd),
     if (pipe2(p.out, O_CLOEXEC) < 0)
         return pl_error_errno(err, errno, "cannot make a pipe");
     fflush(NULL);
-    pid = fork();
+    pid = PL_FAULT("fork", EAGAIN) ? -1 : fork();
     if (pid < 0)
         return pl_error_errno(err, errno, "cannot fork");
     if (pid == 0)

@@ -25,8 +25,12 @@ static const struct pl_env_var table[] = {[PL_ENV_NONE] = {0},
 };
 
 /* A trial's parameters, and what the tests set. */
-static const char *const known_prefixes[] = {"PLUME_PARAM_", "PLUME_TEST", "PLUME_EMULATED_",
-                                             "PLUME_FAKE", "PLUME_BENCH_"};
+static const char *const known_prefixes[] = {
+    "PLUME_PARAM_", "PLUME_TEST", "PLUME_EMULATED_", "PLUME_FAKE", "PLUME_BENCH_",
+#ifdef PL_FAULT_POINTS
+    "PLUME_FAIL",
+#endif
+};
 
 const struct pl_env_var *pl_env_var(enum pl_env_id id)
 {

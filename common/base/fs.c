@@ -5,6 +5,7 @@
 #include "common/base/fs.h"
 #include "common/base/buf.h"
 #include "common/base/env.h"
+#include "common/base/fault.h"
 
 #include <fcntl.h>
 #include <limits.h>
@@ -145,7 +146,7 @@ int pl_write_all(int fd, const void *data, size_t len)
     const char *p = data;
 
     while (len > 0) {
-        ssize_t n = write(fd, p, len);
+        ssize_t n = PL_FAULT("write", ENOSPC) ? -1 : write(fd, p, len);
 
         if (n < 0 && errno == EINTR)
             continue;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "common/base/memory.h"
+#include "common/base/fault.h"
 #include "common/base/macros.h"
 
 #include <errno.h>
@@ -15,7 +16,7 @@ int pl_memory_alloc(size_t align, size_t bytes, void **ret)
 
     if (bytes >= HUGE_LEAST)
         align = PL_MAX(align, HUGE_PAGE);
-    if (posix_memalign(&p, align, PL_MAX(bytes, (size_t)1)) != 0)
+    if (PL_FAULT("malloc", ENOMEM) || posix_memalign(&p, align, PL_MAX(bytes, (size_t)1)) != 0)
         return -ENOMEM;
     /* Only whole ones, so that no memory is used that was not asked for. A kernel without them
      * refuses, and all is as ever. */

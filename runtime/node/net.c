@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "runtime/node/net.h"
 #include "common/base/env.h"
+#include "common/base/fault.h"
 #include "common/base/parse.h"
 
 #include <arpa/inet.h>
@@ -111,7 +112,7 @@ int pl_net_connect(const struct sockaddr *addr, socklen_t len, int *ret_fd)
 
     if (fd < 0)
         return -errno;
-    if (connect(fd, addr, len) < 0 && errno != EINPROGRESS)
+    if ((PL_FAULT("connect", ECONNREFUSED) || connect(fd, addr, len) < 0) && errno != EINPROGRESS)
         return -errno;
     *ret_fd = PL_TAKE_FD(fd);
     return 0;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "runtime/plrun/starter.h"
 #include "common/base/env.h"
+#include "common/base/fault.h"
 #include "common/base/fs.h"
 #include "common/base/log.h"
 #include "common/base/parse.h"
@@ -66,7 +67,7 @@ static int start_daemon(struct starter *s, const char *plrund, struct pl_error *
         warn_of_unknown_variables();
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) < 0)
         return pl_error_errno(err, errno, "cannot make a socket");
-    s->daemon = fork();
+    s->daemon = PL_FAULT("fork", EAGAIN) ? -1 : fork();
     if (s->daemon < 0) {
         close(pair[0]);
         close(pair[1]);
@@ -230,7 +231,7 @@ static int spawn(struct starter *s, char *const *argv, const int pipes[4], bool 
     s->signal_fd = signalfd(-1, &mask, SFD_CLOEXEC | SFD_NONBLOCK);
     if (s->signal_fd < 0)
         return -errno;
-    s->child = fork();
+    s->child = PL_FAULT("fork", EAGAIN) ? -1 : fork();
     if (s->child < 0)
         return -errno;
     if (s->child == 0)

@@ -15,7 +15,8 @@ FOLDERS = {"launcher/plsubmit/": "PLSUBMIT", "launcher/plstat/": "PLSTAT",
            "runtime/plrun/": "PLRUN", "runtime/plrund/": "PLRUND", "runtime/pltrain/": "PLTRAIN",
            "runtime/engine/": "PLTRAIN", "spank_plugin/": "PLUGIN"}
 # Slurm's own names of the plugin's options, which no table can have.
-GETENV = {"common/base/env.c", "spank_plugin/options.c"}
+# PLUME_FAIL of fault.c is in no default build, so in no table either.
+GETENV = {"common/base/env.c", "common/base/fault.c", "spank_plugin/options.c"}
 # Other programs' variables that a page may name.
 FOREIGN = re.compile(r"SLURM_|SBATCH_|LANG$|LC_ALL$|LOGNAME$|TMPDIR$|USER$")
 

@@ -4,6 +4,7 @@
 #endif
 #include "common/proto/rank/rank_link.h"
 #include "common/base/env.h"
+#include "common/base/fault.h"
 #include "common/base/fs.h"
 #include "common/base/trace.h"
 #include "common/proto/rank/minijson.h"
@@ -81,7 +82,8 @@ int pl_rank_link_open(struct pl_rank_link *link,
 
         if (fd < 0)
             return pl_error_errno(err, errno, "cannot make a socket");
-        if (connect(fd, (struct sockaddr *)&addr, sizeof(addr)) == 0) {
+        if (!PL_FAULT("connect", ECONNREFUSED) &&
+            connect(fd, (struct sockaddr *)&addr, sizeof(addr)) == 0) {
             r = check_peer(fd, path, err);
             if (r < 0)
                 return r;

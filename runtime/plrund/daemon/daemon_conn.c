@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* The rank socket: accepting, and lines in. daemon_rank.c handles the messages. */
+#include "common/base/fault.h"
 #include "common/base/fs.h"
 #include "common/base/log.h"
 #include "common/base/trace.h"
@@ -118,7 +119,9 @@ static void on_accept(uv_poll_t *poll, int status, int events)
     struct pl_daemon *d = poll->data;
     struct ucred cred;
     socklen_t len = sizeof(cred);
-    int fd = accept4(d->listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    int fd = PL_FAULT("accept", EMFILE)
+                 ? -1
+                 : accept4(d->listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
     struct pl_rank_conn *c;
 
     if (fd < 0) {

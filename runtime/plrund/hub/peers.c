@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* The hub's connections: node daemons, and clients (plstat). */
 #include "common/base/env.h"
+#include "common/base/fault.h"
 #include "common/base/fs.h"
 #include "common/base/log.h"
 #include "common/proto/json.h"
@@ -149,7 +150,9 @@ static size_t count_clients(const struct pl_hub *hub)
 static void on_accept(uv_poll_t *poll, int status, int events)
 {
     struct pl_hub *hub = poll->data;
-    int fd = accept4(hub->listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    int fd = PL_FAULT("accept", EMFILE)
+                 ? -1
+                 : accept4(hub->listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
     struct pl_hub_peer *peer = NULL;
 
     if (fd < 0) {
