@@ -22,7 +22,7 @@ int pl_conf_parse(struct pl_spank_conf *conf, int argc, char *const *argv, struc
     return 0;
 }
 
-/* plrund in the folder of this very object; NULL where there is none. */
+/* plrund in the folder of this very object; NULL if it is not there. */
 static char *beside_us(void)
 {
     _cleanup_free_ char *path = NULL;

@@ -9,7 +9,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-/* What Slurm says about the step and this node. Strings are borrowed and may be NULL. */
+/* Facts of Slurm about the step and this node. Strings are borrowed and may be NULL. */
 struct pl_daemon_facts {
     uint32_t job_id, step_id, restart;
     uint32_t node_id, nnodes;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* What Slurm calls. Each hook goes to the file of its context; all other contexts (slurmd, prolog,
- * epilog) get nothing. Never returns anything but 0 inside slurmstepd and slurmd. */
+/* The entries that Slurm calls. Each hook goes to the file of its context; all other contexts
+ * (slurmd, prolog, epilog) get nothing. Never returns anything but 0 inside slurmstepd and slurmd.
+ */
 #include "spank_plugin/hooks.h"
 
 SPANK_PLUGIN(plume, 1) /* the name is part of Slurm's option variables: never change it */

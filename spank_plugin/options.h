@@ -8,8 +8,8 @@
 
 #include <stdbool.h>
 
-/* What was asked for. Slurm's callbacks have no context argument: there is one a process, which is
- * one command (srun, sbatch, salloc) or one step on one node (slurmstepd). */
+/* The options of this process. Slurm's callbacks have no context argument: there is one a process,
+ * which is one command (srun, sbatch, salloc) or one step on one node (slurmstepd). */
 struct pl_spank_options {
     bool enabled;            /* --plume */
     char *nccl_debug;        /* NULL where not given */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What happens in a task before its program is executed: it becomes a rank. No Slurm in here. */
+/* A task becomes a rank before its program is executed. No Slurm in here. */
 #ifndef PL_SPANK_PLUGIN_TASK_H
 #define PL_SPANK_PLUGIN_TASK_H
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What the options' values must look like, and foreign text. Pure text, no Slurm. */
+/* Checks of the options' values, and of foreign text. Pure text, no Slurm. */
 #ifndef PL_SPANK_PLUGIN_VALUES_H
 #define PL_SPANK_PLUGIN_VALUES_H
 

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT */
-/* A growable byte buffer with a NUL kept behind its end. Zeroed memory is an empty buffer. */
+/* A growable byte buffer; a NUL always follows its last byte. Zeroed memory is an empty buffer. */
 #ifndef PL_COMMON_BASE_BUF_H
 #define PL_COMMON_BASE_BUF_H
 
 #include "common/base/macros.h"
 
 struct pl_buf {
-    char *data; /* NULL while nothing was ever added; else NUL behind len */
+    char *data; /* NULL while nothing was ever added; else a NUL at data[len] */
     size_t len, cap;
 };
 

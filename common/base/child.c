@@ -107,7 +107,7 @@ static int drain(int *fd, struct pl_buf *buf)
     return pl_buf_add(buf, data, (size_t)n);
 }
 
-/* How long to wait; go_on (may be NULL) is asked once, at patience_ms. */
+/* The time left to wait; go_on (may be NULL) is asked once, at patience_ms. */
 struct limits {
     unsigned timeout_ms, patience_ms;
     int (*go_on)(struct pl_error *err);

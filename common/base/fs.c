@@ -211,7 +211,7 @@ int pl_dir_sync(const char *dir, const char *const *names, size_t n, struct pl_e
     int fds[8], r = dir_fd < 0 ? -errno : 0;
     size_t opened = 0;
 
-    /* Where the file system decides late where data goes, it does so for all before the first
+    /* With delayed allocation a file system places the data of all files before the first
      * fsync commits its journal: the others then find their part done. */
     while (r == 0 && opened < PL_MIN(n, PL_COUNT(fds))) {
         fds[opened] = openat(dir_fd, names[opened], O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NOFOLLOW);

@@ -22,7 +22,7 @@ int pl_mkdir_p(const char *path, mode_t mode, struct pl_error *err);
  * the effective user and closed to others. -EPERM where it is somebody else's or open. */
 int pl_mkdir_private(const char *path, struct pl_error *err);
 
-/* Reads a regular file of at most max_bytes; *ret gets a NUL behind its end, caller frees.
+/* Reads a regular file of at most max_bytes; *ret ends with a NUL, caller frees.
  * ret_len may be NULL. -EFBIG past the limit. */
 int pl_file_read(
     const char *path, size_t max_bytes, char **ret, size_t *ret_len, struct pl_error *err);
@@ -77,8 +77,8 @@ void pl_close_from(int first, const int *keep, size_t n_keep);
 uint64_t pl_now_ns(void);
 double pl_wall_s(void);
 
-/* Which CLOCK_MONOTONIC pl_now_ns() reads, as a short text without spaces: two processes with the
- * same text read the same clock (this boot's, in the same time namespace; proc(5),
+/* The CLOCK_MONOTONIC that pl_now_ns() reads, as a short text without spaces: two processes with
+ * the same text read the same clock (this boot's, in the same time namespace; proc(5),
  * time_namespaces(7)). Empty where the kernel does not say. Returns buf. */
 #define PL_CLOCK_ID_MAX 128
 const char *pl_clock_id(char buf[PL_CLOCK_ID_MAX]);

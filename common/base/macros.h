@@ -17,7 +17,7 @@
 #define PL_PRINTF(fmt, args) __attribute__((format(printf, fmt, args)))
 #define PL_UNUSED __attribute__((unused))
 
-/* Hands the pointer over and leaves NULL behind. */
+/* Hands the pointer over and sets the variable to NULL. */
 #define PL_TAKE(p)                                                                                 \
     ({                                                                                             \
         __auto_type pl_take_ = (p);                                                                \
@@ -25,7 +25,7 @@
         pl_take_;                                                                                  \
     })
 
-/* Hands the descriptor over and leaves -EBADF behind. */
+/* Hands the descriptor over and sets the variable to -EBADF. */
 #define PL_TAKE_FD(fd)                                                                             \
     ({                                                                                             \
         int pl_take_fd_ = (fd);                                                                    \

@@ -112,7 +112,7 @@ static const char *number(const char *p, size_t *ret)
     return p;
 }
 
-/* Past an interval {N}, {N,}, {,M} or {N,M}; past one character where there is none. */
+/* Past an interval {N}, {N,}, {,M} or {N,M}; past one character if there is no interval. */
 static const char *interval(struct measure *m, const char *p)
 {
     size_t low, high;

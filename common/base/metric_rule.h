@@ -13,7 +13,7 @@
 /* Groups inside one another: regcomp() calls itself for each. */
 #define PL_METRIC_DEPTH_MAX 64
 
-/* The value is group 1, or the whole match where there is no group. */
+/* The value is group 1, or the whole match if there is no group. */
 struct pl_metric_rule {
     char *name;
     regex_t regex; /* POSIX extended */

@@ -8,7 +8,7 @@
 #include <string.h>
 #include <strings.h>
 
-/* Reads digits at *p, moves *p behind them. */
+/* Reads digits at *p and moves *p past them. */
 static int digits(const char **p, uint64_t *ret)
 {
     uint64_t v = 0;

@@ -10,7 +10,7 @@
 #include <sys/ioctl.h>
 #include <wchar.h>
 
-/* What one character of the input becomes. */
+/* The output for one character of the input. */
 struct piece {
     char text[16];
     size_t len, width;

@@ -36,10 +36,10 @@ enum pl_term_color {
 /* --color=auto|always|never. 0 or -EINVAL. */
 int pl_term_color_parse(const char *s, enum pl_term_color *ret);
 
-/* Whether to use colour on the stream. */
+/* True if the stream takes colour. */
 bool pl_term_use_color(enum pl_term_color choice, FILE *out);
 
-/* Columns of the terminal behind the stream; $COLUMNS, else 80 where it is none. */
+/* Columns of the stream's terminal; without a terminal $COLUMNS, else 80. */
 size_t pl_term_columns(FILE *out);
 
 enum pl_term_style {

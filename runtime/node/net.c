@@ -11,7 +11,7 @@
 #include <sodium.h>
 #include <string.h>
 
-/* A TCP socket bound to `port` on all addresses: dual stack where there is IPv6. */
+/* A TCP socket bound to `port` on all addresses: dual stack if the host has IPv6. */
 static int bound(uint16_t port, bool share, int *ret)
 {
     int one = 1, zero = 0;

@@ -91,7 +91,7 @@ void pl_nvml_close(struct pl_nvml *nvml);
  * writes at most `max` of them, returns how many. */
 unsigned pl_nvml_throttle_names(unsigned long long bits, const char **ret, unsigned max);
 
-/* What an Xid means, in a few words (NVIDIA's catalogue "XID Errors"); NULL for others. */
+/* The meaning of an Xid in a few words (NVIDIA's catalogue "XID Errors"); NULL for others. */
 const char *pl_nvml_xid_text(unsigned long long xid);
 
 #endif

@@ -15,7 +15,7 @@ static const char *first_env(enum pl_env_id a, enum pl_env_id b, enum pl_env_id 
 }
 
 /* An unsigned number from the first of three variables; the default where none is set, or an error
- * where there is no default (< 0). */
+ * if it has no default (< 0). */
 static int number(enum pl_env_id a,
                   enum pl_env_id b,
                   enum pl_env_id c,

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Which Slurm step, node and trial this process belongs to, read once from the environment: from
+/* The Slurm step, node and trial that this process belongs to, read once from the environment: from
  * PLUME_* as the plugin sets them for plrund, else from what Slurm sets for a task. */
 #ifndef PL_RUNTIME_NODE_SLURM_STEP_H
 #define PL_RUNTIME_NODE_SLURM_STEP_H
@@ -11,7 +11,7 @@
 
 struct pl_slurm_step {
     struct pl_session_id id;  /* job, step, restart count */
-    char array[48];           /* "123_4", or the job id where there is no array */
+    char array[48];           /* "123_4", or the job id without an array */
     unsigned node_id, nnodes; /* this node's index in the step, and how many there are */
     unsigned ntasks, local_ntasks;
     unsigned rank, local_rank; /* only for a task (plrun) */

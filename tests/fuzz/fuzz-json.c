@@ -19,7 +19,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (r < 0)
         return 0;
 
-    /* What we print we read back as the same. */
+    /* Our reader reads our own output back unchanged. */
     FUZZ_CHECK(pl_json_dump_line(o, &line) == 0);
     FUZZ_CHECK(pl_json_parse(line.data, line.len, SIZE_MAX, &again, &err) == 0);
     FUZZ_CHECK(json_equal(o, again));

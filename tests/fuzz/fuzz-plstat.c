@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What a run folder may hold, through all of plstat: the first line of the input is result.json,
+/* The contents of a run folder, through all of plstat: the first line of the input is result.json,
  * the second status.json, the rest events.jsonl. Whatever they say, the text fits the screen and
  * has nothing in it that a terminal obeys, and the JSON is JSON. */
 #include "common/base/fs.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What each target exports: libFuzzer's entry (https://llvm.org/docs/LibFuzzer.html), called by
+/* Each target exports libFuzzer's entry (https://llvm.org/docs/LibFuzzer.html), called by
  * libFuzzer under ./dev fuzz and by replay.c in the suite. Aborts where a promise is broken. */
 #ifndef PL_TESTS_FUZZ_FUZZ_H
 #define PL_TESTS_FUZZ_FUZZ_H

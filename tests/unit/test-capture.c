@@ -71,7 +71,7 @@ static void put(const char *text)
     assert_int_equal(pl_write_all(in, text, strlen(text)), 0);
 }
 
-/* What came out at Slurm's end up to now; borrowed. */
+/* The output at Slurm's end up to now; borrowed. */
 static const char *came_out(void)
 {
     static char text[65536];
@@ -201,7 +201,7 @@ static void test_metric_rule_bad(void **state)
     }
 }
 
-/* Where nobody takes the output the rank has to wait, as it would without us. */
+/* A rank waits while nobody takes its output, as it would without Plume. */
 static void test_back_pressure(void **state)
 {
     char block[4096];
@@ -321,7 +321,7 @@ static void test_real_flags_kept(void **state)
     }
 }
 
-/* Something that the rank left behind writes on and on: its last words end somewhere. */
+/* A process that the rank left running writes without end: the tail still ends. */
 static void test_drain_endless(void **state)
 {
     pid_t writers[2];

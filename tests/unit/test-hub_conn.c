@@ -166,7 +166,7 @@ static void test_closed_by_peer(void **state)
     finish();
 }
 
-/* What was queued before a close still arrives. */
+/* Data that was queued before a close still arrives. */
 static void test_close_flushes(void **state)
 {
     begin_pair(secret);
@@ -181,7 +181,7 @@ static void test_close_flushes(void **state)
 static void test_close_inside_callbacks(void **state)
 {
     begin_pair(secret);
-    server.on_message = CLOSE_IT; /* at the hello, with more behind it */
+    server.on_message = CLOSE_IT; /* at the hello, with more data after it */
     until(&client.closed, 1);
     assert_int_equal(server.messages, 1);
     finish();

@@ -10,7 +10,7 @@
 
 static int saved_stderr, out_fd;
 
-/* What was written to stderr since the last call; borrowed. */
+/* The text written to stderr since the last call; borrowed. */
 static const char *written(void)
 {
     static char text[16384];

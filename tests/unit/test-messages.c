@@ -171,7 +171,7 @@ static void test_new_refused(void **state)
     assert_null(pl_msg_new(&(struct pl_msg){.type = PL_MSG_HUB_PING, .hub_ping = {PL_MSG_ABSENT}}));
 }
 
-/* What is written without jansson is read by the table, whole: nothing of it is unknown. */
+/* The table reads all that is written without jansson; no field is unknown. */
 static struct pl_msg read_back(const struct pl_buf *line, int written, json_t **ret)
 {
     _cleanup_(json_decrefp) json_t *again = NULL;

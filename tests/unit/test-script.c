@@ -29,7 +29,7 @@ static void test_quote(void **state)
     assert_string_equal(pl_buf_str(&out), "before ");
 }
 
-/* What bash makes of a quoted string is the string. */
+/* bash reads a quoted string back as the string. */
 static void test_quote_through_bash(void **state)
 {
     unsigned seed = 3;

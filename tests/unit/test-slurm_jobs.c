@@ -172,7 +172,7 @@ static void test_get_remembers(void **state)
     assert_string_equal(err.text, "no answer");
 }
 
-/* What Slurm has forgotten is carried over by an answer, and by a failure. */
+/* A job that Slurm has forgotten is kept after an answer and after a failure. */
 static void test_get_keeps_ends(void **state)
 {
     _cleanup_(pl_slurm_jobs_destroyp) struct pl_slurm_jobs *jobs = NULL;

@@ -82,7 +82,7 @@ static void test_from_env_array_and_requeue(void **state)
     assert_int_equal(s.attempt, 1);
 }
 
-/* What the plugin sets for its daemon comes before what Slurm sets for a task. */
+/* The plugin's variables for its daemon take precedence over Slurm's for a task. */
 static void test_from_env_plugin(void **state)
 {
     struct pl_slurm_step s;

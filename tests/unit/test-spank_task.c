@@ -26,7 +26,7 @@ static int set_variable(void *ctx, const char *name, const char *value, bool ove
     return setenv(name, value, overwrite) < 0 ? -errno : 0;
 }
 
-/* What the task does; its result is its exit code. */
+/* The task's work; its result is its exit code. */
 static int task(void)
 {
     struct pl_error err = {0};

@@ -45,7 +45,7 @@ static void test_decode_every_character(void **state)
         if (pl_utf8_decode(s, n, &got) != (surrogate ? -EILSEQ : (int)n) ||
             (!surrogate && got != c))
             fail_msg("U+%04X", c);
-        for (size_t cut = 0; cut < n; cut++) /* never reads behind the end */
+        for (size_t cut = 0; cut < n; cut++) /* never reads past the end */
             if (pl_utf8_decode(s, cut, &got) != -EILSEQ)
                 fail_msg("U+%04X cut to %zu", c, cut);
     }
