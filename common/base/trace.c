@@ -94,7 +94,7 @@ static void put(const char *event, const char *name, size_t len, const char *pee
         trace_fd = fd;
     }
     clean(safe, name, len);
-    clean(to, peer ? peer : "", NAME_BYTES);
+    clean(to, peer ? peer : "", peer ? strlen(peer) : 0);
     clock_gettime(CLOCK_MONOTONIC, &now);
     if (n >= 0)
         snprintf(number, sizeof(number), ",\"n\":%lld", (long long)n);
