@@ -15,7 +15,7 @@ mkdir -p "$BUILD/cppcheck"
 cppcheck --quiet --error-exitcode=1 --cppcheck-build-dir="$BUILD/cppcheck" -j "$(nproc)" \
     --enable=warning,portability --inline-suppr --std=c11 --library=posix \
     --suppress=resourceLeak --suppress=memleak --suppress=internalAstError --suppress=getpwuidCalled \
-    --suppress=readdirCalled --suppress=uninitvar --suppress=ctuuninitvar \
+    --suppress=readdirCalled --suppress=uninitvar --suppress=legacyUninitvar --suppress=ctuuninitvar \
     --suppress=ctunullpointer --suppress=returnDanglingLifetime --suppress=invalidFunctionArg \
     --suppress=missingIncludeSystem --suppress=unknownMacro -D_GNU_SOURCE '-DPL_VERSION=""' \
     -I. -Iinclude --template='{file}:{line}: {id}: {message}' "${files[@]}"
