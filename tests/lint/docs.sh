@@ -56,4 +56,20 @@ while IFS=: read -r file line name; do
 done < <(names '(?<![\w./*-])[A-Za-z0-9_*-][A-Za-z0-9_./*-]*\.(c|h|cu|cuh|py|sh|bash|bats|in)(?![\w*])')
 
 (($(wc -l <HACKING.md) <= 100)) || found "HACKING.md:101: longer than 100 lines"
+# A folder of more than three C files is described in its README, or in a row of one above it.
+while read -r count folder; do
+    ((count > 3)) || continue
+    [[ -e $folder/README.md ]] && continue
+    above=$folder
+    while [[ $above == */* ]]; do
+        above=${above%/*}
+        name=${folder#"$above"/}
+        [[ -e $above/README.md ]] && grep -qE "^\|.*\b$name\b|\`$name/\`" "$above/README.md" && continue 2
+    done
+    case $folder in
+    include/plume | tests/unit/engine/*) continue ;; # include/README.md; they mirror runtime/engine/
+    esac
+    found "$folder: no README.md describes it"
+done < <(lint_files '*.c' '*.h' '*.cu' '*.cuh' | sed 's|/[^/]*$||' | sort | uniq -c)
+
 lint_done
