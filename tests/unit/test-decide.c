@@ -62,6 +62,18 @@ static const struct row rows[] = {
     {.what = "a rank never started", .e = {.all_left = true, .unstarted = 2}, .want = LAUNCH},
     {.what = "no world", .e = {.all_left = true, .launch_failed = true}, .want = LAUNCH},
     {.what = "no world, nodes still leave", .e = {.launch_failed = true}, .want = WAIT_EVENT},
+    {.what = "no world, and refused ranks that exited with 1",
+     .failures = {{.rank = 1, .status = 0x100, .arrived_ns = MS(1000)}},
+     .n = 1,
+     .now_ms = 2000,
+     .e = {.all_left = true, .launch_failed = true},
+     .want = LAUNCH},
+    {.what = "no world, refused ranks, and nodes that still leave",
+     .failures = {{.rank = 1, .status = 0x100, .arrived_ns = MS(1000)}},
+     .n = 1,
+     .now_ms = 2000,
+     .e = {.launch_failed = true},
+     .want = WAIT_EVENT},
 
     /* one failure, or several */
     {.what = "a crash waits for an earlier one",

@@ -13,6 +13,7 @@
 
 #define LATE_TICK_NS 3000000000ull   /* between two ticks: the job was suspended */
 #define HELLO_LIMIT_NS 2000000000ull /* from a connection to its hello */
+#define BUSY_AFTER_MS 200            /* slurmstepd waits for 3 s */
 #define OUTPUT_MS 3000               /* for output that srun does not read */
 
 static void finish(struct pl_daemon *d);
@@ -209,6 +210,7 @@ static void finish(struct pl_daemon *d)
     close_handle((uv_handle_t *)&d->tick);
     close_handle((uv_handle_t *)&d->kill_timer);
     close_handle((uv_handle_t *)&d->leave_timer);
+    close_handle((uv_handle_t *)&d->busy_timer);
     close_handle((uv_handle_t *)&d->changed);
     if (d->on_finished)
         d->on_finished(d->ctx);
@@ -232,6 +234,15 @@ static void send_busy(struct pl_daemon *d)
         pl_send_fds(d->control_fd, line.data, line.len, NULL, 0);
 }
 
+/* The hub of a step of several nodes stays for the others: slurmstepd does not wait for it then. */
+static void on_busy_due(uv_timer_t *timer)
+{
+    struct pl_daemon *d = timer->data;
+
+    if (d->held && !d->finished)
+        send_busy(d);
+}
+
 static void owner_gone(struct pl_daemon *d)
 {
     if (d->owner_gone)
@@ -244,8 +255,8 @@ static void owner_gone(struct pl_daemon *d)
     if (!d->step.plugin && d->n_ended < d->n_present) /* plrun of local rank 0 was killed */
         pl_daemon_end_ranks(d, pl_env_ms(PL_ENV_PLUME_KILL_GRACE));
     settle(d);
-    if (d->step.plugin && d->held)
-        send_busy(d);
+    if (d->step.plugin && d->held) /* the hub may finish on the bye that settle() sent */
+        uv_timer_start(&d->busy_timer, on_busy_due, BUSY_AFTER_MS, 0);
 }
 
 static void on_control(uv_poll_t *poll, int status, int events)
@@ -277,12 +288,13 @@ static void on_tick(uv_timer_t *timer)
     struct pl_daemon *d = timer->data;
     uint64_t now = pl_now_ns();
 
-    pl_daemon_accept(d);
-    pl_daemon_send_metrics(d);
-    pl_daemon_beat(d);
+    /* Before anything is sent: sending looks at the silence, too. */
     if (now - d->tick_ns > LATE_TICK_NS)
         pl_uplink_reset_silence(d->uplink);
     d->tick_ns = now;
+    pl_daemon_accept(d);
+    pl_daemon_send_metrics(d);
+    pl_daemon_beat(d);
     pl_uplink_beat(d->uplink); /* also before the world: it finds a hub whose host is gone */
     for (struct pl_rank_conn *c = d->conns; c; c = c->next)
         if (!c->rank && now - c->born_ns > HELLO_LIMIT_NS)
@@ -376,6 +388,7 @@ int pl_daemon_init(struct pl_daemon *d, uv_loop_t *loop, int control_fd, struct 
     start_timer(d, &d->tick);
     start_timer(d, &d->kill_timer);
     start_timer(d, &d->leave_timer);
+    start_timer(d, &d->busy_timer);
     r = uv_async_init(loop, &d->changed, on_changed);
     if (r < 0)
         return pl_error_set(err, r, "cannot make a wake-up: %s", uv_strerror(r));

@@ -95,7 +95,8 @@ struct pl_daemon {
     uint64_t tick_ns;          /* time of the last tick */
     uv_timer_t kill_timer;     /* from SIGTERM to SIGKILL */
     uv_timer_t leave_timer;
-    uv_async_t changed; /* pl_daemon_changed() */
+    uv_timer_t busy_timer; /* until the owner hears that the hub stays */
+    uv_async_t changed;    /* pl_daemon_changed() */
 };
 
 /* daemon.c: life of the daemon, in this loop. init reads the step and the secret; after a failure

@@ -104,6 +104,9 @@ struct pl_decision pl_decide(const struct pl_evidence *e, uint64_t now_ns)
         return e->all_left ? simple(PL_DECIDE_END) : simple(PL_DECIDE_WAIT);
     if (e->question == PL_SLURM_ASKED)
         return simple(PL_DECIDE_WAIT);
+    if (e->launch_failed && e->n_failures &&
+        !e->terminated) /* ranks that were refused end badly; that is no cause of their own */
+        return simple(e->all_left ? PL_DECIDE_LAUNCH : PL_DECIDE_WAIT);
     return e->n_failures ? with_failures(e, now_ns) : without_failure(e);
 }
 

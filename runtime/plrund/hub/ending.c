@@ -131,7 +131,8 @@ static void record_cause(struct pl_hub *hub, json_t *cause, int64_t root)
         json_array_append_new(others, other);
     }
     hub->root = root < 0 ? -1 : (int64_t)hub->failures[root].rank;
-    hub->cause = json_incref(cause);
+    hub->cause =
+        cause ? json_incref(cause) : json_object(); /* without memory: decided all the same */
     pl_hub_event(hub,
                  json_pack("{s:s, s:o, s:o}", "type", "cause", "cause", cause, "others", others));
 }
