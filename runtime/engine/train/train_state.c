@@ -77,7 +77,8 @@ static int visit_missed(const struct pl_visit *v,
     if (!missed.saving)
         missed.text = pl_json_get_text(state->text, "missed");
     for (size_t i = 0; i < o->n_ranges && r == 0; i++)
-        for (size_t k = o->ranges[i].first; k < o->ranges[i].first + o->ranges[i].n; k++) {
+        for (size_t k = o->ranges[i].first; k < o->ranges[i].first + o->ranges[i].n && r == 0;
+             k++) {
             struct pl_param *p = params->order[k];
             double n = missed.saving ? (double)p->missed : 0;
 
@@ -215,7 +216,8 @@ static int visit_scaler(const struct pl_visit *v, struct pl_scaler *scaler)
     pl_visit_u64(&o, "growth_tracker", &good_steps, UINT32_MAX);
     pl_visit_u64(&o, "skipped", &skipped, INT64_MAX);
     pl_visit_double(&o, "scale", &scale);
-    if (pl_visit_set(v, "amp_scaling_state", &o) == 0 && (!(scale > 0) || !isfinite(scale)))
+    if (pl_visit_set(v, "amp_scaling_state", &o) == 0 && v->pass != PL_VISIT_SAVE &&
+        (!(scale > 0) || !isfinite(scale)))
         o.r = -EINVAL;
     pl_visit_close(&o);
     if (o.r == -EINVAL)

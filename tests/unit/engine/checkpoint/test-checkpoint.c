@@ -296,6 +296,25 @@ static void save(struct model *m, bool weights_only, struct pl_checkpoint *ret)
     assert_int_equal(pl_checkpoint_read(path, ret, NULL), 0);
 }
 
+/* A run whose gradients overflow in every step ends up with a scale of 0: it can still be saved,
+ * and a later resume is refused. */
+static void test_scale_of_0_is_saved(void **state)
+{
+    struct pl_error err = {0};
+    struct pl_checkpoint c;
+    struct model a, b;
+
+    build(&a, PL_REAL_F64, false);
+    build(&b, PL_REAL_F64, false);
+    a.scaler.scale = 0;
+    save(&a, false, &c);
+    assert_int_equal(pl_train_state_load(&b.state, &c, &err), -EINVAL);
+    assert_non_null(strstr(err.text, "amp_scaling_state"));
+    pl_checkpoint_finish(&c);
+    tear(&a);
+    tear(&b);
+}
+
 /* Into a model that has its parameters in another order, then both go on: bit for bit alike. */
 static void test_resume_is_exact(void **state)
 {
@@ -559,6 +578,7 @@ int main(void)
         cmocka_unit_test(test_file_round_trip),
         cmocka_unit_test(test_damage_is_found),
         cmocka_unit_test(test_an_interrupted_write_leaves_the_old_file),
+        cmocka_unit_test(test_scale_of_0_is_saved),
         cmocka_unit_test(test_resume_is_exact),
         cmocka_unit_test(test_weights_only),
         cmocka_unit_test(test_what_does_not_fit_is_refused),
