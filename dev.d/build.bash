@@ -38,8 +38,8 @@ reconfigure_in() {
 meson_setup() {
     local log
     local -a how=()
-    [[ $1 != --reconfigure ]] || { how=("$1") && shift; }
-    log=$(meson setup "${how[@]}" "$1" "$PLUME_SRC" -Dgpu_archs=80 "${@:2}" 2>&1) || {
+    if [[ $1 == --reconfigure ]]; then how=("$1") && shift; else how=(-Dgpu_archs=80); fi
+    log=$(meson setup "${how[@]}" "$1" "$PLUME_SRC" "${@:2}" 2>&1) || {
         say "$log"
         die "'$1' could not be configured; see above"
     }

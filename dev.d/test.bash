@@ -86,7 +86,7 @@ python_found() {
 
 # lane DIR LOG PROCESSES SUITE...: run the suites of a build folder; failures' output goes to stdout.
 lane() {
-    local dir=$1 log=$2 processes=$3 suite
+    local dir=$1 log=$2 processes=$3 suite rc=0
     local -a args=()
     shift 3
     for suite; do
@@ -94,7 +94,12 @@ lane() {
     done
     rm -f "$dir/meson-logs/$log.json"
     without_aslr meson test -C "$dir" --no-rebuild --num-processes "$processes" --logbase "$log" \
-        --print-errorlogs "${args[@]}" || true
+        --print-errorlogs "${args[@]}" || rc=$?
+    # A lane that broke off is a failure, whatever its log has.
+    ((rc == 0)) ||
+        grep -qsE '"result": "(FAIL|ERROR|TIMEOUT|INTERRUPT|UNEXPECTEDPASS)"' "$dir/meson-logs/$log.json" ||
+        printf '{"name": "meson test", "result": "FAIL", "stdout": "ended with status %d"}\n' "$rc" \
+            >>"$dir/meson-logs/$log.json"
 }
 
 # One more than there are processors: some tests wait.
@@ -158,10 +163,16 @@ ahead_start() {
 }
 
 # Two must not build in one folder, and what is waited for is not built with what others leave.
+# ninja deletes what it has not finished: nobody else may build there meanwhile.
+ahead_gone() {
+    ! kill -0 -- "-$AHEAD" 2>/dev/null
+}
+
 ahead_stop() {
     [[ -n $AHEAD ]] || return 0
     kill -- "-$AHEAD" 2>/dev/null || true
     wait "$AHEAD" 2>/dev/null || true
+    wait_until 30 ahead_gone || kill -KILL -- "-$AHEAD" 2>/dev/null || true
     AHEAD=
 }
 
