@@ -10,6 +10,8 @@
 
 /* gelu(x) = x Phi(x) with the normal distribution's Phi, or its approximation by tanh (Hendrycks
  * and Gimpel, arXiv 1606.08415); silu(x) = x / (1 + e^-x). */
+/* New ones are appended: NONE and RELU stay first (pl_activation_needs_pre), and modules have the
+ * numbers (PLUME_RELU and so on in plume/ops.h). */
 enum pl_activation {
     PL_ACT_NONE,
     PL_ACT_RELU,
@@ -20,8 +22,8 @@ enum pl_activation {
     PL_ACT_SIGMOID,
 };
 
-/* True if backward reads the activation's input. Relu's reads y, and the identity's reads neither.
- */
+/* True if backward reads the activation's input. The backward of relu reads y, that of the identity
+ * reads neither. */
 static inline bool pl_activation_needs_pre(enum pl_activation act)
 {
     return act > PL_ACT_RELU;

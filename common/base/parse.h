@@ -10,7 +10,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Decimal integer in [min, max]. */
+/* Decimal integer in [min, max], with an optional leading '-'. -EINVAL (no number), -ERANGE; *ret
+ * is then unchanged. */
 int pl_parse_int(const char *s, int64_t min, int64_t max, int64_t *ret, struct pl_error *err);
 
 /* Decimal floating point number in the C locale's form, finite. */

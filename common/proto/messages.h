@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 /* The messages of plume-protocol(7): each is one struct, and one writer and one reader serve them
- * all by a table. A new field or message is a struct member and a line of that table; a unit test
+ * all by a table. A new field is a struct member and a line of that table; a new message also takes
+ * a number in the enum and raises PL_PROTO_MINOR (common/proto/rank/rank_line.h). A unit test
  * compares the table with the manual page. Ranks link libc only: their writers are in
  * proto/rank/rank_line.h.
  *
- * The type on the wire and the direction make the message: "exited" from plrun says how its child
- * ended, "exited" from a node adds who ended it and why. Neither can be renamed, since an older
- * hub would skip the new name and wait for ever. */
+ * The type on the wire and the direction together name the message: "exited" from plrun says how
+ * its child ended, "exited" from a node adds who ended it and why. Neither can be renamed, since an
+ * older hub would skip the new name and wait for ever. */
 #ifndef PL_COMMON_PROTO_MESSAGES_H
 #define PL_COMMON_PROTO_MESSAGES_H
 

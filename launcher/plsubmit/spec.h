@@ -18,7 +18,8 @@ enum pl_origin {
 /* "built-in", "environment", "command line". */
 const char *pl_origin_name(enum pl_origin origin);
 
-/* Options with one value, in the order of sbatch's arguments and of --show-config. */
+/* Options with one value, in the order of --show-config. Those up to PL_SPEC_SBATCH_LAST become
+ * arguments of sbatch, with the option's own name; a new one of that kind goes before it. */
 enum pl_spec_key {
     PL_SPEC_NAME,
     PL_SPEC_NODES,
@@ -35,6 +36,8 @@ enum pl_spec_key {
     PL_SPEC_EXCLUDE,
     PL_SPEC_OUTPUT,
     PL_SPEC_OPEN_MODE,
+    PL_SPEC_SBATCH_LAST = PL_SPEC_OPEN_MODE,
+    /* For Plume alone. */
     PL_SPEC_MAX_PARALLEL,
     PL_SPEC_NCCL_DEBUG,
     PL_SPEC_NCCL_IFNAME,

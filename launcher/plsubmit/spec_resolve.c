@@ -236,7 +236,7 @@ int pl_spec_sbatch_args(const struct pl_spec *spec, const char *run_dir, char **
     _cleanup_(pl_strv_freep) char **list = calloc(1, sizeof(*list));
     int r = list ? 0 : -ENOMEM;
 
-    for (int key = PL_SPEC_NAME; key <= PL_SPEC_OPEN_MODE && r == 0; key++) {
+    for (int key = PL_SPEC_NAME; key <= PL_SPEC_SBATCH_LAST && r == 0; key++) {
         const struct pl_spec_value *value = &spec->values[key];
 
         if (key == PL_SPEC_OUTPUT && value->origin == PL_ORIGIN_NONE)

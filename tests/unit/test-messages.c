@@ -13,7 +13,7 @@
 
 #include <cmocka.h>
 
-/* As protocol 1.0 has always written them: never changed. */
+/* Each message as it was first written. A new message adds a line; a line is never changed. */
 static const struct {
     enum pl_msg_type type;
     const char *line;
