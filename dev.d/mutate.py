@@ -28,6 +28,7 @@ def run(*command, cwd, limit=None):
 class Tree:
     def __init__(self, source):
         self.top = tempfile.mkdtemp(prefix="plume-mutate-")
+        os.chmod(self.top, 0o755)  # as root some tests act as another user
         self.src = os.path.join(self.top, "plume")
         self.build = os.path.join(self.src, "build")
         shutil.copytree(source, self.src, symlinks=True, ignore=lambda folder, names: [
