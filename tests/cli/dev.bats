@@ -94,6 +94,28 @@ sum() {
     [ "${lines[-1]}" = '1 passed, 2 failed, 0 skipped' ]
 }
 
+@test "a test that failed beside others and passed alone counts as passed, and is named" {
+    log FAIL $'1..2\nok 1 a\nnot ok 2 b'
+    run -0 "$SRC/dev.d/sum-tests.py" --failed build/meson-logs/testlog.json
+    [ "$output" = t ]
+    mv build/meson-logs/testlog.json first
+    log FAIL $'1..2\nok 1 a\nnot ok 2 b'
+    mv build/meson-logs/testlog.json build/meson-logs/testlog-again.json
+    mv first build/meson-logs/testlog.json
+    sum
+    [ "$status" = 1 ]
+    [ "${lines[-1]}" = '1 passed, 1 failed, 0 skipped' ]
+
+    mv build/meson-logs/testlog.json first
+    log OK $'1..2\nok 1 a\nok 2 b'
+    mv build/meson-logs/testlog.json build/meson-logs/testlog-again.json
+    mv first build/meson-logs/testlog.json
+    sum
+    [ "$status" = 0 ]
+    [ "${lines[0]}" = 'unsteady: build: t: b: it passed alone' ]
+    [ "${lines[-1]}" = '2 passed, 0 failed, 0 skipped' ]
+}
+
 @test "nothing run is no success" {
     mkdir -p build/meson-logs
     : >build/meson-logs/testlog.json
