@@ -184,7 +184,7 @@ static char *stderr_tail(void)
     if (n <= 0)
         return NULL;
     link[n] = '\0';
-    return pl_tail_file(link);
+    return pl_tail_file(link, 0);
 }
 
 /* The cause by Slurm's record of the job. hub_died: there is a log without an end. */

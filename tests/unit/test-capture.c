@@ -104,7 +104,7 @@ static void test_tail_last_lines(void **state)
     char *tail;
 
     begin(NULL, 0);
-    tail = pl_capture_tail(capture);
+    tail = pl_capture_tail(capture, 0);
     assert_string_equal(tail, "");
     free(tail);
     for (int i = 0; i < 30; i++) {
@@ -115,7 +115,7 @@ static void test_tail_last_lines(void **state)
     }
     put("bad \xff\xe2\x82 and \xc3\xa9\r\n\n\n");
     pl_capture_drain(capture);
-    tail = pl_capture_tail(capture);
+    tail = pl_capture_tail(capture, 0);
     assert_true(strncmp(tail, "line 11\n", 8) == 0);
     assert_non_null(strstr(tail, "bad \xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd and \xc3\xa9"));
     assert_int_equal(tail[strlen(tail) - 1], '\xa9');
@@ -137,7 +137,7 @@ static void test_tail_long_line(void **state)
     }
     put("END");
     pl_capture_drain(capture);
-    tail = pl_capture_tail(capture);
+    tail = pl_capture_tail(capture, 0);
     assert_int_equal(strlen(tail), 4096);
     assert_string_equal(tail + 4093, "END");
     free(tail);

@@ -23,7 +23,7 @@ struct pl_capture {
     const struct pl_capture_ops *ops;
     void *ctx;
     struct pl_buf pending; /* for real_fd */
-    struct pl_buf tail;    /* up to twice PL_TAIL_BYTES */
+    struct pl_tail tail;
     struct pl_buf line;
     bool real_is_socket;
     bool eof, told, closing, released, out_ready;
@@ -69,17 +69,6 @@ static void search(struct pl_capture *c, const char *data, size_t len)
     }
 }
 
-static void keep_tail(struct pl_capture *c, const char *data, size_t len)
-{
-    if (len > PL_TAIL_BYTES) {
-        data += len - PL_TAIL_BYTES;
-        len = PL_TAIL_BYTES;
-    }
-    pl_buf_add(&c->tail, data, len);
-    if (c->tail.len > (size_t)2 * PL_TAIL_BYTES)
-        pl_buf_consume(&c->tail, c->tail.len - PL_TAIL_BYTES);
-}
-
 /* Writes without blocking: by a flag of each call for sockets, by O_NONBLOCK for others. */
 static ssize_t write_some(const struct pl_capture *c)
 {
@@ -112,7 +101,7 @@ static void accept_data(struct pl_capture *c, const char *data, size_t len)
         pl_log_warn("child", "cannot write a rank's file any more: %s", strerror(errno));
         close(PL_TAKE_FD(c->file_fd));
     }
-    keep_tail(c, data, len);
+    pl_tail_add(&c->tail, data, len);
     if (c->n_rules)
         search(c, data, len);
     pl_buf_add(&c->pending, data, len);
@@ -142,7 +131,7 @@ static void on_event(uv_poll_t *poll, int status, int events);
 static void destroy(struct pl_capture *c)
 {
     pl_buf_finish(&c->pending);
-    pl_buf_finish(&c->tail);
+    pl_tail_finish(&c->tail);
     pl_buf_finish(&c->line);
     free(c);
 }
@@ -309,9 +298,9 @@ void pl_capture_drain(struct pl_capture *c)
     update(c);
 }
 
-char *pl_capture_tail(const struct pl_capture *c)
+char *pl_capture_tail(const struct pl_capture *c, unsigned rank)
 {
-    return pl_tail_text(pl_buf_str(&c->tail), c->tail.len);
+    return pl_tail_text(&c->tail, rank);
 }
 
 bool pl_capture_is_done(const struct pl_capture *c)

@@ -37,8 +37,8 @@ int pl_capture_open_file(struct pl_capture *c, const char *path, struct pl_error
 /* Reads everything that is in the pipe now: the last lines of a rank that has ended. */
 void pl_capture_drain(struct pl_capture *c);
 
-/* The last lines, see pl_tail_text(). */
-char *pl_capture_tail(const struct pl_capture *c);
+/* The last lines of this rank's stream, see pl_tail_text(). */
+char *pl_capture_tail(const struct pl_capture *c, unsigned rank);
 
 bool pl_capture_is_done(const struct pl_capture *c);
 

@@ -300,7 +300,7 @@ void pl_rank_ended(struct pl_rank *rank, int status, uint64_t at_ns)
     pl_capture_drain(rank->out);
     pl_capture_drain(rank->err);
     if (status != 0 && rank->err)
-        text = pl_capture_tail(rank->err);
+        text = pl_capture_tail(rank->err, rank->rank);
     if (WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL)
         oom = pl_daemon_oom_kills();
     pl_daemon_send_metrics(d);
