@@ -12,6 +12,7 @@
 #include <pwd.h>
 #include <stdarg.h>
 #include <string.h>
+#include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -87,16 +88,13 @@ int pl_mkdir_private(const char *path, struct pl_error *err)
     return 0;
 }
 
-int pl_file_read(
-    const char *path, size_t max_bytes, char **ret, size_t *ret_len, struct pl_error *err)
+int pl_fd_read(
+    int fd, const char *path, size_t max_bytes, char **ret, size_t *ret_len, struct pl_error *err)
 {
     _cleanup_(pl_buf_finish) struct pl_buf buf = {0};
-    _cleanup_close_ int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
     struct stat st;
     ssize_t n;
 
-    if (fd < 0)
-        return pl_error_errno(err, errno, "cannot open '%s'", path);
     if (fstat(fd, &st) < 0)
         return pl_error_errno(err, errno, "cannot look at '%s'", path);
     if (!S_ISREG(st.st_mode))
@@ -124,6 +122,16 @@ int pl_file_read(
         *ret_len = buf.len;
     *ret = pl_buf_take(&buf);
     return 0;
+}
+
+int pl_file_read(
+    const char *path, size_t max_bytes, char **ret, size_t *ret_len, struct pl_error *err)
+{
+    _cleanup_close_ int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
+
+    if (fd < 0)
+        return pl_error_errno(err, errno, "cannot open '%s'", path);
+    return pl_fd_read(fd, path, max_bytes, ret, ret_len, err);
 }
 
 char *pl_program_folder(void)
@@ -164,30 +172,43 @@ static int sync_fd(int fd)
     return fsync(fd) < 0 && errno != EINVAL && errno != EROFS ? -errno : 0;
 }
 
-static int write_file(
-    const char *path, const void *data, size_t len, mode_t mode, bool sync, struct pl_error *err)
+char *pl_temp_name(const char *path)
 {
-    _cleanup_free_ char *temp = pl_strf("%s.XXXXXX", path);
+    unsigned char bytes[8];
+    char hex[2 * sizeof(bytes) + 1];
+
+    if (getrandom(bytes, sizeof(bytes), 0) != (ssize_t)sizeof(bytes))
+        return NULL;
+    for (size_t i = 0; i < sizeof(bytes); i++)
+        snprintf(hex + 2 * i, 3, "%02x", bytes[i]);
+    return pl_strf("%s.%s", path, hex);
+}
+
+int pl_file_write_at(int dir_fd,
+                     const char *path,
+                     const void *data,
+                     size_t len,
+                     mode_t mode,
+                     bool sync,
+                     struct pl_error *err)
+{
+    _cleanup_free_ char *temp = pl_temp_name(path);
     _cleanup_close_ int fd = -EBADF;
-    mode_t mask;
     int r;
 
     if (!temp)
         return pl_error_set(err, -ENOMEM, "out of memory");
-    fd = mkostemp(temp, O_CLOEXEC);
+    fd =
+        openat(dir_fd, temp, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC | O_NOCTTY, mode);
     if (fd < 0)
         return pl_error_errno(err, errno, "cannot write '%s'", path);
-    mask = umask(0);
-    umask(mask);
-    r = fchmod(fd, mode & ~mask) < 0 ? -errno : 0;
-    if (r == 0)
-        r = pl_write_all(fd, data, len);
+    r = pl_write_all(fd, data, len);
     if (r == 0 && sync)
         r = sync_fd(fd);
-    if (r == 0 && rename(temp, path) < 0)
+    if (r == 0 && renameat(dir_fd, temp, dir_fd, path) < 0)
         r = -errno;
     if (r < 0) {
-        unlink(temp);
+        unlinkat(dir_fd, temp, 0);
         return pl_error_errno(err, r, "cannot write '%s'", path);
     }
     return 0;
@@ -196,13 +217,13 @@ static int write_file(
 int pl_file_write_atomic(
     const char *path, const void *data, size_t len, mode_t mode, struct pl_error *err)
 {
-    return write_file(path, data, len, mode, true, err);
+    return pl_file_write_at(AT_FDCWD, path, data, len, mode, true, err);
 }
 
 int pl_file_replace(
     const char *path, const void *data, size_t len, mode_t mode, struct pl_error *err)
 {
-    return write_file(path, data, len, mode, false, err);
+    return pl_file_write_at(AT_FDCWD, path, data, len, mode, false, err);
 }
 
 int pl_dir_sync(const char *dir, const char *const *names, size_t n, struct pl_error *err)

@@ -27,6 +27,13 @@ int pl_mkdir_private(const char *path, struct pl_error *err);
 int pl_file_read(
     const char *path, size_t max_bytes, char **ret, size_t *ret_len, struct pl_error *err);
 
+/* The same of an open file; path is for messages. */
+int pl_fd_read(
+    int fd, const char *path, size_t max_bytes, char **ret, size_t *ret_len, struct pl_error *err);
+
+/* "PATH." and 16 random digits, for a temporary file; caller frees. NULL when out of memory. */
+char *pl_temp_name(const char *path);
+
 /* Writes the file whole or not at all: temporary file beside it, fsync, rename. */
 int pl_file_write_atomic(
     const char *path, const void *data, size_t len, mode_t mode, struct pl_error *err);
@@ -34,6 +41,15 @@ int pl_file_write_atomic(
 /* The same without fsync: readers see all of it or nothing, but a loss of power may undo it. */
 int pl_file_replace(
     const char *path, const void *data, size_t len, mode_t mode, struct pl_error *err);
+
+/* Either of both, by `sync`, for a path relative to the folder dir_fd. */
+int pl_file_write_at(int dir_fd,
+                     const char *path,
+                     const void *data,
+                     size_t len,
+                     mode_t mode,
+                     bool sync,
+                     struct pl_error *err);
 
 /* Has files of a folder, and the folder, written to the disk: together, which takes about as long
  * as one of them. At most 8 names; one that is not there is an error. */
