@@ -2,9 +2,11 @@
 #include "common/run/run_folder.h"
 #include "common/base/env.h"
 #include "common/base/fs.h"
+#include "common/base/own.h"
 #include "common/proto/json.h"
 #include "common/run/run_folder_private.h"
 
+#include <fcntl.h>
 #include <string.h>
 
 void pl_run_close(struct pl_run *run)
@@ -17,6 +19,7 @@ void pl_run_close(struct pl_run *run)
     free(run->trials);
     free(run->lines);
     free(run->dir);
+    pl_closep(&run->dir_fd);
     free(run);
 }
 
@@ -104,14 +107,16 @@ static const char **string_pointers(const json_t *array)
 
 static int load_sweep(struct pl_run *run, struct pl_error *err)
 {
-    _cleanup_free_ char *path = pl_path_join(run->dir, PL_RUN_SWEEP_FILE);
-    int r;
+    _cleanup_free_ char *path = pl_path_join(run->dir, PL_RUN_SWEEP_FILE), *text = NULL;
+    size_t len;
+    int r = path ? pl_run_read_file(run, PL_RUN_SWEEP_FILE, PL_RUN_SWEEP_MAX, &text, &len, err)
+                 : pl_error_set(err, -ENOMEM, "out of memory");
 
-    if (!path)
-        return pl_error_set(err, -ENOMEM, "out of memory");
-    r = pl_json_load_file(path, PL_RUN_SWEEP_MAX, &run->sweep, err);
     if (r < 0)
         return r;
+    r = pl_json_parse(text, len, PL_RUN_SWEEP_MAX, &run->sweep, err);
+    if (r < 0)
+        return pl_error_wrap(err, r, "'%s'", path);
     r = check_sweep(run, err);
     if (r < 0)
         return pl_error_wrap(err, r, "'%s'", path);
@@ -122,17 +127,37 @@ static int load_sweep(struct pl_run *run, struct pl_error *err)
     return 0;
 }
 
-int pl_run_open(const char *dir, struct pl_run **ret, struct pl_error *err)
+int pl_run_read_file(const struct pl_run *run,
+                     const char *name,
+                     size_t max_bytes,
+                     char **ret,
+                     size_t *ret_len,
+                     struct pl_error *err)
+{
+    _cleanup_free_ char *path = NULL;
+
+    if (run->dir_fd >= 0)
+        return pl_own_file_read(run->dir_fd, name, max_bytes, ret, ret_len, err);
+    path = pl_path_join(run->dir, name);
+    if (!path)
+        return pl_error_set(err, -ENOMEM, "out of memory");
+    return pl_file_read(path, max_bytes, ret, ret_len, err);
+}
+
+static int open_run(const char *dir, bool own, struct pl_run **ret, struct pl_error *err)
 {
     _cleanup_(pl_run_closep) struct pl_run *run = calloc(1, sizeof(*run));
     int r;
 
     if (!run)
         return pl_error_set(err, -ENOMEM, "out of memory");
+    run->dir_fd = -EBADF;
     run->dir = realpath(dir, NULL);
     if (!run->dir)
         return pl_error_errno(err, errno, "cannot open run folder '%s'", dir);
-    r = load_sweep(run, err);
+    r = own ? pl_own_folder_open(AT_FDCWD, run->dir, &run->dir_fd, err) : 0;
+    if (r == 0)
+        r = load_sweep(run, err);
     if (r == -ENOENT)
         return pl_error_set(err, -ENOENT, "'%s' is not a run folder: it has no %s", dir,
                             PL_RUN_SWEEP_FILE);
@@ -140,6 +165,16 @@ int pl_run_open(const char *dir, struct pl_run **ret, struct pl_error *err)
         return r;
     *ret = PL_TAKE(run);
     return 0;
+}
+
+int pl_run_open(const char *dir, struct pl_run **ret, struct pl_error *err)
+{
+    return open_run(dir, false, ret, err);
+}
+
+int pl_run_open_own(const char *dir, struct pl_run **ret, struct pl_error *err)
+{
+    return open_run(dir, true, ret, err);
 }
 
 const char *pl_run_sweep(const struct pl_run *run)

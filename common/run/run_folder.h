@@ -72,6 +72,11 @@ struct pl_run; /* an open run folder */
  * Returns 0, -ENOENT (no such folder, or it has no sweep.json), -EINVAL (damaged, or another
  * schema), -EACCES, ... */
 int pl_run_open(const char *dir, struct pl_run **ret, struct pl_error *err);
+
+/* The same for whoever runs the sweep's program or writes to RUN: the folder and the files that are
+ * read must belong to the caller, and nobody else may write to them (common/base/own.h). Later
+ * calls reach RUN by its descriptor. -EPERM with the folder, its owner and its mode in err. */
+int pl_run_open_own(const char *dir, struct pl_run **ret, struct pl_error *err);
 void pl_run_close(struct pl_run *run);
 PL_DEFINE_CLEANUP(struct pl_run *, pl_run_close)
 
@@ -151,6 +156,23 @@ char *pl_run_trial_path(const struct pl_run *run, unsigned trial, const char *na
 char *
 pl_run_attempt_path(const struct pl_run *run, unsigned trial, unsigned attempt, const char *name);
 
+/* Opens the trial's folder, or that of an attempt, of a run of ours (pl_run_open_own()), and makes
+ * it if it does not exist. Errors as pl_own_folder_make(). */
+int pl_run_make_trial(const struct pl_run *run, unsigned trial, int *ret_fd, struct pl_error *err);
+int pl_run_make_attempt(
+    const struct pl_run *run, unsigned trial, unsigned attempt, int *ret_fd, struct pl_error *err);
+
+/* Replaces a file of RUN whole, `name` is relative to RUN. sync: also to the disk. bits: 0666, or
+ * 0777 for a script; who may not read the folder may not read the file. -EACCES if the run is not
+ * from pl_run_open_own(). */
+int pl_run_write_file(const struct pl_run *run,
+                      const char *name,
+                      const void *data,
+                      size_t len,
+                      mode_t bits,
+                      bool sync,
+                      struct pl_error *err);
+
 /* Counts the attempts that have a folder (attempt-0 ... attempt-N-1). -errno. */
 int pl_run_n_attempts(const struct pl_run *run, unsigned trial, unsigned *ret);
 
@@ -185,6 +207,7 @@ struct pl_run_desc {
     const char *objective_metric;
     const char *const *sbatch_args; /* NULL-terminated; may be NULL */
     json_t *options;                /* see pl_run_options(); borrowed */
+    bool secret;                    /* nobody but the user may read the folder */
     /* Sets values[axis] of a trial; the strings must stay valid until the next call. */
     int (*values)(void *ctx, unsigned trial, const char **values);
     void *ctx;
@@ -193,6 +216,15 @@ struct pl_run_desc {
 /* Creates the folder `dir`, which must not exist, and missing parents. Writes key, trials.jsonl
  * and, last, sweep.json. A failure removes the folder again. -EEXIST, -EACCES, ... */
 int pl_run_create(const char *dir, const struct pl_run_desc *desc, struct pl_error *err);
+
+/* Writes the job script. */
+int pl_run_write_script(const struct pl_run *run,
+                        const void *data,
+                        size_t len,
+                        struct pl_error *err);
+
+/* Checks that the job script is the caller's alone: sbatch is about to read it. */
+int pl_run_check_script(const struct pl_run *run, struct pl_error *err);
 
 /* Flushes the files of plsubmit, including the script, to the disk. Call before submission. */
 int pl_run_sync(const struct pl_run *run, struct pl_error *err);

@@ -1,16 +1,19 @@
 /* SPDX-License-Identifier: MIT */
 /* Makes a run folder and adds submissions to it: everything that plsubmit writes there. */
 #include "common/base/fs.h"
+#include "common/base/own.h"
 #include "common/proto/json.h"
 #include "common/proto/rank/minijson.h"
 #include "common/run/run_folder_private.h"
 
+#include <fcntl.h>
 #include <sodium.h>
 #include <string.h>
 #include <sys/stat.h>
 
 /* The files of a new run folder. */
-static const char *const new_files[] = {"job.sh", "key", PL_RUN_TRIALS_FILE, PL_RUN_SWEEP_FILE};
+static const char *const new_files[] = {PL_RUN_SCRIPT_FILE, "key", PL_RUN_TRIALS_FILE,
+                                        PL_RUN_SWEEP_FILE};
 
 /* Appends the line of one trial. */
 static int
@@ -30,9 +33,8 @@ add_line(struct pl_buf *out, const struct pl_run_desc *desc, unsigned trial, con
     return r == 0 ? pl_buf_adds(out, "}}\n") : r;
 }
 
-static int write_trials(const char *dir, const struct pl_run_desc *desc, struct pl_error *err)
+static int write_trials(int dir_fd, const struct pl_run_desc *desc, struct pl_error *err)
 {
-    _cleanup_free_ char *path = pl_path_join(dir, PL_RUN_TRIALS_FILE);
     _cleanup_(pl_buf_finish) struct pl_buf out = {0};
     _cleanup_free_ const char **values = NULL;
     size_t n_axes = 0;
@@ -41,7 +43,7 @@ static int write_trials(const char *dir, const struct pl_run_desc *desc, struct 
     while (desc->axes[n_axes])
         n_axes++;
     values = calloc(n_axes + 1, sizeof(*values));
-    if (!path || !values)
+    if (!values)
         return pl_error_set(err, -ENOMEM, "out of memory");
     for (unsigned trial = 0; trial < desc->n_trials && r == 0; trial++) {
         r = desc->values(desc->ctx, trial, values);
@@ -52,8 +54,9 @@ static int write_trials(const char *dir, const struct pl_run_desc *desc, struct 
         return pl_error_set(err, -EFBIG, "the trials' values need more than %u MiB",
                             PL_RUN_TRIALS_MAX >> 20);
     if (r < 0)
-        return pl_error_errno(err, r, "cannot write '%s'", path);
-    return pl_file_replace(path, pl_buf_str(&out), out.len, 0666, err);
+        return pl_error_errno(err, r, "cannot write '%s'", PL_RUN_TRIALS_FILE);
+    return pl_file_write_at(dir_fd, PL_RUN_TRIALS_FILE, pl_buf_str(&out), out.len,
+                            pl_own_mode(dir_fd, 0666), false, err);
 }
 
 static json_t *strings_json(const char *const *list)
@@ -81,20 +84,20 @@ static json_t *metrics_json(const struct pl_run_desc *desc)
     return array;
 }
 
-static int write_sweep(const char *dir, const json_t *sweep, struct pl_error *err)
+static int write_sweep(int dir_fd, const json_t *sweep, struct pl_error *err)
 {
-    _cleanup_free_ char *path = pl_path_join(dir, PL_RUN_SWEEP_FILE);
     _cleanup_free_ char *text = json_dumps(sweep, JSON_INDENT(1));
     size_t len;
 
-    if (!path || !text)
+    if (!text)
         return pl_error_set(err, -ENOMEM, "out of memory");
     len = strlen(text);
     text[len] = '\n'; /* replaces the NUL */
-    return pl_file_replace(path, text, len + 1, 0666, err);
+    return pl_file_write_at(dir_fd, PL_RUN_SWEEP_FILE, text, len + 1, pl_own_mode(dir_fd, 0666),
+                            false, err);
 }
 
-static int write_new_sweep(const char *dir, const struct pl_run_desc *desc, struct pl_error *err)
+static int write_new_sweep(int dir_fd, const struct pl_run_desc *desc, struct pl_error *err)
 {
     _cleanup_(json_decrefp) json_t *o = NULL;
 
@@ -113,34 +116,42 @@ static int write_new_sweep(const char *dir, const struct pl_run_desc *desc, stru
                                          desc->objective == PL_OBJECTIVE_MAX ? "max" : "min",
                                          desc->objective_metric)) < 0)
         return pl_error_set(err, -ENOMEM, "out of memory");
-    return write_sweep(dir, o, err);
+    return write_sweep(dir_fd, o, err);
 }
 
-static int write_key(const char *dir, struct pl_error *err)
+static int write_key(int dir_fd, struct pl_error *err)
 {
-    _cleanup_free_ char *path = pl_path_join(dir, "key");
     unsigned char key[PL_RUN_KEY_BYTES];
     int r;
 
-    if (!path)
-        return pl_error_set(err, -ENOMEM, "out of memory");
     if (sodium_init() < 0)
         return pl_error_set(err, -EIO, "cannot get random numbers: libsodium does not start");
     randombytes_buf(key, sizeof(key));
-    r = pl_file_replace(path, key, sizeof(key), 0600, err);
+    r = pl_file_write_at(dir_fd, "key", key, sizeof(key), 0600, false, err);
     sodium_memzero(key, sizeof(key));
     return r;
 }
 
-static void remove_new(const char *dir)
+static void remove_new(int dir_fd, const char *dir)
 {
-    for (size_t i = 0; i < PL_COUNT(new_files); i++) {
-        _cleanup_free_ char *path = pl_path_join(dir, new_files[i]);
-
-        if (path)
-            unlink(path);
-    }
+    for (size_t i = 0; i < PL_COUNT(new_files); i++)
+        unlinkat(dir_fd, new_files[i], 0);
     rmdir(dir);
+}
+
+int pl_run_write_script(const struct pl_run *run,
+                        const void *data,
+                        size_t len,
+                        struct pl_error *err)
+{
+    return pl_run_write_file(run, PL_RUN_SCRIPT_FILE, data, len, 0777, false, err);
+}
+
+int pl_run_check_script(const struct pl_run *run, struct pl_error *err)
+{
+    _cleanup_close_ int fd = -EBADF;
+
+    return pl_own_file_open(run->dir_fd, PL_RUN_SCRIPT_FILE, O_RDONLY, 0, &fd, err);
 }
 
 int pl_run_sync(const struct pl_run *run, struct pl_error *err)
@@ -150,7 +161,7 @@ int pl_run_sync(const struct pl_run *run, struct pl_error *err)
 
 void pl_run_discard(struct pl_run *run)
 {
-    remove_new(run->dir);
+    remove_new(run->dir_fd, run->dir);
     pl_run_close(run);
 }
 
@@ -158,25 +169,30 @@ int pl_run_create(const char *dir, const struct pl_run_desc *desc, struct pl_err
 {
     _cleanup_free_ char *parent = strdup(dir);
     char *slash = parent ? strrchr(parent, '/') : NULL;
+    _cleanup_close_ int dir_fd = -EBADF;
     int r;
 
     if (!parent)
         return pl_error_set(err, -ENOMEM, "out of memory");
     if (slash && slash != parent) {
         *slash = '\0';
-        r = pl_mkdir_p(parent, 0777, err);
+        r = pl_mkdir_p(parent, 0777 & ~PL_OWN_MASK, err);
         if (r < 0)
             return r;
     }
-    if (mkdir(dir, 0777) < 0)
+    if (mkdir(dir, desc->secret ? 0700 : 0777 & ~PL_OWN_MASK) < 0)
         return pl_error_errno(err, errno, "cannot create run folder '%s'", dir);
-    r = write_key(dir, err);
+    r = pl_own_folder_open(AT_FDCWD, dir, &dir_fd, err); /* the file system may give other modes */
     if (r == 0)
-        r = write_trials(dir, desc, err);
+        r = write_key(dir_fd, err);
     if (r == 0)
-        r = write_new_sweep(dir, desc, err);
-    if (r < 0)
-        remove_new(dir);
+        r = write_trials(dir_fd, desc, err);
+    if (r == 0)
+        r = write_new_sweep(dir_fd, desc, err);
+    if (r < 0 && dir_fd >= 0)
+        remove_new(dir_fd, dir);
+    else if (r < 0)
+        rmdir(dir);
     return r;
 }
 
@@ -192,7 +208,9 @@ int pl_run_add_submission(struct pl_run *run,
     if (json_array_append_new(list, json_pack("{sssisi}", "job", job, "first", (int)first_trial,
                                               "count", (int)n_trials)) < 0)
         return pl_error_set(err, -ENOMEM, "out of memory");
-    r = write_sweep(run->dir, run->sweep, err);
+    r = run->dir_fd < 0
+            ? pl_error_set(err, -EACCES, "run folder '%s' was opened for reading", run->dir)
+            : write_sweep(run->dir_fd, run->sweep, err);
     if (r < 0)
         json_array_remove(list, json_array_size(list) - 1);
     return r;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Trial states, paths inside a run folder, and result.json. */
 #include "common/base/fs.h"
+#include "common/base/own.h"
 #include "common/proto/json.h"
 #include "common/run/run_folder_private.h"
 
@@ -51,6 +52,43 @@ pl_run_attempt_path(const struct pl_run *run, unsigned trial, unsigned attempt, 
 {
     return pl_strf("%s/trial-%04u/attempt-%u%s%s", run->dir, trial, attempt, name ? "/" : "",
                    name ? name : "");
+}
+
+int pl_run_make_trial(const struct pl_run *run, unsigned trial, int *ret_fd, struct pl_error *err)
+{
+    char name[32];
+
+    snprintf(name, sizeof(name), "trial-%04u", trial);
+    return pl_own_folder_make(run->dir_fd, name, pl_own_mode(run->dir_fd, 0777), ret_fd, err);
+}
+
+int pl_run_make_attempt(
+    const struct pl_run *run, unsigned trial, unsigned attempt, int *ret_fd, struct pl_error *err)
+{
+    _cleanup_close_ int trial_fd = -EBADF;
+    char name[32];
+    int r = pl_run_make_trial(run, trial, &trial_fd, err);
+
+    if (r < 0)
+        return r;
+    snprintf(name, sizeof(name), "attempt-%u", attempt);
+    return pl_own_folder_make(trial_fd, name, pl_own_mode(trial_fd, 0777), ret_fd, err);
+}
+
+int pl_run_write_file(const struct pl_run *run,
+                      const char *name,
+                      const void *data,
+                      size_t len,
+                      mode_t bits,
+                      bool sync,
+                      struct pl_error *err)
+{
+    int r;
+
+    if (run->dir_fd < 0)
+        return pl_error_set(err, -EACCES, "run folder '%s' was opened for reading", run->dir);
+    r = pl_file_write_at(run->dir_fd, name, data, len, pl_own_mode(run->dir_fd, bits), sync, err);
+    return r < 0 ? pl_error_wrap(err, r, "run folder '%s'", run->dir) : 0;
 }
 
 int pl_run_n_attempts(const struct pl_run *run, unsigned trial, unsigned *ret)
@@ -107,13 +145,13 @@ int pl_run_result_write(const struct pl_run *run,
                         struct pl_error *err)
 {
     json_t *source = (json_t *)(uintptr_t)more; /* only read */
-    _cleanup_free_ char *path = pl_run_trial_path(run, trial, "result.json");
+    _cleanup_free_ char *name = pl_strf("trial-%04u/result.json", trial);
     _cleanup_(pl_buf_finish) struct pl_buf text = {0};
     _cleanup_(json_decrefp) json_t *o = json_pack("{sssiss}", "schema", PL_RESULT_SCHEMA, "trial",
                                                   (int)trial, "state", pl_trial_state_name(state));
 
-    if (!path || !o || (source && json_object_update_missing(o, source) < 0) ||
+    if (!name || !o || (source && json_object_update_missing(o, source) < 0) ||
         pl_json_dump_line(o, &text) < 0)
         return pl_error_set(err, -ENOMEM, "out of memory");
-    return pl_file_write_atomic(path, pl_buf_str(&text), text.len, 0666, err);
+    return pl_run_write_file(run, name, pl_buf_str(&text), text.len, 0666, true, err);
 }

@@ -9,22 +9,22 @@
 /* Reads the file and the offsets of its lines. */
 static int load_trials(struct pl_run *run, struct pl_error *err)
 {
-    _cleanup_free_ char *path = pl_path_join(run->dir, PL_RUN_TRIALS_FILE), *text = NULL;
+    _cleanup_free_ char *text = NULL;
     _cleanup_free_ size_t *lines = calloc((size_t)run->n_trials + 1, sizeof(*lines));
     size_t len, n = 0;
     int r;
 
-    if (!path || !lines)
+    if (!lines)
         return pl_error_set(err, -ENOMEM, "out of memory");
-    r = pl_file_read(path, PL_RUN_TRIALS_MAX, &text, &len, err);
+    r = pl_run_read_file(run, PL_RUN_TRIALS_FILE, PL_RUN_TRIALS_MAX, &text, &len, err);
     if (r < 0)
         return r;
     for (size_t i = 0; i < len && n < run->n_trials; i++)
         if (text[i] == '\n')
             lines[++n] = i + 1;
     if (n < run->n_trials)
-        return pl_error_set(err, -EINVAL, "'%s' has %zu lines instead of %u", path, n,
-                            run->n_trials);
+        return pl_error_set(err, -EINVAL, "'%s/%s' has %zu lines instead of %u", run->dir,
+                            PL_RUN_TRIALS_FILE, n, run->n_trials);
     run->trials = PL_TAKE(text);
     run->lines = PL_TAKE(lines);
     return 0;

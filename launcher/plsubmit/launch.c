@@ -132,6 +132,7 @@ static int create(struct pl_launch *launch, struct pl_error *err)
         .objective_metric = spec->objective_metric,
         .sbatch_args = (const char *const *)launch->sbatch_args,
         .options = options,
+        .secret = spec->lists[PL_SPEC_ENV] && *spec->lists[PL_SPEC_ENV],
         .values = trial_values,
         .ctx = (void *)(uintptr_t)&spec->grid,
     };
@@ -148,21 +149,18 @@ static int create(struct pl_launch *launch, struct pl_error *err)
 int pl_launch_create(struct pl_launch *launch, struct pl_run **ret, struct pl_error *err)
 {
     _cleanup_(pl_buf_finish) struct pl_buf script = {0};
-    _cleanup_free_ char *path = pl_path_join(launch->dir, "job.sh");
     struct pl_run *run = NULL;
     int r;
 
-    if (!path)
-        return pl_error_set(err, -ENOMEM, "out of memory");
     r = render(launch, &script, err);
     if (r == 0)
         r = create(launch, err);
     if (r < 0)
         return r;
-    r = pl_run_open(launch->dir, &run, err);
+    r = pl_run_open_own(launch->dir, &run, err);
     if (r < 0)
         return r;
-    r = pl_file_replace(path, pl_buf_str(&script), script.len, 0777, err);
+    r = pl_run_write_script(run, pl_buf_str(&script), script.len, err);
     if (r == 0)
         r = pl_run_sync(run, err);
     if (r < 0) {

@@ -166,9 +166,16 @@ static int resume(const struct pl_spec *spec, char *const *words)
                      "--resume takes the program and its options from the run folder: omit them");
         return print_error(&err, PL_EXIT_USAGE);
     }
-    r = pl_run_open(spec->resume, &run, &err);
+    r = pl_run_open_own(spec->resume, &run, &err);
+    if (r == 0) {
+        r = pl_run_check_script(run, &err);
+        if (r < 0)
+            pl_run_close(run);
+    }
     if (r < 0)
-        return print_error(&err, r == -ENOENT ? PL_EXIT_NOT_FOUND : PL_EXIT_USAGE);
+        return print_error(&err, r == -EPERM    ? PL_EXIT_FAILED
+                                 : r == -ENOENT ? PL_EXIT_NOT_FOUND
+                                                : PL_EXIT_USAGE);
     return submit(run, spec->resume, spec, true);
 }
 
@@ -177,6 +184,7 @@ static int launch(const struct pl_spec *spec, const char *bin_dir)
     _cleanup_(pl_launch_finish) struct pl_launch plan = {0};
     struct pl_error err = {0};
     struct pl_run *run;
+    int r;
 
     if (pl_launch_init(&plan, spec, bin_dir, &err) < 0)
         return print_error(&err, PL_EXIT_USAGE);
@@ -186,8 +194,9 @@ static int launch(const struct pl_spec *spec, const char *bin_dir)
     if (check_installed(bin_dir, "plrun", &err) < 0 ||
         (spec->bundled && check_installed(bin_dir, "pltrain", &err) < 0))
         return print_error(&err, PL_EXIT_USAGE);
-    if (pl_launch_create(&plan, &run, &err) < 0)
-        return print_error(&err, PL_EXIT_USAGE);
+    r = pl_launch_create(&plan, &run, &err);
+    if (r < 0)
+        return print_error(&err, r == -EPERM ? PL_EXIT_FAILED : PL_EXIT_USAGE);
     return submit(run, plan.folder, spec, false);
 }
 

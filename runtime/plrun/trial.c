@@ -4,6 +4,7 @@
 #include "common/base/env.h"
 #include "common/base/fs.h"
 #include "common/base/log.h"
+#include "common/base/own.h"
 #include "common/base/parse.h"
 #include "common/base/program.h"
 #include "common/base/tail.h"
@@ -45,7 +46,7 @@ static int open_run(struct pl_run **ret, unsigned *ret_trial, struct pl_error *e
     if (!dir || !*dir)
         return pl_error_set(err, -ENOENT,
                             "PLUME_RUN_DIR is not set: this is for Plume's job script");
-    r = pl_run_open(dir, ret, err);
+    r = pl_run_open_own(dir, ret, err);
     if (r == 0)
         r = env_number(PL_ENV_PLUME_TRIAL, -1, ret_trial, err);
     if (r == 0 && *ret_trial >= pl_run_n_trials(*ret))
@@ -74,62 +75,75 @@ static int own_claim(struct claim *ret, struct pl_error *err)
                : 0;
 }
 
-static int write_claim(const char *dir, const struct claim *c, struct pl_error *err)
+static int write_claim(int dir_fd, const struct claim *c, struct pl_error *err)
 {
     _cleanup_(pl_buf_finish) struct pl_buf text = {0};
     _cleanup_(json_decrefp) json_t *o = NULL;
-    _cleanup_free_ char *path = pl_path_join(dir, "claim");
+    _cleanup_close_ int fd = -EBADF;
     const char *job = pl_env(PL_ENV_SLURM_JOB_ID), *node = pl_env(PL_ENV_SLURMD_NODENAME);
+    int r;
 
     o = json_pack("{s:s, s:i, s:s, s:i, s:s, s:f}", "array", c->array, "task", (int)c->task, "job",
                   job ? job : c->array, "restart", (int)c->restart, "host", node ? node : "?",
                   "time", pl_wall_s());
-    if (!path || !o || pl_json_dump_line(o, &text) < 0)
+    if (!o || pl_json_dump_line(o, &text) < 0)
         return pl_error_set(err, -ENOMEM, "out of memory");
-    return pl_file_append(path, text.data, text.len, 0666, err);
+    r = pl_own_file_open(dir_fd, "claim", O_WRONLY | O_CREAT | O_EXCL, pl_own_mode(dir_fd, 0666),
+                         &fd, err);
+    if (r < 0)
+        return r;
+    r = pl_write_all(fd, text.data, text.len);
+    return r < 0 ? pl_error_errno(err, r, "cannot write the claim") : 0;
 }
 
 /* Takes attempt K; -EEXIST where it is taken. */
-static int take_attempt(const char *path, const struct claim *c, struct pl_error *err)
+static int take_attempt(int trial_fd, const char *name, const struct claim *c, struct pl_error *err)
 {
-    _cleanup_free_ char *temp = pl_strf("%s.XXXXXX", path), *file = NULL;
-    mode_t mask = umask(0);
+    _cleanup_free_ char *temp = pl_temp_name(name);
+    _cleanup_close_ int fd = -EBADF;
     int r;
 
-    umask(mask);
     if (!temp)
         return pl_error_set(err, -ENOMEM, "out of memory");
-    if (!mkdtemp(temp))
-        return pl_error_errno(err, errno, "cannot make a folder beside '%s'", path);
-    file = pl_path_join(temp, "claim");
-    r = file && chmod(temp, 0777 & ~mask) == 0 ? write_claim(temp, c, err) : -errno;
-    if (r == 0 && rename(temp, path) < 0) /* fails on a folder that has something in it */
+    r = pl_own_folder_make(trial_fd, temp, pl_own_mode(trial_fd, 0777), &fd, err);
+    if (r < 0)
+        return r;
+    r = write_claim(fd, c, err);
+    /* fails on a folder that has something in it */
+    if (r == 0 && renameat(trial_fd, temp, trial_fd, name) < 0)
         r = errno == ENOTEMPTY || errno == EEXIST
                 ? -EEXIST
-                : pl_error_errno(err, errno, "cannot make '%s'", path);
+                : pl_error_errno(err, errno, "cannot make the trial's folder '%s'", name);
     if (r < 0) {
-        if (file)
-            unlink(file);
-        rmdir(temp);
+        unlinkat(fd, "claim", 0);
+        unlinkat(trial_fd, temp, AT_REMOVEDIR);
     }
     return r;
 }
 
 /* 1 where the attempt is an earlier one of this array, 0 where it is this very job's, -EEXIST where
  * it is another array's. */
-static int look_at_attempt(const char *path, const struct claim *c, struct pl_error *err)
+static int
+look_at_attempt(int trial_fd, const char *name, const struct claim *c, struct pl_error *err)
 {
-    _cleanup_free_ char *file = pl_path_join(path, "claim");
+    _cleanup_close_ int fd = -EBADF;
+    _cleanup_free_ char *text = NULL;
     _cleanup_(json_decrefp) json_t *o = NULL;
     const char *array;
     int64_t restart, task;
-    int r = file ? pl_json_load_file(file, CLAIM_MAX, &o, err) : -ENOMEM;
+    size_t len;
+    int r = pl_own_folder_open(trial_fd, name, &fd, err);
 
+    if (r == 0)
+        r = pl_own_file_read(fd, "claim", CLAIM_MAX, &text, &len, err);
     if (r < 0)
         return r == -ENOENT ? -EEXIST : r;
+    r = pl_json_parse(text, len, CLAIM_MAX, &o, err);
+    if (r < 0)
+        return pl_error_wrap(err, r, "the claim of '%s'", name);
     array = pl_json_string(o, "array");
     if (!array || pl_json_int(o, "restart", &restart) < 0 || pl_json_int(o, "task", &task) < 0)
-        return pl_error_set(err, -EINVAL, "'%s' is damaged", file);
+        return pl_error_set(err, -EINVAL, "the claim of '%s' is damaged", name);
     if (strcmp(array, c->array) != 0 || task != (int64_t)c->task)
         return pl_error_set(err, -EEXIST, "job %s has claimed this trial already", array);
     return restart != (int64_t)c->restart;
@@ -138,32 +152,29 @@ static int look_at_attempt(const char *path, const struct claim *c, struct pl_er
 int pl_trial_claim(unsigned *ret_attempt, struct pl_error *err)
 {
     _cleanup_(pl_run_closep) struct pl_run *run = NULL;
-    _cleanup_free_ char *dir = NULL;
+    _cleanup_close_ int trial_fd = -EBADF;
     struct claim c = {0};
     unsigned trial;
     int r = open_run(&run, &trial, err);
 
     if (r == 0)
         r = own_claim(&c, err);
-    if (r < 0)
-        return r;
-    dir = pl_run_trial_path(run, trial, NULL);
-    if (!dir)
-        return pl_error_set(err, -ENOMEM, "out of memory");
-    r = pl_mkdir_p(dir, 0777, err);
+    if (r == 0)
+        r = pl_run_make_trial(run, trial, &trial_fd, err);
     for (unsigned k = 0; r == 0 && k < 100000; k++) {
-        _cleanup_free_ char *path = pl_run_attempt_path(run, trial, k, NULL);
+        char name[32];
 
-        if (!path)
-            return pl_error_set(err, -ENOMEM, "out of memory");
-        r = access(path, F_OK) == 0 ? -EEXIST : take_attempt(path, &c, err);
+        snprintf(name, sizeof(name), "attempt-%u", k);
+        r = faccessat(trial_fd, name, F_OK, AT_SYMLINK_NOFOLLOW) == 0
+                ? -EEXIST
+                : take_attempt(trial_fd, name, &c, err);
         if (r == 0) {
             *ret_attempt = k;
             return 0;
         }
         if (r != -EEXIST)
             return r;
-        r = look_at_attempt(path, &c, err);
+        r = look_at_attempt(trial_fd, name, &c, err);
         if (r == 0) {
             *ret_attempt = k;
             return 0;

@@ -2,6 +2,7 @@
 /* Streams with real pipes in a real loop. */
 #include "common/base/fs.h"
 #include "runtime/plrund/daemon/capture.h"
+#include "tests/lib/tmpdir.h"
 
 #include <fcntl.h>
 #include <math.h>
@@ -10,6 +11,7 @@
 #include <stdarg.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 
 #include <cmocka.h>
@@ -234,25 +236,52 @@ static void test_back_pressure(void **state)
 
 static void test_reader_gone(void **state)
 {
-    char path[] = "/tmp/plume-test-capture-XXXXXX", *text;
+    char dir[64], path[80], *text;
     struct pl_error err = {0};
-    int fd = mkstemp(path);
 
+    assert_int_equal(tmpdir_make(dir, sizeof(dir)), 0);
+    snprintf(path, sizeof(path), "%s/rank-0.out", dir);
     signal(SIGPIPE, SIG_IGN);
     begin(NULL, 0);
-    assert_int_equal(pl_capture_open_file(capture, path, &err), 0);
+    assert_int_equal(pl_capture_open_file(capture, dir, "rank-0.out", &err), 0);
     close(PL_TAKE_FD(out));
     put("still in the file\n");
     close(PL_TAKE_FD(in));
     uv_run(&loop, UV_RUN_DEFAULT);
     assert_int_equal(seen.done, 1);
-    out = dup(fd);
+    out = open("/dev/null", O_RDWR | O_CLOEXEC);
     finish();
     assert_int_equal(pl_file_read(path, 1000, &text, NULL, &err), 0);
     assert_string_equal(text, "still in the file\n");
     free(text);
-    unlink(path);
-    close(fd);
+    tmpdir_remove(dir);
+}
+
+/* A link that another user has put in the place of a rank's file is not followed, and a folder that
+ * others may write to gets no file: the stream reaches its target all the same. */
+static void test_open_file_hostile(void **state)
+{
+    char dir[64], victim[80], link[80], *text;
+    struct pl_error err = {0};
+
+    assert_int_equal(tmpdir_make(dir, sizeof(dir)), 0);
+    snprintf(victim, sizeof(victim), "%s/victim", dir);
+    snprintf(link, sizeof(link), "%s/rank-0.out", dir);
+    assert_int_equal(pl_file_replace(victim, "precious", 8, 0600, &err), 0);
+    assert_int_equal(symlink("victim", link), 0);
+    begin(NULL, 0);
+    assert_int_equal(pl_capture_open_file(capture, dir, "rank-0.out", &err), -ELOOP);
+    assert_int_equal(chmod(dir, 0770), 0);
+    assert_int_equal(pl_capture_open_file(capture, dir, "rank-1.out", &err), -EPERM);
+    assert_non_null(strstr(err.text, "mode 0770"));
+    put("passed on");
+    pl_capture_drain(capture);
+    assert_string_equal(came_out(), "passed on");
+    finish();
+    assert_int_equal(pl_file_read(victim, 1000, &text, NULL, &err), 0);
+    assert_string_equal(text, "precious");
+    free(text);
+    tmpdir_remove(dir);
 }
 
 static void test_open_file_bad(void **state)
@@ -260,7 +289,7 @@ static void test_open_file_bad(void **state)
     struct pl_error err = {0};
 
     begin(NULL, 0);
-    assert_true(pl_capture_open_file(capture, "/dev/null/x", &err) < 0);
+    assert_true(pl_capture_open_file(capture, "/dev/null/x", "out", &err) < 0);
     assert_non_null(strstr(err.text, "/dev/null/x"));
     put("passed on all the same");
     pl_capture_drain(capture);
@@ -368,9 +397,9 @@ int main(void)
         cmocka_unit_test(test_tail_long_line),         cmocka_unit_test(test_metrics_in_pieces),
         cmocka_unit_test(test_metrics_in_a_long_line), cmocka_unit_test(test_metric_rule_bad),
         cmocka_unit_test(test_back_pressure),          cmocka_unit_test(test_reader_gone),
-        cmocka_unit_test(test_open_file_bad),          cmocka_unit_test(test_real_is_a_file),
-        cmocka_unit_test(test_real_flags_kept),        cmocka_unit_test(test_drain_endless),
-        cmocka_unit_test(test_close_half_way),
+        cmocka_unit_test(test_open_file_hostile),      cmocka_unit_test(test_open_file_bad),
+        cmocka_unit_test(test_real_is_a_file),         cmocka_unit_test(test_real_flags_kept),
+        cmocka_unit_test(test_drain_endless),          cmocka_unit_test(test_close_half_way),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -51,7 +51,7 @@ static struct pl_run *make(const char *folder, const char *const *argv)
 
     assert_int_equal(pl_run_create(dir, &desc, &err), 0);
     assert_int_equal(pl_run_create(dir, &desc, &err), -EEXIST);
-    assert_int_equal(pl_run_open(dir, &run, &err), 0);
+    assert_int_equal(pl_run_open_own(dir, &run, &err), 0);
     return run;
 }
 
@@ -88,6 +88,78 @@ static void test_create_open(void **state)
     assert_int_equal(trial, 5);
     assert_int_equal(pl_run_find_trial(run, "13", 2, &trial), -ENOENT);
     assert_int_equal(pl_run_find_trial(run, "1", 0, &trial), -ENOENT);
+}
+
+static mode_t mode_of(const char *dir, const char *name)
+{
+    _cleanup_free_ char *path = pl_path_join(dir, name);
+    struct stat st;
+
+    assert_int_equal(stat(path, &st), 0);
+    return st.st_mode & 07777;
+}
+
+/* The group cannot write with any umask; nobody reads a folder with values of --env. */
+static void test_create_modes(void **state)
+{
+    static const char *const argv[] = {"prog", NULL}, *const none[] = {NULL};
+    mode_t before = umask(0);
+
+    for (int secret = 0; secret < 2; secret++) {
+        _cleanup_(json_decrefp) json_t *options = json_object();
+        _cleanup_free_ char *dir = pl_path_join(top, secret ? "modes/secret" : "modes/open");
+        _cleanup_(pl_run_closep) struct pl_run *run = NULL;
+        _cleanup_close_ int fd = -EBADF;
+        struct pl_run_desc desc = {.sweep = "s",
+                                   .name = "s",
+                                   .n_trials = 1,
+                                   .argv = argv,
+                                   .axes = none,
+                                   .options = options,
+                                   .values = values,
+                                   .secret = secret};
+        struct pl_error err = {0};
+        mode_t folder = secret ? 0700 : 0755, file = secret ? 0600 : 0644;
+
+        assert_int_equal(pl_run_create(dir, &desc, &err), 0);
+        assert_int_equal(pl_run_open_own(dir, &run, &err), 0);
+        assert_int_equal(pl_run_write_script(run, "#!", 2, &err), 0);
+        assert_int_equal(pl_run_check_script(run, &err), 0);
+        assert_int_equal(pl_run_make_attempt(run, 0, 0, &fd, &err), 0);
+        assert_int_equal(pl_run_result_write(run, 0, PL_TRIAL_DONE, NULL, &err), 0);
+        assert_int_equal(pl_run_add_submission(run, "1", 0, 1, &err), 0);
+        assert_int_equal(mode_of(dir, "."), folder);
+        assert_int_equal(mode_of(dir, "trial-0000/attempt-0"), folder);
+        assert_int_equal(mode_of(dir, "job.sh"), folder);
+        assert_int_equal(mode_of(dir, "sweep.json"), file);
+        assert_int_equal(mode_of(dir, "trials.jsonl"), file);
+        assert_int_equal(mode_of(dir, "trial-0000/result.json"), file);
+        assert_int_equal(mode_of(dir, "key"), 0600);
+    }
+    umask(before);
+    assert_int_equal(mode_of(top, "modes"), 0755);
+}
+
+/* Only a run of one's own is written to, and sbatch gets no script that others may change. */
+static void test_foreign_write(void **state)
+{
+    static const char *const argv[] = {"prog", NULL};
+    _cleanup_(pl_run_closep) struct pl_run *run = make("foreign", argv), *reader = NULL;
+    _cleanup_free_ char *script = pl_path_join(pl_run_dir(run), "job.sh");
+    struct pl_error err = {0};
+
+    assert_int_equal(pl_run_open(pl_run_dir(run), &reader, &err), 0);
+    assert_int_equal(pl_run_result_write(reader, 0, PL_TRIAL_DONE, NULL, &err), -EACCES);
+    assert_int_equal(pl_run_add_submission(reader, "1", 0, 1, &err), -EACCES);
+    assert_int_equal(pl_run_write_script(run, "#!", 2, &err), 0);
+    assert_int_equal(chmod(script, 0775), 0);
+    assert_int_equal(pl_run_check_script(run, &err), -EPERM);
+    assert_non_null(strstr(err.text, "job.sh"));
+    assert_int_equal(chmod(pl_run_dir(run), 0775), 0);
+    pl_run_close(PL_TAKE(reader));
+    assert_int_equal(pl_run_open(pl_run_dir(run), &reader, &err), 0); /* anybody's may be read */
+    pl_run_close(PL_TAKE(reader));
+    assert_int_equal(pl_run_open_own(pl_run_dir(run), &reader, &err), -EPERM);
 }
 
 static void test_trial_params(void **state)
@@ -292,7 +364,7 @@ static void test_random_values(void **state)
                                .ctx = &seed};
 
     assert_int_equal(pl_run_create(dir, &desc, &err), 0);
-    assert_int_equal(pl_run_open(dir, &run, &err), 0);
+    assert_int_equal(pl_run_open_own(dir, &run, &err), 0);
     for (unsigned i = 0; i < desc.n_trials; i++) {
         _cleanup_(json_decrefp) json_t *params = NULL;
         _cleanup_(pl_strv_freep) char **list = NULL, **env = NULL;
@@ -326,6 +398,7 @@ static int teardown(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_create_modes),  cmocka_unit_test(test_foreign_write),
         cmocka_unit_test(test_create_open),   cmocka_unit_test(test_trial_params),
         cmocka_unit_test(test_trial_argv),    cmocka_unit_test(test_result),
         cmocka_unit_test(test_open_bad),      cmocka_unit_test(test_index),

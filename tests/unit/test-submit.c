@@ -33,7 +33,7 @@ static struct pl_run *make(const char *name, unsigned n_trials)
                                .values = no_values};
 
     assert_int_equal(pl_run_create(dir, &desc, &err), 0);
-    assert_int_equal(pl_run_open(dir, &run, &err), 0);
+    assert_int_equal(pl_run_open_own(dir, &run, &err), 0);
     return run;
 }
 

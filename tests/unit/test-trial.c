@@ -175,6 +175,95 @@ static void test_claim_damaged(void **state)
     assert_int_equal(attempt, 77);
 }
 
+/* Everything that runs or writes in the run folder refuses it with one line. */
+static void refuses(const char *what, const char *mode)
+{
+    char **argv = NULL, *program = NULL;
+    unsigned attempt;
+    int code;
+
+    for (int i = 0; i < 4; i++) {
+        struct pl_error err = {0};
+        int r = i == 0   ? pl_trial_claim(&attempt, &err)
+                : i == 1 ? pl_trial_program(&argv, &err)
+                : i == 2 ? pl_trial_finish(0, &code, &err)
+                         : pl_trial_find_program("no-such-program", &program, &err);
+
+        assert_int_equal(r, -EPERM);
+        assert_non_null(strstr(err.text, what));
+        assert_non_null(strstr(err.text, mode));
+        assert_null(strchr(err.text, '\n'));
+    }
+}
+
+static void test_folder_that_others_may_write(void **state)
+{
+    struct pl_error err = {0};
+    unsigned attempt;
+
+    setenv("PLUME_ATTEMPT", "0", 1);
+    assert_int_equal(chmod(dir, 0775), 0);
+    refuses(dir, "mode 0775");
+    assert_int_equal(chmod(dir, 02757), 0);
+    refuses(dir, "mode 2757");
+    assert_int_equal(chmod(dir, 0755), 0);
+    assert_int_equal(chmod(in_run("sweep.json"), 0664), 0); /* edited while the job pends */
+    refuses(in_run("sweep.json"), "mode 0664");
+    assert_int_equal(chmod(in_run("sweep.json"), 0644), 0);
+    assert_int_equal(pl_trial_claim(&attempt, &err), 0);
+    assert_int_equal(chmod(in_run("trial-0000"), 0775), 0);
+    assert_int_equal(pl_trial_claim(&attempt, &err), -EPERM);
+    assert_non_null(strstr(err.text, in_run("trial-0000")));
+}
+
+static void test_folder_of_another_user(void **state)
+{
+    if (getuid() != 0) {
+        print_message("skipped: only root can give a folder away\n");
+        return;
+    }
+    setenv("PLUME_ATTEMPT", "0", 1);
+    assert_int_equal(chown(dir, 65534, -1), 0);
+    refuses(dir, "nobody");
+    assert_int_equal(chown(dir, 0, -1), 0);
+    assert_int_equal(chown(in_run("sweep.json"), 65534, -1), 0);
+    refuses(in_run("sweep.json"), "nobody");
+}
+
+/* A file system may name a folder's files what it likes: none is followed out of it. */
+static void test_planted_links(void **state)
+{
+    struct pl_error err = {0};
+    unsigned attempt;
+    char other[128];
+
+    assert_int_equal(mkdir(in_run("elsewhere"), 0755), 0);
+    assert_int_equal(symlink("elsewhere", in_run("trial-0000")), 0);
+    assert_int_equal(pl_trial_claim(&attempt, &err), -ELOOP);
+    assert_int_equal(unlink(in_run("trial-0000")), 0);
+    snprintf(other, sizeof(other), "%s/other.json", dir);
+    assert_int_equal(rename(in_run("sweep.json"), other), 0);
+    assert_int_equal(symlink("other.json", in_run("sweep.json")), 0);
+    assert_int_equal(pl_trial_claim(&attempt, &err), -ELOOP);
+}
+
+static void test_claim_umask(void **state)
+{
+    struct pl_error err = {0};
+    mode_t before = umask(0);
+    struct stat st;
+    unsigned attempt;
+
+    assert_int_equal(pl_trial_claim(&attempt, &err), 0);
+    umask(before);
+    assert_int_equal(stat(in_run("trial-0000"), &st), 0);
+    assert_int_equal(st.st_mode & 0777, 0755);
+    assert_int_equal(stat(in_run("trial-0000/attempt-0"), &st), 0);
+    assert_int_equal(st.st_mode & 0777, 0755);
+    assert_int_equal(stat(in_run("trial-0000/attempt-0/claim"), &st), 0);
+    assert_int_equal(st.st_mode & 0777, 0644);
+}
+
 static void test_claim_outside_script(void **state)
 {
     static const char *const bad[][2] = {
@@ -390,6 +479,10 @@ int main(void)
         IN_RUN(test_claim_by_array),
         IN_RUN(test_claim_race),
         IN_RUN(test_claim_damaged),
+        IN_RUN(test_folder_that_others_may_write),
+        IN_RUN(test_folder_of_another_user),
+        IN_RUN(test_planted_links),
+        IN_RUN(test_claim_umask),
         IN_RUN(test_claim_outside_script),
         IN_RUN(test_finish_setup_failed),
         IN_RUN(test_finish_launch_failed),

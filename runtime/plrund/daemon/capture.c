@@ -3,6 +3,7 @@
 #include "common/base/buf.h"
 #include "common/base/fs.h"
 #include "common/base/log.h"
+#include "common/base/own.h"
 #include "common/base/tail.h"
 
 #include <fcntl.h>
@@ -271,21 +272,23 @@ int pl_capture_create(uv_loop_t *loop,
     return 0;
 }
 
-int pl_capture_open_file(struct pl_capture *c, const char *path, struct pl_error *err)
+int pl_capture_open_file(struct pl_capture *c,
+                         const char *dir,
+                         const char *name,
+                         struct pl_error *err)
 {
-    _cleanup_free_ char *dir = NULL;
-    int flags = O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC | O_NOCTTY;
+    _cleanup_close_ int dir_fd = -EBADF;
+    int r = pl_own_folder_open(AT_FDCWD, dir, &dir_fd, err);
 
-    c->file_fd = open(path, flags, 0666);
-    if (c->file_fd < 0 && errno == ENOENT) { /* another node made the folder: NFS may lag */
-        dir = strdup(path);
-        if (dir && strrchr(dir, '/')) {
-            *strrchr(dir, '/') = '\0';
-            pl_mkdir_p(dir, 0777, NULL);
-        }
-        c->file_fd = open(path, flags, 0666);
+    if (r == -ENOENT) { /* another node made the folder: NFS may lag */
+        r = pl_mkdir_p(dir, 0777 & ~PL_OWN_MASK, err);
+        if (r == 0)
+            r = pl_own_folder_open(AT_FDCWD, dir, &dir_fd, err);
     }
-    return c->file_fd < 0 ? pl_error_errno(err, errno, "cannot write '%s'", path) : 0;
+    if (r < 0)
+        return r;
+    return pl_own_file_open(dir_fd, name, O_WRONLY | O_CREAT | O_TRUNC | O_APPEND,
+                            pl_own_mode(dir_fd, 0666), &c->file_fd, err);
 }
 
 void pl_capture_drain(struct pl_capture *c)

@@ -30,9 +30,13 @@ int pl_capture_create(uv_loop_t *loop,
                       void *ctx,
                       struct pl_capture **ret);
 
-/* Creates or empties the rank's own file, and creates missing folders. Without a file the stream is
- * still copied to its target. */
-int pl_capture_open_file(struct pl_capture *c, const char *path, struct pl_error *err);
+/* Creates or empties the rank's own file `name` in `dir`, which must be the caller's alone
+ * (common/base/own.h), and creates missing folders. Without a file the stream is still copied to
+ * its target. */
+int pl_capture_open_file(struct pl_capture *c,
+                         const char *dir,
+                         const char *name,
+                         struct pl_error *err);
 
 /* Reads everything that is in the pipe now: the last lines of a rank that has ended. */
 void pl_capture_drain(struct pl_capture *c);

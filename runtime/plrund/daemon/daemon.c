@@ -325,7 +325,7 @@ static int load_rules(struct pl_daemon *d, struct pl_error *err)
     int r = 0;
 
     if (d->step.run_dir) {
-        r = pl_run_open(d->step.run_dir, &run, err);
+        r = pl_run_open_own(d->step.run_dir, &run, err);
         if (r < 0)
             return r;
         from_run = pl_run_n_metrics(run);

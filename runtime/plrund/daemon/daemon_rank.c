@@ -112,9 +112,9 @@ static void open_files(struct pl_rank *rank)
     struct pl_error err = {0};
 
     for (int i = 0; dir && i < 2; i++) {
-        _cleanup_free_ char *path = pl_strf("%s/rank-%u.%s", dir, rank->rank, ends[i]);
+        _cleanup_free_ char *name = pl_strf("rank-%u.%s", rank->rank, ends[i]);
 
-        if (streams[i] && path && pl_capture_open_file(streams[i], path, &err) < 0)
+        if (streams[i] && name && pl_capture_open_file(streams[i], dir, name, &err) < 0)
             pl_log_warn("child", "%s", pl_error_text(&err));
     }
 }

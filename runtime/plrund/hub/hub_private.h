@@ -102,7 +102,7 @@ struct pl_hub {
 
     /* journal.c */
     struct pl_run *run;
-    char *attempt_dir, *status_path;
+    char *attempt_dir;
     json_t *doc; /* run_state.h */
     char epoch[17];
     int64_t seq;

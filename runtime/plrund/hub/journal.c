@@ -2,6 +2,7 @@
 /* The attempt's files: events.jsonl and metrics.jsonl (appended), status.json and result.json. */
 #include "common/base/fs.h"
 #include "common/base/log.h"
+#include "common/base/own.h"
 #include "common/base/utf8.h"
 #include "common/proto/json.h"
 #include "common/run/run_folder.h"
@@ -69,14 +70,10 @@ static int make_step_run(struct pl_hub *hub, char **ret_dir, struct pl_error *er
     return r;
 }
 
-static int open_append(const char *dir, const char *name, int *ret, struct pl_error *err)
+static int open_append(int dir_fd, const char *name, int *ret, struct pl_error *err)
 {
-    _cleanup_free_ char *path = pl_path_join(dir, name);
-
-    if (!path)
-        return pl_error_set(err, -ENOMEM, "out of memory");
-    *ret = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOCTTY, 0666);
-    return *ret < 0 ? pl_error_errno(err, errno, "cannot write '%s'", path) : 0;
+    return pl_own_file_open(dir_fd, name, O_WRONLY | O_CREAT | O_APPEND, pl_own_mode(dir_fd, 0666),
+                            ret, err);
 }
 
 /* A path may hold any bytes, and JSON only UTF-8. */
@@ -107,6 +104,7 @@ int pl_hub_open_log(struct pl_hub *hub, struct pl_error *err)
 {
     const struct pl_slurm_step *s = hub->step;
     _cleanup_free_ char *step_dir = NULL;
+    _cleanup_close_ int attempt_fd = -EBADF;
     unsigned char epoch[8];
     int r = 0;
 
@@ -116,21 +114,20 @@ int pl_hub_open_log(struct pl_hub *hub, struct pl_error *err)
     if (!s->run_dir)
         r = make_step_run(hub, &step_dir, err);
     if (r == 0)
-        r = pl_run_open(s->run_dir ? s->run_dir : step_dir, &hub->run, err);
+        r = pl_run_open_own(s->run_dir ? s->run_dir : step_dir, &hub->run, err);
     if (r < 0)
         return r;
     hub->attempt_dir = pl_run_attempt_path(hub->run, s->trial, s->attempt, NULL);
-    hub->status_path = pl_run_trial_path(hub->run, s->trial, "status.json");
-    if (!hub->doc || !hub->attempt_dir || !hub->status_path)
+    if (!hub->doc || !hub->attempt_dir)
         return pl_error_set(err, -ENOMEM, "out of memory");
     if (!pl_utf8_valid(hub->attempt_dir, strlen(hub->attempt_dir))) /* it travels as JSON */
         return pl_error_set(err, -EILSEQ, "the run folder's path is not UTF-8: '%s'",
                             pl_run_dir(hub->run));
-    r = pl_mkdir_p(hub->attempt_dir, 0777, err);
+    r = pl_run_make_attempt(hub->run, s->trial, s->attempt, &attempt_fd, err);
     if (r == 0)
-        r = open_append(hub->attempt_dir, "events.jsonl", &hub->events_fd, err);
+        r = open_append(attempt_fd, "events.jsonl", &hub->events_fd, err);
     if (r == 0)
-        r = open_append(hub->attempt_dir, "metrics.jsonl", &hub->metrics_fd, err);
+        r = open_append(attempt_fd, "metrics.jsonl", &hub->metrics_fd, err);
     if (r < 0)
         return r;
     pl_hub_event(hub, attempt_event(hub));
@@ -155,7 +152,6 @@ void pl_hub_close_log(struct pl_hub *hub)
     pl_run_close(hub->run);
     json_decref(hub->doc);
     free(hub->attempt_dir);
-    free(hub->status_path);
 }
 
 static void append(struct pl_hub *hub, json_t *event, bool metrics)
@@ -200,10 +196,9 @@ void pl_hub_write_status(struct pl_hub *hub)
     const struct pl_slurm_step *s = hub->step;
     _cleanup_(pl_buf_finish) struct pl_buf text = {0};
     _cleanup_(json_decrefp) json_t *o = NULL;
-    _cleanup_free_ char *temp = NULL;
-    int fd;
+    char name[48];
 
-    if (!hub->doc || !hub->status_path)
+    if (!hub->doc || !hub->run)
         return;
     o = json_pack("{s:s, s:f, s:O}", "schema", "plume-status/1", "time", pl_wall_s(), "state",
                   hub->doc);
@@ -213,14 +208,10 @@ void pl_hub_write_status(struct pl_hub *hub)
                                       hub->master_addr[0] ? hub->master_addr : "127.0.0.1", "port",
                                       (int)hub->port, "job", s->id.job, "step", s->id.step,
                                       "attempt", (int)s->id.attempt, "epoch", hub->epoch));
-    temp = pl_strf("%s.%d", hub->status_path, (int)getpid());
-    if (!o || !temp || pl_json_dump_line(o, &text) < 0)
+    if (!o || pl_json_dump_line(o, &text) < 0)
         return;
-    fd = open(temp, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOCTTY, 0666);
-    if (fd < 0 || pl_write_all(fd, text.data, text.len) < 0 || rename(temp, hub->status_path) < 0)
-        unlink(temp);
-    if (fd >= 0)
-        close(fd);
+    snprintf(name, sizeof(name), "trial-%04u/status.json", s->trial);
+    pl_run_write_file(hub->run, name, text.data, text.len, 0666, false, NULL);
 }
 
 /* ---- result.json ---- */
