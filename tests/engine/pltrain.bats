@@ -163,7 +163,7 @@ bits() {
     pltrain --processes 2 --hparam batch_size=4 --epochs 4 --resume d/epoch=2-step=392.ckpt mlp
     says 1 "cannot resume from 'd/none.ckpt'" --resume d/none.ckpt mlp
     says 2 "need '--checkpoint-dir'" --save-last mlp
-    says 1 "chosen by 'val_f1', which nothing has logged" --checkpoint-dir c --monitor val_f1 mlp
+    says 1 "chosen by 'val_f1', which nothing logs" --checkpoint-dir c --monitor val_f1 mlp
 }
 
 @test "weights alone are for another start" {

@@ -8,6 +8,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -120,7 +121,7 @@ static void test_early_stopping(void **state)
     run = fit_new_run();
     run->options.stop = (struct pl_early_stop_rule){.monitor = "val_los"};
     fit_go(run, 1, 0);
-    assert_non_null(strstr(run->error, "watches 'val_los', which nothing has logged"));
+    assert_non_null(strstr(run->error, "watches 'val_los', which nothing logs"));
 }
 
 static void test_accumulation_is_a_bigger_batch(void **state)
@@ -322,6 +323,71 @@ static void test_modules_keep_their_own_in_checkpoints(void **state)
     assert_int_equal(rmdir(dir), 0);
 }
 
+/* Number of *.ckpt files but last.ckpt, which must exist. */
+static int kept_files(const char *dir)
+{
+    struct dirent *entry;
+    int n = 0, last = 0;
+    DIR *d = opendir(dir);
+
+    assert_non_null(d);
+    while ((entry = readdir(d))) {
+        n += strstr(entry->d_name, ".ckpt") != NULL;
+        last += strcmp(entry->d_name, "last.ckpt") == 0;
+    }
+    closedir(d);
+    assert_int_equal(last, 1);
+    return n - last;
+}
+
+/* Validations at 30 and 60 of an epoch's 79 batches. */
+static struct fit_run *new_monitored(const char *dir)
+{
+    struct fit_run *run = fit_new_run();
+
+    run->options.checkpoint_dir = dir;
+    run->options.monitor = "val_loss";
+    run->options.save_top_k = -1;
+    run->options.save_last = true;
+    run->options.resume = "last";
+    run->options.val_check = fit_batches(30);
+    return run;
+}
+
+static void test_without_a_new_value_only_last_is_saved(void **state)
+{
+    char dir[40];
+    struct fit_run *run, *whole;
+
+    assert_int_equal(tmpdir_make(dir, sizeof(dir)), 0);
+    run = new_monitored(dir);
+    run->options.val_every = 2;
+    snprintf(run->hparams[0], 32, "epochs=3");
+    fit_go(run, 2, 0);
+    fit_assert_good(run);
+    assert_int_equal(run->epoch, 3);
+    assert_int_equal(kept_files(dir), 1); /* 40 batches per rank: one validation in epoch 2 */
+    assert_int_equal(tmpdir_remove(dir), 0);
+
+    /* A run that continues after the epoch's last validation has none until the next epoch. */
+    assert_int_equal(mkdir(dir, 0777), 0);
+    run = new_monitored(dir);
+    run->options.max_steps = 70;
+    fit_go(run, 1, 0);
+    fit_assert_good(run);
+    assert_int_equal(kept_files(dir), 3); /* 30, 60, and at the end */
+    run->options.max_steps = UINT64_MAX;
+    fit_go(run, 1, 0);
+    fit_assert_good(run);
+    assert_int_equal(run->step, 79);
+    assert_int_equal(kept_files(dir), 3);
+    assert_false(isnan(run->val_loss)); /* of the checkpoint */
+    whole = fit_new_run();
+    fit_go(whole, 1, 0);
+    assert_string_equal(run->hash, whole->hash);
+    assert_int_equal(tmpdir_remove(dir), 0);
+}
+
 static int fail_late(struct plume_context *pl)
 {
     return pl->step == 3 ? plume_fail(pl, -EIO, "the disk is full") : 0;
@@ -357,6 +423,7 @@ int main(void)
         cmocka_unit_test(test_steps_log_all_parts),
         cmocka_unit_test(test_data_is_prepared_once_a_node),
         cmocka_unit_test(test_modules_keep_their_own_in_checkpoints),
+        cmocka_unit_test(test_without_a_new_value_only_last_is_saved),
         cmocka_unit_test(test_a_failed_run_leaves_nothing),
     };
 

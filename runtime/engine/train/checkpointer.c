@@ -62,26 +62,20 @@ static int make(const struct pl_checkpointer *checkpointer,
 }
 
 int pl_checkpointer_save(struct pl_checkpointer *checkpointer,
-                         const struct pl_metrics *metrics,
+                         struct pl_metrics *metrics,
                          struct pl_error *err)
 {
     _cleanup_(pl_ckpt_job_finish) struct pl_ckpt_job job = {0};
     const struct pl_train_options *o = checkpointer->options;
     const struct pl_train_state *state = checkpointer->state;
-    double value = o->monitor ? pl_metrics_get(metrics, o->monitor) : NAN;
-    int kept, r;
+    double value = NAN;
+    int kept = 0, r;
 
-    if (!checkpointer->on)
-        return 0;
-    if (o->monitor && !pl_metrics_has(metrics, o->monitor))
-        return pl_error_set(err, -ENOENT,
-                            "checkpoints are chosen by '%s', which nothing has logged: validation "
-                            "values are called val_NAME",
-                            o->monitor);
     if (!checkpointer->writes)
         return 0;
-    kept = pl_retention_add(&checkpointer->retention, state->epoch, state->step, value, &job.path,
-                            &job.remove);
+    if (!o->monitor || pl_metrics_take(metrics, o->monitor, &value))
+        kept = pl_retention_add(&checkpointer->retention, state->epoch, state->step, value,
+                                &job.path, &job.remove);
     if (kept < 0)
         return pl_error_set(err, kept, "out of memory");
     if (o->save_last) {

@@ -41,9 +41,10 @@ int pl_checkpointer_load_weights(const struct pl_train_state *state,
  * path, or "last": last.ckpt in the folder if it exists). Collective. -ENOENT, -EINVAL. */
 int pl_checkpointer_resume(struct pl_checkpointer *checkpointer, struct pl_error *err);
 
-/* Call between two batches: saves if the metrics say so. */
+/* Call between two batches: saves if the metrics say so. Without a new value of the monitored
+ * metric only last.ckpt is saved. */
 int pl_checkpointer_save(struct pl_checkpointer *checkpointer,
-                         const struct pl_metrics *metrics,
+                         struct pl_metrics *metrics,
                          struct pl_error *err);
 
 /* Writes hpc_ckpt_N.ckpt, for Slurm, at once. *ret_path (caller frees) is NULL on ranks that do not

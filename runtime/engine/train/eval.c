@@ -79,3 +79,17 @@ void pl_eval_report(struct pl_trainer *t, enum plume_stage stage, const double *
     if (logs->n)
         pl_logger_metrics(&t->logger, (int64_t)t->state.step, list, values, logs->n, last);
 }
+
+bool pl_eval_logs(const struct pl_trainer *t, const char *name)
+{
+    const char *prefix = pl_stage_prefix(PLUME_VALIDATE);
+    const struct pl_logs *logs = pl_stage_logs(&t->stage[PLUME_VALIDATE]);
+    size_t len = strlen(prefix);
+
+    if (strcmp(name, "train_loss") == 0)
+        return true;
+    for (size_t i = 0; i < logs->n; i++)
+        if (strncmp(name, prefix, len) == 0 && strcmp(name + len, logs->name[i]) == 0)
+            return true;
+    return false;
+}

@@ -89,22 +89,16 @@ static bool prints(const struct pl_trainer *t)
 }
 
 /* After the newest validation. */
-static int check_early_stop(struct pl_trainer *t, struct pl_error *err)
+static void check_early_stop(struct pl_trainer *t)
 {
     const struct pl_early_stop_rule *rule = &t->options->stop;
 
-    if (!rule->monitor)
-        return 0;
-    if (!pl_metrics_has(&t->metrics, rule->monitor))
-        return pl_error_set(err, -ENOENT,
-                            "early stopping watches '%s', which nothing has logged: validation "
-                            "values are called val_NAME",
-                            rule->monitor);
+    if (!rule->monitor || !pl_metrics_has(&t->metrics, rule->monitor))
+        return;
     /* Before the minimum of epochs and steps it has no effect, as in Lightning. */
     if (pl_early_stop_look(&t->state.stop, rule, pl_metrics_get(&t->metrics, rule->monitor)) &&
         t->state.epoch + 1 >= t->options->min_epochs && t->state.step >= t->options->min_steps)
         t->stopping = true;
-    return 0;
 }
 
 /* extra: as pl_eval_run(). */
@@ -118,7 +112,9 @@ static int validate(struct pl_trainer *t, double extra[2], double *values, struc
         return r;
     pl_eval_store(t, PLUME_VALIDATE, values);
     r = pl_hooks_call(&t->hooks, t->module->on_validation_end, "on_validation_end", err);
-    return r < 0 ? r : check_early_stop(t, err);
+    if (r == 0)
+        check_early_stop(t);
+    return r;
 }
 
 /* A validation inside an epoch. */
@@ -302,6 +298,25 @@ static int check_sanity(struct pl_trainer *t, struct pl_error *err)
     return pl_eval_run(t, PLUME_VALIDATE, most, none, values, err);
 }
 
+/* Early stopping and checkpoints watch values that the run will have. */
+static int check_monitors(const struct pl_trainer *t, struct pl_error *err)
+{
+    const char *stop = t->options->stop.monitor;
+    const char *keep = t->checkpointer.on ? t->options->monitor : NULL;
+
+    if (stop && !pl_eval_logs(t, stop))
+        return pl_error_set(err, -ENOENT,
+                            "early stopping watches '%s', which nothing logs: validation values "
+                            "are called val_NAME",
+                            stop);
+    if (keep && !pl_eval_logs(t, keep))
+        return pl_error_set(err, -ENOENT,
+                            "checkpoints are chosen by '%s', which nothing logs: validation values "
+                            "are called val_NAME",
+                            keep);
+    return 0;
+}
+
 static int test(struct pl_trainer *t, struct pl_error *err)
 {
     double none[2] = {0}, values[PL_LOG_VALUES_MAX];
@@ -323,6 +338,8 @@ static int fit(struct pl_trainer *t, struct pl_error *err)
 
     t->fit_ns = t->last_agree_ns = pl_now_ns();
     t->next_agree_step = t->state.step + 1;
+    if (r == 0 && epochs > 0)
+        r = check_monitors(t, err);
     if (r == 0 && epochs > 0)
         r = check_sanity(t, err);
     while (r == 0 && (double)t->state.epoch < epochs && t->state.step < t->options->max_steps &&

@@ -5,6 +5,7 @@
 #define PL_RUNTIME_ENGINE_TRAIN_METRICS_H
 
 #include "common/base/error.h"
+#include "common/proto/rank/minijson.h"
 
 #include <stdbool.h>
 
@@ -15,6 +16,7 @@ struct pl_metrics {
     size_t n;
     char name[PL_METRICS_MAX][PL_METRIC_NAME];
     double value[PL_METRICS_MAX];
+    bool fresh[PL_METRICS_MAX]; /* set since the last pl_metrics_take() */
 };
 
 /* Drops the value if the table is full or the name too long. */
@@ -28,5 +30,13 @@ double pl_metrics_find(void *ctx, const char *name);
 
 /* True if a value has this name; the value may be NaN. */
 bool pl_metrics_has(const struct pl_metrics *metrics, const char *name);
+
+/* True once per value that was set; *ret = the value, or NaN. */
+bool pl_metrics_take(struct pl_metrics *metrics, const char *name, double *ret);
+
+/* For the checkpoint's "callbacks": appends a JSON list; reads one back, where values are not
+ * fresh. -ENOMEM, -EINVAL. */
+int pl_metrics_save(const struct pl_metrics *metrics, struct pl_buf *buf);
+int pl_metrics_load(struct pl_metrics *metrics, const struct pl_mini_value *list);
 
 #endif

@@ -289,6 +289,10 @@ static int save_callbacks(const struct pl_visit *v, struct pl_train_state *s)
         r = pl_buf_adds(&b, ",\"model_checkpoint\":");
     if (r == 0 && s->retention)
         r = pl_retention_save(s->retention, &b);
+    if (r == 0 && s->metrics)
+        r = pl_buf_adds(&b, ",\"metrics\":");
+    if (r == 0 && s->metrics)
+        r = pl_metrics_save(s->metrics, &b);
     if (r == 0)
         r = pl_buf_addc(&b, '}');
     return r < 0 ? r : pl_checkpoint_set(v->c, "callbacks", pl_buf_str(&b));
@@ -302,6 +306,7 @@ static void load_callbacks(const struct pl_visit *v, struct pl_train_state *s)
         pl_visit_open(v, json ? pl_json_get_text(json, "early_stopping") : NULL);
     _cleanup_free_ char *kept = json ? pl_json_get_text(json, "model_checkpoint") : NULL;
     struct pl_early_stop next = {0};
+    struct pl_mini_value metrics;
     uint64_t any = 0;
 
     pl_visit_u64(&stop, "any", &any, INT64_MAX);
@@ -313,6 +318,8 @@ static void load_callbacks(const struct pl_visit *v, struct pl_train_state *s)
     pl_visit_close(&stop);
     if (kept && s->retention)
         pl_retention_load(s->retention, kept);
+    if (json && s->metrics && pl_mini_find(json, "metrics", &metrics) == 0)
+        pl_metrics_load(s->metrics, &metrics);
 }
 
 /* ---- the walk ---- */

@@ -3,8 +3,8 @@
  *
  *   keys     version, module, epoch, global_step, loops {batches, samples}, sampler {seed},
  *            hyper_parameters, and unless only weights are kept callbacks {early_stopping,
- *            model_checkpoint}, optimizer_states, lr_schedulers (lists, one entry per optimizer),
- *            amp_scaling_state; an optimizer's "missed" counts, by name, the steps that left a
+ *            model_checkpoint, metrics}, optimizer_states, lr_schedulers (lists, one entry per
+ * optimizer), amp_scaling_state; an optimizer's "missed" counts, by name, the steps that left a
  *            parameter out
  *   tensors  state_dict/NAME, optimizer_states/I/SLOT/NAME, extras/NAME (the module's own, u8)
  *
@@ -18,6 +18,7 @@
 #include "runtime/engine/checkpoint/retention.h"
 #include "runtime/engine/config/early_stop.h"
 #include "runtime/engine/optim/optimizer.h"
+#include "runtime/engine/train/metrics.h"
 
 struct pl_train_state {
     /* Borrowed: */
@@ -26,6 +27,7 @@ struct pl_train_state {
     struct pl_optimizers *optimizers;
     struct pl_scaler *scaler;         /* may be NULL */
     struct pl_retention *retention;   /* NULL: the run keeps no checkpoints */
+    struct pl_metrics *metrics;       /* may be NULL */
     const struct pl_hparams *hparams; /* saved, not loaded; may be NULL */
     uint64_t seed;                    /* saved; loading another one is an error */
     uint64_t samples_per_step;        /* batch size times world size; 0: load batches as saved */
