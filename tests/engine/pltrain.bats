@@ -215,7 +215,7 @@ bits() {
     [ -n "$step" ] || { cat err; false; }
     epochs=$((step / 79 + 2)) # of 79 steps
     rest=$(pltrain --processes 2 --epochs $epochs --checkpoint-dir c mlp)
-    [[ $rest != "epoch 1/"* ]]
+    [[ $rest == "resuming from 'c/hpc_ckpt_1.ckpt': epoch $((epochs - 1)), step $step"* ]]
     [ "$(grep -o 'hash .*' <<<"$rest" | sort -u)" = \
         "$(pltrain --processes 2 --epochs $epochs mlp | grep -o 'hash .*' | sort -u)" ]
 }

@@ -176,14 +176,31 @@ int pl_retention_load(struct pl_retention *retention, const char *json)
     return r;
 }
 
-/* The highest N of hpc_ckpt_N.ckpt in the folder; 0 if there is none. */
-static int find_hpc(const char *dir, int64_t *ret, struct pl_error *err)
+/* N of the name hpc_ckpt_N.ckpt; 0: it is another name. */
+static int64_t hpc_number(const char *name)
 {
     static const char prefix[] = "hpc_ckpt_", suffix[] = ".ckpt";
     const size_t ends = sizeof(prefix) + sizeof(suffix) - 2;
+    size_t len = strlen(name);
+    char number[24];
+    int64_t n;
+
+    if (len <= ends || len - ends >= sizeof(number) ||
+        strncmp(name, prefix, sizeof(prefix) - 1) != 0 ||
+        strcmp(name + len - (sizeof(suffix) - 1), suffix) != 0)
+        return 0;
+    memcpy(number, name + sizeof(prefix) - 1, len - ends);
+    number[len - ends] = '\0';
+    return pl_parse_int(number, 1, INT64_MAX - 1, &n, NULL) == 0 ? n : 0;
+}
+
+/* *ret = the highest N of hpc_ckpt_N.ckpt in the folder; 0 if there is none. Removes those with an
+ * N below `below`. */
+static int walk_hpc(const char *dir, int64_t below, int64_t *ret, struct pl_error *err)
+{
     struct dirent *entry;
     DIR *d = opendir(dir);
-    int64_t n;
+    int r = 0;
 
     *ret = 0;
     if (!d && errno == ENOENT)
@@ -191,20 +208,14 @@ static int find_hpc(const char *dir, int64_t *ret, struct pl_error *err)
     if (!d)
         return pl_error_errno(err, errno, "cannot read folder '%s'", dir);
     while ((entry = readdir(d))) {
-        size_t len = strlen(entry->d_name);
-        char number[24];
+        int64_t n = hpc_number(entry->d_name);
 
-        if (len <= ends || len - ends >= sizeof(number) ||
-            strncmp(entry->d_name, prefix, sizeof(prefix) - 1) != 0 ||
-            strcmp(entry->d_name + len - (sizeof(suffix) - 1), suffix) != 0)
-            continue;
-        memcpy(number, entry->d_name + sizeof(prefix) - 1, len - ends);
-        number[len - ends] = '\0';
-        if (pl_parse_int(number, 1, INT64_MAX - 1, &n, NULL) == 0)
-            *ret = PL_MAX(*ret, n);
+        *ret = PL_MAX(*ret, n);
+        if (n && n < below && unlinkat(dirfd(d), entry->d_name, 0) < 0 && errno != ENOENT)
+            r = pl_error_errno(err, errno, "cannot remove '%s/%s'", dir, entry->d_name);
     }
     closedir(d);
-    return 0;
+    return r;
 }
 
 static int hpc_path(const char *dir, int64_t n, char **ret, struct pl_error *err)
@@ -219,7 +230,7 @@ static int hpc_path(const char *dir, int64_t n, char **ret, struct pl_error *err
 int pl_hpc_next(const char *dir, char **ret, struct pl_error *err)
 {
     int64_t n;
-    int r = find_hpc(dir, &n, err);
+    int r = walk_hpc(dir, 0, &n, err);
 
     return r < 0 ? r : hpc_path(dir, n + 1, ret, err);
 }
@@ -227,11 +238,19 @@ int pl_hpc_next(const char *dir, char **ret, struct pl_error *err)
 int pl_hpc_latest(const char *dir, char **ret, struct pl_error *err)
 {
     int64_t n;
-    int r = find_hpc(dir, &n, err);
+    int r = walk_hpc(dir, 0, &n, err);
 
     if (r == 0 && n == 0)
         *ret = NULL;
     else if (r == 0)
         r = hpc_path(dir, n, ret, err);
     return r;
+}
+
+int pl_hpc_remove_older(const char *dir, struct pl_error *err)
+{
+    int64_t n;
+    int r = walk_hpc(dir, 0, &n, err);
+
+    return r < 0 ? r : walk_hpc(dir, n, &n, err);
 }

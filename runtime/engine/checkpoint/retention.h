@@ -54,4 +54,7 @@ int pl_retention_load(struct pl_retention *retention, const char *json);
 int pl_hpc_next(const char *dir, char **ret, struct pl_error *err);
 int pl_hpc_latest(const char *dir, char **ret, struct pl_error *err);
 
+/* Removes all hpc_ckpt_N.ckpt but the highest. -errno. */
+int pl_hpc_remove_older(const char *dir, struct pl_error *err);
+
 #endif

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "runtime/engine/train/checkpointer.h"
 #include "common/base/fs.h"
+#include "runtime/engine/checkpoint/resume_file.h"
 
 #include <limits.h>
 #include <math.h>
@@ -108,6 +109,8 @@ int pl_checkpointer_save_hpc(struct pl_checkpointer *checkpointer,
     if (r == 0)
         r = pl_ckpt_job_run(&job, err);
     if (r == 0)
+        r = pl_hpc_remove_older(checkpointer->options->checkpoint_dir, err);
+    if (r == 0)
         *ret_path = PL_TAKE(job.path);
     return r;
 }
@@ -121,22 +124,12 @@ int pl_checkpointer_flush(struct pl_checkpointer *checkpointer, struct pl_error 
  * does not resume. */
 static int find(const struct pl_train_options *o, char path[PATH_MAX], struct pl_error *err)
 {
-    _cleanup_free_ char *hpc = NULL, *last = NULL;
-    const char *from = NULL;
-    int r;
+    _cleanup_free_ char *from = NULL;
+    int r = pl_resume_file(o->checkpoint_dir, o->resume, &from, err);
 
     path[0] = '\0';
-    if (o->checkpoint_dir) {
-        r = pl_hpc_latest(o->checkpoint_dir, &hpc, err);
-        if (r < 0)
-            return r;
-        from = hpc;
-    }
-    if (!from && o->resume && strcmp(o->resume, "last") == 0) {
-        last = o->checkpoint_dir ? pl_path_join(o->checkpoint_dir, "last.ckpt") : NULL;
-        from = last && access(last, F_OK) == 0 ? last : NULL;
-    } else if (!from)
-        from = o->resume;
+    if (r < 0)
+        return r;
     if (from && strlen(from) >= PATH_MAX)
         return pl_error_set(err, -ENAMETOOLONG, "the path '%s' is too long", from);
     if (from)
@@ -154,6 +147,12 @@ static int load(struct pl_checkpointer *checkpointer, const char *path, struct p
         r = pl_train_state_load(checkpointer->state, &checkpoint, err);
     if (r < 0)
         return pl_error_wrap(err, r, "cannot resume from '%s'", path);
+    if (hooks->ctx->comm->rank == 0 && checkpointer->options->out) {
+        fprintf(checkpointer->options->out, "resuming from '%s': epoch %llu, step %llu\n", path,
+                (unsigned long long)checkpointer->state->epoch + 1,
+                (unsigned long long)checkpointer->state->step);
+        fflush(checkpointer->options->out);
+    }
     hooks->ctx->checkpoint = &checkpoint;
     r = pl_hooks_call(hooks, hooks->module->on_load_checkpoint, "on_load_checkpoint", err);
     hooks->ctx->checkpoint = NULL;

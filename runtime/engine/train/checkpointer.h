@@ -37,8 +37,8 @@ int pl_checkpointer_load_weights(const struct pl_train_state *state,
                                  const char *path,
                                  struct pl_error *err);
 
-/* Sets the state from the highest hpc_ckpt_N in the folder, else from the options' checkpoint (a
- * path, or "last": last.ckpt in the folder if it exists). Collective. -ENOENT, -EINVAL. */
+/* Sets the state from the checkpoint that resume_file.h finds, and names it on the run's output.
+ * Collective. -ENOENT, -EINVAL. */
 int pl_checkpointer_resume(struct pl_checkpointer *checkpointer, struct pl_error *err);
 
 /* Call between two batches: saves if the metrics say so. Without a new value of the monitored
@@ -47,8 +47,8 @@ int pl_checkpointer_save(struct pl_checkpointer *checkpointer,
                          struct pl_metrics *metrics,
                          struct pl_error *err);
 
-/* Writes hpc_ckpt_N.ckpt, for Slurm, at once. *ret_path (caller frees) is NULL on ranks that do not
- * write. */
+/* Writes hpc_ckpt_N.ckpt, for Slurm, at once, and then removes those with a lower N. *ret_path
+ * (caller frees) is NULL on ranks that do not write. */
 int pl_checkpointer_save_hpc(struct pl_checkpointer *checkpointer,
                              char **ret_path,
                              struct pl_error *err);

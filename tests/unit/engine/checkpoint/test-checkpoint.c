@@ -2,6 +2,7 @@
 /* Checkpoints: the file, its contents for a run, retention, and the writer's thread. */
 #include "common/base/fs.h"
 #include "runtime/engine/checkpoint/ckpt_writer.h"
+#include "runtime/engine/checkpoint/resume_file.h"
 #include "runtime/engine/checkpoint/retention.h"
 #include "runtime/engine/train/train_state.h"
 #include "runtime/engine/util/xxh64.h"
@@ -524,6 +525,69 @@ static void test_hpc_numbers(void **state)
     assert_non_null(strstr(path, "/hpc_ckpt_10.ckpt"));
 }
 
+/* A complete checkpoint, or one with weights only, of a step. */
+static void put_step(const char *folder, const char *name, int step, bool complete)
+{
+    _cleanup_(pl_checkpoint_finish) struct pl_checkpoint c = {0};
+    _cleanup_free_ char *path = pl_path_join(folder, name);
+    char number[16];
+
+    snprintf(number, sizeof(number), "%d", step);
+    assert_int_equal(pl_checkpoint_set(&c, "global_step", number), 0);
+    if (complete)
+        assert_int_equal(pl_checkpoint_set(&c, "optimizer_states", "[]"), 0);
+    assert_int_equal(pl_checkpoint_write(&c, path, NULL), 0);
+}
+
+static void expect_resume(const char *folder, const char *asked, const char *name)
+{
+    _cleanup_free_ char *path = NULL;
+
+    assert_int_equal(pl_resume_file(folder, asked, &path, NULL), 0);
+    if (!name)
+        assert_null(path);
+    else
+        assert_string_equal(strrchr(path, '/') + 1, name);
+}
+
+static void test_resume_file_has_the_highest_step(void **state)
+{
+    _cleanup_free_ char *sub = in_dir("resume"), *other = in_dir("other.ckpt"), *bad = NULL;
+
+    expect_resume(NULL, NULL, NULL);
+    expect_resume(NULL, other, "other.ckpt");
+    assert_int_equal(mkdir(sub, 0700), 0);
+    put_step(sub, "last.ckpt", 40000, true);
+    expect_resume(sub, NULL, NULL); /* nothing was interrupted */
+    expect_resume(sub, "last", "last.ckpt");
+    put_step(sub, "hpc_ckpt_1.ckpt", 100, true);
+    put_step(sub, "hpc_ckpt_2.ckpt", 200, true);
+    expect_resume(sub, NULL, "last.ckpt");
+    expect_resume(sub, "last", "last.ckpt");
+    put_step(sub, "last.ckpt", 200, true);
+    expect_resume(sub, "last", "hpc_ckpt_2.ckpt"); /* it may be inside an epoch */
+    put_step(sub, "last.ckpt", 40000, false);
+    expect_resume(sub, NULL, "hpc_ckpt_2.ckpt");
+    put_step(sub, "epoch=3-step=250.ckpt", 250, true);
+    put_step(sub, "epoch=2-step=90.ckpt", 90, true);
+    put_step(sub, "epoch=9-step=900.ckptx", 900, true);
+    expect_resume(sub, NULL, "epoch=3-step=250.ckpt");
+    put_step(dir, "other.ckpt", 300, true);
+    expect_resume(sub, other, "other.ckpt");
+    expect_resume(sub, "/none.ckpt", "epoch=3-step=250.ckpt");
+    put_step(sub, "hpc_ckpt_3.ckpt", 500, true);
+    expect_resume(sub, other, "hpc_ckpt_3.ckpt");
+    bad = pl_path_join(sub, "hpc_ckpt_4.ckpt");
+    touch(bad);
+    expect_resume(sub, other, "other.ckpt");
+    /* Only the highest stays. */
+    assert_int_equal(pl_hpc_remove_older(sub, NULL), 0);
+    assert_false(is_there("resume/hpc_ckpt_1.ckpt"));
+    assert_false(is_there("resume/hpc_ckpt_3.ckpt"));
+    assert_true(is_there("resume/hpc_ckpt_4.ckpt"));
+    assert_true(is_there("resume/last.ckpt"));
+}
+
 static void test_writer_writes_in_order(void **state)
 {
     _cleanup_(pl_ckpt_writer_destroyp) struct pl_ckpt_writer *w = NULL;
@@ -585,6 +649,7 @@ int main(void)
         cmocka_unit_test(test_best_keeps_k),
         cmocka_unit_test(test_without_a_monitor_the_newest_is_kept),
         cmocka_unit_test(test_hpc_numbers),
+        cmocka_unit_test(test_resume_file_has_the_highest_step),
         cmocka_unit_test(test_writer_writes_in_order),
     };
 
