@@ -53,7 +53,7 @@ int pl_checkpoint_add(struct pl_checkpoint *checkpoint,
                       const void *data,
                       struct pl_error *err);
 
-/* Writes the file atomically: PATH.tmp, fsync, rename, fsync of the folder. */
+/* Writes the file atomically: PATH.tmp-N, fsync, rename, fsync of the folder. */
 int pl_checkpoint_write(const struct pl_checkpoint *checkpoint,
                         const char *path,
                         struct pl_error *err);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "common/base/fs.h"
+#include "runtime/engine/checkpoint/checkpoint_place.h"
 #include "runtime/engine/checkpoint/checkpoint_private.h"
 #include "runtime/engine/util/xxh64.h"
 
@@ -85,22 +86,12 @@ static int walk_data(const struct pl_checkpoint *c, int fd, struct pl_xxh64 *sum
     return r;
 }
 
-/* Syncs the folder of a file to disk. */
-static int sync_folder(const char *path, struct pl_error *err)
-{
-    const char *slash = strrchr(path, '/');
-    _cleanup_free_ char *dir =
-        slash ? strndup(path, PL_MAX((size_t)(slash - path), (size_t)1)) : strdup(".");
-
-    return dir ? pl_dir_sync(dir, NULL, 0, err) : pl_error_nomem(err);
-}
-
 int pl_checkpoint_write(const struct pl_checkpoint *checkpoint,
                         const char *path,
                         struct pl_error *err)
 {
     _cleanup_(pl_buf_finish) struct pl_buf header = {0};
-    _cleanup_free_ char *temp = pl_strf("%s.tmp", path);
+    _cleanup_free_ char *temp = pl_checkpoint_temp(path);
     unsigned char front[FRONT_BYTES] = MAGIC;
     _cleanup_close_ int fd = -EBADF;
     struct pl_xxh64 sum;
@@ -118,7 +109,7 @@ int pl_checkpoint_write(const struct pl_checkpoint *checkpoint,
     put(front + 24, bytes, 8);
     put(front + 32, pl_xxh64(header.data, header.len), 8);
     put(front + 40, pl_xxh64_final(&sum), 8);
-    fd = open(temp, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW | O_NOCTTY, 0666);
+    fd = open(temp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW | O_NOCTTY, 0666);
     if (fd < 0)
         return pl_error_errno(err, errno, "cannot write checkpoint '%s'", path);
     r = pl_write_all(fd, front, sizeof(front));
@@ -128,13 +119,11 @@ int pl_checkpoint_write(const struct pl_checkpoint *checkpoint,
         r = walk_data(checkpoint, fd, NULL, &bytes);
     if (r == 0 && fsync(fd) < 0 && errno != EINVAL)
         r = -errno;
-    if (r == 0 && rename(temp, path) < 0)
-        r = -errno;
     if (r < 0) {
         unlink(temp);
         return pl_error_errno(err, r, "cannot write checkpoint '%s'", path);
     }
-    return sync_folder(path, err);
+    return pl_checkpoint_place(temp, path, err);
 }
 
 static int read_shape(const char *text, struct pl_checkpoint_tensor *t)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "runtime/engine/checkpoint/ckpt_writer.h"
-#include "common/base/fs.h"
+#include "runtime/engine/checkpoint/checkpoint_place.h"
 
 #include <pthread.h>
 #include <signal.h>
@@ -28,16 +28,14 @@ void pl_ckpt_job_finish(struct pl_ckpt_job *job)
 /* Gives the file a second name: a hard link, made next to it and renamed; else writes it again. */
 static int write_also(const struct pl_ckpt_job *job, struct pl_error *err)
 {
-    _cleanup_free_ char *temp = pl_strf("%s.tmp", job->also);
+    _cleanup_free_ char *temp = pl_checkpoint_temp(job->also);
 
     if (!temp)
         return pl_error_nomem(err);
-    unlink(temp);
-    if (link(job->path, temp) == 0 && rename(temp, job->also) == 0) {
+    if (link(job->path, temp) == 0 && pl_checkpoint_place(temp, job->also, NULL) == 0) {
         unlink(temp); /* rename() of two links of one file leaves both */
         return 0;
     }
-    unlink(temp);
     return pl_checkpoint_write(&job->checkpoint, job->also, err);
 }
 

@@ -22,7 +22,7 @@ static int64_t step_of(const char *path)
 
     if (r < 0) {
         if (r != -ENOENT)
-            pl_log_warn("train", "not resuming from '%s': %s", path, pl_error_text(&err));
+            pl_log_warn("train", "taking another checkpoint: %s", pl_error_text(&err));
         return -1;
     }
     optimizers = pl_checkpoint_get(&c, "optimizer_states");

@@ -23,11 +23,17 @@ int pl_checkpointer_init(struct pl_checkpointer *checkpointer,
         .state = state,
         .on = on,
         .writes = on && hooks->ctx->comm->rank == 0,
+        .lock = PL_FOLDER_LOCK_INIT,
     };
     if (!on)
         return 0;
-    if (checkpointer->writes && (r = pl_mkdir_p(o->checkpoint_dir, 0777, err)) < 0)
-        return r;
+    if (checkpointer->writes) {
+        r = pl_mkdir_p(o->checkpoint_dir, 0777, err);
+        if (r == 0)
+            r = pl_folder_lock(o->checkpoint_dir, &checkpointer->lock, err);
+        if (r < 0)
+            return r;
+    }
     r = pl_retention_init(&checkpointer->retention, o->checkpoint_dir, o->monitor, o->monitor_max,
                           o->save_top_k, err);
     if (r == 0 && checkpointer->writes)
@@ -42,6 +48,8 @@ int pl_checkpointer_init(struct pl_checkpointer *checkpointer,
 void pl_checkpointer_finish(struct pl_checkpointer *checkpointer)
 {
     pl_ckpt_writer_destroy(checkpointer->writer);
+    if (checkpointer->writes)
+        pl_folder_unlock(&checkpointer->lock);
     pl_retention_finish(&checkpointer->retention);
     *checkpointer = (struct pl_checkpointer){0};
 }

@@ -7,6 +7,7 @@
 #define PL_RUNTIME_ENGINE_TRAIN_CHECKPOINTER_H
 
 #include "runtime/engine/checkpoint/ckpt_writer.h"
+#include "runtime/engine/checkpoint/folder_lock.h"
 #include "runtime/engine/config/train_options.h"
 #include "runtime/engine/train/hooks.h"
 #include "runtime/engine/train/metrics.h"
@@ -20,11 +21,13 @@ struct pl_checkpointer {
 
     bool on;     /* the run has a folder for checkpoints */
     bool writes; /* this rank writes them */
+    struct pl_folder_lock lock;
     struct pl_retention retention;
     struct pl_ckpt_writer *writer;
 };
 
-/* Call once the state is built. Sets state->retention if the options name a folder. -errno. */
+/* Call once the state is built. Locks the folder that the options name, and sets state->retention.
+ * -EBUSY: another run has the folder; -errno. */
 int pl_checkpointer_init(struct pl_checkpointer *checkpointer,
                          const struct pl_train_options *options,
                          const struct pl_hooks *hooks,

@@ -2,12 +2,14 @@
 /* Checkpoints: the file, its contents for a run, retention, and the writer's thread. */
 #include "common/base/fs.h"
 #include "runtime/engine/checkpoint/ckpt_writer.h"
+#include "runtime/engine/checkpoint/folder_lock.h"
 #include "runtime/engine/checkpoint/resume_file.h"
 #include "runtime/engine/checkpoint/retention.h"
 #include "runtime/engine/train/train_state.h"
 #include "runtime/engine/util/xxh64.h"
 #include "tests/lib/tmpdir.h"
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <math.h>
 #include <setjmp.h>
@@ -16,7 +18,9 @@
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -35,6 +39,32 @@ static bool is_there(const char *name)
     _cleanup_free_ char *path = in_dir(name);
 
     return access(path, F_OK) == 0;
+}
+
+/* Files that an unfinished write leaves. */
+static int temporaries(void)
+{
+    struct dirent *entry;
+    DIR *d = opendir(dir);
+    int n = 0;
+
+    assert_non_null(d);
+    while ((entry = readdir(d)))
+        n += strstr(entry->d_name, ".tmp") != NULL;
+    closedir(d);
+    return n;
+}
+
+/* Counts the folders that are written to the disk. */
+static int folder_syncs;
+
+int fsync(int fd)
+{
+    struct stat st;
+
+    if (fstat(fd, &st) == 0 && S_ISDIR(st.st_mode))
+        folder_syncs++;
+    return (int)syscall(SYS_fsync, fd);
 }
 
 /* The specification's own vectors: the bytes are of its generator, here the short ones. */
@@ -98,7 +128,7 @@ static void test_file_round_trip(void **state)
     assert_int_equal(pl_checkpoint_find(&back, "scalar")->bytes, 4);
     assert_null(pl_checkpoint_find(&back, "none"));
     assert_null(pl_checkpoint_get(&back, "none"));
-    assert_false(is_there("round.ckpt.tmp"));
+    assert_int_equal(temporaries(), 0);
     pl_checkpoint_finish(&back);
 }
 
@@ -152,6 +182,7 @@ static double first_of(const char *path)
 static void test_an_interrupted_write_leaves_the_old_file(void **state)
 {
     _cleanup_free_ char *path = in_dir("old.ckpt");
+    struct pl_folder_lock lock = PL_FOLDER_LOCK_INIT;
     struct pl_checkpoint c;
 
     make(&c, 1);
@@ -181,8 +212,52 @@ static void test_an_interrupted_write_leaves_the_old_file(void **state)
     }
     assert_int_equal(pl_checkpoint_write(&c, path, NULL), 0);
     assert_true(first_of(path) == 2);
-    assert_false(is_there("old.ckpt.tmp"));
     pl_checkpoint_finish(&c);
+    /* Those that were killed left a file each, of different names; the next run removes them. */
+    assert_int_equal(temporaries(), 8);
+    assert_int_equal(pl_folder_lock(dir, &lock, NULL), 0);
+    assert_int_equal(temporaries(), 0);
+    pl_folder_unlock(&lock);
+    assert_true(first_of(path) == 2);
+}
+
+static void test_a_folder_has_one_run(void **state)
+{
+    struct pl_folder_lock lock = PL_FOLDER_LOCK_INIT, second = PL_FOLDER_LOCK_INIT;
+    struct pl_error err = {0};
+    char holder[64];
+    int ready[2], status;
+    pid_t pid;
+    char c;
+
+    unsetenv("SLURM_JOB_ID");
+    assert_int_equal(pl_folder_lock(dir, &lock, NULL), 0);
+    assert_int_equal(pl_folder_lock(dir, &second, &err), -EBUSY);
+    snprintf(holder, sizeof(holder), "another run (process %d on ", (int)getpid());
+    assert_non_null(strstr(err.text, holder));
+    assert_non_null(strstr(err.text, "--checkpoint-dir of its own"));
+    pl_folder_unlock(&lock);
+    assert_false(is_there(PL_FOLDER_LOCK_NAME));
+    assert_int_equal(pl_folder_lock(dir, &second, NULL), 0);
+    pl_folder_unlock(&second);
+    /* A killed holder does not count. */
+    assert_int_equal(pipe(ready), 0);
+    pid = fork();
+    assert_true(pid >= 0);
+    if (pid == 0) {
+        if (pl_folder_lock(dir, &lock, NULL) < 0 || write(ready[1], "", 1) != 1)
+            _exit(1);
+        pause();
+    }
+    assert_int_equal(read(ready[0], &c, 1), 1);
+    assert_int_equal(pl_folder_lock(dir, &second, NULL), -EBUSY);
+    assert_int_equal(kill(pid, SIGKILL), 0);
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_true(is_there(PL_FOLDER_LOCK_NAME));
+    assert_int_equal(pl_folder_lock(dir, &second, NULL), 0);
+    pl_folder_unlock(&second);
+    close(ready[0]);
+    close(ready[1]);
 }
 
 struct model {
@@ -596,6 +671,7 @@ static void test_writer_writes_in_order(void **state)
     struct pl_ckpt_job job = {0};
     char name[32];
 
+    folder_syncs = 0;
     assert_int_equal(pl_ckpt_writer_create(&w, NULL), 0);
     for (int i = 0; i < 20; i++) {
         make(&job.checkpoint, (float)i);
@@ -608,10 +684,11 @@ static void test_writer_writes_in_order(void **state)
         assert_null(job.path);
     }
     assert_int_equal(pl_ckpt_writer_flush(w, NULL), 0);
+    assert_int_equal(folder_syncs, 2 * 20); /* after each rename */
     assert_true(first_of(last) == 19);
     assert_false(is_there("w18.ckpt"));
     assert_true(is_there("w19.ckpt"));
-    assert_false(is_there("last.ckpt.tmp"));
+    assert_int_equal(temporaries(), 0);
     /* A failure is reported once, and the next job is written. */
     make(&job.checkpoint, 0);
     job.path = strdup("/nonexistent/x.ckpt");
@@ -642,6 +719,7 @@ int main(void)
         cmocka_unit_test(test_file_round_trip),
         cmocka_unit_test(test_damage_is_found),
         cmocka_unit_test(test_an_interrupted_write_leaves_the_old_file),
+        cmocka_unit_test(test_a_folder_has_one_run),
         cmocka_unit_test(test_scale_of_0_is_saved),
         cmocka_unit_test(test_resume_is_exact),
         cmocka_unit_test(test_weights_only),
