@@ -106,6 +106,7 @@ bool pl_failure_is_cascade(const struct pl_failure *f)
         "Connection reset by peer",
         "Connection closed by peer",
         "Broken pipe",
+        "failed to recv, got 0 bytes",
         "lost the connection to rank",
         "lost rank",
     };

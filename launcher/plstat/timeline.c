@@ -85,13 +85,15 @@ static int by_time(const void *va, const void *vb)
     return a->rank < b->rank ? -1 : a->rank > b->rank;
 }
 
-/* The final role of the rank. */
+/* The final role of the rank. The root of a cause that names an early end is an echo of that. */
 static const char *role_of(const struct pl_trial_status *ts, const struct end *e)
 {
     const json_t *rank =
         json_array_get(json_object_get(ts->doc, "ranks"), (size_t)PL_MAX(e->rank, 0));
     const char *role = pl_json_string(rank, "role");
 
+    if (role && strcmp(role, "root") == 0 && json_object_get(ts->cause, "early"))
+        return "cascade";
     return role ? role : "";
 }
 
@@ -193,7 +195,8 @@ static int print_ends(struct pl_plstat *ps,
         return 0;
     for (size_t i = 0; i < PL_COUNT(titles); i++)
         pl_table_column(&table, titles[i], i == 0, i == 1 || i == 2 || i == 5);
-    if (pl_json_int(cause, "rank", &cause_rank) < 0)
+    if (pl_json_int(json_object_get(cause, "early"), "rank", &cause_rank) < 0 &&
+        pl_json_int(cause, "rank", &cause_rank) < 0)
         cause_rank = -1;
     qsort(ends->list, ends->n, sizeof(*ends->list), by_time);
     zero_s = ends->list[0].time_s;

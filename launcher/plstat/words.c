@@ -104,6 +104,22 @@ static int add_place(const json_t *cause, struct pl_buf *ret)
     return r;
 }
 
+/* "rank 2 (n02): had ended with exit 0, 2.4 s before rank 0 (inferred)" */
+static int add_early(const json_t *cause, const json_t *early, struct pl_buf *ret)
+{
+    double before_s = json_number_value(json_object_get(early, "before_s"));
+    char status[96];
+    int64_t rank;
+    int r = add_place(early, ret);
+
+    pl_words_exit(early, status, sizeof(status));
+    if (r == 0)
+        r = pl_buf_addf(ret, "had ended with %s, %.1f s before", status, before_s);
+    if (r == 0 && pl_json_int(cause, "rank", &rank) == 0)
+        r = pl_buf_addf(ret, " rank %lld", (long long)rank);
+    return r < 0 ? r : pl_buf_adds(ret, " (inferred)");
+}
+
 int pl_words_cause(const json_t *cause, struct pl_buf *ret)
 {
     static const char *const table[PL_CAUSE_UNKNOWN + 1] = {
@@ -116,9 +132,13 @@ int pl_words_cause(const json_t *cause, struct pl_buf *ret)
         [PL_CAUSE_SETUP] = "the job's set-up failed",
     };
     const char *kind = pl_json_string(cause, "kind"), *words = table[pl_cause_parse(kind)];
+    const json_t *early = json_object_get(cause, "early");
     char status[96];
-    int r = add_place(cause, ret);
+    int r;
 
+    if (json_is_object(early))
+        return add_early(cause, early, ret);
+    r = add_place(cause, ret);
     pl_words_exit(cause, status, sizeof(status));
     if (r == 0 && words)
         r = pl_buf_adds(ret, words);

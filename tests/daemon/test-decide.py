@@ -153,6 +153,41 @@ def test_echo_alone_is_the_cause(step):
     equal(d.wait(), 0)
 
 
+def test_early_end_explains_echoes(step):
+    """A rank leaves with 0, the others lose their connections to it: it is named, as inferred, and
+    the step's exit code stays that of the first failure."""
+    d, ranks = running(step, 3)
+    ranks[2].exited(0)
+    equal(ranks[2].expect("verdict")["code"], 0)
+    ranks[0].err.write(b"DistNetworkError: failed to recv, got 0 bytes\n")
+    ranks[0].exited(1)
+    ranks[1].expect("signal")
+    ranks[1].exited(signal_number=15)
+    equal([r.expect("verdict")["code"] for r in ranks[:2]], [1, 0])
+    for r in ranks:
+        r.out.read_all(), r.err.read_all()
+    equal(d.wait(), 0)
+    result = step.result()
+    early = result["cause"]["early"]
+    assert early.pop("before_s") > 0, early
+    equal(early, {"rank": 2, "node": "n0", "exit": 0, "inferred": True})
+    equal((result["cause"]["rank"], result["exit_code"], result["state"]), (0, 1, "failed"))
+
+
+def test_early_end_is_no_cause_of_a_crash(step):
+    """A failure with a message of its own has its own cause."""
+    d, ranks = running(step, 2)
+    ranks[1].exited(0)
+    equal(ranks[1].expect("verdict")["code"], 0)
+    ranks[0].err.write(b"ValueError: bad\n")
+    ranks[0].exited(1)
+    equal(ranks[0].expect("verdict")["code"], 1)
+    for r in ranks:
+        r.out.read_all(), r.err.read_all()
+    equal(d.wait(), 0)
+    assert "early" not in step.result()["cause"]
+
+
 def test_earliest_by_clock(step):
     """The order of arrival is not the order of failure."""
     d, ranks = running(step, 3)

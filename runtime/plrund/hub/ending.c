@@ -104,6 +104,22 @@ static json_t *describe(struct pl_hub *hub, const struct pl_failure *f)
     return o;
 }
 
+/* All failures are echoes of a lost peer: a rank that had left with exit code 0 may be that peer.
+ */
+static void add_early_end(struct pl_hub *hub, const struct pl_failure *f, json_t *cause)
+{
+    const struct pl_hub_done *done = &hub->first_done;
+    const char *node;
+
+    if (!cause || done->rank < 0 || done->at_ns >= f->at_ns || !pl_failure_is_cascade(f))
+        return;
+    node = hub->nodes[done->node_id].name;
+    json_object_set_new(cause, "early",
+                        json_pack("{s:I, s:s, s:i, s:f, s:b}", "rank", (json_int_t)done->rank,
+                                  "node", node ? node : "?", "exit", 0, "before_s",
+                                  (double)(f->at_ns - done->at_ns) / 1e9, "inferred", 1));
+}
+
 static void set_role(struct pl_hub *hub, unsigned rank, const char *role)
 {
     pl_hub_event(hub,
@@ -196,6 +212,7 @@ static void record_decision(struct pl_hub *hub, const struct pl_decision *d)
 
     if (d->root >= 0) {
         cause = describe(hub, &hub->failures[d->root]);
+        add_early_end(hub, &hub->failures[d->root], cause);
     } else {
         cause = json_pack("{s:s}", "kind", pl_cause_name(d->kind));
         if (cause && d->inferred)

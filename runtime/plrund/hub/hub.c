@@ -123,6 +123,14 @@ static void on_started(struct pl_hub *hub, unsigned node_id, const struct pl_msg
                                 (json_int_t)m->pid, "state", pl_rank_state_name(PL_RANK_RUNNING)));
 }
 
+static void note_done(struct pl_hub *hub, unsigned node_id, const struct pl_msg_node_exited *m)
+{
+    int64_t at_ns = m->at_ns - hub->nodes[node_id].offset_ns;
+
+    if (hub->first_done.rank < 0 || at_ns < hub->first_done.at_ns)
+        hub->first_done = (struct pl_hub_done){m->rank, node_id, at_ns};
+}
+
 static void on_exited(struct pl_hub *hub, unsigned node_id, const struct pl_msg_node_exited *m)
 {
     struct pl_hub_node *node = &hub->nodes[node_id];
@@ -140,6 +148,8 @@ static void on_exited(struct pl_hub *hub, unsigned node_id, const struct pl_msg_
     if (state == PL_RANK_KILLED)
         json_object_set_new(event, "role", json_string("collateral"));
     pl_hub_event(hub, event);
+    if (state == PL_RANK_DONE && !m->killed)
+        note_done(hub, node_id, m);
     if (state != PL_RANK_FAILED)
         return;
     pl_hub_failed(hub, &(struct pl_failure){
@@ -301,7 +311,7 @@ static struct pl_hub *new_hub(const struct pl_slurm_step *step)
         return NULL;
     hub->step = step;
     hub->listen_fd = hub->master_fd = hub->events_fd = hub->metrics_fd = -EBADF;
-    hub->root = -1;
+    hub->root = hub->first_done.rank = -1;
     hub->started = pl_wall_s();
     hub->tick_ns = pl_now_ns();
     hub->nodes = calloc(step->nnodes, sizeof(*hub->nodes));

@@ -64,6 +64,13 @@ struct pl_hub_node_ops {
 
 struct pl_exchange; /* exchange.c */
 
+/* The end of a rank with exit code 0. */
+struct pl_hub_done {
+    int64_t rank; /* -1 = none has ended so */
+    unsigned node_id;
+    int64_t at_ns; /* on the hub's clock */
+};
+
 struct pl_hub {
     uv_loop_t *loop;
     const struct pl_slurm_step *step;
@@ -82,7 +89,8 @@ struct pl_hub {
 
     struct pl_failure *failures;
     size_t n_failures, cap_failures;
-    int terminated; /* a signal that the step got from outside, 0 = none */
+    struct pl_hub_done first_done; /* the earliest; it may explain failures that are echoes */
+    int terminated;                /* a signal that the step got from outside, 0 = none */
     enum pl_slurm_question question;
     struct pl_slurm_answer answer;
     struct pl_scontrol *ask; /* NULL = none runs */
