@@ -7,6 +7,7 @@
  * Devices are a job of the root group: its first chunks lead one group each until their devices are
  * done; the other chunks serve one of these groups as workers until its leader closes it. */
 #include "kernels/pool/pool.h"
+#include "common/base/signals.h"
 #include "kernels/kernels.h"
 
 #include <errno.h>
@@ -227,7 +228,7 @@ static void start_workers(void)
         unsigned n = pool_size();
 
         /* Only the program's own threads handle signals. */
-        sigfillset(&all);
+        pl_signals_of_threads(&all);
         pthread_sigmask(SIG_SETMASK, &all, &old);
         pool.spin =
             sched_getaffinity(0, sizeof(cpus), &cpus) == 0 && (unsigned)CPU_COUNT(&cpus) >= n;

@@ -69,6 +69,11 @@ static int choose_meeting_place(const struct plume_module *module,
     snprintf(c.address, sizeof(c.address), "%s", address && *address ? address : "127.0.0.1");
     c.port = port ? (unsigned)strtoul(port, NULL, 10) : 0;
     r = module->init_ddp_connection(&c);
+    if (r > 0)
+        return pl_error_set(err, -EINVAL,
+                            "hook init_ddp_connection returned %d: hooks return 0 or a negative "
+                            "errno",
+                            r);
     if (r < 0)
         return pl_error_errno(err, r, "hook init_ddp_connection failed");
     if (c.port > 65535 || !memchr(c.address, '\0', sizeof(c.address)))
@@ -232,14 +237,13 @@ static int train(const struct pl_pltrain *p,
     return r;
 }
 
-static int run_rank(struct pl_pltrain *p)
+static int run_module(struct pl_pltrain *p)
 {
     _cleanup_(pl_module_close) struct pl_module module = {0};
     _cleanup_(pl_hparams_finish) struct pl_hparams hparams = {0};
     struct pl_error err = {0};
     int r;
 
-    pl_crash_watch();
     pl_crash_module(p->module);
     pl_crash_hook("plume_module_entry");
     r = pl_module_open(p->module, &module, &err);
@@ -262,6 +266,16 @@ static int run_rank(struct pl_pltrain *p)
     if (r == 0)
         return PL_EXIT_OK;
     return complain(r == -EINTR ? PL_EXIT_INTERRUPTED : PL_EXIT_FAILED, &err);
+}
+
+static int run_rank(struct pl_pltrain *p)
+{
+    int status;
+
+    pl_crash_watch();
+    status = run_module(p);
+    pl_crash_done();
+    return status;
 }
 
 static int run(struct pl_pltrain *p)

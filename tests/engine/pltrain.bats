@@ -272,6 +272,31 @@ bits() {
     [ "$(grep -c 'lost rank 2: ' <<<"$stderr")" -eq 2 ] || { echo "$stderr"; false; }
 }
 
+# odd HOW STATUS WORDS ARGS...: the module does HOW; some line on stderr has the words.
+odd() {
+    local how=$1 status=$2 words=$3
+    shift 3
+    ODD=$how run "-$status" --separate-stderr timeout 60 pltrain --epochs 1 "$@" "$BROKEN/odd.so"
+    grep -qF "$words" <<<"$stderr" || { echo "$how: $stderr"; false; }
+}
+
+@test "a module that is odd is told so" {
+    export ASAN_OPTIONS=${ASAN_OPTIONS-}:handle_segv=0:handle_abort=0
+    pltrain --epochs 1 "$BROKEN/odd.so"
+    for workers in 0 1; do
+        odd crash-in-fill 139 "in its hook fill (SIGSEGV)" --num-workers $workers
+        odd abort-in-fill 134 "in its hook fill (SIGABRT)" --num-workers $workers
+        odd exit-in-fill 1 "called exit() in its hook fill" --num-workers $workers
+    done
+    odd exit 1 "module '$BROKEN/odd.so' called exit() in its hook on_train_epoch_start"
+    odd exit 1 "called exit() in its hook on_train_epoch_start" --processes 2
+    odd returns-7 1 "hook on_train_epoch_start returned 7: hooks return 0 or a negative errno"
+    odd fill-returns-7 1 "the module's data source returned 7 at sample 20"
+    odd label 1 "label 3 of row 20 is not in [0, 2], the classes of cross_entropy" --overfit-batches 2
+    odd validation-label 1 "val_loss: label -1 of row 20 is not in [0, 2], the classes of cross_entropy"
+    odd long-name 1 "parameter names have at most 200 bytes, not 299"
+}
+
 @test "ranks meet where the module says" {
     PLACE=$((20000 + RANDOM % 10000))
     export PLACE

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "runtime/engine/checkpoint/ckpt_writer.h"
+#include "common/base/signals.h"
 #include "runtime/engine/checkpoint/checkpoint_place.h"
 
 #include <pthread.h>
@@ -102,7 +103,7 @@ static int start(struct pl_ckpt_writer *w)
     sigset_t all, before;
     int r;
 
-    sigfillset(&all);
+    pl_signals_of_threads(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     r = pthread_create(&w->thread, NULL, writer_main, w);
     pthread_sigmask(SIG_SETMASK, &before, NULL);

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 #include "runtime/engine/data/loader.h"
+#include "common/base/signals.h"
 #include "kernels/pool/pool.h"
 #include "runtime/engine/data/loader_fill.h"
+#include "runtime/engine/util/crash.h"
 
 #include <signal.h>
 #include <string.h>
@@ -238,13 +240,16 @@ static void take_sample(struct pl_loader *l, struct pl_loader_slot *slot, size_t
 static int fill_sample(struct pl_loader *l, struct pl_loader_slot *slot, size_t row, size_t sample)
 {
     void *out[PLUME_FIELDS_MAX] = {0};
+    const char *before;
     int r;
 
     for (size_t i = 0; i < l->data.n_fields; i++)
         if (!l->data.field[i].array)
             out[i] = place(l, slot, i, row);
     pthread_mutex_lock(&filling);
+    before = pl_crash_hook("fill");
     r = l->data.fill(l->data.ctx, l->epoch, sample, out, pl_real_size(l->options.real));
+    pl_crash_hook(before);
     pthread_mutex_unlock(&filling);
     return r;
 }
@@ -260,6 +265,12 @@ static int make_batch(struct pl_loader *l, struct pl_loader_slot *slot, struct p
         size_t sample = l->sampler.index[first + row];
         int r = l->data.fill ? fill_sample(l, slot, row, sample) : 0;
 
+        if (r > 0)
+            return pl_error_set(
+                err, -EINVAL,
+                "the module's data source returned %d at sample %zu: fill returns 0 "
+                "or a negative errno",
+                r, sample);
         if (r < 0)
             return pl_error_errno(err, r, "the module's data source failed at sample %zu", sample);
         take_sample(l, slot, row, sample);
@@ -302,7 +313,7 @@ static bool start_thread(struct pl_loader *l)
 {
     sigset_t all, before;
 
-    sigfillset(&all); /* only the training thread handles signals */
+    pl_signals_of_threads(&all); /* only the training thread handles signals */
     pthread_sigmask(SIG_SETMASK, &all, &before);
     l->running = pthread_create(&l->thread, NULL, loader_main, l) == 0;
     pthread_sigmask(SIG_SETMASK, &before, NULL);

@@ -31,6 +31,9 @@ int pl_context_result(struct pl_context *ctx, int r, const char *hook, struct pl
     pl_crash_hook(NULL);
     if (ctx->error.code == 0 && r == 0)
         return 0;
+    if (ctx->error.code == 0 && r > 0)
+        return pl_error_set(err, -EINVAL, "hook %s returned %d: hooks return 0 or a negative errno",
+                            hook, r);
     if (ctx->error.code == 0)
         return pl_error_errno(err, r, "hook %s failed", hook);
     r = pl_error_set(err, ctx->error.code, "hook %s: %s", hook, ctx->error.text);

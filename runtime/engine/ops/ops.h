@@ -18,6 +18,11 @@ int pl_op_call(struct pl_tape *tape,
                plume_tensor **ret,
                struct pl_error *err);
 
+/* Looks for a label that the last forward run of the tape met and that is no class. -EDOM with a
+ * text, 0 (all labels are classes), or the error of reading the device. For a loss that is not a
+ * number: it costs a copy of all labels. */
+int pl_op_check_labels(const struct pl_tape *tape, struct pl_error *err);
+
 /* Returns "linear"; "?" for an unknown op. */
 const char *pl_op_name(enum plume_op op);
 

@@ -47,6 +47,10 @@ static int check_name(const struct pl_params *params, const char *name, struct p
 
     if (!pl_name_valid(name, strlen(name)))
         return pl_error_set(err, -EINVAL, "'%s' is not a valid parameter name", name);
+    if (strlen(name) > PL_PARAM_NAME_MAX)
+        return pl_error_set(err, -ENAMETOOLONG,
+                            "parameter names have at most %d bytes, not %zu: '%.40s...'",
+                            PL_PARAM_NAME_MAX, strlen(name), name);
     for (size_t i = 0; i < params->n; i++)
         taken |= strcmp(params->list[i]->name, name) == 0;
     for (size_t i = 0; i < params->n_buffers; i++)

@@ -15,6 +15,9 @@
 #define PL_PARAM_ALIGN 64 /* parameters start at multiples of this many bytes */
 #define PL_PARAMS_HASH 17 /* bytes of a hash, with its terminator */
 
+/* Checkpoints add a prefix, and have names of at most 255 bytes. */
+#define PL_PARAM_NAME_MAX 200
+
 struct pl_param {
     char *name;
     enum plume_init init;

@@ -167,12 +167,17 @@ static int widen(struct pl_metrics_csv *csv, struct pl_error *err)
     return open_end(csv, false, err);
 }
 
-/* A module may have set a locale with a decimal comma. */
+/* Nine digits are a float's, and 17 a double's: as few as read back as the value. A module may have
+ * set a locale with a decimal comma. */
 static int add_number(struct pl_buf *out, double value)
 {
+    bool is_float = (double)(float)value == value;
     char text[40], *comma;
+    int digits = 9;
 
-    snprintf(text, sizeof(text), isnan(value) ? "nan" : "%.9g", value);
+    do
+        snprintf(text, sizeof(text), isnan(value) ? "nan" : "%.*g", digits, value);
+    while (isfinite(value) && !is_float && strtod(text, NULL) != value && ++digits <= 17);
     comma = strchr(text, ',');
     if (comma)
         *comma = '.';

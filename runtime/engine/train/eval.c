@@ -4,6 +4,23 @@
 #include <math.h>
 #include <string.h>
 
+/* A value that is not a number may be due to a label that is no class: it says nothing then. */
+static int check_values(const struct pl_stage *s, struct pl_error *err)
+{
+    for (size_t i = 0; i < pl_stage_logs(s)->n; i++) {
+        double sum[2];
+        int r = 0;
+
+        pl_lane_logged(&s->lanes[0], i, sum);
+        if (isnan(sum[0]))
+            r = pl_lane_check_labels(&s->lanes[0], err);
+        if (r < 0)
+            return pl_error_wrap(err, r, "%s%s", pl_stage_prefix(s->kind),
+                                 pl_stage_logs(s)->name[i]);
+    }
+    return 0;
+}
+
 /* sums[2 * i], sums[2 * i + 1]: sum and weight of value i over the batches of this rank. */
 static int run_batches(
     struct pl_trainer *t, struct pl_stage *s, uint64_t most, double *sums, struct pl_error *err)
@@ -18,6 +35,8 @@ static int run_batches(
         r = pl_lane_trace(s, lane, batch, NULL, err);
         if (r == 0)
             r = pl_lane_forward(lane, NULL, pl_trainer_draw(t), err);
+        if (r == 0)
+            r = check_values(s, err);
     }
     for (size_t i = 0; i < pl_stage_logs(s)->n; i++)
         pl_lane_logged(lane, i, &sums[2 * i]);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "runtime/engine/train/stage.h"
+#include "runtime/engine/ops/ops.h"
 #include "runtime/engine/optim/precision.h"
 #include "runtime/engine/params/unused_params.h"
 #include "runtime/engine/util/crash.h"
@@ -241,6 +242,17 @@ int pl_lane_trace(struct pl_stage *stage,
 int pl_lane_forward(struct pl_lane *lane, plume_tensor *loss, uint64_t draw, struct pl_error *err)
 {
     return pl_parts_forward(&lane->parts, &lane->outputs, loss, draw, err);
+}
+
+int pl_lane_check_labels(const struct pl_lane *lane, struct pl_error *err)
+{
+    const struct pl_tape *tapes[PL_PARTS_MAX + 1];
+    size_t n = pl_parts_tapes(&lane->parts, tapes);
+    int r = 0;
+
+    for (size_t i = 0; i < n && r == 0; i++)
+        r = pl_op_check_labels(tapes[i], err);
+    return r;
 }
 
 void pl_lane_clear_logs(struct pl_lane *lane)

@@ -81,6 +81,9 @@ int pl_lane_trace(struct pl_stage *stage,
  * number of the batch, for dropout. -EIO, -ENOMEM. */
 int pl_lane_forward(struct pl_lane *lane, plume_tensor *loss, uint64_t draw, struct pl_error *err);
 
+/* A label of the last batch that is no class is -EDOM, with a text (pl_op_check_labels()). */
+int pl_lane_check_labels(const struct pl_lane *lane, struct pl_error *err);
+
 /* Clears the sums of the logged values; adds up one value over the parts: sum and weight. */
 void pl_lane_clear_logs(struct pl_lane *lane);
 void pl_lane_logged(const struct pl_lane *lane, size_t index, double ret[2]);

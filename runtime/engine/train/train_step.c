@@ -9,8 +9,15 @@
 
 #define NO_LOSS (-HUGE_VAL) /* an infinite loss ends the run, or its step is skipped */
 
-static int check_loss(const struct pl_trainer *t, double value, struct pl_error *err)
+static int check_loss(const struct pl_trainer *t,
+                      const struct pl_lane *lane,
+                      double value,
+                      struct pl_error *err)
 {
+    int r = isnan(value) ? pl_lane_check_labels(lane, err) : 0;
+
+    if (r < 0)
+        return r;
     /* A loss scale above 1 may be the reason: the step is skipped and the scale halves. */
     if (isfinite(value) || (t->scaler.enabled && t->scaler.scale > 1))
         return 0;
@@ -37,6 +44,7 @@ static int find_unused(struct pl_trainer *t, struct pl_lane *lane, struct pl_err
  * ranks, and before the optimizer. */
 struct loss_check {
     struct pl_trainer *t;
+    const struct pl_lane *lane;
     unsigned optimizer_idx;
     size_t rows;
     const plume_tensor *loss;
@@ -56,7 +64,7 @@ static int loss_check_run(struct loss_check *check, struct pl_error *err)
     check->done = true;
     r = pl_tensor_peeked(check->loss, &check->peek, &check->value, err);
     if (r == 0)
-        r = check_loss(t, check->value, err);
+        r = check_loss(t, check->lane, check->value, err);
     /* An infinite loss is of a step that is skipped: keep it out of the mean. */
     if (r == 0 && isfinite(check->value) && check->optimizer_idx == 0) {
         t->loss_sum += check->value * (double)check->rows;
@@ -94,8 +102,11 @@ static int closure(struct pl_trainer *t,
 {
     struct pl_stage *stage = &t->stage[PLUME_TRAIN];
     struct pl_lane *lane = &stage->lanes[optimizer_idx];
-    struct loss_check check = {
-        .t = t, .optimizer_idx = optimizer_idx, .rows = batch->rows, .reducer = &lane->reducer};
+    struct loss_check check = {.t = t,
+                               .lane = lane,
+                               .optimizer_idx = optimizer_idx,
+                               .rows = batch->rows,
+                               .reducer = &lane->reducer};
     struct pl_backward backward = {.seed = t->scaler.scale,
                                    .accumulate = t->accumulated > 1,
                                    .after_node =

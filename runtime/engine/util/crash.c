@@ -3,12 +3,16 @@
 #include "common/base/macros.h"
 
 #include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 static const int signals[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT};
 static const char *const volatile names[] = {"SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGABRT"};
-static const char *volatile module, *volatile hook;
+static const char *volatile module;
+static _Thread_local const char *volatile hook; /* that this thread runs */
+static volatile pid_t watched;                  /* must not exit(); 0: none */
 static char stack[64 * 1024];
 
 static void add(char *text, size_t size, const char *more)
@@ -18,6 +22,14 @@ static void add(char *text, size_t size, const char *more)
     n = n < size - len - 1 ? n : size - len - 1;
     memcpy(text + len, more, n);
     text[len + n] = '\0';
+}
+
+static void add_hook(char *text, size_t size)
+{
+    if (hook) {
+        add(text, size, " in its hook ");
+        add(text, size, hook);
+    }
 }
 
 /* Only what signal-safety(7) allows. */
@@ -30,10 +42,7 @@ static void on_crash(int sig)
         add(text, sizeof(text), module);
         add(text, sizeof(text), "'");
     }
-    if (hook) {
-        add(text, sizeof(text), " in its hook ");
-        add(text, sizeof(text), hook);
-    }
+    add_hook(text, sizeof(text));
     for (size_t i = 0; i < PL_COUNT(signals); i++)
         if (signals[i] == sig) {
             add(text, sizeof(text), " (");
@@ -46,6 +55,28 @@ static void on_crash(int sig)
     raise(sig);  /* SA_RESETHAND: this one ends the process */
 }
 
+/* Status 0 would read as a finished run. */
+static void on_exit_call(void)
+{
+    char text[512] = "pltrain: module '";
+
+    if (watched != getpid()) /* a child of the module may exit */
+        return;
+    add(text, sizeof(text), module ? module : "?");
+    add(text, sizeof(text), "' called exit()");
+    add_hook(text, sizeof(text));
+    add(text, sizeof(text), ": a hook ends the run by returning a negative errno\n");
+    fflush(NULL);
+    if (write(STDERR_FILENO, text, strlen(text)) < 0)
+        (void)0; /* stderr is closed: ignore it */
+    _exit(1);
+}
+
+void pl_crash_done(void)
+{
+    watched = 0;
+}
+
 void pl_crash_watch(void)
 {
     const stack_t own = {.ss_sp = stack, .ss_size = sizeof(stack)};
@@ -55,6 +86,8 @@ void pl_crash_watch(void)
     sigaltstack(&own, NULL);
     for (size_t i = 0; i < PL_COUNT(signals); i++)
         sigaction(signals[i], &action, NULL);
+    if (atexit(on_exit_call) == 0)
+        watched = getpid();
 }
 
 void pl_crash_module(const char *name)
@@ -62,7 +95,10 @@ void pl_crash_module(const char *name)
     module = name;
 }
 
-void pl_crash_hook(const char *name)
+const char *pl_crash_hook(const char *name)
 {
+    const char *before = hook;
+
     hook = name;
+    return before;
 }

@@ -56,6 +56,19 @@ static int row(struct pl_metrics_csv *csv, int64_t step, const char *name, doubl
     return pl_metrics_csv_row(csv, step, &name, &value, 1, NULL);
 }
 
+/* No digit of a double is lost; a float has no more than nine. */
+static void test_numbers_can_be_read_back(void **state)
+{
+    struct pl_metrics_csv *csv = open_it();
+
+    (void)state;
+    assert_int_equal(row(csv, 1, "x", 1.0 / 3), 0);
+    assert_int_equal(row(csv, 2, "x", 0.1), 0);
+    assert_int_equal(row(csv, 3, "x", (double)0.1f), 0);
+    pl_metrics_csv_close(csv);
+    holds("step,x\n1,0.3333333333333333\n2,0.1\n3,0.100000001\n");
+}
+
 static void test_row_with_new_columns(void **state)
 {
     struct pl_metrics_csv *csv = open_it();
@@ -130,7 +143,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         CASE(test_row_with_new_columns), CASE(test_open_goes_on),
         CASE(test_open_refuses_others),  CASE(test_row_with_bad_name),
-        CASE(test_row_past_the_columns),
+        CASE(test_row_past_the_columns), CASE(test_numbers_can_be_read_back),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

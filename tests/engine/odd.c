@@ -1,0 +1,127 @@
+/* SPDX-License-Identifier: MIT */
+/* A module that does what $ODD names, in its last rank, for pltrain.bats. */
+#include <plume/module.h>
+#include <signal.h>
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define FEATURES 4
+#define CLASSES 3
+
+struct state {
+    plume_tensor *w;
+    int last;
+};
+
+static int odd(const char *how)
+{
+    const char *env = getenv("ODD");
+
+    return env && strcmp(env, how) == 0;
+}
+
+static int configure(struct plume_context *pl)
+{
+    struct state *s = pl->state;
+    char name[300];
+
+    memset(name, 'n', sizeof(name));
+    name[odd("long-name") ? sizeof(name) - 1 : 1] = '\0';
+    s->last = pl->rank == pl->world_size - 1;
+    s->w = plume_param(pl, name, PLUME_INIT_FAN_IN, 2, (size_t[]){CLASSES, FEATURES});
+    return 0;
+}
+
+static int fill(void *ctx, uint64_t epoch, size_t index, void *const *out, size_t real_size)
+{
+    const struct state *s = ctx;
+    int here = s->last && index == 20;
+
+    if (here && odd("crash-in-fill"))
+        raise(SIGSEGV);
+    if (here && odd("abort-in-fill"))
+        abort();
+    if (here && odd("exit-in-fill"))
+        exit(0);
+    memset(out[0], 0, FEATURES * real_size);
+    *(int32_t *)out[1] = (int32_t)(index % CLASSES);
+    if (here && odd("label"))
+        *(int32_t *)out[1] = CLASSES;
+    return here && odd("fill-returns-7") ? 7 : 0;
+}
+
+/* Validation has label -1 in sample 20. */
+static int fill_validation(void *ctx, uint64_t epoch, size_t index, void *const *out, size_t size)
+{
+    int r = fill(ctx, epoch, index, out, size);
+
+    *(int32_t *)out[1] = index == 20 && odd("validation-label") ? -1 : (int32_t)(index % CLASSES);
+    return r;
+}
+
+static int data(struct plume_context *pl, enum plume_stage stage, struct plume_data *ret)
+{
+    if (stage == PLUME_TEST)
+        return 0;
+    ret->n_fields = 2;
+    ret->field[0].dtype = PLUME_F32;
+    ret->field[1].dtype = PLUME_I32;
+    ret->rank[0] = 1;
+    ret->shape[0][0] = FEATURES;
+    ret->length = 64;
+    ret->fill = stage == PLUME_TRAIN ? fill : fill_validation;
+    ret->ctx = pl->state;
+    return 0;
+}
+
+static plume_tensor *loss(struct plume_context *pl, const struct plume_batch *batch)
+{
+    const struct state *s = pl->state;
+
+    return plume_cross_entropy(pl, plume_linear(pl, batch->field[0], s->w, NULL, PLUME_IDENTITY),
+                               batch->field[1]);
+}
+
+static int
+training_step(struct plume_context *pl, const struct plume_batch *batch, plume_tensor **ret_loss)
+{
+    *ret_loss = loss(pl, batch);
+    return 0;
+}
+
+static int validation_step(struct plume_context *pl, const struct plume_batch *batch)
+{
+    plume_log(pl, "loss", loss(pl, batch), (double)batch->rows, (double)batch->rows);
+    return 0;
+}
+
+static int on_train_epoch_start(struct plume_context *pl)
+{
+    const struct state *s = pl->state;
+
+    if (s->last && odd("exit"))
+        exit(0);
+    if (s->last && odd("hang"))
+        for (;;)
+            pause();
+    return odd("returns-7") ? 7 : 0;
+}
+
+static const struct plume_module module = {
+    .struct_size = sizeof(struct plume_module),
+    .abi = PLUME_MODULE_ABI,
+    .name = "odd",
+    .state_size = sizeof(struct state),
+    .configure = configure,
+    .data = data,
+    .training_step = training_step,
+    .validation_step = validation_step,
+    .on_train_epoch_start = on_train_epoch_start,
+};
+
+const struct plume_module *plume_module_entry(void)
+{
+    return &module;
+}
