@@ -18,4 +18,7 @@
 /* pltrain --processes: from the first rank's failure to SIGKILL of the others. */
 #define PL_LOCAL_KILL_GRACE_MS 10000
 
+/* pltrain: SIGINTs within this time of the first are the same Ctrl-C. */
+#define PL_INTERRUPT_AGAIN_MS 500
+
 #endif

@@ -3,6 +3,7 @@
 #include "common/base/env.h"
 #include "common/base/fs.h"
 #include "common/base/log.h"
+#include "common/base/time_limits.h"
 #include "common/base/trace.h"
 #include "kernels/pool/pool.h"
 #include "runtime/engine/comm/comm_gpu.h"
@@ -19,11 +20,25 @@
 
 #include <signal.h>
 #include <string.h>
+#include <unistd.h>
 
 static volatile sig_atomic_t interrupted;
 
+/* A second Ctrl-C ends the rank at once. A terminal, srun and a shell may each pass on one Ctrl-C:
+ * those within PL_INTERRUPT_AGAIN_MS are one. */
 static void on_signal(int sig)
 {
+    static const char text[] = "pltrain: interrupted twice: ending without a checkpoint\n";
+    static volatile uint64_t first_ns;
+    uint64_t now = sig == SIGINT ? pl_now_ns() : 0;
+
+    if (now && !first_ns)
+        first_ns = now;
+    if (now && now - first_ns > PL_INTERRUPT_AGAIN_MS * 1000000ull) {
+        if (write(STDERR_FILENO, text, sizeof(text) - 1) < 0)
+            (void)0; /* stderr is closed: ignore it */
+        _exit(PL_EXIT_INTERRUPTED);
+    }
     /* A signal to end outweighs SIGUSR1, which requeues. */
     if (!interrupted || sig != SIGUSR1)
         interrupted = sig;

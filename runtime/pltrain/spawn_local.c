@@ -2,6 +2,7 @@
 #include "runtime/pltrain/spawn_local.h"
 #include "common/base/buf.h"
 #include "common/base/fs.h"
+#include "common/base/log.h"
 #include "common/base/time_limits.h"
 #include "common/base/trace.h"
 #include "common/proto/rank/minijson.h"
@@ -34,7 +35,8 @@ struct starter {
     int signal_fd; /* SIGCHLD (Linux before 5.3 has no pidfd_open), SIGINT and SIGTERM */
     sigset_t old_mask;
     int status;
-    uint64_t kill_at; /* 0 = not */
+    uint64_t kill_at;        /* 0 = not */
+    uint64_t interrupted_at; /* by the first SIGINT or SIGTERM; 0 = not */
 };
 
 static int listen_at(const char *path, int *ret, struct pl_error *err)
@@ -120,6 +122,7 @@ static void reap(struct starter *s, int flags)
 static void take_signal(struct starter *s)
 {
     struct signalfd_siginfo info;
+    uint64_t now = pl_now_ns();
 
     if (read(s->signal_fd, &info, sizeof(info)) != (ssize_t)sizeof(info))
         return;
@@ -127,9 +130,19 @@ static void take_signal(struct starter *s)
         reap(s, WNOHANG);
         return;
     }
+    if (s->interrupted_at) { /* more of them neither lengthen the grace nor repeat SIGTERM */
+        if (info.ssi_signo == SIGINT &&
+            now - s->interrupted_at > PL_INTERRUPT_AGAIN_MS * 1000000ull) {
+            pl_log_warn("train", "interrupted twice: killing the ranks");
+            s->kill_at = now;
+        }
+        return;
+    }
     /* SIGTERM first: the ranks have PL_LOCAL_KILL_GRACE_MS to save a checkpoint. */
     s->status = PL_EXIT_INTERRUPTED;
-    s->kill_at = pl_now_ns() + PL_LOCAL_KILL_GRACE_MS * 1000000ull;
+    s->interrupted_at = now;
+    if (!s->kill_at) /* else a rank has failed already */
+        s->kill_at = now + PL_LOCAL_KILL_GRACE_MS * 1000000ull;
     kill_all(s, SIGTERM);
 }
 

@@ -3,6 +3,7 @@
 #include <plume/module.h>
 #include <signal.h>
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -57,6 +58,8 @@ static int fill_validation(void *ctx, uint64_t epoch, size_t index, void *const 
 {
     int r = fill(ctx, epoch, index, out, size);
 
+    if (index == 21 && ((const struct state *)ctx)->last && odd("signal-in-validation"))
+        kill(getpid(), SIGTERM);
     *(int32_t *)out[1] = index == 20 && odd("validation-label") ? -1 : (int32_t)(index % CLASSES);
     return r;
 }
@@ -103,10 +106,21 @@ static int on_train_epoch_start(struct plume_context *pl)
 
     if (s->last && odd("exit"))
         exit(0);
-    if (s->last && odd("hang"))
+    if (s->last && odd("hang")) {
+        fprintf(stderr, "hanging\n");
         for (;;)
             pause();
+    }
     return odd("returns-7") ? 7 : 0;
+}
+
+static int on_train_batch_start(struct plume_context *pl, const struct plume_batch *batch)
+{
+    const struct state *s = pl->state;
+
+    if (s->last && pl->step == 1000 && odd("signal-in-step"))
+        kill(getpid(), SIGTERM);
+    return 0;
 }
 
 static const struct plume_module module = {
@@ -119,6 +133,7 @@ static const struct plume_module module = {
     .training_step = training_step,
     .validation_step = validation_step,
     .on_train_epoch_start = on_train_epoch_start,
+    .on_train_batch_start = on_train_batch_start,
 };
 
 const struct plume_module *plume_module_entry(void)

@@ -341,6 +341,40 @@ all_say() {
     pltrain --epochs 1 "$BROKEN/broken_apart.so"
 }
 
+@test "a signal is seen in the step and in the validation in which it comes" {
+    cd "$BATS_TEST_TMPDIR"
+    for ranks in 1 2; do
+        odd signal-in-step 130 "interrupted at step 1001: saved 'a$ranks/hpc_ckpt_1.ckpt'" \
+            --processes $ranks --epochs 100000 --checkpoint-dir a$ranks
+        # One rank has not had the signal. The next run validates.
+        odd signal-in-validation 130 "interrupted at step " --processes $ranks \
+            --num-sanity-val-steps 0 --checkpoint-dir b$ranks
+        [[ $output != *val_loss* ]]
+        run -0 pltrain --processes $ranks --epochs 1 --checkpoint-dir b$ranks "$BROKEN/odd.so"
+        [[ $output == *"resuming from 'b$ranks/hpc_ckpt_1.ckpt': epoch 1, "*val_loss* ]]
+    done
+}
+
+@test "a second interrupt ends a run at once" {
+    cd "$BATS_TEST_TMPDIR"
+    for how in "" "--processes 2"; do
+        # shellcheck disable=SC2086
+        ODD=hang pltrain $how --checkpoint-dir c "$BROKEN/odd.so" >out 2>err &
+        pid=$!
+        for _ in {1..300}; do # until it hangs
+            ! grep -q hanging err || break
+            sleep 0.1
+        done
+        for _ in {1..100}; do
+            kill -INT $pid 2>/dev/null || break
+            sleep 0.1
+        done
+        wait $pid && status=0 || status=$?
+        [ $status -eq 130 ]
+        grep -q "interrupted twice" err || { cat err; false; }
+    done
+}
+
 @test "an interrupt ends all ranks and leaves nothing" {
     export PLUME_RUNTIME_DIR=$BATS_TEST_TMPDIR/run
     mkfifo "$BATS_TEST_TMPDIR/out"

@@ -18,6 +18,8 @@
 /* Checkpoints add a prefix, and have names of at most 255 bytes. */
 #define PL_PARAM_NAME_MAX 200
 
+#define PL_PARAMS_SIGNALS 2
+
 struct pl_param {
     char *name;
     enum plume_init init;
@@ -44,8 +46,11 @@ struct pl_params {
     size_t n;
     struct pl_param **order; /* as laid out */
     size_t count;            /* elements of an arena, gaps included */
-    size_t flags;            /* element of grads at which the n flags of unused_params.h begin */
-    uint64_t plans;          /* of the tapes of the last pl_unused_params_find() */
+    size_t flags;            /* element of grads at which the flags of unused_params.h begin */
+    /* Signals to be told to the other ranks with the next step, and those that some rank has told
+     * with the last one: 0 to requeue, 1 to end. Set and read by the loop. */
+    bool signal[PL_PARAMS_SIGNALS], heard[PL_PARAMS_SIGNALS];
+    uint64_t plans; /* of the tapes of the last pl_unused_params_find() */
     void *values, *grads;
     bool owns_grads;           /* they are not the communicator's */
     struct pl_buffer *buffers; /* as declared; each tensor has its own memory */

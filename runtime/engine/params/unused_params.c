@@ -44,11 +44,31 @@ static void *flags(const struct pl_params *params)
     return (char *)params->grads + params->flags * pl_real_size(params->real);
 }
 
+static size_t flags_bytes(const struct pl_params *params)
+{
+    return (params->n + PL_PARAMS_SIGNALS) * pl_real_size(params->real);
+}
+
+static void set_flag(const struct pl_params *params, void *list, size_t i, bool value)
+{
+    if (params->real == PL_REAL_F64)
+        ((double *)list)[i] = value;
+    else
+        ((float *)list)[i] = value;
+}
+
+static bool flag(const struct pl_params *params, const void *list, size_t i)
+{
+    return params->real == PL_REAL_F64 ? ((const double *)list)[i] != 0
+                                       : ((const float *)list)[i] != 0;
+}
+
 int pl_unused_params_mark(struct pl_params *params, bool first, bool any, struct pl_error *err)
 {
     size_t size = pl_real_size(params->real);
     struct pl_device_map map;
-    int r = pl_device_map(params->dev, flags(params), params->n * size, PL_DEVICE_WRITE, &map, err);
+    int r =
+        pl_device_map(params->dev, flags(params), flags_bytes(params), PL_DEVICE_WRITE, &map, err);
 
     if (r < 0)
         return r;
@@ -60,11 +80,10 @@ int pl_unused_params_mark(struct pl_params *params, bool first, bool any, struct
             pl_device_zero(params->dev, p->tensor->grad, p->tensor->count * size);
         if (mine)
             p->used = (p->used && !first) || (any && p->reached);
-        if (params->real == PL_REAL_F64)
-            ((double *)map.data)[i] = mine && p->used;
-        else
-            ((float *)map.data)[i] = mine && p->used;
+        set_flag(params, map.data, i, mine && p->used);
     }
+    for (size_t i = 0; i < PL_PARAMS_SIGNALS; i++)
+        set_flag(params, map.data, params->n + i, params->signal[i]);
     pl_device_unmap(&map);
     return 0;
 }
@@ -74,13 +93,16 @@ int pl_unused_params_collect(struct pl_params *params,
                              bool *ret_any,
                              struct pl_error *err)
 {
-    size_t bytes = params->n * pl_real_size(params->real);
     struct pl_device_map map = {0};
     bool any = false;
-    int r = alone ? 0 : pl_device_map(params->dev, flags(params), bytes, PL_DEVICE_READ, &map, err);
+    int r = alone ? 0
+                  : pl_device_map(params->dev, flags(params), flags_bytes(params), PL_DEVICE_READ,
+                                  &map, err);
 
     if (r < 0)
         return r;
+    for (size_t i = 0; i < PL_PARAMS_SIGNALS; i++)
+        params->heard[i] |= alone ? params->signal[i] : flag(params, map.data, params->n + i);
     for (size_t i = 0; i < params->n; i++) {
         struct pl_param *p = params->list[i];
 
@@ -88,10 +110,8 @@ int pl_unused_params_collect(struct pl_params *params,
             continue;
         if (alone)
             p->unused = !p->used;
-        else if (params->real == PL_REAL_F64)
-            p->unused = ((const double *)map.data)[i] == 0;
         else
-            p->unused = ((const float *)map.data)[i] == 0;
+            p->unused = !flag(params, map.data, i);
         any |= !p->unused;
     }
     pl_device_unmap(&map);

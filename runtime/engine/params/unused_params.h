@@ -6,7 +6,7 @@
  *
  * The flags of the parameters that a rank has used follow the last parameter in the arena of
  * gradients, one number per parameter. They are reduced with the first bucket, so that they cost no
- * collective of their own. */
+ * collective of their own. Signals that a rank has received travel with them. */
 #ifndef PL_RUNTIME_ENGINE_PARAMS_UNUSED_PARAMS_H
 #define PL_RUNTIME_ENGINE_PARAMS_UNUSED_PARAMS_H
 

@@ -31,7 +31,7 @@ static int run_batches(
 
     pl_lane_clear_logs(lane);
     pl_loader_begin(&s->loader, 0, 0);
-    while (r == 0 && most-- && (batch = pl_loader_next(&s->loader))) {
+    while (r == 0 && most-- && !pl_trainer_signal(t) && (batch = pl_loader_next(&s->loader))) {
         r = pl_lane_trace(s, lane, batch, NULL, err);
         if (r == 0)
             r = pl_lane_forward(lane, NULL, pl_trainer_draw(t), err);
@@ -52,7 +52,8 @@ int pl_eval_run(struct pl_trainer *t,
 {
     struct pl_stage *s = &t->stage[stage];
     size_t n = pl_stage_logs(s)->n;
-    double sums[2 * PL_LOG_VALUES_MAX + 2] = {0};
+    double sums[2 * PL_LOG_VALUES_MAX + 4] = {0};
+    int sig;
     int r = pl_params_spread_buffers(&t->ctx.params, t->comm, err);
 
     if (r == 0 && s->present)
@@ -60,9 +61,13 @@ int pl_eval_run(struct pl_trainer *t,
     if (r < 0)
         return r;
     memcpy(sums + 2 * n, extra, 2 * sizeof(*extra));
-    r = pl_comm_allreduce(t->comm, sums, 2 * n + 2, PL_REAL_F64, 1, err);
+    sig = pl_trainer_signal(t);
+    sums[2 * n + 2] = sig == SIGUSR1;
+    sums[2 * n + 3] = sig != 0 && sig != SIGUSR1;
+    r = pl_comm_allreduce(t->comm, sums, 2 * n + 4, PL_REAL_F64, 1, err);
     if (r < 0)
         return r;
+    pl_trainer_interrupt(t, sums[2 * n + 2] > 0, sums[2 * n + 3] > 0);
     for (size_t i = 0; i < n; i++)
         values[i] = sums[2 * i + 1] != 0 ? sums[2 * i] / sums[2 * i + 1] : NAN;
     memcpy(extra, sums + 2 * n, 2 * sizeof(*extra));

@@ -108,7 +108,7 @@ static int validate(struct pl_trainer *t, double extra[2], double *values, struc
 
     if (r == 0)
         r = pl_eval_run(t, PLUME_VALIDATE, batches_of(t, PLUME_VALIDATE), extra, values, err);
-    if (r < 0)
+    if (r < 0 || t->interrupted)
         return r;
     pl_eval_store(t, PLUME_VALIDATE, values);
     r = pl_hooks_call(&t->hooks, t->module->on_validation_end, "on_validation_end", err);
@@ -123,7 +123,7 @@ static int validate_between(struct pl_trainer *t, struct pl_error *err)
     double none[2] = {0}, values[PL_LOG_VALUES_MAX];
     int r = validate(t, none, values, err);
 
-    if (r < 0)
+    if (r < 0 || t->interrupted)
         return r;
     pl_progress_clear(&t->logger.progress);
     if (prints(t))
@@ -136,14 +136,23 @@ static int validate_between(struct pl_trainer *t, struct pl_error *err)
     return pl_checkpointer_save(&t->checkpointer, &t->metrics, err);
 }
 
+/* Signals travel with the gradients (unused_params.h), unless the module reduces these. */
+static bool signals_with_gradients(const struct pl_trainer *t)
+{
+    return !t->stage[PLUME_TRAIN].lanes[0].reducer.own;
+}
+
 /* All ranks agree on the time limit and on signals. The next agreement comes after the number of
  * steps that take AGREE_S, by the mean of the ranks' measurements. */
 static int agree_on_time(struct pl_trainer *t, struct pl_error *err)
 {
     double seconds = (double)(pl_now_ns() - t->fit_ns) * 1e-9, sums[4], steps;
-    int sig = t->options->interrupt ? *t->options->interrupt : 0, r;
+    bool with_gradients = signals_with_gradients(t);
+    int sig = pl_trainer_signal(t), r;
 
-    if ((isinf(t->options->max_seconds) && !t->options->interrupt) ||
+    if (with_gradients && t->accumulated == 0)
+        pl_trainer_interrupt(t, t->ctx.params.heard[0], t->ctx.params.heard[1]);
+    if ((isinf(t->options->max_seconds) && (with_gradients || !t->options->interrupt)) ||
         t->state.step < t->next_agree_step)
         return 0;
     steps = (double)PL_MAX(t->state.step - t->last_agree_step, (uint64_t)1);
@@ -154,8 +163,8 @@ static int agree_on_time(struct pl_trainer *t, struct pl_error *err)
     r = pl_comm_allreduce(t->comm, sums, 4, PL_REAL_F64, 1, err);
     if (r < 0)
         return r;
-    t->interrupted = sums[2] > 0 ? SIGUSR1 : sums[3] > 0 ? SIGTERM : 0;
-    t->stopping |= sums[0] > 0 || t->interrupted;
+    pl_trainer_interrupt(t, sums[2] > 0, sums[3] > 0);
+    t->stopping |= sums[0] > 0;
     steps = AGREE_S * t->comm->size / PL_MAX(sums[1], 1e-9);
     t->last_agree_step = t->state.step;
     t->last_agree_ns = pl_now_ns();
@@ -217,6 +226,24 @@ static int train_batches(struct pl_trainer *t, bool *ret_validate, struct pl_err
     return r;
 }
 
+/* After a signal: saves everything and, after SIGUSR1, requeues the job. */
+static int interrupt(struct pl_trainer *t, struct pl_error *err)
+{
+    _cleanup_free_ char *path = NULL;
+    struct pl_error own = {0};
+    int r = pl_checkpointer_save_hpc(&t->checkpointer, &path, err);
+
+    if (r == 0)
+        r = pl_comm_barrier(t->comm, err);
+    if (r < 0)
+        return r;
+    if (path && t->interrupted == SIGUSR1 && pl_requeue(&own) < 0)
+        pl_log_warn("train", "%s", pl_error_text(&own));
+    return pl_error_set(err, -EINTR,
+                        path ? "interrupted at step %llu: saved '%s'" : "interrupted at step %llu",
+                        (unsigned long long)t->state.step, path);
+}
+
 static int end_epoch(struct pl_trainer *t, bool validating, struct pl_error *err)
 {
     double loss[2] = {t->loss_sum, t->loss_weight}, values[PL_LOG_VALUES_MAX];
@@ -227,6 +254,8 @@ static int end_epoch(struct pl_trainer *t, bool validating, struct pl_error *err
         r = validate(t, loss, values, err);
     else
         r = pl_comm_allreduce(t->comm, loss, 2, PL_REAL_F64, 1, err);
+    if (r == 0 && t->interrupted) /* the next run validates */
+        return interrupt(t, err);
     if (r < 0)
         return r;
     pl_metrics_set(&t->metrics, "train_loss", loss[0] / loss[1]); /* over all ranks */
@@ -249,24 +278,6 @@ static int end_epoch(struct pl_trainer *t, bool validating, struct pl_error *err
     t->state.epoch++;
     t->state.batch = 0;
     return r == 0 ? pl_checkpointer_save(&t->checkpointer, &t->metrics, err) : r;
-}
-
-/* After a signal: saves everything and, after SIGUSR1, requeues the job. */
-static int interrupt(struct pl_trainer *t, struct pl_error *err)
-{
-    _cleanup_free_ char *path = NULL;
-    struct pl_error own = {0};
-    int r = pl_checkpointer_save_hpc(&t->checkpointer, &path, err);
-
-    if (r == 0)
-        r = pl_comm_barrier(t->comm, err);
-    if (r < 0)
-        return r;
-    if (path && t->interrupted == SIGUSR1 && pl_requeue(&own) < 0)
-        pl_log_warn("train", "%s", pl_error_text(&own));
-    return pl_error_set(err, -EINTR,
-                        path ? "interrupted at step %llu: saved '%s'" : "interrupted at step %llu",
-                        (unsigned long long)t->state.step, path);
 }
 
 static int train_epoch(struct pl_trainer *t, struct pl_error *err)
@@ -292,10 +303,12 @@ static int check_sanity(struct pl_trainer *t, struct pl_error *err)
 {
     double none[2] = {0}, values[PL_LOG_VALUES_MAX];
     uint64_t most = PL_MIN(t->options->sanity_steps, batches_of(t, PLUME_VALIDATE));
+    int r;
 
     if (t->options->fast_dev_run || most == 0)
         return 0;
-    return pl_eval_run(t, PLUME_VALIDATE, most, none, values, err);
+    r = pl_eval_run(t, PLUME_VALIDATE, most, none, values, err);
+    return r == 0 && t->interrupted ? interrupt(t, err) : r;
 }
 
 /* Early stopping and checkpoints watch values that the run will have. */
@@ -324,6 +337,8 @@ static int test(struct pl_trainer *t, struct pl_error *err)
 
     if (r == 0)
         r = pl_eval_run(t, PLUME_TEST, batches_of(t, PLUME_TEST), none, values, err);
+    if (r == 0 && t->interrupted)
+        return interrupt(t, err);
     if (r < 0)
         return r;
     pl_eval_store(t, PLUME_TEST, values);

@@ -240,8 +240,12 @@ int pl_train_step_train(struct pl_trainer *t,
     double losses[PL_OPTIMIZERS_MAX];
     int r = pl_hooks_batch(&t->hooks, t->module->on_train_batch_start, batch,
                            "on_train_batch_start", err);
+    int sig;
 
     t->accumulated++;
+    sig = pl_trainer_signal(t);
+    t->ctx.params.signal[0] = sig == SIGUSR1;
+    t->ctx.params.signal[1] = sig != 0 && sig != SIGUSR1;
     for (unsigned i = 0; i < stage->n_lanes && r == 0; i++) {
         losses[i] = NO_LOSS;
         pl_stage_enter_lane(stage, &t->optimizers, i);

@@ -61,6 +61,21 @@ static inline uint64_t pl_trainer_draw(const struct pl_trainer *t)
            (t->accumulated ? t->accumulated - 1 : 0);
 }
 
+/* The signal that this rank has received; 0 = none. */
+static inline int pl_trainer_signal(const struct pl_trainer *t)
+{
+    return t->options->interrupt ? *t->options->interrupt : 0;
+}
+
+/* All ranks know of a signal to requeue, or of one to end: train no further batch. */
+static inline void pl_trainer_interrupt(struct pl_trainer *t, bool requeue, bool end)
+{
+    if (requeue || end) {
+        t->interrupted = requeue ? SIGUSR1 : SIGTERM;
+        t->stopping = true;
+    }
+}
+
 /* Trains (fit.c): epochs and validations until the options end the run; then tests. Sets
  * param_hash. -EDOM if the loss is not a number, -ECONNRESET if a rank is lost. Collective. */
 int pl_trainer_fit(struct pl_trainer *trainer, struct pl_error *err);
