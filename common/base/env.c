@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 #include "common/base/env.h"
+#include "common/base/near.h"
 #include "common/base/parse.h"
 
 #include <string.h>
-
-#define NAME_MAX_BYTES 64 /* longer names are like no other */
 
 enum { /* short forms for the table */
        PLSUBMIT = PL_ENV_USER_PLSUBMIT,
@@ -77,49 +76,15 @@ static bool is_known(const char *name)
     return false;
 }
 
-/* Levenshtein's distance: insertions, deletions and substitutions from a to b. */
-static unsigned distance(const char *a, const char *b)
-{
-    unsigned row[NAME_MAX_BYTES + 1];
-    size_t n = strlen(b);
-
-    for (size_t j = 0; j <= n; j++)
-        row[j] = (unsigned)j;
-    for (size_t i = 1; *a; i++, a++) {
-        unsigned diagonal = row[0];
-
-        row[0] = (unsigned)i;
-        for (size_t j = 1; j <= n; j++) {
-            unsigned substituted = diagonal + (*a != b[j - 1]);
-
-            diagonal = row[j];
-            row[j] = PL_MIN(substituted, PL_MIN(row[j], row[j - 1]) + 1);
-        }
-    }
-    return row[n];
-}
-
-/* At most a third of the letters after PLUME_ may differ. */
 static const char *nearest(const char *name)
 {
-    size_t len = strlen(name);
-    unsigned best = (unsigned)(len - strlen("PLUME_")) / 3 + 1;
-    const char *near = NULL;
+    static const char prefix[] = "PLUME_";
+    struct pl_near near = {.word = name + strlen(prefix)};
 
-    if (len > NAME_MAX_BYTES)
-        return NULL;
-    for (size_t i = PL_ENV_NONE + 1; i < PL_ENV_COUNT; i++) {
-        unsigned d;
-
-        if (strncmp(table[i].name, "PLUME_", 6) != 0 || table[i].users & DEVELOPER)
-            continue;
-        d = distance(name, table[i].name);
-        if (d < best) {
-            best = d;
-            near = table[i].name;
-        }
-    }
-    return near;
+    for (size_t i = PL_ENV_NONE + 1; i < PL_ENV_COUNT; i++)
+        if (strncmp(table[i].name, prefix, strlen(prefix)) == 0 && !(table[i].users & DEVELOPER))
+            pl_near_offer(&near, table[i].name + strlen(prefix));
+    return near.best ? near.best - strlen(prefix) : NULL;
 }
 
 bool pl_env_next_unknown(char *const **entry,

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "common/base/options.h"
+#include "common/base/near.h"
 
 #include <string.h>
 
@@ -170,6 +171,23 @@ static int builtin(const struct pl_command *command, const char *word, bool *ret
     return 1;
 }
 
+/* Names the option of `word`, whose name ends at len, and the known one that is most alike. */
+static int
+unknown(const struct pl_command *command, const char *word, size_t len, struct pl_error *err)
+{
+    _cleanup_free_ char *name = word[1] == '-' ? strndup(word + 2, len - 2) : NULL;
+    struct pl_near near = {.word = name ? name : ""};
+
+    for (const struct pl_option *o = command->options; o && o->name; o++)
+        if (o->help)
+            pl_near_offer(&near, o->name);
+    if (near.best)
+        return pl_error_set(err, -EINVAL, "unknown option '--%.100s': did you mean --%s?", name,
+                            near.best);
+    return pl_error_set(err, -EINVAL, "unknown option '%.*s': see %s --help",
+                        word[1] == '-' ? (int)len : 2, word, command->name);
+}
+
 int pl_options_parse(const struct pl_command *command,
                      int argc,
                      char **argv,
@@ -201,8 +219,7 @@ int pl_options_parse(const struct pl_command *command,
                 *ret_rest = i;
                 return 0;
             }
-            return pl_error_set(err, -EINVAL, "unknown option '%.*s': see %s --help",
-                                word[1] == '-' ? (int)len : 2, word, command->name);
+            return unknown(command, word, len, err);
         }
         if (word[1] == '-' && word[len] == '=')
             value = word + len + 1;

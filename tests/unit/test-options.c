@@ -113,9 +113,11 @@ static void test_parse_refused(void **state)
     int rest = 77;
 
     assert_int_equal(PARSE("--node", "1"), -EINVAL); /* names must be whole */
-    assert_string_equal(err.text, "unknown option '--node': see tool --help");
+    assert_string_equal(err.text, "unknown option '--node': did you mean --nodes?");
     assert_int_equal(PARSE("--nodesx=1"), -EINVAL);
-    assert_string_equal(err.text, "unknown option '--nodesx': see tool --help");
+    assert_string_equal(err.text, "unknown option '--nodesx': did you mean --nodes?");
+    assert_int_equal(PARSE("--hiden"), -EINVAL); /* a hidden option is not offered */
+    assert_string_equal(err.text, "unknown option '--hiden': see tool --help");
     assert_int_equal(PARSE("-x5"), -EINVAL);
     assert_string_equal(err.text, "unknown option '-x': see tool --help");
     assert_int_equal(PARSE("--nodes"), -EINVAL);
