@@ -4,6 +4,7 @@
 #include "common/base/log.h"
 #include "common/base/term.h"
 #include "common/base/trace.h"
+#include "launcher/plsubmit/hparams.h"
 #include "launcher/plsubmit/launch.h"
 #include "launcher/plsubmit/submit.h"
 #include "launcher/plsubmit/wait.h"
@@ -200,6 +201,29 @@ static int launch(const struct pl_spec *spec, const char *bin_dir)
     return submit(run, plan.folder, spec, false);
 }
 
+/* pltrain itself checks its options and hyper-parameters, with each value of each axis. */
+static int check_hparams(struct pl_spec *spec, const char *bin_dir, struct pl_error *err)
+{
+    _cleanup_free_ char *pltrain = pl_path_join(bin_dir, "pltrain"), *warning = NULL;
+    int r = pltrain ? 0 : -ENOMEM;
+
+    if (r == 0 && pl_hparams_is_pltrain(spec->argv[0]))
+        r = pl_hparams_check(&spec->grid, spec->argv, pltrain, &warning, err);
+    if (r == 0 && warning && pl_spec_warn(spec, "%s", warning) < 0)
+        r = -ENOMEM;
+    return r == -ENOMEM ? pl_error_set(err, r, "out of memory") : r;
+}
+
+/* Prints the warnings. -EINVAL: there are some, and --strict refuses them. */
+static int show_warnings(const struct pl_spec *spec)
+{
+    const char *prefix = spec->strict ? "plsubmit: --strict" : "plsubmit: warning";
+
+    for (char **line = spec->warnings; line && *line; line++)
+        pl_term_complain(stderr, prefix, *line);
+    return spec->strict && spec->warnings ? -EINVAL : 0;
+}
+
 int main(int argc, char **argv)
 {
     _cleanup_(pl_spec_finish) struct pl_spec spec = {0};
@@ -220,8 +244,10 @@ int main(int argc, char **argv)
         return resume(&spec, argv + rest);
     if (pl_spec_resolve(&spec, argv + rest, bin_dir, &err) < 0)
         return print_error(&err, PL_EXIT_USAGE);
-    if (spec.warning)
-        pl_term_complain(stderr, "plsubmit: warning", spec.warning);
+    if (check_hparams(&spec, bin_dir, &err) < 0)
+        return print_error(&err, PL_EXIT_USAGE);
+    if (show_warnings(&spec) < 0)
+        return PL_EXIT_USAGE;
     if (spec.show_config)
         return pl_spec_show(&spec, stdout) < 0 ? PL_EXIT_FAILED : PL_EXIT_OK;
     return launch(&spec, bin_dir);

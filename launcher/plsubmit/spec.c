@@ -10,6 +10,7 @@
 #include "common/proto/json.h"
 #include "launcher/plsubmit/spec_private.h"
 
+#include <stdarg.h>
 #include <string.h>
 
 const char *pl_origin_name(enum pl_origin origin)
@@ -32,7 +33,7 @@ void pl_spec_finish(struct pl_spec *spec)
     pl_strv_free(spec->metric_regexes);
     free(spec->id_name);
     free(spec->resume);
-    free(spec->warning);
+    pl_strv_free(spec->warnings);
     *spec = (struct pl_spec){0};
 }
 
@@ -51,6 +52,17 @@ int pl_spec_put(struct pl_spec *spec, enum pl_spec_key key, const char *text, en
     value->text = copy;
     value->origin = origin;
     return 0;
+}
+
+int pl_spec_warn(struct pl_spec *spec, const char *fmt, ...)
+{
+    char line[1024];
+    va_list ap;
+
+    va_start(ap, fmt);
+    vsnprintf(line, sizeof(line), fmt, ap);
+    va_end(ap);
+    return pl_strv_append(&spec->warnings, line);
 }
 
 /* ---- checks of one value ---- */
@@ -315,6 +327,8 @@ static const struct pl_option options[] = {
      KEY(PL_SPEC_MASTER_PORT, check_port_range)},
     {"dry-run", 0, NULL, "Submitting", "show script, command and trials; write and submit nothing",
      PL_OPTION_TRUE(struct pl_spec, dry_run)},
+    {"strict", 0, NULL, NULL, "warnings are errors: submit nothing",
+     PL_OPTION_TRUE(struct pl_spec, strict)},
     {"parsable", 0, NULL, NULL, "print SWEEP;RUN-FOLDER;JOBID[,JOBID...] and nothing else",
      PL_OPTION_TRUE(struct pl_spec, parsable)},
     {"wait", 0, NULL, NULL, "wait for all trials; exit with 1 unless all are done",

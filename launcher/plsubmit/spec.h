@@ -66,7 +66,7 @@ struct pl_spec {
     struct pl_spec_value values[PL_SPEC_N_KEYS];
     char **lists[PL_SPEC_N_LISTS]; /* each NULL or NULL-terminated */
     struct pl_grid grid;
-    bool dry_run, parsable, wait, show_config;
+    bool dry_run, parsable, wait, show_config, strict;
     char *resume; /* --resume DIR */
 
     /* Set by pl_spec_resolve(): */
@@ -78,7 +78,7 @@ struct pl_spec {
     char **metric_regexes;
     enum pl_objective objective;
     const char *objective_metric; /* into values */
-    char *warning;                /* for the user; NULL: none */
+    char **warnings;              /* for the user, in lines; NULL or NULL-terminated */
 };
 
 void pl_spec_finish(struct pl_spec *spec);
@@ -106,6 +106,9 @@ int pl_spec_resolve(struct pl_spec *spec,
  * (NULL: none). -ENOENT, -ENOMEM. */
 int pl_spec_find_program(
     const char *name, bool lenient, char **ret, char **ret_warning, struct pl_error *err);
+
+/* Adds a warning for the user. -ENOMEM. */
+int pl_spec_warn(struct pl_spec *spec, const char *fmt, ...) PL_PRINTF(2, 3);
 
 /* sbatch's options of a run in run_dir, without --array; free *ret with pl_strv_free(). -ENOMEM. */
 int pl_spec_sbatch_args(const struct pl_spec *spec, const char *run_dir, char ***ret);

@@ -7,6 +7,8 @@
 #include "common/base/term.h"
 #include "common/base/utf8.h"
 #include "common/proto/json.h"
+#include "launcher/plsubmit/axes.h"
+#include "launcher/plsubmit/hparams.h"
 #include "launcher/plsubmit/spec_private.h"
 
 #include <string.h>
@@ -55,20 +57,37 @@ static bool sets_path(const struct pl_spec *spec)
     return spec->lists[PL_SPEC_LOAD] || spec->lists[PL_SPEC_SETUP];
 }
 
+static int check_axes(struct pl_spec *spec, const char *program, struct pl_error *err)
+{
+    const char *unused;
+    int r = pl_axes_check(&spec->grid, (const char *const *)spec->argv,
+                          pl_hparams_is_pltrain(program), &unused, err);
+
+    if (r == 0 && unused &&
+        pl_spec_warn(spec,
+                     "no argument uses axis '%s': write {%s}, unless the "
+                     "program reads PLUME_PARAM_%s",
+                     unused, unused, unused) < 0)
+        r = pl_error_set(err, -ENOMEM, "out of memory");
+    return r;
+}
+
 static int user_program(struct pl_spec *spec, char *const *words, struct pl_error *err)
 {
     bool later = sets_path(spec);
-    _cleanup_free_ char *program = NULL;
+    _cleanup_free_ char *program = NULL, *warning = NULL;
     int r;
 
     for (char *const *word = words; *word; word++)
         if (!pl_utf8_valid(*word, strlen(*word)))
             return pl_error_set(err, -EINVAL, "argument '%.200s' of the program is not valid UTF-8",
                                 *word);
-    r = pl_spec_find_program(words[0], later, &program, &spec->warning, err);
+    r = pl_spec_find_program(words[0], later, &program, &warning, err);
     if (r < 0)
         return r;
-    if (later && !strchr(words[0], '/')) {
+    if (warning)
+        r = pl_spec_warn(spec, "%s", warning);
+    if (r == 0 && later && !strchr(words[0], '/')) {
         spec->program = strdup(words[0]);
         r = spec->program ? 0 : -ENOMEM;
     }
@@ -76,7 +95,7 @@ static int user_program(struct pl_spec *spec, char *const *words, struct pl_erro
         r = pl_strv_append(&spec->argv, program);
     for (char *const *word = words + 1; *word && r == 0; word++)
         r = pl_strv_append(&spec->argv, *word);
-    return r < 0 ? pl_error_set(err, r, "out of memory") : 0;
+    return r < 0 ? pl_error_set(err, r, "out of memory") : check_axes(spec, words[0], err);
 }
 
 /* ---- defaults ---- */

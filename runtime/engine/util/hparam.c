@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "runtime/engine/util/hparam.h"
 #include "common/base/buf.h"
+#include "common/base/near.h"
 #include "common/base/parse.h"
 
 #include <math.h>
@@ -104,17 +105,29 @@ int pl_hparams_set(struct pl_hparams *hparams, const char *assignment, struct pl
     size_t len = strcspn(assignment, "=");
     struct pl_hparam *h = find(hparams, assignment, len);
     _cleanup_(pl_buf_finish) struct pl_buf known = {0};
+    _cleanup_free_ char *name = NULL;
+    struct pl_near near = {0};
 
     if (!assignment[len])
         return pl_error_set(err, -EINVAL, "hyper-parameter '%s' has no value: NAME=VALUE",
                             assignment);
     if (h)
         return set_value(h, assignment + len + 1, err);
+    near.word = name = strndup(assignment, PL_MIN(len, (size_t)100));
+    if (!name)
+        return pl_error_nomem(err);
+    for (size_t i = 0; i < hparams->n; i++)
+        pl_near_offer(&near, hparams->list[i].name);
+    if (near.best && near.distance == 0) /* '-' for '_' */
+        return set_value(find(hparams, near.best, strlen(near.best)), assignment + len + 1, err);
+    if (near.best)
+        return pl_error_set(err, -ENOENT, "unknown hyper-parameter '%s': did you mean %s?", name,
+                            near.best);
     for (size_t i = 0; i < hparams->n; i++)
         if (pl_buf_addf(&known, "%s%s", i ? ", " : "", hparams->list[i].name) < 0)
             return pl_error_nomem(err);
-    return pl_error_set(err, -ENOENT, "unknown hyper-parameter '%.*s': this module has %s",
-                        (int)PL_MIN(len, (size_t)100), assignment, pl_buf_str(&known));
+    return pl_error_set(err, -ENOENT, "unknown hyper-parameter '%s': this module has %s", name,
+                        pl_buf_str(&known));
 }
 
 void pl_hparams_print(const struct pl_hparams *hparams, FILE *out)

@@ -24,7 +24,8 @@ struct pl_hparams {
 int pl_hparams_init(struct pl_hparams *ret, const struct plume_hparam *table, struct pl_error *err);
 void pl_hparams_finish(struct pl_hparams *hparams);
 
-/* Sets "NAME=VALUE". -ENOENT lists the known names; -EINVAL and -ERANGE give the limits. */
+/* Sets "NAME=VALUE". In NAME, '-' and '_' are equal and case does not count, unless a name is
+ * equal. -ENOENT lists the known names; -EINVAL and -ERANGE give the limits. */
 int pl_hparams_set(struct pl_hparams *hparams, const char *assignment, struct pl_error *err);
 
 /* Returns NULL if the name is unknown. */

@@ -222,8 +222,12 @@ static void test_hparams(void **state)
     assert_int_equal(pl_hparams_set(&h, "hidden=7", NULL), 0);
     assert_true(pl_hparams_value(&h, "hidden") == 7);
     assert_int_equal(pl_hparams_set(&h, "hiden=7", &err), -ENOENT);
-    assert_string_equal(err.text, "unknown hyper-parameter 'hiden': this module has lr, momentum, "
+    assert_string_equal(err.text, "unknown hyper-parameter 'hiden': did you mean hidden?");
+    assert_int_equal(pl_hparams_set(&h, "layers=7", &err), -ENOENT);
+    assert_string_equal(err.text, "unknown hyper-parameter 'layers': this module has lr, momentum, "
                                   "weight_decay, batch_size, epochs, hidden");
+    assert_int_equal(pl_hparams_set(&h, "batch-size=3", NULL), 0); /* '-' for '_' */
+    assert_true(pl_hparams_value(&h, "batch_size") == 3);
     assert_int_equal(pl_hparams_set(&h, "hidden", &err), -EINVAL);
     assert_int_equal(pl_hparams_set(&h, "hidden=", &err), -EINVAL);
     assert_int_equal(pl_hparams_set(&h, "hidden=1.5", &err), -EINVAL);

@@ -1,0 +1,83 @@
+/* SPDX-License-Identifier: MIT */
+/* Checks that the program's arguments use the axes of the grid. */
+#include "launcher/plsubmit/axes.h"
+#include "common/base/near.h"
+#include "common/base/parse.h"
+
+#include <string.h>
+
+/* The axis whose {NAME} stands at s, as pl_run_trial_argv() finds it; n_axes: none. */
+static size_t find_axis(const struct pl_grid *grid, const char *s)
+{
+    size_t i = 0;
+
+    for (; i < grid->n_axes; i++) {
+        size_t len = strlen(grid->axes[i].name);
+
+        if (strncmp(s + 1, grid->axes[i].name, len) == 0 && s[1 + len] == '}')
+            break;
+    }
+    return i;
+}
+
+/* Refuses {NAME} at s if NAME is no axis but nearly one. "${NAME}" is the shell's. */
+static int
+check_typo(const struct pl_grid *grid, const char *arg, const char *s, struct pl_error *err)
+{
+    size_t len = strcspn(s + 1, "}");
+    _cleanup_free_ char *name = NULL;
+    struct pl_near near = {0};
+
+    if (!s[1 + len] || !pl_name_valid(s + 1, len) || (s > arg && s[-1] == '$'))
+        return 0;
+    name = strndup(s + 1, len);
+    if (!name)
+        return pl_error_set(err, -ENOMEM, "out of memory");
+    near.word = name;
+    for (size_t i = 0; i < grid->n_axes; i++)
+        pl_near_offer(&near, grid->axes[i].name);
+    if (!near.best)
+        return 0;
+    return pl_error_set(err, -EINVAL, "argument '%.200s': {%s} is no axis: did you mean {%s}?", arg,
+                        name, near.best);
+}
+
+static int
+scan(const struct pl_grid *grid, const char *arg, bool *used, bool *any, struct pl_error *err)
+{
+    int r = 0;
+
+    for (const char *s = strchr(arg, '{'); s && r == 0; s = strchr(s + 1, '{')) {
+        size_t axis = find_axis(grid, s);
+
+        if (axis == grid->n_axes)
+            r = check_typo(grid, arg, s, err);
+        else
+            used[axis] = *any = true;
+    }
+    return r;
+}
+
+int pl_axes_check(const struct pl_grid *grid,
+                  const char *const *argv,
+                  bool is_pltrain,
+                  const char **ret_unused,
+                  struct pl_error *err)
+{
+    _cleanup_free_ bool *used = calloc(grid->n_axes + 1, sizeof(*used));
+    bool any = false;
+    int r = used ? 0 : pl_error_set(err, -ENOMEM, "out of memory");
+
+    for (const char *const *arg = argv + 1; argv[0] && *arg && r == 0; arg++)
+        r = scan(grid, *arg, used, &any, err);
+    *ret_unused = NULL;
+    for (size_t i = 0; i < grid->n_axes && any && r == 0 && !*ret_unused; i++)
+        if (!used[i])
+            *ret_unused = grid->axes[i].name;
+    if (r == 0 && *ret_unused && is_pltrain)
+        return pl_error_set(err, -EINVAL,
+                            "no argument uses axis '%s', and pltrain reads only its arguments: add "
+                            "--hparam %s={%s}",
+                            *ret_unused, *ret_unused, *ret_unused);
+    return r;
+}

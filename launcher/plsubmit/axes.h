@@ -1,0 +1,19 @@
+/* SPDX-License-Identifier: MIT */
+/* Checks that the program's arguments use the axes of the grid. */
+#ifndef PL_LAUNCHER_PLSUBMIT_AXES_H
+#define PL_LAUNCHER_PLSUBMIT_AXES_H
+
+#include "launcher/plsubmit/grid.h"
+
+/* Looks for {NAME} in the arguments.
+ * argv        the program and its arguments, NULL-terminated
+ * is_pltrain  the program does not read PLUME_PARAM_NAME
+ * ret_unused  an axis that no argument uses although another one is used; NULL: none
+ * Returns 0, -EINVAL ({NAME} is nearly an axis; an unused axis of pltrain), -ENOMEM. */
+int pl_axes_check(const struct pl_grid *grid,
+                  const char *const *argv,
+                  bool is_pltrain,
+                  const char **ret_unused,
+                  struct pl_error *err);
+
+#endif
