@@ -5,6 +5,7 @@
 #include "common/base/term.h"
 #include "common/base/utf8.h"
 #include "launcher/plsubmit/script.h"
+#include "launcher/plsubmit/shape.h"
 #include "launcher/plsubmit/submit.h"
 
 #include <sodium.h>
@@ -19,6 +20,7 @@ void pl_launch_finish(struct pl_launch *launch)
     free(launch->folder);
     free(launch->dir);
     free(launch->array);
+    free(launch->shape);
     pl_strv_free(launch->sbatch_args);
     pl_strv_free(launch->env);
     *launch = (struct pl_launch){0};
@@ -66,6 +68,8 @@ int pl_launch_init(struct pl_launch *launch,
                    struct pl_error *err)
 {
     const char *runs = spec->values[PL_SPEC_RUNS].text;
+    const struct pl_shape shape = pl_shape_of(spec);
+    _cleanup_(pl_buf_finish) struct pl_buf shape_text = {0};
     _cleanup_free_ char *cwd = getcwd(NULL, 0);
     int r;
 
@@ -76,7 +80,9 @@ int pl_launch_init(struct pl_launch *launch,
     launch->folder = launch->sweep ? pl_path_join(runs, launch->sweep) : NULL;
     launch->dir = launch->folder ? pl_path_join(cwd, launch->folder) : NULL;
     launch->array = pl_submit_array(pl_grid_n_trials(&spec->grid), pl_launch_max_parallel(spec));
-    if (!launch->dir || !launch->array)
+    if (pl_shape_format(&shape, &shape_text) == 0)
+        launch->shape = pl_buf_take(&shape_text);
+    if (!launch->dir || !launch->array || !launch->shape)
         return pl_error_set(err, -ENOMEM, "out of memory");
     r = check_dir(launch->dir, err);
     if (r < 0)
@@ -260,7 +266,9 @@ int pl_launch_show(const struct pl_launch *launch, FILE *out, struct pl_error *e
     if (r == 0)
         r = pl_term_escape(&text, pl_buf_str(&command), command.len);
     if (r == 0)
-        r = pl_buf_adds(&text, "\n\n# trials\n");
+        r = pl_buf_addf(&text, "\n\n# each trial: %s\n", launch->shape);
+    if (r == 0)
+        r = pl_buf_adds(&text, "\n# trials\n");
     if (r == 0)
         r = add_trials(&launch->spec->grid, &text);
     if (r < 0)

@@ -12,6 +12,7 @@ struct pl_launch {
     char *folder;               /* RUNS/SWEEP, relative if --runs is */
     char *dir;                  /* the same, absolute */
     char *array;                /* indices of one array with all trials */
+    char *shape;                /* "2 nodes x 4 ranks x 1 GPU" */
     char **sbatch_args, **env;
 };
 

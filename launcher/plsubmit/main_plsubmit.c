@@ -91,7 +91,8 @@ static void show_messages(const struct pl_buf *messages)
 }
 
 /* Prints "SWEEP;RUN-FOLDER;JOBID[,JOBID...]", or the same as a sentence. */
-static int show_submitted(const struct pl_run *run, const char *folder, bool parsable)
+static int
+show_submitted(const struct pl_run *run, const char *folder, const char *shape, bool parsable)
 {
     size_t n = pl_run_n_submissions(run);
     unsigned trials = pl_run_n_trials(run);
@@ -106,7 +107,11 @@ static int show_submitted(const struct pl_run *run, const char *folder, bool par
     if (parsable)
         printf("\n");
     else
-        printf(", folder %s\nplstat sweep %s\n", folder, pl_run_sweep(run));
+        printf(", folder %s\n", folder);
+    if (!parsable && shape)
+        printf("each trial: %s\n", shape);
+    if (!parsable)
+        printf("plstat sweep %s\n", pl_run_sweep(run));
     return fflush(stdout) != 0 || ferror(stdout) ? -EIO : 0;
 }
 
@@ -123,8 +128,12 @@ static int wait_for_trials(const struct pl_run *run, bool quiet)
 }
 
 /* Submits the trials that are not submitted yet, reports them, and waits with --wait. Closes the
- * run. */
-static int submit(struct pl_run *run_, const char *folder, const struct pl_spec *spec, bool resumed)
+ * run. shape may be NULL. */
+static int submit(struct pl_run *run_,
+                  const char *folder,
+                  const char *shape,
+                  const struct pl_spec *spec,
+                  bool resumed)
 {
     _cleanup_(pl_run_closep) struct pl_run *run = run_;
     _cleanup_(pl_buf_finish) struct pl_buf messages = {0};
@@ -147,7 +156,7 @@ static int submit(struct pl_run *run_, const char *folder, const struct pl_spec 
             pl_run_discard(PL_TAKE(run));
         return print_error(&err, PL_EXIT_FAILED);
     }
-    if (show_submitted(run, folder, spec->parsable) < 0) {
+    if (show_submitted(run, folder, shape, spec->parsable) < 0) {
         pl_error_set(&err, -EIO, "submitted, run folder '%.700s', but cannot write this to stdout",
                      folder);
         return print_error(&err, PL_EXIT_FAILED);
@@ -177,7 +186,7 @@ static int resume(const struct pl_spec *spec, char *const *words)
         return print_error(&err, r == -EPERM    ? PL_EXIT_FAILED
                                  : r == -ENOENT ? PL_EXIT_NOT_FOUND
                                                 : PL_EXIT_USAGE);
-    return submit(run, spec->resume, spec, true);
+    return submit(run, spec->resume, NULL, spec, true);
 }
 
 static int launch(const struct pl_spec *spec, const char *bin_dir)
@@ -198,7 +207,7 @@ static int launch(const struct pl_spec *spec, const char *bin_dir)
     r = pl_launch_create(&plan, &run, &err);
     if (r < 0)
         return print_error(&err, r == -EPERM ? PL_EXIT_FAILED : PL_EXIT_USAGE);
-    return submit(run, plan.folder, spec, false);
+    return submit(run, plan.folder, plan.shape, spec, false);
 }
 
 /* pltrain itself checks its options and hyper-parameters, with each value of each axis. */

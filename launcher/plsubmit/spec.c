@@ -8,6 +8,7 @@
 #include "common/base/term.h"
 #include "common/base/utf8.h"
 #include "common/proto/json.h"
+#include "launcher/plsubmit/shape.h"
 #include "launcher/plsubmit/spec_private.h"
 
 #include <stdarg.h>
@@ -79,15 +80,28 @@ static int check_text(const char *value, struct pl_error *err)
     return 0;
 }
 
-/* "4" or "a100:4". */
+/* "4", "a100:4" or "a100:4,v100:2", not "0,1". */
 static int check_gpus(const char *value, struct pl_error *err)
 {
     const char *colon = strrchr(value, ':');
-    int64_t n;
+    unsigned n = 1;
+    int64_t count;
 
     if (colon == value)
         return pl_error_set(err, -EINVAL, "'%s' has no type of GPU before ':'", value);
-    return pl_parse_int(colon ? colon + 1 : value, 1, 1024, &n, err);
+    if (!colon && strchr(value, ',') && !value[strspn(value, "0123456789, ")]) {
+        for (const char *p = value; *p; p++)
+            n += *p == ',';
+        return pl_error_set(err, -EINVAL,
+                            "'%s' names single GPUs, but Slurm hands them out: write "
+                            "--gpus-per-node %u",
+                            value, n);
+    }
+    if (colon && strchr(value, ','))
+        return pl_shape_count_gpus(value)
+                   ? 0
+                   : pl_error_set(err, -EINVAL, "'%s' is not [TYPE:]N", value);
+    return pl_parse_int(colon ? colon + 1 : value, 1, 1000000, &count, err);
 }
 
 /* "12" or "2-4". */
@@ -239,6 +253,41 @@ add_to_list(void *ctx, const struct pl_option *o, const char *value, struct pl_e
     return r < 0 ? r : pl_strv_append(&spec->lists[o->target.key], value);
 }
 
+int pl_spec_put_sbatch(struct pl_spec *spec, const char *text)
+{
+    const char *equals = strchr(text, '=');
+    _cleanup_free_ char *name = equals ? strndup(text, (size_t)(equals - text)) : NULL;
+
+    if (!equals)
+        return 0;
+    if (!name)
+        return -ENOMEM;
+    for (int key = PL_SPEC_NAME; key <= PL_SPEC_SBATCH_LAST; key++) {
+        const struct pl_option *o = pl_spec_option((enum pl_spec_key)key);
+
+        if (strcmp(name, key == PL_SPEC_NAME ? "job-name" : o->name) != 0)
+            continue;
+        if (!equals[1] || (o->target.check && o->target.check(equals + 1, NULL) < 0))
+            return 0;
+        return pl_spec_put(spec, (enum pl_spec_key)key, equals + 1, PL_ORIGIN_COMMAND_LINE) < 0
+                   ? -ENOMEM
+                   : 1;
+    }
+    return 0;
+}
+
+/* sbatch's option, which may be one of plsubmit's own, too. */
+static int add_sbatch(void *ctx, const struct pl_option *o, const char *value, struct pl_error *err)
+{
+    int r = check_text(value, err);
+
+    if (r == 0)
+        r = check_sbatch(value, err);
+    if (r == 0)
+        r = pl_spec_put_sbatch(ctx, value);
+    return r == 0 ? add_to_list(ctx, o, value, err) : PL_MIN(r, 0);
+}
+
 static int add_grid(void *ctx, const struct pl_option *o, const char *value, struct pl_error *err)
 {
     struct pl_spec *spec = ctx;
@@ -292,10 +341,19 @@ static const struct pl_option options[] = {
      KEY(PL_SPEC_NODES, check_nodes)},
     {"gpus-per-node", 0, "[TYPE:]N", NULL, "GPUs on each node",
      KEY(PL_SPEC_GPUS_PER_NODE, check_gpus)},
+    {"gpus", 'G', "[TYPE:]N", NULL, "GPUs on all nodes", KEY(PL_SPEC_GPUS, check_gpus)},
+    {"gpus-per-task", 0, "[TYPE:]N", NULL, "GPUs of each rank",
+     KEY(PL_SPEC_GPUS_PER_TASK, check_gpus)},
+    {"gres", 0, "LIST", NULL, "generic resources on each node, such as gpu:4",
+     KEY(PL_SPEC_GRES, NULL)},
     {"ntasks-per-node", 0, "N", NULL, "ranks on each node [one per GPU, else 1]",
      KEY(PL_SPEC_NTASKS_PER_NODE, check_count)},
+    {"ntasks", 'n', "N", NULL, "ranks on all nodes", KEY(PL_SPEC_NTASKS, check_count)},
     {"cpus-per-task", 'c', "N", NULL, "CPUs of each rank", KEY(PL_SPEC_CPUS_PER_TASK, check_count)},
+    {"cpus-per-gpu", 0, "N", NULL, "CPUs for each GPU", KEY(PL_SPEC_CPUS_PER_GPU, check_count)},
     {"mem", 0, "SIZE", NULL, "memory on each node", KEY(PL_SPEC_MEM, check_mem)},
+    {"mem-per-cpu", 0, "SIZE", NULL, "memory for each CPU", KEY(PL_SPEC_MEM_PER_CPU, check_mem)},
+    {"mem-per-gpu", 0, "SIZE", NULL, "memory for each GPU", KEY(PL_SPEC_MEM_PER_GPU, check_mem)},
     {"time", 't', "TIME", NULL, "time limit", KEY(PL_SPEC_TIME, check_time)},
     {"partition", 'p', "NAME", NULL, "partition", KEY(PL_SPEC_PARTITION, NULL)},
     {"account", 'A', "NAME", NULL, "account", KEY(PL_SPEC_ACCOUNT, NULL)},
@@ -304,10 +362,18 @@ static const struct pl_option options[] = {
      KEY(PL_SPEC_CONSTRAINT, NULL)},
     {"nodelist", 'w', "NODES", NULL, "nodes to use", KEY(PL_SPEC_NODELIST, NULL)},
     {"exclude", 'x', "NODES", NULL, "nodes not to use", KEY(PL_SPEC_EXCLUDE, NULL)},
+    {"dependency", 'd', "LIST", NULL, "start after these jobs", KEY(PL_SPEC_DEPENDENCY, NULL)},
+    {"mail-type", 0, "TYPES", NULL, "mail at these events", KEY(PL_SPEC_MAIL_TYPE, NULL)},
+    {"mail-user", 0, "USER", NULL, "receiver of the mail", KEY(PL_SPEC_MAIL_USER, NULL)},
+    {"comment", 0, "TEXT", NULL, "comment of the job", KEY(PL_SPEC_COMMENT, NULL)},
     {"output", 'o', "FILE", NULL, "Slurm's own output [slurm-%A_%a.out in the run folder]",
      KEY(PL_SPEC_OUTPUT, NULL)},
-    {"sbatch", 0, "KEY[=VALUE]", NULL, "any other option of sbatch",
-     LIST(PL_SPEC_SBATCH, check_sbatch)},
+    {"sbatch",
+     0,
+     "KEY[=VALUE]",
+     NULL,
+     "any other option of sbatch",
+     {.set = add_sbatch, .key = PL_SPEC_SBATCH}},
     {"no-name", 0, NULL, "Removing defaults that a site refuses", "omit --job-name",
      REMOVE(PL_SPEC_NAME)},
     {"no-nodes", 0, NULL, NULL, "omit --nodes", REMOVE(PL_SPEC_NODES)},
@@ -366,7 +432,8 @@ const struct pl_option *pl_spec_option(enum pl_spec_key key)
 const char *pl_spec_list_name(enum pl_spec_list list)
 {
     for (const struct pl_option *o = options; o->name; o++)
-        if (o->target.set == add_to_list && o->target.key == (int)list)
+        if ((o->target.set == add_to_list || o->target.set == add_sbatch) &&
+            o->target.key == (int)list)
             return o->name;
     return "";
 }

@@ -11,6 +11,10 @@ int pl_spec_put(struct pl_spec *spec,
                 const char *text,
                 enum pl_origin origin);
 
+/* Sets sbatch's option KEY=VALUE as plsubmit's own option of that name does. Returns 1; 0 if
+ * plsubmit has no such option or does not know the form of the value; -ENOMEM. */
+int pl_spec_put_sbatch(struct pl_spec *spec, const char *text);
+
 /* The option of a key, for its name. */
 const struct pl_option *pl_spec_option(enum pl_spec_key key);
 const char *pl_spec_list_name(enum pl_spec_list list);

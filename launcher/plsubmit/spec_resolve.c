@@ -9,6 +9,7 @@
 #include "common/proto/json.h"
 #include "launcher/plsubmit/axes.h"
 #include "launcher/plsubmit/hparams.h"
+#include "launcher/plsubmit/shape.h"
 #include "launcher/plsubmit/spec_private.h"
 
 #include <string.h>
@@ -133,17 +134,11 @@ static int default_name(struct pl_spec *spec, char *const *words)
 
 static int defaults(struct pl_spec *spec, char *const *words)
 {
-    const char *runs = pl_env(PL_ENV_PLUME_RUNS), *gpus = spec->values[PL_SPEC_GPUS_PER_NODE].text;
+    const char *runs = pl_env(PL_ENV_PLUME_RUNS);
     int r = default_name(spec, words);
 
-    /* --nodelist gives the number of nodes. */
-    if (r == 0 && !spec->values[PL_SPEC_NODELIST].text)
-        r = set_default(spec, PL_SPEC_NODES, "1");
     if (r == 0)
-        r = set_default(spec, PL_SPEC_NTASKS_PER_NODE,
-                        !gpus                ? "1"
-                        : strrchr(gpus, ':') ? strrchr(gpus, ':') + 1
-                                             : gpus);
+        r = pl_shape_defaults(spec);
     if (r == 0)
         r = set_default(spec, PL_SPEC_OPEN_MODE, "append");
     if (r == 0 && spec->values[PL_SPEC_RUNS].origin == PL_ORIGIN_NONE && runs && *runs)

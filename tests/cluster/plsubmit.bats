@@ -58,8 +58,9 @@ fake() {
     [ "$stderr" = '' ]
     [[ ${lines[0]} =~ ^submitted\ (sh-[a-z2-7]{6}):\ 3\ trials,\ job\ ([0-9]+),\ folder\ (runs/sh-.*)$ ]]
     SWEEP=${BASH_REMATCH[1]} RUN=$PWD/${BASH_REMATCH[3]} job=${BASH_REMATCH[2]}
-    [ "${lines[1]}" = "plstat sweep $SWEEP" ]
-    [ "${lines[2]}" = "$SWEEP: 3 of 3 trials done" ]
+    [ "${lines[1]}" = "each trial: 4 nodes x 1 rank x 1 CPU" ]
+    [ "${lines[2]}" = "plstat sweep $SWEEP" ]
+    [ "${lines[3]}" = "$SWEEP: 3 of 3 trials done" ]
     [ "$RUN" = "$PWD/runs/$SWEEP" ]
     values=(1e-3 1e-2 1e-1)
     for i in 0 1 2; do
