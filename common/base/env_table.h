@@ -83,7 +83,7 @@
     X(HOME, PATH, NULL, PLSUBMIT | PLSTAT | PLRUN | PLRUND, "home folder, for ~/.plume")           \
     X(PATH, LIST, NULL, PLSUBMIT | PLRUN, "folders of programs")                                   \
     X(TERM, TEXT, NULL, PLSTAT | PLTRAIN, "dumb: no colour, no progress bar")                      \
-    X(COLUMNS, NUMBER, "80", PLSTAT, "width of the output")                                        \
+    X(COLUMNS, NUMBER, "80", PLSTAT | RANK, "width of the output")                                 \
     X(NO_COLOR, FLAG, NULL, PLSTAT, "no colour")                                                   \
     /* Slurm's */                                                                                  \
     X(SLURM_CONF, PATH, NULL, PLSUBMIT | PLSTAT | PLUGIN, "Slurm's configuration")                 \

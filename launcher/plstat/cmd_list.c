@@ -134,6 +134,7 @@ static int add_run(struct list *l, struct pl_run *run)
     l->n_shown++;
     for (size_t i = 0; i < s->n_trials; i++)
         l->ps->any_failure |= pl_trial_state_is_failure(s->trials[i].state);
+    l->ps->any_failure |= s->missing != NULL;
     if (l->ps->json) {
         json_t *o = pl_plstat_json_sweep(s, false);
 

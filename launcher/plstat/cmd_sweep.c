@@ -2,6 +2,7 @@
 /* plstat sweep SWEEP: the trials with parameters, state and objective. */
 #include "common/base/fs.h"
 #include "common/proto/json.h"
+#include "common/run/run_state.h"
 #include "launcher/plstat/plstat.h"
 #include "launcher/plstat/plstat_json.h"
 #include "launcher/plstat/table.h"
@@ -11,6 +12,7 @@
 #include <string.h>
 
 #define PARAM_COLUMNS_MAX 12
+#define METRIC_COLUMNS_MAX 6
 #define CAUSE_LINES_MAX 5
 
 static void count(const struct pl_run_status *s, size_t *counts)
@@ -58,6 +60,44 @@ static void add_columns(const struct pl_run_status *s, struct pl_table *t, size_
     pl_table_column(t, "NOTE", false, true);
 }
 
+/* The metrics other than the objective that have a column. */
+static size_t other_metrics(const struct pl_run_status *s, const char **ret)
+{
+    const char *name;
+    json_t *value;
+    size_t n = 0;
+
+    json_object_foreach (s->reported, name, value)
+        if (n < METRIC_COLUMNS_MAX && (!s->objective || strcmp(name, s->objective) != 0))
+            ret[n++] = name;
+    return n;
+}
+
+/* The last value of a metric in a trial; false: none. */
+static bool last_value(const struct pl_trial_status *ts, const char *name, double *ret)
+{
+    json_t *value = json_object_get(json_object_get(ts->result, "metrics"), name);
+
+    if (!ts->result)
+        value = pl_run_state_metric(ts->doc, name);
+    return value && pl_run_state_number(value, ret) == 0;
+}
+
+static void add_metrics(const struct pl_trial_status *ts,
+                        const char *const *names,
+                        size_t n,
+                        struct pl_table *t)
+{
+    for (size_t i = 0; i < n; i++) {
+        char text[64] = "";
+        double value;
+
+        if (last_value(ts, names[i], &value))
+            pl_words_number(value, text, sizeof(text));
+        pl_table_cell(t, PL_TERM_DIM, text);
+    }
+}
+
 static const char *note_of(const struct pl_trial_status *ts, char *buf, size_t size)
 {
     if (ts->state == PL_TRIAL_WAITING && !ts->submitted)
@@ -98,17 +138,19 @@ static void add_row(const struct pl_run_status *s,
     pl_table_cell(t, PL_TERM_DIM, note_of(ts, text, sizeof(text)));
 }
 
-/* Adds the failures below the table, and the command that explains them. */
+/* Adds the failures below the table, cancelled trials last, and the command that explains them. */
 static int add_causes(struct pl_plstat *ps, const struct pl_run_status *s)
 {
     size_t bad = 0;
     int r = 0;
 
-    for (size_t i = 0; r == 0 && i < s->n_trials; i++) {
-        const struct pl_trial_status *ts = &s->trials[i];
+    for (size_t i = 0; r == 0 && i < 2 * s->n_trials; i++) {
+        const struct pl_trial_status *ts = &s->trials[i % s->n_trials];
+        bool cancelled = ts->state == PL_TRIAL_CANCELLED;
         _cleanup_(pl_buf_finish) struct pl_buf cause = {0};
 
-        if (!pl_trial_state_is_failure(ts->state) || ++bad > CAUSE_LINES_MAX)
+        if (cancelled != (i >= s->n_trials) || !pl_trial_state_is_failure(ts->state) ||
+            ++bad > CAUSE_LINES_MAX)
             continue;
         r = pl_words_failure(ts, &cause);
         if (r == 0)
@@ -147,17 +189,25 @@ static int add_best(struct pl_plstat *ps, const struct pl_run_status *s)
 static int print(struct pl_plstat *ps, const struct pl_run_status *s)
 {
     _cleanup_(pl_table_finish) struct pl_table table = {0};
-    size_t n_axes = PL_MIN(pl_run_n_axes(s->run), (size_t)PARAM_COLUMNS_MAX);
+    size_t n_axes = PL_MIN(pl_run_n_axes(s->run), (size_t)PARAM_COLUMNS_MAX), n;
+    const char *metrics[METRIC_COLUMNS_MAX];
     int r = add_head(ps, s);
 
     if (r < 0)
         return r;
     add_columns(s, &table, n_axes);
-    for (size_t i = 0; i < s->n_trials; i++)
+    n = other_metrics(s, metrics);
+    for (size_t i = 0; i < n; i++)
+        pl_table_spare_column(&table, metrics[i]);
+    for (size_t i = 0; i < s->n_trials; i++) {
         add_row(s, &s->trials[i], &table, n_axes);
+        add_metrics(&s->trials[i], metrics, n, &table);
+    }
     r = pl_table_print(&table, ps->columns, ps->color, &ps->text);
     if (r == 0)
         r = add_causes(ps, s);
+    if (r == 0 && s->missing)
+        r = pl_plstat_line(ps, PL_TERM_RED, "! %s", s->missing);
     return r < 0 ? r : add_best(ps, s);
 }
 

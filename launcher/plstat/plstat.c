@@ -117,6 +117,7 @@ int pl_plstat_report_job(struct pl_plstat *ps,
         return r;
     for (size_t i = 0; i < s->n_trials; i++)
         ps->any_failure |= pl_trial_state_is_failure(s->trials[i].state);
+    ps->any_failure |= s->missing != NULL;
     return report->run(ps, s) < 0 ? pl_error_set(err, -ENOMEM, "out of memory") : 0;
 }
 

@@ -160,6 +160,8 @@ json_t *pl_plstat_json_sweep(const struct pl_run_status *s, bool trials)
         put(o, "objective",
             json_pack("{s:s, s:s}", "name", s->objective, "direction", s->maximize ? "max" : "min"),
             &ok);
+    if (s->missing)
+        put(o, "objective_missing", json_string(s->missing), &ok);
     if (s->best >= 0) {
         best = json_pack("{s:i, s:f}", "trial", (int)s->trials[s->best].trial, "objective",
                          s->best_value);

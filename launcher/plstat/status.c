@@ -2,6 +2,7 @@
 #include "launcher/plstat/status.h"
 #include "common/base/fs.h"
 #include "common/proto/json.h"
+#include "common/run/reported.h"
 #include "common/run/run_state.h"
 #include "launcher/plstat/status_private.h"
 
@@ -44,6 +45,8 @@ void pl_run_status_destroy(struct pl_run_status *status)
         pl_trial_status_finish(&status->trials[i]);
     free(status->trials);
     free(status->objective);
+    free(status->missing);
+    json_decref(status->reported);
     free(status);
 }
 
@@ -310,6 +313,39 @@ static int choose_objective(struct pl_run_status *s)
     return name && !s->objective ? -ENOMEM : 0;
 }
 
+/* Adds the metrics of a trial's result, else of its ranks. */
+static int
+add_reported(struct pl_reported *reported, const struct pl_trial_status *ts, const char *objective)
+{
+    bool done = ts->state == PL_TRIAL_DONE;
+    const json_t *rank;
+    size_t i;
+    int r = 0;
+
+    if (ts->result)
+        return pl_reported_add(reported, json_object_get(ts->result, "metrics"), done, objective);
+    json_array_foreach (json_object_get(ts->doc, "ranks"), i, rank)
+        if (r == 0)
+            r = pl_reported_add(reported, json_object_get(rank, "metrics"), done, objective);
+    return r;
+}
+
+static int look_at_metrics(struct pl_run_status *s)
+{
+    _cleanup_(pl_reported_finish) struct pl_reported reported = {0};
+    _cleanup_(pl_buf_finish) struct pl_buf text = {0};
+    int r = 0;
+
+    for (size_t i = 0; i < s->n_trials && r == 0; i++)
+        r = add_reported(&reported, &s->trials[i], s->objective);
+    if (r == 0)
+        r = pl_reported_missing(&reported, s->objective, &text);
+    if (r == 0 && text.len && !(s->missing = pl_buf_take(&text)))
+        r = -ENOMEM;
+    s->reported = PL_TAKE(reported.names);
+    return r;
+}
+
 static void choose_best(struct pl_run_status *s)
 {
     s->best = -1;
@@ -353,6 +389,8 @@ collect(struct pl_run_status *s, bool ranks, struct pl_slurm_view *slurm, struct
     for (size_t i = 0; i < s->n_trials; i++)
         pl_trial_status_values(&s->trials[i], s->objective);
     choose_best(s);
+    if (r == 0)
+        r = look_at_metrics(s);
     s->state = pl_sweep_state_of(s->trials, s->n_trials);
     return r;
 }

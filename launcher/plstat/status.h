@@ -94,6 +94,8 @@ struct pl_run_status {
     bool maximize;
     int64_t best; /* index in trials; -1: none */
     double best_value;
+    char *missing;    /* no trial reported the objective, and what they reported; NULL: one did */
+    json_t *reported; /* an object whose keys are the metrics that trials reported; NULL: none */
 };
 void pl_run_status_destroy(struct pl_run_status *status);
 PL_DEFINE_CLEANUP(struct pl_run_status *, pl_run_status_destroy)

@@ -28,11 +28,20 @@ void pl_table_column(struct pl_table *table, const char *title, bool right, bool
 
     if (pl_table_full(table))
         return;
-    *c = (struct pl_table_column){strdup(title), right, flexible};
+    *c = (struct pl_table_column){.title = strdup(title), .right = right, .flexible = flexible};
     if (c->title)
         table->n_columns++;
     else
         table->failed = true;
+}
+
+void pl_table_spare_column(struct pl_table *table, const char *title)
+{
+    size_t n = table->n_columns;
+
+    pl_table_column(table, title, true, false);
+    if (table->n_columns > n)
+        table->columns[n].spare = true;
 }
 
 void pl_table_cell(struct pl_table *table, enum pl_term_style style, const char *text)
@@ -83,6 +92,12 @@ static void fit(const struct pl_table *t, size_t width, size_t *widths)
         if (widths[c])
             widths[c] = PL_MAX(widths[c], pl_term_width(t->columns[c].title));
         sum += widths[c] ? widths[c] + 1 : 0;
+    }
+    for (size_t c = t->n_columns; sum > width + 1 && c-- > 0;) {
+        if (!t->columns[c].spare)
+            continue;
+        sum -= widths[c] ? widths[c] + 1 : 0;
+        widths[c] = 0;
     }
     while (sum > width + 1) {
         size_t widest = t->n_columns;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* A table of text that fits the screen. Widths are columns of the terminal, not bytes. Columns that
- * are empty in all rows are left out. If the table is too wide, the texts of its widest flexible
- * columns are cut and marked with '+'. Foreign text is escaped when it is printed. */
+ * are empty in all rows are left out. If the table is too wide, spare columns are left out; then
+ * the texts of its widest flexible columns are cut and marked with '+'. Foreign text is escaped
+ * when it is printed. */
 #ifndef PL_LAUNCHER_PLSTAT_TABLE_H
 #define PL_LAUNCHER_PLSTAT_TABLE_H
 
@@ -14,6 +15,7 @@ struct pl_table_column {
     char *title;
     bool right;
     bool flexible; /* may be cut */
+    bool spare;    /* left out first */
 };
 
 struct pl_table {
@@ -30,6 +32,8 @@ void pl_table_finish(struct pl_table *table);
 /* Add all columns first, then the cells row by row. pl_table_print() reports out of memory. A full
  * table ignores further columns: check pl_table_full() and omit their cells. */
 void pl_table_column(struct pl_table *table, const char *title, bool right, bool flexible);
+/* A column of numbers that is left out before any other text is cut. */
+void pl_table_spare_column(struct pl_table *table, const char *title);
 bool pl_table_full(const struct pl_table *table);
 void pl_table_cell(struct pl_table *table, enum pl_term_style style, const char *text);
 void pl_table_cellf(struct pl_table *table, enum pl_term_style style, const char *fmt, ...)

@@ -117,6 +117,7 @@ show_submitted(const struct pl_run *run, const char *folder, const char *shape, 
 
 static int wait_for_trials(const struct pl_run *run, bool quiet)
 {
+    _cleanup_(pl_buf_finish) struct pl_buf missing = {0};
     struct pl_wait_result result;
     struct pl_error err = {0};
 
@@ -124,6 +125,8 @@ static int wait_for_trials(const struct pl_run *run, bool quiet)
         return print_error(&err, PL_EXIT_FAILED);
     if (!quiet)
         printf("%s: %u of %u trials done\n", pl_run_sweep(run), result.done, pl_run_n_trials(run));
+    if (pl_wait_missing(run, &missing) == 0 && missing.len)
+        pl_term_complain(stderr, "plsubmit: warning", pl_buf_str(&missing));
     return result.other == 0 ? PL_EXIT_OK : PL_EXIT_FAILED;
 }
 

@@ -184,6 +184,22 @@ static int split_metrics(struct pl_spec *spec)
     return r;
 }
 
+/* A program other than pltrain reports its objective by itself only if it knows Plume. */
+static int warn_objective(struct pl_spec *spec)
+{
+    const char *name = spec->objective_metric;
+
+    if (!name || spec->bundled || pl_hparams_is_pltrain(spec->argv[0]))
+        return 0;
+    for (char **metric = spec->metric_names; metric && *metric; metric++)
+        if (strcmp(*metric, name) == 0)
+            return 0;
+    return pl_spec_warn(spec,
+                        "no --metric reads the objective '%s': add --metric '%s=REGEX', unless the "
+                        "program reports it by itself",
+                        name, name);
+}
+
 static int check_metrics(const struct pl_spec *spec, struct pl_error *err)
 {
     for (char **a = spec->metric_names; a && *a; a++)
@@ -220,6 +236,8 @@ int pl_spec_resolve(struct pl_spec *spec,
         spec->objective = strncmp(objective, "max:", 4) == 0 ? PL_OBJECTIVE_MAX : PL_OBJECTIVE_MIN;
         spec->objective_metric = objective + 4;
     }
+    if (warn_objective(spec) < 0)
+        return pl_error_set(err, -ENOMEM, "out of memory");
     return check_metrics(spec, err);
 }
 

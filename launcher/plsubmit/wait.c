@@ -3,6 +3,8 @@
 #include "common/base/child.h"
 #include "common/base/fs.h"
 #include "common/base/parse.h"
+#include "common/proto/json.h"
+#include "common/run/reported.h"
 
 #include <poll.h>
 #include <string.h>
@@ -286,4 +288,29 @@ int pl_wait_run(const struct pl_run *run, struct pl_wait_result *ret, struct pl_
         return pl_error_errno(err, r, "cannot wait for the trials");
     *ret = w.result;
     return 0;
+}
+
+int pl_wait_missing(const struct pl_run *run, struct pl_buf *out)
+{
+    _cleanup_(pl_reported_finish) struct pl_reported reported = {0};
+    _cleanup_free_ char *of_program = NULL;
+    const char *objective = NULL;
+    int r = 0;
+
+    pl_run_objective(run, &objective);
+    for (unsigned trial = 0; trial < pl_run_n_trials(run) && r == 0; trial++) {
+        _cleanup_(json_decrefp) json_t *result = NULL;
+        enum pl_trial_state state;
+        const char *name;
+
+        if (pl_run_result_read(run, trial, &result, &state, NULL) < 0)
+            continue;
+        name = pl_json_string(result, "objective_name");
+        if (!objective && name)
+            objective = of_program = strdup(name);
+        r = name && !objective ? -ENOMEM
+                               : pl_reported_add(&reported, json_object_get(result, "metrics"),
+                                                 state == PL_TRIAL_DONE, objective);
+    }
+    return r == 0 ? pl_reported_missing(&reported, objective, out) : r;
 }

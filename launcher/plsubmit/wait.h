@@ -4,6 +4,7 @@
 #ifndef PL_LAUNCHER_PLSUBMIT_WAIT_H
 #define PL_LAUNCHER_PLSUBMIT_WAIT_H
 
+#include "common/base/buf.h"
 #include "common/run/run_folder.h"
 
 #define PL_WAIT_QUEUE_S 5
@@ -12,6 +13,10 @@ struct pl_wait_result {
     unsigned done;  /* trials in state done */
     unsigned other; /* trials in another final state, or lost */
 };
+
+/* Appends "no trial reported acc; reported: fin" if trials are done and none of the results has the
+ * objective, else nothing. -ENOMEM. */
+int pl_wait_missing(const struct pl_run *run, struct pl_buf *out);
 
 /* Returns 0, -ENOMEM or -errno of the run folder. */
 int pl_wait_run(const struct pl_run *run, struct pl_wait_result *ret, struct pl_error *err);

@@ -40,7 +40,8 @@ def test_world_environment(step):
     step.env.update(SLURM_CPUS_PER_TASK="3", PLUME_NCCL_DEBUG="info", PLUME_NCCL_IFNAME="eth0")
     d = step.start()
     for local, rank in ((1, 0), (0, 1)):
-        env, defaults = world_of(step.keep(d.rank("starter", rank, local_rank=local)))
+        env, defaults = world_of(step.keep(d.rank("starter", rank, local_rank=local,
+                                                 capture=local == 1)))
         port = int(env.pop("MASTER_PORT"))
         equal(env.pop("PLUME_RUN_DIR"), os.path.dirname(step.trial()))
         equal(env, {
@@ -50,6 +51,7 @@ def test_world_environment(step):
             "PLUME_TRIAL": "0", "PLUME_ATTEMPT": "0", "PLUME_RUNTIME": "plrun",
             "NCCL_DEBUG": "INFO", "NCCL_SOCKET_IFNAME": "eth0"})
         equal(defaults.pop("OMP_NUM_THREADS"), "3")
+        equal(defaults.pop("COLUMNS", None), "400" if local == 1 else None)
         equal(list(defaults), ["NCCL_RAS_ADDR"])
     # Nobody gets the port by chance, rank 0's program does by SO_REUSEADDR.
     with socket.socket() as stranger:

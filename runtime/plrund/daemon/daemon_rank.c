@@ -17,6 +17,7 @@
 #include <sys/wait.h>
 
 #define KEYS_MAX 256 /* metrics of a rank in one second */
+#define PIPE_COLUMNS 400
 
 struct pl_rank *pl_daemon_find_rank(struct pl_daemon *d, unsigned rank)
 {
@@ -99,6 +100,9 @@ static json_t *make_world(struct pl_rank *rank)
     if (interface && *interface)
         add_env(env, "NCCL_SOCKET_IFNAME=%s", interface);
     add_env(defaults, "OMP_NUM_THREADS=%u", rank_cpus(s));
+    if (rank->out ||
+        rank->err) /* a pipe has no width: progress bars and tables must not be broken */
+        add_env(defaults, "COLUMNS=%d", PIPE_COLUMNS);
     if (d->ras_port) /* the default port is shared by all jobs of a node */
         add_env(defaults, "NCCL_RAS_ADDR=localhost:%u", d->ras_port);
     return pl_msg_new(&(struct pl_msg){.type = PL_MSG_RANK_WORLD, .rank_world = {env, defaults}});
