@@ -177,7 +177,11 @@ unknown(const struct pl_command *command, const char *word, size_t len, struct p
 {
     _cleanup_free_ char *name = word[1] == '-' ? strndup(word + 2, len - 2) : NULL;
     struct pl_near near = {.word = name ? name : ""};
+    _cleanup_free_ char *whole = strndup(word, word[1] == '-' ? len : 2);
+    int r = command->explain && whole ? command->explain(whole, err) : 0;
 
+    if (r < 0)
+        return r;
     for (const struct pl_option *o = command->options; o && o->name; o++)
         if (o->help)
             pl_near_offer(&near, o->name);

@@ -105,6 +105,7 @@ static int render(const struct pl_launch *launch, struct pl_buf *out, struct pl_
         .modules = (const char *const *)lists[PL_SPEC_LOAD],
         .env = (const char *const *)launch->env,
         .setup = (const char *const *)lists[PL_SPEC_SETUP],
+        .srun = (const char *const *)lists[PL_SPEC_SRUN],
         .program = launch->spec->program,
     };
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "launcher/plsubmit/script.h"
+#include "common/base/fs.h"
 #include "common/base/options.h"
 
 #include <string.h>
@@ -34,13 +35,29 @@ bool pl_script_directive_ok(const char *arg)
                                       "0123456789_.,:/+@%=*[]-")];
 }
 
+/* Appends a word as sbatch(1) reads it in a #SBATCH line: quotes keep blanks and '#', and a
+ * backslash escapes the next byte inside quotes, too. */
+static int add_directive(struct pl_buf *out, const char *arg)
+{
+    int r = pl_buf_adds(out, "#SBATCH \"");
+
+    for (; *arg && r == 0; arg++) {
+        if (*arg == '"' || *arg == '\\')
+            r = pl_buf_addc(out, '\\');
+        if (r == 0)
+            r = pl_buf_addc(out, *arg);
+    }
+    return r == 0 ? pl_buf_adds(out, "\"\n") : r;
+}
+
 static int add_sbatch(const struct pl_script *s, struct pl_buf *out)
 {
     int r = pl_buf_addf(out, "#SBATCH --array=%s\n", s->array);
 
     for (size_t i = 0; s->sbatch_args[i] && r == 0; i++)
-        if (pl_script_directive_ok(s->sbatch_args[i]))
-            r = pl_buf_addf(out, "#SBATCH %s\n", s->sbatch_args[i]);
+        r = pl_script_directive_ok(s->sbatch_args[i])
+                ? pl_buf_addf(out, "#SBATCH %s\n", s->sbatch_args[i])
+                : add_directive(out, s->sbatch_args[i]);
     return r;
 }
 
@@ -86,6 +103,22 @@ static int add_setup(const struct pl_script *s, struct pl_buf *out)
     return r;
 }
 
+static int add_srun(const struct pl_script *s, struct pl_buf *out)
+{
+    int r = 0;
+
+    for (const char *const *option = s->srun; option && *option && r == 0; option++) {
+        _cleanup_free_ char *word = pl_strf("--%s", *option);
+
+        r = word ? pl_buf_adds(out, "    ") : -ENOMEM;
+        if (r == 0)
+            r = pl_script_quote(out, word);
+        if (r == 0)
+            r = pl_buf_adds(out, " \\\n");
+    }
+    return r;
+}
+
 static int add_program(const struct pl_script *s, struct pl_buf *out)
 {
     int r;
@@ -106,7 +139,8 @@ add_placeholder(const struct pl_script *s, const char *name, size_t len, struct 
     static const struct {
         const char *name;
         int (*add)(const struct pl_script *s, struct pl_buf *out);
-    } blocks[] = {{"SBATCH", add_sbatch}, {"SETUP", add_setup}, {"PROGRAM", add_program}};
+    } blocks[] = {
+        {"SBATCH", add_sbatch}, {"SETUP", add_setup}, {"PROGRAM", add_program}, {"SRUN", add_srun}};
     const struct {
         const char *name, *value;
         bool quote;

@@ -17,6 +17,7 @@ struct pl_script {
     const char *const *modules;     /* --load; each list is NULL-terminated or NULL */
     const char *const *env;         /* "NAME=VALUE" */
     const char *const *setup;       /* --setup: lines of shell text from the user */
+    const char *const *srun;        /* --srun: "mpi=pmix", ... */
     const char *program;            /* name to look up after the set-up; NULL: none */
 };
 
@@ -24,8 +25,7 @@ struct pl_script {
  * which a value in the script must not have), -ENOMEM. */
 int pl_script_quote(struct pl_buf *out, const char *s);
 
-/* True if a #SBATCH line can hold this option of sbatch: no byte of it is a quote, comment or
- * escape there. */
+/* True if a #SBATCH line and a shell read this option without quotes. */
 bool pl_script_directive_ok(const char *arg);
 
 /* Appends the whole script. -EINVAL (a newline in a value), -ENOMEM. */

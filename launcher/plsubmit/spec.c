@@ -8,6 +8,7 @@
 #include "common/base/term.h"
 #include "common/base/utf8.h"
 #include "common/proto/json.h"
+#include "launcher/plsubmit/foreign.h"
 #include "launcher/plsubmit/shape.h"
 #include "launcher/plsubmit/spec_private.h"
 
@@ -199,11 +200,41 @@ static int check_sbatch(const char *value, struct pl_error *err)
     return 0;
 }
 
+/* srun's options of the step with the ranks. Rejects those that plrun or the job script set. */
+static int check_srun(const char *value, struct pl_error *err)
+{
+    static const char *const owned[] = {
+        "output",    "error",       "input",           "label",
+        "pty",       "multi-prog",  "jobid",           "kill-on-bad-exit",
+        "nodes",     "ntasks",      "ntasks-per-node", "cpus-per-task",
+        "het-group", "no-allocate", "test-only",       "version",
+        "help",      "usage"};
+    size_t len = strcspn(value, "=");
+
+    if (len == 0 || value[0] == '-' ||
+        strspn(value, "abcdefghijklmnopqrstuvwxyz0123456789-") != len)
+        return pl_error_set(err, -EINVAL,
+                            "'%s' is not KEY or KEY=VALUE: KEY is the long name of an option of "
+                            "srun without --",
+                            value);
+    for (size_t i = 0; i < PL_COUNT(owned); i++)
+        if (len == strlen(owned[i]) && strncmp(owned[i], value, len) == 0)
+            return pl_error_set(
+                err, -EINVAL,
+                "Plume sets srun's --%s itself; --sbatch and plsubmit's own options "
+                "shape the job",
+                owned[i]);
+    return 0;
+}
+
 static int check_env(const char *value, struct pl_error *err)
 {
     static const char *const owned[] = {"PLUME_RUN_DIR", "PLUME_BIN", "PLUME_TRIAL",
                                         "PLUME_ATTEMPT", "PLUME_HUB", "PLUME_PROGRAM",
                                         "PLUME_PARAMS"};
+    static const char *const of_rank[] = {
+        "RANK",      "WORLD_SIZE", "LOCAL_RANK",  "LOCAL_WORLD_SIZE",
+        "NODE_RANK", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT"};
     size_t len = strcspn(value, "=");
 
     if (value[len] != '=' || !pl_name_valid(value, len) || memchr(value, '.', len) ||
@@ -212,6 +243,11 @@ static int check_env(const char *value, struct pl_error *err)
     for (size_t i = 0; i < PL_COUNT(owned); i++)
         if (strlen(owned[i]) == len && strncmp(owned[i], value, len) == 0)
             return pl_error_set(err, -EINVAL, "Plume sets the variable %s itself", owned[i]);
+    for (size_t i = 0; i < PL_COUNT(of_rank); i++)
+        if (strlen(of_rank[i]) == len && strncmp(of_rank[i], value, len) == 0)
+            return pl_error_set(
+                err, -EINVAL, "each rank gets a %s of its own, so this has no effect%s", of_rank[i],
+                strcmp(of_rank[i], "MASTER_PORT") == 0 ? ": write --master-port LO-HI" : "");
     return 0;
 }
 
@@ -374,6 +410,8 @@ static const struct pl_option options[] = {
      NULL,
      "any other option of sbatch",
      {.set = add_sbatch, .key = PL_SPEC_SBATCH}},
+    {"srun", 0, "KEY[=VALUE]", NULL, "an option of srun, such as mpi=pmix",
+     LIST(PL_SPEC_SRUN, check_srun)},
     {"no-name", 0, NULL, "Removing defaults that a site refuses", "omit --job-name",
      REMOVE(PL_SPEC_NAME)},
     {"no-nodes", 0, NULL, NULL, "omit --nodes", REMOVE(PL_SPEC_NODES)},
@@ -416,6 +454,7 @@ const struct pl_command pl_spec_command = {
                "each axis. Without PROGRAM, pltrain trains the bundled module mlp.",
     .footer = "Example: plsubmit --grid lr=1e-3,1e-2 -N 2 python train.py --lr {lr}",
     .options = options,
+    .explain = pl_foreign_explain,
 };
 
 const struct pl_option *pl_spec_option(enum pl_spec_key key)

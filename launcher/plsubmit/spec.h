@@ -65,6 +65,7 @@ enum pl_spec_list {
     PL_SPEC_ENV,
     PL_SPEC_METRIC,
     PL_SPEC_SBATCH,
+    PL_SPEC_SRUN,
     PL_SPEC_N_LISTS,
 };
 

@@ -359,6 +359,19 @@ static unsigned max_parallel(const struct pl_run *run)
     return (unsigned)n;
 }
 
+/* "a?b" starts after one of its jobs; Slurm cannot add "and after the array before" to that. */
+static int check_dependency(const struct pl_run *run, size_t n_chunks, struct pl_error *err)
+{
+    const char *own = user_dependency(pl_run_sbatch_args(run));
+
+    if (!own || !strchr(own, '?') || !max_parallel(run) || n_chunks + pl_run_n_submissions(run) < 2)
+        return 0;
+    return pl_error_set(err, -EREMOTEIO,
+                        "the dependency '%.200s' has a '?', and with --max-parallel the sweep's "
+                        "arrays wait for each other: write ',' or leave out --max-parallel",
+                        own);
+}
+
 static int submit_chunks(struct pl_run *run,
                          const struct pl_chunk *chunks,
                          size_t n_chunks,
@@ -368,7 +381,7 @@ static int submit_chunks(struct pl_run *run,
                          struct pl_error *err)
 {
     unsigned limit = max_parallel(run);
-    int r = 0;
+    int r = check_dependency(run, n_chunks, err);
 
     for (size_t i = 0; i < n_chunks && r == 0; i++) {
         _cleanup_(pl_strv_freep) char **argv = NULL;

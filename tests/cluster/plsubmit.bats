@@ -168,6 +168,9 @@ TXT
     submit --sbatch hold --max-parallel 7 --grid "i=$(seq -s, 0 1001)" true
     [ "$(squeue -h -j "${JOBS#*,}" -o %E)" = "afterany:${JOBS%,*}_*(unfulfilled)" ]
     [[ $(scontrol show job "${JOBS%,*}") == *ArrayTaskThrottle=7* ]]
+    run -1 --separate-stderr plsubmit -d "afterany:${JOBS%,*}?afterany:${JOBS#*,}" \
+        --max-parallel 7 --grid "i=$(seq -s, 0 1001)" true
+    [[ $stderr == *"write ',' or leave out --max-parallel" ]]
 }
 
 @test "a refusal after the first array takes that one back" {
@@ -247,6 +250,21 @@ TXT
     [ "$(ls "$RUN/trial-0000")" = "$(ls "$RUN/trial-0001")" ]
     [ ! -e "$RUN/trial-0000/attempt-1" ]
     [ "$(<"$RUN/trial-0000/attempt-0/rank-0.out")" = once ]
+}
+
+@test "job.sh by hand has the same options, and srun gets its own" {
+    text='it'\''s  "mine" \ # 100%'
+    submit --sbatch hold --comment "$text" -J 'my run' --srun 'export=ALL,OF_SRUN=a b' \
+        sh -c 'echo "$OF_SRUN"'
+    by_hand=$(sbatch --parsable --hold "$RUN/job.sh")
+    for job in "$JOBS" "$by_hand"; do
+        [[ $(scontrol show job "$job") == *"Comment=$text"* ]]
+        [[ $(scontrol show job "$job") == *'JobName=my run'* ]]
+    done
+    scancel "$by_hand"
+    scontrol release "$JOBS"
+    wait_for 60 test -e "$RUN/trial-0000/result.json"
+    [ "$(<"$RUN/trial-0000/attempt-0/rank-0.out")" = 'a b' ]
 }
 
 @test "values reach the program byte for byte, and nothing runs them" {

@@ -102,9 +102,9 @@ static void test_render(void **state)
 
     assert_int_equal(pl_script_render(&full, &out, &err), 0);
     s = pl_buf_str(&out);
-    assert_int_equal(
-        strncmp(s, "#!/bin/bash -l\n#SBATCH --array=0-8%2\n#SBATCH --nodes=2\n\n# ", 55), 0);
-    assert_null(strstr(s, "my job"));
+    assert_int_equal(strncmp(s, "#!/bin/bash -l\n#SBATCH --array=0-8%2\n#SBATCH --nodes=2\n", 53),
+                     0);
+    assert_non_null(strstr(s, "\n#SBATCH \"--job-name=my job\"\n"));
     assert_null(strchr(s, '@'));
     assert_non_null(strstr(s, "\nexport PLUME_RUN_DIR='/runs/a '\\''b'\\''/s-abc'\n"));
     assert_non_null(

@@ -1,0 +1,163 @@
+/* SPDX-License-Identifier: MIT */
+#include "launcher/plsubmit/foreign.h"
+#include "common/base/macros.h"
+#include "common/base/near.h"
+
+#include <string.h>
+
+#define OF_PROGRAM "an option of the program: write it after the program's name, "
+
+static const struct {
+    const char *name, *text;
+} others[] = {
+    /* sbatch's, where plsubmit has a way of its own */
+    {"array", "plsubmit sets --array itself: write --grid and --max-parallel"},
+    {"wrap", "write the program and its arguments as they are"},
+    {"job-name", "write --name NAME"},
+    {"error", "each rank's stderr is in rank-R.err; for Slurm's own: --sbatch error=FILE"},
+    {"test-only", "write --dry-run"},
+    {"wait", "write --wait"},
+    {"tasks-per-node", "write --ntasks-per-node N"},
+    {"export", "the job gets the whole environment; write --env NAME=VALUE to set a variable"},
+    {"export-file", "write --setup 'source FILE'"},
+    {"chdir", "write --setup 'cd DIR'"},
+    {"input", "write sh -c 'PROGRAM <FILE'"},
+    /* other launchers' */
+    {"nb-gpu-nodes", "write --nodes N"},
+    {"num-nodes", "write --nodes N"},
+    {"nnodes", "write --nodes N"},
+    {"num-processes", "write --ntasks-per-node N, or --gpus-per-node N: one rank per GPU"},
+    {"processes", "write --ntasks-per-node N, or --gpus-per-node N: one rank per GPU"},
+    {"nproc-per-node", "write --ntasks-per-node N, or --gpus-per-node N: one rank per GPU"},
+    {"devices", "write --gpus-per-node N"},
+    {"nb-trials", "the whole grid is submitted; --max-parallel K limits how many run at a time"},
+    {"log-dir", "write --runs DIR"},
+    /* the program's */
+    {"use-amp", OF_PROGRAM "pltrain MODULE --precision 16"},
+    {"precision", OF_PROGRAM "pltrain MODULE --precision 16"},
+    {"amp-level", OF_PROGRAM "pltrain MODULE --precision 16 --amp-level O2"},
+    {"distributed-backend", OF_PROGRAM "pltrain MODULE --strategy ddp"},
+    {"strategy", OF_PROGRAM "pltrain MODULE --strategy ddp"},
+    {"accelerator", OF_PROGRAM "pltrain MODULE --accelerator gpu"},
+    {"batch-size", OF_PROGRAM "pltrain MODULE --batch-size N"},
+    {"epochs", OF_PROGRAM "pltrain MODULE --epochs N"},
+    {"max-epochs", OF_PROGRAM "pltrain MODULE --epochs N"},
+    {"lr", OF_PROGRAM "pltrain MODULE --lr VALUE; or --grid lr=V1,V2"},
+    {"learning-rate", OF_PROGRAM "pltrain MODULE --lr VALUE; or --grid lr=V1,V2"},
+    {"hparam", OF_PROGRAM "pltrain MODULE --hparam NAME=VALUE"},
+};
+
+/* Long names of sbatch(1) in Slurm 22.05 to 26.05 that are no options of plsubmit. */
+static const char *const sbatchs[] = {
+    "acctg-freq",
+    "batch",
+    "bb",
+    "bbf",
+    "begin",
+    "bind",
+    "cluster-constraint",
+    "clusters",
+    "consolidate-segments",
+    "container",
+    "container-id",
+    "contiguous",
+    "core-spec",
+    "cores-per-socket",
+    "cpu-freq",
+    "deadline",
+    "delay-boot",
+    "distribution",
+    "exclude",
+    "exclusive",
+    "extra",
+    "extra-node-info",
+    "get-user-env",
+    "gid",
+    "gpu-bind",
+    "gpu-freq",
+    "gpus-per-socket",
+    "gres-flags",
+    "hint",
+    "hold",
+    "ignore-pbs",
+    "kill-on-invalid-dep",
+    "licenses",
+    "mcs-label",
+    "mem-bind",
+    "mincpus",
+    "network",
+    "nice",
+    "no-kill",
+    "no-requeue",
+    "nodefile",
+    "ntasks-per-core",
+    "ntasks-per-gpu",
+    "ntasks-per-socket",
+    "oom-kill-step",
+    "open-mode",
+    "overcommit",
+    "oversubscribe",
+    "power",
+    "prefer",
+    "priority",
+    "profile",
+    "propagate",
+    "quiet",
+    "reboot",
+    "requeue",
+    "reservation",
+    "resv-ports",
+    "segment",
+    "signal",
+    "sockets-per-node",
+    "spread-job",
+    "spread-segments",
+    "stepmgr",
+    "switches",
+    "thread-spec",
+    "threads-per-core",
+    "time-min",
+    "tmp",
+    "tres-bind",
+    "tres-per-task",
+    "uid",
+    "use-min-nodes",
+    "verbose",
+    "wait-all-nodes",
+    "wckey",
+    "x11",
+};
+
+/* sbatch's short options that plsubmit does not have. */
+static const struct {
+    char letter;
+    const char *name;
+} letters[] = {
+    {'a', "array"},         {'b', "begin"},     {'D', "chdir"},        {'e', "error"},
+    {'F', "nodefile"},      {'H', "hold"},      {'i', "input"},        {'k', "no-kill"},
+    {'L', "licenses"},      {'M', "clusters"},  {'m', "distribution"}, {'O', "overcommit"},
+    {'s', "oversubscribe"}, {'S', "core-spec"}, {'W', "wait"},
+};
+
+static const char *of_letter(char letter)
+{
+    for (size_t i = 0; i < PL_COUNT(letters); i++)
+        if (letters[i].letter == letter)
+            return letters[i].name;
+    return NULL;
+}
+
+int pl_foreign_explain(const char *word, struct pl_error *err)
+{
+    const char *name = word[1] == '-' ? word + 2 : of_letter(word[1]);
+
+    for (size_t i = 0; name && i < PL_COUNT(others); i++)
+        if (pl_near_distance(name, others[i].name) == 0)
+            return pl_error_set(err, -EINVAL, "unknown option '%s': %s", word, others[i].text);
+    for (size_t i = 0; name && i < PL_COUNT(sbatchs); i++)
+        if (strcmp(name, sbatchs[i]) == 0)
+            return pl_error_set(err, -EINVAL,
+                                "unknown option '%s': for sbatch's write --sbatch %s[=VALUE]", word,
+                                name);
+    return 0;
+}
