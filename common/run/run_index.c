@@ -130,7 +130,9 @@ static int match_line(void *ctx, const char *sweep, const char *folder, json_t *
     struct query *q = ctx;
     size_t i;
     json_t *job;
-    bool found = !q->want_job && strcmp(sweep, q->head) == 0;
+    /* The first line is that of the newest run. */
+    bool found =
+        !q->want_job && (strcmp(sweep, q->head) == 0 || strcmp(q->head, PL_RUN_INDEX_LAST) == 0);
 
     json_array_foreach (json_object_get(line, "jobs"), i, job) {
         if (q->want_job && json_is_string(job) && strcmp(json_string_value(job), q->job) == 0)

@@ -18,9 +18,13 @@ struct pl_run_ref {
 };
 void pl_run_ref_finish(struct pl_run_ref *ref);
 
-/* Finds a run by SWEEP, SWEEP/TRIAL, an array's job id ("123"), "123_4", a run folder, or
- * FOLDER/TRIAL, in this order; of several lines the newest counts. A folder need not be in the
- * index. Returns 0, -ENOENT (no such run; `word` may still be a job of Slurm), -EINVAL. */
+/* Stands for the sweep that was submitted last. */
+#define PL_RUN_INDEX_LAST "last"
+
+/* Finds a run by SWEEP, SWEEP/TRIAL, "last", "last/TRIAL", an array's job id ("123"), "123_4", a
+ * run folder, or FOLDER/TRIAL, in this order; of several lines the newest counts. A folder need not
+ * be in the index. Returns 0, -ENOENT (no such run; `word` may still be a job of Slurm), -EINVAL.
+ */
 int pl_run_index_find(const char *word, struct pl_run_ref *ret, struct pl_error *err);
 
 /* Calls `each` for every run of the index, newest first, each folder once. Stops when it returns

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Resolves the JOB of the command line: "123", "123_4", a sweep, SWEEP/TRIAL, a run folder,
+/* Resolves the JOB of the command line: "123", "123_4", a sweep, SWEEP/TRIAL, "last", a run folder,
  * FOLDER/TRIAL, or the folder of a trial or attempt. */
 #ifndef PL_LAUNCHER_PLSTAT_FIND_H
 #define PL_LAUNCHER_PLSTAT_FIND_H

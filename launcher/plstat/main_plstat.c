@@ -1,9 +1,12 @@
 /* SPDX-License-Identifier: MIT */
+#include "common/base/env.h"
 #include "common/base/log.h"
+#include "common/base/near.h"
 #include "common/base/options.h"
 #include "common/base/parse.h"
 #include "common/base/trace.h"
 #include "common/proto/json.h"
+#include "launcher/plstat/find.h"
 #include "launcher/plstat/plstat.h"
 #include "launcher/plstat/plstat_json.h"
 
@@ -61,7 +64,38 @@ static const struct command {
     {"why", "JOB", "the first failure, with the last lines of that rank's stderr", pl_cmd_why},
 };
 
+/* A JOB or SWEEP without a command: which one it is depends on the word. */
+static int run_any(struct pl_plstat *ps, struct pl_error *err);
+static const struct command any = {"", "JOB", "a job as by show, a sweep as by sweep", run_any};
+
 static const struct command *chosen;
+static const char *chosen_name; /* for the document */
+
+static int run_any(struct pl_plstat *ps, struct pl_error *err)
+{
+    return pl_cmd_any(ps, &chosen_name, err);
+}
+
+/* A word that is no command: a JOB, unless it is nearly a command's name. */
+static int set_job(struct pl_plstat *ps, const char *word, struct pl_error *err)
+{
+    struct pl_near near = {.word = word};
+    struct pl_target target;
+
+    if (pl_target_find(word, &target, NULL) == 0) {
+        pl_target_finish(&target);
+        chosen = &any;
+        ps->word = word;
+        return 0;
+    }
+    for (size_t i = 1; i < PL_COUNT(commands); i++)
+        pl_near_offer(&near, commands[i].name);
+    if (near.best)
+        return pl_error_set(err, -EINVAL, "unknown command '%s': did you mean %s?", word,
+                            near.best);
+    return pl_error_set(err, -EINVAL,
+                        "'%s' is no command, job, sweep or run folder: see plstat --help", word);
+}
 
 static int set_word(struct pl_plstat *ps, const char *word, struct pl_error *err)
 {
@@ -71,11 +105,11 @@ static int set_word(struct pl_plstat *ps, const char *word, struct pl_error *err
                 chosen = &commands[i];
                 return 0;
             }
-        return pl_error_set(err, -EINVAL, "unknown command '%s': see plstat --help", word);
+        return set_job(ps, word, err);
     }
     if (ps->word)
-        return pl_error_set(err, -EINVAL, "unexpected argument '%s': plstat %s takes one %s", word,
-                            chosen->name, chosen->arg);
+        return pl_error_set(err, -EINVAL, "unexpected argument '%s': plstat%s%s takes one %s", word,
+                            *chosen->name ? " " : "", chosen->name, chosen->arg);
     ps->word = word;
     return 0;
 }
@@ -155,10 +189,15 @@ static int report(struct pl_plstat *ps)
 
     pl_plstat_reset(ps);
     ps->columns = pl_term_columns(stdout);
+    ps->wrap = isatty(STDOUT_FILENO) || pl_env_text(PL_ENV_COLUMNS);
     ps->color = pl_term_use_color(ps->color_choice, stdout);
     r = chosen->run(ps, &err);
     if (r == 0 && ps->json) {
-        r = pl_plstat_json_finish(&ps->doc, chosen->name ? chosen->name : "list", &ps->notes);
+        r = pl_plstat_json_finish(&ps->doc,
+                                  chosen == &any ? chosen_name
+                                  : chosen->name ? chosen->name
+                                                 : "list",
+                                  &ps->notes);
         if (r == 0)
             r = pl_json_dump_line(ps->doc, &ps->text);
         if (r < 0)

@@ -17,7 +17,7 @@ struct pl_plstat {
     const char *word; /* JOB or SWEEP; NULL: none */
     /* the screen */
     size_t columns;
-    bool color;
+    bool color, wrap; /* wrap: long quotations are broken at the screen's width */
     /* one report; pl_plstat_reset() before the next */
     struct pl_slurm_view slurm;
     struct pl_notes notes;
@@ -33,6 +33,10 @@ int pl_cmd_list(struct pl_plstat *ps, struct pl_error *err);
 int pl_cmd_show(struct pl_plstat *ps, struct pl_error *err);
 int pl_cmd_sweep(struct pl_plstat *ps, struct pl_error *err);
 int pl_cmd_why(struct pl_plstat *ps, struct pl_error *err);
+
+/* Reports a JOB as pl_cmd_show() does, or a sweep of several trials as pl_cmd_sweep(). *ret_name is
+ * the name of that command. */
+int pl_cmd_any(struct pl_plstat *ps, const char **ret_name, struct pl_error *err);
 
 void pl_plstat_reset(struct pl_plstat *ps);
 
@@ -62,7 +66,8 @@ void pl_plstat_note_slurm_only(struct pl_plstat *ps, bool partial);
 int pl_plstat_line(struct pl_plstat *ps, enum pl_term_style style, const char *fmt, ...)
     PL_PRINTF(3, 4);
 
-/* As pl_plstat_line(), but wraps the text instead of cutting it; each line has an indent. */
+/* As pl_plstat_line(), but wraps the text on a terminal and never cuts it; each line has an indent.
+ */
 int pl_plstat_text(struct pl_plstat *ps, size_t indent, const char *text);
 
 /* Repeats `report` until a signal or 'q'; returns an exit code. */
