@@ -607,4 +607,90 @@ def test_plugin_exit_before_hello(step):
     equal(d.wait(), 0)
 
 
+def starter_elsewhere(d, rank, local_rank, guarded=True):
+    """A process of its own says a starter's hello once it gets a byte, and then the type of the
+    answer; it stays until the pipe is closed. Its pid and the pipe."""
+    ours, theirs = socket.socketpair()
+    child = os.fork()
+    if child == 0:
+        try:
+            ours.close()
+            theirs.recv(1)
+            r = d.rank("starter", rank, local_rank=local_rank, guarded=guarded)
+            theirs.send(r.receive()["type"].encode())
+            theirs.recv(1)
+        finally:
+            os._exit(0)
+    theirs.close()
+    ours.settimeout(LIMIT)
+    return child, ours
+
+
+def test_program_reports_no_ends(step):
+    """Starts, ends and signals are the starter's to report, by its own connection."""
+    step.tasks_per_node = 2
+    step.scontrol("echo asked >>" + step.path("asks"))
+    d = step.start()
+    starters = [start_rank(step, d, i, i) for i in range(2)]
+    for rank in (0, 1):
+        for _ in range(2):
+            p = step.keep(d.rank("program", rank))
+            p.send(type="exited", status=9, at_ns=1)
+            p.send(type="spawned", pid=os.getpid())
+            p.send(type="signalled", signal=15)
+            for _ in range(3):
+                assert "starter" in p.expect("error")["text"]
+            p.send(type="fact", key="k", value="v")  # it goes on with what is its own
+    client = step.hub()
+    client.send(type="snapshot")
+    equal([r["state"] for r in client.expect("snapshot")["state"]["ranks"]], ["running"] * 2)
+    for s in starters:
+        s.exited(0)
+        equal(s.expect("verdict")["code"], 0)
+    equal(d.wait(), 0)
+    equal(step.result()["state"], "done")
+    assert not os.path.exists(step.path("asks"))
+    equal(d.said().count("refused"), 4)  # once per connection
+
+
+def test_program_is_no_starter(step):
+    """What a rank has started cannot pose as the starter of a rank that has not come yet."""
+    step.tasks_per_node = 2
+    d = step.start()
+    first = start_rank(step, d)
+    child, pipe = starter_elsewhere(d, 1, 1)
+    pipe.send(b"x")
+    equal(pipe.recv(16), b"error")
+    pipe.close()
+    os.waitpid(child, 0)
+    assert "rank 1" in d.said(), d.said()
+    for r in (first, start_rank(step, d, 1, 1)):
+        r.exited(0)
+        equal(r.expect("verdict")["code"], 0)
+    equal(d.wait(), 0)
+    equal(step.result()["state"], "done")
+
+
+def test_plugin_starter_is_the_task(step):
+    """slurmstepd has named the task's process: no other one is the rank's starter, and none that
+    speaks on the socket reports its end."""
+    step.env["PLUME_PLUGIN"] = "1"
+    d = step.start()
+    child, pipe = starter_elsewhere(d, 0, 0, guarded=False)
+    d.control.send(type="spawned", rank=0, pid=child)
+    other = step.keep(d.rank("starter", 0, guarded=False))
+    equal(other.receive()["type"], "error")
+    other.expect_closed()
+    pipe.send(b"x")
+    equal(pipe.recv(16), b"world")
+    p = step.keep(d.rank("program", 0))
+    p.send(type="exited", status=9, at_ns=1)
+    assert "starter" in p.expect("error")["text"]
+    pipe.close()
+    os.waitpid(child, 0)
+    d.control.send(type="exited", rank=0, status=0, at_ns=1)
+    equal(d.wait(), 0)
+    equal(step.result()["state"], "done")
+
+
 harness.main(globals())

@@ -37,7 +37,8 @@ struct pl_rank_conn {
     int fds[4];
     size_t n_fds;
     uint64_t born_ns;
-    bool starter, closing;
+    pid_t pid; /* of the process that connected; 0 = of another pid namespace */
+    bool starter, closing, warned;
 };
 
 /* A rank of this node. */
@@ -50,6 +51,7 @@ struct pl_rank {
     int status;                               /* wait status, valid if ended */
     pid_t pid;                                /* once it runs */
     pid_t starter_pid;                        /* the rank's own if nobody guards it */
+    pid_t guard_pid;                          /* of the process that guards it, 0 = none known */
     int pidfd;                                /* only if nobody guards it */
     struct pl_capture *out, *err;
     json_t *metrics; /* not yet sent */
@@ -143,10 +145,12 @@ void pl_rank_conn_close(struct pl_rank_conn *c);
 
 /* daemon_rank.c: the ranks, and the messages of ranks and starters. */
 /* Handles a connection's first line. -EPROTO (no hello of this protocol), -EEXIST (the rank has
- * said hello), -ENOENT and -ERANGE (not a rank of this node): the connection is to be closed. */
+ * said hello), -ENOENT and -ERANGE (not a rank of this node), -EPERM (this process is no starter of
+ * this rank): the connection is to be closed. */
 int pl_rank_hello(struct pl_rank_conn *c, json_t *message);
-/* Handles a later line; false if its type is not known. */
-bool pl_rank_message(struct pl_rank *rank, json_t *message);
+/* Handles a later line. -ENOENT: its type is not known. -EPERM: only the rank's starter may send
+ * it, on the connection of its hello. */
+int pl_rank_message(struct pl_rank_conn *c, json_t *message);
 /* Handles a message on the control socket that names a rank (the plugin's spawned and exited). */
 void pl_daemon_control_message(struct pl_daemon *d, json_t *message);
 struct pl_rank *pl_daemon_find_rank(struct pl_daemon *d, unsigned rank);
@@ -159,6 +163,11 @@ void pl_daemon_beat(struct pl_daemon *d);
 void pl_rank_signal(struct pl_rank *rank, int signal);
 /* at_ns: CLOCK_MONOTONIC of the end. */
 void pl_rank_ended(struct pl_rank *rank, int status, uint64_t at_ns);
+
+/* starter_proof.c: false if the process of this connection cannot be the starter of this rank: it
+ * is a descendant of another rank's starter, or, under the plugin, slurmstepd has named another
+ * process. */
+bool pl_rank_may_start(const struct pl_rank_conn *c, unsigned rank);
 
 /* daemon_clean.c: ends the processes that ranks left, under the plugin (else plrun does). */
 void pl_daemon_kill_orphans(const struct pl_slurm_step *step);

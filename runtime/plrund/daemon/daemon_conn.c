@@ -45,9 +45,17 @@ static void conn_line(struct pl_rank_conn *c, const char *line, size_t len)
     if (r == 0 && !c->rank) {
         r = pl_rank_hello(c, message);
         if (r < 0)
-            pl_error_set(&err, r, "bad hello");
-    } else if (r == 0 && !pl_rank_message(c->rank, message)) {
-        send_error(c, "unknown type");
+            pl_error_set(&err, r, "%s",
+                         r == -EPERM ? "this process is not the rank's starter" : "bad hello");
+    } else if (r == 0) {
+        switch (pl_rank_message(c, message)) {
+        case -ENOENT:
+            send_error(c, "unknown type");
+            break;
+        case -EPERM:
+            send_error(c, "only the rank's starter reports this");
+            break;
+        }
     }
     if (r < 0) {
         pl_log_debug("net", "bad line from a rank: %s", pl_error_text(&err));
@@ -138,6 +146,7 @@ static void on_accept(uv_poll_t *poll, int status, int events)
     }
     c->daemon = d;
     c->fd = fd;
+    c->pid = cred.pid;
     c->poll.data = c;
     c->born_ns = pl_now_ns();
     c->next = d->conns;

@@ -368,16 +368,39 @@ static void on_message(struct pl_rank *rank, const struct pl_msg *m)
     }
 }
 
-bool pl_rank_message(struct pl_rank *rank, json_t *message)
+/* Logs once per connection what a process without the right to it has sent. */
+static void log_refused(struct pl_rank_conn *c, const char *what, int64_t rank)
 {
+    if (!c->warned)
+        pl_log_warn("net", "refused: process %d is not the starter of rank %lld, and sent '%s'",
+                    (int)c->pid, (long long)rank, what);
+    c->warned = true;
+}
+
+/* Starts, ends and signals from outside: of the guard only. Under the plugin slurmstepd reports
+ * them, on the control socket. */
+static bool is_starters(enum pl_msg_type type)
+{
+    return type == PL_MSG_RANK_SPAWNED || type == PL_MSG_RANK_EXITED ||
+           type == PL_MSG_RANK_SIGNALLED;
+}
+
+int pl_rank_message(struct pl_rank_conn *c, json_t *message)
+{
+    struct pl_rank *rank = c->rank;
     struct pl_msg m;
     int r = pl_msg_read(message, PL_WIRE_RANK_TO_DAEMON, &m);
 
     if (r == -ENOENT || (r == 0 && m.type == PL_MSG_RANK_HELLO))
-        return false;
-    if (r == 0)
-        on_message(rank, &m);
-    return true;
+        return -ENOENT;
+    if (r < 0) /* a known type with a bad field is skipped */
+        return 0;
+    if (is_starters(m.type) && !(c->starter && rank->starter == c && rank->guarded)) {
+        log_refused(c, pl_msg_type_name(m.type), rank->rank);
+        return -EPERM;
+    }
+    on_message(rank, &m);
+    return 0;
 }
 
 /* The rank that the plugin's message names; -1 for other messages. */
@@ -462,6 +485,7 @@ static struct pl_rank *new_rank(struct pl_rank_conn *c, const struct pl_msg_rank
                              .present = true,
                              .starter_pid = hello->pid == PL_MSG_ABSENT ? 0 : (pid_t)hello->pid,
                              .guarded = hello->guarded,
+                             .guard_pid = hello->guarded ? c->pid : 0,
                              .pidfd = -EBADF,
                              .step = -1};
     take_streams(rank, c);
@@ -491,6 +515,10 @@ int pl_rank_hello(struct pl_rank_conn *c, json_t *message)
         return -EEXIST;
     if (hello->local_rank < 0 || hello->local_rank >= (int64_t)d->step.local_ntasks)
         return -EPROTO;
+    if (!pl_rank_may_start(c, (unsigned)hello->rank)) {
+        log_refused(c, "hello", hello->rank);
+        return -EPERM;
+    }
     c->rank = new_rank(c, hello);
     if (!c->rank)
         return -ERANGE;
