@@ -166,8 +166,7 @@ int pl_write_all(int fd, const void *data, size_t len)
     return 0;
 }
 
-/* fsync; some files cannot be synced, and need not be. */
-static int sync_fd(int fd)
+int pl_fd_sync(int fd)
 {
     return fsync(fd) < 0 && errno != EINVAL && errno != EROFS ? -errno : 0;
 }
@@ -204,7 +203,7 @@ int pl_file_write_at(int dir_fd,
         return pl_error_errno(err, errno, "cannot write '%s'", path);
     r = pl_write_all(fd, data, len);
     if (r == 0 && sync)
-        r = sync_fd(fd);
+        r = pl_fd_sync(fd);
     if (r == 0 && renameat(dir_fd, temp, dir_fd, path) < 0)
         r = -errno;
     if (r < 0) {
@@ -243,11 +242,11 @@ int pl_dir_sync(const char *dir, const char *const *names, size_t n, struct pl_e
     }
     for (size_t i = 0; i < opened; i++) {
         if (r == 0)
-            r = sync_fd(fds[i]);
+            r = pl_fd_sync(fds[i]);
         close(fds[i]);
     }
     if (r == 0)
-        r = sync_fd(dir_fd);
+        r = pl_fd_sync(dir_fd);
     return r < 0 ? pl_error_errno(err, r, "cannot write '%s' to the disk", dir) : 0;
 }
 

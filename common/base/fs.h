@@ -77,6 +77,9 @@ char *pl_program_folder(void);
 /* Writes all of it, whatever write(2) takes at a time. -errno. */
 int pl_write_all(int fd, const void *data, size_t len);
 
+/* fsync(2); some files cannot be synced, and need not be. -errno. */
+int pl_fd_sync(int fd);
+
 /* Sends data with up to 4 descriptors over a UNIX socket (SCM_RIGHTS), in one message. -errno.
  * Waits up to 10 s where the user has more of them on their way than he may have files. */
 int pl_send_fds(int sock, const void *data, size_t len, const int *fds, size_t n_fds);

@@ -186,6 +186,14 @@ int pl_run_result_read(const struct pl_run *run,
                        enum pl_trial_state *ret_state,
                        struct pl_error *err);
 
+/* Takes room for a result of so many bytes, at most PL_RUN_RESULT_MAX: result.json.tmp, full of
+ * spaces, which the next pl_run_result_write() overwrites. A disk that is full by then does not
+ * matter, except where the file system copies on write. */
+int pl_run_result_reserve(const struct pl_run *run,
+                          unsigned trial,
+                          size_t size,
+                          struct pl_error *err);
+
 /* Writes the result atomically: "schema", "trial" and "state", then the keys of `more` (borrowed;
  * may be NULL). plume-run(5) lists the keys. The trial's folder must exist. */
 int pl_run_result_write(const struct pl_run *run,

@@ -5,8 +5,11 @@
 #include "common/proto/json.h"
 #include "common/run/run_folder_private.h"
 
+#include <fcntl.h>
 #include <string.h>
 #include <sys/stat.h>
+
+#define RESERVED "result.json.tmp"
 
 static const char *const state_names[] = {
     [PL_TRIAL_WAITING] = "waiting",     [PL_TRIAL_RUNNING] = "running",
@@ -138,6 +141,57 @@ int pl_run_result_read(const struct pl_run *run,
     return 0;
 }
 
+int pl_run_result_reserve(const struct pl_run *run,
+                          unsigned trial,
+                          size_t size,
+                          struct pl_error *err)
+{
+    _cleanup_free_ char *spaces = NULL;
+    _cleanup_close_ int dir_fd = -EBADF, fd = -EBADF;
+    int r = pl_run_make_trial(run, trial, &dir_fd, err);
+
+    if (r == 0)
+        r = pl_own_file_open(dir_fd, RESERVED, O_WRONLY | O_CREAT, pl_own_mode(dir_fd, 0666), &fd,
+                             err);
+    if (r < 0)
+        return r;
+    size = PL_MIN(size, (size_t)PL_RUN_RESULT_MAX);
+    spaces = malloc(size);
+    if (!spaces)
+        return pl_error_set(err, -ENOMEM, "out of memory");
+    memset(spaces, ' ', size);
+    r = pl_write_all(fd, spaces, size);
+    if (close(PL_TAKE_FD(fd)) < 0 && r == 0) /* a network file system writes it now */
+        r = -errno;
+    if (r < 0) {
+        unlinkat(dir_fd, RESERVED, 0);
+        return pl_error_errno(err, r, "cannot reserve room for the result of trial %u", trial);
+    }
+    return 0;
+}
+
+/* Overwrites the reserved file and renames it. -ENOENT: nothing is reserved. */
+static int write_reserved(const struct pl_run *run, unsigned trial, const struct pl_buf *text)
+{
+    _cleanup_close_ int dir_fd = -EBADF, fd = -EBADF;
+    char name[32];
+    int r;
+
+    if (run->dir_fd < 0)
+        return -EACCES;
+    snprintf(name, sizeof(name), "trial-%04u", trial);
+    r = pl_own_folder_open(run->dir_fd, name, &dir_fd, NULL);
+    if (r == 0)
+        r = pl_own_file_open(dir_fd, RESERVED, O_WRONLY, 0, &fd, NULL);
+    if (r == 0)
+        r = pl_write_all(fd, text->data, text->len);
+    if (r == 0 && ftruncate(fd, (off_t)text->len) < 0)
+        r = -errno;
+    if (r == 0)
+        r = pl_fd_sync(fd);
+    return r == 0 && renameat(dir_fd, RESERVED, dir_fd, "result.json") < 0 ? -errno : r;
+}
+
 int pl_run_result_write(const struct pl_run *run,
                         unsigned trial,
                         enum pl_trial_state state,
@@ -149,9 +203,13 @@ int pl_run_result_write(const struct pl_run *run,
     _cleanup_(pl_buf_finish) struct pl_buf text = {0};
     _cleanup_(json_decrefp) json_t *o = json_pack("{sssiss}", "schema", PL_RESULT_SCHEMA, "trial",
                                                   (int)trial, "state", pl_trial_state_name(state));
+    int r;
 
     if (!name || !o || (source && json_object_update_missing(o, source) < 0) ||
         pl_json_dump_line(o, &text) < 0)
         return pl_error_set(err, -ENOMEM, "out of memory");
-    return pl_run_write_file(run, name, pl_buf_str(&text), text.len, 0666, true, err);
+    r = write_reserved(run, trial, &text);
+    if (r < 0) /* -ENOENT: nothing is reserved */
+        r = pl_run_write_file(run, name, pl_buf_str(&text), text.len, 0666, true, err);
+    return r;
 }

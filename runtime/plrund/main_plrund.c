@@ -142,7 +142,8 @@ static int run(struct node *n)
 
 int main(int argc, char **argv)
 {
-    static const int ignored[] = {SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGPIPE, SIGUSR1, SIGUSR2};
+    static const int ignored[] = {SIGHUP,  SIGINT,  SIGQUIT, SIGTERM,
+                                  SIGPIPE, SIGUSR1, SIGUSR2, SIGXFSZ};
     struct pl_error err = {0};
     struct node n = {.loop = uv_default_loop()};
     struct fds fds = {-1, -1};
@@ -165,7 +166,8 @@ int main(int argc, char **argv)
         pl_log_error("daemon", "%s", pl_error_text(&err));
         return PL_EXIT_USAGE;
     }
-    /* Slurm signals every process of a step, and the daemon must report how its ranks ended. */
+    /* Slurm signals every process of a step, and the daemon must report how its ranks ended. A
+     * user's limit for the size of files is no reason to end: the write fails. */
     for (size_t i = 0; i < PL_COUNT(ignored); i++)
         signal(ignored[i], SIG_IGN);
     raise_file_limit();

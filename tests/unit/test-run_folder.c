@@ -8,6 +8,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -242,6 +243,29 @@ static void test_result(void **state)
     assert_int_equal(pl_run_result_read(run, 5, &o, &trial_state, &err), -EINVAL);
 }
 
+static void test_result_reserve(void **state)
+{
+    static const char *const argv[] = {"prog", NULL};
+    _cleanup_(pl_run_closep) struct pl_run *run = make("reserve", argv);
+    _cleanup_(json_decrefp) json_t *o = NULL;
+    _cleanup_free_ char *temp = pl_run_trial_path(run, 2, "result.json.tmp");
+    struct pl_error err = {0};
+    struct stat st;
+
+    for (int again = 0; again < 2; again++) {
+        assert_int_equal(pl_run_result_reserve(run, 2, SIZE_MAX, &err), 0);
+        assert_int_equal(stat(temp, &st), 0);
+        assert_int_equal(st.st_size, PL_RUN_RESULT_MAX);
+        assert_int_equal(pl_run_result_write(run, 2, PL_TRIAL_DONE, NULL, &err), 0);
+        assert_int_equal(stat(temp, &st), -1); /* it is the result now, and not longer than it */
+        assert_int_equal(pl_run_result_read(run, 2, &o, NULL, &err), 0);
+        json_decref(PL_TAKE(o));
+    }
+    assert_int_equal(symlink("/dev/null", temp), 0); /* not followed, and not kept */
+    assert_int_equal(pl_run_result_write(run, 2, PL_TRIAL_FAILED, NULL, &err), 0);
+    assert_int_equal(unlink(temp), 0);
+}
+
 static void test_open_bad(void **state)
 {
     static const char *const argv[] = {"prog", NULL};
@@ -398,11 +422,11 @@ static int teardown(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_create_modes),  cmocka_unit_test(test_foreign_write),
-        cmocka_unit_test(test_create_open),   cmocka_unit_test(test_trial_params),
-        cmocka_unit_test(test_trial_argv),    cmocka_unit_test(test_result),
-        cmocka_unit_test(test_open_bad),      cmocka_unit_test(test_index),
-        cmocka_unit_test(test_random_values),
+        cmocka_unit_test(test_create_modes),   cmocka_unit_test(test_foreign_write),
+        cmocka_unit_test(test_create_open),    cmocka_unit_test(test_trial_params),
+        cmocka_unit_test(test_trial_argv),     cmocka_unit_test(test_result),
+        cmocka_unit_test(test_result_reserve), cmocka_unit_test(test_open_bad),
+        cmocka_unit_test(test_index),          cmocka_unit_test(test_random_values),
     };
     int failed;
 

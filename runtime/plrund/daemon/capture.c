@@ -27,7 +27,8 @@ struct pl_capture {
     struct pl_tail tail;
     struct pl_buf line;
     bool real_is_socket;
-    bool eof, told, closing, released, out_ready;
+    size_t missing; /* bytes that the file does not have, at its end */
+    bool eof, told, closing, released, out_ready, warned;
     unsigned handles; /* uv handles still open */
 };
 
@@ -96,12 +97,44 @@ static void write_real(struct pl_capture *c)
     }
 }
 
+/* On a full disk the file says where output is missing, once there is room again. */
+static void write_rank_file(struct pl_capture *c, const char *data, size_t len)
+{
+    char note[96] = "";
+    ssize_t n = 0;
+
+    if (c->missing) {
+        int size = snprintf(note, sizeof(note), "\n[plrund: %zu bytes could not be written]\n",
+                            c->missing);
+
+        n = write(c->file_fd, note, (size_t)size);
+        if (n < size) { /* no part of the note stays */
+            if (n > 0 && ftruncate(c->file_fd, lseek(c->file_fd, 0, SEEK_END) - n) < 0)
+                pl_log_debug("child", "cannot truncate a rank's file");
+            c->missing += len;
+            return;
+        }
+        c->missing = 0;
+    }
+    while (len) {
+        n = write(c->file_fd, data, len);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n <= 0)
+            break;
+        data += n;
+        len -= (size_t)n;
+    }
+    if (len && !c->warned)
+        pl_log_warn("child", "cannot write a rank's file: %s; the run goes on", strerror(errno));
+    c->warned = c->warned || len;
+    c->missing = len;
+}
+
 static void accept_data(struct pl_capture *c, const char *data, size_t len)
 {
-    if (c->file_fd >= 0 && pl_write_all(c->file_fd, data, len) < 0) {
-        pl_log_warn("child", "cannot write a rank's file any more: %s", strerror(errno));
-        close(PL_TAKE_FD(c->file_fd));
-    }
+    if (c->file_fd >= 0)
+        write_rank_file(c, data, len);
     pl_tail_add(&c->tail, data, len);
     if (c->n_rules)
         search(c, data, len);

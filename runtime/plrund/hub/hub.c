@@ -297,8 +297,10 @@ static void on_tick(uv_timer_t *timer)
     hub->tick_ns = now;
     pl_hub_accept(hub);
     pl_hub_tick_peers(hub);
-    if (hub->state != PL_HUB_FINISHED && pl_hub_log_is_open(hub))
+    if (hub->state != PL_HUB_FINISHED && pl_hub_log_is_open(hub)) {
+        pl_hub_flush_log(hub);
         pl_hub_write_status(hub);
+    }
     for (unsigned i = 0; i < hub->step->nnodes; i++)
         ping(hub, i);
 }
@@ -310,7 +312,8 @@ static struct pl_hub *new_hub(const struct pl_slurm_step *step)
     if (!hub)
         return NULL;
     hub->step = step;
-    hub->listen_fd = hub->master_fd = hub->events_fd = hub->metrics_fd = -EBADF;
+    hub->listen_fd = hub->master_fd = -EBADF;
+    hub->events = hub->metrics = (struct pl_log_file)PL_LOG_FILE_INIT;
     hub->root = hub->first_done.rank = -1;
     hub->started = pl_wall_s();
     hub->tick_ns = pl_now_ns();

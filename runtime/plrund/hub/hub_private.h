@@ -7,6 +7,7 @@
  *   exchange.c    values that ranks exchange
  *   gpu_errors.c  GPU errors that may explain a failure
  *   journal.c     the files of the attempt and of the trial
+ *   log_file.c    a file of lines, on a disk that may be full
  *   peers.c       connections: nodes and clients
  *   watchers.c    clients that want every event
  */
@@ -17,6 +18,7 @@
 #include "runtime/node/scontrol.h"
 #include "runtime/plrund/hub/decide.h"
 #include "runtime/plrund/hub/hub.h"
+#include "runtime/plrund/hub/log_file.h"
 
 /*   GATHERING --all nodes joined--> RUNNING --the cause is known--> ENDING --all left--> FINISHED
  *   GATHERING --limit, or a node is lost--> ENDING (cause `launch`)
@@ -114,9 +116,8 @@ struct pl_hub {
     json_t *doc; /* run_state.h */
     char epoch[17];
     int64_t seq;
-    int events_fd, metrics_fd;
-    size_t metrics_bytes;
-    bool log_failed;
+    struct pl_log_file events, metrics;
+    bool status_failed; /* the last status.json could not be written */
     double started;
 
     uint64_t tick_ns; /* time of the last tick */
@@ -148,6 +149,8 @@ void pl_hub_close_log(struct pl_hub *hub);
 /* Applies an event, appends it to the log and sends it to watchers; consumed. */
 void pl_hub_event(struct pl_hub *hub, json_t *event);
 void pl_hub_write_status(struct pl_hub *hub);
+/* Writes the lines of the log that found no room on the disk so far. */
+void pl_hub_flush_log(struct pl_hub *hub);
 void pl_hub_write_result(struct pl_hub *hub);
 
 /* peers.c */

@@ -15,6 +15,10 @@
 #include <string.h>
 
 #define METRICS_MAX ((size_t)64 * 1024 * 1024)
+/* Room that result.json gets before the ranks start: values of usual length, of which most are
+ * metrics, and per rank its end. A longer result may find a full disk. */
+#define RESULT_BYTES 32768
+#define RESULT_RANK_BYTES 256
 
 static int step_values(void *ctx, unsigned trial, const char **values)
 {
@@ -70,12 +74,6 @@ static int make_step_run(struct pl_hub *hub, char **ret_dir, struct pl_error *er
     return r;
 }
 
-static int open_append(int dir_fd, const char *name, int *ret, struct pl_error *err)
-{
-    return pl_own_file_open(dir_fd, name, O_WRONLY | O_CREAT | O_APPEND, pl_own_mode(dir_fd, 0666),
-                            ret, err);
-}
-
 /* A path may hold any bytes, and JSON only UTF-8. */
 static json_t *program_json(const struct pl_hub *hub)
 {
@@ -125,11 +123,14 @@ int pl_hub_open_log(struct pl_hub *hub, struct pl_error *err)
                             pl_run_dir(hub->run));
     r = pl_run_make_attempt(hub->run, s->trial, s->attempt, &attempt_fd, err);
     if (r == 0)
-        r = open_append(attempt_fd, "events.jsonl", &hub->events_fd, err);
+        r = pl_log_file_open(&hub->events, attempt_fd, "events.jsonl", err);
     if (r == 0)
-        r = open_append(attempt_fd, "metrics.jsonl", &hub->metrics_fd, err);
+        r = pl_log_file_open(&hub->metrics, attempt_fd, "metrics.jsonl", err);
     if (r < 0)
         return r;
+    if (pl_run_result_reserve(hub->run, s->trial,
+                              RESULT_BYTES + (size_t)RESULT_RANK_BYTES * s->ntasks, err) < 0)
+        pl_log_warn("run", "%s; the run goes on", pl_error_text(err));
     pl_hub_event(hub, attempt_event(hub));
     pl_hub_write_status(hub);
     if (step_dir && (pl_run_add_submission(hub->run, s->id.job, 0, 1, err) < 0 ||
@@ -140,38 +141,44 @@ int pl_hub_open_log(struct pl_hub *hub, struct pl_error *err)
 
 bool pl_hub_log_is_open(const struct pl_hub *hub)
 {
-    return hub->metrics_fd >= 0;
+    return hub->metrics.fd >= 0;
 }
 
 void pl_hub_close_log(struct pl_hub *hub)
 {
-    if (hub->events_fd >= 0)
-        close(hub->events_fd);
-    if (hub->metrics_fd >= 0)
-        close(hub->metrics_fd);
+    pl_log_file_finish(&hub->events);
+    pl_log_file_finish(&hub->metrics);
     pl_run_close(hub->run);
     json_decref(hub->doc);
     free(hub->attempt_dir);
 }
 
+/* Logs that a file cannot be written, once until it can be again. */
+static void log_change(const struct pl_log_file *log, int old_error)
+{
+    if (log->error && !old_error)
+        pl_log_warn("run", "cannot write '%s': %s; the run goes on", log->name,
+                    strerror(-log->error));
+}
+
+void pl_hub_flush_log(struct pl_hub *hub)
+{
+    pl_log_file_flush(&hub->events);
+    pl_log_file_flush(&hub->metrics);
+}
+
 static void append(struct pl_hub *hub, json_t *event, bool metrics)
 {
+    struct pl_log_file *log = metrics ? &hub->metrics : &hub->events;
     _cleanup_(pl_buf_finish) struct pl_buf line = {0};
-    int fd = metrics ? hub->metrics_fd : hub->events_fd, r;
+    int old_error = log->error;
 
-    if (fd < 0 || pl_json_dump_line(event, &line) < 0)
+    if (log->fd < 0 || pl_json_dump_line(event, &line) < 0)
         return;
-    if (metrics && hub->metrics_bytes + line.len > METRICS_MAX)
+    if (metrics && (size_t)log->size + line.len > METRICS_MAX)
         return; /* the newest values stay in status.json and result.json */
-    r = pl_write_all(fd, line.data, line.len);
-    if (metrics)
-        hub->metrics_bytes += line.len;
-    if (r < 0 && !hub->log_failed) {
-        pl_log_warn("run", "cannot write the event log: %s; the run goes on", strerror(-r));
-        hub->log_failed = true;
-    } else if (r == 0) {
-        hub->log_failed = false;
-    }
+    pl_log_file_append(log, line.data, line.len);
+    log_change(log, old_error);
 }
 
 void pl_hub_event(struct pl_hub *hub, json_t *event)
@@ -196,7 +203,9 @@ void pl_hub_write_status(struct pl_hub *hub)
     const struct pl_slurm_step *s = hub->step;
     _cleanup_(pl_buf_finish) struct pl_buf text = {0};
     _cleanup_(json_decrefp) json_t *o = NULL;
+    struct pl_error err = {0};
     char name[48];
+    int r;
 
     if (!hub->doc || !hub->run)
         return;
@@ -211,7 +220,10 @@ void pl_hub_write_status(struct pl_hub *hub)
     if (!o || pl_json_dump_line(o, &text) < 0)
         return;
     snprintf(name, sizeof(name), "trial-%04u/status.json", s->trial);
-    pl_run_write_file(hub->run, name, text.data, text.len, 0666, false, NULL);
+    r = pl_run_write_file(hub->run, name, text.data, text.len, 0666, false, &err);
+    if (r < 0 && !hub->status_failed)
+        pl_log_warn("run", "%s; the run goes on", pl_error_text(&err));
+    hub->status_failed = r < 0;
 }
 
 /* ---- result.json ---- */
@@ -287,6 +299,56 @@ static void add_numbers(struct pl_hub *hub, json_t *result)
     }
 }
 
+/* {"events","metrics","seq","error"}: lines that are missing in the files, and the number of the
+ * last event. No key if none is missing. */
+static void add_unwritten(struct pl_hub *hub, json_t *result)
+{
+    size_t events = pl_log_file_missing(&hub->events), metrics = pl_log_file_missing(&hub->metrics);
+    int error = hub->events.error ? hub->events.error : hub->metrics.error;
+
+    if (events + metrics)
+        json_object_set_new(result, "unwritten",
+                            json_pack("{s:I, s:I, s:I, s:s}", "events", (json_int_t)events,
+                                      "metrics", (json_int_t)metrics, "seq", (json_int_t)hub->seq,
+                                      "error", strerror(error ? -error : ENOSPC)));
+}
+
+/* On a full disk the result is made shorter, until it fits into the room that it has. */
+static int
+write_result(struct pl_hub *hub, enum pl_trial_state state, json_t *result, struct pl_error *err)
+{
+    static const char *const spare[] = {"others", "metrics"};
+    int r = pl_run_result_write(hub->run, hub->step->trial, state, result, err);
+
+    for (size_t i = 0; i < PL_COUNT(spare) && (r == -ENOSPC || r == -EDQUOT || r == -EFBIG); i++)
+        if (json_object_del(result, spare[i]) == 0)
+            r = pl_run_result_write(hub->run, hub->step->trial, state, result, err);
+    return r;
+}
+
+/* Without a result in the run folder, the step's stderr is the only place that tells the end. */
+static void say_result(const struct pl_hub *hub, enum pl_trial_state state)
+{
+    const char *kind = pl_json_string(hub->cause, "kind"), *node, *text;
+    int64_t rank;
+
+    if (!kind) {
+        pl_log_error("run", "this attempt is %s", pl_trial_state_name(state));
+        return;
+    }
+    node = pl_json_string(hub->cause, "node");
+    text = pl_json_string(hub->cause, "text");
+    if (pl_json_int(hub->cause, "rank", &rank) < 0)
+        pl_log_error("run", "this attempt is %s, by its cause '%s'", pl_trial_state_name(state),
+                     kind);
+    else
+        pl_log_error("run", "this attempt is %s, by its cause '%s': rank %lld on %s, exit code %d",
+                     pl_trial_state_name(state), kind, (long long)rank, node ? node : "?",
+                     pl_run_state_exit_code(hub->cause));
+    if (text && *text)
+        pl_log_error("run", "last lines of the cause:\n%s", text);
+}
+
 void pl_hub_write_result(struct pl_hub *hub)
 {
     const struct pl_slurm_step *s = hub->step;
@@ -316,6 +378,10 @@ void pl_hub_write_result(struct pl_hub *hub)
         json_object_set(result, "others", others);
     add_objective(hub, result);
     add_numbers(hub, result);
-    if (pl_run_result_write(hub->run, s->trial, state, result, &err) < 0)
+    pl_hub_flush_log(hub);
+    add_unwritten(hub, result);
+    if (write_result(hub, state, result, &err) < 0) {
         pl_log_error("run", "%s", pl_error_text(&err));
+        say_result(hub, state);
+    }
 }

@@ -1,0 +1,93 @@
+/* SPDX-License-Identifier: MIT */
+#include "runtime/plrund/hub/log_file.h"
+#include "common/base/fault.h"
+#include "common/base/own.h"
+
+#include <fcntl.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#define WAITING_MAX ((size_t)1024 * 1024) /* bytes of lines in memory */
+
+int pl_log_file_open(struct pl_log_file *log, int folder_fd, const char *name, struct pl_error *err)
+{
+    _cleanup_close_ int fd = -EBADF;
+    struct stat st;
+    int r = pl_own_file_open(folder_fd, name, O_WRONLY | O_CREAT | O_APPEND,
+                             pl_own_mode(folder_fd, 0666), &fd, err);
+
+    if (r < 0)
+        return r;
+    if (fstat(fd, &st) < 0)
+        return pl_error_errno(err, errno, "cannot look at '%s'", name);
+    *log = (struct pl_log_file){.fd = PL_TAKE_FD(fd), .name = name, .size = st.st_size};
+    return 0;
+}
+
+void pl_log_file_finish(struct pl_log_file *log)
+{
+    if (log->fd >= 0)
+        close(log->fd);
+    pl_buf_finish(&log->waiting);
+    *log = (struct pl_log_file)PL_LOG_FILE_INIT;
+}
+
+/* As many of these bytes as the file takes; *ret_error is 0 if it took all. */
+static size_t write_part(int fd, const char *data, size_t len, int *ret_error)
+{
+    size_t done = 0;
+
+    while (done < len) {
+        ssize_t n = PL_FAULT("write", ENOSPC) ? -1 : write(fd, data + done, len - done);
+
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n <= 0) {
+            *ret_error = n < 0 ? -errno : -EIO;
+            return done;
+        }
+        done += (size_t)n;
+    }
+    *ret_error = 0;
+    return done;
+}
+
+/* The bytes of the whole lines among the first len bytes. */
+static size_t whole_lines(const char *data, size_t len)
+{
+    const char *newline = len ? memrchr(data, '\n', len) : NULL;
+
+    return newline ? (size_t)(newline - data) + 1 : 0;
+}
+
+void pl_log_file_flush(struct pl_log_file *log)
+{
+    size_t done, whole;
+
+    if (log->fd < 0 || !log->waiting.len)
+        return;
+    done = write_part(log->fd, log->waiting.data, log->waiting.len, &log->error);
+    whole = whole_lines(log->waiting.data, done);
+    log->size += (off_t)whole;
+    if (done > whole && ftruncate(log->fd, log->size) < 0 && !log->error)
+        log->error = -errno;
+    pl_buf_consume(&log->waiting, whole);
+}
+
+void pl_log_file_append(struct pl_log_file *log, const char *line, size_t len)
+{
+    if (log->fd < 0)
+        return;
+    if (log->waiting.len + len > WAITING_MAX || pl_buf_add(&log->waiting, line, len) < 0)
+        log->n_lost++;
+    pl_log_file_flush(log);
+}
+
+size_t pl_log_file_missing(const struct pl_log_file *log)
+{
+    size_t n = log->n_lost;
+
+    for (size_t i = 0; i < log->waiting.len; i++)
+        n += log->waiting.data[i] == '\n';
+    return n;
+}

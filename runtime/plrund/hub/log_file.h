@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: MIT */
+/* A file of lines that grows, on a disk that may be full: whole lines only, and lines that find no
+ * room wait in memory. */
+#ifndef PL_RUNTIME_PLRUND_HUB_LOG_FILE_H
+#define PL_RUNTIME_PLRUND_HUB_LOG_FILE_H
+
+#include "common/base/buf.h"
+#include "common/base/error.h"
+
+#include <stdbool.h>
+#include <sys/types.h>
+
+struct pl_log_file {
+    int fd;                /* -EBADF: not open */
+    const char *name;      /* borrowed */
+    off_t size;            /* bytes of the file: whole lines */
+    struct pl_buf waiting; /* lines that are not written yet */
+    size_t n_lost;         /* lines that found no room in memory either */
+    int error;             /* of the last write, -errno; 0 = it went well */
+};
+
+#define PL_LOG_FILE_INIT                                                                           \
+    {                                                                                              \
+        .fd = -EBADF                                                                               \
+    }
+
+/* Opens or makes this file of an own folder (own.h); name is borrowed for the life of the log. */
+int pl_log_file_open(struct pl_log_file *log,
+                     int folder_fd,
+                     const char *name,
+                     struct pl_error *err);
+void pl_log_file_finish(struct pl_log_file *log);
+
+/* Appends a line, newline included, with those that wait. Whatever fails is kept in log->error, and
+ * the line waits for the next call, up to a limit in bytes. A part of a line is truncated away. */
+void pl_log_file_append(struct pl_log_file *log, const char *line, size_t len);
+/* Tries again to write the lines that wait. */
+void pl_log_file_flush(struct pl_log_file *log);
+
+/* Lines that are not in the file. */
+size_t pl_log_file_missing(const struct pl_log_file *log);
+
+#endif

@@ -1,0 +1,154 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""A run folder that is full, or is lost. RLIMIT_FSIZE stands for the full disk: no file grows past
+the limit, a write across it is short, and bytes below it can be overwritten."""
+import os
+import resource
+import shutil
+
+import harness
+from harness import equal, running, wait_for
+
+LIMIT_BYTES = 16384
+
+
+def set_disk(d, limit):
+    """The files of this daemon can grow to so many bytes."""
+    resource.prlimit(d.process.pid, resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
+
+
+def fill(program, name="k"):
+    """Facts, more than the limit in total; the hub has them all when this returns."""
+    for i in range(20):
+        program.send(type="fact", key=f"{name}{i}", value="x" * 1500)
+    program.send(type="exchange", name=name, value="")
+    program.expect("exchanged")
+
+
+def full(step, ranks=1):
+    """A step whose disk is full."""
+    d, starters = running(step, ranks)
+    programs = [step.keep(d.rank("program", i)) for i in range(ranks)]
+    set_disk(d, LIMIT_BYTES)
+    for p in programs[1:]:
+        p.send(type="exchange", name="k", value="")
+    fill(programs[0])
+    return d, starters, programs
+
+
+def end(d, starters, code=0):
+    for r in starters:
+        r.exited(code)
+        equal(r.expect("verdict")["code"], code)
+        r.out.read_all(), r.err.read_all()
+    equal(d.wait(), 0)
+
+
+def no_temporary_files(step):
+    names = set(os.listdir(step.trial()))
+    equal(names - {"attempt-0", "result.json", "status.json"}, set())
+
+
+def test_full_and_done(step):
+    """Nothing is wrong with the job: it is done, the hub answers, and what is lost is said."""
+    d, starters, programs = full(step)
+    client = step.hub()
+    client.send(type="snapshot")
+    equal(len(client.expect("snapshot")["state"]["ranks"][0]["facts"]), 20)
+    programs[0].send(type="metrics", step=7, metrics={"loss": 0.5})
+    end(d, starters)
+    result = step.result()
+    equal((result["state"], result["exit_code"], result.get("cause")), ("done", 0, None))
+    equal(result["metrics"], {"loss": 0.5})
+    events = step.lines("events.jsonl")  # no line is torn
+    equal([e["seq"] for e in events], list(range(1, len(events) + 1)))
+    lost = result["unwritten"]
+    equal(lost["events"] + len(events), lost["seq"] - len(step.lines("metrics.jsonl")))
+    assert "too large" in lost["error"], lost
+    assert "events.jsonl" in d.said(), d.said()
+    no_temporary_files(step)
+
+
+def test_full_and_failed(step):
+    """The cause reaches the result, too, and the step's own stderr."""
+    d, starters, _ = full(step, 2)
+    starters[1].err.write(b"Traceback\nValueError: nine\n")
+    starters[1].exited(9)
+    starters[0].expect("signal")
+    starters[0].exited(signal_number=15)
+    equal([r.expect("verdict")["code"] for r in starters], [0, 9])
+    for r in starters:
+        r.out.read_all(), r.err.read_all()
+    equal(d.wait(), 0)
+    result = step.result()
+    cause = result["cause"]
+    equal((result["state"], result["exit_code"]), ("failed", 9))
+    equal((cause["rank"], cause["exit"], cause["text"]), (1, 9, "Traceback\nValueError: nine"))
+
+
+def test_full_for_a_time(step):
+    """Once there is room again, the log is complete."""
+    d, starters, programs = full(step)
+    set_disk(d, resource.RLIM_INFINITY)
+    fill(programs[0], "later")
+    end(d, starters)
+    result = step.result()
+    equal((result["state"], result.get("unwritten")), ("done", None))
+    rows = step.lines("events.jsonl") + step.lines("metrics.jsonl")
+    equal(sorted(e["seq"] for e in rows), list(range(1, len(rows) + 1)))
+    equal(step.load("status.json")["state"], harness.replay(rows))
+
+
+def test_full_output_file(step):
+    """A rank's file says where output is missing; Slurm's stream gets all of it."""
+    d, starters, _ = full(step)
+    line = b"0123456789abcde\n"
+    starters[0].out.write(line * 2048)
+    text = b""
+    while len(text) < len(line) * 2048:
+        text += os.read(starters[0].out.out, 65536)
+    set_disk(d, resource.RLIM_INFINITY)
+    starters[0].out.write(b"the end\n")
+    end(d, starters)
+    with open(step.trial("attempt-0", "rank-0.out"), "rb") as f:
+        kept = f.read()
+    equal(kept[:LIMIT_BYTES], line * (LIMIT_BYTES // 16))
+    assert kept.endswith(b"\nthe end\n"), kept[-200:]
+    assert b"[plrund: %d bytes" % LIMIT_BYTES in kept[LIMIT_BYTES:], kept[-200:]
+
+
+def remove_folder(step, last):
+    """At once, as status.json is replaced again and again, and after the last file of the ranks was
+    made, which makes the folder, too."""
+    path = step.trial("attempt-0", f"rank-{last}.err")
+    wait_for(path, lambda: os.path.exists(path))
+    folder = os.path.dirname(step.trial())
+    os.rename(folder, step.path("away"))
+    shutil.rmtree(step.path("away"))
+
+
+def test_folder_removed(step):
+    """The step's stderr names the rank, and the exit code is its own."""
+    d, starters = running(step, 2)
+    remove_folder(step, 1)
+    starters[1].err.write(b"ValueError: nine\n")
+    starters[1].exited(9)
+    starters[0].expect("signal")
+    starters[0].exited(signal_number=15)
+    equal([r.expect("verdict")["code"] for r in starters], [0, 9])
+    for r in starters:
+        r.out.read_all(), r.err.read_all()
+    equal(d.wait(), 0)
+    said = d.said()
+    for part in ("result.json", "rank 1 on n0", "exit code 9", "ValueError: nine"):
+        assert part in said, (part, said)
+
+
+def test_folder_removed_and_done(step):
+    d, starters = running(step, 1)
+    remove_folder(step, 0)
+    end(d, starters)
+    assert "this attempt is done" in d.said(), d.said()
+
+
+harness.main(globals())
