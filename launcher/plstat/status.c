@@ -212,6 +212,18 @@ static void load_last_status(const struct pl_run *run, struct pl_trial_status *t
     ts->age_s = PL_MAX(0, pl_wall_s() - json_number_value(json_object_get(o, "time")));
 }
 
+/* The log of the result's attempt lacks lines for which the disk had no room. */
+static void note_unwritten(const struct pl_trial_status *ts, struct pl_notes *notes)
+{
+    const json_t *lost = json_object_get(ts->result, "unwritten");
+    const char *error = pl_json_string(lost, "error");
+    int64_t events;
+
+    if (pl_json_int(lost, "events", &events) == 0)
+        pl_notes_add(notes, true, "trial %u: %lld events could not be written to its log: %s",
+                     ts->trial, (long long)events, error ? error : "?");
+}
+
 static int load_ranks(struct pl_run_status *s, struct pl_notes *notes)
 {
     for (size_t i = 0; i < s->n_trials; i++) {
@@ -224,6 +236,7 @@ static int load_ranks(struct pl_run_status *s, struct pl_notes *notes)
         r = load_log(s->run, ts, &err);
         if (r == -ENOMEM)
             return r;
+        note_unwritten(ts, notes);
         if (r == 0)
             continue;
         load_last_status(s->run, ts);

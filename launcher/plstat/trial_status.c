@@ -365,15 +365,22 @@ resolve_unfinished(struct pl_trial_status *ts, const struct pl_slurm_jobs *jobs,
         set_lost(ts, "Slurm does not know the job any more, and it wrote no result");
 }
 
-/* Sets ranks without a recorded end to lost, for a trial that has ended. */
-static void end_ranks(json_t *doc)
+/* For a trial that has ended: ranks without a recorded end are lost. If the end could not be
+ * written (a full disk), they are done as the trial is, or nothing is known of them. */
+static void end_ranks(struct pl_trial_status *ts)
 {
+    bool unwritten = json_object_get(ts->result, "unwritten") != NULL;
+    enum pl_rank_state state = unwritten ? PL_RANK_DONE : PL_RANK_LOST;
     json_t *rank;
     size_t i;
 
-    json_array_foreach (json_object_get(doc, "ranks"), i, rank) {
-        if (pl_rank_state_open(pl_rank_state_parse(pl_json_string(rank, "state"))))
-            json_object_set_new(rank, "state", json_string(pl_rank_state_name(PL_RANK_LOST)));
+    json_array_foreach (json_object_get(ts->doc, "ranks"), i, rank) {
+        if (!pl_rank_state_open(pl_rank_state_parse(pl_json_string(rank, "state"))))
+            continue;
+        if (unwritten && ts->state != PL_TRIAL_DONE)
+            json_object_del(rank, "state");
+        else
+            json_object_set_new(rank, "state", json_string(pl_rank_state_name(state)));
     }
 }
 
@@ -419,7 +426,7 @@ void pl_trial_status_resolve(struct pl_trial_status *ts,
         json_decref(PL_TAKE(ts->others));
     }
     if (ts->source != PL_SOURCE_HUB && ts->state != PL_TRIAL_RUNNING)
-        end_ranks(ts->doc);
+        end_ranks(ts);
 }
 
 /* ---- values ---- */
