@@ -12,6 +12,7 @@
 #include "common/base/env.h"
 #include "common/base/fs.h"
 #include "common/base/parse.h"
+#include "common/proto/rank/rank_link.h"
 #include "spank_plugin/conf.h"
 #include "spank_plugin/daemon_env.h"
 #include "spank_plugin/node_daemon.h"
@@ -221,10 +222,27 @@ static bool is_news(const char *text)
     return !self.shared || atomic_exchange(self.shared, hash) != hash;
 }
 
+/* A step that a rank starts inherits the rank's variables: without us all its tasks would take
+ * themselves for that rank, and with us they would keep its addresses. */
+static void drop_inherited_rank(spank_t spank)
+{
+    char socket[256], value[256], master[256] = "";
+
+    if (spank_getenv(spank, "PLUME_SOCKET", socket, sizeof(socket)) != ESPANK_SUCCESS)
+        return;
+    if (spank_getenv(spank, "MASTER_ADDR", master, sizeof(master)) != ESPANK_SUCCESS)
+        master[0] = '\0';
+    for (const char *const *name = pl_rank_own_variables; *name; name++)
+        if (spank_getenv(spank, *name, value, sizeof(value)) == ESPANK_SUCCESS &&
+            pl_rank_variable_is_ours(*name, value, master))
+            spank_unsetenv(spank, *name);
+}
+
 static void task_init(spank_t spank)
 {
     struct pl_error err = {0};
 
+    drop_inherited_rank(spank);
     if (!self.active)
         return;
     pl_node_daemon_forget(&self.daemon);

@@ -72,9 +72,10 @@
     X(LOCAL_WORLD_SIZE, NUMBER, NULL, PLTRAIN | RANK, "ranks of the node")                         \
     X(NODE_RANK, NUMBER, NULL, PLTRAIN | RANK, "number of the node in the step")                   \
     X(GROUP_RANK, NUMBER, NULL, RANK, "the same as NODE_RANK")                                     \
-    X(MASTER_ADDR, TEXT, NULL, PLTRAIN | RANK, "address of rank 0")                                \
+    X(MASTER_ADDR, TEXT, NULL, PLRUN | PLTRAIN | RANK, "address of rank 0")                        \
     X(MASTER_PORT, NUMBER, NULL, PLTRAIN | RANK, "port of rank 0")                                 \
     X(NCCL_RAS_ADDR, TEXT, NULL, RANK, "NCCL's diagnostics, an address per job")                   \
+    X(JAX_COORDINATOR_ADDRESS, TEXT, NULL, RANK, "address of JAX's coordinator, in rank 0")        \
     X(OMP_NUM_THREADS, NUMBER, NULL, PLTRAIN | RANK, "threads of a rank")                          \
     X(CUDA_VISIBLE_DEVICES, LIST, NULL, PLRUND | PLTRAIN, "GPUs of the rank; set by Slurm")        \
     X(OMPI_COMM_WORLD_SIZE, NUMBER, NULL, PLTRAIN, "set by Open MPI's mpirun")                     \

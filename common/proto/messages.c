@@ -150,7 +150,7 @@ static const struct message table[PL_MSG_N_TYPES] = {
                           "world",
                           {MUST(hub_world, attempt_dir), MUST(hub_world, run_dir),
                            MUST(hub_world, master_addr), MUST(hub_world, master_port),
-                           MUST(hub_world, node_addr)}},
+                           MUST(hub_world, node_addr), MAY(hub_world, coordinator_port)}},
     [PL_MSG_HUB_REFUSED] = {PL_WIRE_HUB_TO_NODE, "refused", {MAY(hub_refused, text)}},
     [PL_MSG_HUB_EXCHANGED] = {PL_WIRE_HUB_TO_NODE,
                               "exchanged",

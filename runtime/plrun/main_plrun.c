@@ -7,6 +7,7 @@
 #include "common/base/options.h"
 #include "common/base/parse.h"
 #include "common/base/trace.h"
+#include "common/proto/rank/rank_link.h"
 #include "runtime/node/net.h"
 #include "runtime/node/slurm_step.h"
 #include "runtime/plrun/starter.h"
@@ -158,6 +159,21 @@ static bool is_rank(void)
     return n < (int)sizeof(name) && strncmp(slash, name, (size_t)n) == 0;
 }
 
+/* This process is no rank of its step: the variables are of a rank that has started the step. */
+static void drop_inherited_rank(void)
+{
+    const char *master = pl_env(PL_ENV_MASTER_ADDR);
+    _cleanup_free_ char *addr = master ? strdup(master) : NULL;
+
+    if (!pl_env(PL_ENV_PLUME_SOCKET))
+        return;
+    for (enum pl_env_id id = PL_ENV_NONE + 1; id < PL_ENV_COUNT; id++)
+        for (const char *const *name = pl_rank_own_variables; *name; name++)
+            if (pl_env(id) && strcmp(pl_env_var(id)->name, *name) == 0 &&
+                pl_rank_variable_is_ours(*name, pl_env(id), addr))
+                unsetenv(*name);
+}
+
 static int run_program(char **argv, bool trial, struct pl_error *err)
 {
     static const char *const of_trial[] = {"PLUME_RUN_DIR", "PLUME_TRIAL", "PLUME_ATTEMPT",
@@ -171,8 +187,25 @@ static int run_program(char **argv, bool trial, struct pl_error *err)
      */
     for (size_t i = 0; !trial && i < PL_COUNT(of_trial); i++)
         unsetenv(of_trial[i]);
+    drop_inherited_rank();
     r = find_daemon(plrund, sizeof(plrund), err);
     return r < 0 ? r : pl_starter_run(argv, plrund, err);
+}
+
+/* A trial's program finds plrun, for steps of its own: the last folder of PATH is ours. */
+static int add_own_folder(struct pl_error *err)
+{
+    const char *before = pl_env(PL_ENV_PATH);
+    _cleanup_free_ char *path = NULL;
+    char folder[PATH_MAX];
+    int r = find_daemon(folder, sizeof(folder), err);
+
+    if (r < 0)
+        return r;
+    *strrchr(folder, '/') = '\0';
+    path = pl_strf("%s%s%s", before ? before : "", before && *before ? ":" : "", folder);
+    return path && pl_env_set(PL_ENV_PATH, path) == 0 ? 0
+                                                      : pl_error_set(err, -ENOMEM, "out of memory");
 }
 
 static int run_trial(struct pl_error *err)
@@ -180,6 +213,8 @@ static int run_trial(struct pl_error *err)
     char **argv = NULL;
     int r = pl_trial_program(&argv, err);
 
+    if (r == 0)
+        r = add_own_folder(err);
     if (r == 0)
         r = run_program(argv, true, err);
     pl_strv_free(argv);

@@ -325,14 +325,16 @@ TXT
 
 @test "modules, set-up commands and variables reach the ranks" {
     mkdir bin
-    printf '#!/bin/sh\necho "$A|$B|$NCCL_DEBUG|$NCCL_SOCKET_IFNAME|$MASTER_PORT"\n' >bin/later
+    printf '#!/bin/sh\necho "$A|$B|$NCCL_DEBUG|$NCCL_SOCKET_IFNAME|$MASTER_PORT|${PATH##*:}"\n' \
+        >bin/later
     chmod +x bin/later
     run -0 --separate-stderr plsubmit --parsable --wait --setup 'export PATH=$PWD/bin:$PATH A=1' \
         --setup 'export B="$A 2"  # a comment' --nccl-debug WARN --nccl-ifname lo \
         --master-port 17000-17100 later
     [[ $stderr == "plsubmit: warning: program 'later' is not in PATH" ]]
     IFS=';' read -r SWEEP RUN JOBS <<<"$output"
-    [[ $(<"$RUN/trial-0000/attempt-0/rank-0.out") =~ ^1\|1\ 2\|WARN\|lo\|17[0-9]{3}$ ]]
+    [[ $(<"$RUN/trial-0000/attempt-0/rank-0.out") =~ ^1\|1\ 2\|WARN\|lo\|17[0-9]{3}\|(.*)$ ]]
+    [ -x "${BASH_REMATCH[1]}/plrun" ] # for steps of the trial's own
 }
 
 # says FOLDER WORD: makes an executable FOLDER/tool that prints its path and WORD.

@@ -55,38 +55,42 @@ echo "$WORLD_SIZE $LOCAL_WORLD_SIZE $MASTER_ADDR $MASTER_PORT $PLUME_RUNTIME $PL
 }
 
 @test "the user's own settings are kept, Plume's are there where he set none" {
-    show='echo "$OMP_NUM_THREADS|$NCCL_DEBUG|$NCCL_SOCKET_IFNAME|$NCCL_RAS_ADDR|$MASTER_PORT|$RANK"'
+    show='echo "$OMP_NUM_THREADS|$NCCL_DEBUG|$NCCL_SOCKET_IFNAME|$NCCL_RAS_ADDR|$MASTER_PORT|$RANK|'
+    show+='$JAX_COORDINATOR_ADDRESS"'
     for way in plrun plugin; do
         ranks "$way-none" "$way" -N1 -n2 -c3 -- bash -c "$show" &
         RANK=9 MASTER_PORT=1 OMP_NUM_THREADS=5 NCCL_DEBUG=TRACE NCCL_SOCKET_IFNAME=eth9 \
-            NCCL_RAS_ADDR=there:1 ranks "$way-own" "$way" -N1 -n1 -- bash -c "$show" &
+            NCCL_RAS_ADDR=there:1 JAX_COORDINATOR_ADDRESS=here:1 \
+            ranks "$way-own" "$way" -N1 -n1 -- bash -c "$show" &
     done
     PLUME_NCCL_DEBUG=INFO step option -N1 plrun --nccl-ifname =lo --nccl-debug WARN \
         -- bash -c "$show" &
     wait
     for way in plrun plugin; do
         checked "$way-none" "$way-own"
-        grep -qxE '3\|\|\|localhost:[0-9]+\|[0-9]+\|[01]' "$way-none.out"
+        grep -qxE '3\|\|\|localhost:[0-9]+\|[0-9]+\|[01]\|127.0.0.1:[0-9]+' "$way-none.out"
         [ "$(cut -d'|' -f4 "$way-none.out" | sort -u | wc -l)" = 1 ]
-        grep -qxE '5\|TRACE\|eth9\|there:1\|[0-9]{3,}\|0' "$way-own.out"
+        grep -qxE '5\|TRACE\|eth9\|there:1\|[0-9]{3,}\|0\|here:1' "$way-own.out"
     done
     grep -qE '^[0-9]+\|WARN\|=lo\|' option.out
 }
 
 @test "a rank's own plrun only starts its program, but a step of its own is a new one" {
     # shellcheck disable=SC2016 # the ranks'
-    show='echo $RANK $WORLD_SIZE $SLURM_STEP_ID'
+    show='echo $RANK $WORLD_SIZE $SLURM_STEP_ID; [ "$JAX_COORDINATOR_ADDRESS" != "$OUTER" ] || echo same'
     for way in plrun plugin; do
         ranks "$way-nested" "$way" -N2 -n4 -- plrun -- plrun bash -c "$show" &
         ranks "$way-step" "$way" -N1 -n1 -c4 -- bash -c "
-            srun --overlap -N1 -n2 -c1 plrun -- bash -c '$show'; srun --overlap -N1 -n2 -c1 --plume bash -c '$show'" &
+            export OUTER=\$JAX_COORDINATOR_ADDRESS
+            srun --overlap -N1 -n2 -c1 plrun -- bash -c '$show'; srun --overlap -N1 -n2 -c1 --plume bash -c '$show'
+            srun --overlap -N1 -n2 -c1 bash -c 'echo \"plain \$RANK\$MASTER_PORT\$PLUME_SOCKET\$JAX_COORDINATOR_ADDRESS\"'" &
     done
     wait
     for way in plrun plugin; do
         checked "$way-nested"
         [ "$(sort "$way-nested.out")" = "$(printf '%s 4 0\n' 0 1 2 3)" ]
         rc_is "$way-step" 0
-        [ "$(sort "$way-step.out")" = "$(printf '%s\n' '0 2 1' '0 2 2' '1 2 1' '1 2 2')" ]
+        [ "$(sort "$way-step.out")" = "$(printf '%s\n' '0 2 1' '0 2 2' '1 2 1' '1 2 2' 'plain ' 'plain ')" ]
         set -- "$way-step.home"/steps/*
         [ $# = 3 ] # and nothing of theirs in the folder of the step that they came from
         cmp "$way-step.out" "$1/trial-0000/attempt-0/rank-0.out"

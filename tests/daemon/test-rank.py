@@ -52,18 +52,36 @@ def test_world_environment(step):
             "NCCL_DEBUG": "INFO", "NCCL_SOCKET_IFNAME": "eth0"})
         equal(defaults.pop("OMP_NUM_THREADS"), "3")
         equal(defaults.pop("COLUMNS", None), "400" if local == 1 else None)
+        host, jax_port = defaults.pop("JAX_COORDINATOR_ADDRESS").rsplit(":", 1)
+        equal(host, "127.0.0.1")
         equal(list(defaults), ["NCCL_RAS_ADDR"])
-    # Nobody gets the port by chance, rank 0's program does by SO_REUSEADDR.
-    with socket.socket() as stranger:
-        try:
-            stranger.bind(("", port))
-            raise AssertionError("the port was not held")
-        except OSError as e:
-            equal(e.errno, errno.EADDRINUSE)
-    with socket.socket() as program:
-        program.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        program.bind(("", port))
-        program.listen(1)
+    assert int(jax_port) != port
+    # Nobody gets the ports by chance, rank 0's program does by SO_REUSEADDR.
+    for held in (port, int(jax_port)):
+        with socket.socket() as stranger:
+            try:
+                stranger.bind(("", held))
+                raise AssertionError("the port was not held")
+            except OSError as e:
+                equal(e.errno, errno.EADDRINUSE)
+        with socket.socket() as program:
+            program.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            program.bind(("", held))
+            program.listen(1)
+
+
+def test_ports_from_the_range(step):
+    """JAX's port is from the range, too, unless no port of the range is free."""
+    low = step.free_port()
+    for high in (min(low + 20, 65535), low):
+        step.job = str(int(step.job) + 1)
+        d = step.start(PLUME_MASTER_PORT_RANGE=f"{low}-{high}")
+        env, defaults = world_of(step.keep(d.rank("starter", 0)))
+        if high == low:  # taken: MASTER_PORT is another, and so is JAX's
+            assert "taking another" in d.said()
+        else:
+            jax_port = int(defaults["JAX_COORDINATOR_ADDRESS"].rsplit(":", 1)[1])
+            assert low < int(env["MASTER_PORT"]) < jax_port <= high, (low, env, defaults)
 
 
 def test_bad_nccl_level_refused(step):

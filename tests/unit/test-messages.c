@@ -73,6 +73,9 @@ static const struct {
     {PL_MSG_NODE_BYE, "{\"type\":\"bye\"}"},
     {PL_MSG_HUB_WORLD, "{\"type\":\"world\",\"attempt_dir\":\"/r/a\",\"run_dir\":\"/r\","
                        "\"master_addr\":\"10.0.0.1\",\"master_port\":4711,\"node_addr\":\"\"}"},
+    {PL_MSG_HUB_WORLD, "{\"type\":\"world\",\"attempt_dir\":\"/r/a\",\"run_dir\":\"/r\","
+                       "\"master_addr\":\"10.0.0.1\",\"master_port\":4711,\"node_addr\":\"\","
+                       "\"coordinator_port\":4712}"},
     {PL_MSG_HUB_REFUSED, "{\"type\":\"refused\",\"text\":\"no\"}"},
     {PL_MSG_HUB_EXCHANGED, "{\"type\":\"exchanged\",\"name\":\"n\",\"values\":[\"v\"]}"},
     {PL_MSG_HUB_END_RANKS, "{\"type\":\"end_ranks\",\"grace_ms\":5000}"},

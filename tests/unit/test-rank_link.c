@@ -402,9 +402,26 @@ static void test_fact_line(void **state)
 
 #define PAIRED(f) cmocka_unit_test_setup_teardown(f, connect_pair, close_pair)
 
+static void test_own_variables(void **state)
+{
+    size_t n = 0;
+
+    while (pl_rank_own_variables[n])
+        n++;
+    assert_int_equal(n, 13);
+    assert_true(pl_rank_variable_is_ours("RANK", "0", NULL));
+    assert_true(pl_rank_variable_is_ours("NCCL_RAS_ADDR", "localhost:7", NULL));
+    assert_false(pl_rank_variable_is_ours("NCCL_RAS_ADDR", "there:7", NULL));
+    assert_true(pl_rank_variable_is_ours("JAX_COORDINATOR_ADDRESS", "10.0.0.1:7", "10.0.0.1"));
+    assert_true(pl_rank_variable_is_ours("JAX_COORDINATOR_ADDRESS", "[fd::1]:7", "fd::1"));
+    assert_false(pl_rank_variable_is_ours("JAX_COORDINATOR_ADDRESS", "here:7", "10.0.0.1"));
+    assert_false(pl_rank_variable_is_ours("JAX_COORDINATOR_ADDRESS", "here:7", NULL));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_own_variables),
         cmocka_unit_test(test_socket_path_folder),
         cmocka_unit_test(test_open_late_listener),
         cmocka_unit_test(test_open_foreign_listener),

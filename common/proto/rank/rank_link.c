@@ -51,6 +51,29 @@ int pl_rank_socket_path(const char *job,
     return 0;
 }
 
+const char *const pl_rank_own_variables[] = {
+    "RANK",          "WORLD_SIZE",
+    "LOCAL_RANK",    "LOCAL_WORLD_SIZE",
+    "NODE_RANK",     "GROUP_RANK",
+    "MASTER_ADDR",   "MASTER_PORT",
+    "NCCL_RAS_ADDR", "JAX_COORDINATOR_ADDRESS",
+    "PLUME_RUNTIME", "PLUME_NODE_ADDR",
+    "PLUME_SOCKET",  NULL,
+};
+
+bool pl_rank_variable_is_ours(const char *name, const char *value, const char *master_addr)
+{
+    size_t len = master_addr ? strlen(master_addr) : 0;
+
+    if (strcmp(name, "NCCL_RAS_ADDR") == 0)
+        return strncmp(value, "localhost:", 10) == 0;
+    if (strcmp(name, "JAX_COORDINATOR_ADDRESS") == 0) {
+        value += *value == '[';
+        return len && strncmp(value, master_addr, len) == 0;
+    }
+    return true;
+}
+
 static int check_peer(int fd, const char *path, struct pl_error *err)
 {
     struct ucred cred;

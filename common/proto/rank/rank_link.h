@@ -37,6 +37,13 @@ int pl_rank_socket_path(const char *job,
                         char **ret,
                         struct pl_error *err);
 
+/* Variables of a rank that a step which it starts must not inherit; ends with NULL. */
+extern const char *const pl_rank_own_variables[];
+
+/* False if such a variable has a value that the user has set. master_addr: the rank's MASTER_ADDR,
+ * may be NULL. */
+bool pl_rank_variable_is_ours(const char *name, const char *value, const char *master_addr);
+
 /* Connects to the socket at `path`. While it does not exist or nobody listens (ENOENT,
  * ECONNREFUSED), tries again until timeout_ms is over: -ETIMEDOUT. The listener must run as the
  * effective user (SO_PEERCRED), or -EPERM. */

@@ -105,6 +105,11 @@ static json_t *make_world(struct pl_rank *rank)
         add_env(defaults, "COLUMNS=%d", PIPE_COLUMNS);
     if (d->ras_port) /* the default port is shared by all jobs of a node */
         add_env(defaults, "NCCL_RAS_ADDR=localhost:%u", d->ras_port);
+    if (world.coordinator_port > 0)
+        add_env(defaults,
+                strchr(world.master_addr, ':') ? "JAX_COORDINATOR_ADDRESS=[%s]:%lld"
+                                               : "JAX_COORDINATOR_ADDRESS=%s:%lld",
+                world.master_addr, (long long)world.coordinator_port);
     return pl_msg_new(&(struct pl_msg){.type = PL_MSG_RANK_WORLD, .rank_world = {env, defaults}});
 }
 

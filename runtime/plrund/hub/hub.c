@@ -21,12 +21,31 @@
 
 /* ---- the world ---- */
 
-static void choose_master(struct pl_hub *hub)
+/* MASTER_PORT, and a port for JAX's coordinator: its own default, by the job's number, is the same
+ * for two steps of a job. A range may be too small for the second. */
+static void choose_ports(struct pl_hub *hub)
 {
-    const char *range = pl_env(PL_ENV_PLUME_MASTER_PORT_RANGE);
-    unsigned nnodes = hub->step->nnodes;
+    const char *range = pl_env_text(PL_ENV_PLUME_MASTER_PORT_RANGE);
     struct pl_error err = {0};
     uint16_t low, high;
+
+    if (range && pl_parse_port_range(range, &low, &high, &err) == 0 &&
+        pl_net_find_free(low, high, &hub->master_port, &err) == 0) {
+        if (hub->master_port == high ||
+            pl_net_find_free(hub->master_port + 1, high, &hub->coordinator_port, NULL) < 0)
+            hub->coordinator_port = 0;
+        return;
+    }
+    if (err.text[0])
+        pl_log_warn("net", "MASTER_PORT: %s; taking another", pl_error_text(&err));
+    if (pl_port_reserve(0, &hub->master_fd, &hub->master_port, &err) < 0 ||
+        pl_port_reserve(0, &hub->coordinator_fd, &hub->coordinator_port, &err) < 0)
+        pl_log_error("net", "%s", pl_error_text(&err));
+}
+
+static void choose_master(struct pl_hub *hub)
+{
+    unsigned nnodes = hub->step->nnodes;
 
     /* Another node reached us at this address, so it works between nodes. */
     snprintf(hub->master_addr, sizeof(hub->master_addr), "127.0.0.1");
@@ -40,13 +59,7 @@ static void choose_master(struct pl_hub *hub)
         if (strncmp(name, "127.", 4) != 0 && strcmp(name, "::1") != 0)
             break;
     }
-    if (range && *range && pl_parse_port_range(range, &low, &high, &err) == 0 &&
-        pl_net_find_free(low, high, &hub->master_port, &err) == 0)
-        return;
-    if (err.text[0])
-        pl_log_warn("net", "MASTER_PORT: %s; taking another", pl_error_text(&err));
-    if (pl_port_reserve(0, &hub->master_fd, &hub->master_port, &err) < 0)
-        pl_log_error("net", "%s", pl_error_text(&err));
+    choose_ports(hub);
 }
 
 static void publish_world(struct pl_hub *hub)
@@ -61,12 +74,14 @@ static void publish_world(struct pl_hub *hub)
     for (unsigned i = 0; i < hub->step->nnodes; i++) {
         const char *addr = hub->nodes[i].addr;
 
-        pl_hub_send(hub, i,
-                    &(struct pl_msg){
-                        .type = PL_MSG_HUB_WORLD,
-                        .hub_world = {hub->attempt_dir, pl_run_dir(hub->run), hub->master_addr,
-                                      hub->master_port, addr ? addr : ""},
-                    });
+        pl_hub_send(
+            hub, i,
+            &(struct pl_msg){
+                .type = PL_MSG_HUB_WORLD,
+                .hub_world = {hub->attempt_dir, pl_run_dir(hub->run), hub->master_addr,
+                              hub->master_port, addr ? addr : "",
+                              hub->coordinator_port ? hub->coordinator_port : PL_MSG_ABSENT},
+            });
     }
 }
 
@@ -312,7 +327,7 @@ static struct pl_hub *new_hub(const struct pl_slurm_step *step)
     if (!hub)
         return NULL;
     hub->step = step;
-    hub->listen_fd = hub->master_fd = -EBADF;
+    hub->listen_fd = hub->master_fd = hub->coordinator_fd = -EBADF;
     hub->events = hub->metrics = (struct pl_log_file)PL_LOG_FILE_INIT;
     hub->root = hub->first_done.rank = -1;
     hub->started = pl_wall_s();
@@ -401,6 +416,8 @@ void pl_hub_destroy(struct pl_hub *hub)
         free((char *)(uintptr_t)hub->failures[i].text);
     if (hub->master_fd >= 0)
         close(hub->master_fd);
+    if (hub->coordinator_fd >= 0)
+        close(hub->coordinator_fd);
     if (hub->listen_fd >= 0)
         close(hub->listen_fd);
     json_decref(hub->cause);

@@ -105,6 +105,8 @@ struct pl_hub {
     struct pl_exchange *exchanges;
     int master_fd; /* holds MASTER_PORT */
     uint16_t master_port;
+    int coordinator_fd;        /* holds the port of JAX_COORDINATOR_ADDRESS */
+    uint16_t coordinator_port; /* 0 = none */
     char master_addr[64];
 
     json_t *gpu_errors; /* the newest ones, by arrival; NULL = none */
