@@ -28,8 +28,8 @@ up starts a private Slurm cluster of N nodes on this machine, in seconds:
   --cred-expire S  life of a job credential, which a requeued job waits [5];
                  Slurm takes less than 5 for 120
   --node-timeout S  seconds until a silent node is down (SlurmdTimeout) [30]
-  --hosts        give each node a host name and an address of its own (network
-                 namespaces; needs root), as on a real cluster
+  --hosts        give each node a host name and an address of its own, and names
+                 that resolve (namespaces; needs root), as on a real cluster
   --no-plugin    do not load spank_plume.so
   --quiet        print nothing when all goes well
 
@@ -182,17 +182,32 @@ bridge_remove() {
     return 0
 }
 
-# host_start NODE INDEX COMMAND...: a daemon in a network and a host name of its own. It waits for
-# its interface, which only its parent can give it, on a fifo.
+# The nodes' /etc/hosts: programs look for each other, and for themselves, by name.
+hosts_write() {
+    local i
+    {
+        echo '127.0.0.1 localhost'
+        echo "$ADDRESS $(uname -n)"
+        for ((i = 0; i < COUNT; i++)); do
+            echo "$SUBNET.$((i + 10)) ${NODE_LIST[i]}"
+        done
+    } >"$FOLDER/hosts"
+    chmod 0644 "$FOLDER/hosts"
+}
+
+# host_start NODE INDEX COMMAND...: a daemon in a network, a host name and an /etc/hosts of its own.
+# It waits for its interface, which only its parent can give it, on a fifo.
 host_start() {
     local node=$1 index=$2 pid fifo=$FOLDER/run/$1.fifo
     shift 2
     mkfifo -m 0600 "$fifo"
     # shellcheck disable=SC2016 # for the inner shell
-    daemon_start "$node" unshare --net --uts bash -c '
+    daemon_start "$node" unshare --net --uts --mount bash -c '
         read -r _ <"$1"; hostname "$2"; ip link set lo up
-        ip addr add "$3" dev eth0; ip link set eth0 up; shift 3; exec "$@"' \
-        _ "$fifo" "$node" "$SUBNET.$((index + 10))/24" "$@"
+        ip addr add "$3" dev eth0; ip link set eth0 up
+        mount --bind "$4" /etc/hosts || echo "names do not resolve on $2" >&2
+        shift 4; exec "$@"' \
+        _ "$fifo" "$node" "$SUBNET.$((index + 10))/24" "$FOLDER/hosts" "$@"
     pid=$(awk -v name="$node" '$1 == name { pid = $2 } END { print pid }' "$FOLDER/pids")
     wait_until 10 in_own_net "$pid" || up_fail "node $node got no network of its own" "$node"
     ip link add "$BRIDGE-$index" type veth peer name eth0 netns "$pid" ||
@@ -456,7 +471,10 @@ cluster_up() {
     up_claim
     ADDRESS=127.0.0.1
     start_munged
-    [[ $HOSTS == no ]] || bridge_make
+    if [[ $HOSTS == yes ]]; then
+        bridge_make
+        hosts_write
+    fi
     for try in 1 2 3 4 5; do
         registry_lock
         if start_slurm; then

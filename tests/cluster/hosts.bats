@@ -32,6 +32,10 @@ BUILT=$PLUME_SRC/build/tests/cluster
 @test "each node has a name and an address of its own" {
     run -0 timeout 30 srun -N4 hostname
     [ "$(sort <<<"$output" | xargs)" = "n1 n2 n3 n4" ]
+    # Each resolves all names, and its own to its own address.
+    run -0 timeout 30 srun -N4 bash -c 'getent ahostsv4 n1 n2 n3 n4 | awk "\$3 { print \$3 }" | xargs
+        ip -o addr show | grep -cF " $(getent ahostsv4 "$(hostname)" | awk "{ print \$1; exit }")/"'
+    [ "$(sort -u <<<"$output")" = $'1\nn1 n2 n3 n4' ]
 }
 
 @test "ranks meet across hosts at an address that others can reach" {
