@@ -39,6 +39,7 @@
     X(PLUME_MODULE_PATH, LIST, NULL, PLTRAIN, "folders of modules")                                \
     X(PLUME_DATA_DIR, PATH, NULL, PLTRAIN, "folder of data files")                                 \
     X(PLUME_GPU_MEMORY_LIMIT, SIZE, NULL, PLTRAIN, "limit of a rank's memory on each GPU")         \
+    X(PLUME_TCP_PORTS, TEXT, NULL, PLTRAIN, "LOW-HIGH: range of the engine's TCP ports")           \
     X(PLUME_PROFILE, FLAG, NULL, PLTRAIN, "rank 0 prints the time of a step by op")                \
     /* Plume's own: between its parts */                                                           \
     X(PLUME_RUN_DIR, PATH, NULL, PLRUN | PLRUND | RANK, "the run folder")                          \
@@ -75,6 +76,8 @@
     X(MASTER_ADDR, TEXT, NULL, PLRUN | PLTRAIN | RANK, "address of rank 0")                        \
     X(MASTER_PORT, NUMBER, NULL, PLTRAIN | RANK, "port of rank 0")                                 \
     X(NCCL_RAS_ADDR, TEXT, NULL, RANK, "NCCL's diagnostics, an address per job")                   \
+    X(GLOO_SOCKET_IFNAME, TEXT, NULL, RANK, "network interface of gloo")                           \
+    X(TP_SOCKET_IFNAME, TEXT, NULL, RANK, "network interface of TensorPipe")                       \
     X(JAX_COORDINATOR_ADDRESS, TEXT, NULL, RANK, "address of JAX's coordinator, in rank 0")        \
     X(OMP_NUM_THREADS, NUMBER, NULL, PLTRAIN | RANK, "threads of a rank")                          \
     X(CUDA_VISIBLE_DEVICES, LIST, NULL, PLRUND | PLTRAIN, "GPUs of the rank; set by Slurm")        \

@@ -5,6 +5,8 @@
 #include "common/base/parse.h"
 
 #include <arpa/inet.h>
+#include <ifaddrs.h>
+#include <net/if.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -68,6 +70,28 @@ int pl_port_reserve(uint16_t port, int *ret_fd, uint16_t *ret_port, struct pl_er
         return pl_error_errno(err, r, "cannot hold a TCP port");
     *ret_fd = PL_TAKE_FD(fd);
     return 0;
+}
+
+int pl_port_reserve_in(
+    uint16_t low, uint16_t high, int *ret_fd, uint16_t *ret_port, struct pl_error *err)
+{
+    uint32_t n = (uint32_t)high - low + 1, first = randombytes_uniform(n);
+    int one = 1;
+
+    for (uint32_t i = 0; i < n; i++) {
+        uint16_t port = (uint16_t)(low + (first + i) % n);
+        _cleanup_close_ int fd = -EBADF;
+
+        if (bound(port, false, &fd) < 0)
+            continue;
+        /* Nobody else has it; from now on programs of this user may share it. */
+        setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
+        setsockopt(fd, SOL_SOCKET, SO_REUSEPORT, &one, sizeof(one));
+        *ret_fd = PL_TAKE_FD(fd);
+        *ret_port = port;
+        return 0;
+    }
+    return pl_error_set(err, -EADDRINUSE, "no free port between %u and %u", low, high);
 }
 
 static int start_listening(uint16_t port, bool share, int *ret_fd, struct pl_error *err)
@@ -164,6 +188,88 @@ int pl_net_own_address(char *ret, size_t size, struct pl_error *err)
     }
     freeaddrinfo(list);
     return 0;
+}
+
+/* ---- interfaces ---- */
+
+bool pl_net_is_loopback(const char *address)
+{
+    return strncmp(address, "127.", 4) == 0 || strcmp(address, "::1") == 0;
+}
+
+static bool is_usable(const char *address)
+{
+    return *address && !pl_net_is_loopback(address) && strncmp(address, "fe80:", 5) != 0 &&
+           strcmp(address, "0.0.0.0") != 0;
+}
+
+/* The source address that the kernel would choose: connecting a datagram socket sends nothing. */
+static int route_source(const char *toward, char *ret, size_t size)
+{
+    struct addrinfo hints = {.ai_socktype = SOCK_DGRAM, .ai_flags = AI_NUMERICHOST};
+    struct addrinfo *list = NULL;
+    _cleanup_close_ int fd = -EBADF;
+    int r = -EINVAL;
+
+    if (getaddrinfo(toward, "9", &hints, &list) != 0)
+        return r;
+    fd = socket(list->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    r = fd < 0 || connect(fd, list->ai_addr, list->ai_addrlen) < 0
+            ? -errno
+            : pl_net_name(fd, false, ret, size);
+    freeaddrinfo(list);
+    return r;
+}
+
+static int numeric(const struct sockaddr *a, char *ret, size_t size)
+{
+    socklen_t len =
+        a->sa_family == AF_INET6 ? sizeof(struct sockaddr_in6) : sizeof(struct sockaddr_in);
+
+    if (a->sa_family != AF_INET && a->sa_family != AF_INET6)
+        return -EAFNOSUPPORT;
+    return getnameinfo(a, len, ret, (socklen_t)size, NULL, 0, NI_NUMERICHOST) == 0 ? 0 : -EINVAL;
+}
+
+void pl_net_reachable_address(const char *toward, char *ret, size_t size)
+{
+    struct ifaddrs *list = NULL;
+
+    if (toward && route_source(toward, ret, size) == 0 && is_usable(ret))
+        return;
+    snprintf(ret, size, "127.0.0.1");
+    if (getifaddrs(&list) < 0)
+        return;
+    for (const struct ifaddrs *i = list; i; i = i->ifa_next) {
+        char text[64];
+
+        if (!i->ifa_addr || !(i->ifa_flags & IFF_UP) ||
+            numeric(i->ifa_addr, text, sizeof(text)) < 0 || !is_usable(text))
+            continue;
+        snprintf(ret, size, "%s", text);
+        break;
+    }
+    freeifaddrs(list);
+}
+
+int pl_net_interface(const char *address, char *ret, size_t size)
+{
+    struct ifaddrs *list = NULL;
+    int r = -ENODEV;
+
+    if (getifaddrs(&list) < 0)
+        return -errno;
+    for (const struct ifaddrs *i = list; i && r < 0; i = i->ifa_next) {
+        char text[64];
+
+        if (i->ifa_addr && numeric(i->ifa_addr, text, sizeof(text)) == 0 &&
+            strcmp(text, address) == 0 && strlen(i->ifa_name) < size) {
+            memcpy(ret, i->ifa_name, strlen(i->ifa_name) + 1);
+            r = 0;
+        }
+    }
+    freeifaddrs(list);
+    return r;
 }
 
 void pl_net_tune(int fd)

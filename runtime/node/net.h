@@ -7,6 +7,7 @@
 #include "common/base/error.h"
 #include "common/proto/protocol.h"
 
+#include <stdbool.h>
 #include <stdint.h>
 #include <sys/socket.h>
 
@@ -18,6 +19,10 @@
  * nobody, yet a program that sets SO_REUSEADDR or SO_REUSEPORT (PyTorch does) can bind it and
  * listen. port 0 lets the kernel choose. Measured: 0 of 80,000 kernel choices hit a held port. */
 int pl_port_reserve(uint16_t port, int *ret_fd, uint16_t *ret_port, struct pl_error *err);
+
+/* As pl_port_reserve(), a port of the range that nobody else holds. -EADDRINUSE. */
+int pl_port_reserve_in(
+    uint16_t low, uint16_t high, int *ret_fd, uint16_t *ret_port, struct pl_error *err);
 
 /* Listens on all addresses; port 0 lets the kernel choose. pl_net_listen() takes a port that
  * pl_port_reserve() holds, here or in another process of the user; pl_net_listen_alone() takes only
@@ -37,6 +42,16 @@ int pl_net_name(int fd, bool peer, char *ret, size_t size);
 /* This host's address for other nodes: what its name resolves to, loopback only for want of a
  * better one. */
 int pl_net_own_address(char *ret, size_t size, struct pl_error *err);
+
+/* This host's address on the way to another one (numeric), without a packet; else its first address
+ * that is not loopback; else "127.0.0.1". Asks no name server. toward may be NULL. */
+void pl_net_reachable_address(const char *toward, char *ret, size_t size);
+
+/* The name of the interface that has this numeric address. -ENODEV. */
+int pl_net_interface(const char *address, char *ret, size_t size);
+
+/* True for 127.x.x.x and ::1. */
+bool pl_net_is_loopback(const char *address);
 
 /* TCP_NODELAY and a limit of 20 s for bytes that nobody acknowledges. */
 void pl_net_tune(int fd);

@@ -249,12 +249,17 @@ static int find_program(const char *name, struct pl_error *err)
 static int reserve_hub(struct pl_error *err)
 {
     const char *addr = pl_env(PL_ENV_SLURM_LAUNCH_NODE_IPADDR);
+    const char *range = pl_env_text(PL_ENV_PLUME_HUB_PORTS);
     _cleanup_close_ int fd = -EBADF;
     struct pollfd p = {.fd = STDOUT_FILENO};
     char host[256];
-    uint16_t port;
-    int r = pl_port_reserve(0, &fd, &port, err);
+    uint16_t port, low, high;
+    int r = 0;
 
+    if (range && (r = pl_parse_port_range(range, &low, &high, err)) < 0)
+        return pl_error_wrap(err, r, "PLUME_HUB_PORTS");
+    r = range ? pl_port_reserve_in(low, high, &fd, &port, err)
+              : pl_port_reserve(0, &fd, &port, err);
     if (r < 0)
         return r;
     if (!addr || !*addr) {

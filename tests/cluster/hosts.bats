@@ -52,6 +52,32 @@ BUILT=$PLUME_SRC/build/tests/cluster
     rc_is port 0
 }
 
+@test "where a host's name does not lead to its address, gloo gets the interface" {
+    printf '127.0.0.1 localhost\n' >no-names
+    cat >without-names <<'SH'
+#!/bin/sh
+# The daemon is a child of plrun, so it sees this file, too.
+mount --bind "$1" /etc/hosts && exec plrun -- sh -c 'echo "$GLOO_SOCKET_IFNAME $TP_SOCKET_IFNAME"'
+SH
+    chmod +x without-names
+    AS=root step none -N2 unshare -m "$PWD/without-names" "$PWD/no-names"
+    rc_is none 0
+    [ "$(wc -l <none.out)" = 2 ]
+    while read -r gloo tp; do
+        [ "$gloo" = "$tp" ]
+        [ -n "$gloo" ] && [ "$gloo" != lo ]
+    done <none.out
+    # The hub's node has an address that others can reach in its records, too.
+    [ -z "$(grep -lF '127.0.0.1' "$(trial none)"/{status.json,attempt-0/events.jsonl})" ]
+    # What the user has set is kept; a step on one node needs nothing.
+    GLOO_SOCKET_IFNAME=eth7 AS=root step own -N2 unshare -m "$PWD/without-names" "$PWD/no-names"
+    [ "$(cut -d' ' -f1 own.out | sort -u)" = eth7 ]
+    AS=root step one -N1 unshare -m "$PWD/without-names" "$PWD/no-names"
+    [ "$(<one.out)" = ' ' ]
+    AS=root step names -N2 plrun -- sh -c 'echo "$GLOO_SOCKET_IFNAME $TP_SOCKET_IFNAME"'
+    [ "$(sort -u names.out)" = ' ' ]
+}
+
 @test "a sweep trains across hosts, shared memory inside them and TCP between" {
     run -0 timeout 60 plsubmit --grid lr=1e-1 -N4 --ntasks-per-node=2 --parsable --wait
     sweep=${output%%;*}

@@ -153,6 +153,28 @@ static void test_listen_takes_any_where_the_address_is_not_ours(void **state)
     close(fd);
 }
 
+static void test_listen_in_a_range(void **state)
+{
+    struct pl_error err = {0};
+    int held, fd, other;
+    unsigned port, again;
+    char range[32];
+
+    assert_int_equal(pl_comm_tcp_listen("127.0.0.1", &held, &port, NULL), 0);
+    close(held);
+    snprintf(range, sizeof(range), "%u", port);
+    setenv("PLUME_TCP_PORTS", range, 1);
+    assert_int_equal(pl_comm_tcp_listen("127.0.0.1", &fd, &again, NULL), 0);
+    assert_int_equal(again, port);
+    assert_true(pl_comm_tcp_listen("127.0.0.1", &other, &again, &err) < 0);
+    assert_non_null(strstr(err.text, range));
+    close(fd);
+    setenv("PLUME_TCP_PORTS", "9-x", 1);
+    assert_int_equal(pl_comm_tcp_listen("127.0.0.1", &other, &again, &err), -EINVAL);
+    assert_non_null(strstr(err.text, "PLUME_TCP_PORTS"));
+    unsetenv("PLUME_TCP_PORTS");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -160,6 +182,7 @@ int main(void)
         cmocka_unit_test(test_another_key_is_refused),
         cmocka_unit_test(test_foreign_listener_is_named),
         cmocka_unit_test(test_nobody_listens),
+        cmocka_unit_test(test_listen_in_a_range),
         cmocka_unit_test(test_listen_takes_any_where_the_address_is_not_ours),
     };
 

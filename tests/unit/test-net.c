@@ -98,6 +98,46 @@ static void test_listen_shares_only_held(void **state)
     close(hub);
 }
 
+static void test_reserve_in_range(void **state)
+{
+    struct pl_error err = {0};
+    int first, second, third, hub;
+    uint16_t low, a, b, c;
+
+    /* A range of two ports: the second is taken by chance or by us. */
+    assert_int_equal(pl_port_reserve(0, &first, &low, &err), 0);
+    close(first);
+    if (low == 65535)
+        low--;
+    assert_int_equal(pl_port_reserve_in(low, low, &first, &a, &err), 0);
+    assert_int_equal(a, low);
+    assert_int_equal(pl_port_reserve_in(low, low, &second, &b, &err), -EADDRINUSE);
+    assert_non_null(strstr(err.text, "no free port"));
+    assert_int_equal(pl_net_listen_alone(low, &third, &err), -EADDRINUSE);
+    assert_int_equal(pl_net_listen(low, &hub, &err), 0); /* as the hub does */
+    assert_int_equal(pl_port_reserve_in(low, low, &third, &c, &err), -EADDRINUSE);
+    close(hub);
+    close(first);
+}
+
+static void test_interfaces(void **state)
+{
+    char name[64];
+
+    assert_int_equal(pl_net_interface("127.0.0.1", name, sizeof(name)), 0);
+    assert_string_equal(name, "lo");
+    assert_int_equal(pl_net_interface("192.0.2.77", name, sizeof(name)), -ENODEV);
+    assert_int_equal(pl_net_interface("127.0.0.1", name, 2), -ENODEV);
+    assert_true(pl_net_is_loopback("127.1.2.3") && pl_net_is_loopback("::1"));
+    assert_false(pl_net_is_loopback("10.0.0.1"));
+    pl_net_reachable_address("192.0.2.1", name, sizeof(name));
+    assert_true(strcmp(name, "127.0.0.1") == 0 || !pl_net_is_loopback(name));
+    pl_net_reachable_address("no address", name, sizeof(name));
+    assert_true(*name);
+    pl_net_reachable_address(NULL, name, sizeof(name));
+    assert_true(*name);
+}
+
 static void test_find_free_range(void **state)
 {
     struct pl_error err = {0};
@@ -247,6 +287,8 @@ int main(void)
         cmocka_unit_test(test_hold_against_choice),
         cmocka_unit_test(test_listen_shares_only_held),
         cmocka_unit_test(test_find_free_range),
+        cmocka_unit_test(test_reserve_in_range),
+        cmocka_unit_test(test_interfaces),
         cmocka_unit_test(test_connect_and_names),
         cmocka_unit_test(test_walk_is_keyed),
         cmocka_unit_test(test_walk_range),

@@ -7,7 +7,9 @@
  *   listener   -> HMAC(key, "L", member, listener's member, L, C)
  *
  * A connection that fails is closed and does not count. */
+#include "common/base/env.h"
 #include "common/base/fs.h"
+#include "common/base/parse.h"
 #include "runtime/engine/comm/comm_tcp_private.h"
 #include "runtime/engine/util/sha256.h"
 
@@ -381,6 +383,32 @@ fail:
     return r;
 }
 
+/* Binds a port of the range, from one that differs per process, and listens. Returns a descriptor
+ * or a negative errno. */
+static int listen_at(const struct addrinfo *a, uint16_t low, uint16_t high)
+{
+    uint32_t n = (uint32_t)high - low + 1, first = (uint32_t)getpid() % n;
+    int r = -EADDRINUSE;
+
+    for (uint32_t i = 0; i < n; i++) {
+        struct sockaddr_storage at = {0};
+        int fd = socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+
+        if (fd < 0)
+            return -errno;
+        memcpy(&at, a->ai_addr, a->ai_addrlen);
+        ((struct sockaddr_in *)&at)->sin_port =
+            htons((uint16_t)(low + (first + i) % n)); /* v6, too */
+        if (bind(fd, (struct sockaddr *)&at, a->ai_addrlen) == 0 && listen(fd, 1024) == 0)
+            return fd;
+        r = -errno;
+        close(fd);
+        if (r != -EADDRINUSE)
+            break;
+    }
+    return r;
+}
+
 int pl_comm_tcp_listen(const char *address, int *ret_fd, unsigned *ret_port, struct pl_error *err)
 {
     struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE}, *list, *a;
@@ -391,9 +419,13 @@ int pl_comm_tcp_listen(const char *address, int *ret_fd, unsigned *ret_port, str
         struct sockaddr_storage room;
     } own;
     socklen_t len = sizeof(own);
+    const char *range = pl_env_text(PL_ENV_PLUME_TCP_PORTS);
     _cleanup_close_ int fd = -EBADF;
     int r, code = EADDRNOTAVAIL;
+    uint16_t low = 0, high = 0;
 
+    if (range && (r = pl_parse_port_range(range, &low, &high, err)) < 0)
+        return pl_error_wrap(err, r, "PLUME_TCP_PORTS");
     /* First the node's address as others see it; if no interface has it (it is translated on the
      * way), any address. */
     for (int any = 0; any < 2 && fd < 0; any++) {
@@ -401,17 +433,14 @@ int pl_comm_tcp_listen(const char *address, int *ret_fd, unsigned *ret_port, str
         if (r != 0)
             continue;
         for (a = list; a && fd < 0; a = a->ai_next) {
-            fd = socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-            if (fd >= 0 && (bind(fd, a->ai_addr, a->ai_addrlen) < 0 || listen(fd, 1024) < 0)) {
-                code = errno;
-                close(fd);
-                fd = -EBADF;
-            }
+            fd = listen_at(a, low, high);
+            code = fd < 0 ? -fd : 0;
         }
         freeaddrinfo(list);
     }
     if (fd < 0)
-        return pl_error_errno(err, code, "cannot listen at '%s'", address);
+        return pl_error_errno(err, code, "cannot listen at '%s'%s%s", address,
+                              range ? ", ports " : "", range ? range : "");
     if (getsockname(fd, &own.any, &len) < 0)
         return pl_error_errno(err, errno, "cannot read the port of a socket");
     *ret_port = ntohs(own.any.sa_family == AF_INET6 ? own.in6.sin6_port : own.in.sin_port);

@@ -206,6 +206,7 @@ static void finish(struct pl_daemon *d)
     pl_daemon_close_ranks(d);
     pl_daemon_gpu_close(d);
     pl_uplink_close(d->uplink);
+    pl_daemon_net_close(d);
     close_handle((uv_handle_t *)&d->control);
     close_handle((uv_handle_t *)&d->tick);
     close_handle((uv_handle_t *)&d->kill_timer);
@@ -406,6 +407,7 @@ int pl_daemon_init(struct pl_daemon *d, uv_loop_t *loop, int control_fd, struct 
     d->control.data = d;
     uv_poll_start(&d->control, UV_READABLE, on_control);
     pl_port_reserve(0, &d->ras_fd, &d->ras_port, NULL);
+    pl_daemon_net_start(d);
     d->tick_ns = pl_now_ns();
     uv_timer_start(&d->tick, on_tick, 1000, 1000);
     return 0;
@@ -448,6 +450,7 @@ void pl_daemon_finish(struct pl_daemon *d)
         close(d->ras_fd);
     if (d->listen_fd >= 0)
         close(d->listen_fd);
+    uv_freeaddrinfo(d->own_addresses);
     pl_buf_finish(&d->control_in);
     free(d->rules);
     free(d->ranks);

@@ -93,9 +93,12 @@ struct pl_daemon {
     int ras_fd; /* holds NCCL_RAS_ADDR's port */
     uint16_t ras_port;
     struct pl_daemon_gpu *gpu; /* NULL: no GPU is watched */
-    uv_timer_t tick;           /* once a second: metrics */
-    uint64_t tick_ns;          /* time of the last tick */
-    uv_timer_t kill_timer;     /* from SIGTERM to SIGKILL */
+    uv_getaddrinfo_t own_name; /* this host's name */
+    bool asks_name;
+    struct addrinfo *own_addresses; /* that it leads to; NULL = none, or not known yet */
+    uv_timer_t tick;                /* once a second: metrics */
+    uint64_t tick_ns;               /* time of the last tick */
+    uv_timer_t kill_timer;          /* from SIGTERM to SIGKILL */
     uv_timer_t leave_timer;
     uv_timer_t busy_timer; /* until the owner hears that the hub stays */
     uv_async_t changed;    /* pl_daemon_changed() */
@@ -173,6 +176,16 @@ bool pl_rank_may_start(const struct pl_rank_conn *c, unsigned rank);
 void pl_daemon_kill_orphans(const struct pl_slurm_step *step);
 /* Processes of this job's cgroup that the kernel killed for lack of memory; -1 = unknown. */
 int64_t pl_daemon_oom_kills(void);
+
+/* daemon_net.c: the interface that programs must use. start resolves this host's name in the
+ * background, in steps of several nodes. interface is true if that name does not lead to the node's
+ * address and an interface has this address. */
+void pl_daemon_net_start(struct pl_daemon *d);
+bool pl_daemon_net_interface(const struct pl_daemon *d,
+                             const char *address,
+                             char *ret,
+                             size_t size);
+void pl_daemon_net_close(struct pl_daemon *d);
 
 /* daemon_gpu.c: reports the step's GPUs, which a process of their own watches (gpu_watch.h). start
  * does nothing on nodes without GPUs, and cannot fail: a step runs without reports. */

@@ -77,6 +77,7 @@ static json_t *make_world(struct pl_rank *rank)
     const struct pl_slurm_step *s = &d->step;
     const char *given = pl_env_text(PL_ENV_PLUME_NCCL_DEBUG), *level = NULL;
     const char *interface = pl_env(PL_ENV_PLUME_NCCL_IFNAME);
+    char name[64];
     _cleanup_(json_decrefp) json_t *env = json_array(), *defaults = json_array();
 
     if (given)
@@ -105,6 +106,10 @@ static json_t *make_world(struct pl_rank *rank)
         add_env(defaults, "COLUMNS=%d", PIPE_COLUMNS);
     if (d->ras_port) /* the default port is shared by all jobs of a node */
         add_env(defaults, "NCCL_RAS_ADDR=localhost:%u", d->ras_port);
+    if (pl_daemon_net_interface(d, world.node_addr, name, sizeof(name))) {
+        add_env(defaults, "GLOO_SOCKET_IFNAME=%s", name);
+        add_env(defaults, "TP_SOCKET_IFNAME=%s", name);
+    }
     if (world.coordinator_port > 0)
         add_env(defaults,
                 strchr(world.master_addr, ':') ? "JAX_COORDINATOR_ADDRESS=[%s]:%lld"

@@ -56,19 +56,27 @@ static void choose_master(struct pl_hub *hub)
             pl_hub_conn_address(hub->nodes[i].wire, false, name, sizeof(name)) < 0)
             continue;
         snprintf(hub->master_addr, sizeof(hub->master_addr), "%s", name);
-        if (strncmp(name, "127.", 4) != 0 && strcmp(name, "::1") != 0)
+        if (!pl_net_is_loopback(name))
             break;
     }
+    if (!pl_net_is_loopback(hub->master_addr))
+        memcpy(hub->own_addr, hub->master_addr, sizeof(hub->own_addr));
     choose_ports(hub);
 }
 
 static void publish_world(struct pl_hub *hub)
 {
+    bool changed;
+
     hub->state = PL_HUB_RUNNING;
     uv_timer_stop(&hub->launch_timer);
     choose_master(hub);
+    changed = hub->nodes[0].addr && strcmp(hub->nodes[0].addr, hub->own_addr) != 0;
     free(hub->nodes[0].addr);
     hub->nodes[0].addr = strdup(hub->master_addr);
+    if (changed)
+        pl_hub_event(
+            hub, json_pack("{s:s, s:i, s:s}", "type", "node", "node_id", 0, "addr", hub->own_addr));
     pl_hub_event(hub, json_pack("{s:s, s:s}", "type", "state", "state", "running"));
     pl_hub_write_status(hub);
     for (unsigned i = 0; i < hub->step->nnodes; i++) {
@@ -99,7 +107,9 @@ static void on_joined(struct pl_hub *hub,
     struct pl_hub_node *node = &hub->nodes[node_id];
     char addr[64], own_clock[PL_CLOCK_ID_MAX];
 
-    if (pl_hub_conn_address(wire, true, addr, sizeof(addr)) < 0)
+    if (node_id == 0) /* it is in this process */
+        memcpy(addr, hub->own_addr, sizeof(addr));
+    else if (pl_hub_conn_address(wire, true, addr, sizeof(addr)) < 0)
         addr[0] = '\0';
     node->joined = true;
     node->wire = wire;
@@ -332,6 +342,7 @@ static struct pl_hub *new_hub(const struct pl_slurm_step *step)
     hub->root = hub->first_done.rank = -1;
     hub->started = pl_wall_s();
     hub->tick_ns = pl_now_ns();
+    pl_net_reachable_address(step->launch_addr, hub->own_addr, sizeof(hub->own_addr));
     hub->nodes = calloc(step->nnodes, sizeof(*hub->nodes));
     hub->node_of_rank = calloc(step->ntasks, sizeof(*hub->node_of_rank));
     if (!hub->nodes || !hub->node_of_rank) {

@@ -108,6 +108,7 @@ struct pl_hub {
     int coordinator_fd;        /* holds the port of JAX_COORDINATOR_ADDRESS */
     uint16_t coordinator_port; /* 0 = none */
     char master_addr[64];
+    char own_addr[64]; /* at which other hosts may reach the hub */
 
     json_t *gpu_errors; /* the newest ones, by arrival; NULL = none */
     size_t n_gpu_errors;

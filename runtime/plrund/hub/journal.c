@@ -213,9 +213,8 @@ void pl_hub_write_status(struct pl_hub *hub)
                   hub->doc);
     if (o && hub->state != PL_HUB_FINISHED)
         json_object_set_new(o, "hub",
-                            json_pack("{s:s, s:i, s:s, s:s, s:i, s:s}", "host",
-                                      hub->master_addr[0] ? hub->master_addr : "127.0.0.1", "port",
-                                      (int)hub->port, "job", s->id.job, "step", s->id.step,
+                            json_pack("{s:s, s:i, s:s, s:s, s:i, s:s}", "host", hub->own_addr,
+                                      "port", (int)hub->port, "job", s->id.job, "step", s->id.step,
                                       "attempt", (int)s->id.attempt, "epoch", hub->epoch));
     if (!o || pl_json_dump_line(o, &text) < 0)
         return;
