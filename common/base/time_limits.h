@@ -18,6 +18,9 @@
 /* pltrain --processes: from the first rank's failure to SIGKILL of the others. */
 #define PL_LOCAL_KILL_GRACE_MS 10000
 
+/* The same while the others still wait for that rank to meet them: they may fail alike. */
+#define PL_LOCAL_MEET_GRACE_MS 1000
+
 /* pltrain: SIGINTs within this time of the first are the same Ctrl-C. */
 #define PL_INTERRUPT_AGAIN_MS 500
 

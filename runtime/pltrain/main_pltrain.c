@@ -14,6 +14,7 @@
 #include "runtime/engine/tape/profile.h"
 #include "runtime/engine/train/trainer.h"
 #include "runtime/engine/util/crash.h"
+#include "runtime/engine/util/hang.h"
 #include "runtime/pltrain/pltrain_options.h"
 #include "runtime/pltrain/spawn_local.h"
 #include "runtime/pltrain/threads.h"
@@ -211,7 +212,11 @@ static int train_in(const struct pl_pltrain *p,
     _cleanup_(pl_rank_report_close) struct pl_rank_report report = {.link = PL_RANK_LINK_INIT};
     struct pl_train_options options = p->train;
     struct gpus gpus = {0};
-    int r = pl_rank_report_open(&report, world->rank, world->local_rank, err);
+    int r;
+
+    pl_comm_limits = p->limits;
+    pl_hang_watch(p->limits.warn_s, world->rank);
+    r = pl_rank_report_open(&report, world->rank, world->local_rank, err);
 
     if (r == 0)
         r = choose_meeting_place(&module->hooks, world, err);
@@ -234,6 +239,7 @@ static int train_in(const struct pl_pltrain *p,
     if (comm) /* tells the others why, unless all ranks are done or agreed to stop */
         pl_comm_gpu_destroy(comm, r < 0 && r != -EINTR ? pl_error_text(err) : NULL);
     pl_gpu_close_all(gpus.list, gpus.n);
+    pl_hang_stop();
     return r;
 }
 

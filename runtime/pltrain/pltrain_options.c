@@ -341,6 +341,15 @@ static const struct pl_option options[] = {
      "job, else tcp; NCCL for GPUs if possible), shm, tcp, mpi, or nccl (NCCL for GPUs, else an "
      "error)",
      CALL(set_comm)},
+    {"collective-timeout", 0, "SECONDS", NULL,
+     "warn if ranks are missing in a collective, or a hook has not returned, for SECONDS (60; 0 = "
+     "never)",
+     REAL(limits.warn_s, 0)},
+    {"collective-limit", 0, "SECONDS", NULL,
+     "end the run if ranks are missing in a collective for SECONDS (0 = never)",
+     REAL(limits.end_s, 0)},
+    {"host-timeout", 0, "SECONDS", NULL, "a host that acknowledges no data for SECONDS is lost (4)",
+     INT(limits.host_s, 2, 120)},
     {"reduce-dtype", 0, "TYPE", NULL,
      "type in which NCCL reduces gradients: f32 (default), or bf16 or f16 for half the bytes "
      "(with --comm nccl)",
@@ -446,6 +455,7 @@ int pl_pltrain_init(struct pl_pltrain *p, int argc, struct pl_error *err)
         .hparams = calloc((size_t)argc + 1, sizeof(*p->hparams)),
         .owned = calloc((size_t)argc + 1, sizeof(*p->owned)),
         .train = pl_train_options_default(),
+        .limits = pl_comm_limits,
     };
     p->train.out = stdout;
     p->train.sanity_steps = 2;
@@ -485,12 +495,15 @@ static int plan_started(struct pl_pltrain *p, unsigned local_size, bool whole, s
         return pl_error_set(err, -EINVAL,
                             "option '--processes' is for runs without a launcher, but the ranks "
                             "are started already (RANK is set, or MPI started them)");
-    if (!whole && p->devices && p->devices != local_size)
-        return pl_error_set(err, -EINVAL,
-                            "%lld devices are asked for, but %u ranks are on this node: with srun, "
-                            "--ntasks-per-node=%lld",
-                            (long long)p->devices, local_size, (long long)p->devices);
-    return 0;
+    /* Each rank has one device: "--devices 1" may as well mean that of a rank. */
+    if (whole || !p->devices || p->devices == local_size || (p->devices == 1 && !p->n_device))
+        return 0;
+    return pl_error_set(err, -EINVAL,
+                        "%lld devices are asked for, but %u ranks are on this node, and each rank "
+                        "has one device: start %lld ranks per node (srun or plsubmit "
+                        "--ntasks-per-node=%lld), or give one rank all of them (--strategy ddp2)",
+                        (long long)p->devices, local_size, (long long)p->devices,
+                        (long long)p->devices);
 }
 
 int pl_pltrain_plan(struct pl_pltrain *p,

@@ -24,6 +24,7 @@ struct pl_pltrain {
     size_t n_device;                         /* of the list; 0 = none */
     bool gpu;
     enum pl_comm_kind comm;
+    struct pl_comm_limits limits;
     enum pl_pltrain_nccl nccl;
     bool tf32; /* for f32 matmul and convolution on a GPU */
     struct pl_train_options train;

@@ -35,6 +35,12 @@ struct starter {
     int signal_fd; /* SIGCHLD (Linux before 5.3 has no pidfd_open), SIGINT and SIGTERM */
     sigset_t old_mask;
     int status;
+    bool failed; /* a rank has: the first one, with its status of waitpid(2) */
+    unsigned first;
+    int first_status;
+    bool by_signal;          /* `status` is that of a rank that died by a signal */
+    bool unmet;              /* the first one failed before all ranks had met */
+    bool killed;             /* by us */
     uint64_t kill_at;        /* 0 = not */
     uint64_t interrupted_at; /* by the first SIGINT or SIGTERM; 0 = not */
 };
@@ -112,11 +118,45 @@ static void reap(struct starter *s, int flags)
         s->ranks[i] = 0;
         s->n_alive--;
         code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-        if (code && !s->status) {
+        /* The others exit because a rank has died: its signal is the cause. */
+        if (WIFSIGNALED(status) && !s->killed && !s->interrupted_at && !s->by_signal) {
+            s->by_signal = true;
             s->status = code;
+        }
+        if (code && !s->status)
+            s->status = code;
+        if (code && !s->failed) {
+            s->failed = true;
+            s->first = i;
+            s->first_status = status;
             s->kill_at = pl_now_ns() + PL_LOCAL_KILL_GRACE_MS * 1000000ull;
         }
     }
+}
+
+/* Ranks wait for the texts of all, and one that has failed will send none. */
+static void check_meeting(struct starter *s)
+{
+    uint64_t soon = pl_now_ns() + PL_LOCAL_MEET_GRACE_MS * 1000000ull;
+
+    if (!s->failed || !s->n_values || s->unmet || !s->kill_at)
+        return;
+    s->unmet = true;
+    s->kill_at = PL_MIN(s->kill_at, soon);
+}
+
+static void kill_late(struct starter *s)
+{
+    bool by_signal = WIFSIGNALED(s->first_status);
+
+    if (s->unmet)
+        pl_log_error("train",
+                     "rank %u ended with %s %d before all ranks had met: ending the others",
+                     s->first, by_signal ? "signal" : "status",
+                     by_signal ? WTERMSIG(s->first_status) : WEXITSTATUS(s->first_status));
+    s->killed = true;
+    kill_all(s, SIGKILL);
+    s->kill_at = 0;
 }
 
 static void take_signal(struct starter *s)
@@ -256,10 +296,9 @@ static int loop(struct starter *s, struct pollfd *polls, struct pl_error *err)
         unsigned clients = s->n_clients;
         int wait_ms = -1;
 
-        if (s->kill_at && now >= s->kill_at) {
-            kill_all(s, SIGKILL);
-            s->kill_at = 0;
-        }
+        check_meeting(s);
+        if (s->kill_at && now >= s->kill_at)
+            kill_late(s);
         if (s->kill_at)
             wait_ms = (int)((s->kill_at - now) / 1000000u) + 1;
         for (unsigned i = 0; i < clients; i++)

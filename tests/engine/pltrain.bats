@@ -124,7 +124,13 @@ bits() {
     run -1 --separate-stderr pltrain --strategy horovod --processes 2 --sync-batchnorm mlp
     [[ $stderr == *"--sync-batchnorm cannot wait for: choose ddp"* ]]
     says 2 "is none of auto, single, dp, ddp, ddp2, horovod" --strategy fsdp mlp
-    RANK=0 WORLD_SIZE=1 says 2 "2 devices are asked for, but 1 ranks are on this node" --devices 2 mlp
+    RANK=0 WORLD_SIZE=1 says 2 "2 devices are asked for, but 1 ranks are on this node, and each rank has one device" \
+        --devices 2 mlp
+    # One device per rank: --devices 1 is that of each.
+    RANK=0 WORLD_SIZE=2 LOCAL_RANK=0 LOCAL_WORLD_SIZE=2 NODE_RANK=0 \
+        says 1 "PLUME_SOCKET is not set" --devices 1 mlp
+    RANK=0 WORLD_SIZE=2 LOCAL_RANK=0 LOCAL_WORLD_SIZE=2 NODE_RANK=0 \
+        says 2 "1 devices are asked for, but 2 ranks are on this node" --devices 3, mlp
 }
 
 @test "limits are numbers or shares" {
@@ -286,10 +292,10 @@ odd() {
     for workers in 0 1; do
         odd crash-in-fill 139 "in its hook fill (SIGSEGV)" --num-workers $workers
         odd abort-in-fill 134 "in its hook fill (SIGABRT)" --num-workers $workers
-        odd exit-in-fill 1 "called exit() in its hook fill" --num-workers $workers
+        odd exit-in-fill 1 "called exit in its hook fill" --num-workers $workers
     done
-    odd exit 1 "module '$BROKEN/odd.so' called exit() in its hook on_train_epoch_start"
-    odd exit 1 "called exit() in its hook on_train_epoch_start" --processes 2
+    odd exit 1 "module '$BROKEN/odd.so' called exit in its hook on_train_epoch_start"
+    odd exit 1 "called exit in its hook on_train_epoch_start" --processes 2
     odd returns-7 1 "hook on_train_epoch_start returned 7: hooks return 0 or a negative errno"
     odd fill-returns-7 1 "the module's data source returned 7 at sample 20"
     odd label 1 "label 3 of row 20 is not in [0, 2], the classes of cross_entropy" --overfit-batches 2
@@ -355,20 +361,28 @@ all_say() {
     done
 }
 
-@test "a second interrupt ends a run at once" {
+@test "ranks that never meet end soon" {
+    odd die-early 137 "rank 1 ended with signal 9 before all ranks had met" --processes 3
+}
+
+# named HOW: err names the hook, and if there are other ranks, the rank that they wait for.
+named() {
+    grep -q "$hook" err && { [ -z "$1" ] || grep -q "$missing" err; }
+}
+
+@test "a hook that hangs is named, and a second interrupt ends the run at once" {
     cd "$BATS_TEST_TMPDIR"
-    for how in "" "--processes 2"; do
+    for how in "" "--processes 3" "--processes 3 --processes-per-node 1"; do
         # shellcheck disable=SC2086
-        ODD=hang pltrain $how --checkpoint-dir c "$BROKEN/odd.so" >out 2>err &
+        ODD=hang pltrain $how --collective-timeout 0.1 --checkpoint-dir c "$BROKEN/odd.so" >out 2>err &
         pid=$!
-        for _ in {1..300}; do # until it hangs
-            ! grep -q hanging err || break
-            sleep 0.1
-        done
-        for _ in {1..100}; do
-            kill -INT $pid 2>/dev/null || break
-            sleep 0.1
-        done
+        last=$(($(sed -n 's/^--processes \([0-9]\).*/\1/p' <<<"$how") - 1)) # rank, from 1 rank
+        [ -n "$how" ] || last=0
+        hook="rank $last: hook on_train_epoch_start has not returned for"
+        missing="has waited .* for rank .* in a collective"
+        for _ in {1..300}; do named "$how" && break; sleep 0.1; done
+        named "$how" || { cat err; false; }
+        for _ in {1..100}; do kill -INT $pid 2>/dev/null || break; sleep 0.1; done
         wait $pid && status=0 || status=$?
         [ $status -eq 130 ]
         grep -q "interrupted twice" err || { cat err; false; }

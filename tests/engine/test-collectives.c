@@ -5,10 +5,14 @@
 #include "tests/engine/ranks.h"
 
 #include <math.h>
+#include <poll.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -329,6 +333,68 @@ static void test_lost_rank_is_named(void **state)
     }
 }
 
+/* The victim dies while it writes its reason: nobody else may write one. */
+static const char *one_dies_while_it_gives_up(struct pl_comm *comm, void *unreadable)
+{
+    struct pl_error err = {0};
+    float x = 1;
+    int r;
+
+    TRY(pl_comm_allreduce(comm, &x, 1, PL_REAL_F32, 1, &err));
+    if (comm->rank == 2) {
+        signal(SIGSEGV, SIG_DFL);
+        comm->ops->abort(comm, unreadable);
+        return "survived";
+    }
+    r = pl_comm_barrier(comm, &err);
+    if (r != -ECONNRESET || !strstr(err.text, "lost rank 2: its process ended"))
+        return say("%d: %s", r, err.text);
+    return NULL;
+}
+
+static void test_a_rank_may_die_anywhere(void **state)
+{
+    long page = sysconf(_SC_PAGESIZE);
+    void *unreadable = mmap(NULL, (size_t)page, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+    assert_ptr_not_equal(unreadable, MAP_FAILED);
+    ranks_run(4, 0, one_dies_while_it_gives_up, unreadable, 1u << 2);
+    munmap(unreadable, (size_t)page);
+}
+
+/* Rank 2 does not come to a collective until the others have given up. */
+static const char *one_is_late(struct pl_comm *comm, void *shared)
+{
+    _Atomic unsigned *gone = shared;
+    struct pl_error err = {0};
+    uint64_t limit = pl_now_ns() + 60000000000ull;
+    int r;
+
+    pl_comm_limits.end_s = 0.3;
+    if (comm->rank == 2) {
+        while (atomic_load(gone) < comm->size - 1)
+            if (pl_now_ns() > limit || poll(NULL, 0, 10) < 0)
+                return "the others still wait";
+        return NULL;
+    }
+    r = pl_comm_barrier(comm, &err);
+    atomic_fetch_add(gone, 1);
+    if (r != -ECONNRESET || !strstr(err.text, "has waited"))
+        return say("%d: %s", r, err.text);
+    if (strcmp(comm->ops->name, "shm") == 0 && !strstr(err.text, "lost rank 2: a collective"))
+        return say("%d: %s", r, err.text);
+    return NULL;
+}
+
+static void test_a_late_rank_is_waited_for_until_the_limit(void **state)
+{
+    for (unsigned per_node = 0; per_node <= 2; per_node++) {
+        _Atomic unsigned *gone = ranks_shared(sizeof(*gone));
+
+        ranks_run(4, per_node, one_is_late, gone, 0);
+    }
+}
+
 static const char *one_gives_up(struct pl_comm *comm, void *shared)
 {
     struct pl_error err = {0};
@@ -433,6 +499,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_a_communicator_is_split),
         cmocka_unit_test(test_layout_decides_the_kind),
         cmocka_unit_test(test_lost_rank_is_named),
+        cmocka_unit_test(test_a_rank_may_die_anywhere),
+        cmocka_unit_test(test_a_late_rank_is_waited_for_until_the_limit),
         cmocka_unit_test(test_reason_reaches_the_others),
         cmocka_unit_test(test_different_calls_are_an_error),
     };

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Calls of a communicator's table, and the communicator of one rank. */
 #include "runtime/engine/comm/comm.h"
+#include "common/base/fs.h"
 #include "common/base/memory.h"
 #include "common/base/trace.h"
 
@@ -8,6 +9,23 @@
 
 #define HALF_STAGE ((size_t)64 * 1024)     /* 16-bit numbers that are summed at a time */
 #define ORDERED_STAGE ((size_t)256 * 1024) /* bytes per rank that are gathered at a time */
+
+struct pl_comm_limits pl_comm_limits = {.warn_s = 60, .host_s = 4};
+
+int pl_comm_waits(struct pl_comm_wait *wait, double *ret_s)
+{
+    uint64_t now = pl_now_ns();
+
+    if (!wait->since_ns)
+        wait->since_ns = now;
+    *ret_s = (double)(now - wait->since_ns) * 1e-9;
+    if (pl_comm_limits.end_s > 0 && *ret_s >= pl_comm_limits.end_s)
+        return -ETIMEDOUT;
+    if (wait->warned || !(pl_comm_limits.warn_s > 0 && *ret_s >= pl_comm_limits.warn_s))
+        return 0;
+    wait->warned = true;
+    return 1;
+}
 
 static void trace(const struct pl_comm *comm, const char *name, size_t bytes)
 {

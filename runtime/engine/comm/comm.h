@@ -49,6 +49,27 @@ enum pl_comm_kind {
     PL_COMM_MPI,
 };
 
+/* Limits of waiting in this process; set before pl_comm_create(). Collectives of MPI and NCCL wait
+ * by their own. */
+struct pl_comm_limits {
+    double
+        warn_s; /* a collective that waits longer is reported, with the missing ranks; 0 = never */
+    double end_s;   /* the missing ranks are lost then; 0 = never */
+    int64_t host_s; /* a host that acknowledges nothing for so long is lost; 2 to 120 */
+};
+
+extern struct pl_comm_limits pl_comm_limits; /* 60, 0, 4 */
+
+/* The time that a rank waits. Zeroed: it does not wait. */
+struct pl_comm_wait {
+    uint64_t since_ns;
+    bool warned;
+};
+
+/* Call now and then while waiting. Returns 1 if a warning is due (once), -ETIMEDOUT after the
+ * limit, 0 otherwise; *ret_s = the time so far. */
+int pl_comm_waits(struct pl_comm_wait *wait, double *ret_s);
+
 struct pl_mpi; /* comm_mpi.h */
 
 /* This process's rank and node, and the size of the world. */

@@ -8,213 +8,23 @@
  *
  * A barrier is a counter and a futex. A rank spins only if there is a core per rank, and then
  * briefly. */
-#include "common/base/fs.h"
-#include "runtime/engine/comm/comm.h"
+#include "runtime/engine/comm/comm_shm_private.h"
 
 #include <fcntl.h>
-#include <limits.h>
-#include <linux/futex.h>
-#include <poll.h>
-#include <stdatomic.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
-#include <time.h>
 
-#define RANKS_MAX 1024 /* per node */
 #define STAGE_BYTES ((size_t)256 * 1024)
-#define BLOCK 2048  /* bytes that are summed at a time, in registers and L1 */
-#define TICK_MS 200 /* interval of checking the others while waiting */
-#define SPINS 2000  /* about 20 us */
-
-enum op {
-    OP_SUM,
-    OP_BROADCAST,
-    OP_BARRIER,
-    OP_SHARE,
-    OP_GATHER,
-};
-
-static const char *const op_names[] = {"sum", "broadcast", "barrier", "memory", "allgather"};
-
-/* A rank's view of the collective at a barrier; all must agree. */
-struct claim {
-    uint32_t op, slab;
-    uint64_t offset, bytes;
-};
-
-/* The first rank's control file; zeroed by the kernel. */
-struct control {
-    _Atomic uint32_t arrived;
-    _Atomic uint32_t generation; /* number of barriers passed; a futex */
-    _Atomic uint32_t failing;    /* a rank is writing the text */
-    _Atomic uint32_t failed;     /* the text is complete */
-    char text[PL_COMM_TEXT_MAX];
-    _Atomic int32_t fd[RANKS_MAX]; /* of the slab that is being shared */
-    /* By barrier (odd or even: no rank is two ahead) and rank. Written before the barrier, read
-     * after it. */
-    struct claim claim[2][RANKS_MAX];
-};
-
-struct slab {
-    size_t bytes;
-    char **base; /* by rank, mapped into this process */
-};
-
-struct shm {
-    struct pl_comm base;
-    unsigned *world_ranks;
-    pid_t *pid;
-    int *pidfd; /* -1 for ourselves, and if the kernel has no pidfds */
-    struct control *control;
-    struct slab *slabs; /* the first is for staging */
-    size_t n_slabs;
-    bool spin;
-};
-
-static int futex(_Atomic uint32_t *word, int op, uint32_t value, const struct timespec *timeout)
-{
-    return syscall(SYS_futex, word, op, value, timeout, NULL, 0) < 0 ? -errno : 0;
-}
-
-static void shm_abort(struct pl_comm *comm, const char *text)
-{
-    struct control *c = ((struct shm *)comm)->control;
-    uint32_t no = 0;
-
-    if (atomic_compare_exchange_strong(&c->failing, &no, 1)) {
-        snprintf(c->text, sizeof(c->text), "%s", text);
-        atomic_store(&c->failed, 1);
-    }
-    futex(&c->generation, FUTEX_WAKE, INT_MAX, NULL);
-}
-
-static int check_failed(struct shm *shm, struct pl_error *err)
-{
-    struct control *c = shm->control;
-
-    if (!atomic_load(&c->failed))
-        return 0;
-    return pl_error_set(err, -ECONNRESET, "%.*s", PL_COMM_TEXT_MAX - 1, c->text);
-}
-
-/* For Linux before 5.3. The state follows the name, which may contain anything: proc(5). */
-static bool process_ended(pid_t pid)
-{
-    _cleanup_free_ char *text = NULL;
-    char path[64], *state;
-
-    snprintf(path, sizeof(path), "/proc/%d/stat", (int)pid);
-    if (pl_file_read(path, 4096, &text, NULL, NULL) < 0)
-        return true;
-    state = strrchr(text, ')');
-    return state && state[1] && (state[2] == 'Z' || state[2] == 'X');
-}
-
-static bool peer_ended(const struct shm *shm, unsigned i)
-{
-    struct pollfd p = {.fd = shm->pidfd[i], .events = POLLIN};
-
-    if (i == shm->base.rank)
-        return false;
-    if (shm->pidfd[i] >= 0)
-        return poll(&p, 1, 0) == 1;
-    return process_ended(shm->pid[i]);
-}
-
-static int check_peers(struct shm *shm, uint32_t generation, struct pl_error *err)
-{
-    char text[PL_COMM_TEXT_MAX];
-    unsigned gone;
-
-    for (gone = 0; gone < shm->base.size; gone++)
-        if (peer_ended(shm, gone))
-            break;
-    /* A rank that exits after the barrier has opened is not missing at it. */
-    if (gone == shm->base.size || atomic_load(&shm->control->generation) != generation)
-        return 0;
-    snprintf(text, sizeof(text), "lost rank %u: its process ended", shm->world_ranks[gone]);
-    shm_abort(&shm->base, text);
-    return check_failed(shm, err);
-}
-
-/* Call after the barrier. Ranks in different collectives would overwrite each other's memory. */
-static int check_claim(struct shm *shm, uint32_t generation, struct pl_error *err)
-{
-    const struct claim *all = shm->control->claim[generation & 1];
-    const struct claim *mine = &all[shm->base.rank];
-    char text[PL_COMM_TEXT_MAX];
-
-    if (memcmp(mine, &all[0], sizeof(*mine)) == 0)
-        return 0;
-    snprintf(text, sizeof(text),
-             "ranks disagree: %s of %llu bytes on rank %u, %s of %llu bytes on rank %u%s",
-             op_names[mine->op], (unsigned long long)mine->bytes, shm->world_ranks[shm->base.rank],
-             op_names[all[0].op], (unsigned long long)all[0].bytes, shm->world_ranks[0],
-             mine->op == all[0].op && mine->bytes == all[0].bytes ? ", in other memory" : "");
-    shm_abort(&shm->base, text);
-    return check_failed(shm, err);
-}
-
-static int wait_all(struct shm *shm, struct pl_error *err)
-{
-    struct control *c = shm->control;
-    uint32_t generation = atomic_load(&c->generation);
-    const struct timespec tick = {0, TICK_MS * 1000000};
-    int r;
-
-    if (atomic_fetch_add(&c->arrived, 1) + 1 == shm->base.size) {
-        atomic_store(&c->arrived, 0);
-        atomic_fetch_add(&c->generation, 1);
-        futex(&c->generation, FUTEX_WAKE, INT_MAX, NULL);
-        return 0;
-    }
-    for (int i = 0; shm->spin && i < SPINS; i++) {
-        if (atomic_load_explicit(&c->generation, memory_order_acquire) != generation)
-            return 0;
-        atomic_signal_fence(memory_order_seq_cst);
-    }
-    while (atomic_load(&c->generation) == generation) {
-        r = check_failed(shm, err);
-        if (r < 0)
-            return r;
-        if (futex(&c->generation, FUTEX_WAIT, generation, &tick) == -ETIMEDOUT &&
-            (r = check_peers(shm, generation, err)) < 0)
-            return r;
-    }
-    return 0;
-}
-
-/* A barrier within a collective. slab and offset: this rank's buffer. */
-static int meet(struct shm *shm,
-                enum op op,
-                const struct slab *slab,
-                size_t offset,
-                size_t bytes,
-                struct pl_error *err)
-{
-    uint32_t generation = atomic_load(&shm->control->generation);
-    int r = check_failed(shm, err);
-
-    if (r < 0)
-        return r;
-    shm->control->claim[generation & 1][shm->base.rank] = (struct claim){
-        .op = op,
-        .slab = slab ? (uint32_t)(slab - shm->slabs) : UINT32_MAX,
-        .offset = offset,
-        .bytes = bytes,
-    };
-    r = wait_all(shm, err);
-    return r < 0 ? r : check_claim(shm, generation, err);
-}
+#define BLOCK 2048 /* bytes that are summed at a time, in registers and L1 */
 
 static int shm_barrier(struct pl_comm *comm, struct pl_error *err)
 {
-    return meet((struct shm *)comm, OP_BARRIER, NULL, 0, 0, err);
+    return pl_shm_meet((struct pl_shm *)comm, PL_SHM_BARRIER, NULL, 0, 0, err);
 }
 
 /* Finds the slab that holds [buf, buf + bytes). */
-static const struct slab *find_slab(const struct shm *shm, const void *buf, size_t bytes)
+static const struct pl_shm_slab *find_slab(const struct pl_shm *shm, const void *buf, size_t bytes)
 {
     for (size_t i = 1; i < shm->n_slabs; i++) {
         const char *own = shm->slabs[i].base[shm->base.rank];
@@ -227,8 +37,8 @@ static const struct slab *find_slab(const struct shm *shm, const void *buf, size
 
 /* Sums this rank's range of count elements at `offset` of the slab and writes it to the first n_to
  * ranks. */
-static void sum_range(const struct shm *shm,
-                      const struct slab *slab,
+static void sum_range(const struct pl_shm *shm,
+                      const struct pl_shm_slab *slab,
                       size_t offset,
                       size_t count,
                       enum pl_real real,
@@ -261,8 +71,8 @@ static void sum_range(const struct shm *shm,
     }
 }
 
-static int sum_slab(struct shm *shm,
-                    const struct slab *slab,
+static int sum_slab(struct pl_shm *shm,
+                    const struct pl_shm_slab *slab,
                     size_t offset,
                     size_t count,
                     enum pl_real real,
@@ -271,15 +81,15 @@ static int sum_slab(struct shm *shm,
                     struct pl_error *err)
 {
     size_t bytes = count * pl_real_size(real);
-    int r = meet(shm, OP_SUM, slab, offset, bytes, err);
+    int r = pl_shm_meet(shm, PL_SHM_SUM, slab, offset, bytes, err);
 
     if (r < 0)
         return r;
     sum_range(shm, slab, offset, count, real, scale, n_to);
-    return meet(shm, OP_SUM, slab, offset, bytes, err);
+    return pl_shm_meet(shm, PL_SHM_SUM, slab, offset, bytes, err);
 }
 
-static int reduce_to(struct shm *shm,
+static int reduce_to(struct pl_shm *shm,
                      char *buf,
                      size_t count,
                      enum pl_real real,
@@ -287,8 +97,8 @@ static int reduce_to(struct shm *shm,
                      unsigned n_to,
                      struct pl_error *err)
 {
-    const struct slab *slab = find_slab(shm, buf, count * pl_real_size(real));
-    const struct slab *stage = &shm->slabs[0];
+    const struct pl_shm_slab *slab = find_slab(shm, buf, count * pl_real_size(real));
+    const struct pl_shm_slab *stage = &shm->slabs[0];
     char *own = stage->base[shm->base.rank];
     size_t most = STAGE_BYTES / pl_real_size(real);
 
@@ -318,41 +128,41 @@ static int shm_allreduce(struct pl_comm *comm,
                          double scale,
                          struct pl_error *err)
 {
-    return reduce_to((struct shm *)comm, buf, count, real, scale, comm->size, err);
+    return reduce_to((struct pl_shm *)comm, buf, count, real, scale, comm->size, err);
 }
 
 int pl_comm_shm_reduce(
     struct pl_comm *comm, void *buf, size_t count, enum pl_real real, struct pl_error *err)
 {
-    return reduce_to((struct shm *)comm, buf, count, real, 1, 1, err);
+    return reduce_to((struct pl_shm *)comm, buf, count, real, 1, 1, err);
 }
 
 static int shm_broadcast(struct pl_comm *comm, void *buf, size_t bytes, struct pl_error *err)
 {
-    struct shm *shm = (struct shm *)comm;
-    const struct slab *slab = find_slab(shm, buf, bytes);
+    struct pl_shm *shm = (struct pl_shm *)comm;
+    const struct pl_shm_slab *slab = find_slab(shm, buf, bytes);
     char *to = buf;
     int r;
 
     if (slab) {
         size_t offset = (size_t)(to - slab->base[comm->rank]);
 
-        if ((r = meet(shm, OP_BROADCAST, slab, offset, bytes, err)) < 0)
+        if ((r = pl_shm_meet(shm, PL_SHM_BROADCAST, slab, offset, bytes, err)) < 0)
             return r;
         if (comm->rank)
             memcpy(to, slab->base[0] + offset, bytes);
-        return meet(shm, OP_BROADCAST, slab, offset, bytes, err);
+        return pl_shm_meet(shm, PL_SHM_BROADCAST, slab, offset, bytes, err);
     }
     for (size_t at = 0; at < bytes; at += STAGE_BYTES) {
         size_t step = PL_MIN(bytes - at, STAGE_BYTES);
 
         if (comm->rank == 0)
             memcpy(shm->slabs[0].base[0], to + at, step);
-        if ((r = meet(shm, OP_BROADCAST, NULL, at, bytes, err)) < 0)
+        if ((r = pl_shm_meet(shm, PL_SHM_BROADCAST, NULL, at, bytes, err)) < 0)
             return r;
         if (comm->rank)
             memcpy(to + at, shm->slabs[0].base[0], step);
-        if ((r = meet(shm, OP_BROADCAST, NULL, at, bytes, err)) < 0)
+        if ((r = pl_shm_meet(shm, PL_SHM_BROADCAST, NULL, at, bytes, err)) < 0)
             return r;
     }
     return 0;
@@ -361,8 +171,8 @@ static int shm_broadcast(struct pl_comm *comm, void *buf, size_t bytes, struct p
 static int
 shm_allgather(struct pl_comm *comm, void *buf, const size_t *offset, struct pl_error *err)
 {
-    struct shm *shm = (struct shm *)comm;
-    const struct slab *stage = &shm->slabs[0];
+    struct pl_shm *shm = (struct pl_shm *)comm;
+    const struct pl_shm_slab *stage = &shm->slabs[0];
     unsigned me = comm->rank, n = comm->size;
     size_t most = 0;
     int r;
@@ -378,12 +188,12 @@ shm_allgather(struct pl_comm *comm, void *buf, const size_t *offset, struct pl_e
 
             if (k == 0)
                 memcpy(stage->base[me], part, step);
-            if (k == 0 && (r = meet(shm, OP_GATHER, stage, at, offset[n], err)) < 0)
+            if (k == 0 && (r = pl_shm_meet(shm, PL_SHM_GATHER, stage, at, offset[n], err)) < 0)
                 return r;
             if (k > 0 && i != me)
                 memcpy(part, stage->base[i], step);
         }
-        if ((r = meet(shm, OP_GATHER, stage, at, offset[n], err)) < 0)
+        if ((r = pl_shm_meet(shm, PL_SHM_GATHER, stage, at, offset[n], err)) < 0)
             return r;
     }
     return 0;
@@ -421,7 +231,7 @@ static int make_fd(size_t bytes, int *ret, struct pl_error *err)
     return 0;
 }
 
-static void unmap_slab(const struct shm *shm, struct slab *slab)
+static void unmap_slab(const struct pl_shm *shm, struct pl_shm_slab *slab)
 {
     for (unsigned i = 0; slab->base && i < shm->base.size; i++)
         if (slab->base[i])
@@ -429,7 +239,18 @@ static void unmap_slab(const struct shm *shm, struct slab *slab)
     free(slab->base);
 }
 
-static int share_slab(struct shm *shm, struct slab *slab, struct pl_error *err)
+/* The peer may have ended, and then mostly because another rank did. */
+static int cannot_map(struct pl_shm *shm, unsigned peer, int r, struct pl_error *err)
+{
+    if (shm->control && pl_shm_failed(shm, err) < 0)
+        return -ECONNRESET;
+    if (pl_shm_peer_ended(shm, peer))
+        return pl_error_set(err, -ECONNRESET, "lost rank %u: its process ended",
+                            shm->world_ranks[peer]);
+    return pl_error_errno(err, r, "cannot map the memory of rank %u", shm->world_ranks[peer]);
+}
+
+static int share_slab(struct pl_shm *shm, struct pl_shm_slab *slab, struct pl_error *err)
 {
     _cleanup_close_ int fd = -EBADF;
     unsigned me = shm->base.rank;
@@ -441,7 +262,7 @@ static int share_slab(struct shm *shm, struct slab *slab, struct pl_error *err)
     if (r < 0)
         return pl_error_errno(err, r, "cannot map %zu bytes of shared memory", slab->bytes);
     atomic_store(&shm->control->fd[me], fd);
-    if ((r = meet(shm, OP_SHARE, NULL, 0, slab->bytes, err)) < 0)
+    if ((r = pl_shm_meet(shm, PL_SHM_SHARE, NULL, 0, slab->bytes, err)) < 0)
         return r;
     for (unsigned i = 0; i < shm->base.size; i++) {
         if (i == me)
@@ -449,16 +270,16 @@ static int share_slab(struct shm *shm, struct slab *slab, struct pl_error *err)
         r = map_peer(shm->pid[i], atomic_load(&shm->control->fd[i]), slab->bytes,
                      (void **)&slab->base[i]);
         if (r < 0)
-            return pl_error_errno(err, r, "cannot map the memory of rank %u", shm->world_ranks[i]);
+            return cannot_map(shm, i, r, err);
     }
     /* Barrier: all ranks have opened our descriptor before it is closed. */
-    return meet(shm, OP_SHARE, NULL, 0, slab->bytes, err);
+    return pl_shm_meet(shm, PL_SHM_SHARE, NULL, 0, slab->bytes, err);
 }
 
-static int add_slab(struct shm *shm, size_t bytes, void **ret, struct pl_error *err)
+static int add_slab(struct pl_shm *shm, size_t bytes, void **ret, struct pl_error *err)
 {
-    struct slab *slabs = reallocarray(shm->slabs, shm->n_slabs + 1, sizeof(*slabs));
-    struct slab slab = {.bytes = (PL_MAX(bytes, (size_t)64) + 4095) & ~(size_t)4095};
+    struct pl_shm_slab *slabs = reallocarray(shm->slabs, shm->n_slabs + 1, sizeof(*slabs));
+    struct pl_shm_slab slab = {.bytes = (PL_MAX(bytes, (size_t)64) + 4095) & ~(size_t)4095};
     int r;
 
     if (!slabs)
@@ -469,7 +290,7 @@ static int add_slab(struct shm *shm, size_t bytes, void **ret, struct pl_error *
         return pl_error_nomem(err);
     r = share_slab(shm, &slab, err);
     if (r < 0) {
-        shm_abort(&shm->base, pl_error_text(err));
+        pl_shm_abort(&shm->base, pl_error_text(err));
         unmap_slab(shm, &slab);
         return r;
     }
@@ -480,12 +301,12 @@ static int add_slab(struct shm *shm, size_t bytes, void **ret, struct pl_error *
 
 static int shm_alloc(struct pl_comm *comm, size_t bytes, void **ret, struct pl_error *err)
 {
-    return add_slab((struct shm *)comm, bytes, ret, err);
+    return add_slab((struct pl_shm *)comm, bytes, ret, err);
 }
 
 static void shm_destroy(struct pl_comm *comm)
 {
-    struct shm *shm = (struct shm *)comm;
+    struct pl_shm *shm = (struct pl_shm *)comm;
 
     for (size_t i = 0; i < shm->n_slabs; i++)
         unmap_slab(shm, &shm->slabs[i]);
@@ -509,17 +330,17 @@ static const struct pl_comm_ops shm_ops = {
     .barrier = shm_barrier,
     .allgather = shm_allgather,
     .alloc = shm_alloc,
-    .abort = shm_abort,
+    .abort = pl_shm_abort,
     .destroy = shm_destroy,
 };
 
 int pl_comm_shm_control(int *ret_fd, struct pl_error *err)
 {
-    return make_fd(sizeof(struct control), ret_fd, err);
+    return make_fd(sizeof(struct pl_shm_control), ret_fd, err);
 }
 
 static int
-attach(struct shm *shm, const struct pl_comm_peer *peers, int control_fd, struct pl_error *err)
+attach(struct pl_shm *shm, const struct pl_comm_peer *peers, int control_fd, struct pl_error *err)
 {
     void *unused;
     int r;
@@ -535,11 +356,12 @@ attach(struct shm *shm, const struct pl_comm_peer *peers, int control_fd, struct
                                 shm->world_ranks[i]);
     }
     if (shm->base.rank == 0)
-        r = map_fd(control_fd, sizeof(struct control), (void **)&shm->control);
+        r = map_fd(control_fd, sizeof(struct pl_shm_control), (void **)&shm->control);
     else
-        r = map_peer(peers[0].pid, peers[0].fd, sizeof(struct control), (void **)&shm->control);
+        r = map_peer(peers[0].pid, peers[0].fd, sizeof(struct pl_shm_control),
+                     (void **)&shm->control);
     if (r < 0)
-        return pl_error_errno(err, r, "cannot map the memory of rank %u", peers[0].world_rank);
+        return cannot_map(shm, 0, r, err);
     return add_slab(shm, STAGE_BYTES, &unused, err);
 }
 
@@ -550,12 +372,12 @@ int pl_comm_shm_create(const struct pl_comm_peer *peers,
                        struct pl_comm **ret,
                        struct pl_error *err)
 {
-    struct shm *shm;
+    struct pl_shm *shm;
     int r;
 
-    if (size > RANKS_MAX)
+    if (size > PL_SHM_RANKS_MAX)
         return pl_error_set(err, -ENOTSUP, "%u ranks on one node are more than %d", size,
-                            RANKS_MAX);
+                            PL_SHM_RANKS_MAX);
     shm = calloc(1, sizeof(*shm));
     if (!shm)
         return pl_error_nomem(err);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Frames between two ranks: sending, receiving, and detecting that the peer is lost. */
 #include "common/base/fs.h"
+#include "common/base/log.h"
 #include "runtime/engine/comm/comm_tcp_private.h"
 
 #include <netinet/in.h>
@@ -10,7 +11,6 @@
 #include <sys/socket.h>
 #include <sys/uio.h>
 
-#define HOST_DEAD_MS 4000       /* limit for the acknowledgement of sent data */
 #define ABORT_MS 500            /* limit for completing a frame before the abort */
 #define FRAME_MAGIC 0x31664c50u /* also detects a different byte order */
 
@@ -207,10 +207,11 @@ static int pull(struct pl_tcp *t, struct transfer *in, bool wait)
         bool head = in->done >= sizeof(in->frame);
         ssize_t n = recvmsg(t->fd[in->peer], &msg, wait ? 0 : MSG_DONTWAIT);
 
-        if (n < 0 && errno == EINTR)
+        if (n < 0 && errno == EINTR && !wait)
             continue;
+        /* An interrupted wait is over: a profiler's signals would prolong it without end. */
         if (n < 0)
-            return errno == EAGAIN ? 0 : -errno;
+            return errno == EAGAIN || errno == EINTR ? 0 : -errno;
         if (n == 0)
             return -EPIPE;
         in->done += (size_t)n;
@@ -229,7 +230,31 @@ static bool host_dead(int fd)
     socklen_t len = sizeof(info);
 
     return getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &len) == 0 && info.tcpi_unacked > 0 &&
-           info.tcpi_retransmits > 1 && info.tcpi_last_ack_recv >= HOST_DEAD_MS;
+           info.tcpi_retransmits > 1 && info.tcpi_last_ack_recv >= 1000 * pl_comm_limits.host_s;
+}
+
+/* A peer that sends and takes nothing. */
+static int check_time(struct pl_tcp *t,
+                      struct pl_comm_wait *wait,
+                      struct transfer *out,
+                      const struct transfer *in,
+                      struct pl_error *err)
+{
+    unsigned peer = busy(in) ? in->peer : out->peer;
+    double seconds;
+    int r = pl_comm_waits(wait, &seconds);
+
+    if (r < 0) {
+        set_text(t, "rank %u has waited %.0f s for rank %u in a collective (%s)",
+                 t->world_ranks[t->base.rank], seconds, t->world_ranks[peer],
+                 op_names[out->frame.op]);
+        return fail(t, out, err);
+    }
+    if (r > 0)
+        pl_log_warn("comm", "rank %u has waited %.0f s for rank %u in a collective (%s)",
+                    t->world_ranks[t->base.rank], seconds, t->world_ranks[peer],
+                    op_names[out->frame.op]);
+    return 0;
 }
 
 int pl_tcp_swap(struct pl_tcp *t,
@@ -245,6 +270,8 @@ int pl_tcp_swap(struct pl_tcp *t,
     struct pl_tcp_frame want = *like;
     struct transfer out = {.peer = to, .frame = *like, .data = (char *)send_data, .len = send_len};
     struct transfer in = {.peer = from, .data = recv_data, .len = recv_len};
+    struct pl_comm_wait wait = {0};
+    size_t moved = 0;
     int r;
 
     out.frame.bytes = send_len;
@@ -270,10 +297,16 @@ int pl_tcp_swap(struct pl_tcp *t,
             r = poll(p, 2, PL_TCP_TICK_MS);
             if (r < 0 && errno != EINTR)
                 return pl_error_errno(err, errno, "cannot wait for rank %u", t->world_ranks[to]);
+            r = PL_MAX(r, 0);
         }
         for (unsigned i = 0; r == 0 && i < 2; i++)
             if (p[i].fd >= 0 && host_dead(p[i].fd))
                 return lost(t, i ? from : to, "its host does not answer", &out, &in, err);
+        if (in.done + out.done != moved)
+            wait = (struct pl_comm_wait){0};
+        moved = in.done + out.done;
+        if ((r = check_time(t, &wait, &out, &in, err)) < 0)
+            return r;
     }
 }
 

@@ -240,16 +240,15 @@ static void take_sample(struct pl_loader *l, struct pl_loader_slot *slot, size_t
 static int fill_sample(struct pl_loader *l, struct pl_loader_slot *slot, size_t row, size_t sample)
 {
     void *out[PLUME_FIELDS_MAX] = {0};
-    const char *before;
     int r;
 
     for (size_t i = 0; i < l->data.n_fields; i++)
         if (!l->data.field[i].array)
             out[i] = place(l, slot, i, row);
     pthread_mutex_lock(&filling);
-    before = pl_crash_hook("fill");
+    pl_crash_fill(true);
     r = l->data.fill(l->data.ctx, l->epoch, sample, out, pl_real_size(l->options.real));
-    pl_crash_hook(before);
+    pl_crash_fill(false);
     pthread_mutex_unlock(&filling);
     return r;
 }

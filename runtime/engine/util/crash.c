@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "runtime/engine/util/crash.h"
 #include "common/base/macros.h"
+#include "runtime/engine/util/hang.h"
 
 #include <signal.h>
 #include <stdio.h>
@@ -12,7 +13,7 @@ static const int signals[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT};
 static const char *const volatile names[] = {"SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGABRT"};
 static const char *volatile module;
 static _Thread_local const char *volatile hook; /* that this thread runs */
-static volatile pid_t watched;                  /* must not exit(); 0: none */
+static volatile pid_t watched;                  /* must not end by itself; 0: none */
 static char stack[64 * 1024];
 
 static void add(char *text, size_t size, const char *more)
@@ -63,7 +64,7 @@ static void on_exit_call(void)
     if (watched != getpid()) /* a child of the module may exit */
         return;
     add(text, sizeof(text), module ? module : "?");
-    add(text, sizeof(text), "' called exit()");
+    add(text, sizeof(text), "' called exit");
     add_hook(text, sizeof(text));
     add(text, sizeof(text), ": a hook ends the run by returning a negative errno\n");
     fflush(NULL);
@@ -95,10 +96,18 @@ void pl_crash_module(const char *name)
     module = name;
 }
 
-const char *pl_crash_hook(const char *name)
+void pl_crash_hook(const char *name)
 {
-    const char *before = hook;
-
     hook = name;
-    return before;
+    pl_hang_hook(PL_HANG_HOOK, name);
+}
+
+void pl_crash_fill(bool runs)
+{
+    static _Thread_local const char *before;
+
+    if (runs)
+        before = hook;
+    hook = runs ? "fill" : before;
+    pl_hang_hook(PL_HANG_FILL, runs ? hook : NULL);
 }

@@ -4,15 +4,20 @@
 #ifndef PL_RUNTIME_ENGINE_UTIL_CRASH_H
 #define PL_RUNTIME_ENGINE_UTIL_CRASH_H
 
+#include <stdbool.h>
+
 /* Installs handlers of SIGSEGV, SIGBUS, SIGFPE, SIGILL and SIGABRT, in the calling thread on a
  * stack of their own. Until pl_crash_done() a call of exit() is reported, too, and its status is 1.
  * Called by main(). */
 void pl_crash_watch(void);
 void pl_crash_done(void);
 
-/* Sets the module, and the hook that runs in the calling thread, for the report. Both strings must
- * stay valid. NULL means none. Returns the thread's hook before. */
+/* Sets the module, and the hook that runs in the main thread, for the report. Both strings must
+ * stay valid. NULL means none. */
 void pl_crash_module(const char *name);
-const char *pl_crash_hook(const char *name);
+void pl_crash_hook(const char *name);
+
+/* A data source's fill begins or ends in the calling thread; one at a time. */
+void pl_crash_fill(bool runs);
 
 #endif

@@ -1,0 +1,74 @@
+/* SPDX-License-Identifier: MIT */
+/* Shared by comm_shm.c (the collectives) and comm_shm_wait.c (the barrier, and lost ranks). */
+#ifndef PL_RUNTIME_ENGINE_COMM_COMM_SHM_PRIVATE_H
+#define PL_RUNTIME_ENGINE_COMM_COMM_SHM_PRIVATE_H
+
+#include "runtime/engine/comm/comm.h"
+
+#include <stdatomic.h>
+
+#define PL_SHM_RANKS_MAX 1024 /* per node */
+
+enum pl_shm_op {
+    PL_SHM_SUM,
+    PL_SHM_BROADCAST,
+    PL_SHM_BARRIER,
+    PL_SHM_SHARE,
+    PL_SHM_GATHER,
+};
+
+/* A rank's view of the collective at a barrier; all must agree. In a cache line of its own. */
+struct pl_shm_claim {
+    _Alignas(64) _Atomic uint32_t here; /* the barrier's generation + 1, once the rank has come */
+    uint32_t op, slab;
+    uint64_t offset, bytes;
+};
+
+/* The first rank's control file; zeroed by the kernel. */
+struct pl_shm_control {
+    _Atomic uint32_t arrived;
+    _Atomic uint32_t generation; /* number of barriers passed; a futex */
+    _Atomic uint32_t failing;    /* 1 + the rank that writes the text */
+    _Atomic uint32_t failed;     /* the text is complete */
+    char text[PL_COMM_TEXT_MAX];
+    _Atomic int32_t fd[PL_SHM_RANKS_MAX]; /* of the slab that is being shared */
+    /* By barrier (odd or even: no rank is two ahead) and rank. Written before the barrier, read
+     * after it. */
+    struct pl_shm_claim claim[2][PL_SHM_RANKS_MAX];
+};
+
+struct pl_shm_slab {
+    size_t bytes;
+    char **base; /* by rank, mapped into this process */
+};
+
+struct pl_shm {
+    struct pl_comm base;
+    unsigned *world_ranks;
+    pid_t *pid;
+    int *pidfd; /* -1 for ourselves, and if the kernel has no pidfds */
+    struct pl_shm_control *control;
+    struct pl_shm_slab *slabs; /* the first is for staging */
+    size_t n_slabs;
+    bool spin;
+};
+
+/* A barrier within a collective. slab and offset: this rank's buffer. -ECONNRESET: a rank is lost,
+ * gave up or is in another collective. */
+int pl_shm_meet(struct pl_shm *shm,
+                enum pl_shm_op op,
+                const struct pl_shm_slab *slab,
+                size_t offset,
+                size_t bytes,
+                struct pl_error *err);
+
+/* -ECONNRESET with the text of the rank that gave one, else 0. */
+int pl_shm_failed(struct pl_shm *shm, struct pl_error *err);
+
+/* True if the process of another member has ended. */
+bool pl_shm_peer_ended(const struct pl_shm *shm, unsigned i);
+
+/* The first rank to call it gives the text to all. */
+void pl_shm_abort(struct pl_comm *comm, const char *text);
+
+#endif
