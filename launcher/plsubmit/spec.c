@@ -35,6 +35,7 @@ void pl_spec_finish(struct pl_spec *spec)
     pl_strv_free(spec->metric_regexes);
     free(spec->id_name);
     free(spec->resume);
+    pl_strv_free(spec->sbatch_env);
     pl_strv_free(spec->warnings);
     *spec = (struct pl_spec){0};
 }

@@ -90,6 +90,7 @@ struct pl_spec {
     char **metric_regexes;
     enum pl_objective objective;
     const char *objective_metric; /* into values */
+    char **sbatch_env;            /* "NAME=VALUE": SBATCH_* without an option, or overridden */
     char **warnings;              /* for the user, in lines; NULL or NULL-terminated */
 };
 

@@ -15,6 +15,10 @@ int pl_spec_put(struct pl_spec *spec,
  * plsubmit has no such option or does not know the form of the value; -ENOMEM. */
 int pl_spec_put_sbatch(struct pl_spec *spec, const char *text);
 
+/* Sets options that the command line does not set from sbatch's SBATCH_* in env, and notes the
+ * other variables for --show-config. -ENOMEM. */
+int pl_spec_read_env(struct pl_spec *spec, char *const *env);
+
 /* The option of a key, for its name. */
 const struct pl_option *pl_spec_option(enum pl_spec_key key);
 const char *pl_spec_list_name(enum pl_spec_list list);

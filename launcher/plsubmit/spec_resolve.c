@@ -135,8 +135,10 @@ static int default_name(struct pl_spec *spec, char *const *words)
 static int defaults(struct pl_spec *spec, char *const *words)
 {
     const char *runs = pl_env(PL_ENV_PLUME_RUNS);
-    int r = default_name(spec, words);
+    int r = pl_spec_read_env(spec, environ);
 
+    if (r == 0)
+        r = default_name(spec, words);
     if (r == 0)
         r = pl_shape_defaults(spec);
     if (r == 0)
@@ -400,6 +402,13 @@ int pl_spec_show(const struct pl_spec *spec, FILE *out)
         else if (r == 0)
             r = show_line(&text, name, json_is_null(value) ? "(removed)" : json_string_value(value),
                           origin);
+    }
+    for (char **line = spec->sbatch_env; line && *line && r == 0; line++) {
+        size_t len = strcspn(*line, "=");
+        _cleanup_free_ char *key = strndup(*line, len);
+
+        r = key ? show_line(&text, key, *line + len + 1, pl_origin_name(PL_ORIGIN_ENVIRONMENT))
+                : -ENOMEM;
     }
     if (r < 0)
         return r;
