@@ -268,8 +268,12 @@ static void task_exit(spank_t spank)
 
 static void on_exit_hook(void)
 {
-    if (pl_node_daemon_stop(&self.daemon, GOODBYE_MS) < 0)
+    int r = pl_node_daemon_stop(&self.daemon, GOODBYE_MS);
+
+    if (r == -ETIMEDOUT)
         slurm_info("plume: the node daemon had to be killed");
+    else if (r < 0)
+        slurm_info("plume: the node daemon does not end and cannot be killed: %s", strerror(-r));
 }
 
 const struct pl_spank_step pl_spank_remote = {

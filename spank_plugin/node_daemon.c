@@ -22,6 +22,7 @@
  * to threads that are not there. -- */
 
 struct child {
+    void (*run)(const struct child *child) __attribute__((noreturn));
     const char *path;
     char *const *env;
     const struct pl_daemon_user *user;
@@ -112,7 +113,26 @@ __attribute__((noreturn)) static void run_daemon(const struct child *child)
     _exit(127);
 }
 
-/* Between slurmstepd and the daemon: a daemon that is slurmstepd's child gets the ranks' signals,
+/* Opens a path that the user has chosen, as the user, and hands the descriptor over: the path may
+ * lie on a file system that does not answer, and then this process hangs. */
+__attribute__((noreturn)) static void run_open(const struct child *child)
+{
+    int fd = -1, code;
+    char go;
+
+    /* It may outlive slurmstepd, and must not hold its pipes. */
+    if (arrange_fds(child->control) < 0 || read(CONTROL_FD, &go, 1) != 1)
+        _exit(127);
+    code = -drop_root(child->user);
+    if (code == 0) {
+        fd = open(child->path, O_PATH | O_CLOEXEC | O_NOFOLLOW);
+        code = fd < 0 ? errno : 0;
+    }
+    pl_send_fds(CONTROL_FD, &code, sizeof(code), &fd, fd >= 0);
+    _exit(0);
+}
+
+/* Between slurmstepd and the child: a daemon that is slurmstepd's child gets the ranks' signals,
  * and its end would be taken for a task's. */
 __attribute__((noreturn)) static void run_middle(const struct child *child)
 {
@@ -121,7 +141,7 @@ __attribute__((noreturn)) static void run_middle(const struct child *child)
     setsid();
     pid = fork();
     if (pid == 0)
-        run_daemon(child);
+        child->run(child);
     _exit(pid > 0 && write(child->control, &pid, sizeof(pid)) == sizeof(pid) ? 0 : 1);
 }
 
@@ -193,8 +213,9 @@ static int read_line(int fd, uint64_t limit_ns, char **ret)
     return -EMSGSIZE;
 }
 
+/* Starts child->run; control is our end of the pair that child->control is of. */
 static int
-start_process(struct pl_node_daemon *daemon, const struct child *child, uint64_t limit_ns)
+start_process(int control, const struct child *child, uint64_t limit_ns, struct pl_process *ret)
 {
     pid_t middle = fork(), pid;
     int status, r;
@@ -210,21 +231,56 @@ start_process(struct pl_node_daemon *daemon, const struct child *child, uint64_t
         return r;
     if (r == 0 && !(WIFEXITED(status) && WEXITSTATUS(status) == 0))
         return -EAGAIN;
-    r = read_pid(daemon->control, limit_ns, &pid);
+    r = read_pid(control, limit_ns, &pid);
     if (r < 0)
         return r;
-    daemon->pidfd = (int)syscall(SYS_pidfd_open, pid, 0);
-    if (daemon->pidfd < 0)
-        daemon->pidfd = -EBADF;
-    return send(daemon->control, "\n", 1, MSG_NOSIGNAL) == 1 ? 0 : -errno;
+    pl_process_open(ret, pid);
+    return send(control, "\n", 1, MSG_NOSIGNAL) == 1 ? 0 : -errno;
+}
+
+/* Opens `path` (O_PATH, no link) in a child. *ret_fd on success; -ETIMEDOUT, -errno of open(2). */
+static int
+open_as_user(const char *path, const struct pl_daemon_user *user, uint64_t limit_ns, int *ret_fd)
+{
+    struct child child = {.run = run_open, .path = path, .user = user};
+    struct pl_process process = PL_PROCESS_INIT;
+    _cleanup_close_ int ours = -EBADF;
+    int pair[2], code = 0, fd = -EBADF, r;
+    size_t n_fds = 0;
+
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) < 0)
+        return -errno;
+    ours = pair[0];
+    child.control = pair[1];
+    r = start_process(ours, &child, limit_ns, &process);
+    close(pair[1]);
+    if (r == 0)
+        r = wait_readable(ours, limit_ns);
+    if (r == 0 && pl_recv_fds(ours, &code, sizeof(code), &fd, 1, &n_fds) != sizeof(code))
+        r = -EPIPE;
+    if (r < 0)
+        pl_process_kill(&process); /* it may hang for ever */
+    pl_process_close(&process);
+    if (r == 0 && n_fds == 0)
+        r = code > 0 ? -code : -EPIPE;
+    if (r == 0)
+        *ret_fd = fd;
+    else if (n_fds > 0)
+        close(fd);
+    return r;
 }
 
 /* The daemon's first line. */
-static int
-take_answer(struct pl_node_daemon *daemon, const char *path, const char *line, struct pl_error *err)
+static int take_answer(struct pl_node_daemon *daemon,
+                       const struct child *child,
+                       uint64_t limit_ns,
+                       const char *line,
+                       struct pl_error *err)
 {
     _cleanup_free_ char *text = NULL, *socket = NULL;
+    const char *path = child->path;
     int64_t code;
+    int r;
 
     if (pl_mini_is(line, "failed") && pl_mini_get_int(line, "errno", &code) == 0 && code > 0 &&
         code < 4096)
@@ -232,9 +288,9 @@ take_answer(struct pl_node_daemon *daemon, const char *path, const char *line, s
     if (pl_mini_is(line, "failed") && pl_mini_get_string(line, "text", &text) == 0)
         return pl_error_set(err, -ECONNABORTED, "%s", text);
     if (pl_mini_is(line, "ready") && pl_mini_get_string(line, "socket", &socket) == 0) {
-        daemon->socket_fd = open(socket, O_PATH | O_CLOEXEC | O_NOFOLLOW);
-        if (daemon->socket_fd < 0)
-            return pl_error_errno(err, errno, "'%s' listens at '%s', which cannot be reached", path,
+        r = open_as_user(socket, child->user, limit_ns, &daemon->socket_fd);
+        if (r < 0)
+            return pl_error_errno(err, r, "'%s' listens at '%s', which cannot be reached", path,
                                   socket);
         daemon->socket = PL_TAKE(socket);
         return 0;
@@ -243,17 +299,18 @@ take_answer(struct pl_node_daemon *daemon, const char *path, const char *line, s
 }
 
 static int wait_ready(struct pl_node_daemon *daemon,
-                      const char *path,
+                      const struct child *child,
                       unsigned timeout_ms,
                       uint64_t limit_ns,
                       struct pl_error *err)
 {
     _cleanup_free_ char *line = NULL;
+    const char *path = child->path;
     int r = read_line(daemon->control, limit_ns, &line);
 
     switch (r) {
     case 0:
-        return take_answer(daemon, path, line, err);
+        return take_answer(daemon, child, limit_ns, line, err);
     case -ETIMEDOUT:
         return pl_error_set(err, r, "'%s' was not ready after %u ms", path, timeout_ms);
     case -EPIPE:
@@ -267,16 +324,10 @@ static int wait_ready(struct pl_node_daemon *daemon,
 static void finish(struct pl_node_daemon *daemon)
 {
     pl_closep(&daemon->control);
-    pl_closep(&daemon->pidfd);
+    pl_process_close(&daemon->process);
     pl_closep(&daemon->socket_fd);
     free(daemon->socket);
     *daemon = (struct pl_node_daemon)PL_NODE_DAEMON_INIT;
-}
-
-static void kill_it(struct pl_node_daemon *daemon)
-{
-    if (daemon->pidfd >= 0)
-        syscall(SYS_pidfd_send_signal, daemon->pidfd, SIGKILL, NULL, 0);
 }
 
 int pl_node_daemon_start(struct pl_node_daemon *daemon,
@@ -287,21 +338,21 @@ int pl_node_daemon_start(struct pl_node_daemon *daemon,
                          struct pl_error *err)
 {
     uint64_t limit_ns = pl_now_ns() + (uint64_t)timeout_ms * 1000000u;
-    struct child child = {.path = path, .env = env, .user = user};
+    struct child child = {.run = run_daemon, .path = path, .env = env, .user = user};
     int pair[2], r;
 
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) < 0)
         return pl_error_errno(err, errno, "cannot make a socket");
     daemon->control = pair[0];
     child.control = pair[1];
-    r = start_process(daemon, &child, limit_ns);
+    r = start_process(daemon->control, &child, limit_ns, &daemon->process);
     close(pair[1]);
     if (r < 0)
         pl_error_errno(err, r, "cannot start '%s'", path);
     else
-        r = wait_ready(daemon, path, timeout_ms, limit_ns, err);
+        r = wait_ready(daemon, &child, timeout_ms, limit_ns, err);
     if (r < 0) {
-        kill_it(daemon);
+        pl_process_kill(&daemon->process);
         finish(daemon);
     }
     return r;
@@ -356,14 +407,19 @@ static int wait_end(int fd, uint64_t limit_ns)
 
 int pl_node_daemon_stop(struct pl_node_daemon *daemon, unsigned timeout_ms)
 {
-    int r;
+    uint64_t limit_ns = pl_now_ns() + (uint64_t)timeout_ms * 1000000u;
+    int r, killed;
 
     if (daemon->control < 0)
         return 0;
     shutdown(daemon->control, SHUT_WR);
-    r = wait_end(daemon->control, pl_now_ns() + (uint64_t)timeout_ms * 1000000u);
-    if (r < 0)
-        kill_it(daemon);
+    r = wait_end(daemon->control, limit_ns);
+    if (r == 0) /* whoever closes its socket may stay nevertheless */
+        r = pl_process_wait(&daemon->process, limit_ns);
+    if (r < 0) {
+        killed = pl_process_kill(&daemon->process);
+        r = killed < 0 ? killed : r;
+    }
     finish(daemon);
     return PL_MIN(r, 0);
 }
@@ -372,7 +428,6 @@ void pl_node_daemon_forget(struct pl_node_daemon *daemon)
 {
     if (daemon->control >= 0)
         close(daemon->control);
-    if (daemon->pidfd >= 0)
-        close(daemon->pidfd);
-    daemon->control = daemon->pidfd = -EBADF;
+    daemon->control = -EBADF;
+    pl_process_close(&daemon->process);
 }

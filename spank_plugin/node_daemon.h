@@ -5,6 +5,7 @@
 #define PL_SPANK_PLUGIN_NODE_DAEMON_H
 
 #include "common/base/error.h"
+#include "spank_plugin/process.h"
 
 #include <sys/types.h>
 
@@ -16,8 +17,8 @@
  * socket; whoever ignores that is killed.
  */
 struct pl_node_daemon {
-    int control;   /* our end; -EBADF when there is no daemon */
-    int pidfd;     /* names the daemon's process; -EBADF where the kernel has no pidfd_open(2) */
+    int control; /* our end; -EBADF when there is no daemon */
+    struct pl_process process;
     char *socket;  /* where it listens, as it says */
     int socket_fd; /* that socket file (O_PATH): "/proc/self/fd/N" also reaches it from a mount
                       namespace that has another /tmp (job_container/tmpfs, containers) */
@@ -25,7 +26,7 @@ struct pl_node_daemon {
 
 #define PL_NODE_DAEMON_INIT                                                                        \
     {                                                                                              \
-        .control = -EBADF, .pidfd = -EBADF, .socket_fd = -EBADF                                    \
+        .control = -EBADF, .process = PL_PROCESS_INIT, .socket_fd = -EBADF                         \
     }
 
 /* Whom the daemon runs as. Applied only where the real user is root. */
@@ -38,7 +39,9 @@ struct pl_daemon_user {
 };
 
 /* Starts the program `path` (argv: plrund --control-fd 3) with nothing but `env` and fd 3, and
- * waits at most timeout_ms until it is ready. May be called with the effective user already
+ * waits at most timeout_ms until it is ready and its socket is open. The path of the socket is the
+ * daemon's word: a child that runs as the user opens it, as it may lie on a file system that does
+ * not answer. May be called with the effective user already
  * dropped, as long as the real one is root. -ETIMEDOUT, -EPIPE (it ended), -ECONNABORTED (it said
  * why), -ENOENT and others from execve(2). */
 int pl_node_daemon_start(struct pl_node_daemon *daemon,
@@ -55,7 +58,8 @@ void pl_node_daemon_exited(struct pl_node_daemon *daemon, unsigned rank, int sta
 
 /* Says goodbye, waits at most timeout_ms for its end, then kills it; but leaves it alone where it
  * answers {"type":"busy"}: a hub that other nodes still need ends by itself, and holds nothing that
- * Slurm waits for. 0, or -ETIMEDOUT where it had to be killed. Frees everything. */
+ * Slurm waits for. An end is the end of its process, not of its socket. 0, -ETIMEDOUT where it had
+ * to be killed, another error where it could not be. Frees everything. */
 int pl_node_daemon_stop(struct pl_node_daemon *daemon, unsigned timeout_ms);
 
 /* For a forked task: closes its copies but socket_fd, so that the daemon sees slurmstepd's end. */

@@ -429,34 +429,6 @@ ssize_t pl_recv_fds(int sock, void *data, size_t size, int *fds, size_t max_fds,
     return n;
 }
 
-static void close_range_or_loop(unsigned first, unsigned last)
-{
-#ifdef SYS_close_range
-    if (syscall(SYS_close_range, first, last, 0) == 0)
-        return;
-#endif
-    long max = sysconf(_SC_OPEN_MAX);
-
-    if (max < 0 || max > 65536)
-        max = 65536;
-    for (unsigned fd = first; fd <= last && fd < (unsigned)max; fd++)
-        close((int)fd);
-}
-
-void pl_close_from(int first, const int *keep, size_t n_keep)
-{
-    unsigned from = (unsigned)first;
-
-    for (size_t i = 0; i < n_keep; i++) {
-        if (keep[i] < (int)from)
-            continue;
-        if ((unsigned)keep[i] > from)
-            close_range_or_loop(from, (unsigned)keep[i] - 1);
-        from = (unsigned)keep[i] + 1;
-    }
-    close_range_or_loop(from, UINT_MAX);
-}
-
 uint64_t pl_now_ns(void)
 {
     struct timespec t;

@@ -88,8 +88,8 @@ int pl_send_fds(int sock, const void *data, size_t len, const int *fds, size_t n
  * Returns bytes read (0 at the end) or -errno (-EAGAIN where nothing is there). */
 ssize_t pl_recv_fds(int sock, void *data, size_t size, int *fds, size_t max_fds, size_t *ret_n_fds);
 
-/* Closes every descriptor from `first` on but those listed (ascending). Async-signal-safe where
- * the kernel has close_range(2); used between fork and exec. */
+/* Closes every descriptor from `first` on but those listed (ascending). Async-signal-safe; used
+ * between fork and exec. */
 void pl_close_from(int first, const int *keep, size_t n_keep);
 
 /* CLOCK_MONOTONIC in nanoseconds and CLOCK_REALTIME in seconds. */

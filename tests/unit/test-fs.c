@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+#include "common/base/close_from_private.h"
 #include "common/base/fs.h"
 #include "tests/lib/tmpdir.h"
 
@@ -7,6 +8,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -394,6 +396,33 @@ static void test_close_from_keeps(void **state)
     assert_int_equal(status, 0);
 }
 
+/* Without close_range(2), far above the descriptors that a short loop would try. */
+static void test_close_from_old_kernel(void **state)
+{
+    pid_t pid = fork();
+    int status;
+
+    if (pid == 0) {
+        struct rlimit limit;
+        int keep[] = {40}, high;
+
+        limit = (struct rlimit){80000, 80000}; /* root may */
+        setrlimit(RLIMIT_NOFILE, &limit);
+        getrlimit(RLIMIT_NOFILE, &limit);
+        high = limit.rlim_max > 70000 ? 70000 : (int)limit.rlim_max - 1;
+        limit.rlim_cur = limit.rlim_max;
+        setrlimit(RLIMIT_NOFILE, &limit);
+        if (dup2(0, high) < 0 || dup2(0, 40) < 0 || dup2(0, 41) < 0)
+            _exit(1);
+        limit.rlim_cur = 64; /* open descriptors may lie above the limit */
+        setrlimit(RLIMIT_NOFILE, &limit);
+        pl_close_from_slow(30, keep, 1);
+        _exit(fcntl(high, F_GETFD) >= 0 ? 2 : fcntl(41, F_GETFD) >= 0 ? 3 : fcntl(40, F_GETFD) < 0);
+    }
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_int_equal(status, 0);
+}
+
 #define IN_TOP(f) cmocka_unit_test_setup_teardown(f, make_top, remove_top)
 
 int main(void)
@@ -414,6 +443,7 @@ int main(void)
         cmocka_unit_test(test_recv_fds_too_many),
         cmocka_unit_test(test_write_all_reports),
         cmocka_unit_test(test_close_from_keeps),
+        cmocka_unit_test(test_close_from_old_kernel),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -6,12 +6,15 @@
 #include "spank_plugin/node_daemon.h"
 #include "tests/lib/tmpdir.h"
 
+#include <fcntl.h>
 #include <poll.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <string.h>
+#include <sys/mount.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 
 #include <cmocka.h>
 
@@ -77,7 +80,7 @@ static void test_start_feed_stop(void **state)
     assert_null(strstr(text, "/fd/"));
     assert_non_null(strstr(text, "\n{\"type\":\"spawned\",\"rank\":3,\"pid\":4711}\n"
                                  "{\"type\":\"exited\",\"rank\":3,\"status\":139}\nend\n"));
-    assert_true(daemon.control < 0 && daemon.pidfd < 0 && !daemon.socket);
+    assert_true(daemon.control < 0 && daemon.process.pid == 0 && !daemon.socket);
     assert_int_equal(pl_node_daemon_stop(&daemon, 0), 0);
 }
 
@@ -89,7 +92,7 @@ static void test_start_says_why_not(void **state)
     write_program("echo '{\"type\":\"failed\",\"text\":\"no key\"}' >&3");
     assert_int_equal(start(&daemon, 20000, &err), -ECONNABORTED);
     assert_string_equal(err.text, "no key");
-    assert_true(daemon.control < 0 && daemon.pidfd < 0);
+    assert_true(daemon.control < 0 && daemon.process.pid == 0);
 
     write_program("exit 0");
     assert_int_equal(start(&daemon, 20000, &err), -EPIPE);
@@ -184,6 +187,99 @@ static void test_stop_ignores_chatter(void **state)
     assert_int_equal(start(&daemon, 20000, &err), 0);
     assert_int_equal(pl_node_daemon_stop(&daemon, 200), -ETIMEDOUT);
     wait_gone(pid_in_output());
+}
+
+/* A daemon that only closes its socket has not ended. */
+static void test_stop_closed_socket_is_no_end(void **state)
+{
+    struct pl_node_daemon daemon;
+    struct pl_error err = {0};
+
+    write_program("trap '' TERM; echo $$ >$OUT\n"
+                  "echo '{\"type\":\"ready\",\"pid\":1,\"socket\":\"/usr\"}' >&3\n"
+                  "exec 3>&-; exec tail -f /dev/null");
+    assert_int_equal(start(&daemon, 20000, &err), 0);
+    assert_int_equal(pl_node_daemon_stop(&daemon, 200), -ETIMEDOUT);
+    wait_gone(pid_in_output());
+}
+
+/* Kernels before Linux 5.3. */
+static void test_stop_without_pidfd(void **state)
+{
+    struct pl_node_daemon daemon;
+    struct pl_error err = {0};
+
+    for (int stubborn = 0; stubborn < 2; stubborn++) {
+        write_program(stubborn ? "echo $$ >$OUT\n"
+                                 "echo '{\"type\":\"ready\",\"pid\":1,\"socket\":\"/usr\"}' >&3\n"
+                                 "exec 3>&-; exec tail -f /dev/null"
+                               : "echo $$ >$OUT\n"
+                                 "echo '{\"type\":\"ready\",\"pid\":1,\"socket\":\"/usr\"}' >&3\n"
+                                 "exec cat <&3");
+        assert_int_equal(start(&daemon, 20000, &err), 0);
+        close(daemon.process.pidfd);
+        daemon.process.pidfd = -EBADF;
+        assert_int_equal(pl_node_daemon_stop(&daemon, stubborn ? 200 : 20000),
+                         stubborn ? -ETIMEDOUT : 0);
+        wait_gone(pid_in_output());
+    }
+}
+
+/* A later process with the same pid is neither waited for nor killed. */
+static void test_process_pid_reused(void **state)
+{
+    struct pl_process process, unknown = {.pid = getpid(), .pidfd = -EBADF};
+    pid_t pid = fork();
+
+    if (pid == 0) {
+        pause();
+        _exit(0);
+    }
+    pl_process_open(&process, pid);
+    assert_true(process.start > 0);
+    assert_int_equal(pl_process_wait(&process, 0), -ETIMEDOUT);
+    close(process.pidfd);
+    process.pidfd = -EBADF;
+    assert_int_equal(pl_process_wait(&process, 0), -ETIMEDOUT);
+    process.start--;
+    assert_int_equal(pl_process_wait(&process, 0), 0);
+    assert_int_equal(pl_process_kill(&process), 0);
+    assert_int_equal(kill(pid, 0), 0);
+    process.start++;
+    assert_int_equal(pl_process_wait(&process, 0), -ETIMEDOUT); /* it lives: nobody killed it */
+    assert_int_equal(pl_process_kill(&process), 0);
+    assert_int_equal(waitpid(pid, NULL, 0), pid);
+    assert_int_equal(pl_process_wait(&process, 0), 0);
+    pl_process_close(&process);
+    assert_int_equal(pl_process_kill(&unknown), -ESRCH);
+    assert_int_equal(pl_process_wait(&unknown, 0), -ESRCH);
+}
+
+/* A socket on a file system that never answers: the step fails within its limit. */
+static void test_start_dead_file_system(void **state)
+{
+    struct pl_node_daemon daemon;
+    struct pl_error err = {0};
+    char options[96], dead[80];
+    int fuse = open("/dev/fuse", O_RDWR | O_CLOEXEC);
+
+    snprintf(options, sizeof(options), "fd=%d,rootmode=40000,user_id=%u,group_id=%u", fuse,
+             (unsigned)getuid(), (unsigned)getgid());
+    snprintf(dead, sizeof(dead), "%s/dead", folder);
+    assert_int_equal(mkdir(dead, 0700), 0);
+    if (fuse < 0 || mount("dead", dead, "fuse", 0, options) < 0) {
+        print_message("skipped: cannot mount: %s\n", strerror(errno));
+        pl_closep(&fuse);
+        rmdir(dead);
+        return;
+    }
+    write_program("printf '{\"type\":\"ready\",\"socket\":\"%s/dead/socket\"}\n' "
+                  "\"${0%/*}\" >&3; exec cat <&3");
+    assert_int_equal(start(&daemon, 1000, &err), -ETIMEDOUT);
+    assert_non_null(strstr(err.text, "dead/socket', which cannot be reached"));
+    assert_int_equal(umount2(dead, MNT_DETACH), 0);
+    close(fuse);
+    rmdir(dead);
 }
 
 static void test_feed_of_a_dead_daemon(void **state)
@@ -295,6 +391,10 @@ int main(void)
         cmocka_unit_test(test_start_silent_is_killed),
         cmocka_unit_test(test_stop_stubborn_is_killed),
         cmocka_unit_test(test_stop_ignores_chatter),
+        cmocka_unit_test(test_stop_closed_socket_is_no_end),
+        cmocka_unit_test(test_stop_without_pidfd),
+        cmocka_unit_test(test_process_pid_reused),
+        cmocka_unit_test(test_start_dead_file_system),
         cmocka_unit_test(test_feed_of_a_dead_daemon),
         cmocka_unit_test(test_env),
         cmocka_unit_test(test_umask),

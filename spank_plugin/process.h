@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: MIT */
+/* A process of another parent, which is waited for and killed without mistaking it for a later one
+ * with the same pid. No Slurm in here. */
+#ifndef PL_SPANK_PLUGIN_PROCESS_H
+#define PL_SPANK_PLUGIN_PROCESS_H
+
+#include <errno.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+struct pl_process {
+    pid_t pid;      /* 0: none */
+    int pidfd;      /* -EBADF where the kernel has no pidfd_open(2) (before Linux 5.3) */
+    uint64_t start; /* its start time, see proc(5); 0 where /proc does not show it */
+};
+
+#define PL_PROCESS_INIT                                                                            \
+    {                                                                                              \
+        .pidfd = -EBADF                                                                            \
+    }
+
+/* Takes a handle on a process that cannot end before this returns. */
+void pl_process_open(struct pl_process *process, pid_t pid);
+void pl_process_close(struct pl_process *process);
+
+/* Waits for its end until limit_ns (pl_now_ns()). 0, -ETIMEDOUT, -ESRCH where nothing identifies it
+ * any more. */
+int pl_process_wait(const struct pl_process *process, uint64_t limit_ns);
+
+/* Sends SIGKILL. 0, also where it has ended; -ESRCH where nothing identifies it, other -errno. */
+int pl_process_kill(const struct pl_process *process);
+
+#endif
