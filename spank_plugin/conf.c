@@ -3,6 +3,7 @@
 #include "common/base/fs.h"
 
 #include <dlfcn.h>
+#include <stdbool.h>
 #include <string.h>
 #include <sys/stat.h>
 
@@ -13,10 +14,12 @@ int pl_conf_parse(struct pl_spank_conf *conf, int argc, char *const *argv, struc
             conf->plrund = strchr(argv[i], '/');
         else if (strncmp(argv[i], "runtime_dir=/", 13) == 0)
             conf->runtime_dir = strchr(argv[i], '/');
+        else if (strncmp(argv[i], "scontrol=/", 10) == 0)
+            conf->scontrol = strchr(argv[i], '/');
         else
             return pl_error_set(err, -EINVAL,
                                 "plugstack.conf: '%s' is no argument of this plugin: use "
-                                "plrund=/PATH or runtime_dir=/PATH",
+                                "plrund=/PATH, runtime_dir=/PATH or scontrol=/PATH",
                                 argv[i]);
     }
     return 0;
@@ -47,4 +50,31 @@ char *pl_conf_plrund(const struct pl_spank_conf *conf)
         return strdup(conf->plrund);
     path = beside_us();
     return path ? path : strdup(PL_PLRUND_PATH);
+}
+
+static bool is_program(const char *path)
+{
+    struct stat st;
+
+    return path && stat(path, &st) == 0 && S_ISREG(st.st_mode) && (st.st_mode & 0111);
+}
+
+char *pl_conf_scontrol(const struct pl_spank_conf *conf)
+{
+    static const char *const beside[] = {"scontrol", "../bin/scontrol"},
+                             *const installed[] = {"/usr/bin/scontrol", "/usr/local/bin/scontrol"};
+    _cleanup_free_ char *folder = pl_program_folder();
+
+    if (conf->scontrol)
+        return strdup(conf->scontrol);
+    for (size_t i = 0; folder && i < PL_COUNT(beside); i++) {
+        _cleanup_free_ char *path = pl_path_join(folder, beside[i]);
+
+        if (is_program(path))
+            return PL_TAKE(path);
+    }
+    for (size_t i = 0; i < PL_COUNT(installed); i++)
+        if (is_program(installed[i]))
+            return strdup(installed[i]);
+    return strdup("");
 }

@@ -8,13 +8,21 @@
 struct pl_spank_conf {
     const char *plrund;      /* borrowed from argv; NULL where not given */
     const char *runtime_dir; /* the same: below it each user gets a folder for his sockets */
+    const char *scontrol;    /* the same */
 };
 
-/* Reads plrund=/ABSOLUTE/PATH and runtime_dir=/ABSOLUTE/PATH. -EINVAL for anything else. */
+/* Reads plrund=, runtime_dir= and scontrol=, each with an absolute path. -EINVAL for anything else.
+ */
 int pl_conf_parse(struct pl_spank_conf *conf, int argc, char *const *argv, struct pl_error *err);
 
 /* The daemon's path: as configured, else beside this plugin (a build folder), else as installed.
  * Caller frees. NULL when out of memory. */
 char *pl_conf_plrund(const struct pl_spank_conf *conf);
+
+/* The path of scontrol for the daemon, never by a job's PATH: as configured, else that of the Slurm
+ * whose program this process runs (PREFIX/bin beside PREFIX/sbin), else of the system. Caller
+ * frees;
+ * "" if there is none; NULL when out of memory. */
+char *pl_conf_scontrol(const struct pl_spank_conf *conf);
 
 #endif

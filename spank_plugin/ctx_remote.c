@@ -124,7 +124,7 @@ static int start_daemon(spank_t spank, struct pl_error *err)
 {
     _cleanup_(free_env) char **env = NULL;
     _cleanup_free_ char *path = pl_conf_plrund(&self.conf);
-    _cleanup_free_ char *dir = NULL;
+    _cleanup_free_ char *dir = NULL, *scontrol = pl_conf_scontrol(&self.conf);
     struct pl_daemon_facts facts = {0};
     struct pl_daemon_user user = {0};
     char **job = NULL;
@@ -136,9 +136,11 @@ static int start_daemon(spank_t spank, struct pl_error *err)
         return pl_error_set(err, -EIO, "Slurm does not tell the job's user");
     if (self.conf.runtime_dir)
         dir = pl_strf("%s/%u", self.conf.runtime_dir, (unsigned)user.uid);
-    if (!path || (self.conf.runtime_dir && !dir))
+    if (!path || !scontrol || (self.conf.runtime_dir && !dir))
         return pl_error_set(err, -ENOMEM, "out of memory");
     facts.runtime_dir = dir;
+    facts.scontrol = scontrol;
+    user.runtime_dir = self.conf.runtime_dir;
     r = read_facts(spank, &facts, err);
     if (r == 0)
         r = check_whole(&facts, job, err);

@@ -17,7 +17,6 @@ static const char *const allowed[] = {
     "PATH",
     "SLURM_ARRAY_JOB_ID",
     "SLURM_ARRAY_TASK_ID",
-    "SLURM_CONF",
     "SLURM_CPUS_PER_TASK",
     "SLURM_HET_JOB_ID",
     "SLURM_HET_JOB_OFFSET",
@@ -32,13 +31,14 @@ static const char *const allowed[] = {
     "SLURM_TASKS_PER_NODE",
     "TMPDIR",
     "USER",
+    "XDG_RUNTIME_DIR",
 };
 
 /* Set here, or of no use to the daemon: the parameters of a trial may be many. */
 static const char *const refused[] = {
-    "PLUME_JOB_ID", "PLUME_LOCAL_NTASKS", "PLUME_NNODES",  "PLUME_NODELIST", "PLUME_NODE_ID",
-    "PLUME_NTASKS", "PLUME_PARAMS",       "PLUME_PLUGIN",  "PLUME_RANK",     "PLUME_RESTART",
-    "PLUME_SOCKET", "PLUME_RUNTIME",      "PLUME_STEP_ID",
+    "PLUME_JOB_ID",   "PLUME_LOCAL_NTASKS", "PLUME_NNODES",  "PLUME_NODELIST", "PLUME_NODE_ID",
+    "PLUME_NTASKS",   "PLUME_PARAMS",       "PLUME_PLUGIN",  "PLUME_RANK",     "PLUME_RESTART",
+    "PLUME_SCONTROL", "PLUME_SOCKET",       "PLUME_RUNTIME", "PLUME_STEP_ID",
 };
 
 /* Not those of a rank that starts a step of its own. */
@@ -72,7 +72,7 @@ static bool wanted(const char *entry, bool from_rank)
         return false;
     if (strncmp(entry, "PLUME_", 6) == 0)
         return strncmp(entry, "PLUME_PARAM_", 12) != 0 && !in(refused, PL_COUNT(refused), entry);
-    return in(allowed, PL_COUNT(allowed), entry);
+    return strncmp(entry, "SLURM_RLIMIT_", 13) == 0 || in(allowed, PL_COUNT(allowed), entry);
 }
 
 const char *pl_env_get(char *const *env, const char *name)
@@ -161,6 +161,7 @@ static int add_defaults(struct env *env, const struct pl_daemon_facts *facts, ch
         {"PLUME_MASTER_PORT_RANGE", facts->master_port},
         {"PLUME_METRIC", facts->metric},
         {"SLURM_CONF", facts->conf},
+        {"PLUME_SCONTROL", facts->scontrol ? facts->scontrol : ""},
         {"SLURMD_NODENAME", facts->node},
         /* Slurm sets the former for tasks only; srun already sent the same address. */
         {"SLURM_LAUNCH_NODE_IPADDR", pl_env_get(job, "SLURM_SRUN_COMM_HOST")},

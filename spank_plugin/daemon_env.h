@@ -14,10 +14,12 @@ struct pl_daemon_facts {
     uint32_t job_id, step_id, restart;
     uint32_t node_id, nnodes;
     uint32_t ntasks, local_ntasks;
-    uint32_t cpus;    /* of this node that the step may use; 0 where Slurm does not tell */
-    const char *node; /* Slurm's name of this node */
-    const char *conf; /* slurm.conf as slurmstepd knows it, used where the job has no SLURM_CONF */
-    const char *runtime_dir;                       /* used where the job has no PLUME_RUNTIME_DIR */
+    uint32_t cpus;           /* of this node that the step may use; 0 where Slurm does not tell */
+    const char *node;        /* Slurm's name of this node */
+    const char *conf;        /* slurm.conf as slurmstepd knows it; the job's SLURM_CONF is not used,
+                                as it may name plugins for scontrol to load */
+    const char *scontrol;    /* its absolute path; "" or NULL: the daemon runs none */
+    const char *runtime_dir; /* used where the job has no PLUME_RUNTIME_DIR */
     const char *nccl_debug, *master_port, *metric; /* options; used where the job's variable is not
                                                       set, as with srun --export=NONE */
 };

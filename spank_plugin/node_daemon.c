@@ -9,6 +9,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -41,13 +42,47 @@ static void become_killable(void)
     close(fd);
 }
 
+/* Writes n in decimal: snprintf(3) may allocate. */
+static void write_number(char *ret, size_t size, unsigned long n)
+{
+    char *p = ret + size;
+
+    *--p = '\0';
+    do
+        *--p = (char)('0' + n % 10);
+    while ((n /= 10) && p > ret);
+    memmove(ret, p, (size_t)(ret + size - p));
+}
+
+/* As root, without following a link: the user's folder in one that only root can rename things in.
+ * A failure shows later: plrund, as the user, checks the folder. */
+static void make_runtime_dir(const struct pl_daemon_user *user)
+{
+    int dir = open(user->runtime_dir, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    struct stat st;
+    char name[24];
+
+    if (dir < 0)
+        return;
+    write_number(name, sizeof(name), user->uid);
+    if (fstat(dir, &st) == 0 && st.st_uid == 0 &&
+        (!(st.st_mode & (S_IWGRP | S_IWOTH)) || (st.st_mode & S_ISVTX)) &&
+        mkdirat(dir, name, 0700) == 0)
+        (void)!fchownat(dir, name, user->uid, user->gid, AT_SYMLINK_NOFOLLOW);
+    close(dir);
+}
+
 static int drop_root(const struct pl_daemon_user *user)
 {
+    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0)
+        return -errno;
     if (getuid() != 0)
         return 0;
     if (syscall(SYS_setresuid, -1, 0, -1) < 0)
         return -errno;
     become_killable();
+    if (user->runtime_dir)
+        make_runtime_dir(user);
     if (syscall(SYS_setgroups, user->n_groups, user->groups) < 0 ||
         syscall(SYS_setresgid, user->gid, user->gid, user->gid) < 0 ||
         syscall(SYS_setresuid, user->uid, user->uid, user->uid) < 0)
@@ -102,8 +137,9 @@ __attribute__((noreturn)) static void run_daemon(const struct child *child)
     /* The parent takes a handle on this process first, while it cannot have ended. */
     if (read(CONTROL_FD, &go, 1) != 1)
         _exit(127);
-    umask(child->user->umask);
+    umask(0);
     r = drop_root(child->user);
+    umask(child->user->umask);
     if (r == 0) {
         reset_signals();
         execve(child->path, argv, child->env);
@@ -242,12 +278,14 @@ start_process(int control, const struct child *child, uint64_t limit_ns, struct 
 static int
 open_as_user(const char *path, const struct pl_daemon_user *user, uint64_t limit_ns, int *ret_fd)
 {
-    struct child child = {.run = run_open, .path = path, .user = user};
+    struct pl_daemon_user plain = *user;
+    struct child child = {.run = run_open, .path = path, .user = &plain};
     struct pl_process process = PL_PROCESS_INIT;
     _cleanup_close_ int ours = -EBADF;
     int pair[2], code = 0, fd = -EBADF, r;
     size_t n_fds = 0;
 
+    plain.runtime_dir = NULL;
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) < 0)
         return -errno;
     ours = pair[0];

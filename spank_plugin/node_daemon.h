@@ -29,8 +29,10 @@ struct pl_node_daemon {
         .control = -EBADF, .process = PL_PROCESS_INIT, .socket_fd = -EBADF                         \
     }
 
-/* Whom the daemon runs as. Applied only where the real user is root. */
+/* Whom the daemon runs as. Applied only where the real user is root, who also makes the folder
+ * runtime_dir/UID if runtime_dir (NULL: none) is a folder of root's that others cannot change. */
 struct pl_daemon_user {
+    const char *runtime_dir;
     uid_t uid;
     gid_t gid;
     const gid_t *groups;

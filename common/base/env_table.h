@@ -34,6 +34,7 @@
     X(PLUME_HUB, TEXT, NULL, PLRUN | PLRUND, "HOST:PORT of the hub")                               \
     X(PLUME_HUB_PORTS, TEXT, "20000-29999", PLRUN | PLRUND, "range of ports of a hub without PLUME_HUB") \
     X(PLUME_CGROUP_ROOT, PATH, "/sys/fs/cgroup", PLRUND, "mount point of control groups")          \
+    X(PLUME_SCONTROL, PATH, NULL, PLRUND, "absolute path of scontrol; empty: run none")            \
     X(PLUME_NVML, PATH, NULL, PLRUND, "library that replaces libnvidia-ml.so.1")                   \
     X(PLUME_PLUGIN_DIR, PATH, NULL, PLTRAIN, "folder of plume-mpi.so and plume-cuda.so")           \
     X(PLUME_MODULE_PATH, LIST, NULL, PLTRAIN, "folders of modules")                                \
@@ -86,6 +87,7 @@
     /* the system's */                                                                             \
     X(HOME, PATH, NULL, PLSUBMIT | PLSTAT | PLRUN | PLRUND, "home folder, for ~/.plume")           \
     X(PATH, LIST, NULL, PLSUBMIT | PLRUN, "folders of programs")                                   \
+    X(XDG_RUNTIME_DIR, PATH, NULL, PLRUN | PLRUND, "where /tmp/plume-UID is another user's")        \
     X(TERM, TEXT, NULL, PLSTAT | PLTRAIN, "dumb: no colour, no progress bar")                      \
     X(COLUMNS, NUMBER, "80", PLSTAT | RANK, "width of the output")                                 \
     X(NO_COLOR, FLAG, NULL, PLSTAT, "no colour")                                                   \

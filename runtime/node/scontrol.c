@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "runtime/node/scontrol.h"
 #include "common/base/buf.h"
+#include "common/base/env.h"
 #include "common/base/log.h"
 #include "common/base/trace.h"
 
@@ -94,11 +95,15 @@ struct pl_scontrol *pl_scontrol_run(uv_loop_t *loop,
                                     void *ctx)
 {
     struct pl_scontrol *a = calloc(1, sizeof(*a));
+    /* Empty: the plugin knows none, and no PATH may choose one. "/" cannot be run. */
+    const char *program = pl_env(PL_ENV_PLUME_SCONTROL);
     char *argv[ARGS_MAX + 2] = {(char *)(uintptr_t) "scontrol"};
     uv_stdio_container_t io[3] = {
         {.flags = UV_IGNORE}, {.flags = UV_CREATE_PIPE | UV_WRITABLE_PIPE}, {.flags = UV_IGNORE}};
     uv_process_options_t options = {.exit_cb = on_process_exit,
-                                    .file = "scontrol",
+                                    .file = !program   ? "scontrol"
+                                            : *program ? program
+                                                       : "/",
                                     .args = argv,
                                     .stdio = io,
                                     .stdio_count = 3};

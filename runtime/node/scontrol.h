@@ -8,9 +8,10 @@
 
 struct pl_scontrol;
 
-/* Runs `scontrol ARG...` (NULL-terminated, borrowed for the call) and hands its output over, once:
- * output is NULL where it could not be run, failed or took longer than timeout_ms.
- * The result is good until the answer or pl_scontrol_cancel(); NULL where the answer came at once.
+/* Runs $PLUME_SCONTROL, else scontrol of PATH, with ARG... (NULL-terminated, borrowed for the call)
+ * and hands its output over, once: output is NULL where it could not be run, failed or took longer
+ * than timeout_ms. The result is good until the answer or pl_scontrol_cancel(); NULL where the
+ * answer came at once.
  */
 struct pl_scontrol *pl_scontrol_run(uv_loop_t *loop,
                                     const char *const *args,

@@ -415,6 +415,7 @@ int pl_starter_run(char *const *argv, const char *plrund, struct pl_error *err)
     s.slurm_signals_all = slurm_signals_all();
     r = pl_rank_socket_path(s.step.id.job, s.step.id.step, s.step.id.attempt, s.step.node_id, &path,
                             err);
+    r = PL_MIN(r, 0); /* 1: the daemon tells where its socket is */
     if (r == 0 && s.step.local_rank == 0)
         r = start_daemon(&s, plrund, err);
     if (r == 0)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* plrund(8): the node daemon. Started by plrun of local rank 0, or by the SPANK plugin. */
 #include "common/base/buf.h"
+#include "common/base/env.h"
 #include "common/base/fs.h"
 #include "common/base/log.h"
 #include "common/base/options.h"
@@ -9,6 +10,7 @@
 #include "common/proto/rank/rank_line.h"
 #include "runtime/plrund/daemon/daemon.h"
 #include "runtime/plrund/daemon/gpu_watch.h"
+#include "runtime/plrund/daemon/step_limits.h"
 #include "runtime/plrund/hub/hub.h"
 
 #include <fcntl.h>
@@ -142,8 +144,8 @@ static int run(struct node *n)
 
 int main(int argc, char **argv)
 {
-    static const int ignored[] = {SIGHUP,  SIGINT,  SIGQUIT, SIGTERM,
-                                  SIGPIPE, SIGUSR1, SIGUSR2, SIGXFSZ};
+    static const int ignored[] = {SIGHUP,  SIGINT,  SIGQUIT, SIGTERM, SIGPIPE,
+                                  SIGUSR1, SIGUSR2, SIGXCPU, SIGXFSZ};
     struct pl_error err = {0};
     struct node n = {.loop = uv_default_loop()};
     struct fds fds = {-1, -1};
@@ -170,6 +172,8 @@ int main(int argc, char **argv)
      * user's limit for the size of files is no reason to end: the write fails. */
     for (size_t i = 0; i < PL_COUNT(ignored); i++)
         signal(ignored[i], SIG_IGN);
+    if (pl_env(PL_ENV_PLUME_PLUGIN)) /* plrun's daemon has them from its task */
+        pl_step_limits_apply(environ);
     raise_file_limit();
     prctl(PR_SET_DUMPABLE, 0); /* it holds the run's secret */
     r = pl_daemon_init(&n.daemon, n.loop, control_fd, &err);

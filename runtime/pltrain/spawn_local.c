@@ -340,6 +340,8 @@ int pl_local_run(const struct pl_local_options *options, int *ret_status, struct
     r = pl_rank_socket_path(job, "0", 0, 0, &path, err);
     if (r < 0)
         return r;
+    if (r > 0)
+        pl_log_warn("train", "%s", pl_error_text(err));
     unlink(path); /* of an earlier process with the same pid */
     r = listen_at(path, &s.listen_fd, err);
     if (r < 0)

@@ -173,9 +173,11 @@ task_state='env -0 | sort -z | tr "\0" "\n" |
 
 @test "the daemon's environment is what the protocol lists" {
     export PLUME_RUN_DIR=/run/dir PLUME_PARAM_lr=1 PLUME_RANK=5 LD_PRELOAD='' SECRET=1 PLUME_LOG=debug
-    run -0 as_user srun --plume -J name -N2 -n3 true
+    export PLUME_SCONTROL=$WORK/evil
+    run -0 as_user env PATH="$WORK:$PATH" srun --plume -J name -N2 -n3 true
+    [[ $(fake_field 1 'env["PLUME_SCONTROL"]') == /*bin/scontrol ]]
     [ "$(fake_field 1 '" ".join(sorted(k for k in env if k[:6] == "PLUME_"))')" = \
-        'PLUME_CLUSTER PLUME_FAKE_LOG PLUME_JOB_ID PLUME_LOCAL_NTASKS PLUME_LOG PLUME_NNODES PLUME_NODELIST PLUME_NODE_ID PLUME_NTASKS PLUME_PLUGIN PLUME_RESTART PLUME_RUN_DIR PLUME_STEP_ID' ]
+        'PLUME_CLUSTER PLUME_FAKE_LOG PLUME_JOB_ID PLUME_LOCAL_NTASKS PLUME_LOG PLUME_NNODES PLUME_NODELIST PLUME_NODE_ID PLUME_NTASKS PLUME_PLUGIN PLUME_RESTART PLUME_RUN_DIR PLUME_SCONTROL PLUME_STEP_ID' ]
     [ "$(fake_field 1 '"SECRET" in env or "LD_PRELOAD" in env')" = False ]
     [ "$(fake_field 1 'env["PLUME_NODELIST"], env["PLUME_NNODES"], env["PLUME_NTASKS"], env["PLUME_STEP_ID"]')" = \
         "('n[1-2]', '2', '3', '0')" ]

@@ -6,9 +6,11 @@
 
 #include <limits.h>
 #include <math.h>
+#include <sched.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <string.h>
+#include <sys/mount.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -81,6 +83,61 @@ static void test_socket_path_folder(void **state)
     assert_non_null(strstr(err.text, "PLUME_RUNTIME_DIR"));
     assert_int_equal(tmpdir_remove(dir), 0);
     unsetenv("PLUME_RUNTIME_DIR");
+}
+
+/* In a /tmp of its own, where another user has made the folder first. */
+static int squatted(const char *home, const char *session, const char *expected)
+{
+    char own[64];
+    struct pl_error err = {0};
+    char *path = NULL;
+    int r;
+
+    snprintf(own, sizeof(own), "/tmp/plume-%u", (unsigned)geteuid());
+    if (mkdir(own, 0700) < 0 || chown(own, 65534, 65534) < 0)
+        return 10;
+    setenv("HOME", home, 1);
+    session ? setenv("XDG_RUNTIME_DIR", session, 1) : unsetenv("XDG_RUNTIME_DIR");
+    r = pl_rank_socket_path("12", "3", 1, 4, &path, &err);
+    if (!expected)
+        return r == -EPERM && strstr(err.text, own) && strstr(err.text, "PLUME_RUNTIME_DIR") ? 0
+                                                                                             : 11;
+    if (r != 1 || strcmp(path, expected) != 0 || !strstr(err.text, own))
+        return 12;
+    free(path);
+    return 0;
+}
+
+static void test_socket_path_squatted(void **state)
+{
+    static const char *const cases[][3] = {
+        {"/tmp", "/tmp/session", "/tmp/session/plume/12.3.1.4"},
+        {"/tmp", NULL, "/tmp/.plume/sockets/12.3.1.4"},
+        {"/tmp", "/tmp/nonexistent", "/tmp/.plume/sockets/12.3.1.4"},
+        {"/nonexistent", "relative", NULL},
+    };
+
+    unsetenv("PLUME_RUNTIME_DIR");
+    unsetenv("PLUME_HOME");
+    for (size_t i = 0; i < PL_COUNT(cases); i++) {
+        pid_t pid = fork();
+        int status;
+
+        if (pid == 0) {
+            if (unshare(CLONE_NEWNS) < 0 ||
+                mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) < 0 ||
+                mount("plume", "/tmp", "tmpfs", 0, "mode=1777") < 0 ||
+                mkdir("/tmp/session", 0700) < 0)
+                _exit(77);
+            _exit(squatted(cases[i][0], cases[i][1], cases[i][2]));
+        }
+        assert_int_equal(waitpid(pid, &status, 0), pid);
+        if (WEXITSTATUS(status) == 77) {
+            print_message("skipped: cannot make a mount namespace\n");
+            return;
+        }
+        assert_int_equal(status, 0);
+    }
 }
 
 static void test_open_late_listener(void **state)
@@ -423,6 +480,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_own_variables),
         cmocka_unit_test(test_socket_path_folder),
+        cmocka_unit_test(test_socket_path_squatted),
         cmocka_unit_test(test_open_late_listener),
         cmocka_unit_test(test_open_foreign_listener),
         PAIRED(test_hello_line),

@@ -13,6 +13,7 @@
 #include <stdarg.h>
 #include <string.h>
 #include <sys/mount.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 
@@ -295,6 +296,119 @@ static void test_feed_of_a_dead_daemon(void **state)
     assert_int_equal(pl_node_daemon_stop(&daemon, 20000), 0);
 }
 
+/* No program that it starts can gain rights, by set-user-ID or file capabilities. */
+static void test_start_no_new_privs(void **state)
+{
+    struct pl_node_daemon daemon;
+    struct pl_error err = {0};
+    _cleanup_free_ char *text = NULL;
+
+    write_program("grep NoNewPrivs /proc/self/status >$OUT\n"
+                  "echo '{\"type\":\"ready\",\"pid\":1,\"socket\":\"/usr\"}' >&3; exec cat <&3");
+    assert_int_equal(start(&daemon, 20000, &err), 0);
+    assert_int_equal(pl_node_daemon_stop(&daemon, 20000), 0);
+    text = text_of(output);
+    assert_string_equal(text, "NoNewPrivs:\t1\n");
+}
+
+static void start_below(const char *runtime_dir)
+{
+    struct pl_node_daemon daemon = PL_NODE_DAEMON_INIT;
+    gid_t group = 65534;
+    struct pl_daemon_user nobody = {.runtime_dir = runtime_dir,
+                                    .uid = 65534,
+                                    .gid = 65534,
+                                    .groups = &group,
+                                    .n_groups = 1,
+                                    .umask = 0777};
+    struct pl_error err = {0};
+
+    assert_int_equal(pl_node_daemon_start(&daemon, program, clean_env, &nobody, 20000, &err), 0);
+    assert_int_equal(pl_node_daemon_stop(&daemon, 20000), 0);
+}
+
+static bool is_owned(const char *path, uid_t uid, mode_t mode)
+{
+    struct stat st;
+
+    return lstat(path, &st) == 0 && st.st_uid == uid && (st.st_mode & 07777) == mode;
+}
+
+/* Root makes the user's folder, so that no other user can take its name. */
+static void test_runtime_dir_by_root(void **state)
+{
+    char parent[80], own[96], canary[80];
+
+    if (getuid() != 0) {
+        print_message("skipped: needs root\n");
+        return;
+    }
+    snprintf(parent, sizeof(parent), "%s/run", folder);
+    snprintf(own, sizeof(own), "%s/65534", parent);
+    snprintf(canary, sizeof(canary), "%s/canary", folder);
+    chmod(folder, 0755);
+    write_program("echo '{\"type\":\"ready\",\"pid\":1,\"socket\":\"/usr\"}' >&3; exec cat <&3");
+    assert_int_equal(mkdir(parent, 0755), 0);
+    start_below(parent);
+    assert_true(is_owned(own, 65534, 0700));
+    start_below(parent); /* there already */
+    assert_true(is_owned(own, 65534, 0700));
+    rmdir(own);
+    /* A folder in which others can rename things is not touched, nor one that is not root's. */
+    chmod(parent, 0777);
+    start_below(parent);
+    assert_true(access(own, F_OK) < 0);
+    chmod(parent, 0755);
+    assert_int_equal(chown(parent, 65534, 65534), 0);
+    start_below(parent);
+    assert_true(access(own, F_OK) < 0);
+    assert_int_equal(chown(parent, 0, 0), 0);
+    /* A planted link gives nothing away. */
+    assert_int_equal(mkdir(canary, 0755), 0);
+    assert_int_equal(symlink(canary, own), 0);
+    start_below(parent);
+    assert_true(is_owned(canary, 0, 0755));
+}
+
+/* Another user swaps links to a folder of root's for the name while steps start. */
+static void test_runtime_dir_race(void **state)
+{
+    char parent[80], own[96], canary[80];
+    bool given = false;
+    pid_t racer;
+
+    if (getuid() != 0) {
+        print_message("skipped: needs root\n");
+        return;
+    }
+    snprintf(parent, sizeof(parent), "%s/sticky", folder);
+    snprintf(own, sizeof(own), "%s/65534", parent);
+    snprintf(canary, sizeof(canary), "%s/victim", folder);
+    chmod(folder, 0755);
+    write_program("echo '{\"type\":\"ready\",\"pid\":1,\"socket\":\"/usr\"}' >&3; exec cat <&3");
+    assert_int_equal(mkdir(parent, 0755), 0);
+    assert_int_equal(chmod(parent, 01777), 0);
+    assert_int_equal(mkdir(canary, 0755), 0);
+    racer = fork();
+    if (racer == 0) {
+        if (setgid(65533) < 0 || setuid(65533) < 0 || prctl(PR_SET_PDEATHSIG, SIGKILL) < 0)
+            _exit(1);
+        for (;;) {
+            (void)!symlink(canary, own);
+            unlink(own);
+        }
+    }
+    for (int i = 0; i < 10; i++) {
+        start_below(parent);
+        given |= !is_owned(canary, 0, 0755);
+        rmdir(own);
+    }
+    kill(racer, SIGKILL);
+    assert_int_equal(waitpid(racer, NULL, 0), racer);
+    unlink(own);
+    assert_false(given);
+}
+
 static void test_env(void **state)
 {
     char *job[] = {"SECRET=x",
@@ -309,6 +423,10 @@ static void test_env(void **state)
                    "SLURM_RESTART_COUNT=2",
                    "SLURM_CPUS_ON_NODE=3",
                    "LD_PRELOAD=x",
+                   "SLURM_CONF=/home/u/slurm.conf", /* names plugins that scontrol would load */
+                   "PLUME_SCONTROL=/home/u/scontrol",
+                   "SLURM_RLIMIT_NOFILE=100",
+                   "XDG_RUNTIME_DIR=/run/user/7",
                    NULL};
     struct pl_daemon_facts facts = {.job_id = 7,
                                     .step_id = 1,
@@ -319,6 +437,7 @@ static void test_env(void **state)
                                     .cpus = 8,
                                     .node = "n3",
                                     .conf = "/etc/slurm.conf",
+                                    .scontrol = "/usr/bin/scontrol",
                                     .metric = "c=d",
                                     .nccl_debug = "INFO"};
     struct pl_error err = {0};
@@ -328,7 +447,7 @@ static void test_env(void **state)
     assert_int_equal(pl_daemon_env(&facts, job, &env, &err), 0);
     while (env[n])
         n++;
-    assert_int_equal(n, 20);
+    assert_int_equal(n, 23);
     assert_string_equal(pl_env_get(env, "PLUME_JOB_ID"), "7");
     assert_string_equal(pl_env_get(env, "PLUME_STEP_ID"), "1");
     assert_string_equal(pl_env_get(env, "PLUME_NODE_ID"), "2");
@@ -346,6 +465,9 @@ static void test_env(void **state)
     assert_string_equal(pl_env_get(env, "SLURM_STEP_NODELIST"), "n[1-2]");
     assert_string_equal(pl_env_get(env, "SLURM_LAUNCH_NODE_IPADDR"), "10.0.0.1");
     assert_string_equal(pl_env_get(env, "SLURM_CONF"), "/etc/slurm.conf");
+    assert_string_equal(pl_env_get(env, "PLUME_SCONTROL"), "/usr/bin/scontrol");
+    assert_string_equal(pl_env_get(env, "SLURM_RLIMIT_NOFILE"), "100");
+    assert_string_equal(pl_env_get(env, "XDG_RUNTIME_DIR"), "/run/user/7");
     assert_string_equal(pl_env_get(env, "SLURMD_NODENAME"), "n3");
     assert_non_null(pl_env_get(env, "PATH"));
     pl_daemon_env_free(env);
@@ -396,6 +518,9 @@ int main(void)
         cmocka_unit_test(test_process_pid_reused),
         cmocka_unit_test(test_start_dead_file_system),
         cmocka_unit_test(test_feed_of_a_dead_daemon),
+        cmocka_unit_test(test_start_no_new_privs),
+        cmocka_unit_test(test_runtime_dir_by_root),
+        cmocka_unit_test(test_runtime_dir_race),
         cmocka_unit_test(test_env),
         cmocka_unit_test(test_umask),
     };

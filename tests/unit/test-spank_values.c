@@ -82,7 +82,8 @@ static void test_make_printable(void **state)
 
 static void test_conf(void **state)
 {
-    char *good[] = {"plrund=/a/b", "runtime_dir=/r"}, *bad[] = {"plrund=b"}, *other[] = {"x=/y"};
+    char *good[] = {"plrund=/a/b", "runtime_dir=/r", "scontrol=/s/scontrol"}, *bad[] = {"plrund=b"},
+         *other[] = {"x=/y"};
     struct pl_spank_conf conf = {0};
     struct pl_error err = {0};
     char *path;
@@ -91,10 +92,18 @@ static void test_conf(void **state)
     assert_int_equal(pl_conf_parse(&conf, 1, other, &err), -EINVAL);
     assert_int_equal(pl_conf_parse(&conf, 0, NULL, &err), 0);
     assert_null(conf.plrund);
-    assert_int_equal(pl_conf_parse(&conf, 2, good, &err), 0);
+    assert_int_equal(pl_conf_parse(&conf, 3, good, &err), 0);
     assert_string_equal(conf.runtime_dir, "/r");
     path = pl_conf_plrund(&conf);
     assert_string_equal(path, "/a/b");
+    free(path);
+    path = pl_conf_scontrol(&conf);
+    assert_string_equal(path, "/s/scontrol");
+    free(path);
+    conf.scontrol = NULL;
+    setenv("PATH", "/nonexistent", 1); /* has no say */
+    path = pl_conf_scontrol(&conf);
+    assert_true(path && (!*path || path[0] == '/'));
     free(path);
 }
 

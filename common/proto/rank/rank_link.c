@@ -16,6 +16,49 @@
 #include <sys/un.h>
 #include <time.h>
 
+/* The places if the usual folder is not ours, in order; every rank of a node comes to the same. */
+static char *other_folder(unsigned number)
+{
+    const char *session = pl_env(PL_ENV_XDG_RUNTIME_DIR);
+    _cleanup_free_ char *home = NULL;
+
+    if (number == 0)
+        return session && session[0] == '/' ? pl_path_join(session, "plume") : NULL;
+    home = pl_home_dir(NULL);
+    return home ? pl_path_join(home, "sockets") : NULL;
+}
+
+/* Another user may make /tmp/plume-UID first; he must not stop this one's steps. */
+static int choose_folder(char **ret, struct pl_error *err)
+{
+    const char *wanted = pl_env_text(PL_ENV_PLUME_RUNTIME_DIR);
+    _cleanup_free_ char *dir =
+        wanted ? strdup(wanted) : pl_strf("/tmp/plume-%u", (unsigned)geteuid());
+    struct pl_error why = {0};
+    int r;
+
+    if (!dir)
+        return pl_error_set(err, -ENOMEM, "out of memory");
+    r = pl_mkdir_private(dir, wanted ? err : &why);
+    if (r < 0 && wanted)
+        return r;
+    if (r == 0) {
+        *ret = PL_TAKE(dir);
+        return 0;
+    }
+    for (unsigned i = 0; i < 2; i++) {
+        char *other = other_folder(i);
+
+        if (other && pl_mkdir_private(other, NULL) == 0) {
+            pl_error_set(err, r, "%s; the sockets are in '%s'", why.text, other);
+            *ret = other;
+            return 1;
+        }
+        free(other);
+    }
+    return pl_error_set(err, r, "%s; set PLUME_RUNTIME_DIR to a folder of your own", why.text);
+}
+
 int pl_rank_socket_path(const char *job,
                         const char *step,
                         unsigned attempt,
@@ -23,18 +66,10 @@ int pl_rank_socket_path(const char *job,
                         char **ret,
                         struct pl_error *err)
 {
-    const char *dir = pl_env(PL_ENV_PLUME_RUNTIME_DIR);
-    _cleanup_free_ char *own = NULL;
+    _cleanup_free_ char *dir = NULL;
     char *path;
-    int r;
+    int r = choose_folder(&dir, err);
 
-    if (!dir || !*dir) {
-        own = pl_strf("/tmp/plume-%u", (unsigned)geteuid());
-        dir = own;
-    }
-    if (!dir)
-        return pl_error_set(err, -ENOMEM, "out of memory");
-    r = pl_mkdir_private(dir, err);
     if (r < 0)
         return r;
     path = pl_strf("%s/%s.%s.%u.%u", dir, job, step, attempt, node_id);
@@ -48,7 +83,7 @@ int pl_rank_socket_path(const char *job,
                             dir);
     }
     *ret = path;
-    return 0;
+    return r;
 }
 
 const char *const pl_rank_own_variables[] = {

@@ -29,7 +29,9 @@ struct pl_rank_link {
 
 /* The path at which the daemon of this job, step, attempt and node listens: a short one inside the
  * user's private folder ($PLUME_RUNTIME_DIR, else /tmp/plume-UID). The folder is made (0700) or
- * checked. *ret is freed by the caller. -EPERM: the folder is another user's. */
+ * checked. If /tmp/plume-UID is another user's, $XDG_RUNTIME_DIR/plume takes its place, or
+ * ~/.plume/sockets: then 1, and err tells it. *ret is freed by the caller. -EPERM: no such folder
+ * is ours. */
 int pl_rank_socket_path(const char *job,
                         const char *step,
                         unsigned attempt,

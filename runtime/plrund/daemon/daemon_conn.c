@@ -182,6 +182,8 @@ int pl_daemon_listen(struct pl_daemon *d, struct pl_error *err)
 
     if (r < 0)
         return r;
+    if (r > 0)
+        pl_log_warn("daemon", "%s", pl_error_text(err));
     snprintf(addr.sun_path, sizeof(addr.sun_path), "%s", d->socket_path);
     d->listen_fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (d->listen_fd < 0)
