@@ -391,6 +391,8 @@ void pl_trial_status_resolve(struct pl_trial_status *ts,
     json_t *state = ts->query ? ts->query->state : NULL;
 
     ts->slurm = ts->array > 0 ? pl_slurm_jobs_find(jobs, ts->array, ts->task) : NULL;
+    if (ts->slurm && ts->claimed && pl_slurm_job_is_rest(ts->slurm))
+        ts->slurm = NULL; /* the record of tasks that never started */
     if (ts->slurm && !ts->slurm->array && ts->task >= 0)
         set_job(ts, ts->slurm->id, -1);
     if (state) {

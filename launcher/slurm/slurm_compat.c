@@ -140,7 +140,7 @@ static int add_job(json_t *list, const slurm_job_info_t *job)
         r |= set_int(o, "array", job->array_job_id);
         if (job->array_task_str)
             r |= set_text(o, "tasks", job->array_task_str);
-        else
+        else if (job->array_task_id != NO_VAL) /* else: all tasks without a record of their own */
             r |= set_int(o, "task", job->array_task_id);
     }
     r |= set_text(o, "state", state_name(job->job_state));

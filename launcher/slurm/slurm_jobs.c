@@ -17,6 +17,7 @@
 #define ASK_LIMIT_MS 6000
 #define PAST_AGE_S (7 * 86400)
 #define PAST_MAX 20000
+#define NO_TASK 4294967294 /* Slurm's NO_VAL: the record has no single task */
 
 void pl_slurm_jobs_destroy(struct pl_slurm_jobs *jobs)
 {
@@ -49,6 +50,11 @@ bool pl_slurm_tasks_contain(const char *tasks, int64_t task)
     return false;
 }
 
+bool pl_slurm_job_is_rest(const struct pl_slurm_job *job)
+{
+    return job->array && job->task < 0 && !job->tasks;
+}
+
 bool pl_slurm_state_final(const char *state)
 {
     enum pl_trial_state trial = pl_job_state_find(state)->trial;
@@ -60,7 +66,7 @@ void pl_slurm_job_id(const struct pl_slurm_job *job, char *ret, size_t size)
 {
     if (job->array && job->tasks)
         snprintf(ret, size, "%lld_[%s]", (long long)job->array, job->tasks);
-    else if (job->array)
+    else if (job->array && job->task >= 0)
         snprintf(ret, size, "%lld_%lld", (long long)job->array, (long long)job->task);
     else
         snprintf(ret, size, "%lld", (long long)job->id);
@@ -109,6 +115,8 @@ static int parse_job(const json_t *o, struct pl_slurm_job *ret)
         .signal = int_or(o, "signal", -1),
         .restarts = int_or(o, "restarts", 0),
     };
+    if (ret->task >= NO_TASK)
+        ret->task = -1;
     return ret->id < 0 || !ret->state ? -EINVAL : 0;
 }
 
@@ -144,7 +152,7 @@ const struct pl_slurm_job *
 pl_slurm_jobs_find(const struct pl_slurm_jobs *jobs, int64_t job, int64_t task)
 {
     struct pl_slurm_job key = {.id = job, .array = task >= 0 ? job : 0, .task = task};
-    const struct pl_slurm_job *found;
+    const struct pl_slurm_job *found, *rest = NULL;
 
     if (!jobs || jobs->n_jobs == 0)
         return NULL;
@@ -158,8 +166,10 @@ pl_slurm_jobs_find(const struct pl_slurm_jobs *jobs, int64_t job, int64_t task)
             return j;
         if (j->id == job && (task < 0 || (task == 0 && !j->array)))
             return j;
+        if (j->array == job && task >= 0 && pl_slurm_job_is_rest(j))
+            rest = j;
     }
-    return NULL;
+    return rest;
 }
 
 /* ---- the query, in a child ---- */
@@ -274,6 +284,21 @@ static void cache_write(int fd, const struct pl_buf *text)
 
 /* ---- jobs that Slurm has forgotten ---- */
 
+/* True if Slurm's new answer has the record: that of the task, or the one of several tasks. */
+static bool is_known(const struct pl_slurm_jobs *now, const struct pl_slurm_job *job)
+{
+    const struct pl_slurm_job *found;
+
+    if (job->task >= 0) {
+        found = pl_slurm_jobs_find(now, job->array, job->task);
+        return found && !pl_slurm_job_is_rest(found);
+    }
+    for (size_t i = 0; i < now->n_jobs; i++)
+        if (now->jobs[i].id == job->id)
+            return true;
+    return false;
+}
+
 /* Adds to `past` the array tasks of a list that ended within PAST_AGE_S and that Slurm's new answer
  * does not have. */
 static int keep_ended(json_t *past, const json_t *list, const struct pl_slurm_jobs *now)
@@ -283,13 +308,11 @@ static int keep_ended(json_t *past, const json_t *list, const struct pl_slurm_jo
 
     json_array_foreach (list, i, o) {
         struct pl_slurm_job job;
-        const struct pl_slurm_job *known;
 
-        if (parse_job(o, &job) < 0 || job.task < 0 || !job.array ||
-            !pl_slurm_state_final(job.state) || job.ended + PAST_AGE_S < now->time_s)
+        if (parse_job(o, &job) < 0 || !job.array || !pl_slurm_state_final(job.state) ||
+            job.ended + PAST_AGE_S < now->time_s || is_known(now, &job))
             continue;
-        known = pl_slurm_jobs_find(now, job.array, job.task);
-        if (!known && json_array_size(past) < PAST_MAX && json_array_append(past, o) < 0)
+        if (json_array_size(past) < PAST_MAX && json_array_append(past, o) < 0)
             return -ENOMEM;
     }
     return 0;

@@ -22,8 +22,8 @@
 struct pl_slurm_job {
     int64_t id;        /* Slurm's own number */
     int64_t array;     /* 0: no array */
-    int64_t task;      /* -1: none, or several pending tasks, which tasks lists */
-    const char *tasks; /* "3-8,10%2"; NULL: see task */
+    int64_t task;      /* -1: none, or several tasks, which tasks lists */
+    const char *tasks; /* "3-8,10%2"; NULL: see task, or all tasks without a record of their own */
     const char *state; /* "PENDING", "RUNNING", "COMPLETED", ... */
     bool completing;
     bool past;                         /* only the cache file has it, Slurm does not */
@@ -53,11 +53,15 @@ int pl_slurm_jobs_get(uid_t uid, struct pl_slurm_jobs **ret, struct pl_error *er
 /* Parses the document of the file, {"time":..,"jobs":[..]}. Public for tests. */
 int pl_slurm_jobs_parse(json_t *doc, struct pl_slurm_jobs **ret, struct pl_error *err);
 
-/* Finds the record of a task of an array, which may be one for several pending tasks; with task -1,
- * the record of the job of this number. Also finds a task by its own job number. A job that is no
+/* Finds the record of a task of an array, which may be one for several tasks; with task -1, the
+ * record of the job of this number. Also finds a task by its own job number. A job that is no
  * array counts as task 0. NULL: none. */
 const struct pl_slurm_job *
 pl_slurm_jobs_find(const struct pl_slurm_jobs *jobs, int64_t job, int64_t task);
+
+/* True for the record that stands for all tasks of its array that Slurm does not list apart. None
+ * of them has started. */
+bool pl_slurm_job_is_rest(const struct pl_slurm_job *job);
 
 /* True if Slurm's list of tasks ("3-8,10:2%4") has this one. */
 bool pl_slurm_tasks_contain(const char *tasks, int64_t task);

@@ -62,6 +62,33 @@ static void test_find(void **state)
     assert_int_equal(pl_slurm_trial_state(pl_slurm_jobs_find(jobs, 55, -1)), PL_TRIAL_TIMED_OUT);
 }
 
+/* Slurm keeps one record for the tasks that scancel took from a pending array by a filter: it has
+ * no task id (NO_VAL) and no list of tasks. */
+static void test_find_rest(void **state)
+{
+    static const char text[] =
+        "{\"time\":1,\"jobs\":["
+        "{\"id\":100,\"array\":100,\"task\":4294967294,\"state\":\"CANCELLED\",\"ended\":9},"
+        "{\"id\":101,\"array\":100,\"task\":0,\"state\":\"COMPLETED\"},"
+        "{\"id\":200,\"array\":200,\"state\":\"CANCELLED\",\"ended\":9},"
+        "{\"id\":201,\"array\":200,\"tasks\":\"3-5\",\"state\":\"PENDING\"}]}";
+    _cleanup_(pl_slurm_jobs_destroyp) struct pl_slurm_jobs *jobs = NULL;
+    _cleanup_(json_decrefp) json_t *doc = NULL;
+    char id[32];
+
+    assert_int_equal(pl_json_parse(text, strlen(text), 65536, &doc, NULL), 0);
+    assert_int_equal(pl_slurm_jobs_parse(doc, &jobs, NULL), 0);
+    assert_string_equal(pl_slurm_jobs_find(jobs, 100, 0)->state, "COMPLETED");
+    assert_non_null(pl_slurm_jobs_find(jobs, 100, 4000));
+    assert_string_equal(pl_slurm_jobs_find(jobs, 100, 4000)->state, "CANCELLED");
+    assert_string_equal(pl_slurm_jobs_find(jobs, 200, 4)->state, "PENDING");
+    assert_string_equal(pl_slurm_jobs_find(jobs, 200, 6)->state, "CANCELLED");
+    assert_true(pl_slurm_job_is_rest(pl_slurm_jobs_find(jobs, 200, 6)));
+    assert_false(pl_slurm_job_is_rest(pl_slurm_jobs_find(jobs, 200, 4)));
+    pl_slurm_job_id(pl_slurm_jobs_find(jobs, 200, 6), id, sizeof(id));
+    assert_string_equal(id, "200");
+}
+
 static void test_parse_damaged(void **state)
 {
     _cleanup_(json_decrefp) json_t *no_state = json_pack("{s:[{s:i}]}", "jobs", "id", 1);
@@ -98,6 +125,27 @@ static void test_remember(void **state)
     first = make_doc(1);
     assert_int_equal(pl_slurm_jobs_keep_ended(first, NULL, NULL), 0);
     assert_null(json_object_get(first, "past"));
+}
+
+/* The record of several cancelled tasks is kept until Slurm lists its number again. */
+static void test_remember_several_tasks(void **state)
+{
+    static const char before_text[] =
+        "{\"time\":1000000,\"jobs\":["
+        "{\"id\":300,\"array\":300,\"state\":\"CANCELLED\",\"ended\":999000},"
+        "{\"id\":400,\"array\":400,\"tasks\":\"0-9\",\"state\":\"CANCELLED\",\"ended\":999000},"
+        "{\"id\":100,\"array\":100,\"state\":\"CANCELLED\",\"ended\":999000},"
+        "{\"id\":500,\"state\":\"COMPLETED\",\"ended\":999000}]}";
+    _cleanup_(pl_slurm_jobs_destroyp) struct pl_slurm_jobs *jobs = NULL;
+    _cleanup_(json_decrefp) json_t *doc = make_doc(1000010), *before = NULL;
+
+    assert_int_equal(pl_json_parse(before_text, strlen(before_text), 65536, &before, NULL), 0);
+    assert_int_equal(pl_slurm_jobs_keep_ended(doc, before, NULL), 0);
+    assert_int_equal(json_array_size(json_object_get(doc, "past")), 2); /* Slurm still has 100 */
+    assert_int_equal(pl_slurm_jobs_parse(doc, &jobs, NULL), 0);
+    assert_true(pl_slurm_jobs_find(jobs, 300, 17)->past);
+    assert_true(pl_slurm_jobs_find(jobs, 400, 9)->past);
+    assert_null(pl_slurm_jobs_find(jobs, 400, 10));
 }
 
 /* ---- the shared file ---- */
@@ -230,6 +278,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_tasks_contain),  cmocka_unit_test(test_find),
+        cmocka_unit_test(test_find_rest),      cmocka_unit_test(test_remember_several_tasks),
         cmocka_unit_test(test_parse_damaged),  cmocka_unit_test(test_get_remembers),
         cmocka_unit_test(test_get_keeps_ends), cmocka_unit_test(test_remember),
         cmocka_unit_test(test_get_distrusts),  cmocka_unit_test(test_get_without_conf),

@@ -140,6 +140,25 @@ static void test_resolve_claimed(void **state)
     assert_resolved(claimed(), "COMPLETED", "lost", "node");
 }
 
+/* The one record of all tasks that Slurm does not list apart tells the end of a task that never
+ * started, and nothing about one that did. */
+static void test_resolve_by_the_rest_of_an_array(void **state)
+{
+    _cleanup_(json_decrefp) json_t *doc =
+        json_pack("{s:f, s:[{s:i, s:i, s:s, s:f}]}", "time", NOW, "jobs", "id", 100, "array", 100,
+                  "state", "CANCELLED", "ended", NOW - 10);
+    _cleanup_(pl_slurm_jobs_destroyp) struct pl_slurm_jobs *jobs = NULL;
+    struct pl_trial_status waited = submitted(), ran = claimed();
+
+    assert_int_equal(pl_slurm_jobs_parse(doc, &jobs, NULL), 0);
+    pl_trial_status_resolve(&waited, jobs, NOW - 200);
+    assert_int_equal(waited.state, PL_TRIAL_CANCELLED);
+    pl_trial_status_resolve(&ran, jobs, NOW - 200);
+    assert_int_equal(ran.state, PL_TRIAL_LOST);
+    pl_trial_status_finish(&waited);
+    pl_trial_status_finish(&ran);
+}
+
 static void test_resolve_answer_is_older_than_the_claim(void **state)
 {
     struct pl_trial_status ts = claimed();
@@ -423,6 +442,7 @@ int main(void)
         cmocka_unit_test(test_sweep_state),
         cmocka_unit_test(test_resolve_nothing_recorded),
         cmocka_unit_test(test_resolve_claimed),
+        cmocka_unit_test(test_resolve_by_the_rest_of_an_array),
         cmocka_unit_test(test_resolve_answer_is_older_than_the_claim),
         cmocka_unit_test(test_resolve_answer_is_older_than_the_submission),
         cmocka_unit_test(test_resolve_result),
