@@ -298,6 +298,15 @@ static void set_lost(struct pl_trial_status *ts, const char *text)
                               text, "inferred", 1);
 }
 
+/* The cause if slurmstepd could not open the output file, before the job's script started. */
+static json_t *output_cause(const struct pl_slurm_job *job)
+{
+    return json_pack("{s:o, s:s*, s:i, s:s}", "kind", kind_json(PL_CAUSE_LAUNCH), "node",
+                     job->nodes, "signal", (int)job->signal, "text",
+                     "the node does not see the folder of the output file (the run folder, without "
+                     "--output), or may not write there: choose one that all nodes share");
+}
+
 /* Sets the state from Slurm's record, the only source. */
 static void resolve_ended(struct pl_trial_status *ts)
 {
@@ -317,6 +326,10 @@ static void resolve_ended(struct pl_trial_status *ts)
     ts->state = PL_TRIAL_FAILED;
     if (ts->cause)
         return;
+    if (job->signal == PL_SLURM_SIGNAL_OUTPUT) {
+        ts->cause = output_cause(job);
+        return;
+    }
     ts->cause = json_pack("{s:o, s:b}", "kind",
                           kind_json(ts->claimed ? PL_CAUSE_LAUNCH : PL_CAUSE_SETUP), "inferred", 1);
     if (ts->cause && job->signal >= 0)

@@ -134,12 +134,18 @@ int pl_words_cause(const json_t *cause, struct pl_buf *ret)
     const char *kind = pl_json_string(cause, "kind"), *words = table[pl_cause_parse(kind)];
     const json_t *early = json_object_get(cause, "early");
     char status[96];
+    int64_t signal;
     int r;
 
     if (json_is_object(early))
         return add_early(cause, early, ret);
     r = add_place(cause, ret);
     pl_words_exit(cause, status, sizeof(status));
+    if (pl_cause_parse(kind) == PL_CAUSE_LAUNCH && pl_json_int(cause, "signal", &signal) == 0 &&
+        signal == PL_SLURM_SIGNAL_OUTPUT) {
+        words = "Slurm could not open the job's output file";
+        status[0] = '\0';
+    }
     if (r == 0 && words)
         r = pl_buf_adds(ret, words);
     if (r == 0 && *status)

@@ -19,6 +19,10 @@
 
 #define PL_SLURM_JOBS_AGE_S 5
 
+/* The signal of a batch job whose output file slurmstepd could not open ("ExitCode=0:53"): no
+ * program of the job has run. */
+#define PL_SLURM_SIGNAL_OUTPUT 53
+
 struct pl_slurm_job {
     int64_t id;        /* Slurm's own number */
     int64_t array;     /* 0: no array */

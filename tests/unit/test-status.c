@@ -3,6 +3,7 @@
 #include "common/base/fs.h"
 #include "common/proto/json.h"
 #include "launcher/plstat/status_private.h"
+#include "launcher/plstat/words.h"
 #include "tests/lib/tmpdir.h"
 
 #include <arpa/inet.h>
@@ -157,6 +158,28 @@ static void test_resolve_by_the_rest_of_an_array(void **state)
     assert_int_equal(ran.state, PL_TRIAL_LOST);
     pl_trial_status_finish(&waited);
     pl_trial_status_finish(&ran);
+}
+
+/* slurmstepd could not open the output file: the set-up did not fail, nothing has run. */
+static void test_resolve_output_file(void **state)
+{
+    _cleanup_(json_decrefp) json_t *doc = json_pack(
+        "{s:f, s:[{s:i, s:i, s:i, s:s, s:s, s:i, s:f}]}", "time", NOW, "jobs", "id", 101, "array",
+        100, "task", 0, "state", "FAILED", "nodes", "n7", "signal", 53, "ended", NOW - 10);
+    _cleanup_(pl_slurm_jobs_destroyp) struct pl_slurm_jobs *jobs = NULL;
+    struct pl_trial_status ts = submitted();
+    _cleanup_(pl_buf_finish) struct pl_buf words = {0};
+
+    assert_int_equal(pl_slurm_jobs_parse(doc, &jobs, NULL), 0);
+    pl_trial_status_resolve(&ts, jobs, NOW - 200);
+    assert_int_equal(ts.state, PL_TRIAL_FAILED);
+    assert_string_equal(pl_json_string(ts.cause, "kind"), "launch");
+    assert_string_equal(pl_json_string(ts.cause, "node"), "n7");
+    assert_non_null(strstr(pl_json_string(ts.cause, "text"), "does not see the folder"));
+    assert_int_equal(pl_words_failure(&ts, &words), 0);
+    assert_string_equal(pl_buf_str(&words),
+                        "failed: n7: Slurm could not open the job's output file");
+    pl_trial_status_finish(&ts);
 }
 
 static void test_resolve_answer_is_older_than_the_claim(void **state)
@@ -443,6 +466,7 @@ int main(void)
         cmocka_unit_test(test_resolve_nothing_recorded),
         cmocka_unit_test(test_resolve_claimed),
         cmocka_unit_test(test_resolve_by_the_rest_of_an_array),
+        cmocka_unit_test(test_resolve_output_file),
         cmocka_unit_test(test_resolve_answer_is_older_than_the_claim),
         cmocka_unit_test(test_resolve_answer_is_older_than_the_submission),
         cmocka_unit_test(test_resolve_result),
