@@ -46,6 +46,7 @@
     X(PLUME_RUN_DIR, PATH, NULL, PLRUN | PLRUND | RANK, "the run folder")                          \
     X(PLUME_TRIAL, NUMBER, NULL, PLRUN | PLRUND | RANK, "number of the trial")                     \
     X(PLUME_ATTEMPT, NUMBER, NULL, PLRUN | PLRUND | RANK, "number of the trial's attempt")         \
+    X(PLUME_RETRY, NUMBER, "0", PLRUN, "number of the retry that submitted the job, from the job script") \
     X(PLUME_PROGRAM, PATH, NULL, PLRUN, "file of the trial's program")                             \
     X(PLUME_SOCKET, PATH, NULL, PLRUN | PLTRAIN | RANK, "socket of the node's daemon")             \
     X(PLUME_NODE_ADDR, TEXT, "127.0.0.1", PLTRAIN | RANK, "this node's address for other nodes")   \

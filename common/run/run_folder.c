@@ -5,6 +5,7 @@
 #include "common/base/own.h"
 #include "common/proto/json.h"
 #include "common/run/run_folder_private.h"
+#include "common/run/run_tasks.h"
 
 #include <fcntl.h>
 #include <string.h>
@@ -46,18 +47,26 @@ static bool is_list_of(const json_t *list, const char *a, const char *b)
     return true;
 }
 
-static int check_submissions(const json_t *list, struct pl_error *err)
+/* key  "submissions", or "planned", whose objects have no job and which may be missing */
+static int check_submissions(const json_t *sweep, const char *key, struct pl_error *err)
 {
-    int64_t first, count;
+    const json_t *list = json_object_get(sweep, key);
+    bool planned = strcmp(key, "planned") == 0;
+    int64_t first, count, retry = 0;
     size_t i;
     json_t *item;
 
-    if (!is_list_of(list, "job", NULL))
-        return damaged(err, "submissions");
+    if (!list && planned)
+        return 0;
+    if (!is_list_of(list, planned ? "tasks" : "job", NULL))
+        return damaged(err, key);
     json_array_foreach (list, i, item) {
         if (pl_json_int(item, "first", &first) < 0 || pl_json_int(item, "count", &count) < 0 ||
-            first < 0 || count < 1 || first + count > PL_RUN_TRIAL_LIMIT)
-            return damaged(err, "submissions");
+            first < 0 || count < 1 || first + count > PL_RUN_TRIAL_LIMIT ||
+            (json_object_get(item, "tasks") && !pl_json_string(item, "tasks")) ||
+            (json_object_get(item, "retry") && pl_json_int(item, "retry", &retry) < 0) ||
+            retry < 0 || retry > INT32_MAX)
+            return damaged(err, key);
     }
     return 0;
 }
@@ -91,7 +100,11 @@ static int check_sweep(struct pl_run *run, struct pl_error *err)
         return damaged(err, "objective");
     if (!json_is_object(json_object_get(o, "options")))
         return damaged(err, "options");
-    return check_submissions(json_object_get(o, "submissions"), err);
+    if (json_object_get(o, "cancelled") && !is_list_of(json_object_get(o, "cancelled"), NULL, NULL))
+        return damaged(err, "cancelled");
+    return check_submissions(o, "submissions", err) < 0 || check_submissions(o, "planned", err) < 0
+               ? -EINVAL
+               : 0;
 }
 
 /* A NULL-terminated list of pointers to the strings of an array. */
@@ -257,15 +270,52 @@ size_t pl_run_n_submissions(const struct pl_run *run)
     return json_array_size(json_object_get(run->sweep, "submissions"));
 }
 
-struct pl_run_submission pl_run_submission(const struct pl_run *run, size_t i)
+static struct pl_run_submission submission_at(const struct pl_run *run, const char *key, size_t i)
 {
-    const json_t *o = json_array_get(json_object_get(run->sweep, "submissions"), i);
+    const json_t *o = json_array_get(json_object_get(run->sweep, key), i);
 
     return (struct pl_run_submission){
         .job = pl_json_string(o, "job"),
         .first_trial = (unsigned)json_integer_value(json_object_get(o, "first")),
         .n_trials = (unsigned)json_integer_value(json_object_get(o, "count")),
+        .tasks = pl_json_string(o, "tasks"),
+        .retry = (unsigned)json_integer_value(json_object_get(o, "retry")),
     };
+}
+
+struct pl_run_submission pl_run_submission(const struct pl_run *run, size_t i)
+{
+    return submission_at(run, "submissions", i);
+}
+
+size_t pl_run_n_planned(const struct pl_run *run)
+{
+    return json_array_size(json_object_get(run->sweep, "planned"));
+}
+
+struct pl_run_submission pl_run_planned(const struct pl_run *run, size_t i)
+{
+    return submission_at(run, "planned", i);
+}
+
+bool pl_run_submission_has(const struct pl_run_submission *sub, unsigned trial)
+{
+    return trial >= sub->first_trial && trial - sub->first_trial < sub->n_trials &&
+           (!sub->tasks || pl_tasks_contain(sub->tasks, trial - sub->first_trial));
+}
+
+bool pl_run_is_cancelled(const struct pl_run *run, int64_t array, int64_t task)
+{
+    _cleanup_free_ char *prefix = pl_strf("%lld_[", (long long)array);
+    const json_t *item;
+    size_t i;
+
+    json_array_foreach (json_object_get(run->sweep, "cancelled"), i, item) {
+        if (prefix && task >= 0 && strncmp(json_string_value(item), prefix, strlen(prefix)) == 0 &&
+            pl_tasks_contain(json_string_value(item) + strlen(prefix), task))
+            return true;
+    }
+    return false;
 }
 
 int pl_run_find_trial(const struct pl_run *run,
@@ -276,7 +326,8 @@ int pl_run_find_trial(const struct pl_run *run,
     for (size_t i = 0; i < pl_run_n_submissions(run); i++) {
         struct pl_run_submission sub = pl_run_submission(run, i);
 
-        if (strcmp(sub.job, job) == 0 && array_index < sub.n_trials) {
+        if (strcmp(sub.job, job) == 0 && array_index < sub.n_trials &&
+            pl_run_submission_has(&sub, sub.first_trial + array_index)) {
             *ret_trial = sub.first_trial + array_index;
             return 0;
         }

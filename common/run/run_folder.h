@@ -110,11 +110,24 @@ enum pl_objective pl_run_objective(const struct pl_run *run, const char **ret_me
 
 /* A submitted array: index K of the array `job` is trial first_trial + K. */
 struct pl_run_submission {
-    const char *job;
+    const char *job; /* NULL: planned only */
     unsigned first_trial, n_trials;
+    const char *tasks; /* the array's indices, "0,3-8"; NULL: all below n_trials */
+    unsigned retry;    /* number of the retry that submitted it; 0: the first submission */
 };
 size_t pl_run_n_submissions(const struct pl_run *run);
 struct pl_run_submission pl_run_submission(const struct pl_run *run, size_t i);
+
+/* True if the array has an index for this trial. */
+bool pl_run_submission_has(const struct pl_run_submission *sub, unsigned trial);
+
+/* True if plsubmit --cancel cancelled this task of the array. Slurm keeps no record of a task that
+ * scancel took from a pending array. */
+bool pl_run_is_cancelled(const struct pl_run *run, int64_t array, int64_t task);
+
+/* Arrays of a retry that are recorded, but not known to be submitted. */
+size_t pl_run_n_planned(const struct pl_run *run);
+struct pl_run_submission pl_run_planned(const struct pl_run *run, size_t i);
 
 /* Finds the trial of an index of the array `job` (a decimal job id without "_K"). -ENOENT. */
 int pl_run_find_trial(const struct pl_run *run,
@@ -240,6 +253,21 @@ int pl_run_sync(const struct pl_run *run, struct pl_error *err);
 /* Removes plsubmit's files, and the folder if it is empty then. Closes the run. For a run without
  * submissions. */
 void pl_run_discard(struct pl_run *run);
+
+/* Adds an array to the next retry; pl_run_plan_write() records it. tasks as in struct
+ * pl_run_submission. -ENOMEM. */
+int pl_run_plan_add(struct pl_run *run, unsigned first_trial, unsigned n_trials, const char *tasks);
+
+/* Records the retry that pl_run_plan_add() made, so that it can be completed after a crash. A
+ * failure drops it. One writer at a time. */
+int pl_run_plan_write(struct pl_run *run, struct pl_error *err);
+
+/* Records that the first planned array is submitted as `job`; NULL drops all that are planned. One
+ * writer at a time. */
+int pl_run_plan_done(struct pl_run *run, const char *job, struct pl_error *err);
+
+/* Records jobs that are about to be cancelled, "123_[0,3-8]" each. One writer at a time. */
+int pl_run_add_cancelled(struct pl_run *run, char *const *jobs, struct pl_error *err);
 
 /* Records a submitted array in sweep.json. One writer at a time. */
 int pl_run_add_submission(struct pl_run *run,

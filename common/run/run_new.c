@@ -196,6 +196,83 @@ int pl_run_create(const char *dir, const struct pl_run_desc *desc, struct pl_err
     return r;
 }
 
+/* Writes the present sweep.json of an open run. */
+static int save_sweep(const struct pl_run *run, struct pl_error *err)
+{
+    if (run->dir_fd < 0)
+        return pl_error_set(err, -EACCES, "run folder '%s' was opened for reading", run->dir);
+    return write_sweep(run->dir_fd, run->sweep, err);
+}
+
+/* ---- retries ---- */
+
+/* One more than the highest number of a recorded retry. */
+static int next_retry(const struct pl_run *run)
+{
+    unsigned last = 0;
+
+    for (size_t i = 0; i < pl_run_n_submissions(run); i++)
+        last = PL_MAX(last, pl_run_submission(run, i).retry);
+    return (int)last + 1;
+}
+
+int pl_run_plan_add(struct pl_run *run, unsigned first_trial, unsigned n_trials, const char *tasks)
+{
+    json_t *list = json_object_get(run->sweep, "planned");
+
+    if (!list) {
+        list = json_array();
+        if (json_object_set_new(run->sweep, "planned", list) < 0)
+            return -ENOMEM;
+    }
+    return json_array_append_new(list, json_pack("{si si ss si}", "first", (int)first_trial,
+                                                 "count", (int)n_trials, "tasks", tasks, "retry",
+                                                 next_retry(run))) < 0
+               ? -ENOMEM
+               : 0;
+}
+
+int pl_run_plan_write(struct pl_run *run, struct pl_error *err)
+{
+    int r = save_sweep(run, err);
+
+    if (r < 0)
+        json_object_del(run->sweep, "planned");
+    return r;
+}
+
+int pl_run_plan_done(struct pl_run *run, const char *job, struct pl_error *err)
+{
+    json_t *planned = json_object_get(run->sweep, "planned"), *entry = json_array_get(planned, 0);
+
+    if (!job) {
+        json_object_del(run->sweep, "planned");
+        return save_sweep(run, err);
+    }
+    if (json_object_set_new(entry, "job", json_string(job)) < 0 ||
+        json_array_append(json_object_get(run->sweep, "submissions"), entry) < 0)
+        return pl_error_set(err, -ENOMEM, "out of memory");
+    json_array_remove(planned, 0);
+    if (json_array_size(planned) == 0)
+        json_object_del(run->sweep, "planned");
+    return save_sweep(run, err);
+}
+
+int pl_run_add_cancelled(struct pl_run *run, char *const *jobs, struct pl_error *err)
+{
+    json_t *list = json_object_get(run->sweep, "cancelled");
+
+    if (!list) {
+        list = json_array();
+        if (json_object_set_new(run->sweep, "cancelled", list) < 0)
+            return pl_error_set(err, -ENOMEM, "out of memory");
+    }
+    for (; *jobs; jobs++)
+        if (json_array_append_new(list, json_string(*jobs)) < 0)
+            return pl_error_set(err, -ENOMEM, "out of memory");
+    return save_sweep(run, err);
+}
+
 int pl_run_add_submission(struct pl_run *run,
                           const char *job,
                           unsigned first_trial,
@@ -208,9 +285,7 @@ int pl_run_add_submission(struct pl_run *run,
     if (json_array_append_new(list, json_pack("{sssisi}", "job", job, "first", (int)first_trial,
                                               "count", (int)n_trials)) < 0)
         return pl_error_set(err, -ENOMEM, "out of memory");
-    r = run->dir_fd < 0
-            ? pl_error_set(err, -EACCES, "run folder '%s' was opened for reading", run->dir)
-            : write_sweep(run->dir_fd, run->sweep, err);
+    r = save_sweep(run, err);
     if (r < 0)
         json_array_remove(list, json_array_size(list) - 1);
     return r;

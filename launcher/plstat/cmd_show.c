@@ -4,6 +4,7 @@
 #include "common/proto/json.h"
 #include "common/run/rank_state.h"
 #include "common/run/run_state.h"
+#include "common/run/run_tasks.h"
 #include "launcher/plstat/fold.h"
 #include "launcher/plstat/gpus.h"
 #include "launcher/plstat/plstat.h"
@@ -195,7 +196,7 @@ static int add_names(struct pl_table *t, const struct pl_fold_group *g)
             numbers[i] = -1;
         nodes[i] = text_of(g->ranks[i], "node");
     }
-    r = pl_words_ranks(numbers, g->n, &text);
+    r = pl_tasks_format(numbers, g->n, &text);
     if (r < 0)
         return r;
     pl_table_cell(t, PL_TERM_PLAIN, pl_buf_str(&text));

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "launcher/plstat/gpus.h"
 #include "common/proto/json.h"
+#include "common/run/run_tasks.h"
 #include "launcher/plstat/words.h"
 
 #include <math.h>
@@ -175,7 +176,7 @@ static int add_ranks(struct pl_buf *line, const json_t *list)
         return 0;
     r = pl_buf_addf(line, " (rank%s ", n == 1 ? "" : "s");
     if (r == 0)
-        r = pl_words_ranks(ranks, n, line);
+        r = pl_tasks_format(ranks, n, line);
     return r < 0 ? r : pl_buf_addc(line, ')');
 }
 

@@ -279,7 +279,8 @@ ask_slurm(const struct pl_run_status *s, struct pl_slurm_view *slurm, struct pl_
         return jobs;
     /* A trial with a result needs no note: its cause shows "(inferred)". */
     for (size_t i = 0; i < s->n_trials && !required; i++)
-        required = pl_trial_status_needs_slurm(&s->trials[i]) && !s->trials[i].result &&
+        required = pl_trial_status_needs_slurm(&s->trials[i]) &&
+                   (!s->trials[i].result || s->trials[i].resubmitted) &&
                    !pl_slurm_jobs_find(jobs, s->trials[i].array, s->trials[i].task);
     if (required)
         pl_notes_add(notes, true, "cannot ask Slurm%s: %s",

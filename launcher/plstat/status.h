@@ -64,6 +64,7 @@ struct pl_trial_status {
     json_t *live; /* "state" of status.json, while the trial has no result */
     double live_s;
     bool claimed, submitted;
+    bool cancelled;   /* plsubmit --cancel took it from its array */
     bool resubmitted; /* a newer array has the trial than the one that claimed it */
     double claim_s;
 };

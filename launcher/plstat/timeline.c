@@ -5,6 +5,7 @@
 #include "common/proto/json.h"
 #include "common/proto/protocol.h"
 #include "common/run/rank_state.h"
+#include "common/run/run_tasks.h"
 #include "launcher/plstat/table.h"
 #include "launcher/plstat/words.h"
 
@@ -134,7 +135,7 @@ static int add_names(struct pl_table *t, enum pl_term_style style, struct end *e
         nodes[i] = pl_json_string(ends[i].event, "node");
         nodes[i] = nodes[i] ? nodes[i] : "";
     }
-    r = pl_words_ranks(ranks, n, &text);
+    r = pl_tasks_format(ranks, n, &text);
     if (r < 0)
         return r;
     pl_table_cell(t, style, pl_buf_str(&text));

@@ -84,7 +84,7 @@ static void read_job(const struct pl_run *run, struct pl_trial_status *ts, const
     for (size_t i = pl_run_n_submissions(run); i-- > 0;) {
         struct pl_run_submission sub = pl_run_submission(run, i);
 
-        if (ts->trial < sub.first_trial || ts->trial - sub.first_trial >= sub.n_trials ||
+        if (!pl_run_submission_has(&sub, ts->trial) ||
             pl_parse_int(sub.job, 1, UINT32_MAX, &array, NULL) < 0)
             continue;
         ts->submitted = true;
@@ -102,6 +102,7 @@ static void read_job(const struct pl_run *run, struct pl_trial_status *ts, const
         ts->submitted = true;
         set_job(ts, array, task);
     }
+    ts->cancelled = pl_run_is_cancelled(run, ts->array, ts->task);
     /* A job that is no array has only a number; the run folder records it as task 0. */
     if (ts->array > 0 && ts->task == 0 && !ts->resubmitted) {
         const char *own = pl_json_string(ts->result, "job");
@@ -366,6 +367,11 @@ resolve_unfinished(struct pl_trial_status *ts, const struct pl_slurm_jobs *jobs,
             return;
         }
     }
+    if (ts->cancelled && !started && !ts->slurm) {
+        ts->state = PL_TRIAL_CANCELLED;
+        ts->cause = json_pack("{s:o}", "kind", kind_json(PL_CAUSE_CANCELLED));
+        return;
+    }
     ts->state = started ? PL_TRIAL_RUNNING : PL_TRIAL_WAITING;
     if (!jobs || !ts->submitted)
         return;
@@ -429,7 +435,9 @@ void pl_trial_status_resolve(struct pl_trial_status *ts,
         if (ts->state == PL_TRIAL_WAITING) /* the hub runs and waits for nodes */
             ts->state = PL_TRIAL_RUNNING;
     } else if (ts->result) {
-        if (ts->state != PL_TRIAL_DONE && jobs && queued(ts, jobs))
+        bool unseen = ts->resubmitted && !ts->slurm && jobs && jobs->time_s <= submitted_s;
+
+        if (ts->state != PL_TRIAL_DONE && (unseen || (jobs && queued(ts, jobs))))
             ts->state = PL_TRIAL_WAITING;
         else if (ts->slurm && pl_slurm_state_final(ts->slurm->state))
             correct_cause(ts);

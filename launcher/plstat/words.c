@@ -183,22 +183,6 @@ int pl_words_failure(const struct pl_trial_status *ts, struct pl_buf *ret)
     return r < 0 ? r : pl_words_cause(ts->cause, ret);
 }
 
-int pl_words_ranks(const int64_t *ranks, size_t n, struct pl_buf *ret)
-{
-    for (size_t i = 0, end; i < n; i = end + 1) {
-        int r;
-
-        for (end = i; end + 1 < n && ranks[end + 1] == ranks[end] + 1;)
-            end++;
-        r = end == i ? pl_buf_addf(ret, "%s%lld", i ? "," : "", (long long)ranks[i])
-                     : pl_buf_addf(ret, "%s%lld-%lld", i ? "," : "", (long long)ranks[i],
-                                   (long long)ranks[end]);
-        if (r < 0)
-            return r;
-    }
-    return 0;
-}
-
 /* The offset of the digits at the end of a name; the name's length if it has none or more than
  * nine.
  */

@@ -36,9 +36,6 @@ void pl_words_trial(const struct pl_run *run, unsigned trial, char *ret, size_t 
  * "lost: ...". -ENOMEM. */
 int pl_words_failure(const struct pl_trial_status *ts, struct pl_buf *ret);
 
-/* Appends "0-3,7" for ascending numbers. -ENOMEM. */
-int pl_words_ranks(const int64_t *ranks, size_t n, struct pl_buf *ret);
-
 /* Appends "n[01-03,07],login" for names in order of appearance, each once. -ENOMEM. */
 int pl_words_nodes(const char *const *nodes, size_t n, struct pl_buf *ret);
 

@@ -5,6 +5,7 @@
 #include "common/base/log.h"
 #include "common/proto/json.h"
 #include "common/run/cause.h"
+#include "common/run/run_tasks.h"
 #include "launcher/slurm/slurm_compat.h"
 #include "launcher/slurm/slurm_jobs_private.h"
 
@@ -27,27 +28,6 @@ void pl_slurm_jobs_destroy(struct pl_slurm_jobs *jobs)
     free(jobs->stale);
     json_decref(jobs->doc);
     free(jobs);
-}
-
-bool pl_slurm_tasks_contain(const char *tasks, int64_t task)
-{
-    while (*tasks && *tasks != '%') {
-        char *end;
-        long long first = strtoll(tasks, &end, 10), last = first, step = 1;
-
-        if (end == tasks)
-            return false;
-        if (*end == '-')
-            last = strtoll(end + 1, &end, 10);
-        if (*end == ':')
-            step = strtoll(end + 1, &end, 10);
-        if (task >= first && task <= last && step > 0 && (task - first) % step == 0)
-            return true;
-        tasks = *end == ',' ? end + 1 : end;
-        if (*end != ',')
-            return false;
-    }
-    return false;
 }
 
 bool pl_slurm_job_is_rest(const struct pl_slurm_job *job)
@@ -162,7 +142,7 @@ pl_slurm_jobs_find(const struct pl_slurm_jobs *jobs, int64_t job, int64_t task)
     for (size_t i = 0; i < jobs->n_jobs; i++) {
         const struct pl_slurm_job *j = &jobs->jobs[i];
 
-        if (j->array == job && j->tasks && task >= 0 && pl_slurm_tasks_contain(j->tasks, task))
+        if (j->array == job && j->tasks && task >= 0 && pl_tasks_contain(j->tasks, task))
             return j;
         if (j->id == job && (task < 0 || (task == 0 && !j->array)))
             return j;

@@ -67,9 +67,6 @@ pl_slurm_jobs_find(const struct pl_slurm_jobs *jobs, int64_t job, int64_t task);
  * of them has started. */
 bool pl_slurm_job_is_rest(const struct pl_slurm_job *job);
 
-/* True if Slurm's list of tasks ("3-8,10:2%4") has this one. */
-bool pl_slurm_tasks_contain(const char *tasks, int64_t task);
-
 /* "123", "123_4" or "123_[5-8]". */
 void pl_slurm_job_id(const struct pl_slurm_job *job, char *ret, size_t size);
 

@@ -60,6 +60,7 @@ static int open_run(struct pl_run **ret, unsigned *ret_trial, struct pl_error *e
 struct claim {
     const char *array; /* the array's job id, or the job's */
     unsigned task, restart;
+    unsigned retry; /* number of the retry that submitted the job; 0: none */
 };
 
 static int own_claim(struct claim *ret, struct pl_error *err)
@@ -70,7 +71,8 @@ static int own_claim(struct claim *ret, struct pl_error *err)
     if (!ret->array || !*ret->array)
         return pl_error_set(err, -ENOENT, "not inside a Slurm job (SLURM_JOB_ID is not set)");
     return env_number(PL_ENV_SLURM_ARRAY_TASK_ID, 0, &ret->task, err) ||
-                   env_number(PL_ENV_SLURM_RESTART_COUNT, 0, &ret->restart, err)
+                   env_number(PL_ENV_SLURM_RESTART_COUNT, 0, &ret->restart, err) ||
+                   env_number(PL_ENV_PLUME_RETRY, 0, &ret->retry, err)
                ? err->code
                : 0;
 }
@@ -83,9 +85,9 @@ static int write_claim(int dir_fd, const struct claim *c, struct pl_error *err)
     const char *job = pl_env(PL_ENV_SLURM_JOB_ID), *node = pl_env(PL_ENV_SLURMD_NODENAME);
     int r;
 
-    o = json_pack("{s:s, s:i, s:s, s:i, s:s, s:f}", "array", c->array, "task", (int)c->task, "job",
-                  job ? job : c->array, "restart", (int)c->restart, "host", node ? node : "?",
-                  "time", pl_wall_s());
+    o = json_pack("{s:s, s:i, s:s, s:i, s:i, s:s, s:f}", "array", c->array, "task", (int)c->task,
+                  "job", job ? job : c->array, "restart", (int)c->restart, "retry", (int)c->retry,
+                  "host", node ? node : "?", "time", pl_wall_s());
     if (!o || pl_json_dump_line(o, &text) < 0)
         return pl_error_set(err, -ENOMEM, "out of memory");
     r = pl_own_file_open(dir_fd, "claim", O_WRONLY | O_CREAT | O_EXCL, pl_own_mode(dir_fd, 0666),
@@ -121,8 +123,8 @@ static int take_attempt(int trial_fd, const char *name, const struct claim *c, s
     return r;
 }
 
-/* 1 where the attempt is an earlier one of this array, 0 where it is this very job's, -EEXIST where
- * it is another array's. */
+/* 1 where the attempt is an earlier one of this array or of an earlier submission of the trial, 0
+ * where it is this very job's, -EEXIST where it is another array's. */
 static int
 look_at_attempt(int trial_fd, const char *name, const struct claim *c, struct pl_error *err)
 {
@@ -130,7 +132,7 @@ look_at_attempt(int trial_fd, const char *name, const struct claim *c, struct pl
     _cleanup_free_ char *text = NULL;
     _cleanup_(json_decrefp) json_t *o = NULL;
     const char *array;
-    int64_t restart, task;
+    int64_t restart, task, retry = 0;
     size_t len;
     int r = pl_own_folder_open(trial_fd, name, &fd, err);
 
@@ -144,6 +146,9 @@ look_at_attempt(int trial_fd, const char *name, const struct claim *c, struct pl
     array = pl_json_string(o, "array");
     if (!array || pl_json_int(o, "restart", &restart) < 0 || pl_json_int(o, "task", &task) < 0)
         return pl_error_set(err, -EINVAL, "the claim of '%s' is damaged", name);
+    pl_json_int(o, "retry", &retry); /* older claims have none */
+    if (retry < (int64_t)c->retry)
+        return 1;
     if (strcmp(array, c->array) != 0 || task != (int64_t)c->task)
         return pl_error_set(err, -EEXIST, "job %s has claimed this trial already", array);
     return restart != (int64_t)c->restart;

@@ -163,6 +163,57 @@ static void test_foreign_write(void **state)
     assert_int_equal(pl_run_open_own(pl_run_dir(run), &reader, &err), -EPERM);
 }
 
+/* A retry is recorded before it is submitted, and survives a crash in between. */
+static void test_retry(void **state)
+{
+    static const char *const argv[] = {"prog", NULL};
+    _cleanup_(pl_run_closep) struct pl_run *run = make("retry", argv), *again = NULL;
+    struct pl_run_submission sub;
+    struct pl_error err = {0};
+    unsigned trial = 99;
+
+    assert_int_equal(pl_run_add_submission(run, "12", 0, 6, &err), 0);
+    assert_int_equal(pl_run_n_planned(run), 0);
+    assert_int_equal(pl_run_plan_add(run, 1, 4, "0,2-3"), 0);
+    assert_int_equal(pl_run_plan_add(run, 5, 1, "0"), 0);
+    assert_int_equal(pl_run_plan_write(run, &err), 0);
+    assert_int_equal(pl_run_open_own(pl_run_dir(run), &again, &err), 0);
+    assert_int_equal(pl_run_n_planned(again), 2);
+    sub = pl_run_planned(again, 0);
+    assert_null(sub.job);
+    assert_int_equal(sub.retry, 1);
+    assert_true(pl_run_submission_has(&sub, 3));
+    assert_false(pl_run_submission_has(&sub, 2));
+    assert_false(pl_run_submission_has(&sub, 0));
+
+    assert_int_equal(pl_run_plan_done(again, "20", &err), 0);
+    assert_int_equal(pl_run_n_planned(again), 1);
+    assert_int_equal(pl_run_find_trial(again, "20", 2, &trial), 0);
+    assert_int_equal(trial, 3);
+    assert_int_equal(pl_run_find_trial(again, "20", 1, &trial), -ENOENT);
+    assert_int_equal(pl_run_plan_done(again, NULL, &err), 0);
+    assert_int_equal(pl_run_n_planned(again), 0);
+    assert_int_equal(pl_run_n_submissions(again), 2);
+    assert_int_equal(pl_run_plan_add(again, 0, 1, "0"), 0);
+    assert_int_equal(pl_run_planned(again, 0).retry, 2);
+}
+
+static void test_cancelled(void **state)
+{
+    static const char *const argv[] = {"prog", NULL};
+    char *jobs[] = {(char[]){"12_[1,4-5]"}, (char[]){"13"}, NULL};
+    _cleanup_(pl_run_closep) struct pl_run *run = make("cancelled", argv), *again = NULL;
+    struct pl_error err = {0};
+
+    assert_false(pl_run_is_cancelled(run, 12, 4));
+    assert_int_equal(pl_run_add_cancelled(run, jobs, &err), 0);
+    assert_int_equal(pl_run_open_own(pl_run_dir(run), &again, &err), 0);
+    assert_true(pl_run_is_cancelled(again, 12, 4));
+    assert_false(pl_run_is_cancelled(again, 12, 3));
+    assert_false(pl_run_is_cancelled(again, 1, 4));
+    assert_false(pl_run_is_cancelled(again, 13, -1));
+}
+
 static void test_trial_params(void **state)
 {
     static const char *const argv[] = {"prog", NULL};
@@ -427,6 +478,7 @@ int main(void)
         cmocka_unit_test(test_trial_argv),     cmocka_unit_test(test_result),
         cmocka_unit_test(test_result_reserve), cmocka_unit_test(test_open_bad),
         cmocka_unit_test(test_index),          cmocka_unit_test(test_random_values),
+        cmocka_unit_test(test_retry), cmocka_unit_test(test_cancelled),
     };
     int failed;
 

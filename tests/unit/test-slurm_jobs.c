@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "common/base/fs.h"
 #include "common/proto/json.h"
+#include "common/run/run_tasks.h"
 #include "launcher/slurm/slurm_jobs_private.h"
 #include "tests/lib/tmpdir.h"
 
@@ -26,17 +27,17 @@ static json_t *make_doc(double time_s)
 
 static void test_tasks_contain(void **state)
 {
-    assert_true(pl_slurm_tasks_contain("5", 5));
-    assert_false(pl_slurm_tasks_contain("5", 6));
-    assert_true(pl_slurm_tasks_contain("0-3,7-9%4", 8));
-    assert_false(pl_slurm_tasks_contain("0-3,7-9%8", 5));
-    assert_true(pl_slurm_tasks_contain("0-10:5", 10));
-    assert_false(pl_slurm_tasks_contain("0-10:5", 4));
-    assert_false(pl_slurm_tasks_contain("", 0));
-    assert_false(pl_slurm_tasks_contain("x", 0));
-    assert_false(pl_slurm_tasks_contain("1-", 7));
-    assert_false(pl_slurm_tasks_contain("0-4:0", 3));
-    assert_false(pl_slurm_tasks_contain("1,...", 7));
+    assert_true(pl_tasks_contain("5", 5));
+    assert_false(pl_tasks_contain("5", 6));
+    assert_true(pl_tasks_contain("0-3,7-9%4", 8));
+    assert_false(pl_tasks_contain("0-3,7-9%8", 5));
+    assert_true(pl_tasks_contain("0-10:5", 10));
+    assert_false(pl_tasks_contain("0-10:5", 4));
+    assert_false(pl_tasks_contain("", 0));
+    assert_false(pl_tasks_contain("x", 0));
+    assert_false(pl_tasks_contain("1-", 7));
+    assert_false(pl_tasks_contain("0-4:0", 3));
+    assert_false(pl_tasks_contain("1,...", 7));
 }
 
 static void test_find(void **state)

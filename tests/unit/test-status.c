@@ -128,6 +128,18 @@ static void test_resolve_nothing_recorded(void **state)
     assert_resolved(submitted(), "NODE_FAIL", "node-failed", "node");
 }
 
+/* Slurm keeps no record of a task that --cancel took from a pending array. */
+static void test_resolve_cancelled_before_it_started(void **state)
+{
+    struct pl_trial_status ts = submitted(), ran = claimed();
+
+    ts.cancelled = ran.cancelled = true;
+    assert_resolved(ts, NULL, "cancelled", "cancelled");
+    assert_resolved(ts, "?", "cancelled", "cancelled");
+    assert_resolved(ts, "PENDING", "waiting", NULL); /* not yet */
+    assert_resolved(ran, NULL, "lost", "node");
+}
+
 static void test_resolve_claimed(void **state)
 {
     assert_resolved(claimed(), "?", "running", NULL);
@@ -270,6 +282,22 @@ static void test_resolve_retry_waits(void **state)
     ts.resubmitted = true;
     assert_true(pl_trial_status_needs_slurm(&ts));
     assert_resolved(ts, "PENDING", "waiting", NULL);
+}
+
+/* Slurm's answer is older than the retry: the result of the attempt before is no news. */
+static void test_resolve_retry_is_newer_than_the_answer(void **state)
+{
+    _cleanup_(pl_slurm_jobs_destroyp) struct pl_slurm_jobs *jobs = slurm(NULL);
+    struct pl_trial_status before = with_result("failed", "exit", false);
+    struct pl_trial_status after = with_result("failed", "exit", false);
+
+    before.resubmitted = after.resubmitted = true;
+    pl_trial_status_resolve(&before, jobs, NOW + 1);
+    assert_int_equal(before.state, PL_TRIAL_WAITING);
+    pl_trial_status_resolve(&after, jobs, NOW - 10); /* Slurm has forgotten the retry */
+    assert_int_equal(after.state, PL_TRIAL_FAILED);
+    pl_trial_status_finish(&before);
+    pl_trial_status_finish(&after);
 }
 
 static void test_resolve_live(void **state)
@@ -464,6 +492,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_sweep_state),
         cmocka_unit_test(test_resolve_nothing_recorded),
+        cmocka_unit_test(test_resolve_cancelled_before_it_started),
         cmocka_unit_test(test_resolve_claimed),
         cmocka_unit_test(test_resolve_by_the_rest_of_an_array),
         cmocka_unit_test(test_resolve_output_file),
@@ -475,6 +504,7 @@ int main(void)
         cmocka_unit_test(test_resolve_ends_ranks),
         cmocka_unit_test(test_resolve_confirms_oom),
         cmocka_unit_test(test_resolve_retry_waits),
+        cmocka_unit_test(test_resolve_retry_is_newer_than_the_answer),
         cmocka_unit_test(test_resolve_live),
         cmocka_unit_test(test_collect_ended),
         cmocka_unit_test(test_collect_waiting_without_slurm),

@@ -122,6 +122,33 @@ static void test_claim_by_array(void **state)
     assert_int_equal(attempt, 1);
 }
 
+/* A retry takes the next attempt; a task of the first submission that starts late does nothing. */
+static void test_claim_by_retry(void **state)
+{
+    struct pl_error err = {0};
+    unsigned attempt = 77;
+
+    assert_int_equal(pl_trial_claim(&attempt, &err), 0);
+    as_job("200", NULL);
+    setenv("PLUME_RETRY", "1", 1);
+    assert_int_equal(pl_trial_claim(&attempt, &err), 0);
+    assert_int_equal(attempt, 1);
+    assert_int_equal(pl_trial_claim(&attempt, &err), 0); /* the very same job asks again */
+    assert_int_equal(attempt, 1);
+    as_job("200", "1"); /* requeued */
+    assert_int_equal(pl_trial_claim(&attempt, &err), 0);
+    assert_int_equal(attempt, 2);
+    as_job("201", NULL); /* the same retry, found twice */
+    assert_int_equal(pl_trial_claim(&attempt, &err), -EEXIST);
+    as_job("202", NULL);
+    setenv("PLUME_RETRY", "2", 1);
+    assert_int_equal(pl_trial_claim(&attempt, &err), 0);
+    assert_int_equal(attempt, 3);
+    as_job("100", "1");
+    unsetenv("PLUME_RETRY");
+    assert_int_equal(pl_trial_claim(&attempt, &err), -EEXIST);
+}
+
 /* Many arrays of one submission at once: exactly one gets the trial, the others are told. */
 static void test_claim_race(void **state)
 {
@@ -477,6 +504,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         IN_RUN(test_claim_first_and_again),
         IN_RUN(test_claim_by_array),
+        IN_RUN(test_claim_by_retry),
         IN_RUN(test_claim_race),
         IN_RUN(test_claim_damaged),
         IN_RUN(test_folder_that_others_may_write),

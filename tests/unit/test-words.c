@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+#include "common/run/run_tasks.h"
 #include "launcher/plstat/table.h"
 #include "launcher/plstat/words.h"
 
@@ -32,7 +33,7 @@ static void test_ranks(void **state)
     static const int64_t ranks[] = {0, 1, 2, 4, 6, 7, 95};
     _cleanup_(pl_buf_finish) struct pl_buf text = {0};
 
-    assert_int_equal(pl_words_ranks(ranks, PL_COUNT(ranks), &text), 0);
+    assert_int_equal(pl_tasks_format(ranks, PL_COUNT(ranks), &text), 0);
     assert_string_equal(pl_buf_str(&text), "0-2,4,6-7,95");
 }
 
