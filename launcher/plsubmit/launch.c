@@ -79,7 +79,8 @@ int pl_launch_init(struct pl_launch *launch,
     launch->sweep = make_sweep(spec->id_name);
     launch->folder = launch->sweep ? pl_path_join(runs, launch->sweep) : NULL;
     launch->dir = launch->folder ? pl_path_join(cwd, launch->folder) : NULL;
-    launch->array = pl_submit_array(pl_grid_n_trials(&spec->grid), pl_launch_max_parallel(spec));
+    launch->array = pl_submit_array(&(struct pl_chunk){.n = pl_grid_n_trials(&spec->grid)},
+                                    pl_launch_max_parallel(spec));
     if (pl_shape_format(&shape, &shape_text) == 0)
         launch->shape = pl_buf_take(&shape_text);
     if (!launch->dir || !launch->array || !launch->shape)
@@ -193,7 +194,7 @@ static int add_word(struct pl_buf *out, const char *word)
 
 static int add_command(const struct pl_launch *launch, struct pl_buf *out)
 {
-    struct pl_chunk all = {0, pl_grid_n_trials(&launch->spec->grid)};
+    struct pl_chunk all = {.n = pl_grid_n_trials(&launch->spec->grid)};
     _cleanup_(pl_strv_freep) char **argv = NULL;
     int r = pl_submit_argv(launch->dir, (const char *const *)launch->sbatch_args, &all,
                            pl_launch_max_parallel(launch->spec), NULL, &argv);

@@ -4,6 +4,8 @@
 #include "common/base/log.h"
 #include "common/base/term.h"
 #include "common/base/trace.h"
+#include "launcher/plsubmit/advice.h"
+#include "launcher/plsubmit/change.h"
 #include "launcher/plsubmit/hparams.h"
 #include "launcher/plsubmit/launch.h"
 #include "launcher/plsubmit/submit.h"
@@ -90,20 +92,26 @@ static void show_messages(const struct pl_buf *messages)
     fwrite(pl_buf_str(&text), 1, text.len, stderr);
 }
 
-/* Prints "SWEEP;RUN-FOLDER;JOBID[,JOBID...]", or the same as a sentence. */
-static int
-show_submitted(const struct pl_run *run, const char *folder, const char *shape, bool parsable)
+/* Prints "SWEEP;RUN-FOLDER;JOBID[,JOBID...]", or the same as sentences.
+ * done    "submitted", ...
+ * shape   of a trial; NULL: not shown
+ * trials  number of trials of the jobs
+ * jobs    NULL-terminated */
+static int show_jobs(const struct pl_run *run,
+                     const char *done,
+                     size_t trials,
+                     const char *const *jobs,
+                     const char *folder,
+                     const char *shape,
+                     bool parsable)
 {
-    size_t n = pl_run_n_submissions(run);
-    unsigned trials = pl_run_n_trials(run);
-
     if (parsable)
         printf("%s;%s;", pl_run_sweep(run), pl_run_dir(run));
     else
-        printf("submitted %s: %u trial%s, job%s ", pl_run_sweep(run), trials,
-               trials == 1 ? "" : "s", n == 1 ? "" : "s");
-    for (size_t i = 0; i < n; i++)
-        printf("%s%s", i == 0 ? "" : parsable ? "," : ", ", pl_run_submission(run, i).job);
+        printf("%s %s: %zu trial%s, job%s ", done, pl_run_sweep(run), trials,
+               trials == 1 ? "" : "s", jobs[0] && !jobs[1] ? "" : "s");
+    for (size_t i = 0; jobs[i]; i++)
+        printf("%s%s", i == 0 ? "" : parsable ? "," : ", ", jobs[i]);
     if (parsable)
         printf("\n");
     else
@@ -113,6 +121,52 @@ show_submitted(const struct pl_run *run, const char *folder, const char *shape, 
     if (!parsable)
         printf("plstat sweep %s\n", pl_run_sweep(run));
     return fflush(stdout) != 0 || ferror(stdout) ? -EIO : 0;
+}
+
+/* Shows the submissions from number `from` on. */
+static int show_submitted(const struct pl_run *run,
+                          size_t from,
+                          size_t trials,
+                          const char *folder,
+                          const char *shape,
+                          bool parsable)
+{
+    size_t n = pl_run_n_submissions(run);
+    _cleanup_free_ const char **jobs = calloc(n + 1, sizeof(*jobs));
+
+    if (!jobs)
+        return -ENOMEM;
+    for (size_t i = from; i < n; i++)
+        jobs[i - from] = pl_run_submission(run, i).job;
+    return show_jobs(run, "submitted", trials, jobs, folder, shape, parsable);
+}
+
+/* verb  "submit", ...
+ * why   after the colon */
+static int show_nothing(const struct pl_run *run, const char *verb, const char *why, bool parsable)
+{
+    fprintf(parsable ? stderr : stdout, "nothing to %s: %s\n", verb, why);
+    if (parsable)
+        printf("%s;%s;\n", pl_run_sweep(run), pl_run_dir(run));
+    return fflush(stdout) != 0 || ferror(stdout) ? -EIO : 0;
+}
+
+/* Warns about arrays from submission `before` on. */
+static void advise(const struct pl_run *run, const char *folder, size_t before)
+{
+    _cleanup_free_ char *start = NULL, *place = NULL;
+    struct pl_run_submission sub;
+
+    if (pl_run_n_submissions(run) == before)
+        return;
+    sub = pl_run_submission(run, before);
+    start = pl_advice_start(
+        run, &(struct pl_chunk){sub.first_trial, sub.n_trials, sub.tasks, sub.retry});
+    if (start)
+        pl_term_complain(stderr, "plsubmit: warning", start);
+    place = pl_advice_folder(pl_run_dir(run), folder);
+    if (place)
+        pl_term_complain(stderr, "plsubmit: warning", place);
 }
 
 static int wait_for_trials(const struct pl_run *run, bool quiet)
@@ -130,17 +184,20 @@ static int wait_for_trials(const struct pl_run *run, bool quiet)
     return result.other == 0 ? PL_EXIT_OK : PL_EXIT_FAILED;
 }
 
-/* Submits the trials that are not submitted yet, reports them, and waits with --wait. Closes the
- * run. shape may be NULL. */
+/* Submits the trials that are not submitted yet, or a planned retry of `retried` trials, reports
+ * them, and waits with --wait. Closes the run. shape may be NULL. */
 static int submit(struct pl_run *run_,
                   const char *folder,
                   const char *shape,
                   const struct pl_spec *spec,
-                  bool resumed)
+                  bool resumed,
+                  size_t retried)
 {
+    static const char all_submitted[] = "nothing to submit: Slurm has had all trials\n";
     _cleanup_(pl_run_closep) struct pl_run *run = run_;
     _cleanup_(pl_buf_finish) struct pl_buf messages = {0};
     struct pl_error err = {0};
+    size_t before = pl_run_n_submissions(run);
     int r;
 
     set_signal_text("submit the rest with: plsubmit --resume", folder);
@@ -159,37 +216,126 @@ static int submit(struct pl_run *run_,
             pl_run_discard(PL_TAKE(run));
         return print_error(&err, PL_EXIT_FAILED);
     }
-    if (show_submitted(run, folder, shape, spec->parsable) < 0) {
+    if (pl_run_n_submissions(run) == before)
+        fputs(all_submitted, spec->parsable ? stderr : stdout);
+    if (pl_run_n_submissions(run) == before && !spec->parsable)
+        r = fflush(stdout) != 0 ? -EIO : 0;
+    else
+        r = show_submitted(run, retried ? before : 0, retried ? retried : pl_run_n_trials(run),
+                           folder, shape, spec->parsable);
+    if (r < 0) {
         pl_error_set(&err, -EIO, "submitted, run folder '%.700s', but cannot write this to stdout",
                      folder);
         return print_error(&err, PL_EXIT_FAILED);
     }
     set_signal_text("the trials continue: plstat sweep", pl_run_sweep(run));
+    advise(run, folder, before);
     return spec->wait ? wait_for_trials(run, spec->parsable) : PL_EXIT_OK;
 }
 
-static int resume(const struct pl_spec *spec, char *const *words)
+static int resume(struct pl_change *change, const struct pl_spec *spec)
 {
     struct pl_error err = {0};
-    struct pl_run *run;
+
+    if (change->trials) {
+        pl_error_set(&err, -EINVAL, "--resume takes a whole sweep, not one trial of it");
+        return print_error(&err, PL_EXIT_USAGE);
+    }
+    return submit(PL_TAKE(change->run), spec->changed, NULL, spec, true, 0);
+}
+
+static int retry(struct pl_change *change,
+                 const struct pl_spec *spec,
+                 const int64_t *trials,
+                 size_t n,
+                 struct pl_error *err)
+{
+    struct pl_run *run = PL_TAKE(change->run);
+    unsigned max = PL_SUBMIT_ARRAY_SIZE;
+    int r = 0;
+
+    if (pl_run_n_planned(run) > 0)
+        r = pl_error_set(err, -EAGAIN, "an earlier retry is not complete: plsubmit --resume %s",
+                         pl_run_sweep(run));
+    if (r == 0 && trials[n - 1] - trials[0] >= max)
+        r = pl_submit_ask_limit(&max, err);
+    if (r == 0)
+        r = pl_change_plan_retry(run, trials, n, max, err);
+    if (r == 0)
+        return submit(run, pl_run_dir(run), NULL, spec, false, n);
+    pl_run_close(run);
+    return r;
+}
+
+/* --retry, --cancel, --hold and --release. Returns an exit code or a negative errno. */
+static int change_trials(struct pl_change *change,
+                         const struct pl_spec *spec,
+                         const char *bin_dir,
+                         struct pl_error *err)
+{
+    static const char *const verbs[][2] = {
+        [PL_CHANGE_RETRY] = {"submit", "submitted"},
+        [PL_CHANGE_CANCEL] = {"cancel", "cancelled"},
+        [PL_CHANGE_HOLD] = {"hold", "held"},
+        [PL_CHANGE_RELEASE] = {"release", "released"},
+    };
+    _cleanup_(json_decrefp) json_t *states = NULL;
+    _cleanup_(pl_strv_freep) char **jobs = NULL;
+    _cleanup_free_ int64_t *trials = NULL;
+    _cleanup_free_ char *counts = NULL;
+    size_t n = 0;
+    int r = pl_change_states(bin_dir, pl_run_dir(change->run), &states, err);
+
+    if (r == 0)
+        r = pl_change_select(spec->change, states, change->trials, &trials, &n, err);
+    if (r < 0)
+        return r;
+    if (n == 0) {
+        counts = pl_change_counts(states, change->trials);
+        return show_nothing(change->run, verbs[spec->change][0], counts ? counts : "",
+                            spec->parsable);
+    }
+    if (spec->change == PL_CHANGE_RETRY)
+        return retry(change, spec, trials, n, err);
+    r = pl_change_jobs(states, trials, n, &jobs);
+    if (r < 0)
+        return pl_error_set(err, r, "plstat does not report the jobs of the trials");
+    if (spec->change == PL_CHANGE_CANCEL)
+        r = pl_run_add_cancelled(change->run, jobs, err);
+    if (r == 0)
+        r = pl_change_apply(spec->change, jobs, err);
+    if (r < 0)
+        return r;
+    return show_jobs(change->run, verbs[spec->change][1], n, (const char *const *)jobs,
+                     pl_run_dir(change->run), NULL, spec->parsable);
+}
+
+static int change_sweep(const struct pl_spec *spec, char *const *words, const char *bin_dir)
+{
+    _cleanup_(pl_change_finish) struct pl_change change = {.lock = -EBADF};
+    struct pl_error err = {0};
     int r;
 
     if (words[0] || pl_spec_has_options(spec)) {
         pl_error_set(&err, -EINVAL,
-                     "--resume takes the program and its options from the run folder: omit them");
+                     "a change of a sweep takes the program and its options from the run folder: "
+                     "omit them");
         return print_error(&err, PL_EXIT_USAGE);
     }
-    r = pl_run_open_own(spec->resume, &run, &err);
-    if (r == 0) {
-        r = pl_run_check_script(run, &err);
-        if (r < 0)
-            pl_run_close(run);
-    }
+    r = pl_change_open(spec->changed, &change, &err);
     if (r < 0)
         return print_error(&err, r == -EPERM    ? PL_EXIT_FAILED
                                  : r == -ENOENT ? PL_EXIT_NOT_FOUND
+                                 : r == -EBUSY  ? PL_EXIT_TRY_AGAIN
                                                 : PL_EXIT_USAGE);
-    return submit(run, spec->resume, NULL, spec, true);
+    if (spec->change == PL_CHANGE_RESUME)
+        return resume(&change, spec);
+    r = change_trials(&change, spec, bin_dir, &err);
+    if (r >= 0)
+        return r;
+    return print_error(&err, r == -EAGAIN || r == -EHOSTUNREACH || r == -ETIMEDOUT
+                                 ? PL_EXIT_TRY_AGAIN
+                                 : PL_EXIT_FAILED);
 }
 
 static int launch(const struct pl_spec *spec, const char *bin_dir)
@@ -210,7 +356,7 @@ static int launch(const struct pl_spec *spec, const char *bin_dir)
     r = pl_launch_create(&plan, &run, &err);
     if (r < 0)
         return print_error(&err, r == -EPERM ? PL_EXIT_FAILED : PL_EXIT_USAGE);
-    return submit(run, plan.folder, plan.shape, spec, false);
+    return submit(run, plan.folder, plan.shape, spec, false, 0);
 }
 
 /* pltrain itself checks its options and hyper-parameters, with each value of each axis. */
@@ -252,8 +398,8 @@ int main(int argc, char **argv)
         return PL_EXIT_OK;
     if (find_bin_dir(bin_dir, sizeof(bin_dir), &err) < 0)
         return print_error(&err, PL_EXIT_FAILED);
-    if (spec.resume)
-        return resume(&spec, argv + rest);
+    if (spec.change != PL_CHANGE_NONE)
+        return change_sweep(&spec, argv + rest, bin_dir);
     if (pl_spec_resolve(&spec, argv + rest, bin_dir, &err) < 0)
         return print_error(&err, PL_EXIT_USAGE);
     if (check_hparams(&spec, bin_dir, &err) < 0)

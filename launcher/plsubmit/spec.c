@@ -34,7 +34,7 @@ void pl_spec_finish(struct pl_spec *spec)
     pl_strv_free(spec->metric_names);
     pl_strv_free(spec->metric_regexes);
     free(spec->id_name);
-    free(spec->resume);
+    free(spec->changed);
     pl_strv_free(spec->sbatch_env);
     pl_strv_free(spec->warnings);
     *spec = (struct pl_spec){0};
@@ -230,9 +230,9 @@ static int check_srun(const char *value, struct pl_error *err)
 
 static int check_env(const char *value, struct pl_error *err)
 {
-    static const char *const owned[] = {"PLUME_RUN_DIR", "PLUME_BIN", "PLUME_TRIAL",
-                                        "PLUME_ATTEMPT", "PLUME_HUB", "PLUME_PROGRAM",
-                                        "PLUME_PARAMS"};
+    static const char *const owned[] = {"PLUME_RUN_DIR", "PLUME_BIN",  "PLUME_TRIAL",
+                                        "PLUME_ATTEMPT", "PLUME_HUB",  "PLUME_PROGRAM",
+                                        "PLUME_PARAMS",  "PLUME_RETRY"};
     static const char *const of_rank[] = {
         "RANK",      "WORLD_SIZE", "LOCAL_RANK",  "LOCAL_WORLD_SIZE",
         "NODE_RANK", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT"};
@@ -332,13 +332,15 @@ static int add_grid(void *ctx, const struct pl_option *o, const char *value, str
     return pl_grid_add(&spec->grid, value, err);
 }
 
-static int set_resume(void *ctx, const struct pl_option *o, const char *value, struct pl_error *err)
+static int set_change(void *ctx, const struct pl_option *o, const char *value, struct pl_error *err)
 {
     struct pl_spec *spec = ctx;
 
-    free(spec->resume);
-    spec->resume = strdup(value);
-    return spec->resume ? 0 : pl_error_set(err, -ENOMEM, "out of memory");
+    if (spec->change != PL_CHANGE_NONE)
+        return pl_error_set(err, -EINVAL, "only one sweep and one change at a time");
+    spec->change = (enum pl_change_kind)o->target.key;
+    spec->changed = strdup(value);
+    return spec->changed ? 0 : pl_error_set(err, -ENOMEM, "out of memory");
 }
 
 /* ---- the table ---- */
@@ -350,6 +352,10 @@ static int set_resume(void *ctx, const struct pl_option *o, const char *value, s
 #define KEY_BY(key_, set_)                                                                         \
     {                                                                                              \
         .set = (set_), .key = (key_)                                                               \
+    }
+#define CHANGE(kind_)                                                                              \
+    {                                                                                              \
+        .set = set_change, .key = (kind_)                                                          \
     }
 #define REMOVE(key_)                                                                               \
     {                                                                                              \
@@ -438,18 +444,30 @@ static const struct pl_option options[] = {
      PL_OPTION_TRUE(struct pl_spec, parsable)},
     {"wait", 0, NULL, NULL, "wait for all trials; exit with 1 unless all are done",
      PL_OPTION_TRUE(struct pl_spec, wait)},
-    {"resume", 0, "DIR", NULL, "submit the trials of run folder DIR that are not submitted yet",
-     PL_OPTION_CALL(set_resume)},
+    {"resume", 0, "SWEEP", NULL,
+     "submit the trials of SWEEP, or of a run folder, that are not submitted yet",
+     CHANGE(PL_CHANGE_RESUME)},
     {"runs", 0, "DIR", NULL, "folder for new run folders [$PLUME_RUNS, else ./runs]",
      KEY(PL_SPEC_RUNS, NULL)},
     {"show-config", 0, NULL, NULL, "show each option's value and its origin",
      PL_OPTION_TRUE(struct pl_spec, show_config)},
+    {"retry", 0, "SWEEP[/TRIALS]", "Changing a submitted sweep; TRIALS: 3-8,10",
+     "submit again the trials that failed, were cancelled or are lost: same numbers and folders, "
+     "next attempt",
+     CHANGE(PL_CHANGE_RETRY)},
+    {"cancel", 0, "SWEEP[/TRIALS]", NULL, "cancel the trials that wait or run",
+     CHANGE(PL_CHANGE_CANCEL)},
+    {"hold", 0, "SWEEP[/TRIALS]", NULL, "keep waiting trials from starting",
+     CHANGE(PL_CHANGE_HOLD)},
+    {"release", 0, "SWEEP[/TRIALS]", NULL, "let held trials start", CHANGE(PL_CHANGE_RELEASE)},
     {0},
 };
 
 const struct pl_command pl_spec_command = {
     .name = "plsubmit",
-    .synopsis = "[OPTIONS] [--] [PROGRAM [ARG...]]\n--resume DIR [--parsable] [--wait]",
+    .synopsis = "[OPTIONS] [--] [PROGRAM [ARG...]]\n--resume SWEEP [--parsable] [--wait]\n"
+                "--retry SWEEP[/TRIALS] [--parsable] [--wait]\n"
+                "--cancel|--hold|--release SWEEP[/TRIALS] [--parsable]",
     .summary = "Submits a grid of trials as one Slurm job array. {NAME} in an argument becomes the "
                "trial's value of that axis. If no argument has one, --NAME VALUE is appended for "
                "each axis. Without PROGRAM, pltrain trains the bundled module mlp.",

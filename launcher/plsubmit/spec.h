@@ -69,6 +69,16 @@ enum pl_spec_list {
     PL_SPEC_N_LISTS,
 };
 
+/* Changes of a submitted sweep. */
+enum pl_change_kind {
+    PL_CHANGE_NONE,
+    PL_CHANGE_RESUME,
+    PL_CHANGE_RETRY,
+    PL_CHANGE_CANCEL,
+    PL_CHANGE_HOLD,
+    PL_CHANGE_RELEASE,
+};
+
 struct pl_spec_value {
     char *text; /* NULL: not set, or (origin command line) removed by --no-KEY */
     enum pl_origin origin;
@@ -79,7 +89,8 @@ struct pl_spec {
     char **lists[PL_SPEC_N_LISTS]; /* each NULL or NULL-terminated */
     struct pl_grid grid;
     bool dry_run, parsable, wait, show_config, strict;
-    char *resume; /* --resume DIR */
+    enum pl_change_kind change;
+    char *changed; /* its SWEEP[/TRIALS] */
 
     /* Set by pl_spec_resolve(): */
     char **argv;         /* the program and its arguments; NULL-terminated */

@@ -13,8 +13,6 @@
 #include <string.h>
 #include <sys/wait.h>
 
-#define DEFAULT_ARRAY_SIZE 1001 /* Slurm's default of MaxArraySize */
-
 /* ---- arguments and environment of sbatch ---- */
 
 static bool submitted(const struct pl_run *run, unsigned trial, unsigned *ret_end)
@@ -22,7 +20,7 @@ static bool submitted(const struct pl_run *run, unsigned trial, unsigned *ret_en
     for (size_t i = 0; i < pl_run_n_submissions(run); i++) {
         struct pl_run_submission s = pl_run_submission(run, i);
 
-        if (trial >= s.first_trial && trial < s.first_trial + s.n_trials) {
+        if (s.retry == 0 && trial >= s.first_trial && trial < s.first_trial + s.n_trials) {
             *ret_end = s.first_trial + s.n_trials;
             return true;
         }
@@ -50,7 +48,8 @@ int pl_submit_plan(const struct pl_run *run, unsigned max, struct pl_chunk **ret
         for (end = trial + 1; end < n_trials && end - trial < max; end++)
             if (submitted(run, end, &(unsigned){0}))
                 break;
-        chunks[n++] = (struct pl_chunk){trial, end - trial};
+        chunks[n] = (struct pl_chunk){.first = trial, .n = end - trial};
+        n++;
         trial = end;
     }
     *ret = PL_TAKE(chunks);
@@ -71,7 +70,7 @@ int pl_submit_env(char *const *env, char ***ret)
     static const char *const ours[] = {
         "PLUME_RUN_DIR=",   "PLUME_BIN=",    "PLUME_TRIAL=",  "PLUME_ATTEMPT=", "PLUME_HUB=",
         "PLUME_PROGRAM=",   "PLUME_SOCKET=", "PLUME_PARAMS=", "PLUME_PARAM_",   "PLUME_RUNTIME=",
-        "PLUME_NODE_ADDR=", "SBATCH_WAIT="}; /* sbatch would wait */
+        "PLUME_NODE_ADDR=", "PLUME_RETRY=",  "SBATCH_WAIT="}; /* sbatch would wait */
     static const char *const of_job[] = {"SLURM_",
                                          "SBATCH_MEM_BIND",
                                          "SBATCH_CPU_BIND",
@@ -109,11 +108,14 @@ int pl_submit_env(char *const *env, char ***ret)
     return 0;
 }
 
-char *pl_submit_array(unsigned n, unsigned max_parallel)
+char *pl_submit_array(const struct pl_chunk *chunk, unsigned max_parallel)
 {
-    if (max_parallel)
-        return pl_strf("0-%u%%%u", n - 1, max_parallel);
-    return pl_strf("0-%u", n - 1);
+    _cleanup_free_ char *all = pl_strf("0-%u", chunk->n - 1);
+    const char *tasks = chunk->tasks ? chunk->tasks : all;
+
+    if (!tasks || !max_parallel)
+        return tasks ? strdup(tasks) : NULL;
+    return pl_strf("%s%%%u", tasks, max_parallel);
 }
 
 /* The dependency that the user gave: plsubmit adds its own to it. */
@@ -142,7 +144,7 @@ int pl_submit_argv(const char *run_dir,
                    const char *after,
                    char ***ret)
 {
-    _cleanup_free_ char *array = pl_submit_array(chunk->n, max_parallel);
+    _cleanup_free_ char *array = pl_submit_array(chunk, max_parallel);
     _cleanup_(pl_strv_freep) char **list = NULL;
     const char *own = user_dependency(sbatch_args);
     int r = array ? pl_strv_append(&list, "sbatch") : -ENOMEM;
@@ -160,6 +162,8 @@ int pl_submit_argv(const char *run_dir,
         r = add_format(&list, pl_strf("%s/job.sh", run_dir));
     if (r == 0)
         r = add_format(&list, pl_strf("%u", chunk->first));
+    if (r == 0 && chunk->retry)
+        r = add_format(&list, pl_strf("%u", chunk->retry));
     if (r < 0)
         return r;
     *ret = PL_TAKE(list);
@@ -168,10 +172,11 @@ int pl_submit_argv(const char *run_dir,
 
 /* ---- answers of squeue and sbatch ---- */
 
-char *pl_submit_find(const char *lines, const char *run_dir, unsigned first)
+char *pl_submit_find(const char *lines, const char *run_dir, unsigned first, unsigned retry)
 {
     static const char refused[] = " FAILED:BadConstraints ";
-    _cleanup_free_ char *command = pl_strf("%s/job.sh %u", run_dir, first);
+    _cleanup_free_ char *command = retry ? pl_strf("%s/job.sh %u %u", run_dir, first, retry)
+                                         : pl_strf("%s/job.sh %u", run_dir, first);
     const char *line = lines, *end;
 
     for (; command && line && *line; line = *end ? end + 1 : NULL) {
@@ -210,7 +215,7 @@ static int find_in_queue(const struct pl_run *run,
     if (child.status != 0)
         return pl_error_set(err, -EHOSTUNREACH, "%.*s", (int)strcspn(pl_buf_str(&child.err), "\n"),
                             pl_buf_str(&child.err));
-    *ret = pl_submit_find(pl_buf_str(&child.out), pl_run_dir(run), chunk->first);
+    *ret = pl_submit_find(pl_buf_str(&child.out), pl_run_dir(run), chunk->first, chunk->retry);
     return 0;
 }
 
@@ -372,41 +377,57 @@ static int check_dependency(const struct pl_run *run, size_t n_chunks, struct pl
                         own);
 }
 
-static int submit_chunks(struct pl_run *run,
-                         const struct pl_chunk *chunks,
-                         size_t n_chunks,
-                         bool resumed,
-                         char *const *env,
-                         struct pl_buf *messages,
-                         struct pl_error *err)
+/* Submits one chunk and records it. Of a retry it is the first planned one. */
+static int submit_one(struct pl_run *run,
+                      const struct pl_chunk *chunk,
+                      bool resumed,
+                      char *const *env,
+                      struct pl_buf *messages,
+                      struct pl_error *err)
 {
+    _cleanup_(pl_strv_freep) char **argv = NULL;
+    _cleanup_free_ char *job = NULL;
     unsigned limit = max_parallel(run);
-    int r = check_dependency(run, n_chunks, err);
+    size_t n = pl_run_n_submissions(run);
+    const char *after = NULL;
+    int r = 0;
 
-    for (size_t i = 0; i < n_chunks && r == 0; i++) {
-        _cleanup_(pl_strv_freep) char **argv = NULL;
-        _cleanup_free_ char *job = NULL;
-        size_t n = pl_run_n_submissions(run);
-        const char *after = limit && n ? pl_run_submission(run, n - 1).job : NULL;
+    /* A retry does not wait for earlier submissions: their trials have ended. */
+    if (limit && n && pl_run_submission(run, n - 1).retry == chunk->retry)
+        after = pl_run_submission(run, n - 1).job;
+    if (resumed)
+        r = find_in_queue(run, chunk, env, &job, err);
+    if (r == 0 && !job)
+        r = pl_submit_argv(pl_run_dir(run), pl_run_sbatch_args(run), chunk, limit, after, &argv);
+    if (r == 0 && !job)
+        r = submit_chunk(run, chunk, argv, env, &job, messages, err);
+    if (r < 0)
+        return r;
+    r = chunk->retry ? pl_run_plan_done(run, job, err)
+                     : pl_run_add_submission(run, job, chunk->first, chunk->n, err);
+    if (r < 0)
+        pl_error_wrap(err, r, "job %s is submitted, but not recorded (--resume finds it)", job);
+    return r;
+}
 
-        if (resumed)
-            r = find_in_queue(run, &chunks[i], env, &job, err);
-        if (r == 0 && !job)
-            r = pl_submit_argv(pl_run_dir(run), pl_run_sbatch_args(run), &chunks[i], limit, after,
-                               &argv);
-        if (r == 0 && !job)
-            r = submit_chunk(run, &chunks[i], argv, env, &job, messages, err);
-        if (r < 0)
-            return r;
-        r = pl_run_add_submission(run, job, chunks[i].first, chunks[i].n, err);
-        if (r < 0)
-            pl_error_wrap(err, r, "job %s is submitted, but not recorded (--resume finds it)", job);
+static int submit_planned(struct pl_run *run,
+                          bool resumed,
+                          char *const *env,
+                          struct pl_buf *messages,
+                          struct pl_error *err)
+{
+    int r = 0;
+
+    while (r == 0 && pl_run_n_planned(run) > 0) {
+        struct pl_run_submission sub = pl_run_planned(run, 0);
+        struct pl_chunk chunk = {sub.first_trial, sub.n_trials, sub.tasks, sub.retry};
+
+        r = submit_one(run, &chunk, resumed, env, messages, err);
     }
     return r;
 }
 
-/* Asks the controller how many tasks one array may have. */
-static int ask_limit(unsigned *ret, struct pl_error *err)
+int pl_submit_ask_limit(unsigned *ret, struct pl_error *err)
 {
     struct pl_slurm_limits limits;
     int r = pl_slurm_limits_get(&limits, err);
@@ -433,9 +454,15 @@ static int submit_rest(
         r = pl_submit_env(environ, &env);
     if (r < 0)
         return pl_error_set(err, r, "out of memory");
-    r = submit_chunks(run, chunks, n_chunks, resumed, env, messages, err);
+    r = check_dependency(run, n_chunks, err);
+    for (size_t i = 0; i < n_chunks && r == 0; i++)
+        r = submit_one(run, &chunks[i], resumed, env, messages, err);
+    if (r == 0)
+        r = submit_planned(run, resumed, env, messages, err);
     if (r == -EREMOTEIO)
         cancel(run, before, env, err);
+    if (r == -EREMOTEIO && pl_run_n_planned(run) > 0)
+        pl_run_plan_done(run, NULL, NULL);
     return r;
 }
 
@@ -443,29 +470,30 @@ int pl_submit_run(struct pl_run *run, bool resumed, struct pl_buf *messages, str
 {
     _cleanup_free_ struct pl_chunk *all = NULL;
     size_t n_all, before = pl_run_n_submissions(run);
-    unsigned max = DEFAULT_ARRAY_SIZE;
+    unsigned max = PL_SUBMIT_ARRAY_SIZE;
     struct pl_error why = {0};
     int r = pl_submit_plan(run, UINT32_MAX, &all, &n_all);
     bool asked = false;
 
     if (r < 0)
         return pl_error_set(err, r, "out of memory");
-    if (n_all == 0)
+    if (n_all == 0 && pl_run_n_planned(run) == 0)
         return 0;
     if (access(pl_run_dir(run), W_OK) < 0)
         return pl_error_errno(err, errno, "cannot write to run folder '%s'", pl_run_dir(run));
     for (size_t i = 0; i < n_all; i++)
-        asked |= all[i].n > DEFAULT_ARRAY_SIZE;
+        asked |= all[i].n > PL_SUBMIT_ARRAY_SIZE;
     /* Few controllers accept less than the default, so ask for the limit only if the grid is
      * larger, or after a refusal. sbatch itself shows whether a controller answers. */
     if (asked)
-        r = ask_limit(&max, err);
+        r = pl_submit_ask_limit(&max, err);
     else if (resumed || !pl_slurm_conf_readable())
         r = pl_slurm_limits_ping(err);
     if (r == 0)
         r = submit_rest(run, max, resumed, messages, err);
-    if (r == -EREMOTEIO && !asked && strstr(err->text, "Invalid job array specification")) {
-        r = ask_limit(&max, err);
+    if (r == -EREMOTEIO && !asked && n_all > 0 &&
+        strstr(err->text, "Invalid job array specification")) {
+        r = pl_submit_ask_limit(&max, err);
         if (r == 0)
             r = submit_rest(run, max, resumed, messages, err);
     }

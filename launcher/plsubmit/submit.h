@@ -2,9 +2,9 @@
 /* Submits each trial of a run folder to Slurm once. It runs sbatch, so that a site's policies and
  * SPANK options apply.
  *
- * Submission is idempotent: an array's command, "RUN/job.sh FIRST", is unique to the run folder and
- * the array's first trial, and squeue shows it. If an answer of sbatch is lost, and before --resume
- * submits, plsubmit searches the queue for it. */
+ * Submission is idempotent: an array's command, "RUN/job.sh FIRST [RETRY]", is unique to the run
+ * folder, the array's first trial and the retry, and squeue shows it. If an answer of sbatch is
+ * lost, and before --resume submits, plsubmit searches the queue for it. */
 #ifndef PL_LAUNCHER_PLSUBMIT_SUBMIT_H
 #define PL_LAUNCHER_PLSUBMIT_SUBMIT_H
 
@@ -14,10 +14,13 @@
 #define PL_SUBMIT_SBATCH_MS 60000
 #define PL_SUBMIT_PATIENCE_MS 2000 /* then check that a controller answers */
 #define PL_SUBMIT_SQUEUE_MS 20000
+#define PL_SUBMIT_ARRAY_SIZE 1001 /* Slurm's default of MaxArraySize */
 
 /* Trials [first, first + n) as one array. */
 struct pl_chunk {
     unsigned first, n;
+    const char *tasks; /* of a retry: the trials minus first, "0,3-8"; NULL: all */
+    unsigned retry;    /* number of the retry; 0: the first submission */
 };
 
 /* Splits the trials that are not submitted yet into arrays of at most `max` tasks. The caller frees
@@ -40,12 +43,16 @@ int pl_submit_argv(const char *run_dir,
                    const char *after,
                    char ***ret);
 
-/* "0-8%2" for n tasks; max_parallel 0: no limit. The caller frees it; NULL when out of memory. */
-char *pl_submit_array(unsigned n, unsigned max_parallel);
+/* "0-8%2" for the chunk's tasks; max_parallel 0: no limit. The caller frees it; NULL when out of
+ * memory. */
+char *pl_submit_array(const struct pl_chunk *chunk, unsigned max_parallel);
 
-/* Submits the trials that are not submitted yet and records them in the run folder and the index.
- *   resumed   the folder may have been submitted before: search the queue before the first sbatch
- *   messages  stderr of sbatch, in lines; the caller finishes it
+/* Asks the controller how many tasks one array may have. -EHOSTUNREACH, -EREMOTEIO (none). */
+int pl_submit_ask_limit(unsigned *ret, struct pl_error *err);
+
+/* Submits the trials that are not submitted yet, and the arrays of a planned retry, and records
+ * them in the run folder and the index. resumed   the folder may have been submitted before: search
+ * the queue before the first sbatch messages  stderr of sbatch, in lines; the caller finishes it
  * Returns
  *   0
  *   -EHOSTUNREACH, -ETIMEDOUT  no controller: --resume submits the arrays that are not recorded
@@ -53,9 +60,10 @@ char *pl_submit_array(unsigned n, unsigned max_parallel);
  *   -ENOENT                    no sbatch on this machine */
 int pl_submit_run(struct pl_run *run, bool resumed, struct pl_buf *messages, struct pl_error *err);
 
-/* Finds "RUN/job.sh FIRST" in lines "JOBID STATE:REASON COMMAND" of squeue. Returns the job id,
- * which the caller frees, or NULL if it is not there. Skips Slurm's record of a refused submission.
+/* Finds "RUN/job.sh FIRST", for a retry "RUN/job.sh FIRST RETRY", in lines "JOBID STATE:REASON
+ * COMMAND" of squeue. Returns the job id, which the caller frees, or NULL if it is not there. Skips
+ * Slurm's record of a refused submission.
  */
-char *pl_submit_find(const char *lines, const char *run_dir, unsigned first);
+char *pl_submit_find(const char *lines, const char *run_dir, unsigned first, unsigned retry);
 
 #endif

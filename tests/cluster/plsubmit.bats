@@ -134,6 +134,35 @@ TXT
     [ "$(result 0 state) $(result 0 attempts)" = 'done 1' ]
 }
 
+@test "trials are held, released, cancelled, and those that failed run again" {
+    submit --sbatch hold --grid a=1,2,3,4 -- sh -c 'test -e go || [ {a} = 2 ]'
+    run -0 plsubmit --release "$SWEEP/0-1"
+    [[ $output == "released $SWEEP: 2 trials, job ${JOBS}_[0-1], folder "* ]]
+    wait_for 60 test -e "$RUN/trial-0000/result.json" -a -e "$RUN/trial-0001/result.json"
+    run -0 plsubmit --parsable --cancel "$SWEEP/3"
+    [ "$output" = "$SWEEP;$RUN;${JOBS}_[3]" ]
+    [ "$(squeue -h -r -t PD -o %K)" = 2 ]
+
+    touch go
+    known() { [[ $(plstat sweep "$SWEEP") == *'1 waiting 1 done 1 failed 1 cancelled'* ]]; }
+    wait_for 30 known # plstat asks Slurm every five seconds at most
+    run -0 plsubmit --retry "$SWEEP"
+    [[ $output == "submitted $SWEEP: 2 trials, job "* ]]
+    run -0 plsubmit --retry "$SWEEP"
+    [ "$output" = 'nothing to submit: 3 waiting, 1 done' ]
+    [ "$(squeue -h -r -t PD -o %K | sort | tr '\n' ' ')" = '0 2 3 ' ] # once
+    run -0 plsubmit --release "$SWEEP/0,3"
+    wait_for 60 test -e "$RUN/trial-0003/result.json" -a -e "$RUN/trial-0000/attempt-1"
+    [ "$(result 3 state)" = 'done' ]
+    wait_for 60 eval '[ "$(result 0 state)" = "done" ]'
+    [ "$(result 0 attempt) $(result 1 attempt) $(result 3 attempt)" = '1 0 0' ]
+    [ ! -e "$RUN/trial-0002" ]
+    nothing() { [ "$(plsubmit --retry "$SWEEP")" = 'nothing to submit: 1 waiting, 3 done' ]; }
+    wait_for 30 nothing
+    run -0 plsubmit --cancel "$SWEEP"
+    [[ $output == "cancelled $SWEEP: 1 trial, job ${JOBS}_[2], folder "* ]]
+}
+
 @test "past MaxArraySize the grid is split, under one numbering" {
     submit --sbatch hold --grid "i=$(seq -s, 0 1002)" --grid z=9 true
     [[ $JOBS =~ ^[0-9]+,[0-9]+$ ]]

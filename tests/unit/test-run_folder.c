@@ -478,7 +478,7 @@ int main(void)
         cmocka_unit_test(test_trial_argv),     cmocka_unit_test(test_result),
         cmocka_unit_test(test_result_reserve), cmocka_unit_test(test_open_bad),
         cmocka_unit_test(test_index),          cmocka_unit_test(test_random_values),
-        cmocka_unit_test(test_retry), cmocka_unit_test(test_cancelled),
+        cmocka_unit_test(test_retry),          cmocka_unit_test(test_cancelled),
     };
     int failed;
 

@@ -130,24 +130,36 @@ static void test_argv(void **state)
                                            "/r/job.sh",
                                            "10",
                                            NULL};
-    struct pl_chunk chunk = {10, 5};
-    _cleanup_(pl_strv_freep) char **argv = NULL;
+    struct pl_chunk chunk = {.first = 10, .n = 5};
+    struct pl_chunk again = {.first = 3, .n = 6, .tasks = "0,2-5", .retry = 2};
+    _cleanup_(pl_strv_freep) char **argv = NULL, **retry = NULL;
     size_t i;
 
     assert_int_equal(pl_submit_argv("/r", args, &chunk, 2, "7", &argv), 0);
     for (i = 0; expected[i]; i++)
         assert_string_equal(argv[i], expected[i]);
     assert_null(argv[i]);
+    assert_int_equal(pl_submit_argv("/r", args, &again, 2, NULL, &retry), 0);
+    assert_string_equal(retry[4], "--array=0,2-5%2");
+    assert_string_equal(retry[6], "3");
+    assert_string_equal(retry[7], "2");
+    assert_null(retry[8]);
 }
 
-static void find_is(const char *lines, const char *dir, unsigned first, const char *expected)
+static void find_retry_is(
+    const char *lines, const char *dir, unsigned first, unsigned retry, const char *expected)
 {
-    _cleanup_free_ char *job = pl_submit_find(lines, dir, first);
+    _cleanup_free_ char *job = pl_submit_find(lines, dir, first, retry);
 
     if (expected)
         assert_string_equal(job, expected);
     else
         assert_null(job);
+}
+
+static void find_is(const char *lines, const char *dir, unsigned first, const char *expected)
+{
+    find_retry_is(lines, dir, first, 0, expected);
 }
 
 static void test_find(void **state)
@@ -168,6 +180,9 @@ static void test_find(void **state)
     find_is(lines, "/r", 0, NULL);
     find_is(lines, "/r/e", 0, "19");
     find_is("", "/r/a", 0, NULL);
+    find_retry_is("20 PENDING:None /r/a/job.sh 0 2\n", "/r/a", 0, 2, "20");
+    find_retry_is("20 PENDING:None /r/a/job.sh 0 2\n", "/r/a", 0, 1, NULL);
+    find_is("20 PENDING:None /r/a/job.sh 0 2\n", "/r/a", 0, NULL);
 }
 
 static void test_limits_parse(void **state)

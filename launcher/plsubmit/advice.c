@@ -1,0 +1,135 @@
+/* SPDX-License-Identifier: MIT */
+#include "launcher/plsubmit/advice.h"
+#include "common/base/child.h"
+#include "common/base/fs.h"
+
+#include <ifaddrs.h>
+#include <limits.h>
+#include <linux/magic.h>
+#include <netdb.h>
+#include <string.h>
+#include <sys/vfs.h>
+
+#define ASK_MS 5000
+
+/* ---- can Slurm start it ---- */
+
+/* Copies the rest of the line that begins after `prefix`. */
+static char *line_after(const char *text, const char *prefix)
+{
+    const char *s = strstr(text, prefix);
+
+    return s ? strndup(s + strlen(prefix), strcspn(s + strlen(prefix), "\n")) : NULL;
+}
+
+char *pl_advice_start(const struct pl_run *run, const struct pl_chunk *chunk)
+{
+    _cleanup_(pl_child_finish) struct pl_child child = {0};
+    _cleanup_(pl_strv_freep) char **argv = NULL, **env = NULL;
+    _cleanup_free_ char *why = NULL, *option = strdup("--test-only");
+
+    if (!option || pl_submit_env(environ, &env) < 0 ||
+        pl_submit_argv(pl_run_dir(run), pl_run_sbatch_args(run), chunk, 0, NULL, &argv) < 0)
+        return NULL;
+    free(argv[1]); /* --parsable */
+    argv[1] = PL_TAKE(option);
+    if (pl_child_run((const char *const *)argv, env, ASK_MS, &child, NULL) < 0 || child.status == 0)
+        return NULL;
+    why = line_after(pl_buf_str(&child.err), "allocation failure: ");
+    if (!why)
+        return NULL;
+    return pl_strf("Slurm cannot start the trials now: %s; they wait until it can. The reason: "
+                   "plstat sweep %s",
+                   why, pl_run_sweep(run));
+}
+
+/* ---- do the nodes see the folder ---- */
+
+/* The name of a file system that other machines do not see; NULL: they may. */
+static const char *local_file_system(const char *dir)
+{
+    static const struct {
+        unsigned type;
+        const char *name;
+    } known[] = {
+        {EXT4_SUPER_MAGIC, "ext4"},         {XFS_SUPER_MAGIC, "xfs"}, {BTRFS_SUPER_MAGIC, "btrfs"},
+        {F2FS_SUPER_MAGIC, "f2fs"},         {TMPFS_MAGIC, "tmpfs"},   {RAMFS_MAGIC, "ramfs"},
+        {OVERLAYFS_SUPER_MAGIC, "overlay"},
+    };
+    struct statfs fs;
+
+    if (statfs(dir, &fs) < 0)
+        return NULL;
+    for (size_t i = 0; i < PL_COUNT(known); i++)
+        if (known[i].type == (unsigned)fs.f_type)
+            return known[i].name;
+    return NULL;
+}
+
+static bool is_own_name(const char *address)
+{
+    char host[HOST_NAME_MAX + 1] = "";
+    size_t len;
+
+    if (strcmp(address, "localhost") == 0 || strncmp(address, "127.", 4) == 0 ||
+        strcmp(address, "::1") == 0)
+        return true;
+    if (gethostname(host, sizeof(host) - 1) < 0)
+        return false;
+    len = strcspn(host, ".");
+    return strcmp(address, host) == 0 || (strlen(address) == len && !strncmp(address, host, len));
+}
+
+/* True if the node's address, a name or a number, is one of this machine. */
+static bool is_own_address(const char *address)
+{
+    struct ifaddrs *list, *i;
+    bool own = is_own_name(address);
+
+    if (own || getifaddrs(&list) < 0)
+        return own;
+    for (i = list; i && !own; i = i->ifa_next) {
+        int family = i->ifa_addr ? i->ifa_addr->sa_family : AF_UNSPEC;
+        socklen_t len =
+            family == AF_INET6 ? sizeof(struct sockaddr_in6) : sizeof(struct sockaddr_in);
+        char text[NI_MAXHOST];
+
+        own = (family == AF_INET || family == AF_INET6) &&
+              getnameinfo(i->ifa_addr, len, text, sizeof(text), NULL, 0, NI_NUMERICHOST) == 0 &&
+              strcmp(text, address) == 0;
+    }
+    freeifaddrs(list);
+    return own;
+}
+
+/* The first node on another machine, in lines "NAME ADDRESS"; NULL: none. The caller frees it. */
+static char *other_node(const char *lines)
+{
+    while (*lines) {
+        size_t len = strcspn(lines, "\n"), name = strcspn(lines, " \n");
+        _cleanup_free_ char *address =
+            name < len ? strndup(lines + name + 1, len - name - 1) : NULL;
+
+        if (address && *address && !is_own_address(address))
+            return strndup(lines, name);
+        lines += len + (lines[len] == '\n');
+    }
+    return NULL;
+}
+
+char *pl_advice_folder(const char *dir, const char *folder)
+{
+    static const char *const argv[] = {"sinfo", "--noheader", "--Node", "--format=%N %o", NULL};
+    _cleanup_(pl_child_finish) struct pl_child child = {0};
+    const char *type = local_file_system(dir);
+    _cleanup_free_ char *node = NULL;
+
+    if (!type || pl_child_run(argv, NULL, ASK_MS, &child, NULL) < 0 || child.status != 0)
+        return NULL;
+    node = other_node(pl_buf_str(&child.out));
+    if (!node)
+        return NULL;
+    return pl_strf("run folder '%s' is on a local file system (%s), and node %s is another "
+                   "machine: if the nodes do not see the folder, choose another with --runs",
+                   folder, type, node);
+}

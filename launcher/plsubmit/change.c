@@ -1,0 +1,309 @@
+/* SPDX-License-Identifier: MIT */
+#include "launcher/plsubmit/change.h"
+#include "common/base/child.h"
+#include "common/base/fs.h"
+#include "common/base/parse.h"
+#include "common/proto/json.h"
+#include "common/run/run_index.h"
+#include "common/run/run_tasks.h"
+
+#include <fcntl.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/wait.h>
+
+#define STATES_MS 120000u /* many trials on a slow file system */
+#define STATES_MAX (512u << 20)
+#define CHANGE_MS 60000u
+#define TASKS_MAX 100000u /* bytes of one argument: Linux takes 128 KiB */
+
+void pl_change_finish(struct pl_change *change)
+{
+    pl_run_close(change->run);
+    free(change->trials);
+    pl_closep(&change->lock);
+    *change = (struct pl_change){.lock = -EBADF};
+}
+
+/* ---- the sweep ---- */
+
+/* Splits "SWEEP/3-8,10" into its parts. A word that is a path stays whole. */
+static int split(const char *word, char **ret_sweep, char **ret_trials)
+{
+    const char *slash = strrchr(word, '/');
+    bool trials = slash && slash != word && slash[1] &&
+                  strspn(slash + 1, "0123456789,-") == strlen(slash + 1) && access(word, F_OK) < 0;
+
+    *ret_trials = trials ? strdup(slash + 1) : NULL;
+    *ret_sweep = trials ? strndup(word, (size_t)(slash - word)) : strdup(word);
+    return !*ret_sweep || (trials && !*ret_trials) ? -ENOMEM : 0;
+}
+
+static int lock_folder(const char *dir, int *ret, struct pl_error *err)
+{
+    _cleanup_close_ int fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+
+    if (fd < 0)
+        return pl_error_errno(err, errno, "cannot open run folder '%s'", dir);
+    if (flock(fd, LOCK_EX | LOCK_NB) < 0 && errno == EWOULDBLOCK)
+        return pl_error_set(err, -EBUSY, "another plsubmit changes '%s' now: try again later", dir);
+    *ret = PL_TAKE_FD(fd);
+    return 0;
+}
+
+int pl_change_open(const char *word, struct pl_change *ret, struct pl_error *err)
+{
+    _cleanup_(pl_change_finish) struct pl_change c = {.lock = -EBADF};
+    _cleanup_(pl_run_ref_finish) struct pl_run_ref ref = {.trial = -1};
+    _cleanup_free_ char *sweep = NULL;
+    int r = split(word, &sweep, &c.trials);
+
+    if (r < 0)
+        return pl_error_set(err, r, "out of memory");
+    r = pl_run_index_find(sweep, &ref, err);
+    if (r == 0)
+        r = lock_folder(ref.folder, &c.lock, err);
+    if (r == 0)
+        r = pl_run_open_own(ref.folder, &c.run, err);
+    if (r == 0)
+        r = pl_run_check_script(c.run, err);
+    if (r == 0 && c.trials)
+        r = pl_tasks_check(c.trials, pl_run_n_trials(c.run), err);
+    if (r < 0)
+        return r;
+    if (!c.trials && ref.trial >= 0) /* "123_4" */
+        c.trials = pl_strf("%lld", (long long)ref.trial);
+    if (!c.trials && ref.trial >= 0)
+        return pl_error_set(err, -ENOMEM, "out of memory");
+    *ret = c;
+    c = (struct pl_change){.lock = -EBADF};
+    return 0;
+}
+
+/* ---- states ---- */
+
+int pl_change_states(const char *bin_dir, const char *dir, json_t **ret, struct pl_error *err)
+{
+    _cleanup_(pl_child_finish) struct pl_child child = {0};
+    _cleanup_(json_decrefp) json_t *doc = NULL;
+    _cleanup_free_ char *plstat = pl_path_join(bin_dir, "plstat");
+    const char *argv[] = {plstat, "--json", "sweep", dir, NULL}, *note;
+    int r;
+
+    if (!plstat)
+        return pl_error_set(err, -ENOMEM, "out of memory");
+    r = pl_child_run(argv, NULL, STATES_MS, &child, err);
+    if (r < 0)
+        return pl_error_wrap(err, r, "cannot ask plstat for the trials");
+    if (pl_json_parse(pl_buf_str(&child.out), child.out.len, STATES_MAX, &doc, NULL) < 0 ||
+        !json_is_array(json_object_get(doc, "trials")))
+        return pl_error_set(err, -EIO, "plstat does not report the trials: %.*s",
+                            (int)strcspn(pl_buf_str(&child.err), "\n"), pl_buf_str(&child.err));
+    note = json_string_value(json_array_get(json_object_get(doc, "notes"), 0));
+    if (json_is_true(json_object_get(doc, "partial")))
+        return pl_error_set(err, -EAGAIN, "the states of the trials are not known: %s",
+                            note ? note : "plstat sees them only in part");
+    *ret = PL_TAKE(doc);
+    return 0;
+}
+
+/* Reads a trial of plstat's document; false where it is not one of those named. */
+static bool
+read_trial(const json_t *o, const char *trials, int64_t *ret, enum pl_trial_state *ret_state)
+{
+    const char *state = pl_json_string(o, "state");
+
+    return pl_json_int(o, "trial", ret) == 0 && state &&
+           pl_trial_state_parse(state, ret_state) == 0 &&
+           (!trials || pl_tasks_contain(trials, *ret));
+}
+
+static bool concerns(enum pl_change_kind kind, enum pl_trial_state state, bool in_slurm)
+{
+    bool waits = state == PL_TRIAL_WAITING, runs = state == PL_TRIAL_RUNNING;
+
+    if (kind == PL_CHANGE_RETRY)
+        return !waits && !runs && state != PL_TRIAL_DONE && state != PL_TRIAL_PRUNED;
+    return in_slurm && (waits || (runs && kind == PL_CHANGE_CANCEL));
+}
+
+int pl_change_select(enum pl_change_kind kind,
+                     const json_t *states,
+                     const char *trials,
+                     int64_t **ret,
+                     size_t *ret_n,
+                     struct pl_error *err)
+{
+    const json_t *list = json_object_get(states, "trials"), *o;
+    int64_t *selected = calloc(json_array_size(list) + 1, sizeof(*selected));
+    enum pl_trial_state state;
+    size_t i, n = 0;
+
+    if (!selected)
+        return pl_error_set(err, -ENOMEM, "out of memory");
+    json_array_foreach (list, i, o) {
+        if (read_trial(o, trials, &selected[n], &state) &&
+            concerns(kind, state, pl_json_string(o, "job")))
+            n++;
+    }
+    *ret = selected;
+    *ret_n = n;
+    return 0;
+}
+
+char *pl_change_counts(const json_t *states, const char *trials)
+{
+    size_t counts[PL_TRIAL_NODE_FAILED + 1] = {0}, i;
+    _cleanup_(pl_buf_finish) struct pl_buf text = {0};
+    enum pl_trial_state state;
+    const json_t *o;
+    int64_t trial;
+    int r = 0;
+
+    json_array_foreach (json_object_get(states, "trials"), i, o) {
+        if (read_trial(o, trials, &trial, &state))
+            counts[state]++;
+    }
+    for (i = 0; i < PL_COUNT(counts) && r == 0; i++)
+        if (counts[i])
+            r = pl_buf_addf(&text, "%s%zu %s", text.len ? ", " : "", counts[i],
+                            pl_trial_state_name((enum pl_trial_state)i));
+    return r == 0 ? strdup(pl_buf_str(&text)) : NULL;
+}
+
+/* ---- jobs ---- */
+
+struct task {
+    int64_t array, task; /* task -1: a job that is no array */
+};
+
+static int compare_tasks(const void *va, const void *vb)
+{
+    const struct task *a = va, *b = vb;
+
+    if (a->array != b->array)
+        return a->array < b->array ? -1 : 1;
+    return a->task < b->task ? -1 : a->task > b->task;
+}
+
+/* Parses "123_4" or "123". */
+static int parse_job(const char *text, struct task *ret)
+{
+    _cleanup_free_ char *array = strndup(text, strcspn(text, "_"));
+    const char *task = strchr(text, '_');
+
+    ret->task = -1;
+    if (!array)
+        return -ENOMEM;
+    if (pl_parse_int(array, 1, UINT32_MAX, &ret->array, NULL) < 0 ||
+        (task && pl_parse_int(task + 1, 0, UINT32_MAX, &ret->task, NULL) < 0))
+        return -EINVAL;
+    return 0;
+}
+
+static int find_tasks(const json_t *states, const int64_t *trials, size_t n, struct task *tasks)
+{
+    const json_t *o;
+    size_t i, found = 0;
+    int64_t trial;
+    int r = 0;
+
+    json_array_foreach (json_object_get(states, "trials"), i, o) {
+        if (r == 0 && found < n && pl_json_int(o, "trial", &trial) == 0 && trial == trials[found])
+            r = parse_job(pl_json_string(o, "job"), &tasks[found++]);
+    }
+    return found == n ? r : -EINVAL;
+}
+
+/* Adds the job of tasks[0..n), all of one array. */
+static int add_job(char ***list, const struct task *tasks, size_t n)
+{
+    _cleanup_(pl_buf_finish) struct pl_buf text = {0};
+    _cleanup_free_ int64_t *numbers = calloc(n, sizeof(*numbers));
+    int r = numbers ? pl_buf_addf(&text, "%lld", (long long)tasks[0].array) : -ENOMEM;
+
+    for (size_t i = 0; i < n && r == 0; i++)
+        numbers[i] = tasks[i].task;
+    if (r == 0 && tasks[0].task >= 0) {
+        r = pl_buf_adds(&text, "_[");
+        if (r == 0)
+            r = pl_tasks_format(numbers, n, &text);
+        if (r == 0)
+            r = pl_buf_addc(&text, ']');
+    }
+    return r == 0 ? pl_strv_append(list, pl_buf_str(&text)) : r;
+}
+
+int pl_change_jobs(const json_t *states, const int64_t *trials, size_t n, char ***ret)
+{
+    _cleanup_free_ struct task *tasks = calloc(n + 1, sizeof(*tasks));
+    _cleanup_(pl_strv_freep) char **list = calloc(1, sizeof(*list));
+    int r = tasks && list ? find_tasks(states, trials, n, tasks) : -ENOMEM;
+
+    if (r == 0)
+        qsort(tasks, n, sizeof(*tasks), compare_tasks);
+    for (size_t i = 0, end; i < n && r == 0; i = end) {
+        for (end = i + 1; end < n && tasks[end].array == tasks[i].array; end++)
+            if ((end - i) * 11 > TASKS_MAX)
+                break;
+        r = add_job(&list, tasks + i, end - i);
+    }
+    if (r < 0)
+        return r;
+    *ret = PL_TAKE(list);
+    return 0;
+}
+
+/* ---- changes ---- */
+
+int pl_change_plan_retry(
+    struct pl_run *run, const int64_t *trials, size_t n, unsigned max, struct pl_error *err)
+{
+    _cleanup_free_ int64_t *tasks = calloc(n + 1, sizeof(*tasks));
+    int r = tasks ? 0 : -ENOMEM;
+
+    for (size_t i = 0, end; i < n && r == 0; i = end) {
+        _cleanup_(pl_buf_finish) struct pl_buf text = {0};
+
+        for (end = i; end < n && trials[end] - trials[i] < max; end++)
+            tasks[end - i] = trials[end] - trials[i];
+        r = pl_tasks_format(tasks, end - i, &text);
+        if (r == 0)
+            r = pl_run_plan_add(run, (unsigned)trials[i], (unsigned)tasks[end - i - 1] + 1,
+                                pl_buf_str(&text));
+    }
+    return r < 0 ? pl_error_set(err, r, "out of memory") : pl_run_plan_write(run, err);
+}
+
+/* True if the command failed only because the jobs have ended meanwhile. */
+static bool has_ended(const char *messages)
+{
+    return strstr(messages, "already completing or completed") ||
+           strstr(messages, "already finished") || strstr(messages, "Invalid job id");
+}
+
+static int run_command(const char *const *argv, struct pl_error *err)
+{
+    _cleanup_(pl_child_finish) struct pl_child child = {0};
+    int r = pl_child_run(argv, NULL, CHANGE_MS, &child, err);
+    const char *text = pl_buf_str(child.err.len ? &child.err : &child.out);
+
+    if (r < 0 || child.status == 0 || has_ended(text))
+        return r;
+    return pl_error_set(err, -EREMOTEIO, "%s %s: %.*s", argv[0], argv[1], (int)strcspn(text, "\n"),
+                        text);
+}
+
+int pl_change_apply(enum pl_change_kind kind, char *const *jobs, struct pl_error *err)
+{
+    int r = 0;
+
+    for (; *jobs && r == 0; jobs++) {
+        const char *cancel[] = {"scancel", *jobs, NULL};
+        const char *other[] = {"scontrol", kind == PL_CHANGE_HOLD ? "hold" : "release", *jobs,
+                               NULL};
+
+        r = run_command(kind == PL_CHANGE_CANCEL ? cancel : other, err);
+    }
+    return r;
+}

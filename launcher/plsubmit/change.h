@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: MIT */
+/* Changes of a submitted sweep: retry, cancel, hold, release. plstat --json tells the states of the
+ * trials, so that both tools agree. */
+#ifndef PL_LAUNCHER_PLSUBMIT_CHANGE_H
+#define PL_LAUNCHER_PLSUBMIT_CHANGE_H
+
+#include "launcher/plsubmit/spec.h"
+
+/* The trials that a command line SWEEP[/TRIALS] names. */
+struct pl_change {
+    struct pl_run *run;
+    char *trials; /* "3-8,10"; NULL: all */
+    int lock;     /* of the run folder, against another plsubmit that changes it; negative: none */
+};
+void pl_change_finish(struct pl_change *change);
+
+/* Finds the sweep as plstat does and locks its folder. -ENOENT, -EINVAL, -EBUSY, ... */
+int pl_change_open(const char *word, struct pl_change *ret, struct pl_error *err);
+
+/* The states of all trials of a sweep: plstat's document, a new reference.
+ * bin_dir  folder of plstat
+ * dir      run folder
+ * Returns 0, -EAGAIN (Slurm cannot be asked), -ENOENT (no plstat), -EIO. */
+int pl_change_states(const char *bin_dir, const char *dir, json_t **ret, struct pl_error *err);
+
+/* The trials among those named that the change concerns, ascending; the caller frees *ret.
+ *   retry           ended, but neither done nor pruned
+ *   cancel          waiting or running in Slurm
+ *   hold, release   waiting in Slurm */
+int pl_change_select(enum pl_change_kind kind,
+                     const json_t *states,
+                     const char *trials,
+                     int64_t **ret,
+                     size_t *ret_n,
+                     struct pl_error *err);
+
+/* The jobs of these trials as Slurm's commands take them, "123_[0-3,7]", one per array; free *ret
+ * with pl_strv_free(). -ENOMEM. */
+int pl_change_jobs(const json_t *states, const int64_t *trials, size_t n, char ***ret);
+
+/* Records that these trials are to be submitted again; pl_submit_run() submits them.
+ * max  tasks of an array */
+int pl_change_plan_retry(
+    struct pl_run *run, const int64_t *trials, size_t n, unsigned max, struct pl_error *err);
+
+/* Cancels, holds or releases the jobs. -EREMOTEIO: Slurm refused; err has its text. */
+int pl_change_apply(enum pl_change_kind kind, char *const *jobs, struct pl_error *err);
+
+/* "2 done, 1 running": the named trials by state. The caller frees it; NULL when out of memory. */
+char *pl_change_counts(const json_t *states, const char *trials);
+
+#endif
