@@ -103,7 +103,7 @@ static mode_t mode_of(const char *dir, const char *name)
 /* The group cannot write with any umask; nobody reads a folder with values of --env. */
 static void test_create_modes(void **state)
 {
-    static const char *const argv[] = {"prog", NULL}, *const none[] = {NULL};
+    static const char *const argv[] = {"prog", NULL}, *const two[] = {"lr", "x", NULL};
     mode_t before = umask(0);
 
     for (int secret = 0; secret < 2; secret++) {
@@ -115,7 +115,7 @@ static void test_create_modes(void **state)
                                    .name = "s",
                                    .n_trials = 1,
                                    .argv = argv,
-                                   .axes = none,
+                                   .axes = two,
                                    .options = options,
                                    .values = values,
                                    .secret = secret};
