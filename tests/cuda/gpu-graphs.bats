@@ -26,7 +26,7 @@ load gpu
 @test "a loss scale that changes is seen by a step that is replayed" {
     local -a run=(--gpus 1 --max-steps 12 --limit-val-batches 1 --limit-test-batches 0)
     replayed 2 "${run[@]}" --precision 16 --checkpoint-dir a --save-last mlp --lr 30
-    grep -aq '"skipped":[4-9]' a/last.ckpt
+    grep -aq 'skipped[^,]*:[4-9]' a/last.ckpt
 }
 
 @test "a batch of another size is not replayed, and those behind it are again" {

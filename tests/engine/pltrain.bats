@@ -202,7 +202,7 @@ bits() {
     args=(--precision 16 --optimizer adamw --hparam lr=0.003)
     whole=$(pltrain "${args[@]}" --epochs 3 mlp | grep hash)
     pltrain "${args[@]}" --epochs 1 --checkpoint-dir c --save-last mlp
-    grep -q '"amp_scaling_state":{"growth_tracker":157,' c/last.ckpt
+    grep -aq '"plume.amp_scaling_state":"{.*growth_tracker[^,]*:157,' c/last.ckpt
     [ "$(pltrain "${args[@]}" --epochs 3 --checkpoint-dir c --resume last mlp | grep hash)" = "$whole" ]
 }
 

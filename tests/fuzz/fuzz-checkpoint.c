@@ -1,16 +1,15 @@
 /* SPDX-License-Identifier: MIT */
 /* Checkpoints: what the reader accepts lies inside the file and can be read and written again. The
  * checksums are set right first, or nothing would get past them. */
-#include "runtime/engine/checkpoint/checkpoint.h"
+#include "runtime/engine/checkpoint/checkpoint_private.h"
 #include "runtime/engine/util/xxh64.h"
 #include "tests/fuzz/fuzz.h"
 
-static void fix(uint8_t *b, size_t size)
+/* Of release 0.1. */
+static void fix_old(uint8_t *b, size_t size)
 {
     uint64_t header, data, sums[2];
 
-    if (size < 64)
-        return;
     memcpy(&header, b + 16, 8);
     memcpy(&data, b + 24, 8);
     if (header > size - 64 || data > size - 64 - header)
@@ -18,6 +17,34 @@ static void fix(uint8_t *b, size_t size)
     sums[0] = pl_xxh64(b + 64, header);
     sums[1] = pl_xxh64(b + 64 + header, data);
     memcpy(b + 32, sums, sizeof(sums));
+}
+
+static void fix(uint8_t *b, size_t size)
+{
+    size_t at = 8 + strlen(PL_SAFETENSORS_FRONT);
+    char digits[PL_SAFETENSORS_DIGITS + 1];
+
+    if (size >= 64 && memcmp(b, PL_CHECKPOINT_OLD_MAGIC, 8) == 0)
+        fix_old(b, size);
+    if (size < at + PL_SAFETENSORS_DIGITS || memcmp(b + 8, PL_SAFETENSORS_FRONT, at - 8) != 0)
+        return;
+    memcpy(b + at, PL_SAFETENSORS_ZEROS, PL_SAFETENSORS_DIGITS);
+    snprintf(digits, sizeof(digits), "%016llx", (unsigned long long)pl_xxh64(b, size));
+    memcpy(b + at, digits, PL_SAFETENSORS_DIGITS);
+}
+
+/* As weights are taken: element by element, from any address. */
+static void convert(const struct pl_checkpoint_tensor *t)
+{
+    bool matrix = t->rank == 2;
+    double *to;
+
+    if (!pl_checkpoint_convertible(PLUME_F64, t->dtype))
+        return;
+    to = malloc(t->bytes / pl_dtype_size(t->dtype) * sizeof(*to) + 1);
+    FUZZ_CHECK(to);
+    pl_checkpoint_convert(t, matrix, PLUME_F64, to);
+    free(to);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
@@ -46,6 +73,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         bytes += c.tensors[i].bytes;
         for (size_t k = 0; k < c.tensors[i].bytes; k++)
             sum += p[k];
+        convert(&c.tensors[i]);
     }
     FUZZ_CHECK(sum <= bytes * 255);
     pl_checkpoint_get_int(&c, "epoch", &epoch);

@@ -9,9 +9,10 @@
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     char *text = fuzz_string(data, size);
-    struct pl_mini_value value, item;
+    struct pl_mini_value value, item, key;
     char *s = NULL;
     int64_t i;
+    int r = 0;
     size_t pos = 0;
 
     if (pl_mini_get_string(text, "a", &s) == 0) {
@@ -36,6 +37,17 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         while (value.type == PL_MINI_ARRAY && pl_mini_next(&value, &pos, &item) == 1)
             FUZZ_CHECK(item.start >= value.start &&
                        item.start + item.len <= value.start + value.len);
+    }
+    pos = 0;
+    if (pl_mini_parse(text, &value) == 0) {
+        bool is_object = value.type == PL_MINI_OBJECT;
+
+        /* An object's form is checked already. */
+        while (is_object && (r = pl_mini_member(&value, &pos, &key, &item)) == 1)
+            FUZZ_CHECK(key.start >= value.start && key.start[0] == '"' && item.start > key.start &&
+                       item.start + item.len < value.start + value.len);
+        FUZZ_CHECK(r == 0);
+        FUZZ_CHECK(is_object == (pl_mini_find(text, "", &item) != -EINVAL));
     }
     free(text);
     return 0;

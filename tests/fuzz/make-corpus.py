@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Writes the seeds of minijson, protocol and rank-line into tests/fuzz/corpus, as s-NAME files; the
+"""Writes the seeds of minijson, protocol, rank-line and checkpoint into tests/fuzz/corpus, as s-NAME files; the
 same at each run. Inputs that a fuzzer found lie beside them under other names and are not touched.
 Usage: tests/fuzz/make-corpus.py"""
 import hashlib
@@ -141,17 +141,64 @@ def protocol():
     yield "bodies", "".join(map(line, EVENTS))
 
 
+def safetensors(header, data=b"", length=None):
+    text = header.encode() if isinstance(header, str) else json.dumps(header).encode()
+    return (len(text) if length is None else length).to_bytes(8, "little") + text + data
+
+
+def tensor(dtype, shape, begin, end, **more):
+    return {"dtype": dtype, "shape": shape, "data_offsets": [begin, end], **more}
+
+
+def checkpoints():
+    """Those of release 0.1, whose writer is gone, lie beside them."""
+    sum_ = {"plume.xxh64": "0" * 16}
+    w = tensor("F32", [2], 0, 8)
+    data = bytes(range(8))
+    front = '{"__metadata__":{"plume.xxh64":"' + "0" * 16 + '","plume.epoch":"%s"}}'
+    yield "st-good", safetensors('{"__metadata__":{"plume.xxh64":"' + "0" * 16 + '"},"w":' + json.dumps(w) + "}", data)
+    yield "st-state", safetensors(front % "3")
+    yield "st-state-no-json", safetensors(front % '1},\\"a\\":{')
+    yield "st-state-open", safetensors(front % "[")
+    yield "st-foreign", safetensors({"w": w, "__metadata__": {"format": "pt"}}, data)
+    yield "st-foreign-plume", safetensors({"__metadata__": {"a": "b", **sum_, "plume.x": "1"}})
+    for name, entry in (
+            ("f64", tensor("F64", [1], 0, 8)), ("f16", tensor("F16", [4], 0, 8)),
+            ("bf16-odd", tensor("BF16", [1], 1, 3)), ("matrix", tensor("F16", [2, 2], 0, 8)),
+            ("empty-matrix", tensor("F16", [0, 2], 0, 0)), ("i64", tensor("I64", [1], 0, 8)),
+            ("f8", tensor("F8_E4M3", [8], 0, 8)), ("rank", tensor("U8", [1] * 9, 0, 8)),
+            ("shape-huge", tensor("U8", [1 << 62, 8], 0, 8)), ("shape-negative", tensor("U8", [-8], 0, 8)),
+            ("shape-text", tensor("U8", ["8"], 0, 8)), ("short", tensor("F32", [3], 0, 8)),
+            ("past-end", tensor("U8", [9], 0, 9)), ("backwards", tensor("U8", [8], 8, 0)),
+            ("huge", tensor("U8", [8], (1 << 63) - 9, (1 << 63) - 1)), ("three", tensor("U8", [8], 0, 8)
+                                                                       | {"data_offsets": [0, 4, 8]}),
+            ("no-offsets", {"dtype": "F32", "shape": [2]}), ("no-object", [1]), ("text", "F32")):
+        yield "st-" + name, safetensors({"w": entry}, data)
+    yield "st-twice", safetensors('{"w":%s,"w":%s}' % ((json.dumps(w),) * 2), data)
+    yield "st-metadata-twice", safetensors('{"__metadata__":{},"__metadata__":{}}')
+    yield "st-metadata-number", safetensors({"__metadata__": {"a": 1}})
+    yield "st-metadata-list", safetensors({"__metadata__": []})
+    yield "st-blanks", safetensors('{}        ')
+    yield "st-nul", safetensors('{}\0')
+    yield "st-open", safetensors('{"w":')
+    yield "st-list", safetensors("[]")
+    yield "st-longer", safetensors("{}", b"x")
+    yield "st-length", safetensors("{}", length=9)
+    yield "st-length-huge", safetensors("{}", length=(1 << 64) - 1)
+    yield "st-zip", b"PK\3\4" + bytes(20)
+
+
 def main():
     for target, seeds in (("minijson", documents()), ("rank-line", rank_lines()),
-                          ("protocol", protocol())):
+                          ("protocol", protocol()), ("checkpoint", checkpoints())):
         folder = os.path.join(TOP, target)
         os.makedirs(folder, exist_ok=True)
         for name in os.listdir(folder):
-            if name.startswith("s-"):
+            if name.startswith("s-st-" if target == "checkpoint" else "s-"):
                 os.unlink(os.path.join(folder, name))
         for name, text in seeds:
             with open(os.path.join(folder, "s-" + name), "wb") as f:
-                f.write(text.encode())
+                f.write(text.encode() if isinstance(text, str) else text)
 
 
 main()

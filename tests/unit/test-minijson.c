@@ -129,6 +129,30 @@ static void test_next_items(void **state)
     assert_int_equal(pl_mini_next(&list, &pos, &item), -EINVAL);
 }
 
+static void test_members_of_an_object(void **state)
+{
+    static const char text[] = " { \"a\" : [1,2] ,\"b,\":{\"c\":0},\"\":null} ";
+    struct pl_mini_value object, key, value;
+    size_t pos = 0, n = 0;
+
+    assert_int_equal(pl_mini_parse(text, &object), 0);
+    while (pl_mini_member(&object, &pos, &key, &value) == 1) {
+        static const char *const keys[] = {"\"a\"", "\"b,\"", "\"\""};
+
+        assert_int_equal(key.len, strlen(keys[n]));
+        assert_memory_equal(key.start, keys[n++], key.len);
+    }
+    assert_int_equal(n, 3);
+    assert_int_equal(value.type, PL_MINI_NULL);
+    pos = 0;
+    assert_int_equal(pl_mini_parse("{ }", &object), 0);
+    assert_int_equal(pl_mini_member(&object, &pos, &key, &value), 0);
+    assert_int_equal(pl_mini_parse("[]", &object), 0);
+    assert_int_equal(pl_mini_member(&object, &pos, &key, &value), -EINVAL);
+    assert_int_equal(pl_mini_parse("{} {}", &object), -EINVAL);
+    assert_int_equal(pl_mini_parse("", &object), -EINVAL);
+}
+
 static void test_string_escapes(void **state)
 {
     static const char *const pairs[][2] = {
@@ -268,6 +292,7 @@ int main(void)
         cmocka_unit_test(test_find_depth),
         cmocka_unit_test(test_find_escaped_key),
         cmocka_unit_test(test_next_items),
+        cmocka_unit_test(test_members_of_an_object),
         cmocka_unit_test(test_string_escapes),
         cmocka_unit_test(test_string_refused),
         cmocka_unit_test(test_int_limits),

@@ -198,6 +198,39 @@ int pl_mini_next(const struct pl_mini_value *array, size_t *pos, struct pl_mini_
     return 1;
 }
 
+int pl_mini_parse(const char *text, struct pl_mini_value *ret)
+{
+    const char *p = scan_value(blanks(text), 0, ret);
+
+    return p && !*blanks(p) ? 0 : -EINVAL;
+}
+
+int pl_mini_member(const struct pl_mini_value *object,
+                   size_t *pos,
+                   struct pl_mini_value *ret_key,
+                   struct pl_mini_value *ret)
+{
+    const char *p, *end = object->start + object->len - 1;
+
+    if (object->type != PL_MINI_OBJECT)
+        return -EINVAL;
+    p = blanks(object->start + (*pos ? *pos : 1));
+    if (p >= end)
+        return 0;
+    *ret_key = (struct pl_mini_value){.type = PL_MINI_STRING, .start = p};
+    if (*p != '"' || !(p = scan_string(p)))
+        return -EINVAL;
+    ret_key->len = (size_t)(p - ret_key->start);
+    p = blanks(p);
+    if (*p != ':' || !(p = scan_value(blanks(p + 1), 1, ret)))
+        return -EINVAL;
+    p = blanks(p);
+    if (*p == ',')
+        p++;
+    *pos = (size_t)(p - object->start);
+    return 1;
+}
+
 static unsigned hex4(const char *p)
 {
     unsigned v = 0;

@@ -37,6 +37,15 @@ int pl_mini_find(const char *text, const char *key, struct pl_mini_value *ret);
 /* Steps through an array: *pos starts at 0. Returns 1 with *ret set, 0 at the end, -EINVAL. */
 int pl_mini_next(const struct pl_mini_value *array, size_t *pos, struct pl_mini_value *ret);
 
+/* The whole text as one value. -EINVAL if it is none, or more follows it. */
+int pl_mini_parse(const char *text, struct pl_mini_value *ret);
+
+/* Steps through an object in the same way: *ret_key is a string. */
+int pl_mini_member(const struct pl_mini_value *object,
+                   size_t *pos,
+                   struct pl_mini_value *ret_key,
+                   struct pl_mini_value *ret);
+
 /* Decodes a string into UTF-8; caller frees. -EINVAL if the value is no string or holds U+0000,
  * -ENOMEM. */
 int pl_mini_string(const struct pl_mini_value *value, char **ret);

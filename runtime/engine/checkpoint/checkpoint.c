@@ -1,31 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 #include "runtime/engine/checkpoint/checkpoint.h"
 #include "common/base/parse.h"
+#include "kernels/half.h"
 #include "runtime/engine/checkpoint/checkpoint_private.h"
 
 #include <math.h>
 #include <string.h>
 #include <sys/mman.h>
-
-static const char *const dtypes[] = {
-    [PLUME_F32] = "f32",
-    [PLUME_F64] = "f64",
-    [PLUME_I32] = "i32",
-    [PLUME_U8] = "u8",
-};
-
-const char *pl_checkpoint_dtype_name(enum plume_dtype dtype)
-{
-    return (size_t)dtype < PL_COUNT(dtypes) ? dtypes[dtype] : NULL;
-}
-
-enum plume_dtype pl_checkpoint_dtype_find(const char *name)
-{
-    for (size_t i = 0; i < PL_COUNT(dtypes); i++)
-        if (dtypes[i] && strcmp(dtypes[i], name) == 0)
-            return (enum plume_dtype)i;
-    return 0;
-}
 
 void pl_checkpoint_finish(struct pl_checkpoint *checkpoint)
 {
@@ -88,8 +69,7 @@ int pl_checkpoint_add(struct pl_checkpoint *checkpoint,
     size_t count;
     int r = pl_shape_count(rank, shape, &count);
 
-    if (r < 0 || !pl_checkpoint_dtype_name(dtype) || !*name ||
-        strlen(name) > PL_CHECKPOINT_NAME_MAX)
+    if (r < 0 || !pl_dtype_size(dtype) || !*name || strlen(name) > PL_CHECKPOINT_NAME_MAX)
         return pl_error_set(err, -EINVAL, "'%s' cannot be saved in a checkpoint", name);
     if (pl_checkpoint_find(checkpoint, name))
         return pl_error_set(err, -EEXIST, "the checkpoint has two tensors '%s'", name);
@@ -99,11 +79,6 @@ int pl_checkpoint_add(struct pl_checkpoint *checkpoint,
     if (rank)
         memcpy(t.shape, shape, rank * sizeof(*shape));
     t.bytes = count * pl_dtype_size(dtype);
-    if (checkpoint->n) {
-        const struct pl_checkpoint_tensor *last = &checkpoint->tensors[checkpoint->n - 1];
-
-        t.offset = pl_checkpoint_pad(last->offset + last->bytes);
-    }
     copy = malloc(PL_MAX(t.bytes, (size_t)1));
     t.name = copy ? strdup(name) : NULL;
     if (!t.name)
@@ -140,6 +115,113 @@ const struct pl_checkpoint_tensor *pl_checkpoint_find(const struct pl_checkpoint
         if (strcmp(checkpoint->tensors[i].name, name) == 0)
             return &checkpoint->tensors[i];
     return NULL;
+}
+
+void pl_checkpoint_put(unsigned char *p, uint64_t value, size_t bytes)
+{
+    for (size_t i = 0; i < bytes; i++)
+        p[i] = (unsigned char)(value >> (8 * i));
+}
+
+uint64_t pl_checkpoint_get_number(const unsigned char *p, size_t bytes)
+{
+    uint64_t value = 0;
+
+    for (size_t i = 0; i < bytes; i++)
+        value |= (uint64_t)p[i] << (8 * i);
+    return value;
+}
+
+int pl_checkpoint_read_shape(const char *text, struct pl_checkpoint_tensor *t)
+{
+    struct pl_mini_value list, entry;
+    size_t pos = 0, count;
+    int64_t n;
+    int r;
+
+    if (pl_mini_find(text, "shape", &list) < 0 || list.type != PL_MINI_ARRAY)
+        return -EINVAL;
+    while ((r = pl_mini_next(&list, &pos, &entry)) == 1) {
+        if (t->rank == PLUME_RANK_MAX || pl_mini_int(&entry, &n) < 0 || n < 0)
+            return -EINVAL;
+        t->shape[t->rank++] = (size_t)n;
+    }
+    if (r < 0 || pl_shape_count(t->rank, t->shape, &count) < 0)
+        return -EINVAL;
+    t->bytes = count * pl_dtype_size(t->dtype);
+    return 0;
+}
+
+static int by_name(const void *a, const void *b)
+{
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+int pl_checkpoint_check_names(const struct pl_checkpoint *c)
+{
+    _cleanup_free_ char **names = calloc(c->n + 1, sizeof(*names));
+
+    if (!names)
+        return -ENOMEM;
+    for (size_t i = 0; i < c->n; i++)
+        names[i] = c->tensors[i].name;
+    qsort(names, c->n, sizeof(*names), by_name);
+    for (size_t i = 1; i < c->n; i++)
+        if (strcmp(names[i - 1], names[i]) == 0)
+            return -EINVAL;
+    return 0;
+}
+
+bool pl_checkpoint_convertible(enum plume_dtype to, enum plume_dtype from)
+{
+    return from && (to == from || ((to == PLUME_F32 || to == PLUME_F64) && pl_dtype_is_real(from)));
+}
+
+static double element(const struct pl_checkpoint_tensor *t, size_t i)
+{
+    const char *p = (const char *)t->data + i * pl_dtype_size(t->dtype);
+    uint16_t half;
+    float single;
+    double value;
+
+    switch (t->dtype) {
+    case PLUME_F16:
+    case PLUME_BF16:
+        memcpy(&half, p, sizeof(half));
+        return (double)(t->dtype == PLUME_F16 ? pl_f32_of_f16(half) : pl_f32_of_bf16(half));
+    case PLUME_F32:
+        memcpy(&single, p, sizeof(single));
+        return (double)single;
+    default:
+        memcpy(&value, p, sizeof(value));
+        return value;
+    }
+}
+
+void pl_checkpoint_convert(const struct pl_checkpoint_tensor *from,
+                           bool transpose,
+                           enum plume_dtype to_type,
+                           void *to)
+{
+    size_t columns = transpose ? from->shape[1] : 1, size = pl_dtype_size(to_type);
+    size_t i, count, rows;
+
+    if (to_type == from->dtype && !transpose) {
+        if (from->bytes)
+            memcpy(to, from->data, from->bytes);
+        return;
+    }
+    count = from->bytes / pl_dtype_size(from->dtype);
+    rows = count / PL_MAX(columns, (size_t)1);
+    for (size_t k = 0; k < count; k++) {
+        i = transpose ? k % rows * columns + k / rows : k;
+        if (to_type == from->dtype)
+            memcpy((char *)to + k * size, (const char *)from->data + i * size, size);
+        else if (to_type == PLUME_F64)
+            ((double *)to)[k] = element(from, i);
+        else
+            ((float *)to)[k] = (float)element(from, i);
+    }
 }
 
 int pl_json_add_double(struct pl_buf *buf, double value)

@@ -2,31 +2,33 @@
 /* A checkpoint: values by key (JSON) and tensors by name, in memory and as a file. train_state.h
  * defines its contents.
  *
- * The file, little-endian:
- *    0  "PLUMECKP"             8  u32 format version (1), u32 0
- *   16  u64 bytes of header   24  u64 bytes of data
- *   32  u64 XXH64 of header   40  u64 XXH64 of data     48  zeros
- *   64  header: one JSON object, padded with blanks to a multiple of 64 bytes
- *       data: the tensors, each at a multiple of 64 bytes
+ * The file is a safetensors file (github.com/huggingface/safetensors, README), little-endian:
+ *    0  u64 bytes of header
+ *    8  header: one JSON object, padded with blanks
+ *       data: the tensors without gaps; wide types first, so that elements are aligned
  *
- * The header has the keys and "tensors": [{"name", "dtype", "shape", "offset" (in data)}, ...]. */
+ *   {"__metadata__": {"plume.xxh64": "16 digits", "format": "pt", "plume.KEY": "JSON text", ...},
+ *    "NAME": {"dtype": "F32", "shape": [2, 3], "data_offsets": [begin, end]}, ...}
+ *
+ * plume.xxh64 comes first: the XXH64 of the whole file, with zeros in place of its digits. Files of
+ * other programs have none. Files of release 0.1 ("PLUMECKP") are read, too: checkpoint_old.c. */
 #ifndef PL_RUNTIME_ENGINE_CHECKPOINT_CHECKPOINT_H
 #define PL_RUNTIME_ENGINE_CHECKPOINT_CHECKPOINT_H
 
 #include "common/proto/rank/minijson.h"
 #include "runtime/engine/device/tensor.h"
 
-#define PL_CHECKPOINT_ALIGN 64
 #define PL_CHECKPOINT_HEADER_MAX ((size_t)64 << 20) /* bytes */
 #define PL_CHECKPOINT_TENSORS_MAX 65536
-#define PL_CHECKPOINT_NAME_MAX 255 /* bytes of a key or name */
+#define PL_CHECKPOINT_NAME_MAX 255    /* bytes of a key or name */
+#define PL_CHECKPOINT_PREFIX "plume." /* of tensors that are no parameter or buffer */
 
 struct pl_checkpoint_tensor {
     char *name;
-    enum plume_dtype dtype;
+    enum plume_dtype dtype; /* 0: a type or a number of dimensions that Plume does not have */
     size_t rank, shape[PLUME_RANK_MAX];
-    size_t bytes, offset;
-    const void *data;
+    size_t bytes;
+    const void *data; /* may be unaligned in files of other programs */
 };
 
 /* Zeroed memory is an empty checkpoint. */
@@ -35,6 +37,7 @@ struct pl_checkpoint {
     char *header;       /* the JSON text of a checkpoint that was read */
     struct pl_checkpoint_tensor *tensors;
     size_t n;
+    bool foreign;   /* read from a safetensors file of another program */
     bool owns_data; /* tensors' data are malloc()ed, not in the map or the given text */
     void *map;
     size_t map_bytes;
@@ -58,8 +61,8 @@ int pl_checkpoint_write(const struct pl_checkpoint *checkpoint,
                         const char *path,
                         struct pl_error *err);
 
-/* Maps and checks a file. -ENOENT, -EINVAL (no checkpoint, truncated or damaged: the text says
- * which), -EPROTO (another format version). */
+/* Maps and checks a file, of Plume or of another program. -ENOENT, -EINVAL (no safetensors file,
+ * truncated or damaged: the text says which), -EPROTO (another format version). */
 int pl_checkpoint_read(const char *path, struct pl_checkpoint *ret, struct pl_error *err);
 
 /* Reads one from memory, which must outlive it. */
@@ -74,6 +77,14 @@ char *pl_checkpoint_get(const struct pl_checkpoint *checkpoint, const char *key)
 int pl_checkpoint_get_int(const struct pl_checkpoint *checkpoint, const char *key, int64_t *ret);
 const struct pl_checkpoint_tensor *pl_checkpoint_find(const struct pl_checkpoint *checkpoint,
                                                       const char *name);
+
+/* True if elements of one type can be made of those of the other: both are real, or the same. */
+bool pl_checkpoint_convertible(enum plume_dtype to, enum plume_dtype from);
+/* Copies all elements as type `to_type`. transpose: exchanges the two dimensions of a matrix. */
+void pl_checkpoint_convert(const struct pl_checkpoint_tensor *from,
+                           bool transpose,
+                           enum plume_dtype to_type,
+                           void *to);
 
 /* Doubles in JSON, in any locale: 17 digits, and "nan", "inf", "-inf" as strings. get returns
  * -ENOENT or -EINVAL. */

@@ -1,20 +1,40 @@
 /* SPDX-License-Identifier: MIT */
-/* Shared by checkpoint.c (in memory) and checkpoint_file.c (on disk). */
+/* Shared by checkpoint.c (in memory), checkpoint_file.c (on disk) and the two formats. */
 #ifndef PL_RUNTIME_ENGINE_CHECKPOINT_CHECKPOINT_PRIVATE_H
 #define PL_RUNTIME_ENGINE_CHECKPOINT_CHECKPOINT_PRIVATE_H
 
 #include "runtime/engine/checkpoint/checkpoint.h"
 
-/* NULL for a type that checkpoints do not have; 0 for an unknown name. */
-const char *pl_checkpoint_dtype_name(enum plume_dtype dtype);
-enum plume_dtype pl_checkpoint_dtype_find(const char *name);
-
 /* Makes room for one more tensor. */
 int pl_checkpoint_room(struct pl_checkpoint *checkpoint, struct pl_error *err);
 
-static inline size_t pl_checkpoint_pad(size_t bytes)
-{
-    return (bytes + PL_CHECKPOINT_ALIGN - 1) / PL_CHECKPOINT_ALIGN * PL_CHECKPOINT_ALIGN;
-}
+/* -EINVAL if two tensors have one name; -ENOMEM. */
+int pl_checkpoint_check_names(const struct pl_checkpoint *checkpoint);
+
+/* Reads the shape in an object's key "shape" and sets the bytes by t->dtype. -EINVAL. */
+int pl_checkpoint_read_shape(const char *text, struct pl_checkpoint_tensor *t);
+
+/* The format of release 0.1. */
+#define PL_CHECKPOINT_OLD_MAGIC "PLUMECKP"
+int pl_checkpoint_parse_old(const void *bytes,
+                            size_t len,
+                            struct pl_checkpoint *ret,
+                            struct pl_error *err);
+
+/* safetensors. The header is padded so that the data begins at a multiple of 64 bytes. */
+int pl_safetensors_header(const struct pl_checkpoint *checkpoint, struct pl_buf *ret);
+int pl_safetensors_parse(const void *bytes,
+                         size_t len,
+                         struct pl_checkpoint *ret,
+                         struct pl_error *err);
+
+/* Little-endian numbers. */
+void pl_checkpoint_put(unsigned char *p, uint64_t value, size_t bytes);
+uint64_t pl_checkpoint_get_number(const unsigned char *p, size_t bytes);
+
+/* Place of the checksum's digits in a header that Plume wrote. */
+#define PL_SAFETENSORS_FRONT "{\"__metadata__\":{\"plume.xxh64\":\""
+#define PL_SAFETENSORS_DIGITS 16
+#define PL_SAFETENSORS_ZEROS "0000000000000000"
 
 #endif

@@ -192,7 +192,7 @@ static int api_save(struct plume_context *pl, const char *name, const void *byte
                          "save: '%s' is a bad name, or the call is outside on_save_checkpoint",
                          name);
     else {
-        snprintf(full, sizeof(full), "extras/%s", name);
+        snprintf(full, sizeof(full), PL_CHECKPOINT_PREFIX "extras/%s", name);
         r = pl_checkpoint_add(ctx->checkpoint, full, PLUME_U8, 1, &n, bytes, &err);
     }
     return result(ctx, r, &err);
@@ -210,7 +210,7 @@ static const void *api_load(struct plume_context *pl, const char *name, size_t *
                &err);
         return NULL;
     }
-    snprintf(full, sizeof(full), "extras/%s", name);
+    snprintf(full, sizeof(full), PL_CHECKPOINT_PREFIX "extras/%s", name);
     t = pl_checkpoint_find(ctx->checkpoint, full);
     if (!t)
         return NULL;

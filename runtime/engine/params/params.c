@@ -51,6 +51,11 @@ static int check_name(const struct pl_params *params, const char *name, struct p
         return pl_error_set(err, -ENAMETOOLONG,
                             "parameter names have at most %d bytes, not %zu: '%.40s...'",
                             PL_PARAM_NAME_MAX, strlen(name), name);
+    if (strncmp(name, "plume.", 6) == 0 || strcmp(name, "__metadata__") == 0)
+        return pl_error_set(err, -EINVAL,
+                            "the parameter name '%s' has a meaning in checkpoints: choose one that "
+                            "does not begin with 'plume.'",
+                            name);
     for (size_t i = 0; i < params->n; i++)
         taken |= strcmp(params->list[i]->name, name) == 0;
     for (size_t i = 0; i < params->n_buffers; i++)

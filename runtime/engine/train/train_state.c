@@ -23,17 +23,16 @@ static int visit_values(const struct pl_visit *v, const struct pl_params *params
     for (size_t i = 0; i < params->n && r == 0; i++) {
         const struct pl_param *p = params->list[i];
 
-        r = pl_visit_tensor(v, "state_dict", p->name, p->tensor, dtype, params->dev,
-                            value_of(params, p));
+        r = pl_visit_tensor(v, "", p->name, p->tensor, dtype, params->dev, value_of(params, p));
     }
     for (size_t i = 0; i < params->n_buffers && r == 0; i++) {
         const struct pl_buffer *b = &params->buffers[i];
 
-        r = pl_visit_tensor(v, "state_dict", b->name, b->tensor, b->tensor->dtype, params->dev,
+        r = pl_visit_tensor(v, "", b->name, b->tensor, b->tensor->dtype, params->dev,
                             b->tensor->data);
     }
     for (size_t i = 0; i < v->c->n; i++)
-        have += strncmp(v->c->tensors[i].name, "state_dict/", 11) == 0;
+        have += !pl_visit_is_state(v->c->tensors[i].name);
     if (r == 0 && have != expected)
         return pl_error_set(v->err, -EINVAL,
                             "the checkpoint has %zu parameters and buffers, the model %zu: it is "
@@ -153,7 +152,7 @@ static int visit_slots(const struct pl_visit *v, const struct pl_train_state *s,
     int r = 0;
 
     for (size_t slot = 0; slot < pl_optimizer_slots(o); slot++) {
-        snprintf(prefix, sizeof(prefix), "optimizer_states/%zu/%s", index,
+        snprintf(prefix, sizeof(prefix), PL_CHECKPOINT_PREFIX "optimizer_states/%zu/%s/", index,
                  pl_optimizer_slot_name(o, slot));
         for (size_t i = 0; i < s->params->n && r == 0; i++) {
             const struct pl_param *p = s->params->list[i];

@@ -6,7 +6,8 @@
  *            model_checkpoint, metrics}, optimizer_states, lr_schedulers (lists, one entry per
  * optimizer), amp_scaling_state; an optimizer's "missed" counts, by name, the steps that left a
  *            parameter out
- *   tensors  state_dict/NAME, optimizer_states/I/SLOT/NAME, extras/NAME (the module's own, u8)
+ *   tensors  NAME (parameters and buffers), plume.optimizer_states/I/SLOT/NAME, plume.extras/NAME
+ *            (the module's own, u8)
  *
  * Tensors are found by name and the position is kept in samples, so that world size, layout and
  * real type may differ on resume. Random generators are counters of the seed, the epoch and the

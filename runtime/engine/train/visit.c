@@ -123,21 +123,9 @@ int pl_visit_list_set(const struct pl_visit *v, const char *key, const struct pl
 
 /* ---- tensors ---- */
 
-static void convert(void *to, enum plume_dtype to_type, const struct pl_checkpoint_tensor *from)
+bool pl_visit_is_state(const char *name)
 {
-    if (to_type == from->dtype)
-        memcpy(to, from->data, from->bytes);
-    else if (to_type == PLUME_F64)
-        for (size_t i = 0; i < from->bytes / sizeof(float); i++)
-            ((double *)to)[i] = (double)((const float *)from->data)[i];
-    else
-        for (size_t i = 0; i < from->bytes / sizeof(double); i++)
-            ((float *)to)[i] = (float)((const double *)from->data)[i];
-}
-
-static bool convertible(enum plume_dtype a, enum plume_dtype b)
-{
-    return a == b || ((a == PLUME_F32 || a == PLUME_F64) && (b == PLUME_F32 || b == PLUME_F64));
+    return strncmp(name, PL_CHECKPOINT_PREFIX, sizeof(PL_CHECKPOINT_PREFIX) - 1) == 0;
 }
 
 static int find_tensor(const struct pl_visit *v,
@@ -152,7 +140,7 @@ static int find_tensor(const struct pl_visit *v,
         return pl_error_set(v->err, -EINVAL, "the checkpoint has no '%s': it is of another model",
                             name);
     if (from->rank != t->rank || memcmp(from->shape, t->shape, t->rank * sizeof(*t->shape)) != 0 ||
-        !convertible(dtype, from->dtype))
+        !pl_checkpoint_convertible(dtype, from->dtype))
         return pl_error_set(v->err, -EINVAL,
                             "the checkpoint's '%s' has another shape or type: it is of another "
                             "model",
@@ -169,7 +157,7 @@ int pl_visit_tensor(const struct pl_visit *v,
                     struct pl_device *dev,
                     void *data)
 {
-    _cleanup_free_ char *full = pl_strf("%s/%s", prefix, name);
+    _cleanup_free_ char *full = pl_strf("%s%s", prefix, name);
     const struct pl_checkpoint_tensor *from = NULL;
     struct pl_device_map map;
     int r = 0;
@@ -187,7 +175,7 @@ int pl_visit_tensor(const struct pl_visit *v,
     if (v->pass == PL_VISIT_SAVE)
         r = pl_checkpoint_add(v->c, full, dtype, t->rank, t->shape, map.data, v->err);
     else
-        convert(map.data, dtype, from);
+        pl_checkpoint_convert(from, false, dtype, map.data);
     pl_device_unmap(&map);
     return r;
 }

@@ -54,7 +54,10 @@ char *pl_visit_list_entry(const struct pl_visit *v, const char *key, size_t inde
 void pl_visit_list_add(struct pl_buf *entries, struct pl_visit_object *o);
 int pl_visit_list_set(const struct pl_visit *v, const char *key, const struct pl_buf *entries);
 
-/* Tensor PREFIX/NAME: elements of `dtype` at `data` in the device's memory, in the shape of t.
+/* True for a tensor's name that is no parameter's or buffer's. */
+bool pl_visit_is_state(const char *name);
+
+/* Tensor PREFIXNAME: elements of `dtype` at `data` in the device's memory, in the shape of t.
  * -EINVAL, -ENOMEM, with a text. */
 int pl_visit_tensor(const struct pl_visit *v,
                     const char *prefix,

@@ -122,7 +122,8 @@ static void test_file_round_trip(void **state)
     assert_non_null(t);
     assert_int_equal(t->rank, 2);
     assert_int_equal(t->shape[1], 3);
-    assert_int_equal((uintptr_t)t->data % 64, 0);
+    assert_int_equal((uintptr_t)t->data % 4, 0);
+    assert_false(back.foreign);
     assert_true(((const float *)t->data)[5] == 6);
     assert_int_equal(pl_checkpoint_find(&back, "odd")->bytes, 3);
     assert_int_equal(pl_checkpoint_find(&back, "scalar")->bytes, 4);
@@ -144,13 +145,12 @@ static void test_damage_is_found(void **state)
     assert_int_equal(pl_checkpoint_write(&c, path, NULL), 0);
     pl_checkpoint_finish(&c);
     assert_int_equal(pl_file_read(path, 1 << 20, &bytes, &len, NULL), 0);
-    assert_int_equal(len % 64, 0);
     for (size_t cut = 0; cut < len; cut++) {
         _cleanup_free_ char *exact = malloc(cut + !cut); /* for ASan */
 
         memcpy(exact, bytes, cut);
         assert_int_equal(pl_checkpoint_parse(exact, cut, &back, &err), -EINVAL);
-        assert_non_null(strstr(err.text, cut < 64 ? "not a checkpoint" : "truncated"));
+        assert_non_null(strstr(err.text, cut < 9 ? "neither" : "truncated"));
     }
     for (size_t i = 0; i < len; i++) {
         bytes[i] ^= 16;
@@ -158,9 +158,6 @@ static void test_damage_is_found(void **state)
         assert_null(strchr(err.text, '\n'));
         bytes[i] ^= 16;
     }
-    bytes[8] = 2;
-    assert_int_equal(pl_checkpoint_parse(bytes, len, &back, &err), -EPROTO);
-    assert_string_equal(err.text, "the checkpoint has format version 2, this release reads 1");
     assert_int_equal(pl_checkpoint_read("/nonexistent.ckpt", &back, &err), -ENOENT);
     assert_int_equal(pl_checkpoint_read("/", &back, &err), -EINVAL);
     assert_int_equal(pl_checkpoint_read("/proc/self/stat", &back, &err), -EINVAL);
@@ -184,9 +181,11 @@ static void test_an_interrupted_write_leaves_the_old_file(void **state)
     _cleanup_free_ char *path = in_dir("old.ckpt");
     struct pl_folder_lock lock = PL_FOLDER_LOCK_INIT;
     struct pl_checkpoint c;
+    struct stat st;
 
     make(&c, 1);
     assert_int_equal(pl_checkpoint_write(&c, path, NULL), 0);
+    assert_int_equal(stat(path, &st), 0);
     pl_checkpoint_finish(&c);
     make(&c, 2);
     for (int i = 0; i < 16; i++) {
@@ -195,7 +194,7 @@ static void test_an_interrupted_write_leaves_the_old_file(void **state)
 
         assert_true(pid >= 0);
         if (pid == 0) {
-            rlim_t limit = (rlim_t)(i / 2) * 64;
+            rlim_t limit = (rlim_t)(i / 2) * (rlim_t)st.st_size / 8;
             struct pl_error err;
 
             signal(SIGXFSZ, i % 2 ? SIG_IGN : SIG_DFL);
@@ -441,6 +440,52 @@ static void test_resume_is_exact(void **state)
     tear(&b);
 }
 
+/* test_resume_is_exact's state as release 0.1 wrote it: the same, but for sin() in the last place.
+ */
+static void test_release_0_1_is_read(void **state)
+{
+    static const char path[] = PL_FIXTURES "/checkpoints/release-0.1.ckpt";
+    _cleanup_free_ char *bytes = NULL;
+    struct pl_checkpoint c, back;
+    struct pl_error err = {0};
+    struct model a, b;
+    double loss = 1;
+    size_t len;
+
+    build(&a, PL_REAL_F64, false);
+    build(&b, PL_REAL_F64, true);
+    a.scaler.scale = 1024;
+    for (unsigned i = 0; i < 3; i++) {
+        step(&a, i);
+        assert_int_equal(pl_optimizers_schedule(&a.optimizers, false, one, &loss, NULL), 0);
+    }
+    assert_int_equal(pl_checkpoint_read(path, &c, NULL), 0);
+    assert_int_equal(c.n, 7);
+    assert_int_equal(pl_train_state_load(&b.state, &c, &err), 0);
+    assert_int_equal(b.state.step, 9);
+    assert_int_equal(b.optimizers.list[0].steps, 3);
+    assert_true(b.scaler.good_steps == 80 && b.statistics[2] == 0.25f);
+    for (const char *name = "ab"; *name; name++) {
+        char text[2] = {*name, 0};
+        const double *x = param(&a, text)->data, *y = param(&b, text)->data;
+
+        for (size_t k = 0; k < param(&a, text)->count; k++)
+            assert_true(fabs(x[k] - y[k]) < 1e-12);
+    }
+    pl_checkpoint_finish(&c);
+    assert_int_equal(pl_file_read(path, 1 << 20, &bytes, &len, NULL), 0);
+    for (size_t i = 0; i < len; i++) {
+        bytes[i] ^= 16;
+        assert_true(pl_checkpoint_parse(bytes, len, &back, &err) < 0);
+        bytes[i] ^= 16;
+    }
+    bytes[8] = 2;
+    assert_int_equal(pl_checkpoint_parse(bytes, len, &back, &err), -EPROTO);
+    assert_string_equal(err.text, "the checkpoint has format version 2, this release reads 1");
+    tear(&a);
+    tear(&b);
+}
+
 static void test_weights_only(void **state)
 {
     struct pl_checkpoint c;
@@ -451,8 +496,9 @@ static void test_weights_only(void **state)
     build(&b, PL_REAL_F32, true);
     step(&a, 1);
     save(&a, true, &c);
+    assert_int_equal(c.n, 3);
     for (size_t i = 0; i < c.n; i++)
-        assert_int_equal(strncmp(c.tensors[i].name, "state_dict/", 11), 0);
+        assert_int_not_equal(strncmp(c.tensors[i].name, "plume.", 6), 0);
     assert_null(pl_checkpoint_get(&c, "optimizer_states"));
     /* Enough for evaluating, in another type too, but not to go on with. */
     assert_int_equal(pl_train_state_load(&b.state, &c, &err), -EINVAL);
@@ -488,7 +534,7 @@ static void test_what_does_not_fit_is_refused(void **state)
     b.params.list[0]->tensor->shape[0] = 7; /* [7, 3] instead of [3, 7] */
     b.params.list[0]->tensor->shape[1] = 3;
     assert_int_equal(pl_train_state_load(&b.state, &c, &err), -EINVAL);
-    assert_non_null(strstr(err.text, "'state_dict/b' has another shape"));
+    assert_non_null(strstr(err.text, "'b' has another shape"));
     b.params.list[0]->tensor->shape[0] = 3;
     b.params.list[0]->tensor->shape[1] = 7;
     b.optimizers.list[0].options.kind = PLUME_ADAMW;
@@ -496,7 +542,7 @@ static void test_what_does_not_fit_is_refused(void **state)
     assert_string_equal(err.text, "the checkpoint is of optimizer 'adam', this run's is 'adamw'");
     b.params.list[0]->name[0] = 'c';
     assert_int_equal(pl_train_state_load(&b.state, &c, &err), -EINVAL);
-    assert_non_null(strstr(err.text, "no 'state_dict/c'"));
+    assert_non_null(strstr(err.text, "no 'c'"));
     b.params.list[0]->name[0] = 'b';
     assert_true(*(double *)param(&b, "a")->data == before);
     pl_checkpoint_finish(&c);
@@ -722,6 +768,7 @@ int main(void)
         cmocka_unit_test(test_a_folder_has_one_run),
         cmocka_unit_test(test_scale_of_0_is_saved),
         cmocka_unit_test(test_resume_is_exact),
+        cmocka_unit_test(test_release_0_1_is_read),
         cmocka_unit_test(test_weights_only),
         cmocka_unit_test(test_what_does_not_fit_is_refused),
         cmocka_unit_test(test_best_keeps_k),

@@ -124,6 +124,8 @@ static void test_declare_refuses(void **state)
     t = NULL;
     assert_int_equal(pl_params_declare(&p, "a", 0, 1, (size_t[]){3}, &t, NULL), -EEXIST);
     assert_int_equal(pl_params_declare(&p, "a b", 0, 1, (size_t[]){3}, &t, NULL), -EINVAL);
+    assert_int_equal(pl_params_declare(&p, "plume.a", 0, 1, (size_t[]){3}, &t, NULL), -EINVAL);
+    assert_int_equal(pl_params_declare(&p, "__metadata__", 0, 1, (size_t[]){3}, &t, NULL), -EINVAL);
     assert_int_equal(pl_params_declare(&p, "b", 0, 2, (size_t[]){3, 0}, &t, NULL), -EINVAL);
     assert_int_equal(pl_params_declare(&p, "b", 0, 2, (size_t[]){SIZE_MAX, 9}, &t, NULL), -EINVAL);
     assert_int_equal(pl_params_declare(&p, "b", 0, 6, (size_t[]){1, 1, 1, 1, 1, 1}, &t, NULL),
