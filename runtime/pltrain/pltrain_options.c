@@ -6,6 +6,7 @@
 #include "runtime/engine/optim/optimizer.h"
 #include "runtime/engine/optim/precision.h"
 #include "runtime/engine/reduce/strategy.h"
+#include "runtime/engine/train/weights.h"
 
 #include <math.h>
 #include <string.h>
@@ -31,6 +32,17 @@ static int set_epochs(void *ctx, const struct pl_option *o, const char *value, s
     snprintf(p->epochs, sizeof(p->epochs), "epochs=%lld", (long long)n);
     p->hparams[p->n_hparams++] = p->epochs;
     return 0;
+}
+
+static int
+set_weights_map(void *ctx, const struct pl_option *o, const char *value, struct pl_error *err)
+{
+    struct pl_pltrain *p = ctx;
+    int r = pl_weights_map_check(value, err);
+
+    if (r == 0)
+        p->weights_maps[p->train.n_weights_maps++] = value;
+    return r;
 }
 
 static int
@@ -314,8 +326,16 @@ static const struct pl_option options[] = {
      "write checkpoints without optimizer state: for --weights, not for --resume",
      TRUE(train.weights_only)},
     {"weights", 0, "FILE", NULL,
-     "start with the parameters of a checkpoint; everything else starts anew",
+     "start with the parameters of a checkpoint or of any safetensors file, or of several by "
+     "their index.json; everything else starts anew",
      STRING(train.weights)},
+    {"weights-map", 0, "REGEX=TO[:T]", NULL,
+     "change the names in --weights: the first match of REGEX becomes TO, with groups \\1 to \\9; "
+     ":T transposes matrices; repeatable",
+     CALL(set_weights_map)},
+    {"weights-strict", 0, NULL, NULL,
+     "--weights must have every parameter and buffer, and nothing else",
+     TRUE(train.weights_strict)},
     {"resume", 0, "FILE", NULL,
      "continue from a checkpoint; 'last' is last.ckpt of --checkpoint-dir, if it exists",
      STRING(train.resume)},
@@ -441,6 +461,9 @@ static int check_together(const struct pl_pltrain *p, struct pl_error *err)
                                 ? "and '--deterministic' disagree: NCCL does not add in the order "
                                   "of ranks"
                                 : "needs '--accelerator gpu'");
+    if (!t->weights && (t->n_weights_maps || t->weights_strict))
+        return pl_error_set(err, -EINVAL,
+                            "options '--weights-map' and '--weights-strict' need '--weights'");
     if (!t->checkpoint_dir && (t->monitor || t->save_last || t->weights_only ||
                                (t->resume && strcmp(t->resume, "last") == 0)))
         return pl_error_set(err, -EINVAL,
@@ -454,13 +477,16 @@ int pl_pltrain_init(struct pl_pltrain *p, int argc, struct pl_error *err)
     *p = (struct pl_pltrain){
         .hparams = calloc((size_t)argc + 1, sizeof(*p->hparams)),
         .owned = calloc((size_t)argc + 1, sizeof(*p->owned)),
+        .weights_maps = calloc((size_t)argc + 1, sizeof(*p->weights_maps)),
         .train = pl_train_options_default(),
         .limits = pl_comm_limits,
     };
     p->train.out = stdout;
     p->train.sanity_steps = 2;
     p->train.stop.patience = 3;
-    return p->hparams && p->owned ? 0 : pl_error_set(err, -ENOMEM, "out of memory");
+    p->train.weights_maps = p->weights_maps;
+    return p->hparams && p->owned && p->weights_maps ? 0
+                                                     : pl_error_set(err, -ENOMEM, "out of memory");
 }
 
 void pl_pltrain_finish(struct pl_pltrain *p)
@@ -469,6 +495,7 @@ void pl_pltrain_finish(struct pl_pltrain *p)
         free(p->owned[--p->n_owned]);
     free(p->owned);
     free(p->hparams);
+    free(p->weights_maps);
 }
 
 int pl_pltrain_parse(

@@ -17,6 +17,7 @@ struct pl_pltrain {
     const char **hparams; /* "NAME=VALUE" */
     char **owned;         /* elements of hparams that p must free */
     size_t n_hparams, n_owned;
+    const char **weights_maps; /* in train, too */
     bool list;
     int64_t processes, per_node, nodes;      /* 0 = not given */
     int64_t devices;                         /* 0 = auto */

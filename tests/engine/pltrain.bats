@@ -185,6 +185,14 @@ bits() {
     whole=$(pltrain "${args[@]}" --epochs 2 mlp | grep -E '^test|hash')
     [ "$(pltrain --epochs 0 --weights c/last.ckpt mlp | grep -E '^test|hash')" = "$whole" ]
     [ "$(pltrain --epochs 0 --weights d/last.ckpt mlp | grep -E '^test|hash')" = "$whole" ]
+    # The start values are a checkpoint, too.
+    whole=$(pltrain --epochs 0 --checkpoint-dir e --monitor val_acc --seed 3 mlp)
+    [ "$(pltrain --epochs 0 --weights e/epoch=0-step=0.ckpt --weights-strict mlp)" = "$whole" ]
+    run -0 --separate-stderr pltrain --epochs 0 --weights c/last.ckpt --weights-map '^b([12])$=c\1' mlp
+    [[ $stderr == *"2 of 4 parameters and buffers are set; not found: b1, b2; not used: b1, b2" ]]
+    says 1 "not used: b2 (--weights-strict)" --weights c/last.ckpt --weights-strict --weights-map b2=c mlp
+    says 2 "need '--weights'" --weights-strict mlp
+    says 2 "not a regular expression" --weights c/last.ckpt --weights-map '(=' mlp
     run -0 pltrain "${args[@]}" --epochs 1 --processes 2 --weights c/last.ckpt mlp
     [[ $output == "epoch 1/1 step 79 "* ]]
     [ "$(grep -o 'hash .*' <<<"$output" | sort -u | wc -l)" -eq 1 ]

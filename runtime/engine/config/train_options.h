@@ -75,9 +75,12 @@ struct pl_train_options {
     const char *checkpoint_dir; /* NULL = none */
     const char *monitor;        /* value that ranks checkpoints; NULL = keep the newest */
     bool monitor_max, save_last;
-    int save_top_k;      /* see pl_retention_init() */
-    bool weights_only;   /* checkpoints have no optimizer, schedule or callback state */
-    const char *weights; /* checkpoint with the initial weights; NULL = none */
+    int save_top_k;                  /* see pl_retention_init() */
+    bool weights_only;               /* checkpoints have no optimizer, schedule or callback state */
+    const char *weights;             /* file with the initial weights (weights.h); NULL = none */
+    const char *const *weights_maps; /* changes of its names; borrowed */
+    size_t n_weights_maps;
+    bool weights_strict; /* every parameter and buffer must be in the file, and nothing else */
     const char *resume;  /* checkpoint to resume, or "last"; NULL = none */
 
     /* A signal handler stores its signal here: SIGUSR1 (checkpoint, then requeue the job) or

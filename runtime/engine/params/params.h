@@ -59,6 +59,14 @@ struct pl_params {
     uint64_t values_version, buffers_version;
 };
 
+/* A parameter's values. Masters, not their 16-bit copies: the arena has the parameters of all
+ * types.
+ */
+static inline void *pl_param_value(const struct pl_params *params, const struct pl_param *p)
+{
+    return (char *)params->values + p->offset * pl_real_size(params->real);
+}
+
 /* dev is borrowed. */
 void pl_params_init(struct pl_params *params, struct pl_device *dev, enum pl_real real);
 void pl_params_finish(struct pl_params *params);

@@ -70,6 +70,27 @@ static int make(const struct pl_checkpointer *checkpointer,
     return r;
 }
 
+int pl_checkpointer_save_initial(struct pl_checkpointer *checkpointer, struct pl_error *err)
+{
+    const struct pl_train_options *o = checkpointer->options;
+    struct pl_ckpt_job job = {0};
+    int r;
+
+    if (!checkpointer->writes)
+        return 0;
+    job.path = pl_strf("%s/epoch=%llu-step=%llu.ckpt", o->checkpoint_dir,
+                       (unsigned long long)checkpointer->state->epoch,
+                       (unsigned long long)checkpointer->state->step);
+    job.also = o->save_last ? pl_path_join(o->checkpoint_dir, "last.ckpt") : NULL;
+    r = job.path && (job.also || !o->save_last) ? 0 : pl_error_nomem(err);
+    if (r == 0)
+        r = make(checkpointer, o->weights_only, &job.checkpoint, err);
+    if (r == 0)
+        return pl_ckpt_writer_submit(checkpointer->writer, &job, err);
+    pl_ckpt_job_finish(&job);
+    return r;
+}
+
 int pl_checkpointer_save(struct pl_checkpointer *checkpointer,
                          struct pl_metrics *metrics,
                          struct pl_error *err)
@@ -165,21 +186,6 @@ static int load(struct pl_checkpointer *checkpointer, const char *path, struct p
     r = pl_hooks_call(hooks, hooks->module->on_load_checkpoint, "on_load_checkpoint", err);
     hooks->ctx->checkpoint = NULL;
     return r;
-}
-
-int pl_checkpointer_load_weights(const struct pl_train_state *state,
-                                 const char *path,
-                                 struct pl_error *err)
-{
-    _cleanup_(pl_checkpoint_finish) struct pl_checkpoint checkpoint = {0};
-    int r;
-
-    if (!path)
-        return 0;
-    r = pl_checkpoint_read(path, &checkpoint, err);
-    if (r == 0)
-        r = pl_train_state_load_weights(state, &checkpoint, err);
-    return r < 0 ? pl_error_wrap(err, r, "cannot take weights from '%s'", path) : 0;
 }
 
 int pl_checkpointer_resume(struct pl_checkpointer *checkpointer, struct pl_error *err)

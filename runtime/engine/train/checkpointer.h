@@ -35,11 +35,6 @@ int pl_checkpointer_init(struct pl_checkpointer *checkpointer,
                          struct pl_error *err);
 void pl_checkpointer_finish(struct pl_checkpointer *checkpointer);
 
-/* Sets parameters and buffers from the checkpoint `path`; NULL: does nothing. -ENOENT, -EINVAL. */
-int pl_checkpointer_load_weights(const struct pl_train_state *state,
-                                 const char *path,
-                                 struct pl_error *err);
-
 /* Sets the state from the checkpoint that resume_file.h finds, and names it on the run's output.
  * Collective. -ENOENT, -EINVAL. */
 int pl_checkpointer_resume(struct pl_checkpointer *checkpointer, struct pl_error *err);
@@ -49,6 +44,9 @@ int pl_checkpointer_resume(struct pl_checkpointer *checkpointer, struct pl_error
 int pl_checkpointer_save(struct pl_checkpointer *checkpointer,
                          struct pl_metrics *metrics,
                          struct pl_error *err);
+
+/* Saves the state of a run that trains no epoch. */
+int pl_checkpointer_save_initial(struct pl_checkpointer *checkpointer, struct pl_error *err);
 
 /* Writes hpc_ckpt_N.ckpt, for Slurm, at once, and then removes those with a lower N. *ret_path
  * (caller frees) is NULL on ranks that do not write. */

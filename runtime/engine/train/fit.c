@@ -360,6 +360,8 @@ static int fit(struct pl_trainer *t, struct pl_error *err)
     while (r == 0 && (double)t->state.epoch < epochs && t->state.step < t->options->max_steps &&
            !t->stopping)
         r = train_epoch(t, err);
+    if (r == 0 && epochs <= 0)
+        r = pl_checkpointer_save_initial(&t->checkpointer, err);
     if (r == 0)
         r = pl_hooks_call(&t->hooks, t->module->on_fit_end, "on_fit_end", err);
     if (r == 0)

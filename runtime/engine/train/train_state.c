@@ -8,12 +8,6 @@
 
 /* ---- values ---- */
 
-/* Masters, not their 16-bit copies: the arena of values has the parameters of all types. */
-static void *value_of(const struct pl_params *params, const struct pl_param *p)
-{
-    return (char *)params->values + p->offset * pl_real_size(params->real);
-}
-
 static int visit_values(const struct pl_visit *v, const struct pl_params *params)
 {
     enum plume_dtype dtype = pl_dtype_of_real(params->real);
@@ -23,7 +17,8 @@ static int visit_values(const struct pl_visit *v, const struct pl_params *params
     for (size_t i = 0; i < params->n && r == 0; i++) {
         const struct pl_param *p = params->list[i];
 
-        r = pl_visit_tensor(v, "", p->name, p->tensor, dtype, params->dev, value_of(params, p));
+        r = pl_visit_tensor(v, "", p->name, p->tensor, dtype, params->dev,
+                            pl_param_value(params, p));
     }
     for (size_t i = 0; i < params->n_buffers && r == 0; i++) {
         const struct pl_buffer *b = &params->buffers[i];
@@ -392,19 +387,4 @@ int pl_train_state_load(struct pl_train_state *state,
     if (r == 0)
         *state = next;
     return r;
-}
-
-int pl_train_state_load_weights(const struct pl_train_state *state,
-                                const struct pl_checkpoint *checkpoint,
-                                struct pl_error *err)
-{
-    struct pl_visit v = {PL_VISIT_CHECK, (struct pl_checkpoint *)checkpoint,
-                         err}; /* only PL_VISIT_SAVE changes it */
-    int r = visit_values(&v, state->params);
-
-    if (r < 0)
-        return r;
-    v.pass = PL_VISIT_LOAD;
-    values_change(state);
-    return visit_values(&v, state->params);
 }

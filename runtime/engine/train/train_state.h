@@ -50,9 +50,4 @@ int pl_train_state_load(struct pl_train_state *state,
                         const struct pl_checkpoint *checkpoint,
                         struct pl_error *err);
 
-/* Sets only parameters and buffers. -EINVAL as above. */
-int pl_train_state_load_weights(const struct pl_train_state *state,
-                                const struct pl_checkpoint *checkpoint,
-                                struct pl_error *err);
-
 #endif

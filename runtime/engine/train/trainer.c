@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 #include "runtime/engine/train/trainer.h"
+#include "common/base/log.h"
 #include "runtime/engine/optim/precision.h"
+#include "runtime/engine/train/weights.h"
 #include "runtime/engine/util/crash.h"
 
 static int set_optimizers(struct pl_trainer *t, struct pl_error *err)
@@ -96,6 +98,20 @@ static int prepare_data(struct pl_trainer *t, struct pl_error *err)
     return r == 0 ? pl_comm_barrier(t->comm, err) : r;
 }
 
+/* From --weights. All ranks read the same file, so rank 0 reports what did not fit. */
+static int load_weights(struct pl_trainer *t, struct pl_error *err)
+{
+    _cleanup_free_ char *report = NULL;
+    int r;
+
+    if (!t->options->weights)
+        return 0;
+    r = pl_weights_load(&t->ctx.params, t->options, &report, err);
+    if (r == 0 && report && t->comm->rank == 0)
+        pl_log_warn("train", "'%s' does not fit everywhere: %s", t->options->weights, report);
+    return r;
+}
+
 static int build(struct pl_trainer *t, struct pl_error *err)
 {
     struct pl_params *params = &t->ctx.params;
@@ -119,7 +135,7 @@ static int build(struct pl_trainer *t, struct pl_error *err)
     /* All ranks use the same seed, but libm may differ between nodes: rank 0's values count. */
     r = pl_params_init_values(params, t->options->seed, err);
     if (r == 0)
-        r = pl_checkpointer_load_weights(&t->state, t->options->weights, err);
+        r = load_weights(t, err);
     if (r == 0)
         r = pl_precision_round(t->options, t->kernels, params, err);
     pl_precision_scaler(t->options, &t->scaler);
