@@ -61,7 +61,7 @@ TXT
         # What differs from step to step, and how the rank was started.
         [ "$(grep '^[<>]' <<<"$output" | sed 's/^. //; s/=.*//' | sort -u | grep -vE \
             '^SLURM_(STEP_?ID|STEP_LAUNCHER_PORT|SRUN_COMM_PORT|TASK_PID)$' | tr '\n' ' ')" = \
-            'MASTER_PORT NCCL_RAS_ADDR PLUME_RUNTIME PLUME_RUN_DIR PLUME_SOCKET ' ]
+            'JAX_COORDINATOR_ADDRESS MASTER_PORT NCCL_RAS_ADDR PLUME_RUNTIME PLUME_RUN_DIR PLUME_SOCKET ' ]
         grep -zqx 'PLUME_RUNTIME=plugin' "plume-$rank"
         grep -zqx "RANK=$rank" "plume-$rank"
         grep -zqx 'OMP_NUM_THREADS=2' "plume-$rank"
