@@ -23,7 +23,7 @@
  * to threads that are not there. -- */
 
 struct child {
-    void (*run)(const struct child *child) __attribute__((noreturn));
+    void (*run)(const struct child *child); /* does not return */
     const char *path;
     char *const *env;
     const struct pl_daemon_user *user;

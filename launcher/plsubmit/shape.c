@@ -1,41 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 #include "launcher/plsubmit/shape.h"
 #include "common/base/fs.h"
-#include "common/base/parse.h"
+#include "launcher/plsubmit/count.h"
 #include "launcher/plsubmit/spec_private.h"
 
 #include <string.h>
-
-#define COUNT_MAX 1000000
-
-static unsigned number(const char *text, size_t len)
-{
-    char digits[16];
-    int64_t n = 0;
-
-    if (len == 0 || len >= sizeof(digits))
-        return 0;
-    memcpy(digits, text, len);
-    digits[len] = '\0';
-    return pl_parse_int(digits, 1, COUNT_MAX, &n, NULL) < 0 ? 0 : (unsigned)n;
-}
-
-unsigned pl_shape_count_gpus(const char *value)
-{
-    unsigned sum = 0;
-
-    for (const char *item = value; item; item = strchr(item, ','), item += item ? 1 : 0) {
-        size_t len = strcspn(item, ",");
-        const char *colon = memrchr(item, ':', len);
-        const char *digits = colon ? colon + 1 : item;
-        unsigned n = number(digits, (size_t)(item + len - digits));
-
-        if (n == 0 || colon == item)
-            return 0;
-        sum += n;
-    }
-    return sum;
-}
 
 /* GPUs of one resource, "gpu[:TYPE][:COUNT]" of len bytes. */
 static unsigned count_resource(const char *item, size_t len)
@@ -52,7 +21,7 @@ static unsigned count_resource(const char *item, size_t len)
         colon = memchr(item, '=', (size_t)(end - item));
     if (!colon)
         return 1;
-    n = number(colon + 1, (size_t)(end - colon - 1));
+    n = pl_count(colon + 1, (size_t)(end - colon - 1));
     return n ? n : colon[1] == '0' ? 0 : 1; /* "gpu:a100" */
 }
 
@@ -74,12 +43,12 @@ static unsigned count(const struct pl_spec *spec, enum pl_spec_key key)
 {
     const char *value = text(spec, key);
 
-    return value ? number(value, strlen(value)) : 0;
+    return value ? pl_count(value, strlen(value)) : 0;
 }
 
 static unsigned gpus(const struct pl_spec *spec, enum pl_spec_key key)
 {
-    return text(spec, key) ? pl_shape_count_gpus(text(spec, key)) : 0;
+    return text(spec, key) ? pl_count_gpus(text(spec, key)) : 0;
 }
 
 /* The value of an option in the list of --sbatch; NULL: it is not there. */
@@ -98,7 +67,7 @@ static unsigned listed_count(const struct pl_spec *spec, const char *key)
 {
     const char *value = listed(spec, key);
 
-    return value ? number(value, strlen(value)) : 0;
+    return value ? pl_count(value, strlen(value)) : 0;
 }
 
 static unsigned listed_gpus(const struct pl_spec *spec, const char *key)
@@ -194,8 +163,8 @@ static void read_nodes(const struct pl_spec *spec, struct pl_shape *s)
 
     if (!value)
         return;
-    s->nodes = number(value, len);
-    s->nodes_max = value[len] ? number(value + len + 1, strlen(value + len + 1)) : s->nodes;
+    s->nodes = pl_count(value, len);
+    s->nodes_max = value[len] ? pl_count(value + len + 1, strlen(value + len + 1)) : s->nodes;
 }
 
 static void read_ranks(const struct pl_spec *spec, const struct wish *w, struct pl_shape *s)

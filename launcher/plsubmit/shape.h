@@ -16,10 +16,6 @@ struct pl_shape {
     unsigned cpus_per_rank;
 };
 
-/* The number of GPUs in a value of --gpus and its relatives: "4", "a100:2", "a100:2,v100:1".
- * 0: it has another form. */
-unsigned pl_shape_count_gpus(const char *value);
-
 /* The number of GPUs in a list of generic resources: "gpu", "gpu:8", "license:1,gpu:a100:4".
  * 0: none. */
 unsigned pl_shape_count_gres(const char *value);

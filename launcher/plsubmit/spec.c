@@ -8,8 +8,8 @@
 #include "common/base/term.h"
 #include "common/base/utf8.h"
 #include "common/proto/json.h"
+#include "launcher/plsubmit/count.h"
 #include "launcher/plsubmit/foreign.h"
-#include "launcher/plsubmit/shape.h"
 #include "launcher/plsubmit/spec_private.h"
 
 #include <stdarg.h>
@@ -100,9 +100,7 @@ static int check_gpus(const char *value, struct pl_error *err)
                             value, n);
     }
     if (colon && strchr(value, ','))
-        return pl_shape_count_gpus(value)
-                   ? 0
-                   : pl_error_set(err, -EINVAL, "'%s' is not [TYPE:]N", value);
+        return pl_count_gpus(value) ? 0 : pl_error_set(err, -EINVAL, "'%s' is not [TYPE:]N", value);
     return pl_parse_int(colon ? colon + 1 : value, 1, 1000000, &count, err);
 }
 

@@ -68,7 +68,7 @@ SH
         [ -n "$gloo" ] && [ "$gloo" != lo ]
     done <none.out
     # The hub's node has an address that others can reach in its records, too.
-    [ -z "$(grep -lF '127.0.0.1' "$(trial none)"/{status.json,attempt-0/events.jsonl})" ]
+    run ! grep -lF '127.0.0.1' "$(trial none)"/{status.json,attempt-0/events.jsonl}
     # What the user has set is kept; a step on one node needs nothing.
     GLOO_SOCKET_IFNAME=eth7 AS=root step own -N2 unshare -m "$PWD/without-names" "$PWD/no-names"
     [ "$(cut -d' ' -f1 own.out | sort -u)" = eth7 ]

@@ -103,7 +103,8 @@ static void check_text(const char *text)
 
 static void report(int (*command)(struct pl_plstat *ps, struct pl_error *err), bool json)
 {
-    struct pl_plstat ps = {.json = json, .word = run, .columns = 80, .slurm.never = true};
+    struct pl_plstat ps = {
+        .json = json, .word = run, .columns = 80, .wrap = true, .slurm.never = true};
     _cleanup_(pl_buf_finish) struct pl_buf line = {0};
     struct pl_error err = {0};
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "common/base/strv.h"
+#include "launcher/plsubmit/count.h"
 #include "launcher/plsubmit/shape.h"
 
 #include <setjmp.h>
@@ -10,15 +11,15 @@
 
 static void test_count_gpus(void **state)
 {
-    assert_int_equal(pl_shape_count_gpus("4"), 4);
-    assert_int_equal(pl_shape_count_gpus("a100:2"), 2);
-    assert_int_equal(pl_shape_count_gpus("a100:2,v100:1"), 3);
-    assert_int_equal(pl_shape_count_gpus("a100"), 0);
-    assert_int_equal(pl_shape_count_gpus("a100:0"), 0);
-    assert_int_equal(pl_shape_count_gpus(":2"), 0);
-    assert_int_equal(pl_shape_count_gpus("0,1"), 0);
-    assert_int_equal(pl_shape_count_gpus(""), 0);
-    assert_int_equal(pl_shape_count_gpus("99999999999999999999"), 0);
+    assert_int_equal(pl_count_gpus("4"), 4);
+    assert_int_equal(pl_count_gpus("a100:2"), 2);
+    assert_int_equal(pl_count_gpus("a100:2,v100:1"), 3);
+    assert_int_equal(pl_count_gpus("a100"), 0);
+    assert_int_equal(pl_count_gpus("a100:0"), 0);
+    assert_int_equal(pl_count_gpus(":2"), 0);
+    assert_int_equal(pl_count_gpus("0,1"), 0);
+    assert_int_equal(pl_count_gpus(""), 0);
+    assert_int_equal(pl_count_gpus("99999999999999999999"), 0);
 }
 
 static void test_count_gres(void **state)
