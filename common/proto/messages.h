@@ -180,6 +180,7 @@ struct pl_msg {
         struct pl_msg_node_exited {
             int64_t rank, status, at_ns; /* wait status; the node's CLOCK_MONOTONIC */
             bool killed, oom;            /* by the runtime; by the kernel, for want of memory */
+            bool runtime;                /* not its own end: its starter is gone */
             const char *text;            /* last lines of stderr */
         } node_exited;
         struct pl_msg_node_metrics {

@@ -13,6 +13,7 @@ static const char *const kind_names[] = {
     [PL_CAUSE_SIGNAL] = "signal",
     [PL_CAUSE_OOM] = "oom",
     [PL_CAUSE_NODE] = "node",
+    [PL_CAUSE_RUNTIME] = "runtime",
     [PL_CAUSE_LAUNCH] = "launch",
     [PL_CAUSE_SETUP] = "setup",
     [PL_CAUSE_TIMEOUT] = "timeout",
@@ -34,6 +35,17 @@ enum pl_cause_kind pl_cause_parse(const char *name)
     return name ? PL_CAUSE_UNKNOWN : PL_CAUSE_NONE;
 }
 
+const char *pl_confidence_name(enum pl_confidence confidence)
+{
+    static const char *const names[] = {
+        [PL_CONFIDENCE_SEEN] = "seen",
+        [PL_CONFIDENCE_ASKED] = "asked",
+        [PL_CONFIDENCE_INFERRED] = "inferred",
+    };
+
+    return names[confidence];
+}
+
 enum pl_trial_state pl_cause_state(enum pl_cause_kind kind)
 {
     switch (kind) {
@@ -50,6 +62,7 @@ enum pl_trial_state pl_cause_state(enum pl_cause_kind kind)
     case PL_CAUSE_EXIT:
     case PL_CAUSE_SIGNAL:
     case PL_CAUSE_OOM:
+    case PL_CAUSE_RUNTIME:
     case PL_CAUSE_LAUNCH:
     case PL_CAUSE_SETUP:
     case PL_CAUSE_UNKNOWN:
@@ -86,11 +99,28 @@ const struct pl_job_state *pl_job_state_find(const char *name)
 
 enum pl_cause_kind pl_failure_kind(const struct pl_failure *f)
 {
+    if (f->runtime)
+        return PL_CAUSE_RUNTIME;
     if (f->lost)
         return PL_CAUSE_NODE;
     if (f->oom)
         return PL_CAUSE_OOM;
     return WIFSIGNALED(f->status) ? PL_CAUSE_SIGNAL : PL_CAUSE_EXIT;
+}
+
+enum pl_confidence pl_failure_confidence(const struct pl_failure *f)
+{
+    return f->lost ? PL_CONFIDENCE_INFERRED : PL_CONFIDENCE_SEEN;
+}
+
+bool pl_failure_is_crash(const struct pl_failure *f)
+{
+    static const int crashes[] = {SIGSEGV, SIGABRT, SIGBUS, SIGFPE, SIGILL, SIGSYS, SIGTRAP};
+
+    for (size_t i = 0; !f->lost && WIFSIGNALED(f->status) && i < PL_COUNT(crashes); i++)
+        if (WTERMSIG(f->status) == crashes[i])
+            return true;
+    return false;
 }
 
 bool pl_failure_is_cascade(const struct pl_failure *f)
@@ -148,11 +178,13 @@ bool pl_failure_from_outside(const struct pl_failure *f)
 {
     int s = f->status;
 
+    if (f->runtime)
+        return true;
     if (f->oom || f->lost)
         return false;
     if (WIFSIGNALED(s))
         return WTERMSIG(s) == SIGTERM || WTERMSIG(s) == SIGKILL || WTERMSIG(s) == SIGINT;
-    return WEXITSTATUS(s) == 128 + SIGTERM;
+    return WEXITSTATUS(s) == 128 + SIGTERM || WEXITSTATUS(s) == 128 + SIGINT;
 }
 
 /* ---- Slurm's record ---- */
@@ -187,7 +219,8 @@ pl_cause_from_slurm(const char *output, unsigned restart, bool terminated, bool 
     if (kind != PL_CAUSE_NONE)
         return kind;
     *ret_inferred = true;
-    if (terminated || (state && strcmp(state, "RUNNING") != 0))
+    /* A job that has FAILED or COMPLETED did so because its ranks had ended. */
+    if (terminated || (state && strcmp(state, "COMPLETING") == 0))
         return PL_CAUSE_CANCELLED;
     return PL_CAUSE_NONE;
 }

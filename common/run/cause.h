@@ -17,6 +17,7 @@ enum pl_cause_kind {
     PL_CAUSE_SIGNAL,
     PL_CAUSE_OOM,
     PL_CAUSE_NODE,
+    PL_CAUSE_RUNTIME, /* Plume's own process on a node: plrund, plrun, or slurmstepd over it */
     PL_CAUSE_LAUNCH,
     PL_CAUSE_SETUP,
     PL_CAUSE_TIMEOUT,
@@ -30,6 +31,16 @@ const char *pl_cause_name(enum pl_cause_kind kind);
 
 /* The reverse. NULL: none. */
 enum pl_cause_kind pl_cause_parse(const char *name);
+
+/* The "confidence" of a cause object. */
+enum pl_confidence {
+    PL_CONFIDENCE_SEEN,     /* the runtime saw it happen */
+    PL_CONFIDENCE_ASKED,    /* Slurm states it */
+    PL_CONFIDENCE_INFERRED, /* it is what the evidence leaves */
+};
+
+/* "seen", "asked", "inferred". */
+const char *pl_confidence_name(enum pl_confidence confidence);
 
 /* The trial's state after a cause of this kind; done for none. */
 enum pl_trial_state pl_cause_state(enum pl_cause_kind kind);
@@ -51,11 +62,13 @@ struct pl_failure {
     int64_t at_ns, uncertainty_ns; /* on the hub's clock */
     uint64_t arrived_ns;           /* at the hub, CLOCK_MONOTONIC */
     bool oom, lost;                /* killed for want of memory; its node's daemon is gone */
+    bool runtime;                  /* not the rank's own end: Plume's process over it is gone */
     bool gpu;                      /* the driver reported an error of its GPU at that time */
     const char *text;              /* last lines of its stderr, borrowed */
 };
 
-/* The kind of cause that this failure is. */
+/* The kind of cause that this failure is. A node's daemon that is gone (lost) from a host that
+ * still answers (runtime) is the runtime's failure, not the node's. */
 enum pl_cause_kind pl_failure_kind(const struct pl_failure *f);
 
 /* True if the rank's last lines report the loss of a peer: an NCCL error or watchdog abort, a
@@ -68,11 +81,19 @@ bool pl_failure_is_cascade(const struct pl_failure *f);
  * the earliest lost node, else the earliest. n > 0. */
 size_t pl_failure_first(const struct pl_failure *f, size_t n);
 
+/* Seen; inferred for a daemon of which the hub knows only that it does not answer. */
+enum pl_confidence pl_failure_confidence(const struct pl_failure *f);
+
+/* True for an end by a fault of the program: SIGSEGV, SIGABRT, SIGBUS, SIGFPE, SIGILL, SIGSYS or
+ * SIGTRAP. No signal to the step explains it. */
+bool pl_failure_is_crash(const struct pl_failure *f);
+
 /* True if two candidates lie closer together than the clocks agree. */
 bool pl_failure_tied(const struct pl_failure *a, const struct pl_failure *b);
 
 /* True for an end that was ordered from outside, as Slurm does: SIGTERM, SIGINT, SIGKILL without a
- * lack of memory, or a shell's code for SIGTERM (143). */
+ * lack of memory, or a shell's code for SIGTERM (143) or SIGINT (130); and for the loss of Plume's
+ * own processes, which Slurm ends together with the ranks. */
 bool pl_failure_from_outside(const struct pl_failure *f);
 
 /* The kind of cause that Slurm's record of the job gives (`scontrol -o show job`); none if it gives

@@ -233,6 +233,19 @@ int pl_run_state_load(const char *attempt_dir, json_t **ret, struct pl_error *er
     return 0;
 }
 
+int pl_run_state_set_confidence(json_t *cause, enum pl_confidence confidence)
+{
+    const char *name = pl_confidence_name(confidence);
+
+    if (!cause)
+        return 0;
+    if (json_object_set_new(cause, "confidence", json_string(name)) < 0 ||
+        (confidence == PL_CONFIDENCE_INFERRED &&
+         json_object_set_new(cause, "inferred", json_true()) < 0))
+        return -ENOMEM;
+    return 0;
+}
+
 int pl_run_state_set_status(json_t *object, int wait_status)
 {
     char name[32];

@@ -11,7 +11,8 @@
  *   ranks      [{"rank","node","pid","state","step","exit"|"signal","signal_name","role",
  *                "metrics":{},"facts":{}}]                               by rank
  *   state      running | done | failed | preempted | timed-out | node-failed | cancelled
- *   cause      {"kind","rank","node","exit"|"signal","signal_name","text","inferred"}
+ *   cause      {"kind","rank","node","exit"|"signal","signal_name","process","text","confidence",
+ *               "inferred"}
  *   others     [..] the other failures, in the form of cause
  *   program    the file that runs as the program of a trial
  *   objective  the objective that the program states, "max:NAME"
@@ -21,6 +22,7 @@
 #define PL_COMMON_RUN_RUN_STATE_H
 
 #include "common/base/error.h"
+#include "common/run/cause.h"
 
 #include <jansson.h>
 #include <stdbool.h>
@@ -60,6 +62,9 @@ json_t *pl_run_state_rank(json_t *state, size_t rank);
 
 /* Sets exit, or signal and signal_name, of an object from a wait status. -ENOMEM. */
 int pl_run_state_set_status(json_t *object, int wait_status);
+
+/* Sets a cause's "confidence", and "inferred" with an inferred one. NULL is fine. -ENOMEM. */
+int pl_run_state_set_confidence(json_t *cause, enum pl_confidence confidence);
 
 /* Copies exit, signal and signal_name if they exist. -ENOMEM. */
 int pl_run_state_copy_status(json_t *to, json_t *from);

@@ -8,10 +8,12 @@
 #include "launcher/plstat/status_private.h"
 
 #include <math.h>
+#include <signal.h>
 #include <string.h>
 
 #define CLAIM_MAX_BYTES 65536u
 #define CLOCK_SLACK_S 2.0
+#define SAME_END_S 60.0 /* between a trial's end and its job's */
 #define STATUS_MAX_BYTES ((size_t)64 * 1024 * 1024)
 
 void pl_trial_status_finish(struct pl_trial_status *ts)
@@ -217,48 +219,46 @@ int pl_trial_status_read(struct pl_run *run, struct pl_trial_status *ts, struct 
     return r;
 }
 
+static enum pl_cause_kind cause_kind(const json_t *cause)
+{
+    return pl_cause_parse(pl_json_string(cause, "kind"));
+}
+
+/* True for SIGKILL: the runtime does not know who sent it, and Slurm may. */
+static bool killed(const json_t *cause)
+{
+    return cause_kind(cause) == PL_CAUSE_SIGNAL && int_or(cause, "signal", 0) == SIGKILL;
+}
+
 bool pl_trial_status_needs_slurm(const struct pl_trial_status *ts)
 {
+    const json_t *cause;
+
     if (!ts->submitted)
         return false;
     if (ts->query && ts->query->state)
         return false;
     if (!ts->result)
         return true;
+    cause = json_object_get(ts->result, "cause");
     return !pl_trial_state_final(ts->state) || (ts->resubmitted && ts->state != PL_TRIAL_DONE) ||
-           json_is_true(json_object_get(json_object_get(ts->result, "cause"), "inferred"));
+           json_is_true(json_object_get(cause, "inferred")) || killed(cause);
 }
 
 /* ---- state and cause ---- */
-
-static enum pl_cause_kind cause_kind(const json_t *cause)
-{
-    return pl_cause_parse(pl_json_string(cause, "kind"));
-}
 
 static json_t *kind_json(enum pl_cause_kind kind)
 {
     return json_string(pl_cause_name(kind));
 }
 
-/* Corrects "cancelled" if Slurm reports FAILED. Without a result of the hub (only the hub writes
- * world_size) the step lost its hub; otherwise a rank ended by itself. */
-static void correct_cancelled(struct pl_trial_status *ts)
+/* True if Slurm's record explains the SIGKILL: its end of the job is the trial's, and not that of
+ * an allocation in which the trial was one step of several. */
+static bool explains_kill(const struct pl_trial_status *ts, const struct pl_job_state *job)
 {
-    bool by_hub = json_object_get(ts->result, "world_size") != NULL;
-    json_t *fixed;
+    double apart = ts->result ? (double)ts->slurm->ended - result_end(ts->result) : 0;
 
-    if (strcmp(ts->slurm->state, "FAILED") != 0 || ts->state != PL_TRIAL_CANCELLED ||
-        cause_kind(ts->cause) != PL_CAUSE_CANCELLED ||
-        !json_is_true(json_object_get(ts->cause, "inferred")))
-        return;
-    fixed = json_copy(ts->cause);
-    if (!fixed)
-        return;
-    json_object_set_new(fixed, "kind", kind_json(by_hub ? PL_CAUSE_EXIT : PL_CAUSE_NODE));
-    json_decref(ts->cause);
-    ts->cause = fixed;
-    ts->state = PL_TRIAL_FAILED;
+    return job->cause == PL_CAUSE_OOM || fabs(apart) < SAME_END_S;
 }
 
 /* Slurm's final record replaces what the runtime could only infer. */
@@ -267,16 +267,12 @@ static void correct_cause(struct pl_trial_status *ts)
     const struct pl_job_state *job = ts->slurm ? pl_job_state_find(ts->slurm->state) : NULL;
     json_t *fixed;
 
-    if (job && job->cause == PL_CAUSE_NONE)
-        correct_cancelled(ts);
     if (!job || job->cause == PL_CAUSE_NONE || ts->state == PL_TRIAL_DONE)
         return;
     if (ts->state == PL_TRIAL_PREEMPTED && job->trial == PL_TRIAL_CANCELLED) {
         json_decref(PL_TAKE(ts->cause)); /* cancelled while it waited for the next attempt */
     } else if (ts->cause && !json_is_true(json_object_get(ts->cause, "inferred"))) {
-        /* SIGKILL counts as out of memory only if Slurm says so */
-        if (job->cause != PL_CAUSE_OOM || cause_kind(ts->cause) != PL_CAUSE_SIGNAL ||
-            int_or(ts->cause, "signal", 0) != 9)
+        if (!killed(ts->cause) || !explains_kill(ts, job))
             return;
     }
     fixed = ts->cause ? json_copy(ts->cause) : json_object();
@@ -284,6 +280,7 @@ static void correct_cause(struct pl_trial_status *ts)
         return;
     json_object_set_new(fixed, "kind", kind_json(job->cause));
     json_object_del(fixed, "inferred");
+    json_object_set_new(fixed, "confidence", json_string(pl_confidence_name(PL_CONFIDENCE_ASKED)));
     json_decref(ts->cause);
     ts->cause = fixed;
     ts->state = job->trial;
@@ -294,9 +291,39 @@ static void set_lost(struct pl_trial_status *ts, const char *text)
 {
     ts->state = PL_TRIAL_LOST;
     if (!ts->cause)
-        ts->cause = json_pack("{s:o, s:s, s:b}", "kind",
+        ts->cause = json_pack("{s:o, s:s, s:s, s:b}", "kind",
                               kind_json(ts->claimed ? PL_CAUSE_NODE : PL_CAUSE_LAUNCH), "text",
-                              text, "inferred", 1);
+                              text, "confidence", "inferred", "inferred", 1);
+}
+
+/* True if a rank of the document has begun. */
+static bool any_started(const json_t *doc)
+{
+    json_t *rank;
+    size_t i;
+
+    json_array_foreach (json_object_get(doc, "ranks"), i, rank)
+        if (pl_rank_state_parse(pl_json_string(rank, "state")) != PL_RANK_STARTING)
+            return true;
+    return false;
+}
+
+/* The cause of a failed job whose hub recorded no end. */
+static json_t *cause_without_end(const struct pl_trial_status *ts)
+{
+    const char *hub = pl_json_string(json_array_get(json_object_get(ts->doc, "nodes"), 0), "node");
+    json_t *cause;
+
+    if (!any_started(ts->doc))
+        return json_pack("{s:o}", "kind",
+                         kind_json(ts->claimed ? PL_CAUSE_LAUNCH : PL_CAUSE_SETUP));
+    if (ts->slurm->signal == SIGKILL)
+        return json_pack("{s:o, s:s}", "kind", kind_json(PL_CAUSE_SIGNAL), "signal_name",
+                         "SIGKILL");
+    cause = json_pack("{s:o, s:s}", "kind", kind_json(PL_CAUSE_RUNTIME), "process", "plrund");
+    if (cause && hub)
+        json_object_set_new(cause, "node", json_string(hub));
+    return cause;
 }
 
 /* The cause if slurmstepd could not open the output file, before the job's script started. */
@@ -329,10 +356,11 @@ static void resolve_ended(struct pl_trial_status *ts)
         return;
     if (job->signal == PL_SLURM_SIGNAL_OUTPUT) {
         ts->cause = output_cause(job);
+        pl_run_state_set_confidence(ts->cause, PL_CONFIDENCE_ASKED);
         return;
     }
-    ts->cause = json_pack("{s:o, s:b}", "kind",
-                          kind_json(ts->claimed ? PL_CAUSE_LAUNCH : PL_CAUSE_SETUP), "inferred", 1);
+    ts->cause = cause_without_end(ts);
+    pl_run_state_set_confidence(ts->cause, PL_CONFIDENCE_INFERRED);
     if (ts->cause && job->signal >= 0)
         json_object_set_new(ts->cause, "signal", json_integer(job->signal));
     else if (ts->cause && job->exit >= 0)

@@ -120,6 +120,28 @@ static int add_early(const json_t *cause, const json_t *early, struct pl_buf *re
     return r < 0 ? r : pl_buf_adds(ret, " (inferred)");
 }
 
+/* "plrund was killed or stopped": the process of the runtime, where the cause names it. */
+static int add_runtime(const json_t *cause, const char *words, struct pl_buf *ret)
+{
+    const char *process = pl_json_string(cause, "process");
+
+    if (!process)
+        return pl_buf_adds(ret, words);
+    return pl_buf_addf(ret, "%s was killed%s", process,
+                       strcmp(process, "plrund") == 0 &&
+                               json_is_true(json_object_get(cause, "inferred"))
+                           ? " or stopped"
+                           : "");
+}
+
+/* True for SIGKILL: who sent it is not known, and neither is the reason. */
+static bool is_kill(const json_t *cause, enum pl_cause_kind kind)
+{
+    int64_t v;
+
+    return kind == PL_CAUSE_SIGNAL && pl_json_int(cause, "signal", &v) == 0 && v == 9;
+}
+
 int pl_words_cause(const json_t *cause, struct pl_buf *ret)
 {
     static const char *const table[PL_CAUSE_UNKNOWN + 1] = {
@@ -128,30 +150,38 @@ int pl_words_cause(const json_t *cause, struct pl_buf *ret)
         [PL_CAUSE_PREEMPTED] = "preempted by another job",
         [PL_CAUSE_CANCELLED] = "cancelled",
         [PL_CAUSE_NODE] = "the node failed",
+        [PL_CAUSE_RUNTIME] = "the runtime was killed",
         [PL_CAUSE_LAUNCH] = "the ranks could not be started",
         [PL_CAUSE_SETUP] = "the job's set-up failed",
     };
-    const char *kind = pl_json_string(cause, "kind"), *words = table[pl_cause_parse(kind)];
+    const char *name = pl_json_string(cause, "kind");
     const json_t *early = json_object_get(cause, "early");
-    char status[96];
+    enum pl_cause_kind kind = pl_cause_parse(name);
+    const char *words = table[kind];
+    char status[96] = "";
     int64_t signal;
     int r;
 
     if (json_is_object(early))
         return add_early(cause, early, ret);
     r = add_place(cause, ret);
-    pl_words_exit(cause, status, sizeof(status));
-    if (pl_cause_parse(kind) == PL_CAUSE_LAUNCH && pl_json_int(cause, "signal", &signal) == 0 &&
+    if (kind != PL_CAUSE_RUNTIME) /* the rank's end is only its consequence */
+        pl_words_exit(cause, status, sizeof(status));
+    if (kind == PL_CAUSE_LAUNCH && pl_json_int(cause, "signal", &signal) == 0 &&
         signal == PL_SLURM_SIGNAL_OUTPUT) {
         words = "Slurm could not open the job's output file";
         status[0] = '\0';
     }
-    if (r == 0 && words)
+    if (r == 0 && kind == PL_CAUSE_RUNTIME)
+        r = add_runtime(cause, words, ret);
+    else if (r == 0 && words)
         r = pl_buf_adds(ret, words);
     if (r == 0 && *status)
         r = pl_buf_addf(ret, "%s%s", words ? ", " : "", status);
+    if (r == 0 && is_kill(cause, kind))
+        r = pl_buf_adds(ret, ", sender unknown");
     if (r == 0 && !words && !*status)
-        r = pl_buf_adds(ret, kind ? kind : "unknown");
+        r = pl_buf_adds(ret, name ? name : "unknown");
     if (r == 0 && json_is_true(json_object_get(cause, "inferred")))
         r = pl_buf_adds(ret, " (inferred)");
     return r;

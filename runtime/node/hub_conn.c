@@ -6,6 +6,8 @@
 #include "common/proto/json.h"
 #include "runtime/node/net.h"
 
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <string.h>
 #include <sys/socket.h>
 
@@ -337,6 +339,17 @@ const char *pl_hub_conn_role(const struct pl_hub_conn *wire)
 bool pl_hub_conn_is_silent(const struct pl_hub_conn *wire, unsigned limit_ms)
 {
     return !is_pair(wire) && pl_now_ns() - wire->last_heard_ns > limit_ms * 1000000ull;
+}
+
+bool pl_hub_conn_host_answers(const struct pl_hub_conn *wire)
+{
+    struct tcp_info info = {0};
+    socklen_t size = sizeof(info);
+
+    if (!wire || is_pair(wire))
+        return wire != NULL;
+    return getsockopt(wire->fd, IPPROTO_TCP, TCP_INFO, &info, &size) == 0 &&
+           info.tcpi_state == TCP_ESTABLISHED && info.tcpi_unacked == 0;
 }
 
 void pl_hub_conn_reset_silence(struct pl_hub_conn *wire)

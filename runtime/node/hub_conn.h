@@ -76,6 +76,10 @@ const char *pl_hub_conn_role(const struct pl_hub_conn *wire);
 /* True if the peer has sent nothing for so long. An end of a pair is never silent. */
 bool pl_hub_conn_is_silent(const struct pl_hub_conn *wire, unsigned limit_ms);
 
+/* True if the kernel of the peer's host has acknowledged all that was sent: a peer that is silent
+ * is then stopped or stuck, and its host is up. False without a connection. */
+bool pl_hub_conn_host_answers(const struct pl_hub_conn *wire);
+
 /* Counts silence from now on: this process could not listen, since its job was suspended. */
 void pl_hub_conn_reset_silence(struct pl_hub_conn *wire);
 

@@ -215,12 +215,34 @@ static enum pl_cause_kind ask_slurm(int code, unsigned restart, bool hub_died, b
         /* Ranks that lost their hub end by SIGTERM too: then only Slurm's record counts. */
         kind = pl_cause_from_slurm(pl_buf_str(&child.out), restart,
                                    code == 128 + SIGTERM && !hub_died, ret_inferred);
-    } else if (code == 128 + SIGTERM) {
+    } else if (code == 128 + SIGTERM && !hub_died) {
         kind = PL_CAUSE_CANCELLED;
         *ret_inferred = true;
     }
     pl_child_finish(&child);
     return kind;
+}
+
+/* The cause of an end that began a log and that the hub did not finish. Slurm writes into the
+ * output that it ended a step, and keeps no other record of that. Where we run on the hub's node,
+ * the node is well. */
+static enum pl_cause_kind
+after_hub_died(const json_t *doc, int code, const char *text, enum pl_confidence *ret)
+{
+    const char *hub = pl_json_string(json_array_get(json_object_get(doc, "nodes"), 0), "node");
+    const char *node = pl_env(PL_ENV_SLURMD_NODENAME);
+    const char *step = text ? strstr(text, "*** STEP ") : NULL;
+
+    *ret = PL_CONFIDENCE_INFERRED;
+    if (step && strstr(step, " CANCELLED AT ")) {
+        *ret = PL_CONFIDENCE_ASKED;
+        return PL_CAUSE_CANCELLED;
+    }
+    if (code == 128 + SIGKILL) {
+        *ret = PL_CONFIDENCE_SEEN; /* who sent it is not known */
+        return PL_CAUSE_SIGNAL;
+    }
+    return hub && node && strcmp(hub, node) == 0 ? PL_CAUSE_RUNTIME : PL_CAUSE_NODE;
 }
 
 /* The cause of an end that the hub did not record. A new reference; NULL if nothing failed. */
@@ -229,6 +251,7 @@ static json_t *make_cause(const char *attempt_dir, int code, struct pl_error *er
     _cleanup_(json_decrefp) json_t *doc = NULL;
     _cleanup_free_ char *text = stderr_tail();
     bool inferred = false, reached_srun = pl_env(PL_ENV_PLUME_HUB) != NULL;
+    enum pl_confidence confidence = PL_CONFIDENCE_SEEN;
     const char *node = pl_env(PL_ENV_SLURMD_NODENAME);
     enum pl_cause_kind kind;
     unsigned restart = 0;
@@ -240,18 +263,21 @@ static json_t *make_cause(const char *attempt_dir, int code, struct pl_error *er
     kind = code ? ask_slurm(code, restart, doc != NULL, &inferred) : PL_CAUSE_NONE;
     if (kind == PL_CAUSE_NONE && code == 0 && !doc)
         return NULL;
-    if (kind == PL_CAUSE_NONE && doc) {
-        /* A log without an end: the hub was killed. scancel JOB.STEP ends every rank by SIGKILL and
-         * leaves no record in Slurm; otherwise the hub's node is gone. */
-        kind = code == 128 + SIGKILL ? PL_CAUSE_CANCELLED : PL_CAUSE_NODE;
-        inferred = true;
-    }
+    if (kind != PL_CAUSE_NONE)
+        confidence = inferred ? PL_CONFIDENCE_INFERRED : PL_CONFIDENCE_ASKED;
+    else if (doc)
+        kind = after_hub_died(doc, code, text, &confidence);
     if (kind == PL_CAUSE_NONE)
         kind = reached_srun ? PL_CAUSE_LAUNCH : PL_CAUSE_SETUP;
     cause = json_pack("{s:s, s:s, s:i}", "kind", pl_cause_name(kind), "node", node ? node : "?",
                       "exit", code);
-    if (cause && inferred)
-        json_object_set_new(cause, "inferred", json_true());
+    if (cause && kind == PL_CAUSE_SIGNAL) {
+        json_object_del(cause, "exit");
+        pl_run_state_set_status(cause, code - 128);
+    }
+    if (cause && kind == PL_CAUSE_RUNTIME)
+        json_object_set_new(cause, "process", json_string("plrund"));
+    pl_run_state_set_confidence(cause, confidence);
     if (cause && text && *text)
         json_object_set_new(cause, "text", json_string(text));
     return cause;

@@ -83,7 +83,8 @@ def test_outside_slurm_hangs(step):
     for r in ranks:
         equal(r.expect("verdict")["code"], 143)
     equal(d.wait(), 0)
-    equal(step.result()["cause"], {"kind": "cancelled", "inferred": True})
+    equal(step.result()["cause"],
+          {"kind": "cancelled", "confidence": "inferred", "inferred": True})
 
 
 def test_signal_survived(step):
@@ -99,6 +100,65 @@ def test_signal_survived(step):
         r.expect("verdict")
     equal(d.wait(), 0)
     assert step.result()["state"] in ("cancelled", "failed")
+
+
+def test_signal_after_a_failure(step):
+    """A rank fails by itself, and then the rest gets a signal: that is no reason for the failure."""
+    step.scontrol(record())
+    d, ranks = running(step)
+    ranks[1].exited(9)
+    ranks[1].send(type="signalled", signal=15)
+    ranks[0].expect("signal")
+    ranks[0].exited(signal_number=15)
+    equal([r.expect("verdict")["code"] for r in ranks], [0, 9])
+    equal(d.wait(), 0)
+    cause = step.result()["cause"]
+    equal((cause["kind"], cause["rank"], cause["confidence"]), ("exit", 1, "seen"))
+
+
+def test_all_killed(step):
+    """SIGKILL of all ranks and no word of Slurm's: nobody knows who sent it."""
+    step.scontrol(record())
+    d, ranks = running(step)
+    for r in ranks:
+        r.exited(signal_number=9)
+    for r in ranks:
+        r.expect("verdict")
+    equal(d.wait(), 0)
+    result = step.result()
+    equal((result["state"], result["cause"]["kind"], result["cause"]["signal"]),
+          ("failed", "signal", 9))
+
+
+def plugin_all(step, said, number):
+    """Under the plugin: all ranks end by a signal; the state and cause of the trial."""
+    step.scontrol(said)
+    step.tasks_per_node = 2
+    d = step.start(PLUME_PLUGIN="1")
+    ranks = [step.keep(d.rank("starter", i, local_rank=i, guarded=False)) for i in range(2)]
+    for r in ranks:
+        r.expect("world")
+    for i in range(2):
+        d.control.send(type="exited", rank=i, status=number)
+    d.control.close()
+    equal(d.wait(), 0)
+    result = step.result()
+    return result["state"], result["cause"]["kind"], result["cause"]["confidence"]
+
+
+def test_plugin_all_terminated(step):
+    """slurmstepd signals the tasks only: that all of them ended by it is all there is to see."""
+    equal(plugin_all(step, record(), signal.SIGTERM), ("cancelled", "cancelled", "inferred"))
+
+
+def test_plugin_all_killed(step):
+    equal(plugin_all(step, record(state="COMPLETING"), signal.SIGKILL),
+          ("failed", "signal", "seen"))
+
+
+def test_plugin_all_aborted(step):
+    equal(plugin_all(step, record(state="COMPLETING"), signal.SIGABRT),
+          ("failed", "signal", "seen"))
 
 
 def test_killed_alone_is_its_own_cause(step):

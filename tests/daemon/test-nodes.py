@@ -307,9 +307,25 @@ def test_node_lost(step):
     equal(ranks[0].expect("verdict")["code"], 0)
     equal(daemons[0].wait(), 0)
     result = step.result()
-    equal((result["state"], result["cause"]["kind"], result["cause"]["rank"]),
-          ("node-failed", "node", 1))
+    cause = result["cause"]
+    equal((result["state"], cause["kind"], cause["rank"], cause["node"], cause["process"]),
+          ("failed", "runtime", 1, "n1", "plrund"))
+    equal(cause["confidence"], "inferred")
     equal(step.load("status.json")["state"]["ranks"][1]["state"], "lost")
+
+
+def test_node_stopped(step):
+    """A daemon that is silent on a host that answers: the daemon is stopped, the node has not failed."""
+    step.env["PLUME_SILENCE"] = str(3 * harness.SLOW)
+    daemons, ranks = two_nodes(step)
+    daemons[1].process.send_signal(signal.SIGSTOP)
+    ranks[0].expect("signal")
+    ranks[0].exited(signal_number=15)
+    ranks[0].expect("verdict")
+    equal(daemons[0].wait(), 0)
+    cause = step.result()["cause"]
+    equal((cause["kind"], cause["node"], cause["process"]), ("runtime", "n1", "plrund"))
+    daemons[1].kill()
 
 
 def test_node_lost_before_world(step):

@@ -242,8 +242,8 @@ def end_after_signal(step, said, how):
 
 
 def test_survived_by_some(step):
-    """One rank exits 0, the signal kills the other: Slurm's word decides."""
-    for said, want in ((record(), ("cancelled", "cancelled", True)),
+    """One rank exits 0, the signal kills the other: Slurm's word decides, or else the signal."""
+    for said, want in ((record(), ("cancelled", "cancelled", False)),
                        (record(ran="01:00:03"), ("timed-out", "timeout", False)),
                        (record(preempt="2026-01-01T00:00:00"), ("preempted", "preempted", False))):
         for how in ([(0, 0), (0, 15)], [(0, 15), (0, 0)]):
@@ -254,10 +254,11 @@ def test_survived_by_some(step):
 def test_survived_then_failed(step):
     """Ranks that exit with an error after the signal: Slurm's word decides, or else they count as
     ended by whoever sent it."""
-    for said, want in ((record(), ("cancelled", "cancelled", True)),
-                       (record(ran="01:00:03"), ("timed-out", "timeout", False))):
+    for said, code, want in ((record(), 130, ("cancelled", "cancelled", False)),
+                             (record(), 9, ("cancelled", "cancelled", True)),
+                             (record(ran="01:00:03"), 130, ("timed-out", "timeout", False))):
         with another_step() as one:
-            equal(end_after_signal(one, said, [(130, 0), (130, 0)]), want)
+            equal(end_after_signal(one, said, [(code, 0), (code, 0)]), want)
 
 
 harness.main(globals())

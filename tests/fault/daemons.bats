@@ -73,12 +73,12 @@ ended_badly() {
         IFS=- read -r name node local <<<"$case"
         rc_is "$name" 137
         checked "$name"
-        [ "$(result "$name" 'd["cause"]["kind"], d["cause"]["signal"], d["cause"]["rank"]')" = \
-            "('signal', 9, $((node * 2 + local)))" ]
+        [ "$(result "$name" 'd["cause"]["kind"], d["cause"]["process"], d["cause"]["rank"]')" = \
+            "('runtime', 'plrun', $((node * 2 + local)))" ]
     done
 }
 
-@test "plrund is killed: its ranks end, the cause is the node" {
+@test "plrund is killed: its ranks end, the cause names it and its node" {
     export PLUME_KILL_GRACE=2
     start node 3
     kill -KILL "$(daemon "${NODE[1]}")"
@@ -88,7 +88,7 @@ ended_badly() {
     ended_badly node hub
     NO_CODE=1 checked node
     [ "$(result node 'd["cause"]["kind"], d["cause"]["rank"] in (2, 3), d["cause"]["node"]')" = \
-        "('node', True, '$(state node 's["ranks"][2]["node"]')')" ]
+        "('runtime', True, '$(state node 's["ranks"][2]["node"]')')" ]
     [ "$(rank_states node)" = 'killed killed lost lost killed killed' ]
     grep -q 'plrun: .*node daemon is gone' node.err
     # Nobody is left to write a result; those who lost the hub say so.
@@ -114,7 +114,7 @@ ended_badly() {
     (($(now_ms) - begun < 40000))
     ended_badly node hub
     NO_CODE=1 checked node
-    [ "$(result node 'd["cause"]["kind"], d["cause"]["rank"] in (2, 3)')" = "('node', True)" ]
+    [ "$(result node 'd["cause"]["kind"], d["cause"]["rank"] in (2, 3)')" = "('runtime', True)" ]
     run ! has_result hub
 }
 
@@ -138,7 +138,8 @@ ended_badly() {
     checked idle
 }
 
-@test "a node is lost, with all that runs on it" {
+# Its host answers all the same: what Plume sees is the loss of its own processes.
+@test "all processes of a step on a node are lost" {
     export PLUME_KILL_GRACE=1
     start lost 3
     pids=$(pids_of plrund "${NODE[2]}"; pids_of plrun "${NODE[2]}"; pids_of tail "${NODE[2]}")
@@ -147,7 +148,7 @@ ended_badly() {
     kill -KILL "$stepd" $pids "$(daemon "${NODE[2]}")"
     wait_for 30 has_ended lost
     [ "$(result lost 'd["state"], d["cause"]["kind"], d["cause"]["node"]')" = \
-        "('node-failed', 'node', '${NODE[2]}')" ]
+        "('failed', 'runtime', '${NODE[2]}')" ]
     [ "$(rank_states lost)" = 'killed killed killed killed lost lost' ]
     # Slurm itself takes longer to see it.
     scancel -n lost

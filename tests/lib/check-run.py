@@ -11,7 +11,7 @@ import sys
 
 OVER = {"done", "failed", "killed", "lost"}
 NEXT = {"starting": {"running"} | OVER, "running": OVER}
-ONE_RANK = {"exit", "signal", "oom", "node"}
+ONE_RANK = {"exit", "signal", "oom", "node", "runtime"}
 STATES = {"timeout": "timed-out", "preempted": "preempted", "cancelled": "cancelled",
           "node": "node-failed"}
 PROBLEMS = []

@@ -87,12 +87,12 @@ static void test_from_outside_kinds(void **state)
         int status;
         bool oom, lost, outside;
     } rows[] = {
-        {SIGTERM, false, false, true},   {SIGKILL, false, false, true},
-        {SIGINT, false, false, true},    {EXIT(143), false, false, true},
-        {SIGKILL, true, false, false},   {SIGKILL, false, true, false},
-        {SIGSEGV, false, false, false},  {SIGABRT | 0x80, false, false, false},
-        {EXIT(1), false, false, false},  {EXIT(137), false, false, false},
-        {EXIT(15), false, false, false},
+        {SIGTERM, false, false, true},         {SIGKILL, false, false, true},
+        {SIGINT, false, false, true},          {EXIT(143), false, false, true},
+        {EXIT(130), false, false, true},       {SIGKILL, true, false, false},
+        {SIGKILL, false, true, false},         {SIGSEGV, false, false, false},
+        {SIGABRT | 0x80, false, false, false}, {EXIT(1), false, false, false},
+        {EXIT(137), false, false, false},      {EXIT(15), false, false, false},
     };
 
     for (size_t i = 0; i < PL_COUNT(rows); i++)
@@ -129,7 +129,9 @@ static void test_from_slurm_records(void **state)
         {"JobState=BOOT_FAIL", 0, false, "node", false},
         {"JobState=OUT_OF_MEMORY", 0, false, "oom", false},
         {"JobState=CANCELLED", 0, false, "cancelled", false},
-        {"JobState=FAILED", 0, false, "cancelled", true},
+        {"JobState=FAILED", 0, false, NULL, true},
+        {"JobState=COMPLETED", 0, false, NULL, true},
+        {"JobState=COMPLETING", 0, false, "cancelled", true},
         {"JobName=JobState=TIMEOUT JobState=CANCELLED", 0, false, "cancelled", false},
         {"", 0, false, NULL, true},
         {"slurm_load_jobs error: Invalid job id specified", 0, true, "cancelled", true},
@@ -156,6 +158,7 @@ static void test_state_of_kind(void **state)
     assert_int_equal(pl_cause_state(PL_CAUSE_NODE), PL_TRIAL_NODE_FAILED);
     assert_int_equal(pl_cause_state(PL_CAUSE_EXIT), PL_TRIAL_FAILED);
     assert_int_equal(pl_cause_state(PL_CAUSE_LAUNCH), PL_TRIAL_FAILED);
+    assert_int_equal(pl_cause_state(PL_CAUSE_RUNTIME), PL_TRIAL_FAILED);
 }
 
 static void test_names(void **state)
@@ -178,6 +181,29 @@ static void test_failure_kind(void **state)
                      PL_CAUSE_OOM);
     assert_int_equal(pl_failure_kind(&(struct pl_failure){.status = SIGKILL, .lost = true}),
                      PL_CAUSE_NODE);
+    assert_int_equal(
+        pl_failure_kind(&(struct pl_failure){.status = SIGKILL, .lost = true, .runtime = true}),
+        PL_CAUSE_RUNTIME);
+    assert_int_equal(pl_failure_kind(&(struct pl_failure){.status = SIGKILL, .runtime = true}),
+                     PL_CAUSE_RUNTIME);
+}
+
+static void test_confidence(void **state)
+{
+    struct pl_failure gone = {.status = SIGKILL, .lost = true, .runtime = true};
+
+    assert_string_equal(pl_confidence_name(pl_failure_confidence(&gone)), "inferred");
+    gone.lost = false;
+    assert_string_equal(pl_confidence_name(pl_failure_confidence(&gone)), "seen");
+    assert_string_equal(pl_confidence_name(PL_CONFIDENCE_ASKED), "asked");
+}
+
+static void test_is_crash(void **state)
+{
+    assert_true(pl_failure_is_crash(&(struct pl_failure){.status = SIGSEGV | 0x80}));
+    assert_true(pl_failure_is_crash(&(struct pl_failure){.status = SIGABRT}));
+    assert_false(pl_failure_is_crash(&(struct pl_failure){.status = SIGTERM}));
+    assert_false(pl_failure_is_crash(&(struct pl_failure){.status = EXIT(134)}));
 }
 
 /* A state and its cause agree, but for a lack of memory, which is one failure among others. */
@@ -204,6 +230,7 @@ int main(void)
         cmocka_unit_test(test_first_order),        cmocka_unit_test(test_tied_clocks),
         cmocka_unit_test(test_from_outside_kinds), cmocka_unit_test(test_from_slurm_records),
         cmocka_unit_test(test_state_of_kind),      cmocka_unit_test(test_names),
+        cmocka_unit_test(test_confidence),         cmocka_unit_test(test_is_crash),
         cmocka_unit_test(test_failure_kind),       cmocka_unit_test(test_job_states_agree),
     };
 

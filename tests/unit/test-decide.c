@@ -40,11 +40,29 @@
     }
 #define SLURM(k)                                                                                   \
     {                                                                                              \
-        .action = PL_DECIDE_CAUSE, .root = -1, .kind = (k), .slurm_ends = true                     \
+        .action = PL_DECIDE_CAUSE, .root = -1, .kind = (k), .confidence = PL_CONFIDENCE_ASKED,     \
+        .slurm_ends = true                                                                         \
     }
 #define GUESS(k, ends)                                                                             \
     {                                                                                              \
-        .action = PL_DECIDE_CAUSE, .root = -1, .kind = (k), .inferred = true, .slurm_ends = (ends) \
+        .action = PL_DECIDE_CAUSE, .root = -1, .kind = (k), .confidence = PL_CONFIDENCE_INFERRED,  \
+        .slurm_ends = (ends)                                                                       \
+    }
+#define SEEN(k)                                                                                    \
+    {                                                                                              \
+        .action = PL_DECIDE_CAUSE, .root = -1, .kind = (k), .confidence = PL_CONFIDENCE_SEEN       \
+    }
+#define ENDED(n, s, at)                                                                            \
+    {                                                                                              \
+        .rank = (n), .status = (s), .at_ns = (at), .arrived_ns = MS(at)                            \
+    }
+#define RUNS                                                                                       \
+    {                                                                                              \
+        .inferred = true, .job_runs = true, .final = true                                          \
+    }
+#define COMPLETES                                                                                  \
+    {                                                                                              \
+        .kind = PL_CAUSE_CANCELLED, .inferred = true, .final = true                                \
     }
 
 struct row {
@@ -182,7 +200,7 @@ static const struct row rows[] = {
            .question = PL_SLURM_ANSWERED,
            .answer =
                {.kind = PL_CAUSE_CANCELLED, .inferred = true, .job_runs = true, .final = true}},
-     .want = GUESS(PL_CAUSE_CANCELLED, false)},
+     .want = SEEN(PL_CAUSE_CANCELLED)},
     {.what = "a signal, a failure, and the job is completing",
      .failures = {{.status = EXIT(143)}},
      .n = 1,
@@ -197,12 +215,111 @@ static const struct row rows[] = {
            .question = PL_SLURM_ANSWERED,
            .answer = {.kind = PL_CAUSE_CANCELLED, .inferred = true, .silent = true, .final = true}},
      .want = GUESS(PL_CAUSE_CANCELLED, false)},
-    {.what = "scancel of the step: every rank got SIGKILL",
-     .failures = {KILLED(0, 1), KILLED(1, 2), KILLED(2, 3)},
+    {.what = "every rank got SIGKILL: nobody knows from whom",
+     .failures = {KILLED(0, 3), KILLED(1, 1), KILLED(2, 2)},
      .n = 3,
-     .e = {.question = PL_SLURM_ANSWERED,
-           .answer = {.inferred = true, .job_runs = true, .final = true}},
+     .e = {.question = PL_SLURM_ANSWERED, .answer = RUNS},
+     .want = RANK(1)},
+    {.what = "the same under the plugin",
+     .failures = {KILLED(0, 3), KILLED(1, 1), KILLED(2, 2)},
+     .n = 3,
+     .e = {.plugin = true, .question = PL_SLURM_ANSWERED, .answer = RUNS},
+     .want = RANK(1)},
+    {.what = "every rank got SIGKILL, and the job ends as its ranks have",
+     .failures = {KILLED(0, 3), KILLED(1, 1), KILLED(2, 2)},
+     .n = 3,
+     .e = {.question = PL_SLURM_ANSWERED, .answer = COMPLETES},
+     .want = RANK(1)},
+    {.what = "every rank got SIGKILL after a SIGTERM: Slurm ends the job",
+     .failures = {KILLED(0, 3), KILLED(1, 1), KILLED(2, 2)},
+     .n = 3,
+     .e = {.terminated = true, .question = PL_SLURM_ANSWERED, .answer = COMPLETES},
+     .want = GUESS(PL_CAUSE_CANCELLED, true)},
+    {.what = "Slurm's word explains SIGKILL",
+     .failures = {KILLED(0, 3), KILLED(1, 1), KILLED(2, 2)},
+     .n = 3,
+     .e = {.question = PL_SLURM_ANSWERED, .answer = {.kind = PL_CAUSE_CANCELLED, .final = true}},
+     .want = SLURM(PL_CAUSE_CANCELLED)},
+    {.what = "every rank crashed by SIGABRT: failed",
+     .failures = {ENDED(0, SIGABRT, 3), ENDED(1, SIGABRT, 1), ENDED(2, SIGABRT, 2)},
+     .n = 3,
+     .e = {.all_left = true},
+     .want = RANK(1)},
+    {.what = "a crash after a signal that it does not explain",
+     .failures = {ENDED(0, SIGSEGV, 3), ENDED(1, SIGSEGV | 0x80, 1), ENDED(2, SIGABRT, 2)},
+     .n = 3,
+     .e = {.terminated = true,
+           .question = PL_SLURM_ANSWERED,
+           .answer =
+               {.kind = PL_CAUSE_CANCELLED, .inferred = true, .job_runs = true, .final = true}},
+     .want = RANK(1)},
+    {.what = "a failure of another kind after a signal: not certain",
+     .failures = {ENDED(0, EXIT(9), 3)},
+     .n = 1,
+     .e = {.terminated = true,
+           .question = PL_SLURM_ANSWERED,
+           .answer =
+               {.kind = PL_CAUSE_CANCELLED, .inferred = true, .job_runs = true, .final = true}},
      .want = GUESS(PL_CAUSE_CANCELLED, false)},
+    {.what = "a crash as Slurm preempts the job",
+     .failures = {ENDED(0, SIGSEGV, 3)},
+     .n = 1,
+     .e = {.terminated = true,
+           .question = PL_SLURM_ANSWERED,
+           .answer = {.kind = PL_CAUSE_PREEMPTED, .final = true}},
+     .want = SLURM(PL_CAUSE_PREEMPTED)},
+
+    /* the plugin: only the ranks get the step's signals */
+    {.what = "plugin: every rank ended by SIGTERM",
+     .failures = {ENDED(0, SIGTERM, 3), ENDED(1, EXIT(143), 1), ENDED(2, SIGTERM, 2)},
+     .n = 3,
+     .e = {.plugin = true, .question = PL_SLURM_ANSWERED, .answer = RUNS},
+     .want = GUESS(PL_CAUSE_CANCELLED, false)},
+    {.what = "plugin: every rank ended by Ctrl-C",
+     .failures = {ENDED(0, SIGINT, 3), ENDED(1, EXIT(130), 1), ENDED(2, SIGINT, 2)},
+     .n = 3,
+     .e = {.plugin = true, .question = PL_SLURM_ANSWERED, .answer = RUNS},
+     .want = GUESS(PL_CAUSE_CANCELLED, false)},
+    {.what = "plugin: two of three ended by SIGTERM",
+     .failures = {ENDED(0, SIGTERM, 3), ENDED(1, SIGTERM, 1)},
+     .n = 2,
+     .e = {.plugin = true, .question = PL_SLURM_ANSWERED, .answer = RUNS},
+     .want = RANK(1)},
+    {.what = "plugin: SIGTERM for some, SIGINT for others",
+     .failures = {ENDED(0, SIGTERM, 3), ENDED(1, SIGINT, 1), ENDED(2, SIGTERM, 2)},
+     .n = 3,
+     .e = {.plugin = true, .question = PL_SLURM_ANSWERED, .answer = RUNS},
+     .want = RANK(1)},
+    {.what = "plugin: the job is completing, a rank got SIGTERM",
+     .failures = {ENDED(0, SIGTERM, 3)},
+     .n = 1,
+     .e = {.plugin = true, .question = PL_SLURM_ANSWERED, .answer = COMPLETES},
+     .want = GUESS(PL_CAUSE_CANCELLED, true)},
+    {.what = "plrun: every rank ended by SIGTERM, which no plrun has seen",
+     .failures = {ENDED(0, SIGTERM, 3), ENDED(1, SIGTERM, 1), ENDED(2, SIGTERM, 2)},
+     .n = 3,
+     .e = {.question = PL_SLURM_ANSWERED, .answer = RUNS},
+     .want = RANK(1)},
+
+    /* Plume's own processes */
+    {.what = "a daemon is gone: first Slurm is asked, who may have ended it all",
+     .failures = {{.rank = 1, .status = SIGKILL, .lost = true, .runtime = true}},
+     .n = 1,
+     .now_ms = 200,
+     .want = ASK},
+    {.what = "a daemon is gone, and Slurm knows of nothing",
+     .failures = {{.rank = 1, .status = SIGKILL, .lost = true, .runtime = true}},
+     .n = 1,
+     .e = {.question = PL_SLURM_ANSWERED, .answer = RUNS},
+     .want = RANK(0)},
+    {.what = "a starter is gone, and the job ends as its ranks have",
+     .failures = {{.rank = 1, .status = SIGKILL, .runtime = true}},
+     .n = 1,
+     .e = {.question = PL_SLURM_ANSWERED, .answer = COMPLETES},
+     .want = RANK(0)},
+    {.what = "a rank that started has no end",
+     .e = {.all_left = true, .unfinished = true},
+     .want = GUESS(PL_CAUSE_UNKNOWN, false)},
     {.what = "two of three ranks got SIGKILL",
      .failures = {KILLED(0, 2), KILLED(1, 1)},
      .n = 2,
@@ -302,11 +419,11 @@ static void test_decide_table(void **state)
         d = pl_decide(&e, MS(row->now_ms));
         if (d.action != row->want.action || d.root != row->want.root ||
             (d.action == PL_DECIDE_WAIT && d.wait_ms != row->want.wait_ms) ||
-            d.inferred != row->want.inferred || d.slurm_ends != row->want.slurm_ends ||
+            d.confidence != row->want.confidence || d.slurm_ends != row->want.slurm_ends ||
             d.kind != row->want.kind)
-            fail_msg("%s: action %d, wait %d, root %d, kind %s, inferred %d, slurm_ends %d",
+            fail_msg("%s: action %d, wait %d, root %d, kind %s, confidence %d, slurm_ends %d",
                      row->what, d.action, (int)d.wait_ms, (int)d.root,
-                     d.kind ? pl_cause_name(d.kind) : "-", d.inferred, d.slurm_ends);
+                     d.kind ? pl_cause_name(d.kind) : "-", d.confidence, d.slurm_ends);
     }
 }
 

@@ -56,7 +56,7 @@ static const struct {
     {PL_MSG_NODE_STARTED, "{\"type\":\"started\",\"rank\":0,\"pid\":77}"},
     {PL_MSG_NODE_EXITED,
      "{\"type\":\"exited\",\"rank\":0,\"status\":9,\"at_ns\":1,\"killed\":false,"
-     "\"oom\":true,\"text\":\"last\\nwords\"}"},
+     "\"oom\":true,\"runtime\":false,\"text\":\"last\\nwords\"}"},
     {PL_MSG_NODE_METRICS, "{\"type\":\"metrics\",\"items\":[{\"rank\":0,\"metrics\":{}}]}"},
     {PL_MSG_NODE_METRICS_ITEM, "{\"rank\":0,\"metrics\":{\"loss\":0.5},\"step\":7}"},
     {PL_MSG_NODE_METRICS_ITEM, "{\"rank\":0,\"metrics\":{}}"},

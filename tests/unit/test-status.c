@@ -61,8 +61,9 @@ static struct pl_slurm_jobs *slurm(const char *task_state)
 
     if (task_state)
         json_array_append_new(json_object_get(doc, "jobs"),
-                              json_pack("{s:i, s:i, s:i, s:s, s:i}", "id", 101, "array", 100,
-                                        "task", 0, "state", task_state, "exit", 7));
+                              json_pack("{s:i, s:i, s:i, s:s, s:i, s:i}", "id", 101, "array", 100,
+                                        "task", 0, "state", task_state, "exit", 7, "ended",
+                                        (int)NOW - 40));
     assert_int_equal(pl_slurm_jobs_parse(doc, &jobs, NULL), 0);
     return jobs;
 }
@@ -237,16 +238,56 @@ static void test_resolve_corrects_what_was_inferred(void **state)
     assert_resolved(with_result("cancelled", "cancelled", true), "?", "cancelled", "cancelled");
 }
 
-static void test_resolve_failed_is_not_cancelled(void **state)
+/* Slurm calls a job FAILED if its step got a signal. */
+static void test_resolve_failed_may_be_cancelled(void **state)
 {
     struct pl_trial_status ts = with_result("cancelled", "cancelled", true);
 
-    assert_resolved(ts, "FAILED", "failed", "node"); /* the hub was lost: the script wrote it */
-    ts = with_result("cancelled", "cancelled", true);
     json_object_set_new(ts.result, "world_size", json_integer(4));
-    assert_resolved(ts, "FAILED", "failed", "exit");
+    assert_resolved(ts, "FAILED", "cancelled", "cancelled");
     assert_resolved(with_result("cancelled", "cancelled", false), "FAILED", "cancelled",
                     "cancelled");
+}
+
+/* A failed job whose ranks ran, and whose hub recorded no end. */
+static void assert_without_end(const char *rank_state, int signal, const char *want)
+{
+    _cleanup_(pl_slurm_jobs_destroyp) struct pl_slurm_jobs *jobs = slurm("FAILED");
+    struct pl_trial_status ts = claimed();
+
+    jobs->jobs[0].signal = signal;
+    ts.doc =
+        json_pack("{s:[{s:s}], s:[{s:s}]}", "nodes", "node", "n1", "ranks", "state", rank_state);
+    pl_trial_status_resolve(&ts, jobs, NOW - 200);
+    assert_int_equal(ts.state, PL_TRIAL_FAILED);
+    assert_string_equal(pl_json_string(ts.cause, "kind"), want);
+    assert_string_equal(pl_json_string(ts.cause, "confidence"), "inferred");
+    if (strcmp(want, "runtime") == 0)
+        assert_string_equal(pl_json_string(ts.cause, "node"), "n1");
+    pl_trial_status_finish(&ts);
+}
+
+static void test_resolve_without_end(void **state)
+{
+    assert_without_end("starting", -1, "launch");
+    assert_without_end("running", -1, "runtime");
+    assert_without_end("failed", 15, "runtime");
+    assert_without_end("running", 9, "signal");
+}
+
+/* Who sent a SIGKILL: Slurm may know, if its end of the job is the trial's. */
+static void test_resolve_explains_kill(void **state)
+{
+    struct pl_trial_status ts = with_result("failed", "signal", false);
+
+    json_object_set_new(json_object_get(ts.result, "cause"), "signal", json_integer(9));
+    assert_true(pl_trial_status_needs_slurm(&ts));
+    json_object_set_new(ts.result, "ended", json_real(NOW - 41));
+    assert_resolved(ts, "CANCELLED", "cancelled", "cancelled");
+    ts = with_result("failed", "signal", false);
+    json_object_set_new(json_object_get(ts.result, "cause"), "signal", json_integer(9));
+    json_object_set_new(ts.result, "ended", json_real(NOW - 3600));
+    assert_resolved(ts, "CANCELLED", "failed", "signal");
 }
 
 static void test_resolve_ends_ranks(void **state)
@@ -500,7 +541,9 @@ int main(void)
         cmocka_unit_test(test_resolve_answer_is_older_than_the_submission),
         cmocka_unit_test(test_resolve_result),
         cmocka_unit_test(test_resolve_corrects_what_was_inferred),
-        cmocka_unit_test(test_resolve_failed_is_not_cancelled),
+        cmocka_unit_test(test_resolve_failed_may_be_cancelled),
+        cmocka_unit_test(test_resolve_without_end),
+        cmocka_unit_test(test_resolve_explains_kill),
         cmocka_unit_test(test_resolve_ends_ranks),
         cmocka_unit_test(test_resolve_confirms_oom),
         cmocka_unit_test(test_resolve_retry_waits),

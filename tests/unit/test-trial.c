@@ -385,16 +385,68 @@ static void test_finish_good_without_step(void **state)
     finish_with(0, 0, "done", NULL);
 }
 
-/* The hub began a log and never ended it: its node is gone. Success is not claimed. */
-static void test_finish_hub_vanished(void **state)
+static void begin_log(void)
 {
-    static const char log[] = "{\"type\":\"attempt\",\"world_size\":1}\n";
+    static const char log[] =
+        "{\"type\":\"attempt\",\"world_size\":1}\n"
+        "{\"type\":\"node\",\"node_id\":0,\"node\":\"n1\",\"state\":\"joined\"}\n"
+        "{\"type\":\"rank\",\"rank\":0,\"state\":\"running\"}\n";
 
-    claim();
     assert_int_equal(
         pl_file_append(in_run("trial-0000/attempt-0/events.jsonl"), log, strlen(log), 0666, NULL),
         0);
+}
+
+/* The hub began a log and never ended it: its node is gone, unless we run there. Success is not
+ * claimed. */
+static void test_finish_hub_vanished(void **state)
+{
+    claim();
+    begin_log();
+    setenv("SLURMD_NODENAME", "n2", 1);
     finish_with(0, 1, "node-failed", "node");
+}
+
+static void test_finish_hub_killed(void **state)
+{
+    claim();
+    begin_log();
+    setenv("SLURMD_NODENAME", "n1", 1);
+    finish_with(143, 143, "failed", "runtime");
+}
+
+/* Nobody knows who sent a SIGKILL, unless Slurm says in the job's output that it ended the step. */
+static void test_finish_all_killed(void **state)
+{
+    claim();
+    begin_log();
+    finish_with(137, 137, "failed", "signal");
+}
+
+static void test_finish_step_cancelled(void **state)
+{
+    static const char said[] =
+        "slurmstepd-n1: error: *** STEP 7.0 ON n1 CANCELLED AT 2026-01-01T00:00:00 ***\n"
+        "srun: error: n1: task 0: Killed\n";
+    char path[128];
+    int saved = dup(2), fd;
+    json_t *o;
+
+    claim();
+    begin_log();
+    snprintf(path, sizeof(path), "%s/slurm.out", top);
+    fd = open(path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+    assert_int_equal(pl_write_all(fd, said, strlen(said)), 0);
+    dup2(fd, 2);
+    setenv("PLUME_ATTEMPT", "0", 1);
+    assert_int_equal(pl_trial_finish(137, &(int){0}, NULL), 0);
+    dup2(saved, 2);
+    close(saved);
+    close(fd);
+    o = result();
+    assert_string_equal(pl_json_string(o, "state"), "cancelled");
+    assert_string_equal(pl_json_string(json_object_get(o, "cause"), "confidence"), "asked");
+    json_decref(o);
 }
 
 static void test_finish_cause_in_log(void **state)
@@ -518,6 +570,9 @@ int main(void)
         IN_RUN(test_finish_asks_slurm),
         IN_RUN(test_finish_good_without_step),
         IN_RUN(test_finish_hub_vanished),
+        IN_RUN(test_finish_hub_killed),
+        IN_RUN(test_finish_all_killed),
+        IN_RUN(test_finish_step_cancelled),
         IN_RUN(test_finish_cause_in_log),
         IN_RUN(test_finish_result_there),
         IN_RUN(test_finish_stderr_tail),

@@ -84,6 +84,17 @@ static void test_cause(void **state)
     assert_cause(json_pack("{s:s, s:s}", "kind", "node", "node", "n7"), "n7: the node failed");
     assert_cause(json_pack("{s:s, s:s, s:i}", "kind", "setup", "node", "n1", "exit", 2),
                  "n1: the job's set-up failed, exit 2");
+    assert_cause(json_pack("{s:s, s:i, s:s, s:i, s:s}", "kind", "signal", "rank", 2, "node", "n1",
+                           "signal", 9, "signal_name", "SIGKILL"),
+                 "rank 2 (n1): killed by SIGKILL (signal 9), sender unknown");
+    assert_cause(json_pack("{s:s, s:i, s:s, s:s, s:b}", "kind", "runtime", "rank", 2, "node", "n1",
+                           "process", "plrund", "inferred", 1),
+                 "rank 2 (n1): plrund was killed or stopped (inferred)");
+    assert_cause(json_pack("{s:s, s:i, s:s, s:i, s:s}", "kind", "runtime", "rank", 2, "node", "n1",
+                           "signal", 9, "process", "plrun"),
+                 "rank 2 (n1): plrun was killed");
+    assert_cause(json_pack("{s:s, s:s}", "kind", "runtime", "node", "n1"),
+                 "n1: the runtime was killed");
     assert_cause(json_pack("{s:s}", "kind", "timeout"), "the time limit was reached");
     assert_cause(json_pack("{s:s}", "kind", "something-new"), "something-new");
     assert_cause(json_object(), "unknown");

@@ -252,7 +252,7 @@ static void owner_gone(struct pl_daemon *d)
     uv_poll_stop(&d->control);
     for (unsigned i = 0; i < d->n_present; i++)
         if (!d->ranks[i].ended && (d->step.plugin || !d->ranks[i].starter))
-            pl_rank_ended(&d->ranks[i], SIGKILL, pl_now_ns());
+            pl_rank_starter_gone(&d->ranks[i]);
     if (!d->step.plugin && d->n_ended < d->n_present) /* plrun of local rank 0 was killed */
         pl_daemon_end_ranks(d, pl_env_ms(PL_ENV_PLUME_KILL_GRACE));
     settle(d);

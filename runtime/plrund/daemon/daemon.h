@@ -48,11 +48,12 @@ struct pl_rank {
     struct pl_rank_conn *starter;      /* NULL after it has closed */
     bool present, guarded, world_sent; /* guarded: plrun reports its end and ends it for us */
     bool running, ended, killed, verdict_due; /* killed: we sent a signal first */
-    int status;                               /* wait status, valid if ended */
-    pid_t pid;                                /* once it runs */
-    pid_t starter_pid;                        /* the rank's own if nobody guards it */
-    pid_t guard_pid;                          /* of the process that guards it, 0 = none known */
-    int pidfd;                                /* only if nobody guards it */
+    bool starter_gone; /* who should have reported its end: that is why it has ended */
+    int status;        /* wait status, valid if ended */
+    pid_t pid;         /* once it runs */
+    pid_t starter_pid; /* the rank's own if nobody guards it */
+    pid_t guard_pid;   /* of the process that guards it, 0 = none known */
+    int pidfd;         /* only if nobody guards it */
     struct pl_capture *out, *err;
     json_t *metrics; /* not yet sent */
     int64_t step;    /* -1 = none */
@@ -166,6 +167,8 @@ void pl_daemon_beat(struct pl_daemon *d);
 void pl_rank_signal(struct pl_rank *rank, int signal);
 /* at_ns: CLOCK_MONOTONIC of the end. */
 void pl_rank_ended(struct pl_rank *rank, int status, uint64_t at_ns);
+/* Whoever started it is gone and has reported no end: it counts as killed. */
+void pl_rank_starter_gone(struct pl_rank *rank);
 
 /* starter_proof.c: false if the process of this connection cannot be the starter of this rank: it
  * is a descendant of another rank's starter, or, under the plugin, slurmstepd has named another

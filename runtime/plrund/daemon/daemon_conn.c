@@ -76,7 +76,7 @@ static void conn_gone(struct pl_rank_conn *c)
         rank->daemon->n_ended++;
         pl_daemon_changed(rank->daemon);
     } else if (guard && !rank->ended)
-        pl_rank_ended(rank, SIGKILL, pl_now_ns());
+        pl_rank_starter_gone(rank);
     else if (rank)
         pl_daemon_changed(rank->daemon);
 }

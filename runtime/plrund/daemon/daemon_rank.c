@@ -327,6 +327,7 @@ void pl_rank_ended(struct pl_rank *rank, int status, uint64_t at_ns)
                                            .at_ns = (int64_t)at_ns,
                                            .killed = rank->killed,
                                            .oom = d->oom_kills >= 0 && oom > d->oom_kills,
+                                           .runtime = rank->starter_gone,
                                            .text = text ? text : ""},
                        }));
     if (oom > d->oom_kills)
@@ -334,6 +335,14 @@ void pl_rank_ended(struct pl_rank *rank, int status, uint64_t at_ns)
     d->n_ended++;
     pl_daemon_send_verdicts(d);
     pl_daemon_changed(d);
+}
+
+void pl_rank_starter_gone(struct pl_rank *rank)
+{
+    if (rank->ended)
+        return;
+    rank->starter_gone = true;
+    pl_rank_ended(rank, SIGKILL, pl_now_ns());
 }
 
 /* A message about a rank, from its connection or, under the plugin, from the control socket. */

@@ -14,25 +14,28 @@ static struct pl_decision simple(enum pl_decision_action action)
     return (struct pl_decision){.action = action, .wait_ms = -1, .root = -1};
 }
 
-static struct pl_decision outer_cause(enum pl_cause_kind kind, bool inferred, bool slurm_ends)
+static struct pl_decision
+outer_cause(enum pl_cause_kind kind, enum pl_confidence confidence, bool slurm_ends)
 {
     return (struct pl_decision){.action = PL_DECIDE_CAUSE,
                                 .wait_ms = -1,
                                 .root = -1,
                                 .kind = kind,
-                                .inferred = inferred,
+                                .confidence = confidence,
                                 .slurm_ends = slurm_ends};
 }
 
-/* scancel JOB.STEP sends SIGKILL to all ranks at once, and Slurm keeps no record of it. */
-static bool all_killed(const struct pl_evidence *e)
+/* True if every rank ended by this signal, or with a shell's code for it. */
+static bool all_ended_by(const struct pl_evidence *e, int signal)
 {
     if (e->n_failures < 2 || e->n_failures < e->ntasks)
         return false;
     for (size_t i = 0; i < e->n_failures; i++) {
         const struct pl_failure *f = &e->failures[i];
+        int s = f->status;
 
-        if (f->oom || f->lost || !WIFSIGNALED(f->status) || WTERMSIG(f->status) != SIGKILL)
+        if (f->oom || f->lost || f->runtime ||
+            (WIFSIGNALED(s) ? WTERMSIG(s) : WEXITSTATUS(s) - 128) != signal)
             return false;
     }
     return true;
@@ -49,20 +52,39 @@ static uint64_t due_ns(const struct pl_evidence *e)
     return due;
 }
 
+static bool was_killed(const struct pl_failure *f)
+{
+    return f->runtime || (WIFSIGNALED(f->status) && WTERMSIG(f->status) == SIGKILL);
+}
+
+/* The failure is the cause unless Slurm states another one, or a signal to the step explains it. */
+static struct pl_decision by_answer(const struct pl_evidence *e, struct pl_decision d)
+{
+    const struct pl_failure *first = &e->failures[d.root];
+    const struct pl_slurm_answer *a = &e->answer;
+    bool ordered = pl_failure_from_outside(first) && !was_killed(first);
+
+    if (a->kind != PL_CAUSE_NONE && !a->inferred)
+        return outer_cause(a->kind, PL_CONFIDENCE_ASKED, !a->silent);
+    if (a->kind == PL_CAUSE_NONE && e->plugin &&
+        (all_ended_by(e, SIGTERM) || all_ended_by(e, SIGINT)))
+        return outer_cause(PL_CAUSE_CANCELLED, PL_CONFIDENCE_INFERRED, false);
+    if (a->kind == PL_CAUSE_NONE || pl_failure_is_crash(first) || (!e->terminated && !ordered))
+        return d;
+    /* Slurm would have ended a job that it cancels: where it runs on, the signal was a user's. */
+    return outer_cause(a->kind,
+                       e->terminated && ordered && a->job_runs ? PL_CONFIDENCE_SEEN
+                                                               : PL_CONFIDENCE_INFERRED,
+                       !a->silent && !a->job_runs);
+}
+
 static struct pl_decision with_failures(const struct pl_evidence *e, uint64_t now_ns)
 {
     size_t first = pl_failure_first(e->failures, e->n_failures);
-    const struct pl_slurm_answer *a = &e->answer;
     struct pl_decision d = {.action = PL_DECIDE_CAUSE, .wait_ms = -1, .root = (int64_t)first};
-    enum pl_cause_kind kind = a->kind;
 
-    if (e->question == PL_SLURM_ANSWERED && a->final) {
-        if (kind == PL_CAUSE_NONE && all_killed(e))
-            kind = PL_CAUSE_CANCELLED;
-        return kind == PL_CAUSE_NONE
-                   ? d
-                   : outer_cause(kind, a->inferred, !a->silent && (!a->inferred || !a->job_runs));
-    }
+    if (e->question == PL_SLURM_ANSWERED && e->answer.final)
+        return by_answer(e, d);
     if (!e->all_left && now_ns < due_ns(e)) {
         d = simple(PL_DECIDE_WAIT);
         d.wait_ms = (int64_t)((due_ns(e) - now_ns + MS - 1) / MS);
@@ -89,13 +111,17 @@ static struct pl_decision without_failure(const struct pl_evidence *e)
     bool answered = e->question == PL_SLURM_ANSWERED;
 
     if (answered && slurm_ends_job(&e->answer))
-        return outer_cause(e->answer.kind, e->answer.inferred, true);
+        return outer_cause(e->answer.kind,
+                           e->answer.inferred ? PL_CONFIDENCE_INFERRED : PL_CONFIDENCE_ASKED, true);
     /* The first answer may have come too early: the ranks may save for long before they leave. */
     if (e->terminated && (!answered || (e->all_left && !e->answer.final)))
         return simple(PL_DECIDE_ASK_SLURM);
     if (!e->all_left)
         return simple(PL_DECIDE_WAIT);
-    return simple(e->launch_failed || e->unstarted >= 0 ? PL_DECIDE_LAUNCH : PL_DECIDE_END);
+    if (e->launch_failed || e->unstarted >= 0)
+        return simple(PL_DECIDE_LAUNCH);
+    return e->unfinished ? outer_cause(PL_CAUSE_UNKNOWN, PL_CONFIDENCE_INFERRED, false)
+                         : simple(PL_DECIDE_END);
 }
 
 struct pl_decision pl_decide(const struct pl_evidence *e, uint64_t now_ns)

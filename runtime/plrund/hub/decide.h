@@ -7,6 +7,10 @@
  *   failures:    --> WAIT for an earlier one --> ASK_SLURM if the end looks ordered --> CAUSE
  *   a cause:     --> WAIT until all nodes left --> END
  *
+ * "Cancelled" needs Slurm's word, or a SIGTERM or SIGINT to the step that was seen before the first
+ * end. Under the plugin only the ranks get it: there all of them must have ended by it, and the
+ * cause is inferred. SIGKILL has a sender that nobody knows, however many ranks it ended.
+ *
  * An earlier failure may still be on its way from another node: the first failure waits a moment.
  * If all failures are echoes (NCCL errors, lost connections), they wait longer. */
 #ifndef PL_RUNTIME_PLRUND_HUB_DECIDE_H
@@ -39,11 +43,14 @@ struct pl_evidence {
     const struct pl_failure *failures; /* by arrival */
     size_t n_failures;
     unsigned ntasks;
-    bool terminated;    /* the step got SIGTERM or SIGINT from outside */
+    bool plugin;        /* nobody but the ranks themselves gets the step's signals */
+    bool terminated;    /* the step got SIGTERM or SIGINT from outside, before any failure that such
+                           a signal does not explain */
     bool all_left;      /* every node said bye, or is lost */
     bool launch_failed; /* no world was published */
     bool has_cause;     /* a CAUSE was carried out */
     int64_t unstarted;  /* a rank that never started, -1 = none */
+    bool unfinished;    /* a rank that started has no end */
     enum pl_slurm_question question;
     struct pl_slurm_answer answer; /* valid if ANSWERED */
 };
@@ -62,7 +69,7 @@ struct pl_decision {
     /* CAUSE: either failures[root], or with root -1 this kind. */
     int64_t root;
     enum pl_cause_kind kind;
-    bool inferred;   /* as in the answer */
+    enum pl_confidence confidence; /* of that kind */
     bool slurm_ends; /* Slurm itself ends the job, and the ranks with it, in its own time */
 };
 

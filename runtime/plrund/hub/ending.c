@@ -43,15 +43,12 @@ static enum pl_rank_state rank_state(struct pl_hub *hub, unsigned rank)
     return pl_rank_state_parse(pl_json_string(pl_run_state_rank(hub->doc, rank), "state"));
 }
 
-/* The lowest rank that did not end by itself with success, -1 = none. */
-static int64_t unstarted_rank(struct pl_hub *hub)
+/* The lowest rank in this state, -1 = none. */
+static int64_t rank_in_state(struct pl_hub *hub, enum pl_rank_state state)
 {
-    for (unsigned rank = 0; rank < hub->step->ntasks; rank++) {
-        enum pl_rank_state state = rank_state(hub, rank);
-
-        if (state != PL_RANK_DONE && state != PL_RANK_UNKNOWN)
+    for (unsigned rank = 0; rank < hub->step->ntasks; rank++)
+        if (rank_state(hub, rank) == state)
             return rank;
-    }
     return -1;
 }
 
@@ -74,17 +71,26 @@ static struct pl_evidence collect_evidence(struct pl_hub *hub)
         .failures = hub->failures,
         .n_failures = hub->n_failures,
         .ntasks = hub->step->ntasks,
+        .plugin = hub->step->plugin,
         .terminated = hub->terminated != 0,
         .all_left = left,
         .launch_failed = hub->refusal != NULL,
         .has_cause = hub->cause != NULL,
-        .unstarted = left ? unstarted_rank(hub) : -1,
+        .unstarted = left ? rank_in_state(hub, PL_RANK_STARTING) : -1,
+        .unfinished = left && (rank_in_state(hub, PL_RANK_RUNNING) >= 0 ||
+                               rank_in_state(hub, PL_RANK_KILLED) >= 0),
         .question = hub->question,
         .answer = hub->answer,
     };
 }
 
 /* ---- the cause ---- */
+
+/* The process of Plume's that was over the rank, or Slurm's in its place. */
+static const char *runtime_process(const struct pl_hub *hub, const struct pl_failure *f)
+{
+    return f->lost ? "plrund" : hub->step->plugin ? "slurmstepd" : "plrun";
+}
 
 static json_t *describe(struct pl_hub *hub, const struct pl_failure *f)
 {
@@ -97,6 +103,8 @@ static json_t *describe(struct pl_hub *hub, const struct pl_failure *f)
         json_object_set(o, "pid", pid);
     if (o && !f->lost)
         pl_run_state_set_status(o, f->status);
+    if (o && f->runtime)
+        json_object_set_new(o, "process", json_string(runtime_process(hub, f)));
     if (o && f->text && *f->text)
         json_object_set_new(o, "text", json_string(f->text));
     if (o && f->gpu)
@@ -161,7 +169,7 @@ static void on_end_limit(uv_timer_t *timer)
 
     for (unsigned i = 0; i < hub->step->nnodes; i++)
         if (hub->nodes[i].joined && !hub->nodes[i].bye)
-            pl_hub_node_lost(hub, i);
+            pl_hub_node_lost(hub, i, pl_hub_conn_host_answers(hub->nodes[i].wire));
 }
 
 /* Limits the time that nodes have to say bye. */
@@ -194,16 +202,16 @@ static void end_ranks(struct pl_hub *hub, bool slurm_ends)
 /* All nodes have left, so there is no rank to end. */
 static void record_launch_failure(struct pl_hub *hub, int64_t unstarted)
 {
+    const char *kind = pl_cause_name(PL_CAUSE_LAUNCH);
+    json_t *cause;
+
     if (hub->refusal)
-        record_cause(
-            hub,
-            json_pack("{s:s, s:s}", "kind", pl_cause_name(PL_CAUSE_LAUNCH), "text", hub->refusal),
-            -1);
+        cause = json_pack("{s:s, s:s}", "kind", kind, "text", hub->refusal);
     else
-        record_cause(hub,
-                     json_pack("{s:s, s:I, s:s}", "kind", pl_cause_name(PL_CAUSE_LAUNCH), "rank",
-                               (json_int_t)unstarted, "text", "this rank never started"),
-                     -1);
+        cause = json_pack("{s:s, s:I, s:s}", "kind", kind, "rank", (json_int_t)unstarted, "text",
+                          "this rank never started");
+    pl_run_state_set_confidence(cause, PL_CONFIDENCE_SEEN);
+    record_cause(hub, cause, -1);
 }
 
 static void record_decision(struct pl_hub *hub, const struct pl_decision *d)
@@ -212,11 +220,11 @@ static void record_decision(struct pl_hub *hub, const struct pl_decision *d)
 
     if (d->root >= 0) {
         cause = describe(hub, &hub->failures[d->root]);
+        pl_run_state_set_confidence(cause, pl_failure_confidence(&hub->failures[d->root]));
         add_early_end(hub, &hub->failures[d->root], cause);
     } else {
         cause = json_pack("{s:s}", "kind", pl_cause_name(d->kind));
-        if (cause && d->inferred)
-            json_object_set_new(cause, "inferred", json_true());
+        pl_run_state_set_confidence(cause, d->confidence);
     }
     record_cause(hub, cause, d->root);
     if (d->slurm_ends)
@@ -322,6 +330,10 @@ static void consider(struct pl_hub *hub)
 
 void pl_hub_terminated(struct pl_hub *hub, int signal_number)
 {
+    /* What comes after an end of another kind is no reason for that end. */
+    for (size_t i = 0; i < hub->n_failures; i++)
+        if (!pl_failure_from_outside(&hub->failures[i]))
+            return;
     hub->terminated = signal_number;
     consider(hub); /* at once: Slurm may end us with the ranks, and the trial needs its result */
 }
@@ -374,6 +386,7 @@ static void launch_failed(struct pl_hub *hub)
                       "no word from these nodes of the step (by index): ", pl_buf_str(&text));
     if (cause && hub->nodes[0].name)
         json_object_set_new(cause, "node", json_string(hub->nodes[0].name));
+    pl_run_state_set_confidence(cause, PL_CONFIDENCE_SEEN);
     pl_log_error("net", "%u of %u nodes did not join: %s", missing, hub->step->nnodes,
                  pl_buf_str(&text));
     record_cause(hub, cause, -1);
@@ -395,7 +408,7 @@ void pl_hub_launch_limit(struct pl_hub *hub)
     consider(hub);
 }
 
-void pl_hub_node_lost(struct pl_hub *hub, unsigned node_id)
+void pl_hub_node_lost(struct pl_hub *hub, unsigned node_id, bool host_answers)
 {
     struct pl_hub_node *node = &hub->nodes[node_id];
 
@@ -415,7 +428,8 @@ void pl_hub_node_lost(struct pl_hub *hub, unsigned node_id)
                                               .status = SIGKILL,
                                               .at_ns = (int64_t)pl_now_ns(),
                                               .uncertainty_ns = 1,
-                                              .lost = true});
+                                              .lost = true,
+                                              .runtime = host_answers});
     }
     if (hub->state == PL_HUB_GATHERING) /* it does not come again: no need to wait for the rest */
         launch_failed(hub);

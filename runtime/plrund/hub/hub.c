@@ -184,6 +184,7 @@ static void on_exited(struct pl_hub *hub, unsigned node_id, const struct pl_msg_
                            .at_ns = m->at_ns - node->offset_ns,
                            .uncertainty_ns = node->uncertainty_ns,
                            .oom = m->oom,
+                           .runtime = m->runtime,
                            .text = m->text,
                        });
 }

@@ -48,6 +48,7 @@ struct pl_hub_peer {
     struct pl_hub_conn *wire;
     int64_t node_id; /* -1 = not joined */
     bool watching, lagging;
+    bool host_silent; /* cut off for its silence, and nothing of its host answers */
     uint64_t born_ns, lagging_ns;
 };
 
@@ -60,8 +61,8 @@ struct pl_hub_node_ops {
                    struct pl_hub_conn *wire);
     /* A later message; borrowed. */
     void (*message)(struct pl_hub *hub, unsigned node_id, const struct pl_msg *m);
-    /* Its connection ended. */
-    void (*lost)(struct pl_hub *hub, unsigned node_id);
+    /* Its connection ended. host_answers: its host is up, so its daemon is what is gone. */
+    void (*lost)(struct pl_hub *hub, unsigned node_id, bool host_answers);
 };
 
 struct pl_exchange; /* exchange.c */
@@ -131,7 +132,7 @@ struct pl_hub {
 void pl_hub_terminated(struct pl_hub *hub, int signal_number);
 void pl_hub_failed(struct pl_hub *hub, const struct pl_failure *failure); /* copied */
 void pl_hub_left(struct pl_hub *hub, unsigned node_id);                   /* it said bye */
-void pl_hub_node_lost(struct pl_hub *hub, unsigned node_id);
+void pl_hub_node_lost(struct pl_hub *hub, unsigned node_id, bool host_answers);
 void pl_hub_launch_limit(struct pl_hub *hub);
 
 /* exchange.c */

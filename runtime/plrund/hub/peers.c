@@ -46,12 +46,13 @@ static void on_closed(struct pl_hub_conn *wire, const struct pl_error *err)
     struct pl_hub_peer *peer = wire->ctx;
     struct pl_hub *hub = peer->hub;
     int64_t node_id = peer->node_id;
+    bool host_answers = !peer->host_silent && (err->code == -EPIPE || err->code == -ECONNRESET);
 
     if (err->code == -EACCES)
         pl_log_warn("net", "refused a peer: %s", pl_error_text(err));
     forget(peer);
     if (node_id >= 0)
-        hub->node_ops->lost(hub, (unsigned)node_id);
+        hub->node_ops->lost(hub, (unsigned)node_id, host_answers);
 }
 
 static void refuse_join(struct pl_hub_peer *peer)
@@ -221,11 +222,15 @@ void pl_hub_tick_peers(struct pl_hub *hub)
     unsigned silence_ms = pl_env_ms(PL_ENV_PLUME_SILENCE);
     uint64_t now = pl_now_ns();
 
-    for (struct pl_hub_peer *p = hub->peers; p; p = p->next)
-        if ((!p->wire->was_open && now - p->born_ns > GREETING_NS) ||
-            (p->node_id >= 0 && pl_hub_conn_is_silent(p->wire, silence_ms)) ||
+    for (struct pl_hub_peer *p = hub->peers; p; p = p->next) {
+        bool silent = p->node_id >= 0 && pl_hub_conn_is_silent(p->wire, silence_ms);
+
+        if (silent)
+            p->host_silent = !pl_hub_conn_host_answers(p->wire);
+        if (silent || (!p->wire->was_open && now - p->born_ns > GREETING_NS) ||
             !pl_hub_tick_watcher(p))
             pl_hub_conn_cut(p->wire);
+    }
 }
 
 void pl_hub_close_peers(struct pl_hub *hub)
