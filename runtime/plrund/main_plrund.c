@@ -10,6 +10,7 @@
 #include "common/proto/rank/rank_line.h"
 #include "runtime/plrund/daemon/daemon.h"
 #include "runtime/plrund/daemon/gpu_watch.h"
+#include "runtime/plrund/daemon/lifeline.h"
 #include "runtime/plrund/daemon/step_limits.h"
 #include "runtime/plrund/hub/hub.h"
 
@@ -20,7 +21,7 @@
 #include <sys/resource.h>
 
 struct fds {
-    int control, gpus;
+    int control, gpus, lifeline;
 };
 
 static const struct pl_option options[] = {
@@ -28,12 +29,14 @@ static const struct pl_option options[] = {
      PL_OPTION_INT(struct fds, control, 0, 1 << 20)},
     {"watch-gpus", 0, "FD", NULL, "run as the child that reports GPUs to the daemon, on this pipe",
      PL_OPTION_INT(struct fds, gpus, 0, 1 << 20)},
+    {"lifeline", 0, "FD", NULL, "run as the child that ends the ranks if the daemon is killed",
+     PL_OPTION_INT(struct fds, lifeline, 0, 1 << 20)},
     {0},
 };
 
 static const struct pl_command command = {
     .name = "plrund",
-    .synopsis = "--control-fd FD\n--watch-gpus FD",
+    .synopsis = "--control-fd FD\n--watch-gpus FD\n--lifeline FD",
     .summary = "Serves the ranks of one Slurm step on this node. plrun or the SPANK plugin starts "
                "it; users do not.",
     .options = options,
@@ -72,6 +75,18 @@ static int watch_gpus(int fd)
     r = pl_gpu_watch_run(fd, &err);
     if (r < 0)
         pl_log_debug("gpu", "%s", pl_error_text(&err));
+    return r < 0 ? PL_EXIT_FAILED : PL_EXIT_OK;
+}
+
+static int run_lifeline(int fd)
+{
+    struct pl_error err = {0};
+    int r;
+
+    prctl(PR_SET_NAME, "plume-lifeline");
+    r = pl_lifeline_run(fd, &err);
+    if (r < 0)
+        pl_log_error("child", "lifeline: %s", pl_error_text(&err));
     return r < 0 ? PL_EXIT_FAILED : PL_EXIT_OK;
 }
 
@@ -148,7 +163,7 @@ int main(int argc, char **argv)
                                   SIGUSR1, SIGUSR2, SIGXCPU, SIGXFSZ};
     struct pl_error err = {0};
     struct node n = {.loop = uv_default_loop()};
-    struct fds fds = {-1, -1};
+    struct fds fds = {-1, -1, -1};
     int control_fd, rest, r;
     bool done;
 
@@ -158,10 +173,12 @@ int main(int argc, char **argv)
     if (r == 0 && done)
         return PL_EXIT_OK;
     control_fd = fds.control;
-    if (r == 0 && ((control_fd < 0) == (fds.gpus < 0) || rest < argc))
+    if (r == 0 && ((control_fd >= 0) + (fds.gpus >= 0) + (fds.lifeline >= 0) != 1 || rest < argc))
         r = pl_error_set(&err, -EINVAL, "needs --control-fd and nothing else: see plrund --help");
     if (r == 0 && fds.gpus >= 0)
         return watch_gpus(fds.gpus);
+    if (r == 0 && fds.lifeline >= 0)
+        return run_lifeline(fds.lifeline);
     if (r == 0 && fcntl(control_fd, F_SETFD, FD_CLOEXEC) < 0)
         r = pl_error_errno(&err, errno, "--control-fd %d", control_fd);
     if (r < 0) {

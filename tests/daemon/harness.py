@@ -213,6 +213,33 @@ class Hub(Lines):
         return self
 
 
+class Task:
+    """A process that runs as a task of the plugin's does, and stays."""
+
+    def __init__(self, action):
+        before = signal.signal(signal.SIGTERM, action)
+        self.pid = os.fork()
+        while self.pid == 0:
+            signal.pause()
+        signal.signal(signal.SIGTERM, before)
+        self.status = None
+
+    def ended(self):
+        if self.status is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            self.status = status if pid else None
+        return self.status is not None
+
+    def wait(self):
+        wait_for(f"the end of process {self.pid}", self.ended)
+        return self.status
+
+    def close(self):
+        if self.status is None:
+            os.kill(self.pid, signal.SIGKILL)
+            self.wait()
+
+
 class Daemon:
     """A plrund process, and the control socket of its owner."""
 

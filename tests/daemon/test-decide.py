@@ -135,10 +135,13 @@ def plugin_all(step, said, number):
     step.scontrol(said)
     step.tasks_per_node = 2
     d = step.start(PLUME_PLUGIN="1")
-    ranks = [step.keep(d.rank("starter", i, local_rank=i, guarded=False)) for i in range(2)]
+    tasks = [step.keep(harness.Task(signal.SIG_DFL)) for _ in range(2)]
+    ranks = [step.keep(d.rank("starter", i, local_rank=i, guarded=False, pid=task.pid))
+             for i, task in enumerate(tasks)]
     for r in ranks:
         r.expect("world")
-    for i in range(2):
+    for i, task in enumerate(tasks):
+        task.close()
         d.control.send(type="exited", rank=i, status=number)
     d.control.close()
     equal(d.wait(), 0)

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 """One node: starters, programs, their output and their ends."""
+import contextlib
 import errno
 import json
 import os
@@ -614,6 +615,67 @@ def test_plugin_ranks_without_guard(step):
     result = step.result()
     equal((result["cause"]["rank"], result["cause"]["signal"]), (1, 11))
     equal(step.load("status.json")["state"]["ranks"][0]["state"], "killed")
+
+
+def start_tasks(step, **env):
+    """Two tasks under the plugin's daemon; the first ignores SIGTERM."""
+    step.tasks_per_node = 2
+    step.env.update(PLUME_PLUGIN="1", PLUME_KILL_GRACE="0.1", **env)
+    d = step.start()
+    tasks = []
+    for i, action in enumerate((signal.SIG_IGN, signal.SIG_DFL)):
+        tasks.append(step.keep(harness.Task(action)))
+        r = d.rank("starter", i, local_rank=i, guarded=False, pid=tasks[i].pid)
+        r.expect("world")
+        r.close()
+    return d, tasks
+
+
+def lifeline_of(d):
+    """The pid of the daemon's lifeline; None: it has none now."""
+    with open(f"/proc/{d.process.pid}/task/{d.process.pid}/children", encoding="ascii") as f:
+        pids = f.read().split()
+    for pid in pids:
+        with contextlib.suppress(OSError), open(f"/proc/{pid}/comm", encoding="ascii") as f:
+            if f.read() == "plume-lifeline\n":
+                return int(pid)
+    return None
+
+
+def test_lifeline_ends_tasks_of_a_killed_daemon(step):
+    d, tasks = start_tasks(step)
+    pid = wait_for("lifeline", lambda: lifeline_of(d))
+    d.kill()
+    equal([t.wait() for t in tasks], [signal.SIGKILL, signal.SIGTERM])
+    wait_for("the lifeline's end", lambda: not os.path.exists(f"/proc/{pid}"))
+
+
+def test_lifeline_ends_tasks_of_a_stopped_daemon(step):
+    d, tasks = start_tasks(step, PLUME_SILENCE=str(harness.SLOW))
+    wait_for("lifeline", lambda: lifeline_of(d))
+    d.process.send_signal(signal.SIGSTOP)
+    equal([t.wait() for t in tasks], [signal.SIGKILL, signal.SIGTERM])
+    d.kill()
+
+
+def test_lifeline_is_replaced(step):
+    d, tasks = start_tasks(step)
+    first = wait_for("lifeline", lambda: lifeline_of(d))
+    os.kill(first, signal.SIGKILL)
+    wait_for("another lifeline", lambda: lifeline_of(d) not in (None, first))
+    d.kill()
+    equal([t.wait() for t in tasks], [signal.SIGKILL, signal.SIGTERM])
+
+
+def test_lifeline_ends_with_the_daemon(step):
+    d, tasks = start_tasks(step)
+    pid = wait_for("lifeline", lambda: lifeline_of(d))
+    for i, task in enumerate(tasks):
+        task.close()
+        d.control.send(type="exited", rank=i, status=0)
+    equal(d.wait(), 0)
+    equal(step.result()["state"], "done")
+    wait_for("the lifeline's end", lambda: not os.path.exists(f"/proc/{pid}"))
 
 
 def test_plugin_exit_before_hello(step):

@@ -118,6 +118,38 @@ ended_badly() {
     run ! has_result hub
 }
 
+# plugin_daemon JOB NODE-INDEX: the plrund that the plugin has started there.
+plugin_daemon() {
+    local pid
+    for pid in $(pgrep -x plrund); do
+        if [[ $(tr '\0' '\n' 2>/dev/null <"/proc/$pid/environ" |
+            grep -cx "PLUME_NODE_ID=$2\|PLUME_JOB_ID=$1") == 2 ]]; then
+            echo "$pid"
+            return
+        fi
+    done
+    return 1
+}
+
+@test "plugin: plrund is killed or stopped: the lifeline ends the ranks, the cause names it" {
+    need_root # to tell the daemons apart
+    export PLUME_KILL_GRACE=2 PLUME_SILENCE=3
+    for signal in KILL STOP; do
+        ranks "$signal" plugin -J "$signal" -N2 --ntasks-per-node=2 -- bash -c "$STAY" &
+        wait_for 30 at_least 4 "at.$signal.*"
+        job=$(squeue -h -n "$signal" -o %A)
+        kill "-$signal" "$(plugin_daemon "$job" 1)"
+    done
+    wait
+    ended_badly KILL STOP
+    for signal in KILL STOP; do
+        wait_for 20 has_ended "$signal"
+        NO_CODE=1 checked "$signal"
+        [ "$(result "$signal" 'd["cause"]["kind"], d["cause"]["process"], d["cause"]["node"]')" = \
+            "('runtime', 'plrund', '$(state "$signal" 's["ranks"][2]["node"]')')" ]
+    done
+}
+
 @test "a job that is suspended for longer goes on" {
     export PLUME_SILENCE=2
     gate

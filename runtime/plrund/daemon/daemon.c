@@ -75,6 +75,8 @@ static void on_world(struct pl_daemon *d, json_t *world)
         return;
     d->world = json_incref(world);
     d->state = PL_DAEMON_RUNNING;
+    if (d->step.plugin)
+        pl_daemon_lifeline_start(d);
     pl_daemon_send_world(d);
     pl_daemon_gpu_start(d);
 }
@@ -205,6 +207,7 @@ static void finish(struct pl_daemon *d)
     pl_daemon_send_verdicts(d);
     pl_daemon_close_ranks(d);
     pl_daemon_gpu_close(d);
+    pl_daemon_lifeline_close(d);
     pl_uplink_close(d->uplink);
     pl_daemon_net_close(d);
     close_handle((uv_handle_t *)&d->control);
@@ -296,6 +299,7 @@ static void on_tick(uv_timer_t *timer)
     pl_daemon_accept(d);
     pl_daemon_send_metrics(d);
     pl_daemon_beat(d);
+    pl_daemon_lifeline_beat(d);
     pl_uplink_beat(d->uplink); /* also before the world: it finds a hub whose host is gone */
     for (struct pl_rank_conn *c = d->conns; c; c = c->next)
         if (!c->rank && now - c->born_ns > HELLO_LIMIT_NS)

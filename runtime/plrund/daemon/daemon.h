@@ -13,6 +13,7 @@
 
 struct pl_daemon;
 struct pl_daemon_gpu;
+struct pl_daemon_lifeline;
 
 /*   STARTING --world--> RUNNING --all ranks ended--> LEAVING --bye_ok, output written--> finished
  *   STARTING --refused, or no hub in time--> FAILED --all ranks refused--> finished
@@ -93,7 +94,9 @@ struct pl_daemon {
     size_t n_rules;
     int ras_fd; /* holds NCCL_RAS_ADDR's port */
     uint16_t ras_port;
-    struct pl_daemon_gpu *gpu; /* NULL: no GPU is watched */
+    struct pl_daemon_gpu *gpu;           /* NULL: no GPU is watched */
+    struct pl_daemon_lifeline *lifeline; /* NULL: none */
+    unsigned n_lifelines;
     uv_getaddrinfo_t own_name; /* this host's name */
     bool asks_name;
     struct addrinfo *own_addresses; /* that it leads to; NULL = none, or not known yet */
@@ -189,6 +192,14 @@ bool pl_daemon_net_interface(const struct pl_daemon *d,
                              char *ret,
                              size_t size);
 void pl_daemon_net_close(struct pl_daemon *d);
+
+/* daemon_lifeline.c: the process that ends the ranks if this one is killed, under the plugin. start
+ * cannot fail: a step runs without. hold hands a rank's process over; beat shows that we live;
+ * close lets it end. */
+void pl_daemon_lifeline_start(struct pl_daemon *d);
+void pl_daemon_lifeline_hold(struct pl_daemon *d, const struct pl_rank *rank);
+void pl_daemon_lifeline_beat(struct pl_daemon *d);
+void pl_daemon_lifeline_close(struct pl_daemon *d);
 
 /* daemon_gpu.c: reports the step's GPUs, which a process of their own watches (gpu_watch.h). start
  * does nothing on nodes without GPUs, and cannot fail: a step runs without reports. */

@@ -138,9 +138,10 @@ static void send_world(struct pl_rank *rank)
     if (rank->world_sent || !rank->starter)
         return;
     rank->world_sent = true;
-    pl_rank_conn_send_new(rank->starter, make_world(rank));
-    if (!rank->guarded) /* the starter becomes the program and speaks no more */
+    /* Its starter becomes the program and speaks no more; the lifeline has it before it runs. */
+    if (!rank->guarded)
         rank_started(rank, rank->starter_pid);
+    pl_rank_conn_send_new(rank->starter, make_world(rank));
 }
 
 /* Opens the files last: meanwhile the ranks start, and their output waits in the pipes. */
@@ -281,6 +282,7 @@ static void rank_started(struct pl_rank *rank, int64_t pid)
     rank->running = true;
     if (!rank->guarded) /* the daemon ends it, by descriptor: pids are reused */
         rank->pidfd = (int)syscall(SYS_pidfd_open, rank->pid, 0);
+    pl_daemon_lifeline_hold(d, rank);
     pl_uplink_send_new(d->uplink, pl_msg_new(&(struct pl_msg){.type = PL_MSG_NODE_STARTED,
                                                               .node_started = {rank->rank, pid}}));
     if (d->teardown) /* it has missed the signal, and maybe the grace too */

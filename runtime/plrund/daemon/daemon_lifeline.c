@@ -1,0 +1,116 @@
+/* SPDX-License-Identifier: MIT */
+/* The daemon's side of the lifeline (lifeline.h). */
+#include "common/base/fs.h"
+#include "common/base/log.h"
+#include "common/base/trace.h"
+#include "runtime/plrund/daemon/daemon.h"
+#include "runtime/plrund/daemon/lifeline.h"
+
+#include <fcntl.h>
+#include <sys/socket.h>
+
+#define STARTS_MAX 4 /* of a daemon: who kills it again and again has his way */
+
+struct pl_daemon_lifeline {
+    struct pl_daemon *daemon;
+    uv_process_t process;
+    int fd;
+};
+
+static void send_packet(const struct pl_daemon_lifeline *l, char type, int pidfd)
+{
+    if (pl_send_fds(l->fd, &type, 1, &pidfd, pidfd >= 0 ? 1 : 0) < 0 && pidfd >= 0)
+        pl_log_warn("child", "a rank is not guarded: its process cannot be handed over");
+}
+
+static void on_closed(uv_handle_t *handle)
+{
+    struct pl_daemon_lifeline *l = handle->data;
+
+    close(l->fd);
+    free(l);
+}
+
+/* Ended by somebody else: another one takes over. */
+static void on_exit_of_lifeline(uv_process_t *process, int64_t status, int term_signal)
+{
+    struct pl_daemon_lifeline *l = process->data;
+    struct pl_daemon *d = l->daemon;
+
+    uv_close((uv_handle_t *)process, on_closed);
+    if (d->lifeline != l)
+        return;
+    d->lifeline = NULL;
+    pl_log_warn("child", "the lifeline ended: exit %d, signal %d", (int)status, term_signal);
+    if (!d->finished)
+        pl_daemon_lifeline_start(d);
+}
+
+void pl_daemon_lifeline_start(struct pl_daemon *d)
+{
+    char path[4096], *argv[] = {(char *)(uintptr_t) "plrund", (char *)(uintptr_t) "--lifeline",
+                                (char *)(uintptr_t) "3", NULL};
+    uv_stdio_container_t io[4] = {{.flags = UV_IGNORE},
+                                  {.flags = UV_IGNORE},
+                                  {.flags = UV_INHERIT_FD, .data.fd = 2},
+                                  {.flags = UV_INHERIT_FD}};
+    uv_process_options_t options = {.exit_cb = on_exit_of_lifeline,
+                                    .file = path,
+                                    .args = argv,
+                                    .flags = UV_PROCESS_DETACHED,
+                                    .stdio = io,
+                                    .stdio_count = 4};
+    ssize_t len = readlink("/proc/self/exe", path, sizeof(path) - 1);
+    struct pl_daemon_lifeline *l = NULL;
+    int pair[2], r;
+
+    if (len < 0 || d->n_lifelines++ == STARTS_MAX ||
+        socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
+        return;
+    path[len] = '\0';
+    l = calloc(1, sizeof(*l));
+    if (!l) {
+        close(pair[0]);
+        close(pair[1]);
+        return;
+    }
+    l->daemon = d;
+    l->fd = pair[0];
+    l->process.data = l;
+    io[3].data.fd = pair[1];
+    fcntl(pair[0], F_SETFL, O_NONBLOCK); /* a lifeline that is stopped holds nothing up */
+    d->lifeline = l;
+    for (unsigned i = 0; i < d->n_present; i++) /* it reads them even if we die meanwhile */
+        pl_daemon_lifeline_hold(d, &d->ranks[i]);
+    r = uv_spawn(d->loop, &l->process, &options);
+    close(pair[1]);
+    if (r < 0) {
+        d->lifeline = NULL;
+        pl_log_warn("child", "cannot start the lifeline: %s", uv_strerror(r));
+        uv_close((uv_handle_t *)&l->process, on_closed);
+        return;
+    }
+    pl_trace("fork", "lifeline", NULL, l->process.pid);
+    uv_unref((uv_handle_t *)&l->process);
+}
+
+void pl_daemon_lifeline_hold(struct pl_daemon *d, const struct pl_rank *rank)
+{
+    if (d->lifeline && rank->pidfd >= 0 && !rank->ended)
+        send_packet(d->lifeline, PL_LIFELINE_RANK, rank->pidfd);
+}
+
+void pl_daemon_lifeline_beat(struct pl_daemon *d)
+{
+    if (d->lifeline)
+        send_packet(d->lifeline, PL_LIFELINE_BEAT, -EBADF);
+}
+
+/* The end of the socket is its order to end what is left, and itself. */
+void pl_daemon_lifeline_close(struct pl_daemon *d)
+{
+    struct pl_daemon_lifeline *l = PL_TAKE(d->lifeline);
+
+    if (l && !uv_is_closing((uv_handle_t *)&l->process))
+        uv_close((uv_handle_t *)&l->process, on_closed);
+}

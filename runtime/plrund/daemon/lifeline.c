@@ -1,0 +1,128 @@
+/* SPDX-License-Identifier: MIT */
+#include "runtime/plrund/daemon/lifeline.h"
+#include "common/base/env.h"
+#include "common/base/fs.h"
+#include "common/base/log.h"
+
+#include <poll.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/syscall.h>
+
+#define BEAT_MS 1000
+
+struct ranks {
+    struct pollfd *fds; /* [0]: the socket; the others: ranks that have not ended */
+    size_t n, cap;
+};
+
+static int add_rank(struct ranks *ranks, int pidfd)
+{
+    if (ranks->n == ranks->cap) {
+        size_t cap = PL_MAX(ranks->cap * 2, (size_t)16);
+        struct pollfd *grown = realloc(ranks->fds, cap * sizeof(*grown));
+
+        if (!grown) {
+            close(pidfd);
+            return -ENOMEM;
+        }
+        ranks->fds = grown;
+        ranks->cap = cap;
+    }
+    ranks->fds[ranks->n++] = (struct pollfd){.fd = pidfd, .events = POLLIN};
+    return 0;
+}
+
+static void drop_ended(struct ranks *ranks)
+{
+    for (size_t i = 1; i < ranks->n;) {
+        if (ranks->fds[i].revents == 0) {
+            i++;
+            continue;
+        }
+        close(ranks->fds[i].fd);
+        ranks->fds[i] = ranks->fds[--ranks->n];
+    }
+}
+
+static void signal_all(const struct ranks *ranks, int signal)
+{
+    for (size_t i = 1; i < ranks->n; i++)
+        syscall(SYS_pidfd_send_signal, ranks->fds[i].fd, signal, NULL, 0);
+}
+
+/* One packet. False once the daemon is gone. */
+static bool hear(struct ranks *ranks)
+{
+    char type[16];
+    int pidfd = -EBADF;
+    size_t n_fds = 0;
+    ssize_t n = pl_recv_fds(ranks->fds[0].fd, type, sizeof(type), &pidfd, 1, &n_fds);
+
+    if (n == -EAGAIN || n == -EINTR)
+        return true;
+    if (n_fds && (n <= 0 || type[0] != PL_LIFELINE_RANK))
+        close(pidfd);
+    else if (n_fds && add_rank(ranks, pidfd) < 0)
+        pl_log_error("child", "out of memory: a rank is not guarded");
+    return n > 0;
+}
+
+/* Waits for the daemon's end. Quiet seconds are counted, not measured: this process may have been
+ * suspended, and the daemon with it. Returns 0, or -errno. */
+static int watch(struct ranks *ranks)
+{
+    unsigned limit_s = PL_MAX(pl_env_ms(PL_ENV_PLUME_SILENCE) / 1000u, 1u), quiet_s = 0;
+
+    while (quiet_s <= limit_s) {
+        int ready = poll(ranks->fds, ranks->n, BEAT_MS);
+
+        if (ready < 0 && errno != EINTR)
+            return -errno;
+        if (ready == 0)
+            quiet_s++;
+        if (ready <= 0)
+            continue;
+        drop_ended(ranks);
+        if (!ranks->fds[0].revents)
+            continue;
+        quiet_s = 0;
+        if (!hear(ranks))
+            return 0;
+    }
+    return 0;
+}
+
+static void end_ranks(struct ranks *ranks)
+{
+    uint64_t limit = pl_now_ns() + pl_env_ms(PL_ENV_PLUME_KILL_GRACE) * 1000000ull;
+
+    signal_all(ranks, SIGTERM);
+    while (ranks->n > 1 && pl_now_ns() < limit) {
+        poll(ranks->fds + 1, ranks->n - 1, (int)((limit - pl_now_ns()) / 1000000u) + 1);
+        drop_ended(ranks);
+    }
+    signal_all(ranks, SIGKILL);
+}
+
+int pl_lifeline_run(int fd, struct pl_error *err)
+{
+    static const int ignored[] = {SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGPIPE, SIGUSR1, SIGUSR2};
+    struct ranks ranks = {0};
+    int r;
+
+    for (size_t i = 0; i < PL_COUNT(ignored); i++)
+        signal(ignored[i], SIG_IGN);
+    r = add_rank(&ranks, fd); /* the first of the list is the socket */
+    if (r < 0)
+        return pl_error_set(err, r, "out of memory");
+    r = watch(&ranks);
+    if (ranks.n > 1)
+        pl_log_error("child", "the node daemon is gone or stopped: ending its %zu ranks",
+                     ranks.n - 1);
+    end_ranks(&ranks);
+    for (size_t i = 0; i < ranks.n; i++)
+        close(ranks.fds[i].fd);
+    free(ranks.fds);
+    return r < 0 ? pl_error_errno(err, r, "cannot wait") : 0;
+}

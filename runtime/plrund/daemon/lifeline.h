@@ -1,0 +1,20 @@
+/* SPDX-License-Identifier: MIT */
+/* The lifeline: a second small process beside the daemon, under the plugin, where no plrun ends a
+ * rank whose daemon is gone. It holds a descriptor of each rank's process. When the daemon is
+ * killed, or stays stopped for PLUME_SILENCE, it ends the ranks within the grace; slurmstepd then
+ * ends the step. Who kills both takes the ranks' last guard away: Slurm itself must end the step
+ * then. */
+#ifndef PL_RUNTIME_PLRUND_DAEMON_LIFELINE_H
+#define PL_RUNTIME_PLRUND_DAEMON_LIFELINE_H
+
+#include "common/base/error.h"
+
+/* The process itself: `plrund --lifeline FD`. fd: the socket to the daemon. Returns when the daemon
+ * has gone and no rank is left. -ENOMEM, and errors of poll(2). */
+int pl_lifeline_run(int fd, struct pl_error *err);
+
+/* What the daemon sends, a packet each. A rank comes with a descriptor of its process. */
+#define PL_LIFELINE_BEAT 'b'
+#define PL_LIFELINE_RANK 'r'
+
+#endif
