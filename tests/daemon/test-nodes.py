@@ -292,8 +292,8 @@ def test_hub_lost_before_world(step):
     assert "lost the hub" in r.expect("refused")["text"]
 
 
-def test_node_lost(step):
-    daemons, ranks = two_nodes(step)
+def until_running(step):
+    """Waits until the hub knows of all ranks that they run."""
     client = step.hub()
     client.send(type="watch")
     doc = client.expect("snapshot")["state"]
@@ -301,6 +301,29 @@ def test_node_lost(step):
         client.expect("event")
         client.send(type="snapshot")
         doc = client.expect("snapshot")["state"]
+
+
+def test_node_lost_before_its_ranks(step):
+    """Its ranks have got the world, and the hub has not heard of any: the others are ended."""
+    step.nodes = 2
+    step.use_hub_port()
+    daemons = [step.start(0), step.start(1)]
+    ranks = [step.keep(d.rank("starter", i)) for i, d in enumerate(daemons)]
+    for r in ranks:
+        r.expect("world")
+    ranks[0].send(type="spawned", pid=os.getpid())
+    daemons[1].kill()
+    ranks[0].expect("signal")
+    ranks[0].exited(signal_number=15)
+    ranks[0].expect("verdict")
+    equal(daemons[0].wait(), 0)
+    cause = step.result()["cause"]
+    equal((cause["kind"], cause["node"], cause.get("rank")), ("runtime", "n1", None))
+
+
+def test_node_lost(step):
+    daemons, ranks = two_nodes(step)
+    until_running(step)
     daemons[1].kill()
     equal(ranks[0].expect("signal")["signal"], signal.SIGTERM)
     ranks[0].exited(signal_number=15)
@@ -318,6 +341,7 @@ def test_node_stopped(step):
     """A daemon that is silent on a host that answers: the daemon is stopped, the node has not failed."""
     step.env["PLUME_SILENCE"] = str(3 * harness.SLOW)
     daemons, ranks = two_nodes(step)
+    until_running(step)
     daemons[1].process.send_signal(signal.SIGSTOP)
     ranks[0].expect("signal")
     ranks[0].exited(signal_number=15)

@@ -93,7 +93,7 @@ def check(trial, code):
              f"kind {cause['kind']} gives {result['state']}")
         want = cause.get("exit", 128 + cause["signal"] if "signal" in cause else 1)
         roots = [r["rank"] for r in state["ranks"] if r.get("role") == "root"]
-        need(roots == ([cause["rank"]] if cause["kind"] in ONE_RANK else []),
+        need(roots == ([cause["rank"]] if cause["kind"] in ONE_RANK and "rank" in cause else []),
              f"kind {cause['kind']}, rank {cause.get('rank')}, but roots {roots}")
     need(result["exit_code"] == want, f"exit code {result['exit_code']}, not {want}")
     need(code is None or code == want, f"srun gave {code}, not {want}")

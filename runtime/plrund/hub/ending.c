@@ -408,6 +408,25 @@ void pl_hub_launch_limit(struct pl_hub *hub)
     consider(hub);
 }
 
+/* A node is lost of whose ranks the hub has not heard: they may have begun, or not. */
+static void node_lost_unheard(struct pl_hub *hub, unsigned node_id, bool host_answers)
+{
+    const struct pl_hub_node *node = &hub->nodes[node_id];
+    enum pl_cause_kind kind = host_answers ? PL_CAUSE_RUNTIME : PL_CAUSE_NODE;
+    json_t *cause;
+
+    for (unsigned rank = 0; rank < hub->step->ntasks; rank++)
+        if (hub->node_of_rank[rank] == (int64_t)node_id)
+            return;
+    cause =
+        json_pack("{s:s, s:s}", "kind", pl_cause_name(kind), "node", node->name ? node->name : "?");
+    if (cause && host_answers)
+        json_object_set_new(cause, "process", json_string("plrund"));
+    pl_run_state_set_confidence(cause, PL_CONFIDENCE_INFERRED);
+    record_cause(hub, cause, -1);
+    end_ranks(hub, false);
+}
+
 void pl_hub_node_lost(struct pl_hub *hub, unsigned node_id, bool host_answers)
 {
     struct pl_hub_node *node = &hub->nodes[node_id];
@@ -433,5 +452,7 @@ void pl_hub_node_lost(struct pl_hub *hub, unsigned node_id, bool host_answers)
     }
     if (hub->state == PL_HUB_GATHERING) /* it does not come again: no need to wait for the rest */
         launch_failed(hub);
+    else if (hub->state == PL_HUB_RUNNING && !hub->cause)
+        node_lost_unheard(hub, node_id, host_answers);
     consider(hub);
 }
