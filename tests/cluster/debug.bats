@@ -167,7 +167,8 @@ fail_without() {
     run -0 typed 8 '^PLUME_TRACE'
     run -0 typed 8 '^sort'
     [[ $output == *'"plrund"'* ]]
-    folder=$(ls -d "$PLUME_HOME"/steps/* | tail -n 1)
+    folders=("$PLUME_HOME"/steps/*)
+    folder=${folders[-1]}
     run -0 typed 8 'events.jsonl' runs/SWEEP "$folder"
     [[ $output == *'"exit"'* || $output == *'"state"'* ]]
     hanging -N2 -n2 plrun -- python train.py
