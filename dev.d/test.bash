@@ -108,10 +108,9 @@ many() {
     echo "$(($(nproc) + 1))"
 }
 
-# What makes stack traces is enough for sanitizers: line numbers, and little optimisation. Without any,
-# AddressSanitizer's build takes half as long, and its tests as long as before.
+# What makes stack traces is enough for sanitizers: line numbers, and little optimisation.
 readonly -A LANE_OPTIONS=(
-    [asan]='-Db_sanitize=address,undefined -Db_lundef=false -Doptimization=0 -Dc_args=-g1'
+    [asan]='-Db_sanitize=address,undefined -Db_lundef=false -Doptimization=1 -Dc_args=-g1'
     [tsan]='-Db_sanitize=thread -Db_lundef=false -Doptimization=1 -Dc_args=-g1'
 )
 readonly -A LANE_SUITES=(
