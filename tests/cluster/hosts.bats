@@ -79,7 +79,7 @@ SH
 }
 
 @test "a sweep trains across hosts, shared memory inside them and TCP between" {
-    run -0 timeout 60 plsubmit --grid lr=1e-1 -N4 --ntasks-per-node=2 --parsable --wait
+    run -0 --separate-stderr timeout 60 plsubmit --grid lr=1e-1 -N4 --ntasks-per-node=2 --parsable --wait
     sweep=${output%%;*}
     folder=$(cut -d';' -f2 <<<"$output")
     python3 - "$folder/trial-0000/result.json" <<'PY'
@@ -92,7 +92,7 @@ PY
 }
 
 @test "plstat asks the hub on another host, and a node that drops off is the cause" {
-    run -0 plsubmit --grid x=1 -N3 --parsable --metric 'step=step=([0-9]+)' \
+    run -0 --separate-stderr plsubmit --grid x=1 -N3 --parsable --metric 'step=step=([0-9]+)' \
         bash -c 'for i in $(seq 1 600); do echo "step=$i"; sleep 0.2; done'
     sweep=${output%%;*}
     job=${output##*;}

@@ -432,7 +432,7 @@ chooses_the_program() {
     submit --sbatch hold --grid a=1,2 true
     scancel "$JOBS"
     run -1 --separate-stderr timeout 60 plsubmit --resume "$RUN" --wait
-    [ "${lines[2]}" = "$SWEEP: 0 of 2 trials done" ]
+    [ "${lines[-1]}" = "$SWEEP: 0 of 2 trials done" ]
 }
 
 @test "--max-parallel is kept" {
