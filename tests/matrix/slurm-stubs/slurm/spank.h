@@ -62,6 +62,8 @@ const char *spank_strerror(spank_err_t err);
 spank_err_t spank_option_register(spank_t spank, struct spank_option *option);
 spank_err_t spank_get_item(spank_t spank, spank_item_t item, ...);
 spank_err_t spank_setenv(spank_t spank, const char *name, const char *value, int overwrite);
+spank_err_t spank_getenv(spank_t spank, const char *name, char *value, int len);
+spank_err_t spank_unsetenv(spank_t spank, const char *name);
 
 #define SPANK_PLUGIN(name, version)                                                                \
     const char plugin_name[] = #name;                                                              \
