@@ -24,7 +24,8 @@ static int number_of(const char *name)
     return n > INT_MAX ? -1 : (int)n;
 }
 
-/* Closes what /proc/self/fd lists from first to last. False where there is no /proc. */
+/* Closes the descriptors from first to last that /proc/self/fd lists. False if there is no /proc.
+ */
 static bool close_listed(unsigned first, unsigned last)
 {
     int dir = open("/proc/self/fd", O_RDONLY | O_DIRECTORY | O_CLOEXEC);

@@ -222,7 +222,7 @@ struct pl_msg {
             const char *attempt_dir, *run_dir, *master_addr;
             int64_t master_port;
             const char *node_addr;
-            int64_t coordinator_port; /* of the master, too, for JAX; ABSENT = none */
+            int64_t coordinator_port; /* on the master's node, for JAX; ABSENT = none */
         } hub_world;
         struct pl_msg_hub_end_ranks {
             int64_t grace_ms;

@@ -77,7 +77,7 @@ static unsigned listed_gpus(const struct pl_spec *spec, const char *key)
     return value ? pl_shape_count_gres(value) : 0;
 }
 
-/* What the user asks for. */
+/* The numbers that the user's options ask for; 0 = not given. */
 struct wish {
     unsigned gpus, gpus_per_node, gpus_per_rank;
     unsigned ranks, ranks_per_node, ranks_per_gpu;

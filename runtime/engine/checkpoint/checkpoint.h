@@ -11,7 +11,7 @@
  *    "NAME": {"dtype": "F32", "shape": [2, 3], "data_offsets": [begin, end]}, ...}
  *
  * plume.xxh64 comes first: the XXH64 of the whole file, with zeros in place of its digits. Files of
- * other programs have none. Files of release 0.1 ("PLUMECKP") are read, too: checkpoint_old.c. */
+ * other programs have none. checkpoint_old.c reads files of release 0.1 ("PLUMECKP"). */
 #ifndef PL_RUNTIME_ENGINE_CHECKPOINT_CHECKPOINT_H
 #define PL_RUNTIME_ENGINE_CHECKPOINT_CHECKPOINT_H
 

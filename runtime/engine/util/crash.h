@@ -7,8 +7,8 @@
 #include <stdbool.h>
 
 /* Installs handlers of SIGSEGV, SIGBUS, SIGFPE, SIGILL and SIGABRT, in the calling thread on a
- * stack of their own. Until pl_crash_done() a call of exit() is reported, too, and its status is 1.
- * Called by main(). */
+ * stack of their own. Until pl_crash_done() it also reports calls of exit(), and makes their
+ * status 1. Called by main(). */
 void pl_crash_watch(void);
 void pl_crash_done(void);
 

@@ -13,7 +13,7 @@
  * has gone and no rank is left. -ENOMEM, and errors of poll(2). */
 int pl_lifeline_run(int fd, struct pl_error *err);
 
-/* What the daemon sends, a packet each. A rank comes with a descriptor of its process. */
+/* The daemon sends one packet per message. The packet of a rank carries a pidfd of its process. */
 #define PL_LIFELINE_BEAT 'b'
 #define PL_LIFELINE_RANK 'r'
 

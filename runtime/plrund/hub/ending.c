@@ -330,7 +330,7 @@ static void consider(struct pl_hub *hub)
 
 void pl_hub_terminated(struct pl_hub *hub, int signal_number)
 {
-    /* What comes after an end of another kind is no reason for that end. */
+    /* A rank has failed by itself before: the signal is not the cause. */
     for (size_t i = 0; i < hub->n_failures; i++)
         if (!pl_failure_from_outside(&hub->failures[i]))
             return;
