@@ -5,7 +5,7 @@
 #define PL_SPANK_PLUGIN_NODE_DAEMON_H
 
 #include "common/base/error.h"
-#include "spank_plugin/process.h"
+#include "common/base/process.h"
 
 #include <sys/types.h>
 

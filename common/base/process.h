@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* A process of another parent, which is waited for and killed without mistaking it for a later one
- * with the same pid. No Slurm in here. */
-#ifndef PL_SPANK_PLUGIN_PROCESS_H
-#define PL_SPANK_PLUGIN_PROCESS_H
+ * with the same pid. */
+#ifndef PL_COMMON_BASE_PROCESS_H
+#define PL_COMMON_BASE_PROCESS_H
 
 #include <errno.h>
 #include <stdint.h>

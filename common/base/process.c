@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-#include "spank_plugin/process.h"
+#include "common/base/process.h"
 #include "common/base/fs.h"
 
 #include <fcntl.h>
