@@ -9,14 +9,16 @@
 #include <sys/syscall.h>
 #include <time.h>
 
-#define STAT_START 22 /* field of /proc/PID/stat */
+/* Fields of /proc/PID/stat. */
+#define STAT_STATE 3
+#define STAT_PARENT 4
+#define STAT_START 22
+
 #define PAUSE_NS 10000000
 
-/* Start time of a process; 0 if it has ended (also where nobody has reaped it) or cannot be seen.
- */
-static uint64_t start_of(pid_t pid)
+int pl_process_stat(pid_t pid, struct pl_process_stat *ret)
 {
-    char path[32], text[1024], *p;
+    char path[32], text[1024], *name, *p;
     _cleanup_close_ int fd = -EBADF;
     ssize_t n;
 
@@ -24,14 +26,35 @@ static uint64_t start_of(pid_t pid)
     fd = open(path, O_RDONLY | O_CLOEXEC);
     n = fd < 0 ? -1 : read(fd, text, sizeof(text) - 1);
     if (n <= 0)
-        return 0;
+        return -ESRCH;
     text[n] = '\0';
+    name = strchr(text, '(');
     p = strrchr(text, ')'); /* ends field 2, the name, which may hold anything */
-    if (!p || !p[1] || p[2] == 'Z' || p[2] == 'X')
-        return 0;
-    for (int field = 2; p && field < STAT_START; field++)
+    if (!name || !p)
+        return -ESRCH;
+    *ret = (struct pl_process_stat){0};
+    snprintf(ret->name, sizeof(ret->name), "%.*s", (int)(p - name - 1), name + 1);
+    for (int field = STAT_STATE; p && field <= STAT_START; field++) {
         p = strchr(p + 1, ' ');
-    return p ? strtoull(p, NULL, 10) : 0;
+        if (p && field == STAT_STATE)
+            ret->state = p[1];
+        else if (p && field == STAT_PARENT)
+            ret->parent = (pid_t)strtol(p + 1, NULL, 10);
+        else if (p && field == STAT_START)
+            ret->start = strtoull(p + 1, NULL, 10);
+    }
+    return ret->start ? 0 : -ESRCH;
+}
+
+/* Start time of a process; 0 if it has ended (also where nobody has reaped it) or cannot be seen.
+ */
+static uint64_t start_of(pid_t pid)
+{
+    struct pl_process_stat stat;
+
+    if (pl_process_stat(pid, &stat) < 0 || stat.state == 'Z' || stat.state == 'X')
+        return 0;
+    return stat.start;
 }
 
 void pl_process_open(struct pl_process *process, pid_t pid)
@@ -70,17 +93,22 @@ int pl_process_wait(const struct pl_process *process, uint64_t limit_ns)
     }
 }
 
-int pl_process_kill(const struct pl_process *process)
+int pl_process_signal(const struct pl_process *process, int sig)
 {
     int r;
 
     if (process->pidfd >= 0)
-        r = syscall(SYS_pidfd_send_signal, process->pidfd, SIGKILL, NULL, 0) < 0 ? -errno : 0;
+        r = syscall(SYS_pidfd_send_signal, process->pidfd, sig, NULL, 0) < 0 ? -errno : 0;
     else if (!process->start)
         return -ESRCH;
     else if (start_of(process->pid) != process->start)
         return 0;
     else /* a pid is not reused within the instant since this look */
-        r = kill(process->pid, SIGKILL) < 0 ? -errno : 0;
+        r = kill(process->pid, sig) < 0 ? -errno : 0;
     return r == -ESRCH ? 0 : r;
+}
+
+int pl_process_kill(const struct pl_process *process)
+{
+    return pl_process_signal(process, SIGKILL);
 }

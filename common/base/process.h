@@ -19,6 +19,16 @@ struct pl_process {
         .pidfd = -EBADF                                                                            \
     }
 
+struct pl_process_stat {
+    char state; /* 'R', 'S', 'T', 'Z', ... */
+    pid_t parent;
+    uint64_t start; /* clock ticks from boot to its start; never 0 */
+    char name[32];  /* the kernel's name of it, which the process may change */
+};
+
+/* Reads /proc/PID/stat (proc(5)). 0, -ESRCH (it is gone, or cannot be seen). */
+int pl_process_stat(pid_t pid, struct pl_process_stat *ret);
+
 /* Takes a handle on a process that cannot end before this returns. */
 void pl_process_open(struct pl_process *process, pid_t pid);
 void pl_process_close(struct pl_process *process);
@@ -27,7 +37,10 @@ void pl_process_close(struct pl_process *process);
  * any more. */
 int pl_process_wait(const struct pl_process *process, uint64_t limit_ns);
 
-/* Sends SIGKILL. 0, also where it has ended; -ESRCH where nothing identifies it, other -errno. */
+/* Sends a signal. 0, also where it has ended; -ESRCH where nothing identifies it, other -errno. */
+int pl_process_signal(const struct pl_process *process, int sig);
+
+/* Sends SIGKILL; the rest as above. */
 int pl_process_kill(const struct pl_process *process);
 
 #endif

@@ -3,6 +3,7 @@
  * ranks and tells the hub. Processes of others are left out. */
 #include "common/base/fs.h"
 #include "common/base/log.h"
+#include "common/base/process.h"
 #include "common/base/trace.h"
 #include "common/proto/json.h"
 #include "common/proto/messages.h"
@@ -29,31 +30,18 @@ struct pl_daemon_gpu {
 
 /* ---- from processes to ranks ---- */
 
-/* The process's parent; 0 if it is gone. */
-static pid_t parent_of(pid_t pid)
-{
-    char path[32], text[512], *p;
-    _cleanup_close_ int fd = -EBADF;
-    ssize_t n;
-
-    snprintf(path, sizeof(path), "/proc/%d/stat", (int)pid);
-    fd = open(path, O_RDONLY | O_CLOEXEC);
-    n = fd < 0 ? -1 : read(fd, text, sizeof(text) - 1);
-    if (n <= 0)
-        return 0;
-    text[n] = '\0';
-    p = strrchr(text, ')'); /* the name may hold anything */
-    return p && strlen(p) > 4 ? (pid_t)strtol(p + 4, NULL, 10) : 0;
-}
-
 /* The rank whose program this process is, or descends from; NULL for others. */
 static const struct pl_rank *owner_of(const struct pl_daemon *d, pid_t pid)
 {
+    struct pl_process_stat stat;
+
     for (int depth = 0; pid > 1 && depth < PARENTS_MAX; depth++) {
         for (unsigned i = 0; i < d->n_present; i++)
             if (d->ranks[i].running && d->ranks[i].pid == pid) /* else the pid is its starter's */
                 return &d->ranks[i];
-        pid = parent_of(pid);
+        if (pl_process_stat(pid, &stat) < 0)
+            return NULL;
+        pid = stat.parent;
     }
     return NULL;
 }
