@@ -82,6 +82,7 @@
     X(TP_SOCKET_IFNAME, TEXT, NULL, RANK, "network interface of TensorPipe")                       \
     X(JAX_COORDINATOR_ADDRESS, TEXT, NULL, RANK, "address of JAX's coordinator, in rank 0")        \
     X(OMP_NUM_THREADS, NUMBER, NULL, PLTRAIN | RANK, "threads of a rank")                          \
+    X(PYTHONFAULTHANDLER, FLAG, "1", RANK, "Python prints its stack on a crash")                   \
     X(CUDA_VISIBLE_DEVICES, LIST, NULL, PLRUND | PLTRAIN, "GPUs of the rank; set by Slurm")        \
     X(OMPI_COMM_WORLD_SIZE, NUMBER, NULL, PLTRAIN, "set by Open MPI's mpirun")                     \
     X(PMIX_RANK, NUMBER, NULL, PLTRAIN, "set by a launcher with PMIx")                             \
@@ -94,8 +95,9 @@
     X(NO_COLOR, FLAG, NULL, PLSTAT, "no colour")                                                   \
     /* Slurm's */                                                                                  \
     X(SLURM_CONF, PATH, NULL, PLSUBMIT | PLSTAT | PLUGIN, "Slurm's configuration")                 \
-    X(SLURMD_NODENAME, TEXT, NULL, PLRUN | PLRUND | PLUGIN, "name of the node")                    \
-    X(SLURM_JOB_ID, NUMBER, NULL, PLRUN | PLRUND | PLTRAIN, "the job")                             \
+    X(SLURMD_NODENAME, TEXT, NULL, PLSTAT | PLRUN | PLRUND | PLUGIN, "name of the node")                    \
+    X(SLURM_JOB_ID, NUMBER, NULL, PLSTAT | PLRUN | PLRUND | PLTRAIN, "the job")                    \
+    X(SLURM_JOB_UID, NUMBER, NULL, PLSTAT, "in an epilog, the user of the job")                    \
     X(SLURM_JOBID, NUMBER, NULL, PLRUN | PLRUND, "the job, in old releases")                       \
     X(SLURM_JOB_NAME, TEXT, NULL, PLRUN | PLRUND, "name of the job")                               \
     X(SLURM_JOB_NODELIST, TEXT, NULL, PLRUN | PLRUND, "nodes of the job")                          \

@@ -4,6 +4,7 @@
 #include "common/base/near.h"
 #include "common/base/options.h"
 #include "common/base/parse.h"
+#include "common/base/strv.h"
 #include "common/base/trace.h"
 #include "common/proto/json.h"
 #include "launcher/plstat/find.h"
@@ -36,6 +37,18 @@ static int set_watch(void *ctx, const struct pl_option *o, const char *value, st
     return 0;
 }
 
+static int
+set_job_number(void *ctx, const struct pl_option *o, const char *value, struct pl_error *err)
+{
+    struct pl_plstat *ps = ctx;
+    int64_t number;
+
+    if (pl_parse_int(value, 1, INT64_MAX, &number, NULL) < 0)
+        return pl_error_set(err, -EINVAL, "'%s' is not a job's number in Slurm", value);
+    ps->ghosts.job = value;
+    return 0;
+}
+
 static const struct pl_option options[] = {
     {"json", 'j', NULL, "Output",
      "print one JSON document, schema plstat/1; with --watch one per line",
@@ -48,6 +61,14 @@ static const struct pl_option options[] = {
      PL_OPTION_CALL(set_color)},
     {"check", 0, NULL, NULL, "exit with 1 if a trial or job shown has failed",
      PL_OPTION_TRUE(struct pl_plstat, check)},
+    {"job", 0, "JOB", "With ghosts", "look at the nodes of this running job, by srun",
+     PL_OPTION_CALL(set_job_number)},
+    {"end", 0, NULL, NULL, "end the processes PID... of yours whose job has ended",
+     PL_OPTION_TRUE(struct pl_plstat, ghosts.end)},
+    {"yes", 0, NULL, NULL, "with --end: all of yours whose job has ended",
+     PL_OPTION_TRUE(struct pl_plstat, ghosts.yes)},
+    {"epilog", 0, NULL, NULL, "in slurmd's epilog: what SLURM_JOB_ID left behind",
+     PL_OPTION_TRUE(struct pl_plstat, ghosts.epilog)},
     {0},
 };
 
@@ -61,6 +82,7 @@ static const struct command {
     {NULL, NULL, "your sweeps and jobs", pl_cmd_list},
     {"show", "JOB", "the ranks of a job: node, state, step, metrics, end", pl_cmd_show},
     {"sweep", "SWEEP", "the trials of a sweep: parameters, state, objective", pl_cmd_sweep},
+    {"ghosts", NULL, "GPUs of this node, and processes that outlived their job", pl_cmd_ghosts},
     {"why", "JOB", "the first failure, with the last lines of that rank's stderr", pl_cmd_why},
 };
 
@@ -107,6 +129,8 @@ static int set_word(struct pl_plstat *ps, const char *word, struct pl_error *err
             }
         return set_job(ps, word, err);
     }
+    if (chosen->run == pl_cmd_ghosts)
+        return pl_strv_append(&ps->ghosts.pids, word) < 0 ? pl_error_nomem(err) : 0;
     if (ps->word)
         return pl_error_set(err, -EINVAL, "unexpected argument '%s': plstat%s%s takes one %s", word,
                             *chosen->name ? " " : "", chosen->name, chosen->arg);
@@ -142,6 +166,10 @@ static int parse(struct pl_plstat *ps,
     }
     if (r == 0 && !chosen)
         chosen = &commands[0];
+    if (r == 0 && chosen->run != pl_cmd_ghosts &&
+        (ps->ghosts.job || ps->ghosts.end || ps->ghosts.yes || ps->ghosts.epilog))
+        r = pl_error_set(err, -EINVAL,
+                         "--job, --end, --yes and --epilog go with plstat ghosts only");
     if (r == 0 && chosen->arg && !ps->word)
         r = pl_error_set(err, -EINVAL, "plstat %s needs a %s: a job id, a sweep or a run folder",
                          chosen->name, chosen->arg);
@@ -280,5 +308,6 @@ int main(int argc, char **argv)
         }
     }
     pl_plstat_reset(&ps);
+    pl_strv_free(ps.ghosts.pids);
     return r;
 }

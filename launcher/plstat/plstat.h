@@ -9,8 +9,15 @@
 #include "launcher/plstat/find.h"
 #include "launcher/plstat/status.h"
 
+struct pl_ghosts_options {
+    const char *job;       /* look at the nodes of this job; NULL: at this node */
+    bool end, yes, epilog; /* yes: end without a list of PIDs */
+    char **pids;           /* NULL: none */
+};
+
 struct pl_plstat {
     /* options */
+    struct pl_ghosts_options ghosts;
     bool json, check, all, watch;
     double interval_s;
     enum pl_term_color color_choice;
@@ -29,6 +36,7 @@ struct pl_plstat {
 
 /* The commands, each in its own file. Return 0, -ENOENT (nothing matched), -EINVAL (usage), ...;
  * err is the message for the user. */
+int pl_cmd_ghosts(struct pl_plstat *ps, struct pl_error *err);
 int pl_cmd_list(struct pl_plstat *ps, struct pl_error *err);
 int pl_cmd_show(struct pl_plstat *ps, struct pl_error *err);
 int pl_cmd_sweep(struct pl_plstat *ps, struct pl_error *err);

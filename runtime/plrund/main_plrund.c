@@ -19,9 +19,11 @@
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 struct fds {
     int control, gpus, lifeline;
+    bool sample;
 };
 
 static const struct pl_option options[] = {
@@ -29,6 +31,8 @@ static const struct pl_option options[] = {
      PL_OPTION_INT(struct fds, control, 0, 1 << 20)},
     {"watch-gpus", 0, "FD", NULL, "run as the child that reports GPUs to the daemon, on this pipe",
      PL_OPTION_INT(struct fds, gpus, 0, 1 << 20)},
+    {"sample-gpus", 0, NULL, NULL, "print the state of this node's GPUs once, for plstat ghosts",
+     PL_OPTION_TRUE(struct fds, sample)},
     {"lifeline", 0, "FD", NULL, "run as the child that ends the ranks if the daemon is killed",
      PL_OPTION_INT(struct fds, lifeline, 0, 1 << 20)},
     {0},
@@ -36,7 +40,7 @@ static const struct pl_option options[] = {
 
 static const struct pl_command command = {
     .name = "plrund",
-    .synopsis = "--control-fd FD\n--watch-gpus FD\n--lifeline FD",
+    .synopsis = "--control-fd FD\n--watch-gpus FD\n--sample-gpus\n--lifeline FD",
     .summary = "Serves the ranks of one Slurm step on this node. plrun or the SPANK plugin starts "
                "it; users do not.",
     .options = options,
@@ -75,6 +79,17 @@ static int watch_gpus(int fd)
     r = pl_gpu_watch_run(fd, &err);
     if (r < 0)
         pl_log_debug("gpu", "%s", pl_error_text(&err));
+    return r < 0 ? PL_EXIT_FAILED : PL_EXIT_OK;
+}
+
+/* plstat's child that asks the GPU driver, which may block. */
+static int sample_gpus(void)
+{
+    struct pl_error err = {0};
+    int r = pl_gpu_watch_sample(STDOUT_FILENO, &err);
+
+    if (r < 0)
+        pl_log_error("gpu", "%s", pl_error_text(&err));
     return r < 0 ? PL_EXIT_FAILED : PL_EXIT_OK;
 }
 
@@ -163,7 +178,7 @@ int main(int argc, char **argv)
                                   SIGUSR1, SIGUSR2, SIGXCPU, SIGXFSZ};
     struct pl_error err = {0};
     struct node n = {.loop = uv_default_loop()};
-    struct fds fds = {-1, -1, -1};
+    struct fds fds = {-1, -1, -1, false};
     int control_fd, rest, r;
     bool done;
 
@@ -173,10 +188,13 @@ int main(int argc, char **argv)
     if (r == 0 && done)
         return PL_EXIT_OK;
     control_fd = fds.control;
-    if (r == 0 && ((control_fd >= 0) + (fds.gpus >= 0) + (fds.lifeline >= 0) != 1 || rest < argc))
+    if (r == 0 && ((control_fd >= 0) + (fds.gpus >= 0) + (fds.lifeline >= 0) + fds.sample != 1 ||
+                   rest < argc))
         r = pl_error_set(&err, -EINVAL, "needs --control-fd and nothing else: see plrund --help");
     if (r == 0 && fds.gpus >= 0)
         return watch_gpus(fds.gpus);
+    if (r == 0 && fds.sample)
+        return sample_gpus();
     if (r == 0 && fds.lifeline >= 0)
         return run_lifeline(fds.lifeline);
     if (r == 0 && fcntl(control_fd, F_SETFD, FD_CLOEXEC) < 0)

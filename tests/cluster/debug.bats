@@ -153,10 +153,12 @@ fail_without() {
 
 @test "section 6: whose process is it?" {
     hanging -N2 -n2 plrun -- python train.py
-    run -0 typed 6 'plstat show' JOB "$JOB"
-    [[ $output == *running* ]]
-    run -0 typed 6 'environ' PID "$(<pid.1)"
-    [[ $output == *"SLURM_JOB_ID=$JOB"* && $output == *RANK=1* && $output == *PLUME_RUN_DIR=* ]]
+    run -0 typed 6 '^plstat ghosts.$'
+    [[ $output == *" $JOB alive "* ]]
+    run -0 typed 6 'plstat ghosts --job' JOB "$JOB"
+    [[ $output == *" $JOB alive "* ]]
+    run -4 typed 6 'plstat ghosts --end' PID... "$(<pid.1)"
+    [[ $output == *"its job $JOB has not ended"* ]]
 }
 
 @test "section 8: logs, events, traces, the cluster" {

@@ -101,6 +101,8 @@ static json_t *make_world(struct pl_rank *rank)
     if (interface && *interface)
         add_env(env, "NCCL_SOCKET_IFNAME=%s", interface);
     add_env(defaults, "OMP_NUM_THREADS=%u", rank_cpus(s));
+    add_env(defaults,
+            "PYTHONFAULTHANDLER=1"); /* the stack of a crash, for the cause's last lines */
     if (rank->out ||
         rank->err) /* a pipe has no width: progress bars and tables must not be broken */
         add_env(defaults, "COLUMNS=%d", PIPE_COLUMNS);

@@ -111,7 +111,7 @@ static void choose(struct watch *w)
     w->n = kept;
 }
 
-static int find_gpus(struct watch *w, struct pl_error *err)
+static int find_gpus(struct watch *w, bool all, struct pl_error *err)
 {
     unsigned count = 0;
     int r = w->nvml.count(&count);
@@ -129,7 +129,8 @@ static int find_gpus(struct watch *w, struct pl_error *err)
             w->nvml.name(gpu.device, gpu.name, sizeof(gpu.name));
         w->gpus[w->n++] = gpu;
     }
-    choose(w);
+    if (!all)
+        choose(w);
     return w->n ? 0 : pl_error_set(err, -ENODEV, "the driver shows no GPU");
 }
 
@@ -337,20 +338,39 @@ static int wait_for_event(struct watch *w, uint64_t due_ns, struct pl_nvml_event
     return poll(&p, 1, left_ms) > 0 ? -EPIPE : 0;
 }
 
-int pl_gpu_watch_run(int fd, struct pl_error *err)
+static int open_gpus(struct watch *w, bool all, struct pl_error *err)
 {
     const char *path = library_for_tests();
+    int r = pl_nvml_open(&w->nvml, path ? path : PL_NVML_LIBRARY, err);
+
+    if (r == 0)
+        r = find_gpus(w, all, err);
+    if (r < 0)
+        pl_nvml_close(&w->nvml);
+    return r;
+}
+
+int pl_gpu_watch_sample(int fd, struct pl_error *err)
+{
+    struct watch w = {.fd = fd};
+    int r = open_gpus(&w, true, err);
+
+    if (r < 0)
+        return r;
+    r = say_samples(&w);
+    pl_nvml_close(&w.nvml);
+    return r < 0 ? pl_error_errno(err, -r, "cannot write the sample") : 0;
+}
+
+int pl_gpu_watch_run(int fd, struct pl_error *err)
+{
     struct watch w = {.fd = fd};
     struct pl_nvml_event event;
     uint64_t due_ns;
-    int r = pl_nvml_open(&w.nvml, path ? path : PL_NVML_LIBRARY, err);
+    int r = open_gpus(&w, false, err);
 
-    if (r == 0)
-        r = find_gpus(&w, err);
-    if (r < 0) {
-        pl_nvml_close(&w.nvml);
+    if (r < 0)
         return r;
-    }
     watch_events(&w);
     while (r >= 0) {
         r = say_samples(&w);

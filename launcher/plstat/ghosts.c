@@ -1,0 +1,288 @@
+/* SPDX-License-Identifier: MIT */
+#include "launcher/plstat/ghosts.h"
+#include "common/base/child.h"
+#include "common/base/fs.h"
+#include "common/base/process.h"
+#include "common/proto/json.h"
+#include "common/proto/messages.h"
+#include "launcher/slurm/slurm_job.h"
+
+#include <signal.h>
+#include <string.h>
+
+#define GPUS_MS                                                                                    \
+    20000 /* a driver that is just loaded takes seconds; one with a lost GPU for ever              \
+           */
+#define GRACE_NS 5000000000u
+#define SAMPLE_MAX_BYTES ((size_t)1024 * 1024)
+
+const char *pl_ghost_state_name(enum pl_ghost_state state)
+{
+    static const char *const names[] = {
+        [PL_GHOST_NO_JOB] = "none",
+        [PL_GHOST_ALIVE] = "alive",
+        [PL_GHOST_ENDED] = "ended",
+        [PL_GHOST_UNKNOWN] = "unknown",
+    };
+
+    return names[state];
+}
+
+void pl_ghosts_finish(struct pl_ghosts *ghosts)
+{
+    for (size_t i = 0; i < ghosts->n; i++) {
+        pl_node_process_finish(&ghosts->list[i].process);
+        json_decref(ghosts->list[i].gpus);
+    }
+    free(ghosts->list);
+    json_decref(ghosts->gpus);
+    *ghosts = (struct pl_ghosts){0};
+}
+
+/* ---- GPUs ---- */
+
+/* Asks the driver through plrund, in a process of its own. */
+static int sample_gpus(json_t **ret, struct pl_error *err)
+{
+    _cleanup_free_ char *folder = pl_program_folder();
+    _cleanup_free_ char *plrund = folder ? pl_path_join(folder, "plrund") : NULL;
+    const char *const argv[] = {plrund, "--sample-gpus", NULL};
+    _cleanup_(pl_child_finish) struct pl_child child = {0};
+    _cleanup_(json_decrefp) json_t *message = NULL;
+    const char *said;
+    struct pl_msg m;
+    int r;
+
+    if (!plrund)
+        return pl_error_nomem(err);
+    r = pl_child_run(argv, NULL, GPUS_MS, &child, err);
+    if (r == -ETIMEDOUT)
+        return pl_error_set(err, r, "the GPU driver did not answer within %d s", GPUS_MS / 1000);
+    if (r < 0)
+        return r;
+    said = pl_buf_str(&child.err);
+    if (child.status != 0)
+        return pl_error_set(err, -EIO, "%.*s", (int)strcspn(said, "\n"), said);
+    r = pl_json_parse(child.out.data, strcspn(pl_buf_str(&child.out), "\n"), SAMPLE_MAX_BYTES,
+                      &message, err);
+    if (r == 0 && pl_msg_read(message, PL_WIRE_NODE_TO_HUB, &m) == 0 && m.type == PL_MSG_NODE_GPUS)
+        *ret = json_incref(m.node_gpus.gpus);
+    return r;
+}
+
+/* Adds the GPUs that a process holds. */
+static int add_gpus(const struct pl_ghosts *ghosts, struct pl_ghost *g)
+{
+    json_t *gpu, *process;
+    int64_t pid, bytes;
+    size_t i, k;
+
+    g->bytes = -1;
+    json_array_foreach (ghosts->gpus, i, gpu) {
+        json_array_foreach (json_object_get(gpu, "processes"), k, process) {
+            if (pl_json_int(process, "pid", &pid) < 0 || pid != g->process.pid)
+                continue;
+            if (!g->gpus)
+                g->gpus = json_array();
+            if (json_array_append(g->gpus, json_object_get(gpu, "gpu")) < 0)
+                return -ENOMEM;
+            if (pl_json_int(process, "mem", &bytes) == 0)
+                g->bytes = PL_MAX(g->bytes, 0) + bytes;
+        }
+    }
+    return 0;
+}
+
+/* ---- whose job has ended ---- */
+
+struct find {
+    struct pl_ghosts *ghosts;
+    struct pl_notes *notes;
+};
+
+/* A program may write any number into its environment, but not choose its control group. */
+static bool left_by_job(const struct pl_ghosts *ghosts, const struct pl_node_process *p)
+{
+    return p->uid == ghosts->job_uid && p->job == ghosts->job && !p->in_step &&
+           (p->cgroup_job < 0 || p->cgroup_job == ghosts->job);
+}
+
+/* Asks Slurm now. conf: only a file that our own user chose. */
+static enum pl_ghost_state ask(const struct pl_node_process *p, struct pl_error *err)
+{
+    const char *conf = p->uid == geteuid() ? p->slurm_conf : NULL;
+    struct pl_slurm_job_now now;
+
+    if (p->in_step)
+        return PL_GHOST_ALIVE;
+    if (p->job < 0)
+        return PL_GHOST_NO_JOB;
+    if (pl_slurm_job_ask(p->job, conf, &now, err) < 0)
+        return PL_GHOST_UNKNOWN;
+    return now.life == PL_SLURM_JOB_ENDED ? PL_GHOST_ENDED : PL_GHOST_ALIVE;
+}
+
+static bool same_question(const struct pl_node_process *a, const struct pl_node_process *b)
+{
+    return a->job == b->job && a->uid == b->uid && !a->in_step &&
+           strcmp(a->slurm_conf ? a->slurm_conf : "", b->slurm_conf ? b->slurm_conf : "") == 0;
+}
+
+static void judge(struct find *f, struct pl_ghost *g)
+{
+    struct pl_error err = {0};
+
+    if (f->ghosts->epilog) {
+        g->state = PL_GHOST_ENDED;
+        g->mine = f->ghosts->job_uid != 0;
+        return;
+    }
+    g->mine = g->process.uid == geteuid();
+    /* Slurm may hide others' jobs, and then denies that there are any. */
+    if (!g->mine && geteuid() != 0 && g->process.job >= 0) {
+        g->state = g->process.in_step ? PL_GHOST_ALIVE : PL_GHOST_UNKNOWN;
+        return;
+    }
+    for (size_t i = 0; i < f->ghosts->n; i++)
+        if (!g->process.in_step && g->process.job >= 0 &&
+            same_question(&f->ghosts->list[i].process, &g->process)) {
+            g->state = f->ghosts->list[i].state;
+            return;
+        }
+    g->state = ask(&g->process, &err);
+    if (g->state == PL_GHOST_UNKNOWN)
+        pl_notes_add(f->notes, true, "job %lld: %s", (long long)g->process.job,
+                     pl_error_text(&err));
+}
+
+static int each(void *ctx, struct pl_node_process *p)
+{
+    struct find *f = ctx;
+    struct pl_ghosts *ghosts = f->ghosts;
+    struct pl_ghost g = {.process = *p}, *list;
+    int r = add_gpus(ghosts, &g);
+
+    if (r < 0 || (ghosts->epilog ? !left_by_job(ghosts, p) : !p->run_dir && !g.gpus)) {
+        json_decref(g.gpus);
+        return r;
+    }
+    judge(f, &g);
+    list = realloc(ghosts->list, (ghosts->n + 1) * sizeof(*list));
+    if (!list) {
+        json_decref(g.gpus);
+        return -ENOMEM;
+    }
+    ghosts->list = list;
+    list[ghosts->n++] = g;
+    *p = (struct pl_node_process){0}; /* the list owns it */
+    return 0;
+}
+
+static int by_pid(const void *a, const void *b)
+{
+    const struct pl_ghost *x = a, *y = b;
+
+    return (x->process.pid > y->process.pid) - (x->process.pid < y->process.pid);
+}
+
+int pl_ghosts_find(struct pl_ghosts *ghosts, struct pl_notes *notes, struct pl_error *err)
+{
+    struct find f = {.ghosts = ghosts, .notes = notes};
+    struct pl_error why = {0};
+    int r = sample_gpus(&ghosts->gpus, &why);
+
+    if (r == -ENOMEM)
+        return pl_error_nomem(err);
+    if (r == -ETIMEDOUT)
+        pl_notes_add(notes, true, "%s", pl_error_text(&why));
+    else if (r < 0) /* most machines have no driver */
+        pl_notes_add(notes, false, "no GPUs seen: %s", pl_error_text(&why));
+    r = pl_node_processes_each(each, &f, err);
+    if (r == 0 && ghosts->n)
+        qsort(ghosts->list, ghosts->n, sizeof(*ghosts->list), by_pid);
+    return r;
+}
+
+/* ---- ending ---- */
+
+static int may_end(const struct pl_ghosts *ghosts,
+                   const struct pl_ghost *g,
+                   const struct pl_node_process *now,
+                   struct pl_error *err)
+{
+    enum pl_ghost_state state;
+
+    if (now->start != g->process.start)
+        return pl_error_set(err, -ESRCH, "it has ended already");
+    if (!g->mine || now->uid != g->process.uid)
+        return pl_error_set(err, -EPERM, "it belongs to user %u", (unsigned)now->uid);
+    if (ghosts->epilog && !left_by_job(ghosts, now))
+        return pl_error_set(err, -EPERM, "it does not belong to job %lld any more",
+                            (long long)ghosts->job);
+    if (!ghosts->epilog && !g->gpus && !now->run_dir)
+        return pl_error_set(err, -EPERM, "it holds no GPU and carries no PLUME_RUN_DIR");
+    state = ghosts->epilog ? PL_GHOST_ENDED : ask(now, err);
+    switch (state) {
+    case PL_GHOST_ENDED:
+        return 0;
+    case PL_GHOST_ALIVE:
+        return pl_error_set(err, -EPERM, "its job %lld has not ended", (long long)now->job);
+    case PL_GHOST_NO_JOB:
+        return pl_error_set(err, -EPERM, "it belongs to no job of Slurm's");
+    default:
+        return pl_error_wrap(err, -EPERM, "Slurm does not say that its job %lld has ended",
+                             (long long)now->job);
+    }
+}
+
+/* Opens a handle and, if it holds the process that was found and that may be ended, sends SIGTERM.
+ */
+static int begin_end(const struct pl_ghosts *ghosts, struct pl_ghost *g, struct pl_process *handle)
+{
+    struct pl_node_process now = {0};
+    struct pl_error *err = &g->why;
+    int r;
+
+    pl_process_open(handle, g->process.pid);
+    r = pl_node_process_get(g->process.pid, &now);
+    if (r < 0)
+        return pl_error_set(err, r, r == -ESRCH ? "it has ended already" : "out of memory");
+    r = may_end(ghosts, g, &now, err);        /* it started when the one in the list did .. */
+    if (r == 0 && handle->start != now.start) /* .. and so did the one of the handle */
+        r = pl_error_set(err, -ESRCH, "it has ended already");
+    if (r == 0 && (r = pl_process_signal(handle, SIGTERM)) < 0)
+        pl_error_errno(err, -r, "cannot end it");
+    pl_node_process_finish(&now);
+    return r;
+}
+
+void pl_ghosts_end(struct pl_ghosts *ghosts)
+{
+    struct pl_process *handles = calloc(ghosts->n + 1, sizeof(*handles));
+    uint64_t limit_ns;
+
+    for (size_t i = 0; i < ghosts->n; i++) {
+        struct pl_ghost *g = &ghosts->list[i];
+
+        if (!g->end)
+            continue;
+        g->result = handles ? begin_end(ghosts, g, &handles[i]) : pl_error_nomem(&g->why);
+    }
+    limit_ns = pl_now_ns() + GRACE_NS;
+    for (size_t i = 0; i < ghosts->n; i++)
+        if (ghosts->list[i].end && ghosts->list[i].result == 0 &&
+            pl_process_wait(&handles[i], limit_ns) == -ETIMEDOUT)
+            pl_process_kill(&handles[i]);
+    limit_ns = pl_now_ns() + GRACE_NS;
+    for (size_t i = 0; i < ghosts->n; i++) {
+        struct pl_ghost *g = &ghosts->list[i];
+
+        if (g->end && g->result == 0 && pl_process_wait(&handles[i], limit_ns) == -ETIMEDOUT)
+            g->result =
+                pl_error_set(&g->why, -ETIMEDOUT,
+                             "it survives SIGKILL: it hangs in the kernel, perhaps in a driver");
+        if (g->end && handles)
+            pl_process_close(&handles[i]);
+    }
+    free(handles);
+}

@@ -1,0 +1,186 @@
+/* SPDX-License-Identifier: MIT */
+#include "launcher/plstat/node_processes.h"
+#include "common/base/buf.h"
+#include "common/base/fs.h"
+#include "common/base/parse.h"
+#include "common/base/process.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#define PARENTS_MAX 64
+#define ENVIRON_MAX ((size_t)4 * 1024 * 1024)
+#define COMMAND_MAX 256
+
+void pl_node_process_finish(struct pl_node_process *p)
+{
+    free(p->command);
+    free(p->run_dir);
+    free(p->slurm_conf);
+    *p = (struct pl_node_process){0};
+}
+
+/* Reads a file of /proc/PID; its length is not known before. 0, -ESRCH, -EACCES, ... */
+static int read_file(pid_t pid, const char *name, size_t max, struct pl_buf *ret)
+{
+    _cleanup_free_ char *path = pl_strf("/proc/%d/%s", (int)pid, name);
+    _cleanup_close_ int fd = path ? open(path, O_RDONLY | O_CLOEXEC) : -EBADF;
+    char chunk[8192];
+    ssize_t n = 0;
+    int r = 0;
+
+    if (fd < 0)
+        return path ? -errno : -ENOMEM;
+    while (r == 0 && ret->len < max && (n = read(fd, chunk, sizeof(chunk))) > 0)
+        r = pl_buf_add(ret, chunk, (size_t)n);
+    return r < 0 ? r : n < 0 ? -errno : 0;
+}
+
+/* The real user, from the line "Uid:": the owner of /proc/PID is root for some processes. */
+static int read_uid(pid_t pid, uid_t *ret)
+{
+    _cleanup_(pl_buf_finish) struct pl_buf text = {0};
+    int r = read_file(pid, "status", 65536, &text);
+    const char *line = r == 0 ? strstr(pl_buf_str(&text), "\nUid:\t") : NULL;
+
+    if (!line)
+        return -ESRCH;
+    *ret = (uid_t)strtoul(line + 6, NULL, 10);
+    return 0;
+}
+
+/* Slurm's groups are called ../slurm/uid_U/job_N/step_S/.. and ../slurmstepd.scope/job_N/... */
+static int64_t job_of_group(pid_t pid)
+{
+    _cleanup_(pl_buf_finish) struct pl_buf text = {0};
+    const char *slurm, *p;
+
+    if (read_file(pid, "cgroup", 65536, &text) < 0)
+        return -1;
+    slurm = strstr(pl_buf_str(&text), "slurm");
+    p = slurm ? strstr(slurm, "/job_") : NULL;
+    return p && p[5] >= '0' && p[5] <= '9' ? strtoll(p + 5, NULL, 10) : -1;
+}
+
+static char *value_of(const char *environment, size_t len, const char *name)
+{
+    size_t n = strlen(name);
+
+    for (const char *p = environment; p < environment + len; p += strlen(p) + 1)
+        if (strncmp(p, name, n) == 0 && p[n] == '=')
+            return strdup(p + n + 1);
+    return NULL;
+}
+
+static void read_environment(struct pl_node_process *p)
+{
+    _cleanup_(pl_buf_finish) struct pl_buf text = {0};
+    _cleanup_free_ char *job = NULL;
+
+    if (read_file(p->pid, "environ", ENVIRON_MAX, &text) < 0)
+        return;
+    p->seen = true;
+    p->run_dir = value_of(pl_buf_str(&text), text.len, "PLUME_RUN_DIR");
+    p->slurm_conf = value_of(pl_buf_str(&text), text.len, "SLURM_CONF");
+    job = value_of(pl_buf_str(&text), text.len, "SLURM_JOB_ID");
+    if (p->job < 0 && job)
+        pl_parse_int(job, 1, INT64_MAX, &p->job, NULL);
+}
+
+static int read_command(struct pl_node_process *p, const char *name)
+{
+    _cleanup_(pl_buf_finish) struct pl_buf text = {0};
+
+    read_file(p->pid, "cmdline", COMMAND_MAX, &text);
+    text.len = PL_MIN(text.len, (size_t)COMMAND_MAX);
+    while (text.len && text.data[text.len - 1] == '\0')
+        text.len--;
+    for (size_t i = 0; i < text.len; i++)
+        if (text.data[i] == '\0')
+            text.data[i] = ' ';
+    p->command = text.len ? strndup(text.data, text.len) : pl_strf("[%s]", name);
+    return p->command ? 0 : -ENOMEM;
+}
+
+/* True below a slurmstepd of root's, or of ours where Slurm runs as one user. */
+static bool descends_from_step(pid_t pid)
+{
+    struct pl_process_stat stat;
+    uid_t uid;
+
+    for (int depth = 0; depth < PARENTS_MAX && pid > 1; depth++) {
+        if (pl_process_stat(pid, &stat) < 0)
+            return false;
+        if (strcmp(stat.name, "slurmstepd") == 0 && read_uid(pid, &uid) == 0 &&
+            (uid == 0 || uid == geteuid()))
+            return true;
+        pid = stat.parent;
+    }
+    return false;
+}
+
+static double age_of(uint64_t start)
+{
+    struct timespec now;
+
+    if (clock_gettime(CLOCK_BOOTTIME, &now) < 0)
+        return -1;
+    return (double)now.tv_sec + (double)now.tv_nsec / 1e9 -
+           (double)start / (double)sysconf(_SC_CLK_TCK);
+}
+
+int pl_node_process_get(pid_t pid, struct pl_node_process *ret)
+{
+    struct pl_node_process p = {.pid = pid};
+    struct pl_process_stat stat;
+    int r = pl_process_stat(pid, &stat);
+
+    if (r == 0 && (stat.state == 'Z' || stat.state == 'X'))
+        r = -ESRCH;
+    if (r == 0)
+        r = read_uid(pid, &p.uid);
+    if (r < 0)
+        return r;
+    p.start = stat.start;
+    p.age_s = age_of(stat.start);
+    p.job = p.cgroup_job = job_of_group(pid);
+    read_environment(&p);
+    p.in_step = descends_from_step(pid);
+    r = read_command(&p, stat.name);
+    if (r < 0)
+        pl_node_process_finish(&p);
+    else
+        *ret = p;
+    return r;
+}
+
+int pl_node_processes_each(int (*f)(void *ctx, struct pl_node_process *p),
+                           void *ctx,
+                           struct pl_error *err)
+{
+    DIR *proc = opendir("/proc");
+    struct dirent *entry;
+    int64_t pid;
+    int r = 0;
+
+    if (!proc)
+        return pl_error_errno(err, errno, "cannot list the processes in /proc");
+    while (r == 0 && (entry = readdir(proc))) {
+        struct pl_node_process p = {0};
+
+        if (entry->d_name[0] < '1' || entry->d_name[0] > '9' ||
+            pl_parse_int(entry->d_name, 1, INT32_MAX, &pid, NULL) < 0 || pid == getpid())
+            continue;
+        r = pl_node_process_get((pid_t)pid, &p);
+        if (r == 0)
+            r = f(ctx, &p);
+        else if (r != -ENOMEM)
+            r = 0; /* it has ended meanwhile */
+        pl_node_process_finish(&p);
+    }
+    closedir(proc);
+    return r == -ENOMEM ? pl_error_set(err, r, "out of memory") : r;
+}

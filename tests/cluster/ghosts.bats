@@ -1,0 +1,201 @@
+#!/usr/bin/env bats
+# SPDX-License-Identifier: MIT
+# plstat ghosts on a real Slurm: what is shown, what is ended, and what is never touched.
+
+load ../lib/cluster
+
+setup_file() {
+    cluster_up 2
+}
+
+teardown_file() {
+    cluster_down
+}
+
+# leave NAME: a process that outlives the job which starts it; its pid is in NAME.pid.
+setup() {
+    work_dir
+    cat >leave <<'TXT'
+#!/usr/bin/env bash
+# As a daemon does: in a session of its own, and nobody's child.
+PLUME_RUN_DIR=$PWD setsid bash -c 'echo $$ >"$1.tmp"; mv "$1.tmp" "$1.pid"; exec sleep 300' left "$1" \
+    </dev/null &>/dev/null &
+until [[ -s $1.pid ]]; do read -rt 0.05 <> <(:) || true; done
+TXT
+    chmod 0755 leave
+}
+
+teardown() {
+    local file
+    scancel_all
+    for file in "$WORK"/*.pid; do
+        [[ ! -s $file ]] || kill -9 "$(<"$file")" 2>/dev/null || true
+    done
+    wait_until 20 queue_is_empty || true
+}
+
+# state_of PID [WORD...]: the state of its job and whether it is a ghost, as plstat ghosts WORD... says.
+state_of() {
+    as_user plstat ghosts --json "${@:2}" 2>/dev/null | python3 -c '
+import json, sys
+p = [p for n in json.load(sys.stdin)["nodes"] for p in n["processes"] if p["pid"] == int(sys.argv[1])]
+print(p[0]["job_state"], p[0]["ghost"]) if p else print("not listed")' "$1"
+}
+
+alive() {
+    pid_start "$1" >/dev/null
+}
+
+ended() {
+    ! alive "$1"
+}
+
+# left_by_job NAME: a job of the plain user's that has ended and left a process; prints its pid.
+left_by_job() {
+    as_user sbatch --quiet --wait --output /dev/null leave "$1"
+    cat "$1.pid"
+}
+
+# job_runs: a job of the plain user's that carries PLUME_RUN_DIR; sets JOB and PID.
+job_runs() {
+    JOB=$(as_user sbatch --parsable --output /dev/null --wrap \
+        'export PLUME_RUN_DIR=$PWD; echo $$ >running.tmp; mv running.tmp running.pid; exec sleep 300')
+    wait_for 30 test -s running.pid
+    PID=$(<running.pid)
+}
+
+job_is_gone() {
+    [[ -z $(squeue -h -t all -j "$1" 2>/dev/null) || $(squeue -h -t all -j "$1" -o %T) == COMPLETED ]]
+}
+
+@test "a process of an ended job is a ghost, and --end ends it" {
+    local pid
+    pid=$(left_by_job a)
+    [[ $(state_of "$pid") == 'ended True' ]]
+    run as_user plstat ghosts --check
+    [[ $status == 1 && $output == *'1 process of ended jobs'* ]]
+    run as_user plstat ghosts --end "$pid"
+    [[ $status == 0 && $output == *"$pid: ended"* ]]
+    ended "$pid"
+    run as_user plstat ghosts --check
+    [[ $status == 0 ]]
+}
+
+@test "a process of a running job is none, and --end refuses it" {
+    job_runs
+    [[ $(state_of "$PID") == 'alive False' ]]
+    run as_user plstat ghosts --end "$PID"
+    [[ $status == 4 && $output == *"$PID: not ended: its job $JOB has not ended"* ]]
+    run as_user plstat ghosts --end --yes
+    [[ $status == 0 ]]
+    alive "$PID"
+}
+
+@test "what left its step but not its job is no ghost" {
+    local pid
+    as_user sbatch --quiet --output /dev/null --wrap './leave b; exec sleep 300'
+    wait_for 30 test -s b.pid
+    pid=$(<b.pid)
+    [[ $(state_of "$pid") == 'alive False' ]]
+    run as_user plstat ghosts --end "$pid"
+    [[ $status == 4 && $output == *'has not ended'* ]]
+    alive "$pid"
+}
+
+@test "the task of an array that bears the array's number is told from the others" {
+    local pid job
+    job=$(as_user sbatch --parsable --array 0-1 --output /dev/null --wrap \
+        './leave "c$SLURM_ARRAY_TASK_ID"; [ "$SLURM_ARRAY_TASK_ID" = 0 ] || exec sleep 300')
+    wait_for 30 test -s c1.pid
+    wait_for 30 test -s c0.pid
+    first_ended() { [[ $(squeue -h -t all -j "${job}_0" -o %T 2>/dev/null) =~ ^(COMPLETED|)$ ]]; }
+    wait_for 30 first_ended
+    [[ $(state_of "$(<c0.pid)") == 'ended True' && $(state_of "$(<c1.pid)") == 'alive False' ]]
+}
+
+@test "where Slurm does not answer, nothing is ended" {
+    local pid pid_ctld
+    pid=$(left_by_job d)
+    pid_ctld=$(awk '$1 == "slurmctld" { print $2 }' "$CLUSTER_DIR/pids")
+    kill -STOP "$pid_ctld"
+    run as_user plstat ghosts --end "$pid"
+    kill -CONT "$pid_ctld"
+    [[ $status == 4 && $output == *"Slurm does not say that its job"* ]]
+    alive "$pid"
+}
+
+@test "other users' processes are shown, not touched" {
+    need_root
+    local pid
+    pid=$(left_by_job e)
+    run plstat ghosts --end "$pid"
+    [[ $status == 4 && $output == *"$pid: not ended: it belongs to user $PLAIN_UID"* ]]
+    alive "$pid"
+}
+
+@test "GPUs, and who holds them" {
+    local pid
+    job_runs
+    tail -f /dev/null 3>&- &
+    pid=$!
+    echo "$pid" >plain.pid
+    cat >gpus.json <<TXT
+{"gpus": [{"uuid": "GPU-a", "name": "Fake A100", "util": 0, "power_mw": 61500, "power_limit_mw": 400000,
+           "mem_used": 2147483648, "mem_total": 85899345920, "temp": 41, "ecc": [3, 1],
+           "processes": [{"pid": $PID, "mem": 1073741824}, {"pid": $pid, "mem": 536870912}]},
+          {"uuid": "GPU-b", "name": "Fake A100", "util": 97}]}
+TXT
+    chmod a+r gpus.json
+    export PLUME_NVML=$FAKE_NVML PLUME_FAKE_NVML=$PWD/gpus.json COLUMNS=160
+    run as_user plstat ghosts
+    echo "$output"
+    [[ $status == 0 && $output == *'0    0 2.0 80.0 41 62 400   1 Fake A100'* ]]
+    [[ $output == *"$PID nobody job $JOB"* && $output == *"$PID nobody $JOB alive   1.0"* ]]
+    [[ $output == *'tail -f /dev/null'* ]]
+    run as_user plstat ghosts --end "$pid"
+    [[ $status == 4 && $output == *"$pid: not ended: "* ]]
+    alive "$pid"
+}
+
+@test "--job looks at the nodes of a running job" {
+    local job
+    job=$(as_user sbatch --parsable --nodes 2 --output /dev/null --wrap \
+        'export PLUME_RUN_DIR=$PWD; echo $$ >running.pid; exec sleep 300')
+    wait_for 30 test -s running.pid
+    run --separate-stderr as_user plstat ghosts --json --job "$job"
+    [[ $(python3 -c 'import json, sys
+print(len(json.loads(sys.argv[1])["nodes"]))' "$output") == 2 ]]
+    [[ $(state_of "$(<running.pid)" --job "$job") == 'alive False' ]]
+}
+
+@test "the epilog ends what its job left, and nothing of another job" {
+    need_root
+    local pid other
+    mkdir bin
+    sed -e "s,@BINDIR@,$PLUME_SRC/build," -e 's/^END=no/END=yes/' "$PLUME_SRC/templates/epilog.in" >epilog
+    chmod 0755 epilog
+    job_runs
+    other=$(left_by_job f) # as of an earlier job of the same user
+    cp "$SLURM_CONF" before.conf
+    echo "Epilog=$PWD/epilog" >>"$SLURM_CONF"
+    scontrol reconfigure
+    pid=$(left_by_job g)
+    wait_for 30 ended "$pid"
+    cp before.conf "$SLURM_CONF"
+    scontrol reconfigure
+    alive "$other"
+    alive "$PID"
+}
+
+@test "the epilog ends nothing unless it is told to, and always succeeds" {
+    need_root
+    local pid
+    sed -e "s,@BINDIR@,$PLUME_SRC/build," "$PLUME_SRC/templates/epilog.in" >epilog
+    pid=$(left_by_job h)
+    run env SLURM_JOB_ID="$(tr '\0' '\n' <"/proc/$pid/environ" | sed -n 's/^SLURM_JOB_ID=//p')" \
+        SLURM_JOB_UID="$PLAIN_UID" sh epilog
+    [[ $status == 0 ]]
+    alive "$pid"
+    run env -u SLURM_JOB_ID -u SLURM_JOB_UID sh epilog
+    [[ $status == 0 ]]
+}
