@@ -224,6 +224,21 @@ static void note_unwritten(const struct pl_trial_status *ts, struct pl_notes *no
                      ts->trial, (long long)events, error ? error : "?");
 }
 
+/* The log of the result's attempt has reached its limits. */
+static void note_left_out(const struct pl_trial_status *ts, struct pl_notes *notes)
+{
+    const json_t *left_out = json_object_get(ts->result, "left_out");
+    int64_t facts, metrics;
+
+    if (pl_json_int(left_out, "facts", &facts) == 0 && facts > 0)
+        pl_notes_add(notes, false, "trial %u: %lld facts are not in events.jsonl, which was full",
+                     ts->trial, (long long)facts);
+    if (pl_json_int(left_out, "metrics", &metrics) == 0 && metrics > 0)
+        pl_notes_add(notes, false,
+                     "trial %u: %lld records are not in metrics.jsonl, which was full", ts->trial,
+                     (long long)metrics);
+}
+
 static int load_ranks(struct pl_run_status *s, struct pl_notes *notes)
 {
     for (size_t i = 0; i < s->n_trials; i++) {
@@ -237,6 +252,7 @@ static int load_ranks(struct pl_run_status *s, struct pl_notes *notes)
         if (r == -ENOMEM)
             return r;
         note_unwritten(ts, notes);
+        note_left_out(ts, notes);
         if (r == 0)
             continue;
         load_last_status(s->run, ts);

@@ -99,6 +99,47 @@ def test_full_for_a_time(step):
     equal(step.load("status.json")["state"], harness.replay(rows))
 
 
+def test_facts_are_limited(step):
+    """A program that reports without end fills neither the log nor the room of others: each value's
+    last state and all ends are in it, and what is missing is counted."""
+    d, starters = running(step, 2)
+    programs = [step.keep(d.rank("program", i)) for i in range(2)]
+    for i in range(400):
+        programs[0].send(type="fact", key=f"k{i % 10}", value=f"{i:04}" + "x" * 7996)
+    programs[1].send(type="fact", key="param_hash", value="abc")
+    for p in programs:
+        p.send(type="exchange", name="sync", value="")
+    for p in programs:
+        p.expect("exchanged")
+    end(d, starters)
+    result = step.result()
+    events = step.lines("events.jsonl")
+    facts = [e for e in events if e["type"] == "fact" and e["rank"] == 0]
+    assert len(str(facts)) < 1.5 * 2**20, len(str(facts))
+    equal(result["left_out"], {"facts": 400 - len(facts), "metrics": 0})
+    equal((result["state"], result.get("unwritten")), ("done", None))
+    state = harness.replay(events)
+    ranks = state["ranks"]
+    equal([r["state"] for r in ranks], ["done", "done"])
+    equal({k: v[:4] for k, v in ranks[0]["facts"].items()}, {f"k{i}": f"039{i}" for i in range(10)})
+    equal(ranks[0]["facts_left_out"], 400 - len(facts))
+    equal((ranks[1]["facts"], "facts_left_out" in ranks[1]), ({"param_hash": "abc"}, False))
+    equal(step.load("status.json")["state"], state)
+
+
+def test_facts_left_out_are_said_at_once(step):
+    """A hub that is killed has told that facts are missing."""
+    d, _ = running(step, 1)
+    program = step.keep(d.rank("program", 0))
+    for i in range(200):
+        program.send(type="fact", key="k", value="x" * 8000)
+    program.send(type="exchange", name="sync", value="")
+    program.expect("exchanged")
+    d.kill()
+    said = [e["facts_left_out"] for e in step.lines("events.jsonl") if "facts_left_out" in e]
+    equal(said, [1, 2, 4, 8, 16, 32, 64])
+
+
 def test_full_output_file(step):
     """A rank's file says where output is missing; Slurm's stream gets all of it."""
     d, starters, _ = full(step)

@@ -67,6 +67,13 @@ struct pl_hub_node_ops {
 
 struct pl_exchange; /* exchange.c */
 
+/* What a rank's program reported as facts, in events.jsonl. */
+struct pl_hub_facts {
+    size_t bytes;      /* of its lines */
+    size_t n_left_out; /* facts without a line */
+    json_t *keys;      /* those whose last value has no line: {key: true}; NULL = none */
+};
+
 /* The end of a rank with exit code 0. */
 struct pl_hub_done {
     int64_t rank; /* -1 = none has ended so */
@@ -121,7 +128,10 @@ struct pl_hub {
     char epoch[17];
     int64_t seq;
     struct pl_log_file events, metrics;
-    bool status_failed; /* the last status.json could not be written */
+    struct pl_hub_facts *facts; /* by rank */
+    size_t facts_bytes;         /* of all ranks */
+    size_t metrics_left_out;    /* lines */
+    bool status_failed;         /* the last status.json could not be written */
     double started;
 
     uint64_t tick_ns; /* time of the last tick */
@@ -150,7 +160,7 @@ json_t *pl_hub_gpu_error(struct pl_hub *hub, const struct pl_failure *f);
 int pl_hub_open_log(struct pl_hub *hub, struct pl_error *err);
 bool pl_hub_log_is_open(const struct pl_hub *hub);
 void pl_hub_close_log(struct pl_hub *hub);
-/* Applies an event, appends it to the log and sends it to watchers; consumed. */
+/* Applies an event, sends it to watchers and appends it to the log; consumed. */
 void pl_hub_event(struct pl_hub *hub, json_t *event);
 void pl_hub_write_status(struct pl_hub *hub);
 /* Writes the lines of the log that found no room on the disk so far. */

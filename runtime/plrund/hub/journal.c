@@ -15,6 +15,10 @@
 #include <string.h>
 
 #define METRICS_MAX ((size_t)64 * 1024 * 1024)
+/* Bytes of facts in events.jsonl: those of one rank, and of all ranks. The end may add as many for
+ * last values. */
+#define FACTS_RANK_MAX ((size_t)1024 * 1024)
+#define FACTS_MAX ((size_t)16 * 1024 * 1024)
 /* Room that result.json gets before the ranks start: values of usual length, of which most are
  * metrics, and per rank its end. A longer result may find a full disk. */
 #define RESULT_BYTES 32768
@@ -116,7 +120,8 @@ int pl_hub_open_log(struct pl_hub *hub, struct pl_error *err)
     if (r < 0)
         return r;
     hub->attempt_dir = pl_run_attempt_path(hub->run, s->trial, s->attempt, NULL);
-    if (!hub->doc || !hub->attempt_dir)
+    hub->facts = calloc(PL_MAX(s->ntasks, 1u), sizeof(*hub->facts));
+    if (!hub->doc || !hub->attempt_dir || !hub->facts)
         return pl_error_set(err, -ENOMEM, "out of memory");
     if (!pl_utf8_valid(hub->attempt_dir, strlen(hub->attempt_dir))) /* it travels as JSON */
         return pl_error_set(err, -EILSEQ, "the run folder's path is not UTF-8: '%s'",
@@ -150,6 +155,9 @@ void pl_hub_close_log(struct pl_hub *hub)
     pl_log_file_finish(&hub->metrics);
     pl_run_close(hub->run);
     json_decref(hub->doc);
+    for (unsigned i = 0; hub->facts && i < hub->step->ntasks; i++)
+        json_decref(hub->facts[i].keys);
+    free(hub->facts);
     free(hub->attempt_dir);
 }
 
@@ -167,34 +175,135 @@ void pl_hub_flush_log(struct pl_hub *hub)
     pl_log_file_flush(&hub->metrics);
 }
 
-static void append(struct pl_hub *hub, json_t *event, bool metrics)
+static void append(struct pl_log_file *log, const struct pl_buf *line)
 {
-    struct pl_log_file *log = metrics ? &hub->metrics : &hub->events;
-    _cleanup_(pl_buf_finish) struct pl_buf line = {0};
     int old_error = log->error;
 
-    if (log->fd < 0 || pl_json_dump_line(event, &line) < 0)
-        return;
-    if (metrics && (size_t)log->size + line.len > METRICS_MAX)
-        return; /* the newest values stay in status.json and result.json */
-    pl_log_file_append(log, line.data, line.len);
+    pl_log_file_append(log, line->data, line->len);
     log_change(log, old_error);
+}
+
+/* The newest values stay in status.json and result.json when the file is full. */
+static void append_metrics(struct pl_hub *hub, const struct pl_buf *line)
+{
+    if ((size_t)hub->metrics.size + line->len > METRICS_MAX)
+        hub->metrics_left_out++;
+    else
+        append(&hub->metrics, line);
+}
+
+static void apply(struct pl_hub *hub, json_t *event)
+{
+    struct pl_error err = {0};
+
+    json_object_set_new(event, "seq", json_integer(++hub->seq));
+    json_object_set_new(event, "t", json_real(pl_wall_s()));
+    if (pl_run_state_apply(hub->doc, event, &err) < 0)
+        pl_log_warn("run", "%s", pl_error_text(&err));
+}
+
+/* A line in the file and the state's document: how many facts of this rank have no line. */
+static void write_left_out(struct pl_hub *hub, int64_t rank)
+{
+    pl_hub_event(hub, json_pack("{s:s, s:I, s:I}", "type", "rank", "rank", (json_int_t)rank,
+                                "facts_left_out", (json_int_t)hub->facts[rank].n_left_out));
+}
+
+/* Facts have a limit of their own, so that ends and causes always find room. The count is written
+ * whenever it has doubled: a hub that is killed has told about it, too. */
+static void append_fact(struct pl_hub *hub, json_t *event, const struct pl_buf *line)
+{
+    int64_t rank = json_integer_value(json_object_get(event, "rank"));
+    const char *key = pl_json_string(event, "key");
+    struct pl_hub_facts *f = &hub->facts[rank];
+
+    if (f->bytes + line->len <= FACTS_RANK_MAX && hub->facts_bytes + line->len <= FACTS_MAX) {
+        f->bytes += line->len;
+        hub->facts_bytes += line->len;
+        if (f->keys)
+            json_object_del(f->keys, key);
+        append(&hub->events, line);
+        return;
+    }
+    if (!f->keys)
+        f->keys = json_object();
+    if (f->keys)
+        json_object_set_new(f->keys, key, json_true());
+    f->n_left_out++;
+    if ((f->n_left_out & (f->n_left_out - 1)) == 0)
+        write_left_out(hub, rank);
+}
+
+static void
+append_event(struct pl_hub *hub, json_t *event, const char *type, const struct pl_buf *line)
+{
+    if (strcmp(type, "metrics") == 0 || strcmp(type, "gpus") == 0)
+        append_metrics(hub, line);
+    else if (strcmp(type, "fact") == 0)
+        append_fact(hub, event, line);
+    else
+        append(&hub->events, line);
 }
 
 void pl_hub_event(struct pl_hub *hub, json_t *event)
 {
     const char *type = pl_json_string(event, "type");
-    struct pl_error err = {0};
+    _cleanup_(pl_buf_finish) struct pl_buf line = {0};
 
     if (event && type && hub->doc) {
-        json_object_set_new(event, "seq", json_integer(++hub->seq));
-        json_object_set_new(event, "t", json_real(pl_wall_s()));
-        if (pl_run_state_apply(hub->doc, event, &err) < 0)
-            pl_log_warn("run", "%s", pl_error_text(&err));
-        append(hub, event, strcmp(type, "metrics") == 0 || strcmp(type, "gpus") == 0);
+        apply(hub, event);
         pl_hub_to_watchers(hub, event);
+        if (pl_hub_log_is_open(hub) && pl_json_dump_line(event, &line) == 0)
+            append_event(hub, event, type, &line);
     }
     json_decref(event);
+}
+
+/* The last values that have no line yet, as far as the rank's share goes. */
+static void write_last_facts(struct pl_hub *hub, int64_t rank)
+{
+    json_t *facts = json_object_get(pl_run_state_rank(hub->doc, (size_t)rank), "facts"), *value;
+    size_t left = FACTS_MAX / hub->step->ntasks;
+    struct pl_hub_facts *f = &hub->facts[rank];
+    const char *key;
+    void *next;
+
+    json_object_foreach_safe(f->keys, next, key, value)
+    {
+        _cleanup_(pl_buf_finish) struct pl_buf line = {0};
+        _cleanup_(json_decrefp) json_t *event =
+            json_pack("{s:s, s:I, s:s, s:O}", "type", "fact", "rank", (json_int_t)rank, "key", key,
+                      "value", json_object_get(facts, key));
+
+        if (!event)
+            continue;
+        apply(hub, event);
+        pl_hub_to_watchers(hub, event);
+        if (pl_json_dump_line(event, &line) < 0 || line.len > left)
+            continue;
+        append(&hub->events, &line);
+        left -= line.len;
+        f->n_left_out--;
+        json_object_del(f->keys, key);
+    }
+}
+
+/* {"facts","metrics"}: lines that the limits kept out of the files. No key if none. */
+static void add_left_out(struct pl_hub *hub, json_t *result)
+{
+    size_t facts = 0;
+
+    for (unsigned i = 0; i < hub->step->ntasks; i++) {
+        if (hub->facts[i].n_left_out) {
+            write_last_facts(hub, i);
+            write_left_out(hub, i);
+        }
+        facts += hub->facts[i].n_left_out;
+    }
+    if (facts + hub->metrics_left_out)
+        json_object_set_new(result, "left_out",
+                            json_pack("{s:I, s:I}", "facts", (json_int_t)facts, "metrics",
+                                      (json_int_t)hub->metrics_left_out));
 }
 
 /* Temporary file and rename, without fsync: the next one follows in two seconds. */
@@ -377,6 +486,7 @@ void pl_hub_write_result(struct pl_hub *hub)
         json_object_set(result, "others", others);
     add_objective(hub, result);
     add_numbers(hub, result);
+    add_left_out(hub, result);
     pl_hub_flush_log(hub);
     add_unwritten(hub, result);
     if (write_result(hub, state, result, &err) < 0) {
