@@ -52,6 +52,7 @@ def test_world_environment(step):
             "PLUME_TRIAL": "0", "PLUME_ATTEMPT": "0", "PLUME_RUNTIME": "plrun",
             "NCCL_DEBUG": "INFO", "NCCL_SOCKET_IFNAME": "eth0"})
         equal(defaults.pop("OMP_NUM_THREADS"), "3")
+        equal(defaults.pop("PYTHONFAULTHANDLER"), "1")
         equal(defaults.pop("COLUMNS", None), "400" if local == 1 else None)
         host, jax_port = defaults.pop("JAX_COORDINATOR_ADDRESS").rsplit(":", 1)
         equal(host, "127.0.0.1")
