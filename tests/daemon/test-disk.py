@@ -127,6 +127,28 @@ def test_facts_are_limited(step):
     equal(step.load("status.json")["state"], state)
 
 
+def test_facts_of_all_ranks_are_limited(step):
+    """No rank reaches its own limit by much, all of them pass the total; late facts of quiet ranks
+    still have their last values in the log."""
+    d, starters = running(step, 20)
+    programs = [step.keep(d.rank("program", i)) for i in range(20)]
+    for p in programs:
+        for i in range(140):
+            p.send(type="fact", key=f"k{i % 10}", value="x" * 8000)
+        p.send(type="fact", key="param_hash", value="abc")
+        p.send(type="exchange", name="sync", value="")
+    for p in programs:
+        p.expect("exchanged")
+    end(d, starters)
+    events = step.lines("events.jsonl")
+    written = sum(e["type"] == "fact" for e in events)
+    equal(step.result()["left_out"], {"facts": 20 * 141 - written, "metrics": 0})
+    assert len(str(events)) < 18.5 * 2**20, len(str(events))
+    state = harness.replay(events)
+    equal({(r["state"], r["facts"]["param_hash"]) for r in state["ranks"]}, {("done", "abc")})
+    equal(step.load("status.json")["state"], state)
+
+
 def test_facts_left_out_are_said_at_once(step):
     """A hub that is killed has told that facts are missing."""
     d, _ = running(step, 1)
