@@ -76,8 +76,9 @@ plume_correct(struct plume_context *pl, plume_tensor *logits, plume_tensor *labe
     return plume_op_call(pl, PLUME_OP_CORRECT, in, 2, NULL);
 }
 
-/* a + b. b's shape is a's, or the end of a's (b is repeated), or one element; add and mul also
- * accept the two in the other order. */
+/* a + b. Shapes are broadcast by numpy's rule: from the last dimension on, two sizes are equal, or
+ * one of them is 1 (or missing) and is repeated. Cheapest is a b whose shape is the end of a's, or
+ * one element; others are repeated in memory first. */
 static inline plume_tensor *plume_add(struct plume_context *pl, plume_tensor *a, plume_tensor *b)
 {
     plume_tensor *in[] = {a, b};

@@ -99,7 +99,8 @@ int pl_build_unary(struct pl_tape *tape,
     return pl_tape_apply(tape, &what, ret, err);
 }
 
-/* add, sub, mul, div: the second operand is repeated along the first's leading dimensions */
+/* add, sub, mul, div: the kernel repeats the second operand along the first's leading dimensions;
+ * pl_op_broadcast() makes all other shapes such a pair */
 
 static struct pl_binary_args binary_args(const struct pl_call *c)
 {
@@ -167,19 +168,25 @@ int pl_build_binary(struct pl_tape *tape,
     enum pl_binary op = (enum pl_binary)req->args.i[0];
     struct pl_apply what =
         pl_op_like(op <= PL_BINARY_SUB ? &op_sum_of_two : &op_product_of_two, req, a);
-    plume_tensor *swapped[] = {req->in[1], req->in[0]};
+    plume_tensor *given[] = {req->in[0], req->in[1]}, *swapped[] = {req->in[1], req->in[0]};
 
     if ((unsigned)op > PL_BINARY_DIV)
         return pl_error_set(err, -EINVAL, "%s: unknown operation %d", req->name, (int)op);
     if (!pl_op_all_real(req) || a->count == 0 || b->count == 0)
         return pl_op_refuse(req, "needs real numbers", err);
     if (!is_suffix(a, b)) {
-        if (!is_suffix(b, a) || op == PL_BINARY_SUB || op == PL_BINARY_DIV)
-            return pl_op_refuse(
-                req, "the second's shape must be the first's, or the end of it, or one element",
-                err);
-        what = pl_op_like(what.op, req, b);
-        what.in = swapped;
+        bool commutes = op == PL_BINARY_ADD || op == PL_BINARY_MUL;
+        bool fits = commutes && is_suffix(b, a);
+        plume_tensor **two = fits || (commutes && a->count < b->count) ? swapped : given;
+
+        if (!fits) {
+            int r = pl_op_broadcast(tape, req, two, err);
+
+            if (r < 0)
+                return r;
+        }
+        what = pl_op_like(what.op, req, two[0]);
+        what.in = two;
     }
     what.attr.i[0] = op;
     return pl_tape_apply(tape, &what, ret, err);

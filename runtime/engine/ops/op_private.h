@@ -33,6 +33,14 @@ int pl_op_refuse(const struct pl_op_request *req, const char *what, struct pl_er
 /* True if all inputs are real. */
 bool pl_op_all_real(const struct pl_op_request *req);
 
+/* op_broadcast.c: repeats two tensors as numpy broadcasts them, until the second's shape is the end
+ * of the first's (a kernel repeats it from there). ret[] has the two, and gets the results.
+ * -EINVAL. */
+int pl_op_broadcast(struct pl_tape *tape,
+                    const struct pl_op_request *req,
+                    plume_tensor *ret[2],
+                    struct pl_error *err);
+
 /* A pl_apply with the request's inputs and t's shape. */
 static inline struct pl_apply
 pl_op_like(const struct pl_op *op, const struct pl_op_request *req, const plume_tensor *t)

@@ -89,6 +89,19 @@ static plume_tensor *f_binary(struct net *net)
     return weigh(net, x);
 }
 
+/* Both are repeated, in the front, the middle and the end; one tensor twice. */
+static plume_tensor *f_broadcast(struct net *net)
+{
+    plume_tensor *a = OP(PLUME_OP_RESHAPE, ARGS({4, 4, 1, 6, 1}, {0}), &net->t[0]);
+    plume_tensor *b = OP(PLUME_OP_RESHAPE, ARGS({3, 6, 1, 1}, {0}), &net->t[1]);
+    plume_tensor *row = OP(PLUME_OP_RESHAPE, ARGS({2, 6, 1}, {0}), &net->t[1]);
+    plume_tensor *x = OP(PLUME_OP_BINARY, ARGS({1}, {0}), row, &net->t[1]); /* [6, 6] */
+    plume_tensor *y = OP(PLUME_OP_BINARY, ARGS({2}, {0}), b, a);            /* [4, 6, 6, 1] */
+
+    y = OP(PLUME_OP_REDUCE, ARGS({0, 1, 0, 1}, {0}), y); /* [6, 6, 1] */
+    return OP(PLUME_OP_BINARY, NONE, weigh(net, x), weigh(net, y));
+}
+
 static plume_tensor *f_square(struct net *net)
 {
     return weigh(net, OP(PLUME_OP_BINARY, ARGS({2}, {0}), &net->t[0], &net->t[0]));
@@ -258,6 +271,7 @@ static const struct {
     {"unary", f_unary, 16},
     {"linear_activated", f_linear_activated, 96},
     {"binary", f_binary, 0}, /* divides by numbers near 0 */
+    {"broadcast", f_broadcast, 16},
     {"square", f_square, 16},
     {"affine", f_affine, 16},
     {"reduce", f_reduce, 16},

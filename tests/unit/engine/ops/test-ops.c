@@ -196,8 +196,8 @@ static void test_shapes_that_ops_refuse(void **state)
          2,
          {0, 2},
          {{0}, {0}},
-         "add, sub, mul or div: the second's shape must be the first's, or the end of it, or one "
-         "element: f64[4, 6], f64[2, 3, 4]"},
+         "add, sub, mul or div: from the last dimension on, sizes must be equal, or one of them 1: "
+         "f64[4, 6], f64[2, 3, 4]"},
         {PLUME_OP_ATTENTION,
          1,
          {2},
