@@ -282,6 +282,9 @@ def test_metrics_coalesced(step):
         if event["type"] == "metrics":
             equal(sorted(event["metrics"]), ["loss", "n"])
             doc["ranks"][0]["step"] = event["step"]
+    # The file is written once a second, after clients have been told.
+    wait_for("the last row", lambda: step.lines("metrics.jsonl")[-1:] and
+             step.lines("metrics.jsonl")[-1]["step"] == 4999)
     rows = step.lines("metrics.jsonl")
     assert len(rows) < 100, len(rows)
     equal(rows[-1]["metrics"], {"loss": 2499.5, "n": "nan"})
