@@ -9,6 +9,7 @@ import select
 import signal
 import socket
 import stat
+import subprocess
 
 import harness
 from harness import LIMIT, Rank, equal, wait_for
@@ -448,6 +449,56 @@ def test_guard_killed(step):
     cause = step.result()["cause"]
     equal((cause["kind"], cause["process"], cause["rank"], cause["node"], cause["confidence"]),
           ("runtime", "plrun", 0, "n0", "seen"))
+
+
+def test_guard_killed_leaves_nothing(step):
+    """What its rank had started goes with it; what belongs to another rank stays."""
+    step.tasks_per_node = 2
+    d = step.start()
+    a, b = start_rank(step, d, 0, 0), start_rank(step, d, 1, 1)
+    of_a, of_b = (subprocess.Popen(["tail", "-f", "/dev/null"], start_new_session=True,
+                                   env=step.environment(0, SLURM_PROCID=str(rank)))
+                  for rank in (0, 1))
+    try:
+        a.close()
+        step.things.remove(a)
+        equal(of_a.wait(LIMIT), -signal.SIGKILL)
+        b.expect("signal")
+        b.exited(0)
+        equal(d.wait(), 0)
+        equal(of_b.poll(), None)
+    finally:
+        of_a.kill()
+        of_b.kill()
+        of_a.wait()
+        of_b.wait()
+
+
+def test_guard_stopped(step):
+    """A plrun that is stopped cannot end its rank: after the grace the daemon ends plrun."""
+    step.tasks_per_node = 2
+    d = step.start()
+    pid = os.fork()
+    if pid == 0:
+        with contextlib.suppress(BaseException):
+            start_rank(step, d, 0, 0)
+            os.kill(os.getpid(), signal.SIGSTOP)
+        os._exit(1)
+    try:
+        os.waitpid(pid, os.WUNTRACED)
+        b = start_rank(step, d, 1, 1)
+        b.exited(3)
+        wait_for("the end of the stopped starter", lambda: os.waitid(
+            os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT))
+        equal(b.expect("verdict")["code"], 3)
+        equal(d.wait(), 0)
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        status = os.waitpid(pid, 0)[1]
+    equal(status, signal.SIGKILL)
+    cause = step.result()["cause"]
+    equal((cause["kind"], cause["rank"], cause["exit"]), ("exit", 1, 3))
+    equal([r["state"] for r in step.load("status.json")["state"]["ranks"]], ["killed", "failed"])
 
 
 def test_owner_gone(step):

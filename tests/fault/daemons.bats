@@ -78,6 +78,29 @@ ended_badly() {
     done
 }
 
+@test "plrun is stopped: the step ends all the same, after the grace" {
+    export PLUME_KILL_GRACE=2
+    # Another rank fails, and each of these cannot end its rank.
+    fails=': >at.$SLURM_JOB_NAME.$RANK
+        if [ $RANK = 3 ]; then until [ -e fail.$SLURM_JOB_NAME ]; do sleep 0.01; done; exit 5; fi
+        exec tail -f /dev/null'
+    for case in guest-0-1 owner-1-0 hub-0-0; do
+        IFS=- read -r name node local <<<"$case"
+        STAY=$fails start "stop-$name" 2
+        kill -STOP "$(guard "${NODE[node]}" "$local")"
+        : >"fail.stop-$name"
+    done
+    begun=$(now_ms)
+    wait
+    (($(now_ms) - begun < 30000))
+    for name in stop-guest stop-owner stop-hub; do
+        NO_CODE=1 checked "$name"
+        [ "$(result "$name" 'd["cause"]["kind"], d["cause"]["rank"], d["cause"]["exit"]')" = "('exit', 3, 5)" ]
+        [[ $(<"$name.rc") != 0 && $(<"$name.rc") != 124 ]]
+    done
+    [ "$(rank_states stop-guest)" = 'killed killed killed failed' ]
+}
+
 @test "plrund is killed: its ranks end, the cause names it and its node" {
     export PLUME_KILL_GRACE=2
     start node 3

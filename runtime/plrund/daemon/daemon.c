@@ -15,6 +15,7 @@
 #define HELLO_LIMIT_NS 2000000000ull /* from a connection to its hello */
 #define BUSY_AFTER_MS 200            /* slurmstepd waits for 3 s */
 #define OUTPUT_MS 3000               /* for output that srun does not read */
+#define GUARD_MS 3000                /* for a guard to end its rank, which takes it milliseconds */
 
 static void finish(struct pl_daemon *d);
 static void settle(struct pl_daemon *d);
@@ -31,8 +32,16 @@ static void on_grace_over(uv_timer_t *timer)
 {
     struct pl_daemon *d = timer->data;
 
-    for (unsigned i = 0; i < d->n_present; i++)
-        pl_rank_signal(&d->ranks[i], SIGKILL);
+    for (unsigned i = 0; i < d->n_present; i++) {
+        struct pl_rank *rank = &d->ranks[i];
+
+        /* A guard that was told so and has done nothing is stopped, or it hangs. The kernel ends
+         * its rank with it. */
+        if (d->grace_over && rank->guarded && !rank->ended)
+            pl_process_kill(&rank->guard);
+        pl_rank_signal(rank, SIGKILL);
+    }
+    d->grace_over = true;
 }
 
 void pl_daemon_end_ranks(struct pl_daemon *d, unsigned grace_ms)
@@ -45,7 +54,7 @@ void pl_daemon_end_ranks(struct pl_daemon *d, unsigned grace_ms)
     pl_daemon_refuse_all(d);
     for (unsigned i = 0; i < d->n_present; i++)
         pl_rank_signal(&d->ranks[i], SIGTERM);
-    uv_timer_start(&d->kill_timer, on_grace_over, grace_ms, 0);
+    uv_timer_start(&d->kill_timer, on_grace_over, grace_ms, GUARD_MS);
     settle(d);
 }
 
@@ -172,7 +181,7 @@ static void settle(struct pl_daemon *d)
     if (!d->bye_sent) {
         d->bye_sent = true;
         if (d->step.plugin)
-            pl_daemon_kill_orphans(&d->step);
+            pl_daemon_kill_orphans(&d->step, UINT_MAX);
         pl_daemon_send_metrics(d);
         pl_uplink_send_new(d->uplink, pl_msg_new(&(struct pl_msg){.type = PL_MSG_NODE_BYE}));
     }
@@ -449,6 +458,7 @@ void pl_daemon_finish(struct pl_daemon *d)
         json_decref(d->ranks[i].metrics);
         if (d->ranks[i].pidfd >= 0)
             close(d->ranks[i].pidfd);
+        pl_process_close(&d->ranks[i].guard);
     }
     if (d->ras_fd >= 0)
         close(d->ras_fd);

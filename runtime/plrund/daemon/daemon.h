@@ -10,6 +10,7 @@
 #include "runtime/plrund/daemon/uplink.h"
 
 #include "common/base/buf.h"
+#include "common/base/process.h"
 
 struct pl_daemon;
 struct pl_daemon_gpu;
@@ -49,12 +50,13 @@ struct pl_rank {
     struct pl_rank_conn *starter;      /* NULL after it has closed */
     bool present, guarded, world_sent; /* guarded: plrun reports its end and ends it for us */
     bool running, ended, killed, verdict_due; /* killed: we sent a signal first */
-    bool starter_gone; /* who should have reported its end: that is why it has ended */
-    int status;        /* wait status, valid if ended */
-    pid_t pid;         /* once it runs */
-    pid_t starter_pid; /* the rank's own if nobody guards it */
-    pid_t guard_pid;   /* of the process that guards it, 0 = none known */
-    int pidfd;         /* only if nobody guards it */
+    bool starter_gone;       /* who should have reported its end: that is why it has ended */
+    int status;              /* wait status, valid if ended */
+    pid_t pid;               /* once it runs */
+    pid_t starter_pid;       /* the rank's own if nobody guards it */
+    pid_t guard_pid;         /* of the process that guards it, 0 = none known */
+    struct pl_process guard; /* the same, to end it where it is stopped */
+    int pidfd;               /* only if nobody guards it */
     struct pl_capture *out, *err;
     json_t *metrics; /* not yet sent */
     int64_t step;    /* -1 = none */
@@ -85,7 +87,7 @@ struct pl_daemon {
 
     struct pl_uplink *uplink;
     json_t *world; /* as the hub sent it */
-    bool decided, teardown, bye_sent, bye_ok, finished;
+    bool decided, teardown, grace_over, bye_sent, bye_ok, finished;
     bool waited;  /* the time for ranks that have not come is over */
     int64_t root; /* the rank that failed first, -1 none; valid once decided */
     int64_t oom_kills;
@@ -178,8 +180,10 @@ void pl_rank_starter_gone(struct pl_rank *rank);
  * process. */
 bool pl_rank_may_start(const struct pl_rank_conn *c, unsigned rank);
 
-/* daemon_clean.c: ends the processes that ranks left, under the plugin (else plrun does). */
-void pl_daemon_kill_orphans(const struct pl_slurm_step *step);
+/* daemon_clean.c: ends the processes that this rank (UINT_MAX: any rank of this node) has left,
+ * where no plrun can: under the plugin, and where plrun was killed. Blocks for a look through
+ * /proc. */
+void pl_daemon_kill_orphans(const struct pl_slurm_step *step, unsigned rank);
 /* Processes of this job's cgroup that the kernel killed for lack of memory; -1 = unknown. */
 int64_t pl_daemon_oom_kills(void);
 

@@ -9,12 +9,14 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 
 #define ENVIRON_MAX ((size_t)4 * 1024 * 1024)
+#define PASSES_MAX 10 /* over /proc */
 
 /* True if the block of NUL-ended entries has this one. */
 static bool has_entry(const char *block, size_t len, const char *entry)
@@ -50,31 +52,42 @@ static int read_environ(int dir_fd, const char *pid, struct pl_buf *ret)
     return n < 0 ? -errno : 0;
 }
 
-/* A rank's process or a descendant: it has our user, this job, step and node in its environment
- * (marks), and SLURM_PROCID, which Slurm's own helpers do not have. */
-static bool is_orphan(const char marks[3][64], int proc, const char *pid, struct pl_buf *env)
+/* What every process of the ranks has in its environment; our own, those of Slurm and of other
+ * steps lack one of them. */
+struct marks {
+    char job[64], step[64], node[64];
+    char rank[64]; /* a full entry, or only "SLURM_PROCID=" for all ranks: Slurm's helpers have none
+                    */
+    bool of_rank;
+};
+
+/* A rank's process or a descendant. plrund's own children may have the environment of local rank 0.
+ */
+static bool is_orphan(const struct marks *marks, int proc, const char *pid, struct pl_buf *env)
 {
+    struct pl_process_stat process;
     struct stat st;
 
     if (fstatat(proc, pid, &st, 0) < 0 || st.st_uid != geteuid() ||
-        read_environ(proc, pid, env) < 0 || !memmem(env->data, env->len, "SLURM_PROCID=", 13))
+        read_environ(proc, pid, env) < 0)
         return false;
-    for (int i = 0; i < 3; i++)
-        if (!has_entry(env->data, env->len, marks[i]))
-            return false;
-    return true;
+    if (marks->of_rank ? !has_entry(env->data, env->len, marks->rank)
+                       : !memmem(env->data, env->len, marks->rank, strlen(marks->rank)))
+        return false;
+    return has_entry(env->data, env->len, marks->job) &&
+           has_entry(env->data, env->len, marks->step) &&
+           has_entry(env->data, env->len, marks->node) &&
+           pl_process_stat((pid_t)strtol(pid, NULL, 10), &process) == 0 && process.state != 'Z' &&
+           process.parent != getpid();
 }
 
-void pl_daemon_kill_orphans(const struct pl_slurm_step *step)
+/* Returns the number of processes that got SIGKILL. */
+static unsigned kill_marked(const struct marks *marks)
 {
     _cleanup_(pl_buf_finish) struct pl_buf env = {0};
     DIR *dir = opendir("/proc");
-    char marks[3][64];
     struct dirent *e;
-
-    snprintf(marks[0], sizeof(marks[0]), "SLURM_JOB_ID=%s", step->id.job);
-    snprintf(marks[1], sizeof(marks[1]), "SLURM_STEP_ID=%s", step->id.step);
-    snprintf(marks[2], sizeof(marks[2]), "SLURM_NODEID=%u", step->node_id);
+    unsigned n = 0;
 
     while (dir && (e = readdir(dir))) {
         int64_t pid;
@@ -90,11 +103,29 @@ void pl_daemon_kill_orphans(const struct pl_slurm_step *step)
         if (is_orphan(marks, dirfd(dir), e->d_name, &env)) {
             pl_log_info("child", "ending process %d, an orphan of the step", (int)pid);
             syscall(SYS_pidfd_send_signal, fd, SIGKILL, NULL, 0);
+            n++;
         }
         close(fd);
     }
     if (dir)
         closedir(dir);
+    return n;
+}
+
+void pl_daemon_kill_orphans(const struct pl_slurm_step *step, unsigned rank)
+{
+    struct marks marks = {.of_rank = rank != UINT_MAX};
+
+    snprintf(marks.job, sizeof(marks.job), "SLURM_JOB_ID=%s", step->id.job);
+    snprintf(marks.step, sizeof(marks.step), "SLURM_STEP_ID=%s", step->id.step);
+    snprintf(marks.node, sizeof(marks.node), "SLURM_NODEID=%u", step->node_id);
+    if (marks.of_rank)
+        snprintf(marks.rank, sizeof(marks.rank), "SLURM_PROCID=%u", rank);
+    else
+        snprintf(marks.rank, sizeof(marks.rank), "SLURM_PROCID=");
+    /* A process may have forked while the folder was read. */
+    for (int i = 0; i < PASSES_MAX && kill_marked(&marks); i++)
+        ;
 }
 
 /* Reads "oom_kill N" of a file in the memory cgroup. */

@@ -288,7 +288,7 @@ static void rank_started(struct pl_rank *rank, int64_t pid)
     pl_uplink_send_new(d->uplink, pl_msg_new(&(struct pl_msg){.type = PL_MSG_NODE_STARTED,
                                                               .node_started = {rank->rank, pid}}));
     if (d->teardown) /* it has missed the signal, and maybe the grace too */
-        pl_rank_signal(rank, uv_is_active((uv_handle_t *)&d->kill_timer) ? SIGTERM : SIGKILL);
+        pl_rank_signal(rank, d->grace_over ? SIGKILL : SIGTERM);
 }
 
 void pl_rank_signal(struct pl_rank *rank, int signal)
@@ -331,7 +331,7 @@ void pl_rank_ended(struct pl_rank *rank, int status, uint64_t at_ns)
                                            .at_ns = (int64_t)at_ns,
                                            .killed = rank->killed,
                                            .oom = d->oom_kills >= 0 && oom > d->oom_kills,
-                                           .runtime = rank->starter_gone,
+                                           .runtime = rank->starter_gone && !rank->killed,
                                            .text = text ? text : ""},
                        }));
     if (oom > d->oom_kills)
@@ -346,6 +346,8 @@ void pl_rank_starter_gone(struct pl_rank *rank)
     if (rank->ended)
         return;
     rank->starter_gone = true;
+    /* plrun was the subreaper of what the rank had started. */
+    pl_daemon_kill_orphans(&rank->daemon->step, rank->rank);
     pl_rank_ended(rank, SIGKILL, pl_now_ns());
 }
 
@@ -509,8 +511,11 @@ static struct pl_rank *new_rank(struct pl_rank_conn *c, const struct pl_msg_rank
                              .starter_pid = hello->pid == PL_MSG_ABSENT ? 0 : (pid_t)hello->pid,
                              .guarded = hello->guarded,
                              .guard_pid = hello->guarded ? c->pid : 0,
+                             .guard = PL_PROCESS_INIT,
                              .pidfd = -EBADF,
                              .step = -1};
+    if (rank->guarded) /* its connection is open: it lives */
+        pl_process_open(&rank->guard, c->pid);
     take_streams(rank, c);
     return rank;
 }
