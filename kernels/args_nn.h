@@ -217,6 +217,58 @@ struct pl_arange_args {
 };
 
 /* X(function, struct of arguments) */
+/* The functions of pl_map_args. New ones are appended: modules have the numbers (plume/ops_math.h).
+ */
+enum pl_map {
+    PL_MAP_FILL, /* p, whatever x is; no gradient */
+    PL_MAP_EXP,
+    PL_MAP_LOG,
+    PL_MAP_SQRT,
+    PL_MAP_RSQRT, /* 1 / sqrt(x) */
+    PL_MAP_POW,   /* x^p */
+    PL_MAP_ABS,
+    PL_MAP_CLAMP,    /* p, x or q: the middle one; p <= q; a NaN stays one */
+    PL_MAP_SOFTPLUS, /* log(1 + e^x) */
+    PL_MAP_ELU,      /* x > 0: x, else p (e^x - 1) */
+    PL_MAP_LEAKY,    /* x > 0: x, else p x */
+    PL_MAP_SIN,
+    PL_MAP_COS,
+};
+
+/* y = f(x). Backward: dx (+)= dy f'(x). Slopes where there are several, as PyTorch's: 0 of abs at
+ * 0, 0 of clamp at its bounds, that of the side x <= 0 for elu and leaky, 0 of x^0. n elements; x
+ * may be y, or NULL for FILL in the tables of CPUs. */
+struct pl_map_args {
+    size_t n;
+    enum pl_map fn;
+    double p, q;
+    bool dx_add;
+    const void *x, *dy;
+    void *y, *dx;
+};
+
+/* The operations of pl_choose_args; numbers as above. */
+enum pl_choose {
+    PL_CHOOSE_MAX, /* of a and b; a NaN wins */
+    PL_CHOOSE_MIN,
+    PL_CHOOSE_WHERE, /* a != 0: b, else c; a NaN is not 0 */
+    PL_CHOOSE_LT,    /* a < b: 1, else 0; so are the others; no gradient */
+    PL_CHOOSE_LE,
+    PL_CHOOSE_EQ,
+    PL_CHOOSE_NE,
+};
+
+/* y = op(a, b, c), n elements each; c only for WHERE. Backward: dy goes to the operand that was
+ * chosen, half to each of two equal ones, all to both if one is a NaN (as PyTorch); the others get
+ * 0. */
+struct pl_choose_args {
+    size_t n;
+    enum pl_choose op;
+    bool da_add, db_add, dc_add;
+    const void *a, *b, *c, *dy;
+    void *y, *da, *db, *dc;
+};
+
 #define PL_KERNEL_LIST_NN(X)                                                                       \
     X(add, add)                                                                                    \
     X(relu_forward, relu)                                                                          \
@@ -247,6 +299,10 @@ struct pl_arange_args {
     X(attention_forward, attention)                                                                \
     X(attention_backward, attention)                                                               \
     X(copy, copy)                                                                                  \
-    X(arange, arange)
+    X(arange, arange)                                                                              \
+    X(map_forward, map)                                                                            \
+    X(map_backward, map)                                                                           \
+    X(choose_forward, choose)                                                                      \
+    X(choose_backward, choose)
 
 #endif

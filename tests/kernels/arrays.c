@@ -139,6 +139,17 @@ ARRAYS_DECLARE(unary)
     IN(x, a->n), IN(dy, a->n), FORWARD(y, a->n), BACKWARD(dx, a->n);
 }
 
+ARRAYS_DECLARE(map)
+{
+    IN(x, a->n), IN(dy, a->n), FORWARD(y, a->n), BACKWARD(dx, a->n);
+}
+
+ARRAYS_DECLARE(choose)
+{
+    IN(a, a->n), IN(b, a->n), IN(c, a->n), IN(dy, a->n), FORWARD(y, a->n);
+    BACKWARD(da, a->n), BACKWARD(db, a->n), BACKWARD(dc, a->n);
+}
+
 ARRAYS_DECLARE(binary)
 {
     IN(a, a->n), IN(b, a->m), IN(dy, a->n), FORWARD(y, a->n), BACKWARD(da, a->n),
