@@ -77,6 +77,9 @@ enum plume_op {
     PLUME_OP_BATCHNORM,
     PLUME_OP_ATTENTION,
     PLUME_OP_ARANGE,
+    PLUME_OP_MAP,
+    PLUME_OP_CHOOSE,
+    PLUME_OP_FULL,
 };
 
 /* An op's numbers; the op's function defines their meaning. */

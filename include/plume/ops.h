@@ -361,4 +361,6 @@ static inline plume_tensor *plume_attention_of(struct plume_context *pl,
     return plume_op_call(pl, PLUME_OP_ATTENTION, in, 3, &args);
 }
 
+#include "plume/ops_math.h"
+
 #endif

@@ -117,22 +117,57 @@ static size_t size_at(const plume_tensor *t, size_t rank, size_t d)
     return d + t->rank < rank ? 1 : t->shape[d + t->rank - rank];
 }
 
+/* The shape that all broadcast to. -EINVAL. */
+static int common_shape(const struct pl_op_request *req,
+                        plume_tensor *const *list,
+                        size_t n,
+                        size_t *ret_rank,
+                        size_t *shape,
+                        struct pl_error *err)
+{
+    size_t rank = 0;
+
+    for (size_t i = 0; i < n; i++)
+        rank = PL_MAX(rank, list[i]->rank);
+    for (size_t d = 0; d < rank; d++) {
+        shape[d] = 1;
+        for (size_t i = 0; i < n; i++) {
+            size_t size = size_at(list[i], rank, d);
+
+            if (size != 1 && shape[d] != 1 && size != shape[d])
+                return pl_op_refuse(
+                    req, "from the last dimension on, sizes must be equal, or one of them 1", err);
+            if (size != 1)
+                shape[d] = size;
+        }
+    }
+    *ret_rank = rank;
+    return 0;
+}
+
+int pl_op_broadcast_all(struct pl_tape *tape,
+                        const struct pl_op_request *req,
+                        plume_tensor **ret,
+                        struct pl_error *err)
+{
+    size_t rank, shape[PLUME_RANK_MAX];
+    int r = common_shape(req, ret, req->n_in, &rank, shape, err);
+
+    for (size_t i = 0; i < req->n_in && r == 0; i++)
+        r = expand_to(tape, &ret[i], rank, shape, 0, err);
+    return r;
+}
+
 int pl_op_broadcast(struct pl_tape *tape,
                     const struct pl_op_request *req,
                     plume_tensor *ret[2],
                     struct pl_error *err)
 {
-    size_t rank = PL_MAX(ret[0]->rank, ret[1]->rank), shape[PLUME_RANK_MAX], ones = 0;
-    int r;
+    size_t rank, shape[PLUME_RANK_MAX], ones = 0;
+    int r = common_shape(req, ret, 2, &rank, shape, err);
 
-    for (size_t d = 0; d < rank; d++) {
-        size_t a = size_at(ret[0], rank, d), b = size_at(ret[1], rank, d);
-
-        if (a != b && a != 1 && b != 1)
-            return pl_op_refuse(
-                req, "from the last dimension on, sizes must be equal, or one of them 1", err);
-        shape[d] = PL_MAX(a, b);
-    }
+    if (r < 0)
+        return r;
     while (ones < rank && size_at(ret[1], rank, ones) == 1)
         ones++;
     r = expand_to(tape, &ret[0], rank, shape, 0, err);

@@ -24,6 +24,7 @@ pl_op_build pl_build_linear, pl_build_matmul, pl_build_unary, pl_build_binary, p
     pl_build_slice, pl_build_permute, pl_build_cat;
 pl_op_build pl_build_conv2d, pl_build_pool2d, pl_build_batchnorm, pl_build_attention,
     pl_build_arange;
+pl_op_build pl_build_map, pl_build_choose, pl_build_full; /* op_map.c */
 
 /* op_util.c */
 
@@ -40,6 +41,12 @@ int pl_op_broadcast(struct pl_tape *tape,
                     const struct pl_op_request *req,
                     plume_tensor *ret[2],
                     struct pl_error *err);
+
+/* Repeats all inputs of the request to one shape. ret[] has them, and gets the results. -EINVAL. */
+int pl_op_broadcast_all(struct pl_tape *tape,
+                        const struct pl_op_request *req,
+                        plume_tensor **ret,
+                        struct pl_error *err);
 
 /* A pl_apply with the request's inputs and t's shape. */
 static inline struct pl_apply

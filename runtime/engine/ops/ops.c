@@ -29,6 +29,9 @@ static const struct {
     [PLUME_OP_BATCHNORM] = {"batchnorm", 5, 5, pl_build_batchnorm},
     [PLUME_OP_ATTENTION] = {"attention", 1, 3, pl_build_attention},
     [PLUME_OP_ARANGE] = {"arange", 0, 0, pl_build_arange},
+    [PLUME_OP_MAP] = {"a function of each element", 1, 1, pl_build_map},
+    [PLUME_OP_CHOOSE] = {"maximum, minimum, where or a comparison", 2, 3, pl_build_choose},
+    [PLUME_OP_FULL] = {"full", 0, 0, pl_build_full},
 };
 
 const char *pl_op_name(enum plume_op op)

@@ -107,6 +107,41 @@ static plume_tensor *f_square(struct net *net)
     return weigh(net, OP(PLUME_OP_BINARY, ARGS({2}, {0}), &net->t[0], &net->t[0]));
 }
 
+/* Every function, of numbers where it has one slope; the sums differ in size. */
+static plume_tensor *f_map(struct net *net)
+{
+    plume_tensor *square = OP(PLUME_OP_BINARY, ARGS({2}, {0}), &net->t[0], &net->t[0]);
+    plume_tensor *positive = OP(PLUME_OP_AFFINE, ARGS({0}, {1, 0.5}), square), *sum = NULL;
+
+    for (int64_t fn = PLUME_MAP_EXP; fn <= PLUME_MAP_COS; fn++) {
+        plume_tensor *y = fn == PLUME_MAP_CLAMP ? OP(PLUME_OP_MAP, ARGS({fn}, {0.1, 9}), positive)
+                                                : OP(PLUME_OP_MAP, ARGS({fn}, {1.5, 0}), positive);
+
+        if (fn == PLUME_MAP_ELU || fn == PLUME_MAP_LEAKY) /* the other side */
+            y = OP(PLUME_OP_MAP, ARGS({fn}, {0.3, 0}), OP(PLUME_OP_AFFINE, ARGS({0}, {-1, 0}), y));
+        sum = sum ? OP(PLUME_OP_BINARY, NONE, sum, weigh(net, y)) : weigh(net, y);
+    }
+    return sum;
+}
+
+/* Chosen by position, so that roundings choose no other: a row, a column and one element. */
+static plume_tensor *f_choose(struct net *net)
+{
+    plume_tensor *a = &net->t[0], *row = &net->t[1];
+    plume_tensor *five =
+        op(net, PLUME_OP_FULL, 0, NULL, (struct plume_op_args)ARGS({2, 1, 1}, {5}));
+    plume_tensor *mask = OP(PLUME_OP_CHOOSE, ARGS({PLUME_CHOOSE_NE}, {0}), a, a); /* 0 */
+    plume_tensor *first = OP(PLUME_OP_CHOOSE, ARGS({PLUME_CHOOSE_WHERE}, {0}), mask, a, row);
+    plume_tensor *least = OP(PLUME_OP_CHOOSE, ARGS({PLUME_CHOOSE_MIN}, {0}), five, a);
+    plume_tensor *most = OP(PLUME_OP_CHOOSE, ARGS({PLUME_CHOOSE_MAX}, {0}), a, a); /* halves */
+    plume_tensor *last = OP(PLUME_OP_CHOOSE, ARGS({PLUME_CHOOSE_WHERE}, {0}), five, first, least);
+
+    mask = OP(PLUME_OP_CHOOSE, ARGS({PLUME_CHOOSE_LT}, {0}), five, a);
+    last = OP(PLUME_OP_CHOOSE, ARGS({PLUME_CHOOSE_WHERE}, {0}), mask, five, last);
+    return OP(PLUME_OP_BINARY, NONE, weigh(net, OP(PLUME_OP_BINARY, ARGS({2}, {0}), last, most)),
+              weigh(net, least));
+}
+
 static plume_tensor *f_affine(struct net *net)
 {
     return weigh(net, OP(PLUME_OP_AFFINE, ARGS({0}, {-1.5, 0.25}), &net->t[0]));
@@ -273,6 +308,8 @@ static const struct {
     {"binary", f_binary, 0}, /* divides by numbers near 0 */
     {"broadcast", f_broadcast, 16},
     {"square", f_square, 16},
+    {"map", f_map, 16},
+    {"choose", f_choose, 16},
     {"affine", f_affine, 16},
     {"reduce", f_reduce, 16},
     {"matmul", f_matmul, 16},
