@@ -1,0 +1,121 @@
+/* SPDX-License-Identifier: MIT */
+/* Losses and norms made of the ops of plume/ops.h and plume/ops_math.h, with PyTorch's values and
+ * gradients. Their steps are ops of their own: each keeps a tensor of the size of its result. */
+#ifndef PL_OPS_NN_H
+#define PL_OPS_NN_H
+
+#include "plume/ops_math.h"
+
+#include <errno.h>
+#include <math.h>
+
+/* Mean of all elements, [1]. */
+static inline plume_tensor *plume_mean_of_all(struct plume_context *pl, plume_tensor *x)
+{
+    return plume_mean(pl, x, 0, PLUME_RANK_MAX);
+}
+
+/* Mean of |a - b|, [1]; shapes as for plume_add(). */
+static inline plume_tensor *plume_l1(struct plume_context *pl, plume_tensor *a, plume_tensor *b)
+{
+    return plume_mean_of_all(pl, plume_abs(pl, plume_sub(pl, a, b)));
+}
+
+/* Mean of d^2 / 2 where d = |a - b| is at most delta, else of delta (d - delta / 2) (Huber 1964),
+ * [1]; delta > 0. */
+static inline plume_tensor *
+plume_huber(struct plume_context *pl, plume_tensor *a, plume_tensor *b, double delta)
+{
+    plume_tensor *d = plume_abs(pl, plume_sub(pl, a, b));
+    plume_tensor *linear = plume_scale(pl, d, delta, -0.5 * delta * delta);
+    const size_t one = 1;
+    plume_tensor *inside = plume_le(pl, d, plume_full(pl, 1, &one, delta));
+    plume_tensor *square = plume_scale(pl, plume_mul(pl, d, d), 0.5, 0);
+
+    return plume_mean_of_all(pl, plume_where(pl, inside, square, linear));
+}
+
+/* Mean of the binary cross-entropy of sigmoid(logits) and targets in [0, 1], in nats, [1]: of
+ * softplus(z) - z t, which holds for any z. */
+static inline plume_tensor *
+plume_bce_with_logits(struct plume_context *pl, plume_tensor *logits, plume_tensor *targets)
+{
+    return plume_mean_of_all(
+        pl, plume_sub(pl, plume_softplus(pl, logits), plume_mul(pl, logits, targets)));
+}
+
+/* Cross-entropy with labels of which each other class gets smoothing / classes (arXiv 1512.00567):
+ * (1 - smoothing) plume_cross_entropy() + smoothing times the mean of -log softmax. */
+static inline plume_tensor *plume_cross_entropy_smooth(struct plume_context *pl,
+                                                       plume_tensor *logits,
+                                                       plume_tensor *labels,
+                                                       double smoothing)
+{
+    plume_tensor *labelled = plume_cross_entropy(pl, logits, labels);
+    plume_tensor *even = plume_mean_of_all(pl, plume_log_softmax(pl, logits));
+
+    return plume_sub(pl, plume_scale(pl, labelled, 1 - smoothing, 0),
+                     plume_scale(pl, even, smoothing, 0));
+}
+
+/* Sum of p (log p - log_q) over all elements, divided by the first dimension of p (PyTorch's
+ * "batchmean"), [1]; log_q and p of one shape. A p of 0 adds 0. */
+static inline plume_tensor *
+plume_kl_div(struct plume_context *pl, plume_tensor *log_q, plume_tensor *p)
+{
+    plume_tensor *log_p = plume_ln(pl, plume_clamp(pl, p, 1.17549435e-38, HUGE_VAL));
+    plume_tensor *sum =
+        plume_sum(pl, plume_mul(pl, p, plume_sub(pl, log_p, log_q)), 0, PLUME_RANK_MAX);
+    size_t shape[PLUME_RANK_MAX] = {1};
+
+    if (p)
+        pl->api->shape(p, shape);
+    return plume_scale(pl, sum, 1 / (double)shape[0], 0);
+}
+
+/* x / sqrt(mean of x^2 + eps) gamma, the mean over the last dimension n (arXiv 1910.07467); gamma
+ * [n] or NULL; eps 0 means 1e-6. */
+static inline plume_tensor *
+plume_rmsnorm(struct plume_context *pl, plume_tensor *x, plume_tensor *gamma, double eps)
+{
+    size_t rank = x ? pl->api->shape(x, NULL) : 1;
+    struct plume_op_args args = {{(int64_t)rank - 1, (int64_t)rank, 1, 1}, {0}}; /* keeps it as 1 */
+    plume_tensor *square = plume_mul(pl, x, x);
+    plume_tensor *mean = plume_op_call(pl, PLUME_OP_REDUCE, &square, 1, &args);
+    plume_tensor *y = plume_rsqrt(pl, plume_scale(pl, mean, 1, eps > 0 ? eps : 1e-6));
+
+    y = plume_mul(pl, x, y);
+    return gamma ? plume_mul(pl, y, gamma) : y;
+}
+
+/* Normalises each of `groups` equal groups of channels of x [batch, channels, ...] by its mean and
+ * variance, then gamma y + beta by channel (arXiv 1803.08494); gamma, beta [channels], or both
+ * NULL; eps 0 means 1e-5. `groups` divides the channels. */
+static inline plume_tensor *plume_groupnorm(struct plume_context *pl,
+                                            plume_tensor *x,
+                                            size_t groups,
+                                            plume_tensor *gamma,
+                                            plume_tensor *beta,
+                                            double eps)
+{
+    size_t shape[PLUME_RANK_MAX] = {1, 1}, rank = x ? pl->api->shape(x, shape) : 2;
+    size_t grouped[3] = {shape[0], groups, 0}, channels[PLUME_RANK_MAX];
+    plume_tensor *y;
+
+    if (rank < 2 || groups == 0 || shape[1] % groups != 0) {
+        pl->api->fail(pl, -EINVAL,
+                      "plume_groupnorm: the channels cannot be divided into these groups");
+        return NULL;
+    }
+    y = plume_layernorm(pl, plume_reshape(pl, x, 3, grouped), NULL, NULL, eps);
+    y = plume_reshape(pl, y, rank, shape);
+    if (!gamma)
+        return y;
+    channels[0] = shape[1];
+    for (size_t d = 1; d + 1 < rank; d++)
+        channels[d] = 1;
+    y = plume_mul(pl, y, plume_reshape(pl, gamma, rank - 1, channels));
+    return plume_add(pl, y, plume_reshape(pl, beta, rank - 1, channels));
+}
+
+#endif

@@ -1,0 +1,321 @@
+/* SPDX-License-Identifier: MIT */
+/* The functions of plume/ops_math.h and plume/ops_nn.h, as a module calls them: each does what its
+ * name says, and the losses and norms have PyTorch's values and gradients. */
+#include "plume/ops_nn.h"
+#include "runtime/engine/ops/ops.h"
+#include "tests/golden/ops_nn.h"
+#include "tests/lib/on_device.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define MOST 48
+#define LEAVES 4
+
+/* A module's context of one step in f64. */
+struct step {
+    struct plume_api api;
+    struct plume_context pl;
+    struct pl_tape tape;
+    plume_tensor leaf[LEAVES];
+    double data[LEAVES][MOST], grad[LEAVES][MOST];
+    size_t n;
+    int failed;
+};
+
+static plume_tensor *api_op(struct plume_context *pl,
+                            enum plume_op which,
+                            plume_tensor *const *in,
+                            size_t n_in,
+                            const struct plume_op_args *args)
+{
+    struct step *step = pl->state;
+    struct pl_error err = {0};
+    plume_tensor *ret = NULL;
+
+    if (pl_op_call(&step->tape, which, in, n_in, args, &ret, &err) < 0)
+        fail_msg("%s", pl_error_text(&err));
+    return ret;
+}
+
+static size_t api_shape(const plume_tensor *t, size_t *ret_shape)
+{
+    for (size_t d = 0; ret_shape && d < t->rank; d++)
+        ret_shape[d] = t->shape[d];
+    return t->rank;
+}
+
+static int api_fail(struct plume_context *pl, int code, const char *text)
+{
+    (void)text;
+    ((struct step *)pl->state)->failed = code;
+    return code;
+}
+
+static void begin(struct step *step)
+{
+    *step = (struct step){
+        .api = {
+            .struct_size = sizeof(step->api), .op = api_op, .shape = api_shape, .fail = api_fail}};
+    step->pl =
+        (struct plume_context){.struct_size = sizeof(step->pl), .api = &step->api, .state = step};
+    pl_tape_init(&step->tape, pl_device_cpu(), PL_REAL_F64, true);
+    pl_tape_begin(&step->tape);
+}
+
+/* The numbers of ops_nn.py. */
+static plume_tensor *leaf(struct step *step,
+                          size_t rank,
+                          const size_t *shape,
+                          int by,
+                          int modulus,
+                          int shift,
+                          double over)
+{
+    size_t k = step->n++;
+    plume_tensor *t = &step->leaf[k];
+
+    assert_int_equal(pl_tensor_init(t, PLUME_F64, rank, shape), 0);
+    assert_true(k < LEAVES && t->count <= MOST);
+    t->data = step->data[k];
+    t->grad = step->grad[k];
+    t->wants_grad = t->is_param = true;
+    for (size_t i = 0; i < t->count; i++)
+        step->data[k][i] = (((int)i * by + 3) % modulus - shift) / over;
+    return t;
+}
+
+#define SHAPE(...)                                                                                 \
+    sizeof((size_t[]){__VA_ARGS__}) / sizeof(size_t), (size_t[])                                   \
+    {                                                                                              \
+        __VA_ARGS__                                                                                \
+    }
+#define REAL(...) leaf(&step, SHAPE(__VA_ARGS__), 7, 11, 5, 4)
+#define OTHER(...) leaf(&step, SHAPE(__VA_ARGS__), 5, 13, 6, 4)
+#define SHARE(...) leaf(&step, SHAPE(__VA_ARGS__), 1, 5, 0, 4)
+
+/* Runs the step whose result is y; backward from sum(y w). */
+static void run(struct step *step, plume_tensor *y)
+{
+    plume_tensor *w = leaf(step, y->rank, y->shape, 3, 7, 3, 2), *roots[2];
+
+    w->wants_grad = false;
+    roots[0] = plume_sum(&step->pl, plume_mul(&step->pl, y, w), 0, PLUME_RANK_MAX);
+    roots[1] = y;
+    pl_tape_end(&step->tape);
+    assert_int_equal(pl_tape_prepare(&step->tape, roots, 2, 1, NULL), 0);
+    assert_int_equal(pl_tape_forward(&step->tape, NULL), 0);
+    if (roots[0]->wants_grad)
+        assert_int_equal(
+            pl_tape_backward(&step->tape, &(struct pl_backward){.loss = roots[0], .seed = 1}, NULL),
+            0);
+}
+
+static void same(const char *what, const double *got, const double *want, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (!(fabs(got[i] - want[i]) <= 1e-13 * (1 + fabs(want[i]))))
+            fail_msg("%s[%zu] is %.17g, not %.17g", what, i, got[i], want[i]);
+}
+
+/* The last leaf is w; `grads` others have gradients to compare. */
+static void check(struct step *step, plume_tensor *y, const struct golden_nn *golden, size_t grads)
+{
+    run(step, y);
+    same("y", pl_tensor_data(y), golden->y, y->count);
+    for (size_t k = 0; k < grads; k++)
+        same(k == 0 ? "first gradient" : "another gradient", step->grad[k], golden->grad[k],
+             step->leaf[k].count);
+    pl_tape_finish(&step->tape);
+}
+
+static void test_losses(void **state)
+{
+    struct step step;
+    plume_tensor *a, *b;
+    int32_t classes[4];
+
+    (void)state;
+    begin(&step);
+    a = REAL(2, 3, 4);
+    b = OTHER(3, 4);
+    check(&step, plume_l1(&step.pl, a, b), &golden_l1, 2);
+    begin(&step);
+    a = REAL(2, 3, 4);
+    b = OTHER(2, 3, 4);
+    check(&step, plume_huber(&step.pl, a, b, 1.25), &golden_huber, 2);
+    begin(&step);
+    a = REAL(4, 6);
+    b = SHARE(4, 6);
+    check(&step, plume_bce_with_logits(&step.pl, a, b), &golden_bce, 2);
+    begin(&step);
+    a = REAL(4, 6);
+    b = SHARE(4, 6);
+    b->wants_grad = false;
+    check(&step, plume_kl_div(&step.pl, a, b), &golden_kl, 1);
+    begin(&step);
+    a = REAL(4, 6);
+    b = &step.leaf[step.n++];
+    assert_int_equal(pl_tensor_init(b, PLUME_I32, 1, (size_t[]){4}), 0);
+    for (int i = 0; i < 4; i++)
+        classes[i] = i * 5 % 6;
+    b->data = classes;
+    check(&step, plume_cross_entropy_smooth(&step.pl, a, b, 0.15), &golden_smooth, 1);
+}
+
+static void test_norms(void **state)
+{
+    struct step step;
+    plume_tensor *x, *gamma, *beta;
+
+    (void)state;
+    begin(&step);
+    x = REAL(2, 3, 4);
+    gamma = OTHER(4);
+    check(&step, plume_rmsnorm(&step.pl, x, gamma, 0), &golden_rmsnorm, 2);
+    begin(&step);
+    x = REAL(2, 4, 3, 2);
+    gamma = OTHER(4);
+    beta = SHARE(4);
+    check(&step, plume_groupnorm(&step.pl, x, 2, gamma, beta, 0), &golden_groupnorm, 3);
+    begin(&step);
+    x = REAL(2, 4, 3, 2);
+    assert_null(plume_groupnorm(&step.pl, x, 3, NULL, NULL, 0));
+    assert_int_equal(step.failed, -EINVAL);
+    pl_tape_end(&step.tape);
+    pl_tape_finish(&step.tape);
+}
+
+typedef plume_tensor *function(struct plume_context *pl, plume_tensor *x);
+typedef plume_tensor *function_of_two(struct plume_context *pl, plume_tensor *a, plume_tensor *b);
+
+static double rsqrt(double x)
+{
+    return 1 / sqrt(x);
+}
+
+static double softplus(double x)
+{
+    return log1p(exp(x));
+}
+
+static double lt(double a, double b)
+{
+    return a < b;
+}
+
+static double le(double a, double b)
+{
+    return a <= b;
+}
+
+static double gt(double a, double b)
+{
+    return a > b;
+}
+
+static double ge(double a, double b)
+{
+    return a >= b;
+}
+
+static double eq(double a, double b)
+{
+    return a == b;
+}
+
+static double ne(double a, double b)
+{
+    return a != b;
+}
+
+static void test_functions_do_what_they_are_called(void **state)
+{
+    static const struct {
+        function *ours;
+        double (*known)(double x);
+    } functions[] = {{plume_exp, exp},           {plume_ln, log},   {plume_sqrt, sqrt},
+                     {plume_rsqrt, rsqrt},       {plume_abs, fabs}, {plume_sin, sin},
+                     {plume_softplus, softplus}, {plume_cos, cos}};
+    static const struct {
+        function_of_two *ours;
+        double (*known)(double a, double b);
+    } of_two[] = {{plume_maximum, fmax}, {plume_minimum, fmin}, {plume_lt, lt}, {plume_le, le},
+                  {plume_gt, gt},        {plume_ge, ge},        {plume_eq, eq}, {plume_ne, ne}};
+    struct step step;
+    double want[MOST];
+
+    (void)state;
+    for (size_t k = 0; k < PL_COUNT(functions); k++) {
+        plume_tensor *x, *y;
+
+        begin(&step);
+        x = leaf(&step, SHAPE(5), 7, 11, -1, 4); /* positive */
+        y = functions[k].ours(&step.pl, x);
+        run(&step, y);
+        for (size_t i = 0; i < 5; i++)
+            want[i] = functions[k].known(step.data[0][i]);
+        same("a function", pl_tensor_data(y), want, 5);
+        pl_tape_finish(&step.tape);
+    }
+    for (size_t k = 0; k < PL_COUNT(of_two); k++) {
+        plume_tensor *a, *b, *y;
+
+        begin(&step);
+        a = REAL(4, 6);
+        b = leaf(&step, SHAPE(6), 2, 5, 2, 4); /* equal to some of a's */
+        y = of_two[k].ours(&step.pl, a, b);
+        run(&step, y);
+        for (size_t i = 0; i < 24; i++)
+            want[i] = of_two[k].known(step.data[0][i], step.data[1][i % 6]);
+        same("a function of two", pl_tensor_data(y), want, 24);
+        pl_tape_finish(&step.tape);
+    }
+}
+
+static void test_functions_with_parameters(void **state)
+{
+    struct step step;
+    plume_tensor *x, *y, *list[6];
+    double want[6][5];
+
+    (void)state;
+    begin(&step);
+    x = REAL(5);
+    list[0] = plume_clamp(&step.pl, x, -0.6, 0.6);
+    list[1] = plume_elu(&step.pl, x, 0.5);
+    list[2] = plume_leaky_relu(&step.pl, x, 0.1);
+    list[3] = plume_pow(&step.pl, x, 3);
+    list[4] = plume_masked_fill(&step.pl, x, plume_lt(&step.pl, x, plume_abs(&step.pl, x)), -9);
+    list[5] = plume_full(&step.pl, SHAPE(5), 2.5);
+    y = plume_cat(&step.pl, 6, list);
+    run(&step, y);
+    for (size_t i = 0; i < 5; i++) {
+        double v = step.data[0][i];
+
+        want[0][i] = fmin(fmax(v, -0.6), 0.6);
+        want[1][i] = v > 0 ? v : 0.5 * expm1(v);
+        want[2][i] = v > 0 ? v : 0.1 * v;
+        want[3][i] = v * v * v;
+        want[4][i] = v < 0 ? -9 : v;
+        want[5][i] = 2.5;
+    }
+    same("a function with parameters", pl_tensor_data(y), want[0], 30);
+    pl_tape_finish(&step.tape);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_functions_do_what_they_are_called),
+        cmocka_unit_test(test_functions_with_parameters),
+        cmocka_unit_test(test_losses),
+        cmocka_unit_test(test_norms),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
