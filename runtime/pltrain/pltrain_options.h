@@ -41,6 +41,9 @@ void pl_pltrain_finish(struct pl_pltrain *p);
 int pl_pltrain_parse(
     struct pl_pltrain *p, int argc, char **argv, bool *ret_done, struct pl_error *err);
 
+/* Options that disagree are -EINVAL, with a text that names them. pl_pltrain_parse() calls it. */
+int pl_pltrain_check(const struct pl_pltrain *p, struct pl_error *err);
+
 /* Combines --devices, --processes, --num-nodes and --strategy. `started`: a launcher has started
  * the ranks, `local_size` on this node. Else the caller starts *ret_ranks in all, *ret_per_node on
  * each simulated node (1 and 0: only this process). Sets train.devices. -EINVAL. */

@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: MIT */
+/* What options mean together, and the ranks that they ask for. */
+#include "runtime/pltrain/pltrain_options.h"
+
+#include <math.h>
+#include <string.h>
+
+int pl_pltrain_check(const struct pl_pltrain *p, struct pl_error *err)
+{
+    const struct pl_train_options *t = &p->train;
+
+    if (p->per_node && (!p->processes || p->nodes))
+        return pl_error_set(err, -EINVAL,
+                            "option '--processes-per-node' needs '--processes', and no "
+                            "'--num-nodes'");
+    if (t->deterministic && !isinf(t->max_seconds))
+        return pl_error_set(err, -EINVAL,
+                            "option '--deterministic' and a stop by the clock ('--max-time') "
+                            "disagree: choose '--max-steps'");
+    if (t->reduce_in != PL_HALF_NONE &&
+        (p->nccl != PL_NCCL_ALWAYS || t->precision == PL_PRECISION_64))
+        return pl_error_set(err, -EINVAL, "option '--reduce-dtype' %s",
+                            p->nccl == PL_NCCL_ALWAYS ? "and '--precision 64' disagree"
+                                                      : "needs '--comm nccl'");
+    if (p->tf32 && !p->gpu)
+        return pl_error_set(err, -EINVAL, "option '--tf32' needs '--accelerator gpu'");
+    if (p->nccl == PL_NCCL_ALWAYS && (!p->gpu || t->deterministic))
+        return pl_error_set(err, -EINVAL, "option '--comm nccl' %s",
+                            p->gpu
+                                ? "and '--deterministic' disagree: NCCL does not add in the order "
+                                  "of ranks"
+                                : "needs '--accelerator gpu'");
+    if (!t->weights && (t->n_weights_maps || t->weights_strict))
+        return pl_error_set(err, -EINVAL,
+                            "options '--weights-map' and '--weights-strict' need '--weights'");
+    if (!t->checkpoint_dir && (t->monitor || t->save_last || t->weights_only ||
+                               (t->resume && strcmp(t->resume, "last") == 0)))
+        return pl_error_set(err, -EINVAL,
+                            "options '--monitor', '--save-last', '--save-weights-only' and "
+                            "'--resume last' need '--checkpoint-dir'");
+    return 0;
+}
+
+/* A launcher has fixed the world size. */
+static int plan_started(struct pl_pltrain *p, unsigned local_size, bool whole, struct pl_error *err)
+{
+    if (p->processes || p->per_node)
+        return pl_error_set(err, -EINVAL,
+                            "option '--processes' is for runs without a launcher, but the ranks "
+                            "are started already (RANK is set, or MPI started them)");
+    /* Each rank has one device: "--devices 1" may as well mean that of a rank. */
+    if (whole || !p->devices || p->devices == local_size || (p->devices == 1 && !p->n_device))
+        return 0;
+    return pl_error_set(err, -EINVAL,
+                        "%lld devices are asked for, but %u ranks are on this node, and each rank "
+                        "has one device: start %lld ranks per node (srun or plsubmit "
+                        "--ntasks-per-node=%lld), or give one rank all of them (--strategy ddp2)",
+                        (long long)p->devices, local_size, (long long)p->devices,
+                        (long long)p->devices);
+}
+
+int pl_pltrain_plan(struct pl_pltrain *p,
+                    bool started,
+                    unsigned local_size,
+                    unsigned *ret_ranks,
+                    unsigned *ret_per_node,
+                    struct pl_error *err)
+{
+    enum pl_strategy_kind kind = p->train.strategy;
+    bool whole =
+        kind == PL_STRATEGY_DP || kind == PL_STRATEGY_DDP2; /* one process has all devices */
+    int64_t per_node = p->processes ? p->processes : whole || !p->devices ? 1 : p->devices;
+    int r = started ? plan_started(p, local_size, whole, err) : 0;
+
+    if (r < 0)
+        return r;
+    if (!started && !whole && p->processes && p->devices && p->devices != p->processes)
+        return pl_error_set(
+            err, -EINVAL,
+            "'--devices %lld' and '--processes %lld' disagree: each rank has one device",
+            (long long)p->devices, (long long)p->processes);
+    p->train.devices = whole && p->devices ? (unsigned)p->devices : 1;
+    *ret_ranks = (unsigned)(per_node * PL_MAX(p->nodes, (int64_t)1));
+    *ret_per_node = (unsigned)(p->nodes ? per_node : p->per_node);
+    if (kind == PL_STRATEGY_SINGLE && !started && p->devices > 1)
+        return pl_error_set(err, -EINVAL, "strategy single has one device, not %lld",
+                            (long long)p->devices);
+    return 0;
+}
