@@ -145,6 +145,13 @@ static int validation_step(struct plume_context *pl, const struct plume_batch *b
     return 0;
 }
 
+static int
+predict_step(struct plume_context *pl, const struct plume_batch *batch, plume_tensor **ret_output)
+{
+    *ret_output = forward(pl, batch);
+    return 0;
+}
+
 static const struct plume_module module = {
     .struct_size = sizeof(struct plume_module),
     .abi = PLUME_MODULE_ABI,
@@ -157,6 +164,7 @@ static const struct plume_module module = {
     .data = data,
     .training_step = training_step,
     .validation_step = validation_step,
+    .predict_step = predict_step,
 };
 
 const struct plume_module *plume_module_entry(void)

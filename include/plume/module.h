@@ -209,6 +209,13 @@ struct plume_module {
     /* Called before configure, on the first rank of each node only; the others wait for it. For
      * work on files that is done once per node: unpacking, converting. NULL: nothing. */
     int (*prepare_data)(struct plume_context *pl);
+
+    /* Computes what `pltrain --predict` writes of a batch of the test's data (PLUME_TEST): a tensor
+     * of real numbers whose first dimension is the batch's rows, such as the logits. As in
+     * validation_step nothing is learnt. NULL: the module makes no predictions. */
+    int (*predict_step)(struct plume_context *pl,
+                        const struct plume_batch *batch,
+                        plume_tensor **ret_output);
 };
 
 /* The only symbol of a module. */

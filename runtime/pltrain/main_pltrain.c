@@ -107,6 +107,8 @@ static int fit(struct pl_trainer *t, struct pl_error *err)
     uint64_t before = t->state.step, start = pl_now_ns();
     int r;
 
+    if (t->options->run != PL_RUN_TRAIN)
+        return pl_trainer_evaluate(t, err);
     tape->timed = env && *env && strcmp(env, "0") != 0;
     r = pl_trainer_fit(t, err);
     if (r == 0 && tape->timed && t->comm->rank == 0)

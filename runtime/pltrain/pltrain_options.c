@@ -230,6 +230,16 @@ set_accelerator(void *ctx, const struct pl_option *o, const char *value, struct 
     return r;
 }
 
+static int set_run(void *ctx, const struct pl_option *o, const char *value, struct pl_error *err)
+{
+    struct pl_pltrain *p = ctx;
+
+    if (p->train.run != PL_RUN_TRAIN && p->train.run != (enum pl_run_kind)o->target.key)
+        return pl_error_set(err, -EINVAL, "a run does one of --validate, --test and --predict");
+    p->train.run = (enum pl_run_kind)o->target.key;
+    return 0;
+}
+
 /* ---- the table ---- */
 
 static const char *const amp_levels[] = {"O0", "O1", "O2", "O3", NULL};
@@ -247,6 +257,10 @@ static const char *const reduce_dtypes[] = {"f32", "bf16", "f16", NULL}; /* enum
 #define CHOICE(member, list) PL_OPTION_CHOICE(struct pl_pltrain, member, list)
 #define CALL(function) PL_OPTION_CALL(function)
 #define LIMIT(member) PL_OPTION_MEMBER(struct pl_pltrain, member, struct pl_limit, set_limit)
+#define RUN(kind)                                                                                  \
+    {                                                                                              \
+        .set = set_run, .key = (kind)                                                              \
+    }
 #define MODE(member) PL_OPTION_MEMBER(struct pl_pltrain, member, bool, set_mode)
 
 static const struct pl_option options[] = {
@@ -272,6 +286,17 @@ static const struct pl_option options[] = {
     {"clip", 0, "VALUE", NULL, "clip gradients to VALUE (0 = off)", REAL(train.clip, 0)},
     {"clip-by", 0, "HOW", NULL, "norm (default): the L2 norm of all gradients; value: each element",
      CHOICE(train.clip_by, clip_names)},
+
+    {"validate", 0, NULL, "Instead of training, with --weights",
+     "validate once and print the values", RUN(PL_RUN_VALIDATE)},
+    {"test", 0, NULL, NULL, "test once and print the values", RUN(PL_RUN_TEST)},
+    {"predict", 0, NULL, NULL, "write the module's output for each sample of the test to --out",
+     RUN(PL_RUN_PREDICT)},
+    {"out", 0, "FILE", NULL,
+     "predictions: FILE.npy, FILE.safetensors or FILE.jsonl, row i for sample i",
+     STRING(train.predictions)},
+    {"json", 0, NULL, NULL, "print the values of --validate or --test as one JSON object",
+     TRUE(train.json)},
 
     {"epochs", 0, "N", "Duration", "the same as --hparam epochs=N", CALL(set_epochs)},
     {"min-epochs", 0, "N", NULL, "no early stopping before N epochs", COUNT(train.min_epochs, 0)},

@@ -1,9 +1,39 @@
 /* SPDX-License-Identifier: MIT */
 /* What options mean together, and the ranks that they ask for. */
+#include "runtime/engine/report/array_file.h"
 #include "runtime/pltrain/pltrain_options.h"
 
 #include <math.h>
 #include <string.h>
+
+static int check_evaluation(const struct pl_train_options *t, struct pl_error *err)
+{
+    static const char *const names[] = {
+        [PL_RUN_VALIDATE] = "--validate", [PL_RUN_TEST] = "--test", [PL_RUN_PREDICT] = "--predict"};
+
+    if (t->run == PL_RUN_TRAIN && (t->predictions || t->json))
+        return pl_error_set(err, -EINVAL, "option '%s' needs %s",
+                            t->predictions ? "--out" : "--json",
+                            t->predictions ? "'--predict'" : "'--validate' or '--test'");
+    if (t->run == PL_RUN_TRAIN)
+        return 0;
+    if (t->resume || t->checkpoint_dir)
+        return pl_error_set(err, -EINVAL,
+                            "option '%s' saves nothing and continues nothing: name a checkpoint by "
+                            "'--weights', without '%s'",
+                            names[t->run], t->resume ? "--resume" : "--checkpoint-dir");
+    if (!t->weights)
+        return pl_error_set(err, -EINVAL, "option '%s' needs '--weights FILE'", names[t->run]);
+    if ((t->run == PL_RUN_PREDICT) != (t->predictions != NULL))
+        return pl_error_set(err, -EINVAL,
+                            t->predictions ? "option '--out' needs '--predict'"
+                                           : "option '--predict' needs '--out FILE'");
+    if (t->json && t->run == PL_RUN_PREDICT)
+        return pl_error_set(err, -EINVAL,
+                            "option '--json' is for '--validate' and '--test': predictions are "
+                            "written as JSON lines to a FILE.jsonl");
+    return t->predictions ? pl_array_file_check(t->predictions, err) : 0;
+}
 
 int pl_pltrain_check(const struct pl_pltrain *p, struct pl_error *err)
 {
@@ -38,7 +68,7 @@ int pl_pltrain_check(const struct pl_pltrain *p, struct pl_error *err)
         return pl_error_set(err, -EINVAL,
                             "options '--monitor', '--save-last', '--save-weights-only' and "
                             "'--resume last' need '--checkpoint-dir'");
-    return 0;
+    return check_evaluation(t, err);
 }
 
 /* A launcher has fixed the world size. */

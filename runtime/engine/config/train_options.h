@@ -31,6 +31,14 @@ enum pl_precision {
     PL_PRECISION_BF16,
 };
 
+/* What a run does with its model. All but training need weights that fit. */
+enum pl_run_kind {
+    PL_RUN_TRAIN,
+    PL_RUN_VALIDATE,
+    PL_RUN_TEST,
+    PL_RUN_PREDICT,
+};
+
 struct pl_device; /* device.h */
 
 /* The number of batches of a stage: all, a number, or a share in [0, 1]. */
@@ -47,6 +55,10 @@ enum pl_clip {
 #define PL_ACCUMULATE_MAX 16
 
 struct pl_train_options {
+    enum pl_run_kind run;
+    bool json;               /* validation and test: print one object */
+    const char *predictions; /* the file that they go to (array_file.h) */
+
     uint64_t seed;
     uint64_t max_steps; /* optimizer steps in total; UINT64_MAX = as many as the epochs give */
     uint64_t log_every; /* steps between reports; > 0 */

@@ -43,6 +43,19 @@ static int run_batches(
     return r < 0 ? r : pl_loader_result(&s->loader, err);
 }
 
+uint64_t pl_eval_batches(const struct pl_trainer *t, enum plume_stage stage)
+{
+    const struct pl_train_options *o = t->options;
+    const struct pl_loader *loader = &t->stage[stage].loader;
+    uint64_t n = t->stage[stage].present ? pl_loader_batches(loader) : 0;
+
+    if (o->fast_dev_run)
+        return PL_MIN(n, o->fast_dev_run);
+    if (o->overfit.value > 0 && stage != PLUME_TEST)
+        return pl_limit_of(&o->overfit, n);
+    return pl_limit_of(&o->limit[stage], n);
+}
+
 int pl_eval_run(struct pl_trainer *t,
                 enum plume_stage stage,
                 uint64_t most,

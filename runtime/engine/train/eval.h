@@ -5,6 +5,9 @@
 
 #include "runtime/engine/train/trainer.h"
 
+/* Batches of a stage within the limits of the options. */
+uint64_t pl_eval_batches(const struct pl_trainer *t, enum plume_stage stage);
+
 /* Runs at most `most` of a stage's batches of this rank and adds up the logged values over all
  * ranks; extra (two numbers per rank) becomes its sum over the ranks. values[i] is the result of
  * the stage's value i (pl_stage_logs()), NaN if nothing was logged. Collective. */

@@ -11,20 +11,6 @@
 
 #define AGREE_S 0.5 /* between two agreements on time and signals, if steps are shorter */
 
-/* Batches of a stage within the limits of the options. */
-static uint64_t batches_of(const struct pl_trainer *t, enum plume_stage stage)
-{
-    const struct pl_train_options *o = t->options;
-    const struct pl_loader *loader = &t->stage[stage].loader;
-    uint64_t n = t->stage[stage].present ? pl_loader_batches(loader) : 0;
-
-    if (o->fast_dev_run)
-        return PL_MIN(n, o->fast_dev_run);
-    if (o->overfit.value > 0 && stage != PLUME_TEST)
-        return pl_limit_of(&o->overfit, n);
-    return pl_limit_of(&o->limit[stage], n);
-}
-
 /* All ranks have the same number of batches, unless the strategy allows uneven inputs; *ret = the
  * maximum. */
 static int
@@ -107,7 +93,7 @@ static int validate(struct pl_trainer *t, double extra[2], double *values, struc
     int r = pl_hooks_call(&t->hooks, t->module->on_validation_start, "on_validation_start", err);
 
     if (r == 0)
-        r = pl_eval_run(t, PLUME_VALIDATE, batches_of(t, PLUME_VALIDATE), extra, values, err);
+        r = pl_eval_run(t, PLUME_VALIDATE, pl_eval_batches(t, PLUME_VALIDATE), extra, values, err);
     if (r < 0 || t->interrupted)
         return r;
     pl_eval_store(t, PLUME_VALIDATE, values);
@@ -200,7 +186,7 @@ static int train_batches(struct pl_trainer *t, bool *ret_validate, struct pl_err
 {
     struct pl_loader *loader = &t->stage[PLUME_TRAIN].loader;
     bool this_epoch = (t->state.epoch + 1) % t->options->val_every == 0;
-    uint64_t mine = batches_of(t, PLUME_TRAIN), n = 0, every = 0;
+    uint64_t mine = pl_eval_batches(t, PLUME_TRAIN), n = 0, every = 0;
     int r = agree_on_batches(t, mine, &n, err);
 
     if (r == 0)
@@ -302,7 +288,7 @@ static int train_epoch(struct pl_trainer *t, struct pl_error *err)
 static int check_sanity(struct pl_trainer *t, struct pl_error *err)
 {
     double none[2] = {0}, values[PL_LOG_VALUES_MAX];
-    uint64_t most = PL_MIN(t->options->sanity_steps, batches_of(t, PLUME_VALIDATE));
+    uint64_t most = PL_MIN(t->options->sanity_steps, pl_eval_batches(t, PLUME_VALIDATE));
     int r;
 
     if (t->options->fast_dev_run || most == 0)
@@ -336,7 +322,7 @@ static int test(struct pl_trainer *t, struct pl_error *err)
     int r = pl_hooks_call(&t->hooks, t->module->on_test_start, "on_test_start", err);
 
     if (r == 0)
-        r = pl_eval_run(t, PLUME_TEST, batches_of(t, PLUME_TEST), none, values, err);
+        r = pl_eval_run(t, PLUME_TEST, pl_eval_batches(t, PLUME_TEST), none, values, err);
     if (r == 0 && t->interrupted)
         return interrupt(t, err);
     if (r < 0)

@@ -17,13 +17,22 @@ static eval_end_hook eval_step_end(const struct plume_module *module, enum plume
                                                     : module->validation_step_end;
 }
 
+static bool predicts(const struct pl_hooks *hooks, enum plume_stage stage)
+{
+    return hooks->predict && stage == PLUME_TEST;
+}
+
 bool pl_hooks_has_step(const struct pl_hooks *hooks, enum plume_stage stage)
 {
+    if (predicts(hooks, stage))
+        return hooks->module->predict_step != NULL;
     return stage == PLUME_TRAIN || eval_step(hooks->module, stage);
 }
 
 bool pl_hooks_has_step_end(const struct pl_hooks *hooks, enum plume_stage stage)
 {
+    if (predicts(hooks, stage))
+        return true;
     return stage == PLUME_TRAIN ? hooks->module->training_step_end != NULL
                                 : eval_step_end(hooks->module, stage) != NULL;
 }
@@ -62,6 +71,7 @@ int pl_hooks_step(const struct pl_hooks *hooks,
                   struct pl_error *err)
 {
     static const char *const names[] = {"training_step", "validation_step", "test_step"};
+    const char *name = predicts(hooks, step->stage) ? "predict_step" : names[step->stage];
     struct pl_context *ctx = hooks->ctx;
     plume_tensor *loss = NULL;
     int r;
@@ -70,17 +80,39 @@ int pl_hooks_step(const struct pl_hooks *hooks,
     ctx->logs = step->logs;
     ctx->outputs = step->outputs;
     ctx->part = part;
-    pl_crash_hook(names[step->stage]);
+    pl_crash_hook(name);
     step->logs->n_pending = 0;
     if (step->stage == PLUME_TRAIN)
         r = hooks->module->training_step(&ctx->pub, batch, &loss);
+    else if (predicts(hooks, step->stage))
+        r = hooks->module->predict_step(&ctx->pub, batch, &loss);
     else
         r = eval_step(hooks->module, step->stage)(&ctx->pub, batch);
     ctx->tape = NULL;
     ctx->logs = NULL;
     ctx->outputs = NULL;
     pl_outputs_loss(step->outputs, part, loss);
-    return pl_context_result(ctx, r, names[step->stage], err);
+    return pl_context_result(ctx, r, name, err);
+}
+
+/* The batch's output, of its parts. */
+static int join_predictions(const struct pl_hooks *hooks,
+                            const struct pl_hook_step *step,
+                            plume_tensor **ret,
+                            struct pl_error *err)
+{
+    struct pl_context *ctx = hooks->ctx;
+    int r;
+
+    if (!step->outputs->list[0].part[0])
+        return pl_error_set(err, -EINVAL, "hook predict_step gave no output");
+    ctx->tape = step->tape;
+    ctx->logs = step->logs;
+    *ret = plume_whole(&ctx->pub, step->outputs, step->outputs->list[0].name);
+    ctx->tape = NULL;
+    ctx->logs = NULL;
+    r = pl_context_result(ctx, 0, "predict_step", err);
+    return r == 0 ? pl_tape_dense(step->tape, ret, err) : r;
 }
 
 int pl_hooks_step_end(const struct pl_hooks *hooks,
@@ -93,6 +125,8 @@ int pl_hooks_step_end(const struct pl_hooks *hooks,
     struct pl_context *ctx = hooks->ctx;
     int r;
 
+    if (predicts(hooks, step->stage))
+        return join_predictions(hooks, step, loss, err);
     pl_crash_hook(names[step->stage]);
     ctx->tape = step->tape;
     ctx->logs = step->logs;

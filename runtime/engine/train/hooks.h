@@ -11,6 +11,7 @@ struct pl_hooks {
     const struct plume_module *module;
     struct pl_context *ctx;
     const uint64_t *step, *epoch; /* copied into the context before each hook of the loop */
+    bool predict;                 /* the stage of the test calls predict_step */
 };
 
 /* Destinations of the ops, logged values and outputs of one step hook. */
@@ -38,7 +39,7 @@ bool pl_hooks_has_step(const struct pl_hooks *hooks, enum plume_stage stage);
 bool pl_hooks_has_step_end(const struct pl_hooks *hooks, enum plume_stage stage);
 
 /* Traces the step hook (training_step, ...) on one part of a batch; nothing runs. The loss becomes
- * the part's output 0; NULL outside training. */
+ * the part's output 0; so does the output of predict_step; NULL in other stages. */
 int pl_hooks_step(const struct pl_hooks *hooks,
                   const struct pl_hook_step *step,
                   const struct plume_batch *batch,
@@ -46,7 +47,7 @@ int pl_hooks_step(const struct pl_hooks *hooks,
                   struct pl_error *err);
 
 /* Traces the hook after it (training_step_end, ...), which must exist. training_step_end may
- * replace *loss. */
+ * replace *loss. After predict_step *loss becomes the whole batch's output. */
 int pl_hooks_step_end(const struct pl_hooks *hooks,
                       const struct pl_hook_step *step,
                       plume_tensor **loss,

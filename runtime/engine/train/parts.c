@@ -203,6 +203,7 @@ static int prepare_all(struct pl_parts *parts,
                        struct pl_error *err)
 {
     plume_tensor *roots[PL_TAPE_ROOTS_MAX];
+    bool grads = loss && parts->root->tape.want_grad; /* else it is a prediction */
     int r = 0;
 
     for (unsigned i = 0; is_split(parts) && i < parts->n && r == 0; i++) {
@@ -214,10 +215,10 @@ static int prepare_all(struct pl_parts *parts,
             if (given)
                 roots[n++] = given;
         }
-        r = prepare(&parts->list[i], roots, n, loss != NULL, err);
+        r = prepare(&parts->list[i], roots, n, grads, err);
     }
     roots[0] = loss;
-    return r == 0 ? prepare(parts->root, roots, loss ? 1 : 0, loss != NULL, err) : r;
+    return r == 0 ? prepare(parts->root, roots, loss ? 1 : 0, grads, err) : r;
 }
 
 /* Runs body for each part: on the CPU at the same time, each on a share of the threads; other

@@ -201,7 +201,8 @@ static int trace_root(const struct pl_stage *s,
     int r = pl_parts_begin_root(&lane->parts, &lane->outputs, err);
 
     /* With one part the hook may leave the step's loss as it is. */
-    if (r == 0 && lane->outputs.list[0].part[0] && (!has_end || lane->parts.n_devices == 1))
+    if (r == 0 && lane->outputs.list[0].part[0] && s->kind == PLUME_TRAIN &&
+        (!has_end || lane->parts.n_devices == 1))
         r = pl_parts_mean(&lane->parts, &lane->outputs, ret_loss, err);
     if (r == 0 && has_end)
         r = pl_hooks_step_end(s->hooks, &step, ret_loss, err);

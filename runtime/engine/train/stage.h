@@ -70,14 +70,15 @@ struct pl_tape *pl_stage_tape(const struct pl_stage *stage);
 const struct pl_logs *pl_stage_logs(const struct pl_stage *stage);
 
 /* Traces the stage's hooks on a batch; nothing runs. *ret_loss (may be NULL) is NULL outside
- * training and if the module gave no loss; it lives as long as the tape. */
+ * training and if the module gave no loss; of predictions it is the output. It lives as long as the
+ * tape. */
 int pl_lane_trace(struct pl_stage *stage,
                   struct pl_lane *lane,
                   const struct plume_batch *batch,
                   plume_tensor **ret_loss,
                   struct pl_error *err);
 
-/* Runs the trace and adds up the logged values. loss: of the trace; NULL outside training. draw:
+/* Runs the trace and adds up the logged values. loss: of the trace, or the output. draw:
  * number of the batch, for dropout. -EIO, -ENOMEM. */
 int pl_lane_forward(struct pl_lane *lane, plume_tensor *loss, uint64_t draw, struct pl_error *err);
 

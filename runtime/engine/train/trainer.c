@@ -191,7 +191,8 @@ int pl_trainer_init(struct pl_trainer *trainer,
     trainer->hooks = (struct pl_hooks){.module = module,
                                        .ctx = &trainer->ctx,
                                        .step = &trainer->state.step,
-                                       .epoch = &trainer->state.epoch};
+                                       .epoch = &trainer->state.epoch,
+                                       .predict = options->run == PL_RUN_PREDICT};
     trainer->state = (struct pl_train_state){
         .module = module->name,
         .params = &trainer->ctx.params,

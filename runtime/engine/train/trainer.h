@@ -80,6 +80,11 @@ static inline void pl_trainer_interrupt(struct pl_trainer *t, bool requeue, bool
  * param_hash. -EDOM if the loss is not a number, -ECONNRESET if a rank is lost. Collective. */
 int pl_trainer_fit(struct pl_trainer *trainer, struct pl_error *err);
 
+/* Validates, tests or predicts, by options->run (evaluate.c, predict.c); trains and saves nothing.
+ * Results go to options->out, or as an object to stdout, and to the logger; predictions to their
+ * file. -ENOENT: the module has no such stage. Collective. */
+int pl_trainer_evaluate(struct pl_trainer *trainer, struct pl_error *err);
+
 void pl_trainer_finish(struct pl_trainer *trainer);
 
 #endif

@@ -320,9 +320,11 @@ static int match(const struct pl_params *params,
         list_write(&b, "not found", &missing);
         list_write(&b, "of another shape or type", &other);
         list_write(&b, "not used", &unused);
-        if (n == 0 || o->weights_strict)
+        if (n == 0 || o->weights_strict || (n < all && o->run != PL_RUN_TRAIN))
             r = pl_error_set(err, -EINVAL, "%s%s", pl_buf_str(&b),
-                             n == 0 ? " (--weights-map changes names)" : " (--weights-strict)");
+                             n == 0              ? " (--weights-map changes names)"
+                             : o->weights_strict ? " (--weights-strict)"
+                                                 : ": only training starts with a part of them");
         else if (!(*ret_report = pl_buf_take(&b)))
             r = pl_error_nomem(err);
     }
