@@ -12,6 +12,7 @@
 #ifndef PL_COMMON_RUN_RUN_FOLDER_H
 #define PL_COMMON_RUN_RUN_FOLDER_H
 
+#include "common/base/buf.h"
 #include "common/base/error.h"
 #include "common/base/strv.h"
 
@@ -233,6 +234,12 @@ struct pl_run_desc {
     int (*values)(void *ctx, unsigned trial, const char **values);
     void *ctx;
 };
+
+/* Appends the line of trials.jsonl with these values, by desc->axes. -ENOMEM. */
+int pl_run_add_trial_line(struct pl_buf *out,
+                          const struct pl_run_desc *desc,
+                          unsigned trial,
+                          const char **values);
 
 /* Creates the folder `dir`, which must not exist, and missing parents. Writes key, trials.jsonl
  * and, last, sweep.json. A failure removes the folder again. -EEXIST, -EACCES, ... */

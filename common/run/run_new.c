@@ -15,9 +15,10 @@
 static const char *const new_files[] = {PL_RUN_SCRIPT_FILE, "key", PL_RUN_TRIALS_FILE,
                                         PL_RUN_SWEEP_FILE};
 
-/* Appends the line of one trial. */
-static int
-add_line(struct pl_buf *out, const struct pl_run_desc *desc, unsigned trial, const char **values)
+int pl_run_add_trial_line(struct pl_buf *out,
+                          const struct pl_run_desc *desc,
+                          unsigned trial,
+                          const char **values)
 {
     int r = pl_buf_addf(out, "{\"trial\":%u,\"params\":{", trial);
 
@@ -48,7 +49,7 @@ static int write_trials(int dir_fd, const struct pl_run_desc *desc, struct pl_er
     for (unsigned trial = 0; trial < desc->n_trials && r == 0; trial++) {
         r = desc->values(desc->ctx, trial, values);
         if (r == 0)
-            r = add_line(&out, desc, trial, values);
+            r = pl_run_add_trial_line(&out, desc, trial, values);
     }
     if (r == 0 && out.len > PL_RUN_TRIALS_MAX)
         return pl_error_set(err, -EFBIG, "the trials' values need more than %u MiB",

@@ -77,7 +77,7 @@ int pl_axes_check(const struct pl_grid *grid,
     if (r == 0 && *ret_unused && is_pltrain)
         return pl_error_set(err, -EINVAL,
                             "no argument uses axis '%s', and pltrain reads only its arguments: add "
-                            "--hparam %s={%s}",
+                            "--%s={%s}",
                             *ret_unused, *ret_unused, *ret_unused);
     return r;
 }

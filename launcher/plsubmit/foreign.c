@@ -30,7 +30,9 @@ static const struct {
     {"processes", "write --ntasks-per-node N, or --gpus-per-node N: one rank per GPU"},
     {"nproc-per-node", "write --ntasks-per-node N, or --gpus-per-node N: one rank per GPU"},
     {"devices", "write --gpus-per-node N"},
-    {"nb-trials", "the whole grid is submitted; --max-parallel K limits how many run at a time"},
+    {"nb-trials",
+     "the whole grid is submitted; --trials N takes the first N, --max-parallel K limits how "
+     "many run at a time"},
     {"log-dir", "write --runs DIR"},
     /* the program's */
     {"use-amp", OF_PROGRAM "pltrain MODULE --precision 16"},

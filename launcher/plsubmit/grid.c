@@ -3,6 +3,7 @@
 #include "common/base/parse.h"
 #include "common/base/utf8.h"
 #include "common/run/run_folder.h"
+#include "launcher/plsubmit/range.h"
 
 #include <string.h>
 
@@ -33,6 +34,12 @@ static int read_value(const char **text, char **ret, const char *name, struct pl
     if (*s != '"') {
         size_t len = strcspn(s, ",");
 
+        if (pl_range_begins(s))
+            return pl_error_set(err, -EINVAL,
+                                "axis '%s': range(...) or log(...) is all that an axis has; write "
+                                "\"range(...)\" for the text itself",
+                                name);
+
         if (len == 0)
             return pl_error_set(
                 err, -EINVAL, "axis '%s' has an empty value: write \"\" for the empty value", name);
@@ -60,10 +67,23 @@ static int read_value(const char **text, char **ret, const char *name, struct pl
     return 0;
 }
 
+static int read_range(struct pl_axis *axis, const char *text, struct pl_error *err)
+{
+    long n = pl_range_values(axis->name, text, &axis->values, err);
+
+    if (n < 0)
+        return (int)n;
+    axis->n_values = (size_t)n;
+    return 0;
+}
+
 static int read_values(struct pl_axis *axis, const char *text, struct pl_error *err)
 {
     size_t cap = 0;
     int r;
+
+    if (pl_range_is(text))
+        return read_range(axis, text, err);
 
     for (;;) {
         if (axis->n_values == cap) {
@@ -151,8 +171,6 @@ static int check_size(const struct pl_grid *grid, const struct pl_axis *axis, st
 {
     size_t bytes = params_bytes(axis);
 
-    if (axis->n_values > PL_RUN_TRIAL_LIMIT / pl_grid_n_trials(grid))
-        return pl_error_set(err, -E2BIG, "the grid has more than %u trials", PL_RUN_TRIAL_LIMIT);
     for (size_t i = 0; i < grid->n_axes; i++)
         bytes += params_bytes(&grid->axes[i]);
     if (bytes > PL_GRID_PARAMS_MAX)
@@ -201,25 +219,100 @@ int pl_grid_add(struct pl_grid *grid, const char *text, struct pl_error *err)
     if (!axes)
         return pl_error_set(err, -ENOMEM, "out of memory");
     grid->axes = axes;
+    axis.leader = grid->n_axes;
     grid->axes[grid->n_axes++] = axis;
     axis = (struct pl_axis){0};
     return 0;
 }
 
-unsigned pl_grid_n_trials(const struct pl_grid *grid)
+/* The axis with this name; n_axes: none. */
+static size_t find_axis(const struct pl_grid *grid, const char *name)
+{
+    size_t i = 0;
+
+    while (i < grid->n_axes && strcmp(grid->axes[i].name, name) != 0)
+        i++;
+    return i;
+}
+
+static int zip_with(struct pl_grid *grid, size_t leader, size_t axis, struct pl_error *err)
+{
+    struct pl_axis *a = &grid->axes[leader], *b = &grid->axes[axis];
+
+    if (a->n_values != b->n_values)
+        return pl_error_set(err, -EINVAL,
+                            "axes that are zipped have one length: '%s' has %zu values, '%s' %zu",
+                            a->name, a->n_values, b->name, b->n_values);
+    b->leader = leader;
+    return 0;
+}
+
+int pl_grid_zip(struct pl_grid *grid, const char *text, struct pl_error *err)
+{
+    _cleanup_free_ char *copy = strdup(text);
+    char *rest = copy, *word;
+    size_t axes[2] = {0}, n = 0;
+    int r = 0;
+
+    if (!copy)
+        return pl_error_nomem(err);
+    while (r == 0 && (word = strsep(&rest, ","))) {
+        size_t axis = find_axis(grid, word);
+
+        if (axis == grid->n_axes)
+            return pl_error_set(err, -EINVAL, "'%s': '%s' is no axis of --grid", text, word);
+        if (grid->axes[axis].zipped)
+            return pl_error_set(err, -EINVAL, "'%s': axis '%s' is zipped already", text, word);
+        grid->axes[axis].zipped = true;
+        /* The first axis of the grid leads, whatever the order here. */
+        axes[1] = axis;
+        if (n++ == 0)
+            axes[0] = axis;
+        else if (axis > axes[0])
+            r = zip_with(grid, axes[0], axis, err);
+        else
+            return pl_error_set(err, -EINVAL, "'%s': name the axes in the order of --grid", text);
+    }
+    if (r == 0 && n < 2)
+        return pl_error_set(err, -EINVAL, "'%s' is not A,B: name two axes or more", text);
+    return r;
+}
+
+/* The product of the axes; more than SIZE_MAX / 2 is that. */
+static size_t product(const struct pl_grid *grid)
 {
     size_t n = 1;
 
     for (size_t i = 0; i < grid->n_axes; i++)
-        n *= grid->axes[i].n_values;
-    return (unsigned)n;
+        if (grid->axes[i].leader == i)
+            n = n > SIZE_MAX / 2 / grid->axes[i].n_values ? SIZE_MAX / 2
+                                                          : n * grid->axes[i].n_values;
+    return n;
+}
+
+int pl_grid_check(const struct pl_grid *grid, struct pl_error *err)
+{
+    if (grid->most == 0 && product(grid) > PL_RUN_TRIAL_LIMIT)
+        return pl_error_set(err, -E2BIG, "the grid has more than %u trials", PL_RUN_TRIAL_LIMIT);
+    return 0;
+}
+
+unsigned pl_grid_n_trials(const struct pl_grid *grid)
+{
+    size_t n = product(grid);
+
+    return (unsigned)PL_MIN(grid->most ? PL_MIN(n, (size_t)grid->most) : n,
+                            (size_t)PL_RUN_TRIAL_LIMIT);
 }
 
 const char *pl_grid_value(const struct pl_grid *grid, unsigned trial, size_t axis)
 {
-    for (size_t i = grid->n_axes - 1; i > axis; i--)
-        trial /= (unsigned)grid->axes[i].n_values;
-    return grid->axes[axis].values[trial % grid->axes[axis].n_values];
+    size_t leader = grid->axes[axis].leader, index = trial;
+
+    for (size_t i = grid->n_axes - 1; i > leader; i--)
+        if (grid->axes[i].leader == i)
+            index /= grid->axes[i].n_values;
+    return grid->axes[axis].values[index % grid->axes[axis].n_values];
 }
 
 int pl_grid_format(const struct pl_axis *axis, struct pl_buf *out)
@@ -228,7 +321,7 @@ int pl_grid_format(const struct pl_axis *axis, struct pl_buf *out)
 
     for (size_t i = 0; i < axis->n_values && r == 0; i++) {
         const char *value = axis->values[i];
-        bool quote = !*value || *value == '"' || strchr(value, ',');
+        bool quote = !*value || *value == '"' || strchr(value, ',') || strchr(value, '(');
 
         if (i)
             r = pl_buf_addc(out, ',');

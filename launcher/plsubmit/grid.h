@@ -17,12 +17,15 @@ struct pl_axis {
     char *name;
     char **values; /* unquoted; n_values, not NULL-terminated */
     size_t n_values;
+    size_t leader; /* the axis whose position in the product it has; its own index unless zipped */
+    bool zipped;
 };
 
 /* Zeroed memory is an empty grid, which has one trial without parameters. */
 struct pl_grid {
     struct pl_axis *axes;
     size_t n_axes;
+    unsigned most; /* trials; 0 = all of the product */
 };
 
 void pl_grid_finish(struct pl_grid *grid);
@@ -32,11 +35,21 @@ void pl_grid_finish(struct pl_grid *grid);
  *   value  Quoted if its first byte is `"`: as in CSV (RFC 4180), `""` stands for one `"`, and only
  *          `,` or the end may follow the closing quote. Otherwise every byte up to the next `,` is
  *          literal. `""` is the empty value; an unquoted empty value is an error. Valid UTF-8 only.
- * Returns 0, -EINVAL, -E2BIG (more than PL_RUN_TRIAL_LIMIT trials, or values longer than
- * PL_GRID_PARAMS_MAX), -ENOMEM. A failure leaves the grid unchanged. */
+ * or "NAME=range(LO,HI,N)", "NAME=log(LO,HI,N)" (range.h).
+ * Returns 0, -EINVAL, -E2BIG (values longer than PL_GRID_PARAMS_MAX), -ENOMEM. A failure leaves the
+ * grid unchanged. */
 int pl_grid_add(struct pl_grid *grid, const char *text, struct pl_error *err);
 
-/* The number of trials: the product of the axes' numbers of values. */
+/* Zips the axes "A,B,...": they change together, as one axis of the product. -EINVAL (no such axis,
+ * zipped before, another number of values, another order than the grid's), -ENOMEM. A grid that was
+ * refused is not used any more. */
+int pl_grid_zip(struct pl_grid *grid, const char *text, struct pl_error *err);
+
+/* -E2BIG: more than PL_RUN_TRIAL_LIMIT trials. Ask before the next functions, which count no more.
+ */
+int pl_grid_check(const struct pl_grid *grid, struct pl_error *err);
+
+/* The number of trials: the product of the axes' numbers of values, at most grid->most. */
 unsigned pl_grid_n_trials(const struct pl_grid *grid);
 
 /* The value of an axis in a trial; borrowed. */

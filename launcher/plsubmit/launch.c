@@ -181,6 +181,27 @@ int pl_launch_create(struct pl_launch *launch, struct pl_run **ret, struct pl_er
 
 /* ---- dry run ---- */
 
+int pl_launch_expand(const struct pl_spec *spec, FILE *out, struct pl_error *err)
+{
+    _cleanup_free_ const char **axes = calloc(spec->grid.n_axes + 1, sizeof(*axes));
+    _cleanup_free_ const char **values = calloc(spec->grid.n_axes + 1, sizeof(*values));
+    _cleanup_(pl_buf_finish) struct pl_buf text = {0};
+    struct pl_run_desc desc = {.axes = axes};
+    int r = axes && values ? 0 : -ENOMEM;
+
+    for (size_t i = 0; i < spec->grid.n_axes && r == 0; i++)
+        axes[i] = spec->grid.axes[i].name;
+    for (unsigned trial = 0; trial < pl_grid_n_trials(&spec->grid) && r == 0; trial++) {
+        trial_values((void *)(uintptr_t)&spec->grid, trial, values);
+        r = pl_run_add_trial_line(&text, &desc, trial, values);
+    }
+    if (r < 0)
+        return pl_error_set(err, r, "out of memory");
+    if (fwrite(pl_buf_str(&text), 1, text.len, out) != text.len || fflush(out) != 0)
+        return pl_error_errno(err, EIO, "cannot write");
+    return 0;
+}
+
 /* Appends a word with the quotes that a shell needs, if any. A word with a line break becomes
  * "...". */
 static int add_word(struct pl_buf *out, const char *word)

@@ -28,6 +28,9 @@ int pl_launch_init(struct pl_launch *launch,
 /* Creates the run folder with all its files. Errors as pl_run_create(). */
 int pl_launch_create(struct pl_launch *launch, struct pl_run **ret, struct pl_error *err);
 
+/* --expand: prints the lines that trials.jsonl would have. -ENOMEM, -EIO. */
+int pl_launch_expand(const struct pl_spec *spec, FILE *out, struct pl_error *err);
+
 /* --dry-run: shows the script, the sbatch command and the table of trials. */
 int pl_launch_show(const struct pl_launch *launch, FILE *out, struct pl_error *err);
 

@@ -406,6 +406,9 @@ int main(int argc, char **argv)
         return print_error(&err, PL_EXIT_USAGE);
     if (show_warnings(&spec) < 0)
         return PL_EXIT_USAGE;
+    if (spec.expand)
+        return pl_launch_expand(&spec, stdout, &err) < 0 ? print_error(&err, PL_EXIT_FAILED)
+                                                         : PL_EXIT_OK;
     if (spec.show_config)
         return pl_spec_show(&spec, stdout) < 0 ? PL_EXIT_FAILED : PL_EXIT_OK;
     return launch(&spec, bin_dir);

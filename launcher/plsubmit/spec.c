@@ -135,7 +135,7 @@ static int check_count(const char *value, struct pl_error *err)
     return pl_parse_int(value, 1, 65535, &n, err);
 }
 
-static int check_max_parallel(const char *value, struct pl_error *err)
+static int check_trials(const char *value, struct pl_error *err)
 {
     int64_t n;
 
@@ -367,8 +367,17 @@ static int set_change(void *ctx, const struct pl_option *o, const char *value, s
 static const struct pl_option options[] = {
     {"grid", 0, "NAME=V1,V2,...", "Sweep",
      "an axis of the grid; repeatable: trials are the product of all axes, the last axis varies "
-     "fastest. A value that starts with \" is quoted as in CSV",
+     "fastest. A value that starts with \" is quoted as in CSV. NAME=range(LO,HI,N) and "
+     "NAME=log(LO,HI,N) are N numbers with equal differences or ratios",
      PL_OPTION_CALL(add_grid)},
+    {"zip", 0, "A,B,...", NULL, "axes that change together, not as a product; repeatable",
+     LIST(PL_SPEC_ZIP, NULL)},
+    {"trials", 0, "N", NULL, "only the first N trials of the grid",
+     KEY(PL_SPEC_TRIALS, check_trials)},
+    {"repeat", 0, "K", NULL, "each trial K times: the last axis is seed=0,1,... up to K-1",
+     KEY(PL_SPEC_REPEAT, check_trials)},
+    {"expand", 0, NULL, NULL, "print the trials, one JSON object a line, and submit nothing",
+     PL_OPTION_TRUE(struct pl_spec, expand)},
     {"objective", 0, "max:NAME", NULL, "rank trials by the metric NAME; or min:NAME",
      KEY(PL_SPEC_OBJECTIVE, check_objective)},
     {"metric", 0, "NAME=REGEX", NULL,
@@ -377,7 +386,7 @@ static const struct pl_option options[] = {
      LIST(PL_SPEC_METRIC, pl_metric_rule_check)},
     {"name", 'J', "NAME", NULL, "name of the job and its run folder", KEY(PL_SPEC_NAME, NULL)},
     {"max-parallel", 0, "K", NULL, "run at most K trials at a time",
-     KEY(PL_SPEC_MAX_PARALLEL, check_max_parallel)},
+     KEY(PL_SPEC_MAX_PARALLEL, check_trials)},
     {"nodes", 'N', "N", "Resources of a trial (see sbatch(1))", "number of nodes [1]",
      KEY(PL_SPEC_NODES, check_nodes)},
     {"gpus-per-node", 0, "[TYPE:]N", NULL, "GPUs on each node",

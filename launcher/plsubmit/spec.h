@@ -49,6 +49,8 @@ enum pl_spec_key {
     PL_SPEC_OPEN_MODE,
     PL_SPEC_SBATCH_LAST = PL_SPEC_OPEN_MODE,
     /* For Plume alone. */
+    PL_SPEC_TRIALS,
+    PL_SPEC_REPEAT,
     PL_SPEC_MAX_PARALLEL,
     PL_SPEC_NCCL_DEBUG,
     PL_SPEC_NCCL_IFNAME,
@@ -60,6 +62,7 @@ enum pl_spec_key {
 
 /* Repeatable options. */
 enum pl_spec_list {
+    PL_SPEC_ZIP,
     PL_SPEC_LOAD,
     PL_SPEC_SETUP,
     PL_SPEC_ENV,
@@ -88,7 +91,7 @@ struct pl_spec {
     struct pl_spec_value values[PL_SPEC_N_KEYS];
     char **lists[PL_SPEC_N_LISTS]; /* each NULL or NULL-terminated */
     struct pl_grid grid;
-    bool dry_run, parsable, wait, show_config, strict;
+    bool dry_run, expand, parsable, wait, show_config, strict;
     enum pl_change_kind change;
     char *changed; /* its SWEEP[/TRIALS] */
 

@@ -24,7 +24,49 @@ bool pl_spec_has_options(const struct pl_spec *spec)
     for (size_t i = 0; i < PL_SPEC_N_LISTS; i++)
         if (spec->lists[i])
             return true;
-    return spec->grid.n_axes > 0 || spec->dry_run || spec->show_config;
+    return spec->grid.n_axes > 0 || spec->dry_run || spec->expand || spec->show_config;
+}
+
+/* ---- the trials ---- */
+
+/* --repeat K: seed=0,...,K-1. */
+static int add_seeds(struct pl_spec *spec, int64_t n, struct pl_error *err)
+{
+    _cleanup_(pl_buf_finish) struct pl_buf axis = {0};
+    int r = pl_buf_adds(&axis, "seed=");
+
+    for (size_t i = 0; i < spec->grid.n_axes; i++)
+        if (strcmp(spec->grid.axes[i].name, "seed") == 0)
+            return pl_error_set(err, -EINVAL,
+                                "option '--repeat' makes an axis 'seed', which '--grid' has, too: "
+                                "omit one of them");
+    for (int64_t i = 0; i < n && r == 0; i++)
+        r = pl_buf_addf(&axis, "%s%lld", i ? "," : "", (long long)i);
+    return r < 0 ? pl_error_nomem(err) : pl_grid_add(&spec->grid, pl_buf_str(&axis), err);
+}
+
+static int make_trials(struct pl_spec *spec, struct pl_error *err)
+{
+    const char *repeat = spec->values[PL_SPEC_REPEAT].text;
+    const char *most = spec->values[PL_SPEC_TRIALS].text;
+    int64_t n;
+    int r = 0;
+
+    for (char **item = spec->lists[PL_SPEC_ZIP]; item && *item && r == 0; item++)
+        r = pl_grid_zip(&spec->grid, *item, err);
+    if (r < 0)
+        return pl_error_wrap(err, r, "--zip");
+    if (repeat && pl_parse_int(repeat, 1, PL_RUN_TRIAL_LIMIT, &n, err) == 0)
+        r = add_seeds(spec, n, err);
+    if (r == 0 && most && pl_parse_int(most, 1, PL_RUN_TRIAL_LIMIT, &n, err) == 0) {
+        unsigned all = pl_grid_n_trials(&spec->grid);
+
+        if ((uint64_t)n > all &&
+            pl_spec_warn(spec, "--trials %s: the grid has only %u", most, all) < 0)
+            return pl_error_nomem(err);
+        spec->grid.most = (unsigned)n;
+    }
+    return r == 0 ? pl_grid_check(&spec->grid, err) : r;
 }
 
 /* ---- the program ---- */
@@ -39,9 +81,10 @@ static int bundled_program(struct pl_spec *spec, const char *bin_dir)
         r = pl_strv_append(&spec->argv, "mlp");
     for (size_t i = 0; i < spec->grid.n_axes && r == 0; i++) {
         const char *name = spec->grid.axes[i].name;
-        _cleanup_free_ char *param = pl_strf("%s={%s}", name, name);
+        bool option = strcmp(name, "seed") == 0; /* pltrain's own */
+        _cleanup_free_ char *param = pl_strf("%s%s={%s}", option ? "--" : "", name, name);
 
-        r = param ? pl_strv_append(&spec->argv, "--hparam") : -ENOMEM;
+        r = param && !option ? pl_strv_append(&spec->argv, "--hparam") : param ? 0 : -ENOMEM;
         if (r == 0)
             r = pl_strv_append(&spec->argv, param);
     }
@@ -217,8 +260,10 @@ int pl_spec_resolve(struct pl_spec *spec,
                     struct pl_error *err)
 {
     const char *objective;
-    int r;
+    int r = make_trials(spec, err);
 
+    if (r < 0)
+        return r;
     if (words[0]) {
         r = user_program(spec, words, err);
         if (r < 0)

@@ -117,6 +117,50 @@ static void test_product_order(void **state)
             assert_string_equal(pl_grid_value(&grid, t, a), expected[t][a]);
 }
 
+static void test_ranges(void **state)
+{
+    good("a=range(0,0.5,6)", "0", "0.1", "0.2", "0.3", "0.4", "0.5", NULL);
+    good("a=range(5,-5,3)", "5", "0", "-5", NULL);
+    good("a=range(1,1000000,2)", "1", "1000000", NULL);
+    good("a=log(1e-4,1,5)", "0.0001", "0.001", "0.01", "0.1", "1", NULL);
+    good("a=log(3e-2,3e2,3)", "0.03", "3", "300", NULL);
+    good("a=\"range(0,1,3)\"", "range(0,1,3)", NULL);
+    good("a=0:1:3,range,ranged(1)", "0:1:3", "range", "ranged(1)", NULL);
+    bad("a=range(0,1)", "range(LO,HI,N)");
+    bad("a=range(0,1,3,4)", "range(LO,HI,N)");
+    bad("a=range(x,1,3)", "are numbers");
+    bad("a=range(0,inf,3)", "are numbers");
+    bad("a=range(0,1,1)", "whole number from 2");
+    bad("a=range(0,1,2.5)", "whole number from 2");
+    bad("a=range(1,1,2)", "equal");
+    bad("a=log(0,1,2)", "above 0");
+    bad("a=range(0,1,3),2", "all that an axis has");
+    bad("a=2,log(1,2,3)", "all that an axis has");
+    bad("a=range(1,1.0000000000000002,9)", "twice");
+}
+
+static void test_zip(void **state)
+{
+    _cleanup_(pl_grid_finish) struct pl_grid grid = {0};
+    struct pl_error err = {0};
+    static const char *const expected[][3] = {
+        {"1", "x", "7"}, {"1", "y", "7"}, {"2", "x", "8"}, {"2", "y", "8"}};
+
+    assert_int_equal(pl_grid_add(&grid, "a=1,2", &err), 0);
+    assert_int_equal(pl_grid_add(&grid, "b=x,y", &err), 0);
+    assert_int_equal(pl_grid_add(&grid, "c=7,8", &err), 0);
+    assert_int_equal(pl_grid_zip(&grid, "a", &err), -EINVAL);
+    grid.axes[0].zipped = false;
+    assert_int_equal(pl_grid_zip(&grid, "a,d", &err), -EINVAL);
+    grid.axes[0].zipped = false;
+    assert_int_equal(pl_grid_zip(&grid, "a,c", &err), 0);
+    assert_int_equal(pl_grid_zip(&grid, "b,c", &err), -EINVAL); /* twice */
+    assert_int_equal(pl_grid_n_trials(&grid), 4);
+    for (unsigned t = 0; t < PL_COUNT(expected); t++)
+        for (size_t a = 0; a < 3; a++)
+            assert_string_equal(pl_grid_value(&grid, t, a), expected[t][a]);
+}
+
 static void test_limits(void **state)
 {
     _cleanup_(pl_grid_finish) struct pl_grid grid = {0};
@@ -130,8 +174,19 @@ static void test_limits(void **state)
     }
     assert_int_equal(pl_grid_n_trials(&grid), 1000000);
     assert_int_equal(pl_grid_add(&grid, "z=1", &err), 0);
-    assert_int_equal(pl_grid_add(&grid, "y=1,2", &err), -E2BIG);
-    assert_int_equal(pl_grid_n_trials(&grid), 1000000);
+    assert_int_equal(pl_grid_check(&grid, &err), 0);
+    assert_int_equal(pl_grid_add(&grid, "y=1,2", &err), 0);
+    assert_int_equal(pl_grid_check(&grid, &err), -E2BIG);
+    assert_int_equal(pl_grid_zip(&grid, "z,y", &err), -EINVAL); /* of different lengths */
+    grid.most = 7; /* a part of it may be asked for, however large it is */
+    for (char c = 'k'; c < 'x'; c++) {
+        text[0] = c;
+        assert_int_equal(pl_grid_add(&grid, text, &err), 0);
+    }
+    assert_int_equal(pl_grid_check(&grid, &err), 0);
+    assert_int_equal(pl_grid_n_trials(&grid), 7);
+    assert_string_equal(pl_grid_value(&grid, 6, grid.n_axes - 1), "6");
+    assert_string_equal(pl_grid_value(&grid, 6, 0), "0");
     pl_buf_adds(&big, "big=");
     for (unsigned i = 0; i < PL_GRID_PARAMS_MAX; i++)
         pl_buf_addc(&big, 'x');
@@ -189,9 +244,14 @@ static void test_format_round_trip(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_add_bare_values),   cmocka_unit_test(test_add_quoted_values),
-        cmocka_unit_test(test_add_bad_form),      cmocka_unit_test(test_add_clashing_names),
-        cmocka_unit_test(test_product_order),     cmocka_unit_test(test_limits),
+        cmocka_unit_test(test_add_bare_values),
+        cmocka_unit_test(test_add_quoted_values),
+        cmocka_unit_test(test_add_bad_form),
+        cmocka_unit_test(test_add_clashing_names),
+        cmocka_unit_test(test_product_order),
+        cmocka_unit_test(test_limits),
+        cmocka_unit_test(test_ranges),
+        cmocka_unit_test(test_zip),
         cmocka_unit_test(test_format_round_trip),
     };
 
