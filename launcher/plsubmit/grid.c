@@ -207,22 +207,53 @@ read_axis(const struct pl_grid *grid, struct pl_axis *axis, const char *text, st
     return r;
 }
 
+/* Takes over the axis. */
+static int append(struct pl_grid *grid, struct pl_axis *axis, struct pl_error *err)
+{
+    struct pl_axis *axes = realloc(grid->axes, (grid->n_axes + 1) * sizeof(*axes));
+
+    if (!axes)
+        return pl_error_nomem(err);
+    grid->axes = axes;
+    grid->axes[grid->n_axes++] = *axis;
+    *axis = (struct pl_axis){0};
+    return 0;
+}
+
 int pl_grid_add(struct pl_grid *grid, const char *text, struct pl_error *err)
 {
-    _cleanup_(axis_finish) struct pl_axis axis = {0};
-    struct pl_axis *axes;
+    _cleanup_(axis_finish) struct pl_axis axis = {.leader = grid->n_axes};
     int r = read_axis(grid, &axis, text, err);
 
-    if (r < 0)
-        return r;
-    axes = realloc(grid->axes, (grid->n_axes + 1) * sizeof(*axes));
-    if (!axes)
-        return pl_error_set(err, -ENOMEM, "out of memory");
-    grid->axes = axes;
-    axis.leader = grid->n_axes;
-    grid->axes[grid->n_axes++] = axis;
-    axis = (struct pl_axis){0};
-    return 0;
+    return r == 0 ? append(grid, &axis, err) : r;
+}
+
+int pl_grid_add_values(struct pl_grid *grid,
+                       const char *name,
+                       char *const *values,
+                       size_t n,
+                       size_t leader,
+                       struct pl_error *err)
+{
+    _cleanup_(axis_finish) struct pl_axis axis = {.leader = leader, .zipped = true};
+    int r;
+
+    if (!pl_name_valid(name, strlen(name)))
+        return pl_error_set(err, -EINVAL,
+                            "bad axis '%.200s': NAME has letters, digits and _.- and starts with a "
+                            "letter or _",
+                            name);
+    axis.name = strdup(name);
+    axis.values = calloc(n + 1, sizeof(*axis.values));
+    if (!axis.name || !axis.values)
+        return pl_error_nomem(err);
+    for (; axis.n_values < n; axis.n_values++)
+        if (!(axis.values[axis.n_values] = strdup(values[axis.n_values])))
+            return pl_error_nomem(err);
+    r = check_names(grid, axis.name, err);
+    if (r == 0)
+        r = check_size(grid, &axis, err);
+    return r == 0 ? append(grid, &axis, err) : r;
 }
 
 /* The axis with this name; n_axes: none. */

@@ -40,6 +40,16 @@ void pl_grid_finish(struct pl_grid *grid);
  * grid unchanged. */
 int pl_grid_add(struct pl_grid *grid, const char *text, struct pl_error *err);
 
+/* Adds an axis NAME with copies of these n values, which may be equal, and the position of axis
+ * `leader` in the product (its own index: no other's). -EINVAL (as pl_grid_add()), -E2BIG, -ENOMEM.
+ */
+int pl_grid_add_values(struct pl_grid *grid,
+                       const char *name,
+                       char *const *values,
+                       size_t n,
+                       size_t leader,
+                       struct pl_error *err);
+
 /* Zips the axes "A,B,...": they change together, as one axis of the product. -EINVAL (no such axis,
  * zipped before, another number of values, another order than the grid's), -ENOMEM. A grid that was
  * refused is not used any more. */

@@ -54,6 +54,11 @@ static double rounded(double value)
     return ret;
 }
 
+char *pl_range_number(double value)
+{
+    return shortest(rounded(value));
+}
+
 static double value_at(bool is_log, double lo, double hi, int64_t i, int64_t n)
 {
     double last = (double)(n - 1), at = (double)i;

@@ -11,6 +11,9 @@
 bool pl_range_begins(const char *text);
 bool pl_range_is(const char *text);
 
+/* A number rounded to 15 digits, as the shortest decimal that reads back equal. NULL: no memory. */
+char *pl_range_number(double value);
+
 /* The numbers of range(LO,HI,N), N steps of equal difference, or of log(LO,HI,N), of equal ratio;
  * both ends included. They are rounded to 15 digits, but for the ends, and written as the shortest
  * decimal that reads back equal, so that they are the same on every machine.

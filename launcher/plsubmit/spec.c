@@ -142,6 +142,13 @@ static int check_trials(const char *value, struct pl_error *err)
     return pl_parse_int(value, 1, PL_RUN_TRIAL_LIMIT, &n, err);
 }
 
+static int check_seed(const char *value, struct pl_error *err)
+{
+    int64_t n;
+
+    return pl_parse_int(value, 0, INT64_MAX, &n, err);
+}
+
 static int check_mem(const char *value, struct pl_error *err)
 {
     uint64_t bytes;
@@ -330,6 +337,16 @@ static int add_grid(void *ctx, const struct pl_option *o, const char *value, str
     return pl_grid_add(&spec->grid, value, err);
 }
 
+/* As the values of --grid, those of choice() may have any character. */
+static int add_sample(void *ctx, const struct pl_option *o, const char *value, struct pl_error *err)
+{
+    struct pl_spec *spec = ctx;
+
+    if (!pl_utf8_valid(value, strlen(value)))
+        return pl_error_set(err, -EINVAL, "'%.200s' is not valid UTF-8", value);
+    return pl_strv_append(&spec->lists[PL_SPEC_SAMPLE], value) < 0 ? pl_error_nomem(err) : 0;
+}
+
 static int set_change(void *ctx, const struct pl_option *o, const char *value, struct pl_error *err)
 {
     struct pl_spec *spec = ctx;
@@ -372,6 +389,16 @@ static const struct pl_option options[] = {
      PL_OPTION_CALL(add_grid)},
     {"zip", 0, "A,B,...", NULL, "axes that change together, not as a product; repeatable",
      LIST(PL_SPEC_ZIP, NULL)},
+    {"sample",
+     0,
+     "NAME=DIST",
+     NULL,
+     "an axis of --random: int(LO,HI), float(LO,HI), log(LO,HI) or choice(A,B,...); repeatable",
+     {.set = add_sample, .key = PL_SPEC_SAMPLE}},
+    {"random", 0, "N", NULL,
+     "N different draws of all axes of --sample, for each point of the grid",
+     KEY(PL_SPEC_RANDOM, check_trials)},
+    {"seed", 0, "S", NULL, "seed of --random [0]", KEY(PL_SPEC_SEED, check_seed)},
     {"trials", 0, "N", NULL, "only the first N trials of the grid",
      KEY(PL_SPEC_TRIALS, check_trials)},
     {"repeat", 0, "K", NULL, "each trial K times: the last axis is seed=0,1,... up to K-1",
@@ -497,7 +524,8 @@ const struct pl_option *pl_spec_option(enum pl_spec_key key)
 const char *pl_spec_list_name(enum pl_spec_list list)
 {
     for (const struct pl_option *o = options; o->name; o++)
-        if ((o->target.set == add_to_list || o->target.set == add_sbatch) &&
+        if ((o->target.set == add_to_list || o->target.set == add_sbatch ||
+             o->target.set == add_sample) &&
             o->target.key == (int)list)
             return o->name;
     return "";

@@ -49,6 +49,8 @@ enum pl_spec_key {
     PL_SPEC_OPEN_MODE,
     PL_SPEC_SBATCH_LAST = PL_SPEC_OPEN_MODE,
     /* For Plume alone. */
+    PL_SPEC_RANDOM,
+    PL_SPEC_SEED,
     PL_SPEC_TRIALS,
     PL_SPEC_REPEAT,
     PL_SPEC_MAX_PARALLEL,
@@ -63,6 +65,7 @@ enum pl_spec_key {
 /* Repeatable options. */
 enum pl_spec_list {
     PL_SPEC_ZIP,
+    PL_SPEC_SAMPLE,
     PL_SPEC_LOAD,
     PL_SPEC_SETUP,
     PL_SPEC_ENV,

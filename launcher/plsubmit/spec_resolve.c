@@ -9,6 +9,7 @@
 #include "common/proto/json.h"
 #include "launcher/plsubmit/axes.h"
 #include "launcher/plsubmit/hparams.h"
+#include "launcher/plsubmit/sample.h"
 #include "launcher/plsubmit/shape.h"
 #include "launcher/plsubmit/spec_private.h"
 
@@ -45,6 +46,31 @@ static int add_seeds(struct pl_spec *spec, int64_t n, struct pl_error *err)
     return r < 0 ? pl_error_nomem(err) : pl_grid_add(&spec->grid, pl_buf_str(&axis), err);
 }
 
+/* --random N --seed S --sample NAME=...: the last axes but that of --repeat. */
+static int add_samples(struct pl_spec *spec, struct pl_error *err)
+{
+    const char *random = spec->values[PL_SPEC_RANDOM].text;
+    const char *text = spec->values[PL_SPEC_SEED].text;
+    char **list = spec->lists[PL_SPEC_SAMPLE];
+    int64_t n = 0, seed = 0;
+    int r;
+
+    if (!random && !list && !text)
+        return 0;
+    if (!random || !list)
+        return pl_error_set(err, -EINVAL, "option '%s' needs '%s'",
+                            random ? "--random"
+                            : list ? "--sample"
+                                   : "--seed",
+                            random ? "--sample NAME=DIST" : "--random N");
+    r = pl_parse_int(random, 1, PL_RUN_TRIAL_LIMIT, &n, err);
+    if (r == 0 && text)
+        r = pl_parse_int(text, 0, INT64_MAX, &seed, err);
+    if (r == 0)
+        r = pl_sample_add(&spec->grid, list, (unsigned)n, (uint64_t)seed, err);
+    return r < 0 ? pl_error_wrap(err, r, "--sample") : 0;
+}
+
 static int make_trials(struct pl_spec *spec, struct pl_error *err)
 {
     const char *repeat = spec->values[PL_SPEC_REPEAT].text;
@@ -56,6 +82,9 @@ static int make_trials(struct pl_spec *spec, struct pl_error *err)
         r = pl_grid_zip(&spec->grid, *item, err);
     if (r < 0)
         return pl_error_wrap(err, r, "--zip");
+    r = add_samples(spec, err);
+    if (r < 0)
+        return r;
     if (repeat && pl_parse_int(repeat, 1, PL_RUN_TRIAL_LIMIT, &n, err) == 0)
         r = add_seeds(spec, n, err);
     if (r == 0 && most && pl_parse_int(most, 1, PL_RUN_TRIAL_LIMIT, &n, err) == 0) {

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""plsubmit --expand of random grids against a model: count, order, and every value byte for byte.
+"""plsubmit --expand of random grids and draws against models: count, order, every value byte for byte.
 PLUME_TEST_SEED repeats a run. Argument: the build folder."""
 import itertools
 import json
+import math
 import os
 import random
 import subprocess
@@ -76,17 +77,111 @@ def one():
         raise AssertionError(f"{command}\n{done.stderr}\ngot {got}\nwant {want}")
 
 
+M64 = 2**64 - 1
+
+
+class Splitmix:
+    """Steele et al. 2014."""
+
+    def __init__(self, state):
+        self.state = state & M64
+
+    def next(self):
+        self.state = self.state + 0x9e3779b97f4a7c15 & M64
+        z = self.state
+        z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9 & M64
+        z = (z ^ z >> 27) * 0x94d049bb133111eb & M64
+        return z ^ z >> 31
+
+    def below(self, n):
+        while True:
+            product = self.next() * n
+            if product & M64 >= 2**64 % n:
+                return product >> 64
+
+
+def shortest(value):
+    value = float(f"{value:.15g}")
+    if value == int(value) and abs(value) < 1e15:
+        return str(int(value))
+    return next(t for t in (f"{value:.{d}g}" for d in range(1, 18)) if float(t) == value)
+
+
+def distribution():
+    """Its text, a function that draws from it, and the number of different values."""
+    kind = random.choice(["int", "float", "log", "choice"])
+    if kind == "int":
+        low = random.randrange(-5, 5)
+        high = low + random.choice([0, 1, 3, 1000, 2**40])
+        return f"int({low},{high})", lambda g: str(low + g.below(high - low + 1)), high - low + 1
+    if kind == "choice":
+        values, text = axis(random.randrange(1, 4))
+        return f"choice({text})", lambda g: values[g.below(len(values))], len(values)
+    low = random.choice([1e-5, 0.5, 3.0]) - (4 if kind == "float" else 0)
+    high = low + random.choice([0.25, 7.0, 1e6])
+
+    def real(g):
+        u = (g.next() >> 11) * 2.0**-53
+        if kind == "log":
+            return shortest(math.exp(math.log(low) * (1 - u) + math.log(high) * u))
+        return shortest(low * (1 - u) + high * u)
+    return f"{kind}({low!r},{high!r})", real, 2**50
+
+
+def one_random():
+    spec = [distribution() for _ in range(random.randrange(1, 4))]
+    n = min(random.randrange(1, 40), math.prod(s[2] for s in spec) // random.randrange(1, 3) or 1)
+    seed = random.choice([0, 1, random.randrange(2**63)])
+    command = [PLSUBMIT, "--expand", "--random", str(n), "--seed", str(seed)]
+    for i, (text, _, _) in enumerate(spec):
+        command += ["--sample", f"x{i}={text}"]
+    want, number = [], 0
+    start = Splitmix(seed).next()
+    while len(want) < n:
+        g = Splitmix(Splitmix(start + number * 0xd1342543de82ef95).next())
+        values = tuple(draw(g) for _, draw, _ in spec)
+        number += 1
+        if values not in want:
+            want.append(values)
+    done = subprocess.run(command + ["true"], capture_output=True, check=False, text=True, timeout=60)
+    got = [tuple(json.loads(line)["params"].values()) for line in done.stdout.split("\n") if line]
+    if done.returncode != 0 or got != want:
+        raise AssertionError(f"{command}\n{done.stderr}\ngot {got}\nwant {want}")
+
+
+def even():
+    """10,000 draws fill ten parts of each distribution evenly: within five deviations."""
+    done = subprocess.run([PLSUBMIT, "--expand", "--random", "10000", "--seed", "3", "--sample",
+                           "f=float(-1,1)", "--sample", "l=log(1e-3,1e3)", "--sample", "i=int(0,999)", "true"],
+                          capture_output=True, check=True, text=True, timeout=60)
+    rows = [json.loads(line)["params"] for line in done.stdout.splitlines()]
+    for name, part in (("f", lambda v: (v + 1) / 2), ("l", lambda v: (math.log10(v) + 3) / 6),
+                       ("i", lambda v: v / 1000)):
+        parts = [0] * 10
+        for row in rows:
+            parts[int(part(float(row[name])) * 10)] += 1
+        if max(abs(p - 1000) for p in parts) > 5 * 30:
+            raise AssertionError(f"{name}: {parts}")
+
+
 def main():
     random.seed(SEED)
-    print("1..1")
-    for _ in range(200):
-        try:
-            one()
-        except AssertionError as e:
-            print("\n".join("# " + line for line in str(e).split("\n")))
-            print(f"not ok 1 random grids (PLUME_TEST_SEED={SEED})")
+    print("1..3")
+    for number, (name, test, times) in enumerate([("random grids", one, 200),
+                                                  ("random draws", one_random, 100),
+                                                  ("draws are even", even, 1)], 1):
+        why = None
+        for _ in range(times):
+            try:
+                test()
+            except AssertionError as e:
+                why = str(e)
+                break
+        for line in (why or "").splitlines():
+            print(f"# {line}")
+        print(f"{'not ok' if why else 'ok'} {number} {name}" + (f" (PLUME_TEST_SEED={SEED})" if why else ""))
+        if why:
             sys.exit(1)
-    print("ok 1 random grids")
 
 
 main()
