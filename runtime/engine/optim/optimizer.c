@@ -384,6 +384,43 @@ int pl_optimizers_step(struct pl_optimizers *optimizers,
     return pl_optimizers_step_some(optimizers, 0, optimizers->n, kernels, clip, scaler, ret, err);
 }
 
+/* The squares of an optimizer's gradients. False: one is not finite. */
+static bool
+add_squares(const struct pl_optimizer *o, const struct pl_range_stats *stats, double *sum)
+{
+    bool finite = true;
+
+    for (size_t k = 0; k < o->n_ranges; k++) {
+        *sum += stats[k].squares;
+        finite = finite && stats[k].finite;
+    }
+    return finite;
+}
+
+/* The norm over the optimizers of a step, *ret_all, and over those that are not skipped for a
+ * scale; which of them have finite gradients. */
+static double norm_of(const struct pl_optimizers *optimizers,
+                      size_t first,
+                      size_t n,
+                      const struct pl_range_stats *stats,
+                      bool skips,
+                      bool *ret_finite,
+                      double *ret_all)
+{
+    double total = 0, all = 0;
+
+    for (size_t i = 0; i < n; stats += optimizers->list[first + i++].n_ranges) {
+        double squares = 0;
+
+        ret_finite[i] = add_squares(&optimizers->list[first + i], stats, &squares);
+        all += squares;
+        if (ret_finite[i] || !skips)
+            total += squares;
+    }
+    *ret_all = sqrt(all);
+    return sqrt(total);
+}
+
 int pl_optimizers_step_some(struct pl_optimizers *optimizers,
                             size_t first,
                             size_t n,
@@ -396,8 +433,8 @@ int pl_optimizers_step_some(struct pl_optimizers *optimizers,
     bool scaled = scaler && scaler->enabled;
     struct pl_optimizers_result result = {.measured = scaled || pl_clip_wants_norm(clip)};
     struct pl_device_map map = {0};
-    size_t range = 0; /* index into the statistics */
-    double total = 0;
+    bool finite[PL_OPTIMIZERS_MAX];
+    double factor = 1;
     int r;
 
     pl_device_enter(optimizers->params->dev);
@@ -406,31 +443,24 @@ int pl_optimizers_step_some(struct pl_optimizers *optimizers,
                         : 0;
     if (r < 0)
         return r;
-    for (size_t i = first; i < first + n; range += optimizers->list[i++].n_ranges) {
-        struct pl_optimizer *o = &optimizers->list[i];
-        const struct pl_range_stats *stats =
-            map.data ? (const struct pl_range_stats *)map.data + range : NULL;
-        double squares = 0, factor;
-        bool finite = true;
+    if (map.data) {
+        factor = pl_clip_factor(
+            clip, norm_of(optimizers, first, n, map.data, scaled, finite, &result.norm));
+    }
+    for (size_t i = 0; i < n; i++) {
+        struct pl_optimizer *o = &optimizers->list[first + i];
 
-        for (size_t k = 0; k < o->n_ranges && result.measured; k++) {
-            squares += stats[k].squares;
-            finite = finite && stats[k].finite;
-        }
-        total += squares;
-        if (scaled && !finite) {
+        if (scaled && map.data && !finite[i]) {
             result.skipped = true;
             continue;
         }
         o->steps++;
-        factor = pl_clip_factor(clip, sqrt(squares));
         for (size_t k = 0; k < o->n_ranges; k++)
             update_range(optimizers, o, &o->ranges[k], kernels, factor, pl_clip_value(clip));
     }
     pl_device_unmap(&map);
     if (scaler)
         pl_scaler_update(scaler, result.skipped);
-    result.norm = sqrt(total);
     if (ret)
         *ret = result;
     return 0;

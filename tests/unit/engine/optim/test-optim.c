@@ -172,7 +172,8 @@ static void test_clip_by_value(void **state)
     teardown(&f);
 }
 
-/* The group's norm is that of one optimizer only. */
+/* One norm over all that make a step together, as torch.nn.utils.clip_grad_norm_ of all parameters;
+ * of those that step alone, their own. */
 static void test_optimizers_share_the_parameters(void **state)
 {
     static const char *const names[] = {"a.w", "b.w", "a.b", "c.w", "b.b"};
@@ -197,11 +198,16 @@ static void test_optimizers_share_the_parameters(void **state)
     for (size_t i = 0; i < 5; i++)
         put(f.params.list[i]->tensor, true, 0, i == 3 ? 0.5 : 10);
     pl_optimizers_step(&o, f.kernels, &clip, NULL, NULL, NULL);
-    for (size_t i = 0; i < 5; i++) {
-        static const double want[] = {-0.7071067, -2 * 0.7071067, -0.7071067, -1.5, -2 * 0.7071067};
+    for (size_t i = 0; i < 5; i++) { /* the norm is sqrt(4 * 100 + 0.25) */
+        static const double rates[] = {1, 2, 1, 3, 2};
+        double want = -rates[i] * (i == 3 ? 0.5 : 10) / 20.00624902;
 
-        assert_true(fabs(get(f.params.list[i]->tensor, 0) - want[i]) < 1e-6);
+        assert_true(fabs(get(f.params.list[i]->tensor, 0) - want) < 1e-6);
+        put(f.params.list[i]->tensor, false, 0, 0);
     }
+    pl_optimizers_step_some(&o, 0, 1, f.kernels, &clip, NULL, NULL, NULL);
+    assert_true(fabs(get(f.params.list[0]->tensor, 0) + 0.7071067) < 1e-6);
+    assert_true(get(f.params.list[1]->tensor, 0) == 0);
     pl_optimizers_finish(&o);
     options[1].prefixes = "a.";
     assert_int_equal(pl_optimizers_init(&o, &f.params, options, 3, &err), -EEXIST);
