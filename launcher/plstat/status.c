@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 #include "launcher/plstat/status.h"
 #include "common/base/fs.h"
+#include "common/base/own.h"
 #include "common/proto/json.h"
 #include "common/run/reported.h"
 #include "common/run/run_state.h"
 #include "launcher/plstat/status_private.h"
 
+#include <fcntl.h>
 #include <math.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -112,14 +114,20 @@ enum pl_sweep_state pl_sweep_state_of(const struct pl_trial_status *trials, size
 
 /* ---- hubs ---- */
 
-/* Loads the key of a run, else the user's: steps without a sweep have no key. */
+/* Loads the key of a run, else the user's: steps without a sweep have no key. The user's greets no
+ * address that somebody else may have written. */
 static int load_key(const struct pl_run *run, unsigned char key[PL_KEY_SIZE], struct pl_error *err)
 {
     _cleanup_free_ char *path = pl_run_key_path(run);
+    _cleanup_close_ int fd = -EBADF;
+    int r;
 
     if (!path)
         return -ENOMEM;
-    return pl_key_load(access(path, F_OK) == 0 ? pl_run_dir(run) : NULL, key, err);
+    if (access(path, F_OK) == 0)
+        return pl_key_load(pl_run_dir(run), key, err);
+    r = pl_own_folder_open(AT_FDCWD, pl_run_dir(run), &fd, err);
+    return r < 0 ? r : pl_key_load(NULL, key, err);
 }
 
 static int ask_hubs(struct pl_run_status *s, struct pl_notes *notes)

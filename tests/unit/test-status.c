@@ -472,6 +472,42 @@ static void test_collect_hub_gone(void **state)
     pl_notes_finish(&notes);
 }
 
+/* Whoever may write to a run folder could have the user's key greet an address of his. */
+static void test_collect_keeps_the_users_key_from_foreign_folders(void **state)
+{
+    struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    _cleanup_free_ char *folder = pl_path_join(runs, "live");
+    _cleanup_free_ char *status_path = pl_path_join(folder, "trial-0000/status.json");
+    _cleanup_close_ int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    _cleanup_(json_decrefp) json_t *status = NULL;
+    _cleanup_free_ char *text = NULL;
+    socklen_t len = sizeof(a);
+
+    assert_int_equal(bind(fd, (struct sockaddr *)&a, sizeof(a)), 0);
+    assert_int_equal(listen(fd, 4), 0);
+    assert_int_equal(getsockname(fd, (struct sockaddr *)&a, &len), 0);
+    assert_int_equal(pl_json_load_file(status_path, 1 << 20, &status, NULL), 0);
+    json_object_set_new(json_object_get(status, "hub"), "port", json_integer(ntohs(a.sin_port)));
+    text = json_dumps(status, JSON_COMPACT);
+    assert_int_equal(pl_file_write_atomic(status_path, text, strlen(text), 0600, NULL), 0);
+    for (int foreign = 1; foreign >= 0; foreign--) {
+        struct pl_slurm_view view = {.never = true};
+        struct pl_notes notes = {0};
+        _cleanup_(pl_run_closep) struct pl_run *run = NULL;
+        _cleanup_(pl_run_status_destroyp) struct pl_run_status *s = NULL;
+
+        assert_int_equal(chmod(folder, foreign ? 0777 : 0755), 0);
+        s = collect("live", 0, &view, &notes, &run);
+        assert_int_equal(s->trials[0].state, PL_TRIAL_RUNNING);
+        assert_int_equal(s->trials[0].source, PL_SOURCE_STATUS);
+        assert_true(notes.partial);
+        if (foreign)
+            assert_non_null(strstr(pl_error_text(&s->trials[0].query->err), "others may write"));
+        assert_true((accept4(fd, NULL, NULL, SOCK_NONBLOCK) >= 0) == !foreign);
+        pl_notes_finish(&notes);
+    }
+}
+
 /* The hub ends just when it is asked. */
 static void test_collect_hub_ends_meanwhile(void **state)
 {
@@ -553,6 +589,7 @@ int main(void)
         cmocka_unit_test(test_collect_waiting_without_slurm),
         cmocka_unit_test(test_collect_lost),
         cmocka_unit_test(test_collect_hub_gone),
+        cmocka_unit_test(test_collect_keeps_the_users_key_from_foreign_folders),
         cmocka_unit_test(test_collect_hub_ends_meanwhile),
         cmocka_unit_test(test_collect_step),
     };
