@@ -238,6 +238,10 @@ after_hub_died(const json_t *doc, int code, const char *text, enum pl_confidence
         *ret = PL_CONFIDENCE_ASKED;
         return PL_CAUSE_CANCELLED;
     }
+    /* plrun says so and ends its rank, with SIGKILL if need be. It does where the hub was:
+     * elsewhere the daemon lives and says that it has lost the hub. */
+    if (text && strstr(text, "the node daemon ") && strstr(text, "; ending rank "))
+        return PL_CAUSE_RUNTIME;
     if (code == 128 + SIGKILL) {
         *ret = PL_CONFIDENCE_SEEN; /* who sent it is not known */
         return PL_CAUSE_SIGNAL;

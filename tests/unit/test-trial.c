@@ -423,19 +423,16 @@ static void test_finish_all_killed(void **state)
     finish_with(137, 137, "failed", "signal");
 }
 
-static void test_finish_step_cancelled(void **state)
+/* Finishes with 137 a trial whose hub did not end its log, and whose output says this. */
+static json_t *finish_with_output(const char *said)
 {
-    static const char said[] =
-        "slurmstepd-n1: error: *** STEP 7.0 ON n1 CANCELLED AT 2026-01-01T00:00:00 ***\n"
-        "srun: error: n1: task 0: Killed\n";
     char path[128];
     int saved = dup(2), fd;
-    json_t *o;
 
     claim();
     begin_log();
     snprintf(path, sizeof(path), "%s/slurm.out", top);
-    fd = open(path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+    fd = open(path, O_RDWR | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0600);
     assert_int_equal(pl_write_all(fd, said, strlen(said)), 0);
     dup2(fd, 2);
     setenv("PLUME_ATTEMPT", "0", 1);
@@ -443,9 +440,34 @@ static void test_finish_step_cancelled(void **state)
     dup2(saved, 2);
     close(saved);
     close(fd);
-    o = result();
+    return result();
+}
+
+static void test_finish_step_cancelled(void **state)
+{
+    json_t *o = finish_with_output(
+        "slurmstepd-n1: error: *** STEP 7.0 ON n1 CANCELLED AT 2026-01-01T00:00:00 ***\n"
+        "srun: error: n1: task 0: Killed\n");
+
     assert_string_equal(pl_json_string(o, "state"), "cancelled");
     assert_string_equal(pl_json_string(json_object_get(o, "cause"), "confidence"), "asked");
+    json_decref(o);
+}
+
+/* plrun itself kills a rank that ignores SIGTERM after the node's daemon, which has the hub, was
+ * killed. The node is well: plrun has spoken there. */
+static void test_finish_ranks_killed_by_plrun(void **state)
+{
+    const json_t *cause;
+    json_t *o;
+
+    setenv("SLURMD_NODENAME", "n2", 1);
+    o = finish_with_output("plrun: the node daemon is gone; ending rank 0\n"
+                           "srun: error: n1: task 0: Exited with exit code 137\n");
+    cause = json_object_get(o, "cause");
+    assert_string_equal(pl_json_string(o, "state"), "failed");
+    assert_string_equal(pl_json_string(cause, "kind"), "runtime");
+    assert_string_equal(pl_json_string(cause, "confidence"), "inferred");
     json_decref(o);
 }
 
@@ -573,6 +595,7 @@ int main(void)
         IN_RUN(test_finish_hub_killed),
         IN_RUN(test_finish_all_killed),
         IN_RUN(test_finish_step_cancelled),
+        IN_RUN(test_finish_ranks_killed_by_plrun),
         IN_RUN(test_finish_cause_in_log),
         IN_RUN(test_finish_result_there),
         IN_RUN(test_finish_stderr_tail),
