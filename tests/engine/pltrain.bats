@@ -323,6 +323,39 @@ odd() {
     [ "$(cat "$BATS_TEST_TMPDIR"/[012] | grep -o 'hash .*' | sort | uniq -c | awk '{ print $1 }')" = 3 ]
 }
 
+@test "strangers at the meeting place hold nobody up" {
+    cd "$BATS_TEST_TMPDIR"
+    # 300 that say nothing, 20 that say nonsense, and one that claims rank 1 and stops, before rank 1 comes.
+    timeout 100 python3 - "$BUILD/pltrain" "$BROKEN/broken_place.so" <<'PY'
+import os, socket, struct, subprocess, sys
+probe = socket.socket()
+probe.bind(("127.0.0.1", 0))
+port = probe.getsockname()[1]
+probe.close()
+env = dict(os.environ, WORLD_SIZE="2", LOCAL_RANK="0", LOCAL_WORLD_SIZE="1", PLACE=str(port))
+def start(rank):
+    return subprocess.Popen([sys.argv[1], "--epochs", "1", sys.argv[2]], stdout=subprocess.PIPE, text=True,
+                            env={**env, "RANK": str(rank), "NODE_RANK": str(rank)})
+first = start(0)
+strangers = []
+while len(strangers) < 321:
+    s = socket.socket()
+    try:
+        s.connect(("127.0.0.1", port))
+    except ConnectionRefusedError:
+        assert first.poll() is None
+        continue
+    strangers.append(s)
+for i, s in enumerate(strangers[300:320]):
+    s.sendall(struct.pack("<4I", 0x504c4d31, i, i % 3, 1 << 31)[:i])
+strangers[320].sendall(struct.pack("<4I", 0x504c4d31, 1, 2, 99999))
+second = start(1)
+for rank in (first, second):
+    out = rank.communicate(timeout=30)[0]
+    assert rank.returncode == 0 and "param hash" in out, out
+PY
+}
+
 @test "a loss that is no number ends all ranks, and each says why" {
     says 1 "the loss is not a number at step 1 of epoch 1" "$BROKEN/broken_nan.so"
     for per_node in 1 2 3; do
