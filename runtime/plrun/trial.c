@@ -18,9 +18,12 @@
 #include <signal.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 
 #define CLAIM_MAX 4096
 #define ASK_MS 5000
+#define HUB_WRITES_S 5 /* a log as young as this may have a hub that has not written its result */
+#define HUB_POLL_MS 50
 
 static int env_number(enum pl_env_id id, int64_t fallback, unsigned *ret, struct pl_error *err)
 {
@@ -287,6 +290,40 @@ static json_t *make_cause(const char *attempt_dir, int code, struct pl_error *er
     return cause;
 }
 
+/* The hub's result of this attempt. A new reference; NULL if there is none. */
+static json_t *result_of(const struct pl_run *run, unsigned trial, unsigned attempt)
+{
+    json_t *result = NULL;
+    int64_t n;
+
+    if (pl_run_result_read(run, trial, &result, NULL, NULL) == 0 &&
+        pl_json_int(result, "attempt", &n) == 0 && n == (int64_t)attempt)
+        return result;
+    json_decref(result);
+    return NULL;
+}
+
+/* As result_of(). Under the plugin srun ends with the last rank, and the job script may come here
+ * before the hub, on another process's time, has written the result. A hub that still writes keeps
+ * its log young. */
+static json_t *
+await_result(const struct pl_run *run, unsigned trial, unsigned attempt, const char *attempt_dir)
+{
+    _cleanup_free_ char *log = pl_strf("%s/events.jsonl", attempt_dir);
+    json_t *result = result_of(run, trial, attempt);
+
+    for (int turn = 0; !result && log && turn < 2 * HUB_WRITES_S * 1000 / HUB_POLL_MS; turn++) {
+        struct stat st;
+
+        if (lstat(log, &st) < 0 || (double)st.st_mtime + HUB_WRITES_S < pl_wall_s())
+            break;
+        /* a file on another node's side of the file system has no event to wait for */
+        nanosleep(&(struct timespec){.tv_nsec = HUB_POLL_MS * 1000000l}, NULL);
+        result = result_of(run, trial, attempt);
+    }
+    return result;
+}
+
 int pl_trial_finish(int code, int *ret_code, struct pl_error *err)
 {
     _cleanup_(pl_run_closep) struct pl_run *run = NULL;
@@ -304,16 +341,15 @@ int pl_trial_finish(int code, int *ret_code, struct pl_error *err)
         r = env_number(PL_ENV_PLUME_ATTEMPT, -1, &attempt, err);
     if (r < 0)
         return r;
-    if (pl_run_result_read(run, trial, &result, NULL, NULL) == 0 &&
-        pl_json_int(result, "attempt", &n) == 0 && n == (int64_t)attempt) {
+    dir = pl_run_attempt_path(run, trial, attempt, NULL);
+    if (!dir)
+        return pl_error_set(err, -ENOMEM, "out of memory");
+    result = await_result(run, trial, attempt, dir);
+    if (result) {
         if (pl_json_int(result, "exit_code", &n) == 0 && n >= 0 && n <= 255)
             *ret_code = (int)n;
         return 0;
     }
-    json_decref(PL_TAKE(result));
-    dir = pl_run_attempt_path(run, trial, attempt, NULL);
-    if (!dir)
-        return pl_error_set(err, -ENOMEM, "out of memory");
     cause = make_cause(dir, code, err);
     if (cause && code == 0)
         *ret_code = code = PL_EXIT_FAILED;

@@ -5,12 +5,14 @@
 #include "tests/lib/tmpdir.h"
 
 #include <fcntl.h>
+#include <sched.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
+#include <time.h>
 
 #include <cmocka.h>
 
@@ -385,8 +387,10 @@ static void test_finish_good_without_step(void **state)
     finish_with(0, 0, "done", NULL);
 }
 
+/* A log that the hub last wrote to a minute ago. */
 static void begin_log(void)
 {
+    const struct timespec old[2] = {{.tv_sec = time(NULL) - 60}, {.tv_sec = time(NULL) - 60}};
     static const char log[] =
         "{\"type\":\"attempt\",\"world_size\":1}\n"
         "{\"type\":\"node\",\"node_id\":0,\"node\":\"n1\",\"state\":\"joined\"}\n"
@@ -395,6 +399,52 @@ static void begin_log(void)
     assert_int_equal(
         pl_file_append(in_run("trial-0000/attempt-0/events.jsonl"), log, strlen(log), 0666, NULL),
         0);
+    assert_int_equal(utimensat(AT_FDCWD, in_run("trial-0000/attempt-0/events.jsonl"), old, 0), 0);
+}
+
+/* Waits, ten seconds at most, until our parent is asleep. */
+static bool parent_sleeps(void)
+{
+    double limit = pl_wall_s() + 10;
+    char path[64], state = '?';
+
+    snprintf(path, sizeof(path), "/proc/%d/stat", (int)getppid());
+    while (state != 'S' && pl_wall_s() < limit) {
+        FILE *f = fopen(path, "re");
+
+        if (!f || fscanf(f, "%*d (%*[^)]) %c", &state) != 1)
+            state = '?';
+        if (f)
+            fclose(f);
+        sched_yield();
+    }
+    return state == 'S';
+}
+
+/* srun can end before the hub has written the result; its log is young then. */
+static void test_finish_waits_for_the_hub(void **state)
+{
+    static const char log[] = "{\"type\":\"attempt\",\"world_size\":1}\n";
+    static const char done[] =
+        "{\"schema\":\"" PL_RESULT_SCHEMA "\",\"trial\":0,\"state\":\"done\",\"attempt\":0,"
+        "\"attempts\":1,\"job\":\"100\",\"exit_code\":0}\n";
+    char path[256];
+    pid_t hub;
+    int status;
+
+    claim();
+    snprintf(path, sizeof(path), "%s", in_run("trial-0000/attempt-0/events.jsonl"));
+    assert_int_equal(pl_file_append(path, log, strlen(log), 0666, NULL), 0);
+    hub = fork();
+    if (hub == 0) {
+        /* pl_trial_finish() sleeps only where it waits for us */
+        if (!parent_sleeps())
+            _exit(2);
+        _exit(pl_file_append(in_run("trial-0000/result.json"), done, strlen(done), 0666, NULL) < 0);
+    }
+    finish_with(0, 0, "done", NULL);
+    assert_int_equal(waitpid(hub, &status, 0), hub);
+    assert_int_equal(status, 0);
 }
 
 /* The hub began a log and never ended it: its node is gone, unless we run there. Success is not
@@ -591,6 +641,7 @@ int main(void)
         IN_RUN(test_finish_terminated),
         IN_RUN(test_finish_asks_slurm),
         IN_RUN(test_finish_good_without_step),
+        IN_RUN(test_finish_waits_for_the_hub),
         IN_RUN(test_finish_hub_vanished),
         IN_RUN(test_finish_hub_killed),
         IN_RUN(test_finish_all_killed),
