@@ -99,7 +99,7 @@ static int choose_meeting_place(const struct plume_module *module,
     return 0;
 }
 
-/* With $PLUME_PROFILE set, rank 0 prints the time of each op at the end. */
+/* With --profile or $PLUME_PROFILE rank 0 prints the time of each op at the end. */
 static int fit(struct pl_trainer *t, struct pl_error *err)
 {
     const char *env = pl_env(PL_ENV_PLUME_PROFILE);
@@ -109,7 +109,7 @@ static int fit(struct pl_trainer *t, struct pl_error *err)
 
     if (t->options->run != PL_RUN_TRAIN)
         return pl_trainer_evaluate(t, err);
-    tape->timed = env && *env && strcmp(env, "0") != 0;
+    tape->timed = t->options->profile || (env && *env && strcmp(env, "0") != 0);
     r = pl_trainer_fit(t, err);
     if (r == 0 && tape->timed && t->comm->rank == 0)
         pl_profile_print(tape, t->state.step - before, (double)(pl_now_ns() - start) * 1e-9,

@@ -381,6 +381,9 @@ static const struct pl_option options[] = {
      TRUE(tf32)},
     {"no-cuda-graphs", 0, NULL, NULL,
      "launch each kernel of each step instead of replaying CUDA graphs", FALSE(train.graphs)},
+    {"profile", 0, NULL, NULL,
+     "rank 0 prints at the end where the time of a training step went, by op (slower)",
+     TRUE(train.profile)},
     {"comm", 0, "KIND", NULL,
      "how ranks communicate: auto (shared memory on a node; between nodes mpi if MPI started the "
      "job, else tcp; NCCL for GPUs if possible), shm, tcp, mpi, or nccl (NCCL for GPUs, else an "

@@ -17,6 +17,7 @@
 #include "tests/cuda/emulator.h"
 #include "tests/cuda/nccl.h"
 
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -400,9 +401,55 @@ static void graph_free(struct pl_device *dev, struct pl_device_graph *graph)
 
 /* ---- kernels ---- */
 
+/* What a library would do is done by own kernels, and counted so. */
+static uint64_t own_calls;
+
+#define COUNTED(real, op, args)                                                                    \
+    static void op##_##real(const struct args *a)                                                  \
+    {                                                                                              \
+        own_calls++;                                                                               \
+        pl_kernels_cuda(real)->op(a);                                                              \
+    }
+#define COUNTED_ALL(real)                                                                          \
+    COUNTED(real, matmul, pl_matmul_args)                                                          \
+    COUNTED(real, linear_forward, pl_linear_args)                                                  \
+    COUNTED(real, linear_backward, pl_linear_args)                                                 \
+    COUNTED(real, attention_forward, pl_attention_args)                                            \
+    COUNTED(real, attention_backward, pl_attention_args)
+#define SET(real, op) tables[real].op = op##_##real;
+#define SET_ALL(real)                                                                              \
+    SET(real, matmul)                                                                              \
+    SET(real, linear_forward)                                                                      \
+    SET(real, linear_backward)                                                                     \
+    SET(real, attention_forward)                                                                   \
+    SET(real, attention_backward)
+COUNTED_ALL(PL_REAL_F32)
+COUNTED_ALL(PL_REAL_F64)
+COUNTED_ALL(PL_REAL_BF16)
+COUNTED_ALL(PL_REAL_F16)
+
+static struct pl_kernels tables[PL_REAL_F16 + 1];
+static pthread_once_t tables_once = PTHREAD_ONCE_INIT;
+
+static void make_tables(void)
+{
+    for (unsigned real = 0; real <= PL_REAL_F16; real++)
+        tables[real] = *pl_kernels_cuda((enum pl_real)real);
+    SET_ALL(PL_REAL_F32)
+    SET_ALL(PL_REAL_F64)
+    SET_ALL(PL_REAL_BF16)
+    SET_ALL(PL_REAL_F16)
+}
+
 static const struct pl_kernels *kernels(struct pl_device *dev, enum pl_real real)
 {
-    return pl_kernels_cuda(real);
+    pthread_once(&tables_once, make_tables);
+    return &tables[real];
+}
+
+static void calls(struct pl_device *dev, struct pl_device_calls *ret)
+{
+    *ret = (struct pl_device_calls){.own = own_calls};
 }
 
 /* ---- devices ---- */
@@ -468,6 +515,7 @@ static const struct pl_device_ops ops = {
     .replay = replay,
     .graph_free = graph_free,
     .stream = stream,
+    .calls = calls,
 };
 
 static int open_(unsigned index,

@@ -55,4 +55,7 @@ load gpu
     done
     # Times of single ops are asked for.
     PLUME_PROFILE=1 replayed 0 "${run[@]}" mlp
+    # Who did the products, too: two layers, each forward and backward.
+    grep -q '^linear .* 0\.0 *2\.0$' on.err
+    grep -q '^0\.0 products and attentions a step by the library, 4\.0 by own kernels$' on.err
 }

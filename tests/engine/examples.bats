@@ -72,9 +72,12 @@ first_loss() {
 }
 
 @test "a profile tells where the time goes" {
-    run -0 --separate-stderr env PLUME_PROFILE=1 pltrain --max-steps 5 mlp
+    run -0 --separate-stderr pltrain --profile --max-steps 5 mlp
     grep -q '^linear  *f32  *f32\[8, 64\]  *1 ' <<<"$stderr"
     grep -q '^rest .*%$' <<<"$stderr"
+    grep -q ' ms a step, 5 steps$' <<<"$stderr"
+    [[ $stderr != *library* ]]
+    run -0 --separate-stderr env PLUME_PROFILE=1 pltrain --max-steps 5 mlp
     grep -q ' ms a step, 5 steps$' <<<"$stderr"
     run -0 --separate-stderr pltrain --max-steps 5 mlp
     [ -z "$stderr" ]

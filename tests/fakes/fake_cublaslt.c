@@ -57,7 +57,9 @@ cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle)
 
 const char *cublasLtGetStatusString(cublasStatus_t status)
 {
-    return status == CUBLAS_STATUS_EXECUTION_FAILED ? "the GPU program failed to execute" : "other";
+    return status == CUBLAS_STATUS_EXECUTION_FAILED ? "the GPU program failed to execute"
+           : status == CUBLAS_STATUS_NOT_SUPPORTED  ? "the functionality is not supported"
+                                                    : "other";
 }
 
 cublasStatus_t cublasLtMatrixLayoutInit_internal(cublasLtMatrixLayout_t layout,

@@ -8,6 +8,7 @@
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdio.h>
 #include <string.h>
 
 #include <cmocka.h>
@@ -122,11 +123,19 @@ cudnnStatus_t cudnnBackendSetAttribute(cudnnBackendDescriptor_t desc,
     return CUDNN_STATUS_SUCCESS;
 }
 
+void cudnnGetLastErrorString(char *text, size_t size)
+{
+    snprintf(text, size, "%s", fake_dnn.unmade ? "no NVRTC" : "");
+}
+
 cudnnStatus_t cudnnBackendFinalize(cudnnBackendDescriptor_t desc)
 {
     struct desc *d = desc;
 
     assert_false(d->final);
+    if (d->type == CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR &&
+        child(d, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, 0)->engine < fake_dnn.unmade)
+        return CUDNN_STATUS_NOT_SUPPORTED;
     d->final = true;
     if (d->type == CUDNN_BACKEND_TENSOR_DESCRIPTOR)
         assert_true(number(d, CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, 0) > 0);
@@ -139,8 +148,8 @@ static void give_configs(const struct desc *d, int64_t asked, int64_t *n, struct
     const struct attribute *ops =
         need(graph, CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, 0);
 
-    fake_dnn.asked++;
     *n = fake_dnn.no_fusion && ops->n > 1 ? 0 : (int64_t)fake_dnn.engines;
+    fake_dnn.asked += asked == 0;
     for (int64_t i = 0; i < PL_MIN(*n, asked); i++) {
         to[i]->graph = graph;
         to[i]->engine = (unsigned)i;
@@ -163,6 +172,9 @@ cudnnStatus_t cudnnBackendGetAttribute(cudnnBackendDescriptor_t const desc,
         break;
     case CUDNN_ATTR_ENGINECFG_ENGINE:
         (*(struct desc **)to)->engine = d->engine;
+        break;
+    case CUDNN_ATTR_ENGINE_GLOBAL_INDEX:
+        *(int64_t *)to = 100 + d->engine;
         break;
     case CUDNN_ATTR_ENGINE_NUMERICAL_NOTE:
         *n = fake_dnn.note[d->engine] >= 0;

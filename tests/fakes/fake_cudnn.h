@@ -8,7 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define FAKE_DNN_ENGINES 20
+#define FAKE_DNN_ENGINES 40
 
 struct fake_dnn {
     size_t version;                      /* as cudnnGetVersion() has it */
@@ -16,6 +16,7 @@ struct fake_dnn {
     int note[FAKE_DNN_ENGINES];          /* each one's numerical note, or -1 */
     int64_t workspace[FAKE_DNN_ENGINES]; /* bytes */
     bool no_fusion;                      /* no engine for more than one op */
+    unsigned unmade;                     /* of so many first engines no plan can be made */
     bool broken;                         /* running fails */
     unsigned runs, asked, taken;         /* taken: the engine of the last plan */
     unsigned descriptors, handles;       /* alive */

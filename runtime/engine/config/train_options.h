@@ -66,6 +66,7 @@ struct pl_train_options {
 
     enum pl_half
         reduce_in;      /* type in which NCCL sums gradients; PL_HALF_NONE: the gradients' own */
+    bool profile;       /* of the training step, by op, on stderr */
     bool deterministic; /* sums over ranks in the order of ranks (comm.h) */
 
     struct pl_device *device; /* holds the tensors; NULL = the CPU. Borrowed */

@@ -26,7 +26,7 @@
 
 /* The interface's version: a shared object with another one is refused. A change of this file or of
  * an op's arguments raises it; a new op changes it by itself. */
-#define PL_DEVICE_VERSION (3u << 16 | (unsigned)sizeof(struct pl_kernels))
+#define PL_DEVICE_VERSION (4u << 16 | (unsigned)sizeof(struct pl_kernels))
 
 /* The only symbol of plume-cuda.so: const struct pl_device_ops *plume_cuda_device(void). */
 #define PL_DEVICE_CUDA_SYMBOL "plume_cuda_device"
@@ -40,6 +40,12 @@
 struct pl_device_memory {
     uint64_t total, free; /* of the device, shared with other processes; 0 = unknown */
     uint64_t used, peak;  /* by this process, through alloc */
+};
+
+/* Products, convolutions and attentions so far, by who did them: the vendor's library, or kernels
+ * of our own where the library has nothing for a shape. */
+struct pl_device_calls {
+    uint64_t library, own;
 };
 
 /* The base of each backend's own struct. */
@@ -138,6 +144,9 @@ struct pl_device_ops {
     /* The cudaStream_t that carries the device's work; collectives are ordered after it
      * (nccl_table.h). NULL if the device has none. */
     void *(*stream)(struct pl_device *dev);
+
+    /* NULL if the device has no libraries. */
+    void (*calls)(struct pl_device *dev, struct pl_device_calls *ret);
 };
 
 /* The CPU: one for the whole process, never closed. Any thread may use it at any time. */

@@ -7,6 +7,7 @@ struct line {
     const struct pl_node *first;
     size_t calls;
     double ns[2], flops;
+    struct pl_device_calls done;
 };
 
 static bool alike(const struct pl_node *a, const struct pl_node *b)
@@ -39,6 +40,8 @@ static size_t gather(const struct pl_tape *tape, struct line *lines)
         if (k == n)
             lines[n++] = (struct line){.first = node};
         lines[k].calls++;
+        lines[k].done.library += node->calls.library;
+        lines[k].done.own += node->calls.own;
         for (int d = 0; d < 2; d++)
             lines[k].ns[d] += (double)node->ns[d];
         if (node->op->flops)
@@ -48,29 +51,47 @@ static size_t gather(const struct pl_tape *tape, struct line *lines)
     return n;
 }
 
+/* Nothing for an op that no library has. */
+static void print_done(const struct pl_device_calls *done, double per_step, FILE *out)
+{
+    if (done->library || done->own)
+        fprintf(out, " %7.1f %6.1f", (double)done->library * per_step,
+                (double)done->own * per_step);
+    fputc('\n', out);
+}
+
 void pl_profile_print(const struct pl_tape *tape, uint64_t steps, double seconds, FILE *out)
 {
     _cleanup_free_ struct line *lines = calloc(tape->n, sizeof(*lines));
-    double to_ms = 1e-6 / (double)PL_MAX(steps, (uint64_t)1), total = seconds * 1e9, in_ops = 0;
+    double per_step = 1 / (double)PL_MAX(steps, (uint64_t)1), to_ms = 1e-6 * per_step;
+    double total = seconds * 1e9, in_ops = 0;
+    struct pl_device_calls done = {0};
+    bool libraries = tape->dev->ops->calls != NULL;
     size_t n = lines ? gather(tape, lines) : 0;
     char text[96];
 
     if (n == 0)
         return;
     qsort(lines, n, sizeof(*lines), dearest_first);
-    fprintf(out, "%-16s %-4s %-26s %5s %9s %9s %6s %8s\n", "op", "type", "output", "calls",
-            "forward", "backward", "share", "GFLOP/s");
+    fprintf(out, "%-16s %-4s %-26s %5s %9s %9s %6s %8s%s\n", "op", "type", "output", "calls",
+            "forward", "backward", "share", "GFLOP/s", libraries ? " library    own" : "");
     for (size_t i = 0; i < n; i++) {
         const struct line *l = &lines[i];
         double ns = l->ns[0] + l->ns[1];
 
         in_ops += ns;
-        fprintf(out, "%-16s %-4s %-26s %5zu %9.3f %9.3f %5.1f%% %8.2f\n", l->first->op->name,
+        done.library += l->done.library;
+        done.own += l->done.own;
+        fprintf(out, "%-16s %-4s %-26s %5zu %9.3f %9.3f %5.1f%% %8.2f", l->first->op->name,
                 pl_dtype_name(pl_dtype_of_real(l->first->k->real)),
                 pl_tensor_text(l->first->out, text, sizeof(text)), l->calls, l->ns[0] * to_ms,
                 l->ns[1] * to_ms, 100 * ns / total, ns > 0 ? l->flops * (double)steps / ns : 0);
+        print_done(&l->done, per_step, out);
     }
     fprintf(out, "%-16s %-4s %-26s %5s %9.3f %9s %5.1f%%\n", "rest", "", "data, optimizer, ranks",
             "", (total - in_ops) * to_ms, "", 100 * (total - in_ops) / total);
+    if (libraries)
+        fprintf(out, "%.1f products and attentions a step by the library, %.1f by own kernels\n",
+                (double)done.library * per_step, (double)done.own * per_step);
     fprintf(out, "%.3f ms a step, %llu steps\n", total * to_ms, (unsigned long long)steps);
 }

@@ -43,6 +43,7 @@ struct pl_node {
     void *
         scratch[2]; /* forward, backward: the op's scratch, then the f32 copies of 16-bit tensors */
     uint64_t ns[2]; /* spent forward and backward, if the tape's `timed` is set */
+    struct pl_device_calls calls; /* by the node, if `timed` */
     struct pl_bump_mark before;
 };
 
@@ -127,7 +128,7 @@ struct pl_tape {
     void *const
         *copies; /* by number - 1: parameters and buffers on this device; NULL: use the originals */
     ptrdiff_t param_shift; /* bytes from a parameter's gradient to this tape's own gradient of it */
-    bool timed;            /* nodes count their nanoseconds */
+    bool timed;            /* nodes count their nanoseconds, and calls of the device's libraries */
     bool no_reuse;         /* no memory is shared: a check of the plan */
     /* Sums n doubles over ranks in place, for synchronised batch norm; NULL: this rank only. */
     int (*allreduce)(void *ctx, double *sums, size_t n);

@@ -35,6 +35,11 @@ void pl_node_narrow_outputs(const struct pl_call *call,
                             const struct pl_f32_copies *copies,
                             bool backward);
 
+/* tape_run.c */
+
+/* The device's calls so far; zero if nothing is timed, or the device has no libraries. */
+struct pl_device_calls pl_tape_calls(const struct pl_tape *tape);
+
 /* tape_graph.c */
 
 /* Runs the nodes first, first + 1, ... (backward: first, first - 1, ...), n of them. Returns the

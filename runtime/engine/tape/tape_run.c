@@ -3,10 +3,20 @@
 #include "common/base/fs.h"
 #include "runtime/engine/tape/tape_private.h"
 
+struct pl_device_calls pl_tape_calls(const struct pl_tape *tape)
+{
+    struct pl_device_calls calls = {0};
+
+    if (tape->timed && tape->dev->ops->calls)
+        tape->dev->ops->calls(tape->dev, &calls);
+    return calls;
+}
+
 static void run_node(struct pl_tape *tape, size_t index, const struct pl_backward *backward)
 {
     struct pl_node *node = &tape->nodes[index];
     uint64_t start = tape->timed ? pl_now_ns() : 0;
+    struct pl_device_calls before = pl_tape_calls(tape);
     struct pl_f32_copies copies = {0};
     struct pl_call call;
 
@@ -29,6 +39,8 @@ static void run_node(struct pl_tape *tape, size_t index, const struct pl_backwar
     if (tape->timed) {
         pl_device_sync(tape->dev, NULL); /* the next download returns its error */
         node->ns[backward != NULL] += pl_now_ns() - start;
+        node->calls.library += pl_tape_calls(tape).library - before.library;
+        node->calls.own += pl_tape_calls(tape).own - before.own;
     }
 }
 

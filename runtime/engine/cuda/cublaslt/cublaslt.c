@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 #include "runtime/engine/cuda/cublaslt/cublaslt.h"
 #include "runtime/engine/cuda/util/plan_cache.h"
+#include "runtime/engine/cuda/util/refused.h"
 
 #include <cublasLt.h>
+#include <stdio.h>
 
 struct pl_cublaslt {
     cublasLtHandle_t handle;
@@ -142,6 +144,27 @@ static bool make_preference(const struct pl_cublaslt *lt,
            prefer_set(ret, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, &d, sizeof(d));
 }
 
+static void log_refusal(const struct pl_cublaslt_key *key, const char *why)
+{
+    static const char *const epilogues[] = {
+        [PL_CUBLASLT_PLAIN] = "",
+        [PL_CUBLASLT_BIAS] = " + bias",
+        [PL_CUBLASLT_RELU] = " + relu",
+        [PL_CUBLASLT_RELU_BIAS] = " + bias + relu",
+        [PL_CUBLASLT_GELU_AUX] = " + gelu",
+        [PL_CUBLASLT_GELU_AUX_BIAS] = " + bias + gelu",
+        [PL_CUBLASLT_BGRAD] = " and the bias' gradient",
+    };
+    char text[256];
+
+    snprintf(text, sizeof(text), "%s product%s, %s[%llu, %llu] %s[%llu, %llu], batch %llu",
+             pl_cuda_real_name((enum pl_real)key->real), epilogues[key->epilogue],
+             key->trans_b ? "T " : "", (unsigned long long)key->n, (unsigned long long)key->k,
+             key->trans_a ? "T " : "", (unsigned long long)key->k, (unsigned long long)key->m,
+             (unsigned long long)key->batch);
+    pl_cuda_refused("cublasLt", text, why, key->epilogue != PL_CUBLASLT_PLAIN);
+}
+
 static void find_algorithm(struct pl_cublaslt *lt,
                            const struct pl_cublaslt_key *key,
                            struct call *c,
@@ -150,12 +173,17 @@ static void find_algorithm(struct pl_cublaslt *lt,
     cublasLtMatmulPreferenceOpaque_t prefer;
     cublasLtMatmulHeuristicResult_t result = {0};
     int found = 0;
+    cublasStatus_t status = CUBLAS_STATUS_INVALID_VALUE;
 
-    if (make_preference(lt, key, &prefer) &&
-        cublasLtMatmulAlgoGetHeuristic(lt->handle, &c->desc, &c->a, &c->b, &c->d, &c->d, &prefer, 1,
-                                       &result, &found) == CUBLAS_STATUS_SUCCESS &&
-        found > 0 && result.state == CUBLAS_STATUS_SUCCESS)
+    if (make_preference(lt, key, &prefer))
+        status = cublasLtMatmulAlgoGetHeuristic(lt->handle, &c->desc, &c->a, &c->b, &c->d, &c->d,
+                                                &prefer, 1, &result, &found);
+    if (status == CUBLAS_STATUS_SUCCESS)
+        status = found > 0 ? result.state : CUBLAS_STATUS_NOT_SUPPORTED;
+    if (status == CUBLAS_STATUS_SUCCESS)
         *plan = (struct plan){.usable = true, .algo = result.algo};
+    else
+        log_refusal(key, cublasLtGetStatusString(status));
 }
 
 bool pl_cublaslt_run(struct pl_cublaslt *lt,
@@ -186,6 +214,7 @@ bool pl_cublaslt_run(struct pl_cublaslt *lt,
                        &c.d, &plan->algo, lt->workspace, lt->workspace_bytes, stream);
     if (status == CUBLAS_STATUS_NOT_SUPPORTED) { /* the heuristics were wrong */
         plan->usable = false;
+        log_refusal(key, cublasLtGetStatusString(status));
         return false;
     }
     if (status != CUBLAS_STATUS_SUCCESS)

@@ -6,9 +6,9 @@
 
 static struct pl_kernels own[PL_REAL_F16 + 1];
 
-/* The context of an op; lt is NULL if the stream has none. */
+/* The context of an op; libs.lt is NULL if the stream has none. */
 struct place {
-    struct pl_cublaslt *lt;
+    struct pl_cuda_libs libs;
     struct CUstream_st *stream;
     enum pl_real real;
 };
@@ -17,7 +17,7 @@ static struct place current(enum pl_real real)
 {
     struct place at = {.real = real};
 
-    at.lt = pl_cuda_libs_current(&at.stream).lt;
+    at.libs = pl_cuda_libs_current(&at.stream);
     return at;
 }
 
@@ -31,16 +31,24 @@ static bool product(struct place at,
     struct pl_cublaslt_key key;
     struct pl_cublaslt_data data;
 
-    return at.lt && pl_cublaslt_of_matmul(&args, at.real, pl_cublaslt_tf32(at.lt), &key, &data) &&
-           (epilogue == PL_CUBLASLT_PLAIN ||
-            pl_cublaslt_add_epilogue(&key, &data, epilogue, (void *)(uintptr_t)bias, aux)) &&
-           pl_cublaslt_run(at.lt, &key, &data, at.stream);
+    if (!at.libs.lt ||
+        !pl_cublaslt_of_matmul(&args, at.real, pl_cublaslt_tf32(at.libs.lt), &key, &data) ||
+        (epilogue != PL_CUBLASLT_PLAIN &&
+         !pl_cublaslt_add_epilogue(&key, &data, epilogue, (void *)(uintptr_t)bias, aux)) ||
+        !pl_cublaslt_run(at.libs.lt, &key, &data, at.stream))
+        return false;
+    pl_cuda_libs_count(&at.libs, true, 1);
+    return true;
 }
 
 static void matmul(enum pl_real real, const struct pl_matmul_args *a)
 {
-    if (!product(current(real), *a, PL_CUBLASLT_PLAIN, NULL, NULL))
-        own[real].matmul(a);
+    struct place at = current(real);
+
+    if (product(at, *a, PL_CUBLASLT_PLAIN, NULL, NULL))
+        return;
+    own[real].matmul(a);
+    pl_cuda_libs_count(&at.libs, false, 1);
 }
 
 /* y or pre, with the activation in the same pass. */
@@ -76,6 +84,7 @@ static void linear_forward(enum pl_real real, const struct pl_linear_args *a)
         return;
     }
     own[real].linear_forward(a);
+    pl_cuda_libs_count(&at.libs, false, 1);
 }
 
 /* Removes what cublasLt computes from the rest: dw, with db in the same pass if db is written (not
@@ -105,6 +114,7 @@ static void linear_backward(enum pl_real real, const struct pl_linear_args *a)
         left.dx = NULL;
     if (left.dx || left.dw || left.db)
         own[real].linear_backward(&left);
+    pl_cuda_libs_count(&at.libs, false, (left.dx != NULL) + (left.dw != NULL)); /* products only */
 }
 
 #define PL_CUBLASLT_OPS(name, real)                                                                \

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* Convolutions and attention by NVIDIA's cuDNN, through its graph interface ("backend"). The engine
- * for a shape is chosen once and cached with its plan: the first of its heuristics' list that the
- * shape, the types and the workspace allow. Source: cuDNN documentation, "Graph API".
+ * for a shape is chosen once and cached with its plan: the first of its heuristics' whole list that
+ * the shape, the types and the workspace allow. A refusal is logged, once per key. Source: cuDNN
+ * documentation, "Graph API".
  *
  * Convolutions: f32, f64, bf16 and f16, computed in f32 (f64 in f64), by deterministic engines. f32
  * is not narrowed and does not use tensor cores, unless tf32 is allowed. A fused relu is max(x, 0):

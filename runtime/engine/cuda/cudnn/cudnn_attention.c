@@ -4,9 +4,11 @@
  * documentation (cuDNN developer guide, "Attention"). No other source exists: test changes on a
  * GPU. */
 #include "runtime/engine/cuda/cudnn/cudnn_private.h"
+#include "runtime/engine/cuda/util/refused.h"
 
 #include <cudnn.h>
 #include <math.h>
+#include <stdio.h>
 
 #define OPS 24
 
@@ -318,37 +320,59 @@ static bool may_take(const void *of, int note)
     return note != CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC || !key->backward || !key->repeatable;
 }
 
-/* True if the loaded cuDNN is known to run this graph correctly. Before 9.11 it needs another value
+/* Why the loaded cuDNN is not known to run this graph correctly. Before 9.11 it needs another value
  * for masked scores and zeroed memory, and 9.10 has faults. Backward: no single queries; up to 9.15
  * it does not mask the keys past the last full 128; up to 9.25 dq has NaNs if half of the last 128
  * keys is missing and no other mask hides them. Sources: its release notes, and PyTorch's issue
  * 196678. */
-static bool is_known(const struct pl_att_key *key)
+static const char *refuse(const void *of)
 {
+    const struct pl_att_key *key = of;
     size_t version = cudnnGetVersion();
 
+    if (version < 91100)
+        return "releases before 9.11 have faults";
     if (!key->backward)
-        return version >= 91100;
+        return NULL;
     if (key->time == 1)
-        return false;
+        return "it has no gradient for single queries";
     if (key->keys % 128 == 64 && !key->causal && version < 92600)
-        return false;
-    return version >= 91600 || (version >= 91100 && key->keys % 128 == 0);
+        return "releases before 9.26 give NaNs where 64 of the last 128 keys are missing";
+    if (key->keys % 128 != 0 && version < 91600)
+        return "releases before 9.16 do not mask keys past the last full 128";
+    return NULL;
 }
+
+static void describe(const void *of, char text[PL_DNN_TEXT])
+{
+    const struct pl_att_key *k = of;
+
+    snprintf(text, PL_DNN_TEXT,
+             "%s attention%s%s, batch %lld, %lld heads, %lld queries, %lld keys, dim %lld%s",
+             pl_cuda_real_name((enum pl_real)k->real), k->causal ? ", causal" : "",
+             k->backward ? ", gradient" : "", (long long)k->batch, (long long)k->heads,
+             (long long)k->time, (long long)k->keys, (long long)k->dim,
+             k->repeatable ? ", the same bits each time" : "");
+}
+
+const struct pl_cudnn_recipe pl_cudnn_recipe_attention = {
+    .graph = attention_graph,
+    .may_take = may_take,
+    .refuse = refuse,
+    .describe = describe,
+    .workspace = PL_DNN_ATTENTION_WORKSPACE,
+};
 
 bool pl_cudnn_attention(struct pl_cudnn *dnn,
                         const struct pl_att_key *key,
                         const struct pl_att_data *data)
 {
-    static const struct pl_cudnn_recipe recipe = {attention_graph, may_take,
-                                                  PL_DNN_ATTENTION_WORKSPACE};
     float scale = key->scale, one = 1, hidden = -INFINITY;
-    const struct pl_cudnn_plan *plan = NULL;
+    const struct pl_cudnn_plan *plan =
+        pl_cudnn_find_plan(dnn, PL_DNN_ATTENTION, &pl_cudnn_recipe_attention, key);
     struct pl_cudnn_array arrays[PL_ATT_TENSORS];
     size_t n = 0;
 
-    if (is_known(key))
-        plan = pl_cudnn_find_plan(dnn, PL_DNN_ATTENTION, &recipe, key);
     if (!plan)
         return false;
     for (int64_t id = PL_ATT_Q; id <= PL_ATT_DV; id++)

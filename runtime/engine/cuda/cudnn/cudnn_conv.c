@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 #include "runtime/engine/cuda/cudnn/cudnn_private.h"
+#include "runtime/engine/cuda/util/refused.h"
 
 #include <cudnn.h>
+#include <stdio.h>
 
 int pl_cudnn_type(const struct pl_conv_key *key)
 {
@@ -175,12 +177,46 @@ static bool conv_may_take(const void *of, int note)
     }
 }
 
+static void describe_conv(const void *of, char text[PL_DNN_TEXT])
+{
+    static const char *const passes_text[] = {[PL_CONV_FORWARD] = "",
+                                              [PL_CONV_DATA] = ", gradient of x",
+                                              [PL_CONV_FILTER] = ", gradient of w"};
+    const struct pl_conv_key *k = of;
+
+    snprintf(
+        text, PL_DNN_TEXT,
+        "%s convolution%s%s%s, x %lldx%lldx%lldx%lld, w %lldx%lldx%lldx%lld, stride %lldx%lld, "
+        "padding %lldx%lld",
+        pl_cuda_real_name((enum pl_real)k->real), k->bias ? " + bias" : "",
+        k->relu ? " + relu" : "", passes_text[k->pass], (long long)k->x[0], (long long)k->x[1],
+        (long long)k->x[2], (long long)k->x[3], (long long)k->w[0], (long long)k->w[1],
+        (long long)k->w[2], (long long)k->w[3], (long long)k->stride[0], (long long)k->stride[1],
+        (long long)k->pad[0], (long long)k->pad[1]);
+}
+
+/* Bias and relu can be passes of their own. */
+static bool can_be_split(const void *of)
+{
+    const struct pl_conv_key *key = of;
+
+    return key->bias || key->relu;
+}
+
+const struct pl_cudnn_recipe pl_cudnn_recipe_conv = {
+    .graph = conv_graph,
+    .may_take = conv_may_take,
+    .describe = describe_conv,
+    .has_another_way = can_be_split,
+    .workspace = PL_DNN_WORKSPACE,
+};
+
 bool pl_cudnn_conv(struct pl_cudnn *dnn,
                    const struct pl_conv_key *key,
                    const struct pl_conv_data *data)
 {
-    static const struct pl_cudnn_recipe recipe = {conv_graph, conv_may_take, PL_DNN_WORKSPACE};
-    const struct pl_cudnn_plan *plan = pl_cudnn_find_plan(dnn, PL_DNN_CONV, &recipe, key);
+    const struct pl_cudnn_plan *plan =
+        pl_cudnn_find_plan(dnn, PL_DNN_CONV, &pl_cudnn_recipe_conv, key);
     struct pl_cudnn_array arrays[PL_CONV_B];
     size_t n = 0;
 

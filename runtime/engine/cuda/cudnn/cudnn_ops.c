@@ -5,11 +5,11 @@
 
 static struct pl_kernels own[PL_REAL_F16 + 1];
 
-static struct pl_cudnn *current(void)
+static struct pl_cuda_libs current(void)
 {
     struct CUstream_st *stream;
 
-    return pl_cuda_libs_current(&stream).dnn;
+    return pl_cuda_libs_current(&stream);
 }
 
 /* Returns false if nothing was queued. */
@@ -51,10 +51,13 @@ forward_in_parts(struct pl_cudnn *dnn, enum pl_real real, const struct pl_conv2d
 
 static void conv2d_forward(enum pl_real real, const struct pl_conv2d_args *a)
 {
-    struct pl_cudnn *dnn = current();
+    struct pl_cuda_libs libs = current();
+    bool done =
+        pass(libs.dnn, real, a, PL_CONV_FORWARD, NULL) || forward_in_parts(libs.dnn, real, a);
 
-    if (!pass(dnn, real, a, PL_CONV_FORWARD, NULL) && !forward_in_parts(dnn, real, a))
+    if (!done)
         own[real].conv2d_forward(a);
+    pl_cuda_libs_count(&libs, done, 1);
 }
 
 /* dy masked by relu, in scratch; dy itself without relu. NULL: out of memory. */
@@ -75,8 +78,10 @@ static const void *make_dz(struct pl_cudnn *dnn, enum pl_real real, const struct
 
 static void conv2d_backward(enum pl_real real, const struct pl_conv2d_args *a)
 {
-    struct pl_cudnn *dnn = current();
+    struct pl_cuda_libs libs = current();
+    struct pl_cudnn *dnn = libs.dnn;
     struct pl_conv2d_args left = *a;
+    unsigned passes = (a->dx != NULL) + (a->dw != NULL), rest;
     const void *dz = dnn && (a->dx || a->dw) ? make_dz(dnn, real, a) : NULL;
 
     if (dz && left.dx && pass(dnn, real, a, PL_CONV_DATA, dz))
@@ -85,12 +90,15 @@ static void conv2d_backward(enum pl_real real, const struct pl_conv2d_args *a)
         left.dw = NULL;
     if (left.dx || left.dw || left.db)
         own[real].conv2d_backward(&left);
+    rest = (left.dx != NULL) + (left.dw != NULL); /* a bias' gradient is no convolution */
+    pl_cuda_libs_count(&libs, true, passes - rest);
+    pl_cuda_libs_count(&libs, false, rest);
 }
 
 /* All parts of the gradient or none: cuDNN has no engine for some of them. */
-static bool attend(enum pl_real real, const struct pl_attention_args *a, bool backward)
+static bool
+attend(struct pl_cudnn *dnn, enum pl_real real, const struct pl_attention_args *a, bool backward)
 {
-    struct pl_cudnn *dnn = current();
     struct pl_att_data data = {.of = {NULL}};
     struct pl_att_key key;
 
@@ -112,14 +120,22 @@ static bool attend(enum pl_real real, const struct pl_attention_args *a, bool ba
 
 static void attention_forward(enum pl_real real, const struct pl_attention_args *a)
 {
-    if (!attend(real, a, false))
+    struct pl_cuda_libs libs = current();
+    bool done = attend(libs.dnn, real, a, false);
+
+    if (!done)
         own[real].attention_forward(a);
+    pl_cuda_libs_count(&libs, done, 1);
 }
 
 static void attention_backward(enum pl_real real, const struct pl_attention_args *a)
 {
-    if (!attend(real, a, true))
+    struct pl_cuda_libs libs = current();
+    bool done = attend(libs.dnn, real, a, true);
+
+    if (!done)
         own[real].attention_backward(a);
+    pl_cuda_libs_count(&libs, done, 1);
 }
 
 #define PL_DNN_OPS(name, real)                                                                     \

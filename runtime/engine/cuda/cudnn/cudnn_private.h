@@ -9,13 +9,15 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define PL_DNN_PARTS 96
+#define PL_DNN_TEXT 256
 
-/* Descriptors that belong together. After the first failure all calls do nothing. */
+/* Descriptors that belong together. After the first failure all calls do nothing. Zeroed memory has
+ * none. */
 struct pl_cudnn_parts {
-    void *list[PL_DNN_PARTS]; /* cudnnBackendDescriptor_t */
-    size_t n;
+    void **list; /* cudnnBackendDescriptor_t */
+    size_t n, cap;
     bool failed;
+    char why[PL_DNN_TEXT]; /* cuDNN's words about the first failure */
 };
 
 /* Makes a descriptor of a type (cudnnBackendDescriptorType_t), which is destroyed with the parts;
@@ -31,10 +33,13 @@ void pl_cudnn_set(struct pl_cudnn_parts *parts,
 /* Sets one descriptor. */
 void pl_cudnn_set_desc(struct pl_cudnn_parts *parts, void *desc, int attribute, void *value);
 void pl_cudnn_finalize(struct pl_cudnn_parts *parts, void *desc);
+/* Destroys the descriptors; the parts are empty then, and have not failed. */
 void pl_cudnn_drop(struct pl_cudnn_parts *parts);
+/* Takes a descriptor away from the parts: the caller destroys it. */
+void *pl_cudnn_take(struct pl_cudnn_parts *parts, void *desc);
 
-/* Finalizes the graph of these ops (cudnnBackendDescriptor_t) for `handle` (cudnnHandle_t). NULL:
- * parts->failed. */
+/* Finalizes the graph of these ops (cudnnBackendDescriptor_t) for `handle` (cudnnHandle_t; NULL:
+ * for a described device). NULL: parts->failed. */
 void *pl_cudnn_graph(struct pl_cudnn_parts *parts, void *handle, int64_t n, void **ops);
 
 /* The cudnnDataType_t of the key's arrays. */
@@ -48,12 +53,36 @@ struct pl_cudnn_recipe {
     void *(*graph)(struct pl_cudnn_parts *parts, void *handle, const void *key);
     /* True if an engine with this cudnnBackendNumericalNote_t may be used. */
     bool (*may_take)(const void *key, int note);
+    /* Why this cuDNN must not be asked for the key, NULL: it may. May be NULL. */
+    const char *(*refuse)(const void *key);
+    /* Names the key for a person. */
+    void (*describe)(const void *key, char text[PL_DNN_TEXT]);
+    /* True if there is another way by cuDNN, so that a refusal costs little. May be NULL. */
+    bool (*has_another_way)(const void *key);
     size_t workspace; /* limit of an engine's workspace, in bytes */
 };
 
-struct pl_cudnn_plan;
+extern const struct pl_cudnn_recipe pl_cudnn_recipe_conv, pl_cudnn_recipe_attention;
 
-/* The plan for a key, made at the first request. NULL: cuDNN has no engine for it. */
+/* A plan's descriptors live as long as the plan. */
+struct pl_cudnn_plan {
+    void *desc;   /* cudnnBackendDescriptor_t; NULL: no engine */
+    void *config; /* its configuration */
+    struct pl_cudnn_parts graph;
+    size_t workspace_bytes;
+    int64_t engine; /* its number among all of cuDNN's */
+    uint64_t notes; /* bit i: its cudnnBackendNumericalNote_t i */
+    size_t place;   /* in the heuristics' list, from 0 */
+    bool fallback;  /* of the list of fallbacks */
+};
+
+/* A pl_cudnn for a device that need not be there, described in the JSON of
+ * CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION. Its plans can be made and looked at, not run. -EIO,
+ * -ENOMEM. */
+int pl_cudnn_create_described(const char *json, struct pl_cudnn **ret, struct pl_error *err);
+
+/* The plan for a key, made at the first request; a refusal is logged then, once per key. NULL:
+ * cuDNN has no engine for it. */
 struct pl_cudnn_plan *pl_cudnn_find_plan(struct pl_cudnn *dnn,
                                          enum pl_cudnn_kind kind,
                                          const struct pl_cudnn_recipe *recipe,

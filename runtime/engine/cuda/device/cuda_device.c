@@ -173,6 +173,7 @@ make_parts(struct pl_cuda_device *d, const struct pl_device_options *options, st
     if (r < 0)
         return r;
     d->libs.stream = &d->stream;
+    d->libs.calls = &d->calls;
     return open_libraries(d, workspace, options, err);
 }
 
@@ -475,6 +476,14 @@ static void cuda_memory(struct pl_device *dev, struct pl_device_memory *ret)
         .total = total, .free = left, .used = stats.in_use_bytes, .peak = stats.in_use_peak_bytes};
 }
 
+static void cuda_calls(struct pl_device *dev, struct pl_device_calls *ret)
+{
+    struct pl_cuda_device *d = of(dev);
+
+    *ret = (struct pl_device_calls){.library = atomic_load(&d->calls.library),
+                                    .own = atomic_load(&d->calls.own)};
+}
+
 static void *cuda_stream(struct pl_device *dev)
 {
     return of(dev)->stream.stream;
@@ -506,6 +515,7 @@ static const struct pl_device_ops ops = {
     .replay = pl_cuda_replay,
     .graph_free = pl_cuda_graph_free,
     .stream = cuda_stream,
+    .calls = cuda_calls,
 };
 
 __attribute__((visibility("default"))) const struct pl_device_ops *plume_cuda_device(void)

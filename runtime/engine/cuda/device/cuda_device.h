@@ -22,6 +22,7 @@ struct pl_cuda_device {
     struct pl_cuda_alloc *alloc;
     struct pl_cuda_staging staging;
     struct pl_cuda_libs libs;
+    struct pl_cuda_calls calls;      /* of the libraries' ops */
     struct CUevent_st *event;        /* other devices wait for it; NULL until needed */
     void *peek;                      /* PL_DEVICE_PEEK pinned bytes; NULL until needed */
     struct CUevent_st *peek_event;   /* after the copy to them; NULL until needed */

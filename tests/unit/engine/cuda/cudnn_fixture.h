@@ -20,6 +20,7 @@
 static struct pl_cuda_stream stream;
 static struct pl_cuda_libs libs;
 static struct pl_cuda_status status;
+static struct pl_cuda_calls calls;
 static struct pl_cuda_alloc *alloc;
 static uint64_t seed;
 
@@ -43,13 +44,14 @@ static void start_dnn(const struct pl_device_options *options)
     fake_cuda_reset(700 * MIB);
     memset(&fake_dnn, 0, sizeof(fake_dnn));
     memset(&status, 0, sizeof(status));
+    memset(&calls, 0, sizeof(calls));
     fake_dnn.version = 91900;
     fake_dnn.engines = 1;
     for (size_t i = 0; i < FAKE_DNN_ENGINES; i++)
         fake_dnn.note[i] = -1;
     assert_int_equal(pl_cuda_alloc_create("cuda:0", 0, &alloc, NULL), 0);
     assert_int_equal(pl_cudnn_create(NULL, alloc, options, &status, &dnn, NULL), 0);
-    libs = (struct pl_cuda_libs){.stream = &stream, .dnn = dnn};
+    libs = (struct pl_cuda_libs){.stream = &stream, .dnn = dnn, .calls = &calls};
     pl_cuda_libs_set(&libs);
 }
 

@@ -4,6 +4,7 @@
 #include "common/base/macros.h"
 #include "kernels/half.h"
 #include "tests/unit/engine/cuda/cudnn_fixture.h"
+#include "tests/unit/engine/cuda/said.h"
 
 #include <cudnn.h>
 #include <math.h>
@@ -185,17 +186,53 @@ static void test_what_cudnn_cannot_do_is_our_own(void **state)
     b = a, b.time = 1, left_alone(b, 0, 1);
     b = a, b.keys = 64, left_alone(b, 0, 1);
     b = a, b.time = b.keys = 64, b.causal = true, left_alone(b, 0, 0);
-    fake_dnn.version = 92600;
-    b = a, b.keys = 64, left_alone(b, 0, 0);
-    fake_dnn.version = 91500; /* wants whole 128s of keys backward */
-    left_alone(a, 0, 1);
-    fake_dnn.version = 91001;
-    left_alone(a, 1, 1);
     end();
 
     start(false);
     fake_dnn.engines = 0;
     left_alone(a, 1, 1);
+    end();
+}
+
+static void test_releases_with_faults_are_not_used(void **state)
+{
+    struct pl_attention_args a = make_args(1, 2, 4, 4, 16, false), b;
+
+    fill();
+    set_arrays(&a, false, false);
+    start(false);
+    fake_dnn.version = 92600;
+    b = a, b.keys = 64, left_alone(b, 0, 0);
+    end();
+    start(false);
+    fake_dnn.version = 91500; /* wants whole 128s of keys backward */
+    left_alone(a, 0, 1);
+    end();
+    start(false);
+    fake_dnn.version = 91001;
+    left_alone(a, 1, 1);
+    end();
+}
+
+static void test_a_refusal_says_which_attention_and_why(void **state)
+{
+    struct pl_attention_args a = make_args(1, 2, 4, 4, 16, false);
+
+    fill();
+    set_arrays(&a, false, false);
+    a.causal = true;
+    start(true);
+    fake_dnn.version = 91500;
+    listen_to_stderr();
+    left_alone(a, 0, 1);
+    left_alone(a, 0, 1);
+    assert_string_equal(
+        what_was_said(),
+        "plume: warning: cuDNN does not do this, our own kernels do: bf16 attention, causal, "
+        "gradient, batch 1, 2 heads, 4 queries, 4 keys, dim 16, the same bits each time: releases "
+        "before 9.16 do not mask keys past the last full 128\n");
+    assert_int_equal(atomic_load(&calls.library), 2);
+    assert_int_equal(atomic_load(&calls.own), 2);
     end();
 }
 
@@ -245,6 +282,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_graphs_are_attention),
         cmocka_unit_test(test_what_cudnn_cannot_do_is_our_own),
+        cmocka_unit_test(test_releases_with_faults_are_not_used),
+        cmocka_unit_test(test_a_refusal_says_which_attention_and_why),
         cmocka_unit_test(test_engines_of_deterministic_runs_repeat),
         cmocka_unit_test(test_plans_and_scratch_are_kept),
     };

@@ -4,6 +4,7 @@
 #include "common/base/macros.h"
 #include "runtime/engine/cuda/cudnn/cudnn_private.h"
 #include "tests/unit/engine/cuda/cudnn_fixture.h"
+#include "tests/unit/engine/cuda/said.h"
 
 #include <cudnn.h>
 
@@ -164,20 +165,69 @@ static void test_engines_are_exact_and_repeatable(void **state)
     assert_int_equal(engine_taken(false, none, (int64_t)PL_DNN_WORKSPACE + 1), 1);
 }
 
-/* More than are looked at. */
-static void test_long_lists_are_read_as_far_as_they_go(void **state)
+static struct pl_conv2d_args with_arrays(void)
 {
     struct pl_conv2d_args a = plain;
 
-    start(false);
-    fake_dnn.engines = FAKE_DNN_ENGINES;
-    for (size_t i = 0; i < FAKE_DNN_ENGINES; i++)
-        fake_dnn.note[i] = CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC;
     a.x = array(1, 0, PL_REAL_F32, 0);
     a.w = array(1, 1, PL_REAL_F32, 0);
     a.y = array(1, 3, PL_REAL_F32, 0);
+    return a;
+}
+
+/* f32 without tensor cores: the first engine that may be is far down. */
+static void test_long_lists_are_read_to_their_end(void **state)
+{
+    struct pl_conv2d_args a = with_arrays();
+
+    start(false);
+    fake_dnn.engines = FAKE_DNN_ENGINES;
+    for (size_t i = 0; i + 1 < FAKE_DNN_ENGINES; i++)
+        fake_dnn.note[i] = CUDNN_NUMERICAL_NOTE_TENSOR_CORE;
     table[PL_REAL_F32].conv2d_forward(&a);
+    assert_int_equal(fake_dnn.runs, 1);
+    assert_int_equal(fake_dnn.taken, FAKE_DNN_ENGINES - 1);
+    assert_int_equal(fake_dnn.asked, 1);
+    end_dnn();
+}
+
+static void test_a_refusal_is_told_once_in_cudnns_words(void **state)
+{
+    struct pl_conv2d_args a = with_arrays();
+
+    start(false);
+    fake_dnn.engines = 3;
+    fake_dnn.note[0] = CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC;
+    fake_dnn.workspace[2] = (int64_t)PL_DNN_WORKSPACE + 1;
+    fake_dnn.unmade = 2;
+    listen_to_stderr();
+    table[PL_REAL_F32].conv2d_forward(&a);
+    table[PL_REAL_F32].conv2d_forward(&a);
+    assert_string_equal(
+        what_was_said(),
+        "plume: warning: cuDNN does not do this, our own kernels do: f32 convolution, x 2x2x4x4, w "
+        "3x2x3x3, stride 1x1, padding 0x0: of its 6 engines 2 round or order sums in a way that is "
+        "not allowed, 2 want too much memory, 2 could not be made: cudnnBackendFinalize: "
+        "CUDNN_STATUS_NOT_SUPPORTED: no NVRTC\n");
     assert_int_equal(fake_dnn.runs, 0);
+    assert_int_equal(atomic_load(&calls.own), 2);
+    assert_int_equal(atomic_load(&calls.library), 0);
+    end_dnn();
+}
+
+/* Another way by cuDNN is left: nothing that a user must know. */
+static void test_what_is_only_split_is_no_warning(void **state)
+{
+    struct pl_conv2d_args a = with_arrays();
+
+    start(false);
+    fake_dnn.no_fusion = true;
+    a.relu = true;
+    listen_to_stderr();
+    table[PL_REAL_F32].conv2d_forward(&a);
+    assert_string_equal(what_was_said(), "");
+    assert_int_equal(atomic_load(&calls.own), 0);
+    assert_int_equal(atomic_load(&calls.library), 1);
     end_dnn();
 }
 
@@ -275,7 +325,9 @@ int main(void)
         cmocka_unit_test(test_convolutions_are_refs),
         cmocka_unit_test(test_without_an_engine_it_is_our_own),
         cmocka_unit_test(test_engines_are_exact_and_repeatable),
-        cmocka_unit_test(test_long_lists_are_read_as_far_as_they_go),
+        cmocka_unit_test(test_long_lists_are_read_to_their_end),
+        cmocka_unit_test(test_a_refusal_is_told_once_in_cudnns_words),
+        cmocka_unit_test(test_what_is_only_split_is_no_warning),
         cmocka_unit_test(test_types_have_cudnns_names),
         cmocka_unit_test(test_empty_and_huge_ones_are_not_asked_for),
         cmocka_unit_test(test_a_failed_run_is_reported),

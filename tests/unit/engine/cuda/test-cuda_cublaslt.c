@@ -7,6 +7,7 @@
 #include "runtime/engine/cuda/util/libs.h"
 #include "runtime/engine/cuda/util/plan_cache.h"
 #include "tests/fakes/fake_cublaslt.h"
+#include "tests/unit/engine/cuda/said.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -19,6 +20,7 @@
 #define ARRAYS 10
 
 static struct pl_cuda_stream stream;
+static struct pl_cuda_calls calls;
 static struct pl_cuda_libs libs;
 static struct pl_cuda_status status;
 static struct pl_kernels table[2]; /* by enum pl_real: f32 and f64 over ref */
@@ -87,7 +89,8 @@ static void start(bool tf32)
         pl_cublaslt_install(&table[real]);
     }
     assert_int_equal(pl_cublaslt_create(workspace, sizeof(workspace), tf32, &status, &lt, NULL), 0);
-    libs = (struct pl_cuda_libs){.stream = &stream, .lt = lt};
+    calls = (struct pl_cuda_calls){0};
+    libs = (struct pl_cuda_libs){.stream = &stream, .lt = lt, .calls = &calls};
     pl_cuda_libs_set(&libs);
 }
 
@@ -299,9 +302,15 @@ static void test_algorithms_are_asked_for_once_a_shape(void **state)
     assert_int_equal(fake_lt.heuristics, 3);
     fake_lt.no_algorithm = true;
     s.m = 3;
+    listen_to_stderr();
     table[PL_REAL_F32].matmul(&s);
     table[PL_REAL_F32].matmul(&s);
+    assert_string_equal(what_was_said(),
+                        "plume: warning: cublasLt does not do this, our own kernels do: f32 "
+                        "product, [3, 6] [6, 5], batch 1: the functionality is not supported\n");
     assert_int_equal(fake_lt.heuristics, 4); /* that there is none is remembered as well */
+    assert_int_equal(atomic_load(&calls.library), 12);
+    assert_int_equal(atomic_load(&calls.own), 2);
     end();
 }
 

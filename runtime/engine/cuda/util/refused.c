@@ -1,0 +1,21 @@
+/* SPDX-License-Identifier: MIT */
+#include "runtime/engine/cuda/util/refused.h"
+#include "common/base/log.h"
+
+void pl_cuda_refused(const char *library, const char *what, const char *why, bool another_way)
+{
+    if (another_way)
+        pl_log_info("cuda", "%s does not do this in one pass: %s: %s", library, what, why);
+    else
+        pl_log_warn("cuda", "%s does not do this, our own kernels do: %s: %s", library, what, why);
+}
+
+const char *pl_cuda_real_name(enum pl_real real)
+{
+    static const char *const names[] = {[PL_REAL_F32] = "f32",
+                                        [PL_REAL_F64] = "f64",
+                                        [PL_REAL_BF16] = "bf16",
+                                        [PL_REAL_F16] = "f16"};
+
+    return names[real];
+}

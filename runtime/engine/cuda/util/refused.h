@@ -1,0 +1,18 @@
+/* SPDX-License-Identifier: MIT */
+/* Says what a library cannot do, so that no run is slow in silence. */
+#ifndef PL_RUNTIME_ENGINE_CUDA_UTIL_REFUSED_H
+#define PL_RUNTIME_ENGINE_CUDA_UTIL_REFUSED_H
+
+#include "kernels/kernels.h"
+
+#include <stdbool.h>
+
+/* Logs that `library` refuses `what`, with its own words `why`. Call once per key. It is a warning:
+ * our own kernels, which are slower, do it; at level info if there is another way by the library
+ * (`another_way`). */
+void pl_cuda_refused(const char *library, const char *what, const char *why, bool another_way);
+
+/* "f32", "bf16" ... */
+const char *pl_cuda_real_name(enum pl_real real);
+
+#endif
