@@ -48,6 +48,25 @@ struct pl_adam_args {
     void *m, *v;
 };
 
+/* One step of RMSprop (Hinton 2012, lecture 6) with the operations and their order of
+ * torch.optim.RMSprop(foreach=False): g = grad + weight_decay p; v = alpha v + (1 - alpha) g g;
+ * d = sqrt(v) + eps, or with `mean` (centered) mean = lerp(mean, g, 1 - alpha), d = sqrt(v - mean
+ * mean) + eps; p = p - lr g / d, or with `velocity` velocity = momentum velocity + g / d, p = p -
+ * lr velocity. mean and velocity may be NULL. */
+struct pl_rmsprop_args {
+    struct pl_update update;
+    double lr, alpha, eps, momentum, weight_decay;
+    void *v, *mean, *velocity;
+};
+
+/* One step of Adagrad (Duchi, Hazan and Singer 2011) as torch.optim.Adagrad(foreach=False): g =
+ * grad + weight_decay p; sum = sum + g g; p = p - lr g / (sqrt(sum) + eps). */
+struct pl_adagrad_args {
+    struct pl_update update;
+    double lr, eps, weight_decay;
+    void *sum;
+};
+
 /* grad = grad * scale; then the sum of its squares in f64, and a flag: all are finite. Order of the
  * sum: chunks of pl_grad_stats_chunk(n) elements; in a chunk, element i adds to lane i % 16; lanes
  * are added 8 + 8, 4 + 4, 2 + 2, 1 + 1; chunks in order. */
@@ -75,6 +94,8 @@ static inline size_t pl_grad_stats_chunk(size_t n)
 #define PL_KERNEL_LIST_OPTIM(X)                                                                    \
     X(sgd, sgd)                                                                                    \
     X(adam, adam)                                                                                  \
+    X(rmsprop, rmsprop)                                                                            \
+    X(adagrad, adagrad)                                                                            \
     X(grad_stats, grad_stats)
 
 #endif

@@ -14,14 +14,6 @@ namespace pl_cuda
 namespace
 {
 
-/* at::lerp: exact at both ends. */
-template <class R> __device__ __forceinline__ R lerp_to(R from, R to, R weight)
-{
-    if (weight < (R)0.5)
-        return from + weight * (to - from);
-    return to - (to - from) * (1 - weight);
-}
-
 /* state: the means of gradients and of their squares. */
 template <class R> struct adam_step {
     R weight1, weight2, step, keep, decay, beta2, correct2, eps;

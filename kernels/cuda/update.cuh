@@ -13,6 +13,14 @@ namespace pl_cuda
 
 #define PL_UPDATE_THREADS 256
 
+/* at::lerp: exact at both ends. */
+template <class R> __device__ __forceinline__ R lerp_to(R from, R to, R weight)
+{
+    if (weight < (R)0.5)
+        return from + weight * (to - from);
+    return to - (to - from) * (1 - weight);
+}
+
 /* N state arrays of the update, in addition to the parameters. */
 template <class T, int N> struct update_of {
     size_t n;

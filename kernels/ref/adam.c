@@ -1,14 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "kernels/ref/update.h"
 
-/* at::lerp: exact at both ends. */
-static real lerp_to(real from, real to, real weight)
-{
-    if (weight < (real)0.5)
-        return from + weight * (to - from);
-    return to - (to - from) * (1 - weight);
-}
-
 void PL_REF(adam)(const struct pl_adam_args *a)
 {
     double correct1 = 1 - pow(a->beta1, (double)a->step);
@@ -24,7 +16,7 @@ void PL_REF(adam)(const struct pl_adam_args *a)
             p = p * keep;
         else
             g = g + (real)a->weight_decay * p;
-        m[k] = lerp_to(m[k], g, weight1);
+        m[k] = update_lerp(m[k], g, weight1);
         v[k] = v[k] * (real)a->beta2 + weight2 * g * g;
         p = p + step * m[k] / ((real)sqrt(v[k]) / (real)correct2 + (real)a->eps);
         update_param(&a->update, k, p);

@@ -24,4 +24,12 @@ static inline void update_param(const struct pl_update *u, size_t k, real value)
     ((real *)u->param)[k] = value;
 }
 
+/* at::lerp: exact at both ends. */
+static inline real update_lerp(real from, real to, real weight)
+{
+    if (weight < (real)0.5)
+        return from + weight * (to - from);
+    return to - (to - from) * (1 - weight);
+}
+
 #endif

@@ -292,6 +292,18 @@ ARRAYS_DECLARE(adam)
     KEPT(m, a->update.n), KEPT(v, a->update.n);
 }
 
+ARRAYS_DECLARE(rmsprop)
+{
+    UPDATE();
+    KEPT(v, a->update.n), KEPT(mean, a->update.n), KEPT(velocity, a->update.n);
+}
+
+ARRAYS_DECLARE(adagrad)
+{
+    UPDATE();
+    KEPT(sum, a->update.n);
+}
+
 ARRAYS_DECLARE(grad_stats)
 {
     KEPT(grad, a->n), RAW(ret_squares, 1, ""), RAW(ret_finite, 1, "");

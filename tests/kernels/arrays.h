@@ -60,6 +60,8 @@ ARRAYS_DECLARE(map);
 ARRAYS_DECLARE(choose);
 ARRAYS_DECLARE(sgd);
 ARRAYS_DECLARE(adam);
+ARRAYS_DECLARE(rmsprop);
+ARRAYS_DECLARE(adagrad);
 ARRAYS_DECLARE(grad_stats);
 
 #endif
