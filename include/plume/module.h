@@ -261,6 +261,9 @@ struct plume_api {
                                       size_t source_size);
     size_t (*array_shape)(const plume_array *array, size_t *ret_shape);
     size_t (*vocabulary)(const plume_array *array, const unsigned char **ret_bytes);
+    struct plume_group *(*add_group)(struct plume_context *pl,
+                                     struct plume_optimizer *optimizer,
+                                     const char *pattern);
 };
 
 /* The argument of every hook. */
@@ -365,6 +368,18 @@ static inline size_t plume_shape(struct plume_context *pl, const plume_tensor *t
 static inline struct plume_optimizer *plume_add_optimizer(struct plume_context *pl)
 {
     return pl->api->add_optimizer(pl);
+}
+
+/* Gives some of an optimizer's parameters a rate and a decay of their own, like a parameter group
+ * of torch.optim: those whose whole names match one of the patterns ("*.bias *norm*": separated by
+ * blanks and commas; * ? [...] as in file names). Gradients are clipped by one norm over all
+ * groups. Call it after the optimizer's own numbers are set: the group's are preset from them. Only
+ * in configure_optimizers. The pattern is borrowed and must live as long as the module's state.
+ * NULL after a failure. */
+static inline struct plume_group *
+plume_add_group(struct plume_context *pl, struct plume_optimizer *optimizer, const char *pattern)
+{
+    return pl->api->add_group(pl, optimizer, pattern);
 }
 
 /* Passes a tensor of a step to its *_step_end, under a name (as pl_hparam names; at most 8). Only

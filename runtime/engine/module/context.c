@@ -238,6 +238,36 @@ static struct plume_optimizer *api_add_optimizer(struct plume_context *pl)
     return &ctx->optimizers[ctx->n_optimizers++];
 }
 
+static struct plume_group *
+api_add_group(struct plume_context *pl, struct plume_optimizer *optimizer, const char *pattern)
+{
+    struct pl_context *ctx = of(pl);
+    struct pl_group_options *group = &ctx->groups[ctx->n_groups];
+    size_t i = 0;
+
+    while (i < ctx->n_optimizers && optimizer != &ctx->optimizers[i])
+        i++;
+    if (i == ctx->n_optimizers || ctx->n_groups == PL_COUNT(ctx->groups) || !pattern) {
+        pl_context_refuse(ctx, -EINVAL, "%s",
+                          ctx->n_optimizers == 0 ? "a group is added outside configure_optimizers"
+                          : i == ctx->n_optimizers
+                              ? "a group's optimizer is neither the hook's argument nor of "
+                                "plume_add_optimizer()"
+                          : pattern ? "too many groups"
+                                    : "a group has no pattern");
+        return NULL;
+    }
+    *group = (struct pl_group_options){
+        .optimizer = i,
+        .pattern = pattern,
+        .numbers = {.struct_size = sizeof(group->numbers),
+                    .lr = optimizer->lr,
+                    .weight_decay = optimizer->weight_decay},
+    };
+    ctx->n_groups++;
+    return &group->numbers;
+}
+
 static const struct plume_api api = {
     .struct_size = sizeof(struct plume_api),
     .param = api_param,
@@ -253,6 +283,7 @@ static const struct plume_api api = {
     .open_source = api_open_source,
     .array_shape = api_array_shape,
     .vocabulary = api_vocabulary,
+    .add_group = api_add_group,
 };
 
 int pl_context_init(struct pl_context *ctx,

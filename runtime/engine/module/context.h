@@ -61,6 +61,8 @@ struct pl_context {
         optimizers[PL_OPTIMIZERS_MAX]; /* while configuring; the hook's argument is the first */
     size_t n_optimizers;               /* 0 while not configuring */
     struct plume_optimizer optimizer_defaults;
+    struct pl_group_options groups[PL_OPTIMIZERS_MAX * PL_GROUPS_MAX]; /* the same */
+    size_t n_groups;
     struct plume_array **arrays;
     size_t n_arrays;
     struct pl_checkpoint *checkpoint; /* the one that is made or read; NULL otherwise */

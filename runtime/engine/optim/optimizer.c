@@ -1,11 +1,15 @@
 /* SPDX-License-Identifier: MIT */
 #include "runtime/engine/optim/optimizer.h"
 
+#include <fnmatch.h>
 #include <math.h>
 #include <string.h>
 
-static const char *const kinds[] = {
-    [PLUME_SGD] = "sgd", [PLUME_ADAM] = "adam", [PLUME_ADAMW] = "adamw"};
+static const char *const kinds[] = {[PLUME_SGD] = "sgd",
+                                    [PLUME_ADAM] = "adam",
+                                    [PLUME_ADAMW] = "adamw",
+                                    [PLUME_RMSPROP] = "rmsprop",
+                                    [PLUME_ADAGRAD] = "adagrad"};
 
 int pl_optimizer_kind_parse(const char *name, enum plume_optimizer_kind *ret, struct pl_error *err)
 {
@@ -15,7 +19,8 @@ int pl_optimizer_kind_parse(const char *name, enum plume_optimizer_kind *ret, st
             return 0;
         }
     }
-    return pl_error_set(err, -EINVAL, "no optimizer '%s': there are sgd, adam and adamw", name);
+    return pl_error_set(err, -EINVAL,
+                        "no optimizer '%s': there are sgd, adam, adamw, rmsprop and adagrad", name);
 }
 
 const char *pl_optimizer_kind_name(enum plume_optimizer_kind kind)
@@ -35,42 +40,91 @@ void pl_optimizer_defaults(const struct pl_hparams *hparams,
         .kind = kind,
         .beta1 = 0.9,
         .beta2 = 0.999,
-        .eps = 1e-8,
+        .eps = kind == PLUME_ADAGRAD ? 1e-10 : 1e-8,
+        .alpha = 0.99,
     };
+}
+
+static bool is_adam(const struct plume_optimizer *o)
+{
+    return o->kind == PLUME_ADAM || o->kind == PLUME_ADAMW;
+}
+
+/* The schedule may set a momentum where the optimizer has none. */
+static bool has_momentum(const struct plume_optimizer *o)
+{
+    return o->momentum != 0 ||
+           (o->schedule.kind == PLUME_ONE_CYCLE && o->schedule_more.cycle_momentum);
+}
+
+/* The names of an optimizer's slots. */
+static size_t slots_of(const struct plume_optimizer *o, const char *ret[PL_OPTIMIZER_SLOTS])
+{
+    size_t n = 0;
+
+    switch (o->kind) {
+    case PLUME_ADAM:
+    case PLUME_ADAMW:
+        ret[n++] = "exp_avg";
+        ret[n++] = "exp_avg_sq";
+        break;
+    case PLUME_RMSPROP:
+        ret[n++] = "square_avg";
+        if (o->centered)
+            ret[n++] = "grad_avg";
+        if (has_momentum(o))
+            ret[n++] = "momentum_buffer";
+        break;
+    case PLUME_ADAGRAD:
+        ret[n++] = "sum";
+        break;
+    case PLUME_SGD:
+        if (has_momentum(o))
+            ret[n++] = "momentum_buffer";
+        break;
+    }
+    return n;
 }
 
 size_t pl_optimizer_slots(const struct pl_optimizer *optimizer)
 {
-    if (optimizer->options.kind != PLUME_SGD)
-        return 2;
-    return optimizer->options.momentum != 0;
+    const char *names[PL_OPTIMIZER_SLOTS];
+
+    return slots_of(&optimizer->options, names);
 }
 
 const char *pl_optimizer_slot_name(const struct pl_optimizer *optimizer, size_t slot)
 {
-    if (optimizer->options.kind == PLUME_SGD)
-        return "momentum_buffer";
-    return slot == 0 ? "exp_avg" : "exp_avg_sq";
+    const char *names[PL_OPTIMIZER_SLOTS];
+
+    return slot < slots_of(&optimizer->options, names) ? names[slot] : NULL;
 }
 
 static int check(const struct plume_optimizer *o, struct pl_error *err)
 {
     const char *wrong = NULL;
 
-    if (o->kind < PLUME_SGD || o->kind > PLUME_ADAMW)
+    if (o->kind < PLUME_SGD || o->kind > PLUME_ADAGRAD)
         return pl_error_set(err, -EINVAL, "there is no optimizer %d", (int)o->kind);
     if (!(o->weight_decay >= 0))
         wrong = "weight_decay must not be negative";
     else if (!(o->momentum >= 0))
         wrong = "momentum must not be negative";
-    else if (o->nesterov && (o->kind != PLUME_SGD || o->momentum == 0))
+    else if (o->nesterov && (o->kind != PLUME_SGD || !has_momentum(o)))
         wrong = "nesterov needs sgd with momentum";
-    else if (o->kind != PLUME_SGD && !(o->beta1 >= 0 && o->beta1 < 1))
+    else if (is_adam(o) && !(o->beta1 >= 0 && o->beta1 < 1))
         wrong = "beta1 must be in [0, 1)";
-    else if (o->kind != PLUME_SGD && !(o->beta2 >= 0 && o->beta2 < 1))
+    else if (is_adam(o) && !(o->beta2 >= 0 && o->beta2 < 1))
         wrong = "beta2 must be in [0, 1)";
     else if (o->kind != PLUME_SGD && !(o->eps >= 0))
         wrong = "eps must not be negative";
+    else if (o->kind == PLUME_RMSPROP && !(o->alpha >= 0))
+        wrong = "alpha must not be negative";
+    else if (o->kind == PLUME_ADAGRAD && !(o->lr_decay >= 0))
+        wrong = "lr_decay must not be negative";
+    else if (o->kind == PLUME_ADAGRAD && o->schedule.kind == PLUME_ONE_CYCLE &&
+             o->schedule_more.cycle_momentum)
+        wrong = "schedule cycles a momentum, which adagrad does not have";
     return wrong ? pl_error_set(err, -EINVAL, "the optimizer's %s", wrong) : 0;
 }
 
@@ -101,6 +155,47 @@ static bool names(const struct plume_optimizer *o, const struct pl_param *p)
         if (strncmp(p->name, prefix, len) == 0)
             return true;
     return false;
+}
+
+/* True if one of the patterns (as prefixes: separated by blanks and commas) matches the name. */
+static bool matches(const char *patterns, const char *name)
+{
+    const char *text = patterns, *one;
+    char copy[PL_PARAM_NAME_MAX + 1];
+    size_t len;
+
+    while ((one = next_prefix(&text, &len))) {
+        if (len >= sizeof(copy))
+            continue;
+        memcpy(copy, one, len);
+        copy[len] = '\0';
+        if (fnmatch(copy, name, 0) == 0)
+            return true;
+    }
+    return false;
+}
+
+/* The group of an optimizer that has p, from 1; 0 if none has, -EEXIST if two have. */
+static int find_group(const struct pl_group_options *groups,
+                      size_t n,
+                      size_t optimizer,
+                      const struct pl_param *p,
+                      struct pl_error *err)
+{
+    int found = 0, index = 0;
+
+    for (size_t i = 0; i < n; i++) {
+        if (groups[i].optimizer != optimizer)
+            continue;
+        index++;
+        if (!matches(groups[i].pattern, p->name))
+            continue;
+        if (found)
+            return pl_error_set(err, -EEXIST, "parameter '%s' is in two groups of its optimizer",
+                                p->name);
+        found = index;
+    }
+    return found;
 }
 
 /* A prefix or tensor without a parameter is a mistake in the module. */
@@ -154,6 +249,7 @@ static int find_owner(const struct plume_optimizer *options,
 static int add_param(struct pl_optimizer *o,
                      const struct pl_params *params,
                      size_t index,
+                     size_t group,
                      struct pl_error *err)
 {
     const struct pl_param *p = params->order[index];
@@ -161,7 +257,7 @@ static int add_param(struct pl_optimizer *o,
     size_t count = (p->tensor->count + align - 1) / align * align; /* zeros up to the next */
     struct pl_optimizer_range *last = o->n_ranges ? &o->ranges[o->n_ranges - 1] : NULL, *ranges;
 
-    if (last && last->offset + last->count == p->offset) {
+    if (last && last->group == group && last->offset + last->count == p->offset) {
         last->count += count;
         last->n++;
     } else {
@@ -175,6 +271,7 @@ static int add_param(struct pl_optimizer *o,
             .state = o->count,
             .first = index,
             .n = 1,
+            .group = group,
         };
     }
     o->count += count;
@@ -209,7 +306,8 @@ init_one(struct pl_optimizers *all, const struct plume_optimizer *options, struc
     if (r == 0)
         r = check_names(all->params, options, err);
     if (r == 0)
-        r = pl_schedule_init(&o->schedule, &options->schedule, options->lr, err);
+        r = pl_schedule_init(&o->schedule, &options->schedule, &options->schedule_more, options->lr,
+                             err);
     if (r < 0)
         return r;
     if (strlen(o->schedule.options.monitor) >= sizeof(o->monitor))
@@ -220,11 +318,85 @@ init_one(struct pl_optimizers *all, const struct plume_optimizer *options, struc
     return 0;
 }
 
-int pl_optimizers_init(struct pl_optimizers *optimizers,
-                       const struct pl_params *params,
-                       const struct plume_optimizer *options,
-                       size_t n,
-                       struct pl_error *err)
+/* Adds a group to its optimizer. */
+static int
+init_group(struct pl_optimizers *all, const struct pl_group_options *group, struct pl_error *err)
+{
+    struct pl_optimizer *o = &all->list[group->optimizer];
+    struct pl_group *g = &o->groups[o->n_groups];
+    int r;
+
+    if (o->n_groups == PL_GROUPS_MAX)
+        return pl_error_set(err, -EINVAL, "an optimizer has at most %d groups", PL_GROUPS_MAX);
+    if (!(group->numbers.weight_decay >= 0))
+        return pl_error_set(err, -EINVAL, "group '%s': weight_decay must not be negative",
+                            group->pattern);
+    r = pl_schedule_init(&g->schedule, &o->options.schedule, &o->options.schedule_more,
+                         group->numbers.lr, err);
+    if (r < 0)
+        return pl_error_wrap(err, r, "group '%s'", group->pattern);
+    g->schedule.options.monitor = NULL; /* the optimizer's */
+    g->weight_decay = group->numbers.weight_decay;
+    o->n_groups++;
+    return 0;
+}
+
+/* A group that stays without parameters is a mistake in the module. */
+static int check_groups(const struct pl_optimizers *all,
+                        const struct pl_group_options *groups,
+                        size_t n,
+                        struct pl_error *err)
+{
+    size_t index[PL_OPTIMIZERS_MAX] = {0};
+
+    for (size_t i = 0; i < n; i++) {
+        const struct pl_optimizer *o = &all->list[groups[i].optimizer];
+        size_t group = ++index[groups[i].optimizer];
+        bool found = false;
+
+        for (size_t k = 0; k < o->n_ranges; k++)
+            found = found || o->ranges[k].group == group;
+        if (!found)
+            return pl_error_set(err, -ENOENT,
+                                "group '%s' matches no parameter of its optimizer: a pattern is "
+                                "for the whole name, as in '*.bias'",
+                                groups[i].pattern);
+    }
+    return 0;
+}
+
+static int share_out(struct pl_optimizers *all,
+                     const struct plume_optimizer *options,
+                     const struct pl_group_options *groups,
+                     size_t n_groups,
+                     struct pl_error *err)
+{
+    const struct pl_params *params = all->params;
+
+    for (size_t i = 0; i < params->n; i++) {
+        int r = find_owner(options, all->n, params->order[i], err), group;
+
+        if (r < 0)
+            return r;
+        if ((size_t)r == all->n)
+            continue;
+        group = find_group(groups, n_groups, (size_t)r, params->order[i], err);
+        if (group < 0)
+            return group;
+        r = add_param(&all->list[r], params, i, (size_t)group, err);
+        if (r < 0)
+            return r;
+    }
+    return check_groups(all, groups, n_groups, err);
+}
+
+int pl_optimizers_init_groups(struct pl_optimizers *optimizers,
+                              const struct pl_params *params,
+                              const struct plume_optimizer *options,
+                              size_t n,
+                              const struct pl_group_options *groups,
+                              size_t n_groups,
+                              struct pl_error *err)
 {
     struct pl_optimizers all = {.params = params};
     size_t rest = 0;
@@ -243,14 +415,13 @@ int pl_optimizers_init(struct pl_optimizers *optimizers,
         if (r < 0 && n > 1)
             r = pl_error_wrap(err, r, "optimizer %zu", i);
     }
-    for (size_t i = 0; i < params->n && r >= 0; i++) {
-        r = find_owner(options, n, params->order[i], err);
-        if (r >= 0 && (size_t)r < n)
-            r = add_param(&all.list[r], params, i, err);
-    }
-    for (size_t i = 0; i < n && r >= 0; i++)
+    for (size_t i = 0; i < n_groups && r == 0; i++)
+        r = init_group(&all, &groups[i], err);
+    if (r == 0)
+        r = share_out(&all, options, groups, n_groups, err);
+    for (size_t i = 0; i < n && r == 0; i++)
         r = make_state(&all.list[i], params, err);
-    if (r >= 0)
+    if (r == 0)
         r = make_stats(&all, err);
     if (r < 0) {
         pl_optimizers_finish(&all);
@@ -258,6 +429,15 @@ int pl_optimizers_init(struct pl_optimizers *optimizers,
     }
     *optimizers = all;
     return 0;
+}
+
+int pl_optimizers_init(struct pl_optimizers *optimizers,
+                       const struct pl_params *params,
+                       const struct plume_optimizer *options,
+                       size_t n,
+                       struct pl_error *err)
+{
+    return pl_optimizers_init_groups(optimizers, params, options, n, NULL, 0, err);
 }
 
 void pl_optimizers_finish(struct pl_optimizers *optimizers)
@@ -315,6 +495,11 @@ static void update_part(const struct pl_optimizers *all,
 {
     const struct pl_params *params = all->params;
     const struct plume_optimizer *options = &o->options;
+    const struct pl_group *group = range->group ? &o->groups[range->group - 1] : NULL;
+    const struct pl_schedule *schedule = group ? &group->schedule : &o->schedule;
+    double decay = group ? group->weight_decay : options->weight_decay;
+    double momentum = pl_schedule_momentum(schedule, options->momentum);
+    void *slot[PL_OPTIMIZER_SLOTS];
     struct pl_update update = {
         .n = range->count,
         .factor = factor,
@@ -323,28 +508,57 @@ static void update_part(const struct pl_optimizers *all,
         .param = at(params, params->values, range->offset),
     };
 
-    if (options->kind == PLUME_SGD)
+    for (size_t i = 0; i < PL_OPTIMIZER_SLOTS; i++)
+        slot[i] = at(params, o->slot[i], range->state);
+    switch (options->kind) {
+    case PLUME_SGD:
         kernels->sgd(&(struct pl_sgd_args){
             .update = update,
-            .lr = o->schedule.lr,
-            .momentum = options->momentum,
-            .weight_decay = options->weight_decay,
+            .lr = schedule->lr,
+            .momentum = momentum,
+            .weight_decay = decay,
             .nesterov = options->nesterov,
-            .velocity = at(params, o->slot[0], range->state),
+            .velocity = slot[0],
         });
-    else
+        break;
+    case PLUME_ADAM:
+    case PLUME_ADAMW:
         kernels->adam(&(struct pl_adam_args){
             .update = update,
-            .lr = o->schedule.lr,
-            .beta1 = options->beta1,
+            .lr = schedule->lr,
+            .beta1 = pl_schedule_momentum(schedule, options->beta1),
             .beta2 = options->beta2,
             .eps = options->eps,
-            .weight_decay = options->weight_decay,
+            .weight_decay = decay,
             .decoupled = options->kind == PLUME_ADAMW,
             .step = step,
-            .m = at(params, o->slot[0], range->state),
-            .v = at(params, o->slot[1], range->state),
+            .m = slot[0],
+            .v = slot[1],
         });
+        break;
+    case PLUME_RMSPROP:
+        kernels->rmsprop(&(struct pl_rmsprop_args){
+            .update = update,
+            .lr = schedule->lr,
+            .alpha = options->alpha,
+            .eps = options->eps,
+            .momentum = momentum,
+            .weight_decay = decay,
+            .v = slot[0],
+            .mean = options->centered ? slot[1] : NULL,
+            .velocity = slot[options->centered ? 2 : 1],
+        });
+        break;
+    case PLUME_ADAGRAD:
+        kernels->adagrad(&(struct pl_adagrad_args){
+            .update = update,
+            .lr = schedule->lr / (1 + ((double)step - 1) * options->lr_decay),
+            .eps = options->eps,
+            .weight_decay = decay,
+            .sum = slot[0],
+        });
+        break;
+    }
 }
 
 /* Updates neighbours at once if all are used and have missed as many steps: usually the range. */
@@ -359,7 +573,7 @@ static void update_range(const struct pl_optimizers *all,
     size_t end = range->first + range->n, next;
 
     for (size_t i = range->first; i < end; i = next) {
-        struct pl_optimizer_range part = {.offset = list[i]->offset};
+        struct pl_optimizer_range part = {.offset = list[i]->offset, .group = range->group};
 
         next = i + 1;
         if (list[i]->unused) {
@@ -487,14 +701,21 @@ int pl_optimizers_schedule(struct pl_optimizers *optimizers,
                                     o->monitor);
         }
         pl_schedule_step(&o->schedule, monitored);
+        for (size_t k = 0; k < o->n_groups; k++)
+            pl_schedule_step(&o->groups[k].schedule, monitored);
     }
     return 0;
 }
 
 void pl_optimizers_scale(struct pl_optimizers *optimizers, double factor)
 {
-    for (size_t i = 0; i < optimizers->n; i++)
-        pl_schedule_scale(&optimizers->list[i].schedule, factor);
+    for (size_t i = 0; i < optimizers->n; i++) {
+        struct pl_optimizer *o = &optimizers->list[i];
+
+        pl_schedule_scale(&o->schedule, factor);
+        for (size_t k = 0; k < o->n_groups; k++)
+            pl_schedule_scale(&o->groups[k].schedule, factor);
+    }
 }
 
 bool pl_optimizer_has(const struct pl_optimizer *optimizer, const struct pl_param *param)

@@ -15,13 +15,28 @@
 #include "runtime/engine/util/hparam.h"
 
 #define PL_OPTIMIZERS_MAX 8
-#define PL_OPTIMIZER_SLOTS 2 /* momentum; or Adam's two means */
+#define PL_OPTIMIZER_SLOTS 3 /* momentum; Adam's two means; RMSprop's three */
+#define PL_GROUPS_MAX 8      /* of an optimizer */
 
-/* Neighbouring parameters, updated at once unless some are unused (unused_params.h). */
+/* Neighbouring parameters of a group, updated at once unless some are unused (unused_params.h). */
 struct pl_optimizer_range {
     size_t offset, count; /* elements of the parameters' arenas */
     size_t state;         /* start of its state, in elements of a slot */
     size_t first, n;      /* the parameters, as laid out */
+    size_t group;         /* from 1; 0 = the optimizer's own numbers */
+};
+
+/* A group that a module has asked for (plume_add_group()). */
+struct pl_group_options {
+    size_t optimizer;    /* index */
+    const char *pattern; /* borrowed */
+    struct plume_group numbers;
+};
+
+/* A group's numbers; its schedule runs beside the optimizer's, from its own rate. */
+struct pl_group {
+    double weight_decay;
+    struct pl_schedule schedule;
 };
 
 struct pl_optimizer {
@@ -32,6 +47,8 @@ struct pl_optimizer {
                        `missed` */
     struct pl_optimizer_range *ranges;
     size_t n_ranges, count; /* elements of a slot */
+    struct pl_group groups[PL_GROUPS_MAX];
+    size_t n_groups;
     void *slot[PL_OPTIMIZER_SLOTS];
 };
 
@@ -56,7 +73,7 @@ struct pl_optimizers_result {
     double norm;   /* L2 of all optimizers' gradients, before clipping */
 };
 
-/* "sgd", "adam" or "adamw". -EINVAL. */
+/* "sgd", "adam", "adamw", "rmsprop" or "adagrad". -EINVAL. */
 int pl_optimizer_kind_parse(const char *name, enum plume_optimizer_kind *ret, struct pl_error *err);
 const char *pl_optimizer_kind_name(enum plume_optimizer_kind kind);
 
@@ -66,8 +83,8 @@ void pl_optimizer_defaults(const struct pl_hparams *hparams,
                            enum plume_optimizer_kind kind,
                            struct plume_optimizer *ret);
 
-/* Number of state slots, and PyTorch's name of each ("momentum_buffer",
- * "exp_avg", "exp_avg_sq"). */
+/* Number of state slots, and PyTorch's name of each ("momentum_buffer", "exp_avg", "exp_avg_sq",
+ * "square_avg", "grad_avg", "sum"). */
 size_t pl_optimizer_slots(const struct pl_optimizer *optimizer);
 const char *pl_optimizer_slot_name(const struct pl_optimizer *optimizer, size_t slot);
 
@@ -79,6 +96,16 @@ int pl_optimizers_init(struct pl_optimizers *optimizers,
                        const struct plume_optimizer *options,
                        size_t n,
                        struct pl_error *err);
+
+/* The same with groups. -EEXIST too for a parameter in two of them, -ENOENT for a pattern without a
+ * parameter. */
+int pl_optimizers_init_groups(struct pl_optimizers *optimizers,
+                              const struct pl_params *params,
+                              const struct plume_optimizer *options,
+                              size_t n,
+                              const struct pl_group_options *groups,
+                              size_t n_groups,
+                              struct pl_error *err);
 void pl_optimizers_finish(struct pl_optimizers *optimizers);
 
 /* Unscales by the scaler (NULL = none), clips, updates all but unused parameters, and lets the

@@ -20,11 +20,68 @@ static void fill_defaults(struct plume_schedule *o)
     o->threshold = o->threshold == 0 ? 1e-4 : fmax(o->threshold, 0);
 }
 
-static int check(const struct plume_schedule *o, double base, struct pl_error *err)
+static void fill_more(struct plume_schedule_more *m)
 {
-    const char *wrong = NULL;
+    const struct plume_schedule_more preset = {.power = 1,
+                                               .t_mult = 1,
+                                               .pct_start = 0.3,
+                                               .div_factor = 25,
+                                               .final_div_factor = 1e4,
+                                               .base_momentum = 0.85,
+                                               .max_momentum = 0.95};
 
-    if (o->kind < PLUME_CONSTANT || o->kind > PLUME_PLATEAU)
+    m->power = m->power == 0 ? preset.power : m->power;
+    m->t_mult = m->t_mult == 0 ? preset.t_mult : m->t_mult;
+    m->pct_start = m->pct_start == 0 ? preset.pct_start : m->pct_start == -1 ? 0 : m->pct_start;
+    m->div_factor = m->div_factor == 0 ? preset.div_factor : m->div_factor;
+    m->final_div_factor = m->final_div_factor == 0 ? preset.final_div_factor : m->final_div_factor;
+    m->base_momentum = m->base_momentum == 0 ? preset.base_momentum : m->base_momentum;
+    m->max_momentum = m->max_momentum == 0 ? preset.max_momentum : m->max_momentum;
+}
+
+static bool needs_t_max(enum plume_schedule_kind kind)
+{
+    return kind == PLUME_COSINE || kind == PLUME_POLYNOMIAL || kind == PLUME_RESTARTS ||
+           kind == PLUME_ONE_CYCLE;
+}
+
+static const char *wrong_cycle(const struct plume_schedule *o, const struct plume_schedule_more *m)
+{
+    double peak = m->pct_start * (double)o->t_max - 1;
+
+    if (!(m->pct_start >= 0 && m->pct_start <= 1))
+        return "pct_start must be in [0, 1]";
+    if (!(m->div_factor > 0) || !(m->final_div_factor > 0))
+        return "div_factor and final_div_factor must be positive";
+    if (!(m->base_momentum >= 0 && m->base_momentum < 1) ||
+        !(m->max_momentum >= 0 && m->max_momentum < 1))
+        return "base_momentum and max_momentum must be in [0, 1)";
+    /* The phases would have no length; torch.optim divides by zero then. */
+    if (peak == 0 || peak >= (double)(o->t_max - 1) ||
+        (m->three_phase && 2 * peak >= (double)(o->t_max - 1)))
+        return "t_max and pct_start leave a phase of the cycle without steps";
+    return NULL;
+}
+
+static const char *wrong_more(const struct plume_schedule *o, const struct plume_schedule_more *m)
+{
+    if (needs_t_max(o->kind) && o->t_max <= 0)
+        return "t_max must be positive";
+    if (o->kind == PLUME_POLYNOMIAL && !(m->power > 0 && isfinite(m->power)))
+        return "power must be positive";
+    if (o->kind == PLUME_RESTARTS && m->t_mult < 1)
+        return "t_mult must be at least 1";
+    return o->kind == PLUME_ONE_CYCLE ? wrong_cycle(o, m) : NULL;
+}
+
+static int check(const struct plume_schedule *o,
+                 const struct plume_schedule_more *more,
+                 double base,
+                 struct pl_error *err)
+{
+    const char *wrong = wrong_more(o, more);
+
+    if (o->kind < PLUME_CONSTANT || o->kind > PLUME_ONE_CYCLE)
         return pl_error_set(err, -EINVAL, "there is no schedule %d", (int)o->kind);
     if (!(base >= 0) || !isfinite(base))
         return pl_error_set(err, -EINVAL, "a learning rate of %g is impossible", base);
@@ -36,8 +93,6 @@ static int check(const struct plume_schedule *o, double base, struct pl_error *e
         wrong = "gamma must be finite";
     else if (o->kind == PLUME_STEP_LR && o->step_size <= 0)
         wrong = "step_size must be positive";
-    else if (o->kind == PLUME_COSINE && o->t_max <= 0)
-        wrong = "t_max must be positive";
     else if (o->kind == PLUME_PLATEAU && !(o->factor > 0 && o->factor < 1))
         wrong = "factor must be in (0, 1)";
     for (size_t i = 1; i < PLUME_MILESTONES_MAX && o->milestone[i]; i++)
@@ -46,10 +101,54 @@ static int check(const struct plume_schedule *o, double base, struct pl_error *e
     return wrong ? pl_error_set(err, -EINVAL, "the learning-rate schedule's %s", wrong) : 0;
 }
 
+/* Between two values, as OneCycleLR; share 0 is the first. */
+static double between(bool linear, double from, double to, double share)
+{
+    return linear ? (to - from) * share + from : to + (from - to) / 2 * (1 + cos(M_PI * share));
+}
+
+/* OneCycleLR.get_lr(): at step t of the cycle the value that is `low` at its start, `high` at its
+ * peak and `end` at its end. */
+static double one_cycle(const struct pl_schedule *s, double t, double low, double high, double end)
+{
+    const struct plume_schedule_more *m = &s->more;
+    double last = (double)s->options.t_max - 1, peak = m->pct_start * (last + 1) - 1;
+    double down = m->three_phase ? 2 * peak : last; /* where the second phase ends */
+
+    if (t > last + 1) /* PyTorch ends the run here */
+        return end;
+    if (t <= peak)
+        return between(m->linear, low, high, t / peak);
+    if (m->three_phase && t <= down)
+        return between(m->linear, high, low, (t - peak) / (down - peak));
+    if (m->three_phase)
+        return between(m->linear, low, end, (t - down) / (last - down));
+    return between(m->linear, high, end, (t - peak) / (last - peak));
+}
+
+/* Position t in a cosine that begins again, as a share of its present turn. */
+static double restarted(const struct pl_schedule *s, double t)
+{
+    double turn = (double)s->options.t_max;
+
+    if (s->more.t_mult == 1)
+        return fmod(t, turn) / turn;
+    while (t >= turn) {
+        t -= turn;
+        turn *= (double)s->more.t_mult;
+    }
+    return t / turn;
+}
+
+static double cosine(const struct pl_schedule *s, double share)
+{
+    return s->options.eta_min + (s->base - s->options.eta_min) * (1 + cos(M_PI * share)) / 2;
+}
+
 static double after_warmup(const struct pl_schedule *s, double t)
 {
     const struct plume_schedule *o = &s->options;
-    double passed = 0;
+    double passed = 0, low;
 
     switch (o->kind) {
     case PLUME_STEP_LR:
@@ -59,7 +158,16 @@ static double after_warmup(const struct pl_schedule *s, double t)
             passed += (double)o->milestone[i] <= t;
         return s->base * pow(o->gamma, passed);
     case PLUME_COSINE:
-        return o->eta_min + (s->base - o->eta_min) * (1 + cos(M_PI * t / (double)o->t_max)) / 2;
+        return cosine(s, t / (double)o->t_max);
+    case PLUME_RESTARTS:
+        return cosine(s, restarted(s, t));
+    case PLUME_EXPONENTIAL:
+        return s->base * pow(o->gamma, t);
+    case PLUME_POLYNOMIAL:
+        return s->base * pow(1 - fmin(t, (double)o->t_max) / (double)o->t_max, s->more.power);
+    case PLUME_ONE_CYCLE:
+        low = s->base / s->more.div_factor;
+        return one_cycle(s, t, low, s->base, low / s->more.final_div_factor);
     case PLUME_CONSTANT:
     case PLUME_PLATEAU:
         break;
@@ -85,14 +193,18 @@ static double rate_at(const struct pl_schedule *s)
 
 int pl_schedule_init(struct pl_schedule *schedule,
                      const struct plume_schedule *options,
+                     const struct plume_schedule_more *more,
                      double base,
                      struct pl_error *err)
 {
     struct pl_schedule s = {.options = *options, .plain = base, .factor = 1, .base = base};
     int r;
 
+    if (more)
+        s.more = *more;
     fill_defaults(&s.options);
-    r = check(&s.options, base, err);
+    fill_more(&s.more);
+    r = check(&s.options, &s.more, base, err);
     if (r < 0)
         return r;
     s.best = s.options.maximize ? -INFINITY : INFINITY;
@@ -145,6 +257,16 @@ void pl_schedule_step(struct pl_schedule *schedule, double value)
         step_plateau(schedule, value);
 }
 
+double pl_schedule_momentum(const struct pl_schedule *schedule, double plain)
+{
+    const struct plume_schedule_more *m = &schedule->more;
+    double t = warming(schedule) ? 0 : (double)(schedule->t - (uint64_t)schedule->options.warmup);
+
+    if (schedule->options.kind != PLUME_ONE_CYCLE || !m->cycle_momentum)
+        return plain;
+    return one_cycle(schedule, t, m->max_momentum, m->base_momentum, m->max_momentum);
+}
+
 void pl_schedule_scale(struct pl_schedule *schedule, double factor)
 {
     schedule->factor *= factor;
@@ -157,6 +279,7 @@ void pl_schedule_restore(struct pl_schedule *schedule, const struct pl_schedule 
     struct pl_schedule s = *saved;
 
     s.options = schedule->options;
+    s.more = schedule->more;
     s.factor = schedule->factor;
     s.base = s.plain * s.factor;
     if (s.options.kind != PLUME_PLATEAU || warming(&s))

@@ -14,24 +14,30 @@
 
 struct pl_schedule {
     struct plume_schedule options; /* defaults filled in; monitor is borrowed */
-    double plain, factor;          /* the optimizer's rate, and the strategy's factor */
-    double base;                   /* plain * factor */
-    double lr;                     /* current rate */
-    uint64_t t;                    /* steps of the schedule so far */
-    double best;                   /* plateau: best value so far */
-    int bad;                       /* plateau: values without progress */
-    int cooling;                   /* plateau: values until they count again */
+    struct plume_schedule_more more;
+    double plain, factor; /* the optimizer's rate, and the strategy's factor */
+    double base;          /* plain * factor */
+    double lr;            /* current rate */
+    uint64_t t;           /* steps of the schedule so far */
+    double best;          /* plateau: best value so far */
+    int bad;              /* plateau: values without progress */
+    int cooling;          /* plateau: values until they count again */
 };
 
-/* Fills in the defaults and sets the rate for t = 0. -EINVAL names the option that is wrong. */
+/* Fills in the defaults and sets the rate for t = 0. more may be NULL: zeros. -EINVAL names the
+ * option that is wrong. */
 int pl_schedule_init(struct pl_schedule *schedule,
                      const struct plume_schedule *options,
+                     const struct plume_schedule_more *more,
                      double base,
                      struct pl_error *err);
 
 /* Call after each epoch, or after each optimizer step if options.per_step is set. value is the
  * monitored one, for a plateau (else ignored). */
 void pl_schedule_step(struct pl_schedule *schedule, double value);
+
+/* The momentum of now: `plain`, unless the schedule cycles it. */
+double pl_schedule_momentum(const struct pl_schedule *schedule, double plain);
 
 /* Multiplies rates and bases by the factor (horovod: the world size). */
 void pl_schedule_scale(struct pl_schedule *schedule, double factor);

@@ -114,6 +114,45 @@ visit_kind(const struct pl_visit *v, const struct pl_optimizer *o, struct pl_vis
     return 0;
 }
 
+/* The schedules of an optimizer's groups, as a list in the object of its own schedule. */
+static int
+visit_groups(const struct pl_visit *v, struct pl_optimizer *o, struct pl_visit_object *schedule)
+{
+    char key[32];
+    int r = 0;
+
+    for (size_t i = 0; i < o->n_groups && r == 0; i++) {
+        struct pl_visit_object group = {.saving = schedule->saving};
+
+        snprintf(key, sizeof(key), "group_%zu", i);
+        if (!group.saving)
+            group.text = pl_json_get_text(schedule->text, key);
+        if (!group.saving && !group.text)
+            r = -EINVAL;
+        else
+            visit_schedule(&group, &o->groups[i].schedule);
+        if (r == 0)
+            r = group.r;
+        if (r == 0 && group.saving)
+            r = pl_visit_key(&schedule->buf, key);
+        if (r == 0 && group.saving)
+            r = pl_buf_addf(&schedule->buf, "{%s}", pl_buf_str(&group.buf));
+        pl_visit_close(&group);
+    }
+    snprintf(key, sizeof(key), "group_%zu", o->n_groups);
+    if (r == 0 && !schedule->saving) {
+        _cleanup_free_ char *more = pl_json_get_text(schedule->text, key);
+
+        r = more ? -EINVAL : 0;
+    }
+    if (r == -EINVAL)
+        return pl_error_set(v->err, r,
+                            "the checkpoint's optimizer does not have %zu groups of "
+                            "parameters, as the module's has",
+                            o->n_groups);
+    return r;
+}
+
 /* The header's part of one optimizer. */
 static int visit_optimizer(const struct pl_visit *v,
                            const struct pl_train_state *s,
@@ -131,6 +170,11 @@ static int visit_optimizer(const struct pl_visit *v,
         return r;
     pl_visit_u64(state, "step", &o.steps, INT64_MAX);
     visit_schedule(schedule, &o.schedule);
+    if (schedule->r == 0) {
+        r = visit_groups(v, &o, schedule);
+        if (r < 0)
+            return r;
+    }
     if (v->pass != PL_VISIT_SAVE && (state->r < 0 || schedule->r < 0))
         return pl_error_set(v->err, -EINVAL, "the checkpoint's optimizer %zu is malformed", index);
     r = visit_missed(v, s->params, &o, state);

@@ -18,9 +18,9 @@ static int set_optimizers(struct pl_trainer *t, struct pl_error *err)
         r = pl_context_result(ctx, t->module->configure_optimizers(&ctx->pub, &ctx->optimizers[0]),
                               "configure_optimizers", err);
     if (r == 0)
-        r = pl_optimizers_init(&t->optimizers, &ctx->params, ctx->optimizers, ctx->n_optimizers,
-                               err);
-    ctx->n_optimizers = 0;
+        r = pl_optimizers_init_groups(&t->optimizers, &ctx->params, ctx->optimizers,
+                                      ctx->n_optimizers, ctx->groups, ctx->n_groups, err);
+    ctx->n_optimizers = ctx->n_groups = 0;
     if (r == 0)
         pl_optimizers_scale(&t->optimizers, t->strategy.lr_scale);
     return r;

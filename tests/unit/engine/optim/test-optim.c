@@ -110,6 +110,35 @@ static void test_optimizers_follow_pytorch(void **state)
         {adam, golden_adam_float, golden_adam_double},
         {adam, golden_adam_betas_float, golden_adam_betas_double},
         {adam, golden_adamw_float, golden_adamw_double},
+        {{.lr = 0.01, .kind = PLUME_RMSPROP, .alpha = 0.99, .eps = 1e-8},
+         golden_rmsprop_float,
+         golden_rmsprop_double},
+        {{.lr = 0.02,
+          .kind = PLUME_RMSPROP,
+          .alpha = 0.4,
+          .eps = 1e-3,
+          .momentum = 0.8,
+          .weight_decay = 0.1},
+         golden_rmsprop_momentum_float,
+         golden_rmsprop_momentum_double},
+        {{.lr = 0.01, .kind = PLUME_RMSPROP, .alpha = 0.9, .eps = 1e-2, .centered = 1},
+         golden_rmsprop_centered_float,
+         golden_rmsprop_centered_double},
+        {{.lr = 0.01,
+          .kind = PLUME_RMSPROP,
+          .alpha = 0.9,
+          .eps = 1e-2,
+          .momentum = 0.5,
+          .weight_decay = 0.1,
+          .centered = 1},
+         golden_rmsprop_all_float,
+         golden_rmsprop_all_double},
+        {{.lr = 0.1, .kind = PLUME_ADAGRAD, .eps = 1e-10},
+         golden_adagrad_float,
+         golden_adagrad_double},
+        {{.lr = 0.2, .kind = PLUME_ADAGRAD, .eps = 1e-3, .weight_decay = 0.05, .lr_decay = 0.1},
+         golden_adagrad_decay_float,
+         golden_adagrad_decay_double},
     };
 
     cases[3].options.weight_decay = cases[5].options.weight_decay = 0.1;
@@ -221,6 +250,77 @@ static void test_optimizers_share_the_parameters(void **state)
     teardown(&f);
 }
 
+static void test_groups_follow_pytorch(void **state)
+{
+    static const char *const names[] = {"a.weight", "a.bias", "norm.weight"};
+    const struct pl_clip_rule clip = {PL_CLIP_NORM, 3};
+    const struct plume_optimizer options = {
+        .lr = 0.01,
+        .kind = PLUME_ADAMW,
+        .weight_decay = 0.1,
+        .beta1 = 0.9,
+        .beta2 = 0.999,
+        .eps = 1e-8,
+        .schedule = {.kind = PLUME_COSINE, .t_max = 7, .eta_min = 0.0005},
+    };
+    const struct pl_group_options groups[] = {
+        {.pattern = "*.bias", .numbers = {.lr = 0.01}},
+        {.pattern = "nothing, n?rm.*", .numbers = {.lr = 0.002, .weight_decay = 0.3}}};
+    struct pl_optimizers o;
+    struct fixture f;
+
+    setup(&f, PL_REAL_F64, names, 3);
+    assert_int_equal(pl_optimizers_init_groups(&o, &f.params, &options, 1, groups, 2, NULL), 0);
+    for (size_t i = 0; i < 3 * N; i++)
+        put(f.params.list[i / N]->tensor, false, i % N, golden_groups_start[i]);
+    for (size_t step = 0; step < PL_COUNT(golden_groups_grads) / (3 * N); step++) {
+        for (size_t i = 0; i < 3 * N; i++)
+            put(f.params.list[i / N]->tensor, true, i % N, golden_groups_grads[step * 3 * N + i]);
+        assert_int_equal(pl_optimizers_step(&o, f.kernels, &clip, NULL, NULL, NULL), 0);
+        assert_int_equal(pl_optimizers_schedule(&o, false, NULL, NULL, NULL), 0);
+    }
+    for (size_t i = 0; i < 3 * N; i++)
+        if (fabs(get(f.params.list[i / N]->tensor, i % N) - golden_groups[i]) > 1e-13)
+            fail_msg("[%zu] is %.17g, not %.17g", i, get(f.params.list[i / N]->tensor, i % N),
+                     golden_groups[i]);
+    pl_optimizers_finish(&o);
+    teardown(&f);
+}
+
+static void test_groups_are_checked(void **state)
+{
+    static const struct {
+        const char *pattern[2];
+        double lr, decay;
+        int code;
+        const char *text;
+    } cases[] = {
+        {{"*.bias", "a.*"}, 1, 0, -EEXIST, "parameter 'a.bias' is in two groups"},
+        {{"*.bias", "bias"}, 1, 0, -ENOENT, "group 'bias' matches no parameter"},
+        {{"b.*", "a.*"}, 1, 0, -ENOENT, "group 'b.*' matches no parameter"},
+        {{"*.bias", "a.w*"}, -1, 0, -EINVAL, "learning rate of -1"},
+        {{"*.bias", "a.w*"}, 1, -1, -EINVAL, "weight_decay"},
+    };
+    const struct plume_optimizer options[] = {{.lr = 1, .prefixes = "a."}, {.lr = 1}};
+    struct pl_optimizers o;
+    struct fixture f;
+
+    setup(&f, PL_REAL_F32, (const char *const[]){"a.w", "a.bias", "b.bias"}, 3);
+    for (size_t i = 0; i < PL_COUNT(cases); i++) {
+        const struct pl_group_options groups[] = {
+            {.pattern = cases[i].pattern[0], .numbers = {.lr = 1}},
+            {.pattern = cases[i].pattern[1],
+             .numbers = {.lr = cases[i].lr, .weight_decay = cases[i].decay}}};
+        struct pl_error err = {0};
+
+        assert_int_equal(pl_optimizers_init_groups(&o, &f.params, options, 2, groups, 2, &err),
+                         cases[i].code);
+        if (!strstr(err.text, cases[i].text))
+            fail_msg("'%s' has no '%s'", err.text, cases[i].text);
+    }
+    teardown(&f);
+}
+
 /* PyTorch leaves a parameter without a gradient alone: no decay either. */
 static void test_unused_parameters_stay(void **state)
 {
@@ -293,6 +393,31 @@ static void test_options_are_checked(void **state)
         {{.lr = 1, .schedule = {.warmup_from = 2}}, "warmup_from"},
         {{.lr = 1, .schedule = {.kind = PLUME_MULTI_STEP, .milestone = {5, 2}}}, "milestones"},
         {{.lr = 1, .schedule = {.kind = 77}}, "no schedule 77"},
+        {{.lr = 1, .kind = PLUME_RMSPROP, .alpha = -1}, "alpha"},
+        {{.lr = 1, .kind = PLUME_ADAGRAD, .lr_decay = -1}, "lr_decay"},
+        {{.lr = 1,
+          .kind = PLUME_ADAGRAD,
+          .schedule = {.kind = PLUME_ONE_CYCLE, .t_max = 9},
+          .schedule_more = {.cycle_momentum = 1}},
+         "adagrad does not have"},
+        {{.lr = 1, .schedule = {.kind = PLUME_POLYNOMIAL}}, "t_max"},
+        {{.lr = 1, .schedule = {.kind = PLUME_RESTARTS}}, "t_max"},
+        {{.lr = 1,
+          .schedule = {.kind = PLUME_RESTARTS, .t_max = 2},
+          .schedule_more = {.t_mult = -2}},
+         "t_mult"},
+        {{.lr = 1,
+          .schedule = {.kind = PLUME_ONE_CYCLE, .t_max = 9},
+          .schedule_more = {.pct_start = 1.5}},
+         "pct_start"},
+        {{.lr = 1,
+          .schedule = {.kind = PLUME_ONE_CYCLE, .t_max = 10},
+          .schedule_more = {.pct_start = 0.1}},
+         "without steps"},
+        {{.lr = 1,
+          .schedule = {.kind = PLUME_ONE_CYCLE, .t_max = 10},
+          .schedule_more = {.pct_start = 0.6, .three_phase = 1}},
+         "without steps"},
     };
     enum plume_optimizer_kind kind;
     struct pl_optimizers o;
@@ -312,18 +437,27 @@ static void test_options_are_checked(void **state)
     teardown(&f);
 }
 
-static void
-follow_rates(const char *name, const struct plume_schedule *options, const double *want, size_t n)
+static void follow_more(const char *name,
+                        const struct plume_schedule *options,
+                        const struct plume_schedule_more *more,
+                        const double *want,
+                        size_t n)
 {
     struct pl_schedule s;
 
-    assert_int_equal(pl_schedule_init(&s, options, 0.1, NULL), 0);
+    assert_int_equal(pl_schedule_init(&s, options, more, 0.1, NULL), 0);
     for (size_t t = 0; t < n; t++) {
         /* PyTorch multiplies step by step: about ten roundings. */
         if (fabs(s.lr - want[t]) > 1e-13 * 0.1 + 1e-12 * want[t])
             fail_msg("%s: at %zu the rate is %.17g, not %.17g", name, t, s.lr, want[t]);
         pl_schedule_step(&s, t < PL_COUNT(golden_plateau_values) ? golden_plateau_values[t] : 0);
     }
+}
+
+static void
+follow_rates(const char *name, const struct plume_schedule *options, const double *want, size_t n)
+{
+    follow_more(name, options, NULL, want, n);
 }
 
 #define FOLLOW(name, ...)                                                                          \
@@ -346,10 +480,80 @@ static void test_schedules_follow_pytorch(void **state)
            .threshold_absolute = 1, .cooldown = 3, .min_lr = 0.0005);
     FOLLOW(plateau_min_abs_0, .kind = PLUME_PLATEAU, .factor = 0.5, .patience = -1, .threshold = -1,
            .threshold_absolute = 1);
-    assert_int_equal(pl_schedule_init(&s, &(struct plume_schedule){0}, 0.1, NULL), 0);
+    assert_int_equal(pl_schedule_init(&s, &(struct plume_schedule){0}, NULL, 0.1, NULL), 0);
     pl_schedule_scale(&s, 8);
     pl_schedule_step(&s, 0);
     assert_true(s.lr == 0.8);
+}
+
+#define FOLLOW_MORE(name, numbers, ...)                                                            \
+    follow_more(#name, &(const struct plume_schedule)numbers,                                      \
+                &(const struct plume_schedule_more){__VA_ARGS__}, golden_##name,                   \
+                PL_COUNT(golden_##name))
+#define KIND(...)                                                                                  \
+    {                                                                                              \
+        .kind = __VA_ARGS__                                                                        \
+    }
+
+static void test_more_schedules_follow_pytorch(void **state)
+{
+    struct pl_schedule s;
+
+    FOLLOW(exponential, .kind = PLUME_EXPONENTIAL, .gamma = 0.9);
+    FOLLOW_MORE(polynomial, KIND(PLUME_POLYNOMIAL, .t_max = 12), .power = 2.5);
+    FOLLOW_MORE(restarts, KIND(PLUME_RESTARTS, .t_max = 4, .eta_min = 0.002), .t_mult = 3);
+    FOLLOW(one_cycle, .kind = PLUME_ONE_CYCLE, .t_max = 25);
+    FOLLOW_MORE(one_cycle_linear, KIND(PLUME_ONE_CYCLE, .t_max = 17), .pct_start = 0.4, .linear = 1,
+                .div_factor = 10, .final_div_factor = 100);
+    FOLLOW_MORE(one_cycle_three, KIND(PLUME_ONE_CYCLE, .t_max = 40), .pct_start = 0.25,
+                .three_phase = 1);
+    FOLLOW_MORE(one_cycle_late, KIND(PLUME_ONE_CYCLE, .t_max = 9), .pct_start = -1);
+    assert_int_equal(
+        pl_schedule_init(
+            &s, &(const struct plume_schedule){.kind = PLUME_ONE_CYCLE, .t_max = 20},
+            &(const struct plume_schedule_more){.cycle_momentum = 1, .base_momentum = 0.6}, 0.1,
+            NULL),
+        0);
+    for (size_t t = 0; t < PL_COUNT(golden_one_cycle_momentum); t++) {
+        assert_true(fabs(pl_schedule_momentum(&s, 0.5) - golden_one_cycle_momentum[t]) < 1e-13);
+        pl_schedule_step(&s, 0);
+    }
+    for (size_t t = 0; t < 9; t++) /* PyTorch ends here; the rate stays */
+        pl_schedule_step(&s, 0);
+    assert_true(fabs(s.lr - 0.1 / 25 / 1e4) < 1e-15);
+}
+
+/* Hundreds of random settings. */
+static void test_random_schedules_follow_pytorch(void **state)
+{
+    enum { ROW = 20 };
+
+    for (const double *row = golden_random_schedules;
+         row < golden_random_schedules + PL_COUNT(golden_random_schedules); row += ROW) {
+        const struct plume_schedule options = {.kind = (enum plume_schedule_kind)row[0],
+                                               .warmup = (long long)row[2],
+                                               .warmup_from = row[3],
+                                               .t_max = (long long)row[4],
+                                               .eta_min = row[5],
+                                               .gamma = row[6]};
+        const struct plume_schedule_more more = {.power = row[7],
+                                                 .t_mult = (long long)row[8],
+                                                 .pct_start = row[9],
+                                                 .div_factor = row[10],
+                                                 .final_div_factor = row[11],
+                                                 .linear = (int)row[12],
+                                                 .three_phase = (int)row[13]};
+        struct pl_schedule s;
+
+        assert_int_equal(pl_schedule_init(&s, &options, &more, row[1], NULL), 0);
+        for (const double *point = row + 14; point < row + ROW; point += 2) {
+            while (s.t < (uint64_t)point[0])
+                pl_schedule_step(&s, 0);
+            if (fabs(s.lr - point[1]) > 1e-12 * fmax(row[1], point[1]))
+                fail_msg("row %td: at %g the rate is %.17g, not %.17g",
+                         (row - golden_random_schedules) / ROW, point[0], s.lr, point[1]);
+        }
+    }
 }
 
 static double logged(void *ctx, const char *name)
@@ -431,6 +635,10 @@ int main(void)
         cmocka_unit_test(test_unused_parameters_count_their_own_steps),
         cmocka_unit_test(test_options_are_checked),
         cmocka_unit_test(test_schedules_follow_pytorch),
+        cmocka_unit_test(test_groups_follow_pytorch),
+        cmocka_unit_test(test_groups_are_checked),
+        cmocka_unit_test(test_more_schedules_follow_pytorch),
+        cmocka_unit_test(test_random_schedules_follow_pytorch),
         cmocka_unit_test(test_plateau_needs_its_number),
         cmocka_unit_test(test_scaler_follows_pytorch),
     };
