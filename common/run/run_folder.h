@@ -229,33 +229,26 @@ struct pl_run_desc {
     const char *objective_metric;
     const char *const *sbatch_args; /* NULL-terminated; may be NULL */
     json_t *options;                /* see pl_run_options(); borrowed */
+    const char *script;             /* text of job.sh; NULL: none */
     bool secret;                    /* nobody but the user may read the folder */
     /* Sets values[axis] of a trial; the strings must stay valid until the next call. */
     int (*values)(void *ctx, unsigned trial, const char **values);
     void *ctx;
 };
 
-/* Appends the line of trials.jsonl with these values, by desc->axes. -ENOMEM. */
+/* Appends the line of trials.jsonl with these values, by axes. -ENOMEM. */
 int pl_run_add_trial_line(struct pl_buf *out,
-                          const struct pl_run_desc *desc,
+                          const char *const *axes,
                           unsigned trial,
                           const char **values);
 
-/* Creates the folder `dir`, which must not exist, and missing parents. Writes key, trials.jsonl
- * and, last, sweep.json. A failure removes the folder again. -EEXIST, -EACCES, ... */
+/* Creates the folder `dir`, which must not exist or be empty, and missing parents. All files are
+ * written, with a script also to the disk, before the folder gets its name: a client that is killed
+ * leaves all of it or a hidden folder, which a later call removes. -EEXIST, -EACCES, ... */
 int pl_run_create(const char *dir, const struct pl_run_desc *desc, struct pl_error *err);
-
-/* Writes the job script. */
-int pl_run_write_script(const struct pl_run *run,
-                        const void *data,
-                        size_t len,
-                        struct pl_error *err);
 
 /* Checks that the job script is the caller's alone: sbatch is about to read it. */
 int pl_run_check_script(const struct pl_run *run, struct pl_error *err);
-
-/* Flushes the files of plsubmit, including the script, to the disk. Call before submission. */
-int pl_run_sync(const struct pl_run *run, struct pl_error *err);
 
 /* Removes plsubmit's files, and the folder if it is empty then. Closes the run. For a run without
  * submissions. */
@@ -268,6 +261,11 @@ int pl_run_plan_add(struct pl_run *run, unsigned first_trial, unsigned n_trials,
 /* Records the retry that pl_run_plan_add() made, so that it can be completed after a crash. A
  * failure drops it. One writer at a time. */
 int pl_run_plan_write(struct pl_run *run, struct pl_error *err);
+
+/* Adds n trials to the sweep, whose lines of trials.jsonl are `lines`. A client that is killed in
+ * between leaves the sweep as it was. -E2BIG (more than PL_RUN_TRIAL_LIMIT), ... One writer at a
+ * time. */
+int pl_run_extend(struct pl_run *run, const char *lines, unsigned n, struct pl_error *err);
 
 /* Records that the first planned array is submitted as `job`; NULL drops all that are planned. One
  * writer at a time. */

@@ -27,4 +27,7 @@ int pl_run_read_file(const struct pl_run *run,
                      size_t *ret_len,
                      struct pl_error *err);
 
+/* Reads trials.jsonl. */
+int pl_run_load_trials(struct pl_run *run, struct pl_error *err);
+
 #endif

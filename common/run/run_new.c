@@ -6,26 +6,30 @@
 #include "common/proto/rank/minijson.h"
 #include "common/run/run_folder_private.h"
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <sodium.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
+
+#define STALE_S 3600
 
 /* The files of a new run folder. */
 static const char *const new_files[] = {PL_RUN_SCRIPT_FILE, "key", PL_RUN_TRIALS_FILE,
                                         PL_RUN_SWEEP_FILE};
 
 int pl_run_add_trial_line(struct pl_buf *out,
-                          const struct pl_run_desc *desc,
+                          const char *const *axes,
                           unsigned trial,
                           const char **values)
 {
     int r = pl_buf_addf(out, "{\"trial\":%u,\"params\":{", trial);
 
-    for (size_t i = 0; r == 0 && desc->axes[i]; i++) {
+    for (size_t i = 0; r == 0 && axes[i]; i++) {
         r = i ? pl_buf_addc(out, ',') : 0;
         if (r == 0)
-            r = pl_mini_quote(out, desc->axes[i]);
+            r = pl_mini_quote(out, axes[i]);
         if (r == 0)
             r = pl_buf_addc(out, ':');
         if (r == 0)
@@ -49,7 +53,7 @@ static int write_trials(int dir_fd, const struct pl_run_desc *desc, struct pl_er
     for (unsigned trial = 0; trial < desc->n_trials && r == 0; trial++) {
         r = desc->values(desc->ctx, trial, values);
         if (r == 0)
-            r = pl_run_add_trial_line(&out, desc, trial, values);
+            r = pl_run_add_trial_line(&out, desc->axes, trial, values);
     }
     if (r == 0 && out.len > PL_RUN_TRIALS_MAX)
         return pl_error_set(err, -EFBIG, "the trials' values need more than %u MiB",
@@ -133,19 +137,10 @@ static int write_key(int dir_fd, struct pl_error *err)
     return r;
 }
 
-static void remove_new(int dir_fd, const char *dir)
+static void remove_files(int dir_fd)
 {
     for (size_t i = 0; i < PL_COUNT(new_files); i++)
         unlinkat(dir_fd, new_files[i], 0);
-    rmdir(dir);
-}
-
-int pl_run_write_script(const struct pl_run *run,
-                        const void *data,
-                        size_t len,
-                        struct pl_error *err)
-{
-    return pl_run_write_file(run, PL_RUN_SCRIPT_FILE, data, len, 0777, false, err);
 }
 
 int pl_run_check_script(const struct pl_run *run, struct pl_error *err)
@@ -155,25 +150,95 @@ int pl_run_check_script(const struct pl_run *run, struct pl_error *err)
     return pl_own_file_open(run->dir_fd, PL_RUN_SCRIPT_FILE, O_RDONLY, 0, &fd, err);
 }
 
-int pl_run_sync(const struct pl_run *run, struct pl_error *err)
+/* "RUNS/.NAME.0123456789abcdef": a run folder that is not complete, or not any more. NULL: out of
+ * memory. */
+static char *temp_folder(const char *dir)
 {
-    return pl_dir_sync(run->dir, new_files, PL_COUNT(new_files), err);
+    const char *slash = strrchr(dir, '/');
+    int parent = slash ? (int)(slash - dir) + 1 : 0;
+    _cleanup_free_ char *hidden = pl_strf("%.*s.%s", parent, dir, dir + parent);
+
+    return hidden ? pl_temp_name(hidden) : NULL;
 }
 
 void pl_run_discard(struct pl_run *run)
 {
-    remove_new(run->dir_fd, run->dir);
+    _cleanup_free_ char *temp = temp_folder(run->dir);
+
+    /* A client that is killed from here on leaves no run folder that lacks a file. */
+    if (temp && rename(run->dir, temp) == 0) {
+        remove_files(run->dir_fd);
+        rmdir(temp);
+    }
     pl_run_close(run);
+}
+
+/* True for a name that temp_folder() makes. */
+static bool is_temp_name(const char *name)
+{
+    const char *dot = strrchr(name, '.');
+
+    return name[0] == '.' && dot != name && strlen(dot + 1) == 16 &&
+           strspn(dot + 1, "0123456789abcdef") == 16;
+}
+
+/* Removes what killed clients left in the folder of runs. A client needs a folder without its final
+ * name for milliseconds; those older than `now` by STALE_S have none any more. */
+static void remove_stale(const char *runs, time_t now)
+{
+    DIR *list = opendir(runs);
+    struct dirent *entry;
+
+    while (list && (entry = readdir(list))) {
+        _cleanup_close_ int fd = -EBADF;
+        struct stat st;
+
+        if (!is_temp_name(entry->d_name) ||
+            pl_own_folder_open(dirfd(list), entry->d_name, &fd, NULL) < 0 || fstat(fd, &st) < 0 ||
+            st.st_mtime + STALE_S > now)
+            continue;
+        remove_files(fd);
+        unlinkat(dirfd(list), entry->d_name, AT_REMOVEDIR);
+    }
+    if (list)
+        closedir(list);
+}
+
+/* Writes all files of a new run folder. */
+static int fill(int dir_fd, const char *dir, const struct pl_run_desc *desc, struct pl_error *err)
+{
+    int r = write_key(dir_fd, err);
+
+    if (r == 0)
+        r = write_trials(dir_fd, desc, err);
+    if (r == 0)
+        r = write_new_sweep(dir_fd, desc, err);
+    if (r == 0 && desc->script)
+        r = pl_file_write_at(dir_fd, PL_RUN_SCRIPT_FILE, desc->script, strlen(desc->script),
+                             pl_own_mode(dir_fd, 0777), false, err);
+    if (r == 0 && desc->script) /* Slurm is about to know of the run */
+        r = pl_dir_sync(dir, new_files, PL_COUNT(new_files), err);
+    return r;
+}
+
+/* Gives the complete folder its name. rename(2) replaces an empty folder only. */
+static int give_name(const char *temp, const char *dir, struct pl_error *err)
+{
+    if (rename(temp, dir) == 0)
+        return 0;
+    return pl_error_errno(err, errno == ENOTEMPTY ? EEXIST : errno, "cannot create run folder '%s'",
+                          dir);
 }
 
 int pl_run_create(const char *dir, const struct pl_run_desc *desc, struct pl_error *err)
 {
-    _cleanup_free_ char *parent = strdup(dir);
+    _cleanup_free_ char *parent = strdup(dir), *temp = temp_folder(dir);
     char *slash = parent ? strrchr(parent, '/') : NULL;
     _cleanup_close_ int dir_fd = -EBADF;
-    int r;
+    struct stat st;
+    int r = 0;
 
-    if (!parent)
+    if (!parent || !temp)
         return pl_error_set(err, -ENOMEM, "out of memory");
     if (slash && slash != parent) {
         *slash = '\0';
@@ -181,20 +246,22 @@ int pl_run_create(const char *dir, const struct pl_run_desc *desc, struct pl_err
         if (r < 0)
             return r;
     }
-    if (mkdir(dir, desc->secret ? 0700 : 0777 & ~PL_OWN_MASK) < 0)
+    if (mkdir(temp, desc->secret ? 0700 : 0777 & ~PL_OWN_MASK) < 0)
         return pl_error_errno(err, errno, "cannot create run folder '%s'", dir);
-    r = pl_own_folder_open(AT_FDCWD, dir, &dir_fd, err); /* the file system may give other modes */
+    r = pl_own_folder_open(AT_FDCWD, temp, &dir_fd, err); /* the file system may give other modes */
     if (r == 0)
-        r = write_key(dir_fd, err);
+        r = fill(dir_fd, temp, desc, err);
     if (r == 0)
-        r = write_trials(dir_fd, desc, err);
-    if (r == 0)
-        r = write_new_sweep(dir_fd, desc, err);
-    if (r < 0 && dir_fd >= 0)
-        remove_new(dir_fd, dir);
-    else if (r < 0)
-        rmdir(dir);
-    return r;
+        r = give_name(temp, dir, err);
+    if (r < 0) {
+        if (dir_fd >= 0)
+            remove_files(dir_fd);
+        rmdir(temp);
+        return r;
+    }
+    if (desc->script && slash && fstat(dir_fd, &st) == 0)
+        remove_stale(parent, st.st_mtime);
+    return 0;
 }
 
 /* Writes the present sweep.json of an open run. */
@@ -203,6 +270,38 @@ static int save_sweep(const struct pl_run *run, struct pl_error *err)
     if (run->dir_fd < 0)
         return pl_error_set(err, -EACCES, "run folder '%s' was opened for reading", run->dir);
     return write_sweep(run->dir_fd, run->sweep, err);
+}
+
+/* ---- more trials ---- */
+
+int pl_run_extend(struct pl_run *run, const char *lines, unsigned n, struct pl_error *err)
+{
+    _cleanup_(pl_buf_finish) struct pl_buf text = {0};
+    unsigned before = run->n_trials;
+    int r = run->trials ? 0 : pl_run_load_trials(run, err);
+
+    if (r < 0)
+        return r;
+    if (n > PL_RUN_TRIAL_LIMIT - before)
+        return pl_error_set(err, -E2BIG, "the sweep would have %u trials, more than %u", before + n,
+                            PL_RUN_TRIAL_LIMIT);
+    /* Lines past the last trial are of a client that was killed here. */
+    if (pl_buf_add(&text, run->trials, run->lines[before]) < 0 || pl_buf_adds(&text, lines) < 0)
+        return pl_error_nomem(err);
+    r = pl_run_write_file(run, PL_RUN_TRIALS_FILE, pl_buf_str(&text), text.len, 0666, true, err);
+    if (r < 0)
+        return r;
+    if (json_object_set_new(run->sweep, "trials", json_integer(before + n)) < 0)
+        return pl_error_nomem(err);
+    r = save_sweep(run, err);
+    if (r < 0) {
+        json_object_set_new(run->sweep, "trials", json_integer(before));
+        return r;
+    }
+    run->n_trials = before + n;
+    free(PL_TAKE(run->trials));
+    free(PL_TAKE(run->lines));
+    return 0;
 }
 
 /* ---- retries ---- */

@@ -7,7 +7,7 @@
 #include <string.h>
 
 /* Reads the file and the offsets of its lines. */
-static int load_trials(struct pl_run *run, struct pl_error *err)
+int pl_run_load_trials(struct pl_run *run, struct pl_error *err)
 {
     _cleanup_free_ char *text = NULL;
     _cleanup_free_ size_t *lines = calloc((size_t)run->n_trials + 1, sizeof(*lines));
@@ -42,7 +42,7 @@ int pl_run_trial_params(struct pl_run *run, unsigned trial, json_t **ret, struct
         return pl_error_set(err, -ENOENT, "no trial %u: sweep '%s' has trials 0 to %u", trial,
                             pl_run_sweep(run), run->n_trials - 1);
     if (!run->trials) {
-        r = load_trials(run, err);
+        r = pl_run_load_trials(run, err);
         if (r < 0)
             return r;
     }

@@ -122,7 +122,7 @@ static int trial_values(void *ctx, unsigned trial, const char **ret)
     return 0;
 }
 
-static int create(struct pl_launch *launch, struct pl_error *err)
+static int create(struct pl_launch *launch, const char *script, struct pl_error *err)
 {
     const struct pl_spec *spec = launch->spec;
     _cleanup_(json_decrefp) json_t *options = pl_spec_json(spec);
@@ -140,6 +140,7 @@ static int create(struct pl_launch *launch, struct pl_error *err)
         .objective_metric = spec->objective_metric,
         .sbatch_args = (const char *const *)launch->sbatch_args,
         .options = options,
+        .script = script,
         .secret = spec->lists[PL_SPEC_ENV] && *spec->lists[PL_SPEC_ENV],
         .values = trial_values,
         .ctx = (void *)(uintptr_t)&spec->grid,
@@ -157,26 +158,11 @@ static int create(struct pl_launch *launch, struct pl_error *err)
 int pl_launch_create(struct pl_launch *launch, struct pl_run **ret, struct pl_error *err)
 {
     _cleanup_(pl_buf_finish) struct pl_buf script = {0};
-    struct pl_run *run = NULL;
-    int r;
+    int r = render(launch, &script, err);
 
-    r = render(launch, &script, err);
     if (r == 0)
-        r = create(launch, err);
-    if (r < 0)
-        return r;
-    r = pl_run_open_own(launch->dir, &run, err);
-    if (r < 0)
-        return r;
-    r = pl_run_write_script(run, pl_buf_str(&script), script.len, err);
-    if (r == 0)
-        r = pl_run_sync(run, err);
-    if (r < 0) {
-        pl_run_discard(run);
-        return r;
-    }
-    *ret = run;
-    return 0;
+        r = create(launch, pl_buf_str(&script), err);
+    return r < 0 ? r : pl_run_open_own(launch->dir, ret, err);
 }
 
 /* ---- dry run ---- */
@@ -186,14 +172,13 @@ int pl_launch_expand(const struct pl_spec *spec, FILE *out, struct pl_error *err
     _cleanup_free_ const char **axes = calloc(spec->grid.n_axes + 1, sizeof(*axes));
     _cleanup_free_ const char **values = calloc(spec->grid.n_axes + 1, sizeof(*values));
     _cleanup_(pl_buf_finish) struct pl_buf text = {0};
-    struct pl_run_desc desc = {.axes = axes};
     int r = axes && values ? 0 : -ENOMEM;
 
     for (size_t i = 0; i < spec->grid.n_axes && r == 0; i++)
         axes[i] = spec->grid.axes[i].name;
     for (unsigned trial = 0; trial < pl_grid_n_trials(&spec->grid) && r == 0; trial++) {
         trial_values((void *)(uintptr_t)&spec->grid, trial, values);
-        r = pl_run_add_trial_line(&text, &desc, trial, values);
+        r = pl_run_add_trial_line(&text, axes, trial, values);
     }
     if (r < 0)
         return pl_error_set(err, r, "out of memory");

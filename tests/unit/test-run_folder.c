@@ -47,6 +47,7 @@ static struct pl_run *make(const char *folder, const char *const *argv)
         .objective = PL_OBJECTIVE_MIN,
         .objective_metric = "loss",
         .options = options,
+        .script = "#!",
         .values = values,
     };
 
@@ -118,13 +119,13 @@ static void test_create_modes(void **state)
                                    .axes = two,
                                    .options = options,
                                    .values = values,
+                                   .script = "#!",
                                    .secret = secret};
         struct pl_error err = {0};
         mode_t folder = secret ? 0700 : 0755, file = secret ? 0600 : 0644;
 
         assert_int_equal(pl_run_create(dir, &desc, &err), 0);
         assert_int_equal(pl_run_open_own(dir, &run, &err), 0);
-        assert_int_equal(pl_run_write_script(run, "#!", 2, &err), 0);
         assert_int_equal(pl_run_check_script(run, &err), 0);
         assert_int_equal(pl_run_make_attempt(run, 0, 0, &fd, &err), 0);
         assert_int_equal(pl_run_result_write(run, 0, PL_TRIAL_DONE, NULL, &err), 0);
@@ -152,7 +153,6 @@ static void test_foreign_write(void **state)
     assert_int_equal(pl_run_open(pl_run_dir(run), &reader, &err), 0);
     assert_int_equal(pl_run_result_write(reader, 0, PL_TRIAL_DONE, NULL, &err), -EACCES);
     assert_int_equal(pl_run_add_submission(reader, "1", 0, 1, &err), -EACCES);
-    assert_int_equal(pl_run_write_script(run, "#!", 2, &err), 0);
     assert_int_equal(chmod(script, 0775), 0);
     assert_int_equal(pl_run_check_script(run, &err), -EPERM);
     assert_non_null(strstr(err.text, "job.sh"));
