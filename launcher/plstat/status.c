@@ -3,8 +3,10 @@
 #include "common/base/fs.h"
 #include "common/base/own.h"
 #include "common/proto/json.h"
+#include "common/run/cause.h"
 #include "common/run/reported.h"
 #include "common/run/run_state.h"
+#include "common/run/run_stop.h"
 #include "launcher/plstat/status_private.h"
 
 #include <fcntl.h>
@@ -400,6 +402,28 @@ static void choose_best(struct pl_run_status *s)
     }
 }
 
+/* Trials that --max-fail keeps from starting: Slurm keeps no record of those it took from an array.
+ */
+static int apply_stop(struct pl_run_status *s)
+{
+    struct pl_run_stop stop = pl_run_read_stop(s->run);
+    char text[PL_RUN_STOP_TEXT];
+
+    for (size_t i = 0; stop.stopped && i < s->n_trials; i++) {
+        struct pl_trial_status *ts = &s->trials[i];
+
+        if (ts->claimed || ts->result || !ts->submitted || ts->retry > stop.retry)
+            continue;
+        ts->cancelled = true;
+        if (!ts->cause)
+            ts->cause = json_pack("{s:s, s:s}", "kind", pl_cause_name(PL_CAUSE_CANCELLED), "text",
+                                  pl_run_stop_text(&stop, text));
+        if (!ts->cause)
+            return -ENOMEM;
+    }
+    return 0;
+}
+
 static int
 collect(struct pl_run_status *s, bool ranks, struct pl_slurm_view *slurm, struct pl_notes *notes)
 {
@@ -415,6 +439,8 @@ collect(struct pl_run_status *s, bool ranks, struct pl_slurm_view *slurm, struct
         r = reread_unanswered(s, notes);
     if (r == 0 && ranks)
         r = load_ranks(s, notes);
+    if (r == 0)
+        r = apply_stop(s);
     if (r < 0)
         return r;
     jobs = ask_slurm(s, slurm, notes);

@@ -64,7 +64,8 @@ struct pl_trial_status {
     json_t *live; /* "state" of status.json, while the trial has no result */
     double live_s;
     bool claimed, submitted;
-    bool cancelled;   /* plsubmit --cancel took it from its array */
+    bool cancelled;   /* plsubmit --cancel or --max-fail took it from its array */
+    unsigned retry;   /* number of the retry that submitted the array; 0: none */
     bool resubmitted; /* a newer array has the trial than the one that claimed it */
     double claim_s;
 };

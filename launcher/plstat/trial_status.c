@@ -90,6 +90,7 @@ static void read_job(const struct pl_run *run, struct pl_trial_status *ts, const
             pl_parse_int(sub.job, 1, UINT32_MAX, &array, NULL) < 0)
             continue;
         ts->submitted = true;
+        ts->retry = sub.retry;
         set_job(ts, array, ts->trial - sub.first_trial);
         break;
     }
@@ -397,7 +398,8 @@ resolve_unfinished(struct pl_trial_status *ts, const struct pl_slurm_jobs *jobs,
     }
     if (ts->cancelled && !started && !ts->slurm) {
         ts->state = PL_TRIAL_CANCELLED;
-        ts->cause = json_pack("{s:o}", "kind", kind_json(PL_CAUSE_CANCELLED));
+        if (!ts->cause)
+            ts->cause = json_pack("{s:o}", "kind", kind_json(PL_CAUSE_CANCELLED));
         return;
     }
     ts->state = started ? PL_TRIAL_RUNNING : PL_TRIAL_WAITING;
@@ -472,7 +474,8 @@ void pl_trial_status_resolve(struct pl_trial_status *ts,
     } else {
         resolve_unfinished(ts, jobs, submitted_s);
     }
-    if (ts->state == PL_TRIAL_DONE || ts->state == PL_TRIAL_WAITING) {
+    if (ts->state == PL_TRIAL_DONE || ts->state == PL_TRIAL_WAITING ||
+        (ts->state == PL_TRIAL_RUNNING && !ts->claimed)) {
         json_decref(PL_TAKE(ts->cause));
         json_decref(PL_TAKE(ts->others));
     }

@@ -11,6 +11,7 @@
 #include "common/proto/json.h"
 #include "common/run/cause.h"
 #include "common/run/run_state.h"
+#include "common/run/run_stop.h"
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -157,6 +158,45 @@ look_at_attempt(int trial_fd, const char *name, const struct claim *c, struct pl
     return restart != (int64_t)c->restart;
 }
 
+/* A trial of a sweep that --max-fail has stopped. */
+static int write_stopped(const struct pl_run *run,
+                         unsigned trial,
+                         unsigned attempt,
+                         const struct claim *c,
+                         const struct pl_run_stop *stop,
+                         struct pl_error *err)
+{
+    char text[PL_RUN_STOP_TEXT], job[64];
+    _cleanup_(json_decrefp) json_t *result = NULL;
+    int r;
+
+    snprintf(job, sizeof(job), "%s_%u", c->array, c->task);
+    result = json_pack("{s:i, s:i, s:s, s:i, s:f, s:{s:s, s:s}}", "attempt", (int)attempt,
+                       "attempts", (int)attempt + 1, "job", job, "exit_code", PL_EXIT_FAILED,
+                       "time", pl_wall_s(), "cause", "kind", pl_cause_name(PL_CAUSE_CANCELLED),
+                       "text", pl_run_stop_text(stop, text));
+    if (!result)
+        return pl_error_nomem(err);
+    r = pl_run_result_write(run, trial, PL_TRIAL_CANCELLED, result, err);
+    return r < 0 ? r : pl_error_set(err, -ECANCELED, "the trial does not start: %s", text);
+}
+
+/* Looks at --max-fail before an attempt that has been claimed. */
+static int check_stop(const struct pl_run *run,
+                      unsigned trial,
+                      unsigned attempt,
+                      const struct claim *c,
+                      struct pl_error *err)
+{
+    struct pl_run_stop stop = pl_run_read_stop(run);
+
+    if (stop.stopped && stop.retry >= c->retry)
+        return write_stopped(run, trial, attempt, c, &stop, err);
+    if (attempt > 0)
+        pl_run_forget_failure(run, trial);
+    return 0;
+}
+
 int pl_trial_claim(unsigned *ret_attempt, struct pl_error *err)
 {
     _cleanup_(pl_run_closep) struct pl_run *run = NULL;
@@ -178,7 +218,7 @@ int pl_trial_claim(unsigned *ret_attempt, struct pl_error *err)
                 : take_attempt(trial_fd, name, &c, err);
         if (r == 0) {
             *ret_attempt = k;
-            return 0;
+            return check_stop(run, trial, k, &c, err);
         }
         if (r != -EEXIST)
             return r;
@@ -303,6 +343,14 @@ static json_t *result_of(const struct pl_run *run, unsigned trial, unsigned atte
     return NULL;
 }
 
+static enum pl_trial_state result_state(const json_t *result)
+{
+    const char *name = pl_json_string(result, "state");
+    enum pl_trial_state state;
+
+    return name && pl_trial_state_parse(name, &state) == 0 ? state : PL_TRIAL_DONE;
+}
+
 /* As result_of(). Under the plugin srun ends with the last rank, and the job script may come here
  * before the hub, on another process's time, has written the result. A hub that still writes keeps
  * its log young. */
@@ -324,6 +372,49 @@ await_result(const struct pl_run *run, unsigned trial, unsigned attempt, const c
     return result;
 }
 
+/* Cancels what waits of the sweep. */
+static void cancel_waiting(const struct pl_run *run)
+{
+    size_t n = pl_run_n_submissions(run), k = 0;
+    _cleanup_free_ const char **argv = calloc(n + 3, sizeof(*argv));
+    struct pl_child child = {0};
+    struct pl_error err = {0};
+
+    if (!argv)
+        return;
+    argv[k++] = "scancel";
+    argv[k++] = "--state=PENDING";
+    for (size_t i = 0; i < n; i++)
+        argv[k++] = pl_run_submission(run, i).job;
+    /* A trial that starts all the same ends at once, by its claim. */
+    if (n > 0 && pl_child_run(argv, NULL, ASK_MS, &child, &err) < 0)
+        pl_log_warn("run", "cannot cancel the waiting trials: %s", pl_error_text(&err));
+    pl_child_finish(&child);
+}
+
+/* Counts a trial that failed for --max-fail. */
+static void count_failure(const struct pl_run *run, unsigned trial, enum pl_trial_state state)
+{
+    char text[PL_RUN_STOP_TEXT];
+    struct pl_run_stop stop;
+    struct pl_error err = {0};
+    unsigned retry = 0;
+    bool stopped;
+
+    if (state != PL_TRIAL_FAILED && state != PL_TRIAL_TIMED_OUT && state != PL_TRIAL_NODE_FAILED)
+        return;
+    env_number(PL_ENV_PLUME_RETRY, 0, &retry, NULL);
+    if (pl_run_count_failure(run, trial, retry, &stopped, &err) < 0) {
+        pl_log_warn("run", "cannot count the failure for --max-fail: %s", pl_error_text(&err));
+        return;
+    }
+    if (!stopped)
+        return;
+    stop = pl_run_read_stop(run);
+    pl_log_warn("run", "%s: cancelling the waiting trials", pl_run_stop_text(&stop, text));
+    cancel_waiting(run);
+}
+
 int pl_trial_finish(int code, int *ret_code, struct pl_error *err)
 {
     _cleanup_(pl_run_closep) struct pl_run *run = NULL;
@@ -332,6 +423,7 @@ int pl_trial_finish(int code, int *ret_code, struct pl_error *err)
     const char *job = pl_env(PL_ENV_SLURM_JOB_ID), *array = pl_env(PL_ENV_SLURM_ARRAY_JOB_ID);
     const char *task = pl_env(PL_ENV_SLURM_ARRAY_TASK_ID);
     _cleanup_free_ char *name = array && task ? pl_strf("%s_%s", array, task) : NULL;
+    enum pl_trial_state state;
     unsigned trial, attempt = 0;
     int64_t n;
     int r = open_run(&run, &trial, err);
@@ -345,9 +437,11 @@ int pl_trial_finish(int code, int *ret_code, struct pl_error *err)
     if (!dir)
         return pl_error_set(err, -ENOMEM, "out of memory");
     result = await_result(run, trial, attempt, dir);
+    state = result_state(result);
     if (result) {
         if (pl_json_int(result, "exit_code", &n) == 0 && n >= 0 && n <= 255)
             *ret_code = (int)n;
+        count_failure(run, trial, state);
         return 0;
     }
     cause = make_cause(dir, code, err);
@@ -363,8 +457,10 @@ int pl_trial_finish(int code, int *ret_code, struct pl_error *err)
         return pl_error_set(err, -ENOMEM, "out of memory");
     if (cause)
         json_object_set(result, "cause", cause);
-    return pl_run_result_write(
-        run, trial, pl_cause_state(pl_cause_parse(pl_json_string(cause, "kind"))), result, err);
+    state = pl_cause_state(pl_cause_parse(pl_json_string(cause, "kind")));
+    r = pl_run_result_write(run, trial, state, result, err);
+    count_failure(run, trial, state);
+    return r;
 }
 
 /* ---- program ---- */
