@@ -17,11 +17,17 @@
 #define CHANGE_MS 60000u
 #define TASKS_MAX 100000u /* bytes of one argument: Linux takes 128 KiB */
 
+void pl_change_unlock(struct pl_change *change)
+{
+    pl_closep(&change->lock);
+    change->lock = -EBADF;
+}
+
 void pl_change_finish(struct pl_change *change)
 {
     pl_run_close(change->run);
     free(change->trials);
-    pl_closep(&change->lock);
+    pl_change_unlock(change);
     *change = (struct pl_change){.lock = -EBADF};
 }
 
@@ -39,7 +45,7 @@ static int split(const char *word, char **ret_sweep, char **ret_trials)
     return !*ret_sweep || (trials && !*ret_trials) ? -ENOMEM : 0;
 }
 
-static int lock_folder(const char *dir, int *ret, struct pl_error *err)
+int pl_change_lock(const char *dir, int *ret, struct pl_error *err)
 {
     _cleanup_close_ int fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 
@@ -62,7 +68,7 @@ int pl_change_open(const char *word, struct pl_change *ret, struct pl_error *err
         return pl_error_set(err, r, "out of memory");
     r = pl_run_index_find(sweep, &ref, err);
     if (r == 0)
-        r = lock_folder(ref.folder, &c.lock, err);
+        r = pl_change_lock(ref.folder, &c.lock, err);
     if (r == 0)
         r = pl_run_open_own(ref.folder, &c.run, err);
     if (r == 0)

@@ -14,6 +14,12 @@ struct pl_change {
 };
 void pl_change_finish(struct pl_change *change);
 
+/* Locks a run folder until *ret is closed. -EBUSY: another plsubmit has locked it. */
+int pl_change_lock(const char *dir, int *ret, struct pl_error *err);
+
+/* Gives the lock up early: who only waits for the trials changes nothing. */
+void pl_change_unlock(struct pl_change *change);
+
 /* Finds the sweep as plstat does and locks its folder. -ENOENT, -EINVAL, -EBUSY, ... */
 int pl_change_open(const char *word, struct pl_change *ret, struct pl_error *err);
 

@@ -4,10 +4,14 @@
 #include "common/base/log.h"
 #include "common/base/term.h"
 #include "common/base/trace.h"
+#include "common/run/run_index.h"
 #include "launcher/plsubmit/advice.h"
+#include "launcher/plsubmit/after.h"
 #include "launcher/plsubmit/change.h"
+#include "launcher/plsubmit/extend.h"
 #include "launcher/plsubmit/hparams.h"
 #include "launcher/plsubmit/launch.h"
+#include "launcher/plsubmit/report.h"
 #include "launcher/plsubmit/submit.h"
 #include "launcher/plsubmit/wait.h"
 
@@ -78,79 +82,6 @@ static int check_installed(const char *bin_dir, const char *program, struct pl_e
     return 0;
 }
 
-static void show_messages(const struct pl_buf *messages)
-{
-    _cleanup_(pl_buf_finish) struct pl_buf text = {0};
-
-    for (const char *line = pl_buf_str(messages); *line;) {
-        size_t len = strcspn(line, "\n");
-
-        pl_term_escape(&text, line, len);
-        pl_buf_addc(&text, '\n');
-        line += len + (line[len] == '\n');
-    }
-    fwrite(pl_buf_str(&text), 1, text.len, stderr);
-}
-
-/* Prints "SWEEP;RUN-FOLDER;JOBID[,JOBID...]", or the same as sentences.
- * done    "submitted", ...
- * shape   of a trial; NULL: not shown
- * trials  number of trials of the jobs
- * jobs    NULL-terminated */
-static int show_jobs(const struct pl_run *run,
-                     const char *done,
-                     size_t trials,
-                     const char *const *jobs,
-                     const char *folder,
-                     const char *shape,
-                     bool parsable)
-{
-    if (parsable)
-        printf("%s;%s;", pl_run_sweep(run), pl_run_dir(run));
-    else
-        printf("%s %s: %zu trial%s, job%s ", done, pl_run_sweep(run), trials,
-               trials == 1 ? "" : "s", jobs[0] && !jobs[1] ? "" : "s");
-    for (size_t i = 0; jobs[i]; i++)
-        printf("%s%s", i == 0 ? "" : parsable ? "," : ", ", jobs[i]);
-    if (parsable)
-        printf("\n");
-    else
-        printf(", folder %s\n", folder);
-    if (!parsable && shape)
-        printf("each trial: %s\n", shape);
-    if (!parsable)
-        printf("plstat sweep %s\n", pl_run_sweep(run));
-    return fflush(stdout) != 0 || ferror(stdout) ? -EIO : 0;
-}
-
-/* Shows the submissions from number `from` on. */
-static int show_submitted(const struct pl_run *run,
-                          size_t from,
-                          size_t trials,
-                          const char *folder,
-                          const char *shape,
-                          bool parsable)
-{
-    size_t n = pl_run_n_submissions(run);
-    _cleanup_free_ const char **jobs = calloc(n + 1, sizeof(*jobs));
-
-    if (!jobs)
-        return -ENOMEM;
-    for (size_t i = from; i < n; i++)
-        jobs[i - from] = pl_run_submission(run, i).job;
-    return show_jobs(run, "submitted", trials, jobs, folder, shape, parsable);
-}
-
-/* verb  "submit", ...
- * why   after the colon */
-static int show_nothing(const struct pl_run *run, const char *verb, const char *why, bool parsable)
-{
-    fprintf(parsable ? stderr : stdout, "nothing to %s: %s\n", verb, why);
-    if (parsable)
-        printf("%s;%s;\n", pl_run_sweep(run), pl_run_dir(run));
-    return fflush(stdout) != 0 || ferror(stdout) ? -EIO : 0;
-}
-
 /* Warns about arrays from submission `before` on. */
 static void advise(const struct pl_run *run, const char *folder, size_t before)
 {
@@ -184,87 +115,189 @@ static int wait_for_trials(const struct pl_run *run, bool quiet)
     return result.other == 0 ? PL_EXIT_OK : PL_EXIT_FAILED;
 }
 
-/* Submits the trials that are not submitted yet, or a planned retry of `retried` trials, reports
- * them, and waits with --wait. Closes the run. shape may be NULL. */
-static int submit(struct pl_run *run_,
-                  const char *folder,
-                  const char *shape,
-                  const struct pl_spec *spec,
-                  bool resumed,
-                  size_t retried)
+/* What submit() submits, and how it is reported. */
+struct submission {
+    struct pl_change *change;
+    const char *folder; /* as the user writes it */
+    const char *shape;  /* of a trial; NULL: not shown */
+    char *const *after; /* resolved words of --after; NULL: none */
+    bool resumed;       /* the folder may have been submitted before */
+    size_t only;        /* number of trials of a retry or an extension; 0: all */
+};
+
+/* --no-submit. */
+static int show_not_submitted(const struct submission *s, const struct pl_spec *spec)
+{
+    const struct pl_run *run = s->change->run;
+    size_t n = s->only ? s->only : pl_run_n_trials(run);
+    struct pl_error err = {0};
+
+    if (pl_run_index_add(run, &err) < 0)
+        pl_log_warn("submit", "cannot add the run to the index: %s", err.text);
+    pl_change_unlock(s->change);
+    if (spec->parsable)
+        printf("%s;%s;\n", pl_run_sweep(run), pl_run_dir(run));
+    else
+        printf("not submitted: %zu trial%s of %s, folder %s\nplsubmit --resume %s\n", n,
+               n == 1 ? "" : "s", pl_run_sweep(run), s->folder, pl_run_sweep(run));
+    return fflush(stdout) != 0 || ferror(stdout) ? PL_EXIT_FAILED : PL_EXIT_OK;
+}
+
+static int report(const struct submission *s, const struct pl_spec *spec, size_t before)
 {
     static const char all_submitted[] = "nothing to submit: Slurm has had all trials\n";
-    _cleanup_(pl_run_closep) struct pl_run *run = run_;
+    const struct pl_run *run = s->change->run;
+
+    if (pl_run_n_submissions(run) == before) {
+        fputs(all_submitted, spec->parsable ? stderr : stdout);
+        if (!spec->parsable)
+            return fflush(stdout) != 0 ? -EIO : 0;
+    }
+    return pl_report_submitted(run, s->only ? before : 0, s->only ? s->only : pl_run_n_trials(run),
+                               s->folder, s->shape, spec->parsable);
+}
+
+/* After a failure of pl_submit_run(): returns the exit code. */
+static int not_submitted(const struct submission *s, int r, const struct pl_error *err)
+{
+    struct pl_error later;
+
+    if (r == -EHOSTUNREACH || r == -ETIMEDOUT || r == -EAGAIN) {
+        pl_error_set(&later, r, "%.700s; try again later: plsubmit --resume %.300s", err->text,
+                     s->folder);
+        return print_error(&later, PL_EXIT_TRY_AGAIN);
+    }
+    /* sbatch refused or does not exist: Slurm has none of the trials. */
+    if (!s->resumed && !s->only && pl_run_n_submissions(s->change->run) == 0 &&
+        (r == -EREMOTEIO || r == -ENOENT))
+        pl_run_discard(PL_TAKE(s->change->run));
+    return print_error(err, PL_EXIT_FAILED);
+}
+
+/* Submits the trials that are not submitted yet, or a planned retry, reports them, and waits with
+ * --wait. */
+static int submit(const struct submission *s, const struct pl_spec *spec, const char *bin_dir)
+{
+    struct pl_run *run = s->change->run;
     _cleanup_(pl_buf_finish) struct pl_buf messages = {0};
+    _cleanup_free_ char *depends = NULL;
     struct pl_error err = {0};
     size_t before = pl_run_n_submissions(run);
     int r;
 
-    set_signal_text("submit the rest with: plsubmit --resume", folder);
-    r = pl_submit_run(run, resumed, &messages, &err);
-    show_messages(&messages);
-    if (r == -EHOSTUNREACH || r == -ETIMEDOUT) {
-        struct pl_error later;
-
-        pl_error_set(&later, r, "%.700s; try again later: plsubmit --resume %.300s", err.text,
-                     folder);
-        return print_error(&later, PL_EXIT_TRY_AGAIN);
-    }
-    if (r < 0) {
-        /* sbatch refused or does not exist: Slurm has none of the trials. */
-        if (!resumed && pl_run_n_submissions(run) == 0 && (r == -EREMOTEIO || r == -ENOENT))
-            pl_run_discard(PL_TAKE(run));
-        return print_error(&err, PL_EXIT_FAILED);
-    }
-    if (pl_run_n_submissions(run) == before)
-        fputs(all_submitted, spec->parsable ? stderr : stdout);
-    if (pl_run_n_submissions(run) == before && !spec->parsable)
-        r = fflush(stdout) != 0 ? -EIO : 0;
-    else
-        r = show_submitted(run, retried ? before : 0, retried ? retried : pl_run_n_trials(run),
-                           folder, shape, spec->parsable);
-    if (r < 0) {
+    set_signal_text("submit the rest with: plsubmit --resume", s->folder);
+    if (spec->no_submit)
+        return show_not_submitted(s, spec);
+    r = pl_after_dependency(s->after, bin_dir, &depends, &err);
+    if (r == 0)
+        r = pl_submit_run(run, depends, s->resumed, &messages, &err);
+    pl_report_messages(&messages);
+    if (r < 0)
+        return not_submitted(s, r, &err);
+    pl_change_unlock(s->change); /* whoever reads the report may change the sweep */
+    if (report(s, spec, before) < 0) {
         pl_error_set(&err, -EIO, "submitted, run folder '%.700s', but cannot write this to stdout",
-                     folder);
+                     s->folder);
         return print_error(&err, PL_EXIT_FAILED);
     }
     set_signal_text("the trials continue: plstat sweep", pl_run_sweep(run));
-    advise(run, folder, before);
+    advise(run, s->folder, before);
     return spec->wait ? wait_for_trials(run, spec->parsable) : PL_EXIT_OK;
 }
 
-static int resume(struct pl_change *change, const struct pl_spec *spec)
+/* Submits what is recorded in the folder of an earlier submission. */
+static int submit_change(struct pl_change *change,
+                         const struct pl_spec *spec,
+                         const char *bin_dir,
+                         bool resumed,
+                         size_t only)
+{
+    _cleanup_(pl_strv_freep) char **after = NULL;
+    struct submission s = {.change = change,
+                           .folder = resumed ? spec->changed : pl_run_dir(change->run),
+                           .resumed = resumed,
+                           .only = only};
+    struct pl_error err = {0};
+
+    if (pl_after_of_run(change->run, &after) < 0) {
+        pl_error_nomem(&err);
+        return print_error(&err, PL_EXIT_FAILED);
+    }
+    s.after = after;
+    return submit(&s, spec, bin_dir);
+}
+
+static int check_whole(const struct pl_change *change, const char *option)
 {
     struct pl_error err = {0};
 
-    if (change->trials) {
-        pl_error_set(&err, -EINVAL, "--resume takes a whole sweep, not one trial of it");
-        return print_error(&err, PL_EXIT_USAGE);
+    if (!change->trials)
+        return 0;
+    pl_error_set(&err, -EINVAL, "%s takes a whole sweep, not one trial of it", option);
+    print_error(&err, PL_EXIT_USAGE);
+    return -EINVAL;
+}
+
+/* -EAGAIN: an earlier retry or extension is not submitted yet. */
+static int check_complete(const struct pl_run *run, struct pl_error *err)
+{
+    _cleanup_free_ struct pl_chunk *rest = NULL;
+    size_t n;
+
+    if (pl_submit_plan(run, UINT32_MAX, &rest, &n) < 0)
+        return pl_error_nomem(err);
+    if (n == 0 && pl_run_n_planned(run) == 0)
+        return 0;
+    return pl_error_set(err, -EAGAIN, "an earlier %s is not complete: plsubmit --resume %s",
+                        pl_run_n_planned(run) ? "retry" : "submission", pl_run_sweep(run));
+}
+
+/* --extend. Returns an exit code or a negative errno. */
+static int
+extend(struct pl_change *change, struct pl_spec *spec, const char *bin_dir, struct pl_error *err)
+{
+    _cleanup_free_ char *pltrain = pl_path_join(bin_dir, "pltrain"), *warning = NULL;
+    _cleanup_(pl_buf_finish) struct pl_buf lines = {0};
+    struct pl_run *run = change->run;
+    const char *const *argv = pl_run_argv(run, NULL);
+    unsigned n = 0, known = 0;
+    int r = pltrain ? pl_spec_make_trials(spec, err) : pl_error_nomem(err);
+
+    if (r == 0 && pl_hparams_is_pltrain(argv[0]))
+        r = pl_hparams_check(&spec->grid, (char *const *)(uintptr_t)argv, pltrain, &warning, err);
+    if (r == 0 && spec->expand) {
+        r = pl_extend_lines(run, &spec->grid, &lines, &n, &known, err);
+        return r < 0 ? r : fwrite(pl_buf_str(&lines), 1, lines.len, stdout) < lines.len ? -EIO : 0;
     }
-    return submit(PL_TAKE(change->run), spec->changed, NULL, spec, true, 0);
+    if (r == 0)
+        r = check_complete(run, err);
+    if (r == 0)
+        r = pl_extend_run(run, &spec->grid, &n, &known, err);
+    if (r < 0)
+        return r;
+    if (n == 0)
+        return pl_report_nothing(run, "submit", "the sweep has all these trials", spec->parsable);
+    if (known)
+        fprintf(stderr, "plsubmit: warning: the sweep has %u of these trials already\n", known);
+    return submit_change(change, spec, bin_dir, false, n);
 }
 
 static int retry(struct pl_change *change,
                  const struct pl_spec *spec,
+                 const char *bin_dir,
                  const int64_t *trials,
                  size_t n,
                  struct pl_error *err)
 {
-    struct pl_run *run = PL_TAKE(change->run);
+    struct pl_run *run = change->run;
     unsigned max = PL_SUBMIT_ARRAY_SIZE;
-    int r = 0;
+    int r = check_complete(run, err);
 
-    if (pl_run_n_planned(run) > 0)
-        r = pl_error_set(err, -EAGAIN, "an earlier retry is not complete: plsubmit --resume %s",
-                         pl_run_sweep(run));
     if (r == 0 && trials[n - 1] - trials[0] >= max)
         r = pl_submit_ask_limit(&max, err);
     if (r == 0)
         r = pl_change_plan_retry(run, trials, n, max, err);
-    if (r == 0)
-        return submit(run, pl_run_dir(run), NULL, spec, false, n);
-    pl_run_close(run);
-    return r;
+    return r < 0 ? r : submit_change(change, spec, bin_dir, false, n);
 }
 
 /* --retry, --cancel, --hold and --release. Returns an exit code or a negative errno. */
@@ -292,11 +325,12 @@ static int change_trials(struct pl_change *change,
         return r;
     if (n == 0) {
         counts = pl_change_counts(states, change->trials);
-        return show_nothing(change->run, verbs[spec->change][0], counts ? counts : "",
-                            spec->parsable);
+        pl_change_unlock(change);
+        return pl_report_nothing(change->run, verbs[spec->change][0], counts ? counts : "",
+                                 spec->parsable);
     }
     if (spec->change == PL_CHANGE_RETRY)
-        return retry(change, spec, trials, n, err);
+        return retry(change, spec, bin_dir, trials, n, err);
     r = pl_change_jobs(states, trials, n, &jobs);
     if (r < 0)
         return pl_error_set(err, r, "plstat does not report the jobs of the trials");
@@ -306,45 +340,67 @@ static int change_trials(struct pl_change *change,
         r = pl_change_apply(spec->change, jobs, err);
     if (r < 0)
         return r;
-    return show_jobs(change->run, verbs[spec->change][1], n, (const char *const *)jobs,
-                     pl_run_dir(change->run), NULL, spec->parsable);
+    pl_change_unlock(change);
+    return pl_report_jobs(change->run, verbs[spec->change][1], n, (const char *const *)jobs,
+                          pl_run_dir(change->run), NULL, spec->parsable);
 }
 
-static int change_sweep(const struct pl_spec *spec, char *const *words, const char *bin_dir)
+/* Checks the other options of a change. */
+static int check_change(const struct pl_spec *spec, char *const *words, struct pl_error *err)
+{
+    bool submits = spec->change == PL_CHANGE_RETRY || spec->change == PL_CHANGE_EXTEND;
+
+    if (words[0] || pl_spec_has_options(spec, spec->change == PL_CHANGE_EXTEND))
+        return pl_error_set(err, -EINVAL,
+                            "a change of a sweep takes the program and its options from the run "
+                            "folder: omit them");
+    if (spec->no_submit && !submits)
+        return pl_error_set(err, -EINVAL, "--no-submit has no meaning here: omit it");
+    return 0;
+}
+
+static int change_sweep(struct pl_spec *spec, char *const *words, const char *bin_dir)
 {
     _cleanup_(pl_change_finish) struct pl_change change = {.lock = -EBADF};
     struct pl_error err = {0};
     int r;
 
-    if (words[0] || pl_spec_has_options(spec)) {
-        pl_error_set(&err, -EINVAL,
-                     "a change of a sweep takes the program and its options from the run folder: "
-                     "omit them");
+    if (check_change(spec, words, &err) < 0)
         return print_error(&err, PL_EXIT_USAGE);
-    }
     r = pl_change_open(spec->changed, &change, &err);
     if (r < 0)
         return print_error(&err, r == -EPERM    ? PL_EXIT_FAILED
                                  : r == -ENOENT ? PL_EXIT_NOT_FOUND
                                  : r == -EBUSY  ? PL_EXIT_TRY_AGAIN
                                                 : PL_EXIT_USAGE);
+    if (spec->change == PL_CHANGE_RESUME && check_whole(&change, "--resume") < 0)
+        return PL_EXIT_USAGE;
+    if (spec->change == PL_CHANGE_EXTEND && check_whole(&change, "--extend") < 0)
+        return PL_EXIT_USAGE;
     if (spec->change == PL_CHANGE_RESUME)
-        return resume(&change, spec);
-    r = change_trials(&change, spec, bin_dir, &err);
+        return submit_change(&change, spec, bin_dir, true, 0);
+    r = spec->change == PL_CHANGE_EXTEND ? extend(&change, spec, bin_dir, &err)
+                                         : change_trials(&change, spec, bin_dir, &err);
     if (r >= 0)
         return r;
     return print_error(&err, r == -EAGAIN || r == -EHOSTUNREACH || r == -ETIMEDOUT
                                  ? PL_EXIT_TRY_AGAIN
-                                 : PL_EXIT_FAILED);
+                             : r == -EINVAL || r == -E2BIG ? PL_EXIT_USAGE
+                                                           : PL_EXIT_FAILED);
 }
 
 static int launch(const struct pl_spec *spec, const char *bin_dir)
 {
     _cleanup_(pl_launch_finish) struct pl_launch plan = {0};
+    _cleanup_(pl_change_finish) struct pl_change change = {.lock = -EBADF};
+    struct submission s = {.change = &change, .after = spec->lists[PL_SPEC_AFTER]};
     struct pl_error err = {0};
-    struct pl_run *run;
     int r;
 
+    if (spec->no_submit && spec->wait) {
+        pl_error_set(&err, -EINVAL, "--wait has nothing to wait for with --no-submit: omit one");
+        return print_error(&err, PL_EXIT_USAGE);
+    }
     if (pl_launch_init(&plan, spec, bin_dir, &err) < 0)
         return print_error(&err, PL_EXIT_USAGE);
     if (spec->dry_run)
@@ -353,10 +409,14 @@ static int launch(const struct pl_spec *spec, const char *bin_dir)
     if (check_installed(bin_dir, "plrun", &err) < 0 ||
         (spec->bundled && check_installed(bin_dir, "pltrain", &err) < 0))
         return print_error(&err, PL_EXIT_USAGE);
-    r = pl_launch_create(&plan, &run, &err);
+    r = pl_launch_create(&plan, &change.run, &err);
     if (r < 0)
         return print_error(&err, r == -EPERM ? PL_EXIT_FAILED : PL_EXIT_USAGE);
-    return submit(run, plan.folder, plan.shape, spec, false, 0);
+    if (pl_change_lock(plan.dir, &change.lock, &err) < 0)
+        return print_error(&err, PL_EXIT_TRY_AGAIN);
+    s.folder = plan.folder;
+    s.shape = plan.shape;
+    return submit(&s, spec, bin_dir);
 }
 
 /* pltrain itself checks its options and hyper-parameters, with each value of each axis. */
@@ -402,6 +462,8 @@ int main(int argc, char **argv)
         return change_sweep(&spec, argv + rest, bin_dir);
     if (pl_spec_resolve(&spec, argv + rest, bin_dir, &err) < 0)
         return print_error(&err, PL_EXIT_USAGE);
+    if (pl_after_resolve(spec.lists[PL_SPEC_AFTER], &err) < 0)
+        return print_error(&err, err.code == -ENOENT ? PL_EXIT_NOT_FOUND : PL_EXIT_USAGE);
     if (check_hparams(&spec, bin_dir, &err) < 0)
         return print_error(&err, PL_EXIT_USAGE);
     if (show_warnings(&spec) < 0)

@@ -8,6 +8,7 @@
 #include "common/base/term.h"
 #include "common/base/utf8.h"
 #include "common/proto/json.h"
+#include "common/run/run_stop.h"
 #include "launcher/plsubmit/count.h"
 #include "launcher/plsubmit/foreign.h"
 #include "launcher/plsubmit/spec_private.h"
@@ -140,6 +141,14 @@ static int check_trials(const char *value, struct pl_error *err)
     int64_t n;
 
     return pl_parse_int(value, 1, PL_RUN_TRIAL_LIMIT, &n, err);
+}
+
+/* "3", "0" or "10%". */
+static int check_max_fail(const char *value, struct pl_error *err)
+{
+    unsigned most;
+
+    return pl_run_parse_max_fail(value, 1, &most, err);
 }
 
 static int check_seed(const char *value, struct pl_error *err)
@@ -414,6 +423,12 @@ static const struct pl_option options[] = {
     {"name", 'J', "NAME", NULL, "name of the job and its run folder", KEY(PL_SPEC_NAME, NULL)},
     {"max-parallel", 0, "K", NULL, "run at most K trials at a time",
      KEY(PL_SPEC_MAX_PARALLEL, check_trials)},
+    {"max-fail", 0, "N|P%", NULL,
+     "cancel the waiting trials when more than N, or P percent of all, have failed",
+     KEY(PL_SPEC_MAX_FAIL, check_max_fail)},
+    {"after", 0, "SWEEP[:ok|any]", NULL,
+     "start when all trials of SWEEP are done (ok, the default) or have ended (any); repeatable",
+     LIST(PL_SPEC_AFTER, NULL)},
     {"nodes", 'N', "N", "Resources of a trial (see sbatch(1))", "number of nodes [1]",
      KEY(PL_SPEC_NODES, check_nodes)},
     {"gpus-per-node", 0, "[TYPE:]N", NULL, "GPUs on each node",
@@ -478,6 +493,8 @@ static const struct pl_option options[] = {
      PL_OPTION_TRUE(struct pl_spec, parsable)},
     {"wait", 0, NULL, NULL, "wait for all trials; exit with 1 unless all are done",
      PL_OPTION_TRUE(struct pl_spec, wait)},
+    {"no-submit", 0, NULL, NULL, "write the run folder and show how to submit it: --resume",
+     PL_OPTION_TRUE(struct pl_spec, no_submit)},
     {"resume", 0, "SWEEP", NULL,
      "submit the trials of SWEEP, or of a run folder, that are not submitted yet",
      CHANGE(PL_CHANGE_RESUME)},
@@ -489,6 +506,10 @@ static const struct pl_option options[] = {
      "submit again the trials that failed, were cancelled or are lost: same numbers and folders, "
      "next attempt",
      CHANGE(PL_CHANGE_RETRY)},
+    {"extend", 0, "SWEEP", NULL,
+     "add and submit the trials of --grid, --sample or --repeat that SWEEP does not have; the "
+     "numbers go on",
+     CHANGE(PL_CHANGE_EXTEND)},
     {"cancel", 0, "SWEEP[/TRIALS]", NULL, "cancel the trials that wait or run",
      CHANGE(PL_CHANGE_CANCEL)},
     {"hold", 0, "SWEEP[/TRIALS]", NULL, "keep waiting trials from starting",
@@ -500,7 +521,8 @@ static const struct pl_option options[] = {
 const struct pl_command pl_spec_command = {
     .name = "plsubmit",
     .synopsis = "[OPTIONS] [--] [PROGRAM [ARG...]]\n--resume SWEEP [--parsable] [--wait]\n"
-                "--retry SWEEP[/TRIALS] [--parsable] [--wait]\n"
+                "--retry SWEEP[/TRIALS] [--no-submit] [--parsable] [--wait]\n"
+                "--extend SWEEP --grid NAME=V1,... [--parsable] [--wait]\n"
                 "--cancel|--hold|--release SWEEP[/TRIALS] [--parsable]",
     .summary = "Submits a grid of trials as one Slurm job array. {NAME} in an argument becomes the "
                "trial's value of that axis. If no argument has one, --NAME VALUE is appended for "

@@ -54,6 +54,7 @@ enum pl_spec_key {
     PL_SPEC_TRIALS,
     PL_SPEC_REPEAT,
     PL_SPEC_MAX_PARALLEL,
+    PL_SPEC_MAX_FAIL,
     PL_SPEC_NCCL_DEBUG,
     PL_SPEC_NCCL_IFNAME,
     PL_SPEC_MASTER_PORT,
@@ -66,6 +67,7 @@ enum pl_spec_key {
 enum pl_spec_list {
     PL_SPEC_ZIP,
     PL_SPEC_SAMPLE,
+    PL_SPEC_AFTER,
     PL_SPEC_LOAD,
     PL_SPEC_SETUP,
     PL_SPEC_ENV,
@@ -80,6 +82,7 @@ enum pl_change_kind {
     PL_CHANGE_NONE,
     PL_CHANGE_RESUME,
     PL_CHANGE_RETRY,
+    PL_CHANGE_EXTEND,
     PL_CHANGE_CANCEL,
     PL_CHANGE_HOLD,
     PL_CHANGE_RELEASE,
@@ -94,7 +97,7 @@ struct pl_spec {
     struct pl_spec_value values[PL_SPEC_N_KEYS];
     char **lists[PL_SPEC_N_LISTS]; /* each NULL or NULL-terminated */
     struct pl_grid grid;
-    bool dry_run, expand, parsable, wait, show_config, strict;
+    bool dry_run, expand, parsable, wait, no_submit, show_config, strict;
     enum pl_change_kind change;
     char *changed; /* its SWEEP[/TRIALS] */
 
@@ -117,8 +120,11 @@ void pl_spec_finish(struct pl_spec *spec);
  * of each value. */
 extern const struct pl_command pl_spec_command;
 
-/* True if an option of the submission is set. */
-bool pl_spec_has_options(const struct pl_spec *spec);
+/* True if an option of the submission is set; but_trials: besides those that make trials. */
+bool pl_spec_has_options(const struct pl_spec *spec, bool but_trials);
+
+/* Makes the grid of all options that make trials. -EINVAL, -E2BIG, -ENOMEM. */
+int pl_spec_make_trials(struct pl_spec *spec, struct pl_error *err);
 
 /* Sets options that are not given from the environment and from built-in values, and checks options
  * together. Writes no file.

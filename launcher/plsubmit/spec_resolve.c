@@ -17,15 +17,24 @@
 
 #define ID_NAME_MAX 64
 
-bool pl_spec_has_options(const struct pl_spec *spec)
+bool pl_spec_has_options(const struct pl_spec *spec, bool but_trials)
 {
-    for (size_t i = 0; i < PL_SPEC_N_KEYS; i++)
-        if (spec->values[i].origin != PL_ORIGIN_NONE)
+    for (size_t i = 0; i < PL_SPEC_N_KEYS; i++) {
+        bool trials =
+            i == PL_SPEC_RANDOM || i == PL_SPEC_SEED || i == PL_SPEC_TRIALS || i == PL_SPEC_REPEAT;
+
+        if (spec->values[i].origin != PL_ORIGIN_NONE && !(trials && but_trials))
             return true;
-    for (size_t i = 0; i < PL_SPEC_N_LISTS; i++)
-        if (spec->lists[i])
+    }
+    for (size_t i = 0; i < PL_SPEC_N_LISTS; i++) {
+        bool trials = i == PL_SPEC_ZIP || i == PL_SPEC_SAMPLE;
+
+        if (spec->lists[i] && !(trials && but_trials))
             return true;
-    return spec->grid.n_axes > 0 || spec->dry_run || spec->expand || spec->show_config;
+    }
+    if (!but_trials && (spec->grid.n_axes > 0 || spec->expand))
+        return true;
+    return spec->dry_run || spec->show_config;
 }
 
 /* ---- the trials ---- */
@@ -71,7 +80,7 @@ static int add_samples(struct pl_spec *spec, struct pl_error *err)
     return r < 0 ? pl_error_wrap(err, r, "--sample") : 0;
 }
 
-static int make_trials(struct pl_spec *spec, struct pl_error *err)
+int pl_spec_make_trials(struct pl_spec *spec, struct pl_error *err)
 {
     const char *repeat = spec->values[PL_SPEC_REPEAT].text;
     const char *most = spec->values[PL_SPEC_TRIALS].text;
@@ -289,7 +298,7 @@ int pl_spec_resolve(struct pl_spec *spec,
                     struct pl_error *err)
 {
     const char *objective;
-    int r = make_trials(spec, err);
+    int r = pl_spec_make_trials(spec, err);
 
     if (r < 0)
         return r;

@@ -141,7 +141,7 @@ int pl_submit_argv(const char *run_dir,
                    const char *const *sbatch_args,
                    const struct pl_chunk *chunk,
                    unsigned max_parallel,
-                   const char *after,
+                   const char *depends,
                    char ***ret)
 {
     _cleanup_free_ char *array = pl_submit_array(chunk, max_parallel);
@@ -155,9 +155,11 @@ int pl_submit_argv(const char *run_dir,
         r = pl_strv_append(&list, *arg);
     if (r == 0)
         r = add_format(&list, pl_strf("--array=%s", array));
-    if (r == 0 && after)
-        r = add_format(
-            &list, pl_strf("--dependency=%s%safterany:%s", own ? own : "", own ? "," : "", after));
+    if (r == 0 && depends)
+        r = add_format(&list,
+                       pl_strf("--dependency=%s%s%s", own ? own : "", own ? "," : "", depends));
+    if (r == 0 && depends && strstr(depends, "afterok:")) /* or it would wait for ever */
+        r = pl_strv_append(&list, "--kill-on-invalid-dep=yes");
     if (r == 0)
         r = add_format(&list, pl_strf("%s/job.sh", run_dir));
     if (r == 0)
@@ -365,11 +367,21 @@ static unsigned max_parallel(const struct pl_run *run)
 }
 
 /* "a?b" starts after one of its jobs; Slurm cannot add "and after the array before" to that. */
-static int check_dependency(const struct pl_run *run, size_t n_chunks, struct pl_error *err)
+static int check_dependency(const struct pl_run *run,
+                            size_t n_chunks,
+                            const char *depends,
+                            struct pl_error *err)
 {
     const char *own = user_dependency(pl_run_sbatch_args(run));
 
-    if (!own || !strchr(own, '?') || !max_parallel(run) || n_chunks + pl_run_n_submissions(run) < 2)
+    if (!own || !strchr(own, '?'))
+        return 0;
+    if (depends)
+        return pl_error_set(err, -EREMOTEIO,
+                            "the dependency '%.200s' has a '?', so --after cannot be added to it: "
+                            "write ','",
+                            own);
+    if (!max_parallel(run) || n_chunks + pl_run_n_submissions(run) < 2)
         return 0;
     return pl_error_set(err, -EREMOTEIO,
                         "the dependency '%.200s' has a '?', and with --max-parallel the sweep's "
@@ -377,28 +389,49 @@ static int check_dependency(const struct pl_run *run, size_t n_chunks, struct pl
                         own);
 }
 
+/* The dependencies of a chunk, without the user's own; *ret is NULL if there are none. -ENOMEM.
+ * depends  of the whole sweep, or NULL */
+static int make_depends(const struct pl_run *run,
+                        const struct pl_chunk *chunk,
+                        const char *depends,
+                        char **ret)
+{
+    size_t n = pl_run_n_submissions(run);
+    const char *job = NULL;
+
+    /* A retry waits for nothing: its trials have had their turn. */
+    if (max_parallel(run) && n && pl_run_submission(run, n - 1).retry == chunk->retry)
+        job = pl_run_submission(run, n - 1).job;
+    if (chunk->retry)
+        depends = NULL;
+    *ret = NULL;
+    if (!job && !depends)
+        return 0;
+    *ret = job ? pl_strf("%s%safterany:%s", depends ? depends : "", depends ? "," : "", job)
+               : strdup(depends);
+    return *ret ? 0 : -ENOMEM;
+}
+
 /* Submits one chunk and records it. Of a retry it is the first planned one. */
 static int submit_one(struct pl_run *run,
                       const struct pl_chunk *chunk,
+                      const char *depends,
                       bool resumed,
                       char *const *env,
                       struct pl_buf *messages,
                       struct pl_error *err)
 {
     _cleanup_(pl_strv_freep) char **argv = NULL;
-    _cleanup_free_ char *job = NULL;
-    unsigned limit = max_parallel(run);
-    size_t n = pl_run_n_submissions(run);
-    const char *after = NULL;
-    int r = 0;
+    _cleanup_free_ char *job = NULL, *all = NULL;
+    int r = make_depends(run, chunk, depends, &all);
 
-    /* A retry does not wait for earlier submissions: their trials have ended. */
-    if (limit && n && pl_run_submission(run, n - 1).retry == chunk->retry)
-        after = pl_run_submission(run, n - 1).job;
+    if (r < 0)
+        return pl_error_nomem(err);
     if (resumed)
         r = find_in_queue(run, chunk, env, &job, err);
     if (r == 0 && !job)
-        r = pl_submit_argv(pl_run_dir(run), pl_run_sbatch_args(run), chunk, limit, after, &argv);
+        r = pl_submit_argv(pl_run_dir(run), pl_run_sbatch_args(run), chunk, max_parallel(run), all,
+                           &argv);
     if (r == 0 && !job)
         r = submit_chunk(run, chunk, argv, env, &job, messages, err);
     if (r < 0)
@@ -422,7 +455,7 @@ static int submit_planned(struct pl_run *run,
         struct pl_run_submission sub = pl_run_planned(run, 0);
         struct pl_chunk chunk = {sub.first_trial, sub.n_trials, sub.tasks, sub.retry};
 
-        r = submit_one(run, &chunk, resumed, env, messages, err);
+        r = submit_one(run, &chunk, NULL, resumed, env, messages, err);
     }
     return r;
 }
@@ -442,8 +475,12 @@ int pl_submit_ask_limit(unsigned *ret, struct pl_error *err)
     return 0;
 }
 
-static int submit_rest(
-    struct pl_run *run, unsigned max, bool resumed, struct pl_buf *messages, struct pl_error *err)
+static int submit_rest(struct pl_run *run,
+                       unsigned max,
+                       const char *depends,
+                       bool resumed,
+                       struct pl_buf *messages,
+                       struct pl_error *err)
 {
     _cleanup_free_ struct pl_chunk *chunks = NULL;
     _cleanup_(pl_strv_freep) char **env = NULL;
@@ -454,9 +491,9 @@ static int submit_rest(
         r = pl_submit_env(environ, &env);
     if (r < 0)
         return pl_error_set(err, r, "out of memory");
-    r = check_dependency(run, n_chunks, err);
+    r = check_dependency(run, n_chunks, depends, err);
     for (size_t i = 0; i < n_chunks && r == 0; i++)
-        r = submit_one(run, &chunks[i], resumed, env, messages, err);
+        r = submit_one(run, &chunks[i], depends, resumed, env, messages, err);
     if (r == 0)
         r = submit_planned(run, resumed, env, messages, err);
     if (r == -EREMOTEIO)
@@ -466,7 +503,11 @@ static int submit_rest(
     return r;
 }
 
-int pl_submit_run(struct pl_run *run, bool resumed, struct pl_buf *messages, struct pl_error *err)
+int pl_submit_run(struct pl_run *run,
+                  const char *depends,
+                  bool resumed,
+                  struct pl_buf *messages,
+                  struct pl_error *err)
 {
     _cleanup_free_ struct pl_chunk *all = NULL;
     size_t n_all, before = pl_run_n_submissions(run);
@@ -484,18 +525,19 @@ int pl_submit_run(struct pl_run *run, bool resumed, struct pl_buf *messages, str
     for (size_t i = 0; i < n_all; i++)
         asked |= all[i].n > PL_SUBMIT_ARRAY_SIZE;
     /* Few controllers accept less than the default, so ask for the limit only if the grid is
-     * larger, or after a refusal. sbatch itself shows whether a controller answers. */
+     * larger, or after a refusal. sbatch itself, or squeue before it, shows whether a controller
+     * answers. */
     if (asked)
         r = pl_submit_ask_limit(&max, err);
-    else if (resumed || !pl_slurm_conf_readable())
+    else if (!pl_slurm_conf_readable())
         r = pl_slurm_limits_ping(err);
     if (r == 0)
-        r = submit_rest(run, max, resumed, messages, err);
+        r = submit_rest(run, max, depends, resumed, messages, err);
     if (r == -EREMOTEIO && !asked && n_all > 0 &&
         strstr(err->text, "Invalid job array specification")) {
         r = pl_submit_ask_limit(&max, err);
         if (r == 0)
-            r = submit_rest(run, max, resumed, messages, err);
+            r = submit_rest(run, max, depends, resumed, messages, err);
     }
     if (pl_run_n_submissions(run) > before && pl_run_index_add(run, &why) < 0)
         pl_log_warn("submit", "cannot add the run to the index: %s", why.text);

@@ -34,13 +34,13 @@ int pl_submit_env(char *const *env, char ***ret);
 
 /* sbatch's arguments for a chunk; free *ret with pl_strv_free(). -ENOMEM.
  * run_dir, sbatch_args  of the run
- * after                 job that must end first (several arrays with a limit of parallel trials),
- * or NULL */
+ * depends               dependencies besides the user's own, "afterany:7", or NULL. Slurm cancels
+ *                       an array that waits for "afterok" of a job that failed. */
 int pl_submit_argv(const char *run_dir,
                    const char *const *sbatch_args,
                    const struct pl_chunk *chunk,
                    unsigned max_parallel,
-                   const char *after,
+                   const char *depends,
                    char ***ret);
 
 /* "0-8%2" for the chunk's tasks; max_parallel 0: no limit. The caller frees it; NULL when out of
@@ -51,14 +51,20 @@ char *pl_submit_array(const struct pl_chunk *chunk, unsigned max_parallel);
 int pl_submit_ask_limit(unsigned *ret, struct pl_error *err);
 
 /* Submits the trials that are not submitted yet, and the arrays of a planned retry, and records
- * them in the run folder and the index. resumed   the folder may have been submitted before: search
- * the queue before the first sbatch messages  stderr of sbatch, in lines; the caller finishes it
+ * them in the run folder and the index.
+ * depends   dependencies of the trials, but not of a retry; NULL: none
+ * resumed   the folder may have been submitted before: search the queue before the first sbatch
+ * messages  stderr of sbatch, in lines; the caller finishes it
  * Returns
  *   0
  *   -EHOSTUNREACH, -ETIMEDOUT  no controller: --resume submits the arrays that are not recorded
  *   -EREMOTEIO                 sbatch refused, err has its text; arrays of this call are cancelled
  *   -ENOENT                    no sbatch on this machine */
-int pl_submit_run(struct pl_run *run, bool resumed, struct pl_buf *messages, struct pl_error *err);
+int pl_submit_run(struct pl_run *run,
+                  const char *depends,
+                  bool resumed,
+                  struct pl_buf *messages,
+                  struct pl_error *err);
 
 /* Finds "RUN/job.sh FIRST", for a retry "RUN/job.sh FIRST RETRY", in lines "JOBID STATE:REASON
  * COMMAND" of squeue. Returns the job id, which the caller frees, or NULL if it is not there. Skips

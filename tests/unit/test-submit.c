@@ -135,7 +135,7 @@ static void test_argv(void **state)
     _cleanup_(pl_strv_freep) char **argv = NULL, **retry = NULL;
     size_t i;
 
-    assert_int_equal(pl_submit_argv("/r", args, &chunk, 2, "7", &argv), 0);
+    assert_int_equal(pl_submit_argv("/r", args, &chunk, 2, "afterany:7", &argv), 0);
     for (i = 0; expected[i]; i++)
         assert_string_equal(argv[i], expected[i]);
     assert_null(argv[i]);

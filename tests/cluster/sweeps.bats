@@ -1,0 +1,144 @@
+#!/usr/bin/env bats
+# SPDX-License-Identifier: MIT
+# What comes after the first submission of a sweep, and what one sweep knows of another.
+
+load ../lib/cluster
+
+setup_file() {
+    cluster_up 2
+    mkdir "$WORK_BASE/own-home"
+    export HOME=$WORK_BASE/own-home
+}
+teardown_file() { cluster_down; }
+setup() {
+    work_dir
+    PATH=$PLUME_SRC/build:$PATH
+}
+teardown() {
+    scancel_all
+    wait_for 60 queue_is_empty
+}
+
+# submit ARG...: plsubmit --parsable ARG...; sets SWEEP, RUN and JOBS (with commas).
+submit() {
+    run --separate-stderr plsubmit --parsable "$@"
+    if ((status)); then
+        cat runs/*/slurm-*.out || true
+        echo "$status $output $stderr"
+        return 1
+    fi
+    IFS=';' read -r SWEEP RUN JOBS <<<"$output"
+}
+
+# state TRIAL: of its result; empty without one.
+state() {
+    python3 -c 'import json, sys; print(json.load(open(sys.argv[1]))["state"])' \
+        "$(printf '%s/trial-%04d/result.json' "$RUN" "$1")" 2>/dev/null
+}
+
+# has_state TRIAL STATE
+has_state() { [ "$(state "$1")" = "$2" ]; }
+
+# sweep_is TEXT: a line of plstat's table.
+sweep_is() { [[ $(plstat sweep "$SWEEP" 2>&1) == *"$1"* ]]; }
+
+@test "--extend adds the trials that a sweep does not have, under the next numbers" {
+    submit --grid a=1,2 --grid 'b=x y' --wait -- sh -c 'echo {b} {a}'
+    first=$SWEEP
+    run -0 --separate-stderr plsubmit --extend "$SWEEP" --grid 'b=x y' --grid a=2,3,4 --wait
+    [ "$stderr" = 'plsubmit: warning: the sweep has 1 of these trials already' ]
+    [[ ${lines[0]} =~ ^submitted\ $SWEEP:\ 2\ trials,\ job\ ([0-9]+),\ folder\ $RUN$ ]]
+    [ "${lines[2]}" = "$SWEEP: 4 of 4 trials done" ]
+    job=${BASH_REMATCH[1]}
+    [ "$(<"$RUN/trial-0003/attempt-0/rank-0.out")" = 'x y 4' ]
+    [ "$(sed -n 3p "$RUN/trials.jsonl")" = '{"trial":2,"params":{"a":"3","b":"x y"}}' ]
+    run -0 plsubmit --extend "$SWEEP" --grid a=1,2 --grid 'b=x y'
+    [ "$output" = 'nothing to submit: the sweep has all these trials' ]
+    [[ $(plstat show "${job}_1") == *"$first"* ]]
+    # What is written, but not submitted yet, is no basis for more.
+    run -0 plsubmit --extend "$SWEEP" --grid a=5 --grid b=z --no-submit
+    [ "${lines[1]}" = "plsubmit --resume $SWEEP" ]
+    queue_is_empty
+    run -75 plsubmit --extend "$SWEEP" --grid a=6 --grid b=z
+    submit --resume "$SWEEP" --wait
+    [ "$(<"$RUN/trial-0004/attempt-0/rank-0.out")" = 'z 5' ]
+}
+
+@test "--no-submit submits nothing, also of a retry" {
+    submit --no-submit --grid a=1,2 -- sh -c 'exit 3'
+    [ "$JOBS" = '' ]
+    queue_is_empty
+    run -1 --separate-stderr plsubmit --resume "$SWEEP" --wait
+    run -0 plsubmit --retry "$SWEEP/1" --no-submit
+    [[ $output == "not submitted: 1 trial of $SWEEP, folder $RUN"* ]]
+    queue_is_empty
+    [ ! -e "$RUN/trial-0001/attempt-1" ]
+    run -1 --separate-stderr plsubmit --resume "$SWEEP" --wait
+    [ -e "$RUN/trial-0001/attempt-1" ]
+    [ ! -e "$RUN/trial-0000/attempt-1" ]
+}
+
+@test "--wait keeps no other client from changing the sweep" {
+    submit --sbatch hold true
+    plsubmit --resume "$SWEEP" --wait >waited &
+    waits() { [[ $(<"/proc/$!/wchan") == *poll* || $(<"/proc/$!/wchan") == 0 ]]; }
+    wait_for 20 waits
+    wait_for 20 plsubmit --release "$SWEEP"
+    wait "$!"
+    grep -q '1 of 1 trials done' waited
+}
+
+@test "--after waits for another sweep's trials" {
+    submit --sbatch hold --grid a=1,2 true
+    prep=$SWEEP prep_job=$JOBS
+    submit --after "$prep" true
+    [ "$(squeue -h -j "$JOBS" -o %E)" = "afterok:${prep_job}_*(unfulfilled)" ]
+    plsubmit --release "$prep"
+    wait_for 60 test -e "$RUN/trial-0000/result.json"
+    # Of a sweep that has ended nothing is left to wait for.
+    submit --after "$prep:ok" --after "$prep:any" --sbatch hold true
+    [ "$(squeue -h -j "$JOBS" -o %E)" = '(null)' ]
+    run -3 --separate-stderr plsubmit --after nothing true
+    [ "$stderr" = "plsubmit: --after: no sweep, job or run folder has the name 'nothing'" ]
+}
+
+@test "--after SWEEP:ok starts nothing once a trial has failed, :any does" {
+    submit --sbatch hold --grid a=1,2 -- sh -c 'test -e good || [ {a} = 2 ]'
+    prep=$SWEEP prep_run=$RUN prep_job=$JOBS
+    submit --after "$prep" true
+    cancelled=$JOBS
+    submit --after "$prep:any" true
+    plsubmit --release "$prep"
+    wait_for 60 has_state 0 'done'
+    is_gone() { ! squeue -h -j "$cancelled" 2>/dev/null | grep -q .; } # Slurm cancels it
+    wait_for 60 is_gone
+    SWEEP=$prep RUN=$prep_run
+    wait_for 30 sweep_is '1 done 1 failed'
+    run -1 --separate-stderr plsubmit --after "$prep" true
+    [[ $stderr == "plsubmit: --after: trial 0 of $prep is failed, not done: "* ]]
+    # What succeeds in a retry is done.
+    touch good
+    submit --retry "$prep"
+    [[ $JOBS != "$prep_job" ]]
+    again=$JOBS
+    submit --after "$prep" true
+    [ "$(squeue -h -j "$JOBS" -o %E)" = "afterok:${again}_*(unfulfilled)" ]
+    plsubmit --release "$prep" # as the sweep was held
+    wait_for 60 has_state 0 'done'
+}
+
+@test "--max-fail stops a sweep, and a retry goes on" {
+    submit --max-parallel 1 --max-fail 25% --grid a=1,2,3,4,5,6,7 -- sh -c 'test -e good'
+    wait_for 60 sweep_is '2 failed 5 cancelled' # one of seven may fail
+    [ ! -e "$RUN/trial-0002" ]
+    [[ $(plstat why "$SWEEP/4" 2>&1) == *'2 trials failed, and --max-fail allows 1'* ]]
+    # A trial of the stopped sweep that starts all the same ends at once.
+    job=$(sbatch --parsable --array=3 -o early.out "$RUN/job.sh" 0)
+    wait_for 60 has_state 3 cancelled
+    job_wait "$job"
+    grep -q 'does not start: 2 trials failed' early.out
+    touch good
+    submit --retry "$SWEEP" --wait
+    [ "$(state 0) $(state 3) $(state 6)" = 'done done done' ]
+    run -0 plsubmit --retry "$SWEEP"
+}
