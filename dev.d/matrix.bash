@@ -6,18 +6,19 @@
 # shellcheck source=dev.d/build.bash
 . "$PLUME_SRC/dev.d/build.bash"
 
-readonly MATRIX_ROWS=(gcc no-slurm no-mpi no-cuda no-static_runtime no-features slurm_prefix stubs
+readonly MATRIX_ROWS=(gcc no-slurm no-mpi no-cuda no-static_runtime no-yaml no-features slurm_prefix stubs
     clang hardened gcc-11 debian13 aarch64)
 readonly MATRIX_ROW_LIMIT_S=900 MATRIX_DEBIAN13=trixie
 readonly MATRIX_STUBS=(20.11 21.08 22.05 23.02 23.11 24.05 24.11 25.05 25.11 26.05)
-readonly MATRIX_ON=(-Dslurm=auto -Dmpi=auto -Dcuda=auto -Dstatic_runtime=auto -Dslurm_prefix=)
+readonly MATRIX_ON=(-Dslurm=auto -Dmpi=auto -Dcuda=auto -Dstatic_runtime=auto -Dyaml=auto
+    -Dslurm_prefix=)
 
 matrix_usage() {
     cat <<'TXT'
 Usage: ./dev matrix [ROW...]
 
 Rows: gcc           the tools, all features that the machine has, -Werror
-      no-slurm no-mpi no-cuda no-static_runtime    without one feature
+      no-slurm no-mpi no-cuda no-static_runtime no-yaml   without one feature
       no-features   without all of them
       slurm_prefix  a Slurm outside the system's folders, found by its rpath
       stubs         against stubs of Slurm's headers, 20.11 to 26.05
@@ -73,8 +74,14 @@ row_no-static_runtime() {
     links plrund libjansson
 }
 
+row_no-yaml() {
+    matrix_feature -Dyaml=disabled
+    ! links plsubmit libyaml
+}
+
 row_no-features() {
-    matrix_feature -Dslurm=disabled -Dmpi=disabled -Dcuda=disabled -Dstatic_runtime=disabled
+    matrix_feature -Dslurm=disabled -Dmpi=disabled -Dcuda=disabled -Dstatic_runtime=disabled \
+        -Dyaml=disabled
 }
 
 # links TOOL LIBRARY: the tool of the features' folder needs this library.
@@ -188,7 +195,7 @@ arm64_libraries() {
     : >"$apt/status"
     apt-get "${options[@]}" -qq update || return
     apt-get "${options[@]}" -qq install -y --download-only --no-install-recommends \
-        libjansson-dev libuv1-dev libsodium-dev libslurm-dev libcmocka-dev || return
+        libjansson-dev libuv1-dev libsodium-dev libyaml-dev libslurm-dev libcmocka-dev || return
     for deb in "$apt"/cache/archives/*.deb; do
         # The cross-compiler has its own libc.
         [[ ${deb##*/} == @(libc6|libc-|gcc-|libgcc|linux-libc|libcrypt)* ]] ||

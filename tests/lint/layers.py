@@ -35,7 +35,7 @@ ROWS = {
     "kernels/cpu": (KERNELS, []),
     "kernels/cuda": (KERNELS, NVIDIA),
     "launcher/slurm": (RUN, ["jansson.h", "slurm/*.h"]),
-    "launcher/plsubmit": (LAUNCHER, ["jansson.h", "sodium.h"]),
+    "launcher/plsubmit": (LAUNCHER, ["jansson.h", "sodium.h", "yaml.h"]),
     "launcher/plstat": (LAUNCHER, ["jansson.h", "sodium.h"]),
     "runtime/node": (PROTO, ["jansson.h", "sodium.h", "uv.h"]),
     "runtime/plrun": (NODE, ["jansson.h", "sodium.h"]),
