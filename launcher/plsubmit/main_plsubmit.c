@@ -10,6 +10,7 @@
 #include "launcher/plsubmit/change.h"
 #include "launcher/plsubmit/extend.h"
 #include "launcher/plsubmit/hparams.h"
+#include "launcher/plsubmit/job_file.h"
 #include "launcher/plsubmit/launch.h"
 #include "launcher/plsubmit/report.h"
 #include "launcher/plsubmit/submit.h"
@@ -445,8 +446,10 @@ static int show_warnings(const struct pl_spec *spec)
 int main(int argc, char **argv)
 {
     _cleanup_(pl_spec_finish) struct pl_spec spec = {0};
+    _cleanup_(pl_buf_finish) struct pl_buf job = {0};
     struct pl_error err = {0};
     char bin_dir[PATH_MAX];
+    char *const *words;
     bool done;
     int rest;
 
@@ -460,7 +463,12 @@ int main(int argc, char **argv)
         return print_error(&err, PL_EXIT_FAILED);
     if (spec.change != PL_CHANGE_NONE)
         return change_sweep(&spec, argv + rest, bin_dir);
-    if (pl_spec_resolve(&spec, argv + rest, bin_dir, &err) < 0)
+    if (pl_job_files_apply(&spec, &err) < 0)
+        return print_error(&err, PL_EXIT_USAGE);
+    words = argv[rest] || !spec.command ? argv + rest : spec.command;
+    if (spec.write_job && pl_job_file_format(&spec, words, &job, &err) < 0)
+        return print_error(&err, PL_EXIT_USAGE);
+    if (pl_spec_resolve(&spec, words, bin_dir, &err) < 0)
         return print_error(&err, PL_EXIT_USAGE);
     if (pl_after_resolve(spec.lists[PL_SPEC_AFTER], &err) < 0)
         return print_error(&err, err.code == -ENOENT ? PL_EXIT_NOT_FOUND : PL_EXIT_USAGE);
@@ -468,6 +476,9 @@ int main(int argc, char **argv)
         return print_error(&err, PL_EXIT_USAGE);
     if (show_warnings(&spec) < 0)
         return PL_EXIT_USAGE;
+    if (spec.write_job)
+        return pl_job_file_write(&spec, &job, &err) < 0 ? print_error(&err, PL_EXIT_FAILED)
+                                                        : PL_EXIT_OK;
     if (spec.expand)
         return pl_launch_expand(&spec, stdout, &err) < 0 ? print_error(&err, PL_EXIT_FAILED)
                                                          : PL_EXIT_OK;

@@ -18,7 +18,8 @@
 
 const char *pl_origin_name(enum pl_origin origin)
 {
-    static const char *const names[] = {"", "built-in", "environment", "command line"};
+    static const char *const names[] = {"",         "built-in",    "site file",   "user file",
+                                        "job file", "environment", "command line"};
 
     return names[origin];
 }
@@ -38,6 +39,10 @@ void pl_spec_finish(struct pl_spec *spec)
     free(spec->changed);
     pl_strv_free(spec->sbatch_env);
     pl_strv_free(spec->warnings);
+    free(spec->job_file);
+    free(spec->write_job);
+    pl_strv_free(spec->command);
+    pl_strv_free(spec->file_notes);
     *spec = (struct pl_spec){0};
 }
 
@@ -268,19 +273,23 @@ static int check_env(const char *value, struct pl_error *err)
 
 /* ---- setters ---- */
 
+static enum pl_origin source_of(const struct pl_spec *spec)
+{
+    return spec->source == PL_ORIGIN_NONE ? PL_ORIGIN_COMMAND_LINE : spec->source;
+}
+
 static int set_key(void *ctx, const struct pl_option *o, const char *value, struct pl_error *err)
 {
     int r = check_text(value, err);
 
     if (r == 0 && o->target.check)
         r = o->target.check(value, err);
-    return r < 0 ? r
-                 : pl_spec_put(ctx, (enum pl_spec_key)o->target.key, value, PL_ORIGIN_COMMAND_LINE);
+    return r < 0 ? r : pl_spec_put(ctx, (enum pl_spec_key)o->target.key, value, source_of(ctx));
 }
 
 static int remove_key(void *ctx, const struct pl_option *o, const char *value, struct pl_error *err)
 {
-    return pl_spec_put(ctx, (enum pl_spec_key)o->target.key, NULL, PL_ORIGIN_COMMAND_LINE);
+    return pl_spec_put(ctx, (enum pl_spec_key)o->target.key, NULL, source_of(ctx));
 }
 
 /* Keeps NCCL's spelling of the level. */
@@ -290,7 +299,7 @@ set_nccl_debug(void *ctx, const struct pl_option *o, const char *value, struct p
     const char *level;
     int r = pl_parse_nccl_level(value, &level, err);
 
-    return r < 0 ? r : pl_spec_put(ctx, PL_SPEC_NCCL_DEBUG, level, PL_ORIGIN_COMMAND_LINE);
+    return r < 0 ? r : pl_spec_put(ctx, PL_SPEC_NCCL_DEBUG, level, source_of(ctx));
 }
 
 static int
@@ -320,9 +329,8 @@ int pl_spec_put_sbatch(struct pl_spec *spec, const char *text)
             continue;
         if (!equals[1] || (o->target.check && o->target.check(equals + 1, NULL) < 0))
             return 0;
-        return pl_spec_put(spec, (enum pl_spec_key)key, equals + 1, PL_ORIGIN_COMMAND_LINE) < 0
-                   ? -ENOMEM
-                   : 1;
+        return pl_spec_put(spec, (enum pl_spec_key)key, equals + 1, source_of(spec)) < 0 ? -ENOMEM
+                                                                                         : 1;
     }
     return 0;
 }
@@ -342,8 +350,11 @@ static int add_sbatch(void *ctx, const struct pl_option *o, const char *value, s
 static int add_grid(void *ctx, const struct pl_option *o, const char *value, struct pl_error *err)
 {
     struct pl_spec *spec = ctx;
+    int r = pl_grid_add(&spec->grid, value, err);
 
-    return pl_grid_add(&spec->grid, value, err);
+    if (r == 0)
+        spec->grid.axes[spec->grid.n_axes - 1].tag = (unsigned char)source_of(spec);
+    return r;
 }
 
 /* As the values of --grid, those of choice() may have any character. */
@@ -365,6 +376,20 @@ static int set_change(void *ctx, const struct pl_option *o, const char *value, s
     spec->change = (enum pl_change_kind)o->target.key;
     spec->changed = strdup(value);
     return spec->changed ? 0 : pl_error_set(err, -ENOMEM, "out of memory");
+}
+
+static int
+set_job_file(void *ctx, const struct pl_option *o, const char *value, struct pl_error *err)
+{
+    struct pl_spec *spec = ctx;
+    char **path = o->target.key ? &spec->write_job : &spec->job_file;
+
+    if (!*value)
+        return pl_error_set(err, -EINVAL, "the value is empty");
+    if (*path)
+        return pl_error_set(err, -EINVAL, "only one file at a time");
+    *path = strdup(value);
+    return *path ? 0 : pl_error_nomem(err);
 }
 
 /* ---- the table ---- */
@@ -500,6 +525,18 @@ static const struct pl_option options[] = {
      CHANGE(PL_CHANGE_RESUME)},
     {"runs", 0, "DIR", NULL, "folder for new run folders [$PLUME_RUNS, else ./runs]",
      KEY(PL_SPEC_RUNS, NULL)},
+    {"job-file",
+     0,
+     "FILE",
+     NULL,
+     "take options and the program from a YAML file; the command line comes first",
+     {.set = set_job_file, .key = 0}},
+    {"write-job",
+     0,
+     "FILE",
+     NULL,
+     "write this command line as a job file, and submit nothing",
+     {.set = set_job_file, .key = 1}},
     {"show-config", 0, NULL, NULL, "show each option's value and its origin",
      PL_OPTION_TRUE(struct pl_spec, show_config)},
     {"retry", 0, "SWEEP[/TRIALS]", "Changing a submitted sweep; TRIALS: 3-8,10",
@@ -541,6 +578,25 @@ const struct pl_option *pl_spec_option(enum pl_spec_key key)
             o->target.key == (int)key)
             return o;
     return &open_mode; /* the only key without an option of its own */
+}
+
+enum pl_spec_form pl_spec_option_form(const struct pl_option *o)
+{
+    static const char *const actions[] = {"dry-run", "expand", "show-config", "no-submit"};
+    pl_option_f set = o->target.set;
+
+    if (set == set_key || set == set_nccl_debug)
+        return PL_SPEC_FORM_VALUE;
+    if (set == remove_key)
+        return PL_SPEC_FORM_REMOVE;
+    if (set == add_to_list || set == add_sbatch || set == add_sample)
+        return PL_SPEC_FORM_LIST;
+    if (set == add_grid)
+        return PL_SPEC_FORM_GRID;
+    for (size_t i = 0; i < PL_COUNT(actions); i++)
+        if (strcmp(o->name, actions[i]) == 0)
+            return PL_SPEC_FORM_COMMAND_LINE;
+    return set == pl_option_set_true ? PL_SPEC_FORM_FLAG : PL_SPEC_FORM_COMMAND_LINE;
 }
 
 const char *pl_spec_list_name(enum pl_spec_list list)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* plsubmit's options: the value of each and its origin. Precedence: built-in < environment <
- * command line. */
+/* plsubmit's options: the value of each and its origin. Precedence: built-in < site file < user
+ * file < job file < environment < command line. */
 #ifndef PL_LAUNCHER_PLSUBMIT_SPEC_H
 #define PL_LAUNCHER_PLSUBMIT_SPEC_H
 
@@ -11,11 +11,15 @@
 enum pl_origin {
     PL_ORIGIN_NONE, /* not set */
     PL_ORIGIN_BUILTIN,
+    PL_ORIGIN_SITE_FILE,
+    PL_ORIGIN_USER_FILE,
+    PL_ORIGIN_JOB_FILE,
     PL_ORIGIN_ENVIRONMENT,
     PL_ORIGIN_COMMAND_LINE,
+    PL_ORIGIN_COUNT,
 };
 
-/* "built-in", "environment", "command line". */
+/* "built-in", "job file", "command line", ... */
 const char *pl_origin_name(enum pl_origin origin);
 
 /* Options with one value, in the order of --show-config. Those up to PL_SPEC_SBATCH_LAST become
@@ -89,14 +93,21 @@ enum pl_change_kind {
 };
 
 struct pl_spec_value {
-    char *text; /* NULL: not set, or (origin command line) removed by --no-KEY */
+    char *text; /* NULL: not set, or (of a file or the command line) removed by --no-KEY */
     enum pl_origin origin;
 };
 
 struct pl_spec {
+    enum pl_origin source; /* of what the option table sets; NONE: the command line */
     struct pl_spec_value values[PL_SPEC_N_KEYS];
     char **lists[PL_SPEC_N_LISTS]; /* each NULL or NULL-terminated */
+    /* How many items of a list each file has; they stand first, in the order of precedence. */
+    size_t n_of_file[PL_SPEC_N_LISTS][PL_ORIGIN_COUNT];
     struct pl_grid grid;
+    char *job_file;    /* of --job-file */
+    char *write_job;   /* of --write-job */
+    char **command;    /* the program of the job file; NULL: none */
+    char **file_notes; /* for --show-config: values of files that a higher source replaces */
     bool dry_run, expand, parsable, wait, no_submit, show_config, strict;
     enum pl_change_kind change;
     char *changed; /* its SWEEP[/TRIALS] */

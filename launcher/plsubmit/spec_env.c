@@ -40,11 +40,39 @@ static bool is_set(const struct pl_spec *spec, enum pl_spec_key key)
 {
     static const enum pl_spec_key memory[] = {PL_SPEC_MEM, PL_SPEC_MEM_PER_CPU,
                                               PL_SPEC_MEM_PER_GPU};
-    bool set = spec->values[key].origin != PL_ORIGIN_NONE;
+    bool set = spec->values[key].origin >= PL_ORIGIN_ENVIRONMENT;
 
     for (size_t i = 0; i < PL_COUNT(memory) && is_memory(key); i++)
-        set |= spec->values[memory[i]].origin != PL_ORIGIN_NONE;
+        set |= spec->values[memory[i]].origin >= PL_ORIGIN_ENVIRONMENT;
     return set;
+}
+
+static bool is_of_file(enum pl_origin origin)
+{
+    return origin > PL_ORIGIN_BUILTIN && origin < PL_ORIGIN_ENVIRONMENT;
+}
+
+/* Sets a value, which replaces what files say. */
+static int put(struct pl_spec *spec, enum pl_spec_key key, const char *value)
+{
+    struct pl_spec_value before = spec->values[key];
+    int r = 0;
+
+    if (is_of_file(before.origin))
+        r = pl_spec_note_file(spec, before.origin, pl_spec_option(key)->name, before.text);
+    if (r == 0)
+        r = pl_spec_put(spec, key, value, PL_ORIGIN_ENVIRONMENT);
+    for (int other = 0; other < PL_SPEC_N_KEYS && r == 0; other++) {
+        struct pl_spec_value *v = &spec->values[other];
+
+        if (!is_of_file(v->origin) ||
+            !pl_spec_excludes(spec, key, (enum pl_spec_key)other, v->text))
+            continue;
+        r = pl_spec_note_file(spec, v->origin, pl_spec_option(other)->name, v->text);
+        free(v->text);
+        *v = (struct pl_spec_value){0};
+    }
+    return r;
 }
 
 static bool usable(const char *value)
@@ -81,9 +109,12 @@ static bool has_key(const char *entry)
     return false;
 }
 
-int pl_spec_read_env(struct pl_spec *spec, char *const *env)
+int pl_spec_read_env(struct pl_spec *spec, const char *runs, char *const *env)
 {
     int r = 0;
+
+    if (runs && *runs && spec->values[PL_SPEC_RUNS].origin < PL_ORIGIN_ENVIRONMENT)
+        r = put(spec, PL_SPEC_RUNS, runs);
 
     for (size_t i = 0; i < PL_COUNT(variables) && r == 0; i++) {
         const char *value = find(env, variables[i].name);
@@ -92,7 +123,7 @@ int pl_spec_read_env(struct pl_spec *spec, char *const *env)
         if (!value)
             continue;
         if (!is_set(spec, variables[i].key)) {
-            r = pl_spec_put(spec, variables[i].key, value, PL_ORIGIN_ENVIRONMENT);
+            r = put(spec, variables[i].key, value);
             continue;
         }
         line = pl_strf("%s=%s (overridden)", pl_spec_option(variables[i].key)->name, value);

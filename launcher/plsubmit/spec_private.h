@@ -15,9 +15,38 @@ int pl_spec_put(struct pl_spec *spec,
  * plsubmit has no such option or does not know the form of the value; -ENOMEM. */
 int pl_spec_put_sbatch(struct pl_spec *spec, const char *text);
 
-/* Sets options that the command line does not set from sbatch's SBATCH_* in env, and notes the
- * other variables for --show-config. -ENOMEM. */
-int pl_spec_read_env(struct pl_spec *spec, char *const *env);
+/* Sets options that the command line does not set from sbatch's SBATCH_* in env and from PLUME_RUNS
+ * (runs; may be NULL), and notes the other variables for --show-config. -ENOMEM. */
+int pl_spec_read_env(struct pl_spec *spec, const char *runs, char *const *env);
+
+/* What an option takes. */
+enum pl_spec_form {
+    PL_SPEC_FORM_VALUE,  /* one value; target.key is its key */
+    PL_SPEC_FORM_REMOVE, /* --no-KEY; target.key is the key */
+    PL_SPEC_FORM_LIST,   /* target.key is the list */
+    PL_SPEC_FORM_GRID,
+    PL_SPEC_FORM_FLAG,         /* a bool at target.at */
+    PL_SPEC_FORM_COMMAND_LINE, /* only the command line has it */
+};
+
+enum pl_spec_form pl_spec_option_form(const struct pl_option *o);
+
+/* The origin of a list's item. */
+enum pl_origin pl_spec_item_origin(const struct pl_spec *spec, enum pl_spec_list list, size_t item);
+
+/* True if the value of `by` replaces `text`, a value of `key` from a lower source, as --mem does
+ * with
+ * --mem-per-cpu. */
+bool pl_spec_excludes(const struct pl_spec *spec,
+                      enum pl_spec_key by,
+                      enum pl_spec_key key,
+                      const char *text);
+
+/* Notes a value of a file that a higher source replaces, for --show-config. -ENOMEM. */
+int pl_spec_note_file(struct pl_spec *spec,
+                      enum pl_origin origin,
+                      const char *name,
+                      const char *value);
 
 /* The option of a key, for its name. */
 const struct pl_option *pl_spec_option(enum pl_spec_key key);
