@@ -288,6 +288,11 @@ static const struct pl_option options[] = {
     {"clip-by", 0, "HOW", NULL, "norm (default): the L2 norm of all gradients; value: each element",
      CHOICE(train.clip_by, clip_names)},
 
+    {"ema", 0, "DECAY", NULL,
+     "average the parameters over steps (0.999: about the last 1000) for validation, tests and "
+     "predictions",
+     PL_OPTION_REAL(struct pl_pltrain, train.ema, 0)},
+
     {"validate", 0, NULL, "Instead of training, with --weights",
      "validate once and print the values", RUN(PL_RUN_VALIDATE)},
     {"test", 0, NULL, NULL, "test once and print the values", RUN(PL_RUN_TEST)},
@@ -362,6 +367,9 @@ static const struct pl_option options[] = {
     {"weights-strict", 0, NULL, NULL,
      "--weights must have every parameter and buffer, and nothing else",
      TRUE(train.weights_strict)},
+    {"no-ema", 0, NULL, NULL,
+     "take the parameters of --weights themselves, though the file has their average (--ema)",
+     TRUE(train.plain_weights)},
     {"resume", 0, "FILE", NULL,
      "continue from a checkpoint; 'last' is last.ckpt of --checkpoint-dir, if it exists",
      STRING(train.resume)},

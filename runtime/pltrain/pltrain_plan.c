@@ -68,6 +68,14 @@ int pl_pltrain_check(const struct pl_pltrain *p, struct pl_error *err)
         return pl_error_set(err, -EINVAL,
                             "options '--monitor', '--save-last', '--save-weights-only' and "
                             "'--resume last' need '--checkpoint-dir'");
+    if (!(t->ema < 1))
+        return pl_error_set(err, -EINVAL, "option '--ema' is a decay in [0, 1), such as 0.999");
+    if (t->ema > 0 && t->run != PL_RUN_TRAIN)
+        return pl_error_set(err, -EINVAL,
+                            "option '--ema' is for training: a checkpoint with an average gives it "
+                            "to '--weights'");
+    if (!t->weights && t->plain_weights)
+        return pl_error_set(err, -EINVAL, "option '--no-ema' needs '--weights'");
     return check_evaluation(t, err);
 }
 

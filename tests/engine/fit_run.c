@@ -182,7 +182,8 @@ const char *fit_train(struct pl_comm *comm, void *shared)
     if (r == 0)
         r = pl_trainer_init(&trainer, &run->module, &h, &options, comm, &report, &err);
     if (r == 0) {
-        r = pl_trainer_fit(&trainer, &err);
+        r = options.run == PL_RUN_TRAIN ? pl_trainer_fit(&trainer, &err)
+                                        : pl_trainer_evaluate(&trainer, &err);
         if (comm->rank == 0 && r == 0) {
             memcpy(run->hash, trainer.param_hash, sizeof(run->hash));
             take_params(run, &trainer.ctx.params);

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* What is done to the parameters of a real run between two steps: groups of parameters. */
+/* What is done to the parameters of a real run between two steps: groups of parameters, and
+ * their moving average. */
+#include "common/base/fs.h"
 #include "tests/engine/fit_run.h"
 #include "tests/lib/tmpdir.h"
 
@@ -48,6 +50,7 @@ static void resume_is_exact(void (*prepare)(struct fit_run *run), unsigned ranks
     fit_assert_good(part);
     assert_int_equal(part->step, STEPS);
     assert_string_equal(part->hash, whole->hash);
+    assert_true(part->val_loss == whole->val_loss);
     remove_folder(dir);
 }
 
@@ -168,6 +171,83 @@ static void test_groups_of_a_checkpoint_must_fit(void **state)
     assert_int_equal(rmdir(dir), 0);
 }
 
+static void prepare_ema(struct fit_run *run)
+{
+    run->options.ema = 0.9;
+    run->module.configure_optimizers = use_groups;
+}
+
+static void test_ema_resumes(void **state)
+{
+    resume_is_exact(prepare_ema, 1);
+    resume_is_exact(prepare_ema, 2);
+}
+
+/* The state of a run, as its last checkpoint has it. */
+static void last_of(struct fit_run *run, const char *dir, struct pl_checkpoint *ret)
+{
+    _cleanup_free_ char *path = pl_path_join(dir, "last.ckpt");
+
+    run->options.checkpoint_dir = dir;
+    run->options.save_top_k = 0;
+    run->options.save_last = true;
+    fit_go(run, 1, 0);
+    fit_assert_good(run);
+    assert_non_null(path);
+    assert_int_equal(pl_checkpoint_read(path, ret, NULL), 0);
+}
+
+/* A step after another by hand: average = decay average + (1 - decay) parameters. The validation
+ * sees the average, the training does not. */
+static void test_ema_is_the_moving_average(void **state)
+{
+    enum { LAST = 5 };
+    double want[FIT_COUNT] = {0};
+    char dir[40];
+
+    for (int step = 1; step <= LAST; step++) {
+        struct fit_run *run = fit_new_run(), *plain = fit_new_run();
+        const struct pl_checkpoint_tensor *w, *average;
+        struct pl_checkpoint c;
+
+        assert_int_equal(tmpdir_make(dir, sizeof(dir)), 0);
+        run->options.max_steps = plain->options.max_steps = (uint64_t)step;
+        run->options.ema = 0.75;
+        run->options.sanity_steps = 2;
+        last_of(run, dir, &c);
+        fit_go(plain, 1, 0);
+        assert_true(fit_distance(run, plain) == 0);
+        w = pl_checkpoint_find(&c, "w");
+        average = pl_checkpoint_find(&c, "plume.ema/w");
+        assert_non_null(w);
+        assert_non_null(average);
+        for (size_t i = 0; i < 640; i++) {
+            double value = (double)((const float *)w->data)[i];
+
+            want[i] = step == 1 ? value : 0.75 * want[i] + 0.25 * value;
+            assert_true(fabs((double)((const float *)average->data)[i] - want[i]) < 1e-7);
+        }
+        assert_true((run->val_loss == plain->val_loss) == (step == 1));
+        pl_checkpoint_finish(&c);
+        if (step == LAST) { /* the average as weights gives the validation's value once more */
+            _cleanup_free_ char *path = pl_path_join(dir, "last.ckpt");
+            struct fit_run *again = fit_new_run();
+
+            again->options.weights = path;
+            again->options.max_steps = 0;
+            again->options.run = PL_RUN_VALIDATE;
+            fit_go(again, 1, 0);
+            fit_assert_good(again);
+            assert_true(again->val_loss == run->val_loss);
+            again->options.plain_weights = true;
+            fit_go(again, 1, 0);
+            fit_assert_good(again);
+            assert_true(again->val_loss == plain->val_loss);
+        }
+        remove_folder(dir);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -175,6 +255,8 @@ int main(void)
         cmocka_unit_test(test_a_group_has_its_own_rate),
         cmocka_unit_test(test_groups_belong_to_an_optimizer),
         cmocka_unit_test(test_groups_of_a_checkpoint_must_fit),
+        cmocka_unit_test(test_ema_resumes),
+        cmocka_unit_test(test_ema_is_the_moving_average),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

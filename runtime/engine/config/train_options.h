@@ -94,6 +94,7 @@ struct pl_train_options {
     const char *const *weights_maps; /* changes of its names; borrowed */
     size_t n_weights_maps;
     bool weights_strict; /* every parameter and buffer must be in the file, and nothing else */
+    bool plain_weights;  /* the file's parameters, though it has their average (ema.h) */
     const char *resume;  /* checkpoint to resume, or "last"; NULL = none */
 
     /* A signal handler stores its signal here: SIGUSR1 (checkpoint, then requeue the job) or
@@ -114,6 +115,7 @@ struct pl_train_options {
     size_t n_accumulate_from;
     double clip; /* 0 = off */
     enum pl_clip clip_by;
+    double ema; /* decay of the moving average of the parameters (ema.h); 0 = none */
     enum plume_optimizer_kind optimizer; /* if the module sets none */
     int prefetch;                        /* see loader.h */
 };

@@ -69,8 +69,11 @@ int pl_eval_run(struct pl_trainer *t,
     int sig;
     int r = pl_params_spread_buffers(&t->ctx.params, t->comm, err);
 
-    if (r == 0 && s->present)
+    if (r == 0 && s->present) {
+        pl_ema_swap(&t->ema);
         r = run_batches(t, s, most, sums, err);
+        pl_ema_swap(&t->ema);
+    }
     if (r < 0)
         return r;
     memcpy(sums + 2 * n, extra, 2 * sizeof(*extra));

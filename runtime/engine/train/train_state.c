@@ -268,6 +268,32 @@ static int visit_scaler(const struct pl_visit *v, struct pl_scaler *scaler)
     return o.r;
 }
 
+/* A run without an average ignores a saved one; without a saved one the average starts anew. */
+static int visit_ema(const struct pl_visit *v, const struct pl_params *params, struct pl_ema *ema)
+{
+    struct pl_visit_object o = pl_visit_open(v, pl_visit_top(v, "ema"));
+    uint64_t steps = ema ? ema->steps : 0;
+    bool visits = ema && ema->params && (v->pass == PL_VISIT_SAVE ? steps > 0 : o.text != NULL);
+    int r = 0;
+
+    if (visits) {
+        pl_visit_u64(&o, "steps", &steps, INT64_MAX);
+        r = pl_visit_set(v, "ema", &o);
+    }
+    pl_visit_close(&o);
+    if (r == -EINVAL)
+        return pl_error_set(v->err, r, "the checkpoint's ema is malformed");
+    for (size_t i = 0; visits && i < params->n && r == 0; i++) {
+        const struct pl_param *p = params->list[i];
+
+        r = pl_visit_tensor(v, PL_CHECKPOINT_PREFIX PL_EMA_PREFIX, p->name, p->tensor,
+                            pl_dtype_of_real(params->real), params->dev, pl_ema_value(ema, p));
+    }
+    if (r == 0 && v->pass == PL_VISIT_LOAD && visits)
+        ema->steps = steps;
+    return r;
+}
+
 /* ---- position and callbacks ---- */
 
 static int save_hparams(const struct pl_visit *v, const struct pl_hparams *hparams)
@@ -392,6 +418,8 @@ static int visit_state(const struct pl_visit *v, struct pl_train_state *s, bool 
         load_callbacks(v, s);
     if (r == 0)
         r = visit_optimizers(v, s);
+    if (r == 0)
+        r = visit_ema(v, s->params, s->ema);
     return r < 0 ? r : visit_scaler(v, s->scaler);
 }
 

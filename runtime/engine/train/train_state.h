@@ -18,6 +18,7 @@
 #include "runtime/engine/checkpoint/checkpoint.h"
 #include "runtime/engine/checkpoint/retention.h"
 #include "runtime/engine/config/early_stop.h"
+#include "runtime/engine/optim/ema.h"
 #include "runtime/engine/optim/optimizer.h"
 #include "runtime/engine/train/metrics.h"
 
@@ -27,6 +28,7 @@ struct pl_train_state {
     struct pl_params *params; /* and buffers */
     struct pl_optimizers *optimizers;
     struct pl_scaler *scaler;         /* may be NULL */
+    struct pl_ema *ema;               /* may be NULL, or off */
     struct pl_retention *retention;   /* NULL: the run keeps no checkpoints */
     struct pl_metrics *metrics;       /* may be NULL */
     const struct pl_hparams *hparams; /* saved, not loaded; may be NULL */

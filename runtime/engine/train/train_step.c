@@ -257,6 +257,7 @@ int pl_train_step_train(struct pl_trainer *t,
     if (r == 0 && due) {
         t->state.step++;
         t->accumulated = 0;
+        pl_ema_update(&t->ema, t->kernels);
         r = pl_optimizers_schedule(&t->optimizers, true, pl_metrics_find, &t->metrics, err);
     }
     if (r == 0)

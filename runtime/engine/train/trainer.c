@@ -102,11 +102,17 @@ static int prepare_data(struct pl_trainer *t, struct pl_error *err)
 static int load_weights(struct pl_trainer *t, struct pl_error *err)
 {
     _cleanup_free_ char *report = NULL;
+    bool averaged = false;
     int r;
 
     if (!t->options->weights)
         return 0;
-    r = pl_weights_load(&t->ctx.params, t->options, &report, err);
+    r = pl_weights_load(&t->ctx.params, t->options, &averaged, &report, err);
+    if (r == 0 && averaged && t->comm->rank == 0)
+        pl_log_warn("train",
+                    "'%s' has parameters and their moving average: this run takes the average "
+                    "(--no-ema: the parameters)",
+                    t->options->weights);
     if (r == 0 && report && t->comm->rank == 0)
         pl_log_warn("train", "'%s' does not fit everywhere: %s", t->options->weights, report);
     return r;
@@ -130,6 +136,8 @@ static int build(struct pl_trainer *t, struct pl_error *err)
         r = pl_params_layout(params, pl_stage_tape(&t->stage[PLUME_TRAIN]), t->comm, err);
     if (r == 0)
         r = set_optimizers(t, err);
+    if (r == 0 && t->options->ema > 0 && t->options->run == PL_RUN_TRAIN)
+        r = pl_ema_init(&t->ema, params, t->options->ema, err);
     if (r < 0)
         return r;
     /* All ranks use the same seed, but libm may differ between nodes: rank 0's values count. */
@@ -198,6 +206,7 @@ int pl_trainer_init(struct pl_trainer *trainer,
         .params = &trainer->ctx.params,
         .optimizers = &trainer->optimizers,
         .scaler = &trainer->scaler,
+        .ema = &trainer->ema,
         .metrics = &trainer->metrics,
         .hparams = hparams,
         .seed = options->seed,
@@ -222,6 +231,7 @@ void pl_trainer_finish(struct pl_trainer *trainer)
         pl_stage_finish(&trainer->stage[i]);
     pl_checkpointer_finish(&trainer->checkpointer);
     pl_logger_close(&trainer->logger, trainer->param_hash[0]);
+    pl_ema_finish(&trainer->ema);
     pl_optimizers_finish(&trainer->optimizers);
     pl_replicas_finish(&trainer->replicas);
     pl_context_finish(&trainer->ctx);

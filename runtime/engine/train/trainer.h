@@ -26,6 +26,7 @@ struct pl_trainer {
     struct pl_replicas replicas;
     struct pl_optimizers optimizers;
     struct pl_scaler scaler;
+    struct pl_ema ema;
     struct pl_stage stage[3]; /* by enum plume_stage */
     struct pl_strategy strategy;
     struct pl_metrics metrics; /* newest values over all ranks */

@@ -2,6 +2,7 @@
 #include "runtime/engine/train/weights.h"
 #include "common/base/fs.h"
 #include "runtime/engine/checkpoint/checkpoint.h"
+#include "runtime/engine/optim/ema.h"
 #include "runtime/engine/train/visit.h"
 #include "runtime/engine/train/weights_map.h"
 
@@ -24,6 +25,7 @@ struct weights {
     size_t n_files;
     struct entry *entries; /* by name */
     size_t n;
+    bool averaged; /* some values are averages */
 };
 
 /* A parameter or buffer. */
@@ -134,15 +136,36 @@ static int by_name(const void *a, const void *b)
     return strcmp(((const struct entry *)a)->name, ((const struct entry *)b)->name);
 }
 
+/* The tensor itself, or its average in the same file. */
+static const struct pl_checkpoint_tensor *newest(struct weights *w,
+                                                 const struct pl_checkpoint *file,
+                                                 const struct pl_checkpoint_tensor *t,
+                                                 bool plain)
+{
+    char name[sizeof(PL_CHECKPOINT_PREFIX PL_EMA_PREFIX) + PL_PARAM_NAME_MAX];
+    const struct pl_checkpoint_tensor *average = NULL;
+
+    if (!plain && strlen(t->name) <= PL_PARAM_NAME_MAX) {
+        snprintf(name, sizeof(name), PL_CHECKPOINT_PREFIX PL_EMA_PREFIX "%s", t->name);
+        average = pl_checkpoint_find(file, name);
+    }
+    if (!average)
+        return t;
+    w->averaged = true;
+    return average;
+}
+
 static int add_entry(struct weights *w,
+                     const struct pl_checkpoint *file,
                      const struct pl_checkpoint_tensor *t,
+                     bool plain,
                      const struct pl_weights_map *maps,
                      size_t n_maps)
 {
     struct entry *e = &w->entries[w->n];
     int r = 0;
 
-    *e = (struct entry){.name = strdup(t->name), .from = t};
+    *e = (struct entry){.name = strdup(t->name), .from = newest(w, file, t, plain)};
     if (!e->name)
         return -ENOMEM;
     w->n++;
@@ -153,6 +176,7 @@ static int add_entry(struct weights *w,
 }
 
 static int add_entries(struct weights *w,
+                       bool plain,
                        const struct pl_weights_map *maps,
                        size_t n_maps,
                        struct pl_error *err)
@@ -168,7 +192,7 @@ static int add_entries(struct weights *w,
     for (size_t i = 0; i < w->n_files; i++)
         for (size_t k = 0; k < w->files[i].n && r == 0; k++)
             if (!pl_visit_is_state(w->files[i].tensors[k].name))
-                r = add_entry(w, &w->files[i].tensors[k], maps, n_maps);
+                r = add_entry(w, &w->files[i], &w->files[i].tensors[k], plain, maps, n_maps);
     if (r < 0)
         return pl_error_nomem(err);
     qsort(w->entries, w->n, sizeof(*w->entries), by_name);
@@ -194,7 +218,7 @@ static int open_weights(struct weights *w, const struct pl_train_options *o, str
     if (r == 0)
         r = is_index ? open_index(w, o->weights, err) : add_file(w, o->weights, err);
     if (r == 0)
-        r = add_entries(w, maps, n_maps, err);
+        r = add_entries(w, o->plain_weights, maps, n_maps, err);
     while (n_maps > 0)
         pl_weights_map_finish(&maps[--n_maps]);
     return r;
@@ -353,6 +377,7 @@ static int set_values(struct pl_params *params, const struct weights *w, struct 
 
 int pl_weights_load(struct pl_params *params,
                     const struct pl_train_options *options,
+                    bool *ret_averaged,
                     char **ret_report,
                     struct pl_error *err)
 {
@@ -367,6 +392,7 @@ int pl_weights_load(struct pl_params *params,
     weights_finish(&w);
     if (r < 0)
         return pl_error_wrap(err, r, "cannot take weights from '%s'", options->weights);
+    *ret_averaged = w.averaged;
     *ret_report = PL_TAKE(report);
     return 0;
 }

@@ -11,9 +11,11 @@
  * buffers. Real types are converted. The others keep their initial values. *ret_report (caller
  * frees) is NULL if everything fits, else it tells in one line what was not found, not used, or of
  * another shape. -EINVAL if nothing fits, or with options->weights_strict if something does not;
- * then nothing is changed. -ENOENT. */
+ * then nothing is changed. -ENOENT. A checkpoint with averages (ema.h) gives these, unless
+ * options->plain_weights is set; *ret_averaged is true then. */
 int pl_weights_load(struct pl_params *params,
                     const struct pl_train_options *options,
+                    bool *ret_averaged,
                     char **ret_report,
                     struct pl_error *err);
 

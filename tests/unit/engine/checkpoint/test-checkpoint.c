@@ -494,6 +494,7 @@ static void test_weights_only(void **state)
     struct pl_checkpoint c;
     struct pl_error err = {0};
     struct model a, b;
+    bool averaged;
 
     build(&a, PL_REAL_F64, false);
     build(&b, PL_REAL_F32, true);
@@ -506,7 +507,7 @@ static void test_weights_only(void **state)
     /* Enough for evaluating, in another type too, but not to go on with. */
     assert_int_equal(pl_train_state_load(&b.state, &c, &err), -EINVAL);
     assert_string_equal(err.text, "the checkpoint has weights only: give it to --weights instead");
-    assert_int_equal(pl_weights_load(&b.params, &options, &report, NULL), 0);
+    assert_int_equal(pl_weights_load(&b.params, &options, &averaged, &report, NULL), 0);
     assert_null(report);
     for (size_t i = 0; i < param(&a, "a")->count; i++)
         assert_true(((float *)param(&b, "a")->data)[i] ==

@@ -65,10 +65,11 @@ static int load(
 {
     const struct pl_train_options options = {
         .weights = path, .weights_maps = maps, .n_weights_maps = n_maps, .weights_strict = strict};
+    bool averaged;
 
     free(*ret);
     *ret = NULL;
-    return pl_weights_load(&net->params, &options, ret, err);
+    return pl_weights_load(&net->params, &options, &averaged, ret, err);
 }
 
 static void test_types_of_pytorch(void **state)
@@ -208,11 +209,12 @@ static void test_maps_that_collide(void **state)
     const struct pl_train_options options = {
         .weights = FILES "f32.safetensors", .weights_maps = same, .n_weights_maps = 1};
     struct pl_error err;
+    bool averaged;
     char *report;
     struct net net;
 
     build(&net, PL_REAL_F32);
-    assert_int_equal(pl_weights_load(&net.params, &options, &report, &err), -EINVAL);
+    assert_int_equal(pl_weights_load(&net.params, &options, &averaged, &report, &err), -EINVAL);
     assert_non_null(strstr(err.text, "both become 'a'"));
     tear(&net);
 }
