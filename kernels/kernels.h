@@ -14,6 +14,7 @@
 #define PL_KERNELS_KERNELS_H
 
 #include "common/base/error.h"
+#include "kernels/args_index.h"
 #include "kernels/args_linear.h"
 #include "kernels/args_nn.h"
 #include "kernels/args_optim.h"
@@ -30,7 +31,11 @@ enum pl_real {
 };
 
 /* All ops: X(function, struct of arguments) */
-#define PL_KERNEL_LIST(X) PL_KERNEL_LIST_LINEAR(X) PL_KERNEL_LIST_NN(X) PL_KERNEL_LIST_OPTIM(X)
+#define PL_KERNEL_LIST(X)                                                                          \
+    PL_KERNEL_LIST_LINEAR(X)                                                                       \
+    PL_KERNEL_LIST_NN(X)                                                                           \
+    PL_KERNEL_LIST_INDEX(X)                                                                        \
+    PL_KERNEL_LIST_OPTIM(X)
 
 struct pl_kernels {
     const char *name; /* e.g. "cpu/v3" */

@@ -275,6 +275,31 @@ ARRAYS_DECLARE(arange)
     RAW(y, a->n, "arange");
 }
 
+ARRAYS_DECLARE(gather)
+{
+    size_t x = a->outer * a->n * a->inner, y = a->outer * a->m * a->inner;
+
+    RAW(index, a->shared ? a->m : y, NULL);
+    IN(x, x), IN(dy, y), FORWARD(y, y), BACKWARD(dx, x);
+}
+
+ARRAYS_DECLARE(top)
+{
+    IN(x, a->outer * a->n * a->inner), RAW(index, a->outer * a->k * a->inner, "top");
+}
+
+ARRAYS_DECLARE(cumsum)
+{
+    size_t n = a->outer * a->n * a->inner;
+
+    IN(x, n), OUT(y, n, "cumsum", a->add);
+}
+
+ARRAYS_DECLARE(one_hot)
+{
+    RAW(labels, a->rows, NULL), OUT(y, a->rows * a->classes, "one_hot", false);
+}
+
 #define UPDATE()                                                                                   \
     IN(update.grad, a->update.n);                                                                  \
     KEPT(update.param, a->update.n);                                                               \
