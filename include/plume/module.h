@@ -80,6 +80,10 @@ enum plume_op {
     PLUME_OP_MAP,
     PLUME_OP_CHOOSE,
     PLUME_OP_FULL,
+    PLUME_OP_GATHER,
+    PLUME_OP_TOP,
+    PLUME_OP_CUMSUM,
+    PLUME_OP_ONE_HOT,
 };
 
 /* An op's numbers; the op's function defines their meaning. */

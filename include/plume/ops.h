@@ -299,6 +299,17 @@ static inline plume_tensor *plume_arange(struct plume_context *pl, size_t n)
     return plume_op_call(pl, PLUME_OP_ARANGE, NULL, 0, &args);
 }
 
+/* A constant tensor [shape[0], ... shape[rank-1]] of real numbers, all `value`. */
+static inline plume_tensor *
+plume_full(struct plume_context *pl, size_t rank, const size_t *shape, double value)
+{
+    struct plume_op_args args = {{(int64_t)rank}, {value}};
+
+    for (size_t i = 0; i < rank && i < PLUME_RANK_MAX; i++)
+        args.i[i + 1] = (int64_t)shape[i];
+    return plume_op_call(pl, PLUME_OP_FULL, NULL, 0, &args);
+}
+
 /* act(x * w + b): cross-correlation, as PyTorch's conv2d. x [batch, in, height, width], w [out, in,
  * kernel_h, kernel_w], b [out] or NULL; stride and zero padding apply to both directions. Result
  * [batch, out, (height + 2 pad - kernel_h) / stride + 1, ...]. act: none or relu. */
@@ -361,6 +372,7 @@ static inline plume_tensor *plume_attention_of(struct plume_context *pl,
     return plume_op_call(pl, PLUME_OP_ATTENTION, in, 3, &args);
 }
 
+#include "plume/ops_index.h"
 #include "plume/ops_math.h"
 
 #endif

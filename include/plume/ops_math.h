@@ -191,17 +191,6 @@ plume_where(struct plume_context *pl, plume_tensor *mask, plume_tensor *yes, plu
     return plume_op_call(pl, PLUME_OP_CHOOSE, in, 3, &args);
 }
 
-/* A constant tensor [shape[0], ... shape[rank-1]] of real numbers, all `value`. */
-static inline plume_tensor *
-plume_full(struct plume_context *pl, size_t rank, const size_t *shape, double value)
-{
-    struct plume_op_args args = {{(int64_t)rank}, {value}};
-
-    for (size_t i = 0; i < rank && i < PLUME_RANK_MAX; i++)
-        args.i[i + 1] = (int64_t)shape[i];
-    return plume_op_call(pl, PLUME_OP_FULL, NULL, 0, &args);
-}
-
 /* x, but `value` where mask is not 0. */
 static inline plume_tensor *
 plume_masked_fill(struct plume_context *pl, plume_tensor *x, plume_tensor *mask, double value)

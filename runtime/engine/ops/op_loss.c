@@ -133,35 +133,52 @@ int pl_build_correct(struct pl_tape *tape,
     return r < 0 ? r : pl_tape_apply(tape, &what, ret, err);
 }
 
+static bool labels_of(const struct pl_node *node, struct pl_op_labels *ret)
+{
+    if (node->op == &op_cross_entropy || node->op == &op_correct)
+        *ret = (struct pl_op_labels){.input = 1, .end = pl_op_last(node->in[0])};
+    else
+        return pl_op_labels_of_index(node, ret) || pl_op_labels_of_embedding(node, ret);
+    return true;
+}
+
+static int check_labels_of(const struct pl_tape *tape,
+                           const struct pl_node *node,
+                           const struct pl_op_labels *what,
+                           struct pl_error *err)
+{
+    const plume_tensor *t = node->in[what->input];
+    _cleanup_free_ int32_t *labels = NULL;
+    const void *data = pl_tape_data(tape, t);
+    int r;
+
+    /* The memory of labels that ops have made may have another use by now. */
+    if (pl_tensor_root(t)->tape || !data)
+        return 0;
+    labels = calloc(t->count, sizeof(*labels));
+    if (!labels)
+        return pl_error_nomem(err);
+    r = pl_device_download(tape->dev, labels, data, t->count * sizeof(*labels), err);
+    if (r < 0)
+        return r;
+    for (size_t i = 0; i < t->count; i++)
+        if ((labels[i] < 0 || (size_t)labels[i] >= what->end) &&
+            !(what->skips && labels[i] == what->skip))
+            return pl_error_set(err, -EDOM,
+                                "label %d of row %zu is not in [0, %zu], the classes of %s",
+                                labels[i], i, what->end - 1, node->op->name);
+    return 0;
+}
+
 int pl_op_check_labels(const struct pl_tape *tape, struct pl_error *err)
 {
-    for (size_t i = 0; i < tape->n; i++) {
-        const struct pl_node *node = &tape->nodes[i];
-        bool has_labels = node->op == &op_cross_entropy || node->op == &op_correct;
-        _cleanup_free_ int32_t *labels = NULL;
-        size_t n, classes;
-        const void *data;
-        int r;
+    struct pl_op_labels what;
+    int r = 0;
 
-        /* The memory of labels that ops have made may have another use by now. */
-        if (!has_labels || pl_tensor_root(node->in[1])->tape ||
-            !(data = pl_tape_data(tape, node->in[1])))
-            continue;
-        n = pl_op_rows(node->in[0]);
-        classes = pl_op_last(node->in[0]);
-        labels = calloc(n, sizeof(*labels));
-        if (!labels)
-            return pl_error_nomem(err);
-        r = pl_device_download(tape->dev, labels, data, n * sizeof(*labels), err);
-        if (r < 0)
-            return r;
-        for (size_t row = 0; row < n; row++)
-            if (labels[row] < 0 || (size_t)labels[row] >= classes)
-                return pl_error_set(err, -EDOM,
-                                    "label %d of row %zu is not in [0, %zu], the classes of %s",
-                                    labels[row], row, classes - 1, node->op->name);
-    }
-    return 0;
+    for (size_t i = 0; i < tape->n && r == 0; i++)
+        if (labels_of(&tape->nodes[i], &what))
+            r = check_labels_of(tape, &tape->nodes[i], &what, err);
+    return r;
 }
 
 /* mse */

@@ -117,20 +117,12 @@ static const struct pl_op op_full = {
     .forward = full_forward,
 };
 
-/* The type of the tape's real numbers: the 16-bit one where all is in it. */
-static enum plume_dtype real_of(const struct pl_tape *tape)
-{
-    if (tape->amp_dtype && tape->amp_o3)
-        return tape->amp_dtype;
-    return tape->kernels->real == PL_REAL_F64 ? PLUME_F64 : PLUME_F32;
-}
-
 int pl_build_full(struct pl_tape *tape,
                   const struct pl_op_request *req,
                   plume_tensor **ret,
                   struct pl_error *err)
 {
-    struct pl_apply what = {.op = &op_full, .dtype = real_of(tape)};
+    struct pl_apply what = {.op = &op_full, .dtype = pl_op_real_of(tape)};
     int64_t rank = req->args.i[0];
 
     if (rank < 1 || rank > PLUME_RANK_MAX)

@@ -232,3 +232,11 @@ int pl_build_embedding(struct pl_tape *tape,
     what.shape[what.rank++] = table->shape[1];
     return pl_tape_apply(tape, &what, ret, err);
 }
+
+bool pl_op_labels_of_embedding(const struct pl_node *node, struct pl_op_labels *ret)
+{
+    if (node->op != &op_embedding)
+        return false;
+    *ret = (struct pl_op_labels){.input = 1, .end = node->in[0]->shape[0]};
+    return true;
+}

@@ -26,7 +26,24 @@ pl_op_build pl_build_conv2d, pl_build_pool2d, pl_build_batchnorm, pl_build_atten
     pl_build_arange;
 pl_op_build pl_build_map, pl_build_choose, pl_build_full; /* op_map.c */
 
+pl_op_build pl_build_gather, pl_build_top, pl_build_cumsum, pl_build_one_hot; /* op_index.c */
+
+/* The labels or indices that a node reads: input number `input` has numbers in [0, end), or `skip`
+ * if `skips` is set. */
+struct pl_op_labels {
+    size_t input, end;
+    bool skips;
+    int32_t skip;
+};
+
+/* False if the node is none of op_index.c's (op_norm.c's) that has some. */
+bool pl_op_labels_of_index(const struct pl_node *node, struct pl_op_labels *ret);
+bool pl_op_labels_of_embedding(const struct pl_node *node, struct pl_op_labels *ret);
+
 /* op_util.c */
+
+/* The type of the tape's real numbers: the 16-bit one where all is in it. */
+enum plume_dtype pl_op_real_of(const struct pl_tape *tape);
 
 /* -EINVAL: "NAME: WHAT: f32[2, 3], f32[4]". */
 int pl_op_refuse(const struct pl_op_request *req, const char *what, struct pl_error *err);

@@ -21,3 +21,10 @@ bool pl_op_all_real(const struct pl_op_request *req)
             return false;
     return true;
 }
+
+enum plume_dtype pl_op_real_of(const struct pl_tape *tape)
+{
+    if (tape->amp_dtype && tape->amp_o3)
+        return tape->amp_dtype;
+    return tape->kernels->real == PL_REAL_F64 ? PLUME_F64 : PLUME_F32;
+}

@@ -32,6 +32,10 @@ static const struct {
     [PLUME_OP_MAP] = {"a function of each element", 1, 1, pl_build_map},
     [PLUME_OP_CHOOSE] = {"maximum, minimum, where or a comparison", 2, 3, pl_build_choose},
     [PLUME_OP_FULL] = {"full", 0, 0, pl_build_full},
+    [PLUME_OP_GATHER] = {"gather", 2, 2, pl_build_gather},
+    [PLUME_OP_TOP] = {"argmax or topk", 1, 1, pl_build_top},
+    [PLUME_OP_CUMSUM] = {"cumsum", 1, 1, pl_build_cumsum},
+    [PLUME_OP_ONE_HOT] = {"one_hot", 1, 1, pl_build_one_hot},
 };
 
 const char *pl_op_name(enum plume_op op)

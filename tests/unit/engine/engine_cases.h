@@ -209,6 +209,26 @@ static plume_tensor *f_embedding(struct net *net)
     return weigh(net, OP(PLUME_OP_NORMALIZE, NONE, y));
 }
 
+/* Elements chosen several times and not at all, by given and by found positions. The labels [4] of
+ * [0, 5) choose rows, and columns 0 to 4 of each row. */
+static plume_tensor *f_index(struct net *net)
+{
+    plume_tensor *a = &net->t[0], *c = &net->t[2]; /* [4, 6], [2, 3, 4] */
+    plume_tensor *column = OP(PLUME_OP_RESHAPE, ARGS({2, 4, 1}, {0}), &net->t[4]);
+    plume_tensor *x = OP(PLUME_OP_GATHER, ARGS({1, 0}, {0}), a, column);              /* [4, 1] */
+    plume_tensor *y = OP(PLUME_OP_GATHER, ARGS({0, 1}, {0}), &net->t[1], &net->t[4]); /* [4] */
+    plume_tensor *most = OP(PLUME_OP_TOP, ARGS({1, 2, 0, 1}, {0}), c);       /* [2, 2, 4] */
+    plume_tensor *z = OP(PLUME_OP_GATHER, ARGS({1, 0, 1, 1}, {0}), c, most); /* not those at 1 */
+    plume_tensor *hot = OP(PLUME_OP_ONE_HOT, ARGS({6}, {0}), &net->t[4]);    /* [4, 6] */
+    plume_tensor *sum = OP(PLUME_OP_CUMSUM, ARGS({1}, {0}), c);
+
+    sum = OP(PLUME_OP_BINARY, NONE, weigh(net, sum),
+             weigh(net, OP(PLUME_OP_CUMSUM, ARGS({0, 1}, {0}), c)));
+    x = OP(PLUME_OP_BINARY, ARGS({2}, {0}), x, OP(PLUME_OP_BINARY, ARGS({2}, {0}), a, hot));
+    x = OP(PLUME_OP_BINARY, NONE, weigh(net, x), weigh(net, y));
+    return OP(PLUME_OP_BINARY, NONE, OP(PLUME_OP_BINARY, NONE, x, weigh(net, z)), sum);
+}
+
 static plume_tensor *f_dropout(struct net *net)
 {
     return weigh(net, OP(PLUME_OP_DROPOUT, ARGS({0}, {0.4}), &net->t[0]));
@@ -317,6 +337,7 @@ static const struct {
     {"softmax", f_softmax, 16},
     {"losses", f_losses, 16},
     {"embedding", f_embedding, 16},
+    {"index", f_index, 16},
     {"dropout", f_dropout, 16},
     {"cat", f_cat, 16},
     {"info_nce", f_info_nce, 16},

@@ -43,7 +43,7 @@ static void test_gradients_of_every_op(void **state)
             t = op(net, which, 2, list, none);
             assert_true(n.tape.nodes[n.tape.n - 1].op->no_grad && !t->wants_grad);
         }
-    assert_true(which > PLUME_OP_FULL);
+    assert_true(which > PLUME_OP_ONE_HOT);
     finish(&n);
 }
 
@@ -215,6 +215,42 @@ static void test_shapes_that_ops_refuse(void **state)
          "batchnorm: weight, bias and the two buffers must have one number per channel: f64[2, 3, "
          "4], f64[6], f64[6], f64[4, 6], f64[4, 6]"},
         {PLUME_OP_DROPOUT, 1, {0}, {{0}, {1}}, "dropout: p is 1: must be 0 or more, and below 1"},
+        {PLUME_OP_GATHER,
+         2,
+         {0, 4},
+         {{1}, {0}},
+         "gather: the index must be i32 and have x's other dimensions: f64[4, 6], i32[4]"},
+        {PLUME_OP_GATHER,
+         2,
+         {0, 1},
+         {{1, 1}, {0}},
+         "gather: wanted: x, index i32[m]: f64[4, 6], f64[6]"},
+        {PLUME_OP_GATHER, 2, {0, 4}, {{2, 1}, {0}}, "gather: there is no dimension 2 among 2"},
+        {PLUME_OP_GATHER, 2, {0, 4}, {{-1, 1}, {0}}, "gather: there is no dimension -1 among 2"},
+        {PLUME_OP_GATHER, 2, {4, 4}, {{0, 1}, {0}}, "gather: needs real numbers: i32[4], i32[4]"},
+        {PLUME_OP_GATHER,
+         2,
+         {0, 4},
+         {{1, 1, 1, 1ll << 40}, {0}},
+         "gather: 1099511627776 is not an index to skip"},
+        {PLUME_OP_TOP,
+         1,
+         {0},
+         {{1, 7}, {0}},
+         "argmax or topk: 7 elements are asked for, and dimension 1 has 6"},
+        {PLUME_OP_TOP,
+         1,
+         {0},
+         {{1, 0}, {0}},
+         "argmax or topk: 0 elements are asked for, and dimension 1 has 6"},
+        {PLUME_OP_CUMSUM, 1, {4}, {{0}, {0}}, "cumsum: needs real numbers: i32[4]"},
+        {PLUME_OP_CUMSUM, 1, {0}, {{5}, {0}}, "cumsum: there is no dimension 5 among 2"},
+        {PLUME_OP_ONE_HOT, 1, {4}, {{0}, {0}}, "one_hot: 0 is not a number of classes"},
+        {PLUME_OP_ONE_HOT,
+         1,
+         {0},
+         {{3}, {0}},
+         "one_hot: needs labels of i32, and room for one more dimension: f64[4, 6]"},
         {PLUME_OP_EMBEDDING, 2, {4, 4}, {{0}, {0}}, NULL},
         {PLUME_OP_SOFTMAX, 1, {4}, {{0}, {0}}, "softmax: needs rows of real numbers: i32[4]"},
     };
@@ -236,6 +272,60 @@ static void test_shapes_that_ops_refuse(void **state)
     }
     assert_int_equal(net.tape.n, 0);
     finish(&net);
+}
+
+/* A batch's labels out of range are named, for each op that reads labels; those that the op skips
+ * are none. */
+static void test_labels_out_of_range_are_named(void **state)
+{
+    static const struct {
+        enum plume_op op;
+        int x;
+        struct plume_op_args args;
+        const char *text;
+    } ops[] = {
+        {PLUME_OP_GATHER,
+         0,
+         {{1, 1}, {0}},
+         "label 17 of row 2 is not in [0, 5], the classes of gather"},
+        {PLUME_OP_GATHER, 0, {{1, 1, 1, 17}, {0}}, NULL},
+        {PLUME_OP_EMBEDDING,
+         5,
+         {{0}, {0}},
+         "label 17 of row 2 is not in [0, 4], the classes of embedding"},
+        {PLUME_OP_CROSS_ENTROPY,
+         0,
+         {{0}, {0}},
+         "label 17 of row 2 is not in [0, 5], the classes of cross_entropy"},
+        {PLUME_OP_ONE_HOT,
+         -1,
+         {{3}, {0}},
+         "label 17 of row 2 is not in [0, 2], the classes of one_hot"},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < PL_COUNT(ops); i++) {
+        struct net n, *net = &n;
+        struct pl_error err = {0};
+        plume_tensor *in[2], *y;
+        int r;
+
+        make(&n, PL_REAL_F64);
+        n.labels[0] = n.labels[1] = n.labels[3] = 1;
+        n.labels[2] = 17;
+        in[0] = ops[i].x < 0 ? &n.t[4] : &n.t[ops[i].x];
+        in[1] = &n.t[4];
+        pl_tape_begin(&n.tape);
+        y = op(net, ops[i].op, ops[i].x < 0 ? 1 : 2, in, ops[i].args);
+        pl_tape_end(&n.tape);
+        assert_int_equal(pl_tape_prepare(&n.tape, &y, 1, 0, NULL), 0);
+        assert_int_equal(pl_tape_forward(&n.tape, NULL), 0);
+        r = pl_op_check_labels(&n.tape, &err);
+        assert_int_equal(r, ops[i].text ? -EDOM : 0);
+        if (ops[i].text)
+            assert_string_equal(pl_error_text(&err), ops[i].text);
+        finish(&n);
+    }
 }
 
 static void test_plan_reuses_memory(void **state)
@@ -287,6 +377,7 @@ int main(void)
         cmocka_unit_test(test_autocast_puts_casts_where_they_belong),
         cmocka_unit_test(test_dropout_by_seed_and_step),
         cmocka_unit_test(test_shapes_that_ops_refuse),
+        cmocka_unit_test(test_labels_out_of_range_are_named),
         cmocka_unit_test(test_plan_reuses_memory),
         cmocka_unit_test(test_no_probabilities_are_kept_on_a_device),
     };
