@@ -41,6 +41,11 @@ const char *pl_env(enum pl_env_id id)
     return id > PL_ENV_NONE && id < PL_ENV_COUNT ? getenv(table[id].name) : NULL;
 }
 
+const char *pl_env_named(const char *name)
+{
+    return getenv(name);
+}
+
 const char *pl_env_text(enum pl_env_id id)
 {
     const char *value = pl_env(id);

@@ -48,6 +48,9 @@ struct pl_env_var {
 /* The row of a variable; NULL for PL_ENV_NONE. */
 const struct pl_env_var *pl_env_var(enum pl_env_id id);
 
+/* The value of a variable that the user, not Plume, names; NULL: not set. Borrowed. */
+const char *pl_env_named(const char *name);
+
 /* The value as getenv(3) returns it; NULL if the variable is not set, and for PL_ENV_NONE. */
 const char *pl_env(enum pl_env_id id);
 

@@ -105,6 +105,8 @@ static int render(const struct pl_launch *launch, struct pl_buf *out, struct pl_
         .sbatch_args = (const char *const *)launch->sbatch_args,
         .modules = (const char *const *)lists[PL_SPEC_LOAD],
         .env = (const char *const *)launch->env,
+        .kept = (const char *const *)lists[PL_SPEC_ENV],
+        .env_files = (const char *const *)lists[PL_SPEC_ENV_FILE],
         .setup = (const char *const *)lists[PL_SPEC_SETUP],
         .srun = (const char *const *)lists[PL_SPEC_SRUN],
         .program = launch->spec->program,

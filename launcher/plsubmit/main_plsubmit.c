@@ -14,6 +14,7 @@
 #include "launcher/plsubmit/launch.h"
 #include "launcher/plsubmit/report.h"
 #include "launcher/plsubmit/submit.h"
+#include "launcher/plsubmit/trial_env.h"
 #include "launcher/plsubmit/wait.h"
 
 #include <limits.h>
@@ -239,16 +240,17 @@ static int check_whole(const struct pl_change *change, const char *option)
     return -EINVAL;
 }
 
-/* -EAGAIN: an earlier retry or extension is not submitted yet. */
-static int check_complete(const struct pl_run *run, struct pl_error *err)
+/* -EAGAIN: an earlier retry or extension is not submitted yet. -EINVAL: --env NAME has no value. */
+static int check_ready(const struct pl_run *run, struct pl_error *err)
 {
     _cleanup_free_ struct pl_chunk *rest = NULL;
+    _cleanup_(pl_strv_freep) char **env = NULL;
     size_t n;
 
     if (pl_submit_plan(run, UINT32_MAX, &rest, &n) < 0)
         return pl_error_nomem(err);
     if (n == 0 && pl_run_n_planned(run) == 0)
-        return 0;
+        return pl_trial_env_add(run, &env, err);
     return pl_error_set(err, -EAGAIN, "an earlier %s is not complete: plsubmit --resume %s",
                         pl_run_n_planned(run) ? "retry" : "submission", pl_run_sweep(run));
 }
@@ -271,7 +273,7 @@ extend(struct pl_change *change, struct pl_spec *spec, const char *bin_dir, stru
         return r < 0 ? r : fwrite(pl_buf_str(&lines), 1, lines.len, stdout) < lines.len ? -EIO : 0;
     }
     if (r == 0)
-        r = check_complete(run, err);
+        r = check_ready(run, err);
     if (r == 0)
         r = pl_extend_run(run, &spec->grid, &n, &known, err);
     if (r < 0)
@@ -292,7 +294,7 @@ static int retry(struct pl_change *change,
 {
     struct pl_run *run = change->run;
     unsigned max = PL_SUBMIT_ARRAY_SIZE;
-    int r = check_complete(run, err);
+    int r = check_ready(run, err);
 
     if (r == 0 && trials[n - 1] - trials[0] >= max)
         r = pl_submit_ask_limit(&max, err);
@@ -469,6 +471,8 @@ int main(int argc, char **argv)
     if (spec.write_job && pl_job_file_format(&spec, words, &job, &err) < 0)
         return print_error(&err, PL_EXIT_USAGE);
     if (pl_spec_resolve(&spec, words, bin_dir, &err) < 0)
+        return print_error(&err, PL_EXIT_USAGE);
+    if (pl_trial_env_check(&spec, &err) < 0)
         return print_error(&err, PL_EXIT_USAGE);
     if (pl_after_resolve(spec.lists[PL_SPEC_AFTER], &err) < 0)
         return print_error(&err, err.code == -ENOENT ? PL_EXIT_NOT_FOUND : PL_EXIT_USAGE);

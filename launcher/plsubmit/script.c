@@ -77,16 +77,51 @@ add_lines(struct pl_buf *out, const char *prefix, const char *const *words, cons
     return r;
 }
 
-/* Appends a command of the user unchanged, on its own line, because it may end in a comment. set -e
- * ignores a failure before &&, so the script also checks the status. `|| exit` would disable set -e
- * inside a file that the command sources. */
+/* Appends a command of the user. eval keeps a quote or here-document without an end from taking the
+ * script's next lines. set -e ignores a failure before &&, so the script also checks the status.
+ * `|| exit` would disable set -e inside a file that the command sources. */
 static int add_command(struct pl_buf *out, const char *command)
 {
     int r = pl_buf_adds(out, "plume_setup=");
 
     if (r == 0)
         r = pl_script_quote(out, command);
-    return r == 0 ? pl_buf_addf(out, "\n%s\nplume_check $?\n", command) : r;
+    return r == 0 ? pl_buf_adds(out, "\neval \"$plume_setup\"\nplume_check $?\n") : r;
+}
+
+/* Appends the lines for --env NAME. */
+static int add_kept(const struct pl_script *s, struct pl_buf *out)
+{
+    int r = 0;
+
+    for (const char *const *name = s->kept; name && *name && r == 0; name++)
+        if (!strchr(*name, '='))
+            r = pl_buf_addf(out,
+                            "export %s=\"${_PLUME_%s-${%s?is not set: --env takes it from the "
+                            "submission}}\"\nunset _PLUME_%s\n",
+                            *name, *name, *name, *name);
+    return r;
+}
+
+/* Appends the lines for --env-file. plrun has checked the names, so that no export runs a command;
+ * unset takes an integer's or a reference's attribute away. The last word is ".": without it plrun
+ * has failed. */
+static int add_env_files(const struct pl_script *s, struct pl_buf *out)
+{
+    int r = 0;
+
+    for (const char *const *path = s->env_files; path && *path && r == 0; path++) {
+        r = pl_buf_adds(out, "while IFS= read -r -d '' plume_pair; do\n"
+                             "    unset -n \"${plume_pair%%=*}\"\n"
+                             "    unset -v \"${plume_pair%%=*}\"\n"
+                             "    export \"$plume_pair\"\n"
+                             "done < <(\"$PLUME_BIN/plrun\" --read-env=");
+        if (r == 0)
+            r = pl_script_quote(out, *path);
+        if (r == 0)
+            r = pl_buf_adds(out, ")\n[ \"$plume_pair\" = . ]\n");
+    }
+    return r;
 }
 
 static int add_setup(const struct pl_script *s, struct pl_buf *out)
@@ -99,8 +134,10 @@ static int add_setup(const struct pl_script *s, struct pl_buf *out)
     if (r == 0 && s->setup && *s->setup)
         r = pl_buf_adds(out, "plume_setup=\n");
     if (r == 0)
+        r = add_env_files(s, out);
+    if (r == 0)
         r = add_lines(out, "export ", s->env, "");
-    return r;
+    return r == 0 ? add_kept(s, out) : r;
 }
 
 static int add_srun(const struct pl_script *s, struct pl_buf *out)

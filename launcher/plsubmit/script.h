@@ -16,6 +16,9 @@ struct pl_script {
     const char *const *sbatch_args; /* "--nodes=2", ...; NULL-terminated */
     const char *const *modules;     /* --load; each list is NULL-terminated or NULL */
     const char *const *env;         /* "NAME=VALUE" */
+    const char *const *kept;        /* --env: "NAME" has its value from the submission; others are
+                                       skipped */
+    const char *const *env_files;   /* --env-file: absolute paths */
     const char *const *setup;       /* --setup: lines of shell text from the user */
     const char *const *srun;        /* --srun: "mpi=pmix", ... */
     const char *program;            /* name to look up after the set-up; NULL: none */

@@ -2,6 +2,8 @@
 /* The option table, and the check of each option by itself. spec_resolve.c checks options
  * together. */
 #include "launcher/plsubmit/spec.h"
+#include "common/base/env.h"
+#include "common/base/env_file.h"
 #include "common/base/fs.h"
 #include "common/base/metric_rule.h"
 #include "common/base/parse.h"
@@ -247,28 +249,16 @@ static int check_srun(const char *value, struct pl_error *err)
     return 0;
 }
 
+/* NAME=VALUE, or NAME of a variable that is set here. */
 static int check_env(const char *value, struct pl_error *err)
 {
-    static const char *const owned[] = {"PLUME_RUN_DIR", "PLUME_BIN",  "PLUME_TRIAL",
-                                        "PLUME_ATTEMPT", "PLUME_HUB",  "PLUME_PROGRAM",
-                                        "PLUME_PARAMS",  "PLUME_RETRY"};
-    static const char *const of_rank[] = {
-        "RANK",      "WORLD_SIZE", "LOCAL_RANK",  "LOCAL_WORLD_SIZE",
-        "NODE_RANK", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT"};
     size_t len = strcspn(value, "=");
+    int r = pl_env_name_check(value, len, err);
 
-    if (value[len] != '=' || !pl_name_valid(value, len) || memchr(value, '.', len) ||
-        memchr(value, '-', len))
-        return pl_error_set(err, -EINVAL, "'%s' is not NAME=VALUE", value);
-    for (size_t i = 0; i < PL_COUNT(owned); i++)
-        if (strlen(owned[i]) == len && strncmp(owned[i], value, len) == 0)
-            return pl_error_set(err, -EINVAL, "Plume sets the variable %s itself", owned[i]);
-    for (size_t i = 0; i < PL_COUNT(of_rank); i++)
-        if (strlen(of_rank[i]) == len && strncmp(of_rank[i], value, len) == 0)
-            return pl_error_set(
-                err, -EINVAL, "each rank gets a %s of its own, so this has no effect%s", of_rank[i],
-                strcmp(of_rank[i], "MASTER_PORT") == 0 ? ": write --master-port LO-HI" : "");
-    return 0;
+    if (r == 0 && !value[len] && !pl_env_named(value))
+        return pl_error_set(err, -EINVAL, "the variable %s is not set here: write %s=VALUE", value,
+                            value);
+    return r;
 }
 
 /* ---- setters ---- */
@@ -504,7 +494,13 @@ static const struct pl_option options[] = {
      "run module load MODULE before the trial starts", LIST(PL_SPEC_LOAD, check_module)},
     {"setup", 0, "CMD", NULL, "run CMD in the job script's shell before the trial starts",
      LIST(PL_SPEC_SETUP, NULL)},
-    {"env", 0, "NAME=VALUE", NULL, "set an environment variable", LIST(PL_SPEC_ENV, check_env)},
+    {"env", 0, "NAME[=VALUE]", NULL,
+     "set an environment variable; without a value that of the present environment, which no file "
+     "of Plume gets",
+     LIST(PL_SPEC_ENV, check_env)},
+    {"env-file", 0, "FILE", NULL,
+     "set the variables of lines NAME=VALUE, which each node reads; mode 0600",
+     LIST(PL_SPEC_ENV_FILE, NULL)},
     {"nccl-debug", 0, "LEVEL", NULL, "set NCCL_DEBUG: VERSION, WARN, INFO, ABORT or TRACE",
      KEY_BY(PL_SPEC_NCCL_DEBUG, set_nccl_debug)},
     {"nccl-ifname", 0, "SPEC", NULL, "set NCCL_SOCKET_IFNAME", KEY(PL_SPEC_NCCL_IFNAME, NULL)},

@@ -75,6 +75,7 @@ enum pl_spec_list {
     PL_SPEC_LOAD,
     PL_SPEC_SETUP,
     PL_SPEC_ENV,
+    PL_SPEC_ENV_FILE,
     PL_SPEC_METRIC,
     PL_SPEC_SBATCH,
     PL_SPEC_SRUN,

@@ -134,9 +134,9 @@ static int bundled_program(struct pl_spec *spec, const char *bin_dir)
 static bool sets_path(const struct pl_spec *spec)
 {
     for (char **item = spec->lists[PL_SPEC_ENV]; item && *item; item++)
-        if (strncmp(*item, "PATH=", 5) == 0)
+        if (strncmp(*item, "PATH=", 5) == 0 || strcmp(*item, "PATH") == 0)
             return true;
-    return spec->lists[PL_SPEC_LOAD] || spec->lists[PL_SPEC_SETUP];
+    return spec->lists[PL_SPEC_ENV_FILE] || spec->lists[PL_SPEC_LOAD] || spec->lists[PL_SPEC_SETUP];
 }
 
 static int check_axes(struct pl_spec *spec, const char *program, struct pl_error *err)
@@ -394,7 +394,7 @@ int pl_spec_env(const struct pl_spec *spec, char ***ret)
         r = entry ? pl_strv_append(&list, entry) : -ENOMEM;
     }
     for (char **item = spec->lists[PL_SPEC_ENV]; item && *item && r == 0; item++)
-        r = pl_strv_append(&list, *item);
+        r = strchr(*item, '=') ? pl_strv_append(&list, *item) : 0;
     if (r < 0)
         return r;
     *ret = PL_TAKE(list);

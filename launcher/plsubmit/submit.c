@@ -7,6 +7,7 @@
 #include "common/proto/json.h"
 #include "common/run/run_index.h"
 #include "launcher/plsubmit/spec_private.h"
+#include "launcher/plsubmit/trial_env.h"
 #include "launcher/slurm/slurm_conf.h"
 #include "launcher/slurm/slurm_limits.h"
 
@@ -491,6 +492,9 @@ static int submit_rest(struct pl_run *run,
         r = pl_submit_env(environ, &env);
     if (r < 0)
         return pl_error_set(err, r, "out of memory");
+    r = pl_trial_env_add(run, &env, err);
+    if (r < 0)
+        return r;
     r = check_dependency(run, n_chunks, depends, err);
     for (size_t i = 0; i < n_chunks && r == 0; i++)
         r = submit_one(run, &chunks[i], depends, resumed, env, messages, err);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* plrun(1): starts one rank of a step and guards it; also the job script's small helper. */
 #include "common/base/env.h"
+#include "common/base/env_file.h"
 #include "common/base/fs.h"
 #include "common/base/log.h"
 #include "common/base/metric_rule.h"
@@ -27,6 +28,7 @@ enum mode {
     MODE_CLAIM,
     MODE_FINISH,
     MODE_FIND_PROGRAM,
+    MODE_READ_ENV,
     MODE_RESERVE_HUB,
 };
 
@@ -115,6 +117,9 @@ static const struct pl_option options[] = {
     {"find-program", 0, "NAME", NULL,
      "print the file of the trial's program: NAME in PATH, else the one that plsubmit found",
      MODE(MODE_FIND_PROGRAM)},
+    {"read-env", 0, "FILE", NULL,
+     "print the variables of FILE, each with a NUL after it, and a last word \".\"",
+     MODE(MODE_READ_ENV)},
     {"reserve-hub", 0, NULL, NULL,
      "print HOST:PORT for PLUME_HUB and hold the port until the reader closes stdout",
      MODE(MODE_RESERVE_HUB)},
@@ -124,7 +129,7 @@ static const struct pl_option options[] = {
 static const struct pl_command command = {
     .name = "plrun",
     .synopsis = "[OPTIONS] [--] PROGRAM [ARG...]\n--trial | --claim | --finish CODE\n"
-                "--find-program NAME | --reserve-hub",
+                "--find-program NAME | --read-env FILE | --reserve-hub",
     .summary = "Starts PROGRAM as one rank of a Slurm step, with the environment of distributed "
                "training, and watches it: srun -N2 --ntasks-per-node=4 plrun -- ./train",
     .options = options,
@@ -245,6 +250,19 @@ static int find_program(const char *name, struct pl_error *err)
     return r;
 }
 
+/* No shell reads the file. A reader that gets no "." knows of a failure. */
+static int read_env(const char *path, struct pl_error *err)
+{
+    _cleanup_(pl_strv_freep) char **list = NULL;
+    int r = pl_env_file_read(path, &list, err);
+
+    for (char **entry = list; r == 0 && *entry; entry++)
+        fwrite(*entry, 1, strlen(*entry) + 1, stdout);
+    if (r == 0)
+        putchar('.');
+    return r;
+}
+
 /* Holds a port for the hub, which runs on this host as this user and may bind it all the same. */
 static int reserve_hub(struct pl_error *err)
 {
@@ -298,6 +316,8 @@ static int run(const struct arguments *a, char **program, struct pl_error *err)
         return finish((int)a->code, err);
     case MODE_FIND_PROGRAM:
         return find_program(a->word, err);
+    case MODE_READ_ENV:
+        return read_env(a->word, err);
     case MODE_RESERVE_HUB:
         return reserve_hub(err);
     case MODE_PROGRAM:

@@ -142,3 +142,52 @@ sweep_is() { [[ $(plstat sweep "$SWEEP" 2>&1) == *"$1"* ]]; }
     [ "$(state 0) $(state 3) $(state 6)" = 'done done done' ]
     run -0 plsubmit --retry "$SWEEP"
 }
+
+@test "--env NAME and --env-file reach the ranks, no file of the run has them, and nothing runs" {
+    cat >file.env <<'TXT'
+# a comment
+export A=b c  $HOME `touch ran` $(touch ran) "x' \
+
+EMPTY=
+QUOTED="d  e"
+SINGLE='$(touch ran)'
+N=a[$(touch ran)]
+MY_TOKEN=from-the-file
+TXT
+    chmod 600 file.env
+    cat >prog <<'TXT'
+#!/bin/bash
+printf '%s|' "$A" "$EMPTY" "$QUOTED" "$SINGLE" "$N" "$MY_TOKEN" "$MY_KEY" "${_PLUME_MY_KEY-none}"
+TXT
+    chmod +x prog
+    MY_KEY='hidden  $(touch ran)' submit --setup 'declare -i N=3' --setup 'readonly X=1' --env-file file.env \
+        --env MY_KEY --env A2=b --wait ./prog
+    [ "$(<"$RUN/trial-0000/attempt-0/rank-0.out")" = \
+        'b c  $HOME `touch ran` $(touch ran) "x'\'' \||d  e|$(touch ran)|a[$(touch ran)]|from-the-file|hidden  $(touch ran)|none|' ]
+    [ ! -e ran ]
+    run -1 grep -rl -e hidden -e from-the-file "$RUN" --exclude=rank-0.out --exclude='slurm-*.out' # the program's
+    # What the node refuses is a failed set-up, and the program does not run.
+    MY_KEY=x submit --env-file file.env --sbatch hold --env MY_KEY ./prog
+    chmod 644 file.env
+    plsubmit --release "$SWEEP"
+    wait_for 60 has_state 0 failed
+    [[ $(plstat why "$SWEEP/0" 2>&1) == *'others may read'*'chmod 600'* ]]
+    [ ! -s "$RUN/trial-0000/attempt-0/rank-0.out" ]
+    # A retry asks for the value again.
+    asks() { [[ $(plsubmit --retry "$SWEEP" 2>&1) == *'takes the value of MY_KEY'* ]]; }
+    wait_for 20 asks
+    chmod 600 file.env
+    MY_KEY=again submit --retry "$SWEEP"
+    plsubmit --release "$SWEEP"
+    wait_for 60 has_state 0 'done'
+    grep -q '|again|' "$RUN/trial-0000/attempt-1/rank-0.out"
+}
+
+@test "a set-up that ends the job script is no success" {
+    for command in 'exit 0' 'return 0 2>/dev/null || exit 0' 'eval "echo \"a"' 'exec true' 'set +e; trap - ERR; false; exit'; do
+        submit --setup "$command" -- sh -c 'echo ran'
+        wait_for 60 queue_is_empty
+        [ "$(state 0)" != 'done' ]
+        [ ! -e "$RUN/trial-0000/attempt-0/rank-0.out" ]
+    done
+}
