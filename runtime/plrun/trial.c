@@ -127,8 +127,8 @@ static int take_attempt(int trial_fd, const char *name, const struct claim *c, s
     return r;
 }
 
-/* 1 where the attempt is an earlier one of this array or of an earlier submission of the trial, 0
- * where it is this very job's, -EEXIST where it is another array's. */
+/* 1 where the attempt is of an earlier submission of the trial, 2 where it is of this very job
+ * before Slurm requeued it, 0 where it is this start's own, -EEXIST where it is another array's. */
 static int
 look_at_attempt(int trial_fd, const char *name, const struct claim *c, struct pl_error *err)
 {
@@ -155,7 +155,18 @@ look_at_attempt(int trial_fd, const char *name, const struct claim *c, struct pl
         return 1;
     if (strcmp(array, c->array) != 0 || task != (int64_t)c->task)
         return pl_error_set(err, -EEXIST, "job %s has claimed this trial already", array);
-    return restart != (int64_t)c->restart;
+    return restart != (int64_t)c->restart ? 2 : 0;
+}
+
+/* True if the program said in this attempt that the trial is complete (plume.finished()). */
+static bool has_finished(const struct pl_run *run, unsigned trial, unsigned attempt)
+{
+    _cleanup_(json_decrefp) json_t *result = NULL;
+    int64_t of = -1;
+
+    return pl_run_result_read(run, trial, &result, NULL, NULL) == 0 &&
+           pl_json_int(result, "attempt", &of) == 0 && of == (int64_t)attempt &&
+           json_is_true(json_object_get(result, "finished"));
 }
 
 /* A trial of a sweep that --max-fail has stopped. */
@@ -227,6 +238,9 @@ int pl_trial_claim(unsigned *ret_attempt, struct pl_error *err)
             *ret_attempt = k;
             return 0;
         }
+        if (r == 2 && has_finished(run, trial, k))
+            return pl_error_set(err, -EEXIST,
+                                "the trial's program has reported that it is complete");
         r = r > 0 ? 0 : r;
     }
     return r < 0 ? r : pl_error_set(err, -ERANGE, "too many attempts");

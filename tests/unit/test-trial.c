@@ -151,6 +151,31 @@ static void test_claim_by_retry(void **state)
     assert_int_equal(pl_trial_claim(&attempt, &err), -EEXIST);
 }
 
+/* A program that has said that it is complete does not start again after a requeue; a retry does.
+ */
+static void test_claim_finished(void **state)
+{
+    static const char theirs[] = "{\"schema\":\"plume-result/1\",\"trial\":0,\"state\":\"failed\","
+                                 "\"attempt\":0,\"finished\":true}";
+    struct pl_error err = {0};
+    unsigned attempt = 77;
+
+    assert_int_equal(pl_trial_claim(&attempt, &err), 0);
+    assert_int_equal(
+        pl_file_append(in_run("trial-0000/result.json"), theirs, strlen(theirs), 0666, NULL), 0);
+    assert_int_equal(pl_trial_claim(&attempt, &err), 0); /* the very same job asks again */
+    as_job("100", "1");                                  /* requeued */
+    assert_int_equal(pl_trial_claim(&attempt, &err), -EEXIST);
+    assert_non_null(strstr(err.text, "complete"));
+    as_job("200", NULL);
+    setenv("PLUME_RETRY", "1", 1);
+    assert_int_equal(pl_trial_claim(&attempt, &err), 0);
+    assert_int_equal(attempt, 1);
+    as_job("200", "1"); /* the result is not of this attempt */
+    assert_int_equal(pl_trial_claim(&attempt, &err), 0);
+    assert_int_equal(attempt, 2);
+}
+
 /* Many arrays of one submission at once: exactly one gets the trial, the others are told. */
 static void test_claim_race(void **state)
 {
@@ -629,6 +654,7 @@ int main(void)
         IN_RUN(test_claim_first_and_again),
         IN_RUN(test_claim_by_array),
         IN_RUN(test_claim_by_retry),
+        IN_RUN(test_claim_finished),
         IN_RUN(test_claim_race),
         IN_RUN(test_claim_damaged),
         IN_RUN(test_folder_that_others_may_write),

@@ -485,6 +485,8 @@ void pl_hub_write_result(struct pl_hub *hub)
     if (hub->cause && json_array_size(others))
         json_object_set(result, "others", others);
     add_objective(hub, result);
+    if (find_fact(hub->doc, "finished"))
+        json_object_set_new(result, "finished", json_true());
     add_numbers(hub, result);
     add_left_out(hub, result);
     pl_hub_flush_log(hub);

@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: MIT
+"""Plume for Python programs: one file without dependencies. Copy it next to your program, or
+`pip install` the folder that has it. It needs Python 3.7.
+
+    import plume
+
+    hp = plume.params(lr=0.1, layers=2)         # the trial's values, with the types of these
+    for step in range(start, 1000):
+        plume.report(step, loss=loss.item())    # plstat shows it; the sweep is ranked by it
+        if plume.should_stop():                 # Slurm has sent a signal: save and leave
+            save(step)
+            break
+    else:
+        plume.finished()                        # a requeue does not start the trial again
+
+Outside Plume each function does what it can: report() does nothing and returns False, params()
+returns the defaults, attempt() is 0. None of them delays training. The protocol is plume-protocol(7).
+"""
+
+import json
+import math
+import os
+import re
+import select
+import signal
+import socket
+import threading
+
+__all__ = ["report", "should_stop", "attempt", "params", "finished", "rank", "world_size"]
+__version__ = "0.1.0"
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*\Z")
+_socket = None  # with the process that connected it: a child must not share it
+_owner = None
+_lock = threading.Lock()
+_signal = None  # the signal that came
+_watching = False
+
+
+def rank():
+    """The number of this process among those of the trial."""
+    return int(os.environ.get("RANK", "0"))
+
+
+def world_size():
+    """The number of processes of the trial."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def attempt():
+    """0 for the first attempt of a trial, 1 after its first requeue or retry, and so on."""
+    return int(os.environ.get("PLUME_ATTEMPT", "0"))
+
+
+# ---- parameters ----
+
+_TRUE, _FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off", "")
+
+
+def _convert(name, text, default):
+    if isinstance(default, bool):
+        if text.lower() in _TRUE + _FALSE:
+            return text.lower() in _TRUE
+        raise ValueError(f"plume: {name} = {text!r} is not true or false")
+    if isinstance(default, (int, float)):
+        whole = isinstance(default, int)
+        try:
+            if whole and re.match(r"[+-]?[0-9]+\Z", text):
+                return int(text)
+            value = float(text)
+            if not whole or value.is_integer():
+                return int(value) if whole else value
+        except (ValueError, OverflowError):
+            pass
+        raise ValueError(f"plume: {name} = {text!r} is not a {'whole ' if whole else ''}number")
+    return text
+
+
+def params(**defaults):
+    """The trial's hyper-parameters by name. Without defaults all of them, as the texts that they are.
+    With defaults only these, each with its default's type (bool, int, float or str): a value that is
+    not of this type, and a parameter of the sweep without a default, are a ValueError."""
+    given = json.loads(os.environ.get("PLUME_PARAMS") or "{}")
+    if not defaults:
+        return given
+    by_name = {re.sub("[.-]", "_", name): name for name in given}
+    unknown = [by_name[name] for name in by_name if name not in defaults]
+    if unknown:
+        raise ValueError(f"plume: the sweep has the parameter {unknown[0]!r}, which params() does not name")
+    return {name: _convert(name, given[by_name[name]], default) if name in by_name else default
+            for name, default in defaults.items()}
+
+
+# ---- reports ----
+
+def _connect():
+    global _socket, _owner
+    path = os.environ.get("PLUME_SOCKET")
+    if not path or "RANK" not in os.environ:
+        return None
+    if _socket is None or _owner != os.getpid():
+        s = socket.socket(socket.AF_UNIX)
+        try:
+            s.settimeout(2)
+            s.connect(path)
+            hello = {"type": "hello", "proto": "plume", "major": 1, "minor": 0, "role": "program",
+                     "rank": rank()}
+            s.sendall(json.dumps(hello).encode() + b"\n")
+            s.setblocking(False)  # with a time limit, send() waits even if MSG_DONTWAIT is given
+        except OSError:
+            s.close()
+            raise
+        _socket, _owner = s, os.getpid()
+    return _socket
+
+
+def _drop():
+    global _socket
+    if _socket is not None:
+        _socket.close()
+    _socket = None
+
+
+def _send(line, wait):
+    """Sends a line. wait: up to two seconds, instead of dropping it if the daemon is slow."""
+    data = json.dumps(line).encode() + b"\n"
+    if len(data) > 65536:
+        raise ValueError("plume: a report has at most 64 KiB: report fewer metrics at once")
+    with _lock:
+        try:
+            s = _connect()
+            if s is None:
+                return False
+            if wait:
+                select.select([], [s], [], 2)
+            sent = s.send(data)
+            if sent < len(data):  # complete a line of which a part was sent
+                s.settimeout(2)
+                s.sendall(data[sent:])
+                s.setblocking(False)
+            return True
+        except BlockingIOError:
+            return False
+        except OSError:
+            _drop()  # the next report connects again
+            return False
+
+
+def _number(name, value):
+    if not _NAME.match(name):
+        raise ValueError(f"plume: {name!r} is not the name of a metric: letters, digits and _.- only")
+    value = float(value)  # a tensor of one element, too
+    return value if math.isfinite(value) else str(value)  # "nan", "inf", "-inf"
+
+
+def report(step=None, metrics=None, **values):
+    """Reports metrics of a step: report(100, loss=0.3), or report(100, {"val/loss": 0.3}); '/' and
+    blanks in a name become '_'. Returns False if they were dropped."""
+    line = {"type": "metrics", "metrics": {}}
+    if step is not None:
+        line["step"] = int(step)
+    named = {re.sub("[/ ]", "_", name): value for name, value in (metrics or {}).items()}
+    for name, value in {**named, **values}.items():
+        line["metrics"][name] = _number(name, value)
+    return _send(line, wait=False)
+
+
+def finished():
+    """Says that the trial is complete: a requeue by Slurm does not start it again. Returns False if
+    nobody was told. The exit code still decides between done and failed."""
+    return _send({"type": "fact", "key": "finished", "value": "true"}, wait=True)
+
+
+# ---- the end ----
+
+def _on_signal(number, frame):
+    global _signal
+    _signal = number
+
+
+def should_stop():
+    """True after Slurm has sent SIGTERM (preempted, cancelled, time limit), SIGUSR1 or SIGUSR2 (sbatch
+    --signal): save a checkpoint and leave soon. Call it once before training, in the main thread:
+    that catches the signals; a handler that the program has set for one of them stays."""
+    global _watching
+    if not _watching:
+        if threading.current_thread() is not threading.main_thread():
+            raise RuntimeError("plume: call should_stop() first in the main thread, which gets signals")
+        for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
+            if signal.getsignal(number) == signal.SIG_DFL:
+                signal.signal(number, _on_signal)
+        _watching = True
+    return _signal is not None

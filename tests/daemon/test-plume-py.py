@@ -1,0 +1,239 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""examples/report/plume.py, in processes of its own, with a real daemon and without one."""
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import types
+
+import harness
+from harness import LIMIT, Lines, equal
+
+FOLDER = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", "..", "examples", "report"))
+
+
+def program(text, wait=True, **env):
+    """Runs a program that imports plume; what it prints."""
+    process = subprocess.Popen([sys.executable, "-c", "import plume\n" + text], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                               stderr=subprocess.PIPE, text=True,
+                               env={"PATH": "/usr/bin:/bin", "PYTHONPATH": FOLDER, "PYTHONDONTWRITEBYTECODE": "1",
+                                    **env})
+    if not wait:
+        return process
+    out, err = process.communicate(timeout=LIMIT)
+    if process.returncode:
+        raise AssertionError(err)
+    return out
+
+
+def failed(text, **env):
+    process = program(text, wait=False, **env)
+    err = process.communicate(timeout=LIMIT)[1]
+    equal(process.returncode, 1)
+    return err.splitlines()[-1]
+
+
+def test_a_rank_reports(step):
+    d = step.start()
+    r = step.keep(d.rank("starter", 0))
+    r.expect("world")
+    r.send(type="spawned", pid=os.getpid())
+    out = program("""
+import math
+print(plume.report(7, loss=0.5, lr=1), plume.report(8, {"val/acc top": math.inf, "x": math.nan}, loss=0.25))
+print(plume.finished(), plume.rank(), plume.world_size(), plume.attempt())
+""", PLUME_SOCKET=d.socket, RANK="0", WORLD_SIZE="1", PLUME_ATTEMPT="3")
+    equal(out, "True True\nTrue 0 1 3\n")
+    r.exited(0)
+    r.expect("verdict")
+    equal(d.wait(), 0)
+    result = step.result()
+    equal((result["step"], result["finished"], result["metrics"]),
+          (8, True, {"loss": 0.25, "lr": 1, "val_acc_top": "inf", "x": "nan"}))
+
+
+def test_a_child_process_has_a_connection_of_its_own(step):
+    d = step.start()
+    r = step.keep(d.rank("starter", 0))
+    r.expect("world")
+    program("""
+import os
+plume.report(1, a=1)
+if os.fork() == 0:
+    os._exit(0 if plume.report(2, b=2) and plume._owner == os.getpid() else 1)
+assert os.wait()[1] == 0 and plume.report(3, c=3)
+""", PLUME_SOCKET=d.socket, RANK="0")
+    r.exited(0)
+    r.expect("verdict")
+    equal(d.wait(), 0)
+    equal(step.result()["metrics"], {"a": 1, "b": 2, "c": 3})
+
+
+def test_outside_plume(step):
+    equal(program("""
+print(plume.report(1, loss=1), plume.finished(), plume.attempt(), plume.rank(), plume.world_size())
+print(plume.params(lr=0.1), plume.params(), plume.should_stop())
+"""), "False False 0 0 1\n{'lr': 0.1} {} False\n")
+    # A daemon that has gone.
+    equal(program("print(plume.report(1, loss=1))", PLUME_SOCKET=step.path("none"), RANK="0"), "False\n")
+    for text, word in (("{'1x': 1}", "not the name of a metric"), ("{f'm{i}': i for i in range(9999)}", "64 KiB")):
+        if word not in failed(f"plume.report(1, {text})"):
+            raise AssertionError(word)
+
+
+def test_metrics_are_dropped_and_never_cut(step):
+    """The daemon reads nothing until the program has dropped something; then each line is whole."""
+    path = step.path("slow")
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(path)
+        server.listen()
+        p = program("""
+sent = 0
+while plume.report(sent, value=sent):
+    sent += 1
+print(sent, flush=True)
+input()
+print(plume.finished(), plume.report(10**6, value=1))
+""".replace("input()", "import sys; sys.stdin.readline()"), wait=False, PLUME_SOCKET=path, RANK="5")
+        lines = Lines(step.keep(server.accept()[0]))
+        sent = int(p.stdout.readline())
+        hello = lines.receive()
+        equal((hello["type"], hello["role"], hello["rank"]), ("hello", "program", 5))
+        for i in range(sent):
+            equal(lines.receive(), {"type": "metrics", "step": i, "metrics": {"value": i}})
+        p.stdin.write("\n")
+        p.stdin.flush()
+        equal(lines.receive(), {"type": "fact", "key": "finished", "value": "true"})
+        equal(lines.receive()["step"], 10**6)
+        equal(p.communicate(timeout=LIMIT)[0], "True True\n")
+
+
+def test_a_daemon_that_closes_is_asked_again(step):
+    path = step.path("closing")
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(path)
+        server.listen()
+        p = program("""
+import sys
+print(plume.report(1, a=1), flush=True)
+sys.stdin.readline()
+first = [plume.report(2, a=2), plume.report(3, a=3)]
+print(True in first)
+""", wait=False, PLUME_SOCKET=path, RANK="0")
+        server.accept()[0].close()
+        p.stdout.readline()
+        got = []
+
+        def again():
+            lines = Lines(step.keep(server.accept()[0]))
+            got.extend([lines.receive()["type"], lines.receive()["type"]])
+        server.settimeout(LIMIT)
+        thread = threading.Thread(target=again)
+        thread.start()
+        equal(p.communicate(timeout=LIMIT)[0], "True\n")
+        thread.join()
+        equal(got, ["hello", "metrics"])
+
+
+def test_params(step):
+    given = json.dumps({"lr": "1e-3", "n-layers": "1e2", "flag": "false", "name": "007"})
+    equal(program("print(plume.params(lr=1.0, n_layers=2, flag=True, name='x', other=3), plume.params()['name'])",
+                  PLUME_PARAMS=given),
+          "{'lr': 0.001, 'n_layers': 100, 'flag': False, 'name': '007', 'other': 3} 007\n")
+    for text, word in (("lr=1", "'lr' which"), ("lr=1.0, n_layers=2, flag=True, name=5.5", None),
+                       ("lr=1, n_layers=2, flag=True, name=''", "is not a whole number"),
+                       ("lr=True, n_layers=2, flag=True, name=''", "is not true or false")):
+        p = program(f"try:\n  print(plume.params({text}))\nexcept ValueError as e:\n  print('error', e)",
+                    PLUME_PARAMS=given)
+        if word and "which" in word:
+            equal(p, "error plume: the sweep has the parameter 'n-layers', which params() does not name\n")
+        elif word and word not in p or not word and "'name': 7.0" not in p:
+            raise AssertionError(p)
+    equal(program("print(plume.params(big=1))", PLUME_PARAMS='{"big": "12345678901234567891"}'),
+          "{'big': 12345678901234567891}\n")
+
+
+def test_should_stop(step):
+    for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
+        p = program("""
+import signal
+print(plume.should_stop(), flush=True)
+while not plume.should_stop():
+    signal.pause()
+print("saved")
+""", wait=False)
+        equal(p.stdout.readline(), "False\n")
+        p.send_signal(number)
+        # The signal may come before pause(): a second one is harmless.
+        while p.poll() is None:
+            try:
+                p.wait(0.2)
+            except subprocess.TimeoutExpired:
+                p.send_signal(number)
+        equal((p.communicate(timeout=LIMIT)[0], p.returncode), ("saved\n", 0))
+    # The program's own handler stays.
+    equal(program("""
+import os, signal
+signal.signal(signal.SIGUSR1, lambda *_: print("own"))
+plume.should_stop()
+os.kill(os.getpid(), signal.SIGUSR1)
+print(plume.should_stop())
+os.kill(os.getpid(), signal.SIGUSR2)
+print(plume.should_stop())
+"""), "own\nFalse\nTrue\n")
+    if "in the main thread" not in program("""
+import threading
+def other():
+    try:
+        plume.should_stop()
+    except RuntimeError as e:
+        print(e)
+t = threading.Thread(target=other)
+t.start()
+t.join()
+"""):
+        raise AssertionError
+
+
+def fake_package(step, name, **content):
+    """Modules as far as the callbacks touch them; ./dev soak tries the real ones where they are."""
+    parts = name.split(".")
+    for i in range(1, len(parts) + 1):
+        sys.modules.setdefault(".".join(parts[:i]), types.ModuleType(parts[i - 1]))
+    vars(sys.modules[name]).update(content)
+
+
+def test_callbacks(step):
+    fake_package(step, "lightning.pytorch.callbacks", Callback=object)
+    fake_package(step, "lightning.pytorch.loggers.logger", Logger=object)
+    fake_package(step, "transformers", TrainerCallback=object)
+    sys.path.insert(0, FOLDER)
+    sys.dont_write_bytecode = True
+    import plume  # pylint: disable=import-error,import-outside-toplevel
+    import plume_huggingface  # pylint: disable=import-error,import-outside-toplevel
+    import plume_lightning  # pylint: disable=import-error,import-outside-toplevel
+    reports, name = [], types.SimpleNamespace
+    plume.report = lambda step=None, metrics=None: reports.append((step, metrics))
+    plume.finished = lambda: reports.append("finished")
+    plume_lightning.PlumeLogger().log_metrics({"loss": 1.0, "epoch": 0}, 5)
+    hf = plume_huggingface.PlumeCallback()
+    hf.on_log(None, name(is_world_process_zero=True, global_step=6), None, {"loss": 0.5, "note": "text"})
+    hf.on_log(None, name(is_world_process_zero=False, global_step=6), None, {"loss": 0.5})
+    hf.on_train_end(None, name(global_step=3, max_steps=9), None)
+    hf.on_train_end(None, name(global_step=9, max_steps=9), None)
+    equal(reports, [(5, {"loss": 1.0, "epoch": 0}), (6, {"loss": 0.5}), "finished"])
+    for stop in (False, True):
+        plume.should_stop = lambda stop=stop: stop
+        control = name(should_save=False, should_training_stop=False)
+        hf.on_step_end(None, None, control)
+        equal((control.should_save, control.should_training_stop), (stop, stop))
+        trainer = name(should_stop=False, strategy=name(reduce_boolean_decision=lambda b, all: b))
+        plume_lightning.PlumeStop().on_train_batch_end(trainer, None)
+        equal(trainer.should_stop, stop)
+
+
+harness.main(globals())
