@@ -31,10 +31,10 @@ struct work {
     struct work *next;
     char *buf, *data;
     size_t bytes, at;
-    bool sum, joined;
+    bool sum, scatter, joined;
     enum pl_nccl_type type;
     double scale;
-    size_t offset[MEMBERS_MAX + 1]; /* otherwise: whose bytes count where */
+    size_t offset[MEMBERS_MAX + 1]; /* scatter, or no sum: whose bytes count where */
 };
 
 struct comm {
@@ -166,7 +166,13 @@ static bool take_off(struct comm *c)
     if (!c->first)
         c->last = &c->first;
     pthread_mutex_unlock(&c->lock);
-    c->dev->ops->upload(c->dev, w->buf, w->data, w->bytes);
+    if (w->scatter) { /* the rest stays NaNs */
+        size_t from = w->offset[c->rank], to = w->offset[c->rank + 1];
+
+        c->dev->ops->upload(c->dev, w->buf + from, w->data + from, to - from);
+    } else {
+        c->dev->ops->upload(c->dev, w->buf, w->data, w->bytes);
+    }
     free(w->data);
     free(w);
     return true;
@@ -306,6 +312,8 @@ static int begin(struct comm *c, void *buf, size_t bytes, struct work what, char
     return 0;
 }
 
+static const size_t sizes[] = {4, 8, 2, 2};
+
 static int
 allreduce(void *comm, void *buf, size_t count, enum pl_nccl_type type, double scale, char *text)
 {
@@ -313,11 +321,22 @@ allreduce(void *comm, void *buf, size_t count, enum pl_nccl_type type, double sc
 
     if (++c->sums == c->fails_at)
         c->doomed = true;
-    return begin(comm, buf,
-                 count * (type == PL_NCCL_F64   ? 8
-                          : type == PL_NCCL_F32 ? 4
-                                                : 2),
+    return begin(comm, buf, count * sizes[type],
                  (struct work){.sum = true, .type = type, .scale = scale}, text);
+}
+
+/* What is not this member's part holds ones of all bits: NaNs. */
+static int reduce_scatter(
+    void *comm, void *buf, const size_t *offset, enum pl_nccl_type type, double scale, char *text)
+{
+    struct comm *c = comm;
+    struct work what = {.sum = true, .scatter = true, .type = type, .scale = scale};
+
+    if (++c->sums == c->fails_at)
+        c->doomed = true;
+    for (unsigned i = 0; i <= c->size; i++)
+        what.offset[i] = offset[i] * sizes[type];
+    return begin(comm, buf, what.offset[c->size], what, text);
 }
 
 static int broadcast(void *comm, void *buf, size_t bytes, char *text)
@@ -392,6 +411,7 @@ const struct pl_nccl_table pl_nccl_table = {
     .mark = mark,
     .join = join,
     .allreduce = allreduce,
+    .reduce_scatter = reduce_scatter,
     .broadcast = broadcast,
     .allgather = allgather,
     .alloc = alloc,

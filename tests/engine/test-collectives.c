@@ -137,6 +137,67 @@ static const char *check_gather(struct pl_comm *comm, size_t unit)
     return buf[offset[n]] ? "wrote past the end" : NULL;
 }
 
+/* Whole numbers, whose sums are exact in any order. Only the own part is defined afterwards. */
+static const char *
+check_scatter(struct pl_comm *comm, void *memory, const size_t *offset, enum pl_real real)
+{
+    struct pl_error err = {0};
+    double want = comm->size * (comm->size + 1) / 2.0;
+    float *f32 = memory;
+    double *f64 = memory;
+
+    for (size_t i = 0; i <= offset[comm->size]; i++) {
+        double x = (double)(comm->rank + 1) * (double)(i % 1000);
+
+        if (real == PL_REAL_F64)
+            f64[i] = x;
+        else
+            f32[i] = (float)x;
+    }
+    TRY(pl_comm_reduce_scatter(comm, memory, offset, real, 0.5, &err));
+    for (size_t i = offset[comm->rank]; i < offset[comm->rank + 1]; i++) {
+        double is = real == PL_REAL_F64 ? f64[i] : (double)f32[i];
+
+        if (is != 0.5 * want * (double)(i % 1000))
+            return say("%zu elements, part %zu to %zu: [%zu] is %g", offset[comm->size],
+                       offset[comm->rank], offset[comm->rank + 1], i, is);
+    }
+    return NULL;
+}
+
+/* Parts of different lengths, none of them too, and all elements in one part. */
+static const char *scatter(struct pl_comm *comm, void *shared)
+{
+    static const size_t units[] = {0, 1, 7, 100, 3001, 20011};
+    const size_t most = RANKS_MAX * 2 * 20011 + 1;
+    _cleanup_free_ double *own = malloc(most * sizeof(*own));
+    size_t offset[RANKS_MAX + 1] = {0}, n = comm->size;
+    struct pl_error err = {0};
+    const char *text = NULL;
+    void *slab;
+
+    TRY(pl_comm_alloc(comm, most * sizeof(double), &slab, &err));
+    for (size_t k = 0; k < 3 * PL_COUNT(units) && !text; k++) {
+        size_t unit = units[k / 3], lonely = k % n;
+
+        for (size_t i = 0; i < n; i++)
+            offset[i + 1] = offset[i] + (k % 3 == 2 ? (i == lonely) * unit : (i + k) % 3 * unit);
+        text = check_scatter(comm, own, offset, k % 2 ? PL_REAL_F64 : PL_REAL_F32);
+        /* The communicator's memory, also from its middle on. */
+        if (!text)
+            text = check_scatter(comm, (float *)slab + k, offset, PL_REAL_F32);
+        if (!text)
+            text = check_scatter(comm, slab, offset, PL_REAL_F64);
+    }
+    return text;
+}
+
+static void test_sums_are_scattered(void **state)
+{
+    for (size_t i = 0; i < PL_COUNT(layouts); i++)
+        ranks_run(layouts[i][0], layouts[i][1], scatter, NULL, 0);
+}
+
 /* Whole numbers that both 16-bit types have. */
 static const char *check_halves(struct pl_comm *comm)
 {
@@ -212,6 +273,7 @@ static const char *everything(struct pl_comm *comm, void *shared)
     const char *text = all_sizes(comm, shared);
 
     text = text ? text : gather(comm, shared);
+    text = text ? text : scatter(comm, shared);
     return text ? text : split(comm, shared);
 }
 
@@ -238,14 +300,18 @@ static void test_all_layouts_and_sizes(void **state)
 static const char *ordered(struct pl_comm *comm, void *shared)
 {
     const size_t n = 70001;
-    _cleanup_free_ float *buf = malloc(n * sizeof(*buf));
+    _cleanup_free_ float *buf = malloc(n * sizeof(*buf)), *part = malloc(n * sizeof(*part));
+    size_t offset[RANKS_MAX + 1];
     bool *differs = shared;
     struct pl_error err = {0};
 
     for (int on = 1; on >= 0; on--) {
         comm->ordered = on;
         for (size_t i = 0; i < n; i++)
-            buf[i] = (float)((i + 1) * (comm->rank * comm->rank + 1) % 9973) / 7;
+            part[i] = buf[i] = (float)((i + 1) * (comm->rank * comm->rank + 1) % 9973) / 7;
+        for (unsigned rank = 0; rank <= comm->size; rank++)
+            offset[rank] = n * rank / comm->size;
+        TRY(pl_comm_reduce_scatter(comm, part, offset, PL_REAL_F32, 1.0f / 3, &err));
         TRY(pl_comm_allreduce(comm, buf, n, PL_REAL_F32, 1.0f / 3, &err));
         for (size_t i = 0; i < n; i++) {
             float sum = (float)((i + 1) % 9973) / 7;
@@ -255,6 +321,8 @@ static const char *ordered(struct pl_comm *comm, void *shared)
             sum *= 1.0f / 3;
             if (on && sum != buf[i])
                 return say("[%zu] is %.9g, in the order of ranks %.9g", i, buf[i], sum);
+            if (on && offset[comm->rank] <= i && i < offset[comm->rank + 1] && part[i] != sum)
+                return say("scattered [%zu] is %.9g, in the order of ranks %.9g", i, part[i], sum);
             *differs |= sum != buf[i];
         }
     }
@@ -495,6 +563,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_all_layouts_and_sizes),
         cmocka_unit_test(test_parts_are_gathered),
+        cmocka_unit_test(test_sums_are_scattered),
         cmocka_unit_test(test_sums_in_the_order_of_ranks),
         cmocka_unit_test(test_a_communicator_is_split),
         cmocka_unit_test(test_layout_decides_the_kind),

@@ -113,6 +113,15 @@ static const char *collectives(struct pl_comm *host, void *shared)
         for (size_t k = offset[i]; k < offset[i + 1]; k++)
             if (bytes[k] != 'a' + (int)i)
                 return say("byte %zu is %c", k, bytes[k]);
+    for (unsigned i = 0; i < n; i++)
+        offset[i + 1] = offset[i] + (i == 0 ? 0 : 100 * i);
+    for (size_t i = 0; i < 1000; i++)
+        f[i] = (float)((rank + 1) * (i + 1));
+    TRY(pl_comm_reduce_scatter(comm, f, offset, PL_REAL_F32, 0.5, &err));
+    TRY(pl_comm_nccl_wait(comm, &err));
+    for (size_t i = offset[rank]; i < offset[rank + 1]; i++)
+        if (f[i] != 0.5f * sum * (float)(i + 1))
+            return say("scattered [%zu] is %g", i, f[i]);
     pl_comm_destroy(PL_TAKE(comm));
     if (fake_nccl.destroyed != 1 || fake_nccl.aborted || fake_nccl.registered ||
         fake_nccl.freed != 2)

@@ -25,7 +25,7 @@ struct meeting {
     char slot[MEMBERS][SLOT_BYTES];
 };
 
-enum kind { SUM, COPY };
+enum kind { SUM, SCATTER, COPY };
 
 /* One collective at a time: the tests wait for the stream between large ones. */
 struct ncclComm {
@@ -116,7 +116,7 @@ static bool progress(struct ncclComm *c)
     if (atomic_load(&c->m->arrived[c->rank]) < c->seq) {
         if (!all_at(c->m->through, c->size, c->seq - 1))
             return false; /* another member still reads the slots of the last one */
-        if (c->kind == SUM)
+        if (c->kind != COPY)
             memcpy(c->m->slot[c->rank], c->buf, c->count * size_of(c->type));
         else
             memcpy(c->m->slot[c->rank], c->buf + c->offset[c->rank],
@@ -131,6 +131,15 @@ static bool progress(struct ncclComm *c)
 
         for (int r = 0; r < c->size; r++)
             sum += c->scale * get(c->m->slot[r] + i * width, c->type);
+        put(c->buf + i * width, c->type, sum);
+    }
+    for (size_t i = 0; c->kind == SCATTER && i < c->count; i++) {
+        double sum = 0;
+
+        for (int r = 0; r < c->size; r++)
+            sum += c->scale * get(c->m->slot[r] + i * width, c->type);
+        if (i * width < c->offset[c->rank] || i * width >= c->offset[c->rank + 1])
+            sum = -1; /* not this member's part */
         put(c->buf + i * width, c->type, sum);
     }
     for (int r = 0; c->kind == COPY && r < c->size; r++)
@@ -298,6 +307,34 @@ ncclResult_t ncclAllReduce(const void *from,
     c->type = type;
     c->scale = op == ncclSum ? 1 : op_scale[(int)op - (int)ncclNumOps];
     progress(c);
+    return ncclSuccess;
+}
+
+/* Always of a group (a reduce-scatter of parts); the parts come one by one. */
+ncclResult_t ncclReduce(const void *from,
+                        void *buf,
+                        size_t count,
+                        ncclDataType_t type,
+                        ncclRedOp_t op,
+                        int root,
+                        ncclComm_t c,
+                        cudaStream_t stream)
+{
+    size_t at;
+
+    if (!grouped)
+        return ncclInvalidUsage;
+    if (c->group++ == 0) {
+        begin(c, SCATTER, buf);
+        memset(c->offset, 0, sizeof(c->offset));
+        c->type = type;
+        c->scale = op == ncclSum ? 1 : op_scale[(int)op - (int)ncclNumOps];
+    }
+    at = (size_t)((char *)buf - c->buf);
+    c->count = at / size_of(type) + count;
+    for (int i = root; i < c->size; i++)
+        c->offset[i + 1] = c->count * size_of(type);
+    c->offset[root] = at;
     return ncclSuccess;
 }
 

@@ -62,6 +62,41 @@ static int ordered_allreduce(struct pl_comm *comm,
     return r;
 }
 
+/* The same for a reduce-scatter: every part goes to all ranks, which add up their own. */
+static int ordered_reduce_scatter(struct pl_comm *comm,
+                                  char *buf,
+                                  const size_t *part,
+                                  enum pl_real real,
+                                  double scale,
+                                  struct pl_error *err)
+{
+    const struct pl_kernels *k = pl_kernels_best(real);
+    size_t size = pl_real_size(real), n = comm->size;
+    size_t count = part[n], most = PL_MIN(count, ORDERED_STAGE / size);
+    _cleanup_free_ char *all = malloc(n * most * size + 1);
+    _cleanup_free_ size_t *offset = calloc(n + 1, sizeof(*offset));
+    int r = all && offset ? 0 : pl_error_nomem(err);
+
+    for (size_t at = 0, step; r == 0 && at < count; at += step) {
+        size_t from = PL_MAX(part[comm->rank], at), to;
+        char *dst = buf + from * size;
+
+        step = PL_MIN(count - at, most);
+        to = PL_MIN(part[comm->rank + 1], at + step);
+        for (size_t i = 0; i <= n; i++)
+            offset[i] = i * step * size;
+        memcpy(all + offset[comm->rank], buf + at * size, step * size);
+        r = comm->ops->allgather(comm, all, offset, err);
+        for (size_t i = 1; r == 0 && from < to && i < n; i++)
+            k->add(&(struct pl_add_args){.n = to - from,
+                                         .scale = i == n - 1 ? scale : 1,
+                                         .a = i == 1 ? all + (from - at) * size : dst,
+                                         .b = all + offset[i] + (from - at) * size,
+                                         .dst = dst});
+    }
+    return r;
+}
+
 int pl_comm_allreduce(struct pl_comm *comm,
                       void *buf,
                       size_t count,
@@ -132,6 +167,40 @@ int pl_comm_allgather(struct pl_comm *comm, void *buf, const size_t *offset, str
 {
     trace(comm, "allgather", offset[comm->size]);
     return comm->ops->allgather(comm, buf, offset, err);
+}
+
+int pl_comm_allgather_on(struct pl_comm *comm,
+                         struct pl_device *dev,
+                         void *buf,
+                         const size_t *offset,
+                         struct pl_error *err)
+{
+    struct pl_device_map map;
+    int r;
+
+    if (comm->size == 1)
+        return 0;
+    if (comm->gpu && !dev->ops->host)
+        return pl_comm_allgather(comm->gpu, buf, offset, err);
+    r = pl_device_map(dev, buf, offset[comm->size], PL_DEVICE_READ | PL_DEVICE_WRITE, &map, err);
+    if (r < 0)
+        return r;
+    r = pl_comm_allgather(comm, map.data, offset, err);
+    pl_device_unmap(&map);
+    return r;
+}
+
+int pl_comm_reduce_scatter(struct pl_comm *comm,
+                           void *buf,
+                           const size_t *offset,
+                           enum pl_real real,
+                           double scale,
+                           struct pl_error *err)
+{
+    trace(comm, "reduce-scatter", offset[comm->size] * pl_real_size(real));
+    if (comm->ordered && !comm->ops->in_order && comm->size > 2)
+        return ordered_reduce_scatter(comm, buf, offset, real, scale, err);
+    return comm->ops->reduce_scatter(comm, buf, offset, real, scale, err);
 }
 
 int pl_comm_agree(struct pl_comm *comm, bool mine, bool *ret, struct pl_error *err)
@@ -219,6 +288,16 @@ self_allgather(struct pl_comm *comm, void *buf, const size_t *offset, struct pl_
     return 0;
 }
 
+static int self_reduce_scatter(struct pl_comm *comm,
+                               void *buf,
+                               const size_t *offset,
+                               enum pl_real real,
+                               double scale,
+                               struct pl_error *err)
+{
+    return self_allreduce(comm, buf, offset[1], real, scale, err);
+}
+
 static int self_alloc(struct pl_comm *comm, size_t bytes, void **ret, struct pl_error *err)
 {
     struct self *self = (struct self *)comm;
@@ -255,6 +334,7 @@ static const struct pl_comm_ops self_ops = {
     .broadcast = self_broadcast,
     .barrier = self_barrier,
     .allgather = self_allgather,
+    .reduce_scatter = self_reduce_scatter,
     .alloc = self_alloc,
     .abort = self_abort,
     .destroy = self_destroy,

@@ -27,7 +27,7 @@ struct pl_comm;
 
 struct pl_comm_ops {
     const char *name;
-    bool in_order; /* allreduce adds rank 1 to rank 0, then rank 2, and so on */
+    bool in_order; /* sums add rank 1 to rank 0, then rank 2, and so on */
     int (*allreduce)(struct pl_comm *comm,
                      void *buf,
                      size_t count,
@@ -37,6 +37,12 @@ struct pl_comm_ops {
     int (*broadcast)(struct pl_comm *comm, void *buf, size_t bytes, struct pl_error *err);
     int (*barrier)(struct pl_comm *comm, struct pl_error *err);
     int (*allgather)(struct pl_comm *comm, void *buf, const size_t *offset, struct pl_error *err);
+    int (*reduce_scatter)(struct pl_comm *comm,
+                          void *buf,
+                          const size_t *offset,
+                          enum pl_real real,
+                          double scale,
+                          struct pl_error *err);
     int (*alloc)(struct pl_comm *comm, size_t bytes, void **ret, struct pl_error *err);
     void (*abort)(struct pl_comm *comm, const char *text); /* text: as the others shall report it */
     void (*destroy)(struct pl_comm *comm);
@@ -148,6 +154,24 @@ int pl_comm_barrier(struct pl_comm *comm, struct pl_error *err);
 /* Gathers all parts on all ranks: rank i's is at buf + offset[i] up to offset[i + 1] (in bytes;
  * size + 1 of them, the same on all ranks). Each rank fills in its own part first. */
 int pl_comm_allgather(struct pl_comm *comm, void *buf, const size_t *offset, struct pl_error *err);
+
+/* The same for a device's memory: by comm->gpu, or without one through the host's memory. -ENOMEM,
+ * -EIO. */
+int pl_comm_allgather_on(struct pl_comm *comm,
+                         struct pl_device *dev,
+                         void *buf,
+                         const size_t *offset,
+                         struct pl_error *err);
+
+/* An allreduce of which each rank gets its own part: rank i elements offset[i] up to offset[i + 1]
+ * of buf (size + 1 of them, the same on all ranks). The rest of buf is undefined afterwards. With
+ * `ordered` the sums are the same bits as allreduce's. */
+int pl_comm_reduce_scatter(struct pl_comm *comm,
+                           void *buf,
+                           const size_t *offset,
+                           enum pl_real real,
+                           double scale,
+                           struct pl_error *err);
 
 /* *ret is true if `mine` is true on all ranks. */
 int pl_comm_agree(struct pl_comm *comm, bool mine, bool *ret, struct pl_error *err);

@@ -124,6 +124,68 @@ hier_allgather(struct pl_comm *comm, void *buf, const size_t *offset, struct pl_
     return r;
 }
 
+/* The parts of each node, [begin[node], begin[node + 1]) in buf; false if they are not contiguous,
+ * since the ranks of a node are not neighbours. */
+static bool node_parts(const struct hier *h, const size_t *offset, size_t *begin)
+{
+    for (unsigned i = 1; i < h->base.size; i++)
+        if (h->node[i] != h->node[i - 1] && h->node[i] != h->node[i - 1] + 1)
+            return false;
+    for (unsigned i = h->base.size; i-- > 0;)
+        begin[h->node[i]] = offset[i];
+    begin[h->n_nodes] = offset[h->base.size];
+    return h->node[0] == 0;
+}
+
+/* Each leader gets its node's parts, or everything where they are not contiguous. */
+static int scatter_over_leaders(struct hier *h,
+                                void *buf,
+                                const size_t *begin,
+                                bool parts,
+                                enum pl_real real,
+                                double scale,
+                                struct pl_error *err)
+{
+    if (parts)
+        return pl_comm_reduce_scatter(h->leaders, buf, begin, real, scale, err);
+    return pl_comm_allreduce(h->leaders, buf, begin[h->n_nodes], real, scale, err);
+}
+
+static int hier_reduce_scatter(struct pl_comm *comm,
+                               void *buf,
+                               const size_t *offset,
+                               enum pl_real real,
+                               double scale,
+                               struct pl_error *err)
+{
+    struct hier *h = (struct hier *)comm;
+    unsigned node = h->node[comm->rank];
+    size_t size = pl_real_size(real), count = offset[comm->size], from = 0, to = count;
+    _cleanup_free_ size_t *begin = calloc((size_t)h->n_nodes + 1, sizeof(*begin));
+    struct pl_error own = {0};
+    bool parts;
+    int r = 0;
+
+    err = err ? err : &own;
+    if (!begin)
+        return spread(h, pl_error_nomem(err), h->local, err);
+    parts = node_parts(h, offset, begin);
+    begin[h->n_nodes] = count;
+    if (parts) {
+        from = begin[node];
+        to = begin[node + 1];
+    }
+    if (h->local->size > 1)
+        r = spread(h, pl_comm_shm_reduce(h->local, buf, count, real, err), h->leaders, err);
+    if (r == 0 && h->leaders)
+        r = spread(h, scatter_over_leaders(h, buf, begin, parts, real, scale, err), h->local, err);
+    if (r == 0)
+        r = spread(h,
+                   pl_comm_broadcast(h->local, (char *)buf + from * size, (to - from) * size, err),
+                   h->leaders, err);
+    return r;
+}
+
 static int hier_alloc(struct pl_comm *comm, size_t bytes, void **ret, struct pl_error *err)
 {
     struct hier *h = (struct hier *)comm;
@@ -155,8 +217,9 @@ static void hier_destroy(struct pl_comm *comm)
 #define HIER_OPS(text)                                                                             \
     {                                                                                              \
         .name = text, .allreduce = hier_allreduce, .broadcast = hier_broadcast,                    \
-        .barrier = hier_barrier, .allgather = hier_allgather, .alloc = hier_alloc,                 \
-        .abort = hier_abort, .destroy = hier_destroy,                                              \
+        .barrier = hier_barrier, .allgather = hier_allgather,                                      \
+        .reduce_scatter = hier_reduce_scatter, .alloc = hier_alloc, .abort = hier_abort,           \
+        .destroy = hier_destroy,                                                                   \
     }
 
 static const struct pl_comm_ops hier_ops = HIER_OPS("shm+tcp"), hier_mpi_ops = HIER_OPS("shm+mpi");

@@ -204,6 +204,43 @@ mpi_allgather(struct pl_comm *comm, void *buf, const size_t *offset, struct pl_e
     return r < 0 ? r : finish(m, m->mpi->table->allgather(m->group, buf, offset, text), text, err);
 }
 
+/* The first element of piece `at` of a part: its own offset within [at, at + step). */
+static size_t clip(size_t offset, size_t at, size_t step)
+{
+    return PL_MIN(PL_MAX(offset, at), at + step) - at;
+}
+
+static int mpi_reduce_scatter(struct pl_comm *comm,
+                              void *buf,
+                              const size_t *offset,
+                              enum pl_real real,
+                              double scale,
+                              struct pl_error *err)
+{
+    struct mpi *m = (struct mpi *)comm;
+    unsigned me = comm->rank, n = comm->size;
+    size_t size = pl_real_size(real), most = SLICE_BYTES / size, step;
+    _cleanup_free_ size_t *part = calloc((size_t)n + 1, sizeof(*part));
+    char text[PL_MPI_TEXT];
+    int r = part ? check(m, err) : pl_error_nomem(err);
+
+    for (size_t at = 0; r == 0 && at < offset[n]; at += step) {
+        char *piece = (char *)buf + at * size;
+
+        step = PL_MIN(offset[n] - at, most);
+        for (unsigned i = 0; i <= n; i++)
+            part[i] = clip(offset[i], at, step);
+        r = finish(m,
+                   m->mpi->table->reduce_scatter(m->group, piece, part, real == PL_REAL_F64, text),
+                   text, err);
+        if (r < 0)
+            break;
+        scale_by(piece, part[me + 1] - part[me], real, scale);
+        memmove(piece + part[me] * size, piece, (part[me + 1] - part[me]) * size);
+    }
+    return r;
+}
+
 static int mpi_alloc(struct pl_comm *comm, size_t bytes, void **ret, struct pl_error *err)
 {
     struct mpi *m = (struct mpi *)comm;
@@ -233,6 +270,7 @@ static const struct pl_comm_ops mpi_ops = {
     .broadcast = mpi_broadcast,
     .barrier = mpi_barrier,
     .allgather = mpi_allgather,
+    .reduce_scatter = mpi_reduce_scatter,
     .alloc = mpi_alloc,
     .abort = mpi_abort,
     .destroy = mpi_destroy,

@@ -10,7 +10,7 @@
 
 #include <stddef.h>
 
-#define PL_MPI_TABLE_VERSION 1
+#define PL_MPI_TABLE_VERSION 2
 #define PL_MPI_TABLE_SYMBOL "pl_mpi_table"
 #define PL_MPI_TEXT 160
 
@@ -32,6 +32,9 @@ struct pl_mpi_table {
     int (*broadcast)(void *group, void *buf, size_t bytes, char *text);
     int (*barrier)(void *group, char *text);
     int (*allgather)(void *group, void *buf, const size_t *offset, char *text);
+    /* Rank i's sum of elements offset[i] to offset[i + 1] goes to the start of its buf; the rest of
+     * buf is undefined afterwards. */
+    int (*reduce_scatter)(void *group, void *buf, const size_t *offset, int real, char *text);
     /* Progresses the collective in progress; *ret_done is 1 when it is complete. */
     int (*test)(void *group, int *ret_done, char *text);
     /* Gathers equal parts of all ranks of the world, in place, for the rendezvous. Blocks. */

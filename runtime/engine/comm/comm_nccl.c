@@ -215,6 +215,23 @@ int pl_comm_nccl_start(struct pl_comm *comm,
                                  text, err);
 }
 
+int pl_comm_nccl_start_scatter(struct pl_comm *comm,
+                               void *buf,
+                               const size_t *offset,
+                               enum pl_nccl_type type,
+                               double scale,
+                               struct pl_error *err)
+{
+    struct nccl *n = (struct nccl *)comm;
+    char text[PL_NCCL_TEXT];
+    int r = lock_healthy(n, err);
+
+    if (r < 0)
+        return r;
+    return finish_launch(n, n->table->reduce_scatter(n->comm, buf, offset, type, scale, text), text,
+                         err);
+}
+
 int pl_comm_nccl_join(struct pl_comm *comm, struct pl_error *err)
 {
     struct nccl *n = (struct nccl *)comm;
@@ -256,6 +273,19 @@ static int nccl_allreduce(struct pl_comm *comm,
 {
     int r = pl_comm_nccl_start(comm, buf, count, real == PL_REAL_F64 ? PL_NCCL_F64 : PL_NCCL_F32,
                                scale, err);
+
+    return r < 0 ? r : pl_comm_nccl_join(comm, err);
+}
+
+static int nccl_reduce_scatter(struct pl_comm *comm,
+                               void *buf,
+                               const size_t *offset,
+                               enum pl_real real,
+                               double scale,
+                               struct pl_error *err)
+{
+    int r = pl_comm_nccl_start_scatter(comm, buf, offset,
+                                       real == PL_REAL_F64 ? PL_NCCL_F64 : PL_NCCL_F32, scale, err);
 
     return r < 0 ? r : pl_comm_nccl_join(comm, err);
 }
@@ -345,6 +375,7 @@ static const struct pl_comm_ops nccl_ops = {
     .broadcast = nccl_broadcast,
     .barrier = nccl_barrier,
     .allgather = nccl_allgather,
+    .reduce_scatter = nccl_reduce_scatter,
     .alloc = nccl_alloc,
     .abort = nccl_abort,
     .destroy = nccl_destroy,

@@ -45,6 +45,13 @@ int pl_comm_nccl_start(struct pl_comm *comm,
                        enum pl_nccl_type type,
                        double scale,
                        struct pl_error *err);
+/* The same for a reduce-scatter; offsets as pl_comm_reduce_scatter(). */
+int pl_comm_nccl_start_scatter(struct pl_comm *comm,
+                               void *buf,
+                               const size_t *offset,
+                               enum pl_nccl_type type,
+                               double scale,
+                               struct pl_error *err);
 /* Later work of the compute stream waits for all collectives that were started. */
 int pl_comm_nccl_join(struct pl_comm *comm, struct pl_error *err);
 /* Returns 0 if no rank is lost, else -ECONNRESET like all calls. Sums that the device has made

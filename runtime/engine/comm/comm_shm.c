@@ -3,8 +3,9 @@
  *
  * Each rank has slabs: anonymous files (memfd_create(2)), which the others open through
  * /proc/PID/fd. They have no names, so nothing is left after a crash. Every rank sums its own range
- * of the elements, reading all slabs in the order of ranks, and writes the sum to all slabs: two
- * barriers, no copy. Buffers outside the slabs go through a staging slab in pieces.
+ * of the elements, reading all slabs in the order of ranks, and writes the sum to all slabs (or, in
+ * a reduce-scatter, to its own): two barriers, no copy. Buffers outside the slabs go through a
+ * staging slab in pieces.
  *
  * A barrier is a counter and a futex. A rank spins only if there is a core per rank, and then
  * briefly. */
@@ -35,21 +36,20 @@ static const struct pl_shm_slab *find_slab(const struct pl_shm *shm, const void 
     return NULL;
 }
 
-/* Sums this rank's range of count elements at `offset` of the slab and writes it to the first n_to
- * ranks. */
-static void sum_range(const struct pl_shm *shm,
-                      const struct pl_shm_slab *slab,
-                      size_t offset,
-                      size_t count,
-                      enum pl_real real,
-                      double scale,
-                      unsigned n_to)
+/* Sums elements [from, to) at `offset` of the slab and writes them to n_to ranks from `first` on.
+ */
+static void sum_elements(const struct pl_shm *shm,
+                         const struct pl_shm_slab *slab,
+                         size_t offset,
+                         size_t from,
+                         size_t to,
+                         enum pl_real real,
+                         double scale,
+                         unsigned first,
+                         unsigned n_to)
 {
     const struct pl_kernels *k = pl_kernels_best(real);
-    size_t size = pl_real_size(real), line = 64 / size, n = shm->base.size;
-    size_t lines = (count + line - 1) / line; /* whole cache lines: no false sharing */
-    size_t from = PL_MIN(lines * shm->base.rank / n * line, count);
-    size_t to = PL_MIN(lines * (shm->base.rank + 1) / n * line, count);
+    size_t size = pl_real_size(real), n = shm->base.size;
     char sum[BLOCK] __attribute__((aligned(64)));
 
     while (from < to) {
@@ -64,11 +64,28 @@ static void sum_range(const struct pl_shm *shm,
                                          .dst = sum});
             so_far = sum;
         }
-        for (size_t i = 0; i < n_to; i++)
+        for (size_t i = first; i < first + n_to; i++)
             /* cppcheck-suppress uninitvar ; n is at least 2 */
             memcpy(slab->base[i] + at, sum, step * size);
         from += step;
     }
+}
+
+/* Sums this rank's range of count elements and writes it to the first n_to ranks. */
+static void sum_range(const struct pl_shm *shm,
+                      const struct pl_shm_slab *slab,
+                      size_t offset,
+                      size_t count,
+                      enum pl_real real,
+                      double scale,
+                      unsigned n_to)
+{
+    size_t line = 64 / pl_real_size(real), n = shm->base.size;
+    size_t lines = (count + line - 1) / line; /* whole cache lines: no false sharing */
+    size_t from = PL_MIN(lines * shm->base.rank / n * line, count);
+    size_t to = PL_MIN(lines * (shm->base.rank + 1) / n * line, count);
+
+    sum_elements(shm, slab, offset, from, to, real, scale, 0, n_to);
 }
 
 static int sum_slab(struct pl_shm *shm,
@@ -197,6 +214,78 @@ shm_allgather(struct pl_comm *comm, void *buf, const size_t *offset, struct pl_e
             return r;
     }
     return 0;
+}
+
+/* Sums this rank's part, `count` elements from `from` on, in its own slab. */
+static int scatter_slab(struct pl_shm *shm,
+                        const struct pl_shm_slab *slab,
+                        size_t offset,
+                        size_t bytes,
+                        size_t from,
+                        size_t count,
+                        enum pl_real real,
+                        double scale,
+                        struct pl_error *err)
+{
+    int r = pl_shm_meet(shm, PL_SHM_SCATTER, slab, offset, bytes, err);
+
+    if (r < 0)
+        return r;
+    sum_elements(shm, slab, offset, from, from + count, real, scale, shm->base.rank, 1);
+    return pl_shm_meet(shm, PL_SHM_SCATTER, slab, offset, bytes, err);
+}
+
+/* In pieces that have equally many elements of each part, so that all ranks add at the same time.
+ */
+static int scatter_staged(struct pl_shm *shm,
+                          char *buf,
+                          const size_t *offset,
+                          enum pl_real real,
+                          double scale,
+                          struct pl_error *err)
+{
+    const struct pl_shm_slab *stage = &shm->slabs[0];
+    unsigned me = shm->base.rank, n = shm->base.size;
+    size_t size = pl_real_size(real), most = STAGE_BYTES / n / 64 * 64 / size, longest = 0;
+    char *own = stage->base[me];
+    int r = 0;
+
+    for (unsigned i = 0; i < n; i++)
+        longest = PL_MAX(longest, offset[i + 1] - offset[i]);
+    for (size_t at = 0; at < longest && r == 0; at += most) {
+        size_t mine = 0;
+
+        for (unsigned i = 0; i < n; i++) {
+            size_t len = offset[i + 1] - offset[i], step = PL_MIN(len - PL_MIN(at, len), most);
+
+            if (step)
+                memcpy(own + i * most * size, buf + (offset[i] + at) * size, step * size);
+            if (i == me)
+                mine = step;
+        }
+        r = scatter_slab(shm, stage, 0, offset[n] * size, me * most, mine, real, scale, err);
+        if (r == 0 && mine)
+            memcpy(buf + (offset[me] + at) * size, own + me * most * size, mine * size);
+    }
+    return r;
+}
+
+static int shm_reduce_scatter(struct pl_comm *comm,
+                              void *buf,
+                              const size_t *offset,
+                              enum pl_real real,
+                              double scale,
+                              struct pl_error *err)
+{
+    struct pl_shm *shm = (struct pl_shm *)comm;
+    unsigned me = comm->rank;
+    size_t bytes = offset[comm->size] * pl_real_size(real);
+    const struct pl_shm_slab *slab = find_slab(shm, buf, bytes);
+
+    if (!slab)
+        return scatter_staged(shm, buf, offset, real, scale, err);
+    return scatter_slab(shm, slab, (size_t)((char *)buf - slab->base[me]), bytes, offset[me],
+                        offset[me + 1] - offset[me], real, scale, err);
 }
 
 static int map_fd(int fd, size_t bytes, void **ret)
@@ -329,6 +418,7 @@ static const struct pl_comm_ops shm_ops = {
     .broadcast = shm_broadcast,
     .barrier = shm_barrier,
     .allgather = shm_allgather,
+    .reduce_scatter = shm_reduce_scatter,
     .alloc = shm_alloc,
     .abort = pl_shm_abort,
     .destroy = shm_destroy,

@@ -15,6 +15,7 @@ enum pl_shm_op {
     PL_SHM_BARRIER,
     PL_SHM_SHARE,
     PL_SHM_GATHER,
+    PL_SHM_SCATTER,
 };
 
 /* A rank's view of the collective at a barrier; all must agree. In a cache line of its own. */

@@ -17,7 +17,8 @@
 #define SPINS 1000  /* about 20 us */
 #define NAMED_MAX 8 /* missing ranks in a message */
 
-static const char *const op_names[] = {"sum", "broadcast", "barrier", "memory", "allgather"};
+static const char *const op_names[] = {"sum",    "broadcast", "barrier",
+                                       "memory", "allgather", "reduce-scatter"};
 
 static int futex(_Atomic uint32_t *word, int op, uint32_t value, const struct timespec *timeout)
 {

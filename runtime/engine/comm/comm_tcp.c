@@ -221,6 +221,38 @@ tcp_allgather(struct pl_comm *comm, void *buf, const size_t *offset, struct pl_e
     return r;
 }
 
+/* The first half of ring(), for any parts: in round k each rank forwards the part of rank me - k -
+ * 1, so that its own comes last. */
+static int tcp_reduce_scatter(struct pl_comm *comm,
+                              void *buf,
+                              const size_t *offset,
+                              enum pl_real real,
+                              double scale,
+                              struct pl_error *err)
+{
+    struct pl_tcp *t = (struct pl_tcp *)comm;
+    unsigned me = comm->rank, n = comm->size, next = (me + 1) % n, prev = (me + n - 1) % n;
+    size_t size = pl_real_size(real), most = 0;
+    struct pl_tcp_frame frame;
+    int r;
+
+    for (unsigned i = 0; i < n; i++)
+        most = PL_MAX(most, offset[i + 1] - offset[i]);
+    r = begin_collective(t, PL_TCP_OP_REDUCE_SCATTER, offset[n] * size, most * size + 64, &frame,
+                         err);
+    for (unsigned k = 0; k < n - 1 && r == 0; k++) {
+        unsigned s = (me + 2 * n - k - 1) % n, v = (s + n - 1) % n;
+        size_t send = offset[s + 1] - offset[s], count = offset[v + 1] - offset[v];
+        char *to = (char *)buf + offset[v] * size;
+
+        r = pl_tcp_swap(t, &frame, next, (char *)buf + offset[s] * size, send * size, prev,
+                        t->scratch, count * size, err);
+        if (r == 0)
+            add(real, to, to, t->scratch, count, k == n - 2 ? scale : 1);
+    }
+    return r;
+}
+
 static int tcp_alloc(struct pl_comm *comm, size_t bytes, void **ret, struct pl_error *err)
 {
     struct pl_tcp *t = (struct pl_tcp *)comm;
@@ -257,6 +289,7 @@ const struct pl_comm_ops pl_tcp_ops = {
     .broadcast = tcp_broadcast,
     .barrier = tcp_barrier,
     .allgather = tcp_allgather,
+    .reduce_scatter = tcp_reduce_scatter,
     .alloc = tcp_alloc,
     .abort = tcp_abort,
     .destroy = pl_tcp_destroy,

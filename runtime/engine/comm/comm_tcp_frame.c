@@ -19,7 +19,8 @@ enum frame_type {
     FRAME_ABORT = 2,
 };
 
-static const char *const op_names[] = {"allreduce", "broadcast", "barrier", "allgather"};
+static const char *const op_names[] = {"allreduce", "broadcast", "barrier", "allgather",
+                                       "reduce-scatter"};
 
 /* One frame that is being sent or received. */
 struct transfer {

@@ -34,6 +34,7 @@ enum pl_tcp_op {
     PL_TCP_OP_BROADCAST,
     PL_TCP_OP_BARRIER,
     PL_TCP_OP_ALLGATHER,
+    PL_TCP_OP_REDUCE_SCATTER,
 };
 
 /* The head of a frame, in the machine's byte order, which must be the same on all. */

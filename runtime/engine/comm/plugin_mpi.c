@@ -12,7 +12,7 @@
 struct group {
     MPI_Comm comm;
     MPI_Request request;
-    int *numbers; /* counts and displacements of an allgather */
+    int *numbers; /* counts, and displacements of an allgather */
 };
 
 static int tell(int code, const char *what, char *text)
@@ -165,6 +165,23 @@ static int table_allgather(void *group, void *buf, const size_t *offset, char *t
                 "allgather", text);
 }
 
+static int table_reduce_scatter(void *group, void *buf, const size_t *offset, int real, char *text)
+{
+    struct group *g = group;
+    int n;
+
+    MPI_Comm_size(g->comm, &n);
+    if (offset[n] > INT_MAX) {
+        snprintf(text, PL_MPI_TEXT, "MPI: %zu elements are too many for one call", offset[n]);
+        return -1;
+    }
+    for (int i = 0; i < n; i++)
+        g->numbers[i] = (int)(offset[i + 1] - offset[i]);
+    return tell(MPI_Ireduce_scatter(MPI_IN_PLACE, buf, g->numbers, real ? MPI_DOUBLE : MPI_FLOAT,
+                                    MPI_SUM, g->comm, &g->request),
+                "reduce-scatter", text);
+}
+
 static int table_test(void *group, int *ret_done, char *text)
 {
     struct group *g = group;
@@ -189,6 +206,7 @@ const struct pl_mpi_table pl_mpi_table = {
     .broadcast = table_broadcast,
     .barrier = table_barrier,
     .allgather = table_allgather,
+    .reduce_scatter = table_reduce_scatter,
     .test = table_test,
     .gather_world = table_gather_world,
 };

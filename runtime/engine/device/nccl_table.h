@@ -13,7 +13,7 @@
 
 #include <stddef.h>
 
-#define PL_NCCL_TABLE_VERSION 1
+#define PL_NCCL_TABLE_VERSION 2
 #define PL_NCCL_TABLE_SYMBOL "pl_nccl_table"
 #define PL_NCCL_TEXT 160
 #define PL_NCCL_ID_BYTES 128
@@ -49,6 +49,14 @@ struct pl_nccl_table {
     /* In place. Each element is multiplied by scale, in its own type, before the sum. */
     int (*allreduce)(
         void *comm, void *buf, size_t count, enum pl_nccl_type type, double scale, char *text);
+    /* The same, but only this rank's part is set: elements offset[rank] to offset[rank + 1]. The
+     * rest of buf is undefined afterwards. */
+    int (*reduce_scatter)(void *comm,
+                          void *buf,
+                          const size_t *offset,
+                          enum pl_nccl_type type,
+                          double scale,
+                          char *text);
     int (*broadcast)(void *comm, void *buf, size_t bytes, char *text); /* rank 0's */
     int (*allgather)(void *comm, void *buf, const size_t *offset, char *text);
 

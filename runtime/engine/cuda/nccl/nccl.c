@@ -229,29 +229,80 @@ static unsigned short half_of(double value, enum pl_nccl_type type)
     return (unsigned short)(sign | ((rest - 0x38000000) >> 13));
 }
 
-static int start_allreduce(
-    void *comm, void *buf, size_t count, enum pl_nccl_type type, double scale, char *text)
+static const ncclDataType_t types[] = {ncclFloat32, ncclFloat64, ncclBfloat16, ncclFloat16};
+
+/* *ret is a sum of terms that are multiplied by scale first, until free_op(). */
+static int
+make_op(struct nccl *n, enum pl_nccl_type type, double scale, ncclRedOp_t *ret, char *text)
 {
-    static const ncclDataType_t types[] = {ncclFloat32, ncclFloat64, ncclBfloat16, ncclFloat16};
-    struct nccl *n = comm;
-    ncclRedOp_t op = ncclSum;
     float f32 = (float)scale;
     unsigned short half = half_of(scale, type);
     void *scalar = type == PL_NCCL_F64   ? (void *)&scale
                    : type == PL_NCCL_F32 ? (void *)&f32
                                          : (void *)&half;
+
+    *ret = ncclSum;
+    if (scale == 1)
+        return 0;
+    return bad_nccl(
+        n, "ncclRedOpCreatePreMulSum",
+        ncclRedOpCreatePreMulSum(ret, scalar, types[type], ncclScalarHostImmediate, n->comm), text);
+}
+
+/* A collective that was started with it keeps what it needs. */
+static void free_op(struct nccl *n, ncclRedOp_t op)
+{
+    if (op != ncclSum)
+        ncclRedOpDestroy(op, n->comm);
+}
+
+static int start_allreduce(
+    void *comm, void *buf, size_t count, enum pl_nccl_type type, double scale, char *text)
+{
+    struct nccl *n = comm;
+    ncclRedOp_t op = ncclSum;
     int r = follow(n, text);
 
-    if (r == 0 && scale != 1)
-        r = bad_nccl(
-            n, "ncclRedOpCreatePreMulSum",
-            ncclRedOpCreatePreMulSum(&op, scalar, types[type], ncclScalarHostImmediate, n->comm),
-            text);
+    if (r == 0)
+        r = make_op(n, type, scale, &op, text);
     if (r == 0)
         r = bad_nccl(n, "ncclAllReduce",
                      ncclAllReduce(buf, buf, count, types[type], op, n->comm, n->stream), text);
-    if (op != ncclSum) /* the collective keeps what it needs */
-        ncclRedOpDestroy(op, n->comm);
+    free_op(n, op);
+    return r;
+}
+
+/* Parts differ in size: one reduction per part, as one operation. */
+static int start_reduce_scatter(
+    void *comm, void *buf, const size_t *offset, enum pl_nccl_type type, double scale, char *text)
+{
+    static const size_t sizes[] = {4, 8, 2, 2};
+    struct nccl *n = comm;
+    ncclRedOp_t op = ncclSum;
+    int r = follow(n, text);
+
+    if (r == 0)
+        r = make_op(n, type, scale, &op, text);
+    if (r == 0)
+        r = bad_nccl(n, "ncclGroupStart", ncclGroupStart(), text);
+    if (r < 0) {
+        free_op(n, op);
+        return r;
+    }
+    for (unsigned i = 0; r == 0 && i < n->size; i++) {
+        char *part = (char *)buf + offset[i] * sizes[type];
+
+        if (offset[i + 1] > offset[i])
+            r = bad_nccl(n, "ncclReduce",
+                         ncclReduce(part, part, offset[i + 1] - offset[i], types[type], op, (int)i,
+                                    n->comm, n->stream),
+                         text);
+    }
+    if (r < 0)
+        ncclGroupEnd();
+    else
+        r = bad_nccl(n, "ncclGroupEnd", ncclGroupEnd(), text);
+    free_op(n, op);
     return r;
 }
 
@@ -360,6 +411,7 @@ const struct pl_nccl_table pl_nccl_table = {
     .mark = mark,
     .join = join,
     .allreduce = start_allreduce,
+    .reduce_scatter = start_reduce_scatter,
     .broadcast = start_broadcast,
     .allgather = start_allgather,
     .alloc = alloc,
