@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "runtime/engine/optim/optimizer.h"
+#include "runtime/engine/optim/grad_norm.h"
 
 #include <fnmatch.h>
 #include <math.h>
@@ -268,32 +269,34 @@ static int add_param(struct pl_optimizer *o,
         ranges[o->n_ranges++] = (struct pl_optimizer_range){
             .offset = p->offset,
             .count = count,
-            .state = o->count,
             .first = index,
             .n = 1,
             .group = group,
         };
     }
-    o->count += count;
     return 0;
 }
 
 static int make_state(struct pl_optimizer *o, const struct pl_params *params, struct pl_error *err)
 {
-    size_t bytes = PL_MAX(o->count * pl_real_size(params->real), (size_t)64);
+    size_t bytes;
     int r = 0;
+
+    for (size_t i = 0; i < o->n_ranges; i++) {
+        struct pl_optimizer_range *range = &o->ranges[i];
+        size_t from = PL_MAX(range->offset, params->own_from),
+               to = PL_MIN(range->offset + range->count, params->own_to);
+
+        range->own = from;
+        range->own_count = to > from ? to - from : 0;
+        range->state = o->count;
+        o->count += range->own_count;
+    }
+    bytes = PL_MAX(o->count * pl_real_size(params->real), (size_t)64);
 
     for (size_t i = 0; i < pl_optimizer_slots(o) && r == 0; i++)
         r = pl_device_alloc_zero(params->dev, bytes, "optimizers' state", &o->slot[i], err);
     return r;
-}
-
-static int make_stats(struct pl_optimizers *all, struct pl_error *err)
-{
-    for (size_t i = 0; i < all->n; i++)
-        all->n_ranges += all->list[i].n_ranges;
-    return pl_device_alloc(all->params->dev, (all->n_ranges + 1) * sizeof(*all->stats),
-                           "optimizers' state", (void **)&all->stats, err);
 }
 
 static int
@@ -422,7 +425,7 @@ int pl_optimizers_init_groups(struct pl_optimizers *optimizers,
     for (size_t i = 0; i < n && r == 0; i++)
         r = make_state(&all.list[i], params, err);
     if (r == 0)
-        r = make_stats(&all, err);
+        r = pl_grad_norm_init(&all, err);
     if (r < 0) {
         pl_optimizers_finish(&all);
         return r;
@@ -438,6 +441,18 @@ int pl_optimizers_init(struct pl_optimizers *optimizers,
                        struct pl_error *err)
 {
     return pl_optimizers_init_groups(optimizers, params, options, n, NULL, 0, err);
+}
+
+int pl_optimizers_share(struct pl_optimizers *optimizers,
+                        struct pl_comm *comm,
+                        bool by_blocks,
+                        struct pl_error *err)
+{
+    optimizers->comm = comm;
+    optimizers->by_blocks = by_blocks;
+    pl_device_free(optimizers->params->dev, optimizers->stats);
+    optimizers->stats = NULL;
+    return pl_grad_norm_init(optimizers, err);
 }
 
 void pl_optimizers_finish(struct pl_optimizers *optimizers)
@@ -457,37 +472,12 @@ static void *at(const struct pl_params *params, void *arena, size_t element)
     return arena ? (char *)arena + element * pl_real_size(params->real) : NULL;
 }
 
-/* Multiplies the gradients by scale and maps their statistics by range. */
-static int measure(const struct pl_optimizers *all,
-                   size_t first,
-                   size_t n,
-                   const struct pl_kernels *kernels,
-                   double scale,
-                   struct pl_device_map *ret,
-                   struct pl_error *err)
-{
-    struct pl_range_stats *stats = all->stats;
-
-    for (size_t i = first; i < first + n; i++)
-        for (size_t k = 0; k < all->list[i].n_ranges; k++, stats++) {
-            const struct pl_optimizer_range *range = &all->list[i].ranges[k];
-
-            kernels->grad_stats(&(struct pl_grad_stats_args){
-                .n = range->count,
-                .scale = scale,
-                .grad = at(all->params, all->params->grads, range->offset),
-                .ret_squares = &stats->squares,
-                .ret_finite = &stats->finite,
-            });
-        }
-    return pl_device_map(all->params->dev, all->stats,
-                         (size_t)(stats - all->stats) * sizeof(*stats), PL_DEVICE_READ, ret, err);
-}
-
-/* Updates a part of a range whose parameters have the same step number. */
+/* Updates the own elements of [from, to) of a range, whose parameters have the same step number. */
 static void update_part(const struct pl_optimizers *all,
                         const struct pl_optimizer *o,
                         const struct pl_optimizer_range *range,
+                        size_t from,
+                        size_t to,
                         uint64_t step,
                         const struct pl_kernels *kernels,
                         double factor,
@@ -500,16 +490,20 @@ static void update_part(const struct pl_optimizers *all,
     double decay = group ? group->weight_decay : options->weight_decay;
     double momentum = pl_schedule_momentum(schedule, options->momentum);
     void *slot[PL_OPTIMIZER_SLOTS];
+    size_t begin = PL_MAX(from, range->own), end = PL_MIN(to, range->own + range->own_count);
+    size_t state = range->state + begin - range->own;
     struct pl_update update = {
-        .n = range->count,
+        .n = end - begin,
         .factor = factor,
         .clip = clip,
-        .grad = at(params, params->grads, range->offset),
-        .param = at(params, params->values, range->offset),
+        .grad = at(params, params->grads, begin),
+        .param = at(params, params->values, begin),
     };
 
+    if (begin >= end)
+        return;
     for (size_t i = 0; i < PL_OPTIMIZER_SLOTS; i++)
-        slot[i] = at(params, o->slot[i], range->state);
+        slot[i] = at(params, o->slot[i], state);
     switch (options->kind) {
     case PLUME_SGD:
         kernels->sgd(&(struct pl_sgd_args){
@@ -573,8 +567,6 @@ static void update_range(const struct pl_optimizers *all,
     size_t end = range->first + range->n, next;
 
     for (size_t i = range->first; i < end; i = next) {
-        struct pl_optimizer_range part = {.offset = list[i]->offset, .group = range->group};
-
         next = i + 1;
         if (list[i]->unused) {
             list[i]->missed++;
@@ -582,9 +574,9 @@ static void update_range(const struct pl_optimizers *all,
         }
         while (next < end && !list[next]->unused && list[next]->missed == list[i]->missed)
             next++;
-        part.count = (next < end ? list[next]->offset : range->offset + range->count) - part.offset;
-        part.state = range->state + part.offset - range->offset;
-        update_part(all, o, &part, o->steps - list[i]->missed, kernels, factor, clip);
+        update_part(all, o, range, list[i]->offset,
+                    next < end ? list[next]->offset : range->offset + range->count,
+                    o->steps - list[i]->missed, kernels, factor, clip);
     }
 }
 
@@ -598,43 +590,6 @@ int pl_optimizers_step(struct pl_optimizers *optimizers,
     return pl_optimizers_step_some(optimizers, 0, optimizers->n, kernels, clip, scaler, ret, err);
 }
 
-/* The squares of an optimizer's gradients. False: one is not finite. */
-static bool
-add_squares(const struct pl_optimizer *o, const struct pl_range_stats *stats, double *sum)
-{
-    bool finite = true;
-
-    for (size_t k = 0; k < o->n_ranges; k++) {
-        *sum += stats[k].squares;
-        finite = finite && stats[k].finite;
-    }
-    return finite;
-}
-
-/* The norm over the optimizers of a step, *ret_all, and over those that are not skipped for a
- * scale; which of them have finite gradients. */
-static double norm_of(const struct pl_optimizers *optimizers,
-                      size_t first,
-                      size_t n,
-                      const struct pl_range_stats *stats,
-                      bool skips,
-                      bool *ret_finite,
-                      double *ret_all)
-{
-    double total = 0, all = 0;
-
-    for (size_t i = 0; i < n; stats += optimizers->list[first + i++].n_ranges) {
-        double squares = 0;
-
-        ret_finite[i] = add_squares(&optimizers->list[first + i], stats, &squares);
-        all += squares;
-        if (ret_finite[i] || !skips)
-            total += squares;
-    }
-    *ret_all = sqrt(all);
-    return sqrt(total);
-}
-
 int pl_optimizers_step_some(struct pl_optimizers *optimizers,
                             size_t first,
                             size_t n,
@@ -646,25 +601,22 @@ int pl_optimizers_step_some(struct pl_optimizers *optimizers,
 {
     bool scaled = scaler && scaler->enabled;
     struct pl_optimizers_result result = {.measured = scaled || pl_clip_wants_norm(clip)};
-    struct pl_device_map map = {0};
     bool finite[PL_OPTIMIZERS_MAX];
-    double factor = 1;
+    double factor = 1, norm = 0;
     int r;
 
     pl_device_enter(optimizers->params->dev);
-    r = result.measured ? measure(optimizers, first, n, kernels,
-                                  scaled ? 1.0 / (double)scaler->scale : 1, &map, err)
-                        : 0;
-    if (r < 0)
-        return r;
-    if (map.data) {
-        factor = pl_clip_factor(
-            clip, norm_of(optimizers, first, n, map.data, scaled, finite, &result.norm));
+    if (result.measured) {
+        r = pl_grad_norm(optimizers, first, n, kernels, scaled ? 1.0 / (double)scaler->scale : 1,
+                         scaled, finite, &norm, &result.norm, err);
+        if (r < 0)
+            return r;
+        factor = pl_clip_factor(clip, norm);
     }
     for (size_t i = 0; i < n; i++) {
         struct pl_optimizer *o = &optimizers->list[first + i];
 
-        if (scaled && map.data && !finite[i]) {
+        if (scaled && !finite[i]) {
             result.skipped = true;
             continue;
         }
@@ -672,7 +624,6 @@ int pl_optimizers_step_some(struct pl_optimizers *optimizers,
         for (size_t k = 0; k < o->n_ranges; k++)
             update_range(optimizers, o, &o->ranges[k], kernels, factor, pl_clip_value(clip));
     }
-    pl_device_unmap(&map);
     if (scaler)
         pl_scaler_update(scaler, result.skipped);
     if (ret)
@@ -730,14 +681,22 @@ bool pl_optimizer_has(const struct pl_optimizer *optimizer, const struct pl_para
 void *pl_optimizer_state(const struct pl_optimizers *optimizers,
                          const struct pl_optimizer *optimizer,
                          size_t slot,
-                         const struct pl_param *param)
+                         const struct pl_param *param,
+                         size_t *ret_from,
+                         size_t *ret_count)
 {
     for (size_t i = 0; i < optimizer->n_ranges; i++) {
         const struct pl_optimizer_range *range = &optimizer->ranges[i];
+        size_t from = PL_MAX(param->offset, range->own);
+        size_t to = PL_MIN(param->offset + param->tensor->count, range->own + range->own_count);
 
-        if (param->offset >= range->offset && param->offset < range->offset + range->count)
-            return at(optimizers->params, optimizer->slot[slot],
-                      range->state + param->offset - range->offset);
+        if (param->offset < range->offset || param->offset >= range->offset + range->count ||
+            from >= to)
+            continue;
+        *ret_from = from - param->offset;
+        *ret_count = to - from;
+        return at(optimizers->params, optimizer->slot[slot], range->state + from - range->own);
     }
+    *ret_from = *ret_count = 0;
     return NULL;
 }

@@ -4,7 +4,9 @@
  * unscales, looks for overflow and sums squares (if a scaler or clipping needs it), one that
  * clips and updates.
  *
- * All ranks have the same gradients, so they decide alike and stay alike. */
+ * All ranks have the same gradients, so they decide alike and stay alike. Under strategy sharded
+ * each rank has the gradients and state of its shard (shard.h) and updates these parameters; the
+ * ranks add up what they have measured. */
 #ifndef PL_RUNTIME_ENGINE_OPTIM_OPTIMIZER_H
 #define PL_RUNTIME_ENGINE_OPTIM_OPTIMIZER_H
 
@@ -20,10 +22,11 @@
 
 /* Neighbouring parameters of a group, updated at once unless some are unused (unused_params.h). */
 struct pl_optimizer_range {
-    size_t offset, count; /* elements of the parameters' arenas */
-    size_t state;         /* start of its state, in elements of a slot */
-    size_t first, n;      /* the parameters, as laid out */
-    size_t group;         /* from 1; 0 = the optimizer's own numbers */
+    size_t offset, count;  /* elements of the parameters' arenas */
+    size_t own, own_count; /* those that this rank updates */
+    size_t state;          /* start of their state, in elements of a slot */
+    size_t first, n;       /* the parameters, as laid out */
+    size_t group;          /* from 1; 0 = the optimizer's own numbers */
 };
 
 /* A group that a module has asked for (plume_add_group()). */
@@ -56,11 +59,13 @@ struct pl_optimizers {
     const struct pl_params *params;
     struct pl_optimizer list[PL_OPTIMIZERS_MAX];
     size_t n;
-    struct pl_range_stats *stats; /* per range, in the order of optimizers; device memory */
-    size_t n_ranges;
+    struct pl_comm *comm; /* of the ranks that have the other shards; NULL = none */
+    bool by_blocks; /* squares are summed by block (shard.h): the same bits under every strategy */
+    struct pl_range_stats *stats; /* per range, or per block; in the order of optimizers; device
+                                     memory */
 };
 
-/* Statistics of a range, by grad_stats. */
+/* Statistics of a range or block, by grad_stats. */
 struct pl_range_stats {
     double squares;
     bool finite;
@@ -106,10 +111,17 @@ int pl_optimizers_init_groups(struct pl_optimizers *optimizers,
                               const struct pl_group_options *groups,
                               size_t n_groups,
                               struct pl_error *err);
+
+/* Call after init: sets these members. comm is borrowed. -ENOMEM. */
+int pl_optimizers_share(struct pl_optimizers *optimizers,
+                        struct pl_comm *comm,
+                        bool by_blocks,
+                        struct pl_error *err);
 void pl_optimizers_finish(struct pl_optimizers *optimizers);
 
 /* Unscales by the scaler (NULL = none), clips, updates all but unused parameters, and lets the
- * scaler adapt. Gradients are unscaled in place. ret may be NULL. -EIO. */
+ * scaler adapt. Gradients are unscaled in place. ret may be NULL. Collective if there are shards
+ * and the norm or a scaler is needed. -EIO, -ENOMEM. */
 int pl_optimizers_step(struct pl_optimizers *optimizers,
                        const struct pl_kernels *kernels,
                        const struct pl_clip_rule *clip,
@@ -141,11 +153,13 @@ int pl_optimizers_schedule(struct pl_optimizers *optimizers,
 /* Multiplies all learning rates (horovod: by the world size). */
 void pl_optimizers_scale(struct pl_optimizers *optimizers, double factor);
 
-/* State of a parameter: tensor->count elements of the arenas' type in device memory; NULL if the
- * optimizer does not have it. */
+/* This rank's state of a parameter: that of its elements [*ret_from, *ret_from + *ret_count), in
+ * the arenas' type and device memory; all elements without shards. NULL: it has none of it. */
 void *pl_optimizer_state(const struct pl_optimizers *optimizers,
                          const struct pl_optimizer *optimizer,
                          size_t slot,
-                         const struct pl_param *param);
+                         const struct pl_param *param,
+                         size_t *ret_from,
+                         size_t *ret_count);
 
 #endif

@@ -204,7 +204,7 @@ int pl_params_layout(struct pl_params *params,
         params->order[i]->offset = count;
         count += (params->order[i]->tensor->count + align - 1) / align * align;
     }
-    params->flags = count;
+    params->flags = params->own_to = count;
     count = (count + params->n + PL_PARAMS_SIGNALS + share - 1) / share * share;
     r = pl_device_alloc_zero(params->dev, PL_MAX(count * size, (size_t)64), "parameters",
                              &params->values, err);

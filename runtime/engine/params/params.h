@@ -47,6 +47,10 @@ struct pl_params {
     struct pl_param **order; /* as laid out */
     size_t count;            /* elements of an arena, gaps included */
     size_t flags;            /* element of grads at which the flags of unused_params.h begin */
+    /* Elements whose optimizer state and update are this rank's; all, unless `sharded` (shard.h).
+     */
+    size_t own_from, own_to;
+    bool sharded;
     /* Signals to be told to the other ranks with the next step, and those that some rank has told
      * with the last one: 0 to requeue, 1 to end. Set and read by the loop. */
     bool signal[PL_PARAMS_SIGNALS], heard[PL_PARAMS_SIGNALS];

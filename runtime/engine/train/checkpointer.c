@@ -54,14 +54,41 @@ void pl_checkpointer_finish(struct pl_checkpointer *checkpointer)
     *checkpointer = (struct pl_checkpointer){0};
 }
 
+/* Tells the ranks that have shards if rank 0 saves now; they are in follow(). */
+static int announce(const struct pl_checkpointer *checkpointer,
+                    bool weights_only,
+                    bool saves,
+                    struct pl_error *err)
+{
+    struct pl_comm *shards = checkpointer->state->shards;
+    char word = saves;
+
+    return shards && !weights_only ? pl_comm_broadcast(shards, &word, 1, err) : 0;
+}
+
+/* On a rank that does not write: hands over its shards if rank 0 saves. */
+static int
+follow(const struct pl_checkpointer *checkpointer, bool weights_only, struct pl_error *err)
+{
+    struct pl_comm *shards = checkpointer->state->shards;
+    char word = 0;
+    int r = 0;
+
+    if (checkpointer->on && shards && !weights_only)
+        r = pl_comm_broadcast(shards, &word, 1, err);
+    return r == 0 && word ? pl_train_state_assist(checkpointer->state, err) : r;
+}
+
 static int make(const struct pl_checkpointer *checkpointer,
                 bool weights_only,
                 struct pl_checkpoint *ret,
                 struct pl_error *err)
 {
     const struct pl_hooks *hooks = checkpointer->hooks;
-    int r = pl_train_state_save(checkpointer->state, weights_only, ret, err);
+    int r = announce(checkpointer, weights_only, true, err);
 
+    if (r == 0)
+        r = pl_train_state_save(checkpointer->state, weights_only, ret, err);
     if (r < 0)
         return r;
     hooks->ctx->checkpoint = ret;
@@ -77,7 +104,7 @@ int pl_checkpointer_save_initial(struct pl_checkpointer *checkpointer, struct pl
     int r;
 
     if (!checkpointer->writes)
-        return 0;
+        return follow(checkpointer, o->weights_only, err);
     job.path = pl_strf("%s/epoch=%llu-step=%llu.ckpt", o->checkpoint_dir,
                        (unsigned long long)checkpointer->state->epoch,
                        (unsigned long long)checkpointer->state->step);
@@ -102,7 +129,7 @@ int pl_checkpointer_save(struct pl_checkpointer *checkpointer,
     int kept = 0, r;
 
     if (!checkpointer->writes)
-        return 0;
+        return follow(checkpointer, o->weights_only, err);
     if (!o->monitor || pl_metrics_take(metrics, o->monitor, &value))
         kept = pl_retention_add(&checkpointer->retention, state->epoch, state->step, value,
                                 &job.path, &job.remove);
@@ -115,7 +142,7 @@ int pl_checkpointer_save(struct pl_checkpointer *checkpointer,
             return pl_error_set(err, -ENOMEM, "out of memory");
         *(kept ? &job.also : &job.path) = last;
     } else if (!kept)
-        return 0;
+        return announce(checkpointer, o->weights_only, false, err);
     r = make(checkpointer, o->weights_only, &job.checkpoint, err);
     return r < 0 ? r : pl_ckpt_writer_submit(checkpointer->writer, &job, err);
 }
@@ -129,7 +156,7 @@ int pl_checkpointer_save_hpc(struct pl_checkpointer *checkpointer,
 
     *ret_path = NULL;
     if (!checkpointer->writes)
-        return 0;
+        return follow(checkpointer, false, err);
     r = pl_hpc_next(checkpointer->options->checkpoint_dir, &job.path, err);
     if (r == 0)
         r = make(checkpointer, false, &job.checkpoint, err);

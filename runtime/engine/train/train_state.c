@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "runtime/engine/train/train_state.h"
 #include "common/base/options.h"
+#include "runtime/engine/params/shard.h"
 #include "runtime/engine/train/visit.h"
 
 #include <math.h>
@@ -183,6 +184,33 @@ static int visit_optimizer(const struct pl_visit *v,
     return r;
 }
 
+/* A slot of a parameter of which each rank has a part. */
+static int visit_shards(const struct pl_visit *v,
+                        const struct pl_train_state *s,
+                        const char *prefix,
+                        const struct pl_param *p,
+                        void *own,
+                        size_t from,
+                        size_t count)
+{
+    enum plume_dtype dtype = pl_dtype_of_real(s->params->real);
+    size_t size = pl_dtype_size(dtype);
+    _cleanup_free_ char *whole = v->c ? malloc(p->tensor->count * size) : NULL;
+    int r;
+
+    if (v->c && !whole)
+        return pl_error_set(v->err, -ENOMEM, "out of memory for a checkpoint");
+    if (v->pass == PL_VISIT_SAVE) {
+        r = pl_shard_gather(s->params, s->shards, p, own, whole, v->err);
+        if (r < 0 || !v->c)
+            return r;
+    }
+    r = pl_visit_tensor(v, prefix, p->name, p->tensor, dtype, pl_device_cpu(), whole);
+    if (r == 0 && v->pass == PL_VISIT_LOAD)
+        pl_device_upload(s->params->dev, own, whole + from * size, count * size);
+    return r;
+}
+
 static int visit_slots(const struct pl_visit *v, const struct pl_train_state *s, size_t index)
 {
     const struct pl_optimizer *o = &s->optimizers->list[index];
@@ -195,9 +223,14 @@ static int visit_slots(const struct pl_visit *v, const struct pl_train_state *s,
                  pl_optimizer_slot_name(o, slot));
         for (size_t i = 0; i < s->params->n && r == 0; i++) {
             const struct pl_param *p = s->params->list[i];
-            void *data = pl_optimizer_state(s->optimizers, o, slot, p);
+            size_t from, count;
+            void *data = pl_optimizer_state(s->optimizers, o, slot, p, &from, &count);
 
-            if (data)
+            if (!pl_optimizer_has(o, p))
+                continue;
+            if (s->shards)
+                r = visit_shards(v, s, prefix, p, data, from, count);
+            else
                 r = pl_visit_tensor(v, prefix, p->name, p->tensor, dtype, s->params->dev, data);
         }
     }
@@ -434,6 +467,16 @@ int pl_train_state_save(const struct pl_train_state *state,
     int r = visit_state(&v, &s, weights_only);
 
     return r < 0 && !v.err->code ? pl_error_set(err, r, "out of memory for a checkpoint") : r;
+}
+
+int pl_train_state_assist(const struct pl_train_state *state, struct pl_error *err)
+{
+    const struct pl_visit v = {PL_VISIT_SAVE, NULL, err};
+    int r = 0;
+
+    for (size_t i = 0; i < state->optimizers->n && r == 0; i++)
+        r = visit_slots(&v, state, i);
+    return r;
 }
 
 static void values_change(const struct pl_train_state *state)

@@ -33,6 +33,7 @@ struct pl_train_state {
     struct pl_metrics *metrics;       /* may be NULL */
     const struct pl_hparams *hparams; /* saved, not loaded; may be NULL */
     uint64_t seed;                    /* saved; loading another one is an error */
+    struct pl_comm *shards;           /* of the ranks that have a shard each; NULL: no shards */
     uint64_t samples_per_step;        /* batch size times world size; 0: load batches as saved */
 
     struct pl_early_stop stop;
@@ -40,11 +41,16 @@ struct pl_train_state {
     uint64_t batch;       /* completed batches of the running epoch on this rank */
 };
 
-/* Puts the state into an empty checkpoint. -ENOMEM, -EINVAL. */
+/* Puts the state into an empty checkpoint. With shards all other ranks assist, unless weights_only.
+ * -ENOMEM, -EINVAL. */
 int pl_train_state_save(const struct pl_train_state *state,
                         bool weights_only,
                         struct pl_checkpoint *ret,
                         struct pl_error *err);
+
+/* With shards, each rank has a part of the optimizer state. Call on all ranks but one while that
+ * one saves. -ECONNRESET, -ENOMEM. */
+int pl_train_state_assist(const struct pl_train_state *state, struct pl_error *err);
 
 /* Sets the state from a checkpoint. -EINVAL names the first thing that does not fit; nothing is
  * changed then. Early stopping and retention start anew if their part is not readable. */

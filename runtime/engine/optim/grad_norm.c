@@ -1,0 +1,164 @@
+/* SPDX-License-Identifier: MIT */
+#include "runtime/engine/optim/grad_norm.h"
+#include "runtime/engine/params/shard.h"
+
+#include <math.h>
+
+/* Elements from `at` on that have one sum of squares: the rest of the range, or of the block. */
+static size_t
+measured_at(const struct pl_optimizers *all, const struct pl_optimizer_range *range, size_t at)
+{
+    size_t block = pl_shard_block(all->params), end = range->own + range->own_count;
+
+    return (all->by_blocks ? PL_MIN(end, (at / block + 1) * block) : end) - at;
+}
+
+int pl_grad_norm_init(struct pl_optimizers *all, struct pl_error *err)
+{
+    size_t n = 0;
+
+    for (size_t i = 0; i < all->n; i++)
+        for (size_t k = 0; k < all->list[i].n_ranges; k++) {
+            const struct pl_optimizer_range *range = &all->list[i].ranges[k];
+
+            for (size_t at = range->own; at < range->own + range->own_count;
+                 at += measured_at(all, range, at))
+                n++;
+        }
+    return pl_device_alloc(all->params->dev, (n + 1) * sizeof(*all->stats), "optimizers' state",
+                           (void **)&all->stats, err);
+}
+
+/* Multiplies the gradients by scale and maps their statistics. */
+static int measure(const struct pl_optimizers *all,
+                   size_t first,
+                   size_t n,
+                   const struct pl_kernels *kernels,
+                   double scale,
+                   struct pl_device_map *ret,
+                   struct pl_error *err)
+{
+    struct pl_range_stats *stats = all->stats;
+
+    for (size_t i = first; i < first + n; i++)
+        for (size_t k = 0; k < all->list[i].n_ranges; k++) {
+            const struct pl_optimizer_range *range = &all->list[i].ranges[k];
+            size_t end = range->own + range->own_count, count;
+
+            for (size_t from = range->own; from < end; from += count, stats++) {
+                count = measured_at(all, range, from);
+                kernels->grad_stats(&(struct pl_grad_stats_args){
+                    .n = count,
+                    .scale = scale,
+                    .grad = (char *)all->params->grads + from * pl_real_size(all->params->real),
+                    .ret_squares = &stats->squares,
+                    .ret_finite = &stats->finite,
+                });
+            }
+        }
+    return pl_device_map(all->params->dev, all->stats,
+                         (size_t)(stats - all->stats) * sizeof(*stats), PL_DEVICE_READ, ret, err);
+}
+
+/* The place of element `at` among the sums of its range, and the number of these. */
+static size_t
+sum_at(const struct pl_optimizers *all, const struct pl_optimizer_range *range, size_t at)
+{
+    size_t block = pl_shard_block(all->params);
+
+    return all->by_blocks ? at / block - range->offset / block : 0;
+}
+
+static size_t n_sums(const struct pl_optimizers *all, const struct pl_optimizer *o)
+{
+    size_t n = 0;
+
+    for (size_t k = 0; all->by_blocks && k < o->n_ranges; k++)
+        n += sum_at(all, &o->ranges[k], o->ranges[k].offset + o->ranges[k].count - 1) + 1;
+    return all->by_blocks ? n : 1;
+}
+
+/* Adds an optimizer's statistics to its sums; returns those that follow. */
+static const struct pl_range_stats *add_squares(const struct pl_optimizers *all,
+                                                const struct pl_optimizer *o,
+                                                const struct pl_range_stats *stats,
+                                                double *sums,
+                                                double *ret_bad)
+{
+    for (size_t k = 0; k < o->n_ranges; k++) {
+        const struct pl_optimizer_range *range = &o->ranges[k];
+        size_t end = range->own + range->own_count;
+
+        for (size_t at = range->own; at < end; at += measured_at(all, range, at), stats++) {
+            sums[sum_at(all, range, at)] += stats->squares;
+            *ret_bad += !stats->finite;
+        }
+        if (all->by_blocks)
+            sums += sum_at(all, range, range->offset + range->count - 1) + 1;
+    }
+    return stats;
+}
+
+/* For the n optimizers from `first` on: the sum of squares, and if all gradients are finite. A rank
+ * has zeros for the others' shards: adding them up over the ranks is exact by blocks. */
+static int sum_up(const struct pl_optimizers *all,
+                  size_t first,
+                  size_t n,
+                  const struct pl_range_stats *stats,
+                  double *ret_squares,
+                  bool *ret_finite,
+                  struct pl_error *err)
+{
+    const struct pl_optimizer *list = &all->list[first];
+    _cleanup_free_ double *sums = NULL;
+    size_t count = 0, at = 0;
+    int r = 0;
+
+    for (size_t i = 0; i < n; i++)
+        count += n_sums(all, &list[i]);
+    sums = calloc(count + n, sizeof(*sums));
+    if (!sums)
+        return pl_error_nomem(err);
+    for (size_t i = 0; i < n; at += n_sums(all, &list[i++]))
+        stats = add_squares(all, &list[i], stats, sums + at, &sums[count + i]);
+    if (all->comm && all->comm->size > 1)
+        r = pl_comm_allreduce(all->comm, sums, count + n, PL_REAL_F64, 1, err);
+    at = 0;
+    for (size_t i = 0; i < n && r == 0; i++) {
+        size_t end = at + n_sums(all, &list[i]);
+
+        ret_finite[i] = sums[count + i] == 0;
+        ret_squares[i] = 0;
+        for (; at < end; at++)
+            ret_squares[i] += sums[at];
+    }
+    return r;
+}
+
+int pl_grad_norm(struct pl_optimizers *optimizers,
+                 size_t first,
+                 size_t n,
+                 const struct pl_kernels *kernels,
+                 double scale,
+                 bool skips,
+                 bool *ret_finite,
+                 double *ret_norm,
+                 double *ret_all,
+                 struct pl_error *err)
+{
+    double squares[PL_OPTIMIZERS_MAX], total = 0, all = 0;
+    struct pl_device_map map = {0};
+    int r = measure(optimizers, first, n, kernels, scale, &map, err);
+
+    if (r == 0)
+        r = sum_up(optimizers, first, n, map.data, squares, ret_finite, err);
+    pl_device_unmap(&map);
+    for (size_t i = 0; i < n && r == 0; i++) {
+        all += squares[i];
+        if (ret_finite[i] || !skips)
+            total += squares[i];
+    }
+    *ret_all = sqrt(all);
+    *ret_norm = sqrt(total);
+    return r;
+}

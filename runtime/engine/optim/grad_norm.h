@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: MIT */
+/* The norm of the gradients of several optimizers, and if they are finite. With shards (shard.h)
+ * each rank measures its own, and the ranks add up. */
+#ifndef PL_RUNTIME_ENGINE_OPTIM_GRAD_NORM_H
+#define PL_RUNTIME_ENGINE_OPTIM_GRAD_NORM_H
+
+#include "runtime/engine/optim/optimizer.h"
+
+/* Memory for the statistics, by the optimizers' ranges and by_blocks. -ENOMEM. */
+int pl_grad_norm_init(struct pl_optimizers *optimizers, struct pl_error *err);
+
+/* Multiplies the gradients of the n optimizers from `first` on by scale. *ret_all: their L2 norm;
+ * *ret_norm: without the optimizers whose gradients are not finite, if `skips`. ret_finite: n
+ * values. Collective if there are shards. -EIO, -ENOMEM. */
+int pl_grad_norm(struct pl_optimizers *optimizers,
+                 size_t first,
+                 size_t n,
+                 const struct pl_kernels *kernels,
+                 double scale,
+                 bool skips,
+                 bool *ret_finite,
+                 double *ret_norm,
+                 double *ret_all,
+                 struct pl_error *err);
+
+#endif
