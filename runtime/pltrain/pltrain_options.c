@@ -230,6 +230,16 @@ set_accelerator(void *ctx, const struct pl_option *o, const char *value, struct 
     return r;
 }
 
+static int set_shard(void *ctx, const struct pl_option *o, const char *value, struct pl_error *err)
+{
+    struct pl_pltrain *p = ctx;
+    int which = 0;
+    int r = pl_parse_choice(value, pl_shard_names, &which, err);
+
+    p->train.shard = PL_SHARD_OS + (enum pl_shard_kind)which;
+    return r;
+}
+
 static int set_run(void *ctx, const struct pl_option *o, const char *value, struct pl_error *err)
 {
     struct pl_pltrain *p = ctx;
@@ -374,8 +384,13 @@ static const struct pl_option options[] = {
      "continue from a checkpoint; 'last' is last.ckpt of --checkpoint-dir, if it exists",
      STRING(train.resume)},
 
-    {"strategy", 0, "KIND", "Ranks and devices", "auto (default), single, dp, ddp, ddp2 or horovod",
+    {"strategy", 0, "KIND", "Ranks and devices",
+     "auto (default), single, dp, ddp, ddp2, horovod or sharded",
      CHOICE(train.strategy, pl_strategy_names)},
+    {"shard", 0, "WHAT", NULL,
+     "with --strategy sharded: what each rank keeps a part of only: os (default), the optimizer's "
+     "state",
+     CALL(set_shard)},
     {"accelerator", 0, "KIND", NULL,
      "auto (default; the CPU), cpu or gpu (NVIDIA; not yet tried on a real GPU)",
      CALL(set_accelerator)},

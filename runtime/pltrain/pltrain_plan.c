@@ -43,6 +43,8 @@ int pl_pltrain_check(const struct pl_pltrain *p, struct pl_error *err)
         return pl_error_set(err, -EINVAL,
                             "option '--processes-per-node' needs '--processes', and no "
                             "'--num-nodes'");
+    if (t->shard != PL_SHARD_NONE && t->strategy != PL_STRATEGY_SHARDED)
+        return pl_error_set(err, -EINVAL, "option '--shard' needs '--strategy sharded'");
     if (t->deterministic && !isinf(t->max_seconds))
         return pl_error_set(err, -EINVAL,
                             "option '--deterministic' and a stop by the clock ('--max-time') "

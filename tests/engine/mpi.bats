@@ -59,6 +59,8 @@ good() {
     shm=$(pltrain --processes 3 --max-steps 9 mlp | grep -o 'hash .*' | sort -u)
     mpi=$(ranks 3 pltrain --comm mpi --deterministic --max-steps 9 mlp | grep -o 'hash .*' | sort -u)
     [ "$shm" = "$mpi" ]
+    mpi=$(ranks 3 pltrain --comm mpi --deterministic --strategy sharded --max-steps 9 mlp | grep -o 'hash .*' | sort -u)
+    [ "$shm" = "$mpi" ]
 }
 
 @test "without plume-mpi.so it says what to do" {

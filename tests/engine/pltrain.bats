@@ -123,7 +123,7 @@ bits() {
     says 2 "device 1 is given twice" --devices 1,1 mlp
     run -1 --separate-stderr pltrain --strategy horovod --processes 2 --sync-batchnorm mlp
     [[ $stderr == *"--sync-batchnorm cannot wait for: choose ddp"* ]]
-    says 2 "is none of auto, single, dp, ddp, ddp2, horovod" --strategy fsdp mlp
+    says 2 "is none of auto, single, dp, ddp, ddp2, horovod, sharded" --strategy fsdp mlp
     RANK=0 WORLD_SIZE=1 says 2 "2 devices are asked for, but 1 ranks are on this node, and each rank has one device" \
         --devices 2 mlp
     # One device per rank: --devices 1 is that of each.

@@ -37,6 +37,7 @@ static const struct layout {
     {"ddp, accumulated", 2, 0, 1, 2, PL_STRATEGY_DDP, "batch_size=4", "lr=0.1"},
     {"ddp2", 2, 1, 2, 1, PL_STRATEGY_DDP2, "batch_size=8", "lr=0.1"},
     {"horovod", 4, 2, 1, 1, PL_STRATEGY_HOROVOD, "batch_size=4", "lr=0.025"},
+    {"sharded", 2, 1, 1, 2, PL_STRATEGY_SHARDED, "batch_size=4", "lr=0.1"},
 };
 
 /* tolerance: how far parameters around 1 may be from those of one f64 process after STEPS steps of

@@ -305,6 +305,27 @@ static void test_batch_norm_over_ranks(void **state)
     assert_non_null(strstr(dp->error, "between ranks, not between the devices"));
 }
 
+/* Fewer parameters than a block: the first rank has all of them. */
+static void test_sharded_is_ddp(void **state)
+{
+    static const enum plume_optimizer_kind kinds[] = {PLUME_SGD, PLUME_ADAM, PLUME_ADAMW};
+
+    for (unsigned i = 0; i < PL_COUNT(kinds); i++) {
+        struct fit_run *run[2];
+
+        for (unsigned k = 0; k < 2; k++) {
+            run[k] = strategy_run(k ? PL_STRATEGY_SHARDED : PL_STRATEGY_DDP, 1, false);
+            run[k]->options.optimizer = kinds[i];
+            run[k]->options.deterministic = true;
+            run[k]->options.clip = 0.5;
+            run[k]->options.max_steps = 5;
+            fit_go(run[k], i + 1, 1);
+            fit_assert_good(run[k]);
+        }
+        assert_string_equal(run[0]->hash, run[1]->hash);
+    }
+}
+
 static void test_outputs_are_checked(void **state)
 {
     struct fit_run *run = strategy_run(PL_STRATEGY_DP, 2, true);
@@ -407,6 +428,8 @@ static void test_strategies_are_chosen(void **state)
     choose(PL_STRATEGY_DDP2, 2, 2, 2, 0, "ddp2 has one process a node, but 2 ranks");
     choose(PL_STRATEGY_SINGLE, 1, 1, 2, 0, "single has one rank, but 2");
     choose(PL_STRATEGY_DDP, 2, 1, 1, 0, "one device per rank, not 2");
+    choose(PL_STRATEGY_SHARDED, 2, 1, 1, 0, "one device per rank, not 2");
+    choose(PL_STRATEGY_SHARDED, 1, 1, 1, PL_STRATEGY_SHARDED, NULL);
 }
 
 int main(void)
@@ -422,6 +445,7 @@ int main(void)
         cmocka_unit_test(test_dp_repeats_bitwise),
         cmocka_unit_test(test_ddp2_is_ddp_of_nodes),
         cmocka_unit_test(test_batch_norm_over_ranks),
+        cmocka_unit_test(test_sharded_is_ddp),
         cmocka_unit_test(test_outputs_are_checked),
         cmocka_unit_test(test_own_reduction),
         cmocka_unit_test(test_modules_have_collectives),

@@ -22,6 +22,13 @@ enum pl_strategy_kind {
     PL_STRATEGY_DDP,
     PL_STRATEGY_DDP2,
     PL_STRATEGY_HOROVOD,
+    PL_STRATEGY_SHARDED,
+};
+
+/* What each rank of strategy sharded keeps of its own shard only. */
+enum pl_shard_kind {
+    PL_SHARD_NONE, /* not given */
+    PL_SHARD_OS,   /* optimizer state */
 };
 
 enum pl_precision {
@@ -72,6 +79,7 @@ struct pl_train_options {
     struct pl_device *device; /* holds the tensors; NULL = the CPU. Borrowed */
     bool graphs;              /* capture steps as graphs and replay them, if the device can */
     enum pl_strategy_kind strategy;
+    enum pl_shard_kind shard; /* with PL_STRATEGY_SHARDED; none: PL_SHARD_OS */
     unsigned devices; /* of this process, which share a batch; on the CPU: disjoint groups of
                          threads; >= 1 */
     /* The `devices` devices, `device` first. NULL: `device` stands for all of them. Borrowed. */

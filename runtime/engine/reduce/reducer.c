@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "runtime/engine/reduce/reducer.h"
 #include "runtime/engine/comm/comm_nccl.h"
+#include "runtime/engine/params/shard.h"
 
 #include <math.h>
 
@@ -25,7 +26,8 @@ int pl_reducer_init(struct pl_reducer *reducer,
 
         if (only && !pl_optimizer_has(only, p))
             continue;
-        if (b->offset != end || (b->n && b->count + (end - p->offset) > max)) {
+        if (b->offset != end || (b->n && b->count + (end - p->offset) > max) ||
+            (!b->n && params->sharded)) {
             if (b->n)
                 max = max_bytes / pl_real_size(params->real);
             b = &buckets[n++];
@@ -39,6 +41,11 @@ int pl_reducer_init(struct pl_reducer *reducer,
     *reducer =
         (struct pl_reducer){.comm = comm, .params = params, .buckets = buckets, .n = n, .next = n};
     pl_reducer_replan(reducer);
+    reducer->parts = calloc((size_t)comm->size + 1, sizeof(*reducer->parts));
+    if (!reducer->parts) {
+        pl_reducer_finish(reducer);
+        return pl_error_nomem(err);
+    }
     for (size_t i = 0; i < n; i++)
         most = PL_MAX(most, buckets[i].count * pl_real_size(params->real));
     if (params->dev->ops->host || comm->size == 1 || comm->gpu || most == 0)
@@ -78,6 +85,7 @@ void pl_reducer_finish(struct pl_reducer *reducer)
     if (reducer->low)
         pl_device_free(reducer->params->dev, reducer->low);
     free(reducer->buckets);
+    free(reducer->parts);
     *reducer = (struct pl_reducer){0};
 }
 
@@ -106,7 +114,22 @@ static double power_of(double x)
     return ldexp(0.5, exponent);
 }
 
-static int start(struct pl_reducer *red, void *grads, size_t count, struct pl_error *err)
+/* Starts an allreduce on comm->gpu, or with `parts` a reduce-scatter. */
+static int start_nccl(struct pl_reducer *red,
+                      void *buf,
+                      size_t count,
+                      const size_t *parts,
+                      enum pl_nccl_type type,
+                      double scale,
+                      struct pl_error *err)
+{
+    red->started = true;
+    return parts ? pl_comm_nccl_start_scatter(red->comm->gpu, buf, parts, type, scale, err)
+                 : pl_comm_nccl_start(red->comm->gpu, buf, count, type, scale, err);
+}
+
+static int
+start(struct pl_reducer *red, void *grads, size_t count, const size_t *parts, struct pl_error *err)
 {
     enum pl_nccl_type type = red->params->real == PL_REAL_F64 ? PL_NCCL_F64 : PL_NCCL_F32;
     struct pl_device *dev = red->params->dev;
@@ -116,13 +139,11 @@ static int start(struct pl_reducer *red, void *grads, size_t count, struct pl_er
         struct pl_half_args low = half_args(red, offset, count);
 
         dev->ops->kernels(dev, red->params->real)->narrow(&low);
-        red->started = true;
-        return pl_comm_nccl_start(red->comm->gpu, low.half, count,
-                                  red->half == PL_HALF_BF16 ? PL_NCCL_BF16 : PL_NCCL_F16,
-                                  power_of(red->scale), err);
+        return start_nccl(red, low.half, count, parts,
+                          red->half == PL_HALF_BF16 ? PL_NCCL_BF16 : PL_NCCL_F16,
+                          power_of(red->scale), err);
     }
-    red->started = true;
-    return pl_comm_nccl_start(red->comm->gpu, grads, count, type, red->scale, err);
+    return start_nccl(red, grads, count, parts, type, red->scale, err);
 }
 
 /* Later work on the device waits for all reductions that were started. */
@@ -146,15 +167,26 @@ static int join(struct pl_reducer *red, struct pl_error *err)
     return r;
 }
 
-static int sum(struct pl_reducer *red, void *grads, size_t count, struct pl_error *err)
+static int sum_on_host(
+    struct pl_reducer *red, void *grads, size_t count, const size_t *parts, struct pl_error *err)
+{
+    enum pl_real real = red->params->real;
+
+    return parts ? pl_comm_reduce_scatter(red->comm, grads, parts, real, red->scale, err)
+                 : pl_comm_allreduce(red->comm, grads, count, real, red->scale, err);
+}
+
+/* parts: NULL, or where the ranks' parts begin; only the own part is defined afterwards. */
+static int
+sum(struct pl_reducer *red, void *grads, size_t count, const size_t *parts, struct pl_error *err)
 {
     struct pl_device *dev = red->params->dev;
     enum pl_real real = red->params->real;
-    size_t bytes = count * pl_real_size(real);
+    size_t bytes = count * pl_real_size(real), from = 0, to = bytes;
     int r;
 
     if (dev->ops->host)
-        return pl_comm_allreduce(red->comm, grads, count, real, red->scale, err);
+        return sum_on_host(red, grads, count, parts, err);
     if (red->comm->size == 1) {
         if (red->scale != 1)
             dev->ops->kernels(dev, real)->affine(
@@ -162,13 +194,30 @@ static int sum(struct pl_reducer *red, void *grads, size_t count, struct pl_erro
         return 0;
     }
     if (red->comm->gpu)
-        return start(red, grads, count, err);
+        return start(red, grads, count, parts, err);
     r = pl_device_download(dev, red->stage, grads, bytes, err);
     if (r == 0)
-        r = pl_comm_allreduce(red->comm, red->stage, count, real, red->scale, err);
+        r = sum_on_host(red, red->stage, count, parts, err);
+    if (parts) {
+        from = parts[red->comm->rank] * pl_real_size(real);
+        to = parts[red->comm->rank + 1] * pl_real_size(real);
+    }
     if (r == 0)
-        pl_device_upload(dev, grads, red->stage, bytes);
+        pl_device_upload(dev, (char *)grads + from, (char *)red->stage + from, to - from);
     return r;
+}
+
+/* No node writes between the end of a parameter and the next one, but a reduce-scatter may. */
+static void clear_gaps(const struct pl_reducer *red, const struct pl_bucket *b)
+{
+    const struct pl_params *params = red->params;
+    size_t size = pl_real_size(params->real), next = b->offset + b->count;
+
+    for (size_t i = b->first + b->n; i-- > b->first; next = params->order[i]->offset) {
+        size_t end = params->order[i]->offset + params->order[i]->tensor->count;
+
+        pl_device_zero(params->dev, (char *)params->grads + end * size, (next - end) * size);
+    }
 }
 
 /* The module's own function gets host memory. */
@@ -199,7 +248,13 @@ static int reduce(struct pl_reducer *red, const struct pl_bucket *b, struct pl_e
 {
     char *grads = (char *)red->params->grads + b->offset * pl_real_size(red->params->real);
 
-    return red->own ? reduce_own(red, b, grads, err) : sum(red, grads, b->count, err);
+    if (red->own)
+        return reduce_own(red, b, grads, err);
+    if (!red->params->sharded || !b->n)
+        return sum(red, grads, b->count, NULL, err);
+    clear_gaps(red, b);
+    pl_shard_offsets(red->params, red->comm->size, b->offset, b->offset + b->count, red->parts);
+    return sum(red, grads, b->count, red->parts, err);
 }
 
 int pl_reducer_after_node(void *ctx, size_t index, struct pl_error *err)

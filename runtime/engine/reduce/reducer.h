@@ -6,7 +6,11 @@
  * backward; work that the device gets after the last bucket was started waits for all of them.
  * A fused reduction (horovod) has large buckets, all of them after the backward pass. Parameters
  * that the tape does not use are reduced like the others, with gradient 0 (unused_params.h). The
- * tapes of the ranks may differ: all ranks reduce the buckets in the same order. */
+ * tapes of the ranks may differ: all ranks reduce the buckets in the same order.
+ *
+ * With shards (shard.h) a bucket is scattered: each rank gets the sums of its own shard, and the
+ * rest of its gradients is undefined then. The flags of unused_params.h, which all ranks need, have
+ * a bucket of their own. */
 #ifndef PL_RUNTIME_ENGINE_REDUCE_REDUCER_H
 #define PL_RUNTIME_ENGINE_REDUCE_REDUCER_H
 
@@ -30,6 +34,7 @@ struct pl_reducer {
     struct pl_params *params;
     struct pl_bucket *buckets; /* in the order of reduction */
     size_t n, next;
+    size_t *parts; /* with shards: where each rank's part of a bucket begins, and its end */
     double scale;
     bool started; /* reductions run on comm->gpu; join() waits for them */
     void *stage;  /* memory of the communicator for the largest bucket, if gradients are on a GPU

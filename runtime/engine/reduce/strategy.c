@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 #include "runtime/engine/reduce/strategy.h"
 
-const char *const pl_strategy_names[] = {"auto", "single", "dp", "ddp", "ddp2", "horovod", NULL};
+const char *const pl_strategy_names[] = {"auto", "single",  "dp",      "ddp",
+                                         "ddp2", "horovod", "sharded", NULL};
+const char *const pl_shard_names[] = {"os", NULL};
 
 static int check(const struct pl_train_options *o,
                  const struct pl_world *place,
@@ -43,8 +45,7 @@ static int check(const struct pl_train_options *o,
         return pl_error_set(err, -EINVAL,
                             "strategy horovod lets ranks run out of batches at different times, "
                             "which --sync-batchnorm cannot wait for: choose ddp");
-    if ((kind == PL_STRATEGY_SINGLE || kind == PL_STRATEGY_DDP || kind == PL_STRATEGY_HOROVOD) &&
-        o->devices > 1)
+    if (kind != PL_STRATEGY_DP && kind != PL_STRATEGY_DDP2 && o->devices > 1)
         return pl_error_set(
             err, -EINVAL,
             "strategy %s has one device per rank, not %u: start more ranks, or choose "
@@ -72,6 +73,7 @@ int pl_strategy_choose(const struct pl_train_options *options,
         .devices =
             kind == PL_STRATEGY_DP || kind == PL_STRATEGY_DDP2 ? PL_MAX(options->devices, 1u) : 1,
         .reduces = world_size > 1,
+        .shard = kind != PL_STRATEGY_SHARDED ? PL_SHARD_NONE : PL_MAX(options->shard, PL_SHARD_OS),
         .fused = kind == PL_STRATEGY_HOROVOD,
         .uneven_inputs = kind == PL_STRATEGY_HOROVOD && world_size > 1,
         .lr_scale = kind == PL_STRATEGY_HOROVOD ? world_size : 1,

@@ -10,6 +10,7 @@
  *   ddp2     1 a node,       a node's, split    as dp, then mean over nodes    as given
  *            k devices       over its devices
  *   horovod  1 a device      each its own       mean over ranks, fused         x world size
+ *   sharded  1 a device      each its own       as ddp, each rank its shard    as given
  *
  * PL_STRATEGY_AUTO: single for one rank with one device, else ddp, with one device per rank. */
 #ifndef PL_RUNTIME_ENGINE_REDUCE_STRATEGY_H
@@ -22,6 +23,7 @@ struct pl_strategy {
     enum pl_strategy_kind kind; /* never PL_STRATEGY_AUTO */
     unsigned devices;           /* of this process, which share a batch; 1 except for dp and ddp2 */
     bool reduces;               /* averages gradients over the ranks */
+    enum pl_shard_kind shard;   /* sharded: what each rank has its shard of; else PL_SHARD_NONE */
     bool fused;                 /* reduces after the backward pass, not in buckets beside it */
     bool uneven_inputs;         /* ranks may run out of batches at different times */
     double lr_scale;            /* factor of learning rates */
@@ -35,7 +37,11 @@ int pl_strategy_choose(const struct pl_train_options *options,
                        struct pl_strategy *ret,
                        struct pl_error *err);
 
-/* "auto", "single", "dp", "ddp", "ddp2", "horovod"; ends with NULL, by enum pl_strategy_kind. */
+/* "auto", "single", "dp", "ddp", "ddp2", "horovod", "sharded"; ends with NULL, by enum
+ * pl_strategy_kind. */
 extern const char *const pl_strategy_names[];
+
+/* "os"; ends with NULL, from PL_SHARD_OS on. */
+extern const char *const pl_shard_names[];
 
 #endif

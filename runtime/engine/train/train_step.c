@@ -2,6 +2,7 @@
 #include "runtime/engine/train/train_step.h"
 #include "runtime/engine/comm/comm_nccl.h"
 #include "runtime/engine/optim/precision.h"
+#include "runtime/engine/params/shard.h"
 #include "runtime/engine/params/unused_params.h"
 
 #include <math.h>
@@ -135,6 +136,20 @@ static int closure(struct pl_trainer *t,
     return r;
 }
 
+/* Gives all ranks the parameters of these n optimizers, which their owners have updated. */
+static int share_values(struct pl_trainer *t, size_t first, size_t n, struct pl_error *err)
+{
+    size_t from = SIZE_MAX, to = 0;
+
+    for (const struct pl_optimizer *o = &t->optimizers.list[first];
+         o < &t->optimizers.list[first + n]; o++)
+        for (size_t i = 0; i < o->n_ranges; i++) {
+            from = PL_MIN(from, o->ranges[i].offset);
+            to = PL_MAX(to, o->ranges[i].offset + o->ranges[i].count);
+        }
+    return from < to ? pl_shard_share_values(&t->ctx.params, t->comm, from, to, err) : 0;
+}
+
 /* Steps the lane's optimizer; all of them if there is one lane. */
 static int optimize(struct pl_trainer *t, unsigned optimizer_idx, struct pl_error *err)
 {
@@ -148,7 +163,9 @@ static int optimize(struct pl_trainer *t, unsigned optimizer_idx, struct pl_erro
     r = pl_optimizers_step_some(&t->optimizers, optimizer_idx, n, t->kernels,
                                 &(struct pl_clip_rule){t->options->clip_by, t->options->clip},
                                 &t->scaler, NULL, err);
-    return r < 0 ? r : pl_precision_round(t->options, t->kernels, &t->ctx.params, err);
+    if (r == 0)
+        r = pl_precision_round(t->options, t->kernels, &t->ctx.params, err);
+    return r == 0 && t->strategy.shard ? share_values(t, optimizer_idx, n, err) : r;
 }
 
 /* One batch in one lane; with the reduction and the optimizer if the step is due. */

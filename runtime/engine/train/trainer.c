@@ -2,6 +2,7 @@
 #include "runtime/engine/train/trainer.h"
 #include "common/base/log.h"
 #include "runtime/engine/optim/precision.h"
+#include "runtime/engine/params/shard.h"
 #include "runtime/engine/train/weights.h"
 #include "runtime/engine/util/crash.h"
 
@@ -21,6 +22,9 @@ static int set_optimizers(struct pl_trainer *t, struct pl_error *err)
         r = pl_optimizers_init_groups(&t->optimizers, &ctx->params, ctx->optimizers,
                                       ctx->n_optimizers, ctx->groups, ctx->n_groups, err);
     ctx->n_optimizers = ctx->n_groups = 0;
+    if (r == 0)
+        r = pl_optimizers_share(&t->optimizers, t->strategy.shard ? t->comm : NULL,
+                                t->options->deterministic, err);
     if (r == 0)
         pl_optimizers_scale(&t->optimizers, t->strategy.lr_scale);
     return r;
@@ -134,6 +138,8 @@ static int build(struct pl_trainer *t, struct pl_error *err)
                           &t->replicas, err);
     if (r == 0)
         r = pl_params_layout(params, pl_stage_tape(&t->stage[PLUME_TRAIN]), t->comm, err);
+    if (r == 0 && t->strategy.shard)
+        pl_shard_take(params, t->comm->rank, t->comm->size);
     if (r == 0)
         r = set_optimizers(t, err);
     if (r == 0 && t->options->ema > 0 && t->options->run == PL_RUN_TRAIN)
@@ -212,6 +218,8 @@ int pl_trainer_init(struct pl_trainer *trainer,
         .seed = options->seed,
         .samples_per_step = (uint64_t)pl_hparams_value(hparams, "batch_size") * comm->size,
     };
+    if (trainer->strategy.shard)
+        trainer->state.shards = comm;
     comm->ordered = options->deterministic;
     r = pl_replicas_init(&trainer->replicas, &trainer->ctx.params, options->part_devices,
                          trainer->strategy.devices, err);

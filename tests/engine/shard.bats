@@ -1,0 +1,83 @@
+#!/usr/bin/env bats
+# SPDX-License-Identifier: MIT
+# Strategy sharded: the bits of ddp under --deterministic, its checkpoints, and what each rank keeps.
+# BUILD is the build folder, TURNS a module with two optimizers that take turns.
+
+bats_require_minimum_version 1.5.0
+
+setup() {
+    PATH=$BUILD:$PATH
+    unset RANK WORLD_SIZE PLUME_SOCKET
+    cd "$BATS_TEST_TMPDIR" || return
+}
+
+readonly SHORT=(--deterministic --limit-val-batches 1 --limit-test-batches 1)
+readonly GPT=(gpt --batch_size 2 --context 8 --layers 1 --heads 2 --width 32)
+
+# says STATUS WORDS ARGS...: pltrain exits with STATUS and one line on stderr that has the words.
+says() {
+    local status=$1 words=$2
+    shift 2
+    run "-$status" --separate-stderr pltrain "$@"
+    [ "${#stderr_lines[@]}" -eq 1 ] || { echo "$stderr"; false; }
+    [[ $stderr == "pltrain: "*"$words"* ]] || { echo "$stderr"; false; }
+}
+
+# as_ddp KIND ARGS...: both strategies end with the same bits, and save the same checkpoint.
+as_ddp() {
+    local kind=$1
+    shift
+    rm -rf c ddp.ckpt
+    pltrain "${SHORT[@]}" --max-steps 4 --checkpoint-dir c --save-last "$@" >ddp.out
+    mv c/last.ckpt ddp.ckpt
+    rm -r c
+    pltrain "${SHORT[@]}" --max-steps 4 --checkpoint-dir c --save-last --strategy sharded \
+        --shard "$kind" "$@" >sharded.out
+    cmp <(grep hash ddp.out | sort) <(grep hash sharded.out | sort) || { echo "$kind $*"; false; }
+    grep -q hash ddp.out
+    cmp ddp.ckpt c/last.ckpt || { echo "$kind $*"; false; }
+}
+
+@test "sharded has the bits of ddp" {
+    as_ddp os --processes 3 --clip 0.1 --optimizer adamw mlp --hidden 100
+    as_ddp os --processes 4 --processes-per-node 2 --accumulate 2 --clip 0.05 cnn --batch_size 4 --batchnorm 1
+    as_ddp os --processes 3 --comm tcp --precision 16 --amp-level O2 --optimizer adam "${GPT[@]}"
+    as_ddp os --processes 2 --precision bf16 --amp-level O3 --clip 0.1 "${GPT[@]}"
+    as_ddp os --processes 2 --precision 64 --clip 0.1 "$TURNS"
+    as_ddp os --clip 0.1 mlp
+    as_ddp os --processes 7 mlp --hidden 1 # two blocks
+}
+
+@test "a run goes on under any strategy and on any number of ranks" {
+    local -a run=("${SHORT[@]}" --optimizer adam --clip 0.1)
+    pltrain "${run[@]}" --processes 3 --strategy sharded --max-steps 3 --checkpoint-dir a --save-last mlp >/dev/null
+    for ranks in 1 2 5; do
+        pltrain "${run[@]}" --processes $ranks --max-steps 5 --resume a/last.ckpt mlp | grep hash | sort >ddp
+        pltrain "${run[@]}" --processes $ranks --max-steps 5 --resume a/last.ckpt --strategy sharded mlp |
+            grep hash | sort >shards
+        [ -s ddp ]
+        cmp ddp shards
+    done
+}
+
+@test "after a signal, and with weights alone" {
+    pltrain --processes 2 --strategy sharded --save-weights-only --checkpoint-dir w --save-last --max-steps 2 mlp
+    says 1 "weights only" --resume w/last.ckpt mlp
+    # All ranks hand over their shards when the run is interrupted.
+    mkfifo out
+    timeout 60 pltrain --processes 2 --strategy sharded --optimizer adam --epochs 100000 --checkpoint-dir s mlp >out &
+    pid=$!
+    exec 5<out
+    read -r -t 30 <&5 # the first epoch
+    kill -TERM $pid
+    cat <&5 >/dev/null
+    run wait $pid
+    ls s/hpc_ckpt_1.ckpt
+    pltrain --processes 3 --optimizer adam --max-steps 1 --resume s/hpc_ckpt_1.ckpt mlp | grep -q hash
+}
+
+@test "what cannot be sharded is a usage error" {
+    says 2 "'half' is none of os" --strategy sharded --shard half mlp
+    says 2 "option '--shard' needs '--strategy sharded'" --shard os mlp
+    says 2 "option '--shard' needs '--strategy sharded'" --processes 2 --strategy ddp --shard os mlp
+}
