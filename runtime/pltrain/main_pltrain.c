@@ -19,6 +19,7 @@
 #include "runtime/pltrain/spawn_local.h"
 #include "runtime/pltrain/threads.h"
 
+#include <math.h>
 #include <signal.h>
 #include <string.h>
 #include <unistd.h>
@@ -206,7 +207,8 @@ join_gpus(const struct pl_pltrain *p, struct pl_comm *comm, struct gpus *gpus, s
 
 static int train_in(const struct pl_pltrain *p,
                     const struct pl_module *module,
-                    const struct pl_hparams *hparams,
+                    struct pl_hparams *hparams,
+                    bool batch_given,
                     struct pl_world *world,
                     struct pl_error *err)
 {
@@ -228,6 +230,8 @@ static int train_in(const struct pl_pltrain *p,
         r = pl_error_set(err, -EINVAL, "option '--num-nodes' says %lld, but there are %u",
                          (long long)p->nodes, comm->world.n_nodes);
     if (r == 0)
+        r = pl_pltrain_global_batch(p, comm->size, batch_given, hparams, err);
+    if (r == 0)
         r = pl_threads_share(comm, err);
     if (r == 0 && p->gpu) {
         r = open_gpus(p, comm, &gpus, &options, err);
@@ -247,7 +251,8 @@ static int train_in(const struct pl_pltrain *p,
 
 static int train(const struct pl_pltrain *p,
                  const struct pl_module *module,
-                 const struct pl_hparams *hparams,
+                 struct pl_hparams *hparams,
+                 bool batch_given,
                  struct pl_error *err)
 {
     struct pl_world world;
@@ -255,9 +260,34 @@ static int train(const struct pl_pltrain *p,
 
     if (r < 0)
         return r;
-    r = train_in(p, module, hparams, &world, err);
+    r = train_in(p, module, hparams, batch_given, &world, err);
     pl_mpi_close(world.mpi, r < 0);
     return r;
+}
+
+/* Sets the hyper-parameters of the command line. *ret_batch: batch_size is among them. */
+static int set_hparams(const struct pl_pltrain *p,
+                       struct pl_hparams *hparams,
+                       bool *ret_batch,
+                       struct pl_error *err)
+{
+    double preset = pl_hparams_value(hparams, "batch_size"), *batch;
+    size_t at = 0;
+
+    while (strcmp(hparams->list[at].name, "batch_size") != 0)
+        at++;
+    batch = &hparams->list[at].value;
+    *batch = NAN; /* no assignment gives it */
+    for (size_t i = 0; i < p->n_hparams; i++) {
+        int r = pl_hparams_set(hparams, p->hparams[i], err);
+
+        if (r < 0)
+            return r;
+    }
+    *ret_batch = !isnan(*batch);
+    if (!*ret_batch)
+        *batch = preset;
+    return 0;
 }
 
 static int run_module(struct pl_pltrain *p)
@@ -265,6 +295,7 @@ static int run_module(struct pl_pltrain *p)
     _cleanup_(pl_module_close) struct pl_module module = {0};
     _cleanup_(pl_hparams_finish) struct pl_hparams hparams = {0};
     struct pl_error err = {0};
+    bool batch_given;
     int r;
 
     pl_crash_module(p->module);
@@ -277,15 +308,14 @@ static int run_module(struct pl_pltrain *p)
     r = pl_hparams_init(&hparams, module.hooks.hparams, &err);
     if (r < 0)
         return complain(PL_EXIT_FAILED, &err);
-    for (size_t i = 0; i < p->n_hparams; i++)
-        if (pl_hparams_set(&hparams, p->hparams[i], &err) < 0)
-            return complain(PL_EXIT_USAGE, &err);
+    if (set_hparams(p, &hparams, &batch_given, &err) < 0)
+        return complain(PL_EXIT_USAGE, &err);
     if (p->list) {
         pl_hparams_print(&hparams, stdout);
         return PL_EXIT_OK;
     }
     catch_signals(&p->train);
-    r = train(p, &module, &hparams, &err);
+    r = train(p, &module, &hparams, batch_given, &err);
     if (r == 0)
         return PL_EXIT_OK;
     return complain(r == -EINTR ? PL_EXIT_INTERRUPTED : PL_EXIT_FAILED, &err);

@@ -6,6 +6,7 @@
 #include "common/base/options.h"
 #include "runtime/engine/comm/comm.h"
 #include "runtime/engine/config/train_options.h"
+#include "runtime/engine/util/hparam.h"
 
 #define PL_PLTRAIN_DEVICES_MAX 64 /* of a node */
 
@@ -21,6 +22,7 @@ struct pl_pltrain {
     bool list;
     int64_t processes, per_node, nodes;      /* 0 = not given */
     int64_t devices;                         /* 0 = auto */
+    int64_t global_batch;                    /* samples per step over all ranks; 0 = not given */
     unsigned device[PL_PLTRAIN_DEVICES_MAX]; /* the given list */
     size_t n_device;                         /* of the list; 0 = none */
     bool gpu;
@@ -43,6 +45,14 @@ int pl_pltrain_parse(
 
 /* Options that disagree are -EINVAL, with a text that names them. pl_pltrain_parse() calls it. */
 int pl_pltrain_check(const struct pl_pltrain *p, struct pl_error *err);
+
+/* --global-batch: sets batch_size for this number of ranks. `given`: a hyper-parameter has set it.
+ * -EINVAL if the samples cannot be divided equally; -ERANGE. */
+int pl_pltrain_global_batch(const struct pl_pltrain *p,
+                            unsigned ranks,
+                            bool given,
+                            struct pl_hparams *hparams,
+                            struct pl_error *err);
 
 /* Combines --devices, --processes, --num-nodes and --strategy. `started`: a launcher has started
  * the ranks, `local_size` on this node. Else the caller starts *ret_ranks in all, *ret_per_node on

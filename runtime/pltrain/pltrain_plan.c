@@ -81,6 +81,42 @@ int pl_pltrain_check(const struct pl_pltrain *p, struct pl_error *err)
     return check_evaluation(t, err);
 }
 
+int pl_pltrain_global_batch(const struct pl_pltrain *p,
+                            unsigned ranks,
+                            bool given,
+                            struct pl_hparams *hparams,
+                            struct pl_error *err)
+{
+    int64_t n = p->global_batch, groups = (int64_t)ranks * (int64_t)p->train.accumulate, parts;
+    char text[40];
+    int r;
+
+    if (n == 0)
+        return 0;
+    if (p->train.n_accumulate_from)
+        return pl_error_set(err, -EINVAL,
+                            "options '--global-batch' and '--accumulate' with other numbers from "
+                            "an epoch on disagree");
+    parts = groups * p->train.devices;
+    if (n % parts)
+        return pl_error_set(err, -EINVAL,
+                            "--global-batch %lld cannot be divided equally among %u ranks with %u "
+                            "devices and %llu batches per step: a multiple of %lld can, such as "
+                            "%lld",
+                            (long long)n, ranks, p->train.devices,
+                            (unsigned long long)p->train.accumulate, (long long)parts,
+                            (long long)((n + parts - 1) / parts * parts));
+    if (given && pl_hparams_value(hparams, "batch_size") != (double)(n / groups))
+        return pl_error_set(err, -EINVAL,
+                            "--global-batch %lld gives each of %u ranks batches of %lld samples, "
+                            "but batch_size is %g: leave one of them out",
+                            (long long)n, ranks, (long long)(n / groups),
+                            pl_hparams_value(hparams, "batch_size"));
+    snprintf(text, sizeof(text), "batch_size=%lld", (long long)(n / groups));
+    r = pl_hparams_set(hparams, text, err);
+    return r < 0 ? pl_error_wrap(err, r, "--global-batch %lld", (long long)n) : 0;
+}
+
 /* A launcher has fixed the world size. */
 static int plan_started(struct pl_pltrain *p, unsigned local_size, bool whole, struct pl_error *err)
 {

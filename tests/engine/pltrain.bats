@@ -133,11 +133,35 @@ bits() {
         says 2 "1 devices are asked for, but 2 ranks are on this node" --devices 3, mlp
 }
 
+@test "the batch of a step is said, and may be given" {
+    step() { pltrain --fast-dev-run "$@" mlp | sed -n 's/^batch: //p'; }
+    [ -z "$(step)" ]
+    [ "$(step --strategy dp --devices 2)" = \
+        "8 samples per step (dp: 1 rank x 8 samples, split among 2 devices)" ]
+    [ "$(step --processes 2)" = "16 samples per step (ddp: 2 ranks x 8 samples)" ]
+    [ "$(step --processes 2 --global-batch 96 --accumulate 3)" = \
+        "96 samples per step (ddp: 2 ranks x 16 samples x 3 batches)" ]
+    [ "$(step --strategy ddp2 --num-nodes 2 --devices 2 --global-batch 64)" = \
+        "64 samples per step (ddp2: 2 ranks x 32 samples, split among 2 devices)" ]
+    [ "$(step --processes 2 --global-batch 64 --average-every 4 --hparam batch-size=32)" = \
+        "64 samples per step (ddp: 2 ranks x 32 samples; averages every 4 steps)" ]
+    says 1 "a multiple of 2 can, such as 10" --global-batch 9 --accumulate 2 mlp
+    says 1 "but batch_size is 8" --global-batch 9 --hparam batch_size=8 mlp
+    says 1 "must be in [1, 65536]" --global-batch 65537 mlp
+    says 1 "from an epoch on disagree" --global-batch 16 --accumulate 1,2:2 mlp
+    says 2 "--global-batch" --global-batch 0 mlp
+    # The same samples make the same steps, whoever computes them: a sum in another order.
+    loss() { pltrain --global-batch 64 --max-steps 10 "$@" mlp | sed -n 's/^test_loss //p'; }
+    one=$(loss)
+    [ -n "$one" ] && [ "$(loss --processes 2)" = "$one" ] && [ "$(loss --accumulate 4)" = "$one" ]
+}
+
 @test "limits are numbers or shares" {
     run -0 --separate-stderr pltrain --limit-train-batches 0.5 --epochs 1 mlp
     [[ ${lines[0]} == "epoch 1/1 step 78 "* ]]
     run -0 --separate-stderr pltrain --limit-train-batches 5 --accumulate 2 --epochs 1 mlp
-    [[ ${lines[0]} == "epoch 1/1 step 3 "* ]]
+    [ "${lines[0]}" = "batch: 16 samples per step (single: 1 rank x 8 samples x 2 batches)" ]
+    [[ ${lines[1]} == "epoch 1/1 step 3 "* ]]
     run -0 --separate-stderr pltrain --limit-train-batches 6 --accumulate 1,2:2,4:6 --epochs 5 mlp
     [ "$(sed -n 's/^epoch .* step \([0-9]*\) .*/\1/p' <<<"$output" | tr '\n' ' ')" = "6 9 12 13 14 " ]
     says 2 "is not N,EPOCH:N" --accumulate 1,2 mlp
@@ -194,7 +218,7 @@ bits() {
     says 2 "need '--weights'" --weights-strict mlp
     says 2 "not a regular expression" --weights c/last.ckpt --weights-map '(=' mlp
     run -0 pltrain "${args[@]}" --epochs 1 --processes 2 --weights c/last.ckpt mlp
-    [[ $output == "epoch 1/1 step 79 "* ]]
+    [[ $output == *"epoch 1/1 step 79 "* ]]
     [ "$(grep -o 'hash .*' <<<"$output" | sort -u | wc -l)" -eq 1 ]
 }
 

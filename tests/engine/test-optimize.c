@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* What is done to the parameters of a real run between two steps: groups of parameters, and
- * their moving average. */
+/* What is done to the parameters of a real run between two steps: groups of parameters,
+ * their moving average, and averages over ranks. */
 #include "common/base/fs.h"
 #include "tests/engine/fit_run.h"
 #include "tests/lib/tmpdir.h"
@@ -84,6 +84,22 @@ static void test_groups_resume(void **state)
 {
     resume_is_exact(prepare_groups, 1);
     resume_is_exact(prepare_groups, 2);
+}
+
+/* Ranks that share the state out have their part of each group. */
+static void test_groups_are_sharded(void **state)
+{
+    struct fit_run *ddp = fit_new_run(), *sharded = fit_new_run();
+
+    ddp->options.max_steps = sharded->options.max_steps = STEPS;
+    ddp->options.ema = sharded->options.ema = 0.9;
+    sharded->options.strategy = PL_STRATEGY_SHARDED;
+    prepare_groups(ddp);
+    prepare_groups(sharded);
+    fit_go(ddp, 3, 0);
+    fit_go(sharded, 3, 0);
+    assert_true(fit_distance(ddp, sharded) < 2e-6);
+    assert_true(fabs(ddp->val_loss - sharded->val_loss) < 1e-6);
 }
 
 /* A rate of 0 for one parameter holds it, and nothing else. */
@@ -248,15 +264,160 @@ static void test_ema_is_the_moving_average(void **state)
     }
 }
 
+/* ---- ranks that step alone ---- */
+
+static int (*plain_data)(struct plume_context *pl, enum plume_stage stage, struct plume_data *ret);
+static size_t order[FIT_TRAIN_SAMPLES], order_n, order_from, order_by;
+
+/* The training samples from order_from on, each order_by-th, without shuffling. */
+static int ordered_data(struct plume_context *pl, enum plume_stage stage, struct plume_data *ret)
+{
+    int r = plain_data(pl, stage, ret);
+
+    if (r < 0 || stage != PLUME_TRAIN)
+        return r;
+    order_n = 0;
+    for (size_t i = order_from; i < FIT_TRAIN_SAMPLES / 2 * 2; i += order_by)
+        order[order_n++] = i;
+    ret->order = order;
+    ret->n_order = order_n;
+    return 0;
+}
+
+/* Trains on the samples of all ranks (from 0, by 1), or of one. */
+static struct fit_run *alone(size_t from, size_t by, unsigned ranks, uint64_t every, uint64_t steps)
+{
+    struct fit_run *run = fit_new_run();
+
+    plain_data = run->module.data;
+    run->module.data = ordered_data;
+    order_from = from;
+    order_by = by;
+    run->options.average_every = every;
+    run->options.max_steps = steps;
+    fit_go(run, ranks, 0);
+    fit_assert_good(run);
+    return run;
+}
+
+/* P steps, then the mean: of what one process makes of the samples of each rank. */
+static void test_averages_are_the_mean_of_lone_ranks(void **state)
+{
+    const struct fit_run *first = alone(0, 2, 1, 0, 4), *second = alone(1, 2, 1, 0, 4);
+    const struct fit_run *both = alone(0, 1, 2, 4, 4), *never = alone(0, 1, 2, 1000, 4);
+    const struct fit_run *more = alone(0, 1, 2, 2, 4);
+
+    for (size_t i = 0; i < FIT_COUNT; i++) {
+        double mean = ((double)first->params[i] + (double)second->params[i]) / 2;
+
+        assert_true(fabs((double)both->params[i] - mean) < 1e-7);
+    }
+    assert_true(fit_distance(both, never) == 0); /* the end of the run averages, too */
+    assert_true(fit_distance(both, more) > 1e-5);
+    assert_true(fit_distance(first, second) > 1e-3);
+}
+
+static int use_adam(struct plume_context *pl, struct plume_optimizer *ret)
+{
+    ret->kind = PLUME_ADAM;
+    ret->lr = 0.01;
+    return 0;
+}
+
+static int use_momentum(struct plume_context *pl, struct plume_optimizer *ret)
+{
+    ret->momentum = 0.9;
+    return 0;
+}
+
+/* Plain SGD is linear in the gradients, and its momentum with an averaged state too: P = 1 is ddp.
+ * Sums in another order differ by a few roundings of parameters around 1. */
+static void test_averages_of_each_step_are_ddp(void **state)
+{
+    for (unsigned ranks = 1; ranks <= 3; ranks++)
+        for (int momentum = 0; momentum < 2; momentum++) {
+            struct fit_run *ddp = fit_new_run(), *run = fit_new_run();
+
+            run->options.average_every = 1;
+            run->options.accumulate = ddp->options.accumulate = 2;
+            if (momentum)
+                run->module.configure_optimizers = ddp->module.configure_optimizers = use_momentum;
+            fit_go(ddp, ranks, 0);
+            fit_go(run, ranks, 0);
+            assert_int_equal(run->step, ddp->step);
+            assert_true(fit_distance(run, ddp) < 2e-6);
+            assert_true((strcmp(run->hash, ddp->hash) == 0) == (ranks == 1));
+        }
+}
+
+/* A validation and the checkpoint after it have the averages, also of a run that goes on. */
+static void test_averages_resume(void **state)
+{
+    struct fit_run *whole = fit_new_run(), *part = fit_new_run();
+    char dir[40];
+
+    assert_int_equal(tmpdir_make(dir, sizeof(dir)), 0);
+    whole->module.configure_optimizers = part->module.configure_optimizers = use_adam;
+    whole->options.average_every = part->options.average_every = 7; /* an epoch has 40 steps */
+    snprintf(whole->hparams[0], sizeof(whole->hparams[0]), "epochs=2");
+    fit_go(whole, 2, 0);
+    fit_assert_good(whole);
+    part->options.checkpoint_dir = dir;
+    part->options.save_top_k = 0;
+    part->options.save_last = true;
+    part->options.resume = "last";
+    fit_go(part, 2, 0);
+    fit_assert_good(part);
+    assert_int_equal(part->epoch, 1);
+    snprintf(part->hparams[0], sizeof(part->hparams[0]), "epochs=2");
+    fit_go(part, 2, 0);
+    fit_assert_good(part);
+    assert_int_equal(part->epoch, 2);
+    assert_string_equal(part->hash, whole->hash);
+    remove_folder(dir);
+}
+
+static void test_averages_exclude(void **state)
+{
+    static const struct {
+        enum pl_strategy_kind strategy;
+        enum pl_precision precision;
+        double ema;
+        const char *text;
+    } cases[] = {
+        {PL_STRATEGY_HOROVOD, PL_PRECISION_32, 0, "is for strategy ddp, not horovod"},
+        {PL_STRATEGY_DDP2, PL_PRECISION_32, 0, "is for strategy ddp, not ddp2"},
+        {PL_STRATEGY_DDP, PL_PRECISION_16, 0, "loss scale of --precision 16"},
+        {PL_STRATEGY_DDP, PL_PRECISION_32, 0.9, "--ema"},
+    };
+
+    for (size_t i = 0; i < PL_COUNT(cases); i++) {
+        struct fit_run *run = fit_new_run();
+
+        run->options.average_every = 2;
+        run->options.strategy = cases[i].strategy;
+        run->options.precision = cases[i].precision;
+        run->options.ema = cases[i].ema;
+        fit_go(run, 2, 1);
+        if (!strstr(run->error, cases[i].text))
+            fail_msg("'%s' has no '%s'", run->error, cases[i].text);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_groups_resume),
+        cmocka_unit_test(test_groups_are_sharded),
         cmocka_unit_test(test_a_group_has_its_own_rate),
         cmocka_unit_test(test_groups_belong_to_an_optimizer),
         cmocka_unit_test(test_groups_of_a_checkpoint_must_fit),
         cmocka_unit_test(test_ema_resumes),
         cmocka_unit_test(test_ema_is_the_moving_average),
+        cmocka_unit_test(test_averages_are_the_mean_of_lone_ranks),
+        cmocka_unit_test(test_averages_of_each_step_are_ddp),
+        cmocka_unit_test(test_averages_resume),
+        cmocka_unit_test(test_averages_exclude),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -123,7 +123,9 @@ struct pl_train_options {
     size_t n_accumulate_from;
     double clip; /* 0 = off */
     enum pl_clip clip_by;
-    double ema; /* decay of the moving average of the parameters (ema.h); 0 = none */
+    uint64_t average_every; /* steps between averages of the ranks' parameters (average.h); 0 = the
+                               gradients are averaged in each step */
+    double ema;             /* decay of the moving average of the parameters (ema.h); 0 = none */
     enum plume_optimizer_kind optimizer; /* if the module sets none */
     int prefetch;                        /* see loader.h */
 };

@@ -185,9 +185,9 @@ sum(struct pl_reducer *red, void *grads, size_t count, const size_t *parts, stru
     size_t bytes = count * pl_real_size(real), from = 0, to = bytes;
     int r;
 
-    if (dev->ops->host)
+    if (dev->ops->host && !red->alone)
         return sum_on_host(red, grads, count, parts, err);
-    if (red->comm->size == 1) {
+    if (red->comm->size == 1 || red->alone) {
         if (red->scale != 1)
             dev->ops->kernels(dev, real)->affine(
                 &(struct pl_affine_args){.n = count, .scale = red->scale, .x = grads, .y = grads});
@@ -271,7 +271,7 @@ size_t pl_reducer_stop(const void *ctx)
 {
     const struct pl_reducer *red = ctx;
 
-    if (red->next == red->n || (red->comm->size == 1 && !red->own))
+    if (red->next == red->n || ((red->comm->size == 1 || red->alone) && !red->own))
         return 0;
     return red->buckets[red->next].ready_node;
 }

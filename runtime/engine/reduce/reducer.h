@@ -36,6 +36,7 @@ struct pl_reducer {
     size_t n, next;
     size_t *parts; /* with shards: where each rank's part of a bucket begins, and its end */
     double scale;
+    bool alone;   /* only scales: ranks keep their own gradients; set after init */
     bool started; /* reductions run on comm->gpu; join() waits for them */
     void *stage;  /* memory of the communicator for the largest bucket, if gradients are on a GPU
                      without comm->gpu; else NULL */

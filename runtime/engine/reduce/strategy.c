@@ -5,6 +5,24 @@ const char *const pl_strategy_names[] = {"auto", "single",  "dp",      "ddp",
                                          "ddp2", "horovod", "sharded", NULL};
 const char *const pl_shard_names[] = {"os", NULL};
 
+static int
+check_average(const struct pl_train_options *o, enum pl_strategy_kind kind, struct pl_error *err)
+{
+    if (kind != PL_STRATEGY_DDP && kind != PL_STRATEGY_SINGLE)
+        return pl_error_set(err, -EINVAL,
+                            "--average-every is for strategy ddp, not %s: its ranks step alone",
+                            pl_strategy_names[kind]);
+    if (o->precision == PL_PRECISION_16 && o->amp_level > 0)
+        return pl_error_set(err, -EINVAL,
+                            "--average-every and the loss scale of --precision 16 disagree: ranks "
+                            "that step alone would skip different steps; choose bf16");
+    if (o->ema > 0)
+        return pl_error_set(err, -EINVAL,
+                            "--average-every and --ema disagree: ranks that step alone have no "
+                            "common parameters to average over steps");
+    return 0;
+}
+
 static int check(const struct pl_train_options *o,
                  const struct pl_world *place,
                  unsigned size,
@@ -51,7 +69,7 @@ static int check(const struct pl_train_options *o,
             "strategy %s has one device per rank, not %u: start more ranks, or choose "
             "dp or ddp2",
             pl_strategy_names[kind], o->devices);
-    return 0;
+    return o->average_every ? check_average(o, kind, err) : 0;
 }
 
 int pl_strategy_choose(const struct pl_train_options *options,
@@ -72,7 +90,8 @@ int pl_strategy_choose(const struct pl_train_options *options,
         .kind = kind,
         .devices =
             kind == PL_STRATEGY_DP || kind == PL_STRATEGY_DDP2 ? PL_MAX(options->devices, 1u) : 1,
-        .reduces = world_size > 1,
+        .reduces = world_size > 1 && !options->average_every,
+        .average_every = world_size > 1 ? options->average_every : 0,
         .shard = kind != PL_STRATEGY_SHARDED ? PL_SHARD_NONE : PL_MAX(options->shard, PL_SHARD_OS),
         .fused = kind == PL_STRATEGY_HOROVOD,
         .uneven_inputs = kind == PL_STRATEGY_HOROVOD && world_size > 1,

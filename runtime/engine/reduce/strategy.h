@@ -27,6 +27,7 @@ struct pl_strategy {
     bool fused;                 /* reduces after the backward pass, not in buckets beside it */
     bool uneven_inputs;         /* ranks may run out of batches at different times */
     double lr_scale;            /* factor of learning rates */
+    uint64_t average_every;     /* ranks step alone, and average as often (average.h); 0 = never */
 };
 
 /* Chooses the strategy that the options and the ranks allow. -EINVAL names the conflict and what to

@@ -3,6 +3,7 @@
 #include "common/base/fs.h"
 #include "common/base/log.h"
 #include "runtime/engine/params/consistency.h"
+#include "runtime/engine/train/average.h"
 #include "runtime/engine/train/eval.h"
 #include "runtime/engine/train/requeue.h"
 #include "runtime/engine/train/train_step.h"
@@ -90,8 +91,10 @@ static void check_early_stop(struct pl_trainer *t)
 /* extra: as pl_eval_run(). */
 static int validate(struct pl_trainer *t, double extra[2], double *values, struct pl_error *err)
 {
-    int r = pl_hooks_call(&t->hooks, t->module->on_validation_start, "on_validation_start", err);
+    int r = pl_average_now(t, err);
 
+    if (r == 0)
+        r = pl_hooks_call(&t->hooks, t->module->on_validation_start, "on_validation_start", err);
     if (r == 0)
         r = pl_eval_run(t, PLUME_VALIDATE, pl_eval_batches(t, PLUME_VALIDATE), extra, values, err);
     if (r < 0 || t->interrupted)
@@ -122,10 +125,11 @@ static int validate_between(struct pl_trainer *t, struct pl_error *err)
     return pl_checkpointer_save(&t->checkpointer, &t->metrics, err);
 }
 
-/* Signals travel with the gradients (unused_params.h), unless the module reduces these. */
+/* Signals travel with the gradients (unused_params.h), unless the module reduces these, or nobody.
+ */
 static bool signals_with_gradients(const struct pl_trainer *t)
 {
-    return !t->stage[PLUME_TRAIN].lanes[0].reducer.own;
+    return !t->strategy.average_every && !t->stage[PLUME_TRAIN].lanes[0].reducer.own;
 }
 
 /* All ranks agree on the time limit and on signals. The next agreement comes after the number of
@@ -217,8 +221,10 @@ static int interrupt(struct pl_trainer *t, struct pl_error *err)
 {
     _cleanup_free_ char *path = NULL;
     struct pl_error own = {0};
-    int r = pl_checkpointer_save_hpc(&t->checkpointer, &path, err);
+    int r = pl_average_now(t, err);
 
+    if (r == 0)
+        r = pl_checkpointer_save_hpc(&t->checkpointer, &path, err);
     if (r == 0)
         r = pl_comm_barrier(t->comm, err);
     if (r < 0)
@@ -234,8 +240,10 @@ static int end_epoch(struct pl_trainer *t, bool validating, struct pl_error *err
 {
     double loss[2] = {t->loss_sum, t->loss_weight}, values[PL_LOG_VALUES_MAX];
     double seconds = (double)(pl_now_ns() - t->epoch_ns) * 1e-9;
-    int r;
+    int r = pl_average_now(t, err);
 
+    if (r < 0)
+        return r;
     if (validating)
         r = validate(t, loss, values, err);
     else
@@ -332,6 +340,30 @@ static int test(struct pl_trainer *t, struct pl_error *err)
     return pl_hooks_call(&t->hooks, t->module->on_test_end, "on_test_end", err);
 }
 
+/* Strategies differ in this: dp and ddp2 split a batch, ddp does not. */
+static void print_batch(const struct pl_trainer *t)
+{
+    uint64_t rows = (uint64_t)pl_hparams_value(t->hparams, "batch_size");
+    uint64_t n = pl_accumulate_at(t->options, t->state.epoch);
+    unsigned ranks = t->comm->size, devices = t->strategy.devices;
+
+    if (!prints(t) || ranks * devices * n == 1)
+        return;
+    fprintf(t->options->out, "batch: %llu samples per step (%s: %u rank%s",
+            (unsigned long long)(rows * n * ranks), pl_strategy_names[t->strategy.kind], ranks,
+            ranks > 1 ? "s" : "");
+    fprintf(t->options->out, " x %llu samples", (unsigned long long)rows);
+    if (devices > 1)
+        fprintf(t->options->out, ", split among %u devices", devices);
+    if (n > 1)
+        fprintf(t->options->out, " x %llu batches", (unsigned long long)n);
+    if (t->strategy.average_every)
+        fprintf(t->options->out, "; averages every %llu steps",
+                (unsigned long long)t->strategy.average_every);
+    fputs(t->options->n_accumulate_from ? "; changes with epochs)\n" : ")\n", t->options->out);
+    fflush(t->options->out);
+}
+
 static int fit(struct pl_trainer *t, struct pl_error *err)
 {
     double epochs = t->options->fast_dev_run ? 1 : pl_hparams_value(t->hparams, "epochs");
@@ -339,6 +371,8 @@ static int fit(struct pl_trainer *t, struct pl_error *err)
 
     t->fit_ns = t->last_agree_ns = pl_now_ns();
     t->next_agree_step = t->state.step + 1;
+    if (epochs > 0)
+        print_batch(t);
     if (r == 0 && epochs > 0)
         r = check_monitors(t, err);
     if (r == 0 && epochs > 0)

@@ -4,6 +4,7 @@
 #include "runtime/engine/optim/precision.h"
 #include "runtime/engine/params/shard.h"
 #include "runtime/engine/params/unused_params.h"
+#include "runtime/engine/train/average.h"
 
 #include <math.h>
 #include <stdarg.h>
@@ -177,12 +178,12 @@ static int train_lane(struct pl_trainer *t,
                       struct pl_error *err)
 {
     struct pl_reducer *reducer = &t->stage[PLUME_TRAIN].lanes[optimizer_idx].reducer;
+    unsigned ranks = t->strategy.average_every ? 1 : t->comm->size;
     bool used = false;
     int r = 0;
 
     /* A short last group is divided by the whole group's number too, as in Lightning. */
-    pl_reducer_begin(reducer,
-                     1.0 / (t->comm->size * (double)pl_accumulate_at(t->options, t->state.epoch)));
+    pl_reducer_begin(reducer, 1.0 / (ranks * (double)pl_accumulate_at(t->options, t->state.epoch)));
     if (!batch)
         r = pl_unused_params_mark(&t->ctx.params, t->accumulated == 1, false, err);
     else
@@ -275,6 +276,9 @@ int pl_train_step_train(struct pl_trainer *t,
         t->state.step++;
         t->accumulated = 0;
         pl_ema_update(&t->ema, t->kernels);
+        r = pl_average_step(t, err);
+    }
+    if (r == 0 && due) {
         r = pl_optimizers_schedule(&t->optimizers, true, pl_metrics_find, &t->metrics, err);
     }
     if (r == 0)

@@ -82,6 +82,7 @@ static int set_reducers(struct pl_trainer *t, struct pl_error *err)
         r = pl_reducer_init(reducer, &t->ctx.params,
                             stage->n_lanes > 1 ? &t->optimizers.list[i] : NULL, t->comm,
                             first_bucket(t, ddp.bucket_bytes), ddp.bucket_bytes, err);
+        reducer->alone = t->strategy.average_every > 0;
         reducer->own = ddp.reduce;
         reducer->pl = &t->ctx.pub;
         if (r == 0 && t->comm->gpu && t->options->reduce_in != PL_HALF_NONE)

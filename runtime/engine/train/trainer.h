@@ -34,6 +34,7 @@ struct pl_trainer {
     struct pl_checkpointer checkpointer;
 
     struct pl_train_state state;  /* the run's position, and all that checkpoints keep */
+    uint64_t alone_steps;         /* since the ranks last averaged (average.h) */
     uint64_t accumulated;         /* batches whose gradients wait for a step */
     double loss_sum, loss_weight; /* of this rank in this epoch */
     bool epoch_incomplete;        /* the epoch ended before its last batch */
