@@ -7,6 +7,9 @@
 #include <string.h>
 #include <time.h>
 
+#define LIMIT_N 5u
+#define LIMIT_NS 60000000000ull
+
 static const char *const level_names[] = {"error", "warning", "info", "debug"};
 static const char *log_program = "plume";
 static enum pl_log_level log_level = PL_LOG_WARN;
@@ -121,4 +124,18 @@ void pl_log_write(enum pl_log_level level, const char *subsys, const char *fmt, 
         (void)w;
     }
     errno = saved;
+}
+
+bool pl_log_limit_pass(struct pl_log_limit *limit, uint64_t now_ns, unsigned *ret_left_out)
+{
+    *ret_left_out = 0;
+    if (limit->n && now_ns - limit->start_ns >= LIMIT_NS) {
+        *ret_left_out = limit->n > LIMIT_N ? limit->n - LIMIT_N : 0;
+        limit->n = 0;
+    }
+    if (limit->n == 0)
+        limit->start_ns = now_ns;
+    if (limit->n < UINT32_MAX)
+        limit->n++;
+    return limit->n <= LIMIT_N;
 }

@@ -8,6 +8,9 @@
 
 #include "common/base/macros.h"
 
+#include <stdbool.h>
+#include <stdint.h>
+
 enum pl_log_level {
     PL_LOG_ERROR,
     PL_LOG_WARN,
@@ -26,6 +29,17 @@ int pl_log_enabled(enum pl_log_level level, const char *subsys);
  * Thread safe, keeps errno, not async-signal-safe. */
 void pl_log_write(enum pl_log_level level, const char *subsys, const char *fmt, ...)
     PL_PRINTF(3, 4);
+
+/* The limit of a message that strangers can cause: five in a minute. Zeroed before its first use.
+ */
+struct pl_log_limit {
+    uint64_t start_ns; /* of this minute */
+    unsigned n;        /* messages in it, written or not */
+};
+
+/* Counts a message and returns true if it may be written. *ret_left_out: how many of the minute
+ * before were not; name them, as they are reported once. now_ns: pl_now_ns(). */
+bool pl_log_limit_pass(struct pl_log_limit *limit, uint64_t now_ns, unsigned *ret_left_out);
 
 #define pl_log_error(subsys, ...) pl_log_write(PL_LOG_ERROR, subsys, __VA_ARGS__)
 #define pl_log_warn(subsys, ...) pl_log_write(PL_LOG_WARN, subsys, __VA_ARGS__)

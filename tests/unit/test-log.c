@@ -135,11 +135,31 @@ static void test_write_json(void **state)
         strstr(text, "\"text\":\"say \\\"hi\\\"\\\\ \\u000a\\u001b \xc3\xa9 \xef\xbf\xbd.\"}\n"));
 }
 
+static void test_limit_pass(void **state)
+{
+    const uint64_t minute = 60000000000ull;
+    struct pl_log_limit limit = {0};
+    uint64_t start = 7;
+    unsigned left_out, n = 0;
+
+    for (int i = 0; i < 1000; i++)
+        n += pl_log_limit_pass(&limit, start + (uint64_t)i, &left_out) && left_out == 0;
+    assert_int_equal(n, 5);
+    assert_false(pl_log_limit_pass(&limit, start + minute - 1, &left_out));
+    assert_true(pl_log_limit_pass(&limit, start + minute, &left_out));
+    assert_int_equal(left_out, 1001 - 5); /* told once */
+    assert_true(pl_log_limit_pass(&limit, start + minute, &left_out));
+    assert_int_equal(left_out, 0);
+    assert_true(pl_log_limit_pass(&limit, start + 3 * minute, &left_out));
+    assert_int_equal(left_out, 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_init_levels),
         cmocka_unit_test(test_init_subsystems),
+        cmocka_unit_test(test_limit_pass),
         cmocka_unit_test_setup_teardown(test_write_plain, redirect, restore),
         cmocka_unit_test_setup_teardown(test_write_hostile_bytes, redirect, restore),
         cmocka_unit_test_setup_teardown(test_write_disabled, redirect, restore),

@@ -343,6 +343,7 @@ static struct pl_hub *new_hub(const struct pl_slurm_step *step)
     hub->root = hub->first_done.rank = -1;
     hub->started = pl_wall_s();
     hub->tick_ns = pl_now_ns();
+    pl_strangers_init(&hub->strangers);
     pl_net_reachable_address(step->launch_addr, hub->own_addr, sizeof(hub->own_addr));
     hub->nodes = calloc(step->nnodes, sizeof(*hub->nodes));
     hub->node_of_rank = calloc(step->ntasks, sizeof(*hub->node_of_rank));
@@ -356,8 +357,8 @@ static struct pl_hub *new_hub(const struct pl_slurm_step *step)
 
 static void init_timers(struct pl_hub *hub)
 {
-    uv_timer_t *timers[] = {&hub->tick, &hub->decide_timer, &hub->launch_timer, &hub->end_timer,
-                            &hub->finish_timer};
+    uv_timer_t *timers[] = {&hub->tick,      &hub->decide_timer, &hub->launch_timer,
+                            &hub->end_timer, &hub->finish_timer, &hub->greeting_timer};
 
     for (size_t i = 0; i < PL_COUNT(timers); i++) {
         uv_timer_init(hub->loop, timers[i]);
@@ -411,6 +412,7 @@ void pl_hub_close(struct pl_hub *hub)
     uv_close((uv_handle_t *)&hub->launch_timer, NULL);
     uv_close((uv_handle_t *)&hub->end_timer, NULL);
     uv_close((uv_handle_t *)&hub->finish_timer, NULL);
+    uv_close((uv_handle_t *)&hub->greeting_timer, NULL);
     pl_hub_close_peers(hub);
 }
 

@@ -9,16 +9,19 @@
  *   journal.c     the files of the attempt and of the trial
  *   log_file.c    a file of lines, on a disk that may be full
  *   peers.c       connections: nodes and clients
+ *   strangers.c   places of connections that have not greeted
  *   watchers.c    clients that want every event
  */
 #ifndef PL_RUNTIME_PLRUND_HUB_HUB_PRIVATE_H
 #define PL_RUNTIME_PLRUND_HUB_HUB_PRIVATE_H
 
+#include "common/base/log.h"
 #include "common/proto/messages.h"
 #include "runtime/node/scontrol.h"
 #include "runtime/plrund/hub/decide.h"
 #include "runtime/plrund/hub/hub.h"
 #include "runtime/plrund/hub/log_file.h"
+#include "runtime/plrund/hub/strangers.h"
 
 /*   GATHERING --all nodes joined--> RUNNING --the cause is known--> ENDING --all left--> FINISHED
  *   GATHERING --limit, or a node is lost--> ENDING (cause `launch`)
@@ -47,6 +50,7 @@ struct pl_hub_peer {
     struct pl_hub *hub;
     struct pl_hub_conn *wire;
     int64_t node_id; /* -1 = not joined */
+    int crowd;       /* strangers.h; -1 = it has greeted */
     bool watching, lagging;
     bool host_silent; /* cut off for its silence, and nothing of its host answers */
     uint64_t born_ns, lagging_ns;
@@ -94,6 +98,8 @@ struct pl_hub {
     uint16_t port;
     struct pl_hub_node *nodes;
     struct pl_hub_peer *peers;
+    struct pl_strangers strangers;
+    struct pl_log_limit refusals; /* warnings */
     unsigned n_joined;
     int64_t *node_of_rank; /* -1 = not known yet */
 
@@ -136,6 +142,7 @@ struct pl_hub {
 
     uint64_t tick_ns; /* time of the last tick */
     uv_timer_t tick, decide_timer, launch_timer, end_timer, finish_timer;
+    uv_timer_t greeting_timer; /* while there are strangers */
 };
 
 /* ending.c: events that may lead to the cause, or to the end. */

@@ -10,8 +10,9 @@
 
 #include <string.h>
 
-#define GREETING_NS 2000000000ull /* to finish the greeting */
-#define CLIENTS_MAX 256           /* in addition to the nodes */
+#define GREETING_NS 2000000000ull        /* to finish the greeting */
+#define GREETING_PRESSED_NS 250000000ull /* the same, for one of a crowd */
+#define CLIENTS_MAX 256                  /* that have greeted; in addition to the nodes */
 
 void pl_hub_send(struct pl_hub *hub, unsigned node_id, const struct pl_msg *m)
 {
@@ -30,15 +31,36 @@ void pl_hub_broadcast(struct pl_hub *hub, const struct pl_msg *m)
 
 /* ---- a peer ---- */
 
+/* It has greeted, or it is gone. */
+static void leave_strangers(struct pl_hub_peer *peer)
+{
+    if (peer->crowd >= 0)
+        pl_strangers_leave(&peer->hub->strangers, (unsigned)peer->crowd);
+    peer->crowd = -1;
+}
+
 static void forget(struct pl_hub_peer *peer)
 {
     struct pl_hub_peer **p = &peer->hub->peers;
 
+    leave_strangers(peer);
     while (*p && *p != peer)
         p = &(*p)->next;
     if (*p)
         *p = peer->next;
     free(peer);
+}
+
+/* Anybody can cause this warning as often as he likes. */
+static void warn_refused(struct pl_hub *hub, const char *what, const char *why)
+{
+    unsigned left_out;
+
+    if (!pl_log_limit_pass(&hub->refusals, pl_now_ns(), &left_out))
+        return;
+    if (left_out)
+        pl_log_warn("net", "refused %u more peers since the last warning", left_out);
+    pl_log_warn("net", "refused a %s: %s", what, why);
 }
 
 static void on_closed(struct pl_hub_conn *wire, const struct pl_error *err)
@@ -49,7 +71,7 @@ static void on_closed(struct pl_hub_conn *wire, const struct pl_error *err)
     bool host_answers = !peer->host_silent && (err->code == -EPIPE || err->code == -ECONNRESET);
 
     if (err->code == -EACCES)
-        pl_log_warn("net", "refused a peer: %s", pl_error_text(err));
+        warn_refused(hub, "peer", pl_error_text(err));
     forget(peer);
     if (node_id >= 0)
         hub->node_ops->lost(hub, (unsigned)node_id, host_answers);
@@ -60,7 +82,7 @@ static void refuse_join(struct pl_hub_peer *peer)
     static const struct pl_msg refused = {.type = PL_MSG_HUB_REFUSED,
                                           .hub_refused.text = "this node has joined already"};
 
-    pl_log_warn("net", "refused a join: no daemon, or a node that has joined");
+    warn_refused(peer->hub, "join", "no daemon, or a node that has joined");
     pl_hub_conn_send_new(peer->wire, pl_msg_new(&refused));
 }
 
@@ -111,7 +133,31 @@ static void on_message(struct pl_hub_conn *wire, json_t *message)
         peer->hub->node_ops->message(peer->hub, (unsigned)peer->node_id, &m);
 }
 
-static const struct pl_hub_conn_ops ops = {.message = on_message, .closed = on_closed};
+static size_t count_clients(const struct pl_hub *hub)
+{
+    size_t n = 0;
+
+    for (const struct pl_hub_peer *p = hub->peers; p; p = p->next)
+        n += p->node_id < 0 && p->crowd < 0;
+    return n;
+}
+
+/* The peer has the key. Nodes are never too many: each joins once. */
+static void on_open(struct pl_hub_conn *wire)
+{
+    struct pl_hub_peer *peer = wire->ctx;
+    const char *role = pl_hub_conn_role(wire);
+
+    leave_strangers(peer);
+    if (count_clients(peer->hub) > CLIENTS_MAX && !(role && strcmp(role, "daemon") == 0))
+        pl_hub_conn_cut(wire);
+}
+
+static const struct pl_hub_conn_ops ops = {
+    .message = on_message,
+    .open = on_open,
+    .closed = on_closed,
+};
 
 /* Returns NULL if out of memory. */
 static struct pl_hub_peer *add_peer(struct pl_hub *hub)
@@ -120,8 +166,8 @@ static struct pl_hub_peer *add_peer(struct pl_hub *hub)
 
     if (!peer)
         return NULL;
-    *peer =
-        (struct pl_hub_peer){.next = hub->peers, .hub = hub, .node_id = -1, .born_ns = pl_now_ns()};
+    *peer = (struct pl_hub_peer){
+        .next = hub->peers, .hub = hub, .node_id = -1, .crowd = -1, .born_ns = pl_now_ns()};
     hub->peers = peer;
     return peer;
 }
@@ -139,35 +185,108 @@ int pl_hub_add_pair(struct pl_hub *hub, struct pl_hub_conn *wire)
 
 /* ---- the port ---- */
 
-static size_t count_clients(const struct pl_hub *hub)
+static unsigned missing_nodes(const struct pl_hub *hub)
 {
-    size_t n = 0;
+    return hub->step->nnodes - hub->n_joined;
+}
 
-    for (const struct pl_hub_peer *p = hub->peers; p; p = p->next)
-        n += p->node_id < 0;
-    return n;
+static void cut_off(struct pl_hub_peer *peer)
+{
+    struct pl_hub_conn *wire = peer->wire;
+
+    forget(peer);
+    pl_hub_conn_close(wire);
+}
+
+/* Cuts off the oldest stranger of a crowd. */
+static void cut_oldest(struct pl_hub *hub, int crowd)
+{
+    struct pl_hub_peer *oldest = NULL;
+
+    if (crowd < 0) /* there is no stranger */
+        return;
+    for (struct pl_hub_peer *p = hub->peers; p; p = p->next) /* the newest comes first */
+        if (p->crowd == crowd)
+            oldest = p;
+    if (oldest)
+        cut_off(oldest);
+}
+
+static void cut_late(struct pl_hub *hub)
+{
+    bool pressed = pl_strangers_press(&hub->strangers, missing_nodes(hub));
+    uint64_t now = pl_now_ns(), limit_ns;
+
+    for (struct pl_hub_peer *p = hub->peers, *next; p; p = next) {
+        next = p->next;
+        if (p->crowd < 0)
+            continue;
+        limit_ns = pressed && pl_strangers_crowded(&hub->strangers, (unsigned)p->crowd)
+                       ? GREETING_PRESSED_NS
+                       : GREETING_NS;
+        if (now - p->born_ns > limit_ns)
+            cut_off(p);
+    }
+}
+
+static void on_greeting_limit(uv_timer_t *timer)
+{
+    struct pl_hub *hub = timer->data;
+
+    cut_late(hub);
+    pl_hub_accept(hub); /* there may be a descriptor again */
+    if (!hub->strangers.n)
+        uv_timer_stop(timer);
+}
+
+static void watch_greetings(struct pl_hub *hub)
+{
+    const uint64_t period_ms = GREETING_PRESSED_NS / 1000000;
+
+    if (!uv_is_active((uv_handle_t *)&hub->greeting_timer))
+        uv_timer_start(&hub->greeting_timer, on_greeting_limit, period_ms, period_ms);
+}
+
+static void admit(struct pl_hub *hub, int fd, const struct sockaddr_storage *address)
+{
+    unsigned crowd = pl_strangers_crowd(&hub->strangers, address);
+    struct pl_hub_peer *peer;
+    int full;
+
+    if (pl_strangers_press(&hub->strangers, missing_nodes(hub)))
+        cut_late(hub);
+    full = pl_strangers_make_room(&hub->strangers, crowd, missing_nodes(hub));
+    if (full >= 0)
+        cut_oldest(hub, full);
+    peer = add_peer(hub);
+    if (!peer) {
+        close(fd);
+    } else if (pl_hub_conn_create(hub->loop, fd, &hub->step->id, hub->secret, NULL, &ops, peer,
+                                  &peer->wire) < 0) {
+        forget(peer);
+    } else {
+        peer->crowd = (int)crowd;
+        pl_strangers_enter(&hub->strangers, crowd);
+        watch_greetings(hub);
+    }
 }
 
 static void on_accept(uv_poll_t *poll, int status, int events)
 {
     struct pl_hub *hub = poll->data;
-    int fd = PL_FAULT("accept", EMFILE)
-                 ? -1
-                 : accept4(hub->listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
-    struct pl_hub_peer *peer = NULL;
+    struct sockaddr_storage address = {0};
+    socklen_t len = sizeof(address);
+    int fd = PL_FAULT("accept", EMFILE) ? -1
+                                        : accept4(hub->listen_fd, (struct sockaddr *)&address, &len,
+                                                  SOCK_CLOEXEC | SOCK_NONBLOCK);
 
-    if (fd < 0) {
-        if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS)
-            uv_poll_stop(poll); /* until the next tick */
-        return;
+    if (fd >= 0) {
+        admit(hub, fd, &address);
+    } else if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS) {
+        cut_oldest(hub, pl_strangers_largest(&hub->strangers));
+        uv_poll_stop(poll); /* until the next tick */
+        watch_greetings(hub);
     }
-    if (count_clients(hub) < CLIENTS_MAX + hub->step->nnodes - hub->n_joined)
-        peer = add_peer(hub);
-    if (!peer)
-        close(fd);
-    else if (pl_hub_conn_create(hub->loop, fd, &hub->step->id, hub->secret, NULL, &ops, peer,
-                                &peer->wire) < 0)
-        forget(peer);
 }
 
 void pl_hub_accept(struct pl_hub *hub)
@@ -220,15 +339,13 @@ void pl_hub_reset_silence(struct pl_hub *hub)
 void pl_hub_tick_peers(struct pl_hub *hub)
 {
     unsigned silence_ms = pl_env_ms(PL_ENV_PLUME_SILENCE);
-    uint64_t now = pl_now_ns();
 
     for (struct pl_hub_peer *p = hub->peers; p; p = p->next) {
         bool silent = p->node_id >= 0 && pl_hub_conn_is_silent(p->wire, silence_ms);
 
         if (silent)
             p->host_silent = !pl_hub_conn_host_answers(p->wire);
-        if (silent || (!p->wire->was_open && now - p->born_ns > GREETING_NS) ||
-            !pl_hub_tick_watcher(p))
+        if (silent || !pl_hub_tick_watcher(p))
             pl_hub_conn_cut(p->wire);
     }
 }
