@@ -13,38 +13,52 @@
 #include <sodium.h>
 #include <string.h>
 
-/* A TCP socket bound to `port` on all addresses: dual stack if the host has IPv6. */
-static int bound(uint16_t port, bool share, int *ret)
+/* Binds a new TCP socket. Without `share` the port is really ours: not held by somebody else, and
+ * two users' hubs cannot share it. The price: one with connections that linger counts as taken. */
+static int bound_to(const struct sockaddr *to, socklen_t len, bool share, int *ret)
 {
     int one = 1, zero = 0;
+    _cleanup_close_ int fd = socket(to->sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 
-    /* Without either option the port is really ours: not held by somebody else, and two users'
-     * hubs cannot share it. The price: one with connections that linger counts as taken. */
-    for (int v6 = 1; v6 >= 0; v6--) {
-        _cleanup_close_ int fd =
-            socket(v6 ? AF_INET6 : AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-        struct sockaddr_in6 a6 = {.sin6_family = AF_INET6, .sin6_port = htons(port)};
-        struct sockaddr_in a4 = {.sin_family = AF_INET, .sin_port = htons(port)};
-        int r;
-
-        if (fd < 0)
-            continue;
-        if (share) {
-            setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
-            setsockopt(fd, SOL_SOCKET, SO_REUSEPORT, &one, sizeof(one));
-        }
-        if (v6)
-            setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &zero, sizeof(zero));
-        r = v6 ? bind(fd, (struct sockaddr *)&a6, sizeof(a6))
-               : bind(fd, (struct sockaddr *)&a4, sizeof(a4));
-        if (r == 0) {
-            *ret = PL_TAKE_FD(fd);
-            return 0;
-        }
-        if (errno == EADDRINUSE || !v6)
-            return -errno;
+    if (fd < 0)
+        return -errno;
+    if (share) {
+        setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
+        setsockopt(fd, SOL_SOCKET, SO_REUSEPORT, &one, sizeof(one));
     }
-    return -EAFNOSUPPORT;
+    if (to->sa_family == AF_INET6)
+        setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &zero, sizeof(zero));
+    if (bind(fd, to, len) < 0)
+        return -errno;
+    *ret = PL_TAKE_FD(fd);
+    return 0;
+}
+
+/* The same on all addresses: dual stack if the host has IPv6. */
+static int bound(uint16_t port, bool share, int *ret)
+{
+    struct sockaddr_in6 a6 = {.sin6_family = AF_INET6, .sin6_port = htons(port)};
+    struct sockaddr_in a4 = {.sin_family = AF_INET, .sin_port = htons(port)};
+    int r = bound_to((struct sockaddr *)&a6, sizeof(a6), share, ret);
+
+    if (r < 0 && r != -EADDRINUSE)
+        r = bound_to((struct sockaddr *)&a4, sizeof(a4), share, ret);
+    return r;
+}
+
+/* The same on one numeric address. */
+static int bound_at(const char *address, uint16_t port, bool share, int *ret)
+{
+    struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICHOST}, *list = NULL;
+    char service[8];
+    int r;
+
+    snprintf(service, sizeof(service), "%u", port);
+    if (getaddrinfo(address, service, &hints, &list) != 0)
+        return -EADDRNOTAVAIL;
+    r = bound_to(list->ai_addr, list->ai_addrlen, share, ret);
+    freeaddrinfo(list);
+    return r;
 }
 
 static int port_of(int fd, uint16_t *ret)
@@ -94,27 +108,30 @@ int pl_port_reserve_in(
     return pl_error_set(err, -EADDRINUSE, "no free port between %u and %u", low, high);
 }
 
-static int start_listening(uint16_t port, bool share, int *ret_fd, struct pl_error *err)
+static int
+start_listening(const char *address, uint16_t port, bool share, int *ret_fd, struct pl_error *err)
 {
     _cleanup_close_ int fd = -EBADF;
-    int r = bound(port, share, &fd);
+    int r = address ? bound_at(address, port, share, &fd) : bound(port, share, &fd);
 
     if (r == 0 && listen(fd, 1024) < 0)
         r = -errno;
+    if (r < 0 && address)
+        return pl_error_errno(err, r, "cannot listen at %s, port %u", address, port);
     if (r < 0)
         return pl_error_errno(err, r, "cannot listen on port %u", port);
     *ret_fd = PL_TAKE_FD(fd);
     return 0;
 }
 
-int pl_net_listen(uint16_t port, int *ret_fd, struct pl_error *err)
+int pl_net_listen(const char *address, uint16_t port, int *ret_fd, struct pl_error *err)
 {
-    return start_listening(port, true, ret_fd, err);
+    return start_listening(address, port, true, ret_fd, err);
 }
 
-int pl_net_listen_alone(uint16_t port, int *ret_fd, struct pl_error *err)
+int pl_net_listen_alone(const char *address, uint16_t port, int *ret_fd, struct pl_error *err)
 {
-    return start_listening(port, false, ret_fd, err);
+    return start_listening(address, port, false, ret_fd, err);
 }
 
 int pl_net_find_free(uint16_t low, uint16_t high, uint16_t *ret, struct pl_error *err)
@@ -270,6 +287,44 @@ int pl_net_interface(const char *address, char *ret, size_t size)
     }
     freeifaddrs(list);
     return r;
+}
+
+/* The interface's first address: of IPv4 if it has one. */
+static int interface_address(const char *name, char *ret, size_t size)
+{
+    struct ifaddrs *list = NULL;
+    int r = -ENODEV;
+
+    if (getifaddrs(&list) < 0)
+        return -errno;
+    for (int family = 0; family < 2 && r < 0; family++)
+        for (const struct ifaddrs *i = list; i && r < 0; i = i->ifa_next)
+            if (i->ifa_addr && i->ifa_addr->sa_family == (family ? AF_INET6 : AF_INET) &&
+                strcmp(i->ifa_name, name) == 0)
+                r = numeric(i->ifa_addr, ret, size);
+    freeifaddrs(list);
+    return r;
+}
+
+int pl_hub_bind_address(char *ret, size_t size, struct pl_error *err)
+{
+    const char *given = pl_env_text(PL_ENV_PLUME_HUB_BIND);
+    unsigned char binary[sizeof(struct in6_addr)];
+
+    *ret = '\0';
+    if (!given)
+        return 0;
+    if ((inet_pton(AF_INET, given, binary) == 1 || inet_pton(AF_INET6, given, binary) == 1) &&
+        strlen(given) < size) {
+        memcpy(ret, given, strlen(given) + 1);
+        return 0;
+    }
+    if (interface_address(given, ret, size) == 0)
+        return 0;
+    return pl_error_set(err, -ENODEV,
+                        "PLUME_HUB_BIND: this host has no interface '%s'; give the name of one, or "
+                        "a numeric address",
+                        given);
 }
 
 void pl_net_tune(int fd)

@@ -24,11 +24,11 @@ int pl_port_reserve(uint16_t port, int *ret_fd, uint16_t *ret_port, struct pl_er
 int pl_port_reserve_in(
     uint16_t low, uint16_t high, int *ret_fd, uint16_t *ret_port, struct pl_error *err);
 
-/* Listens on all addresses; port 0 lets the kernel choose. pl_net_listen() takes a port that
- * pl_port_reserve() holds, here or in another process of the user; pl_net_listen_alone() takes only
- * one that nobody else has. -EADDRINUSE. */
-int pl_net_listen(uint16_t port, int *ret_fd, struct pl_error *err);
-int pl_net_listen_alone(uint16_t port, int *ret_fd, struct pl_error *err);
+/* Listens at a numeric address, NULL = on all; port 0 lets the kernel choose. pl_net_listen() takes
+ * a port that pl_port_reserve() holds, here or in another process of the user;
+ * pl_net_listen_alone() takes only one that nobody else has. -EADDRINUSE. */
+int pl_net_listen(const char *address, uint16_t port, int *ret_fd, struct pl_error *err);
+int pl_net_listen_alone(const char *address, uint16_t port, int *ret_fd, struct pl_error *err);
 
 /* The first port of the range that could be bound just now; it is not held. -EADDRINUSE. */
 int pl_net_find_free(uint16_t low, uint16_t high, uint16_t *ret, struct pl_error *err);
@@ -63,6 +63,10 @@ int pl_hub_ports_derive(const unsigned char secret[PL_KEY_SIZE],
                         const struct pl_session_id *id,
                         uint16_t ret[PL_WALK_PORTS],
                         struct pl_error *err);
+
+/* The numeric address at which the hub listens, from $PLUME_HUB_BIND: an address or an interface of
+ * this host. "" if that is not set: on all. -ENODEV. */
+int pl_hub_bind_address(char *ret, size_t size, struct pl_error *err);
 
 /* Splits "host:port" or "[v6]:port" ($PLUME_HUB). -EINVAL. */
 int pl_net_split(const char *s, char *host, size_t size, uint16_t *ret_port);

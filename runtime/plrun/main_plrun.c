@@ -270,7 +270,7 @@ static int reserve_hub(struct pl_error *err)
     const char *range = pl_env_text(PL_ENV_PLUME_HUB_PORTS);
     _cleanup_close_ int fd = -EBADF;
     struct pollfd p = {.fd = STDOUT_FILENO};
-    char host[256];
+    char host[256] = "";
     uint16_t port, low, high;
     int r = 0;
 
@@ -280,12 +280,13 @@ static int reserve_hub(struct pl_error *err)
               : pl_port_reserve(0, &fd, &port, err);
     if (r < 0)
         return r;
-    if (!addr || !*addr) {
+    r = pl_hub_bind_address(host, sizeof(host), err);
+    if (r == 0 && !*host && (!addr || !*addr))
         r = pl_net_own_address(host, sizeof(host), err);
-        if (r < 0)
-            return r;
+    if (r < 0)
+        return r;
+    if (*host)
         addr = host;
-    }
     printf(strchr(addr, ':') ? "[%s]:%u\n" : "%s:%u\n", addr, port);
     fflush(stdout);
     while (poll(&p, 1, -1) < 0 && errno == EINTR) /* until nobody can read any more */

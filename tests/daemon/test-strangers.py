@@ -172,5 +172,42 @@ def test_clients_keep_their_descriptors(step):
     Hub(step, step.port, sock=late[0]).greet()  # it has waited for a descriptor
 
 
+def test_bind_to_one_address(step):
+    step.port = step.use_hub_port()
+    step.env["PLUME_HUB_BIND"] = "127.0.0.2"
+    d = step.start()
+    step.keep(d.rank("starter", 0)).expect("world")
+    sock = step.keep(socket.create_connection(("127.0.0.2", step.port), LIMIT))
+    Hub(step, step.port, sock=sock).greet()
+    for elsewhere in ("127.0.0.1", "127.0.0.3"):
+        try:
+            socket.create_connection((elsewhere, step.port), LIMIT)
+            raise AssertionError(f"the hub listens at {elsewhere}, too")
+        except ConnectionRefusedError:
+            pass
+    equal(step.load("status.json")["hub"]["host"], "127.0.0.2")
+
+
+def test_bind_to_an_interface(step):
+    step.port = step.use_hub_port()
+    step.env["PLUME_HUB_BIND"] = "lo"
+    d = step.start()
+    step.keep(d.rank("starter", 0)).expect("world")
+    asks(step)
+    equal(step.load("status.json")["hub"]["host"], "127.0.0.1")
+
+
+def test_bind_to_nothing(step):
+    """An interface or an address that the node does not have: a launch error that names it."""
+    for given in ("nosuch0", "192.0.2.1", "fe80::", "127.0.0.2:4", "x" * 300):
+        step.env["PLUME_HUB_BIND"] = given
+        d = step.start()
+        r = d.rank("starter", 0)
+        text = r.expect("refused")["text"]
+        r.close()
+        assert given[:200] in text, text
+        equal(d.wait(), 1)
+
+
 if __name__ == "__main__":
     harness.main(globals())

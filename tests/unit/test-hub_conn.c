@@ -114,7 +114,7 @@ static void test_send_over_tcp(void **state)
 
     assert_int_equal(uv_loop_init(&loop), 0);
     assert_int_equal(pl_port_reserve(0, &held, &port, &err), 0);
-    assert_int_equal(pl_net_listen(port, &listener, &err), 0);
+    assert_int_equal(pl_net_listen(NULL, port, &listener, &err), 0);
     a.sin_port = htons(port);
     assert_int_equal(pl_net_connect((struct sockaddr *)&a, sizeof(a), &fd), 0);
     make(&client, fd, secret, true);

@@ -86,15 +86,15 @@ static void test_listen_shares_only_held(void **state)
     uint16_t port;
 
     assert_int_equal(pl_port_reserve(0, &held, &port, &err), 0);
-    assert_int_equal(pl_net_listen_alone(port, &second, &err), -EADDRINUSE);
-    assert_int_equal(pl_net_listen(port, &hub, &err), 0);
+    assert_int_equal(pl_net_listen_alone(NULL, port, &second, &err), -EADDRINUSE);
+    assert_int_equal(pl_net_listen(NULL, port, &hub, &err), 0);
     close(held);
-    assert_int_equal(pl_net_listen_alone(port, &second, &err), -EADDRINUSE);
+    assert_int_equal(pl_net_listen_alone(NULL, port, &second, &err), -EADDRINUSE);
     assert_non_null(strstr(err.text, "port"));
     close(hub);
-    assert_int_equal(pl_net_listen_alone(port, &hub, &err), 0);
-    assert_int_equal(pl_net_listen(port, &second, &err), -EADDRINUSE);
-    assert_int_equal(pl_net_listen_alone(port, &second, &err), -EADDRINUSE);
+    assert_int_equal(pl_net_listen_alone(NULL, port, &hub, &err), 0);
+    assert_int_equal(pl_net_listen(NULL, port, &second, &err), -EADDRINUSE);
+    assert_int_equal(pl_net_listen_alone(NULL, port, &second, &err), -EADDRINUSE);
     close(hub);
 }
 
@@ -115,8 +115,8 @@ static void test_reserve_in_range(void **state)
     assert_int_equal(a, low);
     assert_int_equal(pl_port_reserve_in(low, low, &second, &b, &err), -EADDRINUSE);
     assert_non_null(strstr(err.text, "no free port"));
-    assert_int_equal(pl_net_listen_alone(low, &third, &err), -EADDRINUSE);
-    assert_int_equal(pl_net_listen(low, &hub, &err), 0); /* as the hub does */
+    assert_int_equal(pl_net_listen_alone(NULL, low, &third, &err), -EADDRINUSE);
+    assert_int_equal(pl_net_listen(NULL, low, &hub, &err), 0); /* as the hub does */
     assert_int_equal(pl_port_reserve_in(low, low, &third, &c, &err), -EADDRINUSE);
     close(hub);
     close(first);
@@ -165,7 +165,7 @@ static void test_connect_and_names(void **state)
     struct pollfd p = {.events = POLLOUT};
 
     assert_int_equal(pl_port_reserve(0, &held, &port, &err), 0);
-    assert_int_equal(pl_net_listen(port, &hub, &err), 0);
+    assert_int_equal(pl_net_listen(NULL, port, &hub, &err), 0);
     a.sin_port = htons(port);
     assert_int_equal(pl_net_connect((struct sockaddr *)&a, sizeof(a), &client), 0);
     assert_true(fcntl(client, F_GETFL) & O_NONBLOCK);

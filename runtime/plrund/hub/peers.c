@@ -295,16 +295,24 @@ void pl_hub_accept(struct pl_hub *hub)
         uv_poll_start(&hub->listener, UV_READABLE, on_accept);
 }
 
-/* Takes PLUME_HUB's port if it is free, else the first free one of the derived ports. */
+/* Takes PLUME_HUB's port if it is free, else the first free one of the derived ports; at
+ * PLUME_HUB_BIND. */
 int pl_hub_listen(struct pl_hub *hub, struct pl_error *err)
 {
     const char *given = pl_env(PL_ENV_PLUME_HUB);
     uint16_t ports[PL_WALK_PORTS], port;
-    char host[256];
-    int r = -EADDRINUSE;
+    char host[256], own[sizeof(hub->own_addr)];
+    const char *at;
+    int r = pl_hub_bind_address(own, sizeof(own), err);
 
+    if (r < 0)
+        return r;
+    at = own[0] ? own : NULL;
+    if (at)
+        memcpy(hub->own_addr, own, sizeof(own));
+    r = -EADDRINUSE;
     if (given && *given && pl_net_split(given, host, sizeof(host), &port) == 0) {
-        r = pl_net_listen(port, &hub->listen_fd, err);
+        r = pl_net_listen(at, port, &hub->listen_fd, err);
         hub->port = port;
     }
     if (r < 0) {
@@ -314,9 +322,11 @@ int pl_hub_listen(struct pl_hub *hub, struct pl_error *err)
             return derived;
     }
     for (size_t i = 0; r < 0 && i < PL_WALK_PORTS; i++) {
-        r = pl_net_listen_alone(ports[i], &hub->listen_fd, err);
+        r = pl_net_listen_alone(at, ports[i], &hub->listen_fd, err);
         hub->port = ports[i];
     }
+    if (r < 0 && r != -EADDRINUSE && at)
+        return r;
     if (r < 0)
         return pl_error_set(err, r,
                             "none of the hub's %d ports is free on this node: give another range "
