@@ -16,13 +16,13 @@
 
 #include "common/base/buf.h"
 #include "common/base/error.h"
+#include "common/proto/key.h"
 #include "common/proto/messages.h"
 
 #include <jansson.h>
 #include <stdbool.h>
 #include <stdint.h>
 
-#define PL_KEY_SIZE 32
 #define PL_NONCE_SIZE 16
 #define PL_GREETING_MAX 4096               /* bytes of banner and hello: peer not yet known */
 #define PL_FRAME_MAX ((size_t)1024 * 1024) /* bytes of a line once the session is open */
@@ -80,22 +80,5 @@ int pl_session_next(struct pl_session *s, json_t **ret, struct pl_error *err);
 
 /* Puts a message into out. -ENOTCONN while not OPEN, -EMSGSIZE, -ENOMEM. */
 int pl_session_send(struct pl_session *s, json_t *message);
-
-/* The secret of a run: $PLUME_KEY_FILE, else DIR/key if dir is given, else ~/.plume/key, which
- * is made on first use. Checked like an ssh key; err names PLUME_KEY_FILE. */
-int pl_key_load(const char *dir, unsigned char ret[PL_KEY_SIZE], struct pl_error *err);
-
-/* A blocking client, for tools: connects, asks (a question without fields) and waits for one
- * message of the answer's type, which the caller reads: pl_msg_read_as().
- * -ECONNREFUSED, -ETIMEDOUT, and the errors of pl_session_next(). */
-int pl_hub_ask(const char *host,
-               uint16_t port,
-               const struct pl_session_id *id,
-               const unsigned char secret[PL_KEY_SIZE],
-               enum pl_msg_type question,
-               enum pl_msg_type answer,
-               unsigned timeout_ms,
-               json_t **ret,
-               struct pl_error *err);
 
 #endif

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "launcher/plstat/hub_query.h"
 #include "common/base/fs.h"
+#include "common/proto/hub_ask.h"
 #include "common/proto/json.h"
 #include "common/proto/messages.h"
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* The session codec, with an attacker on the line between both sides. */
 #include "common/base/fs.h"
+#include "common/proto/hub_ask.h"
 #include "common/proto/json.h"
 #include "common/proto/protocol.h"
 #include "tests/lib/tmpdir.h"
