@@ -126,11 +126,14 @@ int pl_hub_ask(const char *host,
     _cleanup_(json_decrefp) json_t *hello = json_pack("{s:s}", "role", "client");
     _cleanup_close_ int fd = -EBADF;
     struct pl_session s = {.state = PL_SESSION_DEAD};
+    enum pl_encrypt encrypt;
     int r;
 
     if (!hello)
         return pl_error_set(err, -ENOMEM, "out of memory");
-    r = connect_to(host, port, limit, &fd, err);
+    r = pl_encrypt_read(&encrypt, err);
+    if (r == 0)
+        r = connect_to(host, port, limit, &fd, err);
     if (r < 0)
         return r;
     r = pl_session_connect(&s, id, secret, hello);

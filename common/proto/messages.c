@@ -6,7 +6,7 @@
 #include <errno.h>
 #include <string.h>
 
-#define FIELDS_MAX 9 /* of a message, and one without a name that ends them */
+#define FIELDS_MAX 10 /* of a message, and one without a name that ends them */
 
 enum kind {
     KIND_TEXT,
@@ -95,12 +95,12 @@ static const struct message table[PL_MSG_N_TYPES] = {
                        NULL,
                        {MUST(banner, proto), MUST(banner, major), MAY(banner, minor),
                         MAY(banner, role), MAY(banner, job), MAY(banner, step),
-                        MAY(banner, attempt), MAY(banner, nonce)}},
+                        MAY(banner, attempt), MAY(banner, nonce), MAY(banner, tag)}},
     [PL_MSG_HELLO] = {PL_WIRE_GREETING,
                       "hello",
                       {MAY(hello, role), MUST(hello, proto), MUST(hello, major), MAY(hello, minor),
-                       MAY(hello, nonce)}},
-    [PL_MSG_WELCOME] = {PL_WIRE_GREETING, "welcome", {{0}}},
+                       MAY(hello, nonce), MAY(hello, stream)}},
+    [PL_MSG_WELCOME] = {PL_WIRE_GREETING, "welcome", {MAY(welcome, stream)}},
 
     [PL_MSG_ASK_SNAPSHOT] = {PL_WIRE_PEER_TO_HUB, "snapshot", {{0}}},
     [PL_MSG_WATCH] = {PL_WIRE_PEER_TO_HUB, "watch", {{0}}},

@@ -150,14 +150,19 @@ struct pl_msg {
             const char *proto;
             int64_t major, minor;
             const char *role, *job, *step;
-            int64_t attempt;
+            int64_t attempt; /* job, step and attempt: of hubs before 1.1 */
             const char *nonce;
+            const char *tag; /* names the run to those who have the secret */
         } banner;
         struct pl_msg_hello {
             const char *role, *proto; /* role: "daemon" or "client" */
             int64_t major, minor;
             const char *nonce;
+            const char *stream; /* header of the client's encrypted stream */
         } hello;
+        struct pl_msg_welcome {
+            const char *stream; /* header of the hub's, if both encrypt */
+        } welcome;
 
         struct pl_msg_join {
             int64_t node_id;

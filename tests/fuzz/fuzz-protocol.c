@@ -32,13 +32,15 @@ static void carry(struct pl_session *from, struct pl_session *to)
     json_decref(message);
 }
 
-static void open_session(struct pl_session *server, struct pl_session *client)
+static void open_session(struct pl_session *server, struct pl_session *client, bool sealed)
 {
+    setenv("PLUME_ENCRYPT", sealed ? "require" : "off", 1);
     begin(server, client);
     carry(server, client);
     carry(client, server);
     carry(server, client);
     FUZZ_CHECK(server->state == PL_SESSION_OPEN && client->state == PL_SESSION_OPEN);
+    FUZZ_CHECK(server->sealed == sealed && client->sealed == sealed);
 }
 
 /* Feeds bytes of somebody who does not have the key. */
@@ -58,13 +60,18 @@ static void drain(struct pl_session *s, const uint8_t *data, size_t size, size_t
     FUZZ_CHECK(r < 0 || s->in.len <= size);
 }
 
-/* The text as a frame of the peer's: right direction, counter and digits. */
-static void signed_frame(struct pl_session *from, const char *body, size_t len)
+/* The text as a frame of the peer's: right direction, counter and digits, or a line of its stream.
+ */
+static void peer_frame(struct pl_session *from, const char *body, size_t len)
 {
     unsigned char head[9] = {from->server ? 'S' : 'C'}, digest[crypto_auth_hmacsha256_BYTES];
     char hex[sizeof(digest) * 2 + 1];
     crypto_auth_hmacsha256_state h;
 
+    if (from->sealed) {
+        FUZZ_CHECK(pl_sealed_put(&from->stream, body, len, &from->out) == 0);
+        return;
+    }
     for (int i = 0; i < 8; i++)
         head[1 + i] = (unsigned char)(from->sent >> (56 - 8 * i));
     crypto_auth_hmacsha256_init(&h, from->key, PL_KEY_SIZE);
@@ -91,7 +98,7 @@ static void insider(struct pl_session *from, struct pl_session *to, const char *
         json_t *message = NULL, *check = NULL;
         int want = pl_json_parse(text, len, PL_FRAME_MAX, &check, &err);
 
-        signed_frame(from, text, len);
+        peer_frame(from, text, len);
         FUZZ_CHECK(pl_session_feed(to, from->out.data, from->out.len) == 0);
         pl_buf_consume(&from->out, from->out.len);
         r = pl_session_next(to, &message, &err);
@@ -116,17 +123,20 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         FUZZ_CHECK(server.state != PL_SESSION_OPEN && client.state != PL_SESSION_OPEN);
         pl_session_finish(&server);
         pl_session_finish(&client);
-
-        open_session(&server, &client);
-        drain(&server, data, size, pieces[i]);
-        drain(&client, data, size, pieces[i]);
+        for (int sealed = 0; sealed < 2; sealed++) {
+            open_session(&server, &client, sealed);
+            drain(&server, data, size, pieces[i]);
+            drain(&client, data, size, pieces[i]);
+            pl_session_finish(&server);
+            pl_session_finish(&client);
+        }
+    }
+    for (int sealed = 0; sealed < 2; sealed++) {
+        open_session(&server, &client, sealed);
+        insider(&server, &client, (const char *)data, size);
+        insider(&client, &server, (const char *)data, size);
         pl_session_finish(&server);
         pl_session_finish(&client);
     }
-    open_session(&server, &client);
-    insider(&server, &client, (const char *)data, size);
-    insider(&client, &server, (const char *)data, size);
-    pl_session_finish(&server);
-    pl_session_finish(&client);
     return 0;
 }

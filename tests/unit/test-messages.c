@@ -45,6 +45,12 @@ static const struct {
     {PL_MSG_HELLO, "{\"type\":\"hello\",\"role\":\"daemon\",\"proto\":\"plume\",\"major\":1,"
                    "\"minor\":0,\"nonce\":\"22\"}"},
     {PL_MSG_WELCOME, "{\"type\":\"welcome\"}"},
+    {PL_MSG_BANNER,
+     "{\"proto\":\"plume\",\"major\":1,\"minor\":1,\"role\":\"hub\",\"nonce\":\"11\","
+     "\"tag\":\"aa\"}"},
+    {PL_MSG_HELLO, "{\"type\":\"hello\",\"role\":\"daemon\",\"proto\":\"plume\",\"major\":1,"
+                   "\"minor\":1,\"nonce\":\"22\",\"stream\":\"bb\"}"},
+    {PL_MSG_WELCOME, "{\"type\":\"welcome\",\"stream\":\"cc\"}"},
     {PL_MSG_ASK_SNAPSHOT, "{\"type\":\"snapshot\"}"},
     {PL_MSG_WATCH, "{\"type\":\"watch\"}"},
     {PL_MSG_JOIN, "{\"type\":\"join\",\"node_id\":1,\"node\":\"n02\",\"local_ntasks\":8,\"clock\":"

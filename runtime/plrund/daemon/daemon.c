@@ -389,6 +389,7 @@ static void start_timer(struct pl_daemon *d, uv_timer_t *timer)
 
 int pl_daemon_init(struct pl_daemon *d, uv_loop_t *loop, int control_fd, struct pl_error *err)
 {
+    enum pl_encrypt encrypt;
     int r;
 
     *d = (struct pl_daemon){
@@ -408,6 +409,8 @@ int pl_daemon_init(struct pl_daemon *d, uv_loop_t *loop, int control_fd, struct 
         return pl_error_set(err, r, "cannot make a wake-up: %s", uv_strerror(r));
     d->changed.data = d;
     r = check_nccl_level(err);
+    if (r == 0)
+        r = pl_encrypt_read(&encrypt, err);
     if (r == 0)
         r = load_rules(d, err);
     if (r == 0)

@@ -44,7 +44,7 @@ struct pl_uplink {
     char *first_node;
     uint64_t started_ns;
     unsigned pause_ms, silence_ms;
-    bool asked_names, key_refused, lost, closing;
+    bool asked_names, refused, lost, closing;
     uv_timer_t round, names;
     struct pl_scontrol *ask;
     uv_getaddrinfo_t resolver;
@@ -162,7 +162,7 @@ static void on_open(struct pl_hub_conn *wire)
     json_t *message;
     size_t i;
 
-    if (u->wire) /* another address of the same hub was quicker */
+    if (u->wire || u->lost) /* another address of the same hub was quicker */
         return;
     u->wire = wire;
     forget_probe(u, wire);
@@ -187,18 +187,34 @@ static void on_message(struct pl_hub_conn *wire, json_t *message)
         u->ops->message(u->ctx, message);
 }
 
+/* A probe failed. One side must encrypt and the other does not: this is our hub, as both have
+ * proved the run, and it will refuse us each time. */
+static void
+on_probe_closed(struct pl_uplink *u, struct pl_hub_conn *wire, const struct pl_error *err)
+{
+    bool refused = err->code == -EACCES || err->code == -ESTALE || err->code == -ENOTSUP;
+
+    u->refused = u->refused || refused;
+    if (refused || !u->refused)
+        snprintf(u->last_error, sizeof(u->last_error), "%.250s", pl_error_text(err));
+    forget_probe(u, wire);
+    if (u->wire || u->closing || u->lost)
+        return;
+    if (err->code == -ENOTSUP) {
+        u->lost = true;
+        uv_timer_stop(&u->round);
+        u->ops->lost(u->ctx, u->last_error);
+    } else if (!u->n_probes) { /* all refused: no need to wait longer */
+        uv_timer_start(&u->round, on_round_over, 0, 0);
+    }
+}
+
 static void on_wire_closed(struct pl_hub_conn *wire, const struct pl_error *err)
 {
     struct pl_uplink *u = wire->ctx;
 
     if (wire != u->wire) {
-        if (err->code == -EACCES)
-            u->key_refused = true;
-        if (err->code == -EACCES || !u->key_refused)
-            snprintf(u->last_error, sizeof(u->last_error), "%.250s", pl_error_text(err));
-        forget_probe(u, wire);
-        if (!u->n_probes && !u->wire && !u->closing) /* all refused: no need to wait longer */
-            uv_timer_start(&u->round, on_round_over, 0, 0);
+        on_probe_closed(u, wire, err);
         return;
     }
     u->wire = NULL;
@@ -256,9 +272,9 @@ static void on_round_over(uv_timer_t *timer)
                  "node %s found no hub on the step's first node%s%s within %u s: %s",
                  u->step->node ? u->step->node : "?", u->first_node ? " " : "",
                  u->first_node ? u->first_node : "", limit_ms / 1000,
-                 /* A hub with another key is the wrong one: the search went on. */
-                 u->key_refused ? u->last_error
-                                : "is that node up, and has it the same key (PLUME_KEY_FILE)?");
+                 /* A hub that refuses is the wrong one: the search went on. */
+                 u->refused ? u->last_error
+                            : "is that node up, and has it the same key (PLUME_KEY_FILE)?");
         u->ops->lost(u->ctx, text);
         return;
     }

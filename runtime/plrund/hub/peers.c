@@ -70,7 +70,7 @@ static void on_closed(struct pl_hub_conn *wire, const struct pl_error *err)
     int64_t node_id = peer->node_id;
     bool host_answers = !peer->host_silent && (err->code == -EPIPE || err->code == -ECONNRESET);
 
-    if (err->code == -EACCES)
+    if (err->code == -EACCES || err->code == -ENOTSUP)
         warn_refused(hub, "peer", pl_error_text(err));
     forget(peer);
     if (node_id >= 0)
