@@ -92,7 +92,12 @@ add_head(struct pl_plstat *ps, const struct pl_run_status *s, const struct pl_tr
                         ranks == 1 ? "" : "s");
     if (r == 0 && ts->attempts)
         r = pl_buf_addf(&line, "  attempt %u", ts->attempts);
-    return r < 0 ? r : pl_plstat_line(ps, PL_TERM_BOLD, "%s", pl_buf_str(&line));
+    if (r == 0)
+        r = pl_plstat_line(ps, PL_TERM_BOLD, "%s", pl_buf_str(&line));
+    if (r == 0 && pl_json_string(ts->result, "not_requeued"))
+        r = pl_plstat_line(ps, PL_TERM_PLAIN, "not requeued: %s",
+                           pl_json_string(ts->result, "not_requeued"));
+    return r;
 }
 
 /* Adds the path of the rank's stderr file. */

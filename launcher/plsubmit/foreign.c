@@ -110,7 +110,6 @@ static const char *const sbatchs[] = {
     "reservation",
     "resv-ports",
     "segment",
-    "signal",
     "sockets-per-node",
     "spread-job",
     "spread-segments",

@@ -10,6 +10,7 @@
 #include "common/base/term.h"
 #include "common/base/utf8.h"
 #include "common/proto/json.h"
+#include "common/run/requeue_rule.h"
 #include "common/run/run_stop.h"
 #include "launcher/plsubmit/count.h"
 #include "launcher/plsubmit/foreign.h"
@@ -158,6 +159,32 @@ static int check_max_fail(const char *value, struct pl_error *err)
     return pl_run_parse_max_fail(value, 1, &most, err);
 }
 
+static int check_requeue_on(const char *value, struct pl_error *err)
+{
+    struct pl_requeue_rule rule;
+
+    return pl_requeue_parse(value, &rule, err);
+}
+
+static int check_max_requeues(const char *value, struct pl_error *err)
+{
+    int64_t n;
+
+    return pl_parse_int(value, 0, 1000000, &n, err);
+}
+
+/* "USR1@120". To the batch shell, "B:USR1", it would end the job script. */
+static int check_signal(const char *value, struct pl_error *err)
+{
+    size_t len = strcspn(value, ":@");
+
+    if (value[len] == ':' && memchr(value, 'B', len))
+        return pl_error_set(err, -EINVAL,
+                            "'%s' signals the job script, which would end: the ranks get %s", value,
+                            value + len + 1);
+    return 0;
+}
+
 static int check_seed(const char *value, struct pl_error *err)
 {
     int64_t n;
@@ -216,6 +243,8 @@ static int check_sbatch(const char *value, struct pl_error *err)
                             "'%s' is not KEY or KEY=VALUE: KEY is the long name of an option of "
                             "sbatch without --",
                             value);
+    if (value[len] && len >= 3 && strncmp("signal", value, len) == 0)
+        return check_signal(value + len + 1, err);
     for (size_t i = 0; i < PL_COUNT(owned); i++)
         if (len <= strlen(owned[i].name) && strncmp(owned[i].name, value, len) == 0)
             return pl_error_set(err, -EINVAL, "%s", owned[i].text);
@@ -441,6 +470,11 @@ static const struct pl_option options[] = {
     {"max-fail", 0, "N|P%", NULL,
      "cancel the waiting trials when more than N, or P percent of all, have failed",
      KEY(PL_SPEC_MAX_FAIL, check_max_fail)},
+    {"requeue-on", 0, "CAUSE[:N],...", NULL,
+     "start a trial again, up to N times, after preempt, timeout, node-fail [3] or error [1]",
+     KEY(PL_SPEC_REQUEUE_ON, check_requeue_on)},
+    {"max-requeues", 0, "N", NULL, "requeues of a trial after all causes together [20]",
+     KEY(PL_SPEC_MAX_REQUEUES, check_max_requeues)},
     {"after", 0, "SWEEP[:ok|any]", NULL,
      "start when all trials of SWEEP are done (ok, the default) or have ended (any); repeatable",
      LIST(PL_SPEC_AFTER, NULL)},
@@ -473,6 +507,9 @@ static const struct pl_option options[] = {
     {"mail-type", 0, "TYPES", NULL, "mail at these events", KEY(PL_SPEC_MAIL_TYPE, NULL)},
     {"mail-user", 0, "USER", NULL, "receiver of the mail", KEY(PL_SPEC_MAIL_USER, NULL)},
     {"comment", 0, "TEXT", NULL, "comment of the job", KEY(PL_SPEC_COMMENT, NULL)},
+    {"signal", 0, "SIG[@S]", NULL,
+     "send the ranks a signal S seconds before the time limit; Slurm may do so 60 s earlier",
+     KEY(PL_SPEC_SIGNAL, check_signal)},
     {"output", 'o', "FILE", NULL, "Slurm's own output [slurm-%A_%a.out in the run folder]",
      KEY(PL_SPEC_OUTPUT, NULL)},
     {"sbatch",

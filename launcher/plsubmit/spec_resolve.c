@@ -281,6 +281,17 @@ static int warn_objective(struct pl_spec *spec)
                         name, name);
 }
 
+static int check_requeue(const struct pl_spec *spec, struct pl_error *err)
+{
+    if (!spec->values[PL_SPEC_REQUEUE_ON].text && spec->values[PL_SPEC_MAX_REQUEUES].text)
+        return pl_error_set(err, -EINVAL, "option '--max-requeues' needs '--requeue-on CAUSE'");
+    for (char **item = spec->lists[PL_SPEC_SBATCH]; item && *item; item++)
+        if (spec->values[PL_SPEC_REQUEUE_ON].text && strcmp(*item, "no-requeue") == 0)
+            return pl_error_set(err, -EINVAL,
+                                "--sbatch no-requeue forbids what --requeue-on asks for: omit one");
+    return 0;
+}
+
 static int check_metrics(const struct pl_spec *spec, struct pl_error *err)
 {
     for (char **a = spec->metric_names; a && *a; a++)
@@ -319,6 +330,9 @@ int pl_spec_resolve(struct pl_spec *spec,
         spec->objective = strncmp(objective, "max:", 4) == 0 ? PL_OBJECTIVE_MAX : PL_OBJECTIVE_MIN;
         spec->objective_metric = objective + 4;
     }
+    r = check_requeue(spec, err);
+    if (r < 0)
+        return r;
     if (warn_objective(spec) < 0)
         return pl_error_set(err, -ENOMEM, "out of memory");
     return check_metrics(spec, err);
@@ -360,6 +374,8 @@ int pl_spec_sbatch_args(const struct pl_spec *spec, const char *run_dir, char **
             r = add_arg(&list, key == PL_SPEC_NAME ? "job-name" : pl_spec_option(key)->name,
                         value->text);
     }
+    if (r == 0 && spec->values[PL_SPEC_REQUEUE_ON].text)
+        r = pl_strv_append(&list, "--requeue");
     for (char **item = spec->lists[PL_SPEC_SBATCH]; item && *item && r == 0; item++) {
         _cleanup_free_ char *arg = pl_strf("--%s", *item);
 

@@ -26,6 +26,7 @@ enum mode {
     MODE_PROGRAM, /* the default; the others are an option each */
     MODE_TRIAL,
     MODE_CLAIM,
+    MODE_REASON,
     MODE_FINISH,
     MODE_FIND_PROGRAM,
     MODE_READ_ENV,
@@ -111,6 +112,8 @@ static const struct pl_option options[] = {
      MODE(MODE_TRIAL)},
     {"claim", 0, NULL, NULL, "claim that trial for this job and print the number of the attempt",
      MODE(MODE_CLAIM)},
+    {"reason", 0, NULL, NULL, "print why this attempt starts: first, retry, preempt, ...",
+     MODE(MODE_REASON)},
     {"finish", 0, "CODE", NULL,
      "write the trial's result if the runtime could not; exit with the result's code",
      MODE(MODE_FINISH)},
@@ -128,7 +131,7 @@ static const struct pl_option options[] = {
 
 static const struct pl_command command = {
     .name = "plrun",
-    .synopsis = "[OPTIONS] [--] PROGRAM [ARG...]\n--trial | --claim | --finish CODE\n"
+    .synopsis = "[OPTIONS] [--] PROGRAM [ARG...]\n--trial | --claim | --reason | --finish CODE\n"
                 "--find-program NAME | --read-env FILE | --reserve-hub",
     .summary = "Starts PROGRAM as one rank of a Slurm step, with the environment of distributed "
                "training, and watches it: srun -N2 --ntasks-per-node=4 plrun -- ./train",
@@ -240,6 +243,16 @@ static int claim(struct pl_error *err)
     return r;
 }
 
+static int reason(struct pl_error *err)
+{
+    const char *text;
+    int r = pl_trial_reason(&text, err);
+
+    if (r == 0)
+        puts(text);
+    return r;
+}
+
 static int find_program(const char *name, struct pl_error *err)
 {
     _cleanup_free_ char *path = NULL;
@@ -313,6 +326,8 @@ static int run(const struct arguments *a, char **program, struct pl_error *err)
         return run_trial(err);
     case MODE_CLAIM:
         return claim(err);
+    case MODE_REASON:
+        return reason(err);
     case MODE_FINISH:
         return finish((int)a->code, err);
     case MODE_FIND_PROGRAM:

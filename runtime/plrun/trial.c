@@ -10,8 +10,10 @@
 #include "common/base/tail.h"
 #include "common/proto/json.h"
 #include "common/run/cause.h"
+#include "common/run/requeue_rule.h"
 #include "common/run/run_state.h"
 #include "common/run/run_stop.h"
+#include "runtime/plrun/requeue.h"
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -169,26 +171,30 @@ static bool has_finished(const struct pl_run *run, unsigned trial, unsigned atte
            json_is_true(json_object_get(result, "finished"));
 }
 
-/* A trial of a sweep that --max-fail has stopped. */
-static int write_stopped(const struct pl_run *run,
-                         unsigned trial,
-                         unsigned attempt,
-                         const struct claim *c,
-                         const struct pl_run_stop *stop,
-                         struct pl_error *err)
+/* The result of a trial that does not start.
+ * cause  borrowed
+ * key    of the reason's text in the result; NULL: the cause has it */
+static int write_unstarted(const struct pl_run *run,
+                           unsigned trial,
+                           unsigned attempt,
+                           const struct claim *c,
+                           enum pl_trial_state state,
+                           json_t *cause,
+                           const char *key,
+                           const char *text,
+                           struct pl_error *err)
 {
-    char text[PL_RUN_STOP_TEXT], job[64];
     _cleanup_(json_decrefp) json_t *result = NULL;
+    char job[64];
     int r;
 
     snprintf(job, sizeof(job), "%s_%u", c->array, c->task);
-    result = json_pack("{s:i, s:i, s:s, s:i, s:f, s:{s:s, s:s}}", "attempt", (int)attempt,
-                       "attempts", (int)attempt + 1, "job", job, "exit_code", PL_EXIT_FAILED,
-                       "time", pl_wall_s(), "cause", "kind", pl_cause_name(PL_CAUSE_CANCELLED),
-                       "text", pl_run_stop_text(stop, text));
-    if (!result)
+    result = json_pack("{s:i, s:i, s:s, s:i, s:f, s:O?}", "attempt", (int)attempt, "attempts",
+                       (int)attempt + 1, "job", job, "exit_code", PL_EXIT_FAILED, "time",
+                       pl_wall_s(), "cause", cause);
+    if (!result || (key && json_object_set_new(result, key, json_string(text)) < 0))
         return pl_error_nomem(err);
-    r = pl_run_result_write(run, trial, PL_TRIAL_CANCELLED, result, err);
+    r = pl_run_result_write(run, trial, state, result, err);
     return r < 0 ? r : pl_error_set(err, -ECANCELED, "the trial does not start: %s", text);
 }
 
@@ -200,12 +206,64 @@ static int check_stop(const struct pl_run *run,
                       struct pl_error *err)
 {
     struct pl_run_stop stop = pl_run_read_stop(run);
+    _cleanup_(json_decrefp) json_t *cause = NULL;
+    char text[PL_RUN_STOP_TEXT];
 
-    if (stop.stopped && stop.retry >= c->retry)
-        return write_stopped(run, trial, attempt, c, &stop, err);
-    if (attempt > 0)
+    if (!stop.stopped || stop.retry < c->retry)
+        return 0;
+    cause = json_pack("{s:s, s:s}", "kind", pl_cause_name(PL_CAUSE_CANCELLED), "text",
+                      pl_run_stop_text(&stop, text));
+    return write_unstarted(run, trial, attempt, c, PL_TRIAL_CANCELLED, cause, NULL, text, err);
+}
+
+/* Looks at --requeue-on before the next attempt of a job that has been requeued. */
+static int check_requeue(const struct pl_run *run,
+                         unsigned trial,
+                         unsigned attempt,
+                         const struct claim *c,
+                         struct pl_error *err)
+{
+    struct pl_attempt_end end = {.trial = trial,
+                                 .attempt = attempt - 1,
+                                 .retry = c->retry,
+                                 .state = PL_TRIAL_NODE_FAILED,
+                                 .by_slurm = true};
+    _cleanup_(json_decrefp) json_t *result = NULL;
+    struct pl_error why = {0};
+    int64_t of;
+    int r;
+
+    if (pl_run_result_read(run, trial, &result, &end.state, NULL) == 0 &&
+        (pl_json_int(result, "attempt", &of) < 0 || of != (int64_t)end.attempt))
+        end.state = PL_TRIAL_NODE_FAILED; /* the one before: the last one could write none */
+    else
+        end.result = result;
+    r = pl_requeue_decide(run, &end, &why);
+    if (r >= 0)
+        return 0;
+    if (r != -ECANCELED) {
+        pl_log_warn("run", "cannot count the requeue: %s", pl_error_text(&why));
+        return 0;
+    }
+    return write_unstarted(run, trial, attempt, c, end.state, json_object_get(end.result, "cause"),
+                           "not_requeued", pl_error_text(&why), err);
+}
+
+/* Checks an attempt that has been claimed. before: 2 if this job had the attempt before. */
+static int check_start(const struct pl_run *run,
+                       unsigned trial,
+                       unsigned attempt,
+                       const struct claim *c,
+                       int before,
+                       struct pl_error *err)
+{
+    int r = check_stop(run, trial, attempt, c, err);
+
+    if (r == 0 && before == 2)
+        r = check_requeue(run, trial, attempt, c, err);
+    if (r == 0 && attempt > 0)
         pl_run_forget_failure(run, trial);
-    return 0;
+    return r;
 }
 
 int pl_trial_claim(unsigned *ret_attempt, struct pl_error *err)
@@ -214,7 +272,7 @@ int pl_trial_claim(unsigned *ret_attempt, struct pl_error *err)
     _cleanup_close_ int trial_fd = -EBADF;
     struct claim c = {0};
     unsigned trial;
-    int r = open_run(&run, &trial, err);
+    int before = 0, r = open_run(&run, &trial, err);
 
     if (r == 0)
         r = own_claim(&c, err);
@@ -229,7 +287,7 @@ int pl_trial_claim(unsigned *ret_attempt, struct pl_error *err)
                 : take_attempt(trial_fd, name, &c, err);
         if (r == 0) {
             *ret_attempt = k;
-            return check_stop(run, trial, k, &c, err);
+            return check_start(run, trial, k, &c, before, err);
         }
         if (r != -EEXIST)
             return r;
@@ -241,9 +299,55 @@ int pl_trial_claim(unsigned *ret_attempt, struct pl_error *err)
         if (r == 2 && has_finished(run, trial, k))
             return pl_error_set(err, -EEXIST,
                                 "the trial's program has reported that it is complete");
+        before = r;
         r = r > 0 ? 0 : r;
     }
     return r < 0 ? r : pl_error_set(err, -ERANGE, "too many attempts");
+}
+
+/* ---- reason ---- */
+
+/* The number of the retry that claimed an attempt. */
+static int read_retry(const struct pl_run *run, unsigned trial, unsigned attempt, int64_t *ret)
+{
+    _cleanup_free_ char *path = pl_run_attempt_path(run, trial, attempt, "claim");
+    _cleanup_(json_decrefp) json_t *o = NULL;
+    int r = path ? pl_json_load_file(path, CLAIM_MAX, &o, NULL) : -ENOMEM;
+
+    *ret = 0; /* older claims have none */
+    if (r == 0)
+        pl_json_int(o, "retry", ret);
+    return r;
+}
+
+int pl_trial_reason(const char **ret, struct pl_error *err)
+{
+    _cleanup_(pl_run_closep) struct pl_run *run = NULL;
+    _cleanup_(json_decrefp) json_t *result = NULL;
+    enum pl_trial_state state = PL_TRIAL_NODE_FAILED;
+    enum pl_requeue_cause cause;
+    unsigned trial, attempt;
+    int64_t own, before, of;
+    int r = open_run(&run, &trial, err);
+
+    if (r == 0)
+        r = env_number(PL_ENV_PLUME_ATTEMPT, -1, &attempt, err);
+    if (r < 0)
+        return r;
+    if (attempt == 0) {
+        *ret = "first";
+        return 0;
+    }
+    if (read_retry(run, trial, attempt, &own) < 0 ||
+        read_retry(run, trial, attempt - 1, &before) < 0)
+        own = before = 0;
+    /* The result is still that of the attempt before, if that could write one. */
+    if (pl_run_result_read(run, trial, &result, &state, NULL) < 0 ||
+        pl_json_int(result, "attempt", &of) < 0 || of + 1 != (int64_t)attempt)
+        state = PL_TRIAL_NODE_FAILED;
+    cause = pl_requeue_cause_of(state);
+    *ret = own > before || cause == PL_REQUEUE_N_CAUSES ? "retry" : pl_requeue_cause_name(cause);
+    return 0;
 }
 
 /* ---- finish ---- */
@@ -406,6 +510,30 @@ static void cancel_waiting(const struct pl_run *run)
     pl_child_finish(&child);
 }
 
+/* Requeues the job if --requeue-on says so. Returns true if the trial starts again. */
+static bool requeue(const struct pl_run *run,
+                    unsigned trial,
+                    unsigned attempt,
+                    json_t *result,
+                    enum pl_trial_state state)
+{
+    struct pl_attempt_end end = {
+        .trial = trial, .attempt = attempt, .state = state, .result = result};
+    struct pl_error err = {0};
+    int r;
+
+    env_number(PL_ENV_PLUME_RETRY, 0, &end.retry, NULL);
+    r = pl_requeue_decide(run, &end, &err);
+    if (r > 0)
+        r = pl_requeue_ask(&err) < 0 ? err.code : 1;
+    if (r >= 0)
+        return r > 0;
+    pl_log_warn("run", "the trial is not requeued: %s", pl_error_text(&err));
+    if (json_object_set_new(result, "not_requeued", json_string(pl_error_text(&err))) == 0)
+        pl_run_result_write(run, trial, state, result, NULL);
+    return false;
+}
+
 /* Counts a trial that failed for --max-fail. */
 static void count_failure(const struct pl_run *run, unsigned trial, enum pl_trial_state state)
 {
@@ -455,7 +583,8 @@ int pl_trial_finish(int code, int *ret_code, struct pl_error *err)
     if (result) {
         if (pl_json_int(result, "exit_code", &n) == 0 && n >= 0 && n <= 255)
             *ret_code = (int)n;
-        count_failure(run, trial, state);
+        if (!requeue(run, trial, attempt, result, state))
+            count_failure(run, trial, state);
         return 0;
     }
     cause = make_cause(dir, code, err);
@@ -473,7 +602,8 @@ int pl_trial_finish(int code, int *ret_code, struct pl_error *err)
         json_object_set(result, "cause", cause);
     state = pl_cause_state(pl_cause_parse(pl_json_string(cause, "kind")));
     r = pl_run_result_write(run, trial, state, result, err);
-    count_failure(run, trial, state);
+    if (!requeue(run, trial, attempt, result, state))
+        count_failure(run, trial, state);
     return r;
 }
 

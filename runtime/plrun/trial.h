@@ -13,6 +13,10 @@
  * where another array has the trial. */
 int pl_trial_claim(unsigned *ret_attempt, struct pl_error *err);
 
+/* Why this attempt starts: "first", "retry", or the end of the attempt before: "preempt",
+ * "timeout", "node-fail", "error". Static. */
+int pl_trial_reason(const char **ret, struct pl_error *err);
+
 /* Sees to result.json at the script's end, whose code so far is `code`: where the hub wrote none,
  * it is made from what there is (set-up failed, the step never came up, the hub was lost).
  * *ret_code is what the script is to exit with. */

@@ -1,0 +1,109 @@
+#!/usr/bin/env bats
+# SPDX-License-Identifier: MIT
+# --requeue-on: which ends start a trial again, how often, and what stops it. A requeued job waits some
+# seconds until Slurm starts it, so the sweeps of a test run side by side.
+
+load ../lib/cluster
+
+setup_file() {
+    cluster_up 4
+    mkdir "$WORK_BASE/own-home"
+    export HOME=$WORK_BASE/own-home
+}
+teardown_file() { cluster_down; }
+setup() {
+    work_dir
+    PATH=$PLUME_SRC/build:$PATH
+}
+teardown() {
+    scancel_all
+    wait_for 60 queue_is_empty
+}
+
+# submit NAME ARG...: plsubmit ARG... with the name; its folder is then $(run_of NAME).
+submit() {
+    local name=$1
+    shift
+    run --separate-stderr plsubmit --parsable -J "$name" "$@"
+    if ((status)); then
+        echo "$status $output $stderr"
+        return 1
+    fi
+    printf '%s\n' "$output" >"$name.submitted"
+}
+
+run_of() { cut -d ';' -f 2 "$1.submitted"; }
+job_of() { cut -d ';' -f 3 "$1.submitted"; }
+
+# result NAME KEY: of trial 0; empty without one.
+result() {
+    python3 -c 'import json, sys; print(json.load(open(sys.argv[1])).get(sys.argv[2], ""))' \
+        "$(run_of "$1")/trial-0000/result.json" "$2" 2>/dev/null
+}
+
+# is NAME STATE ATTEMPTS
+is() { [ "$(result "$1" state) $(result "$1" attempts)" = "$2 $3" ]; }
+
+@test "an error starts a trial again as itself, until it makes no progress or has had its turns" {
+    cat >prog <<'TXT'
+#!/bin/bash
+echo "$PLUME_ATTEMPT $PLUME_REASON $PLUME_TRIAL_DIR"
+case $1 in
+once) ((PLUME_ATTEMPT)) ;;
+saves) mkdir -p "$PLUME_TRIAL_DIR/checkpoints" && : >"$PLUME_TRIAL_DIR/checkpoints/$PLUME_ATTEMPT" && exit 3 ;;
+*) exit 3 ;;
+esac
+TXT
+    chmod +x prog
+    submit once --requeue-on error:5 --grid a=1,2 ./prog once
+    submit still --requeue-on error:5 --max-fail 0 ./prog never
+    submit saves --requeue-on error ./prog saves
+    submit never --requeue-on timeout ./prog never
+    submit none ./prog never
+    wait_for 60 is once 'done' 2
+    wait_for 60 is still failed 2
+    wait_for 60 is saves failed 2
+    [[ $(result still not_requeued) == 'two attempts ended alike (error) without'* ]]
+    [ "$(result saves not_requeued)" = '--requeue-on allows 1 requeue after the cause error' ]
+    [ "$(result never not_requeued)" = '--requeue-on does not have the cause error' ]
+    is never failed 1
+    [ "$(result none not_requeued)" = '' ]
+    run=$(run_of once)
+    [ "$(<"$run/trial-0000/attempt-0/rank-0.out")" = "0 first $run/trial-0000" ]
+    [ "$(<"$run/trial-0000/attempt-1/rank-0.out")" = "1 error $run/trial-0000" ]
+    [ "$(result once job)" = "$(job_of once)_0" ]
+    wait_for 60 test -e "$run/trial-0001/attempt-1/rank-0.out"
+    [ -e "$(run_of still)/failed/0000" ] # counted at its last end
+    [[ $(plstat why "$(job_of saves)") == *'not requeued: --requeue-on allows 1 requeue'* ]]
+    # A retry begins to count anew, and says so.
+    plsubmit --retry "$(job_of saves)"
+    wait_for 60 is saves failed 4
+    [[ $(<"$(run_of saves)/trial-0000/attempt-2/rank-0.out") == '2 retry '* ]]
+    [[ $(<"$(run_of saves)/trial-0000/attempt-3/rank-0.out") == '3 error '* ]]
+}
+
+@test "Slurm's own requeues count under their cause" {
+    cat >prog <<'TXT'
+#!/bin/bash
+echo "$PLUME_REASON"
+mkdir -p "$PLUME_TRIAL_DIR/checkpoints" && : >"$PLUME_TRIAL_DIR/checkpoints/$PLUME_ATTEMPT"
+exec tail -f /dev/null
+TXT
+    chmod +x prog
+    submit twice --requeue-on preempt:1 ./prog
+    submit other --requeue-on error ./prog
+    for name in twice other; do
+        wait_for 60 test -s "$(run_of $name)/trial-0000/attempt-0/rank-0.out"
+        scontrol requeue "$(job_of $name)_0"
+    done
+    for name in twice other; do
+        wait_for 60 test -s "$(run_of $name)/trial-0000/attempt-1/rank-0.out"
+        [ "$(<"$(run_of $name)/trial-0000/attempt-1/rank-0.out")" = preempt ]
+        scontrol requeue "$(job_of $name)_0"
+    done
+    # Requeues that --requeue-on does not name are Slurm's own affair.
+    wait_for 60 test -s "$(run_of other)/trial-0000/attempt-2/rank-0.out"
+    wait_for 60 is twice preempted 3
+    [ "$(result twice not_requeued)" = '--requeue-on allows 1 requeue after the cause preempt' ]
+    [ ! -e "$(run_of twice)/trial-0000/attempt-2/rank-0.out" ]
+}
