@@ -219,7 +219,8 @@ static int say_hello(struct starter *s, const int pipes[4], bool capture, struct
                               getpid(), true, fds, capture ? 4 : 0, err);
 }
 
-static int spawn(struct starter *s, char *const *argv, const int pipes[4], bool capture)
+/* Before the daemon knows this plrun: it takes one that dies without a word for killed. */
+static int hold_signals(struct starter *s, struct pl_error *err)
 {
     sigset_t mask;
 
@@ -229,8 +230,37 @@ static int spawn(struct starter *s, char *const *argv, const int pipes[4], bool 
         sigaddset(&mask, forwarded_signals[i]);
     sigprocmask(SIG_BLOCK, &mask, &s->old_mask);
     s->signal_fd = signalfd(-1, &mask, SFD_CLOEXEC | SFD_NONBLOCK);
-    if (s->signal_fd < 0)
-        return -errno;
+    return s->signal_fd < 0 ? pl_error_errno(err, errno, "cannot wait for signals") : 0;
+}
+
+/* Waits until the step is complete and sets the rank's environment. A signal that would have ended
+ * the program ends the wait: returns 1, and s->code is set. */
+static int await_world(struct starter *s, struct pl_error *err)
+{
+    struct pollfd p[2] = {{.fd = s->signal_fd, .events = POLLIN},
+                          {.fd = s->link.fd, .events = POLLIN}};
+    struct signalfd_siginfo info;
+
+    for (;;) {
+        if (poll(p, 2, -1) < 0 && errno != EINTR)
+            return pl_error_errno(err, errno, "cannot wait for the node daemon");
+        while (read(s->signal_fd, &info, sizeof(info)) == (ssize_t)sizeof(info)) {
+            int signal = (int)info.ssi_signo;
+
+            if (signal == SIGCHLD || signal == SIGWINCH || signal == SIGTSTP)
+                continue;
+            pl_rank_link_signalled(&s->link, signal, NULL);
+            pl_rank_link_exited(&s->link, signal, NULL);
+            s->code = 128 + signal;
+            return 1;
+        }
+        if (p[1].revents)
+            return pl_rank_link_world(&s->link, UINT_MAX, NULL, NULL, err);
+    }
+}
+
+static int spawn(struct starter *s, char *const *argv, const int pipes[4], bool capture)
+{
     s->child = PL_FAULT("fork", EAGAIN) ? -1 : fork();
     if (s->child < 0)
         return -errno;
@@ -423,11 +453,13 @@ int pl_starter_run(char *const *argv, const char *plrund, struct pl_error *err)
     if (r == 0)
         r = make_pipes(pipes, err);
     if (r == 0)
+        r = hold_signals(&s, err);
+    if (r == 0)
         r = say_hello(&s, pipes, capture, err);
     if (r == 0) {
         close(PL_TAKE_FD(pipes[0])); /* the daemon has them now */
         close(PL_TAKE_FD(pipes[2]));
-        r = pl_rank_link_world(&s.link, UINT_MAX, NULL, NULL, err);
+        r = await_world(&s, err);
     }
     if (r == 0) {
         r = spawn(&s, argv, pipes, capture);
@@ -435,10 +467,10 @@ int pl_starter_run(char *const *argv, const char *plrund, struct pl_error *err)
             pl_error_errno(err, r, "cannot start '%s'", argv[0]);
     }
     close_pipes(pipes); /* the daemon waits for their end */
-    if (r == 0) {
+    if (r == 0)
         watch(&s);
+    if (r >= 0)
         r = s.code;
-    }
     pl_rank_link_close(&s.link);
     end_daemon(&s, r < 0);
     if (s.daemon > 0) /* a killed daemon leaves its socket */

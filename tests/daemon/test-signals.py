@@ -4,9 +4,12 @@
 import contextlib
 import os
 import signal
+import subprocess
 
 import harness
 from harness import equal, record, running, wait_for
+
+PLRUN = os.path.join(os.path.dirname(harness.PLRUND), "plrun")
 
 
 @contextlib.contextmanager
@@ -124,6 +127,27 @@ def test_survived_one_rank_signalled(step):
         r.exited(0)
     equal(ended(step, d, ranks), ("done", None, False))
     assert len(asks(step)) <= 2, asks(step)
+
+
+def test_cancelled_before_the_ranks_start(step):
+    """A real plrun that gets SIGTERM while it waits for other nodes says so: nobody has killed it."""
+    slurm_says(step, record(state="COMPLETING"))
+    step.nodes = step.tasks_per_node = 2
+    step.use_hub_port()
+    d = step.start(0)
+    env = step.environment(0, SLURM_PROCID="1", SLURM_LOCALID="1", PLUME_TRACE=step.path("trace"))
+    with open(step.path("said"), "wb") as said, subprocess.Popen(
+            [PLRUN, "--", "sleep", "1000"], env=env, stdin=subprocess.DEVNULL, stdout=said,
+            stderr=said) as plrun:
+        wait_for("its hello", lambda: any(
+            '"hello"' in open(step.path(f), encoding="utf-8").read().replace("\\", "")
+            for f in os.listdir(step.dir) if f.startswith("trace")))
+        plrun.terminate()
+        equal(plrun.wait(harness.LIMIT), 128 + signal.SIGTERM)
+    wait_for("the result", lambda: os.path.exists(step.trial("result.json")))
+    d.kill()  # as Slurm does now
+    result = step.result()
+    equal((result["state"], result["cause"]["kind"]), ("cancelled", "cancelled"))
 
 
 def test_survived_on_two_nodes(step):
