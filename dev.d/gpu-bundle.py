@@ -50,6 +50,8 @@ class Bundle:
         text = re.sub(r"/usr/local/cuda[-0-9.]*(?=/)(?!/bin/nvcc)", "$CUDA", text)
         text = re.sub(r"-M(Q|F) \S+|-MD\b|-fdiagnostics-color=\S+", "", text)
         text = re.sub(r"-fmacro-prefix-map=\S+", "", text)
+        # another g++ may warn of what ours does not
+        text = re.sub(r"-Werror all-warnings|-Werror\b(?!=)", "", text)
         # single quotes would keep $TOP from its value
         return re.sub(r"'[^']*'", self.requote, text)
 

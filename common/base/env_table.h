@@ -40,6 +40,7 @@
     X(PLUME_SCONTROL, PATH, NULL, PLRUND, "absolute path of scontrol; empty: run none")            \
     X(PLUME_NVML, PATH, NULL, PLRUND, "library that replaces libnvidia-ml.so.1")                   \
     X(PLUME_PLUGIN_DIR, PATH, NULL, PLTRAIN, "folder of plume-mpi.so and plume-cuda.so")           \
+    X(PLUME_CUDA_LIBS, LIST, NULL, PLTRAIN, "folders where NVIDIA's libraries are looked for first") \
     X(PLUME_MODULE_PATH, LIST, NULL, PLTRAIN, "folders of modules")                                \
     X(PLUME_DATA_DIR, PATH, NULL, PLTRAIN, "folder of data files")                                 \
     X(PLUME_GPU_MEMORY_LIMIT, SIZE, NULL, PLTRAIN, "limit of a rank's memory on each GPU")         \
@@ -92,7 +93,10 @@
     X(OMPI_COMM_WORLD_SIZE, NUMBER, NULL, PLTRAIN, "set by Open MPI's mpirun")                     \
     X(PMIX_RANK, NUMBER, NULL, PLTRAIN, "set by a launcher with PMIx")                             \
     /* the system's */                                                                             \
-    X(HOME, PATH, NULL, PLSUBMIT | PLSTAT | PLRUN | PLRUND, "home folder, for ~/.plume")           \
+    X(HOME, PATH, NULL, PLSUBMIT | PLSTAT | PLRUN | PLRUND | PLTRAIN, "home folder, for ~/.plume and ~/.local") \
+    X(CUDA_HOME, PATH, NULL, PLTRAIN, "folder of CUDA, for its libraries")                         \
+    X(VIRTUAL_ENV, PATH, NULL, PLTRAIN, "folder of a Python, for NVIDIA's libraries")              \
+    X(CONDA_PREFIX, PATH, NULL, PLTRAIN, "the same")                                               \
     X(PATH, LIST, NULL, PLSUBMIT | PLRUN, "folders of programs")                                   \
     X(XDG_RUNTIME_DIR, PATH, NULL, PLRUN | PLRUND, "where /tmp/plume-UID is another user's")        \
     X(TERM, TEXT, NULL, PLSTAT | PLTRAIN, "dumb: no colour, no progress bar")                      \

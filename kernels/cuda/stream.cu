@@ -35,7 +35,11 @@ void *pl_cuda_stream_scratch(struct pl_cuda_stream *stream, size_t bytes)
     bytes += bytes / 2;
     stream->moves++;
     pl_cuda_stream_finish(stream);
-    r = cudaMallocAsync(&stream->scratch, bytes, stream->stream);
+    r = cudaErrorMemoryAllocation;
+    if (!stream->get)
+        r = cudaMalloc(&stream->scratch, bytes);
+    else if ((stream->scratch = stream->get(stream, bytes)))
+        r = cudaSuccess;
     if (r != cudaSuccess) {
         stream->scratch = NULL;
         pl_cuda_stream_note(stream, r);
@@ -47,8 +51,10 @@ void *pl_cuda_stream_scratch(struct pl_cuda_stream *stream, size_t bytes)
 
 void pl_cuda_stream_finish(struct pl_cuda_stream *stream)
 {
-    if (stream->scratch)
-        pl_cuda_stream_note(stream, cudaFreeAsync(stream->scratch, stream->stream));
+    if (stream->scratch && stream->put)
+        stream->put(stream, stream->scratch);
+    else if (stream->scratch)
+        pl_cuda_stream_note(stream, cudaFree(stream->scratch));
     stream->scratch = NULL;
     stream->scratch_bytes = 0;
 }

@@ -20,6 +20,10 @@ struct pl_cuda_stream {
     int error;                /* cudaError_t: the first one since the last report */
     unsigned long long moves; /* number of times that scratch has moved */
     bool fixed;               /* the stream is capturing: scratch must not move */
+    /* Where scratch comes from; NULL: cudaMalloc and cudaFree. get returns NULL if there is none;
+     * memory that is put back may still be used by the stream's earlier work. */
+    void *(*get)(struct pl_cuda_stream *stream, size_t bytes);
+    void (*put)(struct pl_cuda_stream *stream, void *memory);
 };
 
 /* The calling thread's stream: the last one set, at first a default of its own. The device is the
@@ -32,9 +36,9 @@ void pl_cuda_stream_set(struct pl_cuda_stream *stream);
 /* Records an error (a cudaError_t other than cudaSuccess) if none is recorded yet. */
 void pl_cuda_stream_note(struct pl_cuda_stream *stream, int error);
 
-/* At least this much device memory, valid until the next call. Larger memory is allocated in stream
- * order, so that earlier kernels keep theirs. NULL: the error is recorded
- * (cudaErrorStreamCaptureUnsupported if it would have to move while fixed). */
+/* At least this much device memory, valid until the next call. Earlier kernels keep theirs. NULL:
+ * the error is recorded (cudaErrorStreamCaptureUnsupported if it would have to move while fixed).
+ */
 void *pl_cuda_stream_scratch(struct pl_cuda_stream *stream, size_t bytes);
 
 /* Frees the scratch; the stream itself is the caller's. */

@@ -95,6 +95,15 @@ by_nccl() {
         { echo "$stderr"; false; }
 }
 
+@test "where there is no NCCL gradients go by the hosts, and a line says so" {
+    export PLUME_EMULATED_GPUS=2 PLUME_EMULATED_NCCL=none
+    run -0 --separate-stderr pltrain --gpus 2 --max-steps 1 mlp
+    [ "$stderr" = "pltrain: warning: gradients go through the host's memory, which is slower: rank 0: NCCL (libnccl.so.2) is nowhere" ] ||
+        { echo "$stderr"; false; }
+    run -1 --separate-stderr pltrain --gpus 2 --comm nccl --max-steps 1 mlp
+    [[ $stderr == *"cannot use NCCL: rank 0: NCCL (libnccl.so.2) is nowhere"* ]] || { echo "$stderr"; false; }
+}
+
 @test "a rank that is killed amid sums is named" {
     export PLUME_EMULATED_GPUS=2 PLUME_LOG=debug:train
     mkfifo err

@@ -195,6 +195,16 @@ void pl_emu_nccl_settle(const struct pl_device *dev)
 
 /* ---- the table ---- */
 
+static int there(char *text, size_t size)
+{
+    const char *env = getenv("PLUME_EMULATED_NCCL");
+
+    if (!env || strcmp(env, "none") != 0)
+        return 0;
+    snprintf(text, size, "NCCL (libnccl.so.2) is nowhere");
+    return -1;
+}
+
 static int versions(int *ret_header, int *ret_library, char *text)
 {
     const char *env = getenv("PLUME_EMULATED_NCCL");
@@ -402,6 +412,7 @@ __attribute__((visibility("default"))) extern const struct pl_nccl_table pl_nccl
 
 const struct pl_nccl_table pl_nccl_table = {
     .version = PL_NCCL_TABLE_VERSION,
+    .there = there,
     .versions = versions,
     .unique_id = unique_id,
     .init = init,

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "tests/fakes/fake_cublaslt.h"
 #include "kernels/half.h"
+#include "runtime/engine/cuda/lazy/lazy.h"
 
 #include <cublasLt.h>
 #include <math.h>
@@ -53,6 +54,11 @@ cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle)
     assert_non_null(handle);
     fake_lt.handles--;
     return CUBLAS_STATUS_SUCCESS;
+}
+
+int pl_lazy_cublaslt(struct pl_error *err)
+{
+    return fake_lt.missing ? pl_error_set(err, -ENOENT, "no cuBLAS") : 0;
 }
 
 const char *cublasLtGetStatusString(cublasStatus_t status)

@@ -7,6 +7,7 @@
 #include <stdbool.h>
 
 struct fake_lt {
+    bool missing;        /* there is no library */
     bool no_algorithm;   /* the heuristics find none ... */
     bool no_epilogue;    /* ... for any epilogue */
     bool not_supported;  /* returned by the product itself */

@@ -2,6 +2,7 @@
 #include "tests/fakes/fake_cudnn.h"
 #include "common/base/macros.h"
 #include "kernels/half.h"
+#include "runtime/engine/cuda/lazy/lazy.h"
 #include "tests/fakes/fake_cudart.h"
 
 #include <cudnn.h>
@@ -80,6 +81,11 @@ static struct desc *child(const struct desc *d, int name, size_t i)
 
     assert_true(c->final || d->type == CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);
     return c;
+}
+
+int pl_lazy_cudnn(struct pl_error *err)
+{
+    return fake_dnn.missing ? pl_error_set(err, -ENOENT, "no cuDNN") : 0;
 }
 
 cudnnStatus_t cudnnBackendCreateDescriptor(cudnnBackendDescriptorType_t type,

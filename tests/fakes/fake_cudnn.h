@@ -17,6 +17,7 @@ struct fake_dnn {
     int64_t workspace[FAKE_DNN_ENGINES]; /* bytes */
     bool no_fusion;                      /* no engine for more than one op */
     unsigned unmade;                     /* of so many first engines no plan can be made */
+    bool missing;                        /* there is no library */
     bool broken;                         /* running fails */
     unsigned runs, asked, taken;         /* taken: the engine of the last plan */
     unsigned descriptors, handles;       /* alive */

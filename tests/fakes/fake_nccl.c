@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "tests/fakes/fake_nccl.h"
+#include "runtime/engine/cuda/lazy/lazy.h"
 
 #include <cuda_runtime_api.h>
 #include <nccl.h>
@@ -38,7 +39,7 @@ struct ncclComm {
     ncclDataType_t type;
     double scale;
     ncclComm_t *child;
-    int group;
+    int group, finishing;
 };
 
 static struct meeting *meetings;
@@ -245,6 +246,8 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t c, ncclResult_t *state)
         *state = ncclInProgress;
     else
         c->up = true;
+    if (c->finishing && *state == ncclSuccess && (fake_nccl.hang_end || --c->finishing))
+        *state = ncclInProgress;
     return ncclSuccess;
 }
 
@@ -257,8 +260,24 @@ ncclResult_t ncclCommAbort(ncclComm_t c)
     return ncclSuccess;
 }
 
+int pl_lazy_nccl(struct pl_error *err)
+{
+    return fake_nccl.missing ? pl_error_set(err, -ENOENT, "no NCCL") : 0;
+}
+
+/* It takes some questions until it has finished. */
+ncclResult_t ncclCommFinalize(ncclComm_t c)
+{
+    c->finishing = 3;
+    fake_nccl.finalized++;
+    return ncclInProgress;
+}
+
 ncclResult_t ncclCommDestroy(ncclComm_t c)
 {
+    if (!fake_nccl.finalized || c->finishing)
+        abort(); /* undefined for a communicator that does not block */
+
     fake_nccl.destroyed++;
     if (current == c)
         current = NULL;

@@ -17,7 +17,9 @@ extern struct fake_nccl {
     int hang_start;          /* collectives are never started */
     const char *init_error;  /* init fails at once */
     /* what was seen */
-    int aborted, destroyed, registered, freed;
+    int hang_end; /* a communicator never finishes */
+    int missing;  /* there is no library */
+    int aborted, finalized, destroyed, registered, freed;
 } fake_nccl;
 
 /* Call before ranks are started: makes the shared memory. */

@@ -56,7 +56,7 @@ def engine_rows():
         below += [f"runtime/engine/{name}" for name in level]
     yield "runtime/pltrain", (below, [])
     host = [BASE, "kernels", "kernels/cuda", "plume", "runtime/engine/device"]
-    inside = [f"{CUDA}/{name}" for name in ("util", "alloc", "cublaslt", "cudnn", "nccl", "device")]
+    inside = [f"{CUDA}/{name}" for name in ("lazy", "util", "alloc", "cublaslt", "cudnn", "nccl", "device")]
     for i, folder in enumerate(inside):
         yield folder, (host + inside[:i], NVIDIA)
 

@@ -36,5 +36,6 @@ needs plrund '!libslurm*|libcuda*|libnccl*|libmpi*|libdnnl*'
 needs pltrain '!libslurm*|libjansson*|libuv*|libcu*|libnccl*|libmpi*|libstdc++*'
 needs plsubmit '!libuv*|libcuda*|libnccl*|libmpi*'
 needs plstat '!libuv*|libcuda*|libnccl*|libmpi*'
+needs plume-cuda.so '!libcu*|libnccl*|libnv*'
 needs spank_plume.so 'libc.so.*|ld-linux*'
 lint_done

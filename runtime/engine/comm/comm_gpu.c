@@ -9,23 +9,28 @@
 /* A rank's description of its GPU. */
 struct gpu_identity {
     char unit[sizeof(((struct pl_device *)0)->unit)];
-    char why_not[160]; /* why it cannot use NCCL; "" if it can */
+    char why_not[320]; /* why it cannot use NCCL; "" if it can */
 };
 
-/* True if all ranks can use NCCL; else ret_why has the reason. */
-static bool decide(const struct pl_comm *comm, const struct gpu_identity *cards, char ret_why[256])
+/* True if all ranks can use NCCL; else ret_why has the reason, and *ret_lacks is set if something
+ * is missing that could be there. */
+static bool decide(const struct pl_comm *comm,
+                   const struct gpu_identity *cards,
+                   char ret_why[PL_ERROR_TEXT_MAX],
+                   bool *ret_lacks)
 {
     for (unsigned i = 0; i < comm->size; i++)
         if (cards[i].why_not[0]) {
-            snprintf(ret_why, 256, "rank %u: %.*s", comm->world_ranks[i],
+            *ret_lacks = true;
+            snprintf(ret_why, PL_ERROR_TEXT_MAX, "rank %u: %.*s", comm->world_ranks[i],
                      (int)sizeof(cards[i].why_not) - 1, cards[i].why_not);
             return false;
         }
     for (unsigned i = 1; i < comm->size; i++)
         for (unsigned k = 0; k < i; k++)
             if (strcmp(cards[i].unit, cards[k].unit) == 0) {
-                snprintf(ret_why, 256, "ranks %u and %u share a GPU", comm->world_ranks[k],
-                         comm->world_ranks[i]);
+                snprintf(ret_why, PL_ERROR_TEXT_MAX, "ranks %u and %u share a GPU",
+                         comm->world_ranks[k], comm->world_ranks[i]);
                 return false;
             }
     return true;
@@ -38,7 +43,8 @@ int pl_comm_gpu_create(struct pl_comm *comm, struct pl_device *dev, bool must, s
     const struct pl_nccl_table *table = NULL;
     struct pl_error none = {0};
     struct gpu_identity *mine;
-    char why[256];
+    char why[PL_ERROR_TEXT_MAX];
+    bool lacks = false;
     int r;
 
     if (comm->size == 1)
@@ -50,11 +56,11 @@ int pl_comm_gpu_create(struct pl_comm *comm, struct pl_device *dev, bool must, s
     mine = &cards[comm->rank];
     memcpy(mine->unit, dev->unit, sizeof(mine->unit));
     if (pl_gpu_nccl(&table, &none) < 0)
-        snprintf(mine->why_not, sizeof(mine->why_not), "%.150s", pl_error_text(&none));
+        snprintf(mine->why_not, sizeof(mine->why_not), "%s", pl_error_text(&none));
     r = pl_comm_allgather(comm, cards, offset, err);
     if (r < 0)
         return r;
-    if (decide(comm, cards, why)) {
+    if (decide(comm, cards, why, &lacks)) {
         pl_device_enter(dev);
         return pl_comm_nccl_create(comm, table, dev->ops->stream(dev), PL_NCCL_LIMIT_MS, &comm->gpu,
                                    err);
@@ -62,7 +68,9 @@ int pl_comm_gpu_create(struct pl_comm *comm, struct pl_device *dev, bool must, s
     if (must)
         return pl_error_set(err, -ENOTSUP, "cannot use NCCL: %s", why);
     if (comm->rank == 0)
-        pl_log_info("train", "gradients go through the host's memory: %s", why);
+        pl_log_write(lacks ? PL_LOG_WARN : PL_LOG_INFO, "train",
+                     "gradients go through the host's memory%s: %s",
+                     lacks ? ", which is slower" : "", why);
     return 0;
 }
 

@@ -61,11 +61,14 @@ int pl_gpu_devices(const struct pl_device_ops **ret, struct pl_error *err)
 
 int pl_gpu_nccl(const struct pl_nccl_table **ret, struct pl_error *err)
 {
+    char text[512];
     int r = load(err);
 
     if (r == 0 && !nccl)
         r = pl_error_set(err, -ENOTSUP,
                          FILE_NAME " was built without NCCL; install it and build again");
+    if (r == 0 && nccl->there(text, sizeof(text)) < 0)
+        r = pl_error_set(err, -ENOTSUP, "%s", text);
     if (r == 0)
         *ret = nccl;
     return r;

@@ -3,11 +3,11 @@
  * "Communicators", "Fault tolerance", "User buffer registration"). This header includes no other,
  * so that the engine needs no NVIDIA header.
  *
- * No function here waits, so that the caller can check its peers in between: communicators are
- * non-blocking, and state() reports if a call has completed. Functions return 0, or fill `text`
- * (PL_NCCL_TEXT bytes) and return -1. Collectives run on the communicator's own stream, after the
- * compute stream's earlier work; join() makes the compute stream wait for them. Threads: one at a
- * time, except state() and abort(), which may interrupt a wait for the device. */
+ * No function here but destroy() waits, so that the caller can check its peers in between:
+ * communicators are non-blocking, and state() reports if a call has completed. Functions return 0,
+ * or fill `text` (PL_NCCL_TEXT bytes) and return -1. Collectives run on the communicator's own
+ * stream, after the compute stream's earlier work; join() makes the compute stream wait for them.
+ * Threads: one at a time, except state() and abort(), which may interrupt a wait for the device. */
 #ifndef PL_RUNTIME_ENGINE_DEVICE_NCCL_TABLE_H
 #define PL_RUNTIME_ENGINE_DEVICE_NCCL_TABLE_H
 
@@ -23,6 +23,9 @@ enum pl_nccl_type { PL_NCCL_F32, PL_NCCL_F64, PL_NCCL_BF16, PL_NCCL_F16 };
 
 struct pl_nccl_table {
     unsigned version;
+
+    /* Loads NCCL, at the first call. -1: it is not there; `text` says where it was looked for. */
+    int (*there)(char *text, size_t size);
 
     /* Versions in NCCL's numbering (2.28.9 = 22809): of the header at build time, and of the loaded
      * library. */
@@ -63,8 +66,8 @@ struct pl_nccl_table {
     /* Zeroed memory from ncclMemAlloc, registered with comm and freed with it. */
     int (*alloc)(void *comm, size_t bytes, void **ret, char *text);
 
-    void (*abort)(void *comm); /* ends what is in progress; only destroy() may follow */
-    void (*destroy)(void *comm);
+    void (*abort)(void *comm);   /* ends what is in progress; only destroy() may follow */
+    void (*destroy)(void *comm); /* waits some seconds at most for what is in progress */
 };
 
 #endif

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "runtime/engine/cuda/cublaslt/cublaslt.h"
+#include "runtime/engine/cuda/lazy/lazy.h"
 #include "runtime/engine/cuda/util/plan_cache.h"
 #include "runtime/engine/cuda/util/refused.h"
 
@@ -234,9 +235,13 @@ int pl_cublaslt_create(void *workspace,
                        struct pl_cublaslt **ret,
                        struct pl_error *err)
 {
-    struct pl_cublaslt *lt = calloc(1, sizeof(*lt));
+    struct pl_cublaslt *lt;
     cublasStatus_t code;
+    int r = pl_lazy_cublaslt(err);
 
+    if (r < 0)
+        return r;
+    lt = calloc(1, sizeof(*lt));
     if (!lt)
         return pl_error_nomem(err);
     code = cublasLtCreate(&lt->handle);

@@ -19,7 +19,8 @@ struct pl_cublaslt;
 #define PL_CUBLASLT_WORKSPACE ((size_t)32 << 20)
 
 /* For the current device. `workspace` is the caller's device memory, 256-byte aligned, for products
- * on one stream at a time. Errors of a product are kept in status. -EIO, -ENOMEM. */
+ * on one stream at a time. Errors of a product are kept in status. -ENOENT: there is no cublasLt.
+ * -EIO, -ENOMEM. */
 int pl_cublaslt_create(void *workspace,
                        size_t workspace_bytes,
                        bool tf32,

@@ -2,6 +2,7 @@
 #include "runtime/engine/cuda/cudnn/cudnn.h"
 #include "common/base/macros.h"
 #include "runtime/engine/cuda/cudnn/cudnn_private.h"
+#include "runtime/engine/cuda/lazy/lazy.h"
 #include "runtime/engine/cuda/util/plan_cache.h"
 #include "runtime/engine/cuda/util/refused.h"
 
@@ -349,9 +350,13 @@ int pl_cudnn_create(struct CUstream_st *stream,
                     struct pl_cudnn **ret,
                     struct pl_error *err)
 {
-    struct pl_cudnn *dnn = make();
+    struct pl_cudnn *dnn;
     cudnnStatus_t code;
+    int r = pl_lazy_cudnn(err);
 
+    if (r < 0)
+        return r;
+    dnn = make();
     if (!dnn)
         return pl_error_nomem(err);
     dnn->stream = stream;
@@ -371,9 +376,13 @@ int pl_cudnn_create(struct CUstream_st *stream,
 
 int pl_cudnn_create_described(const char *json, struct pl_cudnn **ret, struct pl_error *err)
 {
-    struct pl_cudnn *dnn = make();
+    struct pl_cudnn *dnn;
     void *desc;
+    int r = pl_lazy_cudnn(err);
 
+    if (r < 0)
+        return r;
+    dnn = make();
     if (!dnn)
         return pl_error_nomem(err);
     desc = pl_cudnn_make(&dnn->described, CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR);

@@ -28,8 +28,8 @@ struct pl_cudnn;
 #define PL_DNN_ATTENTION_WORKSPACE ((size_t)4 << 30)
 
 /* For the current device; everything runs on this stream. The workspace, as large as the largest
- * plan's, comes from its pool of `alloc` and is kept. Errors of a run are kept in status. -EIO,
- * -ENOMEM. */
+ * plan's, comes from its pool of `alloc` and is kept. Errors of a run are kept in status. -ENOENT:
+ * there is no cuDNN. -EIO, -ENOMEM. */
 int pl_cudnn_create(struct CUstream_st *stream,
                     struct pl_cuda_alloc *alloc,
                     const struct pl_device_options *options,

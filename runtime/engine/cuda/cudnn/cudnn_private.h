@@ -77,8 +77,8 @@ struct pl_cudnn_plan {
 };
 
 /* A pl_cudnn for a device that need not be there, described in the JSON of
- * CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION. Its plans can be made and looked at, not run. -EIO,
- * -ENOMEM. */
+ * CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION. Its plans can be made and looked at, not run.
+ * -ENOENT, -EIO, -ENOMEM. */
 int pl_cudnn_create_described(const char *json, struct pl_cudnn **ret, struct pl_error *err);
 
 /* The plan for a key, made at the first request; a refusal is logged then, once per key. NULL:

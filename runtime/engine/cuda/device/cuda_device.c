@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "runtime/engine/cuda/device/cuda_device.h"
 #include "common/base/env.h"
+#include "common/base/log.h"
 #include "common/base/parse.h"
 #include "runtime/engine/cuda/cublaslt/cublaslt.h"
 #include "runtime/engine/cuda/cudnn/cudnn.h"
@@ -133,17 +134,54 @@ static int check_card(struct pl_cuda_device *d, struct pl_error *err)
     return 0;
 }
 
+/* A library that is not there costs what only it does fast: our own kernels do that. It is told
+ * once for all devices of the process. Returns other errors. */
+static int bear_missing(int r, const char *slow, atomic_bool *told, struct pl_error *why)
+{
+    if (r != -ENOENT && r != -ENOTSUP)
+        return r;
+    if (!atomic_exchange(told, true))
+        pl_log_warn("cuda", "%s are done by our own kernels, which are many times slower: %s", slow,
+                    pl_error_text(why));
+    return 0;
+}
+
 static int open_libraries(struct pl_cuda_device *d,
                           void *workspace,
                           const struct pl_device_options *options,
                           struct pl_error *err)
 {
+    static atomic_bool lt_told, dnn_told;
+    struct pl_error why = {0};
     int r = pl_cublaslt_create(workspace, PL_CUBLASLT_WORKSPACE, options->tf32, &d->status,
-                               &d->libs.lt, err);
+                               &d->libs.lt, &why);
 
-    if (r == 0)
-        r = pl_cudnn_create(d->stream.stream, d->alloc, options, &d->status, &d->libs.dnn, err);
-    return r == -ENOTSUP ? 0 : r; /* built without cuDNN */
+    r = bear_missing(r, "matrix products", &lt_told, &why);
+    if (r == 0) {
+        r = pl_cudnn_create(d->stream.stream, d->alloc, options, &d->status, &d->libs.dnn, &why);
+        r = bear_missing(r, "convolutions and attention", &dnn_told, &why);
+    }
+    return r < 0 ? pl_error_set(err, r, "%s", pl_error_text(&why)) : 0;
+}
+
+/* Kernels' scratch counts towards the limit of memory, as all else. */
+static void *get_scratch(struct pl_cuda_stream *stream, size_t bytes)
+{
+    struct pl_cuda_device *d =
+        (struct pl_cuda_device *)((char *)stream - offsetof(struct pl_cuda_device, stream));
+    void *p = NULL;
+
+    return pl_cuda_alloc_get(d->alloc, bytes, stream->stream, "scratch of kernels", &p, NULL) < 0
+               ? NULL
+               : p;
+}
+
+static void put_scratch(struct pl_cuda_stream *stream, void *memory)
+{
+    struct pl_cuda_device *d =
+        (struct pl_cuda_device *)((char *)stream - offsetof(struct pl_cuda_device, stream));
+
+    pl_cuda_alloc_put(d->alloc, memory);
 }
 
 static int
@@ -172,6 +210,8 @@ make_parts(struct pl_cuda_device *d, const struct pl_device_options *options, st
                               "cublasLt's workspace", &workspace, err);
     if (r < 0)
         return r;
+    d->stream.get = get_scratch;
+    d->stream.put = put_scratch;
     d->libs.stream = &d->stream;
     d->libs.calls = &d->calls;
     return open_libraries(d, workspace, options, err);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* NCCL's implementation of nccl_table.h. */
+#include "runtime/engine/cuda/lazy/lazy.h"
 #include "runtime/engine/device/nccl_table.h"
 
 #include <cuda_runtime_api.h>
@@ -7,10 +8,13 @@
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <time.h>
 
 #if NCCL_VERSION_CODE < NCCL_VERSION(2, 19, 1)
 #error "NCCL 2.19.1 or later is needed (ncclMemAlloc, ncclCommRegister)"
 #endif
+
+#define END_MS 5000 /* limit for a communicator to finish */
 
 _Static_assert(NCCL_UNIQUE_ID_BYTES == PL_NCCL_ID_BYTES, "the id's size");
 
@@ -47,6 +51,16 @@ static int bad_cuda(const char *call, cudaError_t error, char *text)
     (void)cudaGetLastError(); /* the error is returned here and must not be taken for a kernel's */
     snprintf(text, PL_NCCL_TEXT, "%s: %s", call, cudaGetErrorString(error));
     return -1;
+}
+
+static int there(char *text, size_t size)
+{
+    struct pl_error err = {0};
+    int r = pl_lazy_nccl(&err);
+
+    if (r < 0)
+        snprintf(text, size, "%s", pl_error_text(&err));
+    return r < 0 ? -1 : 0;
 }
 
 static int get_versions(int *ret_header, int *ret_library, char *text)
@@ -379,6 +393,29 @@ static void abort_comm(void *comm)
     n->aborted = true;
 }
 
+/* A non-blocking communicator is destroyed in two steps: it is asked to finish, and is destroyed
+ * when it has. One that does not is aborted, so that the process can end. */
+static void end_comm(struct nccl *n)
+{
+    const struct timespec pause = {.tv_nsec = 1000000};
+    ncclResult_t state = ncclSuccess;
+
+    if (ncclCommGetAsyncError(n->comm, &state) == ncclSuccess && state == ncclSuccess)
+        state = ncclCommFinalize(n->comm);
+    else
+        state = ncclInternalError; /* it never connected, or has failed */
+    for (unsigned ms = 0; state == ncclSuccess || state == ncclInProgress; ms++) {
+        if (ncclCommGetAsyncError(n->comm, &state) != ncclSuccess || state == ncclSuccess ||
+            ms == END_MS)
+            break;
+        nanosleep(&pause, NULL);
+    }
+    if (state == ncclSuccess)
+        ncclCommDestroy(n->comm);
+    else
+        ncclCommAbort(n->comm);
+}
+
 static void destroy(void *comm)
 {
     struct nccl *n = comm;
@@ -394,7 +431,7 @@ static void destroy(void *comm)
         free(b);
     }
     if (n->comm && !n->aborted)
-        ncclCommDestroy(n->comm);
+        end_comm(n);
     free_all(n);
 }
 
@@ -402,6 +439,7 @@ __attribute__((visibility("default"))) extern const struct pl_nccl_table pl_nccl
 
 const struct pl_nccl_table pl_nccl_table = {
     .version = PL_NCCL_TABLE_VERSION,
+    .there = there,
     .versions = get_versions,
     .unique_id = get_unique_id,
     .init = start_init,

@@ -5,6 +5,7 @@
 #include "runtime/engine/cuda/device/cuda_device.h"
 #include "tests/fakes/fake_cublaslt.h"
 #include "tests/fakes/fake_cudart.h"
+#include "tests/unit/engine/cuda/said.h"
 
 #include <cuda_runtime_api.h>
 #include <pthread.h>
@@ -100,7 +101,7 @@ static void test_no_driver_and_no_device_are_told_apart(void **state)
     unsetenv("CUDA_VISIBLE_DEVICES");
     assert_int_equal(pl_cuda_explain(cudaErrorInsufficientDriver, 12040, 13000, &err), -ENODEV);
     assert_string_equal(err.text, "the NVIDIA driver is for CUDA 12.4, and plume-cuda.so for 13.0; "
-                                  "update the driver, or build with an older CUDA");
+                                  "update the driver to 580 or later, or build with an older CUDA");
     assert_int_equal(n, 77);
     assert_int_equal(cudaGetLastError(), cudaSuccess);
     fake_cuda.devices = 1;
@@ -634,9 +635,75 @@ static void test_a_graph_is_stale_once_scratch_has_moved(void **state)
     end();
 }
 
+/* A device without cublasLt is slow, and works. */
+static void test_a_missing_library_is_told_once(void **state)
+{
+    struct pl_device *dev;
+    const char *said;
+    struct pl_device_calls calls;
+
+    end();
+    fake_cuda_reset(700 * MIB);
+    fake_lt.missing = true;
+    listen_to_stderr();
+    dev = open_one(0);
+    ops->close(dev);
+    dev = open_one(0);
+    said = what_was_said();
+    assert_string_equal(said, "plume: warning: matrix products are done by our own kernels, which "
+                              "are many times slower: no cuBLAS\n"
+                              "plume: warning: convolutions and attention are done by our own "
+                              "kernels, which are many times slower: built without cuDNN\n");
+    ops->enter(dev);
+    ops->kernels(dev, PL_REAL_F32)
+        ->matmul(&(struct pl_matmul_args){.batch = 1,
+                                          .m = 1,
+                                          .n = 1,
+                                          .k = 1,
+                                          .a_row = 1,
+                                          .b_row = 1,
+                                          .c_row = 1,
+                                          .a = (float[]){2},
+                                          .b = (float[]){3},
+                                          .c = (float[]){0}});
+    ops->calls(dev, &calls);
+    assert_int_equal(calls.own, 1);
+    assert_int_equal(calls.library, 0);
+    ops->close(dev);
+    fake_lt.missing = false;
+    end();
+}
+
+/* The kernels' scratch is within the limit of memory, and is given back. */
+static void test_scratch_is_of_the_devices_memory(void **state)
+{
+    struct pl_cuda_device *d;
+    struct pl_device *dev;
+    struct pl_device_memory before, during;
+    void *p;
+
+    end();
+    fake_cuda_reset(200 * MIB);
+    dev = open_one(0);
+    d = (struct pl_cuda_device *)dev;
+    ops->memory(dev, &before);
+    p = d->stream.get(&d->stream, 50 * MIB);
+    assert_non_null(p);
+    ops->memory(dev, &during);
+    assert_int_equal(during.used - before.used, 50 * MIB);
+    assert_null(d->stream.get(&d->stream, 200 * MIB));
+    d->stream.put(&d->stream, p);
+    ops->memory(dev, &during);
+    assert_int_equal(during.used, before.used);
+    ops->close(dev);
+    end();
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_a_missing_library_is_told_once), /* before others open a device */
+        cmocka_unit_test(test_scratch_is_of_the_devices_memory),
         cmocka_unit_test(test_no_driver_and_no_device_are_told_apart),
         cmocka_unit_test(test_a_wrong_index_names_those_there_are),
         cmocka_unit_test(test_every_failure_while_opening_leaves_nothing),
