@@ -17,9 +17,9 @@
 #define PL_ENV_TABLE(X)                                                                            \
     /* Plume's own: for users */                                                                   \
     X(PLUME_RUNS, PATH, "runs", PLSUBMIT, "folder of run folders")                                 \
-    X(PLUME_HOME, PATH, "~/.plume", PLSUBMIT | PLSTAT | PLRUN | PLRUND, "folder of Plume's index and key") \
+    X(PLUME_HOME, PATH, "~/.plume", PLSUBMIT | PLSTAT | PLRUN | PLRUND | PLTRAIN, "folder of Plume's index and key") \
     X(PLUME_SITE_FILE, PATH, "/etc/plume/plsubmit.yaml", PLSUBMIT, "file with the site's options of plsubmit; empty: none") \
-    X(PLUME_KEY_FILE, PATH, NULL, PLSTAT | PLRUN | PLRUND, "file of the secret that a step's nodes share") \
+    X(PLUME_KEY_FILE, PATH, NULL, PLSTAT | PLRUN | PLRUND | PLTRAIN, "file of the secret that a step's nodes share") \
     X(PLUME_LOG, TEXT, "warn", PLSUBMIT | PLSTAT | PLRUN | PLRUND | PLTRAIN, "LEVEL[:SUBSYSTEM,...] of messages") \
     X(PLUME_LOG_FORMAT, TEXT, NULL, PLSUBMIT | PLSTAT | PLRUN | PLRUND | PLTRAIN, "json: one object per message") \
     X(PLUME_TRACE, PATH, NULL, PLSUBMIT | PLSTAT | PLRUN | PLRUND | PLTRAIN, "FILE: each process writes its messages, forks and collectives to FILE.PID") \

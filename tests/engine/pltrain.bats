@@ -8,6 +8,7 @@ bats_require_minimum_version 1.5.0
 setup() {
     PATH=$BUILD:$PATH
     unset RANK WORLD_SIZE PLUME_SOCKET
+    export PLUME_HOME=$BATS_TEST_TMPDIR/home
 }
 
 # says STATUS WORDS ARGS...: pltrain exits with STATUS and one line on stderr that has the words.
@@ -345,6 +346,12 @@ odd() {
     done
     wait
     [ "$(cat "$BATS_TEST_TMPDIR"/[012] | grep -o 'hash .*' | sort | uniq -c | awk '{ print $1 }')" = 3 ]
+    [ -f "$PLUME_HOME/key" ] # by which they knew each other
+    # With daemons they need no file.
+    rm "$PLUME_HOME/key"
+    run -0 pltrain --processes 3 --processes-per-node 1 --epochs 1 "$BROKEN/broken_place.so"
+    [ "$(grep -c 'param hash' <<<"$output")" = 3 ]
+    [ ! -e "$PLUME_HOME/key" ]
 }
 
 @test "strangers at the meeting place hold nobody up" {
@@ -378,6 +385,12 @@ for rank in (first, second):
     out = rank.communicate(timeout=30)[0]
     assert rank.returncode == 0 and "param hash" in out, out
 PY
+}
+
+@test "whoever claims a rank at the meeting place proves it, and so does rank 0" {
+    cd "$BATS_TEST_TMPDIR"
+    (umask 077 && head -c 32 /dev/urandom >key)
+    timeout 100 python3 "$PLUME_SRC/tests/engine/store_peer.py" "$BUILD/pltrain" "$BROKEN/broken_place.so" "$PWD/key"
 }
 
 @test "a loss that is no number ends all ranks, and each says why" {

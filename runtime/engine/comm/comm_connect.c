@@ -297,6 +297,7 @@ struct exchange {
     int (*run)(void *ctx, const char *text, char ***ret_texts, struct pl_error *err);
     void *ctx;
     const unsigned *members; /* world rank of each member; NULL = the same */
+    const char *key;         /* of the run, which all members have; NULL = in member 0's text */
 };
 
 static int connect_members(const struct pl_world *world,
@@ -317,7 +318,7 @@ static int connect_members(const struct pl_world *world,
     if ((is_flat(world) || (world->local_rank == 0 && world->local_size < world->size)) &&
         (r = pl_comm_tcp_listen(world->address, &listen_fd, &port, err)) < 0)
         return r;
-    r = make_key(world->rank, key, err);
+    r = make_key(x->key ? 1 : world->rank, key, err);
     if (r == 0)
         r = groups_init(&groups, world->size, err);
     if (r < 0)
@@ -328,6 +329,8 @@ static int connect_members(const struct pl_world *world,
     if (r < 0)
         return pl_error_wrap(err, r, "while exchanging addresses with the other ranks");
     r = make_groups(world, texts, x->members, &groups, err);
+    if (r == 0 && x->key)
+        snprintf(groups.key, sizeof(groups.key), "%s", x->key);
     if (r == 0)
         r = connect_groups(world, &groups, control_fd, &listen_fd, ret, err);
     if (r < 0)
@@ -375,8 +378,7 @@ static int split_texts(const char *block, unsigned n, char ***ret_texts, struct 
     return 0;
 }
 
-/* Through MPI, or through the module's own rendezvous. */
-static int world_exchange(void *ctx, const char *text, char ***ret_texts, struct pl_error *err)
+static int mpi_exchange(void *ctx, const char *text, char ***ret_texts, struct pl_error *err)
 {
     const struct pl_world *world = ctx;
     _cleanup_free_ char *block = calloc(world->size, ENDPOINT_MAX);
@@ -385,10 +387,45 @@ static int world_exchange(void *ctx, const char *text, char ***ret_texts, struct
     if (!block)
         return pl_error_nomem(err);
     memcpy(block + (size_t)world->rank * ENDPOINT_MAX, text, strlen(text));
-    if (world->store_port)
-        r = pl_comm_store_exchange(world, block, ENDPOINT_MAX, EXCHANGE_TIMEOUT_MS, err);
-    else
-        r = pl_mpi_allgather(world->mpi, block, ENDPOINT_MAX, err);
+    r = pl_mpi_allgather(world->mpi, block, ENDPOINT_MAX, err);
+    return r < 0 ? r : split_texts(block, world->size, ret_texts, err);
+}
+
+/* Through the module's own rendezvous. */
+struct by_store {
+    const struct pl_world *world;
+    uint8_t key[PL_SHA256_BYTES];    /* of the rendezvous */
+    char run_key[2 * KEY_BYTES + 1]; /* made of it */
+};
+
+static int by_store_init(struct by_store *by,
+                         const struct pl_world *world,
+                         struct pl_rank_link *link,
+                         struct pl_error *err)
+{
+    static const char context[] = "plume engine run 1";
+    uint8_t run_key[PL_SHA256_BYTES];
+    int r = pl_comm_store_key(world, link, EXCHANGE_TIMEOUT_MS, by->key, err);
+
+    if (r < 0)
+        return r;
+    by->world = world;
+    pl_hmac_sha256(by->key, sizeof(by->key), context, sizeof(context), run_key);
+    pl_store_hex(run_key, by->run_key);
+    return 0;
+}
+
+static int store_exchange(void *ctx, const char *text, char ***ret_texts, struct pl_error *err)
+{
+    const struct by_store *by = ctx;
+    const struct pl_world *world = by->world;
+    _cleanup_free_ char *block = calloc(world->size, ENDPOINT_MAX);
+    int r;
+
+    if (!block)
+        return pl_error_nomem(err);
+    memcpy(block + (size_t)world->rank * ENDPOINT_MAX, text, strlen(text));
+    r = pl_comm_store_exchange(world, by->key, block, ENDPOINT_MAX, EXCHANGE_TIMEOUT_MS, err);
     return r < 0 ? r : split_texts(block, world->size, ret_texts, err);
 }
 
@@ -399,6 +436,7 @@ int pl_comm_create(const struct pl_world *world,
 {
     struct by_link by = {.link = link, .size = world->size};
     struct exchange x = {.run = link_exchange, .ctx = &by};
+    struct by_store store;
     int r;
 
     if (world->size == 1 && world->kind != PL_COMM_MPI) {
@@ -411,8 +449,13 @@ int pl_comm_create(const struct pl_world *world,
         return pl_error_set(err, -EINVAL,
                             "shared memory reaches the %u ranks of this node, not all %u",
                             world->local_size, world->size);
-    if (world->store_port || (world->mpi && !link)) {
-        x.run = world_exchange;
+    if (world->store_port) {
+        r = by_store_init(&store, world, link, err);
+        if (r < 0)
+            return r;
+        x = (struct exchange){.run = store_exchange, .ctx = &store, .key = store.run_key};
+    } else if (world->mpi && !link) {
+        x.run = mpi_exchange;
         x.ctx = (void *)world;
     } else if (!link) {
         return pl_error_set(err, -EINVAL,

@@ -1,21 +1,54 @@
 /* SPDX-License-Identifier: MIT */
 #include "runtime/engine/comm/comm_store.h"
 #include "common/base/fs.h"
+#include "common/base/log.h"
 
 #include <netdb.h>
 #include <poll.h>
 #include <string.h>
+#include <sys/random.h>
 #include <sys/socket.h>
 
 #define RETRY_MS 5
 #define CLIENT_MS 10000 /* for one client to send everything */
 #define STRANGERS 256   /* connections beside those of the ranks */
-#define MAGIC 0x504c4d31u
+#define MAGIC 0x504c4d32u
+#define NONCE 16
+#define MAC PL_SHA256_BYTES
 
-/* Sent by a client before its text. */
+/* Sent by rank 0 as soon as it has accepted a connection. */
+struct challenge {
+    uint32_t magic;
+    uint8_t nonce[NONCE];
+};
+
+/* Sent by a client before its text and its proof. */
 struct head {
     uint32_t magic, rank, size, bytes;
+    uint8_t nonce[NONCE];
 };
+
+/* HMAC(key, side, server's nonce, a, b). */
+static int prove(const uint8_t *key,
+                 char side,
+                 const uint8_t server_nonce[NONCE],
+                 const void *a,
+                 size_t a_len,
+                 const void *b,
+                 size_t b_len,
+                 uint8_t ret[MAC])
+{
+    _cleanup_free_ uint8_t *all = malloc(1 + NONCE + a_len + b_len);
+
+    if (!all)
+        return -ENOMEM;
+    all[0] = (uint8_t)side;
+    memcpy(all + 1, server_nonce, NONCE);
+    memcpy(all + 1 + NONCE, a, a_len);
+    memcpy(all + 1 + NONCE + a_len, b, b_len);
+    pl_hmac_sha256(key, PL_SHA256_BYTES, all, 1 + NONCE + a_len + b_len, ret);
+    return 0;
+}
 
 /* Sends or receives all bytes before the limit. */
 static int move_all(int fd, char *buf, size_t len, bool out, uint64_t limit)
@@ -85,17 +118,26 @@ static int listen_at_store(const struct pl_world *world, int *ret, struct pl_err
 struct client {
     int fd;
     uint64_t limit;
+    uint8_t nonce[NONCE]; /* ours */
     struct head head;
-    char *text;
-    size_t got; /* bytes of head and text */
+    char *text; /* with the proof after it */
+    size_t got; /* bytes of head, text and proof */
+};
+
+/* A rank that has sent its text. */
+struct member {
+    int fd; /* -1: it has not come */
+    uint8_t server_nonce[NONCE], client_nonce[NONCE];
 };
 
 struct server {
     const struct pl_world *world;
+    const uint8_t *key;
     size_t bytes;
     char *block;
-    int *clients;      /* by rank; -1: has not come */
-    unsigned arrived;  /* with rank 0 */
+    struct member *members; /* by rank */
+    unsigned arrived;       /* with rank 0 */
+    struct pl_log_limit refusals;
     struct client *in; /* in the order of their limits */
     size_t n, cap;
 };
@@ -119,14 +161,14 @@ static void server_finish(struct server *s)
  * none. */
 static int read_client(const struct server *s, struct client *c)
 {
-    size_t head = sizeof(c->head);
+    size_t head = sizeof(c->head), rest = s->bytes + MAC;
     ssize_t n;
 
     for (;;) {
         bool of_head = c->got < head;
 
         n = of_head ? recv(c->fd, (char *)&c->head + c->got, head - c->got, MSG_DONTWAIT)
-                    : recv(c->fd, c->text + c->got - head, head + s->bytes - c->got, MSG_DONTWAIT);
+                    : recv(c->fd, c->text + c->got - head, head + rest - c->got, MSG_DONTWAIT);
         if (n < 0 && (errno == EAGAIN || errno == EINTR))
             return 0;
         if (n <= 0)
@@ -135,9 +177,9 @@ static int read_client(const struct server *s, struct client *c)
         if (of_head && c->got == head &&
             (c->head.magic != MAGIC || c->head.rank >= s->world->size ||
              c->head.rank == s->world->rank || c->head.size != s->world->size ||
-             c->head.bytes != s->bytes || !(c->text = malloc(s->bytes))))
+             c->head.bytes != s->bytes || !(c->text = malloc(rest))))
             return -EPROTO;
-        if (c->got == head + s->bytes)
+        if (c->got == head + rest)
             return 1;
     }
 }
@@ -147,12 +189,63 @@ static void take_client(struct server *s, int listener)
 {
     /* cppcheck-suppress nullPointer ; accept(2) allows it */
     int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
+    struct client c = {.fd = fd, .limit = pl_now_ns() + CLIENT_MS * 1000000ull};
+    struct challenge challenge = {.magic = MAGIC};
 
     if (fd < 0)
         return;
+    if (getrandom(c.nonce, NONCE, 0) != NONCE) {
+        close(fd);
+        return;
+    }
+    memcpy(challenge.nonce, c.nonce, NONCE);
+    if (send(fd, &challenge, sizeof(challenge), MSG_NOSIGNAL | MSG_DONTWAIT) !=
+        (ssize_t)sizeof(challenge)) { /* fits into an empty socket buffer */
+        close(fd);
+        return;
+    }
     if (s->n == s->cap)
         drop(s, 0, true);
-    s->in[s->n++] = (struct client){.fd = fd, .limit = pl_now_ns() + CLIENT_MS * 1000000ull};
+    s->in[s->n++] = c;
+}
+
+static void warn_refused(struct server *s, const struct client *c)
+{
+    struct sockaddr_storage a;
+    socklen_t len = sizeof(a);
+    char from[64] = "?";
+    unsigned left_out;
+
+    if (!pl_log_limit_pass(&s->refusals, pl_now_ns(), &left_out))
+        return;
+    if (getpeername(c->fd, (struct sockaddr *)&a, &len) == 0)
+        getnameinfo((struct sockaddr *)&a, len, from, sizeof(from), NULL, 0, NI_NUMERICHOST);
+    pl_log_warn("comm",
+                "refused a process at %s that claims to be rank %u: it does not have the ranks' "
+                "key%s",
+                from, c->head.rank, left_out ? " (and more)" : "");
+}
+
+/* The client has sent all. True if it is the rank that it claims to be, and the first such. */
+static bool admit(struct server *s, const struct client *c)
+{
+    struct member *m = &s->members[c->head.rank];
+    uint8_t want[MAC];
+
+    if (prove(s->key, 'C', c->nonce, &c->head, sizeof(c->head), c->text, s->bytes, want) < 0)
+        return false;
+    if (!pl_bytes_equal(want, c->text + s->bytes, MAC)) {
+        warn_refused(s, c);
+        return false;
+    }
+    if (m->fd >= 0)
+        return false;
+    memcpy(s->block + c->head.rank * s->bytes, c->text, s->bytes);
+    m->fd = c->fd;
+    memcpy(m->server_nonce, c->nonce, NONCE);
+    memcpy(m->client_nonce, c->head.nonce, NONCE);
+    s->arrived++;
+    return true;
 }
 
 static void read_clients(struct server *s, const struct pollfd *p)
@@ -161,10 +254,7 @@ static void read_clients(struct server *s, const struct pollfd *p)
         struct client *c = &s->in[i];
         int r = p[i].revents ? read_client(s, c) : 0;
 
-        if (r == 1 && s->clients[c->head.rank] < 0) {
-            memcpy(s->block + c->head.rank * s->bytes, c->text, s->bytes);
-            s->clients[c->head.rank] = c->fd;
-            s->arrived++;
+        if (r == 1 && admit(s, c)) {
             drop(s, i, false);
         } else if (r != 0 || pl_now_ns() > c->limit) {
             drop(s, i, true);
@@ -200,38 +290,95 @@ static int gather(struct server *s, int listener, uint64_t limit, struct pl_erro
     return 0;
 }
 
-static int serve(const struct pl_world *world,
-                 int *clients,
-                 char *block,
-                 size_t bytes,
-                 uint64_t limit,
-                 struct pl_error *err)
+/* All texts, and the proof that they are from rank 0. */
+static int answer(const struct server *s, unsigned rank, uint64_t limit, struct pl_error *err)
 {
-    size_t cap = world->size + STRANGERS;
-    _cleanup_(server_finish) struct server s = {.world = world,
-                                                .bytes = bytes,
-                                                .block = block,
-                                                .clients = clients,
-                                                .arrived = 1,
-                                                .in = calloc(cap, sizeof(*s.in)),
-                                                .cap = cap};
-    _cleanup_close_ int listener = -EBADF;
-    int r = listen_at_store(world, &listener, err);
+    const struct member *m = &s->members[rank];
+    size_t len = s->world->size * s->bytes;
+    uint8_t head[NONCE + 4], proof[MAC];
+    uint32_t number = rank;
 
-    if (r == 0)
-        r = gather(&s, listener, limit, err);
-    if (r < 0)
-        return r;
-    for (unsigned i = 1; i < world->size; i++)
-        if (move_all(clients[i], block, world->size * bytes, true, limit) < 0)
-            return pl_error_set(err, -ECONNRESET, "lost rank %u: its connection closed", i);
+    memcpy(head, m->client_nonce, NONCE);
+    memcpy(head + NONCE, &number, 4);
+    if (prove(s->key, 'S', m->server_nonce, head, sizeof(head), s->block, len, proof) < 0)
+        return pl_error_nomem(err);
+    if (move_all(m->fd, s->block, len, true, limit) < 0 ||
+        move_all(m->fd, (char *)proof, sizeof(proof), true, limit) < 0)
+        return pl_error_set(err, -ECONNRESET, "lost rank %u: its connection closed", rank);
     return 0;
 }
 
-static int join_store(
-    const struct pl_world *world, char *block, size_t bytes, uint64_t limit, struct pl_error *err)
+static int serve(struct server *s, uint64_t limit, struct pl_error *err)
 {
-    struct head head = {MAGIC, world->rank, world->size, (uint32_t)bytes};
+    _cleanup_close_ int listener = -EBADF;
+    int r = listen_at_store(s->world, &listener, err);
+
+    if (r == 0)
+        r = gather(s, listener, limit, err);
+    for (unsigned i = 1; r == 0 && i < s->world->size; i++)
+        r = answer(s, i, limit, err);
+    return r;
+}
+
+/* The talk with whoever listens there. */
+static int ask_store(const struct pl_world *world,
+                     const uint8_t *key,
+                     int fd,
+                     char *block,
+                     size_t bytes,
+                     uint64_t limit,
+                     struct pl_error *err)
+{
+    struct head head = {MAGIC, world->rank, world->size, (uint32_t)bytes, {0}};
+    char *own = block + world->rank * bytes;
+    uint8_t proof[MAC], want[MAC], seen[NONCE + 4];
+    struct challenge challenge;
+    int r = move_all(fd, (char *)&challenge, sizeof(challenge), false, limit);
+
+    if (r == 0 && challenge.magic != MAGIC)
+        return pl_error_set(err, -EPROTO,
+                            "what listens at '%s' port %u is not rank 0 of this version",
+                            world->store_address, world->store_port);
+    if (r == 0 && getrandom(head.nonce, NONCE, 0) != NONCE)
+        r = -errno;
+    if (r == 0)
+        r = prove(key, 'C', challenge.nonce, &head, sizeof(head), own, bytes, proof);
+    if (r == 0)
+        r = move_all(fd, (char *)&head, sizeof(head), true, limit);
+    if (r == 0)
+        r = move_all(fd, own, bytes, true, limit);
+    if (r == 0)
+        r = move_all(fd, (char *)proof, sizeof(proof), true, limit);
+    if (r == 0)
+        r = move_all(fd, block, world->size * bytes, false, limit);
+    if (r == 0)
+        r = move_all(fd, (char *)proof, sizeof(proof), false, limit);
+    if (r == 0) {
+        memcpy(seen, head.nonce, NONCE);
+        memcpy(seen + NONCE, &head.rank, 4);
+        r = prove(key, 'S', challenge.nonce, seen, sizeof(seen), block, world->size * bytes, want);
+    }
+    if (r < 0)
+        return pl_error_errno(
+            err, r,
+            "the rendezvous failed at '%s' port %u; do the ranks share a key (see "
+            "PLUME_KEY_FILE)?",
+            world->store_address, world->store_port);
+    if (!pl_bytes_equal(want, proof, MAC))
+        return pl_error_set(err, -EACCES,
+                            "what listens at '%s' port %u does not have the ranks' key: it is not "
+                            "rank 0 (see PLUME_KEY_FILE)",
+                            world->store_address, world->store_port);
+    return 0;
+}
+
+static int join_store(const struct pl_world *world,
+                      const uint8_t *key,
+                      char *block,
+                      size_t bytes,
+                      uint64_t limit,
+                      struct pl_error *err)
+{
     _cleanup_close_ int fd = -EBADF;
     struct addrinfo *list, *a;
     int r = resolve(world, &list, err);
@@ -253,37 +400,42 @@ static int join_store(
     if (fd < 0)
         return pl_error_set(err, -ETIMEDOUT, "rank 0 does not listen at '%s' port %u",
                             world->store_address, world->store_port);
-    r = move_all(fd, (char *)&head, sizeof(head), true, limit);
-    if (r == 0)
-        r = move_all(fd, block + world->rank * bytes, bytes, true, limit);
-    if (r == 0)
-        r = move_all(fd, block, world->size * bytes, false, limit);
-    if (r < 0)
-        return pl_error_errno(err, r, "the rendezvous failed at '%s' port %u", world->store_address,
-                              world->store_port);
-    return 0;
+    return ask_store(world, key, fd, block, bytes, limit, err);
 }
 
 int pl_comm_store_exchange(const struct pl_world *world,
+                           const uint8_t key[PL_SHA256_BYTES],
                            char *block,
                            size_t bytes,
                            unsigned timeout_ms,
                            struct pl_error *err)
 {
     uint64_t limit = pl_now_ns() + timeout_ms * 1000000ull;
-    _cleanup_free_ int *clients = NULL;
+    size_t cap = world->size + STRANGERS;
+    _cleanup_free_ struct member *members = NULL;
     int r;
 
     if (world->rank)
-        return join_store(world, block, bytes, limit, err);
-    clients = malloc(world->size * sizeof(*clients));
-    if (!clients)
+        return join_store(world, key, block, bytes, limit, err);
+    members = calloc(world->size, sizeof(*members));
+    if (!members)
         return pl_error_nomem(err);
     for (unsigned i = 0; i < world->size; i++)
-        clients[i] = -1;
-    r = serve(world, clients, block, bytes, limit, err);
+        members[i].fd = -1;
+    {
+        _cleanup_(server_finish) struct server s = {.world = world,
+                                                    .key = key,
+                                                    .bytes = bytes,
+                                                    .block = block,
+                                                    .members = members,
+                                                    .arrived = 1,
+                                                    .in = calloc(cap, sizeof(*s.in)),
+                                                    .cap = cap};
+
+        r = serve(&s, limit, err);
+    }
     for (unsigned i = 0; i < world->size; i++)
-        if (clients[i] >= 0)
-            close(clients[i]);
+        if (members[i].fd >= 0)
+            close(members[i].fd);
     return r;
 }
