@@ -21,6 +21,7 @@ void pl_grid_finish(struct pl_grid *grid)
     for (size_t i = 0; i < grid->n_axes; i++)
         axis_finish(&grid->axes[i]);
     free(grid->axes);
+    free(grid->kept);
     *grid = (struct pl_grid){0};
 }
 
@@ -309,8 +310,7 @@ int pl_grid_zip(struct pl_grid *grid, const char *text, struct pl_error *err)
     return r;
 }
 
-/* The product of the axes; more than SIZE_MAX / 2 is that. */
-static size_t product(const struct pl_grid *grid)
+size_t pl_grid_n_points(const struct pl_grid *grid)
 {
     size_t n = 1;
 
@@ -321,16 +321,21 @@ static size_t product(const struct pl_grid *grid)
     return n;
 }
 
+static size_t n_chosen(const struct pl_grid *grid)
+{
+    return grid->kept ? grid->n_kept : pl_grid_n_points(grid);
+}
+
 int pl_grid_check(const struct pl_grid *grid, struct pl_error *err)
 {
-    if (grid->most == 0 && product(grid) > PL_RUN_TRIAL_LIMIT)
+    if (grid->most == 0 && n_chosen(grid) > PL_RUN_TRIAL_LIMIT)
         return pl_error_set(err, -E2BIG, "the grid has more than %u trials", PL_RUN_TRIAL_LIMIT);
     return 0;
 }
 
 unsigned pl_grid_n_trials(const struct pl_grid *grid)
 {
-    size_t n = product(grid);
+    size_t n = n_chosen(grid);
 
     return (unsigned)PL_MIN(grid->most ? PL_MIN(n, (size_t)grid->most) : n,
                             (size_t)PL_RUN_TRIAL_LIMIT);
@@ -338,7 +343,7 @@ unsigned pl_grid_n_trials(const struct pl_grid *grid)
 
 const char *pl_grid_value(const struct pl_grid *grid, unsigned trial, size_t axis)
 {
-    size_t leader = grid->axes[axis].leader, index = trial;
+    size_t leader = grid->axes[axis].leader, index = grid->kept ? grid->kept[trial] : trial;
 
     for (size_t i = grid->n_axes - 1; i > leader; i--)
         if (grid->axes[i].leader == i)

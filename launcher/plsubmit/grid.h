@@ -27,6 +27,8 @@ struct pl_grid {
     struct pl_axis *axes;
     size_t n_axes;
     unsigned most; /* trials; 0 = all of the product */
+    /* The points of the product that are trials (--where); NULL: all. */
+    unsigned *kept, n_kept;
 };
 
 void pl_grid_finish(struct pl_grid *grid);
@@ -60,7 +62,10 @@ int pl_grid_zip(struct pl_grid *grid, const char *text, struct pl_error *err);
  */
 int pl_grid_check(const struct pl_grid *grid, struct pl_error *err);
 
-/* The number of trials: the product of the axes' numbers of values, at most grid->most. */
+/* The product of the axes' numbers of values; SIZE_MAX / 2 stands for more than that. */
+size_t pl_grid_n_points(const struct pl_grid *grid);
+
+/* The number of trials: the points, or those kept, at most grid->most. */
 unsigned pl_grid_n_trials(const struct pl_grid *grid);
 
 /* The value of an axis in a trial; borrowed. */

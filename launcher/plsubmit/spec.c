@@ -442,6 +442,10 @@ static const struct pl_option options[] = {
      PL_OPTION_CALL(add_grid)},
     {"zip", 0, "A,B,...", NULL, "axes that change together, not as a product; repeatable",
      LIST(PL_SPEC_ZIP, NULL)},
+    {"where", 0, "EXPR", NULL,
+     "only the trials of which EXPR is true, such as \"layers * width <= 512 and opt != 'sgd'\"; "
+     "repeatable",
+     LIST(PL_SPEC_WHERE, NULL)},
     {"sample",
      0,
      "NAME=DIST",

@@ -73,6 +73,7 @@ enum pl_spec_key {
 /* Repeatable options. */
 enum pl_spec_list {
     PL_SPEC_ZIP,
+    PL_SPEC_WHERE,
     PL_SPEC_SAMPLE,
     PL_SPEC_AFTER,
     PL_SPEC_LOAD,

@@ -12,6 +12,7 @@
 #include "launcher/plsubmit/sample.h"
 #include "launcher/plsubmit/shape.h"
 #include "launcher/plsubmit/spec_private.h"
+#include "launcher/plsubmit/where.h"
 
 #include <string.h>
 
@@ -27,7 +28,7 @@ bool pl_spec_has_options(const struct pl_spec *spec, bool but_trials)
             return true;
     }
     for (size_t i = 0; i < PL_SPEC_N_LISTS; i++) {
-        bool trials = i == PL_SPEC_ZIP || i == PL_SPEC_SAMPLE;
+        bool trials = i == PL_SPEC_ZIP || i == PL_SPEC_WHERE || i == PL_SPEC_SAMPLE;
 
         if (spec->lists[i] && !(trials && but_trials))
             return true;
@@ -96,6 +97,11 @@ int pl_spec_make_trials(struct pl_spec *spec, struct pl_error *err)
         return r;
     if (repeat && pl_parse_int(repeat, 1, PL_RUN_TRIAL_LIMIT, &n, err) == 0)
         r = add_seeds(spec, n, err);
+    if (r == 0 && spec->lists[PL_SPEC_WHERE]) {
+        r = pl_where_apply(&spec->grid, spec->lists[PL_SPEC_WHERE], err);
+        if (r < 0)
+            return pl_error_wrap(err, r, "--where");
+    }
     if (r == 0 && most && pl_parse_int(most, 1, PL_RUN_TRIAL_LIMIT, &n, err) == 0) {
         unsigned all = pl_grid_n_trials(&spec->grid);
 

@@ -522,6 +522,8 @@ static bool requeue(const struct pl_run *run,
     struct pl_error err = {0};
     int r;
 
+    if (json_is_true(json_object_get(result, "finished")))
+        return false;
     env_number(PL_ENV_PLUME_RETRY, 0, &end.retry, NULL);
     r = pl_requeue_decide(run, &end, &err);
     if (r > 0)

@@ -149,6 +149,57 @@ def one_random():
         raise AssertionError(f"{command}\n{done.stderr}\ngot {got}\nwant {want}")
 
 
+def expression(depth, kind):
+    """A random condition ("truth") or sum ("number") that Python reads the same way."""
+    if kind == "truth":
+        form = random.choice(["compare", "text", "and", "or", "not", "()"] if depth else ["compare", "text"])
+        if form == "compare":
+            return f"{expression(depth - 1, 'number')} {random.choice(['==', '!=', '<', '<=', '>', '>='])} " \
+                   f"{expression(depth - 1, 'number')}"
+        if form == "text":
+            return f"t {random.choice(['==', '!='])} {random.choice(['sgd', 'a b', ''])!r}"
+        if form == "not":
+            return f"not {expression(depth - 1, 'truth')}"
+        if form == "()":
+            return f"({expression(depth - 1, 'truth')})"
+        return f"{expression(depth - 1, 'truth')} {form} {expression(depth - 1, 'truth')}"
+    form = random.choice(["atom", "+", "-", "*", "/", "neg", "()"] if depth > 0 else ["atom"])
+    if form == "atom":
+        return random.choice(["x", "y", "x % y", "2", "0.5", "1e-1", "3.", "7e+0"])
+    if form == "neg":
+        return f"-{expression(0, 'number')}"
+    if form == "()":
+        return f"({expression(depth - 1, 'number')})"
+    return f"{expression(depth - 1, 'number')} {form} {expression(depth - 1, 'number')}"
+
+
+def where():
+    """--where keeps the points of which Python says that the same text is true."""
+    axes = {"x": ["1", "2", "0.5", "4e0"], "y": ["2", "3", "10"], "t": ["sgd", "a b", "2"]}
+    texts = [expression(3, "truth") for _ in range(random.choice([1, 1, 2]))]
+    most = random.choice([None, 5])
+    want = []
+    try:
+        for values in itertools.product(*axes.values()):
+            at = dict(zip(axes, values))
+            names = {k: v if k == "t" else float(v) for k, v in at.items()}
+            if all(eval(t, {}, names) for t in texts):  # pylint: disable=eval-used
+                want.append({"trial": len(want), "params": at})
+    except ZeroDivisionError:
+        want = []
+    command = [PLSUBMIT, "--expand"]
+    for name, values in axes.items():
+        command += ["--grid", f"{name}={','.join(values)}"]
+    for t in texts:
+        t = t.replace(" and ", random.choice([" and ", " && ", "&&"])).replace(" or ", random.choice([" or ", "||"]))
+        command += ["--where", t.replace("x", random.choice(["x", "{x}"]))]
+    done = subprocess.run(command + (["--trials", str(most)] if most else []) + ["true"], capture_output=True,
+                          check=False, text=True, timeout=60)
+    got = [json.loads(line) for line in done.stdout.splitlines()]
+    if got != (want[:most] if most else want) or (done.returncode != 0) != (not want):
+        raise AssertionError(f"{command}\n{done.stderr}\ngot {got}\nwant {want}")
+
+
 def even():
     """10,000 draws fill ten parts of each distribution evenly: within five deviations."""
     done = subprocess.run([PLSUBMIT, "--expand", "--random", "10000", "--seed", "3", "--sample",
@@ -166,9 +217,10 @@ def even():
 
 def main():
     random.seed(SEED)
-    print("1..3")
+    print("1..4")
     for number, (name, test, times) in enumerate([("random grids", one, 200),
                                                   ("random draws", one_random, 100),
+                                                  ("conditions", where, 100),
                                                   ("draws are even", even, 1)], 1):
         why = None
         for _ in range(times):
