@@ -12,6 +12,7 @@
 #include "runtime/engine/module/module.h"
 #include "runtime/engine/optim/precision.h"
 #include "runtime/engine/tape/profile.h"
+#include "runtime/engine/train/summary.h"
 #include "runtime/engine/train/trainer.h"
 #include "runtime/engine/util/crash.h"
 #include "runtime/engine/util/hang.h"
@@ -100,6 +101,18 @@ static int choose_meeting_place(const struct plume_module *module,
     return 0;
 }
 
+/* With --profile=FILE rank 0 writes what happens when. */
+static int fit_timed(struct pl_trainer *t, struct pl_timeline *timeline, struct pl_error *err)
+{
+    uint64_t begin = pl_timeline_begin(timeline);
+    int r;
+
+    pl_trainer_time(t, timeline);
+    r = t->options->run == PL_RUN_TRAIN ? pl_trainer_fit(t, err) : pl_trainer_evaluate(t, err);
+    pl_timeline_end(timeline, 0, "run", "run", NULL, begin);
+    return r;
+}
+
 /* With --profile or $PLUME_PROFILE rank 0 prints the time of each op at the end. */
 static int fit(struct pl_trainer *t, struct pl_error *err)
 {
@@ -110,7 +123,8 @@ static int fit(struct pl_trainer *t, struct pl_error *err)
 
     if (t->options->run != PL_RUN_TRAIN)
         return pl_trainer_evaluate(t, err);
-    tape->timed = t->options->profile || (env && *env && strcmp(env, "0") != 0);
+    tape->timed = (t->options->profile && !t->options->profile_file) ||
+                  (env && *env && strcmp(env, "0") != 0);
     r = pl_trainer_fit(t, err);
     if (r == 0 && tape->timed && t->comm->rank == 0)
         pl_profile_print(tape, t->state.step - before, (double)(pl_now_ns() - start) * 1e-9,
@@ -128,6 +142,22 @@ static void log_memory(struct pl_device *dev)
                  dev->name);
 }
 
+static int build_timed(struct pl_trainer *trainer,
+                       struct pl_timeline *timeline,
+                       const struct pl_module *module,
+                       const struct pl_hparams *hparams,
+                       const struct pl_train_options *options,
+                       struct pl_comm *comm,
+                       struct pl_rank_report *report,
+                       struct pl_error *err)
+{
+    uint64_t begin = pl_timeline_begin(timeline);
+    int r = pl_trainer_init(trainer, &module->hooks, hparams, options, comm, report, err);
+
+    pl_timeline_end(timeline, 0, "run", "build", NULL, begin);
+    return r;
+}
+
 /* Trains on the device that options name. */
 static int train_on(const struct pl_module *module,
                     const struct pl_hparams *hparams,
@@ -136,12 +166,22 @@ static int train_on(const struct pl_module *module,
                     struct pl_rank_report *report,
                     struct pl_error *err)
 {
+    struct pl_timeline *timeline = NULL;
     struct pl_trainer trainer;
     const struct pl_tape *tape;
-    int r = pl_trainer_init(&trainer, &module->hooks, hparams, options, comm, report, err);
+    int r = 0, closed;
 
-    if (r < 0)
+    if (options->profile_file && comm->rank == 0) {
+        r = pl_timeline_open(options->profile_file, module->hooks.name, &timeline, err);
+        if (r < 0)
+            pl_comm_fail(comm, r, err);
+    }
+    if (r == 0)
+        r = build_timed(&trainer, timeline, module, hparams, options, comm, report, err);
+    if (r < 0) {
+        pl_timeline_close(timeline, NULL);
         return r;
+    }
     tape = pl_stage_tape(&trainer.stage[PLUME_TRAIN]);
     pl_log_debug(
         "train",
@@ -153,10 +193,16 @@ static int train_on(const struct pl_module *module,
         (pl_tape_flops(tape, false) + pl_tape_flops(tape, true)) * trainer.strategy.devices * 1e-6);
     for (unsigned i = 1; options->part_devices && i < options->devices; i++)
         pl_log_debug("train", "part %u of a batch: device %s", i, options->part_devices[i]->name);
-    r = fit(&trainer, err);
+    if (options->summary && comm->rank == 0 && options->out)
+        r = pl_summary_print(&trainer, options->out, err);
+    if (r < 0)
+        pl_comm_fail(comm, r, err);
+    else
+        r = timeline ? fit_timed(&trainer, timeline, err) : fit(&trainer, err);
     log_memory(trainer.dev);
     pl_trainer_finish(&trainer);
-    return r;
+    closed = pl_timeline_close(timeline, r == 0 ? err : NULL);
+    return r < 0 ? r : closed;
 }
 
 /* GPUs of a rank: one, or one per part of a batch. */

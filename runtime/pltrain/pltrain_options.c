@@ -161,6 +161,18 @@ set_fast_dev_run(void *ctx, const struct pl_option *o, const char *value, struct
     return value ? parse_count(value, &p->train.fast_dev_run, err) : 0;
 }
 
+static int
+set_profile(void *ctx, const struct pl_option *o, const char *value, struct pl_error *err)
+{
+    struct pl_pltrain *p = ctx;
+
+    if (value && !*value)
+        return pl_error_set(err, -EINVAL, "must not be empty");
+    p->train.profile = true;
+    p->train.profile_file = value;
+    return 0;
+}
+
 /* "auto", a number, or a list of different devices; "3," is the list of device 3. */
 static int
 set_devices(void *ctx, const struct pl_option *o, const char *value, struct pl_error *err)
@@ -411,9 +423,13 @@ static const struct pl_option options[] = {
      TRUE(tf32)},
     {"no-cuda-graphs", 0, NULL, NULL,
      "launch each kernel of each step instead of replaying CUDA graphs", FALSE(train.graphs)},
-    {"profile", 0, NULL, NULL,
-     "rank 0 prints at the end where the time of a training step went, by op (slower)",
-     TRUE(train.profile)},
+    {"summary", 0, NULL, NULL,
+     "print parameters, shapes, operations and memory of the model before the run",
+     TRUE(train.summary)},
+    {"profile", 0, "[FILE]", NULL,
+     "rank 0 prints at the end where the time of a training step went, by op (slower); with =FILE "
+     "it writes when everything happened, for chrome://tracing or Perfetto",
+     CALL(set_profile)},
     {"comm", 0, "KIND", NULL,
      "how ranks communicate: auto (shared memory on a node; between nodes mpi if MPI started the "
      "job, else tcp; NCCL for GPUs if possible), shm, tcp, mpi, or nccl (NCCL for GPUs, else an "

@@ -71,6 +71,58 @@ first_loss() {
     }' || { echo "single $one dp $dp ddp2 $ddp2 ddp $ddp"; false; }
 }
 
+@test "a summary has parameters, shapes, operations and memory, and changes nothing" {
+    run -0 --separate-stderr pltrain --summary --epochs 1 --optimizer adam --ema 0.9 mlp
+    [ -z "$stderr" ]
+    grep -q '^parameter w1  *f32\[64, 64\]  *4096$' <<<"$output"
+    grep -q '^4 parameters of 4810 numbers, 0 buffers of 0$' <<<"$output"
+    # 2 x 8 x 64 x 64 and some for the bias and the activation
+    grep -q '^linear  *f32\[8, 64\]  *1  *0\.06[5-9] ' <<<"$output"
+    grep -q '^a step: 0\.07[0-9] Mflop forward, 0\.0[89][0-9] backward$' <<<"$output"
+    # 4 bytes of 4810 numbers are 0.018 MiB; each parameter begins at a multiple of 64 bytes
+    grep -qE '^MiB of this rank: parameters (0\.0[12][0-9]), gradients \1, optimizers 0\.03[0-9], average \1, buffers 0\.000, step ' <<<"$output"
+    [ "$(grep '^rank 0 of 1' <<<"$output")" = \
+        "$(pltrain --epochs 1 --optimizer adam --ema 0.9 mlp | grep '^rank 0 of 1')" ]
+    run -0 --separate-stderr pltrain --summary --fast-dev-run cnn --batchnorm 1
+    grep -q '^buffer  *[a-z0-9_.]*mean  *f32\[' <<<"$output"
+    run -0 --separate-stderr pltrain --summary --fast-dev-run --strategy dp --devices 2 mlp
+    grep -q 'backward, on the first device$' <<<"$output"
+}
+
+@test "a profile in a file has each op and phase, one inside another" {
+    for how in "--processes 2" "--strategy dp --devices 2"; do
+        begin=${EPOCHREALTIME/./}
+        # shellcheck disable=SC2086
+        run -0 --separate-stderr pltrain --profile=t.json --epochs 2 --max-steps 100 $how mlp
+        [ -z "$stderr" ]
+        python3 - t.json $((${EPOCHREALTIME/./} - begin)) <<'PY'
+import json, sys
+trace, wall = json.load(open(sys.argv[1])), float(sys.argv[2])
+events = [e for e in trace["traceEvents"] if e["ph"] == "X"]
+assert trace["otherData"] == {"left_out": 0}
+for tid in {e["tid"] for e in events}:
+    open_ones = []
+    for e in sorted((e for e in events if e["tid"] == tid), key=lambda e: (e["ts"], -e["dur"])):
+        end = e["ts"] + e["dur"]
+        while open_ones and open_ones[-1] <= e["ts"] + 0.002:
+            open_ones.pop()
+        assert e["dur"] >= 0 and (not open_ones or end <= open_ones[-1] + 0.002), e
+        open_ones.append(end)
+def of(name, kind=None):
+    return [e["dur"] for e in events if e["name"] == name and kind in (None, e["cat"])]
+total = sum(of("build") + of("run"))
+assert len(of("run")) == 1 and wall / 100 < total <= wall, (total, wall)
+assert 1 <= len(of("epoch")) <= 2 and sum(of("epoch")) <= of("run")[0]
+assert len(of("batch")) == len(of("optimizer")) == 100
+assert sum(of("forward", "step") + of("backward", "step") + of("optimizer")) <= sum(of("batch"))
+assert of("linear", "forward") and of("linear", "backward") and of("test")
+assert all("output" in e["args"] for e in events if e["cat"] in ("forward", "backward"))
+PY
+    done
+    run -1 --separate-stderr pltrain --profile=none/t.json mlp
+    [[ $stderr == *"cannot write the profile 'none/t.json': No such file or directory" ]]
+}
+
 @test "a profile tells where the time goes" {
     run -0 --separate-stderr pltrain --profile --max-steps 5 mlp
     grep -q '^linear  *f32  *f32\[8, 64\]  *1 ' <<<"$stderr"

@@ -72,9 +72,11 @@ struct pl_train_options {
     FILE *out;          /* text output: of rank 0, and the hash of each rank; NULL = none */
 
     enum pl_half
-        reduce_in;      /* type in which NCCL sums gradients; PL_HALF_NONE: the gradients' own */
-    bool profile;       /* of the training step, by op, on stderr */
-    bool deterministic; /* sums over ranks in the order of ranks (comm.h) */
+        reduce_in; /* type in which NCCL sums gradients; PL_HALF_NONE: the gradients' own */
+    bool summary;  /* of the model, before the run (summary.h) */
+    bool profile;  /* of the training step, by op: on stderr, or in a file: */
+    const char *profile_file; /* events of rank 0 (timeline.h); NULL = none */
+    bool deterministic;       /* sums over ranks in the order of ranks (comm.h) */
 
     struct pl_device *device; /* holds the tensors; NULL = the CPU. Borrowed */
     bool graphs;              /* capture steps as graphs and replay them, if the device can */

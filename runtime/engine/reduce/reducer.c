@@ -2,6 +2,7 @@
 #include "runtime/engine/reduce/reducer.h"
 #include "runtime/engine/comm/comm_nccl.h"
 #include "runtime/engine/params/shard.h"
+#include "runtime/engine/util/timeline.h"
 
 #include <math.h>
 
@@ -262,8 +263,12 @@ int pl_reducer_after_node(void *ctx, size_t index, struct pl_error *err)
     struct pl_reducer *red = ctx;
     int r = 0;
 
-    while (r == 0 && red->next < red->n && red->buckets[red->next].ready_node >= index)
+    while (r == 0 && red->next < red->n && red->buckets[red->next].ready_node >= index) {
+        uint64_t begin = pl_timeline_begin(red->timeline);
+
         r = reduce(red, &red->buckets[red->next++], err);
+        pl_timeline_end(red->timeline, 0, "ranks", "reduce", NULL, begin);
+    }
     return r == 0 && red->started && red->next == red->n ? join(red, err) : r;
 }
 

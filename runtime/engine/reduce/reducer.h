@@ -45,6 +45,7 @@ struct pl_reducer {
     /* The module's own reduction instead of an allreduce; NULL = none. */
     int (*own)(struct plume_context *pl, const struct plume_bucket *bucket);
     struct plume_context *pl;
+    struct pl_timeline *timeline; /* gets an event per bucket; NULL = none. Borrowed */
 };
 
 /* Plans buckets of at most max_bytes, the first of at most first_bytes; a larger parameter has its

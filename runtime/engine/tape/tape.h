@@ -129,7 +129,8 @@ struct pl_tape {
         *copies; /* by number - 1: parameters and buffers on this device; NULL: use the originals */
     ptrdiff_t param_shift; /* bytes from a parameter's gradient to this tape's own gradient of it */
     bool timed;            /* nodes count their nanoseconds, and calls of the device's libraries */
-    bool no_reuse;         /* no memory is shared: a check of the plan */
+    struct pl_timeline *timeline; /* gets an event per node, if `timed`; NULL = none. Borrowed */
+    bool no_reuse;                /* no memory is shared: a check of the plan */
     /* Sums n doubles over ranks in place, for synchronised batch norm; NULL: this rank only. */
     int (*allreduce)(void *ctx, double *sums, size_t n);
     void *allreduce_ctx;

@@ -2,6 +2,7 @@
 /* Running a tape, forward and backward. */
 #include "common/base/fs.h"
 #include "runtime/engine/tape/tape_private.h"
+#include "runtime/engine/util/timeline.h"
 
 struct pl_device_calls pl_tape_calls(const struct pl_tape *tape)
 {
@@ -10,6 +11,16 @@ struct pl_device_calls pl_tape_calls(const struct pl_tape *tape)
     if (tape->timed && tape->dev->ops->calls)
         tape->dev->ops->calls(tape->dev, &calls);
     return calls;
+}
+
+static void
+add_event(const struct pl_tape *tape, const struct pl_node *node, bool backward, uint64_t start)
+{
+    char text[96];
+
+    if (tape->timeline)
+        pl_timeline_end(tape->timeline, tape->part_index, backward ? "backward" : "forward",
+                        node->op->name, pl_tensor_text(node->out, text, sizeof(text)), start);
 }
 
 static void run_node(struct pl_tape *tape, size_t index, const struct pl_backward *backward)
@@ -39,6 +50,7 @@ static void run_node(struct pl_tape *tape, size_t index, const struct pl_backwar
     if (tape->timed) {
         pl_device_sync(tape->dev, NULL); /* the next download returns its error */
         node->ns[backward != NULL] += pl_now_ns() - start;
+        add_event(tape, node, backward != NULL, start);
         node->calls.library += pl_tape_calls(tape).library - before.library;
         node->calls.own += pl_tape_calls(tape).own - before.own;
     }

@@ -70,9 +70,13 @@ int pl_eval_run(struct pl_trainer *t,
     int r = pl_params_spread_buffers(&t->ctx.params, t->comm, err);
 
     if (r == 0 && s->present) {
+        uint64_t begin = pl_timeline_begin(t->timeline);
+
         pl_ema_swap(&t->ema);
         r = run_batches(t, s, most, sums, err);
         pl_ema_swap(&t->ema);
+        pl_timeline_end(t->timeline, 0, "run", stage == PLUME_TEST ? "test" : "validation", NULL,
+                        begin);
     }
     if (r < 0)
         return r;

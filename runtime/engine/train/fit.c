@@ -197,12 +197,17 @@ static int train_batches(struct pl_trainer *t, bool *ret_validate, struct pl_err
         r = validation_interval(t, n, &every, err);
     while (r == 0 && t->state.batch < n && !(t->stopping && t->accumulated == 0) &&
            !out_of_steps(t)) {
+        uint64_t begin = pl_timeline_begin(t->timeline);
         const struct plume_batch *batch = t->state.batch < mine ? pl_loader_next(loader) : NULL;
         bool last = t->state.batch + 1 == n;
 
+        pl_timeline_end(t->timeline, 0, "run", "data", NULL, begin);
+
         if (t->state.batch < mine && !batch)
             return pl_loader_result(loader, err);
+        begin = pl_timeline_begin(t->timeline);
         r = pl_train_step_train(t, batch, last, err);
+        pl_timeline_end(t->timeline, 0, "run", "batch", NULL, begin);
         t->state.batch++;
         show_progress(t, n);
         if (r == 0)
@@ -276,6 +281,7 @@ static int end_epoch(struct pl_trainer *t, bool validating, struct pl_error *err
 
 static int train_epoch(struct pl_trainer *t, struct pl_error *err)
 {
+    uint64_t begin = pl_timeline_begin(t->timeline);
     bool validating = false;
     int r = pl_hooks_call(&t->hooks, t->module->on_train_epoch_start, "on_train_epoch_start", err);
 
@@ -287,9 +293,10 @@ static int train_epoch(struct pl_trainer *t, struct pl_error *err)
     t->state.batch = PL_MIN(t->state.batch, pl_loader_batches(&t->stage[PLUME_TRAIN].loader));
     pl_loader_begin(&t->stage[PLUME_TRAIN].loader, t->state.epoch, t->state.batch);
     r = train_batches(t, &validating, err);
-    if (r < 0)
-        return r;
-    return t->interrupted ? interrupt(t, err) : end_epoch(t, validating, err);
+    if (r == 0)
+        r = t->interrupted ? interrupt(t, err) : end_epoch(t, validating, err);
+    pl_timeline_end(t->timeline, 0, "run", "epoch", NULL, begin);
+    return r;
 }
 
 /* A few batches of validation before training, so that its errors show at once. */

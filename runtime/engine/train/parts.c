@@ -197,10 +197,10 @@ prepare(struct pl_part *part, plume_tensor **roots, size_t n, bool grads, struct
     return pl_tape_prepare(&part->tape, roots, n + part->logs.n_pending, grads ? n : 0, err);
 }
 
-static int prepare_all(struct pl_parts *parts,
-                       const struct plume_outputs *outputs,
-                       plume_tensor *loss,
-                       struct pl_error *err)
+int pl_parts_prepare(struct pl_parts *parts,
+                     const struct plume_outputs *outputs,
+                     plume_tensor *loss,
+                     struct pl_error *err)
 {
     plume_tensor *roots[PL_TAPE_ROOTS_MAX];
     bool grads = loss && parts->root->tape.want_grad; /* else it is a prediction */
@@ -269,7 +269,7 @@ int pl_parts_forward(struct pl_parts *parts,
                      struct pl_error *err)
 {
     struct pl_tape *root = &parts->root->tape;
-    int r = prepare_all(parts, outputs, loss, err);
+    int r = pl_parts_prepare(parts, outputs, loss, err);
 
     for (unsigned i = 0; i < parts->n_tapes; i++)
         parts->list[i].tape.step = draw;

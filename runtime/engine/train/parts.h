@@ -90,6 +90,12 @@ int pl_parts_mean(struct pl_parts *parts,
  * PL_PARTS_MAX + 1. */
 size_t pl_parts_tapes(const struct pl_parts *parts, const struct pl_tape **ret);
 
+/* Plans the memory of the traced step; pl_parts_forward() does it, too. -E2BIG, -ENOMEM. */
+int pl_parts_prepare(struct pl_parts *parts,
+                     const struct plume_outputs *outputs,
+                     plume_tensor *loss,
+                     struct pl_error *err);
+
 /* Plans and runs all tapes forward, then adds up the logged values. loss: the root's; NULL if no
  * gradients are wanted. draw: number of the batch, for dropout. */
 int pl_parts_forward(struct pl_parts *parts,

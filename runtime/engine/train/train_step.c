@@ -115,12 +115,16 @@ static int closure(struct pl_trainer *t,
                                        due && !t->strategy.fused ? on_backward_node : NULL,
                                    .ctx = &check,
                                    .stop = stop_of};
+    uint64_t begin = pl_timeline_begin(t->timeline);
     int r = pl_lane_trace(stage, lane, batch, &backward.loss, err);
 
+    pl_timeline_end(t->timeline, 0, "step", "trace", NULL, begin);
     if (r == 0 && !backward.loss)
         return pl_unused_params_mark(&t->ctx.params, t->accumulated == 1, false, err);
+    begin = pl_timeline_begin(t->timeline);
     if (r == 0)
         r = pl_lane_forward(lane, backward.loss, pl_trainer_draw(t), err);
+    pl_timeline_end(t->timeline, 0, "step", "forward", NULL, begin);
     if (r < 0)
         return r;
     check.loss = backward.loss;
@@ -129,8 +133,10 @@ static int closure(struct pl_trainer *t,
         r = loss_check_run(&check, err);
     if (r == 0)
         r = find_unused(t, lane, err);
+    begin = pl_timeline_begin(t->timeline);
     if (r == 0)
         r = pl_parts_backward(&lane->parts, &lane->outputs, &t->ctx.params, &backward, err);
+    pl_timeline_end(t->timeline, 0, "step", "backward", NULL, begin);
     if (r == 0)
         r = loss_check_run(&check, err);
     *ret_loss = check.value;
@@ -155,6 +161,7 @@ static int share_values(struct pl_trainer *t, size_t first, size_t n, struct pl_
 static int optimize(struct pl_trainer *t, unsigned optimizer_idx, struct pl_error *err)
 {
     size_t n = t->stage[PLUME_TRAIN].n_lanes > 1 ? 1 : t->optimizers.n;
+    uint64_t begin = pl_timeline_begin(t->timeline);
     int r = pl_hooks_call(&t->hooks, t->module->on_before_optimizer_step,
                           "on_before_optimizer_step", err);
 
@@ -166,7 +173,10 @@ static int optimize(struct pl_trainer *t, unsigned optimizer_idx, struct pl_erro
                                 &t->scaler, NULL, err);
     if (r == 0)
         r = pl_precision_round(t->options, t->kernels, &t->ctx.params, err);
-    return r == 0 && t->strategy.shard ? share_values(t, optimizer_idx, n, err) : r;
+    if (r == 0 && t->strategy.shard)
+        r = share_values(t, optimizer_idx, n, err);
+    pl_timeline_end(t->timeline, 0, "step", "optimizer", NULL, begin);
+    return r;
 }
 
 /* One batch in one lane; with the reduction and the optimizer if the step is due. */

@@ -234,6 +234,21 @@ int pl_trainer_init(struct pl_trainer *trainer,
     return 0;
 }
 
+void pl_trainer_time(struct pl_trainer *trainer, struct pl_timeline *timeline)
+{
+    trainer->timeline = timeline;
+    for (size_t s = 0; s < PL_COUNT(trainer->stage); s++)
+        for (unsigned i = 0; i < trainer->stage[s].n_lanes; i++) {
+            struct pl_lane *lane = &trainer->stage[s].lanes[i];
+
+            lane->reducer.timeline = timeline;
+            for (unsigned k = 0; k < lane->parts.n_tapes; k++) {
+                lane->parts.list[k].tape.timed = true;
+                lane->parts.list[k].tape.timeline = timeline;
+            }
+        }
+}
+
 void pl_trainer_finish(struct pl_trainer *trainer)
 {
     for (size_t i = 0; i < PL_COUNT(trainer->stage); i++)

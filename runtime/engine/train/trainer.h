@@ -10,6 +10,7 @@
 #include "runtime/engine/train/checkpointer.h"
 #include "runtime/engine/train/metrics.h"
 #include "runtime/engine/train/stage.h"
+#include "runtime/engine/util/timeline.h"
 
 struct pl_trainer {
     /* Borrowed: */
@@ -44,6 +45,7 @@ struct pl_trainer {
     /* Steps of the next and the last agreement on time and signals, time of the last (fit.c). */
     uint64_t next_agree_step, last_agree_step, last_agree_ns;
     char param_hash[PL_PARAMS_HASH];
+    struct pl_timeline *timeline; /* set after init; NULL = none. Borrowed */
 };
 
 /* Builds the model: configure, data, dry steps, layout, start values from rank 0. All arguments but
@@ -86,6 +88,9 @@ int pl_trainer_fit(struct pl_trainer *trainer, struct pl_error *err);
  * Results go to options->out, or as an object to stdout, and to the logger; predictions to their
  * file. -ENOENT: the module has no such stage. Collective. */
 int pl_trainer_evaluate(struct pl_trainer *trainer, struct pl_error *err);
+
+/* The ops and phases of the run go to the timeline from now on. */
+void pl_trainer_time(struct pl_trainer *trainer, struct pl_timeline *timeline);
 
 void pl_trainer_finish(struct pl_trainer *trainer);
 

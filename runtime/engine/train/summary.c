@@ -1,0 +1,123 @@
+/* SPDX-License-Identifier: MIT */
+#include "runtime/engine/train/summary.h"
+
+#include <string.h>
+
+#define MIB (1.0 / (1 << 20))
+
+static void print_row(FILE *out, const char *kind, const char *name, const plume_tensor *t)
+{
+    char text[96];
+
+    fprintf(out, "%-9s %-32s %-26s %12zu\n", kind, name, pl_tensor_text(t, text, sizeof(text)),
+            t->count);
+}
+
+/* *ret: the bytes of parameters and of buffers. */
+static void print_params(const struct pl_params *params, FILE *out, double ret[2])
+{
+    size_t count = 0, buffers = 0;
+
+    fprintf(out, "%-9s %-32s %-26s %12s\n", "", "name", "shape", "numbers");
+    for (size_t i = 0; i < params->n; i++) {
+        print_row(out, "parameter", params->list[i]->name, params->list[i]->tensor);
+        count += params->list[i]->tensor->count;
+    }
+    ret[0] = (double)(params->count * pl_real_size(params->real));
+    ret[1] = 0;
+    for (size_t i = 0; i < params->n_buffers; i++) {
+        const plume_tensor *t = params->buffers[i].tensor;
+
+        print_row(out, "buffer", params->buffers[i].name, t);
+        buffers += t->count;
+        ret[1] += (double)(t->count * pl_dtype_size(t->dtype));
+    }
+    fprintf(out, "%zu parameters of %zu numbers, %zu buffers of %zu\n\n", params->n, count,
+            params->n_buffers, buffers);
+}
+
+static bool alike(const struct pl_node *a, const struct pl_node *b)
+{
+    return a->op == b->op && a->out->dtype == b->out->dtype && a->out->rank == b->out->rank &&
+           memcmp(a->out->shape, b->out->shape, a->out->rank * sizeof(a->out->shape[0])) == 0;
+}
+
+static double flops_of(const struct pl_node *node, bool backward)
+{
+    return node->op->flops && (!backward || node->back) ? node->op->flops(node, backward) : 0;
+}
+
+/* Ops with outputs of the same type and shape in one line, where the first of them is. */
+static void print_ops(const struct pl_tape *tape, FILE *out)
+{
+    char text[96];
+
+    fprintf(out, "%-20s %-26s %5s %14s %14s\n", "op", "output", "calls", "forward Mflop",
+            "backward Mflop");
+    for (size_t i = 0; i < tape->n; i++) {
+        const struct pl_node *node = &tape->nodes[i];
+        double flops[2] = {0};
+        size_t calls = 0, first = 0;
+
+        if (node->op->view)
+            continue;
+        while (!alike(&tape->nodes[first], node))
+            first++;
+        if (first < i)
+            continue;
+        for (size_t k = i; k < tape->n; k++)
+            if (alike(&tape->nodes[k], node)) {
+                flops[0] += flops_of(&tape->nodes[k], false);
+                flops[1] += flops_of(&tape->nodes[k], true);
+                calls++;
+            }
+        fprintf(out, "%-20s %-26s %5zu %14.3f %14.3f\n", node->op->name,
+                pl_tensor_text(node->out, text, sizeof(text)), calls, flops[0] * 1e-6,
+                flops[1] * 1e-6);
+    }
+}
+
+static void print_memory(const struct pl_trainer *t, const double bytes[2], FILE *out)
+{
+    double size = (double)pl_real_size(t->ctx.params.real), state = 0, tapes = 0, most = 0, average;
+    const struct pl_stage *stage = &t->stage[PLUME_TRAIN];
+
+    for (size_t i = 0; i < t->optimizers.n; i++)
+        state += (double)pl_optimizer_slots(&t->optimizers.list[i]) * size *
+                 (double)t->optimizers.list[i].count;
+    for (unsigned i = 0; i < stage->lanes[0].parts.n_tapes; i++) {
+        tapes += (double)stage->lanes[0].parts.list[i].tape.memory_bytes;
+        most += (double)stage->lanes[0].parts.list[i].tape.unshared_bytes;
+    }
+    average = t->ema.params ? bytes[0] : 0;
+    fprintf(out,
+            "MiB of this rank: parameters %.3f, gradients %.3f, optimizers %.3f, average %.3f, "
+            "buffers %.3f, step %.3f (%.3f without reuse), in all %.3f\n\n",
+            bytes[0] * MIB, bytes[0] * MIB, state * MIB, average * MIB, bytes[1] * MIB, tapes * MIB,
+            most * MIB, (2 * bytes[0] + state + average + bytes[1] + tapes) * MIB);
+}
+
+int pl_summary_print(struct pl_trainer *trainer, FILE *out, struct pl_error *err)
+{
+    struct pl_stage *stage = &trainer->stage[PLUME_TRAIN];
+    struct pl_lane *lane = &stage->lanes[0];
+    const struct pl_tape *tape = pl_stage_tape(stage);
+    plume_tensor *loss = NULL;
+    double bytes[2];
+    int r;
+
+    pl_stage_enter_lane(stage, &trainer->optimizers, 0);
+    r = pl_lane_trace(stage, lane, pl_loader_dry(&stage->loader), &loss, err);
+    if (r == 0)
+        r = pl_parts_prepare(&lane->parts, &lane->outputs, loss, err);
+    if (r < 0)
+        return r;
+    print_params(&trainer->ctx.params, out, bytes);
+    print_ops(tape, out);
+    fprintf(out, "a step: %.3f Mflop forward, %.3f backward%s\n", pl_tape_flops(tape, false) * 1e-6,
+            pl_tape_flops(tape, true) * 1e-6,
+            trainer->strategy.devices > 1 ? ", on the first device" : "");
+    print_memory(trainer, bytes, out);
+    fflush(out);
+    return 0;
+}
