@@ -8,6 +8,7 @@ bats_require_minimum_version 1.5.0
 setup() {
     PATH=$BUILD:$PATH
     unset RANK WORLD_SIZE PLUME_SOCKET
+    cd "$BATS_TEST_TMPDIR"
 }
 
 @test "an example builds with what is installed, out of the tree" {
