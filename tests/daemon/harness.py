@@ -243,14 +243,14 @@ class Task:
 class Daemon:
     """A plrund process, and the control socket of its owner."""
 
-    def __init__(self, step, node, env, wrap=()):
+    def __init__(self, step, node, env, wrap=(), stderr=None):
         ours, theirs = socket.socketpair()
         self.stderr = tempfile.TemporaryFile(dir=step.dir)
         self.control = Lines(ours)
         with theirs:
             self.process = subprocess.Popen(
                 [*wrap, *WRAP, PLRUND, "--control-fd", str(theirs.fileno())], env=env,
-                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=self.stderr,
+                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=stderr or self.stderr,
                 pass_fds=[theirs.fileno()], start_new_session=True)
         self.node = node
         self.socket = None
@@ -332,8 +332,8 @@ class Step:
         env.update(more)
         return {k: v for k, v in env.items() if v is not None}
 
-    def launch(self, node=0, wrap=(), **env):
-        daemon = Daemon(self, node, self.environment(node, **env), wrap)
+    def launch(self, node=0, wrap=(), stderr=None, **env):
+        daemon = Daemon(self, node, self.environment(node, **env), wrap, stderr)
         self.daemons.append(daemon)
         return daemon
 

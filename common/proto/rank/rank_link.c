@@ -16,6 +16,9 @@
 #include <sys/un.h>
 #include <time.h>
 
+/* A wait is counted in slices of this length: one that is suspended counts for no more. */
+#define SLICE_MS 1000u
+
 /* The places if the usual folder is not ours, in order; every rank of a node comes to the same. */
 static char *other_folder(unsigned number)
 {
@@ -127,9 +130,9 @@ int pl_rank_link_open(struct pl_rank_link *link,
                       unsigned timeout_ms,
                       struct pl_error *err)
 {
-    uint64_t limit = pl_now_ns() + (uint64_t)timeout_ms * 1000000u;
     struct sockaddr_un addr = {.sun_family = AF_UNIX};
     struct timespec pause = {0, 1000000};
+    uint64_t waited_ns = 0; /* counted: a suspended job has not waited */
     int r;
 
     if (strlen(path) >= sizeof(addr.sun_path))
@@ -151,8 +154,9 @@ int pl_rank_link_open(struct pl_rank_link *link,
         r = -errno;
         if (r != -ENOENT && r != -ECONNREFUSED && r != -EAGAIN && r != -EINTR)
             return pl_error_errno(err, r, "cannot connect to the node daemon at '%s'", path);
-        if (pl_now_ns() >= limit)
+        if (waited_ns >= (uint64_t)timeout_ms * 1000000u)
             return pl_error_set(err, -ETIMEDOUT, "no node daemon at '%s'", path);
+        waited_ns += (uint64_t)pause.tv_nsec;
         nanosleep(&pause, NULL); /* a socket file has no event to wait for that is cheaper */
         if (pause.tv_nsec < 50000000)
             pause.tv_nsec += pause.tv_nsec / 2;
@@ -254,19 +258,19 @@ int pl_rank_link_offer(struct pl_rank_link *link, const char *line)
     return 0;
 }
 
-int pl_rank_link_recv(struct pl_rank_link *link,
-                      unsigned timeout_ms,
-                      char **ret,
-                      struct pl_error *err)
+static uint64_t whole_wait(unsigned timeout_ms)
 {
-    uint64_t limit = pl_now_ns() + (uint64_t)timeout_ms * 1000000u;
+    return timeout_ms == UINT_MAX ? UINT64_MAX : timeout_ms;
+}
 
+/* *left_ms is what is left of a wait: it is made shorter. */
+static int receive(struct pl_rank_link *link, uint64_t *left_ms, char **ret, struct pl_error *err)
+{
     for (;;) {
         char *newline = link->in.len ? memchr(link->in.data, '\n', link->in.len) : NULL;
         struct pollfd p = {.fd = link->fd, .events = POLLIN};
-        uint64_t now = pl_now_ns();
+        uint64_t slice_ms = PL_MIN(*left_ms, (uint64_t)SLICE_MS), begun_ns;
         ssize_t n;
-        int wait_ms;
 
         if (newline) {
             size_t len = (size_t)(newline - link->in.data);
@@ -281,17 +285,18 @@ int pl_rank_link_recv(struct pl_rank_link *link,
         }
         if (link->in.len > PL_WORLD_LINE_MAX)
             return pl_error_set(err, -EMSGSIZE, "the node daemon sent an overlong line");
-        wait_ms = timeout_ms == UINT_MAX ? -1
-                  : now >= limit         ? 0
-                                 : (int)PL_MIN((limit - now) / 1000000u + 1, (uint64_t)INT_MAX);
-        n = poll(&p, 1, wait_ms);
+        begun_ns = pl_now_ns();
+        n = poll(&p, 1, *left_ms == UINT64_MAX ? -1 : (int)slice_ms);
+        if (*left_ms != UINT64_MAX)
+            *left_ms -= n == 0 ? slice_ms : PL_MIN((pl_now_ns() - begun_ns) / 1000000u, slice_ms);
         if (n < 0 && errno == EINTR)
             continue;
         if (n < 0)
             return pl_error_errno(err, errno, "cannot wait for the node daemon");
+        if (n == 0 && *left_ms)
+            continue;
         if (n == 0)
-            return pl_error_set(err, -ETIMEDOUT, "the node daemon did not answer in %u ms",
-                                timeout_ms);
+            return pl_error_set(err, -ETIMEDOUT, "the node daemon did not answer in time");
         if (pl_buf_reserve(&link->in, 4096) < 0)
             return pl_error_set(err, -ENOMEM, "out of memory");
         n = recv(link->fd, link->in.data + link->in.len, link->in.cap - link->in.len - 1, 0);
@@ -304,6 +309,16 @@ int pl_rank_link_recv(struct pl_rank_link *link,
         link->in.len += (size_t)n;
         link->in.data[link->in.len] = '\0';
     }
+}
+
+int pl_rank_link_recv(struct pl_rank_link *link,
+                      unsigned timeout_ms,
+                      char **ret,
+                      struct pl_error *err)
+{
+    uint64_t left_ms = whole_wait(timeout_ms);
+
+    return receive(link, &left_ms, ret, err);
 }
 
 static int set_process_env(void *ctx, const char *name, const char *value, bool overwrite)
@@ -346,15 +361,13 @@ int pl_rank_link_world(struct pl_rank_link *link,
                        void *ctx,
                        struct pl_error *err)
 {
-    uint64_t limit = pl_now_ns() + (uint64_t)timeout_ms * 1000000u;
+    uint64_t left_ms = whole_wait(timeout_ms);
 
     if (!set)
         set = set_process_env;
     for (;;) {
         _cleanup_free_ char *line = NULL, *text = NULL;
-        uint64_t now = pl_now_ns();
-        int r = pl_rank_link_recv(link, now < limit ? (unsigned)((limit - now) / 1000000u) : 0,
-                                  &line, err);
+        int r = receive(link, &left_ms, &line, err);
 
         if (r < 0)
             return r;
@@ -416,17 +429,15 @@ int pl_rank_link_exchange(struct pl_rank_link *link,
                           size_t *ret_n,
                           struct pl_error *err)
 {
-    uint64_t limit = pl_now_ns() + (uint64_t)timeout_ms * 1000000u;
+    uint64_t left_ms = whole_wait(timeout_ms);
     _cleanup_(pl_buf_finish) struct pl_buf out = {0};
     int r = send_line(link, &out, pl_rank_line_exchange(&out, name, value), err);
 
     while (r == 0) {
         _cleanup_free_ char *line = NULL, *which = NULL;
         struct pl_mini_value list;
-        uint64_t now = pl_now_ns();
 
-        r = pl_rank_link_recv(link, now < limit ? (unsigned)((limit - now) / 1000000u) : 0, &line,
-                              err);
+        r = receive(link, &left_ms, &line, err);
         if (r < 0)
             return pl_error_wrap(err, r, "exchange '%s'", name);
         if (!pl_mini_is(line, "exchanged") || pl_mini_get_string(line, "name", &which) < 0 ||

@@ -19,7 +19,6 @@
 
 static void finish(struct pl_daemon *d);
 static void settle(struct pl_daemon *d);
-static void on_leave_limit(uv_timer_t *timer);
 
 static unsigned leave_ms(void)
 {
@@ -28,9 +27,9 @@ static unsigned leave_ms(void)
 
 /* ---- messages ---- */
 
-static void on_grace_over(uv_timer_t *timer)
+static void on_grace_over(void *ctx)
 {
-    struct pl_daemon *d = timer->data;
+    struct pl_daemon *d = ctx;
 
     for (unsigned i = 0; i < d->n_present; i++) {
         struct pl_rank *rank = &d->ranks[i];
@@ -42,6 +41,7 @@ static void on_grace_over(uv_timer_t *timer)
         pl_rank_signal(rank, SIGKILL);
     }
     d->grace_over = true;
+    pl_limit_start(&d->grace, GUARD_MS);
 }
 
 void pl_daemon_end_ranks(struct pl_daemon *d, unsigned grace_ms)
@@ -54,7 +54,7 @@ void pl_daemon_end_ranks(struct pl_daemon *d, unsigned grace_ms)
     pl_daemon_refuse_all(d);
     for (unsigned i = 0; i < d->n_present; i++)
         pl_rank_signal(&d->ranks[i], SIGTERM);
-    uv_timer_start(&d->kill_timer, on_grace_over, grace_ms, GUARD_MS);
+    pl_limit_start(&d->grace, grace_ms);
     settle(d);
 }
 
@@ -72,7 +72,7 @@ void pl_daemon_on_hub_lost(struct pl_daemon *d, const char *text)
     d->bye_ok = true;
     pl_daemon_refuse_all(d);
     if (d->n_present < d->step.local_ntasks) /* to refuse the ranks that have not come yet, too */
-        uv_timer_start(&d->leave_timer, on_leave_limit, leave_ms() + grace_ms, 0);
+        pl_limit_start(&d->leave_limit, leave_ms() + grace_ms);
     pl_daemon_end_ranks(d, grace_ms);
     pl_daemon_send_verdicts(d);
     settle(d);
@@ -150,9 +150,9 @@ static bool verdicts_sent(const struct pl_daemon *d)
     return true;
 }
 
-static void on_leave_limit(uv_timer_t *timer)
+static void on_leave_limit(void *ctx)
 {
-    struct pl_daemon *d = timer->data;
+    struct pl_daemon *d = ctx;
 
     pl_log_debug("daemon", "leaving after the limit");
     d->waited = true;
@@ -187,16 +187,16 @@ static void settle(struct pl_daemon *d)
     }
     if (d->held)
         return; /* the hub stays for the other nodes, for hours perhaps */
-    if (!uv_is_active((uv_handle_t *)&d->leave_timer))
-        uv_timer_start(&d->leave_timer, on_leave_limit, leave_ms(), 0);
+    if (!pl_limit_runs(&d->leave_limit))
+        pl_limit_start(&d->leave_limit, leave_ms());
     if (!d->bye_ok || !verdicts_sent(d))
         return;
     /* The starters of refused ranks read the reason and close their connections. */
     if (d->state == PL_DAEMON_FAILED && d->conns && !d->owner_gone)
         return;
     if (!output_written(d)) {
-        if (uv_timer_get_due_in(&d->leave_timer) > OUTPUT_MS)
-            uv_timer_start(&d->leave_timer, on_leave_limit, OUTPUT_MS, 0);
+        if (pl_limit_left_ms(&d->leave_limit) > OUTPUT_MS)
+            pl_limit_start(&d->leave_limit, OUTPUT_MS);
         return;
     }
     finish(d);
@@ -221,8 +221,8 @@ static void finish(struct pl_daemon *d)
     pl_daemon_net_close(d);
     close_handle((uv_handle_t *)&d->control);
     close_handle((uv_handle_t *)&d->tick);
-    close_handle((uv_handle_t *)&d->kill_timer);
-    close_handle((uv_handle_t *)&d->leave_timer);
+    close_handle((uv_handle_t *)&d->grace.timer);
+    close_handle((uv_handle_t *)&d->leave_limit.timer);
     close_handle((uv_handle_t *)&d->busy_timer);
     close_handle((uv_handle_t *)&d->changed);
     if (d->on_finished)
@@ -302,8 +302,11 @@ static void on_tick(uv_timer_t *timer)
     uint64_t now = pl_now_ns();
 
     /* Before anything is sent: sending looks at the silence, too. */
-    if (now - d->tick_ns > LATE_TICK_NS)
+    if (now - d->tick_ns > LATE_TICK_NS) {
         pl_uplink_reset_silence(d->uplink);
+        for (struct pl_rank_conn *c = d->conns; c; c = c->next)
+            c->born_ns = now;
+    }
     d->tick_ns = now;
     pl_daemon_accept(d);
     pl_daemon_send_metrics(d);
@@ -401,8 +404,8 @@ int pl_daemon_init(struct pl_daemon *d, uv_loop_t *loop, int control_fd, struct 
         return r;
     d->oom_kills = pl_daemon_oom_kills();
     start_timer(d, &d->tick);
-    start_timer(d, &d->kill_timer);
-    start_timer(d, &d->leave_timer);
+    pl_limit_init(&d->grace, loop, on_grace_over, d);
+    pl_limit_init(&d->leave_limit, loop, on_leave_limit, d);
     start_timer(d, &d->busy_timer);
     r = uv_async_init(loop, &d->changed, on_changed);
     if (r < 0)

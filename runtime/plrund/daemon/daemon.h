@@ -5,6 +5,7 @@
 #ifndef PL_RUNTIME_PLRUND_DAEMON_DAEMON_H
 #define PL_RUNTIME_PLRUND_DAEMON_DAEMON_H
 
+#include "runtime/node/limit.h"
 #include "runtime/node/slurm_step.h"
 #include "runtime/plrund/daemon/capture.h"
 #include "runtime/plrund/daemon/uplink.h"
@@ -104,8 +105,8 @@ struct pl_daemon {
     struct addrinfo *own_addresses; /* that it leads to; NULL = none, or not known yet */
     uv_timer_t tick;                /* once a second: metrics */
     uint64_t tick_ns;               /* time of the last tick */
-    uv_timer_t kill_timer;          /* from SIGTERM to SIGKILL */
-    uv_timer_t leave_timer;
+    struct pl_limit grace;          /* from SIGTERM to SIGKILL */
+    struct pl_limit leave_limit;
     uv_timer_t busy_timer; /* until the owner hears that the hub stays */
     uv_async_t changed;    /* pl_daemon_changed() */
 };

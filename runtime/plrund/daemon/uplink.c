@@ -10,6 +10,7 @@
 #include "common/base/parse.h"
 #include "common/proto/json.h"
 #include "common/proto/messages.h"
+#include "runtime/node/limit.h"
 #include "runtime/node/net.h"
 #include "runtime/node/scontrol.h"
 
@@ -42,7 +43,7 @@ struct pl_uplink {
     size_t n_ports;
     json_t *queue; /* messages from before the hub was found */
     char *first_node;
-    uint64_t started_ns;
+    struct pl_limit search; /* for the hub */
     unsigned pause_ms, silence_ms;
     bool asked_names, refused, lost, closing;
     uv_timer_t round, names;
@@ -169,6 +170,7 @@ static void on_open(struct pl_hub_conn *wire)
     close_probes(u);
     uv_timer_stop(&u->round);
     uv_timer_stop(&u->names);
+    pl_limit_stop(&u->search);
     pl_hub_conn_send_new(wire, pl_msg_new(&(struct pl_msg){
                                    .type = PL_MSG_JOIN,
                                    .join = {s->node_id, s->node ? s->node : "?", s->local_ntasks,
@@ -252,7 +254,6 @@ static void probe(struct pl_uplink *u, const struct sockaddr_storage *address, u
 static void on_round_over(uv_timer_t *timer)
 {
     struct pl_uplink *u = timer->data;
-    unsigned limit_ms = pl_env_ms(PL_ENV_PLUME_LAUNCH_TIMEOUT);
     uint64_t now = pl_now_ns();
     char text[512];
 
@@ -267,11 +268,11 @@ static void on_round_over(uv_timer_t *timer)
         u->probes[i] = u->probes[--u->n_probes];
         pl_hub_conn_close(w);
     }
-    if (now - u->started_ns > limit_ms * 1000000ull) {
+    if (!pl_limit_runs(&u->search)) {
         snprintf(text, sizeof(text),
                  "node %s found no hub on the step's first node%s%s within %u s: %s",
                  u->step->node ? u->step->node : "?", u->first_node ? " " : "",
-                 u->first_node ? u->first_node : "", limit_ms / 1000,
+                 u->first_node ? u->first_node : "", pl_env_ms(PL_ENV_PLUME_LAUNCH_TIMEOUT) / 1000,
                  /* A hub that refuses is the wrong one: the search went on. */
                  u->refused ? u->last_error
                             : "is that node up, and has it the same key (PLUME_KEY_FILE)?");
@@ -320,10 +321,10 @@ int pl_uplink_create(uv_loop_t *loop,
     u->queue = queue;
     u->pause_ms = 5;
     u->silence_ms = pl_env_ms(PL_ENV_PLUME_SILENCE);
-    u->started_ns = pl_now_ns();
     uv_timer_init(loop, &u->round);
     uv_timer_init(loop, &u->names);
     u->round.data = u->names.data = u;
+    pl_limit_init(&u->search, loop, NULL, NULL);
     *ret = u;
     return 0;
 }
@@ -352,6 +353,7 @@ int pl_uplink_search(struct pl_uplink *u, struct pl_error *err)
     uv_timer_start(&u->round, start_round, 0, 0);
     names_after_ms = u->n_ports > PL_WALK_PORTS ? NAMES_AFTER_GIVEN_MS : NAMES_AFTER_MS;
     limit_ms = pl_env_ms(PL_ENV_PLUME_LAUNCH_TIMEOUT);
+    pl_limit_start(&u->search, limit_ms);
     uv_timer_start(&u->names, on_names_due, PL_MIN(names_after_ms, limit_ms / 4), 0);
     return 0;
 }
@@ -400,6 +402,7 @@ void pl_uplink_close(struct pl_uplink *u)
     uv_cancel((uv_req_t *)&u->resolver);
     uv_close((uv_handle_t *)&u->round, NULL);
     uv_close((uv_handle_t *)&u->names, NULL);
+    uv_close((uv_handle_t *)&u->search.timer, NULL);
 }
 
 void pl_uplink_destroy(struct pl_uplink *u)

@@ -26,7 +26,7 @@ static void consider(struct pl_hub *hub);
 /* A node that has not joined is waited for until the launch limit: it must get the refusal. */
 static bool all_left(const struct pl_hub *hub)
 {
-    bool waiting = uv_is_active((const uv_handle_t *)&hub->launch_timer);
+    bool waiting = pl_limit_runs(&hub->launch_limit);
 
     for (unsigned i = 0; i < hub->step->nnodes; i++) {
         const struct pl_hub_node *n = &hub->nodes[i];
@@ -163,9 +163,9 @@ static void record_cause(struct pl_hub *hub, json_t *cause, int64_t root)
 
 /* ---- ending the ranks ---- */
 
-static void on_end_limit(uv_timer_t *timer)
+void pl_hub_on_end_limit(void *ctx)
 {
-    struct pl_hub *hub = timer->data;
+    struct pl_hub *hub = ctx;
 
     for (unsigned i = 0; i < hub->step->nnodes; i++)
         if (hub->nodes[i].joined && !hub->nodes[i].bye)
@@ -175,8 +175,8 @@ static void on_end_limit(uv_timer_t *timer)
 /* Limits the time that nodes have to say bye. */
 static void limit_end(struct pl_hub *hub, unsigned grace_ms)
 {
-    if (!uv_is_active((uv_handle_t *)&hub->end_timer))
-        uv_timer_start(&hub->end_timer, on_end_limit, grace_ms + END_EXTRA_MS, 0);
+    if (!pl_limit_runs(&hub->end_limit))
+        pl_limit_start(&hub->end_limit, grace_ms + END_EXTRA_MS);
 }
 
 /* Nodes end their ranks, unless Slurm does: then ranks may use the time that it gives them. */
@@ -393,14 +393,16 @@ static void launch_failed(struct pl_hub *hub)
     hub->refusal =
         pl_strf("not all nodes of the step came up (missing, by index: %s)", pl_buf_str(&text));
     hub->state = PL_HUB_ENDING;
-    if (!uv_is_active((uv_handle_t *)&hub->launch_timer)) /* else latecomers get their answer */
+    if (!pl_limit_runs(&hub->launch_limit)) /* else latecomers get their answer */
         limit_end(hub, 0);
     pl_hub_broadcast(
         hub, &(struct pl_msg){.type = PL_MSG_HUB_REFUSED, .hub_refused.text = hub->refusal});
 }
 
-void pl_hub_launch_limit(struct pl_hub *hub)
+void pl_hub_on_launch_limit(void *ctx)
 {
+    struct pl_hub *hub = ctx;
+
     if (hub->state == PL_HUB_GATHERING)
         launch_failed(hub);
     else if (hub->state == PL_HUB_ENDING)

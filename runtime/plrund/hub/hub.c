@@ -69,7 +69,7 @@ static void publish_world(struct pl_hub *hub)
     bool changed;
 
     hub->state = PL_HUB_RUNNING;
-    uv_timer_stop(&hub->launch_timer);
+    pl_limit_stop(&hub->launch_limit);
     choose_master(hub);
     changed = hub->nodes[0].addr && strcmp(hub->nodes[0].addr, hub->own_addr) != 0;
     free(hub->nodes[0].addr);
@@ -308,11 +308,6 @@ static void on_node_message(struct pl_hub *hub, unsigned node_id, const struct p
 
 /* ---- life ---- */
 
-static void on_launch_limit(uv_timer_t *timer)
-{
-    pl_hub_launch_limit(timer->data);
-}
-
 static void on_tick(uv_timer_t *timer)
 {
     struct pl_hub *hub = timer->data;
@@ -357,13 +352,15 @@ static struct pl_hub *new_hub(const struct pl_slurm_step *step)
 
 static void init_timers(struct pl_hub *hub)
 {
-    uv_timer_t *timers[] = {&hub->tick,      &hub->decide_timer, &hub->launch_timer,
-                            &hub->end_timer, &hub->finish_timer, &hub->greeting_timer};
+    uv_timer_t *timers[] = {&hub->tick, &hub->decide_timer, &hub->finish_timer,
+                            &hub->greeting_timer};
 
     for (size_t i = 0; i < PL_COUNT(timers); i++) {
         uv_timer_init(hub->loop, timers[i]);
         timers[i]->data = hub;
     }
+    pl_limit_init(&hub->launch_limit, hub->loop, pl_hub_on_launch_limit, hub);
+    pl_limit_init(&hub->end_limit, hub->loop, pl_hub_on_end_limit, hub);
 }
 
 int pl_hub_start(uv_loop_t *loop,
@@ -393,7 +390,7 @@ int pl_hub_start(uv_loop_t *loop,
     }
     init_timers(hub);
     uv_timer_start(&hub->tick, on_tick, TICK_MS, TICK_MS);
-    uv_timer_start(&hub->launch_timer, on_launch_limit, pl_env_ms(PL_ENV_PLUME_LAUNCH_TIMEOUT), 0);
+    pl_limit_start(&hub->launch_limit, pl_env_ms(PL_ENV_PLUME_LAUNCH_TIMEOUT));
     if (pl_hub_open_log(hub, err) < 0) { /* stay, to refuse the nodes: they would search for us */
         hub->state = PL_HUB_ENDING;
         hub->refusal = pl_buf_dup_text(pl_error_text(err));
@@ -409,8 +406,8 @@ void pl_hub_close(struct pl_hub *hub)
     pl_scontrol_cancel(PL_TAKE(hub->ask));
     uv_close((uv_handle_t *)&hub->tick, NULL);
     uv_close((uv_handle_t *)&hub->decide_timer, NULL);
-    uv_close((uv_handle_t *)&hub->launch_timer, NULL);
-    uv_close((uv_handle_t *)&hub->end_timer, NULL);
+    uv_close((uv_handle_t *)&hub->launch_limit.timer, NULL);
+    uv_close((uv_handle_t *)&hub->end_limit.timer, NULL);
     uv_close((uv_handle_t *)&hub->finish_timer, NULL);
     uv_close((uv_handle_t *)&hub->greeting_timer, NULL);
     pl_hub_close_peers(hub);

@@ -17,6 +17,7 @@
 
 #include "common/base/log.h"
 #include "common/proto/messages.h"
+#include "runtime/node/limit.h"
 #include "runtime/node/scontrol.h"
 #include "runtime/plrund/hub/decide.h"
 #include "runtime/plrund/hub/hub.h"
@@ -141,8 +142,10 @@ struct pl_hub {
     double started;
 
     uint64_t tick_ns; /* time of the last tick */
-    uv_timer_t tick, decide_timer, launch_timer, end_timer, finish_timer;
-    uv_timer_t greeting_timer; /* while there are strangers */
+    uv_timer_t tick, decide_timer, finish_timer;
+    struct pl_limit launch_limit; /* until all nodes have joined */
+    struct pl_limit end_limit;    /* until all nodes have left */
+    uv_timer_t greeting_timer;    /* while there are strangers */
 };
 
 /* ending.c: events that may lead to the cause, or to the end. */
@@ -150,7 +153,8 @@ void pl_hub_terminated(struct pl_hub *hub, int signal_number);
 void pl_hub_failed(struct pl_hub *hub, const struct pl_failure *failure); /* copied */
 void pl_hub_left(struct pl_hub *hub, unsigned node_id);                   /* it said bye */
 void pl_hub_node_lost(struct pl_hub *hub, unsigned node_id, bool host_answers);
-void pl_hub_launch_limit(struct pl_hub *hub);
+void pl_hub_on_launch_limit(void *hub);
+void pl_hub_on_end_limit(void *hub);
 
 /* exchange.c */
 void pl_hub_exchange(struct pl_hub *hub, const struct pl_msg_node_exchange *given);

@@ -342,8 +342,10 @@ int pl_hub_listen(struct pl_hub *hub, struct pl_error *err)
 
 void pl_hub_reset_silence(struct pl_hub *hub)
 {
-    for (struct pl_hub_peer *p = hub->peers; p; p = p->next)
+    for (struct pl_hub_peer *p = hub->peers; p; p = p->next) {
         pl_hub_conn_reset_silence(p->wire);
+        p->born_ns = pl_now_ns();
+    }
 }
 
 void pl_hub_tick_peers(struct pl_hub *hub)
