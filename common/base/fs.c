@@ -35,8 +35,10 @@ char *pl_strf(const char *fmt, ...)
 
 char *pl_path_join(const char *dir, const char *name)
 {
-    size_t len = strlen(dir);
+    size_t len = dir ? strlen(dir) : 0;
 
+    if (!dir || !name) /* no memory for it */
+        return NULL;
     if (name[0] == '/' || len == 0)
         return strdup(name);
     return pl_strf("%s%s%s", dir, dir[len - 1] == '/' ? "" : "/", name);

@@ -85,6 +85,7 @@ int pl_json_int(const json_t *o, const char *key, int64_t *ret)
 struct dump {
     struct pl_buf *out;
     bool quoted;
+    bool failed; /* no memory for a part */
 };
 
 /* The shortest digits that read back as the same number: 0.919 and not 0.91900000000000004. */
@@ -124,7 +125,9 @@ static int add_to_buf(const char *data, size_t size, void *ctx)
         d->quoted = !d->quoted;
     else if (!d->quoted && size > 15 && (isdigit((unsigned char)*data) || *data == '-'))
         len = shorten(data, size, number);
-    return pl_buf_add(d->out, len ? number : data, len ? len : size) < 0 ? -1 : 0;
+    if (pl_buf_add(d->out, len ? number : data, len ? len : size) < 0)
+        d->failed = true; /* jansson forgets some failures of this function, and goes on */
+    return d->failed ? -1 : 0;
 }
 
 int pl_json_dump_line(const json_t *o, struct pl_buf *out)
@@ -134,7 +137,7 @@ int pl_json_dump_line(const json_t *o, struct pl_buf *out)
 
     if (!o)
         return -EINVAL;
-    if (json_dump_callback(o, add_to_buf, &d, JSON_COMPACT | JSON_ENCODE_ANY) < 0 ||
+    if (json_dump_callback(o, add_to_buf, &d, JSON_COMPACT | JSON_ENCODE_ANY) < 0 || d.failed ||
         pl_buf_addc(out, '\n') < 0) {
         out->len = before;
         if (out->data)

@@ -209,6 +209,12 @@ json_t *pl_msg_new(const struct pl_msg *m)
     return PL_TAKE(o);
 }
 
+bool pl_msg_is_spare(enum pl_msg_type type)
+{
+    return type == PL_MSG_NODE_METRICS || type == PL_MSG_NODE_GPUS || type == PL_MSG_NODE_PONG ||
+           type == PL_MSG_NODE_BEAT || type == PL_MSG_HUB_PING || type == PL_MSG_RANK_BEAT;
+}
+
 /* ---- reading ---- */
 
 /* -EINVAL: the value is absent or of another type; the member is then set to absent. */

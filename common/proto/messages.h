@@ -245,6 +245,10 @@ struct pl_msg {
  * required field is NULL, or if a text is not UTF-8. */
 json_t *pl_msg_new(const struct pl_msg *m);
 
+/* True for what the next message of its kind replaces: samples and beats. A connection that loses
+ * another one, for want of memory, has to end: a loss in silence leads to a wrong verdict. */
+bool pl_msg_is_spare(enum pl_msg_type type);
+
 /* The reader: finds which message of this wire the object is. Unknown keys are ignored, and an
  * optional field of another type counts as absent.
  * Returns 0; -ENOENT (no type, or none of this wire's); -EINVAL (a required field is missing or of

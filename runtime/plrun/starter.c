@@ -9,6 +9,7 @@
 #include "common/proto/rank/minijson.h"
 #include "common/proto/rank/rank_link.h"
 #include "runtime/node/slurm_step.h"
+#include "runtime/plrun/refuser.h"
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -25,6 +26,7 @@
 
 #define READY_MS 20000      /* for the daemon to come up */
 #define SOCKET_MS 60000     /* for its socket, seen from the other ranks of the node */
+#define LOOK_MS 500         /* between two looks at our own daemon meanwhile */
 #define VERDICT_MS 30000    /* from the rank's end to the exit code */
 #define ORPHAN_TERM_MS 1000 /* an orphan of the rank gets SIGTERM, and after this SIGKILL */
 
@@ -98,6 +100,21 @@ static int start_daemon(struct starter *s, const char *plrund, struct pl_error *
         return 0;
     pl_mini_get_string(line, "text", &text);
     return pl_error_set(err, -ECONNABORTED, "%s", text ? text : "the node daemon did not start");
+}
+
+/* Connects to the daemon. If it is ours and ends meanwhile, nobody listens any more. */
+static int open_link(struct starter *s, const char *path, struct pl_error *err)
+{
+    int r = -ETIMEDOUT;
+
+    for (unsigned waited_ms = 0; r == -ETIMEDOUT && waited_ms < SOCKET_MS; waited_ms += LOOK_MS) {
+        r = pl_rank_link_open(&s->link, path, LOOK_MS, err);
+        if (r == 0 || s->daemon <= 0 || waitpid(s->daemon, NULL, WNOHANG) != s->daemon)
+            continue;
+        s->daemon_ended = true;
+        return pl_error_set(err, -ECONNABORTED, "the node daemon has ended");
+    }
+    return r;
 }
 
 /* Counts seconds without a beat of the daemon. Seconds are counted, not measured, since a suspended
@@ -298,6 +315,15 @@ static void on_signals(struct starter *s)
     }
 }
 
+/* The daemon waits for this: a moment without memory is borne. */
+static void report_end(struct starter *s)
+{
+    struct timespec pause = {0, 10000000};
+
+    for (int i = 0; i < 100 && pl_rank_link_exited(&s->link, s->status, NULL) == -ENOMEM; i++)
+        nanosleep(&pause, NULL);
+}
+
 static void reap(struct starter *s)
 {
     int status;
@@ -310,7 +336,7 @@ static void reap(struct starter *s)
             s->ended = true;
             s->status = status;
             s->code = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
-            pl_rank_link_exited(&s->link, status, NULL);
+            report_end(s);
         } /* else: an orphan that plrun inherited */
     }
 }
@@ -449,7 +475,11 @@ int pl_starter_run(char *const *argv, const char *plrund, struct pl_error *err)
     if (r == 0 && s.step.local_rank == 0)
         r = start_daemon(&s, plrund, err);
     if (r == 0)
-        r = pl_rank_link_open(&s.link, path, SOCKET_MS, err);
+        r = open_link(&s, path, err);
+    if (r < 0 && s.step.local_rank == 0 && path) {
+        end_daemon(&s, true);
+        pl_refuser_run(path, s.step.local_ntasks - 1, pl_error_text(err));
+    }
     if (r == 0)
         r = make_pipes(pipes, err);
     if (r == 0)

@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import select
+import shutil
 import signal
 import socket
 import stat
@@ -601,6 +602,34 @@ def test_start_refused_with_reason(step):
     assert "/nonexistent" in reason(PLUME_RUN_DIR="/nonexistent")
     os.chmod(step.path("run-0"), 0o755)
     assert "chmod 700" in reason()
+
+
+def start_plrun(step, folder, local_rank):
+    """A real plrun of this node, from this folder."""
+    env = step.environment(0, SLURM_PROCID=str(local_rank), SLURM_LOCALID=str(local_rank))
+    return subprocess.Popen([os.path.join(folder, "plrun"), "--", "true"], env=env, text=True,
+                            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+
+
+def test_no_daemon(step):
+    """The plrun of local rank 0 cannot start the daemon: the node's other ranks are told why at once,
+    whether they wait already or come later."""
+    step.tasks_per_node = 3
+    os.mkdir(step.path("tools"))
+    shutil.copy(os.path.join(os.path.dirname(harness.PLRUND), "plrun"), step.path("tools"))
+    for script, why in (("exit 1", "did not start"), ("kill -9 $$", "did not start"),
+                        ("printf '{\"type\":\"ready\",\"pid\":1,\"socket\":\"x\"}\\n' >&3",
+                         "the node daemon has ended")):
+        with open(step.path("tools", "plrund"), "w", encoding="ascii") as f:
+            f.write(f"#!/bin/sh\n{script}\n")
+        os.chmod(step.path("tools", "plrund"), 0o755)
+        early = start_plrun(step, step.path("tools"), 1)
+        first = start_plrun(step, step.path("tools"), 0)
+        late = start_plrun(step, step.path("tools"), 2)
+        for p in (first, early, late):
+            said = p.communicate(timeout=harness.LIMIT)[1]
+            equal((p.returncode, why in said), (1, True))
+        equal(os.listdir(step.path("run-0")), [])
 
 
 def test_run_folder_refused_reaches_ranks(step):

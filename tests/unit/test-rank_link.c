@@ -230,7 +230,7 @@ static void test_hello_line(void **state)
         pl_rank_link_hello(&rank, PL_RANK_ROLE_STARTER, UINT_MAX, 3, 77, true, fds, 4, &err), 0);
     assert_true(pl_recv_fds(peer, text, sizeof(text) - 1, got, 4, &n) > 0);
     assert_int_equal(n, 4);
-    assert_string_equal(text, "{\"type\":\"hello\",\"proto\":\"plume\",\"major\":1,\"minor\":0,"
+    assert_string_equal(text, "{\"type\":\"hello\",\"proto\":\"plume\",\"major\":1,\"minor\":1,"
                               "\"role\":\"starter\",\"rank\":4294967295,\"local_rank\":3,"
                               "\"pid\":77,\"guarded\":true}\n");
     for (int i = 0; i < 4; i++)

@@ -142,6 +142,20 @@ static const char *scan_value(const char *p, int depth, struct pl_mini_value *re
     return end;
 }
 
+/* True if this string is the text. Only one with escapes wants memory, and the writers of this
+ * project write none into names. */
+static bool string_is(const struct pl_mini_value *string, const char *text)
+{
+    _cleanup_free_ char *decoded = NULL;
+    size_t len = strlen(text);
+
+    if (string->type != PL_MINI_STRING || string->len < 2)
+        return false;
+    if (!memchr(string->start, '\\', string->len))
+        return string->len == len + 2 && memcmp(string->start + 1, text, len) == 0;
+    return pl_mini_string(string, &decoded) == 0 && strcmp(decoded, text) == 0;
+}
+
 int pl_mini_find(const char *text, const char *key, struct pl_mini_value *ret)
 {
     struct pl_mini_value value, name = {.type = PL_MINI_STRING};
@@ -154,8 +168,6 @@ int pl_mini_find(const char *text, const char *key, struct pl_mini_value *ret)
     if (*p == '}')
         return *blanks(p + 1) ? -EINVAL : -ENOENT;
     for (;;) {
-        _cleanup_free_ char *decoded = NULL;
-
         name.start = p;
         if (*p != '"' || !(p = scan_string(p)))
             return -EINVAL;
@@ -166,7 +178,7 @@ int pl_mini_find(const char *text, const char *key, struct pl_mini_value *ret)
         p = scan_value(blanks(p + 1), 1, &value);
         if (!p)
             return -EINVAL;
-        if (found < 0 && pl_mini_string(&name, &decoded) == 0 && strcmp(decoded, key) == 0) {
+        if (found < 0 && string_is(&name, key)) {
             *ret = value;
             found = 0;
         }
@@ -347,9 +359,9 @@ int pl_mini_get_int(const char *text, const char *key, int64_t *ret)
 
 bool pl_mini_is(const char *text, const char *type)
 {
-    _cleanup_free_ char *have = NULL;
+    struct pl_mini_value value;
 
-    return pl_mini_get_string(text, "type", &have) == 0 && strcmp(have, type) == 0;
+    return pl_mini_find(text, "type", &value) == 0 && string_is(&value, type);
 }
 
 int pl_mini_quote(struct pl_buf *buf, const char *s)

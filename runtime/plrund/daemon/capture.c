@@ -14,7 +14,8 @@
 
 #define PENDING_MAX ((size_t)256 * 1024) /* unwritten bytes at which reading stops */
 #define LINE_MAX_BYTES 4096              /* longer lines are searched for metrics in parts */
-#define DRAIN_READS 32                   /* of 64 KiB each */
+#define READ_BYTES 65536                 /* at once */
+#define DRAIN_READS 32                   /* so many at once */
 
 struct pl_capture {
     uv_poll_t in, out; /* `out` only if the real descriptor can be polled */
@@ -142,12 +143,14 @@ static void accept_data(struct pl_capture *c, const char *data, size_t len)
     write_real(c);
 }
 
-/* Reads once. False at the end of the stream, or if there is nothing to read. */
+/* Reads once. False at the end of the stream, if there is nothing to read, or no room for it. */
 static bool read_some(struct pl_capture *c)
 {
-    char data[65536];
+    char data[READ_BYTES];
     ssize_t n;
 
+    if (pl_buf_reserve(&c->pending, sizeof(data)) < 0)
+        return false; /* it stays in the pipe */
     do
         n = read(c->read_fd, data, sizeof(data));
     while (n < 0 && errno == EINTR);
@@ -265,6 +268,7 @@ int pl_capture_create(uv_loop_t *loop,
                       struct pl_capture **ret)
 {
     struct pl_capture *c = calloc(1, sizeof(*c));
+    struct pl_buf pending = {0};
     int flags, r;
 
     if (!c) {
@@ -272,9 +276,18 @@ int pl_capture_create(uv_loop_t *loop,
         close(real_fd);
         return -ENOMEM;
     }
+    /* The room that it needs, as long as reading stops in time: no line is lost for want of memory.
+     */
+    if (pl_buf_reserve(&pending, PENDING_MAX + READ_BYTES) < 0) {
+        close(read_fd);
+        close(real_fd);
+        free(c);
+        return -ENOMEM;
+    }
     *c = (struct pl_capture){.read_fd = read_fd,
                              .real_fd = real_fd,
                              .file_fd = -EBADF,
+                             .pending = pending,
                              .rules = rules,
                              .n_rules = n_rules,
                              .ops = ops,
@@ -286,6 +299,7 @@ int pl_capture_create(uv_loop_t *loop,
     if (r < 0) {
         close(read_fd);
         close(real_fd);
+        pl_buf_finish(&c->pending);
         free(c);
         return r;
     }

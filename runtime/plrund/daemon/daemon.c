@@ -118,10 +118,10 @@ static void on_hub_message(void *ctx, json_t *message)
         pl_daemon_send_verdicts(d);
         break;
     case PL_MSG_HUB_PING:
-        pl_uplink_send_new(d->uplink, pl_msg_new(&(struct pl_msg){
-                                          .type = PL_MSG_NODE_PONG,
-                                          .node_pong = {m.hub_ping.t, (int64_t)pl_now_ns()},
-                                      }));
+        pl_uplink_send(d->uplink, &(struct pl_msg){
+                                      .type = PL_MSG_NODE_PONG,
+                                      .node_pong = {m.hub_ping.t, (int64_t)pl_now_ns()},
+                                  });
         break;
     case PL_MSG_HUB_BYE_OK:
         d->bye_ok = true;
@@ -181,9 +181,9 @@ static void settle(struct pl_daemon *d)
     if (!d->bye_sent) {
         d->bye_sent = true;
         if (d->step.plugin)
-            pl_daemon_kill_orphans(&d->step, UINT_MAX);
+            pl_daemon_kill_orphans(&d->step, UINT_MAX, 0);
         pl_daemon_send_metrics(d);
-        pl_uplink_send_new(d->uplink, pl_msg_new(&(struct pl_msg){.type = PL_MSG_NODE_BYE}));
+        pl_uplink_send(d->uplink, &(struct pl_msg){.type = PL_MSG_NODE_BYE});
     }
     if (d->held)
         return; /* the hub stays for the other nodes, for hours perhaps */

@@ -182,9 +182,9 @@ void pl_rank_starter_gone(struct pl_rank *rank);
 bool pl_rank_may_start(const struct pl_rank_conn *c, unsigned rank);
 
 /* daemon_clean.c: ends the processes that this rank (UINT_MAX: any rank of this node) has left,
- * where no plrun can: under the plugin, and where plrun was killed. Blocks for a look through
- * /proc. */
-void pl_daemon_kill_orphans(const struct pl_slurm_step *step, unsigned rank);
+ * where no plrun can: under the plugin, and where plrun was killed. The process `spare` is left
+ * alone: a plrun that only gives up has yet to say why. Blocks for a look through /proc. */
+void pl_daemon_kill_orphans(const struct pl_slurm_step *step, unsigned rank, pid_t spare);
 /* Processes of this job's cgroup that the kernel killed for lack of memory; -1 = unknown. */
 int64_t pl_daemon_oom_kills(void);
 

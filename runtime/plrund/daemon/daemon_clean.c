@@ -59,6 +59,7 @@ struct marks {
     char rank[64]; /* a full entry, or only "SLURM_PROCID=" for all ranks: Slurm's helpers have none
                     */
     bool of_rank;
+    pid_t spare; /* 0 = none */
 };
 
 /* A rank's process or a descendant. plrund's own children may have the environment of local rank 0.
@@ -94,7 +95,7 @@ static unsigned kill_marked(const struct marks *marks)
         int fd;
 
         if (pl_parse_int(e->d_name, 2, INT32_MAX, &pid, NULL) < 0 || pid == getpid() ||
-            !is_orphan(marks, dirfd(dir), e->d_name, &env))
+            pid == marks->spare || !is_orphan(marks, dirfd(dir), e->d_name, &env))
             continue;
         /* By descriptor, and checked again: pids are reused. */
         fd = (int)syscall(SYS_pidfd_open, (pid_t)pid, 0);
@@ -112,9 +113,9 @@ static unsigned kill_marked(const struct marks *marks)
     return n;
 }
 
-void pl_daemon_kill_orphans(const struct pl_slurm_step *step, unsigned rank)
+void pl_daemon_kill_orphans(const struct pl_slurm_step *step, unsigned rank, pid_t spare)
 {
-    struct marks marks = {.of_rank = rank != UINT_MAX};
+    struct marks marks = {.of_rank = rank != UINT_MAX, .spare = spare};
 
     snprintf(marks.job, sizeof(marks.job), "SLURM_JOB_ID=%s", step->id.job);
     snprintf(marks.step, sizeof(marks.step), "SLURM_STEP_ID=%s", step->id.step);

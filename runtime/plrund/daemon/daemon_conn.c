@@ -35,7 +35,8 @@ static void send_error(struct pl_rank_conn *c, const char *text)
         c, pl_msg_new(&(struct pl_msg){.type = PL_MSG_RANK_ERROR, .rank_error.text = text}));
 }
 
-static void conn_line(struct pl_rank_conn *c, const char *line, size_t len)
+/* Negative: the connection is to be given up. */
+static int conn_line(struct pl_rank_conn *c, const char *line, size_t len)
 {
     _cleanup_(json_decrefp) json_t *message = NULL;
     struct pl_error err = {0};
@@ -60,8 +61,11 @@ static void conn_line(struct pl_rank_conn *c, const char *line, size_t len)
     if (r < 0) {
         pl_log_debug("net", "bad line from a rank: %s", pl_error_text(&err));
         send_error(c, pl_error_text(&err));
-        pl_rank_conn_close(c);
+        if (c->starter && c->rank)
+            pl_log_error("net", "bad line from the starter of rank %u, which is cut off: %s",
+                         c->rank->rank, pl_error_text(&err));
     }
+    return r;
 }
 
 /* The connection ended. A guard that did not report its rank's end was killed, and the rank too. */
@@ -104,19 +108,27 @@ static void conn_event(uv_poll_t *poll, int status, int events)
     }
     if (n == -EAGAIN)
         return;
-    if (n <= 0 || pl_buf_add(&c->in, data, (size_t)n) < 0) {
+    if (n > 0 && pl_buf_add(&c->in, data, (size_t)n) < 0) {
+        pl_log_error("net", "out of memory: a process of rank %u is cut off",
+                     c->rank ? c->rank->rank : 0);
+        n = -ENOMEM;
+    }
+    if (n <= 0) {
         conn_gone(c);
         return;
     }
     while (!c->closing && (newline = memchr(c->in.data, '\n', c->in.len))) {
         size_t len = (size_t)(newline - c->in.data);
 
-        conn_line(c, c->in.data, len);
+        if (conn_line(c, c->in.data, len) < 0) {
+            conn_gone(c);
+            return;
+        }
         pl_buf_consume(&c->in, len + 1);
     }
     if (!c->closing && c->in.len > PL_RANK_LINE_MAX) {
         pl_log_debug("net", "overlong line from a rank");
-        pl_rank_conn_close(c);
+        conn_gone(c);
     }
 }
 

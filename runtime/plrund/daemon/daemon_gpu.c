@@ -121,7 +121,7 @@ static void take(struct pl_daemon_gpu *g, json_t *message)
     } else {
         return;
     }
-    pl_uplink_send_new(g->daemon->uplink, pl_msg_new(&m));
+    pl_uplink_send(g->daemon->uplink, &m);
 }
 
 /* ---- the process ---- */

@@ -4,6 +4,7 @@
 #include "common/base/fs.h"
 #include "common/base/log.h"
 #include "common/base/parse.h"
+#include "common/base/utf8.h"
 #include "common/proto/json.h"
 #include "common/proto/messages.h"
 #include "common/proto/rank/rank_link.h"
@@ -31,9 +32,15 @@ struct pl_rank *pl_daemon_find_rank(struct pl_daemon *d, unsigned rank)
 
 static void rank_started(struct pl_rank *rank, int64_t pid);
 
-static void add_env(json_t *list, const char *fmt, ...) PL_PRINTF(2, 3);
+/* Variables of a rank, "NAME=VALUE" each. */
+struct env_list {
+    json_t *list;
+    bool incomplete; /* there was no memory for one */
+};
 
-static void add_env(json_t *list, const char *fmt, ...)
+static void add_env(struct env_list *env, const char *fmt, ...) PL_PRINTF(2, 3);
+
+static void add_env(struct env_list *env, const char *fmt, ...)
 {
     char *text = NULL;
     va_list ap;
@@ -42,8 +49,10 @@ static void add_env(json_t *list, const char *fmt, ...)
     if (vasprintf(&text, fmt, ap) < 0)
         text = NULL;
     va_end(ap);
-    if (text)
-        json_array_append_new(list, json_string(text));
+    /* A path that is not UTF-8 cannot be told. */
+    if (!text || (json_array_append_new(env->list, json_string(text)) < 0 &&
+                  pl_utf8_valid(text, strlen(text))))
+        env->incomplete = true;
     free(text);
 }
 
@@ -70,6 +79,7 @@ static struct pl_msg_hub_world read_world(const struct pl_daemon *d)
     return m.hub_world;
 }
 
+/* NULL: out of memory. */
 static json_t *make_world(struct pl_rank *rank)
 {
     struct pl_daemon *d = rank->daemon;
@@ -78,46 +88,58 @@ static json_t *make_world(struct pl_rank *rank)
     const char *given = pl_env_text(PL_ENV_PLUME_NCCL_DEBUG), *level = NULL;
     const char *interface = pl_env(PL_ENV_PLUME_NCCL_IFNAME);
     char name[64];
-    _cleanup_(json_decrefp) json_t *env = json_array(), *defaults = json_array();
+    _cleanup_(json_decrefp) json_t *own = json_array(), *more = json_array();
+    struct env_list env = {.list = own}, defaults = {.list = more};
 
     if (given)
         pl_parse_nccl_level(given, &level, NULL); /* pl_daemon_init() has checked it */
-    add_env(env, "RANK=%u", rank->rank);
-    add_env(env, "WORLD_SIZE=%u", s->ntasks);
-    add_env(env, "LOCAL_RANK=%u", rank->local_rank);
-    add_env(env, "LOCAL_WORLD_SIZE=%u", s->local_ntasks);
-    add_env(env, "NODE_RANK=%u", s->node_id);
-    add_env(env, "GROUP_RANK=%u", s->node_id);
-    add_env(env, "MASTER_ADDR=%s", world.master_addr);
-    add_env(env, "MASTER_PORT=%lld", (long long)world.master_port);
-    add_env(env, "PLUME_SOCKET=%s", d->socket_path);
-    add_env(env, "PLUME_NODE_ADDR=%s", world.node_addr);
-    add_env(env, "PLUME_RUN_DIR=%s", world.run_dir);
-    add_env(env, "PLUME_TRIAL=%u", s->trial);
-    add_env(env, "PLUME_ATTEMPT=%u", s->attempt);
-    add_env(env, "PLUME_RUNTIME=%s", s->plugin ? "plugin" : "plrun");
+    add_env(&env, "RANK=%u", rank->rank);
+    add_env(&env, "WORLD_SIZE=%u", s->ntasks);
+    add_env(&env, "LOCAL_RANK=%u", rank->local_rank);
+    add_env(&env, "LOCAL_WORLD_SIZE=%u", s->local_ntasks);
+    add_env(&env, "NODE_RANK=%u", s->node_id);
+    add_env(&env, "GROUP_RANK=%u", s->node_id);
+    add_env(&env, "MASTER_ADDR=%s", world.master_addr);
+    add_env(&env, "MASTER_PORT=%lld", (long long)world.master_port);
+    add_env(&env, "PLUME_SOCKET=%s", d->socket_path);
+    add_env(&env, "PLUME_NODE_ADDR=%s", world.node_addr);
+    add_env(&env, "PLUME_RUN_DIR=%s", world.run_dir);
+    add_env(&env, "PLUME_TRIAL=%u", s->trial);
+    add_env(&env, "PLUME_ATTEMPT=%u", s->attempt);
+    add_env(&env, "PLUME_RUNTIME=%s", s->plugin ? "plugin" : "plrun");
     if (level && *level)
-        add_env(env, "NCCL_DEBUG=%s", level);
+        add_env(&env, "NCCL_DEBUG=%s", level);
     if (interface && *interface)
-        add_env(env, "NCCL_SOCKET_IFNAME=%s", interface);
-    add_env(defaults, "OMP_NUM_THREADS=%u", rank_cpus(s));
-    add_env(defaults,
+        add_env(&env, "NCCL_SOCKET_IFNAME=%s", interface);
+    add_env(&defaults, "OMP_NUM_THREADS=%u", rank_cpus(s));
+    add_env(&defaults,
             "PYTHONFAULTHANDLER=1"); /* the stack of a crash, for the cause's last lines */
     if (rank->out ||
         rank->err) /* a pipe has no width: progress bars and tables must not be broken */
-        add_env(defaults, "COLUMNS=%d", PIPE_COLUMNS);
+        add_env(&defaults, "COLUMNS=%d", PIPE_COLUMNS);
     if (d->ras_port) /* the default port is shared by all jobs of a node */
-        add_env(defaults, "NCCL_RAS_ADDR=localhost:%u", d->ras_port);
+        add_env(&defaults, "NCCL_RAS_ADDR=localhost:%u", d->ras_port);
     if (pl_daemon_net_interface(d, world.node_addr, name, sizeof(name))) {
-        add_env(defaults, "GLOO_SOCKET_IFNAME=%s", name);
-        add_env(defaults, "TP_SOCKET_IFNAME=%s", name);
+        add_env(&defaults, "GLOO_SOCKET_IFNAME=%s", name);
+        add_env(&defaults, "TP_SOCKET_IFNAME=%s", name);
     }
     if (world.coordinator_port > 0)
-        add_env(defaults,
+        add_env(&defaults,
                 strchr(world.master_addr, ':') ? "JAX_COORDINATOR_ADDRESS=[%s]:%lld"
                                                : "JAX_COORDINATOR_ADDRESS=%s:%lld",
                 world.master_addr, (long long)world.coordinator_port);
-    return pl_msg_new(&(struct pl_msg){.type = PL_MSG_RANK_WORLD, .rank_world = {env, defaults}});
+    if (env.incomplete || defaults.incomplete) /* a rank without its number would do wrong work */
+        return NULL;
+    return pl_msg_new(&(struct pl_msg){.type = PL_MSG_RANK_WORLD, .rank_world = {own, more}});
+}
+
+/* This rank cannot run here: it has failed. */
+static void refuse_rank(struct pl_rank *rank, const char *text)
+{
+    pl_log_error("child", "rank %u: %s", rank->rank, text);
+    pl_rank_conn_send_new(rank->starter, pl_msg_new(&(struct pl_msg){.type = PL_MSG_RANK_REFUSED,
+                                                                     .rank_refused.text = text}));
+    pl_rank_ended(rank, PL_EXIT_FAILED << 8, pl_now_ns());
 }
 
 static void open_files(struct pl_rank *rank)
@@ -130,20 +152,29 @@ static void open_files(struct pl_rank *rank)
     for (int i = 0; dir && i < 2; i++) {
         _cleanup_free_ char *name = pl_strf("rank-%u.%s", rank->rank, ends[i]);
 
-        if (streams[i] && name && pl_capture_open_file(streams[i], dir, name, &err) < 0)
+        if (!name)
+            pl_error_set(&err, -ENOMEM, "out of memory: a file of rank %u is missing", rank->rank);
+        if (streams[i] && (!name || pl_capture_open_file(streams[i], dir, name, &err) < 0))
             pl_log_warn("child", "%s", pl_error_text(&err));
     }
 }
 
 static void send_world(struct pl_rank *rank)
 {
-    if (rank->world_sent || !rank->starter)
+    json_t *world;
+
+    if (rank->world_sent || !rank->starter || rank->ended)
         return;
+    world = make_world(rank);
+    if (!world) {
+        refuse_rank(rank, "cannot tell this rank its place: out of memory");
+        return;
+    }
     rank->world_sent = true;
     /* Its starter becomes the program and speaks no more; the lifeline has it before it runs. */
     if (!rank->guarded)
         rank_started(rank, rank->starter_pid);
-    pl_rank_conn_send_new(rank->starter, make_world(rank));
+    pl_rank_conn_send_new(rank->starter, world);
 }
 
 /* Opens the files last: meanwhile the ranks start, and their output waits in the pipes. */
@@ -174,12 +205,15 @@ void pl_daemon_refuse_all(struct pl_daemon *d)
     }
 }
 
-/* The code that plrun exits with: 0 if the runtime ended the rank or another one failed first. */
+/* The code that plrun exits with: 0 if the hub had the rank ended, or another one failed first. */
 static int verdict(const struct pl_rank *rank)
 {
     const struct pl_daemon *d = rank->daemon;
     int code = WIFSIGNALED(rank->status) ? 128 + WTERMSIG(rank->status) : WEXITSTATUS(rank->status);
 
+    /* The hub in this process is lost: nobody else gives the step a code that is not 0. */
+    if (rank->killed && d->state == PL_DAEMON_FAILED && d->step.node_id == 0)
+        return code ? code : PL_EXIT_FAILED;
     if (rank->killed)
         return 0;
     return d->root < 0 || d->root == (int64_t)rank->rank ? code : 0;
@@ -270,8 +304,8 @@ void pl_daemon_send_metrics(struct pl_daemon *d)
                        }));
     }
     if (json_array_size(items))
-        pl_uplink_send_new(d->uplink, pl_msg_new(&(struct pl_msg){.type = PL_MSG_NODE_METRICS,
-                                                                  .node_metrics.items = items}));
+        pl_uplink_send(d->uplink,
+                       &(struct pl_msg){.type = PL_MSG_NODE_METRICS, .node_metrics.items = items});
 }
 
 static void rank_started(struct pl_rank *rank, int64_t pid)
@@ -285,8 +319,8 @@ static void rank_started(struct pl_rank *rank, int64_t pid)
     if (!rank->guarded) /* the daemon ends it, by descriptor: pids are reused */
         rank->pidfd = (int)syscall(SYS_pidfd_open, rank->pid, 0);
     pl_daemon_lifeline_hold(d, rank);
-    pl_uplink_send_new(d->uplink, pl_msg_new(&(struct pl_msg){.type = PL_MSG_NODE_STARTED,
-                                                              .node_started = {rank->rank, pid}}));
+    pl_uplink_send(d->uplink, &(struct pl_msg){.type = PL_MSG_NODE_STARTED,
+                                               .node_started = {rank->rank, pid}});
     if (d->teardown) /* it has missed the signal, and maybe the grace too */
         pl_rank_signal(rank, d->grace_over ? SIGKILL : SIGTERM);
 }
@@ -323,17 +357,16 @@ void pl_rank_ended(struct pl_rank *rank, int status, uint64_t at_ns)
         oom = pl_daemon_oom_kills();
     pl_daemon_send_metrics(d);
     pl_daemon_gpu_drain(d);
-    pl_uplink_send_new(d->uplink,
-                       pl_msg_new(&(struct pl_msg){
-                           .type = PL_MSG_NODE_EXITED,
-                           .node_exited = {.rank = rank->rank,
-                                           .status = status,
-                                           .at_ns = (int64_t)at_ns,
-                                           .killed = rank->killed,
-                                           .oom = d->oom_kills >= 0 && oom > d->oom_kills,
-                                           .runtime = rank->starter_gone && !rank->killed,
-                                           .text = text ? text : ""},
-                       }));
+    pl_uplink_send(d->uplink, &(struct pl_msg){
+                                  .type = PL_MSG_NODE_EXITED,
+                                  .node_exited = {.rank = rank->rank,
+                                                  .status = status,
+                                                  .at_ns = (int64_t)at_ns,
+                                                  .killed = rank->killed,
+                                                  .oom = d->oom_kills >= 0 && oom > d->oom_kills,
+                                                  .runtime = rank->starter_gone && !rank->killed,
+                                                  .text = text ? text : ""},
+                              });
     if (oom > d->oom_kills)
         d->oom_kills = oom;
     d->n_ended++;
@@ -347,7 +380,7 @@ void pl_rank_starter_gone(struct pl_rank *rank)
         return;
     rank->starter_gone = true;
     /* plrun was the subreaper of what the rank had started. */
-    pl_daemon_kill_orphans(&rank->daemon->step, rank->rank);
+    pl_daemon_kill_orphans(&rank->daemon->step, rank->rank, rank->guard_pid);
     pl_rank_ended(rank, SIGKILL, pl_now_ns());
 }
 
@@ -369,24 +402,24 @@ static void on_message(struct pl_rank *rank, const struct pl_msg *m)
                                                             : (uint64_t)m->rank_exited.at_ns);
         break;
     case PL_MSG_RANK_FACT:
-        pl_uplink_send_new(d->uplink,
-                           pl_msg_new(&(struct pl_msg){
-                               .type = PL_MSG_NODE_FACT,
-                               .node_fact = {m->rank_fact.key, m->rank_fact.value, rank->rank},
-                           }));
+        pl_uplink_send(d->uplink,
+                       &(struct pl_msg){
+                           .type = PL_MSG_NODE_FACT,
+                           .node_fact = {m->rank_fact.key, m->rank_fact.value, rank->rank},
+                       });
         break;
     case PL_MSG_RANK_EXCHANGE:
-        pl_uplink_send_new(d->uplink, pl_msg_new(&(struct pl_msg){
-                                          .type = PL_MSG_NODE_EXCHANGE,
-                                          .node_exchange = {m->rank_exchange.name,
-                                                            m->rank_exchange.value, rank->rank},
-                                      }));
+        pl_uplink_send(d->uplink, &(struct pl_msg){
+                                      .type = PL_MSG_NODE_EXCHANGE,
+                                      .node_exchange = {m->rank_exchange.name,
+                                                        m->rank_exchange.value, rank->rank},
+                                  });
         break;
     case PL_MSG_RANK_SIGNALLED:
-        pl_uplink_send_new(d->uplink, pl_msg_new(&(struct pl_msg){
-                                          .type = PL_MSG_NODE_SIGNALLED,
-                                          .node_signalled.signal = m->rank_signalled.signal,
-                                      }));
+        pl_uplink_send(d->uplink, &(struct pl_msg){
+                                      .type = PL_MSG_NODE_SIGNALLED,
+                                      .node_signalled.signal = m->rank_signalled.signal,
+                                  });
         break;
     default:
         break;
@@ -479,19 +512,22 @@ static void on_done(void *ctx)
     pl_daemon_changed(rank->daemon);
 }
 
-static void take_streams(struct pl_rank *rank, struct pl_rank_conn *c)
+/* False without memory: a rank whose output nobody reads would end by SIGPIPE. */
+static bool take_streams(struct pl_rank *rank, struct pl_rank_conn *c)
 {
     static const struct pl_capture_ops ops = {.metric = on_metric, .done = on_done};
     struct pl_daemon *d = rank->daemon;
 
+    int r, s;
+
     if (c->n_fds != 4)
-        return;
+        return true;
     c->n_fds = 0;
-    if (pl_capture_create(d->loop, c->fds[0], c->fds[1], d->rules, d->n_rules, &ops, rank,
-                          &rank->out) < 0 ||
-        pl_capture_create(d->loop, c->fds[2], c->fds[3], d->rules, d->n_rules, &ops, rank,
-                          &rank->err) < 0)
-        pl_log_warn("child", "cannot watch the output of rank %u", rank->rank);
+    r = pl_capture_create(d->loop, c->fds[0], c->fds[1], d->rules, d->n_rules, &ops, rank,
+                          &rank->out);
+    s = pl_capture_create(d->loop, c->fds[2], c->fds[3], d->rules, d->n_rules, &ops, rank,
+                          &rank->err);
+    return r == 0 && s == 0;
 }
 
 /* A starter's hello makes its rank present. */
@@ -516,7 +552,6 @@ static struct pl_rank *new_rank(struct pl_rank_conn *c, const struct pl_msg_rank
                              .step = -1};
     if (rank->guarded) /* its connection is open: it lives */
         pl_process_open(&rank->guard, c->pid);
-    take_streams(rank, c);
     return rank;
 }
 
@@ -550,6 +585,10 @@ int pl_rank_hello(struct pl_rank_conn *c, json_t *message)
     c->rank = new_rank(c, hello);
     if (!c->rank)
         return -ERANGE;
+    if (!take_streams(c->rank, c)) {
+        refuse_rank(c->rank, "cannot watch the output of this rank: out of memory");
+        return 0;
+    }
     replay_control(c->rank);
     if (d->state == PL_DAEMON_FAILED || d->teardown) {
         refuse(d, c);

@@ -54,6 +54,14 @@ void pl_rank_conn_flush(struct pl_rank_conn *c)
         uv_poll_start(&c->poll, UV_READABLE | (c->out.len ? UV_WRITABLE : 0), c->on_event);
 }
 
+/* Who waits for a message that was lost would wait for ever. */
+static void cut_without_memory(struct pl_rank_conn *c)
+{
+    pl_log_warn("net", "out of memory: a process of rank %u is cut off",
+                c->rank ? c->rank->rank : 0);
+    shutdown(c->fd, SHUT_RDWR);
+}
+
 void pl_rank_conn_send(struct pl_rank_conn *c, json_t *message)
 {
     if (!c || c->closing || !message)
@@ -65,12 +73,15 @@ void pl_rank_conn_send(struct pl_rank_conn *c, json_t *message)
         return;
     }
     pl_trace("send", pl_json_string(message, "type") ?: "?", "rank", -1);
-    pl_json_dump_line(message, &c->out);
+    if (pl_json_dump_line(message, &c->out) < 0)
+        cut_without_memory(c);
     pl_rank_conn_flush(c);
 }
 
 void pl_rank_conn_send_new(struct pl_rank_conn *c, json_t *message)
 {
+    if (c && !c->closing && !message)
+        cut_without_memory(c);
     pl_rank_conn_send(c, message);
     json_decref(message);
 }

@@ -46,6 +46,7 @@ struct pl_uplink {
     struct pl_limit search; /* for the hub */
     unsigned pause_ms, silence_ms;
     bool asked_names, refused, lost, closing;
+    bool no_memory; /* a message from before the hub was found is missing */
     uv_timer_t round, names;
     struct pl_scontrol *ask;
     uv_getaddrinfo_t resolver;
@@ -171,13 +172,14 @@ static void on_open(struct pl_hub_conn *wire)
     uv_timer_stop(&u->round);
     uv_timer_stop(&u->names);
     pl_limit_stop(&u->search);
-    pl_hub_conn_send_new(wire, pl_msg_new(&(struct pl_msg){
-                                   .type = PL_MSG_JOIN,
-                                   .join = {s->node_id, s->node ? s->node : "?", s->local_ntasks,
-                                            pl_clock_id(clock)},
-                               }));
+    pl_uplink_send(
+        u, &(struct pl_msg){
+               .type = PL_MSG_JOIN,
+               .join = {s->node_id, s->node ? s->node : "?", s->local_ntasks, pl_clock_id(clock)},
+           });
     json_array_foreach (u->queue, i, message)
-        pl_hub_conn_send(wire, message);
+        if (pl_hub_conn_send(wire, message) < 0)
+            pl_hub_conn_cut(wire);
     json_array_clear(u->queue);
 }
 
@@ -257,6 +259,12 @@ static void on_round_over(uv_timer_t *timer)
     uint64_t now = pl_now_ns();
     char text[512];
 
+    if (u->no_memory) {
+        close_probes(u);
+        u->lost = true;
+        u->ops->lost(u->ctx, "out of memory");
+        return;
+    }
     for (size_t i = 0; i < u->n_probes;) {
         struct pl_hub_conn *w = u->probes[i];
 
@@ -358,31 +366,43 @@ int pl_uplink_search(struct pl_uplink *u, struct pl_error *err)
     return 0;
 }
 
-void pl_uplink_send(struct pl_uplink *u, json_t *message)
+/* From the loop: the owner must not be called from within its own calls. */
+static void lose_later(struct pl_uplink *u)
 {
-    if (!u || !message)
-        return;
-    if (!u->wire) {
-        if (!u->lost && json_array_size(u->queue) < QUEUE_MAX)
-            json_array_append(u->queue, message);
-        return;
+    if (u->wire) {
+        pl_hub_conn_cut(u->wire);
+    } else {
+        u->no_memory = true;
+        uv_timer_start(&u->round, on_round_over, 0, 0);
     }
-    if (pl_hub_conn_is_silent(u->wire, u->silence_ms))
-        pl_hub_conn_cut(u->wire); /* the loop reports the loss */
-    else
-        pl_hub_conn_send(u->wire, message);
 }
 
-void pl_uplink_send_new(struct pl_uplink *u, json_t *message)
+void pl_uplink_send(struct pl_uplink *u, const struct pl_msg *m)
 {
-    pl_uplink_send(u, message);
-    json_decref(message);
+    _cleanup_(json_decrefp) json_t *message = NULL;
+    int r;
+
+    if (!u || u->closing || u->lost)
+        return;
+    if (u->wire && pl_hub_conn_is_silent(u->wire, u->silence_ms)) {
+        pl_hub_conn_cut(u->wire); /* the loop reports the loss */
+        return;
+    }
+    message = pl_msg_new(m);
+    if (!message)
+        r = -ENOMEM;
+    else if (u->wire)
+        r = pl_hub_conn_send(u->wire, message);
+    else
+        r = json_array_size(u->queue) < QUEUE_MAX ? json_array_append(u->queue, message) : 0;
+    if (r < 0 && r != -ENOTCONN && !pl_msg_is_spare(m->type))
+        lose_later(u);
 }
 
 void pl_uplink_beat(struct pl_uplink *u)
 {
     if (u && u->wire)
-        pl_uplink_send_new(u, pl_msg_new(&(struct pl_msg){.type = PL_MSG_NODE_BEAT}));
+        pl_uplink_send(u, &(struct pl_msg){.type = PL_MSG_NODE_BEAT});
 }
 
 void pl_uplink_reset_silence(struct pl_uplink *u)

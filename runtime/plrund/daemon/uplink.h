@@ -5,6 +5,7 @@
 #define PL_RUNTIME_PLRUND_DAEMON_UPLINK_H
 
 #include "common/base/error.h"
+#include "common/proto/messages.h"
 #include "runtime/node/hub_conn.h"
 #include "runtime/node/slurm_step.h"
 
@@ -30,9 +31,9 @@ int pl_uplink_create(uv_loop_t *loop,
 void pl_uplink_use(struct pl_uplink *u, struct pl_hub_conn *own_hub);
 int pl_uplink_search(struct pl_uplink *u, struct pl_error *err);
 
-/* Sends a message (borrowed; send_new consumes a new reference). These functions skip NULL. */
-void pl_uplink_send(struct pl_uplink *u, json_t *message);
-void pl_uplink_send_new(struct pl_uplink *u, json_t *message);
+/* Sends a message. Without memory for it the connection ends, unless the message is spare
+ * (pl_msg_is_spare()). Skips a NULL uplink. */
+void pl_uplink_send(struct pl_uplink *u, const struct pl_msg *m);
 /* Shows the hub that we live, and finds out that the hub is gone. */
 void pl_uplink_beat(struct pl_uplink *u);
 /* Counts the hub's silence from now on: this process could not listen (the job was suspended). */

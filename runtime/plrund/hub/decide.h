@@ -50,7 +50,7 @@ struct pl_evidence {
     bool launch_failed; /* no world was published */
     bool has_cause;     /* a CAUSE was carried out */
     int64_t unstarted;  /* a rank that never started, -1 = none */
-    bool unfinished;    /* a rank that started has no end */
+    bool unfinished;    /* a rank has no good end */
     enum pl_slurm_question question;
     struct pl_slurm_answer answer; /* valid if ANSWERED */
 };

@@ -52,6 +52,14 @@ static int64_t rank_in_state(struct pl_hub *hub, enum pl_rank_state state)
     return -1;
 }
 
+static bool all_ranks_in_state(struct pl_hub *hub, enum pl_rank_state state)
+{
+    for (unsigned rank = 0; rank < hub->step->ntasks; rank++)
+        if (rank_state(hub, rank) != state)
+            return false;
+    return true;
+}
+
 /* A GPU's error may arrive after the failure that it led to. */
 static void look_at_gpus(struct pl_hub *hub)
 {
@@ -77,8 +85,7 @@ static struct pl_evidence collect_evidence(struct pl_hub *hub)
         .launch_failed = hub->refusal != NULL,
         .has_cause = hub->cause != NULL,
         .unstarted = left ? rank_in_state(hub, PL_RANK_STARTING) : -1,
-        .unfinished = left && (rank_in_state(hub, PL_RANK_RUNNING) >= 0 ||
-                               rank_in_state(hub, PL_RANK_KILLED) >= 0),
+        .unfinished = left && !all_ranks_in_state(hub, PL_RANK_DONE),
         .question = hub->question,
         .answer = hub->answer,
     };
@@ -155,8 +162,9 @@ static void record_cause(struct pl_hub *hub, json_t *cause, int64_t root)
         json_array_append_new(others, other);
     }
     hub->root = root < 0 ? -1 : (int64_t)hub->failures[root].rank;
-    hub->cause =
-        cause ? json_incref(cause) : json_object(); /* without memory: decided all the same */
+    if (!cause)
+        cause = json_incref(hub->spare_cause);
+    hub->cause = json_incref(cause);
     pl_hub_event(hub,
                  json_pack("{s:s, s:o, s:o}", "type", "cause", "cause", cause, "others", others));
 }
@@ -342,15 +350,8 @@ static void add_failure(struct pl_hub *hub, const struct pl_failure *failure)
 {
     struct pl_failure *f;
 
-    if (hub->n_failures == hub->cap_failures) {
-        size_t cap = PL_MAX(hub->cap_failures * 2, (size_t)16);
-        struct pl_failure *grown = realloc(hub->failures, cap * sizeof(*grown));
-
-        if (!grown)
-            return;
-        hub->failures = grown;
-        hub->cap_failures = cap;
-    }
+    if (hub->n_failures == hub->step->ntasks) /* a rank fails once */
+        return;
     f = &hub->failures[hub->n_failures++];
     *f = *failure;
     f->text = failure->text ? strdup(failure->text) : NULL;

@@ -342,7 +342,9 @@ static struct pl_hub *new_hub(const struct pl_slurm_step *step)
     pl_net_reachable_address(step->launch_addr, hub->own_addr, sizeof(hub->own_addr));
     hub->nodes = calloc(step->nnodes, sizeof(*hub->nodes));
     hub->node_of_rank = calloc(step->ntasks, sizeof(*hub->node_of_rank));
-    if (!hub->nodes || !hub->node_of_rank) {
+    hub->failures = calloc(step->ntasks, sizeof(*hub->failures));
+    hub->spare_cause = json_pack("{s:s}", "kind", pl_cause_name(PL_CAUSE_UNKNOWN));
+    if (!hub->nodes || !hub->node_of_rank || !hub->failures || !hub->spare_cause) {
         pl_hub_destroy(hub);
         return NULL;
     }
@@ -432,6 +434,7 @@ void pl_hub_destroy(struct pl_hub *hub)
     if (hub->listen_fd >= 0)
         close(hub->listen_fd);
     json_decref(hub->cause);
+    json_decref(hub->spare_cause);
     json_decref(hub->gpu_errors);
     free(hub->refusal);
     free(hub->failures);

@@ -104,8 +104,8 @@ struct pl_hub {
     unsigned n_joined;
     int64_t *node_of_rank; /* -1 = not known yet */
 
-    struct pl_failure *failures;
-    size_t n_failures, cap_failures;
+    struct pl_failure *failures; /* room for one of each rank, so that no failure wants memory */
+    size_t n_failures;
     struct pl_hub_done first_done; /* the earliest; it may explain failures that are echoes */
     int terminated;                /* a signal that the step got from outside, 0 = none */
     enum pl_slurm_question question;
@@ -114,8 +114,9 @@ struct pl_hub {
     unsigned n_asks;         /* tries of this question */
     uint64_t asked_ns;       /* the first of them */
     json_t *cause;
-    int64_t root;  /* the rank that failed first, -1 none */
-    char *refusal; /* the reason why no node may join; NULL = nodes may */
+    json_t *spare_cause; /* for a cause that there was no memory to describe */
+    int64_t root;        /* the rank that failed first, -1 none */
+    char *refusal;       /* the reason why no node may join; NULL = nodes may */
 
     struct pl_exchange *exchanges;
     int master_fd; /* holds MASTER_PORT */

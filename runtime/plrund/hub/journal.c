@@ -60,8 +60,8 @@ static int make_step_run(struct pl_hub *hub, char **ret_dir, struct pl_error *er
         free(dir);
         id = n ? pl_strf("%s.%s~%u", s->id.job, s->id.step, n)
                : pl_strf("%s.%s", s->id.job, s->id.step);
-        dir = pl_path_join(steps, id);
-        if (!id || !dir)
+        dir = id ? pl_path_join(steps, id) : NULL;
+        if (!dir)
             return pl_error_set(err, -ENOMEM, "out of memory");
         desc.sweep = id;
         r = pl_run_create(dir, &desc, err);

@@ -14,18 +14,28 @@
 #define GREETING_PRESSED_NS 250000000ull /* the same, for one of a crowd */
 #define CLIENTS_MAX 256                  /* that have greeted; in addition to the nodes */
 
+/* message (consumed) NULL = no memory for it. A node that is not told would be waited for. */
+static void send_or_cut(struct pl_hub_conn *wire, json_t *message, bool spare)
+{
+    int r = message ? pl_hub_conn_send(wire, message) : -ENOMEM;
+
+    json_decref(message);
+    if (wire && r < 0 && r != -ENOTCONN && !spare)
+        pl_hub_conn_cut(wire);
+}
+
 void pl_hub_send(struct pl_hub *hub, unsigned node_id, const struct pl_msg *m)
 {
-    pl_hub_conn_send_new(hub->nodes[node_id].wire, pl_msg_new(m));
+    send_or_cut(hub->nodes[node_id].wire, pl_msg_new(m), pl_msg_is_spare(m->type));
 }
 
 void pl_hub_broadcast(struct pl_hub *hub, const struct pl_msg *m)
 {
     json_t *message = pl_msg_new(m);
 
-    for (unsigned i = 0; message && i < hub->step->nnodes; i++)
+    for (unsigned i = 0; i < hub->step->nnodes; i++)
         if (hub->nodes[i].joined && !hub->nodes[i].lost)
-            pl_hub_conn_send(hub->nodes[i].wire, message);
+            send_or_cut(hub->nodes[i].wire, json_incref(message), pl_msg_is_spare(m->type));
     json_decref(message);
 }
 

@@ -1,0 +1,118 @@
+/* SPDX-License-Identifier: MIT */
+/* To preload: one allocation of a program fails, once. ./dev soak allocations, test-memory.py.
+ *
+ *   FAIL_MALLOC=N             the N-th allocation of the process fails; 0 = none
+ *   FAIL_MALLOC_PROGRAM=NAME  only in processes of this name
+ *   FAIL_MALLOC_STACK=1       print who asked for it, for addr2line(1)
+ *   FAIL_MALLOC_COUNT=FILE    their number of allocations is appended to this file at exit
+ *
+ * Allocations inside the C library fail, too (strdup, fopen, getaddrinfo). Those of the loader,
+ * from before the constructor, do not count. A child without exec does not count on. */
+#include <errno.h>
+#include <execinfo.h>
+#include <fcntl.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define VISIBLE __attribute__((visibility("default")))
+
+extern void *__libc_malloc(size_t size);
+extern void *__libc_calloc(size_t n, size_t size);
+extern void *__libc_realloc(void *p, size_t size);
+extern void *__libc_memalign(size_t align, size_t size);
+
+static atomic_ulong counted;
+static unsigned long wanted;
+static pid_t process; /* 0 = this program's allocations are left alone */
+static const char *count_file, *show_stack;
+
+static int fails(void)
+{
+    if (!process || getpid() != process)
+        return 0;
+    if (atomic_fetch_add(&counted, 1) + 1 != wanted)
+        return 0;
+    if (show_stack) {
+        void *stack[32];
+
+        backtrace_symbols_fd(stack, backtrace(stack, 32), STDERR_FILENO);
+    }
+    return 1;
+}
+
+VISIBLE void *malloc(size_t size)
+{
+    if (fails()) {
+        errno = ENOMEM;
+        return NULL;
+    }
+    return __libc_malloc(size);
+}
+
+VISIBLE void *calloc(size_t n, size_t size)
+{
+    if (fails()) {
+        errno = ENOMEM;
+        return NULL;
+    }
+    return __libc_calloc(n, size);
+}
+
+VISIBLE void *realloc(void *p, size_t size)
+{
+    if (fails()) {
+        errno = ENOMEM;
+        return NULL;
+    }
+    return __libc_realloc(p, size);
+}
+
+VISIBLE int posix_memalign(void **ret, size_t align, size_t size)
+{
+    void *p = fails() ? NULL : __libc_memalign(align, size);
+
+    if (!p)
+        return ENOMEM;
+    *ret = p;
+    return 0;
+}
+
+VISIBLE void *aligned_alloc(size_t align, size_t size)
+{
+    void *p = NULL;
+
+    errno = posix_memalign(&p, align, size);
+    return p;
+}
+
+static void write_count(void)
+{
+    char text[32];
+    int fd, n;
+
+    if (!process || getpid() != process)
+        return;
+    fd = open(count_file, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+    n = snprintf(text, sizeof(text), "%lu\n", atomic_load(&counted));
+    if (fd >= 0 && write(fd, text, (size_t)n) < n)
+        _exit(99);
+    if (fd >= 0)
+        close(fd);
+}
+
+__attribute__((constructor)) static void begin(void)
+{
+    const char *program = getenv("FAIL_MALLOC_PROGRAM"), *n = getenv("FAIL_MALLOC");
+
+    count_file = getenv("FAIL_MALLOC_COUNT");
+    show_stack = getenv("FAIL_MALLOC_STACK");
+    if (program && strcmp(program, program_invocation_short_name) != 0)
+        return;
+    wanted = n ? strtoul(n, NULL, 10) : 0;
+    if (count_file)
+        atexit(write_count);
+    process = getpid();
+}
