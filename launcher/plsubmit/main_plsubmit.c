@@ -15,7 +15,7 @@
 #include "launcher/plsubmit/report.h"
 #include "launcher/plsubmit/submit.h"
 #include "launcher/plsubmit/trial_env.h"
-#include "launcher/plsubmit/wait.h"
+#include "launcher/plsubmit/wait_report.h"
 
 #include <limits.h>
 #include <signal.h>
@@ -104,12 +104,14 @@ static void advise(const struct pl_run *run, const char *folder, size_t before)
 
 static int wait_for_trials(const struct pl_run *run, bool quiet)
 {
-    _cleanup_(pl_buf_finish) struct pl_buf missing = {0};
+    _cleanup_(pl_buf_finish) struct pl_buf missing = {0}, causes = {0};
     struct pl_wait_result result;
     struct pl_error err = {0};
 
-    if (pl_wait_run(run, &result, &err) < 0)
+    if (pl_wait_show(run, &result, &err) < 0)
         return print_error(&err, PL_EXIT_FAILED);
+    if (result.other && pl_wait_causes(run, &causes) == 0)
+        pl_report_messages(&causes);
     if (!quiet)
         printf("%s: %u of %u trials done\n", pl_run_sweep(run), result.done, pl_run_n_trials(run));
     if (pl_wait_missing(run, &missing) == 0 && missing.len)

@@ -38,6 +38,9 @@ struct waiting {
     unsigned *trials; /* trial of each watch */
     size_t n_trials;  /* size of trials */
     struct pl_wait_result result;
+    pl_wait_f progress; /* may be NULL */
+    void *ctx;
+    uint64_t shown_ns;
 };
 
 static void mark(struct waiting *w, unsigned trial, enum trial_mark to)
@@ -235,7 +238,7 @@ static int wait_for_change(struct waiting *w, uint64_t *scanned_ns)
     struct pollfd p = {.fd = w->notify, .events = POLLIN};
     int limit_ms = passed_ms < scan_ms ? (int)(scan_ms - passed_ms) : 0;
 
-    if (w->n_settling == w->n_left)
+    if (w->n_settling == w->n_left || w->progress)
         limit_ms = PL_MIN(limit_ms, SOON_MS);
     if (poll(&p, 1, limit_ms) > 0)
         return on_events(w);
@@ -243,6 +246,31 @@ static int wait_for_change(struct waiting *w, uint64_t *scanned_ns)
         return 0;
     *scanned_ns = pl_now_ns();
     return scan(w);
+}
+
+/* True if the trial has begun: it has a folder. */
+static bool has_begun(const struct waiting *w, unsigned trial)
+{
+    _cleanup_free_ char *path = NULL;
+
+    if (w->watches[trial] > 0)
+        return true;
+    path = pl_run_trial_path(w->run, trial, NULL);
+    return path && access(path, F_OK) == 0;
+}
+
+static void show(struct waiting *w)
+{
+    unsigned n = pl_run_n_trials(w->run), running = 0;
+    uint64_t now = pl_now_ns();
+
+    /* Many trials on a slow file system: less often. */
+    if (!w->progress || (w->shown_ns && now - w->shown_ns < (SOON_MS + (uint64_t)n) * 1000000u))
+        return;
+    w->shown_ns = now;
+    for (unsigned trial = 0; trial < n; trial++)
+        running += w->marks[trial] != ENDED && has_begun(w, trial);
+    w->progress(w->ctx, &w->result, running);
 }
 
 static int wait_all(struct waiting *w)
@@ -255,6 +283,7 @@ static int wait_all(struct waiting *w)
         uint64_t passed_ms;
         bool settling;
 
+        show(w);
         r = wait_for_change(w, &scanned_ns);
         passed_ms = (pl_now_ns() - asked_ns) / 1000000u;
         /* All results are there, only the queue must confirm them: ask sooner a few times. */
@@ -268,14 +297,23 @@ static int wait_all(struct waiting *w)
     return r;
 }
 
-int pl_wait_run(const struct pl_run *run, struct pl_wait_result *ret, struct pl_error *err)
+int pl_wait_run(const struct pl_run *run,
+                pl_wait_f progress,
+                void *ctx,
+                struct pl_wait_result *ret,
+                struct pl_error *err)
 {
     unsigned n = pl_run_n_trials(run);
     _cleanup_close_ int notify = inotify_init1(IN_CLOEXEC | IN_NONBLOCK);
     _cleanup_free_ unsigned char *marks = calloc(n, sizeof(*marks));
     _cleanup_free_ int *watches = calloc(n, sizeof(*watches));
-    struct waiting w = {
-        .run = run, .marks = marks, .watches = watches, .n_left = n, .notify = notify};
+    struct waiting w = {.run = run,
+                        .marks = marks,
+                        .watches = watches,
+                        .n_left = n,
+                        .notify = notify,
+                        .progress = progress,
+                        .ctx = ctx};
     int r;
 
     if (!marks || !watches)

@@ -18,7 +18,15 @@ struct pl_wait_result {
  * objective, else nothing. -ENOMEM. */
 int pl_wait_missing(const struct pl_run *run, struct pl_buf *out);
 
-/* Returns 0, -ENOMEM or -errno of the run folder. */
-int pl_wait_run(const struct pl_run *run, struct pl_wait_result *ret, struct pl_error *err);
+/* Called about once a second while trials are left; `running` of them have begun. */
+typedef void (*pl_wait_f)(void *ctx, const struct pl_wait_result *so_far, unsigned running);
+
+/* progress  may be NULL
+ * Returns 0, -ENOMEM or -errno of the run folder. */
+int pl_wait_run(const struct pl_run *run,
+                pl_wait_f progress,
+                void *ctx,
+                struct pl_wait_result *ret,
+                struct pl_error *err);
 
 #endif
