@@ -77,6 +77,7 @@ static const struct pl_op op_attention = {
     .name = "attention",
     .cast = PL_CAST_LOW,
     .needs = PL_NEEDS_ALL,
+    .product = true,
     .forward = forward,
     .backward = backward,
     .flops = flops,

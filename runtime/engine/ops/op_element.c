@@ -133,11 +133,20 @@ static void binary_backward(const struct pl_call *c)
     c->k->binary_backward(&args);
 }
 
+/* da is dy; db, too, if it is added and not repeated. */
+static uint64_t sum_same_grad(const struct pl_node *node)
+{
+    bool b = node->attr.i[0] == PL_BINARY_ADD && node->in[1]->count == node->out->count;
+
+    return PL_NEEDS_IN(0) | (b ? PL_NEEDS_IN(1) : 0);
+}
+
 static const struct pl_op op_sum_of_two = {
     /* add and sub: backward reads no input */
     .name = "add",
     .forward = binary_forward,
     .backward = binary_backward,
+    .same_grad = sum_same_grad,
     .flops = one_flop,
 };
 

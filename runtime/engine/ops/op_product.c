@@ -57,12 +57,30 @@ static double linear_flops(const struct pl_node *node, bool backward)
     return product * (node->in[0]->wants_grad + node->in[1]->wants_grad) + small;
 }
 
+/* dz is computed in the output's gradient. */
+static bool linear_scribbles(const struct pl_node *node)
+{
+    return node->attr.i[0] != PL_ACT_NONE;
+}
+
+/* Backward an activation's slope is a pass of its own: it reads dy and the activation's input
+ * (relu: its output), and writes dz. */
+static double linear_side_bytes(const struct pl_node *node, bool backward)
+{
+    return backward && node->attr.i[0] != PL_ACT_NONE
+               ? 3.0 * (double)node->out->count * (double)pl_real_size(node->k->real)
+               : 0;
+}
+
 static const struct pl_op op_linear = {
     .name = "linear",
     .cast = PL_CAST_LOW,
     .needs = PL_NEEDS_IN(0) | PL_NEEDS_IN(1),
+    .product = true,
     .forward = linear_forward,
     .backward = linear_backward,
+    .scribbles = linear_scribbles,
+    .side_bytes = linear_side_bytes,
     .flops = linear_flops,
 };
 
@@ -71,8 +89,11 @@ static const struct pl_op op_linear_act = {
     .name = "linear",
     .cast = PL_CAST_LOW,
     .needs = PL_NEEDS_IN(0) | PL_NEEDS_IN(1) | PL_NEEDS_OUT,
+    .product = true,
     .forward = linear_forward,
     .backward = linear_backward,
+    .scribbles = linear_scribbles,
+    .side_bytes = linear_side_bytes,
     .flops = linear_flops,
 };
 
@@ -264,6 +285,7 @@ static const struct pl_op op_matmul = {
     .name = "matmul",
     .cast = PL_CAST_LOW,
     .needs = PL_NEEDS_IN(0) | PL_NEEDS_IN(1),
+    .product = true,
     .forward = matmul_forward,
     .backward = matmul_backward,
     .flops = matmul_flops,
@@ -275,6 +297,7 @@ static const struct pl_op op_matmul_of_columns = {
     .cast = PL_CAST_LOW,
     .in_f32 = true,
     .needs = PL_NEEDS_IN(0) | PL_NEEDS_IN(1),
+    .product = true,
     .forward = matmul_forward,
     .backward = matmul_backward,
     .flops = matmul_flops,

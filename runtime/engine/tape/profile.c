@@ -6,7 +6,7 @@
 struct line {
     const struct pl_node *first;
     size_t calls;
-    double ns[2], flops;
+    double ns[2], flops, bytes;
     struct pl_device_calls done;
 };
 
@@ -44,6 +44,7 @@ static size_t gather(const struct pl_tape *tape, struct line *lines)
         lines[k].done.own += node->calls.own;
         for (int d = 0; d < 2; d++)
             lines[k].ns[d] += (double)node->ns[d];
+        lines[k].bytes += pl_node_traffic(node, false).all + pl_node_traffic(node, true).all;
         if (node->op->flops)
             lines[k].flops +=
                 node->op->flops(node, false) + (node->back ? node->op->flops(node, true) : 0);
@@ -73,8 +74,8 @@ void pl_profile_print(const struct pl_tape *tape, uint64_t steps, double seconds
     if (n == 0)
         return;
     qsort(lines, n, sizeof(*lines), dearest_first);
-    fprintf(out, "%-16s %-4s %-26s %5s %9s %9s %6s %8s%s\n", "op", "type", "output", "calls",
-            "forward", "backward", "share", "GFLOP/s", libraries ? " library    own" : "");
+    fprintf(out, "%-16s %-4s %-26s %5s %9s %9s %6s %8s %8s%s\n", "op", "type", "output", "calls",
+            "forward", "backward", "share", "GFLOP/s", "GB/s", libraries ? " library    own" : "");
     for (size_t i = 0; i < n; i++) {
         const struct line *l = &lines[i];
         double ns = l->ns[0] + l->ns[1];
@@ -82,10 +83,11 @@ void pl_profile_print(const struct pl_tape *tape, uint64_t steps, double seconds
         in_ops += ns;
         done.library += l->done.library;
         done.own += l->done.own;
-        fprintf(out, "%-16s %-4s %-26s %5zu %9.3f %9.3f %5.1f%% %8.2f", l->first->op->name,
+        fprintf(out, "%-16s %-4s %-26s %5zu %9.3f %9.3f %5.1f%% %8.2f %8.2f", l->first->op->name,
                 pl_dtype_name(pl_dtype_of_real(l->first->k->real)),
                 pl_tensor_text(l->first->out, text, sizeof(text)), l->calls, l->ns[0] * to_ms,
-                l->ns[1] * to_ms, 100 * ns / total, ns > 0 ? l->flops * (double)steps / ns : 0);
+                l->ns[1] * to_ms, 100 * ns / total, ns > 0 ? l->flops * (double)steps / ns : 0,
+                ns > 0 ? l->bytes * (double)steps / ns : 0);
         print_done(&l->done, per_step, out);
     }
     fprintf(out, "%-16s %-4s %-26s %5s %9.3f %9s %5.1f%%\n", "rest", "", "data, optimizer, ranks",

@@ -6,7 +6,8 @@
 #include "runtime/engine/tape/tape.h"
 
 /* Writes a table to out, the most expensive first: one line per op, compute type and output shape,
- * with calls per step, milliseconds per step forward and backward, share of the total, GFLOP/s; on
+ * with calls per step, milliseconds per step forward and backward, share of the total, GFLOP/s,
+ * and the GB/s of the bytes that pl_node_traffic() counts; on
  * a device with libraries also products, convolutions and attentions per step by the library and by
  * own kernels, which do what it has nothing for, and their sums.
  * `steps`: runs of the tape while it was timed. `seconds`: their total time including optimizer,

@@ -143,8 +143,9 @@ static int record(struct pl_tape *tape, const struct pl_apply *what, enum plume_
                            .before = pl_bump_mark(&tape->bump)};
     plume_tensor *out = pl_bump_alloc(&tape->bump, sizeof(*out));
     char *lists = pl_bump_alloc(&tape->bump,
-                                PL_MAX(n, (size_t)1) * (sizeof(*node.in) + sizeof(*node.in_count) +
-                                                        sizeof(*node.add) + sizeof(*node.first)));
+                                PL_MAX(n, (size_t)1) *
+                                    (sizeof(*node.in) + sizeof(*node.in_count) + sizeof(*node.add) +
+                                     sizeof(*node.first) + sizeof(*node.alias)));
     int r;
 
     if (!out || !lists || grow(tape) < 0)
@@ -157,6 +158,7 @@ static int record(struct pl_tape *tape, const struct pl_apply *what, enum plume_
     node.in_count = (size_t *)(node.in + n);
     node.add = (bool *)(node.in_count + n);
     node.first = node.add + n;
+    node.alias = node.first + n;
     for (size_t i = 0; i < n; i++) {
         node.in[i] = what->in[i];
         node.in_count[i] = what->in[i] ? what->in[i]->count : 0;

@@ -35,6 +35,7 @@ struct pl_node {
     size_t *in_count;  /* elements at recording */
     bool *add;         /* backward adds to this input's gradient instead of writing it */
     bool *first; /* backward first zeroes the whole gradient (at the first of several views) */
+    bool *alias; /* this input's gradient is the output's, in the same memory: nothing to do */
     bool back;   /* set by the plan: its backward runs */
     struct pl_attr attr;
     plume_tensor *out;
@@ -94,6 +95,17 @@ struct pl_op {
     void (*backward)(const struct pl_call *call);
     /* Floating-point operations (a multiply-add is two) of forward and of backward; may be NULL. */
     double (*flops)(const struct pl_node *node, bool backward);
+    /* PL_NEEDS_IN bits: inputs whose gradient is the output's, element by element, so that both may
+     * share memory; NULL: none. */
+    uint64_t (*same_grad)(const struct pl_node *node);
+    /* True if backward uses the output's gradient as scratch memory; NULL: never. */
+    bool (*scribbles)(const struct pl_node *node);
+    bool product; /* bytes are not what limits it: a product, a convolution, an attention */
+    /* Bytes that forward (backward) reads and writes; NULL: each tensor of the node once, and what
+     * is kept in between. */
+    double (*bytes)(const struct pl_node *node, bool backward);
+    /* Of a product: bytes of passes beside it, such as an activation's slope; NULL: none. */
+    double (*side_bytes)(const struct pl_node *node, bool backward);
     bool reads_step; /* reads the tape's `step`, or `device_step` */
     bool collective; /* calls the tape's allreduce, if it has one */
 };
@@ -215,6 +227,19 @@ bool pl_tape_reaches(const struct pl_tape *tape, const plume_tensor *param);
 
 /* Floating-point operations of the whole recorded tape. */
 double pl_tape_flops(const struct pl_tape *tape, bool backward);
+
+/* Bytes that kernels read from and write to the device's memory. */
+struct pl_traffic {
+    double all;
+    double outside; /* without products, convolutions and attentions themselves */
+};
+
+/* Of one node; by arithmetic on shapes, each kernel reading and writing an array once. The tape
+ * must be planned. */
+struct pl_traffic pl_node_traffic(const struct pl_node *node, bool backward);
+
+/* Of the whole planned tape. */
+struct pl_traffic pl_tape_traffic(const struct pl_tape *tape, bool backward);
 
 /* The first element of a tensor in this tape; NULL if it has no memory yet. */
 void *pl_tape_data(const struct pl_tape *tape, const plume_tensor *t);

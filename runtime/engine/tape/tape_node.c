@@ -7,7 +7,7 @@
 
 #define ALIGN(bytes) (((bytes) + PL_BUMP_ALIGN - 1) & ~(size_t)(PL_BUMP_ALIGN - 1))
 
-static bool has_f32_copy(const struct pl_node *node, const plume_tensor *t)
+bool pl_node_has_f32_copy(const struct pl_node *node, const plume_tensor *t)
 {
     return t && !node->op->raw && pl_dtype_is_16bit(t->dtype) &&
            pl_dtype_of_real(node->k->real) != t->dtype;
@@ -27,9 +27,9 @@ size_t pl_node_f32_bytes(const struct pl_node *node)
     size_t sum = 0;
 
     for (size_t i = 0; i < node->n_in; i++)
-        if (has_f32_copy(node, node->in[i]) && copy_shared_with(node, i) == SIZE_MAX)
+        if (pl_node_has_f32_copy(node, node->in[i]) && copy_shared_with(node, i) == SIZE_MAX)
             sum += 2 * ALIGN(pl_tensor_root(node->in[i])->count * sizeof(float));
-    if (has_f32_copy(node, node->out))
+    if (pl_node_has_f32_copy(node, node->out))
         sum += 2 * ALIGN(node->out->count * sizeof(float));
     return sum ? sum + PL_BUMP_ALIGN : 0;
 }
@@ -84,7 +84,8 @@ void pl_node_bind(const struct pl_tape *tape, size_t index, bool backward, struc
         const plume_tensor *in = node->in[i];
 
         c->in[i] = in ? pl_tape_data(tape, in) : NULL;
-        c->in_grad[i] = backward && in && in->wants_grad ? pl_tape_grad(tape, in) : NULL;
+        c->in_grad[i] =
+            backward && in && in->wants_grad && !node->alias[i] ? pl_tape_grad(tape, in) : NULL;
         c->add[i] = node->add[i];
     }
     c->out = pl_tensor_data(node->out);
@@ -102,7 +103,7 @@ void pl_node_widen_inputs(struct pl_call *c, struct pl_f32_copies *copies, bool 
         const plume_tensor *in = node->in[i], *root;
         size_t same;
 
-        if (!has_f32_copy(node, in))
+        if (!pl_node_has_f32_copy(node, in))
             continue;
         root = pl_tensor_root(node->in[i]);
         same = copy_shared_with(node, i);
@@ -119,7 +120,7 @@ void pl_node_widen_inputs(struct pl_call *c, struct pl_f32_copies *copies, bool 
                 widen(c, root, pl_tape_grad(c->tape, root), copies->in_grad[i]);
         c->in_grad[i] = copies->in_grad[i] + in->offset;
     }
-    if (!has_f32_copy(node, node->out))
+    if (!pl_node_has_f32_copy(node, node->out))
         return;
     copies->out = take(copies, node->out->count);
     if (backward && (node->op->needs & PL_NEEDS_OUT))

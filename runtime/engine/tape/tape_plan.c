@@ -113,7 +113,7 @@ static void plan_writes(struct pl_tape *tape)
         for (size_t k = 0; k < node->n_in; k++) {
             plume_tensor *in = node->in[k], *root;
 
-            node->add[k] = node->first[k] = false;
+            node->add[k] = node->first[k] = node->alias[k] = false;
             if (!in || !in->wants_grad || !node->back)
                 continue;
             root = pl_tensor_root(in);
@@ -130,7 +130,8 @@ static void plan_writes(struct pl_tape *tape)
 
 /* Lifetimes of one node's tensors, while they are collected. */
 struct life {
-    size_t data_to, grad_from;
+    size_t data_to, grad_from, grad_to;
+    size_t leader;                               /* the node whose gradient's memory it is */
     size_t data, grad, saved, forward, backward; /* indices of blocks */
 };
 
@@ -182,13 +183,34 @@ static void make_blocks(struct pl_tape *tape, struct life *lives, struct pl_life
             continue;
         life->data = pl_lifetimes_add(p, bytes, i, life->data_to);
         /* The caller may read a root's gradient, too (it may be a leaf of another tape). */
-        if (out->wants_grad && life->grad_from != SIZE_MAX)
-            life->grad = pl_lifetimes_add(p, bytes, life->grad_from, back);
+        if (out->wants_grad && life->grad_from != SIZE_MAX && life->leader == i)
+            life->grad = pl_lifetimes_add(p, bytes, life->grad_from, life->grad_to);
         life->saved = pl_lifetimes_add(p, node->saved_bytes, i, node->back ? back : i);
         life->forward = pl_lifetimes_add(p, scratch, i, i);
         if (node->back)
             life->backward = pl_lifetimes_add(p, scratch, back, back);
     }
+}
+
+/* A shared gradient lives from the first of its tensors to the last. */
+static int share_gradients(struct pl_tape *tape, struct life *lives)
+{
+    _cleanup_free_ size_t *leader = calloc(PL_MAX(tape->n, (size_t)1), sizeof(*leader));
+
+    if (!leader)
+        return -ENOMEM;
+    pl_tape_plan_aliases(tape, leader);
+    for (size_t i = 0; i < tape->n; i++) {
+        lives[i].leader = leader[i];
+        lives[i].grad_to = back_at(tape, i);
+    }
+    for (size_t i = 0; i < tape->n; i++) {
+        struct life *of = &lives[leader[i]];
+
+        of->grad_from = PL_MIN(of->grad_from, lives[i].grad_from);
+        of->grad_to = PL_MAX(of->grad_to, lives[i].grad_to);
+    }
+    return 0;
 }
 
 static void *address(const struct pl_tape *tape, const struct pl_lifetimes *p, size_t block)
@@ -206,7 +228,7 @@ set_addresses(struct pl_tape *tape, const struct life *lives, const struct pl_li
         if (node->op->view)
             continue;
         node->out->data = address(tape, p, life->data);
-        node->out->grad = address(tape, p, life->grad);
+        node->out->grad = address(tape, p, lives[life->leader].grad);
         node->saved = address(tape, p, life->saved);
         node->scratch[0] = address(tape, p, life->forward);
         node->scratch[1] = address(tape, p, life->backward);
@@ -235,9 +257,10 @@ static int make_plan(struct pl_tape *tape, struct pl_error *err)
     plan_writes(tape);
     if (lives) {
         find_lives(tape, lives);
+        r = share_gradients(tape, lives);
         make_blocks(tape, lives, &p);
     }
-    bytes = lives && !p.bad ? pl_lifetimes_set(&p, tape->no_reuse) : SIZE_MAX;
+    bytes = lives && r == 0 && !p.bad ? pl_lifetimes_set(&p, tape->no_reuse) : SIZE_MAX;
     if (bytes != SIZE_MAX && bytes > tape->memory_cap) {
         pl_device_free(tape->dev, tape->memory);
         tape->memory = NULL;
@@ -249,7 +272,7 @@ static int make_plan(struct pl_tape *tape, struct pl_error *err)
     if (r < 0 || bytes == SIZE_MAX) {
         free(p.list);
         return pl_error_set(err, r < 0 ? r : -ENOMEM, "%s: try a smaller batch",
-                            r < 0 ? pl_error_text(&why) : "out of memory");
+                            bytes != SIZE_MAX ? pl_error_text(&why) : "out of memory");
     }
     set_addresses(tape, lives, &p);
     tape->memory_bytes = bytes;

@@ -20,6 +20,9 @@ struct pl_f32_copies {
     float *out, *out_grad;
 };
 
+/* True if the node's kernels work on an f32 copy of this 16-bit tensor. */
+bool pl_node_has_f32_copy(const struct pl_node *node, const plume_tensor *t);
+
 /* Bytes that the f32 copies of a node's 16-bit tensors and of their gradients need. */
 size_t pl_node_f32_bytes(const struct pl_node *node);
 
@@ -66,6 +69,13 @@ int pl_tape_graphs_run(struct pl_tape *tape,
                        struct pl_error *err);
 
 void pl_tape_graphs_finish(struct pl_tape *tape);
+
+/* tape_alias.c */
+
+/* Decides which inputs' gradients share memory with their output's (pl_node's `alias`), as
+ * autograd's would: dx = dy for a sum. ret_leader[i]: the node whose output's gradient has the
+ * memory of node i's; i itself if it has its own. Call after the writers are planned. */
+void pl_tape_plan_aliases(struct pl_tape *tape, size_t *ret_leader);
 
 /* tape_memory.c */
 

@@ -23,6 +23,14 @@ add_event(const struct pl_tape *tape, const struct pl_node *node, bool backward,
                         node->op->name, pl_tensor_text(node->out, text, sizeof(text)), start);
 }
 
+static bool wants_any(const struct pl_call *call)
+{
+    for (size_t i = 0; i < call->node->n_in; i++)
+        if (call->in_grad[i])
+            return true;
+    return false;
+}
+
 static void run_node(struct pl_tape *tape, size_t index, const struct pl_backward *backward)
 {
     struct pl_node *node = &tape->nodes[index];
@@ -32,6 +40,8 @@ static void run_node(struct pl_tape *tape, size_t index, const struct pl_backwar
     struct pl_call call;
 
     pl_node_bind(tape, index, backward != NULL, &call);
+    if (backward && !wants_any(&call))
+        return; /* all gradients are the output's */
     for (size_t i = 0; backward && i < node->n_in; i++) {
         plume_tensor *root = node->in[i] ? pl_tensor_root(node->in[i]) : NULL;
 

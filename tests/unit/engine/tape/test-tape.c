@@ -83,6 +83,69 @@ static void test_gradient_of_shared_tensors(void **state)
     gradient_case(f_shared, 4, 4, 4);
 }
 
+static plume_tensor *sum_of(struct net *net, plume_tensor *a, plume_tensor *b)
+{
+    return CALL(PLUME_OP_BINARY, 0, a, b);
+}
+
+static plume_tensor *curve(struct net *net, plume_tensor *x)
+{
+    return CALL(PLUME_OP_UNARY, PLUME_TANH, x);
+}
+
+/* The gradients of a and b could be that of their sum, but b's gets more while a's is still read.
+ */
+static plume_tensor *f_sum_of_a_tensor_used_again(struct net *net)
+{
+    plume_tensor *a = curve(net, &net->t[0]), *b = curve(net, &net->t[1]), *c = curve(net, b);
+
+    return entropy(net, sum_of(net, sum_of(net, a, b), c), &net->t[2]);
+}
+
+/* The same, and backward of b's layer uses b's gradient as scratch memory. */
+static plume_tensor *f_sum_with_a_layer(struct net *net)
+{
+    plume_tensor *a = curve(net, &net->t[0]);
+    plume_tensor *b = linear(net, &net->t[0], &net->t[1], NULL, PLUME_GELU_TANH);
+
+    return entropy(net, sum_of(net, a, b), &net->t[2]);
+}
+
+/* A residual stream: what is added is read before the stream's gradient gets more. */
+static plume_tensor *f_residuals(struct net *net)
+{
+    plume_tensor *x = curve(net, &net->t[0]);
+
+    for (int i = 0; i < 3; i++)
+        x = sum_of(net, x, linear(net, curve(net, x), &net->t[1], NULL, PLUME_IDENTITY));
+    return entropy(net, x, &net->t[2]);
+}
+
+/* How many gradients are those of a sum's output. */
+static size_t gradient_of_sums(function f)
+{
+    struct net net = {0};
+    size_t shared = 0;
+
+    pl_tape_init(&net.tape, pl_device_cpu(), PL_REAL_F64, true);
+    leaf(&net, PL_REAL_F64, 2, (size_t[]){4, 4});
+    leaf(&net, PL_REAL_F64, 2, (size_t[]){4, 4});
+    labels(&net, 4, 4);
+    check_gradients(&net, f);
+    for (size_t i = 0; i < net.tape.n; i++)
+        for (size_t k = 0; k < net.tape.nodes[i].n_in; k++)
+            shared += net.tape.nodes[i].alias[k];
+    finish(&net);
+    return shared;
+}
+
+static void test_gradient_of_sums_that_share_it(void **state)
+{
+    assert_int_equal(gradient_of_sums(f_sum_of_a_tensor_used_again), 3);
+    assert_int_equal(gradient_of_sums(f_sum_with_a_layer), 1);
+    assert_int_equal(gradient_of_sums(f_residuals), 6);
+}
+
 static void test_f32_gradients_are_near_f64(void **state)
 {
     struct net a = {0}, b = {0};
@@ -287,6 +350,7 @@ int main(void)
         cmocka_unit_test(test_gradient_of_relu),
         cmocka_unit_test(test_gradient_of_cross_entropy),
         cmocka_unit_test(test_gradient_of_shared_tensors),
+        cmocka_unit_test(test_gradient_of_sums_that_share_it),
         cmocka_unit_test(test_f32_gradients_are_near_f64),
         cmocka_unit_test(test_tape_is_static_until_a_shape_changes),
         cmocka_unit_test(test_backward_reports_each_node_and_stops_on_failure),

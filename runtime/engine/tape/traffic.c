@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: MIT */
+/* Bytes between the kernels and memory, by arithmetic on shapes. */
+#include "runtime/engine/tape/tape_private.h"
+
+static double bytes_of(const plume_tensor *t)
+{
+    return (double)t->count * (double)pl_dtype_size(t->dtype);
+}
+
+/* What reading or writing it takes: also the pass between a 16-bit tensor and its f32 copy. */
+static double pass_of(const struct pl_node *node, const plume_tensor *t)
+{
+    return bytes_of(t) +
+           (pl_node_has_f32_copy(node, t) ? 2.0 * (double)t->count * sizeof(float) : 0);
+}
+
+static double forward_bytes(const struct pl_node *node)
+{
+    double sum = pass_of(node, node->out) + (double)node->saved_bytes;
+
+    for (size_t i = 0; i < node->n_in; i++)
+        if (node->in[i])
+            sum += pass_of(node, node->in[i]);
+    return sum;
+}
+
+static bool writes_grad(const struct pl_node *node, size_t i)
+{
+    return node->in[i] && node->in[i]->wants_grad && !node->alias[i];
+}
+
+static double backward_bytes(const struct pl_node *node)
+{
+    double sum = pass_of(node, node->out) + (double)node->saved_bytes; /* its gradient */
+
+    if (node->op->needs & PL_NEEDS_OUT)
+        sum += pass_of(node, node->out);
+    for (size_t i = 0; i < node->n_in; i++) {
+        if (node->in[i] && (node->op->needs & PL_NEEDS_IN(i)))
+            sum += pass_of(node, node->in[i]);
+        if (writes_grad(node, i)) /* added to: read first */
+            sum += pass_of(node, node->in[i]) * (node->add[i] ? 2 : 1);
+        if (node->first[i])
+            sum += bytes_of(pl_tensor_root(node->in[i]));
+    }
+    return sum;
+}
+
+struct pl_traffic pl_node_traffic(const struct pl_node *node, bool backward)
+{
+    struct pl_traffic t = {0};
+    bool any = !backward;
+
+    for (size_t i = 0; i < node->n_in && node->back; i++)
+        any |= writes_grad(node, i);
+    if (node->op->view || !any)
+        return t;
+    t.all = node->op->bytes ? node->op->bytes(node, backward)
+            : backward      ? backward_bytes(node)
+                            : forward_bytes(node);
+    t.outside = node->op->product ? 0 : t.all;
+    if (node->op->side_bytes) {
+        double side = node->op->side_bytes(node, backward);
+
+        t.all += side;
+        t.outside += side;
+    }
+    return t;
+}
+
+struct pl_traffic pl_tape_traffic(const struct pl_tape *tape, bool backward)
+{
+    struct pl_traffic sum = {0};
+
+    for (size_t i = 0; i < tape->n; i++) {
+        struct pl_traffic t = pl_node_traffic(&tape->nodes[i], backward);
+
+        sum.all += t.all;
+        sum.outside += t.outside;
+    }
+    return sum;
+}
