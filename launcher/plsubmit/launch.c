@@ -108,6 +108,7 @@ static int render(const struct pl_launch *launch, struct pl_buf *out, struct pl_
         .kept = (const char *const *)lists[PL_SPEC_ENV],
         .env_files = (const char *const *)lists[PL_SPEC_ENV_FILE],
         .setup = (const char *const *)lists[PL_SPEC_SETUP],
+        .teardown = (const char *const *)lists[PL_SPEC_TEARDOWN],
         .srun = (const char *const *)lists[PL_SPEC_SRUN],
         .program = launch->spec->program,
     };

@@ -140,6 +140,25 @@ static int add_setup(const struct pl_script *s, struct pl_buf *out)
     return r == 0 ? add_kept(s, out) : r;
 }
 
+/* Appends the commands of the user for the end. A time limit for each: Slurm ends the job some 30 s
+ * after it has sent SIGTERM, and the result is still to be written. */
+static int add_teardown(const struct pl_script *s, struct pl_buf *out)
+{
+    int r = 0;
+
+    for (const char *const *command = s->teardown; command && *command && r == 0; command++) {
+        r = pl_buf_adds(out, "    plume_teardown=");
+        if (r == 0)
+            r = pl_script_quote(out, *command);
+        if (r == 0)
+            r = pl_buf_adds(out,
+                            "\n    timeout -k 1 15 bash -c \"$plume_teardown\" teardown \"$code\" "
+                            "</dev/null ||\n        echo \"exit code $? of the tear-down: "
+                            "$plume_teardown\" >&2\n");
+    }
+    return r;
+}
+
 static int add_srun(const struct pl_script *s, struct pl_buf *out)
 {
     int r = 0;
@@ -176,8 +195,11 @@ add_placeholder(const struct pl_script *s, const char *name, size_t len, struct 
     static const struct {
         const char *name;
         int (*add)(const struct pl_script *s, struct pl_buf *out);
-    } blocks[] = {
-        {"SBATCH", add_sbatch}, {"SETUP", add_setup}, {"PROGRAM", add_program}, {"SRUN", add_srun}};
+    } blocks[] = {{"SBATCH", add_sbatch},
+                  {"SETUP", add_setup},
+                  {"TEARDOWN", add_teardown},
+                  {"PROGRAM", add_program},
+                  {"SRUN", add_srun}};
     const struct {
         const char *name, *value;
         bool quote;

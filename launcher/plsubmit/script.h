@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* The batch script of a run, from templates/job.sh.in. Values are quoted, so that the shell never
- * interprets them; only the commands of --setup are shell text. */
+ * interprets them; only the commands of --setup and --teardown are shell text. */
 #ifndef PL_LAUNCHER_PLSUBMIT_SCRIPT_H
 #define PL_LAUNCHER_PLSUBMIT_SCRIPT_H
 
@@ -20,6 +20,7 @@ struct pl_script {
                                        skipped */
     const char *const *env_files;   /* --env-file: absolute paths */
     const char *const *setup;       /* --setup: lines of shell text from the user */
+    const char *const *teardown;    /* --teardown */
     const char *const *srun;        /* --srun: "mpi=pmix", ... */
     const char *program;            /* name to look up after the set-up; NULL: none */
 };

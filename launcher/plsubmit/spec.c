@@ -535,6 +535,9 @@ static const struct pl_option options[] = {
      "run module load MODULE before the trial starts", LIST(PL_SPEC_LOAD, check_module)},
     {"setup", 0, "CMD", NULL, "run CMD in the job script's shell before the trial starts",
      LIST(PL_SPEC_SETUP, NULL)},
+    {"teardown", 0, "CMD", NULL,
+     "run CMD on the first node after the trial, however it ended; $1 is the exit code",
+     LIST(PL_SPEC_TEARDOWN, NULL)},
     {"env", 0, "NAME[=VALUE]", NULL,
      "set an environment variable; without a value that of the present environment, which no file "
      "of Plume gets",

@@ -78,6 +78,7 @@ enum pl_spec_list {
     PL_SPEC_AFTER,
     PL_SPEC_LOAD,
     PL_SPEC_SETUP,
+    PL_SPEC_TEARDOWN,
     PL_SPEC_ENV,
     PL_SPEC_ENV_FILE,
     PL_SPEC_METRIC,

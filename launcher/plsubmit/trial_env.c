@@ -107,11 +107,11 @@ int pl_trial_env_add(const struct pl_run *run, char ***env, struct pl_error *err
     return 0;
 }
 
-/* ---- set-up commands ---- */
+/* ---- commands ---- */
 
 /* bash itself checks the form. It only warns of a here-document without an end, and then takes the
  * rest of the text for it. Without bash here nothing is checked. */
-static int check_command(const char *command, struct pl_error *err)
+static int check_command(const char *option, const char *command, struct pl_error *err)
 {
     const char *argv[] = {"bash", "-n", "-c", command, NULL};
     _cleanup_(pl_child_finish) struct pl_child child = {0};
@@ -124,7 +124,7 @@ static int check_command(const char *command, struct pl_error *err)
         return 0;
     colon = strstr(text, "line ") ? strchr(strstr(text, "line "), ':') : NULL;
     text = colon ? colon + 2 : text;
-    return pl_error_set(err, -EINVAL, "--setup '%.400s': bash: %.*s", command,
+    return pl_error_set(err, -EINVAL, "%s '%.400s': bash: %.*s", option, command,
                         (int)strcspn(text, "\n"), text);
 }
 
@@ -135,6 +135,8 @@ int pl_trial_env_check(struct pl_spec *spec, struct pl_error *err)
     if (r == 0)
         r = check_files(spec, err);
     for (char **item = spec->lists[PL_SPEC_SETUP]; item && *item && r == 0; item++)
-        r = check_command(*item, err);
+        r = check_command("--setup", *item, err);
+    for (char **item = spec->lists[PL_SPEC_TEARDOWN]; item && *item && r == 0; item++)
+        r = check_command("--teardown", *item, err);
     return r;
 }

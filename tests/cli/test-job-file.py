@@ -55,7 +55,7 @@ VALUES = {
     "metric": lambda: random.choice("abcd") + "=x([0-9]+)" + random.choice(["", ": ", "#", "é"]),
     "objective": lambda: "min:loss", "sbatch": lambda: random.choice(["exclusive", "signal=USR1@90", "mem=3G"]),
     "srun": lambda: random.choice(["mpi=pmix", "label-x=" + free()]), "trials": lambda: "1", "repeat": lambda: "2", "max-requeues": lambda: "7",
-    "signal": lambda: "USR1@90", "requeue-on": lambda: random.choice(["preempt", "timeout:2,error"]), "where": lambda: "1 < 2",
+    "signal": lambda: "USR1@90", "teardown": lambda: "echo " + random.choice(["$1", "'a: b'", "\"é#\""]), "requeue-on": lambda: random.choice(["preempt", "timeout:2,error"]), "where": lambda: "1 < 2",
     "max-fail": lambda: random.choice(["3", "20%"]),
     **{name: None for name in ("no-name", "no-nodes", "no-ntasks-per-node", "no-output", "no-open-mode", "strict",
                                "parsable", "wait")},
