@@ -58,6 +58,9 @@ int pl_trial_state_parse(const char *s, enum pl_trial_state *ret);
 /* True for a state that no requeue changes: done, failed, cancelled, pruned, lost. */
 bool pl_trial_state_final(enum pl_trial_state state);
 
+/* The objective "max:acc.best" is the best value of the metric acc so far, not the last one. */
+#define PL_RUN_BEST ".best"
+
 enum pl_objective {
     PL_OBJECTIVE_NONE, /* not given: the module may have its own */
     PL_OBJECTIVE_MAX,

@@ -43,6 +43,7 @@ void pl_spec_finish(struct pl_spec *spec)
     pl_strv_free(spec->sbatch_env);
     pl_strv_free(spec->warnings);
     free(spec->job_file);
+    free(spec->objective_metric);
     free(spec->write_job);
     pl_strv_free(spec->command);
     pl_strv_free(spec->file_notes);
@@ -131,9 +132,15 @@ static int check_nodes(const char *value, struct pl_error *err)
 
 static int check_objective(const char *value, struct pl_error *err)
 {
+    size_t len = strlen(value), best = strlen("@best");
+
+    if (len > best && strcmp(value + len - best, "@best") == 0)
+        len -= best;
     if ((strncmp(value, "max:", 4) != 0 && strncmp(value, "min:", 4) != 0) ||
-        !pl_name_valid(value + 4, strlen(value + 4)))
-        return pl_error_set(err, -EINVAL, "'%s' is not max:NAME or min:NAME", value);
+        !pl_name_valid(value + 4, len - 4))
+        return pl_error_set(err, -EINVAL,
+                            "'%s' is not max:NAME or min:NAME, or with @best for its best value",
+                            value);
     return 0;
 }
 
@@ -462,7 +469,8 @@ static const struct pl_option options[] = {
      KEY(PL_SPEC_REPEAT, check_trials)},
     {"expand", 0, NULL, NULL, "print the trials, one JSON object a line, and submit nothing",
      PL_OPTION_TRUE(struct pl_spec, expand)},
-    {"objective", 0, "max:NAME", NULL, "rank trials by the metric NAME; or min:NAME",
+    {"objective", 0, "max:NAME", NULL,
+     "rank trials by the last value of the metric NAME; or min:NAME; NAME@best: by its best value",
      KEY(PL_SPEC_OBJECTIVE, check_objective)},
     {"metric", 0, "NAME=REGEX", NULL,
      "read a metric from the ranks' output: the number in the first group of a POSIX extended "

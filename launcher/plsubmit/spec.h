@@ -126,9 +126,9 @@ struct pl_spec {
     char **metric_names; /* of --metric; metric_regexes has the same order */
     char **metric_regexes;
     enum pl_objective objective;
-    const char *objective_metric; /* into values */
-    char **sbatch_env;            /* "NAME=VALUE": SBATCH_* without an option, or overridden */
-    char **warnings;              /* for the user, in lines; NULL or NULL-terminated */
+    char *objective_metric; /* NAME, or NAME.best */
+    char **sbatch_env;      /* "NAME=VALUE": SBATCH_* without an option, or overridden */
+    char **warnings;        /* for the user, in lines; NULL or NULL-terminated */
 };
 
 void pl_spec_finish(struct pl_spec *spec);

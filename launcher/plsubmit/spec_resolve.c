@@ -274,7 +274,9 @@ static int split_metrics(struct pl_spec *spec)
 /* A program other than pltrain reports its objective by itself only if it knows Plume. */
 static int warn_objective(struct pl_spec *spec)
 {
-    const char *name = spec->objective_metric;
+    const char *objective = spec->values[PL_SPEC_OBJECTIVE].text;
+    _cleanup_free_ char *name =
+        objective ? strndup(objective + 4, strcspn(objective + 4, "@")) : NULL;
 
     if (!name || spec->bundled || pl_hparams_is_pltrain(spec->argv[0]))
         return 0;
@@ -334,7 +336,12 @@ int pl_spec_resolve(struct pl_spec *spec,
     objective = spec->values[PL_SPEC_OBJECTIVE].text;
     if (objective) {
         spec->objective = strncmp(objective, "max:", 4) == 0 ? PL_OBJECTIVE_MAX : PL_OBJECTIVE_MIN;
-        spec->objective_metric = objective + 4;
+        spec->objective_metric =
+            strchr(objective, '@')
+                ? pl_strf("%.*s" PL_RUN_BEST, (int)strcspn(objective + 4, "@"), objective + 4)
+                : strdup(objective + 4);
+        if (!spec->objective_metric)
+            return pl_error_nomem(err);
     }
     r = check_requeue(spec, err);
     if (r < 0)

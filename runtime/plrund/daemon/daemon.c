@@ -334,6 +334,21 @@ static int add_rule(struct pl_daemon *d, const char *spec, struct pl_error *err)
     return 0;
 }
 
+/* The objective "min:loss.best" asks for the best value of loss. */
+static int find_best(struct pl_daemon *d, const struct pl_run *run)
+{
+    const char *name = NULL;
+    enum pl_objective objective = pl_run_objective(run, &name);
+    size_t len = name ? strlen(name) : 0, suffix = strlen(PL_RUN_BEST);
+
+    if (objective == PL_OBJECTIVE_NONE || len <= suffix ||
+        strcmp(name + len - suffix, PL_RUN_BEST) != 0)
+        return 0;
+    d->best_is_max = objective == PL_OBJECTIVE_MAX;
+    d->best_of = strndup(name, len - suffix);
+    return d->best_of ? 0 : -ENOMEM;
+}
+
 static int load_rules(struct pl_daemon *d, struct pl_error *err)
 {
     const char *list = pl_env(PL_ENV_PLUME_METRIC); /* NAME=REGEX, one a line */
@@ -346,6 +361,8 @@ static int load_rules(struct pl_daemon *d, struct pl_error *err)
         if (r < 0)
             return r;
         from_run = pl_run_n_metrics(run);
+        if (find_best(d, run) < 0)
+            return pl_error_nomem(err);
     }
     for (const char *p = list; p && *p; p += strcspn(p, "\n"), p += *p == '\n')
         n++;
@@ -458,6 +475,7 @@ void pl_daemon_finish(struct pl_daemon *d)
     pl_uplink_destroy(PL_TAKE(d->uplink));
     json_decref(d->world);
     json_decref(d->early);
+    free(d->best_of);
     for (size_t i = 0; i < d->n_rules; i++)
         pl_metric_rule_finish(&d->rules[i]);
     for (unsigned i = 0; i < d->n_present; i++) {

@@ -61,6 +61,7 @@ struct pl_rank {
     struct pl_capture *out, *err;
     json_t *metrics; /* not yet sent */
     int64_t step;    /* -1 = none */
+    double best;     /* of the metric d->best_of; NaN: none yet */
 };
 
 struct pl_daemon {
@@ -95,6 +96,8 @@ struct pl_daemon {
 
     struct pl_metric_rule *rules;
     size_t n_rules;
+    char *best_of; /* metric of which NAME.best is kept; NULL: none */
+    bool best_is_max;
     int ras_fd; /* holds NCCL_RAS_ADDR's port */
     uint16_t ras_port;
     struct pl_daemon_gpu *gpu;           /* NULL: no GPU is watched */

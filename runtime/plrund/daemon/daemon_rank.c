@@ -18,6 +18,7 @@
 #include <sys/wait.h>
 
 #define KEYS_MAX 256 /* metrics of a rank in one second */
+#define BEST_NAME_MAX 256
 #define PIPE_COLUMNS 400
 
 struct pl_rank *pl_daemon_find_rank(struct pl_daemon *d, unsigned rank)
@@ -251,6 +252,24 @@ void pl_daemon_beat(struct pl_daemon *d)
 
 /* ---- messages of ranks ---- */
 
+/* Keeps the best value of the objective NAME.best, and its step. Here, because only the last value
+ * of each second leaves the daemon. */
+static void note_best(struct pl_rank *rank, const char *name, double value)
+{
+    const struct pl_daemon *d = rank->daemon;
+    char best[BEST_NAME_MAX], at[BEST_NAME_MAX];
+
+    if (!d->best_of || strcmp(name, d->best_of) != 0 || !isfinite(value) ||
+        (!isnan(rank->best) && !(d->best_is_max ? value > rank->best : value < rank->best)))
+        return;
+    rank->best = value;
+    snprintf(best, sizeof(best), "%s.best", name);
+    snprintf(at, sizeof(at), "%s.best_step", name);
+    json_object_set_new(rank->metrics, best, json_real(value));
+    if (rank->step >= 0)
+        json_object_set_new(rank->metrics, at, json_integer(rank->step));
+}
+
 static void on_metric(void *ctx, const char *name, double value)
 {
     struct pl_rank *rank = ctx;
@@ -269,6 +288,7 @@ static void on_metric(void *ctx, const char *name, double value)
     if (!rank->metrics)
         rank->metrics = json_object();
     json_object_set_new(rank->metrics, name, v);
+    note_best(rank, name, value);
 }
 
 static void take_metrics(struct pl_rank *rank, const struct pl_msg_rank_metrics *message)
@@ -283,8 +303,10 @@ static void take_metrics(struct pl_rank *rank, const struct pl_msg_rank_metrics 
         rank->metrics = json_object();
     json_object_foreach (message->metrics, key, value)
         if (pl_name_valid(key, strlen(key)) && pl_run_state_number(value, &number) == 0)
-            if (json_object_size(rank->metrics) < KEYS_MAX || json_object_get(rank->metrics, key))
+            if (json_object_size(rank->metrics) < KEYS_MAX || json_object_get(rank->metrics, key)) {
                 json_object_set(rank->metrics, key, value);
+                note_best(rank, key, number);
+            }
 }
 
 void pl_daemon_send_metrics(struct pl_daemon *d)
@@ -549,7 +571,8 @@ static struct pl_rank *new_rank(struct pl_rank_conn *c, const struct pl_msg_rank
                              .guard_pid = hello->guarded ? c->pid : 0,
                              .guard = PL_PROCESS_INIT,
                              .pidfd = -EBADF,
-                             .step = -1};
+                             .step = -1,
+                             .best = NAN};
     if (rank->guarded) /* its connection is open: it lives */
         pl_process_open(&rank->guard, c->pid);
     return rank;
