@@ -101,6 +101,20 @@ enum plume_init {
     PLUME_INIT_FAN_IN = 2,
     /* Normal with variance 2/fan_in (He et al. 2015, arXiv 1502.01852), for relu. */
     PLUME_INIT_HE = 3,
+    /* Of torch.nn.init, with the numbers a and b of plume_param_init(): */
+    PLUME_INIT_NORMAL = 4,         /* mean a, standard deviation b */
+    PLUME_INIT_UNIFORM = 5,        /* in [a, b) */
+    PLUME_INIT_XAVIER_UNIFORM = 6, /* a: gain, 0 means 1 (Glorot and Bengio 2010) */
+    PLUME_INIT_XAVIER_NORMAL = 7,
+    /* Orthonormal rows, or columns if there are fewer, times the gain a; dimension 0 has the rows.
+     * Costs the cube of the size. */
+    PLUME_INIT_ORTHOGONAL = 8,
+};
+
+/* What plume_read() reads of a parameter. */
+enum plume_what {
+    PLUME_VALUE = 0, /* of a buffer, too */
+    PLUME_GRADIENT = 1,
 };
 
 /* A hyper-parameter, set by `--hparam NAME=VALUE`. The engine defines lr, momentum, weight_decay,
@@ -268,6 +282,15 @@ struct plume_api {
     struct plume_group *(*add_group)(struct plume_context *pl,
                                      struct plume_optimizer *optimizer,
                                      const char *pattern);
+    plume_tensor *(*param_init)(struct plume_context *pl,
+                                const char *name,
+                                enum plume_init init,
+                                double a,
+                                double b,
+                                size_t rank,
+                                const size_t *shape);
+    int (*read)(
+        struct plume_context *pl, const char *name, enum plume_what what, size_t n, double *ret);
 };
 
 /* The argument of every hook. */
@@ -290,6 +313,32 @@ static inline plume_tensor *plume_param(struct plume_context *pl,
                                         const size_t *shape)
 {
     return pl->api->param(pl, name, init, rank, shape);
+}
+
+/* The same with the numbers of the initial values: plume_param_init(pl, "w", PLUME_INIT_NORMAL, 0,
+ * 0.02, 2, shape). */
+static inline plume_tensor *plume_param_init(struct plume_context *pl,
+                                             const char *name,
+                                             enum plume_init init,
+                                             double a,
+                                             double b,
+                                             size_t rank,
+                                             const size_t *shape)
+{
+    return pl->api->param_init(pl, name, init, a, b, rank, shape);
+}
+
+/* Reads the n numbers of a parameter or buffer, by the name given to it, in row-major order. Not in
+ * configure and steps. Gradients are those of the last backward pass: in on_after_backward and
+ * on_before_optimizer_step, and until the next one; before the optimizer's step they are multiplied
+ * by the loss scale of 16-bit floats, and on_after_backward of batches that are only accumulated
+ * has this rank's own. A parameter that was not used has a gradient of zero. With strategy sharded
+ * no rank has whole gradients: -ENOTSUP. -ENOENT for another name, -EINVAL for another n. Waits for
+ * the device. */
+static inline int
+plume_read(struct plume_context *pl, const char *name, enum plume_what what, size_t n, double *ret)
+{
+    return pl->api->read(pl, name, what, n, ret);
 }
 
 /* Maps a .npy file (NumPy's format 1.0 to 3.0, C order, b1, u1, u2, i4, i8, f4 or f8,

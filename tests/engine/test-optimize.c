@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* What is done to the parameters of a real run between two steps: groups of parameters,
- * their moving average, and averages over ranks. */
+ * their moving average, averages over ranks, and what modules read of them. */
 #include "common/base/fs.h"
 #include "tests/engine/fit_run.h"
 #include "tests/lib/tmpdir.h"
@@ -264,6 +264,106 @@ static void test_ema_is_the_moving_average(void **state)
     }
 }
 
+/* ---- modules that look ---- */
+
+static double before[640], grad[640];
+
+static int look_before(struct plume_context *pl)
+{
+    double all[2], mine;
+    int r = plume_read(pl, "w", PLUME_VALUE, 640, before);
+
+    if (r == 0)
+        r = plume_read(pl, "w", PLUME_GRADIENT, 640, grad);
+    mine = grad[333];
+    if (r == 0)
+        r = plume_all_gather(pl, &mine, sizeof(mine), all);
+    if (r == 0 && pl->world_size == 2 && (all[0] != all[1] || mine == 0))
+        return plume_fail(pl, -EINVAL, "the gradients are not reduced");
+    return r;
+}
+
+/* The step of SGD. */
+static int look_after(struct plume_context *pl, const struct plume_batch *batch)
+{
+    double after[640], mean[8];
+    int r = plume_read(pl, "w", PLUME_VALUE, 640, after);
+
+    if (r == 0)
+        r = plume_read(pl, "bn.mean", PLUME_VALUE, 8, mean);
+    for (size_t i = 0; i < 640 && r == 0; i++)
+        if (fabs(after[i] - (before[i] - 0.1 * grad[i])) > 1e-7)
+            return plume_fail(pl, -EINVAL, "the step is another one");
+    return r == 0 && mean[0] == 0 ? plume_fail(pl, -EINVAL, "the mean did not move") : r;
+}
+
+static void test_modules_read_values_and_gradients(void **state)
+{
+    for (unsigned ranks = 1; ranks <= 2; ranks++) {
+        struct fit_run *run = fit_new_run();
+
+        run->options.max_steps = 5;
+        run->norm = true;
+        run->module.on_before_optimizer_step = look_before;
+        run->module.on_train_batch_end = look_after;
+        fit_go(run, ranks, 0);
+        fit_assert_good(run);
+        assert_int_equal(run->step, 5);
+    }
+}
+
+static int read_other(struct plume_context *pl)
+{
+    return plume_read(pl, "other", PLUME_VALUE, 10, before);
+}
+
+static int read_few(struct plume_context *pl)
+{
+    return plume_read(pl, "b", PLUME_VALUE, 9, before);
+}
+
+static int read_gradient(struct plume_context *pl)
+{
+    return plume_read(pl, "b", PLUME_GRADIENT, 10, before);
+}
+
+static int read_early(struct plume_context *pl)
+{
+    int r = fit_configure(pl);
+
+    return r < 0 ? r : plume_read(pl, "b", PLUME_VALUE, 10, before);
+}
+
+static void test_reads_are_checked(void **state)
+{
+    static const struct {
+        int (*hook)(struct plume_context *pl);
+        bool configures, shards;
+        const char *text;
+    } cases[] = {
+        {read_other, false, false, "read 'other': there is no such parameter or buffer"},
+        {read_few, false, false, "read 'b': it has 10 numbers, not 9"},
+        {read_gradient, false, true, "no rank has whole gradients"},
+        {read_gradient, false, false, NULL},
+        {read_early, true, false, "not in configure and steps"},
+    };
+
+    for (size_t i = 0; i < PL_COUNT(cases); i++) {
+        struct fit_run *run = fit_new_run();
+
+        run->options.max_steps = 1;
+        if (cases[i].shards)
+            run->options.strategy = PL_STRATEGY_SHARDED;
+        if (cases[i].configures)
+            run->module.configure = cases[i].hook;
+        else
+            run->module.on_before_optimizer_step = cases[i].hook;
+        fit_go(run, 2, 0);
+        if (cases[i].text ? !strstr(run->error, cases[i].text) : run->error[0] != 0)
+            fail_msg("'%s' has no '%s'", run->error, cases[i].text ? cases[i].text : "");
+    }
+}
+
 /* ---- ranks that step alone ---- */
 
 static int (*plain_data)(struct plume_context *pl, enum plume_stage stage, struct plume_data *ret);
@@ -414,6 +514,8 @@ int main(void)
         cmocka_unit_test(test_groups_of_a_checkpoint_must_fit),
         cmocka_unit_test(test_ema_resumes),
         cmocka_unit_test(test_ema_is_the_moving_average),
+        cmocka_unit_test(test_modules_read_values_and_gradients),
+        cmocka_unit_test(test_reads_are_checked),
         cmocka_unit_test(test_averages_are_the_mean_of_lone_ranks),
         cmocka_unit_test(test_averages_of_each_step_are_ddp),
         cmocka_unit_test(test_averages_resume),

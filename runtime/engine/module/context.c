@@ -14,12 +14,15 @@ static struct pl_context *of(struct plume_context *pl)
     return (struct pl_context *)pl;
 }
 
-static plume_tensor *api_param(struct plume_context *pl,
-                               const char *name,
-                               enum plume_init init,
-                               size_t rank,
-                               const size_t *shape)
+static plume_tensor *api_param_init(struct plume_context *pl,
+                                    const char *name,
+                                    enum plume_init init,
+                                    double a,
+                                    double b,
+                                    size_t rank,
+                                    const size_t *shape)
 {
+    const struct pl_initial initial = {.kind = init, .a = a, .b = b};
     struct pl_context *ctx = of(pl);
     struct pl_error err = {0};
     plume_tensor *t;
@@ -29,12 +32,32 @@ static plume_tensor *api_param(struct plume_context *pl,
         pl_context_refuse(ctx, -EINVAL, "parameter '%s' is declared outside configure", name);
         return NULL;
     }
-    r = pl_params_declare(&ctx->params, name, init, rank, shape, &t, &err);
+    r = pl_initial_check(&initial, rank, &err);
+    if (r < 0)
+        r = pl_error_wrap(&err, r, "parameter '%s'", name);
+    else
+        r = pl_params_declare(&ctx->params, name, init, rank, shape, &t, &err);
     if (r < 0) {
         pl_context_keep(ctx, r, &err);
         return NULL;
     }
+    ctx->params.list[ctx->params.n - 1]->initial = initial;
     return t;
+}
+
+static plume_tensor *api_param(struct plume_context *pl,
+                               const char *name,
+                               enum plume_init init,
+                               size_t rank,
+                               const size_t *shape)
+{
+    if (init == PLUME_INIT_NORMAL || init == PLUME_INIT_UNIFORM) {
+        pl_context_refuse(of(pl), -EINVAL,
+                          "parameter '%s': these initial values have numbers: plume_param_init()",
+                          name);
+        return NULL;
+    }
+    return api_param_init(pl, name, init, 0, 0, rank, shape);
 }
 
 static plume_tensor *api_buffer(struct plume_context *pl,
@@ -268,6 +291,58 @@ api_add_group(struct plume_context *pl, struct plume_optimizer *optimizer, const
     return &group->numbers;
 }
 
+static void *find_named(struct pl_context *ctx, const char *name, bool grad, plume_tensor **ret)
+{
+    struct pl_params *params = &ctx->params;
+
+    for (size_t i = 0; i < params->n; i++)
+        if (strcmp(params->list[i]->name, name) == 0) {
+            *ret = params->list[i]->tensor;
+            return grad ? (*ret)->grad : (*ret)->data;
+        }
+    for (size_t i = 0; i < params->n_buffers && !grad; i++)
+        if (strcmp(params->buffers[i].name, name) == 0) {
+            *ret = params->buffers[i].tensor;
+            return (*ret)->data;
+        }
+    return NULL;
+}
+
+static int
+api_read(struct plume_context *pl, const char *name, enum plume_what what, size_t n, double *ret)
+{
+    struct pl_context *ctx = of(pl);
+    struct pl_device_map map;
+    struct pl_error err = {0};
+    plume_tensor *t;
+    void *data;
+    int r;
+
+    if (ctx->configuring || ctx->tape || !ctx->params.values)
+        return pl_context_refuse(ctx, -EINVAL, "read '%s': not in configure and steps", name);
+    if (what == PLUME_GRADIENT && ctx->params.sharded)
+        return pl_context_refuse(
+            ctx, -ENOTSUP, "read '%s': with strategy sharded no rank has whole gradients", name);
+    data = find_named(ctx, name, what == PLUME_GRADIENT, &t);
+    if (!data || what > PLUME_GRADIENT)
+        return pl_context_refuse(ctx, -ENOENT, "read '%s': there is no such %s", name,
+                                 what == PLUME_GRADIENT ? "parameter" : "parameter or buffer");
+    if (n != t->count)
+        return pl_context_refuse(ctx, -EINVAL, "read '%s': it has %zu numbers, not %zu", name,
+                                 t->count, n);
+    r = pl_device_map(ctx->params.dev, data, n * pl_dtype_size(t->dtype), PL_DEVICE_READ, &map,
+                      &err);
+    if (r < 0) {
+        pl_context_keep(ctx, r, &err);
+        return r;
+    }
+    for (size_t i = 0; i < n; i++)
+        ret[i] = t->dtype == PLUME_F64 ? ((const double *)map.data)[i]
+                                       : (double)((const float *)map.data)[i];
+    pl_device_unmap(&map);
+    return 0;
+}
+
 static const struct plume_api api = {
     .struct_size = sizeof(struct plume_api),
     .param = api_param,
@@ -284,6 +359,8 @@ static const struct plume_api api = {
     .array_shape = api_array_shape,
     .vocabulary = api_vocabulary,
     .add_group = api_add_group,
+    .param_init = api_param_init,
+    .read = api_read,
 };
 
 int pl_context_init(struct pl_context *ctx,

@@ -10,7 +10,6 @@
 
 #define STREAM_INIT 0x696e6974u
 #define SHARE_BYTES 256
-#define INIT_BLOCK 256
 
 void pl_params_init(struct pl_params *params, struct pl_device *dev, enum pl_real real)
 {
@@ -142,7 +141,7 @@ int pl_params_declare(struct pl_params *params,
         r = pl_error_set(err, -EINVAL, "parameter '%s' has an invalid shape", name);
         goto fail;
     }
-    p->init = init;
+    p->initial.kind = init;
     p->tensor->is_param = true;
     p->tensor->wants_grad = true;
     list[params->n++] = p;
@@ -230,34 +229,9 @@ int pl_params_layout(struct pl_params *params,
     return 0;
 }
 
-/* Writes a tensor's initial values to `data`, which has its type. */
-static void
-start_values(const plume_tensor *t, enum plume_init init, struct pl_rng *rng, void *data)
-{
-    double fan_in = (double)(t->rank > 1 ? t->count / t->shape[0] : t->count), x[INIT_BLOCK];
-    double root = sqrt(fan_in), he = sqrt(2 / fan_in);
-
-    for (size_t at = 0, n; at < t->count; at += n) {
-        n = PL_MIN(t->count - at, (size_t)INIT_BLOCK);
-        if (init == PLUME_INIT_FAN_IN) {
-            pl_rng_uniforms(rng, n, x);
-            for (size_t k = 0; k < n; k++)
-                x[k] = (2 * x[k] - 1) / root;
-        } else {
-            for (size_t k = 0; k < n; k++)
-                x[k] = init == PLUME_INIT_HE ? pl_rng_normal(rng) * he : init == PLUME_INIT_ONE;
-        }
-        if (t->dtype == PLUME_F64)
-            memcpy((double *)data + at, x, n * sizeof(*x));
-        else
-            for (size_t k = 0; k < n; k++)
-                ((float *)data)[at + k] = (float)x[k];
-    }
-}
-
 static int init_tensor(struct pl_device *dev,
                        const plume_tensor *t,
-                       enum plume_init init,
+                       const struct pl_initial *initial,
                        struct pl_rng *rng,
                        struct pl_error *err)
 {
@@ -267,9 +241,9 @@ static int init_tensor(struct pl_device *dev,
 
     if (r < 0)
         return r;
-    start_values(t, init, rng, map.data);
+    r = pl_initial_values(initial, t, rng, map.data, err);
     pl_device_unmap(&map);
-    return 0;
+    return r;
 }
 
 int pl_params_init_values(struct pl_params *params, uint64_t seed, struct pl_error *err)
@@ -280,10 +254,11 @@ int pl_params_init_values(struct pl_params *params, uint64_t seed, struct pl_err
     params->values_version++;
     params->buffers_version++;
     for (size_t i = 0; i < params->n_buffers && r == 0; i++)
-        r = init_tensor(params->dev, params->buffers[i].tensor, params->buffers[i].init, NULL, err);
+        r = init_tensor(params->dev, params->buffers[i].tensor,
+                        &(struct pl_initial){.kind = params->buffers[i].init}, NULL, err);
     for (size_t i = 0; i < params->n && r == 0; i++) {
         pl_rng_init(&rng, seed, STREAM_INIT + ((uint64_t)i << 32));
-        r = init_tensor(params->dev, params->list[i]->tensor, params->list[i]->init, &rng, err);
+        r = init_tensor(params->dev, params->list[i]->tensor, &params->list[i]->initial, &rng, err);
     }
     return r;
 }

@@ -10,6 +10,7 @@
 #define PL_RUNTIME_ENGINE_PARAMS_PARAMS_H
 
 #include "runtime/engine/comm/comm.h"
+#include "runtime/engine/params/initial.h"
 #include "runtime/engine/tape/tape.h"
 
 #define PL_PARAM_ALIGN 64 /* parameters start at multiples of this many bytes */
@@ -22,7 +23,7 @@
 
 struct pl_param {
     char *name;
-    enum plume_init init;
+    struct pl_initial initial; /* its numbers may be set before pl_params_init_values() */
     plume_tensor *tensor;
     size_t offset;     /* in elements, after layout */
     size_t first_node; /* index on the tape; SIZE_MAX if the tape does not use it */

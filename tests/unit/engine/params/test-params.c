@@ -166,6 +166,114 @@ static void test_buckets_cover_the_arena_backwards(void **state)
     teardown(&f);
 }
 
+/* The values of a parameter of this shape; f64. */
+static const double *
+made(struct pl_params *params, struct pl_initial initial, size_t rank, const size_t *shape)
+{
+    plume_tensor *t;
+
+    assert_int_equal(pl_initial_check(&initial, rank, NULL), 0);
+    pl_params_init(params, pl_device_cpu(), PL_REAL_F64);
+    assert_int_equal(pl_params_declare(params, "w", PLUME_INIT_ZERO, rank, shape, &t, NULL), 0);
+    params->list[0]->initial = initial;
+    t->data = params->values = calloc(t->count, sizeof(double));
+    assert_non_null(t->data);
+    assert_int_equal(pl_params_init_values(params, 3, NULL), 0);
+    return t->data;
+}
+
+static void unmake(struct pl_params *params)
+{
+    free(params->values);
+    params->values = NULL;
+    pl_params_finish(params);
+}
+
+/* torch.nn.init: mean, standard deviation and limits of 21600 numbers, fan_in 36 of (600, 4, 3, 3)
+ * and fan_out 5400. The mean's own deviation is 1/147 of one, the deviation's 1/208: five of them.
+ */
+static void test_initial_values_have_their_distribution(void **state)
+{
+    const double xavier = sqrt(2.0 / (36 + 5400));
+    const struct {
+        struct pl_initial initial;
+        double mean, deviation, low, high;
+    } cases[] = {
+        {{PLUME_INIT_NORMAL, 2, 0.5}, 2, 0.5, -1, 5},
+        {{PLUME_INIT_UNIFORM, -1, 3}, 1, 4 / sqrt(12), -1, 3},
+        {{PLUME_INIT_XAVIER_UNIFORM, 0, 0}, 0, xavier, -sqrt(3) * xavier, sqrt(3) * xavier},
+        {{PLUME_INIT_XAVIER_NORMAL, 2, 0}, 0, 2 * xavier, -12 * xavier, 12 * xavier},
+        {{PLUME_INIT_HE, 0, 0}, 0, sqrt(2.0 / 36), -2, 2},
+        {{PLUME_INIT_FAN_IN, 0, 0}, 0, 1 / sqrt(36 * 3.0), -1.0 / 6, 1.0 / 6},
+    };
+
+    for (size_t i = 0; i < PL_COUNT(cases); i++) {
+        struct pl_params params;
+        const double *x = made(&params, cases[i].initial, 4, (size_t[]){600, 4, 3, 3});
+        double sum = 0, squares = 0;
+
+        for (size_t k = 0; k < 21600; k++) {
+            assert_true(x[k] >= cases[i].low && x[k] <= cases[i].high);
+            sum += x[k] / 21600;
+        }
+        for (size_t k = 0; k < 21600; k++)
+            squares += (x[k] - sum) * (x[k] - sum) / 21600;
+        if (fabs(sum - cases[i].mean) > 5 * cases[i].deviation / 147 ||
+            fabs(sqrt(squares) / cases[i].deviation - 1) > 5.0 / 208)
+            fail_msg("case %zu: mean %g, deviation %g", i, sum, sqrt(squares));
+        unmake(&params);
+    }
+}
+
+static void test_orthogonal_values_are_orthonormal(void **state)
+{
+    static const size_t shapes[][4] = {{7, 7, 1, 1},  {40, 9, 1, 1}, {9, 40, 1, 1},
+                                       {12, 2, 3, 3}, {1, 5, 1, 1},  {5, 1, 1, 1}};
+
+    for (size_t s = 0; s < PL_COUNT(shapes); s++) {
+        size_t rows = shapes[s][0], columns = shapes[s][1] * shapes[s][2] * shapes[s][3];
+        bool by_row = rows <= columns;
+        size_t m = by_row ? rows : columns, n = by_row ? columns : rows;
+        struct pl_params params;
+        const double *x =
+            made(&params, (struct pl_initial){PLUME_INIT_ORTHOGONAL, 3, 0}, 4, shapes[s]);
+
+        for (size_t i = 0; i < m; i++)
+            for (size_t j = 0; j < m; j++) {
+                double sum = 0;
+
+                for (size_t k = 0; k < n; k++)
+                    sum += by_row ? x[i * columns + k] * x[j * columns + k]
+                                  : x[k * columns + i] * x[k * columns + j];
+                assert_true(fabs(sum - (i == j ? 9 : 0)) < 1e-13);
+            }
+        unmake(&params);
+    }
+}
+
+static void test_initial_values_are_checked(void **state)
+{
+    static const struct {
+        struct pl_initial initial;
+        size_t rank;
+        const char *text;
+    } cases[] = {
+        {{(enum plume_init)77, 0, 0}, 2, "there is no initial value 77"},
+        {{PLUME_INIT_NORMAL, 0, -1}, 2, "standard deviation of -1"},
+        {{PLUME_INIT_NORMAL, INFINITY, 1}, 2, "must be finite"},
+        {{PLUME_INIT_UNIFORM, 1, 1}, 2, "a lower and an upper limit"},
+        {{PLUME_INIT_XAVIER_NORMAL, 0, 0}, 1, "need two dimensions"},
+        {{PLUME_INIT_ORTHOGONAL, 0, 0}, 1, "need two dimensions"},
+    };
+
+    for (size_t i = 0; i < PL_COUNT(cases); i++) {
+        struct pl_error err = {0};
+
+        assert_int_equal(pl_initial_check(&cases[i].initial, cases[i].rank, &err), -EINVAL);
+        assert_non_null(strstr(err.text, cases[i].text));
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -173,6 +281,9 @@ int main(void)
         cmocka_unit_test(test_init_depends_on_seed_only),
         cmocka_unit_test(test_declare_refuses),
         cmocka_unit_test(test_buckets_cover_the_arena_backwards),
+        cmocka_unit_test(test_initial_values_have_their_distribution),
+        cmocka_unit_test(test_orthogonal_values_are_orthonormal),
+        cmocka_unit_test(test_initial_values_are_checked),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
