@@ -5,12 +5,24 @@
 
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
+
+static bool is_options_file(const char *name)
+{
+    const char *dot = strrchr(name, '.');
+
+    return dot && (!strcmp(dot, ".yaml") || !strcmp(dot, ".yml") || !strcmp(dot, ".json")) &&
+           access(name, R_OK) == 0;
+}
 
 /* The reason why the program cannot be used, and what to do. */
 static char *reason(const char *name)
 {
     struct stat st;
 
+    if (is_options_file(name))
+        return pl_strf("'%s' is not a program: for a file of options write --job-file %s", name,
+                       name);
     if (!strchr(name, '/')) {
         if (stat(name, &st) == 0)
             return pl_strf("program '%s' is not in PATH: write ./%s for the file in this folder",

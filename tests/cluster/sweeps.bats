@@ -191,3 +191,25 @@ TXT
         [ ! -e "$RUN/trial-0000/attempt-0/rank-0.out" ]
     done
 }
+
+@test "a job file, the best value of an objective, and a tear-down" {
+    cat >job.yaml <<'YAML'
+grid: {a: [3, 1], b: [x y]}
+where: a > 0
+setup: export FROM_SETUP=1
+teardown: echo "$1 $PLUME_TRIAL $FROM_SETUP" >>told
+metric: {loss: 'loss ([0-9.]+)'}
+objective: min:loss@best
+command: [bash, -c, 'echo loss 0.{a}; echo loss 0.9; [ "$1$A" = "x yz" ]', bash, '{b}']
+YAML
+    submit --job-file job.yaml --env A=z --wait
+    [ "$(python3 -c 'import json, sys
+for path in sys.argv[1:]:
+    result = json.load(open(path))
+    print(result["objective"], result["objective_name"])' "$RUN"/trial-000?/result.json | paste -sd,)" = \
+        '0.3 loss.best,0.1 loss.best' ]
+    [ "$(sort told | paste -sd,)" = "0 0 1,0 1 1" ]
+    [[ $(tr -d " \n" <"$RUN/sweep.json") == *'"where":{"value":["a>0"],"origin":"jobfile"}'* ]]
+    run -0 plstat sweep "$SWEEP"
+    grep -q 'best: trial 1' <<<"$output"
+}
