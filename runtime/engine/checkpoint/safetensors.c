@@ -264,10 +264,11 @@ int pl_safetensors_parse(const void *bytes,
     text = strndup((const char *)b + 8, header);
     if (!text)
         return pl_error_nomem(err);
+    if (strlen(text) != header) /* a zero byte: nothing below may look behind it */
+        return pl_error_set(err, -EINVAL, "the file's header is malformed");
     c.foreign =
         header < front || memcmp(text, PL_SAFETENSORS_FRONT, strlen(PL_SAFETENSORS_FRONT)) != 0;
-    r = strlen(text) == header ? read_header(&c, text, (const char *)b + 8 + header, &data)
-                               : -EINVAL;
+    r = read_header(&c, text, (const char *)b + 8 + header, &data);
     if (data > SIZE_MAX - 8 - header)
         r = -EINVAL;
     r = check_file(&c, r, b, len, 8 + (size_t)header + data, err);
