@@ -3,17 +3,27 @@
 # ./dev soak KIND [ARGUMENT...]: by the hundred what the suites run a small part of, against an oracle or a
 # model of what must follow.
 
-# shellcheck source=dev.d/build.bash
-. "$PLUME_SRC/dev.d/build.bash"
+# shellcheck source=dev.d/fuzz.bash
+. "$PLUME_SRC/dev.d/fuzz.bash"
+
+# Seconds of each fuzz target: an hour for what reads bytes of strangers, ten minutes for the others.
+declare -rA SOAK_FUZZ_S=(
+    [protocol]=3600 [rank-line]=3600 [minijson]=3600
+    [address]=600 [checkpoint]=600 [data]=600 [env-file]=600 [grid]=600 [job-file]=600 [json]=600
+    [messages]=600 [npy]=600 [parse]=600 [plstat]=600 [plugin]=600 [run-folder]=600 [scontrol]=600
+    [script]=600 [term]=600
+)
 
 soak_usage() {
     cat <<'TXT'
 Usage: ./dev soak graphs [N [SEED]]
        ./dev soak allocations [SCENARIO[:N]...]
+       ./dev soak fuzz [--list | DIVISOR]
 
   graphs       N random graphs of ops, in f64 and f32, against the PyTorch that
                $PLUME_TORCH_PYTHON, or else python3, has
   allocations  each allocation of plsubmit, plstat, plrun and plrund fails once
+  fuzz         each target of tests/fuzz for its seconds, divided by DIVISOR; --list names them
 
 What is wrong is named; the same numbers repeat it.
 TXT
@@ -26,8 +36,8 @@ cmd_soak() {
         soak_usage
         return
         ;;
-    graphs | allocations) ;;
-    *) die_usage "soak takes 'graphs' or 'allocations'; see ./dev soak --help" ;;
+    graphs | allocations | fuzz) ;;
+    *) die_usage "soak takes 'graphs', 'allocations' or 'fuzz'; see ./dev soak --help" ;;
     esac
     shift
     "soak_$kind" "$@"
@@ -57,4 +67,35 @@ soak_build() {
 soak_allocations() {
     soak_build
     PLUME_BUILD=$PLUME_SRC/build "$PLUME_SRC/tests/fault/allocations.py" --all --jobs "$(nproc)" "$@"
+}
+
+# soak_fuzz_names: the targets; every file has its seconds, and the other way round.
+soak_fuzz_names() {
+    local file name
+    for file in "$PLUME_SRC"/tests/fuzz/fuzz-*.c; do
+        name=${file##*/fuzz-}
+        name=${name%.c}
+        [[ -n ${SOAK_FUZZ_S[$name]:-} ]] || die "soak fuzz: the target '$name' has no seconds in dev.d/soak.bash"
+        echo "$name"
+    done
+    for name in "${!SOAK_FUZZ_S[@]}"; do
+        [[ -f $PLUME_SRC/tests/fuzz/fuzz-$name.c ]] || die "soak fuzz: there is no tests/fuzz/fuzz-$name.c"
+    done
+}
+
+soak_fuzz() {
+    local divisor=${1:-1} names name seconds
+    (($# <= 1)) || die_usage "soak fuzz takes --list or a divisor"
+    names=$(soak_fuzz_names)
+    if [[ $divisor == --list ]]; then
+        for name in $names; do
+            echo "$name ${SOAK_FUZZ_S[$name]}"
+        done
+        return
+    fi
+    need_number DIVISOR "$divisor" 1 3600
+    for name in $names; do
+        seconds=$((SOAK_FUZZ_S[$name] / divisor))
+        cmd_fuzz "$name" $((seconds > 0 ? seconds : 1))
+    done
 }

@@ -145,3 +145,11 @@ fake_ci() {
     [ "$status" = 2 ]
     [ "${lines[-1]}" = '3 passed, 1 failed, 1 skipped' ]
 }
+
+@test "soak fuzz has seconds for each target, and targets for its seconds" {
+    run -0 "$SRC/dev" soak fuzz --list
+    [ "$(awk '{ print $1 }' <<<"$output" | sort)" = \
+        "$(cd "$SRC/tests/fuzz" && printf '%s\n' fuzz-*.c | sed 's/^fuzz-//; s/\.c$//' | sort)" ]
+    awk '$2 < 600 { exit 1 }' <<<"$output"
+    run -2 "$SRC/dev" soak fuzz 0
+}

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Writes the seeds of minijson, protocol, rank-line and checkpoint into tests/fuzz/corpus, as s-NAME files; the
+"""Writes the seeds of the targets that main() names into tests/fuzz/corpus, as s-NAME files; the
 same at each run. Inputs that a fuzzer found lie beside them under other names and are not touched.
 Usage: tests/fuzz/make-corpus.py"""
 import hashlib
 import hmac
 import json
 import os
+import re
 
 TOP = os.path.join(os.path.dirname(os.path.abspath(__file__)), "corpus")
 DEEP = '{"a":' + "[" * 31 + "]" * 31 + "}"
@@ -188,9 +189,82 @@ def checkpoints():
     yield "st-zip", b"PK\3\4" + bytes(20)
 
 
+def addresses():
+    for i, text in enumerate(("n01:4711", "[::1]:20000", "[fe80::1%lo]:1", "10.0.0.1:65535", "10.0.0.1:65536",
+                              ":1", "a:", "[]:1", "20000-29999", "1-1", "0-5", "5-1", "lo", "127.0.0.1",
+                              "x" * 300 + ":1", "a b:2", "-1", "1-")):
+        yield str(i), text
+
+
+def scontrol():
+    record = ("JobId=12 JobName=a b=c JobState={} Reason=None Restarts={} RunTime=00:01:00 TimeLimit={} "
+              "PreemptTime={} Comment=JobState=RUNNING\n")
+    yield "running", record.format("RUNNING", 0, "01:00:00", "None")
+    yield "preempted", record.format("PREEMPTED", 1, "UNLIMITED", "2026-01-01T00:00:00")
+    yield "timeout", record.format("TIMEOUT", "x", "1-00:00:00", "None")
+    yield "two", record.format("CANCELLED", 0, "1", "None") * 2
+    yield "node", "NodeName=n1 Arch=x86_64 NodeAddr=10.0.0.1 NodeHostName=n1\n"
+    yield "cut", "JobState"
+    yield "no-value", "JobState= Restarts= PreemptTime=\n"
+    yield "blanks", " \n \n="
+
+
+def plugin():
+    yield "conf", "plrund=/usr/libexec/plrund\nruntime_dir=/run/plume\nscontrol=/usr/bin/scontrol"
+    yield "conf-relative", "plrund=plrund"
+    yield "conf-word", "nonsense\n=\nplrund="
+    yield "port", "29500"
+    yield "ports", "29500-29600"
+    yield "ports-bad", "0-99999999999"
+    yield "metric", "loss=loss: ([0-9.]+)"
+    yield "metrics", "loss=a(b)\nacc=c(d)\nloss=e(f)"
+    yield "nested", "a=" + "(" * 500 + "x" + ")" * 500
+    yield "repeated", "a=((((x{9}){9}){9}){9})"
+    yield "bytes", b"a=\x1b]0;x\x07\xff\xe2\x80\xae(.)"
+
+
+def run_folders():
+    sweep = {"schema": "plume-run/1", "sweep": "s-1", "name": "s", "created": 1, "trials": 2,
+             "argv": ["x", "--lr={lr}"], "axes": ["lr"], "metrics": [], "sbatch": [], "options": {},
+             "submissions": [{"job": "12", "first_trial": 0, "n_trials": 2}]}
+    trials = '{"trial":0,"params":{"lr":"1"}}\n{"trial":1,"params":{"lr":"2"}}\n'
+    yield "good", json.dumps(sweep) + "\n" + trials
+    for key in sweep:
+        for name, value in (("number", 7), ("list", [1]), ("text", "x"), ("null", None), ("object", {"a": 1})):
+            yield f"{key}-{name}", json.dumps({**sweep, key: value}) + "\n" + trials
+    yield "no-trials", json.dumps(sweep) + "\n"
+    yield "trials-cut", json.dumps(sweep) + "\n" + trials[:40]
+    yield "index", '{"sweep":"s-1","folder":"/tmp/x","trials":2}\n' * 2
+    yield "index-cut", '{"sweep":"s-1","folder":"/tmp'
+
+
+def messages():
+    """Those that test-messages.c has recorded."""
+    with open(os.path.join(TOP, "../../unit/test-messages.c"), encoding="utf-8") as f:
+        text = f.read().split("recorded[] = {")[1].split("\n};")[0]
+    lines = []
+    for entry in text.split("{PL_MSG_")[1:]:
+        parts = re.findall(r'"((?:[^"\\]|\\.)*)"', entry)
+        lines.append(json.loads('"' + "".join(parts) + '"'))
+    for i, row in enumerate(lines):
+        yield f"recorded-{i}", row
+    yield "all", "\n".join(lines)
+    yield "events", "\n".join(json.dumps(e) for e in EVENTS)
+
+
+def scripts():
+    quotes = "'" * 3
+    for i, text in enumerate(("s-1", "$(id)\n`id`\n;rm\n'\n'\\''\n\\\n--comment=a b\n\"",
+                              "a\r\n#SBATCH --uid=0", "--nodes=2\n--job-name=x y\n-x",
+                              quotes + "\n''\n\\'", "\x1b]0;x\x07", "{lr}\n@RUN@")):
+        yield str(i), text
+
+
 def main():
     for target, seeds in (("minijson", documents()), ("rank-line", rank_lines()),
-                          ("protocol", protocol()), ("checkpoint", checkpoints())):
+                          ("protocol", protocol()), ("checkpoint", checkpoints()),
+                          ("address", addresses()), ("scontrol", scontrol()), ("plugin", plugin()),
+                          ("run-folder", run_folders()), ("messages", messages()), ("script", scripts())):
         folder = os.path.join(TOP, target)
         os.makedirs(folder, exist_ok=True)
         for name in os.listdir(folder):
