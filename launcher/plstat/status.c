@@ -5,6 +5,7 @@
 #include "common/proto/json.h"
 #include "common/run/cause.h"
 #include "common/run/reported.h"
+#include "common/run/run_local.h"
 #include "common/run/run_state.h"
 #include "common/run/run_stop.h"
 #include "launcher/plstat/status_private.h"
@@ -424,6 +425,19 @@ static int apply_stop(struct pl_run_status *s)
     return 0;
 }
 
+/* The local executor takes Slurm's place: a trial without a result runs or waits as long as the
+ * executor lives. */
+static void apply_local(struct pl_run_status *s, struct pl_notes *notes)
+{
+    _cleanup_free_ char *host = NULL;
+    enum pl_local_state state = pl_run_local_state(s->run, NULL, &host);
+
+    if (state == PL_LOCAL_ELSEWHERE)
+        pl_notes_add(notes, false, "the sweep runs on host %s, if at all: ask there", host);
+    for (size_t i = 0; i < s->n_trials; i++)
+        pl_trial_status_apply_local(&s->trials[i], state != PL_LOCAL_ENDED);
+}
+
 static int
 collect(struct pl_run_status *s, bool ranks, struct pl_slurm_view *slurm, struct pl_notes *notes)
 {
@@ -443,12 +457,14 @@ collect(struct pl_run_status *s, bool ranks, struct pl_slurm_view *slurm, struct
         r = apply_stop(s);
     if (r < 0)
         return r;
-    jobs = ask_slurm(s, slurm, notes);
+    jobs = pl_run_is_local(s->run) ? NULL : ask_slurm(s, slurm, notes);
     since_s = jobs ? submitted_s(s->run) : 0;
     for (size_t i = 0; i < s->n_trials; i++) {
         pl_trial_status_resolve(&s->trials[i], jobs, since_s);
         note_hub(&s->trials[i], notes);
     }
+    if (pl_run_is_local(s->run))
+        apply_local(s, notes);
     r = choose_objective(s);
     for (size_t i = 0; i < s->n_trials; i++)
         pl_trial_status_values(&s->trials[i], s->objective);

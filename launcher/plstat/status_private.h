@@ -19,6 +19,10 @@ void pl_trial_status_resolve(struct pl_trial_status *ts,
                              const struct pl_slurm_jobs *jobs,
                              double submitted_s);
 
+/* After pl_trial_status_resolve() without Slurm, for a trial of --local. alive: its executor runs.
+ */
+void pl_trial_status_apply_local(struct pl_trial_status *ts, bool alive);
+
 /* Sets step, objective and times. objective may be NULL. */
 void pl_trial_status_values(struct pl_trial_status *ts, const char *objective);
 

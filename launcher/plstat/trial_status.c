@@ -483,6 +483,22 @@ void pl_trial_status_resolve(struct pl_trial_status *ts,
         end_ranks(ts);
 }
 
+void pl_trial_status_apply_local(struct pl_trial_status *ts, bool alive)
+{
+    bool open = ts->state == PL_TRIAL_WAITING || ts->state == PL_TRIAL_RUNNING;
+
+    if (!ts->submitted || ts->state == PL_TRIAL_DONE)
+        return;
+    if (ts->resubmitted) { /* the result is of an earlier attempt */
+        ts->state = alive ? PL_TRIAL_WAITING : PL_TRIAL_LOST;
+        if (ts->cancelled)
+            ts->state = PL_TRIAL_CANCELLED;
+        open = !alive && !ts->cancelled;
+    }
+    if (open && !alive)
+        set_lost(ts, "the local executor has ended, and the trial wrote no result");
+}
+
 /* ---- values ---- */
 
 void pl_trial_status_values(struct pl_trial_status *ts, const char *objective)

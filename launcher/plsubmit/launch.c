@@ -4,6 +4,7 @@
 #include "common/base/parse.h"
 #include "common/base/term.h"
 #include "common/base/utf8.h"
+#include "launcher/plsubmit/local_run.h"
 #include "launcher/plsubmit/script.h"
 #include "launcher/plsubmit/shape.h"
 #include "launcher/plsubmit/submit.h"
@@ -94,6 +95,29 @@ int pl_launch_init(struct pl_launch *launch,
     return r < 0 ? pl_error_set(err, r, "out of memory") : 0;
 }
 
+static unsigned local_ranks(const struct pl_spec *spec)
+{
+    const struct pl_shape shape = pl_shape_of(spec);
+
+    if (!spec->values[PL_SPEC_LOCAL].text)
+        return 0;
+    return shape.ranks ? shape.ranks : PL_MAX(shape.ranks_per_node, 1u);
+}
+
+/* What the local executor must know besides the number of trials. */
+static int add_local(const struct pl_spec *spec, json_t *options)
+{
+    const struct pl_shape shape = pl_shape_of(spec);
+    json_t *local = json_object_get(options, "local");
+
+    if (!local)
+        return 0;
+    return json_object_set_new(local, "gpus", json_integer(pl_local_gpus_of(&shape))) < 0 ||
+                   json_object_set_new(local, "cpus", json_integer(shape.cpus_per_rank)) < 0
+               ? -ENOMEM
+               : 0;
+}
+
 static int render(const struct pl_launch *launch, struct pl_buf *out, struct pl_error *err)
 {
     char **const *lists = launch->spec->lists;
@@ -110,6 +134,7 @@ static int render(const struct pl_launch *launch, struct pl_buf *out, struct pl_
         .setup = (const char *const *)lists[PL_SPEC_SETUP],
         .teardown = (const char *const *)lists[PL_SPEC_TEARDOWN],
         .srun = (const char *const *)lists[PL_SPEC_SRUN],
+        .local = local_ranks(launch->spec),
         .program = launch->spec->program,
     };
 
@@ -149,7 +174,7 @@ static int create(struct pl_launch *launch, const char *script, struct pl_error 
         .ctx = (void *)(uintptr_t)&spec->grid,
     };
 
-    if (!options || !axes)
+    if (!options || !axes || add_local(spec, options) < 0)
         return pl_error_set(err, -ENOMEM, "out of memory");
     for (size_t i = 0; i < spec->grid.n_axes; i++)
         axes[i] = spec->grid.axes[i].name;
@@ -205,8 +230,12 @@ static int add_command(const struct pl_launch *launch, struct pl_buf *out)
 {
     struct pl_chunk all = {.n = pl_grid_n_trials(&launch->spec->grid)};
     _cleanup_(pl_strv_freep) char **argv = NULL;
-    int r = pl_submit_argv(launch->dir, (const char *const *)launch->sbatch_args, &all,
-                           pl_launch_max_parallel(launch->spec), NULL, &argv);
+    int r;
+
+    if (launch->spec->values[PL_SPEC_LOCAL].text)
+        return pl_buf_adds(out, "--local, on this machine");
+    r = pl_submit_argv(launch->dir, (const char *const *)launch->sbatch_args, &all,
+                       pl_launch_max_parallel(launch->spec), NULL, &argv);
 
     for (size_t i = 0; r == 0 && argv[i]; i++) {
         r = i ? pl_buf_addc(out, ' ') : 0;

@@ -5,6 +5,7 @@
 #include "common/base/term.h"
 #include "common/base/trace.h"
 #include "common/run/run_index.h"
+#include "common/run/run_local.h"
 #include "launcher/plsubmit/advice.h"
 #include "launcher/plsubmit/after.h"
 #include "launcher/plsubmit/change.h"
@@ -12,6 +13,7 @@
 #include "launcher/plsubmit/hparams.h"
 #include "launcher/plsubmit/job_file.h"
 #include "launcher/plsubmit/launch.h"
+#include "launcher/plsubmit/local.h"
 #include "launcher/plsubmit/report.h"
 #include "launcher/plsubmit/submit.h"
 #include "launcher/plsubmit/trial_env.h"
@@ -166,7 +168,7 @@ static int not_submitted(const struct submission *s, int r, const struct pl_erro
 {
     struct pl_error later;
 
-    if (r == -EHOSTUNREACH || r == -ETIMEDOUT || r == -EAGAIN) {
+    if (r == -EHOSTUNREACH || r == -ETIMEDOUT || r == -EAGAIN || r == -EBUSY) {
         pl_error_set(&later, r, "%.700s; try again later: plsubmit --resume %.300s", err->text,
                      s->folder);
         return print_error(&later, PL_EXIT_TRY_AGAIN);
@@ -193,7 +195,9 @@ static int submit(const struct submission *s, const struct pl_spec *spec, const 
     if (spec->no_submit)
         return show_not_submitted(s, spec);
     r = pl_after_dependency(s->after, bin_dir, &depends, &err);
-    if (r == 0)
+    if (r == 0 && pl_run_is_local(run))
+        r = pl_local_submit(run, &err);
+    else if (r == 0)
         r = pl_submit_run(run, depends, s->resumed, &messages, &err);
     pl_report_messages(&messages);
     if (r < 0)
@@ -205,7 +209,8 @@ static int submit(const struct submission *s, const struct pl_spec *spec, const 
         return print_error(&err, PL_EXIT_FAILED);
     }
     set_signal_text("the trials continue: plstat sweep", pl_run_sweep(run));
-    advise(run, s->folder, before);
+    if (!pl_run_is_local(run))
+        advise(run, s->folder, before);
     return spec->wait ? wait_for_trials(run, spec->parsable) : PL_EXIT_OK;
 }
 
@@ -242,13 +247,18 @@ static int check_whole(const struct pl_change *change, const char *option)
     return -EINVAL;
 }
 
-/* -EAGAIN: an earlier retry or extension is not submitted yet. -EINVAL: --env NAME has no value. */
+/* -EAGAIN: an earlier retry or extension is not submitted yet. -EBUSY: trials of --local run.
+ * -EINVAL:
+ * --env NAME has no value. */
 static int check_ready(const struct pl_run *run, struct pl_error *err)
 {
     _cleanup_free_ struct pl_chunk *rest = NULL;
     _cleanup_(pl_strv_freep) char **env = NULL;
+    _cleanup_close_ int lock = -EBADF;
     size_t n;
 
+    if (pl_run_is_local(run) && pl_run_local_lock(run, &lock, err) < 0)
+        return err->code;
     if (pl_submit_plan(run, UINT32_MAX, &rest, &n) < 0)
         return pl_error_nomem(err);
     if (n == 0 && pl_run_n_planned(run) == 0)
@@ -341,7 +351,9 @@ static int change_trials(struct pl_change *change,
         return pl_error_set(err, r, "plstat does not report the jobs of the trials");
     if (spec->change == PL_CHANGE_CANCEL)
         r = pl_run_add_cancelled(change->run, jobs, err);
-    if (r == 0)
+    if (r == 0 && pl_run_is_local(change->run))
+        r = pl_local_cancel(change->run, err);
+    else if (r == 0)
         r = pl_change_apply(spec->change, jobs, err);
     if (r < 0)
         return r;
@@ -378,6 +390,11 @@ static int change_sweep(struct pl_spec *spec, char *const *words, const char *bi
                                  : r == -ENOENT ? PL_EXIT_NOT_FOUND
                                  : r == -EBUSY  ? PL_EXIT_TRY_AGAIN
                                                 : PL_EXIT_USAGE);
+    if ((spec->change == PL_CHANGE_HOLD || spec->change == PL_CHANGE_RELEASE) &&
+        pl_run_is_local(change.run)) {
+        pl_error_set(&err, -EINVAL, "trials of --local are not held: cancel them, and retry later");
+        return print_error(&err, PL_EXIT_USAGE);
+    }
     if (spec->change == PL_CHANGE_RESUME && check_whole(&change, "--resume") < 0)
         return PL_EXIT_USAGE;
     if (spec->change == PL_CHANGE_EXTEND && check_whole(&change, "--extend") < 0)
@@ -388,7 +405,7 @@ static int change_sweep(struct pl_spec *spec, char *const *words, const char *bi
                                          : change_trials(&change, spec, bin_dir, &err);
     if (r >= 0)
         return r;
-    return print_error(&err, r == -EAGAIN || r == -EHOSTUNREACH || r == -ETIMEDOUT
+    return print_error(&err, r == -EAGAIN || r == -EBUSY || r == -EHOSTUNREACH || r == -ETIMEDOUT
                                  ? PL_EXIT_TRY_AGAIN
                              : r == -EINVAL || r == -E2BIG ? PL_EXIT_USAGE
                                                            : PL_EXIT_FAILED);
@@ -473,6 +490,8 @@ int main(int argc, char **argv)
     if (spec.write_job && pl_job_file_format(&spec, words, &job, &err) < 0)
         return print_error(&err, PL_EXIT_USAGE);
     if (pl_spec_resolve(&spec, words, bin_dir, &err) < 0)
+        return print_error(&err, PL_EXIT_USAGE);
+    if (pl_local_check(&spec, &err) < 0)
         return print_error(&err, PL_EXIT_USAGE);
     if (pl_trial_env_check(&spec, &err) < 0)
         return print_error(&err, PL_EXIT_USAGE);

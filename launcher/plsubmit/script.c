@@ -159,10 +159,16 @@ static int add_teardown(const struct pl_script *s, struct pl_buf *out)
     return r;
 }
 
-static int add_srun(const struct pl_script *s, struct pl_buf *out)
+/* Appends the command that starts the ranks. */
+static int add_step(const struct pl_script *s, struct pl_buf *out)
 {
-    int r = 0;
+    static const char trial[] = "\"$PLUME_BIN/plrun\" --trial\n";
+    int r;
 
+    if (s->local)
+        return pl_buf_addf(out, "\"$PLUME_BIN/plrun\" --tasks=%u -- %s", s->local, trial);
+    r = pl_buf_adds(out, "srun --kill-on-bad-exit=0 "
+                         "${SLURM_CPUS_PER_TASK:+\"--cpus-per-task=$SLURM_CPUS_PER_TASK\"} \\\n");
     for (const char *const *option = s->srun; option && *option && r == 0; option++) {
         _cleanup_free_ char *word = pl_strf("--%s", *option);
 
@@ -172,7 +178,7 @@ static int add_srun(const struct pl_script *s, struct pl_buf *out)
         if (r == 0)
             r = pl_buf_adds(out, " \\\n");
     }
-    return r;
+    return r == 0 ? pl_buf_addf(out, "    %s", trial) : r;
 }
 
 static int add_program(const struct pl_script *s, struct pl_buf *out)
@@ -199,7 +205,7 @@ add_placeholder(const struct pl_script *s, const char *name, size_t len, struct 
                   {"SETUP", add_setup},
                   {"TEARDOWN", add_teardown},
                   {"PROGRAM", add_program},
-                  {"SRUN", add_srun}};
+                  {"STEP", add_step}};
     const struct {
         const char *name, *value;
         bool quote;

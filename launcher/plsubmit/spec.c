@@ -166,6 +166,13 @@ static int check_max_fail(const char *value, struct pl_error *err)
     return pl_run_parse_max_fail(value, 1, &most, err);
 }
 
+static int check_local(const char *value, struct pl_error *err)
+{
+    int64_t n;
+
+    return pl_parse_int(value, 0, 65535, &n, err);
+}
+
 static int check_requeue_on(const char *value, struct pl_error *err)
 {
     struct pl_requeue_rule rule;
@@ -326,6 +333,14 @@ set_nccl_debug(void *ctx, const struct pl_option *o, const char *value, struct p
     int r = pl_parse_nccl_level(value, &level, err);
 
     return r < 0 ? r : pl_spec_put(ctx, PL_SPEC_NCCL_DEBUG, level, source_of(ctx));
+}
+
+/* Without a number "0": as many as the GPUs allow. */
+static int set_local(void *ctx, const struct pl_option *o, const char *value, struct pl_error *err)
+{
+    int r = value ? check_local(value, err) : 0;
+
+    return r < 0 ? r : pl_spec_put(ctx, PL_SPEC_LOCAL, value ? value : "0", source_of(ctx));
 }
 
 static int
@@ -560,6 +575,10 @@ static const struct pl_option options[] = {
      KEY(PL_SPEC_MASTER_PORT, check_port_range)},
     {"dry-run", 0, NULL, "Submitting", "show script, command and trials; write and submit nothing",
      PL_OPTION_TRUE(struct pl_spec, dry_run)},
+    {"local", 0, "[J]", NULL,
+     "run the trials on this machine, without Slurm, J at a time [as many as its GPUs allow, else "
+     "1]",
+     KEY_BY(PL_SPEC_LOCAL, set_local)},
     {"strict", 0, NULL, NULL, "warnings are errors: submit nothing",
      PL_OPTION_TRUE(struct pl_spec, strict)},
     {"parsable", 0, NULL, NULL, "print SWEEP;RUN-FOLDER;JOBID[,JOBID...] and nothing else",
@@ -622,7 +641,8 @@ const struct pl_option *pl_spec_option(enum pl_spec_key key)
     static const struct pl_option open_mode = {.name = "open-mode"};
 
     for (const struct pl_option *o = options; o->name; o++)
-        if ((o->target.set == set_key || o->target.set == set_nccl_debug) &&
+        if ((o->target.set == set_key || o->target.set == set_nccl_debug ||
+             o->target.set == set_local) &&
             o->target.key == (int)key)
             return o;
     return &open_mode; /* the only key without an option of its own */
@@ -633,7 +653,7 @@ enum pl_spec_form pl_spec_option_form(const struct pl_option *o)
     static const char *const actions[] = {"dry-run", "expand", "show-config", "no-submit"};
     pl_option_f set = o->target.set;
 
-    if (set == set_key || set == set_nccl_debug)
+    if (set == set_key || set == set_nccl_debug || set == set_local)
         return PL_SPEC_FORM_VALUE;
     if (set == remove_key)
         return PL_SPEC_FORM_REMOVE;

@@ -66,6 +66,7 @@ enum pl_spec_key {
     PL_SPEC_NCCL_IFNAME,
     PL_SPEC_MASTER_PORT,
     PL_SPEC_OBJECTIVE,
+    PL_SPEC_LOCAL,
     PL_SPEC_RUNS,
     PL_SPEC_N_KEYS,
 };

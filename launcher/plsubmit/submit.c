@@ -324,6 +324,9 @@ static int submit_chunk(const struct pl_run *run,
     int r = pl_child_run_patiently((const char *const *)argv, env, PL_SUBMIT_SBATCH_MS,
                                    PL_SUBMIT_PATIENCE_MS, controller_reachable, &child, &why);
 
+    if (r == -ENOENT)
+        return pl_error_set(err, r, "%s: --local runs the trials on this machine without Slurm",
+                            why.text);
     if (r < 0 && r != -ETIMEDOUT)
         return pl_error_set(err, r, "%s", why.text);
     if (r == 0 && child.status == 0) {
@@ -535,6 +538,8 @@ int pl_submit_run(struct pl_run *run,
         r = pl_submit_ask_limit(&max, err);
     else if (!pl_slurm_conf_readable())
         r = pl_slurm_limits_ping(err);
+    if (r < 0 && !asked)
+        pl_error_set(err, r, "%s; --local runs the trials on this machine", (why = *err).text);
     if (r == 0)
         r = submit_rest(run, max, depends, resumed, messages, err);
     if (r == -EREMOTEIO && !asked && n_all > 0 &&

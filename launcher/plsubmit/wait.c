@@ -5,6 +5,7 @@
 #include "common/base/parse.h"
 #include "common/proto/json.h"
 #include "common/run/reported.h"
+#include "common/run/run_local.h"
 
 #include <poll.h>
 #include <string.h>
@@ -208,6 +209,14 @@ static int ask_queue(struct waiting *w)
     _cleanup_free_ bool *queued = calloc(pl_run_n_trials(w->run), sizeof(*queued));
     const char *argv[] = {"squeue", "--noheader", "--array", "--format=%F %K", NULL, NULL};
     int r = queued ? pl_buf_adds(&jobs, "--jobs=") : -ENOMEM;
+
+    if (r == 0 && pl_run_is_local(w->run)) {
+        bool runs = pl_run_local_state(w->run, NULL, NULL) != PL_LOCAL_ENDED;
+
+        for (unsigned trial = 0; trial < pl_run_n_trials(w->run); trial++)
+            apply_queue(w, trial, runs);
+        return 0;
+    }
 
     for (size_t i = 0; i < pl_run_n_submissions(w->run) && r == 0; i++)
         r = pl_buf_addf(&jobs, "%s%s", i ? "," : "", pl_run_submission(w->run, i).job);

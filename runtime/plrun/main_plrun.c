@@ -12,6 +12,7 @@
 #include "runtime/node/net.h"
 #include "runtime/node/slurm_step.h"
 #include "runtime/plrun/starter.h"
+#include "runtime/plrun/tasks.h"
 #include "runtime/plrun/trial.h"
 
 #include <limits.h>
@@ -24,6 +25,7 @@
 /* The forms of the command line. */
 enum mode {
     MODE_PROGRAM, /* the default; the others are an option each */
+    MODE_TASKS,
     MODE_TRIAL,
     MODE_CLAIM,
     MODE_REASON,
@@ -36,7 +38,7 @@ enum mode {
 struct arguments {
     enum mode mode;
     const char *word; /* the mode's argument; NULL = none */
-    int64_t code;     /* --finish */
+    int64_t code;     /* --finish, --tasks */
 };
 
 static int add_metric(void *ctx, const struct pl_option *o, const char *value, struct pl_error *err)
@@ -88,6 +90,8 @@ static int set_mode(void *ctx, const struct pl_option *o, const char *value, str
         return pl_error_set(err, -EINVAL, "does not go with another mode");
     a->mode = (enum mode)o->target.key;
     a->word = value;
+    if (a->mode == MODE_TASKS)
+        return pl_parse_int(value, 1, 65535, &a->code, err);
     return a->mode == MODE_FINISH ? pl_parse_int(value, 0, 255, &a->code, err) : 0;
 }
 
@@ -110,6 +114,8 @@ static const struct pl_option options[] = {
      PL_OPTION_CALL(set_master_port)},
     {"trial", 0, NULL, "For job scripts", "run the trial that PLUME_RUN_DIR and PLUME_TRIAL name",
      MODE(MODE_TRIAL)},
+    {"tasks", 0, "N", NULL,
+     "start PROGRAM N times on this machine, as srun starts the tasks of a step", MODE(MODE_TASKS)},
     {"claim", 0, NULL, NULL, "claim that trial for this job and print the number of the attempt",
      MODE(MODE_CLAIM)},
     {"reason", 0, NULL, NULL, "print why this attempt starts: first, retry, preempt, ...",
@@ -131,7 +137,8 @@ static const struct pl_option options[] = {
 
 static const struct pl_command command = {
     .name = "plrun",
-    .synopsis = "[OPTIONS] [--] PROGRAM [ARG...]\n--trial | --claim | --reason | --finish CODE\n"
+    .synopsis = "[OPTIONS] [--] PROGRAM [ARG...]\n--tasks N -- PROGRAM [ARG...]\n--trial | --claim "
+                "| --reason | --finish CODE\n"
                 "--find-program NAME | --read-env FILE | --reserve-hub",
     .summary = "Starts PROGRAM as one rank of a Slurm step, with the environment of distributed "
                "training, and watches it: srun -N2 --ntasks-per-node=4 plrun -- ./train",
@@ -324,6 +331,8 @@ static int run(const struct arguments *a, char **program, struct pl_error *err)
     switch (a->mode) {
     case MODE_TRIAL:
         return run_trial(err);
+    case MODE_TASKS:
+        return pl_tasks_run(program, (unsigned)a->code, err);
     case MODE_CLAIM:
         return claim(err);
     case MODE_REASON:
@@ -354,9 +363,9 @@ int main(int argc, char **argv)
     r = pl_options_parse(&command, argc, argv, &a, &rest, &done, &err);
     if (r == 0 && done)
         return PL_EXIT_OK;
-    if (r == 0 && a.mode == MODE_PROGRAM && rest == argc)
+    if (r == 0 && (a.mode == MODE_PROGRAM || a.mode == MODE_TASKS) && rest == argc)
         r = pl_error_set(&err, -EINVAL, "no program given: see plrun --help");
-    if (r == 0 && a.mode != MODE_PROGRAM && rest < argc)
+    if (r == 0 && a.mode != MODE_PROGRAM && a.mode != MODE_TASKS && rest < argc)
         r = pl_error_set(&err, -EINVAL, "'%s': this mode takes no program", argv[rest]);
     if (r < 0) {
         pl_log_error("run", "%s", pl_error_text(&err));

@@ -11,6 +11,7 @@
 #include "common/proto/json.h"
 #include "common/run/cause.h"
 #include "common/run/requeue_rule.h"
+#include "common/run/run_local.h"
 #include "common/run/run_state.h"
 #include "common/run/run_stop.h"
 #include "runtime/plrun/requeue.h"
@@ -498,7 +499,7 @@ static void cancel_waiting(const struct pl_run *run)
     struct pl_child child = {0};
     struct pl_error err = {0};
 
-    if (!argv)
+    if (!argv || pl_run_is_local(run)) /* which has no queue: their claims end them */
         return;
     argv[k++] = "scancel";
     argv[k++] = "--state=PENDING";

@@ -4,6 +4,7 @@
 submitted once. Slurm's commands are stand-ins. PLUME_TEST_SEED repeats a run; PLUME_TEST_ALL=1 kills at
 each call. Arguments: the build folder, kill-at."""
 import concurrent.futures
+import fcntl
 import glob
 import json
 import os
@@ -13,6 +14,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 
 BUILD, KILL_AT = os.path.abspath(sys.argv[1]), os.path.abspath(sys.argv[2])
 SEED = int(os.environ.get("PLUME_TEST_SEED") or random.randrange(10**9))
@@ -71,6 +73,10 @@ class Folder:
         with os.fdopen(read) as f:
             text = f.read()
         return p.wait(timeout=120), text, ""
+
+    def stat(self, run):
+        return subprocess.run(
+            ["plstat", "sweep", run], cwd=self.path, env=self.env, capture_output=True, text=True, timeout=120).stdout
 
     def calls(self):
         """FIRST [RETRY] of each array that was submitted."""
@@ -154,7 +160,34 @@ def not_submitted(folder, at):
     return code
 
 
-def kill_everywhere(case):
+def executor_ends(run):
+    """Waits until no executor holds the lock of a run of --local."""
+    limit = time.monotonic() + 60
+    with open(os.open(f"{run}/local.lock", os.O_RDWR | os.O_CREAT, 0o600)) as f:
+        while True:
+            try:
+                fcntl.flock(f, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            except BlockingIOError:
+                check(time.monotonic() < limit, "the executor does not end")
+                time.sleep(0.02)
+
+
+def local(folder, at):
+    code = folder.run("--local=2", "--grid", "a=1,2", "sh", "-c", "echo >>ran-{a}", kill_at=at)
+    check(len(folder.runs()) <= 1, f"run folders {folder.runs()}")
+    for run in folder.runs():
+        executor_ends(run)
+        check(folder.run("--resume", run)[0] == 0, "--resume")
+        executor_ends(run)
+        for trial in (1, 2):
+            with open(os.path.join(folder.path, f"ran-{trial}")) as f:
+                check(f.read() == "\n", f"trial {trial} did not run once")
+        check("2 done" in folder.stat(run), folder.stat(run))
+    return code
+
+
+def kill_everywhere(case, most=POINTS):
     with Folder() as folder:
         code, text, _ = case(folder, 0)
         check(code == 0, f"exit code {code}")
@@ -162,7 +195,7 @@ def kill_everywhere(case):
     check(n > 50, f"only {n} calls")
     points = range(1, n + 1)
     if not os.environ.get("PLUME_TEST_ALL"):
-        points = random.sample(points, POINTS)
+        points = random.sample(points, most)
     for at in points:
         with Folder() as folder:
             try:
@@ -210,6 +243,7 @@ CASES = {
     "a retry": lambda: kill_everywhere(retry),
     "an extension": lambda: kill_everywhere(extension),
     "a submission with --no-submit": lambda: kill_everywhere(not_submitted),
+    "a submission with --local": lambda: kill_everywhere(local, 4),
     "at one instant": at_one_instant,
     "what a killed client left": stale,
 }

@@ -56,6 +56,7 @@ sweep_is() { [[ $(plstat sweep "$SWEEP" 2>&1) == *"$1"* ]]; }
     [ "$output" = 'nothing to submit: the sweep has all these trials' ]
     [[ $(plstat show "${job}_1") == *"$first"* ]]
     # What is written, but not submitted yet, is no basis for more.
+    wait_for 60 queue_is_empty
     run -0 plsubmit --extend "$SWEEP" --grid a=5 --grid b=z --no-submit
     [ "${lines[1]}" = "plsubmit --resume $SWEEP" ]
     queue_is_empty
@@ -69,6 +70,7 @@ sweep_is() { [[ $(plstat sweep "$SWEEP" 2>&1) == *"$1"* ]]; }
     [ "$JOBS" = '' ]
     queue_is_empty
     run -1 --separate-stderr plsubmit --resume "$SWEEP" --wait
+    wait_for 60 queue_is_empty
     run -0 plsubmit --retry "$SWEEP/1" --no-submit
     [[ $output == "not submitted: 1 trial of $SWEEP, folder $RUN"* ]]
     queue_is_empty
@@ -130,7 +132,7 @@ sweep_is() { [[ $(plstat sweep "$SWEEP" 2>&1) == *"$1"* ]]; }
 @test "--max-fail stops a sweep, and a retry goes on" {
     submit --max-parallel 1 --max-fail 25% --grid a=1,2,3,4,5,6,7 -- sh -c 'test -e good'
     wait_for 60 sweep_is '2 failed 5 cancelled' # one of seven may fail
-    [ ! -e "$RUN/trial-0002" ]
+    [ ! -e "$RUN/trial-0002/attempt-0/rank-0.out" ]
     [[ $(plstat why "$SWEEP/4" 2>&1) == *'2 trials failed, and --max-fail allows 1'* ]]
     # A trial of the stopped sweep that starts all the same ends at once.
     job=$(sbatch --parsable --array=3 -o early.out "$RUN/job.sh" 0)

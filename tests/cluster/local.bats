@@ -1,0 +1,152 @@
+#!/usr/bin/env bats
+# SPDX-License-Identifier: MIT
+# --local: trials on this machine. There is no Slurm here, and nothing stands in for it.
+
+load ../lib/cluster
+
+setup() {
+    WORK=$(mktemp -d "${TMPDIR:-/tmp}/plume-local-XXXXXX")
+    cd "$WORK" || return
+    mkdir home
+    export HOME=$WORK/home PATH=$PLUME_SRC/build:$PATH
+    unset SLURM_CONF "${!SLURM_@}" CUDA_VISIBLE_DEVICES
+}
+teardown() {
+    plsubmit --cancel last &>/dev/null || true
+    wait_until 30 executor_gone || true
+    rm -rf "$WORK"
+}
+
+executor_gone() {
+    local lock
+    for lock in runs/*/local.lock; do
+        [ ! -e "$lock" ] || flock -n "$lock" true || return 1
+    done
+}
+
+submit() {
+    run --separate-stderr plsubmit --parsable "$@"
+    if ((status)); then
+        echo "$status $output $stderr"
+        cat runs/*/slurm-*.out runs/*/local.log || true
+        return 1
+    fi
+    IFS=';' read -r SWEEP RUN JOBS <<<"$output"
+}
+
+state() {
+    python3 -c 'import json, sys; print(json.load(open(sys.argv[1]))["state"])' \
+        "$(printf '%s/trial-%04d/result.json' "$RUN" "$1")" 2>/dev/null
+}
+has_state() { [ "$(state "$1")" = "$2" ]; }
+sweep_is() {
+    local table
+    table=$(plstat sweep "$SWEEP" 2>&1) || true
+    [[ $table == *"$1"* ]] && return
+    tail -n 3 "$RUN"/slurm-*.out "$RUN"/trial-*/result.json >&2
+    printf 'not %s: %s\n' "$1" "$table" >&2
+    return 1
+}
+
+@test "trials run J at a time, each with GPUs that no other has" {
+    cat >prog <<'TXT'
+#!/bin/bash
+# Each rank holds a lock on each of its GPUs.
+IFS=, read -ra gpus <<<"$CUDA_VISIBLE_DEVICES"
+if ((LOCAL_RANK == 0)); then
+    for gpu in "${gpus[@]}"; do
+        mkdir "busy/$gpu" || exit 5
+    done
+    ls busy >>seen
+    rmdir "${gpus[@]/#/busy/}"
+fi
+echo "$1 $RANK/$WORLD_SIZE ${#gpus[@]} $CUDA_DEVICE_ORDER $PLUME_REASON"
+TXT
+    chmod +x prog
+    mkdir busy
+    CUDA_VISIBLE_DEVICES=1,3,GPU-7,9 submit --local --gpus-per-node 2 --grid a=1,2,3,4,5 --wait ./prog {a}
+    for i in 0 1 2 3 4; do
+        [ "$(<"$RUN/trial-000$i/attempt-0/rank-1.out")" = "$((i + 1)) 1/2 2 PCI_BUS_ID first" ]
+    done
+    sort -u seen | tr '\n' ' ' | grep -qx '1 3 9 GPU-7 '
+    [[ $(plstat sweep "$SWEEP") == *'5 trials: 5 done'* ]]
+    CUDA_VISIBLE_DEVICES=0 run -2 --separate-stderr plsubmit --local --gpus-per-node 2 true
+    [ "$stderr" = 'plsubmit: each trial needs 2 GPUs, and --local has 1 here' ]
+}
+
+@test "the executor outlives its client and the terminal; plstat, --cancel, --retry and --extend work" {
+    cat >prog <<'TXT'
+#!/bin/bash
+[[ -e go ]] && exit 0
+touch "started-$1"
+exec tail -f /dev/null
+TXT
+    chmod +x prog
+    submit --local=2 --grid a=1,2,3 ./prog {a}
+    wait_for 30 test -e started-1 -a -e started-2
+    [ ! -e started-3 ]
+    sweep_is '1 waiting 2 running'
+    run -75 --separate-stderr plsubmit --extend "$SWEEP" --grid a=9
+    [[ $stderr == *'still run on this machine'* ]]
+    run -2 plsubmit --hold "$SWEEP"
+    plsubmit --cancel "$SWEEP/2"
+    plsubmit --cancel "$SWEEP/0"
+    wait_for 30 has_state 0 cancelled
+    sweep_is '1 running 2 cancelled'
+    [ ! -e started-3 ]
+    plsubmit --cancel "$SWEEP"
+    wait_for 30 executor_gone
+    sweep_is '3 cancelled'
+    touch go
+    submit --retry "$SWEEP" --wait
+    sweep_is '3 done'
+    [ "$(wc -l <"$RUN/trials.jsonl")" = 3 ]
+    submit --extend "$SWEEP" --grid a=1,10 --wait
+    sweep_is '4 done'
+    run -0 plsubmit --retry "$SWEEP"
+}
+
+@test "an executor that is killed leaves no trial that seems to run" {
+    submit --local --grid a=1,2 -- bash -c 'touch started; exec tail -f /dev/null'
+    wait_for 30 test -e started
+    pid=$(python3 -c 'import json, sys; print(json.load(open(sys.argv[1]))["pid"])' "$RUN/local.lock")
+    script=$(ps -o pid= --ppid "$pid")
+    kill -KILL "$pid"
+    kill -KILL -- "-${script// /}"
+    wait_for 30 sweep_is '1 lost' # the one that waited; the other's daemon sees how it ends
+    wait_for 30 eval '! sweep_is running'
+    rm started
+    submit --retry "$SWEEP"
+    wait_for 30 test -e started
+    pid=$(python3 -c 'import json, sys; print(json.load(open(sys.argv[1]))["pid"])' "$RUN/local.lock")
+    kill -TERM "$pid" # it ends its trials
+    wait_for 30 executor_gone
+    has_state 0 cancelled
+    sweep_is '1 cancelled 1 lost'
+}
+
+@test "what has no effect without Slurm is refused, and without Slurm --local is named" {
+    for args in '--after x' '--requeue-on timeout' '-t 10' '-p main' '--sbatch hold' '--srun mpi=none' \
+        '--max-parallel 2' '-d singleton' '-N 2'; do
+        # shellcheck disable=SC2086 # words
+        run --separate-stderr plsubmit --local $args true
+        ((status == 2 || status == 3))
+        [ "${#stderr_lines[@]}" = 1 ]
+        [ ! -e runs ]
+    done
+    run --separate-stderr plsubmit true
+    [[ $stderr == *'--local runs the trials on this machine'* ]]
+}
+
+@test "--max-fail, --env-file and a failing set-up" {
+    echo 'A=$(touch ran)' >f.env
+    chmod 600 f.env
+    submit --local --max-fail 0 --env-file f.env --grid i=1,2,3 --ntasks-per-node 2 -- \
+        bash -c 'printf "%s" "$A"; ((RANK == 0))'
+    wait_for 30 sweep_is '1 failed 2 cancelled'
+    [ "$(<"$RUN/trial-0000/attempt-0/rank-1.out")" = '$(touch ran)' ]
+    [ ! -e ran ]
+    wait_for 30 executor_gone
+    submit --local --setup 'exit 0' true
+    wait_for 30 has_state 0 failed
+}
