@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Compares the table of environment variables with sources and man pages.
 
-argv[1]: "ROW NAME USER | USER ..." of each row; stdin: the C sources. One line a finding."""
+argv[1]: "ROW NAME USER | USER ..." of each row; stdin: the C sources and the templates. One line a finding."""
 import re
 import sys
 
@@ -75,7 +75,8 @@ def main():
                 used.add(name)
                 if user and "(PL_ENV_" in line and user not in table[name]:
                     print(f"{path}:{number}: env_table.h does not name {user} as a user of {name}")
-            used.update(n for n in re.findall(r"[A-Z_]{3,}", line) if f'"{n}' in line)
+            used.update(n for n in re.findall(r"[A-Z_]{3,}", line)
+                        if f'"{n}' in line or path.startswith("templates/"))
     for name in sorted(table.keys() - used):
         if "DEVELOPER" not in table[name]:
             print(f"common/base/env_table.h:1: nothing reads or sets {name}")

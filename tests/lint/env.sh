@@ -13,5 +13,5 @@ ROWS(X)
 EOF
 )
 [[ -n $table ]] || found 'common/base/env_table.h:1: cannot read the table'
-found_lines '' < <(lint_files '*.c' '*.h' | python3 tests/lint/env.py "$table")
+found_lines '' < <(lint_files '*.c' '*.h' 'templates/*.in' | python3 tests/lint/env.py "$table")
 lint_done
