@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
 # shellcheck shell=bash
-# ./dev gpu-check [--sanitize] [NAME...]: builds and runs all GPU tests and benchmarks and prints a table; 77 where
+# ./dev gpu-check [--sanitize] [--again] [NAME...]: builds and runs all GPU tests and benchmarks in stages; 77 where
 # there is no card. It is ./dev gpu-bundle and the bundle's own `check`.
 
 # shellcheck source=dev.d/gpu-bundle.bash
@@ -12,8 +12,15 @@ cmd_gpu-check() {
         say "gpu-check: no NVIDIA GPU on this machine (no /dev/nvidia0): nothing was run"
         exit 77
     fi
-    rm -rf "$folder"
-    cmd_gpu-bundle "$folder" || exit 1
+    # The same bundle goes on where it was; sources that have changed are packed anew.
+    # shellcheck disable=SC2016 # for the shell that runs it
+    if [[ -e $folder/check && -z $(cd "$PLUME_SRC" && git ls-files -z --cached --others --exclude-standard |
+        xargs -0 -r sh -c 'find "$@" -maxdepth 0 -type f -newer "$0" -print -quit' "$folder/check") ]]; then
+        say "gpu-check: going on in '$folder'"
+    else
+        rm -rf "$folder"
+        cmd_gpu-bundle "$folder" || exit 1
+    fi
     "$folder/check" "$@" || rc=$?
     exit "$rc"
 }

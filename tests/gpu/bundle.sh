@@ -27,7 +27,7 @@ grep -q '^bench	gpu-engine	gpu	.*	python3 .*gpu_engine.py' "$top/bundle/tests.ts
 # A folder of programs, so that no meson and no packages' tools are found.
 mkdir "$top/bin" "$top/home"
 for tool in bash sh gcc as ld ar nproc cat sed tail head mkdir dirname basename readlink timeout \
-    xargs rm env mktemp; do
+    xargs rm env mktemp find tar gzip mv; do
     ln -s "$(command -v "$tool")" "$top/bin/$tool"
 done
 if ! compgen -G '/dev/nvidia[0-9]*' >/dev/null; then

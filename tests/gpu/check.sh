@@ -1,7 +1,12 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
 # Builds what `./dev gpu-bundle` has packed with gcc and nvcc, runs its tests and benchmarks, and
-# prints a table: ./check [--cpu | --sanitize] [NAME...]
+# prints a table: ./check [--cpu | --sanitize] [--again] [NAME...]
+# It goes in stages, the most valuable first, each of 8 minutes at most: ops of GPT-2, GPT-2 beside
+# PyTorch, the kernels' rates, all other ops, the rest. A stage that fails never stops the next. Each
+# ends by packing results.tsv, the summary and the logs as results.tgz. Called again, it goes on: what
+# is built is not built again unless a source is newer, and what passed is not run again.
+#   --again  runs what passed, too
 #   --cpu   what needs no GPU, the kernels on their emulator too; the rest is skipped
 #   --sanitize  tests that need a GPU under compute-sanitizer, its memcheck and its racecheck; many
 #           minutes, so NAMEs are a good idea
@@ -13,15 +18,17 @@ set -euo pipefail
 
 TOP=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd -P)
 readonly TOP
-limit_s=460 # building and running: a machine with a GPU is borrowed by the minute
+limit_s=${CHECK_STAGE_S:-480} # of a stage: a machine with a GPU is borrowed by the minute
 started=$SECONDS
 cpu=no
 sanitize=no
+again=no
 names=()
 for arg; do
     case $arg in
-    --cpu) cpu=yes limit_s=86400 ;;
+    --cpu) cpu=yes limit_s=${CHECK_STAGE_S:-86400} ;;
     --sanitize) sanitize=yes limit_s=86400 ;;
+    --again) again=yes ;;
     -*)
         echo "check: unknown option '$arg'" >&2
         exit 2
@@ -49,6 +56,15 @@ if ! command -v "$CC" >/dev/null; then
     echo "gpu-check: no compiler '$CC'" >&2
     exit 1
 fi
+
+# Only for this card: nvcc takes a minute of a core for each kind.
+card=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | head -n 1 || true)
+card=${card//[. ]/}
+[[ $card =~ ^[0-9]{2,3}$ ]] || card=
+card_only() {
+    [[ $card ]] || { cat && return; }
+    sed -E "s/ -gencode arch=compute_[0-9]+,code=(sm|compute)_[0-9]+//g; s/^(\"\\\$NVCC\")/\1 -gencode arch=compute_$card,code=sm_$card/"
+}
 
 # As it was, for a PyTorch that a benchmark compares with: it has libraries of its own.
 export CHECK_LD_LIBRARY_PATH=${LD_LIBRARY_PATH-}
@@ -104,49 +120,93 @@ while IFS=$'\t' read -r kind name suite limit env targets command; do
     else
         continue
     fi
-    [[ $targets != no* ]] || continue
-    for target in $targets; do
-        need[$target]=1
-    done
 done <"$TOP/tests.tsv"
 if ((${#tests[@]} == 0)); then
     echo "gpu-check: no test of that name" >&2
     exit 2
 fi
 
+# Stages by worth; the first pattern that fits a name is its stage.
+stage_names=("ops of GPT-2" "GPT-2 beside PyTorch" "rates of kernels" "other ops" "all else")
+stage_patterns=(
+    '^gpu-(plugin|attention|linear|matmul|layernorm|cross_entropy|golden)(,|$)'
+    '^gpu-engine$'
+    '^gpu-kernels$'
+    '^gpu-[a-z0-9_]+(,|$)'
+    '.'
+)
+stage_of() { # NAME
+    local i
+    for i in "${!stage_patterns[@]}"; do
+        if [[ $1 =~ ${stage_patterns[i]} ]]; then
+            echo "$i"
+            return
+        fi
+    done
+}
+
+cd "$TOP/build"
+xargs -r mkdir -p <"$TOP/folders"
+mkdir -p "$TOP/log"
+: >>"$TOP/built"
+: >>"$TOP/results.tsv"
+
+# What was built from older sources, or for another card, is built anew.
+if [[ -n $(find "$TOP" -path "$TOP/build" -prune -o -path "$TOP/log" -prune -o -type f \
+    \( -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' -o -name commands.tsv \) \
+    -newer "$TOP/built" -print -quit) || $(cat "$TOP/built.card" 2>/dev/null) != "$card,$CC,$NVCC" ]]; then
+    : >"$TOP/built"
+    : >"$TOP/results.tsv"
+fi
+echo "$card,$CC,$NVCC" >"$TOP/built.card"
+declare -A built=() passed=()
+read_built() {
+    local target
+    while read -r target; do
+        built[$target]=1
+    done <"$TOP/built"
+}
+read_built
+while IFS=$'\t' read -r name result _; do
+    [[ $result != ok ]] || passed[$name]=1
+done <"$TOP/results.tsv"
+
 # Notes the targets that were built; tests that need another one are not run.
 build() { # KIND PARALLEL
     local kind id command left=$((limit_s - (SECONDS - started)))
     # shellcheck disable=SC2016 # for the shell that runs it
     while IFS=$'\t' read -r kind id command; do
-        if [[ $kind == "$1" && ${need[$id]:-} ]]; then
-            printf '%s %s\0' "$id" "$command"
+        if [[ $kind == "$1" && ${need[$id]:-} && ! ${built[$id]:-} ]]; then
+            printf '%s %s\0' "$id" "$(card_only <<<"$command")"
         fi
     done <"$TOP/commands.tsv" | timeout -k 5 "$((left > 0 ? left : 1))" \
         xargs -0 -r -n 1 -P "$2" bash -c 'eval "${1#* }" && echo "${1%% *}" >>"$TOP/built"' _ || true
 }
 
-cd "$TOP/build"
-xargs -r mkdir -p <"$TOP/folders"
-echo "building with $("$CC" --version | head -n 1)"
-: >"$TOP/built"
-build compile "$jobs"
-build archive 1
-build link "$jobs"
-declare -A built=()
-while read -r target; do
-    built[$target]=1
-done <"$TOP/built"
-echo "built in $((SECONDS - started)) s"
+build_stage() { # INDEX
+    local line targets target begin=$SECONDS
+    need=()
+    for line in "${tests[@]}"; do
+        IFS=$'\t' read -r _ name _ _ targets _ <<<"$line"
+        [[ $(stage_of "$name") == "$1" && $targets != no* ]] || continue
+        for target in $targets; do
+            need[$target]=1
+        done
+    done
+    build compile "$jobs"
+    build archive 1
+    build link "$jobs"
+    read_built
+    echo "built in $((SECONDS - begin)) s"
+}
 
-mkdir -p "$TOP/log"
-failed=0 skipped=0
-printf '%-6s %-24s %-8s %s\n' KIND NAME RESULT SECONDS
-for line in "${tests[@]}"; do
-    IFS=$'\t' read -r kind name limit env targets command <<<"$line"
+failed=0 skipped=0 done_before=0
+first_failure=''
+run_one() { # LINE
+    local kind name limit env targets command left begin=$SECONDS rc=0 target result=ok
+    IFS=$'\t' read -r kind name limit env targets command <<<"$1"
     left=$((limit_s - (SECONDS - started)))
     ((left > 0)) || left=1
-    begin=$SECONDS rc=0
     if [[ $targets == no* ]]; then # why it is skipped, in place of what it needs
         echo "$targets" >"$TOP/log/$name"
         rc=77 targets=
@@ -160,7 +220,6 @@ for line in "${tests[@]}"; do
     fi
     ((rc)) || (eval "export CHECK_LEFT_S=$left $env; exec timeout -k 5 $((limit < left ? limit : left)) $command") \
         >"$TOP/log/$name" 2>&1 </dev/null || rc=$?
-    result=ok
     case $rc in
     0) ;;
     77) result=skipped skipped=$((skipped + 1)) ;;
@@ -168,6 +227,8 @@ for line in "${tests[@]}"; do
     124 | 137) result=timeout failed=$((failed + 1)) ;;
     *) result=FAILED failed=$((failed + 1)) ;;
     esac
+    printf '%s\t%s\t%s\n' "$name" "$result" "$((SECONDS - begin))" >>"$TOP/results.tsv"
+    [[ $result == ok || $result == skipped || $first_failure ]] || first_failure="$name ($result)"
     printf '%-6s %-24s %-8s %s\n' "$kind" "$name" "$result" "$((SECONDS - begin))"
     case $kind,$result in
     *,UNBUILT) ;;
@@ -175,7 +236,53 @@ for line in "${tests[@]}"; do
     bench,*) sed 's/^/    /' "$TOP/log/$name" ;; # what it has found before it failed, too
     *,FAILED | *,timeout) tail -n 20 "$TOP/log/$name" | sed 's/^/    /' ;;
     esac
+}
+
+# The sums so far, and what to look at first: the earliest failure of the most valuable stage.
+summary() {
+    echo "$((${#tests[@]} - failed - skipped - left_over)) passed, $failed failed, $skipped skipped," \
+        "$left_over not begun, in $((SECONDS - begun)) s"
+    if [[ $first_failure ]]; then
+        echo "look first at: $first_failure: $TOP/log/${first_failure%% *}"
+    elif ((left_over == 0 && skipped == ${#tests[@]})); then
+        echo "look first at: nothing was run; each test says why"
+    fi
+}
+
+pack() {
+    summary >"$TOP/summary"
+    tar -C "$TOP" -czf "$TOP/results.tgz.new" results.tsv summary log
+    mv "$TOP/results.tgz.new" "$TOP/results.tgz"
+}
+
+begun=$SECONDS
+left_over=${#tests[@]}
+echo "building with $("$CC" --version | head -n 1)${card:+, for GPUs of capability $card}"
+for i in "${!stage_names[@]}"; do
+    begin=$SECONDS any=no
+    for line in "${tests[@]}"; do
+        IFS=$'\t' read -r _ name _ <<<"$line"
+        [[ $(stage_of "$name") != "$i" ]] || any=yes
+    done
+    [[ $any == yes ]] || continue
+    started=$SECONDS
+    printf '\nstage %s: %s\n' "$((i + 1))" "${stage_names[i]}"
+    build_stage "$i"
+    printf '%-6s %-24s %-8s %s\n' KIND NAME RESULT SECONDS
+    for line in "${tests[@]}"; do
+        IFS=$'\t' read -r kind name _ <<<"$line"
+        [[ $(stage_of "$name") == "$i" ]] || continue
+        left_over=$((left_over - 1))
+        if [[ ${passed[$name]:-} && $again == no ]] && ((${#names[@]} == 0)); then
+            done_before=$((done_before + 1))
+            printf '%-6s %-24s %-8s %s\n' "$kind" "$name" before -
+            continue
+        fi
+        run_one "$line"
+    done
+    pack
+    echo "stage $((i + 1)) took $((SECONDS - begin)) s; results.tgz has its logs"
 done
-echo "$((${#tests[@]} - failed - skipped)) passed, $failed failed, $skipped skipped, in" \
-    "$((SECONDS - started)) s"
+echo
+summary
 ((failed == 0))

@@ -1,0 +1,104 @@
+#!/usr/bin/env bats
+# SPDX-License-Identifier: MIT
+# The stages of ./dev gpu-check, on a bundle of shell commands: CHECK is tests/gpu/check.sh.
+
+bats_require_minimum_version 1.5.0
+
+setup() {
+    cd "$BATS_TEST_TMPDIR" || return
+    mkdir -p bundle/build bundle/src
+    cp "$CHECK" bundle/check
+    echo . >bundle/folders
+    echo source >bundle/src/a.c
+    : >bundle/commands.tsv
+    : >bundle/tests.tsv
+    n=0
+}
+
+# add NAME COMMAND [COMPILE]: a test, with a command that builds what it needs.
+add() {
+    n=$((n + 1))
+    printf 'compile\t%s\t%s\n' "$n" "${3:-echo $1 >>\$TOP/compiled}" >>bundle/commands.tsv
+    printf 'test\t%s\tcpu\t1\tA=1\t%s\t%s\n' "$1" "$n" "$2" >>bundle/tests.tsv
+}
+
+# Files have times in whole ticks: the next source is newer for sure.
+newer() { touch -d '+1 minute' "$1"; }
+
+check() { run "-$1" bundle/check --cpu "${@:2}"; }
+
+@test "a failing stage never stops the next, and the summary names what to look at first" {
+    add other true
+    add gpu-softmax "sh -c 'echo bad; exit 1'"
+    add gpu-engine true
+    add gpu-linear "sh -c 'echo why; exit 3'"
+    add gpu-plugin true
+    check 1
+    # By worth, whatever the order in the list.
+    [ "$(grep '^stage [0-9]:' <<<"$output")" = "stage 1: ops of GPT-2
+stage 2: GPT-2 beside PyTorch
+stage 4: other ops
+stage 5: all else" ]
+    [ "$(cut -f 1,2 bundle/results.tsv | tr '\t\n' ' ;')" = \
+        "gpu-linear FAILED;gpu-plugin ok;gpu-engine ok;gpu-softmax FAILED;other ok;" ]
+    [[ $output == *"3 passed, 2 failed, 0 skipped, 0 not begun"* ]]
+    [[ ${lines[-1]} == "look first at: gpu-linear (FAILED): "*"/bundle/log/gpu-linear" ]]
+    # The logs are packed.
+    tar -xzOf bundle/results.tgz log/gpu-linear | grep -x why
+    tar -xzOf bundle/results.tgz summary | grep "look first at: gpu-linear"
+}
+
+@test "called again it goes on: nothing is built twice, and what passed is not run twice" {
+    add gpu-plugin "sh -c 'echo ran >>plugin'"
+    add gpu-linear "sh -c 'test -e fixed'"
+    check 1
+    [ "$(sort bundle/compiled | tr '\n' ' ')" = "gpu-linear gpu-plugin " ]
+    touch bundle/build/fixed
+    check 0
+    [ "$(wc -l <bundle/compiled)" -eq 2 ]
+    [ "$(wc -l <bundle/build/plugin)" -eq 1 ]
+    [[ $output == *"gpu-plugin               before"* ]]
+    [[ $output == *"2 passed, 0 failed"* ]]
+    check 0 --again
+    [ "$(wc -l <bundle/compiled)" -eq 2 ]
+    [ "$(wc -l <bundle/build/plugin)" -eq 2 ]
+    # A name runs what it names.
+    check 0 gpu-plugin
+    [ "$(wc -l <bundle/build/plugin)" -eq 3 ]
+}
+
+@test "sources that have changed, and another compiler, are built anew" {
+    add gpu-plugin true
+    check 0
+    newer bundle/src/a.c
+    check 0
+    [ "$(wc -l <bundle/compiled)" -eq 2 ]
+    touch -d '-1 minute' bundle/src/a.c
+    ln -s "$(command -v gcc)" other-gcc
+    CC=$PWD/other-gcc check 0
+    [ "$(wc -l <bundle/compiled)" -eq 3 ]
+}
+
+@test "what cannot be built, or takes too long, costs only itself" {
+    add gpu-linear true "exit 1"
+    add gpu-plugin true
+    add gpu-softmax "sleep 30"
+    add gpu-add true
+    check 1
+    [ "$(cut -f 1,2 bundle/results.tsv | tr '\t\n' ' ;')" = \
+        "gpu-linear UNBUILT;gpu-plugin ok;gpu-softmax timeout;gpu-add ok;" ]
+    [[ ${lines[-1]} == "look first at: gpu-linear (UNBUILT): "* ]]
+}
+
+@test "nvcc compiles for the card that is there only" {
+    mkdir bin
+    printf '#!/bin/sh\necho 9.0\n' >bin/nvidia-smi
+    printf '#!/bin/sh\necho "$@" >>"%s/called"\n' "$PWD" >bin/nvcc
+    chmod +x bin/*
+    # shellcheck disable=SC2016 # for check
+    add gpu-plugin true '"$NVCC" -O3 -gencode arch=compute_80,code=sm_80 -gencode arch=compute_80,code=compute_80 -c x.cu'
+    NVCC=$PWD/bin/nvcc check 0
+    grep -x -- "-O3 -gencode arch=compute_80,code=sm_80 -gencode arch=compute_80,code=compute_80 -c x.cu" called
+    PATH=$PWD/bin:$PATH NVCC=$PWD/bin/nvcc check 0
+    [ "$(tail -n 1 called)" = "-gencode arch=compute_90,code=sm_90 -O3 -c x.cu" ]
+}
