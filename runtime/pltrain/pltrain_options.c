@@ -407,7 +407,7 @@ static const struct pl_option options[] = {
      CHOICE(train.strategy, pl_strategy_names)},
     {"shard", 0, "WHAT", NULL,
      "with --strategy sharded: what each rank keeps a part of only: os (default), the optimizer's "
-     "state",
+     "state; grad, also the gradients",
      CALL(set_shard)},
     {"accelerator", 0, "KIND", NULL,
      "auto (default; the CPU), cpu or gpu (NVIDIA; not yet tried on a real GPU)",

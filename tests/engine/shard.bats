@@ -23,29 +23,32 @@ says() {
     [[ $stderr == "pltrain: "*"$words"* ]] || { echo "$stderr"; false; }
 }
 
-# as_ddp KIND ARGS...: both strategies end with the same bits, and save the same checkpoint.
+# as_ddp KINDS ARGS...: all end with the same bits, and save the same checkpoint.
 as_ddp() {
-    local kind=$1
+    local kinds=$1
     shift
     rm -rf c ddp.ckpt
     pltrain "${SHORT[@]}" --max-steps 4 --checkpoint-dir c --save-last "$@" >ddp.out
     mv c/last.ckpt ddp.ckpt
-    rm -r c
-    pltrain "${SHORT[@]}" --max-steps 4 --checkpoint-dir c --save-last --strategy sharded \
-        --shard "$kind" "$@" >sharded.out
-    cmp <(grep hash ddp.out | sort) <(grep hash sharded.out | sort) || { echo "$kind $*"; false; }
     grep -q hash ddp.out
-    cmp ddp.ckpt c/last.ckpt || { echo "$kind $*"; false; }
+    for kind in $kinds; do
+        rm -r c
+        pltrain "${SHORT[@]}" --max-steps 4 --checkpoint-dir c --save-last --strategy sharded \
+            --shard "$kind" "$@" >sharded.out
+        cmp <(grep hash ddp.out | sort) <(grep hash sharded.out | sort) || { echo "$kind $*"; false; }
+        cmp ddp.ckpt c/last.ckpt || { echo "$kind $*"; false; }
+    done
 }
 
 @test "sharded has the bits of ddp" {
-    as_ddp os --processes 3 --clip 0.1 --optimizer adamw mlp --hidden 100
-    as_ddp os --processes 4 --processes-per-node 2 --accumulate 2 --clip 0.05 cnn --batch_size 4 --batchnorm 1
-    as_ddp os --processes 3 --comm tcp --precision 16 --amp-level O2 --optimizer adam "${GPT[@]}"
-    as_ddp os --processes 2 --precision bf16 --amp-level O3 --clip 0.1 "${GPT[@]}"
-    as_ddp os --processes 2 --precision 64 --clip 0.1 "$TURNS"
-    as_ddp os --clip 0.1 mlp
-    as_ddp os --processes 7 mlp --hidden 1 # two blocks
+    as_ddp "os grad" --processes 3 --clip 0.1 --optimizer adamw mlp --hidden 100
+    as_ddp "os" --processes 4 --processes-per-node 2 --accumulate 2 --clip 0.05 cnn --batch_size 4 --batchnorm 1
+    as_ddp "grad" --processes 4 --processes-per-node 2 --clip 0.05 cnn --batch_size 4 --dropout 0.2
+    as_ddp "os grad" --processes 3 --comm tcp --precision 16 --amp-level O2 --optimizer adam "${GPT[@]}"
+    as_ddp "os" --processes 2 --precision bf16 --amp-level O3 --clip 0.1 "${GPT[@]}"
+    as_ddp "os grad" --processes 2 --precision 64 --clip 0.1 "$TURNS"
+    as_ddp "grad" --accumulate 2 --clip 0.1 mlp
+    as_ddp "grad" --processes 7 mlp --hidden 1 # two blocks
 }
 
 @test "a run goes on under any strategy and on any number of ranks" {
@@ -77,7 +80,7 @@ as_ddp() {
 }
 
 @test "what cannot be sharded is a usage error" {
-    says 2 "'half' is none of os" --strategy sharded --shard half mlp
+    says 2 "'half' is none of os, grad" --strategy sharded --shard half mlp
     says 2 "option '--shard' needs '--strategy sharded'" --shard os mlp
     says 2 "option '--shard' needs '--strategy sharded'" --processes 2 --strategy ddp --shard os mlp
 }

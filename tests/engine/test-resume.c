@@ -28,16 +28,18 @@ static const struct layout {
     unsigned ranks, per_node, devices, accumulate;
     enum pl_strategy_kind strategy;
     const char *batch, *lr;
+    enum pl_shard_kind shard;
 } layouts[] = {
-    {"single", 1, 0, 1, 1, PL_STRATEGY_SINGLE, "batch_size=16", "lr=0.1"},
-    {"accumulated", 1, 0, 1, 4, PL_STRATEGY_SINGLE, "batch_size=4", "lr=0.1"},
-    {"dp", 1, 0, 2, 1, PL_STRATEGY_DP, "batch_size=16", "lr=0.1"},
-    {"ddp, shm", 2, 0, 1, 1, PL_STRATEGY_DDP, "batch_size=8", "lr=0.1"},
-    {"ddp, tcp", 4, 1, 1, 1, PL_STRATEGY_DDP, "batch_size=4", "lr=0.1"},
-    {"ddp, accumulated", 2, 0, 1, 2, PL_STRATEGY_DDP, "batch_size=4", "lr=0.1"},
-    {"ddp2", 2, 1, 2, 1, PL_STRATEGY_DDP2, "batch_size=8", "lr=0.1"},
-    {"horovod", 4, 2, 1, 1, PL_STRATEGY_HOROVOD, "batch_size=4", "lr=0.025"},
-    {"sharded", 2, 1, 1, 2, PL_STRATEGY_SHARDED, "batch_size=4", "lr=0.1"},
+    {"single", 1, 0, 1, 1, PL_STRATEGY_SINGLE, "batch_size=16", "lr=0.1", 0},
+    {"accumulated", 1, 0, 1, 4, PL_STRATEGY_SINGLE, "batch_size=4", "lr=0.1", 0},
+    {"dp", 1, 0, 2, 1, PL_STRATEGY_DP, "batch_size=16", "lr=0.1", 0},
+    {"ddp, shm", 2, 0, 1, 1, PL_STRATEGY_DDP, "batch_size=8", "lr=0.1", 0},
+    {"ddp, tcp", 4, 1, 1, 1, PL_STRATEGY_DDP, "batch_size=4", "lr=0.1", 0},
+    {"ddp, accumulated", 2, 0, 1, 2, PL_STRATEGY_DDP, "batch_size=4", "lr=0.1", 0},
+    {"ddp2", 2, 1, 2, 1, PL_STRATEGY_DDP2, "batch_size=8", "lr=0.1", 0},
+    {"horovod", 4, 2, 1, 1, PL_STRATEGY_HOROVOD, "batch_size=4", "lr=0.025", 0},
+    {"sharded state", 2, 1, 1, 1, PL_STRATEGY_SHARDED, "batch_size=8", "lr=0.1", PL_SHARD_OS},
+    {"sharded gradients", 2, 0, 1, 2, PL_STRATEGY_SHARDED, "batch_size=4", "lr=0.1", PL_SHARD_GRAD},
 };
 
 /* tolerance: how far parameters around 1 may be from those of one f64 process after STEPS steps of
@@ -166,6 +168,7 @@ static int train(
     options.seed = 7;
     options.device = on_device();
     options.strategy = l->strategy;
+    options.shard = l->shard;
     options.devices = l->devices;
     options.accumulate = l->accumulate;
     options.precision = job->kind->precision;

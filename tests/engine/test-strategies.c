@@ -305,16 +305,28 @@ static void test_batch_norm_over_ranks(void **state)
     assert_non_null(strstr(dp->error, "between ranks, not between the devices"));
 }
 
+/* Rank 1 has a loss for every other batch only. */
+static int
+skip_some(struct plume_context *pl, const struct plume_batch *batch, plume_tensor **ret_loss)
+{
+    static unsigned n;
+
+    if (pl->rank == 1 && n++ % 2)
+        return 0;
+    return fit_training_step(pl, batch, ret_loss);
+}
+
 /* Fewer parameters than a block: the first rank has all of them. */
 static void test_sharded_is_ddp(void **state)
 {
     static const enum plume_optimizer_kind kinds[] = {PLUME_SGD, PLUME_ADAM, PLUME_ADAMW};
 
     for (unsigned i = 0; i < PL_COUNT(kinds); i++) {
-        struct fit_run *run[2];
+        struct fit_run *run[3];
 
-        for (unsigned k = 0; k < 2; k++) {
+        for (unsigned k = 0; k < PL_COUNT(run); k++) {
             run[k] = strategy_run(k ? PL_STRATEGY_SHARDED : PL_STRATEGY_DDP, 1, false);
+            run[k]->options.shard = k == 2 ? PL_SHARD_GRAD : PL_SHARD_NONE;
             run[k]->options.optimizer = kinds[i];
             run[k]->options.deterministic = true;
             run[k]->options.clip = 0.5;
@@ -323,7 +335,27 @@ static void test_sharded_is_ddp(void **state)
             fit_assert_good(run[k]);
         }
         assert_string_equal(run[0]->hash, run[1]->hash);
+        assert_string_equal(run[0]->hash, run[2]->hash);
     }
+}
+
+/* Each rank adds up the sums of its shard, ddp the batches first. Ranks that skip a batch, too. */
+static void test_sharded_gradients_accumulate(void **state)
+{
+    struct fit_run *run[2];
+
+    for (unsigned k = 0; k < 2; k++) {
+        run[k] = strategy_run(k ? PL_STRATEGY_SHARDED : PL_STRATEGY_DDP, 1, false);
+        run[k]->options.shard = k ? PL_SHARD_GRAD : PL_SHARD_NONE;
+        run[k]->options.accumulate = 3;
+        run[k]->options.precision = PL_PRECISION_64;
+        run[k]->module.training_step = skip_some;
+        fit_go(run[k], 3, 2);
+        fit_assert_good(run[k]);
+    }
+    /* Parameters of about 1 in f64, rounded to f32 by fit_train(). */
+    assert_true(fit_distance(run[0], run[1]) < 1e-6);
+    assert_string_not_equal(run[0]->hash, run[1]->hash); /* it did something else */
 }
 
 static void test_outputs_are_checked(void **state)
@@ -446,6 +478,7 @@ int main(void)
         cmocka_unit_test(test_ddp2_is_ddp_of_nodes),
         cmocka_unit_test(test_batch_norm_over_ranks),
         cmocka_unit_test(test_sharded_is_ddp),
+        cmocka_unit_test(test_sharded_gradients_accumulate),
         cmocka_unit_test(test_outputs_are_checked),
         cmocka_unit_test(test_own_reduction),
         cmocka_unit_test(test_modules_have_collectives),

@@ -29,6 +29,7 @@ enum pl_strategy_kind {
 enum pl_shard_kind {
     PL_SHARD_NONE, /* not given */
     PL_SHARD_OS,   /* optimizer state */
+    PL_SHARD_GRAD, /* and gradients */
 };
 
 enum pl_precision {

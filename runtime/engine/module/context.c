@@ -320,7 +320,7 @@ api_read(struct plume_context *pl, const char *name, enum plume_what what, size_
 
     if (ctx->configuring || ctx->tape || !ctx->params.values)
         return pl_context_refuse(ctx, -EINVAL, "read '%s': not in configure and steps", name);
-    if (what == PLUME_GRADIENT && ctx->params.sharded)
+    if (what == PLUME_GRADIENT && ctx->params.shard)
         return pl_context_refuse(
             ctx, -ENOTSUP, "read '%s': with strategy sharded no rank has whole gradients", name);
     data = find_named(ctx, name, what == PLUME_GRADIENT, &t);

@@ -50,7 +50,7 @@ static int measure(const struct pl_optimizers *all,
                 kernels->grad_stats(&(struct pl_grad_stats_args){
                     .n = count,
                     .scale = scale,
-                    .grad = (char *)all->params->grads + from * pl_real_size(all->params->real),
+                    .grad = pl_params_grad(all->params, from),
                     .ret_squares = &stats->squares,
                     .ret_finite = &stats->finite,
                 });

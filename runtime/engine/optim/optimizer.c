@@ -492,16 +492,17 @@ static void update_part(const struct pl_optimizers *all,
     void *slot[PL_OPTIMIZER_SLOTS];
     size_t begin = PL_MAX(from, range->own), end = PL_MIN(to, range->own + range->own_count);
     size_t state = range->state + begin - range->own;
-    struct pl_update update = {
-        .n = end - begin,
-        .factor = factor,
-        .clip = clip,
-        .grad = at(params, params->grads, begin),
-        .param = at(params, params->values, begin),
-    };
+    struct pl_update update;
 
     if (begin >= end)
         return;
+    update = (struct pl_update){
+        .n = end - begin,
+        .factor = factor,
+        .clip = clip,
+        .grad = pl_params_grad(params, begin),
+        .param = at(params, params->values, begin),
+    };
     for (size_t i = 0; i < PL_OPTIMIZER_SLOTS; i++)
         slot[i] = at(params, o->slot[i], state);
     switch (options->kind) {

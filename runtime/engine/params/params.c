@@ -2,6 +2,7 @@
 #include "runtime/engine/params/params.h"
 #include "common/base/parse.h"
 #include "runtime/engine/params/consistency.h"
+#include "runtime/engine/params/shard.h"
 #include "runtime/engine/util/rng.h"
 #include "runtime/engine/util/sha256.h"
 
@@ -163,10 +164,13 @@ static void find_first_nodes(struct pl_params *params, const struct pl_tape *tap
         struct pl_param *p = params->list[i];
 
         p->first_node = SIZE_MAX;
-        for (size_t n = 0; n < tape->n && p->first_node == SIZE_MAX; n++)
+        p->last_node = 0;
+        for (size_t n = 0; n < tape->n; n++)
             for (size_t k = 0; k < tape->nodes[n].n_in; k++)
-                if (tape->nodes[n].in[k] && pl_tensor_root(tape->nodes[n].in[k]) == p->tensor)
-                    p->first_node = n;
+                if (tape->nodes[n].in[k] && pl_tensor_root(tape->nodes[n].in[k]) == p->tensor) {
+                    p->first_node = PL_MIN(p->first_node, n);
+                    p->last_node = n;
+                }
     }
 }
 
@@ -180,6 +184,31 @@ static void sort_by_use(struct pl_params *params)
             params->order[k] = params->order[k - 1];
         params->order[k] = params->list[i];
     }
+}
+
+/* Memory for the gradients: an arena like the values', or this rank's shard. */
+static int alloc_grads(struct pl_params *params, struct pl_comm *comm, struct pl_error *err)
+{
+    size_t size = pl_real_size(params->real), bytes = params->count * size;
+    size_t flags = params->flags;
+    int r;
+
+    if (params->shard == PL_SHARD_GRAD) {
+        params->grads_from = params->own_from;
+        flags = params->own_to - params->own_from;
+        bytes = (flags + params->n + PL_PARAMS_SIGNALS) * size;
+    }
+    params->owns_grads = params->shard == PL_SHARD_GRAD || (!params->dev->ops->host && !comm->gpu);
+    if (params->owns_grads)
+        r = pl_device_alloc_zero(params->dev, PL_MAX(bytes, (size_t)64), "gradients",
+                                 &params->grads, err);
+    else
+        r = pl_comm_alloc(params->dev->ops->host ? comm : comm->gpu,
+                          params->dev->ops->host ? bytes : PL_MAX(bytes, (size_t)64),
+                          &params->grads, err);
+    if (r == 0)
+        params->flag_list = (char *)params->grads + flags * size;
+    return r < 0 ? pl_error_wrap(err, r, "memory for gradients") : 0;
 }
 
 int pl_params_layout(struct pl_params *params,
@@ -209,22 +238,18 @@ int pl_params_layout(struct pl_params *params,
                              &params->values, err);
     if (r < 0)
         return r;
-    if (params->dev->ops->host)
-        r = pl_comm_alloc(comm, count * size, &params->grads, err);
-    else if (comm->gpu)
-        r = pl_comm_alloc(comm->gpu, PL_MAX(count * size, (size_t)64), &params->grads, err);
-    else
-        r = pl_device_alloc_zero(params->dev, PL_MAX(count * size, (size_t)64), "gradients",
-                                 &params->grads, err);
-    if (r < 0)
-        return pl_error_wrap(err, r, "memory for gradients");
-    params->owns_grads = !params->dev->ops->host && !comm->gpu;
     params->count = count;
+    if (params->shard)
+        pl_shard_take(params, comm->rank, comm->size);
+    r = alloc_grads(params, comm, err);
+    if (r < 0)
+        return r;
     for (size_t i = 0; i < params->n; i++) {
         struct pl_param *p = params->order[i];
 
         p->tensor->data = (char *)params->values + p->offset * size;
-        p->tensor->grad = (char *)params->grads + p->offset * size;
+        p->tensor->grad =
+            params->shard == PL_SHARD_GRAD ? NULL : (char *)params->grads + p->offset * size;
     }
     return 0;
 }

@@ -10,6 +10,7 @@
 #define PL_RUNTIME_ENGINE_PARAMS_PARAMS_H
 
 #include "runtime/engine/comm/comm.h"
+#include "runtime/engine/config/train_options.h"
 #include "runtime/engine/params/initial.h"
 #include "runtime/engine/tape/tape.h"
 
@@ -26,10 +27,13 @@ struct pl_param {
     struct pl_initial initial; /* its numbers may be set before pl_params_init_values() */
     plume_tensor *tensor;
     size_t offset;     /* in elements, after layout */
-    size_t first_node; /* index on the tape; SIZE_MAX if the tape does not use it */
+    size_t first_node; /* indices on the tape of the first and last use; SIZE_MAX and 0 if it does
+                          not use it */
+    size_t last_node;
     /* See unused_params.h: reached by this rank's tapes now, and since the last step; without a
      * gradient on any rank; optimizer steps that it missed. */
     bool reached, used, unused;
+    bool written; /* the tape of the running batch writes the gradient */
     uint64_t missed;
 };
 
@@ -51,12 +55,16 @@ struct pl_params {
     /* Elements whose optimizer state and update are this rank's; all, unless `sharded` (shard.h).
      */
     size_t own_from, own_to;
-    bool sharded;
+    enum pl_shard_kind shard; /* PL_SHARD_NONE, or what the shards have; set before the layout */
     /* Signals to be told to the other ranks with the next step, and those that some rank has told
      * with the last one: 0 to requeue, 1 to end. Set and read by the loop. */
     bool signal[PL_PARAMS_SIGNALS], heard[PL_PARAMS_SIGNALS];
     uint64_t plans; /* of the tapes of the last pl_unused_params_find() */
-    void *values, *grads;
+    void *values;
+    /* Gradients from element grads_from on, and the flags. With PL_SHARD_GRAD these are the own
+     * ones, and the parameters' gradients are in buckets of the reducer. */
+    void *grads, *flag_list;
+    size_t grads_from;
     bool owns_grads;           /* they are not the communicator's */
     struct pl_buffer *buffers; /* as declared; each tensor has its own memory */
     size_t n_buffers;
@@ -70,6 +78,12 @@ struct pl_params {
 static inline void *pl_param_value(const struct pl_params *params, const struct pl_param *p)
 {
     return (char *)params->values + p->offset * pl_real_size(params->real);
+}
+
+/* An element of the gradients. */
+static inline void *pl_params_grad(const struct pl_params *params, size_t element)
+{
+    return (char *)params->grads + (element - params->grads_from) * pl_real_size(params->real);
 }
 
 /* dev is borrowed. */

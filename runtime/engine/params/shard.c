@@ -28,7 +28,6 @@ void pl_shard_offsets(
 
 void pl_shard_take(struct pl_params *params, unsigned rank, unsigned size)
 {
-    params->sharded = true;
     params->own_from = pl_shard_begin(params, rank, size);
     params->own_to = pl_shard_begin(params, rank + 1, size);
 }

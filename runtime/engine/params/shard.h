@@ -25,7 +25,7 @@ size_t pl_shard_begin(const struct pl_params *params, unsigned rank, unsigned si
 void pl_shard_offsets(
     const struct pl_params *params, unsigned size, size_t from, size_t to, size_t *ret);
 
-/* This process owns the shard of this rank from now on. Call between layout and the optimizers. */
+/* This process owns the shard of this rank from now on. Called by the layout. */
 void pl_shard_take(struct pl_params *params, unsigned rank, unsigned size);
 
 /* Gives all ranks the values [from, to) of their owners. Collective. -ENOMEM, -EIO. */

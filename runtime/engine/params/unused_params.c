@@ -1,17 +1,33 @@
 /* SPDX-License-Identifier: MIT */
 #include "runtime/engine/params/unused_params.h"
 
-/* The first node that adds to the parameter's gradient; SIZE_MAX if none does. */
+/* True if the node adds to the parameter's gradient. */
+static bool adds(const struct pl_tape *tape, size_t index, const plume_tensor *param)
+{
+    const struct pl_node *node = &tape->nodes[index];
+
+    for (size_t k = 0; k < node->n_in && node->back; k++)
+        if (node->in[k] && node->in[k]->wants_grad && pl_tensor_root(node->in[k]) == param)
+            return true;
+    return false;
+}
+
+/* The first such node; SIZE_MAX if there is none. */
 static size_t first_node(const struct pl_tape *tape, const plume_tensor *param)
 {
     for (size_t i = 0; i < tape->n; i++)
-        for (size_t k = 0; k < tape->nodes[i].n_in && tape->nodes[i].back; k++) {
-            plume_tensor *in = tape->nodes[i].in[k];
-
-            if (in && in->wants_grad && pl_tensor_root(in) == param)
-                return i;
-        }
+        if (adds(tape, i, param))
+            return i;
     return SIZE_MAX;
+}
+
+static size_t last_node(const struct pl_tape *tape, const plume_tensor *param)
+{
+    size_t i = tape->n;
+
+    while (i > 0 && !adds(tape, i - 1, param))
+        i--;
+    return i ? i - 1 : 0;
 }
 
 void pl_unused_params_reset(struct pl_params *params)
@@ -32,16 +48,12 @@ bool pl_unused_params_find(struct pl_params *params, const struct pl_tape *const
         struct pl_param *p = params->list[i];
 
         p->first_node = first_node(tapes[0], p->tensor);
+        p->last_node = p->first_node == SIZE_MAX ? 0 : last_node(tapes[0], p->tensor);
         p->reached = p->first_node != SIZE_MAX;
         for (size_t k = 1; k < n && !p->reached; k++)
             p->reached = first_node(tapes[k], p->tensor) != SIZE_MAX;
     }
     return true;
-}
-
-static void *flags(const struct pl_params *params)
-{
-    return (char *)params->grads + params->flags * pl_real_size(params->real);
 }
 
 static size_t flags_bytes(const struct pl_params *params)
@@ -67,8 +79,8 @@ int pl_unused_params_mark(struct pl_params *params, bool first, bool any, struct
 {
     size_t size = pl_real_size(params->real);
     struct pl_device_map map;
-    int r =
-        pl_device_map(params->dev, flags(params), flags_bytes(params), PL_DEVICE_WRITE, &map, err);
+    int r = pl_device_map(params->dev, params->flag_list, flags_bytes(params), PL_DEVICE_WRITE,
+                          &map, err);
 
     if (r < 0)
         return r;
@@ -76,7 +88,9 @@ int pl_unused_params_mark(struct pl_params *params, bool first, bool any, struct
         struct pl_param *p = params->list[i];
         bool mine = p->tensor->wants_grad;
 
-        if (mine && first && !(any && p->first_node != SIZE_MAX))
+        p->written = mine && any && p->first_node != SIZE_MAX;
+        /* With a shard of the gradients, the reducer clears what was not written. */
+        if (mine && first && !p->written && params->shard != PL_SHARD_GRAD)
             pl_device_zero(params->dev, p->tensor->grad, p->tensor->count * size);
         if (mine)
             p->used = (p->used && !first) || (any && p->reached);
@@ -96,8 +110,8 @@ int pl_unused_params_collect(struct pl_params *params,
     struct pl_device_map map = {0};
     bool any = false;
     int r = alone ? 0
-                  : pl_device_map(params->dev, flags(params), flags_bytes(params), PL_DEVICE_READ,
-                                  &map, err);
+                  : pl_device_map(params->dev, params->flag_list, flags_bytes(params),
+                                  PL_DEVICE_READ, &map, err);
 
     if (r < 0)
         return r;

@@ -2,6 +2,7 @@
 #include "runtime/engine/reduce/reducer.h"
 #include "runtime/engine/comm/comm_nccl.h"
 #include "runtime/engine/params/shard.h"
+#include "runtime/engine/reduce/grad_places.h"
 #include "runtime/engine/util/timeline.h"
 
 #include <math.h>
@@ -15,20 +16,21 @@ int pl_reducer_init(struct pl_reducer *reducer,
                     struct pl_error *err)
 {
     size_t max = first_bytes / pl_real_size(params->real), n = 1, end = params->flags;
+    size_t flags = params->shard ? params->n + PL_PARAMS_SIGNALS : params->count - params->flags;
     struct pl_bucket *buckets = calloc(params->n + 1, sizeof(*buckets)), *b = buckets;
     size_t most = 0;
     int r;
 
     if (!buckets)
         return pl_error_set(err, -ENOMEM, "out of memory");
-    *b = (struct pl_bucket){.offset = params->flags, .count = params->count - params->flags};
+    *b = (struct pl_bucket){.offset = params->flags, .count = flags};
     for (size_t i = params->n; i-- > 0; end = params->order[i]->offset) {
         const struct pl_param *p = params->order[i];
 
         if (only && !pl_optimizer_has(only, p))
             continue;
         if (b->offset != end || (b->n && b->count + (end - p->offset) > max) ||
-            (!b->n && params->sharded)) {
+            (!b->n && params->shard)) {
             if (b->n)
                 max = max_bytes / pl_real_size(params->real);
             b = &buckets[n++];
@@ -41,11 +43,11 @@ int pl_reducer_init(struct pl_reducer *reducer,
     }
     *reducer =
         (struct pl_reducer){.comm = comm, .params = params, .buckets = buckets, .n = n, .next = n};
-    pl_reducer_replan(reducer);
     reducer->parts = calloc((size_t)comm->size + 1, sizeof(*reducer->parts));
-    if (!reducer->parts) {
+    r = reducer->parts ? pl_reducer_replan(reducer, err) : pl_error_nomem(err);
+    if (r < 0) {
         pl_reducer_finish(reducer);
-        return pl_error_nomem(err);
+        return r;
     }
     for (size_t i = 0; i < n; i++)
         most = PL_MAX(most, buckets[i].count * pl_real_size(params->real));
@@ -57,7 +59,23 @@ int pl_reducer_init(struct pl_reducer *reducer,
     return r;
 }
 
-void pl_reducer_replan(struct pl_reducer *reducer)
+static bool keeps_shards(const struct pl_reducer *red)
+{
+    return red->params->shard == PL_SHARD_GRAD;
+}
+
+/* Places the gradients anew, if they have no arena. */
+static int place(struct pl_reducer *red, struct pl_error *err)
+{
+    size_t size = pl_real_size(red->params->real) + (red->half ? sizeof(uint16_t) : 0);
+
+    if (!keeps_shards(red))
+        return 0;
+    return pl_grad_places(&red->places, red->params, red->buckets, red->n, size,
+                          red->comm->gpu && !red->params->dev->ops->host, err);
+}
+
+int pl_reducer_replan(struct pl_reducer *reducer, struct pl_error *err)
 {
     for (size_t i = 0; i < reducer->n; i++) {
         struct pl_bucket *b = &reducer->buckets[i];
@@ -66,43 +84,65 @@ void pl_reducer_replan(struct pl_reducer *reducer)
         for (size_t k = b->first; k < b->first + b->n; k++)
             b->ready_node = PL_MIN(b->ready_node, reducer->params->order[k]->first_node);
     }
+    return place(reducer, err);
 }
 
 int pl_reducer_narrow(struct pl_reducer *reducer, enum pl_half half, struct pl_error *err)
 {
     void *low = NULL;
-    int r = pl_device_alloc(reducer->params->dev, reducer->params->count * sizeof(*reducer->low),
-                            "gradients in 16 bits", &low, err);
+    int r;
 
-    if (r < 0)
-        return r;
     reducer->half = half;
+    if (keeps_shards(reducer))
+        return place(reducer, err);
+    r = pl_device_alloc(reducer->params->dev, reducer->params->count * sizeof(*reducer->low),
+                        "gradients in 16 bits", &low, err);
     reducer->low = low;
-    return 0;
+    return r;
 }
 
 void pl_reducer_finish(struct pl_reducer *reducer)
 {
-    if (reducer->low)
+    if (reducer->params) {
         pl_device_free(reducer->params->dev, reducer->low);
+        pl_device_free(reducer->params->dev, reducer->places.memory);
+    }
     free(reducer->buckets);
     free(reducer->parts);
     *reducer = (struct pl_reducer){0};
 }
 
-void pl_reducer_begin(struct pl_reducer *reducer, double scale)
+void pl_reducer_begin(struct pl_reducer *reducer, double scale, bool adds)
 {
     reducer->next = 0;
     reducer->scale = scale;
+    reducer->adds = adds;
+}
+
+/* The gradients of a bucket. */
+static void *grads_of(const struct pl_reducer *red, const struct pl_bucket *b)
+{
+    if (red->params->shard && !b->n)
+        return red->params->flag_list;
+    return b->memory ? b->memory : pl_params_grad(red->params, b->offset);
 }
 
 /* Arguments to convert a bucket between gradients and 16 bits. */
-static struct pl_half_args half_args(const struct pl_reducer *red, size_t offset, size_t count)
+static struct pl_half_args half_args(const struct pl_reducer *red, const struct pl_bucket *b)
 {
-    return (struct pl_half_args){.n = count,
-                                 .type = red->half,
-                                 .half = red->low + offset,
-                                 .wide = (float *)red->params->grads + offset};
+    return (struct pl_half_args){
+        .n = b->count,
+        .type = red->half,
+        .half = b->memory ? (uint16_t *)(void *)(b->memory + b->count * sizeof(float))
+                          : red->low + b->offset,
+        .wide = grads_of(red, b),
+    };
+}
+
+/* Only the flags of a run that keeps shards have no 16-bit copy. */
+static bool in_16_bits(const struct pl_reducer *red, const struct pl_bucket *b)
+{
+    return red->half != PL_HALF_NONE && (b->memory || red->low);
 }
 
 /* The largest power of two up to x. Multiplying 16-bit numbers by it before the sum does not round,
@@ -130,41 +170,84 @@ static int start_nccl(struct pl_reducer *red,
 }
 
 static int
-start(struct pl_reducer *red, void *grads, size_t count, const size_t *parts, struct pl_error *err)
+start(struct pl_reducer *red, const struct pl_bucket *b, const size_t *parts, struct pl_error *err)
 {
     enum pl_nccl_type type = red->params->real == PL_REAL_F64 ? PL_NCCL_F64 : PL_NCCL_F32;
     struct pl_device *dev = red->params->dev;
 
-    if (red->half != PL_HALF_NONE) {
-        size_t offset = (size_t)((float *)grads - (float *)red->params->grads);
-        struct pl_half_args low = half_args(red, offset, count);
+    if (in_16_bits(red, b)) {
+        struct pl_half_args low = half_args(red, b);
 
         dev->ops->kernels(dev, red->params->real)->narrow(&low);
-        return start_nccl(red, low.half, count, parts,
+        return start_nccl(red, low.half, b->count, parts,
                           red->half == PL_HALF_BF16 ? PL_NCCL_BF16 : PL_NCCL_F16,
                           power_of(red->scale), err);
     }
-    return start_nccl(red, grads, count, parts, type, red->scale, err);
+    return start_nccl(red, grads_of(red, b), b->count, parts, type, red->scale, err);
+}
+
+static void widen(const struct pl_reducer *red, const struct pl_bucket *b)
+{
+    struct pl_device *dev = red->params->dev;
+    const struct pl_kernels *k = dev->ops->kernels(dev, red->params->real);
+    struct pl_half_args low = half_args(red, b);
+    double rest = red->scale / power_of(red->scale);
+
+    k->widen(&low);
+    if (rest != 1)
+        k->affine(
+            &(struct pl_affine_args){.n = low.n, .scale = rest, .x = low.wide, .y = low.wide});
+}
+
+/* PL_SHARD_GRAD: takes the own part of a reduced bucket over to the shard. */
+static void take(const struct pl_reducer *red, const struct pl_bucket *b)
+{
+    const struct pl_params *params = red->params;
+    struct pl_device *dev = params->dev;
+    size_t from = PL_MAX(b->offset, params->own_from);
+    size_t to = PL_MIN(b->offset + b->count, params->own_to);
+    size_t size = pl_real_size(params->real);
+    char *own, *part;
+
+    if (!keeps_shards(red) || !b->n || from >= to)
+        return;
+    own = pl_params_grad(params, from);
+    part = b->memory + (from - b->offset) * size;
+    if (red->adds)
+        dev->ops->kernels(dev, params->real)
+            ->add(
+                &(struct pl_add_args){.n = to - from, .scale = 1, .a = own, .b = part, .dst = own});
+    else
+        dev->ops->copy(dev, own, part, (to - from) * size);
+}
+
+/* With PL_SHARD_GRAD one reduction runs at a time. */
+static int finish_pending(struct pl_reducer *red, struct pl_error *err)
+{
+    const struct pl_bucket *b = red->pending;
+    int r = b ? pl_comm_nccl_join(red->comm->gpu, err) : 0;
+
+    red->pending = NULL;
+    if (r < 0 || !b)
+        return r;
+    if (in_16_bits(red, b))
+        widen(red, b);
+    take(red, b);
+    return 0;
 }
 
 /* Later work on the device waits for all reductions that were started. */
 static int join(struct pl_reducer *red, struct pl_error *err)
 {
-    struct pl_device *dev = red->params->dev;
-    const struct pl_kernels *k = dev->ops->kernels(dev, red->params->real);
-    double rest = red->scale / power_of(red->scale);
     int r;
 
     red->started = false;
+    if (keeps_shards(red))
+        return finish_pending(red, err);
     r = pl_comm_nccl_join(red->comm->gpu, err);
-    for (size_t i = 0; r == 0 && red->half != PL_HALF_NONE && i < red->n; i++) {
-        struct pl_half_args low = half_args(red, red->buckets[i].offset, red->buckets[i].count);
-
-        k->widen(&low);
-        if (rest != 1)
-            k->affine(
-                &(struct pl_affine_args){.n = low.n, .scale = rest, .x = low.wide, .y = low.wide});
-    }
+    for (size_t i = 0; r == 0 && i < red->n; i++)
+        if (in_16_bits(red, &red->buckets[i]))
+            widen(red, &red->buckets[i]);
     return r;
 }
 
@@ -179,11 +262,12 @@ static int sum_on_host(
 
 /* parts: NULL, or where the ranks' parts begin; only the own part is defined afterwards. */
 static int
-sum(struct pl_reducer *red, void *grads, size_t count, const size_t *parts, struct pl_error *err)
+sum(struct pl_reducer *red, const struct pl_bucket *b, const size_t *parts, struct pl_error *err)
 {
     struct pl_device *dev = red->params->dev;
     enum pl_real real = red->params->real;
-    size_t bytes = count * pl_real_size(real), from = 0, to = bytes;
+    size_t count = b->count, bytes = count * pl_real_size(real), from = 0, to = bytes;
+    void *grads = grads_of(red, b);
     int r;
 
     if (dev->ops->host && !red->alone)
@@ -195,7 +279,7 @@ sum(struct pl_reducer *red, void *grads, size_t count, const size_t *parts, stru
         return 0;
     }
     if (red->comm->gpu)
-        return start(red, grads, count, parts, err);
+        return start(red, b, parts, err);
     r = pl_device_download(dev, red->stage, grads, bytes, err);
     if (r == 0)
         r = sum_on_host(red, red->stage, count, parts, err);
@@ -208,16 +292,19 @@ sum(struct pl_reducer *red, void *grads, size_t count, const size_t *parts, stru
     return r;
 }
 
-/* No node writes between the end of a parameter and the next one, but a reduce-scatter may. */
-static void clear_gaps(const struct pl_reducer *red, const struct pl_bucket *b)
+/* Clears what no node has written: from the end of a parameter to the next one, where a
+ * reduce-scatter may write; with PL_SHARD_GRAD also parameters without a gradient. */
+static void clear_unwritten(const struct pl_reducer *red, const struct pl_bucket *b)
 {
     const struct pl_params *params = red->params;
     size_t size = pl_real_size(params->real), next = b->offset + b->count;
+    char *grads = grads_of(red, b);
 
     for (size_t i = b->first + b->n; i-- > b->first; next = params->order[i]->offset) {
-        size_t end = params->order[i]->offset + params->order[i]->tensor->count;
+        const struct pl_param *p = params->order[i];
+        size_t end = p->offset + (keeps_shards(red) && !p->written ? 0 : p->tensor->count);
 
-        pl_device_zero(params->dev, (char *)params->grads + end * size, (next - end) * size);
+        pl_device_zero(params->dev, grads + (end - b->offset) * size, (next - end) * size);
     }
 }
 
@@ -247,15 +334,23 @@ reduce_own(struct pl_reducer *red, const struct pl_bucket *b, void *grads, struc
 
 static int reduce(struct pl_reducer *red, const struct pl_bucket *b, struct pl_error *err)
 {
-    char *grads = (char *)red->params->grads + b->offset * pl_real_size(red->params->real);
+    const struct pl_params *params = red->params;
+    size_t *parts = params->shard && b->n && !red->own ? red->parts : NULL;
+    int r = finish_pending(red, err);
 
-    if (red->own)
-        return reduce_own(red, b, grads, err);
-    if (!red->params->sharded || !b->n)
-        return sum(red, grads, b->count, NULL, err);
-    clear_gaps(red, b);
-    pl_shard_offsets(red->params, red->comm->size, b->offset, b->offset + b->count, red->parts);
-    return sum(red, grads, b->count, red->parts, err);
+    if (params->shard && b->n)
+        clear_unwritten(red, b);
+    if (parts)
+        pl_shard_offsets(params, red->comm->size, b->offset, b->offset + b->count, parts);
+    if (r == 0)
+        r = red->own ? reduce_own(red, b, grads_of(red, b), err) : sum(red, b, parts, err);
+    if (r < 0 || !keeps_shards(red))
+        return r;
+    if (red->started)
+        red->pending = b;
+    else
+        take(red, b);
+    return 0;
 }
 
 int pl_reducer_after_node(void *ctx, size_t index, struct pl_error *err)

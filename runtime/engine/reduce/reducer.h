@@ -10,7 +10,10 @@
  *
  * With shards (shard.h) a bucket is scattered: each rank gets the sums of its own shard, and the
  * rest of its gradients is undefined then. The flags of unused_params.h, which all ranks need, have
- * a bucket of their own. */
+ * a bucket of their own. With PL_SHARD_GRAD the parameters' gradients exist only from the first
+ * node of backward that writes to their bucket until the bucket is reduced, after each batch;
+ * buckets that do not live at the same time share memory. The own part is then added to the shard.
+ */
 #ifndef PL_RUNTIME_ENGINE_REDUCE_REDUCER_H
 #define PL_RUNTIME_ENGINE_REDUCE_REDUCER_H
 
@@ -27,6 +30,13 @@ struct pl_bucket {
     size_t offset, count; /* elements of the arena */
     size_t first, n;      /* its parameters, as laid out */
     size_t ready_node;    /* complete after backward of this node; SIZE_MAX: at once */
+    char *memory; /* PL_SHARD_GRAD: of its gradients, and after these of their 16-bit copy */
+};
+
+/* With PL_SHARD_GRAD: the memory that the buckets share. */
+struct pl_grad_places {
+    char *memory;
+    size_t bytes;
 };
 
 struct pl_reducer {
@@ -36,10 +46,13 @@ struct pl_reducer {
     size_t n, next;
     size_t *parts; /* with shards: where each rank's part of a bucket begins, and its end */
     double scale;
-    bool alone;   /* only scales: ranks keep their own gradients; set after init */
-    bool started; /* reductions run on comm->gpu; join() waits for them */
-    void *stage;  /* memory of the communicator for the largest bucket, if gradients are on a GPU
-                     without comm->gpu; else NULL */
+    bool alone; /* only scales: ranks keep their own gradients; set after init */
+    bool adds;  /* PL_SHARD_GRAD: adds to the shard instead of writing it */
+    struct pl_grad_places places;
+    const struct pl_bucket *pending; /* its reduction was started; the own part is not taken */
+    bool started;                    /* reductions run on comm->gpu; join() waits for them */
+    void *stage; /* memory of the communicator for the largest bucket, if gradients are on a GPU
+                    without comm->gpu; else NULL */
     enum pl_half half; /* type of sums on comm->gpu; PL_HALF_NONE: the gradients' type */
     uint16_t *low;     /* the gradient arena in that type, on params->dev */
     /* The module's own reduction instead of an allreduce; NULL = none. */
@@ -62,11 +75,13 @@ int pl_reducer_init(struct pl_reducer *reducer,
 int pl_reducer_narrow(struct pl_reducer *reducer, enum pl_half half, struct pl_error *err);
 void pl_reducer_finish(struct pl_reducer *reducer);
 
-/* Call after pl_unused_params_find() returned true: finds the node that completes each bucket. */
-void pl_reducer_replan(struct pl_reducer *reducer);
+/* Call after pl_unused_params_find() returned true: finds the node that completes each bucket, and
+ * places the gradients with PL_SHARD_GRAD. -ENOMEM. */
+int pl_reducer_replan(struct pl_reducer *reducer, struct pl_error *err);
 
-/* Call before backward. The sum over ranks is multiplied by `scale`. */
-void pl_reducer_begin(struct pl_reducer *reducer, double scale);
+/* Call before backward. The sum over ranks is multiplied by `scale`. adds: the batch is not the
+ * first of its optimizer step (matters with PL_SHARD_GRAD only). */
+void pl_reducer_begin(struct pl_reducer *reducer, double scale, bool adds);
 
 /* after_node of pl_tape_backward(): reduces complete buckets. ctx is the reducer. */
 int pl_reducer_after_node(void *ctx, size_t index, struct pl_error *err);

@@ -3,7 +3,7 @@
 
 const char *const pl_strategy_names[] = {"auto", "single",  "dp",      "ddp",
                                          "ddp2", "horovod", "sharded", NULL};
-const char *const pl_shard_names[] = {"os", NULL};
+const char *const pl_shard_names[] = {"os", "grad", NULL};
 
 static int
 check_average(const struct pl_train_options *o, enum pl_strategy_kind kind, struct pl_error *err)
@@ -79,6 +79,7 @@ int pl_strategy_choose(const struct pl_train_options *options,
                        struct pl_error *err)
 {
     enum pl_strategy_kind kind = options->strategy;
+    enum pl_shard_kind shard = PL_SHARD_NONE;
     int r;
 
     if (kind == PL_STRATEGY_AUTO)
@@ -86,13 +87,15 @@ int pl_strategy_choose(const struct pl_train_options *options,
     r = check(options, place, world_size, kind, err);
     if (r < 0)
         return r;
+    if (kind == PL_STRATEGY_SHARDED) /* one rank has nothing to share: the bits of single */
+        shard = world_size > 1 ? PL_MAX(options->shard, PL_SHARD_OS) : PL_SHARD_OS;
     *ret = (struct pl_strategy){
         .kind = kind,
         .devices =
             kind == PL_STRATEGY_DP || kind == PL_STRATEGY_DDP2 ? PL_MAX(options->devices, 1u) : 1,
         .reduces = world_size > 1 && !options->average_every,
         .average_every = world_size > 1 ? options->average_every : 0,
-        .shard = kind != PL_STRATEGY_SHARDED ? PL_SHARD_NONE : PL_MAX(options->shard, PL_SHARD_OS),
+        .shard = shard,
         .fused = kind == PL_STRATEGY_HOROVOD,
         .uneven_inputs = kind == PL_STRATEGY_HOROVOD && world_size > 1,
         .lr_scale = kind == PL_STRATEGY_HOROVOD ? world_size : 1,

@@ -42,7 +42,7 @@ int pl_strategy_choose(const struct pl_train_options *options,
  * pl_strategy_kind. */
 extern const char *const pl_strategy_names[];
 
-/* "os"; ends with NULL, from PL_SHARD_OS on. */
+/* "os", "grad"; ends with NULL, from PL_SHARD_OS on. */
 extern const char *const pl_shard_names[];
 
 #endif

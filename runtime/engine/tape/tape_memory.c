@@ -1,7 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /* Places lifetimes in one block of memory: from the largest to the smallest, each takes the lowest
  * gap that is free during its life ("greedy by size", Pisarchyk and Lee, arXiv 2001.03288). */
-#include "runtime/engine/tape/tape_private.h"
+#include "runtime/engine/tape/tape_memory.h"
+#include "common/base/macros.h"
+#include "runtime/engine/util/bump.h"
+
+#include <stdlib.h>
 
 size_t pl_lifetimes_add(struct pl_lifetimes *p, size_t bytes, size_t from, size_t to)
 {

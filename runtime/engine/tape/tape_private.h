@@ -5,6 +5,7 @@
 #define PL_RUNTIME_ENGINE_TAPE_TAPE_PRIVATE_H
 
 #include "runtime/engine/tape/tape.h"
+#include "runtime/engine/tape/tape_memory.h"
 
 static inline enum pl_half pl_tape_half_of(enum plume_dtype dtype)
 {
@@ -76,28 +77,5 @@ void pl_tape_graphs_finish(struct pl_tape *tape);
  * autograd's would: dx = dy for a sum. ret_leader[i]: the node whose output's gradient has the
  * memory of node i's; i itself if it has its own. Call after the writers are planned. */
 void pl_tape_plan_aliases(struct pl_tape *tape, size_t *ret_leader);
-
-/* tape_memory.c */
-
-/* A piece of the tape's memory. */
-struct pl_lifetime {
-    size_t bytes, from, to; /* alive at these positions, both included */
-    size_t offset;
-};
-
-/* Zeroed memory is an empty list; `list` is freed by the owner. */
-struct pl_lifetimes {
-    struct pl_lifetime *list;
-    size_t n, cap;
-    bool bad; /* out of memory: the list is incomplete */
-};
-
-/* Returns the index; SIZE_MAX if bytes is 0 or memory ran out (then `bad` is set). The size is
- * rounded up to PL_BUMP_ALIGN. */
-size_t pl_lifetimes_add(struct pl_lifetimes *p, size_t bytes, size_t from, size_t to);
-
-/* Sets the offsets, so that no two that are alive at the same position overlap; `spread`: so that
- * none do. Returns the bytes needed, SIZE_MAX when out of memory. */
-size_t pl_lifetimes_set(struct pl_lifetimes *p, bool spread);
 
 #endif

@@ -36,9 +36,12 @@ static int find_unused(struct pl_trainer *t, struct pl_lane *lane, struct pl_err
 {
     const struct pl_tape *tapes[PL_PARTS_MAX + 1];
     size_t n = pl_parts_tapes(&lane->parts, tapes);
+    int r = 0;
 
     if (pl_unused_params_find(&t->ctx.params, tapes, n))
-        pl_reducer_replan(&lane->reducer);
+        r = pl_reducer_replan(&lane->reducer, err);
+    if (r < 0)
+        return r;
     return pl_unused_params_mark(&t->ctx.params, t->accumulated == 1, true, err);
 }
 
@@ -93,12 +96,12 @@ static size_t stop_of(const void *ctx)
     return pl_reducer_stop(((const struct loss_check *)ctx)->reducer);
 }
 
-/* Forward and backward of one batch; adds to the gradients. `due`: reduces them while backward
+/* Forward and backward of one batch; adds to the gradients. `reduces` them while backward
  * runs. Sets *ret_loss if the module gave a loss. */
 static int closure(struct pl_trainer *t,
                    unsigned optimizer_idx,
                    const struct plume_batch *batch,
-                   bool due,
+                   bool reduces,
                    double *ret_loss,
                    struct pl_error *err)
 {
@@ -109,12 +112,12 @@ static int closure(struct pl_trainer *t,
                                .optimizer_idx = optimizer_idx,
                                .rows = batch->rows,
                                .reducer = &lane->reducer};
-    struct pl_backward backward = {.seed = t->scaler.scale,
-                                   .accumulate = t->accumulated > 1,
-                                   .after_node =
-                                       due && !t->strategy.fused ? on_backward_node : NULL,
-                                   .ctx = &check,
-                                   .stop = stop_of};
+    struct pl_backward backward = {
+        .seed = t->scaler.scale,
+        .accumulate = t->accumulated > 1 && t->strategy.shard != PL_SHARD_GRAD,
+        .after_node = reduces && !t->strategy.fused ? on_backward_node : NULL,
+        .ctx = &check,
+        .stop = stop_of};
     uint64_t begin = pl_timeline_begin(t->timeline);
     int r = pl_lane_trace(stage, lane, batch, &backward.loss, err);
 
@@ -189,16 +192,17 @@ static int train_lane(struct pl_trainer *t,
 {
     struct pl_reducer *reducer = &t->stage[PLUME_TRAIN].lanes[optimizer_idx].reducer;
     unsigned ranks = t->strategy.average_every ? 1 : t->comm->size;
-    bool used = false;
+    bool reduces = due || t->strategy.shard == PL_SHARD_GRAD, used = false;
     int r = 0;
 
     /* A short last group is divided by the whole group's number too, as in Lightning. */
-    pl_reducer_begin(reducer, 1.0 / (ranks * (double)pl_accumulate_at(t->options, t->state.epoch)));
+    pl_reducer_begin(reducer, 1.0 / (ranks * (double)pl_accumulate_at(t->options, t->state.epoch)),
+                     t->accumulated > 1);
     if (!batch)
         r = pl_unused_params_mark(&t->ctx.params, t->accumulated == 1, false, err);
     else
-        r = closure(t, optimizer_idx, batch, due, ret_loss, err);
-    if (r == 0 && due) /* buckets that are not reduced yet */
+        r = closure(t, optimizer_idx, batch, reduces, ret_loss, err);
+    if (r == 0 && reduces) /* buckets that are not reduced yet */
         r = pl_reducer_after_node(reducer, 0, err);
     if (r == 0 && due)
         r = pl_unused_params_collect(&t->ctx.params, !t->strategy.reduces, &used, err);

@@ -2,7 +2,6 @@
 #include "runtime/engine/train/trainer.h"
 #include "common/base/log.h"
 #include "runtime/engine/optim/precision.h"
-#include "runtime/engine/params/shard.h"
 #include "runtime/engine/train/weights.h"
 #include "runtime/engine/util/crash.h"
 
@@ -137,10 +136,9 @@ static int build(struct pl_trainer *t, struct pl_error *err)
     for (int stage = PLUME_TRAIN; stage <= PLUME_TEST && r == 0; stage++)
         r = pl_stage_open(&t->stage[stage], (enum plume_stage)stage, &t->hooks, t->options,
                           &t->replicas, err);
+    params->shard = t->strategy.shard;
     if (r == 0)
         r = pl_params_layout(params, pl_stage_tape(&t->stage[PLUME_TRAIN]), t->comm, err);
-    if (r == 0 && t->strategy.shard)
-        pl_shard_take(params, t->comm->rank, t->comm->size);
     if (r == 0)
         r = set_optimizers(t, err);
     if (r == 0 && t->options->ema > 0 && t->options->run == PL_RUN_TRAIN)

@@ -154,7 +154,7 @@ static void test_buckets_cover_the_arena_backwards(void **state)
         assert_int_equal(end, 0);
         /* The first parameters come last, after the first node. */
         assert_int_equal(r.buckets[r.n - 1].ready_node, 0);
-        pl_reducer_begin(&r, 1);
+        pl_reducer_begin(&r, 1, false);
         assert_int_equal(pl_reducer_after_node(&r, 2, NULL), 0);
         assert_true(max > 600 || r.next < r.n);
         assert_int_equal(pl_reducer_after_node(&r, 1, NULL), 0);

@@ -1,0 +1,19 @@
+/* SPDX-License-Identifier: MIT */
+/* Places of the gradients with PL_SHARD_GRAD: each bucket has memory from the first node of
+ * backward that writes to it until it is reduced. */
+#ifndef PL_RUNTIME_ENGINE_REDUCE_GRAD_PLACES_H
+#define PL_RUNTIME_ENGINE_REDUCE_GRAD_PLACES_H
+
+#include "runtime/engine/reduce/reducer.h"
+
+/* Places n buckets by the nodes of their parameters, `size` bytes an element, and sets the tensors'
+ * gradients. late: the reduction of a bucket ends when the next one's starts. -ENOMEM. */
+int pl_grad_places(struct pl_grad_places *places,
+                   const struct pl_params *params,
+                   struct pl_bucket *buckets,
+                   size_t n,
+                   size_t size,
+                   bool late,
+                   struct pl_error *err);
+
+#endif
