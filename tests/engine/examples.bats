@@ -27,6 +27,19 @@ setup() {
     run -0 pltrain --max-steps 3 "$BATS_TEST_TMPDIR/mlp.so"
 }
 
+@test "the snippets of doc/from-lightning.md are a module" {
+    sed -n '/^```c$/,/^```$/{/^```/!p;}' "$SRC/doc/from-lightning.md" >net.c
+    cc -std=c11 -Wall -Wextra -Werror -shared -fPIC -I "$SRC/include" -o net.so net.c
+    run -0 --separate-stderr pltrain --epochs 6 --checkpoint-dir c --save-last ./net.so
+    [ -z "$stderr" ] || { echo "$stderr"; false; }
+    acc=$(sed -n 's/^test_acc //p' <<<"$output")
+    awk -v acc="$acc" 'BEGIN { exit !(acc > 0.9) }' || { echo "test_acc $acc"; false; }
+    run -0 --separate-stderr pltrain --epochs 7 --checkpoint-dir c --resume last ./net.so
+    [[ $output == *"resuming from 'c/last.ckpt': epoch 7, "* ]]
+    run -0 pltrain --predict --weights c/last.ckpt --out p.jsonl --hparam hidden=64 ./net.so
+    [ "$(wc -l <p.jsonl)" -eq 185 ] || { wc -l p.jsonl; false; }
+}
+
 @test "cnn reads digits" {
     run -0 --separate-stderr pltrain cnn --epochs 4 --dropout 0.1
     acc=$(sed -n 's/^test_acc //p' <<<"$output")
