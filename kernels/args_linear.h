@@ -4,6 +4,8 @@
 #ifndef PL_KERNELS_ARGS_LINEAR_H
 #define PL_KERNELS_ARGS_LINEAR_H
 
+#include "kernels/anywhere.h"
+
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -119,6 +121,85 @@ struct pl_batchnorm_args {
     void *dx, *dw, *db;
 };
 
+/* The windows of x [batch, channels, height, width] as rows of cols [groups, batch, oh, ow,
+ * channels / groups, kernel_h, kernel_w]: its element (g, n, i, j, c, u, v) is x at (n, g channels
+ * / groups + c, i stride_h + u dilation_h - pad_h, ...), or 0 in the padding. unfold: dst = cols
+ * (+)= from src = x. fold, its transpose: dst = x (+)= the sums of src = cols over the windows, in
+ * their order. Each is the other's gradient. Exact. */
+struct pl_unfold_args {
+    size_t batch, channels, height, width, groups;
+    size_t kernel_h, kernel_w, stride_h, stride_w, pad_h, pad_w, dilation_h, dilation_w;
+    bool add;
+    const void *src;
+    void *dst;
+};
+
+/* Number of windows along an axis of a kernel that reaches over dilation (kernel - 1) + 1. */
+PL_ANYWHERE static inline size_t
+pl_window_count(size_t size, size_t kernel, size_t stride, size_t pad, size_t dilation)
+{
+    size_t reach = dilation * (kernel - 1) + 1;
+
+    return size + 2 * pad < reach ? 0 : (size + 2 * pad - reach) / stride + 1;
+}
+
+/* New ones are appended: modules have the numbers (plume/ops_image.h). */
+enum pl_resample {
+    PL_RESAMPLE_NEAREST,
+    PL_RESAMPLE_LINEAR,  /* between the centres of the elements */
+    PL_RESAMPLE_CORNERS, /* the same, the first and the last centre kept (align_corners) */
+    PL_RESAMPLE_AREA,    /* means of ranges, as of an adaptive average pool */
+};
+
+/* y [outer, m, inner]: x [outer, n, inner] with m elements instead of n, as PyTorch's interpolate()
+ * and adaptive_avg_pool1d(). Backward: dx (+)= the transpose. */
+struct pl_resample_args {
+    size_t outer, n, m, inner;
+    enum pl_resample mode;
+    bool dx_add;
+    const void *x, *dy;
+    void *y, *dx;
+};
+
+/* The elements of x that make element i of y: first .. first + count - 1. The first one's weight is
+ * `weight`, that of each other one `others`. Neither end of the range falls as i grows. */
+struct pl_taps {
+    size_t first, count;
+    double weight, others;
+};
+
+PL_ANYWHERE static inline struct pl_taps
+pl_taps_of(enum pl_resample mode, size_t n, size_t m, size_t i)
+{
+    struct pl_taps t = {0, 1, 1, 0};
+    double at;
+
+    if (mode == PL_RESAMPLE_NEAREST) { /* PyTorch's product in f32 */
+        float scale = (float)n / (float)m, place = (float)i * scale;
+
+        t.first = (size_t)place < n ? (size_t)place : n - 1;
+        return t;
+    }
+    if (mode == PL_RESAMPLE_AREA) {
+        t.first = i * n / m;
+        t.count = ((i + 1) * n + m - 1) / m - t.first;
+        t.weight = t.others = 1 / (double)t.count;
+        return t;
+    }
+    if (mode == PL_RESAMPLE_CORNERS)
+        at = m > 1 ? (double)i * ((double)(n - 1) / (double)(m - 1)) : 0;
+    else
+        at = ((double)i + 0.5) * ((double)n / (double)m) - 0.5;
+    at = at > 0 ? at : 0;
+    t.first = (size_t)at < n ? (size_t)at : n - 1;
+    if (t.first + 1 < n) {
+        t.count = 2;
+        t.others = at - (double)t.first;
+        t.weight = 1 - t.others;
+    }
+    return t;
+}
+
 /* X(function, struct of arguments) */
 #define PL_KERNEL_LIST_LINEAR(X)                                                                   \
     X(linear_forward, linear)                                                                      \
@@ -133,6 +214,10 @@ struct pl_batchnorm_args {
     X(batchnorm_sums, batchnorm)                                                                   \
     X(batchnorm_forward, batchnorm)                                                                \
     X(batchnorm_back_sums, batchnorm)                                                              \
-    X(batchnorm_backward, batchnorm)
+    X(batchnorm_backward, batchnorm)                                                               \
+    X(unfold, unfold)                                                                              \
+    X(fold, unfold)                                                                                \
+    X(resample_forward, resample)                                                                  \
+    X(resample_backward, resample)
 
 #endif

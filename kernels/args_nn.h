@@ -269,6 +269,35 @@ struct pl_choose_args {
     void *y, *da, *db, *dc;
 };
 
+/* Rotary position embedding (Su et al., arXiv 2104.09864): for each time, pair i of each row of x
+ * [outer, time, rows, dim] is turned by the angle (first + time) base^(-2 i / dim), the other way
+ * if `back`, which is the gradient. Pairs are (i, i + dim / 2), or (2 i, 2 i + 1) if `interleaved`;
+ * dim is even. y (+)= the result. Angles are in f64. */
+struct pl_rotary_args {
+    size_t outer, time, rows, dim, first;
+    double base;
+    bool interleaved, back, add;
+    const void *x;
+    void *y;
+};
+
+/* New ones are appended: modules have the numbers (plume/ops_math.h). */
+enum pl_random {
+    PL_RANDOM_UNIFORM,   /* in [p, q), a multiple of 2^-24 of the range */
+    PL_RANDOM_BERNOULLI, /* 1 with the probability p, else 0 */
+    PL_RANDOM_NORMAL,    /* of mean p and standard deviation q (Box and Muller 1958) */
+};
+
+/* y: n random numbers by counters, as pl_dropout_args. Exact but for NORMAL, which is rounded. */
+struct pl_random_args {
+    size_t n;
+    enum pl_random kind;
+    double p, q;
+    uint64_t key, counter[2];
+    void *y;
+    const uint64_t *draw; /* as of dropout */
+};
+
 #define PL_KERNEL_LIST_NN(X)                                                                       \
     X(add, add)                                                                                    \
     X(relu_forward, relu)                                                                          \
@@ -303,6 +332,8 @@ struct pl_choose_args {
     X(map_forward, map)                                                                            \
     X(map_backward, map)                                                                           \
     X(choose_forward, choose)                                                                      \
-    X(choose_backward, choose)
+    X(choose_backward, choose)                                                                     \
+    X(rotary, rotary)                                                                              \
+    X(random, random)
 
 #endif

@@ -6,6 +6,7 @@
 
 #include "kernels/anywhere.h"
 
+#include <math.h>
 #include <stdint.h>
 
 PL_ANYWHERE static inline void pl_philox(uint64_t key, uint64_t low, uint64_t high, uint32_t ret[4])
@@ -28,6 +29,29 @@ PL_ANYWHERE static inline void pl_philox(uint64_t key, uint64_t low, uint64_t hi
     ret[1] = c1;
     ret[2] = c2;
     ret[3] = c3;
+}
+
+/* Number k of the four of a counter, as a random number of its kind: see pl_random_args. uniform:
+ * in [0, 1) with 24 bits, which f32 holds. */
+PL_ANYWHERE static inline double pl_random_uniform(const uint32_t number[4], unsigned k)
+{
+    return (double)(number[k] >> 8) * 0x1p-24;
+}
+
+/* p in [0, 1], both included. */
+PL_ANYWHERE static inline double pl_random_bernoulli(const uint32_t number[4], unsigned k, double p)
+{
+    return (double)number[k] < p * 0x1p32 ? 1 : 0;
+}
+
+/* Of mean 0 and deviation 1: numbers 0 and 1 make two, 2 and 3 the other two (Box and Muller 1958).
+ */
+PL_ANYWHERE static inline double pl_random_normal(const uint32_t number[4], unsigned k)
+{
+    double length = sqrt(-2 * log(((double)number[k & 2] + 1) * 0x1p-32));
+    double angle = 6.283185307179586 * ((double)number[k | 1] * 0x1p-32);
+
+    return length * (k & 1 ? sin(angle) : cos(angle));
 }
 
 /* The threshold below which a number means dropped: p of all numbers, p in [0, 1). */

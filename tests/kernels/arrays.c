@@ -275,6 +275,37 @@ ARRAYS_DECLARE(arange)
     RAW(y, a->n, "arange");
 }
 
+/* Two functions: src and dst are of the larger one of x and cols. */
+ARRAYS_DECLARE(unfold)
+{
+    size_t x = a->batch * a->channels * a->height * a->width;
+    size_t cols = a->batch * a->channels * a->kernel_h * a->kernel_w *
+                  pl_window_count(a->height, a->kernel_h, a->stride_h, a->pad_h, a->dilation_h) *
+                  pl_window_count(a->width, a->kernel_w, a->stride_w, a->pad_w, a->dilation_w);
+    size_t n = x > cols ? x : cols;
+
+    IN(src, n), KEPT(dst, n);
+}
+
+ARRAYS_DECLARE(resample)
+{
+    size_t x = a->outer * a->n * a->inner, y = a->outer * a->m * a->inner;
+
+    IN(x, x), IN(dy, y), FORWARD(y, y), BACKWARD(dx, x);
+}
+
+ARRAYS_DECLARE(rotary)
+{
+    size_t n = a->outer * a->time * a->rows * a->dim;
+
+    IN(x, n), OUT(y, n, "rotary", a->add);
+}
+
+ARRAYS_DECLARE(random)
+{
+    OUT(y, a->n, "random", false), RAW(draw, 1, NULL);
+}
+
 ARRAYS_DECLARE(gather)
 {
     size_t x = a->outer * a->n * a->inner, y = a->outer * a->m * a->inner;
