@@ -84,6 +84,11 @@ enum plume_op {
     PLUME_OP_TOP,
     PLUME_OP_CUMSUM,
     PLUME_OP_ONE_HOT,
+    PLUME_OP_CONV,
+    PLUME_OP_CONV_TRANSPOSE,
+    PLUME_OP_RESAMPLE,
+    PLUME_OP_ROTARY,
+    PLUME_OP_RANDOM,
 };
 
 /* An op's numbers; the op's function defines their meaning. */

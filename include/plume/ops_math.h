@@ -200,4 +200,46 @@ plume_masked_fill(struct plume_context *pl, plume_tensor *x, plume_tensor *mask,
     return plume_where(pl, mask, plume_full(pl, 1, &one, value), x);
 }
 
+/* Random tensors: numbers depend on the seed, the step and the rank, as plume_dropout()'s, and are
+ * the same on every device. No gradient. */
+enum plume_random {
+    PLUME_RANDOM_UNIFORM = 0,
+    PLUME_RANDOM_BERNOULLI,
+    PLUME_RANDOM_NORMAL,
+};
+
+static inline plume_tensor *plume_random(struct plume_context *pl,
+                                         enum plume_random kind,
+                                         size_t rank,
+                                         const size_t *shape,
+                                         double p,
+                                         double q)
+{
+    struct plume_op_args args = {{(int64_t)kind, (int64_t)rank}, {p, q}};
+
+    for (size_t i = 0; i < rank && i < PLUME_RANK_MAX; i++)
+        args.i[i + 2] = (int64_t)shape[i];
+    return plume_op_call(pl, PLUME_OP_RANDOM, NULL, 0, &args);
+}
+
+/* Uniform in [low, high). */
+static inline plume_tensor *
+plume_uniform(struct plume_context *pl, size_t rank, const size_t *shape, double low, double high)
+{
+    return plume_random(pl, PLUME_RANDOM_UNIFORM, rank, shape, low, high);
+}
+
+/* 1 with the probability p, else 0. */
+static inline plume_tensor *
+plume_bernoulli(struct plume_context *pl, size_t rank, const size_t *shape, double p)
+{
+    return plume_random(pl, PLUME_RANDOM_BERNOULLI, rank, shape, p, 0);
+}
+
+static inline plume_tensor *plume_normal(
+    struct plume_context *pl, size_t rank, const size_t *shape, double mean, double deviation)
+{
+    return plume_random(pl, PLUME_RANDOM_NORMAL, rank, shape, mean, deviation);
+}
+
 #endif

@@ -478,6 +478,140 @@ def attention_of(g):
     return g.call("attention_of", [x, k, v], [h, c], lambda q, k, v: attend(q, k, v, h, bool(c)))
 
 
+@op
+def attention_with(g):
+    h, group, d, any_ = g.rnd.choice([1, 2]), g.rnd.choice([1, 1, 2, 3]), g.rnd.choice([1, 2, 3]), g.rnd.choice([1, 2])
+    b, t, s = g.rnd.choice([1, 2]), g.rnd.choice(SIZES), g.rnd.choice(SIZES)
+    q = g.real(lambda v: list(v.shape) == [b, t, h * group * d]) or g.leaf([b, t, h * group * d])
+    ins = [q, g.leaf([b, s, h * d]), g.leaf([b, s, h * any_])]
+    kind, causal, scale = g.rnd.randrange(3), g.rnd.randrange(2), g.rnd.choice([0, 0, 0.7])
+    if kind:
+        full = [b, h * group, t, s]
+        shape = [n if g.rnd.random() < 0.6 else 1 for n in full][g.rnd.choice([0, 0, 2, 3]):]
+        ins.append(g.leaf(shape))
+        if kind == 1:  # zeros and others
+            mask = g.leaves[ins[3][1]]
+            mask.mul_((mask > -0.3).double())
+
+    def f(q, k, v, mask=None):
+        split = lambda x, n: x.reshape(x.shape[0], x.shape[1], n, -1).transpose(1, 2)
+        score = split(q, h * group) @ split(k, h).repeat_interleave(group, 1).mT * (scale or d ** -0.5)
+        sees = torch.ones(t, s, dtype=torch.bool).tril() if causal else torch.ones(t, s, dtype=torch.bool)
+        if kind == 1:
+            sees = sees & (mask != 0)
+        if kind == 2:
+            score = score + mask
+        any_of = sees.any(-1, keepdim=True)
+        p = torch.where(sees | ~any_of, score, -torch.inf).softmax(-1) * any_of
+        y = p @ split(v, h).repeat_interleave(group, 1)
+        z = F.scaled_dot_product_attention(split(q, h * group), split(k, h), split(v, h), enable_gqa=True, scale=scale or None,
+                                           attn_mask=torch.where(sees, 0 if mask is None or kind == 1 else mask, -torch.inf).to(q.dtype).expand(b, h * group, t, s))
+        assert torch.allclose(y, z, atol=1e-4)
+        return y.transpose(1, 2).reshape(b, t, -1)
+
+    return g.call("attention_with", ins, [h * group, h, causal, int(kind == 2), scale], f)
+
+
+@op
+def rotary(g):
+    h, d = g.rnd.choice([1, 2]), 2 * g.rnd.choice([1, 2, 3])
+    b, t = g.rnd.choice([1, 2]), g.rnd.choice(SIZES)
+    x = g.real(lambda v: list(v.shape) == [b, t, h * d]) or g.leaf([b, t, h * d])
+    first, base, turned = g.rnd.choice([0, 3]), g.rnd.choice([100, 10000]), g.rnd.randrange(2)
+
+    def f(x):
+        angle = torch.outer(torch.arange(first, first + t), base ** (-2 * torch.arange(d // 2).double() / d)).to(x.dtype)
+        c, s = angle.cos()[:, None], angle.sin()[:, None]
+        z = x.reshape(b, t, h, d // 2, 2) if turned else x.reshape(b, t, h, 2, d // 2).mT
+        z = torch.stack([z[..., 0] * c - z[..., 1] * s, z[..., 0] * s + z[..., 1] * c], -1)
+        return (z if turned else z.mT).reshape(b, t, h * d)
+
+    return g.call("rotary", [x], [h, first, base, turned], f)
+
+
+def convolution(name, f, transposed):
+    def make(g):
+        x = image(g)
+        two = lambda low, high: [g.rnd.randint(low, high) for _ in range(2)]
+        k, s, p, d, o = two(1, 3), two(1, 3), two(0, 2), two(1, 2), [0, 0]
+        b, c, _, _ = g.value(x).shape
+        groups = g.rnd.choice([n for n in range(1, c + 1) if c % n == 0])
+        out = groups * g.rnd.choice([1, 2, 3])
+        w = [c, out // groups] if transposed else [out, c // groups]
+        if transposed:
+            o = [g.rnd.randrange(n) for n in s]
+        if g.rnd.random() < 0.3:
+            d = [1, 1]
+        ins = [x, g.leaf(w + k)] + ([g.leaf([out])] if g.rnd.random() < 0.5 else [])
+        a = g.rnd.choice([0, 0, 2, 5])
+        nums = s + p + d + o + [groups, a]
+
+        def run(x, w, b=None):
+            y = F.conv_transpose2d(x, w, b, s, p, o, groups, d) if transposed else F.conv2d(x, w, b, s, p, d, groups)
+            return ACTS[a](y)
+
+        if transposed and any(o[i] >= max(s[i], d[i]) for i in range(2)):
+            raise Unfit
+        return g.call(name, ins, nums, run)
+
+    OPS[name] = make
+
+
+convolution("conv", F.conv2d, False)
+convolution("conv_transpose", F.conv_transpose2d, True)
+
+
+@op
+def conv1d(g):
+    x = g.any(3, 3)
+    b, c, t = g.value(x).shape
+    k, s, p, d = g.rnd.randint(1, 3), g.rnd.randint(1, 2), g.rnd.randint(0, 2), g.rnd.randint(1, 2)
+    groups = g.rnd.choice([n for n in range(1, c + 1) if c % n == 0])
+    out = groups * g.rnd.choice([1, 2])
+    ins = [x, g.leaf([out, c // groups, k])] + ([g.leaf([out])] if g.rnd.random() < 0.5 else [])
+    return g.call("conv1d", ins, [s, p, d, groups, 0], lambda x, w, b=None: F.conv1d(x, w, b, s, p, d, groups))
+
+
+@op
+def upsample(g):
+    x, mode = image(g), g.rnd.randrange(3)
+    size = [g.rnd.randint(1, 9) for _ in range(2)]
+    how = [{"mode": "nearest"}, {"mode": "bilinear"}, {"mode": "bilinear", "align_corners": True}][mode]
+    return g.call("upsample", [x], size + [mode], lambda t: F.interpolate(t, size=size, **how))
+
+
+@op
+def adaptive_avg_pool2d(g):
+    size = [g.rnd.randint(1, 9) for _ in range(2)]
+    return g.call("adaptive_avg_pool2d", [image(g)], size, lambda t: F.adaptive_avg_pool2d(t, size))
+
+
+@op
+def resample(g):
+    x = g.any(3, 3)
+    n, mode = g.rnd.randint(1, 12), g.rnd.randrange(4)
+    f = [lambda t: F.interpolate(t, size=n), lambda t: F.interpolate(t, size=n, mode="linear"),
+         lambda t: F.interpolate(t, size=n, mode="linear", align_corners=True), lambda t: F.adaptive_avg_pool1d(t, n)][mode]
+    return g.call("resample", [x], [2, n, mode], f)
+
+
+@op
+def lstm(g):
+    x = g.any(3, 3)
+    b, t, n = g.value(x).shape
+    h, biased, last = g.rnd.choice([1, 2, 3]), g.rnd.randrange(2), g.rnd.randrange(2)
+    weights = [g.leaf([4 * h, n]), g.leaf([4 * h, h])] + ([g.leaf([4 * h]), g.leaf([4 * h])] if biased else [])
+    state = [g.leaf([b, h]), g.leaf([b, h])] if g.rnd.random() < 0.5 else []
+
+    def f(x, *rest):
+        zero = [torch.zeros(1, b, h, dtype=x.dtype)] * 2
+        first = [s[None] for s in rest[len(weights):]] or zero
+        y, hn, cn = torch._VF.lstm(x, first, rest[:len(weights)], bool(biased), 1, 0.0, False, False, True)
+        return 2 * cn[0] + hn[0] if last else y
+
+    return g.call("lstm", [x] + weights + state, [biased, last], f)
+
+
 def loss(name, f, nums=lambda g: [], check=None):
     def make(g):
         a = g.any()

@@ -6,7 +6,10 @@
  *
  * A file has words between white space: "graph NAME", then "leaf" (a tensor), "op" (a call, its
  * result is the next tensor), "out" and "grad" (what is expected of a tensor), "end". */
+#include "plume/ops_attention.h"
+#include "plume/ops_image.h"
 #include "plume/ops_nn.h"
+#include "plume/ops_rnn.h"
 #include "runtime/engine/ops/ops.h"
 #include "tests/lib/on_device.h"
 
@@ -165,10 +168,64 @@ static plume_tensor *of_layers(struct run *run, const struct call *c)
     return NULL;
 }
 
+/* Numbers: stride, padding, dilation and output padding of height and width, groups. */
+static struct plume_window window(const struct call *c)
+{
+    return (struct plume_window){.stride = {SIZE(0), SIZE(1)},
+                                 .pad = {SIZE(2), SIZE(3)},
+                                 .dilation = {SIZE(4), SIZE(5)},
+                                 .output_pad = {SIZE(6), SIZE(7)},
+                                 .groups = SIZE(8)};
+}
+
+/* Numbers: heads, kv_heads, causal, mask_is_added, scale; the mask is input 3. */
+static plume_tensor *attend(struct run *run, const struct call *c)
+{
+    struct plume_attention_how how = {.heads = SIZE(0),
+                                      .kv_heads = SIZE(1),
+                                      .causal = (int)NUM(2),
+                                      .mask_is_added = (int)NUM(3),
+                                      .scale = NUM(4),
+                                      .mask = MAYBE(3)};
+
+    return plume_attention_with(PL, IN(0), IN(1), IN(2), &how);
+}
+
+/* Numbers: with biases, and what is wanted: all hidden states, or the last cell's. Inputs: x,
+ * weights, biases, then perhaps both states. */
+static plume_tensor *lstm(struct run *run, const struct call *c)
+{
+    bool biased = NUM(0) != 0;
+    size_t next = biased ? 5 : 3;
+    plume_tensor *h = MAYBE(next), *cell = MAYBE(next + 1);
+    plume_tensor *y = plume_lstm(PL, IN(0), IN(1), IN(2), biased ? IN(3) : NULL,
+                                 biased ? IN(4) : NULL, &h, &cell);
+
+    return NUM(1) != 0 ? plume_add(PL, plume_scale(PL, cell, 2, 0), h) : y;
+}
+
+static plume_tensor *of_images(struct run *run, const struct call *c)
+{
+    const struct plume_window how = c->n > 8 ? window(c) : (struct plume_window){.groups = 1};
+
+    OP("conv", plume_conv(PL, IN(0), IN(1), MAYBE(2), &how, (enum plume_activation)NUM(9)));
+    OP("conv_transpose",
+       plume_conv_transpose(PL, IN(0), IN(1), MAYBE(2), &how, (enum plume_activation)NUM(9)));
+    OP("conv1d", plume_conv1d(PL, IN(0), IN(1), MAYBE(2), SIZE(0), SIZE(1), SIZE(2), SIZE(3),
+                              (enum plume_activation)NUM(4)));
+    OP("upsample", plume_upsample(PL, IN(0), SIZE(0), SIZE(1), (enum plume_resample)NUM(2)));
+    OP("adaptive_avg_pool2d", plume_adaptive_avg_pool2d(PL, IN(0), SIZE(0), SIZE(1)));
+    OP("resample", plume_resample(PL, IN(0), SIZE(0), SIZE(1), (enum plume_resample)NUM(2)));
+    OP("attention_with", attend(run, c));
+    OP("lstm", lstm(run, c));
+    OP("rotary", plume_rotary(PL, IN(0), SIZE(0), SIZE(1), NUM(2), (int)NUM(3)));
+    return NULL;
+}
+
 static plume_tensor *call_op(struct run *run, const struct call *c)
 {
     plume_tensor *(*const groups[])(struct run *, const struct call *) = {of_elements, of_shapes,
-                                                                          of_layers};
+                                                                          of_layers, of_images};
     plume_tensor *ret = NULL;
 
     for (size_t i = 0; i < PL_COUNT(groups) && !ret; i++)

@@ -98,7 +98,6 @@ int pl_build_conv2d(struct pl_tape *tape,
 {
     const plume_tensor *x = req->in[0], *w = req->in[1], *b = req->n_in > 2 ? req->in[2] : NULL;
     int64_t stride = req->args.i[0], pad = req->args.i[1], act = req->args.i[2];
-    struct pl_apply what;
 
     if (!pl_op_all_real(req) || x->rank != 4 || w->rank != 4 || x->count == 0 || w->count == 0 ||
         x->shape[1] != w->shape[1] || (b && (b->rank != 1 || b->shape[0] != w->shape[0])))
@@ -106,17 +105,32 @@ int pl_build_conv2d(struct pl_tape *tape,
             req, "wanted: x [batch, in, height, width], w [out, in, kh, kw], b [out]", err);
     if (act != PLUME_IDENTITY && act != PLUME_RELU)
         return pl_error_set(err, -EINVAL, "conv2d: only relu can be fused; call plume_activate()");
-    what = pl_op_like(act ? &op_conv_relu : &op_conv, req, x);
-    what.shape[1] = w->shape[0];
-    for (size_t d = 0; d < 2; d++) {
-        what.shape[2 + d] = windows(x->shape[2 + d], w->shape[2 + d], stride, pad);
-        if (what.shape[2 + d] == 0)
+    for (size_t d = 0; d < 2; d++)
+        if (windows(x->shape[2 + d], w->shape[2 + d], stride, pad) == 0)
             return pl_op_refuse(req, "the kernel does not fit, or stride or padding are wrong",
                                 err);
-        what.attr.i[STRIDE_H + d] = stride;
-        what.attr.i[PAD_H + d] = pad;
+    return pl_op_plain_conv(tape, req, (size_t[]){(size_t)stride, (size_t)stride},
+                            (size_t[]){(size_t)pad, (size_t)pad}, act, ret, err);
+}
+
+int pl_op_plain_conv(struct pl_tape *tape,
+                     const struct pl_op_request *req,
+                     const size_t stride[2],
+                     const size_t pad[2],
+                     bool relu,
+                     plume_tensor **ret,
+                     struct pl_error *err)
+{
+    const plume_tensor *x = req->in[0], *w = req->in[1];
+    struct pl_apply what = pl_op_like(relu ? &op_conv_relu : &op_conv, req, x);
+
+    what.shape[1] = w->shape[0];
+    for (size_t d = 0; d < 2; d++) {
+        what.shape[2 + d] = pl_conv_size(x->shape[2 + d], w->shape[2 + d], stride[d], pad[d]);
+        what.attr.i[STRIDE_H + d] = (int64_t)stride[d];
+        what.attr.i[PAD_H + d] = (int64_t)pad[d];
     }
-    what.attr.i[REST] = act;
+    what.attr.i[REST] = relu ? PLUME_RELU : PLUME_IDENTITY;
     return pl_tape_apply(tape, &what, ret, err);
 }
 

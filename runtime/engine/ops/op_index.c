@@ -3,12 +3,11 @@
  * running sums, one-hot rows. Each works along one dimension: a tensor is [outer, n, inner]. */
 #include "runtime/engine/ops/op_private.h"
 
-/* Splits x at dimension `dim`. -EINVAL. */
-static int split_at(const struct pl_op_request *req,
-                    const plume_tensor *x,
-                    int64_t dim,
-                    int64_t ret[3],
-                    struct pl_error *err)
+int pl_op_split_at(const struct pl_op_request *req,
+                   const plume_tensor *x,
+                   int64_t dim,
+                   int64_t ret[3],
+                   struct pl_error *err)
 {
     if (!pl_dtype_is_real(x->dtype) || x->count == 0)
         return pl_op_refuse(req, "needs real numbers", err);
@@ -86,7 +85,7 @@ int pl_build_gather(struct pl_tape *tape,
     struct pl_apply what = pl_op_like(&op_gather, req, x);
     int64_t dim = req->args.i[0], size[3];
     bool shared = req->args.i[1], skips = req->args.i[2];
-    int r = split_at(req, x, dim, size, err);
+    int r = pl_op_split_at(req, x, dim, size, err);
 
     if (r < 0)
         return r;
@@ -137,7 +136,7 @@ int pl_build_top(struct pl_tape *tape,
 {
     struct pl_apply what = pl_op_like(&op_top, req, req->in[0]);
     int64_t dim = req->args.i[0], k = req->args.i[1], size[3];
-    int r = split_at(req, req->in[0], dim, size, err);
+    int r = pl_op_split_at(req, req->in[0], dim, size, err);
 
     if (r < 0)
         return r;
@@ -197,7 +196,7 @@ int pl_build_cumsum(struct pl_tape *tape,
                     struct pl_error *err)
 {
     struct pl_apply what = pl_op_like(&op_cumsum, req, req->in[0]);
-    int r = split_at(req, req->in[0], req->args.i[0], what.attr.i, err);
+    int r = pl_op_split_at(req, req->in[0], req->args.i[0], what.attr.i, err);
 
     if (r < 0)
         return r;

@@ -147,7 +147,7 @@ static int check_labels_of(const struct pl_tape *tape,
                            const struct pl_op_labels *what,
                            struct pl_error *err)
 {
-    const plume_tensor *t = node->in[what->input];
+    plume_tensor *t = node->in[what->input];
     _cleanup_free_ int32_t *labels = NULL;
     const void *data = pl_tape_data(tape, t);
     int r;

@@ -123,18 +123,10 @@ int pl_build_full(struct pl_tape *tape,
                   struct pl_error *err)
 {
     struct pl_apply what = {.op = &op_full, .dtype = pl_op_real_of(tape)};
-    int64_t rank = req->args.i[0];
+    int r = pl_op_given_shape(req, 0, &what, err);
 
-    if (rank < 1 || rank > PLUME_RANK_MAX)
-        return pl_error_set(err, -EINVAL, "%s: %lld is not a number of dimensions", req->name,
-                            (long long)rank);
-    what.rank = (size_t)rank;
-    for (size_t d = 0; d < what.rank; d++) {
-        if (req->args.i[1 + d] < 1)
-            return pl_error_set(err, -EINVAL, "%s: size %lld of dimension %zu is not positive",
-                                req->name, (long long)req->args.i[1 + d], d);
-        what.shape[d] = (size_t)req->args.i[1 + d];
-    }
+    if (r < 0)
+        return r;
     what.attr.f[0] = req->args.f[0];
     return pl_tape_apply(tape, &what, ret, err);
 }

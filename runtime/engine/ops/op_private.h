@@ -27,6 +27,8 @@ pl_op_build pl_build_conv2d, pl_build_pool2d, pl_build_batchnorm, pl_build_atten
 pl_op_build pl_build_map, pl_build_choose, pl_build_full; /* op_map.c */
 
 pl_op_build pl_build_gather, pl_build_top, pl_build_cumsum, pl_build_one_hot; /* op_index.c */
+pl_op_build pl_build_conv, pl_build_conv_transpose, pl_build_resample;        /* op_conv.c */
+pl_op_build pl_build_random, pl_build_rotary;                                 /* op_random.c */
 
 /* The labels or indices that a node reads: input number `input` has numbers in [0, end), or `skip`
  * if `skips` is set. */
@@ -41,6 +43,29 @@ bool pl_op_labels_of_index(const struct pl_node *node, struct pl_op_labels *ret)
 bool pl_op_labels_of_embedding(const struct pl_node *node, struct pl_op_labels *ret);
 
 /* op_util.c */
+
+/* Sets rank and shape of what is to be made from the numbers at args.i[at]: the rank, then the
+ * sizes. -EINVAL. */
+int pl_op_given_shape(const struct pl_op_request *req,
+                      size_t at,
+                      struct pl_apply *what,
+                      struct pl_error *err);
+
+/* op_index.c: the sizes of a real x before, at and after dimension `dim`. -EINVAL. */
+int pl_op_split_at(const struct pl_op_request *req,
+                   const plume_tensor *x,
+                   int64_t dim,
+                   int64_t ret[3],
+                   struct pl_error *err);
+
+/* op_image.c: the convolution of one group without dilation; shapes have been checked. */
+int pl_op_plain_conv(struct pl_tape *tape,
+                     const struct pl_op_request *req,
+                     const size_t stride[2],
+                     const size_t pad[2],
+                     bool relu,
+                     plume_tensor **ret,
+                     struct pl_error *err);
 
 /* The type of the tape's real numbers: the 16-bit one where all is in it. */
 enum plume_dtype pl_op_real_of(const struct pl_tape *tape);

@@ -28,3 +28,25 @@ enum plume_dtype pl_op_real_of(const struct pl_tape *tape)
         return tape->amp_dtype;
     return tape->kernels->real == PL_REAL_F64 ? PLUME_F64 : PLUME_F32;
 }
+
+int pl_op_given_shape(const struct pl_op_request *req,
+                      size_t at,
+                      struct pl_apply *what,
+                      struct pl_error *err)
+{
+    int64_t rank = req->args.i[at];
+
+    if (rank < 1 || rank > PLUME_RANK_MAX)
+        return pl_error_set(err, -EINVAL, "%s: %lld is not a number of dimensions", req->name,
+                            (long long)rank);
+    what->rank = (size_t)rank;
+    for (size_t d = 0; d < what->rank; d++) {
+        int64_t size = req->args.i[at + 1 + d];
+
+        if (size < 1)
+            return pl_error_set(err, -EINVAL, "%s: size %lld of dimension %zu is not positive",
+                                req->name, (long long)size, d);
+        what->shape[d] = (size_t)size;
+    }
+    return 0;
+}

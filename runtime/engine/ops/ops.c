@@ -35,6 +35,11 @@ static const struct {
     [PLUME_OP_GATHER] = {"gather", 2, 2, pl_build_gather},
     [PLUME_OP_TOP] = {"argmax or topk", 1, 1, pl_build_top},
     [PLUME_OP_CUMSUM] = {"cumsum", 1, 1, pl_build_cumsum},
+    [PLUME_OP_CONV] = {"conv", 2, 3, pl_build_conv},
+    [PLUME_OP_CONV_TRANSPOSE] = {"conv_transpose", 2, 3, pl_build_conv_transpose},
+    [PLUME_OP_RESAMPLE] = {"upsample or adaptive pool", 1, 1, pl_build_resample},
+    [PLUME_OP_ROTARY] = {"rotary", 1, 1, pl_build_rotary},
+    [PLUME_OP_RANDOM] = {"uniform, bernoulli or normal", 0, 0, pl_build_random},
     [PLUME_OP_ONE_HOT] = {"one_hot", 1, 1, pl_build_one_hot},
 };
 

@@ -307,6 +307,62 @@ static plume_tensor *f_image(struct net *net)
     return OP(PLUME_OP_BINARY, NONE, weigh(net, y), weigh(net, z));
 }
 
+/* Height and width of an op's numbers in one. */
+#define PAIR(h, w) ((h) | (int64_t)(w) << 32)
+
+/* Two groups, dilation and unequal strides; a transposed one; both also plain, with an activation.
+ */
+static plume_tensor *f_convs(struct net *net)
+{
+    plume_tensor *x = OP(PLUME_OP_RESHAPE, ARGS({4, 1, 2, 3, 4}, {0}), &net->t[0]);
+    plume_tensor *w = OP(PLUME_OP_RESHAPE, ARGS({4, 2, 1, 3, 4}, {0}), &net->t[2]);
+    plume_tensor *b = OP(PLUME_OP_SLICE, ARGS({0, 1, 2}, {0}), &net->t[1]);
+    plume_tensor *all = OP(PLUME_OP_RESHAPE, ARGS({4, 2, 2, 2, 3}, {0}), &net->t[3]);
+    struct plume_op_args how = {{PAIR(1, 2), PAIR(2, 1), PAIR(2, 1), 0, 2, PLUME_IDENTITY},
+                                {0}}; /* [1, 2, 3, 2] */
+    plume_tensor *in[] = {x, w, b}, *y = op(net, PLUME_OP_CONV, 3, in, how), *z;
+
+    how.i[2] = PAIR(1, 1);
+    how.i[4] = 1;
+    how.i[5] = PLUME_TANH;
+    in[1] = all;
+    z = op(net, PLUME_OP_CONV, 3, in, how);
+    how.i[1] = how.i[3] = PAIR(0, 1);
+    z = OP(PLUME_OP_BINARY, NONE, weigh(net, z),
+           weigh(net, op(net, PLUME_OP_CONV_TRANSPOSE, 3, in, how)));
+    how.i[4] = 2;
+    in[1] = w;
+    in[0] = y;
+    return OP(PLUME_OP_BINARY, NONE, z, weigh(net, op(net, PLUME_OP_CONV_TRANSPOSE, 2, in, how)));
+}
+
+/* To more and to fewer, along the middle and the last dimension. */
+static plume_tensor *f_resample(struct net *net)
+{
+    plume_tensor *c = &net->t[2], *sum = NULL; /* [2, 3, 4] */
+
+    for (int64_t mode = 0; mode < 4; mode++) {
+        plume_tensor *x = OP(PLUME_OP_RESAMPLE, ARGS({1, 5, mode}, {0}), c);
+
+        x = weigh(net, OP(PLUME_OP_RESAMPLE, ARGS({2, 3, mode}, {0}), x));
+        sum = sum ? OP(PLUME_OP_BINARY, NONE, sum, x) : x;
+    }
+    return sum;
+}
+
+/* Turned by position and noise that is the same each time. */
+static plume_tensor *f_rotary(struct net *net)
+{
+    plume_tensor *c = &net->t[2];
+    plume_tensor *x = OP(PLUME_OP_ROTARY, ARGS({2, 3, 0}, {100}), c);
+    plume_tensor *y = OP(PLUME_OP_ROTARY, ARGS({1, 0, 1}, {100}), c);
+    plume_tensor *noise =
+        op(net, PLUME_OP_RANDOM, 0, NULL, (struct plume_op_args)ARGS({0, 3, 2, 3, 4}, {-1, 1}));
+
+    return weigh(
+        net, OP(PLUME_OP_BINARY, ARGS({2}, {0}), x, OP(PLUME_OP_BINARY, ARGS({2}, {0}), y, noise)));
+}
+
 static plume_tensor *f_batchnorm(struct net *net)
 {
     plume_tensor *w = OP(PLUME_OP_SLICE, ARGS({0, 0, 3}, {0}), &net->t[1]);
@@ -343,6 +399,9 @@ static const struct {
     {"info_nce", f_info_nce, 16},
     {"attention", f_attention, 16},
     {"image", f_image, 16},
+    {"convs", f_convs, 16},
+    {"resample", f_resample, 16},
+    {"rotary", f_rotary, 16},
     {"batchnorm", f_batchnorm, 16},
     {"views", f_views, 16},
     {"covering_views", f_covering_views, 16},

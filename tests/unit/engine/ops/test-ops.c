@@ -43,7 +43,7 @@ static void test_gradients_of_every_op(void **state)
             t = op(net, which, 2, list, none);
             assert_true(n.tape.nodes[n.tape.n - 1].op->no_grad && !t->wants_grad);
         }
-    assert_true(which > PLUME_OP_ONE_HOT);
+    assert_true(which > PLUME_OP_RANDOM);
     finish(&n);
 }
 
@@ -155,6 +155,85 @@ static void test_dropout_by_seed_and_step(void **state)
     assert_true(value[0] != value[1] && value[0] != value[2] && value[0] != value[3]);
 }
 
+/* Groups, sizes and padding of convolutions of [1, 2, 3, 4] by [2, 2, 2, 3], and with a bias [6].
+ */
+static void test_convolutions_that_are_refused(void **state)
+{
+    static const struct {
+        enum plume_op op;
+        size_t n;
+        int64_t stride, pad, dilation, out_pad, groups;
+        const char *text;
+    } bad[] = {
+        {PLUME_OP_CONV, 2, 0, 0, 1, 0, 1, "stride, dilation and groups must be at least 1"},
+        {PLUME_OP_CONV, 2, PAIR(1, 1), 0, PAIR(1, 1), 0, 0, "must be at least 1"},
+        {PLUME_OP_CONV, 2, PAIR(1, 1), -1, PAIR(1, 1), 0, 1, "must be at least 1"},
+        {PLUME_OP_CONV, 2, PAIR(1, 1), 0, PAIR(1, 1), 0, 3, "cannot be divided into these groups"},
+        {PLUME_OP_CONV, 2, PAIR(1, 1), 0, PAIR(1, 1), 0, 2, "x has not the channels of w"},
+        {PLUME_OP_CONV, 2, PAIR(1, 1), 0, PAIR(9, 1), 0, 1, "larger than the padded image"},
+        {PLUME_OP_CONV, 3, PAIR(1, 1), 0, PAIR(1, 1), 0, 1, "b has not one number per channel"},
+        {PLUME_OP_CONV_TRANSPOSE, 2, PAIR(2, 2), 0, PAIR(1, 1), PAIR(2, 0), 1, "output padding"},
+        {PLUME_OP_CONV_TRANSPOSE, 2, PAIR(1, 1), PAIR(5, 5), PAIR(1, 1), 0, 1, "nothing is left"},
+        {PLUME_OP_CONV_TRANSPOSE, 3, PAIR(1, 1), 0, PAIR(1, 1), 0, 1, "b has not one number"},
+    };
+    struct net n, *net = &n;
+
+    (void)state;
+    make(&n, PL_REAL_F64);
+    pl_tape_begin(&n.tape);
+    for (size_t i = 0; i < PL_COUNT(bad); i++) {
+        plume_tensor *x = OP(PLUME_OP_RESHAPE, ARGS({4, 1, 2, 3, 4}, {0}), &n.t[0]);
+        plume_tensor *w = OP(PLUME_OP_RESHAPE, ARGS({4, 2, 2, 2, 3}, {0}), &n.t[2]);
+        plume_tensor *in[] = {x, w, &n.t[1]}, *t = NULL;
+        struct plume_op_args args = {
+            {bad[i].stride, bad[i].pad, bad[i].dilation, bad[i].out_pad, bad[i].groups}, {0}};
+        struct pl_error err = {0};
+
+        assert_int_equal(pl_op_call(&n.tape, bad[i].op, in, bad[i].n, &args, &t, &err), -EINVAL);
+        if (!strstr(pl_error_text(&err), bad[i].text))
+            fail_msg("case %zu: '%s' has not '%s'", i, pl_error_text(&err), bad[i].text);
+        assert_null(t);
+    }
+    pl_tape_end(&n.tape);
+    finish(&n);
+}
+
+/* Two random tensors of a step differ; each changes with the seed and the step, is the same in f64
+ * and f32, and is random in evaluation, too. */
+static void test_random_by_seed_step_and_type(void **state)
+{
+    enum { FIRST, AGAIN, SEED, STEP, NARROW, EVALUATION, CASES };
+    static const struct plume_op_args args = {{PLUME_RANDOM_UNIFORM, 2, 3, 2}, {-1, 1}};
+    double value[CASES][2];
+
+    (void)state;
+    for (int i = 0; i < CASES; i++) {
+        struct net n, *net = &n;
+        plume_tensor *y[2];
+
+        make(&n, i == NARROW ? PL_REAL_F32 : PL_REAL_F64);
+        n.tape.seed = i == SEED;
+        n.tape.step = i == STEP;
+        n.tape.want_grad = i != EVALUATION;
+        pl_tape_begin(&n.tape);
+        for (int k = 0; k < 2; k++)
+            y[k] = op(net, PLUME_OP_RANDOM, 0, NULL, args);
+        pl_tape_end(&n.tape);
+        assert_int_equal(pl_tape_prepare(&n.tape, y, 2, 0, NULL), 0);
+        assert_int_equal(pl_tape_forward(&n.tape, NULL), 0);
+        for (int k = 0; k < 2; k++)
+            value[i][k] = on_device_scalar(y[k]);
+        finish(&n);
+    }
+    assert_true(value[FIRST][0] != value[FIRST][1]);
+    for (int k = 0; k < 2; k++) {
+        assert_true(value[AGAIN][k] == value[FIRST][k] && value[NARROW][k] == value[FIRST][k]);
+        assert_true(value[EVALUATION][k] == value[FIRST][k]);
+        assert_true(value[SEED][k] != value[FIRST][k] && value[STEP][k] != value[FIRST][k]);
+        assert_true(fabs(value[FIRST][k]) <= 1);
+    }
+}
+
 static void test_shapes_that_ops_refuse(void **state)
 {
     struct {
@@ -243,6 +322,33 @@ static void test_shapes_that_ops_refuse(void **state)
          {0},
          {{1, 0}, {0}},
          "argmax or topk: 0 elements are asked for, and dimension 1 has 6"},
+        {PLUME_OP_CONV,
+         2,
+         {0, 0},
+         {{1, 0, 1, 0, 1}, {0}},
+         "conv: wanted: x [batch, in, height, width], w with 4 dimensions, b [out]: f64[4, 6], "
+         "f64[4, 6]"},
+        {PLUME_OP_RESAMPLE, 1, {0}, {{1, 0, 0}, {0}}, "upsample or adaptive pool: 0 is not a size"},
+        {PLUME_OP_RESAMPLE, 1, {0}, {{1, 2, 4}, {0}}, "upsample or adaptive pool: unknown mode 4"},
+        {PLUME_OP_ROTARY,
+         1,
+         {2},
+         {{4}, {100}},
+         "rotary: the width is not an even number per head: f64[2, 3, 4]"},
+        {PLUME_OP_ROTARY,
+         1,
+         {2},
+         {{1, -1}, {100}},
+         "rotary: the first position is -1, the base 100: must be 0 or more, and positive"},
+        {PLUME_OP_RANDOM, 0, {0}, {{3, 1, 4}, {0}}, "uniform, bernoulli or normal: unknown kind 3"},
+        {PLUME_OP_RANDOM, 0, {0}, {{0, 1, 4}, {1, 0}}, "uniform: the range from 1 to 0 is empty"},
+        {PLUME_OP_RANDOM, 0, {0}, {{1, 1, 4}, {1.5}}, "bernoulli: p is 1.5: must be in [0, 1]"},
+        {PLUME_OP_RANDOM, 0, {0}, {{2, 1, 4}, {0, -1}}, "normal: the standard deviation is -1"},
+        {PLUME_OP_RANDOM,
+         0,
+         {0},
+         {{0, 6, 4}, {0, 1}},
+         "uniform, bernoulli or normal: 6 is not a number of dimensions"},
         {PLUME_OP_CUMSUM, 1, {4}, {{0}, {0}}, "cumsum: needs real numbers: i32[4]"},
         {PLUME_OP_CUMSUM, 1, {0}, {{5}, {0}}, "cumsum: there is no dimension 5 among 2"},
         {PLUME_OP_ONE_HOT, 1, {4}, {{0}, {0}}, "one_hot: 0 is not a number of classes"},
@@ -376,6 +482,8 @@ int main(void)
         cmocka_unit_test(test_running_statistics_are_not_cast),
         cmocka_unit_test(test_autocast_puts_casts_where_they_belong),
         cmocka_unit_test(test_dropout_by_seed_and_step),
+        cmocka_unit_test(test_random_by_seed_step_and_type),
+        cmocka_unit_test(test_convolutions_that_are_refused),
         cmocka_unit_test(test_shapes_that_ops_refuse),
         cmocka_unit_test(test_labels_out_of_range_are_named),
         cmocka_unit_test(test_plan_reuses_memory),

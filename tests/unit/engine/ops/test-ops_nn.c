@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* The functions of plume/ops_math.h and plume/ops_nn.h, as a module calls them: each does what its
  * name says, and the losses and norms have PyTorch's values and gradients. */
+#include "plume/ops_attention.h"
+#include "plume/ops_image.h"
 #include "plume/ops_nn.h"
 #include "runtime/engine/ops/ops.h"
 #include "tests/golden/ops_nn.h"
@@ -37,6 +39,9 @@ static plume_tensor *api_op(struct plume_context *pl,
     struct pl_error err = {0};
     plume_tensor *ret = NULL;
 
+    for (size_t i = 0; i < n_in; i++)
+        if (!in[i])
+            return NULL;
     if (pl_op_call(&step->tape, which, in, n_in, args, &ret, &err) < 0)
         fail_msg("%s", pl_error_text(&err));
     return ret;
@@ -190,6 +195,95 @@ static void test_norms(void **state)
     pl_tape_finish(&step.tape);
 }
 
+/* The sum of |y| of attention with this dropout, and of which probabilities. */
+static double attended(double dropout, bool training)
+{
+    struct step step;
+    struct plume_attention_how how = {.heads = 2, .kv_heads = 1, .dropout = dropout};
+    plume_tensor *q, *k, *y;
+    double sum = 0;
+
+    begin(&step);
+    step.tape.want_grad = training;
+    q = REAL(1, 3, 4);
+    k = OTHER(1, 5, 2);
+    y = plume_attention_with(&step.pl, q, k, k, &how);
+    pl_tape_end(&step.tape);
+    assert_int_equal(pl_tape_prepare(&step.tape, &y, 1, 0, NULL), 0);
+    assert_int_equal(pl_tape_forward(&step.tape, NULL), 0);
+    for (size_t i = 0; i < y->count; i++)
+        sum += fabs(((const double *)pl_tensor_data(y))[i]);
+    pl_tape_finish(&step.tape);
+    return sum;
+}
+
+static void test_attention_drops_in_training_only(void **state)
+{
+    double whole = attended(0, true), dropped = attended(0.5, true);
+
+    (void)state;
+    assert_true(whole == attended(0.5, false));
+    assert_true(dropped != whole && dropped == attended(0.5, true));
+}
+
+/* Shapes that do not fit are refused by a hook's failure, not by a crash. */
+static void test_refused_calls(void **state)
+{
+    struct step step;
+    struct plume_attention_how how = {.heads = 2, .kv_heads = 3};
+    plume_tensor *x, *y;
+
+    (void)state;
+    begin(&step);
+    x = REAL(1, 3, 4);
+    assert_null(plume_attention_with(&step.pl, x, x, x, &how));
+    assert_int_equal(step.failed, -EINVAL);
+    step.failed = 0;
+    how.kv_heads = 0;
+    y = plume_reshape(&step.pl, x, SHAPE(1, 6, 2)); /* keys of half the width */
+    assert_null(plume_attention_with(&step.pl, x, y, y, &how));
+    assert_int_equal(step.failed, -EINVAL);
+    assert_null(plume_attention_with(&step.pl, x, NULL, y, &how));
+    step.failed = 0;
+    assert_null(plume_conv1d(&step.pl, x, plume_reshape(&step.pl, x, SHAPE(3, 4)), NULL, 1, 0, 1, 1,
+                             PLUME_IDENTITY));
+    assert_int_equal(step.failed, -EINVAL);
+    step.failed = 0;
+    assert_null(plume_pad(&step.pl, x, 3, 1, 1, 0));
+    assert_int_equal(step.failed, -EINVAL);
+    pl_tape_end(&step.tape);
+    pl_tape_finish(&step.tape);
+}
+
+/* Each is of the kind that its name says: whole numbers, a range, a mean. */
+static void test_random_tensors(void **state)
+{
+    struct step step;
+    plume_tensor *y[3];
+
+    (void)state;
+    begin(&step);
+    y[0] = plume_bernoulli(&step.pl, SHAPE(10, 100), 0.25);
+    y[1] = plume_uniform(&step.pl, SHAPE(10, 100), 2, 4);
+    y[2] = plume_normal(&step.pl, SHAPE(10, 100), -3, 0.5);
+    pl_tape_end(&step.tape);
+    assert_int_equal(pl_tape_prepare(&step.tape, y, 3, 0, NULL), 0);
+    assert_int_equal(pl_tape_forward(&step.tape, NULL), 0);
+    for (size_t k = 0; k < 3; k++) {
+        static const double mean[] = {0.25, 3, -3};
+        const double *at = pl_tensor_data(y[k]);
+        double sum = 0;
+
+        for (size_t i = 0; i < 1000; i++) {
+            sum += at[i] / 1000;
+            assert_true(k != 0 || at[i] == 0 || at[i] == 1);
+            assert_true(k != 1 || (at[i] >= 2 && at[i] < 4));
+        }
+        assert_true(fabs(sum - mean[k]) < 0.08);
+    }
+    pl_tape_finish(&step.tape);
+}
+
 typedef plume_tensor *function(struct plume_context *pl, plume_tensor *x);
 typedef plume_tensor *function_of_two(struct plume_context *pl, plume_tensor *a, plume_tensor *b);
 
@@ -315,6 +409,9 @@ int main(void)
         cmocka_unit_test(test_functions_with_parameters),
         cmocka_unit_test(test_losses),
         cmocka_unit_test(test_norms),
+        cmocka_unit_test(test_attention_drops_in_training_only),
+        cmocka_unit_test(test_refused_calls),
+        cmocka_unit_test(test_random_tensors),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
