@@ -348,6 +348,8 @@ static int read_item(const struct file *f, const struct pl_yaml *root, const str
         return read_command(f, node);
     switch (pl_spec_option_form(o)) {
     case PL_SPEC_FORM_VALUE:
+        if (o->arg && o->arg[0] == '[' && strchr(o->arg, ']')[1] == '\0' && is_word(node, "true"))
+            return set(f, o, node->place, NULL); /* --local of --local[=J] */
         text = text_of(f, node, o->name);
         return text ? set(f, o, node->place, text) : -EINVAL;
     case PL_SPEC_FORM_LIST:

@@ -59,7 +59,7 @@ VALUES = {
     "max-requeues": lambda: "7", "where": lambda: "1 < 2",
     "signal": lambda: "USR1@90", "teardown": lambda: "echo " + random.choice(["$1", "'a: b'", "\"é#\""]),
     "requeue-on": lambda: random.choice(["preempt", "timeout:2,error"]),
-    "max-fail": lambda: random.choice(["3", "20%"]),
+    "local": lambda: random.choice(["0", "2"]), "max-fail": lambda: random.choice(["3", "20%"]),
     **{name: None for name in ("no-name", "no-nodes", "no-ntasks-per-node", "no-output", "no-open-mode", "strict",
                                "parsable", "wait")},
 }
@@ -106,7 +106,8 @@ def masked(text):
 def same_meaning():
     options = axes()
     for name in random.sample(sorted(VALUES), random.randrange(8)):
-        options += ["--" + name] + ([VALUES[name]()] if VALUES[name] else [])
+        value = [VALUES[name]()] if VALUES[name] else []
+        options += ["--local=" + value[0]] if name == "local" else ["--" + name, *value]
     words = random.choice([[], ["sh"] + [word(["\n", "{a0}"]) for _ in range(random.randrange(4))]])
     path = os.path.join(WORK.name, "w.yaml")
     if os.path.exists(path):
@@ -212,6 +213,8 @@ def texts():
     assert 'command: [sh, "two words", "a\'b", "{a}", "--b={b}", xy, ""]' in out, out
     write("c.yaml", "# nothing but a comment\n")
     assert run("--job-file", "c.yaml", "--expand", "sh")[0] == 0
+    write("l.yaml", "local: true\n")
+    assert re.search("local +job file +0", run("--job-file", "l.yaml", "--show-config", "sh")[1])
     # JSON is YAML.
     write("j.yaml", '{"grid": {"lr": [0.1, 1e-2], "n": "3"}, "nodes": 2, "command": ["sh", "{lr}{n}"]}')
     assert '{"lr":"1e-2","n":"3"}' in run("--job-file", "j.yaml", "--expand")[1]
