@@ -220,12 +220,6 @@ static void checkpoint_of(char *ret, size_t size, const char *dir, size_t layout
     snprintf(ret, size, "%s/%zu-%zu", dir, layout, kind);
 }
 
-/* dp refuses O2, as in Lightning: dp replicates parameters, and O2 keeps two of each. */
-static bool refused(size_t layout, size_t kind)
-{
-    return layouts[layout].strategy == PL_STRATEGY_DP && kinds[kind].level == 2;
-}
-
 static double distance(const double *a, const double *b)
 {
     double far = 0;
@@ -249,8 +243,6 @@ static const char *cut_and_resume(struct pl_comm *comm, void *arg)
         struct pl_error err = {0};
         int r;
 
-        if (refused(shared->layout, k))
-            continue;
         drops = true;
         checkpoint_of(dir, sizeof(dir), shared->dir, shared->layout, k);
         snprintf(file, sizeof(file), "%s/last.ckpt", dir);
@@ -339,8 +331,6 @@ static void test_the_same_samples_train_alike(void **state)
         for (size_t i = 0; i < LAYOUTS; i++) {
             double far = distance(shared->values[i][k], shared->values[0][0]);
 
-            if (refused(i, k))
-                continue;
             worst = fmax(worst, far);
             if (!(far <= kinds[k].tolerance))
                 fail_msg("%s, %s: %g off", layouts[i].name, kinds[k].name, far);

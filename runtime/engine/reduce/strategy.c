@@ -44,11 +44,6 @@ static int check(const struct pl_train_options *o,
                             "strategy dp is one process, but %u ranks were started: start one, or "
                             "choose ddp",
                             size);
-    if (kind == PL_STRATEGY_DP && o->amp_level == 2 &&
-        (o->precision == PL_PRECISION_16 || o->precision == PL_PRECISION_BF16))
-        return pl_error_set(err, -EINVAL,
-                            "strategy dp replicates the parameters for each batch, of which level "
-                            "O2 keeps 16-bit copies: choose --amp-level O1, or ddp");
     if (kind == PL_STRATEGY_DDP2 && place->local_size > 1)
         return pl_error_set(err, -EINVAL,
                             "strategy ddp2 has one process a node, but %u ranks are on this one: "
