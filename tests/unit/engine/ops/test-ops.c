@@ -3,6 +3,17 @@
  * and f32 and 16-bit runs of the same function against f64. */
 #include "tests/unit/engine/engine_cases.h"
 
+/* Modules that were compiled against earlier headers pass these numbers, and this struct. */
+_Static_assert(PLUME_OP_LINEAR == 1 && PLUME_OP_CAT == 9 && PLUME_OP_LAYERNORM == 15 &&
+                   PLUME_OP_EMBEDDING == 18 && PLUME_OP_ATTENTION == 22 && PLUME_OP_FULL == 26 &&
+                   PLUME_OP_ONE_HOT == 30 && PLUME_OP_RANDOM == 35,
+               "ops keep their numbers");
+_Static_assert(sizeof(struct plume_op_args) == 80 && offsetof(struct plume_op_args, f) == 64,
+               "the numbers of an op keep their places");
+_Static_assert(offsetof(struct plume_api, op) == 6 * sizeof(void *) &&
+                   offsetof(struct plume_api, vocabulary) == 13 * sizeof(void *),
+               "functions keep their places");
+
 static void make(struct net *net, enum pl_real real)
 {
     make_on(net, pl_device_cpu(), real);
