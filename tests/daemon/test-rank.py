@@ -758,6 +758,7 @@ def test_lifeline_ends_tasks_of_a_killed_daemon(step):
     d.kill()
     equal([t.wait() for t in tasks], [signal.SIGKILL, signal.SIGTERM])
     wait_for("the lifeline's end", lambda: not os.path.exists(f"/proc/{pid}"))
+    equal(os.path.exists(d.socket), False)
 
 
 def test_lifeline_ends_tasks_of_a_stopped_daemon(step):
@@ -765,7 +766,9 @@ def test_lifeline_ends_tasks_of_a_stopped_daemon(step):
     wait_for("lifeline", lambda: lifeline_of(d))
     d.process.send_signal(signal.SIGSTOP)
     equal([t.wait() for t in tasks], [signal.SIGKILL, signal.SIGTERM])
-    d.kill()
+    # It would hold the streams of srun, and so the step, for ever.
+    equal(d.wait(), -signal.SIGKILL)
+    wait_for("the end of its socket", lambda: not os.path.exists(d.socket))
 
 
 def test_lifeline_is_replaced(step):

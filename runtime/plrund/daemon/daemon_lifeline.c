@@ -23,6 +23,15 @@ static void send_packet(const struct pl_daemon_lifeline *l, char type, int pidfd
         pl_log_warn("child", "a rank is not guarded: its process cannot be handed over");
 }
 
+static void send_socket(const struct pl_daemon_lifeline *l, const char *path)
+{
+    char packet[160];
+    int len = snprintf(packet, sizeof(packet), "%c%s", PL_LIFELINE_SOCKET, path);
+
+    if (len < (int)sizeof(packet))
+        pl_send_fds(l->fd, packet, (size_t)len, NULL, 0);
+}
+
 static void on_closed(uv_handle_t *handle)
 {
     struct pl_daemon_lifeline *l = handle->data;
@@ -80,6 +89,7 @@ void pl_daemon_lifeline_start(struct pl_daemon *d)
     io[3].data.fd = pair[1];
     fcntl(pair[0], F_SETFL, O_NONBLOCK); /* a lifeline that is stopped holds nothing up */
     d->lifeline = l;
+    send_socket(l, d->socket_path);
     for (unsigned i = 0; i < d->n_present; i++) /* it reads them even if we die meanwhile */
         pl_daemon_lifeline_hold(d, &d->ranks[i]);
     r = uv_spawn(d->loop, &l->process, &options);

@@ -7,6 +7,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
 
 #define BEAT_MS 1000
@@ -14,6 +15,8 @@
 struct ranks {
     struct pollfd *fds; /* [0]: the socket; the others: ranks that have not ended */
     size_t n, cap;
+    bool silent;      /* the daemon is stopped: its end of our socket is open */
+    char socket[160]; /* the daemon's path; "" = not told yet */
 };
 
 static int add_rank(struct ranks *ranks, int pidfd)
@@ -54,22 +57,24 @@ static void signal_all(const struct ranks *ranks, int signal)
 /* One packet. False once the daemon is gone. */
 static bool hear(struct ranks *ranks)
 {
-    char type[16];
+    char packet[160];
     int pidfd = -EBADF;
     size_t n_fds = 0;
-    ssize_t n = pl_recv_fds(ranks->fds[0].fd, type, sizeof(type), &pidfd, 1, &n_fds);
+    ssize_t n = pl_recv_fds(ranks->fds[0].fd, packet, sizeof(packet), &pidfd, 1, &n_fds);
 
     if (n == -EAGAIN || n == -EINTR)
         return true;
-    if (n_fds && (n <= 0 || type[0] != PL_LIFELINE_RANK))
+    if (n > 1 && packet[0] == PL_LIFELINE_SOCKET)
+        snprintf(ranks->socket, sizeof(ranks->socket), "%.*s", (int)n - 1, packet + 1);
+    if (n_fds && (n <= 0 || packet[0] != PL_LIFELINE_RANK))
         close(pidfd);
     else if (n_fds && add_rank(ranks, pidfd) < 0)
         pl_log_error("child", "out of memory: a rank is not guarded");
     return n > 0;
 }
 
-/* Waits for the daemon's end. Quiet seconds are counted, not measured: this process may have been
- * suspended, and the daemon with it. Returns 0, or -errno. */
+/* Waits for the daemon's end, or its silence. Quiet seconds are counted, not measured: this process
+ * may have been suspended, and the daemon with it. Returns 0, or -errno. */
 static int watch(struct ranks *ranks)
 {
     unsigned limit_s = PL_MAX(pl_env_ms(PL_ENV_PLUME_SILENCE) / 1000u, 1u), quiet_s = 0;
@@ -90,7 +95,19 @@ static int watch(struct ranks *ranks)
         if (!hear(ranks))
             return 0;
     }
+    ranks->silent = true;
     return 0;
+}
+
+/* The process that made our socket. Its pid is not reused as long as its end is open. */
+static int open_daemon(int fd)
+{
+    struct ucred cred;
+    socklen_t len = sizeof(cred);
+
+    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &cred, &len) < 0 || cred.pid <= 1)
+        return -EBADF;
+    return (int)syscall(SYS_pidfd_open, cred.pid, 0);
 }
 
 static void end_ranks(struct ranks *ranks)
@@ -108,6 +125,7 @@ static void end_ranks(struct ranks *ranks)
 int pl_lifeline_run(int fd, struct pl_error *err)
 {
     static const int ignored[] = {SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGPIPE, SIGUSR1, SIGUSR2};
+    _cleanup_close_ int daemon = open_daemon(fd);
     struct ranks ranks = {0};
     int r;
 
@@ -121,6 +139,10 @@ int pl_lifeline_run(int fd, struct pl_error *err)
         pl_log_error("child", "the node daemon is gone or stopped: ending its %zu ranks",
                      ranks.n - 1);
     end_ranks(&ranks);
+    if (ranks.silent && daemon >= 0)
+        syscall(SYS_pidfd_send_signal, daemon, SIGKILL, NULL, 0);
+    if (ranks.socket[0])
+        unlink(ranks.socket);
     for (size_t i = 0; i < ranks.n; i++)
         close(ranks.fds[i].fd);
     free(ranks.fds);

@@ -2,8 +2,9 @@
 /* The lifeline: a second small process beside the daemon, under the plugin, where no plrun ends a
  * rank whose daemon is gone. It holds a descriptor of each rank's process. When the daemon is
  * killed, or stays stopped for PLUME_SILENCE, it ends the ranks within the grace; slurmstepd then
- * ends the step. Who kills both takes the ranks' last guard away: Slurm itself must end the step
- * then. */
+ * ends the step. A stopped daemon is killed then, since it would hold srun's streams open, and its
+ * socket is removed. Who kills both takes the ranks' last guard away: Slurm itself must end the
+ * step then. */
 #ifndef PL_RUNTIME_PLRUND_DAEMON_LIFELINE_H
 #define PL_RUNTIME_PLRUND_DAEMON_LIFELINE_H
 
@@ -16,5 +17,6 @@ int pl_lifeline_run(int fd, struct pl_error *err);
 /* The daemon sends one packet per message. The packet of a rank carries a pidfd of its process. */
 #define PL_LIFELINE_BEAT 'b'
 #define PL_LIFELINE_RANK 'r'
+#define PL_LIFELINE_SOCKET 's' /* its path follows */
 
 #endif
