@@ -131,6 +131,16 @@ static int receive(struct pl_hub_conn *w, struct pl_error *err)
     return take_messages(w, err);
 }
 
+/* libuv reports EBADF for whatever error a socket has: a reset connection, a host that is silent.
+ */
+static int error_of(int fd, int fallback)
+{
+    int error = 0;
+    socklen_t len = sizeof(error);
+
+    return getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &len) == 0 && error ? error : fallback;
+}
+
 static void on_ready(uv_poll_t *poll, int status, int events)
 {
     struct pl_hub_conn *w = poll->data;
@@ -151,7 +161,7 @@ static void on_ready(uv_poll_t *poll, int status, int events)
         }
         w->connecting = false;
     } else if (status < 0) {
-        pl_error_errno(&err, status, "cannot wait");
+        pl_error_errno(&err, error_of(w->fd, -status), "the connection broke");
         fail(w, &err);
         return;
     }

@@ -276,6 +276,29 @@ def test_hub_lost(step):
     assert "lost the hub" in daemons[1].said()
 
 
+def test_node_resets_its_connection(step):
+    """The kernel of a daemon that is killed with unread messages resets the connection: its host is up."""
+    step.nodes = 2
+    port = step.use_hub_port()
+    d = step.start(0)
+    r0 = step.keep(d.rank("starter", 0))
+    node = step.hub(port, role="daemon")
+    node.send(type="join", node_id=1, node="n1", local_ntasks=1)
+    node.expect("world")
+    r0.expect("world")
+    r0.send(type="spawned", pid=os.getpid())
+    node.send(type="started", rank=1, pid=1)
+    wait_for("rank 1", lambda: [e for e in step.lines("events.jsonl") if e.get("pid") == 1])
+    node.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    node.close()
+    r0.expect("signal")
+    r0.exited(signal_number=15)
+    equal(r0.expect("verdict")["code"], 0)
+    equal(d.wait(), 0)
+    cause = step.result()["cause"]
+    equal((cause["kind"], cause["rank"], cause["node"]), ("runtime", 1, "n1"))
+
+
 def test_hub_lost_before_world(step):
     step.nodes = 3
     step.use_hub_port()
