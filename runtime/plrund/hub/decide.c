@@ -25,11 +25,9 @@ outer_cause(enum pl_cause_kind kind, enum pl_confidence confidence, bool slurm_e
                                 .slurm_ends = slurm_ends};
 }
 
-/* True if every rank ended by this signal, or with a shell's code for it. */
-static bool all_ended_by(const struct pl_evidence *e, int signal)
+/* True if every failure so far is an end by this signal, or with a shell's code for it. */
+static bool ended_by(const struct pl_evidence *e, int signal)
 {
-    if (e->n_failures < 2 || e->n_failures < e->ntasks)
-        return false;
     for (size_t i = 0; i < e->n_failures; i++) {
         const struct pl_failure *f = &e->failures[i];
         int s = f->status;
@@ -41,12 +39,24 @@ static bool all_ended_by(const struct pl_evidence *e, int signal)
     return true;
 }
 
+/* The same for every rank. */
+static bool all_ended_by(const struct pl_evidence *e, int signal)
+{
+    return e->n_failures >= 2 && e->n_failures >= e->ntasks && ended_by(e, signal);
+}
+
+/* Under the plugin nobody but the ranks gets a step's signals: the rest may be about to end. */
+static bool may_be_ordered(const struct pl_evidence *e)
+{
+    return e->plugin && e->n_failures < e->ntasks && (ended_by(e, SIGTERM) || ended_by(e, SIGINT));
+}
+
 /* Time at which the first failure has waited long enough for an earlier one. */
 static uint64_t due_ns(const struct pl_evidence *e)
 {
     uint64_t due = e->failures[0].arrived_ns + PL_DECIDE_WAIT_ECHO_MS * MS;
 
-    for (size_t i = 0; i < e->n_failures; i++)
+    for (size_t i = 0; i < e->n_failures && !may_be_ordered(e); i++)
         if (!pl_failure_is_cascade(&e->failures[i]))
             due = PL_MIN(due, e->failures[i].arrived_ns + PL_DECIDE_WAIT_MS * MS);
     return due;

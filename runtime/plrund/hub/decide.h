@@ -12,7 +12,8 @@
  * cause is inferred. SIGKILL has a sender that nobody knows, however many ranks it ended.
  *
  * An earlier failure may still be on its way from another node: the first failure waits a moment.
- * If all failures are echoes (NCCL errors, lost connections), they wait longer. */
+ * If all failures are echoes (NCCL errors, lost connections), they wait longer, as they do under
+ * the plugin while all ended by SIGTERM or SIGINT. */
 #ifndef PL_RUNTIME_PLRUND_HUB_DECIDE_H
 #define PL_RUNTIME_PLRUND_HUB_DECIDE_H
 
