@@ -86,6 +86,7 @@ struct dump {
     struct pl_buf *out;
     bool quoted;
     bool failed; /* no memory for a part */
+    bool plain;  /* numbers as jansson writes them */
 };
 
 /* The shortest digits that read back as the same number: 0.919 and not 0.91900000000000004. */
@@ -121,7 +122,9 @@ static int add_to_buf(const char *data, size_t size, void *ctx)
     char number[32];
     size_t len = 0;
 
-    if (size == 1 && *data == '"')
+    if (d->plain)
+        len = 0;
+    else if (size == 1 && *data == '"')
         d->quoted = !d->quoted;
     else if (!d->quoted && size > 15 && (isdigit((unsigned char)*data) || *data == '-'))
         len = shorten(data, size, number);
@@ -145,4 +148,17 @@ int pl_json_dump_line(const json_t *o, struct pl_buf *out)
         return -ENOMEM;
     }
     return 0;
+}
+
+char *pl_json_dumps(const json_t *o, size_t flags)
+{
+    struct pl_buf text = {0};
+    struct dump d = {.out = &text, .plain = true};
+
+    if (!o || json_dump_callback(o, add_to_buf, &d, flags) < 0 || d.failed ||
+        pl_buf_reserve(&text, 0) < 0) {
+        pl_buf_finish(&text);
+        return NULL;
+    }
+    return text.data;
 }

@@ -34,4 +34,8 @@ int pl_json_int(const json_t *o, const char *key, int64_t *ret);
 /* Appends o in compact form, keys in their order, and a newline. -ENOMEM, -EINVAL. */
 int pl_json_dump_line(const json_t *o, struct pl_buf *out);
 
+/* json_dumps(3), which returns a text with a hole where an allocation has failed. The caller frees;
+ * NULL when out of memory. */
+char *pl_json_dumps(const json_t *o, size_t flags);
+
 #endif

@@ -91,7 +91,7 @@ static json_t *metrics_json(const struct pl_run_desc *desc)
 
 static int write_sweep(int dir_fd, const json_t *sweep, struct pl_error *err)
 {
-    _cleanup_free_ char *text = json_dumps(sweep, JSON_INDENT(1));
+    _cleanup_free_ char *text = pl_json_dumps(sweep, JSON_INDENT(1));
     size_t len;
 
     if (!text)

@@ -155,7 +155,7 @@ int pl_run_trial_env(const json_t *params, char ***ret, struct pl_error *err)
 {
     json_t *object = (json_t *)(uintptr_t)params, *value; /* the iterator takes no const */
     _cleanup_(pl_strv_freep) char **list = calloc(json_object_size(params) + 2, sizeof(*list));
-    _cleanup_free_ char *all = json_dumps(params, JSON_COMPACT);
+    _cleanup_free_ char *all = pl_json_dumps(params, JSON_COMPACT);
     const char *key;
     size_t n = 0;
 

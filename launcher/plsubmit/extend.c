@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "launcher/plsubmit/extend.h"
+#include "common/proto/json.h"
 
 #include <string.h>
 
@@ -41,7 +42,7 @@ static int add_known(struct pl_run *run, json_t *known, struct pl_error *err)
 
         if (r < 0)
             return r;
-        text = json_dumps(params, JSON_COMPACT);
+        text = pl_json_dumps(params, JSON_COMPACT);
         if (!text || json_object_set_new(known, text, json_true()) < 0)
             return pl_error_nomem(err);
     }
@@ -56,7 +57,7 @@ static char *params_text(const struct pl_run *run, const char *const *values)
     for (size_t k = 0; params && k < pl_run_n_axes(run); k++)
         if (json_object_set_new(params, pl_run_axis(run, k), json_string(values[k])) < 0)
             return NULL;
-    return params ? json_dumps(params, JSON_COMPACT) : NULL;
+    return params ? pl_json_dumps(params, JSON_COMPACT) : NULL;
 }
 
 int pl_extend_lines(struct pl_run *run,
