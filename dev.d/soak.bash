@@ -19,11 +19,15 @@ soak_usage() {
 Usage: ./dev soak graphs [N [SEED]]
        ./dev soak allocations [SCENARIO[:N]...]
        ./dev soak fuzz [--list | DIVISOR]
+       ./dev soak chaos [--seed N] [--minutes M | --count K] [--jobs J] [--way WAY]
+                        [--fault NAME] [--case SEED:I]
 
   graphs       N random graphs of ops, in f64 and f32, against the PyTorch that
                $PLUME_TORCH_PYTHON, or else python3, has
   allocations  each allocation of plsubmit, plstat, plrun and plrund fails once
   fuzz         each target of tests/fuzz for its seconds, divided by DIVISOR; --list names them
+  chaos        faults at random moments in real steps on a private cluster, by plrun
+               and by the plugin; [40 cases, 3 at a time, a seed by the clock]
 
 What is wrong is named; the same numbers repeat it.
 TXT
@@ -36,8 +40,8 @@ cmd_soak() {
         soak_usage
         return
         ;;
-    graphs | allocations | fuzz) ;;
-    *) die_usage "soak takes 'graphs', 'allocations' or 'fuzz'; see ./dev soak --help" ;;
+    graphs | allocations | fuzz | chaos) ;;
+    *) die_usage "soak takes 'graphs', 'allocations', 'fuzz' or 'chaos'; see ./dev soak --help" ;;
     esac
     shift
     "soak_$kind" "$@"
@@ -98,4 +102,9 @@ soak_fuzz() {
         seconds=$((SOAK_FUZZ_S[$name] / divisor))
         cmd_fuzz "$name" $((seconds > 0 ? seconds : 1))
     done
+}
+
+soak_chaos() {
+    soak_build
+    "$PLUME_SRC/tests/fault/chaos.py" "$@"
 }
