@@ -5,6 +5,7 @@
 #include "common/base/fs.h"
 #include "common/proto/json.h"
 #include "common/run/requeue_rule.h"
+#include "common/run/run_local.h"
 
 #include <dirent.h>
 #include <string.h>
@@ -142,7 +143,7 @@ int pl_requeue_decide(const struct pl_run *run,
     const char *name;
     int r;
 
-    if (cause == PL_REQUEUE_N_CAUSES || !pl_requeue_of_run(run, &rule))
+    if (cause == PL_REQUEUE_N_CAUSES || !pl_requeue_of_run(run, &rule) || pl_run_is_local(run))
         return 0;
     name = pl_requeue_cause_name(cause);
     history = read_history(run, end);

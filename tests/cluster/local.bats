@@ -150,3 +150,13 @@ TXT
     submit --local --setup 'exit 0' true
     wait_for 30 has_state 0 failed
 }
+
+@test "what a user's file sets for Slurm does not matter here" {
+    mkdir home/.plume
+    printf 'requeue-on: error\npartition: gpu\ntime: 10\n' >home/.plume/plsubmit.yaml
+    submit --local false
+    wait_for 30 has_state 0 failed
+    wait_for 30 executor_gone
+    [ ! -e "$RUN/trial-0000/requeues.json" ]
+    run -1 grep -q not_requeued "$RUN/trial-0000/result.json"
+}
