@@ -79,6 +79,19 @@ as_ddp() {
     pltrain --processes 3 --optimizer adam --max-steps 1 --resume s/hpc_ckpt_1.ckpt mlp | grep -q hash
 }
 
+@test "what each rank keeps is a part" {
+    # MiB of an item of --summary.
+    mib() { sed -n "s/^MiB of this rank: .*$1 \([0-9.]*\),.*/\1/p" "$2"; }
+    for kind in os grad; do
+        pltrain --summary --max-steps 1 --processes 4 --strategy sharded --shard $kind --optimizer adam \
+            gpt --layers 6 --width 64 --batch_size 1 --context 8 >$kind
+    done
+    awk -v p="$(mib parameters os)" -v s="$(mib optimizers os)" -v g="$(mib gradients os)" \
+        -v s2="$(mib optimizers grad)" -v g2="$(mib gradients grad)" \
+        'BEGIN { exit !(s > 0.48 * p && s < 0.52 * p && s2 == s && g == p && g2 > 0.25 * p && g2 < 0.6 * p) }' ||
+        { grep MiB os grad; false; }
+}
+
 @test "what cannot be sharded is a usage error" {
     says 2 "'half' is none of os, grad" --strategy sharded --shard half mlp
     says 2 "option '--shard' needs '--strategy sharded'" --shard os mlp

@@ -24,6 +24,10 @@
 /* For collectives that run beside backward: as in PyTorch, the first bucket is small. */
 #define PL_NCCL_FIRST_BYTES ((size_t)1024 * 1024)
 #define PL_NCCL_BUCKET_BYTES ((size_t)25 * 1024 * 1024)
+/* With PL_SHARD_GRAD small models have smaller buckets: about so many, of at least so many bytes.
+ */
+#define PL_SHARD_BUCKETS 32
+#define PL_SHARD_BUCKET_BYTES ((size_t)64 * 1024)
 #define PL_FUSED_BYTES ((size_t)128 * 1024 * 1024) /* Horovod's HOROVOD_FUSION_THRESHOLD */
 
 struct pl_bucket {

@@ -77,9 +77,24 @@ static void print_ops(const struct pl_tape *tape, FILE *out)
     }
 }
 
+/* Bytes of this rank's gradients; `whole` without shards. */
+static double grads_of(const struct pl_trainer *t, double whole)
+{
+    const struct pl_params *params = &t->ctx.params;
+    const struct pl_stage *stage = &t->stage[PLUME_TRAIN];
+    double bytes = (double)(params->own_to - params->own_from) * (double)pl_real_size(params->real);
+
+    if (params->shard != PL_SHARD_GRAD)
+        return whole;
+    for (unsigned i = 0; i < stage->n_lanes; i++)
+        bytes += (double)stage->lanes[i].reducer.places.bytes;
+    return bytes;
+}
+
 static void print_memory(const struct pl_trainer *t, const double bytes[2], FILE *out)
 {
     double size = (double)pl_real_size(t->ctx.params.real), state = 0, tapes = 0, most = 0, average;
+    double grads = grads_of(t, bytes[0]);
     const struct pl_stage *stage = &t->stage[PLUME_TRAIN];
 
     for (size_t i = 0; i < t->optimizers.n; i++)
@@ -93,8 +108,8 @@ static void print_memory(const struct pl_trainer *t, const double bytes[2], FILE
     fprintf(out,
             "MiB of this rank: parameters %.3f, gradients %.3f, optimizers %.3f, average %.3f, "
             "buffers %.3f, step %.3f (%.3f without reuse), in all %.3f\n\n",
-            bytes[0] * MIB, bytes[0] * MIB, state * MIB, average * MIB, bytes[1] * MIB, tapes * MIB,
-            most * MIB, (2 * bytes[0] + state + average + bytes[1] + tapes) * MIB);
+            bytes[0] * MIB, grads * MIB, state * MIB, average * MIB, bytes[1] * MIB, tapes * MIB,
+            most * MIB, (bytes[0] + grads + state + average + bytes[1] + tapes) * MIB);
 }
 
 int pl_summary_print(struct pl_trainer *trainer, FILE *out, struct pl_error *err)

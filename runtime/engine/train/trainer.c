@@ -65,8 +65,12 @@ static int set_reducers(struct pl_trainer *t, struct pl_error *err)
                         : t->comm->gpu    ? PL_NCCL_BUCKET_BYTES
                                           : PL_BUCKET_BYTES,
     };
+    const struct pl_params *params = &t->ctx.params;
+    size_t share = params->flags * pl_real_size(params->real) / PL_SHARD_BUCKETS;
     int r = 0;
 
+    if (t->strategy.shard == PL_SHARD_GRAD) /* a few buckets have memory at a time */
+        ddp.bucket_bytes = PL_MIN(ddp.bucket_bytes, PL_MAX(share, PL_SHARD_BUCKET_BYTES));
     pl_crash_hook("configure_ddp");
     if (t->strategy.reduces && t->module->configure_ddp)
         r = pl_context_result(&t->ctx, t->module->configure_ddp(&t->ctx.pub, &ddp), "configure_ddp",
