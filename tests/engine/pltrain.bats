@@ -467,8 +467,7 @@ named() {
     mkfifo "$BATS_TEST_TMPDIR/out"
     pltrain --processes 3 --epochs 1000000 mlp >"$BATS_TEST_TMPDIR/out" &
     pid=$!
-    read -r line <"$BATS_TEST_TMPDIR/out" # training
-    [[ $line == "epoch 1/"* ]]
+    while read -r line && [[ $line != "epoch 1/"* ]]; do :; done <"$BATS_TEST_TMPDIR/out" # until it trains
     kill -TERM $pid
     wait $pid && status=0 || status=$?
     [ $status -eq 130 ]
