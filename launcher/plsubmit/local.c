@@ -124,7 +124,7 @@ executor(const struct pl_run *run, const char *job, char *const *env, int lock, 
     if (r < 0 || !is_recorded(pl_run_dir(run), job))
         _exit(1);
     close(go);
-    _exit(pl_local_run(pl_run_dir(run), job, env, lock));
+    _exit(pl_executor_run(pl_run_dir(run), job, env, lock));
 }
 
 /* Forks twice, so that nobody has to wait for the executor. *ret_go: one byte there starts it. */

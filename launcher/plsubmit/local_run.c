@@ -384,7 +384,7 @@ static void run_all(struct executor *x, const sigset_t *set)
     }
 }
 
-int pl_local_run(const char *dir, const char *job, char *const *env, int lock)
+int pl_executor_run(const char *dir, const char *job, char *const *env, int lock)
 {
     struct executor x = {.env = env};
     struct pl_error err = {0};

@@ -18,6 +18,6 @@ unsigned pl_local_count_gpus(void);
  *   SIGUSR1  trials that sweep.json has as cancelled do not start, or end by SIGTERM
  *   SIGTERM  all trials end; the executor follows
  * lock: of pl_run_local_lock(). Messages go to stderr. Returns an exit code. */
-int pl_local_run(const char *dir, const char *job, char *const *env, int lock);
+int pl_executor_run(const char *dir, const char *job, char *const *env, int lock);
 
 #endif

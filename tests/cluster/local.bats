@@ -31,7 +31,7 @@ submit() {
         cat runs/*/slurm-*.out runs/*/local.log || true
         return 1
     fi
-    IFS=';' read -r SWEEP RUN JOBS <<<"$output"
+    IFS=';' read -r SWEEP RUN _ <<<"$output"
 }
 
 state() {
@@ -64,7 +64,7 @@ echo "$1 $RANK/$WORLD_SIZE ${#gpus[@]} $CUDA_DEVICE_ORDER $PLUME_REASON"
 TXT
     chmod +x prog
     mkdir busy
-    CUDA_VISIBLE_DEVICES=1,3,GPU-7,9 submit --local --gpus-per-node 2 --grid a=1,2,3,4,5 --wait ./prog {a}
+    CUDA_VISIBLE_DEVICES=1,3,GPU-7,9 submit --local --gpus-per-node 2 --grid a=1,2,3,4,5 --wait ./prog "{a}"
     for i in 0 1 2 3 4; do
         [ "$(<"$RUN/trial-000$i/attempt-0/rank-1.out")" = "$((i + 1)) 1/2 2 PCI_BUS_ID first" ]
     done
@@ -82,7 +82,7 @@ touch "started-$1"
 exec tail -f /dev/null
 TXT
     chmod +x prog
-    submit --local=2 --grid a=1,2,3 ./prog {a}
+    submit --local=2 --grid a=1,2,3 ./prog "{a}"
     wait_for 30 test -e started-1 -a -e started-2
     [ ! -e started-3 ]
     sweep_is '1 waiting 2 running'

@@ -84,12 +84,12 @@ as_ddp() {
     mib() { sed -n "s/^MiB of this rank: .*$1 \([0-9.]*\),.*/\1/p" "$2"; }
     for kind in os grad; do
         pltrain --summary --max-steps 1 --processes 4 --strategy sharded --shard $kind --optimizer adam \
-            gpt --layers 6 --width 64 --batch_size 1 --context 8 >$kind
+            gpt --layers 6 --width 64 --batch_size 1 --context 8 >"$kind.txt"
     done
-    awk -v p="$(mib parameters os)" -v s="$(mib optimizers os)" -v g="$(mib gradients os)" \
-        -v s2="$(mib optimizers grad)" -v g2="$(mib gradients grad)" \
+    awk -v p="$(mib parameters os.txt)" -v s="$(mib optimizers os.txt)" -v g="$(mib gradients os.txt)" \
+        -v s2="$(mib optimizers grad.txt)" -v g2="$(mib gradients grad.txt)" \
         'BEGIN { exit !(s > 0.48 * p && s < 0.52 * p && s2 == s && g == p && g2 > 0.25 * p && g2 < 0.6 * p) }' ||
-        { grep MiB os grad; false; }
+        { grep MiB os.txt grad.txt; false; }
 }
 
 @test "what cannot be sharded is a usage error" {
