@@ -146,7 +146,7 @@ static int start(const struct pl_run *run,
         pid = fork();
         if (pid == 0)
             executor(run, job, env, lock, go[0]);
-        _exit(pid < 0);
+        _exit(pid < 0 ? 1 : 0);
     }
     close(go[0]);
     if (pid > 0)
