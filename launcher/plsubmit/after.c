@@ -4,6 +4,7 @@
 #include "common/base/parse.h"
 #include "common/proto/json.h"
 #include "common/run/run_index.h"
+#include "common/run/run_local.h"
 #include "launcher/plsubmit/change.h"
 
 #include <string.h>
@@ -108,6 +109,11 @@ static int read_trial(struct view *v, const json_t *o, bool ok, struct pl_error 
                                     pl_run_sweep(v->run), pl_run_sweep(v->run))
                      : 0;
     }
+    if (pl_run_is_local(v->run))
+        return pl_error_set(err, -EREMOTEIO,
+                            "%s runs without Slurm (--local), and Slurm cannot wait for it: wait "
+                            "until it has ended, as with plsubmit --resume %s --wait",
+                            pl_run_sweep(v->run), pl_run_sweep(v->run));
     v->arrays[trial] = job ? strtoll(job, &end, 10) : 0;
     if (v->arrays[trial] <= 0)
         return pl_error_set(err, -EREMOTEIO,
