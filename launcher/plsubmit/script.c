@@ -89,13 +89,24 @@ static int add_command(struct pl_buf *out, const char *command)
     return r == 0 ? pl_buf_adds(out, "\neval \"$plume_setup\"\nplume_check $?\n") : r;
 }
 
-/* Appends the lines for --env NAME. */
+/* True if a later item sets the variable. */
+static bool is_set_later(const char *const *item)
+{
+    size_t len = strcspn(*item, "=");
+
+    for (const char *const *later = item + 1; *later; later++)
+        if (strncmp(*later, *item, len) == 0 && (*later)[len] == '=')
+            return true;
+    return false;
+}
+
+/* Appends the lines for --env NAME, after those for NAME=VALUE: the last option counts. */
 static int add_kept(const struct pl_script *s, struct pl_buf *out)
 {
     int r = 0;
 
     for (const char *const *name = s->kept; name && *name && r == 0; name++)
-        if (!strchr(*name, '='))
+        if (!strchr(*name, '=') && !is_set_later(name))
             r = pl_buf_addf(out,
                             "export %s=\"${_PLUME_%s-${%s?is not set: --env takes it from the "
                             "submission}}\"\nunset _PLUME_%s\n",

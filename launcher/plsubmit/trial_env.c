@@ -83,6 +83,18 @@ static int check_files(struct pl_spec *spec, struct pl_error *err)
     return 0;
 }
 
+/* True if an item after `i` sets the variable. */
+static bool is_set_later(const json_t *list, size_t i, const char *name)
+{
+    size_t len = strlen(name);
+    const char *later;
+
+    while ((later = json_string_value(json_array_get(list, ++i))))
+        if (strncmp(later, name, len) == 0 && later[len] == '=')
+            return true;
+    return false;
+}
+
 int pl_trial_env_add(const struct pl_run *run, char ***env, struct pl_error *err)
 {
     const json_t *list = json_object_get(json_object_get(pl_run_options(run), "env"), "value");
@@ -93,7 +105,7 @@ int pl_trial_env_add(const struct pl_run *run, char ***env, struct pl_error *err
         const char *name = json_string_value(item), *value = name ? pl_env_named(name) : NULL;
         _cleanup_free_ char *entry = NULL;
 
-        if (!name || strchr(name, '='))
+        if (!name || strchr(name, '=') || is_set_later(list, i, name))
             continue;
         if (!value)
             return pl_error_set(err, -EINVAL,
