@@ -56,7 +56,9 @@ set(const struct file *f, const struct pl_option *o, struct pl_yaml_place place,
 static int read_flag(const struct file *f, const struct pl_option *o, const struct pl_yaml *node)
 {
     if (is_word(node, "false"))
-        return 0;
+        return pl_strv_append(&f->spec->declined[f->spec->source], o->name) < 0
+                   ? pl_error_nomem(f->err)
+                   : 0;
     if (!is_word(node, "true"))
         return pl_yaml_error(f->path, node->place, f->err, "%s: write true or false", o->name);
     return set(f, o, node->place, NULL);

@@ -58,6 +58,32 @@ int pl_spec_note_file(struct pl_spec *spec,
     return line ? pl_strv_append(&spec->file_notes, line) : -ENOMEM;
 }
 
+bool pl_spec_names(char *const *list, const char *name)
+{
+    for (; list && *list; list++)
+        if (strcmp(*list, name) == 0)
+            return true;
+    return false;
+}
+
+/* True if a file says that the option without a value does not hold. */
+static bool is_declined(const struct pl_spec *spec, const char *name)
+{
+    for (int origin = 0; origin < PL_ORIGIN_COUNT; origin++)
+        if (pl_spec_names(spec->declined[origin], name))
+            return true;
+    return false;
+}
+
+/* True if a file says that the option is not removed. */
+static bool keeps(const struct pl_spec *spec, enum pl_spec_key key)
+{
+    for (const struct pl_option *o = pl_spec_command.options; o->name; o++)
+        if (pl_spec_option_form(o) == PL_SPEC_FORM_REMOVE && o->target.key == (int)key)
+            return is_declined(spec, o->name);
+    return false;
+}
+
 static int merge_value(struct pl_spec *spec, struct pl_spec *lower, enum pl_spec_key key)
 {
     struct pl_spec_value *from = &lower->values[key];
@@ -65,6 +91,7 @@ static int merge_value(struct pl_spec *spec, struct pl_spec *lower, enum pl_spec
 
     if (from->origin == PL_ORIGIN_NONE)
         return 0;
+    taken |= !from->text && keeps(spec, key);
     for (int by = 0; by < PL_SPEC_N_KEYS && !taken; by++)
         /* Not those that come from `lower` itself. */
         taken = spec->values[by].origin > from->origin &&
@@ -171,8 +198,20 @@ static int merge_grid(struct pl_spec *spec, struct pl_spec *lower)
     return r;
 }
 
+static int merge_flag(struct pl_spec *spec, const struct pl_spec *lower, const struct pl_option *o)
+{
+    bool *to = (bool *)((char *)spec + o->target.at);
+
+    if (*to || !*(const bool *)((const char *)lower + o->target.at) || is_declined(spec, o->name))
+        return 0;
+    *to = true;
+    return lower->source == PL_ORIGIN_JOB_FILE ? 0
+                                               : pl_strv_append(&spec->flags_of_defaults, o->name);
+}
+
 int pl_job_file_merge(struct pl_spec *spec, struct pl_spec *lower)
 {
+    enum pl_origin source = lower->source;
     int r = 0;
 
     for (int key = 0; key < PL_SPEC_N_KEYS && r == 0; key++)
@@ -182,7 +221,9 @@ int pl_job_file_merge(struct pl_spec *spec, struct pl_spec *lower)
             r = merge_list(spec, lower, list);
     for (const struct pl_option *o = pl_spec_command.options; o->name && r == 0; o++)
         if (pl_spec_option_form(o) == PL_SPEC_FORM_FLAG)
-            *(bool *)((char *)spec + o->target.at) |= *(bool *)((char *)lower + o->target.at);
+            r = merge_flag(spec, lower, o);
+    if (r == 0 && !spec->declined[source])
+        spec->declined[source] = PL_TAKE(lower->declined[source]);
     if (!spec->command)
         spec->command = PL_TAKE(lower->command);
     if (r == 0)

@@ -127,6 +127,14 @@ static int add_value(struct pl_buf *out, const char *name, const char *value)
     return r == 0 ? pl_buf_addc(out, '\n') : r;
 }
 
+static int
+add_flag(struct pl_buf *out, const struct pl_spec *spec, const struct pl_option *o, bool set)
+{
+    if (!set && !pl_spec_names(spec->declined[PL_ORIGIN_JOB_FILE], o->name))
+        return 0;
+    return pl_buf_addf(out, "%s: %s\n", o->name, set ? "true" : "false");
+}
+
 static int add_option(struct pl_buf *out, const struct pl_spec *spec, const struct pl_option *o)
 {
     const struct pl_spec_value *value = &spec->values[o->target.key];
@@ -135,15 +143,15 @@ static int add_option(struct pl_buf *out, const struct pl_spec *spec, const stru
     case PL_SPEC_FORM_VALUE:
         return is_own(value->origin) && value->text ? add_value(out, o->name, value->text) : 0;
     case PL_SPEC_FORM_REMOVE:
-        return is_own(value->origin) && !value->text ? pl_buf_addf(out, "%s: true\n", o->name) : 0;
+        return add_flag(out, spec, o, is_own(value->origin) && !value->text);
     case PL_SPEC_FORM_LIST:
         return add_list(out, spec, o);
     case PL_SPEC_FORM_GRID:
         return add_grid(out, &spec->grid);
     case PL_SPEC_FORM_FLAG:
-        return *(const bool *)((const char *)spec + o->target.at)
-                   ? pl_buf_addf(out, "%s: true\n", o->name)
-                   : 0;
+        return add_flag(out, spec, o,
+                        *(const bool *)((const char *)spec + o->target.at) &&
+                            !pl_spec_names(spec->flags_of_defaults, o->name));
     case PL_SPEC_FORM_COMMAND_LINE:
         break;
     }

@@ -47,6 +47,9 @@ void pl_spec_finish(struct pl_spec *spec)
     free(spec->write_job);
     pl_strv_free(spec->command);
     pl_strv_free(spec->file_notes);
+    pl_strv_free(spec->flags_of_defaults);
+    for (size_t i = 0; i < PL_COUNT(spec->declined); i++)
+        pl_strv_free(spec->declined[i]);
     *spec = (struct pl_spec){0};
 }
 

@@ -111,6 +111,10 @@ struct pl_spec {
     /* How many items of a list each file has; they stand first, in the order of precedence. */
     size_t n_of_file[PL_SPEC_N_LISTS][PL_ORIGIN_COUNT];
     struct pl_grid grid;
+    /* Of files: options without a value that are false there, so that no lower source sets them;
+     * and those that a file of the site or user sets. */
+    char **declined[PL_ORIGIN_COUNT];
+    char **flags_of_defaults;
     char *job_file;    /* of --job-file */
     char *write_job;   /* of --write-job */
     char **command;    /* the program of the job file; NULL: none */

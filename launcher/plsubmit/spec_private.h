@@ -48,6 +48,9 @@ int pl_spec_note_file(struct pl_spec *spec,
                       const char *name,
                       const char *value);
 
+/* True if the list has the name of an option. */
+bool pl_spec_names(char *const *list, const char *name);
+
 /* The option of a key, for its name. */
 const struct pl_option *pl_spec_option(enum pl_spec_key key);
 const char *pl_spec_list_name(enum pl_spec_list list);

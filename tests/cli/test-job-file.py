@@ -83,6 +83,34 @@ def all_options():
         assert code == 2 and "belongs on the command line" in err, (name, err)
 
 
+FLAGS = ["strict", "parsable", "wait", "no-output", "no-nodes"]
+
+
+def flags():
+    """An option without a value is what the highest source says that names it; --write-job keeps what the command
+    line and the job file say."""
+    for _ in range(25):
+        said = {s: {f: random.choice(["true", "false"]) for f in FLAGS if random.random() < 0.5} for s in ("site", "user", "job")}
+        line = [f for f in FLAGS if random.random() < 0.2]
+        os.makedirs(os.path.join(WORK.name, ".plume"), exist_ok=True)
+        write("site.yaml", "".join(f"{f}: {v}\n" for f, v in said["site"].items()))
+        write(".plume/plsubmit.yaml", "".join(f"{f}: {v}\n" for f, v in said["user"].items()))
+        write("flags.yaml", "command: sh\n" + "".join(f"{f}: {v}\n" for f, v in said["job"].items()))
+        args = ["--job-file", "flags.yaml", *("--" + f for f in line)]
+        own = {**said["job"], **{f: "true" for f in line}}
+        code, out, err = run(*args, "--write-job", "-", PLUME_SITE_FILE="site.yaml")
+        assert code == 0 and dict(re.findall("^([a-z-]+): (true|false)$", out, re.M)) == own, (said, line, out, err)
+        code, out, err = run(*args, "--show-config", PLUME_SITE_FILE="site.yaml")
+        want = {**said["site"], **said["user"], **own}
+        for f, option in [("no-output", "output"), ("no-nodes", "nodes")]:
+            removed = re.search(rf"^{option} .*\(removed\)$", out, re.M)
+            assert code == 0 and bool(removed) == (want.get(f) == "true"), (said, line, out, err)
+        # A name with a secret's form is a warning, which --strict refuses.
+        code, out, err = run(*args, "--env", "A_TOKEN=1", "--show-config", PLUME_SITE_FILE="site.yaml")
+        assert (code == 2) == (want.get("strict") == "true"), (said, line, code, err)
+    os.unlink(os.path.join(WORK.name, ".plume/plsubmit.yaml"))
+
+
 def axes():
     out, n_axes = [], random.randrange(0, 4)
     for i in range(n_axes):
@@ -268,7 +296,7 @@ def main():
     if "built without libyaml" in run("--job-file", write("x.yaml", ""), "--expand", "sh")[2]:
         print("1..0 # SKIP this build has no libyaml")
         sys.exit(77)
-    tests = [all_options, errors, texts, random_lines, precedence]
+    tests = [all_options, errors, texts, flags, random_lines, precedence]
     print(f"1..{len(tests)}")
     for number, test in enumerate(tests, 1):
         try:
