@@ -335,8 +335,9 @@ def test_best_value_of_the_objective(step):
     """min:loss@best: values of one second count, too, and not only the last one."""
     plsubmit = os.path.join(os.path.dirname(harness.PLRUND), "plsubmit")
     made = subprocess.run([plsubmit, "--no-submit", "--parsable", "--runs", step.path("runs"), "--objective", "min:loss@best",
-                           "--metric", "loss=loss ([-0-9.a-z]+)", "true"], env=step.environment(0), timeout=LIMIT,
-                          stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+                           "--metric", "loss=loss ([-0-9.a-z]+)", "--metric", "step=at ([0-9]+)", "true"],
+                          env=step.environment(0), timeout=LIMIT, stdin=subprocess.DEVNULL, capture_output=True, text=True,
+                          check=False)
     equal((made.returncode, made.stderr), (0, ""))
     folder = made.stdout.split(";")[1].strip()
     os.makedirs(os.path.join(folder, "trial-0000", "attempt-0"))
@@ -347,13 +348,13 @@ def test_best_value_of_the_objective(step):
         p.send(type="metrics", step=number, metrics={"loss": value, "acc": 1})
     p.send(type="exchange", name="sync", value="")
     p.expect("exchanged")
-    r.out.write(b"loss 0.125\nloss 0.5\nloss inf\n")
+    r.out.write(b"at 7 loss 0.125\nat 8 loss 0.5\nloss inf\n")
     r.exited(0)
     r.expect("verdict")
     equal(d.wait(), 0)
     with open(os.path.join(folder, "trial-0000", "result.json"), encoding="utf-8") as f:
         result = json.load(f)
-    equal(result["metrics"], {"loss": "inf", "acc": 1, "loss.best": 0.125, "loss.best_step": 5})
+    equal(result["metrics"], {"loss": "inf", "acc": 1, "loss.best": 0.125, "loss.best_step": 7})
     equal((result["objective"], result["objective_name"], result["objective_direction"]), (0.125, "loss.best", "min"))
 
 

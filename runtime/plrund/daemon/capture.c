@@ -33,28 +33,35 @@ struct pl_capture {
     unsigned handles; /* uv handles still open */
 };
 
+static void search_rule(struct pl_capture *c, const struct pl_metric_rule *rule)
+{
+    regmatch_t m[2];
+    const char *text = pl_buf_str(&c->line);
+    char number[64], *end;
+    size_t len;
+    double v;
+
+    if (regexec(&rule->regex, text, 2, m, 0) != 0)
+        return;
+    if (m[1].rm_so < 0)
+        m[1] = m[0];
+    len = (size_t)(m[1].rm_eo - m[1].rm_so);
+    if (len == 0 || len >= sizeof(number))
+        return;
+    memcpy(number, text + m[1].rm_so, len);
+    number[len] = '\0';
+    v = strtod(number, &end);
+    if (end != number)
+        c->ops->metric(c->ctx, rule->name, v);
+}
+
+/* The step first: it is that of the line's other metrics, in whatever order the rules stand. */
 static void search_line(struct pl_capture *c)
 {
-    for (size_t i = 0; i < c->n_rules; i++) {
-        regmatch_t m[2];
-        const char *text = pl_buf_str(&c->line);
-        char number[64], *end;
-        size_t len;
-        double v;
-
-        if (regexec(&c->rules[i].regex, text, 2, m, 0) != 0)
-            continue;
-        if (m[1].rm_so < 0)
-            m[1] = m[0];
-        len = (size_t)(m[1].rm_eo - m[1].rm_so);
-        if (len == 0 || len >= sizeof(number))
-            continue;
-        memcpy(number, text + m[1].rm_so, len);
-        number[len] = '\0';
-        v = strtod(number, &end);
-        if (end != number)
-            c->ops->metric(c->ctx, c->rules[i].name, v);
-    }
+    for (int others = 0; others < 2; others++)
+        for (size_t i = 0; i < c->n_rules; i++)
+            if ((strcmp(c->rules[i].name, "step") != 0) == others)
+                search_rule(c, &c->rules[i]);
 }
 
 static void search(struct pl_capture *c, const char *data, size_t len)
