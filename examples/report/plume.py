@@ -159,6 +159,8 @@ def report(step=None, metrics=None, **values):
     line = {"type": "metrics", "metrics": {}}
     if step is not None:
         line["step"] = int(step)
+        if not 0 <= line["step"] < 1 << 63:
+            raise ValueError(f"plume: {step} is not a step: a step is a whole number from 0")
     named = {re.sub("[/ ]", "_", name): value for name, value in (metrics or {}).items()}
     for name, value in {**named, **values}.items():
         line["metrics"][name] = _number(name, value)

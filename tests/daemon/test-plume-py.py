@@ -83,6 +83,9 @@ print(plume.params(lr=0.1), plume.params(), plume.should_stop())
     for text, word in (("{'1x': 1}", "not the name of a metric"), ("{f'm{i}': i for i in range(9999)}", "64 KiB")):
         if word not in failed(f"plume.report(1, {text})"):
             raise AssertionError(word)
+    for number in ("-1", "1 << 63"):
+        if "is not a step" not in failed(f"plume.report({number}, loss=1)"):
+            raise AssertionError(number)
 
 
 def test_metrics_are_dropped_and_never_cut(step):

@@ -298,7 +298,7 @@ def test_metrics_coalesced(step):
 
 
 def test_metrics_found_in_output(step):
-    step.env["PLUME_METRIC"] = "loss=loss ([0-9.e+-]+|nan)\nstep=^step ([0-9]+)"
+    step.env["PLUME_METRIC"] = "loss=loss ([0-9.e+-]+|nan)\nstep=^step ([-+0-9.e]+)"
     d = step.start()
     r = start_rank(step, d, capture=True)
     r.out.write(b"step 1 loss 0.5\nloss none\nstep 12 lo")
@@ -308,6 +308,22 @@ def test_metrics_found_in_output(step):
     equal(d.wait(), 0)
     result = step.result()
     equal((result["step"], result["metrics"]), (12, {"loss": "nan"}))
+
+
+def test_what_is_no_step_takes_none_away(step):
+    step.env["PLUME_METRIC"] = "loss=loss ([0-9]+)\nstep=^step ([-+0-9.e]+)"
+    d = step.start()
+    r = start_rank(step, d, capture=True)
+    p = step.keep(d.rank("program", 0))
+    r.out.write(b"step 12 loss 1\nstep 1e300\nstep -4 loss 2")
+    p.send(type="metrics", step=-3, metrics={"acc": 1})
+    p.send(type="exchange", name="sync", value="")
+    p.expect("exchanged")
+    r.exited(0)
+    r.expect("verdict")
+    equal(d.wait(), 0)
+    result = step.result()
+    equal((result["step"], result["metrics"]), (12, {"loss": 2, "acc": 1}))
 
 
 def test_facts_and_objective(step):

@@ -276,7 +276,8 @@ static void on_metric(void *ctx, const char *name, double value)
     json_t *v;
 
     if (strcmp(name, "step") == 0 && isfinite(value)) {
-        rank->step = (int64_t)value;
+        if (value >= 0 && value < (double)INT64_MAX)
+            rank->step = (int64_t)value;
         if (!rank->metrics)
             rank->metrics = json_object();
         return;
@@ -297,7 +298,7 @@ static void take_metrics(struct pl_rank *rank, const struct pl_msg_rank_metrics 
     const char *key;
     double number;
 
-    if (message->step != PL_MSG_ABSENT)
+    if (message->step >= 0) /* absent or no step: the last one stays */
         rank->step = message->step;
     if (!rank->metrics)
         rank->metrics = json_object();
