@@ -103,6 +103,69 @@ first_loss() {
     grep -q 'backward, on the first device$' <<<"$output"
 }
 
+@test "a summary has the ops of each optimizer's own loss, and only what runs" {
+    cat >two.c <<'C'
+#include <plume/module.h>
+struct net { plume_tensor *a, *b; };
+static const struct plume_hparam hparams[] = {{"batch_size", "8", 1, 64, 1, NULL}, {0}};
+static int configure(struct plume_context *pl)
+{
+    struct net *net = pl->state;
+    net->a = plume_param(pl, "a", PLUME_INIT_HE, 2, (size_t[]){64, 256});
+    net->b = plume_param(pl, "b", PLUME_INIT_HE, 2, (size_t[]){64, 256});
+    return 0;
+}
+static int data(struct plume_context *pl, enum plume_stage stage, struct plume_data *ret)
+{
+    struct plume_source source = {
+        .format = PLUME_FORMAT_SYNTHETIC, .samples = 16, .rank = 1, .shape = {256}};
+    ret->n_fields = stage == PLUME_TRAIN;
+    ret->field[0].array = plume_open(pl, &source);
+    ret->field[0].dtype = PLUME_F32;
+    return 0;
+}
+/* Squares of the data have no backward. */
+static int step(struct plume_context *pl, const struct plume_batch *batch, plume_tensor **ret_loss)
+{
+    struct net *net = pl->state;
+    plume_tensor *x = plume_mul(pl, batch->field[0], batch->field[0]);
+    plume_tensor *y =
+        plume_linear(pl, x, pl->optimizer ? net->b : net->a, NULL, PLUME_IDENTITY);
+    *ret_loss = plume_sum(pl, pl->optimizer ? plume_exp(pl, y) : y, 0, 2);
+    return 0;
+}
+static int optimizers(struct plume_context *pl, struct plume_optimizer *ret)
+{
+    ret->prefixes = "a";
+    plume_add_optimizer(pl)->prefixes = "b";
+    return 0;
+}
+static const struct plume_module module = {.struct_size = sizeof(module),
+                                           .abi = PLUME_MODULE_ABI,
+                                           .name = "two",
+                                           .hparams = hparams,
+                                           .state_size = sizeof(struct net),
+                                           .configure = configure,
+                                           .data = data,
+                                           .training_step = step,
+                                           .configure_optimizers = optimizers,
+                                           .step_per_optimizer = 1};
+const struct plume_module *plume_module_entry(void)
+{
+    return &module;
+}
+C
+    cc -std=c11 -shared -fPIC -I "$SRC/include" -o two.so two.c
+    run -0 --separate-stderr pltrain --summary --max-steps 1 ./two.so
+    [ "$(grep -c '^optimizer [01]:$' <<<"$output")" = 2 ]
+    grep -q '^map  ' <<<"$output" # exp, of the second one only
+    # The step is the sum of the columns, but for rounding: 4 products of 2 x 8 x 64 x 256.
+    awk '/^[a-z_0-9]+  .* f32\[/ && !/^parameter/ { f += $(NF - 1); b += $NF }
+        /^a step:/ { n++; df = f - $3; db = b - $6; total = $3 + $6 }
+        END { exit !(n == 1 && df * df < 0.0001 && db * db < 0.0001 && total > 1.04 && total < 1.1) }' \
+        <<<"$output" || { echo "$output"; false; }
+}
+
 @test "a profile in a file has each op and phase, one inside another" {
     for how in "--processes 2" "--strategy dp --devices 2"; do
         begin=${EPOCHREALTIME/./}

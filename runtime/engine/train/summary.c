@@ -47,8 +47,9 @@ static double flops_of(const struct pl_node *node, bool backward)
     return node->op->flops && (!backward || node->back) ? node->op->flops(node, backward) : 0;
 }
 
-/* Ops with outputs of the same type and shape in one line, where the first of them is. */
-static void print_ops(const struct pl_tape *tape, FILE *out)
+/* Ops with outputs of the same type and shape in one line, where the first of them is. Adds to
+ * total: forward, backward. */
+static void print_ops(const struct pl_tape *tape, FILE *out, double total[2])
 {
     char text[96];
 
@@ -71,6 +72,8 @@ static void print_ops(const struct pl_tape *tape, FILE *out)
                 flops[1] += flops_of(&tape->nodes[k], true);
                 calls++;
             }
+        total[0] += flops[0];
+        total[1] += flops[1];
         fprintf(out, "%-20s %-26s %5zu %14.3f %14.3f\n", node->op->name,
                 pl_tensor_text(node->out, text, sizeof(text)), calls, flops[0] * 1e-6,
                 flops[1] * 1e-6);
@@ -100,10 +103,11 @@ static void print_memory(const struct pl_trainer *t, const double bytes[2], FILE
     for (size_t i = 0; i < t->optimizers.n; i++)
         state += (double)pl_optimizer_slots(&t->optimizers.list[i]) * size *
                  (double)t->optimizers.list[i].count;
-    for (unsigned i = 0; i < stage->lanes[0].parts.n_tapes; i++) {
-        tapes += (double)stage->lanes[0].parts.list[i].tape.memory_bytes;
-        most += (double)stage->lanes[0].parts.list[i].tape.unshared_bytes;
-    }
+    for (unsigned k = 0; k < stage->n_lanes; k++) /* each keeps its own */
+        for (unsigned i = 0; i < stage->lanes[k].parts.n_tapes; i++) {
+            tapes += (double)stage->lanes[k].parts.list[i].tape.memory_bytes;
+            most += (double)stage->lanes[k].parts.list[i].tape.unshared_bytes;
+        }
     average = t->ema.params ? bytes[0] : 0;
     fprintf(out,
             "MiB of this rank: parameters %.3f, gradients %.3f, optimizers %.3f, average %.3f, "
@@ -112,25 +116,40 @@ static void print_memory(const struct pl_trainer *t, const double bytes[2], FILE
             most * MIB, (bytes[0] + grads + state + average + bytes[1] + tapes) * MIB);
 }
 
+/* Traces and plans a lane on a full batch. */
+static int plan_lane(struct pl_trainer *trainer, unsigned optimizer_idx, struct pl_error *err)
+{
+    struct pl_stage *stage = &trainer->stage[PLUME_TRAIN];
+    struct pl_lane *lane = &stage->lanes[optimizer_idx];
+    plume_tensor *loss = NULL;
+    int r;
+
+    pl_stage_enter_lane(stage, &trainer->optimizers, optimizer_idx);
+    r = pl_lane_trace(stage, lane, pl_loader_dry(&stage->loader), &loss, err);
+    return r < 0 ? r : pl_parts_prepare(&lane->parts, &lane->outputs, loss, err);
+}
+
 int pl_summary_print(struct pl_trainer *trainer, FILE *out, struct pl_error *err)
 {
     struct pl_stage *stage = &trainer->stage[PLUME_TRAIN];
-    struct pl_lane *lane = &stage->lanes[0];
-    const struct pl_tape *tape = pl_stage_tape(stage);
-    plume_tensor *loss = NULL;
-    double bytes[2];
-    int r;
+    double bytes[2], flops[2] = {0};
+    int r = 0;
 
-    pl_stage_enter_lane(stage, &trainer->optimizers, 0);
-    r = pl_lane_trace(stage, lane, pl_loader_dry(&stage->loader), &loss, err);
-    if (r == 0)
-        r = pl_parts_prepare(&lane->parts, &lane->outputs, loss, err);
+    for (unsigned i = 0; i < stage->n_lanes && r == 0; i++)
+        r = plan_lane(trainer, i, err);
     if (r < 0)
         return r;
     print_params(&trainer->ctx.params, out, bytes);
-    print_ops(tape, out);
-    fprintf(out, "a step: %.3f Mflop forward, %.3f backward%s\n", pl_tape_flops(tape, false) * 1e-6,
-            pl_tape_flops(tape, true) * 1e-6,
+    for (unsigned i = 0; i < stage->n_lanes; i++) {
+        const struct pl_tape *tape = &stage->lanes[i].parts.list[0].tape;
+
+        pl_stage_enter_lane(stage, &trainer->optimizers, i); /* ops count by what wants gradients */
+        if (stage->n_lanes > 1)
+            fprintf(out, "optimizer %u:\n", i);
+        print_ops(tape, out, flops);
+    }
+    pl_stage_enter_lane(stage, &trainer->optimizers, 0);
+    fprintf(out, "a step: %.3f Mflop forward, %.3f backward%s\n", flops[0] * 1e-6, flops[1] * 1e-6,
             trainer->strategy.devices > 1 ? ", on the first device" : "");
     print_memory(trainer, bytes, out);
     fflush(out);
