@@ -105,7 +105,7 @@ static inline plume_tensor *plume_conv1d(struct plume_context *pl,
 
 /* By number: new ones are appended. */
 enum plume_resample {
-    PLUME_NEAREST = 0,
+    PLUME_NEAREST = 0,    /* at PyTorch's places for f32, also of f64 */
     PLUME_LINEAR,         /* bilinear, of images */
     PLUME_LINEAR_CORNERS, /* the same with PyTorch's align_corners */
     PLUME_AREA,           /* means of ranges, which cover all of x */
