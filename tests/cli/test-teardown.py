@@ -37,18 +37,23 @@ def run(top, code, setup):
 
 
 def main():
-    print("1..3")
+    ended = "1: 3 1 x it's\n4: last\n"
+    cases = [(3, "export FROM_SETUP=x", ended, "failed"), (0, "exit 5", "1: 5 1  it's\n4: last\n", "failed"),
+             (3, "trap 'echo mine $? >>told' EXIT; export FROM_SETUP=x", "mine 3\n" + ended, "failed"),
+             (3, "trap 'exit 9' EXIT; trap '(exit 8)' EXIT; export FROM_SETUP=x", ended, "failed"),
+             (3, "export FROM_SETUP=x; trap - EXIT", ended, "failed"),
+             (0, "trap 'echo mine >>told; plume_end' EXIT; ! true", "mine\n1: 1 1  it's\n4: last\n", "failed")]
+    print(f"1..{len(cases) + 1}")
     with tempfile.TemporaryDirectory(prefix="plume-teardown-") as top:
         os.mkdir(f"{top}/fakes")
         for name, text in {"srun": "exit \"$CODE\"", "scontrol": "exit 1", "squeue": "exit 1"}.items():
             with open(f"{top}/fakes/{name}", "w") as f:
                 f.write(f"#!/bin/sh\n{text}\n")
             os.chmod(f.name, 0o755)
-        for number, (code, setup, want, state) in enumerate(((3, "export FROM_SETUP=x", "1: 3 1 x it's\n4: last\n", "failed"),
-                                                             (0, "exit 5", "1: 5 1  it's\n4: last\n", "failed")), 1):
+        for number, (code, setup, want, state) in enumerate(cases, 1):
             result, told, job = run(top, code, setup)
             said = [line for line in job.stderr.splitlines() if "tear-down" in line]
-            ok = told == want and result["exit_code"] == job.returncode == int(want[3]) and result["state"] == state and \
+            ok = told == want and result["exit_code"] == job.returncode == int(want.split("1: ")[1][0]) and result["state"] == state and \
                 said == ["exit code 9 of the tear-down: echo lost; exit 9",
                          "exit code 143 of the tear-down: kill -TERM $$"]
             if not ok:
@@ -59,7 +64,7 @@ def main():
         bad = subprocess.run([f"{BUILD}/plsubmit", "--teardown", "echo 'a", "--dry-run", "sh"], cwd=top, timeout=60,
                              capture_output=True, text=True, check=False)
         ok = bad.returncode == 2 and "--teardown 'echo 'a': bash: " in bad.stderr
-        print(f"# {bad}" if not ok else "", f"{'ok' if ok else 'not ok'} 3 a quote without an end", sep="\n")
+        print(f"# {bad}" if not ok else "", f"{'ok' if ok else 'not ok'} {len(cases) + 1} a quote without an end", sep="\n")
         sys.exit(not ok)
 
 
