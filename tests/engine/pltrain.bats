@@ -453,8 +453,8 @@ named() {
         [ -n "$how" ] || last=0
         hook="rank $last: hook on_train_epoch_start has not returned for"
         missing="has waited .* for rank .* in a collective"
-        for _ in {1..300}; do named "$how" && break; sleep 0.1; done
-        named "$how" || { cat err; false; }
+        for _ in {1..1200}; do named "$how" && break; sleep 0.1; done
+        named "$how" || { cat out err; kill -KILL $pid; false; }
         for _ in {1..100}; do kill -INT $pid 2>/dev/null || break; sleep 0.1; done
         wait $pid && status=0 || status=$?
         [ $status -eq 130 ]
