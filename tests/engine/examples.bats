@@ -166,6 +166,25 @@ C
         <<<"$output" || { echo "$output"; false; }
 }
 
+@test "checkpoints have the average that was validated, those of weights only too" {
+    run -0 --separate-stderr pltrain --epochs 1 --ema 0.9 --checkpoint-dir c --save-last --save-weights-only mlp
+    val=$(grep -o 'val_loss [0-9.]*' <<<"$output")
+    run -0 --separate-stderr pltrain --weights c/last.ckpt --validate mlp
+    grep -q "^$val\$" <<<"$output" || { echo "$val: $output"; false; }
+    run -0 --separate-stderr pltrain --weights c/last.ckpt --no-ema --validate mlp
+    run ! grep -q "^$val\$" <<<"$output"
+    run -1 --separate-stderr pltrain --epochs 2 --ema 0.9 --resume c/last.ckpt mlp
+    [[ $stderr == *"weights only"* ]]
+    # Whole ones, too; and a run that ends or begins an average says so.
+    run -0 --separate-stderr pltrain --epochs 1 --ema 0.9 --checkpoint-dir d --save-last mlp
+    run -0 --separate-stderr pltrain --epochs 2 --ema 0.9 --resume d/last.ckpt --processes 2 mlp
+    [ -z "$stderr" ]
+    run -0 --separate-stderr pltrain --epochs 2 --resume d/last.ckpt --checkpoint-dir e --save-last --processes 2 mlp
+    [ "$(grep -c "has a moving average .*, which ends here" <<<"$stderr")" = 1 ]
+    run -0 --separate-stderr pltrain --epochs 3 --ema 0.9 --resume e/last.ckpt mlp
+    [[ $stderr == *"has no moving average of the parameters: --ema starts anew" ]]
+}
+
 @test "a profile in a file has each op and phase, one inside another" {
     for how in "--processes 2" "--strategy dp --devices 2"; do
         begin=${EPOCHREALTIME/./}

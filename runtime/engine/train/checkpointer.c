@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "runtime/engine/train/checkpointer.h"
 #include "common/base/fs.h"
+#include "common/base/log.h"
 #include "runtime/engine/checkpoint/resume_file.h"
 
 #include <limits.h>
@@ -193,6 +194,27 @@ static int find(const struct pl_train_options *o, char path[PATH_MAX], struct pl
     return 0;
 }
 
+/* A moving average that only the run or only the checkpoint has. */
+static void tell_average(const struct pl_train_options *o,
+                         const struct pl_train_state *state,
+                         const struct pl_checkpoint *c,
+                         const char *path)
+{
+    static const char prefix[] = PL_CHECKPOINT_PREFIX PL_EMA_PREFIX;
+    bool saved = false;
+
+    for (size_t i = 0; i < c->n && !saved; i++)
+        saved = strncmp(c->tensors[i].name, prefix, sizeof(prefix) - 1) == 0;
+    if (saved && o->ema == 0)
+        pl_log_warn("train",
+                    "'%s' has a moving average of the parameters, which ends here: this run has no "
+                    "--ema",
+                    path);
+    if (!saved && o->ema > 0 && state->step > 0)
+        pl_log_warn("train", "'%s' has no moving average of the parameters: --ema starts anew",
+                    path);
+}
+
 static int load(struct pl_checkpointer *checkpointer, const char *path, struct pl_error *err)
 {
     _cleanup_(pl_checkpoint_finish) struct pl_checkpoint checkpoint = {0};
@@ -203,6 +225,8 @@ static int load(struct pl_checkpointer *checkpointer, const char *path, struct p
         r = pl_train_state_load(checkpointer->state, &checkpoint, err);
     if (r < 0)
         return pl_error_wrap(err, r, "cannot resume from '%s'", path);
+    if (hooks->ctx->comm->rank == 0)
+        tell_average(checkpointer->options, checkpointer->state, &checkpoint, path);
     if (hooks->ctx->comm->rank == 0 && checkpointer->options->out) {
         fprintf(checkpointer->options->out, "resuming from '%s': epoch %llu, step %llu\n", path,
                 (unsigned long long)checkpointer->state->epoch + 1,

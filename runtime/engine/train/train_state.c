@@ -443,6 +443,8 @@ static int visit_state(const struct pl_visit *v, struct pl_train_state *s, bool 
         r = visit_position(v, s);
     if (r == 0 && v->pass == PL_VISIT_SAVE)
         r = save_hparams(v, s->hparams);
+    if (r == 0 && v->pass == PL_VISIT_SAVE && weights_only) /* with what was validated */
+        r = visit_ema(v, s->params, s->ema);
     if (r < 0 || weights_only)
         return r;
     if (v->pass == PL_VISIT_SAVE)
