@@ -6,6 +6,7 @@
 #include "common/base/trace.h"
 #include "common/run/run_index.h"
 #include "common/run/run_local.h"
+#include "common/run/run_stop.h"
 #include "launcher/plsubmit/advice.h"
 #include "launcher/plsubmit/after.h"
 #include "launcher/plsubmit/change.h"
@@ -267,6 +268,21 @@ static int check_ready(const struct pl_run *run, struct pl_error *err)
                         pl_run_n_planned(run) ? "retry" : "submission", pl_run_sweep(run));
 }
 
+/* -EINVAL: --max-fail has stopped the sweep. New trials belong to its first submission, and only a
+ * retry's start then. */
+static int check_not_stopped(const struct pl_run *run, struct pl_error *err)
+{
+    struct pl_run_stop stop = pl_run_read_stop(run);
+    char text[PL_RUN_STOP_TEXT];
+
+    if (!stop.stopped)
+        return 0;
+    return pl_error_set(err, -EINVAL,
+                        "sweep %s was stopped: %s: trials that are added to it would not start: "
+                        "submit them as a sweep of their own",
+                        pl_run_sweep(run), pl_run_stop_text(&stop, text));
+}
+
 /* --extend. Returns an exit code or a negative errno. */
 static int
 extend(struct pl_change *change, struct pl_spec *spec, const char *bin_dir, struct pl_error *err)
@@ -284,6 +300,8 @@ extend(struct pl_change *change, struct pl_spec *spec, const char *bin_dir, stru
         r = pl_extend_lines(run, &spec->grid, &lines, &n, &known, err);
         return r < 0 ? r : fwrite(pl_buf_str(&lines), 1, lines.len, stdout) < lines.len ? -EIO : 0;
     }
+    if (r == 0)
+        r = check_not_stopped(run, err);
     if (r == 0)
         r = check_ready(run, err);
     if (r == 0)
