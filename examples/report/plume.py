@@ -68,8 +68,10 @@ def _convert(name, text, default):
             if whole and re.match(r"[+-]?[0-9]+\Z", text):
                 return int(text)
             value = float(text)
-            if not whole or value.is_integer():
-                return int(value) if whole else value
+            if whole and value.is_integer() and abs(value) < 1 << 53:  # above, a float is rounded
+                return int(value)
+            if not whole and (math.isfinite(value) or not re.search("[0-9]", text)):  # 1e400 is no number
+                return value
         except (ValueError, OverflowError):
             pass
         raise ValueError(f"plume: {name} = {text!r} is not a {'whole ' if whole else ''}number")

@@ -158,6 +158,12 @@ def test_params(step):
             raise AssertionError(p)
     equal(program("print(plume.params(big=1))", PLUME_PARAMS='{"big": "12345678901234567891"}'),
           "{'big': 12345678901234567891}\n")
+    for default, text, word in ((1, "9007199254740993.0", "is not a whole number"), (1, "1e23", "is not a whole number"),
+                                (1.0, "-1e400", "is not a number"), (1.0, "-inf", None), (1, "9007199254740991.0", None)):
+        p = program(f"try:\n  print(plume.params(n={default}))\nexcept ValueError as e:\n  print('error', e)",
+                    PLUME_PARAMS=json.dumps({"n": text}))
+        if p != f"error plume: n = {text!r} {word}\n" and (word or p.startswith("error")):
+            raise AssertionError(p)
 
 
 def test_should_stop(step):
