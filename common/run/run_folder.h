@@ -212,7 +212,8 @@ int pl_run_result_reserve(const struct pl_run *run,
                           struct pl_error *err);
 
 /* Writes the result atomically: "schema", "trial" and "state", then the keys of `more` (borrowed;
- * may be NULL). plume-run(5) lists the keys. The trial's folder must exist. */
+ * may be NULL). plume-run(5) lists the keys. The trial's folder must exist. A result of an attempt
+ * after which another one has claimed the trial is not written: 0. */
 int pl_run_result_write(const struct pl_run *run,
                         unsigned trial,
                         enum pl_trial_state state,

@@ -8,6 +8,7 @@
 #include <fcntl.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #define RESERVED "result.json.tmp"
 
@@ -192,6 +193,18 @@ static int write_reserved(const struct pl_run *run, unsigned trial, const struct
     return r == 0 && renameat(dir_fd, RESERVED, dir_fd, "result.json") < 0 ? -errno : r;
 }
 
+/* True if an attempt after that of the result has claimed the trial. */
+static bool is_superseded(const struct pl_run *run, unsigned trial, const json_t *result)
+{
+    _cleanup_free_ char *path = NULL;
+    int64_t attempt;
+
+    if (pl_json_int(result, "attempt", &attempt) < 0 || attempt < 0 || attempt >= INT32_MAX)
+        return false;
+    path = pl_run_attempt_path(run, trial, (unsigned)attempt + 1, "claim");
+    return path && access(path, F_OK) == 0;
+}
+
 int pl_run_result_write(const struct pl_run *run,
                         unsigned trial,
                         enum pl_trial_state state,
@@ -205,6 +218,8 @@ int pl_run_result_write(const struct pl_run *run,
                                                   (int)trial, "state", pl_trial_state_name(state));
     int r;
 
+    if (is_superseded(run, trial, more))
+        return 0;
     if (!name || !o || (source && json_object_update_missing(o, source) < 0) ||
         pl_json_dump_line(o, &text) < 0)
         return pl_error_set(err, -ENOMEM, "out of memory");

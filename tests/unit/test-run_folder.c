@@ -294,6 +294,31 @@ static void test_result(void **state)
     assert_int_equal(pl_run_result_read(run, 5, &o, &trial_state, &err), -EINVAL);
 }
 
+/* An attempt that outlives its job leaves the later attempt's result and its room alone. */
+static void test_result_of_an_earlier_attempt(void **state)
+{
+    static const char *const argv[] = {"prog", NULL};
+    _cleanup_(pl_run_closep) struct pl_run *run = make("superseded", argv);
+    _cleanup_free_ char *later = pl_run_attempt_path(run, 3, 1, NULL),
+                        *claim = pl_run_attempt_path(run, 3, 1, "claim");
+    _cleanup_(json_decrefp) json_t *first = json_pack("{si}", "attempt", 0), *o = NULL,
+                                   *second = json_pack("{si}", "attempt", 1);
+    enum pl_trial_state trial_state;
+    struct pl_error err = {0};
+
+    assert_int_equal(pl_mkdir_p(later, 0700, &err), 0);
+    assert_int_equal(pl_run_result_write(run, 3, PL_TRIAL_PREEMPTED, first, &err), 0);
+    assert_int_equal(pl_run_result_read(run, 3, &o, &trial_state, &err), 0);
+    assert_int_equal(trial_state, PL_TRIAL_PREEMPTED);
+    json_decref(PL_TAKE(o));
+    assert_int_equal(pl_file_write_atomic(claim, "{}", 2, 0600, &err), 0);
+    assert_int_equal(pl_run_result_write(run, 3, PL_TRIAL_DONE, second, &err), 0);
+    assert_int_equal(pl_run_result_reserve(run, 3, 100, &err), 0);
+    assert_int_equal(pl_run_result_write(run, 3, PL_TRIAL_FAILED, first, &err), 0);
+    assert_int_equal(pl_run_result_read(run, 3, &o, &trial_state, &err), 0);
+    assert_int_equal(trial_state, PL_TRIAL_DONE);
+}
+
 static void test_result_reserve(void **state)
 {
     static const char *const argv[] = {"prog", NULL};
@@ -473,12 +498,19 @@ static int teardown(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_create_modes),   cmocka_unit_test(test_foreign_write),
-        cmocka_unit_test(test_create_open),    cmocka_unit_test(test_trial_params),
-        cmocka_unit_test(test_trial_argv),     cmocka_unit_test(test_result),
-        cmocka_unit_test(test_result_reserve), cmocka_unit_test(test_open_bad),
-        cmocka_unit_test(test_index),          cmocka_unit_test(test_random_values),
-        cmocka_unit_test(test_retry),          cmocka_unit_test(test_cancelled),
+        cmocka_unit_test(test_create_modes),
+        cmocka_unit_test(test_foreign_write),
+        cmocka_unit_test(test_create_open),
+        cmocka_unit_test(test_trial_params),
+        cmocka_unit_test(test_trial_argv),
+        cmocka_unit_test(test_result),
+        cmocka_unit_test(test_result_of_an_earlier_attempt),
+        cmocka_unit_test(test_result_reserve),
+        cmocka_unit_test(test_open_bad),
+        cmocka_unit_test(test_index),
+        cmocka_unit_test(test_random_values),
+        cmocka_unit_test(test_retry),
+        cmocka_unit_test(test_cancelled),
     };
     int failed;
 
