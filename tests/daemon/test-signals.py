@@ -150,6 +150,21 @@ def test_cancelled_before_the_ranks_start(step):
     equal((result["state"], result["cause"]["kind"]), ("cancelled", "cancelled"))
 
 
+def test_code_of_a_cancelled_step(step):
+    """srun reports the highest code of all ranks, and the result has the same."""
+    for statuses in (15, 15), (3 << 8, 15), (3 << 8, 3 << 8), (2, 2), (0, 4 << 8):
+        with another_step() as own:
+            slurm_says(own, record())
+            d, ranks = running(own)
+            signalled(ranks, 2 if statuses[0] == 2 else 15)
+            for r, status in zip(ranks, statuses):
+                r.out.end(), r.err.end()
+                r.exited(status >> 8, status & 127)
+            codes = [s >> 8 or (s and 128 + s) for s in statuses]
+            equal(ended(own, d, ranks, codes)[0], "cancelled")
+            equal(own.result()["exit_code"], max(codes))
+
+
 def test_survived_on_two_nodes(step):
     slurm_says(step, record())
     step.nodes = 2

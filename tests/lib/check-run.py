@@ -92,6 +92,10 @@ def check(trial, code):
         need(result["state"] == STATES.get(cause["kind"], "failed"),
              f"kind {cause['kind']} gives {result['state']}")
         want = cause.get("exit", 128 + cause["signal"] if "signal" in cause else 1)
+        if cause["kind"] in ("cancelled", "timeout", "preempted"):
+            codes = {r.get("exit", 128 + r.get("signal", -127)) for r in state["ranks"]} - {0}
+            want = result["exit_code"]  # of a rank that ended by it, or of the signal
+            need(want in codes | {1, 130, 143}, f"exit code {want}, and the ranks' are {codes}")
         roots = [r["rank"] for r in state["ranks"] if r.get("role") == "root"]
         need(roots == ([cause["rank"]] if cause["kind"] in ONE_RANK and "rank" in cause else []),
              f"kind {cause['kind']}, rank {cause.get('rank')}, but roots {roots}")

@@ -161,3 +161,21 @@ struct pl_slurm_answer pl_slurm_answer_read(const char *output, unsigned restart
     free(state);
     return a;
 }
+
+int pl_decide_outer_code(enum pl_cause_kind kind,
+                         const struct pl_failure *failures,
+                         size_t n,
+                         int terminated)
+{
+    int code = 0;
+
+    if (kind != PL_CAUSE_CANCELLED && kind != PL_CAUSE_TIMEOUT && kind != PL_CAUSE_PREEMPTED)
+        return 0;
+    for (size_t i = 0; i < n; i++) {
+        int s = failures[i].status;
+
+        if (!failures[i].lost && !failures[i].runtime)
+            code = PL_MAX(code, WIFSIGNALED(s) ? 128 + WTERMSIG(s) : WEXITSTATUS(s));
+    }
+    return code == 0 && terminated ? 128 + terminated : code;
+}

@@ -80,4 +80,11 @@ struct pl_decision pl_decide(const struct pl_evidence *e, uint64_t now_ns);
  * job_runs. restart and terminated: see pl_cause_from_slurm(). */
 struct pl_slurm_answer pl_slurm_answer_read(const char *output, unsigned restart, bool terminated);
 
+/* The exit code of a step that was ended from outside: the highest of its ranks, as srun reports
+ * it, else that of the signal; 0 if none is known, or for a cause of another kind. */
+int pl_decide_outer_code(enum pl_cause_kind kind,
+                         const struct pl_failure *failures,
+                         size_t n,
+                         int terminated);
+
 #endif

@@ -457,6 +457,14 @@ static void say_result(const struct pl_hub *hub, enum pl_trial_state state)
         pl_log_error("run", "last lines of the cause:\n%s", text);
 }
 
+static int exit_code(const struct pl_hub *hub)
+{
+    int code = pl_decide_outer_code(pl_cause_parse(pl_json_string(hub->cause, "kind")),
+                                    hub->failures, hub->n_failures, hub->terminated);
+
+    return code || !hub->cause ? code : pl_run_state_exit_code(hub->cause);
+}
+
 void pl_hub_write_result(struct pl_hub *hub)
 {
     const struct pl_slurm_step *s = hub->step;
@@ -473,9 +481,8 @@ void pl_hub_write_result(struct pl_hub *hub)
         state = pl_cause_state(pl_cause_parse(pl_json_string(hub->cause, "kind")));
     result = json_pack("{s:i, s:i, s:s, s:s, s:i, s:i, s:f, s:f}", "attempt", (int)s->attempt,
                        "attempts", (int)s->attempt + 1, "job", s->array, "job_id", s->id.job,
-                       "world_size", (int)s->ntasks, "exit_code",
-                       hub->cause ? pl_run_state_exit_code(hub->cause) : 0, "started", hub->started,
-                       "time", pl_wall_s());
+                       "world_size", (int)s->ntasks, "exit_code", exit_code(hub), "started",
+                       hub->started, "time", pl_wall_s());
     if (!result)
         return;
     if (s->run_dir)
