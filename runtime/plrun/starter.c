@@ -28,6 +28,7 @@
 #define SOCKET_MS 60000     /* for its socket, seen from the other ranks of the node */
 #define LOOK_MS 500         /* between two looks at our own daemon meanwhile */
 #define VERDICT_MS 30000    /* from the rank's end to the exit code */
+#define SIGNALLED_MS 2000   /* for the daemon's socket once a signal has come */
 #define ORPHAN_TERM_MS 1000 /* an orphan of the rank gets SIGTERM, and after this SIGKILL */
 
 struct starter {
@@ -37,12 +38,44 @@ struct starter {
     pid_t daemon, child;
     int signal_fd;
     sigset_t old_mask;
-    bool ended, daemon_ended, slurm_signals_all;
+    int early_signal; /* it came before the rank's start, and would have ended the program; 0 */
+    bool ended, daemon_ended, slurm_signals_all, ignores_hup;
     int status, code;
 };
 
 static const int forwarded_signals[] = {SIGTERM, SIGINT,  SIGHUP,   SIGQUIT, SIGUSR1,
                                         SIGUSR2, SIGALRM, SIGWINCH, SIGTSTP};
+
+/* ---- signals before the rank's start ---- */
+
+/* Before the daemon is started: of a plrun that dies without a word it only knows that its rank has
+ * not started, or that it was killed. Under nohup(1) SIGHUP stays ignored. */
+static int hold_signals(struct starter *s, struct pl_error *err)
+{
+    struct sigaction hup;
+    sigset_t mask;
+
+    s->ignores_hup = sigaction(SIGHUP, NULL, &hup) == 0 && hup.sa_handler == SIG_IGN;
+    sigemptyset(&mask);
+    sigaddset(&mask, SIGCHLD);
+    for (size_t i = 0; i < PL_COUNT(forwarded_signals); i++)
+        if (forwarded_signals[i] != SIGHUP || !s->ignores_hup)
+            sigaddset(&mask, forwarded_signals[i]);
+    sigprocmask(SIG_BLOCK, &mask, &s->old_mask);
+    s->signal_fd = signalfd(-1, &mask, SFD_CLOEXEC | SFD_NONBLOCK);
+    return s->signal_fd < 0 ? pl_error_errno(err, errno, "cannot wait for signals") : 0;
+}
+
+/* True once a signal has come that would have ended the program. */
+static bool was_signalled(struct starter *s)
+{
+    struct signalfd_siginfo info;
+
+    while (!s->early_signal && read(s->signal_fd, &info, sizeof(info)) == (ssize_t)sizeof(info))
+        if (info.ssi_signo != SIGCHLD && info.ssi_signo != SIGWINCH && info.ssi_signo != SIGTSTP)
+            s->early_signal = (int)info.ssi_signo;
+    return s->early_signal != 0;
+}
 
 /* ---- the daemon ---- */
 
@@ -84,6 +117,7 @@ static int start_daemon(struct starter *s, const char *plrund, struct pl_error *
         dup2(pair[1], 3);
         pl_close_from(4, NULL, 0);
         setsid();
+        sigprocmask(SIG_SETMASK, &s->old_mask, NULL);
         execl(plrund, "plrund", "--control-fd", "3", (char *)NULL);
         dprintf(3, "{\"type\":\"failed\",\"text\":\"cannot run plrund\"}\n");
         _exit(127);
@@ -105,10 +139,13 @@ static int start_daemon(struct starter *s, const char *plrund, struct pl_error *
 /* Connects to the daemon. If it is ours and ends meanwhile, nobody listens any more. */
 static int open_link(struct starter *s, const char *path, struct pl_error *err)
 {
+    unsigned limit_ms = SOCKET_MS;
     int r = -ETIMEDOUT;
 
-    for (unsigned waited_ms = 0; r == -ETIMEDOUT && waited_ms < SOCKET_MS; waited_ms += LOOK_MS) {
+    for (unsigned waited_ms = 0; r == -ETIMEDOUT && waited_ms < limit_ms; waited_ms += LOOK_MS) {
         r = pl_rank_link_open(&s->link, path, LOOK_MS, err);
+        if (was_signalled(s))
+            limit_ms = PL_MIN(limit_ms, waited_ms + SIGNALLED_MS);
         if (r == 0 || s->daemon <= 0 || waitpid(s->daemon, NULL, WNOHANG) != s->daemon)
             continue;
         s->daemon_ended = true;
@@ -202,7 +239,8 @@ static void run_child(struct starter *s, char *const *argv, const int pipes[4], 
         dup2(pipes[3], 2);
     }
     for (size_t i = 0; i < PL_COUNT(forwarded_signals); i++)
-        signal(forwarded_signals[i], SIG_DFL);
+        if (forwarded_signals[i] != SIGHUP || !s->ignores_hup)
+            signal(forwarded_signals[i], SIG_DFL);
     signal(SIGPIPE, SIG_DFL);
     sigprocmask(SIG_SETMASK, &s->old_mask, NULL);
     _exit(pl_starter_exec(argv));
@@ -236,41 +274,22 @@ static int say_hello(struct starter *s, const int pipes[4], bool capture, struct
                               getpid(), true, fds, capture ? 4 : 0, err);
 }
 
-/* Before the daemon knows this plrun: it takes one that dies without a word for killed. */
-static int hold_signals(struct starter *s, struct pl_error *err)
-{
-    sigset_t mask;
-
-    sigemptyset(&mask);
-    sigaddset(&mask, SIGCHLD);
-    for (size_t i = 0; i < PL_COUNT(forwarded_signals); i++)
-        sigaddset(&mask, forwarded_signals[i]);
-    sigprocmask(SIG_BLOCK, &mask, &s->old_mask);
-    s->signal_fd = signalfd(-1, &mask, SFD_CLOEXEC | SFD_NONBLOCK);
-    return s->signal_fd < 0 ? pl_error_errno(err, errno, "cannot wait for signals") : 0;
-}
-
 /* Waits until the step is complete and sets the rank's environment. A signal that would have ended
  * the program ends the wait: returns 1, and s->code is set. */
 static int await_world(struct starter *s, struct pl_error *err)
 {
     struct pollfd p[2] = {{.fd = s->signal_fd, .events = POLLIN},
                           {.fd = s->link.fd, .events = POLLIN}};
-    struct signalfd_siginfo info;
 
     for (;;) {
-        if (poll(p, 2, -1) < 0 && errno != EINTR)
-            return pl_error_errno(err, errno, "cannot wait for the node daemon");
-        while (read(s->signal_fd, &info, sizeof(info)) == (ssize_t)sizeof(info)) {
-            int signal = (int)info.ssi_signo;
-
-            if (signal == SIGCHLD || signal == SIGWINCH || signal == SIGTSTP)
-                continue;
-            pl_rank_link_signalled(&s->link, signal, NULL);
-            pl_rank_link_exited(&s->link, signal, NULL);
-            s->code = 128 + signal;
+        if (was_signalled(s)) {
+            pl_rank_link_signalled(&s->link, s->early_signal, NULL);
+            pl_rank_link_exited(&s->link, s->early_signal, NULL);
+            s->code = 128 + s->early_signal;
             return 1;
         }
+        if (poll(p, 2, -1) < 0 && errno != EINTR)
+            return pl_error_errno(err, errno, "cannot wait for the node daemon");
         if (p[1].revents)
             return pl_rank_link_world(&s->link, UINT_MAX, NULL, NULL, err);
     }
@@ -472,6 +491,8 @@ int pl_starter_run(char *const *argv, const char *plrund, struct pl_error *err)
     r = pl_rank_socket_path(s.step.id.job, s.step.id.step, s.step.id.attempt, s.step.node_id, &path,
                             err);
     r = PL_MIN(r, 0); /* 1: the daemon tells where its socket is */
+    if (r == 0)
+        r = hold_signals(&s, err);
     if (r == 0 && s.step.local_rank == 0)
         r = start_daemon(&s, plrund, err);
     if (r == 0)
@@ -482,8 +503,6 @@ int pl_starter_run(char *const *argv, const char *plrund, struct pl_error *err)
     }
     if (r == 0)
         r = make_pipes(pipes, err);
-    if (r == 0)
-        r = hold_signals(&s, err);
     if (r == 0)
         r = say_hello(&s, pipes, capture, err);
     if (r == 0) {
@@ -501,6 +520,8 @@ int pl_starter_run(char *const *argv, const char *plrund, struct pl_error *err)
         watch(&s);
     if (r >= 0)
         r = s.code;
+    if (r < 0 && s.early_signal) /* no daemon to tell it to */
+        r = 128 + s.early_signal;
     pl_rank_link_close(&s.link);
     end_daemon(&s, r < 0);
     if (s.daemon > 0) /* a killed daemon leaves its socket */

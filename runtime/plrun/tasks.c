@@ -18,11 +18,13 @@ static void on_signal(int sig)
 static void outlive_signals(void)
 {
     static const int signals[] = {SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2, SIGCONT};
-    struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
+    struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART}, before;
 
     sigemptyset(&action.sa_mask);
     for (size_t i = 0; i < PL_COUNT(signals); i++)
-        sigaction(signals[i], &action, NULL);
+        if (signals[i] != SIGHUP || sigaction(SIGHUP, NULL, &before) < 0 ||
+            before.sa_handler != SIG_IGN) /* nohup(1) */
+            sigaction(signals[i], &action, NULL);
 }
 
 static int set_number(enum pl_env_id id, unsigned n)

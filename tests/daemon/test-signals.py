@@ -3,6 +3,7 @@
 """Ranks that outlive a signal to the step, and the few questions to Slurm that it may cost."""
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 
@@ -148,6 +149,41 @@ def test_cancelled_before_the_ranks_start(step):
     d.kill()  # as Slurm does now
     result = step.result()
     equal((result["state"], result["cause"]["kind"]), ("cancelled", "cancelled"))
+
+
+def plrun(step, program, *before, **more):
+    """Runs `plrun -- bash -c program` to its end: its exit code, and what came out."""
+    got = subprocess.run(
+        [*before, more.pop("tool", PLRUN), "--", "bash", "-c", program],
+        env=step.environment(0, SLURM_PROCID="0", SLURM_LOCALID="0"), stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=harness.LIMIT, check=False, **more)
+    return got.returncode, got.stdout.decode()
+
+
+def test_cancelled_as_the_daemon_starts(step):
+    """A plrun that gets a signal before it has a daemon tells the daemon, too."""
+    for number, state in ((signal.SIGTERM, "cancelled"), (signal.SIGINT, "cancelled"),
+                          (signal.SIGHUP, "failed")):
+        with another_step() as own:
+            slurm_says(own, record())
+            shutil.copy(PLRUN, own.path("bin", "plrun"))
+            with open(own.path("bin", "plrund"), "w", encoding="utf-8") as f:
+                f.write(f"#!/bin/sh\nkill -{int(number)} $PPID\nexec {os.path.abspath(harness.PLRUND)} \"$@\"\n")
+            os.chmod(own.path("bin", "plrund"), 0o755)
+            code, said = plrun(own, "sleep 1000", tool=own.path("bin", "plrun"))
+            equal((code, own.result()["state"], own.result()["exit_code"]),
+                  (128 + number, state, 128 + number))
+
+
+def test_nohup(step):
+    """SIGHUP stays ignored in plrun and in its program."""
+    def ignore():
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
+    equal(plrun(step, "kill -HUP $PPID $$; echo lives", preexec_fn=ignore), (0, "lives\n"))
+    with another_step() as own:
+        program = "kill -HUP $PPID $$ $(ps -o ppid= $PPID); echo lives"
+        equal(plrun(own, program, PLRUN, "--tasks", "1", "--", preexec_fn=ignore), (0, "lives\n"))
 
 
 def test_code_of_a_cancelled_step(step):
