@@ -306,16 +306,45 @@ static int interface_address(const char *name, char *ret, size_t size)
     return r;
 }
 
+/* How an address may be listened at. */
+enum bind_kind {
+    BIND_NO_ADDRESS,
+    BIND_ALL,
+    BIND_ONE,
+    BIND_NEVER, /* of a group of hosts: nobody can connect to it */
+};
+
+static enum bind_kind bind_kind(const char *text)
+{
+    struct in6_addr six;
+    struct in_addr four;
+
+    if (inet_pton(AF_INET, text, &four) == 1) {
+        uint32_t number = ntohl(four.s_addr);
+
+        return number == INADDR_ANY ? BIND_ALL : number >= 0xe0000000u ? BIND_NEVER : BIND_ONE;
+    }
+    if (inet_pton(AF_INET6, text, &six) != 1)
+        return BIND_NO_ADDRESS;
+    return IN6_IS_ADDR_UNSPECIFIED(&six) ? BIND_ALL
+           : IN6_IS_ADDR_MULTICAST(&six) ? BIND_NEVER
+                                         : BIND_ONE;
+}
+
 int pl_hub_bind_address(char *ret, size_t size, struct pl_error *err)
 {
     const char *given = pl_env_text(PL_ENV_PLUME_HUB_BIND);
-    unsigned char binary[sizeof(struct in6_addr)];
+    enum bind_kind kind = given ? bind_kind(given) : BIND_ALL;
 
     *ret = '\0';
-    if (!given)
+    if (kind == BIND_ALL) /* other nodes cannot be told to connect to 0.0.0.0 */
         return 0;
-    if ((inet_pton(AF_INET, given, binary) == 1 || inet_pton(AF_INET6, given, binary) == 1) &&
-        strlen(given) < size) {
+    if (kind == BIND_NEVER)
+        return pl_error_set(err, -EADDRNOTAVAIL,
+                            "PLUME_HUB_BIND: no host can be reached at '%s'; give the name of an "
+                            "interface, or its address",
+                            given);
+    if (kind == BIND_ONE && strlen(given) < size) {
         memcpy(ret, given, strlen(given) + 1);
         return 0;
     }

@@ -65,7 +65,7 @@ int pl_hub_ports_derive(const unsigned char secret[PL_KEY_SIZE],
                         struct pl_error *err);
 
 /* The numeric address at which the hub listens, from $PLUME_HUB_BIND: an address or an interface of
- * this host. "" if that is not set: on all. -ENODEV. */
+ * this host. "" if that is not set, 0.0.0.0 or "::": on all. -ENODEV, -EADDRNOTAVAIL. */
 int pl_hub_bind_address(char *ret, size_t size, struct pl_error *err);
 
 /* Splits "host:port" or "[v6]:port" ($PLUME_HUB). -EINVAL. */

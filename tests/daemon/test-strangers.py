@@ -5,6 +5,7 @@ import json
 import os
 import select
 import socket
+import subprocess
 import time
 
 import harness
@@ -197,9 +198,28 @@ def test_bind_to_an_interface(step):
     equal(step.load("status.json")["hub"]["host"], "127.0.0.1")
 
 
+def test_bind_to_all(step):
+    """No other node, and no plstat, can connect to 0.0.0.0: such an address is never published."""
+    plrun = os.path.join(os.path.dirname(harness.PLRUND), "plrun")
+    for given in ("0.0.0.0", "::"):
+        step.env["PLUME_HUB_BIND"] = given
+        with subprocess.Popen([plrun, "--reserve-hub"], env=step.environment(0),
+                              stdout=subprocess.PIPE) as reserve:
+            address = reserve.stdout.readline().decode()
+            reserve.stdout.close()
+            equal(reserve.wait(LIMIT), 0)
+        assert address.startswith("127.0.0.1:"), address
+    step.port = step.use_hub_port()
+    d = step.start()
+    step.keep(d.rank("starter", 0)).expect("world")
+    asks(step)
+    assert step.load("status.json")["hub"]["host"] not in ("0.0.0.0", "::")
+
+
 def test_bind_to_nothing(step):
     """An interface or an address that the node does not have: a launch error that names it."""
-    for given in ("nosuch0", "192.0.2.1", "fe80::", "127.0.0.2:4", "x" * 300):
+    for given in ("nosuch0", "192.0.2.1", "fe80::", "127.0.0.2:4", "x" * 300, "224.0.0.1",
+                  "255.255.255.255", "ff02::1"):
         step.env["PLUME_HUB_BIND"] = given
         d = step.start()
         r = d.rank("starter", 0)
