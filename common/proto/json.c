@@ -4,6 +4,7 @@
 #include "common/base/parse.h"
 
 #include <ctype.h>
+#include <setjmp.h>
 #include <stdbool.h>
 #include <string.h>
 
@@ -30,6 +31,50 @@ static unsigned text_depth(const char *text, size_t len)
     return max;
 }
 
+/* jansson 2.14 writes past the buffer of its lexer if it has no memory to make it larger. Where an
+ * allocation fails the parser is left at once; what it had built until then is lost. */
+static _Thread_local jmp_buf *leave_parser;
+static _Thread_local bool had_no_memory;
+
+static void *allocate(size_t size)
+{
+    void *p = malloc(size);
+
+    if (!p)
+        had_no_memory = true;
+    if (!p && leave_parser)
+        longjmp(*leave_parser, 1);
+    return p;
+}
+
+bool pl_json_had_no_memory(void)
+{
+    bool had = had_no_memory;
+
+    had_no_memory = false;
+    return had;
+}
+
+__attribute__((constructor)) static void set_allocator(void)
+{
+    json_set_alloc_funcs(allocate, free);
+}
+
+/* -ENOMEM; else 0, and NULL in *ret for bad JSON. */
+static int load(const char *text, size_t len, json_t **ret, json_error_t *why)
+{
+    jmp_buf here;
+
+    if (setjmp(here) != 0) {
+        leave_parser = NULL;
+        return -ENOMEM;
+    }
+    leave_parser = &here;
+    *ret = json_loadb(text, len, JSON_REJECT_DUPLICATES, why);
+    leave_parser = NULL;
+    return 0;
+}
+
 int pl_json_parse(
     const char *text, size_t len, size_t max_bytes, json_t **ret, struct pl_error *err)
 {
@@ -40,8 +85,7 @@ int pl_json_parse(
         return pl_error_set(err, -EFBIG, "JSON text longer than %zu bytes", max_bytes);
     if (text_depth(text, len) > PL_JSON_DEPTH_MAX)
         return pl_error_set(err, -EINVAL, "JSON text nested deeper than %d", PL_JSON_DEPTH_MAX);
-    value = json_loadb(text, len, JSON_REJECT_DUPLICATES, &why);
-    if (!value && json_error_code(&why) == json_error_out_of_memory)
+    if (load(text, len, &value, &why) < 0)
         return pl_error_set(err, -ENOMEM, "out of memory");
     if (!value)
         return pl_error_set(err, -EINVAL, "bad JSON in line %d, column %d: %s", why.line,

@@ -9,6 +9,7 @@
 #include "common/proto/rank/minijson.h" /* PL_JSON_DEPTH_MAX */
 
 #include <jansson.h>
+#include <stdbool.h>
 #include <stdint.h>
 
 /* jansson.h has the clean-up: _cleanup_(json_decrefp) json_t *o = NULL; */
@@ -37,5 +38,9 @@ int pl_json_dump_line(const json_t *o, struct pl_buf *out);
 /* json_dumps(3), which returns a text with a hole where an allocation has failed. The caller frees;
  * NULL when out of memory. */
 char *pl_json_dumps(const json_t *o, size_t flags);
+
+/* True if an allocation of jansson's has failed in this thread since the last call: a value that
+ * was built meanwhile may lack a part. */
+bool pl_json_had_no_memory(void);
 
 #endif

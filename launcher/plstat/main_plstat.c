@@ -231,6 +231,10 @@ static int report(struct pl_plstat *ps)
         if (r < 0)
             pl_error_set(&err, r, "cannot make the document");
     }
+    if (pl_json_had_no_memory() && r == 0) {
+        r = pl_error_set(&err, -ENOMEM, "out of memory: the report would lack a part");
+        ps->text.len = 0;
+    }
     if (r < 0) {
         if (ps->rounds++ && !ps->json) /* stderr would break the screen */
             pl_plstat_line(ps, PL_TERM_YELLOW, "? %s", pl_error_text(&err));
