@@ -69,7 +69,6 @@ static const char *const sbatchs[] = {
     "deadline",
     "delay-boot",
     "distribution",
-    "exclude",
     "exclusive",
     "extra",
     "extra-node-info",
@@ -80,7 +79,7 @@ static const char *const sbatchs[] = {
     "gpus-per-socket",
     "gres-flags",
     "hint",
-    "hold",
+    "hold", /* for -H; --hold is an option here */
     "ignore-pbs",
     "kill-on-invalid-dep",
     "licenses",

@@ -26,4 +26,11 @@ for row in \
     '{"x", 0, "N", NULL, "help", PL_OPTION_STRING(struct ctx, flag)}'; do
     ! compiles "$row" || found "common/base/options.h:1: this row must not compile: $row"
 done
+
+# Words that are answered with what to write instead are no options.
+own=$("$BUILD/plsubmit" --help | sed -n 's/^ *\(-., \)\?--\([a-z-]*\).*/\2/p')
+while IFS=: read -r line name; do
+    ! grep -qx -- "$name" <<<"$own" || found "launcher/plsubmit/foreign.c:$line: --$name is an option of plsubmit"
+done < <(sed -n '/^static const char \*const sbatchs/,/^}/{=;p}' launcher/plsubmit/foreign.c |
+    sed -n 'N;s/^\([0-9]*\)\n *"\([a-z-]*\)",$/\1:\2/p')
 lint_done
