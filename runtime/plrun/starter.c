@@ -40,6 +40,7 @@ struct starter {
     sigset_t old_mask;
     int early_signal; /* it came before the rank's start, and would have ended the program; 0 */
     bool ended, daemon_ended, slurm_signals_all, ignores_hup;
+    bool unheard; /* the daemon has given no verdict */
     int status, code;
 };
 
@@ -405,9 +406,11 @@ static void kill_orphans(struct starter *s)
 static void on_daemon_lost(struct starter *s, const char *what)
 {
     pl_rank_link_close(&s->link);
+    s->unheard = true;
+    pl_log_error("net", "the node daemon %s; %s rank %u", what,
+                 s->ended ? "it has not confirmed the end of" : "ending", s->step.rank);
     if (s->ended)
         return;
-    pl_log_error("net", "the node daemon %s; ending rank %u", what, s->step.rank);
     kill(s->child, SIGTERM);
 }
 
@@ -437,8 +440,8 @@ static bool on_link(struct starter *s)
 
 static void watch(struct starter *s)
 {
-    uint64_t ended_ns = 0, gone_ns = 0;
-    unsigned quiet_s = 0;
+    uint64_t gone_ns = 0;
+    unsigned quiet_s = 0, quiet_ms = 0; /* counted: a suspended job is not silent */
     bool verdict = false;
 
     while (!s->ended || !verdict) {
@@ -449,10 +452,8 @@ static void watch(struct starter *s)
 
         on_signals(s);
         reap(s);
-        if (s->ended && !had) {
-            ended_ns = pl_now_ns();
+        if (s->ended && !had)
             kill_orphans(s);
-        }
         if (s->link.fd >= 0 && on_link(s)) {
             verdict = true;
             gone_ns = pl_now_ns();
@@ -463,8 +464,11 @@ static void watch(struct starter *s)
             verdict = true;
             gone_ns = pl_now_ns();
         }
-        if (s->ended && pl_now_ns() - ended_ns > VERDICT_MS * 1000000ull)
-            return; /* exits with the rank's own code */
+        quiet_ms += had && ready == 0 ? 100 : 0;
+        if (s->ended && !verdict && quiet_ms > VERDICT_MS) {
+            on_daemon_lost(s, "does not answer");
+            return;
+        }
         if (gone_ns && !s->ended && pl_now_ns() - gone_ns > 5000000000ull)
             kill(s->child, SIGKILL);
     }
@@ -520,6 +524,8 @@ int pl_starter_run(char *const *argv, const char *plrund, struct pl_error *err)
         watch(&s);
     if (r >= 0)
         r = s.code;
+    if (r == 0 && s.unheard) /* the rank may have failed in the log, or nobody wrote one */
+        r = PL_EXIT_FAILED;
     if (r < 0 && s.early_signal) /* no daemon to tell it to */
         r = 128 + s.early_signal;
     pl_rank_link_close(&s.link);

@@ -175,6 +175,18 @@ def test_cancelled_as_the_daemon_starts(step):
                   (128 + number, state, 128 + number))
 
 
+def test_daemon_gone_before_the_verdict(step):
+    """A rank that ended well, but of which nobody knows: its plrun does not report success."""
+    program = "trap 'exit 0' TERM; kill -KILL $(cat daemon); while :; do sleep 0.05; done"
+    shutil.copy(PLRUN, step.path("bin", "plrun"))
+    with open(step.path("bin", "plrund"), "w", encoding="utf-8") as f:
+        f.write(f"#!/bin/sh\necho $$ >daemon\nexec {os.path.abspath(harness.PLRUND)} \"$@\"\n")
+    os.chmod(step.path("bin", "plrund"), 0o755)
+    code, said = plrun(step, program, tool=step.path("bin", "plrun"), cwd=step.dir)
+    equal(code, 1)
+    assert "the node daemon is gone" in said, said
+
+
 def test_nohup(step):
     """SIGHUP stays ignored in plrun and in its program."""
     def ignore():
