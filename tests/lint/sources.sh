@@ -41,4 +41,8 @@ for kernel in "${kernels[@]}"; do
     grep -qP -- "->$kernel\b" tests/kernels/*.c ||
         found "kernels: $kernel has no test in tests/kernels"
 done
+for file in tests/kernels/*.c; do
+    grep -q "'$(basename "$file" .c)\(\.c\)\?'" tests/kernels/meson.build ||
+        found "$file:1: tests/kernels/meson.build does not name it"
+done
 lint_done
