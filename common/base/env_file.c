@@ -42,6 +42,10 @@ int pl_env_name_check(const char *name, size_t len, struct pl_error *err)
     static const char *const of_rank[] = {
         "RANK",      "WORLD_SIZE", "LOCAL_RANK",  "LOCAL_WORLD_SIZE",
         "NODE_RANK", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT"};
+    static const char *const of_task[] = {"SLURM_PROCID",   "SLURM_LOCALID",  "SLURM_NODEID",
+                                          "SLURM_JOB_ID",   "SLURM_JOBID",    "SLURM_STEP_ID",
+                                          "SLURM_STEPID",   "SLURM_TASK_PID", "SLURM_ARRAY_TASK_ID",
+                                          "SLURMD_NODENAME"};
     static const char *const of_bash[] = {"RANDOM",
                                           "SRANDOM",
                                           "SECONDS",
@@ -77,6 +81,12 @@ int pl_env_name_check(const char *name, size_t len, struct pl_error *err)
         return pl_error_set(err, -EINVAL, "'%.*s' is not the name of a variable", (int)len, name);
     if (is_one_of(name, len, owned, PL_COUNT(owned)))
         return pl_error_set(err, -EINVAL, "Plume sets the variable %.*s itself", (int)len, name);
+    if (begins_with(name, len, "PLUME_PARAM_"))
+        return pl_error_set(err, -EINVAL, "an axis sets %.*s: write --grid %.*s=VALUE", (int)len,
+                            name, (int)(len - strlen("PLUME_PARAM_")),
+                            name + strlen("PLUME_PARAM_"));
+    if (is_one_of(name, len, of_task, PL_COUNT(of_task)))
+        return pl_error_set(err, -EINVAL, "Slurm sets the variable %.*s itself", (int)len, name);
     if (is_one_of(name, len, of_rank, PL_COUNT(of_rank)))
         return pl_error_set(
             err, -EINVAL, "each rank gets a %.*s of its own, so this has no effect%s", (int)len,
