@@ -36,7 +36,7 @@ MUTATIONS = [
     place("runtime/plrund/hub/decide.c", "if (a->asked_late && a->inferred)", "if (a->inferred)", "decide"),
     # plugin
     place("spank_plugin/daemon_env.c", "return strncmp(entry, \"PLUME_PARAM_\", 12) != 0 && ", "return ", "spank_daemon"),
-    place("spank_plugin/node_daemon.c", "if (syscall(SYS_setgroups, user->n_groups, user->groups) < 0 ||", "if (", "spank.bats"),
+    place("spank_plugin/node_daemon.c", "if (syscall(SYS_setgroups, user->n_groups, user->groups) < 0 ||", "if (", "spank_daemon"),
     place("spank_plugin/values.c", "if (strnlen(s, PL_VALUES_MAX + 1) <= PL_VALUES_MAX)", "if (strnlen(s, PL_VALUES_MAX + 2) <= PL_VALUES_MAX + 1)", "spank_values"),
     # kernels
     place("kernels/cpu/softmax.c", "float shift = max + logf(sum);", "float shift = logf(sum);", "softmax"),

@@ -311,6 +311,29 @@ static void test_start_no_new_privs(void **state)
     assert_string_equal(text, "NoNewPrivs:\t1\n");
 }
 
+/* slurmstepd's own supplementary groups stay with it. */
+static void test_start_groups(void **state)
+{
+    static const gid_t groups[] = {4242, 65534};
+    struct pl_node_daemon daemon = PL_NODE_DAEMON_INIT;
+    struct pl_daemon_user user = self();
+    struct pl_error err = {0};
+    _cleanup_free_ char *text = NULL;
+
+    if (getuid() != 0) {
+        print_message("skipped: needs root\n");
+        return;
+    }
+    user.groups = groups;
+    user.n_groups = PL_COUNT(groups);
+    write_program("echo $(grep Groups /proc/self/status) >$OUT\n"
+                  "echo '{\"type\":\"ready\",\"pid\":1,\"socket\":\"/usr\"}' >&3; exec cat <&3");
+    assert_int_equal(pl_node_daemon_start(&daemon, program, clean_env, &user, 20000, &err), 0);
+    assert_int_equal(pl_node_daemon_stop(&daemon, 20000), 0);
+    text = text_of(output);
+    assert_string_equal(text, "Groups: 4242 65534\n");
+}
+
 static void start_below(const char *runtime_dir)
 {
     struct pl_node_daemon daemon = PL_NODE_DAEMON_INIT;
@@ -519,6 +542,7 @@ int main(void)
         cmocka_unit_test(test_start_dead_file_system),
         cmocka_unit_test(test_feed_of_a_dead_daemon),
         cmocka_unit_test(test_start_no_new_privs),
+        cmocka_unit_test(test_start_groups),
         cmocka_unit_test(test_runtime_dir_by_root),
         cmocka_unit_test(test_runtime_dir_race),
         cmocka_unit_test(test_env),
