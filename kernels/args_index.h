@@ -23,7 +23,7 @@ struct pl_gather_args {
     void *y, *dx;
 };
 
-/* Where (o, j, i) has its index. */
+/* Returns the position of the index of element (o, j, i). */
 PL_ANYWHERE static inline size_t
 pl_gather_at(const struct pl_gather_args *a, size_t o, size_t j, size_t i)
 {

@@ -116,7 +116,7 @@ enum plume_init {
     PLUME_INIT_ORTHOGONAL = 8,
 };
 
-/* What plume_read() reads of a parameter. */
+/* plume_read() reads one of these parts of a parameter. */
 enum plume_what {
     PLUME_VALUE = 0, /* of a buffer, too */
     PLUME_GRADIENT = 1,

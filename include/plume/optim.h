@@ -72,7 +72,7 @@ struct plume_schedule_more {
     int linear;              /* between the rates; else along a cosine */
     int three_phase;
     /* Not 0: the momentum (ADAM's beta1) goes from max_momentum to base_momentum while the rate
-     * rises, and back. OneCycleLR does so unless it is told not to. */
+     * rises, and back. This is the default of OneCycleLR. */
     int cycle_momentum;
     double base_momentum; /* 0 means 0.85 */
     double max_momentum;  /* 0 means 0.95 */

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /* Exact. Forward: a thread per element of y, an index and an element read, one written. Backward: a
  * thread per element of dx goes through the m indices of its column and adds what they chose, in
- * their order and without atomics: n m comparisons per column, which few indices (losses, top k)
- * hide behind the writing of dx. Rows of a large table are embedding's. Not measured on a card yet.
- */
+ * their order and without atomics: n m comparisons per column. With few indices (losses, top k)
+ * writing dx should take longer than that; no card has measured it. Embedding is the op for the
+ * rows of a large table. */
 #include "kernels/cuda/divider.cuh"
 
 #include <math.h>

@@ -20,8 +20,8 @@ struct pl_cuda_stream {
     int error;                /* cudaError_t: the first one since the last report */
     unsigned long long moves; /* number of times that scratch has moved */
     bool fixed;               /* the stream is capturing: scratch must not move */
-    /* Where scratch comes from; NULL: cudaMalloc and cudaFree. get returns NULL if there is none;
-     * memory that is put back may still be used by the stream's earlier work. */
+    /* These allocate and free scratch; NULL: cudaMalloc and cudaFree do. get returns NULL if no
+     * memory is left. Earlier work of the stream may still use memory that put takes back. */
     void *(*get)(struct pl_cuda_stream *stream, size_t bytes);
     void (*put)(struct pl_cuda_stream *stream, void *memory);
 };

@@ -29,7 +29,7 @@ static bool is_word(const struct pl_yaml *node, const char *word)
     return node->kind == PL_YAML_SCALAR && node->plain && strcmp(node->text, word) == 0;
 }
 
-/* The text of a scalar; NULL with err set where there is none. */
+/* Returns the text of a scalar, or NULL and sets err if the node has no value. */
 static const char *text_of(const struct file *f, const struct pl_yaml *node, const char *key)
 {
     if (node->kind != PL_YAML_SCALAR)

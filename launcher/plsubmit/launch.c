@@ -104,7 +104,7 @@ static unsigned local_ranks(const struct pl_spec *spec)
     return shape.ranks ? shape.ranks : PL_MAX(shape.ranks_per_node, 1u);
 }
 
-/* What the local executor must know besides the number of trials. */
+/* Writes what the local executor needs, except the number of trials. */
 static int add_local(const struct pl_spec *spec, json_t *options)
 {
     const struct pl_shape shape = pl_shape_of(spec);
