@@ -47,7 +47,7 @@ struct pl_hub_node {
 
 /* A connection: a node's daemon after its join, or a client (plstat). */
 struct pl_hub_peer {
-    struct pl_hub_peer *next;
+    struct pl_hub_peer *next, *next_watcher;
     struct pl_hub *hub;
     struct pl_hub_conn *wire;
     int64_t node_id; /* -1 = not joined */
@@ -99,6 +99,7 @@ struct pl_hub {
     uint16_t port;
     struct pl_hub_node *nodes;
     struct pl_hub_peer *peers;
+    struct pl_hub_peer *watchers; /* of the peers; each event goes through this list */
     struct pl_strangers strangers;
     struct pl_log_limit refusals; /* warnings */
     unsigned n_joined;
@@ -193,6 +194,9 @@ void pl_hub_send(struct pl_hub *hub, unsigned node_id, const struct pl_msg *m);
 void pl_hub_broadcast(struct pl_hub *hub, const struct pl_msg *m);
 
 /* watchers.c */
+/* The client wants every event from now on; it is forgotten before it is freed. */
+void pl_hub_add_watcher(struct pl_hub_peer *peer);
+void pl_hub_forget_watcher(struct pl_hub_peer *peer);
 void pl_hub_send_snapshot(struct pl_hub_peer *peer);
 void pl_hub_to_watchers(struct pl_hub *hub, json_t *event);
 /* Goes on with a watcher that has read what it got; false if it is too slow. */

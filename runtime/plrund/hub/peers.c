@@ -54,6 +54,7 @@ static void forget(struct pl_hub_peer *peer)
     struct pl_hub_peer **p = &peer->hub->peers;
 
     leave_strangers(peer);
+    pl_hub_forget_watcher(peer);
     while (*p && *p != peer)
         p = &(*p)->next;
     if (*p)
@@ -127,7 +128,8 @@ static void on_client_message(struct pl_hub_peer *peer, json_t *message)
     } else if (m.type == PL_MSG_JOIN) {
         on_join(peer, &m.join);
     } else { /* a snapshot, and for a watcher the events after it */
-        peer->watching = peer->watching || m.type == PL_MSG_WATCH;
+        if (m.type == PL_MSG_WATCH)
+            pl_hub_add_watcher(peer);
         pl_hub_send_snapshot(peer);
     }
 }

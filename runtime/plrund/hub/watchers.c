@@ -7,6 +7,26 @@
 #define LAG_BYTES ((size_t)256 * 1024) /* unsent bytes at which a watcher gets snapshots only */
 #define LAG_NS 10000000000ull          /* to catch up */
 
+void pl_hub_add_watcher(struct pl_hub_peer *peer)
+{
+    if (peer->watching)
+        return;
+    peer->watching = true;
+    peer->next_watcher = peer->hub->watchers;
+    peer->hub->watchers = peer;
+}
+
+void pl_hub_forget_watcher(struct pl_hub_peer *peer)
+{
+    struct pl_hub_peer **p = &peer->hub->watchers;
+
+    while (*p && *p != peer)
+        p = &(*p)->next_watcher;
+    if (*p)
+        *p = peer->next_watcher;
+    peer->watching = false;
+}
+
 void pl_hub_send_snapshot(struct pl_hub_peer *peer)
 {
     struct pl_hub *hub = peer->hub;
@@ -26,8 +46,8 @@ void pl_hub_to_watchers(struct pl_hub *hub, json_t *event)
 {
     json_t *message = NULL;
 
-    for (struct pl_hub_peer *p = hub->peers; p; p = p->next) {
-        if (!p->watching || p->lagging)
+    for (struct pl_hub_peer *p = hub->watchers; p; p = p->next_watcher) {
+        if (p->lagging)
             continue;
         if (pl_hub_conn_unsent(p->wire) > LAG_BYTES) {
             p->lagging = true;
