@@ -310,6 +310,15 @@ static void list_add_shape(struct list *list, const struct target *target, const
     list_add(list, both);
 }
 
+/* PyTorch's batch norm counts its batches; that has an effect only without a momentum. */
+static bool is_counter(const struct pl_checkpoint_tensor *t)
+{
+    static const char suffix[] = "num_batches_tracked";
+    size_t len = strlen(t->name), n = sizeof(suffix) - 1;
+
+    return t->rank == 0 && len >= n && strcmp(t->name + len - n, suffix) == 0;
+}
+
 /* Finds what belongs together and reports the rest. -EINVAL if the options do not allow it. */
 static int match(const struct pl_params *params,
                  struct weights *w,
@@ -337,7 +346,7 @@ static int match(const struct pl_params *params,
             list_add_shape(&other, &target, e);
     }
     for (size_t i = 0; i < w->n; i++)
-        if (!w->entries[i].found)
+        if (!w->entries[i].found && !is_counter(w->entries[i].from))
             list_add(&unused, w->entries[i].from->name);
     if (missing.n || other.n || unused.n) {
         pl_buf_addf(&b, "%zu of %zu parameters and buffers are set", n, all);
