@@ -1,15 +1,35 @@
 /* SPDX-License-Identifier: MIT */
-/* A small GPT that learns to write the characters of a text, by default of the licences that every
- * Debian system has. As in GPT-2, layer norms come before attention and before the two linear
- * layers, and the last layer shares the weights of the embedding. */
+/* A small GPT that learns to write the characters of a text: by default of the licences that every
+ * Debian system has, otherwise of the file that $EXAMPLE_TEXT names. The layers are those of GPT-2:
+ * layer norms come before attention and before the two linear layers, and the last layer shares the
+ * weights of the embedding. gpt2.map has GPT-2's public names, gpt.py is the same in PyTorch.
+ *
+ * --predict continues the test's samples: of each it reads all but the last `write` characters,
+ * writes these anew, and gives the bytes of the whole:
+ *
+ *     pltrain --checkpoint-dir c --save-last gpt
+ *     pltrain --predict --weights c/last.ckpt --out text.jsonl gpt --write 32
+ *     jq -r '.output | implode' text.jsonl
+ *
+ * A file EXAMPLE_TEXT=FILE.bin has tokens of 16 bits, such as those of GPT-2's vocabulary; then
+ * give
+ * --vocabulary, and the output is tokens. */
 #include <plume/module.h>
+#include <plume/ops_attention.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 #define LAYERS_MAX 48
 
+/* What later characters see of earlier ones: [batch, characters so far, width]. */
+struct cache {
+    plume_tensor *k, *v;
+};
+
 struct gpt {
-    size_t layers, heads, width, context, vocabulary;
-    double dropout;
+    size_t layers, heads, width, context, vocabulary, write;
+    double dropout, temperature;
     plume_tensor *token, *place, *ln_w, *ln_b;
     struct block {
         plume_tensor *ln1_w, *ln1_b, *qkv_w, *qkv_b, *out_w, *out_b;
@@ -24,6 +44,8 @@ static const struct plume_hparam hparams[] = {
     {"context", "64", 1, 65536, 1, "characters of a sample"},
     {"vocabulary", "0", 0, 65536, 1, "different characters; 0: as many as the text has"},
     {"dropout", "0", 0, 0.9, 0, "share of what a training step leaves out, as in GPT-2"},
+    {"write", "16", 1, 65535, 1, "characters of a sample that --predict writes, below context"},
+    {"temperature", "0", 0, 1e6, 0, "of what --predict writes; 0: the likeliest character"},
     {"lr", "0.003", 0, 1e6, 0, NULL},
     {"weight_decay", "0.1", 0, 1e6, 0, NULL},
     {"batch_size", "16", 1, 65536, 1, NULL},
@@ -36,9 +58,10 @@ static const plume_array *text(struct plume_context *pl, enum plume_stage stage,
 {
     static const double border[] = {0, 0.9, 0.95, 1};
     struct gpt *gpt = pl->state;
+    const char *path = getenv("EXAMPLE_TEXT"), *end = path ? strrchr(path, '.') : NULL;
     struct plume_source source = {
-        .path = "/usr/share/common-licenses",
-        .format = PLUME_FORMAT_TEXT,
+        .path = path ? path : "/usr/share/common-licenses",
+        .format = end && strcmp(end, ".bin") == 0 ? PLUME_FORMAT_TOKENS_U16 : PLUME_FORMAT_TEXT,
         .window = gpt->context,
         .ahead = ahead,
         .begin = border[stage],
@@ -70,6 +93,8 @@ static int configure(struct plume_context *pl)
     gpt->context = (size_t)plume_hparam(pl, "context");
     gpt->vocabulary = (size_t)plume_hparam(pl, "vocabulary");
     gpt->dropout = plume_hparam(pl, "dropout");
+    gpt->write = (size_t)plume_hparam(pl, "write");
+    gpt->temperature = plume_hparam(pl, "temperature");
     if (gpt->vocabulary == 0)
         gpt->vocabulary = plume_vocabulary(pl, text(pl, PLUME_TRAIN, 0), NULL);
     gpt->token = plume_param(pl, "token", PLUME_INIT_FAN_IN, 2, (size_t[]){gpt->vocabulary, width});
@@ -104,13 +129,35 @@ static int data(struct plume_context *pl, enum plume_stage stage, struct plume_d
     return 0;
 }
 
+/* Attention of new characters, qkv [batch, new, 3 width], to all so far. The cache gets the new
+ * ones' keys and values, so that no character is computed twice. */
 static plume_tensor *
-run_block(struct plume_context *pl, const struct gpt *gpt, const struct block *b, plume_tensor *x)
+attend(struct plume_context *pl, const struct gpt *gpt, plume_tensor *qkv, struct cache *cache)
+{
+    const struct plume_attention_how how = {.heads = gpt->heads};
+    plume_tensor *q = plume_slice(pl, qkv, 2, 0, gpt->width);
+    plume_tensor *k = plume_slice(pl, qkv, 2, gpt->width, gpt->width);
+    plume_tensor *v = plume_slice(pl, qkv, 2, 2 * gpt->width, gpt->width);
+    int first = !cache->k;
+
+    cache->k = first ? k : plume_cat_along(pl, 1, 2, (plume_tensor *[]){cache->k, k});
+    cache->v = first ? v : plume_cat_along(pl, 1, 2, (plume_tensor *[]){cache->v, v});
+    if (first)
+        return plume_attention(pl, qkv, gpt->heads, 1);
+    return plume_attention_with(pl, q, cache->k, cache->v, &how);
+}
+
+/* cache: NULL if no characters follow. */
+static plume_tensor *run_block(struct plume_context *pl,
+                               const struct gpt *gpt,
+                               const struct block *b,
+                               plume_tensor *x,
+                               struct cache *cache)
 {
     plume_tensor *h = plume_layernorm(pl, x, b->ln1_w, b->ln1_b, 0);
 
     h = plume_linear(pl, h, b->qkv_w, b->qkv_b, PLUME_IDENTITY);
-    h = plume_attention(pl, h, gpt->heads, 1);
+    h = cache ? attend(pl, gpt, h, cache) : plume_attention(pl, h, gpt->heads, 1);
     h = plume_linear(pl, h, b->out_w, b->out_b, PLUME_IDENTITY);
     x = plume_add(pl, x, plume_dropout(pl, h, gpt->dropout));
     h = plume_layernorm(pl, x, b->ln2_w, b->ln2_b, 0);
@@ -119,16 +166,20 @@ run_block(struct plume_context *pl, const struct gpt *gpt, const struct block *b
     return plume_add(pl, x, plume_dropout(pl, h, gpt->dropout));
 }
 
-/* Characters [batch, context] to logits [batch, context, vocabulary]. */
-static plume_tensor *forward(struct plume_context *pl, const struct plume_batch *batch)
+/* Characters [batch, n], the first of them at `first`, to logits [batch, n, vocabulary]. cache:
+ * one per block, or NULL. */
+static plume_tensor *forward(
+    struct plume_context *pl, plume_tensor *characters, size_t first, size_t n, struct cache *cache)
 {
     struct gpt *gpt = pl->state;
-    plume_tensor *h = plume_embedding(pl, gpt->token, batch->field[0]);
+    plume_tensor *h = plume_embedding(pl, gpt->token, characters), *place = gpt->place;
 
-    h = plume_add(pl, h, gpt->place); /* each sample has the same positions */
+    if (n < gpt->context)
+        place = plume_slice(pl, place, 0, first, n);
+    h = plume_add(pl, h, place); /* each sample has the same positions */
     h = plume_dropout(pl, h, gpt->dropout);
     for (size_t i = 0; i < gpt->layers; i++)
-        h = run_block(pl, gpt, &gpt->block[i], h);
+        h = run_block(pl, gpt, &gpt->block[i], h, cache ? &cache[i] : NULL);
     h = plume_layernorm(pl, h, gpt->ln_w, gpt->ln_b, 0);
     return plume_linear(pl, h, gpt->token, NULL, PLUME_IDENTITY);
 }
@@ -136,18 +187,90 @@ static plume_tensor *forward(struct plume_context *pl, const struct plume_batch 
 static int
 training_step(struct plume_context *pl, const struct plume_batch *batch, plume_tensor **ret_loss)
 {
-    *ret_loss = plume_cross_entropy(pl, forward(pl, batch), batch->field[1]);
+    struct gpt *gpt = pl->state;
+    plume_tensor *logits = forward(pl, batch->field[0], 0, gpt->context, NULL);
+
+    *ret_loss = plume_cross_entropy(pl, logits, batch->field[1]);
     return 0;
 }
 
 static int validation_step(struct plume_context *pl, const struct plume_batch *batch)
 {
     struct gpt *gpt = pl->state;
-    plume_tensor *logits = forward(pl, batch);
+    plume_tensor *logits = forward(pl, batch->field[0], 0, gpt->context, NULL);
     double n = (double)batch->rows;
 
     plume_log(pl, "loss", plume_cross_entropy(pl, logits, batch->field[1]), n, n);
     plume_log(pl, "acc", plume_correct(pl, logits, batch->field[1]), 1, n * (double)gpt->context);
+    return 0;
+}
+
+/* The next character [batch, 1] by logits [batch, n, vocabulary]: the likeliest, or a random one of
+ * the probabilities softmax(logits / temperature), which is the largest of logits / temperature -
+ * ln(-ln u) with u uniform in [0, 1) (Gumbel 1954). */
+static plume_tensor *
+next_character(struct plume_context *pl, plume_tensor *logits, size_t batch, size_t n)
+{
+    struct gpt *gpt = pl->state;
+    size_t shape[] = {batch, gpt->vocabulary};
+    plume_tensor *noise;
+
+    logits = plume_reshape(pl, plume_slice(pl, logits, 1, n - 1, 1), 2, shape);
+    if (gpt->temperature > 0) {
+        noise = plume_ln(pl, plume_uniform(pl, 2, shape, 0, 1));
+        noise = plume_ln(pl, plume_scale(pl, noise, -1, 0));
+        logits = plume_sub(pl, plume_scale(pl, logits, 1 / gpt->temperature, 0), noise);
+    }
+    return plume_reshape(pl, plume_argmax(pl, logits, 1), 2, (size_t[]){batch, 1});
+}
+
+/* The number to give for each character [vocabulary, 1]: its byte, or the token itself. */
+static plume_tensor *numbers(struct plume_context *pl)
+{
+    struct gpt *gpt = pl->state;
+    const unsigned char *byte;
+    size_t n = plume_vocabulary(pl, text(pl, PLUME_TEST, 0), &byte), shape[] = {1, 1};
+    plume_tensor *list[32], *all = NULL;
+    size_t in_list = 0;
+
+    if (n != gpt->vocabulary) {
+        shape[0] = gpt->vocabulary;
+        return plume_scale(pl, plume_cumsum(pl, plume_full(pl, 2, shape, 1), 0), 1, -1);
+    }
+    for (size_t i = 0; i < n; i++) {
+        list[in_list++] = plume_full(pl, 2, shape, byte[i]);
+        if (in_list == sizeof(list) / sizeof(*list) || i + 1 == n) { /* a limit of cat's inputs */
+            list[0] = all = plume_cat(pl, in_list, list);
+            in_list = 1;
+        }
+    }
+    return all;
+}
+
+/* Each character that is written takes some 15 ops per block: this is for some hundred of them. */
+static int
+predict_step(struct plume_context *pl, const struct plume_batch *batch, plume_tensor **ret_output)
+{
+    struct gpt *gpt = pl->state;
+    struct cache cache[LAYERS_MAX] = {0};
+    size_t at = gpt->context - gpt->write, shape[] = {batch->rows, gpt->context};
+    plume_tensor *new, *table = numbers(pl), *all, *logits;
+
+    if (gpt->write >= gpt->context)
+        return plume_fail(pl, -EINVAL,
+                          "--write is the context or more: there is nothing to continue");
+    new = plume_slice(pl, batch->field[0], 1, 0, at);
+    all = plume_embedding(pl, table, new);
+    logits = forward(pl, new, 0, at, cache);
+    new = next_character(pl, logits, batch->rows, at);
+    for (;;) {
+        all = plume_cat_along(pl, 1, 2, (plume_tensor *[]){all, plume_embedding(pl, table, new)});
+        if (++at == gpt->context)
+            break;
+        logits = forward(pl, new, at - 1, 1, cache);
+        new = next_character(pl, logits, batch->rows, 1);
+    }
+    *ret_output = plume_reshape(pl, all, 2, shape);
     return 0;
 }
 
@@ -171,6 +294,7 @@ static const struct plume_module module = {
     .training_step = training_step,
     .validation_step = validation_step,
     .configure_optimizers = configure_optimizers,
+    .predict_step = predict_step,
 };
 
 const struct plume_module *plume_module_entry(void)
