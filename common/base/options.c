@@ -132,10 +132,21 @@ int pl_options_check(const struct pl_command *command, struct pl_error *err)
     return 0;
 }
 
-static const struct pl_option *find_long(const struct pl_option *table, const char *s, size_t len)
+static bool same_name(const struct pl_command *command, const char *name, const char *s, size_t len)
 {
-    for (const struct pl_option *o = table; o && o->name; o++)
-        if (strlen(o->name) == len && strncmp(o->name, s, len) == 0)
+    if (strlen(name) != len)
+        return false;
+    for (size_t i = 0; i < len; i++)
+        if (name[i] != s[i] && !(command->underscores && name[i] == '-' && s[i] == '_'))
+            return false;
+    return true;
+}
+
+static const struct pl_option *
+find_long(const struct pl_command *command, const char *s, size_t len)
+{
+    for (const struct pl_option *o = command->options; o && o->name; o++)
+        if (same_name(command, o->name, s, len))
             return o;
     return NULL;
 }
@@ -154,7 +165,7 @@ const struct pl_option *pl_options_find(const struct pl_command *command, const 
         return NULL;
     if (word[1] != '-')
         return find_short(command->options, word[1]);
-    return find_long(command->options, word + 2, strcspn(word, "=") - 2);
+    return find_long(command, word + 2, strcspn(word, "=") - 2);
 }
 
 static int builtin(const struct pl_command *command, const char *word, bool *ret_done)

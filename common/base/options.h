@@ -123,6 +123,7 @@ struct pl_command {
     const char *summary;  /* one or two sentences */
     const char *footer;   /* shown last in --help; may be NULL */
     const struct pl_option *options;
+    bool underscores; /* '_' stands for '-' in long names */
     /* May be NULL. Sets err and returns its code if `word` ("--name" or "-x") is an option of
      * another program that users type out of habit; else 0. */
     int (*explain)(const char *word, struct pl_error *err);

@@ -16,6 +16,7 @@
 #include "runtime/engine/train/trainer.h"
 #include "runtime/engine/util/crash.h"
 #include "runtime/engine/util/hang.h"
+#include "runtime/pltrain/pltrain_foreign.h"
 #include "runtime/pltrain/pltrain_options.h"
 #include "runtime/pltrain/spawn_local.h"
 #include "runtime/pltrain/threads.h"
@@ -327,6 +328,8 @@ static int set_hparams(const struct pl_pltrain *p,
     for (size_t i = 0; i < p->n_hparams; i++) {
         int r = pl_hparams_set(hparams, p->hparams[i], err);
 
+        if (r == -ENOENT)
+            r = pl_pltrain_explain_hparam(p->hparams[i], err) < 0 ? -EINVAL : r;
         if (r < 0)
             return r;
     }
@@ -394,6 +397,11 @@ static int run(struct pl_pltrain *p)
         world.local_size = p->devices ? (unsigned)p->devices : 1;
     if (pl_pltrain_plan(p, started, world.local_size, &local.processes, &local.per_node, &err) < 0)
         return complain(PL_EXIT_USAGE, &err);
+    if (p->gpu && p->n_device && pl_env(PL_ENV_SLURM_JOB_ID) && world.local_rank == 0)
+        pl_log_warn("train",
+                    "the list of --gpus has no use under Slurm, which hands GPUs out and "
+                    "numbers a job's from 0: write --gpus %zu",
+                    p->n_device);
     if (started || (local.processes == 1 && !p->processes))
         return run_rank(p);
     r = pl_local_run(&local, &status, &err);

@@ -7,6 +7,7 @@
 #include "runtime/engine/optim/precision.h"
 #include "runtime/engine/reduce/strategy.h"
 #include "runtime/engine/train/weights.h"
+#include "runtime/pltrain/pltrain_foreign.h"
 
 #include <math.h>
 #include <string.h>
@@ -21,17 +22,32 @@ static int set_hparam(void *ctx, const struct pl_option *o, const char *value, s
     return 0;
 }
 
+/* The hyper-parameter NAME=value; the caller has counted its words in pl_pltrain_init(). */
+static int
+add_hparam(struct pl_pltrain *p, const char *name, const char *value, struct pl_error *err)
+{
+    char *text = pl_strf("%s=%s", name, value);
+
+    if (!text)
+        return pl_error_nomem(err);
+    p->owned[p->n_owned++] = text;
+    p->hparams[p->n_hparams++] = text;
+    return 0;
+}
+
 static int set_epochs(void *ctx, const struct pl_option *o, const char *value, struct pl_error *err)
 {
-    struct pl_pltrain *p = ctx;
     int64_t n;
     int r = pl_parse_int(value, 0, INT64_MAX, &n, err);
 
-    if (r < 0)
-        return r;
-    snprintf(p->epochs, sizeof(p->epochs), "epochs=%lld", (long long)n);
-    p->hparams[p->n_hparams++] = p->epochs;
-    return 0;
+    return r < 0 ? r : add_hparam(ctx, "epochs", value, err);
+}
+
+/* A hyper-parameter that each module has, before MODULE. */
+static int
+set_common_hparam(void *ctx, const struct pl_option *o, const char *value, struct pl_error *err)
+{
+    return add_hparam(ctx, o->name, value, err);
 }
 
 static int
@@ -173,7 +189,7 @@ set_profile(void *ctx, const struct pl_option *o, const char *value, struct pl_e
     return 0;
 }
 
-/* "auto", a number, or a list of different devices; "3," is the list of device 3. */
+/* "auto", a number, or a list of different devices; "3," and "[3]" are the list of device 3. */
 static int
 set_devices(void *ctx, const struct pl_option *o, const char *value, struct pl_error *err)
 {
@@ -189,8 +205,12 @@ set_devices(void *ctx, const struct pl_option *o, const char *value, struct pl_e
     p->devices = 0;
     if (strcmp(value, "auto") == 0)
         return 0;
-    if (!strchr(value, ','))
+    if (!strchr(value, ',') && value[0] != '[')
         return pl_parse_int(value, 1, PL_PLTRAIN_DEVICES_MAX, &p->devices, err);
+    if (copy[0] == '[' && copy[strlen(copy) - 1] == ']') { /* Python's list */
+        copy[strlen(copy) - 1] = '\0';
+        rest++;
+    }
     while ((word = strsep(&rest, ","))) {
         if (!rest && !*word && p->n_device)
             break;
@@ -455,6 +475,17 @@ static const struct pl_option options[] = {
      INT(nodes, 1, 1024)},
     {"processes-per-node", 0, "N", NULL, "with --processes: simulate nodes with N ranks each",
      INT(per_node, 1, 1024)},
+
+    /* Names of PyTorch Lightning, and hyper-parameters that belong after MODULE: not in --help. */
+    {"num-processes", 0, "N", NULL, NULL, INT(processes, 1, 1024)},
+    {"nb-gpu-nodes", 0, "N", NULL, NULL, INT(nodes, 1, 1024)},
+    {"distributed-backend", 0, "KIND", NULL, NULL, CALL(pl_pltrain_set_backend)},
+    {"use-amp", 0, "[BOOL]", NULL, NULL, CALL(pl_pltrain_set_use_amp)},
+    {"max-epochs", 0, "N", NULL, NULL, CALL(set_epochs)},
+    {"batch-size", 0, "N", NULL, NULL, CALL(set_common_hparam)},
+    {"lr", 0, "X", NULL, NULL, CALL(set_common_hparam)},
+    {"momentum", 0, "X", NULL, NULL, CALL(set_common_hparam)},
+    {"weight-decay", 0, "X", NULL, NULL, CALL(set_common_hparam)},
     {0},
 };
 
@@ -466,6 +497,8 @@ static const struct pl_command command = {
                "hyper-parameter.",
     .footer = "Exit status: 0 done, 1 failed, 2 usage, 3 no such module, 130 interrupted.",
     .options = options,
+    .underscores = true,
+    .explain = pl_pltrain_explain,
 };
 
 /* "--NAME VALUE" or "--NAME=VALUE" of a hyper-parameter; returns the number of words, or an error.
@@ -473,16 +506,13 @@ static const struct pl_command command = {
 static int take_hparam(struct pl_pltrain *p, int argc, char **argv, struct pl_error *err)
 {
     const char *word = argv[0] + 2, *equals = strchr(word, '=');
-    char *text;
 
     if (!equals && argc < 2)
         return pl_error_set(err, -EINVAL, "'%s' needs a value", argv[0]);
-    text = equals ? strdup(word) : pl_strf("%s=%s", word, argv[1]);
-    if (!text)
-        return pl_error_set(err, -ENOMEM, "out of memory");
-    p->owned[p->n_owned++] = text;
-    p->hparams[p->n_hparams++] = text;
-    return equals ? 1 : 2;
+    if (!equals)
+        return add_hparam(p, word, argv[1], err) < 0 ? err->code : 2;
+    p->hparams[p->n_hparams++] = word;
+    return 1;
 }
 
 static int parse_after_module(

@@ -31,7 +31,6 @@ struct pl_pltrain {
     enum pl_pltrain_nccl nccl;
     bool tf32; /* for f32 matmul and convolution on a GPU */
     struct pl_train_options train;
-    char epochs[40];
 };
 
 /* Allocates for argc words. -ENOMEM. */

@@ -120,10 +120,12 @@ int pl_pltrain_global_batch(const struct pl_pltrain *p,
 /* A launcher has fixed the world size. */
 static int plan_started(struct pl_pltrain *p, unsigned local_size, bool whole, struct pl_error *err)
 {
-    if (p->processes || p->per_node)
+    if (p->per_node || (p->processes && p->processes != local_size))
         return pl_error_set(err, -EINVAL,
                             "option '--processes' is for runs without a launcher, but the ranks "
-                            "are started already (RANK is set, or MPI started them)");
+                            "are started already, %u on this node (RANK is set, or MPI started "
+                            "them): for another number write srun or plsubmit --ntasks-per-node",
+                            local_size);
     /* Each rank has one device: "--devices 1" may as well mean that of a rank. */
     if (whole || !p->devices || p->devices == local_size || (p->devices == 1 && !p->n_device))
         return 0;

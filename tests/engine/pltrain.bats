@@ -95,6 +95,28 @@ bits() {
     grep -q '^lr ' <<<"$output"
 }
 
+@test "options have the names of PyTorch Lightning's examples, too" {
+    log() { PLUME_LOG=debug pltrain "$@" --epochs 0 mlp 2>&1 | sed -n 's/.*rank \([0-9 of]*\), strategy \([^,]*\), precision \([^,]*\),.*/\1 \2 \3/p' | sort; }
+    [ "$(log --num-processes 2 --batch-size 512)" = $'0 of 2 ddp 32\n1 of 2 ddp 32' ]
+    [ "$(log --distributed_backend ddp2 --devices '[0, 1]' --nb_gpu_nodes 2)" = $'0 of 2 ddp2 32\n1 of 2 ddp2 32' ]
+    [ "$(log --distributed-backend None --use-amp=True)" = "0 of 1 single 16" ]
+    [ "$(log --use_amp --devices [1])" = "0 of 1 single 16" ]
+    [ "$(log --use-amp=False)" = "0 of 1 single 32" ]
+    run -0 --separate-stderr pltrain mlp --max_epochs 1 --lr=0.5 --batch_size 512 --max-steps 1
+    run -0 --separate-stderr pltrain --lr 0.5 --batch-size 512 --list-hparams mlp --weight-decay 0.25
+    grep -q '^lr  *0.5 ' <<<"$output" && grep -q '^batch_size  *512 ' <<<"$output" && grep -q '^weight_decay  *0.25 ' <<<"$output"
+    says 2 "neither True nor False" --use-amp=O2 mlp
+    says 2 "unknown option '--tpu_cores': TPUs are not supported" --tpu_cores 8 mlp
+    says 2 "unknown option '--num_tpu_cores': TPUs are not supported" mlp --num_tpu_cores 8
+    says 2 "unknown hyper-parameter 'layers': this module has lr" mlp --layers 8
+    # Under Slurm, which hands out GPUs, a list of them is warned about, once per node.
+    run --separate-stderr env SLURM_JOB_ID=7 pltrain --gpus 0, mlp
+    [[ $stderr == *"--gpus has no use under Slurm"*"write --gpus 1"* ]]
+    # With a launcher, --num-processes is what it has started.
+    RANK=0 WORLD_SIZE=2 LOCAL_RANK=0 LOCAL_WORLD_SIZE=2 NODE_RANK=0 says 1 "PLUME_SOCKET is not set" --num-processes 2 mlp
+    RANK=0 WORLD_SIZE=2 LOCAL_RANK=0 LOCAL_WORLD_SIZE=2 NODE_RANK=0 says 2 "2 on this node (RANK is set" --num-processes 3 mlp
+}
+
 @test "usage errors are status 2" {
     says 2 "no module given"
     says 2 "more than one module" mlp mlp
