@@ -58,6 +58,7 @@
     X(PLUME_NODE_ADDR, TEXT, "127.0.0.1", PLTRAIN | RANK, "this node's address for other nodes")   \
     X(PLUME_RUNTIME, TEXT, NULL, PLRUN | RANK, "plrun or plugin")                                  \
     X(PLUME_PARAMS, TEXT, NULL, RANK, "the trial's parameters, a JSON object")                     \
+    X(PLUME_LAUNCH, TEXT, NULL, PLRUN, "torchrun: a rank starts the processes of its node")        \
     X(PLUME_BIN, PATH, NULL, DEVELOPER, "folder of the tools, in a job script")                    \
     X(PLUME_RANK, NUMBER, NULL, DEVELOPER, "reserved: never passed to the daemon")                 \
     X(PLUME_JOB_ID, NUMBER, NULL, PLRUND, "the job, from the plugin")                              \
@@ -83,6 +84,10 @@
     X(GROUP_RANK, NUMBER, NULL, RANK, "the same as NODE_RANK")                                     \
     X(MASTER_ADDR, TEXT, NULL, PLRUN | PLTRAIN | RANK, "address of rank 0")                        \
     X(MASTER_PORT, NUMBER, NULL, PLTRAIN | RANK, "port of rank 0")                                 \
+    X(PET_NNODES, NUMBER, NULL, RANK, "for torchrun: the same as WORLD_SIZE")                      \
+    X(PET_NODE_RANK, NUMBER, NULL, RANK, "for torchrun: the same as RANK")                         \
+    X(PET_MASTER_ADDR, TEXT, NULL, RANK, "for torchrun: the same as MASTER_ADDR")                  \
+    X(PET_MASTER_PORT, NUMBER, NULL, RANK, "for torchrun: the same as MASTER_PORT")                \
     X(NCCL_RAS_ADDR, TEXT, NULL, RANK, "NCCL's diagnostics, an address per job")                   \
     X(GLOO_SOCKET_IFNAME, TEXT, NULL, RANK, "network interface of gloo")                           \
     X(TP_SOCKET_IFNAME, TEXT, NULL, RANK, "network interface of TensorPipe")                       \

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #define OF_PROGRAM "an option of the program: write it after the program's name, "
+#define OF_PLTRAIN "an option of the program: write it after the program's name; for pltrain: "
 
 static const struct {
     const char *name, *text;
@@ -23,30 +24,47 @@ static const struct {
     {"chdir", "write --setup 'cd DIR'"},
     {"input", "write sh -c 'PROGRAM <FILE'"},
     /* other launchers' */
-    {"nb-gpu-nodes", "write --nodes N"},
-    {"num-nodes", "write --nodes N"},
+    {"nb-gpu-nodes", "write --nodes N, and --gpus-per-node for the GPUs of each"},
+    {"num-nodes", "write --nodes N, and --gpus-per-node for the GPUs of each"},
     {"nnodes", "write --nodes N"},
-    {"num-processes", "write --ntasks-per-node N, or --gpus-per-node N: one rank per GPU"},
     {"processes", "write --ntasks-per-node N, or --gpus-per-node N: one rank per GPU"},
     {"nproc-per-node", "write --ntasks-per-node N, or --gpus-per-node N: one rank per GPU"},
     {"devices", "write --gpus-per-node N"},
-    {"nb-trials",
-     "the whole grid is submitted; --trials N takes the first N, --max-parallel K limits how "
-     "many run at a time"},
+    {"nb-trials", "write --trials N for the first N of a grid, --random N for draws; without, the "
+                  "whole grid is submitted"},
     {"log-dir", "write --runs DIR"},
+    {"num-tpu-cores", "TPUs are not supported"},
+    {"tpu-cores", "TPUs are not supported"},
+    /* test-tube's SlurmCluster */
+    {"log-path", "write --runs DIR"},
+    {"per-experiment-nb-nodes", "write --nodes N"},
+    {"per-experiment-nb-gpus", "write --gpus-per-node N"},
+    {"per-experiment-nb-cpus", "write --cpus-per-task N"},
+    {"memory-mb-per-node", "write --mem N"},
+    {"gpu-type", "write --gpus-per-node TYPE:N"},
+    {"job-time", "write --time TIME"},
+    {"job-display-name", "write --name NAME"},
+    {"minutes-to-checkpoint-before-walltime", "write --signal USR1@SECONDS"},
+    {"enable-auto-resubmit", "write --requeue-on timeout,preempt"},
+    {"add-slurm-cmd", "write --sbatch KEY=VALUE"},
+    {"add-command", "write --setup CMD"},
+    {"load-modules", "write --load MODULE, once for each"},
+    {"notify-job-status", "write --mail-user USER --mail-type END,FAIL"},
+    {"python-cmd", "write the interpreter before the script: plsubmit python3 train.py"},
+    {"max-nb-trials", "write --trials N"},
+    {"nb-parallel", "write --max-parallel N, or --local=N"},
+    {"nb-workers", "write --max-parallel N, or --local=N"},
+    {"gpu-ids", "write --local: it hands out the GPUs of CUDA_VISIBLE_DEVICES"},
     /* the program's */
-    {"use-amp", OF_PROGRAM "pltrain MODULE --precision 16"},
-    {"precision", OF_PROGRAM "pltrain MODULE --precision 16"},
+    {"use-amp", "write --precision 16"},
     {"amp-level", OF_PROGRAM "pltrain MODULE --precision 16 --amp-level O2"},
-    {"distributed-backend", OF_PROGRAM "pltrain MODULE --strategy ddp"},
-    {"strategy", OF_PROGRAM "pltrain MODULE --strategy ddp"},
+    {"distributed-backend", "write --strategy dp, ddp or ddp2"},
     {"accelerator", OF_PROGRAM "pltrain MODULE --accelerator gpu"},
-    {"batch-size", OF_PROGRAM "pltrain MODULE --batch-size N"},
-    {"epochs", OF_PROGRAM "pltrain MODULE --epochs N"},
-    {"max-epochs", OF_PROGRAM "pltrain MODULE --epochs N"},
-    {"lr", OF_PROGRAM "pltrain MODULE --lr VALUE; or --grid lr=V1,V2"},
-    {"learning-rate", OF_PROGRAM "pltrain MODULE --lr VALUE; or --grid lr=V1,V2"},
-    {"hparam", OF_PROGRAM "pltrain MODULE --hparam NAME=VALUE"},
+    {"batch-size", OF_PLTRAIN "--hparam batch_size=N"},
+    {"epochs", OF_PLTRAIN "--hparam epochs=N"},
+    {"max-epochs", OF_PLTRAIN "--hparam epochs=N"},
+    {"lr", OF_PLTRAIN "--hparam lr=VALUE; or --grid lr=V1,V2"},
+    {"learning-rate", OF_PLTRAIN "--hparam lr=VALUE; or --grid lr=V1,V2"},
 };
 
 /* Long names of sbatch(1) in Slurm 22.05 to 26.05 that are no options of plsubmit. */

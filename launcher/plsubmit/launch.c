@@ -7,6 +7,7 @@
 #include "launcher/plsubmit/local_run.h"
 #include "launcher/plsubmit/script.h"
 #include "launcher/plsubmit/shape.h"
+#include "launcher/plsubmit/start.h"
 #include "launcher/plsubmit/submit.h"
 
 #include <sodium.h>
@@ -134,6 +135,8 @@ static int render(const struct pl_launch *launch, struct pl_buf *out, struct pl_
         .setup = (const char *const *)lists[PL_SPEC_SETUP],
         .teardown = (const char *const *)lists[PL_SPEC_TEARDOWN],
         .srun = (const char *const *)lists[PL_SPEC_SRUN],
+        .pmix = pl_start_needs_pmix(launch->spec),
+        .torchrun = pl_start_workers(launch->spec),
         .local = local_ranks(launch->spec),
         .program = launch->spec->program,
     };

@@ -170,16 +170,32 @@ static int add_teardown(const struct pl_script *s, struct pl_buf *out)
     return r;
 }
 
+/* Appends torchrun's variables that are equal in all ranks; plrun sets the others. Each of its
+ * processes has a share of the rank's CPUs. */
+static int add_torchrun(unsigned processes, struct pl_buf *out)
+{
+    return pl_buf_addf(
+        out,
+        "export PLUME_LAUNCH=torchrun PET_NPROC_PER_NODE=%u\n"
+        "plume_cpus=${SLURM_CPUS_PER_TASK:-${SLURM_CPUS_ON_NODE:-1}}\n"
+        "export OMP_NUM_THREADS=${OMP_NUM_THREADS:-$((plume_cpus > %u ? plume_cpus / %u : 1))}\n",
+        processes, processes, processes);
+}
+
 /* Appends the command that starts the ranks. */
 static int add_step(const struct pl_script *s, struct pl_buf *out)
 {
     static const char trial[] = "\"$PLUME_BIN/plrun\" --trial\n";
-    int r;
+    int r = s->torchrun ? add_torchrun(s->torchrun, out) : 0;
 
+    if (r < 0)
+        return r;
     if (s->local)
         return pl_buf_addf(out, "\"$PLUME_BIN/plrun\" --tasks=%u -- %s", s->local, trial);
     r = pl_buf_adds(out, "srun --kill-on-bad-exit=0 "
                          "${SLURM_CPUS_PER_TASK:+\"--cpus-per-task=$SLURM_CPUS_PER_TASK\"} \\\n");
+    if (r == 0 && s->pmix)
+        r = pl_buf_adds(out, "    --mpi=pmix \\\n");
     for (const char *const *option = s->srun; option && *option && r == 0; option++) {
         _cleanup_free_ char *word = pl_strf("--%s", *option);
 

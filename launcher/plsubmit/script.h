@@ -22,6 +22,8 @@ struct pl_script {
     const char *const *setup;       /* --setup: lines of shell text from the user */
     const char *const *teardown;    /* --teardown */
     const char *const *srun;        /* --srun: "mpi=pmix", ... */
+    bool pmix;                      /* srun --mpi=pmix */
+    unsigned torchrun;              /* processes that torchrun starts on a node; 0: no torchrun */
     unsigned local;                 /* --local: the number of ranks; 0: Slurm starts them */
     const char *program;            /* name to look up after the set-up; NULL: none */
 };

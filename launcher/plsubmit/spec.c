@@ -19,6 +19,8 @@
 #include <stdarg.h>
 #include <string.h>
 
+const char *const pl_start_names[] = {"ranks", "torchrun", "mpi", NULL};
+
 const char *pl_origin_name(enum pl_origin origin)
 {
     static const char *const names[] = {"",         "built-in",    "site file",   "user file",
@@ -95,7 +97,7 @@ static int check_text(const char *value, struct pl_error *err)
     return 0;
 }
 
-/* "4", "a100:4" or "a100:4,v100:2", not "0,1". */
+/* "4", "a100:4" or "a100:4,v100:2", not "0,1" or Python's "[0, 1]". */
 static int check_gpus(const char *value, struct pl_error *err)
 {
     const char *colon = strrchr(value, ':');
@@ -104,7 +106,7 @@ static int check_gpus(const char *value, struct pl_error *err)
 
     if (colon == value)
         return pl_error_set(err, -EINVAL, "'%s' has no type of GPU before ':'", value);
-    if (!colon && strchr(value, ',') && !value[strspn(value, "0123456789, ")]) {
+    if (!colon && strpbrk(value, ",[") && !value[strspn(value, "0123456789, []")]) {
         for (const char *p = value; *p; p++)
             n += *p == ',';
         return pl_error_set(err, -EINVAL,
@@ -167,6 +169,22 @@ static int check_max_fail(const char *value, struct pl_error *err)
     unsigned most;
 
     return pl_run_parse_max_fail(value, 1, &most, err);
+}
+
+static int check_launch(const char *value, struct pl_error *err)
+{
+    int which;
+
+    return pl_parse_choice(value, pl_start_names, &which, err);
+}
+
+static int check_hparam(const char *value, struct pl_error *err)
+{
+    size_t len = strcspn(value, "=");
+
+    return pl_name_valid(value, len) && value[len]
+               ? 0
+               : pl_error_set(err, -EINVAL, "'%.200s' is not NAME=VALUE", value);
 }
 
 static int check_local(const char *value, struct pl_error *err)
@@ -557,6 +575,18 @@ static const struct pl_option options[] = {
      REMOVE(PL_SPEC_NTASKS_PER_NODE)},
     {"no-output", 0, NULL, NULL, "omit --output", REMOVE(PL_SPEC_OUTPUT)},
     {"no-open-mode", 0, NULL, NULL, "omit --open-mode=append", REMOVE(PL_SPEC_OPEN_MODE)},
+    {"launch", 0, "KIND", "How the program is started",
+     "ranks: one per GPU, with torchrun's variables (default); torchrun: one per node, which "
+     "starts "
+     "the node's processes; mpi: by srun --mpi=pmix",
+     KEY(PL_SPEC_LAUNCH, check_launch)},
+    {"num-processes", 0, "N", NULL, "processes on each node: ranks, or torchrun's",
+     KEY(PL_SPEC_NUM_PROCESSES, check_count)},
+    {"strategy", 0, "KIND", NULL, "for pltrain: its --strategy; dp and ddp2 have one rank per node",
+     KEY(PL_SPEC_STRATEGY, NULL)},
+    {"precision", 0, "BITS", NULL, "for pltrain: its --precision", KEY(PL_SPEC_PRECISION, NULL)},
+    {"hparam", 0, "NAME=VALUE", NULL, "for pltrain: a hyper-parameter of the module; repeatable",
+     LIST(PL_SPEC_HPARAM, check_hparam)},
     {"load", 0, "MODULE", "Environment of a trial",
      "run module load MODULE before the trial starts", LIST(PL_SPEC_LOAD, check_module)},
     {"setup", 0, "CMD", NULL, "run CMD in the job script's shell before the trial starts",

@@ -66,6 +66,10 @@ enum pl_spec_key {
     PL_SPEC_NCCL_IFNAME,
     PL_SPEC_MASTER_PORT,
     PL_SPEC_OBJECTIVE,
+    PL_SPEC_LAUNCH,
+    PL_SPEC_NUM_PROCESSES,
+    PL_SPEC_STRATEGY,
+    PL_SPEC_PRECISION,
     PL_SPEC_LOCAL,
     PL_SPEC_RUNS,
     PL_SPEC_N_KEYS,
@@ -83,10 +87,20 @@ enum pl_spec_list {
     PL_SPEC_ENV,
     PL_SPEC_ENV_FILE,
     PL_SPEC_METRIC,
+    PL_SPEC_HPARAM,
     PL_SPEC_SBATCH,
     PL_SPEC_SRUN,
     PL_SPEC_N_LISTS,
 };
+
+enum pl_start_kind {
+    PL_START_RANKS,    /* a rank per GPU, with torchrun's variables */
+    PL_START_TORCHRUN, /* a rank per node, which starts the node's processes */
+    PL_START_MPI,      /* ranks by srun --mpi */
+};
+
+/* The words of --launch, by enum pl_start_kind; NULL ends them. */
+extern const char *const pl_start_names[];
 
 /* Changes of a submitted sweep. */
 enum pl_change_kind {

@@ -10,8 +10,8 @@
 #include "launcher/plsubmit/axes.h"
 #include "launcher/plsubmit/hparams.h"
 #include "launcher/plsubmit/sample.h"
-#include "launcher/plsubmit/shape.h"
 #include "launcher/plsubmit/spec_private.h"
+#include "launcher/plsubmit/start.h"
 #include "launcher/plsubmit/where.h"
 
 #include <string.h>
@@ -116,7 +116,7 @@ int pl_spec_make_trials(struct pl_spec *spec, struct pl_error *err)
 /* ---- the program ---- */
 
 /* Without a program pltrain trains the bundled module; each axis is one of its hyper-parameters. */
-static int bundled_program(struct pl_spec *spec, const char *bin_dir)
+static int bundled_program(struct pl_spec *spec, const char *bin_dir, char *const *options)
 {
     _cleanup_free_ char *pltrain = pl_path_join(bin_dir, "pltrain");
     int r = pltrain ? pl_strv_append(&spec->argv, pltrain) : -ENOMEM;
@@ -132,6 +132,8 @@ static int bundled_program(struct pl_spec *spec, const char *bin_dir)
         if (r == 0)
             r = pl_strv_append(&spec->argv, param);
     }
+    for (; *options && r == 0; options++)
+        r = pl_strv_append(&spec->argv, *options);
     spec->bundled = true;
     return r;
 }
@@ -195,7 +197,7 @@ static int set_default(struct pl_spec *spec, enum pl_spec_key key, const char *t
     return pl_spec_put(spec, key, text, PL_ORIGIN_BUILTIN);
 }
 
-/* "train" for train.py and for python train.py. */
+/* "train" for train.py, python train.py and torchrun train.py. */
 static int default_name(struct pl_spec *spec, char *const *words)
 {
     const char *word, *base, *dot;
@@ -205,7 +207,8 @@ static int default_name(struct pl_spec *spec, char *const *words)
         return set_default(spec, PL_SPEC_NAME, "mlp");
     word = words[0];
     base = strrchr(word, '/') ? strrchr(word, '/') + 1 : word;
-    if (strncmp(base, "python", 6) == 0 && words[1] && words[1][0] != '-' && words[1][0]) {
+    if ((strncmp(base, "python", 6) == 0 || strcmp(base, "torchrun") == 0) && words[1] &&
+        words[1][0] != '-' && words[1][0]) {
         word = words[1];
         base = strrchr(word, '/') ? strrchr(word, '/') + 1 : word;
     }
@@ -226,8 +229,6 @@ static int defaults(struct pl_spec *spec, char *const *words)
 
     if (r == 0)
         r = default_name(spec, words);
-    if (r == 0)
-        r = pl_shape_defaults(spec);
     if (r == 0)
         r = set_default(spec, PL_SPEC_OPEN_MODE, "append");
     if (r == 0)
@@ -314,25 +315,27 @@ int pl_spec_resolve(struct pl_spec *spec,
                     const char *bin_dir,
                     struct pl_error *err)
 {
+    _cleanup_(pl_strv_freep) char **whole = NULL; /* the words with what options add */
     const char *objective;
     int r = pl_spec_make_trials(spec, err);
 
+    if (r == 0)
+        r = pl_start_words(spec, words, &whole, err);
+    if (r == 0 && words[0])
+        r = user_program(spec, whole, err);
     if (r < 0)
         return r;
-    if (words[0]) {
-        r = user_program(spec, words, err);
-        if (r < 0)
-            return r;
-    } else if (bundled_program(spec, bin_dir) < 0) {
+    if (!words[0] && bundled_program(spec, bin_dir, whole) < 0)
         return pl_error_set(err, -ENOMEM, "out of memory");
-    }
     r = defaults(spec, words);
+    if (r == 0)
+        r = pl_start_shape(spec, spec->argv, err);
     if (r == 0)
         r = make_id_name(spec);
     if (r == 0)
         r = split_metrics(spec);
     if (r < 0)
-        return pl_error_set(err, r, "out of memory");
+        return r == -ENOMEM ? pl_error_nomem(err) : r;
     objective = spec->values[PL_SPEC_OBJECTIVE].text;
     if (objective) {
         spec->objective = strncmp(objective, "max:", 4) == 0 ? PL_OBJECTIVE_MAX : PL_OBJECTIVE_MIN;

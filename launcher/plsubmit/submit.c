@@ -68,10 +68,11 @@ static bool starts_with(const char *s, const char *const *prefixes, size_t n)
 
 int pl_submit_env(char *const *env, char ***ret)
 {
-    static const char *const ours[] = {
-        "PLUME_RUN_DIR=",   "PLUME_BIN=",    "PLUME_TRIAL=",  "PLUME_ATTEMPT=", "PLUME_HUB=",
-        "PLUME_PROGRAM=",   "PLUME_SOCKET=", "PLUME_PARAMS=", "PLUME_PARAM_",   "PLUME_RUNTIME=",
-        "PLUME_NODE_ADDR=", "PLUME_RETRY=",  "SBATCH_WAIT="}; /* sbatch would wait */
+    static const char *const ours[] = {"PLUME_RUN_DIR=", "PLUME_BIN=",       "PLUME_TRIAL=",
+                                       "PLUME_ATTEMPT=", "PLUME_HUB=",       "PLUME_PROGRAM=",
+                                       "PLUME_SOCKET=",  "PLUME_PARAMS=",    "PLUME_PARAM_",
+                                       "PLUME_RUNTIME=", "PLUME_NODE_ADDR=", "PLUME_RETRY=",
+                                       "PLUME_LAUNCH=",  "SBATCH_WAIT="}; /* sbatch would wait */
     static const char *const of_job[] = {"SLURM_",
                                          "SBATCH_MEM_BIND",
                                          "SBATCH_CPU_BIND",
@@ -82,6 +83,7 @@ int pl_submit_env(char *const *env, char ***ret)
                                          "LOCAL_WORLD_SIZE=",
                                          "NODE_RANK=",
                                          "GROUP_RANK=",
+                                         "PET_",
                                          "NCCL_RAS_ADDR=localhost:"};
     _cleanup_(pl_strv_freep) char **list = NULL;
     bool inside = false;

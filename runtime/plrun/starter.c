@@ -219,10 +219,33 @@ static bool is_in_path(const char *name)
     return false;
 }
 
+/* torchrun takes each of its options from a variable, unless its command line has it. */
+static void set_torchrun(void)
+{
+    static const struct {
+        const char *name;
+        enum pl_env_id from;
+    } of_torchrun[] = {
+        {"PET_NNODES", PL_ENV_WORLD_SIZE},
+        {"PET_NODE_RANK", PL_ENV_RANK},
+        {"PET_MASTER_ADDR", PL_ENV_MASTER_ADDR},
+        {"PET_MASTER_PORT", PL_ENV_MASTER_PORT},
+    };
+    const char *launch = pl_env(PL_ENV_PLUME_LAUNCH);
+
+    if (!launch || strcmp(launch, "torchrun") != 0)
+        return;
+    for (size_t i = 0; i < PL_COUNT(of_torchrun); i++)
+        if (pl_env(of_torchrun[i].from))
+            setenv(of_torchrun[i].name, pl_env(of_torchrun[i].from), 1);
+    unsetenv("PLUME_LAUNCH"); /* a step of the program's own has other ranks */
+}
+
 int pl_starter_exec(char *const *argv)
 {
     int error;
 
+    set_torchrun();
     execvp(argv[0], argv);
     error = errno;
     /* execvp(3) reports EACCES if it may not search one of the folders and finds nothing. */

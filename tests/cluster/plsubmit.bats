@@ -420,6 +420,49 @@ chooses_the_program() {
     echo >"$CLUSTER_DIR/plugstack.conf"
 }
 
+@test "torchrun has one rank per node, and its options from variables" {
+    mkdir bin
+    cat >bin/torchrun <<'SH'
+#!/bin/sh
+echo "$PET_NNODES $PET_NODE_RANK $PET_NPROC_PER_NODE $OMP_NUM_THREADS ${PLUME_LAUNCH-none} $*"
+[ "$PET_MASTER_ADDR:$PET_MASTER_PORT" = "$MASTER_ADDR:$MASTER_PORT" ] && [ "$MASTER_PORT" -gt 0 ]
+SH
+    chmod +x bin/torchrun
+    PATH=$PWD/bin:$PATH
+    says() { [ "$(<"$RUN/trial-0000/attempt-0/rank-$1.out")" = "$2" ] || { grep . "$RUN"/trial-0000/attempt-0/*.out && false; }; }
+    submit --wait -N 2 --gpus-per-node 2 -c 6 torchrun train.py --x 1
+    says 0 "2 0 2 3 none train.py --x 1"
+    says 1 "2 1 2 3 none train.py --x 1"
+    use_plugin
+    submit --wait -N 2 --sbatch plume --launch torchrun --num-processes 3 --env OMP_NUM_THREADS=7 sh -c ''
+    says 1 "2 1 3 7 none --no-python sh -c "
+    echo >"$CLUSTER_DIR/plugstack.conf"
+}
+
+@test "--launch mpi makes an MPI program's ranks those of the trial" {
+    command -v mpicc >/dev/null || skip "no mpicc"
+    cat >ranks.c <<'C'
+#include <mpi.h>
+#include <stdlib.h>
+int main(int argc, char **argv)
+{
+    int rank, size, sum;
+    MPI_Init(&argc, &argv);
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &size);
+    MPI_Allreduce(&rank, &sum, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
+    MPI_Finalize();
+    return sum != 6 || rank != atoi(getenv("RANK")) || size != atoi(getenv("WORLD_SIZE"));
+}
+C
+    mpicc -o ranks ranks.c
+    # As in cluster.bats: all nodes have this machine's name.
+    export SLURM_PMIX_FENCE=ring OMPI_MCA_btl=tcp,self OMPI_MCA_btl_tcp_if_include=lo
+    submit --wait -N 2 --num-processes 2 --launch mpi ./ranks
+    # Without it each rank is a world of its own.
+    run -1 plsubmit --wait -N 2 --num-processes 2 ./ranks
+}
+
 @test "scancel ends a trial with a result" {
     submit -N2 -- sleep 300
     wait_for 60 test -e "$RUN/trial-0000/status.json"
