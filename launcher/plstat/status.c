@@ -239,8 +239,12 @@ static void note_unwritten(const struct pl_trial_status *ts, struct pl_notes *no
 static void note_left_out(const struct pl_trial_status *ts, struct pl_notes *notes)
 {
     const json_t *left_out = json_object_get(ts->result, "left_out");
-    int64_t facts, metrics;
+    int64_t facts, metrics, thinned;
 
+    if (pl_json_int(ts->result, "thinned", &thinned) == 0 && thinned > 0)
+        pl_notes_add(notes, false,
+                     "trial %u: metrics.jsonl is a sample: %lld records were taken out of it",
+                     ts->trial, (long long)thinned);
     if (pl_json_int(left_out, "facts", &facts) == 0 && facts > 0)
         pl_notes_add(notes, false, "trial %u: %lld facts are not in events.jsonl, which was full",
                      ts->trial, (long long)facts);

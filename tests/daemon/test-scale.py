@@ -31,7 +31,7 @@ def same(got, want):
     """As equal(), for long lists."""
     if got != want:
         lost = [x for x in want if x not in got][:3]
-        raise AssertionError(f"{len(got)} of {len(want)}; not there: {lost}")
+        raise AssertionError(f"{len(got)} of {len(want)}; not there: {lost}, but {[x for x in got if x not in want][:3]}")
 
 
 def check_files(step, seen):
@@ -146,6 +146,69 @@ def test_all_fail_at_once(step):
     ranks = step.load("status.json")["state"]["ranks"]
     equal([r["state"] for r in ranks], ["failed"] * WORLD)
     equal([r["rank"] for r in ranks if r.get("role") == "root"], [first])
+
+
+def thinned_step(step, limit):
+    """Reports until the file has been thinned several times; all that was reported, by rank."""
+    step.env["PLUME_METRICS_MAX"] = f"{limit // 1024}K"
+    fleet = Fleet(step, 4, 4)
+    seen = set()
+    watcher = fleet.add(Watcher(fleet, lambda e: seen.add((e.get("rank"), e.get("step")))))
+    fleet.until("a snapshot", lambda: watcher.snapshots)
+    path = step.trial("attempt-0", "metrics.jsonl")
+    sent, shrunk, before = {}, 0, 0
+
+    def values(rank, number):
+        sent.setdefault(rank, []).append((number, (number * 7919 + rank) % 10007))
+        return {"v": sent[rank][-1][1], **({f"once{number}": 1} if number % 400 == 1 else {})}
+
+    for number in range(1, 4000):
+        fleet.report(number, values)
+        fleet.until("the records", lambda n=number: all((r, n) in seen for r in range(4, 16)))
+        size = os.path.getsize(path)
+        shrunk += size < before
+        before = size
+        if shrunk == 6:
+            break
+        # A record that comes while the file is being thinned finds no room if it has grown to the limit.
+        fleet.until("room", lambda: os.path.getsize(path) <= limit * 7 // 8)
+    equal(shrunk, 6)
+    return fleet, sent
+
+
+def test_metrics_are_thinned(step):
+    """The file stays below its limit. The state, each rank's first, last, lowest and highest value are
+    in it, and a sample of the rest from all of the time."""
+    limit = 128 * 1024
+    fleet, sent = thinned_step(step, limit)
+    fleet.end()
+    equal(fleet.daemon.wait(), 0)
+    assert os.path.getsize(step.trial("attempt-0", "metrics.jsonl")) <= limit
+    events, metrics = step.lines("events.jsonl"), step.lines("metrics.jsonl")
+    state = step.load("status.json")["state"]
+    same(harness.replay(events + metrics)["ranks"], state["ranks"])
+    left_out = step.result().get("left_out", {"metrics": 0})
+    equal(left_out["metrics"], 0)
+    numbers = [e["seq"] for e in metrics]
+    equal(numbers, sorted(set(numbers)))
+    for rank in range(4, 16):
+        mine = {e["step"]: e["metrics"]["v"] for e in metrics if e["rank"] == rank}
+        everything = dict(sent[rank])
+        equal({k: everything[k] for k in mine}, mine)
+        values, steps = everything.values(), sorted(mine)
+        equal((min(mine.values()), max(mine.values())), (min(values), max(values)))
+        equal((steps[0], steps[-1]), (1, max(everything)))
+        equal(state["ranks"][rank]["metrics"]["once1"], 1)
+    equal(step.result()["thinned"] + len(metrics) + len(events), max(e["seq"] for e in events))
+    equal(set(os.listdir(step.trial("attempt-0"))), {"events.jsonl", "metrics.jsonl"})
+
+
+def test_a_limit_of_metrics_that_is_no_size(step):
+    step.env["PLUME_METRICS_MAX"] = "many"
+    rank = step.keep(step.start().rank("starter", 0))
+    text = rank.expect("refused")["text"]
+    assert "PLUME_METRICS_MAX" in text and "many" in text, text
+    rank.close()
 
 
 harness.main(globals())

@@ -7,6 +7,8 @@
  *   exchange.c    values that ranks exchange
  *   gpu_errors.c  GPU errors that may explain a failure
  *   journal.c     the files of the attempt and of the trial
+ *   metrics_log.c metrics.jsonl, which is thinned
+ *   thin.c        which of its lines stay; pure
  *   log_file.c    a file of lines, on a disk that may be full
  *   peers.c       connections: nodes and clients
  *   strangers.c   places of connections that have not greeted
@@ -70,7 +72,8 @@ struct pl_hub_node_ops {
     void (*lost)(struct pl_hub *hub, unsigned node_id, bool host_answers);
 };
 
-struct pl_exchange; /* exchange.c */
+struct pl_exchange;     /* exchange.c */
+struct pl_hub_thinning; /* metrics_log.c */
 
 /* What a rank's program reported as facts, in events.jsonl. */
 struct pl_hub_facts {
@@ -137,10 +140,15 @@ struct pl_hub {
     char epoch[17];
     int64_t seq;
     struct pl_log_file events, metrics;
-    struct pl_hub_facts *facts; /* by rank */
-    size_t facts_bytes;         /* of all ranks */
-    size_t metrics_left_out;    /* lines */
-    bool status_failed;         /* the last status.json could not be written */
+    struct pl_hub_facts *facts;       /* by rank */
+    size_t facts_bytes;               /* of all ranks */
+    size_t metrics_max;               /* bytes of the file */
+    size_t metrics_next;              /* bytes at which it is thinned; 0 = not known yet */
+    size_t metrics_left_out;          /* lines that found no room */
+    size_t metrics_thinned;           /* lines taken out again */
+    double metrics_grid_s;            /* thin.h */
+    struct pl_hub_thinning *thinning; /* NULL = none is under way */
+    bool status_failed;               /* the last status.json could not be written */
     double started;
 
     uint64_t tick_ns; /* time of the last tick */
@@ -179,6 +187,11 @@ void pl_hub_write_status(struct pl_hub *hub);
 /* Writes the lines of the log that found no room on the disk so far. */
 void pl_hub_flush_log(struct pl_hub *hub);
 void pl_hub_write_result(struct pl_hub *hub);
+
+/* metrics_log.c */
+/* Bytes that metrics.jsonl may have, by PLUME_METRICS_MAX; -EINVAL. */
+int pl_hub_metrics_limit(const struct pl_slurm_step *step, size_t *ret, struct pl_error *err);
+void pl_hub_append_metrics(struct pl_hub *hub, const struct pl_buf *line);
 
 /* peers.c */
 int pl_hub_listen(struct pl_hub *hub, struct pl_error *err);

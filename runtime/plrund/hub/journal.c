@@ -14,7 +14,6 @@
 #include <sodium.h>
 #include <string.h>
 
-#define METRICS_MAX ((size_t)64 * 1024 * 1024)
 /* Bytes of facts in events.jsonl: those of one rank, and of all ranks. The end may add as many for
  * last values. */
 #define FACTS_RANK_MAX ((size_t)1024 * 1024)
@@ -108,12 +107,13 @@ int pl_hub_open_log(struct pl_hub *hub, struct pl_error *err)
     _cleanup_free_ char *step_dir = NULL;
     _cleanup_close_ int attempt_fd = -EBADF;
     unsigned char epoch[8];
-    int r = 0;
+    int r;
 
     hub->doc = pl_run_state_new();
     randombytes_buf(epoch, sizeof(epoch));
     sodium_bin2hex(hub->epoch, sizeof(hub->epoch), epoch, sizeof(epoch));
-    if (!s->run_dir)
+    r = pl_hub_metrics_limit(s, &hub->metrics_max, err);
+    if (r == 0 && !s->run_dir)
         r = make_step_run(hub, &step_dir, err);
     if (r == 0)
         r = pl_run_open_own(s->run_dir ? s->run_dir : step_dir, &hub->run, err);
@@ -161,35 +161,10 @@ void pl_hub_close_log(struct pl_hub *hub)
     free(hub->attempt_dir);
 }
 
-/* Logs that a file cannot be written, once until it can be again. */
-static void log_change(const struct pl_log_file *log, int old_error)
-{
-    if (log->error && !old_error)
-        pl_log_warn("run", "cannot write '%s': %s; the run goes on", log->name,
-                    strerror(-log->error));
-}
-
 void pl_hub_flush_log(struct pl_hub *hub)
 {
     pl_log_file_flush(&hub->events);
     pl_log_file_flush(&hub->metrics);
-}
-
-static void append(struct pl_log_file *log, const struct pl_buf *line)
-{
-    int old_error = log->error;
-
-    pl_log_file_append(log, line->data, line->len);
-    log_change(log, old_error);
-}
-
-/* The newest values stay in status.json and result.json when the file is full. */
-static void append_metrics(struct pl_hub *hub, const struct pl_buf *line)
-{
-    if ((size_t)hub->metrics.size + line->len > METRICS_MAX)
-        hub->metrics_left_out++;
-    else
-        append(&hub->metrics, line);
 }
 
 static void apply(struct pl_hub *hub, json_t *event)
@@ -222,7 +197,7 @@ static void append_fact(struct pl_hub *hub, json_t *event, const struct pl_buf *
         hub->facts_bytes += line->len;
         if (f->keys)
             json_object_del(f->keys, key);
-        append(&hub->events, line);
+        pl_log_file_put(&hub->events, line->data, line->len);
         return;
     }
     if (!f->keys)
@@ -238,11 +213,11 @@ static void
 append_event(struct pl_hub *hub, json_t *event, const char *type, const struct pl_buf *line)
 {
     if (strcmp(type, "metrics") == 0 || strcmp(type, "gpus") == 0)
-        append_metrics(hub, line);
+        pl_hub_append_metrics(hub, line);
     else if (strcmp(type, "fact") == 0)
         append_fact(hub, event, line);
     else
-        append(&hub->events, line);
+        pl_log_file_put(&hub->events, line->data, line->len);
 }
 
 void pl_hub_event(struct pl_hub *hub, json_t *event)
@@ -281,14 +256,15 @@ static void write_last_facts(struct pl_hub *hub, int64_t rank)
         pl_hub_to_watchers(hub, event);
         if (pl_json_dump_line(event, &line) < 0 || line.len > left)
             continue;
-        append(&hub->events, &line);
+        pl_log_file_put(&hub->events, line.data, line.len);
         left -= line.len;
         f->n_left_out--;
         json_object_del(f->keys, key);
     }
 }
 
-/* {"facts","metrics"}: lines that the limits kept out of the files. No key if none. */
+/* {"facts","metrics"}: lines that the limits kept out of the files; "thinned": lines taken out of
+ * metrics.jsonl again. No key if none. */
 static void add_left_out(struct pl_hub *hub, json_t *result)
 {
     size_t facts = 0;
@@ -300,6 +276,8 @@ static void add_left_out(struct pl_hub *hub, json_t *result)
         }
         facts += hub->facts[i].n_left_out;
     }
+    if (hub->metrics_thinned)
+        json_object_set_new(result, "thinned", json_integer((json_int_t)hub->metrics_thinned));
     if (facts + hub->metrics_left_out)
         json_object_set_new(result, "left_out",
                             json_pack("{s:I, s:I}", "facts", (json_int_t)facts, "metrics",

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "runtime/plrund/hub/log_file.h"
 #include "common/base/fault.h"
+#include "common/base/log.h"
 #include "common/base/own.h"
 
 #include <fcntl.h>
@@ -21,6 +22,19 @@ int pl_log_file_open(struct pl_log_file *log, int folder_fd, const char *name, s
     if (fstat(fd, &st) < 0)
         return pl_error_errno(err, errno, "cannot look at '%s'", name);
     *log = (struct pl_log_file){.fd = PL_TAKE_FD(fd), .name = name, .size = st.st_size};
+    return 0;
+}
+
+int pl_log_file_reopen(struct pl_log_file *log, int folder_fd, struct pl_error *err)
+{
+    struct pl_log_file now = PL_LOG_FILE_INIT;
+    int r = pl_log_file_open(&now, folder_fd, log->name, err);
+
+    if (r < 0)
+        return r;
+    close(log->fd);
+    log->fd = now.fd;
+    log->size = now.size;
     return 0;
 }
 
@@ -81,6 +95,16 @@ void pl_log_file_append(struct pl_log_file *log, const char *line, size_t len)
     if (log->waiting.len + len > WAITING_MAX || pl_buf_add(&log->waiting, line, len) < 0)
         log->n_lost++;
     pl_log_file_flush(log);
+}
+
+void pl_log_file_put(struct pl_log_file *log, const char *line, size_t len)
+{
+    int old_error = log->error;
+
+    pl_log_file_append(log, line, len);
+    if (log->error && !old_error)
+        pl_log_warn("run", "cannot write '%s': %s; the run goes on", log->name,
+                    strerror(-log->error));
 }
 
 size_t pl_log_file_missing(const struct pl_log_file *log)

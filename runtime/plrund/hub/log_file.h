@@ -29,11 +29,15 @@ int pl_log_file_open(struct pl_log_file *log,
                      int folder_fd,
                      const char *name,
                      struct pl_error *err);
+/* The file has been replaced: goes on with the new one. */
+int pl_log_file_reopen(struct pl_log_file *log, int folder_fd, struct pl_error *err);
 void pl_log_file_finish(struct pl_log_file *log);
 
 /* Appends a line, newline included, with those that wait. Whatever fails is kept in log->error, and
  * the line waits for the next call, up to a limit in bytes. A part of a line is truncated away. */
 void pl_log_file_append(struct pl_log_file *log, const char *line, size_t len);
+/* As append(), and logs a failure, once until it goes well again. */
+void pl_log_file_put(struct pl_log_file *log, const char *line, size_t len);
 /* Tries again to write the lines that wait. */
 void pl_log_file_flush(struct pl_log_file *log);
 
