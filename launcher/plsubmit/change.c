@@ -6,15 +6,19 @@
 #include "common/proto/json.h"
 #include "common/run/run_index.h"
 #include "common/run/run_tasks.h"
+#include "launcher/slurm/slurm_jobs.h"
 
 #include <fcntl.h>
 #include <string.h>
 #include <sys/file.h>
 #include <sys/wait.h>
+#include <time.h>
 
 #define STATES_MS 120000u /* many trials on a slow file system */
 #define STATES_MAX (512u << 20)
 #define CHANGE_MS 60000u
+#define ENDING_S 60 /* of a cancelled trial: above KillWait and the runtime's own limits */
+#define ENDING_POLL_MS 300
 #define TASKS_MAX 100000u /* bytes of one argument: Linux takes 128 KiB */
 
 void pl_change_unlock(struct pl_change *change)
@@ -98,6 +102,7 @@ int pl_change_states(const char *bin_dir, const char *dir, json_t **ret, struct 
 
     if (!plstat)
         return pl_error_set(err, -ENOMEM, "out of memory");
+    pl_slurm_jobs_expire(geteuid()); /* the answer decides which trials change */
     r = pl_child_run(argv, NULL, STATES_MS, &child, err);
     if (r < 0)
         return pl_error_wrap(err, r, "cannot ask plstat for the trials");
@@ -157,6 +162,58 @@ int pl_change_select(enum pl_change_kind kind,
     return 0;
 }
 
+struct task {
+    int64_t array, task; /* task -1: a job that is no array */
+};
+
+static int parse_job(const char *text, struct task *ret);
+
+/* The number of named trials that run, but are cancelled. */
+static unsigned count_ending(const struct pl_run *run, const json_t *states, const char *trials)
+{
+    enum pl_trial_state state;
+    struct task task;
+    const json_t *o;
+    unsigned n = 0;
+    int64_t trial;
+    size_t i;
+
+    json_array_foreach (json_object_get(states, "trials"), i, o) {
+        const char *job = pl_json_string(o, "job");
+
+        n += job && read_trial(o, trials, &trial, &state) && state == PL_TRIAL_RUNNING &&
+             parse_job(job, &task) == 0 && pl_run_is_cancelled(run, task.array, task.task);
+    }
+    return n;
+}
+
+int pl_change_await_ends(const struct pl_run *run,
+                         const char *bin_dir,
+                         const char *trials,
+                         json_t **states,
+                         struct pl_error *err)
+{
+    uint64_t until = pl_now_ns() + ENDING_S * UINT64_C(1000000000);
+    unsigned n;
+
+    while ((n = count_ending(run, *states, trials)) > 0) {
+        json_t *now = NULL;
+        int r;
+
+        if (pl_now_ns() > until)
+            return pl_error_set(err, -EAGAIN, "%u cancelled trial%s not ended within %d s", n,
+                                n == 1 ? " has" : "s have", ENDING_S);
+        /* the end is in files of another node: there is no event */
+        nanosleep(&(struct timespec){.tv_nsec = ENDING_POLL_MS * 1000000l}, NULL);
+        r = pl_change_states(bin_dir, pl_run_dir(run), &now, err);
+        if (r < 0)
+            return r;
+        json_decref(*states);
+        *states = now;
+    }
+    return 0;
+}
+
 char *pl_change_counts(const json_t *states, const char *trials)
 {
     size_t counts[PL_TRIAL_NODE_FAILED + 1] = {0}, i;
@@ -178,10 +235,6 @@ char *pl_change_counts(const json_t *states, const char *trials)
 }
 
 /* ---- jobs ---- */
-
-struct task {
-    int64_t array, task; /* task -1: a job that is no array */
-};
 
 static int compare_tasks(const void *va, const void *vb)
 {
@@ -311,5 +364,6 @@ int pl_change_apply(enum pl_change_kind kind, char *const *jobs, struct pl_error
 
         r = run_command(kind == PL_CHANGE_CANCEL ? cancel : other, err);
     }
+    pl_slurm_jobs_expire(geteuid());
     return r;
 }

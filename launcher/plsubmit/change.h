@@ -29,6 +29,14 @@ int pl_change_open(const char *word, struct pl_change *ret, struct pl_error *err
  * Returns 0, -EAGAIN (Slurm cannot be asked), -ENOENT (no plstat), -EIO. */
 int pl_change_states(const char *bin_dir, const char *dir, json_t **ret, struct pl_error *err);
 
+/* Before a retry: waits until the named trials that plsubmit has cancelled have ended, and renews
+ * *states meanwhile. -EAGAIN: some have not, and errors of pl_change_states(). */
+int pl_change_await_ends(const struct pl_run *run,
+                         const char *bin_dir,
+                         const char *trials,
+                         json_t **states,
+                         struct pl_error *err);
+
 /* The trials among those named that the change concerns, ascending; the caller frees *ret.
  *   retry           ended, but neither done nor pruned
  *   cancel          waiting or running in Slurm

@@ -352,6 +352,8 @@ static int change_trials(struct pl_change *change,
     size_t n = 0;
     int r = pl_change_states(bin_dir, pl_run_dir(change->run), &states, err);
 
+    if (r == 0 && spec->change == PL_CHANGE_RETRY)
+        r = pl_change_await_ends(change->run, bin_dir, change->trials, &states, err);
     if (r == 0)
         r = pl_change_select(spec->change, states, change->trials, &trials, &n, err);
     if (r < 0)

@@ -8,6 +8,7 @@
 #include "common/run/run_tasks.h"
 #include "launcher/slurm/slurm_compat.h"
 #include "launcher/slurm/slurm_jobs_private.h"
+#include "launcher/slurm/slurm_squeue.h"
 
 #include <fcntl.h>
 #include <string.h>
@@ -154,6 +155,11 @@ pl_slurm_jobs_find(const struct pl_slurm_jobs *jobs, int64_t job, int64_t task)
 
 /* ---- the query, in a child ---- */
 
+static json_t *jobs_doc(json_t *jobs)
+{
+    return json_pack("{s:f, s:O}", "time", pl_wall_s(), "jobs", jobs);
+}
+
 /* Runs in the child: writes the jobs, or the error, as one document. */
 static int query_child(void *ctx, int fd)
 {
@@ -166,13 +172,13 @@ static int query_child(void *ctx, int fd)
         doc = json_pack("{s:f, s:s, s:i}", "time", pl_wall_s(), "error", pl_error_text(&err),
                         "errno", r);
     else
-        doc = json_pack("{s:f, s:O}", "time", pl_wall_s(), "jobs", jobs);
+        doc = jobs_doc(jobs);
     if (!doc || pl_json_dump_line(doc, &text) < 0 || pl_write_all(fd, text.data, text.len) < 0)
         return PL_EXIT_FAILED;
     return PL_EXIT_OK;
 }
 
-static int query_slurm(uid_t uid, struct pl_buf *ret, struct pl_error *err)
+static int query_library(uid_t uid, struct pl_buf *ret, struct pl_error *err)
 {
     struct pl_child child = {0};
     int r = pl_child_call(query_child, &uid, ASK_LIMIT_MS, &child, err);
@@ -227,10 +233,14 @@ cache_open(uid_t uid, const char *conf, int *ret_fd, char **ret_path, struct pl_
     return 0;
 }
 
-static bool is_recent(json_t *doc)
+/* False after pl_slurm_jobs_expire(), which sets the time to 0; a new answer sets it anew. */
+static bool is_recent(int fd, json_t *doc)
 {
+    struct stat st;
     double age = pl_wall_s() - json_number_value(json_object_get(doc, "time"));
 
+    if (fstat(fd, &st) < 0 || st.st_mtime == 0)
+        return false;
     /* Hosts that share ~/.plume may have clocks that differ a little. */
     return age > -PL_SLURM_JOBS_AGE_S && age < PL_SLURM_JOBS_AGE_S;
 }
@@ -327,6 +337,36 @@ static json_t *failure_doc(const json_t *before, int r, const struct pl_error *e
     return doc;
 }
 
+/* Asks libslurm where it finds its configuration, else squeue. */
+static int query_slurm(uid_t uid, json_t **ret, struct pl_error *err)
+{
+    _cleanup_(json_decrefp) json_t *jobs = NULL, *doc = NULL;
+    _cleanup_(pl_buf_finish) struct pl_buf text = {0};
+    int64_t code = -ENOTSUP;
+    int r;
+
+    if (pl_slurm_conf_readable()) {
+        r = query_library(uid, &text, err);
+        if (r == 0)
+            r = pl_json_parse(text.data, text.len, CACHE_MAX_BYTES, &doc, err);
+        if (r < 0)
+            return r;
+        if (!pl_json_string(doc, "error")) {
+            *ret = PL_TAKE(doc);
+            return 0;
+        }
+        if (pl_json_int(doc, "errno", &code) < 0)
+            code = -EHOSTUNREACH;
+        if (code != -ENOTSUP)
+            return pl_error_set(err, (int)code, "%s", pl_json_string(doc, "error"));
+    }
+    r = pl_slurm_squeue_jobs(uid, ASK_LIMIT_MS, &jobs, err);
+    if (r < 0)
+        return r;
+    *ret = jobs_doc(jobs);
+    return *ret ? 0 : pl_error_nomem(err);
+}
+
 /* Queries Slurm and updates the file. *ret is a document also after a failed query.
  * before: the file's document, or NULL. */
 static int
@@ -334,16 +374,8 @@ refresh(uid_t uid, int cache_fd, const json_t *before, json_t **ret, struct pl_e
 {
     _cleanup_(json_decrefp) json_t *doc = NULL;
     struct pl_buf text = {0};
-    int r = query_slurm(uid, &text, err);
+    int r = query_slurm(uid, &doc, err);
 
-    if (r == 0)
-        r = pl_json_parse(text.data, text.len, CACHE_MAX_BYTES, &doc, err);
-    if (r == 0 && pl_json_string(doc, "error")) {
-        int64_t code;
-
-        r = pl_error_set(err, pl_json_int(doc, "errno", &code) == 0 ? (int)code : -EHOSTUNREACH,
-                         "%s", pl_json_string(doc, "error"));
-    }
     if (r == 0)
         r = pl_slurm_jobs_keep_ended(doc, before, err);
     if (r < 0) {
@@ -401,16 +433,26 @@ int pl_slurm_jobs_get(uid_t uid, struct pl_slurm_jobs **ret, struct pl_error *er
 
     if (!pl_slurm_conf_readable() && conf && *conf)
         return pl_error_set(err, -ENOENT, "cannot read SLURM_CONF '%s'", conf);
-    if (!pl_slurm_conf_readable())
-        return pl_error_set(err, -ENOENT, "cannot read a slurm.conf: set SLURM_CONF");
     r = cache_open(uid, conf ? conf : "", &fd, &path, &cache_err);
     if (r < 0)
         pl_log_debug("slurm", "no cache: %s", pl_error_text(&cache_err));
-    if (r < 0 || cache_read(fd, &doc) < 0 || !is_recent(doc)) {
+    if (r < 0 || cache_read(fd, &doc) < 0 || !is_recent(fd, doc)) {
         before = PL_TAKE(doc);
         r = refresh(uid, fd, before, &doc, err);
         if (r < 0)
             return r;
     }
     return list_of_doc(doc, ret, err);
+}
+
+void pl_slurm_jobs_expire(uid_t uid)
+{
+    static const struct timespec never[2] = {{0, UTIME_OMIT}, {0, 0}};
+    const char *conf = pl_env(PL_ENV_SLURM_CONF);
+    _cleanup_free_ char *path = NULL;
+    _cleanup_close_ int fd = -EBADF;
+    struct pl_error err = {0};
+
+    if (cache_open(uid, conf ? conf : "", &fd, &path, &err) < 0 || futimens(fd, never) < 0)
+        pl_log_debug("slurm", "no cache: %s", pl_error_text(&err));
 }

@@ -2,7 +2,7 @@
 /* A user's jobs in Slurm, queried at most once in PL_SLURM_JOBS_AGE_S seconds per user: all plstat
  * processes of a user share a cache file in ~/.plume/cache and refresh it under its lock. The file
  * also holds failed queries. libslurm runs in a child with a time limit, because it may block or
- * end its process.
+ * end its process; where it finds no slurm.conf, squeue(1) is asked.
  *
  * Slurm forgets a job minutes after its end (MinJobAge). The file keeps the ends of array tasks for
  * a week: a task that was cancelled while it waited has no other record. */
@@ -50,9 +50,14 @@ PL_DEFINE_CLEANUP(struct pl_slurm_jobs *, pl_slurm_jobs_destroy)
 
 /* Returns the user's jobs, from the cache file if it is recent. If Slurm cannot be asked, the list
  * has the jobs that are known to have ended (stale); if there are none, the error is returned:
- * -EHOSTUNREACH, -ETIMEDOUT, -ENOENT (no slurm.conf), ... The file also keeps the error, so that
- * other processes do not ask a dead controller again. */
+ * -EHOSTUNREACH, -ETIMEDOUT, -ENOENT (no slurm.conf and no squeue), ... The file also keeps the
+ * error, so that other processes do not ask a dead controller again. */
 int pl_slurm_jobs_get(uid_t uid, struct pl_slurm_jobs **ret, struct pl_error *err);
+
+/* Call after a change of jobs, or before a decision: the next pl_slurm_jobs_get() asks Slurm,
+ * however recent the file is. What the file keeps of ended jobs stays. Does not fail: without a
+ * file there is no old answer. */
+void pl_slurm_jobs_expire(uid_t uid);
 
 /* Parses the document of the file, {"time":..,"jobs":[..]}. Public for tests. */
 int pl_slurm_jobs_parse(json_t *doc, struct pl_slurm_jobs **ret, struct pl_error *err);

@@ -80,6 +80,37 @@ sweep_is() { [[ $(plstat sweep "$SWEEP" 2>&1) == *"$1"* ]]; }
     [ ! -e "$RUN/trial-0000/attempt-1" ]
 }
 
+@test "--retry right after --cancel finds the trials, those that still end, too" {
+    submit --sbatch hold --grid a=1,2 -- sh -c 'echo {a} >/dev/null; exec sleep 100'
+    plstat sweep "$SWEEP" >/dev/null # its answer of Slurm is seconds old now
+    plsubmit --release "$SWEEP/0"
+    wait_for 60 sweep_is '1 waiting 1 running'
+    plsubmit --cancel "$SWEEP"
+    run -0 plsubmit --retry "$SWEEP" --no-submit
+    [ "${lines[0]}" = "not submitted: 2 trials of $SWEEP, folder $RUN" ]
+}
+
+@test "a site whose slurm.conf only its commands know" {
+    local name
+    mkdir site
+    for name in sbatch squeue scontrol scancel sinfo; do
+        printf '#!/bin/sh\nSLURM_CONF=%s exec %s "$@"\n' "$SLURM_CONF" "$(command -v "$name")" >"site/$name"
+    done
+    chmod +x site/*
+    (
+        PATH=$WORK/site:$PATH
+        unset SLURM_CONF
+        submit --sbatch hold --grid a=1,2 -- sh -c 'test {a} = 1'
+        sweep_is '0 1 waiting'
+        [[ $(plstat sweep "$SWEEP") == *JobHeldUser* ]]
+        plsubmit --cancel "$SWEEP/1"
+        [[ $(plstat sweep "$SWEEP") == *'1 waiting 1 cancelled'* ]]
+        submit --retry "$SWEEP"
+        plsubmit --release "$SWEEP"
+        wait_for 60 sweep_is '1 done 1 failed'
+    )
+}
+
 @test "--wait keeps no other client from changing the sweep" {
     submit --sbatch hold true
     plsubmit --resume "$SWEEP" --wait >waited &

@@ -3,6 +3,7 @@
 #include "common/proto/json.h"
 #include "common/run/run_tasks.h"
 #include "launcher/slurm/slurm_jobs_private.h"
+#include "launcher/slurm/slurm_squeue.h"
 #include "tests/lib/tmpdir.h"
 
 #include <dirent.h>
@@ -275,14 +276,105 @@ static void test_get_without_conf(void **state)
     assert_non_null(strstr(err.text, "/nonexistent"));
 }
 
+/* A change of the jobs makes a recent file old, and keeps its ended jobs. */
+static void test_expire(void **state)
+{
+    _cleanup_(pl_slurm_jobs_destroyp) struct pl_slurm_jobs *jobs = NULL;
+    _cleanup_free_ char *young = pl_strf("{\"time\":%.3f,\"jobs\":[{\"id\":8,\"array\":8,"
+                                         "\"task\":0,\"state\":\"CANCELLED\"},{\"id\":9,"
+                                         "\"array\":8,\"task\":1,\"state\":\"PENDING\"}]}",
+                                         pl_wall_s());
+    struct pl_error err = {0};
+
+    write_cache(young);
+    assert_int_equal(pl_slurm_jobs_get(geteuid(), &jobs, &err), 0);
+    assert_string_equal(pl_slurm_jobs_find(jobs, 8, 1)->state, "PENDING");
+    pl_slurm_jobs_destroy(PL_TAKE(jobs));
+    pl_slurm_jobs_expire(geteuid());
+    assert_int_equal(pl_slurm_jobs_get(geteuid(), &jobs, &err), 0); /* nobody there */
+    assert_non_null(jobs->stale);
+    assert_int_equal(jobs->n_jobs, 1);
+    assert_string_equal(pl_slurm_jobs_find(jobs, 8, 0)->state, "CANCELLED");
+}
+
+/* squeue's lines (of Slurm 22.05), among which a job's name with line breaks and bars. */
+static void test_squeue_parse(void **state)
+{
+    static const char text[] =
+        "70|70|N/A|CANCELLED|1|1795633932|1795633932|1795633940|1:00:00|JobHeldUser||victim\n"
+        "12|12|0-5|PENDING|1|1795633932|N/A|N/A|1-00:00:00|JobHeldUser||na|me\n"
+        "99|not a record|\n\n|\n"
+        "19|18|3|COMPLETING|2|1795633932|1795633933|1795637532|UNLIMITED|None|n[1-2]|arr\377\n"
+        "18|18|0|RUNNING|1|5|6|7|5:00|None|n1|last";
+    _cleanup_(pl_slurm_jobs_destroyp) struct pl_slurm_jobs *jobs = NULL;
+    _cleanup_(json_decrefp) json_t *list = NULL, *doc = NULL;
+    const struct pl_slurm_job *job;
+    struct pl_error err = {0};
+
+    assert_int_equal(pl_slurm_squeue_parse(text, &list), 0);
+    doc = json_pack("{s:f, s:O}", "time", 5e9, "jobs", list);
+    assert_int_equal(pl_slurm_jobs_parse(doc, &jobs, &err), 0);
+    assert_int_equal(jobs->n_jobs, 4);
+    job = pl_slurm_jobs_find(jobs, 70, 3000); /* as one of an array's tasks */
+    assert_true(job && pl_slurm_job_is_rest(job));
+    assert_int_equal(job->ended, 1795633940);
+    assert_ptr_equal(pl_slurm_jobs_find(jobs, 70, -1), job);
+    job = pl_slurm_jobs_find(jobs, 12, 5);
+    assert_non_null(job);
+    assert_string_equal(job->name, "na|me");
+    assert_string_equal(job->reason, "JobHeldUser");
+    assert_int_equal(job->limit_s, 86400);
+    assert_int_equal(job->started, 0);
+    assert_null(pl_slurm_jobs_find(jobs, 12, 6));
+    job = pl_slurm_jobs_find(jobs, 18, 3);
+    assert_true(job && job->completing && !job->reason);
+    assert_string_equal(job->state, "RUNNING");
+    assert_string_equal(job->nodes, "n[1-2]");
+    assert_string_equal(job->name, "arr?");
+    assert_int_equal(job->n_nodes, 2);
+    assert_int_equal(job->limit_s, 0);
+    assert_int_equal(job->exit, -1);
+    job = pl_slurm_jobs_find(jobs, 18, 0);
+    assert_true(job && job->id == 18 && job->started == 6);
+}
+
+/* Any text is read or left out. */
+static void test_squeue_parse_random(void **state)
+{
+    static const char bytes[] = "|||||||||||||0123456789\n\n\n N/A%[]-,:\377\303a";
+    unsigned seed = 1;
+
+    for (int turn = 0; turn < 2000; turn++) {
+        char text[200];
+        struct pl_slurm_jobs *jobs = NULL;
+        json_t *list = NULL, *doc;
+        size_t len;
+
+        seed = seed * 1103515245 + 12345;
+        len = seed / 65536 % (sizeof(text) - 1);
+        for (size_t i = 0; i < len; i++) {
+            seed = seed * 1103515245 + 12345;
+            text[i] = bytes[seed / 65536 % (sizeof(bytes) - 1)];
+        }
+        text[len] = '\0';
+        assert_int_equal(pl_slurm_squeue_parse(text, &list), 0);
+        doc = json_pack("{s:o}", "jobs", list);
+        assert_int_equal(pl_slurm_jobs_parse(doc, &jobs, NULL), 0);
+        pl_slurm_jobs_destroy(jobs);
+        json_decref(doc);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_tasks_contain),  cmocka_unit_test(test_find),
-        cmocka_unit_test(test_find_rest),      cmocka_unit_test(test_remember_several_tasks),
-        cmocka_unit_test(test_parse_damaged),  cmocka_unit_test(test_get_remembers),
-        cmocka_unit_test(test_get_keeps_ends), cmocka_unit_test(test_remember),
-        cmocka_unit_test(test_get_distrusts),  cmocka_unit_test(test_get_without_conf),
+        cmocka_unit_test(test_tasks_contain),    cmocka_unit_test(test_find),
+        cmocka_unit_test(test_find_rest),        cmocka_unit_test(test_remember_several_tasks),
+        cmocka_unit_test(test_parse_damaged),    cmocka_unit_test(test_get_remembers),
+        cmocka_unit_test(test_get_keeps_ends),   cmocka_unit_test(test_remember),
+        cmocka_unit_test(test_get_distrusts),    cmocka_unit_test(test_expire),
+        cmocka_unit_test(test_squeue_parse),     cmocka_unit_test(test_squeue_parse_random),
+        cmocka_unit_test(test_get_without_conf),
     };
 
     return cmocka_run_group_tests(tests, setup_home, teardown_home);
