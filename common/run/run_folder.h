@@ -23,6 +23,7 @@
 #define PL_RUN_SCHEMA "plume-run/1"
 #define PL_RESULT_SCHEMA "plume-result/1"
 #define PL_RUN_KEY_BYTES 32
+#define PL_RUN_SNAPSHOT "snapshot"     /* the folder of copied files */
 #define PL_RUN_SWEEP_MAX (16u << 20)   /* bytes of sweep.json */
 #define PL_RUN_TRIALS_MAX (512u << 20) /* bytes of trials.jsonl */
 #define PL_RUN_RESULT_MAX (1u << 20)   /* bytes of result.json and status.json */
@@ -234,7 +235,11 @@ struct pl_run_desc {
     const char *const *sbatch_args; /* NULL-terminated; may be NULL */
     json_t *options;                /* see pl_run_options(); borrowed */
     const char *script;             /* text of job.sh; NULL: none */
-    bool secret;                    /* nobody but the user may read the folder */
+    json_t *snapshot;               /* the record of --snapshot; borrowed; NULL: none */
+    /* Makes folders of the caller's own in the new run folder: PL_RUN_SNAPSHOT; may be NULL. */
+    int (*add_files)(void *files, int dir_fd, struct pl_error *err);
+    void *files;
+    bool secret; /* nobody but the user may read the folder */
     /* Sets values[axis] of a trial; the strings must stay valid until the next call. */
     int (*values)(void *ctx, unsigned trial, const char **values);
     void *ctx;

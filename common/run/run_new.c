@@ -2,6 +2,7 @@
 /* Makes a run folder and adds submissions to it: everything that plsubmit writes there. */
 #include "common/base/fs.h"
 #include "common/base/own.h"
+#include "common/base/remove_tree.h"
 #include "common/proto/json.h"
 #include "common/proto/rank/minijson.h"
 #include "common/run/run_folder_private.h"
@@ -115,6 +116,8 @@ static int write_new_sweep(int dir_fd, const struct pl_run_desc *desc, struct pl
     if (!o)
         return pl_error_set(
             err, -ENOMEM, "cannot write sweep.json: out of memory, or a value is not valid UTF-8");
+    if (desc->snapshot && json_object_set(o, "snapshot", desc->snapshot) < 0)
+        return pl_error_nomem(err);
     if (desc->objective != PL_OBJECTIVE_NONE &&
         json_object_set_new(o, "objective",
                             json_sprintf("%s:%s",
@@ -141,6 +144,7 @@ static void remove_files(int dir_fd)
 {
     for (size_t i = 0; i < PL_COUNT(new_files); i++)
         unlinkat(dir_fd, new_files[i], 0);
+    pl_remove_tree(dir_fd, PL_RUN_SNAPSHOT);
 }
 
 int pl_run_check_script(const struct pl_run *run, struct pl_error *err)
@@ -183,7 +187,8 @@ static bool is_temp_name(const char *name)
 }
 
 /* Removes what killed clients left in the folder of runs. A client needs a folder without its final
- * name for milliseconds; those older than `now` by STALE_S have none any more. */
+ * name for milliseconds, or as long as it copies a snapshot; those older than `now` by STALE_S have
+ * none any more. */
 static void remove_stale(const char *runs, time_t now)
 {
     DIR *list = opendir(runs);
@@ -213,6 +218,8 @@ static int fill(int dir_fd, const char *dir, const struct pl_run_desc *desc, str
         r = write_trials(dir_fd, desc, err);
     if (r == 0)
         r = write_new_sweep(dir_fd, desc, err);
+    if (r == 0 && desc->add_files)
+        r = desc->add_files(desc->files, dir_fd, err);
     if (r == 0 && desc->script)
         r = pl_file_write_at(dir_fd, PL_RUN_SCRIPT_FILE, desc->script, strlen(desc->script),
                              pl_own_mode(dir_fd, 0777), false, err);

@@ -23,6 +23,7 @@ void pl_launch_finish(struct pl_launch *launch)
     free(launch->dir);
     free(launch->array);
     free(launch->shape);
+    free(launch->work_dir);
     pl_strv_free(launch->sbatch_args);
     pl_strv_free(launch->env);
     *launch = (struct pl_launch){0};
@@ -64,8 +65,18 @@ static int check_dir(const char *dir, struct pl_error *err)
     return 0;
 }
 
+static int add_snapshot_text(const struct pl_snapshot *snapshot, struct pl_buf *out)
+{
+    _cleanup_free_ char *text = snapshot->wanted ? pl_snapshot_text(snapshot) : NULL;
+
+    if (!snapshot->wanted)
+        return 0;
+    return text ? pl_buf_addf(out, ", in a snapshot of %s", text) : -ENOMEM;
+}
+
 int pl_launch_init(struct pl_launch *launch,
                    const struct pl_spec *spec,
+                   const struct pl_snapshot *snapshot,
                    const char *bin_dir,
                    struct pl_error *err)
 {
@@ -77,16 +88,18 @@ int pl_launch_init(struct pl_launch *launch,
 
     if (!cwd)
         return pl_error_errno(err, errno, "cannot find the current folder");
-    *launch = (struct pl_launch){.spec = spec, .bin_dir = bin_dir};
+    *launch = (struct pl_launch){.spec = spec, .snapshot = snapshot, .bin_dir = bin_dir};
     launch->sweep = make_sweep(spec->id_name);
     launch->folder = launch->sweep ? pl_path_join(runs, launch->sweep) : NULL;
     launch->dir = launch->folder ? pl_path_join(cwd, launch->folder) : NULL;
     launch->array = pl_submit_array(&(struct pl_chunk){.n = pl_grid_n_trials(&spec->grid)},
                                     pl_launch_max_parallel(spec));
-    if (pl_shape_format(&shape, &shape_text) == 0)
+    if (pl_shape_format(&shape, &shape_text) == 0 && add_snapshot_text(snapshot, &shape_text) == 0)
         launch->shape = pl_buf_take(&shape_text);
     if (!launch->dir || !launch->array || !launch->shape)
         return pl_error_set(err, -ENOMEM, "out of memory");
+    if (snapshot->wanted && !(launch->work_dir = pl_snapshot_folder(snapshot, launch->dir)))
+        return pl_error_nomem(err);
     r = check_dir(launch->dir, err);
     if (r < 0)
         return r;
@@ -138,6 +151,8 @@ static int render(const struct pl_launch *launch, struct pl_buf *out, struct pl_
         .pmix = pl_start_needs_pmix(launch->spec),
         .torchrun = pl_start_workers(launch->spec),
         .local = local_ranks(launch->spec),
+        .submit_dir = launch->snapshot->cwd,
+        .work_dir = launch->work_dir,
         .program = launch->spec->program,
     };
 
@@ -153,10 +168,18 @@ static int trial_values(void *ctx, unsigned trial, const char **ret)
     return 0;
 }
 
+static int add_snapshot(void *ctx, int dir_fd, struct pl_error *err)
+{
+    const struct pl_launch *launch = ctx;
+
+    return pl_snapshot_copy(launch->snapshot, dir_fd, launch->dir, err);
+}
+
 static int create(struct pl_launch *launch, const char *script, struct pl_error *err)
 {
     const struct pl_spec *spec = launch->spec;
     _cleanup_(json_decrefp) json_t *options = pl_spec_json(spec);
+    _cleanup_(json_decrefp) json_t *snapshot = NULL;
     _cleanup_free_ const char **axes = calloc(spec->grid.n_axes + 1, sizeof(*axes));
     const char *name = spec->values[PL_SPEC_NAME].text;
     struct pl_run_desc desc = {
@@ -183,6 +206,13 @@ static int create(struct pl_launch *launch, const char *script, struct pl_error 
         axes[i] = spec->grid.axes[i].name;
     while (spec->metric_names && spec->metric_names[desc.n_metrics])
         desc.n_metrics++;
+    if (launch->snapshot->wanted) {
+        desc.snapshot = snapshot = pl_snapshot_json(launch->snapshot);
+        desc.add_files = add_snapshot;
+        desc.files = launch;
+        if (!snapshot)
+            return pl_error_nomem(err);
+    }
     return pl_run_create(launch->dir, &desc, err);
 }
 

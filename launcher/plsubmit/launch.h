@@ -3,16 +3,19 @@
 #ifndef PL_LAUNCHER_PLSUBMIT_LAUNCH_H
 #define PL_LAUNCHER_PLSUBMIT_LAUNCH_H
 
+#include "launcher/plsubmit/snapshot.h"
 #include "launcher/plsubmit/spec.h"
 
 struct pl_launch {
-    const struct pl_spec *spec; /* borrowed */
-    const char *bin_dir;        /* borrowed; absolute */
-    char *sweep;                /* NAME-xxxxxx */
-    char *folder;               /* RUNS/SWEEP, relative if --runs is */
-    char *dir;                  /* the same, absolute */
-    char *array;                /* indices of one array with all trials */
-    char *shape;                /* "2 nodes x 4 ranks x 1 GPU" */
+    const struct pl_spec *spec;         /* borrowed */
+    const struct pl_snapshot *snapshot; /* borrowed */
+    const char *bin_dir;                /* borrowed; absolute */
+    char *sweep;                        /* NAME-xxxxxx */
+    char *folder;                       /* RUNS/SWEEP, relative if --runs is */
+    char *dir;                          /* the same, absolute */
+    char *array;                        /* indices of one array with all trials */
+    char *shape;                        /* "2 nodes x 4 ranks x 1 GPU" */
+    char *work_dir;                     /* of the trials; NULL without --snapshot */
     char **sbatch_args, **env;
 };
 
@@ -22,6 +25,7 @@ void pl_launch_finish(struct pl_launch *launch);
  * -EINVAL (the script or --output cannot contain the path), -ENOMEM, errors of getcwd(3). */
 int pl_launch_init(struct pl_launch *launch,
                    const struct pl_spec *spec,
+                   const struct pl_snapshot *snapshot,
                    const char *bin_dir,
                    struct pl_error *err);
 

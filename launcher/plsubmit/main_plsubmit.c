@@ -431,7 +431,8 @@ static int change_sweep(struct pl_spec *spec, char *const *words, const char *bi
                                                            : PL_EXIT_FAILED);
 }
 
-static int launch(const struct pl_spec *spec, const char *bin_dir)
+static int
+launch(const struct pl_spec *spec, const struct pl_snapshot *snapshot, const char *bin_dir)
 {
     _cleanup_(pl_launch_finish) struct pl_launch plan = {0};
     _cleanup_(pl_change_finish) struct pl_change change = {.lock = -EBADF};
@@ -443,7 +444,7 @@ static int launch(const struct pl_spec *spec, const char *bin_dir)
         pl_error_set(&err, -EINVAL, "--wait has nothing to wait for with --no-submit: omit one");
         return print_error(&err, PL_EXIT_USAGE);
     }
-    if (pl_launch_init(&plan, spec, bin_dir, &err) < 0)
+    if (pl_launch_init(&plan, spec, snapshot, bin_dir, &err) < 0)
         return print_error(&err, PL_EXIT_USAGE);
     if (spec->dry_run)
         return pl_launch_show(&plan, stdout, &err) < 0 ? print_error(&err, PL_EXIT_FAILED)
@@ -487,6 +488,7 @@ static int show_warnings(const struct pl_spec *spec)
 int main(int argc, char **argv)
 {
     _cleanup_(pl_spec_finish) struct pl_spec spec = {0};
+    _cleanup_(pl_snapshot_finish) struct pl_snapshot snapshot = {0};
     _cleanup_(pl_buf_finish) struct pl_buf job = {0};
     struct pl_error err = {0};
     char bin_dir[PATH_MAX];
@@ -519,6 +521,9 @@ int main(int argc, char **argv)
         return print_error(&err, err.code == -ENOENT ? PL_EXIT_NOT_FOUND : PL_EXIT_USAGE);
     if (check_hparams(&spec, bin_dir, &err) < 0)
         return print_error(&err, PL_EXIT_USAGE);
+    if (!spec.write_job && !spec.expand && !spec.show_config &&
+        pl_snapshot_plan(&spec, &snapshot, &err) < 0)
+        return print_error(&err, PL_EXIT_USAGE);
     if (show_warnings(&spec) < 0)
         return PL_EXIT_USAGE;
     if (spec.write_job)
@@ -529,5 +534,5 @@ int main(int argc, char **argv)
                                                          : PL_EXIT_OK;
     if (spec.show_config)
         return pl_spec_show(&spec, stdout) < 0 ? PL_EXIT_FAILED : PL_EXIT_OK;
-    return launch(&spec, bin_dir);
+    return launch(&spec, &snapshot, bin_dir);
 }

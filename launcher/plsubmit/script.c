@@ -135,10 +135,30 @@ static int add_env_files(const struct pl_script *s, struct pl_buf *out)
     return r;
 }
 
+/* --snapshot: the set-up, too, sees the copied files only. */
+static int add_work_dir(const struct pl_script *s, struct pl_buf *out)
+{
+    int r;
+
+    if (!s->work_dir)
+        return 0;
+    r = pl_buf_adds(out, "export PLUME_SUBMIT_DIR=");
+    if (r == 0)
+        r = pl_script_quote(out, s->submit_dir);
+    if (r == 0)
+        r = pl_buf_adds(out, "\ncd ");
+    if (r == 0)
+        r = pl_script_quote(out, s->work_dir);
+    return r == 0 ? pl_buf_adds(out, "\n") : r;
+}
+
 static int add_setup(const struct pl_script *s, struct pl_buf *out)
 {
+    int r = add_work_dir(s, out);
+
     /* `|| exit` instead of set -e: module is a shell function, in which set -e would also apply. */
-    int r = add_lines(out, "module load ", s->modules, " || exit");
+    if (r == 0)
+        r = add_lines(out, "module load ", s->modules, " || exit");
 
     for (const char *const *line = s->setup; line && *line && r == 0; line++)
         r = add_command(out, *line);

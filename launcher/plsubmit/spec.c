@@ -364,6 +364,17 @@ static int set_local(void *ctx, const struct pl_option *o, const char *value, st
     return r < 0 ? r : pl_spec_put(ctx, PL_SPEC_LOCAL, value ? value : "0", source_of(ctx));
 }
 
+/* Without a word "tracked". */
+static int
+set_snapshot(void *ctx, const struct pl_option *o, const char *value, struct pl_error *err)
+{
+    const char *mode = value ? value : "tracked";
+
+    if (strcmp(mode, "tracked") != 0 && strcmp(mode, "untracked") != 0)
+        return pl_error_set(err, -EINVAL, "'%s' is not 'tracked' or 'untracked'", mode);
+    return pl_spec_put(ctx, PL_SPEC_SNAPSHOT, mode, source_of(ctx));
+}
+
 static int
 add_to_list(void *ctx, const struct pl_option *o, const char *value, struct pl_error *err)
 {
@@ -612,6 +623,13 @@ static const struct pl_option options[] = {
      "run the trials on this machine, without Slurm, J at a time [as many as its GPUs allow, else "
      "1]",
      KEY_BY(PL_SPEC_LOCAL, set_local)},
+    {"snapshot", 0, "[untracked]", NULL,
+     "run the trials in a copy of the git repository's tracked files, with uncommitted changes; or "
+     "of "
+     "untracked files, too, that are not ignored",
+     KEY_BY(PL_SPEC_SNAPSHOT, set_snapshot)},
+    {"snapshot-max", 0, "SIZE", NULL, "the largest snapshot [100M]",
+     KEY(PL_SPEC_SNAPSHOT_MAX, check_mem)},
     {"strict", 0, NULL, NULL, "warnings are errors: submit nothing",
      PL_OPTION_TRUE(struct pl_spec, strict)},
     {"parsable", 0, NULL, NULL, "print SWEEP;RUN-FOLDER;JOBID[,JOBID...] and nothing else",
@@ -675,7 +693,7 @@ const struct pl_option *pl_spec_option(enum pl_spec_key key)
 
     for (const struct pl_option *o = options; o->name; o++)
         if ((o->target.set == set_key || o->target.set == set_nccl_debug ||
-             o->target.set == set_local) &&
+             o->target.set == set_local || o->target.set == set_snapshot) &&
             o->target.key == (int)key)
             return o;
     return &open_mode; /* the only key without an option of its own */
@@ -686,7 +704,7 @@ enum pl_spec_form pl_spec_option_form(const struct pl_option *o)
     static const char *const actions[] = {"dry-run", "expand", "show-config", "no-submit"};
     pl_option_f set = o->target.set;
 
-    if (set == set_key || set == set_nccl_debug || set == set_local)
+    if (set == set_key || set == set_nccl_debug || set == set_local || set == set_snapshot)
         return PL_SPEC_FORM_VALUE;
     if (set == remove_key)
         return PL_SPEC_FORM_REMOVE;

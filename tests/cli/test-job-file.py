@@ -6,6 +6,7 @@ run. Argument: the build folder."""
 import os
 import random
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -60,6 +61,7 @@ VALUES = {
     "precision": lambda: "bf16", "hparam": lambda: "lr=0." + random.choice("123"), "max-requeues": lambda: "7", "where": lambda: "1 < 2",
     "signal": lambda: "USR1@90", "teardown": lambda: "echo " + random.choice(["$1", "'a: b'", "\"é#\""]),
     "requeue-on": lambda: random.choice(["preempt", "timeout:2,error"]),
+    "snapshot": lambda: random.choice(["tracked", "untracked"]), "snapshot-max": lambda: "5M",
     "local": lambda: random.choice(["0", "2"]), "max-fail": lambda: random.choice(["3", "20%"]),
     **{name: None for name in ("no-name", "no-nodes", "no-ntasks-per-node", "no-output", "no-open-mode", "strict",
                                "parsable", "wait")},
@@ -295,6 +297,8 @@ def main():
     if "built without libyaml" in run("--job-file", write("x.yaml", ""), "--expand", "sh")[2]:
         print("1..0 # SKIP this build has no libyaml")
         sys.exit(77)
+    if shutil.which("git"):  # --snapshot is of a repository
+        subprocess.run(["git", "init", "-q", WORK.name], env=ENV, check=True)
     tests = [all_options, errors, texts, flags, random_lines, precedence]
     print(f"1..{len(tests)}")
     for number, test in enumerate(tests, 1):
