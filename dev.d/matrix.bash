@@ -128,6 +128,7 @@ row_clang() {
 
 row_hardened() {
     matrix_tools hardened --buildtype=release -Db_lto=true -Dhardening=true
+    "$PLUME_SRC/tests/lint/hardened.sh" "$PLUME_SRC" "$MATRIX_DIR/hardened"
 }
 
 row_gcc-11() {

@@ -38,12 +38,12 @@ const struct pl_env_var *pl_env_var(enum pl_env_id id)
 
 const char *pl_env(enum pl_env_id id)
 {
-    return id > PL_ENV_NONE && id < PL_ENV_COUNT ? getenv(table[id].name) : NULL;
+    return id > PL_ENV_NONE && id < PL_ENV_COUNT ? secure_getenv(table[id].name) : NULL;
 }
 
 const char *pl_env_named(const char *name)
 {
-    return getenv(name);
+    return secure_getenv(name);
 }
 
 const char *pl_env_text(enum pl_env_id id)

@@ -51,7 +51,8 @@ const struct pl_env_var *pl_env_var(enum pl_env_id id);
 /* The value of a variable that the user, not Plume, names; NULL: not set. Borrowed. */
 const char *pl_env_named(const char *name);
 
-/* The value as getenv(3) returns it; NULL if the variable is not set, and for PL_ENV_NONE. */
+/* The value as secure_getenv(3) returns it; NULL if the variable is not set, and for PL_ENV_NONE.
+ */
 const char *pl_env(enum pl_env_id id);
 
 /* As pl_env(), but NULL if the value is empty, too. */

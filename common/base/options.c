@@ -3,6 +3,7 @@
 #include "common/base/near.h"
 
 #include <string.h>
+#include <sys/auxv.h>
 
 #ifndef PL_VERSION
 #define PL_VERSION "0.0.0"
@@ -215,6 +216,11 @@ int pl_options_parse(const struct pl_command *command,
 
     if (r < 0)
         return r;
+    if (getauxval(AT_SECURE)) /* nothing here was written to be trusted by its caller's enemy */
+        return pl_error_set(err, -EPERM,
+                            "%s has the rights of another user (set-user-ID, set-group-ID or file "
+                            "capabilities): remove them from the file, it needs none",
+                            command->name);
     *ret_done = false;
     for (i = 1; i < argc; i++) {
         const char *word = argv[i], *value = NULL;

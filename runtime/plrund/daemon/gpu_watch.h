@@ -19,7 +19,7 @@
 #include <stdbool.h>
 
 /* True if the step has GPUs by its environment and the driver's control device exists (or
- * PLUME_NVML names a library for tests). Costs a few getenv() and one access(). */
+ * PLUME_NVML names a library, in a build with tests). Costs a few getenv() and one access(). */
 bool pl_gpu_watch_wanted(void);
 
 /* Runs until fd is closed at its other end. 0, or -errno if there is no GPU to watch. */
