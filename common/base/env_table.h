@@ -39,6 +39,7 @@
     X(PLUME_ENCRYPT, TEXT, "auto", PLSTAT | PLRUN | PLRUND, "off, or require, for the traffic between daemons") \
     X(PLUME_CGROUP_ROOT, PATH, "/sys/fs/cgroup", PLRUND, "mount point of control groups")          \
     X(PLUME_SCONTROL, PATH, NULL, PLRUND, "absolute path of scontrol; empty: run none")            \
+    X(PLUME_CONFINE, TEXT, "auto", PLRUND, "off, or require, for the confinement of the daemon")    \
     X(PLUME_NVML, PATH, NULL, PLRUND, "library that replaces libnvidia-ml.so.1")                   \
     X(PLUME_PLUGIN_DIR, PATH, NULL, PLTRAIN, "folder of plume-mpi.so and plume-cuda.so")           \
     X(PLUME_CUDA_LIBS, LIST, NULL, PLTRAIN, "folders where NVIDIA's libraries are looked for first") \
@@ -103,7 +104,7 @@
     X(CUDA_HOME, PATH, NULL, PLTRAIN, "folder of CUDA, for its libraries")                         \
     X(VIRTUAL_ENV, PATH, NULL, PLTRAIN, "folder of a Python, for NVIDIA's libraries")              \
     X(CONDA_PREFIX, PATH, NULL, PLTRAIN, "the same")                                               \
-    X(PATH, LIST, NULL, PLSUBMIT | PLRUN, "folders of programs")                                   \
+    X(PATH, LIST, NULL, PLSUBMIT | PLRUN | PLRUND, "folders of programs")                                   \
     X(XDG_RUNTIME_DIR, PATH, NULL, PLRUN | PLRUND, "where /tmp/plume-UID is another user's")        \
     X(TERM, TEXT, NULL, PLSTAT | PLTRAIN, "dumb: no colour, no progress bar")                      \
     X(COLUMNS, NUMBER, "80", PLSTAT | RANK, "width of the output")                                 \

@@ -10,6 +10,7 @@
 #include "common/proto/rank/rank_line.h"
 #include "runtime/plrund/daemon/daemon.h"
 #include "runtime/plrund/daemon/gpu_watch.h"
+#include "runtime/plrund/daemon/helper.h"
 #include "runtime/plrund/daemon/lifeline.h"
 #include "runtime/plrund/daemon/step_limits.h"
 #include "runtime/plrund/hub/hub.h"
@@ -22,7 +23,7 @@
 #include <unistd.h>
 
 struct fds {
-    int control, gpus, lifeline;
+    int control, gpus, lifeline, helper;
     bool sample;
 };
 
@@ -35,12 +36,14 @@ static const struct pl_option options[] = {
      PL_OPTION_TRUE(struct fds, sample)},
     {"lifeline", 0, "FD", NULL, "run as the child that ends the ranks if the daemon is killed",
      PL_OPTION_INT(struct fds, lifeline, 0, 1 << 20)},
+    {"helper", 0, "FD", NULL, "run as the child that does what the confined daemon may not",
+     PL_OPTION_INT(struct fds, helper, 0, 1 << 20)},
     {0},
 };
 
 static const struct pl_command command = {
     .name = "plrund",
-    .synopsis = "--control-fd FD\n--watch-gpus FD\n--sample-gpus\n--lifeline FD",
+    .synopsis = "--control-fd FD\n--watch-gpus FD\n--sample-gpus\n--lifeline FD\n--helper FD",
     .summary = "Serves the ranks of one Slurm step on this node. plrun or the SPANK plugin starts "
                "it; users do not.",
     .options = options,
@@ -102,6 +105,18 @@ static int run_lifeline(int fd)
     r = pl_lifeline_run(fd, &err);
     if (r < 0)
         pl_log_error("child", "lifeline: %s", pl_error_text(&err));
+    return r < 0 ? PL_EXIT_FAILED : PL_EXIT_OK;
+}
+
+static int run_helper(int fd)
+{
+    struct pl_error err = {0};
+    int r;
+
+    prctl(PR_SET_NAME, "plume-helper");
+    r = pl_helper_run(fd, &err);
+    if (r < 0)
+        pl_log_error("child", "helper: %s", pl_error_text(&err));
     return r < 0 ? PL_EXIT_FAILED : PL_EXIT_OK;
 }
 
@@ -178,7 +193,7 @@ int main(int argc, char **argv)
                                   SIGUSR1, SIGUSR2, SIGXCPU, SIGXFSZ};
     struct pl_error err = {0};
     struct node n = {.loop = uv_default_loop()};
-    struct fds fds = {-1, -1, -1, false};
+    struct fds fds = {-1, -1, -1, -1, false};
     int control_fd, rest, r;
     bool done;
 
@@ -188,7 +203,9 @@ int main(int argc, char **argv)
     if (r == 0 && done)
         return PL_EXIT_OK;
     control_fd = fds.control;
-    if (r == 0 && ((control_fd >= 0) + (fds.gpus >= 0) + (fds.lifeline >= 0) + fds.sample != 1 ||
+    if (r == 0 && ((control_fd >= 0) + (fds.gpus >= 0) + (fds.lifeline >= 0) + (fds.helper >= 0) +
+                           fds.sample !=
+                       1 ||
                    rest < argc))
         r = pl_error_set(&err, -EINVAL, "needs --control-fd and nothing else: see plrund --help");
     if (r == 0 && fds.gpus >= 0)
@@ -197,6 +214,8 @@ int main(int argc, char **argv)
         return sample_gpus();
     if (r == 0 && fds.lifeline >= 0)
         return run_lifeline(fds.lifeline);
+    if (r == 0 && fds.helper >= 0)
+        return run_helper(fds.helper);
     if (r == 0 && fcntl(control_fd, F_SETFD, FD_CLOEXEC) < 0)
         r = pl_error_errno(&err, errno, "--control-fd %d", control_fd);
     if (r < 0) {

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: MIT
 """GPUs, with a library in place of the driver's (tests/fakes/fake_nvml.c): what the daemon's watch says
 reaches the state, and an error of a GPU stands beside the failure that it led to."""
+import contextlib
 import json
 import os
 import signal
@@ -194,8 +195,15 @@ def test_only_the_steps_own(step):
 
 
 def children(pid):
+    """All but the helper, which each daemon has."""
     with open(f"/proc/{pid}/task/{pid}/children", encoding="ascii") as f:
-        return f.read().split()
+        return [child for child in f.read().split() if "--helper" not in command(child)]
+
+
+def command(pid):
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/cmdline", encoding="utf-8") as f:
+        return f.read().split("\0")
+    return []
 
 
 def test_no_gpu_no_watch(step):

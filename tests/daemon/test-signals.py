@@ -27,15 +27,15 @@ def another_step():
 
 def slurm_says(step, first, then=None):
     """scontrol counts its runs: `first` answers the first of them, `then` the others."""
-    step.scontrol(f"echo $$ >>{step.path('asks')}\n"
-                  f"case $(wc -l <{step.path('asks')}) in 1) {first} ;; *) {then or first} ;; esac")
+    step.scontrol(f"echo $$ >>{step.path('run-0', 'asks')}\n"
+                  f"case $(wc -l <{step.path('run-0', 'asks')}) in 1) {first} ;; *) {then or first} ;; esac")
 
 
 def asks(step):
     """The pids of all scontrol so far."""
-    if not os.path.exists(step.path("asks")):
+    if not os.path.exists(step.path("run-0", "asks")):
         return []
-    with open(step.path("asks"), encoding="ascii") as f:
+    with open(step.path("run-0", "asks"), encoding="ascii") as f:
         return f.read().split()
 
 
@@ -196,6 +196,40 @@ def test_nohup(step):
     with another_step() as own:
         program = "kill -HUP $PPID $$ $(ps -o ppid= $PPID); echo lives"
         equal(plrun(own, program, PLRUN, "--tasks", "1", "--", preexec_fn=ignore), (0, "lives\n"))
+
+
+def status_of(pid, name):
+    with open(f"/proc/{pid}/status", encoding="ascii") as f:
+        return next(line.split()[1] for line in f if line.startswith(name + ":"))
+
+
+def test_daemon_and_scontrol_are_confined(step):
+    """A scontrol that is bad, as a daemon in a stranger's hand, writes to the socket's folder only."""
+    for mode, filtered in ("require", "2"), ("off", "0"):
+        with another_step() as own:
+            inside, outside = own.path("run-0", "asks"), own.path("outside")
+            own.scontrol(f"echo x >{outside}; echo $$ >>{inside}; {record()}")
+            try:
+                d, ranks = running(own, PLUME_CONFINE=mode)
+            except AssertionError as e:
+                if "no landlock" in str(e):
+                    continue  # this kernel
+                raise
+            equal(status_of(d.process.pid, "Seccomp"), filtered)
+            if mode == "require":
+                equal(status_of(d.process.pid, "NoNewPrivs"), "1")
+            signalled(ranks)
+            has_heard(own)
+            equal(os.path.exists(outside), mode == "off")
+            for r in ranks:
+                r.exited(signal_number=15)
+
+
+def test_confinement_bad_value(step):
+    d = step.launch(PLUME_CONFINE="strict")
+    equal(d.control.receive(), {"type": "failed",
+                                "text": "PLUME_CONFINE is 'strict': use auto, off or require"})
+    equal(d.wait(), 1)
 
 
 def test_code_of_a_cancelled_step(step):

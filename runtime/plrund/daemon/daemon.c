@@ -181,7 +181,7 @@ static void settle(struct pl_daemon *d)
     if (!d->bye_sent) {
         d->bye_sent = true;
         if (d->step.plugin)
-            pl_daemon_kill_orphans(&d->step, UINT_MAX, 0);
+            pl_daemon_kill_orphans(d, UINT_MAX, 0);
         pl_daemon_send_metrics(d);
         pl_uplink_send(d->uplink, &(struct pl_msg){.type = PL_MSG_NODE_BYE});
     }
@@ -217,6 +217,7 @@ static void finish(struct pl_daemon *d)
     pl_daemon_close_ranks(d);
     pl_daemon_gpu_close(d);
     pl_daemon_lifeline_close(d);
+    pl_daemon_helper_close(d);
     pl_uplink_close(d->uplink);
     pl_daemon_net_close(d);
     close_handle((uv_handle_t *)&d->control);
@@ -435,6 +436,10 @@ int pl_daemon_init(struct pl_daemon *d, uv_loop_t *loop, int control_fd, struct 
         r = load_rules(d, err);
     if (r == 0)
         r = pl_daemon_listen(d, err);
+    if (r < 0)
+        return r;
+    pl_daemon_gpu_prepare(d);
+    r = pl_daemon_confine(d, err);
     if (r < 0)
         return r;
     r = uv_poll_init(d->loop, &d->control, control_fd);

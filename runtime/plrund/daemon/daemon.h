@@ -15,6 +15,7 @@
 
 struct pl_daemon;
 struct pl_daemon_gpu;
+struct pl_daemon_helper;
 struct pl_daemon_lifeline;
 
 /*   STARTING --world--> RUNNING --all ranks ended--> LEAVING --bye_ok, output written--> finished
@@ -103,7 +104,8 @@ struct pl_daemon {
     struct pl_daemon_gpu *gpu;           /* NULL: no GPU is watched */
     struct pl_daemon_lifeline *lifeline; /* NULL: none */
     unsigned n_lifelines;
-    uv_getaddrinfo_t own_name; /* this host's name */
+    struct pl_daemon_helper *helper; /* NULL: the daemon is not confined, and does all itself */
+    uv_getaddrinfo_t own_name;       /* this host's name */
     bool asks_name;
     struct addrinfo *own_addresses; /* that it leads to; NULL = none, or not known yet */
     uv_timer_t tick;                /* once a second: metrics */
@@ -186,8 +188,10 @@ bool pl_rank_may_start(const struct pl_rank_conn *c, unsigned rank);
 
 /* daemon_clean.c: ends the processes that this rank (UINT_MAX: any rank of this node) has left,
  * where no plrun can: under the plugin, and where plrun was killed. The process `spare` is left
- * alone: a plrun that only gives up has yet to say why. Blocks for a look through /proc. */
-void pl_daemon_kill_orphans(const struct pl_slurm_step *step, unsigned rank, pid_t spare);
+ * alone: a plrun that only gives up has yet to say why. So are `daemon` and its children. Blocks
+ * for a look through /proc. Returns the number of processes that got SIGKILL. */
+unsigned
+pl_kill_orphans(const struct pl_slurm_step *step, unsigned rank, pid_t spare, pid_t daemon);
 /* Processes of this job's cgroup that the kernel killed for lack of memory; -1 = unknown. */
 int64_t pl_daemon_oom_kills(void);
 
@@ -201,6 +205,20 @@ bool pl_daemon_net_interface(const struct pl_daemon *d,
                              size_t size);
 void pl_daemon_net_close(struct pl_daemon *d);
 
+/* daemon_confine.c: confines the daemon (confine.h) before it has other threads, unless
+ * PLUME_CONFINE is off, and says so where the kernel cannot. Fails only where PLUME_CONFINE is
+ * require. */
+int pl_daemon_confine(struct pl_daemon *d, struct pl_error *err);
+
+/* helper.c: the child that does what a confined daemon may not (helper.h). ask waits for the
+ * answer; close lets it end. */
+struct pl_helper_request;
+int pl_daemon_helper_start(struct pl_daemon *d, struct pl_error *err);
+int pl_daemon_helper_ask(struct pl_daemon *d, struct pl_helper_request *request);
+void pl_daemon_helper_close(struct pl_daemon *d);
+/* pl_kill_orphans() by the helper, if there is one. */
+void pl_daemon_kill_orphans(struct pl_daemon *d, unsigned rank, pid_t spare);
+
 /* daemon_lifeline.c: the process that ends the ranks if this one is killed, under the plugin. start
  * cannot fail: a step runs without. hold hands a rank's process over; beat shows that we live;
  * close lets it end. */
@@ -209,8 +227,11 @@ void pl_daemon_lifeline_hold(struct pl_daemon *d, const struct pl_rank *rank);
 void pl_daemon_lifeline_beat(struct pl_daemon *d);
 void pl_daemon_lifeline_close(struct pl_daemon *d);
 
-/* daemon_gpu.c: reports the step's GPUs, which a process of their own watches (gpu_watch.h). start
- * does nothing on nodes without GPUs, and cannot fail: a step runs without reports. */
+/* daemon_gpu.c: reports the step's GPUs, which a process of their own watches (gpu_watch.h).
+ * prepare starts it, before the daemon is confined; it does nothing on nodes without GPUs, and
+ * cannot fail: a step runs without reports. start reads its reports, once there is a world to send
+ * them to. */
+void pl_daemon_gpu_prepare(struct pl_daemon *d);
 void pl_daemon_gpu_start(struct pl_daemon *d);
 /* Reports what the process has written so far: before a rank's end, which it may explain. */
 void pl_daemon_gpu_drain(struct pl_daemon *d);

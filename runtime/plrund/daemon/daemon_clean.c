@@ -59,11 +59,11 @@ struct marks {
     char rank[64]; /* a full entry, or only "SLURM_PROCID=" for all ranks: Slurm's helpers have none
                     */
     bool of_rank;
-    pid_t spare; /* 0 = none */
+    pid_t spare;  /* 0 = none */
+    pid_t daemon; /* spared, and its children, which may have the environment of local rank 0 */
 };
 
-/* A rank's process or a descendant. plrund's own children may have the environment of local rank 0.
- */
+/* A rank's process or a descendant. */
 static bool is_orphan(const struct marks *marks, int proc, const char *pid, struct pl_buf *env)
 {
     struct pl_process_stat process;
@@ -79,7 +79,7 @@ static bool is_orphan(const struct marks *marks, int proc, const char *pid, stru
            has_entry(env->data, env->len, marks->step) &&
            has_entry(env->data, env->len, marks->node) &&
            pl_process_stat((pid_t)strtol(pid, NULL, 10), &process) == 0 && process.state != 'Z' &&
-           process.parent != getpid();
+           process.parent != marks->daemon;
 }
 
 /* Returns the number of processes that got SIGKILL. */
@@ -94,7 +94,7 @@ static unsigned kill_marked(const struct marks *marks)
         int64_t pid;
         int fd;
 
-        if (pl_parse_int(e->d_name, 2, INT32_MAX, &pid, NULL) < 0 || pid == getpid() ||
+        if (pl_parse_int(e->d_name, 2, INT32_MAX, &pid, NULL) < 0 || pid == marks->daemon ||
             pid == marks->spare || !is_orphan(marks, dirfd(dir), e->d_name, &env))
             continue;
         /* By descriptor, and checked again: pids are reused. */
@@ -113,9 +113,10 @@ static unsigned kill_marked(const struct marks *marks)
     return n;
 }
 
-void pl_daemon_kill_orphans(const struct pl_slurm_step *step, unsigned rank, pid_t spare)
+unsigned pl_kill_orphans(const struct pl_slurm_step *step, unsigned rank, pid_t spare, pid_t daemon)
 {
-    struct marks marks = {.of_rank = rank != UINT_MAX, .spare = spare};
+    struct marks marks = {.of_rank = rank != UINT_MAX, .spare = spare, .daemon = daemon};
+    unsigned killed, sum = 0;
 
     snprintf(marks.job, sizeof(marks.job), "SLURM_JOB_ID=%s", step->id.job);
     snprintf(marks.step, sizeof(marks.step), "SLURM_STEP_ID=%s", step->id.step);
@@ -125,8 +126,9 @@ void pl_daemon_kill_orphans(const struct pl_slurm_step *step, unsigned rank, pid
     else
         snprintf(marks.rank, sizeof(marks.rank), "SLURM_PROCID=");
     /* A process may have forked while the folder was read. */
-    for (int i = 0; i < PASSES_MAX && kill_marked(&marks); i++)
-        ;
+    for (int i = 0; i < PASSES_MAX && (killed = kill_marked(&marks)) > 0; i++)
+        sum += killed;
+    return sum;
 }
 
 /* Reads "oom_kill N" of a file in the memory cgroup. */

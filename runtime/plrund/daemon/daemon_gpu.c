@@ -194,6 +194,12 @@ static void on_readable(uv_poll_t *poll, int status, int events)
 
 void pl_daemon_gpu_start(struct pl_daemon *d)
 {
+    if (d->gpu)
+        uv_poll_start(&d->gpu->poll, UV_READABLE, on_readable);
+}
+
+void pl_daemon_gpu_prepare(struct pl_daemon *d)
+{
     char path[4096], *argv[] = {(char *)(uintptr_t) "plrund", (char *)(uintptr_t) "--watch-gpus",
                                 (char *)(uintptr_t) "1", NULL};
     uv_stdio_container_t io[3] = {
@@ -232,5 +238,4 @@ void pl_daemon_gpu_start(struct pl_daemon *d)
     pl_trace("fork", "watch-gpus", NULL, g->process.pid);
     g->alive = true;
     uv_unref((uv_handle_t *)&g->process);
-    uv_poll_start(&g->poll, UV_READABLE, on_readable);
 }

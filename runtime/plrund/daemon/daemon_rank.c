@@ -403,7 +403,7 @@ void pl_rank_starter_gone(struct pl_rank *rank)
         return;
     rank->starter_gone = true;
     /* plrun was the subreaper of what the rank had started. */
-    pl_daemon_kill_orphans(&rank->daemon->step, rank->rank, rank->guard_pid);
+    pl_daemon_kill_orphans(rank->daemon, rank->rank, rank->guard_pid);
     pl_rank_ended(rank, SIGKILL, pl_now_ns());
 }
 

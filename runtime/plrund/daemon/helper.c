@@ -1,0 +1,158 @@
+/* SPDX-License-Identifier: MIT */
+#include "runtime/plrund/daemon/helper.h"
+#include "common/base/fs.h"
+#include "common/base/log.h"
+#include "common/base/trace.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/socket.h>
+
+#define ANSWER_MS 10000 /* a look through /proc on a busy node with thousands of processes */
+
+struct pl_daemon_helper {
+    uv_process_t process;
+    int fd;
+    uint32_t sequence;
+};
+
+/* ---- the helper's side ---- */
+
+static int32_t end_orphans(const struct pl_slurm_step *step,
+                           const struct pl_helper_request *request)
+{
+    return (int32_t)pl_kill_orphans(step, request->rank, request->spare, getppid());
+}
+
+static int32_t (*const table[])(const struct pl_slurm_step *, const struct pl_helper_request *) = {
+    [PL_HELPER_ORPHANS] = end_orphans,
+};
+
+int pl_helper_run(int fd, struct pl_error *err)
+{
+    static const int ignored[] = {SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGPIPE, SIGUSR1, SIGUSR2};
+    struct pl_helper_request request;
+    struct pl_slurm_step step;
+    int r = pl_slurm_step_from_env(&step, false, err);
+    ssize_t n;
+
+    for (size_t i = 0; i < PL_COUNT(ignored); i++) /* Slurm signals every process of a step */
+        signal(ignored[i], SIG_IGN);
+    while (r == 0 && (n = recv(fd, &request, sizeof(request), 0)) != 0) {
+        struct pl_helper_answer answer = {.result = -EINVAL};
+
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n != sizeof(request))
+            return pl_error_set(err, -EPROTO, "the daemon sends a request that is none");
+        answer.sequence = request.sequence;
+        if (request.what < PL_COUNT(table))
+            answer.result = table[request.what](&step, &request);
+        if (send(fd, &answer, sizeof(answer), MSG_NOSIGNAL) < 0)
+            return 0;
+    }
+    return r;
+}
+
+/* ---- the daemon's side ---- */
+
+static void on_closed(uv_handle_t *handle)
+{
+    struct pl_daemon_helper *h = handle->data;
+
+    close(h->fd);
+    free(h);
+}
+
+static void on_exit_of_helper(uv_process_t *process, int64_t status, int term_signal)
+{
+    pl_log_warn("child", "the helper ended: exit %d, signal %d", (int)status, term_signal);
+}
+
+int pl_daemon_helper_start(struct pl_daemon *d, struct pl_error *err)
+{
+    char path[4096], *argv[] = {(char *)(uintptr_t) "plrund", (char *)(uintptr_t) "--helper",
+                                (char *)(uintptr_t) "3", NULL};
+    uv_stdio_container_t io[4] = {{.flags = UV_IGNORE},
+                                  {.flags = UV_IGNORE},
+                                  {.flags = UV_INHERIT_FD, .data.fd = 2},
+                                  {.flags = UV_INHERIT_FD}};
+    uv_process_options_t options = {.exit_cb = on_exit_of_helper,
+                                    .file = path,
+                                    .args = argv,
+                                    .flags = UV_PROCESS_DETACHED,
+                                    .stdio = io,
+                                    .stdio_count = 4};
+    ssize_t len = readlink("/proc/self/exe", path, sizeof(path) - 1);
+    struct pl_daemon_helper *h = calloc(1, sizeof(*h));
+    int pair[2], r;
+
+    if (!h || len < 0 || socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0) {
+        r = !h ? -ENOMEM : -errno;
+        free(h);
+        return pl_error_errno(err, r, "cannot start the helper");
+    }
+    path[len] = '\0';
+    h->fd = pair[0];
+    h->process.data = h;
+    io[3].data.fd = pair[1];
+    r = uv_spawn(d->loop, &h->process, &options);
+    close(pair[1]);
+    uv_unref((uv_handle_t *)&h->process);
+    if (r < 0) {
+        uv_close((uv_handle_t *)&h->process, on_closed);
+        return pl_error_errno(err, r, "cannot start the helper");
+    }
+    pl_trace("fork", "helper", NULL, h->process.pid);
+    d->helper = h;
+    return 0;
+}
+
+int pl_daemon_helper_ask(struct pl_daemon *d, struct pl_helper_request *request)
+{
+    uint64_t limit_ns = pl_now_ns() + ANSWER_MS * 1000000ull;
+    struct pl_daemon_helper *h = d->helper;
+    struct pl_helper_answer answer;
+
+    request->sequence = ++h->sequence;
+    if (send(h->fd, request, sizeof(*request), MSG_NOSIGNAL | MSG_DONTWAIT) < 0)
+        return -errno;
+    for (;;) {
+        struct pollfd p = {.fd = h->fd, .events = POLLIN};
+        uint64_t now = pl_now_ns();
+        int ready = now < limit_ns ? poll(&p, 1, (int)((limit_ns - now) / 1000000u) + 1) : 0;
+
+        if (ready < 0 && errno == EINTR)
+            continue;
+        if (ready <= 0)
+            return ready < 0 ? -errno : -ETIMEDOUT;
+        if (recv(h->fd, &answer, sizeof(answer), MSG_DONTWAIT) != sizeof(answer))
+            return -EPIPE;
+        if (answer.sequence == request->sequence) /* not a late one */
+            return answer.result;
+    }
+}
+
+void pl_daemon_kill_orphans(struct pl_daemon *d, unsigned rank, pid_t spare)
+{
+    struct pl_helper_request request = {.what = PL_HELPER_ORPHANS, .rank = rank, .spare = spare};
+    int r;
+
+    if (!d->helper) {
+        pl_kill_orphans(&d->step, rank, spare, getpid());
+        return;
+    }
+    r = pl_daemon_helper_ask(d, &request);
+    if (r < 0)
+        pl_log_warn("child", "the helper does not end the orphans of ranks: %s", strerror(-r));
+}
+
+void pl_daemon_helper_close(struct pl_daemon *d)
+{
+    struct pl_daemon_helper *h = PL_TAKE(d->helper);
+
+    if (h)
+        uv_close((uv_handle_t *)&h->process, on_closed); /* the end of the socket is its end */
+}
