@@ -113,7 +113,8 @@ static int read_list(const struct file *f, const struct pl_option *o, const stru
 {
     enum pl_spec_list list = (enum pl_spec_list)o->target.key;
     bool flags = list == PL_SPEC_SBATCH || list == PL_SPEC_SRUN;
-    bool pairs = flags || list == PL_SPEC_ENV || list == PL_SPEC_METRIC || list == PL_SPEC_SAMPLE;
+    bool pairs = flags || list == PL_SPEC_ENV || list == PL_SPEC_METRIC || list == PL_SPEC_SAMPLE ||
+                 list == PL_SPEC_HPARAM;
     int r = 0;
 
     if (node->kind == PL_YAML_SCALAR)
@@ -333,6 +334,48 @@ static bool is_of_sweep(const struct pl_option *o)
     return false;
 }
 
+/* A JSON file of hyper-parameters, such as test-tube's json_config reads: each is an axis of one
+ * value. A file in YAML stays an error, since its keys may be misspelt options. */
+static bool is_hparams(const struct file *f, const struct pl_yaml *root)
+{
+    const char *dot = strrchr(f->path, '.');
+
+    return f->spec->source == PL_ORIGIN_JOB_FILE && dot && strcmp(dot, ".json") == 0 &&
+           root->n_items > 0 && is_foreign(root);
+}
+
+static int read_hparams(const struct file *f, const struct pl_yaml *root)
+{
+    const struct pl_option *o = find("grid");
+    int r = 0;
+
+    for (size_t i = 0; i < root->n_items && r == 0; i++) {
+        struct pl_yaml item = root->items[i]; /* borrowed */
+        const char *value;
+        char python[6];
+
+        if (item.kind != PL_YAML_SCALAR)
+            return pl_yaml_error(f->path, item.place, f->err,
+                                 "%.100s: a hyper-parameter has one value; several are an axis "
+                                 "below 'grid'",
+                                 item.key);
+        value = text_of(f, &item, item.key);
+        if (!value)
+            return -EINVAL;
+        if (is_word(&item, "true") || is_word(&item, "false")) { /* as Python writes them */
+            snprintf(python, sizeof(python), "%s", value[0] == 't' ? "True" : "False");
+            item.text = python;
+        }
+        r = read_axis(f, o, &item);
+    }
+    if (r == 0 && pl_spec_warn(f->spec,
+                               "'%s' has no option of plsubmit: its %zu keys are hyper-parameters "
+                               "with one value each",
+                               f->path, root->n_items) < 0)
+        r = pl_error_nomem(f->err);
+    return r;
+}
+
 static int read_item(const struct file *f, const struct pl_yaml *root, const struct pl_yaml *node)
 {
     const struct pl_option *o = find(node->key);
@@ -384,8 +427,11 @@ int pl_job_file_parse(const char *path,
         return r;
     if (root.kind != PL_YAML_MAP)
         return pl_yaml_error(path, root.place, err, "write 'KEY: VALUE' in each line");
-    for (size_t i = 0; i < root.n_items && r == 0; i++)
-        r = read_item(&f, &root, &root.items[i]);
+    if (is_hparams(&f, &root))
+        r = read_hparams(&f, &root);
+    else
+        for (size_t i = 0; i < root.n_items && r == 0; i++)
+            r = read_item(&f, &root, &root.items[i]);
     if (r < 0)
         return r;
     for (size_t list = 0; list < PL_SPEC_N_LISTS; list++)

@@ -226,6 +226,8 @@ int pl_job_file_merge(struct pl_spec *spec, struct pl_spec *lower)
         spec->declined[source] = PL_TAKE(lower->declined[source]);
     if (!spec->command)
         spec->command = PL_TAKE(lower->command);
+    for (char **line = lower->warnings; line && *line && r == 0; line++)
+        r = pl_strv_append(&spec->warnings, *line);
     if (r == 0)
         r = merge_grid(spec, lower);
     pl_spec_finish(lower);

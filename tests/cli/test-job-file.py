@@ -3,6 +3,7 @@
 """plsubmit --job-file and --write-job: random command lines mean the same as the files that they become, each
 error names its line and column, and a model gives the precedence of the sources. PLUME_TEST_SEED repeats a
 run. Argument: the build folder."""
+import json
 import os
 import random
 import re
@@ -110,6 +111,28 @@ def flags():
         code, out, err = run(*args, "--env", "A_TOKEN=1", "--show-config", PLUME_SITE_FILE="site.yaml")
         assert (code == 2) == (want.get("strict") == "true"), (said, line, code, err)
     os.unlink(os.path.join(WORK.name, ".plume/plsubmit.yaml"))
+
+
+def hparams():
+    """A JSON file without options is one of hyper-parameters: each an axis of one value, as test-tube's json_config
+    has it. The command line's --grid comes first."""
+    for _ in range(25):
+        values = {f"h{i}": random.choice([random.random(), random.randrange(-9, 10**12), True, False, "é,\"x", "range(1,2,2)",
+                                          10.0 ** random.randrange(-20, 20), "", "1e-3"]) for i in range(random.randrange(1, 5))}
+        text = json.dumps(values, indent=random.choice([None, 2]), ensure_ascii=random.random() < 0.5)
+        want = {k: v if isinstance(v, str) else str(v) if isinstance(v, bool) else json.dumps(v) for k, v in values.items()}
+        grid = random.choice([None, "h0", "other"])
+        code, out, err = run("--job-file", write("h.json", text), *(["--grid", grid + "=a,b"] if grid else []), "--expand", "sh")
+        trials = [json.loads(line)["params"] for line in out.splitlines()]
+        assert code == 0 and trials == [{**want, **({grid: v} if grid else {})} for v in ("ab" if grid else "a")], (text, out, err)
+        assert f"its {len(values)} keys are hyper-parameters" in err, err
+        code, out, _ = run("--job-file", write("h.yaml", text), "--expand", "sh")
+        assert code == 2 and not out, (text, out)
+    for text, says in [('{"a": [1, 2], "b": 3}', "1:7: a: a hyper-parameter has one value; several are an axis"),
+                       ('{"a": {"b": 3}}', "1:7: a: a hyper-parameter has one value"), ('{"a": null}', "a: there is no value"),
+                       ('{"a": 1, "nodes": 2}', "unknown key 'a'"), ('{"a b": 1}', "a b")]:
+        code, out, err = run("--job-file", write("h.json", text), "--expand", "sh")
+        assert code == 2 and not out and says in err and "h.json:1:" in err, (text, out, err)
 
 
 def axes():
@@ -299,7 +322,7 @@ def main():
         sys.exit(77)
     if shutil.which("git"):  # --snapshot is of a repository
         subprocess.run(["git", "init", "-q", WORK.name], env=ENV, check=True)
-    tests = [all_options, errors, texts, flags, random_lines, precedence]
+    tests = [all_options, errors, texts, flags, hparams, random_lines, precedence]
     print(f"1..{len(tests)}")
     for number, test in enumerate(tests, 1):
         try:
