@@ -4,7 +4,7 @@
 # exists, and each row of doc/seeds.md has a test or a reason.
 . "$(dirname "$0")/../lib/lint.bash"
 
-documents=(doc/seeds.md doc/semantics.md doc/debug.md SECURITY.md)
+documents=(doc/seeds.md doc/from-test-tube.md doc/semantics.md doc/debug.md SECURITY.md)
 
 # test_exists FILE CASE: a bats title, a cmocka or Python function, or (cli) a folder of tests/cli.
 test_exists() {

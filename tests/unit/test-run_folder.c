@@ -5,9 +5,11 @@
 #include "common/run/run_index.h"
 #include "tests/lib/tmpdir.h"
 
+#include <dirent.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -90,6 +92,58 @@ static void test_create_open(void **state)
     assert_int_equal(trial, 5);
     assert_int_equal(pl_run_find_trial(run, "13", 2, &trial), -ENOENT);
     assert_int_equal(pl_run_find_trial(run, "1", 0, &trial), -ENOENT);
+}
+
+/* Of several clients with one folder at one instant, one has it, and whole. */
+static void test_create_at_one_instant(void **state)
+{
+    static const char *const argv[] = {"/bin/prog", NULL};
+    _cleanup_free_ char *dir = pl_path_join(top, "instant/t-abc");
+    _cleanup_free_ char *parent = pl_path_join(top, "instant");
+    _cleanup_(json_decrefp) json_t *options = json_object(), *params = NULL;
+    struct pl_run_desc desc = {.sweep = "t-abc",
+                               .name = "t",
+                               .n_trials = 6,
+                               .argv = argv,
+                               .axes = axes,
+                               .options = options,
+                               .script = "#!",
+                               .values = values};
+    _cleanup_(pl_run_closep) struct pl_run *run = NULL;
+    struct pl_error err = {0};
+    struct dirent *entry;
+    int go[2], created = 0, there = 0, status, n = 8;
+    DIR *list;
+
+    assert_int_equal(pipe(go), 0);
+    for (int i = 0; i < n; i++)
+        if (fork() == 0) {
+            char byte;
+
+            close(go[1]);
+            if (read(go[0], &byte, 1) < 0) /* its end is the start */
+                _exit(2);
+            status = pl_run_create(dir, &desc, NULL);
+            _exit(status == 0 ? 0 : status == -EEXIST ? 1 : 2);
+        }
+    close(go[0]);
+    close(go[1]);
+    for (int i = 0; i < n; i++) {
+        assert_true(wait(&status) > 0 && WIFEXITED(status));
+        created += WEXITSTATUS(status) == 0;
+        there += WEXITSTATUS(status) == 1;
+    }
+    assert_int_equal(created, 1);
+    assert_int_equal(there, n - 1);
+    assert_int_equal(pl_run_open_own(dir, &run, &err), 0);
+    assert_int_equal(pl_run_trial_params(run, 5, &params, &err), 0);
+    list = opendir(parent);
+    assert_non_null(list);
+    n = 0;
+    while ((entry = readdir(list)))
+        n++;
+    closedir(list);
+    assert_int_equal(n, 3); /* ".", ".." and the folder: nothing is left */
 }
 
 static mode_t mode_of(const char *dir, const char *name)
@@ -498,19 +552,13 @@ static int teardown(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_create_modes),
-        cmocka_unit_test(test_foreign_write),
-        cmocka_unit_test(test_create_open),
-        cmocka_unit_test(test_trial_params),
-        cmocka_unit_test(test_trial_argv),
-        cmocka_unit_test(test_result),
-        cmocka_unit_test(test_result_of_an_earlier_attempt),
-        cmocka_unit_test(test_result_reserve),
-        cmocka_unit_test(test_open_bad),
-        cmocka_unit_test(test_index),
-        cmocka_unit_test(test_random_values),
-        cmocka_unit_test(test_retry),
-        cmocka_unit_test(test_cancelled),
+        cmocka_unit_test(test_create_modes),   cmocka_unit_test(test_create_at_one_instant),
+        cmocka_unit_test(test_foreign_write),  cmocka_unit_test(test_create_open),
+        cmocka_unit_test(test_trial_params),   cmocka_unit_test(test_trial_argv),
+        cmocka_unit_test(test_result),         cmocka_unit_test(test_result_of_an_earlier_attempt),
+        cmocka_unit_test(test_result_reserve), cmocka_unit_test(test_open_bad),
+        cmocka_unit_test(test_index),          cmocka_unit_test(test_random_values),
+        cmocka_unit_test(test_retry),          cmocka_unit_test(test_cancelled),
     };
     int failed;
 
