@@ -152,6 +152,10 @@ const json_t *pl_run_options(const struct pl_run *run);
  * reference. -ENOENT (no such trial), -EINVAL (trials.jsonl is damaged). */
 int pl_run_trial_params(struct pl_run *run, unsigned trial, json_t **ret, struct pl_error *err);
 
+/* The same for one trial of a folder from pl_run_open_own(): reads a few lines of the file, not all
+ * as pl_run_trial_params() does at its first call. */
+int pl_run_one_trial_params(struct pl_run *run, unsigned trial, json_t **ret, struct pl_error *err);
+
 /* Makes the program's arguments with the trial's values: replaces every {NAME} of an axis in
  * argv[1...] in one pass and keeps all other braces. If no argument has a {NAME}, appends "--NAME"
  * "VALUE" for each axis. Free *ret with pl_strv_free(). -ENOMEM, -EINVAL (a parameter is missing).

@@ -1,10 +1,15 @@
 /* SPDX-License-Identifier: MIT */
 /* Reads trials.jsonl and makes the arguments and environment of a trial's program from it. */
 #include "common/base/fs.h"
+#include "common/base/own.h"
+#include "common/base/parse.h"
 #include "common/proto/json.h"
 #include "common/run/run_folder_private.h"
 
+#include <fcntl.h>
 #include <string.h>
+
+#define BISECT_BYTES 4096
 
 /* Reads the file and the offsets of its lines. */
 int pl_run_load_trials(struct pl_run *run, struct pl_error *err)
@@ -30,24 +35,20 @@ int pl_run_load_trials(struct pl_run *run, struct pl_error *err)
     return 0;
 }
 
-int pl_run_trial_params(struct pl_run *run, unsigned trial, json_t **ret, struct pl_error *err)
+/* The parameters in a line of trials.jsonl; a new reference. */
+static int parse_line(const struct pl_run *run,
+                      unsigned trial,
+                      const char *text,
+                      size_t len,
+                      json_t **ret,
+                      struct pl_error *err)
 {
     _cleanup_(json_decrefp) json_t *line = NULL;
     json_t *params, *value;
     const char *key;
     int64_t number;
-    int r;
+    int r = pl_json_parse(text, len, PL_RUN_TRIALS_MAX, &line, err);
 
-    if (trial >= run->n_trials)
-        return pl_error_set(err, -ENOENT, "no trial %u: sweep '%s' has trials 0 to %u", trial,
-                            pl_run_sweep(run), run->n_trials - 1);
-    if (!run->trials) {
-        r = pl_run_load_trials(run, err);
-        if (r < 0)
-            return r;
-    }
-    r = pl_json_parse(run->trials + run->lines[trial], run->lines[trial + 1] - run->lines[trial],
-                      PL_RUN_TRIALS_MAX, &line, err);
     if (r < 0)
         return pl_error_wrap(err, r, "line %u of '%s/%s'", trial + 1, run->dir, PL_RUN_TRIALS_FILE);
     params = json_object_get(line, "params");
@@ -63,6 +64,111 @@ int pl_run_trial_params(struct pl_run *run, unsigned trial, json_t **ret, struct
 damaged:
     return pl_error_set(err, -EINVAL, "line %u of '%s/%s' is damaged: it is not this trial",
                         trial + 1, run->dir, PL_RUN_TRIALS_FILE);
+}
+
+static int check_trial(const struct pl_run *run, unsigned trial, struct pl_error *err)
+{
+    return trial < run->n_trials
+               ? 0
+               : pl_error_set(err, -ENOENT, "no trial %u: sweep '%s' has trials 0 to %u", trial,
+                              pl_run_sweep(run), run->n_trials - 1);
+}
+
+int pl_run_trial_params(struct pl_run *run, unsigned trial, json_t **ret, struct pl_error *err)
+{
+    int r = check_trial(run, trial, err);
+
+    if (r == 0 && !run->trials)
+        r = pl_run_load_trials(run, err);
+    if (r < 0)
+        return r;
+    return parse_line(run, trial, run->trials + run->lines[trial],
+                      run->lines[trial + 1] - run->lines[trial], ret, err);
+}
+
+/* ---- one line ---- */
+
+/* The number in '{"trial":7,"params":...', as pl_run_add_trial_line() begins a line; -EINVAL. */
+static int64_t number_of(const char *line)
+{
+    static const char begin[] = "{\"trial\":";
+    size_t n = strlen(begin), digits;
+    int64_t number;
+    char text[12];
+
+    if (strncmp(line, begin, n) != 0)
+        return -EINVAL;
+    digits = strspn(line + n, "0123456789");
+    if (digits == 0 || digits >= sizeof(text) || line[n + digits] != ',')
+        return -EINVAL;
+    memcpy(text, line + n, digits);
+    text[digits] = '\0';
+    return pl_parse_int(text, 0, UINT32_MAX, &number, NULL) == 0 ? number : -EINVAL;
+}
+
+/* Reads the line of a trial by bisection, since line N is trial N: a rank needs one of perhaps a
+ * million. -ENOENT: the file is not as we write it. */
+static int find_line(FILE *file, unsigned trial, char **line, size_t *size, ssize_t *ret_len)
+{
+    off_t low = 0, high; /* the trial's line begins at `low` or after it, and before `high` */
+
+    if (fseeko(file, 0, SEEK_END) < 0 || (high = ftello(file)) < 0)
+        return -errno;
+    while (high - low > BISECT_BYTES) {
+        off_t middle = low + (high - low) / 2, start;
+        int64_t number;
+
+        if (fseeko(file, middle, SEEK_SET) < 0 || getline(line, size, file) < 0 ||
+            (start = ftello(file)) < 0)
+            return -ENOENT;
+        if (start >= high || getline(line, size, file) < 0) {
+            high = middle + 1; /* no line begins between them */
+            continue;
+        }
+        number = number_of(*line);
+        if (number < 0)
+            return -ENOENT;
+        if (number <= (int64_t)trial)
+            low = start;
+        else
+            high = middle + 1;
+    }
+    if (fseeko(file, low, SEEK_SET) < 0)
+        return -errno;
+    while ((*ret_len = getline(line, size, file)) > 0) {
+        int64_t number = number_of(*line);
+
+        if (number == (int64_t)trial)
+            return 0;
+        if (number < 0 || number > (int64_t)trial)
+            break;
+    }
+    return -ENOENT;
+}
+
+int pl_run_one_trial_params(struct pl_run *run, unsigned trial, json_t **ret, struct pl_error *err)
+{
+    _cleanup_close_ int fd = -EBADF;
+    _cleanup_free_ char *line = NULL;
+    size_t size = 0;
+    ssize_t len = 0;
+    FILE *file = NULL;
+    int r = check_trial(run, trial, err);
+
+    if (r < 0)
+        return r;
+    if (run->dir_fd >= 0)
+        r = pl_own_file_open(run->dir_fd, PL_RUN_TRIALS_FILE, O_RDONLY, 0, &fd, NULL);
+    if (r == 0 && fd >= 0)
+        file = fdopen(fd, "re");
+    if (file) {
+        (void)PL_TAKE_FD(fd);
+        r = find_line(file, trial, &line, &size, &len);
+        fclose(file);
+        if (r == 0)
+            return parse_line(run, trial, line, (size_t)len, ret, err);
+    }
+    return pl_run_trial_params(run, trial, ret, err); /* which says what is wrong */
 }
 
 /* The axis whose {NAME} stands at s; NULL: none. */

@@ -652,7 +652,7 @@ int pl_trial_program(char ***ret, struct pl_error *err)
     int r = open_run(&run, &trial, err);
 
     if (r == 0)
-        r = pl_run_trial_params(run, trial, &params, err);
+        r = pl_run_one_trial_params(run, trial, &params, err);
     if (r == 0)
         r = pl_run_trial_env(params, &env, err);
     for (char **e = env; r == 0 && e && *e; e++) {
