@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""plsubmit of 9, 1,000 and 10,000 trials against plain sbatch --array of the same script."""
+"""plsubmit of 9, 1,000 and 10,000 trials (two, three and five axes) against plain sbatch --array of the same
+script."""
 
 import os
+import subprocess
 
 from plbench import Bench
 
-GRIDS = {9: (3, 3), 1000: (10, 100), 10000: (100, 100)}
+GRIDS = {9: (3, 3), 1000: (10, 10, 10), 10000: (10, 10, 10, 5, 2)}
 ROUNDS = 11
 
 
@@ -16,7 +18,7 @@ def main():
         b.run(["scontrol", "update", "PartitionName=main", "State=down"])
         for trials, sizes in GRIDS.items():
             grid = []
-            for name, size in zip("ab", sizes):
+            for name, size in zip("abcde", sizes):
                 grid += ["--grid", name + "=" + ",".join(str(i) for i in range(1, size + 1))]
             state = {}
 
@@ -31,6 +33,13 @@ def main():
                 drop(job)
                 return took
 
+            def memory():
+                p = subprocess.Popen(["plsubmit", "--no-submit", *grid, "--", "/bin/true"], env=b.env,
+                                     cwd=b.dir, stdout=subprocess.DEVNULL)
+                used = os.wait4(p.pid, 0)[2]
+                p.returncode = 0
+                return used.ru_maxrss / 1024
+
             def peer():
                 took, out = b.run(["sbatch", "--parsable", "--hold", "--nodes=1",
                                    f"--array=0-{trials - 1}", "--output=/dev/null",
@@ -41,6 +50,8 @@ def main():
             times = b.alternate({"ours": ours, "peer": peer}, ROUNDS)
             limits = {1000: {"ratio_goal": 3}, 10000: {"below": 1}}.get(trials, {})
             b.row(f"{trials} trials", times["ours"], times["peer"], "sbatch --array", **limits)
+            if trials == 10000:
+                b.row(f"{trials} trials, memory", [memory()], unit="MiB", below=100)
         b.note("ours writes the run folder (all trials, the script, the key) and then calls sbatch.")
         b.finish()
 

@@ -6,6 +6,7 @@ each call. Arguments: the build folder, kill-at."""
 import concurrent.futures
 import fcntl
 import glob
+import itertools
 import json
 import os
 import random
@@ -222,6 +223,24 @@ def at_one_instant():
         check(len(set(numbers)) == len(numbers), f"{folder.calls()}")
 
 
+def ten_thousand():
+    """A grid of 10,000 trials over five axes needs less than 100 MiB, from its expansion to the run folder."""
+    sizes = {"a": 10, "b": 10, "c": 10, "d": 5, "e": 2}
+    grid = [w for name, n in sizes.items() for w in ("--grid", f"{name}={','.join(map(str, range(n)))}")]
+    with Folder() as folder:
+        p = subprocess.Popen(["plsubmit", "--no-submit", *grid, "true"], cwd=folder.path, env=folder.env,
+                             stdout=subprocess.DEVNULL)
+        _, status, used = os.wait4(p.pid, 0)
+        p.returncode = os.waitstatus_to_exitcode(status)
+        check(p.returncode == 0, f"exit code {p.returncode}")
+        if not any(name.endswith("SAN_OPTIONS") for name in os.environ):  # sanitizers keep what is freed
+            check(used.ru_maxrss < 100 * 1024, f"{used.ru_maxrss} KiB")
+        with open(os.path.join(folder.runs()[0], "trials.jsonl")) as f:
+            trials = [json.loads(line)["params"] for line in f]
+        check([tuple(int(t[name]) for name in sizes) for t in trials] ==
+              list(itertools.product(*map(range, sizes.values()))), "the trials are not the product")
+
+
 def stale():
     """The next submission removes what a killed one left, an hour later; nothing else."""
     with Folder() as folder:
@@ -245,6 +264,7 @@ CASES = {
     "a submission with --no-submit": lambda: kill_everywhere(not_submitted),
     "a submission with --local": lambda: kill_everywhere(local, 4),
     "at one instant": at_one_instant,
+    "10,000 trials": ten_thousand,
     "what a killed client left": stale,
 }
 
