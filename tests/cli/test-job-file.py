@@ -62,13 +62,13 @@ VALUES = {
     "precision": lambda: "bf16", "hparam": lambda: "lr=0." + random.choice("123"), "max-requeues": lambda: "7", "where": lambda: "1 < 2",
     "signal": lambda: "USR1@90", "teardown": lambda: "echo " + random.choice(["$1", "'a: b'", "\"é#\""]),
     "requeue-on": lambda: random.choice(["preempt", "timeout:2,error"]),
-    "snapshot": lambda: random.choice(["tracked", "untracked"]), "snapshot-max": lambda: "5M",
+    "snapshot": lambda: random.choice(["tracked", "untracked"]),
     "local": lambda: random.choice(["0", "2"]), "max-fail": lambda: random.choice(["3", "20%"]),
     **{name: None for name in ("no-name", "no-nodes", "no-ntasks-per-node", "no-output", "no-open-mode", "strict",
                                "parsable", "wait")},
 }
 # Those of which a random command line has more than one, or that need each other, a sweep or a file.
-AXES = {"grid", "zip", "sample", "random", "seed", "after", "env-file"}
+AXES = {"snapshot-max", "grid", "zip", "sample", "random", "seed", "after", "env-file"}
 # Those that no file can have.
 NOT_IN_FILES = {"help", "version", "dry-run", "expand", "show-config", "job-file", "write-job", "resume", "retry",
                 "extend", "no-submit", "cancel", "hold", "release"}
