@@ -146,12 +146,22 @@ def plugin_all(step, said, number):
     d.control.close()
     equal(d.wait(), 0)
     result = step.result()
-    return result["state"], result["cause"]["kind"], result["cause"]["confidence"]
+    cause = result.get("cause") or {}
+    return result["state"], cause.get("kind"), cause.get("confidence")
 
 
 def test_plugin_all_terminated(step):
     """slurmstepd signals the tasks only: that all of them ended by it is all there is to see."""
     equal(plugin_all(step, record(), signal.SIGTERM), ("cancelled", "cancelled", "inferred"))
+
+
+def test_plugin_all_saved(step):
+    """They left with 0: only Slurm knows that it had told them to."""
+    equal(plugin_all(step, record(preempt="2026-01-01T00:00:00"), 0), ("preempted", "preempted", "asked"))
+
+
+def test_plugin_all_done(step):
+    equal(plugin_all(step, record(state="COMPLETING"), 0), ("done", None, None))
 
 
 def test_plugin_all_killed(step):
