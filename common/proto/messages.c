@@ -146,6 +146,7 @@ static const struct message table[PL_MSG_N_TYPES] = {
     [PL_MSG_NODE_PONG] = {PL_WIRE_NODE_TO_HUB, "pong", {MUST(node_pong, t), MUST(node_pong, mine)}},
     [PL_MSG_NODE_BEAT] = {PL_WIRE_NODE_TO_HUB, "beat", {{0}}},
     [PL_MSG_NODE_BYE] = {PL_WIRE_NODE_TO_HUB, "bye", {{0}}},
+    [PL_MSG_NODE_HUB_SILENT] = {PL_WIRE_NODE_TO_HUB, "hub_silent", {{0}}},
 
     [PL_MSG_HUB_WORLD] = {PL_WIRE_HUB_TO_NODE,
                           "world",
@@ -157,7 +158,9 @@ static const struct message table[PL_MSG_N_TYPES] = {
                               "exchanged",
                               {MUST(hub_exchanged, name), MUST_LIST(hub_exchanged, values)}},
     [PL_MSG_HUB_END_RANKS] = {PL_WIRE_HUB_TO_NODE, "end_ranks", {MUST(hub_end_ranks, grace_ms)}},
-    [PL_MSG_HUB_DECIDED] = {PL_WIRE_HUB_TO_NODE, "decided", {MAY(hub_decided, root)}},
+    [PL_MSG_HUB_DECIDED] = {PL_WIRE_HUB_TO_NODE,
+                            "decided",
+                            {MAY(hub_decided, root), MAY(hub_decided, code)}},
     [PL_MSG_HUB_PING] = {PL_WIRE_HUB_TO_NODE, "ping", {MUST(hub_ping, t)}},
     [PL_MSG_HUB_BYE_OK] = {PL_WIRE_HUB_TO_NODE, "bye_ok", {{0}}},
 };

@@ -76,6 +76,7 @@ enum pl_msg_type {
     PL_MSG_NODE_PONG,
     PL_MSG_NODE_BEAT,
     PL_MSG_NODE_BYE,
+    PL_MSG_NODE_HUB_SILENT,
 
     PL_MSG_HUB_WORLD,
     PL_MSG_HUB_REFUSED,
@@ -234,6 +235,7 @@ struct pl_msg {
         } hub_end_ranks;
         struct pl_msg_hub_decided {
             int64_t root;
+            int64_t code; /* of the ranks that the runtime ends; ABSENT = 0 */
         } hub_decided;
         struct pl_msg_hub_ping {
             int64_t t;

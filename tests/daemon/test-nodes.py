@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 """Several nodes: finding the hub, launch limits, lost nodes and hubs, who is told what."""
+import contextlib
 import hashlib
 import os
 import signal
 import socket
 import struct
 import threading
+import time
 
 import harness
 from harness import KEY, equal, wait_for
@@ -125,6 +127,49 @@ def test_join_node_first(step):
         r.expect("world")
         r.send(type="spawned", pid=os.getpid())
     equal(end([r0, r1], 0, 0), [0, 0])
+
+
+class SlowRelay:
+    """Each piece of what goes through arrives so much later."""
+
+    def __init__(self, port, late_s):
+        self.port, self.late_s = port, late_s
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        threading.Thread(target=self.serve, daemon=True).start()
+
+    def serve(self):
+        with contextlib.suppress(OSError):
+            while True:
+                node = self.listener.accept()[0]
+                hub = socket.create_connection(("127.0.0.1", self.port))
+                for pair in ((node, hub), (hub, node)):
+                    threading.Thread(target=self.pump, args=pair, daemon=True).start()
+
+    def pump(self, source, to):
+        with contextlib.suppress(OSError):
+            while data := source.recv(65536):
+                time.sleep(self.late_s)
+                to.sendall(data)
+            to.shutdown(socket.SHUT_WR)
+
+    def close(self):
+        self.listener.close()
+
+
+def test_join_over_a_slow_network(step):
+    """The banner takes longer than a node waits for it at first."""
+    step.nodes = 2
+    port = step.use_hub_port()
+    first = step.start(0)
+    wait_for("the hub", lambda: os.path.exists(step.trial("status.json")))
+    relay = step.keep(SlowRelay(port, 0.26))
+    second = step.start(1, PLUME_HUB=f"127.0.0.1:{relay.listener.getsockname()[1]}",
+                        PLUME_LAUNCH_TIMEOUT=str(8 * harness.SLOW))
+    ranks = [step.keep(d.rank("starter", i)) for i, d in enumerate((first, second))]
+    for r in ranks:
+        equal(r.receive()["type"], "world")
+        r.send(type="spawned", pid=os.getpid())
+    equal(end(ranks, 0, 0), [0, 0])
 
 
 def test_join_while_old_hub_lingers(step):
@@ -271,13 +316,13 @@ def test_hub_lost(step):
     equal(ranks[1].expect("signal")["signal"], signal.SIGTERM)
     equal(ranks[1].expect("signal")["signal"], signal.SIGKILL)
     ranks[1].exited(signal_number=9)
-    equal(ranks[1].expect("verdict")["code"], 0)
+    equal(ranks[1].expect("verdict")["code"], 1)  # nobody else may give the step a bad one
     daemons[1].wait()
     assert "lost the hub" in daemons[1].said()
 
 
-def test_node_resets_its_connection(step):
-    """The kernel of a daemon that is killed with unread messages resets the connection: its host is up."""
+def played_node(step):
+    """A hub with a rank, and a second node that the test plays, with another."""
     step.nodes = 2
     port = step.use_hub_port()
     d = step.start(0)
@@ -289,14 +334,32 @@ def test_node_resets_its_connection(step):
     r0.send(type="spawned", pid=os.getpid())
     node.send(type="started", rank=1, pid=1)
     wait_for("rank 1", lambda: [e for e in step.lines("events.jsonl") if e.get("pid") == 1])
-    node.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    node.close()
+    return d, r0, node
+
+
+def must_lose_played_node(step, d, r0, kind):
     r0.expect("signal")
     r0.exited(signal_number=15)
-    equal(r0.expect("verdict")["code"], 0)
+    equal(r0.expect("verdict")["code"], 1)  # rank 1 can give none
     equal(d.wait(), 0)
     cause = step.result()["cause"]
-    equal((cause["kind"], cause["rank"], cause["node"]), ("runtime", 1, "n1"))
+    equal((cause["kind"], cause["rank"], cause["node"]), (kind, 1, "n1"))
+
+
+def test_node_resets_its_connection(step):
+    """The kernel of a daemon that is killed with unread messages resets the connection: its host is up."""
+    d, r0, node = played_node(step)
+    node.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    node.close()
+    must_lose_played_node(step, d, r0, "runtime")
+
+
+def test_node_does_not_hear_the_hub(step):
+    """It is heard, closes the connection, and nobody has killed its daemon."""
+    d, r0, node = played_node(step)
+    node.send(type="hub_silent")
+    node.close()
+    must_lose_played_node(step, d, r0, "node")
 
 
 def test_hub_lost_before_world(step):
@@ -338,7 +401,7 @@ def test_node_lost_before_its_ranks(step):
     daemons[1].kill()
     ranks[0].expect("signal")
     ranks[0].exited(signal_number=15)
-    ranks[0].expect("verdict")
+    equal(ranks[0].expect("verdict")["code"], 1)
     equal(daemons[0].wait(), 0)
     cause = step.result()["cause"]
     equal((cause["kind"], cause["node"], cause.get("rank")), ("runtime", "n1", None))
@@ -350,9 +413,10 @@ def test_node_lost(step):
     daemons[1].kill()
     equal(ranks[0].expect("signal")["signal"], signal.SIGTERM)
     ranks[0].exited(signal_number=15)
-    equal(ranks[0].expect("verdict")["code"], 0)
+    equal(ranks[0].expect("verdict")["code"], 1)  # rank 1 can give none
     equal(daemons[0].wait(), 0)
     result = step.result()
+    equal(result["exit_code"], 1)
     cause = result["cause"]
     equal((result["state"], cause["kind"], cause["rank"], cause["node"], cause["process"]),
           ("failed", "runtime", 1, "n1", "plrund"))
@@ -367,8 +431,8 @@ def test_node_stopped(step):
     until_running(step)
     daemons[1].process.send_signal(signal.SIGSTOP)
     ranks[0].expect("signal")
-    ranks[0].exited(signal_number=15)
-    ranks[0].expect("verdict")
+    ranks[0].exited(0)  # it saves, and leaves well
+    equal(ranks[0].expect("verdict")["code"], 1)
     equal(daemons[0].wait(), 0)
     cause = step.result()["cause"]
     equal((cause["kind"], cause["node"], cause["process"]), ("runtime", "n1", "plrund"))

@@ -77,6 +77,7 @@ static const struct {
     {PL_MSG_NODE_PONG, "{\"type\":\"pong\",\"t\":1,\"mine\":2}"},
     {PL_MSG_NODE_BEAT, "{\"type\":\"beat\"}"},
     {PL_MSG_NODE_BYE, "{\"type\":\"bye\"}"},
+    {PL_MSG_NODE_HUB_SILENT, "{\"type\":\"hub_silent\"}"},
     {PL_MSG_HUB_WORLD, "{\"type\":\"world\",\"attempt_dir\":\"/r/a\",\"run_dir\":\"/r\","
                        "\"master_addr\":\"10.0.0.1\",\"master_port\":4711,\"node_addr\":\"\"}"},
     {PL_MSG_HUB_WORLD, "{\"type\":\"world\",\"attempt_dir\":\"/r/a\",\"run_dir\":\"/r\","
@@ -86,6 +87,7 @@ static const struct {
     {PL_MSG_HUB_EXCHANGED, "{\"type\":\"exchanged\",\"name\":\"n\",\"values\":[\"v\"]}"},
     {PL_MSG_HUB_END_RANKS, "{\"type\":\"end_ranks\",\"grace_ms\":5000}"},
     {PL_MSG_HUB_DECIDED, "{\"type\":\"decided\",\"root\":-1}"},
+    {PL_MSG_HUB_DECIDED, "{\"type\":\"decided\",\"root\":3,\"code\":1}"},
     {PL_MSG_HUB_PING, "{\"type\":\"ping\",\"t\":1}"},
     {PL_MSG_HUB_BYE_OK, "{\"type\":\"bye_ok\"}"},
 };

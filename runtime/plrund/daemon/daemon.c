@@ -68,7 +68,9 @@ void pl_daemon_on_hub_lost(struct pl_daemon *d, const char *text)
     d->state = PL_DAEMON_FAILED;
     if (!d->refusal)
         d->refusal = pl_buf_dup_text(text); /* it travels as JSON and may hold any path */
-    d->decided = true;                      /* no hub will */
+    if (!d->decided)                        /* perhaps nobody else gives a code that is not 0 */
+        d->code_of_ended = PL_EXIT_FAILED;
+    d->decided = true; /* no hub will */
     d->bye_ok = true;
     pl_daemon_refuse_all(d);
     if (d->n_present < d->step.local_ntasks) /* to refuse the ranks that have not come yet, too */
@@ -114,6 +116,8 @@ static void on_hub_message(void *ctx, json_t *message)
     case PL_MSG_HUB_DECIDED:
         if (m.hub_decided.root != PL_MSG_ABSENT)
             d->root = m.hub_decided.root;
+        if (m.hub_decided.code > 0 && m.hub_decided.code < 256)
+            d->code_of_ended = (int)m.hub_decided.code;
         d->decided = true;
         pl_daemon_send_verdicts(d);
         break;

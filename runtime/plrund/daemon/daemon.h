@@ -91,8 +91,9 @@ struct pl_daemon {
     struct pl_uplink *uplink;
     json_t *world; /* as the hub sent it */
     bool decided, teardown, grace_over, bye_sent, bye_ok, finished;
-    bool waited;  /* the time for ranks that have not come is over */
-    int64_t root; /* the rank that failed first, -1 none; valid once decided */
+    bool waited;       /* the time for ranks that have not come is over */
+    int64_t root;      /* the rank that failed first, -1 none; valid once decided */
+    int code_of_ended; /* what plrun exits with for a rank that the runtime ended */
     int64_t oom_kills;
 
     struct pl_metric_rule *rules;

@@ -206,7 +206,8 @@ void pl_daemon_refuse_all(struct pl_daemon *d)
     }
 }
 
-/* The code that plrun exits with: 0 if the hub had the rank ended, or another one failed first. */
+/* The code that plrun exits with: 0 if the hub had the rank ended, or another one failed first,
+ * unless no rank is left to give the cause's code. */
 static int verdict(const struct pl_rank *rank)
 {
     const struct pl_daemon *d = rank->daemon;
@@ -216,7 +217,7 @@ static int verdict(const struct pl_rank *rank)
     if (rank->killed && d->state == PL_DAEMON_FAILED && d->step.node_id == 0)
         return code ? code : PL_EXIT_FAILED;
     if (rank->killed)
-        return 0;
+        return d->code_of_ended;
     return d->root < 0 || d->root == (int64_t)rank->rank ? code : 0;
 }
 

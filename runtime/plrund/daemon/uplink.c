@@ -20,8 +20,9 @@
 
 #define ADDRESSES_MAX 12
 #define PROBES_MAX (ADDRESSES_MAX * (PL_WALK_PORTS + 1))
-#define BANNER_MS 250 /* to connect and to get the banner */
-#define AUTH_MS 2000  /* for the rest of the greeting, after the banner */
+#define BANNER_MS 250      /* to connect and to get the banner; twice as long in each round ... */
+#define BANNER_MAX_MS 2000 /* ... up to this, for a slow network */
+#define AUTH_MS 2000       /* for the rest of the greeting, after the banner */
 /* Most steps have joined by then and need no name: each question starts a program on each node. A
  * given address is rarely wrong. */
 #define NAMES_AFTER_MS 250
@@ -44,7 +45,7 @@ struct pl_uplink {
     json_t *queue; /* messages from before the hub was found */
     char *first_node;
     struct pl_limit search; /* for the hub */
-    unsigned pause_ms, silence_ms;
+    unsigned pause_ms, banner_ms, silence_ms;
     bool asked_names, refused, lost, closing;
     bool no_memory; /* a message from before the hub was found is missing */
     uv_timer_t round, names;
@@ -265,6 +266,8 @@ static void on_round_over(uv_timer_t *timer)
         u->ops->lost(u->ctx, "out of memory");
         return;
     }
+    if (u->n_probes) /* somebody was too slow */
+        u->banner_ms = PL_MIN(u->banner_ms * 2, BANNER_MAX_MS);
     for (size_t i = 0; i < u->n_probes;) {
         struct pl_hub_conn *w = u->probes[i];
 
@@ -301,7 +304,7 @@ static void start_round(uv_timer_t *timer)
     for (size_t a = 0; a < u->n_addresses; a++)
         for (size_t p = 0; p < u->n_ports; p++)
             probe(u, &u->addresses[a], u->ports[p]);
-    uv_timer_start(&u->round, on_round_over, BANNER_MS, 0);
+    uv_timer_start(&u->round, on_round_over, u->banner_ms, 0);
 }
 
 /* ---- life ---- */
@@ -328,6 +331,7 @@ int pl_uplink_create(uv_loop_t *loop,
     u->ctx = ctx;
     u->queue = queue;
     u->pause_ms = 5;
+    u->banner_ms = BANNER_MS;
     u->silence_ms = pl_env_ms(PL_ENV_PLUME_SILENCE);
     uv_timer_init(loop, &u->round);
     uv_timer_init(loop, &u->names);
@@ -385,6 +389,9 @@ void pl_uplink_send(struct pl_uplink *u, const struct pl_msg *m)
     if (!u || u->closing || u->lost)
         return;
     if (u->wire && pl_hub_conn_is_silent(u->wire, u->silence_ms)) {
+        /* It may hear us all the same: our host is up, and so are we. */
+        pl_hub_conn_send_new(u->wire,
+                             pl_msg_new(&(struct pl_msg){.type = PL_MSG_NODE_HUB_SILENT}));
         pl_hub_conn_cut(u->wire); /* the loop reports the loss */
         return;
     }

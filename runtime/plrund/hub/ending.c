@@ -187,6 +187,18 @@ static void limit_end(struct pl_hub *hub, unsigned grace_ms)
         pl_limit_start(&hub->end_limit, grace_ms + END_EXTRA_MS);
 }
 
+/* The code that ranks give which the runtime ends. A cause on a lost node has no rank to give its
+ * code, and Slurm may see no fault at all. */
+static int code_of_ended(const struct pl_hub *hub)
+{
+    enum pl_cause_kind kind = pl_cause_parse(pl_json_string(hub->cause, "kind"));
+
+    if (hub->root >= 0 ? hub->nodes[hub->node_of_rank[hub->root]].lost
+                       : kind == PL_CAUSE_NODE || kind == PL_CAUSE_RUNTIME)
+        return pl_run_state_exit_code(hub->cause);
+    return 0;
+}
+
 /* Nodes end their ranks, unless Slurm does: then ranks may use the time that it gives them. */
 static void end_ranks(struct pl_hub *hub, bool slurm_ends)
 {
@@ -201,8 +213,8 @@ static void end_ranks(struct pl_hub *hub, bool slurm_ends)
         pl_hub_broadcast(hub, &(struct pl_msg){.type = PL_MSG_HUB_END_RANKS,
                                                .hub_end_ranks.grace_ms = grace_ms});
     }
-    pl_hub_broadcast(hub,
-                     &(struct pl_msg){.type = PL_MSG_HUB_DECIDED, .hub_decided.root = hub->root});
+    pl_hub_broadcast(hub, &(struct pl_msg){.type = PL_MSG_HUB_DECIDED,
+                                           .hub_decided = {hub->root, code_of_ended(hub)}});
 }
 
 /* ---- carrying out decisions ---- */

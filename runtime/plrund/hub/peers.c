@@ -134,6 +134,14 @@ static void on_client_message(struct pl_hub_peer *peer, json_t *message)
     }
 }
 
+static void on_node_message(struct pl_hub_peer *peer, const struct pl_msg *m)
+{
+    if (m->type == PL_MSG_NODE_HUB_SILENT) /* and then it closes: the network is at fault */
+        peer->host_silent = true;
+    else
+        peer->hub->node_ops->message(peer->hub, (unsigned)peer->node_id, m);
+}
+
 static void on_message(struct pl_hub_conn *wire, json_t *message)
 {
     struct pl_hub_peer *peer = wire->ctx;
@@ -142,7 +150,7 @@ static void on_message(struct pl_hub_conn *wire, json_t *message)
     if (peer->node_id < 0)
         on_client_message(peer, message);
     else if (pl_msg_read(message, PL_WIRE_NODE_TO_HUB, &m) == 0)
-        peer->hub->node_ops->message(peer->hub, (unsigned)peer->node_id, &m);
+        on_node_message(peer, &m);
 }
 
 static size_t count_clients(const struct pl_hub *hub)
