@@ -358,7 +358,8 @@ bool pl_hub_conn_host_answers(const struct pl_hub_conn *wire)
 
     if (!wire || is_pair(wire))
         return wire != NULL;
-    /* Without a route nothing is sent, so nothing waits for an acknowledgement: the kernel probes. */
+    /* Without a route nothing is sent, so nothing waits for an acknowledgement: the kernel probes.
+     */
     return getsockopt(wire->fd, IPPROTO_TCP, TCP_INFO, &info, &size) == 0 &&
            info.tcpi_state == TCP_ESTABLISHED && info.tcpi_unacked == 0 && info.tcpi_probes <= 1;
 }

@@ -3,7 +3,7 @@
 """Faults at random moments in real steps, and a model of what must follow.
 
     chaos.py [--seed N] [--minutes M | --count K] [--jobs J] [--fault NAME] [--way plrun|plugin]
-             [--case SEED:I]
+             [--case SEED:I] [--late S] [--nodes N]
 
 A case is one step on a private cluster: its size, the way of launching (plrun, the plugin), the fault
 and its moment follow from "SEED:I" alone, so that --case repeats it. The faults are functions of
@@ -16,9 +16,11 @@ import argparse
 import collections
 import concurrent.futures
 import contextlib
+import glob
 import os
 import pathlib
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -26,8 +28,9 @@ import time
 
 sys.dont_write_bytecode = True
 # pylint: disable=wrong-import-position,unused-import
-from chaos_case import BOTH, FAULTS, SOURCE, Case, Wrong
+from chaos_case import BOTH, FAULTS, LEFT_S, PLACE, SOURCE, Case, Wrong, environment_of, sockets
 import chaos_ranks
+import chaos_world
 
 
 def run_case(name, args, work):
@@ -42,6 +45,10 @@ def run_case(name, args, work):
     except (OSError, subprocess.SubprocessError, KeyError, ValueError, TypeError) as e:
         wrong = f"{type(e).__name__}: {e}"
     finally:
+        try:
+            c.undo.close()
+        except (OSError, subprocess.SubprocessError) as e:
+            wrong = wrong or f"{type(e).__name__}: {e}"
         if c.srun and c.srun.poll() is None:
             with contextlib.suppress(Exception):
                 c.srun.terminate()
@@ -76,6 +83,7 @@ def show(c, wrong):
 def all_cases(args, work):
     total = collections.Counter()
     right = collections.Counter()
+    jobs, slowest = set(), []
     with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
         running = set()
 
@@ -84,6 +92,9 @@ def all_cases(args, work):
                 c, wrong, _ = f.result()
                 total[c.fault, c.way] += 1
                 right[c.fault, c.way] += not wrong
+                jobs.add(c.job)
+                if c.took is not None:
+                    slowest.append((c.took - c.extra_s, c.describe()))
                 if wrong:
                     show(c, wrong)
         for name in names(args):
@@ -93,7 +104,9 @@ def all_cases(args, work):
                     running, return_when=concurrent.futures.FIRST_COMPLETED)
                 take(done)
         take(concurrent.futures.wait(running)[0])
-    return total, right
+    for took, what in sorted(slowest, reverse=True)[:3]:
+        print(f"# {took:.1f} s from the fault to the end: {what}")
+    return total, right, jobs - {None}
 
 
 def not_drained():
@@ -103,15 +116,69 @@ def not_drained():
                                                                                    "comp")]
 
 
+def left_of_all(jobs, work):
+    """After all cases: processes of this cluster's jobs or of Plume's, sockets, temporary files."""
+    def processes():
+        conf, found = f"SLURM_CONF={os.environ['SLURM_CONF']}".encode(), []
+        for entry in glob.glob("/proc/[0-9]*"):
+            with contextlib.suppress(OSError):
+                env = environment_of(entry)
+                name = pathlib.Path(entry, "cmdline").read_bytes()
+                if (conf in env and (any(e.startswith(b"SLURM_JOB_ID=") for e in env) or b"slurmstepd" in name) or
+                        any(e.startswith(f"PLUME_HOME={work}".encode()) for e in env)):
+                    found.append(f"process {entry[6:]} {name[:80]}")
+        return found
+    end = time.monotonic() + LEFT_S
+    while processes() and time.monotonic() < end:
+        time.sleep(0.1)
+    spared = {c.job for c in PLACE.spared}
+    if sockets(spared):
+        print(f"# {len(sockets(spared))} sockets of {len(spared)} steps that were killed whole")
+    return processes() + [f"socket {s}" for s in sockets(jobs - spared)]
+
+
+def wait_not_drained():
+    """A node whose cable was pulled may be down for a moment."""
+    end = time.monotonic() + 60
+    while (left := not_drained()) and time.monotonic() < end:
+        time.sleep(0.5)
+    return left
+
+
 @contextlib.contextmanager
-def cluster():
-    """One of our own, unless one is named."""
+def disks(work, n):
+    """Small file systems; made before the cluster, whose nodes have mounts of their own."""
+    made = []
+    try:
+        if os.geteuid() == 0 and "CLUSTER_DIR" not in os.environ:
+            for i in range(n):
+                path = work / f"disk.{i}"
+                path.mkdir()
+                if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m,nr_inodes=300,mode=755", "none", str(path)],
+                                  check=False, stderr=subprocess.DEVNULL).returncode:
+                    break
+                made.append(path)
+                PLACE.disks.put(path)
+        if made:
+            PLACE.has |= {"disks"}
+        yield
+    finally:
+        for path in made:
+            subprocess.run(["umount", "-l", str(path)], check=False)
+
+
+@contextlib.contextmanager
+def cluster(nodes):
+    """One of our own, unless one is named. As root each node is a host of its own."""
+    if os.geteuid() == 0:
+        PLACE.has |= {"root"}
     if "CLUSTER_DIR" in os.environ:
         yield
         return
     name = f"chaos-{os.getpid()}"
-    subprocess.run([str(SOURCE / "dev"), "cluster", "up", "6", "--quiet", "--name", name], check=True,
-                   stdin=subprocess.DEVNULL)
+    PLACE.has |= {"own"} | ({"hosts"} if os.geteuid() == 0 else set())
+    subprocess.run([str(SOURCE / "dev"), "cluster", "up", str(nodes), "--quiet", "--name", name,
+                    *(["--hosts"] if "hosts" in PLACE.has else [])], check=True, stdin=subprocess.DEVNULL)
     try:
         said = subprocess.run(["bash", "-c", f'eval "$("{SOURCE}/dev" cluster env --name {name})"; env -0'],
                               capture_output=True, check=True).stdout
@@ -120,6 +187,7 @@ def cluster():
             if key in (b"SLURM_CONF", b"PATH", b"PLUME_CLUSTER", b"LD_LIBRARY_PATH"):
                 os.environ[key.decode()] = value.decode()
         os.environ["CLUSTER_DIR"] = os.path.dirname(os.environ["SLURM_CONF"])
+        PLACE.divide()
         yield
     finally:
         subprocess.run([str(SOURCE / "dev"), "cluster", "down", "--name", name], check=False,
@@ -135,19 +203,25 @@ def main():
     parser.add_argument("--fault", choices=sorted(FAULTS))
     parser.add_argument("--way", choices=BOTH)
     parser.add_argument("--case")
+    parser.add_argument("--late", type=float, default=5, help="seconds beside the grace until a step is over")
+    parser.add_argument("--nodes", type=int, default=6)
     args = parser.parse_args()
     print(f"# seed {args.seed}", flush=True)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # the cluster is stopped
     work = pathlib.Path(tempfile.mkdtemp(prefix="plume-chaos-", dir="/tmp"))
     work.chmod(0o755)
-    with cluster():
-        total, right = all_cases(args, work)
-        drained = not_drained()
+    begun = time.monotonic()
+    with disks(work, args.jobs), cluster(args.nodes):
+        total, right, jobs = all_cases(args, work)
+        wrong = [f"node {line}" for line in wait_not_drained()] + left_of_all(jobs, work)
     for (name, way), n in sorted(total.items()):
         print(f"# {name}, {way}: {right[name, way]} of {n}")
-    for line in drained:
-        print(f"# node {line}")
+    for line in wrong:
+        print(f"# left: {line}")
     n, good = sum(total.values()), sum(right.values())
-    bad = good < n or drained
+    bad = good < n or wrong
+    print(f"# {n} cases in {(time.monotonic() - begun) / 60:.1f} minutes; after {len(jobs)} jobs {len(wrong)} "
+          "processes, sockets, temporary files and nodes are left or drained")
     print(f"1..1\n{'not ok' if bad else 'ok'} 1 chaos: {good} of {n} right, seed {args.seed}")
     if good == n:
         shutil.rmtree(work, ignore_errors=True)

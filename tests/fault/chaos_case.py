@@ -6,8 +6,10 @@ import glob
 import json
 import os
 import pathlib
+import queue
 import random
 import subprocess
+import threading
 import time
 
 SOURCE = pathlib.Path(__file__).resolve().parents[2]
@@ -36,6 +38,13 @@ def need(true, text):
         raise Wrong(text)
 
 
+def has(document, key, value):
+    """value: what it must be, or a container of what it may be."""
+    have = document.get(key)
+    need(have in value if isinstance(value, (set, tuple, range)) else have == value,
+         f"{key} is {have!r}, not {value!r}, in {document}")
+
+
 def wait_for(what, limit, check):
     end = time.monotonic() + limit
     while time.monotonic() < end:
@@ -56,6 +65,18 @@ def children(pid):
                 yield int(head.split()[0]), head.split("(", 1)[1]
 
 
+def load(path):
+    with contextlib.suppress(FileNotFoundError):
+        return json.loads(path.read_text(encoding="utf-8"))
+    return None
+
+
+def sockets(jobs):
+    """What is left of these jobs where plrund has its sockets."""
+    uid = PLAIN_UID if os.geteuid() == 0 else os.geteuid()
+    return [path for job in jobs for path in glob.glob(f"/tmp/plume-{uid}/{job}.*")]
+
+
 def environment_of(entry):
     with open(f"{entry}/environ", "rb") as f:
         return set(f.read().split(b"\0"))
@@ -67,20 +88,32 @@ class Case:
     def __init__(self, name, args, work):
         self.name, self.work = name, work
         self.random = random.Random(name)
-        self.way = args.way or self.random.choice(("plrun", "plugin"))
-        names = [n for n, f in FAULTS.items() if self.way in f.ways and args.fault in (None, n)]
-        self.fault = self.random.choice(names)
+        self.fault = self.random.choice([n for n, f in FAULTS.items() if args.way in (None, *f.ways)
+                                         and args.fault in (None, n) and f.needs <= PLACE.has])
         f = FAULTS[self.fault]
+        self.way = args.way or self.random.choice(f.ways)
+        self.alone = f.alone
         self.nodes = self.random.randint(f.nodes, 3)
         self.per_node = self.random.randint(1, 3)
         if self.nodes * self.per_node < f.ranks:
             self.per_node = f.ranks
         self.world = self.nodes * self.per_node
         self.folder = work / name.replace(":", "-")
+        self.home = self.folder / "plume"
         self.job = self.srun = None
         self.code = None
-        self.others = range(0)
         self.env = {}
+        self.wrap = []          # before plrun
+        self.struck = None      # when the fault came, by the monotonic clock; None = by the log
+        self.extra_s = 0        # that its end may take beside the grace
+        self.late_s = args.late
+        self.took = None        # seconds from the fault to the step's end
+        self.undo = contextlib.ExitStack()
+        self.quiet = ["-Q"]     # srun says nothing of its own
+
+    def strike(self, extra_s=0):
+        """The fault comes now; extra_s: the silence that is borne, for one that nobody sees."""
+        self.struck, self.extra_s = time.monotonic(), extra_s
 
     def describe(self):
         return f"{self.name} {self.fault}, {self.way}, {self.nodes} x {self.per_node} ranks"
@@ -115,18 +148,37 @@ class Case:
             for path in (self.folder, self.folder / "home"):
                 os.chown(path, PLAIN_UID, PLAIN_UID)
 
-    def start(self):
+    def environment(self):
         env = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM_JOB", "PLUME_"))}
-        env.update({"HOME": str(self.folder / "home"), "PLUME_HOME": f"{self.folder}/plume",
+        env.update({"HOME": str(self.folder / "home"), "PLUME_HOME": str(self.home),
                     "CHAOS_FOLDER": str(self.folder), "PLUME_KILL_GRACE": str(GRACE_S),
                     "PLUME_SILENCE": str(SILENCE_S), "PLUME_LAUNCH_TIMEOUT": "30", **self.env})
-        argv = ["srun", "-Q", "-J", self.folder.name, f"-N{self.nodes}", f"-n{self.world}",
-                f"--ntasks-per-node={self.per_node}"]
-        argv += ["--plume", "./rank"] if self.way == "plugin" else ["plrun", "--", "./rank"]
+        return env
+
+    def size(self):
+        return [f"-N{self.nodes}", f"-n{self.world}", f"--ntasks-per-node={self.per_node}"]
+
+    def what(self):
+        return ["--plume", "./rank"] if self.way == "plugin" else [*self.wrap, "plrun", "--", "./rank"]
+
+    def as_user(self, argv):
         if os.geteuid() == 0:
             argv = ["setpriv", "--reuid", str(PLAIN_UID), "--regid", str(PLAIN_UID), "--clear-groups", *argv]
+        return argv
+
+    def where(self):
+        """Options of srun and sbatch: nodes of its own until all of it is undone, or those for all others."""
+        if not self.alone:
+            return ["-x", ",".join(PLACE.apart)] if PLACE.apart else []
+        group = PLACE.groups.get(timeout=900)
+        self.undo.callback(PLACE.groups.put, group)
+        return ["-w", ",".join(group[:self.nodes])]
+
+    def start(self):
+        argv = self.as_user(["srun", *self.quiet, "-J", self.folder.name, *self.size(), *self.where(),
+                             *self.what()])
         with open(self.folder / "out", "wb") as out, open(self.folder / "err", "wb") as err:
-            self.srun = subprocess.Popen(argv, cwd=self.folder, env=env, stdout=out, stderr=err,
+            self.srun = subprocess.Popen(argv, cwd=self.folder, env=self.environment(), stdout=out, stderr=err,
                                          stdin=subprocess.DEVNULL, start_new_session=True)
 
     def ranks_there(self):
@@ -159,15 +211,13 @@ class Case:
         return found[0]
 
     def trial(self):
-        found = glob.glob(f"{self.folder}/plume/steps/*/trial-0000")
+        found = glob.glob(f"{self.home}/steps/*/trial-0000")
         need(len(found) <= 1, f"run folders: {found}")
         return pathlib.Path(found[0]) if found else None
 
     def load(self, name):
         trial = self.trial()
-        with contextlib.suppress(FileNotFoundError, TypeError):
-            return json.loads((trial / name).read_text(encoding="utf-8"))
-        return None
+        return load(trial / name) if trial else None
 
     def err(self):
         return (self.folder / "err").read_text(encoding="utf-8", errors="replace")
@@ -178,35 +228,80 @@ class Case:
             self.code = self.srun.wait(END_S)
         except subprocess.TimeoutExpired:
             raise Wrong(f"srun has not ended {END_S} s after the fault") from None
+        ended, ended_wall = time.monotonic(), time.time()
         self.code = 128 - self.code if self.code < 0 else self.code
-        if self.job:
-            wait_for("no process left", LEFT_S, lambda: not self.left())
+        self.find_job()
+        self.nothing_left()
+        if self.struck:
+            self.took = ended - self.struck
+        elif self.first_end():
+            self.took = ended_wall - self.first_end()
+
+    def find_job(self):
+        for path in glob.glob(f"{self.folder}/at.*"):
+            self.job = pathlib.Path(path).read_text().split()[3]
+        for path in glob.glob(f"{self.home}/steps/*"):
+            self.job = os.path.basename(path).split(".")[0]
+
+    def nothing_left(self):
+        wait_for("no process left", LEFT_S, lambda: not self.left())
+
+    def events(self, trial=None):
+        """Those of the log that are whole lines; a hub that is killed leaves no other."""
+        trial = trial or self.trial()
+        with contextlib.suppress(OSError, TypeError):
+            with open(trial / "attempt-0/events.jsonl", encoding="utf-8") as f:
+                return [json.loads(line) for line in f]
+        return []
+
+    def first_end(self):
+        """When the first rank failed, by the wall clock; of ranks that are done the last."""
+        ends = [(e["state"] == "done", e["t"]) for e in self.events()
+                if e["type"] == "rank" and e.get("state") in ("done", "failed", "killed", "lost")]
+        failed = [t for done, t in ends if not done]
+        return min(failed) if failed else max((t for _, t in ends), default=None)
+
+    def in_time(self):
+        """Not for what Slurm itself takes long to see."""
+        limit = GRACE_S + self.extra_s + self.late_s
+        need(self.took is None or self.took <= limit, f"{self.took:.1f} s to the end, not {limit}" if self.took else "")
 
     def left(self):
-        """Processes that have this job in their environment."""
-        job, folder = f"SLURM_JOB_ID={self.job}".encode(), f"CHAOS_FOLDER={self.folder}".encode()
+        """Processes that have this case in their environment: ranks, plrun, plrund, the lifeline."""
+        folder = f"CHAOS_FOLDER={self.folder}".encode()
         found = []
         for entry in glob.glob("/proc/[0-9]*"):
             with contextlib.suppress(OSError):
-                if {job, folder} <= environment_of(entry):
+                environment = environment_of(entry)
+                if (folder in environment or f"PLUME_HOME={self.home}".encode() in environment) and (
+                        pathlib.Path(entry, "comm").read_text() != "srun\n"):
                     found.append(f"{entry[6:]} {pathlib.Path(entry, 'cmdline').read_bytes()[:80]}")
         return found
 
-    def files_hold(self, code):
-        trial = self.trial()
+    def files_hold(self, code, trial=None):
+        trial = trial or self.trial()
         need(trial, "no run folder")
         # The plugin's daemon outlives srun for a moment.
-        wait_for("the end of the log", LEFT_S, lambda: "hub" not in (self.load("status.json") or {"hub": 1}))
+        wait_for("the end of the log", LEFT_S, lambda: "hub" not in (load(trial / "status.json") or {"hub": 1}))
         said = subprocess.run([str(SOURCE / "tests/lib/check-run.py"),
                                f"{trial}={code}" if code is not None else str(trial)],
                               capture_output=True, text=True, check=False)
         need(said.returncode == 0, f"check-run: {said.stderr}")
-        odd = [str(p) for p in trial.rglob("*") if p.name.startswith(".") or ".tmp" in p.name]
+        self.no_temporary_file()
+        causes = [e for e in self.events(trial) if e["type"] == "cause"]
+        need(len(causes) <= 1, f"{len(causes)} decisions")
+
+    def slurm_killed_all(self):
+        """Nobody was left to remove anything."""
+        PLACE.spared.append(self)
+
+    def no_temporary_file(self):
+        odd = [str(p) for p in self.home.rglob("*") if p.name.startswith(".") or ".tmp" in p.name]
         need(not odd, f"temporary files: {odd}")
 
     def no_socket(self):
-        uid = PLAIN_UID if os.geteuid() == 0 else os.geteuid()
-        left = glob.glob(f"/tmp/plume-{uid}/{self.job}.*")
+        need(self.job, "no job")
+        left = sockets([self.job])
         need(not left, f"sockets: {left}")
 
     def states(self):
@@ -220,6 +315,7 @@ class Case:
         self.files_hold(0)
         need(self.load("result.json")["state"] == "done", self.load("result.json"))
         self.no_socket()
+        self.in_time()
 
     def must_fail(self, code, **cause):
         """code: of the step under plrun, None = any but 0; the plugin's is Slurm's own, and not 0."""
@@ -229,12 +325,12 @@ class Case:
         need(self.code != 0 and code in (None, self.code), f"exit code {self.code}, not {code}")
         self.files_hold(code)
         result = self.load("result.json")
-        need(result["state"] == cause.pop("state", "failed"), result)
-        have = result["cause"]
+        has(result, "state", cause.pop("state", "failed"))
         for key, value in cause.items():
-            need(have.get(key) in value if isinstance(value, (set, tuple)) else have.get(key) == value,
-                 f"cause {have}, want {key}={value}")
-        self.no_socket()
+            has(result["cause"], key, value)
+        if self not in PLACE.spared:
+            self.no_socket()
+        self.in_time()
 
     def must_lose_hub(self):
         """Nobody is left to write a result; srun's code and stderr say it."""
@@ -243,17 +339,78 @@ class Case:
         result = self.load("result.json")
         need(result is None or result["state"] != "done", f"{result}")
         self.no_socket()
+        self.in_time()
+
+    def must_agree(self, did):
+        """Whatever failed: srun and the files say one and the same. did: every rank did its part, so
+        that a good end is no lie; a bad one never is, if something says why."""
+        self.end()
+        result = self.load("result.json")
+        if result and (self.events() or (result.get("cause") or {}).get("kind") != "launch"):
+            self.files_hold(self.code)
+        if result:
+            need((result["state"] == "done") == (self.code == 0), f"exit code {self.code}: {result}")
+        need(self.code != 0 or did, "exit code 0, and not all ranks did their part")
+        need(self.code == 0 or self.err().strip(), "not a word on stderr")
+        if "cannot write 'trial-0000/result.json'" not in self.err():
+            self.no_temporary_file()
+        if self.job:
+            self.no_socket()
 
 
 # ---- the faults ----
 
-Fault = collections.namedtuple("Fault", "run ways nodes ranks")
+Fault = collections.namedtuple("Fault", "run ways nodes ranks alone needs")
 FAULTS = {}
 BOTH = ("plrun", "plugin")
 
 
-def fault(ways=BOTH, nodes=1, ranks=1):
+def fault(ways=BOTH, nodes=1, ranks=1, alone=False, needs=()):
+    """alone: on nodes that no other step has; needs: of PLACE.has."""
     def add(f):
-        FAULTS[f.__name__] = Fault(f, ways, nodes, ranks)
+        FAULTS[f.__name__] = Fault(f, ways, nodes, ranks, alone, frozenset(needs))
         return f
     return add
+
+
+class Place:
+    """The cluster of all cases, and what it has: "hosts" (each node is a host of its own), "disks"
+    (small file systems)."""
+
+    def __init__(self):
+        self.has = frozenset()
+        self.disks = queue.SimpleQueue()
+        self.apart = []                     # nodes for cases that must have theirs alone,
+        self.groups = queue.SimpleQueue()   # and their groups
+        self.lock = threading.Lock()
+        self.spared = []  # cases whose processes were all killed at once
+
+    def divide(self):
+        """Three nodes of six are for cases alone."""
+        said = subprocess.run(["sinfo", "-h", "-p", "main", "-N", "-o", "%N"], capture_output=True, text=True,
+                              check=True, timeout=30).stdout.split()
+        groups = [said[i:i + 3] for i in range(len(said) - len(said) // 6 * 3, len(said), 3)]
+        for group in groups:
+            self.groups.put(group)
+        self.apart = sum(groups, [])
+
+    @property
+    def folder(self):
+        return pathlib.Path(os.environ["CLUSTER_DIR"])
+
+    def pid_of(self, daemon):
+        """slurmctld's, or that of a node's slurmd."""
+        for line in (self.folder / "pids").read_text().splitlines():
+            name, pid, _ = line.split()
+            if name == daemon:
+                found = int(pid)
+        return found
+
+    def address(self, node):
+        for line in (self.folder / "hosts").read_text().splitlines():
+            if line.split()[1] == node:
+                return line.split()[0]
+        raise KeyError(node)
+
+
+PLACE = Place()

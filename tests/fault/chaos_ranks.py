@@ -9,7 +9,7 @@ import signal
 import subprocess
 import time
 
-from chaos_case import COME_S, SILENCE_S, STAY, fault, need, wait_for
+from chaos_case import COME_S, PLACE, SILENCE_S, STAY, fault, need, wait_for
 
 
 @fault()
@@ -331,8 +331,7 @@ def strangers_at_the_hub(c):
 @fault()
 def controller_stops(c):
     """slurmctld is stopped for a while: the ranks, and their verdict, do not depend on it."""
-    daemons = pathlib.Path(os.environ["CLUSTER_DIR"], "pids").read_text().splitlines()
-    pid = int(next(line.split()[1] for line in daemons if line.startswith("slurmctld ")))
+    pid = PLACE.pid_of("slurmctld")
     rank = c.pick()
     c.plan_all("stand\n" + STAY)
     c.plan(rank, "stand; reached go; exit 4\n")

@@ -390,8 +390,7 @@ void pl_uplink_send(struct pl_uplink *u, const struct pl_msg *m)
         return;
     if (u->wire && pl_hub_conn_is_silent(u->wire, u->silence_ms)) {
         /* It may hear us all the same: our host is up, and so are we. */
-        pl_hub_conn_send_new(u->wire,
-                             pl_msg_new(&(struct pl_msg){.type = PL_MSG_NODE_HUB_SILENT}));
+        pl_hub_conn_send_new(u->wire, pl_msg_new(&(struct pl_msg){.type = PL_MSG_NODE_HUB_SILENT}));
         pl_hub_conn_cut(u->wire); /* the loop reports the loss */
         return;
     }
