@@ -406,6 +406,7 @@ void pl_hub_close(struct pl_hub *hub)
     if (!hub || uv_is_closing((uv_handle_t *)&hub->tick))
         return;
     pl_scontrol_cancel(PL_TAKE(hub->ask));
+    pl_hub_stop_thinning(hub);
     uv_close((uv_handle_t *)&hub->tick, NULL);
     uv_close((uv_handle_t *)&hub->decide_timer, NULL);
     uv_close((uv_handle_t *)&hub->launch_limit.timer, NULL);

@@ -192,6 +192,8 @@ void pl_hub_write_result(struct pl_hub *hub);
 /* Bytes that metrics.jsonl may have, by PLUME_METRICS_MAX; -EINVAL. */
 int pl_hub_metrics_limit(const struct pl_slurm_step *step, size_t *ret, struct pl_error *err);
 void pl_hub_append_metrics(struct pl_hub *hub, const struct pl_buf *line);
+/* Waits for the thread that thins, if there is one, and forgets what it has done. */
+void pl_hub_stop_thinning(struct pl_hub *hub);
 
 /* peers.c */
 int pl_hub_listen(struct pl_hub *hub, struct pl_error *err);

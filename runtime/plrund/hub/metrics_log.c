@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* metrics.jsonl, which has a limit: before the file is full it is thinned (thin.h), by a thread,
- * while records go on. The rest then replaces the file. */
+ * while records go on. The rest then replaces the file. The thread is our own: libuv aborts where
+ * it cannot make one, for instance at the user's limit of processes. */
 #include "common/base/env.h"
 #include "common/base/fs.h"
 #include "common/base/log.h"
@@ -11,6 +12,8 @@
 #include "runtime/plrund/hub/thin.h"
 
 #include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
 #include <string.h>
 
 #define METRICS_MAX ((size_t)16 * 1024 * 1024)
@@ -19,7 +22,8 @@
 /* One thinning. The loop owns it before and after the work, the thread meanwhile. */
 struct pl_hub_thinning {
     struct pl_hub *hub;
-    uv_work_t work;
+    pthread_t thread;
+    uv_async_t done;
     int fd;      /* the file, for reading */
     size_t size; /* bytes to thin: what follows has come since */
     size_t target;
@@ -63,15 +67,16 @@ static int read_part(int fd, char *to, size_t len, off_t at)
     return 0;
 }
 
-/* In the thread. */
-static void work(uv_work_t *request)
+static void *work(void *ctx)
 {
-    struct pl_hub_thinning *t = request->data;
+    struct pl_hub_thinning *t = ctx;
     _cleanup_free_ char *text = malloc(t->size);
 
     t->result = text ? read_part(t->fd, text, t->size, 0) : -ENOMEM;
     if (t->result == 0)
         t->result = pl_thin(text, t->size, t->target, t->grid_s, &t->thinned);
+    uv_async_send(&t->done);
+    return NULL;
 }
 
 /* Puts the thinned lines, and those that came meanwhile, in the file's place. */
@@ -94,15 +99,33 @@ static int replace(struct pl_hub *hub, struct pl_hub_thinning *t, struct pl_erro
     return r < 0 ? r : pl_log_file_reopen(&hub->metrics, folder, err);
 }
 
-/* In the loop. A run that is over keeps its file as it is: its result has been written. */
-static void on_worked(uv_work_t *request, int status)
+static void free_thinning(uv_handle_t *done)
 {
-    struct pl_hub_thinning *t = request->data;
+    struct pl_hub_thinning *t = done->data;
+
+    pl_buf_finish(&t->thinned.text);
+    close(t->fd);
+    free(t);
+}
+
+void pl_hub_stop_thinning(struct pl_hub *hub)
+{
+    struct pl_hub_thinning *t = PL_TAKE(hub->thinning);
+
+    if (!t)
+        return;
+    pthread_join(t->thread, NULL);
+    uv_close((uv_handle_t *)&t->done, free_thinning);
+}
+
+/* A run that is over keeps its file as it is: its result has been written. */
+static void on_done(uv_async_t *done)
+{
+    struct pl_hub_thinning *t = done->data;
     struct pl_hub *hub = t->hub;
     struct pl_error err = {0};
 
-    hub->thinning = NULL;
-    if (status == 0 && t->result == 0 && hub->state != PL_HUB_FINISHED) {
+    if (t->result == 0 && hub->state != PL_HUB_FINISHED) {
         if (replace(hub, t, &err) < 0) {
             pl_log_debug("run", "%s; it is tried again", pl_error_text(&err));
         } else {
@@ -111,9 +134,20 @@ static void on_worked(uv_work_t *request, int status)
         }
     }
     hub->metrics_next = next_size(hub, (size_t)hub->metrics.size);
-    pl_buf_finish(&t->thinned.text);
-    close(t->fd);
-    free(t);
+    pl_hub_stop_thinning(hub);
+}
+
+/* The thread starts with all signals blocked, as the loop handles them. */
+static int start_thread(struct pl_hub_thinning *t)
+{
+    sigset_t all, before;
+    int error;
+
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    error = pthread_create(&t->thread, NULL, work, t);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return -error;
 }
 
 static void start_thinning(struct pl_hub *hub)
@@ -127,6 +161,8 @@ static void start_thinning(struct pl_hub *hub)
         r = pl_own_folder_open(AT_FDCWD, hub->attempt_dir, &folder, NULL);
     if (r == 0)
         r = pl_own_file_open(folder, "metrics.jsonl", O_RDONLY, 0, &t->fd, NULL);
+    if (r == 0 && (r = uv_async_init(hub->loop, &t->done, on_done)) < 0)
+        close(t->fd);
     if (r < 0) {
         free(t);
         return;
@@ -135,13 +171,11 @@ static void start_thinning(struct pl_hub *hub)
     t->size = (size_t)hub->metrics.size;
     t->target = hub->metrics_max / 4;
     t->grid_s = hub->metrics_grid_s;
-    t->work.data = t;
-    if (uv_queue_work(hub->loop, &t->work, work, on_worked) < 0) {
-        close(t->fd);
-        free(t);
-        return;
-    }
-    hub->thinning = t;
+    t->done.data = t;
+    if (start_thread(t) < 0)
+        uv_close((uv_handle_t *)&t->done, free_thinning);
+    else
+        hub->thinning = t;
 }
 
 /* The newest values stay in status.json and result.json when the file is full all the same. */
