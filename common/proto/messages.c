@@ -107,7 +107,7 @@ static const struct message table[PL_MSG_N_TYPES] = {
     [PL_MSG_JOIN] = {PL_WIRE_PEER_TO_HUB,
                      "join",
                      {MUST(join, node_id), MAY(join, node), MAY(join, local_ntasks),
-                      MAY(join, clock)}},
+                      MAY(join, clock), MAY(join, unable)}},
 
     [PL_MSG_SNAPSHOT] = {PL_WIRE_HUB_TO_CLIENT,
                          "snapshot",

@@ -169,7 +169,8 @@ struct pl_msg {
             int64_t node_id;
             const char *node;
             int64_t local_ntasks;
-            const char *clock; /* pl_clock_id() */
+            const char *clock;  /* pl_clock_id() */
+            const char *unable; /* why this node cannot serve the step; absent = it can */
         } join;
         struct pl_msg_snapshot {
             const char *epoch;

@@ -137,6 +137,23 @@ static int start_daemon(struct starter *s, const char *plrund, struct pl_error *
     return pl_error_set(err, -ECONNABORTED, "%s", text ? text : "the node daemon did not start");
 }
 
+/* The step cannot begin without this node's daemon: the step's hub must hear of it, or, on the
+ * first node, all who look for the hub. In this process, since there may be no room for another
+ * one. Returns if that cannot be, either. */
+static void become_unable(struct starter *s, const char *plrund, const struct pl_error *err)
+{
+    const char *text = pl_error_text(err);
+
+    if (was_signalled(s))
+        return;
+    pl_log_error("run", "%s", text);
+    pl_close_from(3, NULL, 0);
+    sigprocmask(SIG_SETMASK, &s->old_mask, NULL);
+    execl(plrund, "plrund", "--unable", text, (char *)NULL);
+    pl_log_error("run", "cannot run '%s': %s", plrund, strerror(errno));
+    _exit(PL_EXIT_FAILED);
+}
+
 /* Connects to the daemon. If it is ours and ends meanwhile, nobody listens any more. */
 static int open_link(struct starter *s, const char *path, struct pl_error *err)
 {
@@ -508,6 +525,7 @@ int pl_starter_run(char *const *argv, const char *plrund, struct pl_error *err)
     struct starter s = {.link = PL_RANK_LINK_INIT, .control_fd = -EBADF, .signal_fd = -EBADF};
     _cleanup_free_ char *path = NULL;
     int pipes[4] = {-EBADF, -EBADF, -EBADF, -EBADF};
+    bool no_daemon = false;
     bool capture = !isatty(STDOUT_FILENO) && !isatty(STDERR_FILENO);
     int r = pl_slurm_step_from_env(&s.step, true, err);
 
@@ -522,12 +540,15 @@ int pl_starter_run(char *const *argv, const char *plrund, struct pl_error *err)
         r = hold_signals(&s, err);
     if (r == 0 && s.step.local_rank == 0)
         r = start_daemon(&s, plrund, err);
+    no_daemon = r < 0 && s.signal_fd >= 0 && s.step.local_rank == 0;
     if (r == 0)
         r = open_link(&s, path, err);
     if (r < 0 && s.step.local_rank == 0 && path) {
         end_daemon(&s, true);
         pl_refuser_run(path, s.step.local_ntasks - 1, pl_error_text(err));
     }
+    if (no_daemon)
+        become_unable(&s, plrund, err);
     if (r == 0)
         r = make_pipes(pipes, err);
     if (r == 0)

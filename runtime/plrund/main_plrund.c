@@ -25,6 +25,7 @@
 struct fds {
     int control, gpus, lifeline, helper;
     bool sample;
+    const char *unable;
 };
 
 static const struct pl_option options[] = {
@@ -38,12 +39,16 @@ static const struct pl_option options[] = {
      PL_OPTION_INT(struct fds, lifeline, 0, 1 << 20)},
     {"helper", 0, "FD", NULL, "run as the child that does what the confined daemon may not",
      PL_OPTION_INT(struct fds, helper, 0, 1 << 20)},
+    {"unable", 0, "TEXT", NULL,
+     "only tell the step's hub that this node cannot serve the step, and why",
+     PL_OPTION_STRING(struct fds, unable)},
     {0},
 };
 
 static const struct pl_command command = {
     .name = "plrund",
-    .synopsis = "--control-fd FD\n--watch-gpus FD\n--sample-gpus\n--lifeline FD\n--helper FD",
+    .synopsis = "--control-fd FD\n--watch-gpus FD\n--sample-gpus\n--lifeline FD\n--helper FD\n"
+                "--unable TEXT",
     .summary = "Serves the ranks of one Slurm step on this node. plrun or the SPANK plugin starts "
                "it; users do not.",
     .options = options,
@@ -142,18 +147,26 @@ static void on_daemon_finished(void *ctx)
     pl_hub_close(n->hub);
 }
 
-/* Starts the hub and connects it with the daemon by a pair; *ret_own is the daemon's end. */
-static int start_hub(struct node *n, struct pl_hub_conn **ret_own, struct pl_error *err)
+/* Starts the hub and connects it with this node's daemon by a pair; *ret_own is the daemon's end.
+ */
+static int start_hub(uv_loop_t *loop,
+                     const struct pl_slurm_step *step,
+                     const unsigned char secret[PL_KEY_SIZE],
+                     void (*on_finished)(void *ctx),
+                     void *ctx,
+                     struct pl_hub **ret,
+                     struct pl_hub_conn **ret_own,
+                     struct pl_error *err)
 {
     json_t *hello = json_pack("{s:s}", "role", "daemon");
     struct pl_hub_conn *ends[2];
-    int r = pl_hub_conn_pair(n->loop, hello, ends);
+    int r = pl_hub_conn_pair(loop, hello, ends);
 
     json_decref(hello);
     if (r < 0)
         return pl_error_set(err, r, "cannot connect the daemon with its hub");
-    r = pl_hub_start(n->loop, &n->daemon.step, n->daemon.secret, on_hub_finished, n, &n->hub, err);
-    if (r == 0 && (r = pl_hub_add_pair(n->hub, ends[0])) < 0)
+    r = pl_hub_start(loop, step, secret, on_finished, ctx, ret, err);
+    if (r == 0 && (r = pl_hub_add_pair(*ret, ends[0])) < 0)
         pl_error_set(err, r, "out of memory");
     if (r < 0) {
         pl_hub_conn_close(ends[0]);
@@ -175,7 +188,7 @@ static int run(struct node *n)
     d->on_finished = on_daemon_finished;
     d->ctx = n;
     if (d->step.node_id == 0)
-        r = start_hub(n, &own, &err);
+        r = start_hub(n->loop, &d->step, d->secret, on_hub_finished, n, &n->hub, &own, &err);
     if (r == 0)
         r = pl_daemon_start(d, own, &err);
     if (r < 0)
@@ -187,13 +200,93 @@ static int run(struct node *n)
     return served ? PL_EXIT_OK : PL_EXIT_FAILED;
 }
 
-int main(int argc, char **argv)
+/* ---- a node without a daemon: only the hub hears of it, or on node 0 all who come ---- */
+
+struct unable {
+    struct pl_slurm_step step;
+    unsigned char secret[PL_KEY_SIZE];
+    struct pl_uplink *uplink;
+    struct pl_hub *hub; /* NULL on other nodes */
+};
+
+static void on_unable_answer(void *ctx, json_t *message)
+{
+    struct unable *u = ctx;
+    struct pl_msg m;
+
+    if (pl_msg_read(message, PL_WIRE_HUB_TO_NODE, &m) == 0 && m.type == PL_MSG_HUB_REFUSED)
+        pl_uplink_close(u->uplink);
+}
+
+static void on_unable_lost(void *ctx, const char *text)
+{
+    struct unable *u = ctx;
+
+    pl_log_error("net", "%s", text);
+    pl_uplink_close(u->uplink);
+}
+
+static void on_unable_hub_finished(void *ctx)
+{
+    struct unable *u = ctx;
+
+    pl_hub_close(u->hub);
+}
+
+static int join_unable(struct unable *u, uv_loop_t *loop, const char *text, struct pl_error *err)
+{
+    static const struct pl_uplink_ops ops = {.message = on_unable_answer, .lost = on_unable_lost};
+    struct pl_hub_conn *own = NULL;
+    int r = pl_slurm_step_from_env(&u->step, false, err);
+
+    if (r == 0)
+        r = pl_key_load(u->step.run_dir, u->secret, err);
+    if (r == 0 && u->step.node_id == 0)
+        r = start_hub(loop, &u->step, u->secret, on_unable_hub_finished, u, &u->hub, &own, err);
+    if (r == 0)
+        r = pl_uplink_create(loop, &u->step, u->secret, &ops, u, &u->uplink);
+    if (r < 0) {
+        pl_hub_conn_close(own);
+        return err->code ? r : pl_error_nomem(err);
+    }
+    pl_uplink_unable(u->uplink, text);
+    if (own)
+        pl_uplink_use(u->uplink, own);
+    return own ? 0 : pl_uplink_search(u->uplink, err);
+}
+
+static int run_unable(const char *text)
+{
+    uv_loop_t *loop = uv_default_loop();
+    struct unable u = {0};
+    struct pl_error err = {0};
+    _cleanup_free_ char *valid = pl_buf_dup_text(text); /* it travels as JSON */
+
+    if (join_unable(&u, loop, valid ? valid : "?", &err) < 0) {
+        pl_log_error("net", "%s", pl_error_text(&err));
+        pl_uplink_close(u.uplink);
+        pl_hub_close(u.hub);
+    }
+    uv_run(loop, UV_RUN_DEFAULT);
+    pl_hub_destroy(u.hub);
+    pl_uplink_destroy(u.uplink);
+    return PL_EXIT_FAILED;
+}
+
+static void ignore_signals(void)
 {
     static const int ignored[] = {SIGHUP,  SIGINT,  SIGQUIT, SIGTERM, SIGPIPE,
                                   SIGUSR1, SIGUSR2, SIGXCPU, SIGXFSZ};
+
+    for (size_t i = 0; i < PL_COUNT(ignored); i++)
+        signal(ignored[i], SIG_IGN);
+}
+
+int main(int argc, char **argv)
+{
     struct pl_error err = {0};
     struct node n = {.loop = uv_default_loop()};
-    struct fds fds = {-1, -1, -1, -1, false};
+    struct fds fds = {.control = -1, .gpus = -1, .lifeline = -1, .helper = -1};
     int control_fd, rest, r;
     bool done;
 
@@ -204,7 +297,7 @@ int main(int argc, char **argv)
         return PL_EXIT_OK;
     control_fd = fds.control;
     if (r == 0 && ((control_fd >= 0) + (fds.gpus >= 0) + (fds.lifeline >= 0) + (fds.helper >= 0) +
-                           fds.sample !=
+                           fds.sample + (fds.unable != NULL) !=
                        1 ||
                    rest < argc))
         r = pl_error_set(&err, -EINVAL, "needs --control-fd and nothing else: see plrund --help");
@@ -216,6 +309,10 @@ int main(int argc, char **argv)
         return run_lifeline(fds.lifeline);
     if (r == 0 && fds.helper >= 0)
         return run_helper(fds.helper);
+    if (r == 0 && fds.unable) {
+        ignore_signals();
+        return run_unable(fds.unable);
+    }
     if (r == 0 && fcntl(control_fd, F_SETFD, FD_CLOEXEC) < 0)
         r = pl_error_errno(&err, errno, "--control-fd %d", control_fd);
     if (r < 0) {
@@ -224,8 +321,7 @@ int main(int argc, char **argv)
     }
     /* Slurm signals every process of a step, and the daemon must report how its ranks ended. A
      * user's limit for the size of files is no reason to end: the write fails. */
-    for (size_t i = 0; i < PL_COUNT(ignored); i++)
-        signal(ignored[i], SIG_IGN);
+    ignore_signals();
     if (pl_env(PL_ENV_PLUME_PLUGIN)) /* plrun's daemon has them from its task */
         pl_step_limits_apply(environ);
     raise_file_limit();

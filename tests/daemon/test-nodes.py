@@ -7,11 +7,12 @@ import os
 import signal
 import socket
 import struct
+import subprocess
 import threading
 import time
 
 import harness
-from harness import KEY, equal, wait_for
+from harness import KEY, LIMIT, equal, wait_for
 
 
 def two_nodes(step, walk=False):
@@ -232,6 +233,69 @@ def test_join_twice(step):
     assert "joined already" in r.expect("refused")["text"]
     equal(end(ranks, 0, 0), [0, 0])
     equal([d.wait() for d in daemons], [0, 0])
+
+
+def unable(step, node, text):
+    """What plrun of a node without a daemon becomes."""
+    process = subprocess.Popen([harness.PLRUND, "--unable", text], env=step.environment(node),
+                               stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    step.keep(process.stderr)
+    return process
+
+
+def test_node_without_a_daemon(step):
+    """Another node cannot serve the step: it ends at once, and the cause has the node and the reason."""
+    step.nodes = 3
+    step.use_hub_port()
+    daemons = [step.start(0), step.start(1)]
+    ranks = [step.keep(d.rank("starter", i)) for i, d in enumerate(daemons)]
+    process = unable(step, 2, "cannot fork")
+    for r in ranks:
+        equal(r.expect("refused")["text"], "node n2 cannot serve the step: cannot fork")
+        r.close()
+    equal(process.wait(LIMIT), 1)
+    for d in daemons:
+        d.wait()
+    result = step.result()
+    cause = result["cause"]
+    equal((result["state"], result["exit_code"]), ("failed", 1))
+    equal((cause["kind"], cause["node"], cause["text"]), ("launch", "n2", "cannot fork"))
+    assert "node n2 cannot serve the step: cannot fork" in daemons[0].said()
+
+
+def test_first_node_without_a_daemon(step):
+    """Whoever looks for the hub is told at once: before it is known, and after."""
+    step.nodes = 3
+    step.use_hub_port()
+    early = step.start(1)
+    r1 = step.keep(early.rank("starter", 1))
+    process = unable(step, 0, "cannot fork")
+    equal(r1.expect("refused")["text"], "node n0 cannot serve the step: cannot fork")
+    r1.close()
+    late = step.start(2)
+    r2 = step.keep(late.rank("starter", 2))
+    equal(r2.expect("refused")["text"], "node n0 cannot serve the step: cannot fork")
+    r2.close()
+    equal(process.wait(LIMIT), 1)
+    early.wait(), late.wait()
+    cause = step.result()["cause"]
+    equal((cause["kind"], cause["node"], cause["text"]), ("launch", "n0", "cannot fork"))
+
+
+def test_signal_before_all_nodes_have_come(step):
+    """The step ends soon, and not with the limit for the launch: the other nodes got the signal, too."""
+    step.nodes = 2
+    step.use_hub_port()
+    step.scontrol(harness.record())
+    d = step.start(0)
+    r = step.keep(d.rank("starter", 0))
+    r.send(type="signalled", signal=15)
+    r.exited(signal_number=15)
+    r.expect("verdict")
+    r.close()
+    d.wait()
+    result = step.result()
+    equal((result["state"], result["cause"]["kind"]), ("cancelled", "cancelled"))
 
 
 def test_launch_limit_names_missing(step):

@@ -371,3 +371,26 @@ SH
     rc_is first 1
     grep 'found no hub on the step.s first node' first.err
 }
+
+@test "a node whose daemon cannot start: the launch ends at once, and names it" {
+    mkdir own
+    cp "$PLUME_SRC/build/plrun" own/
+    cat >own/plrund <<SH
+#!/bin/bash
+[ "\$SLURM_NODEID" = "\$BROKEN" ] && [ "\$1" = --control-fd ] && exit 1
+exec "$PLUME_SRC/build/plrund" "\$@"
+SH
+    chmod -R a+rx own
+    BROKEN=1 step other -N3 -n6 own/plrun -- touch ran &
+    BROKEN=0 step first -N3 -n6 own/plrun -- touch ran &
+    SECONDS=0
+    wait
+    ((SECONDS < 60)) # the limit for a launch is 120 s
+    [ ! -e ran ]
+    for name in other first; do
+        rc_is "$name" 1
+        grep -E 'node [^ ]+ cannot serve the step: the node daemon .* did not start' "$name.err"
+        [ "$(result "$name" 'd["cause"]["kind"]')" = launch ]
+    done
+    checked other
+}

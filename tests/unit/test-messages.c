@@ -90,6 +90,8 @@ static const struct {
     {PL_MSG_HUB_DECIDED, "{\"type\":\"decided\",\"root\":3,\"code\":1}"},
     {PL_MSG_HUB_PING, "{\"type\":\"ping\",\"t\":1}"},
     {PL_MSG_HUB_BYE_OK, "{\"type\":\"bye_ok\"}"},
+    {PL_MSG_JOIN, "{\"type\":\"join\",\"node_id\":1,\"node\":\"n02\",\"local_ntasks\":8,\"clock\":"
+                  "\"c\",\"unable\":\"no room\"}"},
 };
 
 static json_t *parse(const char *line)

@@ -42,7 +42,8 @@ struct pl_uplink {
     size_t n_addresses;
     uint16_t ports[PL_WALK_PORTS + 1];
     size_t n_ports;
-    json_t *queue; /* messages from before the hub was found */
+    const char *unable; /* NULL = this node can serve the step */
+    json_t *queue;      /* messages from before the hub was found */
     char *first_node;
     struct pl_limit search; /* for the hub */
     unsigned pause_ms, banner_ms, silence_ms;
@@ -173,11 +174,11 @@ static void on_open(struct pl_hub_conn *wire)
     uv_timer_stop(&u->round);
     uv_timer_stop(&u->names);
     pl_limit_stop(&u->search);
-    pl_uplink_send(
-        u, &(struct pl_msg){
-               .type = PL_MSG_JOIN,
-               .join = {s->node_id, s->node ? s->node : "?", s->local_ntasks, pl_clock_id(clock)},
-           });
+    pl_uplink_send(u, &(struct pl_msg){
+                          .type = PL_MSG_JOIN,
+                          .join = {s->node_id, s->node ? s->node : "?", s->local_ntasks,
+                                   pl_clock_id(clock), u->unable},
+                      });
     json_array_foreach (u->queue, i, message)
         if (pl_hub_conn_send(wire, message) < 0)
             pl_hub_conn_cut(wire);
@@ -339,6 +340,11 @@ int pl_uplink_create(uv_loop_t *loop,
     pl_limit_init(&u->search, loop, NULL, NULL);
     *ret = u;
     return 0;
+}
+
+void pl_uplink_unable(struct pl_uplink *u, const char *text)
+{
+    u->unable = text;
 }
 
 void pl_uplink_use(struct pl_uplink *u, struct pl_hub_conn *own_hub)

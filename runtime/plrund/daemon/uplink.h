@@ -26,6 +26,10 @@ int pl_uplink_create(uv_loop_t *loop,
                      void *ctx,
                      struct pl_uplink **ret);
 
+/* Says when it joins that this node cannot serve the step, and why: the hub refuses the step then.
+ * text is borrowed for the uplink's life. */
+void pl_uplink_unable(struct pl_uplink *u, const char *text);
+
 /* Joins the hub in one of two ways: in this process (our end of a pair, taken), or on another node,
  * by a search. The search fails with -EINVAL for a bad $PLUME_HUB_PORTS. */
 void pl_uplink_use(struct pl_uplink *u, struct pl_hub_conn *own_hub);

@@ -18,6 +18,7 @@
 #define ASKS_MAX 4 /* Slurm's signals to a step end scontrol, too */
 #define ASK_AGAIN_MS 2000
 #define END_EXTRA_MS 10000 /* from SIGKILL to giving up on a node */
+#define COME_MS 3000       /* for nodes to join that may have got a signal, too */
 
 static void consider(struct pl_hub *hub);
 
@@ -355,6 +356,8 @@ void pl_hub_terminated(struct pl_hub *hub, int signal_number)
         if (!pl_failure_from_outside(&hub->failures[i]))
             return;
     hub->terminated = signal_number;
+    if (pl_limit_runs(&hub->launch_limit) && pl_limit_left_ms(&hub->launch_limit) > COME_MS)
+        pl_limit_start(&hub->launch_limit, COME_MS);
     consider(hub); /* at once: Slurm may end us with the ranks, and the trial needs its result */
 }
 
@@ -386,6 +389,32 @@ void pl_hub_left(struct pl_hub *hub, unsigned node_id)
     consider(hub);
 }
 
+/* The launch has failed by this cause (consumed): all who have come are refused, and who comes. */
+static void refuse_launch(struct pl_hub *hub, json_t *cause, char *refusal)
+{
+    pl_run_state_set_confidence(cause, PL_CONFIDENCE_SEEN);
+    record_cause(hub, cause, -1);
+    hub->refusal = refusal;
+    hub->state = PL_HUB_ENDING;
+    if (!pl_limit_runs(&hub->launch_limit)) /* else latecomers get their answer */
+        limit_end(hub, 0);
+    pl_hub_broadcast(
+        hub, &(struct pl_msg){.type = PL_MSG_HUB_REFUSED, .hub_refused.text = hub->refusal});
+}
+
+void pl_hub_node_unable(struct pl_hub *hub, unsigned node_id, const char *text)
+{
+    const char *node = hub->nodes[node_id].name ? hub->nodes[node_id].name : "?";
+    char *refusal = pl_strf("node %s cannot serve the step: %s", node, text);
+
+    pl_log_error("net", "%s", refusal ? refusal : text);
+    refuse_launch(hub,
+                  json_pack("{s:s, s:s, s:s}", "kind", pl_cause_name(PL_CAUSE_LAUNCH), "node", node,
+                            "text", text),
+                  refusal);
+    consider(hub);
+}
+
 static void launch_failed(struct pl_hub *hub)
 {
     _cleanup_(pl_buf_finish) struct pl_buf text = {0};
@@ -399,17 +428,11 @@ static void launch_failed(struct pl_hub *hub)
                       "no word from these nodes of the step (by index): ", pl_buf_str(&text));
     if (cause && hub->nodes[0].name)
         json_object_set_new(cause, "node", json_string(hub->nodes[0].name));
-    pl_run_state_set_confidence(cause, PL_CONFIDENCE_SEEN);
     pl_log_error("net", "%u of %u nodes did not join: %s", missing, hub->step->nnodes,
                  pl_buf_str(&text));
-    record_cause(hub, cause, -1);
-    hub->refusal =
-        pl_strf("not all nodes of the step came up (missing, by index: %s)", pl_buf_str(&text));
-    hub->state = PL_HUB_ENDING;
-    if (!pl_limit_runs(&hub->launch_limit)) /* else latecomers get their answer */
-        limit_end(hub, 0);
-    pl_hub_broadcast(
-        hub, &(struct pl_msg){.type = PL_MSG_HUB_REFUSED, .hub_refused.text = hub->refusal});
+    refuse_launch(
+        hub, cause,
+        pl_strf("not all nodes of the step came up (missing, by index: %s)", pl_buf_str(&text)));
 }
 
 void pl_hub_on_launch_limit(void *ctx)

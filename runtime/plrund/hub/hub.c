@@ -120,6 +120,10 @@ static void on_joined(struct pl_hub *hub,
     hub->n_joined++;
     pl_hub_event(hub, json_pack("{s:s, s:i, s:s, s:s, s:s}", "type", "node", "node_id",
                                 (int)node_id, "node", node->name, "addr", addr, "state", "joined"));
+    if (join->unable && hub->state == PL_HUB_GATHERING) {
+        pl_hub_node_unable(hub, node_id, join->unable);
+        return;
+    }
     ping(hub, node_id);
     if (hub->state == PL_HUB_GATHERING && hub->n_joined == hub->step->nnodes)
         publish_world(hub);

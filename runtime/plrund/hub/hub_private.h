@@ -163,6 +163,8 @@ void pl_hub_terminated(struct pl_hub *hub, int signal_number);
 void pl_hub_failed(struct pl_hub *hub, const struct pl_failure *failure); /* copied */
 void pl_hub_left(struct pl_hub *hub, unsigned node_id);                   /* it said bye */
 void pl_hub_node_lost(struct pl_hub *hub, unsigned node_id, bool host_answers);
+/* Instead of its daemon: it cannot serve the step. */
+void pl_hub_node_unable(struct pl_hub *hub, unsigned node_id, const char *text);
 void pl_hub_on_launch_limit(void *hub);
 void pl_hub_on_end_limit(void *hub);
 
