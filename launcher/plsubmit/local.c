@@ -239,8 +239,8 @@ int pl_local_cancel(const struct pl_run *run, struct pl_error *err)
     pid_t pid = 0;
     enum pl_local_state state = pl_run_local_state(run, &pid, &host);
 
-    if (state == PL_LOCAL_RUNS && pid > 0 && kill(pid, SIGUSR1) == 0)
-        return 0;
+    if (state == PL_LOCAL_RUNS && pid > 0 && (kill(pid, SIGUSR1) == 0 || errno == ESRCH))
+        return 0; /* an executor that was killed: its trials are about to end */
     if (state == PL_LOCAL_ENDED)
         return 0;
     return pl_error_set(err, -EHOSTUNREACH, "the trials run on host %s: cancel them there",

@@ -13,6 +13,7 @@
 #include <limits.h>
 #include <signal.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -98,7 +99,7 @@ unsigned pl_local_gpus_of(const struct pl_shape *shape)
 struct task {
     int64_t array;
     unsigned first, index, retry; /* trial first + index */
-    pid_t pid;                    /* of the job script, and of its process group; 0: does not run */
+    pid_t pid;                    /* of its guard, and of the process group; 0: does not run */
     time_t ended_s;               /* when it got SIGTERM; 0: not */
     bool over;
     unsigned gpus[GPUS_MAX], n_gpus;
@@ -241,8 +242,7 @@ static int make_env(const struct executor *x, const struct task *t, char ***ret)
     return 0;
 }
 
-static _Noreturn void
-exec_script(const struct executor *x, const struct task *t, char *const *env, int out)
+static void exec_script(const struct executor *x, const struct task *t, char *const *env, int out)
 {
     char first[16], retry[16];
     _cleanup_free_ char *script = pl_path_join(x->dir, "job.sh");
@@ -251,13 +251,48 @@ exec_script(const struct executor *x, const struct task *t, char *const *env, in
 
     snprintf(first, sizeof(first), "%u", t->first);
     snprintf(retry, sizeof(retry), "%u", t->retry);
-    setsid();
     sigprocmask(SIG_SETMASK, &x->before, NULL);
     if (script && null >= 0 && dup2(null, 0) >= 0 && dup2(out, 1) >= 0 && dup2(out, 2) >= 0) {
         pl_close_from(3, NULL, 0);
         execvpe("bash", argv, env);
     }
-    _exit(127);
+}
+
+/* The parent of a job script, and the first process of its group. It holds the executor's lock,
+ * too: nothing starts a second attempt beside this one. If the executor is killed, it ends the
+ * group, as the executor does with a trial that is cancelled. The executor's signals are blocked
+ * here. */
+static _Noreturn void
+guard(const struct executor *x, const struct task *t, char *const *env, int out, pid_t executor)
+{
+    time_t ended_s = 0;
+    sigset_t set;
+    pid_t pid;
+
+    setsid();
+    prctl(PR_SET_PDEATHSIG, SIGUSR1);
+    pid = fork();
+    if (pid == 0) {
+        exec_script(x, t, env, out);
+        _exit(127);
+    }
+    sigemptyset(&set);
+    sigaddset(&set, SIGCHLD);
+    sigaddset(&set, SIGUSR1);
+    sigaddset(&set, SIGTERM);
+    while (pid > 0 && waitpid(pid, NULL, WNOHANG) == 0) {
+        if (getppid() != executor && !ended_s) {
+            ended_s = now_s();
+            kill(0, SIGTERM);
+            kill(0, SIGCONT);
+        }
+        if (ended_s && now_s() - ended_s >= KILL_S)
+            break;
+        sigtimedwait(&set, NULL, &(struct timespec){.tv_sec = TURN_S});
+    }
+    if (getppid() != executor)
+        kill(0, SIGKILL);
+    _exit(0);
 }
 
 static int start(struct executor *x, struct task *t)
@@ -266,7 +301,7 @@ static int start(struct executor *x, struct task *t)
         pl_strf("%s/slurm-%lld_%u.out", x->dir, (long long)t->array, t->index);
     _cleanup_(pl_strv_freep) char **env = NULL;
     _cleanup_close_ int out = -EBADF;
-    pid_t pid;
+    pid_t pid, own = getpid();
     int r = make_env(x, t, &env);
 
     if (r < 0 || !path)
@@ -278,7 +313,7 @@ static int start(struct executor *x, struct task *t)
     if (pid < 0)
         return -errno;
     if (pid == 0)
-        exec_script(x, t, env, out);
+        guard(x, t, env, out, own);
     t->pid = pid;
     x->n_running++;
     return 0;

@@ -125,6 +125,29 @@ TXT
     sweep_is '1 cancelled 1 lost'
 }
 
+@test "an executor that is killed takes its trials along, and no second attempt runs beside one" {
+    cat >slow <<'TXT'
+#!/bin/bash
+trap "" TERM
+touch started
+until [ -e go ]; do sleep 0.1; done
+TXT
+    chmod +x slow
+    submit --local --setup "$PWD/slow" -- bash -c 'echo ran >>ran'
+    wait_for 30 test -e started
+    pid=$(python3 -c 'import json, sys; print(json.load(open(sys.argv[1]))["pid"])' "$RUN/local.lock")
+    kill -KILL "$pid"
+    run -0 plsubmit --retry "$SWEEP"
+    [[ $output == *'1 running'* ]]
+    plsubmit --cancel "$SWEEP"
+    touch go
+    wait_for 30 executor_gone
+    [ ! -e ran ]
+    submit --retry "$SWEEP" --wait
+    sweep_is '1 done'
+    [ "$(wc -l <ran)" = 1 ]
+}
+
 @test "what has no effect without Slurm is refused, and without Slurm --local is named" {
     for args in '--after x' '--requeue-on timeout' '-t 10' '-p main' '--sbatch hold' '--srun mpi=none' \
         '--max-parallel 2' '-d singleton' '-N 2'; do
