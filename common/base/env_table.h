@@ -76,6 +76,7 @@
     X(PLUME_BUILD, PATH, NULL, DEVELOPER, "build folder")                                          \
     X(PLUME_SRC, PATH, NULL, DEVELOPER, "source folder")                                           \
     X(PLUME_CLUSTER, PATH, NULL, DEVELOPER, "folder of the virtual cluster")                       \
+    X(PLUME_SITE_CONF, PATH, NULL, DEVELOPER, "in place of /etc/plume/plume.conf, in builds with tests") \
     X(PLUME_TORCH_PYTHON, PATH, NULL, DEVELOPER, "Python with PyTorch, for the golden numbers")    \
     /* the ranks' */                                                                               \
     X(RANK, NUMBER, NULL, PLTRAIN | RANK, "number of the rank in the step")                        \

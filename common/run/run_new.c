@@ -3,6 +3,7 @@
 #include "common/base/fs.h"
 #include "common/base/own.h"
 #include "common/base/remove_tree.h"
+#include "common/base/site.h"
 #include "common/proto/json.h"
 #include "common/proto/rank/minijson.h"
 #include "common/run/run_folder_private.h"
@@ -241,6 +242,7 @@ int pl_run_create(const char *dir, const struct pl_run_desc *desc, struct pl_err
 {
     _cleanup_free_ char *parent = strdup(dir), *temp = temp_folder(dir);
     char *slash = parent ? strrchr(parent, '/') : NULL;
+    mode_t mode = 0777 & ~(PL_OWN_MASK | pl_site_folder_mask());
     _cleanup_close_ int dir_fd = -EBADF;
     struct stat st;
     int r = 0;
@@ -249,11 +251,11 @@ int pl_run_create(const char *dir, const struct pl_run_desc *desc, struct pl_err
         return pl_error_set(err, -ENOMEM, "out of memory");
     if (slash && slash != parent) {
         *slash = '\0';
-        r = pl_mkdir_p(parent, 0777 & ~PL_OWN_MASK, err);
+        r = pl_mkdir_p(parent, mode, err);
         if (r < 0)
             return r;
     }
-    if (mkdir(temp, desc->secret ? 0700 : 0777 & ~PL_OWN_MASK) < 0)
+    if (mkdir(temp, desc->secret ? 0700 : mode) < 0)
         return pl_error_errno(err, errno, "cannot create run folder '%s'", dir);
     r = pl_own_folder_open(AT_FDCWD, temp, &dir_fd, err); /* the file system may give other modes */
     if (r == 0)

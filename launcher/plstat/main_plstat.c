@@ -4,6 +4,7 @@
 #include "common/base/near.h"
 #include "common/base/options.h"
 #include "common/base/parse.h"
+#include "common/base/site.h"
 #include "common/base/strv.h"
 #include "common/base/trace.h"
 #include "common/proto/json.h"
@@ -294,7 +295,9 @@ int main(int argc, char **argv)
     pl_trace_init("plstat");
     make_synopsis(synopsis, sizeof(synopsis));
     make_footer(footer, sizeof(footer));
-    r = parse(&ps, &command, argc, argv, &done, &err);
+    r = pl_site_load(&err);
+    if (r == 0)
+        r = parse(&ps, &command, argc, argv, &done, &err);
     if (r < 0) {
         pl_term_complain(stderr, "plstat", pl_error_text(&err));
         return exit_code(r);

@@ -2,6 +2,7 @@
 /* plsubmit(1). */
 #include "common/base/fs.h"
 #include "common/base/log.h"
+#include "common/base/site.h"
 #include "common/base/term.h"
 #include "common/base/trace.h"
 #include "common/run/run_index.h"
@@ -498,6 +499,8 @@ int main(int argc, char **argv)
 
     pl_log_init("plsubmit");
     pl_trace_init("plsubmit");
+    if (pl_site_load(&err) < 0)
+        return print_error(&err, PL_EXIT_FAILED);
     if (pl_options_parse(&pl_spec_command, argc, argv, &spec, &rest, &done, &err) < 0)
         return print_error(&err, PL_EXIT_USAGE);
     if (done)

@@ -7,6 +7,7 @@
 #include "common/base/metric_rule.h"
 #include "common/base/options.h"
 #include "common/base/parse.h"
+#include "common/base/site.h"
 #include "common/base/trace.h"
 #include "common/proto/rank/rank_link.h"
 #include "runtime/node/net.h"
@@ -360,7 +361,9 @@ int main(int argc, char **argv)
 
     pl_log_init("plrun");
     pl_trace_init("plrun");
-    r = pl_options_parse(&command, argc, argv, &a, &rest, &done, &err);
+    r = pl_site_load(&err);
+    if (r == 0)
+        r = pl_options_parse(&command, argc, argv, &a, &rest, &done, &err);
     if (r == 0 && done)
         return PL_EXIT_OK;
     if (r == 0 && (a.mode == MODE_PROGRAM || a.mode == MODE_TASKS) && rest == argc)

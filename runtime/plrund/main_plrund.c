@@ -6,6 +6,7 @@
 #include "common/base/log.h"
 #include "common/base/options.h"
 #include "common/base/parse.h"
+#include "common/base/site.h"
 #include "common/base/trace.h"
 #include "common/proto/rank/rank_line.h"
 #include "runtime/plrund/daemon/daemon.h"
@@ -292,7 +293,9 @@ int main(int argc, char **argv)
 
     pl_log_init("plrund");
     pl_trace_init("plrund");
-    r = pl_options_parse(&command, argc, argv, &fds, &rest, &done, &err);
+    r = pl_site_load(&err);
+    if (r == 0)
+        r = pl_options_parse(&command, argc, argv, &fds, &rest, &done, &err);
     if (r == 0 && done)
         return PL_EXIT_OK;
     control_fd = fds.control;

@@ -3,6 +3,7 @@
 #include "common/base/env.h"
 #include "common/base/fs.h"
 #include "common/base/log.h"
+#include "common/base/site.h"
 #include "common/base/time_limits.h"
 #include "common/base/trace.h"
 #include "kernels/pool/pool.h"
@@ -419,7 +420,7 @@ int main(int argc, char **argv)
     pl_log_init("pltrain");
     pl_trace_init("pltrain");
     signal(SIGPIPE, SIG_IGN); /* a lost daemon or rank is an error code */
-    if (pl_pltrain_init(&p, argc, &err) < 0)
+    if (pl_site_load(&err) < 0 || pl_pltrain_init(&p, argc, &err) < 0)
         return complain(PL_EXIT_FAILED, &err);
     if (pl_pltrain_parse(&p, argc, argv, &done, &err) < 0)
         return complain(PL_EXIT_USAGE, &err);

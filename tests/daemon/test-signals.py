@@ -232,6 +232,22 @@ def test_confinement_bad_value(step):
     equal(d.wait(), 1)
 
 
+def test_site_decides(step):
+    """plume.conf wins over the environment; a file that others may write ends the daemon."""
+    conf = step.path("plume.conf")
+    with open(conf, "w", encoding="ascii") as f:
+        f.write("confine = off\n")
+    os.chmod(conf, 0o644)
+    d, ranks = running(step, PLUME_CONFINE="require", PLUME_SITE_CONF=conf)
+    equal(status_of(d.process.pid, "Seccomp"), "0")
+    for r in ranks:
+        r.exited()
+    equal(d.wait(), 0)
+    os.chmod(conf, 0o666)
+    d = step.launch(PLUME_SITE_CONF=conf)
+    assert d.wait() != 0 and "nobody else may write to it" in d.said()
+
+
 def test_code_of_a_cancelled_step(step):
     """srun reports the highest code of all ranks, and the result has the same."""
     for statuses in (15, 15), (3 << 8, 15), (3 << 8, 3 << 8), (2, 2), (0, 4 << 8):

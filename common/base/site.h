@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: MIT */
+/* What the site has decided, plume.conf(5): it wins over the environment and the options of users.
+ */
+#ifndef PL_COMMON_BASE_SITE_H
+#define PL_COMMON_BASE_SITE_H
+
+#include "common/base/error.h"
+
+#include <sys/types.h>
+
+#define PL_SITE_FILE "/etc/plume/plume.conf"
+
+/* Reads PL_SITE_FILE and sets the environment variables that its keys stand for. A program calls it
+ * first, while it has one thread. 0, also where there is no such file; -EPERM if somebody else than
+ * root could have written it, -EINVAL with file and line for what cannot be understood. */
+int pl_site_load(struct pl_error *err);
+
+/* The same of this file, which `owner` may own, too. For tests. */
+int pl_site_load_from(const char *path, uid_t owner, struct pl_error *err);
+
+/* Bits that no new run folder has, by the file that was read; 0 without one. */
+mode_t pl_site_folder_mask(void);
+
+#endif
