@@ -30,6 +30,8 @@ up starts a private Slurm cluster of N nodes on this machine, in seconds:
   --node-timeout S  seconds until a silent node is down (SlurmdTimeout) [30]
   --hosts        give each node a host name and an address of its own, and names
                  that resolve (namespaces; needs root), as on a real cluster
+  --cgroup       track steps by control groups, version 1, and confine them to
+                 their memory, CPUs and devices (needs root)
   --no-plugin    do not load spank_plume.so
   --quiet        print nothing when all goes well
 
@@ -232,8 +234,11 @@ write_config() {
     if [[ $PLUGIN == yes && -f $plugin ]]; then
         printf 'optional %s\n' "$plugin" >"$FOLDER/plugstack.conf"
     fi
+    if [[ $CGROUP == yes ]]; then
+        printf '%s\n' CgroupPlugin=cgroup/v1 ConstrainRAMSpace=yes ConstrainCores=yes ConstrainDevices=yes \
+            >"$FOLDER/cgroup.conf"
     # From 23.11 on slurmd wants a cgroup to live in, even where no plugin uses it, unless told.
-    if [[ $(slurmctld -V) =~ ([0-9]+)\.([0-9]+) ]] &&
+    elif [[ $(slurmctld -V) =~ ([0-9]+)\.([0-9]+) ]] &&
         ((BASH_REMATCH[1] * 100 + 10#${BASH_REMATCH[2]} >= 2311)); then
         echo CgroupPlugin=disabled >"$FOLDER/cgroup.conf"
     elif ! mountpoint -q /sys/fs/cgroup; then
@@ -272,7 +277,7 @@ MailProg=/bin/true
 TmpFS=$FOLDER/tmpfs/%n
 
 # No accounting, no task plugin and no MPI are Slurm's defaults; the names of "none" vary.
-ProctrackType=proctrack/linuxproc
+$(if [[ $CGROUP == yes ]]; then echo ProctrackType=proctrack/cgroup; echo TaskPlugin=task/cgroup; else echo ProctrackType=proctrack/linuxproc; fi)
 
 SelectType=select/cons_tres
 SelectTypeParameters=CR_CPU
@@ -393,7 +398,7 @@ idle_count() {
 
 up_parse() {
     COUNT=0 CPUS=32 GPUS=0 MAX_ARRAY=100001 CRED_EXPIRE=5 NODE_TIMEOUT=30 PLUGIN=yes QUIET=no
-    HOSTS=no
+    HOSTS=no CGROUP=no
     while (($#)); do
         case $1 in
         --name | --cpus | --gpus | --max-array | --cred-expire | --node-timeout)
@@ -407,6 +412,7 @@ up_parse() {
         --node-timeout) need_number "$1" "$2" 1 3600 && NODE_TIMEOUT=$2 && shift ;;
         --no-plugin) PLUGIN=no ;;
         --hosts) HOSTS=yes ;;
+        --cgroup) CGROUP=yes ;;
         --quiet) QUIET=yes ;;
         -*) die_usage "unknown option '$1'; see ./dev cluster --help" ;;
         *)

@@ -1,0 +1,48 @@
+#!/usr/bin/env bats
+# SPDX-License-Identifier: MIT
+# The plugin's daemon and Slurm's control groups (version 1; for version 2 Slurm wants the whole machine).
+
+load ../lib/cluster
+
+# A folder in a hierarchy proves that this machine lets us.
+may_use_cgroups() {
+    ((EUID == 0)) && mkdir "/sys/fs/cgroup/freezer/plume-test-$$" 2>/dev/null &&
+        rmdir "/sys/fs/cgroup/freezer/plume-test-$$"
+}
+
+setup_file() {
+    ! may_use_cgroups || cluster_up 1 --cgroup --cpus 2
+}
+
+teardown_file() {
+    cluster_down
+}
+
+setup() {
+    [[ -n ${CLUSTER_DIR:-} ]] || skip 'needs root and control groups of version 1'
+    work_dir
+}
+
+teardown() {
+    [[ -z ${CLUSTER_DIR:-} ]] || scancel_all
+}
+
+# In the step's for memory, CPUs and devices. Not in the one by which Slurm ends a step, as it has to
+# report the ranks' ends after them.
+@test "the daemon is in the step's control groups, but not in the one that Slurm kills" {
+    cat >look <<'END'
+#!/bin/bash
+groups() {
+    awk -F: '$2 ~ /^(memory|cpuset|devices|freezer)$/ { sub("/task_.*", "", $3); print $2, $3 }' "/proc/$1/cgroup"
+}
+groups $$ | sort >rank
+for pid in $(pgrep -u "$UID" -x plrund); do
+    ! grep -q "/job_$SLURM_JOB_ID" "/proc/$pid/cgroup" || groups "$pid" | sort >daemon
+done
+END
+    chmod +x look
+    run -0 --separate-stderr as_user timeout 60 srun --plume -N1 -n1 ./look
+    [ "$(wc -l <rank)" = 4 ]
+    grep -q '^memory /.*/job_[0-9]*/step_0$' rank
+    diff <(sed '/^freezer/s|/step_0$||' rank) daemon
+}
