@@ -185,6 +185,24 @@ C
     [[ $stderr == *"has no moving average of the parameters: --ema starts anew" ]]
 }
 
+@test "a resumed run tells what of its optimizers ends, and refuses other groups" {
+    run -0 --separate-stderr pltrain --max-steps 3 --checkpoint-dir c --save-last mlp
+    run -0 --separate-stderr pltrain --max-steps 6 --resume c/last.ckpt mlp
+    [ -z "$stderr" ]
+    run -0 --separate-stderr pltrain --max-steps 6 --resume c/last.ckpt --processes 2 mlp --momentum 0
+    [ "$(grep -c "has state of optimizers that this run's do not have, which ends here: 'optimizer_states/0/momentum_buffer/.*' and more" <<<"$stderr")" = 1 ]
+    sed -e 's/^static const struct plume_module/static int configure_optimizers(struct plume_context *pl, struct plume_optimizer *ret)\n{\n    plume_add_group(pl, ret, PATTERN)->lr = 0.01;\n    return 0;\n}\n&/' \
+        -e 's/^    \.configure = .*/&\n    .configure_optimizers = configure_optimizers,/' "$SRC/examples/mlp/mlp.c" >groups.c
+    for name in 1 2; do
+        cc -std=c11 -shared -fPIC -I "$SRC/include" -DPATTERN="\"*$name\"" -o "g$name.so" groups.c
+    done
+    run -0 --separate-stderr pltrain --max-steps 3 --checkpoint-dir d --save-last ./g1.so
+    run -0 --separate-stderr pltrain --max-steps 6 --resume d/last.ckpt ./g1.so
+    [ -z "$stderr" ]
+    run -1 --separate-stderr pltrain --max-steps 6 --resume d/last.ckpt ./g2.so
+    [[ $stderr == *"group 0 of the checkpoint's optimizer is '*1', the module's is '*2': give the module the same groups"* ]]
+}
+
 @test "a profile in a file has each op and phase, one inside another" {
     for how in "--processes 2" "--strategy dp --devices 2"; do
         begin=${EPOCHREALTIME/./}
