@@ -103,6 +103,27 @@ first_loss() {
     grep -q 'backward, on the first device$' <<<"$output"
 }
 
+# step_mib ARGS...: the plan's memory of a step.
+step_mib() {
+    pltrain --summary --epochs 0 "$@" | sed -n 's/^MiB of this rank: .* step \([0-9.]*\) .*/\1/p'
+}
+
+@test "16 bits halve what each layer keeps from forward to backward" {
+    # shellcheck disable=SC2207 # words
+    f32=($(step_mib gpt --layers 2) $(step_mib gpt --layers 6))
+    for how in "O1 0.6" "O2 0.6" "O3 0.54"; do
+        read -r level most <<<"$how"
+        # shellcheck disable=SC2207 # words
+        low=($(step_mib --precision bf16 --amp-level "$level" gpt --layers 2)
+            $(step_mib --precision bf16 --amp-level "$level" gpt --layers 6))
+        # Norms keep statistics in f32, and O1 and O2 the sums of residuals. The f32 copies of one op
+        # at a time do not grow with the layers.
+        awk -v a="${f32[0]}" -v b="${f32[1]}" -v c="${low[0]}" -v d="${low[1]}" -v most="$most" '
+            BEGIN { exit !(a > 5 && (d - c) / (b - a) < most && (d - c) / (b - a) > 0.49) }' ||
+            { echo "$level: ${low[*]} MiB of ${f32[*]}"; false; }
+    done
+}
+
 @test "a summary has the ops of each optimizer's own loss, and only what runs" {
     cat >two.c <<'C'
 #include <plume/module.h>
