@@ -21,6 +21,7 @@ Usage: ./dev soak graphs [N [SEED]]
        ./dev soak fuzz [--list | DIVISOR]
        ./dev soak chaos [--seed N] [--minutes M | --count K] [--jobs J] [--way WAY]
                         [--fault NAME] [--case SEED:I]
+       ./dev soak recipes [NAME...]
 
   graphs       N random graphs of ops, in f64 and f32, against the PyTorch that
                $PLUME_TORCH_PYTHON, or else python3, has
@@ -28,6 +29,8 @@ Usage: ./dev soak graphs [N [SEED]]
   fuzz         each target of tests/fuzz for its seconds, divided by DIVISOR; --list names them
   chaos        faults at random moments in real steps on a private cluster, by plrun
                and by the plugin; [40 cases, 3 at a time, a seed by the clock]
+  recipes      each recipe of doc/recipes.md with the packages that the Python
+               $PLUME_RECIPES_PYTHON, or else python3, has
 
 What is wrong is named; the same numbers repeat it.
 TXT
@@ -40,8 +43,8 @@ cmd_soak() {
         soak_usage
         return
         ;;
-    graphs | allocations | fuzz | chaos) ;;
-    *) die_usage "soak takes 'graphs', 'allocations', 'fuzz' or 'chaos'; see ./dev soak --help" ;;
+    graphs | allocations | fuzz | chaos | recipes) ;;
+    *) die_usage "soak takes 'graphs', 'allocations', 'fuzz', 'chaos' or 'recipes'; see ./dev soak --help" ;;
     esac
     shift
     "soak_$kind" "$@"
@@ -107,4 +110,9 @@ soak_fuzz() {
 soak_chaos() {
     soak_build
     "$PLUME_SRC/tests/fault/chaos.py" "$@"
+}
+
+soak_recipes() {
+    soak_build
+    "$PLUME_SRC/tests/recipes.py" "$@"
 }

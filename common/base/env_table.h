@@ -78,6 +78,7 @@
     X(PLUME_CLUSTER, PATH, NULL, DEVELOPER, "folder of the virtual cluster")                       \
     X(PLUME_SITE_CONF, PATH, NULL, DEVELOPER, "in place of /etc/plume/plume.conf, in builds with tests") \
     X(PLUME_TORCH_PYTHON, PATH, NULL, DEVELOPER, "Python with PyTorch, for the golden numbers")    \
+    X(PLUME_RECIPES_PYTHON, PATH, NULL, DEVELOPER, "Python with the packages of doc/recipes.md")    \
     /* the ranks' */                                                                               \
     X(RANK, NUMBER, NULL, PLTRAIN | RANK, "number of the rank in the step")                        \
     X(WORLD_SIZE, NUMBER, NULL, PLTRAIN | RANK, "ranks of the step")                               \

@@ -420,6 +420,25 @@ chooses_the_program() {
     echo >"$CLUSTER_DIR/plugstack.conf"
 }
 
+@test "the job file that is an example runs, on a smaller cluster" {
+    cat >"$HOME/.bash_profile" <<'SH'
+module() { export LOADED=$2; }
+conda() { export CONDA=$2; }
+SH
+    mkdir bin
+    printf '#!/bin/sh\necho "$LOADED|$CONDA|$NCCL_DEBUG|$NCCL_SOCKET_IFNAME|$PYTHONFAULTHANDLER|$RANK/$WORLD_SIZE|$*"\n' >bin/python
+    chmod +x bin/python
+    PATH=$PWD/bin:$PATH submit --wait --job-file "$PLUME_SRC/examples/jobs/grid.yaml" -N 2 --gpus-per-node 2 \
+        --ntasks-per-node 2 --mem 100
+    rm "$HOME/.bash_profile"
+    values=({1e-3,1e-2,1e-1}" --layers "{16,32,64})
+    for i in {0..8}; do
+        for rank in {0..3}; do
+            [ "$(<"$RUN/trial-000$i/attempt-0/rank-$rank.out")" = "NCCL/2.4.7-1-cuda.10.0|my_env|INFO|^docker0,lo|1|$rank/4|my_main_file.py --learning_rate ${values[i]}" ]
+        done
+    done
+}
+
 @test "torchrun has one rank per node, and its options from variables" {
     mkdir bin
     cat >bin/torchrun <<'SH'
