@@ -4,29 +4,18 @@
 # exists, and each row of doc/seeds.md has a test or a reason.
 . "$(dirname "$0")/../lib/lint.bash"
 
-documents=(doc/seeds.md doc/from-test-tube.md doc/semantics.md doc/debug.md SECURITY.md)
+documents=(doc/seeds.md doc/features.md doc/from-test-tube.md doc/semantics.md doc/debug.md SECURITY.md)
 
-# test_exists FILE CASE: a bats title, a cmocka or Python function, or (cli) a folder of tests/cli.
-test_exists() {
-    local name=$1 case=$2 file
-    case $name in
-    cli)
-        [[ -n $(lint_files "*/$case/cmd") ]]
-        ;;
-    *.bats)
-        while read -r file; do
-            ! grep -qF -- "@test \"$case\"" "$file" || return 0
-        done < <(lint_files "*/$name")
-        return 1
-        ;;
-    *)
-        while read -r file; do
-            ! grep -qE -- "(void|def) $case\(" "$file" || return 0
-        done < <(lint_files "*/$name")
-        return 1
-        ;;
-    esac
-}
+# All tests as "FILE: CASE": a bats title, a C or Python function, or (cli) a folder of tests/cli.
+declare -A tests
+while IFS= read -r name; do
+    tests[$name]=1
+done < <(
+    lint_files '*.bats' '*/test-*.c' '*/test-*.py' |
+        xargs grep -HoE -- '@test ".*"|(void|def) [A-Za-z0-9_]+\(' |
+        sed -E 's|^([^:]*/)?([^/:]*):@test "(.*)"$|\2: \3|; s|^([^:]*/)?([^/:]*):(void\|def) (.*)\($|\2: \4|'
+    lint_files '*/cmd' | sed -E 's|.*/([^/]*)/cmd$|cli: \1|'
+)
 
 # shellcheck disable=SC2016 # backticks of Markdown
 pattern='`(cli|[A-Za-z0-9_-]+\.bats|test-[A-Za-z0-9_-]+\.(c|py)): [^`]+`'
@@ -39,7 +28,7 @@ for document in "${documents[@]}"; do
     while IFS=: read -r line text; do
         text=${text:1:-1}
         named=$((named + 1))
-        test_exists "${text%%: *}" "${text#*: }" || found "$document:$line: no such test: '$text'"
+        [[ -n ${tests[$text]:-} ]] || found "$document:$line: no such test: '$text'"
     done < <(grep -noE -- "$pattern" "$document")
 done
 ((named > 0)) || found "${documents[0]}:1: no document names a test"
@@ -57,4 +46,14 @@ while IFS= read -r row; do
     [[ $status != yes && $status != partly ]] || [[ $shown == *'`'*': '*'`'* ]] ||
         found "doc/seeds.md:$line: status '$status' without a test"
 done < <(grep -nE '^\| [0-9]+\. ' doc/seeds.md)
+
+# A row: | feature | status | how | test or reason |
+while IFS= read -r row; do
+    line=${row%%:*}
+    IFS='|' read -r _ _ status _ shown _ <<<"${row#*:}"
+    status=${status// /}
+    [[ $status != yes || $shown == *'`'*': '*'`'* ]] ||
+        found "doc/features.md:$line: status 'yes' without a test"
+    [[ -n ${shown// /} ]] || found "doc/features.md:$line: neither a test nor a reason"
+done < <(grep -nE '^\|[^|]*\| (yes|partly|no) \|' doc/features.md)
 lint_done
