@@ -301,7 +301,7 @@ bits() {
 }
 
 @test "a module that is not there is status 3" {
-    says 3 "no module 'resnet' in " resnet
+    says 3 "no module 'unet' in " unet
     says 3 "no module at './mlp.so'" ./mlp.so
 }
 
