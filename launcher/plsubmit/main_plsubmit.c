@@ -11,6 +11,7 @@
 #include "launcher/plsubmit/advice.h"
 #include "launcher/plsubmit/after.h"
 #include "launcher/plsubmit/change.h"
+#include "launcher/plsubmit/check.h"
 #include "launcher/plsubmit/extend.h"
 #include "launcher/plsubmit/hparams.h"
 #include "launcher/plsubmit/job_file.h"
@@ -432,6 +433,18 @@ static int change_sweep(struct pl_spec *spec, char *const *words, const char *bi
                                                            : PL_EXIT_FAILED);
 }
 
+/* --check. */
+static int check(const struct pl_launch *plan)
+{
+    struct pl_error err = {0};
+    unsigned wrong;
+
+    if (check_installed(plan->bin_dir, "plrun", &err) < 0 ||
+        pl_check_run(plan, stdout, &wrong, &err) < 0)
+        return print_error(&err, PL_EXIT_FAILED);
+    return wrong ? PL_EXIT_FAILED : PL_EXIT_OK;
+}
+
 static int
 launch(const struct pl_spec *spec, const struct pl_snapshot *snapshot, const char *bin_dir)
 {
@@ -450,6 +463,8 @@ launch(const struct pl_spec *spec, const struct pl_snapshot *snapshot, const cha
     if (spec->dry_run)
         return pl_launch_show(&plan, stdout, &err) < 0 ? print_error(&err, PL_EXIT_FAILED)
                                                        : PL_EXIT_OK;
+    if (spec->check)
+        return check(&plan);
     if (check_installed(bin_dir, "plrun", &err) < 0 ||
         (spec->bundled && check_installed(bin_dir, "pltrain", &err) < 0))
         return print_error(&err, PL_EXIT_USAGE);
@@ -527,7 +542,7 @@ int main(int argc, char **argv)
     if (!spec.write_job && !spec.expand && !spec.show_config &&
         pl_snapshot_plan(&spec, &snapshot, &err) < 0)
         return print_error(&err, PL_EXIT_USAGE);
-    if (show_warnings(&spec) < 0)
+    if (!spec.check && show_warnings(&spec) < 0)
         return PL_EXIT_USAGE;
     if (spec.write_job)
         return pl_job_file_write(&spec, &job, &err) < 0 ? print_error(&err, PL_EXIT_FAILED)

@@ -619,6 +619,10 @@ static const struct pl_option options[] = {
      KEY(PL_SPEC_MASTER_PORT, check_port_range)},
     {"dry-run", 0, NULL, "Submitting", "show script, command and trials; write and submit nothing",
      PL_OPTION_TRUE(struct pl_spec, dry_run)},
+    {"check", 0, NULL, NULL,
+     "look whether Slurm would take and could start the trials, and at all else that can be known; "
+     "submit nothing; exit with 1 if something is wrong",
+     PL_OPTION_TRUE(struct pl_spec, check)},
     {"local", 0, "[J]", NULL,
      "run the trials on this machine, without Slurm, J at a time [as many as its GPUs allow, else "
      "1]",
@@ -701,7 +705,7 @@ const struct pl_option *pl_spec_option(enum pl_spec_key key)
 
 enum pl_spec_form pl_spec_option_form(const struct pl_option *o)
 {
-    static const char *const actions[] = {"dry-run", "expand", "show-config", "no-submit"};
+    static const char *const actions[] = {"dry-run", "check", "expand", "show-config", "no-submit"};
     pl_option_f set = o->target.set;
 
     if (set == set_key || set == set_nccl_debug || set == set_local || set == set_snapshot)

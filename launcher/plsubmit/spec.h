@@ -135,7 +135,7 @@ struct pl_spec {
     char *write_job;   /* of --write-job */
     char **command;    /* the program of the job file; NULL: none */
     char **file_notes; /* for --show-config: values of files that a higher source replaces */
-    bool dry_run, expand, parsable, wait, no_submit, show_config, strict;
+    bool dry_run, check, expand, parsable, wait, no_submit, show_config, strict;
     enum pl_change_kind change;
     char *changed; /* its SWEEP[/TRIALS] */
 

@@ -35,7 +35,7 @@ bool pl_spec_has_options(const struct pl_spec *spec, bool but_trials)
     }
     if (!but_trials && (spec->grid.n_axes > 0 || spec->expand))
         return true;
-    return spec->dry_run || spec->show_config || spec->job_file || spec->write_job;
+    return spec->dry_run || spec->check || spec->show_config || spec->job_file || spec->write_job;
 }
 
 /* ---- the trials ---- */

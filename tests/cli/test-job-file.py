@@ -70,7 +70,7 @@ VALUES = {
 # Those of which a random command line has more than one, or that need each other, a sweep or a file.
 AXES = {"snapshot-max", "grid", "zip", "sample", "random", "seed", "after", "env-file"}
 # Those that no file can have.
-NOT_IN_FILES = {"help", "version", "dry-run", "expand", "show-config", "job-file", "write-job", "resume", "retry",
+NOT_IN_FILES = {"help", "version", "dry-run", "check", "expand", "show-config", "job-file", "write-job", "resume", "retry",
                 "extend", "no-submit", "cancel", "hold", "release"}
 
 

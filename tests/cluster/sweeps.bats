@@ -111,6 +111,25 @@ sweep_is() { [[ $(plstat sweep "$SWEEP" 2>&1) == *"$1"* ]]; }
     )
 }
 
+@test "--check submits nothing, and fails with what Slurm would refuse" {
+    run -0 plsubmit --check --grid a=1,2 -- sh -c 'echo {a}'
+    [[ ${lines[0]} == "ok     run folders can be made in '$WORK'" ]]
+    [[ ${lines[1]} =~ ^'ok     Slurm '[0-9.]+' answers'$ ]]
+    [[ ${lines[2]} == 'ok     2 trials, 1 array of at most '* ]]
+    [[ ${lines[3]} == 'ok     sbatch takes a trial, which could start at '* ]]
+    run -1 plsubmit --check --nodes 500 true
+    [ "${lines[3]}" = 'wrong  sbatch: Requested node configuration is not available' ]
+    run -1 plsubmit --check -p nowhere --objective min:loss true
+    [[ ${lines[0]} == "wrong  no --metric reads the objective 'loss'"* ]]
+    [[ ${lines[4]} == 'wrong  sbatch: '*artition* ]]
+    run -0 plsubmit --check -p scavenge --requeue-on preempt true
+    [ "${lines[3]}" = 'ok     a preempted trial starts again (PreemptMode=REQUEUE)' ]
+    SLURM_CONF=/nonexistent run -1 plsubmit --check true
+    [ "${lines[1]}" = "wrong  cannot read SLURM_CONF '/nonexistent'" ]
+    [ ! -e runs ]
+    queue_is_empty
+}
+
 @test "--wait keeps no other client from changing the sweep" {
     submit --sbatch hold true
     plsubmit --resume "$SWEEP" --wait >waited &

@@ -1,0 +1,213 @@
+/* SPDX-License-Identifier: MIT */
+#include "launcher/plsubmit/check.h"
+#include "common/base/child.h"
+#include "common/base/fs.h"
+#include "common/base/term.h"
+#include "common/run/requeue_rule.h"
+#include "launcher/plsubmit/advice.h"
+#include "launcher/plsubmit/submit.h"
+#include "launcher/slurm/slurm_site.h"
+
+#include <stdarg.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#define ASK_MS 20000u
+#define LINE_MAX_ 1200
+
+struct checks {
+    struct pl_buf text;
+    unsigned wrong;
+    int r; /* the first failure of ours */
+};
+
+static void add(struct checks *c, bool ok, const char *fmt, ...) PL_PRINTF(3, 4);
+
+static void add(struct checks *c, bool ok, const char *fmt, ...)
+{
+    char line[LINE_MAX_];
+    va_list ap;
+
+    va_start(ap, fmt);
+    vsnprintf(line, sizeof(line), fmt, ap);
+    va_end(ap);
+    c->wrong += !ok;
+    if (c->r == 0)
+        c->r = pl_buf_adds(&c->text, ok ? "ok     " : "wrong  ");
+    if (c->r == 0)
+        c->r = pl_term_escape(&c->text, line, strlen(line));
+    if (c->r == 0)
+        c->r = pl_buf_addc(&c->text, '\n');
+}
+
+/* ---- without Slurm ---- */
+
+static void check_warnings(struct checks *c, const struct pl_spec *spec)
+{
+    for (char **line = spec->warnings; line && *line; line++)
+        add(c, false, "%s", *line);
+}
+
+/* The nearest folder above `dir` that exists; the caller frees it. NULL when out of memory. */
+static char *existing_parent(const char *dir)
+{
+    char *path = strdup(dir);
+
+    while (path && access(path, F_OK) < 0 && strrchr(path, '/') > path)
+        *strrchr(path, '/') = '\0';
+    return path;
+}
+
+static void check_folder(struct checks *c, const struct pl_launch *launch, bool local)
+{
+    const char *runs = launch->spec->values[PL_SPEC_RUNS].text;
+    _cleanup_free_ char *parent = existing_parent(launch->dir), *advice = NULL;
+    struct stat st;
+    int r;
+
+    if (!parent) {
+        c->r = -ENOMEM;
+        return;
+    }
+    r = stat(parent, &st) < 0             ? -errno
+        : !S_ISDIR(st.st_mode)            ? -ENOTDIR
+        : access(parent, W_OK | X_OK) < 0 ? -errno
+                                          : 0;
+    if (r < 0) {
+        add(c, false, "cannot make run folders in '%s': %s: choose another with --runs", parent,
+            strerror(-r));
+        return;
+    }
+    advice = local ? NULL : pl_advice_folder(parent, runs);
+    if (advice)
+        add(c, false, "%s", advice);
+    else
+        add(c, true, "run folders can be made in '%s'", parent);
+}
+
+/* ---- with Slurm ---- */
+
+/* Copies the text after `prefix`, to the end of its line. NULL: there is none. */
+static char *after(const char *text, const char *prefix)
+{
+    const char *s = strstr(text, prefix);
+
+    s = s ? s + strlen(prefix) : NULL;
+    return s ? strndup(s, strcspn(s, "\n")) : NULL;
+}
+
+/* sbatch itself says whether Slurm takes and can start one trial. */
+static void check_start(struct checks *c, const struct pl_launch *launch)
+{
+    _cleanup_(pl_child_finish) struct pl_child child = {0};
+    _cleanup_(pl_strv_freep) char **argv = NULL, **env = NULL;
+    _cleanup_free_ char *text = NULL;
+    struct pl_error err = {0};
+    const char *said;
+    int r = pl_strv_append(&argv, "sbatch");
+
+    if (r == 0)
+        r = pl_strv_append(&argv, "--test-only");
+    for (char **arg = launch->sbatch_args; *arg && r == 0; arg++)
+        r = pl_strv_append(&argv, *arg);
+    if (r == 0)
+        r = pl_strv_append(&argv, "--array=0");
+    if (r == 0)
+        r = pl_strv_append(&argv, "--wrap=true");
+    if (r == 0)
+        r = pl_submit_env(environ, &env);
+    if (r < 0) {
+        c->r = r;
+        return;
+    }
+    if (pl_child_run((const char *const *)argv, env, ASK_MS, &child, &err) < 0) {
+        add(c, false, "%s", err.text);
+        return;
+    }
+    said = pl_buf_str(&child.err);
+    text = after(said, "to start at ");
+    if (child.status == 0) {
+        add(c, true, "sbatch takes a trial%s%s", text ? ", which could start at " : "",
+            text ? text : "");
+        return;
+    }
+    text = after(said, "allocation failure: ");
+    if (!text)
+        text = after(said, "sbatch: error: ");
+    add(c, false, "sbatch: %s", text ? text : "refused without a word");
+}
+
+static void
+check_arrays(struct checks *c, const struct pl_launch *launch, const struct pl_slurm_site *site)
+{
+    unsigned n = pl_grid_n_trials(&launch->spec->grid), max = site->limits.max_array_size;
+
+    if (site->limits.max_array_tasks)
+        max = PL_MIN(max, site->limits.max_array_tasks);
+    if (max == 0)
+        add(c, false, "this Slurm accepts no job arrays (MaxArraySize=0)");
+    else
+        add(c, true, "%u trial%s, %u array%s of at most %u", n, n == 1 ? "" : "s",
+            (n + max - 1) / max, n <= max ? "" : "s", max);
+}
+
+/* A requeue that was asked for, and that this Slurm does not do. */
+static void
+check_requeue(struct checks *c, const struct pl_spec *spec, const struct pl_slurm_site *site)
+{
+    const char *on = spec->values[PL_SPEC_REQUEUE_ON].text;
+    struct pl_requeue_rule rule;
+    char mode[64];
+
+    if (!on || pl_requeue_parse(on, &rule, NULL) < 0 || rule.most[PL_REQUEUE_PREEMPT] == 0)
+        return;
+    pl_slurm_site_partition(spec->values[PL_SPEC_PARTITION].text, mode, sizeof(mode));
+    if (!*mode)
+        snprintf(mode, sizeof(mode), "%s", site->preempt_mode);
+    if (pl_slurm_preempt_requeues(mode))
+        add(c, true, "a preempted trial starts again (PreemptMode=%s)", mode);
+    else if (strstr(mode, "CANCEL"))
+        add(c, false,
+            "--requeue-on preempt: this Slurm cancels what it preempts (PreemptMode=%s), and does "
+            "not start it again: omit it, and use --retry",
+            mode);
+    else
+        add(c, true, "no job is preempted here (PreemptMode=%s)", *mode ? mode : "?");
+}
+
+static void check_slurm(struct checks *c, const struct pl_launch *launch)
+{
+    struct pl_slurm_site site = {0};
+    struct pl_error err = {0};
+
+    if (pl_slurm_site_ask(&site, &err) < 0) {
+        add(c, false, "%s", err.text);
+        return;
+    }
+    add(c, true, "Slurm %s answers", site.release);
+    check_arrays(c, launch, &site);
+    check_requeue(c, launch->spec, &site);
+    check_start(c, launch);
+}
+
+int pl_check_run(const struct pl_launch *launch,
+                 FILE *out,
+                 unsigned *ret_wrong,
+                 struct pl_error *err)
+{
+    bool local = launch->spec->values[PL_SPEC_LOCAL].text;
+    struct checks c = {0};
+
+    check_warnings(&c, launch->spec);
+    check_folder(&c, launch, local);
+    if (!local)
+        check_slurm(&c, launch);
+    if (c.r == 0 &&
+        (fwrite(pl_buf_str(&c.text), 1, c.text.len, out) != c.text.len || fflush(out) != 0))
+        c.r = -EIO;
+    pl_buf_finish(&c.text);
+    if (c.r < 0)
+        return pl_error_errno(err, c.r, "cannot write");
+    *ret_wrong = c.wrong;
+    return 0;
+}

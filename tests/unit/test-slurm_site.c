@@ -1,0 +1,76 @@
+/* SPDX-License-Identifier: MIT */
+#include "launcher/slurm/slurm_site.h"
+
+#include <errno.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+/* From Slurm 22.05. */
+static const char config[] = "Configuration data as of 2026-11-25T19:42:50\n"
+                             "JobRequeue              = 1\n"
+                             "MaxArraySize            = 1001\n"
+                             "PlugStackConfig         = /etc/slurm/plugstack.conf\n"
+                             "PreemptMode             = GANG,SUSPEND\n"
+                             "PreemptParameters       = x\n"
+                             "SchedulerParameters     = bf_continue,max_array_tasks=50\n"
+                             "SLURM_VERSION           = 22.05.8\n";
+static const char partitions[] =
+    "PartitionName=main Default=YES PreemptMode=OFF State=UP\n"
+    "PartitionName=main2 Default=NO PreemptMode=CANCEL State=UP\n"
+    "PartitionName=scavenge AllowGroups=ALL Default=NO PreemptMode=REQUEUE State=UP\n";
+
+static void test_site_parse(void **state)
+{
+    struct pl_slurm_site site;
+
+    assert_int_equal(pl_slurm_site_parse(config, &site), 0);
+    assert_string_equal(site.release, "22.05.8");
+    assert_string_equal(site.preempt_mode, "GANG,SUSPEND");
+    assert_string_equal(site.job_requeue, "1");
+    assert_string_equal(site.plugstack, "/etc/slurm/plugstack.conf");
+    assert_int_equal(site.limits.max_array_size, 1001);
+    assert_int_equal(site.limits.max_array_tasks, 50);
+    assert_int_equal(pl_slurm_site_parse("SLURM_VERSION = 22.05.8\n", &site), -EINVAL);
+    assert_int_equal(pl_slurm_site_parse("MaxArraySize = 7\nPreemptMode", &site), 0);
+    assert_string_equal(site.preempt_mode, "");
+}
+
+static void mode_is(const char *partition, const char *expected)
+{
+    char mode[64];
+
+    pl_slurm_site_find_mode(partitions, partition, mode, sizeof(mode));
+    assert_string_equal(mode, expected);
+}
+
+static void test_find_mode(void **state)
+{
+    mode_is(NULL, "OFF");
+    mode_is("scavenge", "REQUEUE");
+    mode_is("main2", "CANCEL");
+    mode_is("main2,scavenge", "CANCEL"); /* Slurm may choose either */
+    mode_is("mai", "");
+}
+
+static void test_preempt_requeues(void **state)
+{
+    assert_true(pl_slurm_preempt_requeues("REQUEUE"));
+    assert_true(pl_slurm_preempt_requeues("GANG,SUSPEND"));
+    assert_false(pl_slurm_preempt_requeues("CANCEL"));
+    assert_false(pl_slurm_preempt_requeues("OFF"));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_site_parse),
+        cmocka_unit_test(test_find_mode),
+        cmocka_unit_test(test_preempt_requeues),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
