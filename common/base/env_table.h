@@ -16,7 +16,7 @@
 /* clang-format off */
 #define PL_ENV_TABLE(X)                                                                            \
     /* Plume's own: for users */                                                                   \
-    X(PLUME_RUNS, PATH, "runs", PLSUBMIT, "folder of run folders")                                 \
+    X(PLUME_RUNS, PATH, "runs", PLSUBMIT | PLSTAT, "folder of run folders")                                 \
     X(PLUME_HOME, PATH, "~/.plume", PLSUBMIT | PLSTAT | PLRUN | PLRUND | PLTRAIN, "folder of Plume's index and key") \
     X(PLUME_SITE_FILE, PATH, "/etc/plume/plsubmit.yaml", PLSUBMIT, "file with the site's options of plsubmit; empty: none") \
     X(PLUME_KEY_FILE, PATH, NULL, PLSTAT | PLRUN | PLRUND | PLTRAIN, "file of the secret that a step's nodes share") \
@@ -58,7 +58,7 @@
     X(PLUME_PROGRAM, PATH, NULL, PLRUN, "file of the trial's program")                             \
     X(PLUME_SOCKET, PATH, NULL, PLRUN | PLTRAIN | RANK, "socket of the node's daemon")             \
     X(PLUME_NODE_ADDR, TEXT, "127.0.0.1", PLTRAIN | RANK, "this node's address for other nodes")   \
-    X(PLUME_RUNTIME, TEXT, NULL, PLRUN | RANK, "plrun or plugin")                                  \
+    X(PLUME_RUNTIME, TEXT, NULL, PLRUN | PLSTAT | RANK, "plrun or plugin")                                  \
     X(PLUME_PARAMS, TEXT, NULL, RANK, "the trial's parameters, a JSON object")                     \
     X(PLUME_LAUNCH, TEXT, NULL, PLRUN, "torchrun: a rank starts the processes of its node")        \
     X(PLUME_BIN, PATH, NULL, DEVELOPER, "folder of the tools, in a job script")                    \
@@ -131,7 +131,7 @@
     X(SLURM_LOCALID, NUMBER, NULL, PLRUN, "number of the task on its node")                        \
     X(SLURM_STEP_NUM_NODES, NUMBER, NULL, PLRUN | PLRUND, "nodes of the step")                     \
     X(SLURM_STEP_NUM_TASKS, NUMBER, NULL, PLRUN | PLRUND, "tasks of the step")                     \
-    X(SLURM_STEP_NODELIST, TEXT, NULL, PLRUN | PLRUND, "nodes of the step")                        \
+    X(SLURM_STEP_NODELIST, TEXT, NULL, PLRUN | PLRUND | PLSTAT, "nodes of the step")                        \
     X(SLURM_STEP_TASKS_PER_NODE, TEXT, NULL, PLRUN | PLRUND, "tasks of each node of the step")     \
     X(SLURM_TASKS_PER_NODE, TEXT, NULL, PLRUN | PLRUND, "tasks of each node of the job")           \
     X(SLURM_LAUNCH_NODE_IPADDR, TEXT, NULL, PLRUN | PLRUND, "address of srun")                     \

@@ -15,6 +15,8 @@
 #include <locale.h>
 #include <string.h>
 
+#define DOCTOR_NODES 2
+
 static int set_color(void *ctx, const struct pl_option *o, const char *value, struct pl_error *err)
 {
     struct pl_plstat *ps = ctx;
@@ -50,6 +52,26 @@ set_job_number(void *ctx, const struct pl_option *o, const char *value, struct p
     return 0;
 }
 
+static int
+set_doctor_nodes(void *ctx, const struct pl_option *o, const char *value, struct pl_error *err)
+{
+    struct pl_plstat *ps = ctx;
+    int64_t n;
+    int r = pl_parse_int(value, 1, 65535, &n, err);
+
+    if (r == 0)
+        ps->doctor_nodes = (unsigned)n;
+    return r;
+}
+
+static int set_probe(void *ctx, const struct pl_option *o, const char *value, struct pl_error *err)
+{
+    struct pl_plstat *ps = ctx;
+
+    ps->probe = value;
+    return 0;
+}
+
 static const struct pl_option options[] = {
     {"json", 'j', NULL, "Output",
      "print one JSON document, schema plstat/1; with --watch one per line",
@@ -62,6 +84,10 @@ static const struct pl_option options[] = {
      PL_OPTION_CALL(set_color)},
     {"check", 0, NULL, NULL, "exit with 1 if a trial or job shown has failed",
      PL_OPTION_TRUE(struct pl_plstat, check)},
+    {"nodes", 0, "N", "With doctor", "look at up to N nodes, by srun; in a job at all of its [2]",
+     PL_OPTION_CALL(set_doctor_nodes)},
+    {"probe", 0, "FILE", NULL, "on a node: print what doctor asks there; read FILE",
+     PL_OPTION_CALL(set_probe)},
     {"job", 0, "JOB", "With ghosts", "look at the nodes of this running job, by srun",
      PL_OPTION_CALL(set_job_number)},
     {"end", 0, NULL, NULL, "end the processes PID... of yours whose job has ended",
@@ -84,6 +110,7 @@ static const struct command {
     {"show", "JOB", "the ranks of a job: node, state, step, metrics, end", pl_cmd_show},
     {"sweep", "SWEEP", "the trials of a sweep: parameters, state, objective", pl_cmd_sweep},
     {"ghosts", NULL, "GPUs of this node, and processes that outlived their job", pl_cmd_ghosts},
+    {"doctor", NULL, "Slurm, the plugin, names, clocks and releases of some nodes", pl_cmd_doctor},
     {"why", "JOB", "the first failure, with the last lines of that rank's stderr", pl_cmd_why},
 };
 
@@ -130,6 +157,9 @@ static int set_word(struct pl_plstat *ps, const char *word, struct pl_error *err
             }
         return set_job(ps, word, err);
     }
+    if (chosen->run == pl_cmd_doctor)
+        return pl_error_set(err, -EINVAL, "unexpected argument '%s': plstat doctor takes none",
+                            word);
     if (chosen->run == pl_cmd_ghosts)
         return pl_strv_append(&ps->ghosts.pids, word) < 0 ? pl_error_nomem(err) : 0;
     if (ps->word)
@@ -171,6 +201,10 @@ static int parse(struct pl_plstat *ps,
         (ps->ghosts.job || ps->ghosts.end || ps->ghosts.yes || ps->ghosts.epilog))
         r = pl_error_set(err, -EINVAL,
                          "--job, --end, --yes and --epilog go with plstat ghosts only");
+    if (r == 0 && chosen->run != pl_cmd_doctor && (ps->doctor_nodes || ps->probe))
+        r = pl_error_set(err, -EINVAL, "--nodes and --probe go with plstat doctor only");
+    if (r == 0 && !ps->doctor_nodes)
+        ps->doctor_nodes = DOCTOR_NODES;
     if (r == 0 && chosen->arg && !ps->word)
         r = pl_error_set(err, -EINVAL, "plstat %s needs a %s: a job id, a sweep or a run folder",
                          chosen->name, chosen->arg);

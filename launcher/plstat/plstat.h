@@ -18,6 +18,8 @@ struct pl_ghosts_options {
 struct pl_plstat {
     /* options */
     struct pl_ghosts_options ghosts;
+    unsigned doctor_nodes; /* --nodes of doctor */
+    const char *probe;     /* --probe of doctor; NULL: not given */
     bool json, check, all, watch;
     double interval_s;
     enum pl_term_color color_choice;
@@ -36,6 +38,7 @@ struct pl_plstat {
 
 /* The commands, each in its own file. Return 0, -ENOENT (nothing matched), -EINVAL (usage), ...;
  * err is the message for the user. */
+int pl_cmd_doctor(struct pl_plstat *ps, struct pl_error *err);
 int pl_cmd_ghosts(struct pl_plstat *ps, struct pl_error *err);
 int pl_cmd_list(struct pl_plstat *ps, struct pl_error *err);
 int pl_cmd_show(struct pl_plstat *ps, struct pl_error *err);

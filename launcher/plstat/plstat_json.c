@@ -266,6 +266,13 @@ json_t *pl_plstat_json_slurm_job(const struct pl_slurm_job *job)
     return finish_object(o, ok);
 }
 
+/* ---- doctor ---- */
+
+json_t *pl_plstat_json_doctor(json_t *checks, json_t *nodes)
+{
+    return json_pack("{s:O, s:O}", "checks", checks, "nodes", nodes);
+}
+
 /* ---- why ---- */
 
 json_t *

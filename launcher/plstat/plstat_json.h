@@ -23,6 +23,9 @@ json_t *pl_plstat_json_slurm_job(const struct pl_slurm_job *job);
 json_t *
 pl_plstat_json_why(const struct pl_run_status *s, const struct pl_trial_status *ts, json_t *cause);
 
+/* plstat doctor: its findings and the facts of each node; borrowed. */
+json_t *pl_plstat_json_doctor(json_t *checks, json_t *nodes);
+
 /* Adds "schema", "kind" ("list", "show", "sweep", "why") and "time" at the start of a document, and
  * "partial" and "notes" at its end. On failure *doc is NULL. -ENOMEM. */
 int pl_plstat_json_finish(json_t **doc, const char *kind, const struct pl_notes *notes);

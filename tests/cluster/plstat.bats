@@ -252,3 +252,32 @@ submit() {
     wait
     (($(asked) - before <= 1))
 }
+
+@test "doctor looks at nodes, and says what differs" {
+    mkdir bin
+    # mpirun has another release on each node.
+    printf '#!/bin/sh\necho "mpirun (Open MPI) 4.1.${SLURMD_NODENAME#n}"\n' >bin/mpirun
+    chmod 755 bin bin/mpirun
+    PATH=$WORK/bin:$PATH run -1 as_user plstat doctor --check
+    grep -Eq '^ok     Slurm [0-9.]+ answers$' <<<"$output"
+    grep -q '^ok     partition scavenge: a preempted job starts again, or goes on (PreemptMode=REQUEUE)$' <<<"$output"
+    grep -q '^ok     looked at 2 nodes$' <<<"$output"
+    grep -Eq '^wrong  MPI differs: mpirun \(Open MPI\) 4.1.[1-4] on node n[1-4], mpirun ' <<<"$output"
+    run -0 as_user plstat --json doctor --nodes 3
+    [ "$(json '[d["kind"], len(d["nodes"]), len({n["token"] for n in d["nodes"]}), len(d["nodes"][0]["names"])]' <<<"$output")" = \
+        "['doctor', 3, 1, 3]" ]
+    [[ ! $(ls -A "$WORK") == *plume-doctor* ]]
+    # A node that sees another folder, and whose clock is wrong.
+    cat >bin/srun <<TXT
+#!/bin/bash
+file=\${@: -1}
+rm -f "/\${file#*=/}"
+exec $(command -v srun) "\$@" > >(sed 's/"time":[0-9.]*/"time":1000.5/')
+TXT
+    chmod 755 bin/srun
+    PATH=$WORK/bin:$PATH run -1 as_user plstat doctor --check --nodes 1
+    grep -Eq '^wrong  node n[1-4] does not see the folder of runs: ' <<<"$output"
+    grep -Eq '^wrong  the clock of node n[1-4] differs by [0-9]+ s from' <<<"$output"
+    SLURM_CONF=/nonexistent run -1 plstat doctor --check
+    [ "$output" = "wrong  cannot read SLURM_CONF '/nonexistent'" ]
+}
