@@ -113,8 +113,8 @@ static int read_list(const struct file *f, const struct pl_option *o, const stru
 {
     enum pl_spec_list list = (enum pl_spec_list)o->target.key;
     bool flags = list == PL_SPEC_SBATCH || list == PL_SPEC_SRUN;
-    bool pairs = flags || list == PL_SPEC_ENV || list == PL_SPEC_METRIC || list == PL_SPEC_SAMPLE ||
-                 list == PL_SPEC_HPARAM;
+    bool pairs = flags || list == PL_SPEC_SBATCH_COMMENT || list == PL_SPEC_ENV ||
+                 list == PL_SPEC_METRIC || list == PL_SPEC_SAMPLE || list == PL_SPEC_HPARAM;
     int r = 0;
 
     if (node->kind == PL_YAML_SCALAR)

@@ -17,6 +17,7 @@ static const int groups[][GROUP_MAX] = {
     {PL_SPEC_GPUS, PL_SPEC_GPUS_PER_NODE, PL_SPEC_GPUS_PER_TASK, PL_SPEC_GRES},
     {PL_SPEC_NTASKS, PL_SPEC_NTASKS_PER_NODE},
     {PL_SPEC_CPUS_PER_TASK, PL_SPEC_CPUS_PER_GPU},
+    {PL_SPEC_MAIL_TYPE, PL_SPEC_MAIL},
 };
 
 static bool is_in(const int *group, int key)

@@ -141,6 +141,7 @@ static int render(const struct pl_launch *launch, struct pl_buf *out, struct pl_
         .bin_dir = launch->bin_dir,
         .array = launch->array,
         .sbatch_args = (const char *const *)launch->sbatch_args,
+        .comments = (const char *const *)lists[PL_SPEC_SBATCH_COMMENT],
         .modules = (const char *const *)lists[PL_SPEC_LOAD],
         .env = (const char *const *)launch->env,
         .kept = (const char *const *)lists[PL_SPEC_ENV],

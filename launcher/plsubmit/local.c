@@ -32,8 +32,8 @@ static bool has_effect(int key)
     for (size_t i = 0; i < PL_COUNT(with); i++)
         if (with[i] == key)
             return true;
-    return key > PL_SPEC_SBATCH_LAST && key != PL_SPEC_MAX_PARALLEL && key != PL_SPEC_REQUEUE_ON &&
-           key != PL_SPEC_MAX_REQUEUES;
+    return key > PL_SPEC_SBATCH_LAST && key != PL_SPEC_MAX_PARALLEL && key != PL_SPEC_MAIL &&
+           key != PL_SPEC_REQUEUE_ON && key != PL_SPEC_MAX_REQUEUES;
 }
 
 /* True if the user gave it for this sweep, and not for all. */

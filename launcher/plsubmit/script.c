@@ -50,14 +50,30 @@ static int add_directive(struct pl_buf *out, const char *arg)
     return r == 0 ? pl_buf_adds(out, "\"\n") : r;
 }
 
+/* Appends the comments of sbatch's option "--KEY" or "--KEY=VALUE". */
+static int add_comments(const struct pl_script *s, const char *arg, struct pl_buf *out)
+{
+    size_t len = strcspn(arg + 2, "=");
+    int r = 0;
+
+    for (const char *const *item = s->comments; item && *item && r == 0; item++)
+        if (strcspn(*item, "=") == len && strncmp(*item, arg + 2, len) == 0)
+            r = pl_buf_addf(out, "# %s\n", *item + len + 1);
+    return r;
+}
+
 static int add_sbatch(const struct pl_script *s, struct pl_buf *out)
 {
     int r = pl_buf_addf(out, "#SBATCH --array=%s\n", s->array);
 
-    for (size_t i = 0; s->sbatch_args[i] && r == 0; i++)
+    for (size_t i = 0; s->sbatch_args[i] && r == 0; i++) {
+        r = add_comments(s, s->sbatch_args[i], out);
+        if (r < 0)
+            break;
         r = pl_script_directive_ok(s->sbatch_args[i])
                 ? pl_buf_addf(out, "#SBATCH %s\n", s->sbatch_args[i])
                 : add_directive(out, s->sbatch_args[i]);
+    }
     return r;
 }
 

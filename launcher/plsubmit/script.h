@@ -14,6 +14,7 @@ struct pl_script {
     const char *run_dir, *bin_dir;  /* absolute */
     const char *array;              /* "0-8%2": indices of the first array */
     const char *const *sbatch_args; /* "--nodes=2", ...; NULL-terminated */
+    const char *const *comments;    /* --sbatch-comment: "KEY=TEXT" */
     const char *const *modules;     /* --load; each list is NULL-terminated or NULL */
     const char *const *env;         /* "NAME=VALUE" */
     const char *const *kept;        /* --env: "NAME" has its value from the submission; others are

@@ -44,6 +44,7 @@ void pl_spec_finish(struct pl_spec *spec)
     free(spec->changed);
     pl_strv_free(spec->sbatch_env);
     pl_strv_free(spec->warnings);
+    free(spec->last_sbatch);
     free(spec->job_file);
     free(spec->objective_metric);
     free(spec->write_job);
@@ -411,13 +412,41 @@ int pl_spec_put_sbatch(struct pl_spec *spec, const char *text)
 /* sbatch's option, which may be one of plsubmit's own, too. */
 static int add_sbatch(void *ctx, const struct pl_option *o, const char *value, struct pl_error *err)
 {
+    struct pl_spec *spec = ctx;
     int r = check_text(value, err);
 
     if (r == 0)
         r = check_sbatch(value, err);
     if (r == 0)
-        r = pl_spec_put_sbatch(ctx, value);
-    return r == 0 ? add_to_list(ctx, o, value, err) : PL_MIN(r, 0);
+        r = pl_spec_put_sbatch(spec, value);
+    if (r == 0)
+        r = add_to_list(spec, o, value, err);
+    if (r < 0)
+        return r;
+    free(spec->last_sbatch);
+    spec->last_sbatch = strndup(value, strcspn(value, "="));
+    return spec->last_sbatch ? 0 : pl_error_nomem(err);
+}
+
+/* On the command line the text alone, after its --sbatch; in a file "KEY=TEXT". */
+static int
+add_sbatch_comment(void *ctx, const struct pl_option *o, const char *value, struct pl_error *err)
+{
+    struct pl_spec *spec = ctx;
+    bool in_file = source_of(spec) != PL_ORIGIN_COMMAND_LINE;
+    _cleanup_free_ char *item = NULL;
+    int r = check_text(value, err);
+
+    if (r < 0)
+        return r;
+    if (in_file && (!strchr(value, '=') || value[0] == '='))
+        return pl_error_set(err, -EINVAL, "'%s' is not KEY=TEXT", value);
+    if (!in_file && !spec->last_sbatch)
+        return pl_error_set(err, -EINVAL, "write it after the --sbatch KEY[=VALUE] that it is for");
+    item = in_file ? strdup(value) : pl_strf("%s=%s", spec->last_sbatch, value);
+    return item && pl_strv_append(&spec->lists[PL_SPEC_SBATCH_COMMENT], item) == 0
+               ? 0
+               : pl_error_nomem(err);
 }
 
 static int add_grid(void *ctx, const struct pl_option *o, const char *value, struct pl_error *err)
@@ -563,7 +592,10 @@ static const struct pl_option options[] = {
     {"nodelist", 'w', "NODES", NULL, "nodes to use", KEY(PL_SPEC_NODELIST, NULL)},
     {"exclude", 'x', "NODES", NULL, "nodes not to use", KEY(PL_SPEC_EXCLUDE, NULL)},
     {"dependency", 'd', "LIST", NULL, "start after these jobs", KEY(PL_SPEC_DEPENDENCY, NULL)},
-    {"mail-type", 0, "TYPES", NULL, "mail at these events", KEY(PL_SPEC_MAIL_TYPE, NULL)},
+    {"mail", 0, "TYPES", NULL, "mail at these events of each trial, such as END,FAIL",
+     KEY(PL_SPEC_MAIL, NULL)},
+    {"mail-type", 0, "TYPES", NULL, "mail at these events of the array",
+     KEY(PL_SPEC_MAIL_TYPE, NULL)},
     {"mail-user", 0, "USER", NULL, "receiver of the mail", KEY(PL_SPEC_MAIL_USER, NULL)},
     {"comment", 0, "TEXT", NULL, "comment of the job", KEY(PL_SPEC_COMMENT, NULL)},
     {"signal", 0, "SIG[@S]", NULL,
@@ -577,6 +609,12 @@ static const struct pl_option options[] = {
      NULL,
      "any other option of sbatch",
      {.set = add_sbatch, .key = PL_SPEC_SBATCH}},
+    {"sbatch-comment",
+     0,
+     "TEXT",
+     NULL,
+     "a comment of the --sbatch before it, above its line in the job script",
+     {.set = add_sbatch_comment, .key = PL_SPEC_SBATCH_COMMENT}},
     {"srun", 0, "KEY[=VALUE]", NULL, "an option of srun, such as mpi=pmix",
      LIST(PL_SPEC_SRUN, check_srun)},
     {"no-name", 0, NULL, "Removing defaults that a site refuses", "omit --job-name",
@@ -712,7 +750,7 @@ enum pl_spec_form pl_spec_option_form(const struct pl_option *o)
         return PL_SPEC_FORM_VALUE;
     if (set == remove_key)
         return PL_SPEC_FORM_REMOVE;
-    if (set == add_to_list || set == add_sbatch || set == add_sample)
+    if (set == add_to_list || set == add_sbatch || set == add_sbatch_comment || set == add_sample)
         return PL_SPEC_FORM_LIST;
     if (set == add_grid)
         return PL_SPEC_FORM_GRID;
@@ -726,7 +764,7 @@ const char *pl_spec_list_name(enum pl_spec_list list)
 {
     for (const struct pl_option *o = options; o->name; o++)
         if ((o->target.set == add_to_list || o->target.set == add_sbatch ||
-             o->target.set == add_sample) &&
+             o->target.set == add_sbatch_comment || o->target.set == add_sample) &&
             o->target.key == (int)list)
             return o->name;
     return "";

@@ -70,6 +70,7 @@ enum pl_spec_key {
     PL_SPEC_NUM_PROCESSES,
     PL_SPEC_STRATEGY,
     PL_SPEC_PRECISION,
+    PL_SPEC_MAIL,
     PL_SPEC_SNAPSHOT,
     PL_SPEC_SNAPSHOT_MAX,
     PL_SPEC_LOCAL,
@@ -91,6 +92,7 @@ enum pl_spec_list {
     PL_SPEC_METRIC,
     PL_SPEC_HPARAM,
     PL_SPEC_SBATCH,
+    PL_SPEC_SBATCH_COMMENT, /* "KEY=TEXT" */
     PL_SPEC_SRUN,
     PL_SPEC_N_LISTS,
 };
@@ -131,6 +133,7 @@ struct pl_spec {
      * and those that a file of the site or user sets. */
     char **declined[PL_ORIGIN_COUNT];
     char **flags_of_defaults;
+    char *last_sbatch; /* KEY of the last --sbatch; NULL: none yet */
     char *job_file;    /* of --job-file */
     char *write_job;   /* of --write-job */
     char **command;    /* the program of the job file; NULL: none */

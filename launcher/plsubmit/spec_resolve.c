@@ -347,6 +347,9 @@ int pl_spec_resolve(struct pl_spec *spec,
             return pl_error_nomem(err);
     }
     r = check_requeue(spec, err);
+    if (r == 0 && spec->values[PL_SPEC_MAIL].text && spec->values[PL_SPEC_MAIL_TYPE].text)
+        r = pl_error_set(err, -EINVAL,
+                         "--mail is of each trial, --mail-type of the array: omit one of them");
     if (r < 0)
         return r;
     if (warn_objective(spec) < 0)
@@ -389,6 +392,11 @@ int pl_spec_sbatch_args(const struct pl_spec *spec, const char *run_dir, char **
         else if (value->text)
             r = add_arg(&list, key == PL_SPEC_NAME ? "job-name" : pl_spec_option(key)->name,
                         value->text);
+    }
+    if (r == 0 && spec->values[PL_SPEC_MAIL].text) { /* else Slurm sends one mail per array */
+        _cleanup_free_ char *types = pl_strf("%s,ARRAY_TASKS", spec->values[PL_SPEC_MAIL].text);
+
+        r = types ? add_arg(&list, "mail-type", types) : -ENOMEM;
     }
     if (r == 0 && spec->values[PL_SPEC_REQUEUE_ON].text)
         r = pl_strv_append(&list, "--requeue");

@@ -51,7 +51,7 @@ VALUES = {
     "cpus-per-gpu": lambda: "5", "mem": lambda: "4G", "mem-per-cpu": lambda: "1G", "mem-per-gpu": lambda: "2G",
     "time": lambda: random.choice(["10", "1:30:00", "1-0"]), "partition": free, "account": free, "qos": free,
     "constraint": free, "nodelist": lambda: "n[1-3]", "exclude": free, "dependency": lambda: "afterok:7",
-    "mail-type": lambda: "END,FAIL", "mail-user": free, "comment": free, "output": free, "load": lambda: "m" + free(),
+    "mail": lambda: "END", "mail-type": lambda: "END,FAIL", "mail-user": free, "comment": free, "output": free, "load": lambda: "m" + free(),
     "setup": free, "env": lambda: "V" + str(random.randrange(9)) + "=" + free(), "nccl-debug": lambda: "info",
     "nccl-ifname": free, "master-port": lambda: "7000-7999", "runs": lambda: "r" + random.choice(["uns", " x", "é"]),
     "metric": lambda: random.choice("abcd") + "=x([0-9]+)" + random.choice(["", ": ", "#", "é"]),
@@ -68,7 +68,7 @@ VALUES = {
                                "parsable", "wait")},
 }
 # Those of which a random command line has more than one, or that need each other, a sweep or a file.
-AXES = {"snapshot-max", "grid", "zip", "sample", "random", "seed", "after", "env-file"}
+AXES = {"snapshot-max", "grid", "zip", "sample", "random", "seed", "after", "env-file", "sbatch-comment"}
 # Those that no file can have.
 NOT_IN_FILES = {"help", "version", "dry-run", "check", "expand", "show-config", "job-file", "write-job", "resume", "retry",
                 "extend", "no-submit", "cancel", "hold", "release"}
