@@ -114,6 +114,11 @@ void PL_CPU(conv2d_forward)(const struct pl_conv2d_args *a)
 
     if (c.oh == 0 || c.ow == 0)
         return;
+    if (pl_conv_batch_fits(a)) {
+        if (!PL_CPU(batch_forward)(a))
+            nan_fill(a->y, a->batch * a->out * c.oh * c.ow);
+        return;
+    }
     if (c.winograd) {
         float *weights = pl_scratch(PL_SCRATCH_CONV_SHARED, c.tiles.w_size * sizeof(float));
 
@@ -335,6 +340,8 @@ void PL_CPU(conv2d_backward)(const struct pl_conv2d_args *a)
                                   : 0;
     float *shared;
 
+    if (pl_conv_batch_fits(a) && PL_CPU(batch_backward)(a))
+        return;
     c.part = PL_MAX((a->batch + parts - 1) / parts, (size_t)1);
     parts = (a->batch + c.part - 1) / c.part;
     shared =

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Parts of conv2d.c: images of one batch, on the calling thread.
+/* Parts of conv2d.c: images of one batch, on the calling thread unless noted.
  *
  * Strides of 1 are computed in place ("direct"): an image is copied into a padded one with rows of
  * `row` floats. At positions p = i * row + j each tap of the kernel is the same image shifted by a
@@ -76,5 +76,18 @@ void PL_CPU(direct_dw)(const struct pl_padded *image,
 /* columns [in * kernel_h * kernel_w, windows] of an image, and the inverse, which adds to dx. */
 void PL_CPU(to_columns)(const struct pl_conv2d_args *a, const float *x, float *columns);
 void PL_CPU(from_columns)(const struct pl_conv2d_args *a, const float *columns, float *dx);
+
+/* True if an image has so few windows that those of several images belong into one product. */
+static inline bool pl_conv_batch_fits(const struct pl_conv2d_args *a)
+{
+    size_t windows = pl_conv_size(a->height, a->kernel_h, a->stride_h, a->pad_h) *
+                     pl_conv_size(a->width, a->kernel_w, a->stride_w, a->pad_w);
+
+    return a->batch > 1 && windows > 0 && windows <= 16;
+}
+
+/* The whole batch, on all threads. False: out of memory, nothing is written. */
+bool PL_CPU(batch_forward)(const struct pl_conv2d_args *a);
+bool PL_CPU(batch_backward)(const struct pl_conv2d_args *a);
 
 #endif

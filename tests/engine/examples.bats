@@ -103,6 +103,27 @@ first_loss() {
     grep -q 'backward, on the first device$' <<<"$output"
 }
 
+# step_mib ARGS...: the plan's memory of a step.
+step_mib() {
+    pltrain --summary --epochs 0 "$@" | sed -n 's/^MiB of this rank: .* step \([0-9.]*\) .*/\1/p'
+}
+
+@test "16 bits halve what each layer keeps from forward to backward" {
+    # shellcheck disable=SC2207 # words
+    f32=($(step_mib gpt --layers 2) $(step_mib gpt --layers 6))
+    for how in "O1 0.6" "O2 0.6" "O3 0.54"; do
+        read -r level most <<<"$how"
+        # shellcheck disable=SC2207 # words
+        low=($(step_mib --precision bf16 --amp-level "$level" gpt --layers 2)
+            $(step_mib --precision bf16 --amp-level "$level" gpt --layers 6))
+        # Norms keep statistics in f32, and O1 and O2 the sums of residuals. The f32 copies of one op
+        # at a time do not grow with the layers.
+        awk -v a="${f32[0]}" -v b="${f32[1]}" -v c="${low[0]}" -v d="${low[1]}" -v most="$most" '
+            BEGIN { exit !(a > 5 && (d - c) / (b - a) < most && (d - c) / (b - a) > 0.49) }' ||
+            { echo "$level: ${low[*]} MiB of ${f32[*]}"; false; }
+    done
+}
+
 @test "a summary has the ops of each optimizer's own loss, and only what runs" {
     cat >two.c <<'C'
 #include <plume/module.h>
@@ -183,6 +204,24 @@ C
     [ "$(grep -c "has a moving average .*, which ends here" <<<"$stderr")" = 1 ]
     run -0 --separate-stderr pltrain --epochs 3 --ema 0.9 --resume e/last.ckpt mlp
     [[ $stderr == *"has no moving average of the parameters: --ema starts anew" ]]
+}
+
+@test "a resumed run tells what of its optimizers ends, and refuses other groups" {
+    run -0 --separate-stderr pltrain --max-steps 3 --checkpoint-dir c --save-last mlp
+    run -0 --separate-stderr pltrain --max-steps 6 --resume c/last.ckpt mlp
+    [ -z "$stderr" ]
+    run -0 --separate-stderr pltrain --max-steps 6 --resume c/last.ckpt --processes 2 mlp --momentum 0
+    [ "$(grep -c "has state of optimizers that this run's do not have, which ends here: 'optimizer_states/0/momentum_buffer/.*' and more" <<<"$stderr")" = 1 ]
+    sed -e 's/^static const struct plume_module/static int configure_optimizers(struct plume_context *pl, struct plume_optimizer *ret)\n{\n    plume_add_group(pl, ret, PATTERN)->lr = 0.01;\n    return 0;\n}\n&/' \
+        -e 's/^    \.configure = .*/&\n    .configure_optimizers = configure_optimizers,/' "$SRC/examples/mlp/mlp.c" >groups.c
+    for name in 1 2; do
+        cc -std=c11 -shared -fPIC -I "$SRC/include" -DPATTERN="\"*$name\"" -o "g$name.so" groups.c
+    done
+    run -0 --separate-stderr pltrain --max-steps 3 --checkpoint-dir d --save-last ./g1.so
+    run -0 --separate-stderr pltrain --max-steps 6 --resume d/last.ckpt ./g1.so
+    [ -z "$stderr" ]
+    run -1 --separate-stderr pltrain --max-steps 6 --resume d/last.ckpt ./g2.so
+    [[ $stderr == *"group 0 of the checkpoint's optimizer is '*1', the module's is '*2': give the module the same groups"* ]]
 }
 
 @test "a profile in a file has each op and phase, one inside another" {

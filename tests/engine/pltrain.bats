@@ -281,6 +281,26 @@ bits() {
         "$(pltrain --processes 2 --epochs $epochs mlp | grep -o 'hash .*' | sort -u)" ]
 }
 
+@test "SIGUSR1 has the job requeued, and what scontrol says is told" {
+    cd "$BATS_TEST_TMPDIR"
+    mkdir bin
+    printf '#!/bin/sh\necho "$*" >asked\necho "slurm_requeue error: no such job" >&2\nexit 1\n' >bin/scontrol
+    chmod +x bin/scontrol
+    mkfifo out
+    PATH=$PWD/bin:$PATH SLURM_JOB_ID=77 SLURM_ARRAY_JOB_ID=70 SLURM_ARRAY_TASK_ID=3 \
+        pltrain --epochs 1000000 --checkpoint-dir c mlp >out 2>err &
+    pid=$!
+    exec 4<out
+    read -r line <&4
+    kill -USR1 $pid
+    wait $pid && status=0 || status=$?
+    exec 4<&-
+    [ $status -eq 130 ] || { cat err; false; }
+    [ "$(cat asked)" = "requeue 70_3" ]
+    grep -q "'scontrol requeue 70_3' failed: slurm_requeue error: no such job$" err || { cat err; false; }
+    grep -q "saved 'c/hpc_ckpt_1.ckpt'" err
+}
+
 @test "16 bits learn as well, under every strategy" {
     for how in "bf16 O1" "16 O1" "bf16 O2" "16 O2" "bf16 O3"; do
         read -r bits level <<<"$how"

@@ -1,14 +1,19 @@
 /* SPDX-License-Identifier: MIT */
 /* Two ranks that know the key connect, and clients without it at the same port cannot disturb. */
+#include "common/base/fs.h"
 #include "runtime/engine/comm/comm.h"
+#include "runtime/engine/comm/connect_soon.h"
 
 #include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/time.h>
 #include <sys/wait.h>
 
 #include <cmocka.h>
@@ -181,6 +186,52 @@ static void test_listen_in_a_range(void **state)
     unsetenv("PLUME_TCP_PORTS");
 }
 
+static void nothing(int sig)
+{
+    (void)sig;
+}
+
+/* A listener whose queue is full answers no further connection: like a silent host. */
+static void test_a_connection_has_a_limit_and_survives_signals(void **state)
+{
+    const struct itimerval often = {{0, 2000}, {0, 2000}}, never = {{0}, {0}};
+    struct sigaction action = {.sa_handler = nothing}, old;
+    struct sockaddr_in to = {.sin_family = AF_INET};
+    int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), queued[8], fd, one, r = 0;
+    socklen_t len = sizeof(to);
+    uint64_t begin;
+
+    (void)state;
+    inet_pton(AF_INET, "127.0.0.1", &to.sin_addr);
+    assert_int_equal(bind(listener, (struct sockaddr *)&to, sizeof(to)), 0);
+    assert_int_equal(listen(listener, 1), 0);
+    assert_int_equal(getsockname(listener, (struct sockaddr *)&to, &len), 0);
+    for (one = 0; one < 8 && r == 0; one++) {
+        queued[one] = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        r = pl_connect_soon(queued[one], (struct sockaddr *)&to, len, pl_now_ns() + 100000000u);
+    }
+    assert_int_equal(r, -ETIMEDOUT);
+    assert_int_equal(sigaction(SIGALRM, &action, &old), 0);
+    assert_int_equal(setitimer(ITIMER_REAL, &often, NULL), 0);
+    fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    begin = pl_now_ns();
+    r = pl_connect_soon(fd, (struct sockaddr *)&to, len, begin + 50000000u);
+    assert_int_equal(setitimer(ITIMER_REAL, &never, NULL), 0);
+    assert_int_equal(r, -ETIMEDOUT); /* not -EINTR */
+    assert_true(pl_now_ns() - begin >= 50000000u);
+    close(fd);
+    close(listener);
+    /* Nobody listens now; a socket blocks as before. */
+    fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    assert_int_equal(pl_connect_soon(fd, (struct sockaddr *)&to, len, pl_now_ns() + 5000000000u),
+                     -ECONNREFUSED);
+    assert_int_equal(fcntl(fd, F_GETFL) & O_NONBLOCK, 0);
+    close(fd);
+    while (one > 0)
+        close(queued[--one]);
+    assert_int_equal(sigaction(SIGALRM, &old, NULL), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -189,6 +240,7 @@ int main(void)
         cmocka_unit_test(test_foreign_listener_is_named),
         cmocka_unit_test(test_nobody_listens),
         cmocka_unit_test(test_listen_in_a_range),
+        cmocka_unit_test(test_a_connection_has_a_limit_and_survives_signals),
         cmocka_unit_test(test_listen_takes_any_where_the_address_is_not_ours),
     };
 

@@ -187,7 +187,8 @@ void check_op(const struct pl_kernels *ref, const struct pl_kernels *got)
 {
     static const struct shape repeated[] = {{19, 5, 12, 13, 7, 3, 3, 1, 1, 1, 1},
                                             {19, 5, 12, 13, 7, 3, 3, 2, 2, 1, 1},
-                                            {19, 17, 12, 13, 18, 3, 3, 1, 1, 1, 1}};
+                                            {19, 17, 12, 13, 18, 3, 3, 1, 1, 1, 1},
+                                            {19, 65, 3, 4, 130, 3, 3, 1, 1, 1, 1}};
 
     for (size_t n = 0; n < check_many(150, 25); n++) {
         struct shape s = {.batch = from(1, 3),
@@ -225,6 +226,27 @@ void check_op(const struct pl_kernels *ref, const struct pl_kernels *got)
         s.width = PL_MAX(s.width, 3 - s.pad_w);
         one(ref, got, &s, finite_fill());
     }
+    /* few windows: of several images at once */
+    for (size_t n = 0; n < check_many(40, 6); n++) {
+        struct shape s = {.batch = from(2, 9),
+                          .in = from(1, 20),
+                          .height = from(1, 4),
+                          .width = from(1, 4),
+                          .out = from(1, 20),
+                          .kernel_h = from(1, 3),
+                          .kernel_w = from(1, 3),
+                          .stride_h = from(1, 2),
+                          .stride_w = from(1, 2),
+                          .pad_h = from(0, 2),
+                          .pad_w = from(0, 2)};
+
+        s.height = PL_MAX(s.height, s.kernel_h);
+        s.width = PL_MAX(s.width, s.kernel_w);
+        one(ref, got, &s, finite_fill());
+    }
+    /* more columns than are kept at once: groups of images, the last one shorter */
+    if (check_many(true, false))
+        one(ref, got, &(struct shape){67, 512, 4, 4, 3, 3, 3, 1, 1, 1, 1}, FILL_RANDOM);
     if (check_many(true, false))
         one(ref, got, &(struct shape){2, 130, 6, 60, 128, 3, 3, 1, 1, 1, 1}, FILL_RANDOM);
     one(ref, got, &(struct shape){2, 70, 7, 8, 66, 3, 3, 1, 1, 1, 1}, FILL_RANDOM);

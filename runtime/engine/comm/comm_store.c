@@ -2,6 +2,7 @@
 #include "runtime/engine/comm/comm_store.h"
 #include "common/base/fs.h"
 #include "common/base/log.h"
+#include "runtime/engine/comm/connect_soon.h"
 
 #include <netdb.h>
 #include <poll.h>
@@ -388,7 +389,7 @@ static int join_store(const struct pl_world *world,
     while (fd < 0 && pl_now_ns() < limit) {
         for (a = list; a && fd < 0; a = a->ai_next) {
             fd = socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
-            if (fd >= 0 && connect(fd, a->ai_addr, a->ai_addrlen) < 0) {
+            if (fd >= 0 && pl_connect_soon(fd, a->ai_addr, a->ai_addrlen, limit) < 0) {
                 close(fd);
                 fd = -EBADF;
             }

@@ -11,6 +11,7 @@
 #include "common/base/fs.h"
 #include "common/base/parse.h"
 #include "runtime/engine/comm/comm_tcp_private.h"
+#include "runtime/engine/comm/connect_soon.h"
 #include "runtime/engine/util/sha256.h"
 
 #include <netdb.h>
@@ -245,20 +246,6 @@ static void accept_connection(struct rendezvous *m)
     m->pending[m->n++] = p;
 }
 
-/* connect(2) with a limit below the kernel's two minutes for a silent host. Returns 0 or -errno. */
-static int connect_soon(int fd, const struct addrinfo *to)
-{
-    const struct timeval limit = {.tv_sec = CONNECT_HOST_S}, none = {0};
-    int r = 0;
-
-    setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit,
-               sizeof(limit)); /* socket(7): also limits connect */
-    if (connect(fd, to->ai_addr, to->ai_addrlen) < 0)
-        r = errno == EINPROGRESS ? -ETIMEDOUT : -errno;
-    setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &none, sizeof(none));
-    return r;
-}
-
 /* Connects to a lower member, which has listened since before the exchange. */
 static int connect_to(struct rendezvous *m, unsigned member, struct pl_error *err)
 {
@@ -277,7 +264,9 @@ static int connect_to(struct rendezvous *m, unsigned member, struct pl_error *er
                             peer->address, peer->world_rank, gai_strerror(r));
     for (a = list; a; a = a->ai_next) {
         p.fd = socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
-        code = p.fd < 0 ? -errno : connect_soon(p.fd, a);
+        code = p.fd < 0 ? -errno
+                        : pl_connect_soon(p.fd, a->ai_addr, a->ai_addrlen,
+                                          pl_now_ns() + CONNECT_HOST_S * 1000000000ull);
         if (code == 0)
             break;
         if (p.fd >= 0)

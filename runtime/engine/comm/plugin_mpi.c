@@ -36,6 +36,14 @@ static int table_init(struct pl_mpi_layout *ret, char *text)
     MPI_Initialized(&done);
     if (!done && tell(MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &level), "init", text) < 0)
         return -1;
+    if (done && tell(MPI_Query_thread(&level), "thread level", text) < 0)
+        return -1;
+    if (level < MPI_THREAD_FUNNELED) {
+        snprintf(text, PL_MPI_TEXT,
+                 "this MPI allows no threads (MPI_THREAD_SINGLE): try --comm tcp, or an MPI that "
+                 "was built with threads");
+        return -1;
+    }
     MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     MPI_Comm_size(MPI_COMM_WORLD, &size);

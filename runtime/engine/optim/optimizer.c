@@ -339,6 +339,7 @@ init_group(struct pl_optimizers *all, const struct pl_group_options *group, stru
     if (r < 0)
         return pl_error_wrap(err, r, "group '%s'", group->pattern);
     g->schedule.options.monitor = NULL; /* the optimizer's */
+    g->pattern = group->pattern;
     g->weight_decay = group->numbers.weight_decay;
     o->n_groups++;
     return 0;

@@ -38,6 +38,7 @@ struct pl_group_options {
 
 /* A group's numbers; its schedule runs beside the optimizer's, from its own rate. */
 struct pl_group {
+    const char *pattern; /* borrowed, of the module's state */
     double weight_decay;
     struct pl_schedule schedule;
 };

@@ -151,6 +151,12 @@ static int record(struct pl_tape *tape, const struct pl_apply *what, enum plume_
     if (!out || !lists || grow(tape) < 0)
         return -ENOMEM;
     node.saved_bytes = saved_bytes(what, node.k->real);
+    /* What a product keeps for backward is rounded like its output. */
+    if (what->op->cast == PL_CAST_LOW && pl_dtype_is_16bit(dtype) && node.k->real == PL_REAL_F32 &&
+        node.saved_bytes == what->saved_reals * sizeof(float)) {
+        node.saved_half = what->saved_reals;
+        node.saved_bytes = node.saved_half * pl_dtype_size(dtype);
+    }
     r = pl_tensor_init(out, dtype, what->rank, what->shape);
     if (r < 0)
         return r;

@@ -40,7 +40,8 @@ struct pl_node {
     struct pl_attr attr;
     plume_tensor *out;
     size_t saved_bytes, scratch_bytes; /* without the f32 copies */
-    void *saved;                       /* from forward to backward */
+    size_t saved_half; /* elements of `saved` in the output's 16-bit type, whose kernels want f32 */
+    void *saved;       /* from forward to backward */
     void *
         scratch[2]; /* forward, backward: the op's scratch, then the f32 copies of 16-bit tensors */
     uint64_t ns[2]; /* spent forward and backward, if the tape's `timed` is set */

@@ -22,15 +22,44 @@ static size_t copy_shared_with(const struct pl_node *node, size_t i)
     return SIZE_MAX;
 }
 
-size_t pl_node_f32_bytes(const struct pl_node *node)
+/* Backward reads this input, or another one in the same memory block. */
+static bool reads_back(const struct pl_node *node, size_t i)
+{
+    for (size_t k = 0; k < node->n_in; k++)
+        if (node->in[k] && pl_tensor_root(node->in[k]) == pl_tensor_root(node->in[i]) &&
+            (node->op->needs & PL_NEEDS_IN(k)))
+            return true;
+    return false;
+}
+
+/* Backward writes the gradient of this input, or of another one in the same memory block. */
+static bool writes_back(const struct pl_node *node, size_t i)
+{
+    for (size_t k = 0; k < node->n_in; k++)
+        if (node->in[k] && pl_tensor_root(node->in[k]) == pl_tensor_root(node->in[i]) &&
+            node->in[k]->wants_grad && !node->alias[k])
+            return true;
+    return false;
+}
+
+size_t pl_node_f32_bytes(const struct pl_node *node, bool backward)
 {
     size_t sum = 0;
 
     for (size_t i = 0; i < node->n_in; i++)
-        if (pl_node_has_f32_copy(node, node->in[i]) && copy_shared_with(node, i) == SIZE_MAX)
-            sum += 2 * ALIGN(pl_tensor_root(node->in[i])->count * sizeof(float));
-    if (pl_node_has_f32_copy(node, node->out))
-        sum += 2 * ALIGN(node->out->count * sizeof(float));
+        if (pl_node_has_f32_copy(node, node->in[i]) && copy_shared_with(node, i) == SIZE_MAX) {
+            size_t bytes = ALIGN(pl_tensor_root(node->in[i])->count * sizeof(float));
+
+            sum += !backward || reads_back(node, i) ? bytes : 0;
+            sum += backward && writes_back(node, i) ? bytes : 0;
+        }
+    if (pl_node_has_f32_copy(node, node->out)) {
+        size_t bytes = ALIGN(node->out->count * sizeof(float));
+
+        sum += backward ? bytes : 0;
+        sum += !backward || (node->op->needs & PL_NEEDS_OUT) ? bytes : 0;
+    }
+    sum += ALIGN(node->saved_half * sizeof(float));
     return sum ? sum + PL_BUMP_ALIGN : 0;
 }
 
@@ -61,6 +90,15 @@ static void narrow(const struct pl_call *c, const plume_tensor *t, const float *
 {
     c->k->narrow(&(struct pl_half_args){
         .n = t->count, .type = pl_tape_half_of(t->dtype), .half = to, .wide = (void *)from});
+}
+
+/* What the op keeps from forward to backward. */
+static struct pl_half_args saved_args(const struct pl_call *c)
+{
+    return (struct pl_half_args){.n = c->node->saved_half,
+                                 .type = pl_tape_half_of(c->node->out->dtype),
+                                 .half = c->node->saved,
+                                 .wide = c->saved};
 }
 
 static float *take(struct pl_f32_copies *copies, size_t count)
@@ -99,6 +137,14 @@ void pl_node_widen_inputs(struct pl_call *c, struct pl_f32_copies *copies, bool 
     const struct pl_node *node = c->node;
 
     copies->next = (char *)c->scratch + ALIGN(node->scratch_bytes);
+    if (node->saved_half) {
+        struct pl_half_args saved;
+
+        c->saved = take(copies, node->saved_half);
+        saved = saved_args(c);
+        if (backward)
+            c->k->widen(&saved);
+    }
     for (size_t i = 0; i < node->n_in; i++) {
         const plume_tensor *in = node->in[i], *root;
         size_t same;
@@ -107,10 +153,13 @@ void pl_node_widen_inputs(struct pl_call *c, struct pl_f32_copies *copies, bool 
             continue;
         root = pl_tensor_root(node->in[i]);
         same = copy_shared_with(node, i);
-        copies->in[i] = same == SIZE_MAX ? take(copies, root->count) : copies->in[same];
-        if (same == SIZE_MAX && (!backward || (node->op->needs & PL_NEEDS_IN(i))))
+        if (same != SIZE_MAX) {
+            copies->in[i] = copies->in[same];
+        } else if (!backward || reads_back(node, i)) {
+            copies->in[i] = take(copies, root->count);
             widen(c, root, root->data, copies->in[i]);
-        c->in[i] = copies->in[i] + in->offset;
+        }
+        c->in[i] = copies->in[i] ? copies->in[i] + in->offset : NULL;
         if (!c->in_grad[i])
             continue;
         copies->in_grad[i] = same != SIZE_MAX && copies->in_grad[same] ? copies->in_grad[same]
@@ -122,8 +171,9 @@ void pl_node_widen_inputs(struct pl_call *c, struct pl_f32_copies *copies, bool 
     }
     if (!pl_node_has_f32_copy(node, node->out))
         return;
-    copies->out = take(copies, node->out->count);
-    if (backward && (node->op->needs & PL_NEEDS_OUT))
+    if (!backward || (node->op->needs & PL_NEEDS_OUT))
+        copies->out = take(copies, node->out->count);
+    if (backward && copies->out)
         widen(c, node->out, node->out->data, copies->out);
     c->out = copies->out;
     if (backward) {
@@ -140,8 +190,12 @@ void pl_node_narrow_outputs(const struct pl_call *c,
     const struct pl_node *node = c->node;
 
     if (!backward) {
+        struct pl_half_args saved = saved_args(c);
+
         if (copies->out)
             narrow(c, node->out, copies->out, node->out->data);
+        if (node->saved_half)
+            c->k->narrow(&saved);
         return;
     }
     for (size_t i = 0; i < node->n_in; i++) {

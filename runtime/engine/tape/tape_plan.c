@@ -175,7 +175,6 @@ static void make_blocks(struct pl_tape *tape, struct life *lives, struct pl_life
         struct pl_node *node = &tape->nodes[i];
         plume_tensor *out = node->out;
         size_t bytes = out->count * pl_dtype_size(out->dtype), back = back_at(tape, i);
-        size_t scratch = node->scratch_bytes + pl_node_f32_bytes(node);
         struct life *life = &lives[i];
 
         life->data = life->grad = life->saved = life->forward = life->backward = SIZE_MAX;
@@ -186,9 +185,11 @@ static void make_blocks(struct pl_tape *tape, struct life *lives, struct pl_life
         if (out->wants_grad && life->grad_from != SIZE_MAX && life->leader == i)
             life->grad = pl_lifetimes_add(p, bytes, life->grad_from, life->grad_to);
         life->saved = pl_lifetimes_add(p, node->saved_bytes, i, node->back ? back : i);
-        life->forward = pl_lifetimes_add(p, scratch, i, i);
+        life->forward =
+            pl_lifetimes_add(p, node->scratch_bytes + pl_node_f32_bytes(node, false), i, i);
         if (node->back)
-            life->backward = pl_lifetimes_add(p, scratch, back, back);
+            life->backward = pl_lifetimes_add(
+                p, node->scratch_bytes + pl_node_f32_bytes(node, true), back, back);
     }
 }
 

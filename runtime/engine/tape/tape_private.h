@@ -25,7 +25,7 @@ struct pl_f32_copies {
 bool pl_node_has_f32_copy(const struct pl_node *node, const plume_tensor *t);
 
 /* Bytes that the f32 copies of a node's 16-bit tensors and of their gradients need. */
-size_t pl_node_f32_bytes(const struct pl_node *node);
+size_t pl_node_f32_bytes(const struct pl_node *node, bool backward);
 
 /* Fills *ret with the node's pointers, before 16-bit tensors are copied and gradients begun. */
 void pl_node_bind(const struct pl_tape *tape, size_t index, bool backward, struct pl_call *ret);

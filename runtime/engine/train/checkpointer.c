@@ -215,6 +215,55 @@ static void tell_average(const struct pl_train_options *o,
                     path);
 }
 
+/* True if an optimizer of this run has the slot whose saved name, after the prefix, is
+ * INDEX/SLOT/PARAMETER. */
+static bool slot_goes_on(const struct pl_train_state *state, const char *name)
+{
+    char *end;
+    unsigned long index = strtoul(name, &end, 10);
+    const struct pl_optimizer *o;
+
+    if (*end != '/' || index >= state->optimizers->n)
+        return false;
+    o = &state->optimizers->list[index];
+    for (size_t slot = 0; slot < pl_optimizer_slots(o); slot++) {
+        const char *own = pl_optimizer_slot_name(o, slot);
+        size_t len = strlen(own);
+
+        if (strncmp(end + 1, own, len) != 0 || end[1 + len] != '/')
+            continue;
+        for (size_t i = 0; i < state->params->n; i++)
+            if (strcmp(state->params->list[i]->name, end + len + 2) == 0)
+                return pl_optimizer_has(o, state->params->list[i]);
+    }
+    return false;
+}
+
+/* State of optimizers that this run's do not take over, such as that of a momentum that is 0 now.
+ */
+static void
+tell_slots(const struct pl_train_state *state, const struct pl_checkpoint *c, const char *path)
+{
+    static const char prefix[] = PL_CHECKPOINT_PREFIX "optimizer_states/";
+    const char *first = NULL;
+    size_t n = 0;
+
+    for (size_t i = 0; i < c->n; i++) {
+        const char *name = c->tensors[i].name;
+
+        if (strncmp(name, prefix, sizeof(prefix) - 1) != 0 ||
+            slot_goes_on(state, name + sizeof(prefix) - 1))
+            continue;
+        first = first ? first : name + sizeof(PL_CHECKPOINT_PREFIX) - 1;
+        n++;
+    }
+    if (n > 0)
+        pl_log_warn("train",
+                    "'%s' has state of optimizers that this run's do not have, which ends here: "
+                    "'%s'%s",
+                    path, first, n > 1 ? " and more" : "");
+}
+
 static int load(struct pl_checkpointer *checkpointer, const char *path, struct pl_error *err)
 {
     _cleanup_(pl_checkpoint_finish) struct pl_checkpoint checkpoint = {0};
@@ -225,8 +274,10 @@ static int load(struct pl_checkpointer *checkpointer, const char *path, struct p
         r = pl_train_state_load(checkpointer->state, &checkpoint, err);
     if (r < 0)
         return pl_error_wrap(err, r, "cannot resume from '%s'", path);
-    if (hooks->ctx->comm->rank == 0)
+    if (hooks->ctx->comm->rank == 0) {
         tell_average(checkpointer->options, checkpointer->state, &checkpoint, path);
+        tell_slots(checkpointer->state, &checkpoint, path);
+    }
     if (hooks->ctx->comm->rank == 0 && checkpointer->options->out) {
         fprintf(checkpointer->options->out, "resuming from '%s': epoch %llu, step %llu\n", path,
                 (unsigned long long)checkpointer->state->epoch + 1,

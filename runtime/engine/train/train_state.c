@@ -115,12 +115,36 @@ visit_kind(const struct pl_visit *v, const struct pl_optimizer *o, struct pl_vis
     return 0;
 }
 
+/* The rates are saved by the group's number, so the parameters of that number must be the same.
+ * Checkpoints of earlier versions have no patterns. */
+static int visit_pattern(const struct pl_visit *v,
+                         const struct pl_group *g,
+                         size_t index,
+                         struct pl_visit_object *group)
+{
+    _cleanup_free_ char *saved = NULL;
+
+    if (group->saving) {
+        group->r = pl_visit_key(&group->buf, "pattern");
+        if (group->r == 0)
+            group->r = pl_mini_quote(&group->buf, g->pattern);
+        return 0;
+    }
+    if (pl_mini_get_string(group->text, "pattern", &saved) < 0 || strcmp(saved, g->pattern) == 0)
+        return 0;
+    return pl_error_set(v->err, -EINVAL,
+                        "group %zu of the checkpoint's optimizer is '%s', the module's is '%s': "
+                        "give the module the same groups in the same order, or start anew with "
+                        "--weights",
+                        index, saved, g->pattern);
+}
+
 /* The schedules of an optimizer's groups, as a list in the object of its own schedule. */
 static int
 visit_groups(const struct pl_visit *v, struct pl_optimizer *o, struct pl_visit_object *schedule)
 {
     char key[32];
-    int r = 0;
+    int r = 0, told = 0;
 
     for (size_t i = 0; i < o->n_groups && r == 0; i++) {
         struct pl_visit_object group = {.saving = schedule->saving};
@@ -132,6 +156,10 @@ visit_groups(const struct pl_visit *v, struct pl_optimizer *o, struct pl_visit_o
             r = -EINVAL;
         else
             visit_schedule(&group, &o->groups[i].schedule);
+        if (r == 0)
+            r = group.r;
+        if (r == 0)
+            told = r = visit_pattern(v, &o->groups[i], i, &group);
         if (r == 0)
             r = group.r;
         if (r == 0 && group.saving)
@@ -146,7 +174,7 @@ visit_groups(const struct pl_visit *v, struct pl_optimizer *o, struct pl_visit_o
 
         r = more ? -EINVAL : 0;
     }
-    if (r == -EINVAL)
+    if (r == -EINVAL && told == 0)
         return pl_error_set(v->err, r,
                             "the checkpoint's optimizer does not have %zu groups of "
                             "parameters, as the module's has",
