@@ -336,11 +336,33 @@ static int await_world(struct starter *s, struct pl_error *err)
     }
 }
 
+/* The daemon waits for this: a moment without memory is borne. */
+static void report_end(struct starter *s)
+{
+    struct timespec pause = {0, 10000000};
+
+    for (int i = 0; i < 100 && pl_rank_link_exited(&s->link, s->status, NULL) == -ENOMEM; i++)
+        nanosleep(&pause, NULL);
+}
+
+/* The rank ends before it has begun, as with a program that cannot be run: the daemon must not take
+ * plrun's own end for the cause. */
+static void cannot_fork(struct starter *s, const char *program, const int pipes[4], bool capture)
+{
+    dprintf(capture ? pipes[3] : STDERR_FILENO, "plrun: cannot start '%s': %s\n", program,
+            strerror(errno));
+    s->status = 126 << 8;
+    s->ended = true;
+    report_end(s);
+}
+
 static int spawn(struct starter *s, char *const *argv, const int pipes[4], bool capture)
 {
     s->child = PL_FAULT("fork", EAGAIN) ? -1 : fork();
-    if (s->child < 0)
-        return -errno;
+    if (s->child < 0) {
+        cannot_fork(s, argv[0], pipes, capture);
+        return 0;
+    }
     if (s->child == 0)
         run_child(s, argv, pipes, capture);
     pl_trace("fork", argv[0], NULL, s->child);
@@ -373,15 +395,6 @@ static void on_signals(struct starter *s)
             kill(s->child, (int)info.ssi_signo); /* not reaped yet, so it is still ours */
         pl_rank_link_signalled(&s->link, (int)info.ssi_signo, NULL);
     }
-}
-
-/* The daemon waits for this: a moment without memory is borne. */
-static void report_end(struct starter *s)
-{
-    struct timespec pause = {0, 10000000};
-
-    for (int i = 0; i < 100 && pl_rank_link_exited(&s->link, s->status, NULL) == -ENOMEM; i++)
-        nanosleep(&pause, NULL);
 }
 
 static void reap(struct starter *s)

@@ -177,6 +177,29 @@ nothing_left() {
     grep -q "plrun: cannot run './noexec': Permission denied" noexec.err
 }
 
+# It waits for the second node when its limit is lowered.
+@test "a rank that cannot be started for want of processes is the cause, and not plrun" {
+    cat >late <<'SH'
+#!/bin/bash
+[ "$SLURM_NODEID" = 0 ] || until [ -e go ]; do sleep 0.02; done
+exec plrun -- true
+SH
+    chmod +x late
+    step few -J few -N2 -n2 ./late &
+    waits() {
+        node=$(scontrol show hostnames "$(squeue -h -n few -o %N)" | head -n 1)
+        guard=$(pids_of plrun "$node" | head -n 1) && [ -n "$guard" ] && pgrep -x -P "$guard" plrund
+    }
+    wait_for 30 waits
+    as_user prlimit --pid "$guard" --nproc=0:0
+    : >go
+    wait
+    rc_is few 126
+    checked few
+    [ "$(result few 'd["cause"]["kind"], d["cause"]["rank"], d["cause"]["exit"]')" = "('exit', 0, 126)" ]
+    [[ $(result few 'd["cause"]["text"]') == *"cannot start 'true': Resource temporarily unavailable"* ]]
+}
+
 # Each rank but 3 sees rank 3 give way (its end of a pipe is closed), complains as NCCL does and
 # ends, before rank 3 itself has said what is wrong.
 cascade='
