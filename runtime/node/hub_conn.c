@@ -9,6 +9,7 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 
 #define QUEUE_MAX ((size_t)4 * 1024 * 1024)
@@ -355,13 +356,14 @@ bool pl_hub_conn_host_answers(const struct pl_hub_conn *wire)
 {
     struct tcp_info info = {0};
     socklen_t size = sizeof(info);
+    int waiting = 0; /* bytes that are not sent, or not acknowledged */
 
     if (!wire || is_pair(wire))
         return wire != NULL;
-    /* Without a route nothing is sent, so nothing waits for an acknowledgement: the kernel probes.
-     */
+    /* Without a route nothing is sent, so nothing is unacknowledged, but it waits. */
     return getsockopt(wire->fd, IPPROTO_TCP, TCP_INFO, &info, &size) == 0 &&
-           info.tcpi_state == TCP_ESTABLISHED && info.tcpi_unacked == 0 && info.tcpi_probes <= 1;
+           info.tcpi_state == TCP_ESTABLISHED && ioctl(wire->fd, TIOCOUTQ, &waiting) == 0 &&
+           waiting == 0;
 }
 
 void pl_hub_conn_reset_silence(struct pl_hub_conn *wire)
