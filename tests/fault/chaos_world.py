@@ -134,6 +134,27 @@ def slurmd_restarts(c):
         c.must_be_done()
 
 
+@fault(alone=True, needs=("own", "root"))
+def node_drained(c):
+    """By an operator or a health check, while the step runs: it ends as it would otherwise."""
+    rank, code = c.pick(), c.random.choice((0, 15))
+    c.plan_all("stand; reached go; exit 0\n")
+    c.plan(rank, f"stand; reached go; exit {code}\n")
+    c.start()
+    node = c.ranks_there()[c.pick()][2]
+
+    def set_state(*words):
+        subprocess.run(["scontrol", "update", f"NodeName={node}", *words], check=True, timeout=30)
+    set_state("State=DRAIN", "Reason=chaos")
+    c.undo.callback(set_state, "State=RESUME")
+    c.pause()
+    c.let("go")
+    if code:
+        c.must_fail(code, kind="exit", rank=rank, exit=code)
+    else:
+        c.must_be_done()
+
+
 # ---- networks of hosts that are apart ----
 
 def in_net_of(node, *argv):
@@ -147,11 +168,11 @@ def cable(node, state):
     subprocess.run(["ip", "link", "set", f"{bridge}-{index}", state], check=True, timeout=30)
 
 
-def deaf(c, node, to):
-    """No packet from this node reaches the other one any more; both reach Slurm. undo: again."""
+def deaf(undo, node, to):
+    """No packet from this node reaches the other one any more, until undo; both reach Slurm."""
     route = ["ip", "route", "add", "blackhole", PLACE.address(to)]
     in_net_of(node, *route)
-    c.undo.callback(in_net_of, node, *route[:2], "del", *route[3:])
+    undo.callback(in_net_of, node, *route[:2], "del", *route[3:])
 
 
 def must_lose_node(c, nodes):
@@ -171,12 +192,13 @@ def cable_pulled(c):
     c.pause()
     begun = time.monotonic()
     cable(cut, "down")
-    c.undo.callback(cable, cut, "up")
+    plug = c.undo.enter_context(contextlib.ExitStack())
+    plug.callback(cable, cut, "up")
     limit = SILENCE_S + GRACE_S + c.late_s
     wait_for("the result", limit, lambda: c.load("result.json"))
     wait_for("the end of all ranks, on both sides", limit - (time.monotonic() - begun),
              lambda: not any(os.path.exists(f"/proc/{t[0]}") for t in there))
-    c.undo.close()
+    plug.close()
     c.strike(30)  # Slurm talks to it again
     must_lose_node(c, names - {there[0][2]} if node == 0 else {cut})
 
@@ -193,9 +215,9 @@ def parted(c):
     c.pause()
     c.strike(SILENCE_S)
     if way != "from":
-        deaf(c, other, hub)
+        deaf(c.undo, other, hub)
     if way != "to":
-        deaf(c, hub, other)
+        deaf(c.undo, hub, other)
     must_lose_node(c, {other})
 
 
@@ -207,13 +229,14 @@ def parted_for_a_while(c):
     c.start()
     there = c.ranks_there()
     hub, other = there[0][2], there[ranks_of(c, node)[0]][2]
+    cuts = c.undo.enter_context(contextlib.ExitStack())
     for i in range(3):
-        deaf(c, *c.random.choice(((hub, other), (other, hub))))
+        deaf(cuts, *c.random.choice(((hub, other), (other, hub))))
         c.pause(0.8)
         if i == 2 and c.random.random() < 0.5:
             c.let("go")
-        c.undo.close()
-        c.pause(1.5)
+        cuts.close()
+        time.sleep(2)  # TCP waits twice as long after each loss, and is heard again by then
     c.let("go")
     c.must_be_done()
     need(not [e for e in c.events() if e.get("state") == "lost"], "a node was lost for a while")
@@ -613,10 +636,11 @@ def started_again(c, order, *options):
                ": >ran.${SLURM_RESTART_COUNT:-0}.$RANK\n"
                "[ -z \"$SLURM_RESTART_COUNT\" ] || exit 0\n" +
                ("while :; do sleep 0.05; done\n" if polite else STAY))
-    b = Batch(c, *options)
-    b.ranks_there(0)
-    c.pause()
-    order(b)
+    with PLACE.preempting:  # no case may take another one's nodes
+        b = Batch(c, *options)
+        b.ranks_there(0)
+        c.pause()
+        order(b)
     # Not behind all other cases, which have a better partition.
     subprocess.run(["scontrol", "update", f"JobId={b.job}", "Partition=main"], check=False, timeout=30,
                    stderr=subprocess.DEVNULL)

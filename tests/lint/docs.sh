@@ -55,6 +55,31 @@ while IFS=: read -r file line name; do
     found "$file:$line: no such file: '$name'"
 done < <(names '(?<![\w./*-])[A-Za-z0-9_*-][A-Za-z0-9_./*-]*\.(c|h|cu|cuh|py|sh|bash|bats|in)(?![\w*])')
 
+# Tests that a table of threats or faults names as `FILE: TEST`; `cli: FOLDER`, `chaos: FAULT`.
+# has_test FILE TEST
+has_test() {
+    local what=$2
+    local -a files
+    case $1 in
+    cli) [[ -e tests/cli/$what ]] && return ;;
+    chaos) grep -qE "^def $what\(c\):" tests/fault/chaos_*.py && return ;;
+    *)
+        mapfile -t files < <(lint_files "tests/*/$1")
+        ((${#files[@]})) || return
+        if [[ $1 == *.bats ]]; then
+            grep -qF -- "@test \"$what\" {" "${files[@]}"
+        else
+            grep -qE -- "\b$what\(" "${files[@]}"
+        fi
+        ;;
+    esac
+}
+# shellcheck disable=SC2016 # backticks of the documents
+named='`\K[\w.-]+(\.c|\.py|\.bats|(?<=`cli)|(?<=`chaos)): [^`]+'
+while IFS=: read -r file line where what; do
+    has_test "$where" "${what# }" || found "$file:$line: no such test: '$where:$what'"
+done < <(grep -HnoP -- "$named" SECURITY.md doc/reliability.md || true)
+
 (($(wc -l <HACKING.md) <= 100)) || found "HACKING.md:101: longer than 100 lines"
 # A folder of more than three C files is described in its README, or in a row of one above it.
 while read -r count folder; do
