@@ -127,7 +127,7 @@ static void test_autocast_runs_products_in_16_bits(void **state)
         assert_int_equal(f32[AT_widen], 2);  /* their gradients */
         assert_int_equal(sum_of(PL_REAL_F32), 4);
         for (size_t i = 0; i < net.tape.n; i++)
-            assert_int_equal(pl_node_f32_bytes(&net.tape.nodes[i]), 0);
+            assert_int_equal(pl_node_f32_bytes(&net.tape.nodes[i], true), 0);
         finish(&net);
     }
 }
@@ -264,8 +264,8 @@ static void test_what_sums_between_its_kernels_is_in_f32(void **state)
     wide = OP(PLUME_OP_MATMUL, ARGS({1, 1}, {0}), &net->t[2], b);
     assert_ptr_equal(net->tape.nodes[native->node].k, &tables[PL_REAL_BF16]);
     assert_ptr_equal(net->tape.nodes[wide->node].k, &tables[PL_REAL_F32]);
-    assert_int_equal(pl_node_f32_bytes(&net->tape.nodes[native->node]), 0);
-    assert_true(pl_node_f32_bytes(&net->tape.nodes[wide->node]) > 0);
+    assert_int_equal(pl_node_f32_bytes(&net->tape.nodes[native->node], true), 0);
+    assert_true(pl_node_f32_bytes(&net->tape.nodes[wide->node], true) > 0);
     finish(net);
 }
 
@@ -415,7 +415,7 @@ static void test_without_a_table_all_is_in_f32(void **state)
         run(&net, f_layernorm);
         for (size_t i = 0; i < net.tape.n; i++) {
             assert_ptr_equal(net.tape.nodes[i].k, net.tape.kernels);
-            copied += pl_node_f32_bytes(&net.tape.nodes[i]) > 0;
+            copied += pl_node_f32_bytes(&net.tape.nodes[i], true) > 0;
         }
         assert_true(copied > 3);
         finish(&net);
