@@ -5,6 +5,7 @@
 #include "common/base/parse.h"
 #include "common/base/strv.h"
 #include "common/base/utf8.h"
+#include "launcher/slurm/slurm_limits.h"
 
 #include <string.h>
 
@@ -174,6 +175,9 @@ int pl_slurm_squeue_jobs(uid_t uid, unsigned limit_ms, json_t **ret, struct pl_e
 
     if (!env)
         return pl_error_nomem(err);
+    r = pl_slurm_limits_ping(err); /* without a controller squeue retries for long */
+    if (r < 0)
+        return r;
     snprintf(user, sizeof(user), "%u", (unsigned)uid);
     r = pl_child_run(argv, env, limit_ms, &child, err);
     if (r == -ETIMEDOUT)
