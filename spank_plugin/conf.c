@@ -3,6 +3,7 @@
 #include "common/base/fs.h"
 
 #include <dlfcn.h>
+#include <inttypes.h>
 #include <stdbool.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -16,10 +17,13 @@ int pl_conf_parse(struct pl_spank_conf *conf, int argc, char *const *argv, struc
             conf->runtime_dir = strchr(argv[i], '/');
         else if (strncmp(argv[i], "scontrol=/", 10) == 0)
             conf->scontrol = strchr(argv[i], '/');
+        else if (strncmp(argv[i], "mount_namespace=/", 17) == 0)
+            conf->namespace = strchr(argv[i], '/');
         else
             return pl_error_set(err, -EINVAL,
                                 "plugstack.conf: '%s' is no argument of this plugin: use "
-                                "plrund=/PATH, runtime_dir=/PATH or scontrol=/PATH",
+                                "plrund=/PATH, runtime_dir=/PATH, scontrol=/PATH or "
+                                "mount_namespace=/PATH",
                                 argv[i]);
     }
     return 0;
@@ -77,4 +81,17 @@ char *pl_conf_scontrol(const struct pl_spank_conf *conf)
         if (is_program(installed[i]))
             return strdup(installed[i]);
     return strdup("");
+}
+
+int pl_conf_namespace(const struct pl_spank_conf *conf, uint32_t job_id, char **ret)
+{
+    const char *number = conf->namespace ? strstr(conf->namespace, "%j") : NULL;
+
+    *ret = NULL;
+    if (!conf->namespace)
+        return 0;
+    *ret = number ? pl_strf("%.*s%" PRIu32 "%s", (int)(number - conf->namespace), conf->namespace,
+                            job_id, number + 2)
+                  : strdup(conf->namespace);
+    return *ret ? 0 : -ENOMEM;
 }

@@ -5,13 +5,17 @@
 
 #include "common/base/error.h"
 
+#include <stdint.h>
+
 struct pl_spank_conf {
     const char *plrund;      /* borrowed from argv; NULL where not given */
     const char *runtime_dir; /* the same: below it each user gets a folder for his sockets */
     const char *scontrol;    /* the same */
+    const char *namespace;   /* the same; %j is the job's number */
 };
 
-/* Reads plrund=, runtime_dir= and scontrol=, each with an absolute path. -EINVAL for anything else.
+/* Reads plrund=, runtime_dir=, scontrol= and mount_namespace=, each with an absolute path. -EINVAL
+ * for anything else.
  */
 int pl_conf_parse(struct pl_spank_conf *conf, int argc, char *const *argv, struct pl_error *err);
 
@@ -24,5 +28,8 @@ char *pl_conf_plrund(const struct pl_spank_conf *conf);
  * frees;
  * "" if there is none; NULL when out of memory. */
 char *pl_conf_scontrol(const struct pl_spank_conf *conf);
+
+/* The file of the job's mount namespace. *ret is NULL if none is configured. -ENOMEM. */
+int pl_conf_namespace(const struct pl_spank_conf *conf, uint32_t job_id, char **ret);
 
 #endif

@@ -124,7 +124,7 @@ static int start_daemon(spank_t spank, struct pl_error *err)
 {
     _cleanup_(free_env) char **env = NULL;
     _cleanup_free_ char *path = pl_conf_plrund(&self.conf);
-    _cleanup_free_ char *dir = NULL, *scontrol = pl_conf_scontrol(&self.conf);
+    _cleanup_free_ char *dir = NULL, *namespace = NULL, *scontrol = pl_conf_scontrol(&self.conf);
     struct pl_daemon_facts facts = {0};
     struct pl_daemon_user user = {0};
     char **job = NULL;
@@ -142,6 +142,9 @@ static int start_daemon(spank_t spank, struct pl_error *err)
     facts.scontrol = scontrol;
     user.runtime_dir = self.conf.runtime_dir;
     r = read_facts(spank, &facts, err);
+    if (r == 0 && pl_conf_namespace(&self.conf, facts.job_id, &namespace) < 0)
+        r = pl_error_nomem(err);
+    user.namespace = namespace;
     if (r == 0)
         r = check_whole(&facts, job, err);
     if (r == 0)

@@ -7,6 +7,7 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <poll.h>
+#include <sched.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/prctl.h>
@@ -72,6 +73,19 @@ static void make_runtime_dir(const struct pl_daemon_user *user)
     close(dir);
 }
 
+/* As root. The path is the site's, in a folder of root's; whatever it is, setns(2) takes nothing
+ * but a mount namespace. */
+static int join_namespace(const char *path)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY), r;
+
+    if (fd < 0)
+        return -errno;
+    r = syscall(SYS_setns, fd, CLONE_NEWNS) < 0 ? -errno : 0;
+    close(fd);
+    return r < 0 ? r : chdir("/") < 0 ? -errno : 0;
+}
+
 static int drop_root(const struct pl_daemon_user *user)
 {
     if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0)
@@ -81,6 +95,12 @@ static int drop_root(const struct pl_daemon_user *user)
     if (syscall(SYS_setresuid, -1, 0, -1) < 0)
         return -errno;
     become_killable();
+    if (user->namespace) {
+        int r = join_namespace(user->namespace);
+
+        if (r < 0)
+            return r;
+    }
     if (user->runtime_dir)
         make_runtime_dir(user);
     if (syscall(SYS_setgroups, user->n_groups, user->groups) < 0 ||
@@ -322,7 +342,10 @@ static int take_answer(struct pl_node_daemon *daemon,
 
     if (pl_mini_is(line, "failed") && pl_mini_get_int(line, "errno", &code) == 0 && code > 0 &&
         code < 4096)
-        return pl_error_errno(err, (int)code, "cannot run '%s'", path);
+        return pl_error_errno(err, (int)code,
+                              child->user->namespace ? "cannot run '%s' in the mount namespace '%s'"
+                                                     : "cannot run '%s'",
+                              path, child->user->namespace);
     if (pl_mini_is(line, "failed") && pl_mini_get_string(line, "text", &text) == 0)
         return pl_error_set(err, -ECONNABORTED, "%s", text);
     if (pl_mini_is(line, "ready") && pl_mini_get_string(line, "socket", &socket) == 0) {

@@ -33,6 +33,8 @@ struct pl_node_daemon {
  * runtime_dir/UID if runtime_dir (NULL: none) is a folder of root's that others cannot change. */
 struct pl_daemon_user {
     const char *runtime_dir;
+    const char
+        *namespace; /* file of the mount namespace in which the daemon runs; NULL: the node's */
     uid_t uid;
     gid_t gid;
     const gid_t *groups;

@@ -24,6 +24,7 @@ static void plugstack(const char *text)
         FUZZ_CHECK(!conf.plrund || conf.plrund[0] == '/');
         FUZZ_CHECK(!conf.runtime_dir || conf.runtime_dir[0] == '/');
         FUZZ_CHECK(!conf.scontrol || conf.scontrol[0] == '/');
+        FUZZ_CHECK(!conf.namespace || conf.namespace[0] == '/');
     }
     free(copy);
 }

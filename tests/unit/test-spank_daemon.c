@@ -8,6 +8,7 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <sched.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -432,6 +433,56 @@ static void test_runtime_dir_race(void **state)
     assert_false(given);
 }
 
+/* A namespace as a container plugin makes it: a file that holds it, and a folder that is other
+ * there. */
+static void test_start_in_mount_namespace(void **state)
+{
+    _cleanup_free_ char *text = NULL, *hidden = pl_strf("%s/hidden", folder);
+    struct pl_node_daemon daemon = PL_NODE_DAEMON_INIT;
+    struct pl_daemon_user user = self();
+    struct pl_error err = {0};
+    char path[64], ready;
+    int ends[2];
+    pid_t holder;
+
+    if (getuid() != 0) {
+        print_message("skipped: needs root\n");
+        return;
+    }
+    assert_int_equal(mkdir(hidden, 0755), 0);
+    assert_int_equal(pipe(ends), 0);
+    holder = fork();
+    if (holder == 0) {
+        if (prctl(PR_SET_PDEATHSIG, SIGKILL) < 0 || unshare(CLONE_NEWNS) < 0 ||
+            mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) < 0 ||
+            mount("tmpfs", hidden, "tmpfs", 0, "size=64k,mode=755") < 0 || mkdir(hidden, 0) == 0 ||
+            chdir(hidden) < 0 || mkdir("inside", 0755) < 0 || write(ends[1], "x", 1) != 1)
+            _exit(1);
+        pause();
+    }
+    close(ends[1]);
+    assert_int_equal(read(ends[0], &ready, 1), 1);
+    snprintf(path, sizeof(path), "/proc/%d/ns/mnt", (int)holder);
+    write_program("ls ${0%/*}/hidden >$OUT; pwd >>$OUT\n"
+                  "echo '{\"type\":\"ready\",\"pid\":1,\"socket\":\"/usr\"}' >&3; exec cat <&3");
+    user.namespace = path;
+    assert_int_equal(pl_node_daemon_start(&daemon, program, clean_env, &user, 20000, &err), 0);
+    pl_node_daemon_stop(&daemon, 20000);
+    text = text_of(output);
+    assert_string_equal(text, "inside\n/\n");
+    kill(holder, SIGKILL);
+    assert_int_equal(waitpid(holder, NULL, 0), holder);
+    close(ends[0]);
+
+    user.namespace = "/nonexistent/7/.ns";
+    assert_int_equal(pl_node_daemon_start(&daemon, program, clean_env, &user, 20000, &err),
+                     -ENOENT);
+    assert_non_null(strstr(err.text, "in the mount namespace '/nonexistent/7/.ns'"));
+    user.namespace = program; /* none at all */
+    assert_int_equal(pl_node_daemon_start(&daemon, program, clean_env, &user, 20000, &err),
+                     -EINVAL);
+}
+
 static void test_env(void **state)
 {
     char *job[] = {"SECRET=x",
@@ -545,6 +596,7 @@ int main(void)
         cmocka_unit_test(test_start_groups),
         cmocka_unit_test(test_runtime_dir_by_root),
         cmocka_unit_test(test_runtime_dir_race),
+        cmocka_unit_test(test_start_in_mount_namespace),
         cmocka_unit_test(test_env),
         cmocka_unit_test(test_umask),
     };
