@@ -153,3 +153,26 @@ fake_ci() {
     awk '$2 < 600 { exit 1 }' <<<"$output"
     run -2 "$SRC/dev" soak fuzz 0
 }
+
+@test "the bill of materials of a release has each source file and each library that is linked" {
+    cp -r "$SRC/dev.d" "$SRC/meson.build" .
+    mkdir -p src/dev.d && cp dev.d/deps.list src/dev.d/ && cp meson.build src/ && printf x >src/a.c
+    run -0 --separate-stderr env SOURCE_DATE_EPOCH=1 dev.d/sbom.py src
+    [ -z "$stderr" ]
+    first=$output
+    run -0 python3 -c '
+import json, sys
+d = json.loads(sys.argv[1])
+print(d["spdxVersion"], d["creationInfo"]["created"], sorted(f["fileName"] for f in d["files"]))
+print(sorted((p["name"], p["licenseDeclared"]) for p in d["packages"]))
+ids = {x["SPDXID"] for x in d["packages"] + d["files"]} | {"SPDXRef-DOCUMENT"}
+print(all({r["spdxElementId"], r["relatedSpdxElement"]} <= ids for r in d["relationships"]),
+      [c["checksumValue"] for f in d["files"] if f["fileName"] == "./a.c" for c in f["checksums"]])' "$first"
+    [ "${lines[0]}" = "SPDX-2.3 1970-01-01T00:00:01Z ['./a.c', './dev.d/deps.list', './meson.build']" ]
+    [ "${lines[1]}" = "[('jansson', 'MIT'), ('libsodium', 'ISC'), ('libuv', 'MIT'), ('libyaml', 'MIT'), ('openmpi', 'BSD-3-Clause'), ('plume', 'MIT'), ('slurm', 'GPL-2.0-or-later')]" ]
+    [ "${lines[2]}" = "True ['$(sha1sum <src/a.c | cut -c1-40)', '$(sha256sum <src/a.c | cut -c1-64)']" ]
+    # A library without a licence here ends the release.
+    printf '[build]\nlibnew-dev lib:new a new one\n' >src/dev.d/deps.list
+    run -1 env SOURCE_DATE_EPOCH=1 dev.d/sbom.py src
+    [[ $output == *lib:new* ]]
+}
