@@ -156,6 +156,7 @@ struct pl_dropout_args {
     size_t n;
     double p;
     uint64_t key, counter[2]; /* [1] is constant over the call */
+    unsigned skip;            /* 0 to 3: element i has the number of i + skip */
     bool add;
     const void *src;
     void *dst;
@@ -294,6 +295,7 @@ struct pl_random_args {
     enum pl_random kind;
     double p, q;
     uint64_t key, counter[2];
+    unsigned skip; /* as of dropout */
     void *y;
     const uint64_t *draw; /* as of dropout */
 };

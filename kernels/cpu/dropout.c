@@ -40,7 +40,29 @@ static void body(void *ctx, size_t begin, size_t end)
     }
 }
 
+/* A range whose first element is not the first of a counter: of a microbatch, if its rows are odd.
+ * Counters are not shared with the loop above, so that it stays as it is. */
+static void skip_body(void *ctx, size_t begin, size_t end)
+{
+    const struct pl_dropout_args *a = ctx;
+    uint32_t limit = pl_dropout_limit(a->p), lanes[4];
+    uint64_t high = a->draw ? *a->draw : a->counter[1];
+    float scale = (float)(1 / (1 - a->p));
+    const float *src = a->src;
+    float *dst = a->dst;
+
+    for (size_t i = begin; i < end; i++) {
+        size_t at = i + a->skip;
+        float value;
+
+        if (at % 4 == 0 || i == begin)
+            pl_philox(a->key, a->counter[0] + at / 4, high, lanes);
+        value = lanes[at % 4] < limit ? 0 : src[i] * scale;
+        dst[i] = a->add ? dst[i] + value : value;
+    }
+}
+
 void PL_CPU(dropout)(const struct pl_dropout_args *a)
 {
-    pl_pool_parallel(a->n, GRAIN, body, (void *)a);
+    pl_pool_parallel(a->n, GRAIN, a->skip ? skip_body : body, (void *)a);
 }

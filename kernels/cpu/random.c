@@ -28,12 +28,12 @@ static void body(void *ctx, size_t begin, size_t end)
         uint32_t number[4];
 
         pl_philox(a->key, a->counter[0] + group, high, number);
-        for (unsigned k = 0; k < 4 && group * 4 + k < a->n; k++)
-            ((float *)a->y)[group * 4 + k] = value(a, number, k);
+        for (unsigned k = group ? 0 : a->skip; k < 4 && group * 4 + k < a->n + a->skip; k++)
+            ((float *)a->y)[group * 4 + k - a->skip] = value(a, number, k);
     }
 }
 
 void PL_CPU(random)(const struct pl_random_args *a)
 {
-    pl_pool_parallel((a->n + 3) / 4, GRAIN, body, (void *)a);
+    pl_pool_parallel((a->n + a->skip + 3) / 4, GRAIN, body, (void *)a);
 }

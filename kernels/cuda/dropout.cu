@@ -29,13 +29,14 @@ static __global__ void __launch_bounds__(THREADS) dropout_kernel(size_t n,
                                                                  real<T> scale,
                                                                  bool add,
                                                                  bool together,
+                                                                 unsigned skip,
                                                                  const T *src,
                                                                  T *dst)
 {
     size_t group = (size_t)blockIdx.x * THREADS + threadIdx.x;
     uint32_t number[4];
 
-    if (group * 4 >= n)
+    if (group * 4 >= n + skip)
         return;
     if (draw)
         high = *draw;
@@ -51,7 +52,7 @@ static __global__ void __launch_bounds__(THREADS) dropout_kernel(size_t n,
         return;
     }
     for (size_t k = 0; k < 4; k++) {
-        size_t i = group * 4 + k;
+        size_t i = group * 4 + k - skip; /* below 0: beyond n */
 
         if (i < n)
             put(dst, i, number[k] < limit ? 0 : load(src, i) * scale, add);
@@ -60,12 +61,13 @@ static __global__ void __launch_bounds__(THREADS) dropout_kernel(size_t n,
 
 template <class T> void dropout(const struct pl_dropout_args *a)
 {
-    bool together = ((uintptr_t)a->src | (uintptr_t)a->dst) % alignof(four<T>) == 0;
+    bool together = ((uintptr_t)a->src | (uintptr_t)a->dst) % alignof(four<T>) == 0 && !a->skip;
 
     if (a->n)
-        PL_LAUNCH((dropout_kernel<T>), ceil_div(a->n, THREADS * 4), THREADS, 0, a->n, a->key,
-                  a->counter[0], a->counter[1], a->draw, pl_dropout_limit(a->p),
-                  (real<T>)(1 / (1 - a->p)), a->add, together, (const T *)a->src, (T *)a->dst);
+        PL_LAUNCH((dropout_kernel<T>), ceil_div(a->n + a->skip, THREADS * 4), THREADS, 0, a->n,
+                  a->key, a->counter[0], a->counter[1], a->draw, pl_dropout_limit(a->p),
+                  (real<T>)(1 / (1 - a->p)), a->add, together, a->skip, (const T *)a->src,
+                  (T *)a->dst);
 }
 
 PL_CUDA_DEFINE(dropout, dropout);

@@ -11,11 +11,12 @@ void PL_REF(dropout)(const struct pl_dropout_args *a)
     real *dst = a->dst;
 
     for (size_t i = 0; i < a->n; i++) {
+        size_t at = i + a->skip;
         real value;
 
-        if (i % 4 == 0)
-            pl_philox(a->key, a->counter[0] + i / 4, high, lanes);
-        value = lanes[i % 4] < limit ? 0 : src[i] * scale;
+        if (at % 4 == 0 || i == 0)
+            pl_philox(a->key, a->counter[0] + at / 4, high, lanes);
+        value = lanes[at % 4] < limit ? 0 : src[i] * scale;
         dst[i] = a->add ? dst[i] + value : value;
     }
 }

@@ -9,9 +9,10 @@ void PL_REF(random)(const struct pl_random_args *a)
 
     for (size_t i = 0; i < a->n; i++) {
         uint32_t number[4];
-        unsigned k = i % 4;
+        size_t at = i + a->skip;
+        unsigned k = at % 4;
 
-        pl_philox(a->key, a->counter[0] + i / 4, high, number);
+        pl_philox(a->key, a->counter[0] + at / 4, high, number);
         if (a->kind == PL_RANDOM_UNIFORM)
             y[i] = (real)(a->p + (a->q - a->p) * pl_random_uniform(number, k));
         else if (a->kind == PL_RANDOM_BERNOULLI)

@@ -15,12 +15,14 @@ one(const struct pl_kernels *ref, const struct pl_kernels *got, size_t n, double
                                 .p = p,
                                 .key = check_random(UINT64_MAX),
                                 .counter = {check_random(UINT64_MAX), check_random(UINT64_MAX)},
+                                .skip = (unsigned)check_random(4),
                                 .add = check_random(2),
                                 .src = x,
                                 .dst = y,
                                 .draw = check_random(2) ? &draw : NULL};
 
-    check_case("dropout n %zu p %g add %d draw %d fill %d", n, p, a.add, a.draw != NULL, (int)fill);
+    check_case("dropout n %zu p %g skip %u add %d draw %d fill %d", n, p, a.skip, a.add,
+               a.draw != NULL, (int)fill);
     ref->dropout(&a);
     a.dst = y2;
     if (a.draw && check_random(2)) { /* the same number, given the other way */
@@ -29,6 +31,31 @@ one(const struct pl_kernels *ref, const struct pl_kernels *got, size_t n, double
     }
     got->dropout(&a);
     check_same("dst", y2, y, n);
+    check_end_case();
+}
+
+/* A microbatch has the numbers of its rows in the batch. */
+static void parts(const struct pl_kernels *got)
+{
+    enum { N = 1003 };
+    float *x = check_floats(N, FILL_RANDOM), *y = check_floats(N, FILL_RANDOM),
+          *part = check_floats(N, FILL_RANDOM);
+    struct pl_dropout_args a = {.n = N, .p = 0.5, .key = 3, .counter = {9, 4}, .src = x, .dst = y};
+
+    check_case("dropout parts");
+    got->dropout(&a);
+    a.dst = part;
+    for (size_t at = 0, n; at < N; at += n) {
+        n = PL_MIN(N - at, 1 + check_random(300));
+        got->dropout(&(struct pl_dropout_args){.n = n,
+                                               .p = 0.5,
+                                               .key = 3,
+                                               .counter = {9 + at / 4, 4},
+                                               .skip = at % 4,
+                                               .src = x + at,
+                                               .dst = part + at});
+    }
+    check_same("dst", part, y, N);
     check_end_case();
 }
 
@@ -62,4 +89,5 @@ void check_op(const struct pl_kernels *ref, const struct pl_kernels *got)
             one(ref, got, n, (double)check_random(10) / 10, (enum fill)fill);
     one(ref, got, 10007, 0.5, FILL_RANDOM);
     share(got);
+    parts(got);
 }

@@ -15,10 +15,12 @@ one(const struct pl_kernels *ref, const struct pl_kernels *got, size_t n, enum p
                                .q = 2.25,
                                .key = check_random(UINT64_MAX),
                                .counter = {check_random(UINT64_MAX), check_random(UINT64_MAX)},
+                               .skip = (unsigned)check_random(4),
                                .y = y,
                                .draw = check_random(2) ? &draw : NULL};
 
-    check_case("random n %zu kind %d p %g draw %d", n, (int)kind, p, a.draw != NULL);
+    check_case("random n %zu kind %d p %g skip %u draw %d", n, (int)kind, p, a.skip,
+               a.draw != NULL);
     ref->random(&a);
     a.y = y2;
     if (a.draw && check_random(2)) { /* the same number, given the other way */

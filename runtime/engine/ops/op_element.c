@@ -247,15 +247,18 @@ int pl_build_affine(struct pl_tape *tape,
 
 static void dropout(const struct pl_call *c, bool add, const void *src, void *dst)
 {
-    c->k->dropout(
-        &(struct pl_dropout_args){.n = c->node->out->count,
-                                  .p = c->attr->f[0],
-                                  .key = c->tape->seed,
-                                  .counter = {(uint64_t)c->attr->i[0] << 32, c->tape->step},
-                                  .add = add,
-                                  .src = src,
-                                  .dst = dst,
-                                  .draw = c->tape->device_step});
+    size_t first = pl_op_first_element(c);
+
+    c->k->dropout(&(struct pl_dropout_args){
+        .n = c->node->out->count,
+        .p = c->attr->f[0],
+        .key = c->tape->seed,
+        .counter = {((uint64_t)c->attr->i[0] << 32) + first / 4, c->tape->step},
+        .skip = first % 4,
+        .add = add,
+        .src = src,
+        .dst = dst,
+        .draw = c->tape->device_step});
 }
 
 static void dropout_forward(const struct pl_call *c)

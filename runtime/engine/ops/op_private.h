@@ -101,6 +101,15 @@ pl_op_like(const struct pl_op *op, const struct pl_op_request *req, const plume_
     return what;
 }
 
+/* The element of the whole batch's tensor that is element 0 of a microbatch's: its random numbers
+ * begin there. 0 for tensors without rows. */
+static inline size_t pl_op_first_element(const struct pl_call *call)
+{
+    size_t rows = call->tape->rows, count = call->node->out->count;
+
+    return rows && count % rows == 0 ? count / rows * call->tape->first_row : 0;
+}
+
 /* Number i of the statistics that a node keeps. */
 static inline void *pl_op_stats(const struct pl_call *call, size_t i)
 {

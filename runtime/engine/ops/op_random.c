@@ -8,6 +8,8 @@
 
 static void random_forward(const struct pl_call *c)
 {
+    size_t first = pl_op_first_element(c);
+
     c->k->random(&(struct pl_random_args){
         .n = c->node->out->count,
         .kind = (enum pl_random)c->attr->i[0],
@@ -15,7 +17,8 @@ static void random_forward(const struct pl_call *c)
         .q = c->attr->f[1],
         .key = c->tape->seed,
         /* The upper half of the counters: dropout has the lower one. */
-        .counter = {1ull << 63 | (uint64_t)c->attr->i[1] << 32, c->tape->step},
+        .counter = {(1ull << 63 | (uint64_t)c->attr->i[1] << 32) + first / 4, c->tape->step},
+        .skip = first % 4,
         .y = c->out,
         .draw = c->tape->device_step,
     });

@@ -137,7 +137,10 @@ struct pl_tape {
     bool amp_o2;                /* O2: ops of class promote also run in amp_dtype */
     bool amp_o3;                /* O3: all ops run in it */
     uint64_t seed, step;        /* of dropout; the user sets them before forward */
-    unsigned part_index;        /* among those that share a batch: only part 0 writes buffers */
+    /* Of a microbatch: its first row, and its number of rows, so that random numbers are those of
+     * the whole batch. rows = 0: this is the whole batch. */
+    size_t first_row, rows;
+    unsigned part_index; /* among those that share a batch: only part 0 writes buffers */
     void *const
         *copies; /* by number - 1: parameters and buffers on this device; NULL: use the originals */
     ptrdiff_t param_shift; /* bytes from a parameter's gradient to this tape's own gradient of it */
