@@ -253,6 +253,14 @@ join_gpus(const struct pl_pltrain *p, struct pl_comm *comm, struct gpus *gpus, s
     return pl_comm_gpu_create(comm, gpus->list[0], p->nccl == PL_NCCL_ALWAYS, err);
 }
 
+/* The ranks of a pipeline share their batches. */
+static unsigned ranks_with_batches(const struct pl_pltrain *p, unsigned size)
+{
+    unsigned stages = p->train.stages ? p->train.stages : size;
+
+    return p->train.strategy == PL_STRATEGY_PIPELINE ? PL_MAX(size / stages, 1u) : size;
+}
+
 static int train_in(const struct pl_pltrain *p,
                     const struct pl_module *module,
                     struct pl_hparams *hparams,
@@ -278,7 +286,8 @@ static int train_in(const struct pl_pltrain *p,
         r = pl_error_set(err, -EINVAL, "option '--num-nodes' says %lld, but there are %u",
                          (long long)p->nodes, comm->world.n_nodes);
     if (r == 0)
-        r = pl_pltrain_global_batch(p, comm->size, batch_given, hparams, err);
+        r = pl_pltrain_global_batch(p, ranks_with_batches(p, comm->size), batch_given, hparams,
+                                    err);
     if (r == 0)
         r = pl_threads_share(comm, err);
     if (r == 0 && p->gpu) {

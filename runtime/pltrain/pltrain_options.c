@@ -5,6 +5,7 @@
 #include "common/base/parse.h"
 #include "runtime/engine/optim/optimizer.h"
 #include "runtime/engine/optim/precision.h"
+#include "runtime/engine/params/stages.h"
 #include "runtime/engine/reduce/strategy.h"
 #include "runtime/engine/train/weights.h"
 #include "runtime/pltrain/pltrain_foreign.h"
@@ -272,6 +273,55 @@ static int set_shard(void *ctx, const struct pl_option *o, const char *value, st
     return r;
 }
 
+static int set_stages(void *ctx, const struct pl_option *o, const char *value, struct pl_error *err)
+{
+    struct pl_pltrain *p = ctx;
+    int64_t n;
+    int r = pl_parse_int(value, 1, PL_STAGES_MAX, &n, err);
+
+    if (r == 0)
+        p->train.stages = (unsigned)n;
+    return r;
+}
+
+static int
+set_microbatches(void *ctx, const struct pl_option *o, const char *value, struct pl_error *err)
+{
+    struct pl_pltrain *p = ctx;
+    int64_t n;
+    int r = pl_parse_int(value, 1, PL_PIPE_MICROBATCHES_MAX, &n, err);
+
+    if (r == 0)
+        p->train.microbatches = (uint64_t)n;
+    return r;
+}
+
+static int
+set_balance(void *ctx, const struct pl_option *o, const char *value, struct pl_error *err)
+{
+    struct pl_pltrain *p = ctx;
+    int64_t n;
+    int r = pl_parse_int(value, 0, INT64_MAX, &n, err);
+
+    if (r == 0) {
+        p->train.balance_every = (uint64_t)n;
+        p->balance_given = true;
+    }
+    return r;
+}
+
+static int
+set_schedule(void *ctx, const struct pl_option *o, const char *value, struct pl_error *err)
+{
+    struct pl_pltrain *p = ctx;
+    int which = 0;
+    int r = pl_parse_choice(value, pl_pipe_order_names, &which, err);
+
+    p->train.pipe_order = (enum pl_pipe_order)which;
+    p->schedule_given = true;
+    return r;
+}
+
 static int set_run(void *ctx, const struct pl_option *o, const char *value, struct pl_error *err)
 {
     struct pl_pltrain *p = ctx;
@@ -423,12 +473,23 @@ static const struct pl_option options[] = {
      STRING(train.resume)},
 
     {"strategy", 0, "KIND", "Ranks and devices",
-     "auto (default), single, dp, ddp, ddp2, horovod or sharded",
+     "auto (default), single, dp, ddp, ddp2, horovod, sharded or pipeline",
      CHOICE(train.strategy, pl_strategy_names)},
     {"shard", 0, "WHAT", NULL,
      "with --strategy sharded: what each rank keeps a part of only: os (default), the optimizer's "
      "state; grad, also the gradients",
      CALL(set_shard)},
+    {"stages", 0, "S", NULL,
+     "with --strategy pipeline: stages of each pipeline (default: one per rank)", CALL(set_stages)},
+    {"microbatches", 0, "M", NULL,
+     "with --strategy pipeline: parts of each batch (default: 4 per stage)",
+     CALL(set_microbatches)},
+    {"schedule", 0, "KIND", NULL, "with --strategy pipeline: 1f1b (default) or gpipe",
+     CALL(set_schedule)},
+    {"balance-every", 0, "P", NULL,
+     "with --strategy pipeline: steps between looks at the stages' times (default: 20; 0: the cut "
+     "never moves)",
+     CALL(set_balance)},
     {"accelerator", 0, "KIND", NULL,
      "auto (default; the CPU), cpu or gpu (NVIDIA; not yet tried on a real GPU)",
      CALL(set_accelerator)},

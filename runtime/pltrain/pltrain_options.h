@@ -26,6 +26,7 @@ struct pl_pltrain {
     unsigned device[PL_PLTRAIN_DEVICES_MAX]; /* the given list */
     size_t n_device;                         /* of the list; 0 = none */
     bool gpu;
+    bool schedule_given, balance_given;
     enum pl_comm_kind comm;
     struct pl_comm_limits limits;
     enum pl_pltrain_nccl nccl;

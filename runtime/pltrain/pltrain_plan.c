@@ -45,6 +45,13 @@ int pl_pltrain_check(const struct pl_pltrain *p, struct pl_error *err)
                             "'--num-nodes'");
     if (t->shard != PL_SHARD_NONE && t->strategy != PL_STRATEGY_SHARDED)
         return pl_error_set(err, -EINVAL, "option '--shard' needs '--strategy sharded'");
+    if ((t->stages || t->microbatches || p->schedule_given || p->balance_given) &&
+        t->strategy != PL_STRATEGY_PIPELINE)
+        return pl_error_set(err, -EINVAL, "option '--%s' needs '--strategy pipeline'",
+                            t->stages           ? "stages"
+                            : t->microbatches   ? "microbatches"
+                            : p->schedule_given ? "schedule"
+                                                : "balance-every");
     if (t->deterministic && !isinf(t->max_seconds))
         return pl_error_set(err, -EINVAL,
                             "option '--deterministic' and a stop by the clock ('--max-time') "
@@ -147,7 +154,9 @@ int pl_pltrain_plan(struct pl_pltrain *p,
     enum pl_strategy_kind kind = p->train.strategy;
     bool whole =
         kind == PL_STRATEGY_DP || kind == PL_STRATEGY_DDP2; /* one process has all devices */
-    int64_t per_node = p->processes ? p->processes : whole || !p->devices ? 1 : p->devices;
+    int64_t per_node = p->processes           ? p->processes
+                       : whole || !p->devices ? PL_MAX(p->train.stages, 1u)
+                                              : p->devices;
     int r = started ? plan_started(p, local_size, whole, err) : 0;
 
     if (r < 0)

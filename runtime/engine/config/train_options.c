@@ -11,6 +11,7 @@ struct pl_train_options pl_train_options_default(void)
         .max_steps = UINT64_MAX,
         .log_every = 10,
         .devices = 1,
+        .balance_every = PL_PIPE_BALANCE_EVERY,
         .graphs = true,
         .max_seconds = INFINITY,
         .limit = {all, all, all},

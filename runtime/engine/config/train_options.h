@@ -23,6 +23,13 @@ enum pl_strategy_kind {
     PL_STRATEGY_DDP2,
     PL_STRATEGY_HOROVOD,
     PL_STRATEGY_SHARDED,
+    PL_STRATEGY_PIPELINE,
+};
+
+/* The order in which a stage of a pipeline runs the microbatches of a batch (pipe_schedule.c). */
+enum pl_pipe_order {
+    PL_PIPE_1F1B,
+    PL_PIPE_GPIPE,
 };
 
 /* What each rank of strategy sharded keeps of its own shard only. */
@@ -62,6 +69,10 @@ enum pl_clip {
 
 #define PL_ACCUMULATE_MAX 16
 
+#define PL_PIPE_MICROBATCHES 4 /* per stage: bubbles take less than a fifth of the time (GPipe) */
+#define PL_PIPE_MICROBATCHES_MAX 255
+#define PL_PIPE_BALANCE_EVERY 20
+
 struct pl_train_options {
     enum pl_run_kind run;
     bool json;               /* validation and test: print one object */
@@ -83,8 +94,12 @@ struct pl_train_options {
     bool graphs;              /* capture steps as graphs and replay them, if the device can */
     enum pl_strategy_kind strategy;
     enum pl_shard_kind shard; /* with PL_STRATEGY_SHARDED; none: PL_SHARD_OS */
-    unsigned devices; /* of this process, which share a batch; on the CPU: disjoint groups of
-                         threads; >= 1 */
+    unsigned stages;          /* of a pipeline; 0: as many as ranks */
+    uint64_t microbatches;    /* of a batch in a pipeline; 0: PL_PIPE_MICROBATCHES per stage */
+    enum pl_pipe_order pipe_order;
+    uint64_t balance_every; /* steps between looks at the stages' times; 0 = the cut stays */
+    unsigned devices;       /* of this process, which share a batch; on the CPU: disjoint groups of
+                               threads; >= 1 */
     /* The `devices` devices, `device` first. NULL: `device` stands for all of them. Borrowed. */
     struct pl_device *const *part_devices;
     enum pl_precision precision;

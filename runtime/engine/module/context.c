@@ -323,6 +323,9 @@ api_read(struct plume_context *pl, const char *name, enum plume_what what, size_
     if (what == PLUME_GRADIENT && ctx->params.shard)
         return pl_context_refuse(
             ctx, -ENOTSUP, "read '%s': with strategy sharded no rank has whole gradients", name);
+    if (ctx->params.stages.n)
+        return pl_context_refuse(
+            ctx, -ENOTSUP, "read '%s': with strategy pipeline no rank has the whole model", name);
     data = find_named(ctx, name, what == PLUME_GRADIENT, &t);
     if (!data || what > PLUME_GRADIENT)
         return pl_context_refuse(ctx, -ENOENT, "read '%s': there is no such %s", name,
@@ -383,6 +386,8 @@ int pl_context_init(struct pl_context *ctx,
                 .rank = rank,
                 .world_size = world_size},
         .hparams = hparams,
+        .share = rank,
+        .n_shares = world_size,
     };
     pl_params_init(&ctx->params, dev, real);
     return 0;

@@ -69,7 +69,9 @@ struct pl_context {
     struct plume_outputs *outputs;    /* of the running step; NULL outside */
     unsigned part;                    /* index of the batch's part */
     struct pl_comm *comm;             /* for the module's own collectives; borrowed */
-    struct pl_error error;            /* the first failure in the running hook */
+    unsigned share, n_shares;         /* of the samples: rank and world size, or of pipelines */
+    struct pl_comm *copies; /* of the ranks that train the same parameters: all, or a stage's */
+    struct pl_error error;  /* the first failure in the running hook */
 };
 
 extern const struct plume_dist_api pl_context_dist;

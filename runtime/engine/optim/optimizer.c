@@ -277,11 +277,14 @@ static int add_param(struct pl_optimizer *o,
     return 0;
 }
 
-static int make_state(struct pl_optimizer *o, const struct pl_params *params, struct pl_error *err)
+int pl_optimizer_make_state(struct pl_optimizer *o,
+                            const struct pl_params *params,
+                            struct pl_error *err)
 {
     size_t bytes;
     int r = 0;
 
+    o->count = 0;
     for (size_t i = 0; i < o->n_ranges; i++) {
         struct pl_optimizer_range *range = &o->ranges[i];
         size_t from = PL_MAX(range->offset, params->own_from),
@@ -424,7 +427,7 @@ int pl_optimizers_init_groups(struct pl_optimizers *optimizers,
     if (r == 0)
         r = share_out(&all, options, groups, n_groups, err);
     for (size_t i = 0; i < n && r == 0; i++)
-        r = make_state(&all.list[i], params, err);
+        r = pl_optimizer_make_state(&all.list[i], params, err);
     if (r == 0)
         r = pl_grad_norm_init(&all, err);
     if (r < 0) {
@@ -502,7 +505,7 @@ static void update_part(const struct pl_optimizers *all,
         .factor = factor,
         .clip = clip,
         .grad = pl_params_grad(params, begin),
-        .param = at(params, params->values, begin),
+        .param = pl_params_value(params, begin),
     };
     for (size_t i = 0; i < PL_OPTIMIZER_SLOTS; i++)
         slot[i] = at(params, o->slot[i], state);

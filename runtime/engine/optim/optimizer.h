@@ -140,6 +140,16 @@ int pl_optimizers_step_some(struct pl_optimizers *optimizers,
                             struct pl_optimizers_result *ret,
                             struct pl_error *err);
 
+/* Places the own parts of an optimizer's ranges, and allocates their state, which is zero. Called
+ * by init. -ENOMEM. */
+int pl_optimizer_make_state(struct pl_optimizer *optimizer,
+                            const struct pl_params *params,
+                            struct pl_error *err);
+
+/* Call after pl_stages_move(): the state follows the parameters. old: the former bounds. Collective
+ * over the pipeline. -ENOMEM, -EIO, -ECONNRESET. */
+int pl_optimizers_move(struct pl_optimizers *optimizers, const size_t *old, struct pl_error *err);
+
 /* True if the optimizer has this parameter. */
 bool pl_optimizer_has(const struct pl_optimizer *optimizer, const struct pl_param *param);
 

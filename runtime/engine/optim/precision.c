@@ -46,9 +46,11 @@ static void round_by(struct pl_params *params,
                      uint16_t *half,
                      size_t most)
 {
-    for (size_t at = 0; at < params->count; at += most) {
+    size_t count = params->stages.n ? params->own_to - params->own_from : params->count;
+
+    for (size_t at = 0; at < count; at += most) {
         struct pl_half_args args = {
-            .n = PL_MIN(params->count - at, most),
+            .n = PL_MIN(count - at, most),
             .type = type,
             .half = half,
             .wide = (float *)params->values + at,

@@ -148,9 +148,12 @@ static int sums_of(const struct pl_params *params, uint64_t *ret, struct pl_erro
     for (size_t i = 0; i < params->n; i++) {
         const plume_tensor *t = params->list[i]->tensor;
         struct pl_device_map map;
-        int r = pl_device_map(params->dev, t->data, t->count * pl_dtype_size(t->dtype),
-                              PL_DEVICE_READ, &map, err);
+        int r;
 
+        if (!pl_param_is_own(params, params->list[i]))
+            continue;
+        r = pl_device_map(params->dev, t->data, t->count * pl_dtype_size(t->dtype), PL_DEVICE_READ,
+                          &map, err);
         if (r < 0)
             return r;
         ret[i] = pl_xxh64(map.data, map.bytes);

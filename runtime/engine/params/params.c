@@ -3,6 +3,7 @@
 #include "common/base/parse.h"
 #include "runtime/engine/params/consistency.h"
 #include "runtime/engine/params/shard.h"
+#include "runtime/engine/params/stages.h"
 #include "runtime/engine/util/rng.h"
 #include "runtime/engine/util/sha256.h"
 
@@ -23,6 +24,7 @@ void pl_params_finish(struct pl_params *params)
     for (size_t i = 0; i < params->n; i++) {
         free(params->list[i]->name);
         free(params->list[i]->tensor);
+        pl_device_free(params->dev, params->list[i]->borrowed);
         free(params->list[i]);
     }
     for (size_t i = 0; i < params->n_buffers; i++) {
@@ -33,6 +35,7 @@ void pl_params_finish(struct pl_params *params)
     free(params->buffers);
     free(params->list);
     free(params->order);
+    free(params->stages.bounds);
     if (params->dev && params->owns_grads)
         pl_device_free(params->dev, params->grads);
     if (params->dev)
@@ -171,6 +174,7 @@ static void find_first_nodes(struct pl_params *params, const struct pl_tape *tap
                     p->first_node = PL_MIN(p->first_node, n);
                     p->last_node = n;
                 }
+        p->first_use = p->first_node;
     }
 }
 
@@ -193,12 +197,13 @@ static int alloc_grads(struct pl_params *params, struct pl_comm *comm, struct pl
     size_t flags = params->flags;
     int r;
 
-    if (params->shard == PL_SHARD_GRAD) {
+    if (params->shard == PL_SHARD_GRAD || params->stages.n) {
         params->grads_from = params->own_from;
         flags = params->own_to - params->own_from;
-        bytes = (flags + params->n + PL_PARAMS_SIGNALS) * size;
+        bytes = (flags + params->count - params->flags) * size;
     }
-    params->owns_grads = params->shard == PL_SHARD_GRAD || (!params->dev->ops->host && !comm->gpu);
+    params->owns_grads = params->shard == PL_SHARD_GRAD || params->stages.n ||
+                         (!params->dev->ops->host && !comm->gpu);
     if (params->owns_grads)
         r = pl_device_alloc_zero(params->dev, PL_MAX(bytes, (size_t)64), "gradients",
                                  &params->grads, err);
@@ -209,6 +214,26 @@ static int alloc_grads(struct pl_params *params, struct pl_comm *comm, struct pl
     if (r == 0)
         params->flag_list = (char *)params->grads + flags * size;
     return r < 0 ? pl_error_wrap(err, r, "memory for gradients") : 0;
+}
+
+static int alloc_arenas(struct pl_params *params, struct pl_comm *comm, struct pl_error *err)
+{
+    size_t size = pl_real_size(params->real), count = params->count;
+    int r;
+
+    if (params->shard)
+        pl_shard_take(params, comm->rank, comm->size);
+    if (params->stages.n) {
+        params->values_from = params->own_from;
+        count = params->own_to - params->own_from;
+    }
+    r = pl_device_alloc_zero(params->dev, PL_MAX(count * size, (size_t)64), "parameters",
+                             &params->values, err);
+    if (r == 0)
+        r = alloc_grads(params, comm, err);
+    if (r == 0)
+        pl_stages_point(params);
+    return r;
 }
 
 int pl_params_layout(struct pl_params *params,
@@ -233,25 +258,10 @@ int pl_params_layout(struct pl_params *params,
         count += (params->order[i]->tensor->count + align - 1) / align * align;
     }
     params->flags = params->own_to = count;
-    count = (count + params->n + PL_PARAMS_SIGNALS + share - 1) / share * share;
-    r = pl_device_alloc_zero(params->dev, PL_MAX(count * size, (size_t)64), "parameters",
-                             &params->values, err);
-    if (r < 0)
-        return r;
-    params->count = count;
-    if (params->shard)
-        pl_shard_take(params, comm->rank, comm->size);
-    r = alloc_grads(params, comm, err);
-    if (r < 0)
-        return r;
-    for (size_t i = 0; i < params->n; i++) {
-        struct pl_param *p = params->order[i];
-
-        p->tensor->data = (char *)params->values + p->offset * size;
-        p->tensor->grad =
-            params->shard == PL_SHARD_GRAD ? NULL : (char *)params->grads + p->offset * size;
-    }
-    return 0;
+    params->count = (count + params->n + PL_PARAMS_SIGNALS + share - 1) / share * share;
+    if (params->stages.n)
+        r = pl_stages_set_bounds(params, err);
+    return r < 0 ? r : alloc_arenas(params, comm, err);
 }
 
 static int init_tensor(struct pl_device *dev,
@@ -282,13 +292,35 @@ int pl_params_init_values(struct pl_params *params, uint64_t seed, struct pl_err
         r = init_tensor(params->dev, params->buffers[i].tensor,
                         &(struct pl_initial){.kind = params->buffers[i].init}, NULL, err);
     for (size_t i = 0; i < params->n && r == 0; i++) {
+        if (!pl_param_is_own(params, params->list[i]))
+            continue;
         pl_rng_init(&rng, seed, STREAM_INIT + ((uint64_t)i << 32));
         r = init_tensor(params->dev, params->list[i]->tensor, &params->list[i]->initial, &rng, err);
     }
     return r;
 }
 
-int pl_params_hash(const struct pl_params *params, char ret[PL_PARAMS_HASH], struct pl_error *err)
+/* Adds a parameter that another rank may have. */
+static int hash_gathered(const struct pl_params *params,
+                         struct pl_comm *comm,
+                         const struct pl_param *p,
+                         struct pl_sha256 *sha,
+                         struct pl_error *err)
+{
+    size_t bytes = p->tensor->count * pl_real_size(params->real);
+    _cleanup_free_ char *whole = malloc(bytes);
+    int r = whole ? pl_shard_gather(params, comm, p, pl_param_value(params, p), whole, err)
+                  : pl_error_nomem(err);
+
+    if (r == 0)
+        pl_sha256_add(sha, whole, bytes);
+    return r;
+}
+
+int pl_params_hash(const struct pl_params *params,
+                   struct pl_comm *comm,
+                   char ret[PL_PARAMS_HASH],
+                   struct pl_error *err)
 {
     uint8_t digest[PL_SHA256_BYTES];
     struct pl_sha256 sha;
@@ -297,9 +329,16 @@ int pl_params_hash(const struct pl_params *params, char ret[PL_PARAMS_HASH], str
     for (size_t i = 0; i < params->n; i++) {
         const plume_tensor *t = params->list[i]->tensor;
         struct pl_device_map map;
-        int r = pl_device_map(params->dev, t->data, t->count * pl_dtype_size(t->dtype),
-                              PL_DEVICE_READ, &map, err);
+        int r;
 
+        if (params->stages.n) {
+            r = hash_gathered(params, comm, params->list[i], &sha, err);
+            if (r < 0)
+                return r;
+            continue;
+        }
+        r = pl_device_map(params->dev, t->data, t->count * pl_dtype_size(t->dtype), PL_DEVICE_READ,
+                          &map, err);
         if (r < 0)
             return r;
         pl_sha256_add(&sha, map.data, map.bytes);

@@ -30,11 +30,16 @@ struct pl_param {
     size_t first_node; /* indices on the tape of the first and last use; SIZE_MAX and 0 if it does
                           not use it */
     size_t last_node;
+    size_t first_use; /* first_node of the layout's tape, which stages are cut by */
     /* See unused_params.h: reached by this rank's tapes now, and since the last step; without a
      * gradient on any rank; optimizer steps that it missed. */
     bool reached, used, unused;
     bool written; /* the tape of the running batch writes the gradient */
     uint64_t missed;
+    /* With stages (stages.h): those that use the parameter and do not own it, a bit each; this
+     * rank's copy of the value and, after it, of the gradient. */
+    uint64_t borrowers;
+    void *borrowed;
 };
 
 /* A named array that is no parameter, such as running statistics. */
@@ -42,6 +47,15 @@ struct pl_buffer {
     char *name;
     plume_tensor *tensor;
     enum plume_init init;
+    unsigned stage; /* with stages: the one whose ops change it */
+};
+
+/* The stages of a pipeline. A stage owns the parameters whose first use is among its ops: a range
+ * of the arenas, and has no memory for the others. Zeroed: the rank has everything. */
+struct pl_param_stages {
+    unsigned n, own; /* 0: no stages */
+    size_t *cut;     /* n + 1 nodes of the tape, for the layout; borrowed */
+    size_t *bounds;  /* n + 1 elements of the arenas; set by the layout */
 };
 
 struct pl_params {
@@ -59,8 +73,10 @@ struct pl_params {
     /* Signals to be told to the other ranks with the next step, and those that some rank has told
      * with the last one: 0 to requeue, 1 to end. Set and read by the loop. */
     bool signal[PL_PARAMS_SIGNALS], heard[PL_PARAMS_SIGNALS];
-    uint64_t plans; /* of the tapes of the last pl_unused_params_find() */
-    void *values;
+    uint64_t plans;                /* of the tapes of the last pl_unused_params_find() */
+    struct pl_param_stages stages; /* n, own and cut are set before the layout */
+    void *values;                  /* from element values_from on */
+    size_t values_from;
     /* Gradients from element grads_from on, and the flags. With PL_SHARD_GRAD these are the own
      * ones, and the parameters' gradients are in buckets of the reducer. */
     void *grads, *flag_list;
@@ -72,12 +88,24 @@ struct pl_params {
     uint64_t values_version, buffers_version;
 };
 
-/* A parameter's values. Masters, not their 16-bit copies: the arena has the parameters of all
- * types.
+/* An element of the values. */
+static inline void *pl_params_value(const struct pl_params *params, size_t element)
+{
+    return (char *)params->values + (element - params->values_from) * pl_real_size(params->real);
+}
+
+/* True if this rank has the parameter's place in the arenas. */
+static inline bool pl_param_is_own(const struct pl_params *params, const struct pl_param *p)
+{
+    return !params->stages.n || (p->offset >= params->own_from && p->offset < params->own_to);
+}
+
+/* A parameter's values; NULL if another stage owns it. Masters, not their 16-bit copies: the arena
+ * has the parameters of all types.
  */
 static inline void *pl_param_value(const struct pl_params *params, const struct pl_param *p)
 {
-    return (char *)params->values + p->offset * pl_real_size(params->real);
+    return pl_param_is_own(params, p) ? pl_params_value(params, p->offset) : NULL;
 }
 
 /* An element of the gradients. */
@@ -123,8 +151,11 @@ int pl_params_layout(struct pl_params *params,
  */
 int pl_params_init_values(struct pl_params *params, uint64_t seed, struct pl_error *err);
 
-/* SHA-256 of the values in order of declaration, without padding: the first 16 hex digits. -EIO,
- * -ENOMEM. */
-int pl_params_hash(const struct pl_params *params, char ret[PL_PARAMS_HASH], struct pl_error *err);
+/* SHA-256 of the values in order of declaration, without padding: the first 16 hex digits. comm: of
+ * the ranks that have a stage each, all of which call it; else unused. -EIO, -ENOMEM. */
+int pl_params_hash(const struct pl_params *params,
+                   struct pl_comm *comm,
+                   char ret[PL_PARAMS_HASH],
+                   struct pl_error *err);
 
 #endif

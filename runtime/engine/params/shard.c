@@ -16,6 +16,9 @@ size_t pl_shard_begin(const struct pl_params *params, unsigned rank, unsigned si
 {
     size_t block = pl_shard_block(params), n = (params->flags + block - 1) / block;
 
+    if (params->stages.n)
+        return params->stages.bounds[rank];
+
     return PL_MIN(n * rank / size * block, params->flags);
 }
 
@@ -43,8 +46,7 @@ int pl_shard_share_values(
     pl_shard_offsets(params, comm->size, from, to, offset);
     for (unsigned i = 0; i <= comm->size; i++)
         offset[i] *= size;
-    return pl_comm_allgather_on(comm, params->dev, (char *)params->values + from * size, offset,
-                                err);
+    return pl_comm_allgather_on(comm, params->dev, pl_params_value(params, from), offset, err);
 }
 
 /* Elements [from, to) of the arenas. buf: the host's memory for them. */

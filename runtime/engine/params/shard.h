@@ -17,7 +17,8 @@
 /* Params must be laid out. */
 size_t pl_shard_block(const struct pl_params *params);
 
-/* The first element of a rank's shard; that of rank `size` is the end of the parameters. */
+/* The first element of a rank's shard; that of rank `size` is the end of the parameters. With the
+ * stages of a pipeline, a stage is the rank, and its parameters are the shard. */
 size_t pl_shard_begin(const struct pl_params *params, unsigned rank, unsigned size);
 
 /* Where each rank's part of elements [from, to) begins, counted from `from`: size + 1 offsets, for

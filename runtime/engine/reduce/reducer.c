@@ -27,7 +27,7 @@ int pl_reducer_init(struct pl_reducer *reducer,
     for (size_t i = params->n; i-- > 0; end = params->order[i]->offset) {
         const struct pl_param *p = params->order[i];
 
-        if (only && !pl_optimizer_has(only, p))
+        if ((only && !pl_optimizer_has(only, p)) || !pl_param_is_own(params, p))
             continue;
         if (b->offset != end || (b->n && b->count + (end - p->offset) > max) ||
             (!b->n && params->shard)) {
@@ -41,8 +41,13 @@ int pl_reducer_init(struct pl_reducer *reducer,
         b->first = i;
         b->n++;
     }
-    *reducer =
-        (struct pl_reducer){.comm = comm, .params = params, .buckets = buckets, .n = n, .next = n};
+    *reducer = (struct pl_reducer){.comm = comm,
+                                   .params = params,
+                                   .buckets = buckets,
+                                   .n = n,
+                                   .next = n,
+                                   .first_bytes = first_bytes,
+                                   .max_bytes = max_bytes};
     reducer->parts = calloc((size_t)comm->size + 1, sizeof(*reducer->parts));
     r = reducer->parts ? pl_reducer_replan(reducer, err) : pl_error_nomem(err);
     if (r < 0) {
@@ -112,6 +117,24 @@ void pl_reducer_finish(struct pl_reducer *reducer)
     *reducer = (struct pl_reducer){0};
 }
 
+int pl_reducer_rebuild(struct pl_reducer *reducer, struct pl_error *err)
+{
+    struct pl_reducer old = *reducer;
+    int r =
+        pl_reducer_init(reducer, old.params, NULL, old.comm, old.first_bytes, old.max_bytes, err);
+
+    if (r == 0) {
+        reducer->alone = old.alone;
+        reducer->own = old.own;
+        reducer->pl = old.pl;
+        reducer->timeline = old.timeline;
+    }
+    if (r == 0 && old.half != PL_HALF_NONE)
+        r = pl_reducer_narrow(reducer, old.half, err);
+    pl_reducer_finish(&old);
+    return r;
+}
+
 void pl_reducer_begin(struct pl_reducer *reducer, double scale, bool adds)
 {
     reducer->next = 0;
@@ -122,7 +145,7 @@ void pl_reducer_begin(struct pl_reducer *reducer, double scale, bool adds)
 /* The gradients of a bucket. */
 static void *grads_of(const struct pl_reducer *red, const struct pl_bucket *b)
 {
-    if (red->params->shard && !b->n)
+    if (!b->n)
         return red->params->flag_list;
     return b->memory ? b->memory : pl_params_grad(red->params, b->offset);
 }

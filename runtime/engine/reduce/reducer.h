@@ -49,6 +49,7 @@ struct pl_reducer {
     struct pl_bucket *buckets; /* in the order of reduction */
     size_t n, next;
     size_t *parts; /* with shards: where each rank's part of a bucket begins, and its end */
+    size_t first_bytes, max_bytes; /* as given to init */
     double scale;
     bool alone; /* only scales: ranks keep their own gradients; set after init */
     bool adds;  /* PL_SHARD_GRAD: adds to the shard instead of writing it */
@@ -78,6 +79,10 @@ int pl_reducer_init(struct pl_reducer *reducer,
  * again: this halves the bytes on the network. -ENOMEM. */
 int pl_reducer_narrow(struct pl_reducer *reducer, enum pl_half half, struct pl_error *err);
 void pl_reducer_finish(struct pl_reducer *reducer);
+
+/* The parameters have moved: makes the buckets anew. For a reducer of all optimizers. Collective.
+ * -ENOMEM. */
+int pl_reducer_rebuild(struct pl_reducer *reducer, struct pl_error *err);
 
 /* Call after pl_unused_params_find() returned true: finds the node that completes each bucket, and
  * places the gradients with PL_SHARD_GRAD. -ENOMEM. */

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 #include "runtime/engine/reduce/strategy.h"
+#include "runtime/engine/params/stages.h"
 
-const char *const pl_strategy_names[] = {"auto", "single",  "dp",      "ddp",
-                                         "ddp2", "horovod", "sharded", NULL};
+const char *const pl_strategy_names[] = {"auto",    "single",  "dp",       "ddp", "ddp2",
+                                         "horovod", "sharded", "pipeline", NULL};
 const char *const pl_shard_names[] = {"os", "grad", NULL};
+const char *const pl_pipe_order_names[] = {"1f1b", "gpipe", NULL};
 
 static int
 check_average(const struct pl_train_options *o, enum pl_strategy_kind kind, struct pl_error *err)
@@ -20,6 +22,31 @@ check_average(const struct pl_train_options *o, enum pl_strategy_kind kind, stru
         return pl_error_set(err, -EINVAL,
                             "--average-every and --ema disagree: ranks that step alone have no "
                             "common parameters to average over steps");
+    return 0;
+}
+
+static int check_pipeline(const struct pl_train_options *o, unsigned size, struct pl_error *err)
+{
+    unsigned stages = o->stages ? o->stages : size;
+
+    if (stages > PL_STAGES_MAX)
+        return pl_error_set(err, -EINVAL,
+                            "a pipeline has at most %d stages, not %u: choose fewer by --stages, "
+                            "for several pipelines",
+                            PL_STAGES_MAX, stages);
+    if (size % stages)
+        return pl_error_set(err, -EINVAL,
+                            "%u ranks are no whole number of pipelines of %u stages: start a "
+                            "multiple of %u",
+                            size, stages, stages);
+    if (o->ema > 0)
+        return pl_error_set(err, -EINVAL,
+                            "strategy pipeline keeps no moving average: leave --ema out, or choose "
+                            "ddp or sharded");
+    if (o->run == PL_RUN_PREDICT)
+        return pl_error_set(err, -EINVAL,
+                            "strategy pipeline makes no predictions: checkpoints are whole, "
+                            "predict with another strategy");
     return 0;
 }
 
@@ -64,6 +91,12 @@ static int check(const struct pl_train_options *o,
             "strategy %s has one device per rank, not %u: start more ranks, or choose "
             "dp or ddp2",
             pl_strategy_names[kind], o->devices);
+    if (kind == PL_STRATEGY_PIPELINE) {
+        int r = check_pipeline(o, size, err);
+
+        if (r < 0)
+            return r;
+    }
     return o->average_every ? check_average(o, kind, err) : 0;
 }
 
@@ -88,7 +121,11 @@ int pl_strategy_choose(const struct pl_train_options *options,
         .kind = kind,
         .devices =
             kind == PL_STRATEGY_DP || kind == PL_STRATEGY_DDP2 ? PL_MAX(options->devices, 1u) : 1,
-        .reduces = world_size > 1 && !options->average_every,
+        /* Flags go through the reducer even if a pipeline is alone. */
+        .reduces = kind == PL_STRATEGY_PIPELINE || (world_size > 1 && !options->average_every),
+        .stages = kind != PL_STRATEGY_PIPELINE ? 0
+                  : options->stages            ? options->stages
+                                               : world_size,
         .average_every = world_size > 1 ? options->average_every : 0,
         .shard = shard,
         .fused = kind == PL_STRATEGY_HOROVOD,

@@ -11,6 +11,8 @@
  *            k devices       over its devices
  *   horovod  1 a device      each its own       mean over ranks, fused         x world size
  *   sharded  1 a device      each its own       as ddp, each rank its shard    as given
+ *   pipeline 1 a device,     one a pipeline     sum over microbatches, then    as given
+ *            1 a stage                          mean over pipelines
  *
  * PL_STRATEGY_AUTO: single for one rank with one device, else ddp, with one device per rank. */
 #ifndef PL_RUNTIME_ENGINE_REDUCE_STRATEGY_H
@@ -24,6 +26,7 @@ struct pl_strategy {
     unsigned devices;           /* of this process, which share a batch; 1 except for dp and ddp2 */
     bool reduces;               /* averages gradients over the ranks */
     enum pl_shard_kind shard;   /* sharded: what each rank has its shard of; else PL_SHARD_NONE */
+    unsigned stages;            /* of a pipeline; 0: none. World size / stages pipelines */
     bool fused;                 /* reduces after the backward pass, not in buckets beside it */
     bool uneven_inputs;         /* ranks may run out of batches at different times */
     double lr_scale;            /* factor of learning rates */
@@ -38,11 +41,14 @@ int pl_strategy_choose(const struct pl_train_options *options,
                        struct pl_strategy *ret,
                        struct pl_error *err);
 
-/* "auto", "single", "dp", "ddp", "ddp2", "horovod", "sharded"; ends with NULL, by enum
+/* "auto", "single", "dp", "ddp", "ddp2", "horovod", "sharded", "pipeline"; ends with NULL, by enum
  * pl_strategy_kind. */
 extern const char *const pl_strategy_names[];
 
 /* "os", "grad"; ends with NULL, from PL_SHARD_OS on. */
 extern const char *const pl_shard_names[];
+
+/* "1f1b", "gpipe"; ends with NULL, by enum pl_pipe_order. */
+extern const char *const pl_pipe_order_names[];
 
 #endif

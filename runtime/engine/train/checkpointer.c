@@ -55,6 +55,14 @@ void pl_checkpointer_finish(struct pl_checkpointer *checkpointer)
     *checkpointer = (struct pl_checkpointer){0};
 }
 
+/* Ranks that share the state assist; whole parameters are nobody's business. */
+static bool assisted(const struct pl_checkpointer *checkpointer, bool weights_only)
+{
+    const struct pl_train_state *state = checkpointer->state;
+
+    return state->shards && (!weights_only || state->params->stages.n);
+}
+
 /* Tells the ranks that have shards if rank 0 saves now; they are in follow(). */
 static int announce(const struct pl_checkpointer *checkpointer,
                     bool weights_only,
@@ -64,7 +72,7 @@ static int announce(const struct pl_checkpointer *checkpointer,
     struct pl_comm *shards = checkpointer->state->shards;
     char word = saves;
 
-    return shards && !weights_only ? pl_comm_broadcast(shards, &word, 1, err) : 0;
+    return assisted(checkpointer, weights_only) ? pl_comm_broadcast(shards, &word, 1, err) : 0;
 }
 
 /* On a rank that does not write: hands over its shards if rank 0 saves. */
@@ -75,9 +83,9 @@ follow(const struct pl_checkpointer *checkpointer, bool weights_only, struct pl_
     char word = 0;
     int r = 0;
 
-    if (checkpointer->on && shards && !weights_only)
+    if (checkpointer->on && assisted(checkpointer, weights_only))
         r = pl_comm_broadcast(shards, &word, 1, err);
-    return r == 0 && word ? pl_train_state_assist(checkpointer->state, err) : r;
+    return r == 0 && word ? pl_train_state_assist(checkpointer->state, weights_only, err) : r;
 }
 
 static int make(const struct pl_checkpointer *checkpointer,

@@ -5,7 +5,7 @@
 #include <string.h>
 
 /* A value that is not a number may be due to a label that is no class: it says nothing then. */
-static int check_values(const struct pl_stage *s, struct pl_error *err)
+static int check_values(const struct pl_trainer *t, const struct pl_stage *s, struct pl_error *err)
 {
     for (size_t i = 0; i < pl_stage_logs(s)->n; i++) {
         double sum[2];
@@ -13,12 +13,27 @@ static int check_values(const struct pl_stage *s, struct pl_error *err)
 
         pl_lane_logged(&s->lanes[0], i, sum);
         if (isnan(sum[0]))
-            r = pl_lane_check_labels(&s->lanes[0], err);
+            r = t->pipe.on ? pl_pipe_check_labels(&t->pipe, s->kind, err)
+                           : pl_lane_check_labels(&s->lanes[0], err);
         if (r < 0)
             return pl_error_wrap(err, r, "%s%s", pl_stage_prefix(s->kind),
                                  pl_stage_logs(s)->name[i]);
     }
     return 0;
+}
+
+static int run_batch(struct pl_trainer *t,
+                     struct pl_stage *s,
+                     const struct plume_batch *batch,
+                     struct pl_error *err)
+{
+    struct pl_lane *lane = &s->lanes[0];
+    int r;
+
+    if (t->pipe.on)
+        return pl_pipe_evaluate(&t->pipe, s->kind, batch, pl_trainer_draw(t), err);
+    r = pl_lane_trace(s, lane, batch, NULL, err);
+    return r < 0 ? r : pl_lane_forward(lane, NULL, pl_trainer_draw(t), err);
 }
 
 /* sums[2 * i], sums[2 * i + 1]: sum and weight of value i over the batches of this rank. */
@@ -31,12 +46,12 @@ static int run_batches(
 
     pl_lane_clear_logs(lane);
     pl_loader_begin(&s->loader, 0, 0);
-    while (r == 0 && most-- && !pl_trainer_signal(t) && (batch = pl_loader_next(&s->loader))) {
-        r = pl_lane_trace(s, lane, batch, NULL, err);
+    /* The stages of a pipeline do not hear of a signal at the same batch: they go on to the end. */
+    while (r == 0 && most-- && (t->pipe.on || !pl_trainer_signal(t)) &&
+           (batch = pl_loader_next(&s->loader))) {
+        r = run_batch(t, s, batch, err);
         if (r == 0)
-            r = pl_lane_forward(lane, NULL, pl_trainer_draw(t), err);
-        if (r == 0)
-            r = check_values(s, err);
+            r = check_values(t, s, err);
     }
     for (size_t i = 0; i < pl_stage_logs(s)->n; i++)
         pl_lane_logged(lane, i, &sums[2 * i]);
@@ -67,7 +82,8 @@ int pl_eval_run(struct pl_trainer *t,
     size_t n = pl_stage_logs(s)->n;
     double sums[2 * PL_LOG_VALUES_MAX + 4] = {0};
     int sig;
-    int r = pl_params_spread_buffers(&t->ctx.params, t->comm, err);
+    int r = t->pipe.on ? pl_pipe_spread_buffers(&t->pipe, err)
+                       : pl_params_spread_buffers(&t->ctx.params, t->comm, err);
 
     if (r == 0 && s->present) {
         uint64_t begin = pl_timeline_begin(t->timeline);

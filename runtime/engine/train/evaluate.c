@@ -83,8 +83,10 @@ int pl_trainer_evaluate(struct pl_trainer *trainer, struct pl_error *err)
     else
         r = evaluate(trainer, trainer->options->run == PL_RUN_TEST ? PLUME_TEST : PLUME_VALIDATE,
                      err);
-    if (r < 0 && !(r == -EINTR && trainer->interrupted)) /* all ranks have agreed on it */
+    if (r < 0 && !(r == -EINTR && trainer->interrupted)) { /* all ranks have agreed on it */
+        pl_pipe_fail(&trainer->pipe, r, err);
         pl_comm_fail(trainer->comm, r, err);
+    }
     /* Barrier: a rank that exits early would look lost to the others. */
     return r < 0 ? r : pl_comm_barrier(trainer->comm, err);
 }

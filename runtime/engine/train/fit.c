@@ -170,7 +170,7 @@ static void show_progress(struct pl_trainer *t, uint64_t n)
         .done = t->state.batch,
         .total = n,
         .loss = t->loss_weight > 0 ? t->loss_sum / t->loss_weight : NAN,
-        .samples = t->loss_weight * t->comm->size,
+        .samples = t->loss_weight * t->ctx.n_shares,
         .seconds = (double)(pl_now_ns() - t->epoch_ns) * 1e-9,
     };
 
@@ -347,21 +347,8 @@ static int test(struct pl_trainer *t, struct pl_error *err)
     return pl_hooks_call(&t->hooks, t->module->on_test_end, "on_test_end", err);
 }
 
-/* Strategies differ in this: dp and ddp2 split a batch, ddp does not. */
-static void print_batch(const struct pl_trainer *t)
+static void print_accumulated(const struct pl_trainer *t, uint64_t n)
 {
-    uint64_t rows = (uint64_t)pl_hparams_value(t->hparams, "batch_size");
-    uint64_t n = pl_accumulate_at(t->options, t->state.epoch);
-    unsigned ranks = t->comm->size, devices = t->strategy.devices;
-
-    if (!prints(t) || ranks * devices * n == 1)
-        return;
-    fprintf(t->options->out, "batch: %llu samples per step (%s: %u rank%s",
-            (unsigned long long)(rows * n * ranks), pl_strategy_names[t->strategy.kind], ranks,
-            ranks > 1 ? "s" : "");
-    fprintf(t->options->out, " x %llu samples", (unsigned long long)rows);
-    if (devices > 1)
-        fprintf(t->options->out, ", split among %u devices", devices);
     if (n > 1)
         fprintf(t->options->out, " x %llu batches", (unsigned long long)n);
     if (t->strategy.average_every)
@@ -369,6 +356,35 @@ static void print_batch(const struct pl_trainer *t)
                 (unsigned long long)t->strategy.average_every);
     fputs(t->options->n_accumulate_from ? "; changes with epochs)\n" : ")\n", t->options->out);
     fflush(t->options->out);
+}
+
+/* Strategies differ in this: dp and ddp2 split a batch, ddp does not. */
+static void print_batch(const struct pl_trainer *t)
+{
+    uint64_t rows = (uint64_t)pl_hparams_value(t->hparams, "batch_size");
+    uint64_t n = pl_accumulate_at(t->options, t->state.epoch);
+    unsigned ranks = t->comm->size, devices = t->strategy.devices;
+    size_t chunk;
+
+    if (!prints(t) || ranks * devices * n == 1)
+        return;
+    if (t->pipe.on) {
+        fprintf(t->options->out,
+                "batch: %llu samples per step (pipeline: %u pipeline%s of %u stages x %llu samples "
+                "in %zu microbatches",
+                (unsigned long long)(rows * n * t->pipe.n_pipes), t->pipe.n_pipes,
+                t->pipe.n_pipes > 1 ? "s" : "", t->pipe.n_stages, (unsigned long long)rows,
+                pl_pipe_microbatches(&t->pipe, (size_t)rows, &chunk));
+        print_accumulated(t, n);
+        return;
+    }
+    fprintf(t->options->out, "batch: %llu samples per step (%s: %u rank%s",
+            (unsigned long long)(rows * n * ranks), pl_strategy_names[t->strategy.kind], ranks,
+            ranks > 1 ? "s" : "");
+    fprintf(t->options->out, " x %llu samples", (unsigned long long)rows);
+    if (devices > 1)
+        fprintf(t->options->out, ", split among %u devices", devices);
+    print_accumulated(t, n);
 }
 
 static int fit(struct pl_trainer *t, struct pl_error *err)
@@ -398,7 +414,7 @@ static int fit(struct pl_trainer *t, struct pl_error *err)
     if (r == 0)
         r = pl_replicas_sync(&t->replicas, err);
     if (r == 0)
-        r = pl_params_hash(&t->ctx.params, t->param_hash, err);
+        r = pl_params_hash(&t->ctx.params, t->pipe.comm, t->param_hash, err);
     if (r < 0)
         return r;
     pl_rank_report_fact(t->report, "param_hash", t->param_hash);
@@ -427,7 +443,9 @@ int pl_trainer_fit(struct pl_trainer *trainer, struct pl_error *err)
             pl_rank_report_fact(trainer->report, "objective", trainer->module->objective);
     }
     r = fit(trainer, err);
-    if (r < 0 && !(r == -EINTR && trainer->interrupted)) /* all ranks have agreed on it */
+    if (r < 0 && !(r == -EINTR && trainer->interrupted)) { /* all ranks have agreed on it */
+        pl_pipe_fail(&trainer->pipe, r, err);
         pl_comm_fail(trainer->comm, r, err);
+    }
     return r;
 }

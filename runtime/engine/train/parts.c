@@ -56,22 +56,31 @@ void pl_parts_finish(struct pl_parts *parts)
     *parts = (struct pl_parts){0};
 }
 
-/* Rows [first, first + rows) of the batch. */
-static void slice(struct pl_part *part, const struct plume_batch *batch, size_t first, size_t rows)
+void pl_batch_slice(const struct plume_batch *batch,
+                    size_t first,
+                    size_t rows,
+                    plume_tensor fields[PLUME_FIELDS_MAX],
+                    struct plume_batch *ret)
 {
-    part->batch = *batch;
-    part->batch.rows = rows;
+    *ret = *batch;
+    ret->rows = rows;
     for (size_t f = 0; f < batch->n_fields; f++) {
-        plume_tensor *t = &part->fields[f];
+        plume_tensor *t = &fields[f];
         size_t per_row = batch->field[f]->count / batch->rows;
 
         *t = *batch->field[f];
         t->shape[0] = rows;
         t->count = rows * per_row;
         t->data = (char *)t->data + first * per_row * pl_dtype_size(t->dtype);
-        part->slices[f] = t->data;
-        part->batch.field[f] = t;
+        ret->field[f] = t;
     }
+}
+
+static void slice(struct pl_part *part, const struct plume_batch *batch, size_t first, size_t rows)
+{
+    pl_batch_slice(batch, first, rows, part->fields, &part->batch);
+    for (size_t f = 0; f < batch->n_fields; f++)
+        part->slices[f] = part->fields[f].data;
 }
 
 void pl_parts_split(struct pl_parts *parts, const struct plume_batch *batch)

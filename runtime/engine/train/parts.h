@@ -71,6 +71,13 @@ int pl_parts_init(struct pl_parts *parts,
                   struct pl_error *err);
 void pl_parts_finish(struct pl_parts *parts);
 
+/* Rows [first, first + rows) of a batch, as a batch whose fields are in fields[]. */
+void pl_batch_slice(const struct plume_batch *batch,
+                    size_t first,
+                    size_t rows,
+                    plume_tensor fields[PLUME_FIELDS_MAX],
+                    struct plume_batch *ret);
+
 /* Splits a batch; sets n and each part's batch. */
 void pl_parts_split(struct pl_parts *parts, const struct plume_batch *batch);
 

@@ -24,13 +24,15 @@ static int sum_over_ranks(void *ctx, double *sums, size_t n)
     return pl_comm_allreduce(ctx, sums, n, PL_REAL_F64, 1, NULL);
 }
 
-static int init_tapes(struct pl_stage *s, struct pl_lane *lane, struct pl_error *err)
+int pl_lane_init(const struct pl_stage *s,
+                 struct pl_lane *lane,
+                 unsigned optimizer_idx,
+                 struct pl_error *err)
 {
     const struct pl_context *ctx = s->hooks->ctx;
     bool train = s->kind == PLUME_TRAIN;
-    unsigned optimizer_idx = (unsigned)(lane - s->lanes);
     /* Ranks, lanes and parts (parts.c) drop different elements. */
-    uint64_t seed = pl_rng_seed(s->options->seed, STREAM_DROPOUT + ctx->comm->rank);
+    uint64_t seed = pl_rng_seed(s->options->seed, STREAM_DROPOUT + ctx->share);
     int r;
 
     if (optimizer_idx)
@@ -41,9 +43,9 @@ static int init_tapes(struct pl_stage *s, struct pl_lane *lane, struct pl_error 
 
         pl_precision_tape(s->options, tape);
         tape->graphs = s->options->graphs;
-        if (s->options->sync_batchnorm && train && ctx->comm->size > 1) {
+        if (s->options->sync_batchnorm && train && ctx->copies->size > 1) {
             tape->allreduce = sum_over_ranks;
-            tape->allreduce_ctx = ctx->comm;
+            tape->allreduce_ctx = ctx->copies;
         }
     }
     return r;
@@ -60,7 +62,7 @@ static int add_lane(struct pl_stage *s, plume_tensor **ret_loss, struct pl_error
     s->lanes = lanes;
     lane = &lanes[s->n_lanes];
     *lane = (struct pl_lane){0};
-    r = init_tapes(s, lane, err);
+    r = pl_lane_init(s, lane, s->n_lanes, err);
     if (r < 0)
         return r;
     s->n_lanes++;
@@ -78,8 +80,8 @@ static int open_loader(struct pl_stage *s, const struct plume_data *data, struct
         .device = ctx->params.dev,
         .real = ctx->params.real,
         .batch_size = (size_t)pl_hparams_value(ctx->hparams, "batch_size"),
-        .rank = ctx->comm->rank,
-        .world_size = ctx->comm->size,
+        .rank = ctx->share,
+        .world_size = ctx->n_shares,
         .train = s->kind == PLUME_TRAIN,
         .keep_order = s->options->overfit.value > 0,
         .seed = s->options->seed,

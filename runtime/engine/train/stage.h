@@ -69,6 +69,13 @@ struct pl_tape *pl_stage_tape(const struct pl_stage *stage);
 /* Names that the stage logs; never NULL. */
 const struct pl_logs *pl_stage_logs(const struct pl_stage *stage);
 
+/* A lane's tapes, without a reducer. pl_parts_finish() of its parts ends it.
+ * -E2BIG, -ENOMEM. */
+int pl_lane_init(const struct pl_stage *stage,
+                 struct pl_lane *lane,
+                 unsigned optimizer_idx,
+                 struct pl_error *err);
+
 /* Traces the stage's hooks on a batch; nothing runs. *ret_loss (may be NULL) is NULL outside
  * training and if the module gave no loss; of predictions it is the output. It lives as long as the
  * tape. */

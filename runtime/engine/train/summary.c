@@ -126,7 +126,8 @@ static int plan_lane(struct pl_trainer *trainer, unsigned optimizer_idx, struct 
 
     pl_stage_enter_lane(stage, &trainer->optimizers, optimizer_idx);
     r = pl_lane_trace(stage, lane, pl_loader_dry(&stage->loader), &loss, err);
-    return r < 0 ? r : pl_parts_prepare(&lane->parts, &lane->outputs, loss, err);
+    return r < 0 || trainer->pipe.on ? r
+                                     : pl_parts_prepare(&lane->parts, &lane->outputs, loss, err);
 }
 
 int pl_summary_print(struct pl_trainer *trainer, FILE *out, struct pl_error *err)

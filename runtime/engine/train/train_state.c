@@ -2,6 +2,7 @@
 #include "runtime/engine/train/train_state.h"
 #include "common/base/options.h"
 #include "runtime/engine/params/shard.h"
+#include "runtime/engine/params/stages.h"
 #include "runtime/engine/train/visit.h"
 
 #include <math.h>
@@ -9,18 +10,51 @@
 
 /* ---- values ---- */
 
-static int visit_values(const struct pl_visit *v, const struct pl_params *params)
+/* A parameter, or a slot of one, of which each rank has a part. */
+static int visit_shards(const struct pl_visit *v,
+                        const struct pl_train_state *s,
+                        const char *prefix,
+                        const struct pl_param *p,
+                        void *own,
+                        size_t from,
+                        size_t count)
 {
+    enum plume_dtype dtype = pl_dtype_of_real(s->params->real);
+    size_t size = pl_dtype_size(dtype);
+    _cleanup_free_ char *whole = v->c ? malloc(p->tensor->count * size) : NULL;
+    int r;
+
+    if (v->c && !whole)
+        return pl_error_set(v->err, -ENOMEM, "out of memory for a checkpoint");
+    if (v->pass == PL_VISIT_SAVE) {
+        r = pl_shard_gather(s->params, s->shards, p, own, whole, v->err);
+        if (r < 0 || !v->c)
+            return r;
+    }
+    r = pl_visit_tensor(v, prefix, p->name, p->tensor, dtype, pl_device_cpu(), whole);
+    if (r == 0 && v->pass == PL_VISIT_LOAD)
+        pl_device_upload(s->params->dev, own, whole + from * size, count * size);
+    return r;
+}
+
+static int visit_values(const struct pl_visit *v, const struct pl_train_state *s)
+{
+    const struct pl_params *params = s->params;
     enum plume_dtype dtype = pl_dtype_of_real(params->real);
     size_t expected = params->n + params->n_buffers, have = 0;
     int r = 0;
 
     for (size_t i = 0; i < params->n && r == 0; i++) {
         const struct pl_param *p = params->list[i];
+        void *value = pl_param_value(params, p);
 
-        r = pl_visit_tensor(v, "", p->name, p->tensor, dtype, params->dev,
-                            pl_param_value(params, p));
+        if (params->stages.n)
+            r = visit_shards(v, s, "", p, value, 0, value ? p->tensor->count : 0);
+        else
+            r = pl_visit_tensor(v, "", p->name, p->tensor, dtype, params->dev, value);
     }
+    if (r < 0 || !v->c) /* an assistant */
+        return r;
     for (size_t i = 0; i < params->n_buffers && r == 0; i++) {
         const struct pl_buffer *b = &params->buffers[i];
 
@@ -212,33 +246,6 @@ static int visit_optimizer(const struct pl_visit *v,
     return r;
 }
 
-/* A slot of a parameter of which each rank has a part. */
-static int visit_shards(const struct pl_visit *v,
-                        const struct pl_train_state *s,
-                        const char *prefix,
-                        const struct pl_param *p,
-                        void *own,
-                        size_t from,
-                        size_t count)
-{
-    enum plume_dtype dtype = pl_dtype_of_real(s->params->real);
-    size_t size = pl_dtype_size(dtype);
-    _cleanup_free_ char *whole = v->c ? malloc(p->tensor->count * size) : NULL;
-    int r;
-
-    if (v->c && !whole)
-        return pl_error_set(v->err, -ENOMEM, "out of memory for a checkpoint");
-    if (v->pass == PL_VISIT_SAVE) {
-        r = pl_shard_gather(s->params, s->shards, p, own, whole, v->err);
-        if (r < 0 || !v->c)
-            return r;
-    }
-    r = pl_visit_tensor(v, prefix, p->name, p->tensor, dtype, pl_device_cpu(), whole);
-    if (r == 0 && v->pass == PL_VISIT_LOAD)
-        pl_device_upload(s->params->dev, own, whole + from * size, count * size);
-    return r;
-}
-
 static int visit_slots(const struct pl_visit *v, const struct pl_train_state *s, size_t index)
 {
     const struct pl_optimizer *o = &s->optimizers->list[index];
@@ -256,7 +263,7 @@ static int visit_slots(const struct pl_visit *v, const struct pl_train_state *s,
 
             if (!pl_optimizer_has(o, p))
                 continue;
-            if (s->shards)
+            if (s->shards || s->params->stages.n)
                 r = visit_shards(v, s, prefix, p, data, from, count);
             else
                 r = pl_visit_tensor(v, prefix, p->name, p->tensor, dtype, s->params->dev, data);
@@ -458,7 +465,7 @@ static bool has_optimizers(const struct pl_visit *v)
 
 static int visit_state(const struct pl_visit *v, struct pl_train_state *s, bool weights_only)
 {
-    int r = visit_values(v, s->params);
+    int r = visit_values(v, s);
 
     if (r == 0 && v->pass != PL_VISIT_SAVE && !weights_only && !has_optimizers(v))
         r = pl_error_set(v->err, -EINVAL,
@@ -486,6 +493,12 @@ static int visit_state(const struct pl_visit *v, struct pl_train_state *s, bool 
     return r < 0 ? r : visit_scaler(v, s->scaler);
 }
 
+/* The stages of a pipeline change their own buffers. */
+static int share_buffers(const struct pl_train_state *s, struct pl_error *err)
+{
+    return s->params->stages.n ? pl_stages_share_buffers(s->params, s->shards, err) : 0;
+}
+
 int pl_train_state_save(const struct pl_train_state *state,
                         bool weights_only,
                         struct pl_checkpoint *ret,
@@ -494,17 +507,24 @@ int pl_train_state_save(const struct pl_train_state *state,
     struct pl_error own = {0};
     const struct pl_visit v = {PL_VISIT_SAVE, ret, err ? err : &own};
     struct pl_train_state s = *state;
-    int r = visit_state(&v, &s, weights_only);
+    int r = share_buffers(&s, v.err);
+
+    if (r == 0)
+        r = visit_state(&v, &s, weights_only);
 
     return r < 0 && !v.err->code ? pl_error_set(err, r, "out of memory for a checkpoint") : r;
 }
 
-int pl_train_state_assist(const struct pl_train_state *state, struct pl_error *err)
+int pl_train_state_assist(const struct pl_train_state *state,
+                          bool weights_only,
+                          struct pl_error *err)
 {
     const struct pl_visit v = {PL_VISIT_SAVE, NULL, err};
-    int r = 0;
+    int r = share_buffers(state, err);
 
-    for (size_t i = 0; i < state->optimizers->n && r == 0; i++)
+    if (r == 0 && state->params->stages.n)
+        r = visit_values(&v, state);
+    for (size_t i = 0; !weights_only && i < state->optimizers->n && r == 0; i++)
         r = visit_slots(&v, state, i);
     return r;
 }

@@ -5,6 +5,7 @@
 #include "runtime/engine/params/shard.h"
 #include "runtime/engine/params/unused_params.h"
 #include "runtime/engine/train/average.h"
+#include "runtime/engine/train/pipe_balance.h"
 
 #include <math.h>
 #include <stdarg.h>
@@ -16,7 +17,9 @@ static int check_loss(const struct pl_trainer *t,
                       double value,
                       struct pl_error *err)
 {
-    int r = isnan(value) ? pl_lane_check_labels(lane, err) : 0;
+    int r = !isnan(value) ? 0
+            : t->pipe.on  ? pl_pipe_check_labels(&t->pipe, PLUME_TRAIN, err)
+                          : pl_lane_check_labels(lane, err);
 
     if (r < 0)
         return r;
@@ -94,6 +97,34 @@ static int on_backward_node(void *ctx, size_t index, struct pl_error *err)
 static size_t stop_of(const void *ctx)
 {
     return pl_reducer_stop(((const struct loss_check *)ctx)->reducer);
+}
+
+/* The same by the stages of a pipeline. */
+static int pipe_closure(struct pl_trainer *t,
+                        const struct plume_batch *batch,
+                        bool due,
+                        double *ret_loss,
+                        struct pl_error *err)
+{
+    const struct pl_pipe_batch what = {.batch = batch,
+                                       .first = t->accumulated == 1,
+                                       .due = due,
+                                       .seed = t->scaler.scale,
+                                       .draw = pl_trainer_draw(t)};
+    double loss = 0;
+    int r = pl_pipe_train(&t->pipe, &what, &loss, err);
+
+    if (r == 0)
+        r = check_loss(t, &t->stage[PLUME_TRAIN].lanes[0], loss, err);
+    if (r < 0)
+        return r;
+    /* One rank of each pipeline counts it. */
+    if (isfinite(loss) && t->pipe.stage == 0) {
+        t->loss_sum += loss * (double)batch->rows;
+        t->loss_weight += (double)batch->rows;
+    }
+    *ret_loss = loss;
+    return 0;
 }
 
 /* Forward and backward of one batch; adds to the gradients. `reduces` them while backward
@@ -178,6 +209,8 @@ static int optimize(struct pl_trainer *t, unsigned optimizer_idx, struct pl_erro
         r = pl_precision_round(t->options, t->kernels, &t->ctx.params, err);
     if (r == 0 && t->strategy.shard)
         r = share_values(t, optimizer_idx, n, err);
+    if (r == 0)
+        r = pl_pipe_share(&t->pipe, err);
     pl_timeline_end(t->timeline, 0, "step", "optimizer", NULL, begin);
     return r;
 }
@@ -191,7 +224,7 @@ static int train_lane(struct pl_trainer *t,
                       struct pl_error *err)
 {
     struct pl_reducer *reducer = &t->stage[PLUME_TRAIN].lanes[optimizer_idx].reducer;
-    unsigned ranks = t->strategy.average_every ? 1 : t->comm->size;
+    unsigned ranks = t->strategy.average_every ? 1 : t->ctx.n_shares;
     bool reduces = due || t->strategy.shard == PL_SHARD_GRAD, used = false;
     int r = 0;
 
@@ -200,6 +233,8 @@ static int train_lane(struct pl_trainer *t,
                      t->accumulated > 1);
     if (!batch)
         r = pl_unused_params_mark(&t->ctx.params, t->accumulated == 1, false, err);
+    else if (t->pipe.on)
+        r = pipe_closure(t, batch, due, ret_loss, err);
     else
         r = closure(t, optimizer_idx, batch, reduces, ret_loss, err);
     if (r == 0 && reduces) /* buckets that are not reduced yet */
@@ -292,6 +327,8 @@ int pl_train_step_train(struct pl_trainer *t,
         pl_ema_update(&t->ema, t->kernels);
         r = pl_average_step(t, err);
     }
+    if (r == 0 && due)
+        r = pl_pipe_balance(t, err);
     if (r == 0 && due) {
         r = pl_optimizers_schedule(&t->optimizers, true, pl_metrics_find, &t->metrics, err);
     }

@@ -22,7 +22,10 @@ static int set_optimizers(struct pl_trainer *t, struct pl_error *err)
                                       ctx->n_optimizers, ctx->groups, ctx->n_groups, err);
     ctx->n_optimizers = ctx->n_groups = 0;
     if (r == 0)
-        r = pl_optimizers_share(&t->optimizers, t->strategy.shard ? t->comm : NULL,
+        r = pl_optimizers_share(&t->optimizers,
+                                t->strategy.shard ? t->comm
+                                : t->pipe.on      ? t->pipe.comm
+                                                  : NULL,
                                 t->options->deterministic, err);
     if (r == 0)
         pl_optimizers_scale(&t->optimizers, t->strategy.lr_scale);
@@ -75,6 +78,11 @@ static int set_reducers(struct pl_trainer *t, struct pl_error *err)
     if (t->strategy.reduces && t->module->configure_ddp)
         r = pl_context_result(&t->ctx, t->module->configure_ddp(&t->ctx.pub, &ddp), "configure_ddp",
                               err);
+    if (r == 0 && t->pipe.on && ddp.reduce)
+        r = pl_error_set(
+            err, -EINVAL,
+            "hook configure_ddp has a reduction of its own, and with strategy pipeline "
+            "no rank has all gradients: choose ddp");
     if (r == 0 && ddp.bucket_bytes == 0)
         r = pl_error_set(err, -EINVAL, "hook configure_ddp: buckets of 0 bytes");
     if (r == 0)
@@ -83,7 +91,8 @@ static int set_reducers(struct pl_trainer *t, struct pl_error *err)
         struct pl_reducer *reducer = &stage->lanes[i].reducer;
 
         r = pl_reducer_init(reducer, &t->ctx.params,
-                            stage->n_lanes > 1 ? &t->optimizers.list[i] : NULL, t->comm,
+                            stage->n_lanes > 1 ? &t->optimizers.list[i] : NULL,
+                            t->pipe.on ? t->pipe.copies : t->comm,
                             first_bucket(t, ddp.bucket_bytes), ddp.bucket_bytes, err);
         reducer->alone = t->strategy.average_every > 0;
         reducer->own = ddp.reduce;
@@ -126,6 +135,28 @@ static int load_weights(struct pl_trainer *t, struct pl_error *err)
     return r;
 }
 
+static int cut_stages(struct pl_trainer *t, struct pl_error *err)
+{
+    if (t->module->step_per_optimizer)
+        return pl_error_set(err, -EINVAL,
+                            "a module whose optimizers take turns (step_per_optimizer) has several "
+                            "steps, and strategy pipeline cuts one: choose ddp");
+    if (!t->stage[PLUME_TRAIN].present)
+        return pl_error_set(err, -EINVAL,
+                            "strategy pipeline cuts a training_step, which the module does not "
+                            "have");
+    return pl_pipe_cut(&t->pipe, err);
+}
+
+static int broadcast_values(struct pl_trainer *t, struct pl_error *err)
+{
+    const struct pl_params *params = &t->ctx.params;
+    size_t count = params->stages.n ? params->own_to - params->own_from : params->count;
+
+    return pl_comm_broadcast_on(t->ctx.copies, t->dev, params->values,
+                                count * pl_real_size(params->real), err);
+}
+
 static int build(struct pl_trainer *t, struct pl_error *err)
 {
     struct pl_params *params = &t->ctx.params;
@@ -141,8 +172,14 @@ static int build(struct pl_trainer *t, struct pl_error *err)
         r = pl_stage_open(&t->stage[stage], (enum plume_stage)stage, &t->hooks, t->options,
                           &t->replicas, err);
     params->shard = t->strategy.shard;
+    if (r == 0 && t->pipe.on)
+        r = cut_stages(t, err);
     if (r == 0)
-        r = pl_params_layout(params, pl_stage_tape(&t->stage[PLUME_TRAIN]), t->comm, err);
+        r = pl_params_layout(
+            params, t->pipe.on ? pl_pipe_tape(&t->pipe) : pl_stage_tape(&t->stage[PLUME_TRAIN]),
+            t->comm, err);
+    if (r == 0 && t->pipe.on)
+        r = pl_pipe_settle(&t->pipe, err);
     if (r == 0)
         r = set_optimizers(t, err);
     if (r == 0 && t->options->ema > 0 && t->options->run == PL_RUN_TRAIN)
@@ -158,8 +195,7 @@ static int build(struct pl_trainer *t, struct pl_error *err)
     pl_precision_scaler(t->options, &t->scaler);
     params->values_version++;
     if (r == 0)
-        r = pl_comm_broadcast_on(t->comm, t->dev, params->values,
-                                 params->count * pl_real_size(params->real), err);
+        r = broadcast_values(t, err);
     if (r < 0)
         return r;
     r = set_reducers(t, err);
@@ -172,7 +208,7 @@ static int build(struct pl_trainer *t, struct pl_error *err)
         r = pl_checkpointer_resume(&t->checkpointer, err);
     if (r == 0 && t->strategy.kind == PL_STRATEGY_HOROVOD)
         r = broadcast_optimizers(t, err);
-    return r;
+    return r == 0 ? pl_pipe_share(&t->pipe, err) : r;
 }
 
 int pl_trainer_init(struct pl_trainer *trainer,
@@ -204,7 +240,14 @@ int pl_trainer_init(struct pl_trainer *trainer,
                         comm->size, err);
     if (r < 0)
         return r;
-    trainer->ctx.comm = comm;
+    trainer->ctx.comm = trainer->ctx.copies = comm;
+    r = pl_pipe_open(&trainer->pipe, &trainer->strategy, options, &trainer->ctx.params,
+                     trainer->stage, comm, err);
+    if (r == 0 && trainer->pipe.on) {
+        trainer->ctx.copies = trainer->pipe.copies;
+        trainer->ctx.share = trainer->pipe.pipe;
+        trainer->ctx.n_shares = trainer->pipe.n_pipes;
+    }
     trainer->hooks = (struct pl_hooks){.module = module,
                                        .ctx = &trainer->ctx,
                                        .step = &trainer->state.step,
@@ -219,16 +262,21 @@ int pl_trainer_init(struct pl_trainer *trainer,
         .metrics = &trainer->metrics,
         .hparams = hparams,
         .seed = options->seed,
-        .samples_per_step = (uint64_t)pl_hparams_value(hparams, "batch_size") * comm->size,
+        .samples_per_step =
+            (uint64_t)pl_hparams_value(hparams, "batch_size") * trainer->ctx.n_shares,
     };
     if (trainer->strategy.shard)
         trainer->state.shards = comm;
+    else if (trainer->pipe.on && trainer->pipe.pipe == 0)
+        trainer->state.shards = trainer->pipe.comm;
     comm->ordered = options->deterministic;
-    r = pl_replicas_init(&trainer->replicas, &trainer->ctx.params, options->part_devices,
-                         trainer->strategy.devices, err);
+    if (r == 0)
+        r = pl_replicas_init(&trainer->replicas, &trainer->ctx.params, options->part_devices,
+                             trainer->strategy.devices, err);
     if (r == 0)
         r = build(trainer, err);
     if (r < 0) {
+        pl_pipe_fail(&trainer->pipe, r, err);
         pl_comm_fail(comm, r, err);
         pl_trainer_finish(trainer);
         return r;
@@ -253,6 +301,8 @@ void pl_trainer_time(struct pl_trainer *trainer, struct pl_timeline *timeline)
 
 void pl_trainer_finish(struct pl_trainer *trainer)
 {
+    if (trainer->pipe.on)
+        pl_pipe_finish(&trainer->pipe);
     for (size_t i = 0; i < PL_COUNT(trainer->stage); i++)
         pl_stage_finish(&trainer->stage[i]);
     pl_checkpointer_finish(&trainer->checkpointer);

@@ -9,6 +9,7 @@
 #include "runtime/engine/report/rank_report.h"
 #include "runtime/engine/train/checkpointer.h"
 #include "runtime/engine/train/metrics.h"
+#include "runtime/engine/train/pipe.h"
 #include "runtime/engine/train/stage.h"
 #include "runtime/engine/util/timeline.h"
 
@@ -30,6 +31,7 @@ struct pl_trainer {
     struct pl_ema ema;
     struct pl_stage stage[3]; /* by enum plume_stage */
     struct pl_strategy strategy;
+    struct pl_pipe pipe;       /* strategy pipeline; else off */
     struct pl_metrics metrics; /* newest values over all ranks */
     struct pl_logger logger;
     struct pl_checkpointer checkpointer;

@@ -261,8 +261,12 @@ static int set_value(struct pl_device *dev,
                      struct pl_error *err)
 {
     struct pl_device_map map;
-    int r = pl_device_map(dev, target->data, target->t->count * pl_dtype_size(target->dtype),
-                          PL_DEVICE_WRITE, &map, err);
+    int r;
+
+    if (!target->data) /* another stage of the pipeline owns it */
+        return 0;
+    r = pl_device_map(dev, target->data, target->t->count * pl_dtype_size(target->dtype),
+                      PL_DEVICE_WRITE, &map, err);
 
     if (r < 0)
         return r;

@@ -99,15 +99,15 @@ static void test_init_depends_on_seed_only(void **state)
 
     setup(&f);
     assert_int_equal(pl_params_init_values(&f.params, 1, NULL), 0);
-    assert_int_equal(pl_params_hash(&f.params, a, NULL), 0);
+    assert_int_equal(pl_params_hash(&f.params, NULL, a, NULL), 0);
     assert_true(((float *)f.b1->data)[4] == 1);
     for (size_t i = 0; i < f.w2->count; i++)
         sum += fabs(((float *)f.w2->data)[i]);
     assert_true(sum > 1 && sum < 40);
     assert_int_equal(pl_params_init_values(&f.params, 2, NULL), 0);
-    assert_int_equal(pl_params_hash(&f.params, b, NULL), 0);
+    assert_int_equal(pl_params_hash(&f.params, NULL, b, NULL), 0);
     assert_int_equal(pl_params_init_values(&f.params, 1, NULL), 0);
-    assert_int_equal(pl_params_hash(&f.params, c, NULL), 0);
+    assert_int_equal(pl_params_hash(&f.params, NULL, c, NULL), 0);
     assert_string_not_equal(a, b);
     assert_string_equal(a, c);
     assert_int_equal(strlen(a), 16);

@@ -1,0 +1,112 @@
+#!/usr/bin/env bats
+# SPDX-License-Identifier: MIT
+# Strategy pipeline: the results of one process, whole checkpoints, and one line for what does not go.
+# BUILD is the build folder, TURNS a module with two optimizers that take turns, SANITIZE how it was built.
+
+bats_require_minimum_version 1.5.0
+
+setup() {
+    PATH=$BUILD:$PATH
+    unset RANK WORLD_SIZE PLUME_SOCKET
+    cd "$BATS_TEST_TMPDIR" || return
+}
+
+readonly PIPE=(--strategy pipeline --microbatches 4)
+readonly SHORT=(--limit-val-batches 1 --limit-test-batches 1)
+
+# says STATUS WORDS ARGS...: pltrain exits with STATUS, and a line on stderr has the words.
+says() {
+    local status=$1 words=$2
+    shift 2
+    run "-$status" --separate-stderr pltrain "$@"
+    [[ $stderr == "pltrain: "*"$words"* ]] || { echo "$stderr"; false; }
+}
+
+# hash_of ARGS...: that of the parameters, which all ranks agree on.
+hash_of() {
+    pltrain "${SHORT[@]}" --max-steps 4 "$@" >hash.out || return
+    sed -n 's/.*param hash //p' hash.out | sort -u
+}
+
+@test "microbatches have the bits of accumulated batches" {
+    for module in "mlp --optimizer adam" "cnn --batchnorm 1 --dropout 0"; do
+        read -ra words <<<"$module"
+        one=$(hash_of "${words[@]}" --accumulate 4 --batch_size 2)
+        [ ${#one} -eq 16 ]
+        for stages in "1" "3" "2 --schedule gpipe" "2 --comm tcp" "2 --processes 2 --processes-per-node 1"; do
+            read -ra more <<<"$stages"
+            got=$(hash_of "${words[@]}" "${PIPE[@]}" --stages "${more[@]}" --batch_size 8)
+            [ "$got" = "$one" ] || { echo "$module $stages: $got, not $one"; false; }
+        done
+    done
+}
+
+@test "two pipelines are two ranks" {
+    local -a run=(--max-steps 4 "${SHORT[@]}" --precision 64 --clip 0.1)
+    for module in "gpt --context 8 --width 16 --layers 1 --dropout 0.2" "mlp --batch_size 5"; do
+        read -ra words <<<"$module"
+        pltrain "${run[@]}" --processes 2 "${words[@]}" | sed -n 's/ (.*//; /^epoch\|^test/p' >ddp
+        pltrain "${run[@]}" "${PIPE[@]}" --stages 2 --processes 4 "${words[@]}" | sed -n 's/ (.*//; /^epoch\|^test/p' >pipe
+        [ -s ddp ]
+        cmp ddp pipe || { cat ddp pipe; false; }
+    done
+}
+
+@test "a run goes on under any strategy, from a pipeline and in one" {
+    local -a gpt=(gpt --context 8 --width 16 --layers 1 --dropout 0.1 --optimizer adamw)
+    whole=$(hash_of "${PIPE[@]}" --stages 3 "${gpt[@]}")
+    pltrain "${SHORT[@]}" "${PIPE[@]}" --stages 3 --max-steps 2 --checkpoint-dir a --save-last "${gpt[@]}" >/dev/null
+    [ "$(hash_of "${PIPE[@]}" --stages 3 --resume a/last.ckpt "${gpt[@]}")" = "$whole" ]
+    # With the same samples per step: in one process, in another pipeline, and back.
+    pltrain "${SHORT[@]}" --max-steps 4 --resume a/last.ckpt "${gpt[@]}" | sed -n 's/ (.*//; /^epoch\|^test/p' >one
+    pltrain "${SHORT[@]}" "${PIPE[@]}" --stages 2 --max-steps 4 --resume a/last.ckpt "${gpt[@]}" |
+        sed -n 's/ (.*//; /^epoch\|^test/p' >two
+    [ -s one ]
+    cmp one two || { cat one two; false; }
+    pltrain "${SHORT[@]}" --max-steps 2 --checkpoint-dir b --save-last --save-weights-only "${gpt[@]}" >/dev/null
+    [ ${#whole} -eq 16 ]
+    pltrain "${PIPE[@]}" --stages 2 --test --weights b/last.ckpt "${gpt[@]}" >pipe
+    pltrain --test --weights b/last.ckpt "${gpt[@]}" >one
+    cmp one <(grep -v "^pipeline:" pipe) || { cat one pipe; false; }
+}
+
+@test "weights alone, and after a signal" {
+    pltrain "${SHORT[@]}" "${PIPE[@]}" --stages 2 --save-weights-only --checkpoint-dir w --save-last --max-steps 2 mlp >/dev/null
+    says 1 "weights only" --resume w/last.ckpt mlp
+    # All stages hand over what they have when the run is interrupted.
+    mkfifo out
+    timeout 60 pltrain "${PIPE[@]}" --stages 2 --processes 4 --optimizer adam --epochs 100000 --checkpoint-dir s mlp >out &
+    pid=$!
+    exec 5<out
+    for _ in 1 2 3; do read -r -t 30 <&5; done # the first epoch
+    kill -TERM $pid
+    cat <&5 >/dev/null
+    run wait $pid
+    ls s/hpc_ckpt_1.ckpt
+    pltrain --processes 3 --optimizer adam --max-steps 1 --resume s/hpc_ckpt_1.ckpt mlp | grep -q hash
+}
+
+@test "what does not go is one line" {
+    says 2 "option '--stages' needs '--strategy pipeline'" --stages 2 mlp
+    says 2 "option '--microbatches' needs '--strategy pipeline'" --microbatches 2 --strategy ddp mlp
+    says 2 "option '--schedule' needs '--strategy pipeline'" --schedule gpipe mlp
+    says 2 "option '--balance-every' needs '--strategy pipeline'" --balance-every 2 mlp
+    says 2 "'zigzag' is none of 1f1b, gpipe" --strategy pipeline --schedule zigzag mlp
+    says 2 "--stages" --strategy pipeline --stages 65 mlp
+    says 1 "3 ranks are no whole number of pipelines of 2 stages" --strategy pipeline --stages 2 --processes 3 mlp
+    says 1 "ops: choose fewer by --stages" --strategy pipeline --stages 12 mlp
+    says 1 "step_per_optimizer" --strategy pipeline --stages 2 "$TURNS"
+    says 1 "keeps no moving average" --strategy pipeline --stages 2 --ema 0.9 mlp
+}
+
+@test "a module that does not fit one rank trains on four" {
+    [ "$SANITIZE" = none ] || skip "a sanitizer's shadow memory has no limit"
+    local -a gpt=(gpt --layers 8 --width 384 --context 8 --batch_size 4 --optimizer adam --max-steps 1)
+    export OMP_NUM_THREADS=1 # threads have stacks
+    (ulimit -v 180000 # KiB, of each rank
+    says 1 "out of memory" "${SHORT[@]}" "${gpt[@]}"
+    pltrain "${SHORT[@]}" "${PIPE[@]}" --stages 4 "${gpt[@]}" >out)
+    grep -q "^test_loss" out
+    ulimit -v 110000
+    says 1 "fits the devices' memory" "${SHORT[@]}" "${PIPE[@]}" --stages 2 "${gpt[@]}"
+}

@@ -1,0 +1,567 @@
+/* SPDX-License-Identifier: MIT */
+/* Pipelines of real ranks, beside one process or ddp on the same samples: random modules with tied
+ * weights, skip connections, views and dropout, cut wherever the measured times say. */
+#include "common/base/fs.h"
+#include "runtime/engine/module/module.h"
+#include "runtime/engine/params/shard.h"
+#include "runtime/engine/train/trainer.h"
+#include "tests/engine/ranks.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include <cmocka.h>
+
+#define WIDTH 12
+#define MATRICES 4
+#define POOL 24
+#define CHAIN_MAX 26 /* layers of the module that has nothing else */
+#define VALUES (MATRICES * WIDTH * WIDTH + WIDTH * 64 + 10 * WIDTH + 2 * WIDTH)
+#define VALUES_MAX (VALUES + CHAIN_MAX * WIDTH * WIDTH)
+#define STEPS_MAX 64
+
+struct run {
+    struct pl_train_options options;
+    char hparams[3][32];
+    uint64_t seed; /* of the module */
+    size_t ops;
+    bool drops, norms, no_loss, branches;
+    size_t chain;  /* layers */
+    bool emulated; /* each linear layer takes a nap forward, and one backward */
+    long nap_ns;
+    long slower;                               /* factor of the naps of slow_rank */
+    int slow_rank;                             /* its naps are longer from step 2 on; -1: none */
+    void (*at_step)(struct plume_context *pl); /* in training_step; may kill the rank */
+    char error[256];
+    char hash[17];
+    double values[VALUES_MAX]; /* of rank 0's parameters, as declared */
+    uint64_t step;
+    double val_loss, train_loss;
+    size_t own[RANKS_MAX]; /* elements of the arenas that each rank has */
+    uint64_t moves;
+    uint64_t began[STEPS_MAX]; /* steps, on rank 0 */
+    double busy_s[RANKS_MAX];  /* if the cut never moves */
+};
+
+static struct run *current;
+
+struct net {
+    plume_tensor *in, *m[MATRICES], *out, *scale, *shift;
+    plume_tensor *mean, *var;
+    plume_tensor *chain[CHAIN_MAX];
+    unsigned calls;
+};
+
+/* ---- an emulated device: the CPU, on which a linear layer also takes a nap ---- */
+
+static struct {
+    struct pl_device dev;
+    struct pl_device_ops ops;
+    struct pl_kernels kernels;
+    const struct pl_kernels *own;
+    bool slow;
+} emulated;
+
+static void nap(void)
+{
+    long ns = emulated.slow ? current->slower * current->nap_ns : current->nap_ns;
+
+    /* The emulated work; nothing waits for it. */
+    clock_nanosleep(CLOCK_MONOTONIC, 0, &(struct timespec){ns / 1000000000, ns % 1000000000}, NULL);
+}
+
+static void linear_forward(const struct pl_linear_args *a)
+{
+    emulated.own->linear_forward(a);
+    nap();
+}
+
+static void linear_backward(const struct pl_linear_args *a)
+{
+    emulated.own->linear_backward(a);
+    nap();
+}
+
+static const struct pl_kernels *emulated_kernels(struct pl_device *dev, enum pl_real real)
+{
+    return &emulated.kernels; /* one type: f64 */
+}
+
+static struct pl_device *emulated_device(void)
+{
+    emulated.own = pl_kernels_best(PL_REAL_F64);
+    emulated.kernels = *emulated.own;
+    emulated.kernels.linear_forward = linear_forward;
+    emulated.kernels.linear_backward = linear_backward;
+    emulated.dev = *pl_device_cpu();
+    emulated.ops = *emulated.dev.ops;
+    emulated.ops.kernels = emulated_kernels;
+    emulated.dev.ops = &emulated.ops;
+    return &emulated.dev;
+}
+
+static const struct plume_hparam hparams[] = {{"lr", "0.05", 0, 1e6, 0, NULL},
+                                              {"epochs", "1", 0, 1e6, 1, NULL},
+                                              {"batch_size", "16", 1, 65536, 1, NULL},
+                                              {0}};
+
+static int configure(struct plume_context *pl)
+{
+    struct net *net = pl->state;
+    char name[8];
+
+    net->in = plume_param(pl, "in", PLUME_INIT_FAN_IN, 2, (size_t[]){WIDTH, 64});
+    for (size_t i = 0; i < MATRICES; i++) {
+        snprintf(name, sizeof(name), "m%zu", i);
+        net->m[i] = plume_param(pl, name, PLUME_INIT_FAN_IN, 2, (size_t[]){WIDTH, WIDTH});
+    }
+    net->out = plume_param(pl, "out", PLUME_INIT_FAN_IN, 2, (size_t[]){10, WIDTH});
+    net->scale = plume_param(pl, "scale", PLUME_INIT_ONE, 1, (size_t[]){WIDTH});
+    net->shift = plume_param(pl, "shift", PLUME_INIT_ZERO, 1, (size_t[]){WIDTH});
+    for (size_t i = 0; i < current->chain; i++) {
+        snprintf(name, sizeof(name), "c%zu", i);
+        net->chain[i] = plume_param(pl, name, PLUME_INIT_FAN_IN, 2, (size_t[]){WIDTH, WIDTH});
+    }
+    if (current->norms) {
+        net->mean = plume_buffer(pl, "mean", PLUME_INIT_ZERO, 1, (size_t[]){WIDTH});
+        net->var = plume_buffer(pl, "var", PLUME_INIT_ONE, 1, (size_t[]){WIDTH});
+    }
+    return 0;
+}
+
+static int data(struct plume_context *pl, enum plume_stage stage, struct plume_data *ret)
+{
+    bool train = stage == PLUME_TRAIN;
+
+    ret->n_fields = stage == PLUME_TEST ? 0 : 2;
+    ret->field[0].array =
+        plume_open_npy(pl, train ? "digits/train-images.npy" : "digits/val-images.npy");
+    ret->field[0].dtype = PLUME_F32;
+    ret->field[0].scale = 1.0 / 16;
+    ret->field[1].array =
+        plume_open_npy(pl, train ? "digits/train-labels.npy" : "digits/val-labels.npy");
+    ret->field[1].dtype = PLUME_I32;
+    return 0;
+}
+
+/* One more tensor of [rows, WIDTH]. Nothing mixes rows, so microbatches change no sum. */
+static plume_tensor *
+more(struct plume_context *pl, struct pl_rng *rng, plume_tensor **pool, size_t n)
+{
+    struct net *net = pl->state;
+    plume_tensor *x = pool[pl_rng_below(rng, n)], *y = pool[pl_rng_below(rng, n)], *list[2];
+    size_t cut = 1 + pl_rng_below(rng, WIDTH - 1);
+
+    switch (pl_rng_below(rng, 8)) {
+    case 0:
+    case 1:
+        return plume_linear(pl, x, net->m[pl_rng_below(rng, MATRICES)], NULL, PLUME_TANH);
+    case 2:
+        return plume_activate(pl, x, PLUME_GELU);
+    case 3:
+        return plume_layernorm(pl, x, net->scale, net->shift, 1e-3);
+    case 4:
+        return plume_add(pl, x, y);
+    case 5:
+        return plume_mul(pl, plume_activate(pl, x, PLUME_TANH), plume_scale(pl, y, 0.5, 0.1));
+    case 6:
+        return current->drops ? plume_dropout(pl, x, 0.3) : plume_softmax(pl, x);
+    default:
+        list[0] = plume_slice(pl, x, 1, cut, WIDTH - cut);
+        list[1] = plume_slice(pl, y, 1, 0, cut);
+        return plume_cat_along(pl, 1, 2, list);
+    }
+}
+
+static plume_tensor *logits(struct plume_context *pl, const struct plume_batch *batch)
+{
+    struct net *net = pl->state;
+    plume_tensor *pool[POOL];
+    struct pl_rng rng;
+    size_t n = 0;
+
+    pl_rng_init(&rng, current->seed, 3);
+    pool[n++] = plume_linear(pl, batch->field[0], net->in, NULL, PLUME_IDENTITY);
+    if (current->norms)
+        pool[0] = plume_batchnorm(pl, pool[0], net->scale, net->shift, net->mean, net->var, 0, 0,
+                                  PLUME_IDENTITY);
+    for (size_t i = 0; i < current->chain; i++)
+        pool[0] = plume_linear(pl, pool[0], net->chain[i], NULL, PLUME_TANH);
+    for (size_t i = 0; i < current->ops; i++) {
+        plume_tensor *t = more(pl, &rng, pool, n);
+
+        if (n < POOL)
+            pool[n++] = t;
+        else
+            pool[pl_rng_below(&rng, POOL)] = t;
+    }
+    return plume_linear(pl, plume_add(pl, pool[n - 1], pool[pl_rng_below(&rng, n)]), net->out, NULL,
+                        PLUME_IDENTITY);
+}
+
+static int
+training_step(struct plume_context *pl, const struct plume_batch *batch, plume_tensor **ret_loss)
+{
+    struct net *net = pl->state;
+    plume_tensor *y;
+
+    if (current->at_step)
+        current->at_step(pl);
+    if (pl->rank == 0 && pl->step < STEPS_MAX && !current->began[pl->step])
+        current->began[pl->step] = pl_now_ns();
+    emulated.slow = (int)pl->rank == current->slow_rank && pl->step >= 2;
+    if (current->no_loss && pl->step == 1)
+        return 0;
+    y = logits(pl, batch);
+    if (current->branches && net->calls++ % 2) /* dead ends and other nodes */
+        plume_log(pl, "more", plume_mean(pl, plume_scale(pl, y, 2, 0), 0, 2), 1, 1);
+    else if (current->branches)
+        plume_log(pl, "more", plume_mean(pl, y, 0, 2), 1, 1);
+    *ret_loss = plume_cross_entropy(pl, y, batch->field[1]);
+    plume_log(pl, "again", *ret_loss, (double)batch->rows, (double)batch->rows);
+    return 0;
+}
+
+static int validation_step(struct plume_context *pl, const struct plume_batch *batch)
+{
+    plume_log(pl, "loss", plume_cross_entropy(pl, logits(pl, batch), batch->field[1]),
+              (double)batch->rows, (double)batch->rows);
+    return 0;
+}
+
+/* Rank 0 gets all parameters. */
+static int take_values(struct run *run, struct pl_trainer *t, struct pl_error *err)
+{
+    const struct pl_params *params = &t->ctx.params;
+    size_t at = 0;
+    int r = 0;
+
+    run->own[t->comm->rank] = params->own_to - params->own_from;
+    for (size_t i = 0; i < params->n && r == 0; i++) {
+        const struct pl_param *p = params->list[i];
+        double *whole = calloc(p->tensor->count, sizeof(*whole));
+        const void *own = pl_param_value(params, p);
+
+        if (params->stages.n)
+            r = pl_shard_gather(params, t->pipe.comm, p, own, whole, err);
+        else
+            memcpy(whole, own, p->tensor->count * pl_real_size(params->real));
+        for (size_t k = 0; t->comm->rank == 0 && k < p->tensor->count && at < VALUES_MAX; k++)
+            run->values[at++] =
+                params->real == PL_REAL_F64 ? whole[k] : (double)((float *)whole)[k];
+        free(whole);
+    }
+    return r;
+}
+
+static const char *train(struct pl_comm *comm, void *shared)
+{
+    static const struct plume_module module = {
+        .struct_size = sizeof(module),
+        .abi = PLUME_MODULE_ABI,
+        .name = "random",
+        .hparams = hparams,
+        .state_size = sizeof(struct net),
+        .configure = configure,
+        .data = data,
+        .training_step = training_step,
+        .validation_step = validation_step,
+    };
+    struct pl_rank_report report = {.link = PL_RANK_LINK_INIT};
+    struct run *run = shared;
+    struct pl_train_options options = run->options;
+    struct pl_trainer trainer;
+    struct pl_hparams h;
+    struct pl_error err = {0};
+    int r = pl_hparams_init(&h, hparams, &err);
+
+    current = run;
+    if (run->emulated)
+        options.device = emulated_device();
+    for (size_t i = 0; r == 0 && i < PL_COUNT(run->hparams); i++)
+        if (run->hparams[i][0])
+            r = pl_hparams_set(&h, run->hparams[i], &err);
+    if (r == 0)
+        r = pl_trainer_init(&trainer, &module, &h, &options, comm, &report, &err);
+    if (r == 0) {
+        r = pl_trainer_fit(&trainer, &err);
+        if (r == 0)
+            r = take_values(run, &trainer, &err);
+        run->busy_s[comm->rank] = (double)trainer.pipe.busy_ns * 1e-9;
+        if (comm->rank == 0 && r == 0) {
+            memcpy(run->hash, trainer.param_hash, sizeof(run->hash));
+            run->step = trainer.state.step;
+            run->moves = trainer.pipe.on ? trainer.pipe.version - 1 : 0;
+            run->val_loss = pl_metrics_get(&trainer.metrics, "val_loss");
+            run->train_loss = pl_metrics_get(&trainer.metrics, "train_loss");
+        }
+        pl_trainer_finish(&trainer);
+    }
+    if (r < 0 && (comm->rank == 0 || !run->error[0]))
+        snprintf(run->error, sizeof(run->error), "%s", pl_error_text(&err));
+    pl_hparams_finish(&h);
+    return NULL;
+}
+
+static struct run *new_run(uint64_t seed, size_t ops)
+{
+    struct run *run = ranks_shared(sizeof(*run));
+
+    run->options = pl_train_options_default();
+    run->options.seed = seed;
+    run->options.precision = PL_PRECISION_64;
+    run->options.max_steps = 3;
+    run->options.limit[PLUME_VALIDATE] = (struct pl_limit){.value = 2};
+    run->options.sanity_steps = 1;
+    run->seed = seed;
+    run->ops = ops;
+    run->slow_rank = -1;
+    return run;
+}
+
+static struct run *pipeline_of(const struct run *like, unsigned stages, uint64_t microbatches)
+{
+    struct run *run = ranks_shared(sizeof(*run));
+
+    *run = *like;
+    run->options.strategy = PL_STRATEGY_PIPELINE;
+    run->options.stages = stages;
+    run->options.microbatches = microbatches;
+    return run;
+}
+
+static void go(struct run *run, unsigned ranks, unsigned per_node)
+{
+    ranks_run(ranks, per_node, train, run, 0);
+}
+
+static void assert_good(const struct run *run)
+{
+    if (run->error[0])
+        fail_msg("seed %llu: %s", (unsigned long long)run->seed, run->error);
+}
+
+static double far(double a, double b)
+{
+    return fabs(a - b) / (1 + fabs(b));
+}
+
+/* Both have trained alike, within rounding. */
+static void assert_alike(const struct run *a, const struct run *b, double tolerance)
+{
+    double most = PL_MAX(far(a->val_loss, b->val_loss), far(a->train_loss, b->train_loss));
+
+    assert_good(a);
+    assert_good(b);
+    for (size_t i = 0; i < VALUES_MAX; i++)
+        most = fmax(most, far(a->values[i], b->values[i]));
+    if (!(most <= tolerance) || a->step != b->step)
+        fail_msg("seed %llu, %u stages, %llu microbatches, %s: %g apart after %llu steps",
+                 (unsigned long long)a->seed, a->options.stages,
+                 (unsigned long long)a->options.microbatches,
+                 a->options.pipe_order ? "gpipe" : "1f1b", most, (unsigned long long)a->step);
+}
+
+/* One random module in a random pipeline; $PLUME_TEST_PIPELINES: so many, from a seed. */
+static void try_one(uint64_t seed)
+{
+    struct pl_rng rng;
+    struct run *one, *pipe;
+    unsigned pipes, stages;
+
+    pl_rng_init(&rng, seed, 11);
+    one = new_run(seed, 2 + pl_rng_below(&rng, 20));
+    one->drops = pl_rng_below(&rng, 2);
+    one->branches = pl_rng_below(&rng, 4) == 0;
+    one->options.accumulate = 1 + pl_rng_below(&rng, 3);
+    one->options.clip = pl_rng_below(&rng, 2) ? 0.3 : 0;
+    one->options.optimizer = pl_rng_below(&rng, 2) ? PLUME_ADAM : PLUME_SGD;
+    snprintf(one->hparams[0], 32, "batch_size=%u", 1 + (unsigned)pl_rng_below(&rng, 20));
+    snprintf(one->hparams[1], 32, "lr=%g", one->options.optimizer == PLUME_ADAM ? 1e-3 : 0.05);
+    pipes = 1 + (unsigned)pl_rng_below(&rng, 2);
+    stages = 1 + (unsigned)pl_rng_below(&rng, 4);
+    pipe = pipeline_of(one, stages, pl_rng_below(&rng, 9));
+    pipe->options.pipe_order = pl_rng_below(&rng, 2) ? PL_PIPE_GPIPE : PL_PIPE_1F1B;
+    pipe->options.balance_every = pl_rng_below(&rng, 3);
+    go(one, pipes, 0);
+    go(pipe, pipes * stages, pl_rng_below(&rng, 4) == 0 ? stages : 0);
+    assert_alike(pipe, one, one->options.optimizer == PLUME_ADAM ? 1e-7 : 1e-9);
+}
+
+static void test_random_modules_are_those_of_one_process(void **state)
+{
+    const char *soak = getenv("PLUME_TEST_PIPELINES");
+    unsigned long n = 8, seed = 0;
+
+    if (soak)
+        sscanf(soak, "%lu %lu", &n, &seed);
+    for (unsigned long i = 0; i < n; i++) {
+        if (soak)
+            print_message("# seed %lu\n", seed + i);
+        try_one(seed + i);
+    }
+}
+
+/* Where the ops are cut, and in which order microbatches run, changes no bit. */
+static void test_cuts_and_orders_have_the_same_bits(void **state)
+{
+    struct run *like = new_run(3, 0), *runs[4];
+
+    like->drops = like->norms = true;
+    like->options.precision = PL_PRECISION_32;
+    for (unsigned i = 0; i < PL_COUNT(runs); i++) {
+        runs[i] = pipeline_of(like, 1 + i, 3);
+        runs[i]->options.pipe_order = i % 2 ? PL_PIPE_GPIPE : PL_PIPE_1F1B;
+        go(runs[i], 1 + i, 0);
+        assert_good(runs[i]);
+    }
+    for (unsigned i = 1; i < PL_COUNT(runs); i++)
+        assert_string_equal(runs[i]->hash, runs[0]->hash);
+}
+
+/* A rank has memory for its own parameters only. */
+static void test_ranks_have_their_own_parameters(void **state)
+{
+    struct run *run = pipeline_of(new_run(5, 12), 4, 4);
+    size_t all = 0;
+
+    go(run, 8, 0);
+    assert_good(run);
+    for (unsigned i = 0; i < 4; i++) {
+        assert_int_equal(run->own[i], run->own[i + 4]);
+        assert_true(run->own[i] < VALUES);
+        all += run->own[i];
+    }
+    assert_true(all >= VALUES && all < VALUES + 64); /* with gaps */
+}
+
+/* A device that becomes slow gives ops away, and what belongs to them goes along: the parameters
+ * and Adam's state are those of one process. */
+static void test_the_cut_moves_with_its_state(void **state)
+{
+    struct run *one = new_run(4, 0), *pipe;
+
+    one->chain = 12;
+    one->options.max_steps = 8;
+    one->options.optimizer = PLUME_ADAM;
+    one->options.clip = 0.5;
+    snprintf(one->hparams[0], 32, "batch_size=8");
+    snprintf(one->hparams[1], 32, "lr=1e-3");
+    go(one, 1, 0);
+    pipe = pipeline_of(one, 3, 2);
+    pipe->emulated = true;
+    pipe->nap_ns = 400000;
+    pipe->slower = 10;
+    pipe->slow_rank = 1;
+    pipe->options.balance_every = 1;
+    go(pipe, 3, 0);
+    assert_alike(pipe, one, 1e-7);
+    assert_true(pipe->moves >= 1);
+    assert_true(pipe->own[1] < pipe->own[0] && pipe->own[1] < pipe->own[2]);
+}
+
+static void die_at_2(struct plume_context *pl)
+{
+    if (pl->rank == 2 && pl->step == 1)
+        raise(SIGKILL);
+}
+
+/* All others end in bounded time, and name it. */
+static void test_a_lost_rank_is_named(void **state)
+{
+    struct run *run = pipeline_of(new_run(1, 9), 4, 4);
+    double seconds;
+
+    run->at_step = die_at_2;
+    seconds = ranks_run(4, 0, train, run, 1 << 2);
+    assert_true(seconds < 30);
+    if (!strstr(run->error, "lost rank 2"))
+        fail_msg("%s", run->error);
+}
+
+static void assert_refused(struct run *run, unsigned ranks, const char *text)
+{
+    go(run, ranks, 0);
+    if (!strstr(run->error, text))
+        fail_msg("not '%s': '%s'", text, run->error);
+}
+
+static void test_what_does_not_go_is_told(void **state)
+{
+    struct run *run = pipeline_of(new_run(1, 0), 8, 4);
+
+    assert_refused(run, 8, "8 stages are more than the training step's 5 ops");
+    assert_refused(pipeline_of(new_run(1, 0), 2, 4), 3, "no whole number of pipelines of 2 stages");
+    run = pipeline_of(new_run(1, 0), 2, 4);
+    run->no_loss = true;
+    assert_refused(run, 2, "gave no loss");
+    run = pipeline_of(new_run(1, 0), 2, 4);
+    run->options.ema = 0.9;
+    assert_refused(run, 2, "no moving average");
+}
+
+/* ---- bench/pipeline.py: four emulated devices ---- */
+
+#define BENCH_STEPS 10
+#define BENCH_LAST 3 /* steps that count */
+#define BENCH_STAGES 4
+#define BENCH_MICROBATCHES 64 /* so that one slow stage, not the fill, is what counts */
+
+/* Seconds of a step. slow: the rank at half speed, or -1. */
+static double bench_run(int slow, uint64_t balance_every, double *ret_busy)
+{
+    struct run *run = new_run(1, 0);
+    double busy = 0;
+
+    run->chain = CHAIN_MAX; /* with the first and last layer: 7 each */
+    run->options.max_steps = BENCH_STEPS;
+    run->options.limit[PLUME_VALIDATE] = (struct pl_limit){.value = 0};
+    run->options.sanity_steps = 0;
+    snprintf(run->hparams[0], 32, "batch_size=%d", BENCH_MICROBATCHES);
+    run = pipeline_of(run, BENCH_STAGES, BENCH_MICROBATCHES);
+    run->emulated = true;
+    run->nap_ns = 2000000; /* so long that a busy machine does not matter much */
+    run->slower = 2;
+    run->slow_rank = slow;
+    run->options.balance_every = balance_every;
+    go(run, BENCH_STAGES, 0);
+    assert_good(run);
+    for (unsigned i = 0; i < BENCH_STAGES; i++)
+        busy = PL_MAX(busy, run->busy_s[i]);
+    if (ret_busy)
+        *ret_busy = busy / BENCH_STEPS;
+    return (double)(run->began[BENCH_STEPS - 1] - run->began[BENCH_STEPS - 1 - BENCH_LAST]) * 1e-9 /
+           BENCH_LAST;
+}
+
+static void bench(void **state)
+{
+    double busy, even = bench_run(-1, 0, &busy), equal = bench_run(1, 0, NULL);
+    double balanced = bench_run(1, 2, NULL);
+
+    print_message("{\"equal_s\":%.4f,\"balanced_s\":%.4f,\"bubble\":%.4f,\"formula\":%.4f}\n",
+                  equal, balanced, 1 - busy / even,
+                  (BENCH_STAGES - 1.0) / (BENCH_MICROBATCHES + BENCH_STAGES - 1));
+}
+
+int main(void)
+{
+    const struct CMUnitTest benches[] = {cmocka_unit_test(bench)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_random_modules_are_those_of_one_process),
+        cmocka_unit_test(test_cuts_and_orders_have_the_same_bits),
+        cmocka_unit_test(test_ranks_have_their_own_parameters),
+        cmocka_unit_test(test_the_cut_moves_with_its_state),
+        cmocka_unit_test(test_a_lost_rank_is_named),
+        cmocka_unit_test(test_what_does_not_go_is_told),
+    };
+
+    if (getenv("PLUME_BENCH_PIPELINE"))
+        return cmocka_run_group_tests(benches, NULL, NULL);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
