@@ -266,11 +266,8 @@ def suspended(c):
 
 
 def signal_step(c):
-    """Again where the controller is busy: a signal that has come twice is still one."""
-    for _ in range(5):
-        if subprocess.run(["scancel", "-s", "TERM", f"{c.job}.0"], check=False, timeout=30).returncode == 0:
-            return
-    need(False, "scancel failed five times")
+    """scancel also fails where a rank has ended by the signal before its answer came."""
+    subprocess.run(["scancel", "-Q", "-s", "TERM", f"{c.job}.0"], check=False, timeout=30)
 
 
 @fault()
