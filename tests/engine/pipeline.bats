@@ -29,7 +29,8 @@ hash_of() {
 }
 
 @test "microbatches have the bits of accumulated batches" {
-    for module in "mlp --optimizer adam" "cnn --batchnorm 1 --dropout 0"; do
+    for module in "mlp --optimizer adam" "cnn --batchnorm 1 --dropout 0" "mlp --precision bf16 --hidden 200" \
+        "gpt --precision bf16 --context 8 --width 32 --layers 1 --amp-level O2"; do
         read -ra words <<<"$module"
         one=$(hash_of "${words[@]}" --accumulate 4 --batch_size 2)
         [ ${#one} -eq 16 ]

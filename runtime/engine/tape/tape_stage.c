@@ -250,12 +250,12 @@ static int add_node(struct pl_stage_tape *s,
 
     if (!lists || !out)
         return -ENOMEM;
-    *node = (struct pl_node){.op = from->op,
-                             .k = from->k,
-                             .n_in = n,
-                             .attr = from->attr,
-                             .saved_bytes = from->saved_bytes,
-                             .scratch_bytes = from->scratch_bytes};
+    *node = *from; /* its memory is planned, and its times are counted, anew */
+    node->saved = NULL;
+    memset(node->scratch, 0, sizeof(node->scratch));
+    memset(node->ns, 0, sizeof(node->ns));
+    node->calls = (struct pl_device_calls){0};
+    node->before = (struct pl_bump_mark){0};
     node->in = (plume_tensor **)lists;
     node->in_count = (size_t *)(node->in + n);
     node->add = (bool *)(node->in_count + n);
