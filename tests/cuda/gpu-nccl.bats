@@ -30,6 +30,11 @@ by_nccl() {
     by_nccl 2 --epochs 2 "$PLUME_PLUGIN_DIR/scattered_turns.so"
 }
 
+@test "stages of a pipeline reach each other by NCCL" {
+    by_nccl 2 "${SHORT[@]}" --strategy pipeline --stages 2 --microbatches 3 --clip 0.1 mlp
+    TOLERANCE=3e-3 by_nccl 4 "${SHORT[@]}" --strategy pipeline --stages 2 --microbatches 2 --schedule gpipe --precision bf16 "${GPT[@]}"
+}
+
 @test "a shard's gradients are added up by NCCL, and its parameters gathered" {
     by_nccl 3 "${SHORT[@]}" --strategy sharded --clip 0.1 --optimizer adamw mlp --lr 0.001
     TOLERANCE=3e-3 by_nccl 2 "${SHORT[@]}" --strategy sharded --shard grad --precision 16 --amp-level O2 "${GPT[@]}"

@@ -17,6 +17,7 @@
 #define MEMBERS_MAX 8
 #define SLOT_BYTES ((size_t)1 << 20)
 #define BLOCKS_MAX 8
+#define COMMS_MAX 8 /* of a process */
 #define HEADER 22000
 
 /* Shared by the members; a slot has a member's part of the piece that is under way. */
@@ -48,9 +49,10 @@ struct comm {
     unsigned long long piece;
     void *blocks[BLOCKS_MAX];
     unsigned n_blocks;
+    int meeting_fd;
 };
 
-static struct comm *only;
+static struct comm *all[COMMS_MAX];
 static int meeting_fd = -1;
 
 static int say(char *text, const char *what)
@@ -182,13 +184,17 @@ void pl_emu_nccl_settle(const struct pl_device *dev)
 {
     static _Thread_local bool inside; /* it copies to the device itself */
 
-    if (inside || !only || only->dev != dev)
+    if (inside)
         return;
     inside = true;
-    while (only->first && only->first->joined && !only->aborted) {
-        progress(only);
-        if (!take_off(only))
-            sched_yield();
+    for (unsigned i = 0; i < COMMS_MAX; i++) {
+        struct comm *c = all[i];
+
+        while (c && c->dev == dev && c->first && c->first->joined && !c->aborted) {
+            progress(c);
+            if (!take_off(c))
+                sched_yield();
+        }
     }
     inside = false;
 }
@@ -231,8 +237,11 @@ static int init(const void *id, unsigned size, unsigned rank, void *compute, voi
     const char *fails = getenv("PLUME_EMULATED_NCCL_FAILS");
     struct comm *c = calloc(1, sizeof(*c));
     int fd = open(id, O_RDWR | O_CLOEXEC);
+    unsigned place = 0;
 
-    if (!c || fd < 0 || size > MEMBERS_MAX || only)
+    while (place < COMMS_MAX && all[place])
+        place++;
+    if (!c || fd < 0 || size > MEMBERS_MAX || place == COMMS_MAX)
         return say(text, "cannot meet");
     c->m = mmap(NULL, sizeof(*c->m), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     close(fd);
@@ -243,10 +252,11 @@ static int init(const void *id, unsigned size, unsigned rank, void *compute, voi
     c->rank = rank;
     c->fails_at = fails && rank == 0 ? (unsigned)strtoul(fails, NULL, 10) : 0;
     c->piece = 1;
+    c->meeting_fd = meeting_fd; /* the first member's: it has just made the id */
     c->last = &c->first;
     pthread_mutex_init(&c->lock, NULL);
     atomic_fetch_add(&c->m->joined, 1);
-    only = c;
+    all[place] = c;
     *ret = c;
     return 0;
 }
@@ -393,7 +403,9 @@ static void destroy(void *comm)
 
     if (!c)
         return;
-    only = NULL;
+    for (unsigned i = 0; i < COMMS_MAX; i++)
+        if (all[i] == c)
+            all[i] = NULL;
     for (struct work *w = c->first; w; w = next) {
         next = w->next;
         free(w->data);
@@ -402,7 +414,7 @@ static void destroy(void *comm)
     while (c->n_blocks)
         c->dev->ops->free(c->dev, c->blocks[--c->n_blocks]);
     if (c->rank == 0)
-        close(meeting_fd);
+        close(c->meeting_fd);
     munmap(c->m, sizeof(*c->m));
     pthread_mutex_destroy(&c->lock);
     free(c);

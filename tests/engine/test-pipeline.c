@@ -6,6 +6,7 @@
 #include "runtime/engine/params/shard.h"
 #include "runtime/engine/train/trainer.h"
 #include "tests/engine/ranks.h"
+#include "tests/lib/on_device.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -245,12 +246,13 @@ static int take_values(struct run *run, struct pl_trainer *t, struct pl_error *e
     for (size_t i = 0; i < params->n && r == 0; i++) {
         const struct pl_param *p = params->list[i];
         double *whole = calloc(p->tensor->count, sizeof(*whole));
-        const void *own = pl_param_value(params, p);
+        void *own = pl_param_value(params, p);
 
         if (params->stages.n)
             r = pl_shard_gather(params, t->pipe.comm, p, own, whole, err);
         else
-            memcpy(whole, own, p->tensor->count * pl_real_size(params->real));
+            r = pl_device_download(params->dev, whole, own,
+                                   p->tensor->count * pl_real_size(params->real), err);
         for (size_t k = 0; t->comm->rank == 0 && k < p->tensor->count && at < VALUES_MAX; k++)
             run->values[at++] =
                 params->real == PL_REAL_F64 ? whole[k] : (double)((float *)whole)[k];
@@ -281,8 +283,7 @@ static const char *train(struct pl_comm *comm, void *shared)
     int r = pl_hparams_init(&h, hparams, &err);
 
     current = run;
-    if (run->emulated)
-        options.device = emulated_device();
+    options.device = run->emulated ? emulated_device() : on_device();
     for (size_t i = 0; r == 0 && i < PL_COUNT(run->hparams); i++)
         if (run->hparams[i][0])
             r = pl_hparams_set(&h, run->hparams[i], &err);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "runtime/engine/train/pipe.h"
+#include "runtime/engine/comm/comm_gpu.h"
 #include "runtime/engine/ops/ops.h"
 #include "runtime/engine/params/stages.h"
 
@@ -20,6 +21,21 @@ static int open_links(struct pl_pipe *pipe, struct pl_error *err)
                           err);
     }
     return r;
+}
+
+/* Where the ranks' GPUs are joined by NCCL, so are these parts of them. */
+static int join_gpu(struct pl_pipe *pipe, struct pl_comm *comm, struct pl_error *err)
+{
+    return comm && pipe->world->gpu ? pl_comm_gpu_create(comm, pipe->params->dev, true, err) : 0;
+}
+
+static int join_gpus(struct pl_pipe *pipe, struct pl_error *err)
+{
+    int r = join_gpu(pipe, pipe->copies, err);
+
+    if (r == 0)
+        r = join_gpu(pipe, pipe->link[PL_PIPE_PREVIOUS].comm, err);
+    return r < 0 ? r : join_gpu(pipe, pipe->link[PL_PIPE_NEXT].comm, err);
 }
 
 int pl_pipe_open(struct pl_pipe *pipe,
@@ -48,6 +64,8 @@ int pl_pipe_open(struct pl_pipe *pipe,
     if (r == 0)
         r = open_links(pipe, err);
     if (r == 0)
+        r = join_gpus(pipe, err);
+    if (r == 0)
         pipe->comm->ordered = pipe->copies->ordered = options->deterministic;
     return r < 0 ? pl_error_wrap(err, r, "while joining the stages of the pipeline") : 0;
 }
@@ -74,6 +92,13 @@ static void finish_costs(struct pl_pipe_costs *costs)
     free(costs->in_flight);
 }
 
+static void close_comm(const struct pl_pipe *pipe, struct pl_comm *comm)
+{
+    if (comm)
+        pl_comm_gpu_destroy(comm, pipe->failed[0] ? pipe->failed : NULL);
+    pl_comm_destroy(comm);
+}
+
 void pl_pipe_finish(struct pl_pipe *pipe)
 {
     for (int i = 0; i < 3; i++) {
@@ -85,12 +110,12 @@ void pl_pipe_finish(struct pl_pipe *pipe)
     for (int i = 0; i < 2; i++) {
         if (pipe->link[i].message)
             pl_device_free(pipe->params->dev, pipe->link[i].message);
-        pl_comm_destroy(pipe->link[i].comm);
+        close_comm(pipe, pipe->link[i].comm);
     }
     if (pipe->held)
         pl_device_free(pipe->params->dev, pipe->held);
-    pl_comm_destroy(pipe->copies);
-    pl_comm_destroy(pipe->comm);
+    close_comm(pipe, pipe->copies);
+    close_comm(pipe, pipe->comm);
     finish_costs(&pipe->costs);
     free(pipe->cut);
     *pipe = (struct pl_pipe){0};
@@ -100,18 +125,20 @@ static void abort_on(struct pl_comm *comm, const char *text)
 {
     if (comm)
         comm->ops->abort(comm, text);
+    if (comm && comm->gpu)
+        comm->gpu->ops->abort(comm->gpu, text);
 }
 
 void pl_pipe_fail(struct pl_pipe *pipe, int r, const struct pl_error *err)
 {
-    char text[PL_COMM_TEXT_MAX];
+    char *text = pipe->failed;
 
     if (!pipe->on)
         return;
     if (r == -ECONNRESET)
-        snprintf(text, sizeof(text), "%s", pl_error_text(err));
+        snprintf(text, sizeof(pipe->failed), "%s", pl_error_text(err));
     else
-        snprintf(text, sizeof(text), "rank %u gave up: %s",
+        snprintf(text, sizeof(pipe->failed), "rank %u gave up: %s",
                  pipe->world->world_ranks[pipe->world->rank], pl_error_text(err));
     abort_on(pipe->world, text);
     abort_on(pipe->comm, text);

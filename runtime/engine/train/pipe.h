@@ -76,8 +76,9 @@ struct pl_pipe {
     uint64_t version; /* of the cut, from 1 */
     /* Since the last look at the balance: this stage's busy time, steps, and microbatches. */
     uint64_t busy_ns, steps, microbatches;
-    unsigned looks; /* in a row at which another cut was better */
-    bool moved;     /* at the last look */
+    unsigned looks;                /* in a row at which another cut was better */
+    bool moved;                    /* at the last look */
+    char failed[PL_COMM_TEXT_MAX]; /* why this rank gave up; "": it did not */
 };
 
 /* Splits the world. Leaves the pipeline off if the strategy is another one. Everything is borrowed

@@ -180,6 +180,8 @@ static int time_link(struct pl_pipe *pipe,
         uint64_t start = pl_now_ns();
 
         r = pl_comm_allgather_on(link->comm, pipe->params->dev, link->message, offset, err);
+        if (r == 0)
+            r = pl_device_sync(pipe->params->dev, err);
         best = PL_MIN(best, pl_now_ns() - start);
     }
     *ret_seconds = PL_MAX(*ret_seconds, (double)best * 1e-9);

@@ -205,14 +205,17 @@ static int swap_previous(struct run *run, size_t send, size_t receive, struct pl
 static int forward(struct run *run, size_t m, struct pl_error *err)
 {
     struct pl_pipe *pipe = run->pipe;
-    uint64_t start = pl_now_ns();
     struct pl_pipe_slot *slot;
     struct pl_logs *logs;
+    uint64_t start;
     double loss;
     int r = slot_of(run, m, &slot, err);
 
+    if (r == 0) /* for the message: a device may still wait for it */
+        r = pl_device_sync(pipe->params->dev, err);
     if (r < 0)
         return r;
+    start = pl_now_ns();
     logs = &slot->lane.parts.root->logs;
     r = pl_tape_forward(&slot->own.tape, err);
     if (slot->own.tape.want_grad)
@@ -258,6 +261,8 @@ static int backward(struct run *run, size_t m, struct pl_error *err)
     if (r == 0 && !run->marked)
         r = mark(run, run->what->first, err);
     run->marked = true;
+    if (r == 0)
+        r = pl_device_sync(pipe->params->dev, err);
     if (r < 0)
         return r;
     start = pl_now_ns();

@@ -242,8 +242,8 @@ static int train_lane(struct pl_trainer *t,
     if (r == 0 && due)
         r = pl_unused_params_collect(&t->ctx.params, !t->strategy.reduces, &used, err);
     /* The reductions are complete: look for a lost rank before using them. */
-    if (r == 0 && due && t->comm->gpu)
-        r = pl_comm_nccl_check(t->comm->gpu, err);
+    if (r == 0 && due && t->ctx.copies->gpu)
+        r = pl_comm_nccl_check(t->ctx.copies->gpu, err);
     if (r == 0)
         r = pl_hooks_call(&t->hooks, t->module->on_after_backward, "on_after_backward", err);
     return r == 0 && used ? optimize(t, optimizer_idx, err) : r;

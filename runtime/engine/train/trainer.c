@@ -97,7 +97,7 @@ static int set_reducers(struct pl_trainer *t, struct pl_error *err)
         reducer->alone = t->strategy.average_every > 0;
         reducer->own = ddp.reduce;
         reducer->pl = &t->ctx.pub;
-        if (r == 0 && t->comm->gpu && t->options->reduce_in != PL_HALF_NONE)
+        if (r == 0 && t->ctx.copies->gpu && t->options->reduce_in != PL_HALF_NONE)
             r = pl_reducer_narrow(reducer, t->options->reduce_in, err);
     }
     return r;
