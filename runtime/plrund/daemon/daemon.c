@@ -497,7 +497,8 @@ void pl_daemon_finish(struct pl_daemon *d)
         close(d->ras_fd);
     if (d->listen_fd >= 0)
         close(d->listen_fd);
-    uv_freeaddrinfo(d->own_addresses);
+    if (d->own_addresses)
+        freeaddrinfo(d->own_addresses);
     pl_buf_finish(&d->control_in);
     free(d->rules);
     free(d->ranks);

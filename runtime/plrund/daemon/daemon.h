@@ -6,6 +6,7 @@
 #define PL_RUNTIME_PLRUND_DAEMON_DAEMON_H
 
 #include "runtime/node/limit.h"
+#include "runtime/node/resolve.h"
 #include "runtime/node/slurm_step.h"
 #include "runtime/plrund/daemon/capture.h"
 #include "runtime/plrund/daemon/uplink.h"
@@ -106,12 +107,11 @@ struct pl_daemon {
     struct pl_daemon_lifeline *lifeline; /* NULL: none */
     unsigned n_lifelines;
     struct pl_daemon_helper *helper; /* NULL: the daemon is not confined, and does all itself */
-    uv_getaddrinfo_t own_name;       /* this host's name */
-    bool asks_name;
-    struct addrinfo *own_addresses; /* that it leads to; NULL = none, or not known yet */
-    uv_timer_t tick;                /* once a second: metrics */
-    uint64_t tick_ns;               /* time of the last tick */
-    struct pl_limit grace;          /* from SIGTERM to SIGKILL */
+    struct pl_resolve *own_name;     /* while this host's name is resolved */
+    struct addrinfo *own_addresses;  /* that it leads to; NULL = none, or not known yet */
+    uv_timer_t tick;                 /* once a second: metrics */
+    uint64_t tick_ns;                /* time of the last tick */
+    struct pl_limit grace;           /* from SIGTERM to SIGKILL */
     struct pl_limit leave_limit;
     uv_timer_t busy_timer; /* until the owner hears that the hub stays */
     uv_async_t changed;    /* pl_daemon_changed() */

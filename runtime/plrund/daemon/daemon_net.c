@@ -9,22 +9,26 @@
 #include <netdb.h>
 #include <string.h>
 
-static void on_own_name(uv_getaddrinfo_t *req, int status, struct addrinfo *list)
+static void on_own_name(void *ctx, struct addrinfo *list)
 {
-    struct pl_daemon *d = req->data;
+    struct pl_daemon *d = ctx;
 
+    d->own_name = NULL;
     d->own_addresses = list;
-    pl_log_debug("net", "this host's name: %s", status < 0 ? uv_strerror(status) : "resolved");
+    pl_log_debug("net", "this host's name: %s", list ? "resolved" : "leads to no address");
 }
 
+/* Without a thread the name counts as one that leads nowhere. */
 void pl_daemon_net_start(struct pl_daemon *d)
 {
-    struct addrinfo hints = {.ai_socktype = SOCK_STREAM};
     char host[256] = "";
+    int r;
 
-    d->own_name.data = d;
-    if (d->step.nnodes > 1 && gethostname(host, sizeof(host) - 1) == 0)
-        d->asks_name = uv_getaddrinfo(d->loop, &d->own_name, on_own_name, host, NULL, &hints) == 0;
+    if (d->step.nnodes == 1 || gethostname(host, sizeof(host) - 1) < 0)
+        return;
+    r = pl_resolve_start(d->loop, host, on_own_name, d, &d->own_name);
+    if (r < 0)
+        pl_log_debug("net", "cannot resolve this host's name: %s", strerror(-r));
 }
 
 static bool name_leads_to(const struct pl_daemon *d, const char *address)
@@ -48,7 +52,5 @@ bool pl_daemon_net_interface(const struct pl_daemon *d, const char *address, cha
 
 void pl_daemon_net_close(struct pl_daemon *d)
 {
-    if (d->asks_name)
-        uv_cancel((uv_req_t *)&d->own_name);
-    d->asks_name = false;
+    pl_resolve_cancel(PL_TAKE(d->own_name));
 }

@@ -12,10 +12,10 @@
 #include "common/proto/messages.h"
 #include "runtime/node/limit.h"
 #include "runtime/node/net.h"
+#include "runtime/node/resolve.h"
 #include "runtime/node/scontrol.h"
 
 #include <arpa/inet.h>
-#include <netdb.h>
 #include <string.h>
 
 #define ADDRESSES_MAX 12
@@ -51,7 +51,7 @@ struct pl_uplink {
     bool no_memory; /* a message from before the hub was found is missing */
     uv_timer_t round, names;
     struct pl_scontrol *ask;
-    uv_getaddrinfo_t resolver;
+    struct pl_resolve *resolver;
     char last_error[256];
 };
 
@@ -100,24 +100,30 @@ static void on_node_addr(void *ctx, const char *output)
         add_numeric(u, addr);
 }
 
-static void on_resolved(uv_getaddrinfo_t *req, int status, struct addrinfo *list)
+static void ask_address(struct pl_uplink *u)
 {
-    struct pl_uplink *u = req->data;
     const char *args[] = {"-o", "show", "node", u->first_node, NULL};
 
-    for (struct addrinfo *a = list; a && !u->closing; a = a->ai_next)
+    u->ask = pl_scontrol_run(u->loop, args, 10000, on_node_addr, u);
+}
+
+static void on_resolved(void *ctx, struct addrinfo *list)
+{
+    struct pl_uplink *u = ctx;
+
+    u->resolver = NULL;
+    for (struct addrinfo *a = list; a; a = a->ai_next)
         add_address(u, a->ai_addr);
-    uv_freeaddrinfo(list);
-    if (status < 0 && !u->closing && !u->wire)
-        u->ask = pl_scontrol_run(u->loop, args, 10000, on_node_addr, u);
+    if (list)
+        freeaddrinfo(list);
+    else if (!u->wire)
+        ask_address(u);
 }
 
 static void resolve(struct pl_uplink *u)
 {
-    struct addrinfo hints = {.ai_socktype = SOCK_STREAM};
-
-    u->resolver.data = u;
-    uv_getaddrinfo(u->loop, &u->resolver, on_resolved, u->first_node, NULL, &hints);
+    if (pl_resolve_start(u->loop, u->first_node, on_resolved, u, &u->resolver) < 0)
+        ask_address(u);
 }
 
 static void on_hostnames(void *ctx, const char *output)
@@ -431,7 +437,7 @@ void pl_uplink_close(struct pl_uplink *u)
     close_probes(u);
     pl_hub_conn_close(PL_TAKE(u->wire));
     pl_scontrol_cancel(PL_TAKE(u->ask));
-    uv_cancel((uv_req_t *)&u->resolver);
+    pl_resolve_cancel(PL_TAKE(u->resolver));
     uv_close((uv_handle_t *)&u->round, NULL);
     uv_close((uv_handle_t *)&u->names, NULL);
     uv_close((uv_handle_t *)&u->search.timer, NULL);

@@ -8,12 +8,11 @@
 #include "common/base/own.h"
 #include "common/base/parse.h"
 #include "common/run/run_folder.h"
+#include "runtime/node/thread.h"
 #include "runtime/plrund/hub/hub_private.h"
 #include "runtime/plrund/hub/thin.h"
 
 #include <fcntl.h>
-#include <pthread.h>
-#include <signal.h>
 #include <string.h>
 
 #define METRICS_MAX ((size_t)16 * 1024 * 1024)
@@ -137,19 +136,6 @@ static void on_done(uv_async_t *done)
     pl_hub_stop_thinning(hub);
 }
 
-/* The thread starts with all signals blocked, as the loop handles them. */
-static int start_thread(struct pl_hub_thinning *t)
-{
-    sigset_t all, before;
-    int error;
-
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    error = pthread_create(&t->thread, NULL, work, t);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return -error;
-}
-
 static void start_thinning(struct pl_hub *hub)
 {
     struct pl_hub_thinning *t = calloc(1, sizeof(*t));
@@ -172,7 +158,7 @@ static void start_thinning(struct pl_hub *hub)
     t->target = hub->metrics_max / 4;
     t->grid_s = hub->metrics_grid_s;
     t->done.data = t;
-    if (start_thread(t) < 0)
+    if (pl_thread_start(&t->thread, work, t) < 0)
         uv_close((uv_handle_t *)&t->done, free_thinning);
     else
         hub->thinning = t;
