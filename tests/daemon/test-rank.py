@@ -664,7 +664,7 @@ def test_no_daemon(step):
                         ("printf '{\"type\":\"ready\",\"pid\":1,\"socket\":\"x\"}\\n' >&3",
                          "the node daemon has ended")):
         with open(step.path("tools", "plrund"), "w", encoding="ascii") as f:
-            f.write(f"#!/bin/sh\n{script}\n")
+            f.write(f"#!/bin/sh\n[ \"$1\" != --unable ] || exit 1\n{script}\n")
         os.chmod(step.path("tools", "plrund"), 0o755)
         early = start_plrun(step, step.path("tools"), 1)
         first = start_plrun(step, step.path("tools"), 0)
