@@ -43,7 +43,8 @@ static const char *const refused[] = {
 
 /* Not those of a rank that starts a step of its own. */
 static const char *const of_trial[] = {
-    "PLUME_ATTEMPT", "PLUME_HUB", "PLUME_PROGRAM", "PLUME_RUN_DIR", "PLUME_TRIAL",
+    "PLUME_ATTEMPT", "PLUME_HUB",     "PLUME_OUTPUT_RANKS",
+    "PLUME_PROGRAM", "PLUME_RUN_DIR", "PLUME_TRIAL",
 };
 
 struct env {

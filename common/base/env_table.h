@@ -32,6 +32,7 @@
     X(PLUME_LAUNCH_TIMEOUT, SECONDS, PL_ENV_STRING(PL_LAUNCH_TIMEOUT_S), PLRUN | PLRUND, "seconds until all nodes are up") \
     X(PLUME_SILENCE, SECONDS, PL_ENV_STRING(PL_SILENCE_S), PLRUN | PLRUND, "seconds without a message before a node daemon counts as lost") \
     X(PLUME_LEAVE_LIMIT, SECONDS, PL_ENV_STRING(PL_LEAVE_LIMIT_S), PLRUN | PLRUND, "seconds from the end of a node's last rank to the end of its daemon") \
+    X(PLUME_OUTPUT_RANKS, TEXT, NULL, PLRUN | PLRUND, "ranks whose output Slurm's file gets: all, or a list; unset: of a trial rank 0, else all") \
     X(PLUME_METRICS_MAX, SIZE, NULL, PLRUN | PLRUND, "limit of an attempt's metrics.jsonl, which is thinned")  \
     X(PLUME_HUB, TEXT, NULL, PLRUN | PLRUND, "HOST:PORT of the hub")                               \
     X(PLUME_HUB_PORTS, TEXT, "20000-29999", PLRUN | PLRUND, "range of ports of a hub without PLUME_HUB") \

@@ -10,6 +10,7 @@
 #include "common/base/term.h"
 #include "common/base/utf8.h"
 #include "common/proto/json.h"
+#include "common/run/output_ranks.h"
 #include "common/run/requeue_rule.h"
 #include "common/run/run_stop.h"
 #include "launcher/plsubmit/count.h"
@@ -200,6 +201,11 @@ static int check_requeue_on(const char *value, struct pl_error *err)
     struct pl_requeue_rule rule;
 
     return pl_requeue_parse(value, &rule, err);
+}
+
+static int check_output_ranks(const char *value, struct pl_error *err)
+{
+    return pl_output_ranks_check(value, 0, err);
 }
 
 static int check_max_requeues(const char *value, struct pl_error *err)
@@ -603,6 +609,9 @@ static const struct pl_option options[] = {
      KEY(PL_SPEC_SIGNAL, check_signal)},
     {"output", 'o', "FILE", NULL, "Slurm's own output [slurm-%A_%a.out in the run folder]",
      KEY(PL_SPEC_OUTPUT, NULL)},
+    {"output-ranks", 0, "RANKS", NULL,
+     "ranks whose output Slurm's file gets, too: all, or a list such as 0,4-7 [0]",
+     KEY(PL_SPEC_OUTPUT_RANKS, check_output_ranks)},
     {"sbatch",
      0,
      "KEY[=VALUE]",

@@ -7,9 +7,11 @@
 #include "common/base/term.h"
 #include "common/base/utf8.h"
 #include "common/proto/json.h"
+#include "common/run/output_ranks.h"
 #include "launcher/plsubmit/axes.h"
 #include "launcher/plsubmit/hparams.h"
 #include "launcher/plsubmit/sample.h"
+#include "launcher/plsubmit/shape.h"
 #include "launcher/plsubmit/spec_private.h"
 #include "launcher/plsubmit/start.h"
 #include "launcher/plsubmit/where.h"
@@ -301,6 +303,14 @@ static int check_requeue(const struct pl_spec *spec, struct pl_error *err)
     return 0;
 }
 
+static int check_output(const struct pl_spec *spec, struct pl_error *err)
+{
+    const char *ranks = spec->values[PL_SPEC_OUTPUT_RANKS].text;
+    int r = ranks ? pl_output_ranks_check(ranks, pl_shape_of(spec).ranks, err) : 0;
+
+    return r < 0 ? pl_error_wrap(err, r, "--output-ranks") : 0;
+}
+
 static int check_metrics(const struct pl_spec *spec, struct pl_error *err)
 {
     for (char **a = spec->metric_names; a && *a; a++)
@@ -350,6 +360,8 @@ int pl_spec_resolve(struct pl_spec *spec,
     if (r == 0 && spec->values[PL_SPEC_MAIL].text && spec->values[PL_SPEC_MAIL_TYPE].text)
         r = pl_error_set(err, -EINVAL,
                          "--mail is of each trial, --mail-type of the array: omit one of them");
+    if (r == 0)
+        r = check_output(spec, err);
     if (r < 0)
         return r;
     if (warn_objective(spec) < 0)
@@ -420,6 +432,7 @@ int pl_spec_env(const struct pl_spec *spec, char ***ret)
         {PL_SPEC_NCCL_DEBUG, "NCCL_DEBUG"},
         {PL_SPEC_NCCL_IFNAME, "NCCL_SOCKET_IFNAME"},
         {PL_SPEC_MASTER_PORT, "PLUME_MASTER_PORT_RANGE"},
+        {PL_SPEC_OUTPUT_RANKS, "PLUME_OUTPUT_RANKS"},
     };
     _cleanup_(pl_strv_freep) char **list = calloc(1, sizeof(*list));
     int r = list ? 0 : -ENOMEM;

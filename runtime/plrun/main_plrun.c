@@ -201,6 +201,8 @@ static int run_program(char **argv, bool trial, struct pl_error *err)
         return pl_starter_exec(argv);
     /* From a job script's set-up, or from a rank: this step is not the trial, whose files are its.
      */
+    if (!trial && pl_env(PL_ENV_PLUME_RUN_DIR))
+        unsetenv("PLUME_OUTPUT_RANKS");
     for (size_t i = 0; !trial && i < PL_COUNT(of_trial); i++)
         unsetenv(of_trial[i]);
     drop_inherited_rank();

@@ -60,7 +60,7 @@ VALUES = {
     "srun": lambda: random.choice(["mpi=pmix", "label-x=" + free()]), "trials": lambda: "1", "repeat": lambda: "2",
     "launch": lambda: random.choice(["ranks", "mpi"]), "num-processes": lambda: "2", "strategy": lambda: "ddp",
     "precision": lambda: "bf16", "hparam": lambda: "lr=0." + random.choice("123"), "max-requeues": lambda: "7", "where": lambda: "1 < 2",
-    "signal": lambda: "USR1@90", "teardown": lambda: "echo " + random.choice(["$1", "'a: b'", "\"é#\""]),
+    "output-ranks": lambda: random.choice(["all", "0"]), "signal": lambda: "USR1@90", "teardown": lambda: "echo " + random.choice(["$1", "'a: b'", "\"é#\""]),
     "requeue-on": lambda: random.choice(["preempt", "timeout:2,error"]),
     "snapshot": lambda: random.choice(["tracked", "untracked"]),
     "local": lambda: random.choice(["0", "2"]), "max-fail": lambda: random.choice(["3", "20%"]),

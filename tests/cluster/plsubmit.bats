@@ -420,6 +420,48 @@ chooses_the_program() {
     echo >"$CLUSTER_DIR/plugstack.conf"
 }
 
+# slurm_has LINE...: all that Slurm's file has, in any order, once the job has ended.
+slurm_has() {
+    wait_for 60 queue_is_empty
+    cat "$RUN"/slurm-*.out
+    [ "$(sort "$RUN"/slurm-*.out)" = "$(printf '%s\n' "$@")" ]
+}
+
+# outputs ARG...: what Slurm's file and the ranks' files have, with these options.
+outputs() {
+    local i
+    submit --wait -N 2 --ntasks-per-node 2 "$@" -- sh -c 'echo "out $RANK"; echo "err $RANK" >&2'
+    for i in 0 1 2 3; do
+        [ "$(<"$RUN/trial-0000/attempt-0/rank-$i.out")" = "out $i" ]
+        [ "$(<"$RUN/trial-0000/attempt-0/rank-$i.err")" = "err $i" ]
+    done
+    slurm_has 'err 0' 'out 0'
+    # The one that failed first is told.
+    run -1 --separate-stderr plsubmit --wait --parsable -N 2 --ntasks-per-node 2 "$@" -- \
+        sh -c '[ "$RANK" = 3 ] || exec sleep 60; echo "Error: three" >&2; exit 3'
+    IFS=';' read -r SWEEP RUN JOBS <<<"${lines[0]}"
+    wait_for 60 queue_is_empty
+    grep -x -A1 '\[plrund: rank 3 failed first; the last lines of its rank-3.err:\]' "$RUN"/slurm-*.out
+    [ "$(grep -c 'Error: three' "$RUN"/slurm-*.out)" = 1 ]
+    [[ $(plstat why "$SWEEP") == *'Error: three'* ]]
+}
+
+@test "Slurm's file has the output of rank 0, and the last lines of the rank that failed first" {
+    outputs
+    submit --wait -N 2 --ntasks-per-node 2 --output-ranks all -- sh -c 'echo "out $RANK"'
+    slurm_has 'out 0' 'out 1' 'out 2' 'out 3'
+    # A step of another kind shows all ranks, inside a trial, too.
+    submit --wait -N 2 --output-ranks 0 -- \
+        sh -c '[ "$RANK" = 1 ] || srun --overlap plrun sh -c '\''echo "inner $RANK"'\'
+    slurm_has 'inner 0' 'inner 1'
+}
+
+@test "under the plugin, too, Slurm's file has rank 0 and who failed first" {
+    use_plugin
+    outputs --sbatch plume
+    echo >"$CLUSTER_DIR/plugstack.conf"
+}
+
 @test "the job file that is an example runs, on a smaller cluster" {
     cat >"$HOME/.bash_profile" <<'SH'
 module() { export LOADED=$2; }

@@ -13,7 +13,7 @@ import stat
 import subprocess
 
 import harness
-from harness import LIMIT, Rank, equal, wait_for
+from harness import LIMIT, Rank, equal, running, wait_for
 
 
 def world_of(rank):
@@ -145,6 +145,62 @@ def test_output_copied_and_kept(step):
     r.close()
     step.things.remove(r)
     equal(d.wait(), 0)
+
+
+def drained(r):
+    """What came out where Slurm would read, after the rank's end."""
+    r.out.end(), r.err.end()
+    return r.out.read_all(), r.err.read_all()
+
+
+def test_output_of_a_trial(step):
+    """Slurm's file gets rank 0, and the last lines of the rank that failed first; files have all."""
+    d, ranks = running(step, 4, PLUME_OUTPUT_RANKS="0")
+    for i, r in enumerate(ranks):
+        r.out.write(b"out %d\n" % i)
+        r.err.write(b"err %d\n" % i)
+    ranks[2].exited(7)
+    for i in (0, 1, 3):
+        ranks[i].expect("signal")
+        ranks[i].exited(signal_number=15)
+    for i, r in enumerate(ranks):
+        r.expect("verdict")
+        text = b"[plrund: rank 2 failed first; the last lines of its rank-2.err:]\nerr 2\n" if i == 2 else b""
+        equal(drained(r), (b"out 0\n", b"err 0\n") if i == 0 else (b"", text))
+        for end in ("out", "err"):
+            with open(step.trial("attempt-0", f"rank-{i}.{end}"), "rb") as f:
+                equal(f.read(), b"%s %d\n" % (end.encode(), i))
+    equal(d.wait(), 0)
+    equal(step.result()["cause"]["text"], "err 2")
+
+
+def test_output_of_a_trial_stdout(step):
+    """A program that writes its error to stdout; without any output nothing is said."""
+    d, ranks = running(step, 2, PLUME_OUTPUT_RANKS="0")
+    ranks[1].out.write(b"Error: three\n")
+    ranks[1].exited(3)
+    ranks[0].expect("signal")
+    ranks[0].exited(signal_number=15)
+    equal(drained(ranks[1]),
+          (b"", b"[plrund: rank 1 failed first; the last lines of its rank-1.out:]\nError: three\n"))
+    equal(drained(ranks[0]), (b"", b""))
+    equal(d.wait(), 0)
+
+
+def test_output_ranks(step):
+    for value, shown in (("all", {0, 1, 2, 3}), ("1,3", {1, 3})):
+        d, ranks = running(step, 4, PLUME_OUTPUT_RANKS=value)
+        for i, r in enumerate(ranks):
+            r.out.write(b"out %d\n" % i)
+        for i, r in enumerate(ranks):
+            r.exited(0)
+            equal(r.expect("verdict")["code"], 0)
+            equal(drained(r), (b"out %d\n" % i if i in shown else b"", b""))
+        equal(d.wait(), 0)
+    d = step.launch(PLUME_OUTPUT_RANKS="first")
+    equal(d.control.expect("failed")["text"],
+          "PLUME_OUTPUT_RANKS: 'first' is neither 'all' nor a list of ranks like 0,4-7")
+    d.wait()
 
 
 def test_end_good(step):

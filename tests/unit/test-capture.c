@@ -10,6 +10,7 @@
 #include <signal.h>
 #include <stdarg.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -297,6 +298,110 @@ static void test_open_file_bad(void **state)
     finish();
 }
 
+/* A muted stream with a file; dir gets its folder, path the file. */
+static void begin_muted(char dir[static 64], char path[static 80])
+{
+    struct pl_error err = {0};
+
+    assert_int_equal(tmpdir_make(dir, 64), 0);
+    snprintf(path, 80, "%s/rank-1.err", dir);
+    begin(NULL, 0);
+    fcntl(out, F_SETFL, O_NONBLOCK);
+    assert_int_equal(pl_capture_open_file(capture, dir, "rank-1.err", &err), 0);
+    pl_capture_mute(capture);
+}
+
+static void nothing_came_out(void)
+{
+    char byte;
+
+    assert_int_equal(read(out, &byte, 1), -1);
+    assert_int_equal(errno, EAGAIN);
+}
+
+/* The end of the stream, too, waits until it is known who failed. */
+static void test_mute(void **state)
+{
+    char dir[64], path[80], *text;
+
+    begin_muted(dir, path);
+    put("of this rank\n");
+    pl_capture_drain(capture);
+    nothing_came_out();
+    close(PL_TAKE_FD(in));
+    pl_capture_drain(capture);
+    nothing_came_out();
+    assert_int_equal(seen.done, 0);
+    assert_true(pl_capture_is_done(capture));
+    pl_capture_let_go(capture, "the last lines\n");
+    assert_string_equal(came_out(), "the last lines\n");
+    pl_capture_let_go(capture, "not twice\n");
+    uv_run(&loop, UV_RUN_DEFAULT);
+    assert_string_equal(came_out(), "");
+    assert_int_equal(seen.done, 1);
+    assert_int_equal(pl_file_read(path, 1000, &text, NULL, NULL), 0);
+    assert_string_equal(text, "of this rank\n");
+    free(text);
+    finish();
+    tmpdir_remove(dir);
+}
+
+static void test_mute_full_disk(void **state)
+{
+    const struct rlimit small = {.rlim_cur = 8, .rlim_max = RLIM_INFINITY};
+    const struct rlimit large = {.rlim_cur = RLIM_INFINITY, .rlim_max = RLIM_INFINITY};
+    char dir[64], path[80], *text;
+
+    begin_muted(dir, path);
+    signal(SIGXFSZ, SIG_IGN);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &small), 0);
+    put("12345678and more\n");
+    pl_capture_drain(capture);
+    put("and still more\n");
+    pl_capture_drain(capture);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &large), 0);
+    assert_string_equal(came_out(), "and more\nand still more\n");
+    put("there is room\n");
+    pl_capture_drain(capture);
+    nothing_came_out();
+    pl_capture_let_go(capture, NULL);
+    assert_int_equal(pl_file_read(path, 1000, &text, NULL, NULL), 0);
+    assert_string_equal(text, "12345678\n[plrund: 24 bytes could not be written]\nthere is room\n");
+    free(text);
+    finish();
+    tmpdir_remove(dir);
+}
+
+/* Nobody can read a file that was removed, and a rank without a file has its target only. */
+static void test_mute_without_file(void **state)
+{
+    char dir[64], path[80];
+    struct pl_error err = {0};
+
+    begin_muted(dir, path);
+    assert_int_equal(unlink(path), 0);
+    put("passed on\n");
+    pl_capture_drain(capture);
+    assert_string_equal(came_out(), "passed on\n");
+    pl_capture_let_go(capture, "again\n");
+    nothing_came_out();
+    finish();
+    tmpdir_remove(dir);
+    begin(NULL, 0);
+    assert_true(pl_capture_open_file(capture, "/dev/null/x", "out", &err) < 0);
+    pl_capture_mute(capture);
+    put("passed on, too\n");
+    pl_capture_drain(capture);
+    assert_string_equal(came_out(), "passed on, too\n");
+    pl_capture_let_go(capture, "again\n");
+    close(PL_TAKE_FD(in));
+    uv_run(&loop, UV_RUN_DEFAULT);
+    assert_string_equal(came_out(), "");
+    assert_int_equal(seen.done, 1);
+    pl_capture_let_go(NULL, NULL);
+    finish();
+}
+
 /* Output goes to a file, as in a batch script: it cannot be waited for, and need not be. */
 static void test_real_is_a_file(void **state)
 {
@@ -393,13 +498,23 @@ static void test_close_half_way(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_copy_and_done),          cmocka_unit_test(test_tail_last_lines),
-        cmocka_unit_test(test_tail_long_line),         cmocka_unit_test(test_metrics_in_pieces),
-        cmocka_unit_test(test_metrics_in_a_long_line), cmocka_unit_test(test_metric_rule_bad),
-        cmocka_unit_test(test_back_pressure),          cmocka_unit_test(test_reader_gone),
-        cmocka_unit_test(test_open_file_hostile),      cmocka_unit_test(test_open_file_bad),
-        cmocka_unit_test(test_real_is_a_file),         cmocka_unit_test(test_real_flags_kept),
-        cmocka_unit_test(test_drain_endless),          cmocka_unit_test(test_close_half_way),
+        cmocka_unit_test(test_copy_and_done),
+        cmocka_unit_test(test_tail_last_lines),
+        cmocka_unit_test(test_tail_long_line),
+        cmocka_unit_test(test_metrics_in_pieces),
+        cmocka_unit_test(test_metrics_in_a_long_line),
+        cmocka_unit_test(test_metric_rule_bad),
+        cmocka_unit_test(test_back_pressure),
+        cmocka_unit_test(test_reader_gone),
+        cmocka_unit_test(test_open_file_hostile),
+        cmocka_unit_test(test_open_file_bad),
+        cmocka_unit_test(test_real_is_a_file),
+        cmocka_unit_test(test_real_flags_kept),
+        cmocka_unit_test(test_mute),
+        cmocka_unit_test(test_mute_full_disk),
+        cmocka_unit_test(test_mute_without_file),
+        cmocka_unit_test(test_drain_endless),
+        cmocka_unit_test(test_close_half_way),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -180,10 +180,11 @@ static void test_env(void **state)
     struct pl_error err = {0};
 
     assert_int_equal(resolve(&spec, &err, "--env", "A=1=2", "--nccl-debug", "WARN", "--env",
-                             "A=", "--master-port", "7", "true", NULL),
+                             "A=", "--master-port", "7", "--output-ranks", "all", "true", NULL),
                      0);
     assert_int_equal(pl_spec_env(&spec, &env), 0);
-    list_is(env, "NCCL_DEBUG=WARN", "PLUME_MASTER_PORT_RANGE=7", "A=1=2", "A=", NULL);
+    list_is(env, "NCCL_DEBUG=WARN", "PLUME_MASTER_PORT_RANGE=7", "PLUME_OUTPUT_RANKS=all", "A=1=2",
+            "A=", NULL);
 }
 
 static void test_metrics(void **state)

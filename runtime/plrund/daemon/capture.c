@@ -28,7 +28,8 @@ struct pl_capture {
     struct pl_tail tail;
     struct pl_buf line;
     bool real_is_socket;
-    size_t missing; /* bytes that the file does not have, at its end */
+    bool muted, held; /* pl_capture_mute(), until pl_capture_let_go() */
+    size_t missing;   /* bytes that the file does not have, at its end */
     bool eof, told, closing, released, out_ready, warned;
     unsigned handles; /* uv handles still open */
 };
@@ -105,8 +106,9 @@ static void write_real(struct pl_capture *c)
     }
 }
 
-/* On a full disk the file says where output is missing, once there is room again. */
-static void write_rank_file(struct pl_capture *c, const char *data, size_t len)
+/* On a full disk the file says where output is missing, once there is room again. Returns how many
+ * bytes at the end of the data it did not take. */
+static size_t write_rank_file(struct pl_capture *c, const char *data, size_t len)
 {
     char note[96] = "";
     ssize_t n = 0;
@@ -120,7 +122,7 @@ static void write_rank_file(struct pl_capture *c, const char *data, size_t len)
             if (n > 0 && ftruncate(c->file_fd, lseek(c->file_fd, 0, SEEK_END) - n) < 0)
                 pl_log_debug("child", "cannot truncate a rank's file");
             c->missing += len;
-            return;
+            return len;
         }
         c->missing = 0;
     }
@@ -137,15 +139,28 @@ static void write_rank_file(struct pl_capture *c, const char *data, size_t len)
         pl_log_warn("child", "cannot write a rank's file: %s; the run goes on", strerror(errno));
     c->warned = c->warned || len;
     c->missing = len;
+    return len;
+}
+
+/* A file that somebody has removed takes everything, and nobody can read it. */
+static bool file_is_removed(const struct pl_capture *c)
+{
+    struct stat st;
+
+    return fstat(c->file_fd, &st) == 0 && st.st_nlink == 0;
 }
 
 static void accept_data(struct pl_capture *c, const char *data, size_t len)
 {
-    if (c->file_fd >= 0)
-        write_rank_file(c, data, len);
+    size_t lost = c->file_fd >= 0 ? write_rank_file(c, data, len) : len;
+
     pl_tail_add(&c->tail, data, len);
     if (c->n_rules)
         search(c, data, len);
+    if (c->muted && !file_is_removed(c)) {
+        data += len - lost;
+        len = lost;
+    }
     pl_buf_add(&c->pending, data, len);
     write_real(c);
 }
@@ -221,7 +236,7 @@ static void update(struct pl_capture *c)
         uv_poll_start(&c->out, UV_WRITABLE, on_event);
     else if (c->out_ready)
         uv_poll_stop(&c->out);
-    if (c->eof && !c->pending.len && !c->told) {
+    if (c->eof && !c->pending.len && !c->held && !c->told) {
         c->told = true;
         release(c);
         c->ops->done(c->ctx);
@@ -343,6 +358,22 @@ int pl_capture_open_file(struct pl_capture *c,
         return r;
     return pl_own_file_open(dir_fd, name, O_WRONLY | O_CREAT | O_TRUNC | O_APPEND,
                             pl_own_mode(dir_fd, 0666), &c->file_fd, err);
+}
+
+void pl_capture_mute(struct pl_capture *c)
+{
+    c->muted = c->held = c->file_fd >= 0;
+}
+
+void pl_capture_let_go(struct pl_capture *c, const char *text)
+{
+    if (!c || !c->held || c->closing)
+        return;
+    c->held = false;
+    if (text && !file_is_removed(c))
+        pl_buf_adds(&c->pending, text);
+    write_real(c);
+    update(c);
 }
 
 void pl_capture_drain(struct pl_capture *c)

@@ -38,6 +38,14 @@ int pl_capture_open_file(struct pl_capture *c,
                          const char *name,
                          struct pl_error *err);
 
+/* If the stream has a file, its target gets no more than the file could not take, and what
+ * pl_capture_let_go() says. Call before the rank writes. */
+void pl_capture_mute(struct pl_capture *c);
+
+/* The target of a muted stream stays open until this call, which every muted stream needs once. It
+ * gets the text (NULL: none) unless it has had the output itself. Nothing for others, or NULL. */
+void pl_capture_let_go(struct pl_capture *c, const char *text);
+
 /* Reads everything that is in the pipe now: the last lines of a rank that has ended. */
 void pl_capture_drain(struct pl_capture *c);
 

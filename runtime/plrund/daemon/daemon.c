@@ -6,6 +6,7 @@
 #include "common/base/parse.h"
 #include "common/proto/json.h"
 #include "common/proto/messages.h"
+#include "common/run/output_ranks.h"
 #include "common/run/run_folder.h"
 #include "runtime/node/net.h"
 
@@ -406,6 +407,17 @@ static int check_nccl_level(struct pl_error *err)
     return r < 0 ? pl_error_wrap(err, r, "PLUME_NCCL_DEBUG") : 0;
 }
 
+static int choose_output(struct pl_daemon *d, struct pl_error *err)
+{
+    const char *given = pl_env_text(PL_ENV_PLUME_OUTPUT_RANKS);
+    int r = given ? pl_output_ranks_check(given, 0, err) : 0;
+
+    d->output_ranks = d->step.run_dir ? PL_OUTPUT_RANKS_OF_TRIAL : PL_OUTPUT_RANKS_ALL;
+    if (given)
+        d->output_ranks = given;
+    return r < 0 ? pl_error_wrap(err, r, "PLUME_OUTPUT_RANKS") : 0;
+}
+
 static void start_timer(struct pl_daemon *d, uv_timer_t *timer)
 {
     uv_timer_init(d->loop, timer);
@@ -434,6 +446,8 @@ int pl_daemon_init(struct pl_daemon *d, uv_loop_t *loop, int control_fd, struct 
         return pl_error_set(err, r, "cannot make a wake-up: %s", uv_strerror(r));
     d->changed.data = d;
     r = check_nccl_level(err);
+    if (r == 0)
+        r = choose_output(d, err);
     if (r == 0)
         r = pl_encrypt_read(&encrypt, err);
     if (r == 0)

@@ -61,6 +61,7 @@ struct pl_rank {
     struct pl_process guard; /* the same, to end it where it is stopped */
     int pidfd;               /* only if nobody guards it */
     struct pl_capture *out, *err;
+    bool output_settled;
     json_t *metrics; /* not yet sent */
     int64_t step;    /* -1 = none */
     double best;     /* of the metric d->best_of; NaN: none yet */
@@ -99,7 +100,8 @@ struct pl_daemon {
 
     struct pl_metric_rule *rules;
     size_t n_rules;
-    char *best_of; /* metric of which NAME.best is kept; NULL: none */
+    const char *output_ranks; /* whose output goes on, see output_ranks.h; static or of env */
+    char *best_of;            /* metric of which NAME.best is kept; NULL: none */
     bool best_is_max;
     int ras_fd; /* holds NCCL_RAS_ADDR's port */
     uint16_t ras_port;
@@ -181,6 +183,16 @@ void pl_rank_signal(struct pl_rank *rank, int signal);
 void pl_rank_ended(struct pl_rank *rank, int status, uint64_t at_ns);
 /* Whoever started it is gone and has reported no end: it counts as killed. */
 void pl_rank_starter_gone(struct pl_rank *rank);
+
+/* daemon_output.c: the rank's streams. take gets them from its starter's hello (ops get the rank);
+ * false without memory: a rank whose output nobody reads would end by SIGPIPE. open opens its files
+ * in the attempt's folder (NULL: none), before its output is read. settle lets Slurm's streams go,
+ * once the rank has ended and it is known who failed first; until then it does nothing. */
+bool pl_rank_output_take(struct pl_rank *rank,
+                         struct pl_rank_conn *c,
+                         const struct pl_capture_ops *ops);
+void pl_rank_output_open(struct pl_rank *rank, const char *dir);
+void pl_rank_output_settle(struct pl_rank *rank);
 
 /* starter_proof.c: false if the process of this connection cannot be the starter of this rank: it
  * is a descendant of another rank's starter, or, under the plugin, slurmstepd has named another

@@ -143,23 +143,6 @@ static void refuse_rank(struct pl_rank *rank, const char *text)
     pl_rank_ended(rank, PL_EXIT_FAILED << 8, pl_now_ns());
 }
 
-static void open_files(struct pl_rank *rank)
-{
-    const char *dir = read_world(rank->daemon).attempt_dir;
-    struct pl_capture *streams[] = {rank->out, rank->err};
-    static const char *const ends[] = {"out", "err"};
-    struct pl_error err = {0};
-
-    for (int i = 0; dir && i < 2; i++) {
-        _cleanup_free_ char *name = pl_strf("rank-%u.%s", rank->rank, ends[i]);
-
-        if (!name)
-            pl_error_set(&err, -ENOMEM, "out of memory: a file of rank %u is missing", rank->rank);
-        if (streams[i] && (!name || pl_capture_open_file(streams[i], dir, name, &err) < 0))
-            pl_log_warn("child", "%s", pl_error_text(&err));
-    }
-}
-
 static void send_world(struct pl_rank *rank)
 {
     json_t *world;
@@ -185,7 +168,7 @@ void pl_daemon_send_world(struct pl_daemon *d)
         send_world(&d->ranks[i]);
     for (unsigned i = 0; i < d->n_present; i++)
         if (d->ranks[i].world_sent)
-            open_files(&d->ranks[i]);
+            pl_rank_output_open(&d->ranks[i], read_world(d).attempt_dir);
 }
 
 static void refuse(struct pl_daemon *d, struct pl_rank_conn *c)
@@ -226,6 +209,7 @@ void pl_daemon_send_verdicts(struct pl_daemon *d)
     for (unsigned i = 0; i < d->n_present; i++) {
         struct pl_rank *rank = &d->ranks[i];
 
+        pl_rank_output_settle(rank);
         if (!rank->ended || !rank->verdict_due ||
             (rank->status != 0 && !rank->killed && !d->decided))
             continue;
@@ -536,24 +520,6 @@ static void on_done(void *ctx)
     pl_daemon_changed(rank->daemon);
 }
 
-/* False without memory: a rank whose output nobody reads would end by SIGPIPE. */
-static bool take_streams(struct pl_rank *rank, struct pl_rank_conn *c)
-{
-    static const struct pl_capture_ops ops = {.metric = on_metric, .done = on_done};
-    struct pl_daemon *d = rank->daemon;
-
-    int r, s;
-
-    if (c->n_fds != 4)
-        return true;
-    c->n_fds = 0;
-    r = pl_capture_create(d->loop, c->fds[0], c->fds[1], d->rules, d->n_rules, &ops, rank,
-                          &rank->out);
-    s = pl_capture_create(d->loop, c->fds[2], c->fds[3], d->rules, d->n_rules, &ops, rank,
-                          &rank->err);
-    return r == 0 && s == 0;
-}
-
 /* A starter's hello makes its rank present. */
 static struct pl_rank *new_rank(struct pl_rank_conn *c, const struct pl_msg_rank_hello *hello)
 {
@@ -582,6 +548,7 @@ static struct pl_rank *new_rank(struct pl_rank_conn *c, const struct pl_msg_rank
 
 int pl_rank_hello(struct pl_rank_conn *c, json_t *message)
 {
+    static const struct pl_capture_ops ops = {.metric = on_metric, .done = on_done};
     struct pl_daemon *d = c->daemon;
     const struct pl_msg_rank_hello *hello;
     struct pl_rank *known;
@@ -610,7 +577,7 @@ int pl_rank_hello(struct pl_rank_conn *c, json_t *message)
     c->rank = new_rank(c, hello);
     if (!c->rank)
         return -ERANGE;
-    if (!take_streams(c->rank, c)) {
+    if (!pl_rank_output_take(c->rank, c, &ops)) {
         refuse_rank(c->rank, "cannot watch the output of this rank: out of memory");
         return 0;
     }
@@ -619,7 +586,7 @@ int pl_rank_hello(struct pl_rank_conn *c, json_t *message)
         refuse(d, c);
     } else if (d->world) {
         send_world(c->rank);
-        open_files(c->rank);
+        pl_rank_output_open(c->rank, read_world(d).attempt_dir);
     }
     return 0;
 }

@@ -1,0 +1,76 @@
+/* SPDX-License-Identifier: MIT */
+/* The output of the ranks: each rank's files have all of it. Slurm's own file, or srun, gets that
+ * of the ranks of PLUME_OUTPUT_RANKS, the last lines of the rank that failed first, and what a file
+ * could not take. */
+#include "common/base/fs.h"
+#include "common/base/log.h"
+#include "common/run/output_ranks.h"
+#include "runtime/plrund/daemon/daemon.h"
+
+bool pl_rank_output_take(struct pl_rank *rank,
+                         struct pl_rank_conn *c,
+                         const struct pl_capture_ops *ops)
+{
+    struct pl_daemon *d = rank->daemon;
+    int r, s;
+
+    if (c->n_fds != 4)
+        return true;
+    c->n_fds = 0;
+    r = pl_capture_create(d->loop, c->fds[0], c->fds[1], d->rules, d->n_rules, ops, rank,
+                          &rank->out);
+    s = pl_capture_create(d->loop, c->fds[2], c->fds[3], d->rules, d->n_rules, ops, rank,
+                          &rank->err);
+    return r == 0 && s == 0;
+}
+
+void pl_rank_output_open(struct pl_rank *rank, const char *dir)
+{
+    struct pl_capture *streams[] = {rank->out, rank->err};
+    static const char *const ends[] = {"out", "err"};
+    bool shown = pl_output_ranks_contain(rank->daemon->output_ranks, rank->rank);
+    struct pl_error err = {0};
+
+    for (int i = 0; dir && i < 2; i++) {
+        _cleanup_free_ char *name = pl_strf("rank-%u.%s", rank->rank, ends[i]);
+
+        if (!streams[i])
+            continue;
+        if (!name)
+            pl_error_set(&err, -ENOMEM, "out of memory: a file of rank %u is missing", rank->rank);
+        if (!name || pl_capture_open_file(streams[i], dir, name, &err) < 0)
+            pl_log_warn("child", "%s", pl_error_text(&err));
+        else if (!shown)
+            pl_capture_mute(streams[i]);
+    }
+}
+
+/* What Slurm's file tells of the rank that failed first. */
+static char *last_lines(const struct pl_rank *rank)
+{
+    _cleanup_free_ char *text = pl_capture_tail(rank->err, rank->rank);
+    bool is_err = text && *text;
+
+    if (!is_err && rank->out) {
+        free(text);
+        text = pl_capture_tail(rank->out, rank->rank);
+    }
+    if (!text || !*text)
+        return NULL;
+    return pl_strf("[plrund: rank %u failed first; the last lines of its rank-%u.%s:]\n%s\n",
+                   rank->rank, rank->rank, is_err ? "err" : "out", text);
+}
+
+void pl_rank_output_settle(struct pl_rank *rank)
+{
+    const struct pl_daemon *d = rank->daemon;
+    _cleanup_free_ char *text = NULL;
+
+    if (!rank->ended || rank->output_settled || (rank->status != 0 && !d->decided))
+        return;
+    rank->output_settled = true;
+    if (rank->err && rank->status != 0 && d->root == (int64_t)rank->rank)
+        text = last_lines(rank);
+    pl_capture_let_go(rank->out, NULL);
+    pl_capture_let_go(rank->err, text);
+}
