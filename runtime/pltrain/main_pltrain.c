@@ -128,9 +128,13 @@ static int fit(struct pl_trainer *t, struct pl_error *err)
     tape->timed = (t->options->profile && !t->options->profile_file) ||
                   (env && *env && strcmp(env, "0") != 0);
     r = pl_trainer_fit(t, err);
-    if (r == 0 && tape->timed && t->comm->rank == 0)
-        pl_profile_print(tape, t->state.step - before, (double)(pl_now_ns() - start) * 1e-9,
-                         stderr);
+    if (r < 0 || !tape->timed || t->comm->rank != 0)
+        return r;
+    if (t->pipe.on)
+        fputs("the pipeline's first stage; a step is a microbatch here:\n", stderr);
+    pl_profile_print(t->pipe.on ? pl_pipe_timed(&t->pipe) : tape,
+                     t->pipe.on ? t->pipe.all_microbatches : t->state.step - before,
+                     (double)(pl_now_ns() - start) * 1e-9, stderr);
     return r;
 }
 

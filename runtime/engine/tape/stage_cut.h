@@ -27,6 +27,7 @@ struct pl_cut_use {
     bool first;   /* no earlier op uses it: this stage owns it */
     double bytes; /* of its value and gradient */
     double state; /* of its optimizers' state, which the owner has */
+    size_t param; /* for the caller */
 };
 
 struct pl_cut_problem {

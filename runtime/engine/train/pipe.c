@@ -6,6 +6,8 @@
 
 #include <string.h>
 
+#define ALIGN_MAX ((size_t)1 << 24) /* pairs of ops that are compared */
+
 /* The links between stages s and s + 1; collective over the world, as all splits. */
 static int open_links(struct pl_pipe *pipe, struct pl_error *err)
 {
@@ -88,6 +90,7 @@ static void finish_costs(struct pl_pipe_costs *costs)
     free(costs->transfer);
     free(costs->forbidden);
     free(costs->uses);
+    free(costs->buffer_op);
     free(costs->limit);
     free(costs->in_flight);
 }
@@ -214,16 +217,55 @@ static bool same_ops(const struct pl_pipe *pipe, const struct pl_tape *tape)
     return true;
 }
 
-/* The cut of any trace. One with the measured ops has the measured cut. In another one an op is in
- * the first stage, not before that of the op before it, that owns its parameters. */
-static void cut_of(const struct pl_pipe *pipe, const struct pl_tape *tape, size_t *ret)
+static unsigned stage_of(const struct pl_pipe *pipe, size_t op)
+{
+    unsigned s = 0;
+
+    while (s + 1 < pipe->n_stages && op >= pipe->cut[s + 1])
+        s++;
+    return s;
+}
+
+/* The cut of a trace that has nearly the measured ops: a batch of one row needs fewer copies, for
+ * instance. An op is where the one that it matches in a longest common subsequence is, or the next.
+ * False if this takes too much memory. */
+static bool cut_beside(const struct pl_pipe *pipe, const struct pl_tape *tape, size_t *ret)
+{
+    const struct pl_pipe_costs *c = &pipe->costs;
+    size_t n = tape->n, m = c->n, width = m + 1, stage = 0, at = 0;
+    _cleanup_free_ uint16_t *length = NULL; /* of ops i.. and j..: length[i * width + j] */
+
+    if (n + m >= UINT16_MAX || (n + 1) * width > ALIGN_MAX ||
+        !(length = calloc((n + 1) * width, sizeof(*length))))
+        return false;
+    for (size_t i = n; i-- > 0;)
+        for (size_t j = m; j-- > 0;)
+            length[i * width + j] =
+                tape->nodes[i].op == c->ops[j]
+                    ? (uint16_t)(length[(i + 1) * width + j + 1] + 1)
+                    : PL_MAX(length[(i + 1) * width + j], length[i * width + j + 1]);
+    ret[0] = 0;
+    for (size_t i = 0; i < n; i++) {
+        bool match;
+
+        while (at < m && tape->nodes[i].op != c->ops[at] &&
+               length[i * width + at + 1] > length[(i + 1) * width + at])
+            at++;
+        while (stage < stage_of(pipe, PL_MIN(at, m - 1)))
+            ret[++stage] = i;
+        match = at < m && tape->nodes[i].op == c->ops[at];
+        at += match;
+    }
+    while (stage < pipe->n_stages)
+        ret[++stage] = n;
+    return true;
+}
+
+/* An op is in the first stage, not before that of the op before it, that owns its parameters. */
+static void cut_by_owners(const struct pl_pipe *pipe, const struct pl_tape *tape, size_t *ret)
 {
     unsigned stage = 0;
 
-    if (same_ops(pipe, tape)) {
-        memcpy(ret, pipe->cut, (pipe->n_stages + 1) * sizeof(*ret));
-        return;
-    }
     ret[0] = 0;
     for (size_t i = 0; i < tape->n; i++)
         for (size_t k = 0; k < tape->nodes[i].n_in; k++) {
@@ -234,6 +276,32 @@ static void cut_of(const struct pl_pipe *pipe, const struct pl_tape *tape, size_
         }
     while (stage < pipe->n_stages)
         ret[++stage] = tape->n;
+}
+
+/* True if each stage has the parameters of its ops, of its own or borrowed. */
+static bool holds(const struct pl_pipe *pipe, const struct pl_tape *tape, const size_t *cut)
+{
+    for (unsigned s = 0; s < pipe->n_stages; s++)
+        for (size_t i = cut[s]; i < cut[s + 1]; i++)
+            for (size_t k = 0; k < tape->nodes[i].n_in; k++) {
+                const struct pl_param *p = param_of(pipe->params, tape->nodes[i].in[k]);
+
+                if (p && !(p->borrowers & (1ull << s)) &&
+                    pl_stages_owner(&pipe->params->stages, p) != s)
+                    return false;
+            }
+    return true;
+}
+
+/* The cut of any trace: the measured one, for the ops that are the same. */
+static void cut_of(const struct pl_pipe *pipe, const struct pl_tape *tape, size_t *ret)
+{
+    if (same_ops(pipe, tape)) {
+        memcpy(ret, pipe->cut, (pipe->n_stages + 1) * sizeof(*ret));
+        return;
+    }
+    if (!cut_beside(pipe, tape, ret) || !holds(pipe, tape, ret))
+        cut_by_owners(pipe, tape, ret);
 }
 
 /* Notes what each stage uses. *ret_new: a parameter that it did not use before, or NULL. */
@@ -252,15 +320,17 @@ static void note_uses(struct pl_pipe *pipe,
             }
 }
 
-/* The stage that changes a buffer has the truth. */
-static void own_buffers(struct pl_pipe *pipe, const struct pl_tape *tape)
+/* The same for the measured ops. The stage that changes a buffer has the truth. */
+static void note_measured(struct pl_pipe *pipe)
 {
-    for (unsigned s = 0; s < pipe->n_stages; s++)
-        for (size_t i = pipe->cut[s]; i < pipe->cut[s + 1]; i++)
-            for (size_t k = 0; k < tape->nodes[i].n_in; k++)
-                for (size_t b = 0; b < pipe->params->n_buffers; b++)
-                    if (pipe->params->buffers[b].tensor == tape->nodes[i].in[k])
-                        pipe->params->buffers[b].stage = s;
+    const struct pl_pipe_costs *c = &pipe->costs;
+
+    for (size_t i = 0; i < c->n_uses; i++)
+        pl_stages_use(pipe->params, stage_of(pipe, c->uses[i].op),
+                      pipe->params->list[c->uses[i].param]);
+    for (size_t b = 0; b < pipe->params->n_buffers; b++)
+        if (c->buffer_op[b] != SIZE_MAX)
+            pipe->params->buffers[b].stage = stage_of(pipe, c->buffer_op[b]);
 }
 
 const struct pl_tape *pl_pipe_tape(const struct pl_pipe *pipe)
@@ -275,8 +345,7 @@ int pl_pipe_settle(struct pl_pipe *pipe, struct pl_error *err)
 
     if (!cut)
         return pl_error_nomem(err);
-    note_uses(pipe, pl_pipe_tape(pipe), pipe->cut, &unused);
-    own_buffers(pipe, pl_pipe_tape(pipe));
+    note_measured(pipe);
     for (int i = PLUME_TRAIN; i <= PLUME_TEST; i++)
         if (pipe->stages[i].present) {
             const struct pl_tape *tape = pl_stage_tape(&pipe->stages[i]);
@@ -372,10 +441,33 @@ int pl_pipe_begin(struct pl_pipe *pipe,
     if (r < 0)
         return r;
     slot->first_row = first;
+    slot->own.tape.timed = pl_stage_tape(&pipe->stages[stage])->timed;
+    slot->own.tape.timeline = pl_stage_tape(&pipe->stages[stage])->timeline;
     slot->own.tape.first_row = first;
     slot->own.tape.rows = rows < batch->rows ? rows : 0;
     n = own_logs(pipe, slot, logs);
     return pl_stage_tape_prepare(&slot->own, logs, n, err);
+}
+
+/* Adds a slot's times to another one's, and clears them. */
+static void add_times(struct pl_stage_tape *to, struct pl_stage_tape *from)
+{
+    for (size_t i = 0; i < from->tape.n && from->tape.n == to->tape.n; i++)
+        for (int k = 0; k < 2; k++) {
+            to->tape.nodes[i].ns[k] += from->tape.nodes[i].ns[k];
+            from->tape.nodes[i].ns[k] = 0;
+        }
+}
+
+const struct pl_tape *pl_pipe_timed(struct pl_pipe *pipe)
+{
+    struct pl_pipe_slots *slots = &pipe->slots[PLUME_TRAIN];
+
+    for (size_t i = 1; i < slots->n; i++)
+        add_times(&slots->list[0]->own, &slots->list[i]->own);
+    if (slots->tail)
+        add_times(&slots->list[0]->own, &slots->tail->own);
+    return &slots->list[0]->own.tape;
 }
 
 int pl_pipe_check_labels(const struct pl_pipe *pipe, enum plume_stage stage, struct pl_error *err)

@@ -55,6 +55,7 @@ struct pl_pipe_costs {
     bool *forbidden;
     struct pl_cut_use *uses;
     size_t n_uses;
+    size_t *buffer_op;         /* of each buffer: the last op that uses it; SIZE_MAX: none */
     double *limit, *in_flight; /* per stage */
 };
 
@@ -76,6 +77,7 @@ struct pl_pipe {
     uint64_t version; /* of the cut, from 1 */
     /* Since the last look at the balance: this stage's busy time, steps, and microbatches. */
     uint64_t busy_ns, steps, microbatches;
+    uint64_t all_microbatches;     /* of the run */
     unsigned looks;                /* in a row at which another cut was better */
     bool moved;                    /* at the last look */
     char failed[PL_COMM_TEXT_MAX]; /* why this rank gave up; "": it did not */
@@ -138,6 +140,9 @@ int pl_pipe_evaluate(struct pl_pipe *pipe,
                      const struct plume_batch *batch,
                      uint64_t draw,
                      struct pl_error *err);
+
+/* This stage's training tape, whose nodes have the times of all microbatches if they were timed. */
+const struct pl_tape *pl_pipe_timed(struct pl_pipe *pipe);
 
 /* As pl_lane_check_labels(), of this stage's ops. */
 int pl_pipe_check_labels(const struct pl_pipe *pipe, enum plume_stage stage, struct pl_error *err);

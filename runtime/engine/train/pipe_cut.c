@@ -34,11 +34,12 @@ static int alloc_costs(struct pl_pipe *pipe, size_t n, size_t n_uses, struct pl_
     c->transfer = calloc(n + 1, sizeof(double));
     c->forbidden = calloc(n + 1, sizeof(bool));
     c->uses = calloc(n_uses + 1, sizeof(*c->uses));
+    c->buffer_op = calloc(pipe->params->n_buffers + 1, sizeof(*c->buffer_op));
     c->limit = calloc(pipe->n_stages, sizeof(double));
     c->in_flight = calloc(pipe->n_stages, sizeof(double));
     pipe->cut = calloc(pipe->n_stages + 1, sizeof(*pipe->cut));
     return c->ops && c->seconds && c->kept && c->entering && c->transfer && c->forbidden &&
-                   c->uses && c->limit && c->in_flight && pipe->cut
+                   c->uses && c->buffer_op && c->limit && c->in_flight && pipe->cut
                ? 0
                : pl_error_nomem(err);
 }
@@ -95,7 +96,8 @@ static void find_uses(struct pl_pipe *pipe, const struct pl_tape *tape)
                                     .next = next,
                                     .first = first,
                                     .bytes = 2.0 * (double)(t->count * size),
-                                    .state = (double)(SLOTS_ASSUMED * t->count * size)};
+                                    .state = (double)(SLOTS_ASSUMED * t->count * size),
+                                    .param = i};
             first = false;
             at = next;
         }
@@ -116,6 +118,7 @@ static void forbid(struct pl_pipe *pipe, const struct pl_tape *tape)
 
         for (size_t at = first; at != SIZE_MAX; at = next_use(tape, at + 1, t))
             last = at;
+        c->buffer_op[b] = last;
         for (size_t i = first + 1; first != SIZE_MAX && i <= last; i++)
             c->forbidden[i] = true;
     }

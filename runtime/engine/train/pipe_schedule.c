@@ -417,6 +417,7 @@ int pl_pipe_train(struct pl_pipe *pipe,
     if (r == 0 && what->due)
         r = pl_stages_sum_grads(pipe->params, pipe->comm, err);
     pipe->microbatches += run.n;
+    pipe->all_microbatches += run.n;
     return r;
 }
 

@@ -108,12 +108,34 @@ static void print_memory(const struct pl_trainer *t, const double bytes[2], FILE
             tapes += (double)stage->lanes[k].parts.list[i].tape.memory_bytes;
             most += (double)stage->lanes[k].parts.list[i].tape.unshared_bytes;
         }
+    if (t->pipe.on) { /* the line of the cut has what microbatches take */
+        double own = size * (double)(t->ctx.params.own_to - t->ctx.params.own_from);
+
+        fprintf(out,
+                "MiB of this rank's stage: parameters %.3f, gradients %.3f, optimizers %.3f, "
+                "buffers %.3f\n\n",
+                own * MIB, own * MIB, state * MIB, bytes[1] * MIB);
+        return;
+    }
     average = t->ema.params ? bytes[0] : 0;
     fprintf(out,
             "MiB of this rank: parameters %.3f, gradients %.3f, optimizers %.3f, average %.3f, "
             "buffers %.3f, step %.3f (%.3f without reuse), in all %.3f\n\n",
             bytes[0] * MIB, grads * MIB, state * MIB, average * MIB, bytes[1] * MIB, tapes * MIB,
             most * MIB, (bytes[0] + grads + state + average + bytes[1] + tapes) * MIB);
+}
+
+/* No rank of a pipeline plans the whole step: finds the ops that run backward. */
+static int mark_back(struct pl_tape *tape, const plume_tensor *loss, struct pl_error *err)
+{
+    struct pl_tape_flow flow;
+    int r = pl_tape_flow_init(&flow, tape, loss, err);
+
+    for (size_t i = 0; r == 0 && i < tape->n; i++)
+        tape->nodes[i].back = flow.back[i];
+    if (r == 0)
+        pl_tape_flow_finish(&flow);
+    return r;
 }
 
 /* Traces and plans a lane on a full batch. */
@@ -126,8 +148,9 @@ static int plan_lane(struct pl_trainer *trainer, unsigned optimizer_idx, struct 
 
     pl_stage_enter_lane(stage, &trainer->optimizers, optimizer_idx);
     r = pl_lane_trace(stage, lane, pl_loader_dry(&stage->loader), &loss, err);
-    return r < 0 || trainer->pipe.on ? r
-                                     : pl_parts_prepare(&lane->parts, &lane->outputs, loss, err);
+    if (r == 0 && trainer->pipe.on)
+        return mark_back(&lane->parts.list[0].tape, loss, err);
+    return r < 0 ? r : pl_parts_prepare(&lane->parts, &lane->outputs, loss, err);
 }
 
 int pl_summary_print(struct pl_trainer *trainer, FILE *out, struct pl_error *err)

@@ -50,7 +50,7 @@ static void add_uses(struct problem *x, struct pl_rng *rng)
             if (last != SIZE_MAX)
                 x->uses[last].next = op;
             x->uses[x->p.n_uses] =
-                (struct pl_cut_use){op, SIZE_MAX, last == SIZE_MAX, bytes, state};
+                (struct pl_cut_use){op, SIZE_MAX, last == SIZE_MAX, bytes, state, i};
             last = x->p.n_uses++;
         }
     }
@@ -195,7 +195,7 @@ static void test_stages_are_told(void **state)
 static void test_what_cannot_be_cut_is_told(void **state)
 {
     const double seconds[] = {1, 1, 1, 1, 1, 1}, limit[] = {5, 5};
-    const struct pl_cut_use use = {1, SIZE_MAX, true, 6, 0};
+    const struct pl_cut_use use = {1, SIZE_MAX, true, 6, 0, 0};
     const bool forbidden[] = {false, true, true, false};
     struct pl_cut_problem p = {.n = 3, .stages = 4, .seconds = seconds};
     struct pl_error err = {0};
@@ -241,7 +241,7 @@ static void test_a_thousand_ops_are_cut_fast(void **state)
     for (size_t i = 0; i < N; i++) {
         kept[i] = number(&rng, 1000);
         transfer[i] = number(&rng, 100) * 1e-6;
-        uses[i] = (struct pl_cut_use){i, SIZE_MAX, true, number(&rng, 1000), number(&rng, 1000)};
+        uses[i] = (struct pl_cut_use){i, SIZE_MAX, true, number(&rng, 1000), number(&rng, 1000), i};
     }
     for (unsigned s = 0; s < S; s++)
         limit[s] = 1e9;
