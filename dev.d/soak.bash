@@ -17,6 +17,7 @@ declare -rA SOAK_FUZZ_S=(
 soak_usage() {
     cat <<'TXT'
 Usage: ./dev soak graphs [N [SEED]]
+       ./dev soak pipelines [N [SEED]]
        ./dev soak allocations [SCENARIO[:N]...]
        ./dev soak fuzz [--list | DIVISOR]
        ./dev soak chaos [--seed N] [--minutes M | --count K] [--jobs J] [--way WAY]
@@ -25,6 +26,7 @@ Usage: ./dev soak graphs [N [SEED]]
 
   graphs       N random graphs of ops, in f64 and f32, against the PyTorch that
                $PLUME_TORCH_PYTHON, or else python3, has
+  pipelines    N random modules in random pipelines, beside one process or ddp
   allocations  each allocation of plsubmit, plstat, plrun and plrund fails once
   fuzz         each target of tests/fuzz for its seconds, divided by DIVISOR; --list names them
   chaos        faults at random moments in real steps on a private cluster, by plrun
@@ -43,11 +45,22 @@ cmd_soak() {
         soak_usage
         return
         ;;
-    graphs | allocations | fuzz | chaos | recipes) ;;
-    *) die_usage "soak takes 'graphs', 'allocations', 'fuzz', 'chaos' or 'recipes'; see ./dev soak --help" ;;
+    graphs | pipelines | allocations | fuzz | chaos | recipes) ;;
+    *) die_usage "soak takes 'graphs', 'pipelines', 'allocations', 'fuzz', 'chaos' or 'recipes'; see ./dev soak --help" ;;
     esac
     shift
     "soak_$kind" "$@"
+}
+
+soak_pipelines() {
+    local n=${1:-300} seed=${2:-$RANDOM} build=$PLUME_SRC/build
+    (($# <= 2)) || die_usage "soak pipelines takes a number of modules and a seed"
+    need_number N "$n" 1 10000000
+    need_number SEED "$seed" 0 1000000
+    configure_in "$build"
+    ninja_in "$build" tests/engine/test-pipeline data/digits/train-images.npy
+    say "dev: $n random modules from seed $seed"
+    PLUME_DATA_DIR=$build/data PLUME_TEST_PIPELINES="$n $seed" "$build/tests/engine/test-pipeline"
 }
 
 soak_graphs() {
