@@ -66,12 +66,12 @@ __device__ __forceinline__ void exponentials(const struct pl_attention_args &a,
         for (unsigned j = 0; j < 4; j++) {
             s[i][j] = exp(s[i][j] - max);
             sum += s[i][j];
-            to[(4 * att_x() + j) * PL_ATT_PITCH + 4 * att_y() + i] = s[i][j];
         }
         ret_by[i] = exp(run->max[i] - max);
         run->sum[i] = run->sum[i] * ret_by[i] + rows_sum(sum);
         run->max[i] = max;
     }
+    att_keep<true>(to, s);
 }
 
 template <class T, int SLICES>

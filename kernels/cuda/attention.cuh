@@ -60,8 +60,13 @@ template <class T, class R>
 static __device__ __forceinline__ void
 att_stage_across(R *to, const att_rows<T> &x, size_t r0, size_t d0)
 {
+    /* A warp reads 32 bytes of each of its rows, and writes to 32 different banks. */
+    const unsigned near = 32 / sizeof(R), rows = 32 / near;
+
     for (unsigned i = threadIdx.x; i < PL_ATT_TILE * PL_ATT_SLICE; i += PL_ATT_THREADS) {
-        unsigned r = i / PL_ATT_SLICE, d = i % PL_ATT_SLICE;
+        unsigned lane = i % 32, part = i / 32;
+        unsigned d = part % (PL_ATT_SLICE / near) * near + lane % near;
+        unsigned r = part / (PL_ATT_SLICE / near) * rows + lane / near;
         bool in = r0 + r < x.n && d0 + d < x.dim;
 
         to[d * PL_ATT_PITCH + r] = in ? load(x.p, (r0 + r) * x.stride + d0 + d) : 0;
@@ -86,19 +91,43 @@ template <class R> struct alignas(16) att_four {
     R of[4];
 };
 
-/* sum += left^T right, both [32][64]. */
-template <class R>
+/* Where the scores have numbers 4 four to 4 four + 3 of a row: moved within the row, so that
+ * threads that write to every fourth row meet different banks. */
+static __device__ __forceinline__ unsigned att_score(unsigned row, unsigned four)
+{
+    return row * PL_ATT_PITCH + 4 * (four ^ (row / 4 % 8));
+}
+
+/* sum += left^T right, both [32][64]; SCORES: left is the half of the scores. */
+template <bool SCORES, class R>
 static __device__ __forceinline__ void att_multiply(const R *left, const R *right, R sum[4][4])
 {
-    left += 4 * att_y();
     right += 4 * att_x();
     for (unsigned k = 0; k < PL_ATT_SLICE; k++) {
-        att_four<R> a = *reinterpret_cast<const att_four<R> *>(left + k * PL_ATT_PITCH);
+        unsigned at = SCORES ? att_score(k, att_y()) : k * PL_ATT_PITCH + 4 * att_y();
+        att_four<R> a = *reinterpret_cast<const att_four<R> *>(left + at);
         att_four<R> b = *reinterpret_cast<const att_four<R> *>(right + k * PL_ATT_PITCH);
 
         PL_UNROLL
         for (unsigned i = 0; i < 16; i++)
             sum[i / 4][i % 4] += a.of[i / 4] * b.of[i % 4];
+    }
+}
+
+/* Stores a tile's scores, [queries][keys] or [keys][queries]. */
+template <bool BY_KEYS, class R>
+static __device__ __forceinline__ void att_keep(R *to, const R s[4][4])
+{
+    unsigned row = 4 * (BY_KEYS ? att_x() : att_y()), four = BY_KEYS ? att_y() : att_x();
+
+    PL_UNROLL
+    for (unsigned j = 0; j < 4; j++) {
+        att_four<R> of;
+
+        PL_UNROLL
+        for (unsigned i = 0; i < 4; i++)
+            of.of[i] = BY_KEYS ? s[i][j] : s[j][i];
+        *reinterpret_cast<att_four<R> *>(to + att_score(row + j, four)) = of;
     }
 }
 
@@ -119,12 +148,12 @@ static __device__ __forceinline__ void att_dots(att_shared<R> *sm,
         att_stage_across(sm->left, x, x0, d);
         att_stage_across(sm->right, y, y0, d);
         __syncthreads();
-        att_multiply(sm->left, sm->right, sum);
+        att_multiply<false>(sm->left, sm->right, sum);
     }
 }
 
-/* sum[s] += scores^T x. The scores in shared memory are [64 rows of x from r0 on][64]; x's columns
- * are those from d0 + 64 s on. */
+/* sum[s] += scores^T x. The scores in shared memory are [64 rows of x from r0 on][64], by
+ * att_score(); x's columns are those from d0 + 64 s on. */
 template <int SLICES, class T, class R>
 static __device__ __forceinline__ void
 att_weigh(att_shared<R> *sm, const att_rows<T> &x, size_t r0, size_t d0, R sum[SLICES][4][4])
@@ -135,7 +164,7 @@ att_weigh(att_shared<R> *sm, const att_rows<T> &x, size_t r0, size_t d0, R sum[S
             __syncthreads();
             att_stage_along(sm->right, x, r0 + half, d0 + s * PL_ATT_TILE);
             __syncthreads();
-            att_multiply(sm->scores + half * PL_ATT_PITCH, sm->right, sum[s]);
+            att_multiply<true>(sm->scores + half * PL_ATT_PITCH, sm->right, sum[s]);
         }
     }
 }

@@ -95,20 +95,6 @@ __device__ __forceinline__ void differences(
     }
 }
 
-/* Stores to shared memory, as [queries][keys] or [keys][queries]. */
-template <bool BY_KEYS, class R> __device__ __forceinline__ void keep(R *to, const R s[4][4])
-{
-    PL_UNROLL
-    for (unsigned i = 0; i < 4; i++) {
-        PL_UNROLL
-        for (unsigned j = 0; j < 4; j++) {
-            unsigned query = 4 * att_y() + i, key = 4 * att_x() + j;
-
-            to[BY_KEYS ? key * PL_ATT_PITCH + query : query * PL_ATT_PITCH + key] = s[i][j];
-        }
-    }
-}
-
 template <class T, int SLICES>
 __global__ void __launch_bounds__(PL_ATT_THREADS)
     attention_keys_kernel(struct pl_attention_args a, size_t tiles, const real<T> *means)
@@ -127,13 +113,13 @@ __global__ void __launch_bounds__(PL_ATT_THREADS)
         att_dots(sm, in.q, t0, in.k, k0, p);
         probabilities(a, in.lse, t0, k0, p);
         if (a.dv) {
-            keep<false>(sm->scores, p);
+            att_keep<false>(sm->scores, p);
             att_weigh<SLICES>(sm, in.dy, t0, d0, dv);
         }
         if (a.dk) {
             att_dots(sm, in.dy, t0, in.v, k0, ds);
             differences(a, in.mean, t0, p, ds);
-            keep<false>(sm->scores, ds);
+            att_keep<false>(sm->scores, ds);
             att_weigh<SLICES>(sm, in.q, t0, d0, dk);
         }
     }
@@ -169,7 +155,7 @@ __global__ void __launch_bounds__(PL_ATT_THREADS)
         probabilities(a, in.lse, t0, k0, p);
         att_dots(sm, in.dy, t0, in.v, k0, ds);
         differences(a, in.mean, t0, p, ds);
-        keep<true>(sm->scores, ds);
+        att_keep<true>(sm->scores, ds);
         att_weigh<SLICES>(sm, in.k, k0, d0, dq);
     }
     for (unsigned i = 0; i < 4; i++)

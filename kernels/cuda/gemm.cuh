@@ -19,6 +19,9 @@ namespace pl_cuda
 #define PL_GEMM_TILE 64
 #define PL_GEMM_DEPTH 16
 #define PL_GEMM_THREADS 256
+/* Numbers from a line of a tile in shared memory to the next. A warp writes two columns of 16 f32,
+ * or half a warp one of f64: each number of them to another bank. */
+#define PL_GEMM_PITCH(R) (PL_GEMM_TILE + (sizeof(R) == 4 ? 2 : 1))
 #define PL_GEMM_BLOCKS 256 /* enough to fill any GPU */
 #define PL_GEMM_LEAST 1024 /* minimum of k per piece; a multiple of PL_GEMM_DEPTH */
 
@@ -51,7 +54,7 @@ template <class T> struct strided {
 
 /* Loads a tile of an operand, with 0 outside. Neighbouring threads read neighbours. */
 template <class R, class OPERAND>
-static __device__ __forceinline__ void gemm_tile(R (*to)[PL_GEMM_TILE + 1],
+static __device__ __forceinline__ void gemm_tile(R (*to)[PL_GEMM_PITCH(R)],
                                                  const OPERAND &operand,
                                                  size_t t,
                                                  size_t first,
@@ -74,8 +77,8 @@ template <class R, class A, class B, class OUT>
 static __global__ void __launch_bounds__(PL_GEMM_THREADS)
     gemm_kernel(gemm_shape g, gemm_blocks blocks, A a, B b, OUT out, R *partial)
 {
-    PL_SHARED(R, lines_a, [PL_GEMM_DEPTH][PL_GEMM_TILE + 1]);
-    PL_SHARED(R, lines_b, [PL_GEMM_DEPTH][PL_GEMM_TILE + 1]);
+    PL_SHARED(R, lines_a, [PL_GEMM_DEPTH][PL_GEMM_PITCH(R)]);
+    PL_SHARED(R, lines_b, [PL_GEMM_DEPTH][PL_GEMM_PITCH(R)]);
     size_t block = blockIdx.x, i0 = block % blocks.down * PL_GEMM_TILE;
     size_t j0 = block / blocks.down % blocks.across * PL_GEMM_TILE;
     size_t which = block / (blocks.down * blocks.across), t = which % g.batch;
