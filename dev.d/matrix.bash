@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: MIT
 # shellcheck shell=bash
 # ./dev matrix: builds of the tools by other compilers, without features, against other headers, for
-# another architecture. Tests run in ./dev test; here all but aarch64 is compiled and linked only.
+# another architecture. Tests run in ./dev test; here all but races and aarch64 is compiled and linked only.
 
 # shellcheck source=dev.d/build.bash
 . "$PLUME_SRC/dev.d/build.bash"
 
 readonly MATRIX_ROWS=(gcc no-slurm no-mpi no-cuda no-static_runtime no-yaml no-features slurm_prefix stubs
-    clang hardened gcc-11 debian13 aarch64)
+    clang races hardened gcc-11 debian13 aarch64)
 readonly MATRIX_ROW_LIMIT_S=1500 MATRIX_DEBIAN13=trixie
 readonly MATRIX_STUBS=(20.11 21.08 22.05 23.02 23.11 24.05 24.11 25.05 25.11 26.05)
 readonly MATRIX_ON=(-Dslurm=auto -Dmpi=auto -Dcuda=auto -Dstatic_runtime=auto -Dyaml=auto
@@ -23,6 +23,8 @@ Rows: gcc           the tools, all features that the machine has, -Werror
       slurm_prefix  a Slurm outside the system's folders, found by its rpath
       stubs         against stubs of Slurm's headers, 20.11 to 26.05
       clang         by clang
+      races         the CUDA kernels' tests on the emulator, which looks for races
+                    between threads, misaligned vectors and conflicts of banks
       hardened      a release build with LTO and -Dhardening=true
       gcc-11        by gcc 11
       debian13      in a chroot of Debian 13 (root and a mirror are needed)
@@ -124,6 +126,18 @@ row_stubs() {
 row_clang() {
     command -v clang >/dev/null || skip "no clang"
     CC=clang matrix_tools clang
+}
+
+# A line of a kernel that takes more than twice the passes over the banks that it needs fails the row.
+row_races() {
+    local dir=$MATRIX_DIR/races
+    reconfigure_in "$dir" -Demulator_trace=true -Dtests=enabled -Dwerror=true -Dcuda=disabled \
+        -Dmpi=disabled -Dslurm=disabled
+    rm -rf "$MATRIX_DIR/banks"
+    mkdir "$MATRIX_DIR/banks"
+    PLUME_EMULATED_BANKS=$MATRIX_DIR/banks meson test -C "$dir" --suite kernels \
+        --num-processes "$(nproc)" --timeout-multiplier 6 --print-errorlogs
+    "$PLUME_SRC/tests/cuda/banks.py" "$MATRIX_DIR/banks" --most 2
 }
 
 row_hardened() {

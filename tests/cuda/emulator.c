@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "tests/cuda/emulator.h"
 #include "tests/cuda/fiber.h"
+#include "tests/cuda/trace.h"
 
 #include <pthread.h>
 #include <stdbool.h>
@@ -92,8 +93,13 @@ static unsigned in_order(unsigned i)
 
 static void become(unsigned t)
 {
+    const void *stack;
+    size_t bytes;
+
     emu.current = t;
     pl_emu_now.thread = emu.threads[t].at;
+    stack = pl_fiber_stack(emu.threads[t].fiber, &bytes);
+    pl_trace_thread(t, stack, bytes);
 }
 
 /* A fiber's life: threads that have not begun, one after another, until one of them has to wait
@@ -104,8 +110,8 @@ static void live(struct pl_fiber *self)
         while (emu.born < emu.count) {
             unsigned t = in_order(emu.born++);
 
-            become(t);
             emu.threads[t].fiber = self;
+            become(t);
             emu.body(emu.ctx);
             emu.threads[emu.current].state = DONE;
             emu.done++;
@@ -141,6 +147,22 @@ void pl_emu_barrier(int line)
         emu.threads[t].state = READY;
     }
     emu.at_barrier = 0;
+    pl_trace_barrier();
+}
+
+void pl_emu_syncwarp(unsigned mask, int line)
+{
+    unsigned warp = emu.current / WARP;
+    uint64_t nothing = 0;
+
+    if (emu.warps[warp].arrived + 1 == WARP)
+        pl_trace_syncwarp(warp);
+    pl_emu_warp(mask, &nothing, sizeof(nothing), line);
+}
+
+void pl_emu_atomic(bool on)
+{
+    pl_trace_atomic(on);
 }
 
 const uint64_t *pl_emu_warp(unsigned mask, const void *value, size_t size, int line)
@@ -214,6 +236,9 @@ static void run_block(void)
 {
     emu.born = emu.done = emu.at_barrier = 0;
     emu.n_sites = emu.shared_used = 0;
+    pl_trace_block(pl_emu_now.block.x +
+                   pl_emu_now.grid_dim.x *
+                       (pl_emu_now.block.y + pl_emu_now.grid_dim.y * pl_emu_now.block.z));
     for (unsigned t = 0; t < emu.count; t++)
         emu.threads[t].state = UNBORN;
     for (unsigned w = 0; w < (emu.count + WARP - 1) / WARP; w++)
@@ -266,6 +291,7 @@ run(struct pl_emu_dim grid, struct pl_emu_dim block, size_t shared_bytes, emu_bo
     for (unsigned t = 0; t < emu.count; t++)
         emu.threads[t].at =
             (struct pl_emu_dim){t % block.x, t / block.x % block.y, t / block.x / block.y};
+    pl_trace_launch(emu.shared, sizeof(emu.shared), emu.count);
     at = draw() % blocks;
     do
         step = 1 + draw() % blocks;
@@ -276,6 +302,7 @@ run(struct pl_emu_dim grid, struct pl_emu_dim block, size_t shared_bytes, emu_bo
                                 (unsigned)(at / grid.x / grid.y)};
         run_block();
     }
+    pl_trace_launched();
     if (emu.watch)
         emu.watch->end();
     pthread_mutex_unlock(&emu.lock);

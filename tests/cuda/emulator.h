@@ -7,7 +7,8 @@
  * Kernels that rely on luck fail: blocks come in shuffled order, threads forwards or backwards;
  * shared memory starts as NaNs and has guards after it, also after the contents of an earlier
  * block; all threads of a block (or lanes of a warp) must reach a barrier at the same line, or the
- * program ends with a message. */
+ * program ends with a message. With -Demulator_trace=true races and misaligned accesses end it, too
+ * (trace.h). */
 #ifndef PL_TESTS_CUDA_EMULATOR_H
 #define PL_TESTS_CUDA_EMULATOR_H
 
@@ -83,6 +84,12 @@ void pl_emu_barrier(int line);
 /* Waits for all lanes of the warp and returns what each of them gave, 8 bytes a lane; good until
  * the next call. size <= 8. The mask must be that of all lanes. */
 const uint64_t *pl_emu_warp(unsigned mask, const void *value, size_t size, int line);
+
+/* __syncwarp(): orders what the lanes of the warp do to memory before and after it. */
+void pl_emu_syncwarp(unsigned mask, int line);
+
+/* What the calling thread reads and writes from on to off is one atomic operation. */
+void pl_emu_atomic(bool on);
 
 /* The block's array that this site declares. */
 void *pl_emu_shared(const void *site, size_t bytes);

@@ -164,3 +164,9 @@ void pl_fiber_leave(struct pl_fiber *f)
     jump_out(f);
     after_switch(f->fake, &f->caller_stack, &f->caller_bytes);
 }
+
+const void *pl_fiber_stack(const struct pl_fiber *f, size_t *ret_bytes)
+{
+    *ret_bytes = f->stack_bytes;
+    return f->stack;
+}

@@ -4,6 +4,8 @@
 #ifndef PL_TESTS_CUDA_FIBER_H
 #define PL_TESTS_CUDA_FIBER_H
 
+#include <stddef.h>
+
 struct pl_fiber;
 
 /* A fiber that runs body(itself), which never returns, from the first pl_fiber_enter() on. Ends the
@@ -16,5 +18,8 @@ void pl_fiber_enter(struct pl_fiber *fiber);
 /* Switches back to the caller of pl_fiber_enter(); returns at the next one. From inside this fiber.
  */
 void pl_fiber_leave(struct pl_fiber *self);
+
+/* Its stack, the lowest address, and the size. */
+const void *pl_fiber_stack(const struct pl_fiber *fiber, size_t *ret_bytes);
 
 #endif

@@ -34,7 +34,7 @@ struct dim3 {
     {
     }
 };
-struct float4 {
+struct alignas(16) float4 {
     float x, y, z, w;
 };
 struct alignas(16) uint4 {
@@ -42,7 +42,7 @@ struct alignas(16) uint4 {
 };
 
 #define __syncthreads() pl_emu_barrier(__LINE__)
-#define __syncwarp() ((void)pl_emu_shuffle(0xffffffff, 0, 0, __LINE__))
+#define __syncwarp() pl_emu_syncwarp(0xffffffff, __LINE__)
 #define __shfl_sync(mask, value, from) pl_emu_shuffle(mask, value, (unsigned)(from) % 32, __LINE__)
 #define __shfl_xor_sync(mask, value, with)                                                         \
     pl_emu_shuffle(mask, value, pl_emu_lane() ^ (unsigned)(with), __LINE__)
@@ -88,9 +88,12 @@ static inline unsigned pl_emu_ballot(unsigned mask, bool predicate, int line)
 /* Threads run one at a time, so every read and write is atomic. */
 template <class V> static inline V atomicAdd(V *p, V value)
 {
-    V before = *p;
+    V before;
 
+    pl_emu_atomic(true);
+    before = *p;
     *p = before + value;
+    pl_emu_atomic(false);
     return before;
 }
 
