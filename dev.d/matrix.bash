@@ -7,7 +7,7 @@
 . "$PLUME_SRC/dev.d/build.bash"
 
 readonly MATRIX_ROWS=(gcc no-slurm no-mpi no-cuda no-static_runtime no-yaml no-features slurm_prefix stubs
-    clang races hardened gcc-11 debian13 aarch64)
+    clang races hardened reproducible gcc-11 debian13 aarch64)
 readonly MATRIX_ROW_LIMIT_S=1500 MATRIX_DEBIAN13=trixie
 readonly MATRIX_STUBS=(20.11 21.08 22.05 23.02 23.11 24.05 24.11 25.05 25.11 26.05)
 readonly MATRIX_ON=(-Dslurm=auto -Dmpi=auto -Dcuda=auto -Dstatic_runtime=auto -Dyaml=auto
@@ -26,6 +26,7 @@ Rows: gcc           the tools, all features that the machine has, -Werror
       races         the CUDA kernels' tests on the emulator, which looks for races
                     between threads, misaligned vectors and conflicts of banks
       hardened      a release build with LTO and -Dhardening=true
+      reproducible  the same once more, of a copy elsewhere: the same bytes
       gcc-11        by gcc 11
       debian13      in a chroot of Debian 13 (root and a mirror are needed)
       aarch64       cross-compiled; the kernels' tests run under qemu
@@ -140,9 +141,38 @@ row_races() {
     "$PLUME_SRC/tests/cuda/banks.py" "$MATRIX_DIR/banks" --most 2
 }
 
+readonly MATRIX_RELEASE=(--buildtype=release -Db_lto=true -Dhardening=true)
+
 row_hardened() {
-    matrix_tools hardened --buildtype=release -Db_lto=true -Dhardening=true
+    matrix_tools hardened "${MATRIX_RELEASE[@]}"
     "$PLUME_SRC/tests/lint/hardened.sh" "$PLUME_SRC" "$MATRIX_DIR/hardened"
+}
+
+# Another source folder, build folder, user's mask, time zone, language and number of processes, and no
+# compiler cache: whoever builds a release gets the bytes that we have built.
+row_reproducible() {
+    local other=$MATRIX_DIR/reproducible/elsewhere
+    matrix_tools hardened "${MATRIX_RELEASE[@]}"
+    rm -rf "$MATRIX_DIR/reproducible"
+    mkdir -p "$other"
+    tar -C "$PLUME_SRC" --exclude='./build*' --exclude=./runs --exclude=./.git -cf - . | tar -C "$other" -xf -
+    (
+        umask 077
+        export CCACHE_DISABLE=1 TZ=Pacific/Auckland LC_ALL=C
+        meson setup "$other/out" "$other" -Dgpu_archs=80 -Dtests=disabled -Dwerror=true "${MATRIX_RELEASE[@]}"
+        ninja -C "$other/out" -j 2 --quiet tools
+    )
+    matrix_hashes "$MATRIX_DIR/hardened" >"$MATRIX_DIR/reproducible/a.sha256"
+    matrix_hashes "$other/out" >"$MATRIX_DIR/reproducible/b.sha256"
+    (($(wc -l <"$MATRIX_DIR/reproducible/a.sha256") > 9)) || die "hardly anything was built"
+    diff "$MATRIX_DIR/reproducible/a.sha256" "$MATRIX_DIR/reproducible/b.sha256"
+    sha256sum "$MATRIX_DIR/reproducible/a.sha256"
+}
+
+# matrix_hashes BUILD-FOLDER: the hash of each program, plugin and module in it.
+matrix_hashes() {
+    (cd "$1" && find . -maxdepth 2 -path ./meson-private -prune -o -type f -perm -u+x \
+        \( -name 'pl*' -o -name '*.so' \) -print0 | LC_ALL=C sort -z | xargs -0 sha256sum)
 }
 
 row_gcc-11() {
