@@ -29,6 +29,8 @@
     X(PLUME_NCCL_IFNAME, TEXT, NULL, PLRUN | PLRUND, "NCCL_SOCKET_IFNAME of the ranks")            \
     X(PLUME_MASTER_PORT_RANGE, TEXT, NULL, PLRUN | PLRUND | PLUGIN, "LOW-HIGH: range of MASTER_PORT") \
     X(PLUME_KILL_GRACE, SECONDS, PL_ENV_STRING(PL_KILL_GRACE_S), PLRUN | PLRUND, "seconds from SIGTERM to SIGKILL") \
+    X(PLUME_SAVE_COMMAND, TEXT, NULL, PLRUN | PLRUND, "shell text that saves the program's state, run at Slurm's signals") \
+    X(PLUME_SAVE_GRACE, SECONDS, PL_ENV_STRING(PL_SAVE_GRACE_S), PLRUN | PLRUND, "seconds for PLUME_SAVE_COMMAND") \
     X(PLUME_LAUNCH_TIMEOUT, SECONDS, PL_ENV_STRING(PL_LAUNCH_TIMEOUT_S), PLRUN | PLRUND, "seconds until all nodes are up") \
     X(PLUME_SILENCE, SECONDS, PL_ENV_STRING(PL_SILENCE_S), PLRUN | PLRUND, "seconds without a message before a node daemon counts as lost") \
     X(PLUME_LEAVE_LIMIT, SECONDS, PL_ENV_STRING(PL_LEAVE_LIMIT_S), PLRUN | PLRUND, "seconds from the end of a node's last rank to the end of its daemon") \
@@ -60,6 +62,7 @@
     X(PLUME_SOCKET, PATH, NULL, PLRUN | PLTRAIN | RANK, "socket of the node's daemon")             \
     X(PLUME_NODE_ADDR, TEXT, "127.0.0.1", PLTRAIN | RANK, "this node's address for other nodes")   \
     X(PLUME_RUNTIME, TEXT, NULL, PLRUN | PLSTAT | RANK, "plrun or plugin")                                  \
+    X(PLUME_SAVE_PID, NUMBER, NULL, PLRUN | RANK, "process of the rank's program, for PLUME_SAVE_COMMAND") \
     X(PLUME_PARAMS, TEXT, NULL, RANK, "the trial's parameters, a JSON object")                     \
     X(PLUME_LAUNCH, TEXT, NULL, PLRUN, "torchrun: a rank starts the processes of its node")        \
     X(PLUME_BIN, PATH, NULL, DEVELOPER, "folder of the tools, in a job script")                    \

@@ -112,3 +112,23 @@ int pl_process_kill(const struct pl_process *process)
 {
     return pl_process_signal(process, SIGKILL);
 }
+
+/* SI_USER is what kill(2) gives, by whomever. */
+int pl_process_order(int fd, pid_t pid, int sig)
+{
+    siginfo_t info = {.si_signo = sig, .si_code = SI_QUEUE};
+    int r;
+
+    info.si_pid = getpid();
+    info.si_uid = getuid();
+    if (fd >= 0)
+        r = (int)syscall(SYS_pidfd_send_signal, fd, sig, &info, 0);
+    else
+        r = sigqueue(pid, sig, (union sigval){0});
+    return r < 0 ? -errno : 0;
+}
+
+bool pl_process_is_order(int si_code)
+{
+    return si_code == SI_QUEUE;
+}

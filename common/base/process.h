@@ -5,6 +5,7 @@
 #define PL_COMMON_BASE_PROCESS_H
 
 #include <errno.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <sys/types.h>
 
@@ -42,5 +43,13 @@ int pl_process_signal(const struct pl_process *process, int sig);
 
 /* Sends SIGKILL; the rest as above. */
 int pl_process_kill(const struct pl_process *process);
+
+/* Sends a signal by which Plume ends a rank, or passes on another process's order to do so: a rank
+ * that saves at Slurm's signals tells them apart by pl_process_is_order(). fd: a pidfd; -1: pid
+ * counts. 0 or -errno. */
+int pl_process_order(int fd, pid_t pid, int sig);
+
+/* si_code: of the siginfo_t of the signal. */
+bool pl_process_is_order(int si_code);
 
 #endif

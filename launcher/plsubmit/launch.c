@@ -148,6 +148,8 @@ static int render(const struct pl_launch *launch, struct pl_buf *out, struct pl_
         .env_files = (const char *const *)lists[PL_SPEC_ENV_FILE],
         .setup = (const char *const *)lists[PL_SPEC_SETUP],
         .teardown = (const char *const *)lists[PL_SPEC_TEARDOWN],
+        .save_command = launch->spec->values[PL_SPEC_SAVE_COMMAND].text,
+        .save_grace = launch->spec->values[PL_SPEC_SAVE_GRACE].text,
         .srun = (const char *const *)lists[PL_SPEC_SRUN],
         .pmix = pl_start_needs_pmix(launch->spec),
         .torchrun = pl_start_workers(launch->spec),

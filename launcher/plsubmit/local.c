@@ -33,7 +33,8 @@ static bool has_effect(int key)
         if (with[i] == key)
             return true;
     return key > PL_SPEC_SBATCH_LAST && key != PL_SPEC_MAX_PARALLEL && key != PL_SPEC_MAIL &&
-           key != PL_SPEC_REQUEUE_ON && key != PL_SPEC_MAX_REQUEUES;
+           key != PL_SPEC_REQUEUE_ON && key != PL_SPEC_MAX_REQUEUES &&
+           key != PL_SPEC_SAVE_COMMAND && key != PL_SPEC_SAVE_GRACE;
 }
 
 /* True if the user gave it for this sweep, and not for all. */

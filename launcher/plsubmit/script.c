@@ -218,12 +218,29 @@ static int add_torchrun(unsigned processes, struct pl_buf *out)
         processes, processes, processes);
 }
 
+/* Appends the variables by which each rank saves at a signal. */
+static int add_save(const struct pl_script *s, struct pl_buf *out)
+{
+    int r;
+
+    if (!s->save_command)
+        return 0;
+    r = pl_buf_adds(out, "export PLUME_SAVE_COMMAND=");
+    if (r == 0)
+        r = pl_script_quote(out, s->save_command);
+    if (r == 0 && s->save_grace)
+        r = pl_buf_addf(out, "\nexport PLUME_SAVE_GRACE=%s", s->save_grace);
+    return r == 0 ? pl_buf_adds(out, "\n") : r;
+}
+
 /* Appends the command that starts the ranks. */
 static int add_step(const struct pl_script *s, struct pl_buf *out)
 {
     static const char trial[] = "\"$PLUME_BIN/plrun\" --trial\n";
     int r = s->torchrun ? add_torchrun(s->torchrun, out) : 0;
 
+    if (r == 0)
+        r = add_save(s, out);
     if (r < 0)
         return r;
     if (s->local)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* The batch script of a run, from templates/job.sh.in. Values are quoted, so that the shell never
- * interprets them; only the commands of --setup and --teardown are shell text. */
+ * interprets them; only the commands of --setup, --teardown and --save-command are
+ * shell text. */
 #ifndef PL_LAUNCHER_PLSUBMIT_SCRIPT_H
 #define PL_LAUNCHER_PLSUBMIT_SCRIPT_H
 
@@ -22,6 +23,8 @@ struct pl_script {
     const char *const *env_files;   /* --env-file: absolute paths */
     const char *const *setup;       /* --setup: lines of shell text from the user */
     const char *const *teardown;    /* --teardown */
+    const char *save_command;       /* --save-command; NULL: none */
+    const char *save_grace;         /* --save-grace, seconds; NULL: the default */
     const char *const *srun;        /* --srun: "mpi=pmix", ... */
     bool pmix;                      /* srun --mpi=pmix */
     unsigned torchrun;              /* processes that torchrun starts on a node; 0: no torchrun */

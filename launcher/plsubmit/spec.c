@@ -227,6 +227,13 @@ static int check_signal(const char *value, struct pl_error *err)
     return 0;
 }
 
+static int check_save_grace(const char *value, struct pl_error *err)
+{
+    int64_t n;
+
+    return pl_parse_int(value, 1, 86400, &n, err);
+}
+
 static int check_seed(const char *value, struct pl_error *err)
 {
     int64_t n;
@@ -569,6 +576,12 @@ static const struct pl_option options[] = {
      KEY(PL_SPEC_REQUEUE_ON, check_requeue_on)},
     {"max-requeues", 0, "N", NULL, "requeues of a trial after all causes together [20]",
      KEY(PL_SPEC_MAX_REQUEUES, check_max_requeues)},
+    {"save-command", 0, "CMD", NULL,
+     "run CMD in each rank's environment at --signal USR1@S and at SIGTERM, to save the state of a "
+     "program that does not",
+     KEY(PL_SPEC_SAVE_COMMAND, NULL)},
+    {"save-grace", 0, "SECONDS", NULL, "time for --save-command [60]",
+     KEY(PL_SPEC_SAVE_GRACE, check_save_grace)},
     {"after", 0, "SWEEP[:ok|any]", NULL,
      "start when all trials of SWEEP are done (ok, the default) or have ended (any); repeatable",
      LIST(PL_SPEC_AFTER, NULL)},

@@ -8,6 +8,7 @@
 #include "launcher/plsubmit/spec_private.h"
 
 #include <string.h>
+#include <strings.h>
 
 static const char *text(const struct pl_spec *spec, enum pl_spec_key key)
 {
@@ -128,12 +129,46 @@ static int add_torchrun(char *const *words, char ***list)
     return r < 0 ? r : 1;
 }
 
+/* The command runs at these signals, and SIGTERM then ends the program: too early for a signal that
+ * comes before the time limit. */
+static int check_save_signal(const char *value, struct pl_error *err)
+{
+    static const char *const good[] = {"USR1", "SIGUSR1", "10", "USR2", "SIGUSR2", "12"};
+    const char *name = strchr(value, ':') ? strchr(value, ':') + 1 : value;
+    size_t len = strcspn(name, "@");
+
+    for (size_t i = 0; i < PL_COUNT(good); i++)
+        if (strlen(good[i]) == len && strncasecmp(good[i], name, len) == 0)
+            return 0;
+    return pl_error_set(err, -EINVAL, "--save-command runs at USR1 and USR2: write --signal USR1%s",
+                        name + len);
+}
+
+static int check_save(const struct pl_spec *spec, bool pltrain, struct pl_error *err)
+{
+    const char *command = text(spec, PL_SPEC_SAVE_COMMAND), *signal = text(spec, PL_SPEC_SIGNAL);
+
+    if (!command && text(spec, PL_SPEC_SAVE_GRACE) &&
+        spec->values[PL_SPEC_SAVE_GRACE].origin >= PL_ORIGIN_JOB_FILE)
+        return pl_error_set(err, -EINVAL, "option '--save-grace' needs '--save-command CMD'");
+    if (!command)
+        return 0;
+    if (pltrain)
+        return pl_error_set(err, -EINVAL,
+                            "--save-command is for other programs: pltrain saves a checkpoint at "
+                            "--signal USR1@SECONDS itself");
+    return signal ? check_save_signal(signal, err) : 0;
+}
+
 static int check_launch(struct pl_spec *spec, char *const *words, struct pl_error *err)
 {
     enum pl_start_kind kind = pl_start_kind_of(spec);
     const char *name = words[0] ? base_name(words[0]) : "pltrain", *option = module_option(spec);
     bool pltrain = !words[0] || pl_hparams_is_pltrain(words[0]);
+    int r = check_save(spec, pltrain, err);
 
+    if (r < 0)
+        return r;
     if (option && !pltrain)
         return pl_error_set(
             err, -EINVAL,

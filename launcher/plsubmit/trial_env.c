@@ -150,5 +150,7 @@ int pl_trial_env_check(struct pl_spec *spec, struct pl_error *err)
         r = check_command("--setup", *item, err);
     for (char **item = spec->lists[PL_SPEC_TEARDOWN]; item && *item && r == 0; item++)
         r = check_command("--teardown", *item, err);
+    if (r == 0 && spec->values[PL_SPEC_SAVE_COMMAND].text)
+        r = check_command("--save-command", spec->values[PL_SPEC_SAVE_COMMAND].text, err);
     return r;
 }

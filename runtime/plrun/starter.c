@@ -5,11 +5,13 @@
 #include "common/base/fs.h"
 #include "common/base/log.h"
 #include "common/base/parse.h"
+#include "common/base/process.h"
 #include "common/base/trace.h"
 #include "common/proto/rank/minijson.h"
 #include "common/proto/rank/rank_link.h"
 #include "runtime/node/slurm_step.h"
 #include "runtime/plrun/refuser.h"
+#include "runtime/plrun/saver.h"
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -258,11 +260,10 @@ static void set_torchrun(void)
     unsetenv("PLUME_LAUNCH"); /* a step of the program's own has other ranks */
 }
 
-int pl_starter_exec(char *const *argv)
+static int exec_program(char *const *argv)
 {
     int error;
 
-    set_torchrun();
     execvp(argv[0], argv);
     error = errno;
     /* execvp(3) reports EACCES if it may not search one of the folders and finds nothing. */
@@ -270,6 +271,21 @@ int pl_starter_exec(char *const *argv)
         error = ENOENT;
     dprintf(2, "plrun: cannot run '%s': %s\n", argv[0], strerror(error));
     return error == ENOENT ? 127 : 126;
+}
+
+int pl_starter_exec(char *const *argv)
+{
+    const char *text = pl_env_text(PL_ENV_PLUME_SAVE_COMMAND);
+    _cleanup_free_ char *command = text ? strdup(text) : NULL;
+
+    set_torchrun();
+    if (!text)
+        return exec_program(argv);
+    if (!command) {
+        dprintf(2, "plrun: out of memory\n");
+        return 126;
+    }
+    return pl_saver_run(command, argv, exec_program);
 }
 
 static void run_child(struct starter *s, char *const *argv, const int pipes[4], bool capture)
@@ -464,7 +480,7 @@ static void on_daemon_lost(struct starter *s, const char *what)
                  s->ended ? "it has not confirmed the end of" : "ending", s->step.rank);
     if (s->ended)
         return;
-    kill(s->child, SIGTERM);
+    pl_process_order(-1, s->child, SIGTERM);
 }
 
 /* Reads the daemon's lines. True once it gave its verdict or is gone. */
@@ -481,7 +497,7 @@ static bool on_link(struct starter *s)
         if (r < 0)
             break;
         if (pl_mini_is(line, "signal") && pl_mini_get_int(line, "signal", &n) == 0 && !s->ended)
-            kill(s->child, (int)n);
+            pl_process_order(-1, s->child, (int)n);
         if (pl_mini_is(line, "verdict") && pl_mini_get_int(line, "code", &n) == 0) {
             s->code = (int)n;
             return true;

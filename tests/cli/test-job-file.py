@@ -68,7 +68,7 @@ VALUES = {
                                "parsable", "wait")},
 }
 # Those of which a random command line has more than one, or that need each other, a sweep or a file.
-AXES = {"snapshot-max", "grid", "zip", "sample", "random", "seed", "after", "env-file", "sbatch-comment"}
+AXES = {"snapshot-max", "save-command", "save-grace", "grid", "zip", "sample", "random", "seed", "after", "env-file", "sbatch-comment"}
 # Those that no file can have.
 NOT_IN_FILES = {"help", "version", "dry-run", "check", "expand", "show-config", "job-file", "write-job", "resume", "retry",
                 "extend", "no-submit", "cancel", "hold", "release"}

@@ -107,3 +107,27 @@ TXT
     [ "$(result twice not_requeued)" = '--requeue-on allows 1 requeue after the cause preempt' ]
     [ ! -e "$(run_of twice)/trial-0000/attempt-2/rank-0.out" ]
 }
+
+@test "a program that knows no signals is saved by --save-command, and goes on in the next attempt" {
+    cat >prog <<'TXT2'
+#!/bin/bash
+trap '' TERM USR1 USR2
+step=$(cat "$PLUME_TRIAL_DIR/checkpoints/step" 2>/dev/null || echo 0)
+echo "from $step in $PLUME_REASON"
+((step == 0)) || exit 0
+echo 41 >state
+exec tail -f /dev/null
+TXT2
+    chmod +x prog
+    submit saved --requeue-on preempt --save-command \
+        'mkdir -p "$PLUME_TRIAL_DIR/checkpoints" && echo "$1 $RANK" && cp state new && mv new "$PLUME_TRIAL_DIR/checkpoints/step"' ./prog
+    out=$(run_of saved)/trial-0000
+    wait_for 60 test -s state
+    scancel --signal=USR1 "$(job_of saved)_0"
+    wait_for 60 test -s "$out/checkpoints/step"
+    [ "$(sed 1d "$out/attempt-0/rank-0.out")" = 'USR1 0' ]
+    scontrol requeue "$(job_of saved)_0"
+    wait_for 60 is saved 'done' 2
+    [ "$(<"$out/attempt-1/rank-0.out")" = 'from 41 in preempt' ]
+    [ "$(sed 1d "$out/attempt-0/rank-0.out")" = 'USR1 0' ]
+}

@@ -343,7 +343,7 @@ void pl_rank_signal(struct pl_rank *rank, int signal)
             rank->starter,
             pl_msg_new(&(struct pl_msg){.type = PL_MSG_RANK_SIGNAL, .rank_signal.signal = signal}));
     else if (rank->pidfd >= 0)
-        syscall(SYS_pidfd_send_signal, rank->pidfd, signal, NULL, 0);
+        pl_process_order(rank->pidfd, rank->pid, signal);
 }
 
 void pl_rank_ended(struct pl_rank *rank, int status, uint64_t at_ns)

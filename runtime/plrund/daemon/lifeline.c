@@ -3,6 +3,7 @@
 #include "common/base/env.h"
 #include "common/base/fs.h"
 #include "common/base/log.h"
+#include "common/base/process.h"
 
 #include <poll.h>
 #include <signal.h>
@@ -51,7 +52,7 @@ static void drop_ended(struct ranks *ranks)
 static void signal_all(const struct ranks *ranks, int signal)
 {
     for (size_t i = 1; i < ranks->n; i++)
-        syscall(SYS_pidfd_send_signal, ranks->fds[i].fd, signal, NULL, 0);
+        pl_process_order(ranks->fds[i].fd, 0, signal);
 }
 
 /* One packet. False once the daemon is gone. */

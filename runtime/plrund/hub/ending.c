@@ -200,10 +200,20 @@ static int code_of_ended(const struct pl_hub *hub)
     return 0;
 }
 
+/* Ranks that run a command to save at Slurm's signal have the time for that. */
+static unsigned end_grace_ms(const struct pl_hub *hub)
+{
+    unsigned grace_ms = pl_env_ms(PL_ENV_PLUME_KILL_GRACE);
+
+    if (hub->terminated && pl_env_text(PL_ENV_PLUME_SAVE_COMMAND))
+        grace_ms = PL_MAX(grace_ms, pl_env_ms(PL_ENV_PLUME_SAVE_GRACE));
+    return grace_ms;
+}
+
 /* Nodes end their ranks, unless Slurm does: then ranks may use the time that it gives them. */
 static void end_ranks(struct pl_hub *hub, bool slurm_ends)
 {
-    unsigned grace_ms = pl_env_ms(PL_ENV_PLUME_KILL_GRACE);
+    unsigned grace_ms = end_grace_ms(hub);
 
     hub->state = PL_HUB_ENDING;
     if (!slurm_ends) {
