@@ -32,6 +32,7 @@ struct run {
     uint64_t seed; /* of the module */
     size_t ops;
     bool drops, norms, no_loss, branches;
+    bool skips;    /* every other step leaves a layer out */
     size_t chain;  /* layers */
     bool emulated; /* each linear layer takes a nap forward, and one backward */
     long nap_ns;
@@ -193,6 +194,8 @@ static plume_tensor *logits(struct plume_context *pl, const struct plume_batch *
                                   PLUME_IDENTITY);
     for (size_t i = 0; i < current->chain; i++)
         pool[0] = plume_linear(pl, pool[0], net->chain[i], NULL, PLUME_TANH);
+    if (current->skips && pl->step % 2 == 0)
+        pool[0] = plume_linear(pl, pool[0], net->m[0], NULL, PLUME_TANH);
     for (size_t i = 0; i < current->ops; i++) {
         plume_tensor *t = more(pl, &rng, pool, n);
 
@@ -427,6 +430,25 @@ static void test_cuts_and_orders_have_the_same_bits(void **state)
         assert_string_equal(runs[i]->hash, runs[0]->hash);
 }
 
+/* A step that leaves a layer out leaves its weights and their momentum alone: what an earlier batch
+ * has used does not count, though microbatches of this one are still to come. */
+static void test_a_layer_that_is_left_out_stays(void **state)
+{
+    struct run *one = new_run(6, 0), *pipe;
+
+    one->skips = true;
+    one->options.max_steps = 4;
+    one->options.optimizer = PLUME_ADAM;
+    snprintf(one->hparams[1], 32, "lr=1e-3");
+    go(one, 1, 0);
+    for (unsigned order = 0; order < 2; order++) {
+        pipe = pipeline_of(one, 2, 3); /* of 6, 6 and 4 samples */
+        pipe->options.pipe_order = order ? PL_PIPE_GPIPE : PL_PIPE_1F1B;
+        go(pipe, 2, 0);
+        assert_alike(pipe, one, 1e-7);
+    }
+}
+
 /* A rank has memory for its own parameters only. */
 static void test_ranks_have_their_own_parameters(void **state)
 {
@@ -559,6 +581,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_random_modules_are_those_of_one_process),
         cmocka_unit_test(test_cuts_and_orders_have_the_same_bits),
+        cmocka_unit_test(test_a_layer_that_is_left_out_stays),
         cmocka_unit_test(test_ranks_have_their_own_parameters),
         cmocka_unit_test(test_the_cut_moves_with_its_state),
         cmocka_unit_test(test_a_lost_rank_is_named),

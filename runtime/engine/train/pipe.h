@@ -28,6 +28,7 @@ struct pl_pipe_slot {
     uint64_t recordings, version; /* of the trace and the cut that `own` is made of; 0: none */
     const plume_tensor *built_loss;
     size_t first_row;
+    uint64_t batch_no; /* of the training batch it is a part of (pl_pipe's n_batches) */
 };
 
 /* The slots of a stage (training, validation, test). A shorter last microbatch has its own. */
@@ -73,8 +74,12 @@ struct pl_pipe {
     size_t held_cap;
     struct pl_pipe_slots slots[3]; /* by enum plume_stage */
     struct pl_pipe_costs costs;
-    size_t *cut;      /* n_stages + 1 nodes of the costs' ops */
-    uint64_t version; /* of the cut, from 1 */
+    size_t *cut;        /* n_stages + 1 nodes of the costs' ops */
+    uint64_t version;   /* of the cut, from 1 */
+    uint64_t n_batches; /* of training, so far */
+    /* The slots whose parameters were marked last (mark() in pipe_schedule.c). */
+    size_t n_marked;
+    bool tail_marked;
     /* Since the last look at the balance: this stage's busy time, steps, and microbatches. */
     uint64_t busy_ns, steps, microbatches;
     uint64_t all_microbatches;     /* of the run */

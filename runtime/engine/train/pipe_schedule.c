@@ -121,6 +121,7 @@ static int begin(struct run *run, size_t m, struct pl_error *err)
     r = pl_pipe_begin(run->pipe, run->stage, slot, run->what->batch, m * run->chunk,
                       rows_of(run, m), err);
     slot->own.tape.step = run->what->draw;
+    slot->batch_no = run->pipe->n_batches;
     return r;
 }
 
@@ -233,21 +234,33 @@ static int forward(struct run *run, size_t m, struct pl_error *err)
     return r;
 }
 
+/* True if the slot has a microbatch of this batch, not only of one before. */
+static bool takes_part(const struct pl_pipe *pipe, const struct pl_pipe_slot *slot)
+{
+    return slot && slot->batch_no == pipe->n_batches && slot->own.tape.planned;
+}
+
 /* The parameters that the microbatches so far have a gradient for. Call before the first gradients
  * are written: it clears those that they will add to; and after the last. */
 static int mark(struct run *run, bool first, struct pl_error *err)
 {
-    const struct pl_pipe_slots *slots = &run->pipe->slots[PLUME_TRAIN];
+    struct pl_pipe *pipe = run->pipe;
+    const struct pl_pipe_slots *slots = &pipe->slots[PLUME_TRAIN];
     const struct pl_tape *tapes[PL_PIPE_MICROBATCHES_MAX];
     size_t n = 0;
+    bool tail = takes_part(pipe, slots->tail);
 
-    for (size_t i = 0; i < slots->n && n + 1 < PL_COUNT(tapes); i++)
-        if (slots->list[i]->own.tape.planned)
+    for (size_t i = 0; i < slots->n && n + tail < PL_COUNT(tapes); i++)
+        if (takes_part(pipe, slots->list[i]))
             tapes[n++] = &slots->list[i]->own.tape;
-    if (slots->tail && slots->tail->own.tape.planned)
+    if (pipe->n_marked != n || pipe->tail_marked != tail) /* other tapes */
+        pl_unused_params_reset(pipe->params);
+    pipe->n_marked = n;
+    pipe->tail_marked = tail;
+    if (tail)
         tapes[n++] = &slots->tail->own.tape;
-    pl_unused_params_find(run->pipe->params, tapes, n);
-    return pl_unused_params_mark(run->pipe->params, first, true, err);
+    pl_unused_params_find(pipe->params, tapes, n);
+    return pl_unused_params_mark(pipe->params, first, true, err);
 }
 
 static int backward(struct run *run, size_t m, struct pl_error *err)
@@ -407,6 +420,7 @@ int pl_pipe_train(struct pl_pipe *pipe,
     bool gpipe = pipe->options->pipe_order == PL_PIPE_GPIPE;
     int r;
 
+    pipe->n_batches++;
     run.n = pl_pipe_microbatches(pipe, what->batch->rows, &run.chunk);
     run.regular = gpipe ? run.n : PL_MIN(run.n, (size_t)(pipe->n_stages - pipe->stage));
     r = gpipe ? run_gpipe(&run, err) : run_1f1b(&run, err);
