@@ -188,14 +188,14 @@ static void limit_end(struct pl_hub *hub, unsigned grace_ms)
         pl_limit_start(&hub->end_limit, grace_ms + END_EXTRA_MS);
 }
 
-/* The code that ranks give which the runtime ends. A cause on a lost node has no rank to give its
- * code, and Slurm may see no fault at all. */
+/* The code that ranks give which the runtime ends. The rank of such a cause has lost its plrun or
+ * its node and gives none, and Slurm may see no fault at all. */
 static int code_of_ended(const struct pl_hub *hub)
 {
     enum pl_cause_kind kind = pl_cause_parse(pl_json_string(hub->cause, "kind"));
 
-    if (hub->root >= 0 ? hub->nodes[hub->node_of_rank[hub->root]].lost
-                       : kind == PL_CAUSE_NODE || kind == PL_CAUSE_RUNTIME)
+    if (kind == PL_CAUSE_NODE || kind == PL_CAUSE_RUNTIME ||
+        (hub->root >= 0 && hub->nodes[hub->node_of_rank[hub->root]].lost))
         return pl_run_state_exit_code(hub->cause);
     return 0;
 }
