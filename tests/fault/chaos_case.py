@@ -383,7 +383,6 @@ class Place:
         self.apart = []                     # nodes for cases that must have theirs alone,
         self.groups = queue.SimpleQueue()   # and their groups
         self.lock = threading.Lock()
-        self.preempting = threading.Lock()
         self.spared = []  # cases whose processes were all killed at once
 
     def divide(self):

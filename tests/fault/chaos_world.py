@@ -636,11 +636,10 @@ def started_again(c, order, *options):
                ": >ran.${SLURM_RESTART_COUNT:-0}.$RANK\n"
                "[ -z \"$SLURM_RESTART_COUNT\" ] || exit 0\n" +
                ("while :; do sleep 0.05; done\n" if polite else STAY))
-    with PLACE.preempting:  # no case may take another one's nodes
-        b = Batch(c, *options)
-        b.ranks_there(0)
-        c.pause()
-        order(b)
+    b = Batch(c, *options)
+    b.ranks_there(0)
+    c.pause()
+    order(b)
     # Not behind all other cases, which have a better partition.
     subprocess.run(["scontrol", "update", f"JobId={b.job}", "Partition=main"], check=False, timeout=30,
                    stderr=subprocess.DEVNULL)
@@ -670,9 +669,9 @@ def requeued(c):
     started_again(c, lambda b: subprocess.run(["scontrol", "requeue", b.job], check=True, timeout=30))
 
 
-@fault(needs=("own",))
+@fault(alone=True, needs=("own",))
 def preempted(c):
-    """A more urgent job wants the nodes."""
+    """A more urgent job wants the nodes, which all others would get before, too."""
     def urgent(b):
         nodes = subprocess.run(["squeue", "-h", "-j", b.job, "-o", "%N"], capture_output=True, text=True,
                                check=True, timeout=30).stdout.strip()
