@@ -47,7 +47,7 @@ def run_case(name, args, work):
     finally:
         try:
             c.undo.close()
-        except (OSError, subprocess.SubprocessError) as e:
+        except Exception as e:  # pylint: disable=broad-exception-caught
             wrong = wrong or f"{type(e).__name__}: {e}"
         if c.srun and c.srun.poll() is None:
             with contextlib.suppress(Exception):

@@ -109,7 +109,9 @@ def restart_slurmd(node, meanwhile):
         path = PLACE.folder / "pids"
         lines = [f"{node} {new.pid} {start_time(new.pid)}" if line.split()[0] == node else line
                  for line in path.read_text().splitlines()]
-        path.write_text("\n".join(lines) + "\n")
+        new_path = path.with_name("pids.new")  # others read it meanwhile
+        new_path.write_text("\n".join(lines) + "\n")
+        new_path.rename(path)
 
 
 @fault(alone=True, needs=("own",))
