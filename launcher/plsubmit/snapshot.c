@@ -57,12 +57,37 @@ static int look_at(struct pl_snapshot_place *from, struct pl_snapshot_file *file
     return S_ISREG(st.st_mode) || S_ISLNK(st.st_mode);
 }
 
-/* Keeps the files that exist, once each, and without those of the folder of runs. */
+/* True if a folder above the file, in the repository, is a run folder. */
+static bool is_of_run(const struct pl_snapshot *s, const char *path)
+{
+    static const char *const files[] = {"sweep.json", "trials.jsonl", "job.sh"};
+
+    for (const char *slash = strchr(path, '/'); slash; slash = strchr(slash + 1, '/')) {
+        size_t n = 0;
+
+        while (n < PL_COUNT(files)) {
+            _cleanup_free_ char *file =
+                pl_strf("%s/%.*s/%s", s->root, (int)(slash - path), path, files[n]);
+
+            if (!file || access(file, F_OK) < 0)
+                break;
+            n++;
+        }
+        if (n == PL_COUNT(files))
+            return true;
+    }
+    return false;
+}
+
+/* Keeps the files that exist, once each, and of those that git does not track none of a run: a
+ * snapshot with older snapshots in it would double with each sweep. runs: the folder of runs; NULL:
+ * it does not exist. */
 static int keep_existing(struct pl_snapshot *s, const char *runs, struct pl_error *err)
 {
     _cleanup_close_ int root = open(s->root, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     _cleanup_(pl_snapshot_place_finish) struct pl_snapshot_place from = {.root = root,
                                                                          .fd = -EBADF};
+    bool inside = runs && pl_snapshot_is_below(runs, s->root); /* it is no folder of sources, too */
     size_t n = 0;
 
     if (root < 0)
@@ -73,9 +98,9 @@ static int keep_existing(struct pl_snapshot *s, const char *runs, struct pl_erro
         struct pl_snapshot_file *file = &s->files[i];
         _cleanup_free_ char *whole = pl_path_join(s->root, file->path);
         bool twice = n > 0 && strcmp(s->files[n - 1].path, file->path) == 0;
-        int r = !whole                                       ? -ENOMEM
-                : twice || pl_snapshot_is_below(whole, runs) ? 0
-                                                             : look_at(&from, file);
+        bool of_run = !file->tracked && whole &&
+                      ((inside && pl_snapshot_is_below(whole, runs)) || is_of_run(s, file->path));
+        int r = !whole ? -ENOMEM : twice || of_run ? 0 : look_at(&from, file);
 
         if (r < 0)
             return pl_error_errno(err, r, "--snapshot: cannot look at '%.300s'", file->path);
@@ -157,16 +182,33 @@ static int check_program(const struct pl_snapshot *s, const char *program, struc
                         program);
 }
 
-/* Warns of an argument that means something else in the snapshot than here. */
+/* True if the snapshot has a file in the folder. */
+static bool has_folder(const struct pl_snapshot *s, const char *path)
+{
+    bool has = !*path || strcmp(path, s->prefix) == 0;
+
+    for (size_t i = 0; i < s->n_files && !has; i++)
+        has = pl_snapshot_is_below(s->files[i].path, path);
+    return has;
+}
+
+/* Warns of an argument that means something else in the snapshot than here. A folder is one with a
+ * '/' in its name: "test" may be any word. */
 static int check_argument(const struct pl_snapshot *s, const char *word, struct pl_spec *spec)
 {
-    _cleanup_free_ char *path = path_in_root(s, word);
+    const char *value = word[0] == '-' ? strchr(word, '=') : NULL;
+    _cleanup_free_ char *path = NULL;
     struct stat st;
-    bool has;
+    bool has, folder;
 
-    if (!path || !*word || stat(word, &st) < 0 || !S_ISREG(st.st_mode))
+    word = value ? value + 1 : word;
+    path = path_in_root(s, word);
+    if (!path || !*word || stat(word, &st) < 0)
         return 0;
-    has = find_file(s, path);
+    folder = S_ISDIR(st.st_mode) && word[0] != '/' && strchr(word, '/');
+    if (!S_ISREG(st.st_mode) && !folder)
+        return 0;
+    has = folder ? has_folder(s, path) : find_file(s, path) != NULL;
     if (word[0] == '/' && has)
         return pl_spec_warn(spec,
                             "'%.300s' is the present file, not that of the snapshot: write its "

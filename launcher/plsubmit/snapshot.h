@@ -15,7 +15,8 @@
 #define PL_SNAPSHOT_MAX_BYTES (100u << 20) /* without --snapshot-max */
 
 struct pl_snapshot_file {
-    char *path; /* relative to the root; no part is "", ".", ".." or ".git" */
+    char *path;   /* relative to the root; no part is "", ".", ".." or ".git" */
+    bool tracked; /* by git */
     uint64_t size;
 };
 

@@ -132,7 +132,7 @@ static char *join(const char *inner, const char *path)
     return *inner ? pl_strf("%s/%s", inner, path) : strdup(path);
 }
 
-static int add_file(struct lister *l, const char *inner, const char *path)
+static int add_file(struct lister *l, const char *inner, const char *path, bool tracked)
 {
     _cleanup_free_ char *whole = join(inner, path);
     struct pl_snapshot *s = l->s;
@@ -151,7 +151,7 @@ static int add_file(struct lister *l, const char *inner, const char *path)
         s->files = more;
         l->room = room;
     }
-    s->files[s->n_files++] = (struct pl_snapshot_file){.path = PL_TAKE(whole)};
+    s->files[s->n_files++] = (struct pl_snapshot_file){.path = PL_TAKE(whole), .tracked = tracked};
     return 0;
 }
 
@@ -185,7 +185,7 @@ add_entry(struct lister *l, const char *root, const char *inner, const char *lin
         return pl_error_set(l->err, -EINVAL, "--snapshot: cannot read git's list of files");
     if (strncmp(line, "160000 ", 7) == 0)
         return list_submodule(l, root, inner, tab + 1, depth);
-    return add_file(l, inner, tab + 1);
+    return add_file(l, inner, tab + 1, true);
 }
 
 /* A path of a file that git does not track; with a '/' at the end it is a repository. */
@@ -194,7 +194,7 @@ static int add_untracked(struct lister *l, const char *inner, const char *path)
     size_t len = strlen(path);
 
     if (len == 0 || path[len - 1] != '/')
-        return add_file(l, inner, path);
+        return add_file(l, inner, path, false);
     return pl_spec_warn(l->spec,
                         "the snapshot lacks '%s%s%.300s', a repository of its own: git submodule "
                         "add",

@@ -137,6 +137,19 @@ def test_links():
     assert links["whole"] == got + "/in/file" and os.path.exists(links["whole"]), links
 
 
+def test_runs_in_the_repository():
+    """The folder of runs may be around the sources, or have some; an older run is in no snapshot."""
+    repo = repository("around")
+    write(repo, "train.py", text="x")
+    write(repo, "sub", "y", text="y")
+    git(repo, "add", "-A")
+    write(repo, "new", text="z")
+    for runs in (repo, TOP.name, os.path.join(repo, "sub"), os.path.join(repo, "other"), repo):
+        for mode, files in (("tracked", {"train.py", "sub/y"}), ("untracked", {"train.py", "sub/y", "new"})):
+            got, err = submit(repo, "--runs", runs, f"--snapshot={mode}", "cat", "train.py")
+            assert set(tree(got)) == files and not err, (runs, mode, tree(got), err)
+
+
 def test_submodules():
     library = repository("library")
     write(library, "lib.py", text="1")
@@ -222,6 +235,8 @@ def test_refusals():
             (("--snapshot-max=1G", "true"), "option '--snapshot-max' needs '--snapshot'"),
             (("--snapshot", "--sbatch", "chdir=/tmp", "true"), "omit one of them"),
             (("--strict", "--snapshot", "sh", "new.sh"), "'new.sh' is not in the snapshot"),
+            (("--strict", "--snapshot", "sh", "-x=new.sh"), "'new.sh' is not in the snapshot"),
+            (("--strict", "--snapshot", "sh", "./.git/"), "'./.git/' is not in the snapshot"),
             (("--strict", "--snapshot", "sh", os.path.join(os.path.realpath(repo), "train.sh")),
              "is the present file, not that of the snapshot")]:
         _, err = submit(repo, *args, code=2)
@@ -231,7 +246,8 @@ def test_refusals():
     _, err = submit(repo, "--snapshot", "/bin/true", code=2, PATH="/nonexistent")
     assert "needs git" in err, err
     assert set(os.listdir(os.path.join(TOP.name, "runs"))) == before
-    for args in (("--snapshot=untracked", "./new.sh"), ("--snapshot", "--snapshot-max=4M", "./train.sh")):
+    for args in (("--snapshot=untracked", "./new.sh", "./", "-x=./big"),
+                 ("--snapshot", "--snapshot-max=4M", "./train.sh")):
         got, err = submit(repo, *args)
         assert not err and "big" in tree(got), err
     # Without Slurm the run folder goes, and the snapshot with it.
