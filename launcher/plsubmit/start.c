@@ -317,6 +317,30 @@ static int warn(struct pl_spec *spec, char *const *words)
     return r;
 }
 
+/* What does not fit together, and would start another number of processes without a word. */
+static int check_shape(const struct pl_spec *spec, struct pl_error *err)
+{
+    const struct pl_shape s = pl_shape_of(spec);
+    const char *n = text(spec, PL_SPEC_NUM_PROCESSES), *per_node;
+
+    if (pl_start_kind_of(spec) == PL_START_TORCHRUN)
+        return n || !s.gpus || s.gpus_per_rank || s.gpus_per_node
+                   ? 0
+                   : pl_error_set(err, -EINVAL,
+                                  "torchrun starts a process per GPU of a node, and with --gpus %u "
+                                  "here their number is not known: write --gpus-per-node N, or "
+                                  "--num-processes N",
+                                  s.gpus);
+    per_node = text(spec, PL_SPEC_NTASKS_PER_NODE);
+    if (n && per_node && strcmp(n, per_node) == 0 && text(spec, PL_SPEC_NTASKS) && s.nodes &&
+        s.nodes == s.nodes_max && s.ranks != s.nodes * pl_count(n, strlen(n)))
+        return pl_error_set(err, -EINVAL,
+                            "--num-processes %s on %u node%s and --ntasks %u are different numbers "
+                            "of ranks: omit one of them",
+                            n, s.nodes, s.nodes == 1 ? "" : "s", s.ranks);
+    return 0;
+}
+
 int pl_start_shape(struct pl_spec *spec, char *const *words, struct pl_error *err)
 {
     int r = num_processes(spec, err);
@@ -327,9 +351,12 @@ int pl_start_shape(struct pl_spec *spec, char *const *words, struct pl_error *er
         r = one_per_node(spec);
     if (r == 0)
         r = pl_shape_defaults(spec);
-    if (r == 0)
-        r = warn(spec, words);
-    return r < 0 ? pl_error_nomem(err) : 0;
+    if (r < 0)
+        return pl_error_nomem(err);
+    r = check_shape(spec, err);
+    if (r < 0)
+        return r;
+    return warn(spec, words) < 0 ? pl_error_nomem(err) : 0;
 }
 
 bool pl_start_needs_pmix(const struct pl_spec *spec)
