@@ -15,6 +15,7 @@
 #include "common/run/run_stop.h"
 #include "launcher/plsubmit/count.h"
 #include "launcher/plsubmit/foreign.h"
+#include "launcher/plsubmit/mail.h"
 #include "launcher/plsubmit/spec_private.h"
 
 #include <stdarg.h>
@@ -612,7 +613,7 @@ static const struct pl_option options[] = {
     {"exclude", 'x', "NODES", NULL, "nodes not to use", KEY(PL_SPEC_EXCLUDE, NULL)},
     {"dependency", 'd', "LIST", NULL, "start after these jobs", KEY(PL_SPEC_DEPENDENCY, NULL)},
     {"mail", 0, "TYPES", NULL, "mail at these events of each trial, such as END,FAIL",
-     KEY(PL_SPEC_MAIL, NULL)},
+     KEY(PL_SPEC_MAIL, pl_mail_check)},
     {"mail-type", 0, "TYPES", NULL, "mail at these events of the array",
      KEY(PL_SPEC_MAIL_TYPE, NULL)},
     {"mail-user", 0, "USER", NULL, "receiver of the mail", KEY(PL_SPEC_MAIL_USER, NULL)},
