@@ -433,6 +433,27 @@ static int change_sweep(struct pl_spec *spec, char *const *words, const char *bi
                                                            : PL_EXIT_FAILED);
 }
 
+/* What plsubmit does instead of a submission is one thing: of two, one would be left out. */
+static int check_questions(const struct pl_spec *spec, struct pl_error *err)
+{
+    const struct {
+        const char *name;
+        bool wanted;
+    } questions[] = {{"--check", spec->check},         {"--dry-run", spec->dry_run},
+                     {"--expand", spec->expand},       {"--show-config", spec->show_config},
+                     {"--write-job", spec->write_job}, {"--no-submit", spec->no_submit}};
+    const char *first = NULL;
+
+    for (size_t i = 0; i < PL_COUNT(questions); i++) {
+        if (questions[i].wanted && first)
+            return pl_error_set(err, -EINVAL, "%s and %s are different questions: omit one of them",
+                                first, questions[i].name);
+        if (questions[i].wanted)
+            first = questions[i].name;
+    }
+    return 0;
+}
+
 /* --check. */
 static int check(const struct pl_launch *plan)
 {
@@ -524,6 +545,8 @@ int main(int argc, char **argv)
         return print_error(&err, PL_EXIT_FAILED);
     if (spec.change != PL_CHANGE_NONE)
         return change_sweep(&spec, argv + rest, bin_dir);
+    if (check_questions(&spec, &err) < 0)
+        return print_error(&err, PL_EXIT_USAGE);
     if (pl_job_files_apply(&spec, &err) < 0)
         return print_error(&err, PL_EXIT_USAGE);
     words = argv[rest] || !spec.command ? argv + rest : spec.command;
