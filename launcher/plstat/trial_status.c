@@ -433,6 +433,22 @@ static void end_ranks(struct pl_trial_status *ts)
     }
 }
 
+/* The state of a trial with a result, which may be of an attempt before. */
+static void
+resolve_result(struct pl_trial_status *ts, const struct pl_slurm_jobs *jobs, double submitted_s)
+{
+    bool unseen = ts->resubmitted && !ts->slurm && jobs && jobs->time_s <= submitted_s;
+    bool final = ts->slurm && pl_slurm_state_final(ts->slurm->state);
+
+    if (ts->state != PL_TRIAL_DONE && ts->resubmitted && ts->slurm && !final)
+        /* the record is of the new job, which has not claimed the trial yet */
+        ts->state = strcmp(ts->slurm->state, "PENDING") == 0 ? PL_TRIAL_WAITING : PL_TRIAL_RUNNING;
+    else if (ts->state != PL_TRIAL_DONE && (unseen || (jobs && queued(ts, jobs))))
+        ts->state = PL_TRIAL_WAITING;
+    else if (final)
+        correct_cause(ts);
+}
+
 void pl_trial_status_resolve(struct pl_trial_status *ts,
                              const struct pl_slurm_jobs *jobs,
                              double submitted_s)
@@ -440,7 +456,7 @@ void pl_trial_status_resolve(struct pl_trial_status *ts,
     json_t *state = ts->query ? ts->query->state : NULL;
 
     ts->slurm = ts->array > 0 ? pl_slurm_jobs_find(jobs, ts->array, ts->task) : NULL;
-    if (ts->slurm && ts->claimed && pl_slurm_job_is_rest(ts->slurm))
+    if (ts->slurm && ts->claimed && !ts->resubmitted && pl_slurm_job_is_rest(ts->slurm))
         ts->slurm = NULL; /* the record of tasks that never started */
     if (ts->slurm && !ts->slurm->array && ts->task >= 0)
         set_job(ts, ts->slurm->id, -1);
@@ -465,17 +481,12 @@ void pl_trial_status_resolve(struct pl_trial_status *ts,
         if (ts->state == PL_TRIAL_WAITING) /* the hub runs and waits for nodes */
             ts->state = PL_TRIAL_RUNNING;
     } else if (ts->result) {
-        bool unseen = ts->resubmitted && !ts->slurm && jobs && jobs->time_s <= submitted_s;
-
-        if (ts->state != PL_TRIAL_DONE && (unseen || (jobs && queued(ts, jobs))))
-            ts->state = PL_TRIAL_WAITING;
-        else if (ts->slurm && pl_slurm_state_final(ts->slurm->state))
-            correct_cause(ts);
+        resolve_result(ts, jobs, submitted_s);
     } else {
         resolve_unfinished(ts, jobs, submitted_s);
     }
     if (ts->state == PL_TRIAL_DONE || ts->state == PL_TRIAL_WAITING ||
-        (ts->state == PL_TRIAL_RUNNING && !ts->claimed)) {
+        (ts->state == PL_TRIAL_RUNNING && (!ts->claimed || ts->resubmitted))) {
         json_decref(PL_TAKE(ts->cause));
         json_decref(PL_TAKE(ts->others));
     }

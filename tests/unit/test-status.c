@@ -325,6 +325,28 @@ static void test_resolve_retry_waits(void **state)
     assert_resolved(ts, "PENDING", "waiting", NULL);
 }
 
+/* The record is that of the retry's own job, so the result of the attempt before is no news, also
+ * while that job has not claimed the trial, and if the result was written later than the answer. */
+static void test_resolve_retry_starts(void **state)
+{
+    static const struct {
+        const char *slurm, *want, *kind;
+    } cases[] = {{"RUNNING", "running", NULL},
+                 {"SUSPENDED", "running", NULL},
+                 {"PENDING", "waiting", NULL},
+                 {"CANCELLED", "cancelled", "cancelled"}};
+
+    for (size_t i = 0; i < PL_COUNT(cases); i++)
+        for (int late = 0; late < 2; late++) {
+            struct pl_trial_status ts = with_result("cancelled", "cancelled", true);
+
+            ts.resubmitted = true;
+            if (late)
+                json_object_set_new(ts.result, "time", json_real(NOW + 0.5));
+            assert_resolved(ts, cases[i].slurm, cases[i].want, cases[i].kind);
+        }
+}
+
 /* Slurm's answer is older than the retry: the result of the attempt before is no news. */
 static void test_resolve_retry_is_newer_than_the_answer(void **state)
 {
@@ -583,6 +605,7 @@ int main(void)
         cmocka_unit_test(test_resolve_ends_ranks),
         cmocka_unit_test(test_resolve_confirms_oom),
         cmocka_unit_test(test_resolve_retry_waits),
+        cmocka_unit_test(test_resolve_retry_starts),
         cmocka_unit_test(test_resolve_retry_is_newer_than_the_answer),
         cmocka_unit_test(test_resolve_live),
         cmocka_unit_test(test_collect_ended),
