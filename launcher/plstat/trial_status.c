@@ -506,7 +506,9 @@ void pl_trial_status_apply_local(struct pl_trial_status *ts, bool alive)
             ts->state = PL_TRIAL_CANCELLED;
         open = !alive && !ts->cancelled;
     }
-    if (open && !alive)
+    if (open && !alive && ts->cancelled)
+        ts->state = PL_TRIAL_CANCELLED; /* so early that nothing was written */
+    else if (open && !alive)
         set_lost(ts, "the local executor has ended, and the trial wrote no result");
 }
 

@@ -258,6 +258,14 @@ static void exec_script(const struct executor *x, const struct task *t, char *co
     }
 }
 
+/* True if SIGTERM has come, which is blocked here. */
+static bool is_ended(void)
+{
+    sigset_t set;
+
+    return sigpending(&set) == 0 && sigismember(&set, SIGTERM) == 1;
+}
+
 /* The parent of a job script, and the first process of its group. It holds the executor's lock,
  * too: nothing starts a second attempt beside this one. If the executor is killed, it ends the
  * group, as the executor does with a trial that is cancelled. The executor's signals are blocked
@@ -271,11 +279,15 @@ guard(const struct executor *x, const struct task *t, char *const *env, int out,
 
     setsid();
     prctl(PR_SET_PDEATHSIG, SIGUSR1);
+    if (is_ended()) /* before there is a script: cancelled at once */
+        _exit(0);
     pid = fork();
     if (pid == 0) {
         exec_script(x, t, env, out);
         _exit(127);
     }
+    if (pid > 0 && is_ended()) /* perhaps before the fork; a second one changes nothing yet */
+        kill(pid, SIGTERM);
     sigemptyset(&set);
     sigaddset(&set, SIGCHLD);
     sigaddset(&set, SIGUSR1);
@@ -346,7 +358,8 @@ static void end_task(struct task *t)
 {
     if (!t->pid || t->ended_s)
         return;
-    kill(-t->pid, SIGTERM);
+    if (kill(-t->pid, SIGTERM) < 0) /* the guard has no group yet */
+        kill(t->pid, SIGTERM);
     kill(-t->pid, SIGCONT);
     t->ended_s = now_s();
 }

@@ -363,6 +363,18 @@ static void test_resolve_retry_is_newer_than_the_answer(void **state)
     pl_trial_status_finish(&after);
 }
 
+/* Cancelled so early that it wrote nothing but its claim. */
+static void test_local_cancelled_early(void **state)
+{
+    struct pl_trial_status ts = claimed();
+
+    ts.state = PL_TRIAL_RUNNING;
+    ts.cancelled = true;
+    pl_trial_status_apply_local(&ts, false);
+    assert_int_equal(ts.state, PL_TRIAL_CANCELLED);
+    pl_trial_status_finish(&ts);
+}
+
 static void test_resolve_live(void **state)
 {
     struct pl_trial_status ts = claimed();
@@ -607,6 +619,7 @@ int main(void)
         cmocka_unit_test(test_resolve_retry_waits),
         cmocka_unit_test(test_resolve_retry_starts),
         cmocka_unit_test(test_resolve_retry_is_newer_than_the_answer),
+        cmocka_unit_test(test_local_cancelled_early),
         cmocka_unit_test(test_resolve_live),
         cmocka_unit_test(test_collect_ended),
         cmocka_unit_test(test_collect_waiting_without_slurm),
