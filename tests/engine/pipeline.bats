@@ -1,7 +1,7 @@
 #!/usr/bin/env bats
 # SPDX-License-Identifier: MIT
 # Strategy pipeline: the results of one process, whole checkpoints, and one line for what does not go.
-# BUILD is the build folder, TURNS a module with two optimizers that take turns, SANITIZE how it was built.
+# BUILD is the build folder, BROKEN the folder of odd.so, TURNS a module with two optimizers that take turns, SANITIZE how it was built.
 
 bats_require_minimum_version 1.5.0
 
@@ -98,6 +98,14 @@ hash_of() {
     says 1 "ops: choose fewer by --stages" --strategy pipeline --stages 12 mlp
     says 1 "step_per_optimizer" --strategy pipeline --stages 2 "$TURNS"
     says 1 "keeps no moving average" --strategy pipeline --stages 2 --ema 0.9 mlp
+}
+
+@test "a label that is no class is named by all ranks, in any microbatch" {
+    for order in 1f1b gpipe; do
+        ODD=label says 1 "label 3 of row 20 is not in [0, 2]" "${PIPE[@]}" --stages 2 --schedule $order \
+            --overfit-batches 1 "$BROKEN/odd.so"
+        [[ $stderr != *"not a number"* ]] || { echo "$stderr"; false; }
+    done
 }
 
 @test "a module that does not fit one rank trains on four" {

@@ -150,6 +150,7 @@ static int check_labels_of(const struct pl_tape *tape,
     plume_tensor *t = node->in[what->input];
     _cleanup_free_ int32_t *labels = NULL;
     const void *data = pl_tape_data(tape, t);
+    size_t before = tape->rows ? t->count / tape->rows * tape->first_row : 0; /* in the batch */
     int r;
 
     /* The memory of labels that ops have made may have another use by now. */
@@ -166,7 +167,7 @@ static int check_labels_of(const struct pl_tape *tape,
             !(what->skips && labels[i] == what->skip))
             return pl_error_set(err, -EDOM,
                                 "label %d of row %zu is not in [0, %zu], the classes of %s",
-                                labels[i], i, what->end - 1, node->op->name);
+                                labels[i], before + i, what->end - 1, node->op->name);
     return 0;
 }
 

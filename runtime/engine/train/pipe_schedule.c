@@ -7,10 +7,12 @@
  * forward and receives back in one call meets one that sends back and receives forward: the calls
  * of a link pair up, as those of Megatron-LM's schedules do. */
 #include "common/base/fs.h"
+#include "runtime/engine/ops/ops.h"
 #include "runtime/engine/params/stages.h"
 #include "runtime/engine/params/unused_params.h"
 #include "runtime/engine/train/pipe.h"
 
+#include <math.h>
 #include <string.h>
 
 #define ALIGN(bytes) (((bytes) + PL_BUMP_ALIGN - 1) & ~(size_t)(PL_BUMP_ALIGN - 1))
@@ -225,6 +227,8 @@ static int forward(struct run *run, size_t m, struct pl_error *err)
         r = pl_logs_collect(logs, pipe->params->dev, pipe->params->dev, err);
     if (r == 0 && slot->own.loss) {
         r = pl_tensor_scalar(slot->own.loss, pipe->params->dev, &loss, err);
+        if (r == 0 && isnan(loss)) /* now: the next microbatch takes this one's place */
+            r = pl_op_check_labels(&slot->own.tape, err);
         if (r == 0)
             run->loss += loss * (double)rows_of(run, m) / (double)run->what->batch->rows;
     }
