@@ -644,6 +644,38 @@ def test_socket_stale(step):
     equal(again.wait(), 0)
 
 
+def test_sockets_swept(step):
+    """The sockets of killed daemons are removed, and nothing else."""
+    folder = step.path("run-0")
+    os.makedirs(folder, 0o700, exist_ok=True)
+    kind = subprocess.run(["stat", "-f", "-c", "%T", folder], capture_output=True, text=True, check=True).stdout
+    if kind.strip() not in ("ext2/ext3", "tmpfs", "xfs", "btrfs", "overlayfs", "ramfs"):
+        return  # nodes may share such a one
+    old, here = os.stat(folder).st_mtime - 3600, os.getcwd()
+    kept = []
+    for name in ("1.0.0.0", "2.7.1.3", "3.0.0.0", "4.0.0.0", "5.0.0.0", "6.0.0", "a.0.0.0", "7.0.0.0x", "8..0.0", ".9.0.0.0"):
+        s = step.keep(socket.socket(socket.AF_UNIX))
+        os.chdir(folder)  # a path of a socket is short
+        try:
+            s.bind(name)
+            if name == "3.0.0.0":
+                os.remove(name)
+                with open(name, "w", encoding="ascii"):
+                    pass  # a file
+            if name == "4.0.0.0":
+                s.listen()
+            os.utime(name, (old, old) if name != "5.0.0.0" else None)  # a young one
+        finally:
+            os.chdir(here)
+        if name not in ("1.0.0.0", "2.7.1.3"):
+            kept.append(name)
+    d = step.start()
+    equal(set(os.listdir(folder)), {*kept, os.path.basename(d.socket)})
+    start_rank(step, d).exited(0)
+    equal(d.wait(), 0)
+    equal(set(os.listdir(folder)), set(kept))
+
+
 def test_socket_in_use(step):
     first = step.start()
     second = step.launch()

@@ -194,6 +194,10 @@ bool pl_rank_output_take(struct pl_rank *rank,
 void pl_rank_output_open(struct pl_rank *rank, const char *dir);
 void pl_rank_output_settle(struct pl_rank *rank);
 
+/* stale_sockets.c: removes the sockets beside this one whose daemons were killed: the user's own,
+ * of Plume's names, older than a minute, without a listener, and on a file system of this node. */
+void pl_daemon_sweep(const char *socket_path);
+
 /* starter_proof.c: false if the process of this connection cannot be the starter of this rank: it
  * is a descendant of another rank's starter, or, under the plugin, slurmstepd has named another
  * process. */

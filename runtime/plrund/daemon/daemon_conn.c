@@ -217,6 +217,7 @@ int pl_daemon_listen(struct pl_daemon *d, struct pl_error *err)
         return pl_error_set(err, r, "cannot watch a socket: %s", uv_strerror(r));
     d->listener.data = d;
     pl_daemon_accept(d);
+    pl_daemon_sweep(d->socket_path);
     return 0;
 }
 
