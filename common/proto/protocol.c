@@ -167,20 +167,25 @@ static int put_signed(struct pl_session *s, const struct pl_buf *body)
 }
 
 /* A message has the same limit whether its frame is signed or sealed. */
-static int put_frame(struct pl_session *s, json_t *message)
+static int put_line(struct pl_session *s, const struct pl_buf *body)
 {
     size_t mark = s->out.len;
-    _cleanup_(pl_buf_finish) struct pl_buf body = {0};
-    int r = pl_json_dump_line(message, &body);
+    int r = body->len + MAC_HEX + 1 > PL_FRAME_MAX ? -EMSGSIZE : 0;
 
-    if (r == 0 && body.len + MAC_HEX + 1 > PL_FRAME_MAX)
-        r = -EMSGSIZE;
     if (r == 0)
-        r = s->sealed ? pl_sealed_put(&s->stream, body.data, body.len - 1, &s->out)
-                      : put_signed(s, &body);
+        r = s->sealed ? pl_sealed_put(&s->stream, body->data, body->len - 1, &s->out)
+                      : put_signed(s, body);
     if (r < 0)
         s->out.len = mark;
     return r;
+}
+
+static int put_frame(struct pl_session *s, json_t *message)
+{
+    _cleanup_(pl_buf_finish) struct pl_buf body = {0};
+    int r = pl_json_dump_line(message, &body);
+
+    return r < 0 ? r : put_line(s, &body);
 }
 
 /* Types only: messages of the greeting have nonces. */
@@ -198,6 +203,14 @@ int pl_session_send(struct pl_session *s, json_t *message)
         return -ENOTCONN;
     trace(s, "send", message);
     return put_frame(s, message);
+}
+
+int pl_session_send_line(struct pl_session *s, const char *type, const struct pl_buf *line)
+{
+    if (s->state != PL_SESSION_OPEN)
+        return -ENOTCONN;
+    pl_trace("send", type, s->server ? "peer" : "hub", -1);
+    return put_line(s, line);
 }
 
 static int read_nonce(const char *hex, unsigned char ret[PL_NONCE_SIZE])

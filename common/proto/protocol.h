@@ -89,4 +89,8 @@ int pl_session_next(struct pl_session *s, json_t **ret, struct pl_error *err);
 /* Puts a message into out. -ENOTCONN while not OPEN, -EMSGSIZE, -ENOMEM. */
 int pl_session_send(struct pl_session *s, json_t *message);
 
+/* As pl_session_send(), for a message that several sessions get: its line, by pl_json_dump_line(),
+ * and its type. */
+int pl_session_send_line(struct pl_session *s, const char *type, const struct pl_buf *line);
+
 #endif

@@ -300,9 +300,20 @@ static int send_to_peer(struct pl_hub_conn *w, json_t *message)
 
 /* ---- both ---- */
 
-int pl_hub_conn_send(struct pl_hub_conn *wire, json_t *message)
+static int send_out(struct pl_hub_conn *wire)
 {
     struct pl_error err = {0};
+
+    if (flush(wire, &err) < 0 || wire->session.out.len > QUEUE_MAX) {
+        pl_hub_conn_cut(wire); /* the loop reports it: the owner must not be called from here */
+        pl_buf_consume(&wire->session.out, wire->session.out.len);
+    }
+    watch(wire);
+    return 0;
+}
+
+int pl_hub_conn_send(struct pl_hub_conn *wire, json_t *message)
+{
     int r;
 
     if (!wire || wire->closing)
@@ -312,14 +323,19 @@ int pl_hub_conn_send(struct pl_hub_conn *wire, json_t *message)
         return send_to_peer(wire, message);
     }
     r = pl_session_send(&wire->session, message);
-    if (r < 0)
-        return r;
-    if (flush(wire, &err) < 0 || wire->session.out.len > QUEUE_MAX) {
-        pl_hub_conn_cut(wire); /* the loop reports it: the owner must not be called from here */
-        pl_buf_consume(&wire->session.out, wire->session.out.len);
-    }
-    watch(wire);
-    return 0;
+    return r < 0 ? r : send_out(wire);
+}
+
+int pl_hub_conn_send_line(struct pl_hub_conn *wire, const char *type, const struct pl_buf *line)
+{
+    int r;
+
+    if (!wire || wire->closing)
+        return -ENOTCONN;
+    if (is_pair(wire))
+        return -ENOTSUP;
+    r = pl_session_send_line(&wire->session, type, line);
+    return r < 0 ? r : send_out(wire);
 }
 
 void pl_hub_conn_send_new(struct pl_hub_conn *wire, json_t *message)

@@ -61,6 +61,10 @@ void pl_hub_conn_set_owner(struct pl_hub_conn *wire, const struct pl_hub_conn_op
  * sender must not change it later. Returns 0 or what pl_session_send() returns (-EMSGSIZE). */
 int pl_hub_conn_send(struct pl_hub_conn *wire, json_t *message);
 
+/* As pl_hub_conn_send(), for a message that several wires get: its line, by pl_json_dump_line(),
+ * and its type. -ENOTSUP for an end of a pair. */
+int pl_hub_conn_send_line(struct pl_hub_conn *wire, const char *type, const struct pl_buf *line);
+
 /* As pl_hub_conn_send() with a new reference that is consumed; NULL is skipped. */
 void pl_hub_conn_send_new(struct pl_hub_conn *wire, json_t *message);
 

@@ -91,6 +91,46 @@ def test_watch_deltas_make_the_snapshot(step):
     equal([e["seq"] for e in rows], list(range(1, len(rows) + 1)))
 
 
+def test_large_snapshots_are_shared(step):
+    """Clients of a large run may get the same text for a moment: values of metrics may be that old, all
+    else is not, and a watcher's snapshot and events have no gap."""
+    d = running(step)
+    p = step.keep(d.rank("program", 0))
+    clients = [step.hub(step.port) for _ in range(4)]
+
+    def seqs():
+        for c in clients:
+            c.send(type="snapshot")
+        got = [c.expect("snapshot") for c in clients]
+        return [m["seq"] for m in got], [m["state"]["ranks"][0] for m in got]
+
+    for i in range(20):
+        p.send(type="fact", key=f"k{i}", value="x" * 8000)
+    for n in range(5):
+        seqs()  # the text is there, and young
+        p.send(type="fact", key="n", value=str(n))
+        p.send(type="exchange", name=f"sync{n}", value="")
+        p.expect("exchanged")
+        equal([r["facts"]["n"] for r in seqs()[1]], [str(n)] * 4)
+    p.send(type="metrics", step=7, metrics={"loss": 7})
+    wait_for("the metric", lambda: all(r.get("step") == 7 for r in seqs()[1]))
+    # A text from before some metrics is nothing for a watcher: events follow on it.
+    watcher = step.hub(step.port)
+    watcher.send(type="watch")
+    watcher.expect("snapshot")
+    old = max(seqs()[0])
+    p.send(type="metrics", step=8, metrics={"loss": 8})
+    while watcher.expect("event")["event"].get("step") != 8:
+        pass
+    late = step.hub(step.port)
+    late.send(type="watch")
+    message = late.expect("snapshot")
+    assert message["seq"] > old, (message["seq"], old)
+    equal(message["state"]["ranks"][0]["step"], 8)
+    p.send(type="fact", key="n", value="last")
+    equal(late.expect("event")["event"]["seq"], message["seq"] + 1)
+
+
 def test_watcher_slow_gets_snapshot(step):
     """Who does not read gets no deltas any more, but a snapshot once he reads again."""
     d = running(step)

@@ -103,6 +103,11 @@ struct pl_hub {
     struct pl_hub_node *nodes;
     struct pl_hub_peer *peers;
     struct pl_hub_peer *watchers; /* of the peers; each event goes through this list */
+    struct {
+        struct pl_buf line;
+        int64_t seq;
+        uint64_t at_ns; /* 0: of no use any more */
+    } snapshot;         /* the last that was sent */
     struct pl_strangers strangers;
     struct pl_log_limit refusals; /* warnings */
     unsigned n_joined;
@@ -215,6 +220,8 @@ void pl_hub_broadcast(struct pl_hub *hub, const struct pl_msg *m);
 void pl_hub_add_watcher(struct pl_hub_peer *peer);
 void pl_hub_forget_watcher(struct pl_hub_peer *peer);
 void pl_hub_send_snapshot(struct pl_hub_peer *peer);
+/* More than a value of a metric has changed: the next snapshot is made anew. */
+void pl_hub_forget_snapshot(struct pl_hub *hub);
 void pl_hub_to_watchers(struct pl_hub *hub, json_t *event);
 /* Goes on with a watcher that has read what it got; false if it is too slow. */
 bool pl_hub_tick_watcher(struct pl_hub_peer *peer);

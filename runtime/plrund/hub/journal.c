@@ -154,6 +154,7 @@ void pl_hub_close_log(struct pl_hub *hub)
     pl_log_file_finish(&hub->events);
     pl_log_file_finish(&hub->metrics);
     pl_run_close(hub->run);
+    pl_buf_finish(&hub->snapshot.line);
     json_decref(hub->doc);
     for (unsigned i = 0; hub->facts && i < hub->step->ntasks; i++)
         json_decref(hub->facts[i].keys);
@@ -167,10 +168,19 @@ void pl_hub_flush_log(struct pl_hub *hub)
     pl_log_file_flush(&hub->metrics);
 }
 
+/* Events of such a type come all the time, and change values only. */
+static bool is_values(const char *type)
+{
+    return strcmp(type, "metrics") == 0 || strcmp(type, "gpus") == 0;
+}
+
 static void apply(struct pl_hub *hub, json_t *event)
 {
+    const char *type = pl_json_string(event, "type");
     struct pl_error err = {0};
 
+    if (!type || !is_values(type))
+        pl_hub_forget_snapshot(hub);
     json_object_set_new(event, "seq", json_integer(++hub->seq));
     json_object_set_new(event, "t", json_real(pl_wall_s()));
     if (pl_run_state_apply(hub->doc, event, &err) < 0)
@@ -212,7 +222,7 @@ static void append_fact(struct pl_hub *hub, json_t *event, const struct pl_buf *
 static void
 append_event(struct pl_hub *hub, json_t *event, const char *type, const struct pl_buf *line)
 {
-    if (strcmp(type, "metrics") == 0 || strcmp(type, "gpus") == 0)
+    if (is_values(type))
         pl_hub_append_metrics(hub, line);
     else if (strcmp(type, "fact") == 0)
         append_fact(hub, event, line);
