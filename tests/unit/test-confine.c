@@ -6,6 +6,7 @@
 #include "tests/lib/tmpdir.h"
 
 #include <fcntl.h>
+#include <sched.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -15,6 +16,7 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
+#include <sys/xattr.h>
 
 #include <cmocka.h>
 
@@ -151,6 +153,45 @@ static int reach_others(void)
     return 0;
 }
 
+/* Nobody else gets at the user's files by a new mode, owner or access list. */
+static int change_modes(void)
+{
+    _cleanup_free_ char *old = pl_strf("%s/old", outside);
+    _cleanup_close_ int fd = open(old, O_RDONLY | O_CLOEXEC);
+    struct stat st;
+
+    WANT(fd >= 0);
+    WANT(chmod(old, 0666) < 0 && errno == EPERM);
+    WANT(fchmod(fd, 0666) < 0 && errno == EPERM);
+    WANT(fchmodat(AT_FDCWD, old, 0666, 0) < 0 && errno == EPERM);
+    WANT(syscall(452 /* fchmodat2 */, AT_FDCWD, old, 0666, 0) < 0 && errno == EPERM);
+    WANT(chown(old, geteuid(), getegid()) < 0 && errno == EPERM);
+    WANT(lchown(old, geteuid(), getegid()) < 0 && errno == EPERM);
+    WANT(fchown(fd, geteuid(), getegid()) < 0 && errno == EPERM);
+    WANT(setxattr(old, "user.plume", "x", 1, 0) < 0 && errno == EPERM);
+    WANT(fsetxattr(fd, "user.plume", "x", 1, 0) < 0 && errno == EPERM);
+    WANT(stat(old, &st) == 0 && (st.st_mode & 07777) == 0600);
+    return 0;
+}
+
+/* A child in namespaces of its own would have all capabilities there. */
+static int make_namespaces(void)
+{
+    static const unsigned long flags[] = {CLONE_NEWUSER, CLONE_NEWNS, CLONE_NEWNET, CLONE_NEWPID,
+                                          CLONE_NEWUSER | CLONE_NEWNS};
+    pid_t pid;
+
+    for (size_t i = 0; i < PL_COUNT(flags); i++) {
+        pid = (pid_t)syscall(SYS_clone, flags[i] | SIGCHLD, NULL, NULL, NULL, NULL);
+        if (pid == 0)
+            _exit(0);
+        WANT(pid < 0 && errno == EPERM);
+    }
+    WANT(syscall(435 /* clone3 */, NULL, 0) < 0 && errno == ENOSYS);
+    WANT(run("/bin/true", NULL) == 0);
+    return 0;
+}
+
 static int child_of_confined(void)
 {
     int status;
@@ -171,6 +212,16 @@ static void test_apply_writes_nowhere_else(void **state)
 {
     confined(write_outside, "/bin/true");
     confined(child_of_confined, "/bin/true");
+}
+
+static void test_apply_changes_no_mode(void **state)
+{
+    confined(change_modes, "/bin/true");
+}
+
+static void test_apply_makes_no_namespace(void **state)
+{
+    confined(make_namespaces, "/bin/true");
 }
 
 static void test_apply_runs_one_program(void **state)
@@ -291,6 +342,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_apply_writes_inside),
         cmocka_unit_test(test_apply_writes_nowhere_else),
+        cmocka_unit_test(test_apply_changes_no_mode),
+        cmocka_unit_test(test_apply_makes_no_namespace),
         cmocka_unit_test(test_apply_runs_one_program),
         cmocka_unit_test(test_apply_script),
         cmocka_unit_test(test_apply_reaches_no_other_process),

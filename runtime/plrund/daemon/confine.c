@@ -198,6 +198,19 @@ static int restrict_files(const struct pl_confine *what, struct pl_error *err)
 #define DENY(name) UNLESS(SYS_##name, 1), FAIL(EPERM)
 #define ABSENT(name) UNLESS(SYS_##name, 1), FAIL(ENOSYS)
 
+#ifndef SYS_clone3
+#define SYS_clone3 435
+#endif
+#ifndef SYS_pidfd_getfd
+#define SYS_pidfd_getfd 438
+#endif
+#ifndef SYS_fchmodat2
+#define SYS_fchmodat2 452
+#endif
+
+/* CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET */
+#define NAMESPACES 0x7e020000
+
 /* A list of what is denied, and not of what is allowed: libraries of a later release (libc, libuv,
  * Slurm's) may use any ordinary call. */
 static int restrict_calls(void)
@@ -219,12 +232,30 @@ static int restrict_calls(void)
         DENY(ptrace),
 #endif
         DENY(kcmp),
+        DENY(pidfd_getfd),
         DENY(perf_event_open),
         /* a file without a path: no rule of landlock sees it */
         DENY(memfd_create),
         DENY(execveat),
         DENY(open_by_handle_at),
         DENY(name_to_handle_at),
+    /* who may use a file: landlock has no right for that */
+#ifdef SYS_chmod
+        DENY(chmod),
+        DENY(chown),
+        DENY(lchown),
+#endif
+        DENY(fchmod),
+        DENY(fchmodat),
+        DENY(fchmodat2),
+        DENY(fchown),
+        DENY(fchownat),
+        DENY(setxattr),
+        DENY(lsetxattr),
+        DENY(fsetxattr),
+        DENY(removexattr),
+        DENY(lremovexattr),
+        DENY(fremovexattr),
         /* the machine, and namespaces, in which a user has more rights */
         DENY(mount),
         DENY(umount2),
@@ -232,6 +263,12 @@ static int restrict_calls(void)
         DENY(chroot),
         DENY(unshare),
         DENY(setns),
+        ABSENT(clone3), /* its flags are in memory; libc then takes clone(2) */
+        UNLESS(SYS_clone, 4),
+        LOAD(args[0]),
+        BPF_JUMP(BPF_JMP | BPF_JSET | BPF_K, NAMESPACES, 0, 1),
+        FAIL(EPERM),
+        LOAD(nr),
         DENY(swapon),
         DENY(swapoff),
         DENY(reboot),
