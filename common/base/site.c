@@ -105,7 +105,6 @@ static int take_line(char *line, unsigned *seen, struct pl_error *err)
     return pl_error_set(err, -EINVAL, "unknown key '%s': see plume.conf(5)", line);
 }
 
-/* Whoever can write it, or rename another file to its place, decides for everybody. */
 static int check_owner(const char *path, const struct stat *st, uid_t owner, struct pl_error *err)
 {
     if ((st->st_uid == 0 || st->st_uid == owner) && !(st->st_mode & (S_IWGRP | S_IWOTH)))
@@ -117,23 +116,42 @@ static int check_owner(const char *path, const struct stat *st, uid_t owner, str
         path, (unsigned)st->st_uid, (unsigned)st->st_mode & 07777);
 }
 
+/* Whoever may write to the folder can take the file away, or put one of root's in its place. */
+static int check_folder(const char *path, uid_t owner, struct pl_error *err)
+{
+    const char *slash = strrchr(path, '/');
+    _cleanup_free_ char *folder =
+        slash ? pl_strf("%.*s", (int)PL_MAX(slash - path, 1), path) : strdup(".");
+    struct stat st;
+
+    if (!folder)
+        return pl_error_nomem(err);
+    if (stat(folder, &st) < 0)
+        return errno == ENOENT || errno == ENOTDIR
+                   ? -ENOENT
+                   : pl_error_errno(err, errno, "cannot look at '%s'", folder);
+    return check_owner(folder, &st, owner, err);
+}
+
 static int read_file(const char *path, uid_t owner, char **ret, struct pl_error *err)
 {
     _cleanup_close_ int fd = open(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC | O_NOCTTY);
     _cleanup_free_ char *text = NULL;
     size_t len = 0;
     struct stat st;
-    int r;
+    int code = fd < 0 ? errno : 0, r;
 
-    if (fd < 0)
-        return errno == ENOENT || errno == ENOTDIR
-                   ? -ENOENT
-                   : pl_error_errno(err, errno, "cannot open '%s'", path);
-    if (fstat(fd, &st) < 0 || !S_ISREG(st.st_mode) || st.st_size > SIZE_MAX_BYTES)
+    if (fd >= 0 && (fstat(fd, &st) < 0 || !S_ISREG(st.st_mode) || st.st_size > SIZE_MAX_BYTES))
         return pl_error_set(err, -EINVAL, "'%s' is no regular file of at most 64 KiB", path);
-    r = check_owner(path, &st, owner, err);
+    r = fd >= 0 ? check_owner(path, &st, owner, err) : 0;
+    if (r == 0) /* also where there is no file: it may have been taken away */
+        r = check_folder(path, owner, err);
     if (r < 0)
         return r;
+    if (fd < 0)
+        return code == ENOENT || code == ENOTDIR
+                   ? -ENOENT
+                   : pl_error_errno(err, code, "cannot open '%s'", path);
     text = calloc(1, SIZE_MAX_BYTES + 1);
     if (!text)
         return pl_error_nomem(err);

@@ -101,6 +101,21 @@ static void test_load_of_others(void **state)
         assert_int_equal(chown(path, 0, 0), 0);
 }
 
+/* Who may write to the folder may take the file away. */
+static void test_load_open_folder(void **state)
+{
+    struct pl_error err = {0};
+
+    assert_int_equal(load("encrypt = off\n", &err), 0);
+    assert_int_equal(chmod(folder, 0770), 0);
+    assert_int_equal(pl_site_load_from(path, geteuid(), &err), -EPERM);
+    assert_non_null(strstr(err.text, "mode 0770"));
+    assert_int_equal(unlink(path), 0);
+    assert_int_equal(pl_site_load_from(path, geteuid(), &err), -EPERM);
+    assert_int_equal(chmod(folder, 0700), 0);
+    assert_int_equal(pl_site_load_from(path, geteuid(), &err), 0);
+}
+
 static void test_load_huge(void **state)
 {
     _cleanup_free_ char *text = calloc(1, 70001);
@@ -135,6 +150,7 @@ int main(void)
         cmocka_unit_test(test_load_absent),
         cmocka_unit_test(test_load_bad_lines),
         cmocka_unit_test(test_load_of_others),
+        cmocka_unit_test(test_load_open_folder),
         cmocka_unit_test(test_load_huge),
     };
 
