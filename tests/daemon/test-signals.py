@@ -3,6 +3,7 @@
 """Ranks that outlive a signal to the step, and the few questions to Slurm that it may cost."""
 import contextlib
 import os
+import select
 import shutil
 import signal
 import subprocess
@@ -203,6 +204,16 @@ def status_of(pid, name):
         return next(line.split()[1] for line in f if line.startswith(name + ":"))
 
 
+def is_helper(pid, daemon):
+    """Whether the process is the daemon's helper."""
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as f:
+            words = f.read().split(b"\0")
+        return b"--helper" in words and status_of(pid, "PPid") == str(daemon.process.pid)
+    except OSError:
+        return False
+
+
 def test_daemon_and_scontrol_are_confined(step):
     """A scontrol that is bad, as a daemon in a stranger's hand, writes to the socket's folder only."""
     for mode, filtered in ("require", "2"), ("off", "0"):
@@ -223,6 +234,23 @@ def test_daemon_and_scontrol_are_confined(step):
             equal(os.path.exists(outside), mode == "off")
             for r in ranks:
                 r.exited(signal_number=15)
+
+
+def test_stopped_helper_ends_with_the_daemon(step):
+    """Nothing stays on a node because a user has stopped it."""
+    d, _ = running(step, PLUME_CONFINE="auto")
+    helpers = [int(pid) for pid in os.listdir("/proc") if pid.isdigit() and is_helper(pid, d)]
+    equal(len(helpers), 1)
+    helper = os.pidfd_open(helpers[0])
+    os.kill(helpers[0], signal.SIGSTOP)
+    try:
+        d.process.kill()
+        readable, _, _ = select.select([helper], [], [], 20)
+        assert readable, "the helper is still there"
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(helpers[0], signal.SIGKILL)
+        os.close(helper)
 
 
 def test_confinement_bad_value(step):

@@ -8,6 +8,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 
 #define ANSWER_MS 10000 /* a look through /proc on a busy node with thousands of processes */
@@ -38,6 +39,8 @@ int pl_helper_run(int fd, struct pl_error *err)
     int r = pl_slurm_step_from_env(&step, false, err);
     ssize_t n;
 
+    /* The end of the socket would do, but not for a helper that its user has stopped. */
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
     for (size_t i = 0; i < PL_COUNT(ignored); i++) /* Slurm signals every process of a step */
         signal(ignored[i], SIG_IGN);
     while (r == 0 && (n = recv(fd, &request, sizeof(request), 0)) != 0) {
