@@ -151,10 +151,10 @@ int pl_parse_port_range(const char *s, uint16_t *ret_lo, uint16_t *ret_hi, struc
         r = digits(&p, &hi);
     }
     if (r == -EINVAL || (r == 0 && *p))
-        return pl_error_set(err, -EINVAL, "'%s' is not a port or a port range LOW-HIGH", s);
+        return pl_error_set(err, -EINVAL, "'%.64s' is not a port or a port range LOW-HIGH", s);
     if (r < 0 || lo < 1 || hi > 65535 || lo > hi)
-        return pl_error_set(err, -ERANGE, "port range '%s' must lie within 1-65535, low end first",
-                            s);
+        return pl_error_set(err, -ERANGE,
+                            "port range '%.64s' must lie within 1-65535, low end first", s);
     *ret_lo = (uint16_t)lo;
     *ret_hi = (uint16_t)hi;
     return 0;
@@ -170,7 +170,7 @@ int pl_parse_nccl_level(const char *s, const char **ret, struct pl_error *err)
             return 0;
         }
     return pl_error_set(err, -EINVAL,
-                        "'%s' is not a level of NCCL_DEBUG: use VERSION, WARN, INFO, ABORT or "
+                        "'%.64s' is not a level of NCCL_DEBUG: use VERSION, WARN, INFO, ABORT or "
                         "TRACE",
                         s);
 }
