@@ -20,6 +20,7 @@ Usage: ./dev soak graphs [N [SEED]]
        ./dev soak pipelines [N [SEED]]
        ./dev soak allocations [SCENARIO[:N]...]
        ./dev soak fuzz [--list | DIVISOR]
+       ./dev soak stalls [N [SEED]]
        ./dev soak chaos [--seed N] [--minutes M | --count K] [--jobs J] [--way WAY]
                         [--fault NAME] [--case SEED:I]
        ./dev soak recipes [NAME...]
@@ -29,6 +30,8 @@ Usage: ./dev soak graphs [N [SEED]]
   pipelines    N random modules in random pipelines, beside one process or ddp
   allocations  each allocation of plsubmit, plstat, plrun and plrund fails once
   fuzz         each target of tests/fuzz for its seconds, divided by DIVISOR; --list names them
+  stalls       N simulated jobs with noisy steps, pauses and hangs: no alarm but for a
+               hang, and each hang is named, in time and rightly
   chaos        faults at random moments in real steps on a private cluster, by plrun
                and by the plugin; [40 cases, 3 at a time, a seed by the clock]
   recipes      each recipe of doc/recipes.md with the packages that the Python
@@ -45,8 +48,8 @@ cmd_soak() {
         soak_usage
         return
         ;;
-    graphs | pipelines | allocations | fuzz | chaos | recipes) ;;
-    *) die_usage "soak takes 'graphs', 'pipelines', 'allocations', 'fuzz', 'chaos' or 'recipes'; see ./dev soak --help" ;;
+    graphs | pipelines | allocations | fuzz | stalls | chaos | recipes) ;;
+    *) die_usage "soak takes 'graphs', 'pipelines', 'allocations', 'fuzz', 'stalls', 'chaos' or 'recipes'; see ./dev soak --help" ;;
     esac
     shift
     "soak_$kind" "$@"
@@ -82,6 +85,16 @@ soak_build() {
     deps_ensure build test
     reconfigure_in "$PLUME_SRC/build" -Dtests=enabled
     ninja_in "$PLUME_SRC/build"
+}
+
+soak_stalls() {
+    local n=${1:-10000} seed=${2:-$RANDOM} build=$PLUME_SRC/build
+    (($# <= 2)) || die_usage "soak stalls takes a number of jobs and a seed"
+    need_number N "$n" 1 10000000
+    need_number SEED "$seed" 0 1000000
+    reconfigure_in "$build" -Dtests=enabled
+    ninja_in "$build" tests/unit/stall_model
+    "$build/tests/unit/stall_model" "$n" "$seed"
 }
 
 soak_allocations() {
