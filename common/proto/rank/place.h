@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: MIT */
+/* Where a rank is: a page that the rank writes and the node daemon reads through /proc/PID/fd once
+ * a hang is suspected. It costs a rank two stores per collective. libc only. */
+#ifndef PL_COMMON_PROTO_RANK_PLACE_H
+#define PL_COMMON_PROTO_RANK_PLACE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#define PL_PLACE_NAME "plume-place" /* of the memfd; the reader looks for it */
+#define PL_PLACE_WHAT_MAX 32
+
+struct pl_place {
+    int64_t collectives;          /* that the rank began */
+    bool inside;                  /* it has not left the last one */
+    char what[PL_PLACE_WHAT_MAX]; /* name of the last one */
+};
+
+/* Makes this process's page, once. Without it (an old kernel, no memory) the calls below do
+ * nothing. */
+void pl_place_open(void);
+
+/* A collective begins, and ends. The name is a literal. From any thread. */
+void pl_place_enter(const char *what);
+void pl_place_leave(void);
+
+/* Reads the page of another process of ours. -ENOENT: it has none. */
+int pl_place_read(pid_t pid, struct pl_place *ret);
+
+#endif
