@@ -82,6 +82,7 @@ static int read_facts(spank_t spank, struct pl_daemon_facts *facts, struct pl_er
     facts->nccl_debug = pl_options()->nccl_debug;
     facts->master_port = pl_options()->master_port;
     facts->metric = pl_options()->metric;
+    facts->on_hang = pl_options()->on_hang;
     return 0;
 }
 

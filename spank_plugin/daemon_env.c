@@ -161,6 +161,7 @@ static int add_defaults(struct env *env, const struct pl_daemon_facts *facts, ch
         {"PLUME_NCCL_DEBUG", facts->nccl_debug},
         {"PLUME_MASTER_PORT_RANGE", facts->master_port},
         {"PLUME_METRIC", facts->metric},
+        {"PLUME_ON_HANG", facts->on_hang},
         {"SLURM_CONF", facts->conf},
         {"PLUME_SCONTROL", facts->scontrol ? facts->scontrol : ""},
         {"SLURMD_NODENAME", facts->node},

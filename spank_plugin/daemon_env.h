@@ -20,8 +20,9 @@ struct pl_daemon_facts {
                                 as it may name plugins for scontrol to load */
     const char *scontrol;    /* its absolute path; "" or NULL: the daemon runs none */
     const char *runtime_dir; /* used where the job has no PLUME_RUNTIME_DIR */
-    const char *nccl_debug, *master_port, *metric; /* options; used where the job's variable is not
-                                                      set, as with srun --export=NONE */
+    const char *nccl_debug, *master_port, *metric,
+        *on_hang; /* options; used where the job's variable is not
+           set, as with srun --export=NONE */
 };
 
 /* Value of `name` in the environment `env` (NULL-terminated), or NULL. */

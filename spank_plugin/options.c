@@ -29,6 +29,13 @@ static int take_master_port(const char *value, bool remote, struct pl_error *err
     return r < 0 ? r : pl_values_copy(value, &options.master_port, err);
 }
 
+static int take_on_hang(const char *value, bool remote, struct pl_error *err)
+{
+    int r = pl_values_on_hang(value, err);
+
+    return r < 0 ? r : pl_values_copy(value, &options.on_hang, err);
+}
+
 static int take_metric(const char *value, bool remote, struct pl_error *err)
 {
     int r;
@@ -90,6 +97,16 @@ static struct {
         },
         take_metric,
     },
+    {
+        {
+            .name = "plume-on-hang",
+            .arginfo = "POLICY",
+            .usage = "with --plume: once ranks that report steps make no progress, warn or kill",
+            .has_arg = 1,
+            .cb = on_option,
+        },
+        take_on_hang,
+    },
 };
 
 /* Called once or several times an option, with the value of an outer sbatch first: the last wins.
@@ -140,6 +157,8 @@ void pl_spank_options_export(void)
         setenv("PLUME_NCCL_DEBUG", options.nccl_debug, 1);
     if (options.master_port)
         setenv("PLUME_MASTER_PORT_RANGE", options.master_port, 1);
+    if (options.on_hang)
+        setenv("PLUME_ON_HANG", options.on_hang, 1);
     if (!options.metric)
         return;
     /* Several of an outer sbatch came by the environment, only the last of them by Slurm. */
@@ -158,6 +177,7 @@ bool pl_spank_options_without_plume(void)
         {"SLURM_SPANK__SLURM_SPANK_OPTION_plume_plume_nccl_debug", options.nccl_debug},
         {"SLURM_SPANK__SLURM_SPANK_OPTION_plume_plume_master_port", options.master_port},
         {"SLURM_SPANK__SLURM_SPANK_OPTION_plume_plume_metric", options.metric},
+        {"SLURM_SPANK__SLURM_SPANK_OPTION_plume_plume_on_hang", options.on_hang},
     };
 
     for (size_t i = 0; i < PL_COUNT(given) && !options.enabled; i++)

@@ -14,6 +14,7 @@ struct pl_spank_options {
     bool enabled;            /* --plume */
     char *nccl_debug;        /* NULL where not given */
     char *master_port;       /* the same */
+    char *on_hang;           /* the same */
     char *metric;            /* lines of NAME=REGEX, in slurmstepd unchecked; the same */
     struct pl_error failure; /* in slurmstepd: a value that the command must have refused */
 };

@@ -40,6 +40,17 @@ int pl_values_master_port(const char *s, struct pl_error *err)
     return pl_parse_port_range(s, &lo, &hi, err);
 }
 
+int pl_values_on_hang(const char *s, struct pl_error *err)
+{
+    if (strcmp(s, "warn") == 0 || strcmp(s, "kill") == 0)
+        return 0;
+    if (strcmp(s, "requeue") == 0)
+        return pl_error_set(err, -EINVAL,
+                            "'requeue' is for trials of plsubmit, whose job starts again: write "
+                            "kill");
+    return pl_error_set(err, -EINVAL, "'%.40s' is not warn or kill", s);
+}
+
 /* Copies the next line of *pos into *ret. 1, 0 at the end, -ENOMEM. Empty lines are skipped. */
 static int next_line(const char **pos, char **ret)
 {

@@ -12,6 +12,9 @@ void pl_values_make_printable(char *text);
 /* A port or LO-HI. -EINVAL, -ERANGE. */
 int pl_values_master_port(const char *s, struct pl_error *err);
 
+/* "warn" or "kill". -EINVAL. */
+int pl_values_on_hang(const char *s, struct pl_error *err);
+
 /* Bytes of an option's value. */
 #define PL_VALUES_MAX 16384
 

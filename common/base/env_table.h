@@ -33,6 +33,8 @@
     X(PLUME_SAVE_GRACE, SECONDS, PL_ENV_STRING(PL_SAVE_GRACE_S), PLRUN | PLRUND, "seconds for PLUME_SAVE_COMMAND") \
     X(PLUME_LAUNCH_TIMEOUT, SECONDS, PL_ENV_STRING(PL_LAUNCH_TIMEOUT_S), PLRUN | PLRUND, "seconds until all nodes are up") \
     X(PLUME_SILENCE, SECONDS, PL_ENV_STRING(PL_SILENCE_S), PLRUN | PLRUND, "seconds without a message before a node daemon counts as lost") \
+    X(PLUME_ON_HANG, TEXT, NULL, PLRUN | PLRUND | PLUGIN, "warn, kill or requeue, once ranks make no progress") \
+    X(PLUME_HANG_LIMIT, SECONDS, PL_ENV_STRING(PL_HANG_LIMIT_S), PLRUN | PLRUND, "least seconds without a step before a hang is suspected; 0: never") \
     X(PLUME_LEAVE_LIMIT, SECONDS, PL_ENV_STRING(PL_LEAVE_LIMIT_S), PLRUN | PLRUND, "seconds from the end of a node's last rank to the end of its daemon") \
     X(PLUME_OUTPUT_RANKS, TEXT, NULL, PLRUN | PLRUND, "ranks whose output Slurm's file gets: all, or a list; unset: of a trial rank 0, else all") \
     X(PLUME_METRICS_MAX, SIZE, NULL, PLRUN | PLRUND, "limit of an attempt's metrics.jsonl, which is thinned")  \
@@ -56,7 +58,7 @@
     X(PLUME_TRIAL, NUMBER, NULL, PLRUN | PLRUND | RANK, "number of the trial")                     \
     X(PLUME_ATTEMPT, NUMBER, NULL, PLRUN | PLRUND | RANK, "number of the trial's attempt")         \
     X(PLUME_TRIAL_DIR, PATH, NULL, RANK, "the trial's folder, the same for each attempt")          \
-    X(PLUME_REASON, TEXT, NULL, RANK, "why the attempt starts: first, retry, preempt, timeout, node-fail or error") \
+    X(PLUME_REASON, TEXT, NULL, RANK, "why the attempt starts: first, retry, preempt, timeout, node-fail, hang or error") \
     X(PLUME_RETRY, NUMBER, "0", PLRUN, "number of the retry that submitted the job, from the job script") \
     X(PLUME_PROGRAM, PATH, NULL, PLRUN, "file of the trial's program")                             \
     X(PLUME_SOCKET, PATH, NULL, PLRUN | PLTRAIN | RANK, "socket of the node's daemon")             \

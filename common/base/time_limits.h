@@ -9,6 +9,7 @@
 #define PL_SAVE_GRACE_S 60      /* PLUME_SAVE_GRACE */
 #define PL_LAUNCH_TIMEOUT_S 120 /* PLUME_LAUNCH_TIMEOUT */
 #define PL_LEAVE_LIMIT_S 10     /* PLUME_LEAVE_LIMIT */
+#define PL_HANG_LIMIT_S 10      /* PLUME_HANG_LIMIT */
 #define PL_SILENCE_S                                                                               \
     120 /* PLUME_SILENCE: a file system may hold a daemon up that long; TCP                        \
            finds a lost host sooner, see pl_net_tune() */

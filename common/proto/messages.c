@@ -52,7 +52,8 @@ static const struct message table[PL_MSG_N_TYPES] = {
                             MAY(rank_hello, guarded)}},
     [PL_MSG_RANK_METRICS] = {PL_WIRE_RANK_TO_DAEMON,
                              "metrics",
-                             {MAY(rank_metrics, step), MAY(rank_metrics, metrics)}},
+                             {MAY(rank_metrics, step), MAY(rank_metrics, metrics),
+                              MAY(rank_metrics, phase), MAY(rank_metrics, own_us)}},
     [PL_MSG_RANK_FACT] = {PL_WIRE_RANK_TO_DAEMON,
                           "fact",
                           {MUST(rank_fact, key), MUST(rank_fact, value)}},
@@ -128,7 +129,9 @@ static const struct message table[PL_MSG_N_TYPES] = {
     [PL_MSG_NODE_METRICS_ITEM] = {PL_WIRE_NODE_TO_HUB,
                                   NULL,
                                   {MUST(node_metrics_item, rank), MAY(node_metrics_item, metrics),
-                                   MAY(node_metrics_item, step)}},
+                                   MAY(node_metrics_item, step), MAY(node_metrics_item, phase),
+                                   MAY(node_metrics_item, own_us), MAY(node_metrics_item, moves),
+                                   MAY(node_metrics_item, gap_ms)}},
     [PL_MSG_NODE_FACT] = {PL_WIRE_NODE_TO_HUB,
                           "fact",
                           {MUST(node_fact, key), MUST(node_fact, value), MUST(node_fact, rank)}},
@@ -145,6 +148,15 @@ static const struct message table[PL_MSG_N_TYPES] = {
                           MAY_LIST(node_gpu, ranks)}},
     [PL_MSG_NODE_PONG] = {PL_WIRE_NODE_TO_HUB, "pong", {MUST(node_pong, t), MUST(node_pong, mine)}},
     [PL_MSG_NODE_BEAT] = {PL_WIRE_NODE_TO_HUB, "beat", {{0}}},
+    [PL_MSG_NODE_PROBED] = {PL_WIRE_NODE_TO_HUB, "probed", {MUST_LIST(node_probed, items)}},
+    [PL_MSG_NODE_PROBED_ITEM] = {PL_WIRE_NODE_TO_HUB,
+                                 NULL,
+                                 {MUST(node_probed_item, rank), MUST(node_probed_item, state),
+                                  MAY(node_probed_item, doing), MAY(node_probed_item, collectives),
+                                  MAY(node_probed_item, cpu_ms), MAY(node_probed_item, silent_s)}},
+    [PL_MSG_NODE_STACK] = {PL_WIRE_NODE_TO_HUB,
+                           "stack",
+                           {MUST(node_stack, rank), MUST(node_stack, text)}},
     [PL_MSG_NODE_BYE] = {PL_WIRE_NODE_TO_HUB, "bye", {{0}}},
     [PL_MSG_NODE_HUB_SILENT] = {PL_WIRE_NODE_TO_HUB, "hub_silent", {{0}}},
 
@@ -162,6 +174,8 @@ static const struct message table[PL_MSG_N_TYPES] = {
                             "decided",
                             {MAY(hub_decided, root), MAY(hub_decided, code)}},
     [PL_MSG_HUB_PING] = {PL_WIRE_HUB_TO_NODE, "ping", {MUST(hub_ping, t)}},
+    [PL_MSG_HUB_PROBE] = {PL_WIRE_HUB_TO_NODE, "probe", {{0}}},
+    [PL_MSG_HUB_STACK] = {PL_WIRE_HUB_TO_NODE, "stack", {MUST(hub_stack, rank)}},
     [PL_MSG_HUB_BYE_OK] = {PL_WIRE_HUB_TO_NODE, "bye_ok", {{0}}},
 };
 
@@ -215,7 +229,9 @@ json_t *pl_msg_new(const struct pl_msg *m)
 bool pl_msg_is_spare(enum pl_msg_type type)
 {
     return type == PL_MSG_NODE_METRICS || type == PL_MSG_NODE_GPUS || type == PL_MSG_NODE_PONG ||
-           type == PL_MSG_NODE_BEAT || type == PL_MSG_HUB_PING || type == PL_MSG_RANK_BEAT;
+           type == PL_MSG_NODE_PROBED || type == PL_MSG_NODE_STACK || type == PL_MSG_HUB_PROBE ||
+           type == PL_MSG_HUB_STACK || type == PL_MSG_NODE_BEAT || type == PL_MSG_HUB_PING ||
+           type == PL_MSG_RANK_BEAT;
 }
 
 /* ---- reading ---- */

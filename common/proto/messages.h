@@ -75,6 +75,9 @@ enum pl_msg_type {
     PL_MSG_NODE_GPU,
     PL_MSG_NODE_PONG,
     PL_MSG_NODE_BEAT,
+    PL_MSG_NODE_PROBED,
+    PL_MSG_NODE_PROBED_ITEM, /* an item of the above; has no "type" */
+    PL_MSG_NODE_STACK,
     PL_MSG_NODE_BYE,
     PL_MSG_NODE_HUB_SILENT,
 
@@ -84,6 +87,8 @@ enum pl_msg_type {
     PL_MSG_HUB_END_RANKS,
     PL_MSG_HUB_DECIDED,
     PL_MSG_HUB_PING,
+    PL_MSG_HUB_PROBE,
+    PL_MSG_HUB_STACK,
     PL_MSG_HUB_BYE_OK,
     PL_MSG_N_TYPES,
 };
@@ -103,7 +108,9 @@ struct pl_msg {
         } rank_hello;
         struct pl_msg_rank_metrics {
             int64_t step;
-            json_t *metrics; /* name: number, "nan", "inf" or "-inf" */
+            json_t *metrics;   /* name: number, "nan", "inf" or "-inf" */
+            const char *phase; /* what delays the next step: "checkpoint", ...; "": nothing */
+            int64_t own_us;    /* of a step, without waiting for other ranks */
         } rank_metrics;
         struct pl_msg_rank_fact {
             const char *key, *value;
@@ -197,6 +204,10 @@ struct pl_msg {
             int64_t rank;
             json_t *metrics;
             int64_t step;
+            const char *phase;
+            int64_t own_us;
+            int64_t moves;  /* how often the step grew since the last item */
+            int64_t gap_ms; /* the longest time between two of them */
         } node_metrics_item;
         struct pl_msg_node_fact {
             const char *key, *value;
@@ -224,6 +235,21 @@ struct pl_msg {
         struct pl_msg_node_pong {
             int64_t t, mine; /* ping's t; the node's CLOCK_MONOTONIC, ns */
         } node_pong;
+        struct pl_msg_node_probed {
+            json_t *items;
+        } node_probed;
+        struct pl_msg_node_probed_item {
+            int64_t rank;
+            const char *state;   /* "wait", "sleep", "busy", "stopped" or "gone" */
+            const char *doing;   /* for people: a system call, a hook, a collective */
+            int64_t collectives; /* that it began */
+            int64_t cpu_ms;      /* of all its processes, since they began */
+            int64_t silent_s;    /* since its last output */
+        } node_probed_item;
+        struct pl_msg_node_stack {
+            int64_t rank;
+            const char *text;
+        } node_stack;
 
         struct pl_msg_hub_world {
             const char *attempt_dir, *run_dir, *master_addr;
@@ -241,6 +267,9 @@ struct pl_msg {
         struct pl_msg_hub_ping {
             int64_t t;
         } hub_ping;
+        struct pl_msg_hub_stack {
+            int64_t rank;
+        } hub_stack;
     };
 };
 

@@ -13,6 +13,7 @@ static const char *const kind_names[] = {
     [PL_CAUSE_SIGNAL] = "signal",
     [PL_CAUSE_OOM] = "oom",
     [PL_CAUSE_NODE] = "node",
+    [PL_CAUSE_HANG] = "hang",
     [PL_CAUSE_RUNTIME] = "runtime",
     [PL_CAUSE_LAUNCH] = "launch",
     [PL_CAUSE_SETUP] = "setup",
@@ -62,6 +63,7 @@ enum pl_trial_state pl_cause_state(enum pl_cause_kind kind)
     case PL_CAUSE_EXIT:
     case PL_CAUSE_SIGNAL:
     case PL_CAUSE_OOM:
+    case PL_CAUSE_HANG:
     case PL_CAUSE_RUNTIME:
     case PL_CAUSE_LAUNCH:
     case PL_CAUSE_SETUP:

@@ -17,6 +17,7 @@ enum pl_cause_kind {
     PL_CAUSE_SIGNAL,
     PL_CAUSE_OOM,
     PL_CAUSE_NODE,
+    PL_CAUSE_HANG,    /* the ranks made no progress, and --on-hang ended them */
     PL_CAUSE_RUNTIME, /* Plume's own process on a node: plrund, plrun, or slurmstepd over it */
     PL_CAUSE_LAUNCH,
     PL_CAUSE_SETUP,

@@ -3,6 +3,8 @@
 #include "common/base/near.h"
 #include "common/base/parse.h"
 #include "common/proto/json.h"
+#include "common/run/cause.h"
+#include "common/run/on_hang.h"
 
 #include <string.h>
 
@@ -14,6 +16,7 @@ static const struct {
     [PL_REQUEUE_TIMEOUT] = {"timeout", 3},
     [PL_REQUEUE_NODE_FAIL] = {"node-fail", 3},
     [PL_REQUEUE_ERROR] = {"error", 1},
+    [PL_REQUEUE_HANG] = {"hang", PL_ON_HANG_REQUEUES},
 };
 
 const char *pl_requeue_cause_name(enum pl_requeue_cause cause)
@@ -21,8 +24,10 @@ const char *pl_requeue_cause_name(enum pl_requeue_cause cause)
     return causes[cause].name;
 }
 
-enum pl_requeue_cause pl_requeue_cause_of(enum pl_trial_state state)
+enum pl_requeue_cause pl_requeue_cause_of(enum pl_trial_state state, const json_t *result)
 {
+    const char *kind = pl_json_string(json_object_get(result, "cause"), "kind");
+
     switch (state) {
     case PL_TRIAL_PREEMPTED:
         return PL_REQUEUE_PREEMPT;
@@ -31,7 +36,7 @@ enum pl_requeue_cause pl_requeue_cause_of(enum pl_trial_state state)
     case PL_TRIAL_NODE_FAILED:
         return PL_REQUEUE_NODE_FAIL;
     case PL_TRIAL_FAILED:
-        return PL_REQUEUE_ERROR;
+        return pl_cause_parse(kind) == PL_CAUSE_HANG ? PL_REQUEUE_HANG : PL_REQUEUE_ERROR;
     default:
         return PL_REQUEUE_N_CAUSES;
     }
@@ -62,7 +67,9 @@ static int parse_item(const char *item, struct pl_requeue_rule *rule, struct pl_
     if (near.best)
         return pl_error_set(err, -EINVAL, "'%s' is no cause: did you mean %s?", name, near.best);
     return pl_error_set(err, -EINVAL,
-                        "'%s' is no cause: these are preempt, timeout, node-fail and error", name);
+                        "'%s' is no cause: these are preempt, timeout, node-fail, error "
+                        "and hang",
+                        name);
 }
 
 int pl_requeue_parse(const char *text, struct pl_requeue_rule *ret, struct pl_error *err)
@@ -90,10 +97,21 @@ bool pl_requeue_of_run(const struct pl_run *run, struct pl_requeue_rule *ret)
     const json_t *options = pl_run_options(run);
     const char *text = pl_json_string(json_object_get(options, "requeue-on"), "value");
     const char *most = pl_json_string(json_object_get(options, "max-requeues"), "value");
+    const char *hang = pl_json_string(json_object_get(options, "on-hang"), "value");
+    enum pl_on_hang policy = PL_ON_HANG_WARN;
     int64_t n;
 
-    if (!text || pl_requeue_parse(text, ret, NULL) < 0)
+    if (hang && pl_on_hang_parse(hang, &policy, NULL) < 0)
+        policy = PL_ON_HANG_WARN;
+    if (!text && policy != PL_ON_HANG_REQUEUE)
         return false;
+    *ret = (struct pl_requeue_rule){.total = PL_REQUEUE_TOTAL};
+    if (text && pl_requeue_parse(text, ret, NULL) < 0)
+        return false;
+    if (policy == PL_ON_HANG_REQUEUE && !ret->most[PL_REQUEUE_HANG])
+        ret->most[PL_REQUEUE_HANG] = PL_ON_HANG_REQUEUES;
+    if (!ret->most[PL_REQUEUE_HANG])
+        ret->most[PL_REQUEUE_HANG] = ret->most[PL_REQUEUE_ERROR];
     if (most && pl_parse_int(most, 0, 1000000, &n, NULL) == 0)
         ret->total = (unsigned)n;
     return true;

@@ -12,6 +12,7 @@ enum pl_requeue_cause {
     PL_REQUEUE_TIMEOUT,
     PL_REQUEUE_NODE_FAIL,
     PL_REQUEUE_ERROR,
+    PL_REQUEUE_HANG,
     PL_REQUEUE_N_CAUSES,
 };
 
@@ -20,16 +21,18 @@ struct pl_requeue_rule {
     unsigned total;
 };
 
-/* "preempt", "timeout", "node-fail", "error". */
+/* "preempt", "timeout", "node-fail", "error", "hang". */
 const char *pl_requeue_cause_name(enum pl_requeue_cause cause);
 
-/* The cause that a trial's end counts as; PL_REQUEUE_N_CAUSES: it is no reason to start again. */
-enum pl_requeue_cause pl_requeue_cause_of(enum pl_trial_state state);
+/* The cause that a trial's end counts as; PL_REQUEUE_N_CAUSES: it is no reason to start again.
+ * result: of the attempt, which tells a hang from another error; NULL = none. */
+enum pl_requeue_cause pl_requeue_cause_of(enum pl_trial_state state, const json_t *result);
 
 /* Parses "timeout:5,preempt". Without ":N" it is 3 times, after an error once. -EINVAL. */
 int pl_requeue_parse(const char *text, struct pl_requeue_rule *ret, struct pl_error *err);
 
-/* The rule of a run; false: it has none. */
+/* The rule of a run: --requeue-on, and a hang with --on-hang requeue. A rule with error and without
+ * hang has as many for both. false: it has none. */
 bool pl_requeue_of_run(const struct pl_run *run, struct pl_requeue_rule *ret);
 
 #endif

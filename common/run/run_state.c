@@ -40,7 +40,8 @@ json_t *pl_run_state_metric(const json_t *state, const char *name)
 /* True for keys that only this file sets: an event that set them would break the document. */
 static bool reserved(const char *key)
 {
-    static const char *const keys[] = {"nodes", "ranks", "metrics", "facts", "gpu_events", "gpus"};
+    static const char *const keys[] = {"nodes",      "ranks", "metrics", "facts",
+                                       "gpu_events", "gpus",  "stall"};
 
     for (size_t i = 0; i < PL_COUNT(keys); i++)
         if (strcmp(key, keys[i]) == 0)
@@ -120,6 +121,9 @@ static int apply_rank(json_t *rank, const char *type, json_t *event)
     if (json_is_integer(json_object_get(event, "step")) &&
         json_object_set(rank, "step", json_object_get(event, "step")) < 0)
         return -ENOMEM;
+    if (json_is_string(json_object_get(event, "phase")) &&
+        json_object_set(rank, "phase", json_object_get(event, "phase")) < 0)
+        return -ENOMEM;
     json_object_foreach (json_object_get(event, "metrics"), key, value)
         if (json_object_set(o, key, value) < 0)
             return -ENOMEM;
@@ -164,6 +168,19 @@ static int apply_node(json_t *state, const char *type, json_t *event, struct pl_
     return r;
 }
 
+/* The last word about progress replaces the one before. */
+static int apply_stall(json_t *state, json_t *event)
+{
+    json_t *o = json_object(), *t = json_object_get(event, "t");
+    json_t *ranks = json_object_get(event, "ranks"); /* set_keys() skips them */
+
+    if (!o || json_object_set_new(state, "stall", o) < 0 ||
+        (t && json_object_set(o, "since", t) < 0) ||
+        (ranks && json_object_set(o, "ranks", ranks) < 0))
+        return -ENOMEM;
+    return set_keys(o, event, "");
+}
+
 int pl_run_state_apply(json_t *state, json_t *event, struct pl_error *err)
 {
     const char *type = pl_json_string(event, "type");
@@ -182,6 +199,8 @@ int pl_run_state_apply(json_t *state, json_t *event, struct pl_error *err)
         r = apply_rank(rank, type, event);
     } else if (strcmp(type, "node") == 0 || strcmp(type, "gpus") == 0 || strcmp(type, "gpu") == 0) {
         r = apply_node(state, type, event, err);
+    } else if (strcmp(type, "stall") == 0) {
+        r = apply_stall(state, event);
     } else if (strcmp(type, "cause") == 0 || strcmp(type, "state") == 0 ||
                strcmp(type, "objective") == 0) {
         r = set_keys(state, event, "");

@@ -8,13 +8,16 @@
  * The document:
  *   job, step, attempt (restart count), array ("123_4"), sweep, trial, world_size, started, ended
  *   nodes      [{"node","addr","state","gpus":[{}],"gpu_events":[{}]}]   by node id
- *   ranks      [{"rank","node","pid","state","step","exit"|"signal","signal_name","role",
+ *   ranks
+ * [{"rank","node","pid","state","step","exit"|"signal","signal_name","role","phase","slow","stack",
  *                "metrics":{},"facts":{}}]                               by rank
  *   state      running | done | failed | preempted | timed-out | node-failed | cancelled
  *   cause      {"kind","rank","node","exit"|"signal","signal_name","process","text","confidence",
  *               "inferred"}
  *   others     [..] the other failures, in the form of cause
  *   program    the file that runs as the program of a trial
+ *   stall      {"state","since","ranks","all","node","doing","step","for_s","limit_s","confidence",
+ *               "text"}; state: suspected | stopped | hint | over
  *   objective  the objective that the program states, "max:NAME"
  * An unknown value has no key. Only this file and the makers of events write these keys.
  * rank_state.h has the states of a rank, cause.h the kinds of causes. */
@@ -40,6 +43,7 @@ json_t *pl_run_state_new(void);
  *   gpus     {"node_id","gpus":[..]}: the latest state of a node's GPUs
  *   gpu      {"node_id", ...}: appends a GPU's error, with "t", to nodes[node_id].gpu_events, which
  *            keeps the newest 16
+ *   stall    its keys become "stall", with "t" as "since"
  *   cause    {"cause":{},"others":[]}
  *   state    {"state"[,"ended"]}
  * "t" (seconds since 1970) and "seq" are not part of the document. Skips events of other types.

@@ -6,6 +6,7 @@
 #include "launcher/plstat/gpus.h"
 #include "launcher/plstat/plstat.h"
 #include "launcher/plstat/plstat_json.h"
+#include "launcher/plstat/stalls.h"
 #include "launcher/plstat/timeline.h"
 #include "launcher/plstat/words.h"
 
@@ -173,6 +174,8 @@ static int print(struct pl_plstat *ps,
     if (r == 0)
         r = pl_gpus_print(ps, ts->doc, false, ts->ended_s);
     if (r == 0)
+        r = pl_stalls_print(ps, s, ts);
+    if (r == 0)
         r = add_tied(ps, cause);
     if (r == 0)
         r = add_log(ps, s, ts, cause);
@@ -182,11 +185,13 @@ static int print(struct pl_plstat *ps,
 static int print_none(struct pl_plstat *ps, const struct pl_run_status *s)
 {
     char name[PL_WORDS_NAME_MAX];
+    int r;
 
     if (s->n_trials == 1) {
         pl_words_trial(s->run, s->trials[0].trial, name, sizeof(name));
-        return pl_plstat_line(ps, PL_TERM_PLAIN, "no failure: %s is %s", name,
-                              pl_trial_state_name(s->trials[0].state));
+        r = pl_plstat_line(ps, PL_TERM_PLAIN, "no failure: %s is %s", name,
+                           pl_trial_state_name(s->trials[0].state));
+        return r < 0 ? r : pl_stalls_print(ps, s, &s->trials[0]);
     }
     return pl_plstat_line(ps, PL_TERM_PLAIN, "no failure: %s is %s", pl_run_sweep(s->run),
                           pl_sweep_state_name(s->state));

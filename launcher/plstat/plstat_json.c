@@ -181,7 +181,8 @@ json_t *pl_plstat_json_sweep(const struct pl_run_status *s, bool trials)
 static json_t *rank_json(const json_t *rank, json_t *gpus, int64_t trial)
 {
     static const char *const keys[] = {
-        "rank", "node", "pid", "state", "step", "exit", "signal", "signal_name", "role", NULL,
+        "rank",        "node", "pid",   "state", "step",  "exit", "signal",
+        "signal_name", "role", "phase", "slow",  "stack", NULL,
     };
     json_t *o = json_object();
     bool ok = o != NULL;
@@ -221,6 +222,7 @@ json_t *pl_plstat_json_show(const struct pl_run_status *s)
         put_trial(o, &s->trials[0], &ok);
         put_run(o, s, &ok);
         copy(o, "nodes", s->trials[0].doc, &ok);
+        copy(o, "stall", s->trials[0].doc, &ok);
         add_ranks(ranks, &s->trials[0], false, &ok);
     } else {
         put_run(o, s, &ok);
@@ -283,6 +285,7 @@ pl_plstat_json_why(const struct pl_run_status *s, const struct pl_trial_status *
 
     if (ts) {
         put_trial(o, ts, &ok);
+        copy(o, "stall", ts->doc, &ok);
         json_object_del(o, "cause");
     }
     put_run(o, s, &ok);

@@ -150,6 +150,7 @@ int pl_words_cause(const json_t *cause, struct pl_buf *ret)
         [PL_CAUSE_PREEMPTED] = "preempted by another job",
         [PL_CAUSE_CANCELLED] = "cancelled",
         [PL_CAUSE_NODE] = "the node failed",
+        [PL_CAUSE_HANG] = "made no progress and was ended",
         [PL_CAUSE_RUNTIME] = "the runtime was killed",
         [PL_CAUSE_LAUNCH] = "the ranks could not be started",
         [PL_CAUSE_SETUP] = "the job's set-up failed",

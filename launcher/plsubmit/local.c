@@ -53,6 +53,10 @@ static int check_options(const struct pl_spec *spec, struct pl_error *err)
                                 pl_spec_option((enum pl_spec_key)key)->name,
                                 key == PL_SPEC_MAX_PARALLEL ? "write --local=K"
                                                             : "omit one of them");
+    if (spec->values[PL_SPEC_ON_HANG].text && is_given(spec->values[PL_SPEC_ON_HANG].origin) &&
+        strcmp(spec->values[PL_SPEC_ON_HANG].text, "requeue") == 0)
+        return pl_error_set(err, -EINVAL,
+                            "--on-hang requeue has no effect with --local: write --on-hang kill");
     for (size_t i = 0; i < PL_COUNT(lists); i++)
         if (spec->lists[lists[i]])
             return pl_error_set(err, -EINVAL, "--%s has no effect with --local: omit one of them",

@@ -10,6 +10,7 @@
 #include "common/base/term.h"
 #include "common/base/utf8.h"
 #include "common/proto/json.h"
+#include "common/run/on_hang.h"
 #include "common/run/output_ranks.h"
 #include "common/run/requeue_rule.h"
 #include "common/run/run_stop.h"
@@ -207,6 +208,13 @@ static int check_requeue_on(const char *value, struct pl_error *err)
 static int check_output_ranks(const char *value, struct pl_error *err)
 {
     return pl_output_ranks_check(value, 0, err);
+}
+
+static int check_on_hang(const char *value, struct pl_error *err)
+{
+    enum pl_on_hang policy;
+
+    return pl_on_hang_parse(value, &policy, err);
 }
 
 static int check_max_requeues(const char *value, struct pl_error *err)
@@ -573,7 +581,7 @@ static const struct pl_option options[] = {
      "cancel the waiting trials when more than N, or P percent of all, have failed",
      KEY(PL_SPEC_MAX_FAIL, check_max_fail)},
     {"requeue-on", 0, "CAUSE[:N],...", NULL,
-     "start a trial again, up to N times, after preempt, timeout, node-fail [3] or error [1]",
+     "start a trial again, up to N times, after preempt, timeout, node-fail, hang [3] or error [1]",
      KEY(PL_SPEC_REQUEUE_ON, check_requeue_on)},
     {"max-requeues", 0, "N", NULL, "requeues of a trial after all causes together [20]",
      KEY(PL_SPEC_MAX_REQUEUES, check_max_requeues)},
@@ -583,6 +591,9 @@ static const struct pl_option options[] = {
      KEY(PL_SPEC_SAVE_COMMAND, NULL)},
     {"save-grace", 0, "SECONDS", NULL, "time for --save-command [60]",
      KEY(PL_SPEC_SAVE_GRACE, check_save_grace)},
+    {"on-hang", 0, "POLICY", NULL,
+     "once ranks that report steps make no progress: warn, kill or requeue [warn]",
+     KEY(PL_SPEC_ON_HANG, check_on_hang)},
     {"after", 0, "SWEEP[:ok|any]", NULL,
      "start when all trials of SWEEP are done (ok, the default) or have ended (any); repeatable",
      LIST(PL_SPEC_AFTER, NULL)},

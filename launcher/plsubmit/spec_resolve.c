@@ -292,14 +292,26 @@ static int warn_objective(struct pl_spec *spec)
                         name, name);
 }
 
+static bool requeues_hangs(const struct pl_spec *spec)
+{
+    const char *on_hang = spec->values[PL_SPEC_ON_HANG].text;
+
+    return on_hang && strcmp(on_hang, "requeue") == 0;
+}
+
 static int check_requeue(const struct pl_spec *spec, struct pl_error *err)
 {
-    if (!spec->values[PL_SPEC_REQUEUE_ON].text && spec->values[PL_SPEC_MAX_REQUEUES].text)
+    if (!spec->values[PL_SPEC_REQUEUE_ON].text && !requeues_hangs(spec) &&
+        spec->values[PL_SPEC_MAX_REQUEUES].text)
         return pl_error_set(err, -EINVAL, "option '--max-requeues' needs '--requeue-on CAUSE'");
     for (char **item = spec->lists[PL_SPEC_SBATCH]; item && *item; item++)
         if (spec->values[PL_SPEC_REQUEUE_ON].text && strcmp(*item, "no-requeue") == 0)
             return pl_error_set(err, -EINVAL,
                                 "--sbatch no-requeue forbids what --requeue-on asks for: omit one");
+        else if (requeues_hangs(spec) && strcmp(*item, "no-requeue") == 0)
+            return pl_error_set(err, -EINVAL,
+                                "--sbatch no-requeue forbids what --on-hang requeue asks for: omit "
+                                "one");
     return 0;
 }
 
@@ -410,7 +422,7 @@ int pl_spec_sbatch_args(const struct pl_spec *spec, const char *run_dir, char **
 
         r = types ? add_arg(&list, "mail-type", types) : -ENOMEM;
     }
-    if (r == 0 && spec->values[PL_SPEC_REQUEUE_ON].text)
+    if (r == 0 && (spec->values[PL_SPEC_REQUEUE_ON].text || requeues_hangs(spec)))
         r = pl_strv_append(&list, "--requeue");
     for (char **item = spec->lists[PL_SPEC_SBATCH]; item && *item && r == 0; item++) {
         _cleanup_free_ char *arg = pl_strf("--%s", *item);

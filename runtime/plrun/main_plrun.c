@@ -10,6 +10,7 @@
 #include "common/base/site.h"
 #include "common/base/trace.h"
 #include "common/proto/rank/rank_link.h"
+#include "common/run/on_hang.h"
 #include "runtime/node/net.h"
 #include "runtime/node/slurm_step.h"
 #include "runtime/plrun/starter.h"
@@ -83,6 +84,15 @@ set_master_port(void *ctx, const struct pl_option *o, const char *value, struct 
     return pl_env_set(PL_ENV_PLUME_MASTER_PORT_RANGE, value);
 }
 
+static int
+set_on_hang(void *ctx, const struct pl_option *o, const char *value, struct pl_error *err)
+{
+    enum pl_on_hang policy;
+    int r = pl_on_hang_parse_step(value, &policy, err);
+
+    return r < 0 ? r : pl_env_set(PL_ENV_PLUME_ON_HANG, value);
+}
+
 static int set_mode(void *ctx, const struct pl_option *o, const char *value, struct pl_error *err)
 {
     struct arguments *a = ctx;
@@ -113,6 +123,9 @@ static const struct pl_option options[] = {
     {"master-port", 0, "RANGE", NULL,
      "take MASTER_PORT from LOW-HIGH (checked, not held); default: a free port, held",
      PL_OPTION_CALL(set_master_port)},
+    {"on-hang", 0, "POLICY", NULL,
+     "once ranks that report steps make no progress: warn, or kill, which ends the step [warn]",
+     PL_OPTION_CALL(set_on_hang)},
     {"trial", 0, NULL, "For job scripts", "run the trial that PLUME_RUN_DIR and PLUME_TRIAL name",
      MODE(MODE_TRIAL)},
     {"tasks", 0, "N", NULL,

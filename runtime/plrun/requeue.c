@@ -137,7 +137,7 @@ int pl_requeue_decide(const struct pl_run *run,
                       struct pl_error *err)
 {
     _cleanup_(json_decrefp) json_t *history = NULL, *now = NULL;
-    enum pl_requeue_cause cause = pl_requeue_cause_of(end->state);
+    enum pl_requeue_cause cause = pl_requeue_cause_of(end->state, end->result);
     struct pl_requeue_rule rule;
     json_t *counts;
     const char *name;

@@ -346,7 +346,7 @@ int pl_trial_reason(const char **ret, struct pl_error *err)
     if (pl_run_result_read(run, trial, &result, &state, NULL) < 0 ||
         pl_json_int(result, "attempt", &of) < 0 || of + 1 != (int64_t)attempt)
         state = PL_TRIAL_NODE_FAILED;
-    cause = pl_requeue_cause_of(state);
+    cause = pl_requeue_cause_of(state, result);
     *ret = own > before || cause == PL_REQUEUE_N_CAUSES ? "retry" : pl_requeue_cause_name(cause);
     return 0;
 }

@@ -50,6 +50,7 @@ is() { [ "$(result "$1" state) $(result "$1" attempts)" = "$2 $3" ]; }
 echo "$PLUME_ATTEMPT $PLUME_REASON $PLUME_TRIAL_DIR"
 case $1 in
 once) ((PLUME_ATTEMPT)) ;;
+hangs) for step in {1..9}; do echo "step=$step"; done; ((PLUME_ATTEMPT)) || exec sleep 99 ;;
 saves) mkdir -p "$PLUME_TRIAL_DIR/checkpoints" && : >"$PLUME_TRIAL_DIR/checkpoints/$PLUME_ATTEMPT" && exit 3 ;;
 *) exit 3 ;;
 esac
@@ -59,10 +60,14 @@ TXT
     submit still --requeue-on error:5 --max-fail 0 ./prog never
     submit saves --requeue-on error ./prog saves
     submit never --requeue-on timeout ./prog never
+    submit hangs --on-hang requeue --env PLUME_HANG_LIMIT=0.2 --metric 'step=step=([0-9]+)' ./prog hangs
     submit none ./prog never
     wait_for 60 is once 'done' 2
     wait_for 60 is still failed 2
     wait_for 60 is saves failed 2
+    wait_for 60 is hangs 'done' 2
+    [[ $(<"$(run_of hangs)/trial-0000/attempt-1/rank-0.out") == '1 hang '* ]]
+    [ -s "$(run_of hangs)/trial-0000/attempt-0/hang-rank-0.txt" ]
     [[ $(result still not_requeued) == 'two attempts ended alike (error) without'* ]]
     [ "$(result saves not_requeued)" = '--requeue-on allows 1 requeue after the cause error' ]
     [ "$(result never not_requeued)" = '--requeue-on does not have the cause error' ]

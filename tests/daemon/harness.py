@@ -454,8 +454,9 @@ def replay(events, doc=None):
         elif kind == "metrics":
             rank = doc["ranks"][event["rank"]]
             rank.setdefault("metrics", {}).update(event["metrics"])
-            if "step" in event:
-                rank["step"] = event["step"]
+            rank.update({k: event[k] for k in ("step", "phase") if k in event})
+        elif kind == "stall":
+            doc["stall"] = {**values(event), "since": event["t"]}
         elif kind == "fact":
             doc["ranks"][event["rank"]].setdefault("facts", {})[event["key"]] = event["value"]
         elif kind in ("cause", "state", "objective"):

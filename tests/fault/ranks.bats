@@ -51,6 +51,27 @@ export WAIT_OTHERS='until [ "$(ls at.$SLURM_JOB_ID.* 2>/dev/null | wc -l)" -ge $
     done
 }
 
+@test "a rank that hangs is named, with its stack; --on-hang kill ends the step" {
+    export PLUME_HANG_LIMIT=1.5 PLUME_ON_HANG=kill PLUME_METRIC='step=step=([0-9]+)'
+    for way in plrun plugin; do
+        ranks "$way" "$way" -N2 -n4 -- bash -c '
+            for step in {1..9}; do echo "step=$step"; done
+            if [ $RANK = 2 ]; then exec sleep 99; fi; echo "step=10"; exec tail -f /dev/null' &
+    done
+    wait
+    rc_is plrun 1
+    checked plrun
+    checked_plugin plugin
+    for way in plrun plugin; do
+        [ "$(result "$way" 'd["state"], d["cause"]["kind"], d["cause"]["rank"], d["cause"]["step"], d["cause"]["confidence"]')" = \
+            "('failed', 'hang', 2, 9, 'seen')" ]
+        [ "$(rank_states "$way")" = 'killed killed killed killed' ]
+        [ "$(state "$way" 's["ranks"][2]["role"] + " " + s["ranks"][2]["stack"]')" = 'root hang-rank-2.txt' ]
+        grep -q '^== process .*: sleep 99' "$(trial "$way")/attempt-0/hang-rank-2.txt"
+        [[ $(PLUME_HOME=$WORK/$way.home as_user plstat why last) == *'CAUSE rank 2 ('*'): made no progress and was ended'* ]]
+    done
+}
+
 @test "a rank that exits 3: the others get SIGTERM, the step's code is 3" {
     for way in plrun plugin; do
         ranks "$way" "$way" -N2 -n4 -- bash -c '

@@ -11,7 +11,7 @@ import sys
 
 OVER = {"done", "failed", "killed", "lost"}
 NEXT = {"starting": {"running"} | OVER, "running": OVER}
-ONE_RANK = {"exit", "signal", "oom", "node", "runtime"}
+ONE_RANK = {"exit", "signal", "oom", "node", "runtime", "hang"}
 STATES = {"timeout": "timed-out", "preempted": "preempted", "cancelled": "cancelled",
           "node": "node-failed"}
 PROBLEMS = []
@@ -55,8 +55,9 @@ def replay(events):
         elif kind == "metrics":
             rank = s["ranks"][e["rank"]]
             rank.setdefault("metrics", {}).update(e.get("metrics", {}))
-            if "step" in e:
-                rank["step"] = e["step"]
+            rank.update({k: e[k] for k in ("step", "phase") if k in e})
+        elif kind == "stall":
+            s["stall"] = {**keys(e), "since": e["t"]}
         elif kind == "fact":
             s["ranks"][e["rank"]].setdefault("facts", {})[e["key"]] = e["value"]
         elif kind in ("cause", "state", "objective"):

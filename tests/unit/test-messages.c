@@ -92,6 +92,18 @@ static const struct {
     {PL_MSG_HUB_BYE_OK, "{\"type\":\"bye_ok\"}"},
     {PL_MSG_JOIN, "{\"type\":\"join\",\"node_id\":1,\"node\":\"n02\",\"local_ntasks\":8,\"clock\":"
                   "\"c\",\"unable\":\"no room\"}"},
+    {PL_MSG_RANK_METRICS, "{\"type\":\"metrics\",\"phase\":\"checkpoint\",\"own_us\":1200}"},
+    {PL_MSG_NODE_METRICS_ITEM,
+     "{\"rank\":0,\"metrics\":{},\"phase\":\"checkpoint\",\"own_us\":1200,\"moves\":3,"
+     "\"gap_ms\":120}"},
+    {PL_MSG_NODE_PROBED, "{\"type\":\"probed\",\"items\":[{\"rank\":0,\"state\":\"wait\"}]}"},
+    {PL_MSG_NODE_PROBED_ITEM, "{\"rank\":0,\"state\":\"wait\"}"},
+    {PL_MSG_NODE_PROBED_ITEM,
+     "{\"rank\":0,\"state\":\"sleep\",\"doing\":\"clock_nanosleep\",\"collectives\":7,"
+     "\"cpu_ms\":1200,\"silent_s\":3}"},
+    {PL_MSG_NODE_STACK, "{\"type\":\"stack\",\"rank\":5,\"text\":\"#0 main\\n\"}"},
+    {PL_MSG_HUB_PROBE, "{\"type\":\"probe\"}"},
+    {PL_MSG_HUB_STACK, "{\"type\":\"stack\",\"rank\":5}"},
 };
 
 static json_t *parse(const char *line)

@@ -44,6 +44,14 @@ int pl_rank_line_metrics(
     return pl_mini_close(&w, '}');
 }
 
+int pl_rank_line_phase(struct pl_buf *out, const char *phase)
+{
+    struct pl_mini_writer w = begin(out, "metrics");
+
+    pl_mini_put_string(&w, "phase", phase);
+    return pl_mini_close(&w, '}');
+}
+
 int pl_rank_line_fact(struct pl_buf *out, const char *key, const char *value)
 {
     struct pl_mini_writer w = begin(out, "fact");

@@ -29,6 +29,8 @@ int pl_rank_line_hello(struct pl_buf *out,
                        bool guarded);
 int pl_rank_line_metrics(
     struct pl_buf *out, int64_t step, const char *const *names, const double *values, size_t n);
+/* What delays the next step: "checkpoint", "validation"; "": nothing any more. */
+int pl_rank_line_phase(struct pl_buf *out, const char *phase);
 int pl_rank_line_fact(struct pl_buf *out, const char *key, const char *value);
 int pl_rank_line_exchange(struct pl_buf *out, const char *name, const char *value);
 

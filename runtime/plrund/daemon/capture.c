@@ -29,7 +29,8 @@ struct pl_capture {
     struct pl_buf line;
     bool real_is_socket;
     bool muted, held; /* pl_capture_mute(), until pl_capture_let_go() */
-    size_t missing;   /* bytes that the file does not have, at its end */
+    uint64_t heard_ns;
+    size_t missing; /* bytes that the file does not have, at its end */
     bool eof, told, closing, released, out_ready, warned;
     unsigned handles; /* uv handles still open */
 };
@@ -155,6 +156,7 @@ static void accept_data(struct pl_capture *c, const char *data, size_t len)
     size_t lost = c->file_fd >= 0 ? write_rank_file(c, data, len) : len;
 
     pl_tail_add(&c->tail, data, len);
+    c->heard_ns = pl_now_ns();
     if (c->n_rules)
         search(c, data, len);
     if (c->muted && !file_is_removed(c)) {
@@ -389,6 +391,11 @@ void pl_capture_drain(struct pl_capture *c)
 char *pl_capture_tail(const struct pl_capture *c, unsigned rank)
 {
     return pl_tail_text(&c->tail, rank);
+}
+
+uint64_t pl_capture_heard_ns(const struct pl_capture *c)
+{
+    return c ? c->heard_ns : 0;
 }
 
 bool pl_capture_is_done(const struct pl_capture *c)

@@ -52,6 +52,9 @@ void pl_capture_drain(struct pl_capture *c);
 /* The last lines of this rank's stream, see pl_tail_text(). */
 char *pl_capture_tail(const struct pl_capture *c, unsigned rank);
 
+/* Time of the last bytes, pl_now_ns(); 0 without a capture. */
+uint64_t pl_capture_heard_ns(const struct pl_capture *c);
+
 bool pl_capture_is_done(const struct pl_capture *c);
 
 /* Stops, closes the descriptors and frees. NULL is fine. */

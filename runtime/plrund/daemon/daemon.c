@@ -128,6 +128,12 @@ static void on_hub_message(void *ctx, json_t *message)
                                       .node_pong = {m.hub_ping.t, (int64_t)pl_now_ns()},
                                   });
         break;
+    case PL_MSG_HUB_PROBE:
+        pl_daemon_probe(d);
+        break;
+    case PL_MSG_HUB_STACK:
+        pl_daemon_take_stack(d, m.hub_stack.rank);
+        break;
     case PL_MSG_HUB_BYE_OK:
         d->bye_ok = true;
         break;
@@ -223,6 +229,7 @@ static void finish(struct pl_daemon *d)
     pl_daemon_gpu_close(d);
     pl_daemon_lifeline_close(d);
     pl_daemon_helper_close(d);
+    pl_daemon_probe_close(d);
     pl_uplink_close(d->uplink);
     pl_daemon_net_close(d);
     close_handle((uv_handle_t *)&d->control);
@@ -503,6 +510,7 @@ void pl_daemon_finish(struct pl_daemon *d)
         pl_metric_rule_finish(&d->rules[i]);
     for (unsigned i = 0; i < d->n_present; i++) {
         json_decref(d->ranks[i].metrics);
+        free(d->ranks[i].phase);
         if (d->ranks[i].pidfd >= 0)
             close(d->ranks[i].pidfd);
         pl_process_close(&d->ranks[i].guard);

@@ -18,6 +18,7 @@ struct pl_daemon;
 struct pl_daemon_gpu;
 struct pl_daemon_helper;
 struct pl_daemon_lifeline;
+struct pl_daemon_probe;
 
 /*   STARTING --world--> RUNNING --all ranks ended--> LEAVING --bye_ok, output written--> finished
  *   STARTING --refused, or no hub in time--> FAILED --all ranks refused--> finished
@@ -63,8 +64,14 @@ struct pl_rank {
     struct pl_capture *out, *err;
     bool output_settled;
     json_t *metrics; /* not yet sent */
-    int64_t step;    /* -1 = none */
-    double best;     /* of the metric d->best_of; NaN: none yet */
+    char *phase;     /* the same; NULL = as it was */
+    int64_t own_us;  /* the same; PL_MSG_ABSENT = none */
+    uint64_t
+        moved_ns; /* when the step last grew; 0 = not yet, or the program named a pause since */
+    int64_t moves, gap_ms; /* since the last item: how often it grew, the longest time between; 0 */
+    bool pauses;           /* it named a pause */
+    int64_t step;          /* -1 = none */
+    double best;           /* of the metric d->best_of; NaN: none yet */
 };
 
 struct pl_daemon {
@@ -107,6 +114,7 @@ struct pl_daemon {
     uint16_t ras_port;
     struct pl_daemon_gpu *gpu;           /* NULL: no GPU is watched */
     struct pl_daemon_lifeline *lifeline; /* NULL: none */
+    struct pl_daemon_probe *probe;       /* NULL: the hub has not asked */
     unsigned n_lifelines;
     struct pl_daemon_helper *helper; /* NULL: the daemon is not confined, and does all itself */
     struct pl_resolve *own_name;     /* while this host's name is resolved */
@@ -243,6 +251,12 @@ void pl_daemon_lifeline_start(struct pl_daemon *d);
 void pl_daemon_lifeline_hold(struct pl_daemon *d, const struct pl_rank *rank);
 void pl_daemon_lifeline_beat(struct pl_daemon *d);
 void pl_daemon_lifeline_close(struct pl_daemon *d);
+
+/* daemon_probe.c: tells the hub what the running ranks do, after half a second; takes the stacks of
+ * a rank, in a process of its own, and sends them. close ends such processes. */
+void pl_daemon_probe(struct pl_daemon *d);
+void pl_daemon_take_stack(struct pl_daemon *d, int64_t rank);
+void pl_daemon_probe_close(struct pl_daemon *d);
 
 /* daemon_gpu.c: reports the step's GPUs, which a process of their own watches (gpu_watch.h).
  * prepare starts it, before the daemon is confined; it does nothing on nodes without GPUs, and

@@ -20,6 +20,7 @@
 #define KEYS_MAX 256 /* metrics of a rank in one second */
 #define BEST_NAME_MAX 256
 #define PIPE_COLUMNS 400
+#define PHASE_MAX 64
 
 struct pl_rank *pl_daemon_find_rank(struct pl_daemon *d, unsigned rank)
 {
@@ -255,6 +256,30 @@ static void note_best(struct pl_rank *rank, const char *name, double value)
         json_object_set_new(rank->metrics, at, json_integer(rank->step));
 }
 
+/* How long the steps take: exactly here, because the hub gets one item a second. */
+static void note_step(struct pl_rank *rank, int64_t step)
+{
+    uint64_t now = pl_now_ns();
+
+    if (step > rank->step) {
+        if (rank->moved_ns && rank->step >= 0)
+            rank->gap_ms = PL_MAX(rank->gap_ms, (int64_t)((now - rank->moved_ns) / 1000000));
+        rank->moved_ns = rank->pauses ? 0 : now;
+        rank->moves++;
+    }
+    rank->step = step;
+}
+
+static void note_phase(struct pl_rank *rank, const char *phase)
+{
+    if (strlen(phase) > PHASE_MAX)
+        return;
+    rank->pauses = *phase;
+    rank->moved_ns = rank->pauses ? 0 : pl_now_ns();
+    free(rank->phase);
+    rank->phase = strdup(phase);
+}
+
 static void on_metric(void *ctx, const char *name, double value)
 {
     struct pl_rank *rank = ctx;
@@ -262,7 +287,7 @@ static void on_metric(void *ctx, const char *name, double value)
 
     if (strcmp(name, "step") == 0 && isfinite(value)) {
         if (value >= 0 && value < (double)INT64_MAX)
-            rank->step = (int64_t)value;
+            note_step(rank, (int64_t)value);
         if (!rank->metrics)
             rank->metrics = json_object();
         return;
@@ -284,9 +309,13 @@ static void take_metrics(struct pl_rank *rank, const struct pl_msg_rank_metrics 
     double number;
 
     if (message->step >= 0) /* absent or no step: the last one stays */
-        rank->step = message->step;
+        note_step(rank, message->step);
     if (!rank->metrics)
         rank->metrics = json_object();
+    if (message->own_us >= 0)
+        rank->own_us = message->own_us;
+    if (message->phase)
+        note_phase(rank, message->phase);
     json_object_foreach (message->metrics, key, value)
         if (pl_name_valid(key, strlen(key)) && pl_run_state_number(value, &number) == 0)
             if (json_object_size(rank->metrics) < KEYS_MAX || json_object_get(rank->metrics, key)) {
@@ -302,14 +331,20 @@ void pl_daemon_send_metrics(struct pl_daemon *d)
     for (unsigned i = 0; i < d->n_present; i++) {
         struct pl_rank *rank = &d->ranks[i];
         _cleanup_(json_decrefp) json_t *metrics = PL_TAKE(rank->metrics);
+        _cleanup_free_ char *phase = PL_TAKE(rank->phase);
 
         if (metrics)
             json_array_append_new(
-                items, pl_msg_new(&(struct pl_msg){
-                           .type = PL_MSG_NODE_METRICS_ITEM,
-                           .node_metrics_item = {rank->rank, metrics,
-                                                 rank->step < 0 ? PL_MSG_ABSENT : rank->step},
-                       }));
+                items,
+                pl_msg_new(&(struct pl_msg){
+                    .type = PL_MSG_NODE_METRICS_ITEM,
+                    .node_metrics_item = {rank->rank, metrics,
+                                          rank->step < 0 ? PL_MSG_ABSENT : rank->step, phase,
+                                          rank->own_us, rank->moves ? rank->moves : PL_MSG_ABSENT,
+                                          rank->gap_ms ? rank->gap_ms : PL_MSG_ABSENT},
+                }));
+        rank->own_us = PL_MSG_ABSENT;
+        rank->moves = rank->gap_ms = 0;
     }
     if (json_array_size(items))
         pl_uplink_send(d->uplink,
@@ -540,6 +575,7 @@ static struct pl_rank *new_rank(struct pl_rank_conn *c, const struct pl_msg_rank
                              .guard = PL_PROCESS_INIT,
                              .pidfd = -EBADF,
                              .step = -1,
+                             .own_us = PL_MSG_ABSENT,
                              .best = NAN};
     if (rank->guarded) /* its connection is open: it lives */
         pl_process_open(&rank->guard, c->pid);

@@ -188,13 +188,13 @@ static void limit_end(struct pl_hub *hub, unsigned grace_ms)
         pl_limit_start(&hub->end_limit, grace_ms + END_EXTRA_MS);
 }
 
-/* The code that ranks give which the runtime ends. The rank of such a cause has lost its plrun or
- * its node and gives none, and Slurm may see no fault at all. */
+/* The code that ranks give which the runtime ends. A hang has no rank that gives its code; the rank
+ * of the other causes has lost its plrun or its node. Slurm may see no fault at all. */
 static int code_of_ended(const struct pl_hub *hub)
 {
     enum pl_cause_kind kind = pl_cause_parse(pl_json_string(hub->cause, "kind"));
 
-    if (kind == PL_CAUSE_NODE || kind == PL_CAUSE_RUNTIME ||
+    if (kind == PL_CAUSE_HANG || kind == PL_CAUSE_NODE || kind == PL_CAUSE_RUNTIME ||
         (hub->root >= 0 && hub->nodes[hub->node_of_rank[hub->root]].lost))
         return pl_run_state_exit_code(hub->cause);
     return 0;
@@ -423,6 +423,19 @@ void pl_hub_node_unable(struct pl_hub *hub, unsigned node_id, const char *text)
                             "text", text),
                   refusal);
     consider(hub);
+}
+
+void pl_hub_hung(struct pl_hub *hub, json_t *cause, int64_t rank)
+{
+    if (hub->state != PL_HUB_RUNNING || hub->cause) {
+        json_decref(cause);
+        return;
+    }
+    record_cause(hub, cause, -1);
+    hub->root = rank;
+    if (rank >= 0)
+        set_role(hub, (unsigned)rank, "root");
+    end_ranks(hub, false);
 }
 
 static void launch_failed(struct pl_hub *hub)

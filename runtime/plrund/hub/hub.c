@@ -150,6 +150,7 @@ static void on_started(struct pl_hub *hub, unsigned node_id, const struct pl_msg
     pl_hub_event(hub, json_pack("{s:s, s:I, s:s, s:I, s:s}", "type", "rank", "rank",
                                 (json_int_t)m->rank, "node", hub->nodes[node_id].name, "pid",
                                 (json_int_t)m->pid, "state", pl_rank_state_name(PL_RANK_RUNNING)));
+    pl_hub_hang_started(hub, (unsigned)m->rank);
 }
 
 static void note_done(struct pl_hub *hub, unsigned node_id, const struct pl_msg_node_exited *m)
@@ -174,9 +175,13 @@ static void on_exited(struct pl_hub *hub, unsigned node_id, const struct pl_msg_
     event = json_pack("{s:s, s:I, s:s, s:s}", "type", "rank", "rank", (json_int_t)m->rank, "node",
                       node->name, "state", pl_rank_state_name(state));
     pl_run_state_set_status(event, (int)m->status);
-    if (state == PL_RANK_KILLED)
-        json_object_set_new(event, "role", json_string("collateral"));
+    if (state == PL_RANK_KILLED) /* by us, but it may be the one that hung */
+        json_object_set_new(event, "role",
+                            json_string(m->rank == hub->root && json_object_get(hub->cause, "rank")
+                                            ? "root"
+                                            : "collateral"));
     pl_hub_event(hub, event);
+    pl_hub_hang_ended(hub, (unsigned)m->rank);
     if (state == PL_RANK_DONE && !m->killed)
         note_done(hub, node_id, m);
     if (state != PL_RANK_FAILED)
@@ -230,7 +235,10 @@ static void on_rank_metrics(struct pl_hub *hub, const struct pl_msg_node_metrics
         json_object_set_new(event, "step", json_integer(m->step));
     if (event && m->metrics)
         json_object_set(event, "metrics", m->metrics);
+    if (event && m->phase)
+        json_object_set_new(event, "phase", json_string(m->phase));
     pl_hub_event(hub, event);
+    pl_hub_hang_report(hub, m);
 }
 
 static void on_metrics(struct pl_hub *hub, const struct pl_msg_node_metrics *m)
@@ -301,6 +309,12 @@ static void on_node_message(struct pl_hub *hub, unsigned node_id, const struct p
         break;
     case PL_MSG_NODE_PONG:
         on_pong(hub, node_id, &m->node_pong);
+        break;
+    case PL_MSG_NODE_PROBED:
+        pl_hub_hang_probed(hub, node_id, &m->node_probed);
+        break;
+    case PL_MSG_NODE_STACK:
+        pl_hub_hang_stack(hub, node_id, &m->node_stack);
         break;
     case PL_MSG_NODE_BYE:
         on_bye(hub, node_id);
@@ -397,7 +411,8 @@ int pl_hub_start(uv_loop_t *loop,
     init_timers(hub);
     uv_timer_start(&hub->tick, on_tick, TICK_MS, TICK_MS);
     pl_limit_start(&hub->launch_limit, pl_env_ms(PL_ENV_PLUME_LAUNCH_TIMEOUT));
-    if (pl_hub_open_log(hub, err) < 0) { /* stay, to refuse the nodes: they would search for us */
+    if (pl_hub_open_log(hub, err) < 0 ||
+        pl_hub_hang_open(hub, err) < 0) { /* stay, to refuse the nodes: they would search for us */
         hub->state = PL_HUB_ENDING;
         hub->refusal = pl_buf_dup_text(pl_error_text(err));
     }
@@ -411,6 +426,7 @@ void pl_hub_close(struct pl_hub *hub)
         return;
     pl_scontrol_cancel(PL_TAKE(hub->ask));
     pl_hub_stop_thinning(hub);
+    pl_hub_hang_close(hub);
     uv_close((uv_handle_t *)&hub->tick, NULL);
     uv_close((uv_handle_t *)&hub->decide_timer, NULL);
     uv_close((uv_handle_t *)&hub->launch_limit.timer, NULL);

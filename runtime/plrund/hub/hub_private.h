@@ -5,6 +5,8 @@
  *   ending.c      carries out decisions: asks Slurm, records the cause, ends the ranks, finishes
  *   decide.c      from the evidence to a decision; pure
  *   exchange.c    values that ranks exchange
+ *   hang.c        ranks that make no progress, or little
+ *   stall.c, slow.c  which ranks these are; pure
  *   gpu_errors.c  GPU errors that may explain a failure
  *   journal.c     the files of the attempt and of the trial
  *   metrics_log.c metrics.jsonl, which is thinned
@@ -74,6 +76,7 @@ struct pl_hub_node_ops {
 
 struct pl_exchange;     /* exchange.c */
 struct pl_hub_thinning; /* metrics_log.c */
+struct pl_hub_hang;     /* hang.c */
 
 /* What a rank's program reported as facts, in events.jsonl. */
 struct pl_hub_facts {
@@ -135,6 +138,8 @@ struct pl_hub {
     char master_addr[64];
     char own_addr[64]; /* at which other hosts may reach the hub */
 
+    struct pl_hub_hang *hang; /* NULL: nobody looks for hangs */
+
     json_t *gpu_errors; /* the newest ones, by arrival; NULL = none */
     size_t n_gpu_errors;
 
@@ -170,8 +175,19 @@ void pl_hub_left(struct pl_hub *hub, unsigned node_id);                   /* it 
 void pl_hub_node_lost(struct pl_hub *hub, unsigned node_id, bool host_answers);
 /* Instead of its daemon: it cannot serve the step. */
 void pl_hub_node_unable(struct pl_hub *hub, unsigned node_id, const char *text);
+/* Ranks hang, and are to be ended: the cause (consumed), and the rank that it names, -1 = none. */
+void pl_hub_hung(struct pl_hub *hub, json_t *cause, int64_t rank);
 void pl_hub_on_launch_limit(void *hub);
 void pl_hub_on_end_limit(void *hub);
+
+/* hang.c: -EINVAL for a bad PLUME_ON_HANG, -ENOMEM. The others do nothing before open. */
+int pl_hub_hang_open(struct pl_hub *hub, struct pl_error *err);
+void pl_hub_hang_close(struct pl_hub *hub);
+void pl_hub_hang_started(struct pl_hub *hub, unsigned rank);
+void pl_hub_hang_ended(struct pl_hub *hub, unsigned rank);
+void pl_hub_hang_report(struct pl_hub *hub, const struct pl_msg_node_metrics_item *m);
+void pl_hub_hang_probed(struct pl_hub *hub, unsigned node_id, const struct pl_msg_node_probed *m);
+void pl_hub_hang_stack(struct pl_hub *hub, unsigned node_id, const struct pl_msg_node_stack *m);
 
 /* exchange.c */
 void pl_hub_exchange(struct pl_hub *hub, const struct pl_msg_node_exchange *given);

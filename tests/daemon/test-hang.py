@@ -1,0 +1,204 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""Ranks that make no progress: real processes that sleep, wait, compute or are stopped, and who is named.
+PLUME_HANG_LIMIT is short here."""
+import os
+import select
+import signal
+import socket
+import time
+
+import harness
+from harness import equal, replay, wait_for
+
+LEAST = 1.2 * harness.SLOW  # seconds; steps reach the hub once a second
+
+
+def sleep():
+    while True:
+        time.sleep(3600)
+
+
+def wait_for_peer():
+    ours, theirs = socket.socketpair()
+    while theirs:
+        select.select([ours], [], [])
+
+
+def compute():
+    while True:
+        pass
+
+
+class Job:
+    """A step of one node whose ranks are real processes, each with a program's connection."""
+
+    def __init__(self, step, *actions, **env):
+        step.tasks_per_node = len(actions)
+        with open(step.path("bin", "gdb"), "w", encoding="utf-8") as f:
+            f.write('#!/bin/sh\nfor pid; do :; done\necho "#0 the stack of $pid"\n')
+        os.chmod(step.path("bin", "gdb"), 0o755)
+        env = {"PLUME_HANG_LIMIT": str(LEAST), "PLUME_KILL_GRACE": "1", **env}
+        self.step = step
+        self.daemon = step.start(**env)
+        self.tasks = [step.keep(Process(a)) for a in actions]
+        self.starters, self.programs = [], []
+        for i, task in enumerate(self.tasks):
+            s = step.keep(self.daemon.rank("starter", i, local_rank=i, capture=True))
+            s.expect("world")
+            s.send(type="spawned", pid=task.pid)
+            self.starters.append(s)
+        for i in range(len(actions)):
+            self.programs.append(step.keep(self.daemon.rank("program", i)))
+
+    def steps(self, ranks, first, last):
+        for n in range(first, last + 1):
+            for rank in ranks:
+                self.programs[rank].send(type="metrics", step=n, metrics={})
+
+    def events(self, kind=None, **fields):
+        found = [e for e in self.step.lines("events.jsonl") if not kind or e["type"] == kind]
+        return [e for e in found if all(e.get(k) == v for k, v in fields.items())]
+
+    def expect(self, kind, **fields):
+        return wait_for(f"{kind} {fields}", lambda: self.events(kind, **fields))[0]
+
+    def none_for(self, seconds):
+        """Nothing is suspected while this time passes."""
+        over = time.monotonic() + seconds
+        wait_for("time to pass", lambda: time.monotonic() > over, seconds + 10)
+        equal([e for e in self.events("stall") if e["state"] == "suspected"], [])
+
+    def end(self, codes=None):
+        """All ranks end; the log must replay to the state."""
+        for i, s in enumerate(self.starters):
+            self.tasks[i].close()
+            s.exited((codes or {}).get(i, 0))
+        equal([s.expect("verdict")["code"] for s in self.starters],
+              [(codes or {}).get(i, 0) for i in range(len(self.starters))])
+        equal(self.daemon.wait(), 0)
+        self.check_log()
+
+    def check_log(self):
+        events = self.step.lines("events.jsonl")
+        equal(replay(events + self.step.lines("metrics.jsonl")), self.step.load("status.json")["state"])
+
+
+class Process:
+    """A process that does one thing until it is ended."""
+
+    def __init__(self, action):
+        self.pid = os.fork()
+        if self.pid == 0:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            action()
+        self.open = True
+
+    def close(self):
+        if self.open:
+            self.open = False
+            os.kill(self.pid, signal.SIGKILL)
+            os.waitpid(self.pid, 0)
+
+
+def test_rank_behind_is_named(step):
+    """A rank reports fewer steps than the others; it goes on later, and the limit grows."""
+    job = Job(step, wait_for_peer, wait_for_peer, wait_for_peer)
+    job.steps([0, 1, 2], 1, 8)
+    job.steps([0, 2], 9, 9)
+    event = job.expect("stall", state="suspected")
+    equal((event["ranks"], event["all"], event["node"], event["step"], event["confidence"]),
+          ([1], False, "n0", 8, "seen"))
+    job.expect("rank", rank=1, stack="hang-rank-1.txt")
+    with open(step.trial("attempt-0", "hang-rank-1.txt"), encoding="utf-8") as f:
+        text = f.read()
+    equal([f"== process {job.tasks[1].pid}: " in text, f"#0 the stack of {job.tasks[1].pid}\n" in text],
+          [True, True])
+    equal(os.path.exists(step.trial("attempt-0", "hang-rank-0.txt")), False)
+    job.steps([1], 9, 9)
+    equal(job.expect("stall", state="over")["ranks"], [1])
+    job.end()
+    equal(step.result()["state"], "done")
+
+
+def test_sleeper_is_named(step):
+    """All have reported the same step, or none but rank 0 reports: one sleeps, the others wait."""
+    job = Job(step, wait_for_peer, wait_for_peer, sleep)
+    job.steps([0], 1, 8)
+    event = job.expect("stall", state="suspected")
+    equal((event["ranks"], event["confidence"]), ([2], "inferred"))
+    job.end()
+
+
+def test_kill_names_the_rank(step):
+    """--on-hang kill: the cause is the hang, and the step has an exit code though no rank has one."""
+    job = Job(step, wait_for_peer, sleep, wait_for_peer, PLUME_ON_HANG="kill")
+    job.steps([0, 1, 2], 1, 8)
+    for task, starter in zip(job.tasks, job.starters):
+        equal(starter.expect("signal")["signal"], signal.SIGTERM)
+        task.close()
+        starter.exited(0, signal.SIGTERM)
+    equal([s.expect("verdict")["code"] for s in job.starters], [1, 1, 1])
+    equal(job.daemon.wait(), 0)
+    job.check_log()
+    result = step.result()
+    cause = result["cause"]
+    equal((result["state"], result["exit_code"], cause["kind"], cause["rank"], cause["node"], cause["pid"],
+           cause["step"], cause["confidence"]),
+          ("failed", 1, "hang", 1, "n0", job.tasks[1].pid, 8, "inferred"))
+    equal([r["role"] for r in step.load("status.json")["state"]["ranks"]],
+          ["collateral", "root", "collateral"])
+
+
+def test_no_alarm_at_start(step):
+    """No step yet, and few steps: it loads and compiles."""
+    job = Job(step, sleep, wait_for_peer)
+    job.steps([0, 1], 1, 3)
+    job.none_for(2 * LEAST + 1)
+    job.end()
+
+
+def test_no_alarm_in_a_pause(step):
+    """A checkpoint that the program names, or one that keeps a processor busy, or the disk."""
+    job = Job(step, sleep, wait_for_peer, wait_for_peer)
+    job.steps([0, 1, 2], 1, 8)
+    for p in job.programs:
+        p.send(type="metrics", phase="checkpoint")
+    wait_for("the phase", lambda: any(e.get("phase") == "checkpoint" for e in step.lines("metrics.jsonl")))
+    job.none_for(2 * LEAST + 1)
+    equal(job.events("stall"), [])
+    job.end()
+
+
+def test_no_alarm_while_a_rank_computes(step):
+    """Validation by rank 0 alone: the others wait for it."""
+    job = Job(step, compute, wait_for_peer, wait_for_peer)
+    job.steps([0, 1, 2], 1, 8)
+    job.steps([1, 2], 9, 9)
+    job.none_for(2 * LEAST + 1)
+    equal(job.events("stall"), [])
+    job.end()
+
+
+def test_no_alarm_while_a_rank_is_stopped(step):
+    """A debugger's stop: told as such, and the limits begin anew when it goes on."""
+    job = Job(step, wait_for_peer, wait_for_peer, sleep)
+    job.steps([0, 1, 2], 1, 8)
+    job.steps([0, 1], 9, 9)
+    os.kill(job.tasks[2].pid, signal.SIGSTOP)
+    equal(job.expect("stall", state="stopped")["ranks"], [2])
+    job.none_for(LEAST + 1)
+    os.kill(job.tasks[2].pid, signal.SIGCONT)
+    equal(job.expect("stall", state="suspected")["ranks"], [2])  # now it hangs
+    job.end()
+
+
+def test_bad_policy_is_refused(step):
+    d = step.start(PLUME_ON_HANG="die")
+    r = step.keep(d.rank("starter", 0))
+    equal(r.expect("refused")["text"], "PLUME_ON_HANG: 'die' is not warn, kill or requeue")
+    r.close()
+    equal(d.wait(), 1)
+
+
+harness.main(globals())
