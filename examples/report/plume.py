@@ -7,6 +7,9 @@
     hp = plume.params(lr=0.1, layers=2)         # the trial's values, with the types of these
     for step in range(start, 1000):
         plume.report(step, loss=loss.item())    # plstat shows it; the sweep is ranked by it
+        if step % 100 == 0:
+            with plume.pause("checkpoint"):     # no step for a while, and no hang either
+                save(step)
         if plume.should_stop():                 # Slurm has sent a signal: save and leave
             save(step)
             break
@@ -17,6 +20,8 @@ Outside Plume each function does what it can: report() does nothing and returns 
 returns the defaults, attempt() is 0. None of them delays training. The protocol is plume-protocol(7).
 """
 
+import contextlib
+import faulthandler
 import json
 import math
 import os
@@ -26,7 +31,7 @@ import signal
 import socket
 import threading
 
-__all__ = ["report", "should_stop", "attempt", "params", "finished", "rank", "world_size"]
+__all__ = ["report", "pause", "should_stop", "attempt", "params", "finished", "rank", "world_size"]
 __version__ = "0.1.0"
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*\Z")
@@ -95,6 +100,16 @@ def params(**defaults):
 
 # ---- reports ----
 
+def _let_stacks_be_taken():
+    """Once a hang is suspected, the node daemon sends SIGURG, which the system ignores where no handler
+    is, and reads the Python stack from this nameless file."""
+    try:
+        if hasattr(os, "memfd_create") and signal.getsignal(signal.SIGURG) == signal.SIG_DFL:
+            faulthandler.register(signal.SIGURG, file=os.memfd_create("plume-stack"), all_threads=True)
+    except (OSError, RuntimeError, ValueError):
+        pass  # the daemon takes the native stack
+
+
 def _connect():
     global _socket, _owner
     path = os.environ.get("PLUME_SOCKET")
@@ -112,6 +127,8 @@ def _connect():
         except OSError:
             s.close()
             raise
+        if _owner is None:
+            _let_stacks_be_taken()
         _socket, _owner = s, os.getpid()
     return _socket
 
@@ -167,6 +184,17 @@ def report(step=None, metrics=None, **values):
     for name, value in {**named, **values}.items():
         line["metrics"][name] = _number(name, value)
     return _send(line, wait=False)
+
+
+@contextlib.contextmanager
+def pause(name):
+    """Names what delays the next step: a checkpoint, validation. Meanwhile no hang is suspected, unless
+    it takes 30 times as long as a step may, and at least five minutes."""
+    _send({"type": "metrics", "phase": str(name)[:64]}, wait=True)
+    try:
+        yield
+    finally:
+        _send({"type": "metrics", "phase": ""}, wait=True)
 
 
 def finished():

@@ -6,6 +6,7 @@
 #include "common/base/site.h"
 #include "common/base/time_limits.h"
 #include "common/base/trace.h"
+#include "common/proto/rank/place.h"
 #include "kernels/pool/pool.h"
 #include "runtime/engine/comm/comm_gpu.h"
 #include "runtime/engine/comm/comm_mpi.h"
@@ -279,6 +280,7 @@ static int train_in(const struct pl_pltrain *p,
     int r;
 
     pl_comm_limits = p->limits;
+    pl_place_open();
     pl_hang_watch(p->limits.warn_s, world->rank);
     r = pl_rank_report_open(&report, world->rank, world->local_rank, err);
 

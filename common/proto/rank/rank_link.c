@@ -465,6 +465,13 @@ int pl_rank_link_metrics(struct pl_rank_link *link,
     return pl_rank_link_offer(link, pl_buf_str(&out));
 }
 
+int pl_rank_link_phase(struct pl_rank_link *link, const char *phase, struct pl_error *err)
+{
+    _cleanup_(pl_buf_finish) struct pl_buf line = {0};
+
+    return send_line(link, &line, pl_rank_line_phase(&line, phase), err);
+}
+
 int pl_rank_link_fact(struct pl_rank_link *link,
                       const char *key,
                       const char *value,

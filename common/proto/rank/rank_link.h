@@ -116,6 +116,9 @@ int pl_rank_link_metrics(struct pl_rank_link *link,
                          const double *values,
                          size_t n);
 
+/* Names what delays the next step; "": nothing any more. Blocks. */
+int pl_rank_link_phase(struct pl_rank_link *link, const char *phase, struct pl_error *err);
+
 /* States a fact about this rank, kept with the result (e.g. "param_hash"). Blocks. */
 int pl_rank_link_fact(struct pl_rank_link *link,
                       const char *key,

@@ -4,6 +4,7 @@
 #include "common/base/fs.h"
 #include "common/base/memory.h"
 #include "common/base/trace.h"
+#include "common/proto/rank/place.h"
 
 #include <string.h>
 
@@ -30,6 +31,27 @@ int pl_comm_waits(struct pl_comm_wait *wait, double *ret_s)
 static void trace(const struct pl_comm *comm, const char *name, size_t bytes)
 {
     pl_trace("collective", name, comm->ops->name, (int64_t)bytes);
+}
+
+/* What the node daemon reads if the ranks make no progress. Only calls that all ranks make count:
+ * those of a part of the world are not as many on each rank. */
+static bool counts(const struct pl_comm *comm)
+{
+    return comm->size > 1 && comm->size == comm->world.size;
+}
+
+static void enter(const struct pl_comm *comm, const char *name, size_t bytes)
+{
+    trace(comm, name, bytes);
+    if (counts(comm))
+        pl_place_enter(name);
+}
+
+static int leave(const struct pl_comm *comm, int r)
+{
+    if (counts(comm))
+        pl_place_leave();
+    return r;
 }
 
 /* An allreduce with the same bits as over shared memory, over any backend. */
@@ -104,10 +126,14 @@ int pl_comm_allreduce(struct pl_comm *comm,
                       double scale,
                       struct pl_error *err)
 {
-    trace(comm, "allreduce", count * pl_real_size(real));
+    int r;
+
+    enter(comm, "allreduce", count * pl_real_size(real));
     if (comm->ordered && !comm->ops->in_order && comm->size > 2) /* two numbers have one sum */
-        return ordered_allreduce(comm, buf, count, real, scale, err);
-    return comm->ops->allreduce(comm, buf, count, real, scale, err);
+        r = ordered_allreduce(comm, buf, count, real, scale, err);
+    else
+        r = comm->ops->allreduce(comm, buf, count, real, scale, err);
+    return leave(comm, r);
 }
 
 int pl_comm_allreduce_half(struct pl_comm *comm,
@@ -135,8 +161,8 @@ int pl_comm_allreduce_half(struct pl_comm *comm,
 
 int pl_comm_broadcast(struct pl_comm *comm, void *buf, size_t bytes, struct pl_error *err)
 {
-    trace(comm, "broadcast", bytes);
-    return comm->ops->broadcast(comm, buf, bytes, err);
+    enter(comm, "broadcast", bytes);
+    return leave(comm, comm->ops->broadcast(comm, buf, bytes, err));
 }
 
 int pl_comm_broadcast_on(
@@ -159,14 +185,14 @@ int pl_comm_broadcast_on(
 
 int pl_comm_barrier(struct pl_comm *comm, struct pl_error *err)
 {
-    trace(comm, "barrier", 0);
-    return comm->ops->barrier(comm, err);
+    enter(comm, "barrier", 0);
+    return leave(comm, comm->ops->barrier(comm, err));
 }
 
 int pl_comm_allgather(struct pl_comm *comm, void *buf, const size_t *offset, struct pl_error *err)
 {
-    trace(comm, "allgather", offset[comm->size]);
-    return comm->ops->allgather(comm, buf, offset, err);
+    enter(comm, "allgather", offset[comm->size]);
+    return leave(comm, comm->ops->allgather(comm, buf, offset, err));
 }
 
 int pl_comm_allgather_on(struct pl_comm *comm,
@@ -197,10 +223,14 @@ int pl_comm_reduce_scatter(struct pl_comm *comm,
                            double scale,
                            struct pl_error *err)
 {
-    trace(comm, "reduce-scatter", offset[comm->size] * pl_real_size(real));
+    int r;
+
+    enter(comm, "reduce-scatter", offset[comm->size] * pl_real_size(real));
     if (comm->ordered && !comm->ops->in_order && comm->size > 2)
-        return ordered_reduce_scatter(comm, buf, offset, real, scale, err);
-    return comm->ops->reduce_scatter(comm, buf, offset, real, scale, err);
+        r = ordered_reduce_scatter(comm, buf, offset, real, scale, err);
+    else
+        r = comm->ops->reduce_scatter(comm, buf, offset, real, scale, err);
+    return leave(comm, r);
 }
 
 int pl_comm_agree(struct pl_comm *comm, bool mine, bool *ret, struct pl_error *err)

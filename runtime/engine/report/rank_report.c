@@ -65,6 +65,14 @@ void pl_rank_report_final(struct pl_rank_report *report,
         pl_rank_link_metrics(&report->link, step, names, values, n);
 }
 
+void pl_rank_report_phase(struct pl_rank_report *report, const char *phase)
+{
+    struct pl_error err = {0};
+
+    if (room(report) && pl_rank_link_phase(&report->link, phase, &err) < 0)
+        pl_log_warn("report", "%s", pl_error_text(&err));
+}
+
 void pl_rank_report_fact(struct pl_rank_report *report, const char *key, const char *value)
 {
     struct pl_error err = {0};

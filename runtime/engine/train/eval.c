@@ -82,8 +82,11 @@ int pl_eval_run(struct pl_trainer *t,
     size_t n = pl_stage_logs(s)->n;
     double sums[2 * PL_LOG_VALUES_MAX + 4] = {0};
     int sig;
-    int r = t->pipe.on ? pl_pipe_spread_buffers(&t->pipe, err)
-                       : pl_params_spread_buffers(&t->ctx.params, t->comm, err);
+    int r;
+
+    pl_rank_report_phase(t->report, stage == PLUME_TEST ? "test" : "validation");
+    r = t->pipe.on ? pl_pipe_spread_buffers(&t->pipe, err)
+                   : pl_params_spread_buffers(&t->ctx.params, t->comm, err);
 
     if (r == 0 && s->present) {
         uint64_t begin = pl_timeline_begin(t->timeline);
@@ -101,6 +104,7 @@ int pl_eval_run(struct pl_trainer *t,
     sums[2 * n + 2] = sig == SIGUSR1;
     sums[2 * n + 3] = sig != 0 && sig != SIGUSR1;
     r = pl_comm_allreduce(t->comm, sums, 2 * n + 4, PL_REAL_F64, 1, err);
+    pl_rank_report_phase(t->report, "");
     if (r < 0)
         return r;
     pl_trainer_interrupt(t, sums[2 * n + 2] > 0, sums[2 * n + 3] > 0);

@@ -106,6 +106,22 @@ static int validate(struct pl_trainer *t, double extra[2], double *values, struc
     return r;
 }
 
+static int save(struct pl_trainer *t, struct pl_error *err)
+{
+    int r;
+
+    pl_rank_report_phase(t->report, "checkpoint");
+    r = pl_checkpointer_save(&t->checkpointer, &t->metrics, err);
+    pl_rank_report_phase(t->report, "");
+    return r;
+}
+
+static int flush(struct pl_trainer *t, struct pl_error *err)
+{
+    pl_rank_report_phase(t->report, "checkpoint"); /* no step follows */
+    return pl_checkpointer_flush(&t->checkpointer, err);
+}
+
 /* A validation inside an epoch. */
 static int validate_between(struct pl_trainer *t, struct pl_error *err)
 {
@@ -122,7 +138,7 @@ static int validate_between(struct pl_trainer *t, struct pl_error *err)
         fputc('\n', t->options->out);
         fflush(t->options->out);
     }
-    return pl_checkpointer_save(&t->checkpointer, &t->metrics, err);
+    return save(t, err);
 }
 
 /* Signals travel with the gradients (unused_params.h), unless the module reduces these, or nobody.
@@ -228,6 +244,7 @@ static int interrupt(struct pl_trainer *t, struct pl_error *err)
     struct pl_error own = {0};
     int r = pl_average_now(t, err);
 
+    pl_rank_report_phase(t->report, "checkpoint"); /* no step follows */
     if (r == 0)
         r = pl_checkpointer_save_hpc(&t->checkpointer, &path, err);
     if (r == 0)
@@ -271,12 +288,12 @@ static int end_epoch(struct pl_trainer *t, bool validating, struct pl_error *err
     }
     r = pl_hooks_call(&t->hooks, t->module->on_train_epoch_end, "on_train_epoch_end", err);
     if (r == 0 && t->epoch_incomplete) /* keep its position; the next run completes it */
-        return pl_checkpointer_save(&t->checkpointer, &t->metrics, err);
+        return save(t, err);
     if (r == 0)
         r = pl_optimizers_schedule(&t->optimizers, false, pl_metrics_find, &t->metrics, err);
     t->state.epoch++;
     t->state.batch = 0;
-    return r == 0 ? pl_checkpointer_save(&t->checkpointer, &t->metrics, err) : r;
+    return r == 0 ? save(t, err) : r;
 }
 
 static int train_epoch(struct pl_trainer *t, struct pl_error *err)
@@ -410,7 +427,7 @@ static int fit(struct pl_trainer *t, struct pl_error *err)
     if (r == 0)
         r = test(t, err);
     if (r == 0)
-        r = pl_checkpointer_flush(&t->checkpointer, err);
+        r = flush(t, err);
     if (r == 0)
         r = pl_replicas_sync(&t->replicas, err);
     if (r == 0)

@@ -218,7 +218,7 @@ static void on_fact(struct pl_hub *hub, const struct pl_msg_node_fact *m)
 static void on_rank_metrics(struct pl_hub *hub, const struct pl_msg_node_metrics_item *m)
 {
     json_t *value, *event;
-    const char *key;
+    const char *key, *phase;
     void *next;
 
     if (!is_rank(hub, m->rank))
@@ -235,8 +235,10 @@ static void on_rank_metrics(struct pl_hub *hub, const struct pl_msg_node_metrics
         json_object_set_new(event, "step", json_integer(m->step));
     if (event && m->metrics)
         json_object_set(event, "metrics", m->metrics);
-    if (event && m->phase)
-        json_object_set_new(event, "phase", json_string(m->phase));
+    phase =
+        m->phase ? m->phase : pl_json_string(pl_run_state_rank(hub->doc, (size_t)m->rank), "phase");
+    if (event && phase) /* in each record: the file of metrics loses some */
+        json_object_set_new(event, "phase", json_string(phase));
     pl_hub_event(hub, event);
     pl_hub_hang_report(hub, m);
 }
