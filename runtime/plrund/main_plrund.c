@@ -13,6 +13,7 @@
 #include "runtime/plrund/daemon/gpu_watch.h"
 #include "runtime/plrund/daemon/helper.h"
 #include "runtime/plrund/daemon/lifeline.h"
+#include "runtime/plrund/daemon/prober.h"
 #include "runtime/plrund/daemon/stack.h"
 #include "runtime/plrund/daemon/step_limits.h"
 #include "runtime/plrund/hub/hub.h"
@@ -25,7 +26,7 @@
 #include <unistd.h>
 
 struct fds {
-    int control, gpus, lifeline, helper, stack;
+    int control, gpus, lifeline, helper, prober, stack;
     bool sample;
     const char *unable;
 };
@@ -44,6 +45,8 @@ static const struct pl_option options[] = {
     {"unable", 0, "TEXT", NULL,
      "only tell the step's hub that this node cannot serve the step, and why",
      PL_OPTION_STRING(struct fds, unable)},
+    {"prober", 0, "FD", NULL, "run as the child that looks at the processes of ranks",
+     PL_OPTION_INT(struct fds, prober, 0, 1 << 20)},
     {"stack", 0, "PID", NULL, "print the stacks of a process and its children once",
      PL_OPTION_INT(struct fds, stack, 2, INT32_MAX)},
     {0},
@@ -52,8 +55,7 @@ static const struct pl_option options[] = {
 static const struct pl_command command = {
     .name = "plrund",
     .synopsis = "--control-fd FD\n--watch-gpus FD\n--sample-gpus\n--lifeline FD\n--helper FD\n"
-                "--unable TEXT\n"
-                "--stack PID",
+                "--unable TEXT\n--prober FD\n--stack PID",
     .summary = "Serves the ranks of one Slurm step on this node. plrun or the SPANK plugin starts "
                "it; users do not.",
     .options = options,
@@ -103,6 +105,16 @@ static int sample_gpus(void)
 
     if (r < 0)
         pl_log_error("gpu", "%s", pl_error_text(&err));
+    return r < 0 ? PL_EXIT_FAILED : PL_EXIT_OK;
+}
+
+static int run_prober(int fd)
+{
+    struct pl_error err = {0};
+    int r;
+
+    prctl(PR_SET_NAME, "plume-prober");
+    r = pl_prober_run(fd, &err);
     return r < 0 ? PL_EXIT_FAILED : PL_EXIT_OK;
 }
 
@@ -291,7 +303,7 @@ int main(int argc, char **argv)
 {
     struct pl_error err = {0};
     struct node n = {.loop = uv_default_loop()};
-    struct fds fds = {.control = -1, .gpus = -1, .lifeline = -1, .helper = -1, .stack = -1};
+    struct fds fds = {.control = -1, .gpus = -1, .lifeline = -1, .helper = -1, .stack = -1, .prober = -1};
     int control_fd, rest, r;
     bool done;
 
@@ -304,7 +316,7 @@ int main(int argc, char **argv)
         return PL_EXIT_OK;
     control_fd = fds.control;
     if (r == 0 && ((control_fd >= 0) + (fds.gpus >= 0) + (fds.lifeline >= 0) + (fds.helper >= 0) +
-                           (fds.stack >= 0) + fds.sample + (fds.unable != NULL) !=
+                           (fds.stack >= 0) + (fds.prober >= 0) + fds.sample + (fds.unable != NULL) !=
                        1 ||
                    rest < argc))
         r = pl_error_set(&err, -EINVAL, "needs --control-fd and nothing else: see plrund --help");
@@ -312,6 +324,8 @@ int main(int argc, char **argv)
         return watch_gpus(fds.gpus);
     if (r == 0 && fds.sample)
         return sample_gpus();
+    if (r == 0 && fds.prober >= 0)
+        return run_prober(fds.prober);
     if (r == 0 && fds.stack >= 0) {
         pl_stack_report((pid_t)fds.stack, STDOUT_FILENO);
         return PL_EXIT_OK;

@@ -3,9 +3,8 @@
 """Ranks that make no progress: real processes that sleep, wait, compute or are stopped, and who is named.
 PLUME_HANG_LIMIT is short here."""
 import os
-import select
 import signal
-import socket
+import subprocess
 import time
 
 import harness
@@ -14,20 +13,9 @@ from harness import equal, replay, wait_for
 LEAST = 1.2 * harness.SLOW  # seconds; steps reach the hub once a second
 
 
-def sleep():
-    while True:
-        time.sleep(3600)
-
-
-def wait_for_peer():
-    ours, theirs = socket.socketpair()
-    while theirs:
-        select.select([ours], [], [])
-
-
-def compute():
-    while True:
-        pass
+sleep = ["sleep", "3600"]
+wait_for_peer = ["cat"]  # from a pipe that nobody writes to
+compute = ["sh", "-c", "while :; do :; done"]
 
 
 class Job:
@@ -41,7 +29,7 @@ class Job:
         env = {"PLUME_HANG_LIMIT": str(LEAST), "PLUME_KILL_GRACE": "1", **env}
         self.step = step
         self.daemon = step.start(**env)
-        self.tasks = [step.keep(Process(a)) for a in actions]
+        self.tasks = [step.keep(Process(step, a)) for a in actions]
         self.starters, self.programs = [], []
         for i, task in enumerate(self.tasks):
             s = step.keep(self.daemon.rank("starter", i, local_rank=i, capture=True))
@@ -87,18 +75,15 @@ class Job:
 class Process:
     """A process that does one thing until it is ended."""
 
-    def __init__(self, action):
-        self.pid = os.fork()
-        if self.pid == 0:
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
-            action()
-        self.open = True
+    def __init__(self, step, words):
+        env = {"PATH": "/usr/bin:/bin", "SLURM_JOB_ID": step.job, "SLURM_STEP_ID": "0"}
+        self.process = subprocess.Popen(words, env=env, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
+        self.pid = self.process.pid
 
     def close(self):
-        if self.open:
-            self.open = False
-            os.kill(self.pid, signal.SIGKILL)
-            os.waitpid(self.pid, 0)
+        self.process.kill()
+        self.process.wait()
+        self.process.stdin.close()
 
 
 def test_rank_behind_is_named(step):

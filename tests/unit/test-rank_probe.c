@@ -3,6 +3,7 @@
 #include "common/base/macros.h"
 #include "runtime/plrund/daemon/probe.h"
 
+#include <poll.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -70,7 +71,7 @@ static void expect(pid_t pid, enum pl_probe_state want, pid_t worker)
         pl_probe_look(pid, &probe);
         if (probe.state == want && (!worker || probe.pid == worker))
             return;
-        usleep(5000);
+        poll(NULL, 0, 5);
     }
     fail_msg("%s, pid %d, want %s", pl_probe_state_name(probe.state), (int)probe.pid,
              pl_probe_state_name(want));
@@ -121,7 +122,7 @@ static void test_look_behind_a_shell(void **state)
         child = fork();
         if (child == 0)
             for (;;)
-                sleep(100);
+                pause();
         if (write(fds[1], &child, sizeof(child)) != (ssize_t)sizeof(child))
             _exit(1);
         waitpid(child, NULL, 0);

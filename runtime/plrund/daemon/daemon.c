@@ -464,6 +464,7 @@ int pl_daemon_init(struct pl_daemon *d, uv_loop_t *loop, int control_fd, struct 
     if (r < 0)
         return r;
     pl_daemon_gpu_prepare(d);
+    pl_daemon_probe_prepare(d);
     r = pl_daemon_confine(d, err);
     if (r < 0)
         return r;

@@ -114,7 +114,7 @@ struct pl_daemon {
     uint16_t ras_port;
     struct pl_daemon_gpu *gpu;           /* NULL: no GPU is watched */
     struct pl_daemon_lifeline *lifeline; /* NULL: none */
-    struct pl_daemon_probe *probe;       /* NULL: the hub has not asked */
+    struct pl_daemon_probe *probe;       /* NULL: nobody looks at ranks */
     unsigned n_lifelines;
     struct pl_daemon_helper *helper; /* NULL: the daemon is not confined, and does all itself */
     struct pl_resolve *own_name;     /* while this host's name is resolved */
@@ -252,8 +252,10 @@ void pl_daemon_lifeline_hold(struct pl_daemon *d, const struct pl_rank *rank);
 void pl_daemon_lifeline_beat(struct pl_daemon *d);
 void pl_daemon_lifeline_close(struct pl_daemon *d);
 
-/* daemon_probe.c: tells the hub what the running ranks do, after half a second; takes the stacks of
- * a rank, in a process of its own, and sends them. close ends such processes. */
+/* daemon_probe.c: tells the hub what the running ranks do, after half a second, and sends the
+ * stacks of a rank. prepare starts the process that looks, before the daemon is confined; it cannot
+ * fail: a step runs without. */
+void pl_daemon_probe_prepare(struct pl_daemon *d);
 void pl_daemon_probe(struct pl_daemon *d);
 void pl_daemon_take_stack(struct pl_daemon *d, int64_t rank);
 void pl_daemon_probe_close(struct pl_daemon *d);
