@@ -303,7 +303,8 @@ int main(int argc, char **argv)
 {
     struct pl_error err = {0};
     struct node n = {.loop = uv_default_loop()};
-    struct fds fds = {.control = -1, .gpus = -1, .lifeline = -1, .helper = -1, .stack = -1, .prober = -1};
+    struct fds fds = {
+        .control = -1, .gpus = -1, .lifeline = -1, .helper = -1, .stack = -1, .prober = -1};
     int control_fd, rest, r;
     bool done;
 
@@ -315,10 +316,11 @@ int main(int argc, char **argv)
     if (r == 0 && done)
         return PL_EXIT_OK;
     control_fd = fds.control;
-    if (r == 0 && ((control_fd >= 0) + (fds.gpus >= 0) + (fds.lifeline >= 0) + (fds.helper >= 0) +
-                           (fds.stack >= 0) + (fds.prober >= 0) + fds.sample + (fds.unable != NULL) !=
-                       1 ||
-                   rest < argc))
+    if (r == 0 &&
+        ((control_fd >= 0) + (fds.gpus >= 0) + (fds.lifeline >= 0) + (fds.helper >= 0) +
+                 (fds.stack >= 0) + (fds.prober >= 0) + fds.sample + (fds.unable != NULL) !=
+             1 ||
+         rest < argc))
         r = pl_error_set(&err, -EINVAL, "needs --control-fd and nothing else: see plrund --help");
     if (r == 0 && fds.gpus >= 0)
         return watch_gpus(fds.gpus);

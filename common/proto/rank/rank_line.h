@@ -13,7 +13,7 @@
 #include <sys/types.h>
 
 #define PL_PROTO_MAJOR 1
-#define PL_PROTO_MINOR 2
+#define PL_PROTO_MINOR 3
 
 /* The sender of a hello. */
 enum pl_rank_role {
