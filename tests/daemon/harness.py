@@ -464,25 +464,54 @@ def replay(events, doc=None):
     return doc
 
 
-def main(names):
+def run_case(name, test, number):
+    """True if the test passes."""
+    step = Step()
+    why = None
+    try:
+        test(step)
+    except Exception:  # pylint: disable=broad-except
+        why = traceback.format_exc()
+    try:
+        step.finish(failed=why is not None)
+    except Exception:  # pylint: disable=broad-except
+        why = (why or "") + traceback.format_exc()
+    for line in (why or "").splitlines():
+        print(f"# {line}")
+    print(f"{'not ok' if why else 'ok'} {number} {name}", flush=True)
+    return why is None
+
+
+def fork_case(name, test, number):
+    """Runs a test in a process of its own. Returns its pid and the file of what it says."""
+    said = tempfile.TemporaryFile("w+")
+    pid = os.fork()
+    if pid == 0:
+        random.seed()
+        os.dup2(said.fileno(), sys.stdout.fileno())
+        ok = False
+        try:
+            ok = run_case(name, test, number)
+        finally:
+            os._exit(not ok)
+    return pid, said
+
+
+def main(names, at_once=1):
+    """at_once: so many tests run side by side, for files whose tests wait most of the time."""
     only = sys.argv[1:]
     tests = [(n, f) for n, f in names.items() if n.startswith("test_") and (not only or n in only)]
     bad = 0
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     print(f"1..{len(tests)}", flush=True)
-    for i, (name, test) in enumerate(tests, 1):
-        step = Step()
-        why = None
-        try:
-            test(step)
-        except Exception:  # pylint: disable=broad-except
-            why = traceback.format_exc()
-        try:
-            step.finish(failed=why is not None)
-        except Exception:  # pylint: disable=broad-except
-            why = (why or "") + traceback.format_exc()
-        for line in (why or "").splitlines():
-            print(f"# {line}")
-        print(f"{'not ok' if why else 'ok'} {i} {name}", flush=True)
-        bad += why is not None
+    if at_once == 1:
+        for i, (name, test) in enumerate(tests, 1):
+            bad += not run_case(name, test, i)
+    for first in range(0, len(tests) if at_once > 1 else 0, at_once):
+        group = [fork_case(*t, first + i) for i, t in enumerate(tests[first:first + at_once], 1)]
+        for pid, said in group:
+            bad += os.waitpid(pid, 0)[1] != 0
+            said.seek(0)
+            print(said.read(), end="", flush=True)
+            said.close()
     sys.exit(bad > 0)

@@ -186,4 +186,4 @@ def test_bad_policy_is_refused(step):
     equal(d.wait(), 1)
 
 
-harness.main(globals())
+harness.main(globals(), at_once=4)
