@@ -23,6 +23,7 @@ struct saver {
     int next_signal;
     uint64_t saved_ns; /* end of the last command that succeeded; 0: none */
     int pending;       /* the program gets it once the command has ended; 0: none */
+    uint64_t kill_ns;  /* then a program that has got SIGTERM is killed; 0: it has not got it */
     bool ended;
     int status;
 };
@@ -105,10 +106,24 @@ static void pass_on(struct saver *s, int signal)
         kill(s->program, signal); /* not reaped yet, so it is still ours */
 }
 
+/* A program that outlives Slurm's limit takes the job script along, and nobody starts the trial
+ * again: its state is saved, so it need not. */
 static void take_pending(struct saver *s)
 {
     pass_on(s, s->pending);
     s->pending = 0;
+    if (!s->kill_ns)
+        s->kill_ns = pl_now_ns() + pl_env_ms(PL_ENV_PLUME_KILL_GRACE) * 1000000ull;
+}
+
+static void kill_program(struct saver *s)
+{
+    dprintf(2,
+            "plrun: the program has not ended %g s after SIGTERM, which came after the save "
+            "command, and is killed\n",
+            pl_env_ms(PL_ENV_PLUME_KILL_GRACE) / 1000.0);
+    pass_on(s, SIGKILL);
+    s->kill_ns = UINT64_MAX;
 }
 
 /* The command runs once for all signals that come meanwhile. */
@@ -151,10 +166,11 @@ static void reap(struct saver *s)
 static void watch(struct saver *s)
 {
     while (!s->ended || s->save) {
-        uint64_t now = pl_now_ns(), left = s->limit_ns > now ? s->limit_ns - now : 0;
+        uint64_t now = pl_now_ns(), due = s->save ? s->limit_ns : s->kill_ns;
+        uint64_t left = due > now ? due - now : 0;
         struct timespec wait = {(time_t)(left / 1000000000u), (long)(left % 1000000000u)};
         siginfo_t info;
-        int n = s->save ? sigtimedwait(&s->mask, &info, &wait) : sigwaitinfo(&s->mask, &info);
+        int n = due ? sigtimedwait(&s->mask, &info, &wait) : sigwaitinfo(&s->mask, &info);
 
         if (n > 0 && n != SIGCHLD)
             on_signal(s, &info);
@@ -163,6 +179,8 @@ static void watch(struct saver *s)
             end_command(s);
         if (s->pending && !s->save)
             take_pending(s);
+        if (!s->ended && !s->save && s->kill_ns && pl_now_ns() >= s->kill_ns)
+            kill_program(s);
     }
 }
 

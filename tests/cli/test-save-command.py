@@ -141,13 +141,24 @@ def test_the_grace_ends_the_command(top):
 
 
 def test_a_program_that_ignores_term_is_saved_and_killed(top):
-    step = Step(top, SAVES, "stay")
+    step = Step(top, SAVES, "stay", PLUME_KILL_GRACE=str(LIMIT_S))
     step.started()
     os.kill(step.starter, signal.SIGTERM)
     equal(await_file(step.path("saved-TERM")), f"TERM 0 {step.program}\n")
     await_file(step.path("told"))
     os.kill(parent(step.program), signal.SIGKILL)  # the program goes with the process that saves it
     equal(step.ended(), (128 + signal.SIGKILL, []))
+    assert not os.path.exists(f"/proc/{step.program}")
+
+
+def test_a_saved_program_that_ignores_term_is_killed(top):
+    step = Step(top, SAVES, "stay", PLUME_KILL_GRACE="0.2")
+    step.started()
+    os.kill(step.starter, signal.SIGTERM)
+    code, lines = step.ended()
+    equal(code, 128 + signal.SIGKILL)
+    equal(lines, ["plrun: the program has not ended 0.2 s after SIGTERM, which came after the save command, and is killed"])
+    equal(step.told(), "TERM after saved-TERM\n")
     assert not os.path.exists(f"/proc/{step.program}")
 
 
