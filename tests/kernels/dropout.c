@@ -46,7 +46,8 @@ static void parts(const struct pl_kernels *got)
     got->dropout(&a);
     a.dst = part;
     for (size_t at = 0, n; at < N; at += n) {
-        n = PL_MIN(N - at, 1 + check_random(300));
+        n = 1 + check_random(300);
+        n = PL_MIN(N - at, n);
         got->dropout(&(struct pl_dropout_args){.n = n,
                                                .p = 0.5,
                                                .key = 3,
