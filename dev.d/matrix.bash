@@ -23,7 +23,7 @@ Rows: gcc           the tools, all features that the machine has, -Werror
       slurm_prefix  a Slurm outside the system's folders, found by its rpath
       stubs         against stubs of Slurm's headers, 20.11 to 26.05
       clang         by clang
-      races         the CUDA kernels' tests on the emulator, which looks for races
+      races         tests of CUDA kernels on the emulator, which looks for races
                     between threads, misaligned vectors and conflicts of banks
       hardened      a release build with LTO and -Dhardening=true
       reproducible  the same once more, of a copy elsewhere: the same bytes
