@@ -27,7 +27,8 @@ extern void *__libc_memalign(size_t align, size_t size);
 static atomic_ulong counted;
 static unsigned long wanted;
 static pid_t process; /* 0 = this program's allocations are left alone */
-static const char *count_file, *show_stack;
+static const char *show_stack;
+static int count_fd;
 
 static int fails(void)
 {
@@ -91,28 +92,24 @@ VISIBLE void *aligned_alloc(size_t align, size_t size)
 static void write_count(void)
 {
     char text[32];
-    int fd, n;
+    int n = snprintf(text, sizeof(text), "%lu\n", atomic_load(&counted));
 
-    if (!process || getpid() != process)
-        return;
-    fd = open(count_file, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
-    n = snprintf(text, sizeof(text), "%lu\n", atomic_load(&counted));
-    if (fd >= 0 && write(fd, text, (size_t)n) < n)
+    if (process && getpid() == process && write(count_fd, text, (size_t)n) < n)
         _exit(99);
-    if (fd >= 0)
-        close(fd);
 }
 
 __attribute__((constructor)) static void begin(void)
 {
     const char *program = getenv("FAIL_MALLOC_PROGRAM"), *n = getenv("FAIL_MALLOC");
+    const char *count_file = getenv("FAIL_MALLOC_COUNT");
 
-    count_file = getenv("FAIL_MALLOC_COUNT");
     show_stack = getenv("FAIL_MALLOC_STACK");
     if (program && strcmp(program, program_invocation_short_name) != 0)
         return;
     wanted = n ? strtoul(n, NULL, 10) : 0;
-    if (count_file)
+    if (count_file) { /* now: plrund may not open it once it has confined itself */
+        count_fd = open(count_file, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
         atexit(write_count);
+    }
     process = getpid();
 }
