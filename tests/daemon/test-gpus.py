@@ -195,9 +195,9 @@ def test_only_the_steps_own(step):
 
 
 def children(pid):
-    """All but the helper, which each daemon has."""
+    """All but the helper and the prober, which each daemon has."""
     with open(f"/proc/{pid}/task/{pid}/children", encoding="ascii") as f:
-        return [child for child in f.read().split() if "--helper" not in command(child)]
+        return [child for child in f.read().split() if not {"--helper", "--prober"} & set(command(child))]
 
 
 def command(pid):
