@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Collectives between real processes: over shared memory, TCP and both. */
 #include "common/base/fs.h"
+#include "common/proto/rank/place.h"
 #include "runtime/engine/comm/comm_mpi.h"
 #include "tests/engine/ranks.h"
 
@@ -237,6 +238,15 @@ static const char *gather(struct pl_comm *comm, void *shared)
     return all ? NULL : "they do not agree, but all did";
 }
 
+/* What the node daemon sees of this process. */
+static int64_t collectives(void)
+{
+    struct pl_place place = {0};
+
+    pl_place_open();
+    return pl_place_read(getpid(), &place) == 0 ? place.collectives : -1;
+}
+
 /* Odd and even ranks in reverse order; the last rank is alone or in no group. */
 static const char *split(struct pl_comm *comm, void *shared)
 {
@@ -247,13 +257,19 @@ static const char *split(struct pl_comm *comm, void *shared)
     float sum = (float)comm->rank;
     unsigned char names[RANKS_MAX] = {0};
     size_t offset[RANKS_MAX + 1] = {0};
+    int64_t before, after;
 
     TRY(pl_comm_split(comm, color, -(int)comm->rank, &part, &err));
     if (color < 0)
         return part ? "a communicator for who wanted none" : gather(comm, NULL);
     for (unsigned i = comm->rank % 2; i < last; i += 2)
         want += i;
+    before = collectives();
     TRY(pl_comm_allreduce(part, &sum, 1, PL_REAL_F32, 1, &err));
+    after = collectives();
+    if (before < 0 || after != before)
+        return say("%lld collectives before one of a part, %lld after it", (long long)before,
+                   (long long)after);
     if (sum != (float)want)
         return say("sum of rank %u's part is %g, not %u", comm->rank, sum, want);
     for (unsigned i = 0; i < part->size; i++)

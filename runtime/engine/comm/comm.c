@@ -37,7 +37,7 @@ static void trace(const struct pl_comm *comm, const char *name, size_t bytes)
  * those of a part of the world are not as many on each rank. */
 static bool counts(const struct pl_comm *comm)
 {
-    return comm->size > 1 && comm->size == comm->world.size;
+    return comm->size > 1 && comm->size == comm->world.size && !comm->world.is_part;
 }
 
 static void enter(const struct pl_comm *comm, const char *name, size_t bytes)

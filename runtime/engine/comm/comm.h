@@ -82,6 +82,7 @@ struct pl_mpi; /* comm_mpi.h */
 struct pl_world {
     unsigned rank, size, local_rank, local_size, node;
     unsigned n_nodes;  /* known after the rendezvous */
+    bool is_part;      /* of the world: pl_comm_split() has set rank and size to those in it */
     char address[256]; /* of this node, as other nodes reach it */
     enum pl_comm_kind kind;
     struct pl_mpi *mpi; /* NULL = unused; closed with the communicator of all ranks */

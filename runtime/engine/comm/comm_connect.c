@@ -546,6 +546,7 @@ int pl_comm_split(
     if (r < 0)
         return r;
     by.n = color < 0 ? 0 : choose_members(votes, comm->size, color, chosen);
+    part.is_part = true;
     part.size = by.n;
     part.local_size = part.local_rank = 0;
     for (unsigned i = 0; i < by.n; i++) {
