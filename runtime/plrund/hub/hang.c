@@ -112,7 +112,7 @@ static void say_suspected(struct pl_hub_hang *h, const struct pl_stall_verdict *
                     "rank %u on %s is behind for %.0f s%s%s%s; %u of %u ranks are, the "
                     "others wait (plstat show)",
                     rank, node_of(h->hub, rank), h->for_s, v->seen ? "" : " (inferred)",
-                    h->doing[rank][0] ? ", in " : "", h->doing[rank], n, h->stall.n);
+                    h->doing[rank][0] ? ", " : "", h->doing[rank], n, h->stall.n);
 }
 
 /* ---- the policy ---- */
