@@ -53,11 +53,12 @@ static int add_directive(struct pl_buf *out, const char *arg)
 /* Appends the comments of sbatch's option "--KEY" or "--KEY=VALUE". */
 static int add_comments(const struct pl_script *s, const char *arg, struct pl_buf *out)
 {
-    size_t len = strcspn(arg + 2, "=");
+    const char *key = arg + strspn(arg, "-");
+    size_t len = strcspn(key, "=");
     int r = 0;
 
     for (const char *const *item = s->comments; item && *item && r == 0; item++)
-        if (strcspn(*item, "=") == len && strncmp(*item, arg + 2, len) == 0)
+        if (strcspn(*item, "=") == len && strncmp(*item, key, len) == 0)
             r = pl_buf_addf(out, "# %s\n", *item + len + 1);
     return r;
 }
