@@ -8,6 +8,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* With _FORTIFY_SOURCE and clang these two are macros of the C library. */
+#undef sprintf
+#undef vsprintf
+
 #pragma GCC poison strcpy strcat sprintf vsprintf gets /* snprintf, struct pl_buf */
 #pragma GCC poison atoi atol atoll atof strtok         /* pl_parse_*() */
 #pragma GCC poison system popen mktemp tmpnam          /* fork and exec an argument vector */

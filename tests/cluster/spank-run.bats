@@ -202,8 +202,10 @@ TXT
 @test "the engine trains under plain srun" {
     [ -x "$PLUME_SRC/build/pltrain" ] || skip 'no pltrain in this build'
     run -0 --separate-stderr as_user srun -Q --plume -N2 -n4 pltrain mlp --lr 1e-2 --epochs 1
-    run -0 --separate-stderr as_user plstat show --json "$(last_job)"
-    [ "$(json 'd["world_size"], d["state"]' <<<"$output")" = "(4, 'done')" ]
+    trained() {
+        [ "$(as_user plstat show --json "$(last_job)" | json 'd["world_size"], d["state"]')" = "(4, 'done')" ]
+    }
+    wait_for 20 trained # srun may be back before the daemon has written the result
 }
 
 # nested N: a rule whose expression has N groups, one in the other.
