@@ -7,6 +7,7 @@ bats_require_minimum_version 1.5.0
 setup() {
     RACY=$BUILD/tests/cuda/racy
     ulimit -c 0
+    unset PLUME_EMULATED_BANKS
 }
 
 # ends CASE TEXT: it aborts with this message, which names the line of racy.cu.
