@@ -375,12 +375,34 @@ static bool compare(struct run *run, const struct wanted *w)
     return true;
 }
 
-/* Gradients are compared twice: backward may neither add to old contents nor need them. */
+/* Takes the memory of the leaves that backward does not declare to read (pl_op's `needs`), as units
+ * of parameters do (runtime/engine/params/units.h). */
+static void hide_leaves(struct run *run, void **ret_data)
+{
+    for (size_t i = 0; i < run->n_leaves; i++) {
+        ret_data[i] = run->leaf[i].data;
+        run->leaf[i].data = NULL;
+    }
+    for (size_t i = 0; i < run->tape.n; i++) {
+        const struct pl_node *node = &run->tape.nodes[i];
+
+        for (size_t k = 0; k < node->n_in && node->back; k++) {
+            plume_tensor *root = node->in[k] ? pl_tensor_root(node->in[k]) : NULL;
+
+            if (root && !root->tape && (node->op->needs & PL_NEEDS_IN(k)))
+                root->data = ret_data[root - run->leaf];
+        }
+    }
+}
+
+/* Gradients are compared twice: backward may neither add to old contents nor need them, nor leaves
+ * that it does not declare. */
 static bool execute(struct run *run)
 {
     const struct graph *graph = run->graph;
     plume_tensor *roots[PL_TAPE_ROOTS_MAX], *loss = NULL;
     struct pl_error err = {0};
+    void *data[PL_COUNT(run->leaf)];
     size_t n_roots = 1;
     bool good = true;
 
@@ -408,9 +430,13 @@ static bool execute(struct run *run)
     for (int time = 0; time < 2; time++) {
         if (pl_tape_forward(&run->tape, &err) < 0)
             give_up(graph->name, pl_error_text(&err));
+        if (time == 1)
+            hide_leaves(run, data);
         if (loss && loss->wants_grad &&
             pl_tape_backward(&run->tape, &(struct pl_backward){.loss = loss, .seed = 1}, &err) < 0)
             give_up(graph->name, pl_error_text(&err));
+        for (size_t i = 0; time == 1 && i < run->n_leaves; i++)
+            run->leaf[i].data = data[i];
         for (size_t i = 0; i < graph->n_wanted; i++)
             good = compare(run, &graph->wanted[i]) && good;
     }

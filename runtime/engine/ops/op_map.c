@@ -165,6 +165,8 @@ static void choose_backward(const struct pl_call *c)
 {
     struct pl_choose_args args = choose_args(c);
 
+    if (args.op == PL_CHOOSE_WHERE) /* the kernel loads b's numbers, which may be gone, unused */
+        args.b = args.a;
     c->k->choose_backward(&args);
 }
 
