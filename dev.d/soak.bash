@@ -18,6 +18,7 @@ soak_usage() {
     cat <<'TXT'
 Usage: ./dev soak graphs [N [SEED]]
        ./dev soak pipelines [N [SEED]]
+       ./dev soak shards [N [SEED]]
        ./dev soak allocations [SCENARIO[:N]...]
        ./dev soak fuzz [--list | DIVISOR]
        ./dev soak stalls [N [SEED]]
@@ -28,6 +29,7 @@ Usage: ./dev soak graphs [N [SEED]]
   graphs       N random graphs of ops, in f64 and f32, against the PyTorch that
                $PLUME_TORCH_PYTHON, or else python3, has
   pipelines    N random modules in random pipelines, beside one process or ddp
+  shards       N random modules with --shard param, beside ddp
   allocations  each allocation of plsubmit, plstat, plrun and plrund fails once
   fuzz         each target of tests/fuzz for its seconds, divided by DIVISOR; --list names them
   stalls       N simulated jobs with noisy steps, pauses and hangs: no alarm but for a
@@ -48,8 +50,8 @@ cmd_soak() {
         soak_usage
         return
         ;;
-    graphs | pipelines | allocations | fuzz | stalls | chaos | recipes) ;;
-    *) die_usage "soak takes 'graphs', 'pipelines', 'allocations', 'fuzz', 'stalls', 'chaos' or 'recipes'; see ./dev soak --help" ;;
+    graphs | pipelines | shards | allocations | fuzz | stalls | chaos | recipes) ;;
+    *) die_usage "soak takes 'graphs', 'pipelines', 'shards', 'allocations', 'fuzz', 'stalls', 'chaos' or 'recipes'; see ./dev soak --help" ;;
     esac
     shift
     "soak_$kind" "$@"
@@ -64,6 +66,17 @@ soak_pipelines() {
     ninja_in "$build" tests/engine/test-pipeline data/digits/train-images.npy
     say "dev: $n random modules from seed $seed"
     PLUME_DATA_DIR=$build/data PLUME_TEST_PIPELINES="$n $seed" "$build/tests/engine/test-pipeline"
+}
+
+soak_shards() {
+    local n=${1:-100} seed=${2:-$RANDOM} build=$PLUME_SRC/build
+    (($# <= 2)) || die_usage "soak shards takes a number of modules and a seed"
+    need_number N "$n" 1 10000000
+    need_number SEED "$seed" 0 1000000
+    configure_in "$build"
+    ninja_in "$build" tests/engine/test-units data/digits/train-images.npy
+    say "dev: $n random modules from seed $seed"
+    PLUME_DATA_DIR=$build/data PLUME_TEST_UNITS="$n $seed" "$build/tests/engine/test-units"
 }
 
 soak_graphs() {

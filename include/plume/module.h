@@ -338,8 +338,8 @@ static inline plume_tensor *plume_param_init(struct plume_context *pl,
  * on_before_optimizer_step, and until the next one; before the optimizer's step they are multiplied
  * by the loss scale of 16-bit floats, and on_after_backward of batches that are only accumulated
  * has this rank's own. A parameter that was not used has a gradient of zero. With strategy sharded
- * no rank has whole gradients, with pipeline no rank has the whole model: -ENOTSUP. -ENOENT for
- * another name, -EINVAL for another n. Waits for the device. */
+ * no rank has whole gradients, with pipeline and --shard param none has the whole model: -ENOTSUP.
+ * -ENOENT for another name, -EINVAL for another n. Waits for the device. */
 static inline int
 plume_read(struct plume_context *pl, const char *name, enum plume_what what, size_t n, double *ret)
 {

@@ -477,7 +477,7 @@ static const struct pl_option options[] = {
      CHOICE(train.strategy, pl_strategy_names)},
     {"shard", 0, "WHAT", NULL,
      "with --strategy sharded: what each rank keeps a part of only: os (default), the optimizer's "
-     "state; grad, also the gradients",
+     "state; grad, also the gradients; param, also the parameters",
      CALL(set_shard)},
     {"stages", 0, "S", NULL,
      "with --strategy pipeline: stages of each pipeline (default: one per rank)", CALL(set_stages)},

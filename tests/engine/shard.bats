@@ -41,14 +41,14 @@ as_ddp() {
 }
 
 @test "sharded has the bits of ddp" {
-    as_ddp "os grad" --processes 3 --clip 0.1 --optimizer adamw mlp --hidden 100
+    as_ddp "os grad param" --processes 3 --clip 0.1 --optimizer adamw mlp --hidden 100
     as_ddp "os" --processes 4 --processes-per-node 2 --accumulate 2 --clip 0.05 cnn --batch_size 4 --batchnorm 1
-    as_ddp "grad" --processes 4 --processes-per-node 2 --clip 0.05 cnn --batch_size 4 --dropout 0.2
-    as_ddp "os grad" --processes 3 --comm tcp --precision 16 --amp-level O2 --optimizer adam "${GPT[@]}"
-    as_ddp "os" --processes 2 --precision bf16 --amp-level O3 --clip 0.1 "${GPT[@]}"
-    as_ddp "os grad" --processes 2 --precision 64 --clip 0.1 "$TURNS"
+    as_ddp "grad param" --processes 4 --processes-per-node 2 --clip 0.05 cnn --batch_size 4 --dropout 0.2
+    as_ddp "os grad param" --processes 3 --comm tcp --precision 16 --amp-level O2 --optimizer adam "${GPT[@]}"
+    as_ddp "os param" --processes 2 --precision bf16 --amp-level O3 --clip 0.1 "${GPT[@]}"
+    as_ddp "os grad param" --processes 2 --precision 64 --clip 0.1 "$TURNS"
     as_ddp "grad" --accumulate 2 --clip 0.1 mlp
-    as_ddp "grad" --processes 7 mlp --hidden 1 # two blocks
+    as_ddp "grad param" --processes 7 mlp --hidden 1 # two blocks
 }
 
 @test "a run goes on under any strategy and on any number of ranks" {
@@ -93,7 +93,7 @@ as_ddp() {
 }
 
 @test "what cannot be sharded is a usage error" {
-    says 2 "'half' is none of os, grad" --strategy sharded --shard half mlp
+    says 2 "'half' is none of os, grad, param" --strategy sharded --shard half mlp
     says 2 "option '--shard' needs '--strategy sharded'" --shard os mlp
     says 2 "option '--shard' needs '--strategy sharded'" --processes 2 --strategy ddp --shard os mlp
 }

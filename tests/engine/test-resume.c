@@ -2,6 +2,7 @@
 /* All strategies and precisions on a small net and synthetic samples: with the same samples per
  * step they train alike; an interrupted and resumed run ends with the bits of a whole one; and a
  * run may resume from the checkpoint of any other. */
+#include "runtime/engine/params/shard.h"
 #include "runtime/engine/train/trainer.h"
 #include "tests/engine/ranks.h"
 #include "tests/lib/on_device.h"
@@ -39,7 +40,8 @@ static const struct layout {
     {"ddp2", 2, 1, 2, 1, PL_STRATEGY_DDP2, "batch_size=8", "lr=0.1", 0},
     {"horovod", 4, 2, 1, 1, PL_STRATEGY_HOROVOD, "batch_size=4", "lr=0.025", 0},
     {"sharded state", 2, 1, 1, 1, PL_STRATEGY_SHARDED, "batch_size=8", "lr=0.1", PL_SHARD_OS},
-    {"sharded gradients", 2, 0, 1, 2, PL_STRATEGY_SHARDED, "batch_size=4", "lr=0.1", PL_SHARD_GRAD},
+    {"sharded parameters", 2, 0, 1, 2, PL_STRATEGY_SHARDED, "batch_size=4", "lr=0.1",
+     PL_SHARD_PARAM},
 };
 
 /* tolerance: how far parameters around 1 may be from those of one f64 process after STEPS steps of
@@ -190,12 +192,17 @@ static int train(
             t.scaler.scale = 1024;
         r = pl_trainer_fit(&t, err);
         for (size_t i = 0; r == 0 && i < t.ctx.params.n; i++) {
-            const plume_tensor *p = t.ctx.params.list[i]->tensor;
-            double *values = on_device_values(p, p->data);
+            const struct pl_param *p = t.ctx.params.list[i];
+            double whole[COUNT]; /* of either type */
 
-            for (size_t k = 0; values && k < p->count; k++)
-                ret[at++] = values[k];
-            free(values);
+            r = t.units.n
+                    ? pl_shard_gather(&t.ctx.params, comm, p,
+                                      pl_shard_part(&t.ctx.params, p, t.ctx.params.values), whole,
+                                      err)
+                    : pl_device_download(t.dev, whole, p->tensor->data,
+                                         p->tensor->count * pl_dtype_size(p->tensor->dtype), err);
+            for (size_t k = 0; r == 0 && k < p->tensor->count; k++)
+                ret[at++] = p->tensor->dtype == PLUME_F64 ? whole[k] : (double)((float *)whole)[k];
         }
         if (r == 0 && (t.state.step != job->steps || t.scaler.skipped))
             r = pl_error_set(err, -EINVAL, "made %d steps and skipped %d", (int)t.state.step,

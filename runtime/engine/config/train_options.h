@@ -34,9 +34,10 @@ enum pl_pipe_order {
 
 /* What each rank of strategy sharded keeps of its own shard only. */
 enum pl_shard_kind {
-    PL_SHARD_NONE, /* not given */
-    PL_SHARD_OS,   /* optimizer state */
-    PL_SHARD_GRAD, /* and gradients */
+    PL_SHARD_NONE,  /* not given */
+    PL_SHARD_OS,    /* optimizer state */
+    PL_SHARD_GRAD,  /* and gradients */
+    PL_SHARD_PARAM, /* and parameters */
 };
 
 enum pl_precision {

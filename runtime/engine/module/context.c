@@ -323,9 +323,10 @@ api_read(struct plume_context *pl, const char *name, enum plume_what what, size_
     if (what == PLUME_GRADIENT && ctx->params.shard)
         return pl_context_refuse(
             ctx, -ENOTSUP, "read '%s': with strategy sharded no rank has whole gradients", name);
-    if (ctx->params.stages.n)
-        return pl_context_refuse(
-            ctx, -ENOTSUP, "read '%s': with strategy pipeline no rank has the whole model", name);
+    if (pl_params_partial(&ctx->params))
+        return pl_context_refuse(ctx, -ENOTSUP, "read '%s': with %s no rank has the whole model",
+                                 name,
+                                 ctx->params.stages.n ? "strategy pipeline" : "--shard param");
     data = find_named(ctx, name, what == PLUME_GRADIENT, &t);
     if (!data || what > PLUME_GRADIENT)
         return pl_context_refuse(ctx, -ENOENT, "read '%s': there is no such %s", name,

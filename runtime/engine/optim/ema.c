@@ -7,7 +7,7 @@
 
 int pl_ema_init(struct pl_ema *ema, struct pl_params *params, double decay, struct pl_error *err)
 {
-    size_t bytes = PL_MAX(params->count * pl_real_size(params->real), (size_t)64);
+    size_t bytes = PL_MAX(pl_params_held(params) * pl_real_size(params->real), (size_t)64);
     struct pl_ema e = {.params = params, .decay = decay};
     int r = pl_device_alloc_zero(params->dev, bytes, "averaged parameters", &e.values, err);
 
@@ -34,17 +34,17 @@ void pl_ema_update(struct pl_ema *ema, const struct pl_kernels *kernels)
 {
     struct pl_params *params = ema->params;
 
-    if (!params || params->count == 0)
+    if (!params || pl_params_held(params) == 0)
         return;
     pl_device_enter(params->dev);
     if (ema->steps++ == 0) {
         pl_device_copy_from(params->dev, ema->values, params->dev, params->values,
-                            params->count * pl_real_size(params->real));
+                            pl_params_held(params) * pl_real_size(params->real));
         return;
     }
     /* The exact update of SGD: average = average - (1 - decay) (average - value). */
     kernels->sgd(&(struct pl_sgd_args){
-        .update = {.n = params->count,
+        .update = {.n = pl_params_held(params),
                    .factor = -1,
                    .clip = INFINITY,
                    .grad = params->values,
@@ -57,7 +57,7 @@ void pl_ema_update(struct pl_ema *ema, const struct pl_kernels *kernels)
 void pl_ema_swap(struct pl_ema *ema)
 {
     struct pl_params *params = ema->params;
-    size_t bytes = params ? params->count * pl_real_size(params->real) : 0, n;
+    size_t bytes = params ? pl_params_held(params) * pl_real_size(params->real) : 0, n;
 
     if (!params || ema->steps == 0)
         return;

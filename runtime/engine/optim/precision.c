@@ -46,7 +46,7 @@ static void round_by(struct pl_params *params,
                      uint16_t *half,
                      size_t most)
 {
-    size_t count = params->stages.n ? params->own_to - params->own_from : params->count;
+    size_t count = pl_params_held(params);
 
     for (size_t at = 0; at < count; at += most) {
         struct pl_half_args args = {

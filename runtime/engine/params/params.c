@@ -197,12 +197,12 @@ static int alloc_grads(struct pl_params *params, struct pl_comm *comm, struct pl
     size_t flags = params->flags;
     int r;
 
-    if (params->shard == PL_SHARD_GRAD || params->stages.n) {
+    if (pl_params_shard_grads(params) || params->stages.n) {
         params->grads_from = params->own_from;
         flags = params->own_to - params->own_from;
         bytes = (flags + params->count - params->flags) * size;
     }
-    params->owns_grads = params->shard == PL_SHARD_GRAD || params->stages.n ||
+    params->owns_grads = pl_params_shard_grads(params) || params->stages.n ||
                          (!params->dev->ops->host && !comm->gpu);
     if (params->owns_grads)
         r = pl_device_alloc_zero(params->dev, PL_MAX(bytes, (size_t)64), "gradients",
@@ -218,17 +218,15 @@ static int alloc_grads(struct pl_params *params, struct pl_comm *comm, struct pl
 
 static int alloc_arenas(struct pl_params *params, struct pl_comm *comm, struct pl_error *err)
 {
-    size_t size = pl_real_size(params->real), count = params->count;
+    size_t size = pl_real_size(params->real);
     int r;
 
     if (params->shard)
         pl_shard_take(params, comm->rank, comm->size);
-    if (params->stages.n) {
+    if (pl_params_partial(params))
         params->values_from = params->own_from;
-        count = params->own_to - params->own_from;
-    }
-    r = pl_device_alloc_zero(params->dev, PL_MAX(count * size, (size_t)64), "parameters",
-                             &params->values, err);
+    r = pl_device_alloc_zero(params->dev, PL_MAX(pl_params_held(params) * size, (size_t)64),
+                             "parameters", &params->values, err);
     if (r == 0)
         r = alloc_grads(params, comm, err);
     if (r == 0)
@@ -281,7 +279,29 @@ static int init_tensor(struct pl_device *dev,
     return r;
 }
 
-int pl_params_init_values(struct pl_params *params, uint64_t seed, struct pl_error *err)
+/* All ranks of shards need rank 0's numbers: libm may differ between nodes. */
+static int init_shard(struct pl_params *params,
+                      struct pl_comm *comm,
+                      const struct pl_param *p,
+                      struct pl_rng *rng,
+                      struct pl_error *err)
+{
+    size_t bytes = p->tensor->count * pl_real_size(params->real);
+    _cleanup_free_ char *whole = malloc(bytes);
+    int r =
+        whole ? pl_initial_values(&p->initial, p->tensor, rng, whole, err) : pl_error_nomem(err);
+
+    if (r == 0)
+        r = pl_comm_broadcast(comm, whole, bytes, err);
+    if (r == 0)
+        pl_shard_put(params, p, params->values, whole);
+    return r;
+}
+
+int pl_params_init_values(struct pl_params *params,
+                          struct pl_comm *comm,
+                          uint64_t seed,
+                          struct pl_error *err)
 {
     struct pl_rng rng;
     int r = 0;
@@ -295,7 +315,11 @@ int pl_params_init_values(struct pl_params *params, uint64_t seed, struct pl_err
         if (!pl_param_is_own(params, params->list[i]))
             continue;
         pl_rng_init(&rng, seed, STREAM_INIT + ((uint64_t)i << 32));
-        r = init_tensor(params->dev, params->list[i]->tensor, &params->list[i]->initial, &rng, err);
+        if (params->shard == PL_SHARD_PARAM)
+            r = init_shard(params, comm, params->list[i], &rng, err);
+        else
+            r = init_tensor(params->dev, params->list[i]->tensor, &params->list[i]->initial, &rng,
+                            err);
     }
     return r;
 }
@@ -309,7 +333,8 @@ static int hash_gathered(const struct pl_params *params,
 {
     size_t bytes = p->tensor->count * pl_real_size(params->real);
     _cleanup_free_ char *whole = malloc(bytes);
-    int r = whole ? pl_shard_gather(params, comm, p, pl_param_value(params, p), whole, err)
+    int r = whole ? pl_shard_gather(params, comm, p, pl_shard_part(params, p, params->values),
+                                    whole, err)
                   : pl_error_nomem(err);
 
     if (r == 0)
@@ -331,7 +356,7 @@ int pl_params_hash(const struct pl_params *params,
         struct pl_device_map map;
         int r;
 
-        if (params->stages.n) {
+        if (pl_params_partial(params)) {
             r = hash_gathered(params, comm, params->list[i], &sha, err);
             if (r < 0)
                 return r;

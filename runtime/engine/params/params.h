@@ -70,14 +70,16 @@ struct pl_params {
      */
     size_t own_from, own_to;
     enum pl_shard_kind shard; /* PL_SHARD_NONE, or what the shards have; set before the layout */
+    struct pl_units *units;   /* units.h; NULL: tensors always have their values. Borrowed */
     /* Signals to be told to the other ranks with the next step, and those that some rank has told
      * with the last one: 0 to requeue, 1 to end. Set and read by the loop. */
     bool signal[PL_PARAMS_SIGNALS], heard[PL_PARAMS_SIGNALS];
     uint64_t plans;                /* of the tapes of the last pl_unused_params_find() */
     struct pl_param_stages stages; /* n, own and cut are set before the layout */
-    void *values;                  /* from element values_from on */
+    /* From element values_from on. With stages and with PL_SHARD_PARAM these are the own ones. */
+    void *values;
     size_t values_from;
-    /* Gradients from element grads_from on, and the flags. With PL_SHARD_GRAD these are the own
+    /* Gradients from element grads_from on, and the flags. From PL_SHARD_GRAD on these are the own
      * ones, and the parameters' gradients are in buckets of the reducer. */
     void *grads, *flag_list;
     size_t grads_from;
@@ -87,6 +89,24 @@ struct pl_params {
     /* Version of the values, from 1. Raised by each writer, for owners of copies (replicas.h). */
     uint64_t values_version, buffers_version;
 };
+
+/* True if each rank has gradients of its own shard only. */
+static inline bool pl_params_shard_grads(const struct pl_params *params)
+{
+    return params->shard >= PL_SHARD_GRAD;
+}
+
+/* True if this rank lacks the values of some parameters between two steps. */
+static inline bool pl_params_partial(const struct pl_params *params)
+{
+    return params->stages.n || params->shard == PL_SHARD_PARAM;
+}
+
+/* Elements of `values`. */
+static inline size_t pl_params_held(const struct pl_params *params)
+{
+    return pl_params_partial(params) ? params->own_to - params->own_from : params->count;
+}
 
 /* An element of the values. */
 static inline void *pl_params_value(const struct pl_params *params, size_t element)
@@ -100,8 +120,8 @@ static inline bool pl_param_is_own(const struct pl_params *params, const struct 
     return !params->stages.n || (p->offset >= params->own_from && p->offset < params->own_to);
 }
 
-/* A parameter's values; NULL if another stage owns it. Masters, not their 16-bit copies: the arena
- * has the parameters of all types.
+/* A parameter's values; NULL if another stage owns it. Not with PL_SHARD_PARAM. Masters, not their
+ * 16-bit copies: the arena has the parameters of all types.
  */
 static inline void *pl_param_value(const struct pl_params *params, const struct pl_param *p)
 {
@@ -147,12 +167,17 @@ int pl_params_layout(struct pl_params *params,
                      struct pl_comm *comm,
                      struct pl_error *err);
 
-/* Sets initial values, which depend only on the seed and the position in the declaration. -ENOMEM.
- */
-int pl_params_init_values(struct pl_params *params, uint64_t seed, struct pl_error *err);
+/* Sets initial values, which depend only on the seed and the position in the declaration. With
+ * PL_SHARD_PARAM they are rank 0's, and the call is collective over comm, which is else unused.
+ * -ENOMEM. */
+int pl_params_init_values(struct pl_params *params,
+                          struct pl_comm *comm,
+                          uint64_t seed,
+                          struct pl_error *err);
 
 /* SHA-256 of the values in order of declaration, without padding: the first 16 hex digits. comm: of
- * the ranks that have a stage each, all of which call it; else unused. -EIO, -ENOMEM. */
+ * the ranks that have a stage or a shard of the values each, all of which call it; else unused.
+ * -EIO, -ENOMEM. */
 int pl_params_hash(const struct pl_params *params,
                    struct pl_comm *comm,
                    char ret[PL_PARAMS_HASH],

@@ -49,6 +49,36 @@ int pl_shard_share_values(
     return pl_comm_allgather_on(comm, params->dev, pl_params_value(params, from), offset, err);
 }
 
+struct pl_shard_span pl_shard_span(const struct pl_params *params, const struct pl_param *param)
+{
+    size_t from = PL_MAX(param->offset, params->own_from);
+    size_t to = PL_MIN(param->offset + param->tensor->count, params->own_to);
+
+    return from < to ? (struct pl_shard_span){from - param->offset, to - from}
+                     : (struct pl_shard_span){0};
+}
+
+void *pl_shard_part(const struct pl_params *params, const struct pl_param *param, const void *arena)
+{
+    struct pl_shard_span span = pl_shard_span(params, param);
+    size_t at = param->offset + span.from - params->own_from;
+
+    return span.count ? (char *)(uintptr_t)arena + at * pl_real_size(params->real) : NULL;
+}
+
+void pl_shard_put(const struct pl_params *params,
+                  const struct pl_param *param,
+                  void *arena,
+                  const void *whole)
+{
+    size_t size = pl_real_size(params->real);
+    struct pl_shard_span span = pl_shard_span(params, param);
+
+    if (span.count)
+        pl_device_upload(params->dev, pl_shard_part(params, param, arena),
+                         (const char *)whole + span.from * size, span.count * size);
+}
+
 /* Elements [from, to) of the arenas. buf: the host's memory for them. */
 static int gather_piece(const struct pl_params *params,
                         struct pl_comm *comm,

@@ -33,6 +33,23 @@ void pl_shard_take(struct pl_params *params, unsigned rank, unsigned size);
 int pl_shard_share_values(
     struct pl_params *params, struct pl_comm *comm, size_t from, size_t to, struct pl_error *err);
 
+/* This rank's elements of a parameter: count of them from `from` on. */
+struct pl_shard_span {
+    size_t from, count;
+};
+
+struct pl_shard_span pl_shard_span(const struct pl_params *params, const struct pl_param *param);
+
+/* Their place in an arena of this rank's own elements; NULL if it has none. */
+void *
+pl_shard_part(const struct pl_params *params, const struct pl_param *param, const void *arena);
+
+/* Takes them from the whole array of a parameter's shape, in the host's memory. */
+void pl_shard_put(const struct pl_params *params,
+                  const struct pl_param *param,
+                  void *arena,
+                  const void *whole);
+
 /* Gathers an array of a parameter's shape of which each rank has its shard's part, at `own` in
  * device memory. ret_whole: in the host's memory; NULL on ranks that do not need it. Collective.
  * -ENOMEM, -EIO. */

@@ -36,8 +36,8 @@ void pl_stages_point(struct pl_params *params)
         plume_tensor *t = p->tensor;
 
         if (pl_param_is_own(params, p)) {
-            t->data = pl_params_value(params, p->offset);
-            t->grad = params->shard == PL_SHARD_GRAD ? NULL : pl_params_grad(params, p->offset);
+            t->data = params->shard == PL_SHARD_PARAM ? NULL : pl_params_value(params, p->offset);
+            t->grad = pl_params_shard_grads(params) ? NULL : pl_params_grad(params, p->offset);
         } else {
             t->data = p->borrowed;
             t->grad = p->borrowed ? (char *)p->borrowed + t->count * size : NULL;

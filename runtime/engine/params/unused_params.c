@@ -90,7 +90,7 @@ int pl_unused_params_mark(struct pl_params *params, bool first, bool any, struct
 
         p->written = mine && any && p->first_node != SIZE_MAX;
         /* With a shard of the gradients, the reducer clears what was not written. */
-        if (mine && first && !p->written && params->shard != PL_SHARD_GRAD && p->tensor->grad)
+        if (mine && first && !p->written && !pl_params_shard_grads(params) && p->tensor->grad)
             pl_device_zero(params->dev, p->tensor->grad, p->tensor->count * size);
         if (mine)
             p->used = (p->used && !first) || (any && p->reached);

@@ -66,7 +66,7 @@ int pl_reducer_init(struct pl_reducer *reducer,
 
 static bool keeps_shards(const struct pl_reducer *red)
 {
-    return red->params->shard == PL_SHARD_GRAD;
+    return pl_params_shard_grads(red->params);
 }
 
 /* Places the gradients anew, if they have no arena. */

@@ -4,7 +4,7 @@
 
 const char *const pl_strategy_names[] = {"auto",    "single",  "dp",       "ddp", "ddp2",
                                          "horovod", "sharded", "pipeline", NULL};
-const char *const pl_shard_names[] = {"os", "grad", NULL};
+const char *const pl_shard_names[] = {"os", "grad", "param", NULL};
 const char *const pl_pipe_order_names[] = {"1f1b", "gpipe", NULL};
 
 static int

@@ -45,7 +45,7 @@ int pl_strategy_choose(const struct pl_train_options *options,
  * pl_strategy_kind. */
 extern const char *const pl_strategy_names[];
 
-/* "os", "grad"; ends with NULL, from PL_SHARD_OS on. */
+/* "os", "grad", "param"; ends with NULL, from PL_SHARD_OS on. */
 extern const char *const pl_shard_names[];
 
 /* "1f1b", "gpipe"; ends with NULL, by enum pl_pipe_order. */

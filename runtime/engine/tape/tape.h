@@ -129,6 +129,16 @@ struct pl_apply {
     size_t scratch_bytes; /* needed while the op runs */
 };
 
+/* Gives leaves their memory while a tape runs. Node i of n runs forward at position i, and backward
+ * at 2n - 1 - i. */
+struct pl_tape_leaves {
+    /* Call before the node at this position. */
+    int (*need)(void *ctx, size_t position, struct pl_error *err);
+    /* The next position at which need() has something to do. */
+    size_t (*next)(const void *ctx);
+    void *ctx;
+};
+
 struct pl_tape {
     struct pl_device *dev; /* holds all its tensors */
     const struct pl_kernels *kernels;
@@ -150,6 +160,7 @@ struct pl_tape {
     /* Sums n doubles over ranks in place, for synchronised batch norm; NULL: this rank only. */
     int (*allreduce)(void *ctx, double *sums, size_t n);
     void *allreduce_ctx;
+    const struct pl_tape_leaves *leaves; /* NULL: they always have memory. Borrowed */
     int failed; /* the error of allreduce inside an op; forward and backward return it */
 
     struct pl_node *nodes;

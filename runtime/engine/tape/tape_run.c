@@ -101,6 +101,22 @@ static size_t segment(const struct pl_tape *tape, size_t first, size_t most, boo
     return n;
 }
 
+/* Gets the memory of leaves for the node at this position. *n: the next nodes to run, which becomes
+ * less if a later one of them needs more memory. */
+static int get_leaves(struct pl_tape *tape, size_t position, size_t *n, struct pl_error *err)
+{
+    const struct pl_tape_leaves *leaves = tape->leaves;
+    int r = 0;
+
+    if (!leaves)
+        return 0;
+    if (leaves->next(leaves->ctx) <= position)
+        r = leaves->need(leaves->ctx, position, err);
+    if (r == 0)
+        *n = PL_MIN(*n, leaves->next(leaves->ctx) - position);
+    return r;
+}
+
 int pl_tape_forward(struct pl_tape *tape, struct pl_error *err)
 {
     int r = 0;
@@ -110,7 +126,9 @@ int pl_tape_forward(struct pl_tape *tape, struct pl_error *err)
     pl_tape_graphs_begin(tape);
     for (size_t i = 0, n; i < tape->n && r == 0; i += n) {
         n = segment(tape, i, tape->n - i, false);
-        r = pl_tape_graphs_run(tape, i, n, NULL, run_nodes, err);
+        r = get_leaves(tape, i, &n, err);
+        if (r == 0)
+            r = pl_tape_graphs_run(tape, i, n, NULL, run_nodes, err);
     }
     return r;
 }
@@ -164,7 +182,9 @@ int pl_tape_backward(struct pl_tape *tape, const struct pl_backward *what, struc
         r = set_seed(tape, what, err);
     for (size_t left = tape->n, n; left > 0 && r == 0; left -= n) {
         n = segment(tape, left - 1, left - next_stop(tape, what, left), true);
-        r = pl_tape_graphs_run(tape, left - 1, n, what, run_nodes, err);
+        r = get_leaves(tape, 2 * tape->n - left, &n, err);
+        if (r == 0)
+            r = pl_tape_graphs_run(tape, left - 1, n, what, run_nodes, err);
         if (r == 0 && what->after_node)
             r = what->after_node(what->ctx, left - n, err);
     }

@@ -60,7 +60,7 @@ static bool assisted(const struct pl_checkpointer *checkpointer, bool weights_on
 {
     const struct pl_train_state *state = checkpointer->state;
 
-    return state->shards && (!weights_only || state->params->stages.n);
+    return state->shards && (!weights_only || pl_params_partial(state->params));
 }
 
 /* Tells the ranks that have shards if rank 0 saves now; they are in follow(). */

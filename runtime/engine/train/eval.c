@@ -36,21 +36,49 @@ static int run_batch(struct pl_trainer *t,
     return r < 0 ? r : pl_lane_forward(lane, NULL, pl_trainer_draw(t), err);
 }
 
+/* With units of parameters all ranks run as many batches as the one with most: in the others, which
+ * have none left, a batch is NULL. */
+static int agree_on_batches(struct pl_trainer *t, uint64_t *most, struct pl_error *err)
+{
+    unsigned n = t->comm->size;
+    _cleanup_free_ uint64_t *all = calloc(n, sizeof(*all));
+    _cleanup_free_ size_t *offset = calloc((size_t)n + 1, sizeof(*offset));
+    int r;
+
+    if (!all || !offset)
+        return pl_error_nomem(err);
+    for (unsigned i = 0; i <= n; i++)
+        offset[i] = i * sizeof(*all);
+    all[t->comm->rank] = *most;
+    r = pl_comm_allgather(t->comm, all, offset, err);
+    for (unsigned i = 0; i < n && r == 0; i++)
+        *most = PL_MAX(*most, all[i]);
+    return r;
+}
+
 /* sums[2 * i], sums[2 * i + 1]: sum and weight of value i over the batches of this rank. */
 static int run_batches(
     struct pl_trainer *t, struct pl_stage *s, uint64_t most, double *sums, struct pl_error *err)
 {
     struct pl_lane *lane = &s->lanes[0];
+    /* Ranks that run a batch together do not hear of a signal at the same one: they go on to the
+     * end. */
+    bool together = t->pipe.on || t->ctx.params.units;
     const struct plume_batch *batch;
     int r = 0;
 
+    if (t->ctx.params.units) {
+        most = PL_MIN(most, (uint64_t)pl_loader_batches(&s->loader));
+        r = agree_on_batches(t, &most, err);
+    }
     pl_lane_clear_logs(lane);
     pl_loader_begin(&s->loader, 0, 0);
-    /* The stages of a pipeline do not hear of a signal at the same batch: they go on to the end. */
-    while (r == 0 && most-- && (t->pipe.on || !pl_trainer_signal(t)) &&
-           (batch = pl_loader_next(&s->loader))) {
-        r = run_batch(t, s, batch, err);
-        if (r == 0)
+    while (r == 0 && most-- && (together || !pl_trainer_signal(t))) {
+        batch = pl_loader_next(&s->loader);
+        if (!batch && !t->ctx.params.units)
+            break;
+        r = batch ? run_batch(t, s, batch, err) : pl_lane_assist(s, lane, false, err);
+        if (r == 0 && batch)
             r = check_values(t, s, err);
     }
     for (size_t i = 0; i < pl_stage_logs(s)->n; i++)

@@ -431,7 +431,7 @@ static int fit(struct pl_trainer *t, struct pl_error *err)
     if (r == 0)
         r = pl_replicas_sync(&t->replicas, err);
     if (r == 0)
-        r = pl_params_hash(&t->ctx.params, t->pipe.comm, t->param_hash, err);
+        r = pl_params_hash(&t->ctx.params, t->pipe.on ? t->pipe.comm : t->comm, t->param_hash, err);
     if (r < 0)
         return r;
     pl_rank_report_fact(t->report, "param_hash", t->param_hash);

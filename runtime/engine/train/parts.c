@@ -48,6 +48,7 @@ void pl_parts_finish(struct pl_parts *parts)
         pl_dp_release(parts, &parts->list[i]);
         pl_device_free(parts->list[i].tape.dev, parts->list[i].grads);
     }
+    pl_unit_plan_finish(&parts->units);
     if (parts->staging.memory)
         pl_device_free(parts->root->tape.dev, parts->staging.memory);
     for (unsigned i = 0; i < parts->n_tapes; i++)
@@ -277,11 +278,14 @@ int pl_parts_forward(struct pl_parts *parts,
                      uint64_t draw,
                      struct pl_error *err)
 {
+    struct pl_units *units = parts->replicas->params->units;
     struct pl_tape *root = &parts->root->tape;
     int r = pl_parts_prepare(parts, outputs, loss, err);
 
     for (unsigned i = 0; i < parts->n_tapes; i++)
         parts->list[i].tape.step = draw;
+    if (r == 0 && units)
+        r = pl_units_begin(units, &parts->units, root, err);
     if (r == 0 && is_split(parts))
         r = forward_parts(parts, err);
     if (r == 0)

@@ -20,6 +20,7 @@
 
 #include "runtime/engine/module/context.h"
 #include "runtime/engine/params/replicas.h"
+#include "runtime/engine/params/units.h"
 
 /* Memory of one device. */
 struct pl_block {
@@ -58,7 +59,8 @@ struct pl_parts {
     struct pl_part *list;  /* by device; then the root, if there are several devices */
     struct pl_part *root;  /* the last element */
     struct pl_replicas *replicas;
-    struct pl_block staging; /* on the root's device, for another device's gradients */
+    struct pl_unit_plan units; /* of the root's tape, if the parameters have units */
+    struct pl_block staging;   /* on the root's device, for another device's gradients */
 };
 
 /* One part per replica; replicas are borrowed and know the devices. real and training as for

@@ -174,6 +174,8 @@ static int run_round(struct rounds *q, size_t round, struct pl_error *err)
         q->offset[i + 1] = q->offset[i] + rows_in(q, i, round) * q->row_bytes;
     if (r == 0 && mine)
         r = run_batch(q, mine, err);
+    else if (r == 0 && q->t->ctx.params.units)
+        r = pl_lane_assist(q->s, &q->s->lanes[0], true, err);
     if (r == 0)
         r = pl_comm_allgather(q->t->comm, q->all, q->offset, err);
     return r == 0 && rank == 0 ? write_round(q, round, err) : r;

@@ -247,6 +247,18 @@ int pl_lane_forward(struct pl_lane *lane, plume_tensor *loss, uint64_t draw, str
     return pl_parts_forward(&lane->parts, &lane->outputs, loss, draw, err);
 }
 
+int pl_lane_assist(struct pl_stage *stage, struct pl_lane *lane, bool output, struct pl_error *err)
+{
+    plume_tensor *out = NULL;
+    int r = pl_lane_trace(stage, lane, pl_loader_dry(&stage->loader), output ? &out : NULL, err);
+
+    if (r == 0)
+        r = pl_parts_prepare(&lane->parts, &lane->outputs, out, err);
+    return r < 0 ? r
+                 : pl_units_assist(stage->hooks->ctx->params.units, &lane->parts.units,
+                                   &lane->parts.root->tape, err);
+}
+
 int pl_lane_check_labels(const struct pl_lane *lane, struct pl_error *err)
 {
     const struct pl_tape *tapes[PL_PARTS_MAX + 1];

@@ -89,6 +89,10 @@ int pl_lane_trace(struct pl_stage *stage,
  * number of the batch, for dropout. -EIO, -ENOMEM. */
 int pl_lane_forward(struct pl_lane *lane, plume_tensor *loss, uint64_t draw, struct pl_error *err);
 
+/* With units of parameters (units.h), instead of a run forward of a stage that is not training:
+ * takes part in the gathers of the ranks that have a batch. output: they predict. Collective. */
+int pl_lane_assist(struct pl_stage *stage, struct pl_lane *lane, bool output, struct pl_error *err);
+
 /* A label of the last batch that is no class is -EDOM, with a text (pl_op_check_labels()). */
 int pl_lane_check_labels(const struct pl_lane *lane, struct pl_error *err);
 

@@ -87,7 +87,7 @@ static double grads_of(const struct pl_trainer *t, double whole)
     const struct pl_stage *stage = &t->stage[PLUME_TRAIN];
     double bytes = (double)(params->own_to - params->own_from) * (double)pl_real_size(params->real);
 
-    if (params->shard != PL_SHARD_GRAD)
+    if (!pl_params_shard_grads(params))
         return whole;
     for (unsigned i = 0; i < stage->n_lanes; i++)
         bytes += (double)stage->lanes[i].reducer.places.bytes;

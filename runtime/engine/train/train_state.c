@@ -16,8 +16,7 @@ static int visit_shards(const struct pl_visit *v,
                         const char *prefix,
                         const struct pl_param *p,
                         void *own,
-                        size_t from,
-                        size_t count)
+                        struct pl_shard_span span)
 {
     enum plume_dtype dtype = pl_dtype_of_real(s->params->real);
     size_t size = pl_dtype_size(dtype);
@@ -33,7 +32,7 @@ static int visit_shards(const struct pl_visit *v,
     }
     r = pl_visit_tensor(v, prefix, p->name, p->tensor, dtype, pl_device_cpu(), whole);
     if (r == 0 && v->pass == PL_VISIT_LOAD)
-        pl_device_upload(s->params->dev, own, whole + from * size, count * size);
+        pl_device_upload(s->params->dev, own, whole + span.from * size, span.count * size);
     return r;
 }
 
@@ -46,12 +45,13 @@ static int visit_values(const struct pl_visit *v, const struct pl_train_state *s
 
     for (size_t i = 0; i < params->n && r == 0; i++) {
         const struct pl_param *p = params->list[i];
-        void *value = pl_param_value(params, p);
 
-        if (params->stages.n)
-            r = visit_shards(v, s, "", p, value, 0, value ? p->tensor->count : 0);
+        if (pl_params_partial(params))
+            r = visit_shards(v, s, "", p, pl_shard_part(params, p, params->values),
+                             pl_shard_span(params, p));
         else
-            r = pl_visit_tensor(v, "", p->name, p->tensor, dtype, params->dev, value);
+            r = pl_visit_tensor(v, "", p->name, p->tensor, dtype, params->dev,
+                                pl_param_value(params, p));
     }
     if (r < 0 || !v->c) /* an assistant */
         return r;
@@ -258,13 +258,13 @@ static int visit_slots(const struct pl_visit *v, const struct pl_train_state *s,
                  pl_optimizer_slot_name(o, slot));
         for (size_t i = 0; i < s->params->n && r == 0; i++) {
             const struct pl_param *p = s->params->list[i];
-            size_t from, count;
-            void *data = pl_optimizer_state(s->optimizers, o, slot, p, &from, &count);
+            struct pl_shard_span span;
+            void *data = pl_optimizer_state(s->optimizers, o, slot, p, &span.from, &span.count);
 
             if (!pl_optimizer_has(o, p))
                 continue;
             if (s->shards || s->params->stages.n)
-                r = visit_shards(v, s, prefix, p, data, from, count);
+                r = visit_shards(v, s, prefix, p, data, span);
             else
                 r = pl_visit_tensor(v, prefix, p->name, p->tensor, dtype, s->params->dev, data);
         }
@@ -337,14 +337,17 @@ static int visit_scaler(const struct pl_visit *v, struct pl_scaler *scaler)
 }
 
 /* A run without an average ignores a saved one; without a saved one the average starts anew. */
-static int visit_ema(const struct pl_visit *v, const struct pl_params *params, struct pl_ema *ema)
+static int visit_ema(const struct pl_visit *v, const struct pl_train_state *s)
 {
+    const struct pl_params *params = s->params;
+    const char *prefix = PL_CHECKPOINT_PREFIX PL_EMA_PREFIX;
+    struct pl_ema *ema = s->ema;
     struct pl_visit_object o = pl_visit_open(v, pl_visit_top(v, "ema"));
     uint64_t steps = ema ? ema->steps : 0;
     bool visits = ema && ema->params && (v->pass == PL_VISIT_SAVE ? steps > 0 : o.text != NULL);
     int r = 0;
 
-    if (visits) {
+    if (visits && v->c) {
         pl_visit_u64(&o, "steps", &steps, INT64_MAX);
         r = pl_visit_set(v, "ema", &o);
     }
@@ -354,8 +357,12 @@ static int visit_ema(const struct pl_visit *v, const struct pl_params *params, s
     for (size_t i = 0; visits && i < params->n && r == 0; i++) {
         const struct pl_param *p = params->list[i];
 
-        r = pl_visit_tensor(v, PL_CHECKPOINT_PREFIX PL_EMA_PREFIX, p->name, p->tensor,
-                            pl_dtype_of_real(params->real), params->dev, pl_ema_value(ema, p));
+        if (pl_params_partial(params))
+            r = visit_shards(v, s, prefix, p, pl_shard_part(params, p, ema->values),
+                             pl_shard_span(params, p));
+        else
+            r = pl_visit_tensor(v, prefix, p->name, p->tensor, pl_dtype_of_real(params->real),
+                                params->dev, pl_ema_value(ema, p));
     }
     if (r == 0 && v->pass == PL_VISIT_LOAD && visits)
         ema->steps = steps;
@@ -479,7 +486,7 @@ static int visit_state(const struct pl_visit *v, struct pl_train_state *s, bool 
     if (r == 0 && v->pass == PL_VISIT_SAVE)
         r = save_hparams(v, s->hparams);
     if (r == 0 && v->pass == PL_VISIT_SAVE && weights_only) /* with what was validated */
-        r = visit_ema(v, s->params, s->ema);
+        r = visit_ema(v, s);
     if (r < 0 || weights_only)
         return r;
     if (v->pass == PL_VISIT_SAVE)
@@ -489,7 +496,7 @@ static int visit_state(const struct pl_visit *v, struct pl_train_state *s, bool 
     if (r == 0)
         r = visit_optimizers(v, s);
     if (r == 0)
-        r = visit_ema(v, s->params, s->ema);
+        r = visit_ema(v, s);
     return r < 0 ? r : visit_scaler(v, s->scaler);
 }
 
@@ -522,10 +529,12 @@ int pl_train_state_assist(const struct pl_train_state *state,
     const struct pl_visit v = {PL_VISIT_SAVE, NULL, err};
     int r = share_buffers(state, err);
 
-    if (r == 0 && state->params->stages.n)
+    if (r == 0 && pl_params_partial(state->params))
         r = visit_values(&v, state);
     for (size_t i = 0; !weights_only && i < state->optimizers->n && r == 0; i++)
         r = visit_slots(&v, state, i);
+    if (r == 0 && pl_params_partial(state->params))
+        r = visit_ema(&v, state);
     return r;
 }
 

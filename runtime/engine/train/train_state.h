@@ -48,8 +48,8 @@ int pl_train_state_save(const struct pl_train_state *state,
                         struct pl_checkpoint *ret,
                         struct pl_error *err);
 
-/* With shards, each rank has a part of the optimizer state; in a pipeline, of the parameters, too.
- * Call on all ranks but one while that one saves. -ECONNRESET, -ENOMEM. */
+/* With shards, each rank has a part of the optimizer state; in a pipeline and with PL_SHARD_PARAM,
+ * of the parameters, too. Call on all ranks but one while that one saves. -ECONNRESET, -ENOMEM. */
 int pl_train_state_assist(const struct pl_train_state *state,
                           bool weights_only,
                           struct pl_error *err);

@@ -145,7 +145,7 @@ static int closure(struct pl_trainer *t,
                                .reducer = &lane->reducer};
     struct pl_backward backward = {
         .seed = t->scaler.scale,
-        .accumulate = t->accumulated > 1 && t->strategy.shard != PL_SHARD_GRAD,
+        .accumulate = t->accumulated > 1 && t->strategy.shard < PL_SHARD_GRAD,
         .after_node = reduces && !t->strategy.fused ? on_backward_node : NULL,
         .ctx = &check,
         .stop = stop_of};
@@ -153,6 +153,8 @@ static int closure(struct pl_trainer *t,
     int r = pl_lane_trace(stage, lane, batch, &backward.loss, err);
 
     pl_timeline_end(t->timeline, 0, "step", "trace", NULL, begin);
+    if (r == 0 && !backward.loss && t->ctx.params.units)
+        r = pl_units_assist(t->ctx.params.units, NULL, NULL, err);
     if (r == 0 && !backward.loss)
         return pl_unused_params_mark(&t->ctx.params, t->accumulated == 1, false, err);
     begin = pl_timeline_begin(t->timeline);
@@ -207,7 +209,7 @@ static int optimize(struct pl_trainer *t, unsigned optimizer_idx, struct pl_erro
                                 &t->scaler, NULL, err);
     if (r == 0)
         r = pl_precision_round(t->options, t->kernels, &t->ctx.params, err);
-    if (r == 0 && t->strategy.shard)
+    if (r == 0 && t->strategy.shard && t->strategy.shard < PL_SHARD_PARAM)
         r = share_values(t, optimizer_idx, n, err);
     if (r == 0)
         r = pl_pipe_share(&t->pipe, err);
@@ -225,7 +227,7 @@ static int train_lane(struct pl_trainer *t,
 {
     struct pl_reducer *reducer = &t->stage[PLUME_TRAIN].lanes[optimizer_idx].reducer;
     unsigned ranks = t->strategy.average_every ? 1 : t->ctx.n_shares;
-    bool reduces = due || t->strategy.shard == PL_SHARD_GRAD, used = false;
+    bool reduces = due || t->strategy.shard >= PL_SHARD_GRAD, used = false;
     int r = 0;
 
     /* A short last group is divided by the whole group's number too, as in Lightning. */

@@ -72,7 +72,7 @@ static int set_reducers(struct pl_trainer *t, struct pl_error *err)
     size_t share = params->flags * pl_real_size(params->real) / PL_SHARD_BUCKETS;
     int r = 0;
 
-    if (t->strategy.shard == PL_SHARD_GRAD) /* a few buckets have memory at a time */
+    if (t->strategy.shard >= PL_SHARD_GRAD) /* a few buckets have memory at a time */
         ddp.bucket_bytes = PL_MIN(ddp.bucket_bytes, PL_MAX(share, PL_SHARD_BUCKET_BYTES));
     pl_crash_hook("configure_ddp");
     if (t->strategy.reduces && t->module->configure_ddp)
@@ -85,6 +85,8 @@ static int set_reducers(struct pl_trainer *t, struct pl_error *err)
             "no rank has all gradients: choose ddp");
     if (r == 0 && ddp.bucket_bytes == 0)
         r = pl_error_set(err, -EINVAL, "hook configure_ddp: buckets of 0 bytes");
+    if (r == 0 && params->shard == PL_SHARD_PARAM)
+        r = pl_units_init(&t->units, &t->ctx.params, t->comm, ddp.bucket_bytes, err);
     if (r == 0)
         r = pl_stage_add_lanes(stage, &t->optimizers, err);
     for (unsigned i = 0; i < stage->n_lanes && r == 0; i++) {
@@ -151,10 +153,11 @@ static int cut_stages(struct pl_trainer *t, struct pl_error *err)
 static int broadcast_values(struct pl_trainer *t, struct pl_error *err)
 {
     const struct pl_params *params = &t->ctx.params;
-    size_t count = params->stages.n ? params->own_to - params->own_from : params->count;
 
+    if (params->shard == PL_SHARD_PARAM) /* they are rank 0's already */
+        return 0;
     return pl_comm_broadcast_on(t->ctx.copies, t->dev, params->values,
-                                count * pl_real_size(params->real), err);
+                                pl_params_held(params) * pl_real_size(params->real), err);
 }
 
 static int build(struct pl_trainer *t, struct pl_error *err)
@@ -187,7 +190,7 @@ static int build(struct pl_trainer *t, struct pl_error *err)
     if (r < 0)
         return r;
     /* All ranks use the same seed, but libm may differ between nodes: rank 0's values count. */
-    r = pl_params_init_values(params, t->options->seed, err);
+    r = pl_params_init_values(params, t->comm, t->options->seed, err);
     if (r == 0)
         r = load_weights(t, err);
     if (r == 0)
@@ -310,5 +313,6 @@ void pl_trainer_finish(struct pl_trainer *trainer)
     pl_ema_finish(&trainer->ema);
     pl_optimizers_finish(&trainer->optimizers);
     pl_replicas_finish(&trainer->replicas);
+    pl_units_finish(&trainer->units);
     pl_context_finish(&trainer->ctx);
 }

@@ -26,6 +26,7 @@ struct pl_trainer {
     struct pl_context ctx;
     struct pl_hooks hooks;
     struct pl_replicas replicas;
+    struct pl_units units; /* of the parameters, with --shard param */
     struct pl_optimizers optimizers;
     struct pl_scaler scaler;
     struct pl_ema ema;

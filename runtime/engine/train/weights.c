@@ -3,6 +3,7 @@
 #include "common/base/fs.h"
 #include "runtime/engine/checkpoint/checkpoint.h"
 #include "runtime/engine/optim/ema.h"
+#include "runtime/engine/params/shard.h"
 #include "runtime/engine/train/visit.h"
 #include "runtime/engine/train/weights_map.h"
 
@@ -233,7 +234,7 @@ static struct target target_of(const struct pl_params *params, size_t i)
 
     if (p)
         return (struct target){p->name, p->tensor, pl_dtype_of_real(params->real),
-                               pl_param_value(params, p)};
+                               params->shard == PL_SHARD_PARAM ? NULL : pl_param_value(params, p)};
     return (struct target){b->name, b->tensor, b->tensor->dtype, b->tensor->data};
 }
 
@@ -372,6 +373,25 @@ static int match(const struct pl_params *params,
     return r;
 }
 
+/* The same of a parameter of which this rank has a part. */
+static int set_part(const struct pl_params *params,
+                    const struct pl_param *p,
+                    const struct entry *e,
+                    struct pl_error *err)
+{
+    enum plume_dtype dtype = pl_dtype_of_real(params->real);
+    _cleanup_free_ void *whole = NULL;
+
+    if (!pl_shard_span(params, p).count)
+        return 0;
+    whole = malloc(p->tensor->count * pl_dtype_size(dtype));
+    if (!whole)
+        return pl_error_nomem(err);
+    pl_checkpoint_convert(e->from, e->transpose, dtype, whole);
+    pl_shard_put(params, p, params->values, whole);
+    return 0;
+}
+
 static int set_values(struct pl_params *params, const struct weights *w, struct pl_error *err)
 {
     int r = 0;
@@ -382,7 +402,9 @@ static int set_values(struct pl_params *params, const struct weights *w, struct 
         struct target target = target_of(params, i);
         const struct entry *e = find(w, target.name);
 
-        if (e && e->used)
+        if (e && e->used && i < params->n && params->shard == PL_SHARD_PARAM)
+            r = set_part(params, params->list[i], e, err);
+        else if (e && e->used)
             r = set_value(params->dev, &target, e, err);
     }
     return r;

@@ -300,7 +300,7 @@ static void build(struct model *m, enum pl_real real, bool turned)
     pl_tape_init(&tape, pl_device_cpu(), real, true);
     assert_int_equal(pl_params_layout(&m->params, &tape, m->comm, NULL), 0);
     pl_tape_finish(&tape);
-    assert_int_equal(pl_params_init_values(&m->params, turned, NULL), 0);
+    assert_int_equal(pl_params_init_values(&m->params, NULL, turned, NULL), 0);
     assert_int_equal(pl_optimizers_init(&m->optimizers, &m->params, &options, 1, NULL), 0);
     pl_scaler_init(&m->scaler, true);
     assert_int_equal(pl_tensor_init(&m->running, PLUME_F32, 1, (size_t[]){4}), 0);

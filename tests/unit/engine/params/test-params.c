@@ -98,15 +98,15 @@ static void test_init_depends_on_seed_only(void **state)
     double sum = 0;
 
     setup(&f);
-    assert_int_equal(pl_params_init_values(&f.params, 1, NULL), 0);
+    assert_int_equal(pl_params_init_values(&f.params, NULL, 1, NULL), 0);
     assert_int_equal(pl_params_hash(&f.params, NULL, a, NULL), 0);
     assert_true(((float *)f.b1->data)[4] == 1);
     for (size_t i = 0; i < f.w2->count; i++)
         sum += fabs(((float *)f.w2->data)[i]);
     assert_true(sum > 1 && sum < 40);
-    assert_int_equal(pl_params_init_values(&f.params, 2, NULL), 0);
+    assert_int_equal(pl_params_init_values(&f.params, NULL, 2, NULL), 0);
     assert_int_equal(pl_params_hash(&f.params, NULL, b, NULL), 0);
-    assert_int_equal(pl_params_init_values(&f.params, 1, NULL), 0);
+    assert_int_equal(pl_params_init_values(&f.params, NULL, 1, NULL), 0);
     assert_int_equal(pl_params_hash(&f.params, NULL, c, NULL), 0);
     assert_string_not_equal(a, b);
     assert_string_equal(a, c);
@@ -178,7 +178,7 @@ made(struct pl_params *params, struct pl_initial initial, size_t rank, const siz
     params->list[0]->initial = initial;
     t->data = params->values = calloc(t->count, sizeof(double));
     assert_non_null(t->data);
-    assert_int_equal(pl_params_init_values(params, 3, NULL), 0);
+    assert_int_equal(pl_params_init_values(params, NULL, 3, NULL), 0);
     return t->data;
 }
 

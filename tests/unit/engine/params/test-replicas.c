@@ -100,7 +100,7 @@ static void make(struct model *m, struct pl_device *const *list, unsigned n)
     assert_int_equal(pl_params_declare(p, "b", PLUME_INIT_ONE, 1, &three, &m->b, NULL), 0);
     assert_int_equal(pl_replicas_init(&m->replicas, p, list, n, NULL), 0);
     assert_int_equal(pl_params_layout(p, &tape, &comm, NULL), 0);
-    assert_int_equal(pl_params_init_values(p, 7, NULL), 0);
+    assert_int_equal(pl_params_init_values(p, NULL, 7, NULL), 0);
 }
 
 static void drop(struct model *m)

@@ -42,7 +42,7 @@ static void build(struct net *net, enum pl_real real)
     pl_tape_init(&tape, pl_device_cpu(), real, true);
     assert_int_equal(pl_params_layout(p, &tape, net->comm, NULL), 0);
     pl_tape_finish(&tape);
-    assert_int_equal(pl_params_init_values(p, 0, NULL), 0);
+    assert_int_equal(pl_params_init_values(p, NULL, 0, NULL), 0);
 }
 
 static void tear(struct net *net)
