@@ -235,6 +235,16 @@ void pl_daemon_net_close(struct pl_daemon *d);
  * require. */
 int pl_daemon_confine(struct pl_daemon *d, struct pl_error *err);
 
+/* daemon_spawn.c: starts this very program with `option` and "3", in a session of its own, with
+ * fd as its 3 and no other stream but stderr, if with_stderr. process->data is the caller's, who
+ * closes process also after a failure; it keeps no loop alive. Takes fd. -errno. */
+int pl_daemon_spawn(struct pl_daemon *d,
+                    uv_process_t *process,
+                    const char *option,
+                    bool with_stderr,
+                    int fd,
+                    uv_exit_cb on_exit);
+
 /* helper.c: the child that does what a confined daemon may not (helper.h). ask waits for the
  * answer; close lets it end. */
 struct pl_helper_request;

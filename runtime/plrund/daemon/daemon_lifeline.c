@@ -2,7 +2,6 @@
 /* The daemon's side of the lifeline (lifeline.h). */
 #include "common/base/fs.h"
 #include "common/base/log.h"
-#include "common/base/trace.h"
 #include "runtime/plrund/daemon/daemon.h"
 #include "runtime/plrund/daemon/lifeline.h"
 
@@ -57,26 +56,12 @@ static void on_exit_of_lifeline(uv_process_t *process, int64_t status, int term_
 
 void pl_daemon_lifeline_start(struct pl_daemon *d)
 {
-    char path[4096], *argv[] = {(char *)(uintptr_t) "plrund", (char *)(uintptr_t) "--lifeline",
-                                (char *)(uintptr_t) "3", NULL};
-    uv_stdio_container_t io[4] = {{.flags = UV_IGNORE},
-                                  {.flags = UV_IGNORE},
-                                  {.flags = UV_INHERIT_FD, .data.fd = 2},
-                                  {.flags = UV_INHERIT_FD}};
-    uv_process_options_t options = {.exit_cb = on_exit_of_lifeline,
-                                    .file = path,
-                                    .args = argv,
-                                    .flags = UV_PROCESS_DETACHED,
-                                    .stdio = io,
-                                    .stdio_count = 4};
-    ssize_t len = readlink("/proc/self/exe", path, sizeof(path) - 1);
     struct pl_daemon_lifeline *l = NULL;
     int pair[2], r;
 
-    if (len < 0 || d->n_lifelines++ == STARTS_MAX ||
+    if (d->n_lifelines++ == STARTS_MAX ||
         socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
         return;
-    path[len] = '\0';
     l = calloc(1, sizeof(*l));
     if (!l) {
         close(pair[0]);
@@ -86,22 +71,18 @@ void pl_daemon_lifeline_start(struct pl_daemon *d)
     l->daemon = d;
     l->fd = pair[0];
     l->process.data = l;
-    io[3].data.fd = pair[1];
     fcntl(pair[0], F_SETFL, O_NONBLOCK); /* a lifeline that is stopped holds nothing up */
     d->lifeline = l;
     send_socket(l, d->socket_path);
     for (unsigned i = 0; i < d->n_present; i++) /* it reads them even if we die meanwhile */
         pl_daemon_lifeline_hold(d, &d->ranks[i]);
-    r = uv_spawn(d->loop, &l->process, &options);
-    close(pair[1]);
+    r = pl_daemon_spawn(d, &l->process, "--lifeline", true, pair[1], on_exit_of_lifeline);
     if (r < 0) {
         d->lifeline = NULL;
         pl_log_warn("child", "cannot start the lifeline: %s", uv_strerror(r));
         uv_close((uv_handle_t *)&l->process, on_closed);
         return;
     }
-    pl_trace("fork", "lifeline", NULL, l->process.pid);
-    uv_unref((uv_handle_t *)&l->process);
 }
 
 void pl_daemon_lifeline_hold(struct pl_daemon *d, const struct pl_rank *rank)

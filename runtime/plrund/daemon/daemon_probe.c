@@ -4,14 +4,12 @@
 #include "common/base/env.h"
 #include "common/base/fs.h"
 #include "common/base/log.h"
-#include "common/base/trace.h"
 #include "common/base/utf8.h"
 #include "common/proto/json.h"
 #include "common/proto/messages.h"
 #include "runtime/plrund/daemon/daemon.h"
 #include "runtime/plrund/daemon/prober.h"
 
-#include <fcntl.h>
 #include <string.h>
 
 #define LOOK_MS 500            /* between the two looks of a probe */
@@ -254,32 +252,6 @@ static void on_exit_of_prober(uv_process_t *process, int64_t status, int term_si
                 term_signal);
 }
 
-/* No stream of the step: a prober whose daemon is stopped holds none of them open. */
-static int spawn(struct pl_daemon_probe *p, int theirs)
-{
-    char path[4096], *argv[] = {(char *)(uintptr_t) "plrund", (char *)(uintptr_t) "--prober",
-                                (char *)(uintptr_t) "3", NULL};
-    uv_stdio_container_t io[4] = {{.flags = UV_IGNORE},
-                                  {.flags = UV_IGNORE},
-                                  {.flags = UV_IGNORE},
-                                  {.flags = UV_INHERIT_FD, .data.fd = theirs}};
-    uv_process_options_t options = {.exit_cb = on_exit_of_prober,
-                                    .file = path,
-                                    .args = argv,
-                                    .flags = UV_PROCESS_DETACHED,
-                                    .stdio = io,
-                                    .stdio_count = 4};
-    ssize_t len = readlink("/proc/self/exe", path, sizeof(path) - 1);
-    int r;
-
-    if (len < 0)
-        return -errno;
-    path[len] = '\0';
-    r = uv_spawn(p->daemon->loop, &p->process, &options);
-    p->process.data = p;
-    return r;
-}
-
 void pl_daemon_probe_prepare(struct pl_daemon *d)
 {
     struct pl_daemon_probe *p = calloc(1, sizeof(*p));
@@ -295,16 +267,14 @@ void pl_daemon_probe_prepare(struct pl_daemon *d)
     *p = (struct pl_daemon_probe){.daemon = d, .fd = pair[0], .looks = looks, .handles = 3};
     uv_timer_init(d->loop, &p->timer);
     uv_poll_init(d->loop, &p->poll, p->fd);
-    p->timer.data = p->poll.data = p;
-    r = spawn(p, pair[1]);
-    close(pair[1]);
+    p->process.data = p->timer.data = p->poll.data = p;
+    /* No stream of the step: a prober whose daemon is stopped holds none of them open. */
+    r = pl_daemon_spawn(d, &p->process, "--prober", false, pair[1], on_exit_of_prober);
     if (r < 0) {
         pl_log_warn("child", "cannot start the prober: %s", uv_strerror(r));
         close_all(p);
         return;
     }
-    pl_trace("fork", "prober", NULL, p->process.pid);
-    uv_unref((uv_handle_t *)&p->process);
     uv_poll_start(&p->poll, UV_READABLE, on_answer);
     uv_unref((uv_handle_t *)&p->poll);
     d->probe = p;

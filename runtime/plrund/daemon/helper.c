@@ -2,9 +2,7 @@
 #include "runtime/plrund/daemon/helper.h"
 #include "common/base/fs.h"
 #include "common/base/log.h"
-#include "common/base/trace.h"
 
-#include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
 #include <string.h>
@@ -76,39 +74,21 @@ static void on_exit_of_helper(uv_process_t *process, int64_t status, int term_si
 
 int pl_daemon_helper_start(struct pl_daemon *d, struct pl_error *err)
 {
-    char path[4096], *argv[] = {(char *)(uintptr_t) "plrund", (char *)(uintptr_t) "--helper",
-                                (char *)(uintptr_t) "3", NULL};
-    uv_stdio_container_t io[4] = {{.flags = UV_IGNORE},
-                                  {.flags = UV_IGNORE},
-                                  {.flags = UV_INHERIT_FD, .data.fd = 2},
-                                  {.flags = UV_INHERIT_FD}};
-    uv_process_options_t options = {.exit_cb = on_exit_of_helper,
-                                    .file = path,
-                                    .args = argv,
-                                    .flags = UV_PROCESS_DETACHED,
-                                    .stdio = io,
-                                    .stdio_count = 4};
-    ssize_t len = readlink("/proc/self/exe", path, sizeof(path) - 1);
     struct pl_daemon_helper *h = calloc(1, sizeof(*h));
     int pair[2], r;
 
-    if (!h || len < 0 || socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0) {
+    if (!h || socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0) {
         r = !h ? -ENOMEM : -errno;
         free(h);
         return pl_error_errno(err, r, "cannot start the helper");
     }
-    path[len] = '\0';
     h->fd = pair[0];
     h->process.data = h;
-    io[3].data.fd = pair[1];
-    r = uv_spawn(d->loop, &h->process, &options);
-    close(pair[1]);
-    uv_unref((uv_handle_t *)&h->process);
+    r = pl_daemon_spawn(d, &h->process, "--helper", true, pair[1], on_exit_of_helper);
     if (r < 0) {
         uv_close((uv_handle_t *)&h->process, on_closed);
         return pl_error_errno(err, r, "cannot start the helper");
     }
-    pl_trace("fork", "helper", NULL, h->process.pid);
     d->helper = h;
     return 0;
 }
