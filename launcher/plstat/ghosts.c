@@ -107,10 +107,12 @@ static bool left_by_job(const struct pl_ghosts *ghosts, const struct pl_node_pro
            (p->cgroup_job < 0 || p->cgroup_job == ghosts->job);
 }
 
-/* Asks Slurm now. conf: only a file that our own user chose. */
+/* Asks Slurm now. conf: only a file that our own user chose, as it may name plugins for squeue to
+ * load. Root's processes prove no choice of root's: sudo(8) and other set-user-ID programs have a
+ * user's environment. */
 static enum pl_ghost_state ask(const struct pl_node_process *p, struct pl_error *err)
 {
-    const char *conf = p->uid == geteuid() ? p->slurm_conf : NULL;
+    const char *conf = geteuid() != 0 && p->uid == geteuid() ? p->slurm_conf : NULL;
     struct pl_slurm_job_now now;
 
     if (p->in_step)

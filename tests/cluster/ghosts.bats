@@ -124,6 +124,19 @@ job_is_gone() {
     alive "$pid"
 }
 
+# As sudo leaves it: a process of root's with a user's environment. That file may name plugins.
+@test "root asks Slurm by its own settings, whatever a process's environment names" {
+    need_root
+    mkdir bin
+    printf '#!/bin/sh\necho "$SLURM_CONF" >>%s/asked\n' "$WORK" >bin/squeue
+    chmod 755 bin bin/squeue
+    SLURM_CONF=$WORK/evil.conf SLURM_JOB_ID=7 PLUME_RUN_DIR=$WORK sleep 300 3>&- &
+    echo $! >sudo.pid
+    PATH=$WORK/bin:$PATH run plstat ghosts --check
+    [[ $output == *'1 process of ended jobs'* ]]
+    [[ $(sort -u asked) == "$SLURM_CONF" ]]
+}
+
 @test "other users' processes are shown, not touched" {
     need_root
     local pid
@@ -198,4 +211,29 @@ print(len(json.loads(sys.argv[1])["nodes"]))' "$output") == 2 ]]
     alive "$pid"
     run env -u SLURM_JOB_ID -u SLURM_JOB_UID sh epilog
     [[ $status == 0 ]]
+}
+
+# Slurm hands them no variable of users; a site's own wrapper may.
+@test "the epilog and the health check run nothing that their environment names, and log twenty lines at most" {
+    local name
+    mkdir evil own
+    for name in env timeout plstat logger tail echo squeue; do
+        printf '#!/bin/sh\n: >%s/ran-%s\n' "$WORK" "$name" >"evil/$name"
+    done
+    printf '#!/bin/sh\n/usr/bin/env >%s/seen\ni=0; while [ $i -lt 9999 ]; do echo "$i a process with a long command"; i=$((i+1)); done; exit 1\n' \
+        "$WORK" >own/plstat
+    printf '#!/bin/sh\ncat >>%s/logged\n' "$WORK" >own/logger
+    chmod 755 evil/* own/*
+    for name in epilog health-check; do
+        sed -e "s,@BINDIR@,$WORK/own," -e "s,| logger ,| $WORK/own/logger ," "$PLUME_SRC/templates/$name.in" >"$name"
+        rm -f logged seen
+        run -0 env PATH="$WORK/evil" ENV="$WORK/evil/env" IFS=/ SLURM_CONF="$WORK/evil.conf" PLUME_NVML="$WORK/evil.so" \
+            SLURM_JOB_ID=7 SLURM_JOB_UID="$PLAIN_UID" /bin/sh "$name"
+        [ "$output" = '' ]
+        [ "$(tail -n 1 logged | cut -d ' ' -f 1)" = 9998 ]
+        (($(wc -l <logged) <= 21))
+        [ "$(grep -cE '^(PATH=/usr/sbin:/usr/bin:/sbin:/bin|SLURM_JOB_ID=7|SLURM_JOB_UID=.*|PWD=.*|OLDPWD=.*|SHLVL=.*|_=.*)$' seen)" = \
+            "$(wc -l <seen)" ]
+    done
+    run ! compgen -G 'ran-*'
 }
