@@ -174,7 +174,17 @@ task_state='env -0 | sort -z | tr "\0" "\n" |
 @test "the daemon's environment is what the protocol lists" {
     export PLUME_RUN_DIR=/run/dir PLUME_PARAM_lr=1 PLUME_RANK=5 LD_PRELOAD='' SECRET=1 PLUME_LOG=debug
     export PLUME_SCONTROL=$WORK/evil
-    run -0 as_user env PATH="$WORK:$PATH" srun --plume -J name -N2 -n3 true
+    # What a loader, a shell or a library takes programs and files from; not of srun, only of its job.
+    local evil=LD_PRELOAD=$WORK/evil.so name
+    for name in LD_LIBRARY_PATH LD_AUDIT LD_DEBUG_OUTPUT GLIBC_TUNABLES GCONV_PATH LOCPATH NLSPATH MALLOC_CHECK_ \
+        RES_OPTIONS HOSTALIASES LOCALDOMAIN RESOLV_HOST_CONF TZ TZDIR TERMINFO BASH_ENV ENV IFS PS4 CDPATH \
+        PYTHONPATH PYTHONHOME PYTHONSTARTUP PERL5LIB NODE_OPTIONS OPENSSL_CONF SSL_CERT_FILE \
+        UV_THREADPOOL_SIZE UV_USE_IO_URING ASAN_OPTIONS GCOV_PREFIX XDG_CONFIG_HOME SLURM_PLUGIN_DIR; do
+        evil+=,$name=$WORK/evil
+    done
+    run -0 as_user env PATH="$WORK:$PATH" srun --plume --export="ALL,$evil" -J name -N2 -n3 \
+        bash -c '[[ $GCONV_PATH == */evil ]]'
+    [[ $(fake_field 1 'env') != *evil* ]]
     [[ $(fake_field 1 'env["PLUME_SCONTROL"]') == /*bin/scontrol ]]
     [ "$(fake_field 1 '" ".join(sorted(k for k in env if k[:6] == "PLUME_"))')" = \
         'PLUME_CLUSTER PLUME_FAKE_LOG PLUME_JOB_ID PLUME_LOCAL_NTASKS PLUME_LOG PLUME_NNODES PLUME_NODELIST PLUME_NODE_ID PLUME_NTASKS PLUME_PLUGIN PLUME_RESTART PLUME_RUN_DIR PLUME_SCONTROL PLUME_STEP_ID' ]
