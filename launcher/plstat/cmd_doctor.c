@@ -25,8 +25,8 @@
 struct doctor {
     struct pl_plstat *ps;
     json_t *checks, *nodes;
-    bool plugin_here;
-    int r; /* the first failure of ours */
+    bool plugin_here, munge; /* Slurm's answers depend on munge */
+    int r;                   /* the first failure of ours */
 };
 
 static void add(struct doctor *d, const char *verdict, const char *fmt, ...) PL_PRINTF(3, 4);
@@ -100,6 +100,7 @@ static int look_at_slurm(struct doctor *d)
         return -EHOSTUNREACH;
     }
     add(d, "ok", "Slurm %s answers", site.release);
+    d->munge = strcmp(site.auth, "auth/munge") == 0;
     add(d, site.limits.max_array_size ? "ok" : "wrong", "arrays of at most %u tasks (MaxArraySize)",
         site.limits.max_array_size);
     if (strcmp(site.job_requeue, "0") == 0)
@@ -273,6 +274,28 @@ static void compare(struct doctor *d, const char *key, const char *what)
         add(d, "ok", "%s: %s", what, a);
 }
 
+/* Releases before 0.5.18 hand the key to local users (CVE-2026-25506), unless the distribution has
+ * mended its package under the old number: a thing to look at, and no proof. */
+static void check_munge(struct doctor *d)
+{
+    const json_t *node;
+    size_t i;
+
+    json_array_foreach (d->nodes, i, node) {
+        const char *text = pl_json_string(node, "munge");
+        unsigned major, minor, patch;
+
+        if (!text || sscanf(text, "munge-%u.%u.%u", &major, &minor, &patch) != 3 || major > 0 ||
+            minor > 5 || (minor == 5 && patch >= 18))
+            continue;
+        add(d, "check",
+            "munge %u.%u.%u on node %s: releases before 0.5.18 give local users the key of all "
+            "credentials (CVE-2026-25506), unless the distribution has mended its package",
+            major, minor, patch, pl_json_string(node, "node"));
+        return; /* the same on the others, or compare() names the difference */
+    }
+}
+
 /* The interface with this name on a node. NULL: none. */
 static const json_t *find_interface(const json_t *node, const char *name)
 {
@@ -363,6 +386,10 @@ static void look_at_nodes(struct doctor *d)
     compare(d, "driver", "NVIDIA driver");
     compare(d, "nccl", "NCCL of the system");
     compare(d, "mpi", "MPI");
+    if (d->munge) {
+        compare(d, "munge", "munge");
+        check_munge(d);
+    }
     propose(d);
 }
 

@@ -202,6 +202,7 @@ json_t *pl_probe(const char *file)
 {
     static const char *const slurm[] = {"scontrol", "--version", NULL};
     static const char *const mpi[] = {"mpirun", "--version", NULL};
+    static const char *const munge[] = {"munge", "--version", NULL};
     const char *node = pl_env(PL_ENV_SLURMD_NODENAME), *runtime = pl_env(PL_ENV_PLUME_RUNTIME);
     char host[HOST_NAME_MAX + 1] = "?";
     json_t *o;
@@ -227,6 +228,8 @@ json_t *pl_probe(const char *file)
         r = set_nccl(o);
     if (r == 0)
         r = set_output(o, "mpi", mpi);
+    if (r == 0)
+        r = set_output(o, "munge", munge);
     if (r == 0)
         return o;
     json_decref(o);

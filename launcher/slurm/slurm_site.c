@@ -37,6 +37,7 @@ int pl_slurm_site_parse(const char *text, struct pl_slurm_site *ret)
     copy_value(text, "PreemptMode", site.preempt_mode, sizeof(site.preempt_mode));
     copy_value(text, "JobRequeue", site.job_requeue, sizeof(site.job_requeue));
     copy_value(text, "PlugStackConfig", site.plugstack, sizeof(site.plugstack));
+    copy_value(text, "AuthType", site.auth, sizeof(site.auth));
     *ret = site;
     return 0;
 }

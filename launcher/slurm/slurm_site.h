@@ -10,6 +10,7 @@ struct pl_slurm_site {
     char preempt_mode[64]; /* "OFF", "REQUEUE", "CANCEL", "GANG,SUSPEND", ... */
     char job_requeue[8];   /* JobRequeue: "1", or "0": requeued only where the job asks for it */
     char plugstack[256];   /* path of plugstack.conf */
+    char auth[32];         /* AuthType: "auth/munge" */
     struct pl_slurm_limits limits;
 };
 

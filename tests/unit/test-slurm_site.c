@@ -11,6 +11,8 @@
 
 /* From Slurm 22.05. */
 static const char config[] = "Configuration data as of 2026-11-25T19:42:50\n"
+                             "AuthAltTypes            = (null)\n"
+                             "AuthType                = auth/munge\n"
                              "JobRequeue              = 1\n"
                              "MaxArraySize            = 1001\n"
                              "PlugStackConfig         = /etc/slurm/plugstack.conf\n"
@@ -32,6 +34,7 @@ static void test_site_parse(void **state)
     assert_string_equal(site.preempt_mode, "GANG,SUSPEND");
     assert_string_equal(site.job_requeue, "1");
     assert_string_equal(site.plugstack, "/etc/slurm/plugstack.conf");
+    assert_string_equal(site.auth, "auth/munge");
     assert_int_equal(site.limits.max_array_size, 1001);
     assert_int_equal(site.limits.max_array_tasks, 50);
     assert_int_equal(pl_slurm_site_parse("SLURM_VERSION = 22.05.8\n", &site), -EINVAL);
