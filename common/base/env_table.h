@@ -99,6 +99,7 @@
     X(PET_MASTER_ADDR, TEXT, NULL, RANK, "for torchrun: the same as MASTER_ADDR")                  \
     X(PET_MASTER_PORT, NUMBER, NULL, RANK, "for torchrun: the same as MASTER_PORT")                \
     X(NCCL_RAS_ADDR, TEXT, NULL, RANK, "NCCL's diagnostics, an address per job")                   \
+    X(NCCL_RAS_ENABLE, FLAG, NULL, RANK, "0: no such diagnostics; nccl_ras of plume.conf(5)")       \
     X(GLOO_SOCKET_IFNAME, TEXT, NULL, RANK, "network interface of gloo")                           \
     X(TP_SOCKET_IFNAME, TEXT, NULL, RANK, "network interface of TensorPipe")                       \
     X(JAX_COORDINATOR_ADDRESS, TEXT, NULL, RANK, "address of JAX's coordinator, in rank 0")        \

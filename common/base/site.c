@@ -12,6 +12,7 @@
 #define SIZE_MAX_BYTES 65536
 
 static mode_t folder_mask;
+static bool nccl_ras_off;
 
 /* ---- the keys ---- */
 
@@ -53,6 +54,14 @@ static int take_mask(const char *value, struct pl_error *err)
     return 0;
 }
 
+static int take_nccl_ras(const char *value, struct pl_error *err)
+{
+    nccl_ras_off = strcmp(value, "off") == 0;
+    return nccl_ras_off || strcmp(value, "auto") == 0
+               ? 0
+               : pl_error_set(err, -EINVAL, "use auto or off");
+}
+
 static const struct {
     const char *key;
     enum pl_env_id id; /* the variable it stands for, or PL_ENV_NONE */
@@ -65,6 +74,7 @@ static const struct {
     {"encrypt", PL_ENV_PLUME_ENCRYPT, check_require},
     {"confine", PL_ENV_PLUME_CONFINE, check_require},
     {"folder_mask", PL_ENV_NONE, take_mask},
+    {"nccl_ras", PL_ENV_NONE, take_nccl_ras},
 };
 
 /* ---- the file ---- */
@@ -206,4 +216,9 @@ int pl_site_load(struct pl_error *err)
 mode_t pl_site_folder_mask(void)
 {
     return folder_mask;
+}
+
+bool pl_site_nccl_ras_off(void)
+{
+    return nccl_ras_off;
 }

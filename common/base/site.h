@@ -6,6 +6,7 @@
 
 #include "common/base/error.h"
 
+#include <stdbool.h>
 #include <sys/types.h>
 
 #define PL_SITE_FILE "/etc/plume/plume.conf"
@@ -20,5 +21,8 @@ int pl_site_load_from(const char *path, uid_t owner, struct pl_error *err);
 
 /* Bits that no new run folder has, by the file that was read; 0 without one. */
 mode_t pl_site_folder_mask(void);
+
+/* True if ranks must not serve NCCL's RAS, which answers every user of their node. */
+bool pl_site_nccl_ras_off(void);
 
 #endif

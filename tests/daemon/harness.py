@@ -421,7 +421,7 @@ def running(step, ranks=2, **env):
     d = step.start(**env)
     started = [step.keep(d.rank("starter", i, local_rank=i, capture=True)) for i in range(ranks)]
     for r in started:
-        r.expect("world")
+        r.world = r.expect("world")
         r.send(type="spawned", pid=os.getpid())
     return d, started
 

@@ -264,11 +264,12 @@ def test_site_decides(step):
     """plume.conf wins over the environment; a file that others may write ends the daemon."""
     conf = step.path("plume.conf")
     with open(conf, "w", encoding="ascii") as f:
-        f.write("confine = off\n")
+        f.write("confine = off\nnccl_ras = off\n")
     os.chmod(conf, 0o644)
     d, ranks = running(step, PLUME_CONFINE="require", PLUME_SITE_CONF=conf)
     equal(status_of(d.process.pid, "Seccomp"), "0")
     for r in ranks:
+        assert "NCCL_RAS_ENABLE=0" in r.world["env"], r.world
         r.exited()
     equal(d.wait(), 0)
     os.chmod(conf, 0o666)

@@ -29,7 +29,7 @@ static void test_load_wins_over_the_environment(void **state)
     setenv("PLUME_KILL_GRACE", "7", 1);
     assert_int_equal(load("# the site's\n\n  hub_bind = ib0\nhub_ports=21000-21999 \t\r\n"
                           "encrypt =require\nmaster_ports = 22000\nengine_ports = 23000-23100\n"
-                          "confine = require\nfolder_mask = 027",
+                          "confine = require\nfolder_mask = 027\nnccl_ras = off",
                           &err),
                      0);
     assert_string_equal(getenv("PLUME_HUB_BIND"), "ib0");
@@ -40,6 +40,7 @@ static void test_load_wins_over_the_environment(void **state)
     assert_string_equal(getenv("PLUME_CONFINE"), "require");
     assert_string_equal(getenv("PLUME_KILL_GRACE"), "7");
     assert_int_equal(pl_site_folder_mask(), 027);
+    assert_true(pl_site_nccl_ras_off());
 }
 
 static void test_load_absent(void **state)
@@ -65,6 +66,7 @@ static void test_load_bad_lines(void **state)
         {"folder_mask = 8", "use a number as for umask(1)"},
         {"folder_mask = 0000077", "use a number as for umask(1)"},
         {"folder_mask = 700", "takes bits from the owner"},
+        {"nccl_ras = no", "nccl_ras = no: use auto or off"},
         {"encrypt = auto\nencrypt = off", "'encrypt' occurs twice"},
     };
     struct pl_error err;

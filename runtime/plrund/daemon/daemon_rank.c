@@ -4,6 +4,7 @@
 #include "common/base/fs.h"
 #include "common/base/log.h"
 #include "common/base/parse.h"
+#include "common/base/site.h"
 #include "common/base/utf8.h"
 #include "common/proto/json.h"
 #include "common/proto/messages.h"
@@ -113,6 +114,8 @@ static json_t *make_world(struct pl_rank *rank)
         add_env(&env, "NCCL_DEBUG=%s", level);
     if (interface && *interface)
         add_env(&env, "NCCL_SOCKET_IFNAME=%s", interface);
+    if (pl_site_nccl_ras_off())
+        add_env(&env, "NCCL_RAS_ENABLE=0");
     add_env(&defaults, "OMP_NUM_THREADS=%u", rank_cpus(s));
     add_env(&defaults,
             "PYTHONFAULTHANDLER=1"); /* the stack of a crash, for the cause's last lines */
