@@ -109,14 +109,19 @@ static void test_open_refuses_others(void **state)
     holds("name,mail\n");
 }
 
+/* Among them what a spreadsheet takes for a formula, a further cell or a further row. */
 static void test_row_with_bad_name(void **state)
 {
+    static const char *const bad[] = {
+        "a,b",     "=1+1", "+1",       "-1",        "@SUM(A1)", "\t=1",       "\r=1",
+        "a\n=1+1", "a;=1", "\"=1+1\"", "=cmd|'x'!", " =1",      "\xc2\xa0=1",
+    };
     struct pl_metrics_csv *csv = open_it();
 
     (void)state;
     assert_int_equal(row(csv, 1, "loss", 1), 0);
-    assert_int_equal(row(csv, 2, "a,b", 1), -EINVAL);
-    assert_int_equal(row(csv, 2, "=1+1", 1), -EINVAL);
+    for (size_t i = 0; i < PL_COUNT(bad); i++)
+        assert_int_equal(row(csv, 2, bad[i], 1), -EINVAL);
     assert_int_equal(row(csv, 2, "loss", 2), 0);
     pl_metrics_csv_close(csv);
     holds("step,loss\n1,1\n2,2\n");
