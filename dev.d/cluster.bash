@@ -7,6 +7,9 @@
 # the SLURM_CONF in their environment. Works as root (any user may submit) and as an ordinary user
 # (that user only).
 
+# shellcheck source=dev.d/cgroup2.bash
+. "$PLUME_SRC/dev.d/cgroup2.bash"
+
 readonly CLUSTER_PREFIX=plume-
 # Below the kernel's ephemeral range, away from Plume's own hub_ports (20000-29999).
 readonly CLUSTER_PORT_MIN=10000 CLUSTER_PORT_MAX=19999
@@ -32,6 +35,8 @@ up starts a private Slurm cluster of N nodes on this machine, in seconds:
                  that resolve (namespaces; needs root), as on a real cluster
   --cgroup       track steps by control groups, version 1, and confine them to
                  their memory, CPUs and devices (needs root)
+  --cgroup2      track steps by control groups, version 2, which need not be
+                 the machine's: nothing is confined (needs root)
   --no-plugin    do not load spank_plume.so
   --quiet        print nothing when all goes well
 
@@ -237,6 +242,8 @@ write_config() {
     if [[ $CGROUP == yes ]]; then
         printf '%s\n' CgroupPlugin=cgroup/v1 ConstrainRAMSpace=yes ConstrainCores=yes ConstrainDevices=yes \
             >"$FOLDER/cgroup.conf"
+    elif [[ $CGROUP == 2 ]]; then
+        printf '%s\n' CgroupPlugin=cgroup/v2 IgnoreSystemd=yes >"$FOLDER/cgroup.conf"
     # From 23.11 on slurmd wants a cgroup to live in, even where no plugin uses it, unless told.
     elif [[ $(slurmctld -V) =~ ([0-9]+)\.([0-9]+) ]] &&
         ((BASH_REMATCH[1] * 100 + 10#${BASH_REMATCH[2]} >= 2311)); then
@@ -277,7 +284,7 @@ MailProg=/bin/true
 TmpFS=$FOLDER/tmpfs/%n
 
 # No accounting, no task plugin and no MPI are Slurm's defaults; the names of "none" vary.
-$(if [[ $CGROUP == yes ]]; then echo ProctrackType=proctrack/cgroup; echo TaskPlugin=task/cgroup; else echo ProctrackType=proctrack/linuxproc; fi)
+$(if [[ $CGROUP != no ]]; then echo ProctrackType=proctrack/cgroup; echo TaskPlugin=task/cgroup; else echo ProctrackType=proctrack/linuxproc; fi)
 
 SelectType=select/cons_tres
 SelectTypeParameters=CR_CPU
@@ -357,6 +364,8 @@ listens() {
 # Set on each attempt: PORT (slurmctld's), PORTS (Slurm's range expression for the nodes).
 start_slurm() {
     local node i
+    local -a OWN_CGROUP=()
+    [[ $CGROUP != 2 ]] || cgroup2_prepare
     ports_choose $((COUNT + 1))
     PORTS=$((PORT + 1))
     ((COUNT == 1)) || PORTS="[$PORTS-$((PORT + COUNT))]"
@@ -369,7 +378,7 @@ start_slurm() {
         if [[ $HOSTS == yes ]]; then
             host_start "$node" "$i" slurmd -D -N "$node" -f "$FOLDER/slurm.conf"
         else
-            daemon_start "$node" slurmd -D -N "$node" -f "$FOLDER/slurm.conf"
+            daemon_start "$node" "${OWN_CGROUP[@]}" slurmd -D -N "$node" -f "$FOLDER/slurm.conf"
         fi
     done
     wait_until "$CLUSTER_START_LIMIT_S" nodes_settled || return
@@ -413,6 +422,7 @@ up_parse() {
         --no-plugin) PLUGIN=no ;;
         --hosts) HOSTS=yes ;;
         --cgroup) CGROUP=yes ;;
+        --cgroup2) CGROUP=2 ;;
         --quiet) QUIET=yes ;;
         -*) die_usage "unknown option '$1'; see ./dev cluster --help" ;;
         *)
@@ -589,6 +599,7 @@ cluster_remove() {
             wait_until 2 no_job_pids || true
         done
         bridge_remove
+        cgroup2_remove
         rm -rf -- "$FOLDER"
     fi
     registry_lock
