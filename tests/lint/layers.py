@@ -18,7 +18,7 @@ KERNELS = [BASE, "kernels", "kernels/pool"]
 
 # The engine's levels, lowest first: a folder includes folders of lower levels only.
 ENGINE = [["util"], ["config", "device", "report"], ["comm", "data", "tape"],
-          ["checkpoint", "ops", "params"], ["optim"], ["reduce"], ["module"], ["train"]]
+          ["checkpoint", "ops", "params"], ["optim"], ["reduce", "xla"], ["module"], ["train"]]
 CUDA = "runtime/engine/cuda"
 NVIDIA = ["cuda*.h", "cublas*.h", "cudnn*.h", "nccl.h", "nvml.h"]
 
@@ -55,6 +55,7 @@ def engine_rows():
             yield f"runtime/engine/{name}", (list(below), ["mpi.h"] if name == "comm" else [])
         below += [f"runtime/engine/{name}" for name in level]
     yield "runtime/pltrain", (below, [])
+    yield "runtime/engine/pjrt", ([BASE, "runtime/engine/xla"], ["pjrt_c_api.h"])
     host = [BASE, "kernels", "kernels/cuda", "plume", "runtime/engine/device"]
     inside = [f"{CUDA}/{name}" for name in ("lazy", "util", "alloc", "cublaslt", "cudnn", "nccl", "device")]
     for i, folder in enumerate(inside):
@@ -63,7 +64,7 @@ def engine_rows():
 
 ROWS.update(engine_rows())
 LIBRARIES = NVIDIA + ["jansson*.h", "sodium*.h", "uv.h", "uv/*", "yaml.h", "slurm/*", "cmocka*", "dnnl*",
-                      "oneapi/*", "cblas*", "nvml*", "mpi.h", "munge.h"]
+                      "oneapi/*", "cblas*", "nvml*", "mpi.h", "munge.h", "pjrt_c_api.h"]
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^">]+)[">]')
 
 
