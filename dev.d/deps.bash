@@ -145,11 +145,36 @@ deps_ensure() {
     say "dev: going on without $(deps_names <<<"$rows")"
 }
 
+# A CPU plugin of PJRT with its header, for XLA devices: no part of the sets above, since it comes from
+# the Python package index (63 MB) and only builds with -Dpjrt have a use for it.
+readonly DEPS_PJRT=xla-cpu-pjrt==0.0.1
+readonly DEPS_PJRT_SHA256=55837b6b7b47daa717f2d9a5a03563ea0ceaa338d06a81a1e2d3f060d960decc
+
+deps_pjrt() (
+    dir=${XDG_CACHE_HOME:-$HOME/.cache}/plume/pjrt-${DEPS_PJRT##*=}
+    if [[ ! -f $dir/xla_plugins/xla_cpu_pjrt/include/pjrt_c_api.h ]]; then
+        mkdir -p "${dir%/*}"
+        new=$(mktemp -d "$dir.XXXXXX")
+        trap 'rm -rf "$new"' EXIT
+        printf '%s --hash=sha256:%s\n' "$DEPS_PJRT" "$DEPS_PJRT_SHA256" >"$new/wanted"
+        python3 -m pip download --quiet --disable-pip-version-check --no-deps --only-binary=:all: \
+            --require-hashes --dest "$new" --requirement "$new/wanted" >&2 ||
+            die "PJRT's CPU plugin ($DEPS_PJRT) could not be had; see above"
+        python3 -m zipfile -e "$new"/*.whl "$new/tree"
+        mv -T "$new/tree" "$dir"
+    fi
+    say "dev: PJRT's header and CPU plugin are in '$dir'; ./dev build -Dpjrt=enabled uses them"
+)
+
 cmd_deps() {
     local set
+    if [[ $* == pjrt ]]; then
+        deps_pjrt
+        return
+    fi
     for set; do
         [[ " ${DEPS_SETS[*]} " == *" $set "* ]] ||
-            die_usage "unknown set '$set'; one of ${DEPS_SETS[*]}"
+            die_usage "unknown set '$set'; one of ${DEPS_SETS[*]}, or pjrt alone"
     done
     (($#)) || set -- "${DEPS_SETS[@]}"
     deps_ensure "$@"

@@ -11,7 +11,7 @@ readonly MATRIX_ROWS=(gcc no-slurm no-mpi no-cuda no-static_runtime no-yaml no-f
 readonly MATRIX_ROW_LIMIT_S=1500 MATRIX_DEBIAN13=trixie
 readonly MATRIX_STUBS=(20.11 21.08 22.05 23.02 23.11 24.05 24.11 25.05 25.11 26.05)
 readonly MATRIX_ON=(-Dslurm=auto -Dmpi=auto -Dcuda=auto -Dstatic_runtime=auto -Dyaml=auto
-    -Dslurm_prefix=)
+    -Dpjrt=auto -Dslurm_prefix=)
 
 matrix_usage() {
     cat <<'TXT'
@@ -84,7 +84,7 @@ row_no-yaml() {
 
 row_no-features() {
     matrix_feature -Dslurm=disabled -Dmpi=disabled -Dcuda=disabled -Dstatic_runtime=disabled \
-        -Dyaml=disabled
+        -Dyaml=disabled -Dpjrt=disabled
 }
 
 # links TOOL LIBRARY: the tool of the features' folder needs this library.

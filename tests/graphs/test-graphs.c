@@ -2,7 +2,9 @@
 /* Runs graphs of ops that graphs.py wrote with PyTorch's values and gradients, and compares: every
  * op by the function that modules call, in f64 and f32, on any device (tests/lib/on_device.h).
  *
- *     test-graphs FILE...      "-" is standard input
+ *     test-graphs FILE...                     "-" is standard input
+ *     test-graphs --pjrt PLUGIN EVERY FILE... in f32 by that XLA device, each EVERYth of the graphs
+ *                                             that it takes
  *
  * A file has words between white space: "graph NAME", then "leaf" (a tensor), "op" (a call, its
  * result is the next tensor), "out" and "grad" (what is expected of a tensor), "end". */
@@ -11,6 +13,7 @@
 #include "plume/ops_nn.h"
 #include "plume/ops_rnn.h"
 #include "runtime/engine/ops/ops.h"
+#include "tests/graphs/on_xla.h"
 #include "tests/lib/on_device.h"
 
 #include <math.h>
@@ -60,6 +63,7 @@ struct run {
 };
 
 static const char *file_name;
+static size_t xla_every, xla_seen, xla_run; /* graphs; every = 0: not on an XLA device */
 
 static void give_up(const char *graph, const char *what)
 {
@@ -427,6 +431,8 @@ static bool execute(struct run *run)
     if (pl_tape_prepare(&run->tape, loss ? roots : roots + 1, n_roots - !loss, loss ? 1 : 0, &err) <
         0)
         give_up(graph->name, pl_error_text(&err));
+    if (xla_every && (!on_xla_takes(&run->tape) || xla_seen++ % xla_every))
+        return true;
     for (int time = 0; time < 2; time++) {
         if (pl_tape_forward(&run->tape, &err) < 0)
             give_up(graph->name, pl_error_text(&err));
@@ -437,6 +443,11 @@ static bool execute(struct run *run)
             give_up(graph->name, pl_error_text(&err));
         for (size_t i = 0; time == 1 && i < run->n_leaves; i++)
             run->leaf[i].data = data[i];
+        if (xla_every && time == 0) {
+            on_xla_run(&run->tape, run->leaf, run->n_leaves, roots + !loss, n_roots - !loss,
+                       loss && loss->wants_grad ? loss : NULL);
+            xla_run++;
+        }
         for (size_t i = 0; i < graph->n_wanted; i++)
             good = compare(run, &graph->wanted[i]) && good;
     }
@@ -575,7 +586,7 @@ static size_t run_file(const char *path, size_t *ret_bad)
     for (; read_graph(f, &graph); n++) {
         bool good = true;
 
-        for (int f64 = 1; f64 >= 0; f64--) {
+        for (int f64 = !xla_every; f64 >= 0; f64--) {
             begin(&run, &graph, f64);
             good = execute(&run) && good;
             end(&run);
@@ -591,9 +602,22 @@ static size_t run_file(const char *path, size_t *ret_bad)
 int main(int argc, char **argv)
 {
     size_t n = 0, bad = 0;
+    bool xla = argc > 3 && strcmp(argv[1], "--pjrt") == 0;
 
-    for (int i = 1; i < argc; i++)
+    if (xla && !argv[2][0]) {
+        puts("no PJRT plugin (./dev deps pjrt), or a build with a sanitizer");
+        return 77;
+    }
+    if (xla) {
+        xla_every = strtoul(argv[3], NULL, 10);
+        on_xla_open(argv[2]);
+    }
+    for (int i = xla ? 4 : 1; i < argc; i++)
         n += run_file(argv[i], &bad);
+    if (xla) {
+        on_xla_close();
+        printf("%zu on the XLA device; ", n = xla_run);
+    }
     printf("%zu graphs, %zu differ from PyTorch\n", n, bad);
     return n == 0 || bad > 0;
 }

@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: MIT */
+/* What plume-pjrt.so exports: a device that takes whole programs, through PJRT's C interface
+ * (pjrt_c_api.h in openxla/xla). This header includes no other of PJRT's, so that the engine needs
+ * none. One thread at a time uses a client. */
+#ifndef PL_RUNTIME_ENGINE_XLA_PJRT_TABLE_H
+#define PL_RUNTIME_ENGINE_XLA_PJRT_TABLE_H
+
+#include "common/base/error.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define PL_PJRT_TABLE_VERSION 1
+#define PL_PJRT_TABLE_SYMBOL "pl_pjrt_table"
+#define PL_PJRT_RANK_MAX 8
+
+enum pl_pjrt_type { PL_PJRT_F32, PL_PJRT_I32, PL_PJRT_U32 };
+
+struct pl_pjrt;
+struct pl_pjrt_program;
+struct pl_pjrt_array; /* one array on the device */
+
+struct pl_pjrt_table {
+    unsigned version; /* PL_PJRT_TABLE_VERSION */
+
+    /* Loads the plugin at `path` and opens its first device. -ENOENT: no such file; -ENOTSUP: no
+     * plugin, or one of another version of the interface; -EIO: what the plugin says. */
+    int (*open)(const char *path, struct pl_pjrt **ret, struct pl_error *err);
+    /* Frees all but programs and arrays, which the caller has freed. NULL is ignored. */
+    void (*close)(struct pl_pjrt *client);
+
+    /* "cpu", "tpu"; lives as long as the client. */
+    const char *(*platform)(const struct pl_pjrt *client);
+
+    /* Compiles StableHLO text. `outputs`: the number of arrays that it returns. -EIO. */
+    int (*compile)(struct pl_pjrt *client,
+                   const char *text,
+                   size_t len,
+                   size_t outputs,
+                   struct pl_pjrt_program **ret,
+                   struct pl_error *err);
+    void (*program_free)(struct pl_pjrt *client, struct pl_pjrt_program *program);
+
+    /* Copies a dense array to the device; `data` may change after the call. -EIO. */
+    int (*upload)(struct pl_pjrt *client,
+                  enum pl_pjrt_type type,
+                  size_t rank,
+                  const size_t *shape,
+                  const void *data,
+                  struct pl_pjrt_array **ret,
+                  struct pl_error *err);
+    /* Waits for the array and copies its `bytes` bytes. -EIO. */
+    int (*download)(struct pl_pjrt *client,
+                    const struct pl_pjrt_array *array,
+                    void *to,
+                    size_t bytes,
+                    struct pl_error *err);
+    void (*array_free)(struct pl_pjrt *client, struct pl_pjrt_array *array); /* NULL is ignored */
+
+    /* Starts a program. Arrays that it takes over (tf.aliasing_output) must be freed and not be
+     * used again. ret: as many as compile's outputs. On failure no array is valid that the program
+     * takes over. -EIO. */
+    int (*run)(struct pl_pjrt *client,
+               const struct pl_pjrt_program *program,
+               struct pl_pjrt_array *const *in,
+               size_t n_in,
+               struct pl_pjrt_array **ret,
+               struct pl_error *err);
+};
+
+#endif
