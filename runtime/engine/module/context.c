@@ -327,6 +327,9 @@ api_read(struct plume_context *pl, const char *name, enum plume_what what, size_
         return pl_context_refuse(ctx, -ENOTSUP, "read '%s': with %s no rank has the whole model",
                                  name,
                                  ctx->params.stages.n ? "strategy pipeline" : "--shard param");
+    if (what == PLUME_GRADIENT && ctx->params.fetch)
+        return pl_context_refuse(ctx, -ENOTSUP, "read '%s': gradients do not leave an XLA device",
+                                 name);
     data = find_named(ctx, name, what == PLUME_GRADIENT, &t);
     if (!data || what > PLUME_GRADIENT)
         return pl_context_refuse(ctx, -ENOENT, "read '%s': there is no such %s", name,
@@ -334,8 +337,10 @@ api_read(struct plume_context *pl, const char *name, enum plume_what what, size_
     if (n != t->count)
         return pl_context_refuse(ctx, -EINVAL, "read '%s': it has %zu numbers, not %zu", name,
                                  t->count, n);
-    r = pl_device_map(ctx->params.dev, data, n * pl_dtype_size(t->dtype), PL_DEVICE_READ, &map,
-                      &err);
+    r = pl_params_fetch(&ctx->params, &err);
+    if (r == 0)
+        r = pl_device_map(ctx->params.dev, data, n * pl_dtype_size(t->dtype), PL_DEVICE_READ, &map,
+                          &err);
     if (r < 0) {
         pl_context_keep(ctx, r, &err);
         return r;

@@ -349,12 +349,14 @@ int pl_params_hash(const struct pl_params *params,
 {
     uint8_t digest[PL_SHA256_BYTES];
     struct pl_sha256 sha;
+    int r = pl_params_fetch(params, err);
 
+    if (r < 0)
+        return r;
     pl_sha256_init(&sha);
     for (size_t i = 0; i < params->n; i++) {
         const plume_tensor *t = params->list[i]->tensor;
         struct pl_device_map map;
-        int r;
 
         if (pl_params_partial(params)) {
             r = hash_gathered(params, comm, params->list[i], &sha, err);

@@ -86,6 +86,10 @@ struct pl_params {
     bool owns_grads;           /* they are not the communicator's */
     struct pl_buffer *buffers; /* as declared; each tensor has its own memory */
     size_t n_buffers;
+    /* If a device trains by itself (xla/) and may have newer values: brings them here, and
+     * optimizer state and buffers. NULL: they are here. */
+    int (*fetch)(void *ctx, struct pl_error *err);
+    void *fetch_ctx;
     /* Version of the values, from 1. Raised by each writer, for owners of copies (replicas.h). */
     uint64_t values_version, buffers_version;
 };
@@ -132,6 +136,12 @@ static inline void *pl_param_value(const struct pl_params *params, const struct 
 static inline void *pl_params_grad(const struct pl_params *params, size_t element)
 {
     return (char *)params->grads + (element - params->grads_from) * pl_real_size(params->real);
+}
+
+/* Call before the host reads values, buffers or optimizer state. -EIO. */
+static inline int pl_params_fetch(const struct pl_params *params, struct pl_error *err)
+{
+    return params->fetch ? params->fetch(params->fetch_ctx, err) : 0;
 }
 
 /* dev is borrowed. */

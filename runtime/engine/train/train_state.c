@@ -514,8 +514,10 @@ int pl_train_state_save(const struct pl_train_state *state,
     struct pl_error own = {0};
     const struct pl_visit v = {PL_VISIT_SAVE, ret, err ? err : &own};
     struct pl_train_state s = *state;
-    int r = share_buffers(&s, v.err);
+    int r = pl_params_fetch(s.params, v.err);
 
+    if (r == 0)
+        r = share_buffers(&s, v.err);
     if (r == 0)
         r = visit_state(&v, &s, weights_only);
 
