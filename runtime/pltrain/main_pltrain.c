@@ -18,6 +18,7 @@
 #include "runtime/engine/train/trainer.h"
 #include "runtime/engine/util/crash.h"
 #include "runtime/engine/util/hang.h"
+#include "runtime/engine/xla/xla.h"
 #include "runtime/pltrain/pltrain_foreign.h"
 #include "runtime/pltrain/pltrain_options.h"
 #include "runtime/pltrain/spawn_local.h"
@@ -303,8 +304,17 @@ static int train_in(const struct pl_pltrain *p,
         if (r < 0)
             pl_comm_abort(comm, pl_error_text(err));
     }
+    if (r == 0 && p->tpu) {
+        r = pl_xla_open(p->plugin ? p->plugin : "libtpu.so", p->dump, &options.xla, err);
+        if (r < 0)
+            pl_comm_abort(comm, pl_error_text(err));
+        else
+            pl_log_debug("train", "steps are programs for an XLA device, platform %s",
+                         pl_xla_platform(options.xla));
+    }
     if (r == 0)
         r = train_on(module, hparams, &options, comm, &report, err);
+    pl_xla_close(options.xla);
     if (comm) /* tells the others why, unless all ranks are done or agreed to stop */
         pl_comm_gpu_destroy(comm, r < 0 && r != -EINTR ? pl_error_text(err) : NULL);
     pl_gpu_close_all(gpus.list, gpus.n);

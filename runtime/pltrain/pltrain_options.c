@@ -257,10 +257,25 @@ set_accelerator(void *ctx, const struct pl_option *o, const char *value, struct 
 {
     struct pl_pltrain *p = ctx;
     int which = 0;
-    int r = pl_parse_choice(value, (const char *const[]){"auto", "cpu", "gpu", NULL}, &which, err);
+    int r = pl_parse_choice(value, (const char *const[]){"auto", "cpu", "gpu", "tpu", NULL}, &which,
+                            err);
 
     p->gpu = which == 2;
+    p->tpu = which == 3;
     return r;
+}
+
+/* A plugin is an accelerator by itself. */
+static int
+set_pjrt_plugin(void *ctx, const struct pl_option *o, const char *value, struct pl_error *err)
+{
+    struct pl_pltrain *p = ctx;
+
+    if (!*value)
+        return pl_error_set(err, -EINVAL, "must not be empty");
+    p->tpu = true;
+    p->plugin = value;
+    return 0;
 }
 
 static int set_shard(void *ctx, const struct pl_option *o, const char *value, struct pl_error *err)
@@ -491,8 +506,14 @@ static const struct pl_option options[] = {
      "never moves)",
      CALL(set_balance)},
     {"accelerator", 0, "KIND", NULL,
-     "auto (default; the CPU), cpu or gpu (NVIDIA; not yet tried on a real GPU)",
+     "auto (default; the CPU), cpu, gpu (NVIDIA; not yet tried on a real GPU) or tpu (one device; "
+     "not yet tried on a real TPU)",
      CALL(set_accelerator)},
+    {"pjrt-plugin", 0, "FILE", NULL,
+     "as --accelerator tpu, with this plugin of PJRT in place of libtpu.so", CALL(set_pjrt_plugin)},
+    {"dump-stablehlo", 0, "FILE", NULL,
+     "with --accelerator tpu: write the text of each program that is compiled to FILE",
+     STRING(dump)},
     {"sync-batchnorm", 0, NULL, NULL, "batch normalization over the batches of all ranks",
      TRUE(train.sync_batchnorm)},
     {"devices", 0, "K", NULL,

@@ -26,6 +26,9 @@ struct pl_pltrain {
     unsigned device[PL_PLTRAIN_DEVICES_MAX]; /* the given list */
     size_t n_device;                         /* of the list; 0 = none */
     bool gpu;
+    bool tpu;           /* or another PJRT plugin */
+    const char *plugin; /* of PJRT; NULL: libtpu.so */
+    const char *dump;   /* file for the programs of an XLA device; NULL = none */
     bool schedule_given, balance_given;
     enum pl_comm_kind comm;
     struct pl_comm_limits limits;

@@ -61,6 +61,16 @@ int pl_pltrain_check(const struct pl_pltrain *p, struct pl_error *err)
         return pl_error_set(err, -EINVAL, "option '--reduce-dtype' %s",
                             p->nccl == PL_NCCL_ALWAYS ? "and '--precision 64' disagree"
                                                       : "needs '--comm nccl'");
+    if (p->tpu && p->gpu)
+        return pl_error_set(err, -EINVAL, "a run has one kind of accelerator: choose gpu or tpu");
+    if (p->tpu && (p->devices > 1 || p->n_device || p->processes > 1 || p->nodes > 1))
+        return pl_error_set(err, -EINVAL,
+                            "'--accelerator tpu' trains on one device by one process so far: leave "
+                            "'--devices', '--processes' and '--num-nodes' out");
+    if (p->dump && !p->tpu)
+        return pl_error_set(err, -EINVAL,
+                            "option '--dump-stablehlo' needs '--accelerator tpu' or "
+                            "'--pjrt-plugin'");
     if (p->tf32 && !p->gpu)
         return pl_error_set(err, -EINVAL, "option '--tf32' needs '--accelerator gpu'");
     if (p->nccl == PL_NCCL_ALWAYS && (!p->gpu || t->deterministic))

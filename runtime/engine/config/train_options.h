@@ -56,6 +56,7 @@ enum pl_run_kind {
 };
 
 struct pl_device; /* device.h */
+struct pl_xla;    /* xla.h */
 
 /* The number of batches of a stage: all, a number, or a share in [0, 1]. */
 struct pl_limit {
@@ -92,6 +93,8 @@ struct pl_train_options {
     bool deterministic;       /* sums over ranks in the order of ranks (comm.h) */
 
     struct pl_device *device; /* holds the tensors; NULL = the CPU. Borrowed */
+    struct pl_xla *xla;       /* a device that takes whole steps as programs, and then `device` is
+                                 NULL; NULL = none. Borrowed */
     bool graphs;              /* capture steps as graphs and replay them, if the device can */
     enum pl_strategy_kind strategy;
     enum pl_shard_kind shard; /* with PL_STRATEGY_SHARDED; none: PL_SHARD_OS */

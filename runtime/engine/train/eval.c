@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "runtime/engine/train/eval.h"
+#include "runtime/engine/train/xla_step.h"
 
 #include <math.h>
 #include <string.h>
@@ -32,6 +33,8 @@ static int run_batch(struct pl_trainer *t,
 
     if (t->pipe.on)
         return pl_pipe_evaluate(&t->pipe, s->kind, batch, pl_trainer_draw(t), err);
+    if (t->options->xla)
+        return pl_xla_step_evaluate(t, s, batch, err);
     r = pl_lane_trace(s, lane, batch, NULL, err);
     return r < 0 ? r : pl_lane_forward(lane, NULL, pl_trainer_draw(t), err);
 }

@@ -6,6 +6,7 @@
 #include "runtime/engine/params/unused_params.h"
 #include "runtime/engine/train/average.h"
 #include "runtime/engine/train/pipe_balance.h"
+#include "runtime/engine/train/xla_step.h"
 
 #include <math.h>
 #include <stdarg.h>
@@ -217,6 +218,26 @@ static int optimize(struct pl_trainer *t, unsigned optimizer_idx, struct pl_erro
     return r;
 }
 
+/* The whole step is a program of its device. */
+static int program_step(struct pl_trainer *t,
+                        const struct plume_batch *batch,
+                        bool due,
+                        double *ret_loss,
+                        struct pl_error *err)
+{
+    uint64_t begin = pl_timeline_begin(t->timeline);
+    int r = pl_xla_step_train(t, batch, due, ret_loss, err);
+
+    pl_timeline_end(t->timeline, 0, "step", "program", NULL, begin);
+    if (r == 0)
+        r = check_loss(t, &t->stage[PLUME_TRAIN].lanes[0], *ret_loss, err);
+    if (r < 0)
+        return r;
+    t->loss_sum += *ret_loss * (double)batch->rows;
+    t->loss_weight += (double)batch->rows;
+    return 0;
+}
+
 /* One batch in one lane; with the reduction and the optimizer if the step is due. */
 static int train_lane(struct pl_trainer *t,
                       unsigned optimizer_idx,
@@ -230,6 +251,8 @@ static int train_lane(struct pl_trainer *t,
     bool reduces = due || t->strategy.shard >= PL_SHARD_GRAD, used = false;
     int r = 0;
 
+    if (t->options->xla)
+        return program_step(t, batch, due, ret_loss, err);
     /* A short last group is divided by the whole group's number too, as in Lightning. */
     pl_reducer_begin(reducer, 1.0 / (ranks * (double)pl_accumulate_at(t->options, t->state.epoch)),
                      t->accumulated > 1);

@@ -3,6 +3,7 @@
 #include "common/base/log.h"
 #include "runtime/engine/optim/precision.h"
 #include "runtime/engine/train/weights.h"
+#include "runtime/engine/train/xla_step.h"
 #include "runtime/engine/util/crash.h"
 
 static int set_optimizers(struct pl_trainer *t, struct pl_error *err)
@@ -211,6 +212,8 @@ static int build(struct pl_trainer *t, struct pl_error *err)
         r = pl_checkpointer_resume(&t->checkpointer, err);
     if (r == 0 && t->strategy.kind == PL_STRATEGY_HOROVOD)
         r = broadcast_optimizers(t, err);
+    if (r == 0)
+        r = pl_xla_step_open(t, err);
     return r == 0 ? pl_pipe_share(&t->pipe, err) : r;
 }
 

@@ -1,0 +1,142 @@
+#!/usr/bin/env bats
+# SPDX-License-Identifier: MIT
+# Training on an XLA device: by a fake plume-pjrt.so (tests/fakes/fake_pjrt.c), and by a real plugin,
+# whose numbers must be the CPU's. BUILD is the build folder, FAKE the fake's, TURNS a module with two
+# optimizers that take turns, PJRT_PLUGIN the plugin ("": there is none).
+
+bats_require_minimum_version 1.5.0
+
+setup() {
+    PATH=$BUILD:$PATH
+    unset RANK WORLD_SIZE PLUME_SOCKET
+    cd "$BATS_TEST_TMPDIR" || return
+    unset PLUME_PLUGIN_DIR
+}
+
+fake() {
+    PLUME_PLUGIN_DIR=$FAKE FAKE_PJRT_LOG=$PWD/programs pltrain --pjrt-plugin "$@"
+}
+
+# says STATUS WORDS ARGS...: on the fake, pltrain exits with STATUS and one line that has the words.
+says() {
+    local status=$1 words=$2
+    shift 2
+    run "-$status" --separate-stderr env PLUME_PLUGIN_DIR="$FAKE" pltrain "$@"
+    [ "${#stderr_lines[@]}" -eq 1 ] || { echo "$stderr"; false; }
+    [[ $stderr == "pltrain: "*"$words"* ]] || { echo "$stderr"; false; }
+}
+
+needs_plugin() {
+    [ -n "$PJRT_PLUGIN" ] || skip "no PJRT plugin (./dev deps pjrt), or a build with a sanitizer"
+}
+
+# alike A B [LIMIT]: the folders' metrics.csv have the same rows and columns, and numbers that differ by
+# less than LIMIT.
+alike() {
+    python3 - "$1"/metrics.csv "$2"/metrics.csv "${3:-2e-5}" <<'PY'
+import csv, sys
+a, b = (list(csv.DictReader(open(name))) for name in sys.argv[1:3])
+assert len(a) == len(b) and len(a) >= 4 and a[0].keys() == b[0].keys(), (len(a), len(b))
+for x, y in zip(a, b):
+    for key in x:
+        assert (x[key] == "") == (y[key] == ""), (x, y)
+        u, v = float(x[key] or 0), float(y[key] or 0)
+        assert abs(u - v) <= float(sys.argv[3]) * max(1, abs(v)), (key, x, y)
+PY
+}
+
+# as_cpu ARGS...: each loss, each logged value, and the columns of metrics.csv are the CPU's.
+as_cpu() {
+    local -a run=(--log-every 1 --num-sanity-val-steps 0 --limit-val-batches 1 --limit-test-batches 1)
+    rm -rf xla cpu
+    pltrain --pjrt-plugin "$PJRT_PLUGIN" "${run[@]}" --log-dir xla "$@" >xla.out
+    pltrain "${run[@]}" --log-dir cpu "$@" >cpu.out
+    alike "$(dirname "$(find xla -name metrics.csv)")" "$(dirname "$(find cpu -name metrics.csv)")" ||
+        { echo "$*"; false; }
+}
+
+@test "each program gets what its text says, once per shape, and the state comes back" {
+    # The last batch is shorter. The fake changes no parameter.
+    local -a run=(--limit-val-batches 1 --limit-test-batches 1 --num-sanity-val-steps 0 --epochs 2)
+    fake x "${run[@]}" --checkpoint-dir c --save-last mlp --batch_size 500 >out
+    hash=$(grep -o 'hash .*' out)
+    pltrain --epochs 0 mlp | grep -q "$hash"
+    # Four parameters and their momentum in place, two fields, seed and step, numbers; the values come
+    # beside them. A last batch of another size, and validation.
+    sort programs | uniq -c | tr -s ' ' >counts
+    grep -qx ' [0-9]* program: 12 arguments, 8 in place, 9 results' counts
+    grep -qx ' [0-9]* program: 7 arguments, 0 in place, 1 results' counts
+    [ "$(wc -l <programs)" -le 5 ] # two epochs
+    # The host has the state: a checkpoint of it resumes on the CPU, and there again.
+    pltrain --max-steps 0 --resume c/last.ckpt mlp --batch_size 500 | grep -q "$hash"
+    fake x "${run[@]}" --epochs 3 --resume c/last.ckpt mlp --batch_size 500 | grep -q "$hash"
+}
+
+@test "sums of gradients wait on the device for the step" {
+    fake x --accumulate 3 --max-steps 4 --optimizer adam --clip 0.1 mlp >out
+    # First: sums out. Second: sums in and out, in place. Third: sums in, and the update.
+    grep -qx 'program: 15 arguments, 12 in place, 17 results' programs
+    grep -qx 'program: 19 arguments, 16 in place, 17 results' programs
+    grep -qx 'program: 20 arguments, 12 in place, 13 results' programs
+    fake x --max-steps 3 cnn --batchnorm 1 --dropout 0.1 >out # buffers, in place
+    grep -qx 'program: 32 arguments, 28 in place, 29 results' programs
+    fake x --max-steps 3 --optimizer rmsprop --clip 1 --clip-by value mlp >out
+}
+
+@test "what fails says so in one line" {
+    says 1 'the PJRT plugin has no device on this machine' --pjrt-plugin no-device mlp
+    says 1 'compiling: UNIMPLEMENTED: all of it' --pjrt-plugin no-compiler mlp
+    says 1 'running a step: INTERNAL: no' --pjrt-plugin no-runs mlp
+    says 1 "cannot write 'no/such'" --pjrt-plugin x --dump-stablehlo no/such mlp
+    says 2 "needs '--accelerator tpu'" --dump-stablehlo x mlp
+    says 2 'choose gpu or tpu' --gpus 1 --pjrt-plugin x mlp
+    says 2 'on one device by one process' --accelerator tpu --devices 2 mlp
+    says 2 'on one device by one process' --accelerator tpu --processes 2 mlp
+    for words in '--ema' '--summary' '--profile' '--deterministic'; do
+        option=$words
+        [ "$words" != --ema ] || option=--ema=0.9
+        says 1 "does not take this yet: $words" --pjrt-plugin x "$option" mlp
+    done
+    says 1 'a precision other than 32' --pjrt-plugin x --precision bf16 mlp
+    says 1 'optimizers take turns' --pjrt-plugin x "$TURNS"
+    says 1 'uses ops that cannot be compiled for an XLA device yet: resample;' --pjrt-plugin x resnet
+    mkdir empty
+    run -1 --separate-stderr env PLUME_PLUGIN_DIR="$PWD/empty" PATH="$PATH" pltrain --accelerator tpu mlp
+    [[ $stderr == *'PJRT'* || $stderr == *'plume-pjrt.so is not installed'* || $stderr == *libtpu.so* ]]
+}
+
+@test "losses of 20 steps are the CPU's: mlp, with a short last batch" {
+    needs_plugin
+    as_cpu --epochs 2 --optimizer sgd --clip 0.5 mlp --batch_size 100
+    as_cpu --max-steps 20 --accumulate 2 --optimizer adamw --clip 0.05 --clip-by value mlp --lr 0.01
+}
+
+@test "losses of 20 steps are the CPU's: cnn with batch norm and dropout" {
+    needs_plugin
+    as_cpu --max-steps 20 cnn --batchnorm 1 --dropout 0.3 --batch_size 4
+}
+
+@test "losses of 20 steps are the CPU's: gpt with dropout" {
+    needs_plugin
+    as_cpu --max-steps 20 gpt --batch_size 2 --context 8 --layers 1 --heads 2 --width 16 --dropout 0.1
+}
+
+@test "a run goes on where it was, there and on the CPU" {
+    needs_plugin
+    local -a run=(--optimizer adam --num-sanity-val-steps 0 --limit-val-batches 1 --limit-test-batches 1)
+    pltrain --pjrt-plugin "$PJRT_PLUGIN" "${run[@]}" --max-steps 4 --checkpoint-dir c --save-last mlp >/dev/null
+    for device in "" "--pjrt-plugin=$PJRT_PLUGIN"; do
+        rm -rf a b
+        pltrain ${device:+"$device"} "${run[@]}" --max-steps 9 --log-every 1 --log-dir a --resume c/last.ckpt mlp >/dev/null
+        pltrain "${run[@]}" --max-steps 9 --log-every 1 --log-dir b mlp >/dev/null
+        sed -i '2,5d' "$(find b -name metrics.csv)" # steps 1 to 4
+        alike "$(dirname "$(find a -name metrics.csv)")" "$(dirname "$(find b -name metrics.csv)")"
+    done
+}
+
+@test "the text of each program can be kept" {
+    needs_plugin
+    pltrain --pjrt-plugin "$PJRT_PLUGIN" --dump-stablehlo text --fast-dev-run mlp >/dev/null
+    [ "$(grep -c '^module' text)" -ge 2 ]
+    grep -q 'stablehlo.dot_general' text
+}
