@@ -245,6 +245,7 @@ struct pl_msg {
             int64_t collectives; /* that it began */
             int64_t cpu_ms;      /* of all its processes, since they began */
             int64_t silent_s;    /* since its last output */
+            const char *hook;    /* code of its module that it runs */
         } node_probed_item;
         struct pl_msg_node_stack {
             int64_t rank;

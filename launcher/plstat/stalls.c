@@ -29,13 +29,36 @@ static int add_ranks(struct pl_buf *line, const json_t *stall)
     return r == 0 && node && n == 1 ? pl_buf_addf(line, " (%s)", node) : r;
 }
 
+/* By now. */
+static double stalled_s(const json_t *stall)
+{
+    double since = json_number_value(json_object_get(stall, "since"));
+    double for_s = json_number_value(json_object_get(stall, "for_s"));
+
+    return since > 0 ? PL_MAX(pl_wall_s() - since, 0) + for_s : for_s;
+}
+
+/* Ranks that compute, read or write, while the others wait for them. */
+static int print_busy(struct pl_plstat *ps, const json_t *stall)
+{
+    _cleanup_(pl_buf_finish) struct pl_buf line = {0};
+    const char *doing = pl_json_string(stall, "doing");
+    bool one = json_array_size(json_object_get(stall, "ranks")) == 1;
+    int r = add_ranks(&line, stall);
+
+    if (r == 0)
+        r = pl_buf_addf(&line, "%s busy, the others wait: no step for %.0f s", one ? " is" : " are",
+                        stalled_s(stall));
+    if (r == 0 && doing)
+        r = pl_buf_addf(&line, ", %s", doing);
+    return r < 0 ? r : pl_plstat_line(ps, PL_TERM_YELLOW, "%s", pl_buf_str(&line));
+}
+
 static int print_suspected(struct pl_plstat *ps, const json_t *stall)
 {
     _cleanup_(pl_buf_finish) struct pl_buf line = {0};
     const char *doing = pl_json_string(stall, "doing");
     bool all = json_is_true(json_object_get(stall, "all"));
-    double since = json_number_value(json_object_get(stall, "since"));
-    double for_s = json_number_value(json_object_get(stall, "for_s"));
     int64_t step;
     int r = all ? pl_buf_adds(&line, "no rank makes progress, and none differs from the others")
                 : add_ranks(&line, stall);
@@ -45,8 +68,7 @@ static int print_suspected(struct pl_plstat *ps, const json_t *stall)
                                    ? " is behind"
                                    : " are behind");
     if (r == 0)
-        r = pl_buf_addf(&line, ": no step for %.0f s",
-                        since > 0 ? PL_MAX(pl_wall_s() - since, 0) + for_s : for_s);
+        r = pl_buf_addf(&line, ": no step for %.0f s", stalled_s(stall));
     if (r == 0 && pl_json_int(stall, "step", &step) == 0)
         r = pl_buf_addf(&line, " after step %lld", (long long)step);
     if (r == 0 && doing && !all)
@@ -66,6 +88,8 @@ static int print_stall(struct pl_plstat *ps, const json_t *stall)
         return 0;
     if (strcmp(state, "suspected") == 0)
         return print_suspected(ps, stall);
+    if (strcmp(state, "busy") == 0)
+        return print_busy(ps, stall);
     r = add_ranks(&line, stall);
     if (r < 0)
         return r;

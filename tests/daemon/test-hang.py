@@ -156,12 +156,16 @@ def test_no_alarm_in_a_pause(step):
 
 
 def test_no_alarm_while_a_rank_computes(step):
-    """Validation by rank 0 alone: the others wait for it."""
+    """Validation by rank 0 alone: the others wait for it, and that is shown."""
     job = Job(step, compute, wait_for_peer, wait_for_peer)
     job.steps([0, 1, 2], 1, 8)
     job.steps([1, 2], 9, 9)
-    job.none_for(2 * LEAST + 1)
-    equal(job.events("stall"), [])
+    event = job.expect("stall", state="busy")
+    equal((event["ranks"], event["all"], event["step"]), ([0], False, 8))
+    job.none_for(LEAST)
+    equal(len(job.events("stall")), 1)
+    job.steps([0], 9, 9)
+    equal(job.expect("stall", state="over")["ranks"], [0])
     job.end()
 
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* A module that does what $ODD names, in its last rank, for pltrain.bats. */
+/* A module that does what $ODD names, in its last rank, for pltrain.bats and hangs.bats. */
 #include <plume/module.h>
 #include <signal.h>
 
@@ -10,6 +10,7 @@
 
 #define FEATURES 4
 #define CLASSES 3
+#define STEP 20 /* from which on the ranks train for a test */
 
 struct state {
     plume_tensor *w;
@@ -120,6 +121,12 @@ static int on_train_batch_start(struct plume_context *pl, const struct plume_bat
 
     if (s->last && pl->step == 1000 && odd("signal-in-step"))
         kill(getpid(), SIGTERM);
+    if (s->last && pl->step == STEP && odd("hang-in-step"))
+        for (;;)
+            pause();
+    while (s->last && pl->step == STEP && odd("compute") && access("go", F_OK) != 0)
+        for (volatile int i = 0; i < 1000000; i++)
+            ;
     return 0;
 }
 

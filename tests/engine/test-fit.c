@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* The loop on a linear model of the digits: the order of hooks, limits, and the end of a run. */
+#include "common/proto/rank/place.h"
 #include "tests/engine/fit_run.h"
 #include "tests/lib/tmpdir.h"
 
@@ -33,6 +34,44 @@ static void test_hooks_come_in_order(void **state)
         "{ step after_backward before_optimizer_step } validation_start val validation_end "
         "train_epoch_end fit_end test_start test test_end ");
     assert_int_equal(run->step, 2);
+}
+
+/* Appends the hook that the node daemon would see. */
+static void add_place(struct fit_run *run)
+{
+    struct pl_place place = {.hook = "no page"};
+    size_t len = strlen(run->events);
+
+    pl_place_read(getpid(), &place);
+    snprintf(run->events + len, sizeof(run->events) - len, "'%s' ", place.hook);
+}
+
+static int look_in_hook(struct plume_context *pl)
+{
+    add_place(fit_current);
+    return 0;
+}
+
+static const char *train_and_look(struct pl_comm *comm, void *run)
+{
+    pl_place_open();
+    fit_train(comm, run);
+    add_place(run);
+    return NULL;
+}
+
+/* Also after hooks that the module does not have, none runs. */
+static void test_the_hook_that_runs_is_told(void **state)
+{
+    struct fit_run *run = fit_new_run();
+
+    run->module.on_fit_start = run->module.on_train_epoch_end = look_in_hook;
+    run->options.max_steps = 1;
+    ranks_run(1, 0, train_and_look, run, 0);
+    fit_assert_good(run);
+    assert_non_null(strstr(run->events, "'on_fit_start' "));
+    assert_non_null(strstr(run->events, "'on_train_epoch_end' "));
+    assert_non_null(strstr(run->events, " '' "));
 }
 
 static void test_limits(void **state)
@@ -415,6 +454,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_hooks_come_in_order),
+        cmocka_unit_test(test_the_hook_that_runs_is_told),
         cmocka_unit_test(test_limits),
         cmocka_unit_test(test_overfit_takes_the_same_batches),
         cmocka_unit_test(test_early_stopping),

@@ -32,19 +32,21 @@ enum pause {
     PAUSE_VALIDATE_0, /* rank 0 alone, before it reports its step */
     PAUSE_IDLE,       /* all wait for something outside, less than a minute */
     PAUSE_LOADER,     /* one rank reads data */
+    PAUSE_HOOK,       /* one computes in a hook of its module */
     PAUSE_STOPPED,    /* a debugger stops one */
     PAUSE_SUSPENDED,  /* the whole job, and the daemons with it */
     PAUSES,
 };
 
-static const char *const pause_names[] = {"save", "save_named", "validate", "validate_0",
-                                          "idle", "loader",     "stopped",  "suspended"};
+static const char *const pause_names[] = {"save",   "save_named", "validate", "validate_0", "idle",
+                                          "loader", "hook",       "stopped",  "suspended"};
 
 enum hang {
     HANG_NONE,
     HANG_BEHIND, /* one rank sleeps or waits before it reports the step that the others report */
     HANG_SLEEPS, /* after its report: only that it sleeps tells it from the others */
-    HANG_COLLECTIVE, /* the same in a program that counts its collectives, and computes */
+    HANG_COLLECTIVE, /* the same in a program that counts its collectives, and spins */
+    HANG_HOOK,       /* the same, but it waits for ever in a hook of its module */
     HANGS,
 };
 
@@ -63,6 +65,7 @@ struct run {
     uint64_t moves[RANKS_MAX];
     double gap[RANKS_MAX];
     enum pl_stall_class class[RANKS_MAX];
+    bool hook[RANKS_MAX];
     int paused; /* to report: 1, 0 or -1 */
 
     bool alarm, all;
@@ -122,8 +125,10 @@ static void answer(struct run *r)
     send_items(r); /* plrund sends them before its answer */
     pl_stall_ask(&r->s);
     for (unsigned i = 0; i < r->n; i++)
-        pl_stall_probed(
-            &r->s, i, (struct pl_stall_probe){r->class[i], r -> counts ? r -> collectives[i] : -1});
+        pl_stall_probed(&r->s, i,
+                        (struct pl_stall_probe){.class = r->class[i],
+                                                .collectives = r->counts ? r->collectives[i] : -1,
+                                                .hook = r->hook[i]});
     v = pl_stall_judge(&r->s, S(r->t), r->scratch);
     if (v.kind == PL_STALL_HELD)
         pl_stall_hold(&r->s, S(r->t));
@@ -252,6 +257,15 @@ static void pause_job(struct run *r, enum pause kind)
         r->class[one] = PL_STALL_BUSY;
         pass(r, long_s);
         break;
+    case PAUSE_HOOK: /* the others are in the next collective */
+        for (unsigned i = 0; i < r->n; i++)
+            r->collectives[i] += i != one;
+        r->class[one] = PL_STALL_BUSY;
+        r->hook[one] = true;
+        pass(r, long_s);
+        r->hook[one] = false;
+        r->collectives[one]++;
+        break;
     case PAUSE_STOPPED:
         r->class[one] = PL_STALL_STOPPED;
         pass(r, 10 * long_s);
@@ -269,7 +283,8 @@ static void pause_job(struct run *r, enum pause kind)
 static bool fits(const struct run *r, enum pause kind)
 {
     return !r->counts || kind == PAUSE_SAVE_NAMED || kind == PAUSE_VALIDATE ||
-           kind == PAUSE_STOPPED || kind == PAUSE_SUSPENDED || kind == PAUSE_IDLE;
+           kind == PAUSE_STOPPED || kind == PAUSE_SUSPENDED || kind == PAUSE_IDLE ||
+           kind == PAUSE_HOOK;
 }
 
 static void init(struct run *r, uint64_t seed, uint64_t number)
@@ -313,6 +328,7 @@ static unsigned begin_hang(struct run *r, enum hang kind)
             r->collectives[i]++;
         r->class[i] = waiting(r);
     }
+    r->hook[one] = kind == HANG_HOOK;
     r->class[one] = kind == HANG_COLLECTIVE ? PL_STALL_BUSY
                     : kind == HANG_SLEEPS   ? PL_STALL_SLEEP
                                             : PL_STALL_WAIT;
@@ -347,7 +363,8 @@ static void simulate(uint64_t seed, uint64_t number, struct total *sum)
 
     init(&r, seed, number);
     hang = below(&r, HANGS);
-    if ((hang == HANG_BEHIND && r.only_0) || (hang == HANG_COLLECTIVE && !r.counts))
+    if ((hang == HANG_BEHIND && r.only_0) ||
+        ((hang == HANG_COLLECTIVE || hang == HANG_HOOK) && !r.counts))
         hang = HANG_NONE;
     start(&r);
     if (r.alarm)

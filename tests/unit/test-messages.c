@@ -104,6 +104,9 @@ static const struct {
     {PL_MSG_NODE_STACK, "{\"type\":\"stack\",\"rank\":5,\"text\":\"#0 main\\n\"}"},
     {PL_MSG_HUB_PROBE, "{\"type\":\"probe\"}"},
     {PL_MSG_HUB_STACK, "{\"type\":\"stack\",\"rank\":5}"},
+    {PL_MSG_NODE_PROBED_ITEM,
+     "{\"rank\":0,\"state\":\"busy\",\"doing\":\"in hook on_fit_end\",\"collectives\":7,"
+     "\"cpu_ms\":1200,\"silent_s\":3,\"hook\":\"on_fit_end\"}"},
 };
 
 static json_t *parse(const char *line)

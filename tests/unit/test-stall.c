@@ -19,6 +19,7 @@
 struct probe_row {
     enum pl_stall_class class;
     int64_t collectives; /* 0 = not known */
+    bool hook;
 };
 
 struct row {
@@ -83,7 +84,10 @@ static const struct row rows[] = {
     {.what = "the rank that lags computes: it may validate",
      .lag = {1, 0, 0, 0},
      .probe = {B, W, W, W},
-     .after_s = 200},
+     .after_s = 200,
+     .want = PL_STALL_AT_WORK,
+     .behind = 1,
+     .seen = true},
     {.what = "it computes for too long",
      .lag = {1, 0, 0, 0},
      .probe = {B, W, W, W},
@@ -144,6 +148,27 @@ static const struct row rows[] = {
      .want = PL_STALL_BEHIND,
      .behind = 2,
      .seen = true},
+    {.what = "collectives: one computes in a hook",
+     .probe =
+         {{PL_STALL_WAIT, 7}, {PL_STALL_BUSY, 6, true}, {PL_STALL_WAIT, 7}, {PL_STALL_WAIT, 7}},
+     .after_s = 200,
+     .want = PL_STALL_AT_WORK,
+     .behind = 2,
+     .seen = true},
+    {.what = "collectives: one computes in a hook for too long",
+     .probe =
+         {{PL_STALL_WAIT, 7}, {PL_STALL_BUSY, 6, true}, {PL_STALL_WAIT, 7}, {PL_STALL_WAIT, 7}},
+     .after_s = 301,
+     .want = PL_STALL_BEHIND,
+     .behind = 2,
+     .seen = true},
+    {.what = "collectives: one hangs in a hook",
+     .probe =
+         {{PL_STALL_WAIT, 7}, {PL_STALL_SLEEP, 6, true}, {PL_STALL_WAIT, 7}, {PL_STALL_WAIT, 7}},
+     .after_s = 10.5,
+     .want = PL_STALL_BEHIND,
+     .behind = 2,
+     .seen = true},
     {.what = "collectives: all are in the same",
      .probe = {{PL_STALL_WAIT, 7}, {PL_STALL_WAIT, 7}, {PL_STALL_WAIT, 7}, {PL_STALL_WAIT, 7}},
      .after_s = 55},
@@ -173,9 +198,11 @@ static struct pl_stall_verdict judge_row(const struct row *row, bool *scratch)
     pl_stall_ask(&s);
     for (unsigned r = 0; r < RANKS; r++)
         pl_stall_probed(&s, r,
-                        (struct pl_stall_probe){row->probe[r].class, row->probe[r].collectives > 0
-                                                                         ? row->probe[r].collectives
-                                                                         : -1});
+                        (struct pl_stall_probe){.class = row->probe[r].class,
+                                                .collectives = row->probe[r].collectives > 0
+                                                                   ? row->probe[r].collectives
+                                                                   : -1,
+                                                .hook = row->probe[r].hook});
     v = pl_stall_judge(&s, S(t + row->after_s), scratch);
     pl_stall_finish(&s);
     return v;
@@ -192,7 +219,7 @@ static void test_judge_rows(void **state)
         for (unsigned r = 0; v.behind && r < RANKS; r++)
             behind |= (unsigned)v.behind[r] << r;
         if (v.kind != row->want || behind != row->behind ||
-            (v.kind >= PL_STALL_BEHIND && v.seen != row->seen))
+            (v.kind >= PL_STALL_AT_WORK && v.seen != row->seen))
             fail_msg("%s: kind %d, want %d; behind %x, want %x; seen %d", row->what, v.kind,
                      row->want, behind, row->behind, v.seen);
     }

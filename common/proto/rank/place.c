@@ -12,7 +12,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#define MAGIC 0x316c706cu
+#define MAGIC 0x326c706cu
 #define FDS_MAX 4096 /* that are looked at */
 
 /* What the memfd holds. Only this file knows it: writer and reader are of one release. */
@@ -22,6 +22,7 @@ struct page {
     _Atomic int64_t collectives;
     const char *_Atomic name; /* in the writer's memory: not for the reader */
     char what[PL_PLACE_WHAT_MAX];
+    char hook[PL_PLACE_HOOKS][PL_PLACE_WHAT_MAX];
 };
 
 static struct page *page;
@@ -58,6 +59,17 @@ void pl_place_leave(void)
         atomic_fetch_sub_explicit(&page->inside, 1, memory_order_relaxed);
 }
 
+void pl_place_hook(unsigned index, const char *name)
+{
+    size_t len = name ? strnlen(name, PL_PLACE_WHAT_MAX - 1) : 0;
+
+    if (!page)
+        return;
+    if (len)
+        memcpy(page->hook[index], name, len);
+    page->hook[index][len] = '\0';
+}
+
 /* ---- reading ---- */
 
 static int read_page(int dir_fd, const char *name, struct pl_place *ret)
@@ -69,6 +81,9 @@ static int read_page(int dir_fd, const char *name, struct pl_place *ret)
         return -ENOENT;
     *ret = (struct pl_place){.collectives = p.collectives, .inside = p.inside > 0};
     memcpy(ret->what, p.what, sizeof(ret->what) - 1);
+    for (size_t i = PL_PLACE_HOOKS; i-- > 0;)
+        if (p.hook[i][0])
+            memcpy(ret->hook, p.hook[i], sizeof(ret->hook) - 1);
     return 0;
 }
 

@@ -41,7 +41,7 @@ static void begin_loop_hook(const struct pl_hooks *hooks, const char *name)
 {
     hooks->ctx->pub.step = *hooks->step;
     hooks->ctx->pub.epoch = *hooks->epoch;
-    pl_crash_hook(name);
+    pl_crash_hook(name); /* until pl_context_result() */
 }
 
 int pl_hooks_call(const struct pl_hooks *hooks,
@@ -49,8 +49,10 @@ int pl_hooks_call(const struct pl_hooks *hooks,
                   const char *name,
                   struct pl_error *err)
 {
+    if (!hook)
+        return 0;
     begin_loop_hook(hooks, name);
-    return hook ? pl_context_result(hooks->ctx, hook(&hooks->ctx->pub), name, err) : 0;
+    return pl_context_result(hooks->ctx, hook(&hooks->ctx->pub), name, err);
 }
 
 int pl_hooks_batch(const struct pl_hooks *hooks,
@@ -59,9 +61,10 @@ int pl_hooks_batch(const struct pl_hooks *hooks,
                    const char *name,
                    struct pl_error *err)
 {
+    if (!hook || !batch)
+        return 0;
     begin_loop_hook(hooks, name);
-    return hook && batch ? pl_context_result(hooks->ctx, hook(&hooks->ctx->pub, batch), name, err)
-                         : 0;
+    return pl_context_result(hooks->ctx, hook(&hooks->ctx->pub, batch), name, err);
 }
 
 int pl_hooks_step(const struct pl_hooks *hooks,

@@ -3,6 +3,7 @@
 #include "common/base/fs.h"
 #include "common/base/log.h"
 #include "common/base/signals.h"
+#include "common/proto/rank/place.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -29,6 +30,7 @@ void pl_hang_hook(enum pl_hang_place place, const char *name)
     if (name)
         atomic_store_explicit(&running[place].since_ns, pl_now_ns(), memory_order_relaxed);
     atomic_store_explicit(&running[place].name, name, memory_order_release);
+    pl_place_hook(place, name);
 }
 
 static void look(uint64_t *told)

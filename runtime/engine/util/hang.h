@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Reports a hook that does not return. */
+/* Reports a hook that does not return, and tells the node daemon which one runs. */
 #ifndef PL_RUNTIME_ENGINE_UTIL_HANG_H
 #define PL_RUNTIME_ENGINE_UTIL_HANG_H
 

@@ -66,17 +66,36 @@ static enum pl_probe_state with_before(enum pl_probe_state state, const struct p
     return state == PL_PROBE_WAIT && before->state == PL_PROBE_SLEEP ? PL_PROBE_SLEEP : state;
 }
 
+/* The hook that runs; NULL = none, or it waits in a collective. */
+static const char *hook_of(const struct looks *l)
+{
+    const struct pl_place *p = &l->place;
+    bool runs = l->has_place && !p->inside && *p->hook && pl_utf8_valid(p->hook, strlen(p->hook));
+
+    return runs ? p->hook : NULL;
+}
+
+/* For people: "in allreduce 12", "in hook on_fit_end, after allreduce 12", or the kernel's word. */
+static void name_place(const struct looks *l, char *ret, size_t size)
+{
+    const struct pl_place *p = &l->place;
+    const char *hook = hook_of(l);
+    size_t len = hook ? (size_t)snprintf(ret, size, "in hook %s", hook) : 0;
+
+    if (l->has_place && p->collectives > 0)
+        snprintf(ret + len, size - len, "%s%s %s %lld", hook ? ", " : "",
+                 p->inside ? "in" : "after", p->what, (long long)p->collectives);
+    else if (!hook)
+        snprintf(ret, size, "%s", l->now.doing);
+}
+
 static json_t *describe(const struct pl_rank *rank, const struct looks *l, uint64_t ms)
 {
     uint64_t heard_ns = PL_MAX(pl_capture_heard_ns(rank->out), pl_capture_heard_ns(rank->err));
     const struct pl_place *place = &l->place;
     char doing[128];
 
-    if (l->has_place && place->collectives > 0)
-        snprintf(doing, sizeof(doing), "%s %s %lld", place->inside ? "in" : "after", place->what,
-                 (long long)place->collectives);
-    else
-        snprintf(doing, sizeof(doing), "%s", l->now.doing);
+    name_place(l, doing, sizeof(doing));
     return pl_msg_new(&(struct pl_msg){
         .type = PL_MSG_NODE_PROBED_ITEM,
         .node_probed_item = {.rank = rank->rank,
@@ -84,6 +103,7 @@ static json_t *describe(const struct pl_rank *rank, const struct looks *l, uint6
                                  with_before(state_of(&l->before, &l->now, ms), &l->before)),
                              .doing = *doing && pl_utf8_valid(doing, strlen(doing)) ? doing : NULL,
                              .collectives = l->has_place ? place->collectives : PL_MSG_ABSENT,
+                             .hook = hook_of(l),
                              .cpu_ms = l->now.cpu_ms,
                              .silent_s = heard_ns ? (int64_t)((pl_now_ns() - heard_ns) / 1000000000)
                                                   : PL_MSG_ABSENT},
@@ -155,6 +175,7 @@ take_look(struct pl_daemon_probe *p, struct looks *l, const struct pl_prober_ans
     l->now = answer->look.probe;
     l->place = answer->look.place;
     l->place.what[sizeof(l->place.what) - 1] = '\0';
+    l->place.hook[sizeof(l->place.hook) - 1] = '\0';
     l->now.doing[sizeof(l->now.doing) - 1] = '\0';
     l->has_place = answer->look.has_place;
     if (all_looked(p))

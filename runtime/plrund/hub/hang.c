@@ -3,7 +3,7 @@
  * does what --on-hang says. Also slow ranks (slow.h), and hints about programs that report no step.
  *
  *   WATCHING --late--> ASKED --verdict--> SUSPECTED --stacks came--> policy: warn, or kill
- *   ASKED --too early, or no answer--> WATCHING
+ *   ASKED --too early, or no answer--> WATCHING ("busy", if a rank computes and the others wait)
  *   SUSPECTED --a rank in question moves--> WATCHING ("over": the alarm was wrong) */
 #include "common/base/env.h"
 #include "common/base/fs.h"
@@ -41,7 +41,7 @@ struct pl_hub_hang {
     char (*doing)[64]; /* by rank, from the last probe */
     int64_t *cpu_ms, *idle_ms, *silent_s; /* by rank, from the probes; -1 = not known */
     enum pl_on_hang policy;
-    bool suspected, seen, all, held, hinted, acted;
+    bool suspected, seen, all, held, hinted, at_work, acted;
     uint64_t tick_ns, asked_ns, next_ns, stopped_ns, stacks_due_ns, slow_ns, hint_ns;
     unsigned n_stacks;         /* on their way */
     char excerpt[EXCERPT_MAX]; /* of the first rank's stack */
@@ -169,27 +169,41 @@ static void take_stacks(struct pl_hub_hang *h, uint64_t now)
 
 /* ---- suspicion ---- */
 
+static json_t *
+verdict_event(struct pl_hub_hang *h, const char *state, const struct pl_stall_verdict *v)
+{
+    enum pl_confidence confidence = v->seen ? PL_CONFIDENCE_SEEN : PL_CONFIDENCE_INFERRED;
+    json_t *event = stall_event(h, state);
+
+    if (!event)
+        return NULL;
+    json_object_set_new(event, "for_s", json_real((double)v->for_ns / 1e9));
+    json_object_set_new(event, "limit_s", json_real((double)v->limit_ns / 1e9));
+    json_object_set_new(event, "confidence", json_string(pl_confidence_name(confidence)));
+    if (v->step >= 0)
+        json_object_set_new(event, "step", json_integer(v->step));
+    return event;
+}
+
+/* Ranks compute, and the others wait for them: who looks for a reason finds it. */
+static void tell_at_work(struct pl_hub_hang *h, const struct pl_stall_verdict *v)
+{
+    if (h->at_work)
+        return;
+    h->at_work = true;
+    h->all = false;
+    pl_hub_event(h->hub, verdict_event(h, "busy", v));
+}
+
 static void suspect(struct pl_hub_hang *h, const struct pl_stall_verdict *v, uint64_t now)
 {
-    json_t *event;
-
     h->suspected = true;
     h->all = v->kind == PL_STALL_ALL;
     h->seen = v->seen;
     h->for_s = (double)v->for_ns / 1e9;
     h->stopped_ns = now - v->for_ns;
-    h->held = false;
-    event = stall_event(h, "suspected");
-    if (event) {
-        json_object_set_new(event, "for_s", json_real(h->for_s));
-        json_object_set_new(event, "limit_s", json_real((double)v->limit_ns / 1e9));
-        json_object_set_new(
-            event, "confidence",
-            json_string(pl_confidence_name(v->seen ? PL_CONFIDENCE_SEEN : PL_CONFIDENCE_INFERRED)));
-        if (v->step >= 0)
-            json_object_set_new(event, "step", json_integer(v->step));
-    }
-    pl_hub_event(h->hub, event);
+    h->held = h->at_work = false;
+    pl_hub_event(h->hub, verdict_event(h, "suspected", v));
     say_suspected(h, v);
     pl_hub_write_status(h->hub);
     take_stacks(h, now);
@@ -241,6 +255,8 @@ static void judge(struct pl_hub_hang *h)
     v = pl_stall_judge(&h->stall, now, h->behind);
     if (v.kind == PL_STALL_HELD)
         hold(h, now);
+    else if (v.kind == PL_STALL_AT_WORK)
+        tell_at_work(h, &v);
     else if (v.kind != PL_STALL_NONE)
         suspect(h, &v, now);
 }
@@ -333,9 +349,10 @@ void pl_hub_hang_probed(struct pl_hub *hub, unsigned node_id, const struct pl_ms
             continue;
         snprintf(h->doing[p->rank], sizeof(h->doing[p->rank]), "%.60s", p->doing ? p->doing : "");
         pl_stall_probed(&h->stall, (unsigned)p->rank,
-                        (struct pl_stall_probe){class_of(p->state), p->collectives == PL_MSG_ABSENT
-                                                                        ? -1
-                                                                        : p->collectives});
+                        (struct pl_stall_probe){
+                            .class = class_of(p->state),
+                            .collectives = p->collectives == PL_MSG_ABSENT ? -1 : p->collectives,
+                            .hook = p->hook != NULL});
         if (!reports_steps(h))
             note_cpu(h, p, HINT_ASK_FACTOR * h->stall.least_ns / 1000000);
     }
@@ -431,9 +448,9 @@ void pl_hub_hang_report(struct pl_hub *hub, const struct pl_msg_node_metrics_ite
     if (pl_stall_report(&h->stall, rank, &report, now)) {
         if (h->suspected && question)
             over(h, now);
-        if (h->held || h->hinted)
+        if (h->held || h->hinted || h->at_work)
             pl_hub_event(hub, stall_event(h, "over"));
-        h->held = h->hinted = false;
+        h->held = h->hinted = h->at_work = false;
     }
     if (was_paused || h->stall.ranks[rank].paused)
         pl_slow_hold(&h->slow);

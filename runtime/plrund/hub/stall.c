@@ -233,7 +233,8 @@ static unsigned mark(const struct pl_stall *s,
         if (!behind[i])
             continue;
         n++;
-        *ret_busy |= r->probe.class == PL_STALL_BUSY;
+        /* Of a rank that counts, only what a hook does is work that others may have to wait for. */
+        *ret_busy |= r->probe.class == PL_STALL_BUSY && (by != BY_COUNT || r->probe.hook);
         *ret_moved_ns = PL_MAX(*ret_moved_ns, r->moved_ns);
     }
     return n;
@@ -280,16 +281,18 @@ struct pl_stall_verdict pl_stall_judge(const struct pl_stall *s, uint64_t now_ns
         moved = last;
         factor = PL_STALL_ALL_FACTOR;
     }
-    /* Counts say that the others wait for it, whatever it does. Others that go on do not. */
-    if (v.paused || others_go_on || (busy && !(n && by == BY_COUNT)))
+    if (v.paused || others_go_on || busy)
         factor = PL_STALL_BUSY_FACTOR;
     if (others_go_on && n == 0)
         return verdict;
     verdict.for_ns = now_ns > moved ? now_ns - moved : 0;
     verdict.limit_ns = factor * limit;
-    if (verdict.for_ns <= verdict.limit_ns)
+    if (verdict.for_ns > verdict.limit_ns)
+        verdict.kind = n ? PL_STALL_BEHIND : PL_STALL_ALL;
+    else if (n && busy && !v.paused && !others_go_on && verdict.for_ns > limit)
+        verdict.kind = PL_STALL_AT_WORK;
+    else
         return verdict;
-    verdict.kind = n ? PL_STALL_BEHIND : PL_STALL_ALL;
     verdict.seen = n ? by != BY_CLASS : true;
     verdict.behind = n ? scratch : NULL;
     return verdict;

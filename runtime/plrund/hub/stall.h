@@ -3,7 +3,8 @@
  * over what their nodes see of their processes. No I/O and no clock.
  *
  *   QUIET --all ranks that report are late--> the nodes are asked (probes) --pl_stall_judge()-->
- *     NONE      too early for what was seen: a rank computes, reads or writes, or named its pause
+ *     NONE      too early for what was seen, or a rank named its pause
+ *     BUSY      these ranks hold the others up, but compute, read or write: no hang yet
  *     STOPPED   a rank is stopped (debugger, SIGSTOP): no stall; all limits begin anew
  *     BEHIND    these ranks hold the others up
  *     ALL       no rank makes progress, and none differs from the others
@@ -15,8 +16,10 @@
  *   3. how they wait: the few that sleep by themselves, or hold a lock, where others wait for a
  *      peer or compute                                                              (inferred)
  * A candidate of 2 and 3 that computes, reads or writes may validate or save: it gets 30 times as
- * long, as do ranks that named a pause. If nothing tells the ranks apart, 6 times. A pause that
- * ended after an alarm was a false alarm: from then on no limit is shorter than twice that. */
+ * long, as do ranks that named a pause, and candidates of 1 that compute in a hook of their module.
+ * Outside of hooks, those of 1 wait for something that does not come, or spin. If nothing tells the
+ * ranks apart, 6 times. A pause that ended after an alarm was a false alarm: from then on no limit
+ * is shorter than twice that. */
 #ifndef PL_RUNTIME_PLRUND_HUB_STALL_H
 #define PL_RUNTIME_PLRUND_HUB_STALL_H
 
@@ -42,6 +45,7 @@ enum pl_stall_class {
 struct pl_stall_probe {
     enum pl_stall_class class;
     int64_t collectives; /* that it began, -1 = not known */
+    bool hook;           /* it is in a hook of its module */
 };
 
 struct pl_stall_rank {
@@ -65,7 +69,8 @@ struct pl_stall {
 
 enum pl_stall_kind {
     PL_STALL_NONE,
-    PL_STALL_HELD, /* STOPPED above */
+    PL_STALL_HELD,    /* STOPPED above */
+    PL_STALL_AT_WORK, /* BUSY above */
     PL_STALL_BEHIND,
     PL_STALL_ALL,
 };
@@ -76,7 +81,7 @@ struct pl_stall_verdict {
     int64_t step;    /* the lowest of ranks that report, -1 = none does */
     uint64_t for_ns; /* since any of the ranks in question moved */
     uint64_t limit_ns;
-    bool *behind; /* by rank, valid until the next call; NULL unless BEHIND */
+    bool *behind; /* by rank, valid until the next call; NULL unless AT_WORK or BEHIND */
 };
 
 /* least_ms: 0 = never any stall. 0 or -ENOMEM. */
