@@ -49,7 +49,7 @@ int main(int argc, char **argv)
     for (int64_t step = 1; step <= rate * seconds; step++) {
         double values[] = {1.0 / (double)step, 1e-3, 1234.5 + (double)(step % 10)};
 
-        pl_rank_link_metrics(&link, step, names, values, 3);
+        pl_rank_link_metrics(&link, step, -1, names, values, 3);
         next.tv_nsec += 1000000000 / rate;
         next.tv_sec += next.tv_nsec / 1000000000;
         next.tv_nsec %= 1000000000;

@@ -1,6 +1,6 @@
 #!/usr/bin/env bats
 # SPDX-License-Identifier: MIT
-# Ranks of the engine that hang or compute alone, in real steps. ODD_SO is tests/engine/odd.c;
+# Ranks of the engine that hang, compute alone or are slow, in real steps. ODD_SO is tests/engine/odd.c;
 # a rank goes on once there is a file 'go'.
 
 load ../lib/cluster
@@ -73,4 +73,15 @@ told() {
         "[('busy', [3]), ('over', [3])]" ]
     grep -q '^rank 3 (n[0-9]*) is busy, the others wait: no step for [0-9]* s, in hook' shown
     [[ $(events busy '[x["doing"] for x in e if x["type"] == "stall"][0]') == 'in hook on_train_batch_start, after all'* ]]
+}
+
+@test "a slow rank is scored by its own time, and nobody ends it" {
+    export PLUME_HANG_LIMIT=1
+    odd slow slow plrun 600 &
+    wait_for 60 told slow 'any(x.get("slow", 0) >= 1.43 for x in e)'
+    touch go
+    wait
+    rc_is slow 0
+    checked slow
+    [ "$(events slow 'sorted({x["rank"] for x in e if x.get("slow", 0) >= 1.43})')" = '[3]' ]
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* A module that does what $ODD names, in its last rank, for pltrain.bats and hangs.bats. */
 #include <plume/module.h>
+#include <poll.h>
 #include <signal.h>
 
 #include <stdio.h>
@@ -11,6 +12,7 @@
 #define FEATURES 4
 #define CLASSES 3
 #define STEP 20 /* from which on the ranks train for a test */
+#define SLOW_MS 40
 
 struct state {
     plume_tensor *w;
@@ -127,6 +129,8 @@ static int on_train_batch_start(struct plume_context *pl, const struct plume_bat
     while (s->last && pl->step == STEP && odd("compute") && access("go", F_OK) != 0)
         for (volatile int i = 0; i < 1000000; i++)
             ;
+    if (s->last && pl->step >= STEP && odd("slow") && access("go", F_OK) != 0)
+        poll(NULL, 0, SLOW_MS);
     return 0;
 }
 

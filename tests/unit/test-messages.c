@@ -227,8 +227,9 @@ static void test_rank_line_is_read(void **state)
     assert_string_equal(m.rank_hello.role, "program");
     assert_true(m.rank_hello.major == 1 && m.rank_hello.rank == 3 && m.rank_hello.local_rank == 1 &&
                 m.rank_hello.pid == 77 && m.rank_hello.guarded);
-    m = read_back(&l[1], pl_rank_line_metrics(&l[1], 7, names, values, 2), &o[1]);
-    assert_true(m.rank_metrics.step == 7 && json_object_size(m.rank_metrics.metrics) == 2);
+    m = read_back(&l[1], pl_rank_line_metrics(&l[1], 7, 81000, names, values, 2), &o[1]);
+    assert_true(m.rank_metrics.step == 7 && m.rank_metrics.own_us == 81000 &&
+                json_object_size(m.rank_metrics.metrics) == 2);
     m = read_back(&l[2], pl_rank_line_fact(&l[2], "k", "v"), &o[2]);
     assert_string_equal(m.rank_fact.value, "v");
     m = read_back(&l[3], pl_rank_line_exchange(&l[3], "n", "\xff"), &o[3]);

@@ -269,7 +269,7 @@ static void test_offer_slow_daemon(void **state)
     for (int step = 0; rank.dropped < 50; step++) {
         double value = step;
 
-        assert_int_equal(pl_rank_link_metrics(&rank, step, names, &value, 1), 0);
+        assert_int_equal(pl_rank_link_metrics(&rank, step, -1, names, &value, 1), 0);
         assert_true(step < 1000000);
         sent = (unsigned)step + 1;
     }
@@ -444,11 +444,11 @@ static void test_metrics_line(void **state)
     static const char *const names[] = {"loss", "a", "b", "c", "q\""};
     double values[] = {0.25, NAN, INFINITY, -INFINITY, 1e300};
 
-    assert_int_equal(pl_rank_link_metrics(&rank, -1, names, values, 5), 0);
+    assert_int_equal(pl_rank_link_metrics(&rank, -1, -1, names, values, 5), 0);
     assert_string_equal(hear(), "{\"type\":\"metrics\",\"step\":-1,\"metrics\":{\"loss\":0.25,"
                                 "\"a\":\"nan\",\"b\":\"inf\",\"c\":\"-inf\",\"q\\\"\":1e+300}}");
-    assert_int_equal(pl_rank_link_metrics(&rank, 7, NULL, NULL, 0), 0);
-    assert_string_equal(hear(), "{\"type\":\"metrics\",\"step\":7,\"metrics\":{}}");
+    assert_int_equal(pl_rank_link_metrics(&rank, 7, 0, NULL, NULL, 0), 0);
+    assert_string_equal(hear(), "{\"type\":\"metrics\",\"step\":7,\"own_us\":0,\"metrics\":{}}");
 }
 
 static void test_fact_line(void **state)

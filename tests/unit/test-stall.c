@@ -354,6 +354,22 @@ static void test_slow_by_steps(void **state)
     pl_slow_finish(&s);
 }
 
+/* Twice the median of a tenth of a millisecond is the noise of a busy node. */
+static void test_slow_of_tiny_steps(void **state)
+{
+    struct pl_slow s;
+
+    assert_int_equal(pl_slow_init(&s, 3), 0);
+    for (int window = 0; window < 3; window++) {
+        for (int64_t i = 0; i <= 10; i++)
+            for (unsigned r = 0; r < 3; r++)
+                pl_slow_report(&s, r, window * 20 + i, r == 1 ? 900 : 100, S(i));
+        assert_true(pl_slow_judge(&s));
+        assert_true(s.ranks[1].factor == 0);
+    }
+    pl_slow_finish(&s);
+}
+
 static void test_slow_needs_steps(void **state)
 {
     struct pl_slow s;
@@ -382,6 +398,7 @@ int main(void)
         cmocka_unit_test(test_limit_zero_is_off),
         cmocka_unit_test(test_slow_by_own_time),
         cmocka_unit_test(test_slow_by_steps),
+        cmocka_unit_test(test_slow_of_tiny_steps),
         cmocka_unit_test(test_slow_needs_steps),
     };
 

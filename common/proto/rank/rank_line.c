@@ -31,12 +31,18 @@ int pl_rank_line_hello(struct pl_buf *out,
     return pl_mini_close(&w, '}');
 }
 
-int pl_rank_line_metrics(
-    struct pl_buf *out, int64_t step, const char *const *names, const double *values, size_t n)
+int pl_rank_line_metrics(struct pl_buf *out,
+                         int64_t step,
+                         int64_t own_us,
+                         const char *const *names,
+                         const double *values,
+                         size_t n)
 {
     struct pl_mini_writer w = begin(out, "metrics");
 
     pl_mini_put_int(&w, "step", step);
+    if (own_us >= 0)
+        pl_mini_put_int(&w, "own_us", own_us);
     pl_mini_open(&w, "metrics", '{');
     for (size_t i = 0; i < n; i++)
         pl_mini_put_double(&w, names[i], values[i]);

@@ -27,8 +27,13 @@ int pl_rank_line_hello(struct pl_buf *out,
                        unsigned local_rank,
                        pid_t pid,
                        bool guarded);
-int pl_rank_line_metrics(
-    struct pl_buf *out, int64_t step, const char *const *names, const double *values, size_t n);
+/* own_us: of a step, without waiting for other ranks; -1 = not known. */
+int pl_rank_line_metrics(struct pl_buf *out,
+                         int64_t step,
+                         int64_t own_us,
+                         const char *const *names,
+                         const double *values,
+                         size_t n);
 /* What delays the next step: "checkpoint", "validation"; "": nothing any more. */
 int pl_rank_line_phase(struct pl_buf *out, const char *phase);
 int pl_rank_line_fact(struct pl_buf *out, const char *key, const char *value);

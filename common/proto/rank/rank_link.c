@@ -453,12 +453,13 @@ int pl_rank_link_exchange(struct pl_rank_link *link,
 
 int pl_rank_link_metrics(struct pl_rank_link *link,
                          int64_t step,
+                         int64_t own_us,
                          const char *const *names,
                          const double *values,
                          size_t n)
 {
     _cleanup_(pl_buf_finish) struct pl_buf out = {0};
-    int r = pl_rank_line_metrics(&out, step, names, values, n);
+    int r = pl_rank_line_metrics(&out, step, own_us, names, values, n);
 
     if (r < 0)
         return r;

@@ -109,9 +109,11 @@ int pl_rank_link_exchange(struct pl_rank_link *link,
                           size_t *ret_n,
                           struct pl_error *err);
 
-/* Reports metrics of a step (see offer); names[i] as pl_name_valid(), values may be NaN or inf. */
+/* Reports metrics of a step (see offer); names[i] as pl_name_valid(), values may be NaN or inf.
+ * own_us: of a step, without waiting for other ranks; -1 = not known. */
 int pl_rank_link_metrics(struct pl_rank_link *link,
                          int64_t step,
+                         int64_t own_us,
                          const char *const *names,
                          const double *values,
                          size_t n);

@@ -40,15 +40,30 @@ static bool counts(const struct pl_comm *comm)
     return comm->size > 1 && comm->size == comm->world.size && !comm->world.is_part;
 }
 
+/* Of this thread. A hierarchy calls its parts: the outermost call counts. */
+static _Thread_local struct {
+    unsigned depth;
+    uint64_t since_ns, total_ns;
+} spent;
+
+uint64_t pl_comm_spent_ns(void)
+{
+    return spent.total_ns;
+}
+
 static void enter(const struct pl_comm *comm, const char *name, size_t bytes)
 {
     trace(comm, name, bytes);
+    if (spent.depth++ == 0 && comm->size > 1)
+        spent.since_ns = pl_now_ns();
     if (counts(comm))
         pl_place_enter(name);
 }
 
 static int leave(const struct pl_comm *comm, int r)
 {
+    if (--spent.depth == 0 && comm->size > 1)
+        spent.total_ns += pl_now_ns() - spent.since_ns;
     if (counts(comm))
         pl_place_leave();
     return r;

@@ -181,6 +181,10 @@ int pl_comm_agree(struct pl_comm *comm, bool mine, bool *ret, struct pl_error *e
  * helps), aligned to 64 bytes. Collective: all ranks ask for the same size. Freed by destroy. */
 int pl_comm_alloc(struct pl_comm *comm, size_t bytes, void **ret, struct pl_error *err);
 
+/* Time that the calling thread has spent in the calls above, of communicators of several ranks:
+ * most of it waiting for them. ns. */
+uint64_t pl_comm_spent_ns(void);
+
 /* Tells the other ranks, without waiting, that this rank gives up and why. */
 void pl_comm_abort(struct pl_comm *comm, const char *text);
 

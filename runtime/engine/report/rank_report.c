@@ -33,6 +33,21 @@ void pl_rank_report_close(struct pl_rank_report *report)
     pl_rank_link_close(&report->link);
 }
 
+void pl_rank_report_step(struct pl_rank_report *report, uint64_t own_ns)
+{
+    report->own_ns += own_ns;
+    report->own_steps++;
+}
+
+/* The mean since the last report, in us; -1 = of no step. */
+static int64_t take_own(struct pl_rank_report *report)
+{
+    uint64_t steps = report->own_steps, sum = report->own_ns;
+
+    report->own_ns = report->own_steps = 0;
+    return steps ? (int64_t)(sum / steps / 1000) : -1;
+}
+
 void pl_rank_report_metrics(struct pl_rank_report *report,
                             int64_t step,
                             const char *const *names,
@@ -40,7 +55,7 @@ void pl_rank_report_metrics(struct pl_rank_report *report,
                             size_t n)
 {
     if (report->link.fd >= 0)
-        pl_rank_link_metrics(&report->link, step, names, values, n);
+        pl_rank_link_metrics(&report->link, step, take_own(report), names, values, n);
 }
 
 static bool room(struct pl_rank_report *report)
@@ -62,7 +77,7 @@ void pl_rank_report_final(struct pl_rank_report *report,
                           size_t n)
 {
     if (room(report))
-        pl_rank_link_metrics(&report->link, step, names, values, n);
+        pl_rank_link_metrics(&report->link, step, -1, names, values, n);
 }
 
 void pl_rank_report_phase(struct pl_rank_report *report, const char *phase)

@@ -9,6 +9,7 @@
 
 struct pl_rank_report {
     struct pl_rank_link link;
+    uint64_t own_ns, own_steps; /* since the last values */
 };
 
 /* Connects to $PLUME_SOCKET if it is set and says hello; else link.fd is -EBADF. */
@@ -17,6 +18,10 @@ int pl_rank_report_open(struct pl_rank_report *report,
                         unsigned local_rank,
                         struct pl_error *err);
 void pl_rank_report_close(struct pl_rank_report *report);
+
+/* A step has taken this time of the rank itself, without waiting for other ranks. The next values
+ * have the mean with them. */
+void pl_rank_report_step(struct pl_rank_report *report, uint64_t own_ns);
 
 /* Sends values of a step, or drops them. */
 void pl_rank_report_metrics(struct pl_rank_report *report,

@@ -194,6 +194,25 @@ static void show_progress(struct pl_trainer *t, uint64_t n)
         pl_progress_show(&t->logger.progress, &state);
 }
 
+/* The rank's own time of a step can be told from that of others where the host waits for them, in
+ * collectives. A stage of a pipeline has work of its own size. */
+static bool tells_own_time(const struct pl_trainer *t)
+{
+    return t->comm->size > 1 && !t->pipe.on && (t->dev->ops->host || !t->comm->gpu);
+}
+
+/* begin_ns, spent_ns: at the batch's begin. */
+static void note_own_time(struct pl_trainer *t, uint64_t begin_ns, uint64_t spent_ns)
+{
+    if (!tells_own_time(t))
+        return;
+    t->own_ns += pl_now_ns() - begin_ns - (pl_comm_spent_ns() - spent_ns);
+    if (t->accumulated) /* the step is not complete */
+        return;
+    pl_rank_report_step(t->report, t->own_ns);
+    t->own_ns = 0;
+}
+
 static bool out_of_steps(const struct pl_trainer *t)
 {
     return t->state.step >= t->options->max_steps ||
@@ -213,7 +232,8 @@ static int train_batches(struct pl_trainer *t, bool *ret_validate, struct pl_err
         r = validation_interval(t, n, &every, err);
     while (r == 0 && t->state.batch < n && !(t->stopping && t->accumulated == 0) &&
            !out_of_steps(t)) {
-        uint64_t begin = pl_timeline_begin(t->timeline);
+        uint64_t begin = pl_timeline_begin(t->timeline), begin_ns = pl_now_ns();
+        uint64_t spent_ns = pl_comm_spent_ns();
         const struct plume_batch *batch = t->state.batch < mine ? pl_loader_next(loader) : NULL;
         bool last = t->state.batch + 1 == n;
 
@@ -228,6 +248,7 @@ static int train_batches(struct pl_trainer *t, bool *ret_validate, struct pl_err
         show_progress(t, n);
         if (r == 0)
             r = agree_on_time(t, err);
+        note_own_time(t, begin_ns, spent_ns);
         if (r == 0 && this_epoch && every && t->state.batch % every == 0 && !last &&
             !out_of_steps(t) && !t->interrupted)
             r = validate_between(t, err);

@@ -65,7 +65,8 @@ struct pl_rank {
     bool output_settled;
     json_t *metrics; /* not yet sent */
     char *phase;     /* the same; NULL = as it was */
-    int64_t own_us;  /* the same; PL_MSG_ABSENT = none */
+    double own_us;   /* the same: the sum of own_n reports */
+    unsigned own_n;
     uint64_t
         moved_ns; /* when the step last grew; 0 = not yet, or the program named a pause since */
     int64_t moves, gap_ms; /* since the last item: how often it grew, the longest time between; 0 */

@@ -315,8 +315,10 @@ static void take_metrics(struct pl_rank *rank, const struct pl_msg_rank_metrics 
         note_step(rank, message->step);
     if (!rank->metrics)
         rank->metrics = json_object();
-    if (message->own_us >= 0)
-        rank->own_us = message->own_us;
+    if (message->own_us >= 0) {
+        rank->own_us += (double)message->own_us;
+        rank->own_n++;
+    }
     if (message->phase)
         note_phase(rank, message->phase);
     json_object_foreach (message->metrics, key, value)
@@ -325,6 +327,12 @@ static void take_metrics(struct pl_rank *rank, const struct pl_msg_rank_metrics 
                 json_object_set(rank->metrics, key, value);
                 note_best(rank, key, number);
             }
+}
+
+/* The mean of what it has reported since the last item. */
+static int64_t own_us(const struct pl_rank *rank)
+{
+    return rank->own_n ? (int64_t)(rank->own_us / rank->own_n) : PL_MSG_ABSENT;
 }
 
 void pl_daemon_send_metrics(struct pl_daemon *d)
@@ -343,10 +351,10 @@ void pl_daemon_send_metrics(struct pl_daemon *d)
                     .type = PL_MSG_NODE_METRICS_ITEM,
                     .node_metrics_item = {rank->rank, metrics,
                                           rank->step < 0 ? PL_MSG_ABSENT : rank->step, phase,
-                                          rank->own_us, rank->moves ? rank->moves : PL_MSG_ABSENT,
+                                          own_us(rank), rank->moves ? rank->moves : PL_MSG_ABSENT,
                                           rank->gap_ms ? rank->gap_ms : PL_MSG_ABSENT},
                 }));
-        rank->own_us = PL_MSG_ABSENT;
+        rank->own_us = rank->own_n = 0;
         rank->moves = rank->gap_ms = 0;
     }
     if (json_array_size(items))
@@ -578,7 +586,6 @@ static struct pl_rank *new_rank(struct pl_rank_conn *c, const struct pl_msg_rank
                              .guard = PL_PROCESS_INIT,
                              .pidfd = -EBADF,
                              .step = -1,
-                             .own_us = PL_MSG_ABSENT,
                              .best = NAN};
     if (rank->guarded) /* its connection is open: it lives */
         pl_process_open(&rank->guard, c->pid);

@@ -22,7 +22,6 @@
 #define LATE_TICK_NS 3000000000ull /* between two ticks: the job was suspended */
 #define ANSWER_NS 3000000000ull    /* for the nodes' probes */
 #define ASK_AGAIN 4                /* after a verdict that it is too early: least limit / this */
-#define SLOW_NS 10000000000ull     /* a window of slow.h, at least */
 #define STACKS_MAX 4               /* ranks whose stacks are taken */
 #define STACKS_NS 20000000000ull   /* for them to come */
 #define LISTED_MAX 64              /* ranks that an event lists */
@@ -452,10 +451,9 @@ void pl_hub_hang_report(struct pl_hub *hub, const struct pl_msg_node_metrics_ite
             pl_hub_event(hub, stall_event(h, "over"));
         h->held = h->hinted = h->at_work = false;
     }
+    pl_slow_report(&h->slow, rank, step, m->own_us == PL_MSG_ABSENT ? -1 : m->own_us, now);
     if (was_paused || h->stall.ranks[rank].paused)
-        pl_slow_hold(&h->slow);
-    else
-        pl_slow_report(&h->slow, rank, step, m->own_us == PL_MSG_ABSENT ? -1 : m->own_us, now);
+        pl_slow_pause(&h->slow);
 }
 
 /* ---- the timer ---- */
@@ -497,7 +495,7 @@ static void on_tick(uv_timer_t *timer)
         act(h);
     if (h->suspected)
         return;
-    if (now - h->slow_ns > SLOW_NS && pl_slow_judge(&h->slow)) {
+    if (now - h->slow_ns > h->stall.least_ns && pl_slow_judge(&h->slow)) {
         h->slow_ns = now;
         note_slow(h);
     }

@@ -31,11 +31,18 @@ void pl_slow_hold(struct pl_slow *s)
     }
 }
 
+void pl_slow_pause(struct pl_slow *s)
+{
+    if (!s->own)
+        pl_slow_hold(s);
+}
+
 void pl_slow_report(struct pl_slow *s, unsigned rank, int64_t step, int64_t own_us, uint64_t now_ns)
 {
     struct pl_slow_rank *r = &s->ranks[rank];
 
     if (own_us >= 0) {
+        s->own = true;
         r->own_us += (double)own_us;
         r->own_n++;
     }
@@ -61,16 +68,19 @@ static int by_value(const void *va, const void *vb)
     return a < b ? -1 : a > b;
 }
 
+/* Time of a step, in us. */
 static double value_of(const struct pl_slow_rank *r, bool own)
 {
     if (own)
         return r->own_us / r->own_n;
-    return (double)(r->at_ns - r->first_ns) / (double)(r->step - r->first_step);
+    return (double)(r->at_ns - r->first_ns) / (double)(r->step - r->first_step) / 1000;
 }
 
-static void score(struct pl_slow_rank *r, double factor)
+static void score(struct pl_slow_rank *r, double value, double median)
 {
-    bool slow = factor >= (r->factor > 0 ? PL_SLOW_WELL : PL_SLOW_FACTOR);
+    double factor = median > 0 ? value / median : 1;
+    bool slow = factor >= (r->factor > 0 ? PL_SLOW_WELL : PL_SLOW_FACTOR) &&
+                value - median >= PL_SLOW_LEAST_US;
 
     r->strikes = slow ? r->strikes + 1 : 0;
     r->factor = r->strikes >= 2 ? factor : 0;
@@ -105,7 +115,7 @@ bool pl_slow_judge(struct pl_slow *s)
     median = s->values[(n - 1) / 2];
     for (unsigned i = 0; i < s->n; i++)
         if (s->ranks[i].first_step >= 0)
-            score(&s->ranks[i], median > 0 ? value_of(&s->ranks[i], n_own > 0) / median : 1);
+            score(&s->ranks[i], value_of(&s->ranks[i], n_own > 0), median);
     pl_slow_hold(s);
     return true;
 }

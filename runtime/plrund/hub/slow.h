@@ -3,7 +3,8 @@
  *
  * The time is the rank's own, without its waiting for others, if all ranks report that; else the
  * time between its steps, which differs only where ranks do not wait for each other. A rank is slow
- * from 1.43 times the median on (a score of 0.7), twice in a row, and no more below 1.25. */
+ * from 1.43 times the median on (a score of 0.7), twice in a row, and no more below 1.25. A
+ * millisecond more or less is noise. */
 #ifndef PL_RUNTIME_PLRUND_HUB_SLOW_H
 #define PL_RUNTIME_PLRUND_HUB_SLOW_H
 
@@ -12,7 +13,8 @@
 
 #define PL_SLOW_FACTOR 1.43
 #define PL_SLOW_WELL 1.25
-#define PL_SLOW_STEPS_MIN 10 /* of a rank in a window */
+#define PL_SLOW_LEAST_US 1000 /* above the median */
+#define PL_SLOW_STEPS_MIN 10  /* of a rank in a window */
 
 struct pl_slow_rank {
     int64_t step, first_step; /* -1 = none in this window */
@@ -26,6 +28,7 @@ struct pl_slow {
     struct pl_slow_rank *ranks;
     double *values; /* scratch */
     unsigned n;
+    bool own; /* a rank has reported its own time */
 };
 
 /* 0 or -ENOMEM. */
@@ -38,8 +41,12 @@ void pl_slow_report(
 
 void pl_slow_ended(struct pl_slow *s, unsigned rank);
 
-/* The job was suspended, or ranks paused: forgets the window. */
+/* The job was suspended: forgets the window. */
 void pl_slow_hold(struct pl_slow *s);
+
+/* Ranks pause: so does this, unless they report their own time of steps, which has no pause in it.
+ */
+void pl_slow_pause(struct pl_slow *s);
 
 /* Ends the window if every rank that reports has enough steps in it, and sets the factors. Returns
  * true if it ended. */
