@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "launcher/plsubmit/yaml_tree.h"
 #include "common/base/utf8.h"
+#include "launcher/plsubmit/json_pairs.h"
 
 #include <string.h>
 #include <yaml.h>
@@ -47,6 +48,8 @@ static const char *hint(const char *problem)
         {"mapping values are not allowed in this context", ": quote a text that has ': ' in it"},
         {"did not find expected node content",
          ": an item is empty; write \"\" for the empty value"},
+        {"found invalid Unicode character escape code",
+         ": write the character itself; only JSON has pairs of escapes"},
         {"did not find expected alphabetic or numeric character",
          ": quote a text that begins with * or &"},
     };
@@ -255,7 +258,8 @@ int pl_yaml_parse(
     const char *path, const char *text, size_t len, struct pl_yaml *ret, struct pl_error *err)
 {
     _cleanup_(pl_yaml_finish) struct pl_yaml root = {.kind = PL_YAML_MAP, .place = {1, 1}};
-    struct reader r = {.path = path, .text = text, .len = len, .err = err};
+    _cleanup_(pl_buf_finish) struct pl_buf joined = {0};
+    struct reader r = {.path = path, .err = err};
     uint32_t c;
     int e;
 
@@ -264,10 +268,14 @@ int pl_yaml_parse(
         if (e < 0)
             return pl_yaml_error(path, place_at(text, i), err, "this is not valid UTF-8");
     }
+    if (pl_json_pairs(text, len, &joined) < 0)
+        return pl_error_nomem(err);
+    r.text = joined.len ? pl_buf_str(&joined) : text;
+    r.len = joined.len ? joined.len : len;
     if (!yaml_parser_initialize(&r.parser))
         return pl_error_nomem(err);
     yaml_parser_set_encoding(&r.parser, YAML_UTF8_ENCODING);
-    yaml_parser_set_input_string(&r.parser, (const unsigned char *)text, len);
+    yaml_parser_set_input_string(&r.parser, (const unsigned char *)r.text, r.len);
     e = read_stream(&r, &root);
     yaml_parser_delete(&r.parser);
     if (e < 0)

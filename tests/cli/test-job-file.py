@@ -316,6 +316,24 @@ def precedence():
     assert out.splitlines()[1] == '{"trial":1,"params":{"a":"1","b":"6","c":"3","d":"4"}}', out
 
 
+def json_pairs():
+    """What Python's json writes is read as it was, characters beyond U+FFFF and escapes among them."""
+    values = {"".join(random.choice("\U0001f600\U0010ffff\ud7ff\u2028\x7f\\\"/é\t a") for _ in range(random.randrange(1, 9)))
+              for _ in range(200)} | {"\\ud83d\\ude00", "\\\U0001f600", "\"\U0001f600\""}
+    write("pairs.json", json.dumps({"grid": {"a": sorted(values)}, "command": ["sh", "{a}", "\U0001f600"]},
+                                   indent=random.choice([None, 1, "\t"])))
+    code, out, err = run("--job-file", "pairs.json", "--expand")
+    assert code == 0, err
+    got = [json.loads(line)["params"]["a"] for line in out.split("\n")[:-1]]
+    assert got == sorted(values), f"{got} {values}"
+    for text, place in (('{"name": "\\ud83d\\ude00 \\ud83d\\ude00", "bogus": 1}', "1:39: unknown key 'bogus'"),
+                        ('{"name": "\\ude00\\ud83d", "nodes": 1}', "1:13: found invalid Unicode character escape code"),
+                        ('name: "\\ud83d\\ude00"', "1:10: found invalid Unicode character escape code: write")):
+        write("pairs.json", text)
+        code, _, err = run("--job-file", "pairs.json", "--expand", "sh")
+        assert code == 2 and f"pairs.json:{place}" in err, err
+
+
 def main():
     random.seed(SEED)
     if "built without libyaml" in run("--job-file", write("x.yaml", ""), "--expand", "sh")[2]:
@@ -323,7 +341,7 @@ def main():
         sys.exit(77)
     if shutil.which("git"):  # --snapshot is of a repository
         subprocess.run(["git", "init", "-q", WORK.name], env=ENV, check=True)
-    tests = [all_options, errors, texts, flags, hparams, random_lines, precedence]
+    tests = [all_options, errors, texts, flags, hparams, random_lines, precedence, json_pairs]
     print(f"1..{len(tests)}")
     for number, test in enumerate(tests, 1):
         try:
