@@ -60,6 +60,10 @@
     X(PLUME_TRIAL_DIR, PATH, NULL, RANK, "the trial's folder, the same for each attempt")          \
     X(PLUME_REASON, TEXT, NULL, RANK, "why the attempt starts: first, retry, preempt, timeout, node-fail, hang or error") \
     X(PLUME_RETRY, NUMBER, "0", PLRUN, "number of the retry that submitted the job, from the job script") \
+    X(PLUME_SWEEP, TEXT, NULL, PLRUN | RANK, "name of the sweep that has ended, for plsubmit --on-end")    \
+    X(PLUME_SWEEP_TRIALS, NUMBER, NULL, PLRUN | RANK, "its trials")                                         \
+    X(PLUME_SWEEP_DONE, NUMBER, NULL, PLRUN | RANK, "its trials that are done or pruned")                   \
+    X(PLUME_SWEEP_FAILED, NUMBER, NULL, PLRUN | RANK, "its trials that failed")                             \
     X(PLUME_PROGRAM, PATH, NULL, PLRUN, "file of the trial's program")                             \
     X(PLUME_SOCKET, PATH, NULL, PLRUN | PLTRAIN | RANK, "socket of the node's daemon")             \
     X(PLUME_NODE_ADDR, TEXT, "127.0.0.1", PLTRAIN | RANK, "this node's address for other nodes")   \

@@ -6,6 +6,7 @@
 #include "common/base/site.h"
 #include "common/proto/json.h"
 #include "common/proto/rank/minijson.h"
+#include "common/run/run_end.h"
 #include "common/run/run_folder_private.h"
 
 #include <dirent.h>
@@ -398,4 +399,13 @@ int pl_run_add_submission(struct pl_run *run,
     if (r < 0)
         json_array_remove(list, json_array_size(list) - 1);
     return r;
+}
+
+int pl_run_end_record(struct pl_run *run, const char *job, struct pl_error *err)
+{
+    json_t *o = json_pack("{ss si}", "job", job, "arrays", (int)pl_run_n_submissions(run));
+
+    if (!o || json_object_set_new(run->sweep, "on_end", o) < 0)
+        return pl_error_nomem(err);
+    return save_sweep(run, err);
 }

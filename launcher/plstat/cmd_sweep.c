@@ -2,6 +2,7 @@
 /* plstat sweep SWEEP: the trials with parameters, state and objective. */
 #include "common/base/fs.h"
 #include "common/proto/json.h"
+#include "common/run/run_end.h"
 #include "common/run/run_state.h"
 #include "launcher/plstat/plstat.h"
 #include "launcher/plstat/plstat_json.h"
@@ -186,6 +187,16 @@ static int add_best(struct pl_plstat *ps, const struct pl_run_status *s)
                           number, pl_buf_str(&params));
 }
 
+/* What is to be told of --on-end; its failure is none of the trials'. */
+static int add_on_end(struct pl_plstat *ps, const struct pl_run_status *s)
+{
+    bool over = s->state != PL_SWEEP_WAITING && s->state != PL_SWEEP_RUNNING;
+    _cleanup_(pl_buf_finish) struct pl_buf text = {0};
+    int r = pl_run_end_text(s->run, over, &text);
+
+    return r == 0 && text.len ? pl_plstat_line(ps, PL_TERM_RED, "! %s", pl_buf_str(&text)) : r;
+}
+
 static int print(struct pl_plstat *ps, const struct pl_run_status *s)
 {
     _cleanup_(pl_table_finish) struct pl_table table = {0};
@@ -208,6 +219,8 @@ static int print(struct pl_plstat *ps, const struct pl_run_status *s)
         r = add_causes(ps, s);
     if (r == 0 && s->missing)
         r = pl_plstat_line(ps, PL_TERM_RED, "! %s", s->missing);
+    if (r == 0)
+        r = add_on_end(ps, s);
     return r < 0 ? r : add_best(ps, s);
 }
 

@@ -2,6 +2,8 @@
 #include "launcher/plstat/plstat_json.h"
 #include "common/base/fs.h"
 #include "common/proto/json.h"
+#include "common/run/run_end.h"
+#include "common/run/run_state.h"
 #include "launcher/plstat/gpus.h"
 
 #include <math.h>
@@ -146,8 +148,23 @@ static void put_run(json_t *o, const struct pl_run_status *s, bool *ok)
     put(o, "arrays", jobs, ok);
 }
 
+/* A new reference; NULL when out of memory. */
+static json_t *on_end_json(const struct pl_run_end *end)
+{
+    json_t *o = json_object();
+    bool ok = o != NULL;
+
+    if (end->job[0])
+        put(o, "job", json_string(end->job), &ok);
+    put(o, "begun", json_boolean(end->begun), &ok);
+    if (end->ended)
+        ok &= pl_run_state_set_status(o, end->status) == 0;
+    return finish_object(o, ok);
+}
+
 json_t *pl_plstat_json_sweep(const struct pl_run_status *s, bool trials)
 {
+    const struct pl_run_end end = pl_run_end_read(s->run);
     json_t *o = json_object(), *list, *best;
     bool ok = o != NULL;
 
@@ -167,6 +184,8 @@ json_t *pl_plstat_json_sweep(const struct pl_run_status *s, bool trials)
                          s->best_value);
         put(o, "best", best, &ok);
     }
+    if (end.arrays)
+        put(o, "on_end", on_end_json(&end), &ok);
     if (trials) {
         list = json_array();
         for (size_t i = 0; list && i < s->n_trials; i++)

@@ -5,6 +5,7 @@
 #include "common/base/term.h"
 #include "common/run/requeue_rule.h"
 #include "launcher/plsubmit/advice.h"
+#include "launcher/plsubmit/on_end.h"
 #include "launcher/plsubmit/submit.h"
 #include "launcher/slurm/slurm_site.h"
 
@@ -175,6 +176,20 @@ check_requeue(struct checks *c, const struct pl_spec *spec, const struct pl_slur
         add(c, true, "no job is preempted here (PreemptMode=%s)", *mode ? mode : "?");
 }
 
+/* The small job of --on-end goes to the same partition, for which it may be too small. */
+static void check_on_end(struct checks *c, const struct pl_launch *launch)
+{
+    struct pl_error err = {0};
+
+    if (!launch->spec->values[PL_SPEC_ON_END].text)
+        return;
+    if (pl_on_end_test((const char *const *)launch->sbatch_args, launch->sweep, launch->dir,
+                       launch->bin_dir, &err) < 0)
+        add(c, false, "%s", err.text);
+    else
+        add(c, true, "sbatch takes the job that runs the command of --on-end");
+}
+
 static void check_slurm(struct checks *c, const struct pl_launch *launch)
 {
     struct pl_slurm_site site = {0};
@@ -188,6 +203,7 @@ static void check_slurm(struct checks *c, const struct pl_launch *launch)
     check_arrays(c, launch, &site);
     check_requeue(c, launch->spec, &site);
     check_start(c, launch);
+    check_on_end(c, launch);
 }
 
 int pl_check_run(const struct pl_launch *launch,

@@ -5,6 +5,7 @@
 #include "common/base/log.h"
 #include "common/base/parse.h"
 #include "common/base/strv.h"
+#include "common/run/run_end.h"
 #include "common/run/run_local.h"
 
 #include <ctype.h>
@@ -432,6 +433,34 @@ static void run_all(struct executor *x, const sigset_t *set)
     }
 }
 
+/* Becomes the process that runs the command of --on-end. It holds no lock: the trials have ended.
+ */
+static void run_on_end(const struct executor *x)
+{
+    _cleanup_free_ char *out = pl_path_join(x->dir, PL_RUN_END_OUTPUT);
+    _cleanup_(pl_strv_freep) char **env = NULL;
+    char plrun[PATH_MAX], arrays[16];
+    ssize_t n = readlink("/proc/self/exe", plrun, sizeof(plrun) - 16);
+    char *argv[] = {plrun, (char[]){"--end-sweep"}, arrays, NULL};
+    int fd, r = add_variable(&env, "PLUME_RUN_DIR", x->dir);
+
+    if (!pl_run_on_end(x->run))
+        return;
+    for (char *const *e = x->env; *e && r == 0; e++)
+        r = is_set(env, *e) ? 0 : pl_strv_append(&env, *e);
+    fd = out ? open(out, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0666) : -1;
+    if (r == 0 && n > 0 && fd >= 0 && dup2(fd, STDOUT_FILENO) >= 0 &&
+        dup2(fd, STDERR_FILENO) >= 0) {
+        plrun[n] = '\0';
+        memcpy(strrchr(plrun, '/') + 1, "plrun", sizeof("plrun"));
+        snprintf(arrays, sizeof(arrays), "%zu", pl_run_n_submissions(x->run));
+        sigprocmask(SIG_SETMASK, &x->before, NULL);
+        pl_close_from(3, NULL, 0);
+        execve(plrun, argv, env);
+    }
+    pl_log_error("local", "cannot run the command of --on-end: %s", strerror(errno));
+}
+
 int pl_executor_run(const char *dir, const char *job, char *const *env, int lock)
 {
     struct executor x = {.env = env};
@@ -464,6 +493,7 @@ int pl_executor_run(const char *dir, const char *job, char *const *env, int lock
     if (x.most == 0)
         x.most = x.gpus_each ? PL_MAX(x.gpus.n / x.gpus_each, 1u) : 1;
     run_all(&x, &set);
+    run_on_end(&x);
     pl_run_close(x.run);
     free(x.tasks);
     free(x.dir);

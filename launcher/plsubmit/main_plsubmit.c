@@ -5,6 +5,7 @@
 #include "common/base/site.h"
 #include "common/base/term.h"
 #include "common/base/trace.h"
+#include "common/run/run_end.h"
 #include "common/run/run_index.h"
 #include "common/run/run_local.h"
 #include "common/run/run_stop.h"
@@ -17,6 +18,7 @@
 #include "launcher/plsubmit/job_file.h"
 #include "launcher/plsubmit/launch.h"
 #include "launcher/plsubmit/local.h"
+#include "launcher/plsubmit/on_end.h"
 #include "launcher/plsubmit/report.h"
 #include "launcher/plsubmit/submit.h"
 #include "launcher/plsubmit/trial_env.h"
@@ -183,6 +185,30 @@ static int not_submitted(const struct submission *s, int r, const struct pl_erro
     return print_error(err, PL_EXIT_FAILED);
 }
 
+/* Submits arrays, and the job of --on-end after them: it waits for all. */
+static int submit_to_slurm(const struct submission *s,
+                           const char *bin_dir,
+                           const char *depends,
+                           struct pl_buf *messages,
+                           struct pl_error *err)
+{
+    struct pl_run *run = s->change->run;
+    size_t before = pl_run_n_submissions(run);
+    int r = 0;
+
+    if (pl_run_on_end(run))
+        r = pl_on_end_test(pl_run_sbatch_args(run), pl_run_sweep(run), pl_run_dir(run), bin_dir,
+                           err);
+    if (r == 0)
+        r = pl_submit_run(run, depends, s->resumed, messages, err);
+    if (r < 0)
+        return r;
+    r = pl_on_end_submit(run, bin_dir, messages, err);
+    if (r == -EREMOTEIO)
+        pl_submit_cancel(run, before, err);
+    return r;
+}
+
 /* Submits the trials that are not submitted yet, or a planned retry, reports them, and waits with
  * --wait. */
 static int submit(const struct submission *s, const struct pl_spec *spec, const char *bin_dir)
@@ -201,7 +227,7 @@ static int submit(const struct submission *s, const struct pl_spec *spec, const 
     if (r == 0 && pl_run_is_local(run))
         r = pl_local_submit(run, &err);
     else if (r == 0)
-        r = pl_submit_run(run, depends, s->resumed, &messages, &err);
+        r = submit_to_slurm(s, bin_dir, depends, &messages, &err);
     pl_report_messages(&messages);
     if (r < 0)
         return not_submitted(s, r, &err);

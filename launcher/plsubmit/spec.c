@@ -677,6 +677,9 @@ static const struct pl_option options[] = {
     {"teardown", 0, "CMD", NULL,
      "run CMD on the first node after the trial, however it ended; $1 is the exit code",
      LIST(PL_SPEC_TEARDOWN, NULL)},
+    {"on-end", 0, "CMD", NULL,
+     "run CMD once when all trials have ended, however they did: in a small job of its own",
+     KEY(PL_SPEC_ON_END, NULL)},
     {"env", 0, "NAME[=VALUE]", NULL,
      "set an environment variable; without a value that of the present environment, which no file "
      "of Plume gets",

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
 #include "launcher/plsubmit/submit.h"
-#include "common/base/child.h"
 #include "common/base/fs.h"
 #include "common/base/log.h"
 #include "common/base/parse.h"
@@ -224,8 +223,7 @@ static int find_in_queue(const struct pl_run *run,
     return 0;
 }
 
-/* Joins sbatch's lines, without their prefixes, with "; ". */
-static int one_line(const char *text, struct pl_buf *out)
+int pl_submit_join(const char *text, struct pl_buf *out)
 {
     static const char *const prefixes[] = {"sbatch: error: ", "sbatch: fatal: ", "sbatch: "};
 
@@ -250,8 +248,7 @@ static int one_line(const char *text, struct pl_buf *out)
     return 0;
 }
 
-/* Parses "123" or "123;cluster". */
-static char *job_id(const struct pl_buf *out)
+char *pl_submit_job_id(const struct pl_buf *out)
 {
     const char *s = pl_buf_str(out), *last = s;
     size_t digits;
@@ -260,14 +257,13 @@ static char *job_id(const struct pl_buf *out)
     for (const char *p = s; *p; p++)
         if (*p == '\n' && p[1])
             last = p + 1;
-    digits = strspn(last, "0123456789");
+    digits = strspn(last, "0123456789"); /* "123" or "123;cluster" */
     if (digits == 0 || (last[digits] && !strchr(";\n", last[digits])))
         return NULL;
     return strndup(last, digits);
 }
 
-/* True if sbatch's messages report a missing answer of the controller, not a refusal. */
-static bool is_no_answer(const char *messages)
+bool pl_submit_is_no_answer(const char *messages)
 {
     static const char *const signs[] = {
         "Unable to contact",     "timed out",        "Connection refused", "connect failure",
@@ -312,6 +308,21 @@ static int controller_reachable(struct pl_error *err)
     return r == -ETIMEDOUT ? (err->code = -EHOSTUNREACH) : r;
 }
 
+int pl_submit_sbatch(char *const *argv,
+                     char *const *env,
+                     struct pl_child *ret,
+                     struct pl_error *err)
+{
+    struct pl_error why = {0};
+    int r = pl_child_run_patiently((const char *const *)argv, env, PL_SUBMIT_SBATCH_MS,
+                                   PL_SUBMIT_PATIENCE_MS, controller_reachable, ret, &why);
+
+    if (r == -ENOENT)
+        return pl_error_set(err, r, "%s: --local runs the trials on this machine without Slurm",
+                            why.text);
+    return r < 0 ? pl_error_set(err, r, "%s", why.text) : 0;
+}
+
 static int submit_chunk(const struct pl_run *run,
                         const struct pl_chunk *chunk,
                         char *const *argv,
@@ -323,33 +334,32 @@ static int submit_chunk(const struct pl_run *run,
     _cleanup_(pl_child_finish) struct pl_child child = {0};
     _cleanup_(pl_buf_finish) struct pl_buf line = {0};
     struct pl_error why = {0};
-    int r = pl_child_run_patiently((const char *const *)argv, env, PL_SUBMIT_SBATCH_MS,
-                                   PL_SUBMIT_PATIENCE_MS, controller_reachable, &child, &why);
+    int r = pl_submit_sbatch(argv, env, &child, &why);
 
-    if (r == -ENOENT)
-        return pl_error_set(err, r, "%s: --local runs the trials on this machine without Slurm",
-                            why.text);
     if (r < 0 && r != -ETIMEDOUT)
         return pl_error_set(err, r, "%s", why.text);
     if (r == 0 && child.status == 0) {
-        *ret = job_id(&child.out);
+        *ret = pl_submit_job_id(&child.out);
         if (*ret)
             return pl_buf_add(messages, pl_buf_str(&child.err), child.err.len);
     }
-    if (one_line(pl_buf_str(&child.err), &line) < 0)
+    if (pl_submit_join(pl_buf_str(&child.err), &line) < 0)
         return pl_error_set(err, -ENOMEM, "out of memory");
     if (r < 0 && line.len == 0)
         pl_buf_adds(&line, why.text);
-    return resolve_missing_id(run, chunk, env,
-                              r == 0 && child.status != 0 && !is_no_answer(pl_buf_str(&line)),
-                              pl_buf_str(&line), ret, err);
+    return resolve_missing_id(
+        run, chunk, env, r == 0 && child.status != 0 && !pl_submit_is_no_answer(pl_buf_str(&line)),
+        pl_buf_str(&line), ret, err);
 }
 
 /* ---- all chunks ---- */
 
-/* Cancels the arrays that this call submitted, so that no part of a sweep stays submitted. */
-static void cancel(const struct pl_run *run, size_t from, char *const *env, struct pl_error *err)
+void pl_submit_cancel(const struct pl_run *run, size_t from, struct pl_error *err)
 {
+    _cleanup_(pl_strv_freep) char **env = NULL;
+
+    if (pl_submit_env(environ, &env) < 0)
+        return;
     for (size_t i = from; i < pl_run_n_submissions(run); i++) {
         const char *argv[] = {"scancel", pl_run_submission(run, i).job, NULL};
         _cleanup_(pl_child_finish) struct pl_child child = {0};
@@ -506,7 +516,7 @@ static int submit_rest(struct pl_run *run,
     if (r == 0)
         r = submit_planned(run, resumed, env, messages, err);
     if (r == -EREMOTEIO)
-        cancel(run, before, env, err);
+        pl_submit_cancel(run, before, err);
     if (r == -EREMOTEIO && pl_run_n_planned(run) > 0)
         pl_run_plan_done(run, NULL, NULL);
     return r;

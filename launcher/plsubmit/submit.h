@@ -9,6 +9,7 @@
 #define PL_LAUNCHER_PLSUBMIT_SUBMIT_H
 
 #include "common/base/buf.h"
+#include "common/base/child.h"
 #include "common/run/run_folder.h"
 
 #define PL_SUBMIT_SBATCH_MS 60000
@@ -65,6 +66,26 @@ int pl_submit_run(struct pl_run *run,
                   bool resumed,
                   struct pl_buf *messages,
                   struct pl_error *err);
+
+/* Cancels the arrays of the run from number `from` on, which this call submitted, so that no part
+ * of a sweep stays submitted; err tells. */
+void pl_submit_cancel(const struct pl_run *run, size_t from, struct pl_error *err);
+
+/* Runs sbatch as long as a controller answers. 0: it has ended; -ENOENT, -EHOSTUNREACH, -ETIMEDOUT.
+ */
+int pl_submit_sbatch(char *const *argv,
+                     char *const *env,
+                     struct pl_child *ret,
+                     struct pl_error *err);
+
+/* Joins sbatch's lines, without their prefixes, with "; ". -ENOMEM. */
+int pl_submit_join(const char *text, struct pl_buf *out);
+
+/* The job in the output of sbatch --parsable; NULL: none. The caller frees it. */
+char *pl_submit_job_id(const struct pl_buf *out);
+
+/* True if sbatch's messages report a missing answer of the controller, not a refusal. */
+bool pl_submit_is_no_answer(const char *messages);
 
 /* Finds "RUN/job.sh FIRST", for a retry "RUN/job.sh FIRST RETRY", in lines "JOBID STATE:REASON
  * COMMAND" of squeue. Returns the job id, which the caller frees, or NULL if it is not there. Skips

@@ -152,5 +152,7 @@ int pl_trial_env_check(struct pl_spec *spec, struct pl_error *err)
         r = check_command("--teardown", *item, err);
     if (r == 0 && spec->values[PL_SPEC_SAVE_COMMAND].text)
         r = check_command("--save-command", spec->values[PL_SPEC_SAVE_COMMAND].text, err);
+    if (r == 0 && spec->values[PL_SPEC_ON_END].text)
+        r = check_command("--on-end", spec->values[PL_SPEC_ON_END].text, err);
     return r;
 }

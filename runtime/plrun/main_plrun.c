@@ -13,6 +13,7 @@
 #include "common/run/on_hang.h"
 #include "runtime/node/net.h"
 #include "runtime/node/slurm_step.h"
+#include "runtime/plrun/end.h"
 #include "runtime/plrun/starter.h"
 #include "runtime/plrun/tasks.h"
 #include "runtime/plrun/trial.h"
@@ -32,6 +33,7 @@ enum mode {
     MODE_CLAIM,
     MODE_REASON,
     MODE_FINISH,
+    MODE_END_SWEEP,
     MODE_FIND_PROGRAM,
     MODE_READ_ENV,
     MODE_RESERVE_HUB,
@@ -40,7 +42,7 @@ enum mode {
 struct arguments {
     enum mode mode;
     const char *word; /* the mode's argument; NULL = none */
-    int64_t code;     /* --finish, --tasks */
+    int64_t code;     /* --finish, --tasks, --end-sweep */
 };
 
 static int add_metric(void *ctx, const struct pl_option *o, const char *value, struct pl_error *err)
@@ -101,7 +103,7 @@ static int set_mode(void *ctx, const struct pl_option *o, const char *value, str
         return pl_error_set(err, -EINVAL, "does not go with another mode");
     a->mode = (enum mode)o->target.key;
     a->word = value;
-    if (a->mode == MODE_TASKS)
+    if (a->mode == MODE_TASKS || a->mode == MODE_END_SWEEP)
         return pl_parse_int(value, 1, 65535, &a->code, err);
     return a->mode == MODE_FINISH ? pl_parse_int(value, 0, 255, &a->code, err) : 0;
 }
@@ -137,6 +139,11 @@ static const struct pl_option options[] = {
     {"finish", 0, "CODE", NULL,
      "write the trial's result if the runtime could not; exit with the result's code",
      MODE(MODE_FINISH)},
+    {"end-sweep", 0, "N", NULL,
+     "run the command of plsubmit --on-end of the sweep in PLUME_RUN_DIR, unless it has more than "
+     "N "
+     "arrays, or the command has begun at this end",
+     MODE(MODE_END_SWEEP)},
     {"find-program", 0, "NAME", NULL,
      "print the file of the trial's program: NAME in PATH, else the one that plsubmit found",
      MODE(MODE_FIND_PROGRAM)},
@@ -152,7 +159,7 @@ static const struct pl_option options[] = {
 static const struct pl_command command = {
     .name = "plrun",
     .synopsis = "[OPTIONS] [--] PROGRAM [ARG...]\n--tasks N -- PROGRAM [ARG...]\n--trial | --claim "
-                "| --reason | --finish CODE\n"
+                "| --reason | --finish CODE | --end-sweep N\n"
                 "--find-program NAME | --read-env FILE | --reserve-hub",
     .summary = "Starts PROGRAM as one rank of a Slurm step, with the environment of distributed "
                "training, and watches it: srun -N2 --ntasks-per-node=4 plrun -- ./train",
@@ -344,6 +351,8 @@ static int finish(int code, struct pl_error *err)
 /* Returns an exit code or a negative errno. */
 static int run(const struct arguments *a, char **program, struct pl_error *err)
 {
+    int r;
+
     switch (a->mode) {
     case MODE_TRIAL:
         return run_trial(err);
@@ -355,6 +364,9 @@ static int run(const struct arguments *a, char **program, struct pl_error *err)
         return reason(err);
     case MODE_FINISH:
         return finish((int)a->code, err);
+    case MODE_END_SWEEP:
+        r = add_own_folder(err);
+        return r < 0 ? r : pl_end_run((unsigned)a->code, err);
     case MODE_FIND_PROGRAM:
         return find_program(a->word, err);
     case MODE_READ_ENV:

@@ -183,3 +183,18 @@ TXT
     [ ! -e "$RUN/trial-0000/requeues.json" ]
     run -1 grep -q not_requeued "$RUN/trial-0000/result.json"
 }
+
+@test "--on-end runs once after all trials of --local, cancelled ones, too" {
+    submit --local --grid a=1,2 --on-end 'echo "$PLUME_SWEEP_DONE $PLUME_SWEEP_FAILED $PLUME_SWEEP_TRIALS" >>ended; kill -9 $$' \
+        -- sh -c 'touch started; until [ -e go ]; do sleep 0.1; done'
+    wait_until 30 test -e started
+    plsubmit --cancel "$SWEEP/1"
+    touch go
+    wait_until 30 sweep_is '! --on-end: SIGKILL: see on-end.out in the run folder'
+    [ "$(<ended)" = "1 0 2" ]
+    sweep_is '2 trials: 1 done 1 cancelled'
+    submit --retry "$SWEEP"
+    wait_until 30 test -s "$RUN/ends/2.json"
+    wait_until 30 grep -q signal "$RUN/ends/2.json"
+    [ "$(tail -n +2 ended)" = "2 0 2" ]
+}

@@ -117,6 +117,8 @@ sweep_is() { [[ $(plstat sweep "$SWEEP" 2>&1) == *"$1"* ]]; }
     [[ ${lines[1]} =~ ^'ok     Slurm '[0-9.]+' answers'$ ]]
     [[ ${lines[2]} == 'ok     2 trials, 1 array of at most '* ]]
     [[ ${lines[3]} == 'ok     sbatch takes a trial, which could start at '* ]]
+    run -1 plsubmit --check -p nowhere --on-end true true
+    [[ ${lines[4]} == 'wrong  sbatch refuses the job that runs the command of --on-end: '*artition* ]]
     run -1 plsubmit --check --nodes 500 true
     [ "${lines[3]}" = 'wrong  sbatch: Requested node configuration is not available' ]
     run -1 plsubmit --check -p nowhere --objective min:loss true
@@ -264,4 +266,29 @@ for path in sys.argv[1:]:
     [[ $(tr -d " \n" <"$RUN/sweep.json") == *'"where":{"value":["a>0"],"origin":"jobfile"}'* ]]
     run -0 plstat sweep "$SWEEP"
     grep -q 'best: trial 1' <<<"$output"
+}
+
+@test "--on-end runs once when all trials have ended, however they did, and again after a retry" {
+    submit --sbatch hold --grid a=1,2,3 --on-end 'echo "$PLUME_SWEEP $PLUME_SWEEP_DONE $PLUME_SWEEP_FAILED $PLUME_SWEEP_TRIALS" >>ended; exit 3' \
+        -- sh -c 'test -e good || [ {a} = 1 ]'
+    [ "$(squeue -h -n "$SWEEP.end" -o '%T %E')" = "PENDING afterany:${JOBS}_*(unfulfilled)" ]
+    plsubmit --cancel "$SWEEP/2"
+    plsubmit --release "$SWEEP"
+    wait_for 60 queue_is_empty
+    [ "$(<ended)" = "$SWEEP 1 1 3" ]
+    sweep_is '3 trials: 1 done 1 failed 1 cancelled'
+    sweep_is '! --on-end: exit code 3: see on-end.out in the run folder'
+    # Of two retries the second has the sweep's end; who asks for an end that has been finds it taken.
+    touch good
+    submit --retry "$SWEEP/1"
+    submit --retry "$SWEEP/2"
+    plsubmit --release "$SWEEP"
+    wait_for 60 queue_is_empty
+    for arrays in 1 2 3; do
+        PLUME_RUN_DIR=$RUN plrun --end-sweep "$arrays"
+    done
+    [ "$(tail -n +2 ended)" = "$SWEEP 3 0 3" ]
+    [ "$(cd "$RUN/ends" && echo ./*)" = './1.json ./3.json' ]
+    run -0 plsubmit --resume "$SWEEP"
+    queue_is_empty
 }
