@@ -65,7 +65,7 @@ static void look_at_partitions(struct doctor *d, const struct pl_slurm_site *sit
 
         if (sscanf(line, "PartitionName=%63s", name) != 1)
             continue;
-        pl_slurm_site_find_mode(line, name, mode, sizeof(mode));
+        pl_slurm_site_find(line, name, "PreemptMode", mode, sizeof(mode));
         if (!*mode)
             snprintf(mode, sizeof(mode), "%s", site->preempt_mode);
         add(d, "ok", "partition %s: %s (PreemptMode=%s)", name,

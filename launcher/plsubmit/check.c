@@ -7,6 +7,7 @@
 #include "launcher/plsubmit/advice.h"
 #include "launcher/plsubmit/on_end.h"
 #include "launcher/plsubmit/submit.h"
+#include "launcher/slurm/slurm_accounting.h"
 #include "launcher/slurm/slurm_site.h"
 
 #include <stdarg.h>
@@ -162,7 +163,8 @@ check_requeue(struct checks *c, const struct pl_spec *spec, const struct pl_slur
 
     if (!on || pl_requeue_parse(on, &rule, NULL) < 0 || rule.most[PL_REQUEUE_PREEMPT] == 0)
         return;
-    pl_slurm_site_partition(spec->values[PL_SPEC_PARTITION].text, mode, sizeof(mode));
+    pl_slurm_site_partition(spec->values[PL_SPEC_PARTITION].text, "PreemptMode", mode,
+                            sizeof(mode));
     if (!*mode)
         snprintf(mode, sizeof(mode), "%s", site->preempt_mode);
     if (pl_slurm_preempt_requeues(mode))
@@ -174,6 +176,44 @@ check_requeue(struct checks *c, const struct pl_spec *spec, const struct pl_slur
             mode);
     else
         add(c, true, "no job is preempted here (PreemptMode=%s)", *mode ? mode : "?");
+}
+
+/* A submission beyond the limit of jobs is refused: each trial is one. */
+static void
+check_limit(struct checks *c, const struct pl_spec *spec, const struct pl_slurm_site *site)
+{
+    int64_t n = pl_grid_n_trials(&spec->grid) + (spec->values[PL_SPEC_ON_END].text != NULL);
+    struct pl_slurm_place place = {.cluster = site->cluster,
+                                   .account = spec->values[PL_SPEC_ACCOUNT].text,
+                                   .partition = spec->values[PL_SPEC_PARTITION].text,
+                                   .qos = spec->values[PL_SPEC_QOS].text};
+    struct pl_slurm_submit_limit limit;
+    struct pl_error err = {0};
+    char partition[64], qos[64];
+    int64_t there;
+
+    if (!strstr(site->enforce, "limits") && !strstr(site->enforce, "safe") &&
+        !strstr(site->enforce, "all")) {
+        add(c, true, "no limit of jobs: this Slurm enforces none (AccountingStorageEnforce=%s)",
+            *site->enforce ? site->enforce : "?");
+        return;
+    }
+    pl_slurm_site_partition(place.partition, "PartitionName", partition, sizeof(partition));
+    pl_slurm_site_partition(place.partition, "QoS", qos, sizeof(qos));
+    place.partition = partition;
+    place.partition_qos = strcmp(qos, "N/A") != 0 ? qos : NULL;
+    if (pl_slurm_submit_limit_ask(&place, &limit, &err) < 0 ||
+        (limit.most >= 0 && pl_slurm_count_jobs(&there, &err) < 0))
+        add(c, true, "the limit of jobs is not known: %s", pl_error_text(&err));
+    else if (limit.most < 0)
+        add(c, true, "no limit of jobs: no MaxSubmitJobs, and none of the QOS");
+    else
+        add(c, there + n <= limit.most,
+            "%lld job%s of this sweep and %lld that %s there: Slurm takes %lld (%s)%s",
+            (long long)n, n == 1 ? "" : "s", (long long)there, there == 1 ? "is" : "are",
+            (long long)limit.most, limit.what,
+            there + n <= limit.most ? ""
+                                    : ": submit fewer at a time, as with --trials and --where");
 }
 
 /* The small job of --on-end goes to the same partition, for which it may be too small. */
@@ -201,6 +241,7 @@ static void check_slurm(struct checks *c, const struct pl_launch *launch)
     }
     add(c, true, "Slurm %s answers", site.release);
     check_arrays(c, launch, &site);
+    check_limit(c, launch->spec, &site);
     check_requeue(c, launch->spec, &site);
     check_start(c, launch);
     check_on_end(c, launch);

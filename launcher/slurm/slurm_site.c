@@ -38,6 +38,8 @@ int pl_slurm_site_parse(const char *text, struct pl_slurm_site *ret)
     copy_value(text, "JobRequeue", site.job_requeue, sizeof(site.job_requeue));
     copy_value(text, "PlugStackConfig", site.plugstack, sizeof(site.plugstack));
     copy_value(text, "AuthType", site.auth, sizeof(site.auth));
+    copy_value(text, "ClusterName", site.cluster, sizeof(site.cluster));
+    copy_value(text, "AccountingStorageEnforce", site.enforce, sizeof(site.enforce));
     *ret = site;
     return 0;
 }
@@ -71,34 +73,35 @@ static bool is_first(const char *partitions, const char *name)
     return strlen(name) == len && strncmp(name, partitions, len) == 0;
 }
 
-void pl_slurm_site_find_mode(const char *text, const char *partition, char *ret, size_t size)
+void pl_slurm_site_find(
+    const char *text, const char *partition, const char *field, char *ret, size_t size)
 {
     *ret = '\0';
     while (*text) {
         size_t len = strcspn(text, "\n");
         _cleanup_free_ char *line = strndup(text, len);
         _cleanup_free_ char *name = line ? pl_parse_scontrol_field(line, "PartitionName") : NULL;
-        _cleanup_free_ char *mode = line ? pl_parse_scontrol_field(line, "PreemptMode") : NULL;
+        _cleanup_free_ char *value = line ? pl_parse_scontrol_field(line, field) : NULL;
         _cleanup_free_ char *is_default = line ? pl_parse_scontrol_field(line, "Default") : NULL;
 
-        if (name && mode &&
+        if (name && value &&
             (partition ? is_first(partition, name)
                        : is_default && strcmp(is_default, "YES") == 0)) {
-            snprintf(ret, size, "%s", mode);
+            snprintf(ret, size, "%s", value);
             return;
         }
         text += len + (text[len] == '\n');
     }
 }
 
-void pl_slurm_site_partition(const char *partition, char *ret, size_t size)
+void pl_slurm_site_partition(const char *partition, const char *field, char *ret, size_t size)
 {
     static const char *const argv[] = {"scontrol", "-o", "show", "partition", NULL};
     _cleanup_(pl_child_finish) struct pl_child child = {0};
 
     *ret = '\0';
     if (pl_child_run(argv, NULL, PL_SLURM_LIMITS_MS, &child, NULL) == 0)
-        pl_slurm_site_find_mode(pl_buf_str(&child.out), partition, ret, size);
+        pl_slurm_site_find(pl_buf_str(&child.out), partition, field, ret, size);
 }
 
 bool pl_slurm_preempt_requeues(const char *mode)

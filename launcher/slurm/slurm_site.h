@@ -11,6 +11,8 @@ struct pl_slurm_site {
     char job_requeue[8];   /* JobRequeue: "1", or "0": requeued only where the job asks for it */
     char plugstack[256];   /* path of plugstack.conf */
     char auth[32];         /* AuthType: "auth/munge" */
+    char cluster[64];      /* ClusterName */
+    char enforce[128];     /* AccountingStorageEnforce: "none", or "associations,limits,qos" */
     struct pl_slurm_limits limits;
 };
 
@@ -21,13 +23,14 @@ int pl_slurm_site_ask(struct pl_slurm_site *ret, struct pl_error *err);
  * test. */
 int pl_slurm_site_parse(const char *text, struct pl_slurm_site *ret);
 
-/* Asks for the PreemptMode of a partition, which replaces the site's; "" without one, or where
- * scontrol does not say. partition NULL: Slurm's default. */
-void pl_slurm_site_partition(const char *partition, char *ret, size_t size);
+/* Asks for a field of a partition, such as its PreemptMode, which replaces the site's, or its QoS;
+ * "" without one, or where scontrol does not say. partition NULL: Slurm's default. */
+void pl_slurm_site_partition(const char *partition, const char *field, char *ret, size_t size);
 
-/* Finds the PreemptMode in lines of `scontrol -o show partition`: of the partition of this name, or
- * of the default one. Public for its test. */
-void pl_slurm_site_find_mode(const char *text, const char *partition, char *ret, size_t size);
+/* Finds the field in lines of `scontrol -o show partition`: of the partition of this name, or of
+ * the default one. Public for its test. */
+void pl_slurm_site_find(
+    const char *text, const char *partition, const char *field, char *ret, size_t size);
 
 /* True if a preempted job starts again under this mode. */
 bool pl_slurm_preempt_requeues(const char *mode);

@@ -116,16 +116,17 @@ sweep_is() { [[ $(plstat sweep "$SWEEP" 2>&1) == *"$1"* ]]; }
     [[ ${lines[0]} == "ok     run folders can be made in '$WORK'" ]]
     [[ ${lines[1]} =~ ^'ok     Slurm '[0-9.]+' answers'$ ]]
     [[ ${lines[2]} == 'ok     2 trials, 1 array of at most '* ]]
-    [[ ${lines[3]} == 'ok     sbatch takes a trial, which could start at '* ]]
+    [ "${lines[3]}" = 'ok     no limit of jobs: this Slurm enforces none (AccountingStorageEnforce=none)' ]
+    [[ ${lines[4]} == 'ok     sbatch takes a trial, which could start at '* ]]
     run -1 plsubmit --check -p nowhere --on-end true true
-    [[ ${lines[4]} == 'wrong  sbatch refuses the job that runs the command of --on-end: '*artition* ]]
+    [[ ${lines[5]} == 'wrong  sbatch refuses the job that runs the command of --on-end: '*artition* ]]
     run -1 plsubmit --check --nodes 500 true
-    [ "${lines[3]}" = 'wrong  sbatch: Requested node configuration is not available' ]
+    [ "${lines[4]}" = 'wrong  sbatch: Requested node configuration is not available' ]
     run -1 plsubmit --check -p nowhere --objective min:loss true
     [[ ${lines[0]} == "wrong  no --metric reads the objective 'loss'"* ]]
-    [[ ${lines[4]} == 'wrong  sbatch: '*artition* ]]
+    [[ ${lines[5]} == 'wrong  sbatch: '*artition* ]]
     run -0 plsubmit --check -p scavenge --requeue-on preempt true
-    [ "${lines[3]}" = 'ok     a preempted trial starts again (PreemptMode=REQUEUE)' ]
+    [ "${lines[4]}" = 'ok     a preempted trial starts again (PreemptMode=REQUEUE)' ]
     SLURM_CONF=/nonexistent run -1 plsubmit --check true
     [ "${lines[1]}" = "wrong  cannot read SLURM_CONF '/nonexistent'" ]
     [ ! -e runs ]

@@ -19,6 +19,8 @@ static const char config[] = "Configuration data as of 2026-11-25T19:42:50\n"
                              "PreemptMode             = GANG,SUSPEND\n"
                              "PreemptParameters       = x\n"
                              "SchedulerParameters     = bf_continue,max_array_tasks=50\n"
+                             "AccountingStorageEnforce = associations,limits\n"
+                             "ClusterName             = c1\n"
                              "SLURM_VERSION           = 22.05.8\n";
 static const char partitions[] =
     "PartitionName=main Default=YES PreemptMode=OFF State=UP\n"
@@ -35,6 +37,8 @@ static void test_site_parse(void **state)
     assert_string_equal(site.job_requeue, "1");
     assert_string_equal(site.plugstack, "/etc/slurm/plugstack.conf");
     assert_string_equal(site.auth, "auth/munge");
+    assert_string_equal(site.cluster, "c1");
+    assert_string_equal(site.enforce, "associations,limits");
     assert_int_equal(site.limits.max_array_size, 1001);
     assert_int_equal(site.limits.max_array_tasks, 50);
     assert_int_equal(pl_slurm_site_parse("SLURM_VERSION = 22.05.8\n", &site), -EINVAL);
@@ -46,11 +50,11 @@ static void mode_is(const char *partition, const char *expected)
 {
     char mode[64];
 
-    pl_slurm_site_find_mode(partitions, partition, mode, sizeof(mode));
+    pl_slurm_site_find(partitions, partition, "PreemptMode", mode, sizeof(mode));
     assert_string_equal(mode, expected);
 }
 
-static void test_find_mode(void **state)
+static void test_find(void **state)
 {
     mode_is(NULL, "OFF");
     mode_is("scavenge", "REQUEUE");
@@ -71,7 +75,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_site_parse),
-        cmocka_unit_test(test_find_mode),
+        cmocka_unit_test(test_find),
         cmocka_unit_test(test_preempt_requeues),
     };
 

@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: MIT */
+/* How many jobs a user may have in the queue, by Slurm's accounting: MaxSubmitJobs of the
+ * association, MaxSubmitJobsPerUser of the QOS, and GrpSubmitJobs of both. sacctmgr(1) asks
+ * slurmdbd.
+ */
+#ifndef PL_LAUNCHER_SLURM_SLURM_ACCOUNTING_H
+#define PL_LAUNCHER_SLURM_SLURM_ACCOUNTING_H
+
+#include "common/base/error.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* Where a job goes; NULL or "": Slurm's default, or none. */
+struct pl_slurm_place {
+    const char *cluster, *account, *partition, *qos, *partition_qos;
+};
+
+struct pl_slurm_submit_limit {
+    int64_t most;   /* jobs, an array counts with all its tasks; -1: no limit */
+    char what[160]; /* whose limit: "MaxSubmitJobs of account lab" */
+};
+
+/* Asks for the lowest limit of the present user. -ENOENT (no sacctmgr), -EHOSTUNREACH, -ETIMEDOUT;
+ * err says why. */
+int pl_slurm_submit_limit_ask(const struct pl_slurm_place *place,
+                              struct pl_slurm_submit_limit *ret,
+                              struct pl_error *err);
+
+/* Lower *ret to the limits in sacctmgr's lines. Public for their test.
+ *   associations  "DEFAULT-ACCOUNT|ACCOUNT|PARTITION|MAX|GRP|DEFAULT-QOS"; ret_qos gets the default
+ *                 QOS of the association that counts, "" without one
+ *   QOS           "NAME|MAX-PER-USER|GRP" */
+void pl_slurm_read_associations(const char *text,
+                                const struct pl_slurm_place *place,
+                                struct pl_slurm_submit_limit *ret,
+                                char *ret_qos,
+                                size_t size);
+void pl_slurm_read_qos(const char *text, struct pl_slurm_submit_limit *ret);
+
+/* Counts the user's jobs in the queue, each task of an array for itself. -EHOSTUNREACH, ... */
+int pl_slurm_count_jobs(int64_t *ret, struct pl_error *err);
+
+#endif
