@@ -108,7 +108,8 @@ static const struct message table[PL_MSG_N_TYPES] = {
     [PL_MSG_JOIN] = {PL_WIRE_PEER_TO_HUB,
                      "join",
                      {MUST(join, node_id), MAY(join, node), MAY(join, local_ntasks),
-                      MAY(join, clock), MAY(join, unable)}},
+                      MAY(join, clock), MAY(join, unable), MAY(join, driver), MAY(join, nccl),
+                      MAY(join, mpi)}},
 
     [PL_MSG_SNAPSHOT] = {PL_WIRE_HUB_TO_CLIENT,
                          "snapshot",

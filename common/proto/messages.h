@@ -178,6 +178,7 @@ struct pl_msg {
             int64_t local_ntasks;
             const char *clock;  /* pl_clock_id() */
             const char *unable; /* why this node cannot serve the step; absent = it can */
+            const char *driver, *nccl, *mpi; /* releases on the node; absent = not known */
         } join;
         struct pl_msg_snapshot {
             const char *epoch;

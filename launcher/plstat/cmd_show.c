@@ -9,6 +9,7 @@
 #include "launcher/plstat/gpus.h"
 #include "launcher/plstat/plstat.h"
 #include "launcher/plstat/plstat_json.h"
+#include "launcher/plstat/releases.h"
 #include "launcher/plstat/stalls.h"
 #include "launcher/plstat/table.h"
 #include "launcher/plstat/words.h"
@@ -296,6 +297,8 @@ print_trial(struct pl_plstat *ps, const struct pl_run_status *s, const struct pl
         r = pl_gpus_print(ps, ts->doc, ts->state == PL_TRIAL_RUNNING, -1);
     if (r == 0)
         r = pl_stalls_print(ps, s, ts);
+    if (r == 0)
+        r = pl_releases_print(ps, ts->doc);
     if (r == 0 && ts->cause)
         r = pl_words_cause(ts->cause, &cause);
     if (r == 0 && ts->cause)

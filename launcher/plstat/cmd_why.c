@@ -6,6 +6,7 @@
 #include "launcher/plstat/gpus.h"
 #include "launcher/plstat/plstat.h"
 #include "launcher/plstat/plstat_json.h"
+#include "launcher/plstat/releases.h"
 #include "launcher/plstat/stalls.h"
 #include "launcher/plstat/timeline.h"
 #include "launcher/plstat/words.h"
@@ -175,6 +176,8 @@ static int print(struct pl_plstat *ps,
         r = pl_gpus_print(ps, ts->doc, false, ts->ended_s);
     if (r == 0)
         r = pl_stalls_print(ps, s, ts);
+    if (r == 0)
+        r = pl_releases_print(ps, ts->doc);
     if (r == 0)
         r = add_tied(ps, cause);
     if (r == 0)

@@ -5,6 +5,7 @@
 #include "common/base/fs.h"
 #include "common/base/options.h"
 #include "common/base/strv.h"
+#include "common/base/versions.h"
 #include "common/proto/json.h"
 
 #include <ifaddrs.h>
@@ -51,58 +52,14 @@ static int set_line(json_t *o, const char *key, const char *path)
     return set_text(o, key, text, strcspn(text, "\n"));
 }
 
-/* ---- versions ---- */
-
-void pl_probe_release(const char *text, char *ret, size_t size)
+static int set_versions(json_t *o)
 {
-    *ret = '\0';
-    while (*text) {
-        size_t len = strcspn(text, " \t\n"), number = strspn(text, "0123456789.");
+    struct pl_versions v;
+    int r;
 
-        if (number == len && len > 0 && memchr(text, '.', len) && text[0] != '.') {
-            snprintf(ret, size, "%.*s", (int)len, text);
-            return;
-        }
-        text += len + strspn(text + len, " \t\n");
-    }
-}
-
-static int set_driver(json_t *o)
-{
-    _cleanup_free_ char *text = NULL;
-    char release[64];
-
-    if (pl_file_read("/proc/driver/nvidia/version", FILE_MAX, &text, NULL, NULL) < 0)
-        return 0;
-    pl_probe_release(text, release, sizeof(release));
-    return set_text(o, "driver", release, strlen(release));
-}
-
-/* The release is in the name of the library's file: libnccl.so.2 is a link to libnccl.so.2.18.3. A
- * PyTorch has a copy of its own. */
-static int set_nccl(json_t *o)
-{
-    static const char folders[] = "/usr/lib/x86_64-linux-gnu:/usr/lib/aarch64-linux-gnu:/usr/lib64:"
-                                  "/usr/local/cuda/lib64:/usr/local/lib";
-    const char *own = pl_env_named("LD_LIBRARY_PATH");
-    _cleanup_free_ char *all = pl_strf("%s:%s", own ? own : "", folders);
-    char *folder, release[64];
-
-    if (!all)
-        return -ENOMEM;
-    for (char *next = all; (folder = strsep(&next, ":"));) {
-        _cleanup_free_ char *link = pl_strf("%s/libnccl.so.2", folder), *real = NULL;
-        const char *name;
-
-        real = *folder && link ? realpath(link, NULL) : NULL;
-        name = real ? strstr(real, "libnccl.so.") : NULL;
-        if (!name)
-            continue;
-        pl_probe_release(name + strlen("libnccl.so."), release, sizeof(release));
-        if (*release)
-            return set_text(o, "nccl", release, strlen(release));
-    }
-    return 0;
+    pl_versions_read("", pl_env_named("LD_LIBRARY_PATH"), &v);
+    r = set_text(o, "driver", v.driver, strlen(v.driver));
+    return r == 0 ? set_text(o, "nccl", v.nccl, strlen(v.nccl)) : r;
 }
 
 /* ---- network ---- */
@@ -223,9 +180,7 @@ json_t *pl_probe(const char *file)
     if (r == 0)
         r = set_names(o);
     if (r == 0)
-        r = set_driver(o);
-    if (r == 0)
-        r = set_nccl(o);
+        r = set_versions(o);
     if (r == 0)
         r = set_output(o, "mpi", mpi);
     if (r == 0)

@@ -15,8 +15,4 @@
  * the step's nodes driver, nccl, mpi           releases NULL when out of memory. */
 json_t *pl_probe(const char *file);
 
-/* The first word of a text that is numbers with points, "535.104.05"; "" without one. Public for
- * its test. */
-void pl_probe_release(const char *text, char *ret, size_t size);
-
 #endif

@@ -15,12 +15,12 @@ import harness
 from harness import KEY, LIMIT, equal, wait_for
 
 
-def two_nodes(step, walk=False):
+def two_nodes(step, walk=False, env=({}, {})):
     """Two daemons with a rank each, running."""
     step.nodes = 2
     if not walk:
         step.use_hub_port()
-    daemons = [step.start(0), step.start(1)]
+    daemons = [step.start(i, **env[i]) for i in range(2)]
     ranks = [step.keep(d.rank("starter", i)) for i, d in enumerate(daemons)]
     for r in ranks:
         r.world = dict(e.split("=", 1) for e in r.expect("world")["env"])
@@ -440,6 +440,22 @@ def test_hub_lost_before_world(step):
             break
     hub.kill()
     assert "lost the hub" in r.expect("refused")["text"]
+
+
+def test_releases_of_the_nodes(step):
+    """The names of libraries' files say which NCCL and MPI a node has."""
+    for release in "2.18.3", "2.20.5":
+        os.mkdir(step.path(release))
+        for link, name in (("libnccl.so.2", f"libnccl.so.{release}"), ("libmpi.so.40", "libmpi.so.40.30.4")):
+            with open(step.path(release, name), "w", encoding="utf-8"):
+                os.symlink(name, step.path(release, link))
+    daemons, ranks = two_nodes(step, env=[{"LD_LIBRARY_PATH": step.path(r)} for r in ("2.18.3", "2.20.5")])
+    joined = sorted((e["node_id"], e["nccl"], e["mpi"]) for e in step.lines("events.jsonl") if e.get("state") == "joined")
+    equal(joined, [(0, "2.18.3", "libmpi.so.40.30.4"), (1, "2.20.5", "libmpi.so.40.30.4")])
+    for r in ranks:
+        r.exited(0)
+        equal(r.expect("verdict")["code"], 0)
+    equal([d.wait() for d in daemons], [0, 0])
 
 
 def until_running(step):

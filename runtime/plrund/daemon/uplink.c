@@ -8,6 +8,7 @@
 #include "common/base/fs.h"
 #include "common/base/log.h"
 #include "common/base/parse.h"
+#include "common/base/versions.h"
 #include "common/proto/json.h"
 #include "common/proto/messages.h"
 #include "runtime/node/limit.h"
@@ -43,7 +44,8 @@ struct pl_uplink {
     uint16_t ports[PL_WALK_PORTS + 1];
     size_t n_ports;
     const char *unable; /* NULL = this node can serve the step */
-    json_t *queue;      /* messages from before the hub was found */
+    struct pl_versions versions;
+    json_t *queue; /* messages from before the hub was found */
     char *first_node;
     struct pl_limit search; /* for the hub */
     unsigned pause_ms, banner_ms, silence_ms;
@@ -164,6 +166,12 @@ static void close_probes(struct pl_uplink *u)
         pl_hub_conn_close(u->probes[--u->n_probes]);
 }
 
+/* NULL: absent in a message. */
+static const char *known(const char *text)
+{
+    return *text ? text : NULL;
+}
+
 static void on_open(struct pl_hub_conn *wire)
 {
     struct pl_uplink *u = wire->ctx;
@@ -183,7 +191,8 @@ static void on_open(struct pl_hub_conn *wire)
     pl_uplink_send(u, &(struct pl_msg){
                           .type = PL_MSG_JOIN,
                           .join = {s->node_id, s->node ? s->node : "?", s->local_ntasks,
-                                   pl_clock_id(clock), u->unable},
+                                   pl_clock_id(clock), u->unable, known(u->versions.driver),
+                                   known(u->versions.nccl), known(u->versions.mpi)},
                       });
     json_array_foreach (u->queue, i, message)
         if (pl_hub_conn_send(wire, message) < 0)
@@ -340,6 +349,7 @@ int pl_uplink_create(uv_loop_t *loop,
     u->pause_ms = 5;
     u->banner_ms = BANNER_MS;
     u->silence_ms = pl_env_ms(PL_ENV_PLUME_SILENCE);
+    pl_versions_ask(&u->versions);
     uv_timer_init(loop, &u->round);
     uv_timer_init(loop, &u->names);
     u->round.data = u->names.data = u;

@@ -99,6 +99,21 @@ static void ping(struct pl_hub *hub, unsigned node_id)
                 &(struct pl_msg){.type = PL_MSG_HUB_PING, .hub_ping.t = (int64_t)pl_now_ns()});
 }
 
+static json_t *
+joined_event(const struct pl_hub_node *node, unsigned node_id, const struct pl_msg_join *join)
+{
+    json_t *event = json_pack("{s:s, s:i, s:s, s:s, s:s}", "type", "node", "node_id", (int)node_id,
+                              "node", node->name, "addr", node->addr, "state", "joined");
+    const struct {
+        const char *key, *value;
+    } releases[] = {{"driver", join->driver}, {"nccl", join->nccl}, {"mpi", join->mpi}};
+
+    for (size_t i = 0; i < PL_COUNT(releases); i++)
+        if (releases[i].value)
+            json_object_set_new(event, releases[i].key, json_string(releases[i].value));
+    return event;
+}
+
 static void on_joined(struct pl_hub *hub,
                       unsigned node_id,
                       const struct pl_msg_join *join,
@@ -118,8 +133,7 @@ static void on_joined(struct pl_hub *hub,
     node->name = strdup(join->node ? join->node : "?");
     node->addr = strdup(addr);
     hub->n_joined++;
-    pl_hub_event(hub, json_pack("{s:s, s:i, s:s, s:s, s:s}", "type", "node", "node_id",
-                                (int)node_id, "node", node->name, "addr", addr, "state", "joined"));
+    pl_hub_event(hub, joined_event(node, node_id, join));
     if (join->unable && hub->state == PL_HUB_GATHERING) {
         pl_hub_node_unable(hub, node_id, join->unable);
         return;
