@@ -14,6 +14,7 @@
 #include "runtime/engine/module/module.h"
 #include "runtime/engine/optim/precision.h"
 #include "runtime/engine/tape/profile.h"
+#include "runtime/engine/train/memory_need.h"
 #include "runtime/engine/train/summary.h"
 #include "runtime/engine/train/trainer.h"
 #include "runtime/engine/util/crash.h"
@@ -118,18 +119,45 @@ static int fit_timed(struct pl_trainer *t, struct pl_timeline *timeline, struct 
 }
 
 /* With --profile or $PLUME_PROFILE rank 0 prints the time of each op at the end. */
+/* Sets the bytes that the run needs, if they are asked for, and warns if there are not as many:
+ * that is what shards are for. */
+static int plan_memory(struct pl_trainer *t, bool asked, double *ret, struct pl_error *err)
+{
+    double limit = pl_memory_limit(t);
+    struct pl_memory_need need;
+    char text[2][PL_MEMORY_TEXT];
+    int r;
+
+    if (t->comm->rank != 0 || t->pipe.on || !(asked || t->strategy.kind == PL_STRATEGY_SHARDED))
+        return 0;
+    r = pl_memory_need(t, &need, err);
+    if (r < 0)
+        return r;
+    *ret = need.all;
+    if (need.all > limit)
+        pl_log_warn("train", "rank 0 needs %s of %s: choose more ranks, %sa smaller batch",
+                    pl_memory_text(need.all, text[0]), pl_memory_text(limit, text[1]),
+                    t->strategy.shard == PL_SHARD_PARAM ? "or " : "--shard param, or ");
+    return 0;
+}
+
 static int fit(struct pl_trainer *t, struct pl_error *err)
 {
     const char *env = pl_env(PL_ENV_PLUME_PROFILE);
     struct pl_tape *tape = pl_stage_tape(&t->stage[PLUME_TRAIN]);
-    uint64_t before = t->state.step, start = pl_now_ns();
+    uint64_t before = t->state.step, start;
+    struct pl_device_memory memory;
+    double planned = 0;
     int r;
 
     if (t->options->run != PL_RUN_TRAIN)
         return pl_trainer_evaluate(t, err);
     tape->timed = (t->options->profile && !t->options->profile_file) ||
                   (env && *env && strcmp(env, "0") != 0);
-    r = pl_trainer_fit(t, err);
+    r = plan_memory(t, tape->timed, &planned, err);
+    start = pl_now_ns();
+    if (r == 0)
+        r = pl_trainer_fit(t, err);
     if (r < 0 || !tape->timed || t->comm->rank != 0)
         return r;
     if (t->pipe.on)
@@ -137,6 +165,11 @@ static int fit(struct pl_trainer *t, struct pl_error *err)
     pl_profile_print(t->pipe.on ? pl_pipe_timed(&t->pipe) : tape,
                      t->pipe.on ? t->pipe.all_microbatches : t->state.step - before,
                      (double)(pl_now_ns() - start) * 1e-9, stderr);
+    t->dev->ops->memory(t->dev, &memory);
+    fprintf(stderr, "peak_bytes %llu", (unsigned long long)memory.peak);
+    if (!t->pipe.on)
+        fprintf(stderr, ", planned %.0f", planned);
+    fputc('\n', stderr);
     return r;
 }
 

@@ -1,7 +1,8 @@
 #!/usr/bin/env bats
 # SPDX-License-Identifier: MIT
 # Strategy sharded: the bits of ddp under --deterministic, its checkpoints, and what each rank keeps.
-# BUILD is the build folder, TURNS a module with two optimizers that take turns.
+# BUILD is the build folder, TURNS a module with two optimizers that take turns, SANITIZE how it was
+# built.
 
 bats_require_minimum_version 1.5.0
 
@@ -82,14 +83,53 @@ as_ddp() {
 @test "what each rank keeps is a part" {
     # MiB of an item of --summary.
     mib() { sed -n "s/^MiB of this rank: .*$1 \([0-9.]*\),.*/\1/p" "$2"; }
-    for kind in os grad; do
+    for kind in os grad param; do
         pltrain --summary --max-steps 1 --processes 4 --strategy sharded --shard $kind --optimizer adam \
             gpt --layers 6 --width 64 --batch_size 1 --context 8 >"$kind.txt"
+        grep -qE '^needs [0-9.]+ MB a rank of [0-9.]+ [MG]B$' "$kind.txt"
     done
     awk -v p="$(mib parameters os.txt)" -v s="$(mib optimizers os.txt)" -v g="$(mib gradients os.txt)" \
         -v s2="$(mib optimizers grad.txt)" -v g2="$(mib gradients grad.txt)" \
-        'BEGIN { exit !(s > 0.48 * p && s < 0.52 * p && s2 == s && g == p && g2 > 0.25 * p && g2 < 0.6 * p) }' ||
-        { grep MiB os.txt grad.txt; false; }
+        -v p3="$(mib parameters param.txt)" -v u="$(mib gathered param.txt)" -v g3="$(mib gradients param.txt)" \
+        'BEGIN { exit !(s > 0.48 * p && s < 0.52 * p && s2 == s && g == p && g2 > 0.25 * p && g2 < 0.6 * p &&
+                        p3 > 0.24 * p && p3 < 0.26 * p && u > 0 && u < 0.3 * p && g3 == g2) }' ||
+        { grep MiB os.txt grad.txt param.txt; false; }
+}
+
+# takes ARGS...: a run takes the memory that was planned, within 5 %.
+takes() {
+    run -0 --separate-stderr pltrain --profile --max-steps 2 --limit-val-batches 1 --limit-test-batches 1 \
+        --optimizer adam "$@"
+    awk '$1 == "peak_bytes" { good = $2 / $4 > 0.95 && $2 / $4 < 1.05 } END { exit !good }' <<<"$stderr" ||
+        { grep peak <<<"$stderr"; echo "$*"; false; }
+}
+
+@test "the memory that a run takes is what was planned" {
+    for kind in os grad param; do
+        takes --processes 3 --strategy sharded --shard $kind --ema 0.9 mlp --hidden 200
+        takes --processes 2 --strategy sharded --shard $kind cnn --batch_size 4 --batchnorm 1
+        takes --processes 2 --strategy sharded --shard $kind --precision bf16 "${GPT[@]}"
+    done
+    takes --processes 2 --strategy sharded --shard param lstm --batch_size 2
+    takes --processes 2 --strategy sharded --shard param "$TURNS"
+    takes --devices 2 --strategy dp mlp
+}
+
+@test "a module that does not fit one rank trains on four" {
+    [ "$SANITIZE" = none ] || skip "a sanitizer's shadow memory has no limit"
+    local -a run=("${SHORT[@]}" --max-steps 1 --num-sanity-val-steps 0 --optimizer adam --processes 4)
+    local -a gpt=(gpt --layers 6 --width 256 --context 8 --batch_size 1)
+    export OMP_NUM_THREADS=1 # threads have stacks
+    (ulimit -v 95000 # KiB, of each rank
+    run -1 pltrain "${run[@]}" --strategy sharded "${gpt[@]}"
+    [[ $output == *"memory"* ]] # of each rank that has too little
+    pltrain "${run[@]}" --strategy sharded --shard param "${gpt[@]}" >out)
+    grep -q "^test_loss" out
+    # A rank that will have too little is told so before, and what to do.
+    ulimit -v 95000
+    run pltrain "${run[@]}" --strategy sharded --shard grad gpt --layers 6 --width 256 --context 128 --batch_size 16
+    [[ $output == *"warning: rank 0 needs "*" MB of "*" MB: choose more ranks, --shard param, or a smaller batch"* ]] ||
+        { echo "$output"; false; }
 }
 
 @test "what cannot be sharded is a usage error" {

@@ -3,7 +3,7 @@
 #include "runtime/engine/device/device.h"
 #include "common/base/memory.h"
 
-#include <malloc.h>
+#include <pthread.h>
 #include <stdatomic.h>
 #include <string.h>
 
@@ -47,18 +47,76 @@ static int host_alloc(struct pl_device *dev, size_t bytes, void **ret, struct pl
     return 0;
 }
 
+void pl_device_cpu_count(int64_t bytes)
+{
+    uint64_t now = atomic_fetch_add(&used, (uint64_t)bytes) + (uint64_t)bytes;
+    uint64_t before = atomic_load(&peak);
+
+    while (before < now && !atomic_compare_exchange_weak(&peak, &before, now))
+        ;
+}
+
+/* The CPU's blocks and the bytes that were asked for: malloc_usable_size() of one with huge pages
+ * is up to 2 MiB more, which nobody touches. */
+static struct {
+    pthread_mutex_t lock;
+    struct block {
+        void *memory;
+        size_t bytes;
+    } * list;
+    size_t n, cap;
+} blocks = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+static int blocks_add(void *memory, size_t bytes)
+{
+    int r = 0;
+
+    pthread_mutex_lock(&blocks.lock);
+    if (blocks.n == blocks.cap) {
+        size_t cap = blocks.cap ? 2 * blocks.cap : 64;
+        struct block *list = reallocarray(blocks.list, cap, sizeof(*list));
+
+        r = list ? 0 : -ENOMEM;
+        blocks.list = list ? list : blocks.list;
+        blocks.cap = list ? cap : blocks.cap;
+    }
+    if (r == 0)
+        blocks.list[blocks.n++] = (struct block){memory, bytes};
+    pthread_mutex_unlock(&blocks.lock);
+    return r;
+}
+
+/* Returns its bytes. */
+static size_t blocks_remove(const void *memory)
+{
+    size_t i, bytes = 0;
+
+    pthread_mutex_lock(&blocks.lock);
+    for (i = blocks.n; i > 0 && blocks.list[i - 1].memory != memory; i--)
+        ;
+    if (i > 0) {
+        bytes = blocks.list[i - 1].bytes;
+        blocks.list[i - 1] = blocks.list[--blocks.n];
+    }
+    if (blocks.n == 0) {
+        free(blocks.list);
+        blocks.list = NULL;
+        blocks.cap = 0;
+    }
+    pthread_mutex_unlock(&blocks.lock);
+    return bytes;
+}
+
 static int
 cpu_alloc(struct pl_device *dev, size_t bytes, const char *what, void **ret, struct pl_error *err)
 {
-    uint64_t now, before;
-    void *p;
+    void *p = NULL;
 
-    if (host_alloc(dev, bytes, &p, NULL) < 0)
+    if (host_alloc(dev, bytes, &p, NULL) < 0 || blocks_add(p, bytes) < 0) {
+        free(p);
         return pl_error_set(err, -ENOMEM, "out of memory for %s (%zu MiB)", what, bytes >> 20);
-    now = atomic_fetch_add(&used, malloc_usable_size(p)) + malloc_usable_size(p);
-    before = atomic_load(&peak);
-    while (before < now && !atomic_compare_exchange_weak(&peak, &before, now))
-        ;
+    }
+    pl_device_cpu_count((int64_t)bytes);
     *ret = p;
     return 0;
 }
@@ -66,7 +124,7 @@ cpu_alloc(struct pl_device *dev, size_t bytes, const char *what, void **ret, str
 static void cpu_free(struct pl_device *dev, void *memory)
 {
     if (memory)
-        atomic_fetch_sub(&used, malloc_usable_size(memory));
+        pl_device_cpu_count(-(int64_t)blocks_remove(memory));
     free(memory);
 }
 

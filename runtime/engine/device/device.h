@@ -152,6 +152,10 @@ struct pl_device_ops {
 /* The CPU: one for the whole process, never closed. Any thread may use it at any time. */
 struct pl_device *pl_device_cpu(void);
 
+/* Counts memory that the host's collectives have given to the engine (comm.h) as the CPU's own;
+ * less than 0: it is given back. */
+void pl_device_cpu_count(int64_t bytes);
+
 /* Shorthands for the ops. */
 int pl_device_alloc(
     struct pl_device *dev, size_t bytes, const char *what, void **ret, struct pl_error *err);

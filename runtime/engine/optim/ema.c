@@ -3,8 +3,6 @@
 
 #include <math.h>
 
-#define SPARE_BYTES ((size_t)1 << 20) /* exchanged at a time */
-
 int pl_ema_init(struct pl_ema *ema, struct pl_params *params, double decay, struct pl_error *err)
 {
     size_t bytes = PL_MAX(pl_params_held(params) * pl_real_size(params->real), (size_t)64);
@@ -12,7 +10,7 @@ int pl_ema_init(struct pl_ema *ema, struct pl_params *params, double decay, stru
     int r = pl_device_alloc_zero(params->dev, bytes, "averaged parameters", &e.values, err);
 
     if (r == 0)
-        r = pl_device_alloc(params->dev, PL_MIN(bytes, SPARE_BYTES), "averaged parameters",
+        r = pl_device_alloc(params->dev, PL_MIN(bytes, PL_EMA_SPARE_BYTES), "averaged parameters",
                             &e.spare, err);
     if (r < 0)
         pl_ema_finish(&e);
@@ -66,7 +64,7 @@ void pl_ema_swap(struct pl_ema *ema)
     for (size_t at = 0; at < bytes; at += n) {
         char *values = (char *)params->values + at, *average = (char *)ema->values + at;
 
-        n = PL_MIN(bytes - at, SPARE_BYTES);
+        n = PL_MIN(bytes - at, PL_EMA_SPARE_BYTES);
         pl_device_copy_from(params->dev, ema->spare, params->dev, values, n);
         pl_device_copy_from(params->dev, values, params->dev, average, n);
         pl_device_copy_from(params->dev, average, params->dev, ema->spare, n);

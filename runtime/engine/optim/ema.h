@@ -9,6 +9,7 @@
 
 #include "runtime/engine/params/params.h"
 
+#define PL_EMA_SPARE_BYTES ((size_t)1 << 20) /* for the exchange */
 #define PL_EMA_PREFIX "ema/" /* of the names in a checkpoint, after its own prefix */
 
 struct pl_ema {

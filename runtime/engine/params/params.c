@@ -38,6 +38,7 @@ void pl_params_finish(struct pl_params *params)
     free(params->stages.bounds);
     if (params->dev && params->owns_grads)
         pl_device_free(params->dev, params->grads);
+    pl_device_cpu_count(-(int64_t)params->lent_grads);
     if (params->dev)
         pl_device_free(params->dev, params->values);
     *params = (struct pl_params){0};
@@ -211,6 +212,10 @@ static int alloc_grads(struct pl_params *params, struct pl_comm *comm, struct pl
         r = pl_comm_alloc(params->dev->ops->host ? comm : comm->gpu,
                           params->dev->ops->host ? bytes : PL_MAX(bytes, (size_t)64),
                           &params->grads, err);
+    if (r == 0 && !params->owns_grads && params->dev->ops->host) {
+        params->lent_grads = bytes;
+        pl_device_cpu_count((int64_t)bytes);
+    }
     if (r == 0)
         params->flag_list = (char *)params->grads + flags * size;
     return r < 0 ? pl_error_wrap(err, r, "memory for gradients") : 0;

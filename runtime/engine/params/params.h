@@ -83,7 +83,8 @@ struct pl_params {
      * ones, and the parameters' gradients are in buckets of the reducer. */
     void *grads, *flag_list;
     size_t grads_from;
-    bool owns_grads;           /* they are not the communicator's */
+    bool owns_grads;           /* they are not the communicator's, */
+    size_t lent_grads;         /* of which these bytes count as the CPU's */
     struct pl_buffer *buffers; /* as declared; each tensor has its own memory */
     size_t n_buffers;
     /* If a device trains by itself (xla/) and may have newer values: brings them here, and

@@ -68,6 +68,24 @@ grow(struct pl_grad_places *places, struct pl_device *dev, size_t bytes, struct 
     return r;
 }
 
+size_t pl_grad_places_measure(const struct pl_params *params,
+                              const struct pl_bucket *buckets,
+                              size_t n,
+                              size_t size,
+                              bool late)
+{
+    _cleanup_free_ size_t *blocks = calloc(n, sizeof(*blocks));
+    struct pl_lifetimes lives = {0};
+    size_t bytes = SIZE_MAX;
+
+    if (blocks)
+        add_lives(params, buckets, n, size, late, &lives, blocks);
+    if (blocks && !lives.bad)
+        bytes = pl_lifetimes_set(&lives, false);
+    free(lives.list);
+    return bytes;
+}
+
 int pl_grad_places(struct pl_grad_places *places,
                    const struct pl_params *params,
                    struct pl_bucket *buckets,

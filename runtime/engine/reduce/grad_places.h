@@ -16,4 +16,11 @@ int pl_grad_places(struct pl_grad_places *places,
                    bool late,
                    struct pl_error *err);
 
+/* The bytes that this would need; SIZE_MAX when out of memory. */
+size_t pl_grad_places_measure(const struct pl_params *params,
+                              const struct pl_bucket *buckets,
+                              size_t n,
+                              size_t size,
+                              bool late);
+
 #endif

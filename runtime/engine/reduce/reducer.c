@@ -69,18 +69,28 @@ static bool keeps_shards(const struct pl_reducer *red)
     return pl_params_shard_grads(red->params);
 }
 
+/* Bytes of an element of a bucket that has no place in the arena. */
+static size_t element_size(const struct pl_reducer *red)
+{
+    return pl_real_size(red->params->real) + (red->half ? sizeof(uint16_t) : 0);
+}
+
+/* A bucket's memory lives until the next reduction begins. */
+static bool ends_late(const struct pl_reducer *red)
+{
+    return red->comm->gpu && !red->params->dev->ops->host;
+}
+
 /* Places the gradients anew, if they have no arena. */
 static int place(struct pl_reducer *red, struct pl_error *err)
 {
-    size_t size = pl_real_size(red->params->real) + (red->half ? sizeof(uint16_t) : 0);
-
     if (!keeps_shards(red))
         return 0;
-    return pl_grad_places(&red->places, red->params, red->buckets, red->n, size,
-                          red->comm->gpu && !red->params->dev->ops->host, err);
+    return pl_grad_places(&red->places, red->params, red->buckets, red->n, element_size(red),
+                          ends_late(red), err);
 }
 
-int pl_reducer_replan(struct pl_reducer *reducer, struct pl_error *err)
+static void find_ready(struct pl_reducer *reducer)
 {
     for (size_t i = 0; i < reducer->n; i++) {
         struct pl_bucket *b = &reducer->buckets[i];
@@ -89,7 +99,26 @@ int pl_reducer_replan(struct pl_reducer *reducer, struct pl_error *err)
         for (size_t k = b->first; k < b->first + b->n; k++)
             b->ready_node = PL_MIN(b->ready_node, reducer->params->order[k]->first_node);
     }
+}
+
+int pl_reducer_replan(struct pl_reducer *reducer, struct pl_error *err)
+{
+    find_ready(reducer);
     return place(reducer, err);
+}
+
+int pl_reducer_measure(struct pl_reducer *reducer, size_t *ret, struct pl_error *err)
+{
+    size_t bytes = reducer->low ? reducer->params->count * sizeof(*reducer->low) : 0;
+
+    find_ready(reducer);
+    if (keeps_shards(reducer))
+        bytes = pl_grad_places_measure(reducer->params, reducer->buckets, reducer->n,
+                                       element_size(reducer), ends_late(reducer));
+    if (bytes == SIZE_MAX)
+        return pl_error_nomem(err);
+    *ret = PL_MAX(bytes, reducer->places.bytes); /* it never shrinks */
+    return 0;
 }
 
 int pl_reducer_narrow(struct pl_reducer *reducer, enum pl_half half, struct pl_error *err)

@@ -88,6 +88,10 @@ int pl_reducer_rebuild(struct pl_reducer *reducer, struct pl_error *err);
  * places the gradients with PL_SHARD_GRAD. -ENOMEM. */
 int pl_reducer_replan(struct pl_reducer *reducer, struct pl_error *err);
 
+/* As replan, but nothing is placed: *ret is the memory of the device that the reducer will have.
+ * Call replan before backward. -ENOMEM. */
+int pl_reducer_measure(struct pl_reducer *reducer, size_t *ret, struct pl_error *err);
+
 /* Call before backward. The sum over ranks is multiplied by `scale`. adds: the batch is not the
  * first of its optimizer step (matters with PL_SHARD_GRAD only). */
 void pl_reducer_begin(struct pl_reducer *reducer, double scale, bool adds);

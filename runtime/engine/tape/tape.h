@@ -157,6 +157,7 @@ struct pl_tape {
     bool timed;            /* nodes count their nanoseconds, and calls of the device's libraries */
     struct pl_timeline *timeline; /* gets an event per node, if `timed`; NULL = none. Borrowed */
     bool no_reuse;                /* no memory is shared: a check of the plan */
+    bool measures;                /* prepare() only counts memory_bytes: there is no plan then */
     /* Sums n doubles over ranks in place, for synchronised batch norm; NULL: this rank only. */
     int (*allreduce)(void *ctx, double *sums, size_t n);
     void *allreduce_ctx;

@@ -262,7 +262,7 @@ static int make_plan(struct pl_tape *tape, struct pl_error *err)
         make_blocks(tape, lives, &p);
     }
     bytes = lives && r == 0 && !p.bad ? pl_lifetimes_set(&p, tape->no_reuse) : SIZE_MAX;
-    if (bytes != SIZE_MAX && bytes > tape->memory_cap) {
+    if (bytes != SIZE_MAX && bytes > tape->memory_cap && !tape->measures) {
         pl_device_free(tape->dev, tape->memory);
         tape->memory = NULL;
         tape->memory_cap = 0;
@@ -275,12 +275,15 @@ static int make_plan(struct pl_tape *tape, struct pl_error *err)
         return pl_error_set(err, r < 0 ? r : -ENOMEM, "%s: try a smaller batch",
                             bytes != SIZE_MAX ? pl_error_text(&why) : "out of memory");
     }
-    set_addresses(tape, lives, &p);
+    if (!tape->measures)
+        set_addresses(tape, lives, &p);
     tape->memory_bytes = bytes;
     tape->unshared_bytes = 0;
     for (size_t i = 0; i < p.n; i++)
         tape->unshared_bytes += p.list[i].bytes;
     free(p.list);
+    if (tape->measures)
+        return 0;
     tape->planned = true;
     tape->plans++;
     pl_log_debug("tape",

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "runtime/engine/train/summary.h"
+#include "runtime/engine/train/memory_need.h"
 
 #include <string.h>
 
@@ -80,49 +81,35 @@ static void print_ops(const struct pl_tape *tape, FILE *out, double total[2])
     }
 }
 
-/* Bytes of this rank's gradients; `whole` without shards. */
-static double grads_of(const struct pl_trainer *t, double whole)
+/* The line of the cut has what microbatches take. */
+static void print_stage_memory(const struct pl_trainer *t, const double bytes[2], FILE *out)
 {
-    const struct pl_params *params = &t->ctx.params;
-    const struct pl_stage *stage = &t->stage[PLUME_TRAIN];
-    double bytes = (double)(params->own_to - params->own_from) * (double)pl_real_size(params->real);
-
-    if (!pl_params_shard_grads(params))
-        return whole;
-    for (unsigned i = 0; i < stage->n_lanes; i++)
-        bytes += (double)stage->lanes[i].reducer.places.bytes;
-    return bytes;
-}
-
-static void print_memory(const struct pl_trainer *t, const double bytes[2], FILE *out)
-{
-    double size = (double)pl_real_size(t->ctx.params.real), state = 0, tapes = 0, most = 0, average;
-    double grads = grads_of(t, bytes[0]);
-    const struct pl_stage *stage = &t->stage[PLUME_TRAIN];
+    double size = (double)pl_real_size(t->ctx.params.real), state = 0;
+    double own = size * (double)pl_params_held(&t->ctx.params);
 
     for (size_t i = 0; i < t->optimizers.n; i++)
         state += (double)pl_optimizer_slots(&t->optimizers.list[i]) * size *
                  (double)t->optimizers.list[i].count;
-    for (unsigned k = 0; k < stage->n_lanes; k++) /* each keeps its own */
-        for (unsigned i = 0; i < stage->lanes[k].parts.n_tapes; i++) {
-            tapes += (double)stage->lanes[k].parts.list[i].tape.memory_bytes;
-            most += (double)stage->lanes[k].parts.list[i].tape.unshared_bytes;
-        }
-    if (t->pipe.on) { /* the line of the cut has what microbatches take */
-        double own = size * (double)(t->ctx.params.own_to - t->ctx.params.own_from);
-
-        fprintf(out,
-                "MiB of this rank's stage: parameters %.3f, gradients %.3f, optimizers %.3f, "
-                "buffers %.3f\n\n",
-                own * MIB, own * MIB, state * MIB, bytes[1] * MIB);
-        return;
-    }
-    average = t->ema.params ? bytes[0] : 0;
     fprintf(out,
-            "MiB of this rank: parameters %.3f, gradients %.3f, optimizers %.3f, average %.3f, "
-            "buffers %.3f, step %.3f (%.3f without reuse), in all %.3f\n\n",
-            bytes[0] * MIB, grads * MIB, state * MIB, average * MIB, bytes[1] * MIB, tapes * MIB,
-            most * MIB, (bytes[0] + grads + state + average + bytes[1] + tapes) * MIB);
+            "MiB of this rank's stage: parameters %.3f, gradients %.3f, optimizers %.3f, "
+            "buffers %.3f\n\n",
+            own * MIB, own * MIB, state * MIB, bytes[1] * MIB);
+}
+
+static void print_memory(struct pl_trainer *t, const struct pl_memory_need *need, FILE *out)
+{
+    char text[2][PL_MEMORY_TEXT];
+
+    fprintf(out, "MiB of this rank: parameters %.3f, ", need->params * MIB);
+    if (t->units.n)
+        fprintf(out, "gathered %.3f, ", need->gathered * MIB);
+    fprintf(out,
+            "gradients %.3f, optimizers %.3f, average %.3f, buffers %.3f, step %.3f (%.3f without "
+            "reuse), validation and test %.3f, in all %.3f\n",
+            need->grads * MIB, need->state * MIB, need->average * MIB, need->buffers * MIB,
+            need->step * MIB, need->unshared * MIB, need->evaluation * MIB, need->all * MIB);
+    fprintf(out, "needs %s a rank of %s\n\n", pl_memory_text(need->all, text[0]),
+            pl_memory_text(pl_memory_limit(t), text[1]));
 }
 
 /* No rank of a pipeline plans the whole step: finds the ops that run backward. */
@@ -138,29 +125,24 @@ static int mark_back(struct pl_tape *tape, const plume_tensor *loss, struct pl_e
     return r;
 }
 
-/* Traces and plans a lane on a full batch. */
-static int plan_lane(struct pl_trainer *trainer, unsigned optimizer_idx, struct pl_error *err)
+/* Traces the step of a pipeline on a full batch. */
+static int trace_step(struct pl_trainer *trainer, struct pl_error *err)
 {
     struct pl_stage *stage = &trainer->stage[PLUME_TRAIN];
-    struct pl_lane *lane = &stage->lanes[optimizer_idx];
+    struct pl_lane *lane = &stage->lanes[0];
     plume_tensor *loss = NULL;
-    int r;
+    int r = pl_lane_trace(stage, lane, pl_loader_dry(&stage->loader), &loss, err);
 
-    pl_stage_enter_lane(stage, &trainer->optimizers, optimizer_idx);
-    r = pl_lane_trace(stage, lane, pl_loader_dry(&stage->loader), &loss, err);
-    if (r == 0 && trainer->pipe.on)
-        return mark_back(&lane->parts.list[0].tape, loss, err);
-    return r < 0 ? r : pl_parts_prepare(&lane->parts, &lane->outputs, loss, err);
+    return r < 0 ? r : mark_back(&lane->parts.list[0].tape, loss, err);
 }
 
 int pl_summary_print(struct pl_trainer *trainer, FILE *out, struct pl_error *err)
 {
     struct pl_stage *stage = &trainer->stage[PLUME_TRAIN];
     double bytes[2], flops[2] = {0};
-    int r = 0;
+    struct pl_memory_need need;
+    int r = trainer->pipe.on ? trace_step(trainer, err) : pl_memory_need(trainer, &need, err);
 
-    for (unsigned i = 0; i < stage->n_lanes && r == 0; i++)
-        r = plan_lane(trainer, i, err);
     if (r < 0)
         return r;
     print_params(&trainer->ctx.params, out, bytes);
@@ -175,7 +157,10 @@ int pl_summary_print(struct pl_trainer *trainer, FILE *out, struct pl_error *err
     pl_stage_enter_lane(stage, &trainer->optimizers, 0);
     fprintf(out, "a step: %.3f Mflop forward, %.3f backward%s\n", flops[0] * 1e-6, flops[1] * 1e-6,
             trainer->strategy.devices > 1 ? ", on the first device" : "");
-    print_memory(trainer, bytes, out);
+    if (trainer->pipe.on)
+        print_stage_memory(trainer, bytes, out);
+    else
+        print_memory(trainer, &need, out);
     fflush(out);
     return 0;
 }

@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: MIT */
+/* The memory of the device that a rank's training needs: by arithmetic on what the trainer has
+ * built and on plans of its steps, before any of them runs. It is what the engine's allocator will
+ * have counted at its peak (struct pl_device_memory). */
+#ifndef PL_RUNTIME_ENGINE_TRAIN_MEMORY_NEED_H
+#define PL_RUNTIME_ENGINE_TRAIN_MEMORY_NEED_H
+
+#include "runtime/engine/train/trainer.h"
+
+/* Bytes. */
+struct pl_memory_need {
+    double params;   /* values that this rank keeps */
+    double gathered; /* --shard param: units of the others', at most at a time */
+    double grads;    /* own ones, and buckets that share memory */
+    double state;    /* of the optimizers */
+    double average;  /* --ema, */
+    double spare;    /* and what it exchanges at a time */
+    double buffers;
+    double step, unshared; /* tensors of a training step; without reuse */
+    double evaluation;     /* tensors of validation and test */
+    double batches;        /* on a device that is not the host */
+    double all;            /* the sum, without `unshared` */
+};
+
+/* Not for pipelines, whose cut says it. Traces a full batch of each stage. -ENOMEM, or the error of
+ * a hook. */
+int pl_memory_need(struct pl_trainer *trainer, struct pl_memory_need *ret, struct pl_error *err);
+
+/* What this process may take: the device's memory, or its share of the machine's and its limit
+ * (setrlimit(2)); INFINITY if unknown. */
+double pl_memory_limit(struct pl_trainer *trainer);
+
+#define PL_MEMORY_TEXT 32
+
+/* "3.1 GB", "12.5 MB"; infinity is "an unknown size". Returns ret. */
+const char *pl_memory_text(double bytes, char ret[PL_MEMORY_TEXT]);
+
+#endif
