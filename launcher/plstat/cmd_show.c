@@ -6,6 +6,7 @@
 #include "common/run/run_state.h"
 #include "common/run/run_tasks.h"
 #include "launcher/plstat/fold.h"
+#include "launcher/plstat/gpu_use.h"
 #include "launcher/plstat/gpus.h"
 #include "launcher/plstat/plstat.h"
 #include "launcher/plstat/plstat_json.h"
@@ -295,6 +296,8 @@ print_trial(struct pl_plstat *ps, const struct pl_run_status *s, const struct pl
         r = add_ranks(ps, s, ts);
     if (r == 0)
         r = pl_gpus_print(ps, ts->doc, ts->state == PL_TRIAL_RUNNING, -1);
+    if (r == 0 && ts->state == PL_TRIAL_RUNNING)
+        r = pl_gpu_use_print(ps, ts->doc);
     if (r == 0)
         r = pl_stalls_print(ps, s, ts);
     if (r == 0)

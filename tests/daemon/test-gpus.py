@@ -130,6 +130,24 @@ def test_what_they_do(step):
     p.wait()
 
 
+def test_the_last_minute(step):
+    """Means are there once twelve samples are, and then of the last twelve."""
+    driver = Driver(step, n=1)
+    d, ranks = running(step, [os.getpid()])
+    client, doc = watch(step)
+    doc = seen(client, doc, driver)
+    for i in range(15):
+        driver.gpu(0, util=i, mem_used=(20 - i) * GIB)
+        doc = until(client, doc, lambda doc, i=i: gpus_of(doc)[0]["util"] == i)
+    end(step, d, ranks, [0])
+    samples = [e["gpus"][0] for e in step.lines("metrics.jsonl") if e["type"] == "gpus"]
+    assert len(samples) >= 16
+    for i, sample in enumerate(samples):
+        last = samples[i - 11:i + 1] if i >= 11 else None
+        equal(sample.get("util_mean"), last and int(sum(s["util"] for s in last) / 12 + 0.5))
+        equal(sample.get("mem_most"), last and max(s["mem_used"] for s in last))
+
+
 def test_xid_beside_the_failure(step):
     """The rank whose GPU broke down is the cause, though it says what victims say and ends last."""
     driver = Driver(step)

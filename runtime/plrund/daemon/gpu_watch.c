@@ -16,6 +16,7 @@
 #define EVENTS_MAX 16 /* a period: a broken GPU may raise one Xid after another */
 #define GPUS_MAX 64
 #define PROCESSES_MAX 128
+#define WINDOW 12 /* samples: a minute, in which a validation or a checkpoint is no idleness */
 #define CONTROL_DEVICE "/dev/nvidiactl"
 
 struct gpu {
@@ -24,6 +25,9 @@ struct gpu {
     char uuid[96], name[96];
     uint64_t throttled_ns;       /* start of throttling, 0 = full clocks */
     unsigned long long since_us; /* the newest sample that was read */
+    unsigned n;                  /* samples of utilization so far; the last ones: */
+    unsigned util[WINDOW];
+    unsigned long long mem[WINDOW]; /* bytes in use */
 };
 
 struct watch {
@@ -255,11 +259,32 @@ static void add_processes(struct watch *w, struct gpu *gpu, json_t *o)
     json_object_set_new(o, "processes", list);
 }
 
+/* The mean utilization and the most memory of the last samples, once these are a whole window. */
+static void
+add_window(struct gpu *gpu, unsigned util, const struct pl_nvml_memory *memory, json_t *o)
+{
+    unsigned long long most = 0;
+    unsigned sum = 0;
+
+    gpu->util[gpu->n % WINDOW] = util;
+    gpu->mem[gpu->n % WINDOW] = memory->used;
+    if (++gpu->n < WINDOW)
+        return;
+    for (unsigned i = 0; i < WINDOW; i++) {
+        sum += gpu->util[i];
+        most = PL_MAX(most, gpu->mem[i]);
+    }
+    put_int(o, "util_mean", (sum + WINDOW / 2) / WINDOW);
+    if (most)
+        put_int(o, "mem_most", most);
+}
+
 static json_t *sample(struct watch *w, struct gpu *gpu)
 {
     json_t *o = json_pack("{s:i}", "gpu", (int)gpu->index);
     struct pl_nvml_utilization utilization;
-    struct pl_nvml_memory memory;
+    struct pl_nvml_memory memory = {0};
+    bool utilized = false;
     unsigned value;
 
     if (!o)
@@ -267,6 +292,7 @@ static json_t *sample(struct watch *w, struct gpu *gpu)
     put_text(o, "uuid", gpu->uuid);
     put_text(o, "name", gpu->name);
     if (w->nvml.utilization && w->nvml.utilization(gpu->device, &utilization) == PL_NVML_SUCCESS) {
+        utilized = true;
         put_int(o, "util", utilization.gpu);
         put_int(o, "mem_util", utilization.memory);
     }
@@ -279,6 +305,8 @@ static json_t *sample(struct watch *w, struct gpu *gpu)
         put_int(o, "mem_used", memory.used);
         put_int(o, "mem_total", memory.total);
     }
+    if (utilized)
+        add_window(gpu, utilization.gpu, &memory, o);
     if (w->nvml.temperature &&
         w->nvml.temperature(gpu->device, PL_NVML_TEMPERATURE_GPU, &value) == PL_NVML_SUCCESS)
         put_int(o, "temp_c", value);

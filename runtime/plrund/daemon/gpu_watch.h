@@ -6,8 +6,9 @@
  * It writes two messages of common/proto/messages.h, one a line:
  *   {"type":"gpus","gpus":[{"gpu":0,"uuid":"GPU-..","name":"..","util":93,"mem_util":41,
  *      "power_w":312.5,"power_limit_w":400,"clock_mhz":690,"clock_max_mhz":1980,"mem_used":N,
- *      "mem_total":N,"temp_c":71,"throttle":["hw-thermal"],"throttled_s":240,"ecc_corrected":0,
- *      "ecc_uncorrected":0,"processes":[{"pid":N,"mem":N,"util":90}]}]}
+ *      "mem_total":N,"util_mean":88,"mem_most":N,"temp_c":71,"throttle":["hw-thermal"],
+ *      "throttled_s":240,"ecc_corrected":0,"ecc_uncorrected":0,
+ *      "processes":[{"pid":N,"mem":N,"util":90}]}]}
  *   {"type":"gpu","gpu":0,"uuid":"GPU-..","event":"xid","xid":79,"text":"..","at_ns":N}
  *   {"type":"gpu","gpu":0,"uuid":"GPU-..","event":"ecc","text":"double bit ECC error","at_ns":N}
  * A key that the driver does not report is absent; memory in bytes, times on CLOCK_MONOTONIC. */
