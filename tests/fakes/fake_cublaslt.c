@@ -61,6 +61,11 @@ int pl_lazy_cublaslt(struct pl_error *err)
     return fake_lt.missing ? pl_error_set(err, -ENOENT, "no cuBLAS") : 0;
 }
 
+size_t cublasLtGetVersion(void)
+{
+    return CUBLAS_VERSION;
+}
+
 const char *cublasLtGetStatusString(cublasStatus_t status)
 {
     return status == CUBLAS_STATUS_EXECUTION_FAILED ? "the GPU program failed to execute"

@@ -26,7 +26,7 @@
 
 /* The interface's version: a shared object with another one is refused. A change of this file or of
  * an op's arguments raises it; a new op changes it by itself. */
-#define PL_DEVICE_VERSION (5u << 16 | (unsigned)sizeof(struct pl_kernels))
+#define PL_DEVICE_VERSION (6u << 16 | (unsigned)sizeof(struct pl_kernels))
 
 /* The only symbol of plume-cuda.so: const struct pl_device_ops *plume_cuda_device(void). */
 #define PL_DEVICE_CUDA_SYMBOL "plume_cuda_device"
@@ -46,6 +46,13 @@ struct pl_device_memory {
  * of our own where the library has nothing for a shape. */
 struct pl_device_calls {
     uint64_t library, own;
+};
+
+/* A device that need not be open: its kind, and all that computes on it, with versions. Where both
+ * are the same text, a test of one device holds for the other. */
+struct pl_device_about {
+    char name[128];     /* "NVIDIA H100 80GB HBM3" */
+    char versions[256]; /* "driver for CUDA 13.0, CUDA 13.0, cuBLAS 13.1.0, cuDNN 9.19.0" */
 };
 
 /* The base of each backend's own struct. */
@@ -72,6 +79,8 @@ struct pl_device_ops {
     /* Number of devices that this process sees, at least 1. -ENODEV says in one line what is
      * missing (a driver, a device). */
     int (*count)(unsigned *ret, struct pl_error *err);
+    /* NULL if a device needs no test. Takes no memory of the device. -ENODEV as open; -EIO. */
+    int (*about)(unsigned index, struct pl_device_about *ret, struct pl_error *err);
     /* options may be NULL. -ENODEV: no device has this index (the text lists those that exist).
      * -EIO. */
     int (*open)(unsigned index,

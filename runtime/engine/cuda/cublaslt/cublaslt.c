@@ -228,6 +228,11 @@ bool pl_cublaslt_tf32(const struct pl_cublaslt *lt)
     return lt->tf32;
 }
 
+size_t pl_cublaslt_version(void)
+{
+    return pl_lazy_cublaslt(NULL) < 0 ? 0 : cublasLtGetVersion();
+}
+
 int pl_cublaslt_create(void *workspace,
                        size_t workspace_bytes,
                        bool tf32,

@@ -31,6 +31,9 @@ void pl_cublaslt_destroy(struct pl_cublaslt *lt);
 
 bool pl_cublaslt_tf32(const struct pl_cublaslt *lt);
 
+/* The library's, 130100 for 13.1.0; 0: there is none. */
+size_t pl_cublaslt_version(void);
+
 /* Queues the product. Returns false, and queues nothing, if cublasLt has no algorithm for it. */
 bool pl_cublaslt_run(struct pl_cublaslt *lt,
                      const struct pl_cublaslt_key *key,

@@ -325,6 +325,11 @@ struct pl_cuda_status *pl_cudnn_status(struct pl_cudnn *dnn)
     return dnn->status;
 }
 
+size_t pl_cudnn_version(void)
+{
+    return pl_lazy_cudnn(NULL) < 0 ? 0 : cudnnGetVersion();
+}
+
 struct pl_device_options pl_cudnn_options(const struct pl_cudnn *dnn)
 {
     return dnn->options;

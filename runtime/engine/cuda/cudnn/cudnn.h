@@ -39,6 +39,9 @@ int pl_cudnn_create(struct CUstream_st *stream,
 /* Queued work may still use the workspace; it is returned to the allocator. */
 void pl_cudnn_destroy(struct pl_cudnn *dnn);
 
+/* The library's, 91900 for 9.19.0; 0: there is none. */
+size_t pl_cudnn_version(void);
+
 struct pl_device_options pl_cudnn_options(const struct pl_cudnn *dnn);
 
 /* The number of times that the workspace or the memory of pl_cudnn_scratch() has moved. Neither

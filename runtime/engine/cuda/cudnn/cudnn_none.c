@@ -12,6 +12,11 @@ int pl_cudnn_create(struct CUstream_st *stream,
     return pl_error_set(err, -ENOTSUP, "built without cuDNN");
 }
 
+size_t pl_cudnn_version(void)
+{
+    return 0;
+}
+
 void pl_cudnn_destroy(struct pl_cudnn *dnn) {}
 
 uint64_t pl_cudnn_moves(const struct pl_cudnn *dnn)

@@ -40,21 +40,6 @@ static void restore_device(const struct pl_cuda_device *d)
         (void)cudaSetDevice(entered_index);
 }
 
-static int cuda_count(unsigned *ret, struct pl_error *err)
-{
-    int n = 0, driver = 0, runtime = 0;
-    cudaError_t code = cudaGetDeviceCount(&n);
-
-    if (code == cudaSuccess && n > 0) {
-        *ret = (unsigned)n;
-        return 0;
-    }
-    (void)cudaGetLastError();
-    (void)cudaDriverGetVersion(&driver);
-    (void)cudaRuntimeGetVersion(&runtime);
-    return pl_cuda_explain(code == cudaSuccess ? cudaErrorNoDevice : code, driver, runtime, err);
-}
-
 static void cuda_close(struct pl_device *dev)
 {
     struct pl_cuda_device *d = of(dev);
@@ -226,7 +211,7 @@ static int cuda_open(unsigned index,
     static atomic_ullong numbers;
     struct pl_cuda_device *d;
     unsigned n = 0;
-    int r = cuda_count(&n, err);
+    int r = pl_cuda_count(&n, err);
 
     if (r < 0)
         return r;
@@ -532,7 +517,8 @@ static void *cuda_stream(struct pl_device *dev)
 static const struct pl_device_ops ops = {
     .version = PL_DEVICE_VERSION,
     .name = "cuda",
-    .count = cuda_count,
+    .count = pl_cuda_count,
+    .about = pl_cuda_about,
     .open = cuda_open,
     .close = cuda_close,
     .enter = cuda_enter,

@@ -33,6 +33,10 @@ struct pl_cuda_device {
 /* The only exported symbol. Never NULL. */
 const struct pl_device_ops *plume_cuda_device(void);
 
+/* count and about of struct pl_device_ops. */
+int pl_cuda_count(unsigned *ret, struct pl_error *err);
+int pl_cuda_about(unsigned index, struct pl_device_about *ret, struct pl_error *err);
+
 /* Translates the error of cudaGetDeviceCount() into a text for the user, as -ENODEV. `code` is a
  * cudaError_t; `driver` and `runtime` are CUDA's version numbers (13000 is 13.0; driver 0: none).
  */

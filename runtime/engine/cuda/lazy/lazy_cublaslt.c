@@ -29,6 +29,11 @@ cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle)
     CALL(cublasLtDestroy, handle);
 }
 
+size_t cublasLtGetVersion(void)
+{
+    PL_LAZY_CALL(&lib, cublasLtGetVersion, 0);
+}
+
 const char *cublasLtGetStatusString(cublasStatus_t status)
 {
     PL_LAZY_CALL(&lib, cublasLtGetStatusString, "cuBLAS is not there", status);

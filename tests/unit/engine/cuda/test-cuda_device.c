@@ -7,6 +7,7 @@
 #include "tests/fakes/fake_cudart.h"
 #include "tests/unit/engine/cuda/said.h"
 
+#include <cublas_api.h>
 #include <cuda_runtime_api.h>
 #include <pthread.h>
 #include <setjmp.h>
@@ -119,6 +120,38 @@ static void test_a_wrong_index_names_those_there_are(void **state)
     assert_string_equal(err.text, "there is no GPU 4: this process sees 4 (0 to 3), by "
                                   "CUDA_VISIBLE_DEVICES or what the job was given");
     assert_null(dev);
+    end();
+}
+
+/* Each part that a test of the device depends on is in the text, and a missing one. */
+static void test_about_names_the_card_and_all_versions(void **state)
+{
+    struct pl_device_about about = {.name = "before"};
+    struct pl_error err = {0};
+    char want[64];
+
+    fake_cuda_reset(100 * MIB);
+    fake_cuda.devices = 2;
+    fake_cuda.driver = 13010;
+    fake_cuda.runtime = 12090;
+    assert_int_equal(ops->about(2, &about, &err), -ENODEV);
+    assert_string_equal(err.text, "there is no GPU 2: this process sees 2");
+    fake_cuda.fails = "cudaGetDeviceProperties";
+    fake_cuda.code = cudaErrorIllegalAddress;
+    assert_int_equal(ops->about(1, &about, &err), -EIO);
+    assert_string_equal(about.name, "before");
+    fake_cuda.fails = NULL;
+    assert_int_equal(ops->about(1, &about, &err), 0);
+    assert_string_equal(about.name, "Fake 1");
+    assert_non_null(strstr(about.versions, "for CUDA 13.1, runtime 12.9, capability 9.0, cuBLAS "));
+    snprintf(want, sizeof(want), "cuBLAS %d.%d.%d, no cuDNN", CUBLAS_VERSION / 10000,
+             CUBLAS_VERSION / 100 % 100, CUBLAS_VERSION % 100);
+    assert_non_null(strstr(about.versions, want));
+    fake_lt.missing = true;
+    assert_int_equal(ops->about(1, &about, &err), 0);
+    assert_non_null(strstr(about.versions, "no cuBLAS, no cuDNN"));
+    fake_lt.missing = false;
+    assert_int_equal(fake_cuda.mallocs, 0);
     end();
 }
 
@@ -706,6 +739,7 @@ int main(void)
         cmocka_unit_test(test_scratch_is_of_the_devices_memory),
         cmocka_unit_test(test_no_driver_and_no_device_are_told_apart),
         cmocka_unit_test(test_a_wrong_index_names_those_there_are),
+        cmocka_unit_test(test_about_names_the_card_and_all_versions),
         cmocka_unit_test(test_every_failure_while_opening_leaves_nothing),
         cmocka_unit_test(test_memory_goes_there_and_back_in_order),
         cmocka_unit_test(test_a_peek_is_of_its_time),
