@@ -51,6 +51,8 @@
     X(PLUME_MODULE_PATH, LIST, NULL, PLTRAIN, "folders of modules")                                \
     X(PLUME_DATA_DIR, PATH, NULL, PLTRAIN, "folder of data files")                                 \
     X(PLUME_GPU_MEMORY_LIMIT, SIZE, NULL, PLTRAIN, "limit of a rank's memory on each GPU")         \
+    X(PLUME_GPUS_MEASURED, TEXT, NULL, PLTRAIN, "in builds with tests: GPUs of this name count as measured") \
+    X(PLUME_GPU_TEST_MS, NUMBER, NULL, PLTRAIN, "in builds with tests: limit of pltrain --test-gpus for auto") \
     X(PLUME_TCP_PORTS, TEXT, NULL, PLTRAIN, "LOW-HIGH: range of the engine's TCP ports")           \
     X(PLUME_PROFILE, FLAG, NULL, PLTRAIN, "rank 0 prints the time of a step by op")                \
     /* Plume's own: between its parts */                                                           \

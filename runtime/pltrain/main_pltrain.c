@@ -20,6 +20,7 @@
 #include "runtime/engine/util/crash.h"
 #include "runtime/engine/util/hang.h"
 #include "runtime/engine/xla/xla.h"
+#include "runtime/pltrain/auto_gpu.h"
 #include "runtime/pltrain/pltrain_foreign.h"
 #include "runtime/pltrain/pltrain_options.h"
 #include "runtime/pltrain/spawn_local.h"
@@ -311,6 +312,7 @@ static int train_in(const struct pl_pltrain *p,
     _cleanup_(pl_rank_report_close) struct pl_rank_report report = {.link = PL_RANK_LINK_INIT};
     struct pl_train_options options = p->train;
     struct gpus gpus = {0};
+    bool gpu = p->gpu;
     int r;
 
     pl_comm_limits = p->limits;
@@ -330,7 +332,9 @@ static int train_in(const struct pl_pltrain *p,
                                     err);
     if (r == 0)
         r = pl_threads_share(comm, err);
-    if (r == 0 && p->gpu) {
+    if (r == 0 && p->auto_gpu && !p->tpu)
+        r = pl_auto_gpu(p, comm, &gpu, err);
+    if (r == 0 && gpu) {
         r = open_gpus(p, comm, &gpus, &options, err);
         if (r == 0)
             r = join_gpus(p, comm, &gpus, err);
@@ -482,5 +486,7 @@ int main(int argc, char **argv)
         return complain(PL_EXIT_FAILED, &err);
     if (pl_pltrain_parse(&p, argc, argv, &done, &err) < 0)
         return complain(PL_EXIT_USAGE, &err);
+    if (!done && p.test_gpus)
+        return pl_auto_gpu_test(stdout);
     return done ? PL_EXIT_OK : run(&p);
 }

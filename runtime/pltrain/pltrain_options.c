@@ -234,6 +234,7 @@ static int set_gpus(void *ctx, const struct pl_option *o, const char *value, str
 {
     struct pl_pltrain *p = ctx;
 
+    p->auto_gpu = false;
     p->gpu = true;
     return set_devices(ctx, o, value, err);
 }
@@ -260,6 +261,7 @@ set_accelerator(void *ctx, const struct pl_option *o, const char *value, struct 
     int r = pl_parse_choice(value, (const char *const[]){"auto", "cpu", "gpu", "tpu", NULL}, &which,
                             err);
 
+    p->auto_gpu = which == 0;
     p->gpu = which == 2;
     p->tpu = which == 3;
     return r;
@@ -506,14 +508,18 @@ static const struct pl_option options[] = {
      "never moves)",
      CALL(set_balance)},
     {"accelerator", 0, "KIND", NULL,
-     "auto (default; the CPU), cpu, gpu (NVIDIA; not yet tried on a real GPU) or tpu (one device; "
-     "not yet tried on a real TPU)",
+     "auto (default: a GPU that was measured and passes a short test, else the CPU; none was "
+     "measured yet), cpu, gpu (NVIDIA; not yet tried on a real GPU) or tpu (one device; not yet "
+     "tried on a real TPU)",
      CALL(set_accelerator)},
     {"pjrt-plugin", 0, "FILE", NULL,
      "as --accelerator tpu, with this plugin of PJRT in place of libtpu.so", CALL(set_pjrt_plugin)},
     {"dump-stablehlo", 0, "FILE", NULL,
      "with --accelerator tpu: write the text of each program that is compiled to FILE",
      STRING(dump)},
+    {"test-gpus", 0, NULL, NULL,
+     "test the GPUs (products, attention, all-reduce) against the CPU and exit; without MODULE",
+     TRUE(test_gpus)},
     {"sync-batchnorm", 0, NULL, NULL, "batch normalization over the batches of all ranks",
      TRUE(train.sync_batchnorm)},
     {"devices", 0, "K", NULL,
@@ -630,6 +636,7 @@ int pl_pltrain_init(struct pl_pltrain *p, int argc, struct pl_error *err)
         .weights_maps = calloc((size_t)argc + 1, sizeof(*p->weights_maps)),
         .train = pl_train_options_default(),
         .limits = pl_comm_limits,
+        .auto_gpu = true,
     };
     p->train.out = stdout;
     p->train.sanity_steps = 2;
@@ -655,6 +662,8 @@ int pl_pltrain_parse(
 
     if (r < 0)
         return r;
+    if (!*ret_done && p->test_gpus && rest == argc)
+        return 0;
     if (!*ret_done && rest == argc)
         return pl_error_set(err, -EINVAL, "no module given: see pltrain --help");
     if (!*ret_done)

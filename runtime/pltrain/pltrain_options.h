@@ -25,10 +25,12 @@ struct pl_pltrain {
     int64_t global_batch;                    /* samples per step over all ranks; 0 = not given */
     unsigned device[PL_PLTRAIN_DEVICES_MAX]; /* the given list */
     size_t n_device;                         /* of the list; 0 = none */
-    bool gpu;
-    bool tpu;           /* or another PJRT plugin */
-    const char *plugin; /* of PJRT; NULL: libtpu.so */
-    const char *dump;   /* file for the programs of an XLA device; NULL = none */
+    bool gpu;                                /* --accelerator gpu */
+    bool auto_gpu;                           /* --accelerator auto: pl_auto_gpu() decides */
+    bool test_gpus;                          /* and nothing else; no module then */
+    bool tpu;                                /* or another PJRT plugin */
+    const char *plugin;                      /* of PJRT; NULL: libtpu.so */
+    const char *dump; /* file for the programs of an XLA device; NULL = none */
     bool schedule_given, balance_given;
     enum pl_comm_kind comm;
     struct pl_comm_limits limits;

@@ -39,6 +39,8 @@ int pl_pltrain_check(const struct pl_pltrain *p, struct pl_error *err)
 {
     const struct pl_train_options *t = &p->train;
 
+    if (p->test_gpus)
+        return pl_error_set(err, -EINVAL, "option '--test-gpus' takes no module");
     if (p->per_node && (!p->processes || p->nodes))
         return pl_error_set(err, -EINVAL,
                             "option '--processes-per-node' needs '--processes', and no "

@@ -10,7 +10,10 @@
  *
  * Environment: PLUME_EMULATED_GPUS, their number (1); PLUME_EMULATED_MEMORY, bytes of each (1 GiB;
  * a comma-separated list has one entry per GPU, the last for all others); PLUME_EMULATED_GRAPHS,
- * the number of captures that succeed before all others fail (all). */
+ * the number of captures that succeed before all others fail (all); PLUME_EMULATED_FAULT, an op and
+ * a type ("matmul bf16") whose first result is wrong, or "crash" or "hang" for the first op;
+ * PLUME_EMULATED_LIBRARY: products and attention count as the library's; PLUME_EMULATED_VERSION, a
+ * part of what about() tells (1); PLUME_EMULATED_ODD, the name of GPUs 1, 3, and so on. */
 #include "runtime/engine/device/device.h"
 #include "common/base/macros.h"
 #include "kernels/cuda/cuda.h"
@@ -404,18 +407,40 @@ static void graph_free(struct pl_device *dev, struct pl_device_graph *graph)
 /* What a library would do is done by own kernels, and counted so. */
 static uint64_t own_calls;
 
-#define COUNTED(real, op, args)                                                                    \
+/* Spoils an element of an op's result, or ends or stops the process in its place. */
+static void fault(const char *op, enum pl_real real, void *result)
+{
+    static const char *const names[] = {"f32", "f64", "bf16", "f16"};
+    const char *wanted = getenv("PLUME_EMULATED_FAULT");
+    size_t bytes = pl_real_size(real), len = strlen(op);
+
+    if (!wanted || pl_emu_recording())
+        return;
+    if (strcmp(wanted, "crash") == 0)
+        abort();
+    while (strcmp(wanted, "hang") == 0)
+        pause();
+    if (strncmp(wanted, op, len) != 0 || wanted[len] != ' ' ||
+        strcmp(wanted + len + 1, names[real]) != 0)
+        return;
+    allow(current, PROT_READ | PROT_WRITE);
+    ((unsigned char *)result)[8 * bytes - 1] ^= 0x80; /* the sign of the last one of eight */
+    allow(current, PROT_NONE);
+}
+
+#define COUNTED(real, op, args, result)                                                            \
     static void op##_##real(const struct args *a)                                                  \
     {                                                                                              \
         own_calls++;                                                                               \
         pl_kernels_cuda(real)->op(a);                                                              \
+        fault(#op, real, a->result);                                                               \
     }
 #define COUNTED_ALL(real)                                                                          \
-    COUNTED(real, matmul, pl_matmul_args)                                                          \
-    COUNTED(real, linear_forward, pl_linear_args)                                                  \
-    COUNTED(real, linear_backward, pl_linear_args)                                                 \
-    COUNTED(real, attention_forward, pl_attention_args)                                            \
-    COUNTED(real, attention_backward, pl_attention_args)
+    COUNTED(real, matmul, pl_matmul_args, c)                                                       \
+    COUNTED(real, linear_forward, pl_linear_args, y)                                               \
+    COUNTED(real, linear_backward, pl_linear_args, dw)                                             \
+    COUNTED(real, attention_forward, pl_attention_args, y)                                         \
+    COUNTED(real, attention_backward, pl_attention_args, dk)
 #define SET(real, op) tables[real].op = op##_##real;
 #define SET_ALL(real)                                                                              \
     SET(real, matmul)                                                                              \
@@ -450,6 +475,8 @@ static const struct pl_kernels *kernels(struct pl_device *dev, enum pl_real real
 static void calls(struct pl_device *dev, struct pl_device_calls *ret)
 {
     *ret = (struct pl_device_calls){.own = own_calls};
+    if (getenv("PLUME_EMULATED_LIBRARY"))
+        *ret = (struct pl_device_calls){.library = own_calls};
 }
 
 /* ---- devices ---- */
@@ -461,6 +488,17 @@ static int count(unsigned *ret, struct pl_error *err)
     if (n == 0 || n > GPUS_MAX)
         return pl_error_set(err, -ENODEV, "cannot use GPUs: none is emulated");
     *ret = (unsigned)n;
+    return 0;
+}
+
+static int about(unsigned index, struct pl_device_about *ret, struct pl_error *err)
+{
+    const char *version = getenv("PLUME_EMULATED_VERSION");
+
+    const char *odd = getenv("PLUME_EMULATED_ODD");
+
+    snprintf(ret->name, sizeof(ret->name), "%s", odd && index % 2 ? odd : "Emulated GPU");
+    snprintf(ret->versions, sizeof(ret->versions), "version %s", version ? version : "1");
     return 0;
 }
 
@@ -493,6 +531,7 @@ static const struct pl_device_ops ops = {
     .version = PL_DEVICE_VERSION,
     .name = "emulated",
     .count = count,
+    .about = about,
     .open = open_,
     .close = close_,
     .enter = enter,

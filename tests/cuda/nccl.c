@@ -91,6 +91,7 @@ static void add_up_halves(const struct comm *c, struct work *w, size_t n)
 
 static void add_up(const struct comm *c, struct work *w, size_t n)
 {
+    const char *fault = getenv("PLUME_EMULATED_FAULT");
     if (w->type == PL_NCCL_BF16 || w->type == PL_NCCL_F16) {
         add_up_halves(c, w, n);
         return;
@@ -110,6 +111,8 @@ static void add_up(const struct comm *c, struct work *w, size_t n)
         else
             ((float *)(w->data + w->at))[i] = f32;
     }
+    if (fault && strcmp(fault, "allreduce f32") == 0)
+        ((unsigned char *)w->data)[w->at + n - 1] ^= 0x80; /* the sign of the last one */
 }
 
 static void put_together(const struct comm *c, struct work *w, size_t n)

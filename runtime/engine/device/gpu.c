@@ -74,22 +74,25 @@ int pl_gpu_nccl(const struct pl_nccl_table **ret, struct pl_error *err)
     return r;
 }
 
-/* Number of visible GPUs, in PCI bus order outside of Slurm. */
-static int look(bool slurm, unsigned *ret, struct pl_error *err)
+int pl_gpu_look(const struct pl_device_ops **ret, unsigned *ret_n, struct pl_error *err)
 {
     int r;
 
-    if (!slurm && setenv("CUDA_DEVICE_ORDER", "PCI_BUS_ID", 0) < 0)
+    if (!pl_env(PL_ENV_SLURM_JOB_ID) && setenv("CUDA_DEVICE_ORDER", "PCI_BUS_ID", 0) < 0)
         return pl_error_nomem(err);
     r = load(err);
-    return r < 0 ? r : devices->count(ret, err);
+    if (r < 0)
+        return r;
+    *ret = devices;
+    return devices->count(ret_n, err);
 }
 
 int pl_gpu_open(const struct pl_gpu_choice *choice, struct pl_device **ret, struct pl_error *err)
 {
     bool slurm = pl_env(PL_ENV_SLURM_JOB_ID) != NULL;
     unsigned there = 0, index = choice->local_rank;
-    int r = look(slurm, &there, err);
+    const struct pl_device_ops *ops;
+    int r = pl_gpu_look(&ops, &there, err);
 
     if (r < 0)
         return r;
@@ -103,7 +106,7 @@ int pl_gpu_open(const struct pl_gpu_choice *choice, struct pl_device **ret, stru
                             "visible here: start fewer ranks per node, or ask for more GPUs "
                             "(Slurm: --gpus-per-node)",
                             index, choice->local_rank, there);
-    return devices->open(index, &choice->options, ret, err);
+    return ops->open(index, &choice->options, ret, err);
 }
 
 int pl_gpu_open_all(const unsigned *list,
@@ -112,8 +115,9 @@ int pl_gpu_open_all(const unsigned *list,
                     struct pl_device **ret,
                     struct pl_error *err)
 {
+    const struct pl_device_ops *ops = NULL;
     unsigned there = 0;
-    int r = look(pl_env(PL_ENV_SLURM_JOB_ID) != NULL, &there, err);
+    int r = pl_gpu_look(&ops, &there, err);
 
     for (unsigned i = 0; i < n; i++)
         ret[i] = NULL;
@@ -128,7 +132,7 @@ int pl_gpu_open_all(const unsigned *list,
                              "here: name fewer, or ask for more GPUs (Slurm: --gpus-per-node)",
                              index, i, there);
         else
-            r = devices->open(index, options, &ret[i], err);
+            r = ops->open(index, options, &ret[i], err);
     }
     if (r < 0)
         pl_gpu_close_all(ret, n);

@@ -12,6 +12,10 @@
  * and the remedy. */
 int pl_gpu_devices(const struct pl_device_ops **ret, struct pl_error *err);
 
+/* The same, and the number of GPUs that this process sees. Outside of Slurm they are numbered in
+ * PCI bus order as by nvidia-smi (CUDA_DEVICE_ORDER, unless it is set). -ENODEV: none. */
+int pl_gpu_look(const struct pl_device_ops **ret, unsigned *ret_n, struct pl_error *err);
+
 /* The collectives. -ENOTSUP as above, and if built without NCCL. */
 int pl_gpu_nccl(const struct pl_nccl_table **ret, struct pl_error *err);
 
@@ -26,9 +30,8 @@ struct pl_gpu_choice {
 
 /* Opens the GPU of a rank: list[local_rank], or without a list the visible GPU of number
  * local_rank. If only one GPU is visible, the rank takes it, provided that nothing was asked for
- * (ranks share it) or that Slurm gave each rank its own. Outside of Slurm GPUs are numbered in PCI
- * bus order as by nvidia-smi (CUDA_DEVICE_ORDER, unless it is set). Close *ret with its
- * ops->close(). -ENOTSUP, -ENODEV: the text says how many GPUs exist and what to do. */
+ * (ranks share it) or that Slurm gave each rank its own. Close *ret with its ops->close().
+ * -ENOTSUP, -ENODEV: the text says how many GPUs exist and what to do. */
 int pl_gpu_open(const struct pl_gpu_choice *choice, struct pl_device **ret, struct pl_error *err);
 
 /* Opens the n GPUs of a process that has several: those of the list, or without one (NULL) the
