@@ -149,11 +149,11 @@ static void kill_late(struct starter *s)
 {
     bool by_signal = WIFSIGNALED(s->first_status);
 
-    if (s->unmet)
-        pl_log_error("train",
-                     "rank %u ended with %s %d before all ranks had met: ending the others",
-                     s->first, by_signal ? "signal" : "status",
-                     by_signal ? WTERMSIG(s->first_status) : WEXITSTATUS(s->first_status));
+    if (s->failed)
+        pl_log_error("train", "rank %u ended with %s %d%s: ending the others", s->first,
+                     by_signal ? "signal" : "status",
+                     by_signal ? WTERMSIG(s->first_status) : WEXITSTATUS(s->first_status),
+                     s->unmet ? " before all ranks had met" : ", and others have not ended");
     s->killed = true;
     kill_all(s, SIGKILL);
     s->kill_at = 0;

@@ -9,15 +9,18 @@
  *
  * A barrier is a counter and a futex. A rank spins only if there is a core per rank, and then
  * briefly. */
+#include "common/base/fs.h"
 #include "runtime/engine/comm/comm_shm_private.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 
 #define STAGE_BYTES ((size_t)256 * 1024)
-#define BLOCK 2048 /* bytes that are summed at a time, in registers and L1 */
+#define ENDING_MS 2000 /* limit of a process between its first descriptor's end and its own */
+#define BLOCK 2048     /* bytes that are summed at a time, in registers and L1 */
 
 static int shm_barrier(struct pl_comm *comm, struct pl_error *err)
 {
@@ -328,12 +331,18 @@ static void unmap_slab(const struct pl_shm *shm, struct pl_shm_slab *slab)
     free(slab->base);
 }
 
-/* The peer may have ended, and then mostly because another rank did. */
+/* The peer may have ended, and then mostly because another rank did. A process that ends closes its
+ * descriptors first. */
 static int cannot_map(struct pl_shm *shm, unsigned peer, int r, struct pl_error *err)
 {
+    uint64_t limit = pl_now_ns() + (r == -ENOENT ? ENDING_MS * 1000000ull : 0);
+    bool ended;
+
+    while (!(ended = pl_shm_peer_ended(shm, peer)) && pl_now_ns() < limit)
+        poll(NULL, 0, 1);
     if (shm->control && pl_shm_failed(shm, err) < 0)
         return -ECONNRESET;
-    if (pl_shm_peer_ended(shm, peer))
+    if (ended)
         return pl_error_set(err, -ECONNRESET, "lost rank %u: its process ended",
                             shm->world_ranks[peer]);
     return pl_error_errno(err, r, "cannot map the memory of rank %u", shm->world_ranks[peer]);
@@ -432,18 +441,17 @@ int pl_comm_shm_control(int *ret_fd, struct pl_error *err)
 static int
 attach(struct pl_shm *shm, const struct pl_comm_peer *peers, int control_fd, struct pl_error *err)
 {
+    unsigned gone = shm->base.size;
     void *unused;
     int r;
 
     for (unsigned i = 0; i < shm->base.size; i++) {
         shm->world_ranks[i] = peers[i].world_rank;
         shm->pid[i] = peers[i].pid;
-        shm->pidfd[i] = -1;
         if (i != shm->base.rank)
             shm->pidfd[i] = (int)syscall(SYS_pidfd_open, peers[i].pid, 0);
         if (shm->pidfd[i] < 0 && i != shm->base.rank && errno == ESRCH)
-            return pl_error_set(err, -ECONNRESET, "lost rank %u: its process ended",
-                                shm->world_ranks[i]);
+            gone = PL_MIN(gone, i);
     }
     if (shm->base.rank == 0)
         r = map_fd(control_fd, sizeof(struct pl_shm_control), (void **)&shm->control);
@@ -451,8 +459,13 @@ attach(struct pl_shm *shm, const struct pl_comm_peer *peers, int control_fd, str
         r = map_peer(peers[0].pid, peers[0].fd, sizeof(struct pl_shm_control),
                      (void **)&shm->control);
     if (r < 0)
-        return cannot_map(shm, 0, r, err);
-    return add_slab(shm, STAGE_BYTES, &unused, err);
+        return cannot_map(shm, gone < shm->base.size ? gone : 0, r, err);
+    if (gone == shm->base.size)
+        return add_slab(shm, STAGE_BYTES, &unused, err);
+    /* The others shall name this rank, not one that ends because of it. */
+    r = cannot_map(shm, gone, -ESRCH, err);
+    pl_shm_abort(&shm->base, pl_error_text(err));
+    return r;
 }
 
 int pl_comm_shm_create(const struct pl_comm_peer *peers,

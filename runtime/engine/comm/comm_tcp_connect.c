@@ -369,6 +369,8 @@ int pl_comm_tcp_create(const struct pl_comm_peer *peers,
         *ret = &t->base;
         return 0;
     }
+    /* The others shall name the rank that is lost, not this one, which ends because of it. */
+    pl_tcp_abort(t, err ? pl_error_text(err) : "a rank is lost");
 fail:
     pl_tcp_destroy(&t->base);
     return r;
