@@ -53,15 +53,18 @@ static void on_signal(int sig)
         interrupted = sig;
 }
 
-/* Signals save a checkpoint if the options name a folder; else they end the rank. */
+/* Signals save a checkpoint if the options name a folder, and end --validate, --test and --predict
+ * on all ranks after a batch; else they end the rank. */
 static void catch_signals(struct pl_train_options *options)
 {
     struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
+    bool saves = options->checkpoint_dir && !options->fast_dev_run;
 
-    if (!options->checkpoint_dir || options->fast_dev_run)
+    if (!saves && options->run == PL_RUN_TRAIN)
         return;
     options->interrupt = &interrupted;
-    sigaction(SIGUSR1, &action, NULL);
+    if (saves)
+        sigaction(SIGUSR1, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
     sigaction(SIGINT, &action, NULL);
 }

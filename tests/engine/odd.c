@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* A module that does what $ODD names, in its last rank, for pltrain.bats and hangs.bats. */
+/* A module that does what $ODD names, in its last rank, for pltrain.bats, interrupt.bats
+ * and hangs.bats. */
 #include <plume/module.h>
 #include <poll.h>
 #include <signal.h>
@@ -56,12 +57,17 @@ static int fill(void *ctx, uint64_t epoch, size_t index, void *const *out, size_
     return here && odd("fill-returns-7") ? 7 : 0;
 }
 
+static int signals_while(void)
+{
+    return odd("signal-in-validation") || odd("signal-in-test") || odd("signal-in-predict");
+}
+
 /* Validation has label -1 in sample 20. */
 static int fill_validation(void *ctx, uint64_t epoch, size_t index, void *const *out, size_t size)
 {
     int r = fill(ctx, epoch, index, out, size);
 
-    if (index == 21 && ((const struct state *)ctx)->last && odd("signal-in-validation"))
+    if (index == 21 && ((const struct state *)ctx)->last && signals_while())
         kill(getpid(), SIGTERM);
     *(int32_t *)out[1] = index == 20 && odd("validation-label") ? -1 : (int32_t)(index % CLASSES);
     return r;
@@ -69,7 +75,7 @@ static int fill_validation(void *ctx, uint64_t epoch, size_t index, void *const 
 
 static int data(struct plume_context *pl, enum plume_stage stage, struct plume_data *ret)
 {
-    if (stage == PLUME_TEST)
+    if (stage == PLUME_TEST && !odd("signal-in-test") && !odd("signal-in-predict"))
         return 0;
     ret->n_fields = 2;
     ret->field[0].dtype = PLUME_F32;
@@ -103,6 +109,15 @@ static int validation_step(struct plume_context *pl, const struct plume_batch *b
     return 0;
 }
 
+static int
+predict_step(struct plume_context *pl, const struct plume_batch *batch, plume_tensor **ret_output)
+{
+    const struct state *s = pl->state;
+
+    *ret_output = plume_linear(pl, batch->field[0], s->w, NULL, PLUME_IDENTITY);
+    return 0;
+}
+
 static int on_train_epoch_start(struct plume_context *pl)
 {
     const struct state *s = pl->state;
@@ -131,6 +146,13 @@ static int on_train_batch_start(struct plume_context *pl, const struct plume_bat
             ;
     if (s->last && pl->step >= STEP && odd("slow") && access("go", F_OK) != 0)
         poll(NULL, 0, SLOW_MS);
+    if (s->last && pl->step == 10 && odd("stop"))
+        raise(SIGSTOP);
+    /* Steps that take no time, and then 20 ms each. */
+    if (pl->step == 10 && odd("signal-in-slow-step") && s->last)
+        kill(getpid(), SIGTERM);
+    if (pl->step >= 10 && (odd("slow-steps") || odd("signal-in-slow-step")))
+        poll(NULL, 0, 20);
     return 0;
 }
 
@@ -149,9 +171,15 @@ static const struct plume_module module = {
 
 const struct plume_module *plume_module_entry(void)
 {
+    static struct plume_module predicting;
     const char *rank = getenv("RANK");
 
     if (rank && strcmp(rank, "1") == 0 && odd("die-early"))
         raise(SIGKILL);
+    if (odd("signal-in-predict")) {
+        predicting = module;
+        predicting.predict_step = predict_step;
+        return &predicting;
+    }
     return &module;
 }

@@ -20,7 +20,13 @@
 /* Checkpoints add a prefix, and have names of at most 255 bytes. */
 #define PL_PARAM_NAME_MAX 200
 
-#define PL_PARAMS_SIGNALS 2
+/* Signals to be told to the other ranks. */
+enum pl_params_signal {
+    PL_PARAMS_REQUEUE,
+    PL_PARAMS_END,
+    PL_PARAMS_TIME, /* the time limit */
+};
+#define PL_PARAMS_SIGNALS 3
 
 struct pl_param {
     char *name;
@@ -71,8 +77,8 @@ struct pl_params {
     size_t own_from, own_to;
     enum pl_shard_kind shard; /* PL_SHARD_NONE, or what the shards have; set before the layout */
     struct pl_units *units;   /* units.h; NULL: tensors always have their values. Borrowed */
-    /* Signals to be told to the other ranks with the next step, and those that some rank has told
-     * with the last one: 0 to requeue, 1 to end. Set and read by the loop. */
+    /* To be told to the other ranks with the next step, and what some rank has told with the last
+     * one; by enum pl_params_signal. Set and read by the loop. */
     bool signal[PL_PARAMS_SIGNALS], heard[PL_PARAMS_SIGNALS];
     uint64_t plans;                /* of the tapes of the last pl_unused_params_find() */
     struct pl_param_stages stages; /* n, own and cut are set before the layout */

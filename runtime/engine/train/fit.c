@@ -141,28 +141,35 @@ static int validate_between(struct pl_trainer *t, struct pl_error *err)
     return save(t, err);
 }
 
-/* Signals travel with the gradients (unused_params.h), unless the module reduces these, or nobody.
- */
-static bool signals_with_gradients(const struct pl_trainer *t)
+/* True if all ranks must agree now. The time limit and signals travel with the gradients of each
+ * step (unused_params.h), unless the module reduces these, or nobody. Ranks that train alone for
+ * some steps agree when they average, and after the steps that take AGREE_S. */
+static bool agrees_apart(const struct pl_trainer *t)
 {
-    return !t->strategy.average_every && !t->stage[PLUME_TRAIN].lanes[0].reducer.own;
+    if (t->strategy.average_every)
+        return t->alone_steps == 0 || t->state.step >= t->next_agree_step;
+    return t->stage[PLUME_TRAIN].lanes[0].reducer.own != NULL;
 }
 
-/* All ranks agree on the time limit and on signals. The next agreement comes after the number of
- * steps that take AGREE_S, by the mean of the ranks' measurements. */
+/* All ranks agree on the time limit and on signals. */
 static int agree_on_time(struct pl_trainer *t, struct pl_error *err)
 {
-    double seconds = (double)(pl_now_ns() - t->fit_ns) * 1e-9, sums[4], steps;
-    bool with_gradients = signals_with_gradients(t);
+    const bool *heard = t->ctx.params.heard;
+    double sums[4], steps;
     int sig = pl_trainer_signal(t), r;
 
-    if (with_gradients && t->accumulated == 0)
-        pl_trainer_interrupt(t, t->ctx.params.heard[0], t->ctx.params.heard[1]);
-    if ((isinf(t->options->max_seconds) && (with_gradients || !t->options->interrupt)) ||
-        t->state.step < t->next_agree_step)
+    if (t->accumulated)
         return 0;
+    if (!agrees_apart(t)) {
+        if (!t->strategy.average_every) {
+            pl_trainer_interrupt(t, heard[PL_PARAMS_REQUEUE], heard[PL_PARAMS_END]);
+            t->stopping |=
+                heard[PL_PARAMS_TIME] || (t->comm->size == 1 && pl_trainer_time_is_up(t));
+        }
+        return 0;
+    }
     steps = (double)PL_MAX(t->state.step - t->last_agree_step, (uint64_t)1);
-    sums[0] = seconds >= t->options->max_seconds;
+    sums[0] = pl_trainer_time_is_up(t);
     sums[1] = (double)(pl_now_ns() - t->last_agree_ns) * 1e-9 / steps;
     sums[2] = sig == SIGUSR1;
     sums[3] = sig != 0 && sig != SIGUSR1;
@@ -285,6 +292,10 @@ static int end_epoch(struct pl_trainer *t, bool validating, struct pl_error *err
     double seconds = (double)(pl_now_ns() - t->epoch_ns) * 1e-9;
     int r = pl_average_now(t, err);
 
+    if (r == 0)
+        r = agree_on_time(t, err);
+    if (r == 0 && t->interrupted)
+        return interrupt(t, err);
     if (r < 0)
         return r;
     if (validating)

@@ -336,8 +336,9 @@ int pl_train_step_train(struct pl_trainer *t,
 
     t->accumulated++;
     sig = pl_trainer_signal(t);
-    t->ctx.params.signal[0] = sig == SIGUSR1;
-    t->ctx.params.signal[1] = sig != 0 && sig != SIGUSR1;
+    t->ctx.params.signal[PL_PARAMS_REQUEUE] = sig == SIGUSR1;
+    t->ctx.params.signal[PL_PARAMS_END] = sig != 0 && sig != SIGUSR1;
+    t->ctx.params.signal[PL_PARAMS_TIME] = pl_trainer_time_is_up(t);
     for (unsigned i = 0; i < stage->n_lanes && r == 0; i++) {
         losses[i] = NO_LOSS;
         pl_stage_enter_lane(stage, &t->optimizers, i);

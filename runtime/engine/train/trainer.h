@@ -4,6 +4,7 @@
 #ifndef PL_RUNTIME_ENGINE_TRAIN_TRAINER_H
 #define PL_RUNTIME_ENGINE_TRAIN_TRAINER_H
 
+#include "common/base/fs.h"
 #include "runtime/engine/reduce/strategy.h"
 #include "runtime/engine/report/logger.h"
 #include "runtime/engine/report/rank_report.h"
@@ -73,6 +74,12 @@ static inline uint64_t pl_trainer_draw(const struct pl_trainer *t)
 static inline int pl_trainer_signal(const struct pl_trainer *t)
 {
     return t->options->interrupt ? *t->options->interrupt : 0;
+}
+
+/* True after --max-time, by this rank's clock. */
+static inline bool pl_trainer_time_is_up(const struct pl_trainer *t)
+{
+    return (double)(pl_now_ns() - t->fit_ns) * 1e-9 >= t->options->max_seconds;
 }
 
 /* All ranks know of a signal to requeue, or of one to end: train no further batch. */
