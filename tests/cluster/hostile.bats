@@ -104,6 +104,24 @@ hostile() {
     done
 }
 
+# Those that the hub refuses, too: its node's tasks wait in slurmstepd meanwhile.
+@test "a variable with a value that is none ends each task with the reason" {
+    for pair in PLUME_ON_HANG=x PLUME_METRICS_MAX=-1 PLUME_HUB_PORTS=x \
+        PLUME_NCCL_DEBUG=x PLUME_OUTPUT_RANKS=x PLUME_ENCRYPT=x PLUME_CONFINE=x; do
+        as_user timeout 60 env "$pair" srun -Q --plume -N2 -n2 echo ran >"said.${pair%=*}" 2>&1 &
+        steps[$!]=$pair
+    done
+    for pid in "${!steps[@]}"; do
+        rc=0
+        wait "$pid" || rc=$?
+        name=${steps[$pid]%=*}
+        echo "$name: exit $rc" && cat "said.$name"
+        [ "$rc" = 1 ]
+        grep -q "plume: node n[12]: .*$name" "said.$name"
+        run ! grep -E '^ran|Terminated' "said.$name"
+    done
+}
+
 @test "squatted folders and planted links" {
     mkdir victim
     echo untouched >victim/file
