@@ -95,14 +95,14 @@ static int drop_root(const struct pl_daemon_user *user)
     if (syscall(SYS_setresuid, -1, 0, -1) < 0)
         return -errno;
     become_killable();
+    if (user->runtime_dir) /* by the node's paths: those of a namespace may be the user's */
+        make_runtime_dir(user);
     if (user->namespace) {
         int r = join_namespace(user->namespace);
 
         if (r < 0)
             return r;
     }
-    if (user->runtime_dir)
-        make_runtime_dir(user);
     if (syscall(SYS_setgroups, user->n_groups, user->groups) < 0 ||
         syscall(SYS_setresgid, user->gid, user->gid, user->gid) < 0 ||
         syscall(SYS_setresuid, user->uid, user->uid, user->uid) < 0)

@@ -487,6 +487,64 @@ static void test_start_in_mount_namespace(void **state)
                      -EINVAL);
 }
 
+/* A namespace is the job's, and so may be what its paths lead to: root makes the user's folder
+ * where the node's paths lead, or not at all. */
+static void test_runtime_dir_of_a_hostile_namespace(void **state)
+{
+    _cleanup_free_ char *inside = pl_strf("%s/inside", folder);
+    _cleanup_free_ char *runtime = pl_strf("%s/run", inside), *link = pl_strf("%s/link", inside);
+    _cleanup_free_ char *by_link = pl_strf("%s/of-root", link);
+    _cleanup_free_ char *victim = pl_strf("%s/of-root", folder), *made = pl_strf("%s/7", victim);
+    _cleanup_free_ char *expected = pl_strf("%s/7", runtime);
+    struct pl_node_daemon daemon = PL_NODE_DAEMON_INIT;
+    struct pl_error err = {0};
+    gid_t group = 7;
+    struct pl_daemon_user user = {.uid = 7, .gid = 7, .groups = &group, .n_groups = 1};
+    char path[64], ready;
+    int ends[2];
+    pid_t holder;
+
+#ifdef __SANITIZE_THREAD__
+    print_message("skipped: a process with ThreadSanitizer's thread cannot change its namespace\n");
+    return;
+#endif
+    if (getuid() != 0) {
+        print_message("skipped: needs root\n");
+        return;
+    }
+    chmod(folder, 0755);
+    assert_int_equal(mkdir(victim, 0755), 0);
+    assert_int_equal(mkdir(inside, 0755), 0);
+    assert_int_equal(mkdir(runtime, 0755), 0);
+    assert_int_equal(pipe(ends), 0);
+    holder = fork();
+    if (holder == 0) {
+        /* There "inside" is another folder, in which "run" and "link" lead to one of root's. */
+        if (prctl(PR_SET_PDEATHSIG, SIGKILL) < 0 || unshare(CLONE_NEWNS) < 0 ||
+            mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) < 0 ||
+            mount("tmpfs", inside, "tmpfs", 0, "size=64k,mode=755") < 0 ||
+            symlink(folder, link) < 0 || symlink(victim, runtime) < 0 ||
+            write(ends[1], "x", 1) != 1)
+            _exit(1);
+        pause();
+    }
+    close(ends[1]);
+    assert_int_equal(read(ends[0], &ready, 1), 1);
+    close(ends[0]);
+    snprintf(path, sizeof(path), "/proc/%d/ns/mnt", (int)holder);
+    write_program("echo '{\"type\":\"ready\",\"pid\":1,\"socket\":\"/usr\"}' >&3; exec cat <&3");
+    user.namespace = path;
+    for (int i = 0; i < 2; i++) {
+        user.runtime_dir = i == 0 ? by_link : runtime;
+        assert_int_equal(pl_node_daemon_start(&daemon, program, clean_env, &user, 20000, &err), 0);
+        assert_int_equal(pl_node_daemon_stop(&daemon, 20000), 0);
+        assert_true(access(made, F_OK) < 0);
+    }
+    assert_true(is_owned(expected, 7, 0700));
+    kill(holder, SIGKILL);
+    assert_int_equal(waitpid(holder, NULL, 0), holder);
+}
+
 static void test_env(void **state)
 {
     char *job[] = {"SECRET=x",
@@ -601,6 +659,7 @@ int main(void)
         cmocka_unit_test(test_runtime_dir_by_root),
         cmocka_unit_test(test_runtime_dir_race),
         cmocka_unit_test(test_start_in_mount_namespace),
+        cmocka_unit_test(test_runtime_dir_of_a_hostile_namespace),
         cmocka_unit_test(test_env),
         cmocka_unit_test(test_umask),
     };

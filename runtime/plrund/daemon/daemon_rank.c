@@ -384,8 +384,8 @@ void pl_rank_signal(struct pl_rank *rank, int signal)
     if (!rank->running || rank->ended)
         return;
     rank->killed = true;
-    /* Under the plugin a task without its world is no program yet: it has been refused, or will be at
-     * its hello, and then says why and ends. SIGTERM would come before its words. */
+    /* Under the plugin a task without its world is no program yet: it has been refused, or will be
+     * at its hello, and then says why and ends. SIGTERM would come before its words. */
     if (!rank->guarded && !rank->world_sent && signal == SIGTERM)
         return;
     if (rank->guarded)
