@@ -18,6 +18,7 @@ static const int groups[][GROUP_MAX] = {
     {PL_SPEC_NTASKS, PL_SPEC_NTASKS_PER_NODE},
     {PL_SPEC_CPUS_PER_TASK, PL_SPEC_CPUS_PER_GPU},
     {PL_SPEC_MAIL_TYPE, PL_SPEC_MAIL},
+    {PL_SPEC_VENV, PL_SPEC_CONDA},
 };
 
 static bool is_in(const int *group, int key)

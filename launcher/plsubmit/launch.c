@@ -5,6 +5,7 @@
 #include "common/base/term.h"
 #include "common/base/utf8.h"
 #include "launcher/plsubmit/local_run.h"
+#include "launcher/plsubmit/python_env.h"
 #include "launcher/plsubmit/script.h"
 #include "launcher/plsubmit/shape.h"
 #include "launcher/plsubmit/start.h"
@@ -135,6 +136,8 @@ static int add_local(const struct pl_spec *spec, json_t *options)
 static int render(const struct pl_launch *launch, struct pl_buf *out, struct pl_error *err)
 {
     char **const *lists = launch->spec->lists;
+    _cleanup_free_ char *python_env = NULL;
+    int r = pl_python_env_command(launch->spec, &python_env);
     struct pl_script script = {
         .sweep = launch->sweep,
         .run_dir = launch->dir,
@@ -143,6 +146,7 @@ static int render(const struct pl_launch *launch, struct pl_buf *out, struct pl_
         .sbatch_args = (const char *const *)launch->sbatch_args,
         .comments = (const char *const *)lists[PL_SPEC_SBATCH_COMMENT],
         .modules = (const char *const *)lists[PL_SPEC_LOAD],
+        .python_env = python_env,
         .env = (const char *const *)launch->env,
         .kept = (const char *const *)lists[PL_SPEC_ENV],
         .env_files = (const char *const *)lists[PL_SPEC_ENV_FILE],
@@ -159,6 +163,9 @@ static int render(const struct pl_launch *launch, struct pl_buf *out, struct pl_
         .program = launch->spec->program,
     };
 
+    if (r < 0)
+        return r == -EINVAL ? pl_error_set(err, r, "a path of --venv or --conda has a line break")
+                            : pl_error_nomem(err);
     return pl_script_render(&script, out, err);
 }
 

@@ -176,10 +176,11 @@ static int add_setup(const struct pl_script *s, struct pl_buf *out)
     /* `|| exit` instead of set -e: module is a shell function, in which set -e would also apply. */
     if (r == 0)
         r = add_lines(out, "module load ", s->modules, " || exit");
-
+    if (r == 0 && s->python_env)
+        r = add_command(out, s->python_env);
     for (const char *const *line = s->setup; line && *line && r == 0; line++)
         r = add_command(out, *line);
-    if (r == 0 && s->setup && *s->setup)
+    if (r == 0 && (s->python_env || (s->setup && *s->setup)))
         r = pl_buf_adds(out, "plume_setup=\n");
     if (r == 0)
         r = add_env_files(s, out);

@@ -17,6 +17,7 @@ struct pl_script {
     const char *const *sbatch_args; /* "--nodes=2", ...; NULL-terminated */
     const char *const *comments;    /* --sbatch-comment: "KEY=TEXT" */
     const char *const *modules;     /* --load; each list is NULL-terminated or NULL */
+    const char *python_env;         /* the command of --venv or --conda; NULL: none */
     const char *const *env;         /* "NAME=VALUE" */
     const char *const *kept;        /* --env: "NAME" has its value from the submission; others are
                                        skipped */

@@ -10,6 +10,7 @@
 #include "common/run/output_ranks.h"
 #include "launcher/plsubmit/axes.h"
 #include "launcher/plsubmit/hparams.h"
+#include "launcher/plsubmit/python_env.h"
 #include "launcher/plsubmit/sample.h"
 #include "launcher/plsubmit/shape.h"
 #include "launcher/plsubmit/spec_private.h"
@@ -146,7 +147,9 @@ static bool sets_path(const struct pl_spec *spec)
     for (char **item = spec->lists[PL_SPEC_ENV]; item && *item; item++)
         if (strncmp(*item, "PATH=", 5) == 0 || strcmp(*item, "PATH") == 0)
             return true;
-    return spec->lists[PL_SPEC_ENV_FILE] || spec->lists[PL_SPEC_LOAD] || spec->lists[PL_SPEC_SETUP];
+    return spec->lists[PL_SPEC_ENV_FILE] || spec->lists[PL_SPEC_LOAD] ||
+           spec->lists[PL_SPEC_SETUP] || spec->values[PL_SPEC_VENV].text ||
+           spec->values[PL_SPEC_CONDA].text;
 }
 
 static int check_axes(struct pl_spec *spec, const char *program, struct pl_error *err)
@@ -174,7 +177,9 @@ static int user_program(struct pl_spec *spec, char *const *words, struct pl_erro
         if (!pl_utf8_valid(*word, strlen(*word)))
             return pl_error_set(err, -EINVAL, "argument '%.200s' of the program is not valid UTF-8",
                                 *word);
-    r = pl_spec_find_program(words[0], later, &program, &warning, err);
+    r = pl_python_env_program(spec, words[0], &program);
+    if (r == 0 && !program)
+        r = pl_spec_find_program(words[0], later, &program, &warning, err);
     if (r < 0)
         return r;
     if (warning)
@@ -341,6 +346,8 @@ int pl_spec_resolve(struct pl_spec *spec,
     const char *objective;
     int r = pl_spec_make_trials(spec, err);
 
+    if (r == 0)
+        r = pl_python_env_check(spec, err);
     if (r == 0)
         r = pl_start_words(spec, words, &whole, err);
     if (r == 0 && words[0])

@@ -60,7 +60,7 @@ VALUES = {
     "srun": lambda: random.choice(["mpi=pmix", "label-x=" + free()]), "trials": lambda: "1", "repeat": lambda: "2",
     "launch": lambda: random.choice(["ranks", "mpi"]), "num-processes": lambda: "2", "strategy": lambda: "ddp",
     "precision": lambda: "bf16", "hparam": lambda: "lr=0." + random.choice("123"), "max-requeues": lambda: "7", "where": lambda: "1 < 2",
-    "output-ranks": lambda: random.choice(["all", "0"]), "signal": lambda: "USR1@90", "on-end": lambda: "echo " + random.choice(["$PLUME_SWEEP", "'a: b'"]), "teardown": lambda: "echo " + random.choice(["$1", "'a: b'", "\"é#\""]),
+    "output-ranks": lambda: random.choice(["all", "0"]), "signal": lambda: "USR1@90", "venv": lambda: "it's an é", "conda": free, "on-end": lambda: "echo " + random.choice(["$PLUME_SWEEP", "'a: b'"]), "teardown": lambda: "echo " + random.choice(["$1", "'a: b'", "\"é#\""]),
     "requeue-on": lambda: random.choice(["preempt", "timeout:2,error", "hang:2"]),
     "on-hang": lambda: random.choice(["warn", "kill"]),
     "snapshot": lambda: random.choice(["tracked", "untracked"]),
@@ -341,6 +341,9 @@ def main():
         sys.exit(77)
     if shutil.which("git"):  # --snapshot is of a repository
         subprocess.run(["git", "init", "-q", WORK.name], env=ENV, check=True)
+    os.makedirs(os.path.join(WORK.name, "it's an é", "bin"))
+    for name in "activate", "python":
+        os.symlink("/bin/sh", os.path.join(WORK.name, "it's an é", "bin", name))
     tests = [all_options, errors, texts, flags, hparams, random_lines, precedence, json_pairs]
     print(f"1..{len(tests)}")
     for number, test in enumerate(tests, 1):

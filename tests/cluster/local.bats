@@ -184,6 +184,55 @@ TXT
     run -1 grep -q not_requeued "$RUN/trial-0000/result.json"
 }
 
+@test "--venv and --conda choose the Python, and what is missing is named" {
+    python3 -m venv --without-pip "it's"
+    submit --local --venv "it's" --wait python -c 'import sys; print(sys.prefix)'
+    [ "$(<"$RUN/trial-0000/attempt-0/rank-0.out")" = "$WORK/it's" ]
+    [[ $(plstat show --json "$SWEEP") == *"\"program\":\"$WORK/it's/bin/python\""* ]]
+    # An environment that is gone when the trial starts.
+    submit --local --no-submit --venv "it's" python -c 1
+    mv "it's" moved
+    plsubmit --resume "$SWEEP" --wait || true
+    [[ $(plstat why "$SWEEP") == *"exit code 1 at: source '$WORK/it"* ]]
+    run -2 --separate-stderr plsubmit --local --venv "it's" python
+    [ "$stderr" = "plsubmit: --venv: '$WORK/it's' is no environment of venv or uv: it has no bin/activate" ]
+    rm moved/bin/python
+    ln -s /nonexistent/python moved/bin/python
+    run -2 --separate-stderr plsubmit --local --venv moved python
+    [ "$stderr" = "plsubmit: --venv: '$WORK/moved/bin/python' cannot run: make it anew" ]
+    # conda itself is a stand-in: it prints a shell function, and fails as conda does.
+    mkdir -p bin envs/train/bin envs/train/conda-meta
+    cat >bin/conda <<'TXT'
+#!/bin/bash
+[ "$*" = 'shell.bash hook' ] || exit 2
+echo "root=$PWD/envs"
+cat <<'HOOK'
+conda() {
+    local env=$2
+    [[ $env == */* ]] || env=$root/$env
+    [ "$1" = activate ] && [ -d "$env" ] || { echo "EnvironmentNameNotFound: Could not find conda environment: $2" >&2; return 1; }
+    export CONDA_PREFIX=$env PATH=$env/bin:$PATH
+}
+HOOK
+TXT
+    printf '#!/bin/sh\necho "$CONDA_PREFIX"\n' >envs/train/bin/train
+    chmod +x bin/conda envs/train/bin/train
+    for env in train ./envs/train; do
+        CONDA_EXE=$WORK/bin/conda submit --local --conda "$env" --wait train
+        [[ $(<"$RUN/trial-0000/attempt-0/rank-0.out") =~ ^$WORK/(./)?envs/train$ ]]
+    done
+    CONDA_EXE=$WORK/bin/conda run -1 --separate-stderr plsubmit --local --conda other --wait train
+    [[ $(plstat why last) == *'EnvironmentNameNotFound: Could not find conda environment: other'* ]]
+    run -1 --separate-stderr plsubmit --local --conda other --wait train
+    [[ $(plstat why last) == *'conda: command not found'* ]]
+    run -2 --separate-stderr plsubmit --local --venv envs/train train
+    [ "$stderr" = "plsubmit: --venv: '$WORK/envs/train' is an environment of conda: write --conda" ]
+    run -2 --separate-stderr plsubmit --local --conda ./moved train
+    [[ $stderr == *'is no environment of conda: it has no conda-meta: write --venv' ]]
+    run -2 --separate-stderr plsubmit --conda a --venv b train
+    [ "$stderr" = 'plsubmit: --venv and --conda both give the program a Python: omit one of them' ]
+}
+
 @test "--on-end runs once after all trials of --local, cancelled ones, too" {
     submit --local --grid a=1,2 --on-end 'echo "$PLUME_SWEEP_DONE $PLUME_SWEEP_FAILED $PLUME_SWEEP_TRIALS" >>ended; kill -9 $$' \
         -- sh -c 'touch started; until [ -e go ]; do sleep 0.1; done'
