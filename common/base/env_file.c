@@ -33,6 +33,34 @@ static bool is_name(const char *name, size_t len)
     return len > 0;
 }
 
+/* What Slurm sets for the job and for each task. Some of them srun reads, too: a step would have
+ * another shape than the job. */
+static const struct {
+    const char *name, *option; /* what the user may want; NULL: nothing */
+} of_slurm[] = {
+    {"SLURM_PROCID", NULL},
+    {"SLURM_LOCALID", NULL},
+    {"SLURM_NODEID", NULL},
+    {"SLURM_JOB_ID", NULL},
+    {"SLURM_JOBID", NULL},
+    {"SLURM_STEPID", NULL},
+    {"SLURM_TASK_PID", NULL},
+    {"SLURMD_NODENAME", NULL},
+    {"SLURM_NTASKS", "--ntasks N"},
+    {"SLURM_NPROCS", "--ntasks N"},
+    {"SLURM_NTASKS_PER_NODE", "--ntasks-per-node N"},
+    {"SLURM_TASKS_PER_NODE", "--ntasks-per-node N"},
+    {"SLURM_NNODES", "--nodes N"},
+    {"SLURM_JOB_NUM_NODES", "--nodes N"},
+    {"SLURM_NODELIST", "--nodelist NODES"},
+    {"SLURM_JOB_NODELIST", "--nodelist NODES"},
+    {"SLURM_CPUS_PER_TASK", "--cpus-per-task N"},
+    {"SLURM_GPUS", "--gpus N"},
+    {"SLURM_GPUS_PER_NODE", "--gpus-per-node N"},
+    {"SLURM_GPUS_PER_TASK", "--gpus-per-task N"},
+    {"SLURM_RESTART_COUNT", NULL},
+};
+
 int pl_env_name_check(const char *name, size_t len, struct pl_error *err)
 {
     static const char *const owned[] = {
@@ -40,12 +68,9 @@ int pl_env_name_check(const char *name, size_t len, struct pl_error *err)
         "PLUME_REASON",  "PLUME_HUB",       "PLUME_PROGRAM", "PLUME_PARAMS",  "PLUME_RETRY",
         "PLUME_SOCKET",  "PLUME_NODE_ADDR", "PLUME_RUNTIME"};
     static const char *const of_rank[] = {
-        "RANK",      "WORLD_SIZE", "LOCAL_RANK",  "LOCAL_WORLD_SIZE",
-        "NODE_RANK", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT"};
-    static const char *const of_task[] = {"SLURM_PROCID",   "SLURM_LOCALID",  "SLURM_NODEID",
-                                          "SLURM_JOB_ID",   "SLURM_JOBID",    "SLURM_STEP_ID",
-                                          "SLURM_STEPID",   "SLURM_TASK_PID", "SLURM_ARRAY_TASK_ID",
-                                          "SLURMD_NODENAME"};
+        "RANK",       "WORLD_SIZE",    "LOCAL_RANK",      "LOCAL_WORLD_SIZE",
+        "NODE_RANK",  "GROUP_RANK",    "MASTER_ADDR",     "MASTER_PORT",
+        "PET_NNODES", "PET_NODE_RANK", "PET_MASTER_ADDR", "PET_MASTER_PORT"};
     static const char *const of_bash[] = {"RANDOM",
                                           "SRANDOM",
                                           "SECONDS",
@@ -85,8 +110,16 @@ int pl_env_name_check(const char *name, size_t len, struct pl_error *err)
         return pl_error_set(err, -EINVAL, "an axis sets %.*s: write --grid %.*s=VALUE", (int)len,
                             name, (int)(len - strlen("PLUME_PARAM_")),
                             name + strlen("PLUME_PARAM_"));
-    if (is_one_of(name, len, of_task, PL_COUNT(of_task)))
+    for (size_t i = 0; i < PL_COUNT(of_slurm); i++)
+        if (strlen(of_slurm[i].name) == len && memcmp(of_slurm[i].name, name, len) == 0)
+            return pl_error_set(err, -EINVAL, "Slurm sets the variable %s itself%s%s",
+                                of_slurm[i].name, of_slurm[i].option ? ": write " : "",
+                                of_slurm[i].option ? of_slurm[i].option : "");
+    if (begins_with(name, len, "SLURM_STEP_") || begins_with(name, len, "SLURM_ARRAY_"))
         return pl_error_set(err, -EINVAL, "Slurm sets the variable %.*s itself", (int)len, name);
+    if (begins_with(name, len, "PET_NPROC_PER_NODE") && len == strlen("PET_NPROC_PER_NODE"))
+        return pl_error_set(
+            err, -EINVAL, "the job script sets PET_NPROC_PER_NODE itself: write --num-processes N");
     if (is_one_of(name, len, of_rank, PL_COUNT(of_rank)))
         return pl_error_set(
             err, -EINVAL, "each rank gets a %.*s of its own, so this has no effect%s", (int)len,
