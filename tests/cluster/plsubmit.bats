@@ -575,3 +575,15 @@ TXT
     wait "$waiter"
     [ "$(result 0 state) $(result 0 attempts)" = 'done 2' ]
 }
+
+@test "a PyTorch program's ranks are one process group, and what it reports fills the sweep" {
+    local python=${PLUME_TEST_PYTHON:-python3}
+    if ! "$python" -c 'import torch.distributed' 2>/dev/null; then
+        echo "# skipped: $python has no PyTorch (PLUME_TEST_PYTHON names one that has)" >&3
+        return
+    fi
+    submit --wait -N 2 --grid lr=0.1 --objective min:loss --env PYTHONPATH="$PLUME_SRC/examples/report" \
+        "$python" "$PLUME_SRC/examples/report/train_torch.py"
+    [[ $(plstat sweep "$SWEEP") == *'1 trial: 1 done'*'* best: trial 0, loss '* ]]
+    [[ $(plstat show --json "$SWEEP") == *'"world_size":2'* ]]
+}
