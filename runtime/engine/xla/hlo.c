@@ -125,6 +125,24 @@ pl_hlo_fill(struct pl_hlo *h, const char *of, size_t rank, const size_t *shape, 
     return v;
 }
 
+struct pl_hlo_value
+pl_hlo_numbers(struct pl_hlo *h, size_t rank, const size_t *shape, const float *numbers)
+{
+    struct pl_hlo_value v = pl_hlo_new(h, "f32", rank, shape);
+    const unsigned char *bytes = (const unsigned char *)numbers;
+
+    /* One number in this form would be the bits of all. */
+    if (pl_hlo_count(&v) == 1)
+        return pl_hlo_fill(h, "f32", rank, shape, (double)numbers[0]);
+    add(h, "    %%%u = stablehlo.constant dense<\"0x", v.id);
+    for (size_t i = 0; i < pl_hlo_count(&v) * sizeof(*numbers); i++)
+        add(h, "%02X", bytes[i]);
+    add(h, "\"> : ");
+    type(h, v);
+    add(h, "\n");
+    return v;
+}
+
 struct pl_hlo_value pl_hlo_fill_like(struct pl_hlo *h, struct pl_hlo_value v, double number)
 {
     return pl_hlo_fill(h, v.type, v.rank, v.shape, number);
@@ -276,6 +294,24 @@ pl_hlo_slice(struct pl_hlo *h, struct pl_hlo_value a, size_t dim, size_t first, 
     for (size_t i = 0; i < a.rank; i++)
         add(h, "%s%zu:%zu", i ? ", " : "", i == dim ? first : 0,
             i == dim ? first + count : a.shape[i]);
+    add(h, "]");
+    signature(h, &a, 1, v);
+    return v;
+}
+
+struct pl_hlo_value pl_hlo_strided_slice(struct pl_hlo *h,
+                                         struct pl_hlo_value a,
+                                         const size_t *first,
+                                         const size_t *end,
+                                         const size_t *step)
+{
+    struct pl_hlo_value v = pl_hlo_new(h, a.type, a.rank, a.shape);
+
+    add(h, "    %%%u = stablehlo.slice %%%u [", v.id, a.id);
+    for (size_t i = 0; i < a.rank; i++) {
+        add(h, "%s%zu:%zu:%zu", i ? ", " : "", first[i], end[i], step[i]);
+        v.shape[i] = (end[i] - first[i] + step[i] - 1) / step[i];
+    }
     add(h, "]");
     signature(h, &a, 1, v);
     return v;

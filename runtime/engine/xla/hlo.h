@@ -13,7 +13,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define PL_HLO_RANK_MAX 6
+#define PL_HLO_RANK_MAX 8
 
 struct pl_hlo {
     struct pl_buf text;
@@ -42,6 +42,9 @@ void PL_PRINTF(2, 3) pl_hlo_line(struct pl_hlo *h, const char *fmt, ...);
 /* `number` everywhere; of integers it must be whole. */
 struct pl_hlo_value
 pl_hlo_fill(struct pl_hlo *h, const char *type, size_t rank, const size_t *shape, double number);
+/* f32 numbers, pl_hlo_count() of them. */
+struct pl_hlo_value
+pl_hlo_numbers(struct pl_hlo *h, size_t rank, const size_t *shape, const float *numbers);
 struct pl_hlo_value pl_hlo_fill_like(struct pl_hlo *h, struct pl_hlo_value v, double number);
 
 /* op: "add", "multiply", ...; operands of one type and shape. */
@@ -79,6 +82,12 @@ struct pl_hlo_value pl_hlo_transpose(struct pl_hlo *h, struct pl_hlo_value a, co
 /* `count` elements of dimension dim, from `first` on. */
 struct pl_hlo_value
 pl_hlo_slice(struct pl_hlo *h, struct pl_hlo_value a, size_t dim, size_t first, size_t count);
+/* Of each dimension the elements first, first + step, ..., below end. */
+struct pl_hlo_value pl_hlo_strided_slice(struct pl_hlo *h,
+                                         struct pl_hlo_value a,
+                                         const size_t *first,
+                                         const size_t *end,
+                                         const size_t *step);
 /* Zeros before, after and between the elements of each dimension; negative numbers cut. */
 struct pl_hlo_value pl_hlo_pad(struct pl_hlo *h,
                                struct pl_hlo_value a,

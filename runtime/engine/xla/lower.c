@@ -36,6 +36,22 @@ static const struct {
     {"avg_pool2d", pl_lower_avg_pool2d_forward, pl_lower_avg_pool2d_backward},
     {"batchnorm", pl_lower_batchnorm_forward, pl_lower_batchnorm_backward},
     {"arange", pl_lower_arange_forward, NULL},
+    {"normalize", pl_lower_normalize_forward, pl_lower_normalize_backward},
+    {"map", pl_lower_map_forward, pl_lower_map_backward},
+    {"full", pl_lower_full_forward, NULL},
+    {"maximum", pl_lower_choose_forward, pl_lower_choose_backward},
+    {"where", pl_lower_choose_forward, pl_lower_choose_backward},
+    {"compare", pl_lower_choose_forward, NULL},
+    {"expand", pl_lower_expand_forward, pl_lower_expand_backward},
+    {"gather", pl_lower_gather_forward, pl_lower_gather_backward},
+    {"top", pl_lower_top_forward, NULL},
+    {"cumsum", pl_lower_cumsum_forward, pl_lower_cumsum_backward},
+    {"one_hot", pl_lower_one_hot_forward, NULL},
+    {"unfold", pl_lower_unfold_forward, pl_lower_unfold_backward},
+    {"fold", pl_lower_fold_forward, pl_lower_fold_backward},
+    {"resample", pl_lower_resample_forward, pl_lower_resample_backward},
+    {"rotary", pl_lower_rotary_forward, pl_lower_rotary_backward},
+    {"random", pl_lower_random_forward, NULL},
 };
 
 static size_t find(const char *name)

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Elementwise ops, dropout, and sums over dimensions. */
-#include "kernels/philox.h"
+/* Elementwise ops, and sums over dimensions. */
 #include "runtime/engine/xla/lower_private.h"
 
 #include <math.h>
@@ -202,83 +201,6 @@ void pl_lower_affine_forward(struct pl_lower *l, size_t i)
 void pl_lower_affine_backward(struct pl_lower *l, size_t i, struct pl_hlo_value dy)
 {
     pl_lower_add(l, i, 0, pl_hlo_with(l->h, "multiply", dy, pl_lower_node(l, i)->attr.f[0]));
-}
-
-/* ---- dropout: the bits of kernels/philox.h ---- */
-
-/* A word of the tape's seed and step. */
-static struct pl_hlo_value word(struct pl_lower *l, size_t which, struct pl_hlo_value like)
-{
-    return pl_hlo_repeat(l->h, pl_hlo_slice(l->h, l->draw, 0, which, 1), like);
-}
-
-/* The words of a product with a constant. */
-static void multiply(struct pl_hlo *h,
-                     struct pl_hlo_value a,
-                     uint32_t factor,
-                     struct pl_hlo_value *ret_high,
-                     struct pl_hlo_value *ret_low)
-{
-    struct pl_hlo_value wide =
-        pl_hlo_with(h, "multiply", pl_hlo_convert(h, a, "ui64"), (double)factor);
-
-    *ret_low = pl_hlo_convert(h, wide, "ui32");
-    *ret_high = pl_hlo_convert(h, pl_hlo_with(h, "shift_right_logical", wide, 32), "ui32");
-}
-
-/* pl_philox(seed, (number << 32) + i, step) for i < n: its four words, [n, 4]. */
-static struct pl_hlo_value philox(struct pl_lower *l, size_t n, uint32_t number)
-{
-    struct pl_hlo *h = l->h;
-    struct pl_hlo_value c[4], key[2], words[4], a_high, a_low, b_high, b_low;
-
-    c[0] = pl_hlo_iota(h, "ui32", 1, &n, 0);
-    c[1] = pl_hlo_fill_like(h, c[0], number);
-    for (size_t k = 0; k < 2; k++) {
-        key[k] = word(l, k, c[0]);
-        c[2 + k] = word(l, 2 + k, c[0]);
-    }
-    for (int round = 0; round < 10; round++) {
-        multiply(h, c[0], 0xd2511f53u, &a_high, &a_low);
-        multiply(h, c[2], 0xcd9e8d57u, &b_high, &b_low);
-        c[0] = pl_hlo_two(h, "xor", pl_hlo_two(h, "xor", b_high, c[1]), key[0]);
-        c[1] = b_low;
-        c[2] = pl_hlo_two(h, "xor", pl_hlo_two(h, "xor", a_high, c[3]), key[1]);
-        c[3] = a_low;
-        key[0] = pl_hlo_with(h, "add", key[0], 0x9e3779b9u);
-        key[1] = pl_hlo_with(h, "add", key[1], 0xbb67ae85u);
-    }
-    for (size_t k = 0; k < 4; k++)
-        words[k] = pl_hlo_reshape2(h, c[k], n, 1);
-    return pl_hlo_concat(h, words, 4, 1);
-}
-
-/* kept[0]: which elements are dropped */
-
-static struct pl_hlo_value drop(struct pl_lower *l, size_t i, struct pl_hlo_value x)
-{
-    struct pl_hlo_value kept;
-
-    x = pl_hlo_reshape_like(l->h, x, l->kept[i][0]);
-    kept = pl_hlo_with(l->h, "multiply", x, 1 / (1 - pl_lower_node(l, i)->attr.f[0]));
-    return pl_hlo_select(l->h, l->kept[i][0], pl_hlo_fill_like(l->h, x, 0), kept);
-}
-
-void pl_lower_dropout_forward(struct pl_lower *l, size_t i)
-{
-    const struct pl_node *node = pl_lower_node(l, i);
-    size_t n = node->out->count, groups = (n + 3) / 4, all = 4 * groups;
-    struct pl_hlo_value bits = philox(l, groups, (uint32_t)node->attr.i[0]);
-
-    bits = pl_hlo_slice(l->h, pl_hlo_reshape(l->h, bits, 1, &all), 0, 0, n);
-    l->kept[i][0] = pl_hlo_compare(l->h, "LT", bits,
-                                   pl_hlo_fill_like(l->h, bits, pl_dropout_limit(node->attr.f[0])));
-    pl_lower_set(l, i, drop(l, i, pl_lower_in(l, i, 0)));
-}
-
-void pl_lower_dropout_backward(struct pl_lower *l, size_t i, struct pl_hlo_value dy)
-{
-    pl_lower_add(l, i, 0, drop(l, i, dy));
 }
 
 /* ---- sums ---- */

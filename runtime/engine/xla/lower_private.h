@@ -36,7 +36,18 @@ PL_LOWER_OP(conv2d);
 PL_LOWER_OP(max_pool2d);
 PL_LOWER_OP(avg_pool2d);
 PL_LOWER_OP(batchnorm);
-pl_lower_forward_fn pl_lower_correct_forward, pl_lower_arange_forward;
+PL_LOWER_OP(normalize);
+PL_LOWER_OP(map);
+PL_LOWER_OP(choose);
+PL_LOWER_OP(expand);
+PL_LOWER_OP(gather);
+PL_LOWER_OP(cumsum);
+PL_LOWER_OP(unfold);
+PL_LOWER_OP(fold);
+PL_LOWER_OP(resample);
+PL_LOWER_OP(rotary);
+pl_lower_forward_fn pl_lower_correct_forward, pl_lower_arange_forward, pl_lower_full_forward,
+    pl_lower_top_forward, pl_lower_one_hot_forward, pl_lower_random_forward;
 
 #undef PL_LOWER_OP
 

@@ -181,6 +181,34 @@ void pl_lower_softmax_backward(struct pl_lower *l, size_t i, struct pl_hlo_value
     pl_lower_add(l, i, 0, pl_hlo_two(h, "multiply", y, pl_hlo_two(h, "subtract", dy, sum)));
 }
 
+/* ---- normalize: kept[] = y, the length and the divisor of each row ---- */
+
+void pl_lower_normalize_forward(struct pl_lower *l, size_t i)
+{
+    struct pl_hlo *h = l->h;
+    struct pl_hlo_value x = pl_lower_rows(h, pl_lower_in(l, i, 0)), *kept = l->kept[i];
+
+    kept[1] = pl_hlo_one(h, "sqrt", row_sums(h, pl_hlo_two(h, "multiply", x, x)));
+    kept[2] = pl_hlo_with(h, "maximum", kept[1], pl_lower_node(l, i)->attr.f[0]);
+    kept[0] = pl_hlo_two(h, "divide", x, each_row(h, kept[2], x));
+    pl_lower_set(l, i, kept[0]);
+}
+
+/* (dy - y sum(y dy)) / |x|, or dy / eps if |x| <= eps */
+void pl_lower_normalize_backward(struct pl_lower *l, size_t i, struct pl_hlo_value dy)
+{
+    struct pl_hlo *h = l->h;
+    struct pl_hlo_value y = l->kept[i][0], length = l->kept[i][1], along, longer;
+
+    dy = pl_hlo_reshape_like(h, dy, y);
+    longer = pl_hlo_compare(h, "GT", length,
+                            pl_hlo_fill_like(h, length, pl_lower_node(l, i)->attr.f[0]));
+    along = row_sums(h, pl_hlo_two(h, "multiply", y, dy));
+    along = pl_hlo_select(h, longer, along, pl_hlo_fill_like(h, along, 0));
+    dy = pl_hlo_two(h, "subtract", dy, pl_hlo_two(h, "multiply", y, each_row(h, along, y)));
+    pl_lower_add(l, i, 0, pl_hlo_two(h, "divide", dy, each_row(h, l->kept[i][2], y)));
+}
+
 /* ---- embedding: kept[0] = the row numbers [rows, 1] ---- */
 
 /* A row number that is none makes NaNs, where a gather would take the nearest row. */
