@@ -81,7 +81,7 @@ soak_shards() {
 
 soak_graphs() {
     local n=${1:-1000} seed=${2:-$RANDOM} build=$PLUME_SRC/build
-    local python=${PLUME_TORCH_PYTHON:-python3}
+    local python=${PLUME_TORCH_PYTHON:-python3} plugin
     (($# <= 2)) || die_usage "soak graphs takes a number of graphs and a seed"
     need_number N "$n" 1 10000000
     need_number SEED "$seed" 0 1000000
@@ -90,7 +90,11 @@ soak_graphs() {
     configure_in "$build"
     ninja_in "$build" tests/graphs/test-graphs
     say "dev: $n graphs from seed $seed"
-    "$python" "$PLUME_SRC/tests/graphs/graphs.py" "$n" "$seed" | "$build/tests/graphs/test-graphs" -
+    "$python" "$PLUME_SRC/tests/graphs/graphs.py" "$n" "$seed" >"$build/graphs.txt"
+    "$build/tests/graphs/test-graphs" "$build/graphs.txt"
+    plugin=${XDG_CACHE_HOME:-$HOME/.cache}/plume/pjrt-0.0.1/xla_plugins/xla_cpu_pjrt/xla_cpu_pjrt.so
+    [[ -f $plugin && -f $build/plume-pjrt.so ]] || return 0
+    PLUME_PLUGIN_DIR=$build "$build/tests/graphs/test-graphs" --pjrt "$plugin" 1 "$build/graphs.txt"
 }
 
 # soak_build: the tools, and what tests preload or start.

@@ -99,7 +99,6 @@ as_cpu() {
     done
     says 1 'a precision other than 32' --pjrt-plugin x --precision bf16 mlp
     says 1 'optimizers take turns' --pjrt-plugin x "$TURNS"
-    says 1 'uses ops that cannot be compiled for an XLA device yet: resample;' --pjrt-plugin x resnet
     mkdir empty
     run -1 --separate-stderr env PLUME_PLUGIN_DIR="$PWD/empty" PATH="$PATH" pltrain --accelerator tpu mlp
     [[ $stderr == *'PJRT'* || $stderr == *'plume-pjrt.so is not installed'* || $stderr == *libtpu.so* ]]
@@ -119,6 +118,12 @@ as_cpu() {
 @test "losses of 20 steps are the CPU's: gpt with dropout" {
     needs_plugin
     as_cpu --max-steps 20 gpt --batch_size 2 --context 8 --layers 1 --heads 2 --width 16 --dropout 0.1
+}
+
+@test "losses of 20 steps are the CPU's: vae, contrastive" {
+    needs_plugin
+    as_cpu --max-steps 20 vae --batch_size 4 # random numbers of a normal distribution
+    as_cpu --max-steps 20 contrastive --batch_size 4
 }
 
 @test "a run goes on where it was, there and on the CPU" {
