@@ -8,8 +8,6 @@
 
 #include <string.h>
 
-#define MINUTES "15" /* the command itself has 10 */
-
 static int add(char ***list, char *text)
 {
     _cleanup_free_ char *arg = text;
@@ -80,7 +78,8 @@ static int make_argv(const char *const *sbatch_args,
                      size_t arrays,
                      char ***ret)
 {
-    static const char *const fixed[] = {"--open-mode=append", "--ntasks=1", "--time=" MINUTES,
+    /* minutes: the command itself has 10 */
+    static const char *const fixed[] = {"--open-mode=append", "--ntasks=1", "--time=15",
                                         "--no-requeue"};
     _cleanup_(pl_strv_freep) char **list = NULL;
     int r = pl_strv_append(&list, "sbatch");
