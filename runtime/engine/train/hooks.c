@@ -37,11 +37,11 @@ bool pl_hooks_has_step_end(const struct pl_hooks *hooks, enum plume_stage stage)
                                 : eval_step_end(hooks->module, stage) != NULL;
 }
 
-static void begin_loop_hook(const struct pl_hooks *hooks, const char *name)
+/* Also steps see it, which come between the hooks of the loop. */
+static void tell_position(const struct pl_hooks *hooks)
 {
     hooks->ctx->pub.step = *hooks->step;
     hooks->ctx->pub.epoch = *hooks->epoch;
-    pl_crash_hook(name); /* until pl_context_result() */
 }
 
 int pl_hooks_call(const struct pl_hooks *hooks,
@@ -49,9 +49,10 @@ int pl_hooks_call(const struct pl_hooks *hooks,
                   const char *name,
                   struct pl_error *err)
 {
+    tell_position(hooks);
     if (!hook)
         return 0;
-    begin_loop_hook(hooks, name);
+    pl_crash_hook(name); /* until pl_context_result() */
     return pl_context_result(hooks->ctx, hook(&hooks->ctx->pub), name, err);
 }
 
@@ -61,9 +62,10 @@ int pl_hooks_batch(const struct pl_hooks *hooks,
                    const char *name,
                    struct pl_error *err)
 {
+    tell_position(hooks);
     if (!hook || !batch)
         return 0;
-    begin_loop_hook(hooks, name);
+    pl_crash_hook(name);
     return pl_context_result(hooks->ctx, hook(&hooks->ctx->pub, batch), name, err);
 }
 
