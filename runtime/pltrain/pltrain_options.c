@@ -290,6 +290,17 @@ static int set_shard(void *ctx, const struct pl_option *o, const char *value, st
     return r;
 }
 
+static int
+set_shard_group(void *ctx, const struct pl_option *o, const char *value, struct pl_error *err)
+{
+    struct pl_pltrain *p = ctx;
+    int which = 0;
+    int r = pl_parse_choice(value, (const char *const[]){"all", "node", NULL}, &which, err);
+
+    p->train.shard_in_node = which == 1;
+    return r;
+}
+
 static int set_stages(void *ctx, const struct pl_option *o, const char *value, struct pl_error *err)
 {
     struct pl_pltrain *p = ctx;
@@ -496,6 +507,11 @@ static const struct pl_option options[] = {
      "with --strategy sharded: what each rank keeps a part of only: os (default), the optimizer's "
      "state; grad, also the gradients; param, also the parameters",
      CALL(set_shard)},
+    {"shard-group", 0, "RANKS", NULL,
+     "with --strategy sharded: the ranks that have one copy of the model between them: all "
+     "(default) "
+     "or node, those of each node",
+     CALL(set_shard_group)},
     {"stages", 0, "S", NULL,
      "with --strategy pipeline: stages of each pipeline (default: one per rank)", CALL(set_stages)},
     {"microbatches", 0, "M", NULL,

@@ -47,6 +47,8 @@ int pl_pltrain_check(const struct pl_pltrain *p, struct pl_error *err)
                             "'--num-nodes'");
     if (t->shard != PL_SHARD_NONE && t->strategy != PL_STRATEGY_SHARDED)
         return pl_error_set(err, -EINVAL, "option '--shard' needs '--strategy sharded'");
+    if (t->shard_in_node && t->strategy != PL_STRATEGY_SHARDED)
+        return pl_error_set(err, -EINVAL, "option '--shard-group' needs '--strategy sharded'");
     if ((t->stages || t->microbatches || p->schedule_given || p->balance_given) &&
         t->strategy != PL_STRATEGY_PIPELINE)
         return pl_error_set(err, -EINVAL, "option '--%s' needs '--strategy pipeline'",

@@ -32,10 +32,11 @@ as_ddp() {
     pltrain "${SHORT[@]}" --max-steps 4 --checkpoint-dir c --save-last "$@" >ddp.out
     mv c/last.ckpt ddp.ckpt
     grep -q hash ddp.out
-    for kind in $kinds; do
+    for kind in $kinds; do # "param/node": in groups of a node
         rm -r c
+        [[ $kind != */node ]] || set -- --shard-group node "$@"
         pltrain "${SHORT[@]}" --max-steps 4 --checkpoint-dir c --save-last --strategy sharded \
-            --shard "$kind" "$@" >sharded.out
+            --shard "${kind%/node}" "$@" >sharded.out
         cmp <(grep hash ddp.out | sort) <(grep hash sharded.out | sort) || { echo "$kind $*"; false; }
         cmp ddp.ckpt c/last.ckpt || { echo "$kind $*"; false; }
     done
@@ -44,7 +45,7 @@ as_ddp() {
 @test "sharded has the bits of ddp" {
     as_ddp "os grad param" --processes 3 --clip 0.1 --optimizer adamw mlp --hidden 100
     as_ddp "os" --processes 4 --processes-per-node 2 --accumulate 2 --clip 0.05 cnn --batch_size 4 --batchnorm 1
-    as_ddp "grad param" --processes 4 --processes-per-node 2 --clip 0.05 cnn --batch_size 4 --dropout 0.2
+    as_ddp "grad param param/node" --processes 4 --processes-per-node 2 --clip 0.05 cnn --batch_size 4 --dropout 0.2
     as_ddp "os grad param" --processes 3 --comm tcp --precision 16 --amp-level O2 --optimizer adam "${GPT[@]}"
     as_ddp "os param" --processes 2 --precision bf16 --amp-level O3 --clip 0.1 "${GPT[@]}"
     as_ddp "os grad param" --processes 2 --precision 64 --clip 0.1 "$TURNS"
@@ -135,5 +136,11 @@ takes() {
 @test "what cannot be sharded is a usage error" {
     says 2 "'half' is none of os, grad, param" --strategy sharded --shard half mlp
     says 2 "option '--shard' needs '--strategy sharded'" --shard os mlp
+    says 2 "option '--shard-group' needs '--strategy sharded'" --shard-group node mlp
+    says 2 "'rack' is none of all, node" --strategy sharded --shard-group rack mlp
+    run -1 pltrain --processes 3 --processes-per-node 2 --strategy sharded --shard-group node mlp
+    [[ $output == *"needs as many ranks on each node"* ]] || { echo "$output"; false; }
+    run -1 pltrain --processes 2 --processes-per-node 1 --strategy sharded --shard-group node mlp
+    [[ $output == *"needs several ranks on each node"* ]] || { echo "$output"; false; }
     says 2 "option '--shard' needs '--strategy sharded'" --processes 2 --strategy ddp --shard os mlp
 }

@@ -8,6 +8,7 @@
 #include "tests/engine/ranks.h"
 #include "tests/lib/on_device.h"
 
+#include <math.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -196,8 +197,8 @@ static int take_values(struct run *run, struct pl_trainer *t, struct pl_error *e
         double *whole = calloc(p->tensor->count, sizeof(*whole));
 
         if (pl_params_partial(params))
-            r = pl_shard_gather(params, t->comm, p, pl_shard_part(params, p, params->values), whole,
-                                err);
+            r = pl_shard_gather(params, t->group.shards, p,
+                                pl_shard_part(params, p, params->values), whole, err);
         else
             r = pl_device_download(params->dev, whole, pl_param_value(params, p),
                                    p->tensor->count * pl_real_size(params->real), err);
@@ -334,6 +335,7 @@ static void try_one(uint64_t seed)
     ranks = sizes[pl_rng_below(&rng, PL_COUNT(sizes))];
     per_node = (unsigned)pl_rng_below(&rng, 3);
     param = param_of(ddp);
+    param->options.shard_in_node = ranks == 4 && per_node == 2;
     if (ddp->options.accumulate > 1) { /* shards add up in another order than ddp */
         ddp->options.strategy = PL_STRATEGY_SHARDED;
         ddp->options.shard = PL_SHARD_GRAD;
@@ -374,6 +376,33 @@ static void test_a_rank_has_a_part(void **state)
     assert_in_range(all, VALUES - 1, VALUES + 64 * (MATRICES + 5)); /* with gaps */
 }
 
+/* Each node has a copy of the model: its ranks have halves. Sums are in another order than ddp's,
+ * and in its order with --deterministic. */
+static void test_each_node_has_a_copy(void **state)
+{
+    struct run *ddp = new_run(3, 6), *run;
+
+    ddp->options.deterministic = false;
+    ddp->options.precision = PL_PRECISION_64;
+    ddp->norms = ddp->options.sync_batchnorm = true;
+    ranks_run(4, 2, train, ddp, 0);
+    for (unsigned kind = PL_SHARD_OS; kind <= PL_SHARD_PARAM; kind++) {
+        run = param_of(ddp);
+        run->options.shard = (enum pl_shard_kind)kind;
+        run->options.shard_in_node = true;
+        ranks_run(4, 2, train, run, 0);
+        if (run->error[0])
+            fail_msg("%s", run->error);
+        for (size_t i = 0; i < VALUES; i++) /* f64 of about 1, after 3 steps */
+            if (!(fabs(run->values[i] - ddp->values[i]) < 1e-12))
+                fail_msg("%s: value %zu is %.17g, not %.17g", pl_shard_names[kind - PL_SHARD_OS], i,
+                         run->values[i], ddp->values[i]);
+        assert_int_equal(run->held[0], run->held[2]);
+        assert_int_equal(run->held[1], run->held[3]);
+    }
+    assert_true(run->held[0] < VALUES / 2 + 1024);
+}
+
 /* A rank that ends is named, and nobody waits for it. */
 static void test_a_lost_rank_is_named(void **state)
 {
@@ -383,6 +412,13 @@ static void test_a_lost_rank_is_named(void **state)
     ranks_run(3, 2, train, run, 1ull << 1);
     if (!strstr(run->error, "rank 1"))
         fail_msg("%s", run->error);
+    /* Also the ranks of another node, which it shares no units with. */
+    run = param_of(new_run(2, 6));
+    run->killed = 3;
+    run->options.shard_in_node = true;
+    ranks_run(4, 2, train, run, 1ull << 3);
+    if (!strstr(run->error, "rank 3"))
+        fail_msg("%s", run->error);
 }
 
 int main(void)
@@ -390,6 +426,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_random_modules_have_the_bits_of_ddp),
         cmocka_unit_test(test_a_rank_has_a_part),
+        cmocka_unit_test(test_each_node_has_a_copy),
         cmocka_unit_test(test_a_lost_rank_is_named),
     };
 

@@ -98,6 +98,7 @@ struct pl_train_options {
     bool graphs;              /* capture steps as graphs and replay them, if the device can */
     enum pl_strategy_kind strategy;
     enum pl_shard_kind shard; /* with PL_STRATEGY_SHARDED; none: PL_SHARD_OS */
+    bool shard_in_node;       /* each node has a copy of the model (shard_group.h) */
     unsigned stages;          /* of a pipeline; 0: as many as ranks */
     uint64_t microbatches;    /* of a batch in a pipeline; 0: PL_PIPE_MICROBATCHES per stage */
     enum pl_pipe_order pipe_order;

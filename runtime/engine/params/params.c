@@ -226,6 +226,8 @@ static int alloc_arenas(struct pl_params *params, struct pl_comm *comm, struct p
     size_t size = pl_real_size(params->real);
     int r;
 
+    if (params->shard && params->shards)
+        comm = params->shards;
     if (params->shard)
         pl_shard_take(params, comm->rank, comm->size);
     if (pl_params_partial(params))

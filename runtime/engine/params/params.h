@@ -76,7 +76,9 @@ struct pl_params {
      */
     size_t own_from, own_to;
     enum pl_shard_kind shard; /* PL_SHARD_NONE, or what the shards have; set before the layout */
-    struct pl_units *units;   /* units.h; NULL: tensors always have their values. Borrowed */
+    struct pl_comm
+        *shards; /* of the ranks that have a shard each; set before the layout, borrowed */
+    struct pl_units *units; /* units.h; NULL: tensors always have their values. Borrowed */
     /* To be told to the other ranks with the next step, and what some rank has told with the last
      * one; by enum pl_params_signal. Set and read by the loop. */
     bool signal[PL_PARAMS_SIGNALS], heard[PL_PARAMS_SIGNALS];

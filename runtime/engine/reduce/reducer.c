@@ -42,6 +42,7 @@ int pl_reducer_init(struct pl_reducer *reducer,
         b->n++;
     }
     *reducer = (struct pl_reducer){.comm = comm,
+                                   .shards = comm,
                                    .params = params,
                                    .buckets = buckets,
                                    .n = n,
@@ -307,9 +308,19 @@ static int sum_on_host(
     struct pl_reducer *red, void *grads, size_t count, const size_t *parts, struct pl_error *err)
 {
     enum pl_real real = red->params->real;
+    size_t own, n;
+    int r;
 
-    return parts ? pl_comm_reduce_scatter(red->comm, grads, parts, real, red->scale, err)
-                 : pl_comm_allreduce(red->comm, grads, count, real, red->scale, err);
+    /* Sums in the order of ranks are not those of the nodes' sums. */
+    if (!parts || (red->copies && red->comm->ordered))
+        return pl_comm_allreduce(red->comm, grads, count, real, red->scale, err);
+    r = pl_comm_reduce_scatter(red->shards, grads, parts, real, red->scale, err);
+    own = parts[red->shards->rank];
+    n = parts[red->shards->rank + 1] - own;
+    if (r == 0 && red->copies && n) /* as many elements on each of these */
+        r = pl_comm_allreduce(red->copies, (char *)grads + own * pl_real_size(real), n, real, 1,
+                              err);
+    return r;
 }
 
 /* parts: NULL, or where the ranks' parts begin; only the own part is defined afterwards. */
@@ -336,8 +347,8 @@ sum(struct pl_reducer *red, const struct pl_bucket *b, const size_t *parts, stru
     if (r == 0)
         r = sum_on_host(red, red->stage, count, parts, err);
     if (parts) {
-        from = parts[red->comm->rank] * pl_real_size(real);
-        to = parts[red->comm->rank + 1] * pl_real_size(real);
+        from = parts[red->shards->rank] * pl_real_size(real);
+        to = parts[red->shards->rank + 1] * pl_real_size(real);
     }
     if (r == 0)
         pl_device_upload(dev, (char *)grads + from, (char *)red->stage + from, to - from);
@@ -393,7 +404,7 @@ static int reduce(struct pl_reducer *red, const struct pl_bucket *b, struct pl_e
     if (params->shard && b->n)
         clear_unwritten(red, b);
     if (parts)
-        pl_shard_offsets(params, red->comm->size, b->offset, b->offset + b->count, parts);
+        pl_shard_offsets(params, red->shards->size, b->offset, b->offset + b->count, parts);
     if (r == 0)
         r = red->own ? reduce_own(red, b, grads_of(red, b), err) : sum(red, b, parts, err);
     if (r < 0 || !keeps_shards(red))

@@ -45,6 +45,9 @@ struct pl_grad_places {
 
 struct pl_reducer {
     struct pl_comm *comm;
+    /* With shards: of the ranks that have a shard each, and of those that have the same one (NULL:
+     * this rank alone). `comm` and NULL, unless set after init. */
+    struct pl_comm *shards, *copies;
     struct pl_params *params;
     struct pl_bucket *buckets; /* in the order of reduction */
     size_t n, next;

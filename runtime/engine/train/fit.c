@@ -463,7 +463,8 @@ static int fit(struct pl_trainer *t, struct pl_error *err)
     if (r == 0)
         r = pl_replicas_sync(&t->replicas, err);
     if (r == 0)
-        r = pl_params_hash(&t->ctx.params, t->pipe.on ? t->pipe.comm : t->comm, t->param_hash, err);
+        r = pl_params_hash(&t->ctx.params, t->pipe.on ? t->pipe.comm : t->group.shards,
+                           t->param_hash, err);
     if (r < 0)
         return r;
     pl_rank_report_fact(t->report, "param_hash", t->param_hash);
@@ -494,6 +495,7 @@ int pl_trainer_fit(struct pl_trainer *trainer, struct pl_error *err)
     r = fit(trainer, err);
     if (r < 0 && !(r == -EINTR && trainer->interrupted)) { /* all ranks have agreed on it */
         pl_pipe_fail(&trainer->pipe, r, err);
+        pl_shard_group_fail(&trainer->group, r, err);
         pl_comm_fail(trainer->comm, r, err);
     }
     return r;

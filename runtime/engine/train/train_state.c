@@ -263,7 +263,7 @@ static int visit_slots(const struct pl_visit *v, const struct pl_train_state *s,
 
             if (!pl_optimizer_has(o, p))
                 continue;
-            if (s->shards || s->params->stages.n)
+            if (s->params->shard || s->params->stages.n)
                 r = visit_shards(v, s, prefix, p, data, span);
             else
                 r = pl_visit_tensor(v, prefix, p->name, p->tensor, dtype, s->params->dev, data);

@@ -191,7 +191,7 @@ static int share_values(struct pl_trainer *t, size_t first, size_t n, struct pl_
             from = PL_MIN(from, o->ranges[i].offset);
             to = PL_MAX(to, o->ranges[i].offset + o->ranges[i].count);
         }
-    return from < to ? pl_shard_share_values(&t->ctx.params, t->comm, from, to, err) : 0;
+    return from < to ? pl_shard_share_values(&t->ctx.params, t->group.shards, from, to, err) : 0;
 }
 
 /* Steps the lane's optimizer; all of them if there is one lane. */

@@ -24,7 +24,7 @@ static int set_optimizers(struct pl_trainer *t, struct pl_error *err)
     ctx->n_optimizers = ctx->n_groups = 0;
     if (r == 0)
         r = pl_optimizers_share(&t->optimizers,
-                                t->strategy.shard ? t->comm
+                                t->strategy.shard ? t->group.shards
                                 : t->pipe.on      ? t->pipe.comm
                                                   : NULL,
                                 t->options->deterministic, err);
@@ -87,7 +87,7 @@ static int set_reducers(struct pl_trainer *t, struct pl_error *err)
     if (r == 0 && ddp.bucket_bytes == 0)
         r = pl_error_set(err, -EINVAL, "hook configure_ddp: buckets of 0 bytes");
     if (r == 0 && params->shard == PL_SHARD_PARAM)
-        r = pl_units_init(&t->units, &t->ctx.params, t->comm, ddp.bucket_bytes, err);
+        r = pl_units_init(&t->units, &t->ctx.params, t->group.shards, ddp.bucket_bytes, err);
     if (r == 0)
         r = pl_stage_add_lanes(stage, &t->optimizers, err);
     for (unsigned i = 0; i < stage->n_lanes && r == 0; i++) {
@@ -97,6 +97,10 @@ static int set_reducers(struct pl_trainer *t, struct pl_error *err)
                             stage->n_lanes > 1 ? &t->optimizers.list[i] : NULL,
                             t->pipe.on ? t->pipe.copies : t->comm,
                             first_bucket(t, ddp.bucket_bytes), ddp.bucket_bytes, err);
+        if (t->strategy.shard) {
+            reducer->shards = t->group.shards;
+            reducer->copies = t->group.copies;
+        }
         reducer->alone = t->strategy.average_every > 0;
         reducer->own = ddp.reduce;
         reducer->pl = &t->ctx.pub;
@@ -176,6 +180,7 @@ static int build(struct pl_trainer *t, struct pl_error *err)
         r = pl_stage_open(&t->stage[stage], (enum plume_stage)stage, &t->hooks, t->options,
                           &t->replicas, err);
     params->shard = t->strategy.shard;
+    params->shards = t->group.shards;
     if (r == 0 && t->pipe.on)
         r = cut_stages(t, err);
     if (r == 0)
@@ -271,11 +276,16 @@ int pl_trainer_init(struct pl_trainer *trainer,
         .samples_per_step =
             (uint64_t)pl_hparams_value(hparams, "batch_size") * trainer->ctx.n_shares,
     };
-    if (trainer->strategy.shard)
-        trainer->state.shards = comm;
+    comm->ordered = options->deterministic;
+    if (r == 0)
+        r = pl_shard_group_open(&trainer->group, trainer->strategy.shard && options->shard_in_node,
+                                comm, err);
+    /* The copy of rank 0 is saved. */
+    if (r == 0 && trainer->strategy.shard &&
+        trainer->group.shards->world_ranks[0] == comm->world_ranks[0])
+        trainer->state.shards = trainer->group.shards;
     else if (trainer->pipe.on && trainer->pipe.pipe == 0)
         trainer->state.shards = trainer->pipe.comm;
-    comm->ordered = options->deterministic;
     if (r == 0)
         r = pl_replicas_init(&trainer->replicas, &trainer->ctx.params, options->part_devices,
                              trainer->strategy.devices, err);
@@ -283,6 +293,7 @@ int pl_trainer_init(struct pl_trainer *trainer,
         r = build(trainer, err);
     if (r < 0) {
         pl_pipe_fail(&trainer->pipe, r, err);
+        pl_shard_group_fail(&trainer->group, r, err);
         pl_comm_fail(comm, r, err);
         pl_trainer_finish(trainer);
         return r;
@@ -318,4 +329,5 @@ void pl_trainer_finish(struct pl_trainer *trainer)
     pl_replicas_finish(&trainer->replicas);
     pl_units_finish(&trainer->units);
     pl_context_finish(&trainer->ctx);
+    pl_shard_group_finish(&trainer->group); /* gradients may lie in its memory */
 }

@@ -5,6 +5,7 @@
 #define PL_RUNTIME_ENGINE_TRAIN_TRAINER_H
 
 #include "common/base/fs.h"
+#include "runtime/engine/reduce/shard_group.h"
 #include "runtime/engine/reduce/strategy.h"
 #include "runtime/engine/report/logger.h"
 #include "runtime/engine/report/rank_report.h"
@@ -27,7 +28,8 @@ struct pl_trainer {
     struct pl_context ctx;
     struct pl_hooks hooks;
     struct pl_replicas replicas;
-    struct pl_units units; /* of the parameters, with --shard param */
+    struct pl_shard_group group; /* strategy sharded; else all ranks */
+    struct pl_units units;       /* of the parameters, with --shard param */
     struct pl_optimizers optimizers;
     struct pl_scaler scaler;
     struct pl_ema ema;

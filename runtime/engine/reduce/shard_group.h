@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: MIT */
+/* The ranks that have one copy of the model between them (--shard-group): all ranks, or those of a
+ * node. Then each node has a copy (FSDP's hybrid: Zhao et al., VLDB 2023, arXiv 2304.11277, 3.2.2):
+ * shards are scattered and gathered inside the nodes, and only the sums of the own shard go between
+ * them. */
+#ifndef PL_RUNTIME_ENGINE_REDUCE_SHARD_GROUP_H
+#define PL_RUNTIME_ENGINE_REDUCE_SHARD_GROUP_H
+
+#include "runtime/engine/comm/comm.h"
+
+struct pl_shard_group {
+    struct pl_comm *world;
+    struct pl_comm *shards; /* of those that have a shard each; `world` if these are all ranks */
+    struct pl_comm *copies; /* of those that have this rank's shard; NULL: it alone has it */
+};
+
+/* in_node: the ranks of a node; else all. -EINVAL if nodes have not the same number of ranks, or
+ * one each; -ENOTSUP with NCCL. Collective over world, which is borrowed. Zeroed memory may be
+ * finished. */
+int pl_shard_group_open(struct pl_shard_group *group,
+                        bool in_node,
+                        struct pl_comm *world,
+                        struct pl_error *err);
+void pl_shard_group_finish(struct pl_shard_group *group);
+
+/* Call after a failure, before finish: tells the other ranks. */
+void pl_shard_group_fail(struct pl_shard_group *group, int r, const struct pl_error *err);
+
+#endif
