@@ -287,7 +287,8 @@ TmpFS=$FOLDER/tmpfs/%n
 $(if [[ $CGROUP != no ]]; then echo ProctrackType=proctrack/cgroup; echo TaskPlugin=task/cgroup; else echo ProctrackType=proctrack/linuxproc; fi)
 
 SelectType=select/cons_tres
-SelectTypeParameters=CR_CPU
+# Only what Slurm counts does it confine a step to.
+SelectTypeParameters=$([[ $CGROUP == yes ]] && echo CR_CPU_Memory || echo CR_CPU)
 SchedulerType=sched/backfill
 # Start what can start at once: tests wait for it.
 SchedulerParameters=batch_sched_delay=0,sched_min_interval=0,sched_interval=1,default_queue_depth=1000,bf_interval=1,bf_resolution=1,bf_yield_interval=1000000,bf_continue

@@ -11,7 +11,7 @@ may_use_cgroups() {
 }
 
 setup_file() {
-    ! may_use_cgroups || cluster_up 1 --cgroup --cpus 2
+    ! may_use_cgroups || cluster_up 1 --cgroup --cpus 4
 }
 
 teardown_file() {
@@ -45,4 +45,18 @@ END
     [ "$(wc -l <rank)" = 4 ]
     grep -q '^memory /.*/job_[0-9]*/step_0$' rank
     diff <(sed '/^freezer/s|/step_0$||' rank) daemon
+}
+
+# Version 1 counts that in the group of the task alone. A shell around the program hides the signal.
+@test "a rank that the kernel ends for want of memory is the cause, also in a shell" {
+    # shellcheck disable=SC2016 # for the ranks' shell
+    rank='[ $RANK = 0 ] && echo $SLURM_JOB_ID >job.$1 && exec sleep 60; tail /dev/zero; exit $?'
+    as_user timeout 60 srun -Q --mem=60M -N1 -n2 --plume bash -c "$rank" - plugin &
+    as_user timeout 60 srun -Q --mem=60M -N1 -n2 plrun bash -c "$rank" - plrun &
+    wait
+    for way in plugin plrun; do
+        run -0 --separate-stderr as_user plstat why --json "$(<"job.$way")"
+        echo "$way: $output"
+        [ "$(python3 -c 'import json, sys; c = json.loads(sys.argv[1])["cause"]; print(c["kind"], c["rank"])' "$output")" = 'oom 1' ]
+    done
 }

@@ -149,6 +149,39 @@ static int64_t oom_kill_line(const char *path)
     return pl_parse_int(p, 0, INT64_MAX, &n, NULL) == 0 ? n : -1;
 }
 
+/* Cuts a path off after the step's group. Those of its tasks are below it: Slurm calls them
+ * ../step_S/task_T, in version 2 ../step_S/user/task_T. */
+static void cut_to_step(char *folder)
+{
+    char *step = strstr(folder, "/step_"), *rest = step ? strchr(step + 1, '/') : NULL;
+
+    if (rest)
+        *rest = '\0';
+}
+
+/* Version 1 counts in the group of the process alone: sums those of the step's tasks. */
+static int64_t sum_of_tasks(const char *folder)
+{
+    _cleanup_free_ char *own = pl_strf("%s/memory.oom_control", folder);
+    int64_t sum = own ? oom_kill_line(own) : -1;
+    const struct dirent *e;
+    DIR *dir = sum >= 0 ? opendir(folder) : NULL;
+
+    while (dir && (e = readdir(dir))) {
+        _cleanup_free_ char *path = NULL;
+        int64_t n;
+
+        if (strncmp(e->d_name, "task_", 5) != 0)
+            continue;
+        path = pl_strf("%s/%s/memory.oom_control", folder, e->d_name);
+        n = path ? oom_kill_line(path) : -1;
+        sum += PL_MAX(n, (int64_t)0);
+    }
+    if (dir)
+        closedir(dir);
+    return sum;
+}
+
 int64_t pl_daemon_oom_kills(void)
 {
     /* The mount point; tests set their own. */
@@ -166,12 +199,16 @@ int64_t pl_daemon_oom_kills(void)
 
         if (!folder)
             continue;
+        cut_to_step(folder + 1);
         free(PL_TAKE(path));
-        if (strncmp(line, "0::", 3) == 0) /* version 2 */
+        n = -1;
+        if (strncmp(line, "0::", 3) == 0) { /* version 2, which counts what is below, too */
             path = pl_strf("%s%s/memory.events", root, folder + 1);
-        else if (strstr(line, ":memory:")) /* version 1 */
-            path = pl_strf("%s/memory%s/memory.oom_control", root, folder + 1);
-        n = path ? oom_kill_line(path) : -1;
+            n = path ? oom_kill_line(path) : -1;
+        } else if (strstr(line, ":memory:")) {
+            path = pl_strf("%s/memory%s", root, folder + 1);
+            n = path ? sum_of_tasks(path) : -1;
+        }
         if (n >= 0)
             return n;
     }

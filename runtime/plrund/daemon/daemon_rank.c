@@ -411,7 +411,9 @@ void pl_rank_ended(struct pl_rank *rank, int status, uint64_t at_ns)
     pl_capture_drain(rank->err);
     if (status != 0 && rank->err)
         text = pl_capture_tail(rank->err, rank->rank);
-    if (WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL)
+    /* A shell around the program exits with 137. */
+    if ((WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL) ||
+        (WIFEXITED(status) && WEXITSTATUS(status) == 128 + SIGKILL))
         oom = pl_daemon_oom_kills();
     pl_daemon_send_metrics(d);
     pl_daemon_gpu_drain(d);
