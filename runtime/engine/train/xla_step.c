@@ -13,17 +13,19 @@ static const char *refused(const struct pl_trainer *t)
            : t->strategy.shard || t->pipe.on ? "strategies that share out the model"
            : o->devices > 1                  ? "batches that are split among devices"
            : t->strategy.average_every       ? "--average-every"
-           : o->precision != PL_PRECISION_32 ? "a precision other than 32"
-           : o->run == PL_RUN_PREDICT        ? "--predict: predict on the CPU"
-           : o->ema > 0                      ? "--ema"
-           : o->summary                      ? "--summary"
-           : o->profile                      ? "--profile"
-           : o->deterministic                ? "--deterministic"
-           : m->step_per_optimizer           ? "a module whose optimizers take turns"
-           : m->on_after_backward            ? "hook on_after_backward"
-           : m->on_before_optimizer_step     ? "hook on_before_optimizer_step"
-           : m->configure_ddp                ? "hook configure_ddp"
-                                             : NULL;
+           : o->precision == PL_PRECISION_64 || o->precision == PL_PRECISION_16
+               ? "a precision other than 32 and bf16"
+           : o->precision == PL_PRECISION_BF16 && o->amp_level > 1 ? "--amp-level O2 or O3"
+           : o->run == PL_RUN_PREDICT                              ? "--predict: predict on the CPU"
+           : o->ema > 0                                            ? "--ema"
+           : o->summary                                            ? "--summary"
+           : o->profile                                            ? "--profile"
+           : o->deterministic                                      ? "--deterministic"
+           : m->step_per_optimizer       ? "a module whose optimizers take turns"
+           : m->on_after_backward        ? "hook on_after_backward"
+           : m->on_before_optimizer_step ? "hook on_before_optimizer_step"
+           : m->configure_ddp            ? "hook configure_ddp"
+                                         : NULL;
 }
 
 static int fetch(void *ctx, struct pl_error *err)

@@ -108,8 +108,11 @@ static void signed_list(struct pl_hlo *h, const int64_t *numbers, size_t n)
 struct pl_hlo_value
 pl_hlo_fill(struct pl_hlo *h, const char *of, size_t rank, const size_t *shape, double number)
 {
-    struct pl_hlo_value v = pl_hlo_new(h, of, rank, shape);
+    struct pl_hlo_value v;
 
+    if (strcmp(of, "bf16") == 0)
+        return pl_hlo_convert(h, pl_hlo_fill(h, "f32", rank, shape, number), of);
+    v = pl_hlo_new(h, of, rank, shape);
     add(h, "    %%%u = stablehlo.constant dense<", v.id);
     if (strcmp(of, "f32") != 0)
         add(h, "%.0f", number);
@@ -418,8 +421,8 @@ struct pl_hlo_value pl_hlo_dot(struct pl_hlo *h,
         list(h, how->b_batch, how->n_batch);
         add(h, ", ");
     }
-    add(h, "contracting_dims = [%zu] x [%zu], precision = [HIGHEST, HIGHEST]", how->a_sum,
-        how->b_sum);
+    add(h, "contracting_dims = [%zu] x [%zu], precision = [%s, %s]", how->a_sum, how->b_sum,
+        h->low ? "DEFAULT" : "HIGHEST", h->low ? "DEFAULT" : "HIGHEST");
     signature(h, (struct pl_hlo_value[]){a, b}, 2, v);
     return v;
 }

@@ -18,13 +18,14 @@
 struct pl_hlo {
     struct pl_buf text;
     unsigned next; /* number of the next value */
+    bool low;      /* products may round their factors to bf16, as their operands are */
     int failed;    /* -ENOMEM */
 };
 
 /* A value of the function. Zeroed: none. */
 struct pl_hlo_value {
     unsigned id;      /* "%id"; from 1 */
-    const char *type; /* of an element: "f32", "i32", "ui32", "ui64" or "i1" */
+    const char *type; /* of an element: "f32", "i32", "ui32", "ui64", "i1" or "bf16" */
     size_t rank, shape[PL_HLO_RANK_MAX];
 };
 
@@ -103,7 +104,7 @@ pl_hlo_iota(struct pl_hlo *h, const char *type, size_t rank, const size_t *shape
 struct pl_hlo_value
 pl_hlo_reduce(struct pl_hlo *h, const char *op, struct pl_hlo_value a, unsigned dims);
 
-/* A product, in full f32: the batch dimensions, then the rest of a, then that of b. */
+/* A product, in full f32 unless `low`: the batch dimensions, then the rest of a, then that of b. */
 struct pl_hlo_dot {
     size_t n_batch, a_batch[2], b_batch[2], a_sum, b_sum;
 };

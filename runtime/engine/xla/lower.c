@@ -14,6 +14,7 @@ static const struct {
     {"slice", pl_lower_slice_forward, pl_lower_slice_backward},
     {"permute", pl_lower_permute_forward, pl_lower_permute_backward},
     {"copy", pl_lower_copy_forward, pl_lower_copy_backward},
+    {"cast", pl_lower_copy_forward, pl_lower_copy_backward},
     {"cat", pl_lower_cat_forward, pl_lower_cat_backward},
     {"linear", pl_lower_linear_forward, pl_lower_linear_backward},
     {"matmul", pl_lower_matmul_forward, pl_lower_matmul_backward},
@@ -65,7 +66,7 @@ static size_t find(const char *name)
 
 static bool has_type(const plume_tensor *t)
 {
-    return !t || t->dtype == PLUME_F32 || t->dtype == PLUME_I32;
+    return !t || t->dtype == PLUME_F32 || t->dtype == PLUME_I32 || t->dtype == PLUME_BF16;
 }
 
 int pl_lower_check(const struct pl_tape *tape, struct pl_error *err)
@@ -84,10 +85,11 @@ int pl_lower_check(const struct pl_tape *tape, struct pl_error *err)
         if (!known && !named)
             pl_buf_addf(&names, "%s%s", names.len ? ", " : "", node->op->name);
         if (known && !typed)
-            return pl_error_set(err, -ENOTSUP,
-                                "op '%s' has numbers that are neither f32 nor i32: an XLA device "
-                                "takes no others yet",
-                                node->op->name);
+            return pl_error_set(
+                err, -ENOTSUP,
+                "op '%s' has numbers that are not f32, bf16 or i32: an XLA device takes "
+                "no others yet",
+                node->op->name);
     }
     if (!names.len)
         return 0;
@@ -115,6 +117,7 @@ int pl_lower_forward(struct pl_lower *l, struct pl_error *err)
                                     "op '%s' takes a tensor that is neither a parameter or buffer, "
                                     "nor of the batch",
                                     node->op->name);
+        l->h->low = node->out->dtype == PLUME_BF16;
         table[find(node->op->name)].forward(l, i);
     }
     return l->h->failed ? pl_error_nomem(err) : 0;
@@ -132,9 +135,11 @@ int pl_lower_backward(struct pl_lower *l, const plume_tensor *loss, struct pl_er
         const struct pl_op *op = l->tape->nodes[i].op;
         pl_lower_backward_fn *backward = table[find(op->name)].backward;
 
+        l->h->low = l->tape->nodes[i].out->dtype == PLUME_BF16;
         if (l->grad[i].id && backward && !op->no_grad)
-            backward(l, i, l->grad[i]);
+            backward(l, i, pl_hlo_convert(l->h, l->grad[i], "f32"));
     }
+    l->h->low = false;
     for (size_t i = 0; i < l->n_leaves; i++)
         any = any || l->leaves[i].grad.id;
     if (!any)

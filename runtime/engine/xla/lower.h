@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* Lowers a recorded tape to StableHLO: its ops forward, and their gradients backward. Nothing runs
- * and no memory is planned; a tape need not be prepared. Numbers are f32, labels i32.
+ * and no memory is planned; a tape need not be prepared. Numbers are f32, labels i32. An op of bf16
+ * tensors computes in f32, and its results and gradients are rounded, as elsewhere; its products
+ * may round their factors, too.
  *
  *     check -> forward -> (pl_lower_value) -> backward -> finish */
 #ifndef PL_RUNTIME_ENGINE_XLA_LOWER_H
@@ -30,8 +32,8 @@ struct pl_lower {
     struct pl_hlo_value (*kept)[PL_LOWER_KEPT];
 };
 
-/* Is there a lowering for every op? -ENOTSUP names those without one, and types that are neither
- * f32 nor i32. */
+/* Is there a lowering for every op? -ENOTSUP names those without one, and types that are not
+ * f32, bf16 or i32. */
 int pl_lower_check(const struct pl_tape *tape, struct pl_error *err);
 
 /* Lowers all nodes. -EINVAL: a tensor that is neither the tape's nor a leaf. -ENOMEM. */

@@ -23,17 +23,18 @@ static struct pl_hlo_value convolve(struct pl_hlo *h,
 {
     struct pl_hlo_value y = pl_hlo_new(h, "f32", 4, shape);
     const char *reversed = win->reversed ? "true, true" : "false, false";
+    const char *precision = h->low ? "DEFAULT" : "HIGHEST";
 
     pl_hlo_line(
         h,
         "    %%%u = stablehlo.convolution(%%%u, %%%u) dim_numbers = %s, window = {stride = [%lld, "
         "%lld], pad = [[%lld, %lld], [%lld, %lld]], lhs_dilate = [%lld, %lld], rhs_dilate = [%lld, "
         "%lld], reverse = [%s]} {batch_group_count = 1 : i64, feature_group_count = 1 : i64, "
-        "precision_config = [#stablehlo<precision HIGHEST>, #stablehlo<precision HIGHEST>]} : ",
+        "precision_config = [#stablehlo<precision %s>, #stablehlo<precision %s>]} : ",
         y.id, x.id, w.id, win->dims, (long long)win->stride[0], (long long)win->stride[1],
         (long long)win->low[0], (long long)win->high[0], (long long)win->low[1],
         (long long)win->high[1], (long long)win->x_step[0], (long long)win->x_step[1],
-        (long long)win->w_step[0], (long long)win->w_step[1], reversed);
+        (long long)win->w_step[0], (long long)win->w_step[1], reversed, precision, precision);
     pl_hlo_line(h, "(");
     pl_hlo_type_text(h, &h->text, &x);
     pl_hlo_line(h, ", ");

@@ -56,10 +56,13 @@ static inline const struct pl_node *pl_lower_node(const struct pl_lower *l, size
     return &l->tape->nodes[i];
 }
 
-/* The value of input k of node i. */
+/* The value of input k of node i, in f32 if it is bf16. */
 static inline struct pl_hlo_value pl_lower_in(const struct pl_lower *l, size_t i, size_t k)
 {
-    return pl_lower_value(l, l->tape->nodes[i].in[k]);
+    const plume_tensor *t = l->tape->nodes[i].in[k];
+    struct pl_hlo_value v = pl_lower_value(l, t);
+
+    return t->dtype == PLUME_BF16 ? pl_hlo_convert(l->h, v, "f32") : v;
 }
 
 /* True if input k of node i wants a gradient. */

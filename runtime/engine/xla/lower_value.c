@@ -24,7 +24,8 @@ void pl_lower_set(struct pl_lower *l, size_t i, struct pl_hlo_value v)
 {
     const plume_tensor *t = l->tape->nodes[i].out;
 
-    l->out[i] = pl_hlo_reshape(l->h, v, t->rank, t->shape);
+    v = pl_hlo_reshape(l->h, v, t->rank, t->shape);
+    l->out[i] = t->dtype == PLUME_BF16 ? pl_hlo_convert(l->h, v, "bf16") : v;
 }
 
 void pl_lower_add(struct pl_lower *l, size_t i, size_t k, struct pl_hlo_value grad)
@@ -38,7 +39,9 @@ void pl_lower_add(struct pl_lower *l, size_t i, size_t k, struct pl_hlo_value gr
     leaf = t->tape == l->tape ? NULL : pl_lower_leaf(l, t);
     to = leaf ? &leaf->grad : &l->grad[t->node];
     grad = pl_hlo_reshape(l->h, grad, t->rank, t->shape);
-    *to = to->id ? pl_hlo_two(l->h, "add", *to, grad) : grad;
+    if (to->id)
+        grad = pl_hlo_two(l->h, "add", pl_hlo_convert(l->h, *to, "f32"), grad);
+    *to = t->dtype == PLUME_BF16 ? pl_hlo_convert(l->h, grad, "bf16") : grad;
 }
 
 struct pl_hlo_value pl_lower_rows(struct pl_hlo *h, struct pl_hlo_value x)
