@@ -234,6 +234,23 @@ int pl_auto_gpu_test(FILE *out)
     return r < 0 ? 1 : 0;
 }
 
+int pl_auto_gpu_check(bool *ret_there, struct pl_error *err)
+{
+    struct gpus gpus = {0};
+    struct key key;
+    int r = look(&gpus, err);
+
+    *ret_there = r == 0;
+    if (r == 0)
+        r = key_of(gpus.ops, gpus.nccl, 0, &key, err);
+    if (r < 0 || has_passed(&key))
+        return r;
+    r = pl_gpu_test_run(gpus.ops, 0, gpus.nccl, err);
+    if (r == 0)
+        keep(&key);
+    return r < 0 ? pl_error_wrap(err, r, "pltrain --test-gpus") : 0;
+}
+
 static unsigned test_limit_ms(void)
 {
     const char *text = of_tests(PL_ENV_PLUME_GPU_TEST_MS);

@@ -21,6 +21,7 @@
 #include "runtime/engine/util/hang.h"
 #include "runtime/engine/xla/xla.h"
 #include "runtime/pltrain/auto_gpu.h"
+#include "runtime/pltrain/compare.h"
 #include "runtime/pltrain/pltrain_foreign.h"
 #include "runtime/pltrain/pltrain_options.h"
 #include "runtime/pltrain/spawn_local.h"
@@ -405,6 +406,21 @@ static int set_hparams(const struct pl_pltrain *p,
     return 0;
 }
 
+/* The training of a comparison. */
+struct trained {
+    const struct pl_pltrain *p;
+    const struct pl_module *module;
+    struct pl_hparams *hparams;
+    bool batch_given;
+};
+
+static int train_again(void *ctx, struct pl_error *err)
+{
+    const struct trained *c = ctx;
+
+    return train(c->p, c->module, c->hparams, c->batch_given, err);
+}
+
 static int run_module(struct pl_pltrain *p)
 {
     _cleanup_(pl_module_close) struct pl_module module = {0};
@@ -429,6 +445,9 @@ static int run_module(struct pl_pltrain *p)
         pl_hparams_print(&hparams, stdout);
         return PL_EXIT_OK;
     }
+    if (p->compare)
+        return pl_compare_devices(p, &hparams, train_again,
+                                  &(struct trained){p, &module, &hparams, batch_given}, stdout);
     catch_signals(&p->train);
     r = train(p, &module, &hparams, batch_given, &err);
     if (r == 0)
@@ -454,6 +473,12 @@ static int run(struct pl_pltrain *p)
     struct pl_world world;
     int status = 0, r;
 
+    if (p->compare && started) {
+        pl_error_set(&err, -EINVAL,
+                     "option '--compare-devices' is for one process: run it without srun, plrun "
+                     "and mpirun");
+        return complain(PL_EXIT_USAGE, &err);
+    }
     if (p->list)
         return run_rank(p);
     if (pl_world_from_env(&world, &err) < 0)

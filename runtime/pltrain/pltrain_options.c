@@ -533,6 +533,8 @@ static const struct pl_option options[] = {
     {"dump-stablehlo", 0, "FILE", NULL,
      "with --accelerator tpu: write the text of each program that is compiled to FILE",
      STRING(dump)},
+    {"compare-devices", 0, NULL, NULL,
+     "train some steps on each kind of device, recommend one, and exit", TRUE(compare)},
     {"test-gpus", 0, NULL, NULL,
      "test the GPUs (products, attention, all-reduce) against the CPU and exit; without MODULE",
      TRUE(test_gpus)},

@@ -31,6 +31,7 @@ struct pl_pltrain {
     bool tpu;                                /* or another PJRT plugin */
     const char *plugin;                      /* of PJRT; NULL: libtpu.so */
     const char *dump; /* file for the programs of an XLA device; NULL = none */
+    bool compare;     /* --compare-devices */
     bool schedule_given, balance_given;
     enum pl_comm_kind comm;
     struct pl_comm_limits limits;

@@ -35,12 +35,47 @@ static int check_evaluation(const struct pl_train_options *t, struct pl_error *e
     return t->predictions ? pl_array_file_check(t->predictions, err) : 0;
 }
 
+/* A comparison keeps nothing, and one process trains. */
+static int check_comparison(const struct pl_pltrain *p, struct pl_error *err)
+{
+    const struct pl_train_options *t = &p->train;
+    const struct {
+        bool given;
+        const char *name;
+    } others[] = {
+        {p->gpu, "--accelerator gpu"},
+        {p->tpu && !p->plugin, "--accelerator tpu"},
+        {p->dump != NULL, "--dump-stablehlo"},
+        {p->processes > 0, "--processes"},
+        {p->nodes > 0, "--num-nodes"},
+        {p->devices > 0, "--devices"},
+        {t->strategy > PL_STRATEGY_SINGLE, "--strategy"},
+        {t->run != PL_RUN_TRAIN, "--validate, --test and --predict"},
+        {t->checkpoint_dir != NULL, "--checkpoint-dir"},
+        {t->resume != NULL, "--resume"},
+        {t->log_dir != NULL, "--log-dir"},
+        {t->profile, "--profile"},
+        {t->summary, "--summary"},
+        {t->fast_dev_run > 0, "--fast-dev-run"},
+    };
+
+    for (size_t i = 0; i < PL_COUNT(others); i++)
+        if (others[i].given)
+            return pl_error_set(err, -EINVAL,
+                                "option '--compare-devices' trains some steps on each kind of "
+                                "device, in one process, and keeps nothing: leave out %s",
+                                others[i].name);
+    return 0;
+}
+
 int pl_pltrain_check(const struct pl_pltrain *p, struct pl_error *err)
 {
     const struct pl_train_options *t = &p->train;
 
     if (p->test_gpus)
         return pl_error_set(err, -EINVAL, "option '--test-gpus' takes no module");
+    if (p->compare)
+        return check_comparison(p, err);
     if (p->per_node && (!p->processes || p->nodes))
         return pl_error_set(err, -EINVAL,
                             "option '--processes-per-node' needs '--processes', and no "

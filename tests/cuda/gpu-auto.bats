@@ -24,6 +24,9 @@ takes_cpu() {
         { echo "$stderr"; false; }
 }
 
+# The files that are left, but bats' own.
+kept() { find . -mindepth 1 -maxdepth 1 ! -name 'separate-stderr*'; }
+
 takes_gpu() {
     run -0 --separate-stderr env PLUME_LOG=debug pltrain "$@" "${QUICK[@]}"
     [[ $stderr == *" device emulated:0,"* ]] || { echo "$stderr"; false; }
@@ -146,4 +149,42 @@ takes_gpu_untested() { PLUME_GPU_TEST_MS=1 takes_gpu "$@"; }
     says 2 "option '--test-gpus' takes no module" --test-gpus mlp
     # It is what auto believes.
     takes_gpu_untested
+}
+
+@test "--compare-devices trains on each kind that is there, and recommends one" {
+    export PLUME_LOG=warn
+    run -0 --separate-stderr pltrain --compare-devices mlp
+    [ -z "$stderr" ]
+    [[ ${lines[1]} =~ ^cpu\ +[0-9.]+\ +[0-9.]+\ +[0-9.]+\ s\ +[0-9.]+\ +cpu$ ]]
+    [[ ${lines[2]} =~ ^gpu\ +[0-9.]+\ +[0-9.]+\ +[0-9.]+\ s\ +[0-9.]+\ +emulated:0$ ]]
+    [[ ${lines[3]} == "tpu "* ]]
+    [[ ${lines[4]} =~ ^"recommended: --accelerator cpu, "[0-9.e+]+" times as fast as the gpu"$ ]]
+    [ "$(kept)" = ./home ] # the result of the test
+    # What is wrong on one of them is in its row.
+    compared() {
+        run "-$1" --separate-stderr pltrain --compare-devices "${@:3}"
+        [[ $output == *"$2"* ]] || { echo "$output"; false; }
+    }
+    local other=(--pjrt-plugin ./nothing.so mlp)
+    PLUME_EMULATED_GPUS=0 compared 0 "gpu    not here: cannot use GPUs: none is emulated" "${other[@]}"
+    [[ ${lines[3]} == "tpu    not here: ./nothing.so: "* ]]
+    [ "${lines[4]}" = "recommended: --accelerator cpu, the only device here" ]
+    export PLUME_EMULATED_VERSION=2
+    PLUME_EMULATED_FAULT="matmul f32" compared 0 "gpu    failed: pltrain --test-gpus: a matrix product in f32 is wrong" mlp
+    [ "${lines[4]}" = "recommended: --accelerator cpu" ]
+    PLUME_EMULATED_FAULT=crash compared 0 "gpu    failed: it died by signal 6" mlp
+    compared 1 "cpu    failed: the loss is not a number at step 1" "$BUILD/tests/engine/broken_nan.so"
+    [[ $output != *recommended* ]]
+}
+
+@test "--compare-devices refuses what it cannot do, or would have to keep" {
+    local option
+    for option in "--accelerator tpu" "--processes 2" "--devices 2" "--strategy ddp" \
+        "--checkpoint-dir saved" "--log-dir log" "--profile"; do
+        # shellcheck disable=SC2086
+        says 2 "leave out ${option%% *}" --compare-devices $option mlp
+    done
+    says 2 "leave out --accelerator gpu" --compare-devices --gpus 1 mlp
+    RANK=0 WORLD_SIZE=1 says 2 "is for one process: run it without srun" --compare-devices mlp
+    [ -z "$(kept)" ]
 }

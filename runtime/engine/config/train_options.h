@@ -57,6 +57,7 @@ enum pl_run_kind {
 
 struct pl_device; /* device.h */
 struct pl_xla;    /* xla.h */
+struct pl_error;
 
 /* The number of batches of a stage: all, a number, or a share in [0, 1]. */
 struct pl_limit {
@@ -131,6 +132,10 @@ struct pl_train_options {
     /* A signal handler stores its signal here: SIGUSR1 (checkpoint, then requeue the job) or
      * another (checkpoint, then end). NULL = none. */
     const volatile sig_atomic_t *interrupt;
+
+    /* Called on each rank after each batch; an error ends the training. NULL = none. */
+    int (*on_step)(void *ctx, struct pl_device *dev, struct pl_error *err);
+    void *on_step_ctx;
 
     uint64_t fast_dev_run;    /* run this number of batches of each stage, for one epoch; 0 = off */
     struct pl_limit limit[3]; /* index: enum plume_stage */

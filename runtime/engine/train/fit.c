@@ -253,6 +253,8 @@ static int train_batches(struct pl_trainer *t, bool *ret_validate, struct pl_err
         pl_timeline_end(t->timeline, 0, "run", "batch", NULL, begin);
         t->state.batch++;
         show_progress(t, n);
+        if (r == 0 && t->options->on_step)
+            r = t->options->on_step(t->options->on_step_ctx, t->dev, err);
         if (r == 0)
             r = agree_on_time(t, err);
         note_own_time(t, begin_ns, spent_ns);
