@@ -7,7 +7,7 @@
 . "$PLUME_SRC/dev.d/build.bash"
 
 readonly MATRIX_ROWS=(gcc no-slurm no-mpi no-cuda no-static_runtime no-yaml no-features slurm_prefix stubs
-    clang races hardened reproducible gcc-11 debian13 aarch64)
+    cuda-12 clang races hardened reproducible gcc-11 debian13 aarch64)
 readonly MATRIX_ROW_LIMIT_S=1500 MATRIX_DEBIAN13=trixie
 readonly MATRIX_STUBS=(20.11 21.08 22.05 23.02 23.11 24.05 24.11 25.05 25.11 26.05)
 readonly MATRIX_ON=(-Dslurm=auto -Dmpi=auto -Dcuda=auto -Dstatic_runtime=auto -Dyaml=auto
@@ -22,6 +22,8 @@ Rows: gcc           the tools, all features that the machine has, -Werror
       no-features   without all of them
       slurm_prefix  a Slurm outside the system's folders, found by its rpath
       stubs         against stubs of Slurm's headers, 20.11 to 26.05
+      cuda-12       the C half of plume-cuda.so against CUDA 12's headers, if pip
+                    has put them into build-matrix/cuda-12
       clang         by clang
       races         tests of CUDA kernels on the emulator, which looks for races
                     between threads, misaligned vectors and conflicts of banks
@@ -121,6 +123,25 @@ row_stubs() {
                 -Wno-unused-parameter -Werror "-DSTUB_RELEASE=$number" '-DPL_PLRUND_PATH=""' \
                 -I "$stubs" -I . -I include "$source" || die "Slurm $release"
         done
+    done
+}
+
+# Not its kernels: the wheels of CUDA 12 have no nvcc.
+row_cuda-12() {
+    local top=$MATRIX_DIR/cuda-12/nvidia source part
+    local -a include=() sources=()
+    for part in cuda_runtime/include/cuda_runtime_api.h cuda_nvcc/include/crt cublas/include/cublasLt.h \
+        cudnn/include/cudnn.h nccl/include/nccl.h; do
+        [[ -e $top/$part ]] || skip "no headers of CUDA 12 (pip install --no-deps --target build-matrix/cuda-12" \
+            "nvidia-{cuda-runtime,cuda-nvcc,cublas,cudnn,nccl}-cu12)"
+        include+=(-isystem "$top/${part%%/*}/include")
+    done
+    cd "$PLUME_SRC" || exit
+    sources=(runtime/engine/cuda/*/*.c tests/fakes/fake_{cudart,cublaslt,cudnn,cudnn_ops,nccl}.c)
+    ((${#sources[@]} > 25)) || die "the sources have moved"
+    for source in "${sources[@]}"; do
+        gcc -fsyntax-only -std=gnu11 -D_GNU_SOURCE -include common/base/banned.h -Wall -Wextra \
+            -Wno-unused-parameter -Werror "${include[@]}" -I . -I include "$source" || die "$source"
     done
 }
 

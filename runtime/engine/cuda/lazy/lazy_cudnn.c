@@ -2,7 +2,7 @@
 /* cuDNN's functions that the engine calls. */
 #include "runtime/engine/cuda/lazy/lazy.h"
 
-#include <cublas_api.h>
+#include <cublasLt.h>
 #include <cuda_runtime_api.h>
 #include <cudnn.h>
 

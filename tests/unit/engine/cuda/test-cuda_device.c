@@ -7,7 +7,7 @@
 #include "tests/fakes/fake_cudart.h"
 #include "tests/unit/engine/cuda/said.h"
 
-#include <cublas_api.h>
+#include <cublasLt.h>
 #include <cuda_runtime_api.h>
 #include <pthread.h>
 #include <setjmp.h>
