@@ -19,6 +19,7 @@ setup() {
 }
 
 teardown() {
+    thaw
     scancel_all
     all_well
 }
@@ -101,6 +102,53 @@ export WAIT_OTHERS='until [ "$(ls at.$SLURM_JOB_ID.* 2>/dev/null | wc -l)" -ge $
         --wrap 'srun plrun -- bash -c "[ \$RANK = 0 ] && exit 42; exec tail -f /dev/null"; echo code $?')
     job_wait "$job"
     grep -qx 'code 42' out
+}
+
+# thaw: processes in $FREEZER go on.
+thaw() {
+    [[ -d ${FREEZER:-} ]] || return 0
+    echo THAWED >"$FREEZER/freezer.state"
+    wait_for 20 rmdir "$FREEZER"
+}
+
+frozen() {
+    [[ $(<"$FREEZER/freezer.state") == FROZEN ]]
+}
+
+@test "a rank that SIGKILL does not end: it is told, and given up" {
+    FREEZER=/sys/fs/cgroup/freezer/plume-ranks-$$
+    ((EUID == 0)) && mkdir "$FREEZER" 2>/dev/null || skip 'needs root and control groups of version 1'
+    export PLUME_KILL_GRACE=1
+    for way in plrun plugin; do
+        as_user mkfifo "fail.$way"
+        ranks "$way" "$way" -N2 -n4 -- bash -c '
+            echo $$ >pid.$PLUME_RUNTIME.$RANK
+            if [ $RANK = 1 ]; then read -r _ <fail.$PLUME_RUNTIME; exit 5; fi
+            exec tail -f /dev/null' &
+    done
+    for way in plrun plugin; do
+        wait_for 30 at_least 4 "pid.$way.*"
+        wait_for 5 test -s "pid.$way.3"
+        cat "pid.$way.3" >"$FREEZER/cgroup.procs"
+    done
+    echo FROZEN >"$FREEZER/freezer.state"
+    wait_for 5 frozen
+    for way in plrun plugin; do echo >"fail.$way"; done
+    # The daemon gives up after the grace and 3 s, the hub after 10 s. slurmstepd waits for its task.
+    for way in plrun plugin; do wait_for 40 has_ended "$way"; done
+    wait_for 20 test -s plrun.rc
+    [ ! -e plugin.rc ]
+    for way in plrun plugin; do
+        [ "$(result "$way" 'd["state"], d["cause"]["kind"], d["cause"]["rank"], d["cause"]["exit"]')" = \
+            "('failed', 'exit', 1, 5)" ]
+        [ "$(state "$way" 's["ranks"][3]["facts"]["unkillable"]')" = "process $(<"pid.$way.3"), state D" ]
+    done
+    [ "$(rank_states plrun)" = 'killed failed killed killed' ]
+    [ "$(rank_states plugin)" = 'killed failed killed lost' ]
+    thaw
+    wait
+    [[ $(<plrun.rc) != 0 && $(<plugin.rc) != 0 && $(<plugin.rc) != 124 ]]
+    NO_CODE=1 checked plrun plugin
 }
 
 @test "a rank that ignores SIGTERM or is stopped is killed after the grace" {

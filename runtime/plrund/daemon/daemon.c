@@ -28,6 +28,26 @@ static unsigned leave_ms(void)
 
 /* ---- messages ---- */
 
+/* SIGKILL has not ended it: it waits in the kernel, or its control group is frozen. Nobody can do
+ * more, and its node needs a look. */
+static void tell_unkillable(struct pl_rank *rank)
+{
+    _cleanup_free_ char *text = NULL;
+    struct pl_process_stat stat;
+
+    if (rank->unkillable || !rank->running || rank->ended ||
+        pl_process_stat(rank->pid, &stat) < 0 || stat.state == 'Z' || stat.state == 'X')
+        return;
+    rank->unkillable = true;
+    pl_log_error("child", "rank %u: SIGKILL does not end process %d, which is in state %c",
+                 rank->rank, (int)rank->pid, stat.state);
+    text = pl_strf("process %d, state %c", (int)rank->pid, stat.state);
+    if (text)
+        pl_uplink_send(rank->daemon->uplink,
+                       &(struct pl_msg){.type = PL_MSG_NODE_FACT,
+                                        .node_fact = {"unkillable", text, rank->rank}});
+}
+
 static void on_grace_over(void *ctx)
 {
     struct pl_daemon *d = ctx;
@@ -35,6 +55,8 @@ static void on_grace_over(void *ctx)
     for (unsigned i = 0; i < d->n_present; i++) {
         struct pl_rank *rank = &d->ranks[i];
 
+        if (d->grace_over)
+            tell_unkillable(rank);
         /* A guard that was told so and has done nothing is stopped, or it hangs. The kernel ends
          * its rank with it. */
         if (d->grace_over && rank->guarded && !rank->ended)
