@@ -25,7 +25,6 @@ setup() {
     cat >train.py <<'PY'
 import os
 import signal
-import time
 
 rank = int(os.environ["RANK"])
 print("NCCL_DEBUG=%s NCCL_SOCKET_IFNAME=%s" % (os.environ.get("NCCL_DEBUG"), os.environ.get("NCCL_SOCKET_IFNAME")))
@@ -34,7 +33,7 @@ print("NCCL_DEBUG=%s NCCL_SOCKET_IFNAME=%s" % (os.environ.get("NCCL_DEBUG"), os.
 def hang_here():
     open("pid.%d" % rank, "w").write("%d\n" % os.getpid())
     while True:
-        time.sleep(1)
+        signal.pause()
 
 
 if os.environ.get("DO") == "segv" and rank == 0:

@@ -3,8 +3,10 @@
 """Ranks that make no progress: real processes that sleep, wait, compute or are stopped, and who is named.
 PLUME_HANG_LIMIT is short here."""
 import os
+import shutil
 import signal
 import subprocess
+import sys
 import time
 
 import harness
@@ -104,6 +106,26 @@ def test_rank_behind_is_named(step):
     equal(job.expect("stall", state="over")["ranks"], [1])
     job.end()
     equal(step.result()["state"], "done")
+
+
+def test_py_spy_names_the_function(step):
+    """Where it is in PATH, a rank's stack has its Python functions, without plume.py."""
+    tool = shutil.which("py-spy")
+    if not tool:
+        print("# skipped: py-spy is not in PATH")
+        return
+    os.symlink(tool, step.path("bin", "py-spy"))
+    ready = step.path("ready")
+    program = f"import signal\ndef waits_for_ever():\n    open({ready!r}, 'w').close()\n    signal.pause()\nwaits_for_ever()"
+    job = Job(step, wait_for_peer, [sys.executable, "-c", program])
+    wait_for("the program", lambda: os.path.exists(ready))
+    job.steps([0, 1], 1, 8)
+    job.steps([0], 9, 9)
+    job.expect("rank", rank=1, stack="hang-rank-1.txt")
+    with open(step.trial("attempt-0", "hang-rank-1.txt"), encoding="utf-8") as f:
+        text = f.read()
+    equal("waits_for_ever" in text[text.index("== py-spy\n"):text.index("== gdb\n")], True)
+    job.end()
 
 
 def test_sleeper_is_named(step):
