@@ -38,6 +38,7 @@
     X(PLUME_LEAVE_LIMIT, SECONDS, PL_ENV_STRING(PL_LEAVE_LIMIT_S), PLRUN | PLRUND, "seconds from the end of a node's last rank to the end of its daemon") \
     X(PLUME_OUTPUT_RANKS, TEXT, NULL, PLRUN | PLRUND, "ranks whose output Slurm's file gets: all, or a list; unset: of a trial rank 0, else all") \
     X(PLUME_METRICS_MAX, SIZE, NULL, PLRUN | PLRUND, "limit of an attempt's metrics.jsonl, which is thinned")  \
+    X(PLUME_METRICS_TRIAL_MAX, SIZE, NULL, PLRUN | PLRUND, "limit of the metrics.jsonl of all of a trial's attempts") \
     X(PLUME_HUB, TEXT, NULL, PLRUN | PLRUND, "HOST:PORT of the hub")                               \
     X(PLUME_HUB_PORTS, TEXT, "20000-29999", PLRUN | PLRUND, "range of ports of a hub without PLUME_HUB") \
     X(PLUME_HUB_BIND, TEXT, NULL, PLRUN | PLRUND, "interface or address at which the hub listens; unset: on all") \

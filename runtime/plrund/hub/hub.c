@@ -78,6 +78,7 @@ static void publish_world(struct pl_hub *hub)
         pl_hub_event(
             hub, json_pack("{s:s, s:i, s:s}", "type", "node", "node_id", 0, "addr", hub->own_addr));
     pl_hub_event(hub, json_pack("{s:s, s:s}", "type", "state", "state", "running"));
+    pl_hub_tidy_start(hub);
     pl_hub_write_status(hub);
     for (unsigned i = 0; i < hub->step->nnodes; i++) {
         const char *addr = hub->nodes[i].addr;
@@ -442,6 +443,7 @@ void pl_hub_close(struct pl_hub *hub)
         return;
     pl_scontrol_cancel(PL_TAKE(hub->ask));
     pl_hub_stop_thinning(hub);
+    pl_hub_tidy_stop(hub);
     pl_hub_hang_close(hub);
     uv_close((uv_handle_t *)&hub->tick, NULL);
     uv_close((uv_handle_t *)&hub->decide_timer, NULL);

@@ -76,6 +76,7 @@ struct pl_hub_node_ops {
 
 struct pl_exchange;     /* exchange.c */
 struct pl_hub_thinning; /* metrics_log.c */
+struct pl_hub_tidy;     /* tidy.c */
 struct pl_hub_hang;     /* hang.c */
 
 /* What a rank's program reported as facts, in events.jsonl. */
@@ -158,6 +159,8 @@ struct pl_hub {
     size_t metrics_thinned;           /* lines taken out again */
     double metrics_grid_s;            /* thin.h */
     struct pl_hub_thinning *thinning; /* NULL = none is under way */
+    size_t metrics_share;             /* bytes for metrics of each attempt before */
+    struct pl_hub_tidy *tidy;         /* NULL = done */
     bool status_failed;               /* the last status.json could not be written */
     double started;
 
@@ -217,6 +220,15 @@ int pl_hub_metrics_limit(const struct pl_slurm_step *step, size_t *ret, struct p
 void pl_hub_append_metrics(struct pl_hub *hub, const struct pl_buf *line);
 /* Waits for the thread that thins, if there is one, and forgets what it has done. */
 void pl_hub_stop_thinning(struct pl_hub *hub);
+
+/* tidy.c: files of the attempts before */
+/* The limit of the metrics of all attempts of the trial, by PLUME_METRICS_TRIAL_MAX: lowers that of
+ * this one. Call after pl_hub_metrics_limit(). -EINVAL. */
+int pl_hub_tidy_limit(struct pl_hub *hub, struct pl_error *err);
+/* Starts a thread that thins their metrics and removes temporary files. Failures are ignored. */
+void pl_hub_tidy_start(struct pl_hub *hub);
+/* Waits for it. */
+void pl_hub_tidy_stop(struct pl_hub *hub);
 
 /* peers.c */
 int pl_hub_listen(struct pl_hub *hub, struct pl_error *err);

@@ -113,6 +113,8 @@ int pl_hub_open_log(struct pl_hub *hub, struct pl_error *err)
     randombytes_buf(epoch, sizeof(epoch));
     sodium_bin2hex(hub->epoch, sizeof(hub->epoch), epoch, sizeof(epoch));
     r = pl_hub_metrics_limit(s, &hub->metrics_max, err);
+    if (r == 0)
+        r = pl_hub_tidy_limit(hub, err);
     if (r == 0 && !s->run_dir)
         r = make_step_run(hub, &step_dir, err);
     if (r == 0)
