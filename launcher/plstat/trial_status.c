@@ -437,7 +437,9 @@ static void end_ranks(struct pl_trial_status *ts)
 static void
 resolve_result(struct pl_trial_status *ts, const struct pl_slurm_jobs *jobs, double submitted_s)
 {
-    bool unseen = ts->resubmitted && !ts->slurm && jobs && jobs->time_s <= submitted_s;
+    /* too new for Slurm's answer, unless plsubmit --cancel has taken it back */
+    bool unseen =
+        ts->resubmitted && !ts->cancelled && !ts->slurm && jobs && jobs->time_s <= submitted_s;
     bool final = ts->slurm && pl_slurm_state_final(ts->slurm->state);
 
     if (ts->state != PL_TRIAL_DONE && ts->resubmitted && ts->slurm && !final)

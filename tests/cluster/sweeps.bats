@@ -90,6 +90,18 @@ sweep_is() { [[ $(plstat sweep "$SWEEP" 2>&1) == *"$1"* ]]; }
     [ "${lines[0]}" = "not submitted: 2 trials of $SWEEP, folder $RUN" ]
 }
 
+@test "a retry that is cancelled while it waits is no waiting trial, at once" {
+    submit --sbatch hold --grid a=1,2 -- sh -c 'exit {a}'
+    plsubmit --release "$SWEEP"
+    wait_for 60 sweep_is '2 trials: 2 failed'
+    submit --retry "$SWEEP"
+    sweep_is '2 trials: 2 waiting'
+    plsubmit --cancel "$SWEEP/1"
+    sweep_is '2 trials: 1 waiting 1 failed' # as its attempt before ended
+    run -0 plsubmit --retry "$SWEEP" --no-submit
+    [[ $output == "not submitted: 1 trial of $SWEEP"* ]]
+}
+
 @test "a site whose slurm.conf only its commands know" {
     local name
     mkdir site
