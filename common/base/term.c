@@ -114,6 +114,30 @@ int pl_term_escape(struct pl_buf *out, const char *s, size_t len)
     return 0;
 }
 
+int pl_term_escape_json(struct pl_buf *out, const char *json, size_t len)
+{
+    int r = 0;
+
+    for (size_t i = 0, plain = 0; i < len && r == 0; plain = i) {
+        uint32_t c = 0;
+        int n = 1;
+
+        /* What is hidden and stands outside a string is white space; within one JSON escapes C0. */
+        while (i < len && ((unsigned char)json[i] < 0x7f ||
+                           (n = pl_utf8_decode(json + i, len - i, &c)) < 0 || !hidden(c)))
+            i += (unsigned char)json[i] < 0x7f || n < 0 ? 1 : (size_t)n;
+        r = pl_buf_add(out, json + plain, i - plain);
+        if (r < 0 || i == len)
+            break;
+        if (c > 0xffff)
+            r = pl_buf_addf(out, "\\u%04x\\u%04x", 0xd7c0 + (c >> 10), 0xdc00 + (c & 0x3ff));
+        else
+            r = pl_buf_addf(out, "\\u%04x", c);
+        i += (size_t)n;
+    }
+    return r;
+}
+
 size_t pl_term_width(const char *s)
 {
     size_t len = strlen(s), width = 0;

@@ -15,6 +15,10 @@
  * is for reading, not for parsing back. -ENOMEM. */
 int pl_term_escape(struct pl_buf *out, const char *s, size_t len);
 
+/* Appends a JSON text with the same characters as \uNNNN: the same document, which may be shown on
+ * a terminal, too. -ENOMEM. */
+int pl_term_escape_json(struct pl_buf *out, const char *json, size_t len);
+
 /* Columns of s after escaping (wcwidth of a UTF-8 locale, whatever the current locale is). */
 size_t pl_term_width(const char *s);
 

@@ -247,6 +247,7 @@ static void put_notes(struct pl_plstat *ps)
 /* Makes one report in ps->text; returns an exit code. */
 static int report(struct pl_plstat *ps)
 {
+    _cleanup_(pl_buf_finish) struct pl_buf document = {0};
     struct pl_error err = {0};
     int r;
 
@@ -262,7 +263,9 @@ static int report(struct pl_plstat *ps)
                                                  : "list",
                                   &ps->notes);
         if (r == 0)
-            r = pl_json_dump_line(ps->doc, &ps->text);
+            r = pl_json_dump_line(ps->doc, &document);
+        if (r == 0)
+            r = pl_term_escape_json(&ps->text, document.data, document.len);
         if (r < 0)
             pl_error_set(&err, r, "cannot make the document");
     }

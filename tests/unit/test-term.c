@@ -55,6 +55,29 @@ static void test_escape_bad_utf8(void **state)
     check("\xc3\xa9\xe4\xbd\xa0", 5, "\xc3\xa9\xe4\xbd\xa0");
 }
 
+static void check_json(const char *s, const char *expected)
+{
+    _cleanup_(pl_buf_finish) struct pl_buf out = {0};
+
+    assert_int_equal(pl_term_escape_json(&out, s, strlen(s)), 0);
+    assert_string_equal(pl_buf_str(&out), expected);
+}
+
+/* A name that means harm in a document that is shown on a terminal. */
+static void test_escape_json(void **state)
+{
+    check_json("", "");
+    check_json("{\"a\\n\": [1,\t\"\xc3\xa9\xe4\xbd\xa0\"]}\n",
+               "{\"a\\n\": [1,\t\"\xc3\xa9\xe4\xbd\xa0\"]}\n");
+    check_json("\"\xc2\x9b"
+               "2J\"",
+               "\"\\u009b2J\""); /* CSI as one C1 character */
+    check_json("\"\x7f\xc2\x85\"", "\"\\u007f\\u0085\"");
+    check_json("\"\xe2\x80\xaetxt\xe2\x81\xa6\"", "\"\\u202etxt\\u2066\"");
+    check_json("\xf3\xa0\x80\xa0\xf0\x9f\x98\x80", "\\udb40\\udc20\xf0\x9f\x98\x80");
+    check_json("\xff\xfe\xe2\x80", "\xff\xfe\xe2\x80"); /* no JSON: as it is */
+}
+
 static void test_width(void **state)
 {
     assert_int_equal(pl_term_width(""), 0);
@@ -126,13 +149,10 @@ static void test_color(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_escape_controls),
-        cmocka_unit_test(test_escape_hidden),
-        cmocka_unit_test(test_escape_bad_utf8),
-        cmocka_unit_test(test_width),
-        cmocka_unit_test(test_cell),
-        cmocka_unit_test(test_escape_random),
-        cmocka_unit_test(test_color),
+        cmocka_unit_test(test_escape_controls), cmocka_unit_test(test_escape_hidden),
+        cmocka_unit_test(test_escape_json),     cmocka_unit_test(test_escape_bad_utf8),
+        cmocka_unit_test(test_width),           cmocka_unit_test(test_cell),
+        cmocka_unit_test(test_escape_random),   cmocka_unit_test(test_color),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
