@@ -503,6 +503,7 @@ def main(names, at_once=1):
     tests = [(n, f) for n, f in names.items() if n.startswith("test_") and (not only or n in only)]
     bad = 0
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup has it ignored, and what is started keeps that
     print(f"1..{len(tests)}", flush=True)
     if at_once == 1:
         for i, (name, test) in enumerate(tests, 1):

@@ -245,7 +245,7 @@ def test_stopped_helper_ends_with_the_daemon(step):
     os.kill(helpers[0], signal.SIGSTOP)
     try:
         d.process.kill()
-        readable, _, _ = select.select([helper], [], [], 20)
+        readable, _, _ = select.select([helper], [], [], harness.LIMIT)
         assert readable, "the helper is still there"
     finally:
         with contextlib.suppress(ProcessLookupError):
