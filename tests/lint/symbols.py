@@ -28,17 +28,20 @@ def objects(source, build):
                 yield path, obj
 
 
-def symbols(obj):
-    """The names that an object defines, and those that it needs."""
-    text = subprocess.run(["nm", "--format=posix", obj], check=True, capture_output=True, text=True)
-    defined, needed = set(), set()
+def symbols(objs):
+    """Of each object the names that it defines, and those that it needs. One nm for all: hundreds take seconds."""
+    text = subprocess.run(["nm", "--format=posix", *objs], check=True, capture_output=True, text=True)
+    found = {obj: (set(), set()) for obj in objs}
     for line in text.stdout.splitlines():
+        if line.endswith(":"):
+            defined, needed = found[line[:-1]]
+            continue
         name, kind = line.split()[:2]
         if kind in "TDBRVWCG":
             defined.add(name)
         elif kind == "U":
             needed.add(name)
-    return defined, needed
+    return found
 
 
 def circles(graph):
@@ -77,8 +80,9 @@ def circles(graph):
 def main():
     source, build = map(os.path.realpath, sys.argv[1:3])
     homes, needs, bad = {}, {}, []
-    for path, obj in objects(source, build):
-        defined, needed = symbols(obj)
+    paths = {obj: path for path, obj in objects(source, build)}
+    for obj, (defined, needed) in symbols(list(paths)).items() if paths else ():
+        path = paths[obj]
         for name in defined - ENTRIES:
             homes.setdefault(name, set()).add(path)
         needs.setdefault(path, set()).update(needed)
