@@ -6,6 +6,8 @@
 
     hp = plume.params(lr=0.1, layers=2)         # the trial's values, with the types of these
     for step in range(start, 1000):
+        with plume.alone():                     # optional: tells slow ranks by this time
+            loss = forward(next(batches))
         plume.report(step, loss=loss.item())    # plstat shows it; the sweep is ranked by it
         if step % 100 == 0:
             with plume.pause("checkpoint"):     # no step for a while, and no hang either
@@ -30,8 +32,9 @@ import select
 import signal
 import socket
 import threading
+import time
 
-__all__ = ["report", "pause", "should_stop", "attempt", "params", "finished", "rank", "world_size"]
+__all__ = ["report", "pause", "alone", "should_stop", "attempt", "params", "finished", "rank", "world_size"]
 __version__ = "0.1.0"
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*\Z")
@@ -180,10 +183,35 @@ def report(step=None, metrics=None, **values):
         line["step"] = int(step)
         if not 0 <= line["step"] < 1 << 63:
             raise ValueError(f"plume: {step} is not a step: a step is a whole number from 0")
+        line.update(_own_time(line["step"]))
     named = {re.sub("[/ ]", "_", name): value for name, value in (metrics or {}).items()}
     for name, value in {**named, **values}.items():
         line["metrics"][name] = _number(name, value)
     return _send(line, wait=False)
+
+
+_alone_s, _alone_step = 0.0, None  # since the report of this step
+
+
+def _own_time(step):
+    global _alone_s, _alone_step
+    seconds, before = _alone_s, _alone_step
+    _alone_s, _alone_step = 0.0, step
+    if seconds <= 0 or before is None or step <= before:  # of how many steps is not known
+        return {}
+    return {"own_us": int(seconds * 1e6 / (step - before))}
+
+
+@contextlib.contextmanager
+def alone():
+    """Times what this rank does by itself in a step: data and the forward pass, but nothing that waits for
+    other ranks. A rank that takes longer for it than the others is shown as slow. For all ranks, or none."""
+    global _alone_s
+    start = time.perf_counter()
+    try:
+        yield
+    finally:
+        _alone_s += time.perf_counter() - start
 
 
 @contextlib.contextmanager

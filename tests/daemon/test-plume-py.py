@@ -115,6 +115,44 @@ print(plume.finished(), plume.report(10**6, value=1))
         equal(p.communicate(timeout=LIMIT)[0], "True True\n")
 
 
+def test_a_rank_tells_its_own_time_of_a_step(step):
+    """The mean of the steps since the report before; not with the first one, nor after a step back."""
+    path = step.path("own")
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(path)
+        server.listen()
+        p = program("""
+import time
+now = 0
+time.perf_counter = lambda: now
+def compute(seconds):
+    global now
+    with plume.alone():
+        now += seconds
+compute(5)
+now += 100
+plume.report(10)
+compute(1)
+compute(2)
+plume.report(12)
+plume.report(13)
+compute(1)
+plume.report(13)
+compute(4)
+plume.report(14)
+try:
+    with plume.alone():
+        now += 0.5
+        raise KeyError
+except KeyError:
+    plume.report(15)
+""", wait=False, PLUME_SOCKET=path, RANK="0")
+        lines = Lines(step.keep(server.accept()[0]))
+        equal(p.communicate(timeout=LIMIT), ("", ""))
+        equal(lines.receive()["type"], "hello")
+        equal([lines.receive().get("own_us") for _ in range(6)], [None, 1500000, None, None, 4000000, 500000])
+
+
 def test_a_daemon_that_closes_is_asked_again(step):
     path = step.path("closing")
     with socket.socket(socket.AF_UNIX) as server:
