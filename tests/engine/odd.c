@@ -75,7 +75,8 @@ static int fill_validation(void *ctx, uint64_t epoch, size_t index, void *const 
 
 static int data(struct plume_context *pl, enum plume_stage stage, struct plume_data *ret)
 {
-    if (stage == PLUME_TEST && !odd("signal-in-test") && !odd("signal-in-predict"))
+    if (stage == PLUME_TEST && !odd("signal-in-test") && !odd("signal-in-predict") &&
+        !odd("random-predictions"))
         return 0;
     ret->n_fields = 2;
     ret->field[0].dtype = PLUME_F32;
@@ -115,6 +116,8 @@ predict_step(struct plume_context *pl, const struct plume_batch *batch, plume_te
     const struct state *s = pl->state;
 
     *ret_output = plume_linear(pl, batch->field[0], s->w, NULL, PLUME_IDENTITY);
+    if (odd("random-predictions"))
+        *ret_output = plume_uniform(pl, 2, (size_t[]){batch->rows, CLASSES}, 0, 1);
     return 0;
 }
 
@@ -176,7 +179,7 @@ const struct plume_module *plume_module_entry(void)
 
     if (rank && strcmp(rank, "1") == 0 && odd("die-early"))
         raise(SIGKILL);
-    if (odd("signal-in-predict")) {
+    if (odd("signal-in-predict") || odd("random-predictions")) {
         predicting = module;
         predicting.predict_step = predict_step;
         return &predicting;

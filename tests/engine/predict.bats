@@ -133,6 +133,16 @@ PY
     [ "$(wc -l <q.jsonl)" -eq 359 ]
 }
 
+@test "no two samples of a prediction draw the same numbers" {
+    pltrain --epochs 0 --checkpoint-dir d "$BROKEN/odd.so"
+    for how in "" "--processes 2" "--strategy dp --devices 2"; do
+        # shellcheck disable=SC2086
+        ODD=random-predictions pltrain $how --predict --weights d/epoch=0-step=0.ckpt --out p.jsonl \
+            --batch-size 8 "$BROKEN/odd.so"
+        [ "$(cut -d'"' -f4- p.jsonl | sort -u | wc -l)" -eq 64 ] || { echo "$how"; cat p.jsonl; false; }
+    done
+}
+
 @test "what cannot be done is refused, and leaves nothing" {
     mkdir empty # bats has files of its own beside it
     cd empty

@@ -83,7 +83,9 @@ static int run_batches(
         r = batch ? run_batch(t, s, batch, err) : pl_lane_assist(s, lane, false, err);
         if (r == 0 && batch)
             r = check_values(t, s, err);
+        t->eval_batch++;
     }
+    t->eval_batch = 0;
     for (size_t i = 0; i < pl_stage_logs(s)->n; i++)
         pl_lane_logged(lane, i, &sums[2 * i]);
     return r < 0 ? r : pl_loader_result(&s->loader, err);

@@ -201,7 +201,10 @@ int pl_predict(struct pl_trainer *t, struct pl_error *err)
         return r;
     pl_loader_begin(&q.s->loader, 0, 0);
     q.offset[0] = 0;
-    for (size_t round = 0; round < q.n && r == 0; round++)
+    for (size_t round = 0; round < q.n && r == 0; round++) {
+        t->eval_batch = round;
         r = run_round(&q, round, err);
+    }
+    t->eval_batch = 0;
     return r == 0 && t->comm->rank == 0 ? pl_array_file_finish(&q.file, err) : r;
 }

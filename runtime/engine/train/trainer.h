@@ -41,6 +41,7 @@ struct pl_trainer {
     struct pl_checkpointer checkpointer;
 
     struct pl_train_state state;  /* the run's position, and all that checkpoints keep */
+    uint64_t eval_batch;          /* index in a validation, test or prediction; else 0 */
     uint64_t alone_steps;         /* since the ranks last averaged (average.h) */
     uint64_t accumulated;         /* batches whose gradients wait for a step */
     double loss_sum, loss_weight; /* of this rank in this epoch */
@@ -65,11 +66,12 @@ int pl_trainer_init(struct pl_trainer *trainer,
                     struct pl_rank_report *report,
                     struct pl_error *err);
 
-/* Number of the running batch, for dropout: the batches of one optimizer step differ too. */
+/* Number of the running batch, for random numbers: the batches of one optimizer step differ, and
+ * those of one validation, test or prediction. */
 static inline uint64_t pl_trainer_draw(const struct pl_trainer *t)
 {
     return t->state.step * pl_accumulate_most(t->options) +
-           (t->accumulated ? t->accumulated - 1 : 0);
+           (t->accumulated ? t->accumulated - 1 : 0) + (t->eval_batch << 40);
 }
 
 /* The signal that this rank has received; 0 = none. */
