@@ -239,6 +239,16 @@ struct plume_module {
     int (*predict_step)(struct plume_context *pl,
                         const struct plume_batch *batch,
                         plume_tensor **ret_output);
+
+    /* Manual optimization, as automatic_optimization = False in Lightning: called for every batch
+     * of training, and drives backward passes and optimizer steps itself, by plume_backward(),
+     * plume_optimizer_step() and plume_zero_grad(): in any order, as often as it likes, by
+     * conditions of its own. All ranks must make the same calls. training_step computes the loss of
+     * the optimizer pl->optimizer, whose parameters alone get gradients, as with
+     * step_per_optimizer. A batch in which some optimizer has made a step counts as one step, for
+     * limits and schedules. Gradients that wait for a step are not saved in checkpoints. NULL: the
+     * engine makes the steps. */
+    int (*manual_step)(struct plume_context *pl, const struct plume_batch *batch);
 };
 
 /* The only symbol of a module. */
@@ -296,6 +306,9 @@ struct plume_api {
                                 const size_t *shape);
     int (*read)(
         struct plume_context *pl, const char *name, enum plume_what what, size_t n, double *ret);
+    int (*backward)(struct plume_context *pl, unsigned optimizer, double *ret_loss);
+    int (*optimizer_step)(struct plume_context *pl, unsigned optimizer);
+    int (*zero_grad)(struct plume_context *pl, unsigned optimizer);
 };
 
 /* The argument of every hook. */
@@ -344,6 +357,30 @@ static inline int
 plume_read(struct plume_context *pl, const char *name, enum plume_what what, size_t n, double *ret)
 {
     return pl->api->read(pl, name, what, n, ret);
+}
+
+/* Runs training_step on the batch for an optimizer (0: that of configure_optimizers, then those of
+ * plume_add_optimizer()), forward and backward. The gradients are added to those since the
+ * optimizer's last step, on this rank; they are divided by nothing. *ret_loss (may be NULL) is this
+ * rank's loss, NaN if the module gave none. on_after_backward is called. Only in manual_step.
+ * Returns 0 or a negative errno. */
+static inline int plume_backward(struct plume_context *pl, unsigned optimizer, double *ret_loss)
+{
+    return pl->api->backward(pl, optimizer, ret_loss);
+}
+
+/* Averages the optimizer's gradients over the ranks, clips them and makes its step. The next
+ * plume_backward() begins with gradients of zero. on_before_optimizer_step is called. Only in
+ * manual_step. -EINVAL: no plume_backward() since the last step. */
+static inline int plume_optimizer_step(struct plume_context *pl, unsigned optimizer)
+{
+    return pl->api->optimizer_step(pl, optimizer);
+}
+
+/* Forgets the optimizer's gradients since its last step. Only in manual_step. */
+static inline int plume_zero_grad(struct plume_context *pl, unsigned optimizer)
+{
+    return pl->api->zero_grad(pl, optimizer);
 }
 
 /* Maps a .npy file (NumPy's format 1.0 to 3.0, C order, b1, u1, u2, i4, i8, f4 or f8,

@@ -40,6 +40,25 @@ setup() {
     [ "$(wc -l <p.jsonl)" -eq 185 ] || { wc -l p.jsonl; false; }
 }
 
+@test "the GAN of doc/from-lightning.md makes its steps itself" {
+    sed -n '/^```c gan$/,/^```$/{/^```/!p;}' "$SRC/doc/from-lightning.md" >gan.c
+    cc -std=c11 -Wall -Wextra -Werror -shared -fPIC -I "$SRC/include" -o gan.so gan.c
+    for how in "" "--processes 2"; do
+        # shellcheck disable=SC2086 # words
+        run -0 --separate-stderr pltrain $how --epochs 2 --log-every 1 --log-dir "l$how" ./gan.so --batch-size 32
+        [ -z "$stderr" ] || { echo "$stderr"; false; }
+        # d learns first; g makes steps in many batches, but not in all.
+        python3 - "l$how/metrics.csv" <<'PY'
+import csv, sys
+rows = list(csv.DictReader(open(sys.argv[1])))
+d = [float(r["loss_1"]) for r in rows if r["loss_1"]]
+g = [float(r["loss"]) for r in rows if r["loss"]]
+assert len(d) >= 40 and len(d) // 2 < len(g) <= len(d), (len(d), len(g))
+assert min(d) < 0.6 and all(x < 20 for x in g + d), (d, g)
+PY
+    done
+}
+
 @test "cnn reads digits" {
     run -0 --separate-stderr pltrain cnn --epochs 4 --dropout 0.1
     acc=$(sed -n 's/^test_acc //p' <<<"$output")

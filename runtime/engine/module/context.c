@@ -352,6 +352,56 @@ api_read(struct plume_context *pl, const char *name, enum plume_what what, size_
     return 0;
 }
 
+/* True if a manual_step may go on. */
+static bool is_manual(struct pl_context *ctx, const char *what)
+{
+    if (!ctx->manual)
+        pl_context_refuse(ctx, -EINVAL, "%s: only in manual_step", what);
+    return ctx->error.code == 0;
+}
+
+static int manual_result(struct pl_context *ctx, int r, const struct pl_error *err)
+{
+    if (r < 0)
+        pl_context_keep(ctx, r, err);
+    return r;
+}
+
+static int api_backward(struct plume_context *pl, unsigned optimizer, double *ret_loss)
+{
+    struct pl_context *ctx = of(pl);
+    struct pl_error err = {0};
+    double loss = NAN;
+    int r;
+
+    if (!is_manual(ctx, "plume_backward"))
+        return ctx->error.code;
+    r = ctx->manual->backward(ctx->manual_ctx, optimizer, &loss, &err);
+    if (ret_loss)
+        *ret_loss = loss;
+    return manual_result(ctx, r, &err);
+}
+
+static int api_optimizer_step(struct plume_context *pl, unsigned optimizer)
+{
+    struct pl_context *ctx = of(pl);
+    struct pl_error err = {0};
+
+    if (!is_manual(ctx, "plume_optimizer_step"))
+        return ctx->error.code;
+    return manual_result(ctx, ctx->manual->step(ctx->manual_ctx, optimizer, &err), &err);
+}
+
+static int api_zero_grad(struct plume_context *pl, unsigned optimizer)
+{
+    struct pl_context *ctx = of(pl);
+    struct pl_error err = {0};
+
+    if (!is_manual(ctx, "plume_zero_grad"))
+        return ctx->error.code;
+    return manual_result(ctx, ctx->manual->zero_grad(ctx->manual_ctx, optimizer, &err), &err);
+}
+
 static const struct plume_api api = {
     .struct_size = sizeof(struct plume_api),
     .param = api_param,
@@ -370,6 +420,9 @@ static const struct plume_api api = {
     .add_group = api_add_group,
     .param_init = api_param_init,
     .read = api_read,
+    .backward = api_backward,
+    .optimizer_step = api_optimizer_step,
+    .zero_grad = api_zero_grad,
 };
 
 int pl_context_init(struct pl_context *ctx,

@@ -50,6 +50,13 @@ void pl_outputs_loss(struct plume_outputs *outputs, unsigned part, plume_tensor 
 /* Checks that every part gave all outputs. -EINVAL names the missing one. */
 int pl_outputs_check(const struct plume_outputs *outputs, struct pl_error *err);
 
+/* What a module may drive, while its manual_step runs. */
+struct pl_manual_calls {
+    int (*backward)(void *ctx, unsigned optimizer, double *ret_loss, struct pl_error *err);
+    int (*step)(void *ctx, unsigned optimizer, struct pl_error *err);
+    int (*zero_grad)(void *ctx, unsigned optimizer, struct pl_error *err);
+};
+
 struct pl_context {
     struct plume_context pub; /* must be first: hooks get its address */
     const struct pl_hparams *hparams;
@@ -71,7 +78,9 @@ struct pl_context {
     struct pl_comm *comm;             /* for the module's own collectives; borrowed */
     unsigned share, n_shares;         /* of the samples: rank and world size, or of pipelines */
     struct pl_comm *copies; /* of the ranks that train the same parameters: all, or a stage's */
-    struct pl_error error;  /* the first failure in the running hook */
+    const struct pl_manual_calls *manual; /* while manual_step runs; else NULL */
+    void *manual_ctx;
+    struct pl_error error; /* the first failure in the running hook */
 };
 
 extern const struct plume_dist_api pl_context_dist;

@@ -32,7 +32,7 @@ agree_on_batches(struct pl_trainer *t, uint64_t mine, uint64_t *ret, struct pl_e
         return r;
     *ret = mine;
     for (unsigned i = 0; i < n; i++) {
-        if (all[i] != mine && !t->strategy.uneven_inputs)
+        if (all[i] != mine && (!t->strategy.uneven_inputs || t->module->manual_step))
             return pl_error_set(
                 err, -EINVAL,
                 "rank %u has %llu batches, rank %u %llu: strategy horovod lets ranks "

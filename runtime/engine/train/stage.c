@@ -154,7 +154,9 @@ int pl_stage_add_lanes(struct pl_stage *stage,
 {
     int r = 0;
 
-    if (!stage->hooks->module->step_per_optimizer || optimizers->n == 1)
+    const struct plume_module *module = stage->hooks->module;
+
+    if ((!module->step_per_optimizer && !module->manual_step) || optimizers->n == 1)
         return 0;
     for (unsigned i = 1; i < optimizers->n && r == 0; i++) {
         toggle_grads(stage, optimizers, i);

@@ -5,13 +5,12 @@
 #include "runtime/engine/params/shard.h"
 #include "runtime/engine/params/unused_params.h"
 #include "runtime/engine/train/average.h"
+#include "runtime/engine/train/manual.h"
 #include "runtime/engine/train/pipe_balance.h"
 #include "runtime/engine/train/xla_step.h"
 
 #include <math.h>
 #include <stdarg.h>
-
-#define NO_LOSS (-HUGE_VAL) /* an infinite loss ends the run, or its step is skipped */
 
 static int check_loss(const struct pl_trainer *t,
                       const struct pl_lane *lane,
@@ -128,14 +127,12 @@ static int pipe_closure(struct pl_trainer *t,
     return 0;
 }
 
-/* Forward and backward of one batch; adds to the gradients. `reduces` them while backward
- * runs. Sets *ret_loss if the module gave a loss. */
-static int closure(struct pl_trainer *t,
-                   unsigned optimizer_idx,
-                   const struct plume_batch *batch,
-                   bool reduces,
-                   double *ret_loss,
-                   struct pl_error *err)
+int pl_train_step_backward(struct pl_trainer *t,
+                           unsigned optimizer_idx,
+                           const struct plume_batch *batch,
+                           bool reduces,
+                           double *ret_loss,
+                           struct pl_error *err)
 {
     struct pl_stage *stage = &t->stage[PLUME_TRAIN];
     struct pl_lane *lane = &stage->lanes[optimizer_idx];
@@ -238,6 +235,19 @@ static int program_step(struct pl_trainer *t,
     return 0;
 }
 
+int pl_train_step_optimize(struct pl_trainer *t, unsigned optimizer_idx, struct pl_error *err)
+{
+    bool used = false;
+    int r = pl_reducer_after_node(&t->stage[PLUME_TRAIN].lanes[optimizer_idx].reducer, 0, err);
+
+    if (r == 0)
+        r = pl_unused_params_collect(&t->ctx.params, !t->strategy.reduces, &used, err);
+    /* The reductions are complete: look for a lost rank before using them. */
+    if (r == 0 && t->ctx.copies->gpu)
+        r = pl_comm_nccl_check(t->ctx.copies->gpu, err);
+    return r == 0 && used ? optimize(t, optimizer_idx, err) : r;
+}
+
 /* One batch in one lane; with the reduction and the optimizer if the step is due. */
 static int train_lane(struct pl_trainer *t,
                       unsigned optimizer_idx,
@@ -261,7 +271,7 @@ static int train_lane(struct pl_trainer *t,
     else if (t->pipe.on)
         r = pipe_closure(t, batch, due, ret_loss, err);
     else
-        r = closure(t, optimizer_idx, batch, reduces, ret_loss, err);
+        r = pl_train_step_backward(t, optimizer_idx, batch, reduces, ret_loss, err);
     if (r == 0 && reduces) /* buckets that are not reduced yet */
         r = pl_reducer_after_node(reducer, 0, err);
     if (r == 0 && due)
@@ -305,7 +315,7 @@ static void report_step(struct pl_trainer *t, const double *losses)
     for (unsigned i = 0; i < stage->n_lanes; i++) {
         const struct pl_logs *logs = &stage->lanes[i].parts.root->logs;
 
-        if (losses[i] == NO_LOSS)
+        if (losses[i] == PL_NO_LOSS)
             continue;
         metric_list_add(&metrics, losses[i], i ? "loss_%u" : "loss", i);
         for (size_t k = 0; k < logs->n; k++) {
@@ -322,31 +332,47 @@ static void report_step(struct pl_trainer *t, const double *losses)
                           metrics.n, false);
 }
 
-int pl_train_step_train(struct pl_trainer *t,
-                        const struct plume_batch *batch,
-                        bool last,
-                        struct pl_error *err)
+/* The batch in each lane. */
+static int train_lanes(struct pl_trainer *t,
+                       const struct plume_batch *batch,
+                       bool due,
+                       double *losses,
+                       struct pl_error *err)
 {
     struct pl_stage *stage = &t->stage[PLUME_TRAIN];
-    bool due = last || t->accumulated + 1 >= pl_accumulate_at(t->options, t->state.epoch);
-    double losses[PL_OPTIMIZERS_MAX];
-    int r = pl_hooks_batch(&t->hooks, t->module->on_train_batch_start, batch,
-                           "on_train_batch_start", err);
-    int sig;
+    int r = 0;
 
     t->accumulated++;
-    sig = pl_trainer_signal(t);
-    t->ctx.params.signal[PL_PARAMS_REQUEUE] = sig == SIGUSR1;
-    t->ctx.params.signal[PL_PARAMS_END] = sig != 0 && sig != SIGUSR1;
-    t->ctx.params.signal[PL_PARAMS_TIME] = pl_trainer_time_is_up(t);
     for (unsigned i = 0; i < stage->n_lanes && r == 0; i++) {
-        losses[i] = NO_LOSS;
+        losses[i] = PL_NO_LOSS;
         pl_stage_enter_lane(stage, &t->optimizers, i);
         if (t->accumulated == 1)
             pl_lane_clear_logs(&stage->lanes[i]);
         r = train_lane(t, i, batch, due, &losses[i], err);
     }
     pl_stage_enter_lane(stage, &t->optimizers, 0);
+    return r;
+}
+
+int pl_train_step_train(struct pl_trainer *t,
+                        const struct plume_batch *batch,
+                        bool last,
+                        struct pl_error *err)
+{
+    bool due = last || t->accumulated + 1 >= pl_accumulate_at(t->options, t->state.epoch);
+    double losses[PL_OPTIMIZERS_MAX];
+    int sig, r;
+
+    r = pl_hooks_batch(&t->hooks, t->module->on_train_batch_start, batch, "on_train_batch_start",
+                       err);
+    sig = pl_trainer_signal(t);
+    t->ctx.params.signal[PL_PARAMS_REQUEUE] = sig == SIGUSR1;
+    t->ctx.params.signal[PL_PARAMS_END] = sig != 0 && sig != SIGUSR1;
+    t->ctx.params.signal[PL_PARAMS_TIME] = pl_trainer_time_is_up(t);
+    if (r == 0 && t->module->manual_step)
+        r = pl_manual_batch(t, batch, losses, &due, err);
+    else if (r == 0)
+        r = train_lanes(t, batch, due, losses, err);
     if (r == 0 && due) {
         t->state.step++;
         t->accumulated = 0;

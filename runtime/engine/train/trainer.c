@@ -2,6 +2,7 @@
 #include "runtime/engine/train/trainer.h"
 #include "common/base/log.h"
 #include "runtime/engine/optim/precision.h"
+#include "runtime/engine/train/manual.h"
 #include "runtime/engine/train/weights.h"
 #include "runtime/engine/train/xla_step.h"
 #include "runtime/engine/util/crash.h"
@@ -181,6 +182,8 @@ static int build(struct pl_trainer *t, struct pl_error *err)
                           &t->replicas, err);
     params->shard = t->strategy.shard;
     params->shards = t->group.shards;
+    if (r == 0)
+        r = pl_manual_check(t, err);
     if (r == 0 && t->pipe.on)
         r = cut_stages(t, err);
     if (r == 0)

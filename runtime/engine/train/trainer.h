@@ -15,6 +15,15 @@
 #include "runtime/engine/train/stage.h"
 #include "runtime/engine/util/timeline.h"
 
+/* Manual optimization (manual.h). */
+struct pl_manual {
+    const struct plume_batch *batch;     /* that of the running manual_step */
+    uint64_t pending[PL_OPTIMIZERS_MAX]; /* backward passes since the optimizer's last step */
+    uint64_t draws;                      /* backward passes since the last counted step */
+    bool stepped;                        /* an optimizer has made a step in this batch */
+    double *losses;                      /* of this batch, by optimizer */
+};
+
 struct pl_trainer {
     /* Borrowed: */
     const struct plume_module *module;
@@ -40,8 +49,9 @@ struct pl_trainer {
     struct pl_logger logger;
     struct pl_checkpointer checkpointer;
 
-    struct pl_train_state state;  /* the run's position, and all that checkpoints keep */
-    uint64_t eval_batch;          /* index in a validation, test or prediction; else 0 */
+    struct pl_train_state state; /* the run's position, and all that checkpoints keep */
+    uint64_t eval_batch;         /* index in a validation, test or prediction; else 0 */
+    struct pl_manual manual;
     uint64_t alone_steps;         /* since the ranks last averaged (average.h) */
     uint64_t accumulated;         /* batches whose gradients wait for a step */
     double loss_sum, loss_weight; /* of this rank in this epoch */
@@ -70,8 +80,11 @@ int pl_trainer_init(struct pl_trainer *trainer,
  * those of one validation, test or prediction. */
 static inline uint64_t pl_trainer_draw(const struct pl_trainer *t)
 {
-    return t->state.step * pl_accumulate_most(t->options) +
-           (t->accumulated ? t->accumulated - 1 : 0) + (t->eval_batch << 40);
+    uint64_t within = t->accumulated ? t->accumulated - 1 : 0;
+
+    if (t->module->manual_step) /* any number of backward passes */
+        return (t->state.step << 16) + t->manual.draws + (t->eval_batch << 40);
+    return t->state.step * pl_accumulate_most(t->options) + within + (t->eval_batch << 40);
 }
 
 /* The signal that this rank has received; 0 = none. */

@@ -22,6 +22,7 @@ static const char *refused(const struct pl_trainer *t)
            : o->profile                                            ? "--profile"
            : o->deterministic                                      ? "--deterministic"
            : m->step_per_optimizer       ? "a module whose optimizers take turns"
+           : m->manual_step              ? "a module that makes its optimizer steps itself"
            : m->on_after_backward        ? "hook on_after_backward"
            : m->on_before_optimizer_step ? "hook on_before_optimizer_step"
            : m->configure_ddp            ? "hook configure_ddp"
