@@ -876,6 +876,17 @@ def test_lifeline_ends_tasks_of_a_stopped_daemon(step):
     wait_for("the end of its socket", lambda: not os.path.exists(d.socket))
 
 
+def test_lifeline_ends_a_stopped_daemon_without_tasks(step):
+    """Its tasks have ended, and it holds the streams of srun: the step ends after the silence, too."""
+    d, tasks = start_tasks(step, PLUME_SILENCE=str(harness.SLOW))
+    wait_for("lifeline", lambda: lifeline_of(d))
+    d.process.send_signal(signal.SIGSTOP)
+    for task in tasks:
+        task.close()
+    equal(d.wait(), -signal.SIGKILL)
+    wait_for("the end of its socket", lambda: not os.path.exists(d.socket))
+
+
 def test_lifeline_is_replaced(step):
     d, tasks = start_tasks(step)
     first = wait_for("lifeline", lambda: lifeline_of(d))
