@@ -133,7 +133,8 @@ static int plan_memory(struct pl_trainer *t, bool asked, double *ret, struct pl_
     char text[2][PL_MEMORY_TEXT];
     int r;
 
-    if (t->comm->rank != 0 || t->pipe.on || !(asked || t->strategy.kind == PL_STRATEGY_SHARDED))
+    if (t->comm->rank != 0 || t->pipe.on || t->options->xla ||
+        !(asked || t->strategy.kind == PL_STRATEGY_SHARDED))
         return 0;
     r = pl_memory_need(t, &need, err);
     if (r < 0)
@@ -172,7 +173,7 @@ static int fit(struct pl_trainer *t, struct pl_error *err)
                      (double)(pl_now_ns() - start) * 1e-9, stderr);
     t->dev->ops->memory(t->dev, &memory);
     fprintf(stderr, "peak_bytes %llu", (unsigned long long)memory.peak);
-    if (!t->pipe.on)
+    if (planned > 0)
         fprintf(stderr, ", planned %.0f", planned);
     fputc('\n', stderr);
     return r;
