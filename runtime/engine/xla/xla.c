@@ -1,59 +1,11 @@
 /* SPDX-License-Identifier: MIT */
-#include "runtime/engine/xla/xla.h"
-#include "common/base/fs.h"
-#include "common/base/log.h"
 #include "runtime/engine/util/plugin.h"
-#include "runtime/engine/util/sha256.h"
-#include "runtime/engine/xla/pjrt_table.h"
-#include "runtime/engine/xla/program.h"
+#include "runtime/engine/xla/xla_private.h"
 
 #include <dlfcn.h>
 #include <string.h>
 
 #define FILE_NAME "plume-pjrt.so"
-
-/* A program that the device has compiled. */
-struct compiled {
-    uint8_t hash[PL_SHA256_BYTES]; /* of its text */
-    struct pl_pjrt_program *program;
-    size_t outputs;
-};
-
-/* What a tape was compiled to, so that the same step is not lowered again. */
-struct recent {
-    const struct pl_tape *tape;
-    uint64_t recordings;
-    bool training, first, due;
-    double scale;
-    size_t n_values;
-    const plume_tensor *values[PL_TAPE_ROOTS_MAX];
-    struct pl_program_plan plan;
-    bool *summed;    /* as pl_xla's, when it was lowered */
-    size_t compiled; /* index */
-};
-
-struct pl_xla {
-    const struct pl_pjrt_table *table;
-    struct pl_pjrt *client;
-    const char *dump;
-    struct pl_params *params;
-    struct pl_optimizers *optimizers;
-    struct pl_clip_rule clip;
-
-    size_t n_params, n_buffers; /* close() is called after those of attach() are gone */
-
-    /* On the device: */
-    bool loaded, newer;                  /* it has the state; a newer one than the host */
-    struct pl_pjrt_array **value, **sum; /* by parameter */
-    struct pl_pjrt_array *(*slot)[PL_OPTIMIZER_SLOTS];
-    struct pl_pjrt_array **buffer;
-    bool *summed;
-
-    struct compiled *compiled;
-    size_t n_compiled;
-    struct recent *recent;
-    size_t n_recent;
-};
 
 static int load_table(const struct pl_pjrt_table **ret, struct pl_error *err)
 {
@@ -241,149 +193,6 @@ int pl_xla_fetch(struct pl_xla *x, struct pl_error *err)
     return r;
 }
 
-/* ---- programs ---- */
-
-static int write_dump(const struct pl_xla *x, const struct pl_buf *text, struct pl_error *err)
-{
-    FILE *f = x->dump ? fopen(x->dump, x->n_compiled ? "ae" : "we") : NULL;
-    bool bad;
-
-    if (!x->dump)
-        return 0;
-    if (!f)
-        return pl_error_errno(err, -errno, "cannot write '%s'", x->dump);
-    bad = fwrite(text->data, 1, text->len, f) != text->len;
-    if (fclose(f) != 0 || bad)
-        return pl_error_errno(err, -errno, "cannot write '%s'", x->dump);
-    return 0;
-}
-
-/* The program of a text, compiled now if it is new. */
-static int compile(
-    struct pl_xla *x, const struct pl_buf *text, size_t outputs, size_t *ret, struct pl_error *err)
-{
-    struct compiled one = {.outputs = outputs}, *more;
-    uint64_t begin = pl_now_ns();
-    struct pl_sha256 sha;
-    int r;
-
-    pl_sha256_init(&sha);
-    pl_sha256_add(&sha, text->data, text->len);
-    pl_sha256_final(&sha, one.hash);
-    for (size_t i = 0; i < x->n_compiled; i++)
-        if (memcmp(x->compiled[i].hash, one.hash, sizeof(one.hash)) == 0) {
-            *ret = i;
-            return 0;
-        }
-    more = reallocarray(x->compiled, x->n_compiled + 1, sizeof(*more));
-    if (!more)
-        return pl_error_nomem(err);
-    x->compiled = more;
-    r = write_dump(x, text, err);
-    if (r == 0)
-        r = x->table->compile(x->client, text->data, text->len, outputs, &one.program, err);
-    if (r < 0)
-        return r;
-    pl_log_debug("train", "compiled a program of %zu bytes for the XLA device in %.2f s", text->len,
-                 (double)(pl_now_ns() - begin) * 1e-9);
-    *ret = x->n_compiled;
-    x->compiled[x->n_compiled++] = one;
-    return 0;
-}
-
-static bool matches(const struct recent *e, const struct pl_xla_step *s, bool training)
-{
-    return e->tape == s->tape && e->training == training && e->first == s->first &&
-           e->due == s->due;
-}
-
-/* True if the entry's program is that of the step. */
-static bool is_current(const struct pl_xla *x,
-                       const struct recent *e,
-                       const struct pl_program_spec *spec,
-                       unsigned *classes)
-{
-    const struct pl_xla_step *s = spec->step;
-    struct pl_program_plan plan = {.grad = e->plan.grad, .class_of = classes};
-    size_t n = x->params->n;
-
-    if (e->recordings != s->tape->recordings || e->scale != s->scale ||
-        e->n_values != s->n_values ||
-        memcmp(e->values, s->values, s->n_values * sizeof(*s->values)) != 0)
-        return false;
-    if (!spec->training)
-        return true;
-    if (memcmp(e->summed, x->summed, n * sizeof(*x->summed)) != 0)
-        return false;
-    if (!s->due)
-        return true;
-    pl_program_classes(spec, &plan);
-    for (size_t i = 0; i < n; i++)
-        if (plan.grad[i] && classes[i] != e->plan.class_of[i])
-            return false;
-    return true;
-}
-
-static int new_entry(struct pl_xla *x, struct recent **ret, struct pl_error *err)
-{
-    struct recent *more = reallocarray(x->recent, x->n_recent + 1, sizeof(*more)), *e;
-
-    if (!more)
-        return pl_error_nomem(err);
-    x->recent = more;
-    e = &more[x->n_recent++];
-    *e = (struct recent){.plan = {.grad = calloc(x->params->n + 1, sizeof(bool)),
-                                  .class_of = calloc(x->params->n + 1, sizeof(unsigned))},
-                         .summed = calloc(x->params->n + 1, sizeof(bool))};
-    *ret = e;
-    return e->plan.grad && e->plan.class_of && e->summed ? 0 : pl_error_nomem(err);
-}
-
-static int
-lower(struct pl_xla *x, struct recent *e, const struct pl_program_spec *spec, struct pl_error *err)
-{
-    const struct pl_xla_step *s = spec->step;
-    _cleanup_(pl_buf_finish) struct pl_buf text = {0};
-    size_t outputs = 0;
-    int r = pl_program_text(spec, &e->plan, &text, &outputs, err);
-
-    e->tape = NULL; /* unless it is complete */
-    if (r == 0)
-        r = compile(x, &text, outputs, &e->compiled, err);
-    if (r < 0)
-        return r;
-    e->tape = s->tape;
-    e->recordings = s->tape->recordings;
-    e->training = spec->training;
-    e->first = s->first;
-    e->due = s->due;
-    e->scale = s->scale;
-    e->n_values = s->n_values;
-    memcpy(e->values, s->values, s->n_values * sizeof(*s->values));
-    memcpy(e->summed, x->summed, x->params->n * sizeof(*x->summed));
-    return 0;
-}
-
-static int find_program(struct pl_xla *x,
-                        const struct pl_program_spec *spec,
-                        struct recent **ret,
-                        struct pl_error *err)
-{
-    _cleanup_free_ unsigned *classes = calloc(x->params->n + 1, sizeof(*classes));
-    struct recent *e = NULL;
-    int r = classes ? 0 : pl_error_nomem(err);
-
-    for (size_t i = 0; i < x->n_recent && !e; i++)
-        if (matches(&x->recent[i], spec->step, spec->training))
-            e = &x->recent[i];
-    if (r == 0 && !e)
-        r = new_entry(x, &e, err);
-    if (r == 0 && !(e->tape && is_current(x, e, spec, classes)))
-        r = lower(x, e, spec, err);
-    *ret = e;
-    return r;
-}
-
 /* ---- running ---- */
 
 /* The arguments of a run, in the order of program.h. Those from `own` on are freed after it. */
@@ -413,7 +222,7 @@ static int pass_new(struct pl_xla *x,
 }
 
 static int
-pass_numbers(struct pl_xla *x, const struct recent *e, struct arguments *a, struct pl_error *err)
+pass_numbers(struct pl_xla *x, const struct pl_recent *e, struct arguments *a, struct pl_error *err)
 {
     size_t count = PL_UPDATE_NUMBERS * PL_MAX(e->plan.n_classes, 1u);
     _cleanup_free_ float *numbers = calloc(count, sizeof(*numbers));
@@ -432,7 +241,7 @@ pass_numbers(struct pl_xla *x, const struct recent *e, struct arguments *a, stru
 
 static int pass_all(struct pl_xla *x,
                     const struct pl_program_spec *spec,
-                    const struct recent *e,
+                    const struct pl_recent *e,
                     struct arguments *a,
                     struct pl_error *err)
 {
@@ -470,7 +279,7 @@ static int pass_all(struct pl_xla *x,
 
 /* Takes the results of a training program in place of the arguments. Returns the number taken. */
 static size_t take_state(struct pl_xla *x,
-                         const struct recent *e,
+                         const struct pl_recent *e,
                          const struct arguments *a,
                          bool due,
                          struct pl_pjrt_array **out)
@@ -496,13 +305,13 @@ static size_t take_state(struct pl_xla *x,
 
 static int run_with(struct pl_xla *x,
                     const struct pl_program_spec *spec,
-                    const struct recent *e,
+                    const struct pl_recent *e,
                     struct arguments *a,
                     struct pl_pjrt_array **out,
                     double *ret,
                     struct pl_error *err)
 {
-    const struct compiled *c = &x->compiled[e->compiled];
+    const struct pl_compiled *c = &x->compiled[e->compiled];
     size_t n_values = spec->step->n_values, at = 0;
     float values[PL_TAPE_ROOTS_MAX + 1] = {0};
     int r = pass_all(x, spec, e, a, err);
@@ -529,13 +338,13 @@ run(struct pl_xla *x, const struct pl_program_spec *spec, double *ret, struct pl
     _cleanup_free_ struct pl_pjrt_array **out = calloc(most, sizeof(struct pl_pjrt_array *));
     _cleanup_free_ struct pl_pjrt_array ***place = calloc(most, sizeof(struct pl_pjrt_array **));
     struct arguments a = {.in = in, .place = place, .own = most};
-    struct recent *e;
+    struct pl_recent *e;
     int r = in && out && place ? load_state(x, err) : pl_error_nomem(err);
 
     if (r == 0 && spec->step->n_values > PL_TAPE_ROOTS_MAX)
         r = pl_error_set(err, -E2BIG, "more than %d logged values", PL_TAPE_ROOTS_MAX);
     if (r == 0)
-        r = find_program(x, spec, &e, err);
+        r = pl_xla_find_program(x, spec, &e, err);
     if (r == 0)
         r = run_with(x, spec, e, &a, out, ret, err);
     for (size_t i = a.own; i < a.n; i++)
