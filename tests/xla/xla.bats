@@ -102,6 +102,7 @@ as_cpu() {
     says 1 'a precision other than 32 and bf16' --pjrt-plugin x --precision 16 mlp
     says 1 '--amp-level O2 or O3' --pjrt-plugin x --precision bf16 --amp-level O2 mlp
     says 1 'optimizers take turns' --pjrt-plugin x "$TURNS"
+    says 1 'gradients do not leave an XLA device' --pjrt-plugin x "$FAKE/gradient.so"
     mkdir empty
     run -1 --separate-stderr env PLUME_PLUGIN_DIR="$PWD/empty" PATH="$PATH" pltrain --accelerator tpu mlp
     [[ $stderr == *'PJRT'* || $stderr == *'plume-pjrt.so is not installed'* || $stderr == *libtpu.so* ]]
@@ -137,6 +138,14 @@ as_cpu() {
     pltrain --max-steps 20 --log-every 1 --num-sanity-val-steps 0 --limit-val-batches 1 --limit-test-batches 1 \
         --log-dir f32 mlp >/dev/null
     run -1 alike "$(dirname "$(find xla -name metrics.csv)")" "$(dirname "$(find f32 -name metrics.csv)")"
+}
+
+@test "a parameter misses steps, and hooks read it, as on the CPU" {
+    needs_plugin
+    as_cpu --max-steps 9 --optimizer adam "$FAKE/sometimes.so"
+    diff <(grep bias xla.out) <(grep bias cpu.out)
+    as_cpu --max-steps 5 --optimizer adam --accumulate 2 "$FAKE/sometimes.so"
+    diff <(grep bias xla.out) <(grep bias cpu.out)
 }
 
 @test "a run goes on where it was, there and on the CPU" {
