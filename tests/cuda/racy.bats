@@ -20,7 +20,7 @@ ends() {
 }
 
 @test "what barriers, atomics and launches order is no race" {
-    for name in barrier syncwarp rounds own-place two-launches atomic aligned banks-33 banks-32; do
+    for name in barrier syncwarp rounds own-place two-launches atomic copied filled aligned banks-33 banks-32; do
         run -0 "$RACY" "$name"
         [[ -z $output ]]
     done
@@ -32,6 +32,8 @@ ends() {
     ends no-second-barrier 'race: a thread writes what another read, 4 bytes of shared memory'
     ends one-place 'race: a thread writes what another wrote, 4 bytes of global memory'
     ends threads-at-one-place 'race: a thread writes what another wrote, 4 bytes of global memory'
+    ends copied-to-one-place 'race: a thread writes what another wrote, 64 bytes of global memory'
+    ends one-place-filled 'race: a thread writes what another wrote, 64 bytes of global memory'
     ends no-atomic 'race: a thread '
     ends other-blocks-read 'race: a thread '
 }

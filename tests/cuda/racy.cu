@@ -78,6 +78,17 @@ static __global__ void quads(float4 *to, unsigned shift)
     at[threadIdx.x + 8] = at[threadIdx.x];
 }
 
+/* Calls of a library, not loads and stores. */
+static __global__ void copied(float *to, size_t bytes, bool own)
+{
+    memcpy(to + (own ? 16 * threadIdx.x : 0), to + 128, bytes);
+}
+
+static __global__ void filled(float *to, bool own)
+{
+    memset(to + (own ? 16 * threadIdx.x : 0), 0, 64);
+}
+
 /* Every thread reads one number of a line of `pitch` numbers. */
 static __global__ void columns(float *to, unsigned pitch)
 {
@@ -133,6 +144,14 @@ int main(int argc, char **argv)
     PL_LAUNCH(quads, 1, 8, 0, (float4 *)to, 0u);
     CASE("misaligned")
     PL_LAUNCH(quads, 1, 8, 0, (float4 *)to, 4u);
+    CASE("copied")
+    PL_LAUNCH(copied, 1, 4, 0, to, (size_t)64, true);
+    CASE("copied-to-one-place")
+    PL_LAUNCH(copied, 1, 4, 0, to, (size_t)64, false);
+    CASE("filled")
+    PL_LAUNCH(filled, 1, 4, 0, to, true);
+    CASE("one-place-filled")
+    PL_LAUNCH(filled, 1, 4, 0, to, false);
     CASE("banks-33")
     PL_LAUNCH(columns, 1, 32, 0, to, 33u);
     CASE("banks-32")

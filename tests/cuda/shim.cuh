@@ -14,6 +14,34 @@
 
 #define PL_CUDA_EMULATED 1
 
+/* The trace (trace.h): the compiler calls out at loads and stores, and at a copy or fill of a known
+ * small size, which is one. Longer ones it leaves to the library's functions. */
+#ifdef __SANITIZE_THREAD__
+extern "C" void __tsan_read_range(void *p, size_t bytes);
+extern "C" void __tsan_write_range(void *p, size_t bytes);
+
+/* Macros: a message names the kernel's line. */
+#define memcpy(to, from, bytes)                                                                    \
+    ({                                                                                             \
+        void *copy_to = (to);                                                                      \
+        const void *copy_from = (from);                                                            \
+        size_t copy_bytes = (bytes);                                                               \
+        if (!__builtin_constant_p(copy_bytes) || copy_bytes > 16) {                                \
+            __tsan_read_range(const_cast<void *>(copy_from), copy_bytes);                          \
+            __tsan_write_range(copy_to, copy_bytes);                                               \
+        }                                                                                          \
+        __builtin_memcpy(copy_to, copy_from, copy_bytes);                                          \
+    })
+#define memset(to, value, bytes)                                                                   \
+    ({                                                                                             \
+        void *fill_to = (to);                                                                      \
+        size_t fill_bytes = (bytes);                                                               \
+        if (!__builtin_constant_p(fill_bytes) || fill_bytes > 16)                                  \
+            __tsan_write_range(fill_to, fill_bytes);                                               \
+        __builtin_memset(fill_to, value, fill_bytes);                                              \
+    })
+#endif
+
 #define __global__
 #define __device__
 #define __host__
