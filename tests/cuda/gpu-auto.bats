@@ -188,3 +188,19 @@ takes_gpu_untested() { PLUME_GPU_TEST_MS=1 takes_gpu "$@"; }
     RANK=0 WORLD_SIZE=1 says 2 "is for one process: run it without srun" --compare-devices mlp
     [ -z "$(kept)" ]
 }
+
+# unmeasured SOURCE: the names in its table that start no cell of a row in bench/RESULTS-gpu.md.
+unmeasured() {
+    sed -n '/^static const char \*const measured\[\]/,/;/p' "$1" | grep -o '"[^"]*"' | tr -d '"' |
+        while IFS= read -r name; do
+            grep -qE "\| *$name" "$BATS_TEST_DIRNAME/../../bench/RESULTS-gpu.md" || echo "$name"
+        done
+}
+
+@test "auto trusts no GPU that was not measured" {
+    local source=$BATS_TEST_DIRNAME/../../runtime/pltrain/auto_gpu.c
+    grep -q '^static const char \*const measured\[\] = {' "$source"
+    [ -z "$(unmeasured "$source")" ]
+    sed 's/measured\[\] = {NULL}/measured[] = {"NVIDIA Tesla", NULL}/' "$source" >claimed.c
+    [ "$(unmeasured claimed.c)" = "NVIDIA Tesla" ]
+}
