@@ -11,7 +11,10 @@
 #include <signal.h>
 #include <stdarg.h>
 #include <string.h>
+#include <sys/msg.h>
 #include <sys/ptrace.h>
+#include <sys/sem.h>
+#include <sys/shm.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -226,6 +229,23 @@ static void test_apply_makes_no_namespace(void **state)
     confined(make_namespaces, "/bin/true");
 }
 
+/* Shared memory, semaphores and queues of the user's other programs are no files. */
+static int reach_ipc(void)
+{
+    WANT(shmget(0x706c, 4096, IPC_CREAT | 0600) < 0 && errno == EPERM);
+    WANT(shmat(0, NULL, 0) == (void *)-1 && errno == EPERM);
+    WANT(semget(0x706c, 1, IPC_CREAT | 0600) < 0 && errno == EPERM);
+    WANT(msgget(0x706c, IPC_CREAT | 0600) < 0 && errno == EPERM);
+    WANT(syscall(SYS_mq_open, "plume-test-confine", O_CREAT | O_RDWR, 0600, NULL) < 0 &&
+         errno == EPERM);
+    return 0;
+}
+
+static void test_apply_reaches_no_ipc(void **state)
+{
+    confined(reach_ipc, "/bin/true");
+}
+
 static void test_apply_runs_one_program(void **state)
 {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
@@ -350,6 +370,7 @@ int main(void)
         cmocka_unit_test(test_apply_writes_nowhere_else),
         cmocka_unit_test(test_apply_changes_no_mode),
         cmocka_unit_test(test_apply_makes_no_namespace),
+        cmocka_unit_test(test_apply_reaches_no_ipc),
         cmocka_unit_test(test_apply_runs_one_program),
         cmocka_unit_test(test_apply_script),
         cmocka_unit_test(test_apply_reaches_no_other_process),

@@ -234,6 +234,12 @@ static int restrict_calls(void)
         DENY(kcmp),
         DENY(pidfd_getfd),
         DENY(perf_event_open),
+        /* what other programs share, without a file */
+        DENY(shmget),
+        DENY(shmat),
+        DENY(semget),
+        DENY(msgget),
+        DENY(mq_open),
         /* a file without a path: no rule of landlock sees it */
         DENY(memfd_create),
         DENY(execveat),
