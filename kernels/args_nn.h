@@ -112,12 +112,22 @@ struct pl_reduce_args {
 
 /* y = (x - mean) rstd gamma + beta over the last dimension of x [rows, n], rstd = 1/sqrt(var + eps)
  * with the biased variance (Ba et al., arXiv 1607.06450). gamma, beta [n] or NULL. mean, rstd
- * [rows] are written forward and read backward. dx, dgamma, dbeta may be NULL. */
+ * [rows] are written forward and read backward. dx, dgamma, dbeta may be NULL.
+ *
+ * What a tape may have beside a norm, in the same pass: forward, if `sum` is not NULL, x is not
+ * read: x = a + b, which is written to sum. Backward dx_too, if not NULL, gets dx as it is then.
+ * y_half: y, dy, b and dx_too are of the 16-bit type `half` in the table of f32; x_half: so are x,
+ * dx, a and sum (only with y_half). Other tables ignore both. All is rounded as by a kernel of its
+ * own: x before its mean is taken, dx before it goes to dx_too. */
 struct pl_layernorm_args {
     size_t rows, n;
     double eps;
     bool dx_add, dgamma_add, dbeta_add;
+    bool x_half, y_half;
+    enum pl_half half;
     const void *x, *gamma, *beta, *dy;
+    const void *a, *b;
+    void *sum, *dx_too;
     void *y, *mean, *rstd, *dx, *dgamma, *dbeta;
 };
 

@@ -1,112 +1,333 @@
 /* SPDX-License-Identifier: MIT */
-/* Forward (Ba et al., arXiv 1607.06450) reads x once and writes y: mean first, then the variance of
- * the differences, with rows as in rows.cuh; 7 operations per element. Backward reads x and dy and
- * writes dx; 11 operations. For dgamma and dbeta x and dy are read once more, by columns: a block
- * has 32 columns of a piece of the rows, and each of its 8 lines of threads every eighth row; a
- * second kernel adds the pieces in order. The number of pieces depends on the shape only. Any
- * shape. Bound by memory; columns in the kernel of dx would need atomics or one sum per block; not
- * measured on a card yet. */
-#include "kernels/cuda/rows.cuh"
+/* Forward (Ba et al., arXiv 1607.06450) reads x, or the two addends whose sum it is, once and
+ * writes y and the sum: mean first, then the variance of the differences; 7 operations per element.
+ * Backward reads x and dy and writes dx, and also a rounded copy of it; 15 operations. Its blocks
+ * have many rows each, so that a thread sums up dgamma and dbeta of its columns in registers on the
+ * way, and a second kernel adds the blocks' sums in order. Their number depends on the shape only.
+ *
+ * A team of threads has a row: a warp up to n = 1024, else a block of 256. A thread has V
+ * neighbours at a time, 8 of them (16 bytes in 16 bits) if n is a multiple of 8 and all arrays are
+ * 16-byte aligned, and it holds up to HELD elements of each array in registers; what is left of a
+ * longer row is read again. If the elements held are not all, dgamma and dbeta take a pass of their
+ * own over x and dy, by columns. Bound by memory; not measured on a card yet. */
+#include "kernels/cuda/unroll.cuh"
+#include "kernels/cuda/warp.cuh"
 
 namespace pl_cuda
 {
 
 #define LINES 8
-#define LEAST 128   /* minimum of rows per piece */
+#define LEAST 128   /* minimum of rows per piece of columns */
 #define BLOCKS 1024 /* enough to fill any GPU */
-#define THREADS 256
+#define PIECES 512  /* maximum of blocks backward: their sums are few against the rows */
+#define TEAM_ROWS 4 /* minimum of rows per team there */
+#define WARPS 4     /* per block, if a team is a warp */
+#define PIECE_LINES 32
 
 namespace
 {
 
-template <class T> struct forward {
-    size_t rows, n;
-    real<T> eps;
-    const T *x, *gamma, *beta;
-    T *y;
-    real<T> *mean, *rstd;
+/* The layout of a kernel for rows of computation type R. */
+template <class R, int TEAM, int V> struct layout {
+    static const int block = TEAM == 32 ? 32 * WARPS : TEAM, teams = block / TEAM;
+    static const unsigned held = sizeof(R) == 8 ? 8 : 32; /* f64 would spill */
+    static const unsigned line = TEAM + 4; /* of shared memory: lanes and groups fill all banks */
+
+    static __device__ __forceinline__ unsigned at()
+    {
+        return threadIdx.x % TEAM;
+    }
+
+    static __device__ __forceinline__ unsigned team()
+    {
+        return threadIdx.x / TEAM;
+    }
+
+    static __device__ __forceinline__ R sum(R x)
+    {
+        if (TEAM == 32)
+            return warp_sum(x);
+        return block_sum(x);
+    }
+
+    /* Calls f(i, k) for each V neighbours of the thread's elements, from i on. k is their first
+     * place among the held ones, a constant of each call; `held` for all others. */
+    template <class F> static __device__ __forceinline__ void each(size_t n, const F &f)
+    {
+        PL_UNROLL
+        for (unsigned k = 0; k < held; k += V)
+            if ((k / V * TEAM + at()) * V < n)
+                f((size_t)(k / V * TEAM + at()) * V, k);
+        for (size_t i = ((size_t)held / V * TEAM + at()) * V; i < n; i += (size_t)TEAM * V)
+            f(i, held);
+    }
 };
 
-template <class T, int TEAM>
-__global__ void __launch_bounds__(row_team<TEAM>::block) layernorm_forward_kernel(forward<T> f)
+/* V neighbours in the type of computation. */
+template <class R, int V> struct group {
+    R of[V];
+};
+
+template <int V, class T>
+static __device__ __forceinline__ group<real<T>, V> take(const T *p, size_t i)
 {
-    size_t r = row_team<TEAM>::row();
-    real<T> mean = 0, square = 0, rstd;
-    T *y = f.y + r * f.n;
+    const int per = V < (int)pack<T>::size ? V : (int)pack<T>::size;
+    group<real<T>, V> g;
 
-    if (r >= f.rows)
+    PL_UNROLL
+    for (int j = 0; j < V; j += per) {
+        if (V == 1) {
+            g.of[0] = load(p, i);
+        } else {
+            pack<T> in = load_pack(p, i + j);
+
+            PL_UNROLL
+            for (int k = 0; k < per; k++)
+                g.of[j + k] = widen_one(in.of[k]);
+        }
+    }
+    return g;
+}
+
+template <int V, class T>
+static __device__ __forceinline__ void give(T *p, size_t i, const group<real<T>, V> &g)
+{
+    const int per = V < (int)pack<T>::size ? V : (int)pack<T>::size;
+
+    PL_UNROLL
+    for (int j = 0; j < V; j += per) {
+        if (V == 1) {
+            store(p, i, g.of[0]);
+        } else {
+            pack<T> out;
+
+            PL_UNROLL
+            for (int k = 0; k < per; k++)
+                out.of[k] = narrow_one<T>(g.of[j + k]);
+            store_pack(p, i + j, out);
+        }
+    }
+}
+
+/* 1 or 0 for an array that is not given. */
+template <int V, class G>
+static __device__ __forceinline__ group<real<G>, V> take_or(const G *p, size_t i, real<G> none)
+{
+    group<real<G>, V> g;
+
+    if (p)
+        return take<V>(p, i);
+    PL_UNROLL
+    for (int j = 0; j < V; j++)
+        g.of[j] = none;
+    return g;
+}
+
+/* X: type of x, dx, a and sum; Y: of y, dy, b and dx_too; G: of gamma and beta. */
+template <class X, class Y, class G> struct forward {
+    size_t rows, n;
+    real<X> eps;
+    const X *x, *a;
+    const Y *b;
+    X *sum;
+    const G *gamma, *beta;
+    Y *y;
+    real<X> *mean, *rstd;
+};
+
+template <class X, class Y, class G, int TEAM, int V>
+__global__ void __launch_bounds__(layout<real<X>, TEAM, V>::block)
+    layernorm_forward_kernel(forward<X, Y, G> f)
+{
+    typedef real<X> R;
+    typedef layout<R, TEAM, V> L;
+    size_t r = (size_t)blockIdx.x * L::teams + L::team();
+    const X *x = f.sum ? f.sum : f.x;
+    R held[L::held], mean = 0, square = 0, rstd;
+
+    if (r >= f.rows) /* whole warps, never a part of a block that is one team */
         return;
-    row_of<T, TEAM> row(f.x + r * f.n, f.n);
-    row_each<TEAM>(f.n, [&](size_t i, unsigned k) { mean += row(i, k); });
-    mean = row_team<TEAM>::sum(mean) / (real<T>)f.n;
-    row_each<TEAM>(f.n, [&](size_t i, unsigned k) {
-        real<T> d = row(i, k) - mean;
+    x += r * f.n;
+    L::each(f.n, [&](size_t i, unsigned k) {
+        group<R, V> g;
 
-        square += d * d;
-    });
-    rstd = 1 / sqrt(row_team<TEAM>::sum(square) / (real<T>)f.n + f.eps);
-    row_each<TEAM>(f.n, [&](size_t i, unsigned k) {
-        real<T> z = (row(i, k) - mean) * rstd;
+        if (f.sum) {
+            group<R, V> b = take<V>(f.b, r * f.n + i);
 
-        store(y, i, z * (f.gamma ? load(f.gamma, i) : 1) + (f.beta ? load(f.beta, i) : 0));
+            g = take<V>(f.a, r * f.n + i);
+            PL_UNROLL
+            for (int j = 0; j < V; j++)
+                g.of[j] = widen_one(narrow_one<X>(g.of[j] + b.of[j]));
+            give<V>(f.sum, r * f.n + i, g);
+        } else {
+            g = take<V>(x, i);
+        }
+        PL_UNROLL
+        for (int j = 0; j < V; j++) {
+            mean += g.of[j];
+            if (k < L::held)
+                held[k + j] = g.of[j];
+        }
     });
-    if (row_team<TEAM>::at() == 0) {
+    mean = L::sum(mean) / (R)f.n;
+    L::each(f.n, [&](size_t i, unsigned k) {
+        group<R, V> g = {};
+
+        if (k >= L::held)
+            g = take<V>(x, i);
+        PL_UNROLL
+        for (int j = 0; j < V; j++) {
+            R d = (k < L::held ? held[k + j] : g.of[j]) - mean;
+
+            square += d * d;
+        }
+    });
+    rstd = 1 / sqrt(L::sum(square) / (R)f.n + f.eps);
+    L::each(f.n, [&](size_t i, unsigned k) {
+        group<R, V> gamma = take_or<V>(f.gamma, i, (R)1), beta = take_or<V>(f.beta, i, (R)0),
+                    g = {};
+
+        if (k >= L::held)
+            g = take<V>(x, i);
+        PL_UNROLL
+        for (int j = 0; j < V; j++)
+            g.of[j] =
+                ((k < L::held ? held[k + j] : g.of[j]) - mean) * rstd * gamma.of[j] + beta.of[j];
+        give<V>(f.y, r * f.n + i, g);
+    });
+    if (L::at() == 0) {
         f.mean[r] = mean;
         f.rstd[r] = rstd;
     }
 }
 
-template <class T> struct backward {
+template <class X, class Y, class G> struct backward {
     size_t rows, n, pieces;
     bool dx_add;
-    const T *x, *gamma, *dy;
-    const real<T> *mean, *rstd;
-    T *dx;
-    real<T> *partial; /* [pieces][2][n]: of dgamma, of dbeta */
+    const X *x;
+    const Y *dy;
+    const G *gamma;
+    const real<X> *mean, *rstd;
+    X *dx;
+    Y *dx_too;
+    real<X> *partial; /* [pieces][2][n]: of dgamma, of dbeta; NULL: they are not wanted from this */
 };
 
-/* With z = (x - mean) rstd and g = dy gamma: dx = rstd (g - mean(g) - z mean(g z)). */
-template <class T, int TEAM>
-__global__ void __launch_bounds__(row_team<TEAM>::block) layernorm_dx_kernel(backward<T> b)
+/* With z = (x - mean) rstd and g = dy gamma: dx = rstd (g - mean(g) - z mean(g z)). A block has a
+ * piece of the rows. */
+template <class X, class Y, class G, int TEAM, int V>
+__global__ void __launch_bounds__(layout<real<X>, TEAM, V>::block)
+    layernorm_backward_kernel(backward<X, Y, G> b)
 {
-    size_t r = row_team<TEAM>::row();
-    real<T> sum = 0, sum_z = 0, mean, rstd;
-    T *dx = b.dx + r * b.n;
+    typedef real<X> R;
+    typedef layout<R, TEAM, V> L;
+    PL_SHARED_DYNAMIC(R, of_team); /* [teams][held][line] */
+    size_t chunk = (b.rows + b.pieces - 1) / b.pieces, end = (blockIdx.x + 1) * chunk;
+    R x[L::held], dy[L::held], gammas[L::held], betas[L::held];
 
-    if (r >= b.rows)
-        return;
-    row_of<T, TEAM> of_x(b.x + r * b.n, b.n), of_dy(b.dy + r * b.n, b.n);
-    mean = b.mean[r];
-    rstd = b.rstd[r];
-    row_each<TEAM>(b.n, [&](size_t i, unsigned k) {
-        real<T> g = of_dy(i, k) * (b.gamma ? load(b.gamma, i) : 1);
+    end = end < b.rows ? end : b.rows;
+    PL_UNROLL
+    for (unsigned k = 0; k < L::held; k++)
+        gammas[k] = betas[k] = 0;
+    for (size_t r = blockIdx.x * chunk + L::team(); r < end; r += L::teams) {
+        const X *of_x = b.x + r * b.n;
+        const Y *of_dy = b.dy + r * b.n;
+        R mean = b.mean[r], rstd = b.rstd[r], sum = 0, sum_z = 0;
 
-        sum += g;
-        sum_z += g * ((of_x(i, k) - mean) * rstd);
-    });
-    sum = row_team<TEAM>::sum(sum) / (real<T>)b.n;
-    sum_z = row_team<TEAM>::sum(sum_z) / (real<T>)b.n;
-    row_each<TEAM>(b.n, [&](size_t i, unsigned k) {
-        real<T> g = of_dy(i, k) * (b.gamma ? load(b.gamma, i) : 1);
+        L::each(b.n, [&](size_t i, unsigned k) {
+            group<R, V> gx = take<V>(of_x, i), gdy = take<V>(of_dy, i);
+            group<R, V> gamma = take_or<V>(b.gamma, i, (R)1);
 
-        put(dx, i, rstd * (g - sum - (of_x(i, k) - mean) * rstd * sum_z), b.dx_add);
-    });
+            PL_UNROLL
+            for (int j = 0; j < V; j++) {
+                R z = (gx.of[j] - mean) * rstd, g = gdy.of[j] * gamma.of[j];
+
+                sum += g;
+                sum_z += g * z;
+                if (k < L::held) {
+                    x[k + j] = gx.of[j];
+                    dy[k + j] = gdy.of[j];
+                    gammas[k + j] += gdy.of[j] * z;
+                    betas[k + j] += gdy.of[j];
+                }
+            }
+        });
+        sum = L::sum(sum) / (R)b.n;
+        sum_z = L::sum(sum_z) / (R)b.n;
+        if (!b.dx)
+            continue;
+        L::each(b.n, [&](size_t i, unsigned k) {
+            group<R, V> gx = {}, gdy = {}, old = {}, gamma = take_or<V>(b.gamma, i, (R)1);
+
+            if (k >= L::held) {
+                gx = take<V>(of_x, i);
+                gdy = take<V>(of_dy, i);
+            }
+            if (b.dx_add)
+                old = take<V>(b.dx, r * b.n + i);
+            PL_UNROLL
+            for (int j = 0; j < V; j++) {
+                R g = (k < L::held ? dy[k + j] : gdy.of[j]) * gamma.of[j];
+                R z = ((k < L::held ? x[k + j] : gx.of[j]) - mean) * rstd;
+                R d = rstd * (g - sum - z * sum_z);
+
+                old.of[j] = widen_one(narrow_one<X>(b.dx_add ? old.of[j] + d : d));
+            }
+            give<V>(b.dx, r * b.n + i, old);
+            if (b.dx_too)
+                give<V>(b.dx_too, r * b.n + i, old);
+        });
+    }
+    if (!b.partial)
+        return; /* all threads */
+    for (int which = 0; which < 2; which++) {
+        R *to = b.partial + (blockIdx.x * 2 + which) * b.n;
+
+        if (L::teams == 1) {
+            L::each(b.n, [&](size_t i, unsigned k) {
+                PL_UNROLL
+                for (int j = 0; j < V; j++)
+                    if (k < L::held)
+                        to[i + j] = which ? betas[k + j] : gammas[k + j];
+            });
+            continue;
+        }
+        /* Transposed: lanes write neighbours. */
+        L::each(b.n, [&](size_t, unsigned k) {
+            PL_UNROLL
+            for (int j = 0; j < V; j++)
+                if (k < L::held)
+                    of_team[(L::team() * L::held + k + j) * L::line + L::at()] =
+                        which ? betas[k + j] : gammas[k + j];
+        });
+        __syncthreads();
+        for (size_t i = threadIdx.x; i < b.n; i += L::block) {
+            size_t k = i / V / TEAM * V + i % V, lane = i / V % TEAM;
+            R sum = 0;
+
+            for (int t = 0; t < L::teams; t++)
+                sum += of_team[(t * L::held + k) * L::line + lane];
+            to[i] = sum;
+        }
+        __syncthreads();
+    }
 }
 
-template <class T>
-__global__ void __launch_bounds__(32 * LINES) layernorm_columns_kernel(backward<T> b)
+/* For rows of which a thread cannot hold all of its elements. */
+template <class X, class Y, class G>
+__global__ void __launch_bounds__(32 * LINES) layernorm_columns_kernel(backward<X, Y, G> b)
 {
-    PL_SHARED(real<T>, of_line, [2][LINES][32]);
+    PL_SHARED(real<X>, of_line, [2][LINES][32]);
     size_t tiles = (b.n + 31) / 32, piece = blockIdx.x / tiles;
     size_t column = blockIdx.x % tiles * 32 + threadIdx.x;
     size_t chunk = (b.rows + b.pieces - 1) / b.pieces, end = (piece + 1) * chunk;
-    real<T> gamma = 0, beta = 0;
+    real<X> gamma = 0, beta = 0;
 
     if (end > b.rows)
         end = b.rows;
     if (column < b.n)
         for (size_t r = piece * chunk + threadIdx.y; r < end; r += LINES) {
-            real<T> dy = load(b.dy, r * b.n + column);
+            real<X> dy = load(b.dy, r * b.n + column);
 
             gamma += dy * ((load(b.x, r * b.n + column) - b.mean[r]) * b.rstd[r]);
             beta += dy;
@@ -122,74 +343,177 @@ __global__ void __launch_bounds__(32 * LINES) layernorm_columns_kernel(backward<
     b.partial[(piece * 2 + threadIdx.y) * b.n + column] = gamma;
 }
 
-/* y of the grid: 0 = dgamma, 1 = dbeta. */
-template <class T>
-__global__ void __launch_bounds__(THREADS) layernorm_pieces_kernel(size_t n,
-                                                                   size_t pieces,
-                                                                   bool dgamma_add,
-                                                                   bool dbeta_add,
-                                                                   const real<T> *partial,
-                                                                   T *dgamma,
-                                                                   T *dbeta)
+/* y of the grid: 0 = dgamma, 1 = dbeta. A block has 32 columns, a line of it each 32nd piece. */
+template <class G>
+__global__ void __launch_bounds__(32 * PIECE_LINES) layernorm_pieces_kernel(size_t n,
+                                                                            size_t pieces,
+                                                                            bool dgamma_add,
+                                                                            bool dbeta_add,
+                                                                            const real<G> *partial,
+                                                                            G *dgamma,
+                                                                            G *dbeta)
 {
-    size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x;
-    T *to = blockIdx.y ? dbeta : dgamma;
-    real<T> sum = 0;
+    PL_SHARED(real<G>, of_line, [PIECE_LINES][32]);
+    size_t i = (size_t)blockIdx.x * 32 + threadIdx.x;
+    G *to = blockIdx.y ? dbeta : dgamma;
+    real<G> sum = 0;
 
-    if (i >= n || !to)
+    if (i < n)
+        for (size_t k = threadIdx.y; k < pieces; k += PIECE_LINES)
+            sum += partial[(k * 2 + blockIdx.y) * n + i];
+    of_line[threadIdx.y][threadIdx.x] = sum;
+    __syncthreads();
+    if (threadIdx.y || i >= n || !to)
         return;
-    for (size_t k = 0; k < pieces; k++)
-        sum += partial[(k * 2 + blockIdx.y) * n + i];
+    for (unsigned k = 1; k < PIECE_LINES; k++)
+        sum += of_line[k][threadIdx.x];
     put(to, i, sum, blockIdx.y ? dbeta_add : dgamma_add);
 }
+
+/* 8 neighbours at a time need whole packs everywhere. */
+bool wide_rows(const struct pl_layernorm_args *a)
+{
+    const void *all[] = {a->x, a->gamma, a->beta,   a->dy, a->a,
+                         a->b, a->sum,   a->dx_too, a->y,  a->dx};
+    bool ok = a->n % 8 == 0;
+
+    for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
+        ok &= packable(all[i]);
+    return ok;
+}
+
+template <class X, class Y, class G> void run_forward(const struct pl_layernorm_args *a)
+{
+    forward<X, Y, G> f = {a->rows,
+                          a->n,
+                          (real<X>)a->eps,
+                          (const X *)a->x,
+                          (const X *)a->a,
+                          (const Y *)a->b,
+                          (X *)a->sum,
+                          (const G *)a->gamma,
+                          (const G *)a->beta,
+                          (Y *)a->y,
+                          (real<X> *)a->mean,
+                          (real<X> *)a->rstd};
+
+    if (a->rows == 0 || a->n == 0)
+        return;
+    if (!wide_rows(a) || sizeof(real<X>) == 8)
+        PL_LAUNCH((layernorm_forward_kernel<X, Y, G, 32, 1>), ceil_div(a->rows, WARPS), 32 * WARPS,
+                  0, f);
+    else if (a->n <= 1024)
+        PL_LAUNCH((layernorm_forward_kernel<X, Y, G, 32, 8>), ceil_div(a->rows, WARPS), 32 * WARPS,
+                  0, f);
+    else
+        PL_LAUNCH((layernorm_forward_kernel<X, Y, G, 256, 8>), a->rows, 256, 0, f);
+}
+
+template <class X, class Y, class G, int TEAM, int V>
+void launch_backward(const struct pl_layernorm_args *a, backward<X, Y, G> b)
+{
+    typedef layout<real<X>, TEAM, V> L;
+    size_t most = ceil_div(a->rows, TEAM_ROWS * L::teams);
+
+    b.pieces = most == 0 ? 1 : most < PIECES ? most : PIECES;
+    if ((a->dgamma || a->dbeta) && a->n <= (size_t)L::held * TEAM) {
+        b.partial = (real<X> *)scratch(b.pieces * 2 * a->n * sizeof(real<X>));
+        if (!b.partial)
+            return;
+    }
+    if (a->dx || b.partial)
+        PL_LAUNCH((layernorm_backward_kernel<X, Y, G, TEAM, V>), b.pieces, L::block,
+                  L::teams > 1 && b.partial ? L::teams * L::held * L::line * sizeof(real<X>) : 0,
+                  b);
+    if (!a->dgamma && !a->dbeta)
+        return;
+    if (!b.partial) {
+        size_t tiles = ceil_div(a->n, 32), wanted = ceil_div(BLOCKS, tiles);
+
+        most = ceil_div(a->rows, LEAST);
+        b.pieces = most == 0 ? 1 : wanted < most ? wanted : most;
+        b.partial = (real<X> *)scratch(b.pieces * 2 * a->n * sizeof(real<X>));
+        if (!b.partial)
+            return;
+        PL_LAUNCH((layernorm_columns_kernel<X, Y, G>), tiles * b.pieces, dim3(32, LINES), 0, b);
+    }
+    PL_LAUNCH((layernorm_pieces_kernel<G>), dim3(ceil_div(a->n, 32), 2), dim3(32, PIECE_LINES), 0,
+              a->n, b.pieces, a->dgamma_add, a->dbeta_add, (const real<X> *)b.partial,
+              (G *)a->dgamma, (G *)a->dbeta);
+}
+
+template <class X, class Y, class G> void run_backward(const struct pl_layernorm_args *a)
+{
+    backward<X, Y, G> b = {a->rows,
+                           a->n,
+                           1,
+                           a->dx_add,
+                           (const X *)a->x,
+                           (const Y *)a->dy,
+                           (const G *)a->gamma,
+                           (const real<X> *)a->mean,
+                           (const real<X> *)a->rstd,
+                           (X *)a->dx,
+                           (Y *)a->dx_too,
+                           NULL};
+
+    if (a->n == 0)
+        return;
+    if (!wide_rows(a) || sizeof(real<X>) == 8)
+        launch_backward<X, Y, G, 32, 1>(a, b);
+    else if (a->n <= 1024)
+        launch_backward<X, Y, G, 32, 8>(a, b);
+    else
+        launch_backward<X, Y, G, 256, 8>(a, b);
+}
+
+/* The types of the arrays in a table. */
+template <class T> struct typed {
+    static void both(const struct pl_layernorm_args *a, bool back)
+    {
+        if (back)
+            run_backward<T, T, T>(a);
+        else
+            run_forward<T, T, T>(a);
+    }
+};
+
+template <class H> void halves(const struct pl_layernorm_args *a, bool back)
+{
+    if (a->x_half && back)
+        run_backward<H, H, float>(a);
+    else if (a->x_half)
+        run_forward<H, H, float>(a);
+    else if (back)
+        run_backward<float, H, float>(a);
+    else
+        run_forward<float, H, float>(a);
+}
+
+template <> struct typed<float> {
+    static void both(const struct pl_layernorm_args *a, bool back)
+    {
+        if (!a->y_half && back)
+            run_backward<float, float, float>(a);
+        else if (!a->y_half)
+            run_forward<float, float, float>(a);
+        else if (a->half == PL_HALF_F16)
+            halves<f16>(a, back);
+        else
+            halves<bf16>(a, back);
+    }
+};
 
 } // namespace
 
 template <class T> void layernorm_forward(const struct pl_layernorm_args *a)
 {
-    forward<T> f = {a->rows,
-                    a->n,
-                    (real<T>)a->eps,
-                    (const T *)a->x,
-                    (const T *)a->gamma,
-                    (const T *)a->beta,
-                    (T *)a->y,
-                    (real<T> *)a->mean,
-                    (real<T> *)a->rstd};
-
-    PL_ROWS_LAUNCH(layernorm_forward_kernel, T, a->rows, a->n, f);
+    typed<T>::both(a, false);
 }
 
 template <class T> void layernorm_backward(const struct pl_layernorm_args *a)
 {
-    size_t tiles = ceil_div(a->n, 32), most = ceil_div(a->rows, LEAST);
-    backward<T> b = {a->rows,
-                     a->n,
-                     1,
-                     a->dx_add,
-                     (const T *)a->x,
-                     (const T *)a->gamma,
-                     (const T *)a->dy,
-                     (const real<T> *)a->mean,
-                     (const real<T> *)a->rstd,
-                     (T *)a->dx,
-                     NULL};
-
-    if (a->dx)
-        PL_ROWS_LAUNCH(layernorm_dx_kernel, T, a->rows, a->n, b);
-    if ((!a->dgamma && !a->dbeta) || a->n == 0)
-        return;
-    if (tiles < BLOCKS && most > 1) {
-        size_t wanted = ceil_div(BLOCKS, tiles);
-
-        b.pieces = wanted < most ? wanted : most;
-    }
-    b.partial = (real<T> *)scratch(b.pieces * 2 * a->n * sizeof(real<T>));
-    if (!b.partial)
-        return;
-    PL_LAUNCH((layernorm_columns_kernel<T>), tiles * b.pieces, dim3(32, LINES), 0, b);
-    PL_LAUNCH((layernorm_pieces_kernel<T>), dim3(ceil_div(a->n, THREADS), 2), THREADS, 0, a->n,
-              b.pieces, a->dgamma_add, a->dbeta_add, b.partial, (T *)a->dgamma, (T *)a->dbeta);
+    typed<T>::both(a, true);
 }
 
 PL_CUDA_DEFINE(layernorm_forward, layernorm);

@@ -168,13 +168,24 @@ ARRAYS_DECLARE(reduce)
     IN(x, x), IN(dy, y), FORWARD(y, y), BACKWARD(dx, x);
 }
 
+/* Of the table's type, or of 16 bits in the tables of f32. */
+#define HALVED(half, kind, field, n, by)                                                           \
+    put(ret, (half) && element == sizeof(float) ? ARRAY_RAW : (kind), by, sizeof(uint16_t),        \
+        &a->field, n)
+
 ARRAYS_DECLARE(layernorm)
 {
     size_t x = a->rows * a->n;
+    bool xh = a->x_half, yh = a->y_half;
 
-    IN(x, x), IN(gamma, a->n), IN(beta, a->n), IN(dy, x), FORWARD(y, x);
+    HALVED(xh, ARRAY_IN, x, x, NULL), HALVED(yh, ARRAY_IN, dy, x, NULL);
+    HALVED(xh, ARRAY_IN, a, x, NULL), HALVED(yh, ARRAY_IN, b, x, NULL);
+    IN(gamma, a->n), IN(beta, a->n);
+    HALVED(yh, ARRAY_OUT, y, x, "forward"), HALVED(xh, ARRAY_OUT, sum, x, "forward");
+    HALVED(xh, ARRAY_OUT, dx, x, a->dx_add ? NULL : "backward");
+    HALVED(yh, ARRAY_OUT, dx_too, x, "backward");
     STAT(mean, a->rows, "forward"), STAT(rstd, a->rows, "forward");
-    BACKWARD(dx, x), BACKWARD(dgamma, a->n), BACKWARD(dbeta, a->n);
+    BACKWARD(dgamma, a->n), BACKWARD(dbeta, a->n);
 }
 
 ARRAYS_DECLARE(softmax)
