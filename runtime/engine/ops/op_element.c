@@ -145,12 +145,18 @@ static uint64_t sum_same_grad(const struct pl_node *node)
     return PL_NEEDS_IN(0) | (b ? PL_NEEDS_IN(1) : 0);
 }
 
+static bool is_sum(const struct pl_node *node)
+{
+    return node->attr.i[0] == PL_BINARY_ADD && node->in[1]->count == node->out->count;
+}
+
 static const struct pl_op op_sum_of_two = {
     /* add and sub: backward reads no input */
     .name = "add",
     .forward = binary_forward,
     .backward = binary_backward,
     .same_grad = sum_same_grad,
+    .is_sum = is_sum,
     .flops = one_flop,
 };
 

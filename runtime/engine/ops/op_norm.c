@@ -12,8 +12,16 @@ static double flops_per_input(const struct pl_node *node, bool backward)
 static struct pl_layernorm_args layernorm_args(const struct pl_call *c)
 {
     size_t rows = pl_op_rows(c->node->in[0]), n_in = c->node->n_in;
+    const struct pl_fusion *f = &c->node->fusion;
 
     return (struct pl_layernorm_args){
+        .x_half = f->x != c->node->in[0],
+        .y_half = f->y != c->node->out,
+        .half = f->y->dtype == PLUME_F16 ? PL_HALF_F16 : PL_HALF_BF16,
+        .a = f->a ? pl_tape_data(c->tape, f->a) : NULL,
+        .b = f->b ? pl_tape_data(c->tape, f->b) : NULL,
+        .sum = f->a ? c->in[0] : NULL,
+        .dx_too = f->too && f->too->wants_grad ? pl_tape_grad(c->tape, f->too) : NULL,
         .rows = rows,
         .n = pl_op_last(c->node->in[0]),
         .eps = c->attr->f[0],
@@ -47,8 +55,33 @@ static void layernorm_backward(const struct pl_call *c)
     c->k->layernorm_backward(&args);
 }
 
+static double size_of(const plume_tensor *t)
+{
+    return t ? (double)t->count * (double)pl_dtype_size(t->dtype) : 0;
+}
+
+/* Backward x and dy are read once, for dx and for the gradients of gamma and beta. */
+static double layernorm_bytes(const struct pl_node *node, bool backward)
+{
+    const struct pl_fusion *f = &node->fusion;
+    double params = 0, stats = (double)node->saved_bytes;
+    bool add = f->x == node->in[0] ? node->add[0] : f->x_add;
+
+    for (size_t i = 1; i < node->n_in; i++)
+        params += size_of(node->in[i]);
+    if (!backward)
+        return size_of(f->a) + size_of(f->b) + size_of(f->x) + size_of(f->y) + params + stats;
+    return size_of(f->x) * (1 + (!f->x->wants_grad ? 0
+                                 : add             ? 2
+                                                   : 1)) +
+           size_of(f->y) + (f->too && f->too->wants_grad ? size_of(f->too) : 0) + 2 * params +
+           stats;
+}
+
 static const struct pl_op op_layernorm = {
     .name = "layernorm",
+    .fuses = true,
+    .bytes = layernorm_bytes,
     .cast = PL_CAST_F32,
     .needs = PL_NEEDS_IN(0) | PL_NEEDS_IN(1),
     .forward = layernorm_forward,

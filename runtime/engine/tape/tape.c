@@ -291,6 +291,11 @@ static const struct pl_op op_cast = {
     .backward = cast_backward,
 };
 
+bool pl_tape_is_cast(const struct pl_node *node)
+{
+    return node->op == &op_cast;
+}
+
 static bool can_cast(const plume_tensor *t, enum plume_dtype dtype)
 {
     return pl_tensor_is_dense(t) && ((t->dtype == PLUME_F32 && pl_dtype_is_16bit(dtype)) ||

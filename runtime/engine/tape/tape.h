@@ -27,6 +27,14 @@ struct pl_attr {
     double f[2];
 };
 
+/* What the kernel of a norm does beside the norm. */
+struct pl_fusion {
+    plume_tensor *x, *y; /* its input and output: in[0] and out, but for casts that it does */
+    plume_tensor *a, *b; /* x = a + b is made on the way; NULL: x is there already */
+    plume_tensor *too;   /* backward the gradient of this also becomes that of x; NULL: none */
+    bool x_add;          /* if x is not in[0]: add to its gradient */
+};
+
 struct pl_node {
     const struct pl_op *op;
     const struct pl_kernels *k; /* table of the kernels that run it; see pl_tape_apply() */
@@ -37,6 +45,11 @@ struct pl_node {
     bool *first; /* backward first zeroes the whole gradient (at the first of several views) */
     bool *alias; /* this input's gradient is the output's, in the same memory: nothing to do */
     bool back;   /* set by the plan: its backward runs */
+    /* Set by the plan (tape_fuse.c): the node at which its work is done, forward and backward; its
+     * own number, unless that node's kernel does it. `hidden`: its output is in no memory. */
+    size_t at[2];
+    bool hidden;
+    struct pl_fusion fusion; /* of an op that `fuses` */
     struct pl_attr attr;
     plume_tensor *out;
     size_t saved_bytes, scratch_bytes; /* without the f32 copies */
@@ -107,6 +120,9 @@ struct pl_op {
     double (*bytes)(const struct pl_node *node, bool backward);
     /* Of a product: bytes of passes beside it, such as an activation's slope; NULL: none. */
     double (*side_bytes)(const struct pl_node *node, bool backward);
+    /* True for out = in[0] + in[1] without repetition; NULL: never. */
+    bool (*is_sum)(const struct pl_node *node);
+    bool fuses;      /* does as the node's `fusion` says */
     bool reads_step; /* reads the tape's `step`, or `device_step` */
     bool collective; /* calls the tape's allreduce, if it has one */
 };
@@ -158,6 +174,7 @@ struct pl_tape {
     struct pl_timeline *timeline; /* gets an event per node, if `timed`; NULL = none. Borrowed */
     bool no_reuse;                /* no memory is shared: a check of the plan */
     bool measures;                /* prepare() only counts memory_bytes: there is no plan then */
+    bool no_fuse;                 /* each node runs by itself: a check of the plan */
     /* Sums n doubles over ranks in place, for synchronised batch norm; NULL: this rank only. */
     int (*allreduce)(void *ctx, double *sums, size_t n);
     void *allreduce_ctx;

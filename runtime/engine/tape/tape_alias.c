@@ -5,11 +5,6 @@
  */
 #include "runtime/engine/tape/tape_private.h"
 
-static size_t back_at(const struct pl_tape *tape, size_t i)
-{
-    return 2 * tape->n - 1 - i;
-}
-
 static bool is_root(const struct pl_tape *tape, const plume_tensor *t)
 {
     for (size_t i = 0; i < tape->n_roots; i++)
@@ -31,11 +26,12 @@ static size_t changed_after(const struct pl_tape *tape, size_t i, size_t from)
 
         for (size_t k = 0; k < node->n_in && node->back; k++)
             if (node->in[k] && pl_tensor_root(node->in[k]) == out &&
-                (node->add[k] || node->first[k]) && back_at(tape, n) > from)
-                at = PL_MIN(at, back_at(tape, n));
+                (node->add[k] || node->first[k]) && pl_tape_back_at(tape, n) > from)
+                at = PL_MIN(at, pl_tape_back_at(tape, n));
     }
-    if (own->back && own->op->scribbles && own->op->scribbles(own) && back_at(tape, i) > from)
-        at = PL_MIN(at, back_at(tape, i));
+    if (own->back && own->op->scribbles && own->op->scribbles(own) &&
+        pl_tape_back_at(tape, i) > from)
+        at = PL_MIN(at, pl_tape_back_at(tape, i));
     return at;
 }
 
@@ -47,7 +43,8 @@ fits_in(const struct pl_tape *tape, const size_t *leader, size_t group, size_t j
 
     for (size_t m = 0; m < tape->n; m++)
         if (leader[m] == group && m != j &&
-            (changed <= back_at(tape, m) || changed_after(tape, m, born) <= back_at(tape, j)))
+            (changed <= pl_tape_back_at(tape, m) ||
+             changed_after(tape, m, born) <= pl_tape_back_at(tape, j)))
             return false;
     return true;
 }
@@ -72,11 +69,11 @@ void pl_tape_plan_aliases(struct pl_tape *tape, size_t *ret_leader)
         for (size_t k = 0; k < node->n_in; k++) {
             size_t j;
 
-            if (!(same & PL_NEEDS_IN(k)) || !can_alias(tape, node, k))
+            if (!(same & PL_NEEDS_IN(k)) || node->alias[k] || !can_alias(tape, node, k))
                 continue;
             j = node->in[k]->node;
             if (ret_leader[j] != j || tape->nodes[j].op->view ||
-                !fits_in(tape, ret_leader, ret_leader[i], j, back_at(tape, i)))
+                !fits_in(tape, ret_leader, ret_leader[i], j, pl_tape_back_at(tape, i)))
                 continue;
             ret_leader[j] = ret_leader[i];
             node->alias[k] = true;

@@ -115,7 +115,8 @@ static size_t node_at(size_t first, size_t k, const struct pl_backward *backward
 
 static bool runs(const struct pl_node *node, const struct pl_backward *backward)
 {
-    return backward ? node->back : !node->op->view;
+    return (backward ? node->back : !node->op->view) &&
+           node->at[backward != NULL] == node->out->node;
 }
 
 /* Appends the addresses of a node's inputs that are not in the plan's memory; returns their number.

@@ -126,8 +126,18 @@ void pl_node_bind(const struct pl_tape *tape, size_t index, bool backward, struc
             backward && in && in->wants_grad && !node->alias[i] ? pl_tape_grad(tape, in) : NULL;
         c->add[i] = node->add[i];
     }
+    if (node->op->fuses && node->fusion.x != node->in[0]) {
+        c->in[0] = pl_tape_data(tape, node->fusion.x);
+        c->in_grad[0] =
+            backward && node->fusion.x->wants_grad ? pl_tape_grad(tape, node->fusion.x) : NULL;
+        c->add[0] = node->fusion.x_add;
+    }
     c->out = pl_tensor_data(node->out);
     c->out_grad = backward ? pl_tensor_grad(node->out) : NULL;
+    if (node->op->fuses && node->fusion.y != node->out) {
+        c->out = pl_tensor_data(node->fusion.y);
+        c->out_grad = backward ? pl_tensor_grad(node->fusion.y) : NULL;
+    }
     c->saved = node->saved;
     c->scratch = node->scratch[backward];
 }

@@ -130,38 +130,44 @@ static void plan_writes(struct pl_tape *tape)
 
 /* Lifetimes of one node's tensors, while they are collected. */
 struct life {
-    size_t data_to, grad_from, grad_to;
+    size_t data_from, data_to, grad_from, grad_to;
     size_t leader;                               /* the node whose gradient's memory it is */
     size_t data, grad, saved, forward, backward; /* indices of blocks */
 };
 
-static size_t back_at(const struct pl_tape *tape, size_t i)
+/* The tensor's life, if the tape has made it. */
+static struct life *life_of(const struct pl_tape *tape, struct life *lives, plume_tensor *t)
 {
-    return 2 * tape->n - 1 - i;
+    plume_tensor *root = t ? pl_tensor_root(t) : NULL;
+
+    return root && root->tape == tape ? &lives[root->node] : NULL;
 }
 
 static void find_lives(const struct pl_tape *tape, struct life *lives)
 {
     for (size_t i = 0; i < tape->n; i++) {
         const struct pl_node *node = &tape->nodes[i];
-        bool back = node->back;
+        size_t at = node->at[0], back = pl_tape_back_at(tape, i);
+        struct life *x = node->op->fuses ? life_of(tape, lives, node->fusion.x) : NULL;
 
-        lives[i].data_to = i;
+        lives[i].data_from = PL_MIN(i, at);
+        lives[i].data_to = PL_MAX(i, at);
         lives[i].grad_from = SIZE_MAX;
         for (size_t k = 0; k < node->n_in; k++) {
-            plume_tensor *root = node->in[k] ? pl_tensor_root(node->in[k]) : NULL;
-            struct life *life = root && root->tape == tape ? &lives[root->node] : NULL;
+            struct life *life = life_of(tape, lives, node->in[k]);
 
             if (!life)
                 continue;
-            life->data_to = PL_MAX(life->data_to, i);
-            if (back && (node->op->needs & PL_NEEDS_IN(k)))
-                life->data_to = PL_MAX(life->data_to, back_at(tape, i));
-            if (back && node->in[k]->wants_grad)
-                life->grad_from = PL_MIN(life->grad_from, back_at(tape, i));
+            life->data_to = PL_MAX(life->data_to, at);
+            if (node->back && (node->op->needs & PL_NEEDS_IN(k)))
+                life->data_to = PL_MAX(life->data_to, back);
+            if (node->back && node->in[k]->wants_grad)
+                life->grad_from = PL_MIN(life->grad_from, back);
         }
-        if (back && (node->op->needs & PL_NEEDS_OUT))
-            lives[i].data_to = PL_MAX(lives[i].data_to, back_at(tape, i));
+        if (x && node->back) /* of norms, whose backward needs it */
+            x->data_to = PL_MAX(x->data_to, back);
+        if (node->back && (node->op->needs & PL_NEEDS_OUT))
+            lives[i].data_to = PL_MAX(lives[i].data_to, back);
         if (is_among(tape, tape->n_roots, node->out))
             lives[i].data_to = 2 * tape->n;
         if (is_among(tape, tape->n_seeds, node->out) && node->out->wants_grad)
@@ -174,15 +180,16 @@ static void make_blocks(struct pl_tape *tape, struct life *lives, struct pl_life
     for (size_t i = 0; i < tape->n; i++) {
         struct pl_node *node = &tape->nodes[i];
         plume_tensor *out = node->out;
-        size_t bytes = out->count * pl_dtype_size(out->dtype), back = back_at(tape, i);
+        size_t bytes = out->count * pl_dtype_size(out->dtype), back = pl_tape_back_at(tape, i);
         struct life *life = &lives[i];
 
         life->data = life->grad = life->saved = life->forward = life->backward = SIZE_MAX;
         if (node->op->view)
             continue;
-        life->data = pl_lifetimes_add(p, bytes, i, life->data_to);
+        if (!node->hidden)
+            life->data = pl_lifetimes_add(p, bytes, life->data_from, life->data_to);
         /* The caller may read a root's gradient, too (it may be a leaf of another tape). */
-        if (out->wants_grad && life->grad_from != SIZE_MAX && life->leader == i)
+        if (!node->hidden && out->wants_grad && life->grad_from != SIZE_MAX && life->leader == i)
             life->grad = pl_lifetimes_add(p, bytes, life->grad_from, life->grad_to);
         life->saved = pl_lifetimes_add(p, node->saved_bytes, i, node->back ? back : i);
         life->forward =
@@ -203,7 +210,7 @@ static int share_gradients(struct pl_tape *tape, struct life *lives)
     pl_tape_plan_aliases(tape, leader);
     for (size_t i = 0; i < tape->n; i++) {
         lives[i].leader = leader[i];
-        lives[i].grad_to = back_at(tape, i);
+        lives[i].grad_to = pl_tape_back_at(tape, i);
     }
     for (size_t i = 0; i < tape->n; i++) {
         struct life *of = &lives[leader[i]];
@@ -256,6 +263,7 @@ static int make_plan(struct pl_tape *tape, struct pl_error *err)
 
     reach(tape);
     plan_writes(tape);
+    pl_tape_plan_fusions(tape);
     if (lives) {
         find_lives(tape, lives);
         r = share_gradients(tape, lives);

@@ -12,6 +12,23 @@ static inline enum pl_half pl_tape_half_of(enum plume_dtype dtype)
     return dtype == PLUME_F16 ? PL_HALF_F16 : PL_HALF_BF16;
 }
 
+/* tape.c */
+
+/* True if the node only converts between f32 and a 16-bit type. */
+bool pl_tape_is_cast(const struct pl_node *node);
+
+/* tape_fuse.c */
+
+/* Decides which nodes the kernels of others do (pl_node's `at`, `hidden` and `fusion`). Call after
+ * the writers are planned. */
+void pl_tape_plan_fusions(struct pl_tape *tape);
+
+/* The position of a node's backward among the tape's: see tape_plan.c. */
+static inline size_t pl_tape_back_at(const struct pl_tape *tape, size_t i)
+{
+    return 2 * tape->n - 1 - tape->nodes[i].at[1];
+}
+
 /* tape_node.c */
 
 /* The f32 copies of one call's 16-bit tensors. Zeroed memory means no copies. */
@@ -75,7 +92,7 @@ void pl_tape_graphs_finish(struct pl_tape *tape);
 
 /* Decides which inputs' gradients share memory with their output's (pl_node's `alias`), as
  * autograd's would: dx = dy for a sum. ret_leader[i]: the node whose output's gradient has the
- * memory of node i's; i itself if it has its own. Call after the writers are planned. */
+ * memory of node i's; i itself if it has its own. Call after the fusions are planned. */
 void pl_tape_plan_aliases(struct pl_tape *tape, size_t *ret_leader);
 
 #endif

@@ -76,7 +76,7 @@ static int run_nodes(struct pl_tape *tape,
         size_t i = backward ? first - k : first + k;
         const struct pl_node *node = &tape->nodes[i];
 
-        if (backward ? !node->back : node->op->view)
+        if ((backward ? !node->back : node->op->view) || node->at[backward != NULL] != i)
             continue;
         run_node(tape, i, backward);
         if (tape->failed < 0)

@@ -53,7 +53,7 @@ struct pl_traffic pl_node_traffic(const struct pl_node *node, bool backward)
 
     for (size_t i = 0; i < node->n_in && node->back; i++)
         any |= writes_grad(node, i);
-    if (node->op->view || !any)
+    if (node->op->view || !any || node->at[backward] != node->out->node)
         return t;
     t.all = node->op->bytes ? node->op->bytes(node, backward)
             : backward      ? backward_bytes(node)

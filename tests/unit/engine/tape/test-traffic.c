@@ -107,7 +107,10 @@ static plume_tensor *gpt2(struct model *m)
     return CALL(PLUME_OP_CROSS_ENTROPY, 0, 0, CALL(PLUME_OP_LINEAR, 0, 0, x, token), &m->labels);
 }
 
-static void make(struct model *m, bool shares)
+/* How the tape of a model is made. */
+enum { SHARES = 1, FUSES = 2, O2 = 4 };
+
+static void make(struct model *m, unsigned how)
 {
     plume_tensor *loss;
 
@@ -116,7 +119,9 @@ static void make(struct model *m, bool shares)
     assert_int_equal(pl_tensor_init(&m->labels, PLUME_I32, 2, (size_t[]){BATCH, TIME}), 0);
     pl_tape_init(&m->tape, &paper, PL_REAL_F32, true);
     m->tape.amp_dtype = PLUME_BF16;
-    m->tape.no_reuse = !shares;
+    m->tape.amp_o2 = how & O2;
+    m->tape.no_reuse = !(how & SHARES);
+    m->tape.no_fuse = !(how & FUSES);
     pl_tape_begin(&m->tape);
     loss = gpt2(m);
     pl_tape_end(&m->tape);
@@ -171,10 +176,43 @@ static void test_gpt2_moves_so_many_bytes(void **state)
     static struct model m;
     struct pl_traffic t;
 
-    make(&m, true);
+    make(&m, SHARES | FUSES);
     t = show(&m, "GPT-2");
+    near(gb(t.outside), 36.87);
+    pl_tape_finish(&m.tape);
+    make(&m, SHARES | FUSES | O2);
+    t = show(&m, "GPT-2, O2");
+    near(gb(t.outside), 29.02);
+    pl_tape_finish(&m.tape);
+    make(&m, SHARES);
+    t = show(&m, "GPT-2, each op by itself");
     near(gb(t.outside), 56.60);
     pl_tape_finish(&m.tape);
+}
+
+/* Each norm does the casts around it; all but the first one the sum before it, too. */
+static void test_norms_do_what_is_around_them(void **state)
+{
+    static struct model m;
+
+    for (unsigned o2 = 0; o2 < 2; o2++) {
+        size_t norms = 0, sums = 0, others = 0;
+
+        make(&m, SHARES | FUSES | (o2 ? O2 : 0));
+        for (size_t i = 0; i < m.tape.n; i++) {
+            const struct pl_node *node = &m.tape.nodes[i];
+
+            norms += strcmp(node->op->name, "layernorm") == 0 && node->fusion.y != node->out;
+            sums += node->at[0] != i && strcmp(node->op->name, "add") == 0;
+            others += node->at[0] != i && strcmp(node->op->name, "cast") == 0;
+            assert_true(node->at[0] == i ||
+                        strcmp(m.tape.nodes[node->at[0]].op->name, "layernorm") == 0);
+        }
+        assert_int_equal(norms, 2 * LAYERS + 1);
+        assert_int_equal(sums, 2 * LAYERS);
+        assert_int_equal(others, o2 ? 2 * norms : norms + sums);
+        pl_tape_finish(&m.tape);
+    }
 }
 
 /* A residual sum's backward moves nothing. */
@@ -184,10 +222,10 @@ static void test_gradients_of_sums_are_not_copied(void **state)
     struct pl_traffic shared, copied;
     size_t sums = 0, n = (size_t)BATCH * TIME * WIDTH;
 
-    make(&m, false);
+    make(&m, 0);
     copied = pl_tape_traffic(&m.tape, true);
     pl_tape_finish(&m.tape);
-    make(&m, true);
+    make(&m, SHARES);
     shared = pl_tape_traffic(&m.tape, true);
     for (size_t i = 0; i < m.tape.n; i++) {
         const struct pl_node *node = &m.tape.nodes[i];
@@ -210,6 +248,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_gpt2_moves_so_many_bytes),
+        cmocka_unit_test(test_norms_do_what_is_around_them),
         cmocka_unit_test(test_gradients_of_sums_are_not_copied),
     };
 

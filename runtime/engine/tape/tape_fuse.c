@@ -1,0 +1,157 @@
+/* SPDX-License-Identifier: MIT */
+/* Passes over memory that a norm's kernel does on the way. Around a norm of the residual stream
+ * there are the sum before it and, with autocast, casts: of the branch that is added, of the norm's
+ * input and of its output. Each is a pass of its own over a tensor as large as the norm's. Where
+ * nobody else reads what is in between, the norm's kernel does their work, forward and backward:
+ *
+ *     h --cast_b--> b --+
+ *                       sum --> x --cast_x--> --norm--> --cast_y--> y
+ *     a ----------------+
+ *
+ * The numbers are those of separate kernels, with the same roundings. The nodes stay on the tape,
+ * and do nothing (`at`). Their work is done at the norm's place, so nobody may need it before. */
+#include "runtime/engine/tape/tape_private.h"
+
+static bool is_root(const struct pl_tape *tape, const plume_tensor *t)
+{
+    for (size_t i = 0; i < tape->n_roots; i++)
+        if (tape->roots[i] == t || tape->roots[i]->base == t)
+            return true;
+    return false;
+}
+
+/* The first node after `from` that reads t, or a view of it, or is a view of it; tape->n: none. */
+static size_t next_use(const struct pl_tape *tape, const plume_tensor *t, size_t from)
+{
+    for (size_t n = from + 1; n < tape->n; n++)
+        for (size_t k = 0; k < tape->nodes[n].n_in; k++)
+            if (tape->nodes[n].in[k] && pl_tensor_root(tape->nodes[n].in[k]) == t)
+                return n;
+    return tape->n;
+}
+
+/* The tape has made t, which is no view. */
+static bool is_made(const struct pl_tape *tape, const plume_tensor *t)
+{
+    return t->tape == tape && !t->base && !tape->nodes[t->node].op->view;
+}
+
+/* Node n alone reads t, once. */
+static bool is_only_for(const struct pl_tape *tape, const plume_tensor *t, size_t n)
+{
+    size_t times = 0;
+
+    if (!is_made(tape, t) || is_root(tape, t) || next_use(tape, t, t->node) != n ||
+        next_use(tape, t, n) != tape->n)
+        return false;
+    for (size_t k = 0; k < tape->nodes[n].n_in; k++)
+        times += tape->nodes[n].in[k] && pl_tensor_root(tape->nodes[n].in[k]) == t;
+    return times == 1;
+}
+
+/* The cast from `dtype` that makes t for node n alone; NULL: something else does. */
+static struct pl_node *
+cast_before(const struct pl_tape *tape, const plume_tensor *t, enum plume_dtype dtype, size_t n)
+{
+    struct pl_node *node = is_only_for(tape, t, n) ? &tape->nodes[t->node] : NULL;
+
+    return node && pl_tape_is_cast(node) && node->in[0]->dtype == dtype &&
+                   is_made(tape, node->in[0])
+               ? node
+               : NULL;
+}
+
+static void absorb(struct pl_tape *tape, struct pl_node *node, size_t norm)
+{
+    node->at[0] = node->at[1] = norm;
+    node->hidden = true;
+}
+
+/* The cast of the norm's output. */
+static void take_cast_after(struct pl_tape *tape, struct pl_node *norm)
+{
+    size_t at = norm->out->node, n = next_use(tape, norm->out, at);
+    struct pl_node *cast = n < tape->n ? &tape->nodes[n] : NULL;
+
+    if (!cast || norm->k->real != PL_REAL_F32 || !pl_tape_is_cast(cast) ||
+        !is_only_for(tape, norm->out, n) || cast->back != norm->back)
+        return;
+    cast->at[0] = cast->at[1] = at;
+    norm->hidden = true;
+    norm->fusion.y = cast->out;
+}
+
+/* The cast of the norm's input. What it adds to its own input's gradient is then added earlier. */
+static void take_cast_before(struct pl_tape *tape, struct pl_node *norm)
+{
+    size_t at = norm->out->node;
+    struct pl_node *cast = cast_before(tape, norm->in[0], norm->fusion.y->dtype, at);
+
+    if (!cast || next_use(tape, cast->in[0], cast->out->node) < at)
+        return;
+    absorb(tape, cast, at);
+    norm->fusion.x = cast->in[0];
+    norm->fusion.x_add = cast->add[0];
+}
+
+/* The sum that makes the norm's input, if the norm is the first to read it; with the cast of one of
+ * its operands. That operand's gradient is the sum's, which is complete after the norm's backward.
+ */
+static void take_sum(struct pl_tape *tape, struct pl_node *norm)
+{
+    struct pl_fusion *f = &norm->fusion;
+    size_t at = norm->out->node;
+    struct pl_node *sum = is_made(tape, f->x) ? &tape->nodes[f->x->node] : NULL, *cast = NULL;
+    size_t b = 1, reader = f->x == norm->in[0] ? at : norm->in[0]->node;
+
+    if (!sum || !sum->op->is_sum || !sum->op->is_sum(sum) ||
+        next_use(tape, f->x, f->x->node) != reader || sum->in[0]->dtype != f->x->dtype ||
+        sum->in[1]->dtype != f->x->dtype)
+        return;
+    if (f->y == norm->out && pl_dtype_of_real(norm->k->real) != f->x->dtype)
+        return; /* it has f32 copies */
+    for (size_t k = 0; k < 2; k++)
+        if (pl_tensor_root(sum->in[k])->tape != tape)
+            return;
+    if (f->y->dtype != f->x->dtype) { /* the kernel reads b in y's type */
+        for (size_t k = 0; k < 2 && !cast; k++) {
+            cast = cast_before(tape, sum->in[1 - k], f->y->dtype, f->x->node);
+            b = 1 - k;
+        }
+        if (!cast || !is_only_for(tape, cast->in[0], cast->out->node) ||
+            (cast->back && !norm->back))
+            return;
+        absorb(tape, cast, at);
+        sum->alias[b] = true;
+        f->too = cast->in[0];
+    }
+    sum->at[0] = at;
+    f->a = sum->in[1 - b];
+    f->b = cast ? cast->in[0] : sum->in[b];
+}
+
+void pl_tape_plan_fusions(struct pl_tape *tape)
+{
+    for (size_t i = 0; i < tape->n; i++) {
+        struct pl_node *node = &tape->nodes[i];
+
+        node->at[0] = node->at[1] = i;
+        node->hidden = false;
+        node->fusion = (struct pl_fusion){0};
+    }
+    for (size_t i = 0; i < tape->n; i++) {
+        struct pl_node *node = &tape->nodes[i];
+
+        if (!node->op->fuses)
+            continue;
+        node->fusion.x = node->in[0];
+        node->fusion.y = node->out;
+        if (tape->no_fuse)
+            continue;
+        if (!tape->dev->ops->host) /* whose kernel has no 16-bit arrays */
+            take_cast_after(tape, node);
+        if (node->fusion.y != node->out)
+            take_cast_before(tape, node);
+        take_sum(tape, node);
+    }
+}

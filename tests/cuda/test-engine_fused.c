@@ -1,0 +1,232 @@
+/* SPDX-License-Identifier: MIT */
+/* Passes that a norm's kernel does on the way (tape_fuse.c), on random residual streams: the bits
+ * are those of separate kernels, on the host and on a device of the emulated CUDA kernels. */
+#include "kernels/cuda/cuda.h"
+#include "runtime/engine/tape/tape_private.h"
+#include "tests/unit/engine/engine_net.h"
+
+#define POOL 8
+
+static const struct pl_kernels *fake_kernels(struct pl_device *dev, enum pl_real real)
+{
+    return pl_kernels_cuda(real);
+}
+
+static struct pl_device *fake_device(void)
+{
+    static struct pl_device_ops ops;
+    static struct pl_device dev = {.ops = &ops, .name = "fake"};
+
+    ops = *pl_device_cpu()->ops;
+    ops.host = false;
+    ops.kernels = fake_kernels;
+    return &dev;
+}
+
+/* A residual stream x, and what else is read at the end. */
+struct stream {
+    struct net net;
+    struct pl_rng rng;
+    uint64_t seed;
+    plume_tensor *x, *pool[POOL];
+    size_t n;
+};
+
+/* How a stream runs. */
+struct how {
+    bool host, fuse, reuse;
+    enum pl_real real;
+    enum plume_dtype low;
+    int level; /* of --amp-level */
+};
+
+static size_t below(struct stream *s, size_t limit)
+{
+    return (size_t)pl_rng_below(&s->rng, limit);
+}
+
+static plume_tensor *
+apply(struct stream *s, enum plume_op op, size_t n, plume_tensor *const *in, int64_t arg, double p)
+{
+    struct plume_op_args args = {{arg}, {p}};
+    struct pl_error err = {0};
+    plume_tensor *t = NULL;
+
+    if (pl_op_call(&s->net.tape, op, in, n, &args, &t, &err) < 0)
+        fail_msg("seed %d: %s", (int)s->seed, pl_error_text(&err));
+    return t;
+}
+
+#define APPLY(op, arg, p, ...)                                                                     \
+    apply(s, op, sizeof((plume_tensor *[]){__VA_ARGS__}) / sizeof(plume_tensor *),                 \
+          (plume_tensor *[]){__VA_ARGS__}, arg, p)
+
+/* Reads t at the end, now and then. */
+static plume_tensor *maybe_keep(struct stream *s, plume_tensor *t, size_t one_of)
+{
+    if (below(s, one_of) == 0 && s->n < POOL)
+        s->pool[s->n++] = t;
+    return t;
+}
+
+static plume_tensor *norm(struct stream *s, plume_tensor *x)
+{
+    if (below(s, 4) == 0)
+        return APPLY(PLUME_OP_LAYERNORM, 0, 1e-3, x);
+    return APPLY(PLUME_OP_LAYERNORM, 0, 1e-3, x, &s->net.t[2], &s->net.t[3]);
+}
+
+static plume_tensor *linear(struct stream *s, plume_tensor *x, enum plume_activation act)
+{
+    return APPLY(PLUME_OP_LINEAR, act, 0, x, &s->net.t[1]);
+}
+
+static plume_tensor *branch(struct stream *s, plume_tensor *y)
+{
+    switch (below(s, 6)) {
+    case 0:
+        return APPLY(PLUME_OP_UNARY, PLUME_TANH, 0, y);
+    case 1:
+        return APPLY(PLUME_OP_DROPOUT, 0, 0.25, linear(s, y, PLUME_IDENTITY));
+    case 2:
+        return linear(s, y, PLUME_GELU);
+    case 3:
+        return APPLY(PLUME_OP_AFFINE, 0, 0.5, linear(s, y, PLUME_RELU));
+    default:
+        return linear(s, linear(s, y, PLUME_GELU_TANH), PLUME_IDENTITY);
+    }
+}
+
+static plume_tensor *end(struct stream *s, plume_tensor *t)
+{
+    return APPLY(PLUME_OP_MSE, 0, 0, APPLY(PLUME_OP_UNARY, PLUME_TANH, 0, t), &s->net.t[0]);
+}
+
+static plume_tensor *trace(struct stream *s)
+{
+    plume_tensor *loss, *x = &s->net.t[0], *h;
+
+    pl_rng_init(&s->rng, s->seed, 3);
+    s->n = 0;
+    x = below(s, 4) ? APPLY(PLUME_OP_BINARY, 0, 0, x, linear(s, x, PLUME_IDENTITY))
+                    : linear(s, x, PLUME_IDENTITY);
+    for (size_t i = 1 + below(s, 6); i > 0; i--) {
+        plume_tensor *y;
+
+        if (below(s, 5) == 0)
+            maybe_keep(s, APPLY(PLUME_OP_UNARY, PLUME_TANH, 0, x), 1);
+        y = maybe_keep(s, norm(s, x), 6);
+        h = maybe_keep(s, branch(s, y), 6);
+        x = below(s, 3)   ? APPLY(PLUME_OP_BINARY, 0, 0, x, h)
+            : below(s, 3) ? APPLY(PLUME_OP_BINARY, 0, 0, h, x)
+                          : APPLY(PLUME_OP_BINARY, 1, 0, x, h);
+        maybe_keep(s, x, 6);
+    }
+    s->x = x;
+    loss = end(s, norm(s, x));
+    for (size_t i = 0; i < s->n; i++)
+        loss = APPLY(PLUME_OP_BINARY, 0, 0, loss, end(s, s->pool[i]));
+    return loss;
+}
+
+/* Returns the number of nodes that others do. */
+static size_t run(struct stream *s, uint64_t seed, const struct how *how, double *ret_loss)
+{
+    struct pl_device *dev = how->host ? pl_device_cpu() : fake_device();
+    size_t width = seed % 3 ? 16 : 1 + seed % 11, absorbed = 0;
+    struct pl_tape *tape = &s->net.tape;
+    plume_tensor *roots[2];
+
+    *s = (struct stream){.seed = seed};
+    pl_tape_init(tape, dev, how->real, true);
+    leaf(&s->net, how->real, 2, (size_t[]){5, width});
+    leaf(&s->net, how->real, 2, (size_t[]){width, width});
+    leaf(&s->net, how->real, 1, (size_t[]){width});
+    leaf(&s->net, how->real, 1, (size_t[]){width});
+    tape->amp_dtype = how->low;
+    tape->amp_o2 = how->level == 2;
+    tape->amp_o3 = how->level == 3;
+    tape->no_reuse = !how->reuse;
+    tape->no_fuse = !how->fuse;
+    tape->seed = seed;
+    pl_tape_begin(tape);
+    roots[0] = trace(s);
+    roots[1] = s->x; /* as if a hook had asked for it */
+    pl_tape_end(tape);
+    assert_int_equal(pl_tape_prepare(tape, roots, 1 + seed % 2, 1, NULL), 0);
+    memset(tape->memory, 0xff, tape->memory_bytes);
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(pl_tape_forward(tape, NULL), 0);
+        assert_int_equal(
+            pl_tape_backward(
+                tape, &(struct pl_backward){.loss = roots[0], .seed = 1, .accumulate = i}, NULL),
+            0);
+    }
+    *ret_loss = on_device_scalar(roots[0]);
+    for (size_t i = 0; i < tape->n; i++)
+        absorbed += tape->nodes[i].at[0] != i;
+    return absorbed;
+}
+
+static void same_bits(const struct stream *a, const struct stream *b, const char *what)
+{
+    for (size_t i = 0; i < a->net.n; i++) {
+        const plume_tensor *t = &a->net.t[i];
+
+        if (memcmp(t->grad, b->net.t[i].grad, t->count * pl_dtype_size(t->dtype)) != 0)
+            fail_msg("seed %d: gradient %zu, %s", (int)a->seed, i, what);
+    }
+}
+
+static void compare(const struct how *how, uint64_t seeds, size_t least)
+{
+    size_t absorbed = 0;
+
+    for (uint64_t seed = 0; seed < seeds; seed++)
+        for (int reuse = 0; reuse < 2; reuse++) {
+            struct how plain = *how, fused = *how;
+            struct stream a, b;
+            double x, y;
+
+            fused.fuse = true;
+            fused.reuse = reuse;
+            absorbed += run(&a, seed, &fused, &x);
+            assert_int_equal(run(&b, seed, &plain, &y), 0);
+            if (!isfinite(x) || x != y)
+                fail_msg("seed %d: loss %.9g, by separate kernels %.9g", (int)seed, x, y);
+            same_bits(&a, &b, reuse ? "memory shared" : "memory apart");
+            assert_true(reuse || a.net.tape.unshared_bytes <= b.net.tape.unshared_bytes);
+            finish(&a.net);
+            finish(&b.net);
+        }
+    print_message("# %zu nodes are done by others\n", absorbed);
+    assert_true(absorbed >= least);
+}
+
+static void test_fused_on_the_host(void **state)
+{
+    compare(&(struct how){.host = true, .real = PL_REAL_F64}, 40, 60);
+    compare(&(struct how){.host = true, .real = PL_REAL_F32}, 40, 60);
+    compare(&(struct how){.host = true, .real = PL_REAL_F32, .low = PLUME_BF16, .level = 1}, 20, 5);
+    compare(&(struct how){.host = true, .real = PL_REAL_F32, .low = PLUME_F16, .level = 3}, 10, 0);
+}
+
+static void test_fused_on_a_device(void **state)
+{
+    compare(&(struct how){.real = PL_REAL_F32}, 4, 4);
+    for (int level = 1; level <= 3; level++) {
+        enum plume_dtype low = level == 2 ? PLUME_F16 : PLUME_BF16;
+
+        compare(&(struct how){.real = PL_REAL_F32, .low = low, .level = level}, 8, 12);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_fused_on_the_host),
+        cmocka_unit_test(test_fused_on_a_device),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
