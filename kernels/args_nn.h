@@ -64,7 +64,7 @@ struct pl_half_args {
     void *wide;
 };
 
-/* y = act(x), elementwise; n elements. Backward: dx (+)= dy act'(x). */
+/* y = act(x), elementwise; n elements. Backward: dx (+)= dy act'(x); dx may be dy. */
 struct pl_unary_args {
     size_t n;
     enum pl_activation act;

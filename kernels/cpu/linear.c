@@ -45,6 +45,22 @@ static void activate_block(const struct pl_gemm *g, size_t i, size_t m, size_t j
                         n)
 }
 
+PL_INLINE void
+slope_row(const enum pl_activation act, const float *restrict z, float *restrict dx, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        dx[i] *= pl_activate_slope(act, z[i]);
+}
+
+static void slope_block(const struct pl_gemm *g, size_t i, size_t m, size_t j, size_t n)
+{
+    const struct pl_linear_args *a = g->ctx;
+
+    for (size_t r = i; r < i + m; r++)
+        WITH_ACTIVATION(a->x_act, slope_row, (const float *)a->x_pre + r * g->ldc + j,
+                        g->c + r * g->ldc + j, n)
+}
+
 void PL_CPU(linear_forward)(const struct pl_linear_args *a)
 {
     bool pre = pl_activation_needs_pre(a->act);
@@ -138,7 +154,9 @@ void PL_CPU(linear_backward)(const struct pl_linear_args *a)
                        .b_col = 1,
                        .c = a->dx,
                        .ldc = a->in,
-                       .add = a->dx_add});
+                       .add = a->dx_add,
+                       .done = a->x_pre ? slope_block : NULL,
+                       .ctx = (void *)a});
     if (a->dw)
         PL_CPU(gemm)
     (&(struct pl_gemm){.m = a->out,

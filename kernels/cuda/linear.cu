@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /* The fallback without cublasLt: three products (gemm.cuh) of 2 rows in out operations each, with
- * the activation at the end of the first one; before the others its slope (each.cuh, 2 elements
- * read and 1 written) and the column sums of dz in f64 (sums.cuh, dz read once more). Bytes of the
- * products: see gemm.cuh. Bound by the f32 units. Computing the slope where the products read dy
- * would do it twice; not measured on a card yet. Any shape up to 2^31 tiles of 64 x 64. */
+ * the activation at the end of the first one (and that of the layer before at the end of dx, if it
+ * is asked for); before the others its slope (each.cuh, 2 elements read and 1 written) and the
+ * column sums of dz in f64 (sums.cuh, dz read once more). Bytes of the products: see gemm.cuh.
+ * Bound by the f32 units. Computing the slope where the products read dy would do it twice; not
+ * measured on a card yet. Any shape up to 2^31 tiles of 64 x 64. */
 #include "kernels/cuda/activation.cuh"
 #include "kernels/cuda/each.cuh"
 #include "kernels/cuda/gemm.cuh"
@@ -70,6 +71,21 @@ template <class T> struct activated_to {
     }
 };
 
+/* dx = sum x_act'(x_pre), rounded as by two kernels. */
+template <class T> struct sloped_to {
+    T *dx;
+    const T *pre;
+    size_t in;
+    int act;
+
+    __device__ __forceinline__ void operator()(size_t, size_t i, size_t j, real<T> sum) const
+    {
+        real<T> d = widen_one(narrow_one<T>(sum));
+
+        store(dx, i * in + j, d * activate_slope_by(act, load(pre, i * in + j)));
+    }
+};
+
 template <class T> struct column {
     const T *dz;
     size_t out;
@@ -106,7 +122,11 @@ template <class T> void linear_backward(const struct pl_linear_args *a)
     const T *x = (const T *)a->x, *w = (const T *)a->w, *dz = (const T *)a->dz;
 
     slopes<T>(a);
-    if (a->dx)
+    if (a->dx && a->x_pre)
+        gemm<T>({1, a->rows, a->in, a->out}, strided<T>{dz, a->out, 1, 0},
+                strided<T>{w, 1, a->in, 0},
+                sloped_to<T>{(T *)a->dx, (const T *)a->x_pre, a->in, a->x_act});
+    else if (a->dx)
         gemm<T>({1, a->rows, a->in, a->out}, strided<T>{dz, a->out, 1, 0},
                 strided<T>{w, 1, a->in, 0}, gemm_to<T>{(T *)a->dx, a->in, 0, 1, a->dx_add});
     if (a->dw)

@@ -37,6 +37,9 @@ void PL_REF(linear_backward)(const struct pl_linear_args *a)
             for (size_t o = 0; o < a->out; o++)
                 sum += (double)dz[r * a->out + o] * w[o * a->in + i];
             dx[r * a->in + i] = (real)sum;
+            if (a->x_pre)
+                dx[r * a->in + i] *=
+                    (real)ref_activate_slope(a->x_act, ((const real *)a->x_pre)[r * a->in + i]);
         }
     }
     for (size_t o = 0; dw && o < a->out; o++) {

@@ -222,10 +222,10 @@ check(const struct desc *d, const struct layout *a, const struct layout *b, cons
         assert_true(d->compute == CUBLAS_COMPUTE_32F ||
                     (d->compute == CUBLAS_COMPUTE_32F_FAST_TF32 && c->type == CUDA_R_32F));
     assert_int_equal(d->bias != NULL, has_bias(d) || d->epilogue == CUBLASLT_EPILOGUE_BGRADB);
-    assert_int_equal(d->aux != NULL, has_gelu(d));
+    assert_int_equal(d->aux != NULL, has_gelu(d) || d->epilogue == CUBLASLT_EPILOGUE_DGELU);
     assert_int_equal((uintptr_t)d->bias % 16, 0);
     assert_int_equal((uintptr_t)d->aux % 16, 0);
-    if (has_gelu(d))
+    if (d->aux)
         assert_true(d->ld_aux % 8 == 0 && (uint64_t)d->ld_aux >= c->rows);
 }
 
@@ -302,6 +302,12 @@ static double finish(const struct desc *d, cudaDataType_t type, double x, uint64
     if (has_gelu(d)) {
         store(type, d->aux, r + c * (uint64_t)d->ld_aux, x);
         x = 0.5 * x * (1 + tanh(sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
+    }
+    if (d->epilogue == CUBLASLT_EPILOGUE_DGELU) {
+        double z = load(type, d->aux, r + c * (uint64_t)d->ld_aux);
+        double t = tanh(sqrt(2 / M_PI) * (z + 0.044715 * z * z * z));
+
+        x *= 0.5 * (1 + t) + 0.5 * z * (1 - t * t) * sqrt(2 / M_PI) * (1 + 3 * 0.044715 * z * z);
     }
     if (d->epilogue == CUBLASLT_EPILOGUE_RELU || d->epilogue == CUBLASLT_EPILOGUE_RELU_BIAS)
         x = x > 0 ? x : 0;

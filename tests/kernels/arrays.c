@@ -33,7 +33,7 @@ ARRAYS_DECLARE(linear)
 {
     size_t x = a->rows * a->in, w = a->out * a->in, y = a->rows * a->out;
 
-    IN(x, x), IN(w, w), IN(b, a->out), IN(dy, y), FORWARD(y, y);
+    IN(x, x), IN(x_pre, x), IN(w, w), IN(b, a->out), IN(dy, y), FORWARD(y, y);
     OUT(pre, y, "forward", !pl_activation_needs_pre(a->act));
     OUT(dz, y, "backward", false), BACKWARD(dx, x), BACKWARD(dw, w), BACKWARD(db, a->out);
 }

@@ -10,6 +10,8 @@ _Static_assert((int)PLUME_SIGMOID == PL_ACT_SIGMOID && (int)PLUME_GELU == PL_ACT
 static struct pl_linear_args linear_args(const struct pl_call *c)
 {
     const plume_tensor *w = c->node->in[1];
+    const struct pl_node *before =
+        c->node->fusion.slope_of ? &c->tape->nodes[c->node->fusion.slope_of - 1] : NULL;
     bool bias = c->node->n_in > 2;
 
     return (struct pl_linear_args){
@@ -20,7 +22,9 @@ static struct pl_linear_args linear_args(const struct pl_call *c)
         .dx_add = c->add[0],
         .dw_add = c->add[1],
         .db_add = bias && c->add[2],
+        .x_act = before ? (enum pl_activation)before->attr.i[0] : PL_ACT_NONE,
         .x = c->in[0],
+        .x_pre = before ? before->saved : NULL,
         .w = c->in[1],
         .b = bias ? c->in[2] : NULL,
         .y = c->out,
@@ -44,6 +48,8 @@ static void linear_backward(const struct pl_call *c)
 {
     struct pl_linear_args args = linear_args(c);
 
+    if (c->node->fusion.sloped) /* dy is dz */
+        args.act = PL_ACT_NONE;
     c->k->linear_backward(&args);
 }
 
@@ -63,11 +69,22 @@ static bool linear_scribbles(const struct pl_node *node)
     return node->attr.i[0] != PL_ACT_NONE;
 }
 
+static bool linear_slopes(const struct pl_node *node)
+{
+    return node->in[0]->wants_grad;
+}
+
+/* The library has no other slope at the end of a product. */
+static bool linear_has_slope(const struct pl_node *node)
+{
+    return node->attr.i[0] == PL_ACT_GELU_TANH;
+}
+
 /* Backward an activation's slope is a pass of its own: it reads dy and the activation's input
  * (relu: its output), and writes dz. */
 static double linear_side_bytes(const struct pl_node *node, bool backward)
 {
-    return backward && node->attr.i[0] != PL_ACT_NONE
+    return backward && node->attr.i[0] != PL_ACT_NONE && !node->fusion.sloped
                ? 3.0 * (double)node->out->count * (double)pl_real_size(node->k->real)
                : 0;
 }
@@ -80,6 +97,8 @@ static const struct pl_op op_linear = {
     .forward = linear_forward,
     .backward = linear_backward,
     .scribbles = linear_scribbles,
+    .slopes = linear_slopes,
+    .has_slope = linear_has_slope,
     .side_bytes = linear_side_bytes,
     .flops = linear_flops,
 };
@@ -93,6 +112,7 @@ static const struct pl_op op_linear_act = {
     .forward = linear_forward,
     .backward = linear_backward,
     .scribbles = linear_scribbles,
+    .slopes = linear_slopes,
     .side_bytes = linear_side_bytes,
     .flops = linear_flops,
 };

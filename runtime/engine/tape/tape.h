@@ -27,12 +27,16 @@ struct pl_attr {
     double f[2];
 };
 
-/* What the kernel of a norm does beside the norm. */
+/* What an op's kernels do for others, and others for it. */
 struct pl_fusion {
     plume_tensor *x, *y; /* its input and output: in[0] and out, but for casts that it does */
     plume_tensor *a, *b; /* x = a + b is made on the way; NULL: x is there already */
     plume_tensor *too;   /* backward the gradient of this also becomes that of x; NULL: none */
     bool x_add;          /* if x is not in[0]: add to its gradient */
+    /* Of layers, by number + 1: the node that makes in[0], whose activation's slope this one's
+     * backward multiplies by. sloped: another node does so for this one. */
+    size_t slope_of;
+    bool sloped;
 };
 
 struct pl_node {
@@ -122,7 +126,11 @@ struct pl_op {
     double (*side_bytes)(const struct pl_node *node, bool backward);
     /* True for out = in[0] + in[1] without repetition; NULL: never. */
     bool (*is_sum)(const struct pl_node *node);
-    bool fuses;      /* does as the node's `fusion` says */
+    bool fuses; /* a norm: does as the node's `fusion` says */
+    /* True if the node's kernels can multiply the gradient of in[0] by an activation's slope
+     * (`slope_of`), and if its own may be left to others (`sloped`); NULL: never. */
+    bool (*slopes)(const struct pl_node *node);
+    bool (*has_slope)(const struct pl_node *node);
     bool reads_step; /* reads the tape's `step`, or `device_step` */
     bool collective; /* calls the tape's allreduce, if it has one */
 };

@@ -9,7 +9,10 @@
  *     a ----------------+
  *
  * The numbers are those of separate kernels, with the same roundings. The nodes stay on the tape,
- * and do nothing (`at`). Their work is done at the norm's place, so nobody may need it before. */
+ * and do nothing (`at`). Their work is done at the norm's place, so nobody may need it before.
+ *
+ * Likewise a layer's backward multiplies its dx by the slope of the activation before it, at the
+ * end of the product; a library may round once there instead of twice. */
 #include "runtime/engine/tape/tape_private.h"
 
 static bool is_root(const struct pl_tape *tape, const plume_tensor *t)
@@ -130,6 +133,22 @@ static void take_sum(struct pl_tape *tape, struct pl_node *norm)
     f->b = cast ? cast->in[0] : sum->in[b];
 }
 
+/* The slope of the activation before a layer, if no other reads its output. The gradient of that
+ * output is then what follows from it. */
+static void take_slope(struct pl_tape *tape, struct pl_node *node)
+{
+    const plume_tensor *x = node->in[0];
+    size_t at = node->out->node;
+    struct pl_node *before = is_only_for(tape, x, at) ? &tape->nodes[x->node] : NULL;
+
+    if (!before || !before->op->has_slope || !before->op->has_slope(before) || !node->back ||
+        !before->back || node->add[0] || node->k != before->k || pl_node_has_f32_copy(node, x) ||
+        pl_node_has_f32_copy(node, node->out))
+        return;
+    node->fusion.slope_of = x->node + 1;
+    before->fusion.sloped = true;
+}
+
 void pl_tape_plan_fusions(struct pl_tape *tape)
 {
     for (size_t i = 0; i < tape->n; i++) {
@@ -142,6 +161,8 @@ void pl_tape_plan_fusions(struct pl_tape *tape)
     for (size_t i = 0; i < tape->n; i++) {
         struct pl_node *node = &tape->nodes[i];
 
+        if (node->op->slopes && node->op->slopes(node) && !tape->no_fuse && !tape->dev->ops->host)
+            take_slope(tape, node);
         if (!node->op->fuses)
             continue;
         node->fusion.x = node->in[0];

@@ -58,6 +58,8 @@ struct pl_traffic pl_node_traffic(const struct pl_node *node, bool backward)
     t.all = node->op->bytes ? node->op->bytes(node, backward)
             : backward      ? backward_bytes(node)
                             : forward_bytes(node);
+    if (backward && node->fusion.slope_of) /* what the slope is taken of */
+        t.all += bytes_of(node->in[0]);
     t.outside = node->op->product ? 0 : t.all;
     if (node->op->side_bytes) {
         double side = node->op->side_bytes(node, backward);

@@ -51,6 +51,7 @@ static cublasLtEpilogue_t epilogue_of(const struct pl_cublaslt_key *key)
         [PL_CUBLASLT_RELU_BIAS] = CUBLASLT_EPILOGUE_RELU_BIAS,
         [PL_CUBLASLT_GELU_AUX] = CUBLASLT_EPILOGUE_GELU_AUX,
         [PL_CUBLASLT_GELU_AUX_BIAS] = CUBLASLT_EPILOGUE_GELU_AUX_BIAS,
+        [PL_CUBLASLT_DGELU] = CUBLASLT_EPILOGUE_DGELU,
         [PL_CUBLASLT_BGRAD] = CUBLASLT_EPILOGUE_BGRADB,
     };
 
@@ -154,6 +155,7 @@ static void log_refusal(const struct pl_cublaslt_key *key, const char *why)
         [PL_CUBLASLT_RELU_BIAS] = " + bias + relu",
         [PL_CUBLASLT_GELU_AUX] = " + gelu",
         [PL_CUBLASLT_GELU_AUX_BIAS] = " + bias + gelu",
+        [PL_CUBLASLT_DGELU] = " + gelu's slope",
         [PL_CUBLASLT_BGRAD] = " and the bias' gradient",
     };
     char text[256];

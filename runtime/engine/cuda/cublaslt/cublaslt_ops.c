@@ -87,6 +87,23 @@ static void linear_forward(enum pl_real real, const struct pl_linear_args *a)
     pl_cuda_libs_count(&at.libs, false, 1);
 }
 
+/* dx, with the slope of the activation before it in the same pass or in one of its own. */
+static bool dx_product(struct place at, const struct pl_linear_args *a, const void *dz)
+{
+    struct pl_matmul_args dx = pl_cublaslt_linear_dx(a, dz);
+    struct pl_unary_args slope = {
+        .n = a->rows * a->in, .act = a->x_act, .x = a->x_pre, .dy = a->dx, .dx = a->dx};
+
+    if (a->x_pre && a->x_act == PL_ACT_GELU_TANH &&
+        product(at, dx, PL_CUBLASLT_DGELU, NULL, (void *)(uintptr_t)a->x_pre))
+        return true;
+    if (!product(at, dx, PL_CUBLASLT_PLAIN, NULL, NULL))
+        return false;
+    if (a->x_pre)
+        own[at.real].unary_backward(&slope);
+    return true;
+}
+
 /* Removes what cublasLt computes from the rest: dw, with db in the same pass if db is written (not
  * added to), and dx. */
 static void linear_backward(enum pl_real real, const struct pl_linear_args *a)
@@ -109,8 +126,7 @@ static void linear_backward(enum pl_real real, const struct pl_linear_args *a)
     if (left.dw &&
         product(at, pl_cublaslt_linear_dw(&left, left.dz), PL_CUBLASLT_PLAIN, NULL, NULL))
         left.dw = NULL;
-    if (left.dx &&
-        product(at, pl_cublaslt_linear_dx(&left, left.dz), PL_CUBLASLT_PLAIN, NULL, NULL))
+    if (left.dx && dx_product(at, &left, left.dz))
         left.dx = NULL;
     if (left.dx || left.dw || left.db)
         own[real].linear_backward(&left);

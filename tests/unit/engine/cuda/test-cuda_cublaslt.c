@@ -17,7 +17,7 @@
 #include <cmocka.h>
 
 #define MOST 4096 /* elements of an array */
-#define ARRAYS 10
+#define ARRAYS 11
 
 static struct pl_cuda_stream stream;
 static struct pl_cuda_calls calls;
@@ -159,6 +159,7 @@ static struct pl_linear_args draw_linear(bool easy)
         .in = 1 + draw(14),
         .out = easy ? 8 * (1 + draw(2)) : 1 + draw(14),
         .act = (enum pl_activation)draw(PL_ACT_SIGMOID + 1),
+        .x_act = (enum pl_activation)draw(PL_ACT_SIGMOID + 1),
         .dx_add = draw(2),
         .dw_add = draw(2),
         .db_add = draw(2),
@@ -171,6 +172,7 @@ static void one_linear(enum pl_real real, bool easy)
     bool bias = draw(3), dx = draw(4), dw = draw(4), db = draw(4), in_place = draw(2);
     uint8_t shift[ARRAYS];
     char what[100];
+    bool sloped = pl_activation_needs_pre(s.x_act) && !s.dx_add;
 
     for (size_t i = 0; i < ARRAYS; i++)
         shift[i] = easy ? 0 : (uint8_t)draw(8);
@@ -186,14 +188,17 @@ static void one_linear(enum pl_real real, bool easy)
         k->linear_forward(&s);
         s.dy = array(side, 5, real, shift);
         s.dz = array(side, in_place || s.act == PL_ACT_NONE ? 5 : 6, real, shift);
+        s.x_pre = sloped ? array(side, 10, real, shift) : NULL;
         s.dx = dx ? array(side, 7, real, shift) : NULL;
         s.dw = dw ? array(side, 8, real, shift) : NULL;
         s.db = db ? array(side, 9, real, shift) : NULL;
         k->linear_backward(&s);
     }
-    snprintf(what, sizeof(what), "linear %zu %zu %zu act %d bias %d add %d%d%d", s.rows, s.in,
-             s.out, (int)s.act, bias, s.dx_add, s.dw_add, s.db_add);
-    compare(real, s.act > PL_ACT_RELU ? 2e-4 : 0, what); /* f32 of other activations' roundings */
+    snprintf(what, sizeof(what), "linear %zu %zu %zu act %d before %d bias %d add %d%d%d", s.rows,
+             s.in, s.out, (int)s.act, sloped ? (int)s.x_act : 0, bias, s.dx_add, s.dw_add,
+             s.db_add);
+    compare(real, s.act > PL_ACT_RELU || sloped ? 2e-4 : 0,
+            what); /* f32 of other activations' roundings */
 }
 
 static void test_linear_is_refs(void **state)
@@ -274,6 +279,15 @@ static void test_epilogues_are_fused(void **state)
     table[PL_REAL_F32].linear_backward(&s);
     assert_int_equal(fake_lt.products, 2);
     assert_int_equal(fake_lt.tf32, 2); /* as allowed above */
+    /* The slope of the layer before is at the end of dx's. */
+    bare.unary_backward = NULL;
+    table[PL_REAL_F32] = bare;
+    pl_cublaslt_install(&table[PL_REAL_F32]);
+    s.in = 8;
+    s.x_act = PL_ACT_GELU_TANH;
+    s.x_pre = array(1, 10, PL_REAL_F32, shift);
+    table[PL_REAL_F32].linear_backward(&s);
+    assert_int_equal(fake_lt.products, 4);
     end();
 }
 
