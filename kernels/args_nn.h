@@ -32,10 +32,12 @@ struct pl_relu_args {
  * dlogits (+)= dloss (probs - onehot) / rows. A label out of range gives a NaN loss. probs may be
  * NULL in both; backward then recomputes them from the logits and max_sum [rows, 2] (each row's
  * maximum and its sum of exponentials), or, if max_sum is NULL too, from the logits alone. wide: a
- * 16-bit table's loss and dloss are f32, not of its type; other tables ignore it. */
+ * 16-bit table's loss and dloss are f32, not of its type; other tables ignore it. ahead: forward
+ * also writes dlogits, for a dloss of 1, which may be the logits; backward only multiplies it by
+ * dloss. probs and max_sum are NULL then, and dx_add is not set. */
 struct pl_cross_entropy_args {
     size_t rows, classes;
-    bool dx_add, wide;
+    bool dx_add, wide, ahead;
     const void *logits, *dloss;
     const int32_t *labels;
     void *probs, *max_sum; /* written forward, read backward */

@@ -112,6 +112,10 @@ void PL_CPU(cross_entropy_forward)(const struct pl_cross_entropy_args *a)
     struct losses losses = {.a = a, .grain = grain(a)};
     double total = 0;
 
+    if (a->ahead) { /* no tape asks for it here */
+        pl_kernels_ref(PL_REAL_F32)->cross_entropy_forward(a);
+        return;
+    }
     pl_pool_parallel(a->rows, losses.grain, forward_rows, &losses);
     for (size_t i = 0; i * losses.grain < a->rows; i++)
         total += losses.sum[i];
@@ -167,5 +171,8 @@ static void backward_rows(void *ctx, size_t begin, size_t end)
 
 void PL_CPU(cross_entropy_backward)(const struct pl_cross_entropy_args *a)
 {
-    pl_pool_parallel(a->rows, grain(a), backward_rows, (void *)(uintptr_t)a);
+    if (a->ahead)
+        pl_kernels_ref(PL_REAL_F32)->cross_entropy_backward(a);
+    else
+        pl_pool_parallel(a->rows, grain(a), backward_rows, (void *)(uintptr_t)a);
 }

@@ -4,9 +4,9 @@
  * bytes are loaded at once from a row's first boundary on. A row's threads combine in one fixed
  * tree, its loss goes to scratch in f64, and one block sums the losses. With max_sum backward reads
  * a logit and writes a gradient once, 1 exponential and 3 operations; without, logits are read
- * twice. Keeping all probabilities would write and read as much again as the logits; three passes,
- * the version before, read rows past 8192 classes twice. Any shape. Bound by memory; not measured
- * on a card yet. */
+ * twice. With `ahead` forward does both: it reads a logit and writes its gradient once. Keeping all
+ * probabilities would write and read as much again as the logits; three passes, the version before,
+ * read rows past 8192 classes twice. Any shape. Bound by memory; not measured on a card yet. */
 #include "kernels/cuda/rows.cuh"
 
 namespace pl_cuda
@@ -14,6 +14,8 @@ namespace pl_cuda
 
 #define THREADS 1024
 #define AT_ONCE 16 /* logits per thread at a time */
+#define HELD 8     /* packs per thread, where a row is read once only */
+#define SCALE_BLOCKS 1024
 
 namespace
 {
@@ -170,6 +172,96 @@ __global__ void __launch_bounds__(row_team<TEAM>::block)
     });
 }
 
+/* Loss and gradient in one pass: a row stays in registers between its sum and its gradient, but for
+ * the surplus over HELD packs per thread, which is read again. A thread writes what it has read
+ * itself, and that with the label's logit the loss. */
+template <class T, int TEAM>
+__global__ void __launch_bounds__(row_team<TEAM>::block) cross_entropy_ahead_kernel(row_args<T> a)
+{
+    const unsigned size = pack<T>::size;
+    size_t r = row_team<TEAM>::row(), n = a.classes, label;
+    unsigned at = row_team<TEAM>::at();
+    const T *logits = a.logits + r * n;
+    T *to = a.dlogits + r * n;
+    running<real<T>> of_row;
+    real<T> scale, slope, x[pack<T>::size];
+    pack<T> held[HELD];
+
+    if (r >= a.rows)
+        return;
+    row_cut cut(logits, to, n);
+    label = a.labels[r] >= 0 ? (size_t)a.labels[r] : n;
+    PL_UNROLL
+    for (unsigned k = 0; k < HELD; k++)
+        if (at + k * TEAM < cut.packs)
+            held[k] = load_pack(logits, cut.head + (at + k * TEAM) * size);
+    PL_UNROLL
+    for (unsigned k = 0; k < HELD; k++)
+        if (at + k * TEAM < cut.packs) {
+            PL_UNROLL
+            for (unsigned j = 0; j < size; j++)
+                x[j] = widen_one(held[k].of[j]);
+            of_row.template add<(int)pack<T>::size>(x);
+        }
+    for (size_t p = at + (size_t)HELD * TEAM; p < cut.packs; p += TEAM) {
+        pack<T> in = load_pack(logits, cut.head + p * size);
+
+        PL_UNROLL
+        for (unsigned j = 0; j < size; j++)
+            x[j] = widen_one(in.of[j]);
+        of_row.template add<(int)pack<T>::size>(x);
+    }
+    cut.template each_loose<TEAM, T>(n, [&](size_t i) {
+        x[0] = load(logits, i);
+        of_row.template add<1>(x);
+    });
+    of_row.template join<TEAM>();
+    scale = 1 / (real<T>)of_row.sum;
+    slope = 1 / (real<T>)a.rows;
+    auto gradient = [&](size_t i, real<T> logit) {
+        if (i == label)
+            a.loss[r] = log(of_row.sum) - ((double)logit - of_row.max);
+        return slope * (exp(logit - of_row.max) * scale - (i == label ? (real<T>)1 : (real<T>)0));
+    };
+    if (at == 0 && label >= n)
+        a.loss[r] = (double)NAN;
+    PL_UNROLL
+    for (unsigned k = 0; k < HELD; k++)
+        if (at + k * TEAM < cut.packs) {
+            size_t i = cut.head + (at + k * TEAM) * size;
+
+            PL_UNROLL
+            for (unsigned j = 0; j < size; j++)
+                held[k].of[j] = narrow_one<T>(gradient(i + j, widen_one(held[k].of[j])));
+            store_pack(to, i, held[k]);
+        }
+    for (size_t p = at + (size_t)HELD * TEAM; p < cut.packs; p += TEAM) {
+        size_t i = cut.head + p * size;
+        pack<T> in = load_pack(logits, i);
+
+        PL_UNROLL
+        for (unsigned j = 0; j < size; j++)
+            in.of[j] = narrow_one<T>(gradient(i + j, widen_one(in.of[j])));
+        store_pack(to, i, in);
+    }
+    cut.template each_loose<TEAM, T>(n,
+                                     [&](size_t i) { store(to, i, gradient(i, load(logits, i))); });
+}
+
+/* Few blocks: most losses have a gradient of 1, and nothing is to be done. */
+template <class T>
+__global__ void __launch_bounds__(THREADS)
+    cross_entropy_scale_kernel(size_t n, const void *dloss, bool wide, T *dlogits)
+{
+    real<T> scale = load_one<T>(dloss, wide);
+
+    if (scale == 1)
+        return;
+    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n;
+         i += (size_t)gridDim.x * blockDim.x)
+        store(dlogits, i, load(dlogits, i) * scale);
+}
+
 template <class T>
 __global__ void __launch_bounds__(THREADS)
     cross_entropy_mean_kernel(size_t rows, const double *of_row, void *loss, bool wide)
@@ -204,14 +296,32 @@ template <class T> void cross_entropy_forward(const struct pl_cross_entropy_args
     args.loss = (double *)scratch((a->rows + 1) * sizeof(double));
     if (!args.loss)
         return;
-    ROWS_LAUNCH(cross_entropy_kernel, T, args);
+    if (a->ahead) {
+        size_t packs = a->classes / pack<T>::size;
+
+        if (packs <= 32 * HELD)
+            PL_LAUNCH((cross_entropy_ahead_kernel<T, 32>), ceil_div(a->rows, PL_ROW_WARPS),
+                      32 * PL_ROW_WARPS, 0, args);
+        else if (packs <= 256 * HELD)
+            PL_LAUNCH((cross_entropy_ahead_kernel<T, 256>), a->rows, 256, 0, args);
+        else
+            PL_LAUNCH((cross_entropy_ahead_kernel<T, 1024>), a->rows, 1024, 0, args);
+    } else {
+        ROWS_LAUNCH(cross_entropy_kernel, T, args);
+    }
     PL_LAUNCH((cross_entropy_mean_kernel<T>), 1, THREADS, 0, a->classes ? a->rows : 0,
               (const double *)args.loss, a->loss, a->wide);
 }
 
 template <class T> void cross_entropy_backward(const struct pl_cross_entropy_args *a)
 {
-    ROWS_LAUNCH(cross_entropy_backward_kernel, T, args_of<T>(a));
+    size_t n = a->rows * a->classes, blocks = ceil_div(n, THREADS);
+
+    if (a->ahead)
+        PL_LAUNCH((cross_entropy_scale_kernel<T>), blocks < SCALE_BLOCKS ? blocks : SCALE_BLOCKS,
+                  THREADS, 0, n, a->dloss, a->wide, (T *)a->dlogits);
+    else
+        ROWS_LAUNCH(cross_entropy_backward_kernel, T, args_of<T>(a));
 }
 
 PL_CUDA_DEFINE(cross_entropy_forward, cross_entropy);

@@ -35,6 +35,12 @@ void PL_REF(cross_entropy_forward)(const struct pl_cross_entropy_args *a)
             total = NAN;
         else
             total += log(sum) - (z[label] - max);
+        for (size_t c = 0; a->ahead && c < a->classes; c++) {
+            double hot = label >= 0 && (size_t)label == c ? 1 : 0;
+
+            ((real *)a->dlogits)[r * a->classes + c] =
+                (real)((exp(z[c] - max) / sum - hot) / (double)a->rows);
+        }
     }
     loss[0] = (real)(total / (double)a->rows);
 }
@@ -46,7 +52,9 @@ void PL_REF(cross_entropy_backward)(const struct pl_cross_entropy_args *a)
     real *dlogits = a->dlogits;
     double scale = (double)dloss[0] / (double)a->rows, max, sum;
 
-    for (size_t r = 0; r < a->rows; r++) {
+    for (size_t k = 0; a->ahead && k < a->rows * a->classes; k++)
+        dlogits[k] *= dloss[0];
+    for (size_t r = 0; !a->ahead && r < a->rows; r++) {
         if (probs)
             max = sum = 0;
         else if (!max_sum)

@@ -2,6 +2,7 @@
 #include "tests/kernels/check.h"
 
 #include <math.h>
+#include <string.h>
 
 /* The vector exp has an error of 2e-7, a probability one more division or product; sums are in
  * double on both sides. exp is clamped below e^-87, while ref goes to 0: hence the absolute part.
@@ -10,7 +11,7 @@
 #define LOSS_TOLERANCE(want) (1e-6 * (1 + fabs(want)))
 
 /* Kept for backward. */
-enum { NOTHING, PROBS, MAX_SUM };
+enum { NOTHING, PROBS, MAX_SUM, AHEAD };
 
 static void one(const struct pl_kernels *ref,
                 const struct pl_kernels *got,
@@ -28,15 +29,19 @@ static void one(const struct pl_kernels *ref,
     float *dloss = check_floats(1, FILL_RANDOM);
     float *dz = check_floats(n, FILL_RANDOM), *dz2 = check_copy(dz, n);
     size_t masked = check_random(4) ? 0 : check_random(classes + 1);
-    int kept = (int)check_random(3);
+    int kept = (int)check_random(4);
+    bool in_place = false;
     struct pl_cross_entropy_args a = {.rows = rows,
                                       .classes = classes,
-                                      .dx_add = check_random(2),
+                                      .dx_add = kept != AHEAD && check_random(2),
+                                      .ahead = kept == AHEAD,
                                       .wide = check_random(2),
                                       .logits = logits,
                                       .labels = labels,
                                       .dloss = dloss};
 
+    if (a.ahead && check_random(4) == 0)
+        dloss[0] = 1;
     if (bad_label)
         labels[check_random(rows)] = check_random(2) ? -1 : (int32_t)classes;
     for (size_t i = 0; i < masked; i++) /* all of the first row, at most */
@@ -47,13 +52,20 @@ static void one(const struct pl_kernels *ref,
     a.probs = kept == PROBS ? probs : NULL;
     a.max_sum = kept == MAX_SUM ? max_sum : NULL;
     a.loss = loss;
+    if (a.ahead && check_random(2)) { /* in place */
+        memcpy(dz, logits, n * sizeof(*dz));
+        memcpy(dz2, logits, n * sizeof(*dz));
+        in_place = true;
+    }
     a.dlogits = dz;
+    a.logits = in_place ? dz : logits;
     ref->cross_entropy_forward(&a);
     ref->cross_entropy_backward(&a);
     a.probs = kept == PROBS ? probs2 : NULL;
     a.max_sum = kept == MAX_SUM ? max_sum2 : NULL;
     a.loss = loss2;
     a.dlogits = dz2;
+    a.logits = in_place ? dz2 : logits;
     got->cross_entropy_forward(&a);
     a.probs =
         kept == PROBS ? probs : NULL; /* in 16 bits the others may be rounded to their neighbours */
@@ -74,7 +86,7 @@ static void one(const struct pl_kernels *ref,
             check_close("probs", i, probs2[i], probs[i], PROB_TOLERANCE(probs[i]));
         /* The probability's error and three roundings of numbers up to 2 (what was there and the
          * scaled difference). */
-        check_close("dlogits", i, dz2[i], dz[i], 1e-6);
+        check_close("dlogits", i, dz2[i], dz[i], 1e-6 + (a.ahead ? check_rounding(dz[i]) : 0));
     }
     check_end_case();
 }
@@ -124,5 +136,7 @@ void check_op(const struct pl_kernels *ref, const struct pl_kernels *got)
             (enum fill)check_random(FILL_COUNT), false);
     one(ref, got, 2, 9001, FILL_RANDOM, false);
     one(ref, got, 1500, 37, FILL_RANDOM, false);
+    one(ref, got, 2, 16400, FILL_RANDOM, false); /* the largest block */
+    one(ref, got, 1, 66000, FILL_RANDOM, false); /* which cannot hold it */
     threads(got);
 }

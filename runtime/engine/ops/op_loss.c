@@ -30,20 +30,21 @@ static bool writes_wide(const struct pl_call *c)
 static struct pl_cross_entropy_args cross_entropy_args(const struct pl_call *c)
 {
     const plume_tensor *logits = c->node->in[0];
-    bool keeps = keeps_probs(c->tape);
+    bool keeps = keeps_probs(c->tape), ahead = c->node->fusion.ahead;
 
     return (struct pl_cross_entropy_args){
         .rows = pl_op_rows(logits),
         .classes = pl_op_last(logits),
         .dx_add = c->add[0],
         .wide = writes_wide(c),
+        .ahead = ahead,
         .logits = c->in[0],
         .labels = c->in[1],
         .probs = keeps ? c->saved : NULL,
-        .max_sum = keeps ? NULL : pl_op_stats(c, 0),
+        .max_sum = keeps || ahead ? NULL : pl_op_stats(c, 0),
         .loss = c->out,
         .dloss = c->out_grad,
-        .dlogits = c->in_grad[0],
+        .dlogits = ahead ? c->in[0] : c->in_grad[0],
     };
 }
 
@@ -67,8 +68,22 @@ static double cross_entropy_flops(const struct pl_node *node, bool backward)
     return (double)node->in[0]->count * (backward ? 2 : 5);
 }
 
+/* Ahead forward writes the gradient; backward has nothing to do where the loss' own is 1. */
+static double cross_entropy_bytes(const struct pl_node *node, bool backward)
+{
+    const plume_tensor *logits = node->in[0];
+    double size = (double)logits->count * (double)pl_dtype_size(logits->dtype);
+    double rest = 4.0 * (double)node->in[1]->count + (double)node->saved_bytes;
+
+    if (node->fusion.ahead)
+        return backward ? 0 : 2 * size + rest;
+    return size * (backward ? 2 + node->add[0] : 1) + rest;
+}
+
 static const struct pl_op op_cross_entropy = {
     .name = "cross_entropy",
+    .grad_ahead = true,
+    .bytes = cross_entropy_bytes,
     .cast = PL_CAST_F32,
     .reads_half = PL_NEEDS_IN(0),
     .needs = PL_NEEDS_IN(0) | PL_NEEDS_IN(1),

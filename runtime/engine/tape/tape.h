@@ -37,6 +37,7 @@ struct pl_fusion {
      * backward multiplies by. sloped: another node does so for this one. */
     size_t slope_of;
     bool sloped;
+    bool ahead; /* forward writes the gradient of in[0] over it; see `grad_ahead` of pl_op */
 };
 
 struct pl_node {
@@ -50,10 +51,11 @@ struct pl_node {
     bool *alias; /* this input's gradient is the output's, in the same memory: nothing to do */
     bool back;   /* set by the plan: its backward runs */
     /* Set by the plan (tape_fuse.c): the node at which its work is done, forward and backward; its
-     * own number, unless that node's kernel does it. `hidden`: its output is in no memory. */
+     * own number, unless that node's kernel does it. hidden: its output is in no memory.
+     * grad_in_data: its output's gradient has the memory of the output itself. */
     size_t at[2];
-    bool hidden;
-    struct pl_fusion fusion; /* of an op that `fuses` */
+    bool hidden, grad_in_data;
+    struct pl_fusion fusion;
     struct pl_attr attr;
     plume_tensor *out;
     size_t saved_bytes, scratch_bytes; /* without the f32 copies */
@@ -127,6 +129,9 @@ struct pl_op {
     /* True for out = in[0] + in[1] without repetition; NULL: never. */
     bool (*is_sum)(const struct pl_node *node);
     bool fuses; /* a norm: does as the node's `fusion` says */
+    /* Forward can also write the gradient of in[0] for a gradient of the output of 1, over in[0]
+     * (`ahead`); backward then multiplies it. */
+    bool grad_ahead;
     /* True if the node's kernels can multiply the gradient of in[0] by an activation's slope
      * (`slope_of`), and if its own may be left to others (`sloped`); NULL: never. */
     bool (*slopes)(const struct pl_node *node);

@@ -12,7 +12,8 @@
  * and do nothing (`at`). Their work is done at the norm's place, so nobody may need it before.
  *
  * Likewise a layer's backward multiplies its dx by the slope of the activation before it, at the
- * end of the product; a library may round once there instead of twice. */
+ * end of the product; a library may round once there instead of twice. And cross-entropy writes the
+ * gradient of the logits over them while it has them at hand. */
 #include "runtime/engine/tape/tape_private.h"
 
 static bool is_root(const struct pl_tape *tape, const plume_tensor *t)
@@ -149,13 +150,34 @@ static void take_slope(struct pl_tape *tape, struct pl_node *node)
     before->fusion.sloped = true;
 }
 
+/* The gradient of a loss' input, if forward is the last to read that input and no other adds to its
+ * gradient. Not in f16, where it would be rounded before it is scaled. */
+static void take_gradient(struct pl_tape *tape, struct pl_node *node)
+{
+    const plume_tensor *x = node->in[0];
+    size_t at = node->out->node;
+    struct pl_node *maker;
+
+    if (!node->back || !x->wants_grad || !is_made(tape, x) || is_root(tape, x) || node->add[0] ||
+        x->dtype == PLUME_F16 || pl_node_has_f32_copy(node, x) || next_use(tape, x, at) != tape->n)
+        return;
+    for (size_t n = next_use(tape, x, x->node); n < at; n = next_use(tape, x, n))
+        if (tape->nodes[n].back || tape->nodes[n].op->view)
+            return;
+    maker = &tape->nodes[x->node];
+    if (maker->hidden || maker->op->same_grad || (maker->op->needs & PL_NEEDS_OUT))
+        return;
+    maker->grad_in_data = true;
+    node->fusion.ahead = true;
+}
+
 void pl_tape_plan_fusions(struct pl_tape *tape)
 {
     for (size_t i = 0; i < tape->n; i++) {
         struct pl_node *node = &tape->nodes[i];
 
         node->at[0] = node->at[1] = i;
-        node->hidden = false;
+        node->hidden = node->grad_in_data = false;
         node->fusion = (struct pl_fusion){0};
     }
     for (size_t i = 0; i < tape->n; i++) {
@@ -163,6 +185,8 @@ void pl_tape_plan_fusions(struct pl_tape *tape)
 
         if (node->op->slopes && node->op->slopes(node) && !tape->no_fuse && !tape->dev->ops->host)
             take_slope(tape, node);
+        if (node->op->grad_ahead && !tape->no_fuse && !tape->dev->ops->host)
+            take_gradient(tape, node);
         if (!node->op->fuses)
             continue;
         node->fusion.x = node->in[0];

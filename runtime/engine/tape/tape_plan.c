@@ -189,7 +189,8 @@ static void make_blocks(struct pl_tape *tape, struct life *lives, struct pl_life
         if (!node->hidden)
             life->data = pl_lifetimes_add(p, bytes, life->data_from, life->data_to);
         /* The caller may read a root's gradient, too (it may be a leaf of another tape). */
-        if (!node->hidden && out->wants_grad && life->grad_from != SIZE_MAX && life->leader == i)
+        if (!node->hidden && !node->grad_in_data && out->wants_grad &&
+            life->grad_from != SIZE_MAX && life->leader == i)
             life->grad = pl_lifetimes_add(p, bytes, life->grad_from, life->grad_to);
         life->saved = pl_lifetimes_add(p, node->saved_bytes, i, node->back ? back : i);
         life->forward =
@@ -218,6 +219,9 @@ static int share_gradients(struct pl_tape *tape, struct life *lives)
         of->grad_from = PL_MIN(of->grad_from, lives[i].grad_from);
         of->grad_to = PL_MAX(of->grad_to, lives[i].grad_to);
     }
+    for (size_t i = 0; i < tape->n; i++)
+        if (tape->nodes[i].grad_in_data)
+            lives[i].data_to = PL_MAX(lives[i].data_to, lives[i].grad_to);
     return 0;
 }
 
@@ -236,7 +240,8 @@ set_addresses(struct pl_tape *tape, const struct life *lives, const struct pl_li
         if (node->op->view)
             continue;
         node->out->data = address(tape, p, life->data);
-        node->out->grad = address(tape, p, lives[life->leader].grad);
+        node->out->grad =
+            node->grad_in_data ? node->out->data : address(tape, p, lives[life->leader].grad);
         node->saved = address(tape, p, life->saved);
         node->scratch[0] = address(tape, p, life->forward);
         node->scratch[1] = address(tape, p, life->backward);
