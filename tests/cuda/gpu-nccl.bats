@@ -37,7 +37,7 @@ by_nccl() {
 
 @test "a shard's gradients are added up by NCCL, and its parameters gathered" {
     by_nccl 3 "${SHORT[@]}" --strategy sharded --clip 0.1 --optimizer adamw mlp --lr 0.001
-    TOLERANCE=3e-3 by_nccl 2 "${SHORT[@]}" --strategy sharded --shard grad --precision 16 --amp-level O2 "${GPT[@]}"
+    TOLERANCE=3e-3 by_nccl 2 "${SHORT[@]}" --strategy sharded --shard param --precision 16 --amp-level O2 "${GPT[@]}"
     by_nccl 2 --epochs 4 --strategy sharded --shard grad --accumulate 2 "$PLUME_PLUGIN_DIR/scattered_turns.so"
     # In 16 bits; through the host's memory, and from a checkpoint of all shards.
     export PLUME_EMULATED_GPUS=2
@@ -47,7 +47,7 @@ by_nccl() {
     local -a run=(--gpus 2 --deterministic --limit-val-batches 1 --limit-test-batches 1)
     pltrain "${run[@]}" --max-steps 6 mlp | grep -o 'hash .*' >whole
     pltrain "${run[@]}" --max-steps 3 --strategy sharded --checkpoint-dir a --save-last mlp >/dev/null
-    pltrain "${run[@]}" --max-steps 6 --strategy sharded --shard grad --resume a/last.ckpt mlp | grep -o 'hash .*' >rest
+    pltrain "${run[@]}" --max-steps 6 --strategy sharded --shard param --resume a/last.ckpt mlp | grep -o 'hash .*' >rest
     cmp whole rest
 }
 

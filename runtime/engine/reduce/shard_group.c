@@ -21,9 +21,6 @@ static int check(struct pl_comm *world, struct pl_error *err)
         return pl_error_set(err, -EINVAL,
                             "--shard-group node needs several ranks on each node, which share the "
                             "model: start more, or leave it out");
-    if (world->gpu)
-        return pl_error_set(err, -ENOTSUP,
-                            "--shard-group node cannot reduce by NCCL: leave it out");
     return 0;
 }
 
@@ -41,6 +38,9 @@ int pl_shard_group_open(struct pl_shard_group *group,
     r = check(world, err);
     if (r < 0 || place->n_nodes == 1)
         return r;
+    if (world->gpu)
+        return pl_error_set(err, -ENOTSUP,
+                            "--shard-group node cannot reduce by NCCL: leave it out");
     group->shards = NULL;
     r = pl_comm_split(world, (int)place->node, (int)world->rank, &group->shards, err);
     if (r == 0)
