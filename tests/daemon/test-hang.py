@@ -204,6 +204,18 @@ def test_no_alarm_while_a_rank_is_stopped(step):
     job.end()
 
 
+def test_silence_without_steps_is_a_hint(step):
+    """No rank reports steps, none writes or computes: that is worth a look, until a step comes."""
+    job = Job(step, sleep, wait_for_peer, PLUME_HANG_LIMIT="0.5")  # below a second there is no least silence
+    for s in job.starters:
+        s.out.write(b"x\n")
+    event = job.expect("stall", state="hint")
+    equal((event["ranks"], event["all"], event["text"]), ([0, 1], True, "no output and no CPU time"))
+    job.steps([0, 1], 1, 1)
+    job.expect("stall", state="over")
+    job.end()
+
+
 def test_bad_policy_is_refused(step):
     d = step.start(PLUME_ON_HANG="die")
     r = step.keep(d.rank("starter", 0))

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Hangs: watches the steps (stall.h), asks the nodes, tells who is behind, keeps the stacks, and
- * does what --on-hang says. Also slow ranks (slow.h), and hints about programs that report no step.
+ * does what --on-hang says. Also slow ranks (slow.h). Hints about programs that report no step are
+ * in hang_hint.c.
  *
  *   WATCHING --late--> ASKED --verdict--> SUSPECTED --stacks came--> policy: warn, or kill
  *   ASKED --too early, or no answer--> WATCHING ("busy", if a rank computes and the others wait)
@@ -12,9 +13,7 @@
 #include "common/run/on_hang.h"
 #include "common/run/rank_state.h"
 #include "common/run/run_state.h"
-#include "runtime/plrund/hub/hub_private.h"
-#include "runtime/plrund/hub/slow.h"
-#include "runtime/plrund/hub/stall.h"
+#include "runtime/plrund/hub/hang_private.h"
 
 #include <string.h>
 
@@ -25,27 +24,7 @@
 #define STACKS_MAX 4               /* ranks whose stacks are taken */
 #define STACKS_NS 20000000000ull   /* for them to come */
 #define LISTED_MAX 64              /* ranks that an event lists */
-#define EXCERPT_MAX 1536           /* bytes of a stack that the cause has */
 #define EXCERPT_LINES 12
-#define HINT_ASK_FACTOR 6  /* of the least limit: between probes where none reports steps */
-#define HINT_FACTOR 30     /* of the least limit: silence before a hint */
-#define HINT_CPU_PERCENT 1 /* of a processor: less is idle */
-
-struct pl_hub_hang {
-    struct pl_hub *hub;
-    uv_timer_t timer;
-    struct pl_stall stall;
-    struct pl_slow slow;
-    bool *behind;      /* scratch of the verdict; while suspected: the ranks in question */
-    char (*doing)[64]; /* by rank, from the last probe */
-    int64_t *cpu_ms, *idle_ms, *silent_s; /* by rank, from the probes; -1 = not known */
-    enum pl_on_hang policy;
-    bool suspected, seen, all, held, hinted, at_work, acted;
-    uint64_t tick_ns, asked_ns, next_ns, stopped_ns, stacks_due_ns, slow_ns, hint_ns;
-    unsigned n_stacks;         /* on their way */
-    char excerpt[EXCERPT_MAX]; /* of the first rank's stack */
-    double for_s;
-};
 
 /* ---- events ---- */
 
@@ -120,7 +99,7 @@ static void end_job(struct pl_hub_hang *h)
 {
     unsigned rank = first_in_question(h);
     struct pl_hub *hub = h->hub;
-    char text[EXCERPT_MAX + 256];
+    char text[PL_HANG_EXCERPT_MAX + 256];
     json_t *cause, *pid;
 
     if (rank == UINT_MAX)
@@ -260,48 +239,6 @@ static void judge(struct pl_hub_hang *h)
         suspect(h, &v, now);
 }
 
-/* ---- hints ---- */
-
-static bool reports_steps(const struct pl_hub_hang *h)
-{
-    for (unsigned i = 0; i < h->stall.n; i++)
-        if (h->stall.ranks[i].n_moves)
-            return true;
-    return false;
-}
-
-static bool is_idle(const struct pl_hub_hang *h, unsigned rank)
-{
-    int64_t least_s = (int64_t)(h->stall.least_ns / 1000000000) * HINT_FACTOR;
-
-    return h->idle_ms[rank] >= least_s * 1000 && h->silent_s[rank] >= least_s;
-}
-
-/* Without steps nothing is known, but a rank that neither computes nor writes is worth a look. */
-static void hint(struct pl_hub_hang *h)
-{
-    unsigned n = 0, running = 0;
-    json_t *event;
-
-    h->asked_ns = 0;
-    h->all = false;
-    for (unsigned i = 0; i < h->stall.n; i++) {
-        h->behind[i] = h->stall.ranks[i].runs && is_idle(h, i);
-        running += h->stall.ranks[i].runs;
-        n += h->behind[i];
-    }
-    if (n == 0 && h->hinted)
-        pl_hub_event(h->hub, stall_event(h, "over"));
-    if (n > 0 && !h->hinted) {
-        h->all = n == running;
-        event = stall_event(h, "hint");
-        if (event)
-            json_object_set_new(event, "text", json_string("no output and no CPU time"));
-        pl_hub_event(h->hub, event);
-    }
-    h->hinted = n > 0;
-}
-
 /* ---- what nodes send ---- */
 
 static enum pl_stall_class class_of(const char *state)
@@ -317,18 +254,16 @@ static enum pl_stall_class class_of(const char *state)
     return PL_STALL_GONE;
 }
 
-static void note_cpu(struct pl_hub_hang *h, const struct pl_msg_node_probed_item *m, uint64_t ms)
+static void tell_hint(struct pl_hub_hang *h)
 {
-    int64_t before = h->cpu_ms[m->rank];
+    json_t *event;
 
-    h->silent_s[m->rank] = m->silent_s == PL_MSG_ABSENT ? -1 : m->silent_s;
-    if (m->cpu_ms == PL_MSG_ABSENT)
+    if (!pl_hang_hint(h))
         return;
-    if (before >= 0 && (uint64_t)(m->cpu_ms - before) * 100 < HINT_CPU_PERCENT * ms)
-        h->idle_ms[m->rank] += (int64_t)ms;
-    else
-        h->idle_ms[m->rank] = 0;
-    h->cpu_ms[m->rank] = m->cpu_ms;
+    event = stall_event(h, h->hinted ? "hint" : "over");
+    if (event && h->hinted)
+        json_object_set_new(event, "text", json_string("no output and no CPU time"));
+    pl_hub_event(h->hub, event);
 }
 
 void pl_hub_hang_probed(struct pl_hub *hub, unsigned node_id, const struct pl_msg_node_probed *m)
@@ -352,13 +287,13 @@ void pl_hub_hang_probed(struct pl_hub *hub, unsigned node_id, const struct pl_ms
                             .class = class_of(p->state),
                             .collectives = p->collectives == PL_MSG_ABSENT ? -1 : p->collectives,
                             .hook = p->hook != NULL});
-        if (!reports_steps(h))
-            note_cpu(h, p, HINT_ASK_FACTOR * h->stall.least_ns / 1000000);
+        if (!pl_hang_reports_steps(h))
+            pl_hang_note_cpu(h, p, PL_HANG_HINT_ASK_FACTOR * h->stall.least_ns / 1000000);
     }
-    if (reports_steps(h))
+    if (pl_hang_reports_steps(h))
         judge(h);
     else
-        hint(h);
+        tell_hint(h);
 }
 
 /* The lines of the main thread: Python's if there are any, else the native ones. */
@@ -377,7 +312,7 @@ static void keep_excerpt(struct pl_hub_hang *h, const char *text)
     for (int line = 0; line < EXCERPT_LINES && *end; line++) {
         size_t len = strcspn(end, "\n");
 
-        if (end + len - from >= EXCERPT_MAX - 1 || (line && strncmp(end, "== ", 3) == 0))
+        if (end + len - from >= PL_HANG_EXCERPT_MAX - 1 || (line && strncmp(end, "== ", 3) == 0))
             break;
         end += len + (end[len] == '\n');
     }
@@ -505,7 +440,8 @@ static void on_tick(uv_timer_t *timer)
         return;
     if (pl_stall_due(&h->stall, now)) {
         ask(h, now);
-    } else if (!reports_steps(h) && now - h->hint_ns > HINT_ASK_FACTOR * h->stall.least_ns) {
+    } else if (!pl_hang_reports_steps(h) &&
+               now - h->hint_ns > PL_HANG_HINT_ASK_FACTOR * h->stall.least_ns) {
         h->hint_ns = now;
         ask(h, now);
     }
