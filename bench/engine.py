@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Steps per second of Plume's training engine against PyTorch's, on four models.
+"""Steps per second of Plume's training engine against PyTorch's, on six models.
 
-For each model and type: one process with 1 and with 2 threads, and two ranks with one thread. Plume
-and the peer (engine_peer.py) alternate. PLUME_TORCH_PYTHON is a Python that has torch; without one
+For each model and type: one process with 1 and with 2 threads, two ranks with one thread, and two
+independent processes side by side. Plume and the peer (engine_peer.py) alternate. PLUME_TORCH_PYTHON is a Python that has torch; without one
 the table has Plume's rows only. ENGINE_MODELS, ENGINE_DTYPES and ENGINE_TRIALS select a part.
-ENGINE_COMPILE=1 adds rows against torch.compile, each of which takes a minute longer.
+ENGINE_COMPILE=1 adds rows against torch.compile, each of which takes a minute longer. Three minutes:
+
+    ENGINE_MODELS=resnet,lstm ENGINE_DTYPES=f32 ENGINE_TRIALS=3 ./dev bench engine
 """
 
 import json
@@ -19,7 +21,7 @@ from engine_models import BATCH, flops_of, make_data, module_args
 from plbench import BUILD, SRC, Bench, median, quiet
 
 PYTHON = os.environ.get("PLUME_TORCH_PYTHON", "python3")
-MODELS = os.environ.get("ENGINE_MODELS", "mlp,cnn,gpt4,gpt6").split(",")
+MODELS = os.environ.get("ENGINE_MODELS", "mlp,cnn,gpt4,gpt6,resnet,lstm").split(",")
 DTYPES = os.environ.get("ENGINE_DTYPES", "f32,bf16").split(",")
 TRIALS = int(os.environ.get("ENGINE_TRIALS", "7"))
 COMPILE = os.environ.get("ENGINE_COMPILE", "0") == "1"
@@ -79,6 +81,18 @@ class Ours:
         return self.start(self.steps, True).communicate(timeout=600)[1].rstrip()
 
 
+class Independent:
+    """Two runs of one rank at the same time: what two ranks could do if they did not meet."""
+
+    def __init__(self, bench, model, dtype):
+        self.runs = [Ours(bench, model, dtype, 1, 1) for _ in range(2)]
+        self.rates = []
+
+    def trial(self, steps):
+        started = [run.start(steps) for run in self.runs]
+        self.rates.append(min(run.end(p)[0] for run, p in zip(self.runs, started)))
+
+
 class Peer:
     """engine_peer.py, which keeps running and makes a trial on request."""
 
@@ -135,8 +149,8 @@ def gemm_peak(b):
 
 
 def measure(b, model, dtype, torch):
-    """{(threads, ranks): (Ours, Peer or None, compiled Peer or None)}, alternating."""
-    sides, peers = {}, []
+    """{(threads, ranks): (Ours, Peer or None, compiled Peer or None)} and Independent, alternating."""
+    sides, peers, apart = {}, [], Independent(b, model, dtype)
 
     def new_peer(*args):
         try:
@@ -161,10 +175,12 @@ def measure(b, model, dtype, torch):
                     # If a step takes seconds, three trials are enough.
                     if peer and (i < 3 or peer.rates[0] > 0.5):
                         peer.trial()
+            quiet(0.5)
+            apart.trial(sides[1, 2][0].steps)
     finally:
         for peer in peers:
             peer.close()
-    return sides
+    return sides, apart
 
 
 def efficiency(sides, which):
@@ -173,7 +189,7 @@ def efficiency(sides, which):
     return median(two.rates) / median(one.rates) if one and two else None
 
 
-def rows_of(b, model, dtype, sides, peak):
+def rows_of(b, model, dtype, sides, apart, peak):
     for (threads, ranks), (ours, peer, compiled) in sides.items():
         name = peer.facts["peer_name"] if peer else None
         about = {"model": model, "dtype": dtype, "threads": threads, "ranks": ranks}
@@ -196,6 +212,9 @@ def rows_of(b, model, dtype, sides, peak):
             b.row(case + ": efficiency", [100 * efficiency(sides, 0)],
                   [100 * efficiency(sides, 1)] if peer else None, name, unit="%", least=97,
                   extra=about)
+            share_apart = median(ours.rates) / median(apart.rates)
+            b.row(case + ": efficiency, independent", [100 * share_apart], unit="%", least=97,
+                  extra={**about, "independent": median(apart.rates)})
             # The goal is from a machine on which a step takes a tenth of it; without the step itself
             # the number is the cost of the start on any machine.
             theirs = peer and peer.facts["first_step_s"]
@@ -223,7 +242,7 @@ def main():
         for model in MODELS:
             for dtype in DTYPES:
                 try:
-                    rows_of(b, model, dtype, measure(b, model, dtype, torch), peak)
+                    rows_of(b, model, dtype, *measure(b, model, dtype, torch), peak)
                 except RuntimeError as e:
                     b.note(f"{model} {dtype}: not measured: {e}")
         again, fma_again = gemm_peak(b)

@@ -5,6 +5,8 @@ Plume's versions are in examples/ and bench/models/; both sides have the same la
 """
 
 import array
+import importlib.util
+import math
 import os
 from collections import namedtuple
 
@@ -16,7 +18,12 @@ GPT = {
     "gpt2": Gpt(12, 12, 768, 1024, 50304, 16),
     "gpt-tiny": Gpt(1, 2, 32, 24, 300, 2),
 }
-BATCH = {"mlp": 512, "cnn": 128, **{name: gpt.batch for name, gpt in GPT.items()}}
+Lstm = namedtuple("Lstm", "layers width hidden context vocabulary batch")
+LSTM = Lstm(1, 128, 256, 64, 65, 32)
+RESNET_SIZE = 32  # to which images of 8 x 8 are enlarged
+BATCH = {"mlp": 512, "cnn": 128, "resnet": 32, "lstm": LSTM.batch,
+         **{name: gpt.batch for name, gpt in GPT.items()}}
+ADAM = ("lstm",)  # as AdamW for GPT; the others have SGD with momentum
 
 
 def flops_of(model, batch=None):
@@ -29,8 +36,20 @@ def flops_of(model, batch=None):
         token = (gpt.layers * (12 * gpt.width ** 2 + gpt.context * gpt.width)
                  + gpt.vocabulary * gpt.width)
         return 3 * 2 * batch * gpt.context * token
+    if model == "lstm":
+        token = 4 * LSTM.hidden * (LSTM.width + LSTM.hidden) + LSTM.hidden * LSTM.vocabulary
+        return 3 * 2 * batch * LSTM.context * token
     if model == "mlp":
         layers = [784 * 1024, 1024 * 1024, 1024 * 10]
+    elif model == "resnet":
+        layers, side = [(RESNET_SIZE // 2) ** 2 * 64 * 3 * 49], RESNET_SIZE // 4
+        for stage in range(4):
+            wide = 64 << stage
+            if stage:
+                side //= 2
+                layers += [side ** 2 * wide * wide // 2 * 10]  # 3 x 3, and 1 x 1 beside it
+            layers += [side ** 2 * wide * wide * 9] * (3 if stage else 4)
+        layers += [512 * 10]
     else:
         layers = [26 * 26 * 32 * 9, 24 * 24 * 64 * 32 * 9, 9216 * 128, 128 * 10]
     return 2 * batch * (3 * sum(layers) - layers[0])
@@ -49,6 +68,11 @@ def module_args(build, model, batch=None):
         args += ["--lr", "0.0003"]
     if model == "cnn":
         args += ["--size", "28", "--lr", "0.01"]
+    if model == "resnet":
+        args += ["--size", str(RESNET_SIZE), "--lr", "0.001"]
+    if model == "lstm":
+        for name in ("layers", "width", "hidden", "context", "vocabulary"):
+            args += [f"--{name}", str(getattr(LSTM, name))]
     return args
 
 
@@ -73,13 +97,16 @@ def make_tokens(folder, gpt, rows):
                   b"".join(line[part].tobytes() for line in lines), "<u2" if wide else "|u1")
 
 
+SHAPES = {"mlp": (784,), "cnn": (1, 28, 28), "resnet": (1, 8, 8)}
+
+
 def make_data(folder, model, rows):
     os.makedirs(folder, exist_ok=True)
-    if model in GPT:
-        make_tokens(folder, GPT[model], rows)
+    if model in GPT or model == "lstm":
+        make_tokens(folder, GPT.get(model, LSTM), rows)
         return
-    shape = (784,) if model == "mlp" else (1, 28, 28)
-    write_npy(folder + "/x.npy", (rows, *shape), os.urandom(rows * 784))
+    shape = SHAPES[model]
+    write_npy(folder + "/x.npy", (rows, *shape), os.urandom(rows * math.prod(shape)))
     write_npy(folder + "/y.npy", (rows,), bytes(b % 10 for b in os.urandom(rows)))
 
 
@@ -129,7 +156,36 @@ def torch_models():
             h = self.token(x) + self.place.weight[:x.shape[1]]
             return F.linear(self.ln(self.blocks(h)), self.token.weight)
 
+    class LstmNet(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embedding = nn.Embedding(LSTM.vocabulary, LSTM.width)
+            self.lstm = nn.LSTM(LSTM.width, LSTM.hidden, LSTM.layers, batch_first=True)
+            self.out = nn.Linear(LSTM.hidden, LSTM.vocabulary)
+
+        def forward(self, x):
+            return self.out(self.lstm(self.embedding(x))[0])
+
+    class Enlarged(nn.Module):
+        """The example's ResNet-18 (examples/resnet/resnet.py), on images as the module gets them."""
+
+        def __init__(self):
+            super().__init__()
+            path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "examples",
+                                "resnet", "resnet.py")
+            spec = importlib.util.spec_from_file_location("resnet", path)
+            example = importlib.util.module_from_spec(spec)
+            spec.loader.exec_module(example)
+            self.net = example.ResNet(64, 10)
+
+        def forward(self, x):
+            return self.net(F.interpolate(x, RESNET_SIZE).expand(-1, 3, -1, -1))
+
     def make_net(name):
+        if name == "lstm":
+            return LstmNet()
+        if name == "resnet":
+            return Enlarged()
         if name == "mlp":
             return nn.Sequential(nn.Linear(784, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.ReLU(),
                                  nn.Linear(1024, 10))
@@ -140,10 +196,10 @@ def torch_models():
         return GptNet(GPT[name])
 
     def make_batches(name, n, batch):
-        if name in GPT:
-            x = torch.randint(GPT[name].vocabulary, (n, batch, GPT[name].context + 1))
+        if name in GPT or name == "lstm":
+            text = GPT.get(name, LSTM)
+            x = torch.randint(text.vocabulary, (n, batch, text.context + 1))
             return [(a[:, :-1].contiguous(), a[:, 1:].contiguous()) for a in x]
-        shape = (784,) if name == "mlp" else (1, 28, 28)
-        return list(zip(torch.rand(n, batch, *shape), torch.randint(10, (n, batch))))
+        return list(zip(torch.rand(n, batch, *SHAPES[name]), torch.randint(10, (n, batch))))
 
     return make_net, make_batches

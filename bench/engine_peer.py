@@ -25,10 +25,10 @@ import sys
 import tempfile
 import time
 
-from engine_models import BATCH, GPT, torch_models
+from engine_models import ADAM, BATCH, GPT, LSTM, torch_models
 
 EXEC = float(os.environ.get("ENGINE_PEER_EXEC", 0)) or time.time()
-MODELS = ("mlp", "cnn", "gpt4", "gpt6")
+MODELS = ("mlp", "cnn", "gpt4", "gpt6", "resnet", "lstm")
 
 
 def parse():
@@ -63,7 +63,7 @@ class Training:
             torch.distributed.init_process_group(
                 "gloo", init_method="file://" + args.store, rank=args.rank, world_size=self.ranks)
         make_net, make_batches = torch_models()
-        gpt, batch = GPT.get(args.model), BATCH[args.model]
+        gpt, batch = GPT.get(args.model, LSTM if args.model == "lstm" else None), BATCH[args.model]
         self.net, self.samples = make_net(args.model), batch * (gpt.context if gpt else 1)
         self.batches = make_batches(args.model, 8, batch)  # used alternately
         self.made = self.net
@@ -79,6 +79,8 @@ class Training:
         how = {kind: True}
         if self.args.model in GPT:
             return self.torch.optim.AdamW(self.made.parameters(), lr=3e-4, weight_decay=0.1, **how)
+        if self.args.model in ADAM:
+            return self.torch.optim.Adam(self.made.parameters(), lr=3e-3, **how)
         return self.torch.optim.SGD(self.made.parameters(), lr=0.01, momentum=0.9, **how)
 
     def step(self):
@@ -111,7 +113,7 @@ class Training:
             times[kind] = self.time_of(self.optimizer.step, 0.2)
         self.optimizer_name = min(times, key=times.get)
         self.optimizer = self.new_optimizer(self.optimizer_name)
-        if self.args.model == "cnn" and self.ranks == 1 and not self.args.compile:
+        if self.args.model in ("cnn", "resnet") and self.ranks == 1 and not self.args.compile:
             plain = self.time_of(self.step)
             batches = self.batches
             last = self.torch.channels_last

@@ -44,7 +44,8 @@ ROWS = {
     "runtime/plrund/hub": (NODE, ["jansson.h", "sodium.h", "uv.h"]),
     "spank_plugin": ([BASE, RANK], ["slurm/spank.h"]),
     "examples/*": (["plume"], ["mpi.h"]),
-    "bench/models": (["plume", "examples/cnn", "examples/gpt", "examples/mlp"], []),
+    "bench/models": (["plume", "examples/cnn", "examples/gpt", "examples/lstm", "examples/mlp",
+                      "examples/resnet"], []),
 }
 
 
