@@ -412,7 +412,7 @@ int pl_net_split(const char *s, char *host, size_t size, uint16_t *ret_port)
         s++;
         len -= 2;
     }
-    if (len == 0 || len >= size)
+    if (len == 0 || len >= size || memchr(s, '[', len) || memchr(s, ']', len))
         return -EINVAL;
     memcpy(host, s, len);
     host[len] = '\0';

@@ -267,7 +267,8 @@ static void test_split_forms(void **state)
                 {"[::1]:80", "::1", 80},
                 {"::1:80", "::1", 80}};
     static const char *const bad[] = {"",         "n1",    ":5",   "n1:",   "n1:0",
-                                      "n1:65536", "n1:5x", "[]:5", "n1:-5", "n1: 5"};
+                                      "n1:65536", "n1:5x", "[]:5", "n1:-5", "n1: 5",
+                                      "[[]]:5",   "[n1:5", "n]1:5"};
     char host[16], tiny[3];
     uint16_t port = 9;
 
