@@ -70,8 +70,10 @@ struct task {
 
 static int find_plugin(const char *plugin, bool *ret_there, struct pl_error *err)
 {
-    *ret_there = dlopen(plugin, RTLD_LAZY | RTLD_LOCAL) != NULL; /* stays open for the training */
-    return *ret_there ? 0 : pl_error_set(err, -ENOENT, "%s", dlerror());
+    void *library = dlopen(plugin, RTLD_LAZY | RTLD_LOCAL); /* stays open for the training */
+
+    *ret_there = library != NULL;
+    return library ? 0 : pl_error_set(err, -ENOENT, "%s", dlerror());
 }
 
 static int find_device(const struct task *task, bool *ret_there, struct pl_error *err)

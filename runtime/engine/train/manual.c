@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "runtime/engine/train/manual.h"
 #include "runtime/engine/params/unused_params.h"
-#include "runtime/engine/train/train_step.h"
+#include "runtime/engine/train/train_lane.h"
 #include "runtime/engine/util/crash.h"
 
 static const char hook[] = "manual_step";
@@ -58,7 +58,7 @@ static int backward(void *ctx, unsigned optimizer, double *ret_loss, struct pl_e
         return r;
     t->accumulated = ++t->manual.pending[optimizer];
     begin(t, optimizer);
-    r = pl_train_step_backward(t, optimizer, t->manual.batch, false, &loss, err);
+    r = pl_train_lane_backward(t, optimizer, t->manual.batch, false, &loss, err);
     t->manual.draws++;
     if (r == 0)
         r = pl_hooks_call(&t->hooks, t->module->on_after_backward, "on_after_backward", err);
@@ -85,7 +85,7 @@ static int step(void *ctx, unsigned optimizer, struct pl_error *err)
     /* The flags that the other ranks get may be those of another lane. */
     r = pl_unused_params_mark(&t->ctx.params, false, false, err);
     if (r == 0)
-        r = pl_train_step_optimize(t, optimizer, err);
+        r = pl_train_lane_optimize(t, optimizer, err);
     leave(t);
     return r;
 }
