@@ -9,6 +9,7 @@
 
 cmd_gpu-bundle() {
     (($# == 1)) || die_usage "gpu-bundle takes the folder to make"
+    [[ $1 != -* ]] || die_usage "gpu-bundle takes the folder to make, and no options: $1"
     local build=${PLUME_BUILD:-$PLUME_SRC/build-gpu}
     if [[ ! -d $build/meson-info ]]; then
         meson setup "$build" "$PLUME_SRC" --buildtype=release >/dev/null ||

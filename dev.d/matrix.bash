@@ -22,8 +22,8 @@ Rows: gcc           the tools, all features that the machine has, -Werror
       no-features   without all of them
       slurm_prefix  a Slurm outside the system's folders, found by its rpath
       stubs         against stubs of Slurm's headers, 20.11 to 26.05
-      cuda-12       the C half of plume-cuda.so against CUDA 12's headers, if pip
-                    has put them into build-matrix/cuda-12
+      cuda-12       the C half of plume-cuda.so against CUDA 12's headers,
+                    if pip has put them into build-matrix/cuda-12
       clang         by clang
       races         tests of CUDA kernels on the emulator, which looks for races
                     between threads, misaligned vectors and conflicts of banks

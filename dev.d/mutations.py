@@ -41,7 +41,7 @@ MUTATIONS = [
     # kernels
     place("kernels/cpu/softmax.c", "float shift = max + logf(sum);", "float shift = logf(sum);", "softmax"),
     place("kernels/cpu/adam.c", "(sqrtf(v[k]) / correct2 + eps)", "(sqrtf(v[k] + eps) / correct2)", "adam"),
-    place("kernels/cuda/layernorm.cu", "sum(square) / (real<T>)f.n + f.eps);", "sum(square) / (real<T>)(f.n - 1) + f.eps);", "layernorm"),
+    place("kernels/cuda/layernorm.cu", "sum(square) / (R)f.n + f.eps);", "sum(square) / (R)(f.n - 1) + f.eps);", "layernorm"),
     # engine
     place("runtime/engine/tape/tape_memory.c", "order[k]->from <= order[i]->to && order", "order[k]->from < order[i]->to && order", "engine_plan"),
     place("runtime/engine/tape/tape_plan.c", "root->written = views_cover(tape, root) ? PARTS_COVER : PARTS;", "root->written = PARTS_COVER;", "engine_grads"),

@@ -22,8 +22,8 @@ Usage: ./dev soak graphs [N [SEED]]
        ./dev soak allocations [SCENARIO[:N]...]
        ./dev soak fuzz [--list | DIVISOR]
        ./dev soak stalls [N [SEED]]
-       ./dev soak chaos [--seed N] [--minutes M | --count K] [--jobs J] [--way WAY]
-                        [--fault NAME] [--case SEED:I]
+       ./dev soak chaos [--seed N] [--minutes M | --count K] [--jobs J]
+                        [--way WAY] [--fault NAME] [--case SEED:I]
        ./dev soak recipes [NAME...]
 
   graphs       N random graphs of ops, in f64 and f32, against the PyTorch that
@@ -31,11 +31,12 @@ Usage: ./dev soak graphs [N [SEED]]
   pipelines    N random modules in random pipelines, beside one process or ddp
   shards       N random modules with --shard param, beside ddp
   allocations  each allocation of plsubmit, plstat, plrun and plrund fails once
-  fuzz         each target of tests/fuzz for its seconds, divided by DIVISOR; --list names them
-  stalls       N simulated jobs with noisy steps, pauses and hangs: no alarm but for a
-               hang, and each hang is named, in time and rightly
-  chaos        faults at random moments in real steps on a private cluster, by plrun
-               and by the plugin; [40 cases, 3 at a time, a seed by the clock]
+  fuzz         each target of tests/fuzz for its seconds, divided by DIVISOR;
+               --list names them
+  stalls       N simulated jobs with noisy steps, pauses and hangs: no alarm but
+               for a hang, and each hang is named, in time and rightly
+  chaos        faults at random moments in real steps on a private cluster, by
+               plrun and by the plugin; [40 cases, 3 at a time, a clock's seed]
   recipes      each recipe of doc/recipes.md with the packages that the Python
                $PLUME_RECIPES_PYTHON, or else python3, has
 

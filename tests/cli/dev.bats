@@ -21,7 +21,7 @@ sum() {
 }
 
 @test "--help fits 80 columns, on stdout, and names each command" {
-    for what in '' cluster matrix test; do
+    for what in '' cluster matrix soak test; do
         # shellcheck disable=SC2086 # nothing or one word
         run -0 --separate-stderr "$SRC/dev" $what --help
         [ -z "$stderr" ]
