@@ -41,6 +41,7 @@ int fit_configure(struct plume_context *pl)
 
 static int data(struct plume_context *pl, enum plume_stage stage, struct plume_data *ret)
 {
+    static const size_t one_sample[] = {0};
     bool train = stage == PLUME_TRAIN && !(fit_current->uneven && pl->rank == 1);
 
     ret->n_fields = 2;
@@ -51,6 +52,10 @@ static int data(struct plume_context *pl, enum plume_stage stage, struct plume_d
     ret->field[1].array =
         plume_open_npy(pl, train ? "digits/train-labels.npy" : "digits/val-labels.npy");
     ret->field[1].dtype = PLUME_I32;
+    if (fit_current->few && stage == PLUME_VALIDATE) {
+        ret->order = one_sample;
+        ret->n_order = 1;
+    }
     return 0;
 }
 

@@ -17,6 +17,7 @@ struct fit_run {
     char hparams[4][32];
     bool norm;   /* the rows of the images are normalised as channels */
     bool uneven; /* rank 1 has the validation data only */
+    bool few;    /* validation has one sample */
     bool drop;   /* the loss depends on dropout alone */
     struct plume_module module;
     char error[256];

@@ -125,6 +125,21 @@ static void test_ranks_that_run_out_join(void **state)
     assert_int_equal(run->step, (FIT_TRAIN_SAMPLES / 2 + 1 + 15) / 16);
 }
 
+/* Ranks that have no sample of the validation take part in it, also in that before training. */
+static void test_validation_has_fewer_samples_than_ranks(void **state)
+{
+    struct fit_run *one = fit_new_run(), *ranks = fit_new_run();
+
+    one->few = ranks->few = true;
+    one->options.max_steps = ranks->options.max_steps = 1;
+    one->options.sanity_steps = ranks->options.sanity_steps = 2;
+    snprintf(one->hparams[0], 32, "batch_size=48");
+    fit_go(one, 1, 0);
+    fit_go(ranks, 3, 0);
+    assert_true(fit_distance(one, ranks) < 1e-6);
+    assert_true(isfinite(one->val_loss) && fabs(one->val_loss - ranks->val_loss) < 1e-6);
+}
+
 static struct fit_run *strategy_run(enum pl_strategy_kind kind, unsigned devices, bool ends)
 {
     struct fit_run *run = fit_new_run();
@@ -470,6 +485,7 @@ int main(void)
         cmocka_unit_test(test_dropout_never_repeats),
         cmocka_unit_test(test_horovod_is_ddp_with_a_larger_rate),
         cmocka_unit_test(test_ranks_that_run_out_join),
+        cmocka_unit_test(test_validation_has_fewer_samples_than_ranks),
         cmocka_unit_test(test_dp_is_single),
         cmocka_unit_test(test_dp_averages_means),
         cmocka_unit_test(test_dp_accumulates),

@@ -354,10 +354,13 @@ static int train_epoch(struct pl_trainer *t, struct pl_error *err)
 static int check_sanity(struct pl_trainer *t, struct pl_error *err)
 {
     double none[2] = {0}, values[PL_LOG_VALUES_MAX];
-    uint64_t most = PL_MIN(t->options->sanity_steps, pl_eval_batches(t, PLUME_VALIDATE));
+    const struct pl_train_options *o = t->options;
+    uint64_t most = PL_MIN(o->sanity_steps, pl_eval_batches(t, PLUME_VALIDATE));
     int r;
 
-    if (t->options->fast_dev_run || most == 0)
+    /* All ranks decide alike: one that has no batches takes part in the sums. */
+    if (o->fast_dev_run || o->sanity_steps == 0 || o->limit[PLUME_VALIDATE].value <= 0 ||
+        !t->stage[PLUME_VALIDATE].present)
         return 0;
     r = pl_eval_run(t, PLUME_VALIDATE, most, none, values, err);
     return r == 0 && t->interrupted ? interrupt(t, err) : r;
