@@ -50,7 +50,7 @@ as_ddp() {
     as_ddp "os param" --processes 2 --precision bf16 --amp-level O3 --clip 0.1 "${GPT[@]}"
     as_ddp "os grad param" --processes 2 --precision 64 --clip 0.1 "$TURNS"
     as_ddp "grad" --accumulate 2 --clip 0.1 mlp
-    as_ddp "grad param" --processes 7 mlp --hidden 1 # two blocks
+    as_ddp "grad param" --processes 7 --ema 0.9 mlp --hidden 1 # two blocks
 }
 
 @test "a run goes on under any strategy and on any number of ranks" {

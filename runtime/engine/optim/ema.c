@@ -32,10 +32,13 @@ void pl_ema_update(struct pl_ema *ema, const struct pl_kernels *kernels)
 {
     struct pl_params *params = ema->params;
 
-    if (!params || pl_params_held(params) == 0)
+    if (!params)
+        return;
+    ema->steps++; /* also where the rank's shard is empty: all save the average together */
+    if (pl_params_held(params) == 0)
         return;
     pl_device_enter(params->dev);
-    if (ema->steps++ == 0) {
+    if (ema->steps == 1) {
         pl_device_copy_from(params->dev, ema->values, params->dev, params->values,
                             pl_params_held(params) * pl_real_size(params->real));
         return;
