@@ -44,6 +44,7 @@ struct run {
     double values[VALUES_MAX]; /* of rank 0's parameters, as declared */
     uint64_t step;
     double val_loss, train_loss;
+    double logged[2];      /* value "again" of the last step: sum, weight */
     size_t own[RANKS_MAX]; /* elements of the arenas that each rank has */
     uint64_t moves;
     uint64_t began[STEPS_MAX]; /* steps, on rank 0 */
@@ -301,6 +302,7 @@ static const char *train(struct pl_comm *comm, void *shared)
             memcpy(run->hash, trainer.param_hash, sizeof(run->hash));
             run->step = trainer.state.step;
             run->moves = trainer.pipe.on ? trainer.pipe.version - 1 : 0;
+            pl_lane_logged(&trainer.stage[PLUME_TRAIN].lanes[0], 0, run->logged);
             run->val_loss = pl_metrics_get(&trainer.metrics, "val_loss");
             run->train_loss = pl_metrics_get(&trainer.metrics, "train_loss");
         }
@@ -449,6 +451,24 @@ static void test_a_layer_that_is_left_out_stays(void **state)
     }
 }
 
+/* The last batch of an epoch is the first one whose last microbatch is shorter, and the last one of
+ * its step: what the others have logged counts once. */
+static void test_logged_values_are_those_of_one_process(void **state)
+{
+    struct run *one = new_run(7, 0), *pipe;
+
+    one->options.max_steps = 1;
+    one->options.accumulate = 3;
+    snprintf(one->hparams[0], 32, "batch_size=418"); /* 418, 418 and 417 samples */
+    go(one, 1, 0);
+    pipe = pipeline_of(one, 2, 2);
+    go(pipe, 2, 0);
+    assert_alike(pipe, one, 1e-9);
+    for (unsigned i = 0; i < PL_COUNT(one->logged); i++)
+        assert_true(far(pipe->logged[i], one->logged[i]) <= 1e-9);
+    assert_true(one->logged[1] > 1252 && one->logged[1] < 1254);
+}
+
 /* A rank has memory for its own parameters only. */
 static void test_ranks_have_their_own_parameters(void **state)
 {
@@ -582,6 +602,7 @@ int main(void)
         cmocka_unit_test(test_random_modules_are_those_of_one_process),
         cmocka_unit_test(test_cuts_and_orders_have_the_same_bits),
         cmocka_unit_test(test_a_layer_that_is_left_out_stays),
+        cmocka_unit_test(test_logged_values_are_those_of_one_process),
         cmocka_unit_test(test_ranks_have_their_own_parameters),
         cmocka_unit_test(test_the_cut_moves_with_its_state),
         cmocka_unit_test(test_a_lost_rank_is_named),

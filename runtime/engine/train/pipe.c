@@ -161,8 +161,10 @@ new_slot(struct pl_pipe *pipe, enum plume_stage stage, struct pl_error *err)
         free(slot);
         return NULL;
     }
-    /* The dry step of the stage's own lane has found the names. */
+    /* The dry step of the stage's own lane has found the names. Its sums are those of earlier
+     * batches. */
     slot->lane.parts.root->logs = *pl_stage_logs(&pipe->stages[stage]);
+    memset(slot->lane.parts.root->logs.sum, 0, sizeof(slot->lane.parts.root->logs.sum));
     return slot;
 }
 
