@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: MIT
 # shellcheck shell=bash
 # ./dev matrix: builds of the tools by other compilers, without features, against other headers, for
-# another architecture. Tests run in ./dev test; here all but races and aarch64 is compiled and linked only.
+# another architecture. Tests run in ./dev test; here all but pjrt, races and aarch64 is compiled and
+# linked only.
 
 # shellcheck source=dev.d/build.bash
 . "$PLUME_SRC/dev.d/build.bash"
 
 readonly MATRIX_ROWS=(gcc no-slurm no-mpi no-cuda no-static_runtime no-yaml no-features slurm_prefix stubs
-    cuda-12 clang races hardened reproducible gcc-11 debian13 aarch64)
+    cuda-12 pjrt clang races hardened reproducible gcc-11 debian13 aarch64)
 readonly MATRIX_ROW_LIMIT_S=1500 MATRIX_DEBIAN13=trixie
 readonly MATRIX_STUBS=(20.11 21.08 22.05 23.02 23.11 24.05 24.11 25.05 25.11 26.05)
 readonly MATRIX_ON=(-Dslurm=auto -Dmpi=auto -Dcuda=auto -Dstatic_runtime=auto -Dyaml=auto
@@ -24,6 +25,8 @@ Rows: gcc           the tools, all features that the machine has, -Werror
       stubs         against stubs of Slurm's headers, 20.11 to 26.05
       cuda-12       the C half of plume-cuda.so against CUDA 12's headers,
                     if pip has put them into build-matrix/cuda-12
+      pjrt          the engine on XLA's CPU device, whose plugin is fetched from
+                    the Python package index (63 MB)
       clang         by clang
       races         tests of CUDA kernels on the emulator, which looks for races
                     between threads, misaligned vectors and conflicts of banks
@@ -143,6 +146,20 @@ row_cuda-12() {
         gcc -fsyntax-only -std=gnu11 -D_GNU_SOURCE -include common/base/banned.h -Wall -Wextra \
             -Wno-unused-parameter -Werror "${include[@]}" -I . -I include "$source" || die "$source"
     done
+}
+
+# In the user's cache other builds would find the plugin; meson takes no header below the source.
+row_pjrt() {
+    local dir=$MATRIX_DIR/pjrt cache
+    cache=$(mktemp -d "${TMPDIR:-/tmp}/plume-pjrt-XXXXXX")
+    # shellcheck disable=SC2064 # this very folder
+    trap "rm -rf '$cache'" EXIT
+    XDG_CACHE_HOME=$cache "$PLUME_SRC/dev" deps pjrt || skip "PJRT's CPU plugin could not be had"
+    reconfigure_in "$dir" -Dpjrt=enabled "-Dpjrt_dir=$(echo "$cache"/plume/pjrt-*)" -Dtests=enabled \
+        -Dwerror=true -Dcuda=disabled -Dmpi=disabled -Dslurm=disabled
+    meson test -C "$dir" --num-processes "$(nproc)" --timeout-multiplier 6 --print-errorlogs \
+        xla.bats graphs-xla engine_lower
+    grep -q '"name": "[^"]*graphs-xla".*"result": "OK"' "$dir/meson-logs/testlog.json" || die "graphs-xla was skipped"
 }
 
 row_clang() {
