@@ -40,6 +40,11 @@ run_case() {
         timeout 60 bash "$here/$1/cmd" </dev/null >"$top/raw-out" 2>"$top/raw-err") || rc=$?
     normalise <"$top/raw-out" >"$top/out"
     normalise <"$top/raw-err" >"$top/err"
+    # The executor of a local sweep may write its last file after --wait has ended.
+    for _ in {1..100}; do
+        rm -rf "$work" "${top:?}/home" 2>/dev/null && return
+        sleep 0.1
+    done
     rm -rf "$work" "${top:?}/home"
 }
 
