@@ -71,7 +71,7 @@ static void confined(int (*attack)(void), const char *program)
     }
     assert_int_equal(waitpid(pid, &status, 0), pid);
     if (WIFEXITED(status) && WEXITSTATUS(status) == NO_LANDLOCK) {
-        print_message("skipped: no landlock\n");
+        print_message("# skipped: no landlock\n");
         return;
     }
     assert_true(WIFEXITED(status));
@@ -249,7 +249,7 @@ static void test_apply_reaches_no_ipc(void **state)
 static void test_apply_runs_one_program(void **state)
 {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-    print_message("skipped: the sanitizer's symbolizer is a program\n");
+    print_message("# skipped: the sanitizer's symbolizer is a program\n");
     return;
 #endif
     confined(run_programs, "/bin/true");
@@ -275,7 +275,7 @@ static void test_apply_script(void **state)
 static void test_apply_reaches_no_other_process(void **state)
 {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-    print_message("skipped: LeakSanitizer traces its own process\n");
+    print_message("# skipped: LeakSanitizer traces its own process\n");
     return;
 #endif
     confined(reach_others, "/bin/true");
@@ -297,7 +297,7 @@ static void test_apply_missing_folder(void **state)
     }
     assert_int_equal(waitpid(pid, &status, 0), pid);
     if (WEXITSTATUS(status) == NO_LANDLOCK) {
-        print_message("skipped: no landlock\n");
+        print_message("# skipped: no landlock\n");
         return;
     }
     assert_int_equal(status, 0);

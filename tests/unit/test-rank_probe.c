@@ -89,7 +89,7 @@ static bool has_places(void)
 {
     if (access("/proc/self/wchan", R_OK) == 0 || access("/proc/self/syscall", R_OK) == 0)
         return true;
-    print_message("skipped: no wchan and no syscall in this /proc\n");
+    print_message("# skipped: no wchan and no syscall in this /proc\n");
     return false;
 }
 

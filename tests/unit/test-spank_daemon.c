@@ -270,7 +270,7 @@ static void test_start_dead_file_system(void **state)
     snprintf(dead, sizeof(dead), "%s/dead", folder);
     assert_int_equal(mkdir(dead, 0700), 0);
     if (fuse < 0 || mount("dead", dead, "fuse", 0, options) < 0) {
-        print_message("skipped: cannot mount: %s\n", strerror(errno));
+        print_message("# skipped: cannot mount: %s\n", strerror(errno));
         pl_closep(&fuse);
         rmdir(dead);
         return;
@@ -322,7 +322,7 @@ static void test_start_groups(void **state)
     _cleanup_free_ char *text = NULL;
 
     if (getuid() != 0) {
-        print_message("skipped: needs root\n");
+        print_message("# skipped: needs root\n");
         return;
     }
     user.groups = groups;
@@ -364,7 +364,7 @@ static void test_runtime_dir_by_root(void **state)
     char parent[80], own[96], canary[80];
 
     if (getuid() != 0) {
-        print_message("skipped: needs root\n");
+        print_message("# skipped: needs root\n");
         return;
     }
     snprintf(parent, sizeof(parent), "%s/run", folder);
@@ -402,7 +402,7 @@ static void test_runtime_dir_race(void **state)
     pid_t racer;
 
     if (getuid() != 0) {
-        print_message("skipped: needs root\n");
+        print_message("# skipped: needs root\n");
         return;
     }
     snprintf(parent, sizeof(parent), "%s/sticky", folder);
@@ -446,11 +446,12 @@ static void test_start_in_mount_namespace(void **state)
     pid_t holder;
 
 #ifdef __SANITIZE_THREAD__
-    print_message("skipped: a process with ThreadSanitizer's thread cannot change its namespace\n");
+    print_message(
+        "# skipped: a process with ThreadSanitizer's thread cannot change its namespace\n");
     return;
 #endif
     if (getuid() != 0) {
-        print_message("skipped: needs root\n");
+        print_message("# skipped: needs root\n");
         return;
     }
     assert_int_equal(mkdir(hidden, 0755), 0);
@@ -505,11 +506,12 @@ static void test_runtime_dir_of_a_hostile_namespace(void **state)
     pid_t holder;
 
 #ifdef __SANITIZE_THREAD__
-    print_message("skipped: a process with ThreadSanitizer's thread cannot change its namespace\n");
+    print_message(
+        "# skipped: a process with ThreadSanitizer's thread cannot change its namespace\n");
     return;
 #endif
     if (getuid() != 0) {
-        print_message("skipped: needs root\n");
+        print_message("# skipped: needs root\n");
         return;
     }
     chmod(folder, 0755);
