@@ -150,8 +150,9 @@ static void take_slope(struct pl_tape *tape, struct pl_node *node)
     before->fusion.sloped = true;
 }
 
-/* The gradient of a loss' input, if forward is the last to read that input and no other adds to its
- * gradient. Not in f16, where it would be rounded before it is scaled. */
+/* The gradient of a loss' input, if forward is the last to read that input (a sum may be done
+ * later, by a norm) and no other adds to its gradient. Not in f16, where it would be rounded before
+ * it is scaled. */
 static void take_gradient(struct pl_tape *tape, struct pl_node *node)
 {
     const plume_tensor *x = node->in[0];
@@ -162,7 +163,7 @@ static void take_gradient(struct pl_tape *tape, struct pl_node *node)
         x->dtype == PLUME_F16 || pl_node_has_f32_copy(node, x) || next_use(tape, x, at) != tape->n)
         return;
     for (size_t n = next_use(tape, x, x->node); n < at; n = next_use(tape, x, n))
-        if (tape->nodes[n].back || tape->nodes[n].op->view)
+        if (tape->nodes[n].back || tape->nodes[n].op->view || tape->nodes[n].at[0] > at)
             return;
     maker = &tape->nodes[x->node];
     if (maker->hidden || maker->op->same_grad || (maker->op->needs & PL_NEEDS_OUT))
@@ -185,8 +186,6 @@ void pl_tape_plan_fusions(struct pl_tape *tape)
 
         if (node->op->slopes && node->op->slopes(node) && !tape->no_fuse && !tape->dev->ops->host)
             take_slope(tape, node);
-        if (node->op->grad_ahead && !tape->no_fuse && !tape->dev->ops->host)
-            take_gradient(tape, node);
         if (!node->op->fuses)
             continue;
         node->fusion.x = node->in[0];
@@ -199,4 +198,7 @@ void pl_tape_plan_fusions(struct pl_tape *tape)
             take_cast_before(tape, node);
         take_sum(tape, node);
     }
+    for (size_t i = 0; i < tape->n && !tape->no_fuse && !tape->dev->ops->host; i++)
+        if (tape->nodes[i].op->grad_ahead)
+            take_gradient(tape, &tape->nodes[i]);
 }
