@@ -22,6 +22,7 @@
 struct run {
     struct pl_train_options options;
     bool lazy;         /* nothing happens in every other batch: it is no step */
+    bool between;      /* of d's first backward pass and step: a step of g that is skipped */
     const char *wrong; /* what the module does wrongly */
     char error[256];
     char calls[1024];
@@ -31,6 +32,7 @@ struct run {
 struct net {
     plume_tensor *g, *d;
     unsigned batch; /* from 1 on; 0: the dry step */
+    bool huge;      /* g's gradients overflow once they are scaled */
 };
 
 static struct run *current;
@@ -77,7 +79,7 @@ static plume_tensor *loss_of(struct plume_context *pl, plume_tensor *gd)
 
     if (pl->optimizer == 0) {
         own = plume_scale(pl, mean_product(pl, net->g, net->g), 0.15, 0);
-        loss = plume_add(pl, gd, own);
+        loss = plume_scale(pl, plume_add(pl, gd, own), net->huge ? 1e35 : 1, 0);
     } else {
         own = mean_product(pl, net->d, net->d);
         loss = plume_sub(pl, own, plume_scale(pl, gd, 0.5, 0));
@@ -100,6 +102,18 @@ static bool is_wrong(const char *how)
     return current->wrong && strcmp(current->wrong, how) == 0;
 }
 
+/* The loss scale halves. */
+static int skip_g(struct plume_context *pl)
+{
+    struct net *net = pl->state;
+    int r;
+
+    net->huge = true;
+    r = plume_backward(pl, 0, NULL);
+    net->huge = false;
+    return r == 0 ? plume_optimizer_step(pl, 0) : r;
+}
+
 /* d's loss is that of the values that it has now. */
 static int train_d(struct plume_context *pl, unsigned passes)
 {
@@ -113,6 +127,8 @@ static int train_d(struct plume_context *pl, unsigned passes)
         want = (d[0] * d[0] - 0.5 * g[0] * d[0]) * (pl->rank + 1.0);
         if (r == 0 && fabs(loss - want) > 1e-5)
             return plume_fail(pl, -EINVAL, "the loss is another one");
+        if (r == 0 && current->between && ((struct net *)pl->state)->batch == 1)
+            r = skip_g(pl);
     }
     return r == 0 ? plume_optimizer_step(pl, 1) : r;
 }
@@ -301,6 +317,17 @@ static void test_all_strategies(void **state)
     }
 }
 
+/* What waits for a step was scaled by the scale before. */
+static void test_the_loss_scale_changes_between(void **state)
+{
+    for (unsigned ranks = 1; ranks <= 2; ranks++) {
+        struct run run = {.options = pl_train_options_default(), .between = true};
+
+        run.options.precision = PL_PRECISION_16;
+        check(ranks, 0, &run);
+    }
+}
+
 static void test_what_is_wrong_is_told(void **state)
 {
     static const struct {
@@ -331,6 +358,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_steps_are_those_of_the_module),
         cmocka_unit_test(test_all_strategies),
+        cmocka_unit_test(test_the_loss_scale_changes_between),
         cmocka_unit_test(test_what_is_wrong_is_told),
     };
 

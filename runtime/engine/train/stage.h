@@ -22,6 +22,7 @@ struct pl_lane {
     struct pl_parts parts;
     struct plume_outputs outputs;
     struct pl_reducer reducer; /* training; the trainer initialises it, pl_stage_finish() ends it */
+    float scale; /* training: the loss scale of the gradients that wait for a step; 0: none yet */
 };
 
 struct pl_stage {

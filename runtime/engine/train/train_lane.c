@@ -124,6 +124,14 @@ static int pipe_closure(struct pl_trainer *t,
     return 0;
 }
 
+/* The gradients of all batches of a step have one loss scale, on all ranks: that of the first. */
+static float scale_of(const struct pl_trainer *t, struct pl_lane *lane)
+{
+    if (t->accumulated <= 1 || lane->scale == 0)
+        lane->scale = t->scaler.scale;
+    return lane->scale;
+}
+
 int pl_train_lane_backward(struct pl_trainer *t,
                            unsigned optimizer_idx,
                            const struct plume_batch *batch,
@@ -139,7 +147,6 @@ int pl_train_lane_backward(struct pl_trainer *t,
                                .rows = batch->rows,
                                .reducer = &lane->reducer};
     struct pl_backward backward = {
-        .seed = t->scaler.scale,
         .accumulate = t->accumulated > 1 && t->strategy.shard < PL_SHARD_GRAD,
         .after_node = reduces && !t->strategy.fused ? on_backward_node : NULL,
         .ctx = &check,
@@ -147,6 +154,7 @@ int pl_train_lane_backward(struct pl_trainer *t,
     uint64_t begin = pl_timeline_begin(t->timeline);
     int r = pl_lane_trace(stage, lane, batch, &backward.loss, err);
 
+    backward.seed = scale_of(t, lane);
     pl_timeline_end(t->timeline, 0, "step", "trace", NULL, begin);
     if (r == 0 && !backward.loss && t->ctx.params.units)
         r = pl_units_assist(t->ctx.params.units, NULL, NULL, err);
@@ -188,6 +196,23 @@ static int share_values(struct pl_trainer *t, size_t first, size_t n, struct pl_
     return from < to ? pl_shard_share_values(&t->ctx.params, t->group.shards, from, to, err) : 0;
 }
 
+/* pl_optimizers_step_some() by the loss scale that the lane's gradients have, which is an older one
+ * if another lane has changed it meanwhile. */
+static int step_scaled(struct pl_trainer *t, unsigned optimizer_idx, size_t n, struct pl_error *err)
+{
+    float now = t->scaler.scale, scale = t->stage[PLUME_TRAIN].lanes[optimizer_idx].scale;
+    int r;
+
+    if (scale > 0)
+        t->scaler.scale = scale;
+    r = pl_optimizers_step_some(&t->optimizers, optimizer_idx, n, t->kernels,
+                                &(struct pl_clip_rule){t->options->clip_by, t->options->clip},
+                                &t->scaler, NULL, err);
+    if (scale > 0 && now != scale)
+        t->scaler.scale = t->scaler.scale < scale ? PL_MIN(now, t->scaler.scale) : now;
+    return r;
+}
+
 /* Steps the lane's optimizer; all of them if there is one lane. */
 static int optimize(struct pl_trainer *t, unsigned optimizer_idx, struct pl_error *err)
 {
@@ -199,9 +224,7 @@ static int optimize(struct pl_trainer *t, unsigned optimizer_idx, struct pl_erro
     if (r < 0)
         return r;
     t->ctx.params.values_version++;
-    r = pl_optimizers_step_some(&t->optimizers, optimizer_idx, n, t->kernels,
-                                &(struct pl_clip_rule){t->options->clip_by, t->options->clip},
-                                &t->scaler, NULL, err);
+    r = step_scaled(t, optimizer_idx, n, err);
     if (r == 0)
         r = pl_precision_round(t->options, t->kernels, &t->ctx.params, err);
     if (r == 0 && t->strategy.shard && t->strategy.shard < PL_SHARD_PARAM)
@@ -262,6 +285,7 @@ int pl_train_lane(struct pl_trainer *t,
     /* A short last group is divided by the whole group's number too, as in Lightning. */
     pl_reducer_begin(reducer, 1.0 / (ranks * (double)pl_accumulate_at(t->options, t->state.epoch)),
                      t->accumulated > 1);
+    scale_of(t, &t->stage[PLUME_TRAIN].lanes[optimizer_idx]);
     if (!batch)
         r = pl_unused_params_mark(&t->ctx.params, t->accumulated == 1, false, err);
     else if (t->pipe.on)
