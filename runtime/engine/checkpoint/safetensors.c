@@ -169,6 +169,33 @@ static int read_metadata(struct pl_checkpoint *c, const struct pl_mini_value *ob
     return r;
 }
 
+static int by_place(const void *a, const void *b)
+{
+    const struct pl_checkpoint_tensor *const *x = a, *const *y = b;
+    const char *x_end = (const char *)(*x)->data + (*x)->bytes;
+    const char *y_end = (const char *)(*y)->data + (*y)->bytes;
+
+    if ((*x)->data != (*y)->data)
+        return (const char *)(*x)->data < (const char *)(*y)->data ? -1 : 1;
+    return x_end < y_end ? -1 : x_end > y_end;
+}
+
+/* By the format, the tensors fill the data without holes, and do not overlap. */
+static int check_places(const struct pl_checkpoint *c, const char *data)
+{
+    _cleanup_free_ const struct pl_checkpoint_tensor **list = calloc(c->n + 1, sizeof(*list));
+
+    if (!list)
+        return -ENOMEM;
+    for (size_t i = 0; i < c->n; i++)
+        list[i] = &c->tensors[i];
+    qsort(list, c->n, sizeof(*list), by_place);
+    for (size_t i = 0; i < c->n; data += list[i++]->bytes)
+        if (list[i]->data != data)
+            return -EINVAL;
+    return pl_checkpoint_check_names(c);
+}
+
 /* *ret_bytes: of the data that the header describes. */
 static int
 read_header(struct pl_checkpoint *c, const char *text, const char *data, size_t *ret_bytes)
@@ -183,7 +210,7 @@ read_header(struct pl_checkpoint *c, const char *text, const char *data, size_t 
         int more = pl_mini_member(&all, &pos, &key, &value);
 
         if (more <= 0)
-            return more < 0 ? more : pl_checkpoint_check_names(c);
+            return more < 0 ? more : check_places(c, data);
         r = pl_mini_string(&key, &name);
         if (r == 0 && strcmp(name, METADATA) == 0)
             r = c->header ? -EINVAL : read_metadata(c, &value);

@@ -201,6 +201,42 @@ static void test_bad_files(void **state)
     tmpdir_remove(dir);
 }
 
+/* By the format, the tensors fill the file's data without holes, and do not overlap. */
+static void test_tensors_that_overlap(void **state)
+{
+    static const struct {
+        unsigned a, b; /* where they begin: 140 and 84 bytes */
+        bool good;
+    } cases[] = {{0, 140, true},  {84, 0, true},  {4, 144, false}, {0, 144, false},
+                 {0, 136, false}, {0, 56, false}, {80, 0, false},  {144, 0, false}};
+    _cleanup_free_ char *path = NULL, *report = NULL;
+    char file[1024], dir[64];
+    struct pl_error err;
+    struct net net;
+
+    assert_int_equal(tmpdir_make(dir, sizeof(dir)), 0);
+    path = pl_path_join(dir, "x.safetensors");
+    build(&net, PL_REAL_F32);
+    for (size_t i = 0; i < PL_COUNT(cases); i++) {
+        unsigned a = cases[i].a, b = cases[i].b;
+        int len;
+
+        memset(file, 0, sizeof(file));
+        len = snprintf(file + 8, sizeof(file) - 8,
+                       "{\"a\":{\"dtype\":\"F32\",\"shape\":[5,7],\"data_offsets\":[%u,%u]},"
+                       "\"second\":{\"dtype\":\"F32\",\"shape\":[3,7],\"data_offsets\":[%u,%u]}}",
+                       a, a + 140, b, b + 84);
+        file[0] = (char)len;
+        assert_int_equal(
+            pl_file_replace(path, file, 8 + (size_t)len + PL_MAX(a + 140, b + 84), 0600, NULL), 0);
+        assert_int_equal(load(&net, path, 0, false, &report, &err), cases[i].good ? 0 : -EINVAL);
+        if (!cases[i].good)
+            assert_non_null(strstr(err.text, "the file's header is malformed"));
+    }
+    tear(&net);
+    tmpdir_remove(dir);
+}
+
 /* Two names that become one. */
 static void test_maps_that_collide(void **state)
 {
@@ -225,6 +261,7 @@ int main(void)
         cmocka_unit_test(test_partial_loading_is_reported),
         cmocka_unit_test(test_maps),
         cmocka_unit_test(test_bad_files),
+        cmocka_unit_test(test_tensors_that_overlap),
         cmocka_unit_test(test_maps_that_collide),
     };
 
