@@ -9,6 +9,8 @@
 set -euo pipefail
 
 here=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd -P)
+# shellcheck source=dev.d/common.bash
+. "$here/../../dev.d/common.bash"
 build=$(cd -- "$1" && pwd -P)
 shift
 update=no
@@ -30,6 +32,10 @@ normalise() {
         -e 's#(by plsubmit|\(Plume\)) [0-9]+\.[0-9]+\.[0-9]+#\1 VERSION#'
 }
 
+remove_folders() {
+    rm -rf "$work" "${top:?}/home"
+}
+
 # run_case NAME: sets rc; writes the output to $top/out and $top/err.
 run_case() {
     work=$top/work
@@ -41,11 +47,7 @@ run_case() {
     normalise <"$top/raw-out" >"$top/out"
     normalise <"$top/raw-err" >"$top/err"
     # The executor of a local sweep may write its last file after --wait has ended.
-    for _ in {1..100}; do
-        rm -rf "$work" "${top:?}/home" 2>/dev/null && return
-        sleep 0.1
-    done
-    rm -rf "$work" "${top:?}/home"
+    wait_until 10 remove_folders 2>/dev/null || remove_folders
 }
 
 # compare FILE NAME: prints the difference as TAP comments.
