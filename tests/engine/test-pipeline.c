@@ -432,6 +432,21 @@ static void test_cuts_and_orders_have_the_same_bits(void **state)
         assert_string_equal(runs[i]->hash, runs[0]->hash);
 }
 
+/* A parameter that several ops use has the same gradient wherever the measured cut is. */
+static void test_deterministic_cuts_have_the_same_bits(void **state)
+{
+    struct run *like = new_run(3, 20), *runs[4];
+
+    like->chain = 2;
+    like->options.deterministic = true;
+    for (unsigned i = 0; i < PL_COUNT(runs); i++) {
+        runs[i] = pipeline_of(like, 1 + i, 3);
+        go(runs[i], 1 + i, 0);
+        assert_good(runs[i]);
+        assert_string_equal(runs[i]->hash, runs[0]->hash);
+    }
+}
+
 /* A step that leaves a layer out leaves its weights and their momentum alone: what an earlier batch
  * has used does not count, though microbatches of this one are still to come. */
 static void test_a_layer_that_is_left_out_stays(void **state)
@@ -601,6 +616,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_random_modules_are_those_of_one_process),
         cmocka_unit_test(test_cuts_and_orders_have_the_same_bits),
+        cmocka_unit_test(test_deterministic_cuts_have_the_same_bits),
         cmocka_unit_test(test_a_layer_that_is_left_out_stays),
         cmocka_unit_test(test_logged_values_are_those_of_one_process),
         cmocka_unit_test(test_ranks_have_their_own_parameters),

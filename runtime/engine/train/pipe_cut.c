@@ -105,23 +105,32 @@ static void find_uses(struct pl_pipe *pipe, const struct pl_tape *tape)
     qsort(c->uses, c->n_uses, sizeof(*c->uses), by_op);
 }
 
-/* Ops that change one buffer stay together; a view stays with the op before it. */
+/* The ops that use it stay in one stage. Returns the last one; SIZE_MAX: none. */
+static size_t
+keep_together(struct pl_pipe_costs *c, const struct pl_tape *tape, const plume_tensor *t)
+{
+    size_t first = next_use(tape, 0, t), last = first;
+
+    for (size_t at = first; at != SIZE_MAX; at = next_use(tape, at + 1, t))
+        last = at;
+    for (size_t i = first + 1; first != SIZE_MAX && i <= last; i++)
+        c->forbidden[i] = true;
+    return last;
+}
+
+/* Ops that change one buffer stay together; a view stays with the op before it. The gradient of a
+ * parameter is added up in another order if two stages use it, and where the cut is depends on
+ * measured times: that is not deterministic. */
 static void forbid(struct pl_pipe *pipe, const struct pl_tape *tape)
 {
     struct pl_pipe_costs *c = &pipe->costs;
 
     for (size_t i = 1; i < tape->n; i++)
         c->forbidden[i] |= tape->nodes[i].op->view;
-    for (size_t b = 0; b < pipe->params->n_buffers; b++) {
-        const plume_tensor *t = pipe->params->buffers[b].tensor;
-        size_t first = next_use(tape, 0, t), last = first;
-
-        for (size_t at = first; at != SIZE_MAX; at = next_use(tape, at + 1, t))
-            last = at;
-        c->buffer_op[b] = last;
-        for (size_t i = first + 1; first != SIZE_MAX && i <= last; i++)
-            c->forbidden[i] = true;
-    }
+    for (size_t b = 0; b < pipe->params->n_buffers; b++)
+        c->buffer_op[b] = keep_together(c, tape, pipe->params->buffers[b].tensor);
+    for (size_t i = 0; i < pipe->params->n && pipe->options->deterministic; i++)
+        (void)keep_together(c, tape, pipe->params->list[i]->tensor);
 }
 
 /* What crosses each cut. */
@@ -434,6 +443,8 @@ int pl_pipe_cut(struct pl_pipe *pipe, struct pl_error *err)
     set_limits(pipe, all, n);
     problem = pl_pipe_problem(pipe);
     r = pl_pipe_choose(pipe, &problem, pipe->cut, &seconds, err);
+    if (r == -EINVAL && pipe->options->deterministic)
+        return pl_error_wrap(err, r, "--deterministic keeps a parameter's ops in one stage");
     if (r < 0)
         return r;
     pipe->params->stages =
