@@ -262,8 +262,9 @@ set_accelerator(void *ctx, const struct pl_option *o, const char *value, struct 
                             err);
 
     p->auto_gpu = which == 0;
+    p->cpu = which == 1;
     p->gpu = which == 2;
-    p->tpu = which == 3;
+    p->tpu = which == 3 || p->plugin;
     return r;
 }
 

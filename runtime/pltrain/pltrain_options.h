@@ -25,7 +25,7 @@ struct pl_pltrain {
     int64_t global_batch;                    /* samples per step over all ranks; 0 = not given */
     unsigned device[PL_PLTRAIN_DEVICES_MAX]; /* the given list */
     size_t n_device;                         /* of the list; 0 = none */
-    bool gpu;                                /* --accelerator gpu */
+    bool cpu, gpu;                           /* --accelerator cpu, gpu */
     bool auto_gpu;                           /* --accelerator auto: pl_auto_gpu() decides */
     bool test_gpus;                          /* and nothing else; no module then */
     bool tpu;                                /* or another PJRT plugin */

@@ -43,6 +43,7 @@ static int check_comparison(const struct pl_pltrain *p, struct pl_error *err)
         bool given;
         const char *name;
     } others[] = {
+        {p->cpu, "--accelerator cpu"},
         {p->gpu, "--accelerator gpu"},
         {p->tpu && !p->plugin, "--accelerator tpu"},
         {p->dump != NULL, "--dump-stablehlo"},
@@ -100,8 +101,9 @@ int pl_pltrain_check(const struct pl_pltrain *p, struct pl_error *err)
         return pl_error_set(err, -EINVAL, "option '--reduce-dtype' %s",
                             p->nccl == PL_NCCL_ALWAYS ? "and '--precision 64' disagree"
                                                       : "needs '--comm nccl'");
-    if (p->tpu && p->gpu)
-        return pl_error_set(err, -EINVAL, "a run has one kind of accelerator: choose gpu or tpu");
+    if (p->tpu && (p->gpu || p->cpu))
+        return pl_error_set(err, -EINVAL, "a run has one kind of accelerator: choose %s or tpu",
+                            p->gpu ? "gpu" : "cpu");
     if (p->tpu && (p->devices > 1 || p->n_device || p->processes > 1 || p->nodes > 1))
         return pl_error_set(err, -EINVAL,
                             "'--accelerator tpu' trains on one device by one process so far: leave "

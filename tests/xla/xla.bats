@@ -91,6 +91,9 @@ as_cpu() {
     says 1 "cannot write 'no/such'" --pjrt-plugin x --dump-stablehlo no/such mlp
     says 2 "needs '--accelerator tpu'" --dump-stablehlo x mlp
     says 2 'choose gpu or tpu' --gpus 1 --pjrt-plugin x mlp
+    says 2 'choose gpu or tpu' --pjrt-plugin x --accelerator gpu mlp
+    says 2 'choose cpu or tpu' --pjrt-plugin x --accelerator cpu mlp
+    says 2 'choose cpu or tpu' --accelerator cpu --pjrt-plugin x mlp
     says 2 'on one device by one process' --accelerator tpu --devices 2 mlp
     says 2 'on one device by one process' --accelerator tpu --processes 2 mlp
     for words in '--ema' '--summary' '--profile' '--deterministic'; do
@@ -98,6 +101,7 @@ as_cpu() {
         [ "$words" != --ema ] || option=--ema=0.9
         says 1 "does not take this yet: $words" --pjrt-plugin x "$option" mlp
     done
+    PLUME_PROFILE=1 says 1 'does not take this yet: $PLUME_PROFILE' --pjrt-plugin x mlp
     says 1 'a precision other than 32 and bf16' --pjrt-plugin x --precision 64 mlp
     says 1 'a precision other than 32 and bf16' --pjrt-plugin x --precision 16 mlp
     says 1 '--amp-level O2 or O3' --pjrt-plugin x --precision bf16 --amp-level O2 mlp

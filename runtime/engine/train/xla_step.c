@@ -1,13 +1,17 @@
 /* SPDX-License-Identifier: MIT */
 #include "runtime/engine/train/xla_step.h"
+#include "common/base/env.h"
 #include "runtime/engine/xla/lower.h"
 #include "runtime/engine/xla/xla.h"
+
+#include <string.h>
 
 /* The first thing that the run asks for and that cannot be had; NULL: none. */
 static const char *refused(const struct pl_trainer *t)
 {
     const struct pl_train_options *o = t->options;
     const struct plume_module *m = t->module;
+    const char *profile = pl_env(PL_ENV_PLUME_PROFILE);
 
     return t->comm->size > 1                 ? "several ranks: start one process"
            : t->strategy.shard || t->pipe.on ? "strategies that share out the model"
@@ -20,6 +24,7 @@ static const char *refused(const struct pl_trainer *t)
            : o->ema > 0                                            ? "--ema"
            : o->summary                                            ? "--summary"
            : o->profile                                            ? "--profile"
+           : profile && *profile && strcmp(profile, "0") != 0      ? "$PLUME_PROFILE"
            : o->deterministic                                      ? "--deterministic"
            : m->step_per_optimizer       ? "a module whose optimizers take turns"
            : m->manual_step              ? "a module that makes its optimizer steps itself"
