@@ -171,3 +171,11 @@ as_cpu() {
     [ "$(grep -c '^module' text)" -ge 2 ]
     grep -q 'stablehlo.dot_general' text
 }
+
+@test "parameters come back row by row, however the device stores them" {
+    needs_plugin
+    local -a run=(--max-steps 2 --num-sanity-val-steps 0 --limit-val-batches 0 --limit-test-batches 0 mlp)
+    hash=$(pltrain --pjrt-plugin "$PJRT_PLUGIN" "${run[@]}" | grep -o 'hash .*')
+    pltrain --pjrt-plugin "$FAKE/columns.so" "${run[@]}" >out
+    grep -q "$hash" out
+}

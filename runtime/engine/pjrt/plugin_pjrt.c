@@ -73,7 +73,8 @@ static int load(const char *path, const PJRT_Api **ret, struct pl_error *err)
     *(void **)&get = dlsym(handle, "GetPjrtApi");
     api = get ? get() : NULL;
     if (!api)
-        return pl_error_set(err, -ENOTSUP, "'%s' is no PJRT plugin: it has no GetPjrtApi()", path);
+        return pl_error_set(err, -ENOTSUP, "'%s' is no PJRT plugin: %s", path,
+                            get ? "its GetPjrtApi() returns nothing" : "it has no GetPjrtApi()");
     if (api->pjrt_api_version.major_version != PJRT_API_MAJOR ||
         api->pjrt_api_version.minor_version < OLDEST_MINOR ||
         api->struct_size < PJRT_STRUCT_SIZE(PJRT_Api, PJRT_Buffer_ToHostBuffer))
@@ -247,18 +248,35 @@ static int pjrt_upload(struct pl_pjrt *p,
     return r;
 }
 
+/* The host gets row-major order. Without a layout it would get the device's, which is another one
+ * on some devices. */
 static int pjrt_download(struct pl_pjrt *p,
                          const struct pl_pjrt_array *array,
                          void *to,
                          size_t bytes,
                          struct pl_error *err)
 {
+    int64_t order[PL_PJRT_RANK_MAX];
+    PJRT_Buffer_Dimensions_Args shape = {.struct_size = PJRT_Buffer_Dimensions_Args_STRUCT_SIZE,
+                                         .buffer = buffer_of(array)};
+    PJRT_Buffer_MemoryLayout layout = {
+        .struct_size = PJRT_Buffer_MemoryLayout_STRUCT_SIZE,
+        .type = PJRT_Buffer_MemoryLayout_Type_Tiled,
+        .tiled = {.struct_size = PJRT_Buffer_MemoryLayout_Tiled_STRUCT_SIZE,
+                  .minor_to_major = order}};
     PJRT_Buffer_ToHostBuffer_Args copy = {.struct_size = PJRT_Buffer_ToHostBuffer_Args_STRUCT_SIZE,
                                           .src = buffer_of(array),
+                                          .host_layout = &layout,
                                           .dst = to,
                                           .dst_size = bytes};
-    int r = fail(p->api, p->api->PJRT_Buffer_ToHostBuffer(&copy), "copy from the device", err);
+    int r = fail(p->api, p->api->PJRT_Buffer_Dimensions(&shape), "copy from the device", err);
 
+    if (r < 0)
+        return r;
+    for (size_t i = 0; i < shape.num_dims; i++)
+        order[i] = (int64_t)(shape.num_dims - 1 - i);
+    layout.tiled.minor_to_major_size = shape.num_dims;
+    r = fail(p->api, p->api->PJRT_Buffer_ToHostBuffer(&copy), "copy from the device", err);
     return r < 0 ? r : await(p->api, copy.event, "copy from the device", err);
 }
 
