@@ -95,9 +95,14 @@ def test_metrics_below_the_limit_stay(step):
 
 def test_temporary_files_of_killed_writers_are_removed(step):
     end(*running(step, 1))
-    for name in ("status.json.0123456789abcdef", "attempt-0/metrics.jsonl.00000000ffffffff"):
+    gone = ["requeues.json.0123456789abcdef", "attempt-0/metrics.jsonl.00000000ffffffff",
+            "attempt-0/hang-rank-12.txt.00000000ffffffff", "status.json.0123456789abcdef"]
+    for name in gone:
         write(step.trial(name), "{", 3600)
-    stay = ["result.json.0123456789abcdef", "notes.0123456789abcdeg", "notes.txt", "a.0123456789abcde"]
+    stay = ["result.json.0123456789abcdef", "notes.0123456789abcdeg", "notes.txt", "a.0123456789abcde",
+            # the program's own, by a hash and by microseconds
+            "model.0123456789abcdef", "ckpt.1764115200123456", "my-status.json.0123456789abcdef",
+            "hang-rank-0.0123456789abcdef", ".0123456789abcdef"]
     write(step.trial(stay[0]), "{", 0)  # somebody writes it
     for name in stay[1:]:
         write(step.trial(name), "mine", 3600)
@@ -106,7 +111,7 @@ def test_temporary_files_of_killed_writers_are_removed(step):
     d, starters = again(step, 1)
     wait_for("them to be removed", lambda: not os.path.exists(step.trial("status.json.0123456789abcdef")))
     end(d, starters)
-    equal(os.listdir(step.trial("attempt-0")).count("metrics.jsonl.00000000ffffffff"), 0)
+    equal([name for name in gone if os.path.exists(step.trial(name))], [])
     equal(set(os.listdir(step.trial())), {"attempt-0", "attempt-1", "status.json", "result.json", *stay,
                                           "folder.0123456789abcdef", "link.0123456789abcdef"})
 

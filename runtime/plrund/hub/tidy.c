@@ -54,13 +54,21 @@ static bool is_old(const struct stat *st)
     return S_ISREG(st->st_mode) && st->st_uid == geteuid() && st->st_mtime + YOUNG_S < time(NULL);
 }
 
-/* NAME.HEX, as pl_temp_name() makes it. */
+/* NAME.HEX, as pl_temp_name() makes it of a file that Plume writes there. The program has the
+ * folder as well, and may name a file of its own by a hash or a time. */
 static bool is_temporary(const char *name)
 {
+    static const char *const ours[] = {"status.json", "result.json", "requeues.json",
+                                       "metrics.jsonl"};
     const char *dot = strrchr(name, '.');
 
-    return dot && dot != name && strlen(dot + 1) == SUFFIX &&
-           strspn(dot + 1, "0123456789abcdef") == SUFFIX;
+    if (!dot || strlen(dot + 1) != SUFFIX || strspn(dot + 1, "0123456789abcdef") != SUFFIX)
+        return false;
+    for (size_t i = 0; i < PL_COUNT(ours); i++)
+        if (strlen(ours[i]) == (size_t)(dot - name) && strncmp(name, ours[i], dot - name) == 0)
+            return true;
+    return strncmp(name, "hang-rank-", strlen("hang-rank-")) == 0 && dot - name > 4 &&
+           strncmp(dot - 4, ".txt", 4) == 0;
 }
 
 /* folder: consumed. */
