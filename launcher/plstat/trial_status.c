@@ -502,11 +502,16 @@ void pl_trial_status_apply_local(struct pl_trial_status *ts, bool alive)
 
     if (!ts->submitted || ts->state == PL_TRIAL_DONE)
         return;
+    if (ts->resubmitted && ts->cancelled) { /* before it began: the earlier attempt's end stands */
+        if (!ts->result)
+            ts->state = PL_TRIAL_CANCELLED;
+        return;
+    }
     if (ts->resubmitted) { /* the result is of an earlier attempt */
         ts->state = alive ? PL_TRIAL_WAITING : PL_TRIAL_LOST;
-        if (ts->cancelled)
-            ts->state = PL_TRIAL_CANCELLED;
-        open = !alive && !ts->cancelled;
+        open = !alive;
+        json_decref(PL_TAKE(ts->cause));
+        json_decref(PL_TAKE(ts->others));
     }
     if (open && !alive && ts->cancelled)
         ts->state = PL_TRIAL_CANCELLED; /* so early that nothing was written */

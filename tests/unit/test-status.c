@@ -375,6 +375,36 @@ static void test_local_cancelled_early(void **state)
     pl_trial_status_finish(&ts);
 }
 
+/* The attempt before has failed. */
+static void test_local_retry(void **state)
+{
+    const struct {
+        bool cancelled, alive;
+        enum pl_trial_state want;
+        const char *kind;
+    } cases[] = {
+        {true, true, PL_TRIAL_FAILED, "exit"}, /* never began */
+        {true, false, PL_TRIAL_FAILED, "exit"},
+        {false, true, PL_TRIAL_WAITING, NULL},
+        {false, false, PL_TRIAL_LOST, "node"}, /* not the cause of the attempt before */
+    };
+
+    for (size_t i = 0; i < PL_COUNT(cases); i++) {
+        struct pl_trial_status ts = with_result("failed", "exit", false);
+
+        ts.resubmitted = ts.submitted = true;
+        ts.cancelled = cases[i].cancelled;
+        pl_trial_status_resolve(&ts, NULL, NOW);
+        pl_trial_status_apply_local(&ts, cases[i].alive);
+        assert_int_equal(ts.state, cases[i].want);
+        if (cases[i].kind)
+            assert_string_equal(pl_json_string(ts.cause, "kind"), cases[i].kind);
+        else
+            assert_null(ts.cause);
+        pl_trial_status_finish(&ts);
+    }
+}
+
 static void test_resolve_live(void **state)
 {
     struct pl_trial_status ts = claimed();
@@ -620,6 +650,7 @@ int main(void)
         cmocka_unit_test(test_resolve_retry_starts),
         cmocka_unit_test(test_resolve_retry_is_newer_than_the_answer),
         cmocka_unit_test(test_local_cancelled_early),
+        cmocka_unit_test(test_local_retry),
         cmocka_unit_test(test_resolve_live),
         cmocka_unit_test(test_collect_ended),
         cmocka_unit_test(test_collect_waiting_without_slurm),
