@@ -54,6 +54,9 @@ static int check_conda(struct pl_spec *spec, struct pl_error *err)
     char **path = &spec->values[PL_SPEC_CONDA].text;
     int r;
 
+    if (**path == '-') /* conda takes it for an option: -h activates nothing, and is no failure */
+        return pl_error_set(err, -EINVAL, "--conda: '%s' is no environment: its name begins with -",
+                            *path);
     if (!strchr(*path, '/'))
         return 0;
     r = make_absolute(path, err);
@@ -90,25 +93,41 @@ int pl_python_env_program(const struct pl_spec *spec, const char *name, char **r
     return 0;
 }
 
+/* A venv that was moved or copied activates the folder for which it was made. */
+static int add_venv(struct pl_buf *line, const char *venv)
+{
+    _cleanup_free_ char *activate = pl_path_join(venv, "bin/activate");
+    int r = activate ? pl_buf_adds(line, "source ") : -ENOMEM;
+
+    if (r == 0)
+        r = pl_script_quote(line, activate);
+    if (r == 0)
+        r = pl_buf_adds(line, " && { [[ $VIRTUAL_ENV -ef ");
+    if (r == 0)
+        r = pl_script_quote(line, venv);
+    return r == 0
+               ? pl_buf_adds(line, " ]] || { echo \"--venv: it was made as '$VIRTUAL_ENV', and was "
+                                   "moved or copied: make it anew\" >&2; false; }; }")
+               : r;
+}
+
 int pl_python_env_command(const struct pl_spec *spec, char **ret)
 {
     const char *venv = spec->values[PL_SPEC_VENV].text;
     const char *conda = spec->values[PL_SPEC_CONDA].text;
-    _cleanup_free_ char *activate = venv ? pl_path_join(venv, "bin/activate") : NULL;
     _cleanup_(pl_buf_finish) struct pl_buf line = {0};
     int r = 0;
 
     *ret = NULL;
-    if (!venv && !conda)
+    if (venv)
+        r = add_venv(&line, venv);
+    else if (conda) /* "conda init" may not have been run, or only for interactive shells */
+        r = pl_buf_adds(&line, "plume_conda=$(\"${CONDA_EXE:-conda}\" shell.bash hook) && "
+                               "eval \"$plume_conda\" && conda activate ");
+    else
         return 0;
-    if (venv && !activate)
-        return -ENOMEM;
-    /* "conda init" may not have been run, or only for interactive shells. */
-    r = pl_buf_adds(&line, venv ? "source "
-                                : "plume_conda=$(\"${CONDA_EXE:-conda}\" shell.bash hook) && "
-                                  "eval \"$plume_conda\" && conda activate ");
-    if (r == 0)
-        r = pl_script_quote(&line, venv ? activate : conda);
+    if (r == 0 && conda)
+        r = pl_script_quote(&line, conda);
     if (r == 0 && !(*ret = pl_buf_take(&line)))
         r = -ENOMEM;
     return r;
