@@ -58,15 +58,27 @@ static const struct {
     {"SLURM_GPUS", "--gpus N"},
     {"SLURM_GPUS_PER_NODE", "--gpus-per-node N"},
     {"SLURM_GPUS_PER_TASK", "--gpus-per-task N"},
+    {"SLURM_CPUS_ON_NODE", "--cpus-per-task N"},
+    {"SLURM_JOB_PARTITION", "--partition PARTITION"},
     {"SLURM_RESTART_COUNT", NULL},
+    {"SLURM_GTIDS", NULL},
+    {"SLURM_JOB_UID", NULL},
+    {"SLURM_JOB_GID", NULL},
+    {"SLURM_JOB_USER", NULL},
+    {"SLURM_LAUNCH_NODE_IPADDR", NULL},
+    {"SLURM_PRIO_PROCESS", NULL},
+    {"SLURM_SRUN_COMM_HOST", NULL},
+    {"SLURM_SRUN_COMM_PORT", NULL},
+    {"SLURM_TOPOLOGY_ADDR", NULL},
+    {"SLURM_TOPOLOGY_ADDR_PATTERN", NULL},
 };
 
 int pl_env_name_check(const char *name, size_t len, struct pl_error *err)
 {
     static const char *const owned[] = {
-        "PLUME_RUN_DIR", "PLUME_BIN",       "PLUME_TRIAL",   "PLUME_ATTEMPT", "PLUME_TRIAL_DIR",
-        "PLUME_REASON",  "PLUME_HUB",       "PLUME_PROGRAM", "PLUME_PARAMS",  "PLUME_RETRY",
-        "PLUME_SOCKET",  "PLUME_NODE_ADDR", "PLUME_RUNTIME"};
+        "PLUME_RUN_DIR", "PLUME_BIN",       "PLUME_TRIAL",   "PLUME_ATTEMPT",   "PLUME_TRIAL_DIR",
+        "PLUME_REASON",  "PLUME_HUB",       "PLUME_PROGRAM", "PLUME_PARAMS",    "PLUME_RETRY",
+        "PLUME_SOCKET",  "PLUME_NODE_ADDR", "PLUME_RUNTIME", "SLURM_EXPORT_ENV"};
     static const char *const of_rank[] = {
         "RANK",       "WORLD_SIZE",    "LOCAL_RANK",      "LOCAL_WORLD_SIZE",
         "NODE_RANK",  "GROUP_RANK",    "MASTER_ADDR",     "MASTER_PORT",
