@@ -8,6 +8,7 @@
 #include "common/base/utf8.h"
 #include "common/proto/json.h"
 #include "common/run/output_ranks.h"
+#include "common/run/run_stop.h"
 #include "launcher/plsubmit/axes.h"
 #include "launcher/plsubmit/hparams.h"
 #include "launcher/plsubmit/python_env.h"
@@ -337,6 +338,19 @@ static int check_metrics(const struct pl_spec *spec, struct pl_error *err)
     return 0;
 }
 
+/* A default of the user's or the site's is for sweeps of any size. */
+static int warn_max_fail(struct pl_spec *spec)
+{
+    const struct pl_spec_value *value = &spec->values[PL_SPEC_MAX_FAIL];
+    unsigned n = pl_grid_n_trials(&spec->grid), most;
+
+    if (n < 2 || value->origin < PL_ORIGIN_JOB_FILE ||
+        pl_run_parse_max_fail(value->text, n, &most, NULL) < 0 || most < n)
+        return 0;
+    return pl_spec_warn(spec, "--max-fail %s: the sweep has %u trials, so that nothing stops it",
+                        value->text, n);
+}
+
 int pl_spec_resolve(struct pl_spec *spec,
                     char *const *words,
                     const char *bin_dir,
@@ -383,7 +397,7 @@ int pl_spec_resolve(struct pl_spec *spec,
         r = check_output(spec, err);
     if (r < 0)
         return r;
-    if (warn_objective(spec) < 0)
+    if (warn_objective(spec) < 0 || warn_max_fail(spec) < 0)
         return pl_error_set(err, -ENOMEM, "out of memory");
     return check_metrics(spec, err);
 }
