@@ -96,6 +96,7 @@ static int run_command(const char *command, int *ret_status, struct pl_error *er
         kill(-pid, left == KILL_S ? SIGKILL : SIGTERM);
         left = KILL_S;
     }
+    kill(-pid, SIGKILL); /* what it has left in its group: there is no job that ends it */
     return 0;
 }
 

@@ -24,6 +24,8 @@ executor_gone() {
     done
 }
 
+is_no_process() { ! kill -0 "$1" 2>/dev/null; }
+
 submit() {
     run --separate-stderr plsubmit --parsable "$@"
     if ((status)); then
@@ -239,13 +241,14 @@ TXT
 }
 
 @test "--on-end runs once after all trials of --local, cancelled ones, too" {
-    submit --local --grid a=1,2 --on-end 'echo "$PLUME_SWEEP_DONE $PLUME_SWEEP_FAILED $PLUME_SWEEP_TRIALS" >>ended; kill -9 $$' \
+    submit --local --grid a=1,2 --on-end 'echo "$PLUME_SWEEP_DONE $PLUME_SWEEP_FAILED $PLUME_SWEEP_TRIALS" >>ended; sleep 200 & echo $! >left; kill -9 $$' \
         -- sh -c 'touch started; until [ -e go ]; do sleep 0.1; done'
     wait_until 30 test -e started
     plsubmit --cancel "$SWEEP/1"
     touch go
     wait_until 30 sweep_is '! --on-end: SIGKILL: see on-end.out in the run folder'
     [ "$(<ended)" = "1 0 2" ]
+    wait_until 10 is_no_process "$(<left)"
     sweep_is '2 trials: 1 done 1 cancelled'
     submit --retry "$SWEEP"
     wait_until 30 test -s "$RUN/ends/2.json"
