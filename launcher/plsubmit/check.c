@@ -178,6 +178,18 @@ check_requeue(struct checks *c, const struct pl_spec *spec, const struct pl_slur
         add(c, true, "no job is preempted here (PreemptMode=%s)", *mode ? mode : "?");
 }
 
+/* MaxJobCount is for the jobs of all users, and those that have ended lately. */
+static bool exceeds_slurm(struct checks *c, int64_t n, const struct pl_slurm_site *site)
+{
+    if (!site->max_jobs || n < site->max_jobs)
+        return false;
+    add(c, false,
+        "%lld jobs of this sweep: Slurm has at most %u of all users (MaxJobCount): submit fewer at "
+        "a time, as with --trials and --where",
+        (long long)n, site->max_jobs);
+    return true;
+}
+
 /* A submission beyond the limit of jobs is refused: each trial is one. */
 static void
 check_limit(struct checks *c, const struct pl_spec *spec, const struct pl_slurm_site *site)
@@ -192,9 +204,12 @@ check_limit(struct checks *c, const struct pl_spec *spec, const struct pl_slurm_
     char partition[64], qos[64];
     int64_t there;
 
+    if (exceeds_slurm(c, n, site))
+        return;
     if (!strstr(site->enforce, "limits") && !strstr(site->enforce, "safe") &&
         !strstr(site->enforce, "all")) {
-        add(c, true, "no limit of jobs: this Slurm enforces none (AccountingStorageEnforce=%s)",
+        add(c, true,
+            "no limit of a user's jobs: this Slurm enforces none (AccountingStorageEnforce=%s)",
             *site->enforce ? site->enforce : "?");
         return;
     }
@@ -206,7 +221,7 @@ check_limit(struct checks *c, const struct pl_spec *spec, const struct pl_slurm_
         (limit.most >= 0 && pl_slurm_count_jobs(&there, &err) < 0))
         add(c, true, "the limit of jobs is not known: %s", pl_error_text(&err));
     else if (limit.most < 0)
-        add(c, true, "no limit of jobs: no MaxSubmitJobs, and none of the QOS");
+        add(c, true, "no MaxSubmitJobs or GrpSubmitJobs of this user, and none of the QOS");
     else
         add(c, there + n <= limit.most,
             "%lld job%s of this sweep and %lld that %s there: Slurm takes %lld (%s)%s",

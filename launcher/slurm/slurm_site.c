@@ -29,6 +29,8 @@ static void copy_value(const char *text, const char *key, char *ret, size_t size
 int pl_slurm_site_parse(const char *text, struct pl_slurm_site *ret)
 {
     struct pl_slurm_site site = {0};
+    char jobs[16];
+    int64_t n;
     int r = pl_slurm_limits_parse(text, &site.limits);
 
     if (r < 0)
@@ -40,6 +42,9 @@ int pl_slurm_site_parse(const char *text, struct pl_slurm_site *ret)
     copy_value(text, "AuthType", site.auth, sizeof(site.auth));
     copy_value(text, "ClusterName", site.cluster, sizeof(site.cluster));
     copy_value(text, "AccountingStorageEnforce", site.enforce, sizeof(site.enforce));
+    copy_value(text, "MaxJobCount", jobs, sizeof(jobs));
+    if (pl_parse_int(jobs, 1, UINT32_MAX, &n, NULL) == 0)
+        site.max_jobs = (unsigned)n;
     *ret = site;
     return 0;
 }

@@ -13,6 +13,7 @@ struct pl_slurm_site {
     char auth[32];         /* AuthType: "auth/munge" */
     char cluster[64];      /* ClusterName */
     char enforce[128];     /* AccountingStorageEnforce: "none", or "associations,limits,qos" */
+    unsigned max_jobs;     /* MaxJobCount; 0: not known */
     struct pl_slurm_limits limits;
 };
 

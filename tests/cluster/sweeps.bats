@@ -128,8 +128,10 @@ sweep_is() { [[ $(plstat sweep "$SWEEP" 2>&1) == *"$1"* ]]; }
     [[ ${lines[0]} == "ok     run folders can be made in '$WORK'" ]]
     [[ ${lines[1]} =~ ^'ok     Slurm '[0-9.]+' answers'$ ]]
     [[ ${lines[2]} == 'ok     2 trials, 1 array of at most '* ]]
-    [ "${lines[3]}" = 'ok     no limit of jobs: this Slurm enforces none (AccountingStorageEnforce=none)' ]
+    [ "${lines[3]}" = "ok     no limit of a user's jobs: this Slurm enforces none (AccountingStorageEnforce=none)" ]
     [[ ${lines[4]} == 'ok     sbatch takes a trial, which could start at '* ]]
+    run -1 plsubmit --check --repeat 300000 true
+    [[ ${lines[3]} =~ ^'wrong  300000 jobs of this sweep: Slurm has at most '[0-9]+' of all users (MaxJobCount): ' ]]
     run -1 plsubmit --check -p nowhere --on-end true true
     [[ ${lines[5]} == 'wrong  sbatch refuses the job that runs the command of --on-end: '*artition* ]]
     run -1 plsubmit --check --nodes 500 true

@@ -15,6 +15,7 @@ static const char config[] = "Configuration data as of 2026-11-25T19:42:50\n"
                              "AuthType                = auth/munge\n"
                              "JobRequeue              = 1\n"
                              "MaxArraySize            = 1001\n"
+                             "MaxJobCount             = 10000\n"
                              "PlugStackConfig         = /etc/slurm/plugstack.conf\n"
                              "PreemptMode             = GANG,SUSPEND\n"
                              "PreemptParameters       = x\n"
@@ -39,11 +40,13 @@ static void test_site_parse(void **state)
     assert_string_equal(site.auth, "auth/munge");
     assert_string_equal(site.cluster, "c1");
     assert_string_equal(site.enforce, "associations,limits");
+    assert_int_equal(site.max_jobs, 10000);
     assert_int_equal(site.limits.max_array_size, 1001);
     assert_int_equal(site.limits.max_array_tasks, 50);
     assert_int_equal(pl_slurm_site_parse("SLURM_VERSION = 22.05.8\n", &site), -EINVAL);
     assert_int_equal(pl_slurm_site_parse("MaxArraySize = 7\nPreemptMode", &site), 0);
     assert_string_equal(site.preempt_mode, "");
+    assert_int_equal(site.max_jobs, 0);
 }
 
 static void mode_is(const char *partition, const char *expected)
