@@ -471,8 +471,11 @@ all_say() {
         odd signal-in-validation 130 "interrupted at step " --processes $ranks \
             --num-sanity-val-steps 0 --checkpoint-dir b$ranks
         [[ $output != *val_loss* ]]
-        run -0 pltrain --processes $ranks --epochs 1 --checkpoint-dir b$ranks "$BROKEN/odd.so"
-        [[ $output == *"resuming from 'b$ranks/hpc_ckpt_1.ckpt': epoch 1, "*val_loss* ]]
+        # It has no loss of the epoch, which therefore neither stops it early nor is a number.
+        run -0 pltrain --processes $ranks --epochs 3 --early-stop train_loss --patience 9 --checkpoint-dir b$ranks \
+            "$BROKEN/odd.so"
+        [[ $output == *"resuming from 'b$ranks/hpc_ckpt_1.ckpt': epoch 1, "*val_loss*"epoch 3/3 "* ]]
+        [[ $output != *nan* ]]
     done
 }
 

@@ -308,12 +308,14 @@ static int end_epoch(struct pl_trainer *t, bool validating, struct pl_error *err
         return interrupt(t, err);
     if (r < 0)
         return r;
-    pl_metrics_set(&t->metrics, "train_loss", loss[0] / loss[1]); /* over all ranks */
+    /* Over all ranks. A run that was interrupted after an epoch's last batch has no value. */
+    if (loss[1] > 0)
+        pl_metrics_set(&t->metrics, "train_loss", loss[0] / loss[1]);
     pl_progress_clear(&t->logger.progress);
-    if (prints(t)) {
+    if (prints(t))
         print_position(t);
+    if (prints(t) && loss[1] > 0)
         fprintf(t->options->out, " loss %.4f", loss[0] / loss[1]);
-    }
     if (validating)
         pl_eval_report(t, PLUME_VALIDATE, values, false);
     if (prints(t)) {
