@@ -310,6 +310,10 @@ int main(int argc, char **argv)
 
     pl_log_init("plrund");
     pl_trace_init("plrund");
+    if (!n.loop) {
+        pl_log_error("child", "no memory for an event loop");
+        return PL_EXIT_FAILED;
+    }
     r = pl_site_load(&err);
     if (r == 0)
         r = pl_options_parse(&command, argc, argv, &fds, &rest, &done, &err);

@@ -95,6 +95,8 @@ checked() {
             cat -- "$name.err" >&2
             return 1
         }
+        # With the plugin srun may be back before the daemon has written it.
+        wait_for 20 test -e "$dir/result.json"
         [[ -n ${NO_CODE:-} ]] || dir="$dir=$(<"$name.rc")"
         list+=("$dir")
     done
