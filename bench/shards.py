@@ -3,7 +3,7 @@
 """Strategy sharded on two ranks: the time of a step beside ddp's, memory beside PyTorch's FSDP.
 
 The model is GPT-6L (10.8 million numbers, AdamW), a thread a rank. PyTorch takes part where
-$PLUME_TORCH_PYTHON, /opt/torch or python3 has it.
+$PLUME_TORCH_PYTHON, or else python3, has it.
 """
 
 import json
@@ -36,7 +36,7 @@ def train(b, kind):
 
 def fsdp():
     """PyTorch's row; None without PyTorch."""
-    places = [os.environ.get("PLUME_TORCH_PYTHON"), "/opt/torch/bin/python", "python3"]
+    places = [os.environ.get("PLUME_TORCH_PYTHON"), "python3"]
     python = next(p for p in places if p and (os.sep not in p or os.path.exists(p)))
     done = subprocess.run([python, os.path.join(SRC, "bench", "shards_peer.py")], text=True,
                           stdout=subprocess.PIPE, check=False)
