@@ -187,7 +187,7 @@ static int add_best(struct pl_plstat *ps, const struct pl_run_status *s)
                           number, pl_buf_str(&params));
 }
 
-/* What is to be told of --on-end; its failure is none of the trials'. */
+/* Says how the command of --on-end ended. It changes no trial's verdict. */
 static int add_on_end(struct pl_plstat *ps, const struct pl_run_status *s)
 {
     bool over = s->state != PL_SWEEP_WAITING && s->state != PL_SWEEP_RUNNING;

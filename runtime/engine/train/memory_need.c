@@ -93,7 +93,7 @@ static int measure_evaluation(struct pl_trainer *t,
     return r;
 }
 
-/* What exists already. */
+/* Adds the arrays that are allocated before the first step. */
 static void add_built(const struct pl_trainer *t, struct pl_memory_need *need)
 {
     const struct pl_params *params = &t->ctx.params;
