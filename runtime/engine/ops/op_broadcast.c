@@ -150,7 +150,7 @@ int pl_op_broadcast_all(struct pl_tape *tape,
                         plume_tensor **ret,
                         struct pl_error *err)
 {
-    size_t rank, shape[PLUME_RANK_MAX];
+    size_t rank = 0, shape[PLUME_RANK_MAX];
     int r = common_shape(req, ret, req->n_in, &rank, shape, err);
 
     for (size_t i = 0; i < req->n_in && r == 0; i++)
@@ -163,7 +163,7 @@ int pl_op_broadcast(struct pl_tape *tape,
                     plume_tensor *ret[2],
                     struct pl_error *err)
 {
-    size_t rank, shape[PLUME_RANK_MAX], ones = 0;
+    size_t rank = 0, shape[PLUME_RANK_MAX], ones = 0;
     int r = common_shape(req, ret, 2, &rank, shape, err);
 
     if (r < 0)
