@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 """The PyTorch side of ./dev bench engine: trains one model and prints a JSON row.
 

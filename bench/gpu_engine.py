@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 """Training on a GPU against PyTorch on the same GPU, as a table in Markdown: GPT-2 (124M, T 1024,
 bf16, each side at its best batch), the MLP and the CNN of engine.py in f32, tf32 and bf16.

@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 """The PyTorch side of gpu_engine.py, which starts it. It reads one job per line of stdin, as JSON,
 and answers each with a line of JSON on stdout; its first line describes the system.

@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 """The PyTorch side of ./dev bench shards: GPT-6L in FSDP, two ranks of one thread.
 

@@ -17,6 +17,12 @@ for file in "${code[@]}" "${scripts[@]}"; do
         found "$file:1: no SPDX-License-Identifier in the first three lines"
 done
 
+# ./dev bench runs what is executable in bench/, so a forgotten mode bit hides a benchmark.
+for file in bench/*.py; do
+    [[ -x $file || $(head -c 2 "$file") != '#!' ]] ||
+        found "$file:1: it begins with #! and is not executable"
+done
+
 # Other calls that we do not make are the compiler's business: common/base/banned.h.
 mapfile -t libraries < <(
     printf '%s\n' "${code[@]}" | grep -vE '^(tests|examples)/|(^|/)main_[^/]*\.c$' || true
