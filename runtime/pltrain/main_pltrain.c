@@ -298,10 +298,13 @@ join_gpus(const struct pl_pltrain *p, struct pl_comm *comm, struct gpus *gpus, s
     return pl_comm_gpu_create(comm, gpus->list[0], p->nccl == PL_NCCL_ALWAYS, err);
 }
 
-/* The ranks of a pipeline share their batches. */
+/* The ranks of a pipeline share their batches; an XLA device's replicas have their own. */
 static unsigned ranks_with_batches(const struct pl_pltrain *p, unsigned size)
 {
     unsigned stages = p->train.stages ? p->train.stages : size;
+
+    if (p->tpu)
+        return size * PL_MAX(p->train.replicas, 1u);
 
     return p->train.strategy == PL_STRATEGY_PIPELINE ? PL_MAX(size / stages, 1u) : size;
 }
@@ -347,7 +350,12 @@ static int train_in(const struct pl_pltrain *p,
             pl_comm_abort(comm, pl_error_text(err));
     }
     if (r == 0 && p->tpu) {
-        r = pl_xla_open(p->plugin ? p->plugin : "libtpu.so", p->dump, &options.xla, err);
+        const struct pl_xla_options xla = {.plugin = p->plugin ? p->plugin : "libtpu.so",
+                                           .dump = p->dump,
+                                           .devices = p->n_device ? p->device : NULL,
+                                           .n = PL_MAX(options.replicas, 1u)};
+
+        r = pl_xla_open(&xla, &options.xla, err);
         if (r < 0)
             pl_comm_abort(comm, pl_error_text(err));
         else

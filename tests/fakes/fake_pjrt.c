@@ -3,7 +3,8 @@
  * each program says. Results that have an argument's memory are the argument's contents; all others
  * are 0. It aborts where an argument has another type or shape than the text has, or is gone, and
  * at the end if an array or a program has not been freed. $FAKE_PJRT_LOG gets a line per program.
- * Plugins: "no-device", "no-compiler" and "no-runs" fail where their names say. */
+ * It has 4 devices, whose replicas run alike. Plugins: "no-device", "no-compiler" and "no-runs"
+ * fail where their names say. */
 #include "runtime/engine/xla/pjrt_table.h"
 
 #include <errno.h>
@@ -16,6 +17,7 @@
 
 struct pl_pjrt {
     const char *plugin;
+    size_t n; /* devices */
     size_t arrays, programs;
 };
 
@@ -27,8 +29,8 @@ struct pl_pjrt_program {
 
 struct pl_pjrt_array {
     char type[64];
-    size_t bytes;
-    void *data;
+    size_t bytes; /* of a device */
+    char *data;   /* of all devices */
     bool gone;
 };
 
@@ -38,14 +40,19 @@ static void stop(const char *what)
     abort();
 }
 
-static int fake_open(const char *path, struct pl_pjrt **ret, struct pl_error *err)
+static int fake_open(
+    const char *path, const unsigned *list, size_t n, struct pl_pjrt **ret, struct pl_error *err)
 {
+    for (size_t i = 0; i < n; i++)
+        if ((list ? list[i] : i) >= 4)
+            return pl_error_set(err, -ENODEV, "the fake has 4 devices");
     if (strcmp(path, "no-device") == 0)
         return pl_error_set(err, -ENODEV, "the PJRT plugin has no device on this machine");
     *ret = calloc(1, sizeof(**ret));
     if (!*ret)
         return pl_error_nomem(err);
     (*ret)->plugin = path;
+    (*ret)->n = n;
     return 0;
 }
 
@@ -164,7 +171,7 @@ static struct pl_pjrt_array *make(struct pl_pjrt *p, const char *type)
         at = end + 1;
     }
     array->bytes = 4 * count;
-    array->data = calloc(1, array->bytes + 1);
+    array->data = calloc(p->n, array->bytes + 1);
     p->arrays++;
     return array;
 }
@@ -173,7 +180,7 @@ static int fake_upload(struct pl_pjrt *p,
                        enum pl_pjrt_type type,
                        size_t rank,
                        const size_t *shape,
-                       const void *data,
+                       const void *const *data,
                        struct pl_pjrt_array **ret,
                        struct pl_error *err)
 {
@@ -185,12 +192,14 @@ static int fake_upload(struct pl_pjrt *p,
         snprintf(text + strlen(text), sizeof(text) - strlen(text), "%zux", shape[i]);
     snprintf(text + strlen(text), sizeof(text) - strlen(text), "%s>", types[type]);
     *ret = make(p, text);
-    memcpy((*ret)->data, data, (*ret)->bytes);
+    for (size_t i = 0; i < p->n; i++)
+        memcpy((*ret)->data + i * (*ret)->bytes, data[i], (*ret)->bytes);
     return err && err->code ? err->code : 0;
 }
 
 static int fake_download(struct pl_pjrt *p,
                          const struct pl_pjrt_array *array,
+                         size_t device,
                          void *to,
                          size_t bytes,
                          struct pl_error *err)
@@ -199,7 +208,9 @@ static int fake_download(struct pl_pjrt *p,
         stop("an array is read whose memory has been taken over");
     if (array->bytes != bytes)
         stop("an array is read with another size");
-    memcpy(to, array->data, bytes);
+    if (device >= p->n)
+        stop("an array is read of a device that is not there");
+    memcpy(to, array->data + device * bytes, bytes);
     return strcmp(p->plugin, "no-copies") == 0 ? pl_error_set(err, -EIO, "no copies") : 0;
 }
 
@@ -234,7 +245,7 @@ static int fake_run(struct pl_pjrt *p,
             continue;
         if ((size_t)to >= program->n_out || strcmp(program->in[i], program->out[to]) != 0)
             stop("a result of another type has an argument's memory");
-        memcpy(ret[to]->data, in[i]->data, in[i]->bytes);
+        memcpy(ret[to]->data, in[i]->data, p->n * in[i]->bytes);
         in[i]->gone = true;
     }
     return 0;

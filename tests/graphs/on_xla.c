@@ -28,7 +28,7 @@ void on_xla_open(const char *plugin)
 
     must(pl_plugin_load("plume-pjrt.so", RTLD_NOW, &handle, &err), &err);
     table = dlsym(handle, PL_PJRT_TABLE_SYMBOL);
-    must(table ? table->open(plugin, &client, &err) : -ENOENT, &err);
+    must(table ? table->open(plugin, NULL, 1, &client, &err) : -ENOENT, &err);
 }
 
 void on_xla_close(void)
@@ -96,7 +96,7 @@ static void execute(const struct program *p, const struct pl_buf *text)
         const plume_tensor *t = p->leaf[i].tensor;
 
         must(table->upload(client, t->dtype == PLUME_I32 ? PL_PJRT_I32 : PL_PJRT_F32, t->rank,
-                           t->shape, t->data, &in[i], &err),
+                           t->shape, (const void *const[]){t->data}, &in[i], &err),
              &err);
     }
     /* Until the result is there: NaNs, and labels of -1. A result may be a view of an argument. */
@@ -104,7 +104,8 @@ static void execute(const struct program *p, const struct pl_buf *text)
         memset(p->to[i], 0xff, pl_hlo_count(&p->out[i]) * 4);
     must(table->run(client, program, in, p->lower.n_leaves, out, &err), &err);
     for (size_t i = 0; i < p->n_out; i++)
-        must(table->download(client, out[i], p->to[i], pl_hlo_count(&p->out[i]) * 4, &err), &err);
+        must(table->download(client, out[i], 0, p->to[i], pl_hlo_count(&p->out[i]) * 4, &err),
+             &err);
     for (size_t i = 0; i < MOST; i++) {
         table->array_free(client, in[i]);
         table->array_free(client, out[i]);

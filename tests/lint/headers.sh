@@ -5,7 +5,8 @@
 
 read -ra flags < <(pkg-config --cflags jansson libuv libsodium cmocka 2>/dev/null || echo)
 while read -r header; do
-    printf '#include "%s"\n' "$header" |
+    # PJRT's own header is there only after ./dev deps pjrt.
+    [[ $header == runtime/engine/pjrt/* ]] || printf '#include "%s"\n' "$header" |
         gcc -fsyntax-only -xc -std=gnu11 -D_GNU_SOURCE -DPL_VERSION='""' -Wall -Wextra -Werror \
             -Wno-unused-parameter -Wno-unused-function -I. -Iinclude "${flags[@]}" - ||
         found "$header:1: does not compile alone"

@@ -96,6 +96,8 @@ struct pl_train_options {
     struct pl_device *device; /* holds the tensors; NULL = the CPU. Borrowed */
     struct pl_xla *xla;       /* a device that takes whole steps as programs, and then `device` is
                                  NULL; NULL = none. Borrowed */
+    unsigned replicas;        /* of its program, one for each device: ranks of ddp, but in this
+                                 process; 0, 1: one */
     bool graphs;              /* capture steps as graphs and replay them, if the device can */
     enum pl_strategy_kind strategy;
     enum pl_shard_kind shard; /* with PL_STRATEGY_SHARDED; none: PL_SHARD_OS */

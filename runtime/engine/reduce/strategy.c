@@ -111,7 +111,8 @@ int pl_strategy_choose(const struct pl_train_options *options,
     int r;
 
     if (kind == PL_STRATEGY_AUTO)
-        kind = world_size > 1 || options->devices > 1 ? PL_STRATEGY_DDP : PL_STRATEGY_SINGLE;
+        kind = world_size > 1 || options->devices > 1 || options->replicas > 1 ? PL_STRATEGY_DDP
+                                                                               : PL_STRATEGY_SINGLE;
     r = check(options, place, world_size, kind, err);
     if (r < 0)
         return r;

@@ -6,7 +6,7 @@
 #include <string.h>
 
 /* A value that is not a number may be due to a label that is no class: it says nothing then. */
-static int check_values(const struct pl_trainer *t, const struct pl_stage *s, struct pl_error *err)
+static int check_values(struct pl_trainer *t, const struct pl_stage *s, struct pl_error *err)
 {
     for (size_t i = 0; i < pl_stage_logs(s)->n; i++) {
         double sum[2];
@@ -15,6 +15,7 @@ static int check_values(const struct pl_trainer *t, const struct pl_stage *s, st
         pl_lane_logged(&s->lanes[0], i, sum);
         if (isnan(sum[0]))
             r = t->pipe.on ? pl_pipe_check_labels(&t->pipe, s->kind, err)
+                : t->xla.n ? pl_xla_step_check_labels(t, s, err)
                            : pl_lane_check_labels(&s->lanes[0], err);
         if (r < 0)
             return pl_error_wrap(err, r, "%s%s", pl_stage_prefix(s->kind),
@@ -93,15 +94,9 @@ static int run_batches(
 
 uint64_t pl_eval_batches(const struct pl_trainer *t, enum plume_stage stage)
 {
-    const struct pl_train_options *o = t->options;
-    const struct pl_loader *loader = &t->stage[stage].loader;
-    uint64_t n = t->stage[stage].present ? pl_loader_batches(loader) : 0;
+    const struct pl_stage *s = &t->stage[stage];
 
-    if (o->fast_dev_run)
-        return PL_MIN(n, o->fast_dev_run);
-    if (o->overfit.value > 0 && stage != PLUME_TEST)
-        return pl_limit_of(&o->overfit, n);
-    return pl_limit_of(&o->limit[stage], n);
+    return s->present ? pl_stage_batches(s, &s->loader) : 0;
 }
 
 int pl_eval_run(struct pl_trainer *t,
@@ -118,8 +113,9 @@ int pl_eval_run(struct pl_trainer *t,
     int r;
 
     pl_rank_report_phase(t->report, stage == PLUME_TEST ? "test" : "validation");
-    r = t->pipe.on ? pl_pipe_spread_buffers(&t->pipe, err)
-                   : pl_params_spread_buffers(&t->ctx.params, t->comm, err);
+    r = t->pipe.on        ? pl_pipe_spread_buffers(&t->pipe, err)
+        : t->options->xla ? pl_xla_step_spread_buffers(t, err)
+                          : pl_params_spread_buffers(&t->ctx.params, t->comm, err);
 
     if (r == 0 && s->present) {
         uint64_t begin = pl_timeline_begin(t->timeline);

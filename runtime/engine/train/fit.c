@@ -193,7 +193,7 @@ static void show_progress(struct pl_trainer *t, uint64_t n)
         .done = t->state.batch,
         .total = n,
         .loss = t->loss_weight > 0 ? t->loss_sum / t->loss_weight : NAN,
-        .samples = t->loss_weight * t->ctx.n_shares,
+        .samples = t->loss_weight * t->ctx.n_shares / PL_MAX(t->xla.n, 1u),
         .seconds = (double)(pl_now_ns() - t->epoch_ns) * 1e-9,
     };
 
@@ -419,7 +419,7 @@ static void print_batch(const struct pl_trainer *t)
 {
     uint64_t rows = (uint64_t)pl_hparams_value(t->hparams, "batch_size");
     uint64_t n = pl_accumulate_at(t->options, t->state.epoch);
-    unsigned ranks = t->comm->size, devices = t->strategy.devices;
+    unsigned ranks = t->comm->size * PL_MAX(t->xla.n, 1u), devices = t->strategy.devices;
     size_t chunk;
 
     if (!prints(t) || ranks * devices * n == 1)
@@ -434,9 +434,9 @@ static void print_batch(const struct pl_trainer *t)
         print_accumulated(t, n);
         return;
     }
-    fprintf(t->options->out, "batch: %llu samples per step (%s: %u rank%s",
+    fprintf(t->options->out, "batch: %llu samples per step (%s: %u %s%s",
             (unsigned long long)(rows * n * ranks), pl_strategy_names[t->strategy.kind], ranks,
-            ranks > 1 ? "s" : "");
+            t->xla.n > 1 ? "replica" : "rank", ranks > 1 ? "s" : "");
     fprintf(t->options->out, " x %llu samples", (unsigned long long)rows);
     if (devices > 1)
         fprintf(t->options->out, ", split among %u devices", devices);

@@ -179,6 +179,18 @@ void pl_stage_enter_lane(struct pl_stage *stage,
         toggle_grads(stage, optimizers, optimizer_idx);
 }
 
+uint64_t pl_stage_batches(const struct pl_stage *stage, const struct pl_loader *loader)
+{
+    const struct pl_train_options *o = stage->options;
+    uint64_t n = pl_loader_batches(loader);
+
+    if (o->fast_dev_run)
+        return PL_MIN(n, o->fast_dev_run);
+    if (o->overfit.value > 0 && stage->kind != PLUME_TEST)
+        return pl_limit_of(&o->overfit, n);
+    return pl_limit_of(&o->limit[stage->kind], n);
+}
+
 struct pl_tape *pl_stage_tape(const struct pl_stage *stage)
 {
     return &stage->lanes[0].parts.list[0].tape;

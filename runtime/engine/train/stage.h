@@ -64,6 +64,10 @@ void pl_stage_enter_lane(struct pl_stage *stage,
                          const struct pl_optimizers *optimizers,
                          unsigned optimizer_idx);
 
+/* Batches of an epoch within the limits of the options, of the stage's loader or of another one
+ * with its data. */
+uint64_t pl_stage_batches(const struct pl_stage *stage, const struct pl_loader *loader);
+
 /* Tape of the first part in the first lane: parameters are laid out in its order. */
 struct pl_tape *pl_stage_tape(const struct pl_stage *stage);
 

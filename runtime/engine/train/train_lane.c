@@ -243,16 +243,17 @@ static int program_step(struct pl_trainer *t,
                         struct pl_error *err)
 {
     uint64_t begin = pl_timeline_begin(t->timeline);
-    int r = pl_xla_step_train(t, batch, due, ret_loss, err);
+    double losses[PL_XLA_REPLICAS_MAX];
+    int r = pl_xla_step_train(t, batch, due, losses, err);
 
     pl_timeline_end(t->timeline, 0, "step", "program", NULL, begin);
-    if (r == 0)
-        r = check_loss(t, &t->stage[PLUME_TRAIN].lanes[0], *ret_loss, err);
-    if (r < 0)
-        return r;
-    t->loss_sum += *ret_loss * (double)batch->rows;
-    t->loss_weight += (double)batch->rows;
-    return 0;
+    for (unsigned k = 0; k < t->xla.n && r == 0; k++) {
+        r = check_loss(t, pl_xla_replicas_lane(&t->xla, &t->stage[PLUME_TRAIN], k), losses[k], err);
+        t->loss_sum += losses[k] * (double)batch->rows;
+        t->loss_weight += (double)batch->rows;
+    }
+    *ret_loss = losses[0];
+    return r;
 }
 
 int pl_train_lane_optimize(struct pl_trainer *t, unsigned optimizer_idx, struct pl_error *err)

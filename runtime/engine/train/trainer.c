@@ -262,6 +262,8 @@ int pl_trainer_init(struct pl_trainer *trainer,
         trainer->ctx.share = trainer->pipe.pipe;
         trainer->ctx.n_shares = trainer->pipe.n_pipes;
     }
+    if (options->xla)
+        trainer->ctx.n_shares = PL_MAX(options->replicas, 1u);
     trainer->hooks = (struct pl_hooks){.module = module,
                                        .ctx = &trainer->ctx,
                                        .step = &trainer->state.step,
@@ -323,6 +325,7 @@ void pl_trainer_finish(struct pl_trainer *trainer)
 {
     if (trainer->pipe.on)
         pl_pipe_finish(&trainer->pipe);
+    pl_xla_replicas_finish(&trainer->xla);
     for (size_t i = 0; i < PL_COUNT(trainer->stage); i++)
         pl_stage_finish(&trainer->stage[i]);
     pl_checkpointer_finish(&trainer->checkpointer);

@@ -13,6 +13,7 @@
 #include "runtime/engine/train/metrics.h"
 #include "runtime/engine/train/pipe.h"
 #include "runtime/engine/train/stage.h"
+#include "runtime/engine/train/xla_replicas.h"
 #include "runtime/engine/util/timeline.h"
 
 /* Manual optimization (manual.h). */
@@ -44,8 +45,9 @@ struct pl_trainer {
     struct pl_ema ema;
     struct pl_stage stage[3]; /* by enum plume_stage */
     struct pl_strategy strategy;
-    struct pl_pipe pipe;       /* strategy pipeline; else off */
-    struct pl_metrics metrics; /* newest values over all ranks */
+    struct pl_pipe pipe;        /* strategy pipeline; else off */
+    struct pl_xla_replicas xla; /* of an XLA device; else none */
+    struct pl_metrics metrics;  /* newest values over all ranks */
     struct pl_logger logger;
     struct pl_checkpointer checkpointer;
 

@@ -13,7 +13,9 @@ static const char *refused(const struct pl_trainer *t)
     const struct plume_module *m = t->module;
     const char *profile = pl_env(PL_ENV_PLUME_PROFILE);
 
-    return t->comm->size > 1                 ? "several ranks: start one process"
+    return t->comm->size > 1 ? "several ranks: one process has all devices"
+           : o->replicas > 1 && t->strategy.kind != PL_STRATEGY_DDP
+               ? "several devices with another strategy than ddp"
            : t->strategy.shard || t->pipe.on ? "strategies that share out the model"
            : o->devices > 1                  ? "batches that are split among devices"
            : t->strategy.average_every       ? "--average-every"
@@ -58,7 +60,23 @@ int pl_xla_step_open(struct pl_trainer *t, struct pl_error *err)
         return r;
     t->ctx.params.fetch = fetch;
     t->ctx.params.fetch_ctx = t->options->xla;
-    return 0;
+    return pl_xla_replicas_open(&t->xla, PL_MAX(t->options->replicas, 1u), t->stage, &t->ctx, err);
+}
+
+int pl_xla_step_spread_buffers(struct pl_trainer *t, struct pl_error *err)
+{
+    return pl_xla_spread_buffers(t->options->xla, err);
+}
+
+int pl_xla_step_check_labels(struct pl_trainer *t,
+                             const struct pl_stage *stage,
+                             struct pl_error *err)
+{
+    int r = 0;
+
+    for (unsigned k = 0; k < t->xla.n && r == 0; k++)
+        r = pl_lane_check_labels(pl_xla_replicas_lane(&t->xla, stage, k), err);
+    return r;
 }
 
 /* The tensors that the step reports, and their number: the loss if there is one, then the logged
@@ -76,49 +94,93 @@ values_of(const struct pl_lane *lane, plume_tensor *loss, plume_tensor *ret[PL_T
     return n;
 }
 
-/* values: of the pending ones, in their order. */
-static void collect(struct pl_logs *logs, const double *values)
+/* values: of the pending ones of a lane, in their order; they count in the stage's sums. */
+static void collect(const struct pl_lane *lane, struct pl_logs *sums, const double *values)
 {
+    const struct pl_logs *logs = &lane->parts.root->logs;
+
     for (size_t i = 0; i < logs->n_pending; i++) {
         const struct pl_log_pending *p = &logs->pending[i];
 
-        logs->sum[p->index][0] += p->factor * values[i];
-        logs->sum[p->index][1] += p->weight;
+        sums->sum[p->index][0] += p->factor * values[i];
+        sums->sum[p->index][1] += p->weight;
     }
+}
+
+/* What the replicas' programs take and give. */
+struct traced {
+    struct pl_xla_part parts[PL_XLA_REPLICAS_MAX];
+    plume_tensor *tensors[PL_XLA_REPLICAS_MAX][PL_TAPE_ROOTS_MAX];
+    double values[PL_XLA_REPLICAS_MAX * PL_TAPE_ROOTS_MAX];
+};
+
+/* Traces the hooks on each replica's batch. *ret_n: the number of values of each. */
+static int trace(struct pl_trainer *t,
+                 struct pl_stage *stage,
+                 const struct plume_batch *batch,
+                 struct traced *ret,
+                 size_t *ret_n,
+                 struct pl_error *err)
+{
+    bool training = stage->kind == PLUME_TRAIN;
+    int r = pl_xla_replicas_follow(&t->xla, stage, err);
+
+    for (unsigned k = 0; k < t->xla.n && r == 0; k++) {
+        struct pl_lane *lane = pl_xla_replicas_lane(&t->xla, stage, k);
+        plume_tensor *loss = NULL;
+        size_t n;
+
+        ret->parts[k] =
+            (struct pl_xla_part){.tape = &lane->parts.root->tape,
+                                 .batch = pl_xla_replicas_batch(&t->xla, stage, batch, k),
+                                 .values = ret->tensors[k]};
+        if (!ret->parts[k].batch && !training)
+            continue;
+        r = pl_lane_trace(stage, lane, ret->parts[k].batch, training ? &loss : NULL, err);
+        if (r == 0 && training && !loss)
+            return pl_error_set(
+                err, -ENOTSUP,
+                "an XLA device does not take this yet: a training_step without a loss");
+        if (r < 0)
+            return r;
+        n = values_of(lane, loss, ret->tensors[k]);
+        if (k && n != *ret_n)
+            return pl_error_set(err, -ENOTSUP,
+                                "the steps of replicas 0 and %u log other values, and XLA devices "
+                                "run one program",
+                                k);
+        *ret_n = n;
+    }
+    return r;
 }
 
 int pl_xla_step_train(struct pl_trainer *t,
                       const struct plume_batch *batch,
                       bool due,
-                      double *ret_loss,
+                      double *losses,
                       struct pl_error *err)
 {
     struct pl_stage *stage = &t->stage[PLUME_TRAIN];
-    struct pl_lane *lane = &stage->lanes[0];
-    plume_tensor *loss = NULL, *tensors[PL_TAPE_ROOTS_MAX];
-    double values[PL_TAPE_ROOTS_MAX];
+    _cleanup_free_ struct traced *traced = calloc(1, sizeof(*traced));
     struct pl_xla_step step = {
-        .tape = &lane->parts.root->tape,
-        .batch = batch,
-        .values = tensors,
         .draw = pl_trainer_draw(t),
+        .sync_batchnorm = t->options->sync_batchnorm,
         .first = t->accumulated == 1,
         .due = due,
-        .scale = 1.0 / (double)pl_accumulate_at(t->options, t->state.epoch),
+        .scale = 1.0 / (t->xla.n * (double)pl_accumulate_at(t->options, t->state.epoch)),
     };
-    int r = pl_lane_trace(stage, lane, batch, &loss, err);
+    int r = traced ? trace(t, stage, batch, traced, &step.n_values, err) : pl_error_nomem(err);
 
-    if (r == 0 && !loss)
-        return pl_error_set(err, -ENOTSUP,
-                            "an XLA device does not take this yet: a training_step without a loss");
     if (r < 0)
         return r;
-    step.n_values = values_of(lane, loss, tensors);
-    r = pl_xla_train(t->options->xla, &step, values, err);
+    step.parts = traced->parts;
+    r = pl_xla_train(t->options->xla, &step, traced->values, err);
     if (r < 0)
         return r;
-    *ret_loss = values[0];
-    collect(&lane->parts.root->logs, values + 1);
+    for (unsigned k = 0; k < t->xla.n; k++)
+        losses[k] = traced->values[k * step.n_values];
+    /* As elsewhere, those of the first rank are logged. */
+    collect(&stage->lanes[0], &stage->lanes[0].parts.root->logs, traced->values + 1);
     for (size_t i = 0; due && i < PL_PARAMS_SIGNALS; i++)
         t->ctx.params.heard[i] |= t->ctx.params.signal[i];
     return 0;
@@ -129,20 +191,17 @@ int pl_xla_step_evaluate(struct pl_trainer *t,
                          const struct plume_batch *batch,
                          struct pl_error *err)
 {
-    struct pl_lane *lane = &stage->lanes[0];
-    plume_tensor *tensors[PL_TAPE_ROOTS_MAX];
-    double values[PL_TAPE_ROOTS_MAX];
-    struct pl_xla_step step = {.tape = &lane->parts.root->tape,
-                               .batch = batch,
-                               .values = tensors,
-                               .draw = pl_trainer_draw(t)};
-    int r = pl_lane_trace(stage, lane, batch, NULL, err);
+    _cleanup_free_ struct traced *traced = calloc(1, sizeof(*traced));
+    struct pl_xla_step step = {.draw = pl_trainer_draw(t)};
+    int r = traced ? trace(t, stage, batch, traced, &step.n_values, err) : pl_error_nomem(err);
 
     if (r < 0)
         return r;
-    step.n_values = values_of(lane, NULL, tensors);
-    r = pl_xla_forward(t->options->xla, &step, values, err);
-    if (r == 0)
-        collect(&lane->parts.root->logs, values);
+    step.parts = traced->parts;
+    r = pl_xla_forward(t->options->xla, &step, traced->values, err);
+    for (unsigned k = 0; k < t->xla.n && r == 0; k++)
+        if (traced->parts[k].batch)
+            collect(pl_xla_replicas_lane(&t->xla, stage, k), &stage->lanes[0].parts.root->logs,
+                    &traced->values[k * step.n_values]);
     return r;
 }

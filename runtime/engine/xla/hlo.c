@@ -392,6 +392,22 @@ pl_hlo_reduce(struct pl_hlo *h, const char *op, struct pl_hlo_value a, unsigned 
     return v;
 }
 
+struct pl_hlo_value pl_hlo_all_reduce(struct pl_hlo *h, struct pl_hlo_value a, unsigned replicas)
+{
+    struct pl_hlo_value v = pl_hlo_new(h, a.type, a.rank, a.shape);
+
+    add(h, "    %%%u = \"stablehlo.all_reduce\"(%%%u) ({^bb0(%%l: tensor<%s>, %%r: tensor<%s>): ",
+        v.id, a.id, a.type, a.type);
+    add(h, "%%s = stablehlo.add %%l, %%r : tensor<%s> stablehlo.return %%s : tensor<%s>}) ", a.type,
+        a.type);
+    add(h, "{replica_groups = dense<[[");
+    for (unsigned i = 0; i < replicas; i++)
+        add(h, "%s%u", i ? ", " : "", i);
+    add(h, "]]> : tensor<1x%uxi64>}", replicas);
+    signature(h, &a, 1, v);
+    return v;
+}
+
 struct pl_hlo_value pl_hlo_dot(struct pl_hlo *h,
                                struct pl_hlo_value a,
                                struct pl_hlo_value b,

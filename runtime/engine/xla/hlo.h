@@ -104,6 +104,9 @@ pl_hlo_iota(struct pl_hlo *h, const char *type, size_t rank, const size_t *shape
 struct pl_hlo_value
 pl_hlo_reduce(struct pl_hlo *h, const char *op, struct pl_hlo_value a, unsigned dims);
 
+/* The sum over all `replicas` of the program, which each of them gets. */
+struct pl_hlo_value pl_hlo_all_reduce(struct pl_hlo *h, struct pl_hlo_value a, unsigned replicas);
+
 /* A product, in full f32 unless `low`: the batch dimensions, then the rest of a, then that of b. */
 struct pl_hlo_dot {
     size_t n_batch, a_batch[2], b_batch[2], a_sum, b_sum;

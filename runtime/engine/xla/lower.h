@@ -25,6 +25,7 @@ struct pl_lower {
     const struct pl_tape *tape;
     struct pl_lower_leaf *leaves;
     size_t n_leaves;
+    unsigned normed;          /* replicas over which batch norm has its statistics; 0, 1: its own */
     struct pl_hlo_value draw; /* ui32[4]: the tape's seed, then its step, low words first */
 
     /* By node: */

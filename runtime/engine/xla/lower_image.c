@@ -245,12 +245,16 @@ void pl_lower_avg_pool2d_backward(struct pl_lower *l, size_t i, struct pl_hlo_va
 
 static const unsigned all_but_channels = 1u | 1u << 2;
 
-/* The mean over all but the channels, in the shape of x. */
-static struct pl_hlo_value mean_of(struct pl_hlo *h, struct pl_hlo_value x)
+/* The mean over all but the channels, and over the replicas that share statistics. */
+static struct pl_hlo_value mean_of(struct pl_lower *l, struct pl_hlo_value x)
 {
-    double share = 1 / (double)(x.shape[0] * x.shape[2]);
+    unsigned replicas = PL_MAX(l->normed, 1u);
+    double share = 1 / (double)(x.shape[0] * x.shape[2] * replicas);
+    struct pl_hlo_value sum = pl_hlo_reduce(l->h, "add", x, all_but_channels);
 
-    return pl_hlo_with(h, "multiply", pl_hlo_reduce(h, "add", x, all_but_channels), share);
+    if (replicas > 1)
+        sum = pl_hlo_all_reduce(l->h, sum, replicas);
+    return pl_hlo_with(l->h, "multiply", sum, share);
 }
 
 /* running = (1 - momentum) running + momentum value */
@@ -271,13 +275,13 @@ void pl_lower_batchnorm_forward(struct pl_lower *l, size_t i)
     struct pl_hlo *h = l->h;
     struct pl_hlo_value x = pl_lower_in(l, i, 0), mean = pl_lower_in(l, i, 3), var, inv_std;
     size_t inner = node->in[0]->count / (x.shape[0] * x.shape[1]);
-    double n = (double)(x.shape[0] * inner);
+    double n = (double)(x.shape[0] * inner * PL_MAX(l->normed, 1u));
 
     x = pl_hlo_reshape(h, x, 3, (size_t[]){x.shape[0], x.shape[1], inner});
     if (l->tape->want_grad)
-        mean = mean_of(h, x);
+        mean = mean_of(l, x);
     x = pl_hlo_two(h, "subtract", x, pl_hlo_along(h, mean, 1, x));
-    var = l->tape->want_grad ? mean_of(h, pl_hlo_two(h, "multiply", x, x)) : pl_lower_in(l, i, 4);
+    var = l->tape->want_grad ? mean_of(l, pl_hlo_two(h, "multiply", x, x)) : pl_lower_in(l, i, 4);
     if (l->tape->want_grad) {
         run_on(l, i, 3, mean);
         run_on(l, i, 4, pl_hlo_with(h, "multiply", var, n / (n > 1 ? n - 1 : 1)));
@@ -309,8 +313,8 @@ void pl_lower_batchnorm_backward(struct pl_lower *l, size_t i, struct pl_hlo_val
         pl_lower_add(l, i, 2, pl_hlo_reduce(h, "add", dz, all_but_channels));
     if (!pl_lower_wants(l, i, 0))
         return;
-    of_z = pl_hlo_two(h, "multiply", z, pl_hlo_along(h, mean_of(h, of_z), 1, z));
-    dz = pl_hlo_two(h, "subtract", dz, pl_hlo_along(h, mean_of(h, dz), 1, dz));
+    of_z = pl_hlo_two(h, "multiply", z, pl_hlo_along(h, mean_of(l, of_z), 1, z));
+    dz = pl_hlo_two(h, "subtract", dz, pl_hlo_along(h, mean_of(l, dz), 1, dz));
     dz = pl_hlo_two(h, "multiply", pl_hlo_two(h, "subtract", dz, of_z), inv_std);
     w = pl_hlo_along(h, pl_lower_in(l, i, 1), 1, dz);
     pl_lower_add(l, i, 0, pl_hlo_two(h, "multiply", dz, w));

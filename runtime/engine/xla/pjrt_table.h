@@ -1,7 +1,10 @@
 /* SPDX-License-Identifier: MIT */
-/* What plume-pjrt.so exports: a device that takes whole programs, through PJRT's C interface
+/* What plume-pjrt.so exports: devices that take whole programs, through PJRT's C interface
  * (pjrt_c_api.h in openxla/xla). This header includes no other of PJRT's, so that the engine needs
- * none. One thread at a time uses a client. */
+ * none. One thread at a time uses a client.
+ *
+ * A client has some devices of this machine. All of them run each program, as its replicas, and
+ * each has a copy of each array. */
 #ifndef PL_RUNTIME_ENGINE_XLA_PJRT_TABLE_H
 #define PL_RUNTIME_ENGINE_XLA_PJRT_TABLE_H
 
@@ -10,22 +13,28 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define PL_PJRT_TABLE_VERSION 1
+#define PL_PJRT_TABLE_VERSION 2
 #define PL_PJRT_TABLE_SYMBOL "pl_pjrt_table"
 #define PL_PJRT_RANK_MAX 8
+#define PL_PJRT_DEVICES_MAX 64 /* of a client */
 
 enum pl_pjrt_type { PL_PJRT_F32, PL_PJRT_I32, PL_PJRT_U32 };
 
 struct pl_pjrt;
 struct pl_pjrt_program;
-struct pl_pjrt_array; /* one array on the device */
+struct pl_pjrt_array; /* one array on each device */
 
 struct pl_pjrt_table {
     unsigned version; /* PL_PJRT_TABLE_VERSION */
 
-    /* Loads the plugin at `path` and opens its first device. -ENOENT: no such file; -ENOTSUP: no
-     * plugin, or one of another version of the interface; -EIO: what the plugin says. */
-    int (*open)(const char *path, struct pl_pjrt **ret, struct pl_error *err);
+    /* Loads the plugin at `path` and opens n of its devices: those of the list, or the first ones.
+     * -ENOENT: no such file; -ENOTSUP: no plugin, or one of another version of the interface;
+     * -ENODEV: fewer devices; -EIO: what the plugin says. */
+    int (*open)(const char *path,
+                const unsigned *list,
+                size_t n,
+                struct pl_pjrt **ret,
+                struct pl_error *err);
     /* Frees all but programs and arrays, which the caller has freed. NULL is ignored. */
     void (*close)(struct pl_pjrt *client);
 
@@ -41,25 +50,27 @@ struct pl_pjrt_table {
                    struct pl_error *err);
     void (*program_free)(struct pl_pjrt *client, struct pl_pjrt_program *program);
 
-    /* Copies a dense array to the device; `data` may change after the call. -EIO. */
+    /* Copies a dense array to each device, data[i] to device i; it may change after the call.
+     * -EIO. */
     int (*upload)(struct pl_pjrt *client,
                   enum pl_pjrt_type type,
                   size_t rank,
                   const size_t *shape,
-                  const void *data,
+                  const void *const *data,
                   struct pl_pjrt_array **ret,
                   struct pl_error *err);
-    /* Waits for the array and copies its `bytes` bytes. -EIO. */
+    /* Waits for the array of a device and copies its `bytes` bytes. -EIO. */
     int (*download)(struct pl_pjrt *client,
                     const struct pl_pjrt_array *array,
+                    size_t device,
                     void *to,
                     size_t bytes,
                     struct pl_error *err);
     void (*array_free)(struct pl_pjrt *client, struct pl_pjrt_array *array); /* NULL is ignored */
 
-    /* Starts a program. Arrays that it takes over (tf.aliasing_output) must be freed and not be
-     * used again. ret: as many as compile's outputs. On failure no array is valid that the program
-     * takes over. -EIO. */
+    /* Starts a program on all devices. Arrays that it takes over (tf.aliasing_output) must be freed
+     * and not be used again. ret: as many as compile's outputs. On failure no array is valid that
+     * the program takes over. -EIO. */
     int (*run)(struct pl_pjrt *client,
                const struct pl_pjrt_program *program,
                struct pl_pjrt_array *const *in,

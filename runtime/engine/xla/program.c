@@ -47,7 +47,7 @@ static size_t n_slots(const struct pl_program_spec *spec, size_t order)
 static int add_arguments(struct maker *m, struct pl_error *err)
 {
     const struct pl_params *p = m->spec->params;
-    const struct plume_batch *batch = m->spec->step->batch;
+    const struct plume_batch *batch = m->spec->part->batch;
     size_t most = p->n * (2 + PL_OPTIMIZER_SLOTS) + p->n_buffers + batch->n_fields + 3;
 
     m->in = calloc(most, sizeof(*m->in));
@@ -148,6 +148,8 @@ static int update(struct maker *m, struct pl_error *err)
     for (size_t i = 0; i < p->n; i++) {
         struct pl_hlo_value *grad = &m->lower.leaves[i].grad;
 
+        if (m->plan->grad[i] && m->spec->replicas > 1)
+            *grad = pl_hlo_all_reduce(&m->h, *grad, m->spec->replicas);
         if (m->plan->grad[i] && m->spec->step->scale != 1)
             *grad = pl_hlo_with(&m->h, "multiply", *grad, m->spec->step->scale);
         if (m->plan->grad[i] && pl_update_owner(m->spec->optimizers, i).optimizer)
@@ -209,7 +211,7 @@ static int find_values(struct maker *m, struct pl_hlo_value *list, struct pl_err
     const struct pl_xla_step *step = m->spec->step;
 
     for (size_t i = 0; i < step->n_values; i++) {
-        struct pl_hlo_value v = pl_lower_value(&m->lower, step->values[i]);
+        struct pl_hlo_value v = pl_lower_value(&m->lower, m->spec->part->values[i]);
         size_t count;
 
         if (v.id == 0)
@@ -227,7 +229,12 @@ static void write_module(struct maker *m, struct pl_buf *text)
 {
     struct pl_hlo *h = &m->h;
 
-    pl_buf_adds(text, "module @plume_step {\n  func.func public @main(");
+    pl_buf_adds(text, "module @plume_step ");
+    if (m->spec->replicas > 1)
+        pl_buf_addf(text,
+                    "attributes {mhlo.num_replicas = %u : i32, mhlo.num_partitions = 1 : i32} ",
+                    m->spec->replicas);
+    pl_buf_adds(text, "{\n  func.func public @main(");
     for (size_t i = 0; i < m->n_in; i++) {
         pl_buf_addf(text, "%s%%%u: ", i ? ", " : "", m->in[i].id);
         pl_hlo_type_text(h, text, &m->in[i]);
@@ -257,7 +264,7 @@ static int make(struct maker *m, struct pl_buf *text, struct pl_error *err)
 {
     const struct pl_xla_step *step = m->spec->step;
     _cleanup_free_ struct pl_hlo_value *values = calloc(step->n_values + 1, sizeof(*values));
-    int r = values ? pl_lower_check(step->tape, err) : pl_error_nomem(err);
+    int r = values ? pl_lower_check(m->spec->part->tape, err) : pl_error_nomem(err);
 
     if (r == 0)
         r = add_arguments(m, err);
@@ -266,7 +273,7 @@ static int make(struct maker *m, struct pl_buf *text, struct pl_error *err)
     if (r == 0)
         r = find_values(m, values, err);
     if (r == 0 && m->spec->training) {
-        r = pl_lower_backward(&m->lower, step->values[0], err);
+        r = pl_lower_backward(&m->lower, m->spec->part->values[0], err);
         if (r == 0)
             add_sums(m);
         if (r == 0 && step->due)
@@ -291,7 +298,8 @@ int pl_program_text(const struct pl_program_spec *spec,
     int r;
 
     m.lower.h = &m.h;
-    m.lower.tape = spec->step->tape;
+    m.lower.tape = spec->part->tape;
+    m.lower.normed = spec->step->sync_batchnorm ? spec->replicas : 1;
     r = make(&m, text, err);
     *ret_outputs = m.n_out;
     pl_lower_finish(&m.lower);

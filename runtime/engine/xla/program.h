@@ -12,10 +12,12 @@
 #include "runtime/engine/xla/xla.h"
 
 struct pl_program_spec {
+    unsigned replicas; /* of the program, whose gradients it adds up; >= 1 */
     const struct pl_params *params;
     const struct pl_optimizers *optimizers;
     const struct pl_clip_rule *clip;
     const struct pl_xla_step *step;
+    const struct pl_xla_part *part; /* of the step: that of a replica */
     bool training;
     const bool *summed; /* by parameter: has a sum of gradients from earlier batches */
 };

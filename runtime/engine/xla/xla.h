@@ -1,13 +1,16 @@
 /* SPDX-License-Identifier: MIT */
-/* Trains and evaluates on a device that takes whole programs (a TPU, or another PJRT plugin). A
- * step of a recorded tape, with gradients, clipping and optimizers, is one program: it is lowered
+/* Trains and evaluates on devices that take whole programs (TPUs, or another PJRT plugin's). A step
+ * of a recorded tape, with gradients, clipping and optimizers, is one program: it is lowered
  * (lower.h), compiled once per shape, and run. Parameters, optimizer state and buffers stay on the
  * device; a step uploads its batch and downloads the values that the run reports.
+ *
+ * Several devices run the same program, each as a replica with a batch and random numbers of its
+ * own, as the ranks of ddp have them. A step's gradients are summed over them in the program.
  *
  * The tape, its batches and the arenas of params.h are on the host. The arenas get the device's
  * state by pl_xla_fetch() only.
  *
- *     open -> attach -> (train | forward | fetch) ... -> close */
+ *     open -> attach -> (train | forward | spread_buffers | fetch) ... -> close */
 #ifndef PL_RUNTIME_ENGINE_XLA_XLA_H
 #define PL_RUNTIME_ENGINE_XLA_XLA_H
 
@@ -15,10 +18,16 @@
 
 struct pl_xla;
 
-/* plugin: the PJRT plugin, a path or what the loader finds by name. dump: the file that gets the
- * text of each program, the newest last; NULL = none. Both are borrowed. -ENOTSUP: plume-pjrt.so is
- * missing, or the plugin is none; -ENOENT, -ENODEV, -EIO. */
-int pl_xla_open(const char *plugin, const char *dump, struct pl_xla **ret, struct pl_error *err);
+struct pl_xla_options {
+    const char *plugin;      /* of PJRT: a path, or what the loader finds by name */
+    const char *dump;        /* file that gets each program's text, the newest last; NULL = none */
+    const unsigned *devices; /* by number, of those that the plugin has here; NULL: the first */
+    size_t n;                /* of devices, 1 to PL_PJRT_DEVICES_MAX */
+};
+
+/* Options are borrowed. -ENOTSUP: plume-pjrt.so is missing, or the plugin is none; -ENOENT,
+ * -ENODEV, -EIO. */
+int pl_xla_open(const struct pl_xla_options *options, struct pl_xla **ret, struct pl_error *err);
 void pl_xla_close(struct pl_xla *x); /* NULL is ignored */
 
 /* "cpu", "tpu" */
@@ -32,34 +41,45 @@ int pl_xla_attach(struct pl_xla *x,
                   const struct pl_clip_rule *clip,
                   struct pl_error *err);
 
-/* One batch of a traced tape. */
-struct pl_xla_step {
+/* A replica's batch, in a tape that was traced on it. */
+struct pl_xla_part {
     const struct pl_tape *tape;
-    const struct plume_batch *batch;
-    plume_tensor *const *values; /* tensors whose first elements are reported */
-    size_t n_values;
-    uint64_t draw; /* of dropout, as the tape's `step` */
+    const struct plume_batch *batch; /* NULL: it has none (forward only) */
+    plume_tensor *const *values;     /* tensors whose first elements are reported */
+};
+
+struct pl_xla_step {
+    const struct pl_xla_part *parts; /* one for each device */
+    size_t n_values;                 /* of each part */
+    uint64_t draw;                   /* of dropout, as the tape's `step` */
+    bool sync_batchnorm;             /* its statistics are over all replicas */
     /* Training; the loss is values[0]: */
     bool first, due; /* the first batch of a step; the last one, with the update */
-    double scale;    /* of the sum of the step's gradients */
+    double scale;    /* of the sum of the step's gradients, over all replicas */
 };
 
 /* Forward, backward and, if due, clipping and the optimizers. Counts the optimizers' steps, and the
- * steps that unused parameters miss. ret: n_values numbers. -ENOTSUP names ops without a lowering;
- * -EINVAL, -EIO, -ENOMEM. After a failure the device's state is lost. */
+ * steps that unused parameters miss. ret: n_values numbers of each part. -ENOTSUP names ops without
+ * a lowering, or parts whose programs differ; -EINVAL, -EIO, -ENOMEM. After a failure the device's
+ * state is lost. */
 int pl_xla_train(struct pl_xla *x,
                  const struct pl_xla_step *step,
                  double *ret,
                  struct pl_error *err);
 
-/* Forward only, of a tape without gradients. */
+/* Forward only, of tapes without gradients, which may differ. ret: as pl_xla_train(), untouched for
+ * parts without a batch. */
 int pl_xla_forward(struct pl_xla *x,
                    const struct pl_xla_step *step,
                    double *ret,
                    struct pl_error *err);
 
-/* Brings parameters, optimizer state and buffers to the host's arenas, if the device has newer
- * ones. -EIO. */
+/* Buffers of all replicas become those of the first one, which training may have set apart. -EIO.
+ */
+int pl_xla_spread_buffers(struct pl_xla *x, struct pl_error *err);
+
+/* Brings parameters, optimizer state and buffers (the first replica's) to the host's arenas, if
+ * the device has newer ones. -EIO. */
 int pl_xla_fetch(struct pl_xla *x, struct pl_error *err);
 
 #endif

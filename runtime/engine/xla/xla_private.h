@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Shared by xla.c, which keeps the state and runs programs, and xla_program.c, which finds them. */
+/* Shared by xla.c, which keeps the state, xla_program.c, which finds programs, and xla_run.c, which
+ * runs them. */
 #ifndef PL_RUNTIME_ENGINE_XLA_XLA_PRIVATE_H
 #define PL_RUNTIME_ENGINE_XLA_XLA_PRIVATE_H
 
@@ -30,6 +31,7 @@ struct pl_recent {
 struct pl_xla {
     const struct pl_pjrt_table *table;
     struct pl_pjrt *client;
+    unsigned replicas; /* devices of the client */
     const char *dump;
     struct pl_params *params;
     struct pl_optimizers *optimizers;
@@ -39,6 +41,7 @@ struct pl_xla {
 
     /* On the device: */
     bool loaded, newer;                  /* it has the state; a newer one than the host */
+    bool apart;                          /* replicas may have other buffers than the first */
     struct pl_pjrt_array **value, **sum; /* by parameter */
     struct pl_pjrt_array *(*slot)[PL_OPTIMIZER_SLOTS];
     struct pl_pjrt_array **buffer;
@@ -49,6 +52,12 @@ struct pl_xla {
     struct pl_recent *recent;
     size_t n_recent;
 };
+
+/* Brings the host's state to the device if that has none. -EIO. */
+int pl_xla_load_state(struct pl_xla *x, struct pl_error *err);
+
+/* Frees an array, and sets it to NULL. */
+void pl_xla_forget(struct pl_xla *x, struct pl_pjrt_array **array);
 
 /* The program of a step: the tape's last one, or another that is compiled already, or a new one.
  * *ret is valid until the next call. -ENOTSUP, -EINVAL, -EIO, -ENOMEM. */

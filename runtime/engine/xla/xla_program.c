@@ -53,9 +53,11 @@ static int compile(
     return 0;
 }
 
-static bool matches(const struct pl_recent *e, const struct pl_xla_step *s, bool training)
+static bool matches(const struct pl_recent *e, const struct pl_program_spec *spec)
 {
-    return e->tape == s->tape && e->training == training && e->first == s->first &&
+    const struct pl_xla_step *s = spec->step;
+
+    return e->tape == spec->part->tape && e->training == spec->training && e->first == s->first &&
            e->due == s->due;
 }
 
@@ -69,9 +71,9 @@ static bool is_current(const struct pl_xla *x,
     struct pl_program_plan plan = {.grad = e->plan.grad, .class_of = classes};
     size_t n = x->params->n;
 
-    if (e->recordings != s->tape->recordings || e->scale != s->scale ||
+    if (e->recordings != spec->part->tape->recordings || e->scale != s->scale ||
         e->n_values != s->n_values ||
-        memcmp(e->values, s->values, s->n_values * sizeof(*s->values)) != 0)
+        memcmp(e->values, spec->part->values, s->n_values * sizeof(*spec->part->values)) != 0)
         return false;
     if (!spec->training)
         return true;
@@ -116,14 +118,14 @@ static int lower(struct pl_xla *x,
         r = compile(x, &text, outputs, &e->compiled, err);
     if (r < 0)
         return r;
-    e->tape = s->tape;
-    e->recordings = s->tape->recordings;
+    e->tape = spec->part->tape;
+    e->recordings = spec->part->tape->recordings;
     e->training = spec->training;
     e->first = s->first;
     e->due = s->due;
     e->scale = s->scale;
     e->n_values = s->n_values;
-    memcpy(e->values, s->values, s->n_values * sizeof(*s->values));
+    memcpy(e->values, spec->part->values, s->n_values * sizeof(*spec->part->values));
     memcpy(e->summed, x->summed, x->params->n * sizeof(*x->summed));
     return 0;
 }
@@ -138,7 +140,7 @@ int pl_xla_find_program(struct pl_xla *x,
     int r = classes ? 0 : pl_error_nomem(err);
 
     for (size_t i = 0; i < x->n_recent && !e; i++)
-        if (matches(&x->recent[i], spec->step, spec->training))
+        if (matches(&x->recent[i], spec))
             e = &x->recent[i];
     if (r == 0 && !e)
         r = new_entry(x, &e, err);
