@@ -44,8 +44,6 @@ int pl_pltrain_set_backend(void *ctx,
 static const struct {
     const char *name, *text;
 } others[] = {
-    {"tpu-cores", "TPUs are not supported: write --gpus N, or --processes N for CPUs"},
-    {"num-tpu-cores", "TPUs are not supported: write --gpus N, or --processes N for CPUs"},
     {"nproc-per-node", "write --processes N"},
     {"nnodes", "write --num-nodes N"},
     {"nodes", "write --num-nodes N; plsubmit --nodes N asks Slurm for them"},

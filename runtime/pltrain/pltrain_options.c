@@ -239,6 +239,21 @@ static int set_gpus(void *ctx, const struct pl_option *o, const char *value, str
     return set_devices(ctx, o, value, err);
 }
 
+/* As Lightning: the first N cores, or one core by its number from 1 on, in brackets. */
+static int
+set_tpu_cores(void *ctx, const struct pl_option *o, const char *value, struct pl_error *err)
+{
+    struct pl_pltrain *p = ctx;
+    int r = set_devices(ctx, o, value, err);
+
+    p->auto_gpu = false;
+    p->tpu = p->tpu_cores = true;
+    for (size_t i = 0; i < p->n_device && r == 0; i++)
+        if (p->device[i]-- == 0)
+            r = pl_error_set(err, -EINVAL, "cores count from 1");
+    return r;
+}
+
 static int set_comm(void *ctx, const struct pl_option *o, const char *value, struct pl_error *err)
 {
     struct pl_pltrain *p = ctx;
@@ -264,7 +279,7 @@ set_accelerator(void *ctx, const struct pl_option *o, const char *value, struct 
     p->auto_gpu = which == 0;
     p->cpu = which == 1;
     p->gpu = which == 2;
-    p->tpu = which == 3 || p->plugin;
+    p->tpu = which == 3 || p->plugin || p->tpu_cores;
     return r;
 }
 
@@ -526,11 +541,14 @@ static const struct pl_option options[] = {
      CALL(set_balance)},
     {"accelerator", 0, "KIND", NULL,
      "auto (default: a GPU that was measured and passes a short test, else the CPU; none was "
-     "measured yet), cpu, gpu (NVIDIA; not yet tried on a real GPU) or tpu (one device; not yet "
-     "tried on a real TPU)",
+     "measured yet), cpu, gpu (NVIDIA; not yet tried on a real GPU) or tpu (not yet tried on a "
+     "real TPU)",
      CALL(set_accelerator)},
     {"pjrt-plugin", 0, "FILE", NULL,
      "as --accelerator tpu, with this plugin of PJRT in place of libtpu.so", CALL(set_pjrt_plugin)},
+    {"tpu-cores", 0, "N", NULL,
+     "the same as --accelerator tpu --devices N; [K] is core K alone, from 1 on",
+     CALL(set_tpu_cores)},
     {"dump-stablehlo", 0, "FILE", NULL,
      "with --accelerator tpu: write the text of each program that is compiled to FILE",
      STRING(dump)},
@@ -584,6 +602,7 @@ static const struct pl_option options[] = {
      INT(per_node, 1, 1024)},
 
     /* Names of PyTorch Lightning, and hyper-parameters that belong after MODULE: not in --help. */
+    {"num-tpu-cores", 0, "N", NULL, NULL, CALL(set_tpu_cores)},
     {"num-processes", 0, "N", NULL, NULL, INT(processes, 1, 1024)},
     {"nb-gpu-nodes", 0, "N", NULL, NULL, INT(nodes, 1, 1024)},
     {"distributed-backend", 0, "KIND", NULL, NULL, CALL(pl_pltrain_set_backend)},

@@ -28,7 +28,7 @@ struct pl_pltrain {
     bool cpu, gpu;                           /* --accelerator cpu, gpu */
     bool auto_gpu;                           /* --accelerator auto: pl_auto_gpu() decides */
     bool test_gpus;                          /* and nothing else; no module then */
-    bool tpu;                                /* or another PJRT plugin */
+    bool tpu, tpu_cores;                     /* or another PJRT plugin; --tpu-cores */
     const char *plugin;                      /* of PJRT; NULL: libtpu.so */
     const char *dump; /* file for the programs of an XLA device; NULL = none */
     bool compare;     /* --compare-devices */

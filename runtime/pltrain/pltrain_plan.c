@@ -104,10 +104,10 @@ int pl_pltrain_check(const struct pl_pltrain *p, struct pl_error *err)
     if (p->tpu && (p->gpu || p->cpu))
         return pl_error_set(err, -EINVAL, "a run has one kind of accelerator: choose %s or tpu",
                             p->gpu ? "gpu" : "cpu");
-    if (p->tpu && (p->devices > 1 || p->n_device || p->processes > 1 || p->nodes > 1))
+    if (p->tpu && (p->processes > 1 || p->nodes > 1))
         return pl_error_set(err, -EINVAL,
-                            "'--accelerator tpu' trains on one device by one process so far: leave "
-                            "'--devices', '--processes' and '--num-nodes' out");
+                            "'--accelerator tpu' has all its devices in one process: leave "
+                            "'--processes' and '--num-nodes' out, and give '--tpu-cores N'");
     if (p->dump && !p->tpu)
         return pl_error_set(err, -EINVAL,
                             "option '--dump-stablehlo' needs '--accelerator tpu' or "
@@ -204,7 +204,7 @@ int pl_pltrain_plan(struct pl_pltrain *p,
 {
     enum pl_strategy_kind kind = p->train.strategy;
     bool whole =
-        kind == PL_STRATEGY_DP || kind == PL_STRATEGY_DDP2; /* one process has all devices */
+        kind == PL_STRATEGY_DP || kind == PL_STRATEGY_DDP2 || p->tpu; /* one process has all */
     int64_t per_node = p->processes           ? p->processes
                        : whole || !p->devices ? PL_MAX(p->train.stages, 1u)
                                               : p->devices;
@@ -217,7 +217,8 @@ int pl_pltrain_plan(struct pl_pltrain *p,
             err, -EINVAL,
             "'--devices %lld' and '--processes %lld' disagree: each rank has one device",
             (long long)p->devices, (long long)p->processes);
-    p->train.devices = whole && p->devices ? (unsigned)p->devices : 1;
+    p->train.devices = whole && !p->tpu && p->devices ? (unsigned)p->devices : 1;
+    p->train.replicas = p->tpu && p->devices ? (unsigned)p->devices : 1;
     *ret_ranks = (unsigned)(per_node * PL_MAX(p->nodes, (int64_t)1));
     *ret_per_node = (unsigned)(p->nodes ? per_node : p->per_node);
     if (kind == PL_STRATEGY_SINGLE && !started && p->devices > 1)

@@ -106,8 +106,6 @@ bits() {
     run -0 --separate-stderr pltrain --lr 0.5 --batch-size 512 --list-hparams mlp --weight-decay 0.25
     grep -q '^lr  *0.5 ' <<<"$output" && grep -q '^batch_size  *512 ' <<<"$output" && grep -q '^weight_decay  *0.25 ' <<<"$output"
     says 2 "neither True nor False" --use-amp=O2 mlp
-    says 2 "unknown option '--tpu_cores': TPUs are not supported" --tpu_cores 8 mlp
-    says 2 "unknown option '--num_tpu_cores': TPUs are not supported" mlp --num_tpu_cores 8
     says 2 "unknown hyper-parameter 'layers': this module has lr" mlp --layers 8
     # Under Slurm, which hands out GPUs, a list of them is warned about, once per node.
     run --separate-stderr env SLURM_JOB_ID=7 pltrain --gpus 0, mlp

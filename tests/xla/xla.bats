@@ -56,6 +56,20 @@ as_cpu() {
         { echo "$*"; false; }
 }
 
+# as_ranks N ARGS...: N devices train as N ranks of ddp do on the CPU: their losses, and what is logged
+# over all of them; the loss of each epoch is told to 4 digits.
+as_ranks() {
+    local n=$1
+    local -a run=(--log-every 1 --num-sanity-val-steps 0 --limit-test-batches 2)
+    shift
+    rm -rf xla cpu
+    pltrain --pjrt-plugin "$PJRT_PLUGIN" --tpu-cores "$n" "${run[@]}" --log-dir xla "$@" >xla.out
+    pltrain --processes "$n" "${run[@]}" --log-dir cpu "$@" >cpu.out
+    alike "$(dirname "$(find xla -name metrics.csv)")" "$(dirname "$(find cpu -name metrics.csv)")" "${LIMIT:-2e-5}" ||
+        { echo "$*"; false; }
+    diff <(sed -n 's/ ([0-9]* samples.*//; /^epoch/p' xla.out) <(sed -n 's/ ([0-9]* samples.*//; /^epoch/p' cpu.out)
+}
+
 @test "each program gets what its text says, once per shape, and the state comes back" {
     # The last batch is shorter. The fake changes no parameter.
     local -a run=(--limit-val-batches 1 --limit-test-batches 1 --num-sanity-val-steps 0 --epochs 2)
@@ -94,8 +108,14 @@ as_cpu() {
     says 2 'choose gpu or tpu' --pjrt-plugin x --accelerator gpu mlp
     says 2 'choose cpu or tpu' --pjrt-plugin x --accelerator cpu mlp
     says 2 'choose cpu or tpu' --accelerator cpu --pjrt-plugin x mlp
-    says 2 'on one device by one process' --accelerator tpu --devices 2 mlp
-    says 2 'on one device by one process' --accelerator tpu --processes 2 mlp
+    says 2 'has all its devices in one process' --accelerator tpu --processes 2 mlp
+    says 2 'choose cpu or tpu' --tpu-cores 2 --accelerator cpu mlp
+    says 2 'cores count from 1' --tpu-cores '[0]' mlp
+    says 1 'the fake has 4 devices' --pjrt-plugin x --tpu-cores 5 mlp
+    says 1 'the fake has 4 devices' --pjrt-plugin x --tpu-cores '[5]' mlp
+    says 1 'another strategy than ddp' --pjrt-plugin x --tpu-cores 2 --strategy dp mlp
+    says 1 'another strategy than ddp' --pjrt-plugin x --tpu-cores 2 --strategy horovod mlp
+    says 1 'the training steps of replicas 0 and 1 differ' --pjrt-plugin x --tpu-cores 2 "$FAKE/sometimes.so"
     for words in '--ema' '--summary' '--profile' '--deterministic'; do
         option=$words
         [ "$words" != --ema ] || option=--ema=0.9
@@ -110,6 +130,41 @@ as_cpu() {
     mkdir empty
     run -1 --separate-stderr env PLUME_PLUGIN_DIR="$PWD/empty" PATH="$PATH" pltrain --accelerator tpu mlp
     [[ $stderr == *'PJRT'* || $stderr == *'plume-pjrt.so is not installed'* || $stderr == *libtpu.so* ]]
+}
+
+@test "several devices run one program, each with its batch" {
+    local -a run=(--max-steps 3 --limit-val-batches 1 --limit-test-batches 1 --num-sanity-val-steps 0)
+    fake x --tpu-cores 4 "${run[@]}" mlp >out
+    [ "$(grep -c . programs)" -eq 2 ] # training and validation
+    grep -q '^batch: [0-9]* samples per step (ddp: 4 replicas x ' out
+    # One core by its number, and the names of the other texts.
+    fake x --tpu-cores '[4]' "${run[@]}" mlp >out
+    fake x --num_tpu_cores=2 --dump-stablehlo text "${run[@]}" cnn --batchnorm 1 >out
+    grep -q 'mhlo.num_replicas = 2' text
+    sums=$(grep -c 'stablehlo.all_reduce' text)
+    fake x --tpu-cores 2 --dump-stablehlo text --sync-batchnorm "${run[@]}" cnn --batchnorm 1 >out
+    [ "$(grep -c 'stablehlo.all_reduce' text)" -gt "$sums" ]
+    fake x --tpu-cores 4 --global-batch 100 --list-hparams mlp | grep -q '^batch_size  *25 ' ||
+        fake x --tpu-cores 4 --global-batch 100 "${run[@]}" mlp | grep -q '4 replicas x 25 samples'
+}
+
+@test "several devices train as ranks do: mlp, on 4, whose batches are uneven at the end" {
+    needs_plugin
+    as_ranks 4 --max-steps 20 --optimizer sgd --clip 0.5 mlp --batch_size 30
+    as_ranks 4 --epochs 1 --accumulate 3 --optimizer adamw mlp --batch_size 77
+}
+
+@test "several devices train as ranks do: cnn with batch norm and dropout, on 4" {
+    needs_plugin
+    # Of seed 0 a pooled window has two largest numbers within rounding, and only one gets the gradient.
+    as_ranks 4 --seed 1 --max-steps 20 --limit-val-batches 2 cnn --batchnorm 1 --dropout 0.3 --batch_size 4
+    as_ranks 4 --max-steps 3 --limit-val-batches 2 --sync-batchnorm cnn --batchnorm 1 --batch_size 4
+}
+
+@test "several devices train as ranks do: gpt and vae, on 8 and 2" {
+    needs_plugin
+    as_ranks 8 --max-steps 3 --limit-val-batches 2 gpt --batch_size 2 --context 8 --layers 1 --heads 2 --width 16 --dropout 0.1
+    as_ranks 2 --max-steps 3 --limit-val-batches 2 vae --batch_size 4
 }
 
 @test "losses of 20 steps are the CPU's: mlp, with a short last batch" {
