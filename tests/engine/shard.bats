@@ -81,6 +81,21 @@ as_ddp() {
     pltrain --processes 3 --optimizer adam --max-steps 1 --resume s/hpc_ckpt_1.ckpt mlp | grep -q hash
 }
 
+@test "a checkpoint that a rank cannot write is named by all, and leaves nothing" {
+    local -a run=(--processes 3 --comm tcp --strategy sharded --shard param --optimizer adam --max-steps 2
+        --checkpoint-dir c mlp --hidden 100)
+    for kib in 4 70; do # not the header; parts of the last ranks only
+        (trap "" XFSZ
+        ulimit -f $kib
+        run -1 --separate-stderr pltrain "${run[@]}"
+        [ "$(grep -c "cannot write checkpoint 'c/epoch=0-step=2.ckpt': File too large" <<<"$stderr")" -ge 2 ] ||
+            { echo "$stderr"; false; })
+        [ -z "$(ls c)" ] || { ls c; false; }
+    done
+    pltrain "${run[@]}" >/dev/null
+    (($(stat -c %s c/epoch=0-step=2.ckpt) > 90000))
+}
+
 @test "what each rank keeps is a part" {
     # MiB of an item of --summary.
     mib() { sed -n "s/^MiB of this rank: .*$1 \([0-9.]*\),.*/\1/p" "$2"; }
@@ -124,8 +139,14 @@ takes() {
     (ulimit -v 95000 # KiB, of each rank
     run -1 pltrain "${run[@]}" --strategy sharded "${gpt[@]}"
     [[ $output == *"memory"* ]] # of each rank that has too little
-    pltrain "${run[@]}" --strategy sharded --shard param "${gpt[@]}" >out)
+    # A checkpoint is three times as large as what a rank may take: each writes its part.
+    pltrain "${run[@]}" --strategy sharded --shard param --checkpoint-dir c --save-last "${gpt[@]}" >out
+    (($(stat -c %s c/last.ckpt) > 50000000))
+)
+    # Mapping the file is what the limit forbids, not its memory.
+    pltrain "${run[@]}" --strategy sharded --shard param --resume c/last.ckpt --max-steps 2 "${gpt[@]}" >again
     grep -q "^test_loss" out
+    grep -q "^resuming from 'c/last.ckpt': epoch 1, step 1$" again
     # A rank that will have too little is told so before, and what to do.
     ulimit -v 95000
     run pltrain "${run[@]}" --strategy sharded --shard grad gpt --layers 6 --width 256 --context 128 --batch_size 16

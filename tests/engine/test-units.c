@@ -7,13 +7,16 @@
 #include "runtime/engine/train/trainer.h"
 #include "tests/engine/ranks.h"
 #include "tests/lib/on_device.h"
+#include "tests/lib/tmpdir.h"
 
+#include <limits.h>
 #include <math.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -28,7 +31,8 @@ struct run {
     uint64_t seed; /* of the module */
     size_t ops, unit_bytes;
     bool drops, norms, no_loss, branches, two, groups;
-    int killed; /* this rank ends in step 2; -1: none */
+    int killed;  /* this rank ends in step 2; -1: none */
+    bool strays; /* all ranks but 0 look elsewhere for the checkpoints' folder */
     char error[256];
     char hash[17];
     double values[VALUES]; /* of the parameters, as declared */
@@ -53,6 +57,8 @@ static int configure(struct plume_context *pl)
     struct net *net = pl->state;
     char name[8];
 
+    if (current->strays && pl->rank && chdir("/") < 0)
+        return -errno;
     net->unused = plume_param(pl, "unused", PLUME_INIT_HE, 1, (size_t[]){WIDTH});
     net->out = plume_param(pl, "out", PLUME_INIT_FAN_IN, 2, (size_t[]){10, WIDTH});
     for (size_t i = 0; i < MATRICES; i++) {
@@ -403,6 +409,46 @@ static void test_each_node_has_a_copy(void **state)
     assert_true(run->held[0] < VALUES / 2 + 1024);
 }
 
+static char *saved(const char *folder, size_t *ret_len)
+{
+    _cleanup_free_ char *path = pl_path_join(folder, "last.ckpt");
+    char *text = NULL;
+
+    assert_int_equal(pl_file_read(path, 1 << 24, &text, ret_len, NULL), 0);
+    return text;
+}
+
+/* Where nodes have folders of their own rank 0 writes all parts: the same file. */
+static void test_rank_0_writes_where_others_cannot(void **state)
+{
+    struct run *run = param_of(new_run(5, 4));
+    char dir[64], here[PATH_MAX];
+    _cleanup_free_ char *together = NULL, *alone = NULL;
+    size_t n = 0, m = 0;
+
+    assert_non_null(getcwd(here, sizeof(here)));
+    assert_int_equal(tmpdir_make(dir, sizeof(dir)), 0);
+    assert_int_equal(chdir(dir), 0);
+    run->options.optimizer = PLUME_ADAM;
+    run->options.ema = 0.7;
+    run->options.save_last = true;
+    run->options.save_top_k = 0;
+    run->options.checkpoint_dir = "together";
+    ranks_run(3, 0, train, run, 0);
+    run->options.checkpoint_dir = "alone";
+    run->strays = true;
+    ranks_run(3, 0, train, run, 0);
+    if (run->error[0])
+        fail_msg("%s", run->error);
+    together = saved("together", &n);
+    alone = saved("alone", &m);
+    assert_int_equal(n, m);
+    assert_memory_equal(together, alone, n);
+    assert_true(n > VALUES * 4 * sizeof(float)); /* values, two slots and the average */
+    assert_int_equal(chdir(here), 0);
+    assert_int_equal(tmpdir_remove(dir), 0);
+}
+
 /* A rank that ends is named, and nobody waits for it. */
 static void test_a_lost_rank_is_named(void **state)
 {
@@ -427,6 +473,7 @@ int main(void)
         cmocka_unit_test(test_random_modules_have_the_bits_of_ddp),
         cmocka_unit_test(test_a_rank_has_a_part),
         cmocka_unit_test(test_each_node_has_a_copy),
+        cmocka_unit_test(test_rank_0_writes_where_others_cannot),
         cmocka_unit_test(test_a_lost_rank_is_named),
     };
 

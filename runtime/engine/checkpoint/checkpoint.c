@@ -56,6 +56,28 @@ int pl_checkpoint_room(struct pl_checkpoint *checkpoint, struct pl_error *err)
     return 0;
 }
 
+int pl_checkpoint_check_new(struct pl_checkpoint *checkpoint,
+                            const char *name,
+                            struct pl_checkpoint_tensor *t,
+                            const size_t *shape,
+                            struct pl_error *err)
+{
+    size_t count;
+    int r = pl_shape_count(t->rank, shape, &count);
+
+    if (r < 0 || !pl_dtype_size(t->dtype) || !*name || strlen(name) > PL_CHECKPOINT_NAME_MAX)
+        return pl_error_set(err, -EINVAL, "'%s' cannot be saved in a checkpoint", name);
+    if (pl_checkpoint_find(checkpoint, name))
+        return pl_error_set(err, -EEXIST, "the checkpoint has two tensors '%s'", name);
+    r = pl_checkpoint_room(checkpoint, err);
+    if (r < 0)
+        return r;
+    if (t->rank)
+        memcpy(t->shape, shape, t->rank * sizeof(*shape));
+    t->bytes = count * pl_dtype_size(t->dtype);
+    return 0;
+}
+
 int pl_checkpoint_add(struct pl_checkpoint *checkpoint,
                       const char *name,
                       enum plume_dtype dtype,
@@ -66,19 +88,10 @@ int pl_checkpoint_add(struct pl_checkpoint *checkpoint,
 {
     struct pl_checkpoint_tensor t = {.dtype = dtype, .rank = rank};
     _cleanup_free_ void *copy = NULL;
-    size_t count;
-    int r = pl_shape_count(rank, shape, &count);
+    int r = pl_checkpoint_check_new(checkpoint, name, &t, shape, err);
 
-    if (r < 0 || !pl_dtype_size(dtype) || !*name || strlen(name) > PL_CHECKPOINT_NAME_MAX)
-        return pl_error_set(err, -EINVAL, "'%s' cannot be saved in a checkpoint", name);
-    if (pl_checkpoint_find(checkpoint, name))
-        return pl_error_set(err, -EEXIST, "the checkpoint has two tensors '%s'", name);
-    r = pl_checkpoint_room(checkpoint, err);
     if (r < 0)
         return r;
-    if (rank)
-        memcpy(t.shape, shape, rank * sizeof(*shape));
-    t.bytes = count * pl_dtype_size(dtype);
     copy = malloc(PL_MAX(t.bytes, (size_t)1));
     t.name = copy ? strdup(name) : NULL;
     if (!t.name)

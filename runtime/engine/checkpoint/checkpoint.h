@@ -29,6 +29,7 @@ struct pl_checkpoint_tensor {
     size_t rank, shape[PLUME_RANK_MAX];
     size_t bytes;
     const void *data; /* may be unaligned in files of other programs */
+    bool apart;       /* being saved: processes write it into the file (checkpoint_parts.h) */
 };
 
 /* Zeroed memory is an empty checkpoint. */

@@ -29,11 +29,8 @@ static int walk_data(const struct pl_checkpoint *c, int fd, struct pl_xxh64 *sum
     return r;
 }
 
-/* The length and the header, with its checksum. */
-static int make_front(const struct pl_checkpoint *c, struct pl_buf *ret, struct pl_error *err)
+int pl_checkpoint_front(const struct pl_checkpoint *c, struct pl_buf *ret, struct pl_error *err)
 {
-    char digits[PL_SAFETENSORS_DIGITS + 1];
-    struct pl_xxh64 sum;
     int r = pl_buf_add(ret, "\0\0\0\0\0\0\0", 8);
 
     if (r == 0)
@@ -43,6 +40,18 @@ static int make_front(const struct pl_checkpoint *c, struct pl_buf *ret, struct 
     if (ret->len > PL_CHECKPOINT_HEADER_MAX)
         return pl_error_set(err, -EFBIG, "its header is too long");
     pl_checkpoint_put((unsigned char *)ret->data, ret->len - 8, 8);
+    return 0;
+}
+
+/* The front, with its checksum. */
+static int make_front(const struct pl_checkpoint *c, struct pl_buf *ret, struct pl_error *err)
+{
+    char digits[PL_SAFETENSORS_DIGITS + 1];
+    struct pl_xxh64 sum;
+    int r = pl_checkpoint_front(c, ret, err);
+
+    if (r < 0)
+        return r;
     pl_xxh64_init(&sum);
     pl_xxh64_add(&sum, ret->data, ret->len);
     walk_data(c, -1, &sum);
@@ -51,23 +60,35 @@ static int make_front(const struct pl_checkpoint *c, struct pl_buf *ret, struct 
     return 0;
 }
 
+int pl_checkpoint_open_temp(const char *path, char **ret_temp, int *ret_fd, struct pl_error *err)
+{
+    _cleanup_free_ char *temp = pl_checkpoint_temp(path);
+    int fd;
+
+    if (!temp)
+        return pl_error_nomem(err);
+    fd = open(temp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW | O_NOCTTY, 0666);
+    if (fd < 0)
+        return pl_error_errno(err, errno, "cannot write checkpoint '%s'", path);
+    *ret_temp = PL_TAKE(temp);
+    *ret_fd = fd;
+    return 0;
+}
+
 int pl_checkpoint_write(const struct pl_checkpoint *checkpoint,
                         const char *path,
                         struct pl_error *err)
 {
     _cleanup_(pl_buf_finish) struct pl_buf front = {0};
-    _cleanup_free_ char *temp = pl_checkpoint_temp(path);
+    _cleanup_free_ char *temp = NULL;
     _cleanup_close_ int fd = -EBADF;
-    int r;
+    int r = make_front(checkpoint, &front, err);
 
-    if (!temp)
-        return pl_error_nomem(err);
-    r = make_front(checkpoint, &front, err);
     if (r < 0)
         return pl_error_wrap(err, r, "cannot write checkpoint '%s'", path);
-    fd = open(temp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW | O_NOCTTY, 0666);
-    if (fd < 0)
-        return pl_error_errno(err, errno, "cannot write checkpoint '%s'", path);
+    r = pl_checkpoint_open_temp(path, &temp, &fd, err);
+    if (r < 0)
+        return r;
     r = pl_write_all(fd, front.data, front.len);
     if (r == 0)
         r = walk_data(checkpoint, fd, NULL);

@@ -8,6 +8,14 @@
 /* Makes room for one more tensor. */
 int pl_checkpoint_room(struct pl_checkpoint *checkpoint, struct pl_error *err);
 
+/* Checks a tensor that is to be added, makes room for it and sets its shape and bytes. -EINVAL,
+ * -EEXIST, -ENOMEM. */
+int pl_checkpoint_check_new(struct pl_checkpoint *checkpoint,
+                            const char *name,
+                            struct pl_checkpoint_tensor *t,
+                            const size_t *shape,
+                            struct pl_error *err);
+
 /* -EINVAL if two tensors have one name; -ENOMEM. */
 int pl_checkpoint_check_names(const struct pl_checkpoint *checkpoint);
 
@@ -20,6 +28,14 @@ int pl_checkpoint_parse_old(const void *bytes,
                             size_t len,
                             struct pl_checkpoint *ret,
                             struct pl_error *err);
+
+/* The length and the header, without its checksum. The data follow it, wide types first. -EFBIG. */
+int pl_checkpoint_front(const struct pl_checkpoint *checkpoint,
+                        struct pl_buf *ret,
+                        struct pl_error *err);
+
+/* Makes a new temporary file beside the path; caller frees *ret_temp. -errno. */
+int pl_checkpoint_open_temp(const char *path, char **ret_temp, int *ret_fd, struct pl_error *err);
 
 /* safetensors. The header is padded so that the data begins at a multiple of 64 bytes. */
 int pl_safetensors_header(const struct pl_checkpoint *checkpoint, struct pl_buf *ret);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "runtime/engine/checkpoint/ckpt_writer.h"
 #include "common/base/signals.h"
+#include "runtime/engine/checkpoint/checkpoint_parts.h"
 #include "runtime/engine/checkpoint/checkpoint_place.h"
 
 #include <pthread.h>
@@ -20,13 +21,16 @@ struct pl_ckpt_writer {
 void pl_ckpt_job_finish(struct pl_ckpt_job *job)
 {
     pl_checkpoint_finish(&job->checkpoint);
+    if (job->temp)
+        unlink(job->temp); /* ENOENT: it was sealed */
+    free(job->temp);
     free(job->path);
     free(job->also);
     free(job->remove);
     *job = (struct pl_ckpt_job){0};
 }
 
-/* Gives the file a second name: a hard link, made next to it and renamed; else writes it again. */
+/* Gives the file a second name: a hard link, made next to it and renamed; else a copy. */
 static int write_also(const struct pl_ckpt_job *job, struct pl_error *err)
 {
     _cleanup_free_ char *temp = pl_checkpoint_temp(job->also);
@@ -37,12 +41,13 @@ static int write_also(const struct pl_ckpt_job *job, struct pl_error *err)
         unlink(temp); /* rename() of two links of one file leaves both */
         return 0;
     }
-    return pl_checkpoint_write(&job->checkpoint, job->also, err);
+    return pl_checkpoint_copy(job->path, job->also, err);
 }
 
 int pl_ckpt_job_run(const struct pl_ckpt_job *job, struct pl_error *err)
 {
-    int r = pl_checkpoint_write(&job->checkpoint, job->path, err);
+    int r = job->temp ? pl_checkpoint_seal(job->temp, job->path, err)
+                      : pl_checkpoint_write(&job->checkpoint, job->path, err);
 
     if (r == 0 && job->also)
         r = write_also(job, err);

@@ -11,8 +11,9 @@ struct pl_ckpt_writer;
 
 struct pl_ckpt_job {
     struct pl_checkpoint checkpoint;
-    char *path;   /* malloc()ed, as all strings here */
-    char *also;   /* a second name for the file, e.g. last.ckpt; NULL = none */
+    char *temp; /* its file, complete but for the checksum (checkpoint_parts.h); NULL = none yet */
+    char *path; /* malloc()ed, as all strings here */
+    char *also; /* a second name for the file, e.g. last.ckpt; NULL = none */
     char *remove; /* a file to remove once the new one is safe; NULL = none */
 };
 

@@ -2,6 +2,7 @@
 #include "runtime/engine/train/checkpointer.h"
 #include "common/base/fs.h"
 #include "common/base/log.h"
+#include "runtime/engine/checkpoint/checkpoint_parts.h"
 #include "runtime/engine/checkpoint/resume_file.h"
 
 #include <limits.h>
@@ -75,6 +76,30 @@ static int announce(const struct pl_checkpointer *checkpointer,
     return assisted(checkpointer, weights_only) ? pl_comm_broadcast(shards, &word, 1, err) : 0;
 }
 
+/* Call on all ranks after the state was saved: they write the shards. job: on rank 0. */
+static int put_shards(const struct pl_checkpointer *checkpointer,
+                      bool weights_only,
+                      struct pl_ckpt_job *job,
+                      struct pl_error *err)
+{
+    const struct pl_train_state *state = checkpointer->state;
+    _cleanup_(pl_state_parts_close) struct pl_state_parts parts = {.fd = -EBADF};
+    size_t n = job ? pl_checkpoint_count_apart(&job->checkpoint) : 0;
+    uint64_t *places = job ? calloc(n + 1, sizeof(*places)) : NULL;
+    int r = 0;
+
+    if (job)
+        r = places ? pl_checkpoint_begin(&job->checkpoint, job->path, &job->temp, places, err)
+                   : pl_error_nomem(err);
+    if (r < 0) {
+        free(places);
+        return r;
+    }
+    r = pl_state_parts_open(&parts, state->shards, job ? job->path : NULL, job ? job->temp : NULL,
+                            places, n, err);
+    return r < 0 ? r : pl_train_state_put(state, weights_only, &parts, err);
+}
+
 /* On a rank that does not write: hands over its shards if rank 0 saves. */
 static int
 follow(const struct pl_checkpointer *checkpointer, bool weights_only, struct pl_error *err)
@@ -85,25 +110,30 @@ follow(const struct pl_checkpointer *checkpointer, bool weights_only, struct pl_
 
     if (checkpointer->on && assisted(checkpointer, weights_only))
         r = pl_comm_broadcast(shards, &word, 1, err);
-    return r == 0 && word ? pl_train_state_assist(checkpointer->state, weights_only, err) : r;
+    if (r < 0 || !word)
+        return r;
+    r = pl_train_state_assist(checkpointer->state, err);
+    return r < 0 ? r : put_shards(checkpointer, weights_only, NULL, err);
 }
 
 static int make(const struct pl_checkpointer *checkpointer,
                 bool weights_only,
-                struct pl_checkpoint *ret,
+                struct pl_ckpt_job *job,
                 struct pl_error *err)
 {
     const struct pl_hooks *hooks = checkpointer->hooks;
     int r = announce(checkpointer, weights_only, true, err);
 
     if (r == 0)
-        r = pl_train_state_save(checkpointer->state, weights_only, ret, err);
+        r = pl_train_state_save(checkpointer->state, weights_only, &job->checkpoint, err);
     if (r < 0)
         return r;
-    hooks->ctx->checkpoint = ret;
+    hooks->ctx->checkpoint = &job->checkpoint;
     r = pl_hooks_call(hooks, hooks->module->on_save_checkpoint, "on_save_checkpoint", err);
     hooks->ctx->checkpoint = NULL;
-    return r;
+    if (r < 0 || !assisted(checkpointer, weights_only))
+        return r;
+    return put_shards(checkpointer, weights_only, job, err);
 }
 
 int pl_checkpointer_save_initial(struct pl_checkpointer *checkpointer, struct pl_error *err)
@@ -120,7 +150,7 @@ int pl_checkpointer_save_initial(struct pl_checkpointer *checkpointer, struct pl
     job.also = o->save_last ? pl_path_join(o->checkpoint_dir, "last.ckpt") : NULL;
     r = job.path && (job.also || !o->save_last) ? 0 : pl_error_nomem(err);
     if (r == 0)
-        r = make(checkpointer, o->weights_only, &job.checkpoint, err);
+        r = make(checkpointer, o->weights_only, &job, err);
     if (r == 0)
         return pl_ckpt_writer_submit(checkpointer->writer, &job, err);
     pl_ckpt_job_finish(&job);
@@ -152,7 +182,7 @@ int pl_checkpointer_save(struct pl_checkpointer *checkpointer,
         *(kept ? &job.also : &job.path) = last;
     } else if (!kept)
         return announce(checkpointer, o->weights_only, false, err);
-    r = make(checkpointer, o->weights_only, &job.checkpoint, err);
+    r = make(checkpointer, o->weights_only, &job, err);
     return r < 0 ? r : pl_ckpt_writer_submit(checkpointer->writer, &job, err);
 }
 
@@ -168,7 +198,7 @@ int pl_checkpointer_save_hpc(struct pl_checkpointer *checkpointer,
         return follow(checkpointer, false, err);
     r = pl_hpc_next(checkpointer->options->checkpoint_dir, &job.path, err);
     if (r == 0)
-        r = make(checkpointer, false, &job.checkpoint, err);
+        r = make(checkpointer, false, &job, err);
     if (r == 0)
         r = pl_ckpt_writer_flush(checkpointer->writer, err);
     if (r == 0)

@@ -2,8 +2,9 @@
 /* Checkpoints of a training run: when they are written, and the one that a run begins with.
  *
  * All ranks have the same state, so rank 0 writes and all ranks read. Under strategy sharded the
- * functions that save are collective: the other ranks hand over their shards. A checkpoint is due
- * after a validation, or at the end of an epoch without one; retention.h decides which files stay.
+ * functions that save are collective: each rank writes its shards into the file (state_parts.h). A
+ * checkpoint is due after a validation, or at the end of an epoch without one; retention.h decides
+ * which files stay.
  */
 #ifndef PL_RUNTIME_ENGINE_TRAIN_CHECKPOINTER_H
 #define PL_RUNTIME_ENGINE_TRAIN_CHECKPOINTER_H

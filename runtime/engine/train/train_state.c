@@ -20,16 +20,16 @@ static int visit_shards(const struct pl_visit *v,
 {
     enum plume_dtype dtype = pl_dtype_of_real(s->params->real);
     size_t size = pl_dtype_size(dtype);
-    _cleanup_free_ char *whole = v->c ? malloc(p->tensor->count * size) : NULL;
+    _cleanup_free_ char *whole = NULL;
     int r;
 
-    if (v->c && !whole)
+    if (v->parts)
+        return pl_state_parts_put(v->parts, s->params, p, own, span, v->err);
+    if (v->pass == PL_VISIT_SAVE)
+        return pl_visit_apart(v, prefix, p->name, p->tensor, dtype);
+    whole = malloc(p->tensor->count * size);
+    if (!whole)
         return pl_error_set(v->err, -ENOMEM, "out of memory for a checkpoint");
-    if (v->pass == PL_VISIT_SAVE) {
-        r = pl_shard_gather(s->params, s->shards, p, own, whole, v->err);
-        if (r < 0 || !v->c)
-            return r;
-    }
     r = pl_visit_tensor(v, prefix, p->name, p->tensor, dtype, pl_device_cpu(), whole);
     if (r == 0 && v->pass == PL_VISIT_LOAD)
         pl_device_upload(s->params->dev, own, whole + span.from * size, span.count * size);
@@ -53,7 +53,7 @@ static int visit_values(const struct pl_visit *v, const struct pl_train_state *s
             r = pl_visit_tensor(v, "", p->name, p->tensor, dtype, params->dev,
                                 pl_param_value(params, p));
     }
-    if (r < 0 || !v->c) /* an assistant */
+    if (r < 0 || v->parts)
         return r;
     for (size_t i = 0; i < params->n_buffers && r == 0; i++) {
         const struct pl_buffer *b = &params->buffers[i];
@@ -347,7 +347,7 @@ static int visit_ema(const struct pl_visit *v, const struct pl_train_state *s)
     bool visits = ema && ema->params && (v->pass == PL_VISIT_SAVE ? steps > 0 : o.text != NULL);
     int r = 0;
 
-    if (visits && v->c) {
+    if (visits && !v->parts) {
         pl_visit_u64(&o, "steps", &steps, INT64_MAX);
         r = pl_visit_set(v, "ema", &o);
     }
@@ -512,7 +512,7 @@ int pl_train_state_save(const struct pl_train_state *state,
                         struct pl_error *err)
 {
     struct pl_error own = {0};
-    const struct pl_visit v = {PL_VISIT_SAVE, ret, err ? err : &own};
+    const struct pl_visit v = {.pass = PL_VISIT_SAVE, .c = ret, .err = err ? err : &own};
     struct pl_train_state s = *state;
     int r = pl_params_fetch(s.params, v.err);
 
@@ -524,20 +524,26 @@ int pl_train_state_save(const struct pl_train_state *state,
     return r < 0 && !v.err->code ? pl_error_set(err, r, "out of memory for a checkpoint") : r;
 }
 
-int pl_train_state_assist(const struct pl_train_state *state,
-                          bool weights_only,
-                          struct pl_error *err)
+int pl_train_state_assist(const struct pl_train_state *state, struct pl_error *err)
 {
-    const struct pl_visit v = {PL_VISIT_SAVE, NULL, err};
-    int r = share_buffers(state, err);
+    return share_buffers(state, err);
+}
 
-    if (r == 0 && pl_params_partial(state->params))
+int pl_train_state_put(const struct pl_train_state *state,
+                       bool weights_only,
+                       struct pl_state_parts *parts,
+                       struct pl_error *err)
+{
+    const struct pl_visit v = {PL_VISIT_SAVE, NULL, err, parts};
+    int r = 0;
+
+    if (pl_params_partial(state->params))
         r = visit_values(&v, state);
     for (size_t i = 0; !weights_only && i < state->optimizers->n && r == 0; i++)
         r = visit_slots(&v, state, i);
     if (r == 0 && pl_params_partial(state->params))
         r = visit_ema(&v, state);
-    return r;
+    return r < 0 ? r : pl_state_parts_end(parts, err);
 }
 
 static void values_change(const struct pl_train_state *state)
@@ -550,8 +556,10 @@ int pl_train_state_load(struct pl_train_state *state,
                         const struct pl_checkpoint *checkpoint,
                         struct pl_error *err)
 {
-    struct pl_visit v = {PL_VISIT_CHECK, (struct pl_checkpoint *)checkpoint,
-                         err}; /* only PL_VISIT_SAVE changes it */
+    struct pl_visit v = {.pass = PL_VISIT_CHECK,
+                         .c =
+                             (struct pl_checkpoint *)checkpoint, /* only PL_VISIT_SAVE changes it */
+                         .err = err};
     struct pl_train_state next = *state;
     int r = visit_state(&v, &next, false);
 

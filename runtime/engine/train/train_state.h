@@ -21,6 +21,7 @@
 #include "runtime/engine/optim/ema.h"
 #include "runtime/engine/optim/optimizer.h"
 #include "runtime/engine/train/metrics.h"
+#include "runtime/engine/train/state_parts.h"
 
 struct pl_train_state {
     /* Borrowed: */
@@ -41,18 +42,23 @@ struct pl_train_state {
     uint64_t batch;       /* completed batches of the running epoch on this rank */
 };
 
-/* Puts the state into an empty checkpoint. With shards all other ranks assist, unless weights_only;
- * those of a pipeline do always. -ENOMEM, -EINVAL. */
+/* Puts the state into an empty checkpoint; what the ranks have shards of is apart there
+ * (checkpoint_parts.h). With shards all other ranks assist. -ENOMEM, -EINVAL. */
 int pl_train_state_save(const struct pl_train_state *state,
                         bool weights_only,
                         struct pl_checkpoint *ret,
                         struct pl_error *err);
 
+/* Call on all ranks but one while that one saves. -ECONNRESET, -ENOMEM. */
+int pl_train_state_assist(const struct pl_train_state *state, struct pl_error *err);
+
 /* With shards, each rank has a part of the optimizer state; in a pipeline and with PL_SHARD_PARAM,
- * of the parameters, too. Call on all ranks but one while that one saves. -ECONNRESET, -ENOMEM. */
-int pl_train_state_assist(const struct pl_train_state *state,
-                          bool weights_only,
-                          struct pl_error *err);
+ * of the parameters, too. Call on all ranks after save: writes these parts and waits for those of
+ * the others. -errno. */
+int pl_train_state_put(const struct pl_train_state *state,
+                       bool weights_only,
+                       struct pl_state_parts *parts,
+                       struct pl_error *err);
 
 /* Sets the state from a checkpoint. -EINVAL names the first thing that does not fit; nothing is
  * changed then. Early stopping and retention start anew if their part is not readable. */

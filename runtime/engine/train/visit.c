@@ -2,6 +2,7 @@
 #include "runtime/engine/train/visit.h"
 #include "common/base/fs.h"
 #include "common/base/options.h"
+#include "runtime/engine/checkpoint/checkpoint_parts.h"
 
 #include <string.h>
 
@@ -178,4 +179,16 @@ int pl_visit_tensor(const struct pl_visit *v,
         pl_checkpoint_convert(from, false, dtype, map.data);
     pl_device_unmap(&map);
     return r;
+}
+
+int pl_visit_apart(const struct pl_visit *v,
+                   const char *prefix,
+                   const char *name,
+                   const plume_tensor *t,
+                   enum plume_dtype dtype)
+{
+    _cleanup_free_ char *full = pl_strf("%s%s", prefix, name);
+
+    return full ? pl_checkpoint_add_apart(v->c, full, dtype, t->rank, t->shape, v->err)
+                : pl_error_set(v->err, -ENOMEM, "out of memory");
 }

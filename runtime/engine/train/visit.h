@@ -17,8 +17,9 @@ enum pl_visit_pass {
 
 struct pl_visit {
     enum pl_visit_pass pass;
-    struct pl_checkpoint *c; /* changed by PL_VISIT_SAVE only */
-    struct pl_error *err;    /* may be NULL */
+    struct pl_checkpoint *c;      /* changed by PL_VISIT_SAVE only */
+    struct pl_error *err;         /* may be NULL */
+    struct pl_state_parts *parts; /* PL_VISIT_SAVE: NULL, or gets the shards instead of c */
 };
 
 /* A JSON object in the checkpoint's header. */
@@ -66,5 +67,12 @@ int pl_visit_tensor(const struct pl_visit *v,
                     enum plume_dtype dtype,
                     struct pl_device *dev,
                     void *data);
+
+/* Saving: the same tensor, whose data come later (checkpoint_parts.h). */
+int pl_visit_apart(const struct pl_visit *v,
+                   const char *prefix,
+                   const char *name,
+                   const plume_tensor *t,
+                   enum plume_dtype dtype);
 
 #endif
