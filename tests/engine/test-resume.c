@@ -17,7 +17,7 @@
 
 #define SAMPLES 96
 #define FEATURES 16
-#define HIDDEN 12
+#define HIDDEN 80 /* so that there are two blocks of shards */
 #define CLASSES 4
 #define COUNT (HIDDEN * (FEATURES + 1) + CLASSES * (HIDDEN + 1))
 #define STEPS 14 /* of 16 samples: more than two epochs of 6 */
@@ -30,18 +30,27 @@ static const struct layout {
     enum pl_strategy_kind strategy;
     const char *batch, *lr;
     enum pl_shard_kind shard;
+    bool in_node;
+    unsigned stages;
 } layouts[] = {
-    {"single", 1, 0, 1, 1, PL_STRATEGY_SINGLE, "batch_size=16", "lr=0.1", 0},
-    {"accumulated", 1, 0, 1, 4, PL_STRATEGY_SINGLE, "batch_size=4", "lr=0.1", 0},
-    {"dp", 1, 0, 2, 1, PL_STRATEGY_DP, "batch_size=16", "lr=0.1", 0},
-    {"ddp, shm", 2, 0, 1, 1, PL_STRATEGY_DDP, "batch_size=8", "lr=0.1", 0},
-    {"ddp, tcp", 4, 1, 1, 1, PL_STRATEGY_DDP, "batch_size=4", "lr=0.1", 0},
-    {"ddp, accumulated", 2, 0, 1, 2, PL_STRATEGY_DDP, "batch_size=4", "lr=0.1", 0},
-    {"ddp2", 2, 1, 2, 1, PL_STRATEGY_DDP2, "batch_size=8", "lr=0.1", 0},
-    {"horovod", 4, 2, 1, 1, PL_STRATEGY_HOROVOD, "batch_size=4", "lr=0.025", 0},
-    {"sharded state", 2, 1, 1, 1, PL_STRATEGY_SHARDED, "batch_size=8", "lr=0.1", PL_SHARD_OS},
+    {"single", 1, 0, 1, 1, PL_STRATEGY_SINGLE, "batch_size=16", "lr=0.1", 0, false, 0},
+    {"accumulated", 1, 0, 1, 4, PL_STRATEGY_SINGLE, "batch_size=4", "lr=0.1", 0, false, 0},
+    {"dp", 1, 0, 2, 1, PL_STRATEGY_DP, "batch_size=16", "lr=0.1", 0, false, 0},
+    {"ddp, shm", 2, 0, 1, 1, PL_STRATEGY_DDP, "batch_size=8", "lr=0.1", 0, false, 0},
+    {"ddp, tcp", 4, 1, 1, 1, PL_STRATEGY_DDP, "batch_size=4", "lr=0.1", 0, false, 0},
+    {"ddp, accumulated", 2, 0, 1, 2, PL_STRATEGY_DDP, "batch_size=4", "lr=0.1", 0, false, 0},
+    {"ddp2", 2, 1, 2, 1, PL_STRATEGY_DDP2, "batch_size=8", "lr=0.1", 0, false, 0},
+    {"horovod", 4, 2, 1, 1, PL_STRATEGY_HOROVOD, "batch_size=4", "lr=0.025", 0, false, 0},
+    {"sharded state", 2, 1, 1, 1, PL_STRATEGY_SHARDED, "batch_size=8", "lr=0.1", PL_SHARD_OS, false,
+     0},
+    {"sharded gradients", 4, 0, 1, 1, PL_STRATEGY_SHARDED, "batch_size=4", "lr=0.1", PL_SHARD_GRAD,
+     false, 0},
     {"sharded parameters", 2, 0, 1, 2, PL_STRATEGY_SHARDED, "batch_size=4", "lr=0.1",
-     PL_SHARD_PARAM},
+     PL_SHARD_PARAM, false, 0},
+    {"sharded in nodes", 4, 2, 1, 1, PL_STRATEGY_SHARDED, "batch_size=4", "lr=0.1", PL_SHARD_PARAM,
+     true, 0},
+    {"pipeline", 3, 0, 1, 1, PL_STRATEGY_PIPELINE, "batch_size=16", "lr=0.1", 0, false, 3},
+    {"two pipelines", 4, 2, 1, 1, PL_STRATEGY_PIPELINE, "batch_size=8", "lr=0.1", 0, false, 2},
 };
 
 /* tolerance: how far parameters around 1 may be from those of one f64 process after STEPS steps of
@@ -171,6 +180,9 @@ static int train(
     options.device = on_device();
     options.strategy = l->strategy;
     options.shard = l->shard;
+    options.shard_in_node = l->in_node;
+    options.stages = l->stages;
+    options.microbatches = l->stages ? 4 : 0;
     options.devices = l->devices;
     options.accumulate = l->accumulate;
     options.precision = job->kind->precision;
@@ -195,8 +207,8 @@ static int train(
             const struct pl_param *p = t.ctx.params.list[i];
             double whole[COUNT]; /* of either type */
 
-            r = t.units.n
-                    ? pl_shard_gather(&t.ctx.params, comm, p,
+            r = pl_params_partial(&t.ctx.params)
+                    ? pl_shard_gather(&t.ctx.params, t.pipe.on ? t.pipe.comm : t.group.shards, p,
                                       pl_shard_part(&t.ctx.params, p, t.ctx.params.values), whole,
                                       err)
                     : pl_device_download(t.dev, whole, p->tensor->data,
