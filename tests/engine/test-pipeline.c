@@ -38,6 +38,8 @@ struct run {
     long nap_ns;
     long slower;                               /* factor of the naps of slow_rank */
     int slow_rank;                             /* its naps are longer from step 2 on; -1: none */
+    int small_rank;                            /* its emulated device has little memory; -1: none */
+    uint64_t small_bytes;                      /* so much; 0: and none once the run has begun */
     void (*at_step)(struct plume_context *pl); /* in training_step; may kill the rank */
     char error[256];
     char hash[17];
@@ -67,7 +69,7 @@ static struct {
     struct pl_device_ops ops;
     struct pl_kernels kernels;
     const struct pl_kernels *own;
-    bool slow;
+    bool slow, small, full;
 } emulated;
 
 static void nap(void)
@@ -95,7 +97,21 @@ static const struct pl_kernels *emulated_kernels(struct pl_device *dev, enum pl_
     return &emulated.kernels; /* one type: f64 */
 }
 
-static struct pl_device *emulated_device(void)
+static void emulated_memory(struct pl_device *dev, struct pl_device_memory *ret)
+{
+    pl_device_cpu()->ops->memory(dev, ret);
+    ret->total = emulated.small && current->small_bytes ? current->small_bytes : 1 << 30;
+}
+
+static int emulated_alloc(
+    struct pl_device *dev, size_t bytes, const char *what, void **ret, struct pl_error *err)
+{
+    if (emulated.full)
+        return pl_error_set(err, -ENOMEM, "out of memory for %zu bytes of %s", bytes, what);
+    return pl_device_cpu()->ops->alloc(dev, bytes, what, ret, err);
+}
+
+static struct pl_device *emulated_device(unsigned rank)
 {
     emulated.own = pl_kernels_best(PL_REAL_F64);
     emulated.kernels = *emulated.own;
@@ -104,6 +120,10 @@ static struct pl_device *emulated_device(void)
     emulated.dev = *pl_device_cpu();
     emulated.ops = *emulated.dev.ops;
     emulated.ops.kernels = emulated_kernels;
+    emulated.ops.memory = emulated_memory;
+    emulated.ops.alloc = emulated_alloc;
+    emulated.small = (int)rank == current->small_rank;
+    emulated.full = false;
     emulated.dev.ops = &emulated.ops;
     return &emulated.dev;
 }
@@ -265,6 +285,12 @@ static int take_values(struct run *run, struct pl_trainer *t, struct pl_error *e
     return r;
 }
 
+static int on_fit_start(struct plume_context *pl)
+{
+    emulated.full = emulated.small && current->small_bytes == 0;
+    return 0;
+}
+
 static const char *train(struct pl_comm *comm, void *shared)
 {
     static const struct plume_module module = {
@@ -277,6 +303,7 @@ static const char *train(struct pl_comm *comm, void *shared)
         .data = data,
         .training_step = training_step,
         .validation_step = validation_step,
+        .on_fit_start = on_fit_start,
     };
     struct pl_rank_report report = {.link = PL_RANK_LINK_INIT};
     struct run *run = shared;
@@ -287,7 +314,7 @@ static const char *train(struct pl_comm *comm, void *shared)
     int r = pl_hparams_init(&h, hparams, &err);
 
     current = run;
-    options.device = run->emulated ? emulated_device() : on_device();
+    options.device = run->emulated ? emulated_device(comm->rank) : on_device();
     for (size_t i = 0; r == 0 && i < PL_COUNT(run->hparams); i++)
         if (run->hparams[i][0])
             r = pl_hparams_set(&h, run->hparams[i], &err);
@@ -326,7 +353,7 @@ static struct run *new_run(uint64_t seed, size_t ops)
     run->options.sanity_steps = 1;
     run->seed = seed;
     run->ops = ops;
-    run->slow_rank = -1;
+    run->slow_rank = run->small_rank = -1;
     return run;
 }
 
@@ -525,6 +552,39 @@ static void test_the_cut_moves_with_its_state(void **state)
     assert_true(pipe->own[1] < pipe->own[0] && pipe->own[1] < pipe->own[2]);
 }
 
+/* The cut keeps to each device's memory, whatever the times are. */
+static void test_devices_may_differ_in_memory(void **state)
+{
+    struct run *one = new_run(4, 0), *pipe;
+
+    one->chain = 12;
+    go(one, 1, 0);
+    pipe = pipeline_of(one, 3, 2);
+    pipe->emulated = true;
+    pipe->small_rank = 1;
+    /* A third of the node's: values, gradients and Adam's state of three layers. */
+    pipe->small_bytes = (uint64_t)3 * 3 * 4 * WIDTH * WIDTH * sizeof(double);
+    go(pipe, 3, 0);
+    assert_alike(pipe, one, 1e-9);
+    assert_true(pipe->own[1] > 0 && pipe->own[1] <= 3 * WIDTH * WIDTH);
+    pipe->small_bytes = 300;
+    go(pipe, 3, 0);
+    if (!strstr(pipe->error, "no cut of the step's ops into 3 stages fits the devices' memory"))
+        fail_msg("%s", pipe->error);
+}
+
+/* All others end as well, and say which rank it was. */
+static void test_a_stage_without_memory_is_named(void **state)
+{
+    struct run *run = pipeline_of(new_run(4, 0), 3, 2);
+
+    run->emulated = true;
+    run->small_rank = 1;
+    assert_true(ranks_run(3, 0, train, run, 0) < 30);
+    if (!strstr(run->error, "rank 1 gave up: out of memory for"))
+        fail_msg("%s", run->error);
+}
+
 static void die_at_2(struct plume_context *pl)
 {
     if (pl->rank == 2 && pl->step == 1)
@@ -621,6 +681,8 @@ int main(void)
         cmocka_unit_test(test_logged_values_are_those_of_one_process),
         cmocka_unit_test(test_ranks_have_their_own_parameters),
         cmocka_unit_test(test_the_cut_moves_with_its_state),
+        cmocka_unit_test(test_devices_may_differ_in_memory),
+        cmocka_unit_test(test_a_stage_without_memory_is_named),
         cmocka_unit_test(test_a_lost_rank_is_named),
         cmocka_unit_test(test_what_does_not_go_is_told),
     };

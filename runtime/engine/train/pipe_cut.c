@@ -161,15 +161,15 @@ static double memory_limit(struct pl_device *dev, unsigned local_size)
 {
     struct pl_device_memory memory = {0};
     struct rlimit space;
-    double limit = INFINITY, pages = (double)sysconf(_SC_PHYS_PAGES), used;
+    double limit = INFINITY, used;
     double page = (double)sysconf(_SC_PAGESIZE);
     _cleanup_free_ char *text = NULL;
 
     dev->ops->memory(dev, &memory);
     if (!dev->ops->host)
         return memory.free ? (double)memory.free : INFINITY;
-    if (pages > 0 && page > 0)
-        limit = pages * page / PL_MAX(local_size, 1u);
+    if (memory.total)
+        limit = (double)memory.total / PL_MAX(local_size, 1u);
     if (getrlimit(RLIMIT_AS, &space) < 0 || space.rlim_cur == RLIM_INFINITY)
         return limit;
     if (pl_file_read("/proc/self/statm", 256, &text, NULL, NULL) < 0)
