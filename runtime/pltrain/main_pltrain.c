@@ -133,9 +133,13 @@ static int plan_memory(struct pl_trainer *t, bool asked, double *ret, struct pl_
     char text[2][PL_MEMORY_TEXT];
     int r;
 
-    if (t->comm->rank != 0 || t->pipe.on || t->options->xla ||
+    if (t->comm->rank != 0 || t->options->xla ||
         !(asked || t->strategy.kind == PL_STRATEGY_SHARDED))
         return 0;
+    if (t->pipe.on) {
+        *ret = t->pipe.needs[0];
+        return 0;
+    }
     r = pl_memory_need(t, &need, err);
     if (r < 0)
         return r;
@@ -240,12 +244,16 @@ static int train_on(const struct pl_module *module,
         (pl_tape_flops(tape, false) + pl_tape_flops(tape, true)) * trainer.strategy.devices * 1e-6);
     for (unsigned i = 1; options->part_devices && i < options->devices; i++)
         pl_log_debug("train", "part %u of a batch: device %s", i, options->part_devices[i]->name);
-    if (options->summary && comm->rank == 0 && options->out)
+    if (trainer.pipe.on && options->run == PL_RUN_TRAIN)
+        r = pl_memory_stages(&trainer, err);
+    if (r == 0 && options->summary && comm->rank == 0 && options->out)
         r = pl_summary_print(&trainer, options->out, err);
-    if (r < 0)
+    if (r < 0) {
+        pl_pipe_fail(&trainer.pipe, r, err);
         pl_comm_fail(comm, r, err);
-    else
+    } else {
         r = timeline ? fit_timed(&trainer, timeline, err) : fit(&trainer, err);
+    }
     log_memory(trainer.dev);
     pl_trainer_finish(&trainer);
     closed = pl_timeline_close(timeline, r == 0 ? err : NULL);

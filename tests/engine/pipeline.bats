@@ -87,6 +87,20 @@ hash_of() {
     pltrain --processes 3 --optimizer adam --max-steps 1 --resume s/hpc_ckpt_1.ckpt mlp | grep -q hash
 }
 
+# needs ARGS...: the first stage takes the memory that was planned, within 5 %, and each stage's need is told before.
+needs() {
+    run -0 --separate-stderr pltrain --profile --summary --max-steps 2 "${SHORT[@]}" --optimizer adam "$@"
+    awk '$1 == "peak_bytes" { good = $2 / $4 > 0.95 && $2 / $4 < 1.05 } END { exit !good }' <<<"$stderr" ||
+        { grep peak <<<"$stderr"; echo "$*"; false; }
+    grep -qE '^needs by stage: [0-9.]+ [MG]B of [0-9.]+ [MG]B, [0-9.]+ [MG]B of [0-9.]+ [MG]B a rank$' <<<"$output"
+}
+
+@test "the memory that a stage takes is what was planned" {
+    needs "${PIPE[@]}" --stages 2 --batch_size 10 gpt --context 64 --layers 2
+    needs "${PIPE[@]}" --stages 2 --schedule gpipe --precision bf16 gpt --context 64 --layers 2
+    needs --strategy pipeline --stages 2 --microbatches 3 --processes 4 cnn --batchnorm 1
+}
+
 @test "what does not go is one line" {
     says 2 "option '--stages' needs '--strategy pipeline'" --stages 2 mlp
     says 2 "option '--microbatches' needs '--strategy pipeline'" --microbatches 2 --strategy ddp mlp

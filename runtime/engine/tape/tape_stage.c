@@ -276,6 +276,12 @@ static int add_node(struct pl_stage_tape *s,
     return 0;
 }
 
+void pl_stage_tape_open(struct pl_stage_tape *stage, const struct pl_tape *whole)
+{
+    if (!stage->tape.dev)
+        pl_tape_init(&stage->tape, whole->dev, whole->kernels->real, whole->want_grad);
+}
+
 /* Empties the tape, but for its memory. */
 static int reset(struct pl_stage_tape *s, const struct pl_tape *whole, size_t n)
 {
@@ -284,8 +290,7 @@ static int reset(struct pl_stage_tape *s, const struct pl_tape *whole, size_t n)
 
     if (map)
         s->map = map;
-    if (!tape->dev)
-        pl_tape_init(tape, whole->dev, whole->kernels->real, whole->want_grad);
+    pl_stage_tape_open(s, whole);
     if (tape->cap < n + 1) {
         struct pl_node *nodes = reallocarray(tape->nodes, n + 1, sizeof(*nodes));
 

@@ -61,6 +61,10 @@ struct pl_stage_build {
     bool alone; /* also parameters become leaves, with memory: to time ops that have none */
 };
 
+/* Call before build() to set something of the stage's tape, which is of the same kind as `whole`.
+ */
+void pl_stage_tape_open(struct pl_stage_tape *stage, const struct pl_tape *whole);
+
 /* Makes the nodes [from, to) of `whole` a tape, with its seed, types and settings. The tape has no
  * plan afterwards. Zeroed memory is valid, and may be built again and again. -E2BIG: too many
  * tensors cross; -ENOMEM. */

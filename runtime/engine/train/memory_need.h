@@ -16,15 +16,21 @@ struct pl_memory_need {
     double average;  /* --ema, */
     double spare;    /* and what it exchanges at a time */
     double buffers;
+    double borrowed;       /* pipelines: tied weights of other stages, */
+    double messages;       /* and what goes between neighbours */
     double step, unshared; /* tensors of a training step; without reuse */
     double evaluation;     /* tensors of validation and test */
     double batches;        /* on a device that is not the host */
     double all;            /* the sum, without `unshared` */
 };
 
-/* Not for pipelines, whose cut says it. Traces a full batch of each stage. -ENOMEM, or the error of
- * a hook. */
+/* Traces a full batch of each stage. In a pipeline it is that of this rank's stage. -ENOMEM, or the
+ * error of a hook. */
 int pl_memory_need(struct pl_trainer *trainer, struct pl_memory_need *ret, struct pl_error *err);
+
+/* Sets needs and limits of a pipeline's stages, of their copies the largest and the smallest. A
+ * rank that needs more than it may take is warned of. Collective. */
+int pl_memory_stages(struct pl_trainer *trainer, struct pl_error *err);
 
 /* What this process may take: the device's memory, or its share of the machine's and its limit
  * (setrlimit(2)); INFINITY if unknown. */

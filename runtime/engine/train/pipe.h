@@ -13,6 +13,7 @@
 #ifndef PL_RUNTIME_ENGINE_TRAIN_PIPE_H
 #define PL_RUNTIME_ENGINE_TRAIN_PIPE_H
 
+#include "runtime/engine/params/stages.h"
 #include "runtime/engine/reduce/strategy.h"
 #include "runtime/engine/tape/stage_cut.h"
 #include "runtime/engine/tape/tape_stage.h"
@@ -74,9 +75,10 @@ struct pl_pipe {
     size_t held_cap;
     struct pl_pipe_slots slots[3]; /* by enum plume_stage */
     struct pl_pipe_costs costs;
-    size_t *cut;        /* n_stages + 1 nodes of the costs' ops */
-    uint64_t version;   /* of the cut, from 1 */
-    uint64_t n_batches; /* of training, so far */
+    double needs[PL_STAGES_MAX], limits[PL_STAGES_MAX]; /* pl_memory_stages() */
+    size_t *cut;                                        /* n_stages + 1 nodes of the costs' ops */
+    uint64_t version;                                   /* of the cut, from 1 */
+    uint64_t n_batches;                                 /* of training, so far */
     /* The slots whose parameters were marked last (mark() in pipe_schedule.c). */
     size_t n_marked;
     bool tail_marked;
@@ -160,6 +162,12 @@ int pl_pipe_choose(struct pl_pipe *pipe,
                    size_t *ret_cut,
                    double *ret_seconds,
                    struct pl_error *err);
+
+/* For memory_need.c: the microbatches that a stage keeps at a time; the bytes of its messages:
+ * those of either link, and gradients that wait for theirs. */
+#define PL_PIPE_MESSAGES 3
+size_t pl_pipe_in_flight(const struct pl_pipe *pipe, size_t microbatches);
+void pl_pipe_messages(const struct pl_stage_tape *own, size_t ret[PL_PIPE_MESSAGES]);
 
 /* For pipe_schedule.c: makes a slot's stage from a microbatch. */
 int pl_pipe_begin(struct pl_pipe *pipe,

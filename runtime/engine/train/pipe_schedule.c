@@ -63,6 +63,21 @@ static size_t message_bytes(const struct pl_pass *list, size_t n, bool grads)
     return bytes;
 }
 
+size_t pl_pipe_in_flight(const struct pl_pipe *pipe, size_t microbatches)
+{
+    return pipe->options->pipe_order == PL_PIPE_GPIPE
+               ? microbatches
+               : PL_MIN(microbatches, (size_t)(pipe->n_stages - pipe->stage));
+}
+
+void pl_pipe_messages(const struct pl_stage_tape *own, size_t ret[PL_PIPE_MESSAGES])
+{
+    ret[2] = message_bytes(own->in, own->n_in, true);
+    ret[PL_PIPE_PREVIOUS] = message_bytes(own->in, own->n_in, false) + ret[2];
+    ret[PL_PIPE_NEXT] =
+        message_bytes(own->out, own->n_out, false) + message_bytes(own->out, own->n_out, true);
+}
+
 /* Copies tensors to a message, or from it. */
 static void copy_message(struct pl_device *dev,
                          const struct pl_pass *list,
@@ -426,7 +441,7 @@ int pl_pipe_train(struct pl_pipe *pipe,
 
     pipe->n_batches++;
     run.n = pl_pipe_microbatches(pipe, what->batch->rows, &run.chunk);
-    run.regular = gpipe ? run.n : PL_MIN(run.n, (size_t)(pipe->n_stages - pipe->stage));
+    run.regular = pl_pipe_in_flight(pipe, run.n);
     r = gpipe ? run_gpipe(&run, err) : run_1f1b(&run, err);
     if (r == 0)
         r = mark(&run, false, err);

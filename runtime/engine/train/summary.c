@@ -81,19 +81,23 @@ static void print_ops(const struct pl_tape *tape, FILE *out, double total[2])
     }
 }
 
-/* The line of the cut has what microbatches take. */
 static void print_stage_memory(const struct pl_trainer *t, const double bytes[2], FILE *out)
 {
     double size = (double)pl_real_size(t->ctx.params.real), state = 0;
     double own = size * (double)pl_params_held(&t->ctx.params);
+    char text[2][PL_MEMORY_TEXT];
 
     for (size_t i = 0; i < t->optimizers.n; i++)
         state += (double)pl_optimizer_slots(&t->optimizers.list[i]) * size *
                  (double)t->optimizers.list[i].count;
     fprintf(out,
             "MiB of this rank's stage: parameters %.3f, gradients %.3f, optimizers %.3f, "
-            "buffers %.3f\n\n",
+            "buffers %.3f\nneeds by stage: ",
             own * MIB, own * MIB, state * MIB, bytes[1] * MIB);
+    for (unsigned s = 0; s < t->pipe.n_stages; s++)
+        fprintf(out, "%s%s of %s", s ? ", " : "", pl_memory_text(t->pipe.needs[s], text[0]),
+                pl_memory_text(t->pipe.limits[s], text[1]));
+    fputs(" a rank\n\n", out);
 }
 
 static void print_memory(struct pl_trainer *t, const struct pl_memory_need *need, FILE *out)
