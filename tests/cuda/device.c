@@ -563,6 +563,7 @@ static int open_(unsigned index,
                  struct pl_error *err)
 {
     static const struct pl_emu_watch watch = {check_argument, launch_begins, launch_ends};
+    const char *node = getenv("NODE_RANK");
     struct gpu *gpu;
     unsigned n = 0;
     int r = count(&n, err);
@@ -581,7 +582,8 @@ static int open_(unsigned index,
     snprintf(gpu->base.name, sizeof(gpu->base.name), "emulated:%u%s%s", index,
              options && options->tf32 ? " (tf32)" : "",
              options && options->deterministic ? " (deterministic)" : "");
-    snprintf(gpu->base.unit, sizeof(gpu->base.unit), "emulated:%u", index);
+    /* Simulated nodes have GPUs of their own. */
+    snprintf(gpu->base.unit, sizeof(gpu->base.unit), "emulated:%s:%u", node ? node : "0", index);
     pl_emu_set_watch(&watch);
     enter(&gpu->base);
     *ret = &gpu->base;

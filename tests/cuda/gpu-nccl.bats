@@ -12,9 +12,13 @@ by_nccl() {
     shift
     rm -rf cpu cpu.* gpu gpu.*
     trained cpu --processes "$k" "$@"
-    PLUME_EMULATED_GPUS=$k PLUME_LOG=debug:train trained gpu --gpus "$k" "$@" 2>gpu.err
+    if [[ " $* " == *" --processes-per-node "* ]]; then
+        PLUME_EMULATED_GPUS=2 PLUME_LOG=debug:train trained gpu --accelerator gpu --processes "$k" "$@" 2>gpu.err
+    else
+        PLUME_EMULATED_GPUS=$k PLUME_LOG=debug:train trained gpu --gpus "$k" "$@" 2>gpu.err
+    fi
     alike "${TOLERANCE:-1e-5}" cpu gpu || { echo "$k $*"; false; }
-    [ "$(grep -c 'collectives [a-z]* and nccl' gpu.err)" -eq "$k" ] || { cat gpu.err; false; }
+    [ "$(grep -c 'collectives [a-z+]* and nccl' gpu.err)" -eq "$k" ] || { cat gpu.err; false; }
     [ "$(grep -o 'hash .*' gpu.out | sort | uniq -c | awk '{ print $1 }')" -eq "$k" ]
 }
 
@@ -49,6 +53,16 @@ by_nccl() {
     pltrain "${run[@]}" --max-steps 3 --strategy sharded --checkpoint-dir a --save-last mlp >/dev/null
     pltrain "${run[@]}" --max-steps 6 --strategy sharded --shard param --resume a/last.ckpt mlp | grep -o 'hash .*' >rest
     cmp whole rest
+}
+
+@test "by NCCL each node has a copy of the shards" {
+    local -a nodes=(--processes-per-node 2 "${SHORT[@]}" --strategy sharded --shard-group node)
+    by_nccl 4 "${nodes[@]}" --clip 0.1 --optimizer adamw mlp --lr 0.001
+    by_nccl 4 "${nodes[@]}" --shard param cnn --batch_size 8
+    trained cpu --processes 4 "${nodes[@]}" --shard grad --accumulate 2 mlp --hidden 200
+    PLUME_EMULATED_GPUS=2 trained gpu --accelerator gpu --processes 4 "${nodes[@]}" --shard grad --accumulate 2 \
+        --comm nccl --reduce-dtype bf16 mlp --hidden 200
+    alike 3e-3 cpu gpu
 }
 
 @test "gradients are added up in 16 bits where one asks for it" {

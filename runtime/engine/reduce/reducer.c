@@ -208,7 +208,7 @@ static double power_of(double x)
     return ldexp(0.5, exponent);
 }
 
-/* Starts an allreduce on comm->gpu, or with `parts` a reduce-scatter. */
+/* Starts an allreduce on comm->gpu, or with `parts` a reduce-scatter between the shards. */
 static int start_nccl(struct pl_reducer *red,
                       void *buf,
                       size_t count,
@@ -218,25 +218,63 @@ static int start_nccl(struct pl_reducer *red,
                       struct pl_error *err)
 {
     red->started = true;
-    return parts ? pl_comm_nccl_start_scatter(red->comm->gpu, buf, parts, type, scale, err)
+    return parts ? pl_comm_nccl_start_scatter(red->shards->gpu, buf, parts, type, scale, err)
                  : pl_comm_nccl_start(red->comm->gpu, buf, count, type, scale, err);
+}
+
+static enum pl_nccl_type type_of(const struct pl_reducer *red, const struct pl_bucket *b)
+{
+    if (in_16_bits(red, b))
+        return red->half == PL_HALF_BF16 ? PL_NCCL_BF16 : PL_NCCL_F16;
+    return red->params->real == PL_REAL_F64 ? PL_NCCL_F64 : PL_NCCL_F32;
 }
 
 static int
 start(struct pl_reducer *red, const struct pl_bucket *b, const size_t *parts, struct pl_error *err)
 {
-    enum pl_nccl_type type = red->params->real == PL_REAL_F64 ? PL_NCCL_F64 : PL_NCCL_F32;
     struct pl_device *dev = red->params->dev;
 
     if (in_16_bits(red, b)) {
         struct pl_half_args low = half_args(red, b);
 
         dev->ops->kernels(dev, red->params->real)->narrow(&low);
-        return start_nccl(red, low.half, b->count, parts,
-                          red->half == PL_HALF_BF16 ? PL_NCCL_BF16 : PL_NCCL_F16,
-                          power_of(red->scale), err);
+        return start_nccl(red, low.half, b->count, parts, type_of(red, b), power_of(red->scale),
+                          err);
     }
-    return start_nccl(red, grads_of(red, b), b->count, parts, type, red->scale, err);
+    return start_nccl(red, grads_of(red, b), b->count, parts, type_of(red, b), red->scale, err);
+}
+
+/* Later work on the device waits for what was started between all ranks and between the shards. */
+static int join_shards(const struct pl_reducer *red, struct pl_error *err)
+{
+    int r = pl_comm_nccl_join(red->comm->gpu, err);
+
+    return r < 0 || red->shards == red->comm ? r : pl_comm_nccl_join(red->shards->gpu, err);
+}
+
+/* Call after join_shards(): adds the own parts of buckets [from, to) to those of the copies. */
+static int sum_copies(const struct pl_reducer *red, size_t from, size_t to, struct pl_error *err)
+{
+    const struct pl_params *params = red->params;
+    size_t size = pl_real_size(params->real);
+    int r = 0;
+
+    if (!red->copies || red->own)
+        return 0;
+    for (size_t i = from; i < to && r == 0; i++) {
+        const struct pl_bucket *b = &red->buckets[i];
+        size_t first = PL_MAX(b->offset, params->own_from);
+        size_t end = PL_MIN(b->offset + b->count, params->own_to);
+
+        if (!b->n || first >= end) /* as many elements on each of these ranks */
+            continue;
+        r = pl_comm_nccl_start(red->copies->gpu,
+                               in_16_bits(red, b)
+                                   ? (void *)(half_args(red, b).half + (first - b->offset))
+                                   : (char *)grads_of(red, b) + (first - b->offset) * size,
+                               end - first, type_of(red, b), 1, err);
+    }
+    return r < 0 ? r : pl_comm_nccl_join(red->copies->gpu, err);
 }
 
 static void widen(const struct pl_reducer *red, const struct pl_bucket *b)
@@ -278,9 +316,14 @@ static void take(const struct pl_reducer *red, const struct pl_bucket *b)
 static int finish_pending(struct pl_reducer *red, struct pl_error *err)
 {
     const struct pl_bucket *b = red->pending;
-    int r = b ? pl_comm_nccl_join(red->comm->gpu, err) : 0;
+    int r = b ? join_shards(red, err) : 0;
 
     red->pending = NULL;
+    if (r == 0 && b) {
+        size_t index = (size_t)(b - red->buckets);
+
+        r = sum_copies(red, index, index + 1, err);
+    }
     if (r < 0 || !b)
         return r;
     if (in_16_bits(red, b))
@@ -297,7 +340,9 @@ static int join(struct pl_reducer *red, struct pl_error *err)
     red->started = false;
     if (keeps_shards(red))
         return finish_pending(red, err);
-    r = pl_comm_nccl_join(red->comm->gpu, err);
+    r = join_shards(red, err);
+    if (r == 0)
+        r = sum_copies(red, 0, red->n, err);
     for (size_t i = 0; r == 0 && i < red->n; i++)
         if (in_16_bits(red, &red->buckets[i]))
             widen(red, &red->buckets[i]);

@@ -256,6 +256,13 @@ static int program_step(struct pl_trainer *t,
     return r;
 }
 
+static int check_ranks(const struct pl_trainer *t, struct pl_error *err)
+{
+    int r = t->ctx.copies->gpu ? pl_comm_nccl_check(t->ctx.copies->gpu, err) : 0;
+
+    return r < 0 ? r : pl_shard_group_check(&t->group, err);
+}
+
 int pl_train_lane_optimize(struct pl_trainer *t, unsigned optimizer_idx, struct pl_error *err)
 {
     bool used = false;
@@ -264,8 +271,8 @@ int pl_train_lane_optimize(struct pl_trainer *t, unsigned optimizer_idx, struct 
     if (r == 0)
         r = pl_unused_params_collect(&t->ctx.params, !t->strategy.reduces, &used, err);
     /* The reductions are complete: look for a lost rank before using them. */
-    if (r == 0 && t->ctx.copies->gpu)
-        r = pl_comm_nccl_check(t->ctx.copies->gpu, err);
+    if (r == 0)
+        r = check_ranks(t, err);
     return r == 0 && used ? optimize(t, optimizer_idx, err) : r;
 }
 
@@ -298,8 +305,8 @@ int pl_train_lane(struct pl_trainer *t,
     if (r == 0 && due)
         r = pl_unused_params_collect(&t->ctx.params, !t->strategy.reduces, &used, err);
     /* The reductions are complete: look for a lost rank before using them. */
-    if (r == 0 && due && t->ctx.copies->gpu)
-        r = pl_comm_nccl_check(t->ctx.copies->gpu, err);
+    if (r == 0 && due)
+        r = check_ranks(t, err);
     if (r == 0)
         r = pl_hooks_call(&t->hooks, t->module->on_after_backward, "on_after_backward", err);
     return r == 0 && used ? optimize(t, optimizer_idx, err) : r;

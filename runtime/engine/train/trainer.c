@@ -284,7 +284,7 @@ int pl_trainer_init(struct pl_trainer *trainer,
     comm->ordered = options->deterministic;
     if (r == 0)
         r = pl_shard_group_open(&trainer->group, trainer->strategy.shard && options->shard_in_node,
-                                comm, err);
+                                comm, dev, err);
     /* The copy of rank 0 is saved. */
     if (r == 0 && trainer->strategy.shard &&
         trainer->group.shards->world_ranks[0] == comm->world_ranks[0])
