@@ -301,15 +301,23 @@ static int nccl_broadcast(struct pl_comm *comm, void *buf, size_t bytes, struct 
     return r < 0 ? r : pl_comm_nccl_join(comm, err);
 }
 
-static int
-nccl_allgather(struct pl_comm *comm, void *buf, const size_t *offset, struct pl_error *err)
+int pl_comm_nccl_start_gather(struct pl_comm *comm,
+                              void *buf,
+                              const size_t *offset,
+                              struct pl_error *err)
 {
     struct nccl *n = (struct nccl *)comm;
     char text[PL_NCCL_TEXT];
     int r = lock_healthy(n, err);
 
-    if (r == 0)
-        r = finish_launch(n, n->table->allgather(n->comm, buf, offset, text), text, err);
+    return r < 0 ? r : finish_launch(n, n->table->allgather(n->comm, buf, offset, text), text, err);
+}
+
+static int
+nccl_allgather(struct pl_comm *comm, void *buf, const size_t *offset, struct pl_error *err)
+{
+    int r = pl_comm_nccl_start_gather(comm, buf, offset, err);
+
     return r < 0 ? r : pl_comm_nccl_join(comm, err);
 }
 

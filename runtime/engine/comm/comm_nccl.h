@@ -52,6 +52,11 @@ int pl_comm_nccl_start_scatter(struct pl_comm *comm,
                                enum pl_nccl_type type,
                                double scale,
                                struct pl_error *err);
+/* The same for a gather; offsets as pl_comm_allgather(). */
+int pl_comm_nccl_start_gather(struct pl_comm *comm,
+                              void *buf,
+                              const size_t *offset,
+                              struct pl_error *err);
 /* Later work of the compute stream waits for all collectives that were started. */
 int pl_comm_nccl_join(struct pl_comm *comm, struct pl_error *err);
 /* Returns 0 if no rank is lost, else -ECONNRESET like all calls. Sums that the device has made

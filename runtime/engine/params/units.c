@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "runtime/engine/params/units.h"
 #include "common/base/log.h"
+#include "runtime/engine/comm/comm_nccl.h"
 #include "runtime/engine/params/shard.h"
 #include "runtime/engine/tape/tape_memory.h"
 #include "runtime/engine/util/xxh64.h"
@@ -26,6 +27,7 @@ int pl_units_init(struct pl_units *units,
     *units = (struct pl_units){
         .params = params,
         .comm = comm,
+        .ahead = comm->gpu && !params->dev->ops->host,
         .list = calloc(params->n + 1, sizeof(*units->list)),
         .offset = calloc((size_t)comm->size + 1, sizeof(*units->offset)),
         .hashes = calloc((size_t)comm->size + 1, sizeof(*units->hashes)),
@@ -170,8 +172,9 @@ static int place(const struct pl_units *units, struct pl_unit_plan *plan)
         struct pl_unit_stay *s = &plan->list[i];
         const struct pl_unit *u = &units->list[s->unit];
 
+        s->begin = units->ahead && i > 0 ? plan->list[i - 1].from : s->from;
         s->offset =
-            u->own ? SIZE_MAX : pl_lifetimes_add(&lives, (u->to - u->from) * size, s->from, s->to);
+            u->own ? SIZE_MAX : pl_lifetimes_add(&lives, (u->to - u->from) * size, s->begin, s->to);
     }
     plan->bytes = lives.bad ? SIZE_MAX : pl_lifetimes_set(&lives, false);
     for (size_t i = 0; i < plan->n && plan->bytes != SIZE_MAX; i++)
@@ -269,14 +272,22 @@ static void point(const struct pl_units *units, const struct pl_unit *u, char *m
             memory ? memory + (params->order[i]->offset - u->from) * size : NULL;
 }
 
-static int gather(struct pl_units *units, const struct pl_unit_stay *stay, struct pl_error *err)
+static char *memory_of(const struct pl_units *units, const struct pl_unit_stay *stay)
 {
+    const struct pl_unit *u = &units->list[stay->unit];
+
+    return u->own ? pl_params_value(units->params, u->from) : units->memory + stay->offset;
+}
+
+/* The next one. With `ahead` later work of the device does not wait for it. */
+static int start_gather(struct pl_units *units, struct pl_error *err)
+{
+    const struct pl_unit_stay *stay = &units->running->list[units->started++];
     const struct pl_params *params = units->params;
     const struct pl_unit *u = &units->list[stay->unit];
     size_t size = pl_real_size(params->real);
     unsigned rank = units->comm->rank;
-    char *memory = u->own ? pl_params_value(params, u->from) : units->memory + stay->offset;
-    int r;
+    char *memory = memory_of(units, stay);
 
     pl_shard_offsets(params, units->comm->size, u->from, u->to, units->offset);
     for (unsigned i = 0; i <= units->comm->size; i++)
@@ -285,10 +296,24 @@ static int gather(struct pl_units *units, const struct pl_unit_stay *stay, struc
         params->dev->ops->copy(params->dev, memory + units->offset[rank],
                                pl_params_value(params, u->from + units->offset[rank] / size),
                                units->offset[rank + 1] - units->offset[rank]);
-    r = pl_comm_allgather_on(units->comm, params->dev, memory, units->offset, err);
-    if (r == 0)
-        point(units, u, memory);
-    return r;
+    return units->ahead
+               ? pl_comm_nccl_start_gather(units->comm->gpu, memory, units->offset, err)
+               : pl_comm_allgather_on(units->comm, params->dev, memory, units->offset, err);
+}
+
+/* The next stay comes into use. */
+static int arrive(struct pl_units *units, struct pl_error *err)
+{
+    const struct pl_unit_stay *stay = &units->running->list[units->next];
+    int r = units->started > units->next ? 0 : start_gather(units, err);
+
+    if (r == 0 && units->ahead)
+        r = pl_comm_nccl_join(units->comm->gpu, err);
+    if (r < 0)
+        return r;
+    units->list[stay->unit].stay = units->next++;
+    point(units, &units->list[stay->unit], memory_of(units, stay));
+    return 0;
 }
 
 static int need(void *ctx, size_t position, struct pl_error *err)
@@ -306,10 +331,11 @@ static int need(void *ctx, size_t position, struct pl_error *err)
             if (i == units->done)
                 units->done++;
         }
-    while (r == 0 && units->next < plan->n && plan->list[units->next].from <= position) {
-        units->list[plan->list[units->next].unit].stay = units->next;
-        r = gather(units, &plan->list[units->next++], err);
-    }
+    while (r == 0 && units->next < plan->n && plan->list[units->next].from <= position)
+        r = arrive(units, err);
+    if (r == 0 && units->ahead && units->started == units->next && units->next < plan->n &&
+        plan->list[units->next].begin <= position)
+        r = start_gather(units, err);
     return r;
 }
 
@@ -344,7 +370,7 @@ static int start(struct pl_units *units, const struct pl_unit_plan *plan, struct
                              "keeps all parameters on each rank during such batches");
     units->told |= !alike;
     units->running = alike ? plan : &units->whole;
-    units->next = units->done = 0;
+    units->next = units->started = units->done = 0;
     if (units->running->bytes <= units->bytes)
         return 0;
     pl_device_free(units->params->dev, units->memory);

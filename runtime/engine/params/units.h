@@ -15,7 +15,9 @@
  *
  *     init -> (trace) -> begin -> forward -> backward -> begin ... finish
  *
- * A gather runs in the calling thread, as reductions do: on a CPU it needs the same core. */
+ * On GPUs that are joined by NCCL a unit's gather is started when the unit before it comes into
+ * use, and runs beside the operations of that one. Else a gather runs in the calling thread, as
+ * reductions do: on a CPU it needs the same core. */
 #ifndef PL_RUNTIME_ENGINE_PARAMS_UNITS_H
 #define PL_RUNTIME_ENGINE_PARAMS_UNITS_H
 
@@ -31,6 +33,7 @@ struct pl_unit {
 struct pl_unit_stay {
     size_t unit;
     size_t from, to; /* positions, both included */
+    size_t begin;    /* its gather is started here; `from`, or earlier */
     size_t offset;   /* in the units' memory; SIZE_MAX: in the own shard */
 };
 
@@ -55,7 +58,10 @@ struct pl_units {
     uint64_t *hashes;          /* by rank */
     struct pl_unit_plan whole; /* all units at once */
     const struct pl_unit_plan *running;
-    size_t next, done; /* stays of `running`: the next to gather; the first that may still last */
+    /* Stays of `running`: the next to come into use; the first whose gather was not started; the
+     * first that may still last. */
+    size_t next, started, done;
+    bool ahead; /* gathers run beside the device's work */
     struct pl_tape_leaves leaves;
     bool told; /* that ranks differ */
 };
