@@ -632,9 +632,11 @@ static void test_what_does_not_go_is_told(void **state)
 #define BENCH_LAST 2 /* steps that count */
 #define BENCH_STAGES 4
 #define BENCH_MICROBATCHES 64 /* so that one slow stage counts, and not the fill */
+#define BENCH_BUBBLES (PL_PIPE_MICROBATCHES * BENCH_STAGES) /* as many as a run has by itself */
 
 /* Seconds of a step. slow: the rank at half speed, or -1. */
-static double bench_run(int slow, uint64_t balance_every, double *ret_busy)
+static double
+bench_run(int slow, uint64_t balance_every, unsigned microbatches, long naps, double *ret_busy)
 {
     struct run *run = new_run(1, 0);
     double busy = 0;
@@ -643,10 +645,10 @@ static double bench_run(int slow, uint64_t balance_every, double *ret_busy)
     run->options.max_steps = BENCH_STEPS;
     run->options.limit[PLUME_VALIDATE] = (struct pl_limit){.value = 0};
     run->options.sanity_steps = 0;
-    snprintf(run->hparams[0], 32, "batch_size=%d", BENCH_MICROBATCHES);
-    run = pipeline_of(run, BENCH_STAGES, BENCH_MICROBATCHES);
+    snprintf(run->hparams[0], 32, "batch_size=%u", microbatches);
+    run = pipeline_of(run, BENCH_STAGES, microbatches);
     run->emulated = true;
-    run->nap_ns = strtol(getenv("PLUME_BENCH_PIPELINE"), NULL, 10) * 1000;
+    run->nap_ns = strtol(getenv("PLUME_BENCH_PIPELINE"), NULL, 10) * 1000 * naps;
     run->slower = 2;
     run->slow_rank = slow;
     run->options.balance_every = balance_every;
@@ -662,12 +664,13 @@ static double bench_run(int slow, uint64_t balance_every, double *ret_busy)
 
 static void bench(void **state)
 {
-    double busy, even = bench_run(-1, 0, &busy), equal = bench_run(1, 0, NULL);
-    double balanced = bench_run(1, 2, NULL);
+    double busy, even = bench_run(-1, 0, BENCH_BUBBLES, 2, &busy);
+    double equal = bench_run(1, 0, BENCH_MICROBATCHES, 1, NULL);
+    double balanced = bench_run(1, 2, BENCH_MICROBATCHES, 1, NULL);
 
     print_message("{\"equal_s\":%.4f,\"balanced_s\":%.4f,\"bubble\":%.4f,\"formula\":%.4f}\n",
                   equal, balanced, 1 - busy / even,
-                  (BENCH_STAGES - 1.0) / (BENCH_MICROBATCHES + BENCH_STAGES - 1));
+                  (BENCH_STAGES - 1.0) / (BENCH_BUBBLES + BENCH_STAGES - 1));
 }
 
 int main(void)
