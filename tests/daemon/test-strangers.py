@@ -229,5 +229,24 @@ def test_bind_to_nothing(step):
         equal(d.wait(), 1)
 
 
+def test_bind_to_nothing_is_told_to_all_nodes(step):
+    """At once, by the hub of the node that has no such address: they do not search for it until their limit."""
+    step.nodes = 2
+    step.use_hub_port()
+    for given in ("nosuch0", "192.0.2.1"):
+        step.env["PLUME_HUB_BIND"] = given
+        daemons = [step.start(i) for i in (1, 0)]
+        for i, d in zip((1, 0), daemons):
+            r = d.rank("starter", i)
+            text = r.expect("refused")["text"]
+            r.close()
+            assert "node n0 cannot serve the step: PLUME_HUB_BIND: " in text and given in text, text
+        equal([d.wait() for d in daemons], [1, 1])
+        cause = step.result()["cause"]
+        equal((cause["kind"], cause["node"]), ("launch", "n0"))
+        assert given in cause["text"], cause
+        step.job = str(int(step.job) + 1)
+
+
 if __name__ == "__main__":
     harness.main(globals())

@@ -121,6 +121,7 @@ static void on_joined(struct pl_hub *hub,
                       struct pl_hub_conn *wire)
 {
     struct pl_hub_node *node = &hub->nodes[node_id];
+    const char *unable = join->unable ? join->unable : node_id == 0 ? hub->unable : NULL;
     char addr[64], own_clock[PL_CLOCK_ID_MAX];
 
     if (node_id == 0) /* it is in this process */
@@ -135,8 +136,8 @@ static void on_joined(struct pl_hub *hub,
     node->addr = strdup(addr);
     hub->n_joined++;
     pl_hub_event(hub, joined_event(node, node_id, join));
-    if (join->unable && hub->state == PL_HUB_GATHERING) {
-        pl_hub_node_unable(hub, node_id, join->unable);
+    if (unable && hub->state == PL_HUB_GATHERING) {
+        pl_hub_node_unable(hub, node_id, unable);
         return;
     }
     ping(hub, node_id);
@@ -476,6 +477,7 @@ void pl_hub_destroy(struct pl_hub *hub)
     json_decref(hub->spare_cause);
     json_decref(hub->gpu_errors);
     free(hub->refusal);
+    free(hub->unable);
     free(hub->failures);
     free(hub->node_of_rank);
     free(hub->nodes);

@@ -130,6 +130,7 @@ struct pl_hub {
     json_t *spare_cause; /* for a cause that there was no memory to describe */
     int64_t root;        /* the rank that failed first, -1 none */
     char *refusal;       /* the reason why no node may join; NULL = nodes may */
+    char *unable;        /* why this node cannot serve the step, as `unable` of a join; or NULL */
 
     struct pl_exchange *exchanges;
     int master_fd; /* holds MASTER_PORT */

@@ -315,38 +315,53 @@ void pl_hub_accept(struct pl_hub *hub)
         uv_poll_start(&hub->listener, UV_READABLE, on_accept);
 }
 
-/* Takes PLUME_HUB's port if it is free, else the first free one of the derived ports; at
- * PLUME_HUB_BIND. */
-int pl_hub_listen(struct pl_hub *hub, struct pl_error *err)
+/* Takes PLUME_HUB's port if it is free, else the first free one of the derived ports. at: an
+ * address; NULL = all. */
+static int listen_at(struct pl_hub *hub, const char *at, const uint16_t derived[PL_WALK_PORTS])
 {
     const char *given = pl_env(PL_ENV_PLUME_HUB);
-    uint16_t ports[PL_WALK_PORTS], port;
-    char host[256], own[sizeof(hub->own_addr)];
-    const char *at;
-    int r = pl_hub_bind_address(own, sizeof(own), err);
+    char host[256];
+    uint16_t port;
+    int r = -EADDRINUSE;
+
+    if (given && *given && pl_net_split(given, host, sizeof(host), &port) == 0) {
+        r = pl_net_listen(at, port, &hub->listen_fd, NULL);
+        hub->port = port;
+    }
+    for (size_t i = 0; r < 0 && i < PL_WALK_PORTS; i++) {
+        r = pl_net_listen_alone(at, derived[i], &hub->listen_fd, NULL);
+        hub->port = derived[i];
+    }
+    return r;
+}
+
+/* At PLUME_HUB_BIND. Where this node has no such address, at all: the other nodes would search for
+ * a hub until their limit, and so they hear from this one why the step ends. */
+int pl_hub_listen(struct pl_hub *hub, struct pl_error *err)
+{
+    struct pl_error unable = {0};
+    uint16_t ports[PL_WALK_PORTS];
+    char own[sizeof(hub->own_addr)];
+    int r = pl_hub_ports_derive(hub->secret, &hub->step->id, ports, err);
 
     if (r < 0)
         return r;
-    at = own[0] ? own : NULL;
-    if (at)
+    r = pl_hub_bind_address(own, sizeof(own), &unable);
+    if (r == 0)
+        r = listen_at(hub, own[0] ? own : NULL, ports);
+    if (r == 0 && own[0])
         memcpy(hub->own_addr, own, sizeof(own));
-    r = -EADDRINUSE;
-    if (given && *given && pl_net_split(given, host, sizeof(host), &port) == 0) {
-        r = pl_net_listen(at, port, &hub->listen_fd, err);
-        hub->port = port;
+    if (r < 0 && r != -EADDRINUSE && own[0])
+        pl_error_errno(&unable, r,
+                       "PLUME_HUB_BIND: cannot listen at '%s'; give the name of an interface, or "
+                       "its address",
+                       own);
+    if (unable.code) {
+        hub->unable = pl_buf_dup_text(pl_error_text(&unable));
+        if (!hub->unable)
+            return pl_error_nomem(err);
+        r = listen_at(hub, NULL, ports);
     }
-    if (r < 0) {
-        int derived = pl_hub_ports_derive(hub->secret, &hub->step->id, ports, err);
-
-        if (derived < 0)
-            return derived;
-    }
-    for (size_t i = 0; r < 0 && i < PL_WALK_PORTS; i++) {
-        r = pl_net_listen_alone(at, ports[i], &hub->listen_fd, err);
-        hub->port = ports[i];
-    }
-    if (r < 0 && r != -EADDRINUSE && at)
-        return r;
     if (r < 0)
         return pl_error_set(err, r,
                             "none of the hub's %d ports is free on this node: give another range "
