@@ -22,10 +22,11 @@ def running(step, **env):
 
 
 def stranger(step, source="127.0.0.1"):
-    sock = socket.socket()
+    """A connection from this address; "::1" stands for another host, as 127.x.x.x is one for the hub."""
+    sock = socket.socket(socket.AF_INET6 if ":" in source else socket.AF_INET)
     sock.settimeout(LIMIT)
     sock.bind((source, 0))
-    sock.connect(("127.0.0.1", step.port))
+    sock.connect(("::1" if ":" in source else "127.0.0.1", step.port))
     return step.keep(sock)
 
 
@@ -62,11 +63,12 @@ def test_strangers_fill_nothing(step):
 
 
 def test_strangers_of_one_address_leave_room_for_others(step):
-    """The crowd makes room, not the one that comes from elsewhere and is slow."""
+    """The crowd makes room, not the one that comes from elsewhere and is slow. A user of the node may use all
+    of 127.x.x.x, and is one crowd all the same."""
     running(step)
     for _ in range(8):  # on a machine under load its two seconds may pass
-        slow = Hub(step, step.port, sock=stranger(step, "127.0.0.2"))
-        crowd = [stranger(step) for _ in range(300)]
+        slow = Hub(step, step.port, sock=stranger(step, "::1"))
+        crowd = [stranger(step, f"127.0.{n // 200}.{n % 200 + 3}") for n in range(300)]
         for sock in crowd[:100]:
             cut_off(sock)
         slow.send(type="hello", proto="plume", major=1, minor=0, role="client", nonce=slow.nonce)
@@ -78,13 +80,6 @@ def test_strangers_of_one_address_leave_room_for_others(step):
     raise AssertionError("the crowd displaced another address's connection")
 
 
-def test_strangers_of_many_addresses(step):
-    running(step)
-    crowd = [stranger(step, f"127.0.{n // 200}.{n % 200 + 3}") for n in range(400)]
-    asks(step)
-    cut_off(crowd[0])
-
-
 def test_deadline_is_short_under_pressure(step):
     """One of a crowd has a quarter of a second; a lone silent connection has two."""
     running(step)
@@ -93,7 +88,7 @@ def test_deadline_is_short_under_pressure(step):
     cut_off(lone)
     assert time.monotonic() - start > 1.9
     for _ in range(8):  # a machine under load may be late, but not each time
-        crowd = [stranger(step, f"127.0.0.{n % 2 + 3}") for n in range(100)]
+        crowd = [stranger(step, ("127.0.0.3", "::1")[n % 2]) for n in range(100)]
         start = time.monotonic()
         while len(crowd) > 20 and time.monotonic() - start < 1.9:  # a few of each may stay
             for sock in select.select(crowd, [], [], 0.1)[0]:

@@ -26,6 +26,8 @@ unsigned pl_strangers_crowd(const struct pl_strangers *s, const struct sockaddr_
         data = IN6_IS_ADDR_V4MAPPED(six) ? &six->s6_addr[12] : six->s6_addr;
         len = IN6_IS_ADDR_V4MAPPED(six) ? 4 : 8; /* a host may use a whole /64 */
     }
+    if (len == 4 && *(const unsigned char *)data == 127)
+        len = 1; /* each user of this host may use all of 127.x.x.x */
     crypto_shorthash(hash, data, len, s->seed);
     return hash[0] % PL_CROWDS;
 }

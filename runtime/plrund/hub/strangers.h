@@ -22,7 +22,8 @@ struct pl_strangers {
 /* Chooses the hash. */
 void pl_strangers_init(struct pl_strangers *s);
 
-/* The crowd of an address: of IPv4 all 32 bits count (also v4-mapped), of IPv6 the first 64. */
+/* The crowd of an address: of IPv4 all 32 bits count (also v4-mapped), of IPv6 the first 64. All of
+ * 127.x.x.x is one: any user of the host may connect from each of them. */
 unsigned pl_strangers_crowd(const struct pl_strangers *s, const struct sockaddr_storage *address);
 
 void pl_strangers_enter(struct pl_strangers *s, unsigned crowd);
