@@ -13,7 +13,7 @@ MUTATIONS = [
     place("common/base/parse.c", "if (r < 0 || value < min || value > max) {",
           "if (r < 0 || value < min) {", "parse"),
     place("common/base/utf8.c", "if (c < lowest[n] || ", "if (", "utf8"),
-    place("common/base/term.c", "{0x200b, 0x200f},   {0x2028, 0x202e},", "{0x200b, 0x200f},   {0x2028, 0x202d},", "term"),
+    place("common/base/utf8.c", "{0x200b, 0x200f},   {0x2028, 0x202e},", "{0x200b, 0x200f},   {0x2028, 0x202d},", "term"),
     place("common/base/fs.c", "O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NOCTTY | O_NONBLOCK",
           "O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK", "fs"),
     place("common/proto/json.c", "if (text_depth(text, len) > PL_JSON_DEPTH_MAX)",

@@ -7,15 +7,6 @@
 
 #include <string.h>
 
-static bool is_printable(uint32_t c)
-{
-    bool control = c < 0x20 || (c >= 0x7f && c < 0xa0) || c == 0x2028 || c == 0x2029;
-    bool bidi = c == 0x061c || c == 0x200e || c == 0x200f || (c >= 0x202a && c <= 0x202e) ||
-                (c >= 0x2066 && c <= 0x2069);
-
-    return !control && !bidi;
-}
-
 void pl_values_make_printable(char *text)
 {
     size_t len = strlen(text), to = 0;
@@ -24,7 +15,7 @@ void pl_values_make_printable(char *text)
         uint32_t c;
         int n = pl_utf8_decode(text + from, len - from, &c);
 
-        if (n < 0 || !is_printable(c))
+        if (n < 0 || pl_utf8_hidden(c))
             text[to++] = '?';
         else
             memmove(text + to, text + from, (size_t)n), to += (size_t)n;

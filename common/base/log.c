@@ -60,34 +60,43 @@ int pl_log_enabled(enum pl_log_level level, const char *subsys)
     return level < PL_LOG_DEBUG || !log_subsystems || listed(log_subsystems, subsys);
 }
 
-/* Appends src to dst with control bytes escaped; for JSON quotes, backslashes and what is no UTF-8
- * too. */
-static size_t escape(char *dst, size_t size, const char *src, int json)
+/* Appends what stands for a character that could change more than its own place on a terminal. */
+static size_t escape_hidden(char *dst, size_t size, uint32_t c, int json)
+{
+    if (!json)
+        return (size_t)snprintf(dst, size, c <= 0xff ? "\\x%02x" : "\\u{%04x}", c);
+    if (c > 0xffff)
+        return (size_t)snprintf(dst, size, "\\u%04x\\u%04x", 0xd7c0 + (c >> 10),
+                                0xdc00 + (c & 0x3ff));
+    return (size_t)snprintf(dst, size, "\\u%04x", c);
+}
+
+/* Copies src to dst. Escapes what is hidden, and bytes that are no UTF-8; for JSON quotes and
+ * backslashes, too. */
+static void escape(char *dst, size_t size, const char *src, int json)
 {
     size_t n = 0, left = strlen(src);
     int width;
 
-    for (; left && n + 7 < size; src += width, left -= (size_t)width) {
-        unsigned char c = (unsigned char)*src;
-        uint32_t character;
+    for (; left && n + 13 < size; src += width, left -= (size_t)width) {
+        uint32_t c;
 
-        width = 1;
-        if (json && (c == '"' || c == '\\')) {
+        width = pl_utf8_decode(src, left, &c);
+        if (width < 0) {
+            width = 1;
+            n += json ? (size_t)snprintf(dst + n, size - n, "\xef\xbf\xbd")
+                      : (size_t)snprintf(dst + n, size - n, "\\x%02x", (unsigned char)*src);
+        } else if (json && (c == '"' || c == '\\')) {
             dst[n++] = '\\';
             dst[n++] = (char)c;
-        } else if (c < 0x20 || c == 0x7f) {
-            n += (size_t)snprintf(dst + n, size - n, json ? "\\u%04x" : "\\x%02x", c);
-        } else if (json && (width = pl_utf8_decode(src, left, &character)) < 0) {
-            width = 1;
-            memcpy(dst + n, "\xef\xbf\xbd", 3);
-            n += 3;
+        } else if (pl_utf8_hidden(c)) {
+            n += escape_hidden(dst + n, size - n, c, json);
         } else {
             memcpy(dst + n, src, (size_t)width);
             n += (size_t)width;
         }
     }
     dst[n] = '\0';
-    return n;
 }
 
 void pl_log_write(enum pl_log_level level, const char *subsys, const char *fmt, ...)

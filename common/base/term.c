@@ -43,25 +43,6 @@ static int char_width(uint32_t c)
     return width;
 }
 
-/* Characters that show nothing, or move or reorder what stands beside them. */
-static bool hidden(uint32_t c)
-{
-    static const struct {
-        uint32_t first, last;
-    } ranges[] = {
-        {0x00, 0x1f},       {0x7f, 0x9f},       {0xad, 0xad},       {0x34f, 0x34f},
-        {0x61c, 0x61c},     {0x115f, 0x1160},   {0x17b4, 0x17b5},   {0x180b, 0x180f},
-        {0x200b, 0x200f},   {0x2028, 0x202e},   {0x2060, 0x206f},   {0x3164, 0x3164},
-        {0xfe00, 0xfe0f},   {0xfeff, 0xfeff},   {0xffa0, 0xffa0},   {0xfff0, 0xfffb},
-        {0x1bca0, 0x1bca3}, {0x1d173, 0x1d17a}, {0xe0000, 0xe0fff},
-    };
-
-    for (size_t i = 0; i < PL_COUNT(ranges); i++)
-        if (c >= ranges[i].first && c <= ranges[i].last)
-            return true;
-    return false;
-}
-
 static void escape_into(struct piece *piece, uint32_t c)
 {
     static const struct {
@@ -88,7 +69,7 @@ static size_t next_piece(const char *s, size_t len, bool first, struct piece *re
         escape_into(ret, (unsigned char)*s);
         return 1;
     }
-    width = hidden(c) ? -1 : char_width(c);
+    width = pl_utf8_hidden(c) ? -1 : char_width(c);
     /* A combining mark needs something of ours to combine with. */
     if (width < 0 || (width == 0 && first)) {
         escape_into(ret, c);
@@ -124,7 +105,7 @@ int pl_term_escape_json(struct pl_buf *out, const char *json, size_t len)
 
         /* What is hidden and stands outside a string is white space; within one JSON escapes C0. */
         while (i < len && ((unsigned char)json[i] < 0x7f ||
-                           (n = pl_utf8_decode(json + i, len - i, &c)) < 0 || !hidden(c)))
+                           (n = pl_utf8_decode(json + i, len - i, &c)) < 0 || !pl_utf8_hidden(c)))
             i += (unsigned char)json[i] < 0x7f || n < 0 ? 1 : (size_t)n;
         r = pl_buf_add(out, json + plain, i - plain);
         if (r < 0 || i == len)

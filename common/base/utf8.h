@@ -15,4 +15,8 @@ int pl_utf8_decode(const char *s, size_t len, uint32_t *ret);
 /* True where all len bytes are valid UTF-8 (NUL included as a character). */
 bool pl_utf8_valid(const char *s, size_t len);
 
+/* True for characters that show nothing, or move or reorder what stands next to them: controls (C0,
+ * C1, DEL), bidirectional controls, characters without a width. */
+bool pl_utf8_hidden(uint32_t c);
+
 #endif

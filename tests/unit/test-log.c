@@ -97,6 +97,9 @@ static void test_write_hostile_bytes(void **state)
     begin(NULL, NULL);
     pl_log_error("net", "a\nb\x1b[31m\x7f\r");
     assert_string_equal(written(), "tool: a\\x0ab\\x1b[31m\\x7f\\x0d\n");
+    /* C1's CSI in UTF-8 and as a byte, an override of the direction, a tag; and text that stays */
+    pl_log_error("net", "\xc2\x9b[2J \x9b[2J \xe2\x80\xae \xf3\xa0\x81\x81 \xc3\xa9");
+    assert_string_equal(written(), "tool: \\x9b[2J \\x9b[2J \\u{202e} \\u{e0041} \xc3\xa9\n");
 }
 
 static void test_write_disabled(void **state)
@@ -133,6 +136,8 @@ static void test_write_json(void **state)
     /* Always JSON, so always UTF-8, whatever was logged. */
     assert_non_null(
         strstr(text, "\"text\":\"say \\\"hi\\\"\\\\ \\u000a\\u001b \xc3\xa9 \xef\xbf\xbd.\"}\n"));
+    pl_log_error("net", "\xc2\x9b \xe2\x80\xae \xf3\xa0\x81\x81");
+    assert_non_null(strstr(written(), "\"text\":\"\\u009b \\u202e \\udb40\\udc41\"}\n"));
 }
 
 static void test_limit_pass(void **state)
