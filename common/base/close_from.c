@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Closes descriptors between fork and exec: async-signal-safe calls only. */
+/* Closes descriptors between fork and exec, and opens those that a program must have:
+ * async-signal-safe calls only. */
 #include "common/base/close_from_private.h"
 #include "common/base/fs.h"
 
@@ -107,4 +108,16 @@ void pl_close_from(int first, const int *keep, size_t n_keep)
 void pl_close_from_slow(int first, const int *keep, size_t n_keep)
 {
     close_others(first, keep, n_keep, close_slowly);
+}
+
+void pl_std_open(void)
+{
+    int fd;
+
+    /* open() takes the lowest free number. */
+    do
+        fd = open("/dev/null", fcntl(STDIN_FILENO, F_GETFD) < 0 ? O_WRONLY : O_RDONLY);
+    while (fd >= 0 && fd <= STDERR_FILENO);
+    if (fd >= 0)
+        close(fd);
 }

@@ -92,6 +92,11 @@ ssize_t pl_recv_fds(int sock, void *data, size_t size, int *fds, size_t max_fds,
  * between fork and exec. */
 void pl_close_from(int first, const int *keep, size_t n_keep);
 
+/* Opens the descriptors 0, 1 and 2 that the caller of the program has closed: the next file would
+ * get one of them, and with it what is printed. They lead to /dev/null, and reading from 0 or
+ * writing to 1 and 2 fails as before (as gnulib's stdopen). A program calls it first. */
+void pl_std_open(void);
+
 /* CLOCK_MONOTONIC in nanoseconds and CLOCK_REALTIME in seconds. */
 uint64_t pl_now_ns(void);
 double pl_wall_s(void);

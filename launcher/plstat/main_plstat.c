@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "common/base/env.h"
+#include "common/base/fs.h"
 #include "common/base/log.h"
 #include "common/base/near.h"
 #include "common/base/options.h"
@@ -328,6 +329,7 @@ int main(int argc, char **argv)
     int r;
 
     setlocale(LC_CTYPE, "");
+    pl_std_open();
     pl_log_init("plstat");
     pl_trace_init("plstat");
     make_synopsis(synopsis, sizeof(synopsis));

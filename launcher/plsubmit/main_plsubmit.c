@@ -559,6 +559,7 @@ int main(int argc, char **argv)
     bool done;
     int rest;
 
+    pl_std_open();
     pl_log_init("plsubmit");
     pl_trace_init("plsubmit");
     if (pl_site_load(&err) < 0)

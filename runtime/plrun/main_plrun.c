@@ -386,6 +386,7 @@ int main(int argc, char **argv)
     int rest, r;
     bool done;
 
+    pl_std_open();
     pl_log_init("plrun");
     pl_trace_init("plrun");
     r = pl_site_load(&err);

@@ -308,6 +308,7 @@ int main(int argc, char **argv)
     int control_fd, rest, r;
     bool done;
 
+    pl_std_open();
     pl_log_init("plrund");
     pl_trace_init("plrund");
     if (!n.loop) {

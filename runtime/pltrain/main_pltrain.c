@@ -524,6 +524,7 @@ int main(int argc, char **argv)
     struct pl_error err = {0};
     bool done;
 
+    pl_std_open();
     pl_log_init("pltrain");
     pl_trace_init("pltrain");
     signal(SIGPIPE, SIG_IGN); /* a lost daemon or rank is an error code */

@@ -396,6 +396,33 @@ static void test_close_from_keeps(void **state)
     assert_int_equal(status, 0);
 }
 
+/* A file that a program opens never gets the number of a descriptor that its caller has closed. */
+static void test_std_open_of_closed(void **state)
+{
+    for (int closed = 0; closed < 8; closed++) {
+        pid_t pid = fork();
+        int status;
+
+        if (pid == 0) {
+            for (int fd = 0; fd < 3; fd++)
+                if (closed & 1 << fd)
+                    close(fd);
+            pl_std_open();
+            for (int fd = 0; fd < 3; fd++) {
+                int flags = fcntl(fd, F_GETFL);
+
+                if (flags < 0)
+                    _exit(1);
+                if (closed & 1 << fd && (flags & O_ACCMODE) != (fd ? O_RDONLY : O_WRONLY))
+                    _exit(2);
+            }
+            _exit(open("/dev/null", O_RDONLY | O_CLOEXEC) > 2 ? 0 : 3);
+        }
+        assert_int_equal(waitpid(pid, &status, 0), pid);
+        assert_int_equal(status, 0);
+    }
+}
+
 /* Without close_range(2), far above the descriptors that a short loop would try. */
 static void test_close_from_old_kernel(void **state)
 {
@@ -444,6 +471,7 @@ int main(void)
         cmocka_unit_test(test_write_all_reports),
         cmocka_unit_test(test_close_from_keeps),
         cmocka_unit_test(test_close_from_old_kernel),
+        cmocka_unit_test(test_std_open_of_closed),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
