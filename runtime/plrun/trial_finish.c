@@ -1,0 +1,280 @@
+/* SPDX-License-Identifier: MIT */
+/* The last act of a trial: its result, its cause, and whether it starts again. */
+#include "common/base/child.h"
+#include "common/base/fs.h"
+#include "common/base/log.h"
+#include "common/base/tail.h"
+#include "common/proto/json.h"
+#include "common/run/cause.h"
+#include "common/run/run_local.h"
+#include "common/run/run_state.h"
+#include "common/run/run_stop.h"
+#include "runtime/plrun/requeue.h"
+#include "runtime/plrun/trial_private.h"
+
+#include <limits.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+
+#define ASK_MS 5000
+#define HUB_WRITES_S 5 /* a log as young as this may have a hub that has not written its result */
+#define HUB_POLL_MS 50
+
+/* The last lines of our stderr, if that is a file (Slurm's output file). */
+static char *stderr_tail(void)
+{
+    char link[PATH_MAX];
+    ssize_t n = readlink("/proc/self/fd/2", link, sizeof(link) - 1);
+
+    if (n <= 0)
+        return NULL;
+    link[n] = '\0';
+    return pl_tail_file(link, 0);
+}
+
+/* The cause by Slurm's record of the job. hub_died: there is a log without an end. */
+static enum pl_cause_kind ask_slurm(int code, unsigned restart, bool hub_died, bool *ret_inferred)
+{
+    const char *job = pl_env(PL_ENV_SLURM_JOB_ID);
+    const char *argv[] = {"scontrol", "-o", "show", "job", job ? job : "", NULL};
+    struct pl_child child = {0};
+    enum pl_cause_kind kind = PL_CAUSE_NONE;
+
+    if (pl_child_run(argv, NULL, ASK_MS, &child, NULL) == 0 && child.status == 0) {
+        /* Ranks that lost their hub end by SIGTERM too: then only Slurm's record counts. */
+        kind = pl_cause_from_slurm(pl_buf_str(&child.out), restart,
+                                   code == 128 + SIGTERM && !hub_died, ret_inferred);
+    } else if (code == 128 + SIGTERM && !hub_died) {
+        kind = PL_CAUSE_CANCELLED;
+        *ret_inferred = true;
+    }
+    pl_child_finish(&child);
+    return kind;
+}
+
+/* The cause of an end that began a log and that the hub did not finish. Slurm writes into the
+ * output that it ended a step, and keeps no other record of that. Where we run on the hub's node,
+ * the node is well. */
+static enum pl_cause_kind
+after_hub_died(const json_t *doc, int code, const char *text, enum pl_confidence *ret)
+{
+    const char *hub = pl_json_string(json_array_get(json_object_get(doc, "nodes"), 0), "node");
+    const char *node = pl_env(PL_ENV_SLURMD_NODENAME);
+    const char *step = text ? strstr(text, "*** STEP ") : NULL;
+
+    *ret = PL_CONFIDENCE_INFERRED;
+    if (step && strstr(step, " CANCELLED AT ")) {
+        *ret = PL_CONFIDENCE_ASKED;
+        return PL_CAUSE_CANCELLED;
+    }
+    /* plrun says so and ends its rank, with SIGKILL if need be. It does where the hub was:
+     * elsewhere the daemon lives and says that it has lost the hub. */
+    if (text && strstr(text, "the node daemon ") && strstr(text, "; ending rank "))
+        return PL_CAUSE_RUNTIME;
+    if (code == 128 + SIGKILL) {
+        *ret = PL_CONFIDENCE_SEEN; /* who sent it is not known */
+        return PL_CAUSE_SIGNAL;
+    }
+    return hub && node && strcmp(hub, node) == 0 ? PL_CAUSE_RUNTIME : PL_CAUSE_NODE;
+}
+
+/* The cause of an end that the hub did not record. A new reference; NULL if nothing failed. */
+static json_t *make_cause(const char *attempt_dir, int code, struct pl_error *err)
+{
+    _cleanup_(json_decrefp) json_t *doc = NULL;
+    _cleanup_free_ char *text = stderr_tail();
+    bool inferred = false, reached_srun = pl_env(PL_ENV_PLUME_HUB) != NULL;
+    enum pl_confidence confidence = PL_CONFIDENCE_SEEN;
+    const char *node = pl_env(PL_ENV_SLURMD_NODENAME);
+    enum pl_cause_kind kind;
+    unsigned restart = 0;
+    json_t *cause;
+
+    pl_trial_env_number(PL_ENV_SLURM_RESTART_COUNT, 0, &restart, NULL);
+    if (pl_run_state_load(attempt_dir, &doc, err) == 0 && json_object_get(doc, "cause"))
+        return json_incref(json_object_get(doc, "cause"));
+    kind = code ? ask_slurm(code, restart, doc != NULL, &inferred) : PL_CAUSE_NONE;
+    if (kind == PL_CAUSE_NONE && code == 0 && !doc)
+        return NULL;
+    if (kind != PL_CAUSE_NONE)
+        confidence = inferred ? PL_CONFIDENCE_INFERRED : PL_CONFIDENCE_ASKED;
+    else if (doc)
+        kind = after_hub_died(doc, code, text, &confidence);
+    if (kind == PL_CAUSE_NONE)
+        kind = reached_srun ? PL_CAUSE_LAUNCH : PL_CAUSE_SETUP;
+    cause = json_pack("{s:s, s:s, s:i}", "kind", pl_cause_name(kind), "node", node ? node : "?",
+                      "exit", code);
+    if (cause && kind == PL_CAUSE_SIGNAL) {
+        json_object_del(cause, "exit");
+        pl_run_state_set_status(cause, code - 128);
+    }
+    if (cause && kind == PL_CAUSE_RUNTIME)
+        json_object_set_new(cause, "process", json_string("plrund"));
+    pl_run_state_set_confidence(cause, confidence);
+    if (cause && text && *text)
+        json_object_set_new(cause, "text", json_string(text));
+    return cause;
+}
+
+/* The hub's result of this attempt. A new reference; NULL if there is none. */
+static json_t *result_of(const struct pl_run *run, unsigned trial, unsigned attempt)
+{
+    json_t *result = NULL;
+    int64_t n;
+
+    if (pl_run_result_read(run, trial, &result, NULL, NULL) == 0 &&
+        pl_json_int(result, "attempt", &n) == 0 && n == (int64_t)attempt)
+        return result;
+    json_decref(result);
+    return NULL;
+}
+
+static enum pl_trial_state result_state(const json_t *result)
+{
+    const char *name = pl_json_string(result, "state");
+    enum pl_trial_state state;
+
+    return name && pl_trial_state_parse(name, &state) == 0 ? state : PL_TRIAL_DONE;
+}
+
+/* As result_of(). Under the plugin srun ends with the last rank, and the job script may come here
+ * before the hub, on another process's time, has written the result. A hub that still writes keeps
+ * its log young. */
+static json_t *
+await_result(const struct pl_run *run, unsigned trial, unsigned attempt, const char *attempt_dir)
+{
+    _cleanup_free_ char *log = pl_strf("%s/events.jsonl", attempt_dir);
+    json_t *result = result_of(run, trial, attempt);
+
+    for (int turn = 0; !result && log && turn < 2 * HUB_WRITES_S * 1000 / HUB_POLL_MS; turn++) {
+        struct stat st;
+
+        if (lstat(log, &st) < 0 || (double)st.st_mtime + HUB_WRITES_S < pl_wall_s())
+            break;
+        /* a file on another node's side of the file system has no event to wait for */
+        nanosleep(&(struct timespec){.tv_nsec = HUB_POLL_MS * 1000000l}, NULL);
+        result = result_of(run, trial, attempt);
+    }
+    return result;
+}
+
+/* Cancels what waits of the sweep. */
+static void cancel_waiting(const struct pl_run *run)
+{
+    size_t n = pl_run_n_submissions(run), k = 0;
+    _cleanup_free_ const char **argv = calloc(n + 3, sizeof(*argv));
+    struct pl_child child = {0};
+    struct pl_error err = {0};
+
+    if (!argv || pl_run_is_local(run)) /* which has no queue: their claims end them */
+        return;
+    argv[k++] = "scancel";
+    argv[k++] = "--state=PENDING";
+    for (size_t i = 0; i < n; i++)
+        argv[k++] = pl_run_submission(run, i).job;
+    /* A trial that starts all the same ends at once, by its claim. */
+    if (n > 0 && pl_child_run(argv, NULL, ASK_MS, &child, &err) < 0)
+        pl_log_warn("run", "cannot cancel the waiting trials: %s", pl_error_text(&err));
+    pl_child_finish(&child);
+}
+
+/* Requeues the job if --requeue-on says so. Returns true if the trial starts again. */
+static bool requeue(const struct pl_run *run,
+                    unsigned trial,
+                    unsigned attempt,
+                    json_t *result,
+                    enum pl_trial_state state)
+{
+    struct pl_attempt_end end = {
+        .trial = trial, .attempt = attempt, .state = state, .result = result};
+    struct pl_error err = {0};
+    int r;
+
+    if (json_is_true(json_object_get(result, "finished")))
+        return false;
+    pl_trial_env_number(PL_ENV_PLUME_RETRY, 0, &end.retry, NULL);
+    r = pl_requeue_decide(run, &end, &err);
+    if (r > 0)
+        r = pl_requeue_ask(&err) < 0 ? err.code : 1;
+    if (r >= 0)
+        return r > 0;
+    pl_log_warn("run", "the trial is not requeued: %s", pl_error_text(&err));
+    if (json_object_set_new(result, "not_requeued", json_string(pl_error_text(&err))) == 0)
+        pl_run_result_write(run, trial, state, result, NULL);
+    return false;
+}
+
+/* Counts a trial that failed for --max-fail. */
+static void count_failure(const struct pl_run *run, unsigned trial, enum pl_trial_state state)
+{
+    char text[PL_RUN_STOP_TEXT];
+    struct pl_run_stop stop;
+    struct pl_error err = {0};
+    unsigned retry = 0;
+    bool stopped;
+
+    if (state != PL_TRIAL_FAILED && state != PL_TRIAL_TIMED_OUT && state != PL_TRIAL_NODE_FAILED)
+        return;
+    pl_trial_env_number(PL_ENV_PLUME_RETRY, 0, &retry, NULL);
+    if (pl_run_count_failure(run, trial, retry, &stopped, &err) < 0) {
+        pl_log_warn("run", "cannot count the failure for --max-fail: %s", pl_error_text(&err));
+        return;
+    }
+    if (!stopped)
+        return;
+    stop = pl_run_read_stop(run);
+    pl_log_warn("run", "%s: cancelling the waiting trials", pl_run_stop_text(&stop, text));
+    cancel_waiting(run);
+}
+
+int pl_trial_finish(int code, int *ret_code, struct pl_error *err)
+{
+    _cleanup_(pl_run_closep) struct pl_run *run = NULL;
+    _cleanup_(json_decrefp) json_t *result = NULL, *cause = NULL;
+    _cleanup_free_ char *dir = NULL;
+    const char *job = pl_env(PL_ENV_SLURM_JOB_ID), *array = pl_env(PL_ENV_SLURM_ARRAY_JOB_ID);
+    const char *task = pl_env(PL_ENV_SLURM_ARRAY_TASK_ID);
+    _cleanup_free_ char *name = array && task ? pl_strf("%s_%s", array, task) : NULL;
+    enum pl_trial_state state;
+    unsigned trial, attempt = 0;
+    int64_t n;
+    int r = pl_trial_open_run(&run, &trial, err);
+
+    *ret_code = code;
+    if (r == 0)
+        r = pl_trial_env_number(PL_ENV_PLUME_ATTEMPT, -1, &attempt, err);
+    if (r < 0)
+        return r;
+    dir = pl_run_attempt_path(run, trial, attempt, NULL);
+    if (!dir)
+        return pl_error_set(err, -ENOMEM, "out of memory");
+    result = await_result(run, trial, attempt, dir);
+    state = result_state(result);
+    if (result) {
+        if (pl_json_int(result, "exit_code", &n) == 0 && n >= 0 && n <= 255)
+            *ret_code = (int)n;
+        if (!requeue(run, trial, attempt, result, state))
+            count_failure(run, trial, state);
+        return 0;
+    }
+    cause = make_cause(dir, code, err);
+    if (cause && code == 0)
+        *ret_code = code = PL_EXIT_FAILED;
+    result = json_pack("{s:i, s:i, s:s, s:s, s:i, s:f}", "attempt", (int)attempt, "attempts",
+                       (int)attempt + 1, "job",
+                       name  ? name
+                       : job ? job
+                             : "",
+                       "job_id", job ? job : "", "exit_code", code, "time", pl_wall_s());
+    if (!result)
+        return pl_error_set(err, -ENOMEM, "out of memory");
+    if (cause)
+        json_object_set(result, "cause", cause);
+    state = pl_cause_state(pl_cause_parse(pl_json_string(cause, "kind")));
+    r = pl_run_result_write(run, trial, state, result, err);
+    if (!requeue(run, trial, attempt, result, state))
+        count_failure(run, trial, state);
+    return r;
+}
