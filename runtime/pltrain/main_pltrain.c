@@ -360,6 +360,7 @@ static int train_in(const struct pl_pltrain *p,
     if (r == 0 && p->tpu) {
         const struct pl_xla_options xla = {.plugin = p->plugin ? p->plugin : "libtpu.so",
                                            .dump = p->dump,
+                                           .cache = !p->no_program_cache,
                                            .devices = p->n_device ? p->device : NULL,
                                            .n = PL_MAX(options.replicas, 1u)};
 

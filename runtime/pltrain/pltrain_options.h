@@ -31,7 +31,8 @@ struct pl_pltrain {
     bool tpu, tpu_cores;                     /* or another PJRT plugin; --tpu-cores */
     const char *plugin;                      /* of PJRT; NULL: libtpu.so */
     const char *dump; /* file for the programs of an XLA device; NULL = none */
-    bool compare;     /* --compare-devices */
+    bool no_program_cache;
+    bool compare; /* --compare-devices */
     bool schedule_given, balance_given;
     enum pl_comm_kind comm;
     struct pl_comm_limits limits;

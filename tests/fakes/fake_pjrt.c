@@ -25,6 +25,7 @@ struct pl_pjrt_program {
     size_t n_in, n_out, aliases;
     char in[MOST][64], out[MOST][64];
     int alias[MOST];
+    char *text;
 };
 
 struct pl_pjrt_array {
@@ -138,6 +139,7 @@ static int fake_compile(struct pl_pjrt *p,
     if (strlen(text) != len)
         stop("the text has another length");
     parse(program, text);
+    program->text = strdup(text);
     if (program->n_out != outputs)
         stop("the program has another number of results");
     if (f) {
@@ -150,9 +152,51 @@ static int fake_compile(struct pl_pjrt *p,
     return 0;
 }
 
+/* Plugin "bytes" gives its programs out, and plugin "other-bytes" of the same identity takes none.
+ */
+static const char *fake_identity(const struct pl_pjrt *p)
+{
+    return strcmp(p->plugin, "no-identity") == 0 ? "" : "fake";
+}
+
+static int fake_save(struct pl_pjrt *p,
+                     const struct pl_pjrt_program *program,
+                     struct pl_buf *to,
+                     struct pl_error *err)
+{
+    if (!strstr(p->plugin, "bytes"))
+        return pl_error_set(err, -ENOTSUP, "the fake gives none out");
+    return pl_buf_adds(to, program->text);
+}
+
+static int fake_load(struct pl_pjrt *p,
+                     const char *data,
+                     size_t len,
+                     size_t outputs,
+                     struct pl_pjrt_program **ret,
+                     struct pl_error *err)
+{
+    struct pl_pjrt_program *program;
+
+    if (strcmp(p->plugin, "bytes") != 0)
+        return pl_error_set(err, -EIO, "the fake takes none");
+    program = calloc(1, sizeof(*program));
+    if (!program)
+        return pl_error_nomem(err);
+    program->text = strndup(data, len);
+    parse(program, program->text);
+    if (program->n_out != outputs)
+        stop("a loaded program has another number of results");
+    p->programs++;
+    *ret = program;
+    return 0;
+}
+
 static void fake_program_free(struct pl_pjrt *p, struct pl_pjrt_program *program)
 {
     p->programs -= program != NULL;
+    if (program)
+        free(program->text);
     free(program);
 }
 
@@ -259,6 +303,9 @@ const struct pl_pjrt_table pl_pjrt_table = {
     .close = fake_close,
     .platform = fake_platform,
     .compile = fake_compile,
+    .identity = fake_identity,
+    .save = fake_save,
+    .load = fake_load,
     .program_free = fake_program_free,
     .upload = fake_upload,
     .download = fake_download,

@@ -10,7 +10,9 @@ setup() {
     PATH=$BUILD:$PATH
     unset RANK WORLD_SIZE PLUME_SOCKET
     cd "$BATS_TEST_TMPDIR" || return
-    unset PLUME_PLUGIN_DIR
+    unset PLUME_PLUGIN_DIR PLUME_HOME
+    export HOME=$PWD/home # programs are kept there
+    mkdir home
 }
 
 fake() {
@@ -130,6 +132,67 @@ as_ranks() {
     mkdir empty
     run -1 --separate-stderr env PLUME_PLUGIN_DIR="$PWD/empty" PATH="$PATH" pltrain --accelerator tpu mlp
     [[ $stderr == *'PJRT'* || $stderr == *'plume-pjrt.so is not installed'* || $stderr == *libtpu.so* ]]
+}
+
+# kept LEVEL PLUGIN: a run; its warnings and what is said of programs go to `said`.
+kept() {
+    rm -f programs
+    PLUME_LOG=$1 fake "$2" --max-steps 2 --limit-val-batches 1 --limit-test-batches 0 --num-sanity-val-steps 0 mlp >out 2>said
+    touch programs
+}
+
+@test "compiled programs are kept for the next run" {
+    kept debug:train bytes
+    [ "$(wc -l <programs)" -eq 2 ]
+    [ "$(grep -c 'compiled a program' said)" -eq 2 ]
+    [ "$(stat -c %a home/.plume/programs home/.plume/programs/* | tr '\n' ' ')" = "700 600 600 " ]
+    hash=$(grep -o 'hash .*' out)
+    kept debug:train bytes
+    [ ! -s programs ]
+    [ "$(grep -c 'loaded a program' said)" -eq 2 ]
+    run -1 grep 'compiled a program' said
+    grep -q "$hash" out
+    # Without them all are compiled. (Other devices are another program: the fake's identity is one.)
+    PLUME_LOG=debug:train fake bytes --no-program-cache --max-steps 1 --limit-val-batches 0 --limit-test-batches 0 mlp 2>&1 |
+        grep -q 'compiled a program'
+}
+
+@test "a kept program that is of no use is compiled again, and replaced" {
+    kept warn bytes
+    files=(home/.plume/programs/*)
+    truncate -s -1 "${files[0]}"
+    cp "${files[0]}" "${files[1]}" # of another program
+    kept warn bytes
+    [ "$(wc -l <programs)" -eq 2 ]
+    [ "$(grep -c 'of no use, and is compiled again: .* is damaged' said)" -eq 2 ]
+    kept warn bytes
+    [ ! -s programs ] && [ ! -s said ]
+    kept warn other-bytes # a plugin that does not take them
+    [ "$(grep -c 'of no use, and is compiled again: the fake takes none' said)" -eq 2 ]
+    # A plugin that gives none out, or nothing to tell it by; a folder that others can read.
+    rm -r home/.plume/programs
+    kept info x
+    [ "$(grep -c 'programs are not kept for the next run: the fake gives none out' said)" -eq 1 ]
+    kept info no-identity
+    run -1 grep 'kept' said
+    chmod 755 home/.plume/programs
+    kept info bytes
+    [ "$(wc -l <programs)" -eq 2 ]
+    [ "$(grep -c 'programs are not kept for the next run' said)" -eq 1 ]
+}
+
+@test "a kept program computes what the compiled one does" {
+    needs_plugin
+    local -a opts=(--pjrt-plugin "$PJRT_PLUGIN" --max-steps 3 --num-sanity-val-steps 0 --limit-val-batches 1 --limit-test-batches 1)
+    for cores in 1 2; do
+        PLUME_LOG=debug:train pltrain --tpu-cores $cores "${opts[@]}" mlp >a 2>said
+        grep -q 'compiled a program' said
+        run -1 grep 'loaded a program' said
+        PLUME_LOG=debug:train pltrain --tpu-cores $cores "${opts[@]}" mlp >b 2>said
+        grep -q 'loaded a program' said
+        run -1 grep 'compiled a program' said
+        diff <(sed 's/ (.*//' a) <(sed 's/ (.*//' b)
+    done
 }
 
 @test "several devices run one program, each with its batch" {

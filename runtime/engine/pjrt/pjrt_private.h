@@ -19,6 +19,7 @@ struct pl_pjrt {
     PJRT_Device **devices;
     size_t n;
     char platform[64];
+    struct pl_buf identity; /* see the table */
 };
 
 struct pl_pjrt_program {
@@ -39,7 +40,20 @@ int pl_pjrt_compile(struct pl_pjrt *p,
                     size_t outputs,
                     struct pl_pjrt_program **ret,
                     struct pl_error *err);
+int pl_pjrt_save(struct pl_pjrt *p,
+                 const struct pl_pjrt_program *program,
+                 struct pl_buf *to,
+                 struct pl_error *err);
+int pl_pjrt_load(struct pl_pjrt *p,
+                 const char *data,
+                 size_t len,
+                 size_t outputs,
+                 struct pl_pjrt_program **ret,
+                 struct pl_error *err);
 void pl_pjrt_program_free(struct pl_pjrt *p, struct pl_pjrt_program *program);
+
+/* Sets p->identity once the devices are open. -EIO, -ENOMEM. */
+int pl_pjrt_identify(struct pl_pjrt *p, struct pl_error *err);
 int pl_pjrt_upload(struct pl_pjrt *p,
                    enum pl_pjrt_type type,
                    size_t rank,

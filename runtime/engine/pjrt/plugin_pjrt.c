@@ -133,6 +133,7 @@ static void pjrt_close(struct pl_pjrt *p)
         return;
     stop(p);
     free(p->devices);
+    pl_buf_finish(&p->identity);
     free(p);
 }
 
@@ -144,12 +145,19 @@ static int pjrt_open(
 
     if (r == 0)
         r = find_devices(p, list, n, err);
+    if (r == 0)
+        r = pl_pjrt_identify(p, err);
     if (r < 0) {
         pjrt_close(p);
         return r;
     }
     *ret = p;
     return 0;
+}
+
+static const char *pjrt_identity(const struct pl_pjrt *p)
+{
+    return pl_buf_str(&p->identity);
 }
 
 static const char *pjrt_platform(const struct pl_pjrt *p)
@@ -165,6 +173,9 @@ __attribute__((visibility("default"))) const struct pl_pjrt_table pl_pjrt_table 
     .close = pjrt_close,
     .platform = pjrt_platform,
     .compile = pl_pjrt_compile,
+    .identity = pjrt_identity,
+    .save = pl_pjrt_save,
+    .load = pl_pjrt_load,
     .program_free = pl_pjrt_program_free,
     .upload = pl_pjrt_upload,
     .download = pl_pjrt_download,

@@ -8,12 +8,13 @@
 #ifndef PL_RUNTIME_ENGINE_XLA_PJRT_TABLE_H
 #define PL_RUNTIME_ENGINE_XLA_PJRT_TABLE_H
 
+#include "common/base/buf.h"
 #include "common/base/error.h"
 
 #include <stddef.h>
 #include <stdint.h>
 
-#define PL_PJRT_TABLE_VERSION 2
+#define PL_PJRT_TABLE_VERSION 3
 #define PL_PJRT_TABLE_SYMBOL "pl_pjrt_table"
 #define PL_PJRT_RANK_MAX 8
 #define PL_PJRT_DEVICES_MAX 64 /* of a client */
@@ -48,6 +49,21 @@ struct pl_pjrt_table {
                    size_t outputs,
                    struct pl_pjrt_program **ret,
                    struct pl_error *err);
+    /* All that a compiled program depends on but its text: plugin, devices, and the processor if it
+     * is XLA's device. Lives as long as the client; "": not known. */
+    const char *(*identity)(const struct pl_pjrt *client);
+    /* Appends a compiled program as bytes; makes one of them, in a client of the same identity.
+     * -ENOTSUP: the plugin does not; -EIO. */
+    int (*save)(struct pl_pjrt *client,
+                const struct pl_pjrt_program *program,
+                struct pl_buf *to,
+                struct pl_error *err);
+    int (*load)(struct pl_pjrt *client,
+                const char *data,
+                size_t len,
+                size_t outputs,
+                struct pl_pjrt_program **ret,
+                struct pl_error *err);
     void (*program_free)(struct pl_pjrt *client, struct pl_pjrt_program *program);
 
     /* Copies a dense array to each device, data[i] to device i; it may change after the call.

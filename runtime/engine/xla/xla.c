@@ -42,6 +42,7 @@ int pl_xla_open(const struct pl_xla_options *options, struct pl_xla **ret, struc
     }
     x->replicas = (unsigned)options->n;
     x->dump = options->dump;
+    x->cache = options->cache && *x->table->identity(x->client);
     *ret = x;
     return 0;
 }

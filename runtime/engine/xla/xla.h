@@ -22,6 +22,7 @@ struct pl_xla_options {
     const char *plugin;      /* of PJRT: a path, or what the loader finds by name */
     const char *dump;        /* file that gets each program's text, the newest last; NULL = none */
     const unsigned *devices; /* by number, of those that the plugin has here; NULL: the first */
+    bool cache;              /* compiled programs in ~/.plume (program_cache.h) */
     size_t n;                /* of devices, 1 to PL_PJRT_DEVICES_MAX */
 };
 

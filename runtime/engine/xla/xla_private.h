@@ -33,6 +33,7 @@ struct pl_xla {
     struct pl_pjrt *client;
     unsigned replicas; /* devices of the client */
     const char *dump;
+    bool cache; /* compiled programs are kept */
     struct pl_params *params;
     struct pl_optimizers *optimizers;
     struct pl_clip_rule clip;

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 #include "common/base/fs.h"
 #include "common/base/log.h"
+#include "runtime/engine/xla/program_cache.h"
 #include "runtime/engine/xla/xla_private.h"
 
+#include <errno.h>
 #include <string.h>
 
 static int write_dump(const struct pl_xla *x, const struct pl_buf *text, struct pl_error *err)
@@ -20,12 +22,86 @@ static int write_dump(const struct pl_xla *x, const struct pl_buf *text, struct 
     return 0;
 }
 
+/* What a file of the cache is of. */
+static void key_of(const struct pl_xla *x, const uint8_t *text_hash, uint8_t *ret)
+{
+    const char *identity = x->table->identity(x->client);
+    struct pl_sha256 sha;
+
+    pl_sha256_init(&sha);
+    pl_sha256_add(&sha, identity, strlen(identity) + 1);
+    pl_sha256_add(&sha, text_hash, PL_SHA256_BYTES);
+    pl_sha256_final(&sha, ret);
+}
+
+/* Says it once. */
+static void give_up(struct pl_xla *x, const struct pl_error *why)
+{
+    x->cache = false;
+    pl_log_info("train", "compiled programs are not kept for the next run: %s", pl_error_text(why));
+}
+
+/* True if the program is kept from an earlier run. What is of no use is replaced later. */
+static bool find_kept(struct pl_xla *x, const uint8_t *key, struct pl_compiled *one)
+{
+    _cleanup_free_ char *file = NULL;
+    struct pl_error why = {0};
+    const char *data;
+    size_t len;
+    int r = pl_program_cache_get(key, &file, &data, &len, &why);
+
+    if (r == -ENOENT)
+        return false;
+    if (r < 0 && r != -EBADMSG) {
+        give_up(x, &why);
+        return false;
+    }
+    if (r == 0)
+        r = x->table->load(x->client, data, len, one->outputs, &one->program, &why);
+    if (r < 0)
+        pl_log_warn("train", "a program that was kept is of no use, and is compiled again: %s",
+                    pl_error_text(&why));
+    return r == 0;
+}
+
+static void keep(struct pl_xla *x, const uint8_t *key, const struct pl_compiled *one)
+{
+    _cleanup_(pl_buf_finish) struct pl_buf data = {0};
+    struct pl_error why = {0};
+    int r = x->table->save(x->client, one->program, &data, &why);
+
+    if (r == 0)
+        r = pl_program_cache_put(key, data.data, data.len, &why);
+    if (r < 0)
+        give_up(x, &why);
+}
+
+static int
+make(struct pl_xla *x, const struct pl_buf *text, struct pl_compiled *one, struct pl_error *err)
+{
+    uint64_t begin = pl_now_ns();
+    uint8_t key[PL_SHA256_BYTES];
+    bool kept;
+    int r = 0;
+
+    key_of(x, one->hash, key);
+    kept = x->cache && find_kept(x, key, one);
+    if (!kept)
+        r = x->table->compile(x->client, text->data, text->len, one->outputs, &one->program, err);
+    if (r < 0)
+        return r;
+    pl_log_debug("train", "%s a program of %zu bytes for the XLA device in %.2f s",
+                 kept ? "loaded" : "compiled", text->len, (double)(pl_now_ns() - begin) * 1e-9);
+    if (!kept && x->cache)
+        keep(x, key, one);
+    return 0;
+}
+
 /* The program of a text, compiled now if it is new. */
 static int compile(
     struct pl_xla *x, const struct pl_buf *text, size_t outputs, size_t *ret, struct pl_error *err)
 {
     struct pl_compiled one = {.outputs = outputs}, *more;
-    uint64_t begin = pl_now_ns();
     struct pl_sha256 sha;
     int r;
 
@@ -43,11 +119,9 @@ static int compile(
     x->compiled = more;
     r = write_dump(x, text, err);
     if (r == 0)
-        r = x->table->compile(x->client, text->data, text->len, outputs, &one.program, err);
+        r = make(x, text, &one, err);
     if (r < 0)
         return r;
-    pl_log_debug("train", "compiled a program of %zu bytes for the XLA device in %.2f s", text->len,
-                 (double)(pl_now_ns() - begin) * 1e-9);
     *ret = x->n_compiled;
     x->compiled[x->n_compiled++] = one;
     return 0;
