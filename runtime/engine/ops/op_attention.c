@@ -81,6 +81,7 @@ static const struct pl_op op_attention = {
     .forward = forward,
     .backward = backward,
     .flops = flops,
+    .split = PL_SPLIT_HEADS,
 };
 
 int pl_build_attention(struct pl_tape *tape,

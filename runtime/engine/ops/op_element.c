@@ -41,6 +41,7 @@ static const struct pl_op op_relu = {
     .forward = relu_forward,
     .backward = relu_backward,
     .flops = one_flop,
+    .split = PL_SPLIT_EACH,
 };
 
 static struct pl_unary_args unary_args(const struct pl_call *c)
@@ -81,6 +82,7 @@ static const struct pl_op op_unary = {
     .forward = unary_forward,
     .backward = unary_backward,
     .flops = ten_flops,
+    .split = PL_SPLIT_EACH,
 };
 
 int pl_build_unary(struct pl_tape *tape,
@@ -158,6 +160,7 @@ static const struct pl_op op_sum_of_two = {
     .same_grad = sum_same_grad,
     .is_sum = is_sum,
     .flops = one_flop,
+    .split = PL_SPLIT_EACH,
 };
 
 static const struct pl_op op_product_of_two = {
@@ -166,6 +169,7 @@ static const struct pl_op op_product_of_two = {
     .forward = binary_forward,
     .backward = binary_backward,
     .flops = one_flop,
+    .split = PL_SPLIT_EACH,
 };
 
 static bool is_suffix(const plume_tensor *a, const plume_tensor *b)
@@ -236,6 +240,7 @@ static const struct pl_op op_affine = {
     .forward = affine_forward,
     .backward = affine_backward,
     .flops = one_flop,
+    .split = PL_SPLIT_EACH,
 };
 
 int pl_build_affine(struct pl_tape *tape,
@@ -253,14 +258,14 @@ int pl_build_affine(struct pl_tape *tape,
 }
 
 /* dropout: forward and backward use the same random numbers, from seed, step and the number of the
- * dropout in the step */
+ * dropout in the step. A rank's part of a tensor is runs of i[1] elements, i[2] apart in the whole,
+ * from element i[3] on; i[1] = 0: the tensor is whole. */
 
-static void dropout(const struct pl_call *c, bool add, const void *src, void *dst)
+static void
+dropout_run(const struct pl_call *c, bool add, size_t first, size_t n, const void *src, void *dst)
 {
-    size_t first = pl_op_first_element(c);
-
     c->k->dropout(&(struct pl_dropout_args){
-        .n = c->node->out->count,
+        .n = n,
         .p = c->attr->f[0],
         .key = c->tape->seed,
         .counter = {((uint64_t)c->attr->i[0] << 32) + first / 4, c->tape->step},
@@ -269,6 +274,19 @@ static void dropout(const struct pl_call *c, bool add, const void *src, void *ds
         .src = src,
         .dst = dst,
         .draw = c->tape->device_step});
+}
+
+static void dropout(const struct pl_call *c, bool add, const void *src, void *dst)
+{
+    size_t n = c->node->out->count, run = (size_t)c->attr->i[1], size = pl_real_size(c->k->real);
+
+    if (!run) {
+        dropout_run(c, add, pl_op_first_element(c), n, src, dst);
+        return;
+    }
+    for (size_t i = 0; i < n / run; i++)
+        dropout_run(c, add, i * (size_t)c->attr->i[2] + (size_t)c->attr->i[3], run,
+                    (const char *)src + i * run * size, (char *)dst + i * run * size);
 }
 
 static void dropout_forward(const struct pl_call *c)
@@ -287,6 +305,7 @@ static const struct pl_op op_dropout = {
     .backward = dropout_backward,
     .flops = ten_flops,
     .reads_step = true,
+    .split = PL_SPLIT_RANDOM,
 };
 
 int pl_build_dropout(struct pl_tape *tape,

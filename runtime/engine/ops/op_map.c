@@ -54,6 +54,7 @@ static const struct pl_op op_map_f32 = {
     .forward = map_forward,
     .backward = map_backward,
     .flops = ten_flops,
+    .split = PL_SPLIT_EACH,
 };
 
 /* abs, clamp, elu and leaky relu, in the type of their input. */
@@ -63,6 +64,7 @@ static const struct pl_op op_map = {
     .forward = map_forward,
     .backward = map_backward,
     .flops = one_flop,
+    .split = PL_SPLIT_EACH,
 };
 
 static bool keeps_type(enum pl_map fn)
@@ -176,6 +178,7 @@ static const struct pl_op op_larger = {
     .forward = choose_forward,
     .backward = choose_backward,
     .flops = one_flop,
+    .split = PL_SPLIT_EACH,
 };
 
 static const struct pl_op op_where = {
@@ -184,6 +187,7 @@ static const struct pl_op op_where = {
     .forward = choose_forward,
     .backward = choose_backward,
     .flops = one_flop,
+    .split = PL_SPLIT_EACH,
 };
 
 static const struct pl_op op_compare = {
@@ -191,6 +195,7 @@ static const struct pl_op op_compare = {
     .no_grad = true,
     .forward = choose_forward,
     .flops = one_flop,
+    .split = PL_SPLIT_EACH,
 };
 
 int pl_build_choose(struct pl_tape *tape,

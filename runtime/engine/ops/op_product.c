@@ -101,6 +101,7 @@ static const struct pl_op op_linear = {
     .has_slope = linear_has_slope,
     .side_bytes = linear_side_bytes,
     .flops = linear_flops,
+    .split = PL_SPLIT_LINEAR,
 };
 
 /* The activation's mask is computed from the output. */
@@ -115,6 +116,7 @@ static const struct pl_op op_linear_act = {
     .slopes = linear_slopes,
     .side_bytes = linear_side_bytes,
     .flops = linear_flops,
+    .split = PL_SPLIT_LINEAR,
 };
 
 int pl_build_linear(struct pl_tape *tape,

@@ -5,7 +5,8 @@
 #include <string.h>
 
 static const struct pl_op op_reshape = {.name = "reshape", .cast = PL_CAST_NONE, .view = true};
-static const struct pl_op op_slice = {.name = "slice", .cast = PL_CAST_NONE, .view = true};
+static const struct pl_op op_slice = {
+    .name = "slice", .cast = PL_CAST_NONE, .view = true, .split = PL_SPLIT_SLICE};
 static const struct pl_op op_permute = {.name = "permute", .cast = PL_CAST_NONE, .view = true};
 
 /* A view that begins with the dimensions of x. */

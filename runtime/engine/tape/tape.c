@@ -250,6 +250,7 @@ static const struct pl_op op_copy = {
     .strided = true,
     .forward = copy_forward,
     .backward = copy_backward,
+    .split = PL_SPLIT_EACH,
 };
 
 /* cast: between f32 and a 16-bit type; it accesses the tensors directly */
@@ -289,6 +290,7 @@ static const struct pl_op op_cast = {
     .raw = true,
     .forward = cast_forward,
     .backward = cast_backward,
+    .split = PL_SPLIT_EACH,
 };
 
 bool pl_tape_is_cast(const struct pl_node *node)

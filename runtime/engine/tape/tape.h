@@ -96,6 +96,16 @@ enum pl_cast_class {
 #define PL_NEEDS_OUT (1ull << 63)
 #define PL_NEEDS_ALL (~0ull)
 
+/* How an op treats tensors of which each rank has a part (ops/split.h). */
+enum pl_split_kind {
+    PL_SPLIT_NEVER,  /* its inputs must be whole */
+    PL_SPLIT_EACH,   /* works element by element; in[1] may be repeated */
+    PL_SPLIT_RANDOM, /* the same, with random numbers by the elements' numbers: see op_element.c */
+    PL_SPLIT_SLICE,  /* a view of a range of one dimension */
+    PL_SPLIT_LINEAR,
+    PL_SPLIT_HEADS, /* attention, whose heads are the first number of its attributes */
+};
+
 struct pl_op {
     const char *name;
     enum pl_cast_class cast;
@@ -137,7 +147,8 @@ struct pl_op {
     bool (*slopes)(const struct pl_node *node);
     bool (*has_slope)(const struct pl_node *node);
     bool reads_step; /* reads the tape's `step`, or `device_step` */
-    bool collective; /* calls the tape's allreduce, if it has one */
+    bool collective; /* calls the tape's allreduce or its peers, if it has them */
+    enum pl_split_kind split;
 };
 
 /* One op to be traced. The output's shape is given. dtype 0: the output's type follows from the
@@ -168,6 +179,13 @@ struct pl_tape_leaves {
     void *ctx;
 };
 
+/* The ranks that run the same tape on parts of the same tensors. */
+struct pl_tape_peers {
+    /* Sums device memory over them, in place. */
+    int (*sum)(void *ctx, void *buf, size_t count, enum pl_real real, struct pl_error *err);
+    void *ctx;
+};
+
 struct pl_tape {
     struct pl_device *dev; /* holds all its tensors */
     const struct pl_kernels *kernels;
@@ -192,7 +210,9 @@ struct pl_tape {
     int (*allreduce)(void *ctx, double *sums, size_t n);
     void *allreduce_ctx;
     const struct pl_tape_leaves *leaves; /* NULL: they always have memory. Borrowed */
-    int failed; /* the error of allreduce inside an op; forward and backward return it */
+    const struct pl_tape_peers *peers;   /* NULL: tensors are whole. Borrowed */
+    int failed; /* the error of allreduce or peers inside an op; forward and backward return it */
+    struct pl_error failure; /* its text, if there is one */
 
     struct pl_node *nodes;
     size_t n, cap, cursor;
@@ -230,6 +250,9 @@ int pl_tape_apply(struct pl_tape *tape,
                   const struct pl_apply *what,
                   plume_tensor **ret,
                   struct pl_error *err);
+
+/* True if the node converts its input between f32 and a 16-bit type. */
+bool pl_tape_is_cast(const struct pl_node *node);
 
 /* Makes *t dense, by a copy if necessary. */
 int pl_tape_dense(struct pl_tape *tape, plume_tensor **t, struct pl_error *err);

@@ -12,11 +12,6 @@ static inline enum pl_half pl_tape_half_of(enum plume_dtype dtype)
     return dtype == PLUME_F16 ? PL_HALF_F16 : PL_HALF_BF16;
 }
 
-/* tape.c */
-
-/* True if the node only converts between f32 and a 16-bit type. */
-bool pl_tape_is_cast(const struct pl_node *node);
-
 /* tape_fuse.c */
 
 /* Decides which nodes the kernels of others do (pl_node's `at`, `hidden` and `fusion`). Call after

@@ -79,6 +79,8 @@ static int run_nodes(struct pl_tape *tape,
         if ((backward ? !node->back : node->op->view) || node->at[backward != NULL] != i)
             continue;
         run_node(tape, i, backward);
+        if (tape->failed < 0 && tape->failure.code)
+            return pl_error_set(err, tape->failed, "%s", pl_error_text(&tape->failure));
         if (tape->failed < 0)
             return pl_error_set(err, tape->failed, "%s: the collective failed", node->op->name);
     }
@@ -94,7 +96,7 @@ static size_t segment(const struct pl_tape *tape, size_t first, size_t most, boo
     while (n < most) {
         const struct pl_node *node = &tape->nodes[backward ? first - n : first + n];
 
-        if (tape->allreduce && node->op->collective)
+        if ((tape->allreduce || tape->peers) && node->op->collective)
             return PL_MAX(n, (size_t)1);
         n++;
     }
@@ -122,6 +124,7 @@ int pl_tape_forward(struct pl_tape *tape, struct pl_error *err)
     int r = 0;
 
     tape->failed = 0;
+    tape->failure = (struct pl_error){0};
     pl_device_enter(tape->dev);
     pl_tape_graphs_begin(tape);
     for (size_t i = 0, n; i < tape->n && r == 0; i += n) {
