@@ -180,6 +180,29 @@ int pl_comm_broadcast(struct pl_comm *comm, void *buf, size_t bytes, struct pl_e
     return leave(comm, comm->ops->broadcast(comm, buf, bytes, err));
 }
 
+int pl_comm_allreduce_on(struct pl_comm *comm,
+                         struct pl_device *dev,
+                         void *buf,
+                         size_t count,
+                         enum pl_real real,
+                         struct pl_error *err)
+{
+    struct pl_device_map map;
+    int r;
+
+    if (comm->size == 1)
+        return 0;
+    if (comm->gpu && !dev->ops->host)
+        return pl_comm_allreduce(comm->gpu, buf, count, real, 1, err);
+    r = pl_device_map(dev, buf, count * pl_real_size(real), PL_DEVICE_READ | PL_DEVICE_WRITE, &map,
+                      err);
+    if (r < 0)
+        return r;
+    r = pl_comm_allreduce(comm, map.data, count, real, 1, err);
+    pl_device_unmap(&map);
+    return r;
+}
+
 int pl_comm_broadcast_on(
     struct pl_comm *comm, struct pl_device *dev, void *buf, size_t bytes, struct pl_error *err)
 {

@@ -133,6 +133,15 @@ int pl_comm_allreduce(struct pl_comm *comm,
                       double scale,
                       struct pl_error *err);
 
+/* The same for a device's memory: by comm->gpu, or without one through the host's memory. -ENOMEM,
+ * -EIO. */
+int pl_comm_allreduce_on(struct pl_comm *comm,
+                         struct pl_device *dev,
+                         void *buf,
+                         size_t count,
+                         enum pl_real real,
+                         struct pl_error *err);
+
 /* The same for 16-bit numbers: summed in f32, rounded once. -ENOMEM. */
 int pl_comm_allreduce_half(struct pl_comm *comm,
                            uint16_t *buf,

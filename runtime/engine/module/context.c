@@ -5,6 +5,7 @@
 #include "runtime/engine/data/data_find.h"
 #include "runtime/engine/data/open.h"
 #include "runtime/engine/ops/ops.h"
+#include "runtime/engine/params/param_parts.h"
 
 #include <math.h>
 #include <string.h>
@@ -308,6 +309,15 @@ static void *find_named(struct pl_context *ctx, const char *name, bool grad, plu
     return NULL;
 }
 
+/* True for a parameter of which each rank has a part. */
+static bool is_split(const struct pl_context *ctx, const char *name)
+{
+    for (size_t i = 0; i < ctx->params.n; i++)
+        if (strcmp(ctx->params.list[i]->name, name) == 0)
+            return pl_param_is_split(ctx->params.list[i]);
+    return false;
+}
+
 static int
 api_read(struct plume_context *pl, const char *name, enum plume_what what, size_t n, double *ret)
 {
@@ -330,6 +340,9 @@ api_read(struct plume_context *pl, const char *name, enum plume_what what, size_
     if (what == PLUME_GRADIENT && ctx->params.fetch)
         return pl_context_refuse(ctx, -ENOTSUP, "read '%s': gradients do not leave an XLA device",
                                  name);
+    if (is_split(ctx, name))
+        return pl_context_refuse(
+            ctx, -ENOTSUP, "read '%s': with --tensor-parallel no rank has the whole of it", name);
     data = find_named(ctx, name, what == PLUME_GRADIENT, &t);
     if (!data || what > PLUME_GRADIENT)
         return pl_context_refuse(ctx, -ENOENT, "read '%s': there is no such %s", name,

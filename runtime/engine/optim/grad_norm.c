@@ -1,15 +1,34 @@
 /* SPDX-License-Identifier: MIT */
 #include "runtime/engine/optim/grad_norm.h"
+#include "runtime/engine/params/param_parts.h"
 #include "runtime/engine/params/shard.h"
 
 #include <math.h>
 
-/* Elements from `at` on that have one sum of squares: the rest of the range, or of the block. */
+/* The parameter of the range that has this element, or the gap after it. */
+static const struct pl_param *
+param_at(const struct pl_optimizers *all, const struct pl_optimizer_range *range, size_t at)
+{
+    size_t i = range->first;
+
+    while (i + 1 < range->first + range->n && all->params->order[i + 1]->offset <= at)
+        i++;
+    return all->params->order[i];
+}
+
+/* Elements from `at` on that have one sum of squares: the rest of the range, or of the block; of
+ * the parameter, where ranks have parts of some. */
 static size_t
 measured_at(const struct pl_optimizers *all, const struct pl_optimizer_range *range, size_t at)
 {
     size_t block = pl_shard_block(all->params), end = range->own + range->own_count;
 
+    if (all->params->peers) {
+        for (size_t i = range->first; i < range->first + range->n; i++)
+            if (all->params->order[i]->offset > at)
+                return all->params->order[i]->offset - at;
+        return end - at;
+    }
     return (all->by_blocks ? PL_MIN(end, (at / block + 1) * block) : end) - at;
 }
 
@@ -78,6 +97,15 @@ static size_t n_sums(const struct pl_optimizers *all, const struct pl_optimizer 
     return all->by_blocks ? n : 1;
 }
 
+/* False on all ranks but one of those that have the same gradients. */
+static bool
+counts(const struct pl_optimizers *all, const struct pl_optimizer_range *range, size_t at)
+{
+    const struct pl_comm *peers = all->params->peers;
+
+    return !peers || peers->rank == 0 || pl_param_is_split(param_at(all, range, at));
+}
+
 /* Adds an optimizer's statistics to its sums; returns those that follow. */
 static const struct pl_range_stats *add_squares(const struct pl_optimizers *all,
                                                 const struct pl_optimizer *o,
@@ -90,7 +118,8 @@ static const struct pl_range_stats *add_squares(const struct pl_optimizers *all,
         size_t end = range->own + range->own_count;
 
         for (size_t at = range->own; at < end; at += measured_at(all, range, at), stats++) {
-            sums[sum_at(all, range, at)] += stats->squares;
+            if (counts(all, range, at))
+                sums[sum_at(all, range, at)] += stats->squares;
             *ret_bad += !stats->finite;
         }
         if (all->by_blocks)

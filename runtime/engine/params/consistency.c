@@ -55,7 +55,7 @@ static int describe(const struct pl_params *params, struct pl_buf *ret)
     int r = 0;
 
     for (size_t i = 0; i < params->n && r == 0; i++)
-        r = add_line(ret, "parameter", params->list[i]->name, params->list[i]->tensor);
+        r = add_line(ret, "parameter", params->list[i]->name, params->list[i]->whole);
     for (size_t i = 0; i < params->n_buffers && r == 0; i++)
         r = add_line(ret, "buffer", params->buffers[i].name, params->buffers[i].tensor);
     return r;

@@ -2,6 +2,7 @@
 #include "runtime/engine/params/params.h"
 #include "common/base/parse.h"
 #include "runtime/engine/params/consistency.h"
+#include "runtime/engine/params/param_parts.h"
 #include "runtime/engine/params/shard.h"
 #include "runtime/engine/params/stages.h"
 #include "runtime/engine/util/rng.h"
@@ -23,6 +24,8 @@ void pl_params_finish(struct pl_params *params)
 {
     for (size_t i = 0; i < params->n; i++) {
         free(params->list[i]->name);
+        if (params->list[i]->whole != params->list[i]->tensor)
+            free(params->list[i]->whole);
         free(params->list[i]->tensor);
         pl_device_free(params->dev, params->list[i]->borrowed);
         free(params->list[i]);
@@ -147,6 +150,7 @@ int pl_params_declare(struct pl_params *params,
         goto fail;
     }
     p->initial.kind = init;
+    p->whole = p->tensor;
     p->tensor->is_param = true;
     p->tensor->wants_grad = true;
     list[params->n++] = p;
@@ -203,7 +207,7 @@ static int alloc_grads(struct pl_params *params, struct pl_comm *comm, struct pl
         flags = params->own_to - params->own_from;
         bytes = (flags + params->count - params->flags) * size;
     }
-    params->owns_grads = pl_params_shard_grads(params) || params->stages.n ||
+    params->owns_grads = pl_params_shard_grads(params) || params->stages.n || params->peers ||
                          (!params->dev->ops->host && !comm->gpu);
     if (params->owns_grads)
         r = pl_device_alloc_zero(params->dev, PL_MAX(bytes, (size_t)64), "gradients",
@@ -286,6 +290,18 @@ static int init_tensor(struct pl_device *dev,
     return r;
 }
 
+/* Of the whole's values this rank keeps its part. */
+static int init_part(struct pl_params *params,
+                     const struct pl_param *p,
+                     struct pl_rng *rng,
+                     struct pl_error *err)
+{
+    _cleanup_free_ void *whole = malloc(p->whole->count * pl_real_size(params->real));
+    int r = whole ? pl_initial_values(&p->initial, p->whole, rng, whole, err) : pl_error_nomem(err);
+
+    return r < 0 ? r : pl_param_part_put(params, p, p->tensor->data, whole, err);
+}
+
 /* All ranks of shards need rank 0's numbers: libm may differ between nodes. */
 static int init_shard(struct pl_params *params,
                       struct pl_comm *comm,
@@ -324,10 +340,28 @@ int pl_params_init_values(struct pl_params *params,
         pl_rng_init(&rng, seed, STREAM_INIT + ((uint64_t)i << 32));
         if (params->shard == PL_SHARD_PARAM)
             r = init_shard(params, comm, params->list[i], &rng, err);
+        else if (pl_param_is_split(params->list[i]))
+            r = init_part(params, params->list[i], &rng, err);
         else
             r = init_tensor(params->dev, params->list[i]->tensor, &params->list[i]->initial, &rng,
                             err);
     }
+    return r;
+}
+
+/* Adds a parameter of which each rank has a part. */
+static int hash_parts(const struct pl_params *params,
+                      const struct pl_param *p,
+                      struct pl_sha256 *sha,
+                      struct pl_error *err)
+{
+    size_t bytes = p->whole->count * pl_real_size(params->real);
+    _cleanup_free_ void *whole = malloc(bytes);
+    int r =
+        whole ? pl_param_part_gather(params, p, p->tensor->data, whole, err) : pl_error_nomem(err);
+
+    if (r == 0)
+        pl_sha256_add(sha, whole, bytes);
     return r;
 }
 
@@ -365,8 +399,9 @@ int pl_params_hash(const struct pl_params *params,
         const plume_tensor *t = params->list[i]->tensor;
         struct pl_device_map map;
 
-        if (pl_params_partial(params)) {
-            r = hash_gathered(params, comm, params->list[i], &sha, err);
+        if (pl_params_partial(params) || pl_param_is_split(params->list[i])) {
+            r = pl_params_partial(params) ? hash_gathered(params, comm, params->list[i], &sha, err)
+                                          : hash_parts(params, params->list[i], &sha, err);
             if (r < 0)
                 return r;
             continue;

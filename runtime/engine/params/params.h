@@ -12,6 +12,7 @@
 #include "runtime/engine/comm/comm.h"
 #include "runtime/engine/config/train_options.h"
 #include "runtime/engine/params/initial.h"
+#include "runtime/engine/tape/split_at.h"
 #include "runtime/engine/tape/tape.h"
 
 #define PL_PARAM_ALIGN 64 /* parameters start at multiples of this many bytes */
@@ -32,7 +33,9 @@ struct pl_param {
     char *name;
     struct pl_initial initial; /* its numbers may be set before pl_params_init_values() */
     plume_tensor *tensor;
-    size_t offset;     /* in elements, after layout */
+    plume_tensor *whole;   /* as the module declared it: `tensor`, unless ranks have parts of it */
+    struct pl_split_at at; /* where it is split (param_parts.h) */
+    size_t offset;         /* in elements, after layout */
     size_t first_node; /* indices on the tape of the first and last use; SIZE_MAX and 0 if it does
                           not use it */
     size_t last_node;
@@ -78,6 +81,8 @@ struct pl_params {
     enum pl_shard_kind shard; /* PL_SHARD_NONE, or what the shards have; set before the layout */
     struct pl_comm
         *shards; /* of the ranks that have a shard each; set before the layout, borrowed */
+    struct pl_comm *peers; /* of the ranks that have parts of parameters (param_parts.h); NULL: none
+                              has. Borrowed */
     struct pl_units *units; /* units.h; NULL: tensors always have their values. Borrowed */
     /* To be told to the other ranks with the next step, and what some rank has told with the last
      * one; by enum pl_params_signal. Set and read by the loop. */

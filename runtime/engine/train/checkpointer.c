@@ -61,7 +61,8 @@ static bool assisted(const struct pl_checkpointer *checkpointer, bool weights_on
 {
     const struct pl_train_state *state = checkpointer->state;
 
-    return state->shards && (!weights_only || pl_params_partial(state->params));
+    return state->shards &&
+           (!weights_only || pl_params_partial(state->params) || state->params->peers);
 }
 
 /* Tells the ranks that have shards if rank 0 saves now; they are in follow(). */

@@ -3,6 +3,7 @@
 #include "common/base/fs.h"
 #include "common/base/log.h"
 #include "runtime/engine/checkpoint/checkpoint_parts.h"
+#include "runtime/engine/params/param_parts.h"
 
 #include <fcntl.h>
 #include <limits.h>
@@ -136,6 +137,25 @@ int pl_state_parts_put(struct pl_state_parts *parts,
     if (parts->collects)
         return collect(parts, params, param, place, own, err);
     return put_own(parts, params->dev, place + span.from * size, own, span.count * size, err);
+}
+
+int pl_state_parts_put_split(struct pl_state_parts *parts,
+                             const struct pl_params *params,
+                             const struct pl_param *param,
+                             const void *own,
+                             struct pl_error *err)
+{
+    size_t bytes = param->whole->count * pl_real_size(params->real);
+    bool writes = parts->comm->rank == 0;
+    _cleanup_free_ char *whole = writes ? malloc(bytes) : NULL;
+    int r;
+
+    if (parts->next == parts->n)
+        return pl_error_set(err, -EINVAL, "the ranks' states have different tensors");
+    parts->next++;
+    r = whole || !writes ? pl_param_part_gather(params, param, own, whole, err)
+                         : pl_error_set(err, -ENOMEM, "out of memory for a checkpoint");
+    return r == 0 && writes ? put(parts, parts->places[parts->next - 1], whole, bytes, err) : r;
 }
 
 int pl_state_parts_end(struct pl_state_parts *parts, struct pl_error *err)

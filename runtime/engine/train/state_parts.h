@@ -36,6 +36,14 @@ int pl_state_parts_put(struct pl_state_parts *parts,
                        struct pl_shard_span span,
                        struct pl_error *err);
 
+/* The same of a parameter that is split (param_parts.h), whose part is at `own`. The parts of a
+ * tensor are scattered over the file: rank 0 writes it. */
+int pl_state_parts_put_split(struct pl_state_parts *parts,
+                             const struct pl_params *params,
+                             const struct pl_param *param,
+                             const void *own,
+                             struct pl_error *err);
+
 /* Call after the last tensor: waits for the parts of all ranks. -errno. */
 int pl_state_parts_end(struct pl_state_parts *parts, struct pl_error *err);
 

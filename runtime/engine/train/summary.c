@@ -17,12 +17,13 @@ static void print_row(FILE *out, const char *kind, const char *name, const plume
 /* *ret: the bytes of parameters and of buffers. */
 static void print_params(const struct pl_params *params, FILE *out, double ret[2])
 {
-    size_t count = 0, buffers = 0;
+    size_t count = 0, buffers = 0, own = 0;
 
     fprintf(out, "%-9s %-32s %-26s %12s\n", "", "name", "shape", "numbers");
     for (size_t i = 0; i < params->n; i++) {
-        print_row(out, "parameter", params->list[i]->name, params->list[i]->tensor);
-        count += params->list[i]->tensor->count;
+        print_row(out, "parameter", params->list[i]->name, params->list[i]->whole);
+        count += params->list[i]->whole->count;
+        own += params->list[i]->tensor->count;
     }
     ret[0] = (double)(params->count * pl_real_size(params->real));
     ret[1] = 0;
@@ -33,8 +34,10 @@ static void print_params(const struct pl_params *params, FILE *out, double ret[2
         buffers += t->count;
         ret[1] += (double)(t->count * pl_dtype_size(t->dtype));
     }
-    fprintf(out, "%zu parameters of %zu numbers, %zu buffers of %zu\n\n", params->n, count,
-            params->n_buffers, buffers);
+    fprintf(out, "%zu parameters of %zu numbers", params->n, count);
+    if (params->peers)
+        fprintf(out, ", %zu of them on this rank", own);
+    fprintf(out, ", %zu buffers of %zu\n\n", params->n_buffers, buffers);
 }
 
 static bool alike(const struct pl_node *a, const struct pl_node *b)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "runtime/engine/train/train_state.h"
 #include "common/base/options.h"
+#include "runtime/engine/params/param_parts.h"
 #include "runtime/engine/params/shard.h"
 #include "runtime/engine/params/stages.h"
 #include "runtime/engine/train/visit.h"
@@ -36,10 +37,47 @@ static int visit_shards(const struct pl_visit *v,
     return r;
 }
 
+/* The same of one that tensor parallel ranks have parts of. own: this rank's, in device memory. */
+static int visit_parts(const struct pl_visit *v,
+                       const struct pl_train_state *s,
+                       const char *prefix,
+                       const struct pl_param *p,
+                       void *own)
+{
+    enum plume_dtype dtype = pl_dtype_of_real(s->params->real);
+    _cleanup_free_ char *whole = NULL;
+    int r;
+
+    if (v->parts)
+        return pl_state_parts_put_split(v->parts, s->params, p, own, v->err);
+    if (v->pass == PL_VISIT_SAVE)
+        return pl_visit_apart(v, prefix, p->name, p->whole, dtype);
+    whole = malloc(p->whole->count * pl_dtype_size(dtype));
+    if (!whole)
+        return pl_error_set(v->err, -ENOMEM, "out of memory for a checkpoint");
+    r = pl_visit_tensor(v, prefix, p->name, p->whole, dtype, pl_device_cpu(), whole);
+    return r == 0 && v->pass == PL_VISIT_LOAD ? pl_param_part_put(s->params, p, own, whole, v->err)
+                                              : r;
+}
+
+/* An array of a parameter's shape at `own` in this rank's memory. */
+static int visit_own(const struct pl_visit *v,
+                     const struct pl_train_state *s,
+                     const char *prefix,
+                     const struct pl_param *p,
+                     void *own)
+{
+    if (pl_param_is_split(p))
+        return visit_parts(v, s, prefix, p, own);
+    if (v->parts) /* rank 0 has it, and has written it */
+        return 0;
+    return pl_visit_tensor(v, prefix, p->name, p->tensor, pl_dtype_of_real(s->params->real),
+                           s->params->dev, own);
+}
+
 static int visit_values(const struct pl_visit *v, const struct pl_train_state *s)
 {
     const struct pl_params *params = s->params;
-    enum plume_dtype dtype = pl_dtype_of_real(params->real);
     size_t expected = params->n + params->n_buffers, have = 0;
     int r = 0;
 
@@ -50,8 +88,7 @@ static int visit_values(const struct pl_visit *v, const struct pl_train_state *s
             r = visit_shards(v, s, "", p, pl_shard_part(params, p, params->values),
                              pl_shard_span(params, p));
         else
-            r = pl_visit_tensor(v, "", p->name, p->tensor, dtype, params->dev,
-                                pl_param_value(params, p));
+            r = visit_own(v, s, "", p, pl_param_value(params, p));
     }
     if (r < 0 || v->parts)
         return r;
@@ -249,7 +286,6 @@ static int visit_optimizer(const struct pl_visit *v,
 static int visit_slots(const struct pl_visit *v, const struct pl_train_state *s, size_t index)
 {
     const struct pl_optimizer *o = &s->optimizers->list[index];
-    enum plume_dtype dtype = pl_dtype_of_real(s->params->real);
     char prefix[64];
     int r = 0;
 
@@ -266,7 +302,7 @@ static int visit_slots(const struct pl_visit *v, const struct pl_train_state *s,
             if (s->params->shard || s->params->stages.n)
                 r = visit_shards(v, s, prefix, p, data, span);
             else
-                r = pl_visit_tensor(v, prefix, p->name, p->tensor, dtype, s->params->dev, data);
+                r = visit_own(v, s, prefix, p, data);
         }
     }
     return r;
@@ -361,8 +397,7 @@ static int visit_ema(const struct pl_visit *v, const struct pl_train_state *s)
             r = visit_shards(v, s, prefix, p, pl_shard_part(params, p, ema->values),
                              pl_shard_span(params, p));
         else
-            r = pl_visit_tensor(v, prefix, p->name, p->tensor, pl_dtype_of_real(params->real),
-                                params->dev, pl_ema_value(ema, p));
+            r = visit_own(v, s, prefix, p, pl_ema_value(ema, p));
     }
     if (r == 0 && v->pass == PL_VISIT_LOAD && visits)
         ema->steps = steps;
@@ -535,13 +570,14 @@ int pl_train_state_put(const struct pl_train_state *state,
                        struct pl_error *err)
 {
     const struct pl_visit v = {PL_VISIT_SAVE, NULL, err, parts};
+    bool shared = pl_params_partial(state->params) || state->params->peers;
     int r = 0;
 
-    if (pl_params_partial(state->params))
+    if (shared)
         r = visit_values(&v, state);
     for (size_t i = 0; !weights_only && i < state->optimizers->n && r == 0; i++)
         r = visit_slots(&v, state, i);
-    if (r == 0 && pl_params_partial(state->params))
+    if (r == 0 && shared)
         r = visit_ema(&v, state);
     return r < 0 ? r : pl_state_parts_end(parts, err);
 }

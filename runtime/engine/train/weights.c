@@ -3,6 +3,7 @@
 #include "common/base/fs.h"
 #include "runtime/engine/checkpoint/checkpoint.h"
 #include "runtime/engine/optim/ema.h"
+#include "runtime/engine/params/param_parts.h"
 #include "runtime/engine/params/shard.h"
 #include "runtime/engine/train/visit.h"
 #include "runtime/engine/train/weights_map.h"
@@ -233,7 +234,7 @@ static struct target target_of(const struct pl_params *params, size_t i)
     const struct pl_param *p = i < params->n ? params->list[i] : NULL;
 
     if (p)
-        return (struct target){p->name, p->tensor, pl_dtype_of_real(params->real),
+        return (struct target){p->name, p->whole, pl_dtype_of_real(params->real),
                                params->shard == PL_SHARD_PARAM ? NULL : pl_param_value(params, p)};
     return (struct target){b->name, b->tensor, b->tensor->dtype, b->tensor->data};
 }
@@ -382,12 +383,14 @@ static int set_part(const struct pl_params *params,
     enum plume_dtype dtype = pl_dtype_of_real(params->real);
     _cleanup_free_ void *whole = NULL;
 
-    if (!pl_shard_span(params, p).count)
+    if (!pl_param_is_split(p) && !pl_shard_span(params, p).count)
         return 0;
-    whole = malloc(p->tensor->count * pl_dtype_size(dtype));
+    whole = malloc(p->whole->count * pl_dtype_size(dtype));
     if (!whole)
         return pl_error_nomem(err);
     pl_checkpoint_convert(e->from, e->transpose, dtype, whole);
+    if (pl_param_is_split(p))
+        return pl_param_part_put(params, p, pl_param_value(params, p), whole, err);
     pl_shard_put(params, p, params->values, whole);
     return 0;
 }
@@ -402,7 +405,8 @@ static int set_values(struct pl_params *params, const struct weights *w, struct 
         struct target target = target_of(params, i);
         const struct entry *e = find(w, target.name);
 
-        if (e && e->used && i < params->n && params->shard == PL_SHARD_PARAM)
+        if (e && e->used && i < params->n &&
+            (params->shard == PL_SHARD_PARAM || pl_param_is_split(params->list[i])))
             r = set_part(params, params->list[i], e, err);
         else if (e && e->used)
             r = set_value(params->dev, &target, e, err);
