@@ -306,13 +306,16 @@ join_gpus(const struct pl_pltrain *p, struct pl_comm *comm, struct gpus *gpus, s
     return pl_comm_gpu_create(comm, gpus->list[0], p->nccl == PL_NCCL_ALWAYS, err);
 }
 
-/* The ranks of a pipeline share their batches; an XLA device's replicas have their own. */
+/* The ranks of a pipeline share their batches, and tensor parallel ranks; an XLA device's replicas
+ * have their own. */
 static unsigned ranks_with_batches(const struct pl_pltrain *p, unsigned size)
 {
     unsigned stages = p->train.stages ? p->train.stages : size;
 
     if (p->tpu)
         return size * PL_MAX(p->train.replicas, 1u);
+    if (p->train.tensor_parallel > 1)
+        return PL_MAX(size / p->train.tensor_parallel, 1u);
 
     return p->train.strategy == PL_STRATEGY_PIPELINE ? PL_MAX(size / stages, 1u) : size;
 }

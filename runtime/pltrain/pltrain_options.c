@@ -317,6 +317,18 @@ set_shard_group(void *ctx, const struct pl_option *o, const char *value, struct 
     return r;
 }
 
+static int
+set_tensor_parallel(void *ctx, const struct pl_option *o, const char *value, struct pl_error *err)
+{
+    struct pl_pltrain *p = ctx;
+    int64_t n;
+    int r = pl_parse_int(value, 1, PL_TENSOR_PARALLEL_MAX, &n, err);
+
+    if (r == 0)
+        p->train.tensor_parallel = (unsigned)n;
+    return r;
+}
+
 static int set_stages(void *ctx, const struct pl_option *o, const char *value, struct pl_error *err)
 {
     struct pl_pltrain *p = ctx;
@@ -528,6 +540,10 @@ static const struct pl_option options[] = {
      "(default) "
      "or node, those of each node",
      CALL(set_shard_group)},
+    {"tensor-parallel", 0, "K", NULL,
+     "with --strategy ddp: ranks of a node that share each copy of the model, in groups of K; "
+     "linear layers and attentions are split among them",
+     CALL(set_tensor_parallel)},
     {"stages", 0, "S", NULL,
      "with --strategy pipeline: stages of each pipeline (default: one per rank)", CALL(set_stages)},
     {"microbatches", 0, "M", NULL,

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* What options mean together, and the ranks that they ask for. */
+#include "runtime/engine/reduce/strategy.h"
 #include "runtime/engine/report/array_file.h"
 #include "runtime/pltrain/pltrain_options.h"
 
@@ -69,9 +70,42 @@ static int check_comparison(const struct pl_pltrain *p, struct pl_error *err)
     return 0;
 }
 
+/* What does not go with --tensor-parallel so far. */
+static int check_tensor_parallel(const struct pl_pltrain *p, struct pl_error *err)
+{
+    const struct pl_train_options *t = &p->train;
+    const struct {
+        bool given;
+        const char *name;
+    } others[] = {
+        {t->average_every > 0, "--average-every"},
+        {t->deterministic, "--deterministic"},
+        {p->tpu, "--accelerator tpu"},
+    };
+
+    if (t->tensor_parallel < 2)
+        return 0;
+    if (t->strategy != PL_STRATEGY_AUTO && t->strategy != PL_STRATEGY_DDP)
+        return pl_error_set(err, -EINVAL,
+                            "option '--tensor-parallel' is for strategy ddp so far, not %s: leave "
+                            "one out",
+                            pl_strategy_names[t->strategy]);
+    for (size_t i = 0; i < PL_COUNT(others); i++)
+        if (others[i].given)
+            return pl_error_set(err, -EINVAL,
+                                "options '--tensor-parallel' and '%s' do not go together so far: "
+                                "leave one out",
+                                others[i].name);
+    return 0;
+}
+
 int pl_pltrain_check(const struct pl_pltrain *p, struct pl_error *err)
 {
     const struct pl_train_options *t = &p->train;
+    int r = check_tensor_parallel(p, err);
+
+    if (r < 0)
+        return r;
 
     if (p->test_gpus)
         return pl_error_set(err, -EINVAL, "option '--test-gpus' takes no module");
@@ -205,9 +239,10 @@ int pl_pltrain_plan(struct pl_pltrain *p,
     enum pl_strategy_kind kind = p->train.strategy;
     bool whole =
         kind == PL_STRATEGY_DP || kind == PL_STRATEGY_DDP2 || p->tpu; /* one process has all */
-    int64_t per_node = p->processes           ? p->processes
-                       : whole || !p->devices ? PL_MAX(p->train.stages, 1u)
-                                              : p->devices;
+    int64_t per_node = p->processes ? p->processes
+                       : whole || !p->devices
+                           ? PL_MAX(PL_MAX(p->train.stages, p->train.tensor_parallel), 1u)
+                           : p->devices;
     int r = started ? plan_started(p, local_size, whole, err) : 0;
 
     if (r < 0)

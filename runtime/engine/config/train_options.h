@@ -76,6 +76,8 @@ enum pl_clip {
 #define PL_PIPE_MICROBATCHES_MAX 255
 #define PL_PIPE_BALANCE_EVERY 20
 
+#define PL_TENSOR_PARALLEL_MAX 1024
+
 struct pl_train_options {
     enum pl_run_kind run;
     bool json;               /* validation and test: print one object */
@@ -102,6 +104,7 @@ struct pl_train_options {
     enum pl_strategy_kind strategy;
     enum pl_shard_kind shard; /* with PL_STRATEGY_SHARDED; none: PL_SHARD_OS */
     bool shard_in_node;       /* each node has a copy of the model (shard_group.h) */
+    unsigned tensor_parallel; /* ranks of a node that share a copy of the model; 0 or 1: none */
     unsigned stages;          /* of a pipeline; 0: as many as ranks */
     uint64_t microbatches;    /* of a batch in a pipeline; 0: PL_PIPE_MICROBATCHES per stage */
     enum pl_pipe_order pipe_order;

@@ -29,6 +29,7 @@ struct pl_logs {
 #define PL_OUTPUTS_MAX 9 /* the loss, and the named ones */
 
 struct pl_checkpoint;
+struct pl_split;
 
 /* The outputs of one step; list[0] is the loss. */
 struct plume_outputs {
@@ -78,6 +79,8 @@ struct pl_context {
     struct pl_comm *comm;             /* for the module's own collectives; borrowed */
     unsigned share, n_shares;         /* of the samples: rank and world size, or of pipelines */
     struct pl_comm *copies; /* of the ranks that train the same parameters: all, or a stage's */
+    struct pl_split *split; /* tensor parallel (split.h); NULL: hooks trace the tape that runs.
+                               Borrowed */
     const struct pl_manual_calls *manual; /* while manual_step runs; else NULL */
     void *manual_ctx;
     struct pl_error error; /* the first failure in the running hook */

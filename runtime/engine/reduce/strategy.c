@@ -50,6 +50,25 @@ static int check_pipeline(const struct pl_train_options *o, unsigned size, struc
     return 0;
 }
 
+static int check_tensor_parallel(const struct pl_train_options *o,
+                                 unsigned size,
+                                 enum pl_strategy_kind kind,
+                                 struct pl_error *err)
+{
+    unsigned k = o->tensor_parallel;
+
+    if (size % k)
+        return pl_error_set(err, -EINVAL,
+                            "--tensor-parallel %u needs a multiple of %u ranks, not %u: start them "
+                            "by --processes %u",
+                            k, k, size, PL_MAX(size / k, 1u) * k);
+    if (kind != PL_STRATEGY_DDP)
+        return pl_error_set(err, -EINVAL,
+                            "--tensor-parallel is for strategy ddp so far, not %s: leave one out",
+                            pl_strategy_names[kind]);
+    return 0;
+}
+
 static int check(const struct pl_train_options *o,
                  const struct pl_world *place,
                  unsigned size,
@@ -97,6 +116,12 @@ static int check(const struct pl_train_options *o,
         if (r < 0)
             return r;
     }
+    if (o->tensor_parallel > 1) {
+        int r = check_tensor_parallel(o, size, kind, err);
+
+        if (r < 0)
+            return r;
+    }
     return o->average_every ? check_average(o, kind, err) : 0;
 }
 
@@ -123,10 +148,12 @@ int pl_strategy_choose(const struct pl_train_options *options,
         .devices =
             kind == PL_STRATEGY_DP || kind == PL_STRATEGY_DDP2 ? PL_MAX(options->devices, 1u) : 1,
         /* Flags go through the reducer even if a pipeline is alone. */
-        .reduces = kind == PL_STRATEGY_PIPELINE || (world_size > 1 && !options->average_every),
+        .reduces = kind == PL_STRATEGY_PIPELINE || options->tensor_parallel > 1 ||
+                   (world_size > 1 && !options->average_every),
         .stages = kind != PL_STRATEGY_PIPELINE ? 0
                   : options->stages            ? options->stages
                                                : world_size,
+        .tensor_parallel = options->tensor_parallel > 1 ? options->tensor_parallel : 0,
         .average_every = world_size > 1 ? options->average_every : 0,
         .shard = shard,
         .fused = kind == PL_STRATEGY_HOROVOD,

@@ -67,7 +67,7 @@ static int run_batches(
     struct pl_lane *lane = &s->lanes[0];
     /* Ranks that run a batch together do not hear of a signal at the same one: they go on to the
      * end. */
-    bool together = t->pipe.on || t->ctx.params.units;
+    bool together = t->pipe.on || t->tp.on || t->ctx.params.units;
     const struct plume_batch *batch;
     int r = 0;
 
@@ -128,6 +128,8 @@ int pl_eval_run(struct pl_trainer *t,
     }
     if (r < 0)
         return r;
+    if (!pl_tensor_parallel_counts(&t->tp))
+        memset(sums, 0, 2 * n * sizeof(*sums));
     memcpy(sums + 2 * n, extra, 2 * sizeof(*extra));
     sig = pl_trainer_signal(t);
     sums[2 * n + 2] = sig == SIGUSR1;

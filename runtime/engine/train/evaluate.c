@@ -85,6 +85,7 @@ int pl_trainer_evaluate(struct pl_trainer *trainer, struct pl_error *err)
                      err);
     if (r < 0 && !(r == -EINTR && trainer->interrupted)) { /* all ranks have agreed on it */
         pl_pipe_fail(&trainer->pipe, r, err);
+        pl_tensor_parallel_fail(&trainer->tp, r, err);
         pl_shard_group_fail(&trainer->group, r, err);
         pl_comm_fail(trainer->comm, r, err);
     }

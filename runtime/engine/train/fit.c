@@ -202,10 +202,11 @@ static void show_progress(struct pl_trainer *t, uint64_t n)
 }
 
 /* The rank's own time of a step can be told from that of others where the host waits for them, in
- * collectives. A stage of a pipeline has work of its own size. */
+ * collectives. A stage of a pipeline has work of its own size; tensor parallel ranks wait for each
+ * other in each layer. */
 static bool tells_own_time(const struct pl_trainer *t)
 {
-    return t->comm->size > 1 && !t->pipe.on && (t->dev->ops->host || !t->comm->gpu);
+    return t->comm->size > 1 && !t->pipe.on && !t->tp.on && (t->dev->ops->host || !t->comm->gpu);
 }
 
 /* begin_ns, spent_ns: at the batch's begin. */
@@ -434,9 +435,16 @@ static void print_batch(const struct pl_trainer *t)
         print_accumulated(t, n);
         return;
     }
+    if (t->tp.on)
+        ranks = t->tp.n_groups;
     fprintf(t->options->out, "batch: %llu samples per step (%s: %u %s%s",
             (unsigned long long)(rows * n * ranks), pl_strategy_names[t->strategy.kind], ranks,
-            t->xla.n > 1 ? "replica" : "rank", ranks > 1 ? "s" : "");
+            t->xla.n > 1 ? "replica"
+            : t->tp.on   ? "group"
+                         : "rank",
+            ranks > 1 ? "s" : "");
+    if (t->tp.on)
+        fprintf(t->options->out, " of %u ranks", t->tp.split.n);
     fprintf(t->options->out, " x %llu samples", (unsigned long long)rows);
     if (devices > 1)
         fprintf(t->options->out, ", split among %u devices", devices);
@@ -502,6 +510,7 @@ int pl_trainer_fit(struct pl_trainer *trainer, struct pl_error *err)
     r = fit(trainer, err);
     if (r < 0 && !(r == -EINTR && trainer->interrupted)) { /* all ranks have agreed on it */
         pl_pipe_fail(&trainer->pipe, r, err);
+        pl_tensor_parallel_fail(&trainer->tp, r, err);
         pl_shard_group_fail(&trainer->group, r, err);
         pl_comm_fail(trainer->comm, r, err);
     }

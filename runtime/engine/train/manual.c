@@ -10,6 +10,7 @@ int pl_manual_check(const struct pl_trainer *t, struct pl_error *err)
 {
     const char *what = t->options->xla                       ? "--accelerator tpu"
                        : t->pipe.on                          ? "--strategy pipeline"
+                       : t->tp.on                            ? "--tensor-parallel"
                        : t->strategy.shard >= PL_SHARD_GRAD  ? "--shard grad and param"
                        : pl_accumulate_most(t->options) != 1 ? "--accumulate"
                                                              : NULL;

@@ -51,8 +51,10 @@ void pl_parts_finish(struct pl_parts *parts)
     pl_unit_plan_finish(&parts->units);
     if (parts->staging.memory)
         pl_device_free(parts->root->tape.dev, parts->staging.memory);
-    for (unsigned i = 0; i < parts->n_tapes; i++)
+    for (unsigned i = 0; i < parts->n_tapes; i++) {
         pl_tape_finish(&parts->list[i].tape);
+        pl_split_tape_finish(&parts->list[i].traced);
+    }
     free(parts->list);
     *parts = (struct pl_parts){0};
 }

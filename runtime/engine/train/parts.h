@@ -19,6 +19,7 @@
 #define PL_RUNTIME_ENGINE_TRAIN_PARTS_H
 
 #include "runtime/engine/module/context.h"
+#include "runtime/engine/ops/split.h"
 #include "runtime/engine/params/replicas.h"
 #include "runtime/engine/params/units.h"
 
@@ -42,6 +43,8 @@ struct pl_dp_leaves {
 /* A part of a batch and its tape. */
 struct pl_part {
     struct pl_tape tape;
+    struct pl_split_tape
+        traced; /* tensor parallel: the tape that hooks trace; `tape` is made of it */
     struct pl_logs logs;
     struct plume_batch batch;
     plume_tensor fields[PLUME_FIELDS_MAX]; /* slices of the whole batch's fields */

@@ -15,6 +15,8 @@ struct rounds {
     size_t rank, shape[PLUME_RANK_MAX]; /* of the file */
     size_t row_bytes;
     bool f64;
+    unsigned giver; /* the rank that hands over the rows that this one computes: itself, or the
+                       first of its group */
     size_t *offset; /* by rank, in `all` */
     char *all;      /* the rows of a round */
     struct pl_array_file file;
@@ -70,13 +72,14 @@ static int agree_on_rows(struct rounds *q, struct pl_error *err)
     uint64_t batches = pl_eval_batches(q->t, PLUME_TEST), most = 0;
     int r;
 
+    q->giver = q->t->tp.on ? q->t->tp.peers->world_ranks[0] : q->t->comm->rank;
     q->batch_size = q->s->loader.options.batch_size;
     q->rows = calloc(n, sizeof(*q->rows));
     q->offset = calloc((size_t)n + 1, sizeof(*q->offset));
     if (!q->rows || !q->offset)
         return pl_error_nomem(err);
-    q->rows[q->t->comm->rank] =
-        PL_MIN((uint64_t)q->s->loader.sampler.count, batches * q->batch_size);
+    if (q->giver == q->t->comm->rank)
+        q->rows[q->giver] = PL_MIN((uint64_t)q->s->loader.sampler.count, batches * q->batch_size);
     for (unsigned i = 0; i <= n; i++)
         q->offset[i] = i * sizeof(*q->rows);
     r = pl_comm_allgather(q->t->comm, q->rows, q->offset, err);
@@ -136,7 +139,8 @@ static int run_batch(struct rounds *q, size_t rows, struct pl_error *err)
                           out->count * pl_dtype_size(out->dtype), PL_DEVICE_READ, &map, err);
     if (r < 0)
         return r;
-    convert(q, out->dtype, map.data, out->count, q->all + q->offset[q->t->comm->rank]);
+    if (q->giver == q->t->comm->rank)
+        convert(q, out->dtype, map.data, out->count, q->all + q->offset[q->giver]);
     pl_device_unmap(&map);
     return 0;
 }
@@ -167,7 +171,7 @@ static int write_round(struct rounds *q, size_t round, struct pl_error *err)
 static int run_round(struct rounds *q, size_t round, struct pl_error *err)
 {
     unsigned n = q->t->comm->size, rank = q->t->comm->rank;
-    size_t mine = rows_in(q, rank, round);
+    size_t mine = rows_in(q, q->giver, round);
     int r = look_for_signals(q->t, err);
 
     for (unsigned i = 0; i < n; i++)

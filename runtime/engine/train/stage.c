@@ -42,6 +42,13 @@ int pl_lane_init(const struct pl_stage *s,
         struct pl_tape *tape = &lane->parts.list[i].tape;
 
         pl_precision_tape(s->options, tape);
+        if (ctx->split) {
+            struct pl_tape *traced = &lane->parts.list[i].traced.whole;
+
+            pl_tape_init(traced, tape->dev, ctx->params.real, train);
+            pl_precision_tape(s->options, traced);
+            tape->peers = ctx->split->peers;
+        }
         tape->graphs = s->options->graphs;
         if (s->options->sync_batchnorm && train && ctx->copies->size > 1) {
             tape->allreduce = sum_over_ranks;
@@ -203,6 +210,12 @@ const struct pl_logs *pl_stage_logs(const struct pl_stage *stage)
     return stage->n_lanes ? &stage->lanes[0].parts.root->logs : &none;
 }
 
+/* The tape that hooks trace. */
+static struct pl_tape *traced_tape(const struct pl_stage *s, struct pl_part *part)
+{
+    return s->hooks->ctx->split ? &part->traced.whole : &part->tape;
+}
+
 /* The loss on the root tape: the mean of the parts' losses, unless a hook makes it. */
 static int trace_root(const struct pl_stage *s,
                       struct pl_lane *lane,
@@ -210,7 +223,7 @@ static int trace_root(const struct pl_stage *s,
                       struct pl_error *err)
 {
     const struct pl_hook_step step = {.stage = s->kind,
-                                      .tape = &lane->parts.root->tape,
+                                      .tape = traced_tape(s, lane->parts.root),
                                       .logs = &lane->parts.root->logs,
                                       .outputs = &lane->outputs};
     bool has_end = pl_hooks_has_step_end(s->hooks, s->kind);
@@ -223,6 +236,58 @@ static int trace_root(const struct pl_stage *s,
     if (r == 0 && has_end)
         r = pl_hooks_step_end(s->hooks, &step, ret_loss, err);
     return r;
+}
+
+/* What is read after the run. True if it has changed. */
+static bool set_roots(struct pl_part *part, plume_tensor *loss, const struct plume_outputs *outputs)
+{
+    plume_tensor *roots[PL_TAPE_ROOTS_MAX];
+    struct pl_split_tape *traced = &part->traced;
+    size_t n = 0, before = traced->n_roots;
+    bool same;
+
+    if (loss)
+        roots[n++] = loss;
+    for (size_t i = 0; i < outputs->n; i++)
+        if (outputs->list[i].part[0])
+            roots[n++] = outputs->list[i].part[0];
+    for (size_t i = 0; i < part->logs.n_pending && n < PL_TAPE_ROOTS_MAX; i++)
+        roots[n++] = part->logs.pending[i].value;
+    same = n == before && memcmp(roots, traced->roots, n * sizeof(*roots)) == 0;
+    memcpy(traced->roots, roots, n * sizeof(*roots));
+    traced->n_roots = n;
+    return !same;
+}
+
+int pl_lane_split(struct pl_stage *stage,
+                  struct pl_lane *lane,
+                  plume_tensor **loss,
+                  struct pl_error *err)
+{
+    const struct pl_context *ctx = stage->hooks->ctx;
+    struct pl_part *part = lane->parts.root;
+    unsigned number = 0;
+    int r;
+
+    if (loss && set_roots(part, *loss, &lane->outputs))
+        part->traced.ready = false;
+    if (!ctx->split->decided)
+        return 0;
+    r = pl_split_trace(ctx->split, &part->traced, &part->tape, &number, err);
+    for (size_t i = 0; i < ctx->params.n && number; i++)
+        if (ctx->params.list[i]->whole->number == number)
+            return pl_error_set(err, r,
+                                "a step uses parameter '%s' in another way than the first one, by "
+                                "which --tensor-parallel has split it: leave --tensor-parallel out",
+                                ctx->params.list[i]->name);
+    if (r < 0 || !loss)
+        return r;
+    *loss = pl_split_made(&part->traced, *loss);
+    for (size_t i = 0; i < lane->outputs.n; i++)
+        lane->outputs.list[i].part[0] = pl_split_made(&part->traced, lane->outputs.list[i].part[0]);
+    for (size_t i = 0; i < part->logs.n_pending; i++)
+        part->logs.pending[i].value = pl_split_made(&part->traced, part->logs.pending[i].value);
+    return 0;
 }
 
 int pl_lane_trace(struct pl_stage *stage,
@@ -241,16 +306,18 @@ int pl_lane_trace(struct pl_stage *stage,
     for (unsigned i = 0; i < parts->n && r == 0; i++) {
         struct pl_part *part = &parts->list[i];
 
-        step.tape = &part->tape;
+        step.tape = traced_tape(stage, part);
         step.logs = parts->root->logs.closed ? &part->logs : &parts->root->logs;
-        pl_tape_begin(&part->tape);
+        pl_tape_begin(step.tape);
         r = pl_hooks_step(stage->hooks, &step, &part->batch, i, err);
         if (part != parts->root)
-            pl_tape_end(&part->tape);
+            pl_tape_end(step.tape);
     }
     if (r == 0)
         r = trace_root(stage, lane, &loss, err);
-    pl_tape_end(&parts->root->tape);
+    pl_tape_end(traced_tape(stage, parts->root));
+    if (r == 0 && stage->hooks->ctx->split)
+        r = pl_lane_split(stage, lane, &loss, err);
     if (r == 0 && ret_loss)
         *ret_loss = loss;
     return r;

@@ -90,6 +90,14 @@ int pl_lane_trace(struct pl_stage *stage,
                   plume_tensor **ret_loss,
                   struct pl_error *err);
 
+/* Tensor parallel: traces what this rank runs of the step that the hooks have traced. *loss, the
+ * outputs and the logged values become its tensors. loss: NULL after a dry step, of which nothing
+ * is read. pl_lane_trace() calls it. -EINVAL if a split parameter is used in another way. */
+int pl_lane_split(struct pl_stage *stage,
+                  struct pl_lane *lane,
+                  plume_tensor **loss,
+                  struct pl_error *err);
+
 /* Runs the trace and adds up the logged values. loss: of the trace, or the output. draw:
  * number of the batch, for dropout. -EIO, -ENOMEM. */
 int pl_lane_forward(struct pl_lane *lane, plume_tensor *loss, uint64_t draw, struct pl_error *err);

@@ -71,7 +71,8 @@ static int loss_check_run(struct loss_check *check, struct pl_error *err)
     if (r == 0)
         r = check_loss(t, check->lane, check->value, err);
     /* An infinite loss is of a step that is skipped: keep it out of the mean. */
-    if (r == 0 && isfinite(check->value) && check->optimizer_idx == 0) {
+    if (r == 0 && isfinite(check->value) && check->optimizer_idx == 0 &&
+        pl_tensor_parallel_counts(&t->tp)) {
         t->loss_sum += check->value * (double)check->rows;
         t->loss_weight += (double)check->rows;
     }
@@ -302,6 +303,8 @@ int pl_train_lane(struct pl_trainer *t,
         r = pl_train_lane_backward(t, optimizer_idx, batch, reduces, ret_loss, err);
     if (r == 0 && reduces) /* buckets that are not reduced yet */
         r = pl_reducer_after_node(reducer, 0, err);
+    if (r == 0 && due)
+        r = pl_tensor_parallel_share_flags(&t->tp, &t->ctx.params, err);
     if (r == 0 && due)
         r = pl_unused_params_collect(&t->ctx.params, !t->strategy.reduces, &used, err);
     /* The reductions are complete: look for a lost rank before using them. */

@@ -27,6 +27,7 @@ static int set_optimizers(struct pl_trainer *t, struct pl_error *err)
         r = pl_optimizers_share(&t->optimizers,
                                 t->strategy.shard ? t->group.shards
                                 : t->pipe.on      ? t->pipe.comm
+                                : t->tp.on        ? t->tp.peers
                                                   : NULL,
                                 t->options->deterministic, err);
     if (r == 0)
@@ -85,6 +86,10 @@ static int set_reducers(struct pl_trainer *t, struct pl_error *err)
             err, -EINVAL,
             "hook configure_ddp has a reduction of its own, and with strategy pipeline "
             "no rank has all gradients: choose ddp");
+    if (r == 0 && t->tp.on && ddp.reduce)
+        r = pl_error_set(err, -EINVAL,
+                         "hook configure_ddp has a reduction of its own, and with "
+                         "--tensor-parallel no rank has all gradients: leave it out");
     if (r == 0 && ddp.bucket_bytes == 0)
         r = pl_error_set(err, -EINVAL, "hook configure_ddp: buckets of 0 bytes");
     if (r == 0 && params->shard == PL_SHARD_PARAM)
@@ -96,7 +101,7 @@ static int set_reducers(struct pl_trainer *t, struct pl_error *err)
 
         r = pl_reducer_init(reducer, &t->ctx.params,
                             stage->n_lanes > 1 ? &t->optimizers.list[i] : NULL,
-                            t->pipe.on ? t->pipe.copies : t->comm,
+                            t->pipe.on || t->tp.on ? t->ctx.copies : t->comm,
                             first_bucket(t, ddp.bucket_bytes), ddp.bucket_bytes, err);
         if (t->strategy.shard) {
             reducer->shards = t->group.shards;
@@ -156,6 +161,20 @@ static int cut_stages(struct pl_trainer *t, struct pl_error *err)
     return pl_pipe_cut(&t->pipe, err);
 }
 
+static int split_layers(struct pl_trainer *t, struct pl_error *err)
+{
+    int r;
+
+    if (t->module->step_per_optimizer)
+        return pl_error_set(err, -EINVAL,
+                            "a module whose optimizers take turns (step_per_optimizer) has several "
+                            "steps, and --tensor-parallel splits one: leave it out");
+    r = pl_tensor_parallel_split(&t->tp, t->stage, &t->ctx.params, err);
+    if (r == 0 && t->comm->rank == 0 && t->options->out && !t->options->json)
+        pl_tensor_parallel_print(&t->tp, &t->ctx.params, t->options->out);
+    return r;
+}
+
 static int broadcast_values(struct pl_trainer *t, struct pl_error *err)
 {
     const struct pl_params *params = &t->ctx.params;
@@ -186,6 +205,8 @@ static int build(struct pl_trainer *t, struct pl_error *err)
         r = pl_manual_check(t, err);
     if (r == 0 && t->pipe.on)
         r = cut_stages(t, err);
+    if (r == 0 && t->tp.on)
+        r = split_layers(t, err);
     if (r == 0)
         r = pl_params_layout(
             params, t->pipe.on ? pl_pipe_tape(&t->pipe) : pl_stage_tape(&t->stage[PLUME_TRAIN]),
@@ -264,6 +285,14 @@ int pl_trainer_init(struct pl_trainer *trainer,
     }
     if (options->xla)
         trainer->ctx.n_shares = PL_MAX(options->replicas, 1u);
+    if (r == 0)
+        r = pl_tensor_parallel_open(&trainer->tp, &trainer->strategy, comm, dev, err);
+    if (r == 0 && trainer->tp.on) {
+        trainer->ctx.copies = trainer->tp.copies;
+        trainer->ctx.share = trainer->tp.group;
+        trainer->ctx.n_shares = trainer->tp.n_groups;
+        trainer->ctx.split = &trainer->tp.split;
+    }
     trainer->hooks = (struct pl_hooks){.module = module,
                                        .ctx = &trainer->ctx,
                                        .step = &trainer->state.step,
@@ -291,6 +320,8 @@ int pl_trainer_init(struct pl_trainer *trainer,
         trainer->state.shards = trainer->group.shards;
     else if (trainer->pipe.on && trainer->pipe.pipe == 0)
         trainer->state.shards = trainer->pipe.comm;
+    else if (trainer->tp.on && trainer->tp.group == 0)
+        trainer->state.shards = trainer->tp.peers;
     if (r == 0)
         r = pl_replicas_init(&trainer->replicas, &trainer->ctx.params, options->part_devices,
                              trainer->strategy.devices, err);
@@ -298,6 +329,7 @@ int pl_trainer_init(struct pl_trainer *trainer,
         r = build(trainer, err);
     if (r < 0) {
         pl_pipe_fail(&trainer->pipe, r, err);
+        pl_tensor_parallel_fail(&trainer->tp, r, err);
         pl_shard_group_fail(&trainer->group, r, err);
         pl_comm_fail(comm, r, err);
         pl_trainer_finish(trainer);
@@ -335,5 +367,6 @@ void pl_trainer_finish(struct pl_trainer *trainer)
     pl_replicas_finish(&trainer->replicas);
     pl_units_finish(&trainer->units);
     pl_context_finish(&trainer->ctx);
+    pl_tensor_parallel_finish(&trainer->tp);
     pl_shard_group_finish(&trainer->group); /* gradients may lie in its memory */
 }

@@ -13,6 +13,7 @@
 #include "runtime/engine/train/metrics.h"
 #include "runtime/engine/train/pipe.h"
 #include "runtime/engine/train/stage.h"
+#include "runtime/engine/train/tensor_parallel.h"
 #include "runtime/engine/train/xla_replicas.h"
 #include "runtime/engine/util/timeline.h"
 
@@ -45,7 +46,8 @@ struct pl_trainer {
     struct pl_ema ema;
     struct pl_stage stage[3]; /* by enum plume_stage */
     struct pl_strategy strategy;
-    struct pl_pipe pipe;        /* strategy pipeline; else off */
+    struct pl_pipe pipe; /* strategy pipeline; else off */
+    struct pl_tensor_parallel tp;
     struct pl_xla_replicas xla; /* of an XLA device; else none */
     struct pl_metrics metrics;  /* newest values over all ranks */
     struct pl_logger logger;

@@ -1,0 +1,97 @@
+#!/usr/bin/env bats
+# SPDX-License-Identifier: MIT
+# --tensor-parallel: the results of one process, whole checkpoints, and one line for what does not go.
+# BUILD is the build folder, TURNS a module with two optimizers that take turns.
+
+bats_require_minimum_version 1.5.0
+
+setup() {
+    PATH=$BUILD:$PATH
+    unset RANK WORLD_SIZE PLUME_SOCKET
+    cd "$BATS_TEST_TMPDIR" || return
+}
+
+readonly RUN=(--precision 64 --clip 0.1 --optimizer adamw --limit-val-batches 1 --limit-test-batches 1)
+readonly GPT=(gpt --context 8 --width 16 --layers 1 --heads 4 --dropout 0.1 --batch_size 8)
+
+# says STATUS WORDS ARGS...: pltrain exits with STATUS, and each line on stderr has the words.
+says() {
+    local status=$1 words=$2
+    shift 2
+    run "-$status" --separate-stderr pltrain "$@"
+    [[ $stderr == "pltrain: "*"$words"* ]] || { echo "$stderr"; false; }
+    ! grep -qvF -- "$words" <<<"$stderr" || { echo "$stderr"; false; }
+}
+
+# losses_of ARGS...: those of a run of pltrain, without its times.
+losses_of() {
+    pltrain "${RUN[@]}" "$@" >losses.out || return
+    sed -n 's/ (.*//; /^epoch\|^test/p' losses.out
+}
+
+@test "attention and linear layers are split, and results are those of one process" {
+    losses_of --max-steps 4 "${GPT[@]}" >one
+    [ -s one ]
+    for k in 2 4; do
+        losses_of --max-steps 4 --tensor-parallel $k "${GPT[@]}" | cmp - one
+        grep -qx "tensor parallel over $k ranks: 4 of 5 linear layers, 1 of 1 attentions, 66 % of the parameters" losses.out
+        [ "$(grep -c "param hash" losses.out)" -eq $k ]
+        [ "$(sed -n 's/.*param hash //p' losses.out | sort -u | wc -l)" -eq 1 ]
+    done
+    # Groups are to each other what ranks are in ddp.
+    losses_of --max-steps 4 --processes 2 "${GPT[@]}" >two
+    losses_of --max-steps 4 --tensor-parallel 2 --processes 4 --processes-per-node 2 "${GPT[@]}" | cmp - two
+    grep -q "^batch: 16 samples per step (ddp: 2 groups of 2 ranks x 8 samples)" losses.out
+}
+
+@test "a run goes on under any number of ranks, with whole checkpoints" {
+    losses_of --max-steps 4 --ema 0.9 "${GPT[@]}" | sed 's/ loss [^ ]*//' >whole # the loss is of a run's own steps
+    [ -s whole ]
+    losses_of --max-steps 2 --ema 0.9 --tensor-parallel 2 --checkpoint-dir a --save-last "${GPT[@]}" >/dev/null
+    losses_of --max-steps 2 --ema 0.9 --checkpoint-dir b --save-last "${GPT[@]}" >/dev/null
+    for more in "--resume a/last.ckpt" "--tensor-parallel 4 --resume a/last.ckpt" "--tensor-parallel 2 --resume b/last.ckpt"; do
+        read -ra words <<<"$more"
+        losses_of --max-steps 4 --ema 0.9 "${words[@]}" "${GPT[@]}" | sed 's/ loss [^ ]*//' | cmp - whole || { echo "$more"; cat whole losses.out; false; }
+    done
+    # Weights alone, and what is made of them.
+    for what in --validate --test "--predict --out P.jsonl"; do
+        read -ra words <<<"--precision 64 --limit-val-batches 1 --limit-test-batches 2 $what"
+        pltrain "${words[@]/P.jsonl/one.jsonl}" --weights b/last.ckpt "${GPT[@]}" --write 4 >one
+        pltrain "${words[@]/P.jsonl/two.jsonl}" --weights a/last.ckpt --tensor-parallel 2 "${GPT[@]}" --write 4 |
+            grep -v "^tensor parallel" >two || true
+        cmp one two
+    done
+    [ -s one.jsonl ]
+    cmp one.jsonl two.jsonl
+}
+
+@test "a signal saves what all ranks have" {
+    mkfifo out
+    timeout 60 pltrain --tensor-parallel 2 --optimizer adam --epochs 100000 --checkpoint-dir s mlp >out &
+    pid=$!
+    exec 5<out
+    for _ in 1 2 3; do read -r -t 30 <&5; done # the first epoch
+    kill -TERM $pid
+    cat <&5 >/dev/null
+    run wait $pid
+    pltrain --optimizer adam --max-steps 1 --resume s/hpc_ckpt_1.ckpt mlp | grep -q hash
+}
+
+@test "the summary has whole shapes, and what a rank keeps" {
+    pltrain "${RUN[@]}" --max-steps 1 --tensor-parallel 2 --summary "${GPT[@]}" >out
+    grep -q "^parameter h0.qkv.w  *f64\[48, 16\]  *768$" out
+    grep -q "^16 parameters of 4[0-9]* numbers, 3[0-9]* of them on this rank, 0 buffers of 0$" out
+}
+
+@test "what does not go is one line" {
+    says 2 "for strategy ddp so far, not sharded" --tensor-parallel 2 --strategy sharded mlp
+    says 2 "for strategy ddp so far, not pipeline" --tensor-parallel 2 --strategy pipeline mlp
+    says 2 "'--tensor-parallel' and '--deterministic' do not go together" --tensor-parallel 2 --deterministic mlp
+    says 2 "'--tensor-parallel' and '--average-every'" --tensor-parallel 2 --average-every 2 mlp
+    says 2 "--tensor-parallel" --tensor-parallel 0 mlp
+    says 1 "needs a multiple of 2 ranks, not 3" --tensor-parallel 2 --processes 3 mlp
+    says 1 "is inside a node" --tensor-parallel 2 --processes 2 --processes-per-node 1 mlp
+    says 1 "step_per_optimizer" --tensor-parallel 2 "$TURNS"
+    says 1 "finds nothing to split" --tensor-parallel 2 lstm
+    says 1 "finds nothing to split" --tensor-parallel 7 "${GPT[@]}"
+}

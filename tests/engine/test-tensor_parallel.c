@@ -1,0 +1,496 @@
+/* SPDX-License-Identifier: MIT */
+/* Tensor parallel ranks beside one process or ddp on the same samples: random modules of linear
+ * layers and attentions, of which some can be split. */
+#include "common/base/fs.h"
+#include "include/plume/ops_math.h"
+#include "runtime/engine/module/module.h"
+#include "runtime/engine/params/param_parts.h"
+#include "runtime/engine/train/trainer.h"
+#include "tests/engine/ranks.h"
+#include "tests/lib/on_device.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define TIME 4
+#define WIDTH 24
+#define HIDDEN 48
+#define ODD 7
+#define BLOCKS_MAX 6
+#define VALUES_MAX 65536
+
+struct run {
+    struct pl_train_options options;
+    char hparams[2][32];
+    uint64_t seed; /* of the module */
+    size_t blocks;
+    bool drops;
+    int only;     /* the kind of all blocks; -1: random ones */
+    bool changes; /* from step 1 on a layer is used in another way */
+    bool reads;   /* a hook reads a parameter that is split */
+    int dies;     /* this rank, in step 1; -1: none */
+    char error[256];
+    double values[VALUES_MAX]; /* of rank 0's parameters, as declared */
+    uint64_t step;
+    double val_loss, train_loss;
+    size_t own[RANKS_MAX]; /* numbers of parameters that each rank has */
+    struct pl_split_counts counts;
+};
+
+static struct run *current;
+
+struct net {
+    plume_tensor *in, *out, *gain, *shift;
+    struct block {
+        plume_tensor *up, *up_b, *gate, *down, *down_b, *packed, *odd_up, *odd_down;
+        plume_tensor *qkv, *qkv_b, *project, *scale;
+    } block[BLOCKS_MAX];
+};
+
+static const struct plume_hparam hparams[] = {{"lr", "0.05", 0, 1e6, 0, NULL},
+                                              {"epochs", "1", 0, 1e6, 1, NULL},
+                                              {"batch_size", "16", 1, 65536, 1, NULL},
+                                              {0}};
+
+static plume_tensor *
+param(struct plume_context *pl, size_t block, const char *what, size_t out, size_t in)
+{
+    char name[32];
+
+    snprintf(name, sizeof(name), "b%zu.%s", block, what);
+    return plume_param(pl, name, PLUME_INIT_FAN_IN, in ? 2 : 1, (size_t[]){out, in});
+}
+
+static int configure(struct plume_context *pl)
+{
+    struct net *net = pl->state;
+    const size_t width = WIDTH;
+
+    net->in = plume_param(pl, "in", PLUME_INIT_FAN_IN, 2, (size_t[]){WIDTH, 64 / TIME});
+    net->out = plume_param(pl, "out", PLUME_INIT_FAN_IN, 2, (size_t[]){10, WIDTH});
+    net->gain = plume_param(pl, "gain", PLUME_INIT_ONE, 1, &width);
+    net->shift = plume_param(pl, "shift", PLUME_INIT_ZERO, 1, &width);
+    for (size_t i = 0; i < current->blocks; i++)
+        net->block[i] = (struct block){
+            .up = param(pl, i, "up", HIDDEN, WIDTH),
+            .up_b = param(pl, i, "up_b", HIDDEN, 0),
+            .gate = param(pl, i, "gate", HIDDEN, WIDTH),
+            .down = param(pl, i, "down", WIDTH, HIDDEN),
+            .down_b = param(pl, i, "down_b", WIDTH, 0),
+            .packed = param(pl, i, "packed", 2 * HIDDEN, WIDTH),
+            .odd_up = param(pl, i, "odd_up", ODD, WIDTH),
+            .odd_down = param(pl, i, "odd_down", WIDTH, ODD),
+            .qkv = param(pl, i, "qkv", 3 * WIDTH, WIDTH),
+            .qkv_b = param(pl, i, "qkv_b", 3 * WIDTH, 0),
+            .project = param(pl, i, "project", WIDTH, WIDTH),
+            .scale = param(pl, i, "scale", HIDDEN, 0),
+        };
+    return 0;
+}
+
+static int data(struct plume_context *pl, enum plume_stage stage, struct plume_data *ret)
+{
+    bool train = stage == PLUME_TRAIN;
+
+    ret->n_fields = stage == PLUME_TEST ? 0 : 2;
+    ret->field[0].array =
+        plume_open_npy(pl, train ? "digits/train-images.npy" : "digits/val-images.npy");
+    ret->field[0].dtype = PLUME_F32;
+    ret->field[0].scale = 1.0 / 16;
+    ret->field[1].array =
+        plume_open_npy(pl, train ? "digits/train-labels.npy" : "digits/val-labels.npy");
+    ret->field[1].dtype = PLUME_I32;
+    return 0;
+}
+
+/* What may stand between two layers. */
+static plume_tensor *
+between(struct plume_context *pl, struct pl_rng *rng, const struct block *b, plume_tensor *x)
+{
+    for (size_t n = pl_rng_below(rng, 3); n-- > 0;)
+        switch (pl_rng_below(rng, 6)) {
+        case 0:
+            x = plume_activate(pl, x, PLUME_TANH);
+            break;
+        case 1:
+            x = current->drops ? plume_dropout(pl, x, 0.3) : plume_scale(pl, x, 0.7, 0.1);
+            break;
+        case 2:
+            x = plume_mul(pl, x, b->scale); /* a vector, repeated */
+            break;
+        case 3:
+            x = plume_clamp(pl, x, -1, 1);
+            break;
+        case 4:
+            x = plume_add(pl, x, plume_activate(pl, x, PLUME_SIGMOID));
+            break;
+        default:
+            x = plume_maximum(pl, x, plume_scale(pl, x, 0.1, 0));
+            break;
+        }
+    return x;
+}
+
+static plume_tensor *
+up(struct plume_context *pl, struct pl_rng *rng, const struct block *b, plume_tensor *x)
+{
+    static const enum plume_activation acts[] = {PLUME_IDENTITY, PLUME_RELU, PLUME_GELU,
+                                                 PLUME_GELU_TANH, PLUME_TANH};
+
+    return plume_linear(pl, x, b->up, pl_rng_below(rng, 2) ? b->up_b : NULL,
+                        acts[pl_rng_below(rng, PL_COUNT(acts))]);
+}
+
+static plume_tensor *
+down(struct plume_context *pl, struct pl_rng *rng, const struct block *b, plume_tensor *x)
+{
+    return plume_linear(pl, x, b->down, pl_rng_below(rng, 2) ? b->down_b : NULL,
+                        pl_rng_below(rng, 3) ? PLUME_IDENTITY : PLUME_RELU);
+}
+
+static plume_tensor *
+attend(struct plume_context *pl, struct pl_rng *rng, const struct block *b, plume_tensor *x)
+{
+    plume_tensor *qkv = plume_linear(pl, x, b->qkv, b->qkv_b, PLUME_IDENTITY), *y;
+    int causal = (int)pl_rng_below(rng, 2);
+
+    if (pl_rng_below(rng, 2))
+        y = plume_attention(pl, qkv, WIDTH / 2, causal);
+    else
+        y = plume_attention_of(pl, plume_slice(pl, qkv, 2, 0, WIDTH),
+                               plume_slice(pl, qkv, 2, WIDTH, WIDTH),
+                               plume_slice(pl, qkv, 2, 2 * WIDTH, WIDTH), WIDTH / 2, causal);
+    if (current->drops && pl_rng_below(rng, 2))
+        y = plume_dropout(pl, y, 0.2);
+    return plume_linear(pl, y, b->project, NULL, PLUME_IDENTITY);
+}
+
+static plume_tensor *
+one_block(struct plume_context *pl, struct pl_rng *rng, const struct block *b, plume_tensor *x)
+{
+    plume_tensor *h;
+
+    switch (current->only >= 0 ? (uint64_t)current->only : pl_rng_below(rng, 8)) {
+    case 0:
+    case 1: /* a gate */
+        h = plume_activate(pl, plume_linear(pl, x, b->gate, NULL, PLUME_IDENTITY), PLUME_GELU);
+        return down(pl, rng, b, plume_mul(pl, between(pl, rng, b, up(pl, rng, b, x)), h));
+    case 2: /* the same in one layer */
+        h = plume_linear(pl, x, b->packed, NULL, PLUME_IDENTITY);
+        return down(pl, rng, b,
+                    plume_mul(pl,
+                              plume_activate(pl, plume_slice(pl, h, 2, 0, HIDDEN), PLUME_SIGMOID),
+                              plume_slice(pl, h, 2, HIDDEN, HIDDEN)));
+    case 3:
+    case 4:
+        return attend(pl, rng, b, x);
+    case 5: /* twice the same layers */
+        h = down(pl, rng, b, between(pl, rng, b, up(pl, rng, b, x)));
+        return down(pl, rng, b, between(pl, rng, b, up(pl, rng, b, h)));
+    case 6: /* not to be split */
+        h = plume_linear(pl, x, b->odd_up, NULL, PLUME_TANH);
+        return plume_linear(pl, h, b->odd_down, NULL, PLUME_IDENTITY);
+    default: /* a sum over the split dimension: not to be split */
+        h = up(pl, rng, b, x);
+        return pl_rng_below(rng, 2) ? down(pl, rng, b, plume_softmax(pl, h))
+                                    : down(pl, rng, b, between(pl, rng, b, h));
+    }
+}
+
+static plume_tensor *logits(struct plume_context *pl, const struct plume_batch *batch)
+{
+    size_t rows[] = {batch->rows, TIME, 64 / TIME};
+    struct net *net = pl->state;
+    struct pl_rng rng;
+    plume_tensor *x =
+        plume_linear(pl, plume_reshape(pl, batch->field[0], 3, rows), net->in, NULL, PLUME_TANH);
+
+    pl_rng_init(&rng, current->seed, 3);
+    for (size_t i = 0; i < current->blocks; i++) {
+        plume_tensor *h =
+            pl_rng_below(&rng, 2) ? plume_layernorm(pl, x, net->gain, net->shift, 1e-3) : x;
+
+        x = plume_add(pl, x, one_block(pl, &rng, &net->block[i], h));
+    }
+    return plume_linear(pl, plume_mean(pl, x, 1, 2), net->out, NULL, PLUME_IDENTITY);
+}
+
+static int
+training_step(struct plume_context *pl, const struct plume_batch *batch, plume_tensor **ret_loss)
+{
+    struct net *net = pl->state;
+    plume_tensor *y = logits(pl, batch), *loss = plume_cross_entropy(pl, y, batch->field[1]);
+
+    if (pl->step == 1 && (int)pl->rank == current->dies)
+        raise(SIGKILL);
+    if (current->seed % 3 == 0) /* its whole is needed: a layer less to split */
+        loss = plume_add(
+            pl, loss,
+            plume_scale(pl, plume_mean(pl, plume_mul(pl, net->block[0].up, net->block[0].up), 0, 2),
+                        0.1, 0));
+    if (current->changes && pl->step > 0)
+        loss = plume_add(pl, loss, plume_mean(pl, net->block[0].up, 0, 2));
+    plume_log(pl, "again", loss, (double)batch->rows, (double)batch->rows);
+    *ret_loss = loss;
+    return 0;
+}
+
+static int validation_step(struct plume_context *pl, const struct plume_batch *batch)
+{
+    plume_log(pl, "loss", plume_cross_entropy(pl, logits(pl, batch), batch->field[1]),
+              (double)batch->rows, (double)batch->rows);
+    return 0;
+}
+
+static int on_fit_end(struct plume_context *pl)
+{
+    double values[HIDDEN * WIDTH], bias[WIDTH];
+
+    if (!current->reads)
+        return 0;
+    assert_int_equal(plume_read(pl, "gain", PLUME_VALUE, WIDTH, bias), 0); /* it is whole */
+    return plume_read(pl, "b0.up", PLUME_VALUE, HIDDEN * WIDTH, values);
+}
+
+/* Rank 0 gets all parameters. */
+static int take_values(struct run *run, struct pl_trainer *t, struct pl_error *err)
+{
+    const struct pl_params *params = &t->ctx.params;
+    size_t at = 0;
+    int r = 0;
+
+    for (size_t i = 0; i < params->n && r == 0; i++) {
+        const struct pl_param *p = params->list[i];
+        double *whole = calloc(p->whole->count, sizeof(*whole));
+        void *own = pl_param_value(params, p);
+
+        run->own[t->comm->rank] += p->tensor->count;
+        if (pl_param_is_split(p))
+            r = pl_param_part_gather(params, p, own, whole, err);
+        else
+            r = pl_device_download(params->dev, whole, own,
+                                   p->tensor->count * pl_real_size(params->real), err);
+        for (size_t k = 0; t->comm->rank == 0 && k < p->whole->count && at < VALUES_MAX; k++)
+            run->values[at++] = whole[k];
+        free(whole);
+    }
+    return r;
+}
+
+static const char *train(struct pl_comm *comm, void *shared)
+{
+    static const struct plume_module module = {
+        .struct_size = sizeof(module),
+        .abi = PLUME_MODULE_ABI,
+        .name = "random",
+        .hparams = hparams,
+        .state_size = sizeof(struct net),
+        .configure = configure,
+        .data = data,
+        .training_step = training_step,
+        .validation_step = validation_step,
+        .on_fit_end = on_fit_end,
+    };
+    struct pl_rank_report report = {.link = PL_RANK_LINK_INIT};
+    struct run *run = shared;
+    struct pl_train_options options = run->options;
+    struct pl_trainer trainer;
+    struct pl_hparams h;
+    struct pl_error err = {0};
+    int r = pl_hparams_init(&h, hparams, &err);
+
+    current = run;
+    options.device = on_device();
+    for (size_t i = 0; r == 0 && i < PL_COUNT(run->hparams); i++)
+        if (run->hparams[i][0])
+            r = pl_hparams_set(&h, run->hparams[i], &err);
+    if (r == 0)
+        r = pl_trainer_init(&trainer, &module, &h, &options, comm, &report, &err);
+    if (r == 0) {
+        r = pl_trainer_fit(&trainer, &err);
+        if (r == 0)
+            r = take_values(run, &trainer, &err);
+        if (comm->rank == 0 && r == 0) {
+            run->counts = trainer.tp.counts;
+            run->step = trainer.state.step;
+            run->val_loss = pl_metrics_get(&trainer.metrics, "val_loss");
+            run->train_loss = pl_metrics_get(&trainer.metrics, "train_loss");
+        }
+        pl_trainer_finish(&trainer);
+    }
+    if (r < 0 && (comm->rank == 0 || !run->error[0]))
+        snprintf(run->error, sizeof(run->error), "%s", pl_error_text(&err));
+    pl_hparams_finish(&h);
+    return NULL;
+}
+
+static struct run *new_run(uint64_t seed, size_t blocks)
+{
+    struct run *run = ranks_shared(sizeof(*run));
+
+    run->options = pl_train_options_default();
+    run->options.seed = seed;
+    run->options.precision = PL_PRECISION_64;
+    run->options.max_steps = 3;
+    run->options.limit[PLUME_VALIDATE] = (struct pl_limit){.value = 2};
+    run->options.sanity_steps = 1;
+    run->seed = seed;
+    run->blocks = blocks;
+    run->only = run->dies = -1;
+    return run;
+}
+
+static struct run *split_of(const struct run *like, unsigned k)
+{
+    struct run *run = ranks_shared(sizeof(*run));
+
+    *run = *like;
+    run->options.tensor_parallel = k;
+    return run;
+}
+
+static void go(struct run *run, unsigned ranks, unsigned per_node)
+{
+    ranks_run(ranks, per_node, train, run, 0);
+}
+
+static double far(double a, double b)
+{
+    return fabs(a - b) / (1 + fabs(b));
+}
+
+/* One random module on random numbers of ranks. Returns the number of layers that were split. */
+static size_t try_one(uint64_t seed)
+{
+    struct run *one, *split;
+    unsigned k, groups;
+    struct pl_rng rng;
+    double most;
+
+    pl_rng_init(&rng, seed, 12);
+    one = new_run(seed, 1 + pl_rng_below(&rng, 4));
+    one->drops = pl_rng_below(&rng, 2);
+    one->options.accumulate = 1 + pl_rng_below(&rng, 2);
+    one->options.clip = pl_rng_below(&rng, 2) ? 0.3 : 0;
+    one->options.ema = pl_rng_below(&rng, 3) ? 0 : 0.9;
+    one->options.optimizer = pl_rng_below(&rng, 2) ? PLUME_ADAMW : PLUME_SGD;
+    snprintf(one->hparams[0], 32, "batch_size=%u", 1 + (unsigned)pl_rng_below(&rng, 20));
+    snprintf(one->hparams[1], 32, "lr=%g", one->options.optimizer == PLUME_SGD ? 0.05 : 1e-3);
+    groups = 1 + (unsigned)pl_rng_below(&rng, 2);
+    k = 2 + (unsigned)pl_rng_below(&rng, 3);
+    split = split_of(one, k);
+    go(split, groups * k, groups > 1 && pl_rng_below(&rng, 2) ? k : 0);
+    if (strstr(split->error, "finds nothing to split"))
+        return 0;
+    go(one, groups, 0);
+    if (one->error[0] || split->error[0])
+        fail_msg("seed %llu: %s%s", (unsigned long long)seed, one->error, split->error);
+    most = PL_MAX(far(split->val_loss, one->val_loss), far(split->train_loss, one->train_loss));
+    for (size_t i = 0; i < VALUES_MAX; i++)
+        most = fmax(most, far(split->values[i], one->values[i]));
+    if (!(most <= (one->options.optimizer == PLUME_SGD ? 1e-10 : 1e-7)) || one->step != split->step)
+        fail_msg("seed %llu, %u groups of %u: %g apart after %llu steps", (unsigned long long)seed,
+                 groups, k, most, (unsigned long long)split->step);
+    assert_true(split->own[0] < one->own[0]);
+    return split->counts.split_linears;
+}
+
+static void test_random_modules_are_those_of_one_process(void **state)
+{
+    const char *soak = getenv("PLUME_TEST_TENSOR_PARALLEL");
+    unsigned long n = 8, seed = 0;
+    size_t layers = 0;
+
+    if (soak)
+        sscanf(soak, "%lu %lu", &n, &seed);
+    for (unsigned long i = 0; i < n; i++) {
+        if (soak)
+            print_message("# seed %lu\n", seed + i);
+        layers += try_one(seed + i);
+    }
+    assert_true(layers > n);
+}
+
+/* Of 2 blocks of a kind, beside the first and the last layer: what 2 ranks split of it. */
+static void test_each_pattern_is_found(void **state)
+{
+    static const struct {
+        int kind;
+        size_t linears, attentions;
+    } cases[] = {{0, 6, 0}, {2, 4, 0}, {3, 4, 2}, {5, 8, 0}};
+
+    for (size_t i = 0; i < PL_COUNT(cases); i++) {
+        struct run *run = split_of(new_run(1, 2), 2);
+
+        run->only = cases[i].kind;
+        go(run, 2, 0);
+        assert_string_equal(run->error, "");
+        assert_int_equal(run->counts.split_linears, cases[i].linears);
+        assert_int_equal(run->counts.split_attentions, cases[i].attentions);
+        assert_int_equal(run->counts.indivisible, 0);
+    }
+}
+
+static void test_sizes_that_do_not_divide_stay_whole(void **state)
+{
+    struct run *run = split_of(new_run(1, 2), 5);
+
+    run->only = 3; /* 12 heads of 2 */
+    go(run, 5, 0);
+    assert_non_null(strstr(run->error, "finds nothing to split"));
+    run = split_of(new_run(2, 4), 2); /* 7 columns in some blocks, the rest is split */
+    run->only = 6;
+    go(run, 2, 0);
+    assert_non_null(strstr(run->error, "finds nothing to split"));
+}
+
+/* A module that goes on in another way than its dry step is told so, by the parameter's name. */
+static void test_a_step_of_another_pattern_is_refused(void **state)
+{
+    struct run *run = split_of(new_run(1, 1), 2);
+
+    run->only = 0;
+    run->changes = true;
+    go(run, 2, 0);
+    assert_non_null(strstr(run->error, "'b0.up' in another way"));
+}
+
+static void test_a_hook_cannot_read_a_part(void **state)
+{
+    struct run *run = split_of(new_run(1, 1), 2);
+
+    run->only = 0;
+    run->reads = true;
+    go(run, 2, 0);
+    assert_non_null(strstr(run->error, "read 'b0.up': with --tensor-parallel"));
+}
+
+static void test_a_lost_rank_is_named(void **state)
+{
+    struct run *run = split_of(new_run(1, 1), 2);
+
+    run->only = 0;
+    run->dies = 1;
+    ranks_run(4, 0, train, run, 1u << 1);
+    assert_non_null(strstr(run->error, "rank 1"));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_random_modules_are_those_of_one_process),
+        cmocka_unit_test(test_each_pattern_is_found),
+        cmocka_unit_test(test_sizes_that_do_not_divide_stay_whole),
+        cmocka_unit_test(test_a_step_of_another_pattern_is_refused),
+        cmocka_unit_test(test_a_hook_cannot_read_a_part),
+        cmocka_unit_test(test_a_lost_rank_is_named),
+    };
+
+    return cmocka_run_group_tests_name("tensor_parallel", tests, NULL, NULL);
+}
