@@ -65,6 +65,21 @@ stopped_child() {
     done
 }
 
+@test "a signal in the last step leaves its epoch's end to the next run" {
+    for how in "1 --max-steps 8" "1 --max-steps 8 --batch-size 4" "1 --epochs 1" "2 --max-steps 8 --batch-size 4"; do
+        read -r ranks args <<<"$how"
+        # shellcheck disable=SC2206 # words
+        args=(--processes "$ranks" --epochs 5 --batch-size 8 $args)
+        whole=$(pltrain "${args[@]}" "$BROKEN/odd.so")
+        odd signal-in-step-8 130 "interrupted at step 8" --checkpoint-dir c "${args[@]}"
+        [[ $output != *"epoch 1/"* ]]
+        run -0 --separate-stderr pltrain --checkpoint-dir c "${args[@]}" "$BROKEN/odd.so"
+        epoch=$(grep -o '^epoch 1/.* val_loss [0-9.]*' <<<"$whole")
+        [[ $epoch == *" loss "* && $output == *"$epoch"* ]] || { echo "$how: $whole; $output"; false; }
+        rm -r c
+    done
+}
+
 @test "steps that become slow do not hide a signal or the end of the time" {
     for how in "" "--processes 2" "--processes 2 --average-every 50" "--processes 3 --processes-per-node 2"; do
         # shellcheck disable=SC2086 # words

@@ -4,11 +4,13 @@
 #include "common/base/log.h"
 #include "runtime/engine/params/consistency.h"
 #include "runtime/engine/train/average.h"
+#include "runtime/engine/train/batch_text.h"
 #include "runtime/engine/train/eval.h"
 #include "runtime/engine/train/requeue.h"
 #include "runtime/engine/train/train_step.h"
 
 #include <math.h>
+#include <string.h>
 
 #define AGREE_S 0.5 /* between two agreements on time and signals, if steps are shorter */
 
@@ -125,11 +127,12 @@ static int flush(struct pl_trainer *t, struct pl_error *err)
 /* A validation inside an epoch. */
 static int validate_between(struct pl_trainer *t, struct pl_error *err)
 {
-    double none[2] = {0}, values[PL_LOG_VALUES_MAX];
-    int r = validate(t, none, values, err);
+    double loss[2] = {t->loss_sum, t->loss_weight}, values[PL_LOG_VALUES_MAX];
+    int r = validate(t, loss, values, err);
 
     if (r < 0 || t->interrupted)
         return r;
+    memcpy(t->state.loss, loss, sizeof(loss));
     pl_progress_clear(&t->logger.progress);
     if (prints(t))
         print_position(t);
@@ -193,7 +196,7 @@ static void show_progress(struct pl_trainer *t, uint64_t n)
         .done = t->state.batch,
         .total = n,
         .loss = t->loss_weight > 0 ? t->loss_sum / t->loss_weight : NAN,
-        .samples = t->loss_weight * t->ctx.n_shares / PL_MAX(t->xla.n, 1u),
+        .samples = (t->loss_weight - t->resumed_weight) * t->ctx.n_shares / PL_MAX(t->xla.n, 1u),
         .seconds = (double)(pl_now_ns() - t->epoch_ns) * 1e-9,
     };
 
@@ -272,9 +275,14 @@ static int train_batches(struct pl_trainer *t, bool *ret_validate, struct pl_err
 static int interrupt(struct pl_trainer *t, struct pl_error *err)
 {
     _cleanup_free_ char *path = NULL;
+    double loss[2] = {t->loss_sum, t->loss_weight};
     struct pl_error own = {0};
     int r = pl_average_now(t, err);
 
+    if (r == 0 && t->in_epoch)
+        r = pl_comm_allreduce(t->comm, loss, 2, PL_REAL_F64, 1, err);
+    if (r == 0 && t->in_epoch)
+        memcpy(t->state.loss, loss, sizeof(loss));
     pl_rank_report_phase(t->report, "checkpoint"); /* no step follows */
     if (r == 0)
         r = pl_checkpointer_save_hpc(&t->checkpointer, &path, err);
@@ -309,7 +317,9 @@ static int end_epoch(struct pl_trainer *t, bool validating, struct pl_error *err
         return interrupt(t, err);
     if (r < 0)
         return r;
-    /* Over all ranks. A run that was interrupted after an epoch's last batch has no value. */
+    t->in_epoch = t->state.open = false;
+    memcpy(t->state.loss, loss, sizeof(loss));
+    /* Over all ranks. */
     if (loss[1] > 0)
         pl_metrics_set(&t->metrics, "train_loss", loss[0] / loss[1]);
     pl_progress_clear(&t->logger.progress);
@@ -320,7 +330,7 @@ static int end_epoch(struct pl_trainer *t, bool validating, struct pl_error *err
     if (validating)
         pl_eval_report(t, PLUME_VALIDATE, values, false);
     if (prints(t)) {
-        fprintf(t->options->out, " (%.0f samples/s)\n", loss[1] / seconds);
+        fprintf(t->options->out, " (%.0f samples/s)\n", (loss[1] - t->resumed_weight) / seconds);
         fflush(t->options->out);
     }
     r = pl_hooks_call(&t->hooks, t->module->on_train_epoch_end, "on_train_epoch_end", err);
@@ -330,7 +340,19 @@ static int end_epoch(struct pl_trainer *t, bool validating, struct pl_error *err
         r = pl_optimizers_schedule(&t->optimizers, false, pl_metrics_find, &t->metrics, err);
     t->state.epoch++;
     t->state.batch = 0;
+    t->state.loss[0] = t->state.loss[1] = 0;
     return r == 0 ? save(t, err) : r;
+}
+
+/* The sums of a run that goes on inside an epoch begin with those of the one before. */
+static void begin_loss(struct pl_trainer *t)
+{
+    bool counts = t->state.batch > 0 && t->comm->rank == 0;
+
+    t->loss_sum = counts ? t->state.loss[0] : 0;
+    t->loss_weight = counts ? t->state.loss[1] : 0;
+    t->resumed_weight = t->state.batch > 0 ? t->state.loss[1] : 0;
+    t->in_epoch = t->state.open = true;
 }
 
 static int train_epoch(struct pl_trainer *t, struct pl_error *err)
@@ -341,7 +363,7 @@ static int train_epoch(struct pl_trainer *t, struct pl_error *err)
 
     if (r < 0)
         return r;
-    t->loss_sum = t->loss_weight = 0;
+    begin_loss(t);
     t->epoch_ns = pl_now_ns();
     /* A resumed run continues inside its first epoch, which may have fewer batches now. */
     t->state.batch = PL_MIN(t->state.batch, pl_loader_batches(&t->stage[PLUME_TRAIN].loader));
@@ -404,53 +426,6 @@ static int test(struct pl_trainer *t, struct pl_error *err)
     return pl_hooks_call(&t->hooks, t->module->on_test_end, "on_test_end", err);
 }
 
-static void print_accumulated(const struct pl_trainer *t, uint64_t n)
-{
-    if (n > 1)
-        fprintf(t->options->out, " x %llu batches", (unsigned long long)n);
-    if (t->strategy.average_every)
-        fprintf(t->options->out, "; averages every %llu steps",
-                (unsigned long long)t->strategy.average_every);
-    fputs(t->options->n_accumulate_from ? "; changes with epochs)\n" : ")\n", t->options->out);
-    fflush(t->options->out);
-}
-
-/* Strategies differ in this: dp and ddp2 split a batch, ddp does not. */
-static void print_batch(const struct pl_trainer *t)
-{
-    uint64_t rows = (uint64_t)pl_hparams_value(t->hparams, "batch_size");
-    uint64_t n = pl_accumulate_at(t->options, t->state.epoch);
-    unsigned ranks = t->comm->size * PL_MAX(t->xla.n, 1u), devices = t->strategy.devices;
-    size_t chunk;
-
-    if (!prints(t) || ranks * devices * n == 1)
-        return;
-    if (t->pipe.on) {
-        fprintf(t->options->out,
-                "batch: %llu samples per step (pipeline: %u pipeline%s of %u stages x %llu samples "
-                "in %zu microbatches",
-                (unsigned long long)(rows * n * t->pipe.n_pipes), t->pipe.n_pipes,
-                t->pipe.n_pipes > 1 ? "s" : "", t->pipe.n_stages, (unsigned long long)rows,
-                pl_pipe_microbatches(&t->pipe, (size_t)rows, &chunk));
-        print_accumulated(t, n);
-        return;
-    }
-    if (t->tp.on)
-        ranks = t->tp.n_groups;
-    fprintf(t->options->out, "batch: %llu samples per step (%s: %u %s%s",
-            (unsigned long long)(rows * n * ranks), pl_strategy_names[t->strategy.kind], ranks,
-            t->xla.n > 1 ? "replica"
-            : t->tp.on   ? "group"
-                         : "rank",
-            ranks > 1 ? "s" : "");
-    if (t->tp.on)
-        fprintf(t->options->out, " of %u ranks", t->tp.split.n);
-    fprintf(t->options->out, " x %llu samples", (unsigned long long)rows);
-    if (devices > 1)
-        fprintf(t->options->out, ", split among %u devices", devices);
-    print_accumulated(t, n);
-}
-
 static int fit(struct pl_trainer *t, struct pl_error *err)
 {
     double epochs = t->options->fast_dev_run ? 1 : pl_hparams_value(t->hparams, "epochs");
@@ -459,13 +434,14 @@ static int fit(struct pl_trainer *t, struct pl_error *err)
     t->fit_ns = t->last_agree_ns = pl_now_ns();
     t->next_agree_step = t->state.step + 1;
     if (epochs > 0)
-        print_batch(t);
+        pl_print_batch(t);
     if (r == 0 && epochs > 0)
         r = check_monitors(t, err);
     if (r == 0 && epochs > 0)
         r = check_sanity(t, err);
-    while (r == 0 && (double)t->state.epoch < epochs && t->state.step < t->options->max_steps &&
-           !t->stopping)
+    /* A run that was interrupted in its last step has its last validation before it. */
+    while (r == 0 && (double)t->state.epoch < epochs &&
+           (t->state.step < t->options->max_steps || t->state.open) && !t->stopping)
         r = train_epoch(t, err);
     if (r == 0 && epochs <= 0)
         r = pl_checkpointer_save_initial(&t->checkpointer, err);

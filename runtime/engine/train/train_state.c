@@ -418,6 +418,23 @@ static int save_hparams(const struct pl_visit *v, const struct pl_hparams *hpara
     return r;
 }
 
+/* Checkpoints of earlier versions lack it. */
+static void visit_epoch(struct pl_visit_object *loops, struct pl_train_state *s)
+{
+    struct pl_mini_value unused;
+    uint64_t open = s->open;
+
+    if (!loops->saving && (!loops->text || pl_mini_find(loops->text, "open", &unused) < 0)) {
+        s->open = false;
+        s->loss[0] = s->loss[1] = 0;
+        return;
+    }
+    pl_visit_u64(loops, "open", &open, 1);
+    pl_visit_double(loops, "loss_sum", &s->loss[0]);
+    pl_visit_double(loops, "loss_weight", &s->loss[1]);
+    s->open = open;
+}
+
 static int visit_position(const struct pl_visit *v, struct pl_train_state *s)
 {
     struct pl_visit_object loops = pl_visit_open(v, pl_visit_top(v, "loops"));
@@ -429,6 +446,7 @@ static int visit_position(const struct pl_visit *v, struct pl_train_state *s)
         r = pl_visit_top_u64(v, "global_step", &s->step);
     pl_visit_u64(&loops, "batches", &s->batch, INT64_MAX);
     pl_visit_u64(&loops, "samples", &samples, INT64_MAX);
+    visit_epoch(&loops, s);
     pl_visit_u64(&sampler, "seed", &seed, INT64_MAX);
     r = r < 0 ? r : pl_visit_set(v, "loops", &loops);
     r = r < 0 ? r : pl_visit_set(v, "sampler", &sampler);

@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 /* The state of a training run: everything that a checkpoint keeps (doc/semantics.md 4.4).
  *
- *   keys     version, module, epoch, global_step, loops {batches, samples}, sampler {seed},
- *            hyper_parameters, and unless only weights are kept callbacks {early_stopping,
- *            model_checkpoint, metrics}, optimizer_states, lr_schedulers (lists, one entry per
- * optimizer), amp_scaling_state; an optimizer's "missed" counts, by name, the steps that left a
- *            parameter out
- *   tensors  NAME (parameters and buffers), plume.optimizer_states/I/SLOT/NAME, plume.extras/NAME
- *            (the module's own, u8)
+ *   keys     version, module, epoch, global_step, loops {batches, samples, open,
+ *            loss_sum, loss_weight}, sampler {seed}, hyper_parameters, and unless only weights are
+ *            kept callbacks {early_stopping, model_checkpoint, metrics}, optimizer_states,
+ *            lr_schedulers (lists, one entry per optimizer), amp_scaling_state; an optimizer's
+ * "missed" counts, by name, the steps that left a parameter out tensors  NAME (parameters and
+ * buffers), plume.optimizer_states/I/SLOT/NAME, plume.extras/NAME (the module's own, u8)
  *
  * Tensors are found by name and the position is kept in samples, so that world size, layout and
  * real type may differ on resume. Random generators are counters of the seed, the epoch and the
@@ -40,6 +39,8 @@ struct pl_train_state {
     struct pl_early_stop stop;
     uint64_t step, epoch; /* completed optimizer steps and epochs */
     uint64_t batch;       /* completed batches of the running epoch on this rank */
+    double loss[2];       /* of these batches on all ranks: sum and weight of train_loss */
+    bool open;            /* the running epoch's end, with its validation, is still to come */
 };
 
 /* Puts the state into an empty checkpoint; what the ranks have shards of is apart there

@@ -58,7 +58,9 @@ struct pl_trainer {
     struct pl_manual manual;
     uint64_t alone_steps;         /* since the ranks last averaged (average.h) */
     uint64_t accumulated;         /* batches whose gradients wait for a step */
-    double loss_sum, loss_weight; /* of this rank in this epoch */
+    double loss_sum, loss_weight; /* of this rank in this epoch; on rank 0 with what follows */
+    double resumed_weight;        /* of the epoch's batches before the run was resumed, all ranks */
+    bool in_epoch;                /* these are of the running epoch, whose end is still to come */
     bool epoch_incomplete;        /* the epoch ended before its last batch */
     bool stopping;                /* train no further batch; all ranks agree */
     int interrupted;              /* signal number, 0 = none; all ranks agree */
