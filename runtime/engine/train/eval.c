@@ -92,11 +92,39 @@ static int run_batches(
     return r < 0 ? r : pl_loader_result(&s->loader, err);
 }
 
+static const struct pl_limit *limit_of(const struct pl_train_options *o, enum plume_stage stage)
+{
+    return o->overfit.value > 0 && stage != PLUME_TEST ? &o->overfit : &o->limit[stage];
+}
+
 uint64_t pl_eval_batches(const struct pl_trainer *t, enum plume_stage stage)
 {
     const struct pl_stage *s = &t->stage[stage];
 
     return s->present ? pl_stage_batches(s, &s->loader) : 0;
+}
+
+bool pl_eval_is_off(const struct pl_trainer *t, enum plume_stage stage)
+{
+    return !t->stage[stage].present ||
+           (!t->options->fast_dev_run && limit_of(t->options, stage)->value <= 0);
+}
+
+int pl_eval_check_limits(const struct pl_trainer *t, struct pl_error *err)
+{
+    static const char *const names[] = {"training", "validation", "test"};
+
+    for (size_t i = 0; i < PL_COUNT(names) && !t->options->fast_dev_run; i++) {
+        const struct pl_limit *limit = limit_of(t->options, (enum plume_stage)i);
+        uint64_t n = t->stage[i].present ? pl_loader_batches(&t->stage[i].loader) : 0;
+
+        if (n > 0 && limit->value > 0 && pl_limit_of(limit, n) == 0)
+            return pl_error_set(err, -EINVAL,
+                                "a share of %g of the %llu batch%s of the %s is less than one: "
+                                "give a larger share, or a number of batches",
+                                limit->value, (unsigned long long)n, n == 1 ? "" : "es", names[i]);
+    }
+    return 0;
 }
 
 int pl_eval_run(struct pl_trainer *t,

@@ -8,6 +8,12 @@
 /* Batches of a stage within the limits of the options. */
 uint64_t pl_eval_batches(const struct pl_trainer *t, enum plume_stage stage);
 
+/* True if the stage does not run: the module has none, or its limit is 0. The same on all ranks. */
+bool pl_eval_is_off(const struct pl_trainer *t, enum plume_stage stage);
+
+/* -EINVAL: a limit that is a share leaves no batch of a stage. */
+int pl_eval_check_limits(const struct pl_trainer *t, struct pl_error *err);
+
 /* Runs at most `most` of a stage's batches of this rank and adds up the logged values over all
  * ranks; extra (two numbers per rank) becomes its sum over the ranks. values[i] is the result of
  * the stage's value i (pl_stage_logs()), NaN if nothing was logged. Collective. */

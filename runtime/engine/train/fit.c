@@ -51,8 +51,8 @@ validation_interval(const struct pl_trainer *t, uint64_t n, uint64_t *ret, struc
 {
     const struct pl_limit *check = &t->options->val_check;
 
-    if (!t->stage[PLUME_VALIDATE].present || t->options->fast_dev_run) {
-        *ret = t->stage[PLUME_VALIDATE].present ? n : 0;
+    if (pl_eval_is_off(t, PLUME_VALIDATE) || t->options->fast_dev_run) {
+        *ret = pl_eval_is_off(t, PLUME_VALIDATE) ? 0 : n;
         return 0;
     }
     if (!check->is_share && check->value > (double)n)
@@ -384,8 +384,7 @@ static int check_sanity(struct pl_trainer *t, struct pl_error *err)
     int r;
 
     /* All ranks decide alike: one that has no batches takes part in the sums. */
-    if (o->fast_dev_run || o->sanity_steps == 0 || o->limit[PLUME_VALIDATE].value <= 0 ||
-        !t->stage[PLUME_VALIDATE].present)
+    if (o->fast_dev_run || o->sanity_steps == 0 || pl_eval_is_off(t, PLUME_VALIDATE))
         return 0;
     r = pl_eval_run(t, PLUME_VALIDATE, most, none, values, err);
     return r == 0 && t->interrupted ? interrupt(t, err) : r;
@@ -396,7 +395,14 @@ static int check_monitors(const struct pl_trainer *t, struct pl_error *err)
 {
     const char *stop = t->options->stop.monitor;
     const char *keep = t->checkpointer.on ? t->options->monitor : NULL;
+    const char *watched = stop ? stop : keep;
 
+    if (watched && strcmp(watched, "train_loss") != 0 && t->stage[PLUME_VALIDATE].present &&
+        pl_eval_is_off(t, PLUME_VALIDATE))
+        return pl_error_set(err, -EINVAL,
+                            "'%s' is watched, but option '--limit-val-batches 0' leaves no "
+                            "validation",
+                            watched);
     if (stop && !pl_eval_logs(t, stop))
         return pl_error_set(err, -ENOENT,
                             "early stopping watches '%s', which nothing logs: validation values "
@@ -413,8 +419,11 @@ static int check_monitors(const struct pl_trainer *t, struct pl_error *err)
 static int test(struct pl_trainer *t, struct pl_error *err)
 {
     double none[2] = {0}, values[PL_LOG_VALUES_MAX];
-    int r = pl_hooks_call(&t->hooks, t->module->on_test_start, "on_test_start", err);
+    int r;
 
+    if (t->stage[PLUME_TEST].present && pl_eval_is_off(t, PLUME_TEST))
+        return 0;
+    r = pl_hooks_call(&t->hooks, t->module->on_test_start, "on_test_start", err);
     if (r == 0)
         r = pl_eval_run(t, PLUME_TEST, pl_eval_batches(t, PLUME_TEST), none, values, err);
     if (r == 0 && t->interrupted)
@@ -435,6 +444,8 @@ static int fit(struct pl_trainer *t, struct pl_error *err)
     t->next_agree_step = t->state.step + 1;
     if (epochs > 0)
         pl_print_batch(t);
+    if (r == 0)
+        r = pl_eval_check_limits(t, err);
     if (r == 0 && epochs > 0)
         r = check_monitors(t, err);
     if (r == 0 && epochs > 0)
