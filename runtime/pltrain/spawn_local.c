@@ -32,7 +32,7 @@ struct starter {
     pid_t *ranks;           /* 0 once reaped */
     struct client *clients; /* in the order of connection */
     unsigned n_clients, n_alive, n_values;
-    int signal_fd; /* SIGCHLD (Linux before 5.3 has no pidfd_open), SIGINT and SIGTERM */
+    int signal_fd; /* SIGCHLD (Linux before 5.3 has no pidfd_open), and those that are passed on */
     sigset_t old_mask;
     int status;
     bool failed; /* a rank has: the first one, with its status of waitpid(2) */
@@ -170,6 +170,10 @@ static void take_signal(struct starter *s)
         reap(s, WNOHANG);
         return;
     }
+    if (info.ssi_signo == SIGUSR1) { /* the ranks save, and one has the job queued again */
+        kill_all(s, SIGUSR1);
+        return;
+    }
     if (s->interrupted_at) { /* more of them neither lengthen the grace nor repeat SIGTERM */
         if (info.ssi_signo == SIGINT &&
             now - s->interrupted_at > PL_INTERRUPT_AGAIN_MS * 1000000ull) {
@@ -194,6 +198,7 @@ static int watch_signals(struct starter *s, struct pl_error *err)
     sigaddset(&mask, SIGCHLD);
     sigaddset(&mask, SIGINT);
     sigaddset(&mask, SIGTERM);
+    sigaddset(&mask, SIGUSR1);
     sigprocmask(SIG_BLOCK, &mask, &s->old_mask);
     s->signal_fd = signalfd(-1, &mask, SFD_CLOEXEC | SFD_NONBLOCK);
     return s->signal_fd < 0 ? pl_error_errno(err, errno, "cannot watch signals") : 0;

@@ -15,8 +15,8 @@ struct pl_local_options {
 /* Returns 1 in each child, with its environment set: the caller continues as that rank. Returns 0
  * in the parent when all ranks have ended, or -errno. *ret_status: 0 if all ranks returned 0, else
  * the code of the first that did not (128 + signal if a signal killed it). The others are killed
- * 10 s after the first failure. SIGINT and SIGTERM end all ranks; the status is 130 then. Call
- * before any thread exists. */
+ * 10 s after the first failure. SIGINT and SIGTERM end all ranks; the status is 130 then. SIGUSR1
+ * is passed on to them. Call before any thread exists. */
 int pl_local_run(const struct pl_local_options *options, int *ret_status, struct pl_error *err);
 
 #endif

@@ -296,18 +296,21 @@ bits() {
     printf '#!/bin/sh\necho "$*" >asked\necho "slurm_requeue error: no such job" >&2\nexit 1\n' >bin/scontrol
     chmod +x bin/scontrol
     mkfifo out
-    PATH=$PWD/bin:$PATH SLURM_JOB_ID=77 SLURM_ARRAY_JOB_ID=70 SLURM_ARRAY_TASK_ID=3 \
-        pltrain --epochs 1000000 --checkpoint-dir c mlp >out 2>err &
-    pid=$!
-    exec 4<out
-    read -r line <&4
-    kill -USR1 $pid
-    wait $pid && status=0 || status=$?
-    exec 4<&-
-    [ $status -eq 130 ] || { cat err; false; }
-    [ "$(cat asked)" = "requeue 70_3" ]
-    grep -q "'scontrol requeue 70_3' failed: slurm_requeue error: no such job$" err || { cat err; false; }
-    grep -q "saved 'c/hpc_ckpt_1.ckpt'" err
+    for ranks in 1 2; do # with 2 the starter passes the signal on
+        PATH=$PWD/bin:$PATH SLURM_JOB_ID=77 SLURM_ARRAY_JOB_ID=70 SLURM_ARRAY_TASK_ID=3 \
+            pltrain --processes $ranks --epochs 1000000 --checkpoint-dir c mlp >out 2>err &
+        pid=$!
+        exec 4<out
+        read -r line <&4
+        kill -USR1 $pid
+        wait $pid && status=0 || status=$?
+        exec 4<&-
+        [ $status -eq 130 ] || { cat err; false; }
+        [ "$(cat asked)" = "requeue 70_3" ]
+        grep -q "'scontrol requeue 70_3' failed: slurm_requeue error: no such job$" err || { cat err; false; }
+        grep -q "saved 'c/hpc_ckpt_1.ckpt'" err
+        rm -r c asked
+    done
 }
 
 @test "16 bits learn as well, under every strategy" {
