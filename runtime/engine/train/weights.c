@@ -22,9 +22,17 @@ struct entry {
     bool found, used; /* by its name; its shape fits, too */
 };
 
+/* A tensor that an index names, and its file, by name and by number. */
+struct listed {
+    char *name, *file;
+    size_t at;
+};
+
 struct weights {
     struct pl_checkpoint *files;
     size_t n_files;
+    struct listed *listed; /* NULL: there is no index, and all tensors count */
+    size_t n_listed;
     struct entry *entries; /* by name */
     size_t n;
     bool averaged; /* some values are averages */
@@ -43,6 +51,11 @@ static void weights_finish(struct weights *w)
     for (size_t i = 0; i < w->n; i++)
         free(w->entries[i].name);
     free(w->entries);
+    for (size_t i = 0; i < w->n_listed; i++) {
+        free(w->listed[i].name);
+        free(w->listed[i].file);
+    }
+    free(w->listed);
     for (size_t i = 0; i < w->n_files; i++)
         pl_checkpoint_finish(&w->files[i]);
     free(w->files);
@@ -67,39 +80,59 @@ static int add_file(struct weights *w, const char *path, struct pl_error *err)
     return r;
 }
 
-static int by_text(const void *a, const void *b)
+static int by_name_in_index(const void *a, const void *b)
 {
-    return strcmp(*(char *const *)a, *(char *const *)b);
+    return strcmp(((const struct listed *)a)->name, ((const struct listed *)b)->name);
 }
 
-/* The different values of "weight_map": plain names of files. */
-static int index_files(const char *text, char ***ret, size_t *ret_n, struct pl_error *err)
+static int by_file(const void *a, const void *b)
+{
+    return strcmp(((const struct listed *)a)->file, ((const struct listed *)b)->file);
+}
+
+static int add_listed(struct weights *w,
+                      size_t *room,
+                      const struct pl_mini_value *key,
+                      const struct pl_mini_value *value)
+{
+    struct listed *l = w->listed;
+    int r;
+
+    if (w->n_listed == *room) {
+        *room = 2 * *room + 16;
+        l = reallocarray(l, *room, sizeof(*l));
+        if (!l)
+            return -ENOMEM;
+        w->listed = l;
+    }
+    l = &w->listed[w->n_listed++];
+    *l = (struct listed){0};
+    r = pl_mini_string(key, &l->name);
+    if (r == 0)
+        r = pl_mini_string(value, &l->file);
+    return r == 0 && (strchr(l->file, '/') || !*l->file) ? -EINVAL : r;
+}
+
+/* The members of "weight_map"; the values are plain names of files. */
+static int read_index(struct weights *w, const char *text, struct pl_error *err)
 {
     struct pl_mini_value map, key, value;
-    size_t pos = 0, n = 0, room = 0;
-    char **list = NULL;
-    int r = pl_mini_find(text, "weight_map", &map), more;
+    size_t pos = 0, room = 0;
+    int r = pl_mini_parse(text, &map), more;
 
-    while (r == 0 && (more = pl_mini_member(&map, &pos, &key, &value)) != 0) {
-        char **larger = list;
-
-        if (n == room) {
-            room = 2 * room + 16;
-            larger = reallocarray(list, room, sizeof(*list));
-        }
-        if (!larger) {
-            r = -ENOMEM;
-            break;
-        }
-        list = larger;
-        r = more < 0 ? more : pl_mini_string(&value, &list[n]);
-        if (r == 0 && (strchr(list[n++], '/') || !*list[n - 1]))
-            r = -EINVAL;
-    }
-    *ret = list;
-    *ret_n = n;
-    if (n)
-        qsort(list, n, sizeof(*list), by_text);
+    if (r == 0)
+        r = pl_mini_find(text, "weight_map", &map);
+    while (r == 0 && (more = pl_mini_member(&map, &pos, &key, &value)) != 0)
+        r = more < 0 ? more : add_listed(w, &room, &key, &value);
+    if (r == 0 && !w->n_listed)
+        r = -EINVAL;
+    if (r == 0)
+        qsort(w->listed, w->n_listed, sizeof(*w->listed), by_name_in_index);
+    for (size_t i = 1; i < w->n_listed && r == 0; i++)
+        if (strcmp(w->listed[i].name, w->listed[i - 1].name) == 0)
+            return pl_error_set(err, -EINVAL, "the index has '%s' twice", w->listed[i].name);
+    if (r == 0)
+        qsort(w->listed, w->n_listed, sizeof(*w->listed), by_file);
     return r == 0 ? 0
                   : pl_error_set(err, r,
                                  "not an index: it needs \"weight_map\": {NAME: FILE}, with files "
@@ -111,23 +144,20 @@ static int open_index(struct weights *w, const char *path, struct pl_error *err)
     const char *slash = strrchr(path, '/');
     int dir = slash ? (int)(slash - path) + 1 : 0;
     _cleanup_free_ char *text = NULL;
-    char **names = NULL;
-    size_t n = 0;
     int r = pl_file_read(path, INDEX_MAX, &text, NULL, err);
 
     if (r == 0)
-        r = index_files(text, &names, &n, err);
-    for (size_t i = 0; i < n && r == 0; i++) {
-        _cleanup_free_ char *full = NULL;
+        r = read_index(w, text, err);
+    for (size_t i = 0; i < w->n_listed && r == 0; i++) {
+        struct listed *l = &w->listed[i];
 
-        if (i > 0 && strcmp(names[i], names[i - 1]) == 0)
-            continue;
-        full = pl_strf("%.*s%s", dir, path, names[i]);
-        r = full ? add_file(w, full, err) : pl_error_nomem(err);
+        if (i == 0 || strcmp(l->file, l[-1].file) != 0) {
+            _cleanup_free_ char *full = pl_strf("%.*s%s", dir, path, l->file);
+
+            r = full ? add_file(w, full, err) : pl_error_nomem(err);
+        }
+        l->at = w->n_files - 1;
     }
-    for (size_t i = 0; i < n; i++)
-        free(names[i]);
-    free(names);
     return r;
 }
 
@@ -177,26 +207,52 @@ static int add_entry(struct weights *w,
     return r;
 }
 
+/* What the index names, from the file that it names, and nothing else. */
+static int add_listed_entries(struct weights *w,
+                              bool plain,
+                              const struct pl_weights_map *maps,
+                              size_t n_maps,
+                              struct pl_error *err)
+{
+    int r = 0;
+
+    for (size_t i = 0; i < w->n_listed && r == 0; i++) {
+        const struct listed *l = &w->listed[i];
+        const struct pl_checkpoint_tensor *t = pl_checkpoint_find(&w->files[l->at], l->name);
+
+        if (!t)
+            return pl_error_set(err, -EINVAL,
+                                "the index has '%s' in '%s', but that file does not have it",
+                                l->name, l->file);
+        if (!pl_visit_is_state(l->name))
+            r = add_entry(w, &w->files[l->at], t, plain, maps, n_maps);
+    }
+    return r < 0 ? pl_error_nomem(err) : 0;
+}
+
 static int add_entries(struct weights *w,
                        bool plain,
                        const struct pl_weights_map *maps,
                        size_t n_maps,
                        struct pl_error *err)
 {
-    size_t room = 0;
+    size_t room = w->n_listed;
     int r = 0;
 
-    for (size_t i = 0; i < w->n_files; i++)
+    for (size_t i = 0; i < w->n_files && !w->listed; i++)
         room += w->files[i].n;
     w->entries = calloc(room + 1, sizeof(*w->entries));
     if (!w->entries)
         return pl_error_nomem(err);
-    for (size_t i = 0; i < w->n_files; i++)
+    if (w->listed)
+        r = add_listed_entries(w, plain, maps, n_maps, err);
+    for (size_t i = 0; i < w->n_files && !w->listed && r == 0; i++)
         for (size_t k = 0; k < w->files[i].n && r == 0; k++)
-            if (!pl_visit_is_state(w->files[i].tensors[k].name))
-                r = add_entry(w, &w->files[i], &w->files[i].tensors[k], plain, maps, n_maps);
+            if (!pl_visit_is_state(w->files[i].tensors[k].name) &&
+                add_entry(w, &w->files[i], &w->files[i].tensors[k], plain, maps, n_maps) < 0)
+                r = pl_error_nomem(err);
     if (r < 0)
-        return pl_error_nomem(err);
+        return r;
     qsort(w->entries, w->n, sizeof(*w->entries), by_name);
     for (size_t i = 1; i < w->n; i++)
         if (strcmp(w->entries[i - 1].name, w->entries[i].name) == 0)

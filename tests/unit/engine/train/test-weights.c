@@ -173,15 +173,15 @@ static void test_maps(void **state)
 
 static void test_bad_files(void **state)
 {
-    static const char *const texts[] = {
-        "",
-        "{}",
-        "[]",
-        "{\"weight_map\":[]}",
-        "{\"weight_map\":{\"a\":1}}",
-        "{\"weight_map\":{\"a\":\"../f32.safetensors\"}}",
-        "{\"weight_map\":{\"a\":\"\"}}",
-        "{\"weight_map\":{\"a\":\"b\",\"c\":\"none.safetensors\"}}"};
+    static const char *const texts[] = {"",
+                                        "{}",
+                                        "[]",
+                                        "{\"weight_map\":[]}",
+                                        "{\"weight_map\":{\"a\":1}}",
+                                        "{\"weight_map\":{\"a\":\"../f32.safetensors\"}}",
+                                        "{\"weight_map\":{\"a\":\"\"}}",
+                                        "{\"weight_map\":{\"a\":\"b\",\"c\":\"none.safetensors\"}}",
+                                        "{\"weight_map\":{}}"};
     _cleanup_free_ char *path = NULL, *report = NULL;
     struct pl_error err;
     struct net net;
@@ -197,6 +197,59 @@ static void test_bad_files(void **state)
     }
     assert_int_equal(load(&net, FILES "none.safetensors", 0, false, &report, &err), -ENOENT);
     assert_int_equal(load(&net, "/dev/null", 0, false, &report, &err), -EINVAL);
+    tear(&net);
+    tmpdir_remove(dir);
+}
+
+static void write_tensor(const char *dir, const char *file, const char *name, unsigned n)
+{
+    _cleanup_free_ char *path = pl_path_join(dir, file);
+    char text[512] = {0};
+    int len = snprintf(text + 8, sizeof(text) - 8,
+                       "{\"%s\":{\"dtype\":\"F32\",\"shape\":[%u,7],\"data_offsets\":[0,%u]}}",
+                       name, n, 28 * n);
+
+    text[0] = (char)len;
+    assert_int_equal(pl_file_replace(path, text, 8 + (size_t)len + 28 * n, 0600, NULL), 0);
+}
+
+/* An index says which file a tensor is of: a file's others do not count, and what is not there is
+ * named. */
+static void test_an_index_is_read_as_it_is(void **state)
+{
+    static const struct {
+        const char *text, *words; /* NULL: it is taken */
+    } cases[] = {
+        {"{\"weight_map\":{\"a\":\"1\",\"second\":\"2\"}}", NULL},
+        {"{\"weight_map\":{\"a\":\"3\",\"second\":\"2\"}}", NULL}, /* 1 has an a, too */
+        {"{\"weight_map\":{\"a\":\"2\",\"second\":\"2\"}}",
+         "the index has 'a' in '2', but that file does not have it"},
+        {"{\"weight_map\":{\"a\":\"1\",\"b\":\"1\"}}", "the index has 'b' in '1'"},
+        {"{\"weight_map\":{\"a\":\"1\",\"a\":\"3\"}}", "the index has 'a' twice"},
+        {"{\"weight_map\":{\"a\":\"1\"}} more", "not an index"},
+    };
+    _cleanup_free_ char *path = NULL, *report = NULL;
+    struct pl_error err;
+    struct net net;
+    char dir[64];
+
+    assert_int_equal(tmpdir_make(dir, sizeof(dir)), 0);
+    path = pl_path_join(dir, "x.json");
+    write_tensor(dir, "1", "a", 5);
+    write_tensor(dir, "2", "second", 3);
+    write_tensor(dir, "3", "a", 5);
+    build(&net, PL_REAL_F32);
+    for (size_t i = 0; i < PL_COUNT(cases); i++) {
+        const char *text = cases[i].text, *words = cases[i].words;
+
+        assert_int_equal(pl_file_replace(path, text, strlen(text), 0600, NULL), 0);
+        assert_int_equal(load(&net, path, 0, false, &report, &err), words ? -EINVAL : 0);
+        if (words)
+            assert_non_null(strstr(err.text, words));
+        else
+            assert_string_equal(report, "2 of 3 parameters and buffers are set; not found: "
+                                        "norm.running_mean");
+    }
     tear(&net);
     tmpdir_remove(dir);
 }
@@ -261,6 +314,7 @@ int main(void)
         cmocka_unit_test(test_partial_loading_is_reported),
         cmocka_unit_test(test_maps),
         cmocka_unit_test(test_bad_files),
+        cmocka_unit_test(test_an_index_is_read_as_it_is),
         cmocka_unit_test(test_tensors_that_overlap),
         cmocka_unit_test(test_maps_that_collide),
     };
