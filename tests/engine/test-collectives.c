@@ -311,6 +311,37 @@ static void test_all_layouts_and_sizes(void **state)
         ranks_run(layouts[i][0], layouts[i][1], all_sizes, NULL, 0);
 }
 
+/* Memory of each rank's own is summed in pieces, in the order of ranks: less than a piece, whole
+ * ones, and more. */
+static const char *pieces(struct pl_comm *comm, void *shared)
+{
+    static const size_t sizes[] = {131071, 131072, 262144, 400003, 5};
+    _cleanup_free_ float *buf = malloc(400003 * sizeof(*buf));
+    struct pl_error err = {0};
+
+    for (size_t k = 0; k < PL_COUNT(sizes); k++) {
+        for (size_t i = 0; i < sizes[k]; i++)
+            buf[i] = (float)((i + k + 1) * (comm->rank * comm->rank + 1) % 9973) / 7;
+        TRY(pl_comm_allreduce(comm, buf, sizes[k], PL_REAL_F32, 1.0f / 3, &err));
+        for (size_t i = 0; i < sizes[k]; i++) {
+            float sum = (float)((i + k + 1) % 9973) / 7;
+
+            for (unsigned rank = 1; rank < comm->size; rank++)
+                sum += (float)((i + k + 1) * (rank * rank + 1) % 9973) / 7;
+            if (buf[i] != sum * (1.0f / 3))
+                return say("%zu elements: [%zu] is %.9g, not %.9g", sizes[k], i, buf[i],
+                           sum * (1.0f / 3));
+        }
+    }
+    return NULL;
+}
+
+static void test_sums_of_own_memory(void **state)
+{
+    ranks_run(2, 0, pieces, NULL, 0);
+    ranks_run(3, 0, pieces, NULL, 0);
+}
+
 /* Numbers whose sum depends on the order, against the sum in the order of ranks; in two orders, to
  * show that it matters. */
 static const char *ordered(struct pl_comm *comm, void *shared)
@@ -581,6 +612,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_parts_are_gathered),
         cmocka_unit_test(test_sums_are_scattered),
         cmocka_unit_test(test_sums_in_the_order_of_ranks),
+        cmocka_unit_test(test_sums_of_own_memory),
         cmocka_unit_test(test_a_communicator_is_split),
         cmocka_unit_test(test_layout_decides_the_kind),
         cmocka_unit_test(test_lost_rank_is_named),

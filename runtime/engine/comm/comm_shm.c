@@ -2,10 +2,8 @@
 /* Collectives between ranks of one node, through memory that all of them map.
  *
  * Each rank has slabs: anonymous files (memfd_create(2)), which the others open through
- * /proc/PID/fd. They have no names, so nothing is left after a crash. Every rank sums its own range
- * of the elements, reading all slabs in the order of ranks, and writes the sum to all slabs (or, in
- * a reduce-scatter, to its own): two barriers, no copy. Buffers outside the slabs go through a
- * staging slab in pieces.
+ * /proc/PID/fd. They have no names, so nothing is left after a crash. Buffers outside the slabs go
+ * through a staging slab in pieces. Sums are in comm_shm_sum.c.
  *
  * A barrier is a counter and a futex. A rank spins only if there is a core per rank, and then
  * briefly. */
@@ -18,127 +16,11 @@
 #include <sys/mman.h>
 #include <sys/syscall.h>
 
-#define STAGE_BYTES ((size_t)256 * 1024)
 #define ENDING_MS 2000 /* limit of a process between its first descriptor's end and its own */
-#define BLOCK 2048     /* bytes that are summed at a time, in registers and L1 */
 
 static int shm_barrier(struct pl_comm *comm, struct pl_error *err)
 {
     return pl_shm_meet((struct pl_shm *)comm, PL_SHM_BARRIER, NULL, 0, 0, err);
-}
-
-/* Finds the slab that holds [buf, buf + bytes). */
-static const struct pl_shm_slab *find_slab(const struct pl_shm *shm, const void *buf, size_t bytes)
-{
-    for (size_t i = 1; i < shm->n_slabs; i++) {
-        const char *own = shm->slabs[i].base[shm->base.rank];
-
-        if ((const char *)buf >= own && (const char *)buf + bytes <= own + shm->slabs[i].bytes)
-            return &shm->slabs[i];
-    }
-    return NULL;
-}
-
-/* Sums elements [from, to) at `offset` of the slab and writes them to n_to ranks from `first` on.
- */
-static void sum_elements(const struct pl_shm *shm,
-                         const struct pl_shm_slab *slab,
-                         size_t offset,
-                         size_t from,
-                         size_t to,
-                         enum pl_real real,
-                         double scale,
-                         unsigned first,
-                         unsigned n_to)
-{
-    const struct pl_kernels *k = pl_kernels_best(real);
-    size_t size = pl_real_size(real), n = shm->base.size;
-    char sum[BLOCK] __attribute__((aligned(64)));
-
-    while (from < to) {
-        size_t step = PL_MIN(to - from, BLOCK / size), at = offset + from * size;
-        const char *so_far = slab->base[0] + at;
-
-        for (size_t i = 1; i < n; i++) {
-            k->add(&(struct pl_add_args){.n = step,
-                                         .scale = i == n - 1 ? scale : 1,
-                                         .a = so_far,
-                                         .b = slab->base[i] + at,
-                                         .dst = sum});
-            so_far = sum;
-        }
-        for (size_t i = first; i < first + n_to; i++)
-            /* cppcheck-suppress uninitvar ; n is at least 2 */
-            memcpy(slab->base[i] + at, sum, step * size);
-        from += step;
-    }
-}
-
-/* Sums this rank's range of count elements and writes it to the first n_to ranks. */
-static void sum_range(const struct pl_shm *shm,
-                      const struct pl_shm_slab *slab,
-                      size_t offset,
-                      size_t count,
-                      enum pl_real real,
-                      double scale,
-                      unsigned n_to)
-{
-    size_t line = 64 / pl_real_size(real), n = shm->base.size;
-    size_t lines = (count + line - 1) / line; /* whole cache lines: no false sharing */
-    size_t from = PL_MIN(lines * shm->base.rank / n * line, count);
-    size_t to = PL_MIN(lines * (shm->base.rank + 1) / n * line, count);
-
-    sum_elements(shm, slab, offset, from, to, real, scale, 0, n_to);
-}
-
-static int sum_slab(struct pl_shm *shm,
-                    const struct pl_shm_slab *slab,
-                    size_t offset,
-                    size_t count,
-                    enum pl_real real,
-                    double scale,
-                    unsigned n_to,
-                    struct pl_error *err)
-{
-    size_t bytes = count * pl_real_size(real);
-    int r = pl_shm_meet(shm, PL_SHM_SUM, slab, offset, bytes, err);
-
-    if (r < 0)
-        return r;
-    sum_range(shm, slab, offset, count, real, scale, n_to);
-    return pl_shm_meet(shm, PL_SHM_SUM, slab, offset, bytes, err);
-}
-
-static int reduce_to(struct pl_shm *shm,
-                     char *buf,
-                     size_t count,
-                     enum pl_real real,
-                     double scale,
-                     unsigned n_to,
-                     struct pl_error *err)
-{
-    const struct pl_shm_slab *slab = find_slab(shm, buf, count * pl_real_size(real));
-    const struct pl_shm_slab *stage = &shm->slabs[0];
-    char *own = stage->base[shm->base.rank];
-    size_t most = STAGE_BYTES / pl_real_size(real);
-
-    if (slab)
-        return sum_slab(shm, slab, (size_t)(buf - slab->base[shm->base.rank]), count, real, scale,
-                        n_to, err);
-    while (count) {
-        size_t step = PL_MIN(count, most), bytes = step * pl_real_size(real);
-        int r;
-
-        memcpy(own, buf, bytes);
-        r = sum_slab(shm, stage, 0, step, real, scale, n_to, err);
-        if (r < 0)
-            return r;
-        if (shm->base.rank < n_to)
-            memcpy(buf, own, bytes);
-        buf += bytes;
-        count -= step;
-    }
-    return 0;
 }
 
 static int shm_allreduce(struct pl_comm *comm,
@@ -148,19 +30,13 @@ static int shm_allreduce(struct pl_comm *comm,
                          double scale,
                          struct pl_error *err)
 {
-    return reduce_to((struct pl_shm *)comm, buf, count, real, scale, comm->size, err);
-}
-
-int pl_comm_shm_reduce(
-    struct pl_comm *comm, void *buf, size_t count, enum pl_real real, struct pl_error *err)
-{
-    return reduce_to((struct pl_shm *)comm, buf, count, real, 1, 1, err);
+    return pl_shm_sum((struct pl_shm *)comm, buf, count, real, scale, comm->size, err);
 }
 
 static int shm_broadcast(struct pl_comm *comm, void *buf, size_t bytes, struct pl_error *err)
 {
     struct pl_shm *shm = (struct pl_shm *)comm;
-    const struct pl_shm_slab *slab = find_slab(shm, buf, bytes);
+    const struct pl_shm_slab *slab = pl_shm_find_slab(shm, buf, bytes);
     char *to = buf;
     int r;
 
@@ -173,8 +49,8 @@ static int shm_broadcast(struct pl_comm *comm, void *buf, size_t bytes, struct p
             memcpy(to, slab->base[0] + offset, bytes);
         return pl_shm_meet(shm, PL_SHM_BROADCAST, slab, offset, bytes, err);
     }
-    for (size_t at = 0; at < bytes; at += STAGE_BYTES) {
-        size_t step = PL_MIN(bytes - at, STAGE_BYTES);
+    for (size_t at = 0; at < bytes; at += PL_SHM_STAGE) {
+        size_t step = PL_MIN(bytes - at, PL_SHM_STAGE);
 
         if (comm->rank == 0)
             memcpy(shm->slabs[0].base[0], to + at, step);
@@ -199,11 +75,11 @@ shm_allgather(struct pl_comm *comm, void *buf, const size_t *offset, struct pl_e
 
     for (unsigned i = 0; i < n; i++)
         most = PL_MAX(most, offset[i + 1] - offset[i]);
-    for (size_t at = 0; at < most; at += STAGE_BYTES) {
+    for (size_t at = 0; at < most; at += PL_SHM_STAGE) {
         for (unsigned k = 0; k <= n; k++) { /* copy our part out; a barrier; copy the others' in */
             unsigned i = (me + k) % n;
             size_t len = offset[i + 1] - offset[i],
-                   step = PL_MIN(len - PL_MIN(at, len), STAGE_BYTES);
+                   step = PL_MIN(len - PL_MIN(at, len), PL_SHM_STAGE);
             char *part = (char *)buf + offset[i] + at;
 
             if (k == 0)
@@ -234,7 +110,7 @@ static int scatter_slab(struct pl_shm *shm,
 
     if (r < 0)
         return r;
-    sum_elements(shm, slab, offset, from, from + count, real, scale, shm->base.rank, 1);
+    pl_shm_sum_elements(shm, slab, offset, from, from + count, real, scale, shm->base.rank, 1);
     return pl_shm_meet(shm, PL_SHM_SCATTER, slab, offset, bytes, err);
 }
 
@@ -249,7 +125,7 @@ static int scatter_staged(struct pl_shm *shm,
 {
     const struct pl_shm_slab *stage = &shm->slabs[0];
     unsigned me = shm->base.rank, n = shm->base.size;
-    size_t size = pl_real_size(real), most = STAGE_BYTES / n / 64 * 64 / size, longest = 0;
+    size_t size = pl_real_size(real), most = PL_SHM_STAGE / n / 64 * 64 / size, longest = 0;
     char *own = stage->base[me];
     int r = 0;
 
@@ -283,7 +159,7 @@ static int shm_reduce_scatter(struct pl_comm *comm,
     struct pl_shm *shm = (struct pl_shm *)comm;
     unsigned me = comm->rank;
     size_t bytes = offset[comm->size] * pl_real_size(real);
-    const struct pl_shm_slab *slab = find_slab(shm, buf, bytes);
+    const struct pl_shm_slab *slab = pl_shm_find_slab(shm, buf, bytes);
 
     if (!slab)
         return scatter_staged(shm, buf, offset, real, scale, err);
@@ -461,7 +337,7 @@ attach(struct pl_shm *shm, const struct pl_comm_peer *peers, int control_fd, str
     if (r < 0)
         return cannot_map(shm, gone < shm->base.size ? gone : 0, r, err);
     if (gone == shm->base.size)
-        return add_slab(shm, STAGE_BYTES, &unused, err);
+        return add_slab(shm, 4 * PL_SHM_SLOT, &unused, err);
     /* The others shall name this rank, not one that ends because of it. */
     r = cannot_map(shm, gone, -ESRCH, err);
     pl_shm_abort(&shm->base, pl_error_text(err));

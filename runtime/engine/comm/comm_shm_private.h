@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Shared by comm_shm.c (the collectives) and comm_shm_wait.c (the barrier, and lost ranks). */
+/* Shared by comm_shm.c (the collectives), comm_shm_sum.c (sums) and comm_shm_wait.c (the barrier,
+ * and lost ranks). */
 #ifndef PL_RUNTIME_ENGINE_COMM_COMM_SHM_PRIVATE_H
 #define PL_RUNTIME_ENGINE_COMM_COMM_SHM_PRIVATE_H
 
@@ -8,6 +9,12 @@
 #include <stdatomic.h>
 
 #define PL_SHM_RANKS_MAX 1024 /* per node */
+
+/* The first slab: four slots for the pieces of sums, two to copy in and two to copy out. Other
+ * collectives use its first PL_SHM_STAGE bytes. Large slots, since a barrier that has to sleep, on
+ * cores that are shared, costs as much as the copies of many KiB. */
+#define PL_SHM_SLOT ((size_t)512 * 1024)
+#define PL_SHM_STAGE ((size_t)256 * 1024)
 
 enum pl_shm_op {
     PL_SHM_SUM,
@@ -53,6 +60,30 @@ struct pl_shm {
     size_t n_slabs;
     bool spin;
 };
+
+/* The slab that holds [buf, buf + bytes); NULL: none does. */
+const struct pl_shm_slab *pl_shm_find_slab(const struct pl_shm *shm, const void *buf, size_t bytes);
+
+/* Sums elements [from, to) at `offset` of the slab, times scale, and writes them to n_to ranks from
+ * `first` on. */
+void pl_shm_sum_elements(const struct pl_shm *shm,
+                         const struct pl_shm_slab *slab,
+                         size_t offset,
+                         size_t from,
+                         size_t to,
+                         enum pl_real real,
+                         double scale,
+                         unsigned first,
+                         unsigned n_to);
+
+/* Sums buf over the ranks, times scale; the first n_to ranks get the sum. Collective. */
+int pl_shm_sum(struct pl_shm *shm,
+               char *buf,
+               size_t count,
+               enum pl_real real,
+               double scale,
+               unsigned n_to,
+               struct pl_error *err);
 
 /* A barrier within a collective. slab and offset: this rank's buffer. -ECONNRESET: a rank is lost,
  * gave up or is in another collective. */
