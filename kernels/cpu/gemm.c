@@ -281,12 +281,92 @@ static void share(struct block *b)
     pl_pool_parallel(blocks * b->parts, 1, multiply, b);
 }
 
+/* A product with so few rows that packing B, which they share, costs as much as the product. C^T =
+ * B^T A^T reads B in place, once, and packs A. */
+static bool is_flat(const struct pl_gemm *g)
+{
+    bool in_place = g->m <= FEW_ROWS && g->b_col == 1;
+
+    return g->m > FEW_COLS / 2 && g->m <= FEW_COLS && !in_place && !g->row_bias &&
+           g->n >= 4 * FEW_COLS && g->k >= PL_NR;
+}
+
+struct turned {
+    const struct pl_gemm *g;
+    const float *t; /* C^T, in rows of FEW_COLS */
+};
+
+/* Writes rows [i, i + PL_LANES) of C from column j on. */
+static void turn_block(const struct turned *turned, size_t i, size_t j)
+{
+    const struct pl_gemm *g = turned->g;
+    size_t width = PL_MIN(g->n - j, (size_t)PL_LANES), height = PL_MIN(g->m - i, (size_t)PL_LANES);
+    float bias[PL_LANES] = {0}, row[PL_LANES] = {0};
+    pl_vec r[PL_LANES];
+
+    for (size_t l = 0; l < PL_LANES; l++)
+        r[l] = pl_load(turned->t + (j + l) * FEW_COLS + i);
+    pl_transpose(r);
+    if (g->bias)
+        memcpy(bias, g->bias + j, width * sizeof(*bias));
+    for (size_t l = 0; l < height; l++) {
+        float *c = g->c + (i + l) * g->ldc + j;
+
+        if (g->add)
+            memcpy(row, c, width * sizeof(*row));
+        pl_store(row, activate(r[l] + pl_load(row) + pl_load(bias), g->relu));
+        memcpy(c, row, width * sizeof(*c));
+        memset(row, 0, sizeof(row));
+    }
+}
+
+/* Blocks of PL_LANES columns. */
+static void turn(void *ctx, size_t begin, size_t end)
+{
+    const struct turned *turned = ctx;
+    const struct pl_gemm *g = turned->g;
+
+    for (size_t block = begin; block < end; block++)
+        for (size_t i = 0; i < g->m; i += PL_LANES)
+            turn_block(turned, i, block * PL_LANES);
+    if (g->done)
+        g->done(g, 0, g->m, begin * PL_LANES, PL_MIN(end * PL_LANES, g->n) - begin * PL_LANES);
+}
+
+/* False if there is no memory for it. */
+static bool multiply_turned(const struct pl_gemm *g)
+{
+    size_t blocks = (g->n + PL_LANES - 1) / PL_LANES;
+    float *t = pl_scratch(PL_SCRATCH_GEMM_C, blocks * PL_LANES * FEW_COLS * sizeof(*t));
+    struct turned turned = {g, t};
+
+    if (!t)
+        return false;
+    PL_CPU(gemm)
+    (&(struct pl_gemm){.m = g->n,
+                       .n = g->m,
+                       .k = g->k,
+                       .a = g->b,
+                       .a_row = g->b_col,
+                       .a_col = g->b_row,
+                       .b = g->a,
+                       .b_row = g->a_col,
+                       .b_col = g->a_row,
+                       .c = t,
+                       .ldc = FEW_COLS,
+                       .scale = g->scale});
+    pl_pool_parallel(blocks, PL_MAX(SMALL / (PL_LANES * FEW_COLS * 8), (size_t)1), turn, &turned);
+    return true;
+}
+
 void PL_CPU(gemm)(const struct pl_gemm *g)
 {
     size_t steps = PL_MAX((g->k + KC - 1) / KC, (size_t)1);
     size_t kc = PL_MIN((g->k / steps + 8) / 8 * 8, (size_t)KC);
     bool in_place = g->m <= FEW_ROWS && g->b_col == 1;
 
+    if (is_flat(g) && multiply_turned(g))
+        return;
     for (size_t j0 = 0; j0 < g->n; j0 += NC) {
         size_t n = PL_MIN(g->n - j0, (size_t)NC), panels = (n + PL_NR - 1) / PL_NR;
 

@@ -9,6 +9,7 @@
 enum pl_scratch {
     PL_SCRATCH_GEMM_A,
     PL_SCRATCH_GEMM_B,
+    PL_SCRATCH_GEMM_C,
     PL_SCRATCH_CONV,
     PL_SCRATCH_CONV_SHARED,
     PL_SCRATCH_SUMS, /* partial sums of the calling thread */

@@ -224,29 +224,29 @@ static void run(void *args)
     g->k->linear_backward(&g->args);
 }
 
-static void threads(const struct pl_kernels *got)
+static void threads(const struct pl_kernels *got, size_t rows, size_t in, size_t out)
 {
-    enum { ROWS = 150, IN = 401, OUT = 170 };
-    float *dw = check_floats(OUT * IN, FILL_RANDOM);
+    float *dw = check_floats(out * in, FILL_RANDOM), *y = check_floats(rows * out, FILL_RANDOM);
     struct gradient g = {got,
-                         {.rows = ROWS,
-                          .in = IN,
-                          .out = OUT,
+                         {.rows = rows,
+                          .in = in,
+                          .out = out,
                           .act = PL_ACT_GELU,
                           .dw_add = true,
-                          .x = check_floats(ROWS * IN, FILL_RANDOM),
-                          .w = check_floats(OUT * IN, FILL_RANDOM),
-                          .b = check_floats(OUT, FILL_RANDOM),
-                          .dy = check_floats(ROWS * OUT, FILL_RANDOM),
-                          .y = check_floats(ROWS * OUT, FILL_RANDOM),
-                          .pre = check_floats(ROWS * OUT, FILL_RANDOM),
-                          .dz = check_floats(ROWS * OUT, FILL_RANDOM),
-                          .dx = check_floats(ROWS * IN, FILL_RANDOM),
+                          .x = check_floats(rows * in, FILL_RANDOM),
+                          .w = check_floats(out * in, FILL_RANDOM),
+                          .b = check_floats(out, FILL_RANDOM),
+                          .dy = check_floats(rows * out, FILL_RANDOM),
+                          .y = y,
+                          .pre = check_floats(rows * out, FILL_RANDOM),
+                          .dz = check_floats(rows * out, FILL_RANDOM),
+                          .dx = check_floats(rows * in, FILL_RANDOM),
                           .dw = dw,
-                          .db = check_floats(OUT, FILL_RANDOM)}};
+                          .db = check_floats(out, FILL_RANDOM)}};
 
-    check_case("linear on 1, 2 and 3 threads");
-    check_threads("dw", run, &g, dw, OUT * IN);
+    check_case("linear rows %zu on 1, 2 and 3 threads", rows);
+    check_threads("dw", run, &g, dw, out * in);
+    check_threads("y", run, &g, y, rows * out);
     check_end_case();
 }
 
@@ -257,9 +257,13 @@ void check_op(const struct pl_kernels *ref, const struct pl_kernels *got)
     for (int n = 0; n < 120; n++)
         one(ref, got, sizes[check_random(PL_COUNT(sizes))], sizes[check_random(PL_COUNT(sizes))],
             sizes[check_random(PL_COUNT(sizes))], (enum fill)check_random(FILL_SPECIAL));
-    one(ref, got, 5, 300, 18, FILL_RANDOM); /* more than one panel deep */
+    one(ref, got, 5, 300, 18, FILL_RANDOM);        /* more than one panel deep */
+    for (size_t n = 0; n < check_many(10, 3); n++) /* few rows of large matrices */
+        one(ref, got, 5 + check_random(28), 32 + check_random(60), 128 + check_random(90),
+            (enum fill)check_random(FILL_SPECIAL));
     one(ref, got, 13, 513, 40, FILL_LARGE);
     one(ref, got, 160, 130, 150, FILL_RANDOM); /* several blocks of rows */
     one(ref, got, 5, 3, 4200, FILL_RANDOM);    /* several blocks of columns */
-    threads(got);
+    threads(got, 150, 401, 170);
+    threads(got, 30, 101, 170);
 }
