@@ -15,9 +15,11 @@
 #define SCAN_MS 2000
 #define QUEUE_LIMIT_MS 20000
 #define SOON_MS 1000
+#define EXECUTOR_MS 5000 /* for the end of the local executor */
+#define EXECUTOR_POLL_MS 10
 #define SOON_QUERIES 5
 
-/* RUNNING -> ENDED                    done
+/* RUNNING -> ENDED                    done, and nothing follows in the job script
  *         -> SETTLING -> ENDED        another result: it counts after the job has left the queue,
  *                                     because a requeued job runs again
  *         -> MISSED -> ENDED          not in two successive answers of the queue, no result: lost
@@ -39,6 +41,7 @@ struct waiting {
     unsigned *trials; /* trial of each watch */
     size_t n_trials;  /* size of trials */
     struct pl_wait_result result;
+    bool tears_down;    /* the job goes on after a result that is done */
     pl_wait_f progress; /* may be NULL */
     void *ctx;
     uint64_t shown_ns;
@@ -109,7 +112,7 @@ static int check_trial(struct waiting *w, unsigned trial)
         return 0;
     r = watch(w, trial);
     state = result_state(w, trial);
-    if (state == PL_TRIAL_DONE)
+    if (state == PL_TRIAL_DONE && !w->tears_down)
         end(w, trial, true);
     else if (state != PL_TRIAL_RUNNING)
         mark(w, trial, SETTLING);
@@ -306,6 +309,18 @@ static int wait_all(struct waiting *w)
     return r;
 }
 
+/* The local executor writes its last files after the last trial's result. */
+static void await_executor(const struct pl_run *run)
+{
+    if (!pl_run_is_local(run))
+        return;
+    for (int turn = 0; turn < EXECUTOR_MS / EXECUTOR_POLL_MS; turn++) {
+        if (pl_run_local_state(run, NULL, NULL) != PL_LOCAL_RUNS)
+            return;
+        poll(NULL, 0, EXECUTOR_POLL_MS); /* a lock has no event to wait for with a limit */
+    }
+}
+
 int pl_wait_run(const struct pl_run *run,
                 pl_wait_f progress,
                 void *ctx,
@@ -321,6 +336,7 @@ int pl_wait_run(const struct pl_run *run,
                         .watches = watches,
                         .n_left = n,
                         .notify = notify,
+                        .tears_down = json_object_get(pl_run_options(run), "teardown"),
                         .progress = progress,
                         .ctx = ctx};
     int r;
@@ -333,6 +349,7 @@ int pl_wait_run(const struct pl_run *run,
     free(w.trials);
     if (r < 0)
         return pl_error_errno(err, r, "cannot wait for the trials");
+    await_executor(run);
     *ret = w.result;
     return 0;
 }

@@ -55,12 +55,12 @@ class Terminal:
 
 
 def main():
-    print("1..1")
+    print("1..2")
     with tempfile.TemporaryDirectory(prefix="plume-wait-") as top:
         os.mkdir(f"{top}/fakes")
         os.mkdir(f"{top}/home")
         for name, text in {"sbatch": "case \"$*\" in *--test-only*) ;; *) echo 77 ;; esac", "scontrol": ":", "sinfo": ":",
-                           "squeue": "[ ! -e left ] || exit 0; for i in 0 1 2 3 4; do echo 77 $i; done"}.items():
+                           "squeue": "echo >>asked; [ ! -e left ] || exit 0; for i in 0 1 2 3 4; do echo 77 $i; done"}.items():
             write(f"{top}/fakes/{name}", f"#!/bin/sh\ncd {top}\n{text}\n")
         write(f"{top}/slurm.conf", "")
         ours, theirs = pty.openpty()
@@ -106,6 +106,34 @@ def main():
                 process.kill()
                 process.wait()
         print("ok 1 --wait on a terminal")
+        test_teardown(top, env)
+
+
+def test_teardown(top, env):
+    """The hub writes a trial's result before the job script's tear-down, for which --wait waits, too."""
+    os.unlink(f"{top}/left")
+    os.unlink(f"{top}/asked")
+    process = subprocess.Popen(["plsubmit", "--wait", "--parsable", "--teardown", "true", "true"], cwd=top, env=env,
+                               stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    try:
+        run = process.stdout.readline().split(";")[1]
+        result(run, 0, "done")
+        end = time.monotonic() + LIMIT
+        while not os.path.exists(f"{top}/asked"):  # the queue still has the job
+            if process.poll() is not None or time.monotonic() > end:
+                raise AssertionError(f"ended before the job has left the queue: {process.returncode}")
+            time.sleep(0.02)
+        write(f"{top}/left", "")
+        if process.wait(LIMIT) != 0:
+            raise AssertionError(process.returncode)
+        print("ok 2 --wait waits for the tear-down")
+    except AssertionError as e:
+        print(f"# {e}\nnot ok 2 --wait waits for the tear-down")
+        sys.exit(1)
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.wait()
 
 
 main()
