@@ -116,7 +116,7 @@ static unsigned local_ranks(const struct pl_spec *spec)
 
     if (!spec->values[PL_SPEC_LOCAL].text)
         return 0;
-    return shape.ranks ? shape.ranks : PL_MAX(shape.ranks_per_node, 1u);
+    return pl_local_ranks_of(&shape);
 }
 
 /* Writes what the local executor needs, except the number of trials. */
@@ -158,6 +158,7 @@ static int render(const struct pl_launch *launch, struct pl_buf *out, struct pl_
         .pmix = pl_start_needs_pmix(launch->spec),
         .torchrun = pl_start_workers(launch->spec),
         .local = local_ranks(launch->spec),
+        .local_nodes = PL_MAX(pl_shape_of(launch->spec).nodes, 1u),
         .submit_dir = launch->snapshot->cwd,
         .work_dir = launch->work_dir,
         .program = launch->spec->program,

@@ -64,6 +64,24 @@ static int check_options(const struct pl_spec *spec, struct pl_error *err)
     return 0;
 }
 
+/* With --local a node is a daemon on this machine, with its part of the ranks and of the GPUs. */
+static int check_nodes(const struct pl_shape *shape, unsigned gpus, struct pl_error *err)
+{
+    unsigned ranks = pl_local_ranks_of(shape);
+
+    if (shape->nodes != shape->nodes_max)
+        return pl_error_set(err, -EINVAL, "--local has no choice of nodes: write --nodes %u",
+                            shape->nodes);
+    if (shape->nodes > ranks)
+        return pl_error_set(err, -EINVAL, "%u rank%s cannot be on %u nodes", ranks,
+                            ranks == 1 ? "" : "s", shape->nodes);
+    if (shape->nodes > 1 && gpus % shape->nodes != 0)
+        return pl_error_set(err, -EINVAL,
+                            "%u GPUs cannot be shared equally by %u nodes: write --gpus-per-node N",
+                            gpus, shape->nodes);
+    return 0;
+}
+
 int pl_local_check(struct pl_spec *spec, struct pl_error *err)
 {
     struct pl_shape shape = pl_shape_of(spec);
@@ -75,9 +93,9 @@ int pl_local_check(struct pl_spec *spec, struct pl_error *err)
     r = check_options(spec, err);
     if (r < 0)
         return r;
-    if (shape.nodes_max > 1)
-        return pl_error_set(err, -EINVAL,
-                            "--local has one node: write --ntasks-per-node for more ranks");
+    r = check_nodes(&shape, gpus, err);
+    if (r < 0)
+        return r;
     have = pl_local_count_gpus();
     if (gpus > have)
         return pl_error_set(err, -EINVAL, "each trial needs %u GPU%s, and --local has %u here",

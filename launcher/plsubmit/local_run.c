@@ -86,13 +86,18 @@ unsigned pl_local_count_gpus(void)
     return g.n;
 }
 
+unsigned pl_local_ranks_of(const struct pl_shape *shape)
+{
+    return shape->ranks ? shape->ranks
+                        : PL_MAX(shape->ranks_per_node, 1u) * PL_MAX(shape->nodes, 1u);
+}
+
 unsigned pl_local_gpus_of(const struct pl_shape *shape)
 {
-    unsigned ranks = shape->ranks ? shape->ranks : PL_MAX(shape->ranks_per_node, 1u);
-
     if (shape->gpus)
         return shape->gpus;
-    return shape->gpus_per_node ? shape->gpus_per_node : shape->gpus_per_rank * ranks;
+    return shape->gpus_per_node ? shape->gpus_per_node * PL_MAX(shape->nodes, 1u)
+                                : shape->gpus_per_rank * pl_local_ranks_of(shape);
 }
 
 /* ---- trials ---- */

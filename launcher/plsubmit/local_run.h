@@ -7,7 +7,8 @@
 
 #define PL_LOCAL_ARRAYS 1000u /* of one executor: their numbers follow each other */
 
-/* GPUs of a trial. */
+/* Ranks and GPUs of a trial, on all of its nodes. */
+unsigned pl_local_ranks_of(const struct pl_shape *shape);
 unsigned pl_local_gpus_of(const struct pl_shape *shape);
 
 /* GPUs of this machine: those of CUDA_VISIBLE_DEVICES, else all. */

@@ -245,6 +245,9 @@ static int add_step(const struct pl_script *s, struct pl_buf *out)
         r = add_save(s, out);
     if (r < 0)
         return r;
+    if (s->local && s->local_nodes > 1)
+        return pl_buf_addf(out, "\"$PLUME_BIN/plrun\" --tasks=%u --nodes=%u -- %s", s->local,
+                           s->local_nodes, trial);
     if (s->local)
         return pl_buf_addf(out, "\"$PLUME_BIN/plrun\" --tasks=%u -- %s", s->local, trial);
     r = pl_buf_adds(out, "srun --kill-on-bad-exit=0 "

@@ -30,6 +30,7 @@ struct pl_script {
     bool pmix;                      /* srun --mpi=pmix */
     unsigned torchrun;              /* processes that torchrun starts on a node; 0: no torchrun */
     unsigned local;                 /* --local: the number of ranks; 0: Slurm starts them */
+    unsigned local_nodes;           /* and of nodes */
     const char *submit_dir;         /* with --snapshot: where plsubmit ran; else NULL */
     const char *work_dir;           /* the folder in the snapshot where the set-up begins */
     const char *program;            /* name to look up after the set-up; NULL: none */

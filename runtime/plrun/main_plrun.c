@@ -43,6 +43,7 @@ struct arguments {
     enum mode mode;
     const char *word; /* the mode's argument; NULL = none */
     int64_t code;     /* --finish, --tasks, --end-sweep */
+    int64_t nodes;    /* --nodes */
 };
 
 static int add_metric(void *ctx, const struct pl_option *o, const char *value, struct pl_error *err)
@@ -108,6 +109,13 @@ static int set_mode(void *ctx, const struct pl_option *o, const char *value, str
     return a->mode == MODE_FINISH ? pl_parse_int(value, 0, 255, &a->code, err) : 0;
 }
 
+static int set_nodes(void *ctx, const struct pl_option *o, const char *value, struct pl_error *err)
+{
+    struct arguments *a = ctx;
+
+    return pl_parse_int(value, 1, 65535, &a->nodes, err);
+}
+
 #define MODE(mode)                                                                                 \
     {                                                                                              \
         .set = set_mode, .key = (mode)                                                             \
@@ -132,6 +140,9 @@ static const struct pl_option options[] = {
      MODE(MODE_TRIAL)},
     {"tasks", 0, "N", NULL,
      "start PROGRAM N times on this machine, as srun starts the tasks of a step", MODE(MODE_TASKS)},
+    {"nodes", 0, "N", NULL,
+     "with --tasks: as the tasks of a step on N nodes, each with a daemon [1]",
+     PL_OPTION_CALL(set_nodes)},
     {"claim", 0, NULL, NULL, "claim that trial for this job and print the number of the attempt",
      MODE(MODE_CLAIM)},
     {"reason", 0, NULL, NULL, "print why this attempt starts: first, retry, preempt, ...",
@@ -158,7 +169,8 @@ static const struct pl_option options[] = {
 
 static const struct pl_command command = {
     .name = "plrun",
-    .synopsis = "[OPTIONS] [--] PROGRAM [ARG...]\n--tasks N -- PROGRAM [ARG...]\n--trial | --claim "
+    .synopsis = "[OPTIONS] [--] PROGRAM [ARG...]\n--tasks N [--nodes N] -- PROGRAM "
+                "[ARG...]\n--trial | --claim "
                 "| --reason | --finish CODE | --end-sweep N\n"
                 "--find-program NAME | --read-env FILE | --reserve-hub",
     .summary = "Starts PROGRAM as one rank of a Slurm step, with the environment of distributed "
@@ -357,7 +369,7 @@ static int run(const struct arguments *a, char **program, struct pl_error *err)
     case MODE_TRIAL:
         return run_trial(err);
     case MODE_TASKS:
-        return pl_tasks_run(program, (unsigned)a->code, err);
+        return pl_tasks_run(program, (unsigned)a->code, (unsigned)a->nodes, err);
     case MODE_CLAIM:
         return claim(err);
     case MODE_REASON:
@@ -381,7 +393,7 @@ static int run(const struct arguments *a, char **program, struct pl_error *err)
 
 int main(int argc, char **argv)
 {
-    struct arguments a = {0};
+    struct arguments a = {.nodes = 1};
     struct pl_error err = {0};
     int rest, r;
     bool done;
@@ -396,6 +408,9 @@ int main(int argc, char **argv)
         return PL_EXIT_OK;
     if (r == 0 && (a.mode == MODE_PROGRAM || a.mode == MODE_TASKS) && rest == argc)
         r = pl_error_set(&err, -EINVAL, "no program given: see plrun --help");
+    if (r == 0 && a.nodes > (a.mode == MODE_TASKS ? a.code : 1))
+        r = pl_error_set(&err, -EINVAL, "--nodes %d needs --tasks with at least as many tasks",
+                         (int)a.nodes);
     if (r == 0 && a.mode != MODE_PROGRAM && a.mode != MODE_TASKS && rest < argc)
         r = pl_error_set(&err, -EINVAL, "'%s': this mode takes no program", argv[rest]);
     if (r < 0) {

@@ -76,6 +76,23 @@ TXT
     [ "$stderr" = 'plsubmit: each trial needs 2 GPUs, and --local has 1 here' ]
 }
 
+@test "several nodes are daemons of this machine, each with its ranks and GPUs" {
+    # shellcheck disable=SC2016 # the ranks'
+    CUDA_VISIBLE_DEVICES=1,3,GPU-7,9 submit --local -N 2 --gpus-per-node 2 --wait -- sh -c \
+        'echo "$RANK/$WORLD_SIZE $LOCAL_RANK/$LOCAL_WORLD_SIZE $NODE_RANK ${SLURMD_NODENAME##*-} $CUDA_VISIBLE_DEVICES"'
+    [ "$(cat "$RUN"/trial-0000/attempt-0/rank-?.out)" = '0/4 0/2 0 0 1,3
+1/4 1/2 0 0 1,3
+2/4 0/2 1 1 GPU-7,9
+3/4 1/2 1 1 GPU-7,9' ]
+    # Three ranks on two nodes: the first has one more. One that fails ends those of the other node.
+    # shellcheck disable=SC2016
+    submit --local -N 2 -n 3 -- sh -c '[ "$RANK" = 2 ] && exit 5; exec tail -f /dev/null'
+    wait_for 30 executor_gone
+    [[ $(plstat why "$SWEEP") == *"2 nodes 3 ranks"*'rank 2 ('*-1,*'exit 5'* ]]
+    run -2 --separate-stderr plrun --tasks 1 --nodes 2 -- true
+    [ "$stderr" = 'plrun: --nodes 2 needs --tasks with at least as many tasks' ]
+}
+
 @test "the executor outlives its client and the terminal; plstat, --cancel, --retry and --extend work" {
     cat >prog <<'TXT'
 #!/bin/bash
@@ -152,7 +169,7 @@ TXT
 
 @test "what has no effect without Slurm is refused, and without Slurm --local is named" {
     for args in '--after x' '--requeue-on timeout' '-t 10' '-p main' '--sbatch hold' '--srun mpi=none' \
-        '--max-parallel 2' '-d singleton' '-N 2'; do
+        '--max-parallel 2' '-d singleton' '-N 2-3' '-N 2 -n 1' '-N 2 -n 3 --gpus 3'; do
         # shellcheck disable=SC2086 # words
         run --separate-stderr plsubmit --local $args true
         ((status == 2 || status == 3))
