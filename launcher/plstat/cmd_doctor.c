@@ -386,6 +386,7 @@ static void look_at_nodes(struct doctor *d)
     compare(d, "driver", "NVIDIA driver");
     compare(d, "nccl", "NCCL of the system");
     compare(d, "mpi", "MPI");
+    compare(d, "container", "container run-time");
     if (d->munge) {
         compare(d, "munge", "munge");
         check_munge(d);

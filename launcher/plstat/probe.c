@@ -159,6 +159,8 @@ json_t *pl_probe(const char *file)
 {
     static const char *const slurm[] = {"scontrol", "--version", NULL};
     static const char *const mpi[] = {"mpirun", "--version", NULL};
+    static const char *const apptainer[] = {"apptainer", "--version", NULL};
+    static const char *const singularity[] = {"singularity", "--version", NULL};
     static const char *const munge[] = {"munge", "--version", NULL};
     const char *node = pl_env(PL_ENV_SLURMD_NODENAME), *runtime = pl_env(PL_ENV_PLUME_RUNTIME);
     char host[HOST_NAME_MAX + 1] = "?";
@@ -183,6 +185,10 @@ json_t *pl_probe(const char *file)
         r = set_versions(o);
     if (r == 0)
         r = set_output(o, "mpi", mpi);
+    if (r == 0)
+        r = set_output(o, "container", apptainer);
+    if (r == 0 && !json_object_get(o, "container"))
+        r = set_output(o, "container", singularity);
     if (r == 0)
         r = set_output(o, "munge", munge);
     if (r == 0)

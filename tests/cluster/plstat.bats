@@ -259,12 +259,16 @@ submit() {
     printf '#!/bin/sh\necho "mpirun (Open MPI) 4.1.${SLURMD_NODENAME#n}"\n' >bin/mpirun
     # An old munge, of which all nodes have the same.
     printf '#!/bin/sh\necho "munge-0.5.17 (2025-11-01)"\n' >bin/munge
-    chmod 755 bin bin/mpirun bin/munge
+    # No apptainer, and a singularity of another release on each node.
+    # shellcheck disable=SC2016 # the node's
+    printf '#!/bin/sh\necho "singularity-ce version 4.${SLURMD_NODENAME#n}"\n' >bin/singularity
+    chmod 755 bin bin/*
     PATH=$WORK/bin:$PATH run -1 as_user plstat doctor --check
     grep -Eq '^ok     Slurm [0-9.]+ answers$' <<<"$output"
     grep -q '^ok     partition scavenge: a preempted job starts again, or goes on (PreemptMode=REQUEUE)$' <<<"$output"
     grep -q '^ok     looked at 2 nodes$' <<<"$output"
     grep -Eq '^wrong  MPI differs: mpirun \(Open MPI\) 4.1.[1-4] on node n[1-4], mpirun ' <<<"$output"
+    grep -Eq '^wrong  container run-time differs: singularity-ce version 4.[1-4] on node n' <<<"$output"
     grep -q '^ok     munge: munge-0.5.17 (2025-11-01)$' <<<"$output"
     grep -Eq '^check  munge 0.5.17 on node n[1-4]: releases before 0.5.18 ' <<<"$output"
     # One that is mended is no finding; a finding to look at is no failure.
