@@ -25,6 +25,7 @@ Usage: ./dev soak graphs [N [SEED]]
        ./dev soak chaos [--seed N] [--minutes M | --count K] [--jobs J]
                         [--way WAY] [--fault NAME] [--case SEED:I]
        ./dev soak recipes [NAME...]
+       ./dev soak container IMAGE
 
   graphs       N random graphs of ops, in f64 and f32, against the PyTorch that
                $PLUME_TORCH_PYTHON, or else python3, has
@@ -39,6 +40,8 @@ Usage: ./dev soak graphs [N [SEED]]
                plrun and by the plugin; [40 cases, 3 at a time, a clock's seed]
   recipes      each recipe of doc/recipes.md with the packages that the Python
                $PLUME_RECIPES_PYTHON, or else python3, has
+  container    tests/cluster/container.bats with the apptainer in PATH and an
+               IMAGE that has bash and sleep, in place of the stand-in
 
 What is wrong is named; the same numbers repeat it.
 TXT
@@ -51,8 +54,8 @@ cmd_soak() {
         soak_usage
         return
         ;;
-    graphs | pipelines | shards | allocations | fuzz | stalls | chaos | recipes) ;;
-    *) die_usage "soak takes 'graphs', 'pipelines', 'shards', 'allocations', 'fuzz', 'stalls', 'chaos' or 'recipes'; see ./dev soak --help" ;;
+    graphs | pipelines | shards | allocations | fuzz | stalls | chaos | recipes | container) ;;
+    *) die_usage "soak takes 'graphs', 'pipelines', 'shards', 'allocations', 'fuzz', 'stalls', 'chaos', 'recipes' or 'container'; see ./dev soak --help" ;;
     esac
     shift
     "soak_$kind" "$@"
@@ -159,4 +162,12 @@ soak_chaos() {
 soak_recipes() {
     soak_build
     "$PLUME_SRC/tests/recipes.py" "$@"
+}
+
+soak_container() {
+    (($# == 1)) || die_usage "soak container takes an image"
+    [[ -r $1 ]] || die "cannot read the image '$1'"
+    command -v apptainer >/dev/null || die "no apptainer is in PATH"
+    soak_build
+    PLUME_TEST_IMAGE=$(realpath -- "$1") bats "$PLUME_SRC/tests/cluster/container.bats"
 }

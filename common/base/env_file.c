@@ -75,10 +75,24 @@ static const struct {
 
 int pl_env_name_check(const char *name, size_t len, struct pl_error *err)
 {
-    static const char *const owned[] = {
-        "PLUME_RUN_DIR", "PLUME_BIN",       "PLUME_TRIAL",   "PLUME_ATTEMPT",   "PLUME_TRIAL_DIR",
-        "PLUME_REASON",  "PLUME_HUB",       "PLUME_PROGRAM", "PLUME_PARAMS",    "PLUME_RETRY",
-        "PLUME_SOCKET",  "PLUME_NODE_ADDR", "PLUME_RUNTIME", "SLURM_EXPORT_ENV"};
+    static const char *const owned[] = {"PLUME_RUN_DIR",
+                                        "PLUME_BIN",
+                                        "PLUME_TRIAL",
+                                        "PLUME_ATTEMPT",
+                                        "PLUME_TRIAL_DIR",
+                                        "PLUME_REASON",
+                                        "PLUME_HUB",
+                                        "PLUME_PROGRAM",
+                                        "PLUME_PARAMS",
+                                        "PLUME_RETRY",
+                                        "PLUME_SOCKET",
+                                        "PLUME_NODE_ADDR",
+                                        "PLUME_RUNTIME",
+                                        "SLURM_EXPORT_ENV",
+                                        "PLUME_CONTAINER",
+                                        "PLUME_CONTAINER_RUNTIME",
+                                        "PLUME_CONTAINER_OPTIONS",
+                                        "PLUME_CONTAINER_ENV"};
     static const char *const of_rank[] = {
         "RANK",       "WORLD_SIZE",    "LOCAL_RANK",      "LOCAL_WORLD_SIZE",
         "NODE_RANK",  "GROUP_RANK",    "MASTER_ADDR",     "MASTER_PORT",

@@ -74,6 +74,10 @@
     X(PLUME_SAVE_PID, NUMBER, NULL, PLRUN | RANK, "process of the rank's program, for PLUME_SAVE_COMMAND") \
     X(PLUME_PARAMS, TEXT, NULL, RANK, "the trial's parameters, a JSON object")                     \
     X(PLUME_LAUNCH, TEXT, NULL, PLRUN, "torchrun: a rank starts the processes of its node")        \
+    X(PLUME_CONTAINER, TEXT, NULL, PLRUN, "image of the container in which the program runs")      \
+    X(PLUME_CONTAINER_RUNTIME, PATH, NULL, PLRUN, "apptainer or singularity, where PATH has neither")  \
+    X(PLUME_CONTAINER_OPTIONS, LIST, NULL, PLRUN, "lines: options of apptainer exec")              \
+    X(PLUME_CONTAINER_ENV, LIST, NULL, PLRUN, "names of variables that win over the image's own")  \
     X(PLUME_BIN, PATH, NULL, DEVELOPER, "folder of the tools, in a job script")                    \
     X(PLUME_RANK, NUMBER, NULL, DEVELOPER, "reserved: never passed to the daemon")                 \
     X(PLUME_JOB_ID, NUMBER, NULL, PLRUND, "the job, from the plugin")                              \

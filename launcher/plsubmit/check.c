@@ -87,6 +87,23 @@ static void check_folder(struct checks *c, const struct pl_launch *launch, bool 
         add(c, true, "run folders can be made in '%s'", parent);
 }
 
+/* The nodes' run-time is another matter: nothing runs there. */
+static void check_container(struct checks *c, const struct pl_spec *spec, bool local)
+{
+    bool later = spec->lists[PL_SPEC_LOAD] || spec->lists[PL_SPEC_SETUP];
+
+    if (!spec->values[PL_SPEC_CONTAINER].text)
+        return;
+    if (spec->container_runtime)
+        add(c, true, "containers by '%s'%s", spec->container_runtime,
+            local ? "" : "; plstat doctor compares the nodes'");
+    else
+        add(c, later, "neither apptainer nor singularity is in PATH here%s",
+            later   ? ", unless the set-up brings it"
+            : local ? ""
+                    : ": add --load MODULE, or see with plstat doctor whether the nodes have it");
+}
+
 /* ---- with Slurm ---- */
 
 /* Copies the text after `prefix`, to the end of its line. NULL: there is none. */
@@ -272,6 +289,7 @@ int pl_check_run(const struct pl_launch *launch,
 
     check_warnings(&c, launch->spec);
     check_folder(&c, launch, local);
+    check_container(&c, launch->spec, local);
     if (!local)
         check_slurm(&c, launch);
     if (c.r == 0 &&

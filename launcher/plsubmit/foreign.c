@@ -35,6 +35,12 @@ static const struct {
     {"log-dir", "write --runs DIR"},
     {"num-tpu-cores", "TPUs are not supported"},
     {"tpu-cores", "TPUs are not supported"},
+    {"container-image", "write --srun container-image=IMAGE for pyxis, or --container IMAGE for "
+                        "Apptainer and Singularity"},
+    {"container-mounts", "write --srun container-mounts=LIST for pyxis, or --container-option "
+                         "bind=LIST for Apptainer and Singularity"},
+    {"apptainer", "write --container IMAGE"},
+    {"singularity", "write --container IMAGE"},
     /* test-tube's SlurmCluster */
     {"log-path", "write --runs DIR"},
     {"per-experiment-nb-nodes", "write --nodes N"},
@@ -78,7 +84,6 @@ static const char *const sbatchs[] = {
     "cluster-constraint",
     "clusters",
     "consolidate-segments",
-    "container",
     "container-id",
     "contiguous",
     "core-spec",

@@ -139,11 +139,13 @@ static int add_env_files(const struct pl_script *s, struct pl_buf *out)
     int r = 0;
 
     for (const char *const *path = s->env_files; path && *path && r == 0; path++) {
-        r = pl_buf_adds(out, "while IFS= read -r -d '' plume_pair; do\n"
-                             "    unset -n \"${plume_pair%%=*}\"\n"
-                             "    unset -v \"${plume_pair%%=*}\"\n"
-                             "    export \"$plume_pair\"\n"
-                             "done < <(\"$PLUME_BIN/plrun\" --read-env=");
+        r = pl_buf_addf(out,
+                        "while IFS= read -r -d '' plume_pair; do\n"
+                        "    unset -n \"${plume_pair%%%%=*}\"\n"
+                        "    unset -v \"${plume_pair%%%%=*}\"\n"
+                        "    export \"$plume_pair\"\n%s"
+                        "done < <(\"$PLUME_BIN/plrun\" --read-env=",
+                        s->container ? "    plume_names+=\" ${plume_pair%%=*}\"\n" : "");
         if (r == 0)
             r = pl_script_quote(out, *path);
         if (r == 0)
@@ -169,6 +171,16 @@ static int add_work_dir(const struct pl_script *s, struct pl_buf *out)
     return r == 0 ? pl_buf_adds(out, "\n") : r;
 }
 
+/* The variables of --env win over those that the image of a container sets. */
+static int add_names(const struct pl_script *s, struct pl_buf *out)
+{
+    int r = s->container ? pl_buf_adds(out, "plume_names='") : 0;
+
+    for (const char *const *item = s->kept; s->container && item && *item && r == 0; item++)
+        r = pl_buf_addf(out, "%s%.*s", item == s->kept ? "" : " ", (int)strcspn(*item, "="), *item);
+    return s->container && r == 0 ? pl_buf_adds(out, "'\n") : r;
+}
+
 static int add_setup(const struct pl_script *s, struct pl_buf *out)
 {
     int r = add_work_dir(s, out);
@@ -182,6 +194,8 @@ static int add_setup(const struct pl_script *s, struct pl_buf *out)
         r = add_command(out, *line);
     if (r == 0 && (s->python_env || (s->setup && *s->setup)))
         r = pl_buf_adds(out, "plume_setup=\n");
+    if (r == 0)
+        r = add_names(s, out);
     if (r == 0)
         r = add_env_files(s, out);
     if (r == 0)
@@ -235,6 +249,34 @@ static int add_save(const struct pl_script *s, struct pl_buf *out)
     return r == 0 ? pl_buf_adds(out, "\n") : r;
 }
 
+/* Appends the variables by which each rank runs in a container. */
+static int add_container(const struct pl_script *s, struct pl_buf *out)
+{
+    int r;
+
+    if (!s->container)
+        return 0;
+    r = pl_buf_adds(out, "export PLUME_CONTAINER=");
+    if (r == 0)
+        r = pl_script_quote(out, s->container);
+    if (r == 0 && s->container_runtime)
+        r = pl_buf_adds(out, " PLUME_CONTAINER_RUNTIME=");
+    if (r == 0 && s->container_runtime)
+        r = pl_script_quote(out, s->container_runtime);
+    for (const char *const *option = s->container_options; option && *option && r == 0; option++) {
+        _cleanup_free_ char *word = pl_strf("--%s", *option);
+
+        r = !word                            ? -ENOMEM
+            : option == s->container_options ? pl_buf_adds(out, " PLUME_CONTAINER_OPTIONS=")
+                                             : pl_buf_adds(out, "$'\\n'");
+        if (r == 0)
+            r = pl_script_quote(out, word);
+    }
+    if (r == 0)
+        r = pl_buf_adds(out, "\nexport PLUME_CONTAINER_ENV=\"$plume_names\"\n");
+    return r;
+}
+
 /* Appends the command that starts the ranks. */
 static int add_step(const struct pl_script *s, struct pl_buf *out)
 {
@@ -243,6 +285,8 @@ static int add_step(const struct pl_script *s, struct pl_buf *out)
 
     if (r == 0)
         r = add_save(s, out);
+    if (r == 0)
+        r = add_container(s, out);
     if (r < 0)
         return r;
     if (s->local && s->local_nodes > 1)

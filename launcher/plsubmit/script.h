@@ -27,13 +27,16 @@ struct pl_script {
     const char *save_command;       /* --save-command; NULL: none */
     const char *save_grace;         /* --save-grace, seconds; NULL: the default */
     const char *const *srun;        /* --srun: "mpi=pmix", ... */
-    bool pmix;                      /* srun --mpi=pmix */
-    unsigned torchrun;              /* processes that torchrun starts on a node; 0: no torchrun */
-    unsigned local;                 /* --local: the number of ranks; 0: Slurm starts them */
-    unsigned local_nodes;           /* and of nodes */
-    const char *submit_dir;         /* with --snapshot: where plsubmit ran; else NULL */
-    const char *work_dir;           /* the folder in the snapshot where the set-up begins */
-    const char *program;            /* name to look up after the set-up; NULL: none */
+    const char *container;          /* --container; NULL: none */
+    const char *container_runtime;  /* its file here; NULL: none */
+    const char *const *container_options; /* --container-option: "bind=/data", ... */
+    bool pmix;                            /* srun --mpi=pmix */
+    unsigned torchrun;      /* processes that torchrun starts on a node; 0: no torchrun */
+    unsigned local;         /* --local: the number of ranks; 0: Slurm starts them */
+    unsigned local_nodes;   /* and of nodes */
+    const char *submit_dir; /* with --snapshot: where plsubmit ran; else NULL */
+    const char *work_dir;   /* the folder in the snapshot where the set-up begins */
+    const char *program;    /* name to look up after the set-up; NULL: none */
 };
 
 /* Appends s in single quotes, so that bash reads it back byte for byte. -EINVAL (s has a newline,

@@ -16,6 +16,7 @@
 #include "common/run/run_stop.h"
 #include "launcher/plsubmit/count.h"
 #include "launcher/plsubmit/foreign.h"
+#include "launcher/plsubmit/image.h"
 #include "launcher/plsubmit/mail.h"
 #include "launcher/plsubmit/spec_private.h"
 
@@ -41,6 +42,7 @@ void pl_spec_finish(struct pl_spec *spec)
     pl_grid_finish(&spec->grid);
     pl_strv_free(spec->argv);
     free(spec->program);
+    free(spec->container_runtime);
     pl_strv_free(spec->metric_names);
     pl_strv_free(spec->metric_regexes);
     free(spec->id_name);
@@ -677,6 +679,14 @@ static const struct pl_option options[] = {
     {"conda", 0, "ENV", NULL,
      "activate the environment of conda, a name or a folder, before --setup",
      KEY(PL_SPEC_CONDA, NULL)},
+    {"container", 0, "IMAGE", NULL,
+     "run the program in a container of Apptainer or Singularity: a file, a folder or a URI; "
+     "set-up, "
+     "tear-down and --save-command run outside",
+     KEY(PL_SPEC_CONTAINER, pl_image_check)},
+    {"container-option", 0, "KEY[=VALUE]", NULL,
+     "an option of apptainer exec, such as bind=/data; repeatable",
+     LIST(PL_SPEC_CONTAINER_OPTION, pl_image_check_option)},
     {"setup", 0, "CMD", NULL, "run CMD in the job script's shell before the trial starts",
      LIST(PL_SPEC_SETUP, NULL)},
     {"teardown", 0, "CMD", NULL,

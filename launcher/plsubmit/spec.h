@@ -77,6 +77,7 @@ enum pl_spec_key {
     PL_SPEC_PRECISION,
     PL_SPEC_VENV,
     PL_SPEC_CONDA,
+    PL_SPEC_CONTAINER,
     PL_SPEC_MAIL,
     PL_SPEC_SNAPSHOT,
     PL_SPEC_SNAPSHOT_MAX,
@@ -101,6 +102,7 @@ enum pl_spec_list {
     PL_SPEC_SBATCH,
     PL_SPEC_SBATCH_COMMENT, /* "KEY=TEXT" */
     PL_SPEC_SRUN,
+    PL_SPEC_CONTAINER_OPTION,
     PL_SPEC_N_LISTS,
 };
 
@@ -150,11 +152,12 @@ struct pl_spec {
     char *changed; /* its SWEEP[/TRIALS] */
 
     /* Set by pl_spec_resolve(): */
-    char **argv;         /* the program and its arguments; NULL-terminated */
-    bool bundled;        /* no program given: the bundled module trains */
-    char *program;       /* its name if the set-up chooses the file; else NULL */
-    char *id_name;       /* the name, with the characters of a path only */
-    char **metric_names; /* of --metric; metric_regexes has the same order */
+    char **argv;             /* the program and its arguments; NULL-terminated */
+    bool bundled;            /* no program given: the bundled module trains */
+    char *container_runtime; /* apptainer or singularity as found here; NULL: none */
+    char *program;           /* its name if the set-up chooses the file; else NULL */
+    char *id_name;           /* the name, with the characters of a path only */
+    char **metric_names;     /* of --metric; metric_regexes has the same order */
     char **metric_regexes;
     enum pl_objective objective;
     char *objective_metric; /* NAME, or NAME.best */

@@ -10,6 +10,7 @@
 #include "common/run/output_ranks.h"
 #include "common/run/run_stop.h"
 #include "launcher/plsubmit/axes.h"
+#include "launcher/plsubmit/container.h"
 #include "launcher/plsubmit/hparams.h"
 #include "launcher/plsubmit/python_env.h"
 #include "launcher/plsubmit/sample.h"
@@ -178,14 +179,18 @@ static int user_program(struct pl_spec *spec, char *const *words, struct pl_erro
         if (!pl_utf8_valid(*word, strlen(*word)))
             return pl_error_set(err, -EINVAL, "argument '%.200s' of the program is not valid UTF-8",
                                 *word);
-    r = pl_python_env_program(spec, words[0], &program);
+    if (spec->values[PL_SPEC_CONTAINER].text) /* the image has it */
+        r = *words[0] ? (program = strdup(words[0])) ? 0 : -ENOMEM
+                      : pl_error_set(err, -ENOENT, "the program's name is empty");
+    else
+        r = pl_python_env_program(spec, words[0], &program);
     if (r == 0 && !program)
         r = pl_spec_find_program(words[0], later, &program, &warning, err);
     if (r < 0)
         return r;
     if (warning)
         r = pl_spec_warn(spec, "%s", warning);
-    if (r == 0 && later && !strchr(words[0], '/')) {
+    if (r == 0 && later && !strchr(words[0], '/') && !spec->values[PL_SPEC_CONTAINER].text) {
         spec->program = strdup(words[0]);
         r = spec->program ? 0 : -ENOMEM;
     }
@@ -360,6 +365,8 @@ int pl_spec_resolve(struct pl_spec *spec,
     const char *objective;
     int r = pl_spec_make_trials(spec, err);
 
+    if (r == 0)
+        r = pl_container_check(spec, words[0], err);
     if (r == 0)
         r = pl_python_env_check(spec, err);
     if (r == 0)

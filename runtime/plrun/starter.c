@@ -6,10 +6,12 @@
 #include "common/base/log.h"
 #include "common/base/parse.h"
 #include "common/base/process.h"
+#include "common/base/strv.h"
 #include "common/base/trace.h"
 #include "common/proto/rank/minijson.h"
 #include "common/proto/rank/rank_link.h"
 #include "runtime/node/slurm_step.h"
+#include "runtime/plrun/container.h"
 #include "runtime/plrun/refuser.h"
 #include "runtime/plrun/saver.h"
 
@@ -262,8 +264,17 @@ static void set_torchrun(void)
 
 static int exec_program(char *const *argv)
 {
+    _cleanup_(pl_strv_freep) char **words = NULL;
+    struct pl_error err = {0};
     int error;
 
+    if (pl_container_is_set()) {
+        if (pl_container_words(argv, &words, &err) < 0) {
+            dprintf(2, "plrun: %s\n", pl_error_text(&err));
+            return err.code == -ENOENT ? 127 : 126;
+        }
+        argv = words;
+    }
     execvp(argv[0], argv);
     error = errno;
     /* execvp(3) reports EACCES if it may not search one of the folders and finds nothing. */

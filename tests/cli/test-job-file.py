@@ -69,7 +69,7 @@ VALUES = {
                                "parsable", "wait")},
 }
 # Those of which a random command line has more than one, or that need each other, a sweep or a file.
-AXES = {"snapshot-max", "save-command", "save-grace", "grid", "zip", "sample", "random", "seed", "after", "env-file", "sbatch-comment"}
+AXES = {"container", "container-option", "snapshot-max", "save-command", "save-grace", "grid", "zip", "sample", "random", "seed", "after", "env-file", "sbatch-comment"}
 # Those that no file can have.
 NOT_IN_FILES = {"help", "version", "dry-run", "check", "expand", "show-config", "job-file", "write-job", "resume", "retry",
                 "extend", "no-submit", "cancel", "hold", "release"}
@@ -162,6 +162,8 @@ def same_meaning():
         value = [VALUES[name]()] if VALUES[name] else []
         options += ["--local=" + value[0]] if name == "local" else ["--" + name, *value]
     words = random.choice([[], ["sh"] + [word(["\n", "{a0}"]) for _ in range(random.randrange(4))]])
+    if words and random.random() < 0.2:
+        options += ["--container", os.path.join(WORK.name, "im 'é.sif"), "--container-option", random.choice(["nv", "bind=" + free()])]
     path = os.path.join(WORK.name, "w.yaml")
     if os.path.exists(path):
         os.unlink(path)
@@ -342,6 +344,7 @@ def main():
     if shutil.which("git"):  # --snapshot is of a repository
         subprocess.run(["git", "init", "-q", WORK.name], env=ENV, check=True)
     os.makedirs(os.path.join(WORK.name, "it's an é", "bin"))
+    write("im 'é.sif", "")
     for name in "activate", "python":
         os.symlink("/bin/sh", os.path.join(WORK.name, "it's an é", "bin", name))
     tests = [all_options, errors, texts, flags, hparams, random_lines, precedence, json_pairs]
