@@ -58,8 +58,9 @@ def test_world_environment(step):
         equal(defaults.pop("COLUMNS", None), "400" if local == 1 else None)
         host, jax_port = defaults.pop("JAX_COORDINATOR_ADDRESS").rsplit(":", 1)
         equal(host, "127.0.0.1")
-        equal(list(defaults), ["NCCL_RAS_ADDR"])
-    assert int(jax_port) != port
+        ras_host, ras_port = defaults.pop("NCCL_RAS_ADDR").rsplit(":", 1)
+        equal((ras_host, defaults), ("localhost", {}))  # NCCL authenticates nobody there
+    assert len({port, int(jax_port), int(ras_port)}) == 3
     # Nobody gets the ports by chance, rank 0's program does by SO_REUSEADDR.
     for held in (port, int(jax_port)):
         with socket.socket() as stranger:
@@ -691,6 +692,7 @@ def test_socket_other_user(step):
     if os.geteuid() != 0:
         return  # only root can be two users; ./dev test runs as root in CI
     d = step.start()
+    equal([os.stat(p).st_mode & 0o777 for p in (d.socket, os.path.dirname(d.socket))], [0o600, 0o700])
     os.chmod(step.dir, 0o711)
     os.chmod(os.path.dirname(d.socket), 0o711)  # what guards it otherwise
     os.chmod(d.socket, 0o666)

@@ -227,16 +227,35 @@ static void test_stop_without_pidfd(void **state)
     }
 }
 
-/* A later process with the same pid is neither waited for nor killed. */
+/* True if this signal, which the process blocks, waits for it. */
+static bool waits_for(pid_t pid, int sig)
+{
+    _cleanup_free_ char *text = NULL;
+    char path[32], *line;
+
+    snprintf(path, sizeof(path), "/proc/%d/status", (int)pid);
+    assert_int_equal(pl_file_read(path, 65536, &text, NULL, NULL), 0);
+    line = strstr(text, "\nShdPnd:");
+    assert_non_null(line);
+    return strtoull(line + strlen("\nShdPnd:"), NULL, 16) >> (sig - 1) & 1;
+}
+
+/* A later process with the same pid is neither waited for nor signalled. */
 static void test_process_pid_reused(void **state)
 {
     struct pl_process process, unknown = {.pid = getpid(), .pidfd = -EBADF};
-    pid_t pid = fork();
+    sigset_t set, before;
+    pid_t pid;
 
+    sigemptyset(&set);
+    sigaddset(&set, SIGUSR1);
+    assert_int_equal(sigprocmask(SIG_BLOCK, &set, &before), 0);
+    pid = fork();
     if (pid == 0) {
         pause();
         _exit(0);
     }
+    sigprocmask(SIG_SETMASK, &before, NULL);
     pl_process_open(&process, pid);
     assert_true(process.start > 0);
     assert_int_equal(pl_process_wait(&process, 0), -ETIMEDOUT);
@@ -245,10 +264,13 @@ static void test_process_pid_reused(void **state)
     assert_int_equal(pl_process_wait(&process, 0), -ETIMEDOUT);
     process.start--;
     assert_int_equal(pl_process_wait(&process, 0), 0);
+    assert_int_equal(pl_process_signal(&process, SIGUSR1), 0);
     assert_int_equal(pl_process_kill(&process), 0);
-    assert_int_equal(kill(pid, 0), 0);
+    assert_false(waits_for(pid, SIGUSR1));
     process.start++;
     assert_int_equal(pl_process_wait(&process, 0), -ETIMEDOUT); /* it lives: nobody killed it */
+    assert_int_equal(pl_process_signal(&process, SIGUSR1), 0);
+    assert_true(waits_for(pid, SIGUSR1));
     assert_int_equal(pl_process_kill(&process), 0);
     assert_int_equal(waitpid(pid, NULL, 0), pid);
     assert_int_equal(pl_process_wait(&process, 0), 0);
