@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
 # shellcheck shell=bash
-# What all commands of ./dev share: messages, bounded waits, processes known by pid and start time.
+# Shared by all commands of ./dev: messages, bounded waits, processes known by pid and start time.
 
 say() {
     printf '%s\n' "$*" >&2

@@ -75,8 +75,8 @@ steps_write() {
 
 # ---- lanes ----
 
-# Where python3 is a script that looks for one (pyenv's), each call takes a tenth of a second of a
-# processor, and tests make hundreds: they get the one that it finds.
+# If python3 is a script that looks for the real one (pyenv's), each call takes a tenth of a second of a
+# processor, and tests make hundreds of calls. They get the real one.
 python_found() {
     local python magic=''
     python=$(command -v python3) || return 0
@@ -112,7 +112,7 @@ many() {
     echo "$(($(nproc) + 1))"
 }
 
-# What makes stack traces is enough for sanitizers: line numbers, and little optimisation.
+# Line numbers and little optimisation: sanitizers need no more for their stack traces.
 readonly -A LANE_OPTIONS=(
     [asan]='-Db_sanitize=address,undefined -Db_lundef=false -Doptimization=1 -Dc_args=-g1'
     [tsan]='-Db_sanitize=thread -Db_lundef=false -Doptimization=1 -Dc_args=-g1'

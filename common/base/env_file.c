@@ -33,8 +33,8 @@ static bool is_name(const char *name, size_t len)
     return len > 0;
 }
 
-/* What Slurm sets for the job and for each task. Some of them srun reads, too: a step would have
- * another shape than the job. */
+/* Variables that Slurm sets for the job and for each task. srun reads some of them: if a user set
+ * these, the step would have another shape than the job. */
 static const struct {
     const char *name, *option; /* what the user may want; NULL: nothing */
 } of_slurm[] = {

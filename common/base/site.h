@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What the site has decided, plume.conf(5): it wins over the environment and the options of users.
- */
+/* The site's settings, plume.conf(5). They win over the environment and the options of users. */
 #ifndef PL_COMMON_BASE_SITE_H
 #define PL_COMMON_BASE_SITE_H
 

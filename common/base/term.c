@@ -103,7 +103,8 @@ int pl_term_escape_json(struct pl_buf *out, const char *json, size_t len)
         uint32_t c = 0;
         int n = 1;
 
-        /* What is hidden and stands outside a string is white space; within one JSON escapes C0. */
+        /* Outside strings JSON has no hidden characters but white space; in strings C0 is escaped.
+         */
         while (i < len && ((unsigned char)json[i] < 0x7f ||
                            (n = pl_utf8_decode(json + i, len - i, &c)) < 0 || !pl_utf8_hidden(c)))
             i += (unsigned char)json[i] < 0x7f || n < 0 ? 1 : (size_t)n;

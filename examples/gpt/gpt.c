@@ -22,7 +22,7 @@
 
 #define LAYERS_MAX 48
 
-/* What later characters see of earlier ones: [batch, characters so far, width]. */
+/* Keys and values of the characters so far, [batch, characters, width], for the later ones. */
 struct cache {
     plume_tensor *k, *v;
 };

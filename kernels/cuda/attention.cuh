@@ -91,8 +91,8 @@ template <class R> struct alignas(16) att_four {
     R of[4];
 };
 
-/* Where the scores have numbers 4 four to 4 four + 3 of a row: moved within the row, so that
- * threads that write to every fourth row meet different banks. */
+/* The place of scores 4 four to 4 four + 3 of a row. They are permuted within the row, so that
+ * threads that write to every fourth row use different banks. */
 static __device__ __forceinline__ unsigned att_score(unsigned row, unsigned four)
 {
     return row * PL_ATT_PITCH + 4 * (four ^ (row / 4 % 8));

@@ -50,7 +50,7 @@ static void add(struct doctor *d, const char *verdict, const char *fmt, ...)
 
 /* ---- Slurm ---- */
 
-/* What a preempted job of each partition does. */
+/* Reports for each partition what happens to a preempted job. */
 static void look_at_partitions(struct doctor *d, const struct pl_slurm_site *site)
 {
     static const char *const argv[] = {"scontrol", "-o", "show", "partition", NULL};
@@ -113,7 +113,7 @@ static int look_at_slurm(struct doctor *d)
 
 /* ---- the nodes ---- */
 
-/* How many nodes of the default partition could start a task now, up to `most`; at least 1. */
+/* The number of nodes of the default partition that could start a task now: 1 to `most`. */
 static unsigned count_nodes(unsigned most)
 {
     static const char *const argv[] = {"sinfo",       "--noheader", "--Node", "--states=idle,mixed",

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What plstat doctor asks of each node. */
+/* The questions of plstat doctor to each node. */
 #ifndef PL_LAUNCHER_PLSTAT_PROBE_H
 #define PL_LAUNCHER_PLSTAT_PROBE_H
 

@@ -21,7 +21,7 @@
 
 /* ---- checks ---- */
 
-/* What a local trial can be told; all else among sbatch's options is for Slurm. */
+/* True for options that have an effect with --local; sbatch's other options need Slurm. */
 static bool has_effect(int key)
 {
     static const int with[] = {

@@ -126,7 +126,7 @@ static int wait_for_trials(const struct pl_run *run, bool quiet)
     return result.other == 0 ? PL_EXIT_OK : PL_EXIT_FAILED;
 }
 
-/* What submit() submits, and how it is reported. */
+/* The argument of submit(): the submission, and the words of its report. */
 struct submission {
     struct pl_change *change;
     const char *folder; /* as the user writes it */
@@ -459,7 +459,7 @@ static int change_sweep(struct pl_spec *spec, char *const *words, const char *bi
                                                            : PL_EXIT_FAILED);
 }
 
-/* What plsubmit does instead of a submission is one thing: of two, one would be left out. */
+/* At most one option may replace the submission: with two, one would be ignored. */
 static int check_questions(const struct pl_spec *spec, struct pl_error *err)
 {
     const struct {

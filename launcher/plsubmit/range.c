@@ -42,8 +42,8 @@ static char *shortest(double value)
     return strdup(text);
 }
 
-/* What binary fractions and the C library's logarithm leave behind the 15th digit is not meant:
- * 0.3, not 0.30000000000000004. */
+/* Rounds to 15 digits: binary fractions and the C library's logarithm make 0.30000000000000004 of
+ * the 0.3 that is meant. */
 static double rounded(double value)
 {
     char text[32];

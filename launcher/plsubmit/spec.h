@@ -135,7 +135,8 @@ struct pl_spec {
     enum pl_origin source; /* of what the option table sets; NONE: the command line */
     struct pl_spec_value values[PL_SPEC_N_KEYS];
     char **lists[PL_SPEC_N_LISTS]; /* each NULL or NULL-terminated */
-    /* How many items of a list each file has; they stand first, in the order of precedence. */
+    /* The number of items that each file adds to a list. Items of files come first, in the order of
+     * precedence. */
     size_t n_of_file[PL_SPEC_N_LISTS][PL_ORIGIN_COUNT];
     struct pl_grid grid;
     /* Of files: options without a value that are false there, so that no lower source sets them;

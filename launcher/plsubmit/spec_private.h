@@ -19,7 +19,7 @@ int pl_spec_put_sbatch(struct pl_spec *spec, const char *text);
  * (runs; may be NULL), and notes the other variables for --show-config. -ENOMEM. */
 int pl_spec_read_env(struct pl_spec *spec, const char *runs, char *const *env);
 
-/* What an option takes. */
+/* The kinds of options. */
 enum pl_spec_form {
     PL_SPEC_FORM_VALUE,  /* one value; target.key is its key */
     PL_SPEC_FORM_REMOVE, /* --no-KEY; target.key is the key */

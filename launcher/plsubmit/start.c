@@ -317,7 +317,7 @@ static int warn(struct pl_spec *spec, char *const *words)
     return r;
 }
 
-/* What does not fit together, and would start another number of processes without a word. */
+/* Refuses options that contradict each other: another number of processes would start silently. */
 static int check_shape(const struct pl_spec *spec, struct pl_error *err)
 {
     const struct pl_shape s = pl_shape_of(spec);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* How a trial's program is started: --launch, --num-processes, and the options for modules. */
+/* Starting a trial's program: --launch, --num-processes, and the options for modules. */
 #ifndef PL_LAUNCHER_PLSUBMIT_START_H
 #define PL_LAUNCHER_PLSUBMIT_START_H
 

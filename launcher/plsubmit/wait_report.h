@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What --wait shows: a live line on a terminal, and in the end why trials are not done. */
+/* The output of --wait: a live line on a terminal, and at the end why trials are not done. */
 #ifndef PL_LAUNCHER_PLSUBMIT_WAIT_REPORT_H
 #define PL_LAUNCHER_PLSUBMIT_WAIT_REPORT_H
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* How many jobs a user may have in the queue, by Slurm's accounting: MaxSubmitJobs of the
+/* The number of jobs that a user may have in the queue, by Slurm's accounting: MaxSubmitJobs of the
  * association, MaxSubmitJobsPerUser of the QOS, and GrpSubmitJobs of both. sacctmgr(1) asks
  * slurmdbd.
  */
@@ -11,7 +11,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Where a job goes; NULL or "": Slurm's default, or none. */
+/* The cluster, account and so on of a job. NULL or "": Slurm's default, or none. */
 struct pl_slurm_place {
     const char *cluster, *account, *partition, *qos, *partition_qos;
 };

@@ -10,7 +10,7 @@
 #define LIMIT_MS 10000
 #define UNKNOWN_JOB "Invalid job id specified" /* ESLURM_INVALID_JOB_ID, in squeue's words */
 
-/* What is not on this list is not over: states of newer releases, COMPLETING, REQUEUED, .. */
+/* Any other state counts as not over: those of newer releases, COMPLETING, REQUEUED. */
 static bool is_over(const char *state)
 {
     static const char *const over[] = {"BOOT_FAIL", "CANCELLED",     "COMPLETED",

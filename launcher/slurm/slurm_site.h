@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What `scontrol show config` says of the site: for checks before a submission. */
+/* The site's settings, from `scontrol show config`, for checks before a submission. */
 #ifndef PL_LAUNCHER_SLURM_SLURM_SITE_H
 #define PL_LAUNCHER_SLURM_SLURM_SITE_H
 

@@ -306,7 +306,7 @@ static int interface_address(const char *name, char *ret, size_t size)
     return r;
 }
 
-/* How an address may be listened at. */
+/* The ways in which an address can be listened at. */
 enum bind_kind {
     BIND_NO_ADDRESS,
     BIND_ALL,

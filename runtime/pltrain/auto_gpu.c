@@ -25,7 +25,7 @@
  * driver gives them ("NVIDIA H100"). There is none yet, so that auto is the CPU. */
 static const char *const measured[] = {NULL};
 
-/* What a result holds for: the GPU, the driver, the libraries and our own code. */
+/* A result holds for this GPU, driver, libraries and build of Plume only. */
 struct key {
     char name[sizeof(((struct pl_device_about *)0)->name)];
     char text[1024];

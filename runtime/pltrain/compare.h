@@ -8,7 +8,7 @@
 
 enum pl_compare_kind { PL_COMPARE_CPU, PL_COMPARE_GPU, PL_COMPARE_TPU, PL_COMPARE_KINDS };
 
-/* What a kind of device did. */
+/* The measurements of one kind of device. */
 struct pl_compare_row {
     bool there;                  /* else `why` says what is missing */
     char why[PL_ERROR_TEXT_MAX]; /* there are no numbers; "" if there are */

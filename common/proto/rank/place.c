@@ -15,7 +15,7 @@
 #define MAGIC 0x326c706cu
 #define FDS_MAX 4096 /* that are looked at */
 
-/* What the memfd holds. Only this file knows it: writer and reader are of one release. */
+/* The contents of the memfd. Only this file knows them: writer and reader are of one release. */
 struct page {
     uint32_t magic;
     _Atomic uint32_t inside; /* collectives that threads are in */

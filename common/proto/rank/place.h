@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Where a rank is: a page that the rank writes and the node daemon reads through /proc/PID/fd once
- * a hang is suspected. It costs a rank a few stores per collective and per hook. libc only. */
+/* A page in which a rank writes where it is; the node daemon reads it through /proc/PID/fd once a
+ * hang is suspected. It costs a rank a few stores per collective and per hook. libc only. */
 #ifndef PL_COMMON_PROTO_RANK_PLACE_H
 #define PL_COMMON_PROTO_RANK_PLACE_H
 

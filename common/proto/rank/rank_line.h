@@ -34,7 +34,7 @@ int pl_rank_line_metrics(struct pl_buf *out,
                          const char *const *names,
                          const double *values,
                          size_t n);
-/* What delays the next step: "checkpoint", "validation"; "": nothing any more. */
+/* phase  the pause before the next step, "checkpoint" or "validation"; "" ends it */
 int pl_rank_line_phase(struct pl_buf *out, const char *phase);
 int pl_rank_line_fact(struct pl_buf *out, const char *key, const char *value);
 int pl_rank_line_exchange(struct pl_buf *out, const char *name, const char *value);

@@ -33,8 +33,8 @@ static void trace(const struct pl_comm *comm, const char *name, size_t bytes)
     pl_trace("collective", name, comm->ops->name, (int64_t)bytes);
 }
 
-/* What the node daemon reads if the ranks make no progress. Only calls that all ranks make count:
- * those of a part of the world are not as many on each rank. */
+/* True if this collective is counted. The node daemon compares the counts of ranks that make no
+ * progress: only calls that all ranks make are equally many on each. */
 static bool counts(const struct pl_comm *comm)
 {
     return comm->size > 1 && comm->size == comm->world.size && !comm->world.is_part;

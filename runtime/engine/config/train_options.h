@@ -32,7 +32,7 @@ enum pl_pipe_order {
     PL_PIPE_GPIPE,
 };
 
-/* What each rank of strategy sharded keeps of its own shard only. */
+/* Strategy sharded: the values of which a rank keeps its own shard only. */
 enum pl_shard_kind {
     PL_SHARD_NONE,  /* not given */
     PL_SHARD_OS,    /* optimizer state */
@@ -47,7 +47,7 @@ enum pl_precision {
     PL_PRECISION_BF16,
 };
 
-/* What a run does with its model. All but training need weights that fit. */
+/* The kinds of run. All but training need weights that fit the model. */
 enum pl_run_kind {
     PL_RUN_TRAIN,
     PL_RUN_VALIDATE,

@@ -51,7 +51,7 @@ void pl_outputs_loss(struct plume_outputs *outputs, unsigned part, plume_tensor 
 /* Checks that every part gave all outputs. -EINVAL names the missing one. */
 int pl_outputs_check(const struct plume_outputs *outputs, struct pl_error *err);
 
-/* What a module may call while its manual_step runs. */
+/* The functions that a module may call while its manual_step runs. */
 struct pl_manual_calls {
     int (*backward)(void *ctx, unsigned optimizer, double *ret_loss, struct pl_error *err);
     int (*step)(void *ctx, unsigned optimizer, struct pl_error *err);

@@ -46,7 +46,7 @@ static double one_flop(const struct pl_node *node, bool backward)
     return (double)node->out->count;
 }
 
-/* What 16 bits have neither the range nor the precision for. */
+/* Functions for which 16 bits have too little range or precision. */
 static const struct pl_op op_map_f32 = {
     .name = "map",
     .cast = PL_CAST_F32,

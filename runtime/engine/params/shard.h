@@ -21,7 +21,7 @@ size_t pl_shard_block(const struct pl_params *params);
  * stages of a pipeline, a stage is the rank, and its parameters are the shard. */
 size_t pl_shard_begin(const struct pl_params *params, unsigned rank, unsigned size);
 
-/* Where each rank's part of elements [from, to) begins, counted from `from`: size + 1 offsets, for
+/* Splits elements [from, to) among the ranks: size + 1 offsets, counted from `from`, for
  * pl_comm_reduce_scatter(). */
 void pl_shard_offsets(
     const struct pl_params *params, unsigned size, size_t from, size_t to, size_t *ret);

@@ -36,8 +36,8 @@ void pl_rank_report_final(struct pl_rank_report *report,
                           const char *const *names,
                           const double *values,
                           size_t n);
-/* What delays the next step, so that nobody takes it for a hang: "checkpoint", "validation"; "":
- * nothing any more. Waits as above. */
+/* Names the pause before the next step ("checkpoint", "validation"), so that nobody takes it for a
+ * hang; "" ends the pause. Waits as above. */
 void pl_rank_report_phase(struct pl_rank_report *report, const char *phase);
 void pl_rank_report_fact(struct pl_rank_report *report, const char *key, const char *value);
 

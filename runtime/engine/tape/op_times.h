@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* What each op of a traced step costs on this device: its time forward and backward, and the bytes
- * that it keeps for backward. Ops are run one after another, each with memory for itself only, so a
- * step is measured that does not fit the memory. */
+/* Measures each op of a traced step on this device: its time forward and backward, and the bytes
+ * that it keeps for backward. It runs one op after another, each with memory for itself only, and
+ * so can measure a step that does not fit the memory. */
 #ifndef PL_RUNTIME_ENGINE_TAPE_OP_TIMES_H
 #define PL_RUNTIME_ENGINE_TAPE_OP_TIMES_H
 

@@ -151,7 +151,7 @@ static int record(struct pl_tape *tape, const struct pl_apply *what, enum plume_
     if (!out || !lists || grow(tape) < 0)
         return -ENOMEM;
     node.saved_bytes = saved_bytes(what, node.k->real);
-    /* What a product keeps for backward is rounded like its output. */
+    /* A product rounds the values that it keeps for backward like its output. */
     if (what->op->cast == PL_CAST_LOW && pl_dtype_is_16bit(dtype) && node.k->real == PL_REAL_F32 &&
         node.saved_bytes == what->saved_reals * sizeof(float)) {
         node.saved_half = what->saved_reals;

@@ -27,7 +27,8 @@ struct pl_attr {
     double f[2];
 };
 
-/* What an op's kernels do for others, and others for it. */
+/* The parts of other ops that this op's kernels compute, and the parts of this op that other
+ * kernels compute. */
 struct pl_fusion {
     plume_tensor *x, *y; /* its input and output: in[0] and out, but for casts that it does */
     plume_tensor *a, *b; /* x = a + b is made on the way; NULL: x is there already */

@@ -92,7 +92,7 @@ static void narrow(const struct pl_call *c, const plume_tensor *t, const float *
         .n = t->count, .type = pl_tape_half_of(t->dtype), .half = to, .wide = (void *)from});
 }
 
-/* What the op keeps from forward to backward. */
+/* The values that the op keeps from forward to backward. */
 static struct pl_half_args saved_args(const struct pl_call *c)
 {
     return (struct pl_half_args){.n = c->node->saved_half,

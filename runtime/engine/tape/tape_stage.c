@@ -203,7 +203,7 @@ param_leaf(struct pl_stage_tape *s, const plume_tensor *param, struct leaf *leav
     return leaves[(*n)++].t;
 }
 
-/* What stands for an input in the stage. NULL: out of memory. */
+/* The tensor that replaces an input in the stage. NULL: out of memory. */
 static plume_tensor *stand_in(struct pl_stage_tape *s,
                               const struct pl_tape *whole,
                               plume_tensor *in,

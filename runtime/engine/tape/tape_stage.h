@@ -12,7 +12,7 @@
 /* Tensors that may cross a cut: they are roots, as are the loss and logged values. */
 #define PL_STAGE_PASSES_MAX 30
 
-/* Where a whole tape's tensors are needed. Indices are nodes; a view counts as its base. */
+/* The last uses of a whole tape's tensors. Indices are nodes; a view counts as its base. */
 struct pl_tape_flow {
     size_t n;
     size_t *last_use;  /* of node i's output; i if nobody uses it */

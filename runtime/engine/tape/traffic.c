@@ -7,7 +7,7 @@ static double bytes_of(const plume_tensor *t)
     return (double)t->count * (double)pl_dtype_size(t->dtype);
 }
 
-/* What reading or writing it takes: also the pass between a 16-bit tensor and its f32 copy. */
+/* Bytes that reading or writing t moves, with the pass between a 16-bit tensor and its f32 copy. */
 static double pass_of(const struct pl_node *node, const plume_tensor *t)
 {
     return bytes_of(t) +

@@ -32,8 +32,8 @@ int pl_memory_need(struct pl_trainer *trainer, struct pl_memory_need *ret, struc
  * rank that needs more than it may take is warned of. Collective. */
 int pl_memory_stages(struct pl_trainer *trainer, struct pl_error *err);
 
-/* What this process may take: the device's memory, or its share of the machine's and its limit
- * (setrlimit(2)); INFINITY if unknown. */
+/* Bytes of memory that this process may use: the device's; on a CPU this rank's share of the
+ * machine's, or its own limit (setrlimit(2)) if that is lower. INFINITY if unknown. */
 double pl_memory_limit(struct pl_trainer *trainer);
 
 #define PL_MEMORY_TEXT 32

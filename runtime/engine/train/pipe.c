@@ -25,7 +25,7 @@ static int open_links(struct pl_pipe *pipe, struct pl_error *err)
     return r;
 }
 
-/* Where the ranks' GPUs are joined by NCCL, so are these parts of them. */
+/* NCCL joins this part of the ranks if it joins all of them. */
 static int join_gpu(struct pl_pipe *pipe, struct pl_comm *comm, struct pl_error *err)
 {
     return comm && pipe->world->gpu ? pl_comm_gpu_create(comm, pipe->params->dev, true, err) : 0;

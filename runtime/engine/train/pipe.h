@@ -47,7 +47,7 @@ struct pl_pipe_link {
     size_t cap;
 };
 
-/* What is known of the ops of a microbatch. */
+/* The measured cost of each op of a microbatch. */
 struct pl_pipe_costs {
     size_t n;
     const struct pl_op **ops;

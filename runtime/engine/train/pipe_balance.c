@@ -9,7 +9,7 @@
 #define GAIN 1.1
 #define LOOKS 2
 
-/* What rank 0 decides. */
+/* The decision of rank 0, which it sends to the others. */
 struct decision {
     int32_t moves;
     uint64_t cut[PL_STAGES_MAX + 1];

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What the ops of a microbatch cost, and the first cut. */
+/* Measures the ops of a microbatch, and makes the first cut of the pipeline. */
 #include "common/base/fs.h"
 #include "runtime/engine/params/stages.h"
 #include "runtime/engine/tape/op_times.h"
@@ -15,7 +15,7 @@
 #define PROBE_BYTES (1024 * 1024) /* of a message whose time is measured */
 #define PROBES 6                  /* the fastest counts: the neighbour was there */
 
-/* What a rank tells the others. */
+/* The message that each rank sends to all others. */
 struct report {
     uint64_t n, hash; /* ops, and what they are */
     double limit;     /* bytes; INFINITY: none known */
@@ -133,7 +133,7 @@ static void forbid(struct pl_pipe *pipe, const struct pl_tape *tape)
         (void)keep_together(c, tape, pipe->params->list[i]->tensor);
 }
 
-/* What crosses each cut. */
+/* Finds the tensors that cross each cut. */
 static void find_crossings(struct pl_pipe *pipe,
                            const struct pl_tape *tape,
                            const struct pl_tape_flow *flow,

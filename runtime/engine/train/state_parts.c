@@ -12,7 +12,7 @@
 
 #define PIECE_BYTES ((size_t)1 << 20) /* of a device's memory at a time */
 
-/* What rank 0 tells the others. */
+/* The message of rank 0 to the others. */
 struct announcement {
     char path[PATH_MAX], temp[PATH_MAX];
     uint64_t n;

@@ -8,7 +8,7 @@ enum { STRIDE_H, STRIDE_W, PAD_H, PAD_W, REST }; /* numbers of a node, as in op_
 
 /* ---- convolution ---- */
 
-/* What the three convolutions of a layer differ in; index 0 is the height. */
+/* The differences between the three convolutions of a layer; index 0 is the height. */
 struct window {
     const char *dims; /* layouts of the operands and of the result */
     int64_t stride[2], low[2], high[2], x_step[2], w_step[2]; /* steps: between elements */

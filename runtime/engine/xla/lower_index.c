@@ -62,7 +62,7 @@ void pl_lower_gather_forward(struct pl_lower *l, size_t i)
     pl_lower_set(l, i, pl_hlo_select(h, good, y, none));
 }
 
-/* What is not good goes to a place that a scatter skips. */
+/* An index out of range becomes one that a scatter skips. */
 void pl_lower_gather_backward(struct pl_lower *l, size_t i, struct pl_hlo_value dy)
 {
     const int64_t *at = pl_lower_node(l, i)->attr.i;

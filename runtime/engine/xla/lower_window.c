@@ -35,7 +35,7 @@ static struct windows windows_of(const struct pl_node *node, const plume_tensor 
     return w;
 }
 
-/* What each window has at tap (u, v), [batch, channels, places, places, 1]. */
+/* The element of each window at tap (u, v): [batch, channels, places, places, 1]. */
 static struct pl_hlo_value
 tap_of(struct pl_hlo *h, const struct windows *w, struct pl_hlo_value padded, size_t u, size_t v)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What plume-pjrt.so exports: devices that take whole programs, through PJRT's C interface
+/* The table that plume-pjrt.so exports: devices that run whole programs, by PJRT's C interface
  * (pjrt_c_api.h in openxla/xla). This header includes no other of PJRT's, so that the engine needs
  * none. One thread at a time uses a client.
  *

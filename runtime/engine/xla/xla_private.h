@@ -15,7 +15,7 @@ struct pl_compiled {
     size_t outputs;
 };
 
-/* What a tape was compiled to, so that the same step is not lowered again. */
+/* The compiled program of a tape, so that the same step is not lowered again. */
 struct pl_recent {
     const struct pl_tape *tape;
     uint64_t recordings;

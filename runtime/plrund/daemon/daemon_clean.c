@@ -52,8 +52,8 @@ static int read_environ(int dir_fd, const char *pid, struct pl_buf *ret)
     return n < 0 ? -errno : 0;
 }
 
-/* What every process of the ranks has in its environment; our own, those of Slurm and of other
- * steps lack one of them. */
+/* Entries that every process of the ranks has in its environment. Our own processes, Slurm's and
+ * those of other steps lack at least one of them. */
 struct marks {
     char job[64], step[64], node[64];
     char rank[64]; /* a full entry, or only "SLURM_PROCID=" for all ranks: Slurm's helpers have none

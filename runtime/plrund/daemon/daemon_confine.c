@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What a confined daemon needs. */
+/* Lists the folders and programs that the confined daemon needs. */
 #include "common/base/env.h"
 #include "common/base/fs.h"
 #include "common/base/log.h"

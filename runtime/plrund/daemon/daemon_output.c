@@ -45,7 +45,7 @@ void pl_rank_output_open(struct pl_rank *rank, const char *dir)
     }
 }
 
-/* What Slurm's file tells of the rank that failed first. */
+/* The lines about the rank that failed first, for Slurm's output file. */
 static char *last_lines(const struct pl_rank *rank)
 {
     _cleanup_free_ char *text = pl_capture_tail(rank->err, rank->rank);

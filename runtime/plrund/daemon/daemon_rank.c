@@ -259,7 +259,7 @@ static void note_best(struct pl_rank *rank, const char *name, double value)
         json_object_set_new(rank->metrics, at, json_integer(rank->step));
 }
 
-/* How long the steps take: exactly here, because the hub gets one item a second. */
+/* Measures the steps here, exactly: the hub gets one item a second. */
 static void note_step(struct pl_rank *rank, int64_t step)
 {
     uint64_t now = pl_now_ns();

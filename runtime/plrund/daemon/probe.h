@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What the processes of a rank do, from proc(5). Nothing here stops or changes them. */
+/* Looks by proc(5) at what the processes of a rank do. It does not stop or change them. */
 #ifndef PL_RUNTIME_PLRUND_DAEMON_PROBE_H
 #define PL_RUNTIME_PLRUND_DAEMON_PROBE_H
 

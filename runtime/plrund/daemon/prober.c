@@ -60,7 +60,7 @@ static void send_part(int fd, uint32_t rank, const char *text, size_t len)
     send(fd, &answer, sizeof(answer), MSG_NOSIGNAL);
 }
 
-/* What the pipe gives within the limit. */
+/* Reads the pipe until its end, or until the limit has passed. */
 static void read_report(int from, struct pl_buf *text)
 {
     uint64_t limit_ns = pl_now_ns() + STACK_MS * 1000000ull, now;

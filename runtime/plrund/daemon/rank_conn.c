@@ -54,7 +54,7 @@ void pl_rank_conn_flush(struct pl_rank_conn *c)
         uv_poll_start(&c->poll, UV_READABLE | (c->out.len ? UV_WRITABLE : 0), c->on_event);
 }
 
-/* Who waits for a message that was lost would wait for ever. */
+/* A message was lost: its reader would wait for it for ever. */
 static void cut_without_memory(struct pl_rank_conn *c)
 {
     pl_log_warn("net", "out of memory: a process of rank %u is cut off",

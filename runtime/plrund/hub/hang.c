@@ -201,7 +201,7 @@ static void over(struct pl_hub_hang *h, uint64_t now)
     h->stacks_due_ns = 0;
 }
 
-/* Which ranks are stopped is told, once: nobody should look for a hang. */
+/* Records once which ranks are stopped, so that nobody looks for a hang. */
 static void hold(struct pl_hub_hang *h, uint64_t now)
 {
     json_t *event;

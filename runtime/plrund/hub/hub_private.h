@@ -79,7 +79,7 @@ struct pl_hub_thinning; /* metrics_log.c */
 struct pl_hub_tidy;     /* tidy.c */
 struct pl_hub_hang;     /* hang.c */
 
-/* What a rank's program reported as facts, in events.jsonl. */
+/* The facts of a rank's program in events.jsonl. */
 struct pl_hub_facts {
     size_t bytes;      /* of its lines */
     size_t n_left_out; /* facts without a line */

@@ -33,7 +33,7 @@
 #define PL_STALL_BUSY_FACTOR 30
 #define PL_STALL_BUCKETS 256
 
-/* What a rank's processes did while they were looked at. */
+/* The state of a rank's processes while the prober looked at them. */
 enum pl_stall_class {
     PL_STALL_WAIT,    /* waits for something outside: a socket, a futex, a pipe */
     PL_STALL_SLEEP,   /* waits by itself: a timer, a file lock */
@@ -91,7 +91,7 @@ void pl_stall_finish(struct pl_stall *s);
 void pl_stall_started(struct pl_stall *s, unsigned rank, uint64_t now_ns);
 void pl_stall_ended(struct pl_stall *s, unsigned rank);
 
-/* What a rank reported since its last report. */
+/* One report of a rank: its progress since the report before. */
 struct pl_stall_report {
     int64_t step;    /* -1 = none */
     uint64_t moves;  /* how often the step grew, 0 = not known */

@@ -32,7 +32,7 @@ struct metric {
     double min, max;
 };
 
-/* What one rank reports, or the GPUs of one node. */
+/* The metrics of one rank, or of the GPUs of one node. */
 struct series {
     struct metric *metrics;
     size_t n_metrics;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* What earlier attempts have left in the trial's folder: metrics above the limit that all attempts
- * share, which are thinned (thin.h), and temporary files of writers that were killed. A thread does
- * this once, while the attempt begins. */
+/* Cleans up after earlier attempts of the trial: thins metrics above the limit that all attempts
+ * share (thin.h), and removes temporary files of writers that were killed. A thread does this once,
+ * while the attempt begins. */
 #include "common/base/env.h"
 #include "common/base/fs.h"
 #include "common/base/log.h"

@@ -34,7 +34,7 @@ static void drop_plan(void *value)
     pl_cudnn_drop(&plan->graph);
 }
 
-/* What becomes of a heuristics' list, for the text of a refusal. */
+/* Counts why the engines of a heuristics' list were not used, for the text of a refusal. */
 struct search {
     size_t seen, unfit, failed, large;
     char why[PL_DNN_TEXT]; /* of the last that failed */
