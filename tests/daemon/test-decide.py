@@ -116,6 +116,58 @@ def test_signal_after_a_failure(step):
     equal((cause["kind"], cause["rank"], cause["confidence"]), ("exit", 1, "seen"))
 
 
+def test_exit_code_before_its_signal(step):
+    """Slurm signals the program first: it saves and exits with 1 before plrun has seen the signal."""
+    step.scontrol(record(state="COMPLETING"))
+    d, ranks = running(step)
+    for r in ranks:
+        r.exited(1)
+        r.send(type="signalled", signal=15)
+    for r in ranks:
+        equal(r.expect("verdict")["code"], 1)
+    equal(d.wait(), 0)
+    result = step.result()
+    equal((result["state"], result["cause"], result["exit_code"]),
+          ("cancelled", {"kind": "cancelled", "confidence": "inferred", "inferred": True}, 1))
+
+
+def test_exit_code_without_its_signal(step):
+    """Nobody has seen the signal, and Slurm says that it ends the job: by its limit, or at all."""
+    step.scontrol(record(state="COMPLETING", ran="01:00:03", limit="01:00:00"))
+    d, ranks = running(step, 1)
+    ranks[0].err.write(b"Connection reset by peer\n")  # an echo waits longer than Slurm's answer takes
+    ranks[0].exited(1)
+    equal(ranks[0].expect("verdict")["code"], 1)
+    equal(d.wait(), 0)
+    equal((step.result()["state"], step.result()["cause"]["confidence"]), ("timed-out", "asked"))
+
+
+def test_exit_code_past_the_limit(step):
+    """Slurm looks at limits now and then: a job that runs on has not ended its rank."""
+    step.scontrol(record(ran="01:00:03", limit="01:00:00"))
+    d, ranks = running(step, 1)
+    ranks[0].exited(3)
+    ranks[0].send(type="signalled", signal=15)
+    equal(ranks[0].expect("verdict")["code"], 3)
+    equal(d.wait(), 0)
+    equal((step.result()["state"], step.result()["cause"]["kind"]), ("failed", "exit"))
+
+
+def test_exit_code_and_slurm_hangs(step):
+    """Nobody waits for scontrol then; test_outside_slurm_hangs does, for its limit."""
+    step.scontrol("exec sleep 1000")
+    d, ranks = running(step)
+    begin = time.monotonic()
+    ranks[0].exited(3)
+    ranks[1].expect("signal")
+    took = time.monotonic() - begin
+    assert took < 4, took
+    ranks[1].exited(signal_number=15)
+    equal([r.expect("verdict")["code"] for r in ranks], [3, 0])
+    equal(d.wait(), 0)
+    equal(step.result()["cause"]["kind"], "exit")
+
+
 def test_all_killed(step):
     """SIGKILL of all ranks and no word of Slurm's: nobody knows who sent it."""
     step.scontrol(record())
@@ -172,6 +224,16 @@ def test_plugin_all_killed(step):
 def test_plugin_all_aborted(step):
     equal(plugin_all(step, record(state="COMPLETING"), signal.SIGABRT),
           ("failed", "signal", "seen"))
+
+
+def test_plugin_all_exited(step):
+    """srun has ended the job as its tasks have ended, or Slurm ends it: one word for both."""
+    equal(plugin_all(step, record(state="COMPLETING"), 1 << 8), ("failed", "exit", "seen"))
+
+
+def test_plugin_all_exited_preempted(step):
+    said = record(state="COMPLETING", preempt="2026-01-01T00:00:00")
+    equal(plugin_all(step, said, 1 << 8), ("preempted", "preempted", "asked"))
 
 
 def test_killed_alone_is_its_own_cause(step):

@@ -7,12 +7,14 @@ load ../lib/cluster
 load ../lib/runtime
 
 # What a trial runs: says that it is there, by attempt, and stays; in its second attempt it ends.
-# MODE says how it takes a SIGTERM: by default not at all, polite ends with 0, stubborn goes on.
+# MODE says how it takes a SIGTERM: by default not at all, polite ends with 0, curt with 9 at once, often
+# before plrun has seen the signal; stubborn goes on.
 write_program() {
     cat >trial <<'SH'
 #!/bin/bash
 case $1 in
 polite) trap 'echo saved; exit 0' TERM ;;
+curt) trap 'exit 9' TERM ;;
 stubborn) trap '' TERM ;;
 esac
 : >"$2.$PLUME_ATTEMPT.$RANK"
@@ -82,13 +84,13 @@ ended_as() {
 }
 
 @test "scancel: cancelled, whatever the program does" {
-    for mode in none polite stubborn; do
+    for mode in none polite curt stubborn; do
         submit "$mode" "$mode"
         started "$mode"
         echo "$DIR $JOB" >"$mode.submitted"
         scancel "$JOB"
     done
-    for mode in none polite stubborn; do
+    for mode in none polite curt stubborn; do
         read -r DIR JOB <"$mode.submitted"
         ended_as cancelled cancelled "$mode"
     done

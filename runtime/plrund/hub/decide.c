@@ -67,6 +67,14 @@ static bool was_killed(const struct pl_failure *f)
     return f->runtime || (WIFSIGNALED(f->status) && WTERMSIG(f->status) == SIGKILL);
 }
 
+/* A rank that saves at Slurm's signal and exits with a code may be faster than whoever reports the
+ * signal. */
+static bool may_have_obeyed(const struct pl_evidence *e, const struct pl_failure *first)
+{
+    return !e->terminated && !first->oom && !first->lost && !first->runtime &&
+           WIFEXITED(first->status) && !pl_failure_from_outside(first);
+}
+
 /* The failure is the cause unless Slurm states another one, or a signal to the step explains it. */
 static struct pl_decision by_answer(const struct pl_evidence *e, struct pl_decision d)
 {
@@ -74,12 +82,16 @@ static struct pl_decision by_answer(const struct pl_evidence *e, struct pl_decis
     const struct pl_slurm_answer *a = &e->answer;
     bool ordered = pl_failure_from_outside(first) && !was_killed(first);
 
-    if (a->kind != PL_CAUSE_NONE && !a->inferred)
+    /* A job that is past its limit and runs on has not ended its rank. */
+    if (a->kind != PL_CAUSE_NONE && !a->inferred && !(may_have_obeyed(e, first) && a->job_runs))
         return outer_cause(a->kind, PL_CONFIDENCE_ASKED, !a->silent);
     if (a->kind == PL_CAUSE_NONE && e->plugin &&
         (all_ended_by(e, SIGTERM) || all_ended_by(e, SIGINT)))
         return outer_cause(PL_CAUSE_CANCELLED, PL_CONFIDENCE_INFERRED, false);
-    if (a->kind == PL_CAUSE_NONE || pl_failure_is_crash(first) || (!e->terminated && !ordered))
+    if (a->kind == PL_CAUSE_NONE || pl_failure_is_crash(first))
+        return d;
+    /* plrun has not ended yet, so the job does not complete by itself. The plugin's tasks have. */
+    if (!e->terminated && !ordered && !(may_have_obeyed(e, first) && !e->plugin && !a->job_runs))
         return d;
     /* Slurm would have ended a job that it cancels: where it runs on, the signal was a user's. */
     return outer_cause(a->kind,
@@ -88,21 +100,50 @@ static struct pl_decision by_answer(const struct pl_evidence *e, struct pl_decis
                        !a->silent && !a->job_runs);
 }
 
+static struct pl_decision wait_until(uint64_t due, uint64_t now_ns)
+{
+    struct pl_decision d = simple(PL_DECIDE_WAIT);
+
+    d.wait_ms = (int64_t)((due - now_ns + MS - 1) / MS);
+    return d;
+}
+
+/* The first failure is an exit code: Slurm is asked while an earlier one is waited for, and its
+ * answer is waited for no longer, unless a signal has come as well. */
+static struct pl_decision
+by_exit_code(const struct pl_evidence *e, struct pl_decision d, uint64_t now_ns)
+{
+    uint64_t due = due_ns(e);
+
+    if (e->question == PL_SLURM_ANSWERED && e->answer.final) {
+        struct pl_decision by = by_answer(e, d);
+
+        return by.root < 0 || e->all_left || now_ns >= due ? by : wait_until(due, now_ns);
+    }
+    if (e->question != PL_SLURM_ASKED)
+        return simple(PL_DECIDE_ASK_SLURM);
+    if (e->signalled_late)
+        return simple(PL_DECIDE_WAIT);
+    if (e->all_left) /* no earlier failure can come */
+        due = PL_MIN(due, e->failures[d.root].arrived_ns + PL_DECIDE_WAIT_MS * MS);
+    return now_ns < due ? wait_until(due, now_ns) : d;
+}
+
 static struct pl_decision with_failures(const struct pl_evidence *e, uint64_t now_ns)
 {
     size_t first = pl_failure_first(e->failures, e->n_failures);
     struct pl_decision d = {.action = PL_DECIDE_CAUSE, .wait_ms = -1, .root = (int64_t)first};
+    bool ordered = e->terminated || pl_failure_from_outside(&e->failures[first]);
 
-    if (e->question == PL_SLURM_ANSWERED && e->answer.final)
+    if (may_have_obeyed(e, &e->failures[first]))
+        return by_exit_code(e, d, now_ns);
+    if (ordered && e->question == PL_SLURM_ASKED)
+        return simple(PL_DECIDE_WAIT);
+    if (ordered && e->question == PL_SLURM_ANSWERED && e->answer.final)
         return by_answer(e, d);
-    if (!e->all_left && now_ns < due_ns(e)) {
-        d = simple(PL_DECIDE_WAIT);
-        d.wait_ms = (int64_t)((due_ns(e) - now_ns + MS - 1) / MS);
-        return d;
-    }
-    if (e->terminated || pl_failure_from_outside(&e->failures[first]))
-        return simple(PL_DECIDE_ASK_SLURM);
-    return d;
+    if (!e->all_left && now_ns < due_ns(e))
+        return wait_until(due_ns(e), now_ns);
+    return ordered ? simple(PL_DECIDE_ASK_SLURM) : d;
 }
 
 /* True if Slurm ends the job, though no rank has failed. A job that runs on has only got a signal,
@@ -142,7 +183,7 @@ struct pl_decision pl_decide(const struct pl_evidence *e, uint64_t now_ns)
 {
     if (e->has_cause)
         return e->all_left ? simple(PL_DECIDE_END) : simple(PL_DECIDE_WAIT);
-    if (e->question == PL_SLURM_ASKED)
+    if (e->question == PL_SLURM_ASKED && (!e->n_failures || e->launch_failed))
         return simple(PL_DECIDE_WAIT);
     if (e->launch_failed && e->n_failures &&
         !e->terminated) /* ranks that were refused end badly; that is no cause of their own */

@@ -12,8 +12,11 @@
  * cause is inferred. SIGKILL has a sender that nobody knows, however many ranks it ended.
  *
  * An earlier failure may still be on its way from another node: the first failure waits a moment.
- * If all failures are echoes (NCCL errors, lost connections), they wait longer, as they do under
- * the plugin while all ended by SIGTERM or SIGINT. */
+ * Meanwhile Slurm is asked whether it ends the job, if that failure is an exit code: a rank may
+ * take SIGTERM, save and exit before whoever reports the signal has run. An answer that comes too
+ * late is not waited for, except where the signal was reported after all. If all failures are
+ * echoes (NCCL errors, lost connections), they wait longer, as they do under the plugin while all
+ * ended by SIGTERM or SIGINT. */
 #ifndef PL_RUNTIME_PLRUND_HUB_DECIDE_H
 #define PL_RUNTIME_PLRUND_HUB_DECIDE_H
 
@@ -44,14 +47,15 @@ struct pl_evidence {
     const struct pl_failure *failures; /* by arrival */
     size_t n_failures;
     unsigned ntasks;
-    bool plugin;        /* nobody but the ranks themselves gets the step's signals */
-    bool terminated;    /* the step got SIGTERM or SIGINT from outside, before any failure that such
-                           a signal does not explain */
-    bool all_left;      /* every node said bye, or is lost */
-    bool launch_failed; /* no world was published */
-    bool has_cause;     /* a CAUSE was carried out */
-    int64_t unstarted;  /* a rank that never started, -1 = none */
-    bool unfinished;    /* a rank has no good end */
+    bool plugin;     /* nobody but the ranks themselves gets the step's signals */
+    bool terminated; /* the step got SIGTERM or SIGINT from outside, before any failure that such
+                        a signal does not explain */
+    bool signalled_late; /* it got one after a failure that was an exit code, before the cause */
+    bool all_left;       /* every node said bye, or is lost */
+    bool launch_failed;  /* no world was published */
+    bool has_cause;      /* a CAUSE was carried out */
+    int64_t unstarted;   /* a rank that never started, -1 = none */
+    bool unfinished;     /* a rank has no good end */
     enum pl_slurm_question question;
     struct pl_slurm_answer answer; /* valid if ANSWERED */
 };

@@ -82,6 +82,7 @@ static struct pl_evidence collect_evidence(struct pl_hub *hub)
         .ntasks = hub->step->ntasks,
         .plugin = hub->step->plugin,
         .terminated = hub->terminated != 0,
+        .signalled_late = hub->signalled_late,
         .all_left = left,
         .launch_failed = hub->refusal != NULL,
         .has_cause = hub->cause != NULL,
@@ -361,10 +362,14 @@ static void consider(struct pl_hub *hub)
 
 void pl_hub_terminated(struct pl_hub *hub, int signal_number)
 {
-    /* A rank has failed by itself before: the signal is not the cause. */
+    /* A rank has failed by itself before: the signal is not the cause, unless Slurm ends the job.
+     */
     for (size_t i = 0; i < hub->n_failures; i++)
-        if (!pl_failure_from_outside(&hub->failures[i]))
+        if (!pl_failure_from_outside(&hub->failures[i])) {
+            hub->signalled_late = true;
+            consider(hub);
             return;
+        }
     hub->terminated = signal_number;
     if (pl_limit_runs(&hub->launch_limit) && pl_limit_left_ms(&hub->launch_limit) > COME_MS)
         pl_limit_start(&hub->launch_limit, COME_MS);

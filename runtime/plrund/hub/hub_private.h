@@ -122,6 +122,7 @@ struct pl_hub {
     struct pl_hub_done first_done; /* the earliest; it may explain failures that are echoes */
     int terminated;                /* a signal that the step got from outside, 0 = none */
     enum pl_slurm_question question;
+    bool signalled_late;           /* one came after a failure of a rank's own */
     struct pl_slurm_answer answer;
     struct pl_scontrol *ask; /* NULL = none runs */
     unsigned n_asks;         /* tries of this question */
