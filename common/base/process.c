@@ -12,7 +12,10 @@
 /* Fields of /proc/PID/stat. */
 #define STAT_STATE 3
 #define STAT_PARENT 4
+#define STAT_FLAGS 9
 #define STAT_START 22
+
+#define FLAG_KTHREAD 0x00200000ul /* PF_KTHREAD of linux/sched.h */
 
 #define PAUSE_NS 10000000
 
@@ -40,6 +43,8 @@ int pl_process_stat(pid_t pid, struct pl_process_stat *ret)
             ret->state = p[1];
         else if (p && field == STAT_PARENT)
             ret->parent = (pid_t)strtol(p + 1, NULL, 10);
+        else if (p && field == STAT_FLAGS)
+            ret->kernel = strtoul(p + 1, NULL, 10) & FLAG_KTHREAD;
         else if (p && field == STAT_START)
             ret->start = strtoull(p + 1, NULL, 10);
     }

@@ -23,6 +23,7 @@ struct pl_process {
 struct pl_process_stat {
     char state; /* 'R', 'S', 'T', 'Z', ... */
     pid_t parent;
+    bool kernel;    /* a thread of the kernel's */
     uint64_t start; /* clock ticks from boot to its start; never 0 */
     char name[32];  /* the kernel's name of it, which the process may change */
 };

@@ -14,9 +14,12 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <time.h>
 
 #define ENVIRON_MAX ((size_t)4 * 1024 * 1024)
 #define PASSES_MAX 10 /* over /proc */
+/* Looks at processes without an environment, with pauses of 1, 2, 4, ... ms: 63 ms in all. */
+#define EMPTY_LOOKS 6
 
 /* True if the block of NUL-ended entries has this one. */
 static bool has_entry(const char *block, size_t len, const char *entry)
@@ -63,45 +66,58 @@ struct marks {
     pid_t daemon; /* spared, and its children, which may have the environment of local rank 0 */
 };
 
-/* A rank's process or a descendant. */
-static bool is_orphan(const struct marks *marks, int proc, const char *pid, struct pl_buf *env)
+enum look {
+    LOOK_OTHER,
+    LOOK_EMPTY,  /* it has no environment: perhaps it is between two programs (execve(2)) */
+    LOOK_ORPHAN, /* a rank's process or a descendant */
+};
+
+static enum look look_at(const struct marks *marks, int proc, const char *pid, struct pl_buf *env)
 {
     struct pl_process_stat process;
     struct stat st;
+    bool marked;
 
     if (fstatat(proc, pid, &st, 0) < 0 || st.st_uid != geteuid() ||
         read_environ(proc, pid, env) < 0)
-        return false;
-    if (marks->of_rank ? !has_entry(env->data, env->len, marks->rank)
-                       : !memmem(env->data, env->len, marks->rank, strlen(marks->rank)))
-        return false;
-    return has_entry(env->data, env->len, marks->job) &&
-           has_entry(env->data, env->len, marks->step) &&
-           has_entry(env->data, env->len, marks->node) &&
-           pl_process_stat((pid_t)strtol(pid, NULL, 10), &process) == 0 && process.state != 'Z' &&
-           process.parent != marks->daemon;
+        return LOOK_OTHER;
+    marked =
+        (marks->of_rank ? has_entry(env->data, env->len, marks->rank)
+                        : memmem(env->data, env->len, marks->rank, strlen(marks->rank)) != NULL) &&
+        has_entry(env->data, env->len, marks->job) && has_entry(env->data, env->len, marks->step) &&
+        has_entry(env->data, env->len, marks->node);
+    if ((env->len && !marked) || pl_process_stat((pid_t)strtol(pid, NULL, 10), &process) < 0 ||
+        process.state == 'Z' || process.kernel || process.parent == marks->daemon)
+        return LOOK_OTHER;
+    return marked ? LOOK_ORPHAN : LOOK_EMPTY;
 }
 
-/* Returns the number of processes that got SIGKILL. */
-static unsigned kill_marked(const struct marks *marks)
+/* Returns the number of processes that got SIGKILL; *ret_empty: of those without an environment. */
+static unsigned kill_marked(const struct marks *marks, unsigned *ret_empty)
 {
     _cleanup_(pl_buf_finish) struct pl_buf env = {0};
     DIR *dir = opendir("/proc");
     struct dirent *e;
     unsigned n = 0;
 
+    *ret_empty = 0;
     while (dir && (e = readdir(dir))) {
+        enum look look;
         int64_t pid;
         int fd;
 
         if (pl_parse_int(e->d_name, 2, INT32_MAX, &pid, NULL) < 0 || pid == marks->daemon ||
-            pid == marks->spare || !is_orphan(marks, dirfd(dir), e->d_name, &env))
+            pid == marks->spare)
+            continue;
+        look = look_at(marks, dirfd(dir), e->d_name, &env);
+        *ret_empty += look == LOOK_EMPTY;
+        if (look != LOOK_ORPHAN)
             continue;
         /* By descriptor, and checked again: pids are reused. */
         fd = (int)syscall(SYS_pidfd_open, (pid_t)pid, 0);
         if (fd < 0)
             continue;
-        if (is_orphan(marks, dirfd(dir), e->d_name, &env)) {
+        if (look_at(marks, dirfd(dir), e->d_name, &env) == LOOK_ORPHAN) {
             pl_log_info("child", "ending process %d, an orphan of the step", (int)pid);
             syscall(SYS_pidfd_send_signal, fd, SIGKILL, NULL, 0);
             n++;
@@ -116,7 +132,8 @@ static unsigned kill_marked(const struct marks *marks)
 unsigned pl_kill_orphans(const struct pl_slurm_step *step, unsigned rank, pid_t spare, pid_t daemon)
 {
     struct marks marks = {.of_rank = rank != UINT_MAX, .spare = spare, .daemon = daemon};
-    unsigned killed, sum = 0;
+    struct timespec pause = {0, 1000000};
+    unsigned killed, empty, looks = 0, sum = 0;
 
     snprintf(marks.job, sizeof(marks.job), "SLURM_JOB_ID=%s", step->id.job);
     snprintf(marks.step, sizeof(marks.step), "SLURM_STEP_ID=%s", step->id.step);
@@ -125,9 +142,17 @@ unsigned pl_kill_orphans(const struct pl_slurm_step *step, unsigned rank, pid_t 
         snprintf(marks.rank, sizeof(marks.rank), "SLURM_PROCID=%u", rank);
     else
         snprintf(marks.rank, sizeof(marks.rank), "SLURM_PROCID=");
-    /* A process may have forked while the folder was read. */
-    for (int i = 0; i < PASSES_MAX && (killed = kill_marked(&marks)) > 0; i++)
+    /* A process may have forked while the folder was read, or was about to run another program. */
+    for (int i = 0; i < PASSES_MAX; i++) {
+        killed = kill_marked(&marks, &empty);
         sum += killed;
+        if (!killed && (!empty || looks++ == EMPTY_LOOKS))
+            break;
+        if (!killed) {
+            nanosleep(&pause, NULL);
+            pause.tv_nsec *= 2;
+        }
+    }
     return sum;
 }
 
