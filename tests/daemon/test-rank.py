@@ -404,6 +404,34 @@ def test_facts_and_objective(step):
           (0.75, "acc", True))
 
 
+def test_reports_of_a_busy_moment(step):
+    """What a program reported before its end counts, however much the daemon had to do: on a
+    connection with more than it reads at once, and on one that it has not accepted."""
+    d, ranks = running(step, 1)
+    p = step.keep(d.rank("program", 0))
+    p.send(type="fact", key="first", value="1")
+    client = step.hub()
+    client.send(type="snapshot")
+    while "facts" not in client.expect("snapshot")["state"]["ranks"][0]:
+        client.send(type="snapshot")
+    os.kill(d.process.pid, signal.SIGSTOP)
+    line = json.dumps({"type": "fact", "key": "some", "value": "x" * 4000}).encode() + b"\n"
+    p.send_raw(line * 12)
+    p.send(type="fact", key="last", value="2")
+    p.close()
+    short = step.keep(d.rank("program", 0))
+    short.send(type="fact", key="short", value="3")
+    short.send(type="metrics", step=7, metrics={"loss": 0.5})
+    short.close()
+    ranks[0].exited(0)
+    os.kill(d.process.pid, signal.SIGCONT)
+    equal(ranks[0].expect("verdict")["code"], 0)
+    equal(d.wait(), 0)
+    facts = {e["key"]: e["value"] for e in step.lines("events.jsonl") if e["type"] == "fact"}
+    equal([facts.get(k) for k in ("first", "last", "short")], ["1", "2", "3"])
+    equal((step.result()["step"], step.result()["metrics"]), (7, {"loss": 0.5}))
+
+
 def test_best_value_of_the_objective(step):
     """min:loss@best: values of one second count, too, and not only the last one."""
     plsubmit = os.path.join(os.path.dirname(harness.PLRUND), "plsubmit")

@@ -96,6 +96,10 @@ struct pl_daemon {
     int listen_fd;
     uv_poll_t listener;
     struct pl_rank_conn *conns;
+    /* Handles what programs of a rank that has ended have sent so far: their connections are not
+     * the one on which its end comes. Of daemon_conn.c, which daemon_rank.c must not need. */
+    void (*drain_programs)(struct pl_rank *rank);
+    bool draining;         /* it runs */
     struct pl_rank *ranks; /* room for local_ntasks, by order of arrival */
     unsigned n_present, n_ended;
 

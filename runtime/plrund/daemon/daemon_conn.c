@@ -15,6 +15,9 @@
 #include <sys/stat.h>
 #include <sys/un.h>
 
+#define DRAIN_CONNS 64  /* waiting to be accepted */
+#define DRAIN_READS 256 /* of one connection: more than a socket holds */
+
 void pl_daemon_forward_exchange(struct pl_daemon *d, json_t *message)
 {
     _cleanup_(json_decrefp) json_t *answer = NULL;
@@ -85,19 +88,15 @@ static void conn_gone(struct pl_rank_conn *c)
         pl_daemon_changed(rank->daemon);
 }
 
-static void conn_event(uv_poll_t *poll, int status, int events)
+/* Reads once, and handles the lines. False once there is nothing to read, or nobody who writes. */
+static bool conn_read(struct pl_rank_conn *c)
 {
-    struct pl_rank_conn *c = poll->data;
     char data[16384];
     int fds[4];
     size_t n_fds = 0;
     ssize_t n;
     char *newline;
 
-    if (events & UV_WRITABLE)
-        pl_rank_conn_flush(c);
-    if (!(events & (UV_READABLE | UV_DISCONNECT)) && status == 0)
-        return;
     n = pl_recv_fds(c->fd, data, sizeof(data), fds, PL_COUNT(fds), &n_fds);
     if (n_fds && !c->n_fds) {
         memcpy(c->fds, fds, sizeof(fds));
@@ -107,7 +106,7 @@ static void conn_event(uv_poll_t *poll, int status, int events)
             close(fds[i]);
     }
     if (n == -EAGAIN)
-        return;
+        return false;
     if (n > 0 && pl_buf_add(&c->in, data, (size_t)n) < 0) {
         pl_log_error("net", "out of memory: a process of rank %u is cut off",
                      c->rank ? c->rank->rank : 0);
@@ -115,14 +114,14 @@ static void conn_event(uv_poll_t *poll, int status, int events)
     }
     if (n <= 0) {
         conn_gone(c);
-        return;
+        return false;
     }
     while (!c->closing && (newline = memchr(c->in.data, '\n', c->in.len))) {
         size_t len = (size_t)(newline - c->in.data);
 
         if (conn_line(c, c->in.data, len) < 0) {
             conn_gone(c);
-            return;
+            return false;
         }
         pl_buf_consume(&c->in, len + 1);
     }
@@ -130,13 +129,24 @@ static void conn_event(uv_poll_t *poll, int status, int events)
         pl_log_debug("net", "overlong line from a rank");
         conn_gone(c);
     }
+    return !c->closing;
+}
+
+static void conn_event(uv_poll_t *poll, int status, int events)
+{
+    struct pl_rank_conn *c = poll->data;
+
+    if (events & UV_WRITABLE)
+        pl_rank_conn_flush(c);
+    if ((events & (UV_READABLE | UV_DISCONNECT)) || status != 0)
+        conn_read(c);
 }
 
 /* ---- the socket ---- */
 
-static void on_accept(uv_poll_t *poll, int status, int events)
+/* 1, 0 if there is none, -errno. */
+static int accept_one(struct pl_daemon *d)
 {
-    struct pl_daemon *d = poll->data;
     struct ucred cred;
     socklen_t len = sizeof(cred);
     int fd = PL_FAULT("accept", EMFILE)
@@ -144,17 +154,14 @@ static void on_accept(uv_poll_t *poll, int status, int events)
                  : accept4(d->listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
     struct pl_rank_conn *c;
 
-    if (fd < 0) {
-        if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS)
-            uv_poll_stop(poll); /* until the next tick: the loop would call this again at once */
-        return;
-    }
+    if (fd < 0)
+        return errno == EAGAIN ? 0 : -errno;
     c = calloc(1, sizeof(*c));
     if (!c || getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &cred, &len) < 0 || cred.uid != geteuid() ||
         uv_poll_init(d->loop, &c->poll, fd) < 0) {
         close(fd);
         free(c);
-        return;
+        return 1;
     }
     c->daemon = d;
     c->fd = fd;
@@ -165,6 +172,35 @@ static void on_accept(uv_poll_t *poll, int status, int events)
     d->conns = c;
     c->on_event = conn_event;
     pl_rank_conn_flush(c);
+    return 1;
+}
+
+static void on_accept(uv_poll_t *poll, int status, int events)
+{
+    int r = accept_one(poll->data);
+
+    if (r == -EMFILE || r == -ENFILE || r == -ENOMEM || r == -ENOBUFS)
+        uv_poll_stop(poll); /* until the next tick: the loop would call this again at once */
+}
+
+static void drain_programs(struct pl_rank *rank)
+{
+    struct pl_daemon *d = rank->daemon;
+    struct pl_rank_conn *c, *next;
+
+    if (d->draining || d->finished) /* a line of another rank's starter ended that rank */
+        return;
+    d->draining = true;
+    for (int i = 0; i < DRAIN_CONNS && accept_one(d) > 0; i++)
+        ;
+    for (c = d->conns; c; c = next) {
+        next = c->next;
+        for (int i = 0; i < DRAIN_READS && !c->closing && !c->starter &&
+                        (!c->rank || c->rank == rank) && conn_read(c);
+             i++)
+            ;
+    }
+    d->draining = false;
 }
 
 void pl_daemon_accept(struct pl_daemon *d)
@@ -216,6 +252,7 @@ int pl_daemon_listen(struct pl_daemon *d, struct pl_error *err)
     if (r < 0)
         return pl_error_set(err, r, "cannot watch a socket: %s", uv_strerror(r));
     d->listener.data = d;
+    d->drain_programs = drain_programs;
     pl_daemon_accept(d);
     pl_daemon_sweep(d->socket_path);
     return 0;

@@ -407,6 +407,7 @@ void pl_rank_ended(struct pl_rank *rank, int status, uint64_t at_ns)
     rank->ended = true;
     rank->status = status;
     rank->verdict_due = true;
+    d->drain_programs(rank); /* what it has reported comes before its end */
     pl_capture_drain(rank->out);
     pl_capture_drain(rank->err);
     if (status != 0 && rank->err)
