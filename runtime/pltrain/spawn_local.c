@@ -3,14 +3,18 @@
 #include "common/base/buf.h"
 #include "common/base/fs.h"
 #include "common/base/log.h"
+#include "common/base/signals.h"
 #include "common/base/time_limits.h"
 #include "common/base/trace.h"
 #include "common/proto/rank/minijson.h"
 #include "common/proto/rank/rank_link.h"
 
+#include <fcntl.h>
 #include <limits.h>
 #include <poll.h>
+#include <pthread.h>
 #include <signal.h>
+#include <stdint.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
@@ -29,6 +33,7 @@ struct starter {
     const struct pl_local_options *options;
     char *path;
     int listen_fd;
+    int life[2];            /* a pipe of which only the parent keeps the end to write to */
     pid_t *ranks;           /* 0 once reaped */
     struct client *clients; /* in the order of connection */
     unsigned n_clients, n_alive, n_values;
@@ -81,6 +86,47 @@ static int set_environment(const struct starter *s, unsigned rank)
     return 0;
 }
 
+/* ---- in a rank ---- */
+
+/* Of this process, if it is a rank. */
+static struct {
+    int life; /* becomes readable once the parent is gone */
+    unsigned grace_ms;
+} orphan;
+
+/* The kernel has sent SIGTERM, as the rank asked for. One that hangs takes no notice of it. */
+static void *end_orphan(void *arg)
+{
+    struct pollfd p = {.fd = orphan.life, .events = POLLIN};
+    uint64_t limit;
+
+    while (poll(&p, 1, -1) < 0)
+        ;
+    for (limit = pl_now_ns() + orphan.grace_ms * 1000000ull; pl_now_ns() < limit;)
+        poll(NULL, 0, (int)orphan.grace_ms);
+    pl_log_error("train", "the process that started this rank is gone: ending the rank");
+    kill(getpid(), SIGKILL);
+    return NULL;
+}
+
+static void watch_parent(const struct starter *s)
+{
+    sigset_t all, before;
+    pthread_t thread;
+
+    orphan.life = s->life[0];
+    orphan.grace_ms = s->options->orphan_ms ? s->options->orphan_ms : PL_LOCAL_KILL_GRACE_MS;
+    pl_signals_of_threads(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    if (pthread_create(&thread, NULL, end_orphan, NULL) == 0)
+        pthread_detach(thread);
+    else
+        pl_log_warn("train", "no thread to watch the process that started this rank");
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+}
+
+/* ---- the process that starts them ---- */
+
 /* Returns 1 in the child. */
 static int fork_rank(struct starter *s, unsigned rank, struct pl_error *err)
 {
@@ -90,8 +136,10 @@ static int fork_rank(struct starter *s, unsigned rank, struct pl_error *err)
         return pl_error_errno(err, errno, "cannot start rank %u", rank);
     if (pid == 0) {
         prctl(PR_SET_PDEATHSIG, SIGTERM);
+        close(PL_TAKE_FD(s->life[1]));
         if (getppid() != parent || set_environment(s, rank) < 0)
             return pl_error_set(err, -ECANCELED, "cannot become rank %u", rank);
+        watch_parent(s);
         return 1;
     }
     pl_trace("fork", "rank", NULL, pid);
@@ -334,7 +382,13 @@ int pl_local_run(const struct pl_local_options *options, int *ret_status, struct
     _cleanup_free_ struct pollfd *polls = calloc((size_t)n + 2, sizeof(*polls));
     _cleanup_free_ char *path = NULL;
     struct starter s = {
-        .options = options, .ranks = ranks, .clients = clients, .listen_fd = -1, .signal_fd = -1};
+        .options = options,
+        .ranks = ranks,
+        .clients = clients,
+        .listen_fd = -1,
+        .signal_fd = -1,
+        .life = {-EBADF, -EBADF},
+    };
     pid_t parent = getpid();
     char job[32];
     int r;
@@ -352,7 +406,10 @@ int pl_local_run(const struct pl_local_options *options, int *ret_status, struct
     if (r < 0)
         return r;
     s.path = path;
-    r = watch_signals(&s, err);
+    if (pipe2(s.life, O_CLOEXEC) < 0)
+        r = pl_error_errno(err, errno, "cannot make a pipe");
+    if (r == 0)
+        r = watch_signals(&s, err);
     fflush(NULL); /* or the children print it too */
     for (unsigned i = 0; i < n && r == 0; i++)
         r = fork_rank(&s, i, err);
@@ -368,9 +425,12 @@ int pl_local_run(const struct pl_local_options *options, int *ret_status, struct
         reap(&s, 0);
     }
     close(s.listen_fd);
-    if (s.signal_fd >= 0)
+    pl_closep(&s.life[0]);
+    pl_closep(&s.life[1]);
+    if (s.signal_fd >= 0) {
         close(s.signal_fd);
-    sigprocmask(SIG_SETMASK, &s.old_mask, NULL);
+        sigprocmask(SIG_SETMASK, &s.old_mask, NULL);
+    }
     unlink(path);
     for (unsigned i = 0; i < s.n_clients; i++) {
         if (clients[i].fd >= 0)

@@ -9,14 +9,17 @@
 
 struct pl_local_options {
     unsigned processes;
-    unsigned per_node; /* ranks per simulated node; 0 = one node. Nodes are joined by TCP. */
+    unsigned per_node;  /* ranks per simulated node; 0 = one node. Nodes are joined by TCP. */
+    unsigned orphan_ms; /* 0 = PL_LOCAL_KILL_GRACE_MS; from the death of the process that started
+                           the ranks, which sends them SIGTERM, to SIGKILL of those that are left */
 };
 
 /* Returns 1 in each child, with its environment set: the caller continues as that rank. Returns 0
  * in the parent when all ranks have ended, or -errno. *ret_status: 0 if all ranks returned 0, else
  * the code of the first that did not (128 + signal if a signal killed it). The others are killed
  * 10 s after the first failure. SIGINT and SIGTERM end all ranks; the status is 130 then. SIGUSR1
- * is passed on to them. Call before any thread exists. */
+ * is passed on to them. Call before any thread exists; in a child there is one then, which ends it
+ * if its parent is killed. */
 int pl_local_run(const struct pl_local_options *options, int *ret_status, struct pl_error *err);
 
 #endif
