@@ -4,8 +4,9 @@
  *   user_init       (user; root may return)  starts plrund, waits until it is ready
  *   task_post_fork  (root)                   tells it of the task
  *   task_init       (user, in the task)      joins, or says why not and ends the task
- *   task_exit       (root)                   tells it of the end
- *   exit            (root)                   says goodbye to it
+ *   task_exit       (root)                   tells it of the end; with the last one, waits until
+ * the trial's files are written, as srun returns then exit            (root)                   says
+ * goodbye to it
  *
  * Whatever fails before task_init is kept in `failure`: only there does Slurm show a message to the
  * user and fail the task without draining the node. */
@@ -30,6 +31,9 @@
 /* plrund refuses after 120 s; Slurm bears task_init for more than 300 s (doc/slurm-notes.md). */
 #define WORLD_MS 130000
 #define GOODBYE_MS 3000
+/* For the files of a step that is over; 0.1 s is usual, and Slurm may be asked before. */
+#define SETTLE_MS 2000
+#define GOODBYE_LATE_MS 1000 /* the goodbye to a daemon that has not settled */
 
 #define STEP_SPECIAL_MIN 0xfffffff0u /* batch script, extern and interactive steps */
 
@@ -39,6 +43,8 @@ static struct {
     struct pl_error failure;
     struct pl_node_daemon daemon;
     bool active;              /* this step wants us */
+    uint32_t n_tasks;         /* of this node that have not ended */
+    bool late;                /* the daemon has not settled in time */
     _Atomic uint32_t *shared; /* among the node's tasks: hash of the message shown last, or NULL */
 } self = {.daemon = PL_NODE_DAEMON_INIT};
 
@@ -146,6 +152,7 @@ static int start_daemon(spank_t spank, struct pl_error *err)
     if (r == 0 && pl_conf_namespace(&self.conf, facts.job_id, &namespace) < 0)
         r = pl_error_nomem(err);
     user.namespace = namespace;
+    self.n_tasks = facts.local_ntasks;
     if (r == 0)
         r = check_whole(&facts, job, err);
     if (r == 0)
@@ -270,11 +277,14 @@ static void task_exit(spank_t spank)
     if (self.active && item(spank, S_TASK_GLOBAL_ID, &rank) == 0 &&
         spank_get_item(spank, S_TASK_EXIT_STATUS, &status) == ESPANK_SUCCESS)
         pl_node_daemon_exited(&self.daemon, rank, status);
+    /* Slurm tells srun of the task's end after this. */
+    if (self.n_tasks && --self.n_tasks == 0)
+        self.late = pl_node_daemon_settle(&self.daemon, SETTLE_MS) == -ETIMEDOUT;
 }
 
 static void on_exit_hook(void)
 {
-    int r = pl_node_daemon_stop(&self.daemon, GOODBYE_MS);
+    int r = pl_node_daemon_stop(&self.daemon, self.late ? GOODBYE_LATE_MS : GOODBYE_MS);
 
     if (r == -ETIMEDOUT)
         slurm_info("plume: the node daemon had to be killed");

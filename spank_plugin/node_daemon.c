@@ -466,6 +466,17 @@ static int wait_end(int fd, uint64_t limit_ns)
     }
 }
 
+int pl_node_daemon_settle(struct pl_node_daemon *daemon, unsigned timeout_ms)
+{
+    uint64_t limit_ns = pl_now_ns() + (uint64_t)timeout_ms * 1000000u;
+
+    if (daemon->control < 0)
+        return 0;
+    shutdown(daemon->control, SHUT_WR);
+    daemon->end = wait_end(daemon->control, limit_ns);
+    return PL_MIN(daemon->end, 0);
+}
+
 int pl_node_daemon_stop(struct pl_node_daemon *daemon, unsigned timeout_ms)
 {
     uint64_t limit_ns = pl_now_ns() + (uint64_t)timeout_ms * 1000000u;
@@ -473,8 +484,9 @@ int pl_node_daemon_stop(struct pl_node_daemon *daemon, unsigned timeout_ms)
 
     if (daemon->control < 0)
         return 0;
-    shutdown(daemon->control, SHUT_WR);
-    r = wait_end(daemon->control, limit_ns);
+    if (daemon->end < 0)
+        pl_node_daemon_settle(daemon, timeout_ms);
+    r = daemon->end;
     if (r == 0) /* whoever closes its socket may stay nevertheless */
         r = pl_process_wait(&daemon->process, limit_ns);
     if (r < 0) {

@@ -22,11 +22,12 @@ struct pl_node_daemon {
     char *socket;  /* where it listens, as it says */
     int socket_fd; /* that socket file (O_PATH): "/proc/self/fd/N" also reaches it from a mount
                       namespace that has another /tmp (job_container/tmpfs, containers) */
+    int end; /* 0 once it has closed its socket, 1 once it has said that it is busy, else < 0 */
 };
 
 #define PL_NODE_DAEMON_INIT                                                                        \
     {                                                                                              \
-        .control = -EBADF, .process = PL_PROCESS_INIT, .socket_fd = -EBADF                         \
+        .control = -EBADF, .process = PL_PROCESS_INIT, .socket_fd = -EBADF, .end = -EAGAIN         \
     }
 
 /* Whom the daemon runs as. Applied only where the real user is root, who also makes the folder
@@ -59,6 +60,11 @@ int pl_node_daemon_start(struct pl_node_daemon *daemon,
  * not read loses the message, one that is gone ignores it. */
 void pl_node_daemon_spawned(struct pl_node_daemon *daemon, unsigned rank, pid_t pid);
 void pl_node_daemon_exited(struct pl_node_daemon *daemon, unsigned rank, int status);
+
+/* After the last task's end: says goodbye, and waits at most timeout_ms until the daemon has
+ * written what follows and closed its socket, or says that it is busy. 0, also where there is none;
+ * -ETIMEDOUT. */
+int pl_node_daemon_settle(struct pl_node_daemon *daemon, unsigned timeout_ms);
 
 /* Says goodbye, waits at most timeout_ms for its end, then kills it; but leaves it alone where it
  * answers {"type":"busy"}: a hub that other nodes still need ends by itself, and holds nothing that

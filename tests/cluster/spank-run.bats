@@ -171,6 +171,14 @@ TXT
     wait_for 10 gone
 }
 
+@test "the result is there once srun has ended" {
+    run -0 as_user srun -Q --plume -n1 true
+    [ "$(json 'd["exit_code"], d["state"]' <"$(steps | head -n 1)/trial-0000/result.json")" = "(0, 'done')" ]
+    # The other ranks are ended: srun's code is theirs.
+    run as_user srun -Q --plume -N3 -n3 bash -c '((RANK == 2)) && exit 3; exec tail -f /dev/null'
+    [ "$(json 'd["exit_code"], d["state"]' <"$(steps | head -n 1)/trial-0000/result.json")" = "(3, 'failed')" ]
+}
+
 @test "two steps of a job at once do not mix" {
     run -0 --separate-stderr as_user salloc -Q -N2 -n4 bash -c '
         for i in 1 2; do

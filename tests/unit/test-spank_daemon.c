@@ -191,6 +191,41 @@ static void test_stop_ignores_chatter(void **state)
     wait_gone(pid_in_output());
 }
 
+/* It hears the end of the tasks, and slurmstepd's end later costs no wait: not after its end, and
+ * not where it stays for other nodes. */
+static void test_settle_then_stop(void **state)
+{
+    struct pl_node_daemon daemon;
+    struct pl_error err = {0};
+    pid_t pid;
+
+    write_program("echo '{\"type\":\"ready\",\"pid\":1,\"socket\":\"/usr\"}' >&3\n"
+                  "cat <&3 >/dev/null; echo written >$OUT");
+    assert_int_equal(start(&daemon, 20000, &err), 0);
+    assert_int_equal(pl_node_daemon_settle(&daemon, 20000), 0);
+    assert_int_equal(access(output, F_OK), 0);
+    assert_int_equal(pl_node_daemon_stop(&daemon, 20000), 0);
+
+    write_program("echo '{\"type\":\"ready\",\"pid\":1,\"socket\":\"/usr\"}' >&3\n"
+                  "cat <&3 >/dev/null; echo $$ >$OUT\n"
+                  "echo '{\"type\":\"busy\"}' >&3; exec tail -f /dev/null");
+    assert_int_equal(start(&daemon, 20000, &err), 0);
+    assert_int_equal(pl_node_daemon_settle(&daemon, 20000), 0);
+    pid = pid_in_output();
+    assert_int_equal(pl_node_daemon_stop(&daemon, 0), 0);
+    assert_int_equal(kill(pid, 0), 0); /* left alone */
+    kill(pid, SIGKILL);
+    wait_gone(pid);
+
+    write_program("trap '' TERM; echo $$ >$OUT\n"
+                  "echo '{\"type\":\"ready\",\"pid\":1,\"socket\":\"/usr\"}' >&3\n"
+                  "exec tail -f /dev/null");
+    assert_int_equal(start(&daemon, 20000, &err), 0);
+    assert_int_equal(pl_node_daemon_settle(&daemon, 100), -ETIMEDOUT);
+    assert_int_equal(pl_node_daemon_stop(&daemon, 100), -ETIMEDOUT);
+    wait_gone(pid_in_output());
+}
+
 /* A daemon that only closes its socket has not ended. */
 static void test_stop_closed_socket_is_no_end(void **state)
 {
@@ -673,6 +708,7 @@ int main(void)
         cmocka_unit_test(test_start_silent_is_killed),
         cmocka_unit_test(test_stop_stubborn_is_killed),
         cmocka_unit_test(test_stop_ignores_chatter),
+        cmocka_unit_test(test_settle_then_stop),
         cmocka_unit_test(test_stop_closed_socket_is_no_end),
         cmocka_unit_test(test_stop_without_pidfd),
         cmocka_unit_test(test_process_pid_reused),

@@ -14,7 +14,8 @@
 
 #define LATE_TICK_NS 3000000000ull   /* between two ticks: the job was suspended */
 #define HELLO_LIMIT_NS 2000000000ull /* from a connection to its hello */
-#define BUSY_AFTER_MS 200            /* slurmstepd waits for 3 s */
+#define BUSY_AFTER_MS 50             /* slurmstepd waits for 2 s */
+#define BUSY_WAITS 30                /* of so long: the decision may need Slurm's word */
 #define OUTPUT_MS 3000               /* for output that srun does not read */
 #define GUARD_MS 3000                /* for a guard to end its rank, which takes it milliseconds */
 
@@ -287,7 +288,12 @@ static void on_busy_due(uv_timer_t *timer)
 {
     struct pl_daemon *d = timer->data;
 
-    if (d->held && !d->finished)
+    if (!d->held || d->finished)
+        return;
+    if (!d->bye_ok &&
+        d->busy_waits++ < BUSY_WAITS) /* no other node runs: the hub is about to end */
+        uv_timer_start(timer, on_busy_due, BUSY_AFTER_MS, 0);
+    else
         send_busy(d);
 }
 

@@ -130,6 +130,7 @@ struct pl_daemon {
     struct pl_limit grace;           /* from SIGTERM to SIGKILL */
     struct pl_limit leave_limit;
     uv_timer_t busy_timer; /* until the owner hears that the hub stays */
+    unsigned busy_waits;   /* how often that was put off */
     uv_async_t changed;    /* pl_daemon_changed() */
 };
 

@@ -300,6 +300,13 @@ static void on_slurm_answer(void *ctx, const char *output)
     consider(hub);
 }
 
+static void confirm_bye(struct pl_hub *hub, unsigned node_id)
+{
+    if (hub->nodes[node_id].bye_due)
+        pl_hub_send(hub, node_id, &(struct pl_msg){.type = PL_MSG_HUB_BYE_OK});
+    hub->nodes[node_id].bye_due = false;
+}
+
 static void on_finish(uv_timer_t *timer)
 {
     struct pl_hub *hub = timer->data;
@@ -321,6 +328,9 @@ static void finish(struct pl_hub *hub)
     hub->state = PL_HUB_FINISHED;
     pl_hub_write_result(hub);
     pl_hub_write_status(hub);
+    for (unsigned i = 0; i < hub->step->nnodes;
+         i++) /* the last: under the plugin srun waits for it */
+        confirm_bye(hub, i);
     uv_timer_start(&hub->finish_timer, on_finish, 0, 0); /* from the loop, not from in here */
 }
 
@@ -400,8 +410,12 @@ void pl_hub_failed(struct pl_hub *hub, const struct pl_failure *failure)
 
 void pl_hub_left(struct pl_hub *hub, unsigned node_id)
 {
-    hub->nodes[node_id].bye = true;
+    struct pl_hub_node *node = &hub->nodes[node_id];
+
+    node->bye = node->bye_due = true;
     consider(hub);
+    if (hub->state != PL_HUB_FINISHED && !all_left(hub)) /* the others may run for hours */
+        confirm_bye(hub, node_id);
 }
 
 /* The launch has failed by this cause (consumed): all who have come are refused, and who comes. */

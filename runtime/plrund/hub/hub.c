@@ -284,12 +284,6 @@ static void on_pong(struct pl_hub *hub, unsigned node_id, const struct pl_msg_no
     }
 }
 
-static void on_bye(struct pl_hub *hub, unsigned node_id)
-{
-    pl_hub_send(hub, node_id, &(struct pl_msg){.type = PL_MSG_HUB_BYE_OK});
-    pl_hub_left(hub, node_id);
-}
-
 static void on_signalled(struct pl_hub *hub, const struct pl_msg_node_signalled *m)
 {
     if (!hub->terminated && (m->signal == SIGTERM || m->signal == SIGINT))
@@ -335,7 +329,7 @@ static void on_node_message(struct pl_hub *hub, unsigned node_id, const struct p
         pl_hub_hang_stack(hub, node_id, &m->node_stack);
         break;
     case PL_MSG_NODE_BYE:
-        on_bye(hub, node_id);
+        pl_hub_left(hub, node_id);
         break;
     default: /* a beat */
         break;

@@ -45,6 +45,7 @@ struct pl_hub_node {
     char *name, *addr;
     struct pl_hub_conn *wire; /* NULL before its join and after its end */
     bool joined, bye, lost;
+    bool bye_due;    /* its bye is not confirmed yet */
     bool same_clock; /* as ours: nothing to estimate, offset and uncertainty stay 0 */
     int64_t offset_ns, uncertainty_ns; /* its clock minus ours */
 };
@@ -121,8 +122,8 @@ struct pl_hub {
     size_t n_failures;
     struct pl_hub_done first_done; /* the earliest; it may explain failures that are echoes */
     int terminated;                /* a signal that the step got from outside, 0 = none */
-    enum pl_slurm_question question;
     bool signalled_late;           /* one came after a failure of a rank's own */
+    enum pl_slurm_question question;
     struct pl_slurm_answer answer;
     struct pl_scontrol *ask; /* NULL = none runs */
     unsigned n_asks;         /* tries of this question */
@@ -176,7 +177,8 @@ struct pl_hub {
 /* ending.c: events that may lead to the cause, or to the end. */
 void pl_hub_terminated(struct pl_hub *hub, int signal_number);
 void pl_hub_failed(struct pl_hub *hub, const struct pl_failure *failure); /* copied */
-void pl_hub_left(struct pl_hub *hub, unsigned node_id);                   /* it said bye */
+/* It said bye. That is confirmed at once; to the last ones once the files are written. */
+void pl_hub_left(struct pl_hub *hub, unsigned node_id);
 void pl_hub_node_lost(struct pl_hub *hub, unsigned node_id, bool host_answers);
 /* Instead of its daemon: it cannot serve the step. */
 void pl_hub_node_unable(struct pl_hub *hub, unsigned node_id, const char *text);
