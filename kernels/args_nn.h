@@ -34,10 +34,13 @@ struct pl_relu_args {
  * maximum and its sum of exponentials), or, if max_sum is NULL too, from the logits alone. wide: a
  * 16-bit table's loss and dloss are f32, not of its type; other tables ignore it. ahead: forward
  * also writes dlogits, for a dloss of 1, which may be the logits; backward only multiplies it by
- * dloss. probs and max_sum are NULL then, and dx_add is not set. */
+ * dloss. probs and max_sum are NULL then, and dx_add is not set. of: if not 0, forward has rows
+ * first, first + 1, ... of a batch of `of` rows, over which the mean is; row_loss [of] keeps the
+ * losses of its rows, and the call with the last row writes loss. */
 struct pl_cross_entropy_args {
-    size_t rows, classes;
+    size_t rows, classes, first, of;
     bool dx_add, wide, ahead;
+    double *row_loss;
     const void *logits, *dloss;
     const int32_t *labels;
     void *probs, *max_sum; /* written forward, read backward */

@@ -3,6 +3,7 @@
 #include "kernels/pool/pool.h"
 
 #include <math.h>
+#include <string.h>
 
 #define CHUNKS 256
 #define ELEMENTS ((size_t)16384)
@@ -87,6 +88,25 @@ static size_t grain(const struct pl_cross_entropy_args *a)
     return PL_MAX(ELEMENTS / PL_MAX(a->classes, (size_t)1) + 1, (a->rows + CHUNKS - 1) / CHUNKS);
 }
 
+/* The loss of a row; its logits become their gradient, times `scale`. */
+static double row_ahead(float *z, size_t n, int32_t label, float scale)
+{
+    bool in = label >= 0 && (size_t)label < n;
+    float max = largest(z, n), hot = in ? z[label] : 0, over_sum;
+    double sum;
+
+    for (size_t c = 0; c < n; c++)
+        z[c] = pl_exp_nonpositive(z[c] - max);
+    sum = sum_of_piece(z, n);
+    over_sum = (float)(scale / sum);
+    for (size_t c = 0; c < n; c++)
+        z[c] *= over_sum;
+    if (!in)
+        return NAN;
+    z[label] -= scale;
+    return log(sum) - ((double)hot - max);
+}
+
 struct losses {
     const struct pl_cross_entropy_args *a;
     size_t grain;
@@ -98,12 +118,25 @@ static void forward_rows(void *ctx, size_t begin, size_t end)
     struct losses *losses = ctx;
     const struct pl_cross_entropy_args *a = losses->a;
     size_t n = a->classes;
-    double sum = 0;
+    float scale = (float)(1 / (double)(a->of ? a->of : a->rows));
+    double sum = 0, loss;
 
-    for (size_t r = begin; r < end; r++)
-        sum +=
-            row_loss((const float *)a->logits + r * n, a->probs ? (float *)a->probs + r * n : NULL,
-                     a->max_sum ? (float *)a->max_sum + 2 * r : NULL, n, a->labels[r]);
+    for (size_t r = begin; r < end; r++) {
+        const float *z = (const float *)a->logits + r * n;
+        float *dz = (float *)a->dlogits + r * n;
+
+        if (a->ahead) {
+            if (dz != z)
+                memcpy(dz, z, n * sizeof(*z));
+            loss = row_ahead(dz, n, a->labels[r], scale);
+        } else {
+            loss = row_loss(z, a->probs ? (float *)a->probs + r * n : NULL,
+                            a->max_sum ? (float *)a->max_sum + 2 * r : NULL, n, a->labels[r]);
+        }
+        if (a->of)
+            a->row_loss[a->first + r] = loss;
+        sum += loss;
+    }
     losses->sum[begin / losses->grain] = sum;
 }
 
@@ -112,14 +145,14 @@ void PL_CPU(cross_entropy_forward)(const struct pl_cross_entropy_args *a)
     struct losses losses = {.a = a, .grain = grain(a)};
     double total = 0;
 
-    if (a->ahead) { /* no tape asks for it here */
-        pl_kernels_ref(PL_REAL_F32)->cross_entropy_forward(a);
-        return;
-    }
     pl_pool_parallel(a->rows, losses.grain, forward_rows, &losses);
+    if (a->of && a->first + a->rows < a->of)
+        return;
+    for (size_t r = 0; a->of && r < a->first; r++)
+        total += a->row_loss[r];
     for (size_t i = 0; i * losses.grain < a->rows; i++)
         total += losses.sum[i];
-    *(float *)a->loss = (float)(total / (double)a->rows);
+    *(float *)a->loss = (float)(total / (double)(a->of ? a->of : a->rows));
 }
 
 /* dz (+)= scale p. */
@@ -169,10 +202,20 @@ static void backward_rows(void *ctx, size_t begin, size_t end)
     }
 }
 
+/* What forward has written, times the loss' own gradient, which mostly is 1. */
+static void scale_some(void *ctx, size_t begin, size_t end)
+{
+    const struct pl_cross_entropy_args *a = ctx;
+    float *dz = a->dlogits, scale = *(const float *)a->dloss;
+
+    for (size_t i = begin; i < end; i++)
+        dz[i] *= scale;
+}
+
 void PL_CPU(cross_entropy_backward)(const struct pl_cross_entropy_args *a)
 {
-    if (a->ahead)
-        pl_kernels_ref(PL_REAL_F32)->cross_entropy_backward(a);
-    else
+    if (a->ahead && *(const float *)a->dloss != 1)
+        pl_pool_parallel(a->rows * a->classes, ELEMENTS, scale_some, (void *)(uintptr_t)a);
+    else if (!a->ahead)
         pl_pool_parallel(a->rows, grain(a), backward_rows, (void *)(uintptr_t)a);
 }

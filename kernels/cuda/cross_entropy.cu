@@ -103,14 +103,24 @@ template <class T> struct row_args {
     const int32_t *labels;
     T *probs, *dlogits;
     real<T> *max_sum;
-    double *loss; /* per row */
+    double *loss;   /* per row */
+    size_t mean_of; /* rows */
 };
 
 template <class T> static row_args<T> args_of(const struct pl_cross_entropy_args *a)
 {
-    return {a->rows,  a->classes, a->dx_add,     a->wide,         (const T *)a->logits,
-            a->dloss, a->labels,  (T *)a->probs, (T *)a->dlogits, (real<T> *)a->max_sum,
-            NULL};
+    return {a->rows,
+            a->classes,
+            a->dx_add,
+            a->wide,
+            (const T *)a->logits,
+            a->dloss,
+            a->labels,
+            (T *)a->probs,
+            (T *)a->dlogits,
+            (real<T> *)a->max_sum,
+            NULL,
+            a->of ? a->of : a->rows};
 }
 
 template <class T, int TEAM>
@@ -217,7 +227,7 @@ __global__ void __launch_bounds__(row_team<TEAM>::block) cross_entropy_ahead_ker
     });
     of_row.template join<TEAM>();
     scale = 1 / (real<T>)of_row.sum;
-    slope = 1 / (real<T>)a.rows;
+    slope = 1 / (real<T>)a.mean_of;
     auto gradient = [&](size_t i, real<T> logit) {
         if (i == label)
             a.loss[r] = log(of_row.sum) - ((double)logit - of_row.max);
@@ -293,7 +303,7 @@ template <class T> void cross_entropy_forward(const struct pl_cross_entropy_args
 {
     row_args<T> args = args_of<T>(a);
 
-    args.loss = (double *)scratch((a->rows + 1) * sizeof(double));
+    args.loss = a->of ? a->row_loss + a->first : (double *)scratch((a->rows + 1) * sizeof(double));
     if (!args.loss)
         return;
     if (a->ahead) {
@@ -309,8 +319,9 @@ template <class T> void cross_entropy_forward(const struct pl_cross_entropy_args
     } else {
         ROWS_LAUNCH(cross_entropy_kernel, T, args);
     }
-    PL_LAUNCH((cross_entropy_mean_kernel<T>), 1, THREADS, 0, a->classes ? a->rows : 0,
-              (const double *)args.loss, a->loss, a->wide);
+    if (!a->of || a->first + a->rows == a->of)
+        PL_LAUNCH((cross_entropy_mean_kernel<T>), 1, THREADS, 0, a->classes ? args.mean_of : 0,
+                  (const double *)(a->of ? a->row_loss : args.loss), a->loss, a->wide);
 }
 
 template <class T> void cross_entropy_backward(const struct pl_cross_entropy_args *a)

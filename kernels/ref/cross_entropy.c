@@ -18,7 +18,7 @@ void PL_REF(cross_entropy_forward)(const struct pl_cross_entropy_args *a)
 {
     const real *logits = a->logits;
     real *probs = a->probs, *max_sum = a->max_sum, *loss = a->loss;
-    double total = 0, max;
+    double mean_of = (double)(a->of ? a->of : a->rows), total = 0, max, of_row;
 
     for (size_t r = 0; r < a->rows; r++) {
         const real *z = logits + r * a->classes;
@@ -31,18 +31,22 @@ void PL_REF(cross_entropy_forward)(const struct pl_cross_entropy_args *a)
             max_sum[2 * r] = (real)max;
             max_sum[2 * r + 1] = (real)sum;
         }
-        if (label < 0 || (size_t)label >= a->classes)
-            total = NAN;
-        else
-            total += log(sum) - (z[label] - max);
+        of_row = label < 0 || (size_t)label >= a->classes ? NAN : log(sum) - (z[label] - max);
+        total += of_row;
+        if (a->of)
+            a->row_loss[a->first + r] = of_row;
         for (size_t c = 0; a->ahead && c < a->classes; c++) {
             double hot = label >= 0 && (size_t)label == c ? 1 : 0;
 
             ((real *)a->dlogits)[r * a->classes + c] =
-                (real)((exp(z[c] - max) / sum - hot) / (double)a->rows);
+                (real)((exp(z[c] - max) / sum - hot) / mean_of);
         }
     }
-    loss[0] = (real)(total / (double)a->rows);
+    if (a->of && a->first + a->rows < a->of)
+        return;
+    for (size_t r = 0; r < a->first; r++)
+        total += a->row_loss[r];
+    loss[0] = (real)(total / mean_of);
 }
 
 void PL_REF(cross_entropy_backward)(const struct pl_cross_entropy_args *a)

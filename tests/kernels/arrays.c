@@ -120,6 +120,7 @@ ARRAYS_DECLARE(cross_entropy)
 
     IN(logits, n), ONE(dloss, ARRAY_IN, NULL), RAW(labels, a->rows, NULL), FORWARD(probs, n);
     ONE(loss, ARRAY_OUT, "forward");
+    RAW(row_loss, a->of, NULL);
     STAT(max_sum, 2 * a->rows, "forward"),
         OUT(dlogits, n, a->ahead ? "forward" : "backward", a->dx_add);
 }

@@ -91,6 +91,49 @@ static void one(const struct pl_kernels *ref,
     check_end_case();
 }
 
+/* A batch by chunks of rows, with its gradient or without, beside ref's of the whole batch. */
+static void by_chunks(const struct pl_kernels *ref,
+                      const struct pl_kernels *got,
+                      size_t rows,
+                      size_t classes,
+                      bool bad_label)
+{
+    size_t n = rows * classes, chunk = 1 + check_random(rows);
+    float *logits = check_floats(n, FILL_RANDOM), *dz = check_copy(logits, n);
+    float *dz2 = check_copy(logits, n);
+    double *row_loss = check_doubles(rows);
+    float *loss = check_floats(1, FILL_RANDOM), *loss2 = check_floats(1, FILL_RANDOM);
+    int32_t *labels = check_labels(rows, classes);
+    struct pl_cross_entropy_args a = {.rows = rows,
+                                      .classes = classes,
+                                      .ahead = check_random(2),
+                                      .wide = check_random(2),
+                                      .logits = dz,
+                                      .dlogits = dz,
+                                      .labels = labels,
+                                      .loss = loss};
+
+    if (bad_label)
+        labels[check_random(rows)] = (int32_t)classes;
+    check_case("cross_entropy of %zu rows by %zu, classes %zu wide %d ahead %d bad %d", rows, chunk,
+               classes, a.wide, a.ahead, bad_label);
+    ref->cross_entropy_forward(&a);
+    a.of = rows;
+    a.row_loss = row_loss;
+    a.loss = loss2;
+    for (; a.first < rows; a.first += a.rows) {
+        a.rows = chunk < rows - a.first ? chunk : rows - a.first;
+        a.labels = labels + a.first;
+        a.logits = a.dlogits = dz2 + a.first * classes;
+        got->cross_entropy_forward(&a);
+    }
+    check_close("loss", 0, loss2[0], loss[0],
+                LOSS_TOLERANCE(loss[0]) - (a.wide ? check_rounding(loss[0]) : 0));
+    for (size_t i = 0; i < n; i++)
+        check_close("dlogits", i, dz2[i], dz[i], 1e-6);
+    check_end_case();
+}
+
 struct step {
     const struct pl_kernels *k;
     struct pl_cross_entropy_args a;
@@ -134,6 +177,8 @@ void check_op(const struct pl_kernels *ref, const struct pl_kernels *got)
     for (size_t n = 0; n < check_many(16, 4); n++)
         one(ref, got, 1 + check_random(3), 200 + check_random(2500),
             (enum fill)check_random(FILL_COUNT), false);
+    for (size_t n = 0; n < check_many(60, 20); n++)
+        by_chunks(ref, got, 1 + check_random(20), 1 + check_random(n % 4 ? 40 : 600), n % 8 == 0);
     one(ref, got, 2, 9001, FILL_RANDOM, false);
     one(ref, got, 1500, 37, FILL_RANDOM, false);
     one(ref, got, 2, 16400, FILL_RANDOM, false); /* the largest block */
