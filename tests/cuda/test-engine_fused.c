@@ -366,12 +366,186 @@ static void test_gradients_of_logits_ahead(void **state)
     }
 }
 
+/* How a language model's last layer is used. */
+enum last {
+    TIED, /* its weights are the first layer's */
+    WITH_BIAS,
+    AFTER_NORM, /* with autocast the norm casts for it */
+    HALF_OF_IT, /* the loss' gradient is 0.5 */
+    AFTER_SUM,  /* also; a sum's gradient has the memory of its terms' */
+    BESIDE,     /* also; its gradient is another's, which is scratch memory before it is needed */
+    INPUT_READ_TOO,
+    NO_GRADIENT, /* of its input */
+    EVALUATED,   /* no gradient at all */
+    BY_CHUNKS_UP_TO_HERE,
+    LOGITS_COUNTED = BY_CHUNKS_UP_TO_HERE,
+    LOGITS_READ_TOO,
+    LOGITS_SHOWN,
+    ACTIVATED,
+    LASTS
+};
+
+/* The shape of a last layer, and rows per chunk. */
+struct last_shape {
+    size_t rows, width, classes, chunk;
+};
+
+static struct last_shape draw_shape(uint64_t seed, enum last last)
+{
+    struct pl_rng rng;
+    struct last_shape s;
+
+    pl_rng_init(&rng, seed, 5);
+    s.rows = 2 + (size_t)pl_rng_below(&rng, 20);
+    s.width = 1 + (size_t)pl_rng_below(&rng, 24);
+    s.classes = 2 + (size_t)pl_rng_below(&rng, 40);
+    if (last == TIED || last == ACTIVATED || last == INPUT_READ_TOO || last == LOGITS_READ_TOO)
+        s.classes = s.width = 2 + s.width;
+    s.chunk = 1 + (size_t)pl_rng_below(&rng, s.rows - 1);
+    return s;
+}
+
+static plume_tensor *last_loss(struct stream *s, enum last how, plume_tensor **ret_shown)
+{
+    plume_tensor *x = &s->net.t[0], *h = x, *z, *loss;
+
+    if (how != NO_GRADIENT)
+        h = linear(s, x, PLUME_GELU);
+    if (how == AFTER_NORM)
+        h = APPLY(PLUME_OP_LAYERNORM, 0, 1e-3, h, &s->net.t[5], &s->net.t[5]);
+    if (how == AFTER_SUM)
+        h = APPLY(PLUME_OP_BINARY, 0, 0, h, linear(s, x, PLUME_TANH));
+    if (how == WITH_BIAS)
+        z = APPLY(PLUME_OP_LINEAR, PLUME_IDENTITY, 0, h, &s->net.t[3], &s->net.t[4]);
+    else
+        z = APPLY(PLUME_OP_LINEAR, how == ACTIVATED ? PLUME_RELU : PLUME_IDENTITY, 0, h,
+                  &s->net.t[how == TIED || how == ACTIVATED ? 1 : 3]);
+    *ret_shown = z;
+    if (how == LOGITS_COUNTED)
+        *ret_shown = APPLY(PLUME_OP_CORRECT, 0, 0, z, &s->net.t[2]);
+    if (how == BESIDE)
+        h = APPLY(PLUME_OP_LINEAR, PLUME_GELU, 0, &s->net.t[5], &s->net.t[6]);
+    loss = APPLY(PLUME_OP_CROSS_ENTROPY, 0, 0, z, &s->net.t[2]);
+    if (how == BESIDE)
+        loss = APPLY(PLUME_OP_BINARY, 0, 0, loss, h);
+    if (how == INPUT_READ_TOO)
+        return APPLY(PLUME_OP_BINARY, 0, 0, loss,
+                     APPLY(PLUME_OP_MSE, 0, 0, APPLY(PLUME_OP_UNARY, PLUME_TANH, 0, h), x));
+    if (how == LOGITS_READ_TOO)
+        return APPLY(PLUME_OP_BINARY, 0, 0, loss,
+                     APPLY(PLUME_OP_MSE, 0, 0, APPLY(PLUME_OP_UNARY, PLUME_TANH, 0, z), x));
+    return how >= HALF_OF_IT && how <= BESIDE ? APPLY(PLUME_OP_AFFINE, 0, 0.5, loss) : loss;
+}
+
+/* Returns true if the logits are nowhere as a whole. */
+static bool run_last(struct stream *s,
+                     enum last last,
+                     const struct last_shape *shape,
+                     const struct how *how,
+                     double *ret_loss)
+{
+    struct pl_tape *tape = &s->net.tape;
+    const size_t width = shape->width;
+    plume_tensor *roots[2];
+    bool chunked = false;
+
+    *s = (struct stream){.seed = 0};
+    pl_tape_init(tape, how->host ? pl_device_cpu() : fake_device(), how->real, last != EVALUATED);
+    leaf(&s->net, how->real, 2, (size_t[]){shape->rows, width})->wants_grad = last != NO_GRADIENT;
+    leaf(&s->net, how->real, 2, (size_t[]){width, width});
+    labels(&s->net, shape->rows, shape->classes);
+    leaf(&s->net, how->real, 2, (size_t[]){shape->classes, width});
+    leaf(&s->net, how->real, 1, (size_t[]){shape->classes}); /* a bias */
+    leaf(&s->net, how->real, 1, (size_t[]){width});
+    leaf(&s->net, how->real, 2, (size_t[]){1, width});
+    tape->amp_dtype = how->low;
+    tape->amp_o3 = how->level == 3;
+    tape->no_reuse = !how->reuse;
+    tape->no_fuse = !how->fuse;
+    tape->chunk = shape->chunk;
+    pl_tape_begin(tape);
+    roots[0] = last_loss(s, last, &roots[1]);
+    pl_tape_end(tape);
+    assert_int_equal(pl_tape_prepare(tape, roots,
+                                     last == LOGITS_SHOWN || last == LOGITS_COUNTED ? 2 : 1,
+                                     last != EVALUATED, NULL),
+                     0);
+    memset(tape->memory, 0xff, tape->memory_bytes);
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(pl_tape_forward(tape, NULL), 0);
+        if (last != EVALUATED)
+            assert_int_equal(
+                pl_tape_backward(
+                    tape, &(struct pl_backward){.loss = roots[0], .seed = 0.5 + i, .accumulate = i},
+                    NULL),
+                0);
+    }
+    for (size_t i = 0; i < tape->n; i++) {
+        const struct pl_node *loss = &tape->nodes[i];
+
+        if (!loss->fusion.product)
+            continue;
+        chunked = true;
+        assert_null(loss->in[0]->data);
+        assert_null(loss->in[0]->grad);
+    }
+    *ret_loss = on_device_scalar(roots[0]);
+    return chunked;
+}
+
+/* Sums over rows are done in another order; in 16 bits each chunk rounds them. */
+static void test_logits_by_chunks(void **state)
+{
+    static const struct how hows[] = {{.host = true, .real = PL_REAL_F64},
+                                      {.host = true, .real = PL_REAL_F32},
+                                      {.real = PL_REAL_F32},
+                                      {.real = PL_REAL_F64},
+                                      {.real = PL_REAL_F32, .low = PLUME_BF16, .level = 1},
+                                      {.real = PL_REAL_F32, .low = PLUME_BF16, .level = 3},
+                                      {.real = PL_REAL_F32, .low = PLUME_F16, .level = 1},
+                                      {.host = true, .real = PL_REAL_F32, .low = PLUME_BF16}};
+
+    for (size_t n = 0; n < PL_COUNT(hows) * LASTS * 2; n++) {
+        struct how how = hows[n / LASTS / 2];
+        enum last last = (enum last)(n / 2 % LASTS);
+        bool f64 = how.real == PL_REAL_F64, copies = how.host && how.low;
+        double one, other, most = 0, apart = 0;
+        struct last_shape shape = draw_shape(n, last);
+        struct stream a, b;
+
+        how.reuse = n % 2;
+        assert_false(run_last(&b, last, &shape, &how, &other));
+        how.fuse = true;
+        assert_int_equal(run_last(&a, last, &shape, &how, &one),
+                         last < BY_CHUNKS_UP_TO_HERE && !copies &&
+                             (how.low != PLUME_F16 || last == EVALUATED));
+        if (!isfinite(one) || fabs(one - other) > (1 + fabs(other)) * (how.low ? 0.02
+                                                                       : f64   ? 1e-15
+                                                                               : 3e-7))
+            fail_msg("case %zu: the loss is %.9g, by itself %.9g", n, one, other);
+        for (size_t i = 0; last != EVALUATED && i < PL_COUNT(a.net.t); i++)
+            for (size_t j = 0; a.net.t[i].wants_grad && j < a.net.t[i].count; j++) {
+                const void *x = a.net.t[i].grad, *y = b.net.t[i].grad;
+                double want = f64 ? ((double *)y)[j] : ((float *)y)[j];
+
+                most = fmax(most, fabs(want));
+                apart = fmax(apart, fabs(want - (f64 ? ((double *)x)[j] : ((float *)x)[j])));
+            }
+        assert_true(last == EVALUATED || (most > 0 && isfinite(apart)));
+        if (apart > most * (how.low ? 0x1p-5 : f64 ? 1e-13 : 2e-6))
+            fail_msg("case %zu: gradients are up to %g, and %g apart", n, most, apart);
+        finish(&a.net);
+        finish(&b.net);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_fused_on_the_host),
         cmocka_unit_test(test_fused_on_a_device),
         cmocka_unit_test(test_gradients_of_logits_ahead),
+        cmocka_unit_test(test_logits_by_chunks),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -48,11 +48,91 @@ static struct pl_cross_entropy_args cross_entropy_args(const struct pl_call *c)
     };
 }
 
+/* Where a loss keeps the gradient of its layer's input k. */
+static char *kept(const struct pl_tape *tape, const struct pl_node *layer, size_t k)
+{
+    const struct pl_node *loss = &tape->nodes[layer->fusion.loss - 1];
+
+    return layer->fusion.own & PL_NEEDS_IN(k) ? pl_tape_grad(tape, layer->in[k])
+                                              : (char *)loss->saved + pl_tape_kept_at(layer, k);
+}
+
+/* The loss, and the gradients of the layer before it for a loss whose own gradient is 1: some rows
+ * of logits at a time, which become their gradient. */
+static void forward_by_chunks(const struct pl_call *c)
+{
+    const struct pl_node *layer = c->product->node;
+    size_t rows = pl_op_rows(layer->out), chunk = c->node->fusion.chunk;
+    struct pl_call part = *c->product;
+    struct pl_cross_entropy_args args = {
+        .classes = pl_op_last(layer->out),
+        .of = rows,
+        .wide = writes_wide(c),
+        .ahead = layer->back,
+        .row_loss = (void *)((char *)c->scratch + pl_tape_chunk_bytes(layer->out, chunk)),
+        .logits = c->scratch,
+        .dlogits = c->scratch,
+        .loss = c->out,
+    };
+
+    part.out = part.out_grad = c->scratch;
+    for (size_t k = 0; k < layer->n_in && layer->back; k++) {
+        part.in_grad[k] = layer->in[k]->wants_grad ? kept(c->tape, layer, k) : NULL;
+        part.add[k] = false;
+    }
+    for (; args.first < rows; args.first += args.rows) {
+        args.rows = PL_MIN(chunk, rows - args.first);
+        args.labels = (const int32_t *)c->in[1] + args.first;
+        layer->op->part(&part, args.first, args.rows, false);
+        c->k->cross_entropy_forward(&args);
+        if (layer->back)
+            layer->op->part(&part, args.first, args.rows, true);
+        for (size_t k = 1; k < layer->n_in; k++)
+            part.add[k] = true;
+    }
+}
+
+void pl_op_hand_on(const struct pl_call *c)
+{
+    const struct pl_node *loss = &c->tape->nodes[c->node->fusion.loss - 1];
+
+    for (size_t k = 0; k < c->node->n_in; k++) {
+        char *from = kept(c->tape, c->node, k);
+        size_t n = c->node->in[k]->count;
+
+        if (!c->in_grad[k])
+            continue;
+        c->k->cross_entropy_backward(&(struct pl_cross_entropy_args){
+            .rows = 1,
+            .classes = n,
+            .wide = loss->out->dtype != pl_dtype_of_real(c->k->real),
+            .ahead = true,
+            .dloss = pl_tensor_grad(loss->out),
+            .dlogits = from,
+        });
+        if (from == c->in_grad[k])
+            continue;
+        c->k->copy(&(struct pl_copy_args){
+            .rank = 1,
+            .shape = {n},
+            .src_stride = {1},
+            .dst_stride = {1},
+            .bytes = pl_real_size(c->k->real),
+            .add = c->add[k],
+            .src = from,
+            .dst = c->in_grad[k],
+        });
+    }
+}
+
 static void cross_entropy_forward(const struct pl_call *c)
 {
     struct pl_cross_entropy_args args = cross_entropy_args(c);
 
-    c->k->cross_entropy_forward(&args);
+    if (c->product)
+        forward_by_chunks(c);
+    else
+        c->k->cross_entropy_forward(&args);
 }
 
 static void cross_entropy_backward(const struct pl_call *c)
@@ -75,6 +155,8 @@ static double cross_entropy_bytes(const struct pl_node *node, bool backward)
     double size = (double)logits->count * (double)pl_dtype_size(logits->dtype);
     double rest = 4.0 * (double)node->in[1]->count + (double)node->saved_bytes;
 
+    if (node->fusion.product) /* a chunk is read, and becomes its gradient */
+        return backward ? 0 : size * (1 + node->back) + 4.0 * (double)node->in[1]->count;
     if (node->fusion.ahead)
         return backward ? 0 : 2 * size + rest;
     return size * (backward ? 2 + node->add[0] : 1) + rest;
@@ -83,6 +165,7 @@ static double cross_entropy_bytes(const struct pl_node *node, bool backward)
 static const struct pl_op op_cross_entropy = {
     .name = "cross_entropy",
     .grad_ahead = true,
+    .chunks = true,
     .bytes = cross_entropy_bytes,
     .cast = PL_CAST_F32,
     .reads_half = PL_NEEDS_IN(0),

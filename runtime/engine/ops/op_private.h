@@ -42,6 +42,9 @@ struct pl_op_labels {
 bool pl_op_labels_of_index(const struct pl_node *node, struct pl_op_labels *ret);
 bool pl_op_labels_of_embedding(const struct pl_node *node, struct pl_op_labels *ret);
 
+/* op_loss.c: backward of a layer that a loss does by chunks (`loss` of pl_fusion). */
+void pl_op_hand_on(const struct pl_call *call);
+
 /* op_util.c */
 
 /* Sets rank and shape of what is to be made from the numbers at args.i[at]: the rank, then the

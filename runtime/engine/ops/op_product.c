@@ -48,9 +48,27 @@ static void linear_backward(const struct pl_call *c)
 {
     struct pl_linear_args args = linear_args(c);
 
+    if (c->node->fusion.loss) {
+        pl_op_hand_on(c);
+        return;
+    }
     if (c->node->fusion.sloped) /* dy is dz */
         args.act = PL_ACT_NONE;
     c->k->linear_backward(&args);
+}
+
+static void linear_part(const struct pl_call *c, size_t first, size_t n, bool backward)
+{
+    struct pl_linear_args args = linear_args(c);
+    size_t before = first * args.in * pl_real_size(c->k->real);
+
+    args.rows = n;
+    args.x = (const char *)args.x + before;
+    args.dx = args.dx ? (char *)args.dx + before : NULL;
+    if (backward)
+        c->k->linear_backward(&args);
+    else
+        c->k->linear_forward(&args);
 }
 
 static double linear_flops(const struct pl_node *node, bool backward)
@@ -96,6 +114,7 @@ static const struct pl_op op_linear = {
     .product = true,
     .forward = linear_forward,
     .backward = linear_backward,
+    .part = linear_part,
     .scribbles = linear_scribbles,
     .slopes = linear_slopes,
     .has_slope = linear_has_slope,

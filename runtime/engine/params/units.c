@@ -149,10 +149,16 @@ static void find_uses(struct uses *uses)
     const struct pl_tape *tape = uses->tape;
     size_t last = tape->n ? tape->n - 1 : 0;
 
-    for (size_t i = 0; i < tape->n; i++)
-        for (size_t k = 0; k < tape->nodes[i].n_in; k++)
-            if (tape->nodes[i].in[k] && !tape->nodes[i].op->view)
-                add_use(uses, tape->nodes[i].in[k], i);
+    for (size_t i = 0; i < tape->n; i++) {
+        const struct pl_node *node = &tape->nodes[i];
+        size_t layer = node->fusion.product; /* is done at this node */
+
+        for (size_t k = 0; k < node->n_in; k++)
+            if (node->in[k] && !node->op->view)
+                add_use(uses, node->in[k], i);
+        for (size_t k = 0; layer && k < tape->nodes[layer - 1].n_in; k++)
+            add_use(uses, tape->nodes[layer - 1].in[k], i);
+    }
     for (size_t i = 0; i < tape->n_roots; i++) /* read after the run */
         if (tape->roots[i])
             add_use(uses, tape->roots[i], last);

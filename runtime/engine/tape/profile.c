@@ -45,9 +45,7 @@ static size_t gather(const struct pl_tape *tape, struct line *lines)
         for (int d = 0; d < 2; d++)
             lines[k].ns[d] += (double)node->ns[d];
         lines[k].bytes += pl_node_traffic(node, false).all + pl_node_traffic(node, true).all;
-        if (node->op->flops)
-            lines[k].flops +=
-                node->op->flops(node, false) + (node->back ? node->op->flops(node, true) : 0);
+        lines[k].flops += pl_node_flops(node, false) + pl_node_flops(node, true);
     }
     return n;
 }

@@ -39,6 +39,13 @@ struct pl_fusion {
     size_t slope_of;
     bool sloped;
     bool ahead; /* forward writes the gradient of in[0] over it; see `grad_ahead` of pl_op */
+    /* Of a loss, by number + 1: the layer that makes in[0]. Forward multiplies `chunk` of its rows
+     * at a time, forward and backward, so that in[0] is never in memory as a whole, and keeps the
+     * gradients of the layer's inputs: in their own memory, or in `saved` (pl_tape_kept_at()).
+     * loss: of that layer, by number + 1, whose backward only hands them on; own: PL_NEEDS_IN bits
+     * of what is in its own memory. */
+    size_t product, chunk, loss;
+    uint64_t own;
 };
 
 struct pl_node {
@@ -76,7 +83,8 @@ struct pl_call {
     const struct pl_kernels *k;
     const struct pl_node *node;
     const struct pl_attr *attr;
-    size_t index; /* of the node */
+    const struct pl_call *product; /* forward, of a loss: the layer that it multiplies by chunks */
+    size_t index;                  /* of the node */
     void *in[PL_NODE_INPUTS_MAX];
     void *in_grad[PL_NODE_INPUTS_MAX]; /* backward; NULL if no gradient is wanted */
     bool add[PL_NODE_INPUTS_MAX];      /* add to in_grad instead of writing it */
@@ -147,6 +155,10 @@ struct pl_op {
      * (`slope_of`), and if its own may be left to others (`sloped`); NULL: never. */
     bool (*slopes)(const struct pl_node *node);
     bool (*has_slope)(const struct pl_node *node);
+    bool chunks; /* a loss that can have its layer's rows by chunks (`product` of pl_fusion) */
+    /* Does n rows of a layer, from `first` on: `out` and `out_grad` have these rows only. NULL: the
+     * op has no such rows, or it needs more than a row for them. */
+    void (*part)(const struct pl_call *call, size_t first, size_t n, bool backward);
     bool reads_step; /* reads the tape's `step`, or `device_step` */
     bool collective; /* calls the tape's allreduce or its peers, if it has them */
     enum pl_split_kind split;
@@ -207,6 +219,7 @@ struct pl_tape {
     bool no_reuse;                /* no memory is shared: a check of the plan */
     bool measures;                /* prepare() only counts memory_bytes: there is no plan then */
     bool no_fuse;                 /* each node runs by itself: a check of the plan */
+    size_t chunk; /* rows of a loss at a time, for tests; 0: as suits the device and the shape */
     /* Sums n doubles over ranks in place, for synchronised batch norm; NULL: this rank only. */
     int (*allreduce)(void *ctx, double *sums, size_t n);
     void *allreduce_ctx;
@@ -298,6 +311,10 @@ bool pl_tape_reaches(const struct pl_tape *tape, const plume_tensor *param);
 /* Floating-point operations of the whole recorded tape. */
 double pl_tape_flops(const struct pl_tape *tape, bool backward);
 
+/* Floating-point operations of what one node does, which may include another node's. The tape must
+ * be planned. */
+double pl_node_flops(const struct pl_node *node, bool backward);
+
 /* Bytes that kernels read from and write to the device's memory. */
 struct pl_traffic {
     double all;
@@ -313,6 +330,13 @@ struct pl_traffic pl_tape_traffic(const struct pl_tape *tape, bool backward);
 
 /* The first element of a tensor in this tape; NULL if it has no memory yet. */
 void *pl_tape_data(const struct pl_tape *tape, const plume_tensor *t);
+
+/* Where the gradient of a layer's input k begins among those that its loss keeps in `saved`, in
+ * bytes; n_in: their end. */
+size_t pl_tape_kept_at(const struct pl_node *layer, size_t k);
+
+/* Bytes of `chunk` rows of z, from where something else may begin. */
+size_t pl_tape_chunk_bytes(const plume_tensor *z, size_t chunk);
 
 /* The gradient of a tensor in this tape; NULL if it has none. */
 void *pl_tape_grad(const struct pl_tape *tape, const plume_tensor *t);

@@ -13,7 +13,9 @@
  *
  * Likewise a layer's backward multiplies its dx by the slope of the activation before it, at the
  * end of the product; a library may round once there instead of twice. And cross-entropy writes the
- * gradient of the logits over them while it has them at hand. */
+ * gradient of the logits over them while it has them at hand, or is done together with the layer
+ * that makes them, some rows at a time (the idea of Liger's fused linear cross-entropy, arXiv
+ * 2410.10989). */
 #include "runtime/engine/tape/tape_private.h"
 
 static bool is_root(const struct pl_tape *tape, const plume_tensor *t)
@@ -172,6 +174,71 @@ static void take_gradient(struct pl_tape *tape, struct pl_node *node)
     node->fusion.ahead = true;
 }
 
+/* Of a language model's last layer the logits are by far the largest tensor. */
+#define CHUNK_LEAST ((size_t)8 << 20) /* bytes of logits for which chunks are worth it */
+#define CHUNK_HOST 512                /* rows: enough for the products */
+#define CHUNK_DEVICE 8192 /* and few chunks, as each rounds the weights' gradient to 16 bits */
+
+size_t pl_tape_kept_at(const struct pl_node *layer, size_t k)
+{
+    size_t at = 0;
+
+    for (size_t i = 0; i < k; i++)
+        if (layer->back && layer->in[i]->wants_grad && !(layer->fusion.own & PL_NEEDS_IN(i)))
+            at += PL_BUMP_ALIGNED(layer->in[i]->count * pl_dtype_size(layer->in[i]->dtype));
+    return at;
+}
+
+size_t pl_tape_chunk_bytes(const plume_tensor *z, size_t chunk)
+{
+    return PL_BUMP_ALIGNED(chunk * z->shape[z->rank - 1] * pl_dtype_size(z->dtype));
+}
+
+/* The rows of a chunk; 0: the logits are better stored. On the host there are probabilities and a
+ * gradient of the same size. */
+static size_t chunk_of(const struct pl_tape *tape, const struct pl_node *layer)
+{
+    const plume_tensor *z = layer->out;
+    bool host = tape->dev->ops->host;
+    size_t row = z->shape[z->rank - 1] * pl_dtype_size(z->dtype), rows, chunk, bytes;
+
+    rows = z->count / z->shape[z->rank - 1];
+    if (tape->chunk)
+        return rows > tape->chunk ? tape->chunk : 0;
+    chunk = host ? CHUNK_HOST : CHUNK_DEVICE;
+    chunk = (rows + (rows + chunk - 1) / chunk - 1) / PL_MAX((rows + chunk - 1) / chunk, (size_t)1);
+    bytes = rows * row * (!host ? 1 : layer->back ? 3 : 2);
+    return rows * row >= CHUNK_LEAST && rows >= 2 * chunk &&
+                   pl_tape_kept_at(layer, layer->n_in) + chunk * row <= bytes / 2
+               ? chunk
+               : 0;
+}
+
+/* The layer before a loss, if nothing else reads the logits. Not in f16, where small gradients
+ * would be 0 before they are scaled. */
+static void take_layer(struct pl_tape *tape, struct pl_node *loss)
+{
+    const plume_tensor *z = loss->in[0];
+    size_t at = loss->out->node;
+    struct pl_node *layer = is_only_for(tape, z, at) ? &tape->nodes[z->node] : NULL;
+
+    if (!layer || !layer->op->part || layer->attr.i[0] || layer->fusion.slope_of ||
+        layer->fusion.sloped || layer->k != loss->k || layer->back != loss->back ||
+        layer->at[0] != z->node || pl_node_has_f32_copy(layer, z) ||
+        pl_node_has_f32_copy(loss, z) || (loss->back && z->dtype == PLUME_F16))
+        return;
+    for (size_t k = 0; k < layer->n_in; k++)
+        if (!layer->in[k] || pl_node_has_f32_copy(layer, layer->in[k]) || layer->first[k])
+            return;
+    loss->fusion.chunk = chunk_of(tape, layer);
+    if (!loss->fusion.chunk)
+        return;
+    loss->fusion.product = z->node + 1;
+    layer->fusion.loss = at + 1;
+    layer->at[0] = at;
+    layer->hidden = true;
+}
+
 void pl_tape_plan_fusions(struct pl_tape *tape)
 {
     for (size_t i = 0; i < tape->n; i++) {
@@ -198,7 +265,12 @@ void pl_tape_plan_fusions(struct pl_tape *tape)
             take_cast_before(tape, node);
         take_sum(tape, node);
     }
-    for (size_t i = 0; i < tape->n && !tape->no_fuse && !tape->dev->ops->host; i++)
-        if (tape->nodes[i].op->grad_ahead)
-            take_gradient(tape, &tape->nodes[i]);
+    for (size_t i = 0; i < tape->n && !tape->no_fuse; i++) {
+        struct pl_node *node = &tape->nodes[i];
+
+        if (node->op->chunks)
+            take_layer(tape, node);
+        if (node->op->grad_ahead && !node->fusion.product && !tape->dev->ops->host)
+            take_gradient(tape, node);
+    }
 }

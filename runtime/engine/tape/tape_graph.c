@@ -121,17 +121,17 @@ static bool runs(const struct pl_node *node, const struct pl_backward *backward)
 
 /* Appends the addresses of a node's inputs that are not in the plan's memory; returns their number.
  */
-static size_t add_leaves(const struct pl_tape *tape,
-                         size_t index,
-                         const struct pl_backward *backward,
-                         uint64_t *to)
+static size_t leaves_of(const struct pl_tape *tape,
+                        size_t index,
+                        const struct pl_backward *backward,
+                        uint64_t *to)
 {
     const struct pl_node *node = &tape->nodes[index];
     struct pl_call call;
     bool any = false;
     size_t n = 0;
 
-    for (size_t i = 0; i < node->n_in && runs(node, backward); i++)
+    for (size_t i = 0; i < node->n_in; i++)
         any |= node->in[i] && pl_tensor_root(node->in[i])->tape != tape;
     if (!any)
         return 0;
@@ -146,6 +146,20 @@ static size_t add_leaves(const struct pl_tape *tape,
     return n;
 }
 
+/* Of a node, and of a layer that it does on the way. */
+static size_t add_leaves(const struct pl_tape *tape,
+                         size_t index,
+                         const struct pl_backward *backward,
+                         uint64_t *to)
+{
+    const struct pl_node *node = &tape->nodes[index];
+    size_t n = runs(node, backward) ? leaves_of(tape, index, backward, to) : 0;
+
+    if (!backward && node->fusion.product)
+        n += leaves_of(tape, node->fusion.product - 1, NULL, to + n);
+    return n;
+}
+
 /* Writes the key into g->key. Returns its words; 0 if out of memory, or if a graph is not worth it.
  */
 static size_t
@@ -155,7 +169,10 @@ make_key(struct pl_tape *tape, size_t first, size_t n, const struct pl_backward 
     size_t most = KEY_FIXED, at = 0, kernels = 0;
 
     for (size_t k = 0; k < n; k++) {
+        size_t product = tape->nodes[node_at(first, k, backward)].fusion.product;
+
         most += 2 * tape->nodes[node_at(first, k, backward)].n_in;
+        most += product ? 2 * tape->nodes[product - 1].n_in : 0;
         kernels += runs(&tape->nodes[node_at(first, k, backward)], backward);
     }
     if (kernels < LEAST_NODES)

@@ -5,7 +5,7 @@
  * memory block share the copy. So every op rounds as on a 16-bit machine: once per op. */
 #include "runtime/engine/tape/tape_private.h"
 
-#define ALIGN(bytes) (((bytes) + PL_BUMP_ALIGN - 1) & ~(size_t)(PL_BUMP_ALIGN - 1))
+#define ALIGN(bytes) PL_BUMP_ALIGNED(bytes)
 
 bool pl_node_has_f32_copy(const struct pl_node *node, const plume_tensor *t)
 {
@@ -117,6 +117,7 @@ void pl_node_bind(const struct pl_tape *tape, size_t index, bool backward, struc
     c->k = node->k;
     c->node = node;
     c->attr = &node->attr;
+    c->product = NULL;
     c->index = index;
     for (size_t i = 0; i < node->n_in; i++) {
         const plume_tensor *in = node->in[i];

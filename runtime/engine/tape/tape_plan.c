@@ -175,6 +175,23 @@ static void find_lives(const struct pl_tape *tape, struct life *lives)
     }
 }
 
+/* Memory of a loss that has its layer's rows by chunks: what is kept for the layer's backward, and
+ * while it runs a chunk and the loss of each row. */
+static size_t
+kept_bytes(const struct pl_tape *tape, const struct pl_node *node, size_t *ret_scratch)
+{
+    const struct pl_node *layer;
+    const plume_tensor *z = node->in[0];
+
+    *ret_scratch = node->scratch_bytes + pl_node_f32_bytes(node, false);
+    if (!node->fusion.product)
+        return node->saved_bytes;
+    layer = &tape->nodes[node->fusion.product - 1];
+    *ret_scratch = pl_tape_chunk_bytes(z, node->fusion.chunk) +
+                   z->count / z->shape[z->rank - 1] * sizeof(double);
+    return pl_tape_kept_at(layer, layer->n_in);
+}
+
 static void make_blocks(struct pl_tape *tape, struct life *lives, struct pl_lifetimes *p)
 {
     for (size_t i = 0; i < tape->n; i++) {
@@ -182,6 +199,7 @@ static void make_blocks(struct pl_tape *tape, struct life *lives, struct pl_life
         plume_tensor *out = node->out;
         size_t bytes = out->count * pl_dtype_size(out->dtype), back = pl_tape_back_at(tape, i);
         struct life *life = &lives[i];
+        size_t scratch, kept = kept_bytes(tape, node, &scratch);
 
         life->data = life->grad = life->saved = life->forward = life->backward = SIZE_MAX;
         if (node->op->view)
@@ -192,12 +210,36 @@ static void make_blocks(struct pl_tape *tape, struct life *lives, struct pl_life
         if (!node->hidden && !node->grad_in_data && out->wants_grad &&
             life->grad_from != SIZE_MAX && life->leader == i)
             life->grad = pl_lifetimes_add(p, bytes, life->grad_from, life->grad_to);
-        life->saved = pl_lifetimes_add(p, node->saved_bytes, i, node->back ? back : i);
-        life->forward =
-            pl_lifetimes_add(p, node->scratch_bytes + pl_node_f32_bytes(node, false), i, i);
+        life->saved = pl_lifetimes_add(p, kept, i,
+                                       !node->back ? i
+                                       : node->fusion.product
+                                           ? pl_tape_back_at(tape, node->fusion.product - 1)
+                                           : back);
+        life->forward = pl_lifetimes_add(p, scratch, i, i);
         if (node->back)
             life->backward = pl_lifetimes_add(
                 p, node->scratch_bytes + pl_node_f32_bytes(node, true), back, back);
+    }
+}
+
+/* A loss may write the gradients of its layer's inputs where they belong, if nobody else writes
+ * there before the layer's backward. */
+static void own_gradients(struct pl_tape *tape, const size_t *leader, struct life *lives)
+{
+    for (size_t i = 0; i < tape->n; i++) {
+        struct pl_node *layer = &tape->nodes[i];
+
+        for (size_t k = 0; layer->fusion.loss && k < layer->n_in && layer->back; k++) {
+            const plume_tensor *in = layer->in[k];
+
+            if (in->tape != tape || in->base || !in->wants_grad || layer->add[k] ||
+                tape->nodes[in->node].op->view || tape->nodes[in->node].hidden ||
+                tape->nodes[in->node].grad_in_data || is_among(tape, tape->n_roots, in) ||
+                leader[in->node] != in->node)
+                continue;
+            layer->fusion.own |= PL_NEEDS_IN(k);
+            lives[in->node].grad_from = layer->fusion.loss - 1;
+        }
     }
 }
 
@@ -211,7 +253,8 @@ static int share_gradients(struct pl_tape *tape, struct life *lives)
     pl_tape_plan_aliases(tape, leader);
     for (size_t i = 0; i < tape->n; i++) {
         lives[i].leader = leader[i];
-        lives[i].grad_to = pl_tape_back_at(tape, i);
+        lives[i].grad_to = pl_tape_back_at(
+            tape, tape->nodes[i].fusion.product ? tape->nodes[i].fusion.product - 1 : i);
     }
     for (size_t i = 0; i < tape->n; i++) {
         struct life *of = &lives[leader[i]];
@@ -222,6 +265,7 @@ static int share_gradients(struct pl_tape *tape, struct life *lives)
     for (size_t i = 0; i < tape->n; i++)
         if (tape->nodes[i].grad_in_data)
             lives[i].data_to = PL_MAX(lives[i].data_to, lives[i].grad_to);
+    own_gradients(tape, leader, lives);
     return 0;
 }
 

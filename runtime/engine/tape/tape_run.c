@@ -37,9 +37,13 @@ static void run_node(struct pl_tape *tape, size_t index, const struct pl_backwar
     uint64_t start = tape->timed ? pl_now_ns() : 0;
     struct pl_device_calls before = pl_tape_calls(tape);
     struct pl_f32_copies copies = {0};
-    struct pl_call call;
+    struct pl_call call, product;
 
     pl_node_bind(tape, index, backward != NULL, &call);
+    if (!backward && node->fusion.product) {
+        pl_node_bind(tape, node->fusion.product - 1, false, &product);
+        call.product = &product;
+    }
     if (backward && !wants_any(&call))
         return; /* all gradients are the output's */
     for (size_t i = 0; backward && i < node->n_in; i++) {

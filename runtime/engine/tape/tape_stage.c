@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-#define ALIGN(bytes) (((bytes) + PL_BUMP_ALIGN - 1) & ~(size_t)(PL_BUMP_ALIGN - 1))
+#define ALIGN(bytes) PL_BUMP_ALIGNED(bytes)
 
 /* ---- where tensors are needed ---- */
 
@@ -316,6 +316,7 @@ static int reset(struct pl_stage_tape *s, const struct pl_tape *whole, size_t n)
     tape->allreduce = whole->allreduce;
     tape->allreduce_ctx = whole->allreduce_ctx;
     tape->graphs = whole->graphs;
+    tape->chunk = SIZE_MAX; /* none: bits do not depend on where the cut is */
     return 0;
 }
 

@@ -46,8 +46,56 @@ static double backward_bytes(const struct pl_node *node)
     return sum;
 }
 
+/* The layer that a loss has by chunks, or NULL. */
+static const struct pl_node *layer_of(const struct pl_node *loss)
+{
+    return loss->fusion.product ? &loss->in[0]->tape->nodes[loss->fusion.product - 1] : NULL;
+}
+
+/* Of its products: each chunk reads the weights, forward and backward, and adds to their gradient.
+ */
+static double bytes_by_chunks(const struct pl_node *loss, const struct pl_node *layer)
+{
+    const plume_tensor *z = layer->out;
+    size_t rows = z->count / z->shape[z->rank - 1];
+    double chunks = (double)((rows + loss->fusion.chunk - 1) / loss->fusion.chunk);
+    double sum = forward_bytes(layer) + (layer->back ? backward_bytes(layer) : 0);
+
+    for (size_t i = 1; i < layer->n_in; i++)
+        sum += (chunks - 1) * bytes_of(layer->in[i]) *
+               (!layer->back               ? 1
+                : layer->in[i]->wants_grad ? 4
+                                           : 2);
+    return sum;
+}
+
+/* Of a layer whose gradients a loss has kept. */
+static double bytes_handed_on(const struct pl_node *layer)
+{
+    double sum = 0;
+
+    for (size_t i = 0; i < layer->n_in; i++)
+        sum += writes_grad(layer, i) && !(layer->fusion.own & PL_NEEDS_IN(i))
+                   ? bytes_of(layer->in[i]) * (layer->add[i] ? 3 : 2)
+                   : 0;
+    return sum;
+}
+
+double pl_node_flops(const struct pl_node *node, bool backward)
+{
+    const struct pl_node *layer = layer_of(node);
+    double sum = node->op->flops && (!backward || node->back) ? node->op->flops(node, backward) : 0;
+
+    if (node->fusion.loss)
+        return 0;
+    if (layer && !backward)
+        sum += layer->op->flops(layer, false) + (layer->back ? layer->op->flops(layer, true) : 0);
+    return sum;
+}
+
 struct pl_traffic pl_node_traffic(const struct pl_node *node, bool backward)
 {
+    const struct pl_node *layer = layer_of(node);
     struct pl_traffic t = {0};
     bool any = !backward;
 
@@ -55,6 +103,10 @@ struct pl_traffic pl_node_traffic(const struct pl_node *node, bool backward)
         any |= writes_grad(node, i);
     if (node->op->view || !any || node->at[backward] != node->out->node)
         return t;
+    if (node->fusion.loss) { /* backward */
+        t.all = t.outside = bytes_handed_on(node);
+        return t;
+    }
     t.all = node->op->bytes ? node->op->bytes(node, backward)
             : backward      ? backward_bytes(node)
                             : forward_bytes(node);
@@ -67,6 +119,8 @@ struct pl_traffic pl_node_traffic(const struct pl_node *node, bool backward)
         t.all += side;
         t.outside += side;
     }
+    if (layer && !backward)
+        t.all += bytes_by_chunks(node, layer);
     return t;
 }
 

@@ -7,6 +7,7 @@
 #include "common/base/macros.h"
 
 #define PL_BUMP_ALIGN 64
+#define PL_BUMP_ALIGNED(bytes) (((bytes) + PL_BUMP_ALIGN - 1) & ~(size_t)(PL_BUMP_ALIGN - 1))
 
 struct pl_bump_chunk;
 

@@ -180,6 +180,16 @@ static plume_tensor *f_norm(struct net *net)
     return CALL(PLUME_OP_CROSS_ENTROPY, 0, h, &net->t[3]);
 }
 
+/* A layer whose rows the loss has by chunks. */
+static plume_tensor *f_chunks(struct net *net)
+{
+    plume_tensor *in[] = {NULL, &net->t[1], &net->t[2]}, *h = NULL;
+
+    in[0] = CALL(PLUME_OP_UNARY, PLUME_TANH, &net->t[0]);
+    assert_int_equal(call(net, PLUME_OP_LINEAR, 3, in, PLUME_IDENTITY, &h, NULL), 0);
+    return CALL(PLUME_OP_CROSS_ENTROPY, 0, h, &net->t[3]);
+}
+
 static void start(struct pair *p)
 {
     memset(&fake, 0, sizeof(fake));
@@ -291,6 +301,33 @@ static void test_a_batch_elsewhere_is_another_graph(void **state)
         free(places[i][1]);
     p.net[0].t[0].data = places[0][0];
     p.net[1].t[0].data = places[1][0];
+    end(&p);
+}
+
+static void test_weights_elsewhere_are_another_graph_of_a_loss_by_chunks(void **state)
+{
+    float *places[2][2];
+    struct pair p;
+
+    start(&p);
+    for (int i = 0; i < 2; i++) {
+        p.net[i].tape.chunk = 4;
+        places[i][0] = p.net[i].t[1].data;
+        places[i][1] = calloc(3 * WIDTH, sizeof(float));
+        for (size_t e = 0; e < 3 * WIDTH; e++)
+            places[i][1][e] = (float)e / 10 - 1;
+    }
+    for (uint64_t n = 0; n < 8; n++) {
+        for (int i = 0; i < 2; i++)
+            p.net[i].t[1].data = places[i][n % 2];
+        step(&p, f_chunks, n, once);
+    }
+    assert_true(p.net[0].tape.nodes[2].fusion.product == 2);
+    assert_int_equal(fake.captures, 4);
+    for (int i = 0; i < 2; i++) {
+        free(places[i][1]);
+        p.net[i].t[1].data = places[i][0];
+    }
     end(&p);
 }
 
@@ -508,6 +545,7 @@ int main(void)
         cmocka_unit_test(test_a_loss_scale_is_no_part_of_it),
         cmocka_unit_test(test_writing_and_adding_are_two),
         cmocka_unit_test(test_a_batch_elsewhere_is_another_graph),
+        cmocka_unit_test(test_weights_elsewhere_are_another_graph_of_a_loss_by_chunks),
         cmocka_unit_test(test_there_are_so_many_graphs_at_most),
         cmocka_unit_test(test_a_new_plan_begins_anew),
         cmocka_unit_test(test_what_cannot_be_captured_is_not_tried_again),

@@ -108,7 +108,7 @@ static plume_tensor *gpt2(struct model *m)
 }
 
 /* How the tape of a model is made. */
-enum { SHARES = 1, FUSES = 2, O2 = 4 };
+enum { SHARES = 1, FUSES = 2, O2 = 4, STORES = 8 };
 
 static void make(struct model *m, unsigned how)
 {
@@ -122,6 +122,7 @@ static void make(struct model *m, unsigned how)
     m->tape.amp_o2 = how & O2;
     m->tape.no_reuse = !(how & SHARES);
     m->tape.no_fuse = !(how & FUSES);
+    m->tape.chunk = how & STORES ? SIZE_MAX : 0;
     pl_tape_begin(&m->tape);
     loss = gpt2(m);
     pl_tape_end(&m->tape);
@@ -205,7 +206,7 @@ static void test_norms_do_what_is_around_them(void **state)
             norms += strcmp(node->op->name, "layernorm") == 0 && node->fusion.y != node->out;
             sums += node->at[0] != i && strcmp(node->op->name, "add") == 0;
             others += node->at[0] != i && strcmp(node->op->name, "cast") == 0;
-            assert_true(node->at[0] == i ||
+            assert_true(node->at[0] == i || node->fusion.loss ||
                         strcmp(m.tape.nodes[node->at[0]].op->name, "layernorm") == 0);
         }
         assert_int_equal(norms, 2 * LAYERS + 1);
@@ -213,6 +214,34 @@ static void test_norms_do_what_is_around_them(void **state)
         assert_int_equal(others, o2 ? 2 * norms : norms + sums);
         pl_tape_finish(&m.tape);
     }
+}
+
+/* The logits, 3.30 GB, are nowhere as a whole, and neither is their gradient; those of the layer
+ * that makes them are written where they belong. */
+static void test_logits_are_never_stored_as_a_whole(void **state)
+{
+    static struct model m;
+    size_t bytes, chunks = 0;
+
+    make(&m, SHARES | FUSES);
+    bytes = m.tape.memory_bytes;
+    for (size_t i = 0; i < m.tape.n; i++) {
+        const struct pl_node *node = &m.tape.nodes[i];
+
+        if (!node->fusion.product)
+            continue;
+        chunks++;
+        assert_int_equal(node->fusion.chunk, 8192);
+        assert_null(node->in[0]->data);
+        assert_null(node->in[0]->grad);
+        assert_int_equal(m.tape.nodes[node->fusion.product - 1].fusion.own,
+                         PL_NEEDS_IN(0) | PL_NEEDS_IN(1));
+    }
+    assert_int_equal(chunks, 1);
+    pl_tape_finish(&m.tape);
+    make(&m, SHARES | FUSES | STORES);
+    near(gb((double)m.tape.memory_bytes - (double)bytes), 2.47);
+    pl_tape_finish(&m.tape);
 }
 
 /* A residual sum's backward moves nothing. */
@@ -249,6 +278,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_gpt2_moves_so_many_bytes),
         cmocka_unit_test(test_norms_do_what_is_around_them),
+        cmocka_unit_test(test_logits_are_never_stored_as_a_whole),
         cmocka_unit_test(test_gradients_of_sums_are_not_copied),
     };
 
