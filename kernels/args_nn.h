@@ -117,7 +117,8 @@ struct pl_reduce_args {
 
 /* y = (x - mean) rstd gamma + beta over the last dimension of x [rows, n], rstd = 1/sqrt(var + eps)
  * with the biased variance (Ba et al., arXiv 1607.06450). gamma, beta [n] or NULL. mean, rstd
- * [rows] are written forward and read backward. dx, dgamma, dbeta may be NULL.
+ * [rows] are written forward and read backward. dx, dgamma, dbeta may be NULL. rms: the mean is not
+ * subtracted, and counts as 0 (Zhang and Sennrich, arXiv 1910.07467).
  *
  * What a tape may have beside a norm, in the same pass: forward, if `sum` is not NULL, x is not
  * read: x = a + b, which is written to sum. Backward dx_too, if not NULL, gets dx as it is then.
@@ -127,6 +128,7 @@ struct pl_reduce_args {
 struct pl_layernorm_args {
     size_t rows, n;
     double eps;
+    bool rms;
     bool dx_add, dgamma_add, dbeta_add;
     bool x_half, y_half;
     enum pl_half half;

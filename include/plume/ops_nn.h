@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Losses and norms made of the ops of plume/ops.h and plume/ops_math.h, with PyTorch's values and
- * gradients. Their steps are ops of their own: each keeps a tensor of the size of its result. */
+ * gradients. But for plume_rmsnorm() their steps are ops of their own: each keeps a tensor of the
+ * size of its result. */
 #ifndef PL_OPS_NN_H
 #define PL_OPS_NN_H
 
@@ -74,18 +75,14 @@ plume_kl_div(struct plume_context *pl, plume_tensor *log_q, plume_tensor *p)
 }
 
 /* x / sqrt(mean of x^2 + eps) gamma, the mean over the last dimension n (arXiv 1910.07467); gamma
- * [n] or NULL; eps 0 means 1e-6. */
+ * [n] or NULL; eps 0 means 1e-6. One op, as plume_layernorm(). */
 static inline plume_tensor *
 plume_rmsnorm(struct plume_context *pl, plume_tensor *x, plume_tensor *gamma, double eps)
 {
-    size_t rank = x ? pl->api->shape(x, NULL) : 1;
-    struct plume_op_args args = {{(int64_t)rank - 1, (int64_t)rank, 1, 1}, {0}}; /* keeps it as 1 */
-    plume_tensor *square = plume_mul(pl, x, x);
-    plume_tensor *mean = plume_op_call(pl, PLUME_OP_REDUCE, &square, 1, &args);
-    plume_tensor *y = plume_rsqrt(pl, plume_scale(pl, mean, 1, eps > 0 ? eps : 1e-6));
+    plume_tensor *in[] = {x, gamma};
+    struct plume_op_args args = {{1}, {eps}};
 
-    y = plume_mul(pl, x, y);
-    return gamma ? plume_mul(pl, y, gamma) : y;
+    return plume_op_call(pl, PLUME_OP_LAYERNORM, in, gamma ? 2 : 1, &args);
 }
 
 /* Normalises each of `groups` equal groups of channels of x [batch, channels, ...] by its mean and

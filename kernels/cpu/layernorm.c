@@ -39,7 +39,7 @@ static void forward(void *ctx, size_t begin, size_t end)
     for (size_t r = begin; r < end; r++) {
         const float *restrict x = a->sum ? add_row(a, r) : (const float *)a->x + r * n;
         float *restrict y = (float *)a->y + r * n;
-        float mean = PL_LANE_SUM(n, x[i]) / (float)n;
+        float mean = a->rms ? 0 : PL_LANE_SUM(n, x[i]) / (float)n;
         float var = PL_LANE_SUM(n, (x[i] - mean) * (x[i] - mean)) / (float)n;
         float rstd = 1 / sqrtf(var + (float)a->eps);
 
@@ -78,10 +78,10 @@ static void dx_row(const struct pl_layernorm_args *a, size_t r)
     float mean = ((const float *)a->mean)[r], rstd = ((const float *)a->rstd)[r], sum, sum_z;
 
     if (gamma) {
-        sum = PL_LANE_SUM(n, dy[i] * gamma[i]) / (float)n;
+        sum = a->rms ? 0 : PL_LANE_SUM(n, dy[i] * gamma[i]) / (float)n;
         sum_z = PL_LANE_SUM(n, dy[i] * gamma[i] * (x[i] - mean)) * rstd / (float)n;
     } else {
-        sum = PL_LANE_SUM(n, dy[i]) / (float)n;
+        sum = a->rms ? 0 : PL_LANE_SUM(n, dy[i]) / (float)n;
         sum_z = PL_LANE_SUM(n, dy[i] * (x[i] - mean)) * rstd / (float)n;
     }
     if (a->dx_add)

@@ -126,6 +126,7 @@ static __device__ __forceinline__ group<real<G>, V> take_or(const G *p, size_t i
 /* X: type of x, dx, a and sum; Y: of y, dy, b and dx_too; G: of gamma and beta. */
 template <class X, class Y, class G> struct forward {
     size_t rows, n;
+    bool rms;
     real<X> eps;
     const X *x, *a;
     const Y *b;
@@ -169,7 +170,7 @@ __global__ void __launch_bounds__(layout<real<X>, TEAM, V>::block)
                 held[k + j] = g.of[j];
         }
     });
-    mean = L::sum(mean) / (R)f.n;
+    mean = f.rms ? 0 : L::sum(mean) / (R)f.n;
     L::each(f.n, [&](size_t i, unsigned k) {
         group<R, V> g = {};
 
@@ -203,7 +204,7 @@ __global__ void __launch_bounds__(layout<real<X>, TEAM, V>::block)
 
 template <class X, class Y, class G> struct backward {
     size_t rows, n, pieces;
-    bool dx_add;
+    bool dx_add, rms;
     const X *x;
     const Y *dy;
     const G *gamma;
@@ -213,8 +214,8 @@ template <class X, class Y, class G> struct backward {
     real<X> *partial; /* [pieces][2][n]: of dgamma, of dbeta; NULL: they are not wanted from this */
 };
 
-/* With z = (x - mean) rstd and g = dy gamma: dx = rstd (g - mean(g) - z mean(g z)). A block has a
- * piece of the rows. */
+/* With z = (x - mean) rstd and g = dy gamma: dx = rstd (g - mean(g) - z mean(g z)), with rms
+ * without mean(g). A block has a piece of the rows. */
 template <class X, class Y, class G, int TEAM, int V>
 __global__ void __launch_bounds__(layout<real<X>, TEAM, V>::block)
     layernorm_backward_kernel(backward<X, Y, G> b)
@@ -252,7 +253,7 @@ __global__ void __launch_bounds__(layout<real<X>, TEAM, V>::block)
                 }
             }
         });
-        sum = L::sum(sum) / (R)b.n;
+        sum = b.rms ? 0 : L::sum(sum) / (R)b.n;
         sum_z = L::sum(sum_z) / (R)b.n;
         if (!b.dx)
             continue;
@@ -386,6 +387,7 @@ template <class X, class Y, class G> void run_forward(const struct pl_layernorm_
 {
     forward<X, Y, G> f = {a->rows,
                           a->n,
+                          a->rms,
                           (real<X>)a->eps,
                           (const X *)a->x,
                           (const X *)a->a,
@@ -448,6 +450,7 @@ template <class X, class Y, class G> void run_backward(const struct pl_layernorm
                            a->n,
                            1,
                            a->dx_add,
+                           a->rms,
                            (const X *)a->x,
                            (const Y *)a->dy,
                            (const G *)a->gamma,

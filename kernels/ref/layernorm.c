@@ -34,7 +34,7 @@ void PL_REF(layernorm_forward)(const struct pl_layernorm_args *a)
         size_t at = r * a->n;
         double m = 0, v = 0, s;
 
-        for (size_t i = 0; i < a->n; i++)
+        for (size_t i = 0; i < a->n && !a->rms; i++)
             m += get(a, a->x_half, x, at + i);
         m /= (double)a->n;
         for (size_t i = 0; i < a->n; i++) {
@@ -52,7 +52,8 @@ void PL_REF(layernorm_forward)(const struct pl_layernorm_args *a)
     }
 }
 
-/* With z = (x - mean) rstd and g = dy gamma: dx = rstd (g - mean(g) - z mean(g z)). */
+/* With z = (x - mean) rstd and g = dy gamma: dx = rstd (g - mean(g) - z mean(g z)); with rms
+ * without mean(g). */
 static void row_backward(const struct pl_layernorm_args *a, size_t r)
 {
     const real *gamma = a->gamma;
@@ -62,7 +63,7 @@ static void row_backward(const struct pl_layernorm_args *a, size_t r)
     for (size_t i = 0; i < a->n; i++) {
         double g = get(a, a->y_half, a->dy, at + i) * (gamma ? (double)gamma[i] : 1);
 
-        sum += g;
+        sum += a->rms ? 0 : g;
         sum_z += g * (get(a, a->x_half, a->x, at + i) - m) * s;
     }
     for (size_t i = 0; i < a->n; i++) {

@@ -71,8 +71,12 @@ static plume_tensor *maybe_keep(struct stream *s, plume_tensor *t, size_t one_of
 
 static plume_tensor *norm(struct stream *s, plume_tensor *x)
 {
-    if (below(s, 4) == 0)
-        return APPLY(PLUME_OP_LAYERNORM, 0, 1e-3, x);
+    size_t how = below(s, 6);
+
+    if (how < 2) /* 1: of the root mean square */
+        return APPLY(PLUME_OP_LAYERNORM, (int64_t)how, 1e-3, x);
+    if (how == 2)
+        return APPLY(PLUME_OP_LAYERNORM, 1, 1e-3, x, &s->net.t[2]);
     return APPLY(PLUME_OP_LAYERNORM, 0, 1e-3, x, &s->net.t[2], &s->net.t[3]);
 }
 

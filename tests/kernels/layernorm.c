@@ -6,7 +6,7 @@
 /* How the arrays beside the norm are. */
 struct shape {
     size_t rows, n;
-    bool affine, sum, too, x_half, y_half;
+    bool affine, rms, sum, too, x_half, y_half;
     enum pl_half half;
 };
 
@@ -52,6 +52,7 @@ static void one(const struct pl_kernels *ref,
     struct pl_layernorm_args a = {.rows = rows,
                                   .n = n,
                                   .eps = 1e-3,
+                                  .rms = s->rms,
                                   .dx_add = check_random(2),
                                   .dgamma_add = check_random(2),
                                   .dbeta_add = check_random(2),
@@ -63,8 +64,9 @@ static void one(const struct pl_kernels *ref,
                                   .beta = s->affine ? beta : NULL,
                                   .dy = array(s, s->y_half, count, FILL_RANDOM)};
 
-    check_case("layernorm rows %zu n %zu affine %d sum %d too %d halves %d %d type %d fill %d",
-               rows, n, s->affine, s->sum, s->too, s->x_half, s->y_half, (int)s->half, (int)fill);
+    check_case(
+        "layernorm rows %zu n %zu affine %d rms %d sum %d too %d halves %d %d type %d fill %d",
+        rows, n, s->affine, s->rms, s->sum, s->too, s->x_half, s->y_half, (int)s->half, (int)fill);
     if (s->sum) {
         a.a = a.x;
         a.b = array(s, s->y_half, count, fill);
@@ -125,6 +127,7 @@ static void random_case(
     struct shape s = {.rows = 1 + check_random(rows),
                       .n = least + 1 + check_random(n),
                       .affine = check_random(2),
+                      .rms = check_random(3) == 0,
                       .sum = check_random(2),
                       .too = check_random(2)};
 
@@ -149,6 +152,7 @@ void check_op(const struct pl_kernels *ref, const struct pl_kernels *got)
         random_case(ref, got, 3, 200, 2500);
     one(ref, got, &(struct shape){.rows = 3, .n = 9001, .affine = true}, FILL_RANDOM);
     one(ref, got, &(struct shape){.rows = 3, .n = 9000, .affine = true}, FILL_RANDOM);
+    one(ref, got, &(struct shape){.rows = 3, .n = 9001, .affine = true, .rms = true}, FILL_RANDOM);
     one(ref, got, &(struct shape){.rows = 700, .n = 129, .affine = true}, FILL_RANDOM);
     one(ref, got, &(struct shape){.rows = 700, .n = 136, .affine = true, .sum = true, .too = true},
         FILL_RANDOM);

@@ -7,7 +7,8 @@ static double flops_per_input(const struct pl_node *node, bool backward)
     return 8.0 * (double)node->in[0]->count;
 }
 
-/* layernorm: saved has each row's mean, then each row's 1/sqrt(var + eps) */
+/* layernorm, without its mean if attr.i[0] is set: saved has each row's mean, then each row's
+ * 1/sqrt(var + eps) */
 
 static struct pl_layernorm_args layernorm_args(const struct pl_call *c)
 {
@@ -25,6 +26,7 @@ static struct pl_layernorm_args layernorm_args(const struct pl_call *c)
         .rows = rows,
         .n = pl_op_last(c->node->in[0]),
         .eps = c->attr->f[0],
+        .rms = c->attr->i[0],
         .dx_add = c->add[0],
         .dgamma_add = n_in > 1 && c->add[1],
         .dbeta_add = n_in > 2 && c->add[2],
@@ -102,7 +104,8 @@ int pl_build_layernorm(struct pl_tape *tape,
             return pl_op_refuse(req, "wanted: x [..., n], gamma [n], beta [n]", err);
     if (!pl_op_all_real(req) || x->rank == 0 || x->count == 0)
         return pl_op_refuse(req, "needs rows of real numbers", err);
-    what.attr.f[0] = req->args.f[0] > 0 ? req->args.f[0] : 1e-5;
+    what.attr.i[0] = req->args.i[0] != 0;
+    what.attr.f[0] = req->args.f[0] > 0 ? req->args.f[0] : what.attr.i[0] ? 1e-6 : 1e-5;
     what.saved_stats = 2 * pl_op_rows(x);
     return pl_tape_apply(tape, &what, ret, err);
 }

@@ -114,8 +114,9 @@ void pl_lower_layernorm_forward(struct pl_lower *l, size_t i)
     struct pl_hlo_value x = pl_lower_rows(h, pl_lower_in(l, i, 0)), rstd;
     double share = 1 / (double)x.shape[1];
 
-    x = pl_hlo_two(h, "subtract", x,
-                   each_row(h, pl_hlo_with(h, "multiply", row_sums(h, x), share), x));
+    if (!node->attr.i[0])
+        x = pl_hlo_two(h, "subtract", x,
+                       each_row(h, pl_hlo_with(h, "multiply", row_sums(h, x), share), x));
     rstd = pl_hlo_with(h, "multiply", row_sums(h, pl_hlo_two(h, "multiply", x, x)), share);
     rstd = pl_hlo_one(h, "rsqrt", pl_hlo_with(h, "add", rstd, node->attr.f[0]));
     x = pl_hlo_two(h, "multiply", x, each_row(h, rstd, x));
@@ -146,8 +147,9 @@ void pl_lower_layernorm_backward(struct pl_lower *l, size_t i, struct pl_hlo_val
         return;
     of_z = pl_hlo_with(h, "multiply", row_sums(h, pl_hlo_two(h, "multiply", g, z)), share);
     of_z = pl_hlo_two(h, "multiply", z, each_row(h, of_z, z));
-    g = pl_hlo_two(h, "subtract", g,
-                   each_row(h, pl_hlo_with(h, "multiply", row_sums(h, g), share), g));
+    if (!pl_lower_node(l, i)->attr.i[0])
+        g = pl_hlo_two(h, "subtract", g,
+                       each_row(h, pl_hlo_with(h, "multiply", row_sums(h, g), share), g));
     g = pl_hlo_two(h, "subtract", g, of_z);
     pl_lower_add(l, i, 0, pl_hlo_two(h, "multiply", g, each_row(h, rstd, g)));
 }
