@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "tests/fakes/fake_cublaslt.h"
+#include "common/base/macros.h"
 #include "kernels/half.h"
 #include "runtime/engine/cuda/lazy/lazy.h"
 
@@ -34,6 +35,15 @@ struct prefer {
     uint32_t schemes, a, b, c, d;
 };
 
+/* An answer of the heuristics, which the product looks at. */
+struct algo {
+    struct prefer prefer;
+    unsigned magic, number;
+};
+
+#define MAGIC 0x616c676fu
+
+_Static_assert(sizeof(struct algo) <= sizeof(cublasLtMatmulAlgo_t), "fits");
 _Static_assert(sizeof(struct layout) <= sizeof(cublasLtMatrixLayoutOpaque_t), "fits");
 _Static_assert(sizeof(struct desc) <= sizeof(cublasLtMatmulDescOpaque_t), "fits");
 _Static_assert(sizeof(struct prefer) <= sizeof(cublasLtMatmulPreferenceOpaque_t), "fits");
@@ -251,9 +261,15 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle,
         (fake_lt.no_epilogue && what->epilogue != CUBLASLT_EPILOGUE_DEFAULT))
         return CUBLAS_STATUS_NOT_SUPPORTED;
     assert_true(asked >= 1);
-    *found = 1;
-    results[0] = (cublasLtMatmulHeuristicResult_t){.state = CUBLAS_STATUS_SUCCESS};
-    memcpy(&results[0].algo, preference, sizeof(struct prefer)); /* looked at by the product */
+    fake_lt.asked = (unsigned)asked;
+    *found = fake_lt.answers ? PL_MIN(asked, (int)fake_lt.answers) : 1;
+    for (int i = 0; i < *found; i++) {
+        struct algo algo = {.magic = MAGIC, .number = (unsigned)i};
+
+        memcpy(&algo.prefer, preference, sizeof(algo.prefer));
+        results[i] = (cublasLtMatmulHeuristicResult_t){.state = CUBLAS_STATUS_SUCCESS};
+        memcpy(&results[i].algo, &algo, sizeof(algo));
+    }
     return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -339,7 +355,8 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle,
     const struct desc *what = (struct desc *)desc;
     const struct layout *la = (struct layout *)a_layout, *lb = (struct layout *)b_layout;
     const struct layout *l = (struct layout *)d_layout;
-    const struct prefer *p = (const struct prefer *)algo;
+    const struct algo *by = (const struct algo *)algo;
+    const struct prefer *p = &by->prefer;
     uint64_t k = what->trans_a == CUBLAS_OP_T ? la->rows : la->columns;
     size_t size = size_of(l->type);
 
@@ -347,6 +364,12 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle,
         return CUBLAS_STATUS_NOT_SUPPORTED;
     if (fake_lt.broken)
         return CUBLAS_STATUS_EXECUTION_FAILED;
+    if (by->magic != MAGIC) /* not of this library */
+        return CUBLAS_STATUS_INVALID_VALUE;
+    if (fake_lt.answers && !fake_lt.ns[by->number])
+        return CUBLAS_STATUS_NOT_SUPPORTED;
+    fake_lt.last = by->number;
+    fake_lt.now += fake_lt.ns[by->number];
     check(what, la, lb, l);
     assert_ptr_equal(c, d);
     assert_true(workspace_bytes >= p->workspace && (uintptr_t)workspace % 256 == 0);

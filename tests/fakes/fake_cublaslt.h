@@ -5,6 +5,9 @@
 #define PL_TESTS_FAKES_FAKE_CUBLASLT_H
 
 #include <stdbool.h>
+#include <stdint.h>
+
+#define FAKE_LT_ANSWERS 16
 
 struct fake_lt {
     bool missing;        /* there is no library */
@@ -12,10 +15,16 @@ struct fake_lt {
     bool no_epilogue;    /* ... for any epilogue */
     bool not_supported;  /* returned by the product itself */
     bool broken;         /* it fails */
-    unsigned heuristics; /* times asked */
+    unsigned heuristics; /* times asked, ... */
+    unsigned asked;      /* the last time for so many */
     unsigned products;   /* done */
     unsigned handles;    /* alive */
     unsigned tf32;       /* products that allowed it */
+    /* The heuristics know so many algorithms (0: one). A product takes as long by each, on the
+     * clock `now`; 0: it is refused. last: who did the last one. */
+    unsigned answers;
+    unsigned ns[FAKE_LT_ANSWERS], last;
+    uint64_t now;
 };
 extern struct fake_lt fake_lt;
 

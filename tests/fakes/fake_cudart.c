@@ -567,6 +567,17 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t stream, enum cudaStreamCaptureMo
     return cudaSuccess;
 }
 
+cudaError_t cudaStreamIsCapturing(cudaStream_t stream, enum cudaStreamCaptureStatus *status)
+{
+    struct CUstream_st *s = stream_of(stream);
+
+    WANTED();
+    *status = !s->graph    ? cudaStreamCaptureStatusNone
+              : s->invalid ? cudaStreamCaptureStatusInvalidated
+                           : cudaStreamCaptureStatusActive;
+    return cudaSuccess;
+}
+
 static void free_jobs(struct job *first)
 {
     for (struct job *j = first, *next; j; j = next) {

@@ -1,11 +1,18 @@
 /* SPDX-License-Identifier: MIT */
 #include "runtime/engine/cuda/cublaslt/cublaslt.h"
+#include "runtime/engine/cuda/cublaslt/tuned.h"
 #include "runtime/engine/cuda/lazy/lazy.h"
 #include "runtime/engine/cuda/util/plan_cache.h"
 #include "runtime/engine/cuda/util/refused.h"
 
 #include <cublasLt.h>
+#include <cuda_runtime_api.h>
+#include <math.h>
 #include <stdio.h>
+
+#define CANDIDATES 8 /* the heuristics' first answers, which are timed */
+#define REPEATS 4    /* of each, after one that is not timed */
+#define GAIN 0.98 /* the first answer stays unless another one takes less than this of its time */
 
 struct pl_cublaslt {
     cublasLtHandle_t handle;
@@ -14,10 +21,13 @@ struct pl_cublaslt {
     bool tf32;
     struct pl_cuda_status *status;
     struct pl_plan_cache plans;
+    struct pl_tuned *tuned; /* NULL: nothing is timed */
+    uint64_t (*now_ns)(void);
 };
 
 struct plan {
     bool usable;
+    bool kept; /* the choice is an earlier process' */
     cublasLtMatmulAlgo_t algo;
 };
 
@@ -168,25 +178,121 @@ static void log_refusal(const struct pl_cublaslt_key *key, const char *why)
     pl_cuda_refused("cublasLt", text, why, key->epilogue != PL_CUBLASLT_PLAIN);
 }
 
+static cublasStatus_t multiply(struct pl_cublaslt *lt,
+                               const struct pl_cublaslt_key *key,
+                               const struct pl_cublaslt_data *data,
+                               struct call *c,
+                               const cublasLtMatmulAlgo_t *algo,
+                               struct CUstream_st *stream)
+{
+    float alpha = (float)data->scale, beta = key->add;
+    double alpha64 = data->scale, beta64 = key->add;
+    bool f64 = key->real == PL_REAL_F64;
+
+    return cublasLtMatmul(lt->handle, &c->desc, f64 ? (void *)&alpha64 : (void *)&alpha, data->a,
+                          &c->a, data->b, &c->b, f64 ? (void *)&beta64 : (void *)&beta, data->d,
+                          &c->d, data->d, &c->d, algo, lt->workspace, lt->workspace_bytes, stream);
+}
+
+/* A product that only writes may be done any number of times; while a graph is captured nothing
+ * runs. */
+static bool may_time(const struct pl_cublaslt *lt,
+                     const struct pl_cublaslt_key *key,
+                     struct CUstream_st *stream)
+{
+    enum cudaStreamCaptureStatus capture = cudaStreamCaptureStatusActive;
+
+    return lt->tuned && !key->add && cudaStreamIsCapturing(stream, &capture) == cudaSuccess &&
+           capture == cudaStreamCaptureStatusNone;
+}
+
+/* Nanoseconds of REPEATS products; UINT64_MAX if the algorithm does not work. */
+static uint64_t time_one(struct pl_cublaslt *lt,
+                         const struct pl_cublaslt_key *key,
+                         const struct pl_cublaslt_data *data,
+                         struct call *c,
+                         const cublasLtMatmulAlgo_t *algo,
+                         struct CUstream_st *stream)
+{
+    uint64_t start = 0;
+
+    for (int i = 0; i <= REPEATS; i++) {
+        if (multiply(lt, key, data, c, algo, stream) != CUBLAS_STATUS_SUCCESS)
+            return UINT64_MAX;
+        if ((i == 0 || i == REPEATS) && cudaStreamSynchronize(stream) != cudaSuccess)
+            return UINT64_MAX;
+        start = i == 0 ? lt->now_ns() : start;
+    }
+    return lt->now_ns() - start;
+}
+
+/* The fastest of n answers. */
+static int choose(struct pl_cublaslt *lt,
+                  const struct pl_cublaslt_key *key,
+                  const struct pl_cublaslt_data *data,
+                  struct call *c,
+                  const cublasLtMatmulHeuristicResult_t *answers,
+                  int n,
+                  struct CUstream_st *stream)
+{
+    uint64_t least = UINT64_MAX, ns;
+    double limit = INFINITY;
+    int best = 0;
+
+    for (int i = 0; i < n; i++) {
+        ns = answers[i].state == CUBLAS_STATUS_SUCCESS
+                 ? time_one(lt, key, data, c, &answers[i].algo, stream)
+                 : UINT64_MAX;
+        if (i == 0 && ns != UINT64_MAX)
+            limit = GAIN * (double)ns;
+        if (ns < least && (i == 0 || (double)ns < limit)) {
+            least = ns;
+            best = i;
+        }
+    }
+    return best;
+}
+
+/* What has been chosen for the key, or for the same product without adding to D. */
+static const cublasLtMatmulAlgo_t *choice_of(struct pl_cublaslt *lt, struct pl_cublaslt_key key)
+{
+    key.add = 0;
+    return lt->tuned ? pl_tuned_find(lt->tuned, &key) : NULL;
+}
+
 static void find_algorithm(struct pl_cublaslt *lt,
                            const struct pl_cublaslt_key *key,
+                           const struct pl_cublaslt_data *data,
                            struct call *c,
+                           struct CUstream_st *stream,
+                           bool ask,
                            struct plan *plan)
 {
+    const cublasLtMatmulAlgo_t *kept = ask ? NULL : choice_of(lt, *key);
+    bool timed = !kept && may_time(lt, key, stream);
     cublasLtMatmulPreferenceOpaque_t prefer;
-    cublasLtMatmulHeuristicResult_t result = {0};
-    int found = 0;
+    cublasLtMatmulHeuristicResult_t answers[CANDIDATES] = {0};
+    int found = 0, best = 0;
     cublasStatus_t status = CUBLAS_STATUS_INVALID_VALUE;
 
+    if (kept) {
+        *plan = (struct plan){.usable = true, .kept = true, .algo = *kept};
+        return;
+    }
     if (make_preference(lt, key, &prefer))
         status = cublasLtMatmulAlgoGetHeuristic(lt->handle, &c->desc, &c->a, &c->b, &c->d, &c->d,
-                                                &prefer, 1, &result, &found);
+                                                &prefer, timed ? CANDIDATES : 1, answers, &found);
+    if (status == CUBLAS_STATUS_SUCCESS && timed && found > 1)
+        best = choose(lt, key, data, c, answers, found, stream);
     if (status == CUBLAS_STATUS_SUCCESS)
-        status = found > 0 ? result.state : CUBLAS_STATUS_NOT_SUPPORTED;
-    if (status == CUBLAS_STATUS_SUCCESS)
-        *plan = (struct plan){.usable = true, .algo = result.algo};
-    else
+        status = found > 0 ? answers[best].state : CUBLAS_STATUS_NOT_SUPPORTED;
+    if (status != CUBLAS_STATUS_SUCCESS) {
         log_refusal(key, cublasLtGetStatusString(status));
+        return;
+    }
+    *plan = (struct plan){.usable = true, .algo = answers[best].algo};
+    if (timed)
+        pl_tuned_add(lt->tuned, key, &plan->algo);
 }
 
 bool pl_cublaslt_run(struct pl_cublaslt *lt,
@@ -195,9 +301,6 @@ bool pl_cublaslt_run(struct pl_cublaslt *lt,
                      struct CUstream_st *stream)
 {
     struct plan *plan = pl_plan_cache_find(&lt->plans, key);
-    float alpha = (float)data->scale, beta = key->add;
-    double alpha64 = data->scale, beta64 = key->add;
-    bool f64 = key->real == PL_REAL_F64;
     cublasStatus_t status;
     struct call c;
 
@@ -207,14 +310,18 @@ bool pl_cublaslt_run(struct pl_cublaslt *lt,
         plan = pl_plan_cache_add(&lt->plans, key);
         if (!plan)
             return false;
-        find_algorithm(lt, key, &c, plan);
+        find_algorithm(lt, key, data, &c, stream, false, plan);
         if (!plan->usable)
             return false;
     }
-    status =
-        cublasLtMatmul(lt->handle, &c.desc, f64 ? (void *)&alpha64 : (void *)&alpha, data->a, &c.a,
-                       data->b, &c.b, f64 ? (void *)&beta64 : (void *)&beta, data->d, &c.d, data->d,
-                       &c.d, &plan->algo, lt->workspace, lt->workspace_bytes, stream);
+    status = multiply(lt, key, data, &c, &plan->algo, stream);
+    if (status != CUBLAS_STATUS_SUCCESS && plan->kept) { /* it was another's, or is damaged */
+        *plan = (struct plan){0};
+        find_algorithm(lt, key, data, &c, stream, true, plan);
+        if (!plan->usable)
+            return false;
+        status = multiply(lt, key, data, &c, &plan->algo, stream);
+    }
     if (status == CUBLAS_STATUS_NOT_SUPPORTED) { /* the heuristics were wrong */
         plan->usable = false;
         log_refusal(key, cublasLtGetStatusString(status));
@@ -238,6 +345,7 @@ size_t pl_cublaslt_version(void)
 int pl_cublaslt_create(void *workspace,
                        size_t workspace_bytes,
                        bool tf32,
+                       const struct pl_cublaslt_timing *timing,
                        struct pl_cuda_status *status,
                        struct pl_cublaslt **ret,
                        struct pl_error *err)
@@ -256,6 +364,15 @@ int pl_cublaslt_create(void *workspace,
         free(lt);
         return pl_error_set(err, -EIO, "cublasLtCreate failed: %s", cublasLtGetStatusString(code));
     }
+    r = timing ? pl_tuned_open(timing->what, sizeof(struct pl_cublaslt_key),
+                               sizeof(cublasLtMatmulAlgo_t), &lt->tuned, err)
+               : 0;
+    if (r < 0) {
+        cublasLtDestroy(lt->handle);
+        free(lt);
+        return r;
+    }
+    lt->now_ns = timing ? timing->now_ns : NULL;
     lt->workspace = workspace;
     lt->workspace_bytes = workspace_bytes;
     lt->tf32 = tf32;
@@ -270,6 +387,7 @@ void pl_cublaslt_destroy(struct pl_cublaslt *lt)
     if (!lt)
         return;
     cublasLtDestroy(lt->handle);
+    pl_tuned_close(lt->tuned);
     pl_plan_cache_finish(&lt->plans, NULL);
     free(lt);
 }

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /* Matrix products by NVIDIA's cublasLt, with bias and activation in the same pass if possible. The
- * algorithm for a shape is looked up once (the first answer of its heuristics) and cached. Source:
- * cuBLAS documentation, "Using the cublasLt API" and cublasLtEpilogue_t.
+ * algorithm for a shape is looked up once and cached: the fastest of the heuristics' first answers,
+ * which are timed, or the first one where nothing may be timed. A choice stays (tuned.h), so that
+ * results repeat bit for bit. Source: cuBLAS documentation, "Using the cublasLt API" and
+ * cublasLtEpilogue_t.
  *
  * Types: f32 in f32 (or tf32 if allowed), f64 in f64, bf16 and f16 with sums in f32. If a product
  * is split over k, partial sums have the type of the sums, never 16 bits. The fused relu is max(x,
@@ -18,12 +20,18 @@ struct pl_cublaslt;
 /* The advice of cuBLAS' documentation for H100-class devices; others need less. */
 #define PL_CUBLASLT_WORKSPACE ((size_t)32 << 20)
 
-/* For the current device. `workspace` is the caller's device memory, 256-byte aligned, for products
- * on one stream at a time. Errors of a product are kept in status. -ENOENT: there is no cublasLt.
- * -EIO, -ENOMEM. */
+struct pl_cublaslt_timing {
+    const char *what;         /* the card, its driver and the library: see pl_tuned_open() */
+    uint64_t (*now_ns)(void); /* a clock */
+};
+
+/* For the current device. timing: NULL for the heuristics' first answers; borrowed. `workspace` is
+ * the caller's device memory, 256-byte aligned, for products on one stream at a time. Errors of a
+ * product are kept in status. -ENOENT: there is no cublasLt. -EIO, -ENOMEM. */
 int pl_cublaslt_create(void *workspace,
                        size_t workspace_bytes,
                        bool tf32,
+                       const struct pl_cublaslt_timing *timing,
                        struct pl_cuda_status *status,
                        struct pl_cublaslt **ret,
                        struct pl_error *err);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "runtime/engine/cuda/device/cuda_device.h"
 #include "common/base/env.h"
+#include "common/base/fs.h"
 #include "common/base/log.h"
 #include "common/base/parse.h"
 #include "runtime/engine/cuda/cublaslt/cublaslt.h"
@@ -138,9 +139,16 @@ static int open_libraries(struct pl_cuda_device *d,
 {
     static atomic_bool lt_told, dnn_told;
     struct pl_error why = {0};
-    int r = pl_cublaslt_create(workspace, PL_CUBLASLT_WORKSPACE, options->tf32, &d->status,
-                               &d->libs.lt, &why);
+    struct pl_device_about about;
+    char what[sizeof(about.name) + sizeof(about.versions) + 2];
+    struct pl_cublaslt_timing timing = {.what = what, .now_ns = pl_now_ns};
+    bool timed = !options->deterministic && pl_cuda_about(d->base.index, &about, NULL) == 0;
+    int r;
 
+    if (timed)
+        snprintf(what, sizeof(what), "%s, %s", about.name, about.versions);
+    r = pl_cublaslt_create(workspace, PL_CUBLASLT_WORKSPACE, options->tf32, timed ? &timing : NULL,
+                           &d->status, &d->libs.lt, &why);
     r = bear_missing(r, "matrix products", &lt_told, &why);
     if (r == 0) {
         r = pl_cudnn_create(d->stream.stream, d->alloc, options, &d->status, &d->libs.dnn, &why);

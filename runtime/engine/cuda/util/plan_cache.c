@@ -10,10 +10,9 @@ struct entry {
     _Alignas(16) unsigned char bytes[];
 };
 
-/* FNV-1a (Fowler, Noll, Vo), over 64 bits. */
-static uint64_t hash_of(const void *key, size_t bytes)
+uint64_t pl_plan_hash(const void *data, size_t bytes)
 {
-    const unsigned char *p = key;
+    const unsigned char *p = data;
     uint64_t hash = UINT64_C(0xcbf29ce484222325);
 
     for (size_t i = 0; i < bytes; i++)
@@ -60,7 +59,7 @@ static size_t place(const struct pl_plan_cache *cache, uint64_t hash, const void
 void *pl_plan_cache_find(struct pl_plan_cache *cache, const void *key)
 {
     struct entry *e =
-        cache->size ? cache->slots[place(cache, hash_of(key, cache->key_bytes), key)] : NULL;
+        cache->size ? cache->slots[place(cache, pl_plan_hash(key, cache->key_bytes), key)] : NULL;
 
     cache->hits += e != NULL;
     cache->misses += e == NULL;
@@ -98,7 +97,7 @@ void *pl_plan_cache_add(struct pl_plan_cache *cache, const void *key)
     e = calloc(1, sizeof(*e) + cache->value_bytes + cache->key_bytes);
     if (!e)
         return NULL;
-    e->hash = hash_of(key, cache->key_bytes);
+    e->hash = pl_plan_hash(key, cache->key_bytes);
     memcpy(key_of(cache, e), key, cache->key_bytes);
     cache->slots[place(cache, e->hash, key)] = e;
     cache->count++;

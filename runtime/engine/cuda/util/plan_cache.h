@@ -15,6 +15,9 @@ struct pl_plan_cache {
     uint64_t hits, misses;
 };
 
+/* FNV-1a (Fowler, Noll, Vo), over 64 bits, and folded. */
+uint64_t pl_plan_hash(const void *data, size_t bytes);
+
 void pl_plan_cache_init(struct pl_plan_cache *cache, size_t key_bytes, size_t value_bytes);
 
 /* Calls `drop` (may be NULL) for each value. */

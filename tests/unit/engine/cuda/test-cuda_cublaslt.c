@@ -7,12 +7,18 @@
 #include "runtime/engine/cuda/util/libs.h"
 #include "runtime/engine/cuda/util/plan_cache.h"
 #include "tests/fakes/fake_cublaslt.h"
+#include "tests/fakes/fake_cudart.h"
 #include "tests/unit/engine/cuda/said.h"
 
+#include <cuda_runtime_api.h>
+#include <glob.h>
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -78,8 +84,15 @@ static void compare(enum pl_real real, double tolerance, const char *what)
     }
 }
 
-static void start(bool tf32)
+static uint64_t fake_now(void)
 {
+    return fake_lt.now;
+}
+
+/* what: NULL, or the kind of card on which answers are timed. */
+static void start_timed(bool tf32, const char *what)
+{
+    const struct pl_cublaslt_timing timing = {.what = what, .now_ns = fake_now};
     struct pl_cublaslt *lt = NULL;
 
     memset(&fake_lt, 0, sizeof(fake_lt));
@@ -88,10 +101,17 @@ static void start(bool tf32)
         table[real] = *pl_kernels_ref(real);
         pl_cublaslt_install(&table[real]);
     }
-    assert_int_equal(pl_cublaslt_create(workspace, sizeof(workspace), tf32, &status, &lt, NULL), 0);
+    assert_int_equal(pl_cublaslt_create(workspace, sizeof(workspace), tf32, what ? &timing : NULL,
+                                        &status, &lt, NULL),
+                     0);
     calls = (struct pl_cuda_calls){0};
     libs = (struct pl_cuda_libs){.stream = &stream, .lt = lt, .calls = &calls};
     pl_cuda_libs_set(&libs);
+}
+
+static void start(bool tf32)
+{
+    start_timed(tf32, NULL);
 }
 
 static void end(void)
@@ -407,6 +427,219 @@ static void test_a_failed_product_is_reported(void **state)
     end();
 }
 
+/* A product with its answers' times. Returns who has done it. */
+static unsigned timed_product(size_t m, bool add, const unsigned *ns, unsigned answers)
+{
+    static const uint8_t shift[ARRAYS];
+    struct pl_matmul_args s = {.batch = 1,
+                               .m = m,
+                               .n = 5,
+                               .k = 6,
+                               .a_row = 6,
+                               .b_row = 5,
+                               .c_row = 5,
+                               .scale = 1,
+                               .add = add,
+                               .a = array(1, 0, PL_REAL_F32, shift),
+                               .b = array(1, 1, PL_REAL_F32, shift),
+                               .c = array(1, 2, PL_REAL_F32, shift)};
+
+    fake_lt.answers = answers;
+    memset(fake_lt.ns, 0, sizeof(fake_lt.ns));
+    memcpy(fake_lt.ns, ns, answers * sizeof(*ns));
+    fill(PL_REAL_F32);
+    table[PL_REAL_F32].matmul(&s);
+    s.a = array(0, 0, PL_REAL_F32, shift);
+    s.b = array(0, 1, PL_REAL_F32, shift);
+    s.c = array(0, 2, PL_REAL_F32, shift);
+    pl_kernels_ref(PL_REAL_F32)->matmul(&s);
+    compare(PL_REAL_F32, 0, "timed");
+    return fake_lt.last;
+}
+
+static const unsigned third[] = {100, 0, 70, 80, 90, 90, 90, 90, 1};
+
+#define CARD "card 1"
+
+/* A home of its own with the choice for one product. `file`: where it is. */
+static void new_home(char home[64], char file[192])
+{
+    char pattern[128];
+    glob_t found;
+
+    snprintf(home, 64, "/tmp/plume-test-XXXXXX");
+    assert_non_null(mkdtemp(home));
+    assert_int_equal(setenv("PLUME_HOME", home, 1), 0);
+    start_timed(false, CARD);
+    assert_int_equal(timed_product(4, false, third, 9), 2);
+    end();
+    snprintf(pattern, sizeof(pattern), "%s/gpu-products/*", home);
+    assert_int_equal(glob(pattern, 0, NULL, &found), 0);
+    assert_int_equal(found.gl_pathc, 1);
+    snprintf(file, 192, "%s", found.gl_pathv[0]);
+    globfree(&found);
+}
+
+static void end_home(const char *home)
+{
+    char text[128];
+    glob_t found;
+
+    snprintf(text, sizeof(text), "%s/gpu-products/*", home);
+    assert_int_equal(glob(text, 0, NULL, &found), 0);
+    for (size_t i = 0; i < found.gl_pathc; i++)
+        assert_int_equal(unlink(found.gl_pathv[i]), 0);
+    globfree(&found);
+    snprintf(text, sizeof(text), "%s/gpu-products", home);
+    assert_int_equal(rmdir(text), 0);
+    assert_int_equal(rmdir(home), 0);
+}
+
+static void test_the_fastest_answer_is_taken_and_kept(void **state)
+{
+    static const unsigned hardly[] = {100, 99, 100}, refused[] = {0, 60, 50}, later[] = {9, 8, 7};
+    char home[64], file[192];
+    struct stat st;
+
+    new_home(home, file);
+    assert_int_equal(stat(file, &st), 0);
+    assert_int_equal(st.st_mode & 0777, 0600);
+    start_timed(false, CARD); /* the next process: nobody is asked, whatever is faster by now */
+    assert_int_equal(timed_product(4, false, later, 3), 2);
+    assert_int_equal(timed_product(4, true, later, 3), 2);
+    assert_int_equal(fake_lt.heuristics, 0);
+    assert_int_equal(fake_lt.products, 2);
+    assert_int_equal(timed_product(3, false, hardly, 3), 0);
+    assert_int_equal(fake_lt.asked, 8);
+    assert_int_equal(fake_lt.products, 2 + 3 * 5 + 1);
+    assert_int_equal(timed_product(2, false, refused, 3), 2);
+    assert_int_equal(timed_product(1, true, later, 3), 0); /* what adds cannot be tried */
+    assert_int_equal(fake_lt.asked, 1);
+    end();
+    start_timed(false, "card 2");
+    assert_int_equal(timed_product(4, false, hardly, 3), 0);
+    assert_int_equal(fake_lt.heuristics, 1);
+    end();
+    start(false); /* --deterministic */
+    assert_int_equal(timed_product(4, false, third, 9), 0);
+    assert_int_equal(fake_lt.asked, 1);
+    end();
+    end_home(home);
+}
+
+/* Two processes that have begun together keep what both have found. */
+static void test_choices_of_several_processes_are_kept(void **state)
+{
+    char home[64], file[192];
+    struct pl_cublaslt *one, *other;
+
+    new_home(home, file);
+    start_timed(false, CARD);
+    one = libs.lt;
+    start_timed(false, CARD);
+    other = libs.lt;
+    libs.lt = one;
+    assert_int_equal(timed_product(3, false, third, 9), 2);
+    libs.lt = other;
+    assert_int_equal(timed_product(2, false, third, 9), 2);
+    pl_cublaslt_destroy(one);
+    pl_cublaslt_destroy(other);
+    start_timed(false, CARD);
+    for (size_t m = 2; m <= 4; m++)
+        assert_int_equal(timed_product(m, false, third, 9), 2);
+    assert_int_equal(fake_lt.heuristics, 0);
+    end();
+    end_home(home);
+}
+
+/* Changes one byte of a file; returns what it was. */
+static char change(const char *file, long at, char to)
+{
+    FILE *f = fopen(file, "r+");
+    char was;
+
+    assert_non_null(f);
+    assert_int_equal(fseek(f, at, at < 0 ? SEEK_END : SEEK_SET), 0);
+    was = (char)fgetc(f);
+    assert_int_equal(fseek(f, -1, SEEK_CUR), 0);
+    fputc(to ? to : was == '1' ? '2' : '1', f);
+    assert_int_equal(fclose(f), 0);
+    return was;
+}
+
+static void test_damaged_choices_are_timed_again(void **state)
+{
+    static const unsigned later[] = {9, 8, 7, 6};
+    char home[64], file[192];
+
+    for (int how = 0; how < 6; how++) {
+        new_home(home, file);
+        if (how == 0)
+            change(file, -40, 0); /* of the value */
+        else if (how == 1)
+            change(file, 3, 'x'); /* of the head */
+        else if (how == 2)
+            assert_int_equal(truncate(file, 100), 0);
+        else if (how == 3)
+            assert_int_equal(truncate(file, 0), 0);
+        else if (how == 4)
+            assert_int_equal(chmod(file, 0666), 0);
+        else
+            change(file, -1, ' ');
+        listen_to_stderr();
+        start_timed(false, CARD);
+        if (!strstr(what_was_said(), "choices of products are timed again: "))
+            fail_msg("case %d: nothing is said", how);
+        assert_int_equal(timed_product(4, false, later, 4), 3);
+        assert_int_equal(fake_lt.heuristics, 1);
+        end();
+        start_timed(false, CARD); /* it was replaced */
+        assert_int_equal(timed_product(4, false, third, 9), 3);
+        assert_int_equal(fake_lt.heuristics, 0);
+        end();
+        end_home(home);
+    }
+}
+
+/* A choice that the library refuses is asked for again. */
+static void test_a_refused_choice_is_asked_for_again(void **state)
+{
+    static const unsigned later[] = {10, 20, 0, 30};
+    char home[64], file[192];
+
+    new_home(home, file);
+    start_timed(false, CARD);
+    assert_int_equal(timed_product(4, false, later, 4), 0);
+    assert_int_equal(fake_lt.heuristics, 1);
+    assert_int_equal(atomic_load(&calls.library), 1);
+    end();
+    end_home(home);
+}
+
+static void test_nothing_is_timed_while_a_graph_is_captured(void **state)
+{
+    static const unsigned later[] = {10, 5};
+    char home[64], file[192];
+    cudaGraph_t graph;
+
+    new_home(home, file);
+    start_timed(false, CARD);
+    fake_cuda_reset(1 << 20);
+    assert_int_equal(cudaStreamCreateWithFlags(&stream.stream, cudaStreamNonBlocking), 0);
+    assert_int_equal(cudaStreamBeginCapture(stream.stream, cudaStreamCaptureModeThreadLocal), 0);
+    assert_int_equal(timed_product(3, false, later, 2), 0);
+    assert_int_equal(fake_lt.products, 1);
+    assert_int_equal(cudaStreamEndCapture(stream.stream, &graph), 0);
+    assert_int_equal(cudaGraphDestroy(graph), 0);
+    assert_int_equal(cudaStreamDestroy(stream.stream), 0);
+    stream.stream = NULL;
+    end();
+    start_timed(false, CARD);
+    assert_int_equal(timed_product(3, false, later, 2), 1);
+    end();
+    end_home(home);
+}
+
 static unsigned dropped;
 
 static void drop(void *plan)
@@ -456,6 +689,11 @@ int main(void)
         cmocka_unit_test(test_shared_b_is_one_matrix),
         cmocka_unit_test(test_sixteen_bits),
         cmocka_unit_test(test_a_failed_product_is_reported),
+        cmocka_unit_test(test_the_fastest_answer_is_taken_and_kept),
+        cmocka_unit_test(test_choices_of_several_processes_are_kept),
+        cmocka_unit_test(test_damaged_choices_are_timed_again),
+        cmocka_unit_test(test_a_refused_choice_is_asked_for_again),
+        cmocka_unit_test(test_nothing_is_timed_while_a_graph_is_captured),
         cmocka_unit_test(test_plan_cache_keeps_all),
     };
 

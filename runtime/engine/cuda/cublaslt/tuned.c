@@ -1,0 +1,224 @@
+/* SPDX-License-Identifier: MIT */
+#include "runtime/engine/cuda/cublaslt/tuned.h"
+#include "common/base/fs.h"
+#include "common/base/log.h"
+#include "common/base/macros.h"
+#include "common/base/own.h"
+#include "runtime/engine/cuda/util/plan_cache.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define FOLDER "gpu-products" /* in ~/.plume */
+#define FORMAT "products 1"
+#define FILE_MAX ((size_t)4 << 20) /* bytes */
+#define WHAT_MAX 1024
+
+struct pl_tuned {
+    size_t key_bytes, value_bytes;
+    char what[WHAT_MAX];
+    char name[32]; /* of the file */
+    struct pl_plan_cache known;
+    char *text; /* the file's lines */
+    size_t len;
+    bool told; /* that the file cannot be written */
+};
+
+static int open_folder(bool make, int *ret, struct pl_error *err)
+{
+    _cleanup_free_ char *home = pl_home_dir(err);
+    _cleanup_free_ char *path = home ? pl_path_join(home, FOLDER) : NULL;
+
+    if (!path)
+        return home ? pl_error_nomem(err) : err->code;
+    return make ? pl_own_folder_make(AT_FDCWD, path, 0700, ret, err)
+                : pl_own_folder_open(AT_FDCWD, path, ret, err);
+}
+
+/* ---- lines ---- */
+
+static void put_hex(char *to, const unsigned char *from, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        snprintf(to + 2 * i, 3, "%02x", from[i]);
+}
+
+static int digit(char c)
+{
+    return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+}
+
+static bool take_hex(unsigned char *to, const char *from, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        int high = digit(from[2 * i]), low = high < 0 ? -1 : digit(from[2 * i + 1]);
+
+        if (low < 0)
+            return false;
+        to[i] = (unsigned char)(high << 4 | low);
+    }
+    return true;
+}
+
+/* Key, value and hash in hexadecimal, and the line's end. */
+static size_t line_bytes(const struct pl_tuned *t)
+{
+    return 2 * (t->key_bytes + t->value_bytes + sizeof(uint64_t)) + 1;
+}
+
+/* of: key and value. */
+static void make_line(const struct pl_tuned *t, const unsigned char *of, char *ret)
+{
+    size_t n = t->key_bytes + t->value_bytes;
+    uint64_t hash = pl_plan_hash(of, n);
+
+    put_hex(ret, of, n);
+    snprintf(ret + 2 * n, 18, "%016llx", (unsigned long long)hash);
+    ret[line_bytes(t) - 1] = '\n';
+}
+
+static bool read_line(const struct pl_tuned *t, const char *line, unsigned char *ret)
+{
+    size_t n = t->key_bytes + t->value_bytes;
+    char hash[17];
+
+    if (!take_hex(ret, line, n))
+        return false;
+    snprintf(hash, sizeof(hash), "%016llx", (unsigned long long)pl_plan_hash(ret, n));
+    return memcmp(hash, line + 2 * n, 16) == 0;
+}
+
+/* ---- memory ---- */
+
+/* Takes a choice, and its line; one that is known stays as it is. */
+static int learn(struct pl_tuned *t, const unsigned char *of)
+{
+    size_t bytes = line_bytes(t);
+    char *text;
+    void *value;
+
+    if (pl_plan_cache_find(&t->known, of))
+        return 0;
+    text = t->len + bytes + 1 <= FILE_MAX ? realloc(t->text, t->len + bytes + 1) : NULL;
+    if (!text)
+        return -ENOMEM;
+    t->text = text;
+    value = pl_plan_cache_add(&t->known, of);
+    if (!value)
+        return -ENOMEM;
+    memcpy(value, of + t->key_bytes, t->value_bytes);
+    make_line(t, of, t->text + t->len);
+    t->len += bytes;
+    return 0;
+}
+
+/* Takes the choices of the file. */
+static int read_file(struct pl_tuned *t, int folder, struct pl_error *err)
+{
+    _cleanup_free_ char *text = NULL;
+    _cleanup_free_ unsigned char *of = malloc(t->key_bytes + t->value_bytes);
+    size_t len = 0, head = strlen(t->what), bytes = line_bytes(t), bad = 0;
+    int r =
+        of ? pl_own_file_read(folder, t->name, FILE_MAX, &text, &len, err) : pl_error_nomem(err);
+
+    if (r == -ENOENT)
+        return 0;
+    if (r < 0)
+        return r;
+    if (len < head || memcmp(text, t->what, head) != 0)
+        return pl_error_set(err, -EINVAL, "'" FOLDER "/%s' is damaged", t->name);
+    for (size_t at = head; at < len; at += bytes)
+        if (len - at < bytes || text[at + bytes - 1] != '\n' || !read_line(t, text + at, of))
+            bad++;
+        else if (learn(t, of) < 0)
+            break;
+    return bad ? pl_error_set(err, -EINVAL, "'" FOLDER "/%s' is damaged: %zu lines are left out",
+                              t->name, bad)
+               : 0;
+}
+
+static void read_or_tell(struct pl_tuned *t)
+{
+    _cleanup_close_ int folder = -EBADF;
+    struct pl_error err = {0};
+    int r = open_folder(false, &folder, &err);
+
+    if (r == 0)
+        r = read_file(t, folder, &err);
+    if (r < 0 && r != -ENOENT)
+        pl_log_warn("cuda", "choices of products are timed again: %s", pl_error_text(&err));
+}
+
+static int write_file(struct pl_tuned *t, struct pl_error *err)
+{
+    _cleanup_close_ int folder = -EBADF;
+    _cleanup_free_ char *whole = NULL;
+    size_t head = strlen(t->what);
+    struct pl_error ignored = {0};
+    int r = open_folder(true, &folder, err);
+
+    if (r < 0)
+        return r;
+    read_file(t, folder, &ignored); /* what is damaged is replaced */
+    whole = malloc(head + t->len + 1);
+    if (!whole)
+        return pl_error_nomem(err);
+    memcpy(whole, t->what, head);
+    memcpy(whole + head, t->text, t->len);
+    return pl_file_write_at(folder, t->name, whole, head + t->len, 0600, false, err);
+}
+
+/* ---- */
+
+int pl_tuned_open(const char *what,
+                  size_t key_bytes,
+                  size_t value_bytes,
+                  struct pl_tuned **ret,
+                  struct pl_error *err)
+{
+    struct pl_tuned *t = calloc(1, sizeof(*t));
+
+    if (!t)
+        return pl_error_nomem(err);
+    t->key_bytes = key_bytes;
+    t->value_bytes = value_bytes;
+    snprintf(t->what, sizeof(t->what), FORMAT "\n%.1000s\n", what);
+    snprintf(t->name, sizeof(t->name), "%016llx",
+             (unsigned long long)pl_plan_hash(t->what, strlen(t->what)));
+    pl_plan_cache_init(&t->known, key_bytes, value_bytes);
+    read_or_tell(t);
+    *ret = t;
+    return 0;
+}
+
+void pl_tuned_close(struct pl_tuned *tuned)
+{
+    if (!tuned)
+        return;
+    pl_plan_cache_finish(&tuned->known, NULL);
+    free(tuned->text);
+    free(tuned);
+}
+
+const void *pl_tuned_find(struct pl_tuned *tuned, const void *key)
+{
+    return pl_plan_cache_find(&tuned->known, key);
+}
+
+void pl_tuned_add(struct pl_tuned *tuned, const void *key, const void *value)
+{
+    _cleanup_free_ unsigned char *of = malloc(tuned->key_bytes + tuned->value_bytes);
+    struct pl_error err = {0};
+
+    if (!of)
+        return;
+    memcpy(of, key, tuned->key_bytes);
+    memcpy(of + tuned->key_bytes, value, tuned->value_bytes);
+    if (learn(tuned, of) < 0 || write_file(tuned, &err) == 0 || tuned->told)
+        return;
+    tuned->told = true;
+    pl_log_warn("cuda", "which algorithms of products are fastest cannot be kept: %s",
+                pl_error_text(&err));
+}
