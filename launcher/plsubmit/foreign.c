@@ -33,8 +33,8 @@ static const struct {
     {"nb-trials", "write --trials N for the first N of a grid, --random N for draws; without, the "
                   "whole grid is submitted"},
     {"log-dir", "write --runs DIR"},
-    {"num-tpu-cores", "TPUs are not supported"},
-    {"tpu-cores", "TPUs are not supported"},
+    {"num-tpu-cores", OF_PLTRAIN "--tpu-cores N"},
+    {"tpu-cores", OF_PLTRAIN "--tpu-cores N"},
     {"container-image", "write --srun container-image=IMAGE for pyxis, or --container IMAGE for "
                         "Apptainer and Singularity"},
     {"container-mounts", "write --srun container-mounts=LIST for pyxis, or --container-option "
