@@ -19,6 +19,7 @@ soak_usage() {
 Usage: ./dev soak graphs [N [SEED]]
        ./dev soak pipelines [N [SEED]]
        ./dev soak shards [N [SEED]]
+       ./dev soak xla [N [SEED]]
        ./dev soak allocations [SCENARIO[:N]...]
        ./dev soak fuzz [--list | DIVISOR]
        ./dev soak stalls [N [SEED]]
@@ -31,6 +32,8 @@ Usage: ./dev soak graphs [N [SEED]]
                $PLUME_TORCH_PYTHON, or else python3, has
   pipelines    N random modules in random pipelines, beside one process or ddp
   shards       N random modules with --shard param, beside ddp
+  xla          N random runs on 1 to 8 devices of XLA's CPU plugin, beside ranks
+               of ddp (./dev deps pjrt)
   allocations  each allocation of plsubmit, plstat, plrun and plrund fails once
   fuzz         each target of tests/fuzz for its seconds, divided by DIVISOR;
                --list names them
@@ -54,8 +57,8 @@ cmd_soak() {
         soak_usage
         return
         ;;
-    graphs | pipelines | shards | allocations | fuzz | stalls | chaos | recipes | container) ;;
-    *) die_usage "soak takes 'graphs', 'pipelines', 'shards', 'allocations', 'fuzz', 'stalls', 'chaos', 'recipes' or 'container'; see ./dev soak --help" ;;
+    graphs | pipelines | shards | xla | allocations | fuzz | stalls | chaos | recipes | container) ;;
+    *) die_usage "soak takes 'graphs', 'pipelines', 'shards', 'xla', 'allocations', 'fuzz', 'stalls', 'chaos', 'recipes' or 'container'; see ./dev soak --help" ;;
     esac
     shift
     "soak_$kind" "$@"
@@ -96,9 +99,28 @@ soak_graphs() {
     say "dev: $n graphs from seed $seed"
     "$python" "$PLUME_SRC/tests/graphs/graphs.py" "$n" "$seed" >"$build/graphs.txt"
     "$build/tests/graphs/test-graphs" "$build/graphs.txt"
-    plugin=${XDG_CACHE_HOME:-$HOME/.cache}/plume/pjrt-0.0.1/xla_plugins/xla_cpu_pjrt/xla_cpu_pjrt.so
+    plugin=$(soak_plugin)
     [[ -f $plugin && -f $build/plume-pjrt.so ]] || return 0
     PLUME_PLUGIN_DIR=$build "$build/tests/graphs/test-graphs" --pjrt "$plugin" 1 "$build/graphs.txt"
+}
+
+# soak_plugin: the path of XLA's CPU plugin, whether it is there or not.
+soak_plugin() {
+    echo "${PLUME_PJRT_PLUGIN:-${XDG_CACHE_HOME:-$HOME/.cache}/plume/pjrt-0.0.1/xla_plugins/xla_cpu_pjrt/xla_cpu_pjrt.so}"
+}
+
+soak_xla() {
+    local n=${1:-100} seed=${2:-$RANDOM} build=$PLUME_SRC/build plugin
+    (($# <= 2)) || die_usage "soak xla takes a number of runs and a seed"
+    need_number N "$n" 1 10000000
+    need_number SEED "$seed" 0 1000000
+    configure_in "$build"
+    ninja_in "$build" pltrain modules/mlp.so data/digits/{train,val,test}-{images,labels}.npy
+    plugin=$(soak_plugin)
+    [[ -f $plugin ]] || die "no XLA plugin '$plugin': run ./dev deps pjrt"
+    ninja_in "$build" plume-pjrt.so
+    say "dev: $n runs from seed $seed"
+    PATH=$build:$PATH "$PLUME_SRC/tests/xla/random_runs.py" "$plugin" "$n" "$seed"
 }
 
 # soak_build: the tools, and what tests preload or start.
