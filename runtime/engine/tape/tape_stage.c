@@ -121,21 +121,35 @@ size_t pl_tape_crossing(const struct pl_tape *tape,
 
 /* ---- building ---- */
 
+static bool reads(const struct pl_node *node, const plume_tensor *t)
+{
+    for (size_t k = 0; k < node->n_in; k++)
+        if (node->in[k] && pl_tensor_root(node->in[k]) == t)
+            return true;
+    return false;
+}
+
+/* What enters (at = from) or leaves. only: the op that is alone in the stage; NULL: none is. */
 static int find_passes(const struct pl_tape *whole,
                        const struct pl_tape_flow *flow,
                        size_t at,
+                       const struct pl_node *only,
+                       size_t most,
                        struct pl_pass *ret,
                        size_t *ret_n,
                        struct pl_error *err)
 {
     *ret_n = 0;
     for (size_t i = 0; i < at && at < whole->n; i++) {
-        if (!crosses(whole, flow, i, at))
+        const struct pl_node *maker = &whole->nodes[i];
+        bool own = only == maker || (only == &whole->nodes[at] && reads(only, maker->out));
+
+        if (!crosses(whole, flow, i, at) || (only && !own))
             continue;
-        if (*ret_n == PL_STAGE_PASSES_MAX)
+        if (*ret_n == most)
             return pl_error_set(err, -E2BIG,
-                                "more than %d tensors cross the cut before op %zu (%s)",
-                                PL_STAGE_PASSES_MAX, at, whole->nodes[at].op->name);
+                                "more than %zu tensors cross the cut before op %zu (%s)", most, at,
+                                whole->nodes[at].op->name);
         ret[(*ret_n)++] = (struct pl_pass){
             .node = i, .bytes = bytes_of(whole->nodes[i].out), .grad = grad_crosses(flow, i, at)};
     }
@@ -328,6 +342,7 @@ int pl_stage_tape_build(struct pl_stage_tape *stage,
                         const struct pl_stage_build *build,
                         struct pl_error *err)
 {
+    const struct pl_node *only = build->alone ? &whole->nodes[from] : NULL;
     struct leaf leaves[PL_STAGE_PASSES_MAX + PL_NODE_INPUTS_MAX];
     size_t n_leaves = 0;
     int r = reset(stage, whole, to - from) < 0 ? pl_error_nomem(err) : 0;
@@ -336,9 +351,10 @@ int pl_stage_tape_build(struct pl_stage_tape *stage,
     stage->to = to;
     stage->loss = NULL;
     if (r == 0)
-        r = find_passes(whole, flow, from, stage->in, &stage->n_in, err);
+        r = find_passes(whole, flow, from, only, only ? PL_NODE_INPUTS_MAX : PL_STAGE_PASSES_MAX,
+                        stage->in, &stage->n_in, err);
     if (r == 0)
-        r = find_passes(whole, flow, to, stage->out, &stage->n_out, err);
+        r = find_passes(whole, flow, to, only, PL_STAGE_PASSES_MAX, stage->out, &stage->n_out, err);
     for (size_t i = 0; r == 0 && i < stage->n_in; i++) {
         struct pl_pass *pass = &stage->in[i];
         struct leaf leaf = {new_tensor(stage, whole->nodes[pass->node].out), pass->grad};

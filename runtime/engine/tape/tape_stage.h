@@ -46,7 +46,7 @@ struct pl_pass {
 struct pl_stage_tape {
     struct pl_tape tape;
     size_t from, to; /* nodes of the whole tape */
-    struct pl_pass in[PL_STAGE_PASSES_MAX], out[PL_STAGE_PASSES_MAX];
+    struct pl_pass in[PL_NODE_INPUTS_MAX], out[PL_STAGE_PASSES_MAX];
     size_t n_in, n_out;
     plume_tensor *loss; /* in this stage; NULL if it is in another one */
     char *leaves;       /* memory of the leaves */
@@ -58,7 +58,9 @@ struct pl_stage_tape {
 /* Options of pl_stage_tape_build(). */
 struct pl_stage_build {
     const plume_tensor *loss; /* NULL: no gradients */
-    bool alone; /* also parameters become leaves, with memory: to time ops that have none */
+    /* To time one op: parameters become leaves too, with memory, and what the op does not use stays
+     * outside. */
+    bool alone;
 };
 
 /* Call before build() to set something of the stage's tape, which is of the same kind as `whole`.
