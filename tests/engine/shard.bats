@@ -99,17 +99,21 @@ as_ddp() {
 @test "what each rank keeps is a part" {
     # MiB of an item of --summary.
     mib() { sed -n "s/^MiB of this rank: .*$1 \([0-9.]*\),.*/\1/p" "$2"; }
-    for kind in os grad param; do
-        pltrain --summary --max-steps 1 --processes 4 --strategy sharded --shard $kind --optimizer adam \
+    for kind in os grad param low; do
+        [ "$kind" = low ] && set -- --precision bf16 # whose weights are gathered in 16 bits, and not kept
+        pltrain --summary --max-steps 1 --processes 4 --strategy sharded --shard "${kind/low/param}" --optimizer adam "$@" \
             gpt --layers 6 --width 64 --batch_size 1 --context 8 >"$kind.txt"
         grep -qE '^needs [0-9.]+ MB a rank of [0-9.]+ [MG]B$' "$kind.txt"
     done
     awk -v p="$(mib parameters os.txt)" -v s="$(mib optimizers os.txt)" -v g="$(mib gradients os.txt)" \
         -v s2="$(mib optimizers grad.txt)" -v g2="$(mib gradients grad.txt)" \
+        -v ul="$(mib gathered low.txt)" -v pl="$(mib parameters low.txt)" \
+        -v sl="$(sed -n 's/.*, step \([0-9.]*\) (.*/\1/p' low.txt)" \
         -v p3="$(mib parameters param.txt)" -v u="$(mib gathered param.txt)" -v g3="$(mib gradients param.txt)" \
         'BEGIN { exit !(s > 0.48 * p && s < 0.52 * p && s2 == s && g == p && g2 > 0.25 * p && g2 < 0.6 * p &&
-                        p3 > 0.24 * p && p3 < 0.26 * p && u > 0 && u < 0.3 * p && g3 == g2) }' ||
-        { grep MiB os.txt grad.txt param.txt; false; }
+                        p3 > 0.24 * p && p3 < 0.26 * p && u > 0 && u < 0.3 * p && g3 == g2 &&
+                        pl == p3 && ul > 0.4 * u && ul < 0.6 * u && sl > 0 && sl < 0.3 * p) }' ||
+        { grep MiB os.txt grad.txt param.txt low.txt; false; }
 }
 
 # takes ARGS...: a run takes the memory that was planned, within 5 %.

@@ -8,10 +8,6 @@
 
 #include <string.h>
 
-/* Uses that are farther apart than this share of a direction are two stays. */
-#define NEAR_SHARE 4
-#define NEAR_NODES 16
-
 /* ---- units ---- */
 
 int pl_units_init(struct pl_units *units,
@@ -64,194 +60,6 @@ void pl_units_finish(struct pl_units *units)
     *units = (struct pl_units){0};
 }
 
-void pl_unit_plan_finish(struct pl_unit_plan *plan)
-{
-    free(plan->list);
-    *plan = (struct pl_unit_plan){0};
-}
-
-/* ---- stays ---- */
-
-/* While the uses of a tape are collected, in the order of positions. */
-struct uses {
-    const struct pl_units *units;
-    const struct pl_tape *tape;
-    size_t *last;  /* by unit: its newest stay + 1, 0 = none */
-    size_t newest; /* the unit that was used last */
-    struct pl_unit_stay *list;
-    size_t n, cap;
-    bool bad;
-};
-
-/* The unit of a tensor that is a parameter or a view of one; SIZE_MAX for others. */
-static size_t unit_of(const struct pl_units *units, const plume_tensor *t)
-{
-    const plume_tensor *root = t->base ? t->base : t;
-    size_t low = 0, high = units->n;
-
-    if (!root->is_param)
-        return SIZE_MAX;
-    for (size_t i = 0; i < units->params->n; i++) {
-        const struct pl_param *p = units->params->list[i];
-
-        if (p->tensor != root)
-            continue;
-        while (high - low > 1) {
-            size_t middle = (low + high) / 2;
-
-            *(p->offset >= units->list[middle].from ? &low : &high) = middle;
-        }
-        return low;
-    }
-    return SIZE_MAX;
-}
-
-/* True if a use at `position` belongs to the unit's last stay. */
-static bool goes_on(const struct uses *uses, size_t unit, size_t position)
-{
-    size_t n = uses->tape->n, gap;
-
-    if (!uses->last[unit])
-        return false;
-    if (uses->newest == unit) /* nothing in between */
-        return true;
-    gap = position - uses->list[uses->last[unit] - 1].to;
-    return (position < n) == (uses->list[uses->last[unit] - 1].to < n) &&
-           gap <= PL_MAX(n / NEAR_SHARE, (size_t)NEAR_NODES);
-}
-
-static void add_use(struct uses *uses, const plume_tensor *t, size_t position)
-{
-    size_t unit = unit_of(uses->units, t);
-
-    if (unit == SIZE_MAX || uses->bad)
-        return;
-    if (!goes_on(uses, unit, position)) {
-        if (uses->n == uses->cap) {
-            size_t cap = uses->cap ? 2 * uses->cap : 64;
-            struct pl_unit_stay *list = reallocarray(uses->list, cap, sizeof(*list));
-
-            uses->bad = !list;
-            if (!list)
-                return;
-            uses->list = list;
-            uses->cap = cap;
-        }
-        uses->list[uses->n++] = (struct pl_unit_stay){.unit = unit, .from = position};
-        uses->last[unit] = uses->n;
-    }
-    uses->list[uses->last[unit] - 1].to = position;
-    uses->newest = unit;
-}
-
-static void find_uses(struct uses *uses)
-{
-    const struct pl_tape *tape = uses->tape;
-    size_t last = tape->n ? tape->n - 1 : 0;
-
-    for (size_t i = 0; i < tape->n; i++) {
-        const struct pl_node *node = &tape->nodes[i];
-        size_t layer = node->fusion.product; /* is done at this node */
-
-        for (size_t k = 0; k < node->n_in; k++)
-            if (node->in[k] && !node->op->view)
-                add_use(uses, node->in[k], i);
-        for (size_t k = 0; layer && k < tape->nodes[layer - 1].n_in; k++)
-            add_use(uses, tape->nodes[layer - 1].in[k], i);
-    }
-    for (size_t i = 0; i < tape->n_roots; i++) /* read after the run */
-        if (tape->roots[i])
-            add_use(uses, tape->roots[i], last);
-    for (size_t i = tape->n; i-- > 0;)
-        for (size_t k = 0; k < tape->nodes[i].n_in && tape->nodes[i].back; k++)
-            if (tape->nodes[i].in[k] && (tape->nodes[i].op->needs & PL_NEEDS_IN(k)))
-                add_use(uses, tape->nodes[i].in[k], 2 * tape->n - 1 - i);
-}
-
-/* Gives the stays their places. */
-static int place(const struct pl_units *units, struct pl_unit_plan *plan)
-{
-    size_t size = pl_real_size(units->params->real);
-    struct pl_lifetimes lives = {0};
-
-    for (size_t i = 0; i < plan->n; i++) {
-        struct pl_unit_stay *s = &plan->list[i];
-        const struct pl_unit *u = &units->list[s->unit];
-
-        s->begin = units->ahead && i > 0 ? plan->list[i - 1].from : s->from;
-        s->offset =
-            u->own ? SIZE_MAX : pl_lifetimes_add(&lives, (u->to - u->from) * size, s->begin, s->to);
-    }
-    plan->bytes = lives.bad ? SIZE_MAX : pl_lifetimes_set(&lives, false);
-    for (size_t i = 0; i < plan->n && plan->bytes != SIZE_MAX; i++)
-        if (plan->list[i].offset != SIZE_MAX)
-            plan->list[i].offset = lives.list[plan->list[i].offset].offset;
-    free(lives.list);
-    return plan->bytes == SIZE_MAX ? -ENOMEM : 0;
-}
-
-static void hash_number(struct pl_xxh64 *x, size_t n)
-{
-    uint64_t word = n;
-
-    pl_xxh64_add(x, &word, sizeof(word));
-}
-
-/* Of the ops, their order and the parameters they use: it decides which units are gathered when,
- * and when gradients are reduced. The sizes of batches may differ. */
-static uint64_t hash_of(const struct pl_unit_plan *plan)
-{
-    const struct pl_tape *tape = plan->tape;
-    struct pl_xxh64 x;
-
-    pl_xxh64_init(&x);
-    for (size_t i = 0; i < tape->n; i++) {
-        const struct pl_node *node = &tape->nodes[i];
-
-        pl_xxh64_add(&x, node->op->name, strlen(node->op->name) + 1);
-        hash_number(&x, node->back);
-        for (size_t k = 0; k < node->n_in; k++)
-            hash_number(&x, node->in[k] ? pl_tensor_root(node->in[k])->number : 0);
-    }
-    for (size_t i = 0; i < plan->n; i++) {
-        hash_number(&x, plan->list[i].unit);
-        hash_number(&x, plan->list[i].from);
-    }
-    return pl_xxh64_final(&x) | 1; /* 0: no tape */
-}
-
-int pl_unit_plan_make(const struct pl_units *units,
-                      struct pl_unit_plan *plan,
-                      const struct pl_tape *tape,
-                      struct pl_error *err)
-{
-    struct uses uses = {.units = units,
-                        .tape = tape,
-                        .last = calloc(units->n + 1, sizeof(size_t)),
-                        .newest = SIZE_MAX};
-    int r;
-
-    if (plan->tape == tape && plan->plans == tape->plans && plan->list) {
-        free(uses.last);
-        return 0;
-    }
-    pl_unit_plan_finish(plan);
-    if (uses.last)
-        find_uses(&uses);
-    r = uses.last && !uses.bad ? 0 : -ENOMEM;
-    free(uses.last);
-    *plan =
-        (struct pl_unit_plan){.tape = tape, .plans = tape->plans, .list = uses.list, .n = uses.n};
-    if (r == 0)
-        r = place(units, plan);
-    if (r < 0) {
-        pl_unit_plan_finish(plan);
-        return pl_error_nomem(err);
-    }
-    plan->hash = hash_of(plan);
-    return 0;
-}
-
 static int make_whole(struct pl_units *units, struct pl_error *err)
 {
     struct pl_unit_plan *plan = &units->whole;
@@ -263,48 +71,125 @@ static int make_whole(struct pl_units *units, struct pl_error *err)
         return pl_error_nomem(err);
     for (size_t i = 0; i < units->n; i++)
         plan->list[plan->n++] = (struct pl_unit_stay){.unit = i, .to = SIZE_MAX - 1};
-    return place(units, plan) < 0 ? pl_error_nomem(err) : 0;
+    return pl_unit_plan_place(units, plan) < 0 ? pl_error_nomem(err) : 0;
 }
 
 /* ---- running ---- */
 
-static void point(const struct pl_units *units, const struct pl_unit *u, char *memory)
+/* Sets the pointers of a unit's parameters and casts. memory: NULL takes them away. */
+static void point(const struct pl_units *units,
+                  const struct pl_unit_plan *plan,
+                  const struct pl_unit *u,
+                  char *memory)
 {
     const struct pl_params *params = units->params;
-    size_t size = pl_real_size(params->real);
 
-    for (size_t i = u->first; i < u->first + u->n; i++)
-        params->order[i]->tensor->data =
-            memory ? memory + (params->order[i]->offset - u->from) * size : NULL;
+    for (size_t i = u->first; i < u->first + u->n; i++) {
+        const struct pl_unit_place *place = &plan->places[i];
+        char *at = memory ? memory + place->at : NULL;
+
+        params->order[i]->tensor->data = place->low ? NULL : at;
+        for (size_t c = place->low; c && c <= plan->n_casts && plan->casts[c - 1].param == i; c++)
+            plan->casts[c - 1].t->data = at;
+    }
 }
 
 static char *memory_of(const struct pl_units *units, const struct pl_unit_stay *stay)
 {
-    const struct pl_unit *u = &units->list[stay->unit];
+    return stay->offset == SIZE_MAX ? pl_params_value(units->params, units->list[stay->unit].from)
+                                    : units->memory + stay->offset;
+}
 
-    return u->own ? pl_params_value(units->params, u->from) : units->memory + stay->offset;
+/* The place of an element of the arenas in its unit's memory. */
+static size_t byte_of(const struct pl_units *units,
+                      const struct pl_unit_plan *plan,
+                      const struct pl_unit *u,
+                      size_t element)
+{
+    struct pl_param *const *order = units->params->order;
+    size_t i = u->first + u->n - 1;
+
+    if (element >= u->to)
+        return plan->unit_bytes[u - units->list];
+    while (order[i]->offset > element)
+        i--;
+    return plan->places[i].at + PL_MIN(element - order[i]->offset, order[i]->tensor->count) *
+                                    pl_unit_element(units, plan, i);
+}
+
+static void narrow(
+    const struct pl_units *units, const plume_tensor *cast, const void *wide, void *half, size_t n)
+{
+    struct pl_device *dev = units->params->dev;
+
+    dev->ops->kernels(dev, units->params->real)
+        ->narrow(&(struct pl_half_args){
+            .n = n,
+            .type = cast->dtype == PLUME_F16 ? PL_HALF_F16 : PL_HALF_BF16,
+            .half = half,
+            .wide = (void *)(uintptr_t)wide,
+        });
+}
+
+/* Puts the own part of a unit into its memory. */
+static void pack(const struct pl_units *units,
+                 const struct pl_unit_plan *plan,
+                 const struct pl_unit *u,
+                 char *memory)
+{
+    const struct pl_params *params = units->params;
+
+    for (size_t i = u->first; i < u->first + u->n; i++) {
+        const struct pl_unit_place *place = &plan->places[i];
+        size_t offset = params->order[i]->offset, size = pl_unit_element(units, plan, i);
+        size_t from = PL_MAX(offset, params->own_from);
+        size_t to = PL_MIN(offset + params->order[i]->tensor->count, params->own_to);
+        char *at = memory + place->at;
+
+        if (from >= to)
+            continue;
+        at += (from - offset) * size;
+        if (place->low)
+            narrow(units, plan->casts[place->low - 1].t, pl_params_value(params, from), at,
+                   to - from);
+        else
+            params->dev->ops->copy(params->dev, at, pl_params_value(params, from),
+                                   (to - from) * size);
+    }
 }
 
 /* The next one. With `ahead` later work of the device does not wait for it. */
 static int start_gather(struct pl_units *units, struct pl_error *err)
 {
-    const struct pl_unit_stay *stay = &units->running->list[units->started++];
-    const struct pl_params *params = units->params;
+    const struct pl_unit_plan *plan = units->running;
+    const struct pl_unit_stay *stay = &plan->list[units->started++];
     const struct pl_unit *u = &units->list[stay->unit];
-    size_t size = pl_real_size(params->real);
-    unsigned rank = units->comm->rank;
     char *memory = memory_of(units, stay);
 
-    pl_shard_offsets(params, units->comm->size, u->from, u->to, units->offset);
+    if (stay->offset != SIZE_MAX)
+        pack(units, plan, u, memory);
+    pl_shard_offsets(units->params, units->comm->size, u->from, u->to, units->offset);
     for (unsigned i = 0; i <= units->comm->size; i++)
-        units->offset[i] *= size;
-    if (!u->own && units->offset[rank + 1] > units->offset[rank])
-        params->dev->ops->copy(params->dev, memory + units->offset[rank],
-                               pl_params_value(params, u->from + units->offset[rank] / size),
-                               units->offset[rank + 1] - units->offset[rank]);
+        units->offset[i] = byte_of(units, plan, u, u->from + units->offset[i]);
     return units->ahead
                ? pl_comm_nccl_start_gather(units->comm->gpu, memory, units->offset, err)
-               : pl_comm_allgather_on(units->comm, params->dev, memory, units->offset, err);
+               : pl_comm_allgather_on(units->comm, units->params->dev, memory, units->offset, err);
+}
+
+/* Of a batch whose ranks differ: the own tape's casts of a unit, after the rest of the memory. */
+static void cast_whole(const struct pl_units *units, const struct pl_unit *u)
+{
+    const struct pl_unit_plan *own = units->own;
+
+    for (size_t c = 0; own && c < own->n_casts; c++) {
+        const struct pl_unit_cast *cast = &own->casts[c];
+
+        if (cast->param < u->first || cast->param >= u->first + u->n)
+            continue;
+        cast->t->data = units->memory + units->running->bytes + cast->at;
+        narrow(units, cast->t, units->params->order[cast->param]->tensor->data, cast->t->data,
+               cast->t->count);
+    }
 }
 
 /* The next stay comes into use. */
@@ -318,7 +203,8 @@ static int arrive(struct pl_units *units, struct pl_error *err)
     if (r < 0)
         return r;
     units->list[stay->unit].stay = units->next++;
-    point(units, &units->list[stay->unit], memory_of(units, stay));
+    point(units, units->running, &units->list[stay->unit], memory_of(units, stay));
+    cast_whole(units, &units->list[stay->unit]);
     return 0;
 }
 
@@ -333,7 +219,7 @@ static int need(void *ctx, size_t position, struct pl_error *err)
             struct pl_unit *u = &units->list[plan->list[i].unit];
 
             if (u->stay == i) /* a later stay may have begun */
-                point(units, u, NULL);
+                point(units, plan, u, NULL);
             if (i == units->done)
                 units->done++;
         }
@@ -357,10 +243,11 @@ static int start(struct pl_units *units, const struct pl_unit_plan *plan, struct
 {
     unsigned size = units->comm->size;
     bool alike = true;
+    size_t bytes;
     int r;
 
-    for (size_t i = 0; i < units->n; i++)
-        point(units, &units->list[i], NULL);
+    for (size_t i = 0; i < units->params->n; i++)
+        units->params->order[i]->tensor->data = NULL;
     units->hashes[units->comm->rank] = plan ? plan->hash : 0;
     for (unsigned i = 0; i <= size; i++)
         units->offset[i] = i * sizeof(*units->hashes);
@@ -376,16 +263,18 @@ static int start(struct pl_units *units, const struct pl_unit_plan *plan, struct
                              "keeps all parameters on each rank during such batches");
     units->told |= !alike;
     units->running = alike ? plan : &units->whole;
+    units->own = alike ? NULL : plan;
+    bytes = units->running->bytes + (units->own ? units->own->casts_bytes : 0);
     units->next = units->started = units->done = 0;
-    if (units->running->bytes <= units->bytes)
+    if (bytes <= units->bytes)
         return 0;
     pl_device_free(units->params->dev, units->memory);
     units->memory = NULL;
     units->bytes = 0;
-    r = pl_device_alloc(units->params->dev, units->running->bytes, "gathered parameters",
-                        (void **)&units->memory, err);
+    r = pl_device_alloc(units->params->dev, bytes, "gathered parameters", (void **)&units->memory,
+                        err);
     if (r == 0)
-        units->bytes = units->running->bytes;
+        units->bytes = bytes;
     return r;
 }
 

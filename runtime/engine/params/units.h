@@ -10,6 +10,10 @@
  * model, have several. Stays that do not meet share memory (tape_memory.h). A unit that lies in the
  * own shard is used where it is.
  *
+ * With autocast a parameter that is only read in 16 bits (the tape's `lends`) is gathered in 16
+ * bits: its owner rounds it, and the outputs of its casts lie in the unit's memory. The f32 masters
+ * stay with the shards.
+ *
  * All ranks gather the same units in the same order. So before a batch they compare their tapes. If
  * these differ, or a rank has no batch, they gather all units at once and keep them for the batch.
  *
@@ -37,8 +41,26 @@ struct pl_unit_stay {
     size_t offset;   /* in the units' memory; SIZE_MAX: in the own shard */
 };
 
+/* A parameter, as laid out, while it is gathered. */
+struct pl_unit_place {
+    size_t at;  /* bytes from the beginning of its unit's memory */
+    size_t low; /* its casts, of the plan's `casts`: index of the first + 1; 0: it is in its own
+                   type */
+};
+
+/* The output of a cast that the tape lends. */
+struct pl_unit_cast {
+    plume_tensor *t;
+    size_t param; /* as laid out */
+    size_t at;    /* bytes, if all casts lie together: for batches whose ranks differ */
+};
+
 /* The stays of one tape. Zeroed memory is valid. */
 struct pl_unit_plan {
+    struct pl_unit_place *places; /* by parameter */
+    size_t *unit_bytes;
+    struct pl_unit_cast *casts; /* by parameter */
+    size_t n_casts, casts_bytes;
     const struct pl_tape *tape;
     uint64_t plans;            /* of the tape, for which this was made */
     struct pl_unit_stay *list; /* in the order of `from` */
@@ -58,6 +80,7 @@ struct pl_units {
     uint64_t *hashes;          /* by rank */
     struct pl_unit_plan whole; /* all units at once */
     const struct pl_unit_plan *running;
+    const struct pl_unit_plan *own; /* of this rank's tape, if `running` is `whole`; or NULL */
     /* Stays of `running`: the next to come into use; the first whose gather was not started; the
      * first that may still last. */
     size_t next, started, done;
@@ -82,6 +105,15 @@ int pl_unit_plan_make(const struct pl_units *units,
                       const struct pl_tape *tape,
                       struct pl_error *err);
 void pl_unit_plan_finish(struct pl_unit_plan *plan);
+
+/* Sets the places of a plan that has its stays, and of its casts. -ENOMEM. */
+int pl_unit_plan_place(const struct pl_units *units, struct pl_unit_plan *plan);
+
+/* The unit is used where it is, in the own shard. */
+bool pl_unit_stays_in_place(const struct pl_unit_plan *plan, const struct pl_unit *u);
+
+/* Bytes of an element of a parameter, as laid out. */
+size_t pl_unit_element(const struct pl_units *units, const struct pl_unit_plan *plan, size_t param);
 
 /* Call before the planned tape runs forward, on all ranks: from now on the tape gathers units.
  * Collective. -ENOMEM, -ECONNRESET. */

@@ -63,6 +63,7 @@ struct pl_node {
      * grad_in_data: its output's gradient has the memory of the output itself. */
     size_t at[2];
     bool hidden, grad_in_data;
+    bool lent; /* set by the plan: a cast whose output is a leaf; see the tape's `lends` */
     struct pl_fusion fusion;
     struct pl_attr attr;
     plume_tensor *out;
@@ -224,7 +225,10 @@ struct pl_tape {
     int (*allreduce)(void *ctx, double *sums, size_t n);
     void *allreduce_ctx;
     const struct pl_tape_leaves *leaves; /* NULL: they always have memory. Borrowed */
-    const struct pl_tape_peers *peers;   /* NULL: tensors are whole. Borrowed */
+    /* A parameter that is only read as 16-bit numbers is a leaf of that type: its cast runs
+     * backward only, and whoever gives leaves their memory sets the data of the cast's output. */
+    bool lends;
+    const struct pl_tape_peers *peers; /* NULL: tensors are whole. Borrowed */
     int failed; /* the error of allreduce or peers inside an op; forward and backward return it */
     struct pl_error failure; /* its text, if there is one */
 

@@ -113,12 +113,6 @@ static size_t node_at(size_t first, size_t k, const struct pl_backward *backward
     return backward ? first - k : first + k;
 }
 
-static bool runs(const struct pl_node *node, const struct pl_backward *backward)
-{
-    return (backward ? node->back : !node->op->view) &&
-           node->at[backward != NULL] == node->out->node;
-}
-
 /* Appends the addresses of a node's inputs that are not in the plan's memory; returns their number.
  */
 static size_t leaves_of(const struct pl_tape *tape,
@@ -132,12 +126,12 @@ static size_t leaves_of(const struct pl_tape *tape,
     size_t n = 0;
 
     for (size_t i = 0; i < node->n_in; i++)
-        any |= node->in[i] && pl_tensor_root(node->in[i])->tape != tape;
+        any |= node->in[i] && pl_tape_is_leaf(tape, pl_tensor_root(node->in[i]));
     if (!any)
         return 0;
     pl_node_bind(tape, index, backward != NULL, &call);
     for (size_t i = 0; i < node->n_in; i++) {
-        if (!node->in[i] || pl_tensor_root(node->in[i])->tape == tape)
+        if (!node->in[i] || !pl_tape_is_leaf(tape, pl_tensor_root(node->in[i])))
             continue;
         to[n++] = (uintptr_t)call.in[i];
         if (backward)
@@ -153,7 +147,7 @@ static size_t add_leaves(const struct pl_tape *tape,
                          uint64_t *to)
 {
     const struct pl_node *node = &tape->nodes[index];
-    size_t n = runs(node, backward) ? leaves_of(tape, index, backward, to) : 0;
+    size_t n = pl_node_runs(node, backward != NULL) ? leaves_of(tape, index, backward, to) : 0;
 
     if (!backward && node->fusion.product)
         n += leaves_of(tape, node->fusion.product - 1, NULL, to + n);
@@ -173,7 +167,7 @@ make_key(struct pl_tape *tape, size_t first, size_t n, const struct pl_backward 
 
         most += 2 * tape->nodes[node_at(first, k, backward)].n_in;
         most += product ? 2 * tape->nodes[product - 1].n_in : 0;
-        kernels += runs(&tape->nodes[node_at(first, k, backward)], backward);
+        kernels += pl_node_runs(&tape->nodes[node_at(first, k, backward)], backward != NULL);
     }
     if (kernels < LEAST_NODES)
         return 0;

@@ -128,6 +128,34 @@ static void plan_writes(struct pl_tape *tape)
     }
 }
 
+/* True if nothing reads the parameter but casts to 16 bits. */
+static bool is_only_cast(const struct pl_tape *tape, const plume_tensor *param)
+{
+    if (is_among(tape, tape->n_roots, param))
+        return false;
+    for (size_t i = 0; i < tape->n; i++) {
+        const struct pl_node *node = &tape->nodes[i];
+
+        for (size_t k = 0; k < node->n_in; k++)
+            if (node->in[k] && pl_tensor_root(node->in[k]) == param &&
+                (!pl_tape_is_cast(node) || node->in[k] != param))
+                return false;
+    }
+    return true;
+}
+
+/* Call after the fusions are planned. */
+static void plan_lent(struct pl_tape *tape)
+{
+    for (size_t i = 0; i < tape->n; i++) {
+        struct pl_node *node = &tape->nodes[i];
+
+        node->lent = tape->lends && pl_tape_is_cast(node) && node->in[0]->is_param &&
+                     node->at[0] == i && node->at[1] == i && !node->hidden && !node->grad_in_data &&
+                     !is_among(tape, tape->n_roots, node->out) && is_only_cast(tape, node->in[0]);
+    }
+}
+
 /* Lifetimes of one node's tensors, while they are collected. */
 struct life {
     size_t data_from, data_to, grad_from, grad_to;
@@ -204,7 +232,7 @@ static void make_blocks(struct pl_tape *tape, struct life *lives, struct pl_life
         life->data = life->grad = life->saved = life->forward = life->backward = SIZE_MAX;
         if (node->op->view)
             continue;
-        if (!node->hidden)
+        if (!node->hidden && !node->lent)
             life->data = pl_lifetimes_add(p, bytes, life->data_from, life->data_to);
         /* The caller may read a root's gradient, too (it may be a leaf of another tape). */
         if (!node->hidden && !node->grad_in_data && out->wants_grad &&
@@ -313,6 +341,7 @@ static int make_plan(struct pl_tape *tape, struct pl_error *err)
     reach(tape);
     plan_writes(tape);
     pl_tape_plan_fusions(tape);
+    plan_lent(tape);
     if (lives) {
         find_lives(tape, lives);
         r = share_gradients(tape, lives);

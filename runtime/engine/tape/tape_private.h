@@ -12,6 +12,19 @@ static inline enum pl_half pl_tape_half_of(enum plume_dtype dtype)
     return dtype == PLUME_F16 ? PL_HALF_F16 : PL_HALF_BF16;
 }
 
+/* True if its memory is not the plan's: it is of another tape or of none, or a lent one. */
+static inline bool pl_tape_is_leaf(const struct pl_tape *tape, const plume_tensor *root)
+{
+    return root->tape != tape || tape->nodes[root->node].lent;
+}
+
+/* True if the node's own kernel runs forward, or backward. */
+static inline bool pl_node_runs(const struct pl_node *node, bool backward)
+{
+    return (backward ? node->back : !node->op->view && !node->lent) &&
+           node->at[backward] == node->out->node;
+}
+
 /* tape_fuse.c */
 
 /* Decides which nodes the kernels of others do (pl_node's `at`, `hidden` and `fusion`). Call after

@@ -80,7 +80,7 @@ static int run_nodes(struct pl_tape *tape,
         size_t i = backward ? first - k : first + k;
         const struct pl_node *node = &tape->nodes[i];
 
-        if ((backward ? !node->back : node->op->view) || node->at[backward != NULL] != i)
+        if (!pl_node_runs(node, backward != NULL))
             continue;
         run_node(tape, i, backward);
         if (tape->failed < 0 && tape->failure.code)

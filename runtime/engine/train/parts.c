@@ -218,6 +218,7 @@ int pl_parts_prepare(struct pl_parts *parts,
     bool grads = loss && parts->root->tape.want_grad; /* else it is a prediction */
     int r = 0;
 
+    parts->root->tape.lends = parts->replicas->params->units != NULL;
     for (unsigned i = 0; is_split(parts) && i < parts->n && r == 0; i++) {
         size_t n = 0;
 
