@@ -246,6 +246,8 @@ set_tpu_cores(void *ctx, const struct pl_option *o, const char *value, struct pl
     struct pl_pltrain *p = ctx;
     int r = set_devices(ctx, o, value, err);
 
+    if (r == 0 && p->devices == 0)
+        r = pl_error_set(err, -EINVAL, "give a number of cores, or one core as [K]");
     p->auto_gpu = false;
     p->tpu = p->tpu_cores = true;
     for (size_t i = 0; i < p->n_device && r == 0; i++)

@@ -46,6 +46,7 @@ static int check_comparison(const struct pl_pltrain *p, struct pl_error *err)
     } others[] = {
         {p->cpu, "--accelerator cpu"},
         {p->gpu, "--accelerator gpu"},
+        {p->tpu_cores, "--tpu-cores"},
         {p->tpu && !p->plugin, "--accelerator tpu"},
         {p->dump != NULL, "--dump-stablehlo"},
         {p->processes > 0, "--processes"},

@@ -113,6 +113,8 @@ as_ranks() {
     says 2 'has all its devices in one process' --accelerator tpu --processes 2 mlp
     says 2 'choose cpu or tpu' --tpu-cores 2 --accelerator cpu mlp
     says 2 'cores count from 1' --tpu-cores '[0]' mlp
+    says 2 'a number of cores, or one core as [K]' --tpu-cores auto mlp
+    says 2 'leave out --tpu-cores' --tpu-cores 2 --compare-devices mlp
     says 1 'the fake has 4 devices' --pjrt-plugin x --tpu-cores 5 mlp
     says 1 'the fake has 4 devices' --pjrt-plugin x --tpu-cores '[5]' mlp
     says 1 'another strategy than ddp' --pjrt-plugin x --tpu-cores 2 --strategy dp mlp
