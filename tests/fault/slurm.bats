@@ -210,3 +210,28 @@ os.kill(pid, 9)' < <(exec tail -f --pid=$$ /dev/null) >lingers 2>lingers.err 3>&
         ended_as timed-out timeout "$mode"
     done
 }
+
+@test "the controller is restarted: the verdict falls without it, and srun ends after it" {
+    local pid way
+    gate
+    for way in plrun plugin; do
+        ranks "$way" "$way" -N2 -n2 -- bash -c ": >$way.0.\$RANK; read -r _ <gate; exit 4" &
+        wait_for 20 at_least 2 "$way.0.*"
+    done
+    read -r pid < <(awk '$1 == "slurmctld" { print $2 }' "$CLUSTER_DIR/pids")
+    kill "$pid"
+    ended() { ! pid_start "$pid" >/dev/null; }
+    wait_for 20 ended
+    gate_open 4
+    for way in plrun plugin; do
+        wait_for 20 has_ended "$way"
+        [ "$(result "$way" 'd["state"], d["cause"]["kind"], d["cause"]["exit"]')" = "('failed', 'exit', 4)" ]
+    done
+    setsid slurmctld -D -f "$SLURM_CONF" </dev/null >>"$CLUSTER_DIR/log/slurmctld.log" 2>&1 3>&- &
+    pid=$!
+    sed -i "s/^slurmctld .*/slurmctld $pid $(pid_start "$pid")/" "$CLUSTER_DIR/pids"
+    wait_for 60 count_is 2 plrun.rc plugin.rc
+    rc_is plrun 4
+    rc_is plugin 4
+    checked plrun plugin
+}
