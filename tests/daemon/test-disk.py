@@ -86,6 +86,34 @@ def test_full_and_failed(step):
     equal((cause["rank"], cause["exit"], cause["text"]), (1, 9, "Traceback\nValueError: nine"))
 
 
+def test_stale_and_failed(step):
+    """The folder's server has forgotten it: the verdict, the hub's answers and plrund's own words need
+    no file."""
+    library = os.environ.get("FAKE_STALE")
+    if not library:  # a sanitizer's runtime must be loaded first
+        print("# skipped: nothing can be preloaded")
+        return
+    flag = step.path("stale")
+    d, starters = running(step, 2, LD_PRELOAD=library, FAKE_STALE=flag,
+                          FAKE_STALE_DIR=step.path("home", "steps"))
+    client = step.hub()
+    os.close(os.open(flag, os.O_CREAT | os.O_WRONLY))
+    starters[1].err.write(b"ValueError: nine\n")
+    starters[1].exited(9)
+    starters[0].expect("signal")
+    client.send(type="snapshot")
+    equal(client.expect("snapshot")["state"]["cause"]["exit"], 9)
+    starters[0].exited(signal_number=15)
+    equal([r.expect("verdict")["code"] for r in starters], [0, 9])
+    for r in starters:
+        r.out.read_all(), r.err.read_all()
+    equal(d.wait(), 0)
+    said = d.said()
+    for words in ("Stale file handle", "ValueError: nine"):
+        assert words in said, said
+    assert not os.path.exists(step.trial("result.json")) or not step.result()["state"] == "done"
+
+
 def test_full_for_a_time(step):
     """Once there is room again, the log is complete."""
     d, starters, programs = full(step)

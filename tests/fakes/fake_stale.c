@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: MIT */
+/* To preload: a folder that an NFS server has forgotten. Once there is a file FAKE_STALE, calls for
+ * what is open in the folder FAKE_STALE_DIR fail with ESTALE. */
+#include <dlfcn.h>
+#include <errno.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/types.h>
+#include <unistd.h>
+
+#define VISIBLE __attribute__((visibility("default")))
+
+static bool is_stale(int fd)
+{
+    const char *flag = getenv("FAKE_STALE"), *dir = getenv("FAKE_STALE_DIR");
+    int error = errno;
+    char link[32], path[4096];
+    ssize_t n;
+
+    if (!flag || !dir || access(flag, F_OK) < 0) {
+        errno = error;
+        return false;
+    }
+    snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
+    n = readlink(link, path, sizeof(path) - 1);
+    errno = error;
+    if (n < 0 || strncmp(path, dir, strlen(dir)) != 0)
+        return false;
+    errno = ESTALE;
+    return true;
+}
+
+/* RESULT NAME(FD, ...): fails, or is libc's. */
+#define STALE(result, name, fd, args, ...)                                                         \
+    VISIBLE result name(__VA_ARGS__)                                                               \
+    {                                                                                              \
+        static result (*real)(__VA_ARGS__);                                                        \
+                                                                                                   \
+        if (!real)                                                                                 \
+            *(void **)&real = dlsym(RTLD_NEXT, #name);                                             \
+        return is_stale(fd) ? -1 : real args;                                                      \
+    }
+
+STALE(ssize_t, write, fd, (fd, data, len), int fd, const void *data, size_t len)
+STALE(ssize_t, pwrite, fd, (fd, data, len, at), int fd, const void *data, size_t len, off_t at)
+STALE(ssize_t, pwrite64, fd, (fd, data, len, at), int fd, const void *data, size_t len, off_t at)
+STALE(int, fsync, fd, (fd), int fd)
+STALE(int, ftruncate, fd, (fd, len), int fd, off_t len)
+STALE(int, ftruncate64, fd, (fd, len), int fd, off_t len)
+STALE(int, unlinkat, dir, (dir, name, flags), int dir, const char *name, int flags)
+STALE(
+    int, renameat, from, (from, old, to, name), int from, const char *old, int to, const char *name)
+
+/* openat(2)'s mode is there with some flags only; to hand it on always does no harm. */
+static int open_at(const char *symbol, int dir, const char *name, int flags, va_list ap)
+{
+    static int (*real)(int, const char *, int, ...);
+
+    if (!real)
+        *(void **)&real = dlsym(RTLD_NEXT, symbol);
+    return is_stale(dir) ? -1 : real(dir, name, flags, va_arg(ap, unsigned));
+}
+
+#define STALE_OPEN(name)                                                                           \
+    VISIBLE int name(int dir, const char *file, int flags, ...)                                    \
+    {                                                                                              \
+        va_list ap;                                                                                \
+        int fd;                                                                                    \
+                                                                                                   \
+        va_start(ap, flags);                                                                       \
+        fd = open_at(#name, dir, file, flags, ap);                                                 \
+        va_end(ap);                                                                                \
+        return fd;                                                                                 \
+    }
+
+STALE_OPEN(openat)
+STALE_OPEN(openat64)
