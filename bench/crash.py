@@ -89,10 +89,10 @@ def main():
                 if values:
                     b.row(f"{case}, {name}", values, unit="ms", **kw)
 
-            row("log", "rank failed, in the log", below=100)
-            row("show", "rank failed, in plstat show", below=100)
-            row("cause", "cause decided, in the log")
-            row("why", "cause, in plstat why")
+            row("log", "rank failed, in the log", below=10)
+            row("show", "rank failed, in plstat show", below=10)
+            row("cause", "cause decided, in the log", below=150)
+            row("why", "cause, in plstat why", below=150)
             row("end", "step over (95 ranks ended)")
         b.note("the hub waits 100 ms for an earlier failure from another node before it decides.")
         b.finish()
