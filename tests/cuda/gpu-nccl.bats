@@ -34,6 +34,23 @@ by_nccl() {
     by_nccl 2 --epochs 2 "$PLUME_PLUGIN_DIR/scattered_turns.so"
 }
 
+@test "the profile shows that a bucket is reduced while backward goes on" {
+    PLUME_EMULATED_GPUS=2 pltrain --gpus 2 --comm nccl --max-steps 2 --limit-val-batches 0 --limit-test-batches 0 \
+        --num-sanity-val-steps 0 --profile=trace.json gpt --layers 4 --width 128 --heads 2 --context 8 --batch_size 2
+    # Of two buckets, the first has 1 MiB; behind the last one only the reductions are waited for.
+    python3 - <<'PY'
+import json
+events = json.load(open("trace.json"))["traceEvents"]
+def of(category, name=None):
+    return [e for e in events if e.get("cat") == category and name in (None, e["name"])]
+steps, sums, ops = of("step", "backward"), of("ranks", "reduce"), of("backward")
+assert len(steps) == 2 and len(sums) == 4, (len(steps), len(sums))
+end = steps[-1]["ts"] + steps[-1]["dur"]
+left = [sum(s["ts"] + s["dur"] <= op["ts"] < end for op in ops) for s in sums[-2:]]
+assert steps[-1]["ts"] <= sums[-2]["ts"] and left[0] >= 10 and left[1] == 0, left
+PY
+}
+
 @test "stages of a pipeline reach each other by NCCL" {
     by_nccl 2 "${SHORT[@]}" --strategy pipeline --stages 2 --microbatches 3 --clip 0.1 mlp
     TOLERANCE=3e-3 by_nccl 4 "${SHORT[@]}" --strategy pipeline --stages 2 --microbatches 2 --schedule gpipe --precision bf16 "${GPT[@]}"
