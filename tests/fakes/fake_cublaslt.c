@@ -370,6 +370,8 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle,
         return CUBLAS_STATUS_NOT_SUPPORTED;
     fake_lt.last = by->number;
     fake_lt.now += fake_lt.ns[by->number];
+    if (what->epilogue != CUBLASLT_EPILOGUE_DEFAULT && what->epilogue != CUBLASLT_EPILOGUE_BIAS)
+        fake_lt.now += fake_lt.epilogue_ns;
     check(what, la, lb, l);
     assert_ptr_equal(c, d);
     assert_true(workspace_bytes >= p->workspace && (uintptr_t)workspace % 256 == 0);

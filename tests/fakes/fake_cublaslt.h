@@ -24,6 +24,7 @@ struct fake_lt {
      * clock `now`; 0: it is refused. last: who did the last one. */
     unsigned answers;
     unsigned ns[FAKE_LT_ANSWERS], last;
+    unsigned epilogue_ns; /* what an epilogue takes beside it; not that of a bias */
     uint64_t now;
 };
 extern struct fake_lt fake_lt;

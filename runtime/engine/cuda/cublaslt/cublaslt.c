@@ -332,6 +332,54 @@ bool pl_cublaslt_run(struct pl_cublaslt *lt,
     return true;
 }
 
+/* Nanoseconds of REPEATS runs of an op; UINT64_MAX if it cannot be done so. */
+static uint64_t time_way(struct pl_cublaslt *lt,
+                         struct CUstream_st *stream,
+                         bool (*run)(const void *ctx, bool fused),
+                         const void *ctx,
+                         bool fused)
+{
+    uint64_t start = 0;
+
+    for (int i = 0; i <= REPEATS; i++) { /* the first one also finds the algorithm */
+        if (!run(ctx, fused))
+            return UINT64_MAX;
+        if ((i == 0 || i == REPEATS) && cudaStreamSynchronize(stream) != cudaSuccess)
+            return UINT64_MAX;
+        start = i == 0 ? lt->now_ns() : start;
+    }
+    return lt->now_ns() - start;
+}
+
+bool pl_cublaslt_fuses(struct pl_cublaslt *lt,
+                       const struct pl_cublaslt_key *key,
+                       struct CUstream_st *stream,
+                       bool (*run)(const void *ctx, bool fused),
+                       const void *ctx)
+{
+    struct pl_cublaslt_key of = *key;
+    cublasLtMatmulAlgo_t separate = {{0}};
+    const cublasLtMatmulAlgo_t *kept;
+    uint64_t fused_ns, ns;
+
+    if (!lt->tuned)
+        return true;
+    of.add = 0;
+    of.ways = 1;
+    kept = pl_tuned_find(lt->tuned, &of);
+    if (kept)
+        return kept->data[0] == 0;
+    if (!may_time(lt, key, stream))
+        return true;
+    fused_ns = time_way(lt, stream, run, ctx, true);
+    ns = fused_ns == UINT64_MAX ? UINT64_MAX : time_way(lt, stream, run, ctx, false);
+    if (ns == UINT64_MAX)
+        return true;
+    separate.data[0] = (double)ns < GAIN * (double)fused_ns;
+    pl_tuned_add(lt->tuned, &of, &separate);
+    return separate.data[0] == 0;
+}
+
 bool pl_cublaslt_tf32(const struct pl_cublaslt *lt)
 {
     return lt->tf32;

@@ -48,6 +48,15 @@ bool pl_cublaslt_run(struct pl_cublaslt *lt,
                      const struct pl_cublaslt_data *data,
                      struct CUstream_st *stream);
 
+/* True if an op with this epilogue in the product (fused) is faster than with a kernel of its own,
+ * or if that is unknown. Both are timed where a product's answers are, and the choice is kept in
+ * the same way. run: does the op, returns false if it cannot. It is called any number of times. */
+bool pl_cublaslt_fuses(struct pl_cublaslt *lt,
+                       const struct pl_cublaslt_key *key,
+                       struct CUstream_st *stream,
+                       bool (*run)(const void *ctx, bool fused),
+                       const void *ctx);
+
 /* Puts linear_forward, linear_backward and matmul into a type's table. The table's own kernels are
  * kept (per type, the same for all devices) and used if cublasLt cannot do an op, or if the current
  * stream has no struct pl_cublaslt (libs.h). */

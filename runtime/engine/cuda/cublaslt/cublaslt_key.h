@@ -41,7 +41,8 @@ struct pl_cublaslt_key {
     uint8_t tf32;             /* factors of f32 may be rounded to tf32 */
     uint8_t align_a, align_b; /* exponent of the largest power of two, up to 256 bytes */
     uint8_t align_d, align_aux, align_bias;
-    uint8_t zero[5];
+    uint8_t ways; /* of a choice between the epilogue and a kernel of its own; else 0 */
+    uint8_t zero[4];
 };
 
 /* The operands' addresses, and the epilogue's input or output. */

@@ -41,6 +41,25 @@ static bool product(struct place at,
     return true;
 }
 
+/* True if the op is better done with this epilogue; see pl_cublaslt_fuses(). */
+static bool fuses(struct place at,
+                  struct pl_matmul_args args,
+                  enum pl_cublaslt_epilogue epilogue,
+                  const void *bias,
+                  const void *aux,
+                  bool (*run)(const void *ctx, bool fused),
+                  const void *ctx)
+{
+    struct pl_cublaslt_key key;
+    struct pl_cublaslt_data data;
+
+    return !at.libs.lt ||
+           !pl_cublaslt_of_matmul(&args, at.real, pl_cublaslt_tf32(at.libs.lt), &key, &data) ||
+           !pl_cublaslt_add_epilogue(&key, &data, epilogue, (void *)(uintptr_t)bias,
+                                     (void *)(uintptr_t)aux) ||
+           pl_cublaslt_fuses(at.libs.lt, &key, at.stream, run, ctx);
+}
+
 static void matmul(enum pl_real real, const struct pl_matmul_args *a)
 {
     struct place at = current(real);
@@ -69,38 +88,111 @@ static bool forward_fused(struct place at, const struct pl_linear_args *a)
     }
 }
 
+/* A layer and what of it is asked for. */
+struct part {
+    struct place at;
+    const struct pl_linear_args *a;
+    const void *dz;
+};
+
+/* For tries: they are no ops of the step. */
+static struct part uncounted(struct place at, const struct pl_linear_args *a, const void *dz)
+{
+    at.libs.calls = NULL;
+    return (struct part){at, a, dz};
+}
+
+/* The activation in a pass of its own. */
+static bool forward_apart(struct place at, const struct pl_linear_args *a)
+{
+    struct pl_unary_args act = {.n = a->rows * a->out, .act = a->act, .x = a->pre, .y = a->y};
+
+    if (!product(at, pl_cublaslt_linear_y(a, a->pre), a->b ? PL_CUBLASLT_BIAS : PL_CUBLASLT_PLAIN,
+                 a->b, NULL))
+        return false;
+    own[at.real].unary_forward(&act);
+    return true;
+}
+
+static bool try_gelu(const void *ctx, bool fused)
+{
+    const struct part *p = ctx;
+
+    return fused ? forward_fused(p->at, p->a) : forward_apart(p->at, p->a);
+}
+
 static void linear_forward(enum pl_real real, const struct pl_linear_args *a)
 {
     struct place at = current(real);
+    struct part part = uncounted(at, a, NULL);
+    bool apart = a->act == PL_ACT_GELU_TANH &&
+                 !fuses(at, pl_cublaslt_linear_y(a, a->y),
+                        a->b ? PL_CUBLASLT_GELU_AUX_BIAS : PL_CUBLASLT_GELU_AUX, a->b, a->pre,
+                        try_gelu, &part);
 
-    if (forward_fused(at, a))
+    if (!apart && forward_fused(at, a))
         return;
-    if (pl_activation_needs_pre(a->act) &&
-        product(at, pl_cublaslt_linear_y(a, a->pre), a->b ? PL_CUBLASLT_BIAS : PL_CUBLASLT_PLAIN,
-                a->b, NULL)) {
-        struct pl_unary_args act = {.n = a->rows * a->out, .act = a->act, .x = a->pre, .y = a->y};
-
-        own[real].unary_forward(&act);
+    if (pl_activation_needs_pre(a->act) && forward_apart(at, a))
         return;
-    }
     own[real].linear_forward(a);
     pl_cuda_libs_count(&at.libs, false, 1);
+}
+
+static bool dx_fused(struct place at, const struct pl_linear_args *a, const void *dz)
+{
+    return product(at, pl_cublaslt_linear_dx(a, dz), PL_CUBLASLT_DGELU, NULL,
+                   (void *)(uintptr_t)a->x_pre);
+}
+
+static bool dx_apart(struct place at, const struct pl_linear_args *a, const void *dz)
+{
+    struct pl_unary_args slope = {
+        .n = a->rows * a->in, .act = a->x_act, .x = a->x_pre, .dy = a->dx, .dx = a->dx};
+
+    if (!product(at, pl_cublaslt_linear_dx(a, dz), PL_CUBLASLT_PLAIN, NULL, NULL))
+        return false;
+    if (a->x_pre)
+        own[at.real].unary_backward(&slope);
+    return true;
+}
+
+static bool try_slope(const void *ctx, bool fused)
+{
+    const struct part *p = ctx;
+
+    return (fused ? dx_fused : dx_apart)(p->at, p->a, p->dz);
 }
 
 /* dx, with the slope of the activation before it in the same pass or in one of its own. */
 static bool dx_product(struct place at, const struct pl_linear_args *a, const void *dz)
 {
-    struct pl_matmul_args dx = pl_cublaslt_linear_dx(a, dz);
-    struct pl_unary_args slope = {
-        .n = a->rows * a->in, .act = a->x_act, .x = a->x_pre, .dy = a->dx, .dx = a->dx};
+    struct part part = uncounted(at, a, dz);
 
     if (a->x_pre && a->x_act == PL_ACT_GELU_TANH &&
-        product(at, dx, PL_CUBLASLT_DGELU, NULL, (void *)(uintptr_t)a->x_pre))
+        fuses(at, pl_cublaslt_linear_dx(a, dz), PL_CUBLASLT_DGELU, NULL, a->x_pre, try_slope,
+              &part) &&
+        dx_fused(at, a, dz))
         return true;
-    if (!product(at, dx, PL_CUBLASLT_PLAIN, NULL, NULL))
+    return dx_apart(at, a, dz);
+}
+
+static bool dw_fused(struct place at, const struct pl_linear_args *a)
+{
+    return product(at, pl_cublaslt_linear_dw(a, a->dz), PL_CUBLASLT_BGRAD, a->db, NULL);
+}
+
+/* dw by the library, db by a kernel of its own. */
+static bool try_bias(const void *ctx, bool fused)
+{
+    const struct part *p = ctx;
+    struct pl_linear_args rest = *p->a;
+
+    if (fused)
+        return dw_fused(p->at, p->a);
+    rest.dx = rest.dw = NULL;
+    if (!product(p->at, pl_cublaslt_linear_dw(p->a, p->a->dz), PL_CUBLASLT_PLAIN, NULL, NULL))
         return false;
-    if (a->x_pre)
-        own[at.real].unary_backward(&slope);
+    own[p->at.real].linear_backward(&rest);
     return true;
 }
 
@@ -110,6 +202,7 @@ static void linear_backward(enum pl_real real, const struct pl_linear_args *a)
 {
     struct place at = current(real);
     struct pl_linear_args left = *a;
+    struct part part;
 
     if (a->act != PL_ACT_NONE) {
         left.dx = left.dw = left.db = NULL;
@@ -120,8 +213,11 @@ static void linear_backward(enum pl_real real, const struct pl_linear_args *a)
     } else {
         left.dz = (void *)(uintptr_t)left.dy;
     }
+    part = uncounted(at, &left, left.dz);
     if (left.dw && left.db && !left.db_add &&
-        product(at, pl_cublaslt_linear_dw(&left, left.dz), PL_CUBLASLT_BGRAD, left.db, NULL))
+        fuses(at, pl_cublaslt_linear_dw(&left, left.dz), PL_CUBLASLT_BGRAD, left.db, NULL, try_bias,
+              &part) &&
+        dw_fused(at, &left))
         left.dw = left.db = NULL;
     if (left.dw &&
         product(at, pl_cublaslt_linear_dw(&left, left.dz), PL_CUBLASLT_PLAIN, NULL, NULL))

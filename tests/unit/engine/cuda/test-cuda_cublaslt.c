@@ -640,6 +640,104 @@ static void test_nothing_is_timed_while_a_graph_is_captured(void **state)
     end_home(home);
 }
 
+/* Own kernels that take time, too. */
+static unsigned own_ns, own_calls;
+
+#define TIMED(function, args)                                                                      \
+    static void timed_##function(const struct args *a)                                             \
+    {                                                                                              \
+        fake_lt.now += own_ns;                                                                     \
+        own_calls++;                                                                               \
+        pl_kernels_ref(PL_REAL_F32)->function(a);                                                  \
+    }
+TIMED(unary_forward, pl_unary_args)
+TIMED(unary_backward, pl_unary_args)
+TIMED(linear_backward, pl_linear_args)
+
+/* A layer with gelu, or the backward of the layer after one, on both sides. Returns the calls of
+ * own kernels in the op itself. */
+static unsigned layer(bool backward)
+{
+    static const uint8_t shift[ARRAYS];
+
+    fill(PL_REAL_F32);
+    for (int side = 0; side < 2; side++) {
+        const struct pl_kernels *k = side ? &table[PL_REAL_F32] : pl_kernels_ref(PL_REAL_F32);
+        struct pl_linear_args s = {.rows = 4,
+                                   .in = 8,
+                                   .out = 16,
+                                   .act = backward ? PL_ACT_NONE : PL_ACT_GELU_TANH,
+                                   .x = array(side, 0, PL_REAL_F32, shift),
+                                   .w = array(side, 1, PL_REAL_F32, shift),
+                                   .b = array(side, 2, PL_REAL_F32, shift),
+                                   .y = array(side, 3, PL_REAL_F32, shift),
+                                   .pre = array(side, 4, PL_REAL_F32, shift),
+                                   .dy = array(side, 5, PL_REAL_F32, shift),
+                                   .dz = array(side, 5, PL_REAL_F32, shift),
+                                   .dx = array(side, 7, PL_REAL_F32, shift),
+                                   .dw = array(side, 8, PL_REAL_F32, shift),
+                                   .db = array(side, 9, PL_REAL_F32, shift),
+                                   .x_act = PL_ACT_GELU_TANH,
+                                   .x_pre = backward ? array(side, 10, PL_REAL_F32, shift) : NULL};
+
+        for (int i = 0; i <= side;
+             i++) { /* again when all is chosen; what was tried is not counted */
+            own_calls = 0;
+            calls = (struct pl_cuda_calls){0};
+            if (backward)
+                k->linear_backward(&s);
+            else
+                k->linear_forward(&s);
+            if (side)
+                assert_int_equal(atomic_load(&calls.library), backward ? 2 : 1);
+        }
+    }
+    compare(PL_REAL_F32, 1e-4, "layer"); /* gelu's last bits */
+    return own_calls;
+}
+
+static void start_layers(const char *what, unsigned epilogue_ns, unsigned ns)
+{
+    struct pl_kernels timed = *pl_kernels_ref(PL_REAL_F32);
+
+    start_timed(false, what);
+    timed.unary_forward = timed_unary_forward;
+    timed.unary_backward = timed_unary_backward;
+    timed.linear_backward = timed_linear_backward;
+    table[PL_REAL_F32] = timed;
+    pl_cublaslt_install(&table[PL_REAL_F32]);
+    fake_lt.answers = 1;
+    fake_lt.ns[0] = 100;
+    fake_lt.epilogue_ns = epilogue_ns;
+    own_ns = ns;
+}
+
+static void test_an_epilogue_is_used_where_it_is_faster(void **state)
+{
+    char home[64], file[192];
+
+    new_home(home, file);
+    start_layers("slow epilogues", 50, 10);
+    assert_int_equal(layer(false), 1); /* gelu */
+    assert_int_equal(layer(true), 2);  /* db, and gelu's slope */
+    end();
+    start_layers("slow epilogues", 0, 500); /* the next process */
+    assert_int_equal(layer(false), 1);
+    assert_int_equal(layer(true), 2);
+    end();
+    start_layers("fast epilogues", 50, 60);
+    assert_int_equal(layer(false), 0);
+    assert_int_equal(layer(true), 0);
+    end();
+    start_layers("hardly slower", 11, 10);
+    assert_int_equal(layer(false), 0);
+    end();
+    start_layers(NULL, 50, 10);
+    assert_int_equal(layer(true), 0);
+    end();
+    end_home(home);
+}
+
 static unsigned dropped;
 
 static void drop(void *plan)
@@ -694,6 +792,7 @@ int main(void)
         cmocka_unit_test(test_damaged_choices_are_timed_again),
         cmocka_unit_test(test_a_refused_choice_is_asked_for_again),
         cmocka_unit_test(test_nothing_is_timed_while_a_graph_is_captured),
+        cmocka_unit_test(test_an_epilogue_is_used_where_it_is_faster),
         cmocka_unit_test(test_plan_cache_keeps_all),
     };
 
