@@ -210,7 +210,26 @@ static int set_default(struct pl_spec *spec, enum pl_spec_key key, const char *t
     return pl_spec_put(spec, key, text, PL_ORIGIN_BUILTIN);
 }
 
-/* "train" for train.py, python train.py and torchrun train.py. */
+/* True if Lightning takes a job of this name for an interactive shell: each rank would train alone.
+ */
+static bool is_shells_name(const char *name)
+{
+    return strcmp(name, "bash") == 0 || strcmp(name, "interactive") == 0;
+}
+
+static int warn_name(struct pl_spec *spec)
+{
+    const char *name = spec->values[PL_SPEC_NAME].text;
+
+    return name && is_shells_name(name)
+               ? pl_spec_warn(spec,
+                              "PyTorch Lightning takes a job named '%s' for an interactive shell, "
+                              "and each rank would train alone: choose another --name",
+                              name)
+               : 0;
+}
+
+/* "train" for train.py, python train.py, bash train.sh and torchrun train.py. */
 static int default_name(struct pl_spec *spec, char *const *words)
 {
     const char *word, *base, *dot;
@@ -220,8 +239,9 @@ static int default_name(struct pl_spec *spec, char *const *words)
         return set_default(spec, PL_SPEC_NAME, "mlp");
     word = words[0];
     base = strrchr(word, '/') ? strrchr(word, '/') + 1 : word;
-    if ((strncmp(base, "python", 6) == 0 || strcmp(base, "torchrun") == 0) && words[1] &&
-        words[1][0] != '-' && words[1][0]) {
+    if ((strncmp(base, "python", 6) == 0 || strcmp(base, "torchrun") == 0 ||
+         strcmp(base, "bash") == 0 || strcmp(base, "sh") == 0) &&
+        words[1] && words[1][0] != '-' && words[1][0]) {
         word = words[1];
         base = strrchr(word, '/') ? strrchr(word, '/') + 1 : word;
     }
@@ -232,7 +252,7 @@ static int default_name(struct pl_spec *spec, char *const *words)
     for (char *p = name; *p; p++)
         if ((unsigned char)*p < 0x20 || *p == 0x7f)
             *p = '_';
-    return set_default(spec, PL_SPEC_NAME, *name ? name : "run");
+    return set_default(spec, PL_SPEC_NAME, *name && !is_shells_name(name) ? name : "run");
 }
 
 static int defaults(struct pl_spec *spec, char *const *words)
@@ -404,7 +424,7 @@ int pl_spec_resolve(struct pl_spec *spec,
         r = check_output(spec, err);
     if (r < 0)
         return r;
-    if (warn_objective(spec) < 0 || warn_max_fail(spec) < 0)
+    if (warn_name(spec) < 0 || warn_objective(spec) < 0 || warn_max_fail(spec) < 0)
         return pl_error_set(err, -ENOMEM, "out of memory");
     return check_metrics(spec, err);
 }

@@ -123,6 +123,10 @@ static void test_resolve_names(void **state)
     name_is("python3.11", "src/train.py", "train", "train");
     name_is("python3", "-m", "python3", "python3");
     name_is("python", NULL, "python", "python");
+    name_is("bash", "a/train.sh", "train", "train");
+    name_is("/bin/bash", "-c", "run",
+            "run"); /* Lightning takes a job "bash" for a shell of the user's */
+    name_is("./interactive", NULL, "run", "run");
     name_is("./.hidden", NULL, ".hidden", "_hidden");
     name_is("./-x", NULL, "-x", "_x");
     name_is("./a b\xc3\xa9\n", NULL, "a b\xc3\xa9_", "a_b__");
