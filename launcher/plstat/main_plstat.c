@@ -127,6 +127,20 @@ static int run_any(struct pl_plstat *ps, struct pl_error *err)
     return pl_cmd_any(ps, &chosen_name, err);
 }
 
+/* Commands of other tools, and of a user's first guess. */
+static const struct {
+    const char *word, *instead;
+} others[] = {
+    {"watch", "plstat show JOB --watch"},
+    {"list", "plstat"},
+    {"ls", "plstat"},
+    {"status", "plstat show JOB"},
+    {"log", "plstat why JOB, or read rank-R.out in RUN/trial-0000/attempt-0"},
+    {"logs", "plstat why JOB, or read rank-R.out in RUN/trial-0000/attempt-0"},
+    {"cancel", "plsubmit --cancel SWEEP"},
+    {"retry", "plsubmit --retry SWEEP"},
+};
+
 /* A word that is no command: a JOB, unless it is nearly a command's name. */
 static int set_job(struct pl_plstat *ps, const char *word, struct pl_error *err)
 {
@@ -144,6 +158,10 @@ static int set_job(struct pl_plstat *ps, const char *word, struct pl_error *err)
     if (near.best)
         return pl_error_set(err, -EINVAL, "unknown command '%s': did you mean %s?", word,
                             near.best);
+    for (size_t i = 0; i < PL_COUNT(others); i++)
+        if (strcmp(word, others[i].word) == 0)
+            return pl_error_set(err, -EINVAL, "'%s' is no command: write %s", word,
+                                others[i].instead);
     return pl_error_set(err, -EINVAL,
                         "'%s' is no command, job, sweep or run folder: see plstat --help", word);
 }

@@ -42,6 +42,27 @@ check_typo(const struct pl_grid *grid, const char *arg, const char *s, struct pl
                         name, near.best);
 }
 
+/* True if the argument, or all after its '=', is {NAME} of no axis. */
+static bool is_placeholder(const struct pl_grid *grid, const char *arg)
+{
+    const char *s = strchr(arg, '{');
+    size_t len = s ? strcspn(s + 1, "}") : 0;
+
+    return s && (s == arg || s[-1] == '=') && s[1 + len] && !s[2 + len] &&
+           pl_name_valid(s + 1, len) && find_axis(grid, s) == grid->n_axes;
+}
+
+/* True if plsubmit's own option stands among the arguments of the program. */
+static bool is_ours(const char *const *arg)
+{
+    const char *value = strncmp(*arg, "--grid=", 7) == 0 ? *arg + 7
+                        : strcmp(*arg, "--grid") == 0    ? arg[1]
+                                                         : NULL;
+    const char *equals = value ? strchr(value, '=') : NULL;
+
+    return equals && pl_name_valid(value, (size_t)(equals - value));
+}
+
 static int
 scan(const struct pl_grid *grid, const char *arg, bool *used, bool *any, struct pl_error *err)
 {
@@ -62,14 +83,19 @@ int pl_axes_check(const struct pl_grid *grid,
                   const char *const *argv,
                   bool is_pltrain,
                   const char **ret_unused,
+                  const char **ret_wrong,
                   struct pl_error *err)
 {
     _cleanup_free_ bool *used = calloc(grid->n_axes + 1, sizeof(*used));
     bool any = false;
     int r = used ? 0 : pl_error_set(err, -ENOMEM, "out of memory");
 
-    for (const char *const *arg = argv + 1; argv[0] && *arg && r == 0; arg++)
+    *ret_wrong = NULL;
+    for (const char *const *arg = argv + 1; argv[0] && *arg && r == 0; arg++) {
         r = scan(grid, *arg, used, &any, err);
+        if (!*ret_wrong && (is_placeholder(grid, *arg) || is_ours(arg)))
+            *ret_wrong = *arg;
+    }
     *ret_unused = NULL;
     for (size_t i = 0; i < grid->n_axes && any && r == 0 && !*ret_unused; i++)
         if (!used[i])

@@ -5,15 +5,18 @@
 
 #include "launcher/plsubmit/grid.h"
 
-/* Looks for {NAME} in the arguments.
+/* Looks for {NAME} in the arguments, and for what is not there.
  * argv        the program and its arguments, NULL-terminated
  * is_pltrain  the program does not read PLUME_PARAM_NAME
  * ret_unused  an axis that no argument uses although another one is used; NULL: none
+ * ret_wrong   an argument, or all after its '=', that is {NAME} of no axis; or --grid, which comes
+ *             after the program; NULL: none
  * Returns 0, -EINVAL ({NAME} is nearly an axis; an unused axis of pltrain), -ENOMEM. */
 int pl_axes_check(const struct pl_grid *grid,
                   const char *const *argv,
                   bool is_pltrain,
                   const char **ret_unused,
+                  const char **ret_wrong,
                   struct pl_error *err);
 
 #endif

@@ -25,6 +25,16 @@ void pl_grid_finish(struct pl_grid *grid)
     *grid = (struct pl_grid){0};
 }
 
+/* True if the comma after these len bytes is inside of brackets, as in [1,2]. */
+static bool is_cut(const char *s, size_t len)
+{
+    int depth = 0;
+
+    for (size_t i = 0; i < len; i++)
+        depth += (strchr("([{", s[i]) != NULL) - (strchr(")]}", s[i]) != NULL);
+    return depth > 0 && s[len] == ',' && strpbrk(s + len, ")]}");
+}
+
 /* Reads one value from *text on and moves *text to the byte after it. */
 static int read_value(const char **text, char **ret, const char *name, struct pl_error *err)
 {
@@ -41,6 +51,11 @@ static int read_value(const char **text, char **ret, const char *name, struct pl
                                 "\"range(...)\" for the text itself",
                                 name);
 
+        if (is_cut(s, len))
+            return pl_error_set(err, -EINVAL,
+                                "axis '%s': a comma in brackets begins a value, too: write V1,V2 "
+                                "without brackets, or each value with them in quotes, \"[1,2]\"",
+                                name);
         if (len == 0)
             return pl_error_set(
                 err, -EINVAL, "axis '%s' has an empty value: write \"\" for the empty value", name);
@@ -357,7 +372,7 @@ int pl_grid_format(const struct pl_axis *axis, struct pl_buf *out)
 
     for (size_t i = 0; i < axis->n_values && r == 0; i++) {
         const char *value = axis->values[i];
-        bool quote = !*value || *value == '"' || strchr(value, ',') || strchr(value, '(');
+        bool quote = !*value || *value == '"' || strpbrk(value, ",([{");
 
         if (i)
             r = pl_buf_addc(out, ',');

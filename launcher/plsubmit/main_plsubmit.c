@@ -251,10 +251,11 @@ static int submit_change(struct pl_change *change,
                          size_t only)
 {
     _cleanup_(pl_strv_freep) char **after = NULL;
-    struct submission s = {.change = change,
-                           .folder = resumed ? spec->changed : pl_run_dir(change->run),
-                           .resumed = resumed,
-                           .only = only};
+    struct submission s = {
+        .change = change,
+        .folder = resumed && strchr(spec->changed, '/') ? spec->changed : pl_run_dir(change->run),
+        .resumed = resumed,
+        .only = only};
     struct pl_error err = {0};
 
     if (pl_after_of_run(change->run, &after) < 0) {

@@ -156,17 +156,38 @@ static bool sets_path(const struct pl_spec *spec)
 
 static int check_axes(struct pl_spec *spec, const char *program, struct pl_error *err)
 {
-    const char *unused;
+    const char *unused, *wrong;
     int r = pl_axes_check(&spec->grid, (const char *const *)spec->argv,
-                          pl_hparams_is_pltrain(program), &unused, err);
+                          pl_hparams_is_pltrain(program), &unused, &wrong, err);
 
     if (r == 0 && unused &&
         pl_spec_warn(spec,
                      "no argument uses axis '%s': write {%s}, unless the "
                      "program reads PLUME_PARAM_%s",
                      unused, unused, unused) < 0)
-        r = pl_error_set(err, -ENOMEM, "out of memory");
+        r = pl_error_nomem(err);
+    if (r == 0 && wrong &&
+        pl_spec_warn(spec,
+                     strchr(wrong, '{')
+                         ? "there is no axis for '%.200s', and the program gets it as it is: "
+                           "--grid NAME=V1,V2 makes one"
+                         : "'%.200s' after the program's name is an argument of the program: write "
+                           "plsubmit's options before it",
+                     wrong) < 0)
+        r = pl_error_nomem(err);
     return r;
+}
+
+/* --local 2 and --snapshot untracked, whose values need a '='. */
+static int check_first_word(const struct pl_spec *spec, const char *word, struct pl_error *err)
+{
+    const char *local = spec->values[PL_SPEC_LOCAL].text;
+
+    if (local && strcmp(local, "0") == 0 && *word && !word[strspn(word, "0123456789")])
+        return pl_error_set(err, -EINVAL, "program '%s': write --local=%s", word, word);
+    if (spec->values[PL_SPEC_SNAPSHOT].text && strcmp(word, "untracked") == 0)
+        return pl_error_set(err, -EINVAL, "program '%s': write --snapshot=%s", word, word);
+    return 0;
 }
 
 static int user_program(struct pl_spec *spec, char *const *words, struct pl_error *err)
@@ -179,6 +200,9 @@ static int user_program(struct pl_spec *spec, char *const *words, struct pl_erro
         if (!pl_utf8_valid(*word, strlen(*word)))
             return pl_error_set(err, -EINVAL, "argument '%.200s' of the program is not valid UTF-8",
                                 *word);
+    r = check_first_word(spec, words[0], err);
+    if (r < 0)
+        return r;
     if (spec->values[PL_SPEC_CONTAINER].text) /* the image has it */
         r = *words[0] ? (program = strdup(words[0])) ? 0 : -ENOMEM
                       : pl_error_set(err, -ENOENT, "the program's name is empty");

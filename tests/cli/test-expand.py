@@ -19,7 +19,7 @@ def text_of(values):
     """An axis' values as --grid takes them; quoted where that is needed, or by chance."""
     out = []
     for v in values:
-        if not v or v[0] == '"' or "," in v or v.startswith(("range(", "log(")) or random.random() < 0.2:
+        if not v or v[0] == '"' or set(v) & set(",([{") or random.random() < 0.2:
             v = '"' + v.replace('"', '""') + '"'
         out.append(v)
     return ",".join(out)
