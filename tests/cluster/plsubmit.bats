@@ -281,6 +281,12 @@ TXT
     [ "$(<"$RUN/trial-0000/attempt-0/rank-0.out")" = once ]
 }
 
+@test "commas, --export=NONE and CPUs do not get lost on the way to a rank" {
+    # shellcheck disable=SC2016 # the rank's
+    HIDDEN=1 submit --sbatch export=NONE --env 'A=a,B=b c' -c 2 --wait sh -c 'echo "$A|$B|$HIDDEN|$RANK|$SLURM_CPUS_PER_TASK|$(nproc)"'
+    [ "$(<"$RUN/trial-0000/attempt-0/rank-0.out")" = 'a,B=b c|||0|2|2' ]
+}
+
 @test "job.sh by hand has the same options, and srun gets its own" {
     text='it'\''s  "mine" \ # 100%'
     submit --sbatch hold --comment "$text" -J 'my run' --srun 'export=ALL,OF_SRUN=a b' \
