@@ -238,6 +238,12 @@ int pl_memory_need(struct pl_trainer *trainer, struct pl_memory_need *ret, struc
     need.all = need.params + need.gathered + need.grads + need.state + need.average + need.spare +
                need.buffers + need.borrowed + need.messages + need.step + need.evaluation +
                need.batches;
+    if (trainer->pipe.on) { /* the ops were measured before, which may have taken more */
+        struct pl_device_memory memory;
+
+        trainer->dev->ops->memory(trainer->dev, &memory);
+        need.all = fmax(need.all, (double)memory.peak);
+    }
     *ret = need;
     return r;
 }
