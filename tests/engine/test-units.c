@@ -4,6 +4,7 @@
 #include "common/base/fs.h"
 #include "runtime/engine/module/module.h"
 #include "runtime/engine/params/shard.h"
+#include "runtime/engine/train/memory_need.h"
 #include "runtime/engine/train/trainer.h"
 #include "tests/engine/ranks.h"
 #include "tests/lib/on_device.h"
@@ -37,8 +38,9 @@ struct run {
     char hash[17];
     double values[VALUES]; /* of the parameters, as declared */
     double val_loss, train_loss;
-    size_t held[RANKS_MAX];     /* elements of the values that each rank keeps */
-    size_t gathered[RANKS_MAX]; /* bytes of its units' memory */
+    size_t held[RANKS_MAX];                     /* elements of the values that each rank keeps */
+    size_t gathered[RANKS_MAX];                 /* bytes of its units' memory */
+    double planned[RANKS_MAX], peak[RANKS_MAX]; /* bytes of the device */
 };
 
 static struct run *current;
@@ -196,6 +198,10 @@ static int take_values(struct run *run, struct pl_trainer *t, struct pl_error *e
     size_t at = 0;
     int r = 0;
 
+    struct pl_device_memory memory;
+
+    t->dev->ops->memory(t->dev, &memory);
+    run->peak[t->comm->rank] = (double)memory.peak;
     run->held[t->comm->rank] = pl_params_held(params);
     run->gathered[t->comm->rank] = t->units.bytes;
     for (size_t i = 0; i < params->n && r == 0; i++) {
@@ -213,6 +219,15 @@ static int take_values(struct run *run, struct pl_trainer *t, struct pl_error *e
                 params->real == PL_REAL_F64 ? whole[k] : (double)((float *)whole)[k];
         free(whole);
     }
+    return r;
+}
+
+static int plan(struct run *run, struct pl_trainer *t, struct pl_error *err)
+{
+    struct pl_memory_need need;
+    int r = pl_memory_need(t, &need, err);
+
+    run->planned[t->comm->rank] = need.all;
     return r;
 }
 
@@ -247,7 +262,9 @@ static const char *train(struct pl_comm *comm, void *shared)
     if (r == 0)
         r = pl_trainer_init(&trainer, &module, &h, &options, comm, &report, &err);
     if (r == 0) {
-        r = pl_trainer_fit(&trainer, &err);
+        r = plan(run, &trainer, &err);
+        if (r == 0)
+            r = pl_trainer_fit(&trainer, &err);
         if (r == 0)
             r = take_values(run, &trainer, &err);
         if (comm->rank == 0 && r == 0) {
@@ -310,6 +327,16 @@ static void assert_alike(const struct run *a, const struct run *b)
                  b->val_loss, b->train_loss);
 }
 
+/* Each rank has taken what was planned, within 5 %. */
+static void assert_planned(const struct run *run, unsigned ranks)
+{
+    for (unsigned i = 0; i < ranks; i++)
+        if (!(run->peak[i] > 0.95 * run->planned[i] && run->peak[i] < 1.05 * run->planned[i]))
+            fail_msg("seed %llu, shards %u: rank %u took %.0f bytes, planned were %.0f",
+                     (unsigned long long)run->seed, run->options.shard, i, run->peak[i],
+                     run->planned[i]);
+}
+
 /* One random module; $PLUME_TEST_UNITS: so many, from a seed. */
 static void try_one(uint64_t seed)
 {
@@ -349,6 +376,10 @@ static void try_one(uint64_t seed)
     ranks_run(ranks, per_node, train, ddp, 0);
     ranks_run(ranks, per_node, train, param, 0);
     assert_alike(param, ddp);
+    if (ddp->branches || ddp->no_loss) /* which no plan foresees */
+        return;
+    assert_planned(param, ranks);
+    assert_planned(ddp, ranks);
 }
 
 static void test_random_modules_have_the_bits_of_ddp(void **state)
