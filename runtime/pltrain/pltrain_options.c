@@ -589,6 +589,10 @@ static const struct pl_option options[] = {
      TRUE(tf32)},
     {"no-cuda-graphs", 0, NULL, NULL,
      "launch each kernel of each step instead of replaying CUDA graphs", FALSE(train.graphs)},
+    {"recompute", 0, NULL, NULL,
+     "compute tensors of a training step again in its backward pass, where that saves "
+     "memory",
+     TRUE(train.recompute)},
     {"summary", 0, NULL, NULL,
      "print parameters, shapes, operations and memory of the model before the run",
      TRUE(train.summary)},

@@ -100,11 +100,29 @@ static int check_tensor_parallel(const struct pl_pltrain *p, struct pl_error *er
     return 0;
 }
 
+/* What does not go with --recompute so far. */
+static int check_recompute(const struct pl_pltrain *p, struct pl_error *err)
+{
+    const struct pl_train_options *t = &p->train;
+    const char *other = t->strategy == PL_STRATEGY_PIPELINE ? "--strategy pipeline"
+                        : t->shard == PL_SHARD_PARAM        ? "--shard param"
+                        : p->tpu                            ? "--accelerator tpu"
+                                                            : NULL;
+
+    if (!t->recompute || !other)
+        return 0;
+    return pl_error_set(err, -EINVAL,
+                        "options '--recompute' and '%s' do not go together so far: leave one out",
+                        other);
+}
+
 int pl_pltrain_check(const struct pl_pltrain *p, struct pl_error *err)
 {
     const struct pl_train_options *t = &p->train;
     int r = check_tensor_parallel(p, err);
 
+    if (r == 0)
+        r = check_recompute(p, err);
     if (r < 0)
         return r;
 

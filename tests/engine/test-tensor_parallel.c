@@ -385,6 +385,7 @@ static size_t try_one(uint64_t seed)
     groups = 1 + (unsigned)pl_rng_below(&rng, 2);
     k = 2 + (unsigned)pl_rng_below(&rng, 3);
     split = split_of(one, k);
+    split->options.recompute = pl_rng_below(&rng, 2);
     go(split, groups * k, groups > 1 && pl_rng_below(&rng, 2) ? k : 0);
     if (strstr(split->error, "finds nothing to split"))
         return 0;

@@ -100,6 +100,7 @@ struct pl_train_options {
                                  NULL; NULL = none. Borrowed */
     unsigned replicas;        /* of its program, one for each device: ranks of ddp, but in this
                                  process; 0, 1: one */
+    bool recompute;           /* backward computes tensors again, to save memory (tape_again.c) */
     bool graphs;              /* capture steps as graphs and replay them, if the device can */
     enum pl_strategy_kind strategy;
     enum pl_shard_kind shard; /* with PL_STRATEGY_SHARDED; none: PL_SHARD_OS */

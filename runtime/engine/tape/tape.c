@@ -14,6 +14,7 @@ void pl_tape_finish(struct pl_tape *tape)
 {
     pl_tape_graphs_finish(tape);
     free(tape->nodes);
+    free(tape->again);
     if (tape->dev)
         pl_device_free(tape->dev, tape->memory);
     pl_bump_finish(&tape->bump);

@@ -193,6 +193,12 @@ struct pl_tape_leaves {
     void *ctx;
 };
 
+/* By node: if backward computes its output again (tape_again.c), where, and into which memory. */
+struct pl_tape_again {
+    size_t before; /* the backward of the node before this one; 0: it does not */
+    void *data[2], *saved[2], *scratch[2]; /* forward, and again */
+};
+
 /* The ranks that run the same tape on parts of the same tensors. */
 struct pl_tape_peers {
     /* Sums device memory over them, in place. */
@@ -220,7 +226,11 @@ struct pl_tape {
     bool no_reuse;                /* no memory is shared: a check of the plan */
     bool measures;                /* prepare() only counts memory_bytes: there is no plan then */
     bool no_fuse;                 /* each node runs by itself: a check of the plan */
-    size_t chunk; /* rows of a loss at a time, for tests; 0: as suits the device and the shape */
+    size_t chunk;    /* rows of a loss at a time, for tests; 0: as suits the device and the shape */
+    bool recompute;  /* backward computes again what it needs, where that saves memory; without
+                        graphs */
+    size_t segments; /* of recomputation; 0: the plan chooses. 1: nothing is computed again */
+    struct pl_tape_again *again; /* NULL: nothing is */
     /* Sums n doubles over ranks in place, for synchronised batch norm; NULL: this rank only. */
     int (*allreduce)(void *ctx, double *sums, size_t n);
     void *allreduce_ctx;

@@ -241,6 +241,8 @@ static void take_layer(struct pl_tape *tape, struct pl_node *loss)
 
 void pl_tape_plan_fusions(struct pl_tape *tape)
 {
+    bool plain = tape->no_fuse || tape->recompute; /* what runs again runs by itself */
+
     for (size_t i = 0; i < tape->n; i++) {
         struct pl_node *node = &tape->nodes[i];
 
@@ -251,13 +253,13 @@ void pl_tape_plan_fusions(struct pl_tape *tape)
     for (size_t i = 0; i < tape->n; i++) {
         struct pl_node *node = &tape->nodes[i];
 
-        if (node->op->slopes && node->op->slopes(node) && !tape->no_fuse && !tape->dev->ops->host)
+        if (node->op->slopes && node->op->slopes(node) && !plain && !tape->dev->ops->host)
             take_slope(tape, node);
         if (!node->op->fuses)
             continue;
         node->fusion.x = node->in[0];
         node->fusion.y = node->out;
-        if (tape->no_fuse)
+        if (plain)
             continue;
         if (!tape->dev->ops->host) /* whose kernel has no 16-bit arrays */
             take_cast_after(tape, node);
@@ -270,7 +272,7 @@ void pl_tape_plan_fusions(struct pl_tape *tape)
 
         if (node->op->chunks)
             take_layer(tape, node);
-        if (node->op->grad_ahead && !node->fusion.product && !tape->dev->ops->host)
+        if (node->op->grad_ahead && !node->fusion.product && !plain && !tape->dev->ops->host)
             take_gradient(tape, node);
     }
 }

@@ -10,6 +10,8 @@
 
 #define COVER_MAX ((size_t)1 << 24) /* elements; larger bases of views are zeroed first */
 
+#define SEGMENTS_MAX 96 /* of recomputation, that are tried */
+
 enum written { NOTHING, PARTS, PARTS_COVER, ALL };
 
 static bool is_among(const struct pl_tape *tape, size_t n, const plume_tensor *t)
@@ -161,7 +163,17 @@ struct life {
     size_t data_from, data_to, grad_from, grad_to;
     size_t leader;                               /* the node whose gradient's memory it is */
     size_t data, grad, saved, forward, backward; /* indices of blocks */
+    size_t again_to;                             /* of what is computed again: its last use, */
+    size_t again, again_saved, again_scratch;    /* and its blocks */
 };
+
+/* Backward uses the tensor of a node at this position. */
+static void live_back(const struct pl_tape *tape, struct life *lives, size_t i, size_t position)
+{
+    size_t *to = pl_tape_runs_again(tape, i) ? &lives[i].again_to : &lives[i].data_to;
+
+    *to = PL_MAX(*to, position);
+}
 
 /* The tensor's life, if the tape has made it. */
 static struct life *life_of(const struct pl_tape *tape, struct life *lives, plume_tensor *t)
@@ -180,6 +192,7 @@ static void find_lives(const struct pl_tape *tape, struct life *lives)
 
         lives[i].data_from = PL_MIN(i, at);
         lives[i].data_to = PL_MAX(i, at);
+        lives[i].again_to = 0;
         lives[i].grad_from = SIZE_MAX;
         for (size_t k = 0; k < node->n_in; k++) {
             struct life *life = life_of(tape, lives, node->in[k]);
@@ -188,14 +201,18 @@ static void find_lives(const struct pl_tape *tape, struct life *lives)
                 continue;
             life->data_to = PL_MAX(life->data_to, at);
             if (node->back && (node->op->needs & PL_NEEDS_IN(k)))
-                life->data_to = PL_MAX(life->data_to, back);
+                live_back(tape, lives, (size_t)(life - lives), back);
+            if (pl_tape_runs_again(tape, i))
+                live_back(tape, lives, (size_t)(life - lives), pl_tape_again_at(tape, i));
             if (node->back && node->in[k]->wants_grad)
                 life->grad_from = PL_MIN(life->grad_from, back);
         }
         if (x && node->back) /* of norms, whose backward needs it */
             x->data_to = PL_MAX(x->data_to, back);
         if (node->back && (node->op->needs & PL_NEEDS_OUT))
-            lives[i].data_to = PL_MAX(lives[i].data_to, back);
+            live_back(tape, lives, i, back);
+        if (pl_tape_runs_again(tape, i))
+            live_back(tape, lives, i, pl_tape_again_at(tape, i));
         if (is_among(tape, tape->n_roots, node->out))
             lives[i].data_to = 2 * tape->n;
         if (is_among(tape, tape->n_seeds, node->out) && node->out->wants_grad)
@@ -220,6 +237,18 @@ kept_bytes(const struct pl_tape *tape, const struct pl_node *node, size_t *ret_s
     return pl_tape_kept_at(layer, layer->n_in);
 }
 
+static void make_again_blocks(
+    const struct pl_tape *tape, size_t i, struct life *life, size_t bytes, struct pl_lifetimes *p)
+{
+    const struct pl_node *node = &tape->nodes[i];
+    size_t at = pl_tape_again_at(tape, i), back = pl_tape_back_at(tape, i);
+
+    life->again = pl_lifetimes_add(p, bytes, at, life->again_to);
+    life->again_saved = pl_lifetimes_add(p, node->saved_bytes, at, node->back ? back : at);
+    life->again_scratch =
+        pl_lifetimes_add(p, node->scratch_bytes + pl_node_f32_bytes(node, false), at, at);
+}
+
 static void make_blocks(struct pl_tape *tape, struct life *lives, struct pl_lifetimes *p)
 {
     for (size_t i = 0; i < tape->n; i++) {
@@ -230,6 +259,7 @@ static void make_blocks(struct pl_tape *tape, struct life *lives, struct pl_life
         size_t scratch, kept = kept_bytes(tape, node, &scratch);
 
         life->data = life->grad = life->saved = life->forward = life->backward = SIZE_MAX;
+        life->again = life->again_saved = life->again_scratch = SIZE_MAX;
         if (node->op->view)
             continue;
         if (!node->hidden && !node->lent)
@@ -238,8 +268,10 @@ static void make_blocks(struct pl_tape *tape, struct life *lives, struct pl_life
         if (!node->hidden && !node->grad_in_data && out->wants_grad &&
             life->grad_from != SIZE_MAX && life->leader == i)
             life->grad = pl_lifetimes_add(p, bytes, life->grad_from, life->grad_to);
+        if (pl_tape_runs_again(tape, i))
+            make_again_blocks(tape, i, life, bytes, p);
         life->saved = pl_lifetimes_add(p, kept, i,
-                                       !node->back ? i
+                                       !node->back || pl_tape_runs_again(tape, i) ? i
                                        : node->fusion.product
                                            ? pl_tape_back_at(tape, node->fusion.product - 1)
                                            : back);
@@ -317,6 +349,16 @@ set_addresses(struct pl_tape *tape, const struct life *lives, const struct pl_li
         node->saved = address(tape, p, life->saved);
         node->scratch[0] = address(tape, p, life->forward);
         node->scratch[1] = address(tape, p, life->backward);
+        if (pl_tape_runs_again(tape, i)) {
+            struct pl_tape_again *a = &tape->again[i];
+
+            a->data[0] = node->out->data;
+            a->saved[0] = node->saved;
+            a->scratch[0] = node->scratch[0];
+            a->data[1] = address(tape, p, life->again);
+            a->saved[1] = address(tape, p, life->again_saved);
+            a->scratch[1] = address(tape, p, life->again_scratch);
+        }
     }
 }
 
@@ -330,24 +372,71 @@ static size_t low_nodes(const struct pl_tape *tape)
     return n;
 }
 
+/* Places all tensors. *ret_bytes: what they take. -ENOMEM. */
+static int
+place(struct pl_tape *tape, struct life *lives, struct pl_lifetimes *p, size_t *ret_bytes)
+{
+    int r;
+
+    p->n = 0;
+    find_lives(tape, lives);
+    r = share_gradients(tape, lives);
+    make_blocks(tape, lives, p);
+    *ret_bytes = r == 0 && !p->bad ? pl_lifetimes_set(p, tape->no_reuse) : SIZE_MAX;
+    return r < 0 || *ret_bytes == SIZE_MAX ? -ENOMEM : 0;
+}
+
+static int place_segments(struct pl_tape *tape,
+                          size_t segments,
+                          struct life *lives,
+                          struct pl_lifetimes *p,
+                          size_t *ret_bytes)
+{
+    for (size_t i = 0; i < tape->n; i++) { /* of the plan before */
+        for (size_t k = 0; k < tape->nodes[i].n_in; k++)
+            tape->nodes[i].alias[k] = false;
+        tape->nodes[i].fusion.own = 0;
+    }
+    if (pl_tape_plan_again(tape, segments) < 0)
+        return -ENOMEM;
+    return place(tape, lives, p, ret_bytes);
+}
+
+/* The same with recomputation, in the number of segments that takes the least memory. */
+static int
+place_again(struct pl_tape *tape, struct life *lives, struct pl_lifetimes *p, size_t *ret_bytes)
+{
+    size_t best = 1, least = SIZE_MAX, bytes;
+    int r = 0;
+
+    for (size_t s = 1; !tape->segments && s <= PL_MIN(tape->n / 2, (size_t)SEGMENTS_MAX) && r == 0;
+         s += PL_MAX(s / 2, (size_t)1)) {
+        r = place_segments(tape, s, lives, p, &bytes);
+        if (r == 0 && bytes < least) {
+            least = bytes;
+            best = s;
+        }
+    }
+    if (r == 0 && !tape->segments)
+        tape->segments = best;
+    return r == 0 ? place_segments(tape, tape->segments, lives, p, ret_bytes) : r;
+}
+
 static int make_plan(struct pl_tape *tape, struct pl_error *err)
 {
     _cleanup_free_ struct life *lives = calloc(PL_MAX(tape->n, (size_t)1), sizeof(*lives));
     struct pl_lifetimes p = {0};
     struct pl_error why = {0};
-    size_t bytes;
+    size_t bytes = SIZE_MAX;
     int r = 0;
 
     reach(tape);
     plan_writes(tape);
     pl_tape_plan_fusions(tape);
     plan_lent(tape);
-    if (lives) {
-        find_lives(tape, lives);
-        r = share_gradients(tape, lives);
-        make_blocks(tape, lives, &p);
-    }
-    bytes = lives && r == 0 && !p.bad ? pl_lifetimes_set(&p, tape->no_reuse) : SIZE_MAX;
+    if (lives &&
+        (tape->recompute && tape->want_grad ? place_again : place)(tape, lives, &p, &bytes) < 0)
+        bytes = SIZE_MAX;
     if (bytes != SIZE_MAX && bytes > tape->memory_cap && !tape->measures) {
         pl_device_free(tape->dev, tape->memory);
         tape->memory = NULL;

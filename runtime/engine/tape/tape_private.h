@@ -37,6 +37,27 @@ static inline size_t pl_tape_back_at(const struct pl_tape *tape, size_t i)
     return 2 * tape->n - 1 - tape->nodes[i].at[1];
 }
 
+/* tape_again.c */
+
+/* Decides what is computed again, if the tape is cut into so many segments. Call after the writers
+ * are planned. -ENOMEM. */
+int pl_tape_plan_again(struct pl_tape *tape, size_t segments);
+
+/* Gives the nodes of a segment (that ends before node `before`; 0: of all) their memory of the
+ * forward run, or of backward. */
+void pl_tape_switch_again(struct pl_tape *tape, size_t before, bool again);
+
+/* The position at which a node runs again. */
+static inline size_t pl_tape_again_at(const struct pl_tape *tape, size_t i)
+{
+    return 2 * tape->n - tape->again[i].before;
+}
+
+static inline bool pl_tape_runs_again(const struct pl_tape *tape, size_t i)
+{
+    return tape->again && tape->again[i].before;
+}
+
 /* tape_node.c */
 
 /* The f32 copies of one call's 16-bit tensors. Zeroed memory means no copies. */

@@ -70,6 +70,21 @@ static void run_node(struct pl_tape *tape, size_t index, const struct pl_backwar
     }
 }
 
+/* Computes again what the backward of a segment needs; `last` is its last node. */
+static void run_again(struct pl_tape *tape, size_t last)
+{
+    bool any = false;
+
+    for (size_t i = 0; i <= last; i++) {
+        if (tape->again[i].before != last + 1)
+            continue;
+        if (!any)
+            pl_tape_switch_again(tape, last + 1, true);
+        any = true;
+        run_node(tape, i, NULL);
+    }
+}
+
 static int run_nodes(struct pl_tape *tape,
                      size_t first,
                      size_t n,
@@ -80,6 +95,8 @@ static int run_nodes(struct pl_tape *tape,
         size_t i = backward ? first - k : first + k;
         const struct pl_node *node = &tape->nodes[i];
 
+        if (backward && tape->again)
+            run_again(tape, i);
         if (!pl_node_runs(node, backward != NULL))
             continue;
         run_node(tape, i, backward);
@@ -130,6 +147,7 @@ int pl_tape_forward(struct pl_tape *tape, struct pl_error *err)
     tape->failed = 0;
     tape->failure = (struct pl_error){0};
     pl_device_enter(tape->dev);
+    pl_tape_switch_again(tape, 0, false);
     pl_tape_graphs_begin(tape);
     for (size_t i = 0, n; i < tape->n && r == 0; i += n) {
         n = segment(tape, i, tape->n - i, false);

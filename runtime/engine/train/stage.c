@@ -49,7 +49,8 @@ int pl_lane_init(const struct pl_stage *s,
             pl_precision_tape(s->options, traced);
             tape->peers = ctx->split->peers;
         }
-        tape->graphs = s->options->graphs;
+        tape->recompute = train && s->options->recompute;
+        tape->graphs = s->options->graphs && !tape->recompute;
         if (s->options->sync_batchnorm && train && ctx->copies->size > 1) {
             tape->allreduce = sum_over_ranks;
             tape->allreduce_ctx = ctx->copies;
