@@ -202,6 +202,14 @@ int pl_site_load_from(const char *path, uid_t owner, struct pl_error *err)
     return 0;
 }
 
+int pl_site_check_file(const char *path, struct pl_error *err)
+{
+    _cleanup_free_ char *text = NULL;
+    int r = read_file(path, 0, &text, err);
+
+    return r == -ENOENT ? 0 : r;
+}
+
 int pl_site_load(struct pl_error *err)
 {
 #ifdef PL_TEST_BUILD

@@ -2,12 +2,15 @@
 /* The sources of options in one precedence. */
 #include "common/base/env.h"
 #include "common/base/fs.h"
+#include "common/base/site.h"
 #include "common/base/term.h"
 #include "launcher/plsubmit/job_file.h"
 #include "launcher/plsubmit/shape.h"
 #include "launcher/plsubmit/spec_private.h"
 
 #include <string.h>
+
+#define SITE_FILE "/etc/plume/plsubmit.yaml"
 
 /* Options that say the same in different ways: those of a higher source replace all of a lower one.
  * 0 ends a row. */
@@ -267,8 +270,10 @@ int pl_job_files_apply(struct pl_spec *spec, struct pl_error *err)
         r = apply(spec, spec->job_file, PL_ORIGIN_JOB_FILE, false, err);
     if (r == 0)
         r = apply(spec, user, PL_ORIGIN_USER_FILE, true, err);
+    if (r == 0 && !site) /* its lines, such as `setup`, run as the user */
+        r = pl_site_check_file(SITE_FILE, err);
     if (r == 0)
-        r = apply(spec, site ? site : "/etc/plume/plsubmit.yaml", PL_ORIGIN_SITE_FILE, true, err);
+        r = apply(spec, site ? site : SITE_FILE, PL_ORIGIN_SITE_FILE, true, err);
     return r;
 }
 

@@ -257,6 +257,23 @@ def errors():
     assert code == 1 and "'f.yaml' exists" in err, err
 
 
+def site_file_of_others():
+    """Commands of the site's file run as the user: nobody but root may have written them."""
+    for mode, owner, want in ("0644", "0", "qos: low"), ("0664", "0", None), ("0644", "65534", None):
+        script = (f"mount -t tmpfs -o mode=0755 none /etc && mkdir /etc/plume && cd /etc/plume && echo 'qos: low' >plsubmit.yaml && "
+                  f"chmod {mode} plsubmit.yaml && chown {owner} plsubmit.yaml && cd - >/dev/null || exit 77; exec \"$@\"")
+        done = subprocess.run(["unshare", "--mount", "sh", "-c", script, "_", PLSUBMIT, "--show-config", "sh"], cwd=WORK.name,
+                              env=ENV, capture_output=True, text=True, timeout=60, check=False, stdin=subprocess.DEVNULL)
+        if done.returncode == 77 or "unshare" in done.stderr:
+            print("# skipped: needs root and mounts")
+            return
+        said = (mode, owner, done.returncode, done.stdout, done.stderr)
+        if want:
+            assert done.returncode == 0 and "low" in done.stdout, said
+        else:
+            assert done.returncode == 2 and "plsubmit: '/etc/plume/plsubmit.yaml' belongs to user" in done.stderr, said
+
+
 def texts():
     """Each value is the text that it shows, in every style of YAML."""
     write("t.yaml", "grid:\n  a: [1e-3, 007, yes, 0x1F, 1_000, 'it''s', \"q\\\"\", \"range(1,2,2)\", \"a,b\"]\n"
@@ -347,7 +364,7 @@ def main():
     write("im 'é.sif", "")
     for name in "activate", "python":
         os.symlink("/bin/sh", os.path.join(WORK.name, "it's an é", "bin", name))
-    tests = [all_options, errors, texts, flags, hparams, random_lines, precedence, json_pairs]
+    tests = [all_options, errors, site_file_of_others, texts, flags, hparams, random_lines, precedence, json_pairs]
     print(f"1..{len(tests)}")
     for number, test in enumerate(tests, 1):
         try:
