@@ -36,7 +36,8 @@ up starts a private Slurm cluster of N nodes on this machine, in seconds:
   --cgroup       track steps by control groups, version 1, and confine them to
                  their memory, CPUs and devices (needs root)
   --cgroup2      track steps by control groups, version 2, which need not be
-                 the machine's: nothing is confined (needs root)
+                 the machine's; they are confined where the machine has no
+                 others (needs root)
   --no-plugin    do not load spank_plume.so
   --quiet        print nothing when all goes well
 
@@ -244,6 +245,8 @@ write_config() {
             >"$FOLDER/cgroup.conf"
     elif [[ $CGROUP == 2 ]]; then
         printf '%s\n' CgroupPlugin=cgroup/v2 IgnoreSystemd=yes >"$FOLDER/cgroup.conf"
+        ! cgroup2_has memory || echo ConstrainRAMSpace=yes >>"$FOLDER/cgroup.conf"
+        ! cgroup2_has cpuset || echo ConstrainCores=yes >>"$FOLDER/cgroup.conf"
     # From 23.11 on slurmd wants a cgroup to live in, even where no plugin uses it, unless told.
     elif [[ $(slurmctld -V) =~ ([0-9]+)\.([0-9]+) ]] &&
         ((BASH_REMATCH[1] * 100 + 10#${BASH_REMATCH[2]} >= 2311)); then
@@ -288,7 +291,7 @@ $(if [[ $CGROUP != no ]]; then echo ProctrackType=proctrack/cgroup; echo TaskPlu
 
 SelectType=select/cons_tres
 # Only what Slurm counts does it confine a step to.
-SelectTypeParameters=$([[ $CGROUP == yes ]] && echo CR_CPU_Memory || echo CR_CPU)
+SelectTypeParameters=$(if [[ $CGROUP == yes ]] || { [[ $CGROUP == 2 ]] && cgroup2_has memory; }; then echo CR_CPU_Memory; else echo CR_CPU; fi)
 SchedulerType=sched/backfill
 # Start what can start at once: tests wait for it.
 SchedulerParameters=batch_sched_delay=0,sched_min_interval=0,sched_interval=1,default_queue_depth=1000,bf_interval=1,bf_resolution=1,bf_yield_interval=1000000,bf_continue

@@ -3,6 +3,7 @@
 #include "common/base/fs.h"
 #include "common/proto/rank/minijson.h"
 #include "common/proto/rank/rank_line.h"
+#include "spank_plugin/own_group.h"
 
 #include <fcntl.h>
 #include <inttypes.h>
@@ -86,7 +87,8 @@ static int join_namespace(const char *path)
     return r < 0 ? r : chdir("/") < 0 ? -errno : 0;
 }
 
-static int drop_root(const struct pl_daemon_user *user)
+/* daemon: this process becomes one, and may outlive the step's tasks. */
+static int drop_root(const struct pl_daemon_user *user, bool daemon)
 {
     if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0)
         return -errno;
@@ -95,6 +97,8 @@ static int drop_root(const struct pl_daemon_user *user)
     if (syscall(SYS_setresuid, -1, 0, -1) < 0)
         return -errno;
     become_killable();
+    if (daemon)
+        pl_own_group_enter();
     if (user->runtime_dir) /* by the node's paths: those of a namespace may be the user's */
         make_runtime_dir(user);
     if (user->namespace) {
@@ -158,7 +162,7 @@ __attribute__((noreturn)) static void run_daemon(const struct child *child)
     if (read(CONTROL_FD, &go, 1) != 1)
         _exit(127);
     umask(0);
-    r = drop_root(child->user);
+    r = drop_root(child->user, true);
     umask(child->user->umask);
     if (r == 0) {
         reset_signals();
@@ -179,7 +183,7 @@ __attribute__((noreturn)) static void run_open(const struct child *child)
     /* It may outlive slurmstepd, and must not hold its pipes. */
     if (arrange_fds(child->control) < 0 || read(CONTROL_FD, &go, 1) != 1)
         _exit(127);
-    code = -drop_root(child->user);
+    code = -drop_root(child->user, false);
     if (code == 0) {
         fd = open(child->path, O_PATH | O_CLOEXEC | O_NOFOLLOW);
         code = fd < 0 ? errno : 0;
@@ -415,6 +419,7 @@ int pl_node_daemon_start(struct pl_node_daemon *daemon,
     if (r < 0) {
         pl_process_kill(&daemon->process);
         finish(daemon);
+        pl_own_group_remove();
     }
     return r;
 }
@@ -494,6 +499,7 @@ int pl_node_daemon_stop(struct pl_node_daemon *daemon, unsigned timeout_ms)
         r = killed < 0 ? killed : r;
     }
     finish(daemon);
+    pl_own_group_remove();
     return PL_MIN(r, 0);
 }
 

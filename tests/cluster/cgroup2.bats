@@ -1,10 +1,13 @@
 #!/usr/bin/env bats
 # SPDX-License-Identifier: MIT
 # The plugin's daemon and Slurm's control groups of version 2: in a mount of their own, as most machines for
-# tests have version 1. Slurm then tracks and ends steps by them, and confines nothing.
+# tests have version 1. Slurm then tracks and ends steps by them, and confines nothing: a controller that version
+# 1 has, version 2 has not. ./dev soak cgroup2 runs all of this in a kernel whose version 2 has them.
 
 load ../lib/cluster
 load ../lib/spank
+# shellcheck source=dev.d/cgroup2.bash
+. "$PLUME_SRC/dev.d/cgroup2.bash"
 
 # Says what is missing.
 why_not() {
@@ -12,7 +15,7 @@ why_not() {
     compgen -G '/usr/lib*/slurm*/cgroup_v2.so' >/dev/null || compgen -G '/usr/lib/*/slurm*/cgroup_v2.so' >/dev/null ||
         { echo 'this Slurm has no plugin for control groups of version 2' && return; }
     # shellcheck disable=SC2016 # for the inner shell
-    unshare --mount --cgroup bash -c 'mount -t cgroup2 none /sys/fs/cgroup &&
+    unshare --mount --cgroup bash -c 'umount /sys/fs/cgroup; mount -t cgroup2 none /sys/fs/cgroup &&
         mkdir "/sys/fs/cgroup/plume-test-$$" && rmdir "/sys/fs/cgroup/plume-test-$$"' 2>/dev/null ||
         echo 'control groups of version 2 cannot be mounted or made here'
 }
@@ -20,7 +23,7 @@ why_not() {
 setup_file() {
     WHY_NOT=$(why_not)
     export WHY_NOT
-    [[ -n $WHY_NOT ]] || cluster_up 1 --cgroup2 --cpus 2
+    [[ -n $WHY_NOT ]] || cluster_up 2 --cgroup2 --cpus 2
 }
 
 teardown_file() {
@@ -42,21 +45,24 @@ group_of() {
     sed -n 's,^0::.*/job_[0-9]*/,,p' "/proc/$1/cgroup"
 }
 
-# groups_of_jobs: those that are left of this cluster's jobs.
+# groups_of_jobs: those that are left of this cluster's jobs. With controllers Slurm 22.05 leaves its own, also
+# without the plugin: then the plugin's.
 groups_of_jobs() {
+    local name='*/job_*'
+    ! cgroup2_has memory || name='*/job_*/plume'
     # shellcheck disable=SC2016 # for the inner shell
-    unshare --mount bash -c 'mount -t cgroup2 none /sys/fs/cgroup && find "/sys/fs/cgroup/$1" -name "job_*"' \
-        _ "${CLUSTER_DIR##*/}"
+    unshare --mount bash -c 'umount /sys/fs/cgroup 2>/dev/null; mount -t cgroup2 none /sys/fs/cgroup && find "/sys/fs/cgroup/$1" -type d -path "$2"' \
+        _ "${CLUSTER_DIR##*/}" "$name"
 }
 
 no_groups_of_jobs() {
     [[ -z $(groups_of_jobs) ]]
 }
 
-# sleeping_step: a step of two ranks that would sleep; sets JOB, DAEMON (the pid) and RANKS (two pids).
+# sleeping_step [OPTION...]: a step of two ranks that would sleep; sets JOB, DAEMON (the pid) and RANKS (two pids).
 sleeping_step() {
     # shellcheck disable=SC2016 # for the ranks' shell
-    as_user srun --plume -N1 -n2 bash -c 'echo $$ >"pid.$RANK.new"; mv "pid.$RANK.new" "pid.$RANK"; exec sleep 300' 3>&- &
+    as_user srun --plume -N1 -n2 "$@" bash -c 'echo $$ >"pid.$RANK.new"; mv "pid.$RANK.new" "pid.$RANK"; exec sleep 300' 3>&- &
     STEP=$!
     wait_for 30 test -s pid.0 -a -s pid.1
     RANKS=("$(<pid.0)" "$(<pid.1)")
@@ -71,15 +77,37 @@ ended() {
     ! pid_start "$1" >/dev/null
 }
 
-# The group of the tasks is the one that Slurm kills.
-@test "version 2: the daemon is in its step's group for Slurm, and not in that of the tasks" {
+# As soon as the node's tasks have ended, Slurm kills what is in the groups `user` and `slurm`.
+@test "version 2: the daemon is in a group of its own in its step's" {
     sleeping_step
     [[ $(group_of "${RANKS[0]}") == step_0/user/task_* ]]
     [[ $(group_of "${RANKS[1]}") == step_0/user/task_* ]]
-    [ "$(group_of "$DAEMON")" = step_0/slurm ]
+    [ "$(group_of "$DAEMON")" = step_0/plume ]
     for pid in $(<"/proc/$DAEMON/task/$DAEMON/children"); do # its lifeline and other helpers
-        [ "$(group_of "$pid")" = step_0/slurm ]
+        [ "$(group_of "$pid")" = step_0/plume ]
     done
+}
+
+# one_slurmstepd JOB: only one node's is left.
+one_slurmstepd() {
+    [[ $(pgrep -f "^slurmstepd: \\[$1\\.0\\]" | wc -l) == 1 ]]
+}
+
+@test "version 2: the hub stays for other nodes when its own node's tasks have ended" {
+    mkfifo -m 0666 gate
+    # shellcheck disable=SC2016 # for the ranks' shell
+    as_user srun --plume -N2 -n2 bash -c 'echo "$SLURM_JOB_ID" >"job.$RANK"; [ "$RANK" = 0 ] && exit
+        read -r _ <gate; echo survived' 3>&- >out &
+    step=$!
+    wait_for 30 test -s job.0 -a -s job.1
+    job=$(<job.0)
+    wait_for 30 one_slurmstepd "$job"
+    timeout 10 sh -c 'echo go >gate'
+    wait "$step"
+    [ "$(<out)" = survived ]
+    run -0 as_user plstat show "$job"
+    [[ $output == *'done after'* ]]
+    all_well
 }
 
 @test "version 2: a step that Slurm ends is recorded by the daemon, and leaves no group" {
@@ -103,5 +131,45 @@ ended() {
         wait_for 20 ended "$pid"
     done
     wait_for 20 no_groups_of_jobs
+    all_well
+}
+
+need_controllers() {
+    cgroup2_has memory || skip 'version 1 has the controllers here: ./dev soak cgroup2'
+}
+
+# limit FILE PID: what the memory controller allows this process's group, or one above it.
+limit() {
+    local group
+    group=$(sed -n 's,^0::,,p' "/proc/$2/cgroup")
+    while [[ -n $group && $(<"/sys/fs/cgroup$group/$1") == max ]]; do
+        group=${group%/*}
+    done
+    cat "/sys/fs/cgroup$group/$1"
+}
+
+# SLURM's own group has no limit of its own, the job's group has.
+@test "version 2: the daemon has the limit of the job's memory" {
+    need_controllers
+    sleeping_step --mem=60M
+    [ "$(limit memory.max "$DAEMON")" = $((60 << 20)) ]
+    [ "$(limit memory.max "${RANKS[0]}")" = $((60 << 20)) ]
+    scancel "$JOB"
+    wait "$STEP" || true
+    wait_for 20 no_groups_of_jobs
+    all_well
+}
+
+@test "version 2: a rank that the kernel ends for want of memory is the cause, also in a shell" {
+    need_controllers
+    # shellcheck disable=SC2016 # for the ranks' shell
+    rank='[ $RANK = 0 ] && echo $SLURM_JOB_ID >job.$1 && exec sleep 60; tail /dev/zero; exit $?'
+    as_user timeout 100 srun -Q --mem=60M -N1 -n2 --plume bash -c "$rank" - plugin || true
+    as_user timeout 100 srun -Q --mem=60M -N1 -n2 plrun bash -c "$rank" - plrun || true
+    for way in plugin plrun; do
+        run -0 --separate-stderr as_user plstat why --json "$(<"job.$way")"
+        echo "$way: $output"
+        [ "$(python3 -c 'import json, sys; c = json.loads(sys.argv[1])["cause"]; print(c["kind"], c["rank"])' "$output")" = 'oom 1' ]
+    done
     all_well
 }

@@ -28,7 +28,7 @@ PLAIN = set("""
 def allowed_path(call, path, runtime):
     """The path that root may name in this call."""
     if call in ("open", "openat"):
-        return path in ("/dev/null", "/proc/self/oom_score_adj", "/proc/self/fd", runtime) or \
+        return path in ("/dev/null", "/proc/self/oom_score_adj", "/proc/self/fd", "/proc/self/cgroup", runtime) or \
             re.fullmatch(r"/proc/\d+/stat", path)
     if call in ("mkdirat", "fchownat"):
         return path == str(USER)
