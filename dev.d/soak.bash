@@ -27,6 +27,7 @@ Usage: ./dev soak graphs [N [SEED]]
                         [--way WAY] [--fault NAME] [--case SEED:I]
        ./dev soak recipes [NAME...]
        ./dev soak container IMAGE
+       ./dev soak cgroup2
 
   graphs       N random graphs of ops, in f64 and f32, against the PyTorch that
                $PLUME_TORCH_PYTHON, or else python3, has
@@ -41,6 +42,8 @@ Usage: ./dev soak graphs [N [SEED]]
                for a hang, and each hang is named, in time and rightly
   chaos        faults at random moments in real steps on a private cluster, by
                plrun and by the plugin; [40 cases, 3 at a time, a clock's seed]
+  cgroup2      control groups of version 2 with their controllers, in User Mode
+               Linux (the package user-mode-linux; needs root)
   recipes      each recipe of doc/recipes.md with the packages that the Python
                $PLUME_RECIPES_PYTHON, or else python3, has
   container    tests/cluster/container.bats with the apptainer in PATH and an
@@ -57,8 +60,8 @@ cmd_soak() {
         soak_usage
         return
         ;;
-    graphs | pipelines | shards | xla | allocations | fuzz | stalls | chaos | recipes | container) ;;
-    *) die_usage "soak takes 'graphs', 'pipelines', 'shards', 'xla', 'allocations', 'fuzz', 'stalls', 'chaos', 'recipes' or 'container'; see ./dev soak --help" ;;
+    graphs | pipelines | shards | xla | allocations | fuzz | stalls | chaos | recipes | container | cgroup2) ;;
+    *) die_usage "soak takes 'graphs', 'pipelines', 'shards', 'xla', 'allocations', 'fuzz', 'stalls', 'chaos', 'recipes', 'container' or 'cgroup2'; see ./dev soak --help" ;;
     esac
     shift
     "soak_$kind" "$@"
