@@ -309,6 +309,7 @@ struct plume_api {
     int (*backward)(struct plume_context *pl, unsigned optimizer, double *ret_loss);
     int (*optimizer_step)(struct plume_context *pl, unsigned optimizer);
     int (*zero_grad)(struct plume_context *pl, unsigned optimizer);
+    plume_tensor *(*keep)(struct plume_context *pl, const char *name, plume_tensor *t);
 };
 
 /* The argument of every hook. */
@@ -346,17 +347,30 @@ static inline plume_tensor *plume_param_init(struct plume_context *pl,
     return pl->api->param_init(pl, name, init, a, b, rank, shape);
 }
 
-/* Reads the n numbers of a parameter or buffer, by the name given to it, in row-major order. Not in
- * configure and steps. Gradients are those of the last backward pass: in on_after_backward and
- * on_before_optimizer_step, and until the next one; before the optimizer's step they are multiplied
- * by the loss scale of 16-bit floats, and on_after_backward of batches that are only accumulated
- * has this rank's own. A parameter that was not used has a gradient of zero. With strategy sharded
- * no rank has whole gradients, with pipeline and --shard param none has the whole model: -ENOTSUP.
+/* Reads the n numbers of a parameter or buffer, or of a tensor that training_step keeps
+ * (plume_keep()), by the name given to it, in row-major order. Not in configure and steps.
+ * Gradients are those of the last backward pass: in on_after_backward and on_before_optimizer_step,
+ * and until the next one; before the optimizer's step they are multiplied by the loss scale of
+ * 16-bit floats, and on_after_backward of batches that are only accumulated has this rank's own. A
+ * parameter that was not used has a gradient of zero. With strategy sharded no rank has whole
+ * gradients of parameters, with pipeline and --shard param none has the whole model: -ENOTSUP.
  * -ENOENT for another name, -EINVAL for another n. Waits for the device. */
 static inline int
 plume_read(struct plume_context *pl, const char *name, enum plume_what what, size_t n, double *ret)
 {
     return pl->api->read(pl, name, what, n, ret);
+}
+
+/* Keeps a tensor of training_step under a name (as pl_hparam names; no parameter's or buffer's), so
+ * that plume_read() can read its value, and its gradient: in on_after_backward and later, until the
+ * next training_step. Returns what the step goes on with in the tensor's place: a gradient comes
+ * from there. With dp and ddp2 plume_read() reads the parts one after another, which is the whole
+ * along dimension 0. In other hooks, and with --tensor-parallel, nothing is kept and the tensor
+ * itself is returned; with strategy pipeline and on XLA devices it cannot be read: -ENOTSUP. Costs
+ * two copies. */
+static inline plume_tensor *plume_keep(struct plume_context *pl, const char *name, plume_tensor *t)
+{
+    return pl->api->keep(pl, name, t);
 }
 
 /* Runs training_step on the batch for an optimizer (0: that of configure_optimizers, then those of

@@ -4,8 +4,8 @@
 #include "common/base/parse.h"
 #include "runtime/engine/data/data_find.h"
 #include "runtime/engine/data/open.h"
+#include "runtime/engine/module/context_read.h"
 #include "runtime/engine/ops/ops.h"
-#include "runtime/engine/params/param_parts.h"
 
 #include <math.h>
 #include <string.h>
@@ -292,79 +292,6 @@ api_add_group(struct plume_context *pl, struct plume_optimizer *optimizer, const
     return &group->numbers;
 }
 
-static void *find_named(struct pl_context *ctx, const char *name, bool grad, plume_tensor **ret)
-{
-    struct pl_params *params = &ctx->params;
-
-    for (size_t i = 0; i < params->n; i++)
-        if (strcmp(params->list[i]->name, name) == 0) {
-            *ret = params->list[i]->tensor;
-            return grad ? (*ret)->grad : (*ret)->data;
-        }
-    for (size_t i = 0; i < params->n_buffers && !grad; i++)
-        if (strcmp(params->buffers[i].name, name) == 0) {
-            *ret = params->buffers[i].tensor;
-            return (*ret)->data;
-        }
-    return NULL;
-}
-
-/* True for a parameter of which each rank has a part. */
-static bool is_split(const struct pl_context *ctx, const char *name)
-{
-    for (size_t i = 0; i < ctx->params.n; i++)
-        if (strcmp(ctx->params.list[i]->name, name) == 0)
-            return pl_param_is_split(ctx->params.list[i]);
-    return false;
-}
-
-static int
-api_read(struct plume_context *pl, const char *name, enum plume_what what, size_t n, double *ret)
-{
-    struct pl_context *ctx = of(pl);
-    struct pl_device_map map;
-    struct pl_error err = {0};
-    plume_tensor *t;
-    void *data;
-    int r;
-
-    if (ctx->configuring || ctx->tape || !ctx->params.values)
-        return pl_context_refuse(ctx, -EINVAL, "read '%s': not in configure and steps", name);
-    if (what == PLUME_GRADIENT && ctx->params.shard)
-        return pl_context_refuse(
-            ctx, -ENOTSUP, "read '%s': with strategy sharded no rank has whole gradients", name);
-    if (pl_params_partial(&ctx->params))
-        return pl_context_refuse(ctx, -ENOTSUP, "read '%s': with %s no rank has the whole model",
-                                 name,
-                                 ctx->params.stages.n ? "strategy pipeline" : "--shard param");
-    if (what == PLUME_GRADIENT && ctx->params.fetch)
-        return pl_context_refuse(ctx, -ENOTSUP, "read '%s': gradients do not leave an XLA device",
-                                 name);
-    if (is_split(ctx, name))
-        return pl_context_refuse(
-            ctx, -ENOTSUP, "read '%s': with --tensor-parallel no rank has the whole of it", name);
-    data = find_named(ctx, name, what == PLUME_GRADIENT, &t);
-    if (!data || what > PLUME_GRADIENT)
-        return pl_context_refuse(ctx, -ENOENT, "read '%s': there is no such %s", name,
-                                 what == PLUME_GRADIENT ? "parameter" : "parameter or buffer");
-    if (n != t->count)
-        return pl_context_refuse(ctx, -EINVAL, "read '%s': it has %zu numbers, not %zu", name,
-                                 t->count, n);
-    r = pl_params_fetch(&ctx->params, &err);
-    if (r == 0)
-        r = pl_device_map(ctx->params.dev, data, n * pl_dtype_size(t->dtype), PL_DEVICE_READ, &map,
-                          &err);
-    if (r < 0) {
-        pl_context_keep(ctx, r, &err);
-        return r;
-    }
-    for (size_t i = 0; i < n; i++)
-        ret[i] = t->dtype == PLUME_F64 ? ((const double *)map.data)[i]
-                                       : (double)((const float *)map.data)[i];
-    pl_device_unmap(&map);
-    return 0;
-}
-
 /* True if a manual_step may go on. */
 static bool is_manual(struct pl_context *ctx, const char *what)
 {
@@ -432,10 +359,11 @@ static const struct plume_api api = {
     .vocabulary = api_vocabulary,
     .add_group = api_add_group,
     .param_init = api_param_init,
-    .read = api_read,
+    .read = pl_context_read,
     .backward = api_backward,
     .optimizer_step = api_optimizer_step,
     .zero_grad = api_zero_grad,
+    .keep = pl_context_keep_tensor,
 };
 
 int pl_context_init(struct pl_context *ctx,

@@ -28,8 +28,17 @@ struct pl_logs {
 #define PL_PARTS_MAX PL_NODE_INPUTS_MAX
 #define PL_OUTPUTS_MAX 9 /* the loss, and the named ones */
 
+#define PL_KEPT_MAX 64 /* tensors that a step keeps, in all parts */
+
 struct pl_checkpoint;
 struct pl_split;
+
+/* A tensor that the newest training_step keeps for plume_read(), in one part of the batch. */
+struct pl_kept {
+    char name[64];
+    unsigned part;
+    plume_tensor *t;
+};
 
 /* The outputs of one step; list[0] is the loss. */
 struct plume_outputs {
@@ -76,11 +85,15 @@ struct pl_context {
     struct pl_checkpoint *checkpoint; /* the one that is made or read; NULL otherwise */
     struct plume_outputs *outputs;    /* of the running step; NULL outside */
     unsigned part;                    /* index of the batch's part */
-    struct pl_comm *comm;             /* for the module's own collectives; borrowed */
-    unsigned share, n_shares;         /* of the samples: rank and world size, or of pipelines */
-    struct pl_comm *copies; /* of the ranks that train the same parameters: all, or a stage's */
-    struct pl_split *split; /* tensor parallel (split.h); NULL: hooks trace the tape that runs.
-                               Borrowed */
+    struct pl_kept kept[PL_KEPT_MAX]; /* in the order of parts */
+    size_t n_kept;
+    bool keeping;             /* training_step runs */
+    bool kept_ready;          /* its backward pass has run, too */
+    struct pl_comm *comm;     /* for the module's own collectives; borrowed */
+    unsigned share, n_shares; /* of the samples: rank and world size, or of pipelines */
+    struct pl_comm *copies;   /* of the ranks that train the same parameters: all, or a stage's */
+    struct pl_split *split;   /* tensor parallel (split.h); NULL: hooks trace the tape that runs.
+                                 Borrowed */
     const struct pl_manual_calls *manual; /* while manual_step runs; else NULL */
     void *manual_ctx;
     struct pl_error error; /* the first failure in the running hook */

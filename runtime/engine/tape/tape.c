@@ -254,6 +254,16 @@ static const struct pl_op op_copy = {
     .split = PL_SPLIT_EACH,
 };
 
+static const struct pl_op op_keep = {
+    .name = "copy",
+    .cast = PL_CAST_NONE,
+    .strided = true,
+    .keeps = true,
+    .forward = copy_forward,
+    .backward = copy_backward,
+    .split = PL_SPLIT_EACH,
+};
+
 /* cast: between f32 and a 16-bit type; it accesses the tensors directly */
 
 static void convert(const struct pl_call *call, bool back)
@@ -315,6 +325,15 @@ copy_of(struct pl_tape *tape, plume_tensor **t, enum plume_dtype dtype, struct p
 
     memcpy(what.shape, (*t)->shape, sizeof(what.shape));
     return trace(tape, &what, dtype, t, err);
+}
+
+int pl_tape_keep(struct pl_tape *tape, plume_tensor **t, struct pl_error *err)
+{
+    struct pl_apply what = {
+        .op = &op_keep, .in = (plume_tensor *[]){*t}, .n_in = 1, .rank = (*t)->rank};
+
+    memcpy(what.shape, (*t)->shape, sizeof(what.shape));
+    return trace(tape, &what, (*t)->dtype, t, err);
 }
 
 /* A weight is cast once per step; all its uses share the result. */

@@ -160,6 +160,7 @@ struct pl_op {
     /* Does n rows of a layer, from `first` on: `out` and `out_grad` have these rows only. NULL: the
      * op has no such rows, or it needs more than a row for them. */
     void (*part)(const struct pl_call *call, size_t first, size_t n, bool backward);
+    bool keeps;      /* its output and that one's gradient stay as they are until the next run */
     bool reads_step; /* reads the tape's `step`, or `device_step` */
     bool collective; /* calls the tape's allreduce or its peers, if it has them */
     enum pl_split_kind split;
@@ -284,6 +285,9 @@ bool pl_tape_is_cast(const struct pl_node *node);
 
 /* Makes *t dense, by a copy if necessary. */
 int pl_tape_dense(struct pl_tape *tape, plume_tensor **t, struct pl_error *err);
+
+/* A copy of *t whose value, and whose gradient after backward, can be read until the next run. */
+int pl_tape_keep(struct pl_tape *tape, plume_tensor **t, struct pl_error *err);
 
 /* Ends tracing: drops the nodes of the last step that this one did not reach. */
 void pl_tape_end(struct pl_tape *tape);

@@ -21,7 +21,7 @@ static bool is_root(const struct pl_tape *tape, const plume_tensor *t)
     for (size_t i = 0; i < tape->n_roots; i++)
         if (tape->roots[i] == t || tape->roots[i]->base == t)
             return true;
-    return false;
+    return pl_tape_keeps(tape, t);
 }
 
 /* The node that made a tensor's memory; SIZE_MAX for leaves. */

@@ -23,7 +23,7 @@ static bool is_root(const struct pl_tape *tape, const plume_tensor *t)
     for (size_t i = 0; i < tape->n_roots; i++)
         if (tape->roots[i] == t || tape->roots[i]->base == t)
             return true;
-    return false;
+    return pl_tape_keeps(tape, t);
 }
 
 /* The first node after `from` that reads t, or a view of it, or is a view of it; tape->n: none. */

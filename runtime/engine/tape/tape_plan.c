@@ -213,7 +213,7 @@ static void find_lives(const struct pl_tape *tape, struct life *lives)
             live_back(tape, lives, i, back);
         if (pl_tape_runs_again(tape, i))
             live_back(tape, lives, i, pl_tape_again_at(tape, i));
-        if (is_among(tape, tape->n_roots, node->out))
+        if (is_among(tape, tape->n_roots, node->out) || node->op->keeps)
             lives[i].data_to = 2 * tape->n;
         if (is_among(tape, tape->n_seeds, node->out) && node->out->wants_grad)
             lives[i].grad_from = tape->n - 1; /* filled before backward starts */
@@ -315,6 +315,8 @@ static int share_gradients(struct pl_tape *tape, struct life *lives)
         lives[i].leader = leader[i];
         lives[i].grad_to = pl_tape_back_at(
             tape, tape->nodes[i].fusion.product ? tape->nodes[i].fusion.product - 1 : i);
+        if (tape->nodes[i].op->keeps)
+            lives[i].grad_to = 2 * tape->n;
     }
     for (size_t i = 0; i < tape->n; i++) {
         struct life *of = &lives[leader[i]];

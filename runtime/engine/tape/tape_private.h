@@ -117,6 +117,14 @@ int pl_tape_graphs_run(struct pl_tape *tape,
 
 void pl_tape_graphs_finish(struct pl_tape *tape);
 
+/* True if the tape keeps t, or what it is a view of, for the caller. */
+static inline bool pl_tape_keeps(const struct pl_tape *tape, const plume_tensor *t)
+{
+    const plume_tensor *root = t->base ? t->base : t;
+
+    return root->tape == tape && tape->nodes[root->node].op->keeps;
+}
+
 /* tape_alias.c */
 
 /* Decides which inputs' gradients share memory with their output's (pl_node's `alias`), as

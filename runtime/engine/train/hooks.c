@@ -87,6 +87,11 @@ int pl_hooks_step(const struct pl_hooks *hooks,
     ctx->part = part;
     pl_crash_hook(name);
     step->logs->n_pending = 0;
+    ctx->keeping = step->stage == PLUME_TRAIN;
+    if (ctx->keeping) {
+        ctx->kept_ready = false;
+        ctx->n_kept = part ? ctx->n_kept : 0;
+    }
     if (step->stage == PLUME_TRAIN)
         r = hooks->module->training_step(&ctx->pub, batch, &loss);
     else if (predicts(hooks, step->stage))
@@ -96,6 +101,7 @@ int pl_hooks_step(const struct pl_hooks *hooks,
     ctx->tape = NULL;
     ctx->logs = NULL;
     ctx->outputs = NULL;
+    ctx->keeping = false;
     pl_outputs_loss(step->outputs, part, loss);
     return pl_context_result(ctx, r, name, err);
 }

@@ -179,6 +179,7 @@ int pl_train_lane_backward(struct pl_trainer *t,
     pl_timeline_end(t->timeline, 0, "step", "backward", NULL, begin);
     if (r == 0)
         r = loss_check_run(&check, err);
+    t->ctx.kept_ready = r == 0;
     *ret_loss = check.value;
     return r;
 }
