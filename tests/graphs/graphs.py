@@ -710,9 +710,10 @@ def text(values):
     return " ".join(repr(float(v)) if v.dtype.is_floating_point else str(int(v)) for v in values.detach().flatten())
 
 
-def tolerances(a, b, noisy):
+def tolerances(a, b, noisy, flow=0.0):
     """f64: sums of up to some hundred terms in another order. f32: a few times what PyTorch's own f32
-    and roundings of f32 are off, and some roundings of the largest."""
+    and roundings of f32 are off, some roundings of the largest, and of `flow`, the graph's largest
+    gradient: such as of the weights of classes that have one row, where the terms cancel."""
     largest = max(1.0, float(a.abs().max()))
     if not a.dtype.is_floating_point:
         if not torch.equal(a, b) or not torch.equal(a, noisy):
@@ -721,7 +722,7 @@ def tolerances(a, b, noisy):
     off = max(float((a - b.double()).abs().max()), float((a - noisy).abs().max()))
     if off > 1e-3 * largest:
         raise Unfit
-    return 1e-11 * largest, 20 * off + 2e-5 * largest
+    return 1e-11 * largest, 20 * off + 2e-5 * largest + 2e-6 * flow
 
 
 def write(g, name):
@@ -742,8 +743,9 @@ def write(g, name):
     for i in out:
         a, b = tolerances(v64[i], v32[i], vn[i])
         lines.append(f"out {len(g.leaves) + i} {a:.2g} {b:.2g} {v64[i].numel()} {text(v64[i])}")
+    flow = max((float(t.abs().max()) for t in g64.values() if t.numel()), default=0.0)
     for i in g64:
-        a, b = tolerances(g64[i], g32[i], gn[i])
+        a, b = tolerances(g64[i], g32[i], gn[i], flow)
         lines.append(f"grad {i} {a:.2g} {b:.2g} {g64[i].numel()} {text(g64[i])}")
     return "\n".join(lines + ["end"])
 
