@@ -3,8 +3,7 @@
  * shape by their number, already in the dry step, are compared with a calculation by hand. A model
  * that differs between ranks, or parameters that drift apart, end the run with a text that names
  * it. */
-#include "runtime/engine/train/trainer.h"
-#include "tests/engine/ranks.h"
+#include "tests/engine/digits_run.h"
 #include "tests/lib/on_device.h"
 
 #include <math.h>
@@ -32,10 +31,7 @@ struct run {
     struct pl_train_options options;
     enum how how;
     size_t bucket_bytes;
-    char error[RANKS_MAX][256];
-    int result[RANKS_MAX];
-    char hash[RANKS_MAX][17];
-    double values[RANKS_MAX][PARAMS];
+    struct trained ranks[RANKS_MAX];
 };
 
 struct net {
@@ -47,7 +43,6 @@ static struct run *current;
 
 static const char *const names[PARAMS] = {"gate", "even", "odd", "late"};
 static const double starts[PARAMS] = {1, 0, 1, 1};
-static const struct plume_hparam hparams[] = {{"batch_size", "4", 1, 65536, 1, NULL}, {0}};
 
 /* Weight of a parameter in the rank's loss; 0: the rank does not use it. */
 static double weight(unsigned param, unsigned rank, unsigned batch)
@@ -78,16 +73,6 @@ static int configure(struct plume_context *pl)
     }
     plume_buffer(pl, how == ANOTHER_BUFFER ? "variance" : "mean", PLUME_INIT_ZERO, 2,
                  (size_t[]){2, 3});
-    return 0;
-}
-
-static int data(struct plume_context *pl, enum plume_stage stage, struct plume_data *ret)
-{
-    if (stage != PLUME_TRAIN)
-        return 0;
-    ret->n_fields = 1;
-    ret->field[0].array = plume_open_npy(pl, "digits/train-images.npy");
-    ret->field[0].dtype = PLUME_F32;
     return 0;
 }
 
@@ -145,10 +130,10 @@ static const struct plume_module module = {
     .struct_size = sizeof(struct plume_module),
     .abi = PLUME_MODULE_ABI,
     .name = "experts",
-    .hparams = hparams,
+    .hparams = digits_hparams,
     .state_size = sizeof(struct net),
     .configure = configure,
-    .data = data,
+    .data = digits_data,
     .training_step = training_step,
     .configure_optimizers = configure_optimizers,
     .configure_ddp = configure_ddp,
@@ -157,30 +142,10 @@ static const struct plume_module module = {
 
 static const char *train(struct pl_comm *comm, void *shared)
 {
-    struct pl_rank_report report = {.link = PL_RANK_LINK_INIT};
     struct run *run = shared;
-    struct pl_train_options options = run->options; /* a copy: each rank sets its device */
-    struct pl_trainer trainer;
-    struct pl_hparams h;
-    struct pl_error err = {0};
-    int r;
 
     current = run;
-    r = pl_hparams_init(&h, module.hparams, &err);
-    options.device = on_device();
-    if (r == 0)
-        r = pl_trainer_init(&trainer, &module, &h, &options, comm, &report, &err);
-    if (r == 0) {
-        r = pl_trainer_fit(&trainer, &err);
-        memcpy(run->hash[comm->rank], trainer.param_hash, sizeof(trainer.param_hash));
-        for (size_t i = 0; r == 0 && i < PARAMS; i++)
-            run->values[comm->rank][i] = on_device_scalar(trainer.ctx.params.list[i]->tensor);
-        pl_trainer_finish(&trainer);
-    }
-    run->result[comm->rank] = r;
-    if (r < 0)
-        snprintf(run->error[comm->rank], sizeof(run->error[0]), "%s", pl_error_text(&err));
-    pl_hparams_finish(&h);
+    digits_train(&module, &run->options, comm, &run->ranks[comm->rank]);
     return NULL;
 }
 
@@ -210,16 +175,15 @@ static void check(unsigned ranks, unsigned per_node, const struct run *asked)
 {
     struct run *run = go(ranks, per_node, asked);
 
+    digits_assert_good(run->ranks, ranks);
     for (unsigned rank = 0; rank < ranks; rank++) {
-        if (run->error[rank][0])
-            fail_msg("rank %u: %s", rank, run->error[rank]);
-        assert_string_equal(run->hash[rank], run->hash[0]);
+        assert_string_equal(run->ranks[rank].hash, run->ranks[0].hash);
         for (unsigned i = 0; i < PARAMS; i++) {
             double want = expect(run, i, ranks);
 
-            if (!(fabs(run->values[rank][i] - want) < 1e-5)) /* f32, 12 steps of about 1 */
+            if (!(fabs(run->ranks[rank].values[i] - want) < 1e-5)) /* f32, 12 steps of about 1 */
                 fail_msg("%u ranks, %u a node: '%s' of rank %u is %.7g, by hand %.7g", ranks,
-                         per_node, names[i], rank, run->values[rank][i], want);
+                         per_node, names[i], rank, run->ranks[rank].values[i], want);
         }
     }
 }
@@ -264,9 +228,10 @@ static void fails(unsigned ranks, unsigned per_node, enum how how, const char *t
     asked.how = how;
     run = go(ranks, per_node, &asked);
     for (unsigned rank = 0; rank < ranks; rank++) {
-        assert_int_not_equal(run->result[rank], 0);
-        if (!strstr(run->error[rank], text))
-            fail_msg("rank %u of %u says '%s', not '%s'", rank, ranks, run->error[rank], text);
+        assert_int_not_equal(run->ranks[rank].result, 0);
+        if (!strstr(run->ranks[rank].error, text))
+            fail_msg("rank %u of %u says '%s', not '%s'", rank, ranks, run->ranks[rank].error,
+                     text);
     }
 }
 

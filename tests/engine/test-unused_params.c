@@ -2,8 +2,7 @@
 /* Steps that use different parameters per batch and per rank, against a calculation by hand. The
  * gradient is the mean over all ranks; a rank that did not use the parameter counts as zero. A
  * parameter that no rank has used does not change (no decay, no momentum). */
-#include "runtime/engine/train/trainer.h"
-#include "tests/engine/ranks.h"
+#include "tests/engine/digits_run.h"
 #include "tests/lib/on_device.h"
 
 #include <math.h>
@@ -26,8 +25,7 @@ struct run {
     struct pl_train_options options;
     enum plume_optimizer_kind kind;
     size_t bucket_bytes;
-    char error[256];
-    double values[RANKS_MAX][PARAMS];
+    struct trained ranks[RANKS_MAX];
 };
 
 struct net {
@@ -49,24 +47,12 @@ static unsigned uses(unsigned batch, unsigned rank)
     return (x >> 13 & 0xf) ? x >> 13 & 0xf : 0x8;
 }
 
-static const struct plume_hparam hparams[] = {{"batch_size", "4", 1, 65536, 1, NULL}, {0}};
-
 static int configure(struct plume_context *pl)
 {
     struct net *net = pl->state;
 
     for (size_t i = 0; i < PARAMS; i++)
         net->param[i] = plume_param(pl, names[i], PLUME_INIT_ONE, 1, (size_t[]){COUNT});
-    return 0;
-}
-
-static int data(struct plume_context *pl, enum plume_stage stage, struct plume_data *ret)
-{
-    if (stage != PLUME_TRAIN)
-        return 0;
-    ret->n_fields = 1;
-    ret->field[0].array = plume_open_npy(pl, "digits/train-images.npy");
-    ret->field[0].dtype = PLUME_F32;
     return 0;
 }
 
@@ -116,10 +102,10 @@ static const struct plume_module module = {
     .struct_size = sizeof(struct plume_module),
     .abi = PLUME_MODULE_ABI,
     .name = "branches",
-    .hparams = hparams,
+    .hparams = digits_hparams,
     .state_size = sizeof(struct net),
     .configure = configure,
-    .data = data,
+    .data = digits_data,
     .training_step = training_step,
     .configure_optimizers = configure_optimizers,
     .configure_ddp = configure_ddp,
@@ -128,28 +114,10 @@ static const struct plume_module module = {
 
 static const char *train(struct pl_comm *comm, void *shared)
 {
-    struct pl_rank_report report = {.link = PL_RANK_LINK_INIT};
     struct run *run = shared;
-    struct pl_train_options options = run->options; /* a copy: each rank sets its device */
-    struct pl_trainer trainer;
-    struct pl_hparams h;
-    struct pl_error err = {0};
-    int r;
 
     current = run;
-    r = pl_hparams_init(&h, module.hparams, &err);
-    options.device = on_device();
-    if (r == 0)
-        r = pl_trainer_init(&trainer, &module, &h, &options, comm, &report, &err);
-    if (r == 0) {
-        r = pl_trainer_fit(&trainer, &err);
-        for (size_t i = 0; r == 0 && i < PARAMS; i++)
-            run->values[comm->rank][i] = on_device_scalar(trainer.ctx.params.list[i]->tensor);
-        pl_trainer_finish(&trainer);
-    }
-    if (r < 0)
-        snprintf(run->error, sizeof(run->error), "%s", pl_error_text(&err));
-    pl_hparams_finish(&h);
+    digits_train(&module, &run->options, comm, &run->ranks[comm->rank]);
     return NULL;
 }
 
@@ -192,15 +160,14 @@ static void check(unsigned ranks, unsigned per_node, const struct run *asked)
     *run = *asked;
     run->options.max_steps = STEPS;
     ranks_run(ranks, per_node, train, run, 0);
-    if (run->error[0])
-        fail_msg("%s", run->error);
+    digits_assert_good(run->ranks, ranks);
     for (unsigned i = 0; i < PARAMS; i++) {
         double want = expect(run, i, ranks, &skipped);
 
         for (unsigned rank = 0; rank < ranks; rank++)
-            if (!(fabs(run->values[rank][i] - want) < 1e-5)) /* f32, 12 steps of about 1 */
+            if (!(fabs(run->ranks[rank].values[i] - want) < 1e-5)) /* f32, 12 steps of about 1 */
                 fail_msg("%u ranks, %u a node: '%s' of rank %u is %.7g, by hand %.7g", ranks,
-                         per_node, names[i], rank, run->values[rank][i], want);
+                         per_node, names[i], rank, run->ranks[rank].values[i], want);
         if (i + 1 == PARAMS)
             assert_true(want == 1);
         else
