@@ -120,8 +120,8 @@ struct pl_reduce_args {
  * [rows] are written forward and read backward. dx, dgamma, dbeta may be NULL. rms: the mean is not
  * subtracted, and counts as 0 (Zhang and Sennrich, arXiv 1910.07467).
  *
- * What a tape may have beside a norm, in the same pass: forward, if `sum` is not NULL, x is not
- * read: x = a + b, which is written to sum. Backward dx_too, if not NULL, gets dx as it is then.
+ * A sum before the norm, in the same pass: forward, if `sum` is not NULL, x is not read; x is
+ * a + b, which is written to sum. Backward, dx_too gets a copy of dx if it is not NULL.
  * y_half: y, dy, b and dx_too are of the 16-bit type `half` in the table of f32; x_half: so are x,
  * dx, a and sum (only with y_half). Other tables ignore both. All is rounded as by a kernel of its
  * own: x before its mean is taken, dx before it goes to dx_too. */

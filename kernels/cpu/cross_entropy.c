@@ -202,7 +202,7 @@ static void backward_rows(void *ctx, size_t begin, size_t end)
     }
 }
 
-/* What forward has written, times the loss' own gradient, which mostly is 1. */
+/* Forward has written the gradients; the factor is the loss' own gradient, which mostly is 1. */
 static void scale_some(void *ctx, size_t begin, size_t end)
 {
     const struct pl_cross_entropy_args *a = ctx;

@@ -65,8 +65,8 @@ static int find_runtime(struct pl_spec *spec)
                : r;
 }
 
-/* What does not go together is an error, and a default of the user's or the site's gives way:
- * removes it and returns 1. */
+/* A default of the user's or the site's gives way to an option that excludes it: removes it and
+ * returns 1. Returns 0 if the job asks for both, which is an error. */
 static int give_way(struct pl_spec *spec, enum pl_spec_key key)
 {
     if (spec->values[key].origin >= PL_ORIGIN_JOB_FILE)

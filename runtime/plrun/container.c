@@ -12,8 +12,8 @@
 
 /* ---- variables ---- */
 
-/* What Slurm, Plume and plsubmit's options say of a rank. The image's own PATH, HOME, LANG and such
- * are the image's business. */
+/* Variables of a rank, set by Slurm, Plume or plsubmit's options, go into the container. PATH,
+ * HOME, LANG and such are the image's own. */
 static bool is_of_rank(const char *name, size_t len)
 {
     static const char *const prefixes[] = {"PLUME_", "SLURM_", "PMIX_", "PMI_",         "PMI2_",

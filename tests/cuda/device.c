@@ -404,7 +404,7 @@ static void graph_free(struct pl_device *dev, struct pl_device_graph *graph)
 
 /* ---- kernels ---- */
 
-/* What a library would do is done by own kernels, and counted so. */
+/* Own kernels do the work of a library, and are counted as the library's. */
 static uint64_t own_calls;
 
 /* Spoils an element of an op's result, or ends or stops the process in its place. */

@@ -88,7 +88,7 @@ const uint64_t *pl_emu_warp(unsigned mask, const void *value, size_t size, int l
 /* __syncwarp(): orders what the lanes of the warp do to memory before and after it. */
 void pl_emu_syncwarp(unsigned mask, int line);
 
-/* What the calling thread reads and writes from on to off is one atomic operation. */
+/* From on to off, all reads and writes of the calling thread are one atomic operation. */
 void pl_emu_atomic(bool on);
 
 /* The block's array that this site declares. */

@@ -348,7 +348,7 @@ allreduce(void *comm, void *buf, size_t count, enum pl_nccl_type type, double sc
                  (struct work){.sum = true, .type = type, .scale = scale}, text);
 }
 
-/* What is not this member's part holds ones of all bits: NaNs. */
+/* All bits outside of this member's part are ones: NaNs. */
 static int reduce_scatter(
     void *comm, void *buf, const size_t *offset, enum pl_nccl_type type, double scale, char *text)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What the emulated GPU of device.c ends a process for: each mistake of the engine's host code is
+/* The emulated GPU of device.c ends a process for each mistake of the engine's host code: each is
  * made once, in a process of its own. */
 #include "runtime/engine/device/gpu.h"
 

@@ -32,7 +32,7 @@ struct stream {
     size_t n;
 };
 
-/* How a stream runs. */
+/* A way to run a stream. */
 struct how {
     bool host, fuse, reuse;
     enum pl_real real;
@@ -256,7 +256,7 @@ static void test_fused_on_a_device(void **state)
     }
 }
 
-/* How the logits of a loss are used. */
+/* Uses of a loss' logits. */
 enum logits {
     LOSS_ONLY,
     COUNTED_BEFORE, /* by `correct` */
@@ -370,7 +370,7 @@ static void test_gradients_of_logits_ahead(void **state)
     }
 }
 
-/* How a language model's last layer is used. */
+/* Forms and uses of a language model's last layer. */
 enum last {
     TIED, /* its weights are the first layer's */
     WITH_BIAS,

@@ -134,7 +134,7 @@ static struct page *page_of(uintptr_t p)
     abort();
 }
 
-/* Whether what was touched then comes before what the thread does now. */
+/* True if that access comes before everything that the thread does now. */
 static bool ordered(const struct touch *then)
 {
     if (then->block != trace.block)
@@ -145,7 +145,7 @@ static bool ordered(const struct touch *then)
            then->clock < trace.of_warp[trace.thread / WARP];
 }
 
-/* Whether an access now collides with this earlier one. */
+/* True if an access now collides with this earlier one. */
 static bool collides(const struct touch *then, uint32_t run)
 {
     if (then->run != run || (then->atomic && trace.atomic))

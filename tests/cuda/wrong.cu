@@ -75,7 +75,7 @@ static __global__ void not_written(float *to)
     to[threadIdx.x] = of[threadIdx.x];
 }
 
-/* What an earlier block has left. */
+/* Reads memory that an earlier block has left. */
 static __global__ void of_the_block_before(float *to)
 {
     PL_SHARED(float, of, [THREADS]);

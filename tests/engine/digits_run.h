@@ -9,7 +9,7 @@
 
 #define TRAINED_VALUES 5
 
-/* How one rank ended. */
+/* The end of one rank's training. */
 struct trained {
     int result; /* 0, or a negative errno with its text */
     char error[256];

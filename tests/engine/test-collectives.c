@@ -238,7 +238,7 @@ static const char *gather(struct pl_comm *comm, void *shared)
     return all ? NULL : "they do not agree, but all did";
 }
 
-/* What the node daemon sees of this process. */
+/* The node daemon's view of this process. */
 static int64_t collectives(void)
 {
     struct pl_place place = {0};

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Which device a comparison recommends. */
+/* The device that a comparison recommends. */
 #include "runtime/pltrain/compare.h"
 
 #include <setjmp.h>

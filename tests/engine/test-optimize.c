@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What is done to the parameters of a real run between two steps: groups of parameters,
+/* Changes of a real run's parameters between two steps: groups of parameters,
  * their moving average, averages over ranks, and what modules read of them. */
 #include "common/base/fs.h"
 #include "tests/engine/fit_run.h"

@@ -442,7 +442,7 @@ static void test_random_modules_are_those_of_one_process(void **state)
     }
 }
 
-/* Where the ops are cut, and in which order microbatches run, changes no bit. */
+/* Neither the cut between ops nor the order of microbatches changes a bit. */
 static void test_cuts_and_orders_have_the_same_bits(void **state)
 {
     struct run *like = new_run(3, 0), *runs[4];

@@ -109,7 +109,7 @@ static int data(struct plume_context *pl, enum plume_stage stage, struct plume_d
     return 0;
 }
 
-/* What may stand between two layers. */
+/* Ops that may stand between two layers. */
 static plume_tensor *
 between(struct plume_context *pl, struct pl_rng *rng, const struct block *b, plume_tensor *x)
 {

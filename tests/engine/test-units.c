@@ -449,7 +449,7 @@ static char *saved(const char *folder, size_t *ret_len)
     return text;
 }
 
-/* Where nodes have folders of their own rank 0 writes all parts: the same file. */
+/* Rank 0 writes all parts if nodes have folders of their own: the same file. */
 static void test_rank_0_writes_where_others_cannot(void **state)
 {
     struct run *run = param_of(new_run(5, 4));

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What reaches the plugin: its words in plugstack.conf, one a line, and the values of its options,
+/* Input of the plugin: its words in plugstack.conf, one a line, and the values of its options,
  * each of which may be the whole text. slurmstepd runs part of this as root. */
 #include "spank_plugin/conf.h"
 #include "spank_plugin/values.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What scontrol prints, which holds names and comments of users. */
+/* The output of scontrol, which holds names and comments of users. */
 #include "common/base/parse.h"
 #include "runtime/plrund/hub/decide.h"
 #include "tests/fuzz/fuzz.h"

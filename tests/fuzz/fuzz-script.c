@@ -6,7 +6,7 @@
 
 #include <stdio.h>
 
-/* What bash makes of words in single quotes, "'\''" and the like; false if anything is unquoted. */
+/* Reads quoted words as bash does, with "'\''" and the like; false if anything is unquoted. */
 static bool unquote(const char *p, char *to)
 {
     while (*p) {

@@ -3,7 +3,7 @@
 
 #include <math.h>
 
-/* How the arrays beside the norm are. */
+/* Form of the arrays beside the norm. */
 struct shape {
     size_t rows, n;
     bool affine, rms, sum, too, x_half, y_half;

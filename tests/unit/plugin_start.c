@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What the plugin does as root, alone in a process, for test-root-trace.py: the environment of a
+/* Does the plugin's work as root, alone in a process, for test-root-trace.py: the environment of a
  * daemon from a hostile job's, the daemon's start as another user, a task's start and end, and the
  * daemon's end. plugin_start PLRUND RUNTIME_DIR UID */
 #include "spank_plugin/daemon_env.h"

@@ -751,7 +751,7 @@ static void test_sealed_reflected(void **state)
     finish(&s, &c);
 }
 
-/* Who stands between both cannot take the offer out: it is signed. */
+/* A third party in between cannot take the offer out: it is signed. */
 static void test_sealed_downgraded(void **state)
 {
     struct pl_session s, c;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What a process does, from recorded texts of proc(5) and of real children. */
+/* The state of a process, from recorded texts of proc(5) and of real children. */
 #include "common/base/macros.h"
 #include "runtime/plrund/daemon/probe.h"
 
@@ -84,7 +84,7 @@ static void end(pid_t pid)
     waitpid(pid, NULL, 0);
 }
 
-/* Where the kernel shows neither, sleeping looks like waiting. */
+/* Sleeping looks like waiting if the kernel shows neither file. */
 static bool has_places(void)
 {
     if (access("/proc/self/wchan", R_OK) == 0 || access("/proc/self/syscall", R_OK) == 0)

@@ -21,7 +21,7 @@ static void test_tasks_check(void **state)
         assert_int_equal(pl_tasks_check(bad[i], 1000000, &err), -EINVAL);
 }
 
-/* What is formatted contains its numbers and no others. */
+/* A formatted list contains its numbers and no others. */
 static void test_tasks_format(void **state)
 {
     static const int64_t tasks[] = {0, 2, 3, 4, 9, 11, 12};

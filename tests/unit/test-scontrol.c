@@ -49,7 +49,7 @@ static void on_answer(void *ctx, const char *output)
     *ret = strdup(output ? output : "none\n");
 }
 
-/* What the daemon hears with this value of PLUME_SCONTROL; NULL: not set. */
+/* Checks the daemon's answer with this value of PLUME_SCONTROL; NULL: not set. */
 static void answers(const char *program, const char *expected)
 {
     const char *args[] = {"show", NULL};

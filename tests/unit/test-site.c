@@ -103,7 +103,7 @@ static void test_load_of_others(void **state)
         assert_int_equal(chown(path, 0, 0), 0);
 }
 
-/* Who may write to the folder may take the file away. */
+/* A user who may write to the folder may replace the file. */
 static void test_load_open_folder(void **state)
 {
     struct pl_error err = {0};

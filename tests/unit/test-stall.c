@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Which ranks are behind, by recorded steps and probes; and slow ranks. Times are in seconds. */
+/* Finds ranks that are behind, by recorded steps and probes, and slow ranks. Times are in seconds.
+ */
 #include "common/base/macros.h"
 #include "runtime/plrund/hub/slow.h"
 #include "runtime/plrund/hub/stall.h"

@@ -275,7 +275,7 @@ static void test_resolve_without_end(void **state)
     assert_without_end("running", 9, "signal");
 }
 
-/* Who sent a SIGKILL: Slurm may know, if its end of the job is the trial's. */
+/* Slurm may know the sender of a SIGKILL, if its end of the job is the trial's. */
 static void test_resolve_explains_kill(void **state)
 {
     struct pl_trial_status ts = with_result("failed", "signal", false);

@@ -106,7 +106,7 @@ static size_t part_begin(const struct pl_shm *shm, const struct piece *p, unsign
     return PL_MIN(lines * i / shm->base.size * 64, p->bytes);
 }
 
-/* Where rank i has put its elements of the piece, and where it puts their sums. */
+/* Rank i puts its elements of the piece into in_slot and their sums into out_slot. */
 static char *in_slot(const struct pl_shm *shm, const struct piece *p, unsigned i)
 {
     return shm->slabs[0].base[i] + p->slot * PL_SHM_SLOT;

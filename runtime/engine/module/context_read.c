@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What modules read after a step: parameters, buffers, and tensors that the step keeps. */
+/* Modules read parameters, buffers, and tensors that a step keeps. */
 #include "runtime/engine/module/context_read.h"
 #include "common/base/parse.h"
 #include "kernels/half.h"

@@ -48,7 +48,7 @@ static struct pl_cross_entropy_args cross_entropy_args(const struct pl_call *c)
     };
 }
 
-/* Where a loss keeps the gradient of its layer's input k. */
+/* The loss keeps the gradient of its layer's input k here. */
 static char *kept(const struct pl_tape *tape, const struct pl_node *layer, size_t k)
 {
     const struct pl_node *loss = &tape->nodes[layer->fusion.loss - 1];

@@ -113,7 +113,7 @@ plume_tensor *pl_split_made(const struct pl_split_tape *from, plume_tensor *t)
     return t && t->tape == &from->whole ? from->made[t->node] : t;
 }
 
-/* What stands for an input. */
+/* The rank's own tensor for an input of the whole tape. */
 static plume_tensor *stand_in(const struct tracer *tr, plume_tensor *t)
 {
     plume_tensor *local = t && !t->tape && t->number && t->number <= tr->split->numbers

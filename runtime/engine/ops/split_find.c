@@ -129,7 +129,7 @@ static bool is_each(const struct pl_node *node)
     return node->op->split == PL_SPLIT_EACH;
 }
 
-/* What a use of a parameter that is split at `at` means for its node. */
+/* A node uses a parameter that is split at `at`: splits its output or other inputs to match. */
 static void follow_use(struct pl_split_regions *g,
                        struct pl_split_use use,
                        struct pl_split_at at,
@@ -233,7 +233,7 @@ static void follow_heads(struct pl_split_regions *g, const struct pl_node *node)
         put(g, maker(g, node->in[k]), (struct pl_split_at){2, packed});
 }
 
-/* What a split output is made of. */
+/* The output of a node is split: splits the inputs that it is made of. */
 static void follow_inputs(struct pl_split_regions *g, size_t index)
 {
     const struct pl_node *node = &g->tape->nodes[index];
@@ -292,7 +292,7 @@ static void follow_rows(struct pl_split_regions *g, size_t index, struct pl_spli
     take(g, node->in[1], at);
 }
 
-/* What a split tensor means for a node that uses it. */
+/* A node uses a split tensor: splits its output to match. */
 static void
 follow_output(struct pl_split_regions *g, struct pl_split_use use, struct pl_split_at at)
 {

@@ -106,7 +106,7 @@ enum pl_cast_class {
 #define PL_NEEDS_OUT (1ull << 63)
 #define PL_NEEDS_ALL (~0ull)
 
-/* How an op treats tensors of which each rank has a part (ops/split.h). */
+/* An op's way with tensors of which each rank has a part (ops/split.h). */
 enum pl_split_kind {
     PL_SPLIT_NEVER,  /* its inputs must be whole */
     PL_SPLIT_EACH,   /* works element by element; in[1] may be repeated */
@@ -349,8 +349,8 @@ struct pl_traffic pl_tape_traffic(const struct pl_tape *tape, bool backward);
 /* The first element of a tensor in this tape; NULL if it has no memory yet. */
 void *pl_tape_data(const struct pl_tape *tape, const plume_tensor *t);
 
-/* Where the gradient of a layer's input k begins among those that its loss keeps in `saved`, in
- * bytes; n_in: their end. */
+/* A loss keeps gradients of its layer's inputs in `saved`. Returns the offset in bytes of input
+ * k's; k = n_in: the end of all. */
 size_t pl_tape_kept_at(const struct pl_node *layer, size_t k);
 
 /* Bytes of `chunk` rows of z, from where something else may begin. */

@@ -3,8 +3,8 @@
  * the last only the tensors that others use stay until backward. The rest is computed again, just
  * before the segment's backward. Kernels repeat bit for bit, so gradients have the same bits.
  *
- * What changes something beside its output, such as running statistics, what waits for other ranks,
- * and labels are not computed again: they stay. */
+ * Labels are kept, and so are outputs of ops that change something else, such as running
+ * statistics, or that wait for other ranks. */
 #include "runtime/engine/tape/tape_private.h"
 
 #include <string.h>

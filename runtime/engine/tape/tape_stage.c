@@ -129,7 +129,8 @@ static bool reads(const struct pl_node *node, const plume_tensor *t)
     return false;
 }
 
-/* What enters (at = from) or leaves. only: the op that is alone in the stage; NULL: none is. */
+/* The tensors that cross the stage's border `at`. only: the op that is alone in the stage; NULL:
+ * none is. */
 static int find_passes(const struct pl_tape *whole,
                        const struct pl_tape_flow *flow,
                        size_t at,

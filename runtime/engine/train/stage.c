@@ -239,7 +239,7 @@ static int trace_root(const struct pl_stage *s,
     return r;
 }
 
-/* What is read after the run. True if it has changed. */
+/* The roots are the tensors that are read after the run. True if they have changed. */
 static bool set_roots(struct pl_part *part, plume_tensor *loss, const struct plume_outputs *outputs)
 {
     plume_tensor *roots[PL_TAPE_ROOTS_MAX];

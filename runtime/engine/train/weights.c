@@ -207,7 +207,7 @@ static int add_entry(struct weights *w,
     return r;
 }
 
-/* What the index names, from the file that it names, and nothing else. */
+/* Takes only the tensors that the index names, each from the file that the index names for it. */
 static int add_listed_entries(struct weights *w,
                               bool plain,
                               const struct pl_weights_map *maps,

@@ -107,7 +107,7 @@ static void collect(const struct pl_lane *lane, struct pl_logs *sums, const doub
     }
 }
 
-/* What the replicas' programs take and give. */
+/* The inputs and results of the replicas' programs. */
 struct traced {
     struct pl_xla_part parts[PL_XLA_REPLICAS_MAX];
     plume_tensor *tensors[PL_XLA_REPLICAS_MAX][PL_TAPE_ROOTS_MAX];

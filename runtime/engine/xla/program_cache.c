@@ -12,7 +12,7 @@
 #define FOLDER "programs" /* in ~/.plume */
 #define SUFFIX ".program"
 
-/* What a file begins with. */
+/* A file begins with it. */
 struct header {
     char magic[8];
     uint8_t key[PL_SHA256_BYTES], hash[PL_SHA256_BYTES]; /* hash: of what follows */

@@ -22,7 +22,7 @@ static int write_dump(const struct pl_xla *x, const struct pl_buf *text, struct 
     return 0;
 }
 
-/* What a file of the cache is of. */
+/* The key of a program in the cache: of the plugin, its device and the program's text. */
 static void key_of(const struct pl_xla *x, const uint8_t *text_hash, uint8_t *ret)
 {
     const char *identity = x->table->identity(x->client);

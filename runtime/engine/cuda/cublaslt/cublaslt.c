@@ -253,7 +253,7 @@ static int choose(struct pl_cublaslt *lt,
     return best;
 }
 
-/* What has been chosen for the key, or for the same product without adding to D. */
+/* The tuned algorithm of the product, whether or not it adds to D; NULL if it was not tuned. */
 static const cublasLtMatmulAlgo_t *choice_of(struct pl_cublaslt *lt, struct pl_cublaslt_key key)
 {
     key.add = 0;

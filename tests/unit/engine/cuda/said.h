@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What is written to stderr meanwhile. */
+/* Catches the text that is written to stderr. */
 #ifndef PL_TESTS_UNIT_ENGINE_CUDA_SAID_H
 #define PL_TESTS_UNIT_ENGINE_CUDA_SAID_H
 

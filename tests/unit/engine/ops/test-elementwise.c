@@ -72,7 +72,7 @@ static void run(struct pl_tape *tape, plume_tensor *y, bool backward, bool f64)
             pl_tape_backward(tape, &(struct pl_backward){.loss = loss, .seed = 1}, NULL), 0);
 }
 
-/* What f32 cannot hold is infinite there, or 0. */
+/* Values that f32 cannot hold are infinite there, or 0. */
 static bool is_close(double got, double want, bool f64)
 {
     if (isnan(want) || isnan(got))

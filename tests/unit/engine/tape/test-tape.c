@@ -121,7 +121,7 @@ static plume_tensor *f_residuals(struct net *net)
     return entropy(net, x, &net->t[2]);
 }
 
-/* How many gradients are those of a sum's output. */
+/* The number of gradients that are a sum's output's. */
 static size_t gradient_of_sums(function f)
 {
     struct net net = {0};

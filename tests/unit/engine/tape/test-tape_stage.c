@@ -62,7 +62,7 @@ static void free_whole(struct whole *w)
     finish(&w->r.net);
 }
 
-/* What leaves a stage enters the next one, in the same order. */
+/* The tensors that leave a stage enter the next one in the same order. */
 static void pass_on(struct pl_stage_tape *from, struct pl_stage_tape *to, bool grads)
 {
     assert_int_equal(from->n_out, to->n_in);

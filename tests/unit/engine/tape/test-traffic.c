@@ -107,7 +107,7 @@ static plume_tensor *gpt2(struct model *m)
     return CALL(PLUME_OP_CROSS_ENTROPY, 0, 0, CALL(PLUME_OP_LINEAR, 0, 0, x, token), &m->labels);
 }
 
-/* How the tape of a model is made. */
+/* Makes the tape of a model. */
 enum { SHARES = 1, FUSES = 2, O2 = 4, STORES = 8 };
 
 static void make(struct model *m, unsigned how)

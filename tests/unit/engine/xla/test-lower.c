@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* What is refused before anything is compiled, and the text's form. That programs compute what ops
- * do: graphs-xla and tests/xla/xla.bats, which need a device. */
+/* Tapes that are refused before anything is compiled, and the text's form. That programs compute
+ * what ops do: graphs-xla and tests/xla/xla.bats, which need a device. */
 #include "runtime/engine/xla/lower.h"
 #include "tests/unit/engine/engine_net.h"
 
