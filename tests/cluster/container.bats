@@ -62,6 +62,13 @@ TXT
     # --cleanenv leaves a rank its own variables.
     HIDDEN=x submit --container "$IMAGE" --container-option cleanenv --grid a=1 --wait -- sh -c 'echo "$RANK $PLUME_PARAM_a $PLUME_PARAMS $HIDDEN"'
     [ "$(<"$(out 0 0)")" = '0 1 {"a":"1"} ' ]
+    # What a profile sets for plrun without plsubmit is not of the sweep.
+    echo 'export PLUME_CONTAINER=/nonexistent PLUME_CONTAINER_OPTIONS=--none PLUME_LAUNCH=torchrun' >home/.bash_profile
+    # shellcheck disable=SC2016
+    submit --wait -- sh -c 'echo "$RANK $PLUME_CONTAINER"'
+    [ "$(<"$(out 0 0)")" = '0 ' ]
+    submit --container "$IMAGE" --wait true
+    [ "$status" = 0 ]
 }
 
 @test "signals, exit codes and what is missing pass through a container" {
