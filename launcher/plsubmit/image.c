@@ -11,9 +11,21 @@ int pl_image_check(const char *value, struct pl_error *err)
                : 0;
 }
 
+/* Options that would take away what Plume gives a rank, or run no program. */
+static const struct {
+    const char *name, *why;
+} refused[] = {
+    {"pwd", "Plume sets --pwd itself: the folder is that of the job script, which --setup 'cd DIR' "
+            "changes"},
+    {"cwd", "Plume sets --cwd itself: the folder is that of the job script, which --setup 'cd DIR' "
+            "changes"},
+    {"env", "the variables of a container are those of --env: write --env NAME=VALUE"},
+    {"env-file", "the variables of a container are those of --env-file: write --env-file FILE"},
+    {"help", "--help runs no program"},
+};
+
 int pl_image_check_option(const char *value, struct pl_error *err)
 {
-    static const char *const owned[] = {"pwd", "cwd", "help"};
     size_t len = strcspn(value, "=");
 
     if (len == 0 || value[0] == '-' ||
@@ -22,11 +34,8 @@ int pl_image_check_option(const char *value, struct pl_error *err)
                             "'%s' is not KEY or KEY=VALUE: KEY is the long name of an option of "
                             "apptainer exec without --",
                             value);
-    for (size_t i = 0; i < PL_COUNT(owned); i++)
-        if (len == strlen(owned[i]) && memcmp(owned[i], value, len) == 0)
-            return pl_error_set(err, -EINVAL,
-                                "Plume sets --%s itself: the folder is that of the job script, "
-                                "which --setup 'cd DIR' changes",
-                                i < 2 ? owned[i] : "pwd");
+    for (size_t i = 0; i < PL_COUNT(refused); i++)
+        if (len == strlen(refused[i].name) && memcmp(refused[i].name, value, len) == 0)
+            return pl_error_set(err, -EINVAL, "%s", refused[i].why);
     return 0;
 }
