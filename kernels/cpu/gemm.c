@@ -16,12 +16,14 @@
 #define SMALL ((size_t)1 << 16) /* minimum of multiply-adds per chunk for another thread */
 #define GROUP 8                 /* panels of B that are packed together */
 #define AHEAD 16                /* rows that packing prefetches: they are a page or more apart */
+#define LINE 16                 /* floats of a cache line */
 
 /* The product of columns [j0, j0 + n) and of [k0, k0 + k), for all rows. */
 struct block {
     const struct pl_gemm *g;
     size_t j0, n, k0, k;
     size_t mc, split, parts; /* rows of a chunk; panels of a part; parts of the columns */
+    size_t a_panel;          /* floats from one panel of a packed A to the next */
     float *packed;           /* B, or NULL */
     float scale;
     bool last;
@@ -78,7 +80,7 @@ static void pack_columns(const struct block *b, size_t i, size_t mc, float *to)
 
         for (size_t r = 0; r < mc; r += 64 / sizeof(*a))
             __builtin_prefetch(a + AHEAD * g->a_col + r);
-        for (size_t r = 0; r < whole; r += PL_MR, at += b->k * PL_MR)
+        for (size_t r = 0; r < whole; r += PL_MR, at += b->a_panel)
             memcpy(at, a + r, PL_MR * sizeof(*at));
         if (rest) {
             memset(at, 0, PL_MR * sizeof(*at));
@@ -96,7 +98,7 @@ static void pack_a(const struct block *b, size_t i, size_t mc, float *to)
         pack_columns(b, i, mc, to);
         return;
     }
-    for (size_t r = 0; r < mc; r += PL_MR, to += PL_MR * b->k)
+    for (size_t r = 0; r < mc; r += PL_MR, to += b->a_panel)
         pl_pack_rows(g->a + (i + r) * g->a_row + b->k0, g->a_row, PL_MIN(mc - r, (size_t)PL_MR),
                      b->k, to, PL_MR);
 }
@@ -188,9 +190,9 @@ static void panel(const struct block *b,
         size_t height = PL_MIN(mc - i, (size_t)PL_MR);
 
         if (packed_a && y_row == PL_NR) {
-            pl_micro(b->k, packed_a + i * b->k, 1, PL_MR, y, PL_NR, NULL, acc);
+            pl_micro(b->k, packed_a + i / PL_MR * b->a_panel, 1, PL_MR, y, PL_NR, NULL, acc);
         } else if (packed_a) {
-            pl_micro(b->k, packed_a + i * b->k, 1, PL_MR, y, y_row, NULL, acc);
+            pl_micro(b->k, packed_a + i / PL_MR * b->a_panel, 1, PL_MR, y, y_row, NULL, acc);
         } else {
             float rest[PL_MR * KC];
             const float *a = g->a + (i0 + i) * g->a_row + b->k0 * g->a_col;
@@ -222,8 +224,8 @@ static void multiply(void *ctx, size_t begin, size_t end)
         float *packed_a = NULL;
 
         if (b->n > FEW_COLS)
-            packed_a =
-                pl_scratch(PL_SCRATCH_GEMM_A, ((b->mc + PL_MR) * b->k + PL_LANES) * sizeof(float));
+            packed_a = pl_scratch(PL_SCRATCH_GEMM_A,
+                                  ((b->mc / PL_MR + 1) * b->a_panel + PL_LANES) * sizeof(float));
         if (packed_a)
             pack_a(b, i0, mc, packed_a);
         for (size_t p = p0; p < p1; p++) {
@@ -373,6 +375,7 @@ void PL_CPU(gemm)(const struct pl_gemm *g)
         for (size_t k0 = 0; k0 < PL_MAX(g->k, (size_t)1); k0 += kc) {
             struct block b = {.g = g, .j0 = j0, .n = n, .k0 = k0, .k = PL_MIN(g->k - k0, kc)};
 
+            b.a_panel = b.k * PL_MR + LINE;
             b.scale = g->scale != 0 ? g->scale : 1;
 
             b.last = k0 + b.k >= g->k;
