@@ -311,6 +311,15 @@ static void turn_block(const struct turned *turned, size_t i, size_t j)
     pl_transpose(r);
     if (g->bias)
         memcpy(bias, g->bias + j, width * sizeof(*bias));
+    if (width == PL_LANES) {
+        for (size_t l = 0; l < height; l++) {
+            float *c = g->c + (i + l) * g->ldc + j;
+            pl_vec x = r[l] + (g->add ? pl_load(c) : (pl_vec){0}) + pl_load(bias);
+
+            pl_store(c, activate(x, g->relu));
+        }
+        return;
+    }
     for (size_t l = 0; l < height; l++) {
         float *c = g->c + (i + l) * g->ldc + j;
 
