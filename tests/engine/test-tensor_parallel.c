@@ -23,6 +23,7 @@
 #define HIDDEN 48
 #define ODD 7
 #define BLOCKS_MAX 6
+#define REPEATED 8 /* a kind of block */
 #define VALUES_MAX 65536
 
 struct run {
@@ -49,7 +50,7 @@ struct net {
     plume_tensor *in, *out, *gain, *shift;
     struct block {
         plume_tensor *up, *up_b, *gate, *down, *down_b, *packed, *odd_up, *odd_down;
-        plume_tensor *qkv, *qkv_b, *project, *scale;
+        plume_tensor *qkv, *qkv_b, *project, *scale, *factor;
     } block[BLOCKS_MAX];
 };
 
@@ -90,6 +91,7 @@ static int configure(struct plume_context *pl)
             .qkv_b = param(pl, i, "qkv_b", 3 * WIDTH, 0),
             .project = param(pl, i, "project", WIDTH, WIDTH),
             .scale = param(pl, i, "scale", HIDDEN, 0),
+            .factor = param(pl, i, "factor", 1, 0),
         };
     return 0;
 }
@@ -196,6 +198,11 @@ one_block(struct plume_context *pl, struct pl_rng *rng, const struct block *b, p
     case 6: /* not to be split */
         h = plume_linear(pl, x, b->odd_up, NULL, PLUME_TANH);
         return plume_linear(pl, h, b->odd_down, NULL, PLUME_IDENTITY);
+    case REPEATED: /* of one time, to which one number and one vector are repeated */
+        h = plume_linear(pl, plume_mean(pl, x, 1, 2), b->up, NULL, PLUME_IDENTITY);
+        h = plume_mul(pl, plume_add(pl, h, b->up_b), plume_exp(pl, b->factor));
+        h = plume_linear(pl, plume_mul(pl, h, b->factor), b->down, NULL, PLUME_IDENTITY);
+        return plume_reshape(pl, h, 3, (size_t[]){h->shape[0], 1, WIDTH});
     default: /* a sum over the split dimension: not to be split */
         h = up(pl, rng, b, x);
         return pl_rng_below(rng, 2) ? down(pl, rng, b, plume_softmax(pl, h))
@@ -365,6 +372,16 @@ static double far(double a, double b)
     return fabs(a - b) / (1 + fabs(b));
 }
 
+/* How far the losses and parameters of two runs are from each other. */
+static double apart(const struct run *a, const struct run *b)
+{
+    double most = PL_MAX(far(a->val_loss, b->val_loss), far(a->train_loss, b->train_loss));
+
+    for (size_t i = 0; i < VALUES_MAX; i++)
+        most = fmax(most, far(a->values[i], b->values[i]));
+    return most;
+}
+
 /* One random module on random numbers of ranks. Returns the number of layers that were split. */
 static size_t try_one(uint64_t seed)
 {
@@ -392,9 +409,7 @@ static size_t try_one(uint64_t seed)
     go(one, groups, 0);
     if (one->error[0] || split->error[0])
         fail_msg("seed %llu: %s%s", (unsigned long long)seed, one->error, split->error);
-    most = PL_MAX(far(split->val_loss, one->val_loss), far(split->train_loss, one->train_loss));
-    for (size_t i = 0; i < VALUES_MAX; i++)
-        most = fmax(most, far(split->values[i], one->values[i]));
+    most = apart(split, one);
     if (!(most <= (one->options.optimizer == PLUME_SGD ? 1e-10 : 1e-7)) || one->step != split->step)
         fail_msg("seed %llu, %u groups of %u: %g apart after %llu steps", (unsigned long long)seed,
                  groups, k, most, (unsigned long long)split->step);
@@ -436,6 +451,24 @@ static void test_each_pattern_is_found(void **state)
         assert_int_equal(run->counts.split_attentions, cases[i].attentions);
         assert_int_equal(run->counts.indivisible, 0);
     }
+}
+
+/* One number that is multiplied with all columns has the gradients of all ranks' parts, and a
+ * vector is repeated for a single sample, too: the last batch has one. */
+static void test_what_is_repeated_has_all_gradients(void **state)
+{
+    struct run *one = new_run(1, 1), *split;
+
+    one->only = REPEATED;
+    one->options.max_steps = 2;
+    split = split_of(one, 2);
+    go(split, 2, 0);
+    go(one, 1, 0);
+    assert_string_equal(one->error, "");
+    assert_string_equal(split->error, "");
+    assert_int_equal(one->step, 2);
+    assert_int_equal(split->counts.split_linears, 2);
+    assert_true(apart(split, one) < 1e-10);
 }
 
 static void test_sizes_that_do_not_divide_stay_whole(void **state)
@@ -487,6 +520,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_random_modules_are_those_of_one_process),
         cmocka_unit_test(test_each_pattern_is_found),
+        cmocka_unit_test(test_what_is_repeated_has_all_gradients),
         cmocka_unit_test(test_sizes_that_do_not_divide_stay_whole),
         cmocka_unit_test(test_a_step_of_another_pattern_is_refused),
         cmocka_unit_test(test_a_hook_cannot_read_a_part),

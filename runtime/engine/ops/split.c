@@ -104,7 +104,7 @@ struct tracer {
     struct pl_split_tape *from;
     const struct pl_split_regions *regions;
     struct pl_tape *run;
-    plume_tensor **entered; /* by node of the whole tape: its output, for layers by columns */
+    plume_tensor **entered; /* by node of the whole tape: its output, for the ranks' parts */
     plume_tensor *in[PL_NODE_INPUTS_MAX]; /* of the node at hand */
 };
 
@@ -212,22 +212,45 @@ static int trace_part(struct tracer *tr,
     return apply(tr, node, &what, n, ret, err);
 }
 
+/* Input k is whole, and the ranks' parts of the output need it: its gradient is the sum of theirs.
+ */
+static int enter(struct tracer *tr, const struct pl_node *node, size_t k, struct pl_error *err)
+{
+    plume_tensor *x = node->in[k], **entered = &tr->in[k];
+    int r = 0;
+
+    if (!tr->run->want_grad || !tr->in[k]->wants_grad)
+        return 0;
+    if (x->tape == &tr->from->whole)
+        entered = &tr->entered[x->node];
+    if (entered == &tr->in[k] || !*entered)
+        r = pl_split_enter(tr->run, tr->in[k], entered, err);
+    tr->in[k] = *entered;
+    return r;
+}
+
 static int trace_columns(struct tracer *tr,
                          const struct pl_node *node,
                          const struct pl_split_at *at,
                          plume_tensor **ret,
                          struct pl_error *err)
 {
-    plume_tensor *x = node->in[0], **entered = &tr->in[0];
+    int r = enter(tr, node, 0, err);
+
+    return r < 0 ? r : trace_part(tr, node, at, ret, err);
+}
+
+static int trace_inside(struct tracer *tr,
+                        const struct pl_node *node,
+                        const struct pl_split_at *at,
+                        plume_tensor **ret,
+                        struct pl_error *err)
+{
     int r = 0;
 
-    if (tr->run->want_grad && tr->in[0]->wants_grad) {
-        if (x->tape == &tr->from->whole)
-            entered = &tr->entered[x->node];
-        if (entered == &tr->in[0] || !*entered)
-            r = pl_split_enter(tr->run, tr->in[0], entered, err);
-        tr->in[0] = *entered;
-    }
+    for (size_t k = 0; k < node->n_in && r == 0 && node->op->split == PL_SPLIT_EACH; k++)
+        if (node->in[k]->count == 1) /* one number for all elements */
+            r = enter(tr, node, k, err);
     return r < 0 ? r : trace_part(tr, node, at, ret, err);
 }
 
@@ -264,7 +287,7 @@ static int trace_node(struct tracer *tr, size_t index, struct pl_error *err)
     case PL_SPLIT_COLUMNS:
         return trace_columns(tr, node, &mark->at, ret, err);
     case PL_SPLIT_INSIDE:
-        return trace_part(tr, node, &mark->at, ret, err);
+        return trace_inside(tr, node, &mark->at, ret, err);
     case PL_SPLIT_ROWS:
         return trace_rows(tr, node, ret, err);
     case PL_SPLIT_WHOLE:
