@@ -144,7 +144,8 @@ static void follow_use(struct pl_split_regions *g,
         put(g, maker(g, node->in[0]),
             (struct pl_split_at){(unsigned)node->in[0]->rank - 1, at.groups});
     else if ((node->op->split == PL_SPLIT_LINEAR && use.input > 0 && at.dim == 0) ||
-             (is_each(node) && use.input == 1 && out->count != param->count &&
+             (is_each(node) && use.input == 1 &&
+              (out->count != param->count || out->rank != param->rank) && /* it is repeated */
               at.dim + 1 == param->rank))
         put(g, use.node, (struct pl_split_at){(unsigned)out->rank - 1, at.groups});
     else
