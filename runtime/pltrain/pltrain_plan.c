@@ -53,6 +53,7 @@ static int check_comparison(const struct pl_pltrain *p, struct pl_error *err)
         {p->nodes > 0, "--num-nodes"},
         {p->devices > 0, "--devices"},
         {t->strategy > PL_STRATEGY_SINGLE, "--strategy"},
+        {t->tensor_parallel > 1, "--tensor-parallel"},
         {t->run != PL_RUN_TRAIN, "--validate, --test and --predict"},
         {t->checkpoint_dir != NULL, "--checkpoint-dir"},
         {t->resume != NULL, "--resume"},

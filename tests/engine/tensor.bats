@@ -89,6 +89,7 @@ losses_of() {
     says 2 "'--tensor-parallel' and '--deterministic' do not go together" --tensor-parallel 2 --deterministic mlp
     says 2 "'--tensor-parallel' and '--average-every'" --tensor-parallel 2 --average-every 2 mlp
     says 2 "--tensor-parallel" --tensor-parallel 0 mlp
+    says 2 "leave out --tensor-parallel" --tensor-parallel 2 --compare-devices mlp
     says 1 "needs a multiple of 2 ranks, not 3" --tensor-parallel 2 --processes 3 mlp
     says 1 "is inside a node" --tensor-parallel 2 --processes 2 --processes-per-node 1 mlp
     says 1 "step_per_optimizer" --tensor-parallel 2 "$TURNS"
