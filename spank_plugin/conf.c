@@ -21,7 +21,7 @@ int pl_conf_parse(struct pl_spank_conf *conf, int argc, char *const *argv, struc
             conf->namespace = strchr(argv[i], '/');
         else
             return pl_error_set(err, -EINVAL,
-                                "plugstack.conf: '%s' is no argument of this plugin: use "
+                                "plugstack.conf: '%s' is not an argument of this plugin: use "
                                 "plrund=/PATH, runtime_dir=/PATH, scontrol=/PATH or "
                                 "mount_namespace=/PATH",
                                 argv[i]);

@@ -100,7 +100,7 @@ int pl_fd_read(
     if (fstat(fd, &st) < 0)
         return pl_error_errno(err, errno, "cannot look at '%s'", path);
     if (!S_ISREG(st.st_mode))
-        return pl_error_set(err, -EINVAL, "'%s' is no regular file", path);
+        return pl_error_set(err, -EINVAL, "'%s' is not a regular file", path);
     if (st.st_size > 0 && (uintmax_t)st.st_size > max_bytes)
         return pl_error_set(err, -EFBIG, "'%s' is larger than %zu bytes", path, max_bytes);
     if (pl_buf_reserve(&buf, (size_t)st.st_size + 4096) < 0)
@@ -276,7 +276,7 @@ int pl_secret_read(const char *path, void *ret, size_t len, struct pl_error *err
     if (fstat(fd, &st) < 0)
         return pl_error_errno(err, errno, "cannot look at key '%s'", path);
     if (!S_ISREG(st.st_mode))
-        return pl_error_set(err, -EPERM, "key '%s' is no regular file", path);
+        return pl_error_set(err, -EPERM, "key '%s' is not a regular file", path);
     if (st.st_uid != geteuid())
         return pl_error_set(err, -EPERM, "key '%s' belongs to another user (uid %u)", path,
                             (unsigned)st.st_uid);

@@ -119,7 +119,7 @@ int pl_own_file_open(
     }
     if (fstat(fd, &st) < 0 || !S_ISREG(st.st_mode)) {
         show_path(fd, name, shown);
-        return pl_error_set(err, -EINVAL, "'%s' is no regular file", shown);
+        return pl_error_set(err, -EINVAL, "'%s' is not a regular file", shown);
     }
     r = check(fd, "file", name, err);
     if (r == 0 && (flags & O_TRUNC) && ftruncate(fd, 0) < 0)

@@ -152,7 +152,7 @@ static int read_file(const char *path, uid_t owner, char **ret, struct pl_error 
     int code = fd < 0 ? errno : 0, r;
 
     if (fd >= 0 && (fstat(fd, &st) < 0 || !S_ISREG(st.st_mode) || st.st_size > SIZE_MAX_BYTES))
-        return pl_error_set(err, -EINVAL, "'%s' is no regular file of at most 64 KiB", path);
+        return pl_error_set(err, -EINVAL, "'%s' is not a regular file of at most 64 KiB", path);
     r = fd >= 0 ? check_owner(path, &st, owner, err) : 0;
     if (r == 0) /* also where there is no file: it may have been taken away */
         r = check_folder(path, owner, err);

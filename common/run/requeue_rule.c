@@ -65,9 +65,9 @@ static int parse_item(const char *item, struct pl_requeue_rule *rule, struct pl_
         return r;
     }
     if (near.best)
-        return pl_error_set(err, -EINVAL, "'%s' is no cause: did you mean %s?", name, near.best);
+        return pl_error_set(err, -EINVAL, "'%s' is not a cause: did you mean %s?", name, near.best);
     return pl_error_set(err, -EINVAL,
-                        "'%s' is no cause: these are preempt, timeout, node-fail, error "
+                        "'%s' is not a cause: these are preempt, timeout, node-fail, error "
                         "and hang",
                         name);
 }

@@ -160,10 +160,10 @@ static int set_job(struct pl_plstat *ps, const char *word, struct pl_error *err)
                             near.best);
     for (size_t i = 0; i < PL_COUNT(others); i++)
         if (strcmp(word, others[i].word) == 0)
-            return pl_error_set(err, -EINVAL, "'%s' is no command: write %s", word,
+            return pl_error_set(err, -EINVAL, "'%s' is not a command: write %s", word,
                                 others[i].instead);
     return pl_error_set(err, -EINVAL,
-                        "'%s' is no command, job, sweep or run folder: see plstat --help", word);
+                        "'%s' is not a command, job, sweep or run folder: see plstat --help", word);
 }
 
 static int set_word(struct pl_plstat *ps, const char *word, struct pl_error *err)

@@ -38,8 +38,8 @@ check_typo(const struct pl_grid *grid, const char *arg, const char *s, struct pl
         pl_near_offer(&near, grid->axes[i].name);
     if (!near.best)
         return 0;
-    return pl_error_set(err, -EINVAL, "argument '%.200s': {%s} is no axis: did you mean {%s}?", arg,
-                        name, near.best);
+    return pl_error_set(err, -EINVAL, "argument '%.200s': {%s} is not an axis: did you mean {%s}?",
+                        arg, name, near.best);
 }
 
 /* True if the argument, or all after its '=', is {NAME} of no axis. */

@@ -307,7 +307,7 @@ int pl_grid_zip(struct pl_grid *grid, const char *text, struct pl_error *err)
         size_t axis = find_axis(grid, word);
 
         if (axis == grid->n_axes)
-            return pl_error_set(err, -EINVAL, "'%s': '%s' is no axis of --grid", text, word);
+            return pl_error_set(err, -EINVAL, "'%s': '%s' is not an axis of --grid", text, word);
         if (grid->axes[axis].zipped)
             return pl_error_set(err, -EINVAL, "'%s': axis '%s' is zipped already", text, word);
         grid->axes[axis].zipped = true;

@@ -7,7 +7,7 @@
 int pl_image_check(const char *value, struct pl_error *err)
 {
     return value[0] == '-'
-               ? pl_error_set(err, -EINVAL, "'%s' is no image: its name begins with -", value)
+               ? pl_error_set(err, -EINVAL, "'%s' is not an image: its name begins with -", value)
                : 0;
 }
 

@@ -26,12 +26,13 @@ int pl_mail_check(const char *value, struct pl_error *err)
         while (i < PL_COUNT(types) && strcasecmp(types[i], word) != 0)
             pl_near_offer(&near, types[i++]);
         if (i == PL_COUNT(types))
-            return near.best ? pl_error_set(err, -EINVAL, "'%.100s' is no event: did you mean %s?",
-                                            word, near.best)
-                             : pl_error_set(err, -EINVAL,
-                                            "'%.100s' is no event of Slurm's mails, such as END or "
-                                            "FAIL",
-                                            word);
+            return near.best
+                       ? pl_error_set(err, -EINVAL, "'%.100s' is not an event: did you mean %s?",
+                                      word, near.best)
+                       : pl_error_set(err, -EINVAL,
+                                      "'%.100s' is not an event of Slurm's mails, such as END or "
+                                      "FAIL",
+                                      word);
         any |= i > 0;
         p += len + (p[len] == ',');
     }

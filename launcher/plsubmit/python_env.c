@@ -39,9 +39,9 @@ static int check_venv(struct pl_spec *spec, struct pl_error *err)
         return pl_error_set(err, -EINVAL, "--venv: '%s' is an environment of conda: write --conda",
                             *path);
     if (!has_file(*path, "bin/activate", R_OK))
-        return pl_error_set(err, -EINVAL,
-                            "--venv: '%s' is no environment of venv or uv: it has no bin/activate",
-                            *path);
+        return pl_error_set(
+            err, -EINVAL,
+            "--venv: '%s' is not an environment of venv or uv: it has no bin/activate", *path);
     if (!has_file(*path, "bin/python", X_OK)) /* a link to a Python that was removed */
         return pl_error_set(err, -EINVAL, "--venv: '%s/bin/python' cannot run: make it anew",
                             *path);
@@ -55,14 +55,14 @@ static int check_conda(struct pl_spec *spec, struct pl_error *err)
     int r;
 
     if (**path == '-') /* conda takes it for an option: -h activates nothing, and is no failure */
-        return pl_error_set(err, -EINVAL, "--conda: '%s' is no environment: its name begins with -",
-                            *path);
+        return pl_error_set(err, -EINVAL,
+                            "--conda: '%s' is not an environment: its name begins with -", *path);
     if (!strchr(*path, '/'))
         return 0;
     r = make_absolute(path, err);
     if (r == 0 && !has_file(*path, "conda-meta", F_OK))
         return pl_error_set(err, -EINVAL,
-                            "--conda: '%s' is no environment of conda: it has no conda-meta%s",
+                            "--conda: '%s' is not an environment of conda: it has no conda-meta%s",
                             *path, has_file(*path, "bin/activate", R_OK) ? ": write --venv" : "");
     return r;
 }

@@ -140,7 +140,7 @@ static int add_file(struct lister *l, const char *inner, const char *path, bool 
     if (!whole)
         return pl_error_nomem(l->err);
     if (!*path || !pl_snapshot_path_ok(whole))
-        return pl_error_set(l->err, -EINVAL, "--snapshot: git lists '%.300s', which is no path",
+        return pl_error_set(l->err, -EINVAL, "--snapshot: git lists '%.300s', which is not a path",
                             whole);
     if (s->n_files == l->room) {
         size_t room = l->room ? 2 * l->room : 256;
@@ -163,7 +163,7 @@ static int list_submodule(
     if (!whole || !git)
         return pl_error_nomem(l->err);
     if (!pl_snapshot_path_ok(whole))
-        return pl_error_set(l->err, -EINVAL, "--snapshot: git lists '%.300s', which is no path",
+        return pl_error_set(l->err, -EINVAL, "--snapshot: git lists '%.300s', which is not a path",
                             whole);
     if (access(git, F_OK) < 0)
         return pl_spec_warn(l->spec,

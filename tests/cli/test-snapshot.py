@@ -217,7 +217,7 @@ def test_runs_nothing():
         f.write(data + hashlib.sha1(data).digest())
     write(TOP.name, "out", text="out")
     _, err = submit(repo, "--snapshot", "true", code=2)
-    assert "git lists '../out', which is no path" in err, err
+    assert "git lists '../out', which is not a path" in err, err
 
 
 def test_refusals():

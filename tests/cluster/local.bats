@@ -214,7 +214,7 @@ TXT
     plsubmit --resume "$SWEEP" --wait || true
     [[ $(plstat why "$SWEEP") == *"exit code 1 at: source '$WORK/it"* ]]
     run -2 --separate-stderr plsubmit --local --venv "it's" python
-    [ "$stderr" = "plsubmit: --venv: '$WORK/it's' is no environment of venv or uv: it has no bin/activate" ]
+    [ "$stderr" = "plsubmit: --venv: '$WORK/it's' is not an environment of venv or uv: it has no bin/activate" ]
     # One that was copied activates the one of which it is a copy.
     run -1 --separate-stderr plsubmit --local --venv moved --wait sh -c 'python -c 1'
     [[ $(plstat why last) == *"it was made as '$WORK/it's', and was moved or copied: make it anew"* ]]
@@ -250,9 +250,9 @@ TXT
     run -2 --separate-stderr plsubmit --local --venv envs/train train
     [ "$stderr" = "plsubmit: --venv: '$WORK/envs/train' is an environment of conda: write --conda" ]
     run -2 --separate-stderr plsubmit --local --conda ./moved train
-    [[ $stderr == *'is no environment of conda: it has no conda-meta: write --venv' ]]
+    [[ $stderr == *'is not an environment of conda: it has no conda-meta: write --venv' ]]
     run -2 --separate-stderr plsubmit --local --conda=-h train
-    [ "$stderr" = "plsubmit: --conda: '-h' is no environment: its name begins with -" ]
+    [ "$stderr" = "plsubmit: --conda: '-h' is not an environment: its name begins with -" ]
     run -2 --separate-stderr plsubmit --conda a --venv b train
     [ "$stderr" = 'plsubmit: --venv and --conda both give the program a Python: omit one of them' ]
 }

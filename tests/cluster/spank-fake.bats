@@ -92,7 +92,7 @@ fails_with() {
 
 @test "a bad argument in plugstack.conf" {
     use_plugin plrund=relative
-    fails_with "plugstack.conf: 'plrund=relative' is no argument of this plugin"
+    fails_with "plugstack.conf: 'plrund=relative' is not an argument of this plugin"
 }
 
 @test "a failure touches only steps that have the flag" {

@@ -109,7 +109,7 @@ needs() {
     says 2 "option '--balance-every' needs '--strategy pipeline'" --balance-every 2 mlp
     says 2 "'zigzag' is none of 1f1b, gpipe" --strategy pipeline --schedule zigzag mlp
     says 2 "--stages" --strategy pipeline --stages 65 mlp
-    says 1 "3 ranks are no whole number of pipelines of 2 stages" --strategy pipeline --stages 2 --processes 3 mlp
+    says 1 "3 ranks do not make whole pipelines of 2 stages" --strategy pipeline --stages 2 --processes 3 mlp
     says 1 "ops: choose fewer by --stages" --strategy pipeline --stages 12 mlp
     says 1 "step_per_optimizer" --strategy pipeline --stages 2 "$TURNS"
     says 1 "keeps no moving average" --strategy pipeline --stages 2 --ema 0.9 mlp

@@ -616,7 +616,7 @@ static void test_what_does_not_go_is_told(void **state)
     struct run *run = pipeline_of(new_run(1, 0), 8, 4);
 
     assert_refused(run, 8, "8 stages are more than the training step's 5 ops");
-    assert_refused(pipeline_of(new_run(1, 0), 2, 4), 3, "no whole number of pipelines of 2 stages");
+    assert_refused(pipeline_of(new_run(1, 0), 2, 4), 3, "do not make whole pipelines of 2 stages");
     run = pipeline_of(new_run(1, 0), 2, 4);
     run->no_loss = true;
     assert_refused(run, 2, "gave no loss");

@@ -110,7 +110,8 @@ int pl_cifar10_parse(const void *bytes,
     int r;
 
     if (len == 0 || len % CIFAR_RECORD)
-        return pl_error_set(err, -EINVAL, "not a file of CIFAR-10: its length is no multiple of %d",
+        return pl_error_set(err, -EINVAL,
+                            "not a file of CIFAR-10: its length is not a multiple of %d",
                             CIFAR_RECORD);
     if (source->field != 0 && source->field != 1)
         return pl_error_set(err, -EINVAL, "CIFAR-10 has the fields 0 and 1, not %d", source->field);

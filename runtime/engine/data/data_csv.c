@@ -189,8 +189,8 @@ static int read_row(struct table *t, const char *p, const char *end, struct pl_e
         if (r == -EINVAL || (r < 0 && t->place[column]))
             return bad_field(r, t->line, column, err);
         if (t->place[column] && pl_parse_double(field, &row[t->place[column] - 1], NULL) < 0)
-            return pl_error_set(err, -EINVAL, "line %zu, column %zu: '%.60s' is no number", t->line,
-                                column, field);
+            return pl_error_set(err, -EINVAL, "line %zu, column %zu: '%.60s' is not a number",
+                                t->line, column, field);
     }
     if (column != t->columns)
         return pl_error_set(err, -EINVAL, "line %zu has %zu columns, not %zu", t->line, column,

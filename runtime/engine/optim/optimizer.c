@@ -220,8 +220,8 @@ check_names(const struct pl_params *params, const struct plume_optimizer *o, str
         for (size_t i = 0; i < params->n && !found; i++)
             found = params->list[i]->tensor == o->params[k];
         if (!found)
-            return pl_error_set(err, -ENOENT, "tensor %zu of the optimizer's list is no parameter",
-                                k);
+            return pl_error_set(err, -ENOENT,
+                                "tensor %zu of the optimizer's list is not a parameter", k);
     }
     return 0;
 }

@@ -25,7 +25,7 @@ static int load(const char *path, const PJRT_Api **ret, struct pl_error *err)
     *(void **)&get = dlsym(handle, "GetPjrtApi");
     api = get ? get() : NULL;
     if (!api)
-        return pl_error_set(err, -ENOTSUP, "'%s' is no PJRT plugin: %s", path,
+        return pl_error_set(err, -ENOTSUP, "'%s' is not a PJRT plugin: %s", path,
                             get ? "its GetPjrtApi() returns nothing" : "it has no GetPjrtApi()");
     if (api->pjrt_api_version.major_version != PJRT_API_MAJOR ||
         api->pjrt_api_version.minor_version < OLDEST_MINOR ||

@@ -36,7 +36,7 @@ static int check_pipeline(const struct pl_train_options *o, unsigned size, struc
                             PL_STAGES_MAX, stages);
     if (size % stages)
         return pl_error_set(err, -EINVAL,
-                            "%u ranks are no whole number of pipelines of %u stages: start a "
+                            "%u ranks do not make whole pipelines of %u stages: start a "
                             "multiple of %u",
                             size, stages, stages);
     if (o->ema > 0)

@@ -47,7 +47,7 @@ static int read_header(struct pl_metrics_csv *csv, const char *line, struct pl_e
     if (len != 4 || strncmp(line, "step", 4) != 0)
         return pl_error_set(
             err, -EINVAL,
-            "'%s' is no metrics file of this kind (its first column is not 'step'): "
+            "'%s' is not a metrics file of this kind (its first column is not 'step'): "
             "move it away",
             csv->path);
     for (line += len; *line == ',' && r == 0; line += len) {

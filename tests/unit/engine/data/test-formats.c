@@ -139,8 +139,8 @@ static void test_cifar10(void **state)
     assert_int_equal(((const uint8_t *)a.data)[0], 3);
     pl_array_close(&a);
     source.begin = 0;
-    refused(&source, file, 3072, "no multiple of 3073");
-    refused(&source, file, 0, "no multiple of 3073");
+    refused(&source, file, 3072, "not a multiple of 3073");
+    refused(&source, file, 0, "not a multiple of 3073");
     source.field = 2;
     refused(&source, file, sizeof(file), "fields 0 and 1");
     source.field = 0;
@@ -229,7 +229,7 @@ static void test_csv(void **state)
     struct plume_array a;
 
     assert_int_equal(parse(&s, table, sizeof(table) - 1, &a, &err), -EINVAL);
-    assert_string_equal(err.text, "line 4, column 1: ' 4' is no number");
+    assert_string_equal(err.text, "line 4, column 1: ' 4' is not a number");
     s.columns = "x,label";
     assert_int_equal(parse(&s, table, sizeof(table) - 1, &a, &err), 0);
     assert_int_equal(a.dtype, PLUME_F64);
@@ -255,13 +255,13 @@ static void test_csv(void **state)
     pl_array_close(&a);
     refused(&s, "1,2\n", 4, "names and no numbers");
     s.header = -1;
-    refused(&s, "a,2\n", 4, "line 1, column 0: 'a' is no number");
+    refused(&s, "a,2\n", 4, "line 1, column 0: 'a' is not a number");
     s.header = 0;
     refused(&s, "", 0, "empty");
     refused(&s, "\n\n", 2, "empty");
     refused(&s, "1,2\n3\n", 6, "line 2 has 1 columns, not 2");
     refused(&s, "1,2\n3,4,5\n", 10, "line 2 has more than 2");
-    refused(&s, "1,2\n3,\n", 7, "'' is no number");
+    refused(&s, "1,2\n3,\n", 7, "'' is not a number");
     s.columns = "2";
     refused(&s, "1,2\n", 4, "no column '2'");
     s.columns = "a,";
