@@ -78,7 +78,7 @@ static int read_facts(spank_t spank, struct pl_daemon_facts *facts, struct pl_er
 
     for (size_t i = 0; i < PL_COUNT(items); i++)
         if (item(spank, items[i].which, items[i].ret) < 0)
-            return pl_error_set(err, -EIO, "Slurm does not tell the %s", items[i].name);
+            return pl_error_set(err, -EIO, "Slurm does not report the %s", items[i].name);
     if (spank_get_item(spank, S_JOB_NCPUS, &cpus) == ESPANK_SUCCESS)
         facts->cpus = cpus;
     if (item(spank, S_SLURM_RESTART_COUNT, &facts->restart) < 0)
@@ -138,9 +138,9 @@ static int start_daemon(spank_t spank, struct pl_error *err)
     int r;
 
     if (spank_get_item(spank, S_JOB_ENV, &job) != ESPANK_SUCCESS || !job)
-        return pl_error_set(err, -EIO, "Slurm does not tell the job's environment");
+        return pl_error_set(err, -EIO, "Slurm does not report the job's environment");
     if (read_user(spank, job, &user) < 0)
-        return pl_error_set(err, -EIO, "Slurm does not tell the job's user");
+        return pl_error_set(err, -EIO, "Slurm does not report the job's user");
     if (self.conf.runtime_dir)
         dir = pl_strf("%s/%u", self.conf.runtime_dir, (unsigned)user.uid);
     if (!path || !scontrol || (self.conf.runtime_dir && !dir))
@@ -215,7 +215,7 @@ static int join(spank_t spank, struct pl_error *err)
     }
     if (item(spank, S_TASK_GLOBAL_ID, &rank) < 0 ||
         spank_get_item(spank, S_TASK_ID, &local) != ESPANK_SUCCESS)
-        return pl_error_set(err, -EIO, "Slurm does not tell the task's number");
+        return pl_error_set(err, -EIO, "Slurm does not report the task's number");
     snprintf(socket, sizeof(socket), "/proc/self/fd/%d", self.daemon.socket_fd);
     r = pl_task_join(socket, rank, (unsigned)local, WORLD_MS, set_variable, spank, err);
     if (r < 0)

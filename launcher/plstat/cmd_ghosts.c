@@ -449,7 +449,9 @@ int pl_cmd_ghosts(struct pl_plstat *ps, struct pl_error *err)
     if (o->end && ps->watch)
         return pl_error_set(err, -EINVAL, "--end does not go with --watch");
     if (o->job && (o->end || o->epilog))
-        return pl_error_set(err, -EINVAL, "--job only looks: run plstat ghosts --end on the node");
+        return pl_error_set(
+            err, -EINVAL,
+            "--job only lists processes: to end them, run plstat ghosts --end on their node");
     r = o->job ? report_job(ps, err) : report_here(ps, err);
     return r == -ENOMEM ? pl_error_nomem(err) : r;
 }

@@ -280,9 +280,10 @@ void pl_ghosts_end(struct pl_ghosts *ghosts)
         struct pl_ghost *g = &ghosts->list[i];
 
         if (g->end && g->result == 0 && pl_process_wait(&handles[i], limit_ns) == -ETIMEDOUT)
-            g->result =
-                pl_error_set(&g->why, -ETIMEDOUT,
-                             "it survives SIGKILL: it hangs in the kernel, perhaps in a driver");
+            g->result = pl_error_set(&g->why, -ETIMEDOUT,
+                                     "it survives SIGKILL: it hangs in the kernel, perhaps in a "
+                                     "driver, and ends when the "
+                                     "node is booted");
         if (g->end && handles)
             pl_process_close(&handles[i]);
     }

@@ -69,7 +69,8 @@ static void ask(struct pl_hub_query *q, const unsigned char *secret, uint64_t li
     if (pl_msg_read_as(answer, PL_MSG_SNAPSHOT, &m) == 0)
         q->state = json_incref(m.snapshot.state);
     else
-        pl_error_set(&q->err, -EPROTO, "the hub's answer has no state");
+        pl_error_set(&q->err, -EPROTO,
+                     "the hub's answer has no state: it may be of another release");
 }
 
 static void *work(void *arg)

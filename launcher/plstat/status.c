@@ -64,7 +64,7 @@ void pl_slurm_view_finish(struct pl_slurm_view *view)
 const struct pl_slurm_jobs *pl_slurm_view_get(struct pl_slurm_view *view, uid_t uid)
 {
     if (view->asked && view->uid != uid) {
-        pl_error_set(&view->err, -EPERM, "these are jobs of another user");
+        pl_error_set(&view->err, -EPERM, "cannot ask for the jobs of two users at once");
         return NULL;
     }
     if (!view->asked && !view->never)

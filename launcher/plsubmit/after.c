@@ -97,7 +97,7 @@ static int read_trial(struct view *v, const json_t *o, bool ok, struct pl_error 
 
     if (pl_json_int(o, "trial", &trial) < 0 || trial < 0 || trial >= (int64_t)v->n || !name ||
         pl_trial_state_parse(name, &state) < 0)
-        return pl_error_set(err, -EIO, "plstat does not report the trials of '%s'",
+        return pl_error_set(err, -EIO, "cannot read plstat's report of the trials of '%s'",
                             pl_run_sweep(v->run));
     if (state != PL_TRIAL_WAITING && state != PL_TRIAL_RUNNING) {
         const char *other = ok ? condition_fails(state) : NULL;

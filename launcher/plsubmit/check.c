@@ -164,7 +164,9 @@ check_arrays(struct checks *c, const struct pl_launch *launch, const struct pl_s
     if (site->limits.max_array_tasks)
         max = PL_MIN(max, site->limits.max_array_tasks);
     if (max == 0)
-        add(c, false, "this Slurm accepts no job arrays (MaxArraySize=0)");
+        add(c, false,
+            "this Slurm accepts no job arrays (MaxArraySize=0): ask its "
+            "administrator, or write --local");
     else
         add(c, true, "%u trial%s, %u array%s of at most %u", n, n == 1 ? "" : "s",
             (n + max - 1) / max, n <= max ? "" : "s", max);
@@ -297,7 +299,7 @@ int pl_check_run(const struct pl_launch *launch,
         c.r = -EIO;
     pl_buf_finish(&c.text);
     if (c.r < 0)
-        return pl_error_errno(err, c.r, "cannot write");
+        return pl_error_errno(err, c.r, "cannot write to stdout");
     *ret_wrong = c.wrong;
     return 0;
 }

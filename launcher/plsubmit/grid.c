@@ -47,15 +47,16 @@ static int read_value(const char **text, char **ret, const char *name, struct pl
 
         if (pl_range_begins(s))
             return pl_error_set(err, -EINVAL,
-                                "axis '%s': range(...) or log(...) is all that an axis has; write "
-                                "\"range(...)\" for the text itself",
+                                "axis '%s': range(...) and log(...) have no other values beside "
+                                "them; write \"range(...)\" for the text itself",
                                 name);
 
         if (is_cut(s, len))
-            return pl_error_set(err, -EINVAL,
-                                "axis '%s': a comma in brackets begins a value, too: write V1,V2 "
-                                "without brackets, or each value with them in quotes, \"[1,2]\"",
-                                name);
+            return pl_error_set(
+                err, -EINVAL,
+                "axis '%s': a comma separates values inside brackets, too: write "
+                "V1,V2 without brackets, or quote each value that has them, \"[1,2]\"",
+                name);
         if (len == 0)
             return pl_error_set(
                 err, -EINVAL, "axis '%s' has an empty value: write \"\" for the empty value", name);

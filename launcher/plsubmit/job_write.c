@@ -188,7 +188,7 @@ int pl_job_file_write(const struct pl_spec *spec, const struct pl_buf *text, str
 
     if (strcmp(path, "-") == 0)
         return pl_write_all(STDOUT_FILENO, text->data, text->len) < 0
-                   ? pl_error_errno(err, errno, "cannot write")
+                   ? pl_error_errno(err, errno, "cannot write to stdout")
                    : 0;
     fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, has_secrets ? 0600 : 0666);
     if (fd < 0 && errno == EEXIST)

@@ -258,7 +258,7 @@ int pl_launch_expand(const struct pl_spec *spec, FILE *out, struct pl_error *err
     if (r < 0)
         return pl_error_set(err, r, "out of memory");
     if (fwrite(pl_buf_str(&text), 1, text.len, out) != text.len || fflush(out) != 0)
-        return pl_error_errno(err, EIO, "cannot write");
+        return pl_error_errno(err, EIO, "cannot write to stdout");
     return 0;
 }
 
@@ -361,6 +361,6 @@ int pl_launch_show(const struct pl_launch *launch, FILE *out, struct pl_error *e
     if (r < 0)
         return pl_error_set(err, r, "out of memory");
     if (fwrite(pl_buf_str(&text), 1, text.len, out) != text.len || fflush(out) != 0)
-        return pl_error_errno(err, EIO, "cannot write");
+        return pl_error_errno(err, EIO, "cannot write to stdout");
     return 0;
 }

@@ -70,11 +70,13 @@ static int check_nodes(const struct pl_shape *shape, unsigned gpus, struct pl_er
     unsigned ranks = pl_local_ranks_of(shape);
 
     if (shape->nodes != shape->nodes_max)
-        return pl_error_set(err, -EINVAL, "--local has no choice of nodes: write --nodes %u",
+        return pl_error_set(err, -EINVAL,
+                            "--local needs one number of nodes, not a range: write --nodes %u",
                             shape->nodes);
     if (shape->nodes > ranks)
-        return pl_error_set(err, -EINVAL, "%u rank%s cannot be on %u nodes", ranks,
-                            ranks == 1 ? "" : "s", shape->nodes);
+        return pl_error_set(err, -EINVAL,
+                            "%u rank%s cannot be on %u nodes: write --nodes %u or fewer", ranks,
+                            ranks == 1 ? "" : "s", shape->nodes, ranks);
     if (shape->nodes > 1 && gpus % shape->nodes != 0)
         return pl_error_set(err, -EINVAL,
                             "%u GPUs cannot be shared equally by %u nodes: write --gpus-per-node N",

@@ -441,7 +441,8 @@ static int change_sweep(struct pl_spec *spec, char *const *words, const char *bi
                                                 : PL_EXIT_USAGE);
     if ((spec->change == PL_CHANGE_HOLD || spec->change == PL_CHANGE_RELEASE) &&
         pl_run_is_local(change.run)) {
-        pl_error_set(&err, -EINVAL, "trials of --local are not held: cancel them, and retry later");
+        pl_error_set(&err, -EINVAL,
+                     "trials of --local cannot be held: cancel them, and retry them later");
         return print_error(&err, PL_EXIT_USAGE);
     }
     if (spec->change == PL_CHANGE_RESUME && check_whole(&change, "--resume") < 0)
@@ -473,7 +474,7 @@ static int check_questions(const struct pl_spec *spec, struct pl_error *err)
 
     for (size_t i = 0; i < PL_COUNT(questions); i++) {
         if (questions[i].wanted && first)
-            return pl_error_set(err, -EINVAL, "%s and %s are different questions: omit one of them",
+            return pl_error_set(err, -EINVAL, "%s and %s cannot be combined: omit one of them",
                                 first, questions[i].name);
         if (questions[i].wanted)
             first = questions[i].name;

@@ -498,7 +498,7 @@ static int set_change(void *ctx, const struct pl_option *o, const char *value, s
     struct pl_spec *spec = ctx;
 
     if (spec->change != PL_CHANGE_NONE)
-        return pl_error_set(err, -EINVAL, "only one sweep and one change at a time");
+        return pl_error_set(err, -EINVAL, "a call makes one change of one sweep: omit the others");
     spec->change = (enum pl_change_kind)o->target.key;
     spec->changed = strdup(value);
     return spec->changed ? 0 : pl_error_set(err, -ENOMEM, "out of memory");
@@ -513,7 +513,7 @@ set_job_file(void *ctx, const struct pl_option *o, const char *value, struct pl_
     if (!*value)
         return pl_error_set(err, -EINVAL, "the value is empty");
     if (*path)
-        return pl_error_set(err, -EINVAL, "only one file at a time");
+        return pl_error_set(err, -EINVAL, "a call takes one file: omit the others");
     *path = strdup(value);
     return *path ? 0 : pl_error_nomem(err);
 }

@@ -486,7 +486,9 @@ int pl_submit_ask_limit(unsigned *ret, struct pl_error *err)
     if (limits.max_array_tasks && limits.max_array_tasks < limits.max_array_size)
         limits.max_array_size = limits.max_array_tasks;
     if (limits.max_array_size == 0)
-        return pl_error_set(err, -EREMOTEIO, "this Slurm accepts no job arrays (MaxArraySize=0)");
+        return pl_error_set(err, -EREMOTEIO,
+                            "this Slurm accepts no job arrays (MaxArraySize=0): ask its "
+                            "administrator, or write --local");
     *ret = limits.max_array_size;
     return 0;
 }

@@ -186,7 +186,8 @@ static int query_library(uid_t uid, struct pl_buf *ret, struct pl_error *err)
     if (r == -ETIMEDOUT)
         pl_error_set(err, r, "the Slurm controller does not answer");
     else if (r == 0 && child.out.len == 0)
-        r = pl_error_set(err, -EHOSTUNREACH, "Slurm's client library ended its process");
+        r = pl_error_set(err, -EHOSTUNREACH,
+                         "Slurm's client library ended its process: does scontrol ping work here?");
     if (r == 0) {
         *ret = child.out;
         child.out = (struct pl_buf){0};

@@ -38,7 +38,9 @@ static int query_library(bool limits, struct pl_slurm_limits *ret, struct pl_err
     if (r < 0)
         return r;
     if (child.out.len != sizeof(answer))
-        return pl_error_set(err, -EHOSTUNREACH, "Slurm's client library ended its process");
+        return pl_error_set(
+            err, -EHOSTUNREACH,
+            "Slurm's client library ended its process: does scontrol ping work here?");
     memcpy(&answer, child.out.data, sizeof(answer));
     if (answer.code < 0)
         return pl_error_set(err, answer.code, "%s", answer.text);

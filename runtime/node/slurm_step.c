@@ -49,7 +49,8 @@ static int local_tasks(struct pl_slurm_step *s, struct pl_error *err)
         return number(PL_ENV_PLUME_LOCAL_NTASKS, PL_ENV_PLUME_LOCAL_NTASKS, PL_ENV_NONE, -1,
                       &s->local_ntasks, err);
     if (!list)
-        return pl_error_set(err, -ENOENT, "SLURM_STEP_TASKS_PER_NODE is not set");
+        return pl_error_set(err, -ENOENT,
+                            "SLURM_STEP_TASKS_PER_NODE is not set: start plrun with srun");
     return pl_parse_tasks_per_node(list, s->node_id, &s->local_ntasks, err);
 }
 
@@ -97,9 +98,11 @@ int pl_slurm_step_from_env(struct pl_slurm_step *ret, bool task, struct pl_error
     array_name(&s);
     if (s.node_id >= s.nnodes || s.local_ntasks == 0 || s.local_ntasks > s.ntasks ||
         (task && (s.rank >= s.ntasks || s.local_rank >= s.local_ntasks)))
-        return pl_error_set(err, -EINVAL,
-                            "Slurm's environment makes no sense: node %u of %u, %u of %u tasks",
-                            s.node_id, s.nnodes, s.local_ntasks, s.ntasks);
+        return pl_error_set(
+            err, -EINVAL,
+            "Slurm's variables contradict each other (node %u of %u, %u of %u tasks): start plrun "
+            "with srun, and set no SLURM_ variable",
+            s.node_id, s.nnodes, s.local_ntasks, s.ntasks);
     s.nodelist =
         first_env(PL_ENV_PLUME_NODELIST, PL_ENV_SLURM_STEP_NODELIST, PL_ENV_SLURM_JOB_NODELIST);
     s.node = first_env(PL_ENV_SLURMD_NODENAME, PL_ENV_NONE, PL_ENV_NONE);
@@ -115,7 +118,7 @@ int pl_slurm_step_from_env(struct pl_slurm_step *ret, bool task, struct pl_error
             return r;
     }
     if (!s.nodelist)
-        return pl_error_set(err, -ENOENT, "SLURM_STEP_NODELIST is not set");
+        return pl_error_set(err, -ENOENT, "SLURM_STEP_NODELIST is not set: start plrun with srun");
     *ret = s;
     return 0;
 }

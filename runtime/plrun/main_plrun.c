@@ -101,7 +101,7 @@ static int set_mode(void *ctx, const struct pl_option *o, const char *value, str
     struct arguments *a = ctx;
 
     if (a->mode != MODE_PROGRAM)
-        return pl_error_set(err, -EINVAL, "does not go with another mode");
+        return pl_error_set(err, -EINVAL, "cannot be combined with another mode: omit one of them");
     a->mode = (enum mode)o->target.key;
     a->word = value;
     if (a->mode == MODE_TASKS || a->mode == MODE_END_SWEEP)

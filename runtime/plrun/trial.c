@@ -26,7 +26,9 @@ int pl_trial_env_number(enum pl_env_id id, int64_t fallback, unsigned *ret, stru
     if (v && *v)
         r = pl_parse_int(v, 0, INT32_MAX, &n, err);
     else if (fallback < 0)
-        return pl_error_set(err, -ENOENT, "%s is not set: this is for Plume's job script", name);
+        return pl_error_set(
+            err, -ENOENT, "%s is not set: only the job script of plsubmit calls plrun in this way",
+            name);
     if (r < 0)
         return pl_error_wrap(err, r, "%s", name);
     *ret = (unsigned)n;
@@ -39,8 +41,9 @@ int pl_trial_open_run(struct pl_run **ret, unsigned *ret_trial, struct pl_error 
     int r;
 
     if (!dir || !*dir)
-        return pl_error_set(err, -ENOENT,
-                            "PLUME_RUN_DIR is not set: this is for Plume's job script");
+        return pl_error_set(
+            err, -ENOENT,
+            "PLUME_RUN_DIR is not set: only the job script of plsubmit calls plrun in this way");
     r = pl_run_open_own(dir, ret, err);
     if (r == 0)
         r = pl_trial_env_number(PL_ENV_PLUME_TRIAL, -1, ret_trial, err);

@@ -130,7 +130,7 @@ set_accumulate(void *ctx, const struct pl_option *o, const char *value, struct p
         if (r == 0)
             r = parse_count(n, &a->n, err);
         if (r == 0 && a->epoch <= last)
-            r = pl_error_set(err, -EINVAL, "epochs must ascend");
+            r = pl_error_set(err, -EINVAL, "its epochs must ascend");
         last = a->epoch--;
         t->n_accumulate_from++;
     }

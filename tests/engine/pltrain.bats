@@ -186,7 +186,7 @@ bits() {
     run -0 --separate-stderr pltrain --limit-train-batches 6 --accumulate 1,2:2,4:6 --epochs 5 mlp
     [ "$(sed -n 's/^epoch .* step \([0-9]*\) .*/\1/p' <<<"$output" | tr '\n' ' ')" = "6 9 12 13 14 " ]
     says 2 "is not N,EPOCH:N" --accumulate 1,2 mlp
-    says 2 "epochs must ascend" --accumulate 1,3:2,3:4 mlp
+    says 2 "its epochs must ascend" --accumulate 1,3:2,3:4 mlp
     says 2 "--accumulate" --accumulate 2:4 mlp
     run -0 --separate-stderr pltrain --fast-dev-run=3 mlp
     [[ ${lines[0]} == "epoch 1/1 step 3 "* ]]

@@ -164,7 +164,7 @@ takes() {
     says 2 "option '--shard-group' needs '--strategy sharded'" --shard-group node mlp
     says 2 "'rack' is none of all, node" --strategy sharded --shard-group rack mlp
     run -1 pltrain --processes 3 --processes-per-node 2 --strategy sharded --shard-group node mlp
-    [[ $output == *"needs as many ranks on each node"* ]] || { echo "$output"; false; }
+    [[ $output == *"needs the same number of ranks on each node"* ]] || { echo "$output"; false; }
     run -1 pltrain --processes 2 --processes-per-node 1 --strategy sharded --shard-group node mlp
     [[ $output == *"needs several ranks on each node"* ]] || { echo "$output"; false; }
     says 2 "option '--shard' needs '--strategy sharded'" --processes 2 --strategy ddp --shard os mlp

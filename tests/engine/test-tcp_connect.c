@@ -124,7 +124,7 @@ static void test_foreign_listener_is_named(void **state)
     pid_t pid;
 
     listen_both(&pair);
-    pid = start_second(&pair, "the key", "is not that rank");
+    pid = start_second(&pair, "the key", "another program listens at the address of rank");
     assert_int_equal(poll(&(struct pollfd){.fd = pair.fd[0], .events = POLLIN}, 1, 10000), 1);
     fd = accept4(pair.fd[0], NULL, NULL, SOCK_CLOEXEC);
     assert_int_equal(send(fd, banner, sizeof(banner), MSG_NOSIGNAL), sizeof(banner));

@@ -134,8 +134,8 @@ static void test_ranges(void **state)
     bad("a=range(0,1,2.5)", "whole number from 2");
     bad("a=range(1,1,2)", "equal");
     bad("a=log(0,1,2)", "above 0");
-    bad("a=range(0,1,3),2", "all that an axis has");
-    bad("a=2,log(1,2,3)", "all that an axis has");
+    bad("a=range(0,1,3),2", "have no other values beside them");
+    bad("a=2,log(1,2,3)", "have no other values beside them");
     bad("a=range(1,1.0000000000000002,9)", "twice");
 }
 

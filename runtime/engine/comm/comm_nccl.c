@@ -339,7 +339,9 @@ static int nccl_alloc(struct pl_comm *comm, size_t bytes, void **ret, struct pl_
         return r;
     r = n->table->alloc(n->comm, bytes, ret, text);
     pthread_mutex_unlock(&n->lock);
-    return r < 0 ? pl_error_set(err, -ENOMEM, "no %zu bytes for collectives: %s", bytes, text) : 0;
+    return r < 0 ? pl_error_set(err, -ENOMEM, "cannot allocate %zu bytes for collectives: %s",
+                                bytes, text)
+                 : 0;
 }
 
 static void nccl_abort(struct pl_comm *comm, const char *text)

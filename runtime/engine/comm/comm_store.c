@@ -276,8 +276,10 @@ static int gather(struct server *s, int listener, uint64_t limit, struct pl_erro
         bool is_new;
 
         if (now >= limit)
-            return pl_error_set(err, -ETIMEDOUT, "only %u of %u ranks came to '%s' port %u",
-                                s->arrived, world->size, world->store_address, world->store_port);
+            return pl_error_set(
+                err, -ETIMEDOUT,
+                "only %u of %u ranks connected to rank 0 at '%s' port %u: see the others' output",
+                s->arrived, world->size, world->store_address, world->store_port);
         for (size_t i = 0; i < s->n; i++)
             p[i] = (struct pollfd){.fd = s->in[i].fd, .events = POLLIN};
         p[s->n] = (struct pollfd){.fd = listener, .events = POLLIN};
@@ -337,9 +339,11 @@ static int ask_store(const struct pl_world *world,
     int r = move_all(fd, (char *)&challenge, sizeof(challenge), false, limit);
 
     if (r == 0 && challenge.magic != MAGIC)
-        return pl_error_set(err, -EPROTO,
-                            "what listens at '%s' port %u is not rank 0 of this version",
-                            world->store_address, world->store_port);
+        return pl_error_set(
+            err, -EPROTO,
+            "another program, or rank 0 of another version, listens at '%s' port %u: change "
+            "MASTER_PORT, and start the same pltrain everywhere",
+            world->store_address, world->store_port);
     if (r == 0 && getrandom(head.nonce, NONCE, 0) != NONCE)
         r = -errno;
     if (r == 0)
@@ -366,10 +370,11 @@ static int ask_store(const struct pl_world *world,
             "PLUME_KEY_FILE)?",
             world->store_address, world->store_port);
     if (!pl_bytes_equal(want, proof, MAC))
-        return pl_error_set(err, -EACCES,
-                            "what listens at '%s' port %u does not have the ranks' key: it is not "
-                            "rank 0 (see PLUME_KEY_FILE)",
-                            world->store_address, world->store_port);
+        return pl_error_set(
+            err, -EACCES,
+            "the program that listens at '%s' port %u does not have the ranks' key, so "
+            "it is not rank 0 (see PLUME_KEY_FILE)",
+            world->store_address, world->store_port);
     return 0;
 }
 
@@ -399,8 +404,10 @@ static int join_store(const struct pl_world *world,
     }
     freeaddrinfo(list);
     if (fd < 0)
-        return pl_error_set(err, -ETIMEDOUT, "rank 0 does not listen at '%s' port %u",
-                            world->store_address, world->store_port);
+        return pl_error_set(
+            err, -ETIMEDOUT,
+            "rank 0 does not listen at '%s' port %u: did it start, and is this its address?",
+            world->store_address, world->store_port);
     return ask_store(world, key, fd, block, bytes, limit, err);
 }
 

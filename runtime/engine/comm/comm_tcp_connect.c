@@ -218,7 +218,7 @@ static int advance(struct rendezvous *m, struct pending *p, struct pl_error *err
     }
     if (!ok)
         return pl_error_set(
-            err, -EPROTO, "what listens at the address of rank %u (%s port %u) is not that rank",
+            err, -EPROTO, "another program listens at the address of rank %u (%s port %u)",
             m->peers[p->member].world_rank, m->peers[p->member].address, m->peers[p->member].port);
     return 0;
 }

@@ -143,7 +143,8 @@ static int cut_windows(const struct plume_source *source,
     if (r < 0)
         return r;
     if (source->window == 0)
-        return pl_error_set(err, -EINVAL, "tokens are read in windows, but none is set");
+        return pl_error_set(err, -EINVAL,
+                            "a source of tokens needs the length of its samples: set 'window'");
     if (source->ahead > 1)
         return pl_error_set(err, -EINVAL, "'ahead' is 0 or 1, not %zu", source->ahead);
     n = end - begin;
@@ -166,8 +167,10 @@ int pl_tokens_parse(const void *bytes,
     size_t size = source->format == PLUME_FORMAT_TOKENS_U16 ? 2 : 4;
 
     if (len % size)
-        return pl_error_set(err, -EINVAL, "a file of %zu-byte tokens cannot have %zu bytes", size,
-                            len);
+        return pl_error_set(
+            err, -EINVAL,
+            "a file of %zu-byte tokens cannot have %zu bytes: is the format the right one?", size,
+            len);
     ret->dtype = size == 2 ? PLUME_U16 : PLUME_I32;
     return cut_windows(source, bytes, len / size, ret, err);
 }

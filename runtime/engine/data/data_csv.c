@@ -232,7 +232,7 @@ static int read_table(struct table *t, const struct plume_source *source, struct
     while (r == 0 && next_line(t, &begin, &end))
         r = read_row(t, begin, end, err);
     if (r == 0 && t->rows == 0)
-        return pl_error_set(err, -EINVAL, "the table has names and no numbers");
+        return pl_error_set(err, -EINVAL, "the table has a line of names and no rows");
     return r;
 }
 

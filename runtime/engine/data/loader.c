@@ -27,7 +27,8 @@ static int field_shape(const struct plume_data *data,
         if (data->rank[i] >= PLUME_RANK_MAX)
             return pl_error_set(err, -EINVAL, "data field %zu has too many dimensions", i);
         if (data->field[i].dtype != PLUME_F32 && data->field[i].dtype != PLUME_I32)
-            return pl_error_set(err, -EINVAL, "data field %zu: batches are real or int32", i);
+            return pl_error_set(err, -EINVAL,
+                                "data field %zu: the dtype must be PLUME_F32 or PLUME_I32", i);
         memcpy(ret_shape + 1, data->shape[i], data->rank[i] * sizeof(*ret_shape));
         *ret_rank = data->rank[i] + 1;
         return 0;
@@ -36,8 +37,8 @@ static int field_shape(const struct plume_data *data,
         return pl_error_set(err, -EINVAL, "data field %zu has no samples", i);
     if (!pl_loader_converts(a->dtype, data->field[i].dtype))
         return pl_error_set(err, -EINVAL,
-                            "data field %zu: only real batches of any array and int32 batches of "
-                            "integers are made",
+                            "data field %zu: an array of real numbers cannot become int32 batches: "
+                            "set the dtype to PLUME_F32",
                             i);
     memcpy(ret_shape, a->shape, sizeof(a->shape));
     *ret_rank = a->rank;
@@ -54,8 +55,9 @@ static int count_samples(const struct plume_data *data, size_t *ret, struct pl_e
         size_t have = a ? a->shape[0] : data->length;
 
         if (n != SIZE_MAX && have != n)
-            return pl_error_set(err, -EINVAL,
-                                "data field %zu has another number of samples than field 0", i);
+            return pl_error_set(
+                err, -EINVAL, "data field %zu has %zu samples, field 0 has %zu: all need the same",
+                i, have, n);
         n = have;
     }
     *ret = n;

@@ -65,7 +65,8 @@ int pl_sampler_init(struct pl_sampler *sampler,
     else
         s.count = rank < s.total ? (s.total - rank + world - 1) / world : 0;
     if (options->train && s.count == 0)
-        return pl_error_set(err, -EINVAL, "%zu samples are too few for %zu ranks", s.total, world);
+        return pl_error_set(err, -EINVAL, "%zu samples are too few for %zu ranks: start fewer",
+                            s.total, world);
     s.options.shuffle = options->train && options->shuffle && !options->list;
     s.index = calloc(PL_MAX(s.count, (size_t)1), sizeof(*s.index));
     if (s.options.shuffle)

@@ -106,7 +106,8 @@ static int check(const struct plume_optimizer *o, struct pl_error *err)
     const char *wrong = NULL;
 
     if (o->kind < PLUME_SGD || o->kind > PLUME_ADAGRAD)
-        return pl_error_set(err, -EINVAL, "there is no optimizer %d", (int)o->kind);
+        return pl_error_set(err, -EINVAL, "the optimizer's kind %d is unknown: see plume/module.h",
+                            (int)o->kind);
     if (!(o->weight_decay >= 0))
         wrong = "weight_decay must not be negative";
     else if (!(o->momentum >= 0))

@@ -82,9 +82,11 @@ static int check(const struct plume_schedule *o,
     const char *wrong = wrong_more(o, more);
 
     if (o->kind < PLUME_CONSTANT || o->kind > PLUME_ONE_CYCLE)
-        return pl_error_set(err, -EINVAL, "there is no schedule %d", (int)o->kind);
+        return pl_error_set(err, -EINVAL, "the schedule's kind %d is unknown: see plume/module.h",
+                            (int)o->kind);
     if (!(base >= 0) || !isfinite(base))
-        return pl_error_set(err, -EINVAL, "a learning rate of %g is impossible", base);
+        return pl_error_set(err, -EINVAL,
+                            "the learning rate must be finite and not negative, not %g", base);
     if (o->warmup < 0)
         wrong = "warmup must not be negative";
     else if (!(o->warmup_from > 0 && o->warmup_from <= 1))

@@ -14,11 +14,15 @@ int pl_initial_check(const struct pl_initial *initial, size_t rank, struct pl_er
     double a = initial->a, b = initial->b;
 
     if (initial->kind < PLUME_INIT_ZERO || initial->kind > PLUME_INIT_ORTHOGONAL)
-        return pl_error_set(err, -EINVAL, "there is no initial value %d", (int)initial->kind);
+        return pl_error_set(err, -EINVAL,
+                            "the kind of initial values %d is unknown: see plume/module.h",
+                            (int)initial->kind);
     if (!isfinite(a) || !isfinite(b))
         return pl_error_set(err, -EINVAL, "the numbers of initial values must be finite");
     if (initial->kind == PLUME_INIT_NORMAL && !(b >= 0))
-        return pl_error_set(err, -EINVAL, "a standard deviation of %g is impossible", b);
+        return pl_error_set(err, -EINVAL,
+                            "the standard deviation of initial values must not be negative, not %g",
+                            b);
     if (initial->kind == PLUME_INIT_UNIFORM && !(a < b))
         return pl_error_set(err, -EINVAL, "uniform initial values need a lower and an upper limit");
     if (initial->kind >= PLUME_INIT_XAVIER_UNIFORM && rank < 2)

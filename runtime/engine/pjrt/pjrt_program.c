@@ -155,8 +155,9 @@ int pl_pjrt_save(struct pl_pjrt *p,
     PJRT_Executable_Serialize_Args bytes = {.struct_size =
                                                 PJRT_Executable_Serialize_Args_STRUCT_SIZE};
     PJRT_Executable *executable = NULL;
-    int r = has_bytes(p) ? get_executable(p, program->executable, &executable, err)
-                         : pl_error_set(err, -ENOTSUP, "the PJRT plugin gives none out");
+    int r = has_bytes(p)
+                ? get_executable(p, program->executable, &executable, err)
+                : pl_error_set(err, -ENOTSUP, "the PJRT plugin cannot save compiled programs");
 
     if (r < 0)
         return r;
@@ -202,7 +203,9 @@ int pl_pjrt_load(struct pl_pjrt *p,
         .serialized_executable = data,
         .serialized_executable_size = len};
     struct pl_pjrt_program *program;
-    int r = has_bytes(p) ? 0 : pl_error_set(err, -ENOTSUP, "the PJRT plugin takes none");
+    int r = has_bytes(p)
+                ? 0
+                : pl_error_set(err, -ENOTSUP, "the PJRT plugin cannot load compiled programs");
 
     if (r == 0)
         r = pl_pjrt_fail(p->api, p->api->PJRT_Executable_DeserializeAndLoad(&load),

@@ -17,7 +17,7 @@ static int check(struct pl_comm *world, struct pl_error *err)
     if (!even)
         return pl_error_set(
             err, -EINVAL,
-            "--shard-group node needs as many ranks on each node, so that each shard "
+            "--shard-group node needs the same number of ranks on each node, so that each shard "
             "has its copies: start as many, or leave it out");
     if (!several)
         return pl_error_set(err, -EINVAL,

@@ -76,7 +76,7 @@ int pl_program_cache_get(const uint8_t key[PL_SHA256_BYTES],
     if (r < 0)
         return r;
     if (n < sizeof(header))
-        return pl_error_set(err, -EBADMSG, "'%s' is cut off", path);
+        return pl_error_set(err, -EBADMSG, "'%s' is truncated", path);
     memcpy(&header, file, sizeof(header));
     hash_of(file + sizeof(header), n - sizeof(header), hash);
     if (memcmp(header.magic, magic, sizeof(magic)) != 0 ||
@@ -154,7 +154,7 @@ int pl_program_cache_put(const uint8_t key[PL_SHA256_BYTES],
     if (!folder)
         return (err ? err : &own)->code;
     if (len > PL_PROGRAM_BYTES_MAX)
-        return pl_error_set(err, -EFBIG, "the program has %zu MB", len >> 20);
+        return pl_error_set(err, -EFBIG, "the program has %zu MB, too many to keep", len >> 20);
     memcpy(header.magic, magic, sizeof(magic));
     memcpy(header.key, key, sizeof(header.key));
     hash_of(data, len, header.hash);

@@ -189,7 +189,7 @@ static void test_tokens(void **state)
     s.begin = s.end = 0;
     refused(&s, tokens, 7, "cannot have 7 bytes");
     s.window = 0;
-    refused(&s, tokens, sizeof(tokens), "in windows");
+    refused(&s, tokens, sizeof(tokens), "set 'window'");
     s.window = 3;
     s.ahead = 2;
     refused(&s, tokens, sizeof(tokens), "'ahead'");
@@ -253,7 +253,7 @@ static void test_csv(void **state)
     assert_int_equal(parse(&s, "1,2\n3,4", 7, &a, &err), 0);
     assert_int_equal(a.shape[0], 1);
     pl_array_close(&a);
-    refused(&s, "1,2\n", 4, "names and no numbers");
+    refused(&s, "1,2\n", 4, "a line of names and no rows");
     s.header = -1;
     refused(&s, "a,2\n", 4, "line 1, column 0: 'a' is not a number");
     s.header = 0;

@@ -93,7 +93,7 @@ static void test_types(void **state)
     data = (struct plume_data){.n_fields = 2,
                                .field = {{&image, PLUME_F32, 0, 0}, {&arrays[1], PLUME_F32, 0, 0}}};
     assert_int_equal(pl_loader_open(&l, &data, &options, &err), -EINVAL);
-    assert_non_null(strstr(err.text, "another number of samples"));
+    assert_non_null(strstr(err.text, "all need the same"));
 }
 
 struct source {

@@ -258,8 +258,8 @@ static void test_initial_values_are_checked(void **state)
         size_t rank;
         const char *text;
     } cases[] = {
-        {{(enum plume_init)77, 0, 0}, 2, "there is no initial value 77"},
-        {{PLUME_INIT_NORMAL, 0, -1}, 2, "standard deviation of -1"},
+        {{(enum plume_init)77, 0, 0}, 2, "the kind of initial values 77 is unknown"},
+        {{PLUME_INIT_NORMAL, 0, -1}, 2, "must not be negative, not -1"},
         {{PLUME_INIT_NORMAL, INFINITY, 1}, 2, "must be finite"},
         {{PLUME_INIT_UNIFORM, 1, 1}, 2, "a lower and an upper limit"},
         {{PLUME_INIT_XAVIER_NORMAL, 0, 0}, 1, "need two dimensions"},
