@@ -53,13 +53,14 @@ static int add_number(struct pl_buf *out, const json_t *cause, const char *key, 
     return pl_json_int(cause, key, &n) == 0 ? pl_buf_addf(out, ", %s %" PRId64, words, n) : 0;
 }
 
-/* "failed, exit code 3, rank 3 on n02" of a result; "lost" without one. */
+/* "failed, exit code 3, rank 3 on n02" of a result. Without one the trial may be lost, or was
+ * cancelled before it began. */
 static int describe(const json_t *result, enum pl_trial_state state, struct pl_buf *out)
 {
     const json_t *cause = json_object_get(result, "cause");
     const char *kind = pl_json_string(cause, "kind"), *node = pl_json_string(cause, "node");
     const char *signal = pl_json_string(cause, "signal_name");
-    int r = pl_buf_adds(out, result ? pl_trial_state_name(state) : "lost, without a result");
+    int r = pl_buf_adds(out, result ? pl_trial_state_name(state) : "ended without a result");
 
     if (r == 0 && signal)
         r = pl_buf_addf(out, ", %s", signal);
