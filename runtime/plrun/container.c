@@ -164,9 +164,48 @@ bool pl_container_is_set(void)
     return pl_env_text(PL_ENV_PLUME_CONTAINER) != NULL;
 }
 
+/* The option, or its variable, with which singularity passes no variable of the node on; NULL:
+ * none. */
+static const char *clean_option(char *const *words)
+{
+    static const struct {
+        const char *option, *variable;
+    } clean[] = {{"--cleanenv", "SINGULARITY_CLEANENV"},
+                 {"--containall", "SINGULARITY_CONTAINALL"},
+                 {"--compat", "SINGULARITY_COMPAT"}};
+
+    for (size_t i = 0; i < PL_COUNT(clean); i++) {
+        if (pl_env_named(clean[i].variable))
+            return clean[i].option;
+        for (char *const *word = words; *word; word++)
+            if (strcmp(*word, clean[i].option) == 0)
+                return clean[i].option;
+    }
+    return NULL;
+}
+
+/* A variable that is_shell_text() would have the container lose. */
+static int check_clean(char *const *words, const char *asked, struct pl_error *err)
+{
+    const char *option = clean_option(words);
+
+    for (char *const *entry = environ; option && *entry; entry++) {
+        size_t len = strcspn(*entry, "=");
+
+        if ((*entry)[len] && (is_of_rank(*entry, len) || has_name(asked, *entry, len)) &&
+            is_shell_text(*entry + len + 1))
+            return pl_error_set(err, -EINVAL,
+                                "singularity's %s loses %.*s, whose value a shell would read: "
+                                "leave it out, or use apptainer",
+                                option, (int)len, *entry);
+    }
+    return 0;
+}
+
 /* The variables for the container, without those that ask for one: a step of the program's own has
- * other ranks. */
-static int set_environment(bool apptainer)
+ * other ranks.
+ * words  the command so far */
+static int set_environment(bool apptainer, char *const *words, struct pl_error *err)
 {
     static const enum pl_env_id ours[] = {PL_ENV_PLUME_CONTAINER, PL_ENV_PLUME_CONTAINER_RUNTIME,
                                           PL_ENV_PLUME_CONTAINER_OPTIONS,
@@ -175,10 +214,12 @@ static int set_environment(bool apptainer)
     _cleanup_free_ char *asked = text ? strdup(text) : NULL;
 
     if (text && !asked)
-        return -ENOMEM;
+        return pl_error_nomem(err);
     for (size_t i = 0; i < PL_COUNT(ours); i++)
         unsetenv(pl_env_var(ours[i])->name);
-    return set_variables(apptainer, asked);
+    if (!apptainer && check_clean(words, asked, err) < 0)
+        return err->code;
+    return set_variables(apptainer, asked) < 0 ? pl_error_nomem(err) : 0;
 }
 
 int pl_container_words(char *const *argv, char ***ret, struct pl_error *err)
@@ -203,10 +244,13 @@ int pl_container_words(char *const *argv, char ***ret, struct pl_error *err)
         r = add_options(&words);
     if (r == 0)
         r = pl_strv_append(&words, pl_env(PL_ENV_PLUME_CONTAINER));
+    if (r < 0)
+        return pl_error_nomem(err);
+    r = set_environment(strcmp(strrchr(runtime, '/') + 1, "apptainer") == 0, words, err);
+    if (r < 0)
+        return r;
     for (char *const *word = argv; *word && r == 0; word++)
         r = pl_strv_append(&words, *word);
-    if (r == 0)
-        r = set_environment(strcmp(strrchr(runtime, '/') + 1, "apptainer") == 0);
     if (r < 0)
         return pl_error_nomem(err);
     *ret = PL_TAKE(words);

@@ -101,3 +101,17 @@ TXT
     PATH=${PATH#"$WORK/bin:"} plsubmit --resume "$SWEEP" --wait || true
     [[ $(plstat why "$SWEEP") == *'exit 127'*'no apptainer and no singularity is in PATH'* ]]
 }
+
+@test "with singularity --cleanenv would lose variables, and is refused" {
+    [ -z "${PLUME_TEST_IMAGE:-}" ] || return 0
+    mv bin/apptainer bin/singularity
+    if type -P apptainer >/dev/null; then
+        echo "skipped: a real apptainer is in PATH"
+        return 0
+    fi
+    submit --container "$IMAGE" --container-option cleanenv --grid a=1 --wait true
+    [ "$status" = 1 ]
+    [[ $(plstat why "$SWEEP") == *'exit 126'*"singularity's --cleanenv loses PLUME_PARAMS"* ]]
+    submit --container "$IMAGE" --grid a=1 --wait true
+    [ "$status" = 0 ]
+}
