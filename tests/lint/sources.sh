@@ -36,6 +36,10 @@ mapfile -t tests < <(lint_files 'tests/*.c' 'tests/*.bats' 'tests/*.sh')
 found_lines 'a sleep in a test; wait for the event' < <(
     matching '^\s*(sleep\s+[0-9.]|(usleep|sleep|nanosleep)\s*\()' "${tests[@]}"
 )
+mapfile -t programs < <(lint_files 'tests/*.py')
+found_lines 'a sleep outside of a loop that waits for an event, and no reason beside it' < <(
+    python3 tests/lint/sleeps.py "${programs[@]}" || echo 'tests/lint/sleeps.py: failed'
+)
 found_lines 'unfinished' < <(
     matching '\b(TO''DO|FIX''ME|XX''X)\b' "${code[@]}" "${scripts[@]}"
 )
