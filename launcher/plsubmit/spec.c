@@ -1,29 +1,19 @@
 /* SPDX-License-Identifier: MIT */
-/* The option table, and the check of each option by itself. spec_resolve.c checks options
- * together. */
+/* The option table, and what each option sets. spec_check.c checks a value by itself,
+ * spec_resolve.c options together. */
 #include "launcher/plsubmit/spec.h"
-#include "common/base/env.h"
-#include "common/base/env_file.h"
 #include "common/base/fs.h"
 #include "common/base/metric_rule.h"
 #include "common/base/parse.h"
-#include "common/base/term.h"
 #include "common/base/utf8.h"
-#include "common/proto/json.h"
-#include "common/run/on_hang.h"
-#include "common/run/output_ranks.h"
-#include "common/run/requeue_rule.h"
-#include "common/run/run_stop.h"
-#include "launcher/plsubmit/count.h"
 #include "launcher/plsubmit/foreign.h"
 #include "launcher/plsubmit/image.h"
 #include "launcher/plsubmit/mail.h"
+#include "launcher/plsubmit/spec_check.h"
 #include "launcher/plsubmit/spec_private.h"
 
 #include <stdarg.h>
 #include <string.h>
-
-const char *const pl_start_names[] = {"ranks", "torchrun", "mpi", NULL};
 
 const char *pl_origin_name(enum pl_origin origin)
 {
@@ -89,267 +79,6 @@ int pl_spec_warn(struct pl_spec *spec, const char *fmt, ...)
     return pl_strv_append(&spec->warnings, line);
 }
 
-/* ---- checks of one value ---- */
-
-static int check_text(const char *value, struct pl_error *err)
-{
-    if (!*value)
-        return pl_error_set(err, -EINVAL, "the value is empty");
-    if (!pl_utf8_valid(value, strlen(value)))
-        return pl_error_set(err, -EINVAL, "'%s' is not valid UTF-8", value);
-    for (const char *p = value; *p; p++)
-        if ((unsigned char)*p < 0x20 || *p == 0x7f)
-            return pl_error_set(err, -EINVAL, "'%s' has a control character", value);
-    return 0;
-}
-
-/* "4", "a100:4" or "a100:4,v100:2", not "0,1" or Python's "[0, 1]". */
-static int check_gpus(const char *value, struct pl_error *err)
-{
-    const char *colon = strrchr(value, ':');
-    unsigned n = 1;
-    int64_t count;
-
-    if (colon == value)
-        return pl_error_set(err, -EINVAL, "'%s' has no type of GPU before ':'", value);
-    if (!colon && strpbrk(value, ",[") && !value[strspn(value, "0123456789, []")]) {
-        for (const char *p = value; *p; p++)
-            n += *p == ',';
-        return pl_error_set(err, -EINVAL,
-                            "'%s' names single GPUs, but Slurm hands them out: write "
-                            "--gpus-per-node %u",
-                            value, n);
-    }
-    if (colon && strchr(value, ','))
-        return pl_count_gpus(value) ? 0 : pl_error_set(err, -EINVAL, "'%s' is not [TYPE:]N", value);
-    return pl_parse_int(colon ? colon + 1 : value, 1, 1000000, &count, err);
-}
-
-/* "12" or "2-4". */
-static int check_nodes(const char *value, struct pl_error *err)
-{
-    const char *dash = *value ? strchr(value + 1, '-') : NULL; /* a first '-' is a sign */
-    _cleanup_free_ char *low = strndup(value, dash ? (size_t)(dash - value) : strlen(value));
-    int64_t min, max;
-    int r;
-
-    if (!low)
-        return pl_error_set(err, -ENOMEM, "out of memory");
-    r = pl_parse_int(low, 1, 1000000, &min, err);
-    if (r == 0 && dash)
-        r = pl_parse_int(dash + 1, min, 1000000, &max, err);
-    return r;
-}
-
-static int check_objective(const char *value, struct pl_error *err)
-{
-    size_t len = strlen(value), best = strlen("@best");
-
-    if (len > best && strcmp(value + len - best, "@best") == 0)
-        len -= best;
-    if ((strncmp(value, "max:", 4) != 0 && strncmp(value, "min:", 4) != 0) ||
-        !pl_name_valid(value + 4, len - 4))
-        return pl_error_set(err, -EINVAL,
-                            "'%s' is not max:NAME or min:NAME, or with @best for its best value",
-                            value);
-    return 0;
-}
-
-static int check_count(const char *value, struct pl_error *err)
-{
-    int64_t n;
-
-    return pl_parse_int(value, 1, 65535, &n, err);
-}
-
-static int check_trials(const char *value, struct pl_error *err)
-{
-    int64_t n;
-
-    return pl_parse_int(value, 1, PL_RUN_TRIAL_LIMIT, &n, err);
-}
-
-/* "3", "0" or "10%". */
-static int check_max_fail(const char *value, struct pl_error *err)
-{
-    unsigned most;
-
-    return pl_run_parse_max_fail(value, 1, &most, err);
-}
-
-static int check_launch(const char *value, struct pl_error *err)
-{
-    int which;
-
-    return pl_parse_choice(value, pl_start_names, &which, err);
-}
-
-static int check_hparam(const char *value, struct pl_error *err)
-{
-    size_t len = strcspn(value, "=");
-
-    return pl_name_valid(value, len) && value[len]
-               ? 0
-               : pl_error_set(err, -EINVAL, "'%.200s' is not NAME=VALUE", value);
-}
-
-static int check_local(const char *value, struct pl_error *err)
-{
-    int64_t n;
-
-    return pl_parse_int(value, 0, 65535, &n, err);
-}
-
-static int check_requeue_on(const char *value, struct pl_error *err)
-{
-    struct pl_requeue_rule rule;
-
-    return pl_requeue_parse(value, &rule, err);
-}
-
-static int check_output_ranks(const char *value, struct pl_error *err)
-{
-    return pl_output_ranks_check(value, 0, err);
-}
-
-static int check_on_hang(const char *value, struct pl_error *err)
-{
-    enum pl_on_hang policy;
-
-    return pl_on_hang_parse(value, &policy, err);
-}
-
-static int check_max_requeues(const char *value, struct pl_error *err)
-{
-    int64_t n;
-
-    return pl_parse_int(value, 0, 1000000, &n, err);
-}
-
-/* "USR1@120". To the batch shell, "B:USR1", it would end the job script. */
-static int check_signal(const char *value, struct pl_error *err)
-{
-    size_t len = strcspn(value, ":@");
-
-    if (value[len] == ':' && memchr(value, 'B', len))
-        return pl_error_set(err, -EINVAL,
-                            "'%s' signals the job script, which would end: the ranks get %s", value,
-                            value + len + 1);
-    return 0;
-}
-
-static int check_save_grace(const char *value, struct pl_error *err)
-{
-    int64_t n;
-
-    return pl_parse_int(value, 1, 86400, &n, err);
-}
-
-static int check_seed(const char *value, struct pl_error *err)
-{
-    int64_t n;
-
-    return pl_parse_int(value, 0, INT64_MAX, &n, err);
-}
-
-static int check_mem(const char *value, struct pl_error *err)
-{
-    uint64_t bytes;
-
-    return pl_parse_mem(value, &bytes, err);
-}
-
-static int check_time(const char *value, struct pl_error *err)
-{
-    uint64_t seconds;
-
-    return pl_parse_slurm_time(value, &seconds, err);
-}
-
-static int check_port_range(const char *value, struct pl_error *err)
-{
-    uint16_t low, high;
-
-    return pl_parse_port_range(value, &low, &high, err);
-}
-
-static int check_module(const char *value, struct pl_error *err)
-{
-    return value[0] == '-' ? pl_error_set(err, -EINVAL, "'%s' is not the name of a module", value)
-                           : 0;
-}
-
-/* Rejects options of sbatch that plsubmit sets, or with which sbatch submits nothing or something
- * else. sbatch accepts unambiguous prefixes of names, so these are rejected as well. */
-static int check_sbatch(const char *value, struct pl_error *err)
-{
-    static const struct {
-        const char *name, *text;
-    } owned[] = {
-        {"array", "plsubmit sets --array itself; use --grid and --max-parallel"},
-        {"wrap", "plsubmit writes the job script itself; give the program as arguments"},
-        {"parsable", "plsubmit sets --parsable itself; use plsubmit's own --parsable"},
-        {"wait", "plsubmit waits itself; use plsubmit's own --wait"},
-        {"help", "sbatch --help submits nothing; run it by itself"},
-        {"test-only", "sbatch --test-only submits nothing; use --dry-run"},
-        {"usage", "sbatch --usage submits nothing; run it by itself"},
-        {"version", "sbatch --version submits nothing; run it by itself"},
-    };
-    size_t len = strcspn(value, "=");
-
-    if (len == 0 || value[0] == '-' ||
-        strspn(value, "abcdefghijklmnopqrstuvwxyz0123456789-") != len)
-        return pl_error_set(err, -EINVAL,
-                            "'%s' is not KEY or KEY=VALUE: KEY is the long name of an option of "
-                            "sbatch without --",
-                            value);
-    if (value[len] && len >= 3 && strncmp("signal", value, len) == 0)
-        return check_signal(value + len + 1, err);
-    for (size_t i = 0; i < PL_COUNT(owned); i++)
-        if (len <= strlen(owned[i].name) && strncmp(owned[i].name, value, len) == 0)
-            return pl_error_set(err, -EINVAL, "%s", owned[i].text);
-    return 0;
-}
-
-/* srun's options of the step with the ranks. Rejects those that plrun or the job script set. */
-static int check_srun(const char *value, struct pl_error *err)
-{
-    static const char *const owned[] = {
-        "output",    "error",       "input",           "label",
-        "pty",       "multi-prog",  "jobid",           "kill-on-bad-exit",
-        "nodes",     "ntasks",      "ntasks-per-node", "cpus-per-task",
-        "het-group", "no-allocate", "test-only",       "version",
-        "help",      "usage"};
-    size_t len = strcspn(value, "=");
-
-    if (len == 0 || value[0] == '-' ||
-        strspn(value, "abcdefghijklmnopqrstuvwxyz0123456789-") != len)
-        return pl_error_set(err, -EINVAL,
-                            "'%s' is not KEY or KEY=VALUE: KEY is the long name of an option of "
-                            "srun without --",
-                            value);
-    for (size_t i = 0; i < PL_COUNT(owned); i++)
-        if (len == strlen(owned[i]) && strncmp(owned[i], value, len) == 0)
-            return pl_error_set(
-                err, -EINVAL,
-                "Plume sets srun's --%s itself; --sbatch and plsubmit's own options "
-                "shape the job",
-                owned[i]);
-    return 0;
-}
-
-/* NAME=VALUE, or NAME of a variable that is set here. */
-static int check_env(const char *value, struct pl_error *err)
-{
-    size_t len = strcspn(value, "=");
-    int r = pl_env_name_check(value, len, err);
-
-    if (r == 0 && !value[len] && !pl_env_named(value))
-        return pl_error_set(err, -EINVAL, "the variable %s is not set here: write %s=VALUE", value,
-                            value);
-    return r;
-}
-
 /* ---- setters ---- */
 
 static enum pl_origin source_of(const struct pl_spec *spec)
@@ -359,7 +88,7 @@ static enum pl_origin source_of(const struct pl_spec *spec)
 
 static int set_key(void *ctx, const struct pl_option *o, const char *value, struct pl_error *err)
 {
-    int r = check_text(value, err);
+    int r = pl_spec_check_text(value, err);
 
     if (r == 0 && o->target.check)
         r = o->target.check(value, err);
@@ -384,7 +113,7 @@ set_nccl_debug(void *ctx, const struct pl_option *o, const char *value, struct p
 /* Without a number "0": as many as the GPUs allow. */
 static int set_local(void *ctx, const struct pl_option *o, const char *value, struct pl_error *err)
 {
-    int r = value ? check_local(value, err) : 0;
+    int r = value ? pl_spec_check_local(value, err) : 0;
 
     return r < 0 ? r : pl_spec_put(ctx, PL_SPEC_LOCAL, value ? value : "0", source_of(ctx));
 }
@@ -404,7 +133,7 @@ static int
 add_to_list(void *ctx, const struct pl_option *o, const char *value, struct pl_error *err)
 {
     struct pl_spec *spec = ctx;
-    int r = check_text(value, err);
+    int r = pl_spec_check_text(value, err);
 
     if (r == 0 && o->target.check)
         r = o->target.check(value, err);
@@ -437,10 +166,10 @@ int pl_spec_put_sbatch(struct pl_spec *spec, const char *text)
 static int add_sbatch(void *ctx, const struct pl_option *o, const char *value, struct pl_error *err)
 {
     struct pl_spec *spec = ctx;
-    int r = check_text(value, err);
+    int r = pl_spec_check_text(value, err);
 
     if (r == 0)
-        r = check_sbatch(value, err);
+        r = pl_spec_check_sbatch(value, err);
     if (r == 0)
         r = pl_spec_put_sbatch(spec, value);
     if (r == 0)
@@ -459,7 +188,7 @@ add_sbatch_comment(void *ctx, const struct pl_option *o, const char *value, stru
     struct pl_spec *spec = ctx;
     bool in_file = source_of(spec) != PL_ORIGIN_COMMAND_LINE;
     _cleanup_free_ char *item = NULL;
-    int r = check_text(value, err);
+    int r = pl_spec_check_text(value, err);
 
     if (r < 0)
         return r;
@@ -561,62 +290,66 @@ static const struct pl_option options[] = {
      {.set = add_sample, .key = PL_SPEC_SAMPLE}},
     {"random", 0, "N", NULL,
      "N different draws of all axes of --sample, for each point of the grid",
-     KEY(PL_SPEC_RANDOM, check_trials)},
-    {"seed", 0, "S", NULL, "seed of --random [0]", KEY(PL_SPEC_SEED, check_seed)},
+     KEY(PL_SPEC_RANDOM, pl_spec_check_trials)},
+    {"seed", 0, "S", NULL, "seed of --random [0]", KEY(PL_SPEC_SEED, pl_spec_check_seed)},
     {"trials", 0, "N", NULL, "only the first N trials of the grid",
-     KEY(PL_SPEC_TRIALS, check_trials)},
+     KEY(PL_SPEC_TRIALS, pl_spec_check_trials)},
     {"repeat", 0, "K", NULL, "each trial K times: the last axis is seed=0,1,... up to K-1",
-     KEY(PL_SPEC_REPEAT, check_trials)},
+     KEY(PL_SPEC_REPEAT, pl_spec_check_trials)},
     {"expand", 0, NULL, NULL, "print the trials, one JSON object a line, and submit nothing",
      PL_OPTION_TRUE(struct pl_spec, expand)},
     {"objective", 0, "max:NAME", NULL,
      "rank trials by the last value of the metric NAME; or min:NAME; NAME@best: by its best value",
-     KEY(PL_SPEC_OBJECTIVE, check_objective)},
+     KEY(PL_SPEC_OBJECTIVE, pl_spec_check_objective)},
     {"metric", 0, "NAME=REGEX", NULL,
      "read a metric from the ranks' output: the number in the first group of a POSIX extended "
      "regular expression, or in the whole match",
      LIST(PL_SPEC_METRIC, pl_metric_rule_check)},
     {"name", 'J', "NAME", NULL, "name of the job and its run folder", KEY(PL_SPEC_NAME, NULL)},
     {"max-parallel", 0, "K", NULL, "run at most K trials at a time",
-     KEY(PL_SPEC_MAX_PARALLEL, check_trials)},
+     KEY(PL_SPEC_MAX_PARALLEL, pl_spec_check_trials)},
     {"max-fail", 0, "N|P%", NULL,
      "cancel the waiting trials when more than N, or P percent of all, have failed",
-     KEY(PL_SPEC_MAX_FAIL, check_max_fail)},
+     KEY(PL_SPEC_MAX_FAIL, pl_spec_check_max_fail)},
     {"requeue-on", 0, "CAUSE[:N],...", NULL,
      "start a trial again, up to N times, after preempt, timeout, node-fail, hang [3] or error [1]",
-     KEY(PL_SPEC_REQUEUE_ON, check_requeue_on)},
+     KEY(PL_SPEC_REQUEUE_ON, pl_spec_check_requeue_on)},
     {"max-requeues", 0, "N", NULL, "requeues of a trial after all causes together [20]",
-     KEY(PL_SPEC_MAX_REQUEUES, check_max_requeues)},
+     KEY(PL_SPEC_MAX_REQUEUES, pl_spec_check_max_requeues)},
     {"save-command", 0, "CMD", NULL,
      "run CMD in each rank's environment at --signal USR1@S and at SIGTERM, to save the state of a "
      "program that does not",
      KEY(PL_SPEC_SAVE_COMMAND, NULL)},
     {"save-grace", 0, "SECONDS", NULL, "time for --save-command [60]",
-     KEY(PL_SPEC_SAVE_GRACE, check_save_grace)},
+     KEY(PL_SPEC_SAVE_GRACE, pl_spec_check_save_grace)},
     {"on-hang", 0, "POLICY", NULL,
      "once ranks that report steps make no progress: warn, kill or requeue [warn]",
-     KEY(PL_SPEC_ON_HANG, check_on_hang)},
+     KEY(PL_SPEC_ON_HANG, pl_spec_check_on_hang)},
     {"after", 0, "SWEEP[:ok|any]", NULL,
      "start when all trials of SWEEP are done (ok, the default) or have ended (any); repeatable",
      LIST(PL_SPEC_AFTER, NULL)},
     {"nodes", 'N', "N", "Resources of a trial (see sbatch(1))", "number of nodes [1]",
-     KEY(PL_SPEC_NODES, check_nodes)},
+     KEY(PL_SPEC_NODES, pl_spec_check_nodes)},
     {"gpus-per-node", 0, "[TYPE:]N", NULL, "GPUs on each node",
-     KEY(PL_SPEC_GPUS_PER_NODE, check_gpus)},
-    {"gpus", 'G', "[TYPE:]N", NULL, "GPUs on all nodes", KEY(PL_SPEC_GPUS, check_gpus)},
+     KEY(PL_SPEC_GPUS_PER_NODE, pl_spec_check_gpus)},
+    {"gpus", 'G', "[TYPE:]N", NULL, "GPUs on all nodes", KEY(PL_SPEC_GPUS, pl_spec_check_gpus)},
     {"gpus-per-task", 0, "[TYPE:]N", NULL, "GPUs of each rank",
-     KEY(PL_SPEC_GPUS_PER_TASK, check_gpus)},
+     KEY(PL_SPEC_GPUS_PER_TASK, pl_spec_check_gpus)},
     {"gres", 0, "LIST", NULL, "generic resources on each node, such as gpu:4",
      KEY(PL_SPEC_GRES, NULL)},
     {"ntasks-per-node", 0, "N", NULL, "ranks on each node [one per GPU, else 1]",
-     KEY(PL_SPEC_NTASKS_PER_NODE, check_count)},
-    {"ntasks", 'n', "N", NULL, "ranks on all nodes", KEY(PL_SPEC_NTASKS, check_count)},
-    {"cpus-per-task", 'c', "N", NULL, "CPUs of each rank", KEY(PL_SPEC_CPUS_PER_TASK, check_count)},
-    {"cpus-per-gpu", 0, "N", NULL, "CPUs for each GPU", KEY(PL_SPEC_CPUS_PER_GPU, check_count)},
-    {"mem", 0, "SIZE", NULL, "memory on each node", KEY(PL_SPEC_MEM, check_mem)},
-    {"mem-per-cpu", 0, "SIZE", NULL, "memory for each CPU", KEY(PL_SPEC_MEM_PER_CPU, check_mem)},
-    {"mem-per-gpu", 0, "SIZE", NULL, "memory for each GPU", KEY(PL_SPEC_MEM_PER_GPU, check_mem)},
-    {"time", 't', "TIME", NULL, "time limit", KEY(PL_SPEC_TIME, check_time)},
+     KEY(PL_SPEC_NTASKS_PER_NODE, pl_spec_check_count)},
+    {"ntasks", 'n', "N", NULL, "ranks on all nodes", KEY(PL_SPEC_NTASKS, pl_spec_check_count)},
+    {"cpus-per-task", 'c', "N", NULL, "CPUs of each rank",
+     KEY(PL_SPEC_CPUS_PER_TASK, pl_spec_check_count)},
+    {"cpus-per-gpu", 0, "N", NULL, "CPUs for each GPU",
+     KEY(PL_SPEC_CPUS_PER_GPU, pl_spec_check_count)},
+    {"mem", 0, "SIZE", NULL, "memory on each node", KEY(PL_SPEC_MEM, pl_spec_check_mem)},
+    {"mem-per-cpu", 0, "SIZE", NULL, "memory for each CPU",
+     KEY(PL_SPEC_MEM_PER_CPU, pl_spec_check_mem)},
+    {"mem-per-gpu", 0, "SIZE", NULL, "memory for each GPU",
+     KEY(PL_SPEC_MEM_PER_GPU, pl_spec_check_mem)},
+    {"time", 't', "TIME", NULL, "time limit", KEY(PL_SPEC_TIME, pl_spec_check_time)},
     {"partition", 'p', "NAME", NULL, "partition", KEY(PL_SPEC_PARTITION, NULL)},
     {"account", 'A', "NAME", NULL, "account", KEY(PL_SPEC_ACCOUNT, NULL)},
     {"qos", 'q', "NAME", NULL, "quality of service", KEY(PL_SPEC_QOS, NULL)},
@@ -633,12 +366,12 @@ static const struct pl_option options[] = {
     {"comment", 0, "TEXT", NULL, "comment of the job", KEY(PL_SPEC_COMMENT, NULL)},
     {"signal", 0, "SIG[@S]", NULL,
      "send the ranks a signal S seconds before the time limit; Slurm may do so 60 s earlier",
-     KEY(PL_SPEC_SIGNAL, check_signal)},
+     KEY(PL_SPEC_SIGNAL, pl_spec_check_signal)},
     {"output", 'o', "FILE", NULL, "Slurm's own output [slurm-%A_%a.out in the run folder]",
      KEY(PL_SPEC_OUTPUT, NULL)},
     {"output-ranks", 0, "RANKS", NULL,
      "ranks whose output Slurm's file gets, too: all, or a list such as 0,4-7 [0]",
-     KEY(PL_SPEC_OUTPUT_RANKS, check_output_ranks)},
+     KEY(PL_SPEC_OUTPUT_RANKS, pl_spec_check_output_ranks)},
     {"sbatch",
      0,
      "KEY[=VALUE]",
@@ -652,7 +385,7 @@ static const struct pl_option options[] = {
      "a comment of the --sbatch before it, above its line in the job script",
      {.set = add_sbatch_comment, .key = PL_SPEC_SBATCH_COMMENT}},
     {"srun", 0, "KEY[=VALUE]", NULL, "an option of srun, such as mpi=pmix",
-     LIST(PL_SPEC_SRUN, check_srun)},
+     LIST(PL_SPEC_SRUN, pl_spec_check_srun)},
     {"no-name", 0, NULL, "Removing defaults that a site refuses", "omit --job-name",
      REMOVE(PL_SPEC_NAME)},
     {"no-nodes", 0, NULL, NULL, "omit --nodes", REMOVE(PL_SPEC_NODES)},
@@ -664,16 +397,16 @@ static const struct pl_option options[] = {
      "ranks: one per GPU, with torchrun's variables (default); torchrun: one per node, which "
      "starts "
      "the node's processes; mpi: by srun --mpi=pmix",
-     KEY(PL_SPEC_LAUNCH, check_launch)},
+     KEY(PL_SPEC_LAUNCH, pl_spec_check_launch)},
     {"num-processes", 0, "N", NULL, "processes on each node: ranks, or torchrun's",
-     KEY(PL_SPEC_NUM_PROCESSES, check_count)},
+     KEY(PL_SPEC_NUM_PROCESSES, pl_spec_check_count)},
     {"strategy", 0, "KIND", NULL, "for pltrain: its --strategy; dp and ddp2 have one rank per node",
      KEY(PL_SPEC_STRATEGY, NULL)},
     {"precision", 0, "BITS", NULL, "for pltrain: its --precision", KEY(PL_SPEC_PRECISION, NULL)},
     {"hparam", 0, "NAME=VALUE", NULL, "for pltrain: a hyper-parameter of the module; repeatable",
-     LIST(PL_SPEC_HPARAM, check_hparam)},
+     LIST(PL_SPEC_HPARAM, pl_spec_check_hparam)},
     {"load", 0, "MODULE", "Environment of a trial",
-     "run module load MODULE before the trial starts", LIST(PL_SPEC_LOAD, check_module)},
+     "run module load MODULE before the trial starts", LIST(PL_SPEC_LOAD, pl_spec_check_module)},
     {"venv", 0, "DIR", NULL, "activate the Python environment of venv or uv in DIR before --setup",
      KEY(PL_SPEC_VENV, NULL)},
     {"conda", 0, "ENV", NULL,
@@ -698,7 +431,7 @@ static const struct pl_option options[] = {
     {"env", 0, "NAME[=VALUE]", NULL,
      "set an environment variable; without a value that of the present environment, which no file "
      "of Plume gets",
-     LIST(PL_SPEC_ENV, check_env)},
+     LIST(PL_SPEC_ENV, pl_spec_check_env)},
     {"env-file", 0, "FILE", NULL,
      "set the variables of lines NAME=VALUE, which each node reads; mode 0600",
      LIST(PL_SPEC_ENV_FILE, NULL)},
@@ -706,7 +439,7 @@ static const struct pl_option options[] = {
      KEY_BY(PL_SPEC_NCCL_DEBUG, set_nccl_debug)},
     {"nccl-ifname", 0, "SPEC", NULL, "set NCCL_SOCKET_IFNAME", KEY(PL_SPEC_NCCL_IFNAME, NULL)},
     {"master-port", 0, "LO-HI", NULL, "take MASTER_PORT from this range (checked, not held)",
-     KEY(PL_SPEC_MASTER_PORT, check_port_range)},
+     KEY(PL_SPEC_MASTER_PORT, pl_spec_check_port_range)},
     {"dry-run", 0, NULL, "Submitting", "show script, command and trials; write and submit nothing",
      PL_OPTION_TRUE(struct pl_spec, dry_run)},
     {"check", 0, NULL, NULL,
@@ -723,7 +456,7 @@ static const struct pl_option options[] = {
      "untracked files, too, that are not ignored",
      KEY_BY(PL_SPEC_SNAPSHOT, set_snapshot)},
     {"snapshot-max", 0, "SIZE", NULL, "the largest snapshot [100M]",
-     KEY(PL_SPEC_SNAPSHOT_MAX, check_mem)},
+     KEY(PL_SPEC_SNAPSHOT_MAX, pl_spec_check_mem)},
     {"strict", 0, NULL, NULL, "warnings are errors: submit nothing",
      PL_OPTION_TRUE(struct pl_spec, strict)},
     {"parsable", 0, NULL, NULL, "print SWEEP;RUN-FOLDER;JOBID[,JOBID...] and nothing else",
