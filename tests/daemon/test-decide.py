@@ -153,6 +153,17 @@ def test_exit_code_past_the_limit(step):
     equal((step.result()["state"], step.result()["cause"]["kind"]), ("failed", "exit"))
 
 
+def test_exit_code_in_grace_of_preemption(step):
+    """A partition's GraceTime: the job runs on until its ranks have saved and left."""
+    step.scontrol(record(preempt="2026-01-01T00:00:00"))
+    d, ranks = running(step, 1)
+    ranks[0].err.write(b"Connection reset by peer\n")  # an echo waits longer than Slurm's answer takes
+    ranks[0].exited(9)
+    equal(ranks[0].expect("verdict")["code"], 9)
+    equal(d.wait(), 0)
+    equal((step.result()["state"], step.result()["cause"]["confidence"]), ("preempted", "asked"))
+
+
 def test_exit_code_and_slurm_hangs(step):
     """Nobody waits for scontrol then; test_outside_slurm_hangs does, for its limit."""
     step.scontrol("exec sleep 1000")

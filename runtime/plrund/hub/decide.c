@@ -82,8 +82,10 @@ static struct pl_decision by_answer(const struct pl_evidence *e, struct pl_decis
     const struct pl_slurm_answer *a = &e->answer;
     bool ordered = pl_failure_from_outside(first) && !was_killed(first);
 
-    /* A job that is past its limit and runs on has not ended its rank. */
-    if (a->kind != PL_CAUSE_NONE && !a->inferred && !(may_have_obeyed(e, first) && a->job_runs))
+    /* A job that is past its limit and runs on has not ended its rank. One that is preempted runs
+     * on for its partition's GraceTime, so that its ranks save and leave. */
+    if (a->kind != PL_CAUSE_NONE && !a->inferred &&
+        !(may_have_obeyed(e, first) && a->job_runs && a->kind != PL_CAUSE_PREEMPTED))
         return outer_cause(a->kind, PL_CONFIDENCE_ASKED, !a->silent);
     if (a->kind == PL_CAUSE_NONE && e->plugin &&
         (all_ended_by(e, SIGTERM) || all_ended_by(e, SIGINT)))
