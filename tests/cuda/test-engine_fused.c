@@ -259,8 +259,9 @@ static void test_fused_on_a_device(void **state)
 /* Uses of a loss' logits. */
 enum logits {
     LOSS_ONLY,
-    COUNTED_BEFORE, /* by `correct` */
-    SCALED,         /* half of the loss */
+    COUNTED_BEFORE,  /* by `correct` */
+    SCALED,          /* half of the loss */
+    READ_BY_A_LAYER, /* of another loss, which comes later and is only shown */
     FUSED_UP_TO_HERE,
     COUNTED_AFTER = FUSED_UP_TO_HERE,
     READ_TOO,   /* by another op with a gradient */
@@ -281,9 +282,13 @@ static plume_tensor *loss_of(struct stream *s, enum logits how, plume_tensor **r
         *ret_shown = APPLY(PLUME_OP_UNARY, PLUME_TANH, 0, z);
     if (how == NORMED_TOO)
         sum = APPLY(PLUME_OP_BINARY, 0, 0, z, h);
+    if (how == READ_BY_A_LAYER)
+        sum = linear(s, z, PLUME_IDENTITY);
     loss = APPLY(PLUME_OP_CROSS_ENTROPY, 0, 0, z, &s->net.t[2]);
     if (how == NORMED_TOO)
         *ret_shown = APPLY(PLUME_OP_LAYERNORM, 0, 1e-3, sum);
+    if (how == READ_BY_A_LAYER)
+        *ret_shown = APPLY(PLUME_OP_CROSS_ENTROPY, 0, 0, sum, &s->net.t[2]);
     if (how == COUNTED_AFTER)
         *ret_shown = APPLY(PLUME_OP_CORRECT, 0, 0, z, &s->net.t[2]);
     if (how == READ_TOO)
@@ -309,6 +314,7 @@ run_loss(struct stream *s, enum logits logits, size_t width, double seed, const 
     tape->amp_o3 = how->level == 3;
     tape->no_reuse = !how->reuse;
     tape->no_fuse = !how->fuse;
+    tape->chunk = 3;
     pl_tape_begin(tape);
     roots[0] = loss_of(s, logits, &roots[1]);
     s->x = roots[1];

@@ -214,6 +214,14 @@ static size_t chunk_of(const struct pl_tape *tape, const struct pl_node *layer)
                : 0;
 }
 
+/* True if a loss writes a gradient over t: nobody may read it later. */
+static bool is_overwritten(const struct pl_tape *tape, const plume_tensor *t)
+{
+    const plume_tensor *root = t->base ? t->base : t;
+
+    return root->tape == tape && tape->nodes[root->node].grad_in_data;
+}
+
 /* The layer before a loss, if nothing else reads the logits. Not in f16, where small gradients
  * would be 0 before they are scaled. */
 static void take_layer(struct pl_tape *tape, struct pl_node *loss)
@@ -228,7 +236,8 @@ static void take_layer(struct pl_tape *tape, struct pl_node *loss)
         pl_node_has_f32_copy(loss, z) || (loss->back && z->dtype == PLUME_F16))
         return;
     for (size_t k = 0; k < layer->n_in; k++)
-        if (!layer->in[k] || pl_node_has_f32_copy(layer, layer->in[k]) || layer->first[k])
+        if (!layer->in[k] || pl_node_has_f32_copy(layer, layer->in[k]) || layer->first[k] ||
+            is_overwritten(tape, layer->in[k]))
             return;
     loss->fusion.chunk = chunk_of(tape, layer);
     if (!loss->fusion.chunk)
