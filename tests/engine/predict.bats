@@ -159,6 +159,8 @@ PY
     pltrain --epochs 0 --checkpoint-dir "$odd" "$BROKEN/odd.so"
     says 1 "has no predict_step" --predict --weights "$odd/epoch=0-step=0.ckpt" --out p.npy "$BROKEN/odd.so"
     says 1 "cannot write 'no/p.npy'" --predict --weights "$W" --out no/p.npy mlp
+    says 1 "'--limit-test-batches 0' leaves no" --predict --limit-test-batches 0 --weights "$W" --out p.npy mlp
+    says 1 "of the test is less than one" --predict --limit-test-batches 0.001 --weights "$W" --out p.npy mlp
     says 1 "only training starts with a part" --test --weights "$W" --weights-map b2=c mlp
     [ -z "$(ls -A)" ]
 }

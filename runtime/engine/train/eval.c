@@ -127,6 +127,14 @@ int pl_eval_check_limits(const struct pl_trainer *t, struct pl_error *err)
     return 0;
 }
 
+int pl_eval_need_batches(const struct pl_trainer *t, enum plume_stage stage, struct pl_error *err)
+{
+    if (pl_eval_is_off(t, stage))
+        return pl_error_set(err, -EINVAL, "option '--limit-%s-batches 0' leaves no batches",
+                            stage == PLUME_TEST ? "test" : "val");
+    return pl_eval_check_limits(t, err);
+}
+
 int pl_eval_run(struct pl_trainer *t,
                 enum plume_stage stage,
                 uint64_t most,

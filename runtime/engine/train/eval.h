@@ -14,6 +14,9 @@ bool pl_eval_is_off(const struct pl_trainer *t, enum plume_stage stage);
 /* -EINVAL: a limit that is a share leaves no batch of a stage. */
 int pl_eval_check_limits(const struct pl_trainer *t, struct pl_error *err);
 
+/* -EINVAL: the limits leave no batch of a stage that is present. */
+int pl_eval_need_batches(const struct pl_trainer *t, enum plume_stage stage, struct pl_error *err);
+
 /* Runs at most `most` of a stage's batches of this rank and adds up the logged values over all
  * ranks; extra (two numbers per rank) becomes its sum over the ranks. values[i] is the result of
  * the stage's value i (pl_stage_logs()), NaN if nothing was logged. Collective. */

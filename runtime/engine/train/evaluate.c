@@ -57,10 +57,7 @@ static int evaluate(struct pl_trainer *t, enum plume_stage stage, struct pl_erro
     if (!t->stage[stage].present)
         return pl_error_set(err, -ENOENT, "module '%s' has no %s: a %s_step, and data for it",
                             m->name, test ? "test" : "validation", test ? "test" : "validation");
-    if (pl_eval_is_off(t, stage))
-        return pl_error_set(err, -EINVAL, "option '--limit-%s-batches 0' leaves no batches",
-                            test ? "test" : "val");
-    r = pl_eval_check_limits(t, err);
+    r = pl_eval_need_batches(t, stage, err);
     if (r < 0)
         return r;
     r = pl_hooks_call(&t->hooks, test ? m->on_test_start : m->on_validation_start,

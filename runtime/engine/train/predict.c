@@ -194,7 +194,9 @@ int pl_predict(struct pl_trainer *t, struct pl_error *err)
         return pl_error_set(err, -ENOENT, "module '%s' makes no predictions: it has no %s",
                             t->module->name,
                             t->module->predict_step ? "data for the test" : "predict_step");
-    r = learn_shape(&q, err);
+    r = pl_eval_need_batches(t, PLUME_TEST, err);
+    if (r == 0)
+        r = learn_shape(&q, err);
     if (r == 0)
         r = agree_on_rows(&q, err);
     if (r == 0 && t->comm->rank == 0)
