@@ -310,6 +310,11 @@ struct plume_api {
     int (*optimizer_step)(struct plume_context *pl, unsigned optimizer);
     int (*zero_grad)(struct plume_context *pl, unsigned optimizer);
     plume_tensor *(*keep)(struct plume_context *pl, const char *name, plume_tensor *t);
+    plume_tensor *(*param_values)(struct plume_context *pl,
+                                  const char *name,
+                                  size_t rank,
+                                  const size_t *shape,
+                                  const double *values);
 };
 
 /* The argument of every hook. */
@@ -347,14 +352,26 @@ static inline plume_tensor *plume_param_init(struct plume_context *pl,
     return pl->api->param_init(pl, name, init, a, b, rank, shape);
 }
 
+/* The same with the initial values themselves, in row-major order and finite, the same on all
+ * ranks: numbers made from the data, or vectors of words. They are copied. */
+static inline plume_tensor *plume_param_values(struct plume_context *pl,
+                                               const char *name,
+                                               size_t rank,
+                                               const size_t *shape,
+                                               const double *values)
+{
+    return pl->api->param_values(pl, name, rank, shape, values);
+}
+
 /* Reads the n numbers of a parameter or buffer, or of a tensor that training_step keeps
  * (plume_keep()), by the name given to it, in row-major order. Not in configure and steps.
  * Gradients are those of the last backward pass: in on_after_backward and on_before_optimizer_step,
  * and until the next one; before the optimizer's step they are multiplied by the loss scale of
- * 16-bit floats, and on_after_backward of batches that are only accumulated has this rank's own. A
- * parameter that was not used has a gradient of zero. With strategy sharded no rank has whole
- * gradients of parameters, with pipeline and --shard param none has the whole model: -ENOTSUP.
- * -ENOENT for another name, -EINVAL for another n. Waits for the device. */
+ * 16-bit floats, and on_after_backward of batches that are only accumulated has the sum of this
+ * rank's own, divided by nothing. A parameter that was not used has a gradient of zero. With
+ * strategy sharded no rank has whole gradients of parameters, with pipeline and --shard param none
+ * has the whole model: -ENOTSUP. -ENOENT for another name, -EINVAL for another n. Waits for the
+ * device. */
 static inline int
 plume_read(struct plume_context *pl, const char *name, enum plume_what what, size_t n, double *ret)
 {

@@ -156,6 +156,8 @@ static void take_params(struct fit_run *run, const struct pl_params *params)
 {
     size_t at = 0;
 
+    if (params->shard == PL_SHARD_PARAM) /* no rank has them */
+        return;
     for (size_t i = 0; i < 2; i++) {
         const plume_tensor *t = params->list[i]->tensor;
         double *values = on_device_values(t, t->data);

@@ -432,6 +432,78 @@ static int fail_late(struct plume_context *pl)
     return pl->step == 3 ? plume_fail(pl, -EIO, "the disk is full") : 0;
 }
 
+/* ---- initial values of the module ---- */
+
+static double given[640];
+
+static int configure_given(struct plume_context *pl)
+{
+    struct fit_net *net = pl->state;
+    double *copy = malloc(sizeof(given));
+
+    if (!copy)
+        return -ENOMEM;
+    memcpy(copy, given, sizeof(given));
+    net->w = plume_param_values(pl, "w", 2, (size_t[]){10, 64}, copy);
+    memset(copy, 0xff, sizeof(given));
+    free(copy);
+    net->b = plume_param_init(pl, "b", PLUME_INIT_NORMAL, 3, 0, 1, (size_t[]){10});
+    return 0;
+}
+
+static int read_given(struct plume_context *pl)
+{
+    double w[640], b[10];
+    int r = plume_read(pl, "w", PLUME_VALUE, 640, w);
+
+    if (r == 0)
+        r = plume_read(pl, "b", PLUME_VALUE, 10, b);
+    for (size_t i = 0; i < 640 && r == 0; i++)
+        if (w[i] != given[i] || b[i % 10] != 3)
+            return plume_fail(pl, -EINVAL, "other values than were given");
+    return r;
+}
+
+/* Under strategies that read nothing the run's result tells: it is that of ddp. */
+static void test_parameters_start_with_given_values(void **state)
+{
+    char hash[17] = "";
+
+    for (size_t i = 0; i < 640; i++)
+        given[i] = (double)((int)(i * 37 % 256) - 128) / 1024;
+    for (int shard = 0; shard <= PL_SHARD_PARAM; shard++) {
+        struct fit_run *run = fit_new_run();
+
+        run->options.max_steps = 2;
+        run->module.configure = configure_given;
+        run->module.on_fit_start = shard == PL_SHARD_PARAM ? NULL : read_given;
+        if (shard) {
+            run->options.strategy = PL_STRATEGY_SHARDED;
+            run->options.shard = (enum pl_shard_kind)shard;
+        }
+        fit_go(run, 2, 0);
+        fit_assert_good(run);
+        if (shard)
+            assert_string_equal(run->hash, hash);
+        memcpy(hash, run->hash, sizeof(hash));
+    }
+}
+
+static void test_given_values_are_finite(void **state)
+{
+    static const double bad[] = {NAN, INFINITY, 1e300}; /* the last has no float */
+
+    for (size_t i = 0; i < PL_COUNT(bad); i++) {
+        struct fit_run *run = fit_new_run();
+
+        given[7] = bad[i];
+        run->module.configure = configure_given;
+        fit_go(run, 1, 0);
+        if (!strstr(run->error, "parameter 'w': initial value 7 is "))
+            fail_msg("%s", run->error);
+    }
+}
+
 /* In one process: a failed run leaves nothing to the next one. */
 static void test_a_failed_run_leaves_nothing(void **state)
 {
@@ -464,6 +536,8 @@ int main(void)
         cmocka_unit_test(test_data_is_prepared_once_a_node),
         cmocka_unit_test(test_modules_keep_their_own_in_checkpoints),
         cmocka_unit_test(test_without_a_new_value_only_last_is_saved),
+        cmocka_unit_test(test_parameters_start_with_given_values),
+        cmocka_unit_test(test_given_values_are_finite),
         cmocka_unit_test(test_a_failed_run_leaves_nothing),
     };
 

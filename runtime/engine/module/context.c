@@ -61,6 +61,33 @@ static plume_tensor *api_param(struct plume_context *pl,
     return api_param_init(pl, name, init, 0, 0, rank, shape);
 }
 
+static plume_tensor *api_param_values(struct plume_context *pl,
+                                      const char *name,
+                                      size_t rank,
+                                      const size_t *shape,
+                                      const double *values)
+{
+    struct pl_context *ctx = of(pl);
+    plume_tensor *t = api_param_init(pl, name, PLUME_INIT_ZERO, 0, 0, rank, shape);
+    double *given = t ? reallocarray(NULL, t->count, sizeof(*given)) : NULL;
+
+    if (!t)
+        return NULL;
+    if (!given) {
+        pl_context_refuse(ctx, -ENOMEM, "out of memory");
+        return NULL;
+    }
+    ctx->params.list[ctx->params.n - 1]->given = given;
+    memcpy(given, values, t->count * sizeof(*given));
+    for (size_t i = 0; i < t->count; i++)
+        if (!isfinite(ctx->params.real == PL_REAL_F32 ? (float)given[i] : given[i])) {
+            pl_context_refuse(ctx, -EINVAL, "parameter '%s': initial value %zu is %g", name, i,
+                              given[i]);
+            return NULL;
+        }
+    return t;
+}
+
 static plume_tensor *api_buffer(struct plume_context *pl,
                                 const char *name,
                                 enum plume_init init,
@@ -364,6 +391,7 @@ static const struct plume_api api = {
     .optimizer_step = api_optimizer_step,
     .zero_grad = api_zero_grad,
     .keep = pl_context_keep_tensor,
+    .param_values = api_param_values,
 };
 
 int pl_context_init(struct pl_context *ctx,

@@ -31,7 +31,7 @@ int pl_initial_check(const struct pl_initial *initial, size_t rank, struct pl_er
     return 0;
 }
 
-static void put(const plume_tensor *t, void *data, size_t at, size_t n, const double *x)
+void pl_initial_put(const plume_tensor *t, void *data, size_t at, size_t n, const double *x)
 {
     if (t->dtype == PLUME_F64)
         memcpy((double *)data + at, x, n * sizeof(*x));
@@ -51,7 +51,7 @@ put_uniform(const plume_tensor *t, double low, double high, struct pl_rng *rng, 
         pl_rng_uniforms(rng, n, x);
         for (size_t k = 0; k < n; k++)
             x[k] = low + (high - low) * x[k];
-        put(t, data, at, n, x);
+        pl_initial_put(t, data, at, n, x);
     }
 }
 
@@ -64,7 +64,7 @@ put_normal(const plume_tensor *t, double mean, double deviation, struct pl_rng *
         n = PL_MIN(t->count - at, (size_t)BLOCK);
         for (size_t k = 0; k < n; k++)
             x[k] = mean + deviation * pl_rng_normal(rng);
-        put(t, data, at, n, x);
+        pl_initial_put(t, data, at, n, x);
     }
 }
 
@@ -78,7 +78,7 @@ static void put_fan_in(const plume_tensor *t, double root, struct pl_rng *rng, v
         pl_rng_uniforms(rng, n, x);
         for (size_t k = 0; k < n; k++)
             x[k] = (2 * x[k] - 1) / root;
-        put(t, data, at, n, x);
+        pl_initial_put(t, data, at, n, x);
     }
 }
 
@@ -89,7 +89,7 @@ static void put_constant(const plume_tensor *t, double value, void *data)
     for (size_t k = 0; k < BLOCK; k++)
         x[k] = value;
     for (size_t at = 0; at < t->count; at += BLOCK)
-        put(t, data, at, PL_MIN(t->count - at, (size_t)BLOCK), x);
+        pl_initial_put(t, data, at, PL_MIN(t->count - at, (size_t)BLOCK), x);
 }
 
 static double dot(const double *x, const double *y, size_t n)
@@ -141,7 +141,7 @@ static int put_orthogonal(
     for (size_t i = 0; i < t->count; i++) {
         double x = gain * (rows < columns ? v[i] : v[i % columns * n + i / columns]);
 
-        put(t, data, i, 1, &x);
+        pl_initial_put(t, data, i, 1, &x);
     }
     return 0;
 }

@@ -23,4 +23,7 @@ int pl_initial_values(const struct pl_initial *initial,
                       void *data,
                       struct pl_error *err);
 
+/* Writes n numbers from element `at` of the tensor on. */
+void pl_initial_put(const plume_tensor *t, void *data, size_t at, size_t n, const double *x);
+
 #endif

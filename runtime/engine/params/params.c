@@ -24,6 +24,7 @@ void pl_params_finish(struct pl_params *params)
 {
     for (size_t i = 0; i < params->n; i++) {
         free(params->list[i]->name);
+        free(params->list[i]->given);
         if (params->list[i]->whole != params->list[i]->tensor)
             free(params->list[i]->whole);
         free(params->list[i]->tensor);
@@ -273,9 +274,24 @@ int pl_params_layout(struct pl_params *params,
     return r < 0 ? r : alloc_arenas(params, comm, err);
 }
 
+/* given: the values themselves, or NULL. */
+static int put_initial(const struct pl_initial *initial,
+                       const double *given,
+                       const plume_tensor *t,
+                       struct pl_rng *rng,
+                       void *data,
+                       struct pl_error *err)
+{
+    if (!given)
+        return pl_initial_values(initial, t, rng, data, err);
+    pl_initial_put(t, data, 0, t->count, given);
+    return 0;
+}
+
 static int init_tensor(struct pl_device *dev,
                        const plume_tensor *t,
                        const struct pl_initial *initial,
+                       const double *given,
                        struct pl_rng *rng,
                        struct pl_error *err)
 {
@@ -285,9 +301,15 @@ static int init_tensor(struct pl_device *dev,
 
     if (r < 0)
         return r;
-    r = pl_initial_values(initial, t, rng, map.data, err);
+    r = put_initial(initial, given, t, rng, map.data, err);
     pl_device_unmap(&map);
     return r;
+}
+
+static int
+init_whole(const struct pl_param *p, struct pl_rng *rng, void *data, struct pl_error *err)
+{
+    return put_initial(&p->initial, p->given, p->whole, rng, data, err);
 }
 
 /* Of the whole's values this rank keeps its part. */
@@ -297,7 +319,7 @@ static int init_part(struct pl_params *params,
                      struct pl_error *err)
 {
     _cleanup_free_ void *whole = malloc(p->whole->count * pl_real_size(params->real));
-    int r = whole ? pl_initial_values(&p->initial, p->whole, rng, whole, err) : pl_error_nomem(err);
+    int r = whole ? init_whole(p, rng, whole, err) : pl_error_nomem(err);
 
     return r < 0 ? r : pl_param_part_put(params, p, p->tensor->data, whole, err);
 }
@@ -311,8 +333,7 @@ static int init_shard(struct pl_params *params,
 {
     size_t bytes = p->tensor->count * pl_real_size(params->real);
     _cleanup_free_ char *whole = malloc(bytes);
-    int r =
-        whole ? pl_initial_values(&p->initial, p->tensor, rng, whole, err) : pl_error_nomem(err);
+    int r = whole ? init_whole(p, rng, whole, err) : pl_error_nomem(err);
 
     if (r == 0)
         r = pl_comm_broadcast(comm, whole, bytes, err);
@@ -333,7 +354,7 @@ int pl_params_init_values(struct pl_params *params,
     params->buffers_version++;
     for (size_t i = 0; i < params->n_buffers && r == 0; i++)
         r = init_tensor(params->dev, params->buffers[i].tensor,
-                        &(struct pl_initial){.kind = params->buffers[i].init}, NULL, err);
+                        &(struct pl_initial){.kind = params->buffers[i].init}, NULL, NULL, err);
     for (size_t i = 0; i < params->n && r == 0; i++) {
         if (!pl_param_is_own(params, params->list[i]))
             continue;
@@ -343,8 +364,8 @@ int pl_params_init_values(struct pl_params *params,
         else if (pl_param_is_split(params->list[i]))
             r = init_part(params, params->list[i], &rng, err);
         else
-            r = init_tensor(params->dev, params->list[i]->tensor, &params->list[i]->initial, &rng,
-                            err);
+            r = init_tensor(params->dev, params->list[i]->tensor, &params->list[i]->initial,
+                            params->list[i]->given, &rng, err);
     }
     return r;
 }

@@ -32,6 +32,7 @@ enum pl_params_signal {
 struct pl_param {
     char *name;
     struct pl_initial initial; /* its numbers may be set before pl_params_init_values() */
+    double *given; /* owned: the initial values themselves, of the whole; NULL: by `initial` */
     plume_tensor *tensor;
     plume_tensor *whole;   /* as the module declared it: `tensor`, unless ranks have parts of it */
     struct pl_split_at at; /* where it is split (param_parts.h) */
