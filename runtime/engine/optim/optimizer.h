@@ -164,6 +164,17 @@ int pl_optimizers_schedule(struct pl_optimizers *optimizers,
 /* Multiplies all learning rates (horovod: by the world size). */
 void pl_optimizers_scale(struct pl_optimizers *optimizers, double factor);
 
+/* An element of a slot's arena; NULL if the optimizer does not have the slot. */
+static inline void *pl_optimizer_slot_at(const struct pl_params *params,
+                                         const struct pl_optimizer *o,
+                                         size_t slot,
+                                         size_t element)
+{
+    char *arena = o->slot[slot];
+
+    return arena ? arena + element * pl_real_size(params->real) : NULL;
+}
+
 /* This rank's state of a parameter: that of its elements [*ret_from, *ret_from + *ret_count), in
  * the arenas' type and device memory; all elements without shards. NULL: it has none of it. */
 void *pl_optimizer_state(const struct pl_optimizers *optimizers,
