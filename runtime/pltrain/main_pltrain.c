@@ -14,7 +14,7 @@
 #include "runtime/engine/module/module.h"
 #include "runtime/engine/optim/precision.h"
 #include "runtime/engine/tape/profile.h"
-#include "runtime/engine/train/memory_need.h"
+#include "runtime/engine/train/memory_plan.h"
 #include "runtime/engine/train/summary.h"
 #include "runtime/engine/train/trainer.h"
 #include "runtime/engine/util/crash.h"
@@ -111,46 +111,39 @@ static int choose_meeting_place(const struct plume_module *module,
     return 0;
 }
 
+/* Of rank 0: the others wait for it. */
+static int plan_memory(struct pl_trainer *t, double *ret, struct pl_error *err)
+{
+    int r = pl_memory_plan(t, ret, err);
+
+    if (r < 0) {
+        pl_pipe_fail(&t->pipe, r, err);
+        pl_comm_fail(t->comm, r, err);
+    }
+    return r;
+}
+
 /* With --profile=FILE rank 0 writes what happens when. */
 static int fit_timed(struct pl_trainer *t, struct pl_timeline *timeline, struct pl_error *err)
 {
     uint64_t begin = pl_timeline_begin(timeline);
+    double planned;
     int r;
 
-    pl_trainer_time(t, timeline);
-    r = t->options->run == PL_RUN_TRAIN ? pl_trainer_fit(t, err) : pl_trainer_evaluate(t, err);
+    if (t->options->run != PL_RUN_TRAIN) {
+        pl_trainer_time(t, timeline);
+        r = pl_trainer_evaluate(t, err);
+    } else {
+        r = plan_memory(t, &planned, err);
+        pl_trainer_time(t, timeline);
+        if (r == 0)
+            r = pl_trainer_fit(t, err);
+    }
     pl_timeline_end(timeline, 0, "run", "run", NULL, begin);
     return r;
 }
 
 /* With --profile or $PLUME_PROFILE rank 0 prints the time of each op at the end. */
-/* Sets the bytes that the run needs, if they are asked for, and warns if there are not as many:
- * that is what shards are for. */
-static int plan_memory(struct pl_trainer *t, bool asked, double *ret, struct pl_error *err)
-{
-    double limit = pl_memory_limit(t);
-    struct pl_memory_need need;
-    char text[2][PL_MEMORY_TEXT];
-    int r;
-
-    if (t->comm->rank != 0 || t->options->xla ||
-        !(asked || t->strategy.kind == PL_STRATEGY_SHARDED))
-        return 0;
-    if (t->pipe.on) {
-        *ret = t->pipe.needs[0];
-        return 0;
-    }
-    r = pl_memory_need(t, &need, err);
-    if (r < 0)
-        return r;
-    *ret = need.all;
-    if (need.all > limit)
-        pl_log_warn("train", "rank 0 needs %s of %s: choose more ranks, %sa smaller batch",
-                    pl_memory_text(need.all, text[0]), pl_memory_text(limit, text[1]),
-                    t->strategy.shard == PL_SHARD_PARAM ? "or " : "--shard param, or ");
-    return 0;
-}
-
 static int fit(struct pl_trainer *t, struct pl_error *err)
 {
     const char *env = pl_env(PL_ENV_PLUME_PROFILE);
@@ -164,7 +157,7 @@ static int fit(struct pl_trainer *t, struct pl_error *err)
         return pl_trainer_evaluate(t, err);
     tape->timed = (t->options->profile && !t->options->profile_file) ||
                   (env && *env && strcmp(env, "0") != 0);
-    r = plan_memory(t, tape->timed, &planned, err);
+    r = plan_memory(t, &planned, err);
     start = pl_now_ns();
     if (r == 0)
         r = pl_trainer_fit(t, err);

@@ -80,7 +80,7 @@ hash_of() {
     timeout 60 pltrain "${PIPE[@]}" --stages 2 --processes 4 --optimizer adam --epochs 100000 --checkpoint-dir s mlp >out &
     pid=$!
     exec 5<out
-    for _ in 1 2 3; do read -r -t 30 <&5; done # the first epoch
+    for _ in 1 2 3 4; do read -r -t 30 <&5; done # the first epoch
     kill -TERM $pid
     cat <&5 >/dev/null
     run wait $pid

@@ -73,7 +73,7 @@ as_ddp() {
     timeout 60 pltrain --processes 2 --strategy sharded --optimizer adam --epochs 100000 --checkpoint-dir s mlp >out &
     pid=$!
     exec 5<out
-    read -r -t 30 <&5 # the first epoch
+    for _ in 1 2 3; do read -r -t 30 <&5; done # the first epoch
     kill -TERM $pid
     cat <&5 >/dev/null
     run wait $pid
@@ -151,11 +151,47 @@ takes() {
     pltrain "${run[@]}" --strategy sharded --shard param --resume c/last.ckpt --max-steps 2 "${gpt[@]}" >again
     grep -q "^test_loss" out
     grep -q "^resuming from 'c/last.ckpt': epoch 1, step 1$" again
-    # A rank that will have too little is told so before, and what to do.
-    ulimit -v 95000
-    run pltrain "${run[@]}" --strategy sharded --shard grad gpt --layers 6 --width 256 --context 128 --batch_size 16
-    [[ $output == *"warning: rank 0 needs "*" MB of "*" MB: choose more ranks, --shard param, or a smaller batch"* ]] ||
+}
+
+# told MIB ARGS...: a run for whose memory the engine has so much is told that it does not fit, and what does (`told`).
+told() {
+    local mib=$1 beside
+    shift
+    # The address space of the rank, without what the engine takes.
+    beside=$(ulimit -v 900000 && pltrain --max-steps 1 "$@" | sed -n 's/^model: .* a rank of \([0-9.]*\) MB)$/\1/p')
+    beside=$((900000 - ${beside%.*} * 1000000 / 1024))
+    LIMIT=$((beside + mib * 1024))
+    output=$(ulimit -v $LIMIT && pltrain --max-steps 1 "$@" 2>&1) || true
+    [[ $output =~ "warning: rank 0 needs "[0-9.]+" MB of "[0-9.]+" MB: what fits is "([^$'\n']*) ]] ||
         { echo "$output"; false; }
+    told=${BASH_REMATCH[1]}
+}
+
+# fits ARGS...: that runs in the same memory, and is not warned.
+fits() {
+    run -0 --separate-stderr pltrain_in $LIMIT --max-steps 1 "$@"
+    [[ $stderr != *warning* ]] || { echo "$stderr"; false; }
+}
+
+pltrain_in() (ulimit -v "$1" && shift && pltrain "$@")
+
+@test "a run that does not fit is told what does, and that does" {
+    [ "$SANITIZE" = none ] || skip "a sanitizer's shadow memory has no limit"
+    local -a run=("${SHORT[@]}" --num-sanity-val-steps 0 --optimizer adam)
+    local -a gpt=(gpt --layers 4 --width 32 --heads 2 --context 32) mlp=(mlp --hidden 20000)
+    export OMP_NUM_THREADS=1 # threads have stacks
+    told 11 --profile "${run[@]}" "${gpt[@]}" --batch_size 32
+    # The run goes on, as it was planned and not as its warning was.
+    [[ $output =~ peak_bytes\ ([0-9]+),\ planned\ ([0-9]+) ]] || { echo "$output"; false; }
+    ((BASH_REMATCH[1] * 105 > BASH_REMATCH[2] * 100 && BASH_REMATCH[2] > 11 << 20)) || { echo "$output"; false; }
+    [[ $told == "--recompute ("*" MB), or --batch_size 16 --accumulate 2 ("*" MB)" ]] || { echo "$told"; false; }
+    fits "${run[@]}" --recompute "${gpt[@]}" --batch_size 32
+    fits "${run[@]}" --accumulate 2 "${gpt[@]}" --batch_size 16
+    told 18 --processes 2 "${run[@]}" "${mlp[@]}" --batch_size 1
+    [[ $told == "4 ranks with as much memory each under --strategy sharded --shard os ("*" MB)" ]] || { echo "$told"; false; }
+    told 21 --processes 2 "${run[@]}" "${mlp[@]}" --batch_size 1
+    [[ $told == "--strategy sharded --shard os ("*" MB)" ]] || { echo "$told"; false; }
+    fits --processes 2 "${run[@]}" --strategy sharded --shard os "${mlp[@]}" --batch_size 1
 }
 
 @test "what cannot be sharded is a usage error" {

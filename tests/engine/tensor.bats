@@ -70,7 +70,7 @@ losses_of() {
     timeout 60 pltrain --tensor-parallel 2 --optimizer adam --epochs 100000 --checkpoint-dir s mlp >out &
     pid=$!
     exec 5<out
-    for _ in 1 2 3; do read -r -t 30 <&5; done # the first epoch
+    for _ in 1 2 3 4; do read -r -t 30 <&5; done # the first epoch
     kill -TERM $pid
     cat <&5 >/dev/null
     run wait $pid

@@ -432,6 +432,10 @@ static int make_plan(struct pl_tape *tape, struct pl_error *err)
     size_t bytes = SIZE_MAX;
     int r = 0;
 
+    if (!tape->recompute) { /* a plan with it was only measured */
+        free(tape->again);
+        tape->again = NULL;
+    }
     reach(tape);
     plan_writes(tape);
     pl_tape_plan_fusions(tape);

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 #include "runtime/engine/train/memory_need.h"
+#include "common/base/fs.h"
 #include "common/base/log.h"
+#include "runtime/engine/params/shard.h"
 #include "runtime/engine/params/unused_params.h"
 #include "runtime/engine/train/eval.h"
 #include "runtime/engine/train/pipe.h"
@@ -101,6 +103,7 @@ static void add_built(const struct pl_trainer *t, struct pl_memory_need *need)
     const struct pl_params *params = &t->ctx.params;
     double size = (double)pl_real_size(params->real);
     double held = size * (double)pl_params_held(params);
+    size_t own = params->shard ? params->own_to - params->own_from : SIZE_MAX;
 
     need->params = held;
     need->grads = size * (double)(params->count - params->flags +
@@ -112,7 +115,7 @@ static void add_built(const struct pl_trainer *t, struct pl_memory_need *need)
             need->borrowed += 2 * size * (double)params->list[i]->tensor->count;
     need->grads += (t->strategy.devices - 1) * size * (double)params->count; /* of other parts */
     for (size_t i = 0; i < t->optimizers.n; i++)
-        need->state += size * (double)t->optimizers.list[i].count *
+        need->state += size * (double)PL_MIN(t->optimizers.list[i].count, own) *
                        (double)pl_optimizer_slots(&t->optimizers.list[i]);
     if (t->ema.params)
         need->average = held;
@@ -248,23 +251,174 @@ int pl_memory_need(struct pl_trainer *trainer, struct pl_memory_need *ret, struc
     return r;
 }
 
+/* ---- with other options ---- */
+
+/* What other options change in a trainer, to be put back. */
+struct kept {
+    size_t batch[3];
+    bool recompute;
+    struct {
+        size_t segments[PL_PARTS_MAX];
+        struct pl_reducer reducer;
+    } lanes[PL_OPTIMIZERS_MAX];
+    enum pl_shard_kind shard;
+    size_t own_from, own_to;
+    struct pl_units units, *used;
+};
+
+/* The batch, and recomputation. back: as they were. */
+static void
+set_tapes(struct pl_trainer *t, const struct pl_memory_as *as, struct kept *kept, bool back)
+{
+    struct pl_stage *train = &t->stage[PLUME_TRAIN];
+
+    for (int kind = 0; as->batch && kind < 3; kind++) {
+        size_t *rows = &t->stage[kind].loader.options.batch_size;
+
+        if (!back)
+            kept->batch[kind] = *rows;
+        *rows = back ? kept->batch[kind] : as->batch;
+    }
+    for (unsigned i = 0; i < train->n_lanes; i++)
+        for (unsigned k = 0; k < train->lanes[i].parts.n_tapes; k++) {
+            struct pl_tape *tape = &train->lanes[i].parts.list[k].tape;
+
+            if (!back) {
+                kept->recompute = tape->recompute;
+                kept->lanes[i].segments[k] = tape->segments;
+            }
+            tape->recompute = kept->recompute || (as->recompute && !back);
+            tape->segments = back ? kept->lanes[i].segments[k] : 0;
+        }
+}
+
+/* A lane's buckets as set_reducers() of trainer.c would cut them. */
+static int
+cut_buckets(struct pl_trainer *t, struct pl_lane *lane, struct pl_comm *comm, struct pl_error *err)
+{
+    struct pl_stage *stage = &t->stage[PLUME_TRAIN];
+    size_t share = t->ctx.params.flags * pl_real_size(t->ctx.params.real) / PL_SHARD_BUCKETS;
+    struct pl_reducer old = lane->reducer;
+    size_t bytes = PL_MIN(old.max_bytes, PL_MAX(share, PL_SHARD_BUCKET_BYTES));
+    int r = pl_reducer_init(&lane->reducer, &t->ctx.params,
+                            stage->n_lanes > 1 ? &t->optimizers.list[lane - stage->lanes] : NULL,
+                            comm, bytes, bytes, err);
+
+    lane->reducer.half = old.half;
+    return r;
+}
+
+/* Shards, of the last of the ranks: none has more. */
+static int set_shards(struct pl_trainer *t,
+                      const struct pl_memory_as *as,
+                      struct kept *kept,
+                      struct pl_error *err)
+{
+    struct pl_stage *train = &t->stage[PLUME_TRAIN];
+    struct pl_params *params = &t->ctx.params;
+    int r = 0;
+
+    kept->shard = params->shard;
+    kept->own_from = params->own_from;
+    kept->own_to = params->own_to;
+    kept->units = t->units;
+    kept->used = params->units;
+    for (unsigned i = 0; i < train->n_lanes; i++)
+        kept->lanes[i].reducer = train->lanes[i].reducer;
+    pl_shard_take(params, as->ranks - 1, as->ranks);
+    params->shard = PL_SHARD_OS; /* so that new buckets take no memory */
+    for (unsigned i = 0; as->shard >= PL_SHARD_GRAD && i < train->n_lanes && r == 0; i++)
+        r = cut_buckets(t, &train->lanes[i], t->group.shards, err);
+    params->shard = as->shard;
+    if (r == 0 && as->shard == PL_SHARD_PARAM)
+        r = pl_units_init(&t->units, params, t->group.shards,
+                          train->n_lanes ? train->lanes[0].reducer.max_bytes : 0, err);
+    return r;
+}
+
+static void reset_shards(struct pl_trainer *t, const struct kept *kept)
+{
+    struct pl_stage *train = &t->stage[PLUME_TRAIN];
+    struct pl_params *params = &t->ctx.params;
+
+    for (unsigned i = 0; i < train->n_lanes; i++) {
+        struct pl_reducer *reducer = &train->lanes[i].reducer;
+
+        if (reducer->buckets != kept->lanes[i].reducer.buckets)
+            pl_reducer_finish(reducer);
+        *reducer = kept->lanes[i].reducer;
+    }
+    if (t->units.list != kept->units.list)
+        pl_units_finish(&t->units);
+    t->units = kept->units;
+    params->units = kept->used;
+    params->shard = kept->shard;
+    params->own_from = kept->own_from;
+    params->own_to = kept->own_to;
+}
+
+int pl_memory_need_as(struct pl_trainer *trainer,
+                      const struct pl_memory_as *as,
+                      struct pl_memory_need *ret,
+                      struct pl_error *err)
+{
+    _cleanup_free_ struct kept *kept = calloc(1, sizeof(*kept));
+    struct pl_memory_need need;
+    int r = 0;
+
+    if (!kept)
+        return pl_error_nomem(err);
+    set_tapes(trainer, as, kept, false);
+    if (as->shard)
+        r = set_shards(trainer, as, kept, err);
+    if (r == 0)
+        r = pl_memory_need(trainer, &need, err);
+    if (as->shard)
+        reset_shards(trainer, kept);
+    set_tapes(trainer, as, kept, true);
+    if (r == 0)
+        *ret = need;
+    return r;
+}
+
+/* ---- limits ---- */
+
+/* Address space that libc, kernels' scratch and threads still take, such as a loader's stack. */
+#define LATER_BYTES (16.0 * (1 << 20))
+
+/* Bytes that this process has mapped, `which` as in the file's manual: 0 all, 5 data and stacks. */
+static double mapped(int which)
+{
+    double page = (double)sysconf(_SC_PAGESIZE), pages = 0;
+    _cleanup_free_ char *text = NULL;
+    char *at;
+
+    if (pl_file_read("/proc/self/statm", 256, &text, NULL, NULL) < 0)
+        return 0;
+    at = text;
+    for (int i = 0; i <= which; i++)
+        pages = strtod(at, &at);
+    return pages * page;
+}
+
 double pl_memory_limit(struct pl_trainer *trainer)
 {
     double pages = (double)sysconf(_SC_PHYS_PAGES), page = (double)sysconf(_SC_PAGESIZE);
-    double limit = INFINITY;
+    struct pl_device_memory memory = {0};
+    double limit = INFINITY, beside;
     struct rlimit space;
 
-    if (!trainer->dev->ops->host) {
-        struct pl_device_memory memory = {0};
-
-        trainer->dev->ops->memory(trainer->dev, &memory);
+    trainer->dev->ops->memory(trainer->dev, &memory);
+    if (!trainer->dev->ops->host)
         return memory.total ? (double)memory.total : INFINITY;
-    }
     if (pages > 0 && page > 0)
         limit = pages * page / PL_MAX(trainer->comm->world.local_size, 1u);
     for (int i = 0; i < 2; i++)
-        if (getrlimit(i ? RLIMIT_AS : RLIMIT_DATA, &space) == 0 && space.rlim_cur != RLIM_INFINITY)
-            limit = fmin(limit, (double)space.rlim_cur);
+        if (getrlimit(i ? RLIMIT_AS : RLIMIT_DATA, &space) == 0 &&
+            space.rlim_cur != RLIM_INFINITY) {
+            beside = fmax(mapped(i ? 0 : 5) - (double)memory.used, 0) + LATER_BYTES;
+            limit = fmin(limit, fmax((double)space.rlim_cur - beside, 1));
+        }
     return limit;
 }
 

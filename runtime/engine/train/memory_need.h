@@ -28,12 +28,28 @@ struct pl_memory_need {
  * error of a hook. */
 int pl_memory_need(struct pl_trainer *trainer, struct pl_memory_need *ret, struct pl_error *err);
 
+/* Options that a run might have. Zeros: as it has them. */
+struct pl_memory_as {
+    size_t batch;             /* rows */
+    bool recompute;           /* on */
+    enum pl_shard_kind shard; /* at least the run's kind, */
+    unsigned ranks;           /* among so many */
+};
+
+/* The same with other options, of the rank that needs most, and the trainer is as before. Not for
+ * pipelines. */
+int pl_memory_need_as(struct pl_trainer *trainer,
+                      const struct pl_memory_as *as,
+                      struct pl_memory_need *ret,
+                      struct pl_error *err);
+
 /* Sets needs and limits of a pipeline's stages, of their copies the largest and the smallest. A
  * rank that needs more than it may take is warned of. Collective. */
 int pl_memory_stages(struct pl_trainer *trainer, struct pl_error *err);
 
 /* Bytes of memory that this process may use: the device's; on a CPU this rank's share of the
- * machine's, or its own limit (setrlimit(2)) if that is lower. INFINITY if unknown. */
+ * machine's, or what its own limits (setrlimit(2)) leave for the engine beside its programs and
+ * threads, if that is lower. INFINITY if unknown. */
 double pl_memory_limit(struct pl_trainer *trainer);
 
 #define PL_MEMORY_TEXT 32
