@@ -270,7 +270,10 @@ static int open_gpus(const struct pl_pltrain *p,
         .n = p->n_device,
         .asked = p->devices > 0,
         .local_rank = comm->world.local_rank,
-        .options = {.tf32 = p->tf32, .deterministic = p->train.deterministic},
+        /* What ranks of tensor parallelism compute alike stays alike only if they choose the same
+         * algorithms. */
+        .options = {.tf32 = p->tf32,
+                    .deterministic = p->train.deterministic || p->train.tensor_parallel > 1},
     };
     unsigned n = p->train.devices;
     int r;
