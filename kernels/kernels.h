@@ -8,7 +8,8 @@
  * Rules for all ops: arrays that are void pointers are dense, row-major and of the table's real
  * type (statistics: pl_real_of_stats()). A gradient is added to if its *_add flag is set, else
  * written, and is not wanted if it is NULL. Outputs never overlap inputs unless the struct says so.
- * No op locks, fails, or allocates on the heap except for a scratch buffer per thread. Thread safe.
+ * No op locks, fails, or allocates on the heap except for a scratch buffer per thread, whose lack
+ * pl_kernels_lost() tells. Thread safe.
  * Ops marked "exact" give the same bits on every machine and backend; ranks rely on it. */
 #ifndef PL_KERNELS_KERNELS_H
 #define PL_KERNELS_KERNELS_H
@@ -44,6 +45,10 @@ struct pl_kernels {
     PL_KERNEL_LIST(PL_KERNEL_MEMBER)
 #undef PL_KERNEL_MEMBER
 };
+
+/* Whether an op of this process, on the CPU, has got no memory for its scratch buffer: its result,
+ * and what was made of it, is of no use. */
+bool pl_kernels_lost(void);
 
 /* The truth, in f32 or f64; NULL for the 16-bit types. */
 const struct pl_kernels *pl_kernels_ref(enum pl_real real);

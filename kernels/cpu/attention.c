@@ -184,6 +184,7 @@ static void head(const struct pl_attention_args *a, size_t batch, size_t index, 
 
 static void no_memory(const struct pl_attention_args *a, size_t batch, size_t index)
 {
+    pl_scratch_lost();
     for (size_t t = 0; t < a->time; t++)
         ((float *)a->y)[batch * a->y_at.batch + t * a->y_at.time + index * a->y_at.head] = NAN;
 }

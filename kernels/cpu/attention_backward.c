@@ -244,6 +244,7 @@ static void one_head(const struct head *h, struct work *w)
 /* Without memory the result is NaNs. */
 static void no_memory(const struct head *h)
 {
+    pl_scratch_lost();
     for (size_t t = 0; h->dq && t < h->a->time; t++)
         h->dq[t * h->a->dq_at.time] = NAN;
     for (size_t t = 0; t < h->a->keys; t++) {

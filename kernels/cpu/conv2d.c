@@ -44,8 +44,10 @@ static struct conv conv_of(const struct pl_conv2d_args *a)
     return c;
 }
 
+/* Without memory the result is NaNs. */
 static void nan_fill(float *p, size_t n)
 {
+    pl_scratch_lost();
     for (size_t i = 0; p && i < n; i++)
         p[i] = NAN;
 }

@@ -141,8 +141,11 @@ void PL_CPU(layernorm_backward)(const struct pl_layernorm_args *a)
     if (a->dgamma || a->dbeta)
         b.partial = pl_scratch(PL_SCRATCH_SUMS, chunks * 2 * a->n * sizeof(float));
     pl_pool_parallel(a->rows, b.grain, backward, &b);
-    if (!b.partial)
+    if (!b.partial) {
+        if (a->dgamma || a->dbeta)
+            pl_scratch_lost();
         return;
+    }
     collect(a->dgamma, a->dgamma_add, b.partial, chunks, a->n);
     collect(a->dbeta, a->dbeta_add, b.partial + a->n, chunks, a->n);
 }

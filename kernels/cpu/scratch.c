@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 #include "kernels/cpu/scratch.h"
 #include "common/base/memory.h"
+#include "kernels/kernels.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 
 struct scratch {
@@ -14,6 +16,7 @@ static pthread_key_t key;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static int key_error;
 static _Thread_local struct scratch *mine;
+static atomic_bool lost;
 
 static void destroy(void *p)
 {
@@ -54,4 +57,14 @@ void *pl_scratch(enum pl_scratch use, size_t bytes)
         mine->bytes[use] = rounded;
     }
     return mine->memory[use];
+}
+
+void pl_scratch_lost(void)
+{
+    atomic_store(&lost, true);
+}
+
+bool pl_kernels_lost(void)
+{
+    return atomic_load(&lost);
 }

@@ -21,4 +21,8 @@ enum pl_scratch {
  * large enough. NULL if out of memory. */
 void *pl_scratch(enum pl_scratch use, size_t bytes);
 
+/* Says that an op has no result, because it got no scratch memory: pl_kernels_lost() is true from
+ * now on. An op that can do without does not say so. */
+void pl_scratch_lost(void);
+
 #endif

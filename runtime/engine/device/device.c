@@ -151,16 +151,18 @@ static void cpu_copy_from(
     cpu_copy(dev, to, from, bytes);
 }
 
+static int cpu_sync(struct pl_device *dev, struct pl_error *err)
+{
+    if (pl_kernels_lost())
+        return pl_error_set(err, -ENOMEM, "out of memory in an operation: try a smaller batch");
+    return 0;
+}
+
 static int
 cpu_download(struct pl_device *dev, void *to, const void *from, size_t bytes, struct pl_error *err)
 {
     cpu_copy(dev, to, from, bytes);
-    return 0;
-}
-
-static int cpu_sync(struct pl_device *dev, struct pl_error *err)
-{
-    return 0;
+    return cpu_sync(dev, err);
 }
 
 static void cpu_memory(struct pl_device *dev, struct pl_device_memory *ret)

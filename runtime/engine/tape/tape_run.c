@@ -70,6 +70,12 @@ static void run_node(struct pl_tape *tape, size_t index, const struct pl_backwar
     }
 }
 
+/* A host's kernels are done: their error is known now. A device's comes with the next download. */
+static int check_host(const struct pl_tape *tape, struct pl_error *err)
+{
+    return tape->dev->ops->host ? pl_device_sync(tape->dev, err) : 0;
+}
+
 /* Computes again what the backward of a segment needs; `last` is its last node. */
 static void run_again(struct pl_tape *tape, size_t last)
 {
@@ -155,7 +161,7 @@ int pl_tape_forward(struct pl_tape *tape, struct pl_error *err)
         if (r == 0)
             r = pl_tape_graphs_run(tape, i, n, NULL, run_nodes, err);
     }
-    return r;
+    return r == 0 ? check_host(tape, err) : r;
 }
 
 static int set_seed(struct pl_tape *tape, const struct pl_backward *what, struct pl_error *err)
@@ -210,6 +216,8 @@ int pl_tape_backward(struct pl_tape *tape, const struct pl_backward *what, struc
         r = get_leaves(tape, 2 * tape->n - left, &n, err);
         if (r == 0)
             r = pl_tape_graphs_run(tape, left - 1, n, what, run_nodes, err);
+        if (r == 0)
+            r = check_host(tape, err);
         if (r == 0 && what->after_node)
             r = what->after_node(what->ctx, left - n, err);
     }

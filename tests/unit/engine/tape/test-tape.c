@@ -2,6 +2,10 @@
 /* The tape's record and replay. The ops' gradients: test-engine_ops.c. */
 #include "tests/unit/engine/engine_net.h"
 
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
 static plume_tensor *
 linear(struct net *net, plume_tensor *x, plume_tensor *w, plume_tensor *b, int64_t act)
 {
@@ -318,6 +322,61 @@ static void test_loss_must_depend_on_a_parameter(void **state)
     finish(&net);
 }
 
+/* A gradient of a norm whose kernel gets no scratch memory, and then a tape; the number of the
+ * first line that is wrong. */
+static int run_without_memory(void)
+{
+    const struct rlimit none = {0, RLIM_INFINITY}, usual = {RLIM_INFINITY, RLIM_INFINITY};
+    enum { ROWS = 64, N = 20000 };
+    float *x = calloc((size_t)ROWS * N, sizeof(*x)), *gamma = calloc(N, sizeof(*gamma)),
+          *rows = calloc(ROWS, sizeof(*rows));
+    const struct pl_layernorm_args args = {
+        .rows = ROWS, .n = N, .x = x, .dy = x, .mean = rows, .rstd = rows, .dgamma = gamma};
+    struct pl_error err = {0};
+    struct net net = {0};
+
+    pl_tape_init(&net.tape, pl_device_cpu(), PL_REAL_F64, true);
+    leaf(&net, PL_REAL_F64, 2, (size_t[]){4, 4});
+    leaf(&net, PL_REAL_F64, 2, (size_t[]){4, 4});
+    leaf(&net, PL_REAL_F64, 1, (size_t[]){4});
+    labels(&net, 4, 4);
+    backward(&net, forward(&net, f_linear));
+    if (pl_device_sync(net.tape.dev, &err) != 0)
+        return __LINE__;
+    if (setrlimit(RLIMIT_AS, &none) < 0)
+        return __LINE__;
+    pl_kernels_best(PL_REAL_F32)->layernorm_backward(&args);
+    if (setrlimit(RLIMIT_AS, &usual) < 0)
+        return __LINE__;
+    if (pl_device_sync(net.tape.dev, &err) != -ENOMEM || !strstr(err.text, "out of memory"))
+        return __LINE__;
+    if (pl_device_download(net.tape.dev, rows, gamma, sizeof(*rows), NULL) != -ENOMEM)
+        return __LINE__;
+    return pl_tape_forward(&net.tape, &err) == -ENOMEM ? 0 : __LINE__;
+}
+
+static void test_want_of_scratch_memory_is_told(void **state)
+{
+    int status;
+    pid_t pid;
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+    print_message("# skipped: a sanitizer needs its address space\n");
+    return;
+#endif
+    if (pl_kernels_best(PL_REAL_F32) == pl_kernels_ref(PL_REAL_F32)) {
+        print_message("# skipped: plain kernels have no scratch memory\n");
+        return;
+    }
+    pid = fork();
+    assert_true(pid >= 0);
+    if (pid == 0)
+        _exit(run_without_memory() & 255);
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_true(WIFEXITED(status));
+    assert_int_equal(WEXITSTATUS(status), 0); /* else the line, modulo 256 */
+}
+
 static void test_bump_goes_back_to_marks(void **state)
 {
     struct pl_bump bump = {0};
@@ -357,6 +416,7 @@ int main(void)
         cmocka_unit_test(test_tracing_runs_nothing),
         cmocka_unit_test(test_ops_refuse_shapes_that_do_not_fit),
         cmocka_unit_test(test_loss_must_depend_on_a_parameter),
+        cmocka_unit_test(test_want_of_scratch_memory_is_told),
         cmocka_unit_test(test_bump_goes_back_to_marks),
     };
 
