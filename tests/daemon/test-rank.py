@@ -758,7 +758,7 @@ def test_start_refused_with_reason(step):
     assert "PLUME_KEY_FILE" in reason(PLUME_KEY_FILE="/nonexistent/key")
     assert "SLURM" in reason(SLURM_JOB_ID=None)
     assert "node 5" in reason(SLURM_NODEID="5")
-    assert "makes no sense" in reason(SLURM_STEP_NUM_TASKS="0")
+    assert "contradict each other" in reason(SLURM_STEP_NUM_TASKS="0")
     assert "metric" in reason(PLUME_METRIC="loss=(")
     assert "/nonexistent" in reason(PLUME_RUN_DIR="/nonexistent")
     os.chmod(step.path("run-0"), 0o755)
