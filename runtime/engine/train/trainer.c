@@ -185,6 +185,26 @@ static int broadcast_values(struct pl_trainer *t, struct pl_error *err)
                                 pl_params_held(params) * pl_real_size(params->real), err);
 }
 
+/* What is allocated before the first step may be too much by itself: says so, and what helps. */
+static int tell_memory(const struct pl_trainer *t, int r, struct pl_error *err)
+{
+    const struct pl_params *params = &t->ctx.params;
+    size_t count = 0;
+
+    if (r != -ENOMEM)
+        return r;
+    for (size_t i = 0; i < params->n; i++)
+        count += params->list[i]->tensor->count;
+    return pl_error_wrap(err, r,
+                         "%zu parameters, their gradients and the optimizers' state do not fit in "
+                         "the memory of rank %u (%s)",
+                         count, t->comm->rank,
+                         t->pipe.on || params->shard == PL_SHARD_PARAM
+                             ? "more ranks have smaller shares"
+                             : "--strategy sharded --shard param shares them among ranks, "
+                               "--strategy pipeline the layers");
+}
+
 static int build(struct pl_trainer *t, struct pl_error *err)
 {
     struct pl_params *params = &t->ctx.params;
@@ -218,7 +238,7 @@ static int build(struct pl_trainer *t, struct pl_error *err)
     if (r == 0 && t->options->ema > 0 && t->options->run == PL_RUN_TRAIN)
         r = pl_ema_init(&t->ema, params, t->options->ema, err);
     if (r < 0)
-        return r;
+        return tell_memory(t, r, err);
     /* All ranks use the same seed, but libm may differ between nodes: rank 0's values count. */
     r = pl_params_init_values(params, t->comm, t->options->seed, err);
     if (r == 0)
