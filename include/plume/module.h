@@ -150,8 +150,9 @@ struct plume_module {
 
     /* Computes the loss of a batch by ops: a tensor of one element, the mean over the batch, so
      * that the mean over ranks is that of the whole batch. Required. It cannot read tensors'
-     * values: its first call traces the ops without data (with a full batch's shapes). If a later
-     * call leaves *ret_loss NULL, the batch is skipped: it counts like any other, but has no
+     * values: before the first step it is called to trace the ops without data (with a full batch's
+     * shapes), on all ranks equally often, so count steps in on_train_batch_end. If a call for a
+     * step leaves *ret_loss NULL, the batch is skipped: it counts like any other, but has no
      * gradients on this rank; if all ranks skip it, nothing is updated. */
     int (*training_step)(struct plume_context *pl,
                          const struct plume_batch *batch,

@@ -111,7 +111,7 @@ static int choose_meeting_place(const struct plume_module *module,
     return 0;
 }
 
-/* Of rank 0: the others wait for it. */
+/* A failure of one rank reaches the others. */
 static int plan_memory(struct pl_trainer *t, double *ret, struct pl_error *err)
 {
     int r = pl_memory_plan(t, ret, err);

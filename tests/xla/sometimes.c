@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: MIT */
 /* A module whose bias is used in two steps of three, and whose hooks read parameters, or, if built
- * with READS_GRADIENT, a gradient. */
+ * with READS_GRADIENT, a gradient. SOMETIMES_BY_CALLS counts calls in place of steps: replicas
+ * differ. */
 #include <plume/module.h>
 
 #include <stdio.h>
+#include <stdlib.h>
 
 static struct sometimes {
     plume_tensor *w, *b;
-    int steps;
+    int steps, calls;
 } model;
 
 static const struct plume_hparam hparams[] = {
@@ -38,8 +40,10 @@ static int data(struct plume_context *pl, enum plume_stage stage, struct plume_d
 static int
 training_step(struct plume_context *pl, const struct plume_batch *batch, plume_tensor **ret_loss)
 {
-    plume_tensor *b = model.steps++ % 3 ? model.b : NULL;
+    int n = getenv("SOMETIMES_BY_CALLS") ? model.calls : model.steps;
+    plume_tensor *b = n % 3 ? model.b : NULL;
 
+    model.calls++;
     *ret_loss = plume_cross_entropy(
         pl, plume_linear(pl, batch->field[0], model.w, b, PLUME_IDENTITY), batch->field[1]);
     return 0;
@@ -55,6 +59,8 @@ static int on_train_batch_end(struct plume_context *pl, const struct plume_batch
 #endif
 
     (void)batch;
+    if (model.steps++ == 0)
+        printf("rank %u: %d calls\n", pl->rank, model.calls);
     if (r == 0)
         printf("bias %.4f %.4f\n", b[0], b[9]);
     return r;

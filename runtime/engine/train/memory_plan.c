@@ -126,6 +126,7 @@ static void find_choices(struct choices *c)
     }
 }
 
+/* On all ranks, as each choice calls hooks of the module; rank 0 warns. */
 static void warn(struct pl_trainer *t, double bytes, double limit)
 {
     struct choices c = {.trainer = t, .limit = limit};
@@ -133,6 +134,8 @@ static void warn(struct pl_trainer *t, double bytes, double limit)
     char fits[CHOICES_MAX * (PL_MEMORY_CHOICE + PL_MEMORY_TEXT + 16)];
 
     find_choices(&c);
+    if (t->comm->rank != 0)
+        return;
     pl_memory_text(bytes, need);
     pl_memory_text(limit, have);
     if (pl_memory_choose(c.list, c.n, limit, fits, sizeof(fits)))
@@ -176,26 +179,33 @@ static void print_pipeline(const struct pl_trainer *t)
 
 int pl_memory_plan(struct pl_trainer *trainer, double *ret, struct pl_error *err)
 {
-    double limit = pl_memory_limit(trainer);
+    struct {
+        double need, limit;
+    } first = {.limit = pl_memory_limit(trainer)}; /* of rank 0 */
     struct pl_memory_need need = {0};
     int r = 0;
 
     *ret = 0;
-    if (trainer->comm->rank != 0 ||
-        (pl_hparams_value(trainer->hparams, "epochs") <= 0 && !trainer->options->fast_dev_run))
+    if (pl_hparams_value(trainer->hparams, "epochs") <= 0 && !trainer->options->fast_dev_run)
         return 0;
     if (trainer->pipe.on) {
-        print_pipeline(trainer);
+        if (trainer->comm->rank == 0)
+            print_pipeline(trainer);
         *ret = trainer->pipe.needs[0];
         return 0;
     }
+    /* A module may count the calls of its hooks: all ranks make the same ones. */
     if (!trainer->options->xla)
         r = pl_memory_need(trainer, &need, err);
+    first.need = need.all;
+    if (r == 0)
+        r = pl_comm_broadcast(trainer->comm, &first, sizeof(first), err);
     if (r < 0)
         return r;
-    print_model(trainer, need.all, limit);
-    if (need.all > limit)
-        warn(trainer, need.all, limit);
-    *ret = need.all;
+    if (trainer->comm->rank == 0)
+        print_model(trainer, first.need, first.limit);
+    if (first.need > first.limit)
+        warn(trainer, first.need, first.limit);
+    *ret = first.need;
     return 0;
 }

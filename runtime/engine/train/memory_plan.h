@@ -32,8 +32,8 @@ size_t pl_memory_choose(
 
 /* Before training. Rank 0 prints the number of parameters and the bytes that a rank needs; if they
  * are more than the limit it warns, and names options whose plans fit. *ret: the bytes of rank 0; 0
- * = not planned (an XLA device, other ranks, no epoch). Not collective. Traces the steps on full
- * batches: the errors of pl_memory_need(). */
+ * = not planned (an XLA device, no epoch). Collective. Traces the steps on full batches: the errors
+ * of pl_memory_need(). */
 int pl_memory_plan(struct pl_trainer *trainer, double *ret, struct pl_error *err);
 
 #endif
