@@ -23,6 +23,14 @@ static const unsigned layouts[][2] = {
     {7, 1}, {8, 1}, {12, 1}, {4, 2},  {7, 3}, {12, 5}, {5, 4},
 };
 
+/* A thread sanitizer, which makes all ten times slower, sees the threads of one process: one layout
+ * in three. */
+#ifdef __SANITIZE_THREAD__
+#define LAYOUT_STEP 3
+#else
+#define LAYOUT_STEP 1
+#endif
+
 static char wrong[256];
 
 static const char *PL_PRINTF(1, 2) say(const char *fmt, ...)
@@ -195,7 +203,7 @@ static const char *scatter(struct pl_comm *comm, void *shared)
 
 static void test_sums_are_scattered(void **state)
 {
-    for (size_t i = 0; i < PL_COUNT(layouts); i++)
+    for (size_t i = 0; i < PL_COUNT(layouts); i += LAYOUT_STEP)
         ranks_run(layouts[i][0], layouts[i][1], scatter, NULL, 0);
 }
 
@@ -295,19 +303,19 @@ static const char *everything(struct pl_comm *comm, void *shared)
 
 static void test_parts_are_gathered(void **state)
 {
-    for (size_t i = 0; i < PL_COUNT(layouts); i++)
+    for (size_t i = 0; i < PL_COUNT(layouts); i += LAYOUT_STEP)
         ranks_run(layouts[i][0], layouts[i][1], gather, NULL, 0);
 }
 
 static void test_a_communicator_is_split(void **state)
 {
-    for (size_t i = 0; i < PL_COUNT(layouts); i++)
+    for (size_t i = 0; i < PL_COUNT(layouts); i += LAYOUT_STEP)
         ranks_run(layouts[i][0], layouts[i][1], split, NULL, 0);
 }
 
 static void test_all_layouts_and_sizes(void **state)
 {
-    for (size_t i = 0; i < PL_COUNT(layouts); i++)
+    for (size_t i = 0; i < PL_COUNT(layouts); i += LAYOUT_STEP)
         ranks_run(layouts[i][0], layouts[i][1], all_sizes, NULL, 0);
 }
 
@@ -380,7 +388,7 @@ static void test_sums_in_the_order_of_ranks(void **state)
 {
     bool *differs = ranks_shared(sizeof(*differs));
 
-    for (size_t i = 0; i < PL_COUNT(layouts); i++)
+    for (size_t i = 0; i < PL_COUNT(layouts); i += LAYOUT_STEP)
         ranks_run(layouts[i][0], layouts[i][1], ordered, differs, 0);
     assert_true(*differs);
 }
