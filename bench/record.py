@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Writes the newest results of each benchmark into RESULTS.md, between its two marks."""
+"""Writes the newest results of each benchmark into RESULTS.md, between its two marks. A benchmark that
+has none in this build keeps its section, with the load and time that it names."""
 
 import glob
 import json
@@ -31,22 +32,36 @@ def machine():
             f"{command_output('cc', '--version').splitlines()[0]}, release build"]
 
 
+def old_sections(text):
+    """{name: text of its section}, from between the marks."""
+    parts = text.split("\n## ")[1:]
+    return {part.split("\n", 1)[0].strip(): "## " + part.strip() for part in parts}
+
+
+def section(doc):
+    lines = [f"## {doc['name']}", "",
+             f"{doc['time']}, load {doc['load'][0]:.1f} before and {doc['load'][1]:.1f} "
+             "after; seconds unless a unit is given; medians.", "",
+             "| " + " | ".join(HEAD) + " |", "|" + "---|" * len(HEAD)]
+    lines += ["| " + " | ".join(cells(row)) + " |" for row in doc["rows"]]
+    lines += [""] + [line + "\n" for line in doc["notes"]]
+    return "\n".join(lines).strip()
+
+
 def main():
-    lines = [BEGIN, "", *machine(), ""]
-    for path in sorted(glob.glob(os.path.join(BUILD, "bench-results", "*.json"))):
-        with open(path) as f:
-            doc = json.load(f)
-        lines += [f"## {doc['name']}", "",
-                  f"{doc['time']}, load {doc['load'][0]:.1f} before and {doc['load'][1]:.1f} "
-                  "after; seconds unless a unit is given; medians.", "",
-                  "| " + " | ".join(HEAD) + " |", "|" + "---|" * len(HEAD)]
-        lines += ["| " + " | ".join(cells(row)) + " |" for row in doc["rows"]]
-        lines += [""] + [line + "\n" for line in doc["notes"]]
     target = os.path.join(SRC, "bench", "RESULTS.md")
     with open(target) as f:
         text = f.read()
     head, rest = text.split(BEGIN, 1)
-    tail = rest.split(END, 1)[1]
+    middle, tail = rest.split(END, 1)
+    sections = old_sections(middle)
+    for path in sorted(glob.glob(os.path.join(BUILD, "bench-results", "*.json"))):
+        with open(path) as f:
+            doc = json.load(f)
+        sections[doc["name"]] = section(doc)
+    lines = [BEGIN, "", *machine(), ""]
+    for name in sorted(sections):
+        lines += [sections[name], ""]
     with open(target, "w") as f:
         f.write(head + "\n".join(lines).rstrip() + "\n\n" + END + tail)
 
