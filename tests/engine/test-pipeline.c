@@ -136,7 +136,7 @@ static const struct plume_hparam hparams[] = {{"lr", "0.05", 0, 1e6, 0, NULL},
 static int configure(struct plume_context *pl)
 {
     struct net *net = pl->state;
-    char name[8];
+    char name[24];
 
     net->in = plume_param(pl, "in", PLUME_INIT_FAN_IN, 2, (size_t[]){WIDTH, 64});
     for (size_t i = 0; i < MATRICES; i++) {
