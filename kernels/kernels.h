@@ -46,8 +46,8 @@ struct pl_kernels {
 #undef PL_KERNEL_MEMBER
 };
 
-/* Whether an op of this process, on the CPU, has got no memory for its scratch buffer: its result,
- * and what was made of it, is of no use. */
+/* True if an op of this process, on the CPU, got no memory for its scratch buffer. Its result, and
+ * all that was computed from it, is useless. */
 bool pl_kernels_lost(void);
 
 /* The truth, in f32 or f64; NULL for the 16-bit types. */
