@@ -1,396 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 #include "runtime/pltrain/pltrain_options.h"
-#include "common/base/buf.h"
-#include "common/base/fs.h"
-#include "common/base/parse.h"
-#include "runtime/engine/optim/optimizer.h"
 #include "runtime/engine/optim/precision.h"
-#include "runtime/engine/params/stages.h"
 #include "runtime/engine/reduce/strategy.h"
-#include "runtime/engine/train/weights.h"
 #include "runtime/pltrain/pltrain_foreign.h"
+#include "runtime/pltrain/pltrain_set.h"
 
-#include <math.h>
 #include <string.h>
-
-/* ---- setters of options with more than one member ---- */
-
-static int set_hparam(void *ctx, const struct pl_option *o, const char *value, struct pl_error *err)
-{
-    struct pl_pltrain *p = ctx;
-
-    p->hparams[p->n_hparams++] = value;
-    return 0;
-}
-
-/* The hyper-parameter NAME=value; the caller has counted its words in pl_pltrain_init(). */
-static int
-add_hparam(struct pl_pltrain *p, const char *name, const char *value, struct pl_error *err)
-{
-    char *text = pl_strf("%s=%s", name, value);
-
-    if (!text)
-        return pl_error_nomem(err);
-    p->owned[p->n_owned++] = text;
-    p->hparams[p->n_hparams++] = text;
-    return 0;
-}
-
-static int set_epochs(void *ctx, const struct pl_option *o, const char *value, struct pl_error *err)
-{
-    int64_t n;
-    int r = pl_parse_int(value, 0, INT64_MAX, &n, err);
-
-    return r < 0 ? r : add_hparam(ctx, "epochs", value, err);
-}
-
-/* A hyper-parameter that each module has, before MODULE. */
-static int
-set_common_hparam(void *ctx, const struct pl_option *o, const char *value, struct pl_error *err)
-{
-    return add_hparam(ctx, o->name, value, err);
-}
-
-static int
-set_weights_map(void *ctx, const struct pl_option *o, const char *value, struct pl_error *err)
-{
-    struct pl_pltrain *p = ctx;
-    int r = pl_weights_map_check(value, err);
-
-    if (r == 0)
-        p->weights_maps[p->train.n_weights_maps++] = value;
-    return r;
-}
-
-static int
-set_optimizer(void *ctx, const struct pl_option *o, const char *value, struct pl_error *err)
-{
-    struct pl_pltrain *p = ctx;
-
-    return pl_optimizer_kind_parse(value, &p->train.optimizer, err);
-}
-
-static int
-set_max_time(void *ctx, const struct pl_option *o, const char *value, struct pl_error *err)
-{
-    struct pl_pltrain *p = ctx;
-    uint64_t seconds;
-    int r = pl_parse_slurm_time(value, &seconds, err);
-
-    if (r == 0)
-        p->train.max_seconds = seconds == UINT64_MAX ? INFINITY : (double)seconds;
-    return r;
-}
-
-/* min or max, into a bool that is true for max. */
-static int set_mode(void *ctx, const struct pl_option *o, const char *value, struct pl_error *err)
-{
-    bool *maximize = (bool *)((char *)ctx + o->target.at);
-    int which;
-    int r = pl_parse_choice(value, (const char *const[]){"min", "max", NULL}, &which, err);
-
-    if (r == 0)
-        *maximize = which == 1;
-    return r;
-}
-
-static int parse_count(const char *value, uint64_t *ret, struct pl_error *err)
-{
-    int64_t number;
-    int r = pl_parse_int(value, 1, INT64_MAX, &number, err);
-
-    if (r == 0)
-        *ret = (uint64_t)number;
-    return r;
-}
-
-/* N, then any number of EPOCH:N by ascending epochs (the first is 1). */
-static int
-set_accumulate(void *ctx, const struct pl_option *o, const char *value, struct pl_error *err)
-{
-    struct pl_train_options *t = &((struct pl_pltrain *)ctx)->train;
-    _cleanup_free_ char *copy = strdup(value);
-    char *rest = copy, *word = strsep(&rest, ","), *n;
-    uint64_t last = 0;
-    int r;
-
-    if (!copy)
-        return pl_error_set(err, -ENOMEM, "out of memory");
-    r = parse_count(word, &t->accumulate, err);
-    t->n_accumulate_from = 0;
-    while (r == 0 && (word = strsep(&rest, ","))) {
-        struct pl_accumulate *a = &t->accumulate_from[t->n_accumulate_from];
-
-        n = strchr(word, ':');
-        if (!n || t->n_accumulate_from == PL_ACCUMULATE_MAX)
-            return pl_error_set(err, -EINVAL, "'%s' is not N,EPOCH:N,... (%d times at most)", value,
-                                PL_ACCUMULATE_MAX);
-        *n++ = '\0';
-        r = parse_count(word, &a->epoch, err);
-        if (r == 0)
-            r = parse_count(n, &a->n, err);
-        if (r == 0 && a->epoch <= last)
-            r = pl_error_set(err, -EINVAL, "its epochs must ascend");
-        last = a->epoch--;
-        t->n_accumulate_from++;
-    }
-    return r;
-}
-
-/* A share has a decimal point: 1.0 is all batches, 1 is one batch. */
-static int parse_limit(const char *value, struct pl_limit *ret, struct pl_error *err)
-{
-    struct pl_limit limit = {.is_share = strchr(value, '.') != NULL};
-    int r = pl_parse_double(value, &limit.value, err);
-
-    if (r < 0)
-        return r;
-    if (limit.value < 0)
-        return pl_error_set(err, -ERANGE, "'%s' must be at least 0", value);
-    if (limit.is_share ? limit.value > 1 : limit.value != floor(limit.value))
-        return pl_error_set(
-            err, -ERANGE, "'%s' is neither a whole number of batches nor a share up to 1.0", value);
-    *ret = limit;
-    return 0;
-}
-
-static int set_limit(void *ctx, const struct pl_option *o, const char *value, struct pl_error *err)
-{
-    return parse_limit(value, (struct pl_limit *)((char *)ctx + o->target.at), err);
-}
-
-static int
-set_val_check(void *ctx, const struct pl_option *o, const char *value, struct pl_error *err)
-{
-    struct pl_pltrain *p = ctx;
-    int r = parse_limit(value, &p->train.val_check, err);
-
-    return r == 0 && p->train.val_check.value == 0 ? pl_error_set(err, -ERANGE, "must not be 0")
-                                                   : r;
-}
-
-static int
-set_fast_dev_run(void *ctx, const struct pl_option *o, const char *value, struct pl_error *err)
-{
-    struct pl_pltrain *p = ctx;
-
-    p->train.fast_dev_run = 1;
-    return value ? parse_count(value, &p->train.fast_dev_run, err) : 0;
-}
-
-static int
-set_profile(void *ctx, const struct pl_option *o, const char *value, struct pl_error *err)
-{
-    struct pl_pltrain *p = ctx;
-
-    if (value && !*value)
-        return pl_error_set(err, -EINVAL, "must not be empty");
-    p->train.profile = true;
-    p->train.profile_file = value;
-    return 0;
-}
-
-/* "auto", a number, or a list of different devices; "3," and "[3]" are the list of device 3. */
-static int
-set_devices(void *ctx, const struct pl_option *o, const char *value, struct pl_error *err)
-{
-    struct pl_pltrain *p = ctx;
-    _cleanup_free_ char *copy = strdup(value);
-    char *rest = copy, *word;
-    int64_t device;
-    int r;
-
-    if (!copy)
-        return pl_error_set(err, -ENOMEM, "out of memory");
-    p->n_device = 0;
-    p->devices = 0;
-    if (strcmp(value, "auto") == 0)
-        return 0;
-    if (!strchr(value, ',') && value[0] != '[')
-        return pl_parse_int(value, 1, PL_PLTRAIN_DEVICES_MAX, &p->devices, err);
-    if (copy[0] == '[' && copy[strlen(copy) - 1] == ']') { /* Python's list */
-        copy[strlen(copy) - 1] = '\0';
-        rest++;
-    }
-    while ((word = strsep(&rest, ","))) {
-        if (!rest && !*word && p->n_device)
-            break;
-        r = pl_parse_int(word + strspn(word, " "), 0, 1023, &device, err);
-        if (r < 0)
-            return r;
-        if (p->n_device == PL_PLTRAIN_DEVICES_MAX)
-            return pl_error_set(err, -E2BIG, "a node has at most %d devices",
-                                PL_PLTRAIN_DEVICES_MAX);
-        for (size_t i = 0; i < p->n_device; i++)
-            if (p->device[i] == (unsigned)device)
-                return pl_error_set(err, -EINVAL, "device %lld is given twice", (long long)device);
-        p->device[p->n_device++] = (unsigned)device;
-    }
-    p->devices = (int64_t)p->n_device;
-    return 0;
-}
-
-static int set_gpus(void *ctx, const struct pl_option *o, const char *value, struct pl_error *err)
-{
-    struct pl_pltrain *p = ctx;
-
-    p->auto_gpu = false;
-    p->gpu = true;
-    return set_devices(ctx, o, value, err);
-}
-
-/* As Lightning: the first N cores, or one core by its number from 1 on, in brackets. */
-static int
-set_tpu_cores(void *ctx, const struct pl_option *o, const char *value, struct pl_error *err)
-{
-    struct pl_pltrain *p = ctx;
-    int r = set_devices(ctx, o, value, err);
-
-    if (r == 0 && p->devices == 0)
-        r = pl_error_set(err, -EINVAL, "give a number of cores, or one core as [K]");
-    p->auto_gpu = false;
-    p->tpu = p->tpu_cores = true;
-    for (size_t i = 0; i < p->n_device && r == 0; i++)
-        if (p->device[i]-- == 0)
-            r = pl_error_set(err, -EINVAL, "cores count from 1");
-    return r;
-}
-
-static int set_comm(void *ctx, const struct pl_option *o, const char *value, struct pl_error *err)
-{
-    struct pl_pltrain *p = ctx;
-    static const char *const names[] = {"auto", "shm", "tcp", "mpi", "nccl", NULL};
-    int n = PL_COMM_AUTO;
-    int r = pl_parse_choice(value, names, &n, err);
-
-    p->nccl = n > PL_COMM_MPI     ? PL_NCCL_ALWAYS
-              : n == PL_COMM_AUTO ? PL_NCCL_IF_POSSIBLE
-                                  : PL_NCCL_NEVER;
-    p->comm = n > PL_COMM_MPI ? PL_COMM_AUTO : (enum pl_comm_kind)n;
-    return r;
-}
-
-static int
-set_accelerator(void *ctx, const struct pl_option *o, const char *value, struct pl_error *err)
-{
-    struct pl_pltrain *p = ctx;
-    int which = 0;
-    int r = pl_parse_choice(value, (const char *const[]){"auto", "cpu", "gpu", "tpu", NULL}, &which,
-                            err);
-
-    p->auto_gpu = which == 0;
-    p->cpu = which == 1;
-    p->gpu = which == 2;
-    p->tpu = which == 3 || p->plugin || p->tpu_cores;
-    return r;
-}
-
-/* A plugin is an accelerator by itself. */
-static int
-set_pjrt_plugin(void *ctx, const struct pl_option *o, const char *value, struct pl_error *err)
-{
-    struct pl_pltrain *p = ctx;
-
-    if (!*value)
-        return pl_error_set(err, -EINVAL, "must not be empty");
-    p->tpu = true;
-    p->plugin = value;
-    return 0;
-}
-
-static int set_shard(void *ctx, const struct pl_option *o, const char *value, struct pl_error *err)
-{
-    struct pl_pltrain *p = ctx;
-    int which = 0;
-    int r = pl_parse_choice(value, pl_shard_names, &which, err);
-
-    p->train.shard = PL_SHARD_OS + (enum pl_shard_kind)which;
-    return r;
-}
-
-static int
-set_shard_group(void *ctx, const struct pl_option *o, const char *value, struct pl_error *err)
-{
-    struct pl_pltrain *p = ctx;
-    int which = 0;
-    int r = pl_parse_choice(value, (const char *const[]){"all", "node", NULL}, &which, err);
-
-    p->train.shard_in_node = which == 1;
-    return r;
-}
-
-static int
-set_tensor_parallel(void *ctx, const struct pl_option *o, const char *value, struct pl_error *err)
-{
-    struct pl_pltrain *p = ctx;
-    int64_t n;
-    int r = pl_parse_int(value, 1, PL_TENSOR_PARALLEL_MAX, &n, err);
-
-    if (r == 0)
-        p->train.tensor_parallel = (unsigned)n;
-    return r;
-}
-
-static int set_stages(void *ctx, const struct pl_option *o, const char *value, struct pl_error *err)
-{
-    struct pl_pltrain *p = ctx;
-    int64_t n;
-    int r = pl_parse_int(value, 1, PL_STAGES_MAX, &n, err);
-
-    if (r == 0)
-        p->train.stages = (unsigned)n;
-    return r;
-}
-
-static int
-set_microbatches(void *ctx, const struct pl_option *o, const char *value, struct pl_error *err)
-{
-    struct pl_pltrain *p = ctx;
-    int64_t n;
-    int r = pl_parse_int(value, 1, PL_PIPE_MICROBATCHES_MAX, &n, err);
-
-    if (r == 0)
-        p->train.microbatches = (uint64_t)n;
-    return r;
-}
-
-static int
-set_balance(void *ctx, const struct pl_option *o, const char *value, struct pl_error *err)
-{
-    struct pl_pltrain *p = ctx;
-    int64_t n;
-    int r = pl_parse_int(value, 0, INT64_MAX, &n, err);
-
-    if (r == 0) {
-        p->train.balance_every = (uint64_t)n;
-        p->balance_given = true;
-    }
-    return r;
-}
-
-static int
-set_schedule(void *ctx, const struct pl_option *o, const char *value, struct pl_error *err)
-{
-    struct pl_pltrain *p = ctx;
-    int which = 0;
-    int r = pl_parse_choice(value, pl_pipe_order_names, &which, err);
-
-    p->train.pipe_order = (enum pl_pipe_order)which;
-    p->schedule_given = true;
-    return r;
-}
-
-static int set_run(void *ctx, const struct pl_option *o, const char *value, struct pl_error *err)
-{
-    struct pl_pltrain *p = ctx;
-
-    if (p->train.run != PL_RUN_TRAIN && p->train.run != (enum pl_run_kind)o->target.key)
-        return pl_error_set(err, -EINVAL, "a run does one of --validate, --test and --predict");
-    p->train.run = (enum pl_run_kind)o->target.key;
-    return 0;
-}
-
-/* ---- the table ---- */
 
 static const char *const amp_levels[] = {"O0", "O1", "O2", "O3", NULL};
 static const char *const clip_names[] = {
@@ -405,13 +20,14 @@ static const char *const reduce_dtypes[] = {"f32", "bf16", "f16", NULL}; /* enum
 #define COUNT(member, low) PL_OPTION_INT(struct pl_pltrain, member, low, INT64_MAX)
 #define REAL(member, low) PL_OPTION_REAL(struct pl_pltrain, member, low)
 #define CHOICE(member, list) PL_OPTION_CHOICE(struct pl_pltrain, member, list)
-#define CALL(function) PL_OPTION_CALL(function)
-#define LIMIT(member) PL_OPTION_MEMBER(struct pl_pltrain, member, struct pl_limit, set_limit)
+#define CALL(setter) PL_OPTION_CALL(pl_pltrain_##setter)
+#define LIMIT(member)                                                                              \
+    PL_OPTION_MEMBER(struct pl_pltrain, member, struct pl_limit, pl_pltrain_set_limit)
 #define RUN(kind)                                                                                  \
     {                                                                                              \
-        .set = set_run, .key = (kind)                                                              \
+        .set = pl_pltrain_set_run, .key = (kind)                                                   \
     }
-#define MODE(member) PL_OPTION_MEMBER(struct pl_pltrain, member, bool, set_mode)
+#define MODE(member) PL_OPTION_MEMBER(struct pl_pltrain, member, bool, pl_pltrain_set_mode)
 
 static const struct pl_option options[] = {
     {"hparam", 0, "NAME=VALUE", "Training", "set a hyper-parameter; repeatable", CALL(set_hparam)},
@@ -630,8 +246,8 @@ static const struct pl_option options[] = {
     {"num-tpu-cores", 0, "N", NULL, NULL, CALL(set_tpu_cores)},
     {"num-processes", 0, "N", NULL, NULL, INT(processes, 1, 1024)},
     {"nb-gpu-nodes", 0, "N", NULL, NULL, INT(nodes, 1, 1024)},
-    {"distributed-backend", 0, "KIND", NULL, NULL, CALL(pl_pltrain_set_backend)},
-    {"use-amp", 0, "[BOOL]", NULL, NULL, CALL(pl_pltrain_set_use_amp)},
+    {"distributed-backend", 0, "KIND", NULL, NULL, CALL(set_backend)},
+    {"use-amp", 0, "[BOOL]", NULL, NULL, CALL(set_use_amp)},
     {"max-epochs", 0, "N", NULL, NULL, CALL(set_epochs)},
     {"batch-size", 0, "N", NULL, NULL, CALL(set_common_hparam)},
     {"lr", 0, "X", NULL, NULL, CALL(set_common_hparam)},
@@ -661,7 +277,7 @@ static int take_hparam(struct pl_pltrain *p, int argc, char **argv, struct pl_er
     if (!equals && argc < 2)
         return pl_error_set(err, -EINVAL, "'%s' needs a value", argv[0]);
     if (!equals)
-        return add_hparam(p, word, argv[1], err) < 0 ? err->code : 2;
+        return pl_pltrain_add_hparam(p, word, argv[1], err) < 0 ? err->code : 2;
     p->hparams[p->n_hparams++] = word;
     return 1;
 }
