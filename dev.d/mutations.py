@@ -44,7 +44,7 @@ MUTATIONS = [
     place("kernels/cuda/layernorm.cu", "sum(square) / (R)f.n + f.eps);", "sum(square) / (R)(f.n - 1) + f.eps);", "layernorm"),
     # engine
     place("runtime/engine/tape/tape_memory.c", "order[k]->from <= order[i]->to && order", "order[k]->from < order[i]->to && order", "engine_plan"),
-    place("runtime/engine/tape/tape_plan.c", "root->written = views_cover(tape, root) ? PARTS_COVER : PARTS;", "root->written = PARTS_COVER;", "engine_grads"),
+    place("runtime/engine/tape/tape_writes.c", "root->written = views_cover(tape, root) ? PARTS_COVER : PARTS;", "root->written = PARTS_COVER;", "engine_grads"),
     place("runtime/engine/data/sampler.c", "size_t at = (o->rank + i * o->world_size) % sampler->total;", "size_t at = (o->rank * sampler->count + i) % sampler->total;", "engine_sampler"),
     place("runtime/engine/data/data_csv.c", "s += *s == '\"'; /* two quotes", "/* two quotes", "engine_formats"),
     place("runtime/engine/config/early_stop.c", "return ++stop->waited >= rule->patience;", "return ++stop->waited > rule->patience;", "fit"),

@@ -24,8 +24,8 @@ struct plume_tensor {
     bool wants_grad;
     bool is_param;              /* grad lies in the gradient arena */
     unsigned number;            /* of a parameter or buffer, from 1; 0 otherwise */
-    bool reached;               /* used by tape_plan.c: on the path to a root */
-    uint8_t written;            /* used by tape_plan.c: how much of the gradient is written */
+    bool reached;               /* used by tape_writes.c: on the path to a root */
+    uint8_t written;            /* used by tape_writes.c: how much of the gradient is written */
     const struct pl_tape *tape; /* the tape that made it; NULL for leaves */
     size_t node;                /* the node that made it */
 };

@@ -1,139 +1,19 @@
 /* SPDX-License-Identifier: MIT */
-/* Plans a recorded tape: the first writer of each gradient, and the place of everything in one
- * block of memory. Time is counted in positions: node i of n runs forward at i and backward at 2n -
- * 1 - i; tensors that are read after the run live until 2n. Two things that are never alive at the
- * same position may share memory (tape_memory.c). */
+/* Plans a recorded tape: the place of everything in one block of memory. Time is counted in
+ * positions: node i of n runs forward at i and backward at 2n - 1 - i; tensors that are read after
+ * the run live until 2n. Two things that are never alive at the same position may share memory
+ * (tape_memory.c). */
 #include "common/base/log.h"
 #include "runtime/engine/tape/tape_private.h"
 
 #include <string.h>
 
-#define COVER_MAX ((size_t)1 << 24) /* elements; larger bases of views are zeroed first */
-
 #define SEGMENTS_MAX 96 /* of recomputation, that are tried */
-
-enum written { NOTHING, PARTS, PARTS_COVER, ALL };
-
-static bool is_among(const struct pl_tape *tape, size_t n, const plume_tensor *t)
-{
-    for (size_t i = 0; i < n; i++)
-        if (tape->roots[i] == t || (tape->roots[i]->base == t))
-            return true;
-    return false;
-}
-
-static bool runs_back(const struct pl_tape *tape, const struct pl_node *node)
-{
-    return tape->want_grad && !node->op->view && node->op->backward && node->out->wants_grad &&
-           node->out->reached;
-}
-
-/* Marks the tensors on the paths to the roots. */
-static void reach(struct pl_tape *tape)
-{
-    for (size_t i = 0; i < tape->n; i++) {
-        struct pl_node *node = &tape->nodes[i];
-
-        node->out->reached = false;
-        node->out->written = NOTHING;
-        for (size_t k = 0; k < node->n_in; k++)
-            if (node->in[k]) {
-                pl_tensor_root(node->in[k])->reached = false;
-                pl_tensor_root(node->in[k])->written = NOTHING;
-            }
-    }
-    for (size_t i = 0; i < tape->n_seeds; i++)
-        if (tape->roots[i]->wants_grad) {
-            pl_tensor_root(tape->roots[i])->reached = true;
-            tape->roots[i]->reached = true;
-        }
-    for (size_t i = tape->n; i-- > 0;) {
-        struct pl_node *node = &tape->nodes[i];
-
-        if (node->out->base && node->out->wants_grad)
-            node->out->reached = node->out->base->reached;
-        node->back = runs_back(tape, node);
-        for (size_t k = 0; k < node->n_in && node->back; k++)
-            if (node->in[k] && node->in[k]->wants_grad)
-                pl_tensor_root(node->in[k])->reached = true;
-    }
-}
-
-/* Sets the bits of a view's elements; false if one was set already. */
-static bool mark(uint8_t *bits, const plume_tensor *t)
-{
-    size_t index[PLUME_RANK_MAX] = {0}, at = t->offset;
-
-    for (size_t n = 0; n < t->count; n++) {
-        if (bits[at / 8] & (1u << at % 8))
-            return false;
-        bits[at / 8] |= (uint8_t)(1u << at % 8);
-        for (size_t d = t->rank; d-- > 0;) {
-            at += t->stride[d];
-            if (++index[d] < t->shape[d])
-                break;
-            at -= t->stride[d] * t->shape[d];
-            index[d] = 0;
-        }
-    }
-    return true;
-}
-
-/* True if the views of `base` with gradients cover all of it, each element once. */
-static bool views_cover(const struct pl_tape *tape, const plume_tensor *base)
-{
-    _cleanup_free_ uint8_t *bits = NULL;
-    size_t covered = 0;
-
-    if (base->count > COVER_MAX || !(bits = calloc(base->count / 8 + 1, 1)))
-        return false;
-    for (size_t i = 0; i < tape->n; i++) {
-        const struct pl_node *node = &tape->nodes[i];
-
-        for (size_t k = 0; k < node->n_in && node->back; k++) {
-            const plume_tensor *in = node->in[k];
-
-            if (!in || !in->wants_grad || (in != base && in->base != base))
-                continue;
-            if (in == base || !mark(bits, in))
-                return false;
-            covered += in->count;
-        }
-    }
-    return covered == base->count;
-}
-
-/* Decides for each gradient which node writes and which nodes add, in backward order. */
-static void plan_writes(struct pl_tape *tape)
-{
-    for (size_t i = 0; i < tape->n_seeds; i++) /* filled by the caller, or with the seed */
-        if (tape->roots[i]->wants_grad)
-            pl_tensor_root(tape->roots[i])->written = ALL;
-    for (size_t i = tape->n; i-- > 0;) {
-        struct pl_node *node = &tape->nodes[i];
-
-        for (size_t k = 0; k < node->n_in; k++) {
-            plume_tensor *in = node->in[k], *root;
-
-            node->add[k] = node->first[k] = node->alias[k] = false;
-            if (!in || !in->wants_grad || !node->back)
-                continue;
-            root = pl_tensor_root(in);
-            if (in->base && root->written == NOTHING) {
-                root->written = views_cover(tape, root) ? PARTS_COVER : PARTS;
-                node->first[k] = root->written == PARTS;
-            }
-            node->add[k] = root->written == PARTS || root->written == ALL;
-            if (!in->base)
-                root->written = ALL;
-        }
-    }
-}
 
 /* True if nothing reads the parameter but casts to 16 bits. */
 static bool is_only_cast(const struct pl_tape *tape, const plume_tensor *param)
 {
-    if (is_among(tape, tape->n_roots, param))
+    if (pl_tape_is_among(tape, tape->n_roots, param))
         return false;
     for (size_t i = 0; i < tape->n; i++) {
         const struct pl_node *node = &tape->nodes[i];
@@ -154,7 +34,8 @@ static void plan_lent(struct pl_tape *tape)
 
         node->lent = tape->lends && pl_tape_is_cast(node) && node->in[0]->is_param &&
                      node->at[0] == i && node->at[1] == i && !node->hidden && !node->grad_in_data &&
-                     !is_among(tape, tape->n_roots, node->out) && is_only_cast(tape, node->in[0]);
+                     !pl_tape_is_among(tape, tape->n_roots, node->out) &&
+                     is_only_cast(tape, node->in[0]);
     }
 }
 
@@ -213,9 +94,9 @@ static void find_lives(const struct pl_tape *tape, struct life *lives)
             live_back(tape, lives, i, back);
         if (pl_tape_runs_again(tape, i))
             live_back(tape, lives, i, pl_tape_again_at(tape, i));
-        if (is_among(tape, tape->n_roots, node->out) || node->op->keeps)
+        if (pl_tape_is_among(tape, tape->n_roots, node->out) || node->op->keeps)
             lives[i].data_to = 2 * tape->n;
-        if (is_among(tape, tape->n_seeds, node->out) && node->out->wants_grad)
+        if (pl_tape_is_among(tape, tape->n_seeds, node->out) && node->out->wants_grad)
             lives[i].grad_from = tape->n - 1; /* filled before backward starts */
     }
 }
@@ -294,7 +175,7 @@ static void own_gradients(struct pl_tape *tape, const size_t *leader, struct lif
 
             if (in->tape != tape || in->base || !in->wants_grad || layer->add[k] ||
                 tape->nodes[in->node].op->view || tape->nodes[in->node].hidden ||
-                tape->nodes[in->node].grad_in_data || is_among(tape, tape->n_roots, in) ||
+                tape->nodes[in->node].grad_in_data || pl_tape_is_among(tape, tape->n_roots, in) ||
                 leader[in->node] != in->node)
                 continue;
             layer->fusion.own |= PL_NEEDS_IN(k);
@@ -436,8 +317,7 @@ static int make_plan(struct pl_tape *tape, struct pl_error *err)
         free(tape->again);
         tape->again = NULL;
     }
-    reach(tape);
-    plan_writes(tape);
+    pl_tape_plan_writes(tape);
     pl_tape_plan_fusions(tape);
     plan_lent(tape);
     if (lives &&

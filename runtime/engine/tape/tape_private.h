@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* Shared by the tape's files. tape.c traces; tape_plan.c plans, with tape_memory.c; tape_run.c runs
- * nodes, with tape_node.c, and lets tape_graph.c replay them. */
+/* Shared by the tape's files. tape.c traces; tape_plan.c plans, with
+ * tape_writes.c and tape_memory.c; tape_run.c runs nodes, with tape_node.c, and lets tape_graph.c
+ * replay them. */
 #ifndef PL_RUNTIME_ENGINE_TAPE_TAPE_PRIVATE_H
 #define PL_RUNTIME_ENGINE_TAPE_TAPE_PRIVATE_H
 
@@ -24,6 +25,21 @@ static inline bool pl_node_runs(const struct pl_node *node, bool backward)
     return (backward ? node->back : !node->op->view && !node->lent) &&
            node->at[backward] == node->out->node;
 }
+
+/* True if t, or a view of it, is among the first n roots. */
+static inline bool pl_tape_is_among(const struct pl_tape *tape, size_t n, const plume_tensor *t)
+{
+    for (size_t i = 0; i < n; i++)
+        if (tape->roots[i] == t || tape->roots[i]->base == t)
+            return true;
+    return false;
+}
+
+/* tape_writes.c */
+
+/* Decides which nodes run backward, and for each gradient which node writes it and which nodes add
+ * to it, in backward order. */
+void pl_tape_plan_writes(struct pl_tape *tape);
 
 /* tape_fuse.c */
 

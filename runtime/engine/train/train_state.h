@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 /* The state of a training run: everything that a checkpoint keeps (doc/semantics.md 4.4).
  *
- *   keys     version, module, epoch, global_step, loops {batches, samples, open,
- *            loss_sum, loss_weight}, sampler {seed}, hyper_parameters, and unless only weights are
- *            kept callbacks {early_stopping, model_checkpoint, metrics}, optimizer_states,
- *            lr_schedulers (lists, one entry per optimizer), amp_scaling_state; an optimizer's
- * "missed" counts, by name, the steps that left a parameter out tensors  NAME (parameters and
- * buffers), plume.optimizer_states/I/SLOT/NAME, plume.extras/NAME (the module's own, u8)
+ *   keys     version, module, epoch, global_step, loops {batches, samples, open, loss_sum,
+ *            loss_weight}, sampler {seed}, hyper_parameters; unless only weights are kept, also
+ *            callbacks {early_stopping, model_checkpoint, metrics}, optimizer_states and
+ *            lr_schedulers (lists with one entry per optimizer), amp_scaling_state. "missed" of an
+ *            optimizer counts by name the steps that left a parameter out
+ *   tensors  NAME (parameters and buffers), plume.optimizer_states/I/SLOT/NAME,
+ *            plume.extras/NAME (u8, of the module)
  *
  * Tensors are found by name and the position is kept in samples, so that world size, layout and
  * real type may differ on resume. Random generators are counters of the seed, the epoch and the

@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: MIT */
+/* The parts of the walk over a training state (visit.h). Each saves, checks or loads, by v->pass,
+ * and returns 0, -EINVAL (the checkpoint does not fit) or -ENOMEM, with a text. */
+#ifndef PL_RUNTIME_ENGINE_TRAIN_TRAIN_STATE_PRIVATE_H
+#define PL_RUNTIME_ENGINE_TRAIN_TRAIN_STATE_PRIVATE_H
+
+#include "runtime/engine/params/shard.h"
+#include "runtime/engine/train/train_state.h"
+#include "runtime/engine/train/visit.h"
+
+/* Tensor PREFIXNAME of a parameter, or of a slot of one, of which each rank has the elements of
+ * `span`, at `own` in device memory. */
+int pl_train_state_visit_shards(const struct pl_visit *v,
+                                const struct pl_train_state *s,
+                                const char *prefix,
+                                const struct pl_param *p,
+                                void *own,
+                                struct pl_shard_span span);
+
+/* The same of one that this rank has at `own` as the parameter is there: whole, or if tensor
+ * parallel ranks split it, a part of it. */
+int pl_train_state_visit_own(const struct pl_visit *v,
+                             const struct pl_train_state *s,
+                             const char *prefix,
+                             const struct pl_param *p,
+                             void *own);
+
+/* All parameters and buffers. */
+int pl_train_state_visit_values(const struct pl_visit *v, const struct pl_train_state *s);
+
+/* The slots of optimizer `index`, for example Adam's moments. */
+int pl_train_state_visit_slots(const struct pl_visit *v,
+                               const struct pl_train_state *s,
+                               size_t index);
+
+/* All optimizers with their slots and schedules. */
+int pl_train_state_visit_optimizers(const struct pl_visit *v, const struct pl_train_state *s);
+
+/* The loss scale. A run whose precision has none ignores a saved one; without a saved one the scale
+ * starts anew, as in Lightning. scaler may be NULL. */
+int pl_train_state_visit_scaler(const struct pl_visit *v, struct pl_scaler *scaler);
+
+/* The average of the parameters. A run without an average ignores a saved one; without a saved one
+ * the average starts anew. */
+int pl_train_state_visit_ema(const struct pl_visit *v, const struct pl_train_state *s);
+
+#endif
