@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Shared by spec.c and spec_resolve.c. */
+/* Shared by the files spec_*.c. */
 #ifndef PL_LAUNCHER_PLSUBMIT_SPEC_PRIVATE_H
 #define PL_LAUNCHER_PLSUBMIT_SPEC_PRIVATE_H
 
@@ -50,6 +50,9 @@ int pl_spec_note_file(struct pl_spec *spec,
 
 /* True if the list has the name of an option. */
 bool pl_spec_names(char *const *list, const char *name);
+
+/* --on-hang requeue. */
+bool pl_spec_requeues_hangs(const struct pl_spec *spec);
 
 /* The option of a key, for its name. */
 const struct pl_option *pl_spec_option(enum pl_spec_key key);

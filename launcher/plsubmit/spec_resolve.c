@@ -1,12 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/* Sets defaults, checks options together, and converts a spec to sbatch's options, the script's
- * variables, JSON and --show-config. */
+/* Sets defaults and checks options together. */
 #include "common/base/env.h"
 #include "common/base/fs.h"
 #include "common/base/parse.h"
-#include "common/base/term.h"
 #include "common/base/utf8.h"
-#include "common/proto/json.h"
 #include "common/run/output_ranks.h"
 #include "common/run/run_stop.h"
 #include "launcher/plsubmit/axes.h"
@@ -347,7 +344,7 @@ static int warn_objective(struct pl_spec *spec)
                         name, name);
 }
 
-static bool requeues_hangs(const struct pl_spec *spec)
+bool pl_spec_requeues_hangs(const struct pl_spec *spec)
 {
     const char *on_hang = spec->values[PL_SPEC_ON_HANG].text;
 
@@ -356,14 +353,14 @@ static bool requeues_hangs(const struct pl_spec *spec)
 
 static int check_requeue(const struct pl_spec *spec, struct pl_error *err)
 {
-    if (!spec->values[PL_SPEC_REQUEUE_ON].text && !requeues_hangs(spec) &&
+    if (!spec->values[PL_SPEC_REQUEUE_ON].text && !pl_spec_requeues_hangs(spec) &&
         spec->values[PL_SPEC_MAX_REQUEUES].text)
         return pl_error_set(err, -EINVAL, "option '--max-requeues' needs '--requeue-on CAUSE'");
     for (char **item = spec->lists[PL_SPEC_SBATCH]; item && *item; item++)
         if (spec->values[PL_SPEC_REQUEUE_ON].text && strcmp(*item, "no-requeue") == 0)
             return pl_error_set(err, -EINVAL,
                                 "--sbatch no-requeue forbids what --requeue-on asks for: omit one");
-        else if (requeues_hangs(spec) && strcmp(*item, "no-requeue") == 0)
+        else if (pl_spec_requeues_hangs(spec) && strcmp(*item, "no-requeue") == 0)
             return pl_error_set(err, -EINVAL,
                                 "--sbatch no-requeue forbids what --on-hang requeue asks for: omit "
                                 "one");
@@ -451,226 +448,4 @@ int pl_spec_resolve(struct pl_spec *spec,
     if (warn_name(spec) < 0 || warn_objective(spec) < 0 || warn_max_fail(spec) < 0)
         return pl_error_set(err, -ENOMEM, "out of memory");
     return check_metrics(spec, err);
-}
-
-/* ---- sbatch's options ---- */
-
-static int add_arg(char ***list, const char *name, const char *value)
-{
-    _cleanup_free_ char *arg = pl_strf("--%s=%s", name, value);
-
-    return arg ? pl_strv_append(list, arg) : -ENOMEM;
-}
-
-/* Adds --output=RUN/slurm-%A_%a.out. A '%' in the folder's name is doubled. */
-static int add_output(char ***list, const char *run_dir)
-{
-    _cleanup_(pl_buf_finish) struct pl_buf path = {0};
-    int r = 0;
-
-    for (const char *p = run_dir; *p && r == 0; p++)
-        r = *p == '%' ? pl_buf_adds(&path, "%%") : pl_buf_addc(&path, *p);
-    if (r == 0)
-        r = pl_buf_adds(&path, "/slurm-%A_%a.out");
-    return r == 0 ? add_arg(list, "output", pl_buf_str(&path)) : r;
-}
-
-int pl_spec_sbatch_args(const struct pl_spec *spec, const char *run_dir, char ***ret)
-{
-    _cleanup_(pl_strv_freep) char **list = calloc(1, sizeof(*list));
-    int r = list ? 0 : -ENOMEM;
-
-    for (int key = PL_SPEC_NAME; key <= PL_SPEC_SBATCH_LAST && r == 0; key++) {
-        const struct pl_spec_value *value = &spec->values[key];
-
-        if (key == PL_SPEC_OUTPUT && value->origin == PL_ORIGIN_NONE)
-            r = add_output(&list, run_dir);
-        else if (value->text)
-            r = add_arg(&list, key == PL_SPEC_NAME ? "job-name" : pl_spec_option(key)->name,
-                        value->text);
-    }
-    if (r == 0 && spec->values[PL_SPEC_MAIL].text) { /* else Slurm sends one mail per array */
-        _cleanup_free_ char *types = pl_strf("%s,ARRAY_TASKS", spec->values[PL_SPEC_MAIL].text);
-
-        r = types ? add_arg(&list, "mail-type", types) : -ENOMEM;
-    }
-    if (r == 0 && (spec->values[PL_SPEC_REQUEUE_ON].text || requeues_hangs(spec)))
-        r = pl_strv_append(&list, "--requeue");
-    for (char **item = spec->lists[PL_SPEC_SBATCH]; item && *item && r == 0; item++) {
-        _cleanup_free_ char *arg = pl_strf("--%s", *item);
-
-        r = arg ? pl_strv_append(&list, arg) : -ENOMEM;
-    }
-    if (r < 0)
-        return r;
-    *ret = PL_TAKE(list);
-    return 0;
-}
-
-int pl_spec_env(const struct pl_spec *spec, char ***ret)
-{
-    static const struct {
-        enum pl_spec_key key;
-        const char *variable;
-    } of_options[] = {
-        {PL_SPEC_NCCL_DEBUG, "NCCL_DEBUG"},
-        {PL_SPEC_NCCL_IFNAME, "NCCL_SOCKET_IFNAME"},
-        {PL_SPEC_MASTER_PORT, "PLUME_MASTER_PORT_RANGE"},
-        {PL_SPEC_OUTPUT_RANKS, "PLUME_OUTPUT_RANKS"},
-    };
-    _cleanup_(pl_strv_freep) char **list = calloc(1, sizeof(*list));
-    int r = list ? 0 : -ENOMEM;
-
-    for (size_t i = 0; i < PL_COUNT(of_options) && r == 0; i++) {
-        const char *value = spec->values[of_options[i].key].text;
-        _cleanup_free_ char *entry = NULL;
-
-        if (!value)
-            continue;
-        entry = pl_strf("%s=%s", of_options[i].variable, value);
-        r = entry ? pl_strv_append(&list, entry) : -ENOMEM;
-    }
-    for (char **item = spec->lists[PL_SPEC_ENV]; item && *item && r == 0; item++)
-        r = strchr(*item, '=') ? pl_strv_append(&list, *item) : 0;
-    if (r < 0)
-        return r;
-    *ret = PL_TAKE(list);
-    return 0;
-}
-
-/* ---- JSON and text ---- */
-
-static json_t *with_origin(json_t *value, enum pl_origin origin)
-{
-    return json_pack("{soss}", "value", value, "origin", pl_origin_name(origin));
-}
-
-/* The values with their origin: one for all, or where they differ one for each. */
-static json_t *with_origins(json_t *values, json_t *origins)
-{
-    json_t *first = json_array_get(origins, 0);
-
-    for (size_t i = 1; i < json_array_size(origins); i++)
-        if (!json_equal(first, json_array_get(origins, i)))
-            return json_pack("{soso}", "value", values, "origin", origins);
-    first = json_pack("{sosO}", "value", values, "origin", first);
-    json_decref(origins);
-    return first;
-}
-
-static int add_item(json_t *values, json_t *origins, const char *value, enum pl_origin origin)
-{
-    if (json_array_append_new(values, json_string(value)) < 0)
-        return -1;
-    return json_array_append_new(origins, json_string(pl_origin_name(origin)));
-}
-
-static json_t *list_json(const struct pl_spec *spec, enum pl_spec_list list)
-{
-    _cleanup_(json_decrefp) json_t *values = json_array(), *origins = json_array();
-
-    for (size_t i = 0; spec->lists[list][i]; i++)
-        if (add_item(values, origins, spec->lists[list][i], pl_spec_item_origin(spec, list, i)) < 0)
-            return NULL;
-    return with_origins(PL_TAKE(values), PL_TAKE(origins));
-}
-
-static json_t *grid_json(const struct pl_grid *grid)
-{
-    _cleanup_(json_decrefp) json_t *values = json_array(), *origins = json_array();
-
-    for (size_t i = 0; i < grid->n_axes; i++) {
-        _cleanup_(pl_buf_finish) struct pl_buf text = {0};
-        enum pl_origin origin = (enum pl_origin)grid->axes[i].tag;
-
-        if (pl_grid_format(&grid->axes[i], &text) < 0 ||
-            add_item(values, origins, pl_buf_str(&text),
-                     origin == PL_ORIGIN_NONE ? PL_ORIGIN_COMMAND_LINE : origin) < 0)
-            return NULL;
-    }
-    return with_origins(PL_TAKE(values), PL_TAKE(origins));
-}
-
-json_t *pl_spec_json(const struct pl_spec *spec)
-{
-    _cleanup_(json_decrefp) json_t *o = json_object();
-    int r = o ? 0 : -1;
-
-    for (int key = 0; key < PL_SPEC_N_KEYS && r == 0; key++) {
-        const struct pl_spec_value *value = &spec->values[key];
-
-        if (value->origin != PL_ORIGIN_NONE)
-            r = json_object_set_new(
-                o, pl_spec_option(key)->name,
-                with_origin(value->text ? json_string(value->text) : json_null(), value->origin));
-    }
-    for (int list = 0; list < PL_SPEC_N_LISTS && r == 0; list++)
-        if (spec->lists[list])
-            r = json_object_set_new(o, pl_spec_list_name(list), list_json(spec, list));
-    if (spec->grid.n_axes && r == 0)
-        r = json_object_set_new(o, "grid", grid_json(&spec->grid));
-    if (spec->job_file && r == 0)
-        r = json_object_set_new(o, "job-file",
-                                with_origin(json_string(spec->job_file), PL_ORIGIN_COMMAND_LINE));
-    return r == 0 ? PL_TAKE(o) : NULL;
-}
-
-static int show_line(struct pl_buf *out, const char *name, const char *value, const char *origin)
-{
-    int r = pl_term_cell(out, name, 16, false, false);
-
-    if (r == 0)
-        r = pl_buf_addf(out, "  %-12s  ", origin);
-    if (r == 0)
-        r = pl_term_escape(out, value, strlen(value));
-    return r == 0 ? pl_buf_addc(out, '\n') : r;
-}
-
-/* "ORIGIN\tNAME\tVALUE" */
-static int show_note(struct pl_buf *out, const char *line)
-{
-    _cleanup_free_ char *copy = strdup(line);
-    char *name, *value;
-
-    if (!copy)
-        return -ENOMEM;
-    name = strchr(copy, '\t');
-    *name++ = '\0';
-    value = strchr(name, '\t');
-    *value++ = '\0';
-    return show_line(out, name, value, copy);
-}
-
-int pl_spec_show(const struct pl_spec *spec, FILE *out)
-{
-    _cleanup_(pl_buf_finish) struct pl_buf text = {0};
-    _cleanup_(json_decrefp) json_t *o = pl_spec_json(spec);
-    const char *name;
-    json_t *entry;
-    int r = o ? 0 : -ENOMEM;
-
-    json_object_foreach (o, name, entry) {
-        const json_t *value = json_object_get(entry, "value");
-        const json_t *origins = json_object_get(entry, "origin");
-        const char *origin = json_string_value(origins);
-
-        for (size_t i = 0; i < json_array_size(value) && r == 0; i++)
-            r = show_line(&text, name, json_string_value(json_array_get(value, i)),
-                          origin ? origin : json_string_value(json_array_get(origins, i)));
-        if (!json_is_array(value) && r == 0)
-            r = show_line(&text, name, json_is_null(value) ? "(removed)" : json_string_value(value),
-                          origin);
-    }
-    for (char **line = spec->file_notes; line && *line && r == 0; line++)
-        r = show_note(&text, *line);
-    for (char **line = spec->sbatch_env; line && *line && r == 0; line++) {
-        size_t len = strcspn(*line, "=");
-        _cleanup_free_ char *key = strndup(*line, len);
-
-        r = key ? show_line(&text, key, *line + len + 1, pl_origin_name(PL_ORIGIN_ENVIRONMENT))
-                : -ENOMEM;
-    }
-    if (r < 0)
-        return r;
-    return fwrite(pl_buf_str(&text), 1, text.len, out) == text.len ? 0 : -EIO;
 }
