@@ -2,10 +2,9 @@
 /* A run fails and its process continues: descriptors, threads, slabs and memory are free
  * afterwards, and the next run in it succeeds. */
 #include "kernels/pool/pool.h"
-#include "runtime/engine/train/trainer.h"
 #include "runtime/pltrain/spawn_local.h"
 #include "tests/engine/held.h"
-#include "tests/engine/ranks.h"
+#include "tests/engine/random_run.h"
 
 #include <setjmp.h>
 #include <signal.h>
@@ -91,14 +90,9 @@ static int data(struct plume_context *pl, enum plume_stage stage, struct plume_d
 
     if (stage == PLUME_TEST)
         return 0;
-    ret->n_fields = 2;
-    ret->field[0].array =
-        plume_open_npy(pl, train ? "digits/train-images.npy" : "digits/val-images.npy");
-    ret->field[0].dtype = PLUME_F32;
-    ret->field[0].scale = mine && train && current->place == LOSS ? 1e38 : 1.0 / 16;
-    ret->field[1].array =
-        plume_open_npy(pl, train ? "digits/train-labels.npy" : "digits/val-labels.npy");
-    ret->field[1].dtype = PLUME_I32;
+    random_data(pl, stage, ret);
+    if (mine && train && current->place == LOSS)
+        ret->field[0].scale = 1e38;
     if (mine && !train && current->place == DATA)
         ret->field[1].array = plume_open_npy(pl, "digits/none.npy");
     return 0;

@@ -4,8 +4,7 @@
 #include "common/base/fs.h"
 #include "runtime/engine/module/module.h"
 #include "runtime/engine/params/shard.h"
-#include "runtime/engine/train/trainer.h"
-#include "tests/engine/ranks.h"
+#include "tests/engine/random_run.h"
 #include "tests/lib/on_device.h"
 
 #include <math.h>
@@ -28,7 +27,7 @@
 
 struct run {
     struct pl_train_options options;
-    char hparams[3][32];
+    char hparams[RANDOM_HPARAMS][32];
     uint64_t seed; /* of the module */
     size_t ops;
     bool drops, norms, no_loss, branches;
@@ -128,11 +127,6 @@ static struct pl_device *emulated_device(unsigned rank)
     return &emulated.dev;
 }
 
-static const struct plume_hparam hparams[] = {{"lr", "0.05", 0, 1e6, 0, NULL},
-                                              {"epochs", "1", 0, 1e6, 1, NULL},
-                                              {"batch_size", "16", 1, 65536, 1, NULL},
-                                              {0}};
-
 static int configure(struct plume_context *pl)
 {
     struct net *net = pl->state;
@@ -154,21 +148,6 @@ static int configure(struct plume_context *pl)
         net->mean = plume_buffer(pl, "mean", PLUME_INIT_ZERO, 1, (size_t[]){WIDTH});
         net->var = plume_buffer(pl, "var", PLUME_INIT_ONE, 1, (size_t[]){WIDTH});
     }
-    return 0;
-}
-
-static int data(struct plume_context *pl, enum plume_stage stage, struct plume_data *ret)
-{
-    bool train = stage == PLUME_TRAIN;
-
-    ret->n_fields = stage == PLUME_TEST ? 0 : 2;
-    ret->field[0].array =
-        plume_open_npy(pl, train ? "digits/train-images.npy" : "digits/val-images.npy");
-    ret->field[0].dtype = PLUME_F32;
-    ret->field[0].scale = 1.0 / 16;
-    ret->field[1].array =
-        plume_open_npy(pl, train ? "digits/train-labels.npy" : "digits/val-labels.npy");
-    ret->field[1].dtype = PLUME_I32;
     return 0;
 }
 
@@ -259,35 +238,28 @@ static int validation_step(struct plume_context *pl, const struct plume_batch *b
     return 0;
 }
 
-/* Rank 0 gets all parameters. */
-static int take_values(struct run *run, struct pl_trainer *t, struct pl_error *err)
-{
-    const struct pl_params *params = &t->ctx.params;
-    size_t at = 0;
-    int r = 0;
-
-    run->own[t->comm->rank] = params->own_to - params->own_from;
-    for (size_t i = 0; i < params->n && r == 0; i++) {
-        const struct pl_param *p = params->list[i];
-        double *whole = calloc(p->tensor->count, sizeof(*whole));
-        void *own = pl_param_value(params, p);
-
-        if (params->stages.n)
-            r = pl_shard_gather(params, t->pipe.comm, p, own, whole, err);
-        else
-            r = pl_device_download(params->dev, whole, own,
-                                   p->tensor->count * pl_real_size(params->real), err);
-        for (size_t k = 0; t->comm->rank == 0 && k < p->tensor->count && at < VALUES_MAX; k++)
-            run->values[at++] =
-                params->real == PL_REAL_F64 ? whole[k] : (double)((float *)whole)[k];
-        free(whole);
-    }
-    return r;
-}
-
 static int on_fit_start(struct plume_context *pl)
 {
     emulated.full = emulated.small && current->small_bytes == 0;
+    return 0;
+}
+
+static int ended(void *ctx, struct pl_trainer *t, struct pl_error *err)
+{
+    struct run *run = ctx;
+    unsigned rank = t->comm->rank;
+    int r = random_values(t, run->values, VALUES_MAX, err);
+
+    run->own[rank] = t->ctx.params.own_to - t->ctx.params.own_from;
+    run->busy_s[rank] = (double)t->pipe.busy_ns * 1e-9;
+    if (r < 0 || rank > 0)
+        return r;
+    memcpy(run->hash, t->param_hash, sizeof(run->hash));
+    run->step = t->state.step;
+    run->moves = t->pipe.on ? t->pipe.version - 1 : 0;
+    pl_lane_logged(&t->stage[PLUME_TRAIN].lanes[0], 0, run->logged);
+    run->val_loss = pl_metrics_get(&t->metrics, "val_loss");
+    run->train_loss = pl_metrics_get(&t->metrics, "train_loss");
     return 0;
 }
 
@@ -297,47 +269,20 @@ static const char *train(struct pl_comm *comm, void *shared)
         .struct_size = sizeof(module),
         .abi = PLUME_MODULE_ABI,
         .name = "random",
-        .hparams = hparams,
+        .hparams = random_hparams,
         .state_size = sizeof(struct net),
         .configure = configure,
-        .data = data,
+        .data = random_data,
         .training_step = training_step,
         .validation_step = validation_step,
         .on_fit_start = on_fit_start,
     };
-    struct pl_rank_report report = {.link = PL_RANK_LINK_INIT};
     struct run *run = shared;
-    struct pl_train_options options = run->options;
-    struct pl_trainer trainer;
-    struct pl_hparams h;
-    struct pl_error err = {0};
-    int r = pl_hparams_init(&h, hparams, &err);
+    struct random_run one = {&module, run->options, run->hparams, NULL, ended, run};
 
     current = run;
-    options.device = run->emulated ? emulated_device(comm->rank) : on_device();
-    for (size_t i = 0; r == 0 && i < PL_COUNT(run->hparams); i++)
-        if (run->hparams[i][0])
-            r = pl_hparams_set(&h, run->hparams[i], &err);
-    if (r == 0)
-        r = pl_trainer_init(&trainer, &module, &h, &options, comm, &report, &err);
-    if (r == 0) {
-        r = pl_trainer_fit(&trainer, &err);
-        if (r == 0)
-            r = take_values(run, &trainer, &err);
-        run->busy_s[comm->rank] = (double)trainer.pipe.busy_ns * 1e-9;
-        if (comm->rank == 0 && r == 0) {
-            memcpy(run->hash, trainer.param_hash, sizeof(run->hash));
-            run->step = trainer.state.step;
-            run->moves = trainer.pipe.on ? trainer.pipe.version - 1 : 0;
-            pl_lane_logged(&trainer.stage[PLUME_TRAIN].lanes[0], 0, run->logged);
-            run->val_loss = pl_metrics_get(&trainer.metrics, "val_loss");
-            run->train_loss = pl_metrics_get(&trainer.metrics, "train_loss");
-        }
-        pl_trainer_finish(&trainer);
-    }
-    if (r < 0 && (comm->rank == 0 || !run->error[0]))
-        snprintf(run->error, sizeof(run->error), "%s", pl_error_text(&err));
-    pl_hparams_finish(&h);
+    one.options.device = run->emulated ? emulated_device(comm->rank) : on_device();
+    random_train(&one, comm, run->error);
     return NULL;
 }
 

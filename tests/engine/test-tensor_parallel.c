@@ -5,8 +5,7 @@
 #include "include/plume/ops_math.h"
 #include "runtime/engine/module/module.h"
 #include "runtime/engine/params/param_parts.h"
-#include "runtime/engine/train/trainer.h"
-#include "tests/engine/ranks.h"
+#include "tests/engine/random_run.h"
 #include "tests/lib/on_device.h"
 
 #include <math.h>
@@ -28,7 +27,7 @@
 
 struct run {
     struct pl_train_options options;
-    char hparams[2][32];
+    char hparams[RANDOM_HPARAMS][32];
     uint64_t seed; /* of the module */
     size_t blocks;
     bool drops;
@@ -53,11 +52,6 @@ struct net {
         plume_tensor *qkv, *qkv_b, *project, *scale, *factor;
     } block[BLOCKS_MAX];
 };
-
-static const struct plume_hparam hparams[] = {{"lr", "0.05", 0, 1e6, 0, NULL},
-                                              {"epochs", "1", 0, 1e6, 1, NULL},
-                                              {"batch_size", "16", 1, 65536, 1, NULL},
-                                              {0}};
 
 static plume_tensor *
 param(struct plume_context *pl, size_t block, const char *what, size_t out, size_t in)
@@ -93,21 +87,6 @@ static int configure(struct plume_context *pl)
             .scale = param(pl, i, "scale", HIDDEN, 0),
             .factor = param(pl, i, "factor", 1, 0),
         };
-    return 0;
-}
-
-static int data(struct plume_context *pl, enum plume_stage stage, struct plume_data *ret)
-{
-    bool train = stage == PLUME_TRAIN;
-
-    ret->n_fields = stage == PLUME_TEST ? 0 : 2;
-    ret->field[0].array =
-        plume_open_npy(pl, train ? "digits/train-images.npy" : "digits/val-images.npy");
-    ret->field[0].dtype = PLUME_F32;
-    ret->field[0].scale = 1.0 / 16;
-    ret->field[1].array =
-        plume_open_npy(pl, train ? "digits/train-labels.npy" : "digits/val-labels.npy");
-    ret->field[1].dtype = PLUME_I32;
     return 0;
 }
 
@@ -265,29 +244,21 @@ static int on_fit_end(struct plume_context *pl)
     return plume_read(pl, "b0.up", PLUME_VALUE, HIDDEN * WIDTH, values);
 }
 
-/* Rank 0 gets all parameters. */
-static int take_values(struct run *run, struct pl_trainer *t, struct pl_error *err)
+static int ended(void *ctx, struct pl_trainer *t, struct pl_error *err)
 {
     const struct pl_params *params = &t->ctx.params;
-    size_t at = 0;
-    int r = 0;
+    struct run *run = ctx;
+    int r = random_values(t, run->values, VALUES_MAX, err);
 
-    for (size_t i = 0; i < params->n && r == 0; i++) {
-        const struct pl_param *p = params->list[i];
-        double *whole = calloc(p->whole->count, sizeof(*whole));
-        void *own = pl_param_value(params, p);
-
-        run->own[t->comm->rank] += p->tensor->count;
-        if (pl_param_is_split(p))
-            r = pl_param_part_gather(params, p, own, whole, err);
-        else
-            r = pl_device_download(params->dev, whole, own,
-                                   p->tensor->count * pl_real_size(params->real), err);
-        for (size_t k = 0; t->comm->rank == 0 && k < p->whole->count && at < VALUES_MAX; k++)
-            run->values[at++] = whole[k];
-        free(whole);
-    }
-    return r;
+    for (size_t i = 0; i < params->n; i++)
+        run->own[t->comm->rank] += params->list[i]->tensor->count;
+    if (r < 0 || t->comm->rank > 0)
+        return r;
+    run->counts = t->tp.counts;
+    run->step = t->state.step;
+    run->val_loss = pl_metrics_get(&t->metrics, "val_loss");
+    run->train_loss = pl_metrics_get(&t->metrics, "train_loss");
+    return 0;
 }
 
 static const char *train(struct pl_comm *comm, void *shared)
@@ -296,44 +267,20 @@ static const char *train(struct pl_comm *comm, void *shared)
         .struct_size = sizeof(module),
         .abi = PLUME_MODULE_ABI,
         .name = "random",
-        .hparams = hparams,
+        .hparams = random_hparams,
         .state_size = sizeof(struct net),
         .configure = configure,
-        .data = data,
+        .data = random_data,
         .training_step = training_step,
         .validation_step = validation_step,
         .on_fit_end = on_fit_end,
     };
-    struct pl_rank_report report = {.link = PL_RANK_LINK_INIT};
     struct run *run = shared;
-    struct pl_train_options options = run->options;
-    struct pl_trainer trainer;
-    struct pl_hparams h;
-    struct pl_error err = {0};
-    int r = pl_hparams_init(&h, hparams, &err);
+    struct random_run one = {&module, run->options, run->hparams, NULL, ended, run};
 
     current = run;
-    options.device = on_device();
-    for (size_t i = 0; r == 0 && i < PL_COUNT(run->hparams); i++)
-        if (run->hparams[i][0])
-            r = pl_hparams_set(&h, run->hparams[i], &err);
-    if (r == 0)
-        r = pl_trainer_init(&trainer, &module, &h, &options, comm, &report, &err);
-    if (r == 0) {
-        r = pl_trainer_fit(&trainer, &err);
-        if (r == 0)
-            r = take_values(run, &trainer, &err);
-        if (comm->rank == 0 && r == 0) {
-            run->counts = trainer.tp.counts;
-            run->step = trainer.state.step;
-            run->val_loss = pl_metrics_get(&trainer.metrics, "val_loss");
-            run->train_loss = pl_metrics_get(&trainer.metrics, "train_loss");
-        }
-        pl_trainer_finish(&trainer);
-    }
-    if (r < 0 && (comm->rank == 0 || !run->error[0]))
-        snprintf(run->error, sizeof(run->error), "%s", pl_error_text(&err));
-    pl_hparams_finish(&h);
+    one.options.device = on_device();
+    random_train(&one, comm, run->error);
     return NULL;
 }
 

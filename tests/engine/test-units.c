@@ -5,8 +5,7 @@
 #include "runtime/engine/module/module.h"
 #include "runtime/engine/params/shard.h"
 #include "runtime/engine/train/memory_need.h"
-#include "runtime/engine/train/trainer.h"
-#include "tests/engine/ranks.h"
+#include "tests/engine/random_run.h"
 #include "tests/lib/on_device.h"
 #include "tests/lib/tmpdir.h"
 
@@ -28,7 +27,7 @@
 
 struct run {
     struct pl_train_options options;
-    char hparams[3][32];
+    char hparams[RANDOM_HPARAMS][32];
     uint64_t seed; /* of the module */
     size_t ops, unit_bytes;
     bool drops, norms, no_loss, branches, two, groups;
@@ -48,11 +47,6 @@ static struct run *current;
 struct net {
     plume_tensor *in, *m[MATRICES], *out, *scale, *shift, *unused, *mean, *var;
 };
-
-static const struct plume_hparam hparams[] = {{"lr", "0.05", 0, 1e6, 0, NULL},
-                                              {"epochs", "1", 0, 1e6, 1, NULL},
-                                              {"batch_size", "8", 1, 65536, 1, NULL},
-                                              {0}};
 
 static int configure(struct plume_context *pl)
 {
@@ -74,21 +68,6 @@ static int configure(struct plume_context *pl)
         net->mean = plume_buffer(pl, "mean", PLUME_INIT_ZERO, 1, (size_t[]){WIDTH});
         net->var = plume_buffer(pl, "var", PLUME_INIT_ONE, 1, (size_t[]){WIDTH});
     }
-    return 0;
-}
-
-static int data(struct plume_context *pl, enum plume_stage stage, struct plume_data *ret)
-{
-    bool train = stage == PLUME_TRAIN;
-
-    ret->n_fields = stage == PLUME_TEST ? 0 : 2;
-    ret->field[0].array =
-        plume_open_npy(pl, train ? "digits/train-images.npy" : "digits/val-images.npy");
-    ret->field[0].dtype = PLUME_F32;
-    ret->field[0].scale = 1.0 / 16;
-    ret->field[1].array =
-        plume_open_npy(pl, train ? "digits/train-labels.npy" : "digits/val-labels.npy");
-    ret->field[1].dtype = PLUME_I32;
     return 0;
 }
 
@@ -191,44 +170,34 @@ static int validation_step(struct plume_context *pl, const struct plume_batch *b
     return 0;
 }
 
-/* Rank 0 gets all parameters. */
-static int take_values(struct run *run, struct pl_trainer *t, struct pl_error *err)
+static int plan(void *ctx, struct pl_trainer *t, struct pl_error *err)
 {
-    const struct pl_params *params = &t->ctx.params;
-    size_t at = 0;
-    int r = 0;
-
-    struct pl_device_memory memory;
-
-    t->dev->ops->memory(t->dev, &memory);
-    run->peak[t->comm->rank] = (double)memory.peak;
-    run->held[t->comm->rank] = pl_params_held(params);
-    run->gathered[t->comm->rank] = t->units.bytes;
-    for (size_t i = 0; i < params->n && r == 0; i++) {
-        const struct pl_param *p = params->list[i];
-        double *whole = calloc(p->tensor->count, sizeof(*whole));
-
-        if (pl_params_partial(params))
-            r = pl_shard_gather(params, t->group.shards, p,
-                                pl_shard_part(params, p, params->values), whole, err);
-        else
-            r = pl_device_download(params->dev, whole, pl_param_value(params, p),
-                                   p->tensor->count * pl_real_size(params->real), err);
-        for (size_t k = 0; t->comm->rank == 0 && k < p->tensor->count; k++)
-            run->values[at++] =
-                params->real == PL_REAL_F64 ? whole[k] : (double)((float *)whole)[k];
-        free(whole);
-    }
-    return r;
-}
-
-static int plan(struct run *run, struct pl_trainer *t, struct pl_error *err)
-{
+    struct run *run = ctx;
     struct pl_memory_need need;
     int r = pl_memory_need(t, &need, err);
 
     run->planned[t->comm->rank] = need.all;
     return r;
+}
+
+static int ended(void *ctx, struct pl_trainer *t, struct pl_error *err)
+{
+    struct run *run = ctx;
+    unsigned rank = t->comm->rank;
+    struct pl_device_memory memory;
+    int r;
+
+    t->dev->ops->memory(t->dev, &memory);
+    run->peak[rank] = (double)memory.peak;
+    run->held[rank] = pl_params_held(&t->ctx.params);
+    run->gathered[rank] = t->units.bytes;
+    r = random_values(t, run->values, VALUES, err);
+    if (r < 0 || rank > 0)
+        return r;
+    memcpy(run->hash, t->param_hash, sizeof(run->hash));
+    run->val_loss = pl_metrics_get(&t->metrics, "val_loss");
+    run->train_loss = pl_metrics_get(&t->metrics, "train_loss");
+    return 0;
 }
 
 static const char *train(struct pl_comm *comm, void *shared)
@@ -237,46 +206,21 @@ static const char *train(struct pl_comm *comm, void *shared)
         .struct_size = sizeof(module),
         .abi = PLUME_MODULE_ABI,
         .name = "random",
-        .hparams = hparams,
+        .hparams = random_hparams,
         .state_size = sizeof(struct net),
         .configure = configure,
-        .data = data,
+        .data = random_data,
         .training_step = training_step,
         .validation_step = validation_step,
         .configure_optimizers = configure_optimizers,
         .configure_ddp = configure_ddp,
     };
-    struct pl_rank_report report = {.link = PL_RANK_LINK_INIT};
     struct run *run = shared;
-    struct pl_train_options options = run->options;
-    struct pl_trainer trainer;
-    struct pl_hparams h;
-    struct pl_error err = {0};
-    int r = pl_hparams_init(&h, hparams, &err);
+    struct random_run one = {&module, run->options, run->hparams, plan, ended, run};
 
     current = run;
-    options.device = on_device();
-    for (size_t i = 0; r == 0 && i < PL_COUNT(run->hparams); i++)
-        if (run->hparams[i][0])
-            r = pl_hparams_set(&h, run->hparams[i], &err);
-    if (r == 0)
-        r = pl_trainer_init(&trainer, &module, &h, &options, comm, &report, &err);
-    if (r == 0) {
-        r = plan(run, &trainer, &err);
-        if (r == 0)
-            r = pl_trainer_fit(&trainer, &err);
-        if (r == 0)
-            r = take_values(run, &trainer, &err);
-        if (comm->rank == 0 && r == 0) {
-            memcpy(run->hash, trainer.param_hash, sizeof(run->hash));
-            run->val_loss = pl_metrics_get(&trainer.metrics, "val_loss");
-            run->train_loss = pl_metrics_get(&trainer.metrics, "train_loss");
-        }
-        pl_trainer_finish(&trainer);
-    }
-    if (r < 0 && (comm->rank == 0 || !run->error[0]))
-        snprintf(run->error, sizeof(run->error), "%s", pl_error_text(&err));
-    pl_hparams_finish(&h);
+    one.options.device = on_device();
+    random_train(&one, comm, run->error);
     return NULL;
 }
 
@@ -294,6 +238,7 @@ static struct run *new_run(uint64_t seed, size_t ops)
     run->ops = ops;
     run->unit_bytes = WIDTH * WIDTH * sizeof(float);
     run->killed = -1;
+    snprintf(run->hparams[0], sizeof(run->hparams[0]), "batch_size=8");
     return run;
 }
 
